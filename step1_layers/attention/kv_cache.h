@@ -1,0 +1,57 @@
+#pragma once
+// Task 1.7: the paged KV cache as the kernels see it (PagedAttention: Kwon et al., 2023, arXiv 2309.06180).
+//
+// The cache of one layer is a pool of blocks of `block_size` token slots. A sequence's tokens lie in
+// whichever blocks its block table lists, so memory is given out block by block and never moves:
+//
+//   position p of sequence s  ->  block = block_tables[s][p / block_size],  slot = block * block_size + p %
+//   block_size
+#include <cstdint>
+
+#include "step1_layers/core/tensor.h"
+
+namespace ladder {
+
+enum class KvCacheKind : uint8_t { full };
+
+// What one layer stores per token. Layers may differ.
+struct KvCacheSpec {
+  KvCacheKind kind = KvCacheKind::full;
+  DType dtype = DType::f32;
+  int64_t num_kv_heads = 0;
+  int64_t k_dim = 0;  // per head
+  int64_t v_dim = 0;
+  bool scales = false;  // quantized caches keep a scale per token and head beside the values
+
+  int64_t bytes_per_token() const { return num_kv_heads * (k_dim + v_dim) * dtype_size(dtype); }
+  bool operator==(const KvCacheSpec&) const = default;
+};
+
+// One layer's blocks. Kernels read the strides of the block, token and head dimensions from the tensors, the
+// last dimension is dense; K and V may be views of one allocation.
+struct KvCacheView {
+  Tensor k;  // [num_blocks, block_size, num_kv_heads, k_dim]
+  Tensor v;  // [num_blocks, block_size, num_kv_heads, v_dim]
+
+  int64_t num_blocks() const { return k.dim(0); }
+  int64_t block_size() const { return k.dim(1); }
+};
+
+// Which rows of a flattened batch belong to which sequence, and where their K and V lie. Rows are ordered by
+// sequence; any mix of query lengths is one call. All tensors are i32 on the context's device, but for
+// slot_mapping (i64).
+struct AttentionMetadata {
+  Tensor query_start_loc;  // [num_seqs + 1]: sequence s has the query rows [query_start_loc[s],
+                           // query_start_loc[s + 1])
+  Tensor seq_lens;         // [num_seqs]: keys of sequence s, its query rows being the last of them
+  Tensor
+      block_tables;  // [num_seqs, max_blocks]: only the first ceil(seq_lens[s] / block_size) entries are read
+  Tensor
+      slot_mapping;  // [num_tokens] i64: where each row's K and V are written; -1: a padding row, not written
+  int64_t num_seqs = 0;
+  int64_t num_tokens = 0;
+  int64_t max_query_len = 0;
+  int64_t max_seq_len = 0;
+};
+
+}  // namespace ladder

@@ -1,0 +1,34 @@
+#pragma once
+// What an operator needs besides its tensors. There is no global state: device, stream, scratch memory and
+// kernel choice all travel in this struct, from the runner down to the kernels.
+#include <map>
+#include <string>
+#include <string_view>
+
+#include "step1_layers/core/arena.h"
+#include "step1_layers/core/device.h"
+
+namespace ladder {
+
+struct ParallelContext;  // step1_layers/distributed/communicator.h
+
+struct OpContext {
+  Device device;
+  int device_arch = 0;     // CUDA: compute capability times 10
+  void* stream = nullptr;  // CUDA: the cudaStream_t that every launch and every collective is ordered on
+  Arena* arena = nullptr;  // scratch memory; see arena.h
+  const ParallelContext* parallel = nullptr;  // nullptr: one rank
+  // f32 promises results that are bitwise independent of the batch, so it is served by batch-invariant
+  // variants only.
+  bool batch_invariant = false;
+  // --kernel op=variant; an empty map forces nothing.
+  std::map<std::string, std::string, std::less<>> kernels;
+
+  std::string_view forced_kernel(std::string_view op) const {
+    if (kernels.empty()) return {};
+    auto it = kernels.find(op);
+    return it == kernels.end() ? std::string_view{} : std::string_view(it->second);
+  }
+};
+
+}  // namespace ladder

@@ -1,0 +1,32 @@
+#pragma once
+// The one exception type of the project (design: errors).
+//
+// A user's mistake (a missing file, a malformed checkpoint, a bad flag, a request that can never fit) is
+// thrown as ladder::Error with one line that names the thing and says what was expected. main() prints that
+// line and exits with code 2. Anything else that escapes is a defect of ours.
+#include <fmt/format.h>
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+
+namespace ladder {
+
+class Error : public std::runtime_error {
+ public:
+  explicit Error(const std::string& message) : std::runtime_error(message) {}
+};
+
+template <class... Args>
+[[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) {
+  throw Error(fmt::format(format, std::forward<Args>(args)...));
+}
+
+// Throws Error with the given message unless the condition holds. The message is only formatted on failure.
+#define LADDER_CHECK(condition, ...) \
+  do {                               \
+    if (!(condition)) [[unlikely]]   \
+      ::ladder::fail(__VA_ARGS__);   \
+  } while (0)
+
+}  // namespace ladder

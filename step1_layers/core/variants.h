@@ -1,0 +1,73 @@
+#pragma once
+// Kernel ladders (design: kernel ladders). Every operator owns one table of variants, slowest and clearest
+// first. Tests check every row, benchmarks time every row, and the engine picks one: adding a kernel is
+// adding a row.
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "step1_layers/core/context.h"
+#include "step1_layers/core/cpu_features.h"
+#include "step1_layers/core/error.h"
+
+namespace ladder {
+
+// `Args` is the operator's argument struct: the tensors and numbers of one call.
+template <class Args>
+struct Variant {
+  std::string_view name;  // "loop", "avx2", ...: what --kernel op=name selects
+  DeviceType device = DeviceType::cpu;
+  std::string_view idea;                    // the one idea this rung adds, for tables and plots
+  int min_arch = 0;                         // CPU: a CpuIsa; CUDA: compute capability times 10
+  bool batch_invariant = true;              // a row's result does not depend on the other rows of the call
+  bool (*supports)(const Args&) = nullptr;  // nullptr: everything the operator accepts
+  int64_t (*workspace)(const Args&) = nullptr;  // bytes of scratch it takes from the context; nullptr: none
+  void (*plan)(const OpContext&, const Args&) = nullptr;  // looks at the batch, outside graph capture
+  void (*run)(const OpContext&, const Args&) = nullptr;   // neither allocates nor synchronises
+};
+
+// Whether this machine can run the variant at all, whatever the arguments.
+template <class Args>
+bool runs_here(const Variant<Args>& variant, const OpContext& ctx) {
+  return variant.device == ctx.device.type &&
+         variant.min_arch <= (ctx.device.is_cpu() ? static_cast<int>(cpu_isa()) : ctx.device_arch);
+}
+
+template <class Args>
+bool can_run(const Variant<Args>& variant, const OpContext& ctx, const Args& args) {
+  return runs_here(variant, ctx) && (variant.supports == nullptr || variant.supports(args));
+}
+
+// The variant that serves this call: the one forced with --kernel, else the last row of the table that can
+// run here, takes these arguments and, where the context demands it, is batch invariant. Error: the forced
+// name does not exist, or cannot serve this call; or no row can.
+template <class Args>
+const Variant<Args>& select_variant(std::string_view op, std::span<const Variant<Args>> table,
+                                    const OpContext& ctx, const Args& args) {
+  if (std::string_view forced = ctx.forced_kernel(op); !forced.empty()) {
+    for (const auto& variant : table) {
+      if (variant.name != forced || variant.device != ctx.device.type) continue;
+      LADDER_CHECK(can_run(variant, ctx, args),
+                   "--kernel {}={}: this kernel cannot run here or with this shape", op, forced);
+      return variant;
+    }
+    std::string names;
+    for (const auto& variant : table)
+      if (variant.device == ctx.device.type) names += (names.empty() ? "" : ", ") + std::string(variant.name);
+    fail("--kernel {}={}: no such kernel; {} has {}", op, forced, op, names);
+  }
+  for (size_t i = table.size(); i-- > 0;) {
+    if (ctx.batch_invariant && !table[i].batch_invariant) continue;
+    if (can_run(table[i], ctx, args)) return table[i];
+  }
+  fail("no kernel of {} serves this call on {}", op, device_name(ctx.device));
+}
+
+template <class Args>
+void run_variant(std::string_view op, std::span<const Variant<Args>> table, const OpContext& ctx,
+                 const Args& args) {
+  select_variant(op, table, ctx, args).run(ctx, args);
+}
+
+}  // namespace ladder

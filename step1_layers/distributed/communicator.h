@@ -1,0 +1,54 @@
+#pragma once
+// Task 1.4: collectives, the seam behind which tensor parallelism lives.
+//
+// A Communicator is one rank's handle to a group. Every call is ordered on the caller's stream (ctx.stream;
+// on the CPU it returns when done), neither allocates nor synchronises with the host on a device, and so can
+// be captured in a graph. Every rank of the group must make the same calls in the same order with the same
+// sizes. Reductions are done in f32 and in rank order, so every rank ends with the same bits.
+#include <cstdint>
+#include <span>
+
+#include "step1_layers/core/context.h"
+#include "step1_layers/core/tensor.h"
+
+namespace ladder {
+
+class Communicator {
+ public:
+  virtual ~Communicator() = default;
+  virtual int rank() const = 0;
+  virtual int size() const = 0;
+
+  // Element-wise sum over all ranks, in place. f32, bf16, f16.
+  virtual void all_reduce(const OpContext& ctx, const Tensor& tensor) = 0;
+  // output [size * n, ...] = the ranks' inputs [n, ...] one after another.
+  virtual void all_gather(const OpContext& ctx, const Tensor& input, const Tensor& output) = 0;
+  // output [n, ...] = this rank's part of the sum of the ranks' inputs [size * n, ...].
+  virtual void reduce_scatter(const OpContext& ctx, const Tensor& input, const Tensor& output) = 0;
+  // Rows: send_counts[r] rows of input go to rank r, recv_counts[r] rows of output come from rank r, in rank
+  // order.
+  virtual void all_to_all(const OpContext& ctx, const Tensor& input, std::span<const int64_t> send_counts,
+                          const Tensor& output, std::span<const int64_t> recv_counts) = 0;
+  virtual void send(const OpContext& ctx, const Tensor& tensor, int to) = 0;
+  virtual void recv(const OpContext& ctx, const Tensor& tensor, int from) = 0;
+  virtual void broadcast(const OpContext& ctx, const Tensor& tensor, int root) = 0;
+  virtual void barrier(const OpContext& ctx) = 0;
+};
+
+// The group of one: every collective is a no-op or a copy.
+Communicator& single_rank();
+
+// The groups that one rank belongs to, one per kind of parallelism. They travel in OpContext::parallel.
+struct ParallelContext {
+  Communicator* tp = &single_rank();  // tensor parallel: one layer's weights are split
+  Communicator* pp = &single_rank();  // pipeline parallel: layers are split
+  Communicator* dp = &single_rank();  // data parallel: requests are split
+  Communicator* ep = &single_rank();  // expert parallel: experts are split
+  Communicator* cp = &single_rank();  // context parallel: one sequence is split
+};
+
+inline Communicator& tp_group(const OpContext& ctx) {
+  return ctx.parallel ? *ctx.parallel->tp : single_rank();
+}
+
+}  // namespace ladder

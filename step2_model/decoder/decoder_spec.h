@@ -1,0 +1,40 @@
+#pragma once
+// Task 2.4: a decoder described by data. There is one decoder in the project; a model family is a small file
+// that reads its config.json into this description and says which checkpoint tensor fills which parameter.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "step1_layers/core/dtype.h"
+#include "step1_layers/rotary/rope_config.h"
+
+namespace ladder {
+
+enum class MlpActivation : uint8_t { silu, gelu_tanh, gelu };
+
+struct DecoderSpec {
+  std::string architecture;  // "Qwen3ForCausalLM", as config.json names it
+  int64_t vocab_size = 0;
+  int64_t hidden_size = 0;
+  int64_t intermediate_size = 0;
+  int64_t num_layers = 0;
+  int64_t num_heads = 0;
+  int64_t num_kv_heads = 0;
+  int64_t head_dim = 0;  // not always hidden_size / num_heads
+  int64_t max_position_embeddings = 0;
+  double rms_norm_eps = 1e-6;
+  bool qkv_bias = false;  // q, k, v projections
+  bool o_bias = false;
+  bool mlp_bias = false;
+  bool qk_norm = false;  // RMSNorm of every query and key head before the rotation
+  bool tie_word_embeddings = false;
+  MlpActivation activation = MlpActivation::silu;
+  RopeConfig rope;
+  DType checkpoint_dtype = DType::bf16;  // what config.json says the weights are; --dtype auto follows it
+  std::vector<int32_t> eos_token_ids;    // generation_config.json's, else config.json's; may be empty
+  int32_t bos_token_id = -1;             // -1: none
+
+  int64_t num_parameters() const;
+};
+
+}  // namespace ladder

@@ -1,0 +1,55 @@
+#pragma once
+// Task 4.4: the seam between the scheduler and whatever computes.
+//
+// submit() hands over one step and returns a ticket at once or when the step is done; collect() gives that
+// step's tokens. Several tickets may be in flight: an executor that runs ahead treats a token not yet known
+// as a placeholder, which it fills on the device. Tickets are collected in the order of submission.
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "step3_sequence/scheduler_output.h"
+
+namespace ladder {
+
+struct TokenLogprob {
+  int32_t token_id = 0;
+  float logprob = 0.0f;  // natural log of the raw logits' softmax
+};
+
+struct PositionLogprobs {
+  TokenLogprob chosen;
+  std::vector<TokenLogprob> top;  // best first
+};
+
+// What one scheduled sequence got out of a step.
+struct SequenceStepOutput {
+  SequenceId id = 0;
+  std::vector<int32_t>
+      token_ids;  // 0 while the prompt is being caught up with, else 1; with speculation up to k + 1
+  std::vector<PositionLogprobs> logprobs;  // one per token of token_ids, if the request asked for them
+  std::vector<PositionLogprobs>
+      prompt_logprobs;  // if asked for: one per prompt position whose next token is a prompt
+                        // token, for the positions computed in this step, in order
+};
+
+struct StepOutput {
+  int64_t step = 0;
+  std::vector<SequenceStepOutput> sequences;  // in the order of SchedulerOutput::scheduled
+  double execute_seconds = 0.0;
+};
+
+struct Ticket {
+  int64_t value = 0;
+};
+
+class Executor {
+ public:
+  virtual ~Executor() = default;
+  virtual Ticket submit(const SchedulerOutput& step) = 0;
+  virtual StepOutput collect(
+      Ticket ticket) = 0;  // Error: a ticket out of order, or what the step failed with
+  virtual int max_in_flight() const { return 1; }  // steps that may be submitted and not collected
+};
+
+}  // namespace ladder
