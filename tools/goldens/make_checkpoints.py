@@ -1,0 +1,332 @@
+#!/usr/bin/env python3
+"""Small random Hugging Face checkpoints and what transformers answers on them.
+
+    python3 tools/goldens/make_checkpoints.py tests/goldens
+
+writes one folder per case, <case>/{config.json, generation_config.json, model.safetensors, golden.json}, which
+is loaded back with AutoModelForCausalLM.from_pretrained: the oracle reads the very files that Ladder reads.
+
+The weights are random but not small: gains around one, biases that matter, attention that is peaked. After each
+checkpoint is made, every tensor in turn is disturbed by a tenth of its size and the script fails unless the logits
+move by more than ten times the parity tolerance (1e-4), so a loader that drops or misplaces a tensor cannot pass.
+
+golden.json:
+    oracle            versions of transformers and torch
+    max_model_len     only for dynamic NTK, see fix_dynamic_base
+    eos_token_ids     what generation_config.json (or else config.json) says
+    prompts[]         token_ids; logit_positions and logits (float32, one row per position: all positions of short
+                      prompts, the last of long ones); greedy_token_ids (the end tokens are ignored); min_gap, the
+                      smallest distance between the two best logits along the continuation;
+                      num_tokens_until_eos, how many of the greedy tokens there are up to and including the first
+                      end token (null: none)
+Prompts whose min_gap is below 1e-3 are rejected and others drawn, so that "the same tokens" is a fair demand.
+Needs torch and transformers; everything runs on the CPU in float32.
+"""
+
+import argparse
+import json
+import shutil
+from pathlib import Path
+
+import torch
+import transformers
+from safetensors.torch import save_file
+from transformers import AutoConfig, AutoModelForCausalLM
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+MIN_GAP = 1e-3
+MIN_EFFECT = 1e-3
+NUM_GREEDY = 28
+ALL_POSITIONS_UP_TO = 9
+
+FAMILIES = {
+    "qwen3": "Qwen3ForCausalLM",
+    "qwen2": "Qwen2ForCausalLM",
+    "llama": "LlamaForCausalLM",
+}
+
+
+def config_file(family, style, dtype, sizes, rope, extra):
+    """config.json as the transformers of its time wrote it.
+
+    style "old": rope_theta and rope_scaling at the top level, torch_dtype. style "new": rope_parameters, dtype.
+    """
+    config = {"architectures": [FAMILIES[family]], "model_type": family, "hidden_act": "silu"}
+    config |= {"attention_dropout": 0.0, "initializer_range": 0.02, "rms_norm_eps": 1e-6, "use_cache": True}
+    config |= sizes
+    if family in ("qwen2", "qwen3"):
+        config |= {"use_sliding_window": False, "sliding_window": None, "max_window_layers": sizes["num_hidden_layers"]}
+    if style == "old":
+        config |= {"torch_dtype": dtype, "transformers_version": "4.51.0"}
+        scaling = {key: value for key, value in rope.items() if key != "rope_theta"}
+        if "rope_theta" in rope:
+            config["rope_theta"] = rope["rope_theta"]
+        config["rope_scaling"] = scaling or None
+    else:
+        config |= {"dtype": dtype, "transformers_version": "5.0.0"}
+        config["rope_parameters"] = {"rope_type": "default"} | rope
+    config |= extra
+    return config
+
+
+def sizes(hidden, heads, kv_heads, intermediate, layers=2, vocab=131, head_dim=None, max_positions=512, tied=False):
+    out = {"hidden_size": hidden, "num_attention_heads": heads, "intermediate_size": intermediate}
+    out |= {"num_hidden_layers": layers, "vocab_size": vocab, "max_position_embeddings": max_positions}
+    out |= {"tie_word_embeddings": tied}
+    if kv_heads is not None:
+        out["num_key_value_heads"] = kv_heads
+    if head_dim is not None:
+        out["head_dim"] = head_dim
+    return out
+
+
+LLAMA3 = {"factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 64}
+SHORT = [1, 2, 5, 9, 17, 33, 40]
+LONG = [1, 7, 31, 97, 131, 200]
+
+# Each case: family, style of config.json, stored dtype, sizes, rope; optional: extra config keys, eos (written to
+# generation_config.json as an int or a list; None leaves that file out), shards, max_model_len, prompt lengths.
+CASES = {
+    "qwen3_tied": dict(
+        family="qwen3", style="new", sizes=sizes(48, 4, 2, 96, head_dim=16, tied=True), rope={"rope_theta": 1000000.0}),
+    "qwen3_untied": dict(
+        family="qwen3", style="old", sizes=sizes(40, 4, 2, 88, head_dim=16), rope={"rope_theta": 1000000}, eos="int"),
+    "qwen3_sharded": dict(
+        family="qwen3", style="new", sizes=sizes(40, 8, 2, 80, layers=3, head_dim=8), rope={"rope_theta": 10000.0},
+        shards=3),
+    # Qwen3-0.6B is published so: tied, and yet with an lm_head.weight in the file (equal to the embedding).
+    "qwen3_tied_head_stored_bf16": dict(
+        family="qwen3", style="old", dtype="bfloat16", sizes=sizes(64, 4, 2, 96, head_dim=32, tied=True),
+        rope={"rope_theta": 1000000}, store_tied_head=True),
+    "qwen3_odd_sizes": dict(
+        family="qwen3", style="old", sizes=sizes(60, 4, 2, 77, layers=3, head_dim=20), rope={"rope_theta": 500000.0}),
+    "qwen3_attention_bias": dict(
+        family="qwen3", style="new", sizes=sizes(36, 6, 3, 70, vocab=150, head_dim=14), rope={"rope_theta": 20000.0},
+        extra={"attention_bias": True}, eos="int"),
+    "qwen3_yarn_old_keys": dict(
+        family="qwen3", style="old", sizes=sizes(48, 4, 2, 72, head_dim=24, max_positions=256),
+        rope={"rope_theta": 1000000.0, "type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
+        lengths=LONG),
+    "qwen3_dynamic_ntk": dict(
+        family="qwen3", style="old", sizes=sizes(48, 4, 2, 72, head_dim=16, max_positions=64),
+        rope={"rope_theta": 10000.0, "rope_type": "dynamic", "factor": 2.0}, lengths=LONG, max_model_len=256),
+    "qwen2_bias": dict(
+        family="qwen2", style="old", sizes=sizes(48, 6, 2, 90), rope={"rope_theta": 1000000.0}, eos="int"),
+    "qwen2_mha_f16": dict(
+        family="qwen2", style="new", dtype="float16", sizes=sizes(64, 4, 4, 96, tied=True),
+        rope={"rope_theta": 10000.0}),
+    "qwen2_yarn_mscale": dict(
+        family="qwen2", style="new", sizes=sizes(64, 4, 2, 64, max_positions=320),
+        rope={"rope_theta": 10000.0, "rope_type": "yarn", "factor": 5.0, "original_max_position_embeddings": 64,
+              "mscale": 1.3, "mscale_all_dim": 0.7, "truncate": False}, lengths=LONG),
+    "llama_mha_defaults": dict(  # no num_key_value_heads, no rope_theta: the library's defaults hold
+        family="llama", style="old", sizes=sizes(48, 4, None, 80), rope={}, eos=None),
+    "llama_one_kv_head": dict(
+        family="llama", style="old", sizes=sizes(48, 6, 1, 80, head_dim=12), rope={"rope_theta": 10000.0},
+        extra={"pretraining_tp": 1}, eos="int"),
+    "llama_biases": dict(
+        family="llama", style="old", sizes=sizes(48, 4, 2, 80), rope={"rope_theta": 500000.0},
+        extra={"attention_bias": True, "mlp_bias": True, "rms_norm_eps": 1e-5}),
+    "llama_llama3_old_keys": dict(
+        family="llama", style="old", sizes=sizes(64, 4, 2, 72),
+        rope={"rope_theta": 500000.0, "rope_type": "llama3"} | LLAMA3, lengths=LONG,
+        extra={"attention_bias": False, "mlp_bias": False, "rms_norm_eps": 1e-5}),
+    "llama_llama3_new_keys": dict(
+        family="llama", style="new", sizes=sizes(40, 4, 2, 72, head_dim=20, tied=True),
+        rope={"rope_theta": 10000.0, "rope_type": "llama3"} | LLAMA3 | {"factor": 32.0}, lengths=LONG),
+    "llama_linear": dict(
+        family="llama", style="old", sizes=sizes(48, 4, 2, 72),
+        rope={"rope_theta": 10000.0, "type": "linear", "factor": 3.0}, lengths=LONG),
+    "llama_yarn_new_keys": dict(
+        family="llama", style="new", sizes=sizes(64, 4, 2, 64, max_positions=256),
+        rope={"rope_theta": 50000.0, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64,
+              "attention_factor": 1.25, "beta_fast": 16.0, "beta_slow": 2.0}, lengths=LONG),
+}
+
+
+def write_json(path, value):
+    path.write_text(json.dumps(value, indent=2) + "\n")
+
+
+def randomize(model, generator):
+    """Weights under which every part of the model shows in the logits."""
+
+    def normal(shape):
+        return torch.randn(shape, generator=generator)
+
+    for name, parameter in model.named_parameters():
+        shape = parameter.shape
+        if name.endswith("bias"):
+            value = 0.4 * normal(shape)
+        elif "q_norm" in name or "k_norm" in name:
+            value = 1.5 + 0.4 * normal(shape)
+        elif "norm" in name:
+            value = 1.0 + 0.3 * normal(shape)
+        elif "embed_tokens" in name:
+            value = 0.5 * normal(shape)
+        elif "q_proj" in name or "k_proj" in name:
+            value = 1.5 * normal(shape) / shape[1] ** 0.5
+        elif "lm_head" in name:
+            value = 2.0 * normal(shape) / shape[1] ** 0.5
+        else:
+            value = 1.2 * normal(shape) / shape[1] ** 0.5
+        parameter.data.copy_(value)
+
+
+def save_weights(folder, model, case, dtype):
+    tensors = {name: tensor.detach().to(dtype).contiguous().clone() for name, tensor in model.state_dict().items()}
+    if model.config.tie_word_embeddings:
+        tensors.pop("lm_head.weight", None)
+        if case.get("store_tied_head"):
+            tensors["lm_head.weight"] = tensors["model.embed_tokens.weight"].clone()
+    shards = case.get("shards", 1)
+    if shards == 1:
+        save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
+        return
+    weight_map = {}
+    for shard in range(shards):
+        file = f"model-{shard + 1:05d}-of-{shards:05d}.safetensors"
+        part = {name: tensor for i, (name, tensor) in enumerate(sorted(tensors.items())) if i % shards == shard}
+        save_file(part, folder / file, metadata={"format": "pt"})
+        weight_map |= {name: file for name in part}
+    total = sum(tensor.numel() * tensor.element_size() for tensor in tensors.values())
+    write_json(folder / "model.safetensors.index.json",
+               {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))})
+
+
+def fix_dynamic_base(model, max_model_len):
+    """Dynamic NTK with one base for all.
+
+    transformers recomputes the base from the longest sequence it has seen, so a token's key depends on what came
+    later; an engine that caches keys cannot follow it. Ladder takes the base that belongs to max_model_len from the
+    first token on. The golden does the same: the frequencies of seq_len = max_model_len, and no update.
+    """
+    rotary = model.model.rotary_emb
+    inv_freq, rotary.attention_scaling = ROPE_INIT_FUNCTIONS["dynamic"](model.config, seq_len=max_model_len)
+    rotary.inv_freq.copy_(inv_freq)
+    rotary.rope_type = "default"
+
+
+@torch.no_grad()
+def all_logits(model, ids):
+    return model(torch.tensor([ids]), use_cache=False).logits[0]
+
+
+def golden_prompt(model, ids, num_greedy):
+    """One entry of golden.json's prompts, and its smallest gap. Greedy recomputes everything at each token."""
+    first = all_logits(model, ids)
+    positions = list(range(len(ids))) if len(ids) <= ALL_POSITIONS_UP_TO else [len(ids) - 1]
+    sequence, gap = list(ids), float("inf")
+    for _ in range(num_greedy):
+        best = all_logits(model, sequence)[-1].topk(2)
+        gap = min(gap, (best.values[0] - best.values[1]).item())
+        sequence.append(best.indices[0].item())
+    return {
+        "token_ids": list(ids),
+        "logit_positions": positions,
+        "logits": [[float(f"{x:.9g}") for x in first[p].tolist()] for p in positions],
+        "greedy_token_ids": sequence[len(ids):],
+        "min_gap": gap,
+    }
+
+
+def check_every_tensor_matters(name, model, ids, generator):
+    reference = all_logits(model, ids)
+    smallest = (float("inf"), "")
+    for parameter_name, parameter in model.named_parameters():
+        saved = parameter.data.clone()
+        parameter.data += 0.1 * saved.std() * torch.randn(saved.shape, generator=generator)
+        effect = ((all_logits(model, ids) - reference).norm() / reference.norm()).item()
+        parameter.data = saved
+        smallest = min(smallest, (effect, parameter_name))
+    if smallest[0] < MIN_EFFECT:
+        raise SystemExit(f"{name}: disturbing {smallest[1]} moves the logits by {smallest[0]:.1e} only")
+    return smallest[0]
+
+
+def check_rope_matters(name, model, ids):
+    """The scaled frequencies must give other logits than the plain ones."""
+    rotary = model.model.rotary_emb
+    saved, scaling = rotary.inv_freq.clone(), rotary.attention_scaling
+    reference = all_logits(model, ids)
+    plain, _ = rotary.compute_default_rope_parameters(model.config)
+    rotary.inv_freq.copy_(plain)
+    effect = ((all_logits(model, ids)[-1] - reference[-1]).norm() / reference[-1].norm()).item()
+    rotary.inv_freq.copy_(saved)
+    rotary.attention_scaling = scaling
+    if effect < 100 * MIN_EFFECT:
+        raise SystemExit(f"{name}: without its rope scaling the logits move by {effect:.1e} only")
+
+
+def make_case(name, case, folder, seed):
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    generator = torch.Generator().manual_seed(seed)
+    dtype = case.get("dtype", "float32")
+    config = config_file(case["family"], case["style"], dtype, case["sizes"], case["rope"], case.get("extra", {}))
+    vocab = config["vocab_size"]
+    config |= {"bos_token_id": 1, "eos_token_id": 2}
+    write_json(folder / "config.json", config)
+
+    skeleton = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(folder), dtype=torch.float32)
+    randomize(skeleton, generator)
+    save_weights(folder, skeleton, case, getattr(torch, dtype))
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    if "max_model_len" in case:
+        fix_dynamic_base(model, case["max_model_len"])
+
+    prompts, rejected = [], 0
+    for length in case.get("lengths", SHORT):
+        while True:
+            ids = torch.randint(0, vocab, (length,), generator=generator).tolist()
+            entry = golden_prompt(model, ids, NUM_GREEDY)
+            if entry["min_gap"] >= MIN_GAP:
+                break
+            rejected += 1
+        prompts.append(entry)
+
+    # End tokens that occur: the one that comes sixth in the middle prompt's answer, and for lists a second one.
+    eos_style, sixth = case.get("eos", "list"), prompts[len(prompts) // 2]["greedy_token_ids"][5]
+    if eos_style is None:
+        eos = [config["eos_token_id"]]
+    else:
+        eos = [sixth] if eos_style == "int" else [sixth, prompts[-1]["greedy_token_ids"][10]]
+        write_json(folder / "generation_config.json",
+                   {"bos_token_id": 1, "eos_token_id": eos[0] if eos_style == "int" else eos, "do_sample": False})
+    for entry in prompts:
+        hits = [i for i, token in enumerate(entry["greedy_token_ids"]) if token in eos]
+        entry["num_tokens_until_eos"] = hits[0] + 1 if hits else None
+
+    longest = prompts[-1]["token_ids"]
+    effect = check_every_tensor_matters(name, model, longest, generator)
+    if case["rope"].keys() - {"rope_theta"}:
+        check_rope_matters(name, model, longest)
+
+    golden = {"oracle": {"transformers": transformers.__version__, "torch": torch.__version__}, "seed": seed}
+    if "max_model_len" in case:
+        golden["max_model_len"] = case["max_model_len"]
+    golden |= {"eos_token_ids": eos, "prompts": prompts}
+    (folder / "golden.json").write_text(json.dumps(golden, separators=(",", ":")) + "\n")
+    distinct = len({token for entry in prompts for token in entry["greedy_token_ids"]})
+    size = sum(file.stat().st_size for file in folder.iterdir())
+    gap = min(entry["min_gap"] for entry in prompts)
+    print(f"{name:30} {size / 1024:6.0f} KiB  min gap {gap:.4f}  rejected {rejected:2}  "
+          f"distinct greedy tokens {distinct:3}  least effect of a tensor {effect:.4f}", flush=True)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("out", type=Path, help="the folder that gets one folder per case")
+    parser.add_argument("--only", nargs="*", choices=sorted(CASES), help="these cases alone")
+    parser.add_argument("--seed", type=int, default=20)
+    args = parser.parse_args()
+    torch.manual_seed(args.seed)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    for index, (name, case) in enumerate(CASES.items()):
+        if not args.only or name in args.only:
+            make_case(name, case, args.out / name, args.seed + index)
+
+
+if __name__ == "__main__":
+    main()
