@@ -44,8 +44,10 @@ class TreeBuilder final : public nlohmann::json_sax<Json> {
     const size_t newline = before.rfind('\n');
     const size_t column = before.size() - (newline == std::string_view::npos ? 0 : newline + 1) + 1;
     std::string_view reason = error.what();
-    if (const size_t colon = reason.find(": "); colon != std::string_view::npos)
-      reason.remove_prefix(colon + 2);
+    // Off with "[json.exception.parse_error.101] parse error at line 1, column 2: ".
+    if (const size_t tag = reason.find("] "); tag != std::string_view::npos) reason.remove_prefix(tag + 2);
+    if (const size_t place = reason.find(": "); place != std::string_view::npos)
+      reason.remove_prefix(place + 2);
     // What was read last can be a megabyte of string; the position says where it is.
     reason = reason.substr(0, reason.find("; last read"));
     fail("{}: not valid JSON at line {}, column {}: {}", what_, line, column, reason.substr(0, 120));
