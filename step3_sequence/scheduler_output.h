@@ -37,6 +37,9 @@ struct ScheduledSequence {
   std::vector<int32_t> draft_token_ids;  // speculation: proposed tokens to be verified in this step
 };
 
+// The runner applies the changes in this order: `finished` and `preempted` are forgotten, `new_sequences` are
+// set up, `continued` are updated (one entry for every scheduled sequence that is not new), then `scheduled`
+// is computed.
 struct SchedulerOutput {
   int64_t step = 0;
   std::vector<ScheduledSequence> scheduled;  // in batch order; their num_tokens sum to total_num_tokens
@@ -45,6 +48,8 @@ struct SchedulerOutput {
   std::vector<SequenceId> finished;   // since the last step: the runner forgets them
   std::vector<SequenceId> preempted;  // likewise; they come back as new
   int64_t total_num_tokens = 0;
+  // The static baseline: rows of slot -1 that are computed beside the scheduled tokens, and ignored.
+  int64_t num_padding_rows = 0;
 
   bool empty() const { return scheduled.empty(); }
 };

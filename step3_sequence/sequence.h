@@ -1,0 +1,74 @@
+#pragma once
+// Task 3.1: one sequence of tokens on its way through the engine: a prompt and what was generated so far.
+//
+// There is no prefill phase and no decode phase. A sequence has tokens, and some of them are computed:
+//
+//   token_ids            [ p p p p p p p p p | o o o ]        p prompt, o output
+//   num_computed_tokens   ------------------------^            their K and V are in the cache
+//
+// A step lets it catch up. When the last token is computed, the model's answer is the next token. Where steps
+// are submitted before the previous ones are collected, tokens that are being sampled are placeholders: they
+// count as tokens to be computed, but their ids are not in token_ids yet.
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string_view>
+#include <vector>
+
+#include "step3_sequence/prefix/prefix_index.h"
+#include "step3_sequence/sampling_params.h"
+#include "step3_sequence/scheduler_output.h"
+
+namespace ladder {
+
+enum class SequenceStatus : uint8_t { waiting, running, preempted, finished };
+
+enum class FinishReason : uint8_t { none, stop, length, abort };
+std::string_view finish_reason_name(FinishReason reason);  // "stop", "length", "abort"; "" for none
+
+struct Sequence {
+  SequenceId id = 0;
+  SequenceId first_sibling = 0;  // the id of completion 0 of the same request: its own where n is 1
+  int64_t completion_index = 0;  // 0..n-1
+  int64_t arrival = 0;           // order of arrival, unique
+  SamplingParams sampling;       // `seed` is set, and its own where n > 1; `max_tokens` fits max_model_len
+
+  std::vector<int32_t> token_ids;  // prompt, then output
+  int64_t num_prompt_tokens = 0;
+  int64_t num_placeholders = 0;     // tokens that submitted steps are sampling
+  int64_t num_computed_tokens = 0;  // in the cache once the submitted steps are done; moves when scheduled
+  int64_t num_cached_tokens = 0;    // of these, found in the cache at the first admission
+  int64_t num_preemptions = 0;
+  int64_t num_prompt_logprobs = 0;  // prompt positions whose logprobs were delivered
+
+  SequenceStatus status = SequenceStatus::waiting;
+  FinishReason finish_reason = FinishReason::none;
+
+  std::vector<int32_t> block_table;  // blocks that it holds a reference on
+  PrefixKey prefix;
+
+  int64_t num_steps_in_flight = 0;   // submitted and not collected steps that compute this sequence
+  int64_t last_scheduled_step = -1;  // the latest of them
+  bool known_to_runner = false;      // the runner keeps state for it
+
+  int64_t num_tokens() const { return static_cast<int64_t>(token_ids.size()); }
+  int64_t num_output_tokens() const { return num_tokens() - num_prompt_tokens; }
+  // What is left to compute before the next token can be sampled (or, with placeholders, is sampled).
+  int64_t num_uncomputed_tokens() const { return num_tokens() + num_placeholders - num_computed_tokens; }
+  bool finished() const { return status == SequenceStatus::finished; }
+};
+
+// The n sequences of one request, numbered from `first_id`; completion i samples with seed + i. Prompt
+// log probabilities, where asked for, come with completion 0 alone. Ids and parameters must be valid, see
+// validate_prompt and validate_sampling_params, and `sampling.seed` set.
+std::vector<std::unique_ptr<Sequence>> make_sequences(std::vector<int32_t> prompt_token_ids,
+                                                      const SamplingParams& sampling, SequenceId first_id);
+
+// Error: an empty prompt, an id outside the vocabulary.
+void validate_prompt(const std::vector<int32_t>& prompt_token_ids, int64_t vocab_size);
+
+// Appends a sampled token and says whether it ends the sequence: a stop id or, unless ignored, an end token
+// (finish "stop"; the token stays in the output), or the last of max_tokens ("length").
+FinishReason append_token(Sequence& sequence, int32_t token_id, const std::vector<int32_t>& eos_token_ids);
+
+}  // namespace ladder

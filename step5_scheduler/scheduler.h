@@ -1,0 +1,156 @@
+#pragma once
+// Tasks 5.1 to 5.5: who computes how many tokens in the next step.
+//
+// The loop of an engine, with up to executor.max_in_flight() steps submitted at a time:
+//
+//   scheduler.schedule(output);                        // may be empty: nothing can run before a collect
+//   ticket = executor.submit(output);
+//   for (SequenceUpdate& u : scheduler.update(executor.collect(ticket))) ...
+//
+// schedule() may be called again before update(): a sequence whose next token is not known yet goes on with a
+// placeholder. A stop found late drops the tokens that were sampled beyond it. Blocks of a sequence that
+// ended or was preempted while a submitted step still computes it are given back when that step is collected,
+// never earlier and never twice.
+//
+// The scheduler owns its sequences and the block manager. It knows nothing of tensors, and is not
+// thread-safe.
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <random>
+#include <set>
+#include <unordered_map>
+#include <vector>
+
+#include "step3_sequence/block/block_manager.h"
+#include "step3_sequence/sequence.h"
+#include "step4_runner/executor.h"
+#include "step5_scheduler/policy.h"
+
+namespace ladder {
+
+struct SchedulerConfig {
+  int64_t max_num_seqs = 256;             // sequences in one step
+  int64_t max_num_batched_tokens = 2048;  // tokens in one step, padding rows included
+  int64_t max_model_len = 0;              // prompt and output of one sequence
+  int64_t vocab_size = 0;
+  int64_t block_size = 16;  // tokens per KV block
+  int64_t num_blocks = 0;   // KV blocks
+  std::vector<int32_t> eos_token_ids;
+  SchedulingPolicy policy = SchedulingPolicy::fcfs;
+
+  bool enable_prefix_caching = true;
+  std::optional<uint64_t> prefix_cache_seed;  // none: block names differ from process to process
+  // Without it a prompt is computed whole in one step or waits. max_num_batched_tokens must then be at least
+  // max_model_len, so that a sequence that was preempted late can also come back whole.
+  bool enable_chunked_prefill = true;
+
+  // The baselines that the progression starts from.
+  bool static_batching = false;       // a batch runs until all of it is done; see schedule_static.cpp
+  bool recompute_everything = false;  // no KV reuse: every token is computed again for every new token
+};
+
+// What one step did for one sequence. Only sequences that have something to tell are listed: new tokens,
+// prompt log probabilities, or their end.
+struct SequenceUpdate {
+  SequenceId id = 0;
+  std::vector<int32_t> new_token_ids;  // a stop token is among them
+  std::vector<PositionLogprobs> logprobs;
+  std::vector<PositionLogprobs> prompt_logprobs;  // of the prompt positions that follow those told before
+  FinishReason finish_reason = FinishReason::none;
+  int64_t num_cached_tokens = 0;  // prompt tokens that were found in the prefix cache or shared by a sibling
+  int64_t num_preemptions = 0;
+};
+
+struct SchedulerStats {
+  int64_t num_waiting = 0;  // preempted ones included
+  int64_t num_running = 0;
+  int64_t num_blocks = 0;
+  int64_t num_used_blocks = 0;    // held by sequences
+  int64_t num_cached_blocks = 0;  // indexed by the prefix cache, held or not
+  int64_t num_live_tokens = 0;    // slots of the used blocks that hold a computed token of a running sequence
+  // Since the start:
+  int64_t num_preemptions = 0;
+  int64_t num_prefix_queried_tokens = 0;  // tokens of sequences admitted with the prefix cache asked
+  int64_t num_prefix_hit_tokens = 0;      // of these, found
+};
+
+class Scheduler {
+ public:
+  // Error: sizes below 1, an unchunked budget smaller than max_model_len, end tokens outside the vocabulary.
+  explicit Scheduler(SchedulerConfig config);
+  ~Scheduler();
+
+  // Queues a request; returns the ids of its n sequences, completion 0 first. A missing seed is drawn;
+  // max_tokens is cut to what max_model_len leaves. Nothing is queued on an Error: an invalid parameter (see
+  // validate_sampling_params), an empty prompt, an id outside the vocabulary, a prompt longer than
+  // max_model_len - 1, or prompt + max_tokens that do not fit the KV cache even when alone.
+  std::vector<SequenceId> add(std::vector<int32_t> prompt_token_ids, const SamplingParams& sampling);
+
+  // Ends a sequence without an update; ids that are unknown or finished already are ignored.
+  void abort(SequenceId id);
+
+  // Plans one step into `output`, whose buffers are reused. An output that is not empty() must be submitted,
+  // in order, and collected; an empty one is dropped.
+  void schedule(SchedulerOutput& output);
+
+  // Takes in the oldest submitted step. The result is valid until the next call. Error: a step out of order,
+  // or an answer that does not fit what was scheduled.
+  std::vector<SequenceUpdate>& update(StepOutput step);
+
+  bool has_unfinished() const { return !waiting_.empty() || !running_.empty(); }
+  int64_t num_steps_in_flight() const { return static_cast<int64_t>(in_flight_.size()); }
+  SchedulerStats stats() const;
+  const SchedulerConfig& config() const { return config_; }
+  const BlockManager& blocks() const { return blocks_; }
+  // Null: unknown, or ended and forgotten.
+  const Sequence* find(SequenceId id) const;
+
+ private:
+  // One scheduled sequence of a submitted step, as needed when the step is collected.
+  struct InFlightSequence {
+    Sequence* sequence = nullptr;
+    int64_t num_computed_before = 0;
+    int64_t num_computed_after = 0;
+    int64_t num_preemptions = 0;  // fewer than the sequence has now: its blocks were given up since
+    bool samples = false;
+  };
+  struct InFlightStep {
+    int64_t step = 0;
+    std::vector<InFlightSequence> sequences;
+  };
+  // Blocks that a submitted step may still write.
+  struct DeferredBlocks {
+    int64_t step = 0;
+    std::vector<int32_t> block_table;
+  };
+
+  void schedule_continuous(SchedulerOutput& output);
+  void schedule_static(SchedulerOutput& output);
+  bool admit(Sequence& sequence, int64_t budget, SchedulerOutput& output);
+  void emit(Sequence& sequence, int64_t num_tokens, int64_t num_old_blocks, SchedulerOutput& output);
+  bool reserve(Sequence& sequence, int64_t num_tokens, bool& preempted);
+  void preempt(Sequence& sequence);
+  void release_blocks(Sequence& sequence);
+  void finish(Sequence& sequence, FinishReason reason);
+  void forget_if_idle(Sequence& sequence);
+
+  SchedulerConfig config_;
+  BlockManager blocks_;
+  std::mt19937_64 seeds_;
+  int64_t next_step_ = 0;
+  SequenceId next_id_ = 0;
+
+  std::unordered_map<SequenceId, std::unique_ptr<Sequence>> sequences_;
+  std::set<Sequence*, RunsBefore> waiting_;  // in the order of the policy
+  std::vector<Sequence*> running_;           // in the order of the policy
+  std::deque<InFlightStep> in_flight_;       // oldest first
+  std::vector<DeferredBlocks> deferred_;
+  std::vector<SequenceId> finished_ids_;   // not told to the runner yet
+  std::vector<SequenceId> preempted_ids_;  // not told to the runner yet
+  std::vector<SequenceUpdate> updates_;
+  SchedulerStats totals_;
+};
+
+}  // namespace ladder
