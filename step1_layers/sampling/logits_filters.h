@@ -1,0 +1,39 @@
+#pragma once
+// Task 1.8: temperature, and the filters that cut a distribution's tail. All work in place on the logits; a
+// token that is cut gets -inf. The sampling pipeline applies them in the order in which they stand here, each
+// to the distribution that the ones before it left.
+//
+//   temperature  logit / temperature
+//   min-p        keeps tokens with p >= min_p * (largest p)                (Nguyen et al., 2024, arXiv
+//   2407.01082) top-k        keeps tokens with logit >= the k-th largest: all that equal the k-th stay top-p
+//   keeps the fewest tokens whose probabilities sum to at least top_p, in order of logit, equals
+//                by id; at least one                                    (Holtzman et al., 2019, arXiv
+//                1904.09751)
+//
+// Every row has its own value. A row whose value is "off" is not touched.
+#include <span>
+
+#include "step1_layers/core/context.h"
+#include "step1_layers/core/tensor.h"
+#include "step1_layers/core/variants.h"
+
+namespace ladder {
+
+struct LogitsFilterArgs {
+  Tensor logits;  // f32 [rows, vocab], updated in place; a row has at least one value above -inf, no NaN
+  Tensor value;   // [rows]: f32, for top-k i32
+};
+
+std::span<const Variant<LogitsFilterArgs>> apply_temperature_variants();
+std::span<const Variant<LogitsFilterArgs>> mask_min_p_variants();
+std::span<const Variant<LogitsFilterArgs>> mask_top_k_variants();
+std::span<const Variant<LogitsFilterArgs>> mask_top_p_variants();
+
+// Error: shapes or dtypes that do not fit together.
+void apply_temperature(const OpContext& ctx, const Tensor& logits, const Tensor& temperature);  // 0 or 1: off
+void mask_min_p(const OpContext& ctx, const Tensor& logits, const Tensor& min_p);               // <= 0: off
+void mask_top_k(const OpContext& ctx, const Tensor& logits,
+                const Tensor& top_k);  // i32; <= 0 or >= vocab: off
+void mask_top_p(const OpContext& ctx, const Tensor& logits, const Tensor& top_p);  // >= 1: off
+
+}  // namespace ladder
