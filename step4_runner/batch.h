@@ -1,0 +1,132 @@
+#pragma once
+// Task 4.1: the batch, flattened and persistent.
+//
+// A step computes a few tokens each of many sequences. The model sees them as one list of rows without
+// padding:
+//
+//   sequence A, 3 tokens of a prompt   B, 1 token (decode)   C, 2 tokens (the rest of a prompt)
+//   input_ids        a5 a6 a7          b9                    c0 c1
+//   positions         5  6  7           9                     0  1
+//   query_start_loc [0,                 3,                    4,       6]
+//   seq_lens        [         8,            10,                     2]
+//   logits_indices             2        3                        5        (rows whose sequence ends there)
+//
+// The batch is persistent: what it needs to know of a running sequence (tokens, block table, sampling
+// parameters) it keeps from step to step, SchedulerOutput carries only changes, and a row of the block table
+// is rewritten only when another sequence takes the row. A sampled token stays here, it does not travel to
+// the scheduler and back. There is no prefill and no decode: a row is a decode only in that its sequence
+// computes one token.
+//
+// An inconsistent SchedulerOutput is a defect of the scheduler, not of the user. It is an Error that names
+// the step and the sequence, and the batch must not be used after it.
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <unordered_map>
+#include <vector>
+
+#include "step1_layers/attention/kv_cache.h"
+#include "step1_layers/core/tensor.h"
+#include "step3_sequence/scheduler_output.h"
+#include "step4_runner/runner_config.h"
+
+namespace ladder {
+
+// How often each token stands in a sequence, for the penalties: every token of prompt or output once. It is
+// brought up to date from where it stopped, so a step costs the tokens it added.
+class TokenCounts {
+ public:
+  void update(std::span<const int32_t> token_ids, int64_t num_prompt_tokens);
+  std::span<const int32_t> token_ids() const { return token_ids_; }
+  std::span<const int32_t> output_counts() const { return output_counts_; }  // 0: in the prompt only
+
+ private:
+  int64_t num_counted_ = 0;
+  std::unordered_map<int32_t, size_t> index_;  // token id -> place in the two lists
+  std::vector<int32_t> token_ids_;
+  std::vector<int32_t> output_counts_;
+};
+
+// What the runner keeps of one sequence between steps.
+struct BatchSequence {
+  SequenceId id = 0;
+  uint64_t serial = 0;             // never given twice, where an id may come back after a preemption
+  std::vector<int32_t> token_ids;  // prompt and output
+  int64_t num_prompt_tokens = 0;
+  SamplingParams sampling;
+  std::vector<int32_t> block_table;
+  int64_t num_computed_tokens = 0;   // their K and V are in the cache
+  int64_t num_scheduled_tokens = 0;  // computed in this step
+  int64_t last_step = -1;            // the last step (counted here) that it was part of
+  TokenCounts counts;                // kept up to date only where the request has penalties
+
+  int64_t num_output_tokens() const { return static_cast<int64_t>(token_ids.size()) - num_prompt_tokens; }
+  // Whether this step computes the last known token, and so yields the next one.
+  bool yields_token() const {
+    return num_computed_tokens + num_scheduled_tokens == static_cast<int64_t>(token_ids.size());
+  }
+};
+
+class Batch {
+ public:
+  // `config` is resolved (memory.h). All buffers are made here, on the CPU.
+  Batch(const RunnerConfig& config, int64_t vocab_size);
+
+  // Applies the changes and lays out the rows of this step. Error: see above.
+  void prepare(const SchedulerOutput& step);
+  // After the step: one token for every row of logits_indices, in that order.
+  void append(std::span<const int32_t> token_ids);
+
+  // The rows of this step; views of buffers that the next prepare() overwrites.
+  int64_t num_tokens() const { return metadata_.num_tokens; }  // padding rows included
+  const Tensor& input_ids() const { return input_ids_view_; }  // [num_tokens] i32
+  const Tensor& positions() const { return positions_view_; }  // [num_tokens] i32
+  const AttentionMetadata& attention() const { return metadata_; }
+  std::span<const int64_t> logits_indices() const { return logits_indices_; }
+  // The sequences of this step in batch order, and those of logits_indices.
+  std::span<BatchSequence* const> sequences() const { return rows_; }
+  std::span<BatchSequence* const> sampled_sequences() const { return sampled_; }
+  // Row where a sequence of this step begins.
+  int64_t query_start(int64_t index) const { return query_start_loc_.data<int32_t>()[index]; }
+
+  int64_t num_known_sequences() const { return static_cast<int64_t>(known_.size()); }
+
+ private:
+  // Which sequence a row of the block table holds, and how much of its table.
+  struct TableRow {
+    uint64_t serial = 0;
+    int64_t num_blocks = 0;
+  };
+
+  BatchSequence& find(SequenceId id, size_t hint);
+  void forget(SequenceId id);
+  void add(const NewSequence& added);
+  void append_blocks(BatchSequence& sequence, std::span<const int32_t> block_ids);
+  void apply_changes(const SchedulerOutput& step);
+  void schedule(const SchedulerOutput& step);
+  void lay_out(int64_t num_padding_rows);
+  void update_table_row(int64_t row, const BatchSequence& sequence);
+
+  RunnerConfig config_;
+  int64_t vocab_size_;
+  int64_t step_ = 0;        // the scheduler's number, for messages
+  int64_t step_count_ = 0;  // ours
+  uint64_t next_serial_ = 1;
+  std::unordered_map<SequenceId, std::unique_ptr<BatchSequence>> known_;
+  std::vector<BatchSequence*> rows_;     // this step's, in batch order
+  std::vector<BatchSequence*> sampled_;  // those of them that yield a token
+  std::vector<int64_t> logits_indices_;
+  std::vector<TableRow> table_rows_;  // [max_num_seqs]
+
+  Tensor input_ids_;        // [max_num_batched_tokens] i32
+  Tensor positions_;        // [max_num_batched_tokens] i32
+  Tensor slot_mapping_;     // [max_num_batched_tokens] i64
+  Tensor query_start_loc_;  // [max_num_seqs + 1] i32
+  Tensor seq_lens_;         // [max_num_seqs] i32
+  Tensor block_tables_;     // [max_num_seqs, max_blocks_per_seq] i32
+  Tensor input_ids_view_;
+  Tensor positions_view_;
+  AttentionMetadata metadata_;
+};
+
+}  // namespace ladder

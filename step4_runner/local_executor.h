@@ -1,0 +1,44 @@
+#pragma once
+// Task 4.4: an executor in this process.
+//
+// Every tensor-parallel rank is a thread with its own shard of the model, its own KV cache, arena and batch.
+// A step is handed to all of them; rank 0's answer is collected. If a rank throws, the others are released
+// from the collective they wait in, and collect() throws what that rank threw: an executor that failed stays
+// failed.
+#include <filesystem>
+#include <functional>
+#include <memory>
+
+#include "step4_runner/executor.h"
+#include "step4_runner/memory.h"
+#include "step4_runner/model_runner.h"
+
+namespace ladder {
+
+// Makes one rank's model; ctx.parallel says which rank. Called on the rank's own thread.
+using ModelFactory = std::function<std::unique_ptr<Model>(const OpContext& ctx)>;
+
+class LocalExecutor final : public Executor {
+ public:
+  // Resolves the configuration, starts the ranks, loads their models, allocates their caches, and runs the
+  // warm-up. Error: what any rank failed with.
+  LocalExecutor(const DecoderSpec& spec, const RunnerConfig& config, const ModelFactory& make_model);
+  ~LocalExecutor() override;
+
+  Ticket submit(const SchedulerOutput& step) override;  // Error: a step is in flight already
+  StepOutput collect(Ticket ticket) override;
+
+  const RunnerConfig& config() const;  // resolved: what the scheduler is made with
+  MemoryPlan memory() const;           // measured, all ranks; `other` left out
+
+ private:
+  struct State;
+  std::unique_ptr<State> state_;
+};
+
+// With the model of DIR (step2_model/model.h). `progress` hears rank 0's loading.
+std::unique_ptr<LocalExecutor> make_local_executor(
+    const std::filesystem::path& directory, const DecoderSpec& spec, const RunnerConfig& config,
+    std::function<void(int64_t done, int64_t total)> progress = {});
+
+}  // namespace ladder

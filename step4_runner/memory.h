@@ -1,0 +1,64 @@
+#pragma once
+// Task 4.2: where the memory goes, decided before anything is allocated.
+//
+//   weights      what the checkpoint's parameters take on all ranks, tables and repacked copies included
+//   kv           the blocks of the KV cache, all layers: whatever is left for it is given to it at the start,
+//   as
+//                a server of unknown requests can only run as many as it has slots for
+//   activations  the scratch arena at its largest step; the warm-up run measures it
+//   other        the program itself, its libraries, the tokenizer, the buffers of the batch
+//
+// Untouched pages cost nothing on a CPU, so the cache is written once when it is made: what a run uses is
+// then what was announced, at once, and not after an hour. vLLM: gpu_worker.determine_available_memory and
+// v1/core/kv_cache_utils.py.
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "step1_layers/attention/kv_cache.h"
+#include "step2_model/decoder/decoder_spec.h"
+#include "step4_runner/runner_config.h"
+
+namespace ladder {
+
+struct MachineMemory {
+  int64_t total = 0;      // bytes this process may use: physical memory, or its control group's limit
+  int64_t available = 0;  // of these, free now without swapping
+};
+
+MachineMemory machine_memory();
+
+// Bytes; of all ranks of this process together.
+struct MemoryPlan {
+  int64_t weights = 0;
+  int64_t kv = 0;
+  int64_t activations = 0;
+  int64_t other = 0;
+
+  int64_t total() const { return weights + kv + activations + other; }
+};
+
+// What one layer of one rank keeps per token, for a model that is not loaded.
+KvCacheSpec kv_cache_spec(const DecoderSpec& spec, const RunnerConfig& config);
+// K and V of one token, all layers and ranks.
+int64_t kv_bytes_per_token(const DecoderSpec& spec, const RunnerConfig& config);
+
+// Settles what was left open: max_model_len, num_kv_blocks, threads. The KV cache gets, in this order,
+//   num_kv_blocks   as asked for
+//   kv_memory       as many blocks as fit
+//   otherwise       a quarter of the memory, at most 4 GiB, at most 90 % of what is free beside weights and
+//                   activations, and never more than max_num_seqs sequences of max_model_len can use.
+// An open max_model_len becomes the model's own, or what the cache holds if that is less. Error, naming the
+// flag: a size below 1, ranks that do not divide the heads, a max_model_len beyond the model's, a cache that
+// does not hold one sequence of max_model_len.
+RunnerConfig resolve_runner_config(const DecoderSpec& spec, RunnerConfig config,
+                                   MachineMemory memory = machine_memory());
+
+// What a process with this model and this (resolved) configuration will use at its peak.
+MemoryPlan predict_memory(const DecoderSpec& spec, const RunnerConfig& config);
+
+// One view per layer, blocks [num_blocks, block_size, heads, dim] for K and for V, zeroed.
+std::vector<KvCacheView> allocate_kv_caches(std::span<const KvCacheSpec> specs, int64_t num_blocks,
+                                            int64_t block_size, Device device);
+
+}  // namespace ladder
