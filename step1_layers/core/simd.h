@@ -81,6 +81,12 @@ inline Vec round_to_int(Vec a) {
 inline Vec scale_by_power_of_two(Vec a, Vec n) {
   return {_mm512_scalef_ps(a.v, n.v)};
 }
+inline Vec split_exponent(Vec a, Vec& exponent) {
+  __m512i bits = _mm512_sub_epi32(_mm512_castps_si512(a.v), _mm512_set1_epi32(0x3f3504f3));
+  exponent = {_mm512_cvtepi32_ps(_mm512_srai_epi32(bits, 23))};
+  bits = _mm512_and_epi32(bits, _mm512_set1_epi32(0x7fffff));
+  return {_mm512_castsi512_ps(_mm512_add_epi32(bits, _mm512_set1_epi32(0x3f3504f3)))};
+}
 #elif defined(__AVX2__)
 inline constexpr int kLanes = 8;
 struct Vec {
@@ -156,6 +162,12 @@ inline Vec round_to_int(Vec a) {
 inline Vec scale_by_power_of_two(Vec a, Vec n) {
   __m256i exponent = _mm256_slli_epi32(_mm256_add_epi32(_mm256_cvtps_epi32(n.v), _mm256_set1_epi32(127)), 23);
   return {_mm256_mul_ps(a.v, _mm256_castsi256_ps(exponent))};
+}
+inline Vec split_exponent(Vec a, Vec& exponent) {
+  __m256i bits = _mm256_sub_epi32(_mm256_castps_si256(a.v), _mm256_set1_epi32(0x3f3504f3));
+  exponent = {_mm256_cvtepi32_ps(_mm256_srai_epi32(bits, 23))};
+  bits = _mm256_and_si256(bits, _mm256_set1_epi32(0x7fffff));
+  return {_mm256_castsi256_ps(_mm256_add_epi32(bits, _mm256_set1_epi32(0x3f3504f3)))};
 }
 #else
 inline constexpr int kLanes = 8;
@@ -233,8 +245,34 @@ inline Vec scale_by_power_of_two(Vec a, Vec n) {
   }
   return a;
 }
+inline Vec split_exponent(Vec a, Vec& exponent) {
+  LADDER_LANES {
+    int32_t bits;
+    __builtin_memcpy(&bits, &a.v[i], sizeof bits);
+    bits -= 0x3f3504f3;
+    exponent.v[i] = static_cast<float>(bits >> 23);
+    bits = (bits & 0x7fffff) + 0x3f3504f3;
+    __builtin_memcpy(&a.v[i], &bits, sizeof bits);
+  }
+  return a;
+}
 #undef LADDER_LANES
 #endif
+
+// The first count < kLanes values at p, zeros behind them; and the first count lanes stored. For a row's end.
+template <class T>
+inline Vec load_partial(const T* p, int64_t count) {
+  T values[kLanes];
+  __builtin_memset(values, 0, sizeof values);
+  __builtin_memcpy(values, p, static_cast<size_t>(count) * sizeof(T));
+  return load(values);
+}
+template <class T>
+inline void store_partial(T* p, Vec a, int64_t count) {
+  T values[kLanes];
+  store(values, a);
+  __builtin_memcpy(p, values, static_cast<size_t>(count) * sizeof(T));
+}
 
 // exp by range reduction: x = n ln 2 + r with |r| <= ln 2 / 2, e^x = 2^n e^r, e^r by a degree-6 polynomial
 // (Cephes expf's coefficients). Below -87 the result is flushed to zero, so that a masked score of -inf
@@ -262,6 +300,27 @@ inline Vec exp(Vec x) {
     if (x.v[i] <= low.v[i]) result.v[i] = 0.0f;
   return result;
 #endif
+}
+
+// The natural logarithm of positive normal numbers: x = 2^e m with m in [sqrt 1/2, sqrt 2), log m by a
+// polynomial in m - 1 (Cephes logf's coefficients). Within 2 units in the last place.
+inline Vec log(Vec x) {
+  Vec e;
+  const Vec f = split_exponent(x, e) - broadcast(1.0f);
+  const Vec square = f * f;
+  Vec p = broadcast(7.0376836292e-2f);
+  p = fma(p, f, broadcast(-1.1514610310e-1f));
+  p = fma(p, f, broadcast(1.1676998740e-1f));
+  p = fma(p, f, broadcast(-1.2420140846e-1f));
+  p = fma(p, f, broadcast(1.4249322787e-1f));
+  p = fma(p, f, broadcast(-1.6668057665e-1f));
+  p = fma(p, f, broadcast(2.0000714765e-1f));
+  p = fma(p, f, broadcast(-2.4999993993e-1f));
+  p = fma(p, f, broadcast(3.3333331174e-1f));
+  p = p * f * square;
+  p = fma(e, broadcast(-2.12194440e-4f), p);
+  p = fma(square, broadcast(-0.5f), p);
+  return fma(e, broadcast(0.693359375f), f + p);
 }
 
 }  // namespace ladder::LADDER_ISA
