@@ -1,0 +1,81 @@
+#include "step1_layers/norm/norm_simd.h"
+
+#include "step1_layers/core/simd.h"
+
+namespace ladder::LADDER_ISA {
+
+namespace {
+
+// >>> task 1.3: RMSNorm on registers of values
+// Four partial sums, so that one addition need not wait for the one before it.
+template <class T>
+float sum_of_squares(const T* x, int64_t width) {
+  Vec sums[4] = {zero(), zero(), zero(), zero()};
+  int64_t i = 0;
+  for (; i + 4 * kLanes <= width; i += 4 * kLanes)
+    for (int j = 0; j < 4; ++j) {
+      const Vec v = load(x + i + j * kLanes);
+      sums[j] = fma(v, v, sums[j]);
+    }
+  for (; i + kLanes <= width; i += kLanes) {
+    const Vec v = load(x + i);
+    sums[0] = fma(v, v, sums[0]);
+  }
+  if (i < width) {
+    const Vec v = load_partial(x + i, width - i);
+    sums[1] = fma(v, v, sums[1]);
+  }
+  return reduce_add((sums[0] + sums[1]) + (sums[2] + sums[3]));
+}
+
+template <class T>
+void normalize(const T* x, const T* weight, float eps, T* out, int64_t width) {
+  const float mean = sum_of_squares(x, width) / static_cast<float>(width);
+  const Vec scale = broadcast(1.0f / __builtin_sqrtf(mean + eps));
+  int64_t i = 0;
+  for (; i + kLanes <= width; i += kLanes) store(out + i, load(x + i) * scale * load(weight + i));
+  if (i < width)
+    store_partial(out + i, load_partial(x + i, width - i) * scale * load_partial(weight + i, width - i),
+                  width - i);
+}
+
+// The sum is read back rounded to T: the row is in L1, and every kernel then norms the same values.
+template <class T>
+void add(const T* x, T* residual, int64_t width) {
+  int64_t i = 0;
+  for (; i + kLanes <= width; i += kLanes) store(residual + i, load(residual + i) + load(x + i));
+  if (i < width)
+    store_partial(residual + i, load_partial(residual + i, width - i) + load_partial(x + i, width - i),
+                  width - i);
+}
+// <<< task 1.3
+
+}  // namespace
+
+template <class T>
+void NormKernels::rms_norm(const T* x, int64_t x_stride, const T* weight, float eps, T* out,
+                           int64_t out_stride, int64_t rows, int64_t width) {
+  for (int64_t row = 0; row < rows; ++row)
+    normalize(x + row * x_stride, weight, eps, out + row * out_stride, width);
+}
+
+template <class T>
+void NormKernels::fused_add_rms_norm(const T* x, int64_t x_stride, T* residual, int64_t residual_stride,
+                                     const T* weight, float eps, T* out, int64_t out_stride, int64_t rows,
+                                     int64_t width) {
+  for (int64_t row = 0; row < rows; ++row) {
+    add(x + row * x_stride, residual + row * residual_stride, width);
+    normalize(residual + row * residual_stride, weight, eps, out + row * out_stride, width);
+  }
+}
+
+#define LADDER_INSTANTIATE(T)                                                                                \
+  template void NormKernels::rms_norm<T>(const T*, int64_t, const T*, float, T*, int64_t, int64_t, int64_t); \
+  template void NormKernels::fused_add_rms_norm<T>(const T*, int64_t, T*, int64_t, const T*, float, T*,      \
+                                                   int64_t, int64_t, int64_t);
+LADDER_INSTANTIATE(float)
+LADDER_INSTANTIATE(bf16)
+LADDER_INSTANTIATE(f16)
+#undef LADDER_INSTANTIATE
+
+}  // namespace ladder::LADDER_ISA

@@ -1,0 +1,21 @@
+#pragma once
+// The fast rungs of rms_norm.h, one copy per instruction set: `rows` rows of `width` values, row strides in
+// elements.
+#include <cstdint>
+
+#include "step1_layers/core/cpu_features.h"
+#include "step1_layers/core/dtype.h"
+
+namespace ladder {
+
+LADDER_DECLARE_FOR_EACH_ISA(struct NormKernels {
+  template <class T>
+  static void rms_norm(const T* x, int64_t x_stride, const T* weight, float eps, T* out, int64_t out_stride,
+                       int64_t rows, int64_t width);
+  template <class T>
+  static void fused_add_rms_norm(const T* x, int64_t x_stride, T* residual, int64_t residual_stride,
+                                 const T* weight, float eps, T* out, int64_t out_stride, int64_t rows,
+                                 int64_t width);
+};)
+
+}  // namespace ladder
