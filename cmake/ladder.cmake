@@ -75,7 +75,7 @@ function(ladder_step number folder)
       target_link_libraries(${name}_${isa} PRIVATE ladder_flags)
       # gcc 12 takes the undefined registers inside its own AVX-512 intrinsics for a mistake of the caller.
       target_compile_options(${name}_${isa} PRIVATE -O3 ${LADDER_ISA_FLAGS_${isa}}
-                                                    $<$<CXX_COMPILER_ID:GNU>:-Wno-maybe-uninitialized>)
+                                                    "$<$<CXX_COMPILER_ID:GNU>:-Wno-uninitialized;-Wno-maybe-uninitialized>")
       target_compile_definitions(${name}_${isa} PRIVATE LADDER_ISA=${isa})
       target_sources(${name} PRIVATE $<TARGET_OBJECTS:${name}_${isa}>)
     endforeach()
