@@ -1,0 +1,126 @@
+#include <algorithm>
+
+#include "step1_layers/core/error.h"
+#include "step2_model/config/config.h"
+#include "step2_model/families/family.h"
+#include "step2_model/model.h"
+
+namespace ladder {
+namespace {
+
+// Generous bounds: a size beyond them is a damaged file, and products of sizes stay far from 2^63.
+constexpr int64_t kMaxVocabulary = int64_t{1} << 24;
+constexpr int64_t kMaxWidth = int64_t{1} << 20;
+constexpr int64_t kMaxLayers = 4096;
+constexpr int64_t kMaxHeads = 4096;
+constexpr int64_t kMaxPositions = int64_t{1} << 30;
+
+std::string read_architecture(const ConfigObject& config) {
+  const auto model_type = config.string("model_type");
+  const Json* list = config.find("architectures");
+  std::string architecture;
+  if (list != nullptr && !(list->is_array() && list->empty())) {
+    LADDER_CHECK(list->is_array() && list->size() == 1, "{}: expected a list of one name, found {}",
+                 config.name("architectures"), json_brief(*list));
+    architecture = json_string((*list)[0], config.name("architectures"));
+  } else {
+    LADDER_CHECK(model_type.has_value(), "{} is missing", config.name("architectures"));
+    for (const ModelFamily* family : all_families())
+      if (family->model_type == *model_type) architecture = family->architecture;
+    LADDER_CHECK(!architecture.empty(), "{}: unknown model type {}", config.name("model_type"),
+                 json_brief(Json(*model_type)));
+  }
+  try {
+    const ModelFamily& family = family_of(architecture);
+    LADDER_CHECK(!model_type || *model_type == family.model_type, "{} goes with model_type {}, found {}",
+                 architecture, family.model_type, json_brief(Json(*model_type)));
+  } catch (const Error& error) {
+    fail("{}: {}", config.name("architectures"), error.what());
+  }
+  return architecture;
+}
+
+MlpActivation read_activation(const ConfigObject& config) {
+  const std::string name = config.string("hidden_act").value_or("silu");
+  if (name == "silu" || name == "swish") return MlpActivation::silu;
+  if (name == "gelu") return MlpActivation::gelu;
+  if (name == "gelu_pytorch_tanh" || name == "gelu_new" || name == "gelu_fast")
+    return MlpActivation::gelu_tanh;
+  fail("{}: expected silu, gelu or gelu_pytorch_tanh, found {}", config.name("hidden_act"),
+       json_brief(Json(name)));
+}
+
+DType read_dtype(const ConfigObject& config) {
+  const char* key = config.has("dtype") ? "dtype" : "torch_dtype";
+  std::string name = config.string(key).value_or("float32");  // what transformers takes an absent key for
+  if (name.rfind("torch.", 0) == 0) name = name.substr(6);
+  if (name == "float32") return DType::f32;
+  if (name == "bfloat16") return DType::bf16;
+  if (name == "float16") return DType::f16;
+  fail("{}: expected float32, bfloat16 or float16, found {}", config.name(key), json_brief(Json(name)));
+}
+
+// One id, a list of ids, or null. An id beyond the vocabulary can never be produced: it is left out, because
+// small test models keep the end token of the large vocabulary they were cut from.
+std::vector<int32_t> read_token_ids(const ConfigObject& config, const std::string& key, int64_t vocab_size) {
+  const Json* value = config.find(key);
+  if (value == nullptr) return {};
+  std::vector<int32_t> ids;
+  const Json list = value->is_array() ? *value : Json::array({*value});
+  for (const Json& element : list) {
+    const int64_t id = json_int(element, config.name(key), 0, INT32_MAX);
+    if (id < vocab_size && std::find(ids.begin(), ids.end(), id) == ids.end())
+      ids.push_back(static_cast<int32_t>(id));
+  }
+  return ids;
+}
+
+}  // namespace
+
+// >>> task 2.1: config.json into a DecoderSpec
+DecoderSpec parse_decoder_spec(std::string_view config_text, std::string_view what,
+                               std::string_view generation_text, std::string_view generation_what) {
+  const Json root = parse_json(config_text, what);
+  const ConfigObject config(root, std::string(what));
+  DecoderSpec spec;
+  spec.architecture = read_architecture(config);
+  spec.vocab_size = config.integer("vocab_size", 1, kMaxVocabulary);
+  spec.hidden_size = config.integer("hidden_size", 1, kMaxWidth);
+  spec.intermediate_size = config.integer("intermediate_size", 1, kMaxWidth);
+  spec.num_layers = config.integer("num_hidden_layers", 1, kMaxLayers);
+  spec.num_heads = config.integer("num_attention_heads", 1, kMaxHeads);
+  spec.max_position_embeddings = config.integer("max_position_embeddings", 1, kMaxPositions);
+  spec.rms_norm_eps = config.number("rms_norm_eps", 1e-6);
+  LADDER_CHECK(spec.rms_norm_eps >= 0 && spec.rms_norm_eps < 1, "{}: expected a number in [0, 1), found {}",
+               config.name("rms_norm_eps"), spec.rms_norm_eps);
+  spec.tie_word_embeddings = config.boolean("tie_word_embeddings", false);
+  spec.activation = read_activation(config);
+  spec.checkpoint_dtype = read_dtype(config);
+  refuse_unsupported_keys(config, spec.num_layers);
+  family_of(spec.architecture).read_config(config, spec);
+  spec.rope = parse_rope_config(config, spec.head_dim, spec.max_position_embeddings);
+
+  spec.eos_token_ids = read_token_ids(config, "eos_token_id", spec.vocab_size);
+  if (!generation_text.empty()) {
+    const Json generation_root = parse_json(generation_text, generation_what);
+    const ConfigObject generation(generation_root, std::string(generation_what));
+    if (generation.has("eos_token_id"))
+      spec.eos_token_ids = read_token_ids(generation, "eos_token_id", spec.vocab_size);
+  }
+  const std::vector<int32_t> bos = read_token_ids(config, "bos_token_id", spec.vocab_size);
+  spec.bos_token_id = bos.empty() ? -1 : bos.front();
+  return spec;
+}
+// <<< task 2.1
+
+DecoderSpec load_decoder_spec(const std::filesystem::path& directory) {
+  LADDER_CHECK(std::filesystem::is_directory(directory), "{}: there is no such folder", directory.string());
+  constexpr int64_t kMaxConfigBytes = 16 << 20;
+  const auto config = directory / "config.json", generation = directory / "generation_config.json";
+  const std::string text = read_text_file(config, kMaxConfigBytes);
+  const std::string generation_text =
+      std::filesystem::exists(generation) ? read_text_file(generation, kMaxConfigBytes) : "";
+  return parse_decoder_spec(text, config.string(), generation_text, generation.string());
+}
+
+}  // namespace ladder

@@ -1,0 +1,76 @@
+#include <algorithm>
+
+#include "step1_layers/core/error.h"
+#include "step2_model/config/config.h"
+
+namespace ladder {
+namespace {
+
+struct UnsupportedKey {
+  std::string_view key;
+  double neutral;            // the number that leaves the mathematics alone
+  std::string_view meaning;  // what the key would ask for
+};
+
+// null, false, an empty list or object, and the neutral number are harmless everywhere.
+constexpr UnsupportedKey kUnsupported[] = {
+    {"quantization_config", 0, "quantized weights"},
+    {"compression_config", 0, "quantized weights"},
+    {"attn_logit_softcapping", 0, "soft-capped attention scores"},
+    {"final_logit_softcapping", 0, "soft-capped logits"},
+    {"query_pre_attn_scalar", 0, "another attention scale"},
+    {"attention_multiplier", 0, "another attention scale"},
+    {"embedding_multiplier", 1, "scaled embeddings"},
+    {"scale_emb", 1, "scaled embeddings"},
+    {"residual_multiplier", 1, "a scaled residual"},
+    {"scale_depth", 0, "a scaled residual"},
+    {"logits_scaling", 1, "scaled logits"},
+    {"logit_scale", 1, "scaled logits"},
+    {"clip_qkv", 0, "clipped q, k and v"},
+    {"alibi", 0, "ALiBi positions"},
+    {"attention_chunk_size", 0, "chunked attention"},
+    {"no_rope_layers", 0, "layers without rotary embedding"},
+    {"num_experts", 0, "experts"},
+    {"num_local_experts", 0, "experts"},
+    {"n_routed_experts", 0, "experts"},
+    {"kv_lora_rank", 0, "latent attention"},
+    {"cross_attention_layers", 0, "cross attention"},
+    {"add_cross_attention", 0, "cross attention"},
+    {"is_encoder_decoder", 0, "an encoder"},
+    {"pruned_heads", 0, "pruned heads"},
+};
+
+bool is_neutral(const Json& value, double neutral) {
+  if (value.is_null() || value == false) return true;
+  if (value.is_number()) return value.get<double>() == neutral;
+  return (value.is_array() || value.is_object()) && value.empty();
+}
+
+}  // namespace
+
+// >>> task 2.1: refuse what would change the mathematics
+void refuse_unsupported_keys(const ConfigObject& config, int64_t num_layers) {
+  for (const UnsupportedKey& entry : kUnsupported) {
+    const auto member = config.json().find(std::string(entry.key));
+    LADDER_CHECK(member == config.json().end() || is_neutral(*member, entry.neutral),
+                 "{}: {} ({}) is not supported", config.name(entry.key), json_brief(*member), entry.meaning);
+  }
+  // A window counts only where use_sliding_window says so, and only from layer max_window_layers on.
+  if (config.boolean("use_sliding_window", false) && config.has("sliding_window")) {
+    const int64_t first = config.integer("max_window_layers", 0, INT64_MAX, 28);
+    LADDER_CHECK(first >= num_layers,
+                 "{}: true (sliding-window attention from layer {} on) is not supported, expected false",
+                 config.name("use_sliding_window"), first);
+  }
+  if (const Json* types = config.find("layer_types")) {
+    LADDER_CHECK(types->is_array() && static_cast<int64_t>(types->size()) == num_layers,
+                 "{}: expected a list of {} (num_hidden_layers) kinds, found {}", config.name("layer_types"),
+                 num_layers, json_brief(*types));
+    for (const Json& type : *types)
+      LADDER_CHECK(type == "full_attention", "{}: {} is not supported, expected full_attention",
+                   config.name("layer_types"), json_brief(type));
+  }
+}
+// <<< task 2.1
+
+}  // namespace ladder

@@ -1,0 +1,60 @@
+#pragma once
+// Tasks 2.1 and 2.3: what a model family is to this project: how it reads its config.json into a DecoderSpec,
+// and how it calls its tensors. Everything else is shared. Adding a family is adding a file here and a line
+// in all_families().
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "step2_model/config/config_file.h"
+#include "step2_model/decoder/decoder_spec.h"
+
+namespace ladder {
+
+// One name of a checkpoint and the parameter (and its part) that it fills. '#' stands for the layer's number
+// in both. Checkpoints of a bare model have the names without the leading "model.".
+struct TensorName {
+  std::string_view checkpoint;  // "layers.#.self_attn.k_proj.weight"
+  std::string_view parameter;   // "layers.#.qkv_proj.weight"
+  int part = 0;
+};
+
+// Where a checkpoint tensor goes.
+struct TensorTarget {
+  std::string parameter;  // "layers.3.qkv_proj.weight"
+  int part = 0;
+  int64_t layer = -1;  // -1: not inside a layer
+};
+
+struct ModelFamily {
+  std::string_view architecture;  // "Qwen3ForCausalLM"
+  std::string_view model_type;    // "qwen3"
+  // Fills the fields that families read differently: head_dim, num_kv_heads, biases, norms. The common ones
+  // (sizes, eps) are already there. parse_decoder_spec checks the result.
+  void (*read_config)(const ConfigObject& config, DecoderSpec& spec);
+  std::span<const TensorName> tensor_names;
+};
+
+const ModelFamily& qwen3_family();
+const ModelFamily& qwen2_family();
+const ModelFamily& llama_family();
+std::span<const ModelFamily* const> all_families();
+
+// By the name in config.json's "architectures". Error: unknown; lists the known ones.
+const ModelFamily& family_of(std::string_view architecture);
+
+// nullopt: the family has no tensor of this name.
+std::optional<TensorTarget> find_tensor_target(const ModelFamily& family, std::string_view checkpoint_name);
+// The other direction, for messages: the checkpoint name that fills this part of a parameter.
+std::string checkpoint_name_of(const ModelFamily& family, std::string_view parameter, int part);
+
+// The names that all three families share: a pre-norm decoder with separate q, k, v, gate and up projections.
+std::span<const TensorName> llama_tensor_names();
+
+// A field that families read the same way but with other defaults. 0: as many as num_attention_heads.
+void read_num_kv_heads(const ConfigObject& config, DecoderSpec& spec, int64_t default_value);
+// default_value 0: hidden_size / num_attention_heads. Error: that is not a whole number.
+void read_head_dim(const ConfigObject& config, DecoderSpec& spec, int64_t default_value);
+
+}  // namespace ladder
