@@ -34,6 +34,10 @@ struct SamplingParams {
 // too many or too long stop strings, ids outside the vocabulary.
 inline constexpr int64_t kMaxCompletions = 256;
 inline constexpr int64_t kMaxLogprobs = 64;
+inline constexpr int64_t kMaxStopStrings = 16;
+inline constexpr int64_t kMaxStopStringBytes = 256;
+inline constexpr int64_t kMaxStopTokenIds = 256;
+inline constexpr int64_t kMaxCacheSaltBytes = 1024;
 void validate_sampling_params(const SamplingParams& params, int64_t vocab_size);
 
 }  // namespace ladder

@@ -72,8 +72,8 @@ struct SchedulerStats {
   int64_t num_live_tokens = 0;    // slots of the used blocks that hold a computed token of a running sequence
   // Since the start:
   int64_t num_preemptions = 0;
-  int64_t num_prefix_queried_tokens = 0;  // tokens of sequences admitted with the prefix cache asked
-  int64_t num_prefix_hit_tokens = 0;      // of these, found
+  int64_t num_prefix_queried_tokens = 0;  // prompt tokens of all sequences that were admitted
+  int64_t num_prefix_hit_tokens = 0;      // of these, cached or shared by a sibling
 };
 
 class Scheduler {
@@ -99,11 +99,15 @@ class Scheduler {
   // or an answer that does not fit what was scheduled.
   std::vector<SequenceUpdate>& update(StepOutput step);
 
+  // An engine is idle when nothing is unfinished and no step is in flight (the last ones may still compute
+  // sequences that ended in the meantime).
   bool has_unfinished() const { return !waiting_.empty() || !running_.empty(); }
   int64_t num_steps_in_flight() const { return static_cast<int64_t>(in_flight_.size()); }
   SchedulerStats stats() const;
   const SchedulerConfig& config() const { return config_; }
   const BlockManager& blocks() const { return blocks_; }
+  // Every table that holds references, those of ended sequences in flight too: for checking the books.
+  std::vector<const BlockTable*> block_tables() const;
   // Null: unknown, or ended and forgotten.
   const Sequence* find(SequenceId id) const;
 
@@ -126,15 +130,24 @@ class Scheduler {
     std::vector<int32_t> block_table;
   };
 
-  void schedule_continuous(SchedulerOutput& output);
+  // 5.1
   void schedule_static(SchedulerOutput& output);
-  bool admit(Sequence& sequence, int64_t budget, SchedulerOutput& output);
-  void emit(Sequence& sequence, int64_t num_tokens, int64_t num_old_blocks, SchedulerOutput& output);
-  bool reserve(Sequence& sequence, int64_t num_tokens, bool& preempted);
-  void preempt(Sequence& sequence);
-  void release_blocks(Sequence& sequence);
+  void admit_static_batch();
+  // 5.2
+  void schedule_continuous(SchedulerOutput& output);
+  int64_t num_wanted_tokens(const Sequence& sequence) const;
+  int64_t admit(Sequence& sequence, int64_t budget, SchedulerOutput& output);
+  bool find_shared_blocks(Sequence& sequence, BlockTable& shared);
+  void emit(Sequence& sequence, int64_t num_tokens, int64_t num_known_blocks, SchedulerOutput& output);
+  void start_running(Sequence& sequence);
+  // 5.3
+  bool reserve(Sequence& sequence, int64_t num_tokens);
+  void preempt_last();
+  // 5.5
+  void take_in(InFlightSequence& record, SequenceStepOutput& answer);
   void finish(Sequence& sequence, FinishReason reason);
-  void forget_if_idle(Sequence& sequence);
+  void release_blocks(Sequence& sequence);
+  void forget_if_done(Sequence& sequence);
 
   SchedulerConfig config_;
   BlockManager blocks_;
@@ -150,7 +163,12 @@ class Scheduler {
   std::vector<SequenceId> finished_ids_;   // not told to the runner yet
   std::vector<SequenceId> preempted_ids_;  // not told to the runner yet
   std::vector<SequenceUpdate> updates_;
-  SchedulerStats totals_;
+  std::vector<InFlightSequence> spare_records_;  // a collected step's, for the next one
+  BlockTable shared_blocks_;                     // scratch of admit()
+  SchedulerStats totals_;                        // the counts since the start
+
+  int64_t num_batch_rows_ = 0;           // static batching: rows of the batch, finished ones included
+  int64_t num_prompt_padding_rows_ = 0;  // static batching: padding of its prompts, still to be computed
 };
 
 }  // namespace ladder

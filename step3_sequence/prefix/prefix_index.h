@@ -20,8 +20,7 @@ struct PrefixKey {
   std::string salt;     // only equal salts share blocks
   std::string adapter;  // keys and values depend on the adapter too
 
-  int64_t domain = -1;                  // number of the (salt, adapter) pair
-  std::vector<BlockHash> block_hashes;  // of the first full blocks, as far as they were needed
+  std::vector<BlockHash> block_hashes;  // the root's, then those of the first full blocks, as far as needed
   int64_t num_indexed_blocks = 0;       // leading blocks known to be in the index ...
   int32_t last_block_id = -1;           // ... the last of which was this block ...
   uint64_t last_entry = 0;              // ... as this entry

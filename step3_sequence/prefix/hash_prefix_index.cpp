@@ -1,0 +1,116 @@
+#include "step3_sequence/prefix/hash_prefix_index.h"
+
+#include <algorithm>
+#include <bit>
+
+namespace ladder {
+
+HashPrefixIndex::HashPrefixIndex(int64_t num_blocks, int64_t block_size, std::unique_ptr<BlockHasher> hasher)
+    : block_size_(block_size),
+      hasher_(std::move(hasher)),
+      blocks_(num_blocks),
+      tokens_(num_blocks * block_size),
+      slots_(std::bit_ceil(static_cast<uint64_t>(2 * num_blocks)), -1),
+      mask_(slots_.size() - 1) {}
+
+// >>> task 3.4: hash lazily, look up, compare, insert, erase
+const BlockHash& HashPrefixIndex::hash_of(PrefixKey& key, std::span<const int32_t> token_ids, int64_t index) {
+  std::vector<BlockHash>& hashes = key.block_hashes;  // hashes[0] is the root, hashes[i + 1] block i
+  if (hashes.empty()) hashes.push_back(hasher_->root(key.salt, key.adapter));
+  while (std::ssize(hashes) <= index + 1)
+    hashes.push_back(hasher_->block(hashes.back(),
+                                    token_ids.subspan((std::ssize(hashes) - 1) * block_size_, block_size_)));
+  return hashes[index + 1];
+}
+
+void HashPrefixIndex::match(PrefixKey& key, std::span<const int32_t> token_ids, int64_t max_blocks,
+                            std::vector<int32_t>& block_ids) {
+  block_ids.clear();
+  key.num_indexed_blocks = 0;
+  uint64_t parent_entry = 0;
+  for (int64_t i = 0; i < max_blocks; ++i) {
+    const int32_t block_id =
+        find(key, hash_of(key, token_ids, i), parent_entry, token_ids.subspan(i * block_size_, block_size_));
+    if (block_id < 0) break;
+    block_ids.push_back(block_id);
+    parent_entry = blocks_[block_id].entry;
+    key.num_indexed_blocks = i + 1;
+    key.last_block_id = block_id;
+    key.last_entry = parent_entry;
+  }
+}
+
+void HashPrefixIndex::insert(PrefixKey& key, std::span<const int32_t> token_ids,
+                             std::span<const int32_t> block_table, int64_t num_full_blocks) {
+  // The block that the chain went on from may have been evicted: another sequence's, of the same content as
+  // one of ours. Then the chain is followed again from its root, and our own block takes its place.
+  if (key.num_indexed_blocks > 0 && blocks_[key.last_block_id].entry != key.last_entry)
+    key.num_indexed_blocks = 0;
+  uint64_t parent_entry = key.num_indexed_blocks > 0 ? key.last_entry : 0;
+  for (int64_t i = key.num_indexed_blocks; i < num_full_blocks; ++i) {
+    const std::span<const int32_t> tokens = token_ids.subspan(i * block_size_, block_size_);
+    const BlockHash& hash = hash_of(key, token_ids, i);
+    int32_t block_id = find(key, hash, parent_entry, tokens);
+    if (block_id < 0) {
+      block_id = block_table[i];
+      if (contains(block_id)) erase(block_id);  // under a parent that is gone: nobody could find it
+      put(key, block_id, hash, parent_entry, tokens);
+    }
+    parent_entry = blocks_[block_id].entry;
+    key.num_indexed_blocks = i + 1;
+    key.last_block_id = block_id;
+    key.last_entry = parent_entry;
+  }
+}
+
+int32_t HashPrefixIndex::find(const PrefixKey& key, const BlockHash& hash, uint64_t parent_entry,
+                              std::span<const int32_t> tokens) const {
+  for (uint64_t slot = hash.words[0] & mask_; slots_[slot] >= 0; slot = (slot + 1) & mask_) {
+    const int32_t block_id = slots_[slot];
+    const IndexedBlock& block = blocks_[block_id];
+    if (block.hash == hash && block.parent_entry == parent_entry &&
+        std::equal(tokens.begin(), tokens.end(), tokens_.begin() + block_id * block_size_) &&
+        (parent_entry != 0 || (block.salt == key.salt && block.adapter == key.adapter)))
+      return block_id;
+  }
+  return -1;
+}
+
+void HashPrefixIndex::put(const PrefixKey& key, int32_t block_id, const BlockHash& hash,
+                          uint64_t parent_entry, std::span<const int32_t> tokens) {
+  IndexedBlock& block = blocks_[block_id];
+  block.hash = hash;
+  block.entry = ++last_entry_;
+  block.parent_entry = parent_entry;
+  if (parent_entry == 0) {
+    block.salt = key.salt;
+    block.adapter = key.adapter;
+  }
+  std::copy(tokens.begin(), tokens.end(), tokens_.begin() + block_id * block_size_);
+  uint64_t slot = home(block_id);
+  while (slots_[slot] >= 0) slot = (slot + 1) & mask_;
+  slots_[slot] = block_id;
+  ++size_;
+}
+
+void HashPrefixIndex::erase(int32_t block_id) {
+  uint64_t hole = home(block_id);
+  while (slots_[hole] != block_id) hole = (hole + 1) & mask_;
+  // Close the gap: whatever was pushed past it by a collision moves back, so that probing never needs marks
+  // for deleted slots.
+  for (uint64_t slot = (hole + 1) & mask_; slots_[slot] >= 0; slot = (slot + 1) & mask_) {
+    const uint64_t distance_from_home = (slot - home(slots_[slot])) & mask_;
+    if (distance_from_home < ((slot - hole) & mask_)) continue;  // its home lies behind the hole
+    slots_[hole] = slots_[slot];
+    hole = slot;
+  }
+  slots_[hole] = -1;
+  IndexedBlock& block = blocks_[block_id];
+  block.entry = 0;
+  block.salt.clear();
+  block.adapter.clear();
+  --size_;
+}
+// <<< task 3.4
+
+}  // namespace ladder

@@ -1,0 +1,56 @@
+#pragma once
+// Task 3.4: the prefix index of chained block hashes (vLLM: BlockHashToBlockMap in
+// vllm/v1/core/block_pool.py).
+//
+// A hash table from block hash to block number, open addressing, so that a look-up is one or two cache lines
+// and nothing is allocated. An equal hash is not believed: a hit also needs the same tokens, under the same
+// parent. Each indexing of a block gets a number of its own, an entry; a block's parent is an entry, and the
+// parent of a first block is its salt and adapter, letter for letter. A hit is therefore right by comparison
+// alone, whatever the hash function does; the hash only says where to look.
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "step3_sequence/prefix/prefix_index.h"
+
+namespace ladder {
+
+class HashPrefixIndex final : public PrefixIndex {
+ public:
+  HashPrefixIndex(int64_t num_blocks, int64_t block_size, std::unique_ptr<BlockHasher> hasher);
+
+  void match(PrefixKey& key, std::span<const int32_t> token_ids, int64_t max_blocks,
+             std::vector<int32_t>& block_ids) override;
+  void insert(PrefixKey& key, std::span<const int32_t> token_ids, std::span<const int32_t> block_table,
+              int64_t num_full_blocks) override;
+  void erase(int32_t block_id) override;
+  bool contains(int32_t block_id) const override { return blocks_[block_id].entry != 0; }
+  int64_t size() const override { return size_; }
+
+ private:
+  struct IndexedBlock {
+    BlockHash hash;
+    uint64_t entry = 0;         // 0: not indexed
+    uint64_t parent_entry = 0;  // 0: a first block, of this salt and adapter
+    std::string salt, adapter;
+  };
+
+  const BlockHash& hash_of(PrefixKey& key, std::span<const int32_t> token_ids, int64_t index);
+  int32_t find(const PrefixKey& key, const BlockHash& hash, uint64_t parent_entry,
+               std::span<const int32_t> tokens) const;  // -1: none
+  void put(const PrefixKey& key, int32_t block_id, const BlockHash& hash, uint64_t parent_entry,
+           std::span<const int32_t> tokens);
+  uint64_t home(int32_t block_id) const { return blocks_[block_id].hash.words[0] & mask_; }
+
+  int64_t block_size_ = 0;
+  std::unique_ptr<BlockHasher> hasher_;
+  std::vector<IndexedBlock> blocks_;  // by block number
+  std::vector<int32_t> tokens_;       // [num_blocks, block_size]
+  std::vector<int32_t> slots_;        // the hash table: block numbers, -1: empty; at most half full
+  uint64_t mask_ = 0;
+  uint64_t last_entry_ = 0;
+  int64_t size_ = 0;
+};
+
+}  // namespace ladder

@@ -1,0 +1,60 @@
+// Task 5.1: the static batcher, the baseline that the other tasks improve on.
+//
+// A batch is admitted together and runs until all of it is done. Three things are wasted, and really spent,
+// so that the later tasks can be measured against it:
+//
+//   slots    each sequence reserves the cache for the longest answer it may give
+//   prompts  are padded to the longest of the batch          p p p p p p p p
+//   rows     of sequences that ended stay until the last     . . . p p p p p o o o o
+//                                                            . p p p p p p p o o . .
+//
+// The padding (the dots) travels as SchedulerOutput::num_padding_rows: rows of slot -1 that the runner
+// computes and ignores. The token budget still bounds a step: prompts that do not fit into one step take
+// several, and padding that does not fit is caught up with in the steps that follow.
+#include <algorithm>
+
+#include "step5_scheduler/scheduler.h"
+
+namespace ladder {
+
+// >>> task 5.1: admit a whole batch, compute its prompts, then one token for each row until none is left
+void Scheduler::schedule_static(SchedulerOutput& output) {
+  if (running_.empty() && num_steps_in_flight() == 1) admit_static_batch();  // that one is being planned
+
+  const auto has_output = [](const Sequence* sequence) {
+    return sequence->num_output_tokens() + sequence->num_placeholders > 0;
+  };
+  const bool prompts_done = std::all_of(running_.begin(), running_.end(), has_output);
+  int64_t budget = config_.max_num_batched_tokens;
+  for (Sequence* sequence : running_) {
+    if (!prompts_done && has_output(sequence)) continue;
+    int64_t num_tokens = num_wanted_tokens(*sequence);
+    if (num_tokens > budget) num_tokens = config_.enable_chunked_prefill ? budget : 0;
+    if (num_tokens == 0) continue;
+    emit(*sequence, num_tokens, std::ssize(sequence->block_table), output);
+    budget -= num_tokens;
+  }
+
+  const int64_t num_idle_rows = prompts_done ? num_batch_rows_ - std::ssize(output.scheduled) : 0;
+  output.num_padding_rows = std::min(budget, num_idle_rows + num_prompt_padding_rows_);
+  num_prompt_padding_rows_ -= std::max<int64_t>(output.num_padding_rows - num_idle_rows, 0);
+}
+
+void Scheduler::admit_static_batch() {
+  int64_t longest = 0;
+  int64_t sum = 0;
+  while (!waiting_.empty() && std::ssize(running_) < config_.max_num_seqs) {
+    Sequence& sequence = **waiting_.begin();
+    if (!blocks_.append(sequence.block_table, sequence.num_prompt_tokens + sequence.sampling.max_tokens - 1))
+      break;
+    waiting_.erase(waiting_.begin());
+    start_running(sequence);
+    longest = std::max(longest, sequence.num_prompt_tokens);
+    sum += sequence.num_prompt_tokens;
+  }
+  num_batch_rows_ = std::ssize(running_);
+  num_prompt_padding_rows_ = num_batch_rows_ * longest - sum;
+}
+// <<< task 5.1
+
+}  // namespace ladder

@@ -1,0 +1,146 @@
+#include "step5_scheduler/scheduler.h"
+
+#include <algorithm>
+
+#include "step1_layers/core/error.h"
+#include "step3_sequence/prefix/hash_prefix_index.h"
+
+namespace ladder {
+
+namespace {
+
+SchedulerConfig checked(SchedulerConfig config) {
+  const auto at_least_one = [](const char* name, int64_t value) {
+    LADDER_CHECK(value >= 1, "{} must be at least 1, got {}", name, value);
+  };
+  at_least_one("max-num-seqs", config.max_num_seqs);
+  at_least_one("max-num-batched-tokens", config.max_num_batched_tokens);
+  at_least_one("max-model-len", config.max_model_len);
+  at_least_one("the vocabulary size", config.vocab_size);
+  at_least_one("block-size", config.block_size);
+  at_least_one("num-kv-blocks", config.num_blocks);
+  LADDER_CHECK(
+      config.enable_chunked_prefill || config.max_num_batched_tokens >= config.max_model_len,
+      "without chunked prefill max-num-batched-tokens ({}) must be at least max-model-len ({}), so that a "
+      "sequence of any length can be computed in one step",
+      config.max_num_batched_tokens, config.max_model_len);
+  for (const int32_t id : config.eos_token_ids)
+    LADDER_CHECK(id >= 0 && id < config.vocab_size, "end token {} is not in the vocabulary of {} tokens", id,
+                 config.vocab_size);
+  return config;
+}
+
+// The baselines know nothing of reuse.
+std::unique_ptr<PrefixIndex> make_prefix_index(const SchedulerConfig& config) {
+  if (!config.enable_prefix_caching || config.static_batching || config.recompute_everything) return nullptr;
+  return std::make_unique<HashPrefixIndex>(config.num_blocks, config.block_size,
+                                           std::make_unique<Sha256BlockHasher>(config.prefix_cache_seed));
+}
+
+}  // namespace
+
+Scheduler::Scheduler(SchedulerConfig config)
+    : config_(checked(std::move(config))),
+      blocks_(config_.num_blocks, config_.block_size, make_prefix_index(config_)),
+      seeds_(std::random_device{}()),
+      waiting_(RunsBefore{config_.policy}) {}
+
+Scheduler::~Scheduler() = default;
+
+std::vector<SequenceId> Scheduler::add(std::vector<int32_t> prompt_token_ids,
+                                       const SamplingParams& sampling) {
+  validate_sampling_params(sampling, config_.vocab_size);
+  validate_prompt(prompt_token_ids, config_.vocab_size);
+  const auto prompt = std::ssize(prompt_token_ids);
+  LADDER_CHECK(prompt < config_.max_model_len,
+               "the prompt has {} tokens; with max-model-len {} it may have at most {}", prompt,
+               config_.max_model_len, config_.max_model_len - 1);
+  SamplingParams own = sampling;
+  own.max_tokens = std::min(own.max_tokens, config_.max_model_len - prompt);
+  if (!own.seed) own.seed = seeds_();
+  // The last token is sampled and never computed: it needs no slot. What fits alone can always be run in the
+  // end, by preempting everyone else; what does not would be preempted for ever.
+  const int64_t needed = blocks_.blocks_for(prompt + own.max_tokens - 1);
+  LADDER_CHECK(needed <= config_.num_blocks,
+               "a prompt of {} tokens with max_tokens {} needs {} KV blocks of {} tokens; the cache has {}",
+               prompt, own.max_tokens, needed, config_.block_size, config_.num_blocks);
+
+  std::vector<SequenceId> ids;
+  for (std::unique_ptr<Sequence>& sequence : make_sequences(std::move(prompt_token_ids), own, next_id_)) {
+    ids.push_back(sequence->id);
+    waiting_.insert(sequence.get());
+    sequences_.emplace(sequence->id, std::move(sequence));
+  }
+  next_id_ += std::ssize(ids);
+  return ids;
+}
+
+void Scheduler::abort(SequenceId id) {
+  const auto found = sequences_.find(id);
+  if (found == sequences_.end() || found->second->finished()) return;
+  Sequence& sequence = *found->second;
+  std::erase(running_, &sequence);
+  finish(sequence, FinishReason::abort);
+  forget_if_done(sequence);
+}
+
+void Scheduler::schedule(SchedulerOutput& output) {
+  output.scheduled.clear();
+  output.new_sequences.clear();
+  output.continued.clear();
+  output.finished.clear();
+  output.preempted.clear();
+  output.total_num_tokens = 0;
+  output.num_padding_rows = 0;
+  output.step = next_step_;
+
+  in_flight_.push_back({next_step_, std::move(spare_records_)});
+  in_flight_.back().sequences.clear();
+  if (config_.static_batching)
+    schedule_static(output);
+  else
+    schedule_continuous(output);
+
+  if (output.empty()) {
+    spare_records_ = std::move(in_flight_.back().sequences);
+    in_flight_.pop_back();
+    return;
+  }
+  ++next_step_;
+  // What the runner has to forget waits here until there is a step to tell it with.
+  output.finished.swap(finished_ids_);
+  output.preempted.swap(preempted_ids_);
+}
+
+SchedulerStats Scheduler::stats() const {
+  SchedulerStats stats = totals_;
+  stats.num_waiting = std::ssize(waiting_);
+  stats.num_running = std::ssize(running_);
+  stats.num_blocks = blocks_.num_blocks();
+  stats.num_used_blocks = blocks_.num_used_blocks();
+  stats.num_cached_blocks = blocks_.num_cached_blocks();
+  // Slots that hold nothing lie at the end of tables, in blocks that no other table has: so blocks that are
+  // shared are counted once, as they should.
+  int64_t idle_slots = 0;
+  for (const Sequence* sequence : running_)
+    idle_slots += std::ssize(sequence->block_table) * config_.block_size - sequence->num_computed_tokens;
+  for (const DeferredBlocks& deferred : deferred_)
+    for (const int32_t id : deferred.block_table)
+      if (blocks_.ref_count(id) == 1) idle_slots += config_.block_size;
+  stats.num_live_tokens = stats.num_used_blocks * config_.block_size - idle_slots;
+  return stats;
+}
+
+std::vector<const BlockTable*> Scheduler::block_tables() const {
+  std::vector<const BlockTable*> tables;
+  for (const auto& [id, sequence] : sequences_) tables.push_back(&sequence->block_table);
+  for (const DeferredBlocks& deferred : deferred_) tables.push_back(&deferred.block_table);
+  return tables;
+}
+
+const Sequence* Scheduler::find(SequenceId id) const {
+  const auto found = sequences_.find(id);
+  return found == sequences_.end() ? nullptr : found->second.get();
+}
+
+}  // namespace ladder

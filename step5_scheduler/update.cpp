@@ -1,0 +1,108 @@
+// Task 5.5: what a step's answer changes: tokens are appended, full blocks go to the prefix cache, sequences
+// end, blocks come back. vLLM: Scheduler.update_from_output().
+#include <algorithm>
+
+#include "step1_layers/core/error.h"
+#include "step5_scheduler/scheduler.h"
+
+namespace ladder {
+
+// >>> task 5.5: take in the oldest step: append, cache, finish, free
+std::vector<SequenceUpdate>& Scheduler::update(StepOutput step) {
+  updates_.clear();
+  LADDER_CHECK(!in_flight_.empty() && in_flight_.front().step == step.step,
+               "step {} was collected, but it is not the oldest one in flight", step.step);
+  std::vector<InFlightSequence>& records = in_flight_.front().sequences;
+  LADDER_CHECK(records.size() == step.sequences.size(), "step {} computed {} sequences, but answered for {}",
+               step.step, records.size(), step.sequences.size());
+  for (size_t i = 0; i < records.size(); ++i) {
+    const SequenceStepOutput& answer = step.sequences[i];
+    LADDER_CHECK(
+        records[i].sequence->id == answer.id && std::ssize(answer.token_ids) == (records[i].samples ? 1 : 0),
+        "step {}: sequence {} should have {} tokens, got {} for sequence {}", step.step,
+        records[i].sequence->id, records[i].samples ? 1 : 0, answer.token_ids.size(), answer.id);
+  }
+
+  bool any_finished = false;
+  for (size_t i = 0; i < records.size(); ++i) {
+    take_in(records[i], step.sequences[i]);
+    any_finished |= records[i].sequence->finished();
+  }
+  if (any_finished) {
+    std::erase_if(running_, [](const Sequence* sequence) { return sequence->finished(); });
+    for (const InFlightSequence& record : records) forget_if_done(*record.sequence);
+  }
+  spare_records_ = std::move(records);
+  in_flight_.pop_front();
+
+  // Nothing that is still in flight writes these blocks.
+  std::erase_if(deferred_, [&](DeferredBlocks& deferred) {
+    if (deferred.step > step.step) return false;
+    blocks_.free(deferred.block_table);
+    return true;
+  });
+  return updates_;
+}
+
+void Scheduler::take_in(InFlightSequence& record, SequenceStepOutput& answer) {
+  Sequence& sequence = *record.sequence;
+  --sequence.num_steps_in_flight;
+  if (record.samples) --sequence.num_placeholders;
+  if (sequence.finished()) return;  // sampled beyond a stop that was found in the meantime
+
+  SequenceUpdate update;
+  FinishReason reason = FinishReason::none;
+  if (record.samples) {
+    reason = append_token(sequence, answer.token_ids[0], config_.eos_token_ids);
+    update.new_token_ids = std::move(answer.token_ids);
+    update.logprobs = std::move(answer.logprobs);
+  }
+  if (!answer.prompt_logprobs.empty()) {
+    // After a preemption the first positions come again.
+    std::vector<PositionLogprobs>& all = answer.prompt_logprobs;
+    const int64_t told =
+        std::clamp<int64_t>(sequence.num_prompt_logprobs - record.num_computed_before, 0, std::ssize(all));
+    update.prompt_logprobs.assign(std::make_move_iterator(all.begin() + told),
+                                  std::make_move_iterator(all.end()));
+    sequence.num_prompt_logprobs += std::ssize(update.prompt_logprobs);
+  }
+
+  // Only what this step has computed is cached, not what a later one is going to. A sequence that was
+  // preempted since has given up the blocks that this step wrote.
+  if (record.num_preemptions == sequence.num_preemptions) {
+    blocks_.cache(sequence.prefix, sequence.token_ids, sequence.block_table, record.num_computed_after);
+    if (config_.recompute_everything && record.samples) sequence.num_computed_tokens = 0;
+  }
+
+  if (update.new_token_ids.empty() && update.prompt_logprobs.empty()) return;
+  update.id = sequence.id;
+  update.finish_reason = reason;
+  update.num_cached_tokens = sequence.num_cached_tokens;
+  update.num_preemptions = sequence.num_preemptions;
+  updates_.push_back(std::move(update));
+  if (reason != FinishReason::none) finish(sequence, reason);
+}
+
+// The caller takes it off running_.
+void Scheduler::finish(Sequence& sequence, FinishReason reason) {
+  if (sequence.status != SequenceStatus::running) waiting_.erase(&sequence);
+  sequence.status = SequenceStatus::finished;
+  sequence.finish_reason = reason;
+  if (sequence.known_to_runner) finished_ids_.push_back(sequence.id);
+  release_blocks(sequence);
+}
+
+void Scheduler::release_blocks(Sequence& sequence) {
+  if (sequence.num_steps_in_flight > 0)
+    deferred_.push_back({sequence.last_scheduled_step, std::move(sequence.block_table)});
+  else
+    blocks_.free(sequence.block_table);
+  sequence.block_table.clear();
+}
+
+void Scheduler::forget_if_done(Sequence& sequence) {
+  if (sequence.finished() && sequence.num_steps_in_flight == 0) sequences_.erase(sequence.id);
+}
+// <<< task 5.5
+
+}  // namespace ladder
