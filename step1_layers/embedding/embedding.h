@@ -43,7 +43,7 @@ class VocabParallelEmbedding {
   VocabParallelEmbedding(const OpContext& ctx, const std::string& name, int64_t vocab_size,
                          int64_t hidden_size, DType dtype);
 
-  std::vector<Parameter*> parameters() { return {&weight_}; }
+  std::vector<Parameter*> parameters() { return {&weight_}; }  // valid until the object moves
   // ids [tokens] i32, out [tokens, hidden_size] in the table's dtype. Error: an id outside the vocabulary
   // (CPU), shapes or dtypes that do not fit.
   void forward(const OpContext& ctx, const Tensor& ids, const Tensor& out) const;

@@ -1,0 +1,155 @@
+#include "step1_layers/embedding/embedding.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "step1_layers/core/error.h"
+#include "step1_layers/core/parallel.h"
+#include "step1_layers/distributed/communicator.h"
+#include "step1_layers/linear/load_shard.h"
+#include "step1_layers/linear/matmul.h"
+
+namespace ladder {
+
+namespace {
+
+// The padding rows stay zero.
+Parameter vocab_parameter(const OpContext& ctx, const std::string& name, const VocabShard& shard,
+                          int64_t hidden_size, DType dtype) {
+  Parameter parameter;
+  parameter.name = name + ".weight";
+  parameter.tensor = Tensor::empty({shard.rows, hidden_size}, dtype, ctx.device);
+  parameter.tensor.narrow(0, shard.owned, shard.rows - shard.owned).fill_bytes(0);
+  parameter.load_part = [what = parameter.name, tensor = parameter.tensor, shard, hidden_size](
+                            const Tensor& checkpoint, int) {
+    load_shard(what, checkpoint,
+               {.full = {shard.vocab_size, hidden_size},
+                .begin = {shard.begin, 0},
+                .size = {shard.owned, hidden_size}},
+               tensor.rows(shard.owned));
+  };
+  return parameter;
+}
+
+// >>> task 1.5: look ids up in one rank's rows
+void embedding_loop(const OpContext&, const EmbeddingArgs& args) {
+  with_float_type(args.weight.dtype(), "embedding", [&](auto tag) {
+    using T = decltype(tag);
+    const T* weight = args.weight.data<T>();
+    T* out = args.out.data<T>();
+    for (int64_t i = 0; i < args.ids.dim(0); ++i) {
+      const int64_t row = args.ids.data<int32_t>()[i] - args.row_begin;
+      const bool owned = row >= 0 && row < args.weight.dim(0);
+      for (int64_t j = 0; j < args.weight.dim(1); ++j)
+        out[i * args.out.stride(0) + j] = owned ? weight[row * args.weight.stride(0) + j] : T(0.0f);
+    }
+  });
+}
+
+// Rows are copied as they are: nothing is computed, so whole rows move at the speed of memcpy, several
+// threads at once when a prefill brings many.
+void embedding_copy(const OpContext&, const EmbeddingArgs& args) {
+  const int64_t size = dtype_size(args.weight.dtype());
+  const int64_t row_bytes = args.weight.dim(1) * size;
+  const char* weight = static_cast<const char*>(args.weight.raw());
+  char* out = static_cast<char*>(args.out.raw());
+  const int32_t* ids = args.ids.data<int32_t>();
+  const int64_t grain = std::max<int64_t>(1, (int64_t{64} << 10) / std::max<int64_t>(row_bytes, 1));
+  parallel_for(args.ids.dim(0), grain, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const int64_t row = ids[i] - args.row_begin;
+      char* to = out + i * args.out.stride(0) * size;
+      if (row >= 0 && row < args.weight.dim(0))
+        std::memcpy(to, weight + row * args.weight.stride(0) * size, static_cast<size_t>(row_bytes));
+      else
+        std::memset(to, 0, static_cast<size_t>(row_bytes));
+    }
+  });
+}
+// <<< task 1.5
+
+}  // namespace
+
+std::span<const Variant<EmbeddingArgs>> embedding_variants() {
+  static const Variant<EmbeddingArgs> table[] = {
+      {.name = "loop", .idea = "element by element", .run = embedding_loop},
+      {.name = "copy", .idea = "whole rows by memcpy, threads over tokens", .run = embedding_copy},
+  };
+  return table;
+}
+
+// >>> task 1.5: split the vocabulary, and gather the logits
+VocabShard vocab_shard(const OpContext& ctx, int64_t vocab_size) {
+  Communicator& tp = tp_group(ctx);
+  VocabShard shard{.vocab_size = vocab_size};
+  shard.rows = (vocab_size + tp.size() - 1) / tp.size();
+  shard.begin = std::min(tp.rank() * shard.rows, vocab_size);
+  shard.owned = std::min(shard.rows, vocab_size - shard.begin);
+  return shard;
+}
+
+void VocabParallelEmbedding::forward(const OpContext& ctx, const Tensor& ids, const Tensor& out) const {
+  const Tensor& weight = weight_.tensor;
+  expect_dtype(ids, DType::i32, "embedding: ids");
+  expect_shape(ids, {-1}, "embedding: ids");
+  expect_dtype(out, weight.dtype(), "embedding: out");
+  expect_shape(out, {ids.dim(0), weight.dim(1)}, "embedding: out");
+  LADDER_CHECK(ids.is_contiguous() && (out.dim(1) <= 1 || out.stride(1) == 1),
+               "embedding: the ids, or the elements of an output row, are not adjacent");
+  if (ctx.device.is_cpu()) {
+    for (int64_t i = 0; i < ids.dim(0); ++i) {
+      const int32_t id = ids.data<int32_t>()[i];
+      LADDER_CHECK(id >= 0 && id < shard_.vocab_size, "token id {} is outside the vocabulary of {}", id,
+                   shard_.vocab_size);
+    }
+  }
+  if (out.numel() == 0) return;
+  run_variant("embedding", embedding_variants(), ctx, EmbeddingArgs{ids, weight, shard_.begin, out});
+  tp_group(ctx).all_reduce(ctx, out);
+}
+
+void LmHead::forward(const OpContext& ctx, const Tensor& hidden, const Tensor& logits) const {
+  expect_dtype(logits, DType::f32, "lm head: logits");
+  expect_shape(logits, {hidden.dim(0), shard_.vocab_size}, "lm head: logits");
+  Communicator& tp = tp_group(ctx);
+  if (tp.size() == 1) {
+    matmul(ctx, hidden, weight_.tensor, Tensor(), logits);
+    return;
+  }
+  const int64_t rows = hidden.dim(0);
+  if (rows == 0) return;
+  LADDER_CHECK(ctx.arena != nullptr, "lm head: several ranks need scratch memory in the context");
+  ArenaScope scope(*ctx.arena);
+  Tensor mine = ctx.arena->take({rows, shard_.rows}, DType::f32);
+  Tensor all = ctx.arena->take({tp.size() * rows, shard_.rows}, DType::f32);
+  matmul(ctx, hidden, weight_.tensor, Tensor(), mine);
+  tp.all_gather(ctx, mine, all);
+  // Rank after rank becomes column after column; the last ranks' padding is cut off.
+  for (int rank = 0; rank < tp.size(); ++rank) {
+    const int64_t begin = std::min(rank * shard_.rows, shard_.vocab_size);
+    const int64_t count = std::min(shard_.rows, shard_.vocab_size - begin);
+    logits.narrow(1, begin, count).copy_from(all.narrow(0, rank * rows, rows).narrow(1, 0, count));
+  }
+}
+// <<< task 1.5
+
+VocabParallelEmbedding::VocabParallelEmbedding(const OpContext& ctx, const std::string& name,
+                                               int64_t vocab_size, int64_t hidden_size, DType dtype)
+    : shard_(vocab_shard(ctx, vocab_size)), weight_(vocab_parameter(ctx, name, shard_, hidden_size, dtype)) {}
+
+LmHead::LmHead(const OpContext& ctx, const std::string& name, int64_t vocab_size, int64_t hidden_size,
+               DType dtype)
+    : shard_(vocab_shard(ctx, vocab_size)),
+      tied_(false),
+      weight_(vocab_parameter(ctx, name, shard_, hidden_size, dtype)) {}
+
+LmHead::LmHead(const VocabParallelEmbedding& embedding) : shard_(embedding.shard()), tied_(true) {
+  weight_.tensor = embedding.weight();
+}
+
+std::vector<Parameter*> LmHead::parameters() {
+  if (tied_) return {};
+  return {&weight_};
+}
+
+}  // namespace ladder
