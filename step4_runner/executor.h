@@ -36,7 +36,10 @@ struct SequenceStepOutput {
 struct StepOutput {
   int64_t step = 0;
   std::vector<SequenceStepOutput> sequences;  // in the order of SchedulerOutput::scheduled
-  double execute_seconds = 0.0;
+  double execute_seconds = 0.0;               // the whole step, and its phases:
+  double prepare_seconds = 0.0;               // the batch
+  double forward_seconds = 0.0;               // the model and the LM head
+  double sample_seconds = 0.0;                // sampling and log probabilities
 };
 
 struct Ticket {

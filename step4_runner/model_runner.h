@@ -48,14 +48,12 @@ class ModelRunner {
   Sampler& sampler() { return sampler_; }
   const Batch& batch() const { return batch_; }
   const Model& model() const { return *model_; }
-  MemoryPlan memory() const;  // measured, `other` left out
+  MemoryPlan memory() const;  // measured on this rank, `other` left out
 
  private:
   Tensor gather_rows(const Tensor& hidden, std::span<const int64_t> rows);
   void add_prompt_logprobs(StepOutput& output);
   bool is_first_rank() const { return tp_group(ctx_).rank() == 0; }
-
-  Arena& arena() { return *arena_; }
 
   RunnerConfig config_;
   std::unique_ptr<Arena> arena_;
@@ -68,6 +66,7 @@ class ModelRunner {
   std::optional<ArenaScope> step_scope_;  // what run() and sample() take lives as long as the step
   Tensor hidden_;                         // of this step's rows
   int64_t step_ = 0;
+  int64_t activation_bytes_ = 0;  // the warm-up's peak
 };
 
 }  // namespace ladder

@@ -19,10 +19,7 @@ Tensor Arena::take(const Shape& shape, DType dtype) {
     offset_ = 0;
   }
   if (chunk_ == chunks_.size()) {
-    LADDER_CHECK(!frozen_, "the scratch memory was sized by the warm-up run and cannot grow by {} bytes",
-                 rounded);
-    const int64_t size = std::max(rounded, kMinChunk);
-    chunks_.push_back({device_allocate(device_, size + kAlignment), size});
+    add_chunk(rounded);
     offset_ = 0;
   }
   auto address = reinterpret_cast<uintptr_t>(chunks_[chunk_].memory.get());
@@ -30,6 +27,20 @@ Tensor Arena::take(const Shape& shape, DType dtype) {
   offset_ += rounded;
   peak_bytes_ = std::max(peak_bytes_, used_bytes());
   return Tensor::wrap(reinterpret_cast<void*>(address), shape, dtype, device_);
+}
+
+void Arena::add_chunk(int64_t bytes) {
+  LADDER_CHECK(!frozen_, "the scratch memory was sized by the warm-up run and cannot grow by {} bytes",
+               bytes);
+  const int64_t size = std::max(bytes, kMinChunk);
+  chunks_.push_back({device_allocate(device_, size + kAlignment), size});
+}
+
+void Arena::reserve(int64_t bytes) {
+  const int64_t rounded = (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  for (const Chunk& chunk : chunks_)
+    if (chunk.size >= rounded) return;
+  add_chunk(rounded);
 }
 
 int64_t Arena::used_bytes() const {

@@ -24,6 +24,8 @@ class Arena {
   // Error: frozen, and the arena would have to grow.
   Tensor take(const Shape& shape, DType dtype);
 
+  // Makes sure that one piece of this many bytes is there. Memory that grows take by take leaves gaps.
+  void reserve(int64_t bytes);
   void freeze() { frozen_ = true; }
   int64_t used_bytes() const;  // taken and not given back
   int64_t peak_bytes() const { return peak_bytes_; }
@@ -35,6 +37,8 @@ class Arena {
     std::shared_ptr<void> memory;
     int64_t size = 0;
   };
+
+  void add_chunk(int64_t bytes);
 
   Device device_;
   std::vector<Chunk> chunks_;

@@ -1,0 +1,201 @@
+#include "step4_runner/memory.h"
+
+#include <algorithm>
+#include <cstring>
+#include <fstream>
+#include <string>
+
+#include "step1_layers/core/error.h"
+#include "step1_layers/core/parallel.h"
+#include "step3_sequence/sampling_params.h"
+#include "step4_runner/model_runner.h"
+
+namespace ladder {
+
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+
+// The number after `key` in a file of "key value" lines, or the whole file's where key is empty; -1: none.
+int64_t read_number(const char* path, const std::string& key = {}) {
+  std::ifstream file(path);
+  std::string word;
+  while (!key.empty() && file >> word && word != key) {
+  }
+  int64_t value = -1;
+  return file >> value ? value : -1;
+}
+
+void expect_range(int64_t value, int64_t low, int64_t high, const char* flag) {
+  LADDER_CHECK(value >= low && value <= high, "{} is {}, expected {} to {}", flag, value, low, high);
+}
+
+// How many positions the model's rotary embedding was made for.
+int64_t position_limit(const DecoderSpec& spec) {
+  double limit = static_cast<double>(spec.max_position_embeddings);
+  switch (spec.rope.kind) {
+    case RopeKind::linear:
+    case RopeKind::dynamic_ntk:
+      limit *= spec.rope.factor;
+      break;
+    case RopeKind::yarn:
+      limit =
+          std::max(limit, static_cast<double>(spec.rope.original_max_position_embeddings) * spec.rope.factor);
+      break;
+    case RopeKind::standard:
+    case RopeKind::llama3:
+      break;
+  }
+  return static_cast<int64_t>(std::clamp(limit, 1.0, static_cast<double>(int64_t{1} << 30)));
+}
+
+int64_t weight_bytes(const DecoderSpec& spec, const RunnerConfig& config) {
+  const int64_t ranks = config.tensor_parallel_size;
+  // Where ranks outnumber the KV heads, every head is on several ranks.
+  const int64_t extra_kv_heads = std::max<int64_t>(ranks - spec.num_kv_heads, 0);
+  const int64_t replicated = spec.num_layers * 2 * extra_kv_heads * spec.head_dim * spec.hidden_size;
+  const int64_t rotary_table = config.max_model_len * spec.rope.rotary_dim * dtype_size(DType::f32) * ranks;
+  return (spec.num_parameters() + replicated) * dtype_size(config.dtype) + rotary_table;
+}
+
+// The widest moment of a layer, or of the sampler, for one rank's largest step.
+int64_t activation_bytes(const DecoderSpec& spec, const RunnerConfig& config) {
+  const int64_t ranks = config.tensor_parallel_size;
+  const int64_t element = dtype_size(config.dtype);
+  const int64_t rows = config.max_num_batched_tokens;
+  const int64_t logits_rows = std::min(config.max_num_seqs, rows);
+  const int64_t q = spec.num_heads / ranks * spec.head_dim;
+  const int64_t kv = std::max<int64_t>(spec.num_kv_heads / ranks, 1) * spec.head_dim;
+  const int64_t hidden = rows * 2 * spec.hidden_size * element;  // the residual, and what a layer works on
+  const int64_t attention = rows * (q + 2 * kv + q) * element;
+  const int64_t mlp = rows * 3 * (spec.intermediate_size / ranks) * element;
+  const int64_t logits = (logits_rows + std::max(std::min(logits_rows, Sampler::kRows),
+                                                 std::min(rows, ModelRunner::kLogitsRows))) *
+                         spec.vocab_size * dtype_size(DType::f32);
+  return hidden + std::max({attention, mlp, logits});
+}
+
+// The program and its libraries, the tokenizer's tables, the batch.
+int64_t other_bytes(const DecoderSpec& spec, const RunnerConfig& config) {
+  const int64_t block_tables = config.max_num_seqs * config.max_blocks_per_seq() * dtype_size(DType::i32);
+  return 24 * kMiB + spec.vocab_size * 256 + block_tables * config.tensor_parallel_size;
+}
+
+void check_flags(const DecoderSpec& spec, const RunnerConfig& config) {
+  expect_range(config.max_num_seqs, 1, 1 << 16, "--max-num-seqs");
+  expect_range(config.max_num_batched_tokens, 1, 1 << 20, "--max-num-batched-tokens");
+  expect_range(config.max_model_len, 0, position_limit(spec), "--max-model-len");
+  expect_range(config.block_size, 1, 1 << 12, "--block-size");
+  expect_range(config.num_kv_blocks, 0, INT32_MAX, "--num-kv-blocks");
+  expect_range(config.kv_memory, 0, int64_t{1} << 50, "--kv-memory");
+  expect_range(config.threads, 0, 1 << 12, "--threads");
+  expect_range(config.tensor_parallel_size, 1, 1 << 8, "--tensor-parallel-size");
+  const int64_t ranks = config.tensor_parallel_size;
+  LADDER_CHECK(spec.num_heads % ranks == 0, "--tensor-parallel-size {} does not divide the model's {} heads",
+               ranks, spec.num_heads);
+  LADDER_CHECK(
+      spec.num_kv_heads % ranks == 0 || ranks % spec.num_kv_heads == 0,
+      "--tensor-parallel-size {} does not fit the model's {} key/value heads: one must divide the other",
+      ranks, spec.num_kv_heads);
+}
+
+}  // namespace
+
+MachineMemory machine_memory() {
+  MachineMemory memory;
+  memory.total = std::max<int64_t>(read_number("/proc/meminfo", "MemTotal:"), 0) * 1024;
+  memory.available = std::max<int64_t>(read_number("/proc/meminfo", "MemAvailable:"), 0) * 1024;
+  // A control group's limit (version 2, then version 1); file pages count as used there but can be dropped.
+  struct Group {
+    const char *limit, *used, *stat;
+  };
+  for (const Group& group :
+       {Group{"/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory.current", "/sys/fs/cgroup/memory.stat"},
+        Group{"/sys/fs/cgroup/memory/memory.limit_in_bytes", "/sys/fs/cgroup/memory/memory.usage_in_bytes",
+              "/sys/fs/cgroup/memory/memory.stat"}}) {
+    const int64_t limit = read_number(group.limit), used = read_number(group.used);
+    if (limit <= 0 || used < 0 || limit >= memory.total) continue;
+    memory.total = limit;
+    memory.available = std::min(
+        memory.available, limit - used + std::max<int64_t>(read_number(group.stat, "inactive_file"), 0));
+  }
+  return memory;
+}
+
+KvCacheSpec kv_cache_spec(const DecoderSpec& spec, const RunnerConfig& config) {
+  KvCacheSpec result;
+  result.dtype = config.dtype;
+  result.num_kv_heads = std::max<int64_t>(spec.num_kv_heads / config.tensor_parallel_size, 1);
+  result.k_dim = result.v_dim = spec.head_dim;
+  return result;
+}
+
+int64_t kv_bytes_per_token(const DecoderSpec& spec, const RunnerConfig& config) {
+  return kv_cache_spec(spec, config).bytes_per_token() * spec.num_layers * config.tensor_parallel_size;
+}
+
+// >>> task 4.2: settle how many blocks the cache has and how long a sequence may be, and predict the peak
+RunnerConfig resolve_runner_config(const DecoderSpec& spec, RunnerConfig config, MachineMemory memory) {
+  check_flags(spec, config);
+  if (config.threads == 0) config.threads = num_threads();
+  const bool open_length = config.max_model_len == 0;
+  if (open_length) config.max_model_len = position_limit(spec);
+
+  const int64_t block_bytes = kv_bytes_per_token(spec, config) * config.block_size;
+  const char* flag = "--num-kv-blocks";
+  if (config.num_kv_blocks == 0) {
+    flag = "--kv-memory";
+    int64_t budget = config.kv_memory;
+    int64_t most_blocks = INT32_MAX;
+    if (budget == 0) {
+      const MemoryPlan plan = predict_memory(spec, config);  // the cache not counted: it has no blocks yet
+      const int64_t left = std::max<int64_t>(memory.available - plan.total(), 0) / 10 * 9;
+      budget = std::min({memory.total / 4, int64_t{4096} * kMiB, left});
+      most_blocks =
+          config.max_num_seqs * ((config.max_model_len + config.block_size - 1) / config.block_size);
+    }
+    config.num_kv_blocks = std::min(budget / block_bytes, most_blocks);
+  }
+  const int64_t num_slots = config.num_kv_blocks * config.block_size;
+  if (open_length) config.max_model_len = std::min(config.max_model_len, num_slots);
+  LADDER_CHECK(
+      num_slots > 0 && num_slots >= config.max_model_len,
+      "the KV cache ({:.1f} MiB, {} blocks of {} tokens) does not hold one sequence of --max-model-len {}: "
+      "raise {} or lower --max-model-len",
+      static_cast<double>(config.num_kv_blocks * block_bytes) / kMiB, config.num_kv_blocks, config.block_size,
+      config.max_model_len, flag);
+  return config;
+}
+
+MemoryPlan predict_memory(const DecoderSpec& spec, const RunnerConfig& config) {
+  MemoryPlan plan;
+  plan.weights = weight_bytes(spec, config);
+  plan.kv = kv_bytes_per_token(spec, config) * config.block_size * config.num_kv_blocks;
+  plan.activations = activation_bytes(spec, config) * config.tensor_parallel_size;
+  plan.other = other_bytes(spec, config);
+  return plan;
+}
+// <<< task 4.2
+
+// Written by all threads at once: the first touch of a page is what makes the system find memory for it.
+static Tensor touched(const Shape& shape, DType dtype, Device device) {
+  if (!device.is_cpu()) return Tensor::zeros(shape, dtype, device);
+  Tensor tensor = Tensor::empty(shape, dtype, device);
+  parallel_for(tensor.nbytes(), kMiB, [&](int64_t begin, int64_t end) {
+    std::memset(static_cast<char*>(tensor.raw()) + begin, 0, static_cast<size_t>(end - begin));
+  });
+  return tensor;
+}
+
+std::vector<KvCacheView> allocate_kv_caches(std::span<const KvCacheSpec> specs, int64_t num_blocks,
+                                            int64_t block_size, Device device) {
+  std::vector<KvCacheView> caches;
+  for (const KvCacheSpec& spec : specs) {
+    KvCacheView& cache = caches.emplace_back();
+    cache.k = touched({num_blocks, block_size, spec.num_kv_heads, spec.k_dim}, spec.dtype, device);
+    cache.v = touched({num_blocks, block_size, spec.num_kv_heads, spec.v_dim}, spec.dtype, device);
+  }
+  return caches;
+}
+
+}  // namespace ladder
