@@ -1,33 +1,13 @@
 #include "step1_layers/norm/norm_simd.h"
 
 #include "step1_layers/core/simd.h"
+#include "step1_layers/norm/sum_of_squares.h"
 
 namespace ladder::LADDER_ISA {
 
 namespace {
 
 // >>> task 1.3: RMSNorm on registers of values
-// Four partial sums, so that one addition need not wait for the one before it.
-template <class T>
-float sum_of_squares(const T* x, int64_t width) {
-  Vec sums[4] = {zero(), zero(), zero(), zero()};
-  int64_t i = 0;
-  for (; i + 4 * kLanes <= width; i += 4 * kLanes)
-    for (int j = 0; j < 4; ++j) {
-      const Vec v = load(x + i + j * kLanes);
-      sums[j] = fma(v, v, sums[j]);
-    }
-  for (; i + kLanes <= width; i += kLanes) {
-    const Vec v = load(x + i);
-    sums[0] = fma(v, v, sums[0]);
-  }
-  if (i < width) {
-    const Vec v = load_partial(x + i, width - i);
-    sums[1] = fma(v, v, sums[1]);
-  }
-  return reduce_add((sums[0] + sums[1]) + (sums[2] + sums[3]));
-}
-
 template <class T>
 void normalize(const T* x, const T* weight, float eps, T* out, int64_t width) {
   const float mean = sum_of_squares(x, width) / static_cast<float>(width);
