@@ -50,7 +50,7 @@ std::vector<std::string> parse_safetensors_index(std::string_view text, std::str
 }
 
 // >>> task 2.2: open the files of a checkpoint and make one table of their tensors
-Checkpoint::Checkpoint(const std::filesystem::path& directory) {
+Checkpoint::Checkpoint(const std::filesystem::path& directory) : directory_(directory) {
   const auto single = directory / kSingleFile, index_path = directory / kIndexFile;
   const std::string what = index_path.string();
   Json index;

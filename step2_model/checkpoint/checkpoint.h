@@ -22,11 +22,13 @@ class Checkpoint {
   // hold what the index says it holds; and all that SafetensorsFile refuses.
   explicit Checkpoint(const std::filesystem::path& directory);
 
+  const std::filesystem::path& directory() const { return directory_; }
   const std::vector<Entry>& entries() const { return entries_; }  // sorted by file, then by offset
   const Entry* find(std::string_view name) const;                 // nullptr: no such tensor
   int64_t nbytes() const;                                         // of all tensors
 
  private:
+  std::filesystem::path directory_;
   std::vector<std::unique_ptr<SafetensorsFile>> files_;
   std::vector<Entry> entries_;
   std::vector<size_t> by_name_;  // indices into entries_, sorted by name

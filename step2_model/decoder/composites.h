@@ -1,0 +1,45 @@
+#pragma once
+// Task 2.4: the six pieces that a decoder layer is made of.
+//
+//   norm_qkv -> qk_norm_rope_store -> attention -> o_residual -> norm_gate_up_silu -> down_residual
+//
+// Each is a plain sequence of operators here, its lowest rung. Faster rungs are fused kernels behind the same
+// six names, so that fusing never rewrites the model; a rung that fuses the residual addition into a matrix
+// product must not run where tensor parallelism has to sum that product first. (qk_norm_rope_store and
+// attention are operators of step 1 already.)
+#include "step1_layers/core/context.h"
+#include "step1_layers/core/tensor.h"
+#include "step1_layers/linear/linear.h"
+#include "step2_model/decoder/decoder_spec.h"
+
+namespace ladder {
+
+// The residual stream between two pieces. The sum that a layer adds to is `residual`; what the piece before
+// computed waits in `pending`, because the norm that comes next reads both anyway and adds them in the same
+// pass. A piece that has done the addition itself leaves has_pending false.
+struct ResidualStream {
+  Tensor residual;  // [tokens, hidden_size]
+  Tensor pending;   // [tokens, hidden_size], meaningful where has_pending
+  bool has_pending = false;
+};
+
+// residual += pending, then out = norm(residual). `out` may be stream.pending.
+void add_norm(const OpContext& ctx, ResidualStream& stream, const Tensor& norm_weight, double eps,
+              const Tensor& out);
+
+// qkv [tokens, this rank's q, k and v widths] = qkv_proj(add_norm(stream)).
+void norm_qkv(const OpContext& ctx, ResidualStream& stream, const Tensor& norm_weight, double eps,
+              const Linear& qkv_proj, const Tensor& qkv);
+
+// stream += o_proj(attention [tokens, this rank's heads * head_dim]).
+void o_residual(const OpContext& ctx, const Tensor& attention, const Linear& o_proj, ResidualStream& stream);
+
+// out [tokens, this rank's intermediate width] = act(gate) * up of add_norm(stream).
+void norm_gate_up_silu(const OpContext& ctx, ResidualStream& stream, const Tensor& norm_weight, double eps,
+                       const Linear& gate_up_proj, MlpActivation activation, const Tensor& out);
+
+// stream += down_proj(activated [tokens, this rank's intermediate width]).
+void down_residual(const OpContext& ctx, const Tensor& activated, const Linear& down_proj,
+                   ResidualStream& stream);
+
+}  // namespace ladder

@@ -1,0 +1,97 @@
+#include "step2_model/decoder/decoder_model.h"
+
+#include "step1_layers/core/error.h"
+#include "step1_layers/rotary/rope.h"
+
+namespace ladder {
+
+DecoderModel::DecoderModel(const OpContext& ctx, const DecoderSpec& spec, const ModelOptions& options)
+    : spec_(spec),
+      dtype_(options.dtype),
+      layer_begin_(options.layer_begin),
+      layer_end_(options.layer_end < 0 ? spec.num_layers : options.layer_end) {
+  LADDER_CHECK(dtype_ == DType::f32 || dtype_ == DType::bf16 || dtype_ == DType::f16,
+               "a model runs in f32, bf16 or f16, not in {}", dtype_name(dtype_));
+  LADDER_CHECK(layer_begin_ >= 0 && layer_begin_ < layer_end_ && layer_end_ <= spec_.num_layers,
+               "no layers [{}, {}) in a model of {}", layer_begin_, layer_end_, spec_.num_layers);
+  LADDER_CHECK(options.max_model_len >= 0, "max_model_len cannot be {}", options.max_model_len);
+
+  if (is_first() || (is_last() && spec_.tie_word_embeddings))
+    embedding_.emplace(ctx, "embed_tokens", spec_.vocab_size, spec_.hidden_size, dtype_);
+  layers_.reserve(static_cast<size_t>(layer_end_ - layer_begin_));  // parameters must not move
+  for (int64_t layer = layer_begin_; layer < layer_end_; ++layer)
+    layers_.emplace_back(ctx, fmt::format("layers.{}", layer), spec_, dtype_);
+  if (is_last()) {
+    norm_ = replicated_vector(ctx, "norm.weight", spec_.hidden_size, dtype_);
+    if (spec_.tie_word_embeddings)
+      lm_head_.emplace(*embedding_);
+    else
+      lm_head_.emplace(ctx, "lm_head", spec_.vocab_size, spec_.hidden_size, dtype_);
+    for (const Parameter* parameter : lm_head_->parameters()) lm_head_bytes_ += parameter->tensor.nbytes();
+  }
+  rope_table_ = make_rope_table(
+      spec_.rope, options.max_model_len > 0 ? options.max_model_len : spec_.max_position_embeddings);
+}
+
+std::vector<Parameter*> DecoderModel::parameters() {
+  std::vector<Parameter*> result;
+  auto append = [&](const std::vector<Parameter*>& more) {
+    result.insert(result.end(), more.begin(), more.end());
+  };
+  if (embedding_) append(embedding_->parameters());
+  for (DecoderLayer& layer : layers_) append(layer.parameters());
+  if (norm_) result.push_back(&*norm_);
+  if (lm_head_) append(lm_head_->parameters());
+  return result;
+}
+
+void DecoderModel::process_after_load(const OpContext& ctx) {
+  for (DecoderLayer& layer : layers_) layer.process_after_load(ctx);
+}
+
+std::vector<KvCacheSpec> DecoderModel::kv_cache_specs() const {
+  std::vector<KvCacheSpec> specs;
+  for (const DecoderLayer& layer : layers_) specs.push_back(layer.kv_cache_spec());
+  return specs;
+}
+
+int64_t DecoderModel::weight_bytes() const {
+  int64_t bytes = rope_table_.nbytes();
+  if (embedding_) bytes += embedding_->weight().nbytes();
+  for (const DecoderLayer& layer : layers_) bytes += layer.nbytes();
+  if (norm_) bytes += norm_->tensor.nbytes();
+  return bytes + lm_head_bytes_;
+}
+
+// >>> task 2.4: the model's forward pass over its range of layers
+Tensor DecoderModel::forward(const OpContext& ctx, const ModelInput& input) {
+  LADDER_CHECK(input.kv_caches.size() == layers_.size(), "{} layers, but {} KV caches", layers_.size(),
+               input.kv_caches.size());
+  const int64_t tokens = input.positions.dim(0);
+  ResidualStream stream;
+  stream.residual = ctx.arena->take({tokens, spec_.hidden_size}, dtype_);
+  stream.pending = ctx.arena->take({tokens, spec_.hidden_size}, dtype_);
+  if (is_first()) {
+    embedding_->forward(ctx, input.input_ids, stream.residual);
+  } else {
+    expect_shape(input.hidden, {tokens, spec_.hidden_size}, "hidden");
+    stream.residual.copy_from(input.hidden);
+  }
+  for (size_t i = 0; i < layers_.size(); ++i)
+    layers_[i].forward(ctx, input.positions, rope_table_, input.kv_caches[i], input.attention, stream);
+  // After the last layer the norm's result counts. Before it the sum does: no operator adds without a norm,
+  // so the fused one does it with any gains at hand, and what it norms is dropped.
+  const Tensor& gains = is_last() ? norm_->tensor : layers_.back().input_norm_weight();
+  add_norm(ctx, stream, gains, spec_.rms_norm_eps, stream.pending);
+  return is_last() ? stream.pending : stream.residual;
+}
+
+Tensor DecoderModel::compute_logits(const OpContext& ctx, const Tensor& hidden) {
+  LADDER_CHECK(lm_head_.has_value(), "only the last range of layers has an LM head");
+  const Tensor logits = ctx.arena->take({hidden.dim(0), spec_.vocab_size}, DType::f32);
+  lm_head_->forward(ctx, hidden, logits);
+  return logits;
+}
+// <<< task 2.4
+
+}  // namespace ladder

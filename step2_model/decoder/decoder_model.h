@@ -1,0 +1,45 @@
+#pragma once
+// Task 2.4: the decoder: embedding, a range of layers, the last norm and the LM head, as a Model.
+#include <optional>
+#include <vector>
+
+#include "step1_layers/embedding/embedding.h"
+#include "step2_model/decoder/decoder_layer.h"
+#include "step2_model/model.h"
+
+namespace ladder {
+
+class DecoderModel final : public Model {
+ public:
+  // Parameters are allocated and not filled; the loader fills them. Error: a layer range outside of the
+  // model, ranks that do not divide it, no memory.
+  DecoderModel(const OpContext& ctx, const DecoderSpec& spec, const ModelOptions& options);
+
+  const DecoderSpec& spec() const override { return spec_; }
+  DType dtype() const override { return dtype_; }
+  int64_t max_model_len() const override { return rope_table_.dim(0); }
+  std::vector<KvCacheSpec> kv_cache_specs() const override;
+  int64_t weight_bytes() const override;
+  Tensor forward(const OpContext& ctx, const ModelInput& input) override;
+  Tensor compute_logits(const OpContext& ctx, const Tensor& hidden) override;
+
+  // Every parameter of the range, "layers.3.qkv_proj.weight" and so on; valid while the model lives.
+  std::vector<Parameter*> parameters();
+  void process_after_load(const OpContext& ctx);
+  bool is_first() const { return layer_begin_ == 0; }
+  bool is_last() const { return layer_end_ == spec_.num_layers; }
+
+ private:
+  DecoderSpec spec_;
+  DType dtype_;
+  int64_t layer_begin_;
+  int64_t layer_end_;
+  std::optional<VocabParallelEmbedding> embedding_;  // in the first range, and in the last if it is tied
+  std::vector<DecoderLayer> layers_;
+  std::optional<Parameter> norm_;  // in the last range
+  std::optional<LmHead> lm_head_;
+  int64_t lm_head_bytes_ = 0;  // 0 where it is the embedding's table
+  Tensor rope_table_;
+};
+
+}  // namespace ladder

@@ -1,0 +1,23 @@
+#include "step1_layers/core/error.h"
+#include "step2_model/decoder/decoder_model.h"
+#include "step2_model/loading/weight_loader.h"
+#include "step2_model/model.h"
+
+namespace ladder {
+
+std::unique_ptr<Model> load_model(const OpContext& ctx, const std::filesystem::path& directory,
+                                  const DecoderSpec& spec, const ModelOptions& options) {
+  if (options.load_format == LoadFormat::dummy) {
+    auto model = std::make_unique<DecoderModel>(ctx, spec, options);
+    fill_dummy_weights(model->parameters(), options.progress);
+    model->process_after_load(ctx);
+    return model;
+  }
+  const Checkpoint checkpoint(directory);  // before the memory is taken: a bad file is found at once
+  auto model = std::make_unique<DecoderModel>(ctx, spec, options);
+  load_weights(checkpoint, spec, model->parameters(), options.progress);
+  model->process_after_load(ctx);
+  return model;
+}
+
+}  // namespace ladder

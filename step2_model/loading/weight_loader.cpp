@@ -1,0 +1,116 @@
+#include "step2_model/loading/weight_loader.h"
+
+#include <algorithm>
+#include <map>
+
+#include "step1_layers/core/error.h"
+#include "step2_model/families/family.h"
+
+namespace ladder {
+namespace {
+
+constexpr size_t kNamesInAMessage = 10;
+
+bool ends_with(std::string_view text, std::string_view end) {
+  return text.size() >= end.size() && text.substr(text.size() - end.size()) == end;
+}
+
+// "a", "b" and 3 more
+std::string listed(const std::vector<std::string>& names) {
+  std::string text;
+  for (size_t i = 0; i < names.size() && i < kNamesInAMessage; ++i)
+    text += (i == 0 ? "" : ", ") + printable(names[i]);
+  if (names.size() > kNamesInAMessage) text += fmt::format(" and {} more", names.size() - kNamesInAMessage);
+  return text;
+}
+
+// What a checkpoint may hold beside the weights.
+bool is_ignorable(const DecoderSpec& spec, std::string_view name) {
+  if (ends_with(name, ".rotary_emb.inv_freq")) return true;
+  return spec.tie_word_embeddings && (name == "lm_head.weight" || name == "model.lm_head.weight");
+}
+
+// Another range of a pipeline owns this tensor.
+bool belongs_to_another_range(const DecoderSpec& spec, const TensorTarget& target,
+                              const std::vector<std::string>& field_names) {
+  if (target.layer < 0)  // the ends of the model: whichever of them this range does not have
+    return target.parameter == "embed_tokens.weight" || target.parameter == "norm.weight" ||
+           target.parameter == "lm_head.weight";
+  const std::string field = target.parameter.substr(target.parameter.find('.', 7) + 1);  // after "layers.N."
+  return target.layer < spec.num_layers &&
+         std::find(field_names.begin(), field_names.end(), field) != field_names.end();
+}
+
+struct Move {
+  const Checkpoint::Entry* entry;
+  Parameter* parameter;
+  int part;
+};
+
+}  // namespace
+
+// >>> task 2.3: every tensor to its place, every parameter filled exactly once
+void load_weights(const Checkpoint& checkpoint, const DecoderSpec& spec,
+                  std::span<Parameter* const> parameters, const LoadProgress& progress) {
+  const ModelFamily& family = family_of(spec.architecture);
+  std::map<std::string, Parameter*, std::less<>> by_name;
+  std::vector<std::string> layer_fields;  // "qkv_proj.weight": what a layer of this model has
+  for (Parameter* parameter : parameters) {
+    by_name[parameter->name] = parameter;
+    if (parameter->name.rfind("layers.", 0) == 0)
+      layer_fields.push_back(parameter->name.substr(parameter->name.find('.', 7) + 1));
+  }
+
+  std::vector<Move> moves;
+  std::vector<std::string> unexpected;
+  int64_t total_bytes = 0;
+  for (const Checkpoint::Entry& entry : checkpoint.entries()) {
+    const auto target = find_tensor_target(family, entry.info->name);
+    const auto place = target ? by_name.find(target->parameter) : by_name.end();
+    if (is_ignorable(spec, entry.info->name)) continue;
+    if (place != by_name.end()) {
+      moves.push_back({&entry, place->second, target->part});
+      total_bytes += entry.info->nbytes();
+    } else if (!target || !belongs_to_another_range(spec, *target, layer_fields)) {
+      unexpected.push_back(entry.info->name);
+    }
+  }
+
+  std::vector<std::string> missing;
+  for (const Parameter* parameter : parameters)
+    for (int part = 0; part < parameter->num_parts; ++part)
+      if (std::none_of(moves.begin(), moves.end(),
+                       [&](const Move& move) { return move.parameter == parameter && move.part == part; }))
+        missing.push_back(checkpoint_name_of(family, parameter->name, part));
+  const std::string folder = checkpoint.directory().string();
+  if (!missing.empty() || !unexpected.empty()) {
+    std::string message = folder + ": the weights do not fit config.json";
+    if (!missing.empty()) message += fmt::format("; {} missing: {}", missing.size(), listed(missing));
+    if (!unexpected.empty())
+      message += fmt::format("; {} unexpected: {}", unexpected.size(), listed(unexpected));
+    throw Error(message);
+  }
+
+  // The largest first: while a tensor is copied it is in memory twice, in the file's pages and in its
+  // parameter, and by this order the sum never passes what all parameters take together.
+  std::stable_sort(moves.begin(), moves.end(), [](const Move& a, const Move& b) {
+    return a.entry->info->nbytes() > b.entry->info->nbytes();
+  });
+  int64_t done_bytes = 0;
+  for (const Move& move : moves) {
+    const SafetensorsInfo& info = *move.entry->info;
+    try {
+      LADDER_CHECK(info.dtype == DType::f32 || info.dtype == DType::bf16 || info.dtype == DType::f16,
+                   "has the dtype {}, expected f32, bf16 or f16", dtype_name(info.dtype));
+      move.parameter->load(move.entry->tensor(), move.part);
+    } catch (const Error& error) {
+      fail("{}: tensor {}: {}", move.entry->file->path().string(), printable(info.name), error.what());
+    }
+    move.entry->file->release(info);
+    done_bytes += info.nbytes();
+    if (progress) progress(done_bytes, total_bytes);
+  }
+}
+// <<< task 2.3
+
+}  // namespace ladder
