@@ -116,17 +116,14 @@ Tensor random_tensor(const Shape& shape, DType dtype, uint64_t seed) {
   return tensor;
 }
 
-void set_counters(benchmark::State& state, double bytes_per_call, double flops_per_call, DType dtype) {
-  using benchmark::Counter;
-  const auto calls = static_cast<double>(state.iterations());
-  if (bytes_per_call > 0) {
-    state.counters["bytes_per_second"] = Counter(bytes_per_call * calls, Counter::kIsRate);
-    state.counters["of_read_bandwidth"] =
-        Counter(bytes_per_call * calls / read_bandwidth(), Counter::kIsRate);
+void set_counters(benchmark::State& state, double seconds, double bytes, double flops, DType dtype) {
+  if (bytes > 0) {
+    state.counters["bytes_per_second"] = bytes / seconds;
+    state.counters["of_read_bandwidth"] = bytes / seconds / read_bandwidth();
   }
-  if (flops_per_call > 0) {
-    state.counters["flops"] = Counter(flops_per_call * calls, Counter::kIsRate);
-    state.counters["of_matmul_rate"] = Counter(flops_per_call * calls / matmul_rate(dtype), Counter::kIsRate);
+  if (flops > 0) {
+    state.counters["flops"] = flops / seconds;
+    state.counters["of_matmul_rate"] = flops / seconds / matmul_rate(dtype);
   }
 }
 

@@ -7,6 +7,7 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -33,8 +34,8 @@ int64_t rotation_bytes();
 // Uniform in [-1, 1), quickly made.
 Tensor random_tensor(const Shape& shape, DType dtype, uint64_t seed = 1);
 
-// The counters of one call's worth of work, times the iterations that `state` ran. 0 leaves a counter out.
-void set_counters(benchmark::State& state, double bytes_per_call, double flops_per_call, DType dtype);
+// The counters of calls that took `seconds` together and did so much work in all. 0 leaves a counter out.
+void set_counters(benchmark::State& state, double seconds, double bytes, double flops, DType dtype);
 
 // The operands of the problem that is being timed, for register_ladder.
 struct OperandSlot {
@@ -85,12 +86,15 @@ void register_ladder(const std::string& op, std::span<const Variant<Args>> table
             ctx.arena = &arena;
             if (rung.plan != nullptr) rung.plan(ctx, sets[0]);
             size_t next = 0;
+            const auto start = std::chrono::steady_clock::now();
             for (auto _ : state) {
               rung.run(ctx, sets[next]);
               benchmark::ClobberMemory();
               if (++next == sets.size()) next = 0;
             }
-            set_counters(state, problem.bytes, problem.flops, problem.dtype);
+            const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
+            const auto calls = static_cast<double>(state.iterations());
+            set_counters(state, elapsed.count(), problem.bytes * calls, problem.flops * calls, problem.dtype);
           })
           ->UseRealTime()
           ->Unit(benchmark::kMicrosecond);
