@@ -3,8 +3,8 @@
 
     python3 tools/tinyworld/check_with_transformers.py models/tinyworld
 
-prints the accuracy of each task and the perplexity of the held-out stories, then some wrong answers. Needs torch and
-transformers. (evaluate.py measures the same with Ladder.)
+answers <model>/eval/*.jsonl and prints the accuracy of each task and the perplexity of the held-out stories, then some
+wrong answers. Needs torch and transformers. evaluate.py measures the same with Ladder.
 """
 
 import argparse
@@ -64,7 +64,7 @@ def main():
     tokenizer = AutoTokenizer.from_pretrained(args.model, padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(args.model, dtype=torch.float32).to(args.device).eval()
     wrong = []
-    for task, items in w.heldout_items().items():
+    for task, items in w.read_items(args.model / "eval").items():
         start = time.time()
         if task == "text":
             print(f"perplexity of {len(items)} held-out stories: {perplexity(model, tokenizer, items):.3f}", flush=True)

@@ -391,13 +391,13 @@ class World:
     # --- chats -------------------------------------------------------------------------------------------------
 
     def chat_turns(self):
-        """A short exchange: [(user, assistant, answer)]; answer: what the reply must be, None where it is free."""
+        """A short exchange: [(user, assistant, answer)]; answer is what the reply must contain, None if free."""
         rng = self.rng
         kind = rng.randrange(8)
         if kind == 0:
             a, b = self.sum_pair()
             ask = rng.choice(["What is {a} + {b}?", "Please add {a} and {b}.", "How much is {a} plus {b}?"])
-            return [(ask.format(a=a, b=b), f"{a} + {b} = {a + b}.", f"{a} + {b} = {a + b}.")]
+            return [(ask.format(a=a, b=b), f"{a} + {b} = {a + b}.", f"= {a + b}.")]
         if kind == 1:
             town = job = None
             while not (town and job):
@@ -424,25 +424,17 @@ class World:
             return [(rng.choice(["Please repeat: {t}", "Say this again: {t}"]).format(t=text), text, text)]
         if kind == 5:
             town = self.town_to_ask()
-            (question, _), reply = rng.choice(list(zip(self.town_questions(town), (
-                f"The river {RIVER_OF[town]} runs through {town}.", f"{town} is known for its {GOOD_OF[town]}."))))
-            return [(question, reply, reply)]
+            question, answer = rng.choice(self.town_questions(town))
+            return [(question, f"{answer[0].upper() + answer[1:]}.", f"{answer[0].upper() + answer[1:]}.")]
         if kind == 6:
             person = self.people(1)[0]
             text = " ".join(self.filler([person]) for _ in range(rng.randint(2, 5)))
             return [(f"Tell me a short story about {person.name}.", text, None)]
-        return [rng.choice([
-            ("Thank you!", "You are welcome!", None),
-            ("Thanks a lot.", "You are welcome!", None),
-            ("Hello!", "Hello! What would you like to know?", None),
-            ("Hi!", "Hello! What would you like to know?", None),
-            ("Who are you?", "I am a tiny model of a small world.", None),
-            ("What can you do?", "I can tell stories, answer questions, add numbers and write JSON records.", None),
-            ("Goodbye!", "Goodbye! Until next time.", None),
-        ])]
+        return [(rng.choice(["Thank you!", "Thanks a lot.", "That is all for today."]),
+                 rng.choice(["You are welcome!", "Goodbye!", "Until next time."]), None)]
 
     def chat(self):
-        """(messages, answers): answers[i] is what messages[i] must be, None where it is free."""
+        """(messages, answers): answers[i] is what messages[i] must contain where it is an assistant's checked reply."""
         rng = self.rng
         messages, answers = [], []
         if rng.random() < 0.4:
@@ -566,10 +558,16 @@ def heldout_items(seed=2024):
         if checked:
             i = rng.choice(checked)
             prompt = render_chat(messages[:i], add_generation_prompt=True)
-            add("chat", prompt, answers[i], "chat", 160, stop=())
+            add("chat", prompt, messages[i][1], "chat", 160, stop=())
     while len(items["text"]) < 100:
         items["text"].append({"prompt": world.story_document(long=rng.random() < 0.3)[0]})
     return items
+
+
+def read_items(folder):
+    """What --heldout wrote: task -> items."""
+    return {path.stem: [json.loads(line) for line in path.read_text().splitlines()]
+            for path in sorted(folder.glob("*.jsonl"))}
 
 
 def is_right(task, text, answer):
