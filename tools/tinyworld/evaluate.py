@@ -57,8 +57,9 @@ def main():
     parser.add_argument("--ladder", default="./ladder", help="the binary, or the script that builds and calls it")
     parser.add_argument("--items", type=Path, help="the held-out items, if not MODEL/eval")
     parser.add_argument("--failures", type=int, default=0, help="wrong answers to print of each task")
-    parser.add_argument("options", nargs="*", help="options for ladder generate and ladder score, after --")
-    args = parser.parse_args()
+    arguments = sys.argv[1:]
+    border = arguments.index("--") if "--" in arguments else len(arguments)
+    args, options = parser.parse_args(arguments[:border]), arguments[border + 1:]
     tasks = w.read_items(args.items or args.model / "eval")
     stories = tasks.pop("text")
     flat = [(task, item) for task, items in tasks.items() for item in items]
@@ -68,7 +69,7 @@ def main():
         fields = ("prompt", "max_tokens", "stop")
         write_lines(prompts, [{field: item[field] for field in fields} for _, item in flat])
         write_lines(texts, stories)
-        common = ["--model", str(args.model), "--format", "jsonl", *args.options]
+        common = ["--model", str(args.model), "--format", "jsonl", *options]
         results = run([args.ladder, "generate", "--prompts", str(prompts), "--temperature", "0", *common])
         summary = run([args.ladder, "score", "--input", str(texts), *common])[-1]["summary"]
     if len(results) != len(flat):
