@@ -4,6 +4,7 @@
 
 #include "step1_layers/attention/paged_attention.h"
 #include "step1_layers/attention/qk_norm_rope_store.h"
+#include "step1_layers/linear/load_shard.h"
 
 namespace ladder {
 
@@ -11,10 +12,8 @@ Parameter replicated_vector(const OpContext& ctx, const std::string& name, int64
   Parameter parameter;
   parameter.name = name;
   parameter.tensor = Tensor::empty({size}, dtype, ctx.device);
-  parameter.load_part = [tensor = parameter.tensor](const Tensor& checkpoint, int) {
-    LADDER_CHECK(checkpoint.shape() == tensor.shape(), "has the shape {}, expected {}",
-                 checkpoint.shape().str(), tensor.shape().str());
-    tensor.copy_from(checkpoint.dtype() == tensor.dtype() ? checkpoint : checkpoint.to(tensor.dtype()));
+  parameter.load_part = [name, size, tensor = parameter.tensor](const Tensor& checkpoint, int) {
+    load_shard(name, checkpoint, {.full = {size}, .begin = {0}, .size = {size}}, tensor);
   };
   return parameter;
 }

@@ -1,0 +1,399 @@
+// Task 2.1: config.json and generation_config.json.
+#include "step2_model/config/config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "step1_layers/core/error.h"
+#include "step2_model/model.h"
+#include "tests/support/temporary_folder.h"
+
+namespace ladder {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+using testing::TemporaryFolder;
+using testing::write_file;
+
+Json qwen3() {
+  return Json::parse(R"({"architectures":["Qwen3ForCausalLM"],"model_type":"qwen3","hidden_size":64,
+    "intermediate_size":96,"num_hidden_layers":3,"num_attention_heads":4,"num_key_value_heads":2,"head_dim":32,
+    "vocab_size":1000,"max_position_embeddings":512,"rms_norm_eps":1e-6,"hidden_act":"silu",
+    "tie_word_embeddings":true,"rope_theta":1000000,"torch_dtype":"bfloat16","eos_token_id":7})");
+}
+
+Json with(Json config, const std::string& key, const Json& value) {
+  config[key] = value;
+  return config;
+}
+
+Json without(Json config, const std::string& key) {
+  config.erase(key);
+  return config;
+}
+
+Json family(const std::string& architecture, const std::string& model_type) {
+  Json config = with(with(qwen3(), "architectures", {architecture}), "model_type", model_type);
+  config.erase("head_dim");
+  return config;
+}
+Json qwen2() {
+  return family("Qwen2ForCausalLM", "qwen2");
+}
+Json llama() {
+  return family("LlamaForCausalLM", "llama");
+}
+
+DecoderSpec parse(const Json& config, const std::string& generation = "") {
+  return parse_decoder_spec(config.dump(), "config.json", generation, "generation_config.json");
+}
+
+std::string error_of(const Json& config, const std::string& generation = "") {
+  try {
+    parse(config, generation);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Task2_1_Config, ReadsQwen3) {
+  const DecoderSpec spec = parse(qwen3());
+  EXPECT_EQ(spec.architecture, "Qwen3ForCausalLM");
+  EXPECT_EQ(spec.vocab_size, 1000);
+  EXPECT_EQ(spec.hidden_size, 64);
+  EXPECT_EQ(spec.intermediate_size, 96);
+  EXPECT_EQ(spec.num_layers, 3);
+  EXPECT_EQ(spec.num_heads, 4);
+  EXPECT_EQ(spec.num_kv_heads, 2);
+  EXPECT_EQ(spec.head_dim, 32);  // not hidden_size / heads
+  EXPECT_EQ(spec.max_position_embeddings, 512);
+  EXPECT_DOUBLE_EQ(spec.rms_norm_eps, 1e-6);
+  EXPECT_TRUE(spec.tie_word_embeddings);
+  EXPECT_TRUE(spec.qk_norm);
+  EXPECT_FALSE(spec.qkv_bias || spec.o_bias || spec.mlp_bias);
+  EXPECT_EQ(spec.activation, MlpActivation::silu);
+  EXPECT_EQ(spec.rope.kind, RopeKind::standard);
+  EXPECT_DOUBLE_EQ(spec.rope.theta, 1e6);
+  EXPECT_EQ(spec.rope.rotary_dim, 32);
+  EXPECT_EQ(spec.checkpoint_dtype, DType::bf16);
+  EXPECT_THAT(spec.eos_token_ids, ElementsAre(7));
+  EXPECT_EQ(spec.bos_token_id, -1);
+}
+
+TEST(Task2_1_Config, FamiliesDifferInBiasesAndDefaults) {
+  EXPECT_TRUE(parse(qwen2()).qkv_bias);
+  EXPECT_FALSE(parse(qwen2()).o_bias);
+  EXPECT_FALSE(parse(qwen2()).qk_norm);
+  // Qwen2's bias is not the config's to say.
+  EXPECT_TRUE(parse(with(qwen2(), "attention_bias", false)).qkv_bias);
+  EXPECT_FALSE(parse(with(qwen2(), "attention_bias", true)).o_bias);
+
+  const DecoderSpec biased = parse(with(with(llama(), "attention_bias", true), "mlp_bias", true));
+  EXPECT_TRUE(biased.qkv_bias && biased.o_bias && biased.mlp_bias);
+  EXPECT_FALSE(parse(llama()).qkv_bias || parse(llama()).o_bias || parse(llama()).mlp_bias);
+  EXPECT_TRUE(parse(with(qwen3(), "attention_bias", true)).o_bias);
+
+  EXPECT_EQ(parse(llama()).head_dim, 16);
+  EXPECT_EQ(parse(with(llama(), "head_dim", nullptr)).head_dim, 16);
+  EXPECT_EQ(parse(with(llama(), "head_dim", 20)).head_dim, 20);
+  EXPECT_EQ(parse(qwen2()).head_dim, 16);
+  EXPECT_EQ(parse(without(qwen3(), "head_dim")).head_dim, 128);
+
+  EXPECT_EQ(parse(without(llama(), "num_key_value_heads")).num_kv_heads, 4);
+  EXPECT_EQ(parse(with(qwen2(), "num_key_value_heads", nullptr)).num_kv_heads, 4);
+
+  for (const Json& config : {qwen2(), llama(), qwen3()}) {
+    EXPECT_FALSE(parse(without(config, "tie_word_embeddings")).tie_word_embeddings);
+    EXPECT_DOUBLE_EQ(parse(without(config, "rope_theta")).rope.theta, 10000.0);
+    EXPECT_DOUBLE_EQ(parse(without(config, "rms_norm_eps")).rms_norm_eps, 1e-6);
+  }
+}
+
+TEST(Task2_1_Config, TakesTheModelTypeWhereNoArchitectureIsNamed) {
+  EXPECT_EQ(parse(without(llama(), "architectures")).architecture, "LlamaForCausalLM");
+  EXPECT_EQ(parse(without(qwen2(), "model_type")).architecture, "Qwen2ForCausalLM");
+}
+
+TEST(Task2_1_Config, ReadsTheNewerKeys) {
+  Json config = without(without(qwen3(), "rope_theta"), "torch_dtype");
+  config["dtype"] = "float16";
+  config["rope_parameters"] = {{"rope_theta", 5e5}, {"rope_type", "default"}};
+  EXPECT_EQ(parse(config).checkpoint_dtype, DType::f16);
+  EXPECT_DOUBLE_EQ(parse(config).rope.theta, 5e5);
+  EXPECT_EQ(parse(config).rope.kind, RopeKind::standard);
+}
+
+TEST(Task2_1_Config, ReadsEveryRopeKindUnderBothNames) {
+  struct Case {
+    Json rope;
+    RopeKind kind;
+  };
+  const Json llama3 = {{"factor", 8.0},
+                       {"low_freq_factor", 1.0},
+                       {"high_freq_factor", 4.0},
+                       {"original_max_position_embeddings", 128}};
+  for (const char* type_key : {"rope_type", "type"}) {
+    const Case cases[] = {
+        {{{type_key, "default"}}, RopeKind::standard},
+        {{{type_key, "linear"}, {"factor", 2}}, RopeKind::linear},
+        {{{type_key, "dynamic"}, {"factor", 2.5}}, RopeKind::dynamic_ntk},
+        {{{type_key, "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 128}}, RopeKind::yarn},
+        {with(llama3, type_key, "llama3"), RopeKind::llama3}};
+    for (const Case& one : cases) {
+      SCOPED_TRACE(one.rope.dump());
+      const RopeConfig older = parse(with(qwen3(), "rope_scaling", one.rope)).rope;
+      EXPECT_EQ(older.kind, one.kind);
+      EXPECT_DOUBLE_EQ(older.theta, 1e6);
+      const RopeConfig newer =
+          parse(with(without(qwen3(), "rope_theta"), "rope_parameters", with(one.rope, "rope_theta", 123456)))
+              .rope;
+      EXPECT_EQ(newer.kind, one.kind);
+      EXPECT_DOUBLE_EQ(newer.theta, 123456.0);
+      if (one.kind != RopeKind::standard) {
+        EXPECT_EQ(newer.factor, one.rope["factor"].get<double>());
+      }
+      if (one.kind == RopeKind::yarn || one.kind == RopeKind::llama3) {
+        EXPECT_EQ(older.original_max_position_embeddings, 128);
+      } else if (one.kind == RopeKind::dynamic_ntk) {
+        EXPECT_EQ(older.original_max_position_embeddings, 512);
+      }
+    }
+  }
+}
+
+TEST(Task2_1_Config, ReadsYarnsOptions) {
+  Json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}};
+  RopeConfig rope = parse(with(qwen3(), "rope_scaling", yarn)).rope;
+  EXPECT_EQ(rope.original_max_position_embeddings, 512);  // absent: max_position_embeddings
+  EXPECT_EQ(rope.beta_fast, 32);
+  EXPECT_EQ(rope.beta_slow, 1);
+  EXPECT_FALSE(rope.attention_factor || rope.mscale || rope.mscale_all_dim);
+  EXPECT_TRUE(rope.truncate);
+
+  yarn["attention_factor"] = 1.25;
+  yarn["beta_fast"] = 16;
+  yarn["beta_slow"] = 2;
+  yarn["mscale"] = 0.707;
+  yarn["mscale_all_dim"] = 1.0;
+  yarn["truncate"] = false;
+  yarn["original_max_position_embeddings"] = 64;
+  rope = parse(with(qwen3(), "rope_scaling", yarn)).rope;
+  EXPECT_EQ(rope.attention_factor, 1.25);
+  EXPECT_EQ(rope.beta_fast, 16);
+  EXPECT_EQ(rope.beta_slow, 2);
+  EXPECT_EQ(rope.mscale, 0.707);
+  EXPECT_EQ(rope.mscale_all_dim, 1.0);
+  EXPECT_FALSE(rope.truncate);
+  EXPECT_EQ(rope.original_max_position_embeddings, 64);
+
+  yarn.erase("factor");
+  EXPECT_EQ(parse(with(qwen3(), "rope_scaling", yarn)).rope.factor, 8.0);  // 512 / 64
+}
+
+TEST(Task2_1_Config, EndTokensComeFromGenerationConfigFirst) {
+  EXPECT_THAT(parse(qwen3(), R"({"eos_token_id":9})").eos_token_ids, ElementsAre(9));
+  EXPECT_THAT(parse(qwen3(), R"({"eos_token_id":[9,8,9]})").eos_token_ids, ElementsAre(9, 8));
+  EXPECT_THAT(parse(qwen3(), R"({"temperature":0.6})").eos_token_ids, ElementsAre(7));
+  EXPECT_THAT(parse(qwen3(), R"({"eos_token_id":null})").eos_token_ids, ElementsAre(7));
+  EXPECT_THAT(parse(with(qwen3(), "eos_token_id", {3, 4})).eos_token_ids, ElementsAre(3, 4));
+  EXPECT_THAT(parse(with(qwen3(), "eos_token_id", nullptr)).eos_token_ids, IsEmpty());
+  EXPECT_THAT(parse(without(qwen3(), "eos_token_id")).eos_token_ids, IsEmpty());
+  // Beyond the vocabulary: can never be produced.
+  EXPECT_THAT(parse(with(qwen3(), "eos_token_id", 151645)).eos_token_ids, IsEmpty());
+  EXPECT_EQ(parse(with(qwen3(), "bos_token_id", 5)).bos_token_id, 5);
+}
+
+TEST(Task2_1_Config, RefusesValuesThatMakeNoSense) {
+  struct Case {
+    Json config;
+    const char* expected;
+  };
+  const std::vector<Case> cases = {
+      {with(qwen3(), "num_attention_heads", 0), "config.json: num_attention_heads: expected an integer in"},
+      {with(qwen3(), "num_attention_heads", -4), "found -4"},
+      {with(qwen3(), "num_attention_heads", 4.0), "expected an integer, found 4.0"},
+      {with(qwen3(), "num_attention_heads", "4"), "expected an integer, found \"4\""},
+      {with(qwen3(), "num_attention_heads", nullptr), "\"num_attention_heads\" is missing"},
+      {with(qwen3(), "num_key_value_heads", 3), "num_key_value_heads: expected a divisor of"},
+      {with(qwen3(), "num_key_value_heads", 8), "num_key_value_heads"},
+      {with(qwen3(), "num_key_value_heads", 0), "num_key_value_heads"},
+      {without(qwen2(), "num_key_value_heads"), "num_key_value_heads: expected a divisor of"},
+      {with(llama(), "hidden_size", 66), "hidden_size: 66 is not divisible by num_attention_heads (4)"},
+      {with(llama(), "hidden_size", 60), "head_dim: expected an even number up to 1024"},
+      {with(llama(), "hidden_size", 1 << 19), "head_dim: expected an even number up to 1024"},
+      {with(qwen3(), "head_dim", 31), "head_dim: expected an even number"},
+      {with(qwen3(), "head_dim", 0), "head_dim: expected an integer in"},
+      {with(qwen3(), "head_dim", -2), "head_dim: expected an integer in"},
+      {with(qwen3(), "hidden_size", 0), "hidden_size"},
+      {with(qwen3(), "hidden_size", int64_t{1} << 40), "hidden_size"},
+      {with(qwen3(), "hidden_size", uint64_t{1} << 63), "hidden_size"},
+      {with(qwen3(), "hidden_size", 1e30), "hidden_size"},
+      {without(qwen3(), "vocab_size"), "\"vocab_size\" is missing"},
+      {with(qwen3(), "vocab_size", -1), "vocab_size"},
+      {with(qwen3(), "intermediate_size", 0), "intermediate_size"},
+      {with(qwen3(), "num_hidden_layers", 0), "num_hidden_layers"},
+      {with(qwen3(), "num_hidden_layers", 100000), "num_hidden_layers"},
+      {with(qwen3(), "max_position_embeddings", 0), "max_position_embeddings"},
+      {with(qwen3(), "rms_norm_eps", -1e-6), "rms_norm_eps: expected a number in [0, 1), found -1e-06"},
+      {with(qwen3(), "rms_norm_eps", "small"), "rms_norm_eps: expected a number"},
+      {with(qwen3(), "rms_norm_eps", 3), "rms_norm_eps"},
+      {with(qwen3(), "tie_word_embeddings", 1), "tie_word_embeddings: expected true or false"},
+      {with(qwen3(), "hidden_act", "relu"), "hidden_act: expected silu, gelu"},
+      {with(qwen3(), "torch_dtype", "int8"), "torch_dtype: expected float32, bfloat16 or float16"},
+      {with(qwen3(), "rope_theta", 0), "rope_theta: expected a number above 0"},
+      {with(qwen3(), "rope_theta", -1.0), "rope_theta"},
+      {with(qwen3(), "rope_theta", 1.0), "rope_theta: expected a number above 1"},
+      {with(qwen3(), "eos_token_id", -1), "eos_token_id"},
+      {with(qwen3(), "eos_token_id", {1, "2"}), "eos_token_id"},
+      {with(qwen3(), "architectures", {"GPT2LMHeadModel"}),
+       "unknown architecture \"GPT2LMHeadModel\", expected"},
+      {with(qwen3(), "architectures", "Qwen3ForCausalLM"), "architectures: expected a list of one name"},
+      {with(qwen3(), "architectures", {1}), "architectures: expected a string"},
+      {with(qwen3(), "model_type", "llama"), "goes with model_type qwen3"},
+      {without(without(qwen3(), "architectures"), "model_type"), "architectures is missing"},
+      {with(without(qwen3(), "architectures"), "model_type", "bert"), "unknown model type \"bert\""},
+      {Json::array(), "expected a JSON object"},
+      {Json(3), "expected a JSON object"}};
+  for (const Case& one : cases) {
+    const std::string error = error_of(one.config);
+    EXPECT_THAT(error, HasSubstr(one.expected)) << one.config.dump();
+    EXPECT_EQ(error.find("config.json"), 0u) << error;
+    EXPECT_EQ(error.find('\n'), std::string::npos) << error;
+  }
+  EXPECT_THAT(error_of(qwen3(), R"({"eos_token_id":"x"})"),
+              HasSubstr("generation_config.json: eos_token_id"));
+  EXPECT_THAT(error_of(qwen3(), "[]"), HasSubstr("generation_config.json"));
+  EXPECT_THAT(error_of(qwen3(), "{"), HasSubstr("generation_config.json: not valid JSON"));
+}
+
+TEST(Task2_1_Config, RefusesRopeThatMakesNoSense) {
+  struct Case {
+    Json rope;
+    const char* expected;
+  };
+  const Json llama3 = {{"rope_type", "llama3"},
+                       {"factor", 8.0},
+                       {"low_freq_factor", 1.0},
+                       {"high_freq_factor", 4.0},
+                       {"original_max_position_embeddings", 128}};
+  const std::vector<Case> cases = {
+      {{{"rope_type", "longrope"}}, "rope_type: expected default, linear, dynamic, yarn or llama3"},
+      {{{"type", "mrope"}}, "rope_type: expected default"},
+      {{{"rope_type", 3}}, "rope_type: expected a string"},
+      {{{"rope_type", "default"}, {"mrope_section", {1, 2}}},
+       "\"mrope_section\": this field is not supported"},
+      {{{"rope_type", "linear"}}, "factor is missing"},
+      {{{"rope_type", "linear"}, {"factor", 0}}, "factor: expected a number above 0"},
+      {{{"rope_type", "linear"}, {"factor", 0.5}}, "factor: expected a number of at least 1"},
+      {{{"rope_type", "dynamic"}, {"factor", "2"}}, "factor: expected a number"},
+      {{{"rope_type", "yarn"}, {"factor", 4}, {"original_max_position_embeddings", 0}},
+       "original_max_position_embeddings"},
+      {{{"rope_type", "yarn"}, {"factor", 4}, {"attention_factor", -1}}, "attention_factor"},
+      {{{"rope_type", "yarn"}, {"factor", 4}, {"beta_fast", 1}, {"beta_slow", 2}}, "beta_fast"},
+      {{{"rope_type", "default"}, {"partial_rotary_factor", 0.5}},
+       "partial_rotary_factor: 0.5 is not supported"},
+      {without(llama3, "low_freq_factor"), "low_freq_factor is missing"},
+      {without(llama3, "high_freq_factor"), "high_freq_factor is missing"},
+      {with(llama3, "high_freq_factor", 1.0), "high_freq_factor: expected more than low_freq_factor"},
+      {{{"full_attention", {{"rope_type", "default"}}}}, "\"full_attention\": this field is not supported"},
+      {Json::array({1}), "expected a JSON object"}};
+  for (const Case& one : cases) {
+    EXPECT_THAT(error_of(with(qwen3(), "rope_scaling", one.rope)), HasSubstr(one.expected))
+        << one.rope.dump();
+    if (one.rope.is_object()) {
+      EXPECT_THAT(error_of(with(qwen3(), "rope_parameters", one.rope)), HasSubstr(one.expected))
+          << one.rope.dump();
+    }
+  }
+}
+
+TEST(Task2_1_Config, RefusesKeysThatChangeTheMathematics) {
+  const std::vector<std::pair<std::string, Json>> keys = {
+      {"quantization_config", {{"quant_method", "fp8"}}},
+      {"compression_config", {{"format", "int-quantized"}}},
+      {"attn_logit_softcapping", 50.0},
+      {"final_logit_softcapping", 30.0},
+      {"query_pre_attn_scalar", 256},
+      {"embedding_multiplier", 12.0},
+      {"residual_multiplier", 0.22},
+      {"logits_scaling", 8.0},
+      {"attention_multiplier", 0.0078125},
+      {"clip_qkv", 8.0},
+      {"num_local_experts", 8},
+      {"is_encoder_decoder", true},
+      {"pruned_heads", {{"1", {0}}}},
+      {"layer_types", {"full_attention", "sliding_attention", "full_attention"}},
+      {"layer_types", {"full_attention"}},
+      {"partial_rotary_factor", 0.25}};
+  for (const auto& [key, value] : keys)
+    EXPECT_THAT(error_of(with(qwen3(), key, value)), HasSubstr("config.json: " + key)) << value.dump();
+  Json window = with(with(qwen3(), "use_sliding_window", true), "sliding_window", 128);
+  window["max_window_layers"] = 2;
+  EXPECT_THAT(error_of(window), HasSubstr("use_sliding_window"));
+  window["max_window_layers"] = 3;  // begins after the last layer: no layer has a window
+  EXPECT_EQ(error_of(window), "no error");
+}
+
+TEST(Task2_1_Config, IgnoresWhatIsHarmless) {
+  Json config = qwen3();
+  config.update(Json::parse(R"({"attention_dropout":0.1,"use_cache":false,"initializer_range":0.02,
+    "use_sliding_window":false,"sliding_window":4096,"max_window_layers":1,"pretraining_tp":1,"auto_map":{},
+    "transformers_version":"4.51.0","quantization_config":null,"final_logit_softcapping":null,"rope_scaling":null,
+    "embedding_multiplier":1.0,"layer_types":["full_attention","full_attention","full_attention"],
+    "partial_rotary_factor":1.0,"some_key_of_tomorrow":{"a":[1]},"is_encoder_decoder":false})"));
+  EXPECT_EQ(error_of(config), "no error");
+}
+
+TEST(Task2_1_Config, RefusesHostileJson) {
+  auto error_of_text = [](const std::string& text) {
+    try {
+      parse_decoder_spec(text, "config.json", "", "");
+    } catch (const Error& error) {
+      return std::string(error.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_THAT(error_of_text(""), HasSubstr("config.json"));
+  EXPECT_THAT(error_of_text(std::string(1000000, '[')), HasSubstr("config.json"));
+  std::string text = qwen3().dump();
+  text.insert(1, "\"hidden_size\":32,");
+  EXPECT_THAT(error_of_text(text), HasSubstr("occurs twice"));
+  EXPECT_THAT(error_of_text(R"({"rms_norm_eps":NaN})"), HasSubstr("not valid JSON"));
+  EXPECT_THAT(error_of_text(R"({"rms_norm_eps":1e999})"), HasSubstr("config.json"));
+}
+
+TEST(Task2_1_Config, ReadsAFolder) {
+  TemporaryFolder folder;
+  auto error = [&](const std::filesystem::path& path) {
+    try {
+      load_decoder_spec(path);
+    } catch (const Error& failure) {
+      return std::string(failure.what());
+    }
+    return std::string("no error");
+  };
+  EXPECT_THAT(error(folder / "x"), HasSubstr("there is no such folder"));
+  EXPECT_THAT(error(folder.path()), HasSubstr("config.json: there is no such file"));
+  write_file(folder / "config.json", qwen3().dump());
+  EXPECT_THAT(load_decoder_spec(folder.path()).eos_token_ids, ElementsAre(7));
+  write_file(folder / "generation_config.json", R"({"eos_token_id":[1,2]})");
+  EXPECT_THAT(load_decoder_spec(folder.path()).eos_token_ids, ElementsAre(1, 2));
+}
+
+// The published sizes, so that a parameter that is forgotten or counted twice shows.
+TEST(Task2_1_Config, CountsTheParametersOfPublishedModels) {
+  const std::filesystem::path models = std::filesystem::path(LADDER_SOURCE_DIR) / "models";
+  const std::pair<const char*, int64_t> published[] = {
+      {"qwen3-0.6b", 596049920},    {"qwen3-1.7b", 1720574976},  {"qwen3-4b", 4022468096},
+      {"qwen3-8b", 8190735360},     {"qwen2.5-0.5b", 494032768}, {"llama-3.2-1b", 1235814400},
+      {"llama-3.1-8b", 8030261248},
+  };
+  for (const auto& [name, parameters] : published)
+    EXPECT_EQ(load_decoder_spec(models / name).num_parameters(), parameters) << name;
+}
+
+}  // namespace
+}  // namespace ladder
