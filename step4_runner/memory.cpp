@@ -58,21 +58,34 @@ int64_t weight_bytes(const DecoderSpec& spec, const RunnerConfig& config) {
   return (spec.num_parameters() + replicated) * dtype_size(config.dtype) + rotary_table;
 }
 
-// The widest moment of a layer, or of the sampler, for one rank's largest step.
+// The widest moment of one rank's largest step: in a layer, or between the LM head and the sampler.
 int64_t activation_bytes(const DecoderSpec& spec, const RunnerConfig& config) {
   const int64_t ranks = config.tensor_parallel_size;
   const int64_t element = dtype_size(config.dtype);
   const int64_t rows = config.max_num_batched_tokens;
-  const int64_t logits_rows = std::min(config.max_num_seqs, rows);
+  const int64_t hidden = spec.hidden_size;
   const int64_t q = spec.num_heads / ranks * spec.head_dim;
   const int64_t kv = std::max<int64_t>(spec.num_kv_heads / ranks, 1) * spec.head_dim;
-  const int64_t hidden = rows * 2 * spec.hidden_size * element;  // the residual, and what a layer works on
-  const int64_t attention = rows * (q + 2 * kv + q) * element;
-  const int64_t mlp = rows * 3 * (spec.intermediate_size / ranks) * element;
-  const int64_t logits = (logits_rows + std::max(std::min(logits_rows, Sampler::kRows),
-                                                 std::min(rows, ModelRunner::kLogitsRows))) *
-                         spec.vocab_size * dtype_size(DType::f32);
-  return hidden + std::max({attention, mlp, logits});
+  const int64_t mlp = spec.intermediate_size / ranks;
+  const int64_t attention_layer =
+      q + 2 * kv + std::max(hidden, q);              // qkv, then the normalised input or the output
+  const int64_t mlp_layer = mlp + hidden + 2 * mlp;  // activated, normalised input, gate and up
+  const int64_t layer = rows * std::max(attention_layer, mlp_layer) * element;
+
+  const int64_t row_bytes = spec.vocab_size * dtype_size(DType::f32);
+  // Several ranks gather their shares of the logits before they put them in order.
+  auto gathering = [&](int64_t logits_rows) {
+    return ranks == 1 ? 0 : logits_rows * (row_bytes + row_bytes / ranks);
+  };
+  const int64_t sampled = std::min(config.max_num_seqs, rows);
+  const int64_t raw = std::min(sampled, Sampler::kRows);
+  const int64_t scored = std::min(rows, ModelRunner::kLogitsRows);
+  const int64_t penalties =
+      raw * std::min(config.max_model_len, spec.vocab_size) * 2 * dtype_size(DType::i32);
+  const int64_t logits = sampled * (hidden * element + row_bytes) +
+                         std::max({gathering(sampled), raw * row_bytes + penalties,
+                                   scored * (hidden * element + row_bytes) + gathering(scored)});
+  return rows * 2 * hidden * element + std::max(layer, logits);  // the residual stream is there throughout
 }
 
 // The program and its libraries, the tokenizer's tables, the batch.
