@@ -66,7 +66,10 @@ class FakeModel final : public Model {
   DType dtype() const override { return DType::f32; }
   int64_t max_model_len() const override { return config_.max_model_len; }
   std::vector<KvCacheSpec> kv_cache_specs() const override {
-    return std::vector<KvCacheSpec>(static_cast<size_t>(spec_.num_layers), kv_cache_spec(spec_, config_));
+    KvCacheSpec layer;
+    layer.num_kv_heads = std::max<int64_t>(spec_.num_kv_heads / config_.tensor_parallel_size, 1);
+    layer.k_dim = layer.v_dim = spec_.head_dim;
+    return std::vector<KvCacheSpec>(static_cast<size_t>(spec_.num_layers), layer);
   }
   int64_t weight_bytes() const override { return 0; }
 
