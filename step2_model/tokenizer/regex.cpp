@@ -41,6 +41,13 @@ std::string class_ranges(uint8_t wanted, bool inverted = false) {
   return out;
 }
 
+// The length of an interval such as {1,3} at the beginning of the text, or 0.
+size_t interval_length(std::string_view text) {
+  const size_t end = text.find_first_not_of("0123456789,", 1);
+  const bool closed = text[0] == '{' && end != std::string_view::npos && end > 1 && text[end] == '}';
+  return closed ? end + 1 : 0;
+}
+
 }  // namespace
 
 std::string translate_pattern(std::string_view pattern, std::string_view what) {
@@ -73,10 +80,13 @@ std::string translate_pattern(std::string_view pattern, std::string_view what) {
       LADDER_CHECK(rest.size() > 1, "{}: the pattern ends with a backslash", what);
       // What is left after these means the same in both: escapes of punctuation and control characters, \d,
       // properties, \A \z, numbered back references.
-      if (std::string_view("wWbBhHvVRXCKGgkNQEuOyYMcZ").find(rest[1]) != std::string_view::npos)
+      if (std::string_view("wWbBhHvVRXCKGgkNQEuoOyYMcZ").find(rest[1]) != std::string_view::npos)
         unsupported(rest.substr(0, 2));
-      out += rest.substr(0, 2);
-      ++i;
+      const size_t brace = rest.size() > 2 && rest[2] == '{' ? rest.find('}') : std::string_view::npos;
+      const bool has_braces = std::string_view("pPx").find(rest[1]) != std::string_view::npos;
+      const size_t length = has_braces && brace != std::string_view::npos ? brace + 1 : 2;
+      out += rest.substr(0, length);
+      i += length - 1;
     } else if (in_class) {
       if (rest[0] == '[') unsupported("[ within a class");
       if (rest.starts_with("&&")) unsupported("&&");
@@ -84,6 +94,13 @@ std::string translate_pattern(std::string_view pattern, std::string_view what) {
       out += rest[0];
     } else {
       if (rest.starts_with("(*")) unsupported("(*");
+      if (rest.starts_with("{,")) unsupported("{,");
+      if (const size_t interval = interval_length(rest); interval > 0 && interval < rest.size()) {
+        // Possessive and lazy to PCRE2; to Oniguruma the repetition of a repetition.
+        const char next = rest[interval];
+        const bool one_number = rest.substr(0, interval).find(',') == std::string_view::npos;
+        if (next == '+' || (next == '?' && one_number)) unsupported(rest.substr(0, interval + 1));
+      }
       if (rest.starts_with("(?"))
         for (size_t k = 2;
              k < rest.size() && std::string_view("imxs-").find(rest[k]) != std::string_view::npos; ++k)
