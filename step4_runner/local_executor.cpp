@@ -9,11 +9,13 @@
 
 #include "step1_layers/core/error.h"
 #include "step1_layers/core/parallel.h"
+#include "step1_layers/distributed/local_group.h"
 
 namespace ladder {
 
 struct LocalExecutor::State {
   RunnerConfig config;
+  LocalGroup group;
   std::vector<std::thread> threads;
 
   // Guarded by the mutex. A rank works when `given` is ahead of what it has done; the last one to finish
@@ -32,9 +34,7 @@ struct LocalExecutor::State {
   bool in_flight = false;
 
   State(const RunnerConfig& resolved, const ModelFactory& make_model)
-      : config(resolved), num_working(resolved.tensor_parallel_size) {
-    LADDER_CHECK(config.tensor_parallel_size == 1, "--tensor-parallel-size {}: one rank is all there is yet",
-                 config.tensor_parallel_size);
+      : config(resolved), group(resolved.tensor_parallel_size), num_working(resolved.tensor_parallel_size) {
     for (int rank = 0; rank < config.tensor_parallel_size; ++rank)
       threads.emplace_back([this, rank, &make_model] { run_rank(rank, make_model); });
     wait_until_done();
@@ -54,17 +54,17 @@ struct LocalExecutor::State {
     work_done.wait(lock, [this] { return num_working == 0; });
   }
 
-  // >>> task 4.4: the life of a rank: make the runner, then one step after another; an exception releases the
-  // others
+  // >>> task 4.4: the life of a rank: make the runner, then step after step; an error releases the others
   void run_rank(int rank, const ModelFactory& make_model) {
     set_num_threads(config.threads / config.tensor_parallel_size);
     ParallelContext parallel;
+    parallel.tp = &group.rank(rank);
     OpContext ctx;
     ctx.parallel = &parallel;
     ctx.batch_invariant = config.dtype == DType::f32;
     ctx.kernels = config.kernels;
     std::unique_ptr<ModelRunner> runner;
-    guarded([&] {
+    guarded(rank, [&] {
       runner = std::make_unique<ModelRunner>(ctx, config, make_model(ctx));
       runner->warm_up();
       std::lock_guard lock(mutex);
@@ -80,7 +80,7 @@ struct LocalExecutor::State {
         work_given.wait(lock, [&] { return stopping || given > done; });
         if (stopping) return;
       }
-      guarded([&] {
+      guarded(rank, [&] {
         StepOutput result = runner->execute(step);
         if (rank == 0) output = std::move(result);
       });
@@ -88,12 +88,15 @@ struct LocalExecutor::State {
   }
 
   template <class Work>
-  void guarded(Work work) {
+  void guarded(int rank, Work work) {
     try {
       work();
-    } catch (...) {
-      std::lock_guard lock(mutex);
-      if (!error) error = std::current_exception();
+    } catch (const std::exception& exception) {
+      {
+        std::lock_guard lock(mutex);
+        if (!error) error = std::current_exception();  // before the others hear of it and fail in their turn
+      }
+      group.fail_rank(rank, exception.what());
     }
   }
   // <<< task 4.4
