@@ -1,5 +1,6 @@
 #include "step1_layers/linear/linear.h"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -90,10 +91,10 @@ LinearShards qkv_shards(const OpContext& ctx, const std::string& name, int64_t i
   FeatureRange q = even_shard(ctx, name + ": the number of query heads", num_heads);
   // Fewer KV heads than ranks: each head is held by a run of neighbouring ranks, as if there were
   // num_kv_heads ranks.
-  const int64_t copies = tp.size() > num_kv_heads ? tp.size() / num_kv_heads : 1;
-  LADDER_CHECK(copies == 1 || num_kv_heads * copies == tp.size(),
+  LADDER_CHECK(tp.size() <= num_kv_heads || tp.size() % num_kv_heads == 0,
                "{}: {} tensor-parallel ranks cannot hold equal copies of {} key and value heads", name,
                tp.size(), num_kv_heads);
+  const int64_t copies = std::max<int64_t>(tp.size() / num_kv_heads, 1);
   FeatureRange kv =
       ladder::even_shard(name + ": the number of key and value heads", num_kv_heads,
                          static_cast<int>(tp.rank() / copies), static_cast<int>(tp.size() / copies));
