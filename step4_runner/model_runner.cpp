@@ -89,8 +89,7 @@ StepOutput ModelRunner::sample(const Tensor& logits) {
 }
 // <<< task 4.4
 
-// >>> task 4.3: the log probability of every prompt token that a row of this step predicts, the LM head in
-// chunks
+// >>> task 4.3: log probabilities of the prompt tokens that this step predicts, the LM head in chunks
 void ModelRunner::add_prompt_logprobs(StepOutput& output) {
   std::vector<int64_t> rows, top;
   std::vector<int32_t> chosen;
@@ -136,10 +135,10 @@ StepOutput ModelRunner::execute(const SchedulerOutput& step) {
 
 // >>> task 4.2: run the largest step, give the arena what it took in one piece, and freeze it
 void ModelRunner::warm_up() {
-  // One piece of the predicted size first: memory that grows piece by piece leaves gaps that the peak would
+  // One piece, with room to spare, first: memory that grows piece by piece leaves gaps, which the peak would
   // count.
   const MemoryPlan plan = predict_memory(model_->spec(), config_);
-  arena_->reserve(plan.activations / config_.tensor_parallel_size);
+  arena_->reserve(2 * plan.activations / config_.tensor_parallel_size);
 
   // As many rows as a step may have, on as many sequences; each asks for everything that the sampler can do.
   SchedulerOutput step;
