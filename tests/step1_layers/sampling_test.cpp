@@ -143,21 +143,20 @@ TEST(Task1_8_TopLogprobs, GivesTheBestInOrderAndTheChosen) {
                               const float x = logits.at<float>({row, a}), y = logits.at<float>({row, b});
                               return x != y ? x > y : a < b;
                             });
-        });
-        for (int64_t i = 0; i < k; ++i) {
-          ASSERT_EQ(ids.at<int32_t>({row, i}), i < vocab ? order[i] : -1);
-          if (i < vocab)
-            ASSERT_NEAR(values.at<float>({row, i}), expected[order[i]], 2e-5);
-          else
-            ASSERT_EQ(values.at<float>({row, i}), -INFINITY);
+          for (int64_t i = 0; i < k; ++i) {
+            ASSERT_EQ(ids.at<int32_t>({row, i}), i < vocab ? order[i] : -1);
+            if (i < vocab)
+              ASSERT_NEAR(values.at<float>({row, i}), expected[order[i]], 2e-5);
+            else
+              ASSERT_EQ(values.at<float>({row, i}), -INFINITY);
+          }
         }
-      }
       }
     Tensor out = Tensor::zeros({1}, DType::f32);
     for (int32_t id : {-1, 4})
       EXPECT_THROW(top_logprobs(ctx, Tensor::zeros({1, 4}, DType::f32), row_values<int32_t>({id}), out),
                    Error);
-});
+  });
 }
 
 TEST(Task1_8_Penalties, FollowTheirDefinitions) {
