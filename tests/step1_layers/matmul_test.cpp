@@ -178,6 +178,23 @@ TEST(Task1_4_Matmul, TheNumberOfThreadsDoesNotChangeTheBits) {
   }
 }
 
+TEST(Task1_4_Matmul, TheDeclaredWorkspaceIsWhatARungTakes) {
+  for (int64_t m : {1, 6, 7, 100}) {
+    MatmulArgs args{Tensor::zeros({m, 1030}, DType::bf16), Tensor::zeros({77, 1030}, DType::bf16), Tensor(),
+                    Tensor::zeros({m, 77}, DType::bf16)};
+    for (const auto& variant : matmul_variants()) {
+      Arena arena;
+      OpContext ctx;
+      ctx.arena = &arena;
+      if (!can_run(variant, ctx, args)) continue;
+      variant.run(ctx, args);
+      const int64_t declared = variant.workspace != nullptr ? variant.workspace(args) : 0;
+      EXPECT_LE(declared, arena.peak_bytes()) << variant.name;
+      EXPECT_LE(arena.peak_bytes(), declared + 3 * 256) << variant.name;  // up to three aligned pieces
+    }
+  }
+}
+
 TEST(Task1_4_Matmul, AContextThatDemandsItIsServedByABatchInvariantRung) {
   OpContext ctx;
   ctx.batch_invariant = true;
