@@ -44,7 +44,7 @@ std::string decode_line(const Tokenizer& tokenizer, const Json& object, const st
 void run_tokenize(const TokenizeFlags& flags) {
   const std::filesystem::path folder = flags.model;
   LADDER_CHECK(std::filesystem::is_directory(folder), "--model {}: there is no such folder", flags.model);
-  const Tokenizer tokenizer = load_tokenizer(folder);
+  const Tokenizer tokenizer = Tokenizer::load(folder);
   std::string line;
   for (int64_t number = 1; std::getline(std::cin, line); ++number) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
