@@ -83,7 +83,8 @@ int64_t activation_bytes(const DecoderSpec& spec, const RunnerConfig& config) {
   const int64_t attention_layer =
       q + 2 * kv + std::max(hidden, q);              // qkv, then the normalised input or the output
   const int64_t mlp_layer = mlp + hidden + 2 * mlp;  // activated, normalised input, gate and up
-  const int64_t layer = rows * std::max(attention_layer, mlp_layer) * element;
+  const int64_t packed_input = hidden * dtype_size(DType::f32);  // the matrix product's copy
+  const int64_t layer = rows * (std::max(attention_layer, mlp_layer) * element + packed_input);
 
   const int64_t row_bytes = spec.vocab_size * dtype_size(DType::f32);
   // Several ranks gather their shares of the logits before they put them in order.

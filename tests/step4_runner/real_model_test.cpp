@@ -166,7 +166,11 @@ TEST(Task4_4_TensorParallel, TwoAndFourRanksGiveTheTokensOfTransformers) {
       EXPECT_EQ(measured.weights, predicted.weights) << name << ", " << ranks << " ranks";
       EXPECT_EQ(measured.kv, predicted.kv) << name << ", " << ranks << " ranks";
       EXPECT_NEAR(static_cast<double>(measured.activations), static_cast<double>(predicted.activations),
-                  0.1 * static_cast<double>(measured.activations))
+                  0.2 * static_cast<double>(measured.activations))
+          << name << ", " << ranks << " ranks";
+      measured.other = predicted.other = 0;  // what the process has besides, which nobody measures here
+      EXPECT_NEAR(static_cast<double>(measured.total()), static_cast<double>(predicted.total()),
+                  0.1 * static_cast<double>(measured.total()))
           << name << ", " << ranks << " ranks";
     }
   }
