@@ -77,7 +77,7 @@ FeatureRange even_shard(const OpContext& ctx, const std::string& what, int64_t f
 
 LinearShards merged_column_shards(const OpContext& ctx, const std::string& name, int64_t in_features,
                                   const std::vector<int64_t>& out_sizes) {
-  LinearShards shards{.in = whole(in_features), .out = {}};
+  LinearShards shards{.in = whole(in_features)};
   for (int64_t size : out_sizes)
     shards.out.push_back(even_shard(ctx, name + ": the number of output features", size));
   return shards;
@@ -98,7 +98,7 @@ LinearShards qkv_shards(const OpContext& ctx, const std::string& name, int64_t i
   FeatureRange kv =
       ladder::even_shard(name + ": the number of key and value heads", num_kv_heads,
                          static_cast<int>(tp.rank() / copies), static_cast<int>(tp.size() / copies));
-  LinearShards shards{.in = whole(in_features), .out = {}};
+  LinearShards shards{.in = whole(in_features)};
   for (FeatureRange heads : {q, kv, kv})
     shards.out.push_back(
         {.full = heads.full * head_dim, .begin = heads.begin * head_dim, .size = heads.size * head_dim});
