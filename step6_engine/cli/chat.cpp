@@ -1,6 +1,7 @@
 // ladder chat: a conversation in the terminal.
 //
-// Every turn sends the whole conversation; the prefix cache makes that cheap, for all but the newest message is in it.
+// Every turn sends the whole conversation; the prefix cache makes that cheap, for all but the newest message
+// is in it.
 #include <fmt/format.h>
 
 #include <iostream>
@@ -37,8 +38,8 @@ class Conversation {
     num_fixed_ = messages_.size();
   }
 
-  // Answers the message, streaming to standard output; false, and the message is forgotten, if it is too long even
-  // alone.
+  // Answers the message, streaming to standard output; false, and the message is forgotten, if it is too long
+  // even alone.
   bool say(const std::string& text) {
     messages_.push_back({"user", text});
     std::vector<int32_t> prompt = encoded();
@@ -53,13 +54,15 @@ class Conversation {
     }
     if (static_cast<int64_t>(prompt.size()) + 1 > limit) {
       messages_.pop_back();
-      write_out(fmt::format("[not sent: with its {} tokens it does not fit the {} tokens of a conversation]\n",
-                            prompt.size(), limit));
+      write_out(
+          fmt::format("[not sent: with its {} tokens it does not fit the {} tokens of a conversation]\n",
+                      prompt.size(), limit));
       return false;
     }
     if (dropped > 0)
-      write_out(fmt::format("[the conversation has filled its {} tokens: the {} oldest messages were dropped]\n", limit,
-                            dropped));
+      write_out(
+          fmt::format("[the conversation has filled its {} tokens: the {} oldest messages were dropped]\n",
+                      limit, dropped));
     answer(std::move(prompt));
     return true;
   }
@@ -82,7 +85,8 @@ class Conversation {
     const RequestMetrics& metrics = output.metrics;
     write_out(fmt::format("\n[{} tokens in, {} of them cached, {} out, first after {}, then {} each]\n",
                           metrics.num_prompt_tokens, metrics.num_cached_tokens, metrics.num_output_tokens,
-                          format_seconds(metrics.time_to_first_token), format_seconds(metrics.inter_token_latency_mean)));
+                          format_seconds(metrics.time_to_first_token),
+                          format_seconds(metrics.inter_token_latency_mean)));
   }
 
   Engine& engine_;

@@ -58,8 +58,10 @@ void run_tokenize(const TokenizeFlags& flags) {
 
 RunCommand add_tokenize_command(CLI::App& app) {
   auto flags = std::make_shared<TokenizeFlags>();
-  app.footer("Reads {\"text\": \"...\"} lines from standard input and writes {\"ids\": [...]} lines; with --decode the "
-             "other way round.");
+  app.footer(
+      "Reads {\"text\": \"...\"} lines from standard input and writes {\"ids\": [...]} lines; with --decode "
+      "the "
+      "other way round.");
   app.add_option("--model", flags->model, "folder with a tokenizer.json; nothing else need be there")
       ->required()
       ->type_name("DIR");

@@ -60,8 +60,8 @@ TEST(Task6_4_Generate, JsonLinesInInputOrderWithEveryFieldOfTheContract) {
   for (size_t i = 0; i < golden.prompts.size(); ++i)
     file += Json{{"prompt_token_ids", golden.prompts[i].token_ids}, {"max_tokens", 28 - 4 * i}}.dump() + "\n";
   testing::write_file(folder / "prompts.jsonl", file);
-  const BinaryResult result = generate(
-      {"--prompts", (folder / "prompts.jsonl").string(), "--temperature", "0", "--ignore-eos", "--format", "jsonl"});
+  const BinaryResult result = generate({"--prompts", (folder / "prompts.jsonl").string(), "--temperature",
+                                        "0", "--ignore-eos", "--format", "jsonl"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.err, "") << "no progress bar in a pipe";
   const std::vector<Json> lines = json_lines(result.out);
@@ -84,22 +84,23 @@ TEST(Task6_4_Generate, JsonLinesInInputOrderWithEveryFieldOfTheContract) {
 TEST(Task6_4_Generate, EndTokensOfGenerationConfigStop) {
   const testing::GoldenCheckpoint golden = testing::load_golden(kTied);
   for (const testing::GoldenPrompt& prompt : golden.prompts) {
-    const BinaryResult result = generate({"--prompt-token-ids", comma_separated(prompt.token_ids), "--max-tokens", "28",
-                                          "--temperature", "0", "--format", "jsonl"});
+    const BinaryResult result = generate({"--prompt-token-ids", comma_separated(prompt.token_ids),
+                                          "--max-tokens", "28", "--temperature", "0", "--format", "jsonl"});
     ASSERT_EQ(result.exit_code, 0) << result.err;
     const Json output = json_lines(result.out)[0]["outputs"][0];
     const auto end = std::find_first_of(prompt.greedy_token_ids.begin(), prompt.greedy_token_ids.end(),
                                         golden.eos_token_ids.begin(), golden.eos_token_ids.end());
     const bool ends = end != prompt.greedy_token_ids.end();
     EXPECT_EQ(output["finish_reason"], ends ? "stop" : "length");
-    EXPECT_EQ(output["token_ids"],
-              std::vector<int32_t>(prompt.greedy_token_ids.begin(), ends ? end + 1 : prompt.greedy_token_ids.end()));
+    EXPECT_EQ(output["token_ids"], std::vector<int32_t>(prompt.greedy_token_ids.begin(),
+                                                        ends ? end + 1 : prompt.greedy_token_ids.end()));
   }
 }
 
 TEST(Task6_4_Generate, SeveralCompletionsLogprobsAndASeedThatRepeats) {
-  const std::vector<std::string> arguments = {"--prompt-token-ids", "5,6,7", "--max-tokens", "9",   "--seed",
-                                              "11", "--n", "3", "--logprobs", "2", "--format", "jsonl", "--ignore-eos"};
+  const std::vector<std::string> arguments = {
+      "--prompt-token-ids", "5,6,7", "--max-tokens", "9",     "--seed",      "11", "--n", "3",
+      "--logprobs",         "2",     "--format",     "jsonl", "--ignore-eos"};
   const BinaryResult first = generate(arguments), second = generate(arguments);
   ASSERT_EQ(first.exit_code, 0) << first.err;
   const Json a = json_lines(first.out)[0]["outputs"], b = json_lines(second.out)[0]["outputs"];
@@ -144,7 +145,8 @@ TEST(Task6_4_Generate, ABadLineIsNamedBeforeAnythingRuns) {
   expect_refused(with_second_line("{\"prompt_token_ids\":[1],\"n\":1000000000}"), "line 2");
   expect_refused(with_second_line("{\"prompt_token_ids\":[1],\"temperature\":-1}"), "temperature");
   expect_refused(with_second_line("{\"prompt_token_ids\":[1],\"stop_token_ids\":[131]}"), "stop_token_ids");
-  expect_refused(with_second_line("{\"prompt_token_ids\":" + Json(std::vector<int>(512, 1)).dump() + "}"), "line 2");
+  expect_refused(with_second_line("{\"prompt_token_ids\":" + Json(std::vector<int>(512, 1)).dump() + "}"),
+                 "line 2");
 }
 
 TEST(Task6_4_Generate, FlagsOutOfRangeAreNamed) {
@@ -206,12 +208,13 @@ TEST(Task6_4_Generate, PromptsThatCannotRunAreRefused) {
   expect_refused(generate({"--prompt", "text"}), "tokenizer");
   expect_refused(generate({"--prompt-token-ids", "1", "--stop", "x"}), "stop");
   expect_refused(generate({}), "--prompt");
-  expect_refused(generate({"--prompt-token-ids", comma_separated(std::vector<int32_t>(20, 1)), "--max-model-len", "16"}),
-                 "16");
+  expect_refused(
+      generate({"--prompt-token-ids", comma_separated(std::vector<int32_t>(20, 1)), "--max-model-len", "16"}),
+      "16");
   // One block of 16 tokens cannot hold a prompt of 10 and 20 tokens more.
   expect_refused(run_binary({"generate", "--model", kTied, "--dtype", "f32", "--prompt-token-ids",
-                             comma_separated(std::vector<int32_t>(10, 1)), "--max-tokens", "20", "--num-kv-blocks", "1",
-                             "--max-model-len", "40"}),
+                             comma_separated(std::vector<int32_t>(10, 1)), "--max-tokens", "20",
+                             "--num-kv-blocks", "1", "--max-model-len", "40"}),
                  "--num-kv-blocks");
   expect_refused(run_binary({"generate", "--model", "/nowhere", "--prompt", "x"}), "/nowhere");
   expect_refused(run_binary({"generate", "--prompt", "x"}), "--model");
@@ -225,7 +228,8 @@ TEST(Task6_4_Generate, AReaderThatGoesAwayEndsTheWorkQuietly) {
   for (int i = 0; i < 50; ++i) file += "{\"prompt_token_ids\":[" + std::to_string(i + 1) + "]}\n";
   testing::write_file(folder / "prompts.jsonl", file);
   const std::string command = "( " + testing::shell_quoted(LADDER_BINARY) + " generate --model " +
-                              testing::shell_quoted(kTied) + " --dtype f32 --kv-memory 4MiB --format jsonl --prompts " +
+                              testing::shell_quoted(kTied) +
+                              " --dtype f32 --kv-memory 4MiB --format jsonl --prompts " +
                               testing::shell_quoted((folder / "prompts.jsonl").string()) +
                               " --max-num-seqs 1 --max-tokens 20; echo \"code $?\" >&2 ) 2>" +
                               testing::shell_quoted((folder / "err").string()) + " | head -n 1 >" +
@@ -237,7 +241,8 @@ TEST(Task6_4_Generate, AReaderThatGoesAwayEndsTheWorkQuietly) {
 
 TEST(Task6_4_Generate, AFullDiskIsAnError) {
   if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
-  const std::string command = testing::shell_quoted(LADDER_BINARY) + " generate --model " + testing::shell_quoted(kTied) +
+  const std::string command = testing::shell_quoted(LADDER_BINARY) + " generate --model " +
+                              testing::shell_quoted(kTied) +
                               " --dtype f32 --kv-memory 4MiB --prompt-token-ids 1 >/dev/full 2>/dev/null";
   const int status = std::system(command.c_str());
   EXPECT_EQ(WEXITSTATUS(status), 2);
@@ -247,11 +252,12 @@ TEST(Task6_4_Score, OneLinePerTextThenASummary) {
   const testing::GoldenCheckpoint golden = testing::load_golden(kTied);
   testing::TemporaryFolder folder;
   std::string file;
-  for (const auto& prompt : golden.prompts) file += Json{{"prompt_token_ids", prompt.token_ids}}.dump() + "\n";
+  for (const auto& prompt : golden.prompts)
+    file += Json{{"prompt_token_ids", prompt.token_ids}}.dump() + "\n";
   testing::write_file(folder / "in.jsonl", file);
-  const BinaryResult result = run_binary(
-      with_small_cache({"score", "--model", kTied, "--input", (folder / "in.jsonl").string(), "--format", "jsonl",
-                        "--top", "3"}));
+  const BinaryResult result =
+      run_binary(with_small_cache({"score", "--model", kTied, "--input", (folder / "in.jsonl").string(),
+                                   "--format", "jsonl", "--top", "3"}));
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const std::vector<Json> lines = json_lines(result.out);
   ASSERT_EQ(lines.size(), golden.prompts.size() + 1);
@@ -291,8 +297,8 @@ TEST(Task6_4_Score, ATextMayFillTheModel) {
   testing::write_file(folder / "full.jsonl", Json{{"prompt_token_ids", std::vector<int>(512, 7)}}.dump());
   testing::write_file(folder / "over.jsonl", Json{{"prompt_token_ids", std::vector<int>(513, 7)}}.dump());
   const auto score = [&](const char* file) {
-    return run_binary(
-        with_small_cache({"score", "--model", kTied, "--input", (folder / file).string(), "--format", "jsonl"}));
+    return run_binary(with_small_cache(
+        {"score", "--model", kTied, "--input", (folder / file).string(), "--format", "jsonl"}));
   };
   const BinaryResult full = score("full.jsonl");
   EXPECT_EQ(full.exit_code, 0) << full.err;
@@ -302,7 +308,8 @@ TEST(Task6_4_Score, ATextMayFillTheModel) {
 
 TEST(Task6_4_Tokenize, TextsToIdsAndBackWithSpecialTokensKept) {
   const std::string text = "<|im_start|>user\nGrüße, 東京 🙂<|im_end|>";
-  const BinaryResult encoded = run_binary({"tokenize", "--model", kTokenizer}, Json{{"text", text}}.dump() + "\n");
+  const BinaryResult encoded =
+      run_binary({"tokenize", "--model", kTokenizer}, Json{{"text", text}}.dump() + "\n");
   ASSERT_EQ(encoded.exit_code, 0) << encoded.err;
   const Json ids = json_lines(encoded.out)[0]["ids"];
   EXPECT_LT(ids.size(), text.size());
@@ -314,7 +321,8 @@ TEST(Task6_4_Tokenize, TextsToIdsAndBackWithSpecialTokensKept) {
 TEST(Task6_4_Tokenize, BadLinesAreNamed) {
   expect_refused(run_binary({"tokenize", "--model", kTokenizer}, "{\"txt\":\"a\"}\n"), "line 1");
   expect_refused(run_binary({"tokenize", "--model", kTokenizer}, "{\"text\":5}\n"), "text");
-  expect_refused(run_binary({"tokenize", "--model", kTokenizer, "--decode"}, "{\"ids\":[99999999]}\n"), "ids");
+  expect_refused(run_binary({"tokenize", "--model", kTokenizer, "--decode"}, "{\"ids\":[99999999]}\n"),
+                 "ids");
   expect_refused(run_binary({"tokenize", "--model", kTokenizer, "--decode"}, "{\"ids\":[-1]}\n"), "ids");
   expect_refused(run_binary({"tokenize", "--model", kTied}, "{\"text\":\"a\"}\n"), "tokenizer.json");
 }
@@ -341,8 +349,8 @@ TEST(Task6_4_Bench, PrintsATableAndWritesItsJson) {
   testing::TemporaryFolder folder;
   const std::string json = (folder / "result.json").string();
   const BinaryResult throughput = run_binary(with_small_cache(
-      {"bench", "throughput", "--model", kTied, "--num-requests", "4", "--min-prompt-len", "3", "--max-prompt-len", "9",
-       "--min-output-len", "2", "--max-output-len", "5", "--json", json}));
+      {"bench", "throughput", "--model", kTied, "--num-requests", "4", "--min-prompt-len", "3",
+       "--max-prompt-len", "9", "--min-output-len", "2", "--max-output-len", "5", "--json", json}));
   ASSERT_EQ(throughput.exit_code, 0) << throughput.err;
   const Json report = Json::parse(testing::read_file(json));
   EXPECT_EQ(report["results"][0]["requests"], 4);
@@ -356,20 +364,23 @@ TEST(Task6_4_Bench, PrintsATableAndWritesItsJson) {
   EXPECT_NE(latency.out.find("run 2"), std::string::npos);
 
   const BinaryResult progression = run_binary(with_small_cache(
-      {"bench", "progression", "--model", kTied, "--num-requests", "6", "--shared-prefix-len", "32", "--max-prompt-len",
-       "20", "--max-output-len", "12", "--json", json}));
+      {"bench", "progression", "--model", kTied, "--num-requests", "6", "--shared-prefix-len", "32",
+       "--max-prompt-len", "20", "--max-output-len", "12", "--json", json}));
   ASSERT_EQ(progression.exit_code, 0) << progression.err;
   const Json rungs = Json::parse(testing::read_file(json))["results"];
   ASSERT_EQ(rungs.size(), 6u);
   const auto value = [&](size_t rung, const char* name) { return rungs[rung][name].get<double>(); };
-  EXPECT_GT(value(0, "computed_tokens"), 3 * value(1, "computed_tokens")) << "every token really computed again";
-  EXPECT_LT(value(2, "kv_live_share"), value(3, "kv_live_share")) << "static batching reserves for the longest answer";
+  EXPECT_GT(value(0, "computed_tokens"), 3 * value(1, "computed_tokens"))
+      << "every token really computed again";
+  EXPECT_LT(value(2, "kv_live_share"), value(3, "kv_live_share"))
+      << "static batching reserves for the longest answer";
   EXPECT_LT(value(3, "steps"), value(1, "steps"));
   EXPECT_EQ(value(4, "cached_tokens"), 0);
   EXPECT_GT(value(5, "cached_tokens"), 0);
 
-  expect_refused(run_binary(with_small_cache({"bench", "latency", "--model", kTied, "--json", "/nowhere/x.json"})),
-                 "--json");
+  expect_refused(
+      run_binary(with_small_cache({"bench", "latency", "--model", kTied, "--json", "/nowhere/x.json"})),
+      "--json");
 }
 
 }  // namespace

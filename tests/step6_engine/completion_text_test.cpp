@@ -31,8 +31,9 @@ struct Spoken {
   std::vector<std::string> pieces;  // of every step
 };
 
-Spoken speak_through_engine(const std::string& text, const std::vector<std::string>& stop, int64_t max_tokens = 200,
-                            int max_in_flight = 1, std::vector<int32_t> stop_token_ids = {}) {
+Spoken speak_through_engine(const std::string& text, const std::vector<std::string>& stop,
+                            int64_t max_tokens = 200, int max_in_flight = 1,
+                            std::vector<int32_t> stop_token_ids = {}) {
   SchedulerConfig config;
   config.max_num_seqs = 4;
   config.max_num_batched_tokens = 64;
@@ -48,9 +49,13 @@ Spoken speak_through_engine(const std::string& text, const std::vector<std::stri
   request.sampling.stop = stop;
   request.sampling.stop_token_ids = std::move(stop_token_ids);
   Spoken spoken;
-  spoken.output = engine.generate({request}, [&](const StepResult& step) {
-    for (const CompletionUpdate& update : step.updates) spoken.pieces.push_back(update.text);
-  })[0].completions[0];
+  spoken.output = engine
+                      .generate({request},
+                                [&](const StepResult& step) {
+                                  for (const CompletionUpdate& update : step.updates)
+                                    spoken.pieces.push_back(update.text);
+                                })[0]
+                      .completions[0];
   EXPECT_EQ(engine.scheduler().blocks().num_used_blocks(), 0);
   return spoken;
 }
@@ -106,9 +111,11 @@ TEST(Task6_2_CompletionText, EndsBeforeTheStopStringAndKeepsTheTokensUpToIt) {
     EXPECT_EQ(spoken.output.finish_reason, FinishReason::stop);
     const std::string tokens = tokenizer()->decode(spoken.output.token_ids, true);
     EXPECT_TRUE(text.starts_with(tokens));
-    EXPECT_NE(tokens.find("\nQuest"), std::string::npos) << "the token that completed the stop string is listed";
+    EXPECT_NE(tokens.find("\nQuest"), std::string::npos)
+        << "the token that completed the stop string is listed";
     const auto without_last = std::span(spoken.output.token_ids).first(spoken.output.token_ids.size() - 1);
-    EXPECT_EQ(tokenizer()->decode(without_last, true).find("\nQuest"), std::string::npos) << "and none after it";
+    EXPECT_EQ(tokenizer()->decode(without_last, true).find("\nQuest"), std::string::npos)
+        << "and none after it";
   }
 }
 

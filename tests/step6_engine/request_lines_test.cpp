@@ -25,7 +25,9 @@ std::string error_of(Fn&& fn) {
   return "no error";
 }
 
-Request parse(const std::string& line) { return parse_request_line(line, "file, line 3", SamplingParams{}); }
+Request parse(const std::string& line) {
+  return parse_request_line(line, "file, line 3", SamplingParams{});
+}
 
 TEST(Task6_4_RequestLines, ALineOverridesTheFlagsForItself) {
   SamplingParams flags;
@@ -193,8 +195,10 @@ TEST(Task6_4_Terminal, NumbersAreShownAsPeopleReadThem) {
 }
 
 TEST(Task6_4_Terminal, KnowsUtf8) {
-  for (const char* good : {"", "plain", "Grüße 東京 🙂", "\xf4\x8f\xbf\xbf"}) EXPECT_TRUE(is_utf8(good)) << good;
-  for (const char* bad : {"\xff", "\xc3", "a\x80", "\xc0\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe2\x82"})
+  for (const char* good : {"", "plain", "Grüße 東京 🙂", "\xf4\x8f\xbf\xbf"})
+    EXPECT_TRUE(is_utf8(good)) << good;
+  for (const char* bad :
+       {"\xff", "\xc3", "a\x80", "\xc0\xaf", "\xed\xa0\x80", "\xf4\x90\x80\x80", "\xe2\x82"})
     EXPECT_FALSE(is_utf8(bad));
 }
 

@@ -33,8 +33,8 @@ inline BinaryResult run_binary(const std::vector<std::string>& arguments, const 
   write_file(folder / "in", input);
   std::string command = shell_quoted(LADDER_BINARY);
   for (const std::string& argument : arguments) command += " " + shell_quoted(argument);
-  command += " <" + shell_quoted((folder / "in").string()) + " >" + shell_quoted((folder / "out").string()) + " 2>" +
-             shell_quoted((folder / "err").string());
+  command += " <" + shell_quoted((folder / "in").string()) + " >" + shell_quoted((folder / "out").string()) +
+             " 2>" + shell_quoted((folder / "err").string());
   const int status = std::system(command.c_str());
   BinaryResult result;
   result.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
