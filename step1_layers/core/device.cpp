@@ -1,26 +1,104 @@
 #include "step1_layers/core/device.h"
 
 #include <cstdlib>
+#include <cstring>
 
 #include "step1_layers/core/error.h"
 
+#ifdef LADDER_CUDA
+#include "step1_layers/core/device_cuda.h"
+#endif
+
 namespace ladder {
+
+namespace {
+
+[[noreturn]] [[maybe_unused]] void fail_no_cuda() {
+  fail("this build of ladder has no CUDA");
+}
+
+std::shared_ptr<void> cpu_allocate(int64_t bytes) {
+  constexpr int64_t kAlignment = 64;
+  LADDER_CHECK(bytes >= 0 && bytes <= INT64_MAX - kAlignment, "cannot allocate {} bytes", bytes);
+  // aligned_alloc wants a multiple of the alignment; at least one line, so that an empty tensor has an
+  // address too.
+  const int64_t rounded = bytes == 0 ? kAlignment : (bytes + kAlignment - 1) / kAlignment * kAlignment;
+  void* memory = std::aligned_alloc(kAlignment, static_cast<size_t>(rounded));
+  LADDER_CHECK(memory != nullptr, "out of memory: {:.1f} MiB wanted on cpu",
+               static_cast<double>(bytes) / (1 << 20));
+  return {memory, std::free};
+}
+
+}  // namespace
 
 std::string device_name(Device device) {
   return device.is_cpu() ? "cpu" : fmt::format("cuda:{}", device.index);
 }
 
 std::shared_ptr<void> device_allocate(Device device, int64_t bytes) {
-  LADDER_CHECK(device.is_cpu(), "this build has no device {}", device_name(device));
-  constexpr int64_t kAlignment = 64;
-  LADDER_CHECK(bytes >= 0 && bytes <= INT64_MAX - kAlignment, "cannot allocate {} bytes", bytes);
-  // aligned_alloc wants a multiple of the alignment; at least one line, so that an empty tensor has an
-  // address too.
-  int64_t rounded = bytes == 0 ? kAlignment : (bytes + kAlignment - 1) / kAlignment * kAlignment;
-  void* memory = std::aligned_alloc(kAlignment, static_cast<size_t>(rounded));
-  LADDER_CHECK(memory != nullptr, "out of memory: {:.1f} MiB wanted on {}",
-               static_cast<double>(bytes) / (1 << 20), device_name(device));
-  return {memory, std::free};
+  if (device.is_cpu()) return cpu_allocate(bytes);
+#ifdef LADDER_CUDA
+  return cuda::allocate(device.index, bytes);
+#else
+  fail_no_cuda();
+#endif
+}
+
+std::shared_ptr<void> pinned_allocate([[maybe_unused]] int64_t bytes) {
+#ifdef LADDER_CUDA
+  return cuda::allocate_pinned(bytes);
+#else
+  fail_no_cuda();
+#endif
+}
+
+void device_copy(void* to, Device to_device, const void* from, Device from_device, int64_t bytes,
+                 [[maybe_unused]] void* stream) {
+  if (to_device.is_cpu() && from_device.is_cpu()) {
+    std::memcpy(to, from, static_cast<size_t>(bytes));
+    return;
+  }
+#ifdef LADDER_CUDA
+  cuda::copy(to, from, bytes, stream);
+#else
+  fail_no_cuda();
+#endif
+}
+
+void device_fill(void* memory, Device device, uint8_t value, int64_t bytes, [[maybe_unused]] void* stream) {
+  if (device.is_cpu()) {
+    std::memset(memory, value, static_cast<size_t>(bytes));
+    return;
+  }
+#ifdef LADDER_CUDA
+  cuda::fill(memory, value, bytes, stream);
+#else
+  fail_no_cuda();
+#endif
+}
+
+void device_synchronize(Device device, [[maybe_unused]] void* stream) {
+  if (device.is_cpu()) return;
+#ifdef LADDER_CUDA
+  cuda::synchronize(stream);
+#endif
+}
+
+int cuda_device_count(std::string* reason) {
+#ifdef LADDER_CUDA
+  return cuda::device_count(reason);
+#else
+  if (reason) *reason = "this build of ladder has no CUDA";
+  return 0;
+#endif
+}
+
+CudaDeviceInfo cuda_device_info([[maybe_unused]] int index) {
+#ifdef LADDER_CUDA
+  return cuda::device_info(index);
+#else
+  fail_no_cuda();
+#endif
 }
 
 }  // namespace ladder
