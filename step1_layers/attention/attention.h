@@ -27,7 +27,7 @@ struct CausalAttentionArgs {
 std::span<const Variant<CausalAttentionArgs>> causal_attention_variants();
 
 // f32, bf16 or f16, all tensors of one dtype, the last dimension dense; softmax and sums in float.
-// Error: shapes or dtypes that do not fit together.
+// Takes scratch from ctx.arena. Error: shapes or dtypes that do not fit together.
 void causal_attention(const OpContext& ctx, const Tensor& q, const Tensor& k, const Tensor& v, double scale,
                       const Tensor& out);
 

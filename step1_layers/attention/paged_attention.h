@@ -32,6 +32,7 @@ std::span<const Variant<PagedAttentionArgs>> paged_attention_variants();
 
 // q, cache and out are f32, bf16 or f16, all of one dtype; sums are in float. q may be a view into the qkv
 // rows. Cache slots at and past seq_lens[s] are never part of a result, whatever they hold.
+// Takes scratch from ctx.arena.
 // Error: shapes or dtypes that do not fit together, a block id outside the cache, a sequence longer than its
 // block table.
 void paged_attention(const OpContext& ctx, const Tensor& q, const KvCacheView& cache,

@@ -18,6 +18,9 @@ struct StoreKvArgs {
 
 std::span<const Variant<StoreKvArgs>> store_kv_variants();
 
+// Error naming `op`, as for store_kv: for operators that contain the store.
+void check_store_kv(const StoreKvArgs& args, std::string_view op);
+
 // k and v may be views into the qkv rows. Rows of one call have different slots. k may have more rows than
 // slot_mapping; the rest are padding. Error: shapes or dtypes that do not fit together, a slot outside the
 // cache.

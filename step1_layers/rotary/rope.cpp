@@ -38,37 +38,37 @@ constexpr Variant<RotaryEmbeddingArgs> kVariants[] = {
         "eight pairs at a time, the angles loaded once for all heads, tokens split among threads"),
 };
 
-void check_positions(const Tensor& positions, const Tensor& table) {
-  if (!positions.device().is_cpu()) return;
-  const int32_t* values = positions.data<int32_t>();
-  for (int64_t i = 0; i < positions.dim(0); ++i)
-    LADDER_CHECK(values[i] >= 0 && values[i] < table.dim(0),
-                 "rotary_embedding: position {} is outside the table of {}", values[i], table.dim(0));
-}
-
 }  // namespace
 
 std::span<const Variant<RotaryEmbeddingArgs>> rotary_embedding_variants() {
   return kVariants;
 }
 
+void check_rotary_embedding(const RotaryEmbeddingArgs& args, std::string_view op) {
+  const Tensor &positions = args.positions, &q = args.q, &k = args.k, &table = args.table;
+  expect_shape(positions, {-1}, op);
+  expect_dtype(positions, DType::i32, op);
+  expect_shape(q, {positions.dim(0), -1, -1}, op);
+  expect_shape(k, {positions.dim(0), -1, q.dim(2)}, op);
+  expect_dtype(k, q.dtype(), op);
+  expect_shape(table, {-1, -1}, op);
+  expect_dtype(table, DType::f32, op);
+  LADDER_CHECK(table.dim(1) % 2 == 0 && table.dim(1) <= q.dim(2),
+               "{}: table: expected an even width of at most {}, got {}", op, q.dim(2), table.str());
+  LADDER_CHECK(q.stride(2) == 1 && k.stride(2) == 1 && table.stride(1) == 1,
+               "{}: the elements of a head must be adjacent", op);
+  if (!positions.device().is_cpu()) return;
+  const int32_t* values = positions.data<int32_t>();
+  for (int64_t i = 0; i < positions.dim(0); ++i)
+    LADDER_CHECK(values[i] >= 0 && values[i] < table.dim(0), "{}: position {} is outside the table of {}", op,
+                 values[i], table.dim(0));
+}
+
 void rotary_embedding(const OpContext& ctx, const Tensor& positions, const Tensor& q, const Tensor& k,
                       const Tensor& table) {
-  expect_shape(positions, {-1}, "rotary_embedding: positions");
-  expect_dtype(positions, DType::i32, "rotary_embedding: positions");
-  expect_shape(q, {positions.dim(0), -1, -1}, "rotary_embedding: q");
-  expect_shape(k, {positions.dim(0), -1, q.dim(2)}, "rotary_embedding: k");
-  expect_dtype(k, q.dtype(), "rotary_embedding: k");
-  expect_shape(table, {-1, -1}, "rotary_embedding: table");
-  expect_dtype(table, DType::f32, "rotary_embedding: table");
-  LADDER_CHECK(table.dim(1) % 2 == 0 && table.dim(1) <= q.dim(2),
-               "rotary_embedding: table: expected an even width of at most {}, got {}", q.dim(2),
-               table.str());
-  LADDER_CHECK(q.stride(2) == 1 && k.stride(2) == 1 && table.stride(1) == 1,
-               "rotary_embedding: the elements of a head must be adjacent");
-  check_positions(positions, table);
-  run_variant<RotaryEmbeddingArgs>("rotary_embedding", rotary_embedding_variants(), ctx,
-                                   {positions, q, k, table});
+  const RotaryEmbeddingArgs args{positions, q, k, table};
+  check_rotary_embedding(args, "rotary_embedding");
+  run_variant<RotaryEmbeddingArgs>("rotary_embedding", rotary_embedding_variants(), ctx, args);
 }
 
 }  // namespace ladder

@@ -43,6 +43,9 @@ struct RotaryEmbeddingArgs {
 
 std::span<const Variant<RotaryEmbeddingArgs>> rotary_embedding_variants();
 
+// Error naming `op`, as for rotary_embedding: for operators that contain the rotation.
+void check_rotary_embedding(const RotaryEmbeddingArgs& args, std::string_view op);
+
 // q and k are f32, bf16 or f16 and may be views into the qkv rows; arithmetic in float, rounded once.
 // Error: shapes or dtypes that do not fit together; a position outside the table.
 void rotary_embedding(const OpContext& ctx, const Tensor& positions, const Tensor& q, const Tensor& k,

@@ -1,0 +1,204 @@
+#include "step1_layers/attention/attention_simd.h"
+
+#include "step1_layers/attention/transpose.h"
+#include "step1_layers/core/simd.h"
+
+namespace ladder::LADDER_ISA {
+
+namespace {
+
+constexpr float kMinusInfinity = -__builtin_inff();
+
+// The register block of the two products: kRows rows by kColumns registers, sized so that the accumulators,
+// one row of b and one value of a fill the register file without spilling (32 registers, or 16).
+#if defined(__AVX512F__)
+constexpr int kRows = 6, kColumns = 4;
+#else
+constexpr int kRows = 6, kColumns = 2;
+#endif
+
+// >>> task 1.7: the two products and the online softmax of one tile of keys
+// c [R, W registers] = (factor ? c * factor : 0) + a [R, depth] b [depth, W registers], each element summed
+// in the order of depth.
+template <int R, int W>
+void multiply_block(const float* a, int64_t a_stride, const float* b, int64_t b_stride, int64_t depth,
+                    const float* factor, float* c, int64_t c_stride) {
+  Vec sums[R][W];
+  for (int r = 0; r < R; ++r)
+    for (int w = 0; w < W; ++w)
+      sums[r][w] = factor ? load(c + r * c_stride + w * kLanes) * broadcast(factor[r]) : zero();
+  for (int64_t i = 0; i < depth; ++i) {
+    Vec row[W];
+    for (int w = 0; w < W; ++w) row[w] = load(b + i * b_stride + w * kLanes);
+    for (int r = 0; r < R; ++r) {
+      const Vec value = broadcast(a[r * a_stride + i]);
+      for (int w = 0; w < W; ++w) sums[r][w] = fma(value, row[w], sums[r][w]);
+    }
+  }
+  for (int r = 0; r < R; ++r)
+    for (int w = 0; w < W; ++w) store(c + r * c_stride + w * kLanes, sums[r][w]);
+}
+
+// The last rows, fewer than kRows.
+template <int R, int W>
+void multiply_rest(int64_t rows, const float* a, int64_t a_stride, const float* b, int64_t b_stride,
+                   int64_t depth, const float* factor, float* c, int64_t c_stride) {
+  if constexpr (R > 0) {
+    if (rows == R)
+      multiply_block<R, W>(a, a_stride, b, b_stride, depth, factor, c, c_stride);
+    else
+      multiply_rest<R - 1, W>(rows, a, a_stride, b, b_stride, depth, factor, c, c_stride);
+  }
+}
+
+template <int W>
+void multiply_columns(int64_t rows, const float* a, int64_t a_stride, const float* b, int64_t b_stride,
+                      int64_t depth, const float* factor, float* c, int64_t c_stride) {
+  int64_t r = 0;
+  for (; r + kRows <= rows; r += kRows)
+    multiply_block<kRows, W>(a + r * a_stride, a_stride, b, b_stride, depth, factor ? factor + r : nullptr,
+                             c + r * c_stride, c_stride);
+  multiply_rest<kRows - 1, W>(rows - r, a + r * a_stride, a_stride, b, b_stride, depth,
+                              factor ? factor + r : nullptr, c + r * c_stride, c_stride);
+}
+
+// c [rows, columns], columns a multiple of kLanes.
+void multiply(int64_t rows, int64_t columns, const float* a, int64_t a_stride, const float* b,
+              int64_t b_stride, int64_t depth, const float* factor, float* c, int64_t c_stride) {
+  int64_t column = 0;
+  for (; column + kColumns * kLanes <= columns; column += kColumns * kLanes)
+    multiply_columns<kColumns>(rows, a, a_stride, b + column, b_stride, depth, factor, c + column, c_stride);
+  for (; column < columns; column += kLanes)
+    multiply_columns<1>(rows, a, a_stride, b + column, b_stride, depth, factor, c + column, c_stride);
+}
+
+inline float exp_of(float x) {
+  float values[kLanes];
+  store(values, exp(broadcast(x)));
+  return values[0];
+}
+
+// Turns one row's scores of a tile into weights relative to the largest score so far, of which the first
+// `valid` count. Returns the factor that brings earlier sums to the new largest score; it is exactly 1 where
+// the tile brought no larger one.
+float softmax_tile(float* scores, int64_t valid, float& largest, float& sum) {
+  for (int64_t j = valid; j < kAttentionTile; ++j) scores[j] = kMinusInfinity;
+  Vec tile_largest = load(scores);
+  for (int64_t j = kLanes; j < kAttentionTile; j += kLanes)
+    tile_largest = max(load(scores + j), tile_largest);
+  const float tile_max = reduce_max(tile_largest);
+  const float updated = tile_max > largest ? tile_max : largest;
+  const float factor = updated == largest ? 1.0f : exp_of(largest - updated);
+  Vec total = zero();
+  for (int64_t j = 0; j < kAttentionTile; j += kLanes) {
+    const Vec weight = exp(load(scores + j) - broadcast(updated));
+    store(scores + j, weight);
+    total = total + weight;
+  }
+  sum = sum * factor + reduce_add(total);
+  largest = updated;
+  return factor;
+}
+// <<< task 1.7
+
+template <class T>
+void copy_scaled(const T* x, int64_t count, float scale, float* out) {
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) store(out + i, load(x + i) * broadcast(scale));
+  if (i < count) store_partial(out + i, load_partial(x + i, count - i) * broadcast(scale), count - i);
+}
+
+// The values of one tile as float rows of `padded` columns, zero past v_dim and past the last key.
+template <class T>
+void copy_values(const T* const* rows, int64_t count, int64_t v_dim, int64_t padded, float* out) {
+  for (int64_t key = 0; key < count; ++key, out += padded) {
+    int64_t i = 0;
+    for (; i + kLanes <= v_dim; i += kLanes) store(out + i, load(rows[key] + i));
+    if (i < v_dim) {
+      store(out + i, load_partial(rows[key] + i, v_dim - i));
+      i += kLanes;
+    }
+    for (; i < padded; i += kLanes) store(out + i, zero());
+  }
+}
+
+template <class T>
+void write_row(const float* values, float sum, int64_t count, T* out) {
+  const Vec inverse = broadcast(1.0f / sum);
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) store(out + i, load(values + i) * inverse);
+  if (i < count) store_partial(out + i, load(values + i) * inverse, count - i);
+}
+
+}  // namespace
+
+template <class T>
+void AttentionKernels::attend(const AttentionWork<T>& work) {
+  const int64_t rows = work.tokens * work.group;
+  const int64_t k_padded = attention_padded(work.k_dim), v_padded = attention_padded(work.v_dim);
+  float* q = work.scratch;
+  float* scores = q + rows * k_padded;
+  float* out = scores + rows * kAttentionTile;
+  float* keys = out + rows * v_padded;               // [k_dim, tile]
+  float* values = keys + kAttentionTile * k_padded;  // [tile, v_padded]
+  float* largest = values + kAttentionTile * v_padded;
+  float* sums = largest + attention_padded(rows);
+  float* factors = sums + attention_padded(rows);
+  float* zeros = factors + attention_padded(rows);
+
+  for (int64_t row = 0; row < rows; ++row) {
+    const T* x = work.q + row / work.group * work.q_token_stride + row % work.group * work.q_head_stride;
+    copy_scaled(x, work.k_dim, work.scale, q + row * k_padded);
+    for (int64_t i = 0; i < v_padded; ++i) out[row * v_padded + i] = 0.0f;
+    largest[row] = kMinusInfinity;
+    sums[row] = 0.0f;
+  }
+  __builtin_memset(zeros, 0, static_cast<size_t>(k_padded + v_padded) * sizeof(float));
+
+  const int64_t num_keys = work.first_position + work.tokens;
+  for (int64_t tile = 0; tile < num_keys; tile += kAttentionTile) {
+    // Keys past the last one are zeros: what lies in their slots is not part of the sequence.
+    const int64_t count = num_keys - tile < kAttentionTile ? num_keys - tile : kAttentionTile;
+    const T* key_rows[kAttentionTile];
+    const T* value_rows[kAttentionTile];
+    for (int64_t j = 0; j < kAttentionTile; ++j) {
+      key_rows[j] = value_rows[j] = reinterpret_cast<const T*>(zeros);
+      if (j >= count) continue;
+      const int64_t block = work.block_table[(tile + j) / work.block_size];
+      const int64_t slot = (tile + j) % work.block_size;
+      key_rows[j] = work.k + block * work.k_block_stride + slot * work.k_slot_stride;
+      value_rows[j] = work.v + block * work.v_block_stride + slot * work.v_slot_stride;
+    }
+    transpose_rows(key_rows, kAttentionTile, work.k_dim, keys);
+    copy_values(value_rows, count, work.v_dim, v_padded, values);
+
+    // Rows before `first` see none of these keys and are left alone.
+    const int64_t first_token = tile > work.first_position ? tile - work.first_position : 0;
+    const int64_t first = first_token * work.group;
+    multiply(rows - first, kAttentionTile, q + first * k_padded, k_padded, keys, kAttentionTile, work.k_dim,
+             nullptr, scores + first * kAttentionTile, kAttentionTile);
+    for (int64_t row = first; row < rows; ++row) {
+      const int64_t visible = work.first_position + row / work.group + 1 - tile;
+      factors[row] =
+          softmax_tile(scores + row * kAttentionTile, visible < kAttentionTile ? visible : kAttentionTile,
+                       largest[row], sums[row]);
+    }
+    multiply(rows - first, v_padded, scores + first * kAttentionTile, kAttentionTile, values, v_padded, count,
+             factors + first, out + first * v_padded, v_padded);
+  }
+
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t token = row / work.group, head = row % work.group;
+    write_row(out + row * v_padded, sums[row], work.v_dim,
+              work.out + token * work.out_token_stride + head * work.out_head_stride);
+    if (work.lse)
+      work.lse[token * work.lse_token_stride + head * work.lse_head_stride] =
+          largest[row] + __builtin_logf(sums[row]);
+  }
+}
+
+template void AttentionKernels::attend<float>(const AttentionWork<float>&);
+template void AttentionKernels::attend<bf16>(const AttentionWork<bf16>&);
+template void AttentionKernels::attend<f16>(const AttentionWork<f16>&);
+
+}  // namespace ladder::LADDER_ISA

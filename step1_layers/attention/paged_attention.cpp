@@ -1,0 +1,132 @@
+// The table of paged_attention.h and its checks.
+#include "step1_layers/attention/paged_attention.h"
+
+#include "step1_layers/attention/attention_fast.h"
+#include "step1_layers/core/simd_rungs.h"
+
+namespace ladder {
+
+void paged_attention_loop(const OpContext&, const PagedAttentionArgs&);  // paged_attention_cpu.cpp
+
+namespace {
+
+template <class Kernels>
+void paged_attention_fast(const OpContext& ctx, const PagedAttentionArgs& args) {
+  const Tensor &q = args.q, &k = args.cache.k, &v = args.cache.v, &out = args.out, &lse = args.lse;
+  const AttentionMetadata& metadata = args.metadata;
+  const int64_t kv_heads = k.dim(2), group = q.dim(1) / kv_heads;
+  const int32_t* starts = metadata.query_start_loc.data<int32_t>();
+  const int32_t* seq_lens = metadata.seq_lens.data<int32_t>();
+  with_float_type(q.dtype(), "paged_attention", [&](auto tag) {
+    using T = decltype(tag);
+    AttentionWork<T> work{};
+    work.q_token_stride = q.stride(0);
+    work.q_head_stride = q.stride(1);
+    work.group = group;
+    work.k = k.data<T>();
+    work.v = v.data<T>();
+    work.k_block_stride = k.stride(0);
+    work.k_slot_stride = k.stride(1);
+    work.v_block_stride = v.stride(0);
+    work.v_slot_stride = v.stride(1);
+    work.block_size = args.cache.block_size();
+    work.k_dim = q.dim(2);
+    work.v_dim = v.dim(3);
+    work.scale = static_cast<float>(args.scale);
+    work.out_token_stride = out.stride(0);
+    work.out_head_stride = out.stride(1);
+    work.lse_token_stride = lse.defined() ? lse.stride(0) : 0;
+    work.lse_head_stride = lse.defined() ? lse.stride(1) : 0;
+    auto for_each_sequence = [&](auto&& fn) {
+      AttentionWork<T> sequence = work;
+      for (int64_t seq = 0; seq < metadata.num_seqs; ++seq) {
+        const int64_t first = starts[seq];
+        sequence.tokens = starts[seq + 1] - first;
+        if (sequence.tokens == 0) continue;
+        sequence.first_position = seq_lens[seq] - sequence.tokens;
+        sequence.q = q.data<T>() + first * q.stride(0);
+        sequence.out = out.data<T>() + first * out.stride(0);
+        sequence.lse = lse.defined() ? lse.data<float>() + first * lse.stride(0) : nullptr;
+        sequence.block_table = metadata.block_tables.data<int32_t>() + seq * metadata.block_tables.stride(0);
+        fn(sequence);
+      }
+    };
+    detail::attend_all<Kernels, T>(ctx, kv_heads, group, work.k_dim, work.v_dim, k.stride(2), v.stride(2),
+                                   for_each_sequence);
+  });
+}
+
+constexpr Variant<PagedAttentionArgs> kVariants[] = {
+    {.name = "loop",
+     .idea = "all scores of a row, then their softmax, then the mix of values; sums in double",
+     .run = paged_attention_loop},
+    LADDER_SIMD_RUNGS(
+        paged_attention_fast, AttentionKernels,
+        "tiles of 64 keys, online softmax, all rows that read a tile share it; split among threads"),
+};
+
+// What the kernels will index, checked once per call: a wrong block id must not become a wild read.
+void check_sequences(const KvCacheView& cache, const AttentionMetadata& metadata) {
+  const int32_t* starts = metadata.query_start_loc.data<int32_t>();
+  const int32_t* seq_lens = metadata.seq_lens.data<int32_t>();
+  LADDER_CHECK(starts[0] == 0 && starts[metadata.num_seqs] == metadata.num_tokens,
+               "paged_attention: query_start_loc must run from 0 to {}", metadata.num_tokens);
+  const int64_t block_size = cache.block_size(), num_blocks = cache.num_blocks();
+  for (int64_t seq = 0; seq < metadata.num_seqs; ++seq) {
+    const int64_t query_len = starts[seq + 1] - starts[seq];
+    LADDER_CHECK(query_len >= 0 && seq_lens[seq] >= query_len,
+                 "paged_attention: sequence {} has {} query rows and {} keys", seq, query_len, seq_lens[seq]);
+    LADDER_CHECK(seq_lens[seq] <= metadata.max_seq_len,
+                 "paged_attention: sequence {} has {} keys, max_seq_len is {}", seq, seq_lens[seq],
+                 metadata.max_seq_len);
+    const int64_t blocks = (seq_lens[seq] + block_size - 1) / block_size;
+    LADDER_CHECK(blocks <= metadata.block_tables.dim(1),
+                 "paged_attention: sequence {} needs {} blocks, its block table has {}", seq, blocks,
+                 metadata.block_tables.dim(1));
+    const int32_t* table = metadata.block_tables.data<int32_t>() + seq * metadata.block_tables.stride(0);
+    for (int64_t i = 0; i < blocks; ++i)
+      LADDER_CHECK(table[i] >= 0 && table[i] < num_blocks,
+                   "paged_attention: sequence {} names block {} of a cache of {}", seq, table[i], num_blocks);
+  }
+}
+
+}  // namespace
+
+std::span<const Variant<PagedAttentionArgs>> paged_attention_variants() {
+  return kVariants;
+}
+
+void paged_attention(const OpContext& ctx, const Tensor& q, const KvCacheView& cache,
+                     const AttentionMetadata& metadata, double scale, const Tensor& out, const Tensor& lse) {
+  expect_shape(q, {-1, -1, cache.k.dim(3)}, "paged_attention: q");
+  expect_shape(cache.v, {cache.k.dim(0), cache.k.dim(1), cache.k.dim(2), -1}, "paged_attention: v cache");
+  expect_shape(out, {-1, q.dim(1), cache.v.dim(3)}, "paged_attention: out");
+  expect_dtype(cache.k, q.dtype(), "paged_attention: k cache");
+  expect_dtype(cache.v, q.dtype(), "paged_attention: v cache");
+  expect_dtype(out, q.dtype(), "paged_attention: out");
+  LADDER_CHECK(q.dim(0) >= metadata.num_tokens && out.dim(0) >= metadata.num_tokens,
+               "paged_attention: {} tokens, but q is {} and out is {}", metadata.num_tokens, q.str(),
+               out.str());
+  LADDER_CHECK(cache.k.dim(2) > 0 && q.dim(1) % cache.k.dim(2) == 0,
+               "paged_attention: {} query heads are no multiple of {} key/value heads", q.dim(1),
+               cache.k.dim(2));
+  LADDER_CHECK(q.stride(2) == 1 && out.stride(2) == 1 && cache.k.stride(3) == 1 && cache.v.stride(3) == 1,
+               "paged_attention: the elements of a head must be adjacent");
+  if (lse.defined()) {
+    expect_shape(lse, {-1, q.dim(1)}, "paged_attention: lse");
+    expect_dtype(lse, DType::f32, "paged_attention: lse");
+    LADDER_CHECK(lse.dim(0) >= metadata.num_tokens, "paged_attention: lse: too few rows, {}", lse.str());
+  }
+  LADDER_CHECK(ctx.arena != nullptr, "paged_attention needs an arena in the context");
+  if (metadata.num_seqs == 0) return;
+  expect_shape(metadata.query_start_loc, {metadata.num_seqs + 1}, "paged_attention: query_start_loc");
+  expect_shape(metadata.seq_lens, {metadata.num_seqs}, "paged_attention: seq_lens");
+  expect_shape(metadata.block_tables, {metadata.num_seqs, -1}, "paged_attention: block_tables");
+  LADDER_CHECK(metadata.block_tables.dim(1) <= 1 || metadata.block_tables.stride(1) == 1,
+               "paged_attention: the entries of a block table must be adjacent");
+  if (ctx.device.is_cpu()) check_sequences(cache, metadata);
+  run_variant<PagedAttentionArgs>("paged_attention", paged_attention_variants(), ctx,
+                                  {q, cache, metadata, scale, out, lse});
+}
+
+}  // namespace ladder

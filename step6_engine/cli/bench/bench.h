@@ -1,0 +1,11 @@
+#pragma once
+// The three measurements of `ladder bench`, each a subcommand of its own.
+#include "step6_engine/cli/commands.h"
+
+namespace ladder {
+
+RunCommand add_bench_throughput(CLI::App& app);
+RunCommand add_bench_latency(CLI::App& app);
+RunCommand add_bench_progression(CLI::App& app);
+
+}  // namespace ladder

@@ -1,0 +1,128 @@
+// ladder bench progression: what each optimisation of the engine is worth, on one small workload.
+#include <algorithm>
+#include <memory>
+
+#include "step1_layers/core/error.h"
+#include "step6_engine/cli/bench/bench.h"
+#include "step6_engine/cli/bench/report.h"
+#include "step6_engine/cli/bench/workload.h"
+#include "step6_engine/cli/flags.h"
+#include "step6_engine/cli/run_requests.h"
+#include "step6_engine/cli/terminal.h"
+
+namespace ladder {
+
+namespace {
+
+struct ProgressionFlags {
+  EngineFlags engine;
+  Workload workload;
+  std::string json;
+};
+
+struct Rung {
+  const char* name;
+  bool one_at_a_time;
+  bool recompute_everything;
+  bool static_batching;
+  bool chunked_prefill;
+  bool prefix_caching;
+};
+
+constexpr Rung kRungs[] = {
+    {"every token recomputed", true, true, false, false, false},
+    {"KV reuse", true, false, false, false, false},
+    {"static batching", false, false, true, false, false},
+    {"continuous batching", false, false, false, false, false},
+    {"chunked prefill", false, false, false, true, false},
+    {"prefix caching", false, false, false, true, true},
+};
+
+EngineOptions options_of(const Rung& rung, EngineOptions options) {
+  if (rung.one_at_a_time) options.runner.max_num_seqs = 1;
+  // Prompts are computed whole until the rung that cuts them: the budget then has to hold the longest
+  // sequence.
+  if (!rung.chunked_prefill) options.runner.max_num_batched_tokens = 0;
+  options.recompute_everything = rung.recompute_everything;
+  options.static_batching = rung.static_batching;
+  options.enable_chunked_prefill = rung.chunked_prefill;
+  options.enable_prefix_caching = rung.prefix_caching;
+  return options;
+}
+
+void run_progression(const ProgressionFlags& flags) {
+  check_report_file(flags.json);
+  EngineOptions options = flags.engine.options();
+  const ModelFolder folder = open_model_folder(options.model);
+  const Workload& workload = flags.workload;
+  const std::vector<Request> requests = make_requests(workload, folder.spec.vocab_size);
+  if (options.runner.max_model_len == 0)
+    options.runner.max_model_len =
+        workload.shared_prefix_len + workload.max_prompt_len + workload.max_output_len;
+
+  std::vector<Measurement> results;
+  int threads = 1;
+  for (const Rung& rung : kRungs) {
+    const EngineOptions of_rung = options_of(rung, options);
+    threads = resolved_runner_config(of_rung, folder.spec).threads;
+    const std::unique_ptr<Engine> engine = load_engine_with_progress(of_rung, folder);
+    results.push_back(measure(*engine, requests, rung.name));
+  }
+  write_report(flags.json, results, threads);
+
+  std::vector<std::vector<std::string>> table{{"", "tok/s", "TTFT", "ITL", "longest ITL", "live KV"}};
+  for (const Measurement& m : results)
+    table.push_back({m.name, fmt::format("{:.1f}", m.output_tokens_per_second()),
+                     format_seconds(mean(m.time_to_first_token)), format_seconds(mean(m.inter_token_latency)),
+                     format_seconds(m.inter_token_latency_max),
+                     fmt::format("{:.0f} %", 100.0 * m.engine.kv_live_share())});
+  write_out(
+      fmt::format(
+          "{} requests at once, {} to {} prompt tokens of which {} are the same in all, {} to {} output "
+          "tokens\n",
+          requests.size(), workload.shared_prefix_len + workload.min_prompt_len,
+          workload.shared_prefix_len + workload.max_prompt_len, workload.shared_prefix_len,
+          workload.min_output_len, workload.max_output_len) +
+      format_table(table) +
+      "tok/s: output tokens per second of all requests. TTFT: mean time to first token, waiting included. "
+      "ITL: mean "
+      "time\nbetween two tokens of a request. live KV: share of the reserved KV slots that hold a token "
+      "still "
+      "needed.\n");
+}
+
+}  // namespace
+
+RunCommand add_bench_progression(CLI::App& app) {
+  auto flags = std::make_shared<ProgressionFlags>();
+  Workload& workload = flags->workload;
+  workload = {.num_requests = 24,
+              .shared_prefix_len = 96,
+              .min_prompt_len = 16,
+              .max_prompt_len = 96,
+              .min_output_len = 8,
+              .max_output_len = 96};
+  const auto add = [&](const char* name, int64_t& value, int64_t least, const char* help) {
+    app.add_option(name, value, help)
+        ->check(in_range(static_cast<double>(least), 1 << 24))
+        ->type_name("N")
+        ->capture_default_str();
+  };
+  add("--num-requests", workload.num_requests, 1, "requests, all there from the start");
+  add("--shared-prefix-len", workload.shared_prefix_len, 0, "tokens that all prompts begin with");
+  add("--min-prompt-len", workload.min_prompt_len, 1, "tokens of a prompt of its own: uniform from this ...");
+  add("--max-prompt-len", workload.max_prompt_len, 1, "... to this");
+  add("--min-output-len", workload.min_output_len, 1, "output lengths are uniform from this ...");
+  add("--max-output-len", workload.max_output_len, 1, "... to this (end tokens are ignored)");
+  app.add_option("--seed", workload.seed, "of lengths, ids and sampling")
+      ->type_name("S")
+      ->capture_default_str();
+  app.add_option("--json", flags->json, "write the results to this file too")->type_name("FILE");
+  RunnerConfig defaults;
+  defaults.max_num_seqs = 8;
+  defaults.max_num_batched_tokens = 64;
+  flags->engine.add(app, defaults, tiny_model_folder());
+  return [flags] { run_progression(*flags); };
+}
+
+}  // namespace ladder

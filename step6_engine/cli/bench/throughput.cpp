@@ -1,0 +1,131 @@
+// ladder bench throughput and latency.
+#include <memory>
+
+#include "step1_layers/core/error.h"
+#include "step6_engine/cli/bench/bench.h"
+#include "step6_engine/cli/bench/report.h"
+#include "step6_engine/cli/bench/workload.h"
+#include "step6_engine/cli/flags.h"
+#include "step6_engine/cli/run_requests.h"
+#include "step6_engine/cli/terminal.h"
+
+namespace ladder {
+
+namespace {
+
+constexpr double kMaxLength = 1 << 24;
+
+struct ThroughputFlags {
+  EngineFlags engine;
+  Workload workload;
+  std::string json;
+};
+
+void run_throughput(const ThroughputFlags& flags) {
+  check_report_file(flags.json);
+  const EngineOptions options = flags.engine.options();
+  const ModelFolder folder = open_model_folder(options.model);
+  const std::vector<Request> requests = make_requests(flags.workload, folder.spec.vocab_size);
+  const int threads = resolved_runner_config(options, folder.spec).threads;
+  const std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
+  const Measurement m = measure(*engine, requests, "throughput");
+  write_report(flags.json, {m}, threads);
+  write_out(format_pairs({
+      {"requests", format_count(m.engine.num_requests_finished)},
+      {"prompt tokens", format_count(m.engine.num_prompt_tokens)},
+      {"output tokens", format_count(m.engine.num_output_tokens)},
+      {"time", format_seconds(m.seconds)},
+      {"output tokens/s", fmt::format("{:.1f}", m.output_tokens_per_second())},
+      {"prompt and output tokens/s", fmt::format("{:.1f}", m.total_tokens_per_second())},
+      {"time to first token, median", format_seconds(percentile(m.time_to_first_token, 0.5))},
+      {"time to first token, 99 %", format_seconds(percentile(m.time_to_first_token, 0.99))},
+      {"inter-token latency, mean", format_seconds(mean(m.inter_token_latency))},
+      {"inter-token latency, longest", format_seconds(m.inter_token_latency_max)},
+      {"most sequences in a step", format_count(m.engine.peak_running)},
+      {"most KV blocks in use", fmt::format("{} of {}", format_count(m.engine.peak_kv_blocks),
+                                            format_count(engine->scheduler().config().num_blocks))},
+      {"preemptions", format_count(m.engine.num_preemptions)},
+      {"share of time in the executor",
+       fmt::format("{:.1f} %", 100.0 * m.engine.execute_seconds / m.engine.step_seconds)},
+  }));
+}
+
+struct LatencyFlags {
+  EngineFlags engine;
+  int64_t prompt_len = 128;
+  int64_t output_len = 128;
+  int64_t repeat = 3;
+  std::string json;
+};
+
+void run_latency(const LatencyFlags& flags) {
+  check_report_file(flags.json);
+  EngineOptions options = flags.engine.options();
+  options.enable_prefix_caching = false;  // every repetition computes its prompt
+  options.runner.max_num_seqs = 1;
+  const ModelFolder folder = open_model_folder(options.model);
+  Workload workload;
+  workload.num_requests = 1;
+  workload.min_prompt_len = workload.max_prompt_len = flags.prompt_len;
+  workload.min_output_len = workload.max_output_len = flags.output_len;
+  workload.temperature = 0.0;
+  const std::vector<Request> requests = make_requests(workload, folder.spec.vocab_size);
+  const int threads = resolved_runner_config(options, folder.spec).threads;
+  const std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
+
+  std::vector<Measurement> results;
+  std::vector<std::vector<std::string>> table{
+      {"run", "time to first token", "prompt tokens/s", "time per token", "longest", "output tokens/s"}};
+  for (int64_t i = 0; i < flags.repeat; ++i) {
+    const Measurement m = measure(*engine, requests, fmt::format("run {}", i + 1));
+    const double first = m.time_to_first_token[0], each = mean(m.inter_token_latency);
+    table.push_back({m.name, format_seconds(first),
+                     fmt::format("{:.1f}", static_cast<double>(flags.prompt_len) / first),
+                     format_seconds(each), format_seconds(m.inter_token_latency_max),
+                     each > 0.0 ? fmt::format("{:.1f}", 1.0 / each) : "-"});
+    results.push_back(m);
+  }
+  write_report(flags.json, results, threads);
+  write_out(fmt::format("{} prompt tokens, {} output tokens\n", flags.prompt_len, flags.output_len) +
+            format_table(table));
+}
+
+}  // namespace
+
+RunCommand add_bench_throughput(CLI::App& app) {
+  auto flags = std::make_shared<ThroughputFlags>();
+  Workload& workload = flags->workload;
+  const auto add = [&](const char* name, int64_t& value, const char* help) {
+    app.add_option(name, value, help)->check(in_range(1, kMaxLength))->type_name("N")->capture_default_str();
+  };
+  add("--num-requests", workload.num_requests, "requests, all there from the start");
+  add("--min-prompt-len", workload.min_prompt_len, "prompt lengths are uniform from this ...");
+  add("--max-prompt-len", workload.max_prompt_len, "... to this");
+  add("--min-output-len", workload.min_output_len, "output lengths are uniform from this ...");
+  add("--max-output-len", workload.max_output_len, "... to this (end tokens are ignored)");
+  app.add_option("--temperature", workload.temperature, "0 is greedy")
+      ->check(in_range(0, 100))
+      ->type_name("T")
+      ->capture_default_str();
+  app.add_option("--seed", workload.seed, "of lengths, ids and sampling")
+      ->type_name("S")
+      ->capture_default_str();
+  app.add_option("--json", flags->json, "write the result to this file too")->type_name("FILE");
+  flags->engine.add(app);
+  return [flags] { run_throughput(*flags); };
+}
+
+RunCommand add_bench_latency(CLI::App& app) {
+  auto flags = std::make_shared<LatencyFlags>();
+  const auto add = [&](const char* name, int64_t& value, const char* help) {
+    app.add_option(name, value, help)->check(in_range(1, kMaxLength))->type_name("N")->capture_default_str();
+  };
+  add("--prompt-len", flags->prompt_len, "tokens of the prompt");
+  add("--output-len", flags->output_len, "tokens to generate");
+  add("--repeat", flags->repeat, "how often");
+  app.add_option("--json", flags->json, "write the results to this file too")->type_name("FILE");
+  flags->engine.add(app);
+  return [flags] { run_latency(*flags); };
+}
+
+}  // namespace ladder

@@ -1,0 +1,26 @@
+#pragma once
+// Requests made of random token ids, the field's common workload: the same seed makes the same requests
+// everywhere.
+#include <cstdint>
+#include <vector>
+
+#include "step6_engine/request.h"
+
+namespace ladder {
+
+struct Workload {
+  int64_t num_requests = 256;
+  int64_t shared_prefix_len = 0;  // tokens that all prompts begin with, on top of their own
+  int64_t min_prompt_len = 100;
+  int64_t max_prompt_len = 1024;
+  int64_t min_output_len = 100;
+  int64_t max_output_len = 1024;
+  double temperature = 0.6;
+  uint64_t seed = 0;
+};
+
+// Lengths uniform in their ranges, ids uniform below min(10000, vocab_size), end tokens ignored. Error: a
+// range that is empty.
+std::vector<Request> make_requests(const Workload& workload, int64_t vocab_size);
+
+}  // namespace ladder

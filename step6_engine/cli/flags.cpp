@@ -1,0 +1,266 @@
+#include "step6_engine/cli/flags.h"
+
+#include <charconv>
+#include <cmath>
+#include <filesystem>
+#include <limits>
+
+#include "step1_layers/core/error.h"
+#include "step6_engine/cli/kernels.h"
+#include "step6_engine/cli/request_lines.h"
+#include "step6_engine/cli/terminal.h"
+
+namespace ladder {
+
+namespace {
+
+// Larger than anything that fits a machine, small enough that products of two do not overflow.
+constexpr double kMaxCount = 1 << 30;
+
+DType parse_dtype(const std::string& name) {
+  if (name == "f32") return DType::f32;
+  if (name == "f16") return DType::f16;
+  return DType::bf16;
+}
+
+}  // namespace
+
+CLI::Validator in_range(double low, double high) {
+  return CLI::Validator(
+      [low, high](std::string& text) -> std::string {
+        double value = 0.0;
+        if (CLI::detail::lexical_cast(text, value) && value >= low && value <= high) return {};
+        return fmt::format("expected a number in [{}, {}], found {}", low, high, text);
+      },
+      "");
+}
+
+int64_t parse_bytes(std::string_view text, std::string_view flag) {
+  const size_t digits = std::min(text.find_first_not_of("0123456789."), text.size());
+  double value = 0.0;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + digits, value);
+  std::string_view unit = text.substr(digits);
+  double scale = -1.0;
+  if (unit.empty() || unit == "B") scale = 1.0;
+  if (unit == "K" || unit == "KiB") scale = 1024.0;
+  if (unit == "M" || unit == "MiB") scale = 1024.0 * 1024.0;
+  if (unit == "G" || unit == "GiB") scale = 1024.0 * 1024.0 * 1024.0;
+  if (unit == "T" || unit == "TiB") scale = 1024.0 * 1024.0 * 1024.0 * 1024.0;
+  if (unit == "KB") scale = 1e3;
+  if (unit == "MB") scale = 1e6;
+  if (unit == "GB") scale = 1e9;
+  const bool number = digits > 0 && error == std::errc() && rest == text.data() + digits;
+  LADDER_CHECK(number && scale > 0.0 && value * scale >= 1.0 && value * scale < 0x1p50,
+               "{}: expected a size like 512MiB or 2GiB, found \"{}\"", flag, text);
+  return static_cast<int64_t>(value * scale);
+}
+
+std::string tiny_model_folder() {
+  const std::filesystem::path tiny = std::filesystem::path("models") / "tinyworld";
+  std::error_code none;
+  std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe", none).parent_path();
+  while (!std::filesystem::is_directory(tiny, none) && folder.has_relative_path()) {
+    if (std::filesystem::is_directory(folder / tiny, none)) return (folder / tiny).string();
+    folder = folder.parent_path();
+  }
+  return tiny.string();
+}
+
+RunnerConfig open_runner_config() {
+  RunnerConfig config;
+  config.max_num_batched_tokens = 0;
+  return config;
+}
+
+void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_default) {
+  runner_ = defaults;
+  model = std::move(model_default);
+  CLI::Option* option =
+      app.add_option("--model", model, "folder with config.json, safetensors and tokenizer.json")
+          ->type_name("DIR");
+  if (model.empty()) {
+    option->required();
+  } else {
+    option->capture_default_str();
+  }
+  const char* group = "How the model is run";
+  app.add_option("--dtype", dtype_, "arithmetic and cache: auto (as config.json says), f32, bf16 or f16")
+      ->check(CLI::IsMember({"auto", "f32", "bf16", "f16"}))
+      ->type_name("TYPE")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--device", device_, "auto or cpu")
+      ->check(CLI::IsMember({"auto", "cpu"}))
+      ->type_name("DEVICE")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--load-format", load_format_, "auto, or dummy: random weights from config.json alone")
+      ->check(CLI::IsMember({"auto", "dummy"}))
+      ->type_name("FORMAT")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--max-num-seqs", runner_.max_num_seqs, "sequences in one step")
+      ->check(in_range(1, 65536))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option(
+         "--max-num-batched-tokens", runner_.max_num_batched_tokens,
+         fmt::format(
+             "tokens computed in one step [{}; the longest sequence where prompts are computed whole]",
+             RunnerConfig{}.max_num_batched_tokens))
+      ->check(in_range(1, kMaxCount))
+      ->type_name("N")
+      ->group(group);
+  app.add_option("--max-model-len", runner_.max_model_len,
+                 "longest sequence, prompt and output [the model's, or what the KV cache holds]")
+      ->check(in_range(1, kMaxCount))
+      ->type_name("N")
+      ->group(group);
+  app.add_option("--block-size", runner_.block_size, "tokens in one KV block")
+      ->check(in_range(1, 4096))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--num-kv-blocks", runner_.num_kv_blocks, "KV blocks [as many as --kv-memory holds]")
+      ->check(in_range(1, kMaxCount))
+      ->type_name("N")
+      ->group(group);
+  app.add_option("--kv-memory", kv_memory_,
+                 "memory for the KV cache, e.g. 512MiB or 2GiB [a share of this machine's]")
+      ->type_name("SIZE")
+      ->group(group);
+  app.add_flag("--no-prefix-caching", no_prefix_caching_, "recompute prompts that begin alike")->group(group);
+  app.add_flag("--no-chunked-prefill", no_chunked_prefill_, "compute every prompt whole, in one step")
+      ->group(group);
+  app.add_flag("--static-batching", static_batching_, "run a batch until all of it is done (a baseline)")
+      ->group(group);
+  app.add_option("--scheduling-policy", policy_, "fcfs (first come, first served) or priority")
+      ->check(CLI::IsMember({"fcfs", "priority"}))
+      ->type_name("POLICY")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--threads", runner_.threads, "threads, of all ranks together [one per core]")
+      ->check(in_range(1, 4096))
+      ->type_name("N")
+      ->group(group);
+  app.add_option("--tensor-parallel-size", runner_.tensor_parallel_size,
+                 "ranks (as threads) that split every layer")
+      ->check(in_range(1, 64))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--kernel", kernels_, "force the kernel of an operator, e.g. matmul=loop; may repeat")
+      ->type_name("OP=NAME")
+      ->allow_extra_args(false)
+      ->group(group);
+}
+
+EngineOptions EngineFlags::options() const {
+  EngineOptions options;
+  options.model = model;
+  if (dtype_ != "auto") options.dtype = parse_dtype(dtype_);
+  options.runner = runner_;
+  options.runner.load_format = load_format_ == "dummy" ? LoadFormat::dummy : LoadFormat::automatic;
+  LADDER_CHECK(runner_.num_kv_blocks == 0 || kv_memory_.empty(),
+               "--num-kv-blocks and --kv-memory say the same thing: expected one of them");
+  if (!kv_memory_.empty()) options.runner.kv_memory = parse_bytes(kv_memory_, "--kv-memory");
+  for (const std::string& kernel : kernels_) {
+    const size_t equals = kernel.find('=');
+    LADDER_CHECK(equals != std::string::npos && equals > 0 && equals + 1 < kernel.size(),
+                 "--kernel: expected operator=variant, found \"{}\"", kernel);
+    options.runner.kernels[kernel.substr(0, equals)] = kernel.substr(equals + 1);
+  }
+  check_forced_kernels(options.runner.kernels);
+  options.policy = parse_scheduling_policy(policy_);
+  options.enable_prefix_caching = !no_prefix_caching_;
+  options.enable_chunked_prefill = !no_chunked_prefill_;
+  options.static_batching = static_batching_;
+  return options;
+}
+
+void SamplingFlags::add(CLI::App& app) {
+  const char* group = "Sampling";
+  constexpr double kMax = std::numeric_limits<int32_t>::max();
+  app.add_option("--max-tokens", params_.max_tokens, "tokens to generate")
+      ->check(in_range(1, kMax))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--temperature", params_.temperature, "0 is greedy")
+      ->check(in_range(0, 100))
+      ->type_name("T")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--top-k", params_.top_k, "keep the K likeliest tokens; 0: all")
+      ->check(in_range(0, kMax))
+      ->type_name("K")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--top-p", params_.top_p, "keep the likeliest tokens that together reach P")
+      ->check(in_range(std::numeric_limits<double>::denorm_min(), 1))
+      ->type_name("P")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--min-p", params_.min_p, "keep tokens at least P times as likely as the likeliest")
+      ->check(in_range(0, 1))
+      ->type_name("P")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--repetition-penalty", params_.repetition_penalty, "over prompt and output; 1: none")
+      ->type_name("R")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--presence-penalty", params_.presence_penalty, "over output, -2 to 2; 0: none")
+      ->check(in_range(-2, 2))
+      ->type_name("R")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--frequency-penalty", params_.frequency_penalty, "over output, -2 to 2; 0: none")
+      ->check(in_range(-2, 2))
+      ->type_name("R")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--seed", seed_, "the same seed gives the same tokens [a new one every time]")
+      ->type_name("S")
+      ->group(group);
+  app.add_option("--n", params_.n, "completions of every prompt")
+      ->check(in_range(1, static_cast<double>(kMaxCompletions)))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+  // allow_extra_args(false) keeps CLI11 from reading "[a,b]" as a list of two.
+  app.add_option("--stop", params_.stop, "end before this text; may repeat")
+      ->type_name("STR")
+      ->expected(1, 4096)
+      ->allow_extra_args(false)
+      ->group(group);
+  app.add_option("--stop-token-ids", stop_token_ids_, "end after one of these tokens, e.g. 1,2")
+      ->type_name("IDS")
+      ->group(group);
+  app.add_flag("--ignore-eos", params_.ignore_eos, "go on after an end token")->group(group);
+  app.add_option("--logprobs", params_.logprobs,
+                 "log probabilities: of the chosen token and of the K likeliest")
+      ->check(in_range(0, static_cast<double>(kMaxLogprobs)))
+      ->type_name("K")
+      ->group(group);
+}
+
+SamplingParams SamplingFlags::params() const {
+  SamplingParams params = params_;
+  LADDER_CHECK(std::isfinite(params.repetition_penalty) && params.repetition_penalty > 0.0,
+               "--repetition-penalty: expected a number above 0, found {}", params.repetition_penalty);
+  if (!seed_.empty()) {
+    uint64_t seed = 0;
+    const auto [rest, error] = std::from_chars(seed_.data(), seed_.data() + seed_.size(), seed);
+    LADDER_CHECK(error == std::errc() && rest == seed_.data() + seed_.size(),
+                 "--seed: expected an integer in [0, 2^64), found \"{}\"", seed_);
+    params.seed = seed;
+  }
+  if (!stop_token_ids_.empty()) params.stop_token_ids = parse_token_ids(stop_token_ids_, "--stop-token-ids");
+  for (const std::string& stop : params.stop)
+    LADDER_CHECK(!stop.empty() && is_utf8(stop), "--stop: expected a text that is not empty, in UTF-8");
+  return params;
+}
+
+}  // namespace ladder

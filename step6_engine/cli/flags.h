@@ -1,0 +1,60 @@
+#pragma once
+// The flags that several commands share.
+#include <CLI/CLI.hpp>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "step3_sequence/sampling_params.h"
+#include "step6_engine/load_engine.h"
+
+namespace ladder {
+
+// The defaults of RunnerConfig, with a token budget that follows from the rest.
+RunnerConfig open_runner_config();
+
+// --model and everything about how it is run. add() declares the flags, options() reads them after parsing.
+class EngineFlags {
+ public:
+  // `model_default`: the folder where --model is not given; none: it must be given.
+  void add(CLI::App& app, RunnerConfig defaults = open_runner_config(), std::string model_default = {});
+  EngineOptions options() const;  // Error naming the flag
+
+  std::string model;
+
+ private:
+  std::string dtype_ = "auto";
+  std::string device_ = "auto";
+  std::string load_format_ = "auto";
+  std::string policy_ = "fcfs";
+  std::string kv_memory_;
+  RunnerConfig runner_;
+  bool no_prefix_caching_ = false;
+  bool no_chunked_prefill_ = false;
+  bool static_batching_ = false;
+  std::vector<std::string> kernels_;
+};
+
+// The flags of SamplingParams.
+class SamplingFlags {
+ public:
+  void add(CLI::App& app);
+  SamplingParams params() const;  // Error naming the flag
+
+ private:
+  SamplingParams params_;
+  std::string seed_;
+  std::string stop_token_ids_;
+};
+
+// models/tinyworld, in this folder or in the checkout that this program lies in.
+std::string tiny_model_folder();
+
+// "512MiB", "2GiB", "1.5G", "4096". Error naming the flag.
+int64_t parse_bytes(std::string_view text, std::string_view flag);
+
+// A flag's number must lie in [low, high]; NaN never does.
+CLI::Validator in_range(double low, double high);
+
+}  // namespace ladder

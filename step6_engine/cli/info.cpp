@@ -1,0 +1,103 @@
+// ladder info: what a model is, and what of it fits this machine.
+#include <memory>
+
+#include "step1_layers/core/cpu_features.h"
+#include "step1_layers/core/error.h"
+#include "step4_runner/memory.h"
+#include "step6_engine/cli/commands.h"
+#include "step6_engine/cli/flags.h"
+#include "step6_engine/cli/kernels.h"
+#include "step6_engine/cli/terminal.h"
+
+namespace ladder {
+
+namespace {
+
+std::string_view rope_name(RopeKind kind) {
+  switch (kind) {
+    case RopeKind::linear:
+      return "linear";
+    case RopeKind::dynamic_ntk:
+      return "dynamic NTK";
+    case RopeKind::yarn:
+      return "YaRN";
+    case RopeKind::llama3:
+      return "llama3";
+    case RopeKind::standard:
+      break;
+  }
+  return "default";
+}
+
+void run_info(const EngineFlags& flags) {
+  const EngineOptions options = flags.options();
+  const ModelFolder folder = open_model_folder(options.model);
+  const DecoderSpec& spec = folder.spec;
+  const RunnerConfig config = resolved_runner_config(options, spec);
+  const MemoryPlan plan = predict_memory(spec, config);
+  const int64_t per_token = kv_bytes_per_token(spec, config);
+  const int64_t slots = config.num_kv_blocks * config.block_size;
+  const int64_t parameters = spec.num_parameters();
+  const int64_t blocks_per_sequence = (config.max_model_len + config.block_size - 1) / config.block_size;
+
+  std::string text =
+      "Model\n" + format_pairs({
+                      {"  architecture", spec.architecture},
+                      {"  parameters", format_count(parameters)},
+                      {"  layers", format_count(spec.num_layers)},
+                      {"  hidden size", format_count(spec.hidden_size)},
+                      {"  MLP size", format_count(spec.intermediate_size)},
+                      {"  heads", fmt::format("{} query, {} key/value, of {}", spec.num_heads,
+                                              spec.num_kv_heads, spec.head_dim)},
+                      {"  vocabulary", fmt::format("{}{}", format_count(spec.vocab_size),
+                                                   spec.tie_word_embeddings ? ", head tied" : "")},
+                      {"  rotary embedding", std::string(rope_name(spec.rope.kind))},
+                      {"  positions", format_count(spec.max_position_embeddings)},
+                      {"  tokenizer", folder.tokenizer ? "tokenizer.json" : "none: token ids only"},
+                  });
+  text +=
+      "\nAs it would run here\n" +
+      format_pairs({
+          {"  dtype", std::string(dtype_name(config.dtype))},
+          {"  processor", fmt::format("{} ({})", cpu_name(), isa_name(cpu_isa()))},
+          {"  threads", format_count(config.threads)},
+          {"  tensor-parallel ranks", format_count(config.tensor_parallel_size)},
+          {"  KV cache per token", format_bytes(per_token)},
+          {"  KV blocks",
+           fmt::format("{} of {} tokens", format_count(config.num_kv_blocks), config.block_size)},
+          {"  tokens in the KV cache", format_count(slots)},
+          {"  longest sequence", format_count(config.max_model_len)},
+          {"  sequences of that length at once", format_count(config.num_kv_blocks / blocks_per_sequence)},
+          {"  sequences in one step, at most", format_count(config.max_num_seqs)},
+          {"  tokens in one step, at most", format_count(config.max_num_batched_tokens)},
+      });
+  const MachineMemory memory = machine_memory();
+  text += "\nMemory at the peak\n" +
+          format_pairs({
+              {"  weights and tables", format_bytes(plan.weights)},
+              {"  KV cache", format_bytes(plan.kv)},
+              {"  activations", format_bytes(plan.activations)},
+              {"  everything else", format_bytes(plan.other)},
+              {"  together", format_bytes(plan.total())},
+              {"  free on this machine",
+               fmt::format("{} of {}", format_bytes(memory.available), format_bytes(memory.total))},
+          });
+  std::vector<std::pair<std::string, std::string>> kernels;
+  for (const OperatorInfo& op : operators()) {
+    const auto forced = config.kernels.find(op.name);
+    kernels.push_back({"  " + std::string(op.name), forced == config.kernels.end()
+                                                        ? default_kernels(op, config.dtype)
+                                                        : forced->second + " (forced)"});
+  }
+  write_out(text + "\nKernels\n" + format_pairs(kernels));
+}
+
+}  // namespace
+
+RunCommand add_info_command(CLI::App& app) {
+  auto flags = std::make_shared<EngineFlags>();
+  flags->add(app);
+  return [flags] { run_info(*flags); };
+}
+
+}  // namespace ladder

@@ -1,0 +1,46 @@
+#pragma once
+// From a folder and a few switches to an engine that is ready to run.
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "step2_model/decoder/decoder_spec.h"
+#include "step2_model/tokenizer/tokenizer.h"
+#include "step4_runner/runner_config.h"
+#include "step6_engine/engine.h"
+
+namespace ladder {
+
+struct EngineOptions {
+  std::filesystem::path model;
+  std::optional<DType> dtype;  // none: what config.json says the weights are
+  // `dtype` is set from the above. max_num_batched_tokens 0: the default, or max_model_len where prompts must
+  // be computed whole.
+  RunnerConfig runner;
+  SchedulingPolicy policy = SchedulingPolicy::fcfs;
+  bool enable_prefix_caching = true;
+  bool enable_chunked_prefill = true;
+  bool static_batching = false;
+  bool recompute_everything = false;
+  // Prompts may fill max_model_len: one more token is sampled, and never computed. For scoring.
+  bool full_length_prompts = false;
+  std::function<void(int64_t done, int64_t total)> progress;  // bytes of weights loaded; may be empty
+};
+
+// What is read of a folder before any weights are.
+struct ModelFolder {
+  DecoderSpec spec;
+  std::shared_ptr<const Tokenizer> tokenizer;  // null: there is no tokenizer.json
+};
+ModelFolder open_model_folder(const std::filesystem::path& folder);  // Error: missing or malformed files
+
+// The runner's configuration with every open question settled. Error: sizes that this model or this machine
+// cannot hold.
+RunnerConfig resolved_runner_config(const EngineOptions& options, const DecoderSpec& spec);
+
+// Loads the weights, allocates the KV cache, warms up.
+std::unique_ptr<Engine> load_engine(const EngineOptions& options, const ModelFolder& folder);
+
+}  // namespace ladder

@@ -1,0 +1,54 @@
+#include "step6_engine/text/stop_strings.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace ladder {
+
+// >>> task 6.2: hold back what may become a stop string, in time linear in the text
+StopStrings::StopStrings(std::vector<std::string> stops) {
+  for (std::string& text : stops) {
+    Stop stop{std::move(text), {}, 0};
+    stop.fallback.resize(stop.text.size() + 1, 0);
+    for (size_t i = 1, border = 0; i < stop.text.size(); ++i) {
+      while (border > 0 && stop.text[i] != stop.text[border])
+        border = static_cast<size_t>(stop.fallback[border]);
+      if (stop.text[i] == stop.text[border]) ++border;
+      stop.fallback[i + 1] = static_cast<int32_t>(border);
+    }
+    stops_.push_back(std::move(stop));
+  }
+}
+
+std::string StopStrings::append(std::string_view piece) {
+  if (matched_) return {};
+  for (char c : piece) {
+    held_ += c;
+    int32_t longest_match = 0;
+    for (Stop& stop : stops_) {
+      int32_t length = stop.length_matched;
+      while (length > 0 && stop.text[static_cast<size_t>(length)] != c)
+        length = stop.fallback[static_cast<size_t>(length)];
+      if (stop.text[static_cast<size_t>(length)] == c) ++length;
+      stop.length_matched = length;
+      if (length == static_cast<int32_t>(stop.text.size())) longest_match = std::max(longest_match, length);
+    }
+    if (longest_match > 0) {
+      matched_ = true;
+      held_.resize(held_.size() - static_cast<size_t>(longest_match));
+      return std::exchange(held_, {});
+    }
+  }
+  size_t keep = 0;
+  for (const Stop& stop : stops_) keep = std::max(keep, static_cast<size_t>(stop.length_matched));
+  std::string certain = held_.substr(0, held_.size() - keep);
+  held_.erase(0, certain.size());
+  return certain;
+}
+
+std::string StopStrings::finish() {
+  return std::exchange(held_, {});
+}
+// <<< task 6.2
+
+}  // namespace ladder

@@ -1,0 +1,232 @@
+// Task 6.1: requests in, tokens out, over an executor without a model.
+#include "step6_engine/engine.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "step1_layers/core/error.h"
+#include "tests/step6_engine/fake_executor.h"
+#include "tests/support/numerics.h"
+
+namespace ladder {
+namespace {
+
+using testing::FakeExecutor;
+
+constexpr int64_t kVocab = 1000;
+
+SchedulerConfig config() {
+  SchedulerConfig config;
+  config.max_num_seqs = 8;
+  config.max_num_batched_tokens = 32;
+  config.max_model_len = 64;
+  config.vocab_size = kVocab;
+  config.block_size = 4;
+  config.num_blocks = 64;
+  config.eos_token_ids = {999};
+  return config;
+}
+
+// Depends on every token and on their number.
+int32_t mixed(const std::vector<int32_t>& token_ids, int64_t) {
+  uint64_t hash = token_ids.size();
+  for (int32_t id : token_ids)
+    hash = hash * 6364136223846793005u + static_cast<uint64_t>(id) + 1442695040888963407u;
+  return static_cast<int32_t>((hash >> 33) % 900);
+}
+
+std::vector<int32_t> expected_tokens(std::vector<int32_t> token_ids, int64_t count) {
+  const size_t prompt = token_ids.size();
+  for (int64_t i = 0; i < count; ++i) token_ids.push_back(mixed(token_ids, 0));
+  return {token_ids.begin() + static_cast<std::ptrdiff_t>(prompt), token_ids.end()};
+}
+
+Engine make_engine(int max_in_flight = 1, SchedulerConfig scheduler = config(),
+                   FakeExecutor::NextToken next = mixed) {
+  return Engine(std::make_unique<FakeExecutor>(std::move(next), max_in_flight), std::move(scheduler),
+                nullptr);
+}
+
+Request request(std::vector<int32_t> prompt, int64_t max_tokens) {
+  Request request;
+  request.prompt_token_ids = std::move(prompt);
+  request.sampling.max_tokens = max_tokens;
+  request.sampling.temperature = 0.0;
+  return request;
+}
+
+class Task6_1_EngineInFlight : public ::testing::TestWithParam<int> {};
+
+TEST_P(Task6_1_EngineInFlight, EveryRequestGetsItsOwnTokensInOrder) {
+  testing::Random random;
+  SCOPED_TRACE(random.describe());
+  Engine engine = make_engine(GetParam());
+  std::vector<Request> requests;
+  for (int i = 0; i < 40; ++i) {
+    std::vector<int32_t> prompt(static_cast<size_t>(random.integer(1, 40)));
+    for (int32_t& id : prompt) id = static_cast<int32_t>(random.integer(0, 3));
+    requests.push_back(request(prompt, random.integer(1, 20)));
+  }
+  const std::vector<RequestOutput> outputs = engine.generate(requests);
+  ASSERT_EQ(outputs.size(), requests.size());
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    EXPECT_EQ(outputs[i].prompt_token_ids, requests[i].prompt_token_ids);
+    ASSERT_EQ(outputs[i].completions.size(), 1u);
+    EXPECT_EQ(outputs[i].completions[0].token_ids,
+              expected_tokens(requests[i].prompt_token_ids, requests[i].sampling.max_tokens));
+    EXPECT_EQ(outputs[i].completions[0].finish_reason, FinishReason::length);
+    EXPECT_FALSE(outputs[i].completions[0].text.has_value());
+    EXPECT_EQ(outputs[i].metrics.num_output_tokens, requests[i].sampling.max_tokens);
+  }
+  EXPECT_FALSE(engine.has_unfinished());
+  EXPECT_EQ(engine.scheduler().blocks().num_used_blocks(), 0);
+  EXPECT_EQ(engine.metrics().num_requests_finished, 40);
+}
+
+TEST_P(Task6_1_EngineInFlight, PreemptionChangesNoToken) {
+  SchedulerConfig scheduler = config();
+  scheduler.num_blocks = 12;
+  Engine engine = make_engine(GetParam(), scheduler);
+  std::vector<Request> requests;
+  for (int32_t i = 0; i < 8; ++i) requests.push_back(request({i, i, i, i, i, i}, 30));
+  const std::vector<RequestOutput> outputs = engine.generate(requests);
+  int64_t preemptions = 0;
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    EXPECT_EQ(outputs[i].completions[0].token_ids, expected_tokens(requests[i].prompt_token_ids, 30));
+    preemptions += outputs[i].metrics.num_preemptions;
+  }
+  EXPECT_GT(preemptions, 0);
+}
+
+TEST_P(Task6_1_EngineInFlight, AnEndTokenEndsAndStaysInTheTokens) {
+  const auto count_up = [](const std::vector<int32_t>& token_ids, int64_t) { return token_ids.back() + 1; };
+  Engine engine = make_engine(GetParam(), config(), count_up);
+  Request stops = request({996}, 20);
+  Request by_id = request({10}, 20);
+  by_id.sampling.stop_token_ids = {13};
+  Request ignores = request({997}, 2);
+  ignores.sampling.ignore_eos = true;
+  const std::vector<RequestOutput> outputs = engine.generate({stops, by_id, ignores});
+  EXPECT_EQ(outputs[0].completions[0].token_ids, (std::vector<int32_t>{997, 998, 999}));
+  EXPECT_EQ(outputs[0].completions[0].finish_reason, FinishReason::stop);
+  EXPECT_EQ(outputs[1].completions[0].token_ids, (std::vector<int32_t>{11, 12, 13}));
+  EXPECT_EQ(outputs[1].completions[0].finish_reason, FinishReason::stop);
+  EXPECT_EQ(outputs[2].completions[0].token_ids, (std::vector<int32_t>{998, 999}));
+  EXPECT_EQ(outputs[2].completions[0].finish_reason, FinishReason::length);
+}
+
+TEST_P(Task6_1_EngineInFlight, UpdatesAddUpToTheOutput) {
+  Engine engine = make_engine(GetParam());
+  Request several = request({1, 2, 3, 4, 5}, 7);
+  several.sampling.n = 3;
+  several.sampling.logprobs = 0;
+  const RequestId id = engine.add_request(several);
+  std::vector<std::vector<int32_t>> seen(3);
+  std::vector<RequestOutput> finished;
+  while (engine.has_unfinished()) {
+    StepResult step = engine.step();
+    for (const CompletionUpdate& update : step.updates) {
+      EXPECT_EQ(update.request, id);
+      auto& tokens = seen[static_cast<size_t>(update.completion)];
+      tokens.insert(tokens.end(), update.token_ids.begin(), update.token_ids.end());
+      EXPECT_EQ(update.finish_reason, tokens.size() == 7 ? FinishReason::length : FinishReason::none);
+    }
+    for (RequestOutput& output : step.finished) finished.push_back(std::move(output));
+  }
+  ASSERT_EQ(finished.size(), 1u);
+  ASSERT_EQ(finished[0].completions.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) {
+    EXPECT_EQ(finished[0].completions[i].token_ids, seen[i]);
+    EXPECT_EQ(finished[0].completions[i].logprobs.size(), 7u);
+  }
+  EXPECT_EQ(finished[0].metrics.num_output_tokens, 21);
+}
+
+TEST_P(Task6_1_EngineInFlight, AbortGivesEverythingBackAndLeavesTheOthersAlone) {
+  Engine engine = make_engine(GetParam());
+  const RequestId taken_back = engine.add_request(request({1, 2, 3, 4, 5}, 50));
+  const RequestId stays = engine.add_request(request({5, 4, 3}, 12));
+  for (int i = 0; i < 3; ++i) engine.step();
+  engine.abort(taken_back);
+  engine.abort(taken_back);  // and again: nothing
+  std::vector<RequestOutput> finished;
+  while (engine.has_unfinished())
+    for (RequestOutput& output : engine.step().finished) finished.push_back(std::move(output));
+  ASSERT_EQ(finished.size(), 1u);
+  EXPECT_EQ(finished[0].request, stays);
+  EXPECT_EQ(finished[0].completions[0].token_ids, expected_tokens({5, 4, 3}, 12));
+  EXPECT_EQ(engine.scheduler().blocks().num_used_blocks(), 0);
+}
+
+TEST_P(Task6_1_EngineInFlight, PromptLogprobsComeOnceForEveryPositionButTheFirst) {
+  SchedulerConfig scheduler = config();
+  scheduler.max_num_batched_tokens = 8;
+  Engine engine = make_engine(GetParam(), scheduler);
+  std::vector<int32_t> prompt(30);
+  std::iota(prompt.begin(), prompt.end(), 0);
+  Request scored = request(prompt, 1);
+  scored.sampling.prompt_logprobs = 0;
+  const std::vector<RequestOutput> outputs = engine.generate({scored, scored});
+  for (const RequestOutput& output : outputs) {
+    ASSERT_EQ(output.prompt_logprobs.size(), 29u);
+    for (size_t i = 0; i < 29; ++i) EXPECT_EQ(output.prompt_logprobs[i].chosen.token_id, prompt[i + 1]);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Depth, Task6_1_EngineInFlight, ::testing::Values(1, 2, 3));
+
+TEST(Task6_1_Engine, ABadRequestIsNamedAndLeavesNothingBehind) {
+  Engine engine = make_engine();
+  const auto message = [&](const Request& bad) -> std::string {
+    try {
+      engine.add_request(bad);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "accepted";
+  };
+  EXPECT_NE(message(request({}, 4)).find("empty"), std::string::npos);
+  EXPECT_NE(message(request({1, kVocab}, 4)).find("1000"), std::string::npos);
+  EXPECT_NE(message(request({1, -1}, 4)).find("-1"), std::string::npos);
+  EXPECT_NE(message(request(std::vector<int32_t>(64, 1), 4)).find("64"), std::string::npos);
+  EXPECT_NE(message(request({1}, 0)).find("max_tokens"), std::string::npos);
+  Request text;
+  text.prompt = "no tokenizer";
+  EXPECT_NE(message(text).find("tokenizer"), std::string::npos);
+  Request stop = request({1}, 4);
+  stop.sampling.stop = {"x"};
+  EXPECT_NE(message(stop).find("tokenizer"), std::string::npos);
+  Request many = request({1}, 4);
+  many.sampling.n = 1000000000;
+  EXPECT_NE(message(many).find("n"), std::string::npos);
+  EXPECT_FALSE(engine.has_unfinished());
+
+  EXPECT_THROW(engine.generate({request({1, 2}, 4), request({}, 4)}), Error);
+  EXPECT_FALSE(engine.has_unfinished());
+  EXPECT_EQ(engine.generate({request({1, 2}, 4)})[0].completions[0].token_ids, expected_tokens({1, 2}, 4));
+}
+
+TEST(Task6_1_Engine, ARequestThatCanNeverFitIsRefused) {
+  SchedulerConfig scheduler = config();
+  scheduler.num_blocks = 4;  // 16 tokens
+  Engine engine = make_engine(1, scheduler);
+  EXPECT_THROW(engine.add_request(request({1, 2, 3, 4}, 14)), Error);
+  EXPECT_EQ(engine.generate({request({1, 2, 3, 4}, 13)})[0].completions[0].token_ids.size(), 13u);
+}
+
+TEST(Task6_3_Engine, CountsCachedTokensAndSteps) {
+  Engine engine = make_engine();
+  const std::vector<int32_t> prompt(21, 7);
+  EXPECT_EQ(engine.generate({request(prompt, 3)})[0].metrics.num_cached_tokens, 0);
+  const RequestOutput warm = engine.generate({request(prompt, 3)})[0];
+  EXPECT_EQ(warm.metrics.num_cached_tokens, 20);
+  EXPECT_EQ(warm.metrics.num_prompt_tokens, 21);
+  EXPECT_EQ(engine.metrics().num_steps, 6);
+  EXPECT_EQ(engine.metrics().num_tokens, 21 + 2 + 1 + 2);
+  EXPECT_GT(engine.metrics().peak_kv_blocks, 5);
+  EXPECT_GE(warm.metrics.time_to_first_token, warm.metrics.queue_seconds);
+}
+
+}  // namespace
+}  // namespace ladder

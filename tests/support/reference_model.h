@@ -1,0 +1,172 @@
+#pragma once
+// The model once more, as plainly as it can be said: double precision, one sequence, no cache, no batch,
+// loops over checkpoint tensors by their checkpoint names. It shares with the engine only what it does not
+// want to judge: reading the files, the config, and the table of rotary angles (which goldens of their own
+// judge). For small models; every kernel, layout and quantization of the engine can be held against it.
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "step1_layers/core/error.h"
+#include "step1_layers/rotary/rope.h"
+#include "step2_model/checkpoint/checkpoint.h"
+#include "step2_model/model.h"
+#include "tests/support/numerics.h"
+
+namespace ladder::testing {
+
+class ReferenceModel {
+ public:
+  using Row = std::vector<double>;
+
+  explicit ReferenceModel(const std::filesystem::path& directory, int64_t max_model_len = 0)
+      : spec_(load_decoder_spec(directory)) {
+    const Checkpoint checkpoint(directory);
+    for (const Checkpoint::Entry& entry : checkpoint.entries()) {
+      std::string name = entry.info->name;
+      if (name.rfind("model.", 0) == 0) name = name.substr(6);
+      weights_[name] = to_double(entry.tensor());
+    }
+    const RopeFrequencies rope =
+        rope_frequencies(spec_.rope, max_model_len > 0 ? max_model_len : spec_.max_position_embeddings);
+    inv_freq_ = rope.inv_freq;
+    attention_factor_ = rope.attention_factor;
+  }
+
+  const DecoderSpec& spec() const { return spec_; }
+  // Replaces a weight, by its checkpoint name without "model.": to see what a quantized one would do.
+  Row& weight(const std::string& name) { return weights_.at(name); }
+
+  // logits[position][token]
+  std::vector<Row> logits(std::span<const int32_t> token_ids) const {
+    const int64_t hidden = spec_.hidden_size;
+    std::vector<Row> x;
+    for (const int32_t id : token_ids) {
+      const double* row = weights_.at("embed_tokens.weight").data() + id * hidden;
+      x.emplace_back(row, row + hidden);
+    }
+    for (int64_t layer = 0; layer < spec_.num_layers; ++layer) run_layer(layer, x);
+    const Row& head = weights_.at(spec_.tie_word_embeddings ? "embed_tokens.weight" : "lm_head.weight");
+    std::vector<Row> result;
+    for (const Row& row : x)
+      result.push_back(multiply(head, {}, norm(row, weights_.at("norm.weight")), spec_.vocab_size));
+    return result;
+  }
+
+ private:
+  static Row multiply(const Row& weight, const Row& bias, const Row& x, int64_t rows) {
+    Row out(static_cast<size_t>(rows));
+    for (size_t i = 0; i < out.size(); ++i) {
+      double sum = bias.empty() ? 0.0 : bias[i];
+      for (size_t k = 0; k < x.size(); ++k) sum += weight[i * x.size() + k] * x[k];
+      out[i] = sum;
+    }
+    return out;
+  }
+
+  Row project(const std::string& name, const Row& x) const {
+    const Row& weight = weights_.at(name + ".weight");
+    const auto bias = weights_.find(name + ".bias");
+    return multiply(weight, bias == weights_.end() ? Row{} : bias->second, x,
+                    static_cast<int64_t>(weight.size() / x.size()));
+  }
+
+  Row norm(const Row& x, const Row& gains) const {
+    double sum = 0;
+    for (const double value : x) sum += value * value;
+    const double scale = 1.0 / std::sqrt(sum / static_cast<double>(x.size()) + spec_.rms_norm_eps);
+    Row out(x.size());
+    for (size_t i = 0; i < x.size(); ++i) out[i] = x[i] * scale * gains[i];
+    return out;
+  }
+
+  // Norms (where the model has them) and rotates every head of a row.
+  void norm_and_rotate(Row& heads, int64_t position, const std::string& norm_name) const {
+    const auto width = static_cast<size_t>(spec_.head_dim), half = inv_freq_.size();
+    for (size_t head = 0; head < heads.size(); head += width) {
+      if (spec_.qk_norm) {
+        const Row part(heads.begin() + static_cast<int64_t>(head),
+                       heads.begin() + static_cast<int64_t>(head + width));
+        const Row normed = norm(part, weights_.at(norm_name));
+        std::copy(normed.begin(), normed.end(), heads.begin() + static_cast<int64_t>(head));
+      }
+      for (size_t i = 0; i < half; ++i) {
+        // The angle is rounded to f32 as transformers does it: far out, that is what the model was run with.
+        const float angle = static_cast<float>(position) * inv_freq_[i];
+        const double c = std::cos(static_cast<double>(angle)) * attention_factor_;
+        const double s = std::sin(static_cast<double>(angle)) * attention_factor_;
+        const double a = heads[head + i], b = heads[head + i + half];
+        heads[head + i] = a * c - b * s;
+        heads[head + i + half] = b * c + a * s;
+      }
+    }
+  }
+
+  Row attend(const Row& q, const std::vector<Row>& keys, const std::vector<Row>& values,
+             size_t num_keys) const {
+    const auto width = static_cast<size_t>(spec_.head_dim);
+    const auto group = static_cast<size_t>(spec_.num_heads / spec_.num_kv_heads);
+    Row out(q.size());
+    for (size_t head = 0; head < q.size() / width; ++head) {
+      const size_t at = head * width, kv = head / group * width;
+      Row scores(num_keys);
+      double largest = -INFINITY, total = 0;
+      for (size_t j = 0; j < num_keys; ++j) {
+        for (size_t i = 0; i < width; ++i) scores[j] += q[at + i] * keys[j][kv + i];
+        scores[j] /= std::sqrt(static_cast<double>(width));
+        largest = std::max(largest, scores[j]);
+      }
+      for (double& score : scores) total += score = std::exp(score - largest);
+      for (size_t j = 0; j < num_keys; ++j)
+        for (size_t i = 0; i < width; ++i) out[at + i] += scores[j] / total * values[j][kv + i];
+    }
+    return out;
+  }
+
+  double activation(double x) const {
+    switch (spec_.activation) {
+      case MlpActivation::silu:
+        return x / (1 + std::exp(-x));
+      case MlpActivation::gelu:
+        return 0.5 * x * (1 + std::erf(x / std::sqrt(2.0)));
+      case MlpActivation::gelu_tanh:
+        return 0.5 * x * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+    }
+    return 0;
+  }
+
+  void run_layer(int64_t index, std::vector<Row>& x) const {
+    const std::string layer = "layers." + std::to_string(index) + ".";
+    const std::string attention = layer + "self_attn.", mlp = layer + "mlp.";
+    std::vector<Row> keys, values;
+    for (size_t t = 0; t < x.size(); ++t) {
+      const Row normed = norm(x[t], weights_.at(layer + "input_layernorm.weight"));
+      Row q = project(attention + "q_proj", normed);
+      keys.push_back(project(attention + "k_proj", normed));
+      values.push_back(project(attention + "v_proj", normed));
+      norm_and_rotate(q, static_cast<int64_t>(t), attention + "q_norm.weight");
+      norm_and_rotate(keys.back(), static_cast<int64_t>(t), attention + "k_norm.weight");
+      add(x[t], project(attention + "o_proj", attend(q, keys, values, t + 1)));
+
+      const Row second = norm(x[t], weights_.at(layer + "post_attention_layernorm.weight"));
+      Row gate = project(mlp + "gate_proj", second);
+      const Row up = project(mlp + "up_proj", second);
+      for (size_t i = 0; i < gate.size(); ++i) gate[i] = activation(gate[i]) * up[i];
+      add(x[t], project(mlp + "down_proj", gate));
+    }
+  }
+
+  static void add(Row& x, const Row& y) {
+    for (size_t i = 0; i < x.size(); ++i) x[i] += y[i];
+  }
+
+  DecoderSpec spec_;
+  std::map<std::string, Row> weights_;
+  std::vector<float> inv_freq_;
+  double attention_factor_ = 1.0;
+};
+
+}  // namespace ladder::testing
