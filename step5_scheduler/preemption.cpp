@@ -28,7 +28,7 @@ void Scheduler::preempt_last() {
   running_.pop_back();
   release_blocks(sequence);
   sequence.num_computed_tokens = 0;
-  sequence.prefix.num_indexed_blocks = 0;
+  sequence.prefix.forget_table();
   sequence.status = SequenceStatus::preempted;
   ++sequence.num_preemptions;
   ++totals_.num_preemptions;

@@ -101,6 +101,7 @@ bool Scheduler::find_shared_blocks(Sequence& sequence, BlockTable& shared) {
     if (sibling == nullptr || sibling->status != SequenceStatus::running) continue;
     if (sibling->num_computed_tokens >= num_sharable_blocks * config_.block_size) {
       shared.assign(sibling->block_table.begin(), sibling->block_table.begin() + num_sharable_blocks);
+      sequence.prefix.forget_table();
       return true;
     }
     sibling_computes = true;

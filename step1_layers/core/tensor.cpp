@@ -227,7 +227,8 @@ void expect_shape(const Tensor& tensor, std::initializer_list<int64_t> dims, std
   int i = 0;
   for (int64_t size : dims) {
     if (!equal) break;
-    equal = size == -1 || size == tensor.dim(i++);
+    equal = size == -1 || size == tensor.dim(i);
+    ++i;
   }
   LADDER_CHECK(equal, "{}: expected shape [{}], got {}", what, fmt::join(dims, ", "), tensor.str());
 }

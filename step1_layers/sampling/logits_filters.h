@@ -29,7 +29,7 @@ std::span<const Variant<LogitsFilterArgs>> mask_min_p_variants();
 std::span<const Variant<LogitsFilterArgs>> mask_top_k_variants();
 std::span<const Variant<LogitsFilterArgs>> mask_top_p_variants();
 
-// Error: shapes or dtypes that do not fit together.
+// Scratch comes from ctx.arena. Error: shapes or dtypes that do not fit together.
 void apply_temperature(const OpContext& ctx, const Tensor& logits, const Tensor& temperature);  // 0 or 1: off
 void mask_min_p(const OpContext& ctx, const Tensor& logits, const Tensor& min_p);               // <= 0: off
 void mask_top_k(const OpContext& ctx, const Tensor& logits,

@@ -27,39 +27,34 @@ void HashPrefixIndex::match(PrefixKey& key, std::span<const int32_t> token_ids, 
                             std::vector<int32_t>& block_ids) {
   block_ids.clear();
   key.num_indexed_blocks = 0;
-  uint64_t parent_entry = 0;
+  key.last_entry = 0;
   for (int64_t i = 0; i < max_blocks; ++i) {
-    const int32_t block_id =
-        find(key, hash_of(key, token_ids, i), parent_entry, token_ids.subspan(i * block_size_, block_size_));
+    const int32_t block_id = find(key, hash_of(key, token_ids, i), key.last_entry,
+                                  token_ids.subspan(i * block_size_, block_size_));
     if (block_id < 0) break;
     block_ids.push_back(block_id);
-    parent_entry = blocks_[block_id].entry;
     key.num_indexed_blocks = i + 1;
-    key.last_block_id = block_id;
-    key.last_entry = parent_entry;
+    key.last_entry = blocks_[block_id].entry;
   }
 }
 
 void HashPrefixIndex::insert(PrefixKey& key, std::span<const int32_t> token_ids,
                              std::span<const int32_t> block_table, int64_t num_full_blocks) {
-  // The block that the chain went on from may have been evicted: another sequence's, of the same content as
-  // one of ours. Then the chain is followed again from its root, and our own block takes its place.
-  if (key.num_indexed_blocks > 0 && blocks_[key.last_block_id].entry != key.last_entry)
-    key.num_indexed_blocks = 0;
-  uint64_t parent_entry = key.num_indexed_blocks > 0 ? key.last_entry : 0;
-  for (int64_t i = key.num_indexed_blocks; i < num_full_blocks; ++i) {
+  if (key.num_indexed_blocks == 0) key.last_entry = 0;
+  for (; key.num_indexed_blocks < num_full_blocks; ++key.num_indexed_blocks) {
+    const int64_t i = key.num_indexed_blocks;
     const std::span<const int32_t> tokens = token_ids.subspan(i * block_size_, block_size_);
     const BlockHash& hash = hash_of(key, token_ids, i);
-    int32_t block_id = find(key, hash, parent_entry, tokens);
-    if (block_id < 0) {
-      block_id = block_table[i];
-      if (contains(block_id)) erase(block_id);  // under a parent that is gone: nobody could find it
-      put(key, block_id, hash, parent_entry, tokens);
+    const int32_t same = find(key, hash, key.last_entry, tokens);
+    const uint64_t entry = same >= 0 ? blocks_[same].entry : ++num_entries_;
+    if (!contains(block_table[i])) {  // a sibling's block may be indexed already
+      const bool first = key.last_entry == 0;
+      put(block_table[i],
+          {hash, entry, key.last_entry, first ? key.salt : std::string(),
+           first ? key.adapter : std::string()},
+          tokens);
     }
-    parent_entry = blocks_[block_id].entry;
-    key.num_indexed_blocks = i + 1;
-    key.last_block_id = block_id;
-    key.last_entry = parent_entry;
+    key.last_entry = entry;
   }
 }
 
@@ -76,16 +71,8 @@ int32_t HashPrefixIndex::find(const PrefixKey& key, const BlockHash& hash, uint6
   return -1;
 }
 
-void HashPrefixIndex::put(const PrefixKey& key, int32_t block_id, const BlockHash& hash,
-                          uint64_t parent_entry, std::span<const int32_t> tokens) {
-  IndexedBlock& block = blocks_[block_id];
-  block.hash = hash;
-  block.entry = ++last_entry_;
-  block.parent_entry = parent_entry;
-  if (parent_entry == 0) {
-    block.salt = key.salt;
-    block.adapter = key.adapter;
-  }
+void HashPrefixIndex::put(int32_t block_id, IndexedBlock block, std::span<const int32_t> tokens) {
+  blocks_[block_id] = std::move(block);
   std::copy(tokens.begin(), tokens.end(), tokens_.begin() + block_id * block_size_);
   uint64_t slot = home(block_id);
   while (slots_[slot] >= 0) slot = (slot + 1) & mask_;

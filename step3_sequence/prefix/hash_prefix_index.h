@@ -3,10 +3,14 @@
 // vllm/v1/core/block_pool.py).
 //
 // A hash table from block hash to block number, open addressing, so that a look-up is one or two cache lines
-// and nothing is allocated. An equal hash is not believed: a hit also needs the same tokens, under the same
-// parent. Each indexing of a block gets a number of its own, an entry; a block's parent is an entry, and the
+// and nothing is allocated. An equal hash is not believed: a hit also needs the same tokens after the same
+// parent. Content is numbered when it is first indexed, and a block's parent is such a number, an entry; the
 // parent of a first block is its salt and adapter, letter for letter. A hit is therefore right by comparison
 // alone, whatever the hash function does; the hash only says where to look.
+//
+// Two sequences that compute the same block at the same time both keep theirs: two blocks of one entry. All
+// full blocks of a sequence are thus indexed, and a block is never the only way to a block that outlives it:
+// who holds a block holds one for each entry before it, and gives it back before those.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -31,7 +35,7 @@ class HashPrefixIndex final : public PrefixIndex {
  private:
   struct IndexedBlock {
     BlockHash hash;
-    uint64_t entry = 0;         // 0: not indexed
+    uint64_t entry = 0;         // number of its content; 0: not indexed
     uint64_t parent_entry = 0;  // 0: a first block, of this salt and adapter
     std::string salt, adapter;
   };
@@ -39,8 +43,7 @@ class HashPrefixIndex final : public PrefixIndex {
   const BlockHash& hash_of(PrefixKey& key, std::span<const int32_t> token_ids, int64_t index);
   int32_t find(const PrefixKey& key, const BlockHash& hash, uint64_t parent_entry,
                std::span<const int32_t> tokens) const;  // -1: none
-  void put(const PrefixKey& key, int32_t block_id, const BlockHash& hash, uint64_t parent_entry,
-           std::span<const int32_t> tokens);
+  void put(int32_t block_id, IndexedBlock block, std::span<const int32_t> tokens);
   uint64_t home(int32_t block_id) const { return blocks_[block_id].hash.words[0] & mask_; }
 
   int64_t block_size_ = 0;
@@ -49,7 +52,7 @@ class HashPrefixIndex final : public PrefixIndex {
   std::vector<int32_t> tokens_;       // [num_blocks, block_size]
   std::vector<int32_t> slots_;        // the hash table: block numbers, -1: empty; at most half full
   uint64_t mask_ = 0;
-  uint64_t last_entry_ = 0;
+  uint64_t num_entries_ = 0;
   int64_t size_ = 0;
 };
 

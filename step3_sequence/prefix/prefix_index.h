@@ -21,9 +21,11 @@ struct PrefixKey {
   std::string adapter;  // keys and values depend on the adapter too
 
   std::vector<BlockHash> block_hashes;  // the root's, then those of the first full blocks, as far as needed
-  int64_t num_indexed_blocks = 0;       // leading blocks known to be in the index ...
-  int32_t last_block_id = -1;           // ... the last of which was this block ...
-  uint64_t last_entry = 0;              // ... as this entry
+  int64_t num_indexed_blocks = 0;       // leading blocks of the sequence's table that are in the index
+  uint64_t last_entry = 0;              // the entry of the last of them
+
+  // The table was given up, or filled from elsewhere than a match.
+  void forget_table() { num_indexed_blocks = 0; }
 };
 
 class PrefixIndex {
@@ -34,8 +36,9 @@ class PrefixIndex {
   virtual void match(PrefixKey& key, std::span<const int32_t> token_ids, int64_t max_blocks,
                      std::vector<int32_t>& block_ids) = 0;
 
-  // The first `num_full_blocks` blocks of `block_table` hold the prefix of `token_ids`. Content that is
-  // indexed already keeps the block it has: a table is never rewritten, and the second copy stays unindexed.
+  // The first `num_full_blocks` blocks of `block_table`, which are held, hold the prefix of `token_ids`.
+  // Content that other blocks hold already gets one more block: a table is never rewritten, and nothing is
+  // freed.
   virtual void insert(PrefixKey& key, std::span<const int32_t> token_ids,
                       std::span<const int32_t> block_table, int64_t num_full_blocks) = 0;
 

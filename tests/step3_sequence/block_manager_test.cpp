@@ -1,0 +1,85 @@
+#include "step3_sequence/block/block_manager.h"
+
+#include <gtest/gtest.h>
+
+#include "step1_layers/core/error.h"
+
+namespace ladder {
+namespace {
+
+using Ids = std::vector<int32_t>;
+
+TEST(Task3_3_BlockManager, GivesBlocksAsTokensNeedThem) {
+  BlockManager blocks(4, 16);
+  BlockTable table;
+  EXPECT_TRUE(blocks.append(table, 1));
+  EXPECT_EQ(table, (Ids{0}));
+  EXPECT_TRUE(blocks.append(table, 16));  // still fits
+  EXPECT_EQ(table, (Ids{0}));
+  EXPECT_TRUE(blocks.append(table, 17));
+  EXPECT_EQ(table, (Ids{0, 1}));
+  EXPECT_EQ(blocks.num_free_blocks(), 2);
+  EXPECT_EQ(blocks.num_used_blocks(), 2);
+  EXPECT_EQ(blocks.ref_count(1), 1);
+}
+
+TEST(Task3_3_BlockManager, ChangesNothingWhenTheRoomIsTooSmall) {
+  BlockManager blocks(3, 4);
+  BlockTable table;
+  EXPECT_TRUE(blocks.append(table, 4));
+  EXPECT_FALSE(blocks.append(table, 17));
+  EXPECT_EQ(table, (Ids{0}));
+  EXPECT_EQ(blocks.free_list().ids(), (Ids{1, 2}));
+  BlockTable other;
+  EXPECT_FALSE(blocks.allocate(other, table, 16));
+  EXPECT_TRUE(other.empty());
+  EXPECT_EQ(blocks.ref_count(0), 1);
+  EXPECT_FALSE(blocks.allocate(other, {}, 1, 12)) << "12 tokens are to be reserved, 8 fit";
+  EXPECT_TRUE(blocks.allocate(other, {}, 1, 8));
+  EXPECT_EQ(other, (Ids{1}));
+}
+
+TEST(Task3_3_BlockManager, SharesFullBlocksOfACommonPrefix) {
+  BlockManager blocks(8, 4);
+  BlockTable parent, child;
+  ASSERT_TRUE(blocks.append(parent, 10));  // two full blocks and a partial one
+  ASSERT_TRUE(blocks.allocate(child, std::span(parent).first(2), 10));
+  EXPECT_EQ(child, (Ids{0, 1, 3}));
+  EXPECT_EQ(blocks.ref_count(0), 2);
+  EXPECT_EQ(blocks.ref_count(1), 2);
+  EXPECT_EQ(blocks.ref_count(2), 1);
+  EXPECT_EQ(blocks.num_used_blocks(), 4) << "a shared block is used once";
+  blocks.free(parent);
+  EXPECT_EQ(blocks.ref_count(0), 1);
+  EXPECT_EQ(blocks.num_used_blocks(), 3) << "the child keeps what it shares";
+  blocks.free(child);
+  EXPECT_EQ(blocks.num_free_blocks(), 8);
+}
+
+TEST(Task3_3_BlockManager, BlocksWithoutContentAreTakenAgainFirst) {
+  BlockManager blocks(5, 4);
+  BlockTable table;
+  ASSERT_TRUE(blocks.append(table, 12));
+  blocks.free(table);
+  EXPECT_TRUE(table.empty());
+  EXPECT_EQ(blocks.free_list().ids(), (Ids{0, 1, 2, 3, 4}));
+  ASSERT_TRUE(blocks.append(table, 4));
+  EXPECT_EQ(table, (Ids{0}));
+}
+
+TEST(Task3_3_BlockManager, NoticesABlockThatIsGivenBackTwice) {
+  BlockManager blocks(2, 4);
+  BlockTable table;
+  ASSERT_TRUE(blocks.append(table, 4));
+  BlockTable copy = table;
+  blocks.free(table);
+  EXPECT_THROW(blocks.free(copy), Error);
+}
+
+TEST(Task3_3_BlockManager, RefusesSizesThatMakeNoSense) {
+  EXPECT_THROW(BlockManager(0, 16), Error);
+  EXPECT_THROW(BlockManager(4, 0), Error);
+}
+
+}  // namespace
+}  // namespace ladder

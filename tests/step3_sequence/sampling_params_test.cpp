@@ -1,0 +1,103 @@
+#include "step3_sequence/sampling_params.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <functional>
+#include <limits>
+
+#include "step1_layers/core/error.h"
+
+namespace ladder {
+namespace {
+
+constexpr int64_t kVocab = 100;
+constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// One field changed; the error must be one line that names it.
+void expect_error(const std::string& name, const std::function<void(SamplingParams&)>& change) {
+  SamplingParams params;
+  change(params);
+  try {
+    validate_sampling_params(params, kVocab);
+    ADD_FAILURE() << name << ": accepted";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr(name));
+    EXPECT_THAT(error.what(), testing::Not(testing::HasSubstr("\n")));
+  }
+}
+
+void expect_fine(const std::function<void(SamplingParams&)>& change) {
+  SamplingParams params;
+  change(params);
+  EXPECT_NO_THROW(validate_sampling_params(params, kVocab));
+}
+
+TEST(Task3_1_SamplingParams, DefaultsAreValid) {
+  expect_fine([](SamplingParams&) {});
+}
+
+TEST(Task3_1_SamplingParams, RefusesNumbersThatAreNone) {
+  expect_error("temperature", [](SamplingParams& p) { p.temperature = kNan; });
+  expect_error("temperature", [](SamplingParams& p) { p.temperature = kInfinity; });
+  expect_error("top_p", [](SamplingParams& p) { p.top_p = kNan; });
+  expect_error("min_p", [](SamplingParams& p) { p.min_p = kNan; });
+  expect_error("repetition_penalty", [](SamplingParams& p) { p.repetition_penalty = kNan; });
+  expect_error("repetition_penalty", [](SamplingParams& p) { p.repetition_penalty = kInfinity; });
+  expect_error("presence_penalty", [](SamplingParams& p) { p.presence_penalty = kNan; });
+  expect_error("frequency_penalty", [](SamplingParams& p) { p.frequency_penalty = -kInfinity; });
+}
+
+TEST(Task3_1_SamplingParams, RefusesWhatLiesOutOfRangeAndTakesTheEnds) {
+  expect_error("temperature", [](SamplingParams& p) { p.temperature = -0.1; });
+  expect_fine([](SamplingParams& p) { p.temperature = 0; });
+  expect_error("top_p", [](SamplingParams& p) { p.top_p = 0; });
+  expect_error("top_p", [](SamplingParams& p) { p.top_p = 1.01; });
+  expect_fine([](SamplingParams& p) { p.top_p = 0.01; });
+  expect_error("min_p", [](SamplingParams& p) { p.min_p = -0.01; });
+  expect_error("min_p", [](SamplingParams& p) { p.min_p = 1.01; });
+  expect_fine([](SamplingParams& p) { p.min_p = 1; });
+  expect_error("top_k", [](SamplingParams& p) { p.top_k = -1; });
+  expect_error("repetition_penalty", [](SamplingParams& p) { p.repetition_penalty = 0; });
+  expect_error("presence_penalty", [](SamplingParams& p) { p.presence_penalty = 2.5; });
+  expect_fine([](SamplingParams& p) { p.presence_penalty = -2; });
+  expect_error("frequency_penalty", [](SamplingParams& p) { p.frequency_penalty = -2.5; });
+  expect_error("max_tokens", [](SamplingParams& p) { p.max_tokens = 0; });
+  expect_error("max_tokens", [](SamplingParams& p) { p.max_tokens = -5; });
+  expect_fine([](SamplingParams& p) { p.max_tokens = std::numeric_limits<int64_t>::max(); });
+  expect_error("logprobs", [](SamplingParams& p) { p.logprobs = -2; });
+  expect_error("logprobs", [](SamplingParams& p) { p.logprobs = kMaxLogprobs + 1; });
+  expect_fine([](SamplingParams& p) { p.logprobs = kMaxLogprobs; });
+  expect_error("prompt_logprobs", [](SamplingParams& p) { p.prompt_logprobs = kMaxLogprobs + 1; });
+}
+
+// CVE-2026-34756: n was a way to ask for any amount of memory.
+TEST(Task3_1_SamplingParams, RefusesNoneAndABillionCompletions) {
+  for (const int64_t n :
+       {int64_t{0}, int64_t{-1}, kMaxCompletions + 1, int64_t{1000000000}, int64_t{1} << 31})
+    expect_error("n must", [n](SamplingParams& p) { p.n = n; });
+  expect_fine([](SamplingParams& p) { p.n = kMaxCompletions; });
+}
+
+// vLLM #44968: such an id reached the GPU and took the engine down.
+TEST(Task3_1_SamplingParams, RefusesStopIdsOutsideTheVocabulary) {
+  for (const int32_t id : {-1, static_cast<int32_t>(kVocab), std::numeric_limits<int32_t>::max(),
+                           std::numeric_limits<int32_t>::min()})
+    expect_error("stop_token_ids", [id](SamplingParams& p) { p.stop_token_ids = {0, id}; });
+  expect_fine([](SamplingParams& p) { p.stop_token_ids = {0, kVocab - 1}; });
+}
+
+TEST(Task3_1_SamplingParams, BoundsTheStopLists) {
+  expect_error("stop", [](SamplingParams& p) { p.stop.assign(kMaxStopStrings + 1, "x"); });
+  expect_error("stop", [](SamplingParams& p) { p.stop = {""}; });
+  expect_error("stop", [](SamplingParams& p) { p.stop = {std::string(kMaxStopStringBytes + 1, 'x')}; });
+  expect_fine(
+      [](SamplingParams& p) { p.stop.assign(kMaxStopStrings, std::string(kMaxStopStringBytes, 'x')); });
+  expect_error("stop_token_ids", [](SamplingParams& p) { p.stop_token_ids.assign(kMaxStopTokenIds + 1, 1); });
+  expect_error("cache_salt", [](SamplingParams& p) { p.cache_salt.assign(kMaxCacheSaltBytes + 1, 'x'); });
+}
+
+}  // namespace
+}  // namespace ladder
