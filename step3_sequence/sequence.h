@@ -26,30 +26,30 @@ enum class SequenceStatus : uint8_t { waiting, running, preempted, finished };
 enum class FinishReason : uint8_t { none, stop, length, abort };
 std::string_view finish_reason_name(FinishReason reason);  // "stop", "length", "abort"; "" for none
 
+// The fields that every step reads come first, and together: with hundreds of sequences the cache lines they
+// lie in are most of what a step costs.
 struct Sequence {
   SequenceId id = 0;
-  SequenceId first_sibling = 0;  // the id of completion 0 of the same request: its own where n is 1
-  int64_t completion_index = 0;  // 0..n-1
-  int64_t arrival = 0;           // order of arrival, unique
-  SamplingParams sampling;       // `seed` is set, and its own where n > 1; `max_tokens` fits max_model_len
-
-  std::vector<int32_t> token_ids;  // prompt, then output
+  int64_t arrival = 0;  // order of arrival, unique
   int64_t num_prompt_tokens = 0;
   int64_t num_placeholders = 0;     // tokens that submitted steps are sampling
   int64_t num_computed_tokens = 0;  // in the cache once the submitted steps are done; moves when scheduled
-  int64_t num_cached_tokens = 0;    // of these, found in the cache at the first admission
   int64_t num_preemptions = 0;
-  int64_t num_prompt_logprobs = 0;  // prompt positions whose logprobs were delivered
-
-  SequenceStatus status = SequenceStatus::waiting;
-  FinishReason finish_reason = FinishReason::none;
-
-  std::vector<int32_t> block_table;  // blocks that it holds a reference on
-  PrefixKey prefix;
-
+  int64_t num_cached_tokens = 0;     // tokens that were in the cache already when it was first admitted
   int64_t num_steps_in_flight = 0;   // submitted and not collected steps that compute this sequence
   int64_t last_scheduled_step = -1;  // the latest of them
-  bool known_to_runner = false;      // the runner keeps state for it
+  SequenceStatus status = SequenceStatus::waiting;
+  FinishReason finish_reason = FinishReason::none;
+  bool known_to_runner = false;  // the runner keeps state for it
+
+  std::vector<int32_t> token_ids;    // prompt, then output
+  std::vector<int32_t> block_table;  // blocks that it holds a reference on
+  PrefixKey prefix;
+  SamplingParams sampling;  // `seed` is set, and its own where n > 1; `max_tokens` fits max_model_len
+
+  SequenceId first_sibling = 0;     // the id of completion 0 of the same request: its own where n is 1
+  int64_t completion_index = 0;     // 0..n-1
+  int64_t num_prompt_logprobs = 0;  // prompt positions whose logprobs were delivered
 
   int64_t num_tokens() const { return static_cast<int64_t>(token_ids.size()); }
   int64_t num_output_tokens() const { return num_tokens() - num_prompt_tokens; }

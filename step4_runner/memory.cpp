@@ -49,30 +49,55 @@ int64_t position_limit(const DecoderSpec& spec) {
   return static_cast<int64_t>(std::clamp(limit, 1.0, static_cast<double>(int64_t{1} << 30)));
 }
 
-int64_t weight_bytes(const DecoderSpec& spec, const RunnerConfig& config) {
-  const int64_t ranks = config.tensor_parallel_size;
-  // Where ranks outnumber the KV heads, every head is on several ranks.
-  const int64_t extra_kv_heads = std::max<int64_t>(ranks - spec.num_kv_heads, 0);
-  const int64_t replicated = spec.num_layers * 2 * extra_kv_heads * spec.head_dim * spec.hidden_size;
-  const int64_t rotary_table = config.max_model_len * spec.rope.rotary_dim * dtype_size(DType::f32) * ranks;
-  return (spec.num_parameters() + replicated) * dtype_size(config.dtype) + rotary_table;
+// One rank's width of what is split over the ranks; a KV head stays whole.
+struct RankWidths {
+  int64_t q, kv, mlp, vocab;
+};
+
+RankWidths rank_widths(const DecoderSpec& spec, int64_t ranks) {
+  return {spec.num_heads / ranks * spec.head_dim,
+          std::max<int64_t>(spec.num_kv_heads / ranks, 1) * spec.head_dim, spec.intermediate_size / ranks,
+          (spec.vocab_size + ranks - 1) / ranks};
 }
 
-// The widest moment of a layer, or of the sampler, for one rank's largest step.
+// One rank's parameters and rotary table: what Model::weight_bytes() will say.
+int64_t weight_bytes(const DecoderSpec& spec, const RunnerConfig& config) {
+  const auto [q, kv, mlp, vocab] = rank_widths(spec, config.tensor_parallel_size);
+  const int64_t hidden = spec.hidden_size;
+  int64_t layer = hidden * (q + 2 * kv) + q * hidden + 3 * hidden * mlp + 2 * hidden;
+  if (spec.qkv_bias) layer += q + 2 * kv;
+  if (spec.o_bias) layer += hidden;
+  if (spec.mlp_bias) layer += 2 * mlp + hidden;
+  if (spec.qk_norm) layer += 2 * spec.head_dim;
+  const int64_t tables = vocab * hidden * (spec.tie_word_embeddings ? 1 : 2);
+  return (spec.num_layers * layer + tables + hidden) * dtype_size(config.dtype) +
+         config.max_model_len * spec.rope.rotary_dim * dtype_size(DType::f32);
+}
+
+// The widest moment of one rank's largest step: in a layer, or between the LM head and the sampler.
 int64_t activation_bytes(const DecoderSpec& spec, const RunnerConfig& config) {
   const int64_t ranks = config.tensor_parallel_size;
   const int64_t element = dtype_size(config.dtype);
   const int64_t rows = config.max_num_batched_tokens;
-  const int64_t logits_rows = std::min(config.max_num_seqs, rows);
-  const int64_t q = spec.num_heads / ranks * spec.head_dim;
-  const int64_t kv = std::max<int64_t>(spec.num_kv_heads / ranks, 1) * spec.head_dim;
-  const int64_t hidden = rows * 2 * spec.hidden_size * element;  // the residual, and what a layer works on
-  const int64_t attention = rows * (q + 2 * kv + q) * element;
-  const int64_t mlp = rows * 3 * (spec.intermediate_size / ranks) * element;
-  const int64_t logits = (logits_rows + std::max(std::min(logits_rows, Sampler::kRows),
-                                                 std::min(rows, ModelRunner::kLogitsRows))) *
-                         spec.vocab_size * dtype_size(DType::f32);
-  return hidden + std::max({attention, mlp, logits});
+  const int64_t hidden = spec.hidden_size;
+  const auto [q, kv, mlp, vocab] = rank_widths(spec, ranks);
+  const int64_t attention_layer =
+      q + 2 * kv + std::max(hidden, q);              // qkv, then the normalised input or the output
+  const int64_t mlp_layer = mlp + hidden + 2 * mlp;  // activated, normalised input, gate and up
+  const int64_t layer = rows * std::max(attention_layer, mlp_layer) * element;
+
+  const int64_t row_bytes = spec.vocab_size * dtype_size(DType::f32);
+  // Several ranks gather their shares of the logits before they put them in order.
+  const int64_t gathered_row = ranks == 1 ? 0 : row_bytes + vocab * dtype_size(DType::f32);
+  const int64_t sampled = std::min(config.max_num_seqs, rows);
+  const int64_t raw = std::min(sampled, Sampler::kRows);
+  const int64_t scored = std::min(rows, ModelRunner::kLogitsRows);
+  const int64_t penalties =
+      raw * std::min(config.max_model_len, spec.vocab_size) * 2 * dtype_size(DType::i32);
+  const int64_t logits = sampled * (hidden * element + row_bytes) +
+                         std::max({sampled * gathered_row, raw * row_bytes + penalties,
+                                   scored * (hidden * element + row_bytes + gathered_row)});
+  return rows * 2 * hidden * element + std::max(layer, logits);  // the residual stream is there throughout
 }
 
 // The program and its libraries, the tokenizer's tables, the batch.
@@ -122,16 +147,9 @@ MachineMemory machine_memory() {
   return memory;
 }
 
-KvCacheSpec kv_cache_spec(const DecoderSpec& spec, const RunnerConfig& config) {
-  KvCacheSpec result;
-  result.dtype = config.dtype;
-  result.num_kv_heads = std::max<int64_t>(spec.num_kv_heads / config.tensor_parallel_size, 1);
-  result.k_dim = result.v_dim = spec.head_dim;
-  return result;
-}
-
 int64_t kv_bytes_per_token(const DecoderSpec& spec, const RunnerConfig& config) {
-  return kv_cache_spec(spec, config).bytes_per_token() * spec.num_layers * config.tensor_parallel_size;
+  const int64_t kv = rank_widths(spec, config.tensor_parallel_size).kv;
+  return spec.num_layers * 2 * kv * dtype_size(config.dtype) * config.tensor_parallel_size;
 }
 
 // >>> task 4.2: settle how many blocks the cache has and how long a sequence may be, and predict the peak
@@ -169,7 +187,7 @@ RunnerConfig resolve_runner_config(const DecoderSpec& spec, RunnerConfig config,
 
 MemoryPlan predict_memory(const DecoderSpec& spec, const RunnerConfig& config) {
   MemoryPlan plan;
-  plan.weights = weight_bytes(spec, config);
+  plan.weights = weight_bytes(spec, config) * config.tensor_parallel_size;
   plan.kv = kv_bytes_per_token(spec, config) * config.block_size * config.num_kv_blocks;
   plan.activations = activation_bytes(spec, config) * config.tensor_parallel_size;
   plan.other = other_bytes(spec, config);

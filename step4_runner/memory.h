@@ -38,8 +38,6 @@ struct MemoryPlan {
   int64_t total() const { return weights + kv + activations + other; }
 };
 
-// What one layer of one rank keeps per token, for a model that is not loaded.
-KvCacheSpec kv_cache_spec(const DecoderSpec& spec, const RunnerConfig& config);
 // K and V of one token, all layers and ranks.
 int64_t kv_bytes_per_token(const DecoderSpec& spec, const RunnerConfig& config);
 

@@ -154,6 +154,7 @@ std::vector<PositionLogprobs> Sampler::sample(const OpContext& ctx, const Tensor
   const auto rows = static_cast<int64_t>(sequences.size());
   expect_shape(logits, {rows, -1}, "the sampler's logits");
   expect_shape(token_ids, {rows}, "the sampler's token ids");
+  for (const auto& processor : processors_) processor->prepare(ctx, sequences);
   std::vector<PositionLogprobs> result;
   for (int64_t first = 0; first < rows; first += kRows) {
     ArenaScope scope(*ctx.arena);

@@ -31,7 +31,7 @@ namespace ladder {
 class LogitsProcessor {
  public:
   virtual ~LogitsProcessor() = default;
-  // Once per step, before the logits are there. `sequences`: those that yield a token, in row order.
+  // Once per step, before the first apply(). `sequences`: those that yield a token, in row order.
   virtual void prepare(const OpContext& ctx, std::span<BatchSequence* const> sequences) = 0;
   // Edits logits [rows, vocab] f32, which belong to sequences [first, first + rows).
   virtual void apply(const OpContext& ctx, const Tensor& logits, int64_t first) = 0;

@@ -15,14 +15,6 @@ std::vector<SequenceUpdate>& Scheduler::update(StepOutput step) {
   std::vector<InFlightSequence>& records = in_flight_.front().sequences;
   LADDER_CHECK(records.size() == step.sequences.size(), "step {} computed {} sequences, but answered for {}",
                step.step, records.size(), step.sequences.size());
-  for (size_t i = 0; i < records.size(); ++i) {
-    const SequenceStepOutput& answer = step.sequences[i];
-    LADDER_CHECK(
-        records[i].sequence->id == answer.id && std::ssize(answer.token_ids) == (records[i].samples ? 1 : 0),
-        "step {}: sequence {} should have {} tokens, got {} for sequence {}", step.step,
-        records[i].sequence->id, records[i].samples ? 1 : 0, answer.token_ids.size(), answer.id);
-  }
-
   bool any_finished = false;
   for (size_t i = 0; i < records.size(); ++i) {
     take_in(records[i], step.sequences[i]);
@@ -46,27 +38,16 @@ std::vector<SequenceUpdate>& Scheduler::update(StepOutput step) {
 
 void Scheduler::take_in(InFlightSequence& record, SequenceStepOutput& answer) {
   Sequence& sequence = *record.sequence;
+  LADDER_CHECK(answer.id == sequence.id && std::ssize(answer.token_ids) == (record.samples ? 1 : 0),
+               "sequence {} should have been given {} tokens; {} came, for sequence {}", sequence.id,
+               record.samples ? 1 : 0, answer.token_ids.size(), answer.id);
   --sequence.num_steps_in_flight;
   if (record.samples) --sequence.num_placeholders;
   if (sequence.finished()) return;  // sampled beyond a stop that was found in the meantime
 
-  SequenceUpdate update;
-  FinishReason reason = FinishReason::none;
-  if (record.samples) {
-    reason = append_token(sequence, answer.token_ids[0], config_.eos_token_ids);
-    update.new_token_ids = std::move(answer.token_ids);
-    update.logprobs = std::move(answer.logprobs);
-  }
-  if (!answer.prompt_logprobs.empty()) {
-    // After a preemption the first positions come again.
-    std::vector<PositionLogprobs>& all = answer.prompt_logprobs;
-    const int64_t told =
-        std::clamp<int64_t>(sequence.num_prompt_logprobs - record.num_computed_before, 0, std::ssize(all));
-    update.prompt_logprobs.assign(std::make_move_iterator(all.begin() + told),
-                                  std::make_move_iterator(all.end()));
-    sequence.num_prompt_logprobs += std::ssize(update.prompt_logprobs);
-  }
-
+  const FinishReason reason = record.samples
+                                  ? append_token(sequence, answer.token_ids[0], config_.eos_token_ids)
+                                  : FinishReason::none;
   // Only what this step has computed is cached, not what a later one is going to. A sequence that was
   // preempted since has given up the blocks that this step wrote.
   if (record.num_preemptions == sequence.num_preemptions) {
@@ -74,12 +55,17 @@ void Scheduler::take_in(InFlightSequence& record, SequenceStepOutput& answer) {
     if (config_.recompute_everything && record.samples) sequence.num_computed_tokens = 0;
   }
 
-  if (update.new_token_ids.empty() && update.prompt_logprobs.empty()) return;
-  update.id = sequence.id;
-  update.finish_reason = reason;
-  update.num_cached_tokens = sequence.num_cached_tokens;
-  update.num_preemptions = sequence.num_preemptions;
-  updates_.push_back(std::move(update));
+  // After a preemption the first prompt positions come again; those that were told are left out.
+  std::vector<PositionLogprobs>& prompt_logprobs = answer.prompt_logprobs;
+  const int64_t told = std::clamp<int64_t>(sequence.num_prompt_logprobs - record.num_computed_before, 0,
+                                           std::ssize(prompt_logprobs));
+  prompt_logprobs.erase(prompt_logprobs.begin(), prompt_logprobs.begin() + told);
+  sequence.num_prompt_logprobs += std::ssize(prompt_logprobs);
+
+  if (!record.samples && prompt_logprobs.empty()) return;
+  updates_.push_back({sequence.id, std::move(answer.token_ids), std::move(answer.logprobs),
+                      std::move(prompt_logprobs), reason, sequence.num_cached_tokens,
+                      sequence.num_preemptions});
   if (reason != FinishReason::none) finish(sequence, reason);
 }
 

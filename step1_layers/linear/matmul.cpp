@@ -15,7 +15,36 @@ void expect_adjacent(const Tensor& tensor, std::string_view what) {
 
 std::span<const Variant<MatmulArgs>> matmul_variants() {
   static const Variant<MatmulArgs> table[] = {
-      {.name = "loop", .idea = "three loops, one sum at a time", .run = matmul_loop},
+    {.name = "loop", .idea = "three loops, one sum at a time", .run = matmul_loop},
+    {.name = "portable", .idea = "tiles in registers, chunks in the caches, threads", .run = matmul_portable},
+#if defined(__x86_64__)
+    {.name = "avx2",
+     .idea = "the same tiles, 8 lanes with fused multiply-add",
+     .min_arch = static_cast<int>(CpuIsa::avx2),
+     .run = matmul_avx2},
+#endif
+#ifdef LADDER_ONEDNN
+    {.name = "onednn",
+     .idea = "the library's blocked kernels, for many rows",
+     .batch_invariant = false,
+     .supports = matmul_onednn_supports,
+     .run = matmul_onednn},
+#endif
+#if defined(__x86_64__)
+    // Above the library: widening bf16 and multiplying in float is faster than the bf16 dot product that
+    // oneDNN uses here, which runs at half the rate (ladder bench step1 --benchmark_filter=matmul).
+    {.name = "avx512",
+     .idea = "16 lanes and 32 registers: tiles of 24 sums",
+     .min_arch = static_cast<int>(CpuIsa::avx512),
+     .run = matmul_avx512},
+#endif
+#ifdef LADDER_ONEDNN
+    {.name = "onednn_amx",
+     .idea = "the library again, where the processor has a matrix unit for bf16",
+     .batch_invariant = false,
+     .supports = matmul_onednn_has_amx,
+     .run = matmul_onednn},
+#endif
   };
   return table;
 }

@@ -6,4 +6,16 @@ namespace ladder {
 
 void matmul_loop(const OpContext& ctx, const MatmulArgs& args);
 
+void matmul_portable(const OpContext& ctx, const MatmulArgs& args);
+#if defined(__x86_64__)
+void matmul_avx2(const OpContext& ctx, const MatmulArgs& args);
+void matmul_avx512(const OpContext& ctx, const MatmulArgs& args);
+#endif
+
+#ifdef LADDER_ONEDNN
+bool matmul_onednn_supports(const MatmulArgs& args);
+bool matmul_onednn_has_amx(const MatmulArgs& args);  // and supports them
+void matmul_onednn(const OpContext& ctx, const MatmulArgs& args);
+#endif
+
 }  // namespace ladder

@@ -18,9 +18,9 @@ struct RopeConfig {
   // YaRN (Peng et al., 2023, arXiv 2309.00071)
   double beta_fast = 32.0;
   double beta_slow = 1.0;
-  std::optional<double> attention_factor;  // none: from factor, mscale and mscale_all_dim
-  std::optional<double> mscale;
-  std::optional<double> mscale_all_dim;
+  std::optional<double> attention_factor = std::nullopt;  // none: from factor, mscale and mscale_all_dim
+  std::optional<double> mscale = std::nullopt;
+  std::optional<double> mscale_all_dim = std::nullopt;
   bool truncate = true;  // round the correction range to whole dimensions
   // llama3
   double low_freq_factor = 1.0;

@@ -95,6 +95,7 @@ void top_p_row(float* x, int64_t vocab, float top_p, float* terms, int32_t* ids)
   constexpr float kBinsPerUnit =
       64.0f;  // 32 units, e^-32 of the largest probability; the last bin has the rest
   const float largest = Kernels::maximum(x, vocab);
+  if (largest == -INFINITY) return;  // every token is cut already
   Kernels::sum_exp(x, vocab, largest, terms);
   auto bin_of = [&](float logit) {
     return static_cast<int>(std::min((largest - logit) * kBinsPerUnit, static_cast<float>(kBins - 1)));

@@ -10,7 +10,7 @@ HashPrefixIndex::HashPrefixIndex(int64_t num_blocks, int64_t block_size, std::un
       hasher_(std::move(hasher)),
       blocks_(num_blocks),
       tokens_(num_blocks * block_size),
-      slots_(std::bit_ceil(static_cast<uint64_t>(2 * num_blocks)), -1),
+      slots_(std::bit_ceil(static_cast<uint64_t>(2 * num_blocks))),
       mask_(slots_.size() - 1) {}
 
 // >>> task 3.4: hash lazily, look up, compare, insert, erase
@@ -48,11 +48,10 @@ void HashPrefixIndex::insert(PrefixKey& key, std::span<const int32_t> token_ids,
     const int32_t same = find(key, hash, key.last_entry, tokens);
     const uint64_t entry = same >= 0 ? blocks_[same].entry : ++num_entries_;
     if (!contains(block_table[i])) {  // a sibling's block may be indexed already
-      const bool first = key.last_entry == 0;
-      put(block_table[i],
-          {hash, entry, key.last_entry, first ? key.salt : std::string(),
-           first ? key.adapter : std::string()},
-          tokens);
+      IndexedBlock block{hash, entry, key.last_entry, nullptr};
+      if (key.last_entry == 0 && !(key.salt.empty() && key.adapter.empty()))
+        block.domain = std::make_unique<Domain>(Domain{key.salt, key.adapter});
+      put(block_table[i], std::move(block), tokens);
     }
     key.last_entry = entry;
   }
@@ -60,12 +59,17 @@ void HashPrefixIndex::insert(PrefixKey& key, std::span<const int32_t> token_ids,
 
 int32_t HashPrefixIndex::find(const PrefixKey& key, const BlockHash& hash, uint64_t parent_entry,
                               std::span<const int32_t> tokens) const {
-  for (uint64_t slot = hash.words[0] & mask_; slots_[slot] >= 0; slot = (slot + 1) & mask_) {
-    const int32_t block_id = slots_[slot];
+  const auto same_domain = [&key](const IndexedBlock& block) {
+    if (!block.domain) return key.salt.empty() && key.adapter.empty();
+    return block.domain->salt == key.salt && block.domain->adapter == key.adapter;
+  };
+  for (uint64_t slot = hash.words[0] & mask_; slots_[slot].block_id >= 0; slot = (slot + 1) & mask_) {
+    if (slots_[slot].tag != tag_of(hash)) continue;
+    const int32_t block_id = slots_[slot].block_id;
     const IndexedBlock& block = blocks_[block_id];
     if (block.hash == hash && block.parent_entry == parent_entry &&
         std::equal(tokens.begin(), tokens.end(), tokens_.begin() + block_id * block_size_) &&
-        (parent_entry != 0 || (block.salt == key.salt && block.adapter == key.adapter)))
+        (parent_entry != 0 || same_domain(block)))
       return block_id;
   }
   return -1;
@@ -75,27 +79,25 @@ void HashPrefixIndex::put(int32_t block_id, IndexedBlock block, std::span<const 
   blocks_[block_id] = std::move(block);
   std::copy(tokens.begin(), tokens.end(), tokens_.begin() + block_id * block_size_);
   uint64_t slot = home(block_id);
-  while (slots_[slot] >= 0) slot = (slot + 1) & mask_;
-  slots_[slot] = block_id;
+  while (slots_[slot].block_id >= 0) slot = (slot + 1) & mask_;
+  slots_[slot] = {block_id, tag_of(blocks_[block_id].hash)};
   ++size_;
 }
 
 void HashPrefixIndex::erase(int32_t block_id) {
   uint64_t hole = home(block_id);
-  while (slots_[hole] != block_id) hole = (hole + 1) & mask_;
+  while (slots_[hole].block_id != block_id) hole = (hole + 1) & mask_;
   // Close the gap: whatever was pushed past it by a collision moves back, so that probing never needs marks
   // for deleted slots.
-  for (uint64_t slot = (hole + 1) & mask_; slots_[slot] >= 0; slot = (slot + 1) & mask_) {
-    const uint64_t distance_from_home = (slot - home(slots_[slot])) & mask_;
+  for (uint64_t slot = (hole + 1) & mask_; slots_[slot].block_id >= 0; slot = (slot + 1) & mask_) {
+    const uint64_t distance_from_home = (slot - home(slots_[slot].block_id)) & mask_;
     if (distance_from_home < ((slot - hole) & mask_)) continue;  // its home lies behind the hole
     slots_[hole] = slots_[slot];
     hole = slot;
   }
-  slots_[hole] = -1;
-  IndexedBlock& block = blocks_[block_id];
-  block.entry = 0;
-  block.salt.clear();
-  block.adapter.clear();
+  slots_[hole] = {};
+  blocks_[block_id].entry = 0;
+  blocks_[block_id].domain = nullptr;
   --size_;
 }
 // <<< task 3.4

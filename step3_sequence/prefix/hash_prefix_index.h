@@ -33,24 +33,32 @@ class HashPrefixIndex final : public PrefixIndex {
   int64_t size() const override { return size_; }
 
  private:
-  struct IndexedBlock {
-    BlockHash hash;
-    uint64_t entry = 0;         // number of its content; 0: not indexed
-    uint64_t parent_entry = 0;  // 0: a first block, of this salt and adapter
+  struct Domain {
     std::string salt, adapter;
+  };
+  struct IndexedBlock {  // a cache line
+    BlockHash hash;
+    uint64_t entry = 0;              // number of its content; 0: not indexed
+    uint64_t parent_entry = 0;       // 0: a first block ...
+    std::unique_ptr<Domain> domain;  // ... of this salt and adapter; null: of none
+  };
+  struct Slot {
+    int32_t block_id = -1;  // -1: empty
+    uint32_t tag = 0;       // 32 bits of the hash: another block's slot is passed over without looking at it
   };
 
   const BlockHash& hash_of(PrefixKey& key, std::span<const int32_t> token_ids, int64_t index);
   int32_t find(const PrefixKey& key, const BlockHash& hash, uint64_t parent_entry,
                std::span<const int32_t> tokens) const;  // -1: none
   void put(int32_t block_id, IndexedBlock block, std::span<const int32_t> tokens);
+  static uint32_t tag_of(const BlockHash& hash) { return static_cast<uint32_t>(hash.words[1]); }
   uint64_t home(int32_t block_id) const { return blocks_[block_id].hash.words[0] & mask_; }
 
   int64_t block_size_ = 0;
   std::unique_ptr<BlockHasher> hasher_;
   std::vector<IndexedBlock> blocks_;  // by block number
   std::vector<int32_t> tokens_;       // [num_blocks, block_size]
-  std::vector<int32_t> slots_;        // the hash table: block numbers, -1: empty; at most half full
+  std::vector<Slot> slots_;           // the hash table, at most half full
   uint64_t mask_ = 0;
   uint64_t num_entries_ = 0;
   int64_t size_ = 0;

@@ -15,14 +15,13 @@
 namespace ladder {
 
 // What an index remembers about one sequence between calls, so that no block is hashed twice. The sequence
-// owns it and sets the first two fields; the rest is the index's.
+// owns it and sets salt and adapter; the rest is the index's.
 struct PrefixKey {
-  std::string salt;     // only equal salts share blocks
-  std::string adapter;  // keys and values depend on the adapter too
-
-  std::vector<BlockHash> block_hashes;  // the root's, then those of the first full blocks, as far as needed
   int64_t num_indexed_blocks = 0;       // leading blocks of the sequence's table that are in the index
   uint64_t last_entry = 0;              // the entry of the last of them
+  std::vector<BlockHash> block_hashes;  // the root's, then those of the first full blocks, as far as needed
+  std::string salt;                     // only equal salts share blocks
+  std::string adapter;                  // keys and values depend on the adapter too
 
   // The table was given up, or filled from elsewhere than a match.
   void forget_table() { num_indexed_blocks = 0; }

@@ -1,0 +1,305 @@
+#include "step2_model/tokenizer/bpe.h"
+
+#include <algorithm>
+#include <bit>
+#include <functional>
+
+#include "step1_layers/core/error.h"
+#include "step2_model/tokenizer/byte_alphabet.h"
+
+namespace ladder {
+namespace {
+
+// Up to this many tokens a scan for the best pair is cheaper than keeping a heap.
+constexpr int64_t kShortPiece = 64;
+
+uint64_t hash_of(std::string_view bytes) {
+  uint64_t hash = 0;
+  while (bytes.size() > ShortWord::kMaxBytes) {
+    const std::string_view part = bytes.substr(0, ShortWord::kMaxBytes);
+    hash = (hash ^ ShortWord(part, part.data() + part.size()).hash()) * 0x9e3779b97f4a7c15ull;
+    bytes.remove_prefix(ShortWord::kMaxBytes);
+  }
+  return hash ^ ShortWord(bytes, bytes.data() + bytes.size()).hash();
+}
+
+uint64_t hash_of_pair(int32_t left, int32_t right) {
+  const uint64_t key =
+      static_cast<uint64_t>(static_cast<uint32_t>(left)) << 32 | static_cast<uint32_t>(right);
+  const uint64_t h = key * 0x9e3779b97f4a7c15ull;
+  return (h ^ h >> 32) * 0xd6e8feb86659fd93ull >> 20;
+}
+
+// Slots of a hash table with linear probing that holds `count` entries and stays at most half full.
+size_t slots_for(size_t count) {
+  return std::bit_ceil(2 * count + 2);
+}
+
+}  // namespace
+
+struct Bpe::Workspace {
+  std::vector<int32_t> previous, next;
+  std::vector<uint32_t> ranks;
+  std::vector<uint64_t> heap;
+};
+
+std::optional<int32_t> Bpe::find_bytes(std::string_view bytes) const {
+  const uint64_t hash = hash_of(bytes);
+  for (size_t i = hash;; ++i) {
+    const WordSlot& slot = all_tokens_[i & (all_tokens_.size() - 1)];
+    if (slot.id < 0) return std::nullopt;
+    if (slot.tag == static_cast<uint32_t>(hash >> 32) && tokens_.bytes(slot.id) == bytes) return slot.id;
+  }
+}
+
+inline int32_t Bpe::find_word(uint64_t hash, std::string_view word) const {
+  for (size_t i = hash;; ++i) {
+    const WordSlot& slot = whole_words_[i & (whole_words_.size() - 1)];
+    if (slot.id < 0 || (slot.tag == static_cast<uint32_t>(hash >> 32) && tokens_.bytes(slot.id) == word))
+      return slot.id;
+  }
+}
+
+std::optional<int32_t> Bpe::find_written(std::string_view written) const {
+  if (const auto bytes = bytes_of_written(written)) return find_bytes(*bytes);
+  const auto other = other_tokens_.find(written);
+  return other == other_tokens_.end() ? std::nullopt : std::optional(other->second);
+}
+
+inline uint32_t Bpe::rank(int32_t left, int32_t right) const {
+  for (size_t i = hash_of_pair(left, right);; ++i) {
+    const PairSlot& slot = pairs_[i & (pairs_.size() - 1)];
+    if ((slot.left == left && slot.right == right) || slot.left < 0) return slot.rank;
+  }
+}
+
+// >>> task 2.5: merge the tokens of a piece, always the pair of the lowest rank, the leftmost of equal ones
+int64_t Bpe::merge_short(int32_t* ids, uint32_t* ranks, int64_t count) const {
+  while (count > 1) {
+    int64_t best = 0;
+    for (int64_t i = 1; i < count - 1; ++i)
+      if (ranks[i] < ranks[best]) best = i;
+    if (ranks[best] == kNoRank) break;
+    ids[best] = merged_ids_[ranks[best]];
+    --count;
+    for (int64_t i = best + 1; i < count; ++i) {
+      ids[i] = ids[i + 1];
+      ranks[i - 1] = ranks[i];
+    }
+    if (best + 1 < count) ranks[best] = rank(ids[best], ids[best + 1]);
+    if (best > 0) ranks[best - 1] = rank(ids[best - 1], ids[best]);
+  }
+  return count;
+}
+
+// The same for many tokens: a linked list of them and a heap of candidate merges (rank << 32 | position),
+// where an entry whose pair has changed since is left until it comes up, and is dropped then.
+int64_t Bpe::merge_long(int32_t* ids, int64_t count, Workspace& workspace) const {
+  auto& [previous, next, ranks, heap] = workspace;
+  const auto size = static_cast<size_t>(count);
+  previous.resize(size);
+  next.resize(size);
+  ranks.resize(size);
+  heap.clear();
+  for (size_t i = 0; i < size; ++i) {
+    previous[i] = static_cast<int32_t>(i) - 1;
+    next[i] = i + 1 < size ? static_cast<int32_t>(i) + 1 : -1;
+    ranks[i] = i + 1 < size ? rank(ids[i], ids[i + 1]) : kNoRank;
+    if (ranks[i] != kNoRank) heap.push_back(static_cast<uint64_t>(ranks[i]) << 32 | i);
+  }
+  std::make_heap(heap.begin(), heap.end(), std::greater<>());
+  const auto update = [&](size_t at) {
+    ranks[at] = next[at] < 0 ? kNoRank : rank(ids[at], ids[next[at]]);
+    if (ranks[at] == kNoRank) return;
+    heap.push_back(static_cast<uint64_t>(ranks[at]) << 32 | at);
+    std::push_heap(heap.begin(), heap.end(), std::greater<>());
+  };
+  while (!heap.empty()) {
+    const auto best_rank = static_cast<uint32_t>(heap.front() >> 32);
+    const auto best = static_cast<size_t>(heap.front() & UINT32_MAX);
+    std::pop_heap(heap.begin(), heap.end(), std::greater<>());
+    heap.pop_back();
+    if (ranks[best] != best_rank) continue;
+    const auto absorbed = static_cast<size_t>(next[best]);
+    ids[best] = merged_ids_[best_rank];
+    ranks[absorbed] = kNoRank;
+    next[best] = next[absorbed];
+    if (next[best] >= 0) previous[static_cast<size_t>(next[best])] = static_cast<int32_t>(best);
+    update(best);
+    if (previous[best] >= 0) update(static_cast<size_t>(previous[best]));
+  }
+  int64_t kept = 0;
+  for (int64_t i = 0; i >= 0; i = next[static_cast<size_t>(i)]) ids[kept++] = ids[i];
+  return kept;
+}
+// <<< task 2.5
+
+// Writes the ids of one piece (at most as many as it has bytes) and returns their number.
+int64_t Bpe::merge(std::string_view piece, int32_t* ids, Workspace& workspace) const {
+  const auto size = static_cast<int64_t>(piece.size());
+  const auto byte = [piece](int64_t i) { return static_cast<uint8_t>(piece[static_cast<size_t>(i)]); };
+  int64_t count = 0;
+  for (int64_t i = 0; i < size; ++i)
+    if (byte_ids_[byte(i)] >= 0) ids[count++] = byte_ids_[byte(i)];
+  if (count == 0) return 0;
+  if (count > kShortPiece) return merge_long(ids, count, workspace);
+  uint32_t ranks[kShortPiece];
+  if (count == size) {
+    for (int64_t i = 0; i + 1 < count; ++i) ranks[i] = byte_pair_ranks_[byte(i) * 256u + byte(i + 1)];
+  } else {
+    for (int64_t i = 0; i + 1 < count; ++i) ranks[i] = rank(ids[i], ids[i + 1]);
+  }
+  return merge_short(ids, ranks, count);
+}
+
+void Bpe::encode(std::string_view text, std::span<const int64_t> ends, std::vector<int32_t>& ids) const {
+  Workspace workspace;
+  const char* text_end = text.data() + text.size();
+  size_t used = ids.size();
+  int64_t begin = 0;
+  for (const int64_t end : ends) {
+    const std::string_view piece = text.substr(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+    begin = end;
+    if (ids.size() < used + piece.size() + WordCache::kMaxIds)
+      ids.resize(ids.size() + ids.size() / 2 + piece.size() + 64);
+    int32_t* out = ids.data() + used;
+    if (piece.size() > ShortWord::kMaxBytes) {
+      const int32_t id = find_word(hash_of(piece), piece);
+      if (id >= 0) *out = id;
+      used += static_cast<size_t>(id >= 0 ? 1 : merge(piece, out, workspace));
+      continue;
+    }
+    const ShortWord word(piece, text_end);
+    const uint64_t hash = word.hash();
+    int64_t count = cache_->find(word, hash, out);
+    if (count == 0) {
+      *out = find_word(hash, piece);
+      count = *out >= 0 ? 1 : merge(piece, out, workspace);
+      if (count > 0 && count <= WordCache::kMaxIds) cache_->insert(word, hash, out, static_cast<int>(count));
+    }
+    used += static_cast<size_t>(count);
+  }
+  ids.resize(used);
+}
+
+Bpe Bpe::parse(const Json& model, std::string_view what) {
+  const auto field = [what](std::string_view name) { return fmt::format("{}.{}", what, name); };
+  const Json* type = json_find(model, "type", what);
+  LADDER_CHECK(type == nullptr || json_string(*type, field("type")) == "BPE",
+               "{}.type: only \"BPE\" is supported, found {}", what, json_brief(*type));
+  for (const char* name : {"continuing_subword_prefix", "end_of_word_suffix"}) {
+    const Json* value = json_find(model, name, what);
+    LADDER_CHECK(value == nullptr || json_string(*value, field(name)).empty(),
+                 "{}.{}: not supported, found {}", what, name, json_brief(*value));
+  }
+  const auto flag = [&](const char* name) {
+    const Json* value = json_find(model, name, what);
+    return value != nullptr && json_bool(*value, field(name));
+  };
+  LADDER_CHECK(!flag("byte_fallback"), "{}.byte_fallback: true is not supported", what);
+  const Json* dropout = json_find(model, "dropout", what);
+  LADDER_CHECK(dropout == nullptr || json_number(*dropout, field("dropout")) == 0,
+               "{}.dropout: not supported, found {}", what, json_brief(*dropout));
+
+  Bpe bpe;
+  bpe.parse_vocabulary(json_at(model, "vocab", what), field("vocab"));
+  // With a token for every byte nothing is ever unknown, and the field means nothing.
+  const bool all_bytes = std::find(bpe.byte_ids_.begin(), bpe.byte_ids_.end(), -1) == bpe.byte_ids_.end();
+  const Json* unknown = json_find(model, "unk_token", what);
+  LADDER_CHECK(unknown == nullptr || all_bytes,
+               "{}.unk_token: not supported where a byte has no token, found {}", what, json_brief(*unknown));
+  bpe.parse_merges(json_at(model, "merges", what), field("merges"));
+  bpe.build_tables(flag("ignore_merges"));
+  return bpe;
+}
+
+void Bpe::parse_vocabulary(const Json& vocabulary, std::string_view what) {
+  LADDER_CHECK(vocabulary.is_object(), "{}: expected an object of tokens and ids, found {}", what,
+               json_brief(vocabulary));
+  all_tokens_.resize(slots_for(vocabulary.size()));
+  for (const auto& [written, value] : vocabulary.items()) {
+    const int64_t id =
+        json_int(value, fmt::format("{}[{}]", what, json_brief(written)), 0, TokenTable::kMaxTokens - 1);
+    LADDER_CHECK(!tokens_.has(id), "{}: two tokens have the id {}, one of them is {}", what, id,
+                 json_brief(written));
+    if (const auto bytes = bytes_of_written(written)) {
+      tokens_.set(static_cast<int32_t>(id), *bytes);
+      const uint64_t hash = hash_of(*bytes);
+      size_t slot = hash & (all_tokens_.size() - 1);
+      while (all_tokens_[slot].id >= 0) slot = (slot + 1) & (all_tokens_.size() - 1);
+      all_tokens_[slot] = {static_cast<uint32_t>(hash >> 32), static_cast<int32_t>(id)};
+    } else {
+      tokens_.set(static_cast<int32_t>(id), written);
+      other_tokens_.emplace(written, static_cast<int32_t>(id));
+    }
+  }
+  for (int byte = 0; byte < 256; ++byte) {
+    const char character = static_cast<char>(byte);
+    byte_ids_[static_cast<size_t>(byte)] = find_bytes(std::string_view(&character, 1)).value_or(-1);
+  }
+}
+
+void Bpe::parse_merges(const Json& merges, std::string_view what) {
+  LADDER_CHECK(merges.is_array() && merges.size() < kNoRank, "{}: expected an array of merges, found {}",
+               what, json_brief(merges));
+  pairs_.resize(slots_for(merges.size()));
+  const auto find = [&](std::string_view written, size_t index) {
+    const auto id = find_written(written);
+    LADDER_CHECK(id.has_value(), "{}[{}]: {} is no token of the vocabulary", what, index,
+                 json_brief(std::string(written)));
+    return *id;
+  };
+  for (size_t index = 0; index < merges.size(); ++index) {
+    // Written as ["a", "b"], or in older files as "a b", after an optional line that begins with #version.
+    const Json& merge = merges[index];
+    std::string_view left, right;
+    if (merge.is_array() && merge.size() == 2 && merge[0].is_string() && merge[1].is_string()) {
+      left = merge[0].get_ref<const std::string&>();
+      right = merge[1].get_ref<const std::string&>();
+    } else {
+      LADDER_CHECK(merge.is_string(), "{}[{}]: expected two tokens, found {}", what, index,
+                   json_brief(merge));
+      const std::string_view text = merge.get_ref<const std::string&>();
+      if (text.starts_with("#version")) {
+        merged_ids_.push_back(-1);
+        continue;
+      }
+      const size_t space = text.find(' ');
+      LADDER_CHECK(space != std::string_view::npos && text.find(' ', space + 1) == std::string_view::npos,
+                   "{}[{}]: expected two tokens with a space between them, found {}", what, index,
+                   json_brief(merge));
+      left = text.substr(0, space);
+      right = text.substr(space + 1);
+    }
+    const int32_t left_id = find(left, index), right_id = find(right, index);
+    merged_ids_.push_back(find(std::string(left) + std::string(right), index));
+    size_t slot = hash_of_pair(left_id, right_id) & (pairs_.size() - 1);
+    while (pairs_[slot].left >= 0 && (pairs_[slot].left != left_id || pairs_[slot].right != right_id))
+      slot = (slot + 1) & (pairs_.size() - 1);
+    pairs_[slot] = {left_id, right_id, static_cast<uint32_t>(index)};
+  }
+}
+
+void Bpe::build_tables(bool ignore_merges) {
+  byte_pair_ranks_.resize(256 * 256);
+  for (size_t left = 0; left < 256; ++left)
+    for (size_t right = 0; right < 256; ++right)
+      byte_pair_ranks_[left * 256 + right] = rank(byte_ids_[left], byte_ids_[right]);
+
+  // A piece that is a token need not be merged if that is what merging would give (or merges are to be
+  // ignored).
+  whole_words_.resize(all_tokens_.size());
+  Workspace workspace;
+  std::vector<int32_t> ids;
+  for (const WordSlot& token : all_tokens_) {
+    if (token.id < 0) continue;
+    const std::string_view bytes = tokens_.bytes(token.id);
+    ids.resize(std::max(ids.size(), bytes.size() + 1));
+    if (!ignore_merges && !(merge(bytes, ids.data(), workspace) == 1 && ids[0] == token.id)) continue;
+    size_t slot = hash_of(bytes) & (whole_words_.size() - 1);
+    while (whole_words_[slot].id >= 0) slot = (slot + 1) & (whole_words_.size() - 1);
+    whole_words_[slot] = token;
+  }
+}
+
+}  // namespace ladder

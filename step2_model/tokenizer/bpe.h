@@ -1,0 +1,78 @@
+#pragma once
+// Byte pair encoding (Sennrich et al. 2016, over bytes as in GPT-2): a piece of text becomes token ids.
+//
+// A piece starts as one token per byte. The vocabulary comes with a list of merges, most important first;
+// again and again the pair of neighbours that stands earliest in the list (the leftmost of equal ones)
+// becomes one token, until no pair is in the list.
+//
+//     l o w e r     merges: (l,o) (e,r) (lo,w)
+//     lo w e r      rank 0
+//     lo w er       rank 1
+//     low er        rank 2; (low,er) is not in the list: done
+#include <array>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "step2_model/json.h"
+#include "step2_model/tokenizer/token_table.h"
+#include "step2_model/tokenizer/word_cache.h"
+
+namespace ladder {
+
+class Bpe {
+ public:
+  // From the `model` object of tokenizer.json; `what` is how errors call it.
+  static Bpe parse(const Json& model, std::string_view what);
+
+  // Appends the ids of the pieces of `text` that end at `ends` (ascending). A byte without a token is left
+  // out, as Hugging Face does. May be called from several threads.
+  void encode(std::string_view text, std::span<const int64_t> ends, std::vector<int32_t>& ids) const;
+
+  // The id of the token written so in the file ("Ġthe").
+  std::optional<int32_t> find_written(std::string_view written) const;
+
+  const TokenTable& tokens() const { return tokens_; }
+
+ private:
+  static constexpr uint32_t kNoRank = UINT32_MAX >> 1;  // larger than any rank, and positive when signed
+
+  struct PairSlot {
+    int32_t left = -1, right = -1;
+    uint32_t rank = kNoRank;
+  };
+  struct WordSlot {
+    uint32_t tag = 0;
+    int32_t id = -1;
+  };
+  struct Workspace;  // memory of the merges of long pieces
+
+  void parse_vocabulary(const Json& vocabulary, std::string_view what);
+  void parse_merges(const Json& merges, std::string_view what);
+  void build_tables(bool ignore_merges);
+
+  uint32_t rank(int32_t left, int32_t right) const;
+  std::optional<int32_t> find_bytes(std::string_view bytes) const;
+  int32_t find_word(uint64_t hash, std::string_view word) const;
+  int64_t merge(std::string_view piece, int32_t* ids, Workspace& workspace) const;
+  int64_t merge_short(int32_t* ids, uint32_t* ranks, int64_t count) const;
+  int64_t merge_long(int32_t* ids, int64_t count, Workspace& workspace) const;
+
+  TokenTable tokens_;
+  std::array<int32_t, 256> byte_ids_{};
+  std::vector<WordSlot> all_tokens_;   // bytes -> id, of every token
+  std::vector<WordSlot> whole_words_;  // bytes -> id, of the tokens that merging their bytes gives
+  std::map<std::string, int32_t, std::less<>>
+      other_tokens_;  // written in characters outside the byte alphabet
+  std::vector<PairSlot> pairs_;
+  std::vector<uint32_t> byte_pair_ranks_;  // [256 * 256], the ranks of the first round
+  std::vector<int32_t> merged_ids_;        // by rank
+  std::unique_ptr<WordCache> cache_ = std::make_unique<WordCache>();
+};
+
+}  // namespace ladder

@@ -1,0 +1,156 @@
+#include "step2_model/tokenizer/tokenizer.h"
+
+#include <algorithm>
+
+#include "step1_layers/core/error.h"
+#include "step2_model/tokenizer/nfc.h"
+#include "step2_model/tokenizer/unicode.h"
+
+namespace ladder {
+namespace {
+
+constexpr int64_t kMaxTextBytes = int64_t{1} << 30;
+
+void check_length(int64_t bytes) {
+  LADDER_CHECK(bytes <= kMaxTextBytes, "tokenizer: a text of {} bytes, at most {} are encoded", bytes,
+               kMaxTextBytes);
+}
+
+}  // namespace
+
+std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens,
+                                       bool parse_special) const {
+  check_length(static_cast<int64_t>(text.size()));
+  std::string replaced;
+  if (utf8_valid_prefix(text) < static_cast<int64_t>(text.size())) {
+    utf8_append_replaced(replaced, text);
+    text = replaced;
+  }
+  const ByteRange whole{0, static_cast<int64_t>(text.size())};
+  return encode_valid(text, std::span(&whole, parse_special ? 1 : 0), add_special_tokens);
+}
+
+std::vector<int32_t> Tokenizer::encode(std::span<const TextSegment> segments, bool add_special_tokens) const {
+  std::string text;
+  std::vector<ByteRange> trusted;
+  for (const TextSegment& segment : segments) {
+    const auto begin = static_cast<int64_t>(text.size());
+    check_length(begin + static_cast<int64_t>(segment.text.size()));
+    utf8_append_replaced(text, segment.text);
+    const auto end = static_cast<int64_t>(text.size());
+    if (!segment.trusted || begin == end) continue;
+    if (!trusted.empty() && trusted.back().end == begin)
+      trusted.back().end = end;
+    else
+      trusted.push_back({begin, end});
+  }
+  return encode_valid(text, trusted, add_special_tokens);
+}
+
+// >>> task 2.5: the way of a text: added tokens, NFC, added tokens that are sought after NFC, pieces, merges
+std::vector<int32_t> Tokenizer::encode_valid(std::string_view text, std::span<const ByteRange> trusted,
+                                             bool add_special_tokens) const {
+  const auto is_trusted = [trusted](int64_t begin, int64_t end) {
+    const auto after = std::upper_bound(trusted.begin(), trusted.end(), begin,
+                                        [](int64_t at, const ByteRange& range) { return at < range.begin; });
+    return after != trusted.begin() && end <= std::prev(after)->end;
+  };
+  std::vector<int32_t> ids;
+  if (add_special_tokens) ids = prefix_;
+  for (const TextPart& part : raw_added_.split(text, is_trusted)) {
+    if (part.token != nullptr) {
+      ids.push_back(part.token->id);
+      continue;
+    }
+    const std::string_view raw =
+        text.substr(static_cast<size_t>(part.begin), static_cast<size_t>(part.end - part.begin));
+    const std::optional<std::string> changed = nfc_ ? normalize_nfc(raw) : std::nullopt;
+    const std::string_view normalized = changed ? std::string_view(*changed) : raw;
+    if (normalized_added_.empty()) {
+      encode_between(normalized, ids);
+      continue;
+    }
+    // Once normalization has moved the bytes, a special token in them is only trusted if all of the part is.
+    const auto is_trusted_here = [&](int64_t begin, int64_t end) {
+      return changed ? is_trusted(part.begin, part.end) : is_trusted(part.begin + begin, part.begin + end);
+    };
+    for (const TextPart& inner : normalized_added_.split(normalized, is_trusted_here)) {
+      if (inner.token != nullptr)
+        ids.push_back(inner.token->id);
+      else
+        encode_between(
+            normalized.substr(static_cast<size_t>(inner.begin), static_cast<size_t>(inner.end - inner.begin)),
+            ids);
+    }
+  }
+  if (add_special_tokens) ids.insert(ids.end(), suffix_.begin(), suffix_.end());
+  return ids;
+}
+
+void Tokenizer::encode_between(std::string_view text, std::vector<int32_t>& ids) const {
+  std::string prefixed;
+  if (pre_tokenizer_.add_prefix_space() && !text.starts_with(' ')) {
+    prefixed.append(" ").append(text);
+    text = prefixed;
+  }
+  std::vector<int64_t> ends;
+  pre_tokenizer_.split(text, ends);
+  bpe_.encode(text, ends, ids);
+}
+// <<< task 2.5
+
+std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
+  std::string bytes;
+  for (const int32_t id : ids) {
+    const std::string_view token = token_bytes(id);
+    if (!(skip_special && is_special(id))) bytes.append(token);
+  }
+  if (utf8_valid_prefix(bytes) == static_cast<int64_t>(bytes.size())) return bytes;
+  std::string text;
+  utf8_append_replaced(text, bytes);
+  return text;
+}
+
+std::string_view Tokenizer::token_bytes(int32_t id) const {
+  LADDER_CHECK(tokens_.has(id), "tokenizer: there is no token of id {}; ids are in [0, {})", id,
+               vocab_size());
+  return tokens_.bytes(id);
+}
+
+std::optional<int32_t> Tokenizer::token_to_id(std::string_view token) const {
+  if (const auto added = added_ids_.find(token); added != added_ids_.end()) return added->second;
+  return utf8_valid_prefix(token) == static_cast<int64_t>(token.size()) ? bpe_.find_written(token)
+                                                                        : std::nullopt;
+}
+
+// >>> task 2.5: decode token by token; only whole characters leave, and what can never become one leaves as
+// U+FFFD
+std::string IncrementalDecoder::push(int32_t id) {
+  const std::string_view bytes = tokenizer_->token_bytes(id);
+  if (skip_special_ && tokenizer_->is_special(id)) return {};
+  pending_.append(bytes);
+  std::string text;
+  std::string_view rest = pending_;
+  while (!rest.empty()) {
+    const auto valid = static_cast<size_t>(utf8_valid_prefix(rest));
+    text.append(rest.substr(0, valid));
+    rest.remove_prefix(valid);
+    if (rest.empty()) break;
+    const Utf8Step step = utf8_step(rest);
+    if (!step.complete) break;
+    text.append("\xef\xbf\xbd");
+    rest.remove_prefix(static_cast<size_t>(step.length));
+  }
+  pending_ = std::string(rest);
+  return text;
+}
+
+std::string IncrementalDecoder::finish() {
+  std::string text;
+  utf8_append_replaced(text, pending_);
+  pending_.clear();
+  return text;
+}
+// <<< task 2.5
+
+}  // namespace ladder

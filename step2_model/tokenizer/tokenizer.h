@@ -1,0 +1,109 @@
+#pragma once
+// tokenizer.json: text to token ids and back.
+//
+//     text -> added tokens found -> NFC -> cut into pieces -> bytes merged by BPE -> the begin token put
+//     before
+//
+// Supported is byte-level BPE as GPT-2, Qwen 2 to 3 and Llama 3 have it; a file that asks for anything else
+// is refused with the name of the field. For a supported file, ids and decoded text equal those of Hugging
+// Face tokenizers (tests/goldens/tokenizer). All of it is const and may be called from several threads.
+#include <cstdint>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "step2_model/tokenizer/added_tokens.h"
+#include "step2_model/tokenizer/bpe.h"
+#include "step2_model/tokenizer/pre_tokenizer.h"
+
+namespace ladder {
+
+// A stretch of a text that is encoded as a whole. In a stretch that is not trusted (what a user typed),
+// special tokens are plain text: typing <|im_end|> ends nothing.
+struct TextSegment {
+  std::string text;
+  bool trusted = true;
+};
+
+class Tokenizer {
+ public:
+  // From `directory`/tokenizer.json. Error where it is missing, malformed or not supported.
+  static Tokenizer load(const std::filesystem::path& directory);
+  // From the text of such a file; `what` is how errors call it. fast_scanner as in PreTokenizer::parse.
+  static Tokenizer parse(std::string_view json, std::string_view what, bool fast_scanner = true);
+
+  // The ids of a text. Invalid UTF-8 in it counts as U+FFFD. With add_special_tokens the post-processor's
+  // tokens are put around it (Llama 3's <|begin_of_text|>). With parse_special = false the text is one
+  // untrusted segment. Error where the text is longer than 1 GiB, or splitting it exceeds the regex limits.
+  std::vector<int32_t> encode(std::string_view text, bool add_special_tokens,
+                              bool parse_special = true) const;
+
+  // The ids of segments that are one text: the segments decide about special tokens only, words and merges
+  // cross their borders as if there were none.
+  std::vector<int32_t> encode(std::span<const TextSegment> segments, bool add_special_tokens) const;
+
+  // The text of ids; bytes that are no UTF-8 become U+FFFD. With skip_special, special tokens are left out.
+  // Error for an id that has no token.
+  std::string decode(std::span<const int32_t> ids, bool skip_special = false) const;
+
+  // The bytes of one token, which may be half a character. Error for an id that has no token.
+  std::string_view token_bytes(int32_t id) const;
+
+  // One more than the largest id. A model's vocab_size is often larger: rows of padding without a token.
+  int64_t vocab_size() const { return tokens_.size(); }
+  bool has_token(int64_t id) const { return tokens_.has(id); }
+  bool is_special(int32_t id) const {
+    return id >= 0 && id < vocab_size() && special_[static_cast<size_t>(id)];
+  }
+
+  // The id of a token as it is written in the file: an added token's content ("<|im_end|>"), else "Ġthe".
+  std::optional<int32_t> token_to_id(std::string_view token) const;
+
+ private:
+  Tokenizer(Bpe bpe, PreTokenizer pre_tokenizer)
+      : bpe_(std::move(bpe)), pre_tokenizer_(std::move(pre_tokenizer)) {}
+
+  void parse_normalizer(const Json& value, std::string_view what);
+  void parse_added_tokens(const Json& added, std::string_view what);
+  void parse_post_processor(const Json& value, std::string_view what);
+  struct ByteRange {
+    int64_t begin, end;
+  };
+  std::vector<int32_t> encode_valid(std::string_view text, std::span<const ByteRange> trusted,
+                                    bool add_special_tokens) const;
+  void encode_between(std::string_view text, std::vector<int32_t>& ids) const;
+
+  Bpe bpe_;
+  PreTokenizer pre_tokenizer_;
+  bool nfc_ = false;
+  TokenTable tokens_;          // the model's and the added ones
+  std::vector<bool> special_;  // by id
+  std::map<std::string, int32_t, std::less<>> added_ids_;
+  AddedTokenFinder raw_added_, normalized_added_;
+  std::vector<int32_t> prefix_, suffix_;  // of the post-processor
+};
+
+// Decodes token by token. A piece never ends within a character: its bytes are held back until the rest has
+// come. All pieces together are what decode() gives for all ids.
+class IncrementalDecoder {
+ public:
+  explicit IncrementalDecoder(const Tokenizer& tokenizer, bool skip_special = false)
+      : tokenizer_(&tokenizer), skip_special_(skip_special) {}
+
+  // The text that is certain after one more token; empty while a character is incomplete.
+  std::string push(int32_t id);
+  // The text that is left when no more tokens come: U+FFFD for an incomplete character, else nothing.
+  std::string finish();
+
+ private:
+  const Tokenizer* tokenizer_;
+  bool skip_special_;
+  std::string pending_;  // the beginning of a character, at most three bytes
+};
+
+}  // namespace ladder

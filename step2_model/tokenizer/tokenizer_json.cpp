@@ -1,0 +1,195 @@
+// Reading tokenizer.json. Every field is either understood or an error that names it: a tokenizer that almost
+// matches its model produces text that is almost right, which is worse than none.
+#include <algorithm>
+
+#include "step1_layers/core/error.h"
+#include "step2_model/tokenizer/byte_alphabet.h"
+#include "step2_model/tokenizer/nfc.h"
+#include "step2_model/tokenizer/tokenizer.h"
+
+namespace ladder {
+namespace {
+
+constexpr size_t kMaxAddedTokens = 1 << 16;
+constexpr size_t kMaxStages = 64;  // of a Sequence
+
+void check_keys(const Json& object, std::initializer_list<std::string_view> known, std::string_view what) {
+  for (const auto& [key, value] : object.items())
+    LADDER_CHECK(std::find(known.begin(), known.end(), key) != known.end(), "{}: the field {} is not known",
+                 what, json_brief(key));
+}
+
+const std::string& type_of(const Json& value, std::string_view what) {
+  return json_string(json_at(value, "type", what), fmt::format("{}.type", what));
+}
+
+const Json& stages_of(const Json& value, const char* key, std::string_view what) {
+  const Json& stages = json_at(value, key, what);
+  LADDER_CHECK(stages.is_array() && stages.size() <= kMaxStages, "{}.{}: expected an array of at most {}",
+               what, key, kMaxStages);
+  return stages;
+}
+
+void check_decoder(const Json& value, std::string_view what) {
+  const std::string& type = type_of(value, what);
+  if (type == "Sequence") {
+    const Json& stages = stages_of(value, "decoders", what);
+    LADDER_CHECK(stages.size() == 1, "{}.decoders: only one ByteLevel is supported", what);
+    check_decoder(stages[0], fmt::format("{}.decoders[0]", what));
+  } else {
+    LADDER_CHECK(type == "ByteLevel", "{}.type: only \"ByteLevel\" is supported, found {}", what,
+                 json_brief(type));
+  }
+}
+
+}  // namespace
+
+Tokenizer Tokenizer::load(const std::filesystem::path& directory) {
+  const std::filesystem::path path = directory / "tokenizer.json";
+  return parse(read_text_file(path), path.string());
+}
+
+Tokenizer Tokenizer::parse(std::string_view json, std::string_view what, bool fast_scanner) {
+  const Json root = parse_json(json, what);
+  const auto field = [what](std::string_view name) { return fmt::format("{}: {}", what, name); };
+  LADDER_CHECK(root.is_object(), "{}: expected an object, found {}", what, json_brief(root));
+  check_keys(root,
+             {"version", "truncation", "padding", "added_tokens", "normalizer", "pre_tokenizer",
+              "post_processor", "decoder", "model"},
+             what);
+  for (const char* name : {"truncation", "padding"})
+    LADDER_CHECK(json_find(root, name, what) == nullptr, "{}: {}: not supported, expected null", what, name);
+
+  const Json& model = json_at(root, "model", what);
+  LADDER_CHECK(model.is_object(), "{}: model: expected an object, found {}", what, json_brief(model));
+  check_keys(model,
+             {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
+              "byte_fallback", "ignore_merges", "vocab", "merges"},
+             field("model"));
+  Tokenizer tokenizer(
+      Bpe::parse(model, field("model")),
+      PreTokenizer::parse(json_at(root, "pre_tokenizer", what), field("pre_tokenizer"), fast_scanner));
+  check_decoder(json_at(root, "decoder", what), field("decoder"));
+  if (const Json* value = json_find(root, "normalizer", what))
+    tokenizer.parse_normalizer(*value, field("normalizer"));
+  if (const Json* value = json_find(root, "added_tokens", what))
+    tokenizer.parse_added_tokens(*value, field("added_tokens"));
+  else
+    tokenizer.parse_added_tokens(Json::array(), field("added_tokens"));
+  if (const Json* value = json_find(root, "post_processor", what))
+    tokenizer.parse_post_processor(*value, field("post_processor"));
+  return tokenizer;
+}
+
+void Tokenizer::parse_normalizer(const Json& value, std::string_view what) {
+  const std::string& type = type_of(value, what);
+  if (type == "Sequence") {
+    const Json& stages = stages_of(value, "normalizers", what);
+    for (size_t i = 0; i < stages.size(); ++i) {
+      const std::string stage = fmt::format("{}.normalizers[{}]", what, i);
+      LADDER_CHECK(type_of(stages[i], stage) == "NFC", "{}.type: only \"NFC\" is supported, found {}", stage,
+                   json_brief(stages[i]["type"]));
+      nfc_ = true;
+    }
+  } else {
+    LADDER_CHECK(type == "NFC", "{}.type: only \"NFC\" is supported, found {}", what, json_brief(type));
+    nfc_ = true;
+  }
+}
+
+void Tokenizer::parse_added_tokens(const Json& added, std::string_view what) {
+  LADDER_CHECK(added.is_array() && added.size() <= kMaxAddedTokens, "{}: expected an array of at most {}",
+               what, kMaxAddedTokens);
+  tokens_ = bpe_.tokens();
+  std::vector<AddedToken> raw, normalized;
+  std::vector<std::string> contents;
+  for (size_t i = 0; i < added.size(); ++i) {
+    const std::string at = fmt::format("{}[{}]", what, i);
+    const auto flag = [&](const char* name) {
+      const Json* value = json_find(added[i], name, at);
+      return value != nullptr && json_bool(*value, fmt::format("{}.{}", at, name));
+    };
+    AddedToken token;
+    token.content = json_string(json_at(added[i], "content", at), fmt::format("{}.content", at));
+    token.id = static_cast<int32_t>(
+        json_int(json_at(added[i], "id", at), fmt::format("{}.id", at), 0, TokenTable::kMaxTokens - 1));
+    token.special = flag("special");
+    token.single_word = flag("single_word");
+    token.lstrip = flag("lstrip");
+    token.rstrip = flag("rstrip");
+    token.normalized = flag("normalized");
+    LADDER_CHECK(!token.content.empty(), "{}.content: empty", at);
+    const std::string shown = json_brief(token.content);
+    if (const auto known = bpe_.find_written(token.content)) {
+      LADDER_CHECK(*known == token.id, "{}: {} has the id {} in the vocabulary and {} here", at, shown,
+                   *known, token.id);
+    } else {
+      LADDER_CHECK(!tokens_.has(token.id), "{}: {} has the id {} of another token", at, shown, token.id);
+      tokens_.set(token.id, bytes_of_written(token.content).value_or(token.content));
+    }
+    LADDER_CHECK(added_ids_.emplace(token.content, token.id).second, "{}: {} occurs twice", at, shown);
+    special_.resize(static_cast<size_t>(tokens_.size()));
+    special_[static_cast<size_t>(token.id)] = token.special;
+    if (token.normalized) {
+      if (nfc_) token.content = normalize_nfc(token.content).value_or(token.content);
+      const bool is_new = std::find(contents.begin(), contents.end(), token.content) == contents.end();
+      LADDER_CHECK(is_new, "{}: {} occurs twice after normalization", at, shown);
+      contents.push_back(token.content);
+      normalized.push_back(std::move(token));
+    } else {
+      raw.push_back(std::move(token));
+    }
+  }
+  special_.resize(static_cast<size_t>(tokens_.size()));
+  raw_added_ = AddedTokenFinder(std::move(raw));
+  normalized_added_ = AddedTokenFinder(std::move(normalized));
+}
+
+void Tokenizer::parse_post_processor(const Json& value, std::string_view what) {
+  const std::string& type = type_of(value, what);
+  if (type == "ByteLevel") return;  // concerns offsets, which we do not report
+  if (type == "Sequence") {
+    const Json& stages = stages_of(value, "processors", what);
+    for (size_t i = 0; i < stages.size(); ++i) {
+      const std::string stage = fmt::format("{}.processors[{}]", what, i);
+      LADDER_CHECK(type_of(stages[i], stage) != "Sequence",
+                   "{}: a Sequence within a Sequence is not supported", stage);
+      parse_post_processor(stages[i], stage);
+    }
+    return;
+  }
+  LADDER_CHECK(type == "TemplateProcessing",
+               "{}.type: ByteLevel, TemplateProcessing and Sequence are supported, found {}", what,
+               json_brief(type));
+  const std::string single_what = fmt::format("{}.single", what);
+  const Json& single = json_at(value, "single", what);
+  LADDER_CHECK(single.is_array(), "{}: expected an array, found {}", single_what, json_brief(single));
+  std::vector<int32_t> before, behind;
+  bool text_seen = false;
+  for (size_t i = 0; i < single.size(); ++i) {
+    const std::string piece_what = fmt::format("{}[{}]", single_what, i);
+    if (const Json* sequence = json_find(single[i], "Sequence", piece_what)) {
+      LADDER_CHECK(!text_seen && json_string(json_at(*sequence, "id", piece_what), piece_what) == "A",
+                   "{}: expected the sequence A, once", piece_what);
+      text_seen = true;
+      continue;
+    }
+    const std::string& name =
+        json_string(json_at(json_at(single[i], "SpecialToken", piece_what), "id", piece_what), piece_what);
+    const std::string token_what = fmt::format("{}.special_tokens[{}]", what, json_brief(name));
+    const Json& ids =
+        json_at(json_at(json_at(value, "special_tokens", what), name, token_what), "ids", token_what);
+    LADDER_CHECK(ids.is_array() && ids.size() <= kMaxStages, "{}.ids: expected an array of at most {}",
+                 token_what, kMaxStages);
+    for (const Json& id : ids) {
+      const int64_t number = json_int(id, token_what);
+      LADDER_CHECK(tokens_.has(number), "{}.ids: there is no token of id {}", token_what, number);
+      (text_seen ? behind : before).push_back(static_cast<int32_t>(number));
+    }
+  }
+  LADDER_CHECK(text_seen, "{}: the sequence A is missing", single_what);
+  prefix_.insert(prefix_.begin(), before.begin(), before.end());
+  suffix_.insert(suffix_.end(), behind.begin(), behind.end());
+}
+
+}  // namespace ladder

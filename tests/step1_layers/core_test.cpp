@@ -1,0 +1,174 @@
+// Task 1.1: what stands around tensors: scratch memory, kernel choice, threads, parameters.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "step1_layers/core/arena.h"
+#include "step1_layers/core/error.h"
+#include "step1_layers/core/parallel.h"
+#include "step1_layers/core/parameter.h"
+#include "step1_layers/core/variants.h"
+
+namespace ladder {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+TEST(Task1_1_Arena, TakesAlignedMemoryThatDoesNotOverlap) {
+  Arena arena;
+  ArenaScope scope(arena);
+  std::vector<Tensor> taken;
+  for (int i = 0; i < 50; ++i) {
+    taken.push_back(arena.take({i * 1000 + 1}, DType::bf16));
+    EXPECT_EQ(reinterpret_cast<uintptr_t>(taken.back().raw()) % 256, 0u);
+    taken.back().fill_bytes(static_cast<uint8_t>(i));
+  }
+  for (int i = 0; i < 50; ++i) {
+    const auto* bytes = static_cast<const uint8_t*>(taken[static_cast<size_t>(i)].raw());
+    for (int64_t j = 0; j < taken[static_cast<size_t>(i)].nbytes(); ++j) ASSERT_EQ(bytes[j], i);
+  }
+}
+
+TEST(Task1_1_Arena, AScopeGivesBackWhatWasTakenInIt) {
+  Arena arena;
+  ArenaScope outer(arena);
+  Tensor kept = arena.take({100}, DType::f32);
+  kept.fill_bytes(7);
+  void* first = nullptr;
+  for (int i = 0; i < 3; ++i) {
+    ArenaScope inner(arena);
+    Tensor scratch = arena.take({100}, DType::f32);
+    if (i == 0) first = scratch.raw();
+    EXPECT_EQ(scratch.raw(), first);
+    scratch.fill_bytes(9);
+  }
+  const auto* bytes = static_cast<const uint8_t*>(kept.raw());
+  EXPECT_TRUE(std::all_of(bytes, bytes + kept.nbytes(), [](uint8_t byte) { return byte == 7; }));
+}
+
+TEST(Task1_1_Arena, WhatWarmUpReservedIsEnoughAfterFreezing) {
+  Arena arena;
+  const auto forward = [&](int64_t tokens) {
+    ArenaScope scope(arena);
+    Tensor a = arena.take({tokens, 300}, DType::f32);
+    ArenaScope inner(arena);
+    Tensor b = arena.take({tokens, 900}, DType::f32);
+  };
+  forward(4000);
+  const int64_t reserved = arena.reserved_bytes();
+  EXPECT_GE(arena.peak_bytes(), 4000 * 1200 * 4);
+  EXPECT_EQ(arena.used_bytes(), 0);
+  arena.freeze();
+  for (int64_t tokens : {1, 4000, 17, 3999}) EXPECT_NO_THROW(forward(tokens));
+  EXPECT_EQ(arena.reserved_bytes(), reserved);
+  EXPECT_THROW(forward(40000), Error);
+}
+
+struct FakeArgs {
+  int size = 0;
+};
+
+const Variant<FakeArgs> kTable[] = {
+    {.name = "loop", .run = [](const OpContext&, const FakeArgs&) {}},
+    {.name = "fast", .run = [](const OpContext&, const FakeArgs&) {}},
+    {.name = "batched", .batch_invariant = false, .run = [](const OpContext&, const FakeArgs&) {}},
+    {.name = "large",
+     .supports = [](const FakeArgs& args) { return args.size >= 100; },
+     .run = [](const OpContext&, const FakeArgs&) {}},
+    {.name = "future", .min_arch = 1000000, .run = [](const OpContext&, const FakeArgs&) {}},
+    {.name = "device", .device = DeviceType::cuda, .run = [](const OpContext&, const FakeArgs&) {}},
+};
+
+std::string_view selected(const OpContext& ctx, int size, std::span<const Variant<FakeArgs>> table = kTable) {
+  return select_variant("fake", table, ctx, FakeArgs{size}).name;
+}
+
+TEST(Task1_1_Variants, TheLastRowThatCanServeTheCallIsTheDefault) {
+  OpContext ctx;
+  EXPECT_EQ(selected(ctx, 1), "batched");
+  EXPECT_EQ(selected(ctx, 100), "large");
+  ctx.batch_invariant = true;
+  EXPECT_EQ(selected(ctx, 1), "fast");
+  EXPECT_EQ(selected(ctx, 100), "large");
+  OpContext cuda;
+  cuda.device.type = DeviceType::cuda;
+  EXPECT_EQ(selected(cuda, 1), "device");
+}
+
+TEST(Task1_1_Variants, AForcedKernelIsUsedOrItsNameIsRefused) {
+  OpContext ctx;
+  ctx.kernels["fake"] = "loop";
+  ctx.kernels["other"] = "no matter";
+  EXPECT_EQ(selected(ctx, 1), "loop");
+  const auto error_of = [&](const char* name) -> std::string {
+    ctx.kernels["fake"] = name;
+    try {
+      selected(ctx, 1);
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  // Names that exist are listed, names of another device are not.
+  EXPECT_THAT(error_of("lop"), AllOf(HasSubstr("fake=lop"), HasSubstr("loop, fast, batched, large"),
+                                     ::testing::Not(HasSubstr("device"))));
+  EXPECT_THAT(error_of("device"), HasSubstr("no such kernel"));
+  EXPECT_THAT(error_of("large"), HasSubstr("cannot run here or with this shape"));
+  EXPECT_THAT(error_of("future"), HasSubstr("cannot run here"));
+  ctx.kernels.clear();
+  EXPECT_THROW(selected(ctx, 1, std::span(kTable).last(1)), Error);
+}
+
+TEST(Task1_1_Parallel, EveryIndexIsVisitedOnce) {
+  const int threads = num_threads();
+  for (int count : {1, 2, 5}) {
+    set_num_threads(count);
+    for (int64_t n : {0, 1, 2, 7, 1000})
+      for (int64_t grain : {1, 3, 5000}) {
+        std::vector<std::atomic<int>> visits(static_cast<size_t>(n));
+        std::atomic<int> pieces = 0;
+        parallel_for(n, grain, [&](int64_t begin, int64_t end) {
+          ++pieces;
+          for (int64_t i = begin; i < end; ++i) ++visits[static_cast<size_t>(i)];
+        });
+        for (auto& visit : visits) ASSERT_EQ(visit, 1);
+        EXPECT_LE(pieces * grain, std::max(n, grain));
+      }
+  }
+  set_num_threads(threads);
+}
+
+TEST(Task1_1_Parallel, TheNumberOfThreadsBelongsToTheCallingThread) {
+  const int threads = num_threads();
+  std::thread([] { set_num_threads(1); }).join();
+  EXPECT_EQ(num_threads(), threads);
+}
+
+TEST(Task1_1_Parameter, EveryPartIsFilledExactlyOnce) {
+  Parameter parameter;
+  parameter.name = "qkv.weight";
+  parameter.num_parts = 3;
+  std::vector<int> filled;
+  bool fails = true;
+  parameter.load_part = [&](const Tensor&, int part) {
+    LADDER_CHECK(!fails, "the wrong shape");
+    filled.push_back(part);
+  };
+  EXPECT_THROW(parameter.load(Tensor(), 1), Error);
+  fails = false;
+  parameter.load(Tensor(), 1);  // a refused load does not count
+  parameter.load(Tensor(), 0);
+  EXPECT_FALSE(parameter.is_loaded());
+  EXPECT_THROW(parameter.load(Tensor(), 1), Error);
+  EXPECT_THROW(parameter.load(Tensor(), 3), Error);
+  EXPECT_THROW(parameter.load(Tensor(), -1), Error);
+  parameter.load(Tensor(), 2);
+  EXPECT_TRUE(parameter.is_loaded());
+  EXPECT_EQ(filled, (std::vector<int>{1, 0, 2}));
+}
+
+}  // namespace
+}  // namespace ladder

@@ -1,0 +1,221 @@
+// Task 1.4: the matrix product, every row of its ladder.
+#include "step1_layers/linear/matmul.h"
+
+#include <gtest/gtest.h>
+
+#include "step1_layers/core/error.h"
+#include "step1_layers/core/parallel.h"
+#include "tests/support/numerics.h"
+
+namespace ladder {
+namespace {
+
+using testing::bitwise_equal;
+using testing::close_to;
+using testing::poisoned;
+using testing::Random;
+
+struct Problem {
+  int64_t m, n, k;
+};
+// Odd sizes, ones, and sizes around the tiles (6 x 4, 3 x 4, 2 x 2), panels (48) and chunks (1024).
+constexpr Problem kProblems[] = {{1, 1, 1},    {1, 5, 3},     {2, 3, 17},   {3, 49, 31},    {5, 7, 64},
+                                 {6, 4, 1024}, {7, 50, 33},   {13, 97, 40}, {16, 48, 1025}, {17, 33, 100},
+                                 {1, 131, 96}, {40, 19, 257}, {4, 8, 3000}, {65, 12, 2049}};
+
+std::vector<double> reference(const MatmulArgs& args) {
+  const auto x = testing::to_double(args.x), weight = testing::to_double(args.weight);
+  const auto bias = args.bias.defined() ? testing::to_double(args.bias) : std::vector<double>();
+  const int64_t m = args.x.dim(0), n = args.weight.dim(0), k = args.x.dim(1);
+  std::vector<double> out(static_cast<size_t>(m * n));
+  for (int64_t i = 0; i < m; ++i)
+    for (int64_t j = 0; j < n; ++j) {
+      double sum = bias.empty() ? 0.0 : bias[static_cast<size_t>(j)];
+      for (int64_t a = 0; a < k; ++a)
+        sum += x[static_cast<size_t>(i * k + a)] * weight[static_cast<size_t>(j * k + a)];
+      out[static_cast<size_t>(i * n + j)] = sum;
+    }
+  return out;
+}
+
+// Calls check(variant, args) for every row that runs here, with fresh arguments from make(problem, dtype,
+// out).
+template <class Make, class Check>
+void for_each_case(const OpContext& ctx, Make&& make, Check&& check) {
+  for (DType dtype : {DType::f32, DType::bf16, DType::f16})
+    for (DType out : {dtype, DType::f32})
+      for (const Problem& problem : kProblems) {
+        const MatmulArgs args = make(problem, dtype, out);
+        for (const auto& variant : matmul_variants()) {
+          if (!can_run(variant, ctx, args)) continue;
+          SCOPED_TRACE(fmt::format("{}: {} times {} to {}", variant.name, args.x.str(), args.weight.str(),
+                                   dtype_name(out)));
+          args.out.fill_bytes(0xff);
+          variant.run(ctx, args);
+          check(args);
+          if (::testing::Test::HasFailure()) return;
+        }
+      }
+}
+
+TEST(Task1_4_Matmul, EveryRungIsWithinTheBoundOfDoublePrecision) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  Arena arena;
+  OpContext ctx;
+  ctx.arena = &arena;
+  std::vector<double> expected;
+  for_each_case(
+      ctx,
+      [&](const Problem& p, DType dtype, DType out) {
+        MatmulArgs args{random.normal({p.m, p.k}, dtype), random.normal({p.n, p.k}, dtype),
+                        p.n % 2 ? random.normal({p.n}, dtype) : Tensor(), poisoned({p.m, p.n}, out)};
+        expected = reference(args);
+        return args;
+      },
+      [&](const MatmulArgs& args) {
+        // A sum whose terms nearly cancel has no relative bound: a row of one is judged by its own terms.
+        if (args.out.dim(1) == 1 && args.x.dim(1) > 1) return;
+        EXPECT_TRUE(close_to(args.out, expected, args.x.dim(1)));
+      });
+}
+
+TEST(Task1_4_Matmul, EveryRungIsExactOnSmallIntegers) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  OpContext ctx;  // without scratch memory in the context, too
+  std::vector<double> expected;
+  for_each_case(
+      ctx,
+      [&](const Problem& p, DType dtype, DType) {
+        MatmulArgs args{random.exact({p.m, p.k}, dtype), random.exact({p.n, p.k}, dtype),
+                        p.n % 2 ? random.exact({p.n}, dtype) : Tensor(), poisoned({p.m, p.n}, DType::f32)};
+        expected = reference(args);
+        return args;
+      },
+      [&](const MatmulArgs& args) { EXPECT_EQ(testing::to_double(args.out), expected); });
+}
+
+TEST(Task1_4_Matmul, RowsMayBeWindowsOfWiderTensors) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  OpContext ctx;
+  std::vector<double> expected;
+  for_each_case(
+      ctx,
+      [&](const Problem& p, DType dtype, DType) {
+        MatmulArgs args{random.exact({p.m, p.k + 5}, dtype).narrow(1, 3, p.k),
+                        random.exact({p.n, p.k + 2}, dtype).narrow(1, 1, p.k), Tensor(),
+                        Tensor::empty({p.m, p.n}, DType::f32)};
+        expected = reference(args);
+        return args;
+      },
+      [&](const MatmulArgs& args) { EXPECT_EQ(testing::to_double(args.out), expected); });
+  for (const auto& variant : matmul_variants()) {
+    // Into the middle columns of a wider tensor, whose other columns stay as they are.
+    Tensor wide = Tensor::zeros({20, 40}, DType::f32);
+    MatmulArgs args{random.exact({20, 30}, DType::f32), random.exact({17, 30}, DType::f32), Tensor(),
+                    wide.narrow(1, 11, 17)};
+    if (!can_run(variant, ctx, args)) continue;
+    variant.run(ctx, args);
+    EXPECT_EQ(testing::to_double(args.out), reference(args)) << variant.name;
+    for (int64_t row = 0; row < 20; ++row)
+      for (int64_t column : {int64_t{0}, int64_t{10}, int64_t{28}, int64_t{39}})
+        EXPECT_EQ(wide.at<float>({row, column}), 0.0f) << variant.name;
+  }
+}
+
+// What makes a request's logits the same alone and in any batch.
+TEST(Task1_4_Matmul, ABatchInvariantRungGivesEachRowTheBitsItHasAlone) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  Arena arena;
+  OpContext ctx;
+  ctx.arena = &arena;
+  int checked = 0;
+  for (DType dtype : {DType::f32, DType::bf16, DType::f16})
+    for (const auto& [n, k] : {std::pair<int64_t, int64_t>{51, 1100}, {9, 77}, {64, 2048}, {1, 33}}) {
+      const Tensor weight = random.normal({n, k}, dtype), bias = random.normal({n}, dtype);
+      const Tensor x = random.normal({40, k}, dtype);
+      for (const auto& variant : matmul_variants()) {
+        if (!variant.batch_invariant || !can_run(variant, ctx, MatmulArgs{x, weight, bias, x})) continue;
+        Tensor alone = poisoned({40, n}, DType::f32);
+        for (int64_t row = 0; row < 40; ++row)
+          variant.run(ctx, {x.narrow(0, row, 1), weight, bias, alone.narrow(0, row, 1)});
+        for (int64_t m = 1; m <= 40; ++m) {
+          const int64_t first = random.integer(0, 40 - m);
+          Tensor out = poisoned({m, n}, DType::f32);
+          variant.run(ctx, {x.narrow(0, first, m), weight, bias, out});
+          ASSERT_TRUE(bitwise_equal(out, alone.narrow(0, first, m)))
+              << variant.name << " " << dtype_name(dtype) << " m=" << m << " n=" << n << " k=" << k;
+        }
+        ++checked;
+      }
+    }
+  EXPECT_GE(checked, 3 * 4 * 2);
+}
+
+TEST(Task1_4_Matmul, TheNumberOfThreadsDoesNotChangeTheBits) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  OpContext ctx;
+  const int threads = num_threads();
+  for (const auto& variant : matmul_variants()) {
+    MatmulArgs args{random.normal({19, 1500}, DType::bf16), random.normal({331, 1500}, DType::bf16), Tensor(),
+                    poisoned({19, 331}, DType::f32)};
+    if (!variant.batch_invariant || !can_run(variant, ctx, args)) continue;
+    set_num_threads(1);
+    variant.run(ctx, args);
+    const Tensor one = args.out.clone();
+    for (int count : {2, 3, 8}) {
+      set_num_threads(count);
+      args.out.fill_bytes(0xff);
+      variant.run(ctx, args);
+      EXPECT_TRUE(bitwise_equal(args.out, one)) << variant.name << " with " << count << " threads";
+    }
+    set_num_threads(threads);
+  }
+}
+
+TEST(Task1_4_Matmul, AContextThatDemandsItIsServedByABatchInvariantRung) {
+  OpContext ctx;
+  ctx.batch_invariant = true;
+  MatmulArgs args{Tensor::zeros({512, 64}, DType::f32), Tensor::zeros({64, 64}, DType::f32), Tensor(),
+                  Tensor::zeros({512, 64}, DType::f32)};
+  EXPECT_TRUE(select_variant("matmul", matmul_variants(), ctx, args).batch_invariant);
+}
+
+TEST(Task1_4_Matmul, NothingToDoAndNothingToSum) {
+  OpContext ctx;
+  const Tensor weight = Tensor::zeros({4, 3}, DType::f32);
+  EXPECT_NO_THROW(
+      matmul(ctx, Tensor::empty({0, 3}, DType::f32), weight, Tensor(), Tensor::empty({0, 4}, DType::f32)));
+  // k = 0: an empty sum, so the bias alone.
+  const std::vector<float> values = {1, 2, 3, 4, 5};
+  for (const auto& variant : matmul_variants()) {
+    MatmulArgs args{Tensor::empty({2, 0}, DType::f32), Tensor::empty({5, 0}, DType::f32),
+                    Tensor::from<float>(values, {5}), poisoned({2, 5}, DType::f32)};
+    if (!can_run(variant, ctx, args)) continue;
+    variant.run(ctx, args);
+    for (int64_t row = 0; row < 2; ++row)
+      for (int64_t j = 0; j < 5; ++j)
+        EXPECT_EQ(args.out.at<float>({row, j}), values[static_cast<size_t>(j)]) << variant.name;
+  }
+}
+
+TEST(Task1_4_Matmul, RefusesWhatDoesNotFit) {
+  OpContext ctx;
+  const auto make = [](int64_t rows, int64_t columns, DType dtype = DType::f32) {
+    return Tensor::zeros({rows, columns}, dtype);
+  };
+  EXPECT_THROW(matmul(ctx, make(2, 3), make(4, 5), Tensor(), make(2, 4)), Error);
+  EXPECT_THROW(matmul(ctx, make(2, 3), make(4, 3), Tensor(), make(4, 2)), Error);
+  EXPECT_THROW(matmul(ctx, make(2, 3), make(4, 3, DType::bf16), Tensor(), make(2, 4)), Error);
+  EXPECT_THROW(matmul(ctx, make(2, 3), make(4, 3), Tensor(), make(2, 4, DType::bf16)), Error);
+  EXPECT_THROW(matmul(ctx, make(2, 3, DType::i32), make(4, 3, DType::i32), Tensor(), make(2, 4)), Error);
+  EXPECT_THROW(matmul(ctx, make(2, 3), make(4, 3), Tensor::zeros({3}, DType::f32), make(2, 4)), Error);
+  EXPECT_THROW(matmul(ctx, Tensor::zeros({3}, DType::f32), make(4, 3), Tensor(), make(1, 4)), Error);
+}
+
+}  // namespace
+}  // namespace ladder

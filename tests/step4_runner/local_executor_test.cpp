@@ -1,0 +1,166 @@
+// Task 4.4: the executor of this process: tickets, ranks as threads, errors.
+#include "step4_runner/local_executor.h"
+
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+
+#include "step1_layers/core/error.h"
+#include "tests/step4_runner/fake_model.h"
+#include "tests/support/numerics.h"
+
+namespace ladder {
+namespace {
+
+using ladder::testing::fake_logits;
+using ladder::testing::fake_spec;
+using ladder::testing::FakeModel;
+using ladder::testing::Random;
+
+RunnerConfig executor_config(int ranks = 1) {
+  RunnerConfig config;
+  config.max_num_seqs = 4;
+  config.max_num_batched_tokens = 16;
+  config.block_size = 4;
+  config.num_kv_blocks = 64;
+  config.tensor_parallel_size = ranks;
+  config.threads = ranks;
+  return config;
+}
+
+ModelFactory fake_models(const RunnerConfig& config, std::function<void(int rank)> on_forward = {}) {
+  RunnerConfig resolved = resolve_runner_config(fake_spec(), config);
+  return [resolved, on_forward](const OpContext& ctx) {
+    auto model = std::make_unique<FakeModel>(ctx, fake_spec(), resolved);
+    model->on_forward = on_forward;
+    return model;
+  };
+}
+
+SchedulerOutput first_step(std::vector<int32_t> prompt) {
+  SchedulerOutput step;
+  NewSequence sequence;
+  sequence.id = 3;
+  sequence.num_prompt_tokens = static_cast<int64_t>(prompt.size());
+  sequence.token_ids = std::move(prompt);
+  sequence.block_table = {9, 4};
+  sequence.sampling.seed = 11;
+  step.scheduled = {{3, sequence.num_prompt_tokens, {}}};
+  step.total_num_tokens = sequence.num_prompt_tokens;
+  step.new_sequences = {std::move(sequence)};
+  return step;
+}
+
+SchedulerOutput next_step(int64_t number, int64_t num_computed) {
+  SchedulerOutput step;
+  step.step = number;
+  step.continued = {{3, {}, num_computed}};
+  step.scheduled = {{3, 1, {}}};
+  step.total_num_tokens = 1;
+  return step;
+}
+
+template <class Call>
+std::string error_of(Call call) {
+  try {
+    call();
+  } catch (const std::exception& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Task4_4_LocalExecutor, StepsOneAtATimeInOrder) {
+  LocalExecutor executor(fake_spec(), executor_config(), fake_models(executor_config()));
+  EXPECT_EQ(executor.max_in_flight(), 1);
+  EXPECT_NE(error_of([&] { executor.collect({1}); }).find("ticket 1"), std::string::npos);
+  const Ticket first = executor.submit(first_step({5, 6, 7}));
+  EXPECT_NE(error_of([&] { executor.submit(next_step(1, 3)); }).find("in flight"), std::string::npos);
+  EXPECT_NE(error_of([&] { executor.collect({first.value + 1}); }).find("ticket"), std::string::npos);
+  const StepOutput output = executor.collect(first);
+  ASSERT_EQ(output.sequences.size(), 1u);
+  EXPECT_EQ(output.sequences[0].id, 3);
+  EXPECT_EQ(output.sequences[0].token_ids.size(), 1u);
+  EXPECT_NE(error_of([&] { executor.collect(first); }).find("ticket"), std::string::npos);
+  const Ticket second = executor.submit(next_step(1, 3));
+  EXPECT_EQ(executor.collect(second).step, 1);
+}
+
+TEST(Task4_4_LocalExecutor, TheStepMayChangeAfterItIsSubmitted) {
+  LocalExecutor executor(fake_spec(), executor_config(), fake_models(executor_config()));
+  SchedulerOutput step = first_step({5, 6, 7});
+  const Ticket ticket = executor.submit(step);
+  step = {};
+  EXPECT_EQ(executor.collect(ticket).sequences.size(), 1u);
+}
+
+TEST(Task4_4_LocalExecutor, RanksAsThreadsGiveWhatOneRankGives) {
+  auto tokens = [](int ranks) {
+    LocalExecutor executor(fake_spec(), executor_config(ranks), fake_models(executor_config(ranks)));
+    std::vector<int32_t> result;
+    SchedulerOutput step = first_step({5, 6, 7});
+    for (int64_t i = 0; i < 5; ++i) {
+      const StepOutput output = executor.collect(executor.submit(step));
+      result.push_back(output.sequences.at(0).token_ids.at(0));
+      step = next_step(i + 1, 3 + i);
+    }
+    return result;
+  };
+  const std::vector<int32_t> one = tokens(1);
+  EXPECT_EQ(tokens(2), one);
+  EXPECT_EQ(tokens(4), one);
+}
+
+// A rank that throws while the others wait for it in a collective.
+TEST(Task4_4_LocalExecutor, AFailingRankReleasesTheOthersAndCollectThrowsItsError) {
+  for (int failing = 0; failing < 3; ++failing) {
+    auto armed = std::make_shared<std::atomic<bool>>(false);
+    RunnerConfig config = executor_config(4);
+    LocalExecutor executor(fake_spec(), config, fake_models(config, [failing, armed](int rank) {
+                             if (*armed && rank == failing) throw std::runtime_error("the lamp went out");
+                           }));
+    executor.collect(executor.submit(first_step({5, 6, 7})));
+    *armed = true;
+    const Ticket ticket = executor.submit(next_step(1, 3));
+    EXPECT_EQ(error_of([&] { executor.collect(ticket); }), "the lamp went out");
+    // And it stays failed: the ranks' batches may differ by now.
+    *armed = false;
+    EXPECT_EQ(error_of([&] { executor.submit(next_step(2, 3)); }), "the lamp went out");
+  }
+}
+
+TEST(Task4_4_LocalExecutor, AnInconsistentStepIsTheErrorOfCollect) {
+  RunnerConfig config = executor_config(2);
+  LocalExecutor executor(fake_spec(), config, fake_models(config));
+  const Ticket ticket = executor.submit(next_step(7, 3));
+  const std::string error = error_of([&] { executor.collect(ticket); });
+  EXPECT_NE(error.find("step 7: sequence 3 is not in the batch"), std::string::npos) << error;
+}
+
+TEST(Task4_4_LocalExecutor, AModelThatCannotBeLoadedIsTheErrorOfTheConstructor) {
+  for (int failing : {0, 1}) {
+    const RunnerConfig config = executor_config(2);
+    const ModelFactory models = fake_models(config);
+    const std::string error = error_of([&] {
+      LocalExecutor executor(fake_spec(), config, [&](const OpContext& ctx) -> std::unique_ptr<Model> {
+        if (tp_group(ctx).rank() == failing) throw Error("model.safetensors: not there");
+        return models(ctx);
+      });
+    });
+    EXPECT_EQ(error, "model.safetensors: not there");
+  }
+}
+
+TEST(Task4_4_LocalExecutor, TellsTheConfigurationThatItSettledOn) {
+  RunnerConfig config = executor_config();
+  config.num_kv_blocks = 0;
+  config.kv_memory = 100000;
+  LocalExecutor executor(fake_spec(), config, fake_models(config));
+  // 2 layers, K and V, 4 heads of 2 floats: 128 bytes a token, 512 a block.
+  EXPECT_EQ(executor.config().num_kv_blocks, 100000 / 512);
+  EXPECT_EQ(executor.config().max_model_len, 128);
+  EXPECT_EQ(executor.memory().kv, 100000 / 512 * 512);
+}
+
+}  // namespace
+}  // namespace ladder

@@ -1,0 +1,253 @@
+// Task 4.4: the runner. A request must get the same logits, bit for bit, however the steps are cut.
+#include "step4_runner/model_runner.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstring>
+
+#include "tests/step4_runner/fake_model.h"
+#include "tests/step4_runner/step_driver.h"
+
+namespace ladder {
+namespace {
+
+using ladder::testing::DrivenRequest;
+using ladder::testing::DrivenResult;
+using ladder::testing::DriveOptions;
+using ladder::testing::fake_logits;
+using ladder::testing::fake_spec;
+using ladder::testing::FakeModel;
+using ladder::testing::Random;
+using ladder::testing::StepDriver;
+
+RunnerConfig test_config() {
+  RunnerConfig config;
+  config.max_num_seqs = 8;
+  config.max_num_batched_tokens = 48;
+  config.max_model_len = 128;
+  config.block_size = 4;
+  config.num_kv_blocks = 300;
+  return config;
+}
+
+struct FakeRunner {
+  explicit FakeRunner(const RunnerConfig& config = test_config()) {
+    auto fake = std::make_unique<FakeModel>(OpContext{}, fake_spec(), config);
+    model = fake.get();
+    runner = std::make_unique<ModelRunner>(OpContext{}, config, std::move(fake));
+    runner->warm_up();
+  }
+  FakeModel* model = nullptr;
+  std::unique_ptr<ModelRunner> runner;
+};
+
+// Requests of which several share a beginning, with every kind of sampling.
+std::vector<DrivenRequest> random_requests(Random& random, int64_t count, int64_t vocab,
+                                           int64_t longest = 60) {
+  std::vector<int32_t> common;
+  for (int i = 0; i < longest; ++i) common.push_back(static_cast<int32_t>(random.integer(0, vocab - 1)));
+  std::vector<DrivenRequest> requests(static_cast<size_t>(count));
+  for (DrivenRequest& request : requests) {
+    const int64_t length = random.integer(1, longest);
+    const int64_t shared = random.integer(0, 2) ? random.integer(0, length) : 0;
+    request.prompt.assign(common.begin(), common.begin() + shared);
+    while (static_cast<int64_t>(request.prompt.size()) < length)
+      request.prompt.push_back(static_cast<int32_t>(random.integer(0, vocab - 1)));
+    SamplingParams& p = request.sampling;
+    p.seed = static_cast<uint64_t>(random.integer(0, INT64_MAX));
+    p.max_tokens = random.integer(1, 20);
+    p.temperature = random.integer(0, 2) ? random.uniform(0.3, 1.5) : 0.0;
+    if (random.integer(0, 2) == 0) p.top_k = random.integer(1, 20);
+    if (random.integer(0, 2) == 0) p.top_p = random.uniform(0.3, 1.0);
+    if (random.integer(0, 2) == 0) p.repetition_penalty = random.uniform(0.8, 1.5);
+    if (random.integer(0, 2) == 0) p.logprobs = random.integer(0, 4);
+    if (random.integer(0, 1) == 0) p.prompt_logprobs = random.integer(0, 4);
+  }
+  return requests;
+}
+
+void expect_same(const PositionLogprobs& a, const PositionLogprobs& b) {
+  EXPECT_EQ(a.chosen.token_id, b.chosen.token_id);
+  EXPECT_EQ(a.chosen.logprob, b.chosen.logprob);
+  ASSERT_EQ(a.top.size(), b.top.size());
+  for (size_t i = 0; i < a.top.size(); ++i) {
+    EXPECT_EQ(a.top[i].token_id, b.top[i].token_id);
+    EXPECT_EQ(a.top[i].logprob, b.top[i].logprob);
+  }
+}
+
+void expect_same(const DrivenResult& a, const DrivenResult& b) {
+  EXPECT_EQ(a.token_ids, b.token_ids);
+  ASSERT_EQ(a.logits.size(), b.logits.size());
+  for (size_t i = 0; i < a.logits.size(); ++i)  // bits, so that -0 is not 0
+    ASSERT_EQ(std::memcmp(a.logits[i].data(), b.logits[i].data(), a.logits[i].size() * sizeof(float)), 0)
+        << "logits of output token " << i << " of " << a.logits.size();
+  ASSERT_EQ(a.logprobs.size(), b.logprobs.size());
+  for (size_t i = 0; i < a.logprobs.size(); ++i) expect_same(a.logprobs[i], b.logprobs[i]);
+  ASSERT_EQ(a.prompt_logprobs.size(), b.prompt_logprobs.size());
+  for (size_t i = 0; i < a.prompt_logprobs.size(); ++i)
+    expect_same(a.prompt_logprobs[i], b.prompt_logprobs[i]);
+}
+
+// Every way to cut the same requests into steps that the tests try.
+std::vector<DriveOptions> ways_to_drive() {
+  DriveOptions together, one_token, chunks, unsteady, preempted, shared, everything, padded;
+  together.max_running = 8;
+  one_token.max_running = 3;
+  one_token.max_chunk = 1;
+  chunks.max_running = 5;
+  chunks.max_chunk = 7;
+  unsteady = {8, 11, true, 0.3, 0.0, true, false, 0};
+  preempted = {6, 1 << 30, false, 0.0, 0.05, false, false, 0};
+  shared = {6, 1 << 30, false, 0.0, 0.0, false, true, 0};
+  everything = {8, 13, true, 0.1, 0.05, true, true, 0};
+  padded.max_running = 8;
+  padded.padding_rows = 9;
+  return {together, one_token, chunks, unsteady, preempted, shared, everything, padded};
+}
+
+TEST(Task4_4_ModelRunner, LogitsFollowFromTheTokensAlone) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  FakeRunner fake;
+  StepDriver driver(*fake.runner, test_config(), random);
+  for (int round = 0; round < 3; ++round) {
+    const auto requests = random_requests(random, 12, 97);
+    for (const DriveOptions& options : ways_to_drive()) {
+      const auto results = driver.run(requests, options);
+      for (size_t i = 0; i < requests.size(); ++i) {
+        std::vector<int32_t> tokens = requests[i].prompt;
+        ASSERT_EQ(static_cast<int64_t>(results[i].token_ids.size()), requests[i].sampling.max_tokens);
+        for (size_t t = 0; t < results[i].token_ids.size(); ++t) {
+          ASSERT_EQ(results[i].logits[t], fake_logits(tokens, 97)) << "request " << i << " token " << t;
+          tokens.push_back(results[i].token_ids[t]);
+        }
+      }
+    }
+  }
+  EXPECT_GT(driver.num_shared_blocks(), 0);
+  EXPECT_GT(driver.num_preemptions(), 0);
+}
+
+TEST(Task4_4_ModelRunner, ARequestGivesTheSameAloneAndHoweverTheStepsAreCut) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  FakeRunner fake;
+  StepDriver driver(*fake.runner, test_config(), random);
+  const auto requests = random_requests(random, 16, 97);
+  const auto alone = driver.run(requests, DriveOptions{});
+  for (const DriveOptions& options : ways_to_drive()) {
+    // What a request finds in the cache it does not compute, so its prompt has log probabilities only without
+    // sharing: the scheduler bypasses prefix hits for such requests.
+    auto asked = requests;
+    if (options.share_prefixes)
+      for (DrivenRequest& request : asked) request.sampling.prompt_logprobs = -1;
+    auto results = driver.run(asked, options);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      if (options.share_prefixes) results[i].prompt_logprobs = alone[i].prompt_logprobs;
+      SCOPED_TRACE(i);
+      expect_same(alone[i], results[i]);
+    }
+  }
+}
+
+TEST(Task4_3_PromptLogprobs, AreThoseOfEveryNextPromptTokenInBoundedChunks) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  RunnerConfig config = test_config();
+  config.max_num_batched_tokens = 3 * ModelRunner::kLogitsRows;
+  config.max_model_len = 3 * ModelRunner::kLogitsRows;
+  FakeRunner fake(config);
+  StepDriver driver(*fake.runner, config, random);
+  auto requests = random_requests(random, 2, 97, 3 * ModelRunner::kLogitsRows - 30);
+  for (DrivenRequest& request : requests) request.sampling.prompt_logprobs = 3;
+  while (requests[0].prompt.size() < 2 * ModelRunner::kLogitsRows + 5)
+    requests[0].prompt.push_back(static_cast<int32_t>(random.integer(0, 96)));
+  requests[1].prompt.resize(1);  // a prompt of one token has nothing before it and nothing to tell
+  fake.model->max_logits_rows_seen = 0;
+  const auto results = driver.run(requests, DriveOptions{});
+  EXPECT_LE(fake.model->max_logits_rows_seen, ModelRunner::kLogitsRows);
+  ASSERT_EQ(results[0].prompt_logprobs.size(), requests[0].prompt.size() - 1);
+  EXPECT_TRUE(results[1].prompt_logprobs.empty());
+  for (size_t p = 0; p + 1 < requests[0].prompt.size(); ++p) {
+    const auto logits = fake_logits(std::span(requests[0].prompt).first(p + 1), 97);
+    double sum = 0;
+    for (float x : logits) sum += std::exp(static_cast<double>(x));
+    const PositionLogprobs& got = results[0].prompt_logprobs[p];
+    EXPECT_EQ(got.chosen.token_id, requests[0].prompt[p + 1]);
+    EXPECT_NEAR(got.chosen.logprob, logits[static_cast<size_t>(got.chosen.token_id)] - std::log(sum), 1e-5);
+    ASSERT_EQ(got.top.size(), 3u);
+    const auto best = std::max_element(logits.begin(), logits.end());
+    EXPECT_EQ(got.top[0].token_id, best - logits.begin());
+    EXPECT_NEAR(got.top[0].logprob, *best - std::log(sum), 1e-5);
+  }
+}
+
+TEST(Task4_2_WarmUp, TheLargestStepFitsTheFrozenArena) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  FakeRunner fake;
+  const int64_t measured = fake.runner->memory().activations;
+  EXPECT_GT(measured, 0);
+  EXPECT_EQ(fake.model->max_rows_seen, test_config().max_num_batched_tokens);
+  StepDriver driver(*fake.runner, test_config(), random);
+  auto requests = random_requests(random, 30, 97, 100);
+  for (DrivenRequest& request : requests) {
+    request.sampling.logprobs = request.sampling.prompt_logprobs = kMaxLogprobs;
+    request.sampling.temperature = 1.0;
+    request.sampling.top_k = 40;
+    request.sampling.top_p = 0.9;
+    request.sampling.min_p = 0.001;
+    request.sampling.frequency_penalty = 1.0;
+  }
+  DriveOptions full;
+  full.max_running = test_config().max_num_seqs;
+  driver.run(requests, full);  // would throw
+  EXPECT_EQ(fake.runner->memory().activations, measured);
+}
+
+TEST(Task4_2_WarmUp, LeavesTheCacheAndTheBatchAsTheyWere) {
+  RunnerConfig config = test_config();
+  auto model = std::make_unique<FakeModel>(OpContext{}, fake_spec(), config);
+  ModelRunner runner(OpContext{}, config, std::move(model));
+  runner.warm_up();
+  EXPECT_EQ(runner.batch().num_known_sequences(), 0);
+  // A first step whose sequence reads block 0, where the warm-up's sequences stood.
+  SchedulerOutput step;
+  NewSequence sequence;
+  sequence.id = 0;
+  sequence.token_ids = {1, 2};
+  sequence.num_prompt_tokens = 2;
+  sequence.num_computed_tokens = 1;  // "cached": slot 0 still holds zeros
+  sequence.block_table = {0};
+  sequence.sampling.temperature = 0;
+  step.new_sequences = {sequence};
+  step.scheduled = {{0, 1, {}}};
+  step.total_num_tokens = 1;
+  runner.prepare(step);
+  const Tensor logits = runner.run();
+  EXPECT_EQ(logits.at<float>({0, 5}), fake_logits(std::vector<int32_t>{0, 2}, 97)[5]);
+}
+
+TEST(Task4_4_ModelRunner, TimesItsPhases) {
+  FakeRunner fake;
+  SchedulerOutput step;
+  NewSequence sequence;
+  sequence.id = 0;
+  sequence.token_ids = {1, 2};
+  sequence.num_prompt_tokens = 2;
+  sequence.block_table = {3};
+  step.new_sequences = {sequence};
+  step.scheduled = {{0, 2, {}}};
+  step.total_num_tokens = 2;
+  const StepOutput output = fake.runner->execute(step);
+  EXPECT_GT(output.prepare_seconds, 0);
+  EXPECT_GT(output.forward_seconds, 0);
+  EXPECT_GT(output.sample_seconds, 0);
+  EXPECT_NEAR(output.execute_seconds, output.prepare_seconds + output.forward_seconds + output.sample_seconds,
+              1e-9);
+}
+
+}  // namespace
+}  // namespace ladder

@@ -1,0 +1,353 @@
+// Task 4.3: the sampling pipeline, against the same pipeline written plainly in double precision.
+#include "step4_runner/sampler.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <map>
+#include <numeric>
+
+#include "step1_layers/sampling/philox.h"
+#include "tests/support/numerics.h"
+
+namespace ladder {
+namespace {
+
+using ladder::testing::Random;
+
+constexpr double kInfinity = std::numeric_limits<double>::infinity();
+
+// Tokens of one request and what it asks for.
+struct Row {
+  std::vector<int32_t> token_ids{1};
+  int64_t num_prompt_tokens = 1;
+  SamplingParams sampling;
+  std::vector<float> logits;
+};
+
+struct Answer {
+  std::vector<int32_t> token_ids;
+  std::vector<PositionLogprobs> logprobs;
+  int64_t peak_bytes = 0;
+};
+
+Answer run_sampler(const std::vector<Row>& rows, const Sampler& sampler = {}) {
+  Arena arena;
+  OpContext ctx;
+  ctx.arena = &arena;
+  const auto count = static_cast<int64_t>(rows.size());
+  const auto vocab = static_cast<int64_t>(rows[0].logits.size());
+  Tensor logits = Tensor::empty({count, vocab}, DType::f32);
+  std::vector<BatchSequence> sequences(rows.size());
+  std::vector<BatchSequence*> pointers;
+  for (size_t r = 0; r < rows.size(); ++r) {
+    std::copy(rows[r].logits.begin(), rows[r].logits.end(),
+              logits.data<float>() + static_cast<int64_t>(r) * vocab);
+    sequences[r].token_ids = rows[r].token_ids;
+    sequences[r].num_prompt_tokens = rows[r].num_prompt_tokens;
+    sequences[r].sampling = rows[r].sampling;
+    pointers.push_back(&sequences[r]);
+  }
+  Tensor ids = ladder::testing::poisoned({count}, DType::i32);
+  Answer answer;
+  answer.logprobs = sampler.sample(ctx, logits, pointers, ids);
+  answer.token_ids.assign(ids.data<int32_t>(), ids.data<int32_t>() + count);
+  answer.peak_bytes = arena.peak_bytes();
+  return answer;
+}
+
+// The pipeline as the chapter states it. `slack` moves every threshold a little: where that changes the
+// answer, the row is too close to call.
+int32_t reference(const Row& row, double slack) {
+  const SamplingParams& p = row.sampling;
+  std::vector<double> x(row.logits.begin(), row.logits.end());
+  std::map<int32_t, int64_t> output_counts;
+  for (size_t i = 0; i < row.token_ids.size(); ++i)
+    output_counts[row.token_ids[i]] += static_cast<int64_t>(i) >= row.num_prompt_tokens;
+  for (auto [token, count] : output_counts) {
+    double& value = x[static_cast<size_t>(token)];
+    value = value > 0 ? value / p.repetition_penalty : value * p.repetition_penalty;
+    value -= p.frequency_penalty * static_cast<double>(count) + p.presence_penalty * (count > 0);
+  }
+  std::vector<size_t> order(x.size());
+  std::iota(order.begin(), order.end(), 0);
+  auto sort = [&] {
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return x[a] > x[b]; });
+  };
+  sort();
+  if (p.temperature == 0) return static_cast<int32_t>(order[0]);
+  for (double& value : x) value /= p.temperature;
+  const double largest = x[order[0]];
+  for (double& value : x)
+    if (value - largest < std::log(p.min_p) + slack) value = -kInfinity;
+  if (p.top_k > 0 && p.top_k < static_cast<int64_t>(x.size())) {
+    const double kth = x[order[static_cast<size_t>(p.top_k) - 1]];
+    for (double& value : x)
+      if (value < kth) value = -kInfinity;
+  }
+  if (p.top_p < 1) {
+    double total = 0;
+    for (double value : x) total += std::exp(value - largest);
+    double mass = 0;
+    for (size_t i : order) {
+      if (mass >= (p.top_p + slack) * total && i != order[0]) x[i] = -kInfinity;
+      mass += std::exp(x[i] - largest);
+    }
+  }
+  int32_t best = 0;
+  double best_score = -kInfinity, second = -kInfinity;
+  const auto output_index =
+      static_cast<uint64_t>(static_cast<int64_t>(row.token_ids.size()) - row.num_prompt_tokens);
+  for (size_t i = 0; i < x.size(); ++i) {
+    const double u = sampling_uniform(*p.seed, output_index, static_cast<uint32_t>(i));
+    const double score = x[i] - std::log(-std::log1p(-u));
+    if (score > best_score) {
+      second = best_score;
+      best_score = score;
+      best = static_cast<int32_t>(i);
+    } else {
+      second = std::max(second, score);
+    }
+  }
+  return best_score - second < std::abs(slack) ? -1 - best
+                                               : best;  // too close: a different number for each slack
+}
+
+Row random_row(Random& random, int64_t vocab, bool plain = false) {
+  Row row;
+  row.num_prompt_tokens = random.integer(1, 30);
+  row.token_ids.clear();
+  const int64_t length = row.num_prompt_tokens + random.integer(0, 20);
+  for (int64_t i = 0; i < length; ++i)
+    row.token_ids.push_back(static_cast<int32_t>(random.integer(0, vocab - 1)));
+  for (int64_t i = 0; i < vocab; ++i) row.logits.push_back(static_cast<float>(random.uniform(-6, 6)));
+  SamplingParams& p = row.sampling;
+  p.seed =
+      static_cast<uint64_t>(random.integer(0, INT64_MAX)) * 2 + static_cast<uint64_t>(random.integer(0, 1));
+  if (plain) return row;
+  auto sometimes = [&] { return random.integer(0, 1) == 1; };
+  if (sometimes()) p.temperature = random.integer(0, 3) == 0 ? 0.0 : random.uniform(0.1, 3.0);
+  if (sometimes()) p.min_p = random.uniform(0, 0.4);
+  if (sometimes()) p.top_k = random.integer(1, vocab + 5);
+  if (sometimes()) p.top_p = random.uniform(0.05, 1.0);
+  if (sometimes()) p.repetition_penalty = random.uniform(0.5, 2.0);
+  if (sometimes()) p.presence_penalty = random.uniform(-2, 2);
+  if (sometimes()) p.frequency_penalty = random.uniform(-2, 2);
+  if (sometimes()) p.logprobs = random.integer(0, 5);
+  return row;
+}
+
+TEST(Task4_3_Sampler, MixedRowsEqualThePipelineInDoublePrecision) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  int64_t checked = 0, close_calls = 0;
+  for (int round = 0; round < 60; ++round) {
+    const int64_t vocab = random.integer(0, 1) ? random.integer(2, 60) : random.integer(500, 1500);
+    std::vector<Row> rows;
+    const int64_t count = random.integer(1, 2 * Sampler::kRows + 3);
+    for (int64_t r = 0; r < count; ++r) rows.push_back(random_row(random, vocab));
+    const Answer answer = run_sampler(rows);
+    for (size_t r = 0; r < rows.size(); ++r) {
+      const int32_t low = reference(rows[r], -1e-4), high = reference(rows[r], 1e-4);
+      if (low != high || low < 0) {
+        ++close_calls;
+        continue;
+      }
+      ++checked;
+      ASSERT_EQ(answer.token_ids[r], low)
+          << "round " << round << " row " << r << " of " << vocab << " tokens";
+    }
+  }
+  EXPECT_GT(checked, 20 * close_calls);
+}
+
+TEST(Task4_3_Sampler, ARowGivesTheSameAloneAndInAnyBatch) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  std::vector<Row> rows;
+  for (int64_t r = 0; r < 3 * Sampler::kRows; ++r) rows.push_back(random_row(random, 777));
+  const Answer together = run_sampler(rows);
+  for (size_t r = 0; r < rows.size(); ++r) {
+    const Answer alone = run_sampler({rows[r]});
+    ASSERT_EQ(alone.token_ids[0], together.token_ids[r]) << "row " << r;
+    if (rows[r].sampling.logprobs < 0) continue;
+    const PositionLogprobs& a = alone.logprobs[0];
+    const PositionLogprobs& b = together.logprobs[r];
+    ASSERT_EQ(a.chosen.logprob, b.chosen.logprob);
+    ASSERT_EQ(a.top.size(), b.top.size());
+    for (size_t i = 0; i < a.top.size(); ++i) ASSERT_EQ(a.top[i].logprob, b.top[i].logprob);
+  }
+}
+
+// The filters one after another, each seeing what the one before left: chosen so that every other order
+// differs.
+TEST(Task4_3_Sampler, FiltersActAfterTheTemperatureAndInOrder) {
+  // At temperature 4 the probabilities of logits 4 ln(p) are p.
+  auto logits_of = [](std::vector<double> p, double temperature) {
+    std::vector<float> logits;
+    for (double value : p) logits.push_back(static_cast<float>(temperature * std::log(value)));
+    return logits;
+  };
+  auto support = [](Row row) {
+    std::vector<bool> drawn(row.logits.size());
+    std::vector<Row> rows(4000, row);
+    for (size_t r = 0; r < rows.size(); ++r) rows[r].sampling.seed = r;
+    for (int32_t token : run_sampler(rows).token_ids) drawn[static_cast<size_t>(token)] = true;
+    std::string result;
+    for (bool b : drawn) result += b ? '1' : '0';
+    return result;
+  };
+  Row row;
+  row.logits = logits_of({0.4, 0.3, 0.15, 0.1, 0.05}, 4.0);
+  row.sampling.temperature = 4.0;
+  EXPECT_EQ(support(row), "11111");
+  row.sampling.min_p =
+      0.3;  // keeps p >= 0.12; before the temperature it would keep the first alone or all but few
+  EXPECT_EQ(support(row), "11100");
+  row.sampling.min_p = 0.0;
+  row.sampling.top_k = 4;
+  EXPECT_EQ(support(row), "11110");
+  row.sampling.top_k = 0;
+  row.sampling.top_p = 0.8;  // 0.4 + 0.3 < 0.8 <= 0.85
+  EXPECT_EQ(support(row), "11100");
+  // Of {0.4, 0.3} the first alone is 0.57, so 0.5 keeps one; of all five it is 0.4, so 0.5 keeps two.
+  row.sampling.top_p = 0.5;
+  EXPECT_EQ(support(row), "11000");
+  row.sampling.top_k = 2;
+  EXPECT_EQ(support(row), "10000");
+  row.sampling.top_k = 0;
+  row.sampling.min_p = 0.6;
+  EXPECT_EQ(support(row), "10000");
+}
+
+TEST(Task4_3_Sampler, PenaltiesActOnGreedyRowsToo) {
+  Row row;
+  row.logits = {1.0f, 1.9f, 2.0f, -1.0f};
+  row.sampling.temperature = 0.0;
+  EXPECT_EQ(run_sampler({row}).token_ids[0], 2);
+  row.token_ids = {2, 0};
+  row.num_prompt_tokens = 1;
+  row.sampling.presence_penalty = 1.5;  // over the output: token 0
+  EXPECT_EQ(run_sampler({row}).token_ids[0], 2);
+  row.sampling.repetition_penalty = 1.5;  // over the prompt as well: token 2
+  EXPECT_EQ(run_sampler({row}).token_ids[0], 1);
+  row.sampling.repetition_penalty = 1.0;
+  row.token_ids = {0, 2, 2};
+  row.sampling.presence_penalty = 0.0;
+  row.sampling.frequency_penalty = 0.04;  // once would not do
+  EXPECT_EQ(run_sampler({row}).token_ids[0], 2);
+  row.sampling.frequency_penalty = 0.06;
+  EXPECT_EQ(run_sampler({row}).token_ids[0], 1);
+}
+
+TEST(Task4_3_Sampler, LogProbabilitiesAreThoseOfTheRawLogits) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  for (int round = 0; round < 30; ++round) {
+    const int64_t vocab = random.integer(2, 300);
+    std::vector<Row> rows;
+    for (int r = 0; r < 70; ++r) rows.push_back(random_row(random, vocab));
+    const Answer answer = run_sampler(rows);
+    for (size_t r = 0; r < rows.size(); ++r) {
+      const int64_t k = rows[r].sampling.logprobs;
+      const PositionLogprobs& position = answer.logprobs[r];
+      if (k < 0) {
+        EXPECT_TRUE(position.top.empty());
+        continue;
+      }
+      double sum = 0;
+      for (float x : rows[r].logits) sum += std::exp(static_cast<double>(x));
+      auto expected = [&](int32_t token) {
+        return rows[r].logits[static_cast<size_t>(token)] - std::log(sum);
+      };
+      EXPECT_EQ(position.chosen.token_id, answer.token_ids[r]);
+      EXPECT_NEAR(position.chosen.logprob, expected(position.chosen.token_id), 1e-5);
+      std::vector<int32_t> order(static_cast<size_t>(vocab));
+      std::iota(order.begin(), order.end(), 0);
+      std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
+        return rows[r].logits[static_cast<size_t>(a)] > rows[r].logits[static_cast<size_t>(b)];
+      });
+      ASSERT_EQ(static_cast<int64_t>(position.top.size()), std::min(k, vocab));
+      for (size_t i = 0; i < position.top.size(); ++i) {
+        EXPECT_EQ(position.top[i].token_id, order[i]);
+        EXPECT_NEAR(position.top[i].logprob, expected(order[i]), 1e-5);
+      }
+    }
+  }
+}
+
+TEST(Task4_3_Sampler, DrawsFollowTheDistribution) {
+  const std::vector<double> p{0.5, 0.25, 0.125, 0.0625, 0.0625};
+  constexpr int kDraws = 64000;
+  std::vector<int64_t> counts(p.size());
+  Row row;
+  for (double value : p) row.logits.push_back(static_cast<float>(std::log(value)));
+  // Seeds, then places in the output: both must be independent draws.
+  for (int part = 0; part < 2; ++part) {
+    std::vector<Row> rows(kDraws / 2, row);
+    for (size_t r = 0; r < rows.size(); ++r) {
+      rows[r].sampling.seed = part == 0 ? r : 12345;
+      if (part == 1) rows[r].num_prompt_tokens = 1 - static_cast<int64_t>(r);  // r tokens of output
+    }
+    for (int32_t token : run_sampler(rows).token_ids) ++counts[static_cast<size_t>(token)];
+  }
+  double chi_square = 0;
+  for (size_t i = 0; i < p.size(); ++i) {
+    const double expected = p[i] * kDraws;
+    chi_square +=
+        (static_cast<double>(counts[i]) - expected) * (static_cast<double>(counts[i]) - expected) / expected;
+  }
+  EXPECT_LT(chi_square, 23.5);  // four degrees of freedom: one in ten thousand lies above
+}
+
+TEST(Task4_3_Sampler, ScratchMemoryDoesNotGrowWithTheBatch) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  const int64_t vocab = 2000;
+  auto peak = [&](int64_t count) {
+    std::vector<Row> rows;
+    for (int64_t r = 0; r < count; ++r) {
+      rows.push_back(random_row(random, vocab));
+      rows.back().sampling.logprobs = 5;
+    }
+    return run_sampler(rows).peak_bytes;
+  };
+  const int64_t once = peak(Sampler::kRows);
+  EXPECT_LE(peak(5 * Sampler::kRows), once + once / 4);
+}
+
+// A processor comes before the penalties and sees every row once, whatever the chunks.
+class BanEvenTokens final : public LogitsProcessor {
+ public:
+  void prepare(const OpContext&, std::span<BatchSequence* const> sequences) override {
+    banned_.assign(sequences.size(), 1);
+  }
+  void apply(const OpContext&, const Tensor& logits, int64_t first) override {
+    for (int64_t r = 0; r < logits.dim(0); ++r)
+      for (int64_t v = 0; v < logits.dim(1) && banned_[static_cast<size_t>(first + r)]; v += 2)
+        logits.at<float>({r, v}) = -std::numeric_limits<float>::infinity();
+    for (int64_t r = 0; r < logits.dim(0); ++r) banned_[static_cast<size_t>(first + r)] = 0;
+  }
+
+ private:
+  std::vector<char> banned_;
+};
+
+TEST(Task4_3_Sampler, LogitsProcessorsEditTheRowsButNotTheLogProbabilities) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  std::vector<Row> rows;
+  for (int64_t r = 0; r < 2 * Sampler::kRows + 1; ++r) rows.push_back(random_row(random, 50));
+  for (Row& row : rows) row.sampling.logprobs = 50;
+  Sampler sampler;
+  sampler.add_processor(std::make_shared<BanEvenTokens>());
+  const Answer answer = run_sampler(rows, sampler);
+  for (int32_t token : answer.token_ids) EXPECT_EQ(token % 2, 1);
+  for (const PositionLogprobs& position : answer.logprobs)
+    for (const TokenLogprob& top : position.top) EXPECT_GT(top.logprob, -100.0f);
+}
+
+}  // namespace
+}  // namespace ladder

@@ -1,0 +1,309 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/step5_scheduler/harness.h"
+
+namespace ladder {
+namespace {
+
+using Scheduled = std::vector<std::pair<SequenceId, int64_t>>;
+
+Scheduled scheduled(const SchedulerOutput& output) {
+  Scheduled result;
+  for (const ScheduledSequence& sequence : output.scheduled)
+    result.push_back({sequence.id, sequence.num_tokens});
+  return result;
+}
+
+// One line that contains `part`, and nothing queued.
+void expect_refused(const SchedulerConfig& config, const std::vector<int32_t>& prompt,
+                    const SamplingParams& sampling, const std::string& part) {
+  Scheduler scheduler(config);
+  try {
+    scheduler.add(prompt, sampling);
+    ADD_FAILURE() << "accepted: " << part;
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr(part));
+    EXPECT_THAT(error.what(), testing::Not(testing::HasSubstr("\n")));
+  }
+  EXPECT_FALSE(scheduler.has_unfinished());
+}
+
+TEST(Task5_2_ContinuousBatching, APromptIsComputedThenOneTokenAStep) {
+  Harness harness(small_config());
+  harness.add(iota_prompt(10), greedy(3));
+  ASSERT_TRUE(harness.submit());
+  EXPECT_EQ(scheduled(harness.output), (Scheduled{{0, 10}}));
+  ASSERT_EQ(harness.output.new_sequences.size(), 1u);
+  EXPECT_EQ(harness.output.new_sequences[0].block_table.size(), 3u);
+  EXPECT_EQ(harness.output.new_sequences[0].num_prompt_tokens, 10);
+  harness.collect();
+  ASSERT_TRUE(harness.submit());
+  EXPECT_EQ(scheduled(harness.output), (Scheduled{{0, 1}}));
+  EXPECT_TRUE(harness.output.new_sequences.empty());
+  ASSERT_EQ(harness.output.continued.size(), 1u);
+  EXPECT_EQ(harness.output.continued[0].num_computed_tokens, 10);
+  EXPECT_TRUE(harness.output.continued[0].new_block_ids.empty());
+  harness.collect();
+  ASSERT_TRUE(harness.submit());
+  harness.collect();
+  EXPECT_FALSE(harness.submit());
+  harness.expect_empty();
+  harness.expect_reference_outputs();
+}
+
+TEST(Task5_2_ContinuousBatching, ANewSequenceJoinsWhileOthersDecode) {
+  Harness harness(small_config());
+  harness.add(iota_prompt(10), greedy(5));
+  ASSERT_TRUE(harness.submit());
+  harness.collect();
+  harness.add(iota_prompt(6, 100), greedy(5));
+  ASSERT_TRUE(harness.submit());
+  EXPECT_EQ(scheduled(harness.output), (Scheduled{{0, 1}, {1, 6}}));
+  harness.collect();
+  harness.run();
+  harness.expect_reference_outputs();
+}
+
+// The published pseudo-code drops a chunk that does not fit; here it shrinks.
+TEST(Task5_2_ContinuousBatching, RunningSequencesComeFirstAndAChunkShrinksToTheRestOfTheBudget) {
+  SchedulerConfig config = small_config();
+  config.max_num_batched_tokens = 16;
+  Harness harness(config);
+  harness.add(iota_prompt(10), greedy(20));
+  harness.add(iota_prompt(40, 100), greedy(20));
+  ASSERT_TRUE(harness.submit());
+  EXPECT_EQ(scheduled(harness.output), (Scheduled{{0, 10}, {1, 6}}));
+  harness.collect();
+  harness.add(iota_prompt(3, 200), greedy(20));
+  ASSERT_TRUE(harness.submit());
+  EXPECT_EQ(scheduled(harness.output), (Scheduled{{0, 1}, {1, 15}}));
+  harness.collect();
+  ASSERT_TRUE(harness.submit());
+  EXPECT_EQ(scheduled(harness.output), (Scheduled{{0, 1}, {1, 15}}));
+  harness.collect();
+  EXPECT_TRUE(harness.results[1].output.empty()) << "no token before the prompt is done";
+  ASSERT_TRUE(harness.submit());
+  EXPECT_EQ(scheduled(harness.output), (Scheduled{{0, 1}, {1, 4}, {2, 3}}));
+  harness.collect();
+  EXPECT_EQ(harness.results[1].output.size(), 1u);
+  harness.run();
+  harness.expect_reference_outputs();
+}
+
+TEST(Task5_2_ContinuousBatching, WithoutChunksAPromptRunsWholeOrWaits) {
+  SchedulerConfig config = small_config();
+  config.enable_chunked_prefill = false;
+  config.max_num_batched_tokens = config.max_model_len = 40;
+  Harness harness(config);
+  harness.add(iota_prompt(10), greedy(2));
+  harness.add(iota_prompt(35, 100), greedy(2));
+  ASSERT_TRUE(harness.submit());
+  EXPECT_EQ(scheduled(harness.output), (Scheduled{{0, 10}}));
+  harness.collect();
+  ASSERT_TRUE(harness.submit());
+  EXPECT_EQ(scheduled(harness.output), (Scheduled{{0, 1}, {1, 35}}));
+  harness.collect();
+  harness.run();
+  harness.expect_reference_outputs();
+
+  config.max_model_len = 41;
+  EXPECT_THROW(Scheduler{config}, Error) << "a prompt of 41 tokens could never run";
+}
+
+TEST(Task5_2_ContinuousBatching, NoMoreSequencesRunThanAllowed) {
+  SchedulerConfig config = small_config();
+  config.max_num_seqs = 2;
+  Harness harness(config);
+  for (int i = 0; i < 5; ++i) harness.add(iota_prompt(4, 10 * i), greedy(3));
+  ASSERT_TRUE(harness.submit());
+  EXPECT_EQ(harness.scheduler.stats().num_running, 2);
+  EXPECT_EQ(harness.scheduler.stats().num_waiting, 3);
+  harness.collect();
+  harness.run();
+  harness.expect_reference_outputs();
+}
+
+TEST(Task5_2_ContinuousBatching, AHitStartsAfterTheCachedBlocks) {
+  Harness harness(small_config());
+  harness.add(iota_prompt(10), greedy(1));
+  harness.run();
+  harness.add(iota_prompt(10), greedy(1));
+  ASSERT_TRUE(harness.submit());
+  EXPECT_EQ(scheduled(harness.output), (Scheduled{{1, 2}}));
+  EXPECT_EQ(harness.output.new_sequences[0].num_computed_tokens, 8);
+  harness.collect();
+  EXPECT_EQ(harness.results[1].num_cached_tokens, 8);
+  EXPECT_EQ(harness.scheduler.stats().num_prefix_hit_tokens, 8);
+  EXPECT_EQ(harness.scheduler.stats().num_prefix_queried_tokens, 20);
+  harness.run();
+  harness.expect_reference_outputs();
+}
+
+// nano-vllm #144: a prompt of whole blocks, all of them cached.
+TEST(Task5_2_ContinuousBatching, AFullyCachedPromptStillComputesItsLastBlock) {
+  Harness harness(small_config());
+  harness.add(iota_prompt(8), greedy(1));
+  harness.run();
+  harness.add(iota_prompt(8), greedy(4));
+  ASSERT_TRUE(harness.submit());
+  EXPECT_EQ(scheduled(harness.output), (Scheduled{{1, 4}}));
+  harness.collect();
+  EXPECT_EQ(harness.results[1].output.size(), 1u);
+  harness.run();
+  harness.expect_reference_outputs();
+}
+
+// vLLM #7003: the block tables were wrong when only some sequences of a batch hit the cache.
+TEST(Task5_2_ContinuousBatching, HitsAndMissesInOneBatchHaveTheRightTables) {
+  Harness harness(small_config());
+  harness.add(iota_prompt(12), greedy(1));
+  harness.run();
+  harness.add(iota_prompt(13, 500), greedy(8));
+  harness.add(iota_prompt(13), greedy(8));
+  harness.add(iota_prompt(13, 700), greedy(8));
+  harness.run();  // the simulator reads every position of every table
+  EXPECT_EQ(harness.results[1].num_cached_tokens, 0);
+  EXPECT_EQ(harness.results[2].num_cached_tokens, 12);
+  EXPECT_EQ(harness.results[3].num_cached_tokens, 0);
+  harness.expect_reference_outputs();
+}
+
+// lite_llama: right until requests finish out of order, since the batch position was taken for the slot.
+TEST(Task5_2_ContinuousBatching, RequestsThatFinishOutOfOrderDoNotDisturbTheOthers) {
+  Harness harness(small_config());
+  for (const int64_t max_tokens : {9, 2, 7, 1, 5, 3})
+    harness.add(iota_prompt(5 + max_tokens, static_cast<int32_t>(20 * max_tokens)), greedy(max_tokens));
+  harness.run();
+  harness.expect_reference_outputs();
+}
+
+TEST(Task5_2_Forks, SiblingsShareTheFullBlocksOfThePrompt) {
+  for (const bool prefix_caching : {true, false}) {
+    SchedulerConfig config = small_config();
+    config.enable_prefix_caching = prefix_caching;
+    Harness harness(config);
+    SamplingParams sampling = greedy(6);
+    sampling.n = 3;
+    harness.add(iota_prompt(10), sampling);
+    ASSERT_TRUE(harness.submit());
+    EXPECT_EQ(scheduled(harness.output), (Scheduled{{0, 10}, {1, 2}, {2, 2}}))
+        << "the partial block is computed by each";
+    EXPECT_EQ(harness.scheduler.stats().num_used_blocks, 2 + 3);
+    EXPECT_EQ(harness.scheduler.stats().num_live_tokens, 8 + 3 * 2);
+    harness.collect();
+    harness.run();
+    harness.expect_reference_outputs();
+    EXPECT_EQ(harness.results[1].num_cached_tokens, 8);
+    EXPECT_NE(harness.results[0].output, harness.results[1].output) << "each has a seed of its own";
+  }
+}
+
+TEST(Task5_2_Forks, ASiblingWaitsForThePromptRatherThanComputeItTwice) {
+  SchedulerConfig config = small_config();
+  config.max_num_batched_tokens = 16;
+  Harness harness(config);
+  SamplingParams sampling = greedy(3);
+  sampling.n = 2;
+  harness.add(iota_prompt(41), sampling);
+  harness.run();
+  EXPECT_EQ(harness.executor.num_rows(), 41 + 1 + 2 * 2);
+  harness.expect_reference_outputs();
+}
+
+TEST(Task5_2_Forks, WhenTheFirstIsAbortedTheNextComputesThePrompt) {
+  SchedulerConfig config = small_config();
+  config.max_num_batched_tokens = 16;
+  config.enable_prefix_caching = false;
+  Harness harness(config);
+  SamplingParams sampling = greedy(3);
+  sampling.n = 3;
+  harness.add(iota_prompt(41), sampling);
+  ASSERT_TRUE(harness.submit());
+  harness.collect();
+  harness.abort(0);
+  harness.run();
+  harness.expect_reference_outputs();
+  EXPECT_EQ(harness.results[1].output.size(), 3u);
+}
+
+TEST(Task5_2_Admission, RefusesWhatCanNeverRun) {
+  SchedulerConfig config = small_config();  // 256 positions, 4 tokens a block
+  expect_refused(config, {}, greedy(1), "empty");
+  expect_refused(config, iota_prompt(256), greedy(1), "at most 255");
+  expect_refused(config, {1, 2, 1000}, greedy(1), "1000 is not a token id");
+  expect_refused(config, {-1}, greedy(1), "-1 is not a token id");
+  SamplingParams sampling = greedy(1);
+  sampling.n = 0;
+  expect_refused(config, {1}, sampling, "n must");
+  sampling.n = 1000000000;
+  expect_refused(config, {1}, sampling, "n must");
+  sampling = greedy(1);
+  sampling.stop_token_ids = {1000};
+  expect_refused(config, {1}, sampling, "stop_token_ids");
+
+  config.num_blocks = 10;
+  expect_refused(config, iota_prompt(41), greedy(1), "needs 11 KV blocks of 4 tokens; the cache has 10");
+  expect_refused(config, iota_prompt(30), greedy(12), "needs 11 KV blocks");
+  Harness harness(config);
+  harness.add(iota_prompt(40), greedy(1));  // the last token is never computed
+  harness.add(iota_prompt(30), greedy(11));
+  harness.run();
+  harness.expect_reference_outputs();
+}
+
+TEST(Task5_2_Admission, AfterARefusedRequestTheNextOneRuns) {
+  Harness harness(small_config());
+  EXPECT_THROW(harness.scheduler.add({1, 5000}, greedy(3)), Error);
+  harness.add({1, 5}, greedy(3));
+  harness.run();
+  harness.expect_reference_outputs();
+}
+
+TEST(Task5_2_Admission, RefusesConfigurationsThatMakeNoSense) {
+  const auto expect_error = [](void (*change)(SchedulerConfig&)) {
+    SchedulerConfig config = small_config();
+    change(config);
+    EXPECT_THROW(Scheduler{config}, Error);
+  };
+  expect_error([](SchedulerConfig& c) { c.max_num_seqs = 0; });
+  expect_error([](SchedulerConfig& c) { c.max_num_batched_tokens = 0; });
+  expect_error([](SchedulerConfig& c) { c.max_model_len = 0; });
+  expect_error([](SchedulerConfig& c) { c.block_size = 0; });
+  expect_error([](SchedulerConfig& c) { c.num_blocks = 0; });
+  expect_error([](SchedulerConfig& c) { c.eos_token_ids = {1000}; });
+}
+
+TEST(Task5_2_Admission, ARequestWithoutASeedGetsOne) {
+  Scheduler scheduler(small_config());
+  SamplingParams sampling = greedy(1);
+  sampling.seed.reset();
+  scheduler.add({1}, sampling);
+  scheduler.add({1}, sampling);
+  SchedulerOutput output;
+  scheduler.schedule(output);
+  ASSERT_EQ(output.new_sequences.size(), 2u);
+  ASSERT_TRUE(output.new_sequences[0].sampling.seed.has_value());
+  EXPECT_NE(output.new_sequences[0].sampling.seed, output.new_sequences[1].sampling.seed);
+}
+
+// The captured graph of nano-vllm (PR #258) had one block-table column too few for a full-length sequence.
+TEST(Task5_2_Admission, AFullLengthSequenceHasNoMoreBlocksThanItsLengthTakes) {
+  SchedulerConfig config = small_config();
+  config.max_model_len = 64;
+  config.max_num_batched_tokens = 64;
+  Harness harness(config);
+  harness.add(iota_prompt(60), greedy(1000));
+  size_t columns = 0;
+  while (harness.submit()) {
+    for (const BlockTable* table : harness.scheduler.block_tables())
+      columns = std::max(columns, table->size());
+    harness.collect();
+  }
+  EXPECT_EQ(columns, 16u);
+  EXPECT_EQ(harness.results[0].output.size(), 4u);
+  EXPECT_EQ(harness.results[0].reason, FinishReason::length);
+}
+
+}  // namespace
+}  // namespace ladder

@@ -1,0 +1,214 @@
+#include <gtest/gtest.h>
+
+#include "tests/step5_scheduler/harness.h"
+
+namespace ladder {
+namespace {
+
+// The simulator's answer to a prompt, to aim stops at.
+std::vector<int32_t> answer_to(const std::vector<int32_t>& prompt, int64_t count) {
+  return reference_output(prompt, greedy(count), *greedy(count).seed, small_config().vocab_size, 256, {});
+}
+
+TEST(Task5_5_Update, EndsAtAnEndToken) {
+  const std::vector<int32_t> answer = answer_to(iota_prompt(6), 10);
+  SchedulerConfig config = small_config();
+  config.eos_token_ids = {answer[4]};
+  Harness harness(config);
+  harness.add(iota_prompt(6), greedy(10));
+  harness.run();
+  EXPECT_EQ(harness.results[0].reason, FinishReason::stop);
+  EXPECT_EQ(harness.results[0].output, std::vector<int32_t>(answer.begin(), answer.begin() + 5));
+
+  SamplingParams ignoring = greedy(10);
+  ignoring.ignore_eos = true;
+  harness.add(iota_prompt(6), ignoring);
+  harness.run();
+  EXPECT_EQ(harness.results[1].reason, FinishReason::length);
+  EXPECT_EQ(harness.results[1].output, answer);
+}
+
+TEST(Task5_5_Update, EndsAtMaxModelLen) {
+  SchedulerConfig config = small_config();
+  config.max_model_len = 20;
+  Harness harness(config);
+  harness.add(iota_prompt(15), greedy(1000));
+  harness.run();
+  EXPECT_EQ(harness.results[0].output.size(), 5u);
+  EXPECT_EQ(harness.results[0].reason, FinishReason::length);
+}
+
+TEST(Task5_5_Update, FullBlocksOfTheOutputAreCachedToo) {
+  Harness harness(small_config());
+  harness.add(iota_prompt(6), greedy(8));
+  harness.run();
+  // 13 tokens are computed (the last sampled one is not): three full blocks.
+  EXPECT_EQ(harness.scheduler.stats().num_cached_blocks, 3);
+  std::vector<int32_t> next_turn = iota_prompt(6);
+  next_turn.insert(next_turn.end(), harness.results[0].output.begin(), harness.results[0].output.end());
+  next_turn.push_back(1);
+  harness.add(next_turn, greedy(2));
+  harness.run();
+  EXPECT_EQ(harness.results[1].num_cached_tokens, 12);
+  harness.expect_reference_outputs();
+}
+
+TEST(Task5_5_Update, ChunksAreCachedAsTheyAreComputedAndNotBefore) {
+  SchedulerConfig config = small_config();
+  config.max_num_batched_tokens = 10;
+  Harness harness(config);
+  harness.add(iota_prompt(30), greedy(2));
+  ASSERT_TRUE(harness.submit());
+  EXPECT_EQ(harness.scheduler.stats().num_cached_blocks, 0) << "scheduled, but not computed";
+  harness.collect();
+  EXPECT_EQ(harness.scheduler.stats().num_cached_blocks, 2) << "10 tokens: two full blocks of 4";
+  harness.run();
+}
+
+TEST(Task5_5_Update, ScoringAPromptBypassesTheCacheAndCountsEveryPosition) {
+  Harness harness(small_config());
+  harness.add(iota_prompt(20), greedy(1));
+  harness.run();
+  SamplingParams sampling = greedy(1);
+  sampling.prompt_logprobs = 0;
+  harness.add(iota_prompt(20), sampling);
+  harness.run();
+  EXPECT_EQ(harness.results[1].num_cached_tokens, 0);
+  EXPECT_EQ(harness.results[1].prompt_logprobs.size(), 19u);
+}
+
+TEST(Task5_5_Update, SequencesEndOneByOneAndTheCountsFollow) {
+  Harness harness(small_config());
+  for (int64_t i = 0; i < 8; ++i) harness.add(iota_prompt(3, static_cast<int32_t>(10 * i)), greedy(i + 1));
+  for (int64_t i = 0; i < 8; ++i) {
+    ASSERT_TRUE(harness.submit());
+    EXPECT_EQ(harness.scheduler.stats().num_running, 8 - i);
+    harness.collect();
+    EXPECT_EQ(harness.scheduler.stats().num_running, 7 - i);
+  }
+  harness.expect_empty();
+}
+
+TEST(Task5_5_Abort, WorksInEveryState) {
+  SchedulerConfig config = small_config();
+  config.max_num_seqs = 2;
+  Harness harness(config);
+  for (int i = 0; i < 4; ++i) harness.add(iota_prompt(20, 50 * i), greedy(10));
+  harness.abort(3);  // waiting, never seen by the runner
+  ASSERT_TRUE(harness.submit());
+  harness.abort(0);  // in flight
+  EXPECT_GT(harness.scheduler.blocks().num_used_blocks(), 5) << "a submitted step still writes its blocks";
+  harness.collect();
+  EXPECT_EQ(harness.scheduler.blocks().num_used_blocks(), 5);
+  harness.abort(0);              // again
+  harness.scheduler.abort(999);  // never heard of
+  harness.abort(1);              // between two steps
+  harness.run();
+  EXPECT_EQ(harness.results[2].output.size(), 10u);
+  harness.expect_reference_outputs();
+  harness.abort(2);  // ended
+}
+
+TEST(Task5_5_Abort, TheRunnerIsToldOnceEvenIfAStepHadNothingElseToTell) {
+  Harness harness(small_config());
+  harness.add(iota_prompt(4), greedy(5));
+  ASSERT_TRUE(harness.submit());
+  harness.collect();
+  harness.abort(0);
+  EXPECT_FALSE(harness.submit()) << "nothing to compute: the message waits";
+  EXPECT_FALSE(harness.submit());
+  harness.add(iota_prompt(4), greedy(1));
+  ASSERT_TRUE(harness.submit());
+  EXPECT_EQ(harness.output.finished, (std::vector<SequenceId>{0}));
+  EXPECT_EQ(harness.executor.num_sequences(), 1);
+  harness.collect();
+}
+
+TEST(Task5_5_OneStepLate, ASequenceGoesOnWithAPlaceholder) {
+  Harness harness(small_config(), 1);
+  harness.add(iota_prompt(6), greedy(5));
+  ASSERT_TRUE(harness.submit());
+  ASSERT_TRUE(harness.submit()) << "the first token is not known yet";
+  EXPECT_EQ(harness.output.scheduled[0].num_tokens, 1);
+  EXPECT_EQ(harness.output.continued[0].num_computed_tokens, 6);
+  EXPECT_EQ(harness.scheduler.find(0)->num_placeholders, 2);
+  EXPECT_EQ(harness.scheduler.find(0)->num_output_tokens(), 0);
+  harness.collect();
+  EXPECT_EQ(harness.scheduler.find(0)->num_placeholders, 1);
+  harness.run();
+  harness.expect_reference_outputs();
+}
+
+// mini-sglang: a request was finished and freed twice when the scheduler ran one step ahead.
+TEST(Task5_5_OneStepLate, AStopFoundLateDropsTheExtraTokenAndFreesOnce) {
+  const std::vector<int32_t> answer = answer_to(iota_prompt(6), 10);
+  SchedulerConfig config = small_config();
+  config.eos_token_ids = {answer[2]};
+  Harness harness(config, 1);
+  harness.add(iota_prompt(6), greedy(10));
+  for (int i = 0; i < 3; ++i) {
+    ASSERT_TRUE(harness.submit());
+    if (i > 0) harness.collect();
+  }
+  ASSERT_TRUE(harness.submit());
+  harness.collect();  // the third token is an end token; a fourth is being sampled
+  EXPECT_EQ(harness.results[0].reason, FinishReason::stop);
+  EXPECT_FALSE(harness.scheduler.has_unfinished());
+  EXPECT_EQ(harness.scheduler.num_steps_in_flight(), 1);
+  EXPECT_GT(harness.scheduler.blocks().num_used_blocks(), 0) << "the step in flight still writes them";
+  EXPECT_FALSE(harness.submit());
+  harness.collect();
+  harness.expect_empty();
+  EXPECT_EQ(harness.results[0].output, std::vector<int32_t>(answer.begin(), answer.begin() + 3));
+}
+
+TEST(Task5_5_OneStepLate, NothingIsSampledBeyondMaxTokens) {
+  Harness harness(small_config(), 3);
+  harness.add(iota_prompt(6), greedy(2));
+  ASSERT_TRUE(harness.submit());
+  ASSERT_TRUE(harness.submit());
+  EXPECT_FALSE(harness.submit()) << "both tokens are on their way";
+  harness.run();
+  EXPECT_EQ(harness.executor.num_rows(), 6 + 1);
+  harness.expect_reference_outputs();
+}
+
+TEST(Task5_5_OneStepLate, APreemptedSequenceKeepsTheTokenThatWasInFlight) {
+  SchedulerConfig config = small_config();
+  config.num_blocks = 5;
+  config.enable_prefix_caching = false;
+  Harness harness(config, 1);
+  harness.add(iota_prompt(8, 1), greedy(8));
+  harness.add(iota_prompt(8, 100), greedy(8));
+  ASSERT_TRUE(harness.submit());
+  ASSERT_TRUE(harness.submit());  // one block is left for two sequences: the second gives way
+  EXPECT_EQ(harness.scheduler.find(1)->status, SequenceStatus::preempted);
+  EXPECT_EQ(harness.scheduler.find(1)->num_output_tokens(), 0);
+  EXPECT_EQ(harness.scheduler.blocks().num_used_blocks(), 5) << "not given back before its step is done";
+  harness.collect();
+  EXPECT_EQ(harness.scheduler.find(1)->num_output_tokens(), 1);
+  EXPECT_EQ(harness.scheduler.blocks().num_used_blocks(), 3);
+  harness.run();
+  harness.expect_reference_outputs();
+}
+
+TEST(Task5_5_Update, RefusesAnAnswerThatDoesNotFit) {
+  Scheduler scheduler(small_config());
+  scheduler.add(iota_prompt(4), greedy(3));
+  SchedulerOutput output;
+  scheduler.schedule(output);
+  StepOutput step;
+  step.step = output.step + 1;
+  EXPECT_THROW(scheduler.update(step), Error) << "another step";
+  step.step = output.step;
+  EXPECT_THROW(scheduler.update(step), Error) << "no sequence";
+  step.sequences.resize(1);
+  step.sequences[0].id = 0;
+  EXPECT_THROW(scheduler.update(step), Error) << "no token";
+  step.sequences[0].token_ids = {5};
+  EXPECT_EQ(scheduler.update(step).size(), 1u);
+  EXPECT_THROW(scheduler.update(step), Error) << "nothing is in flight";
+}
+
+}  // namespace
+}  // namespace ladder
