@@ -35,7 +35,7 @@ T* cuda_data(const Tensor& tensor) {
 }
 
 template <class T>
-T ceil_div(T a, T b) {
+__host__ __device__ constexpr T ceil_div(T a, T b) {
   return (a + b - 1) / b;
 }
 

@@ -25,6 +25,9 @@ CudaContext::CudaContext(int device_index) : index_(device_index) {
   num_multiprocessors_ = info.num_multiprocessors;
   LADDER_CUDA_CHECK(cudaSetDevice(index_));
   workspace_ = cuda::allocate(index_, kWorkspaceBytes);
+  constexpr int64_t kCounterBytes = kNumCounters * static_cast<int64_t>(sizeof(int));
+  counters_ = cuda::allocate(index_, kCounterBytes);
+  cuda::fill(counters_.get(), 0, kCounterBytes, nullptr);
   LADDER_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   cublasLtHandle_t handle = nullptr;
   const cublasStatus_t status = cublasLtCreate(&handle);
@@ -35,6 +38,7 @@ CudaContext::CudaContext(int device_index) : index_(device_index) {
 CudaContext::~CudaContext() {
   // Nothing can be reported from here, and the process may be ending because the device failed.
   cudaSetDevice(index_);
+  matmul_plans_.reset();  // before the library they belong to
   if (cublaslt_) cublasLtDestroy(static_cast<cublasLtHandle_t>(cublaslt_));
   if (stream_) cudaStreamDestroy(stream_);
 }

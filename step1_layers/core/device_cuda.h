@@ -30,7 +30,12 @@ class CudaContext {
   void* cublaslt() const { return cublaslt_; }  // a cublasLtHandle_t
   void* workspace() const { return workspace_.get(); }
   static constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
+  // Zero before and after every kernel: for blocks that count who finished.
+  int* counters() const { return static_cast<int*>(counters_.get()); }
+  static constexpr int64_t kNumCounters = 4096;
   int num_multiprocessors() const { return num_multiprocessors_; }
+  // Room for what the matrix library has said about the shapes met so far; its rung of matmul fills it.
+  std::shared_ptr<void>& matmul_plans() const { return matmul_plans_; }
 
  private:
   int index_ = 0;
@@ -39,6 +44,8 @@ class CudaContext {
   cudaStream_t stream_ = nullptr;
   void* cublaslt_ = nullptr;
   std::shared_ptr<void> workspace_;
+  std::shared_ptr<void> counters_;
+  mutable std::shared_ptr<void> matmul_plans_;
 };
 
 namespace cuda {
