@@ -185,6 +185,7 @@ void Batch::lay_out(int64_t num_padding_rows) {
       sampled_.push_back(&sequence);
     }
   }
+  metadata_.num_tokens = row;
   for (int64_t end = row + num_padding_rows; row < end; ++row) {
     input_ids[row] = positions[row] = 0;
     slots[row] = -1;
@@ -197,7 +198,6 @@ void Batch::lay_out(int64_t num_padding_rows) {
   metadata_.block_tables = block_tables_.rows(num_seqs);
   metadata_.slot_mapping = slot_mapping_.rows(row);
   metadata_.num_seqs = num_seqs;
-  metadata_.num_tokens = row;
   metadata_.max_query_len = max_query_len;
   metadata_.max_seq_len = max_seq_len;
 }

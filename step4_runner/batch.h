@@ -78,9 +78,9 @@ class Batch {
   void append(std::span<const int32_t> token_ids);
 
   // The rows of this step; views of buffers that the next prepare() overwrites.
-  int64_t num_tokens() const { return metadata_.num_tokens; }  // padding rows included
-  const Tensor& input_ids() const { return input_ids_view_; }  // [num_tokens] i32
-  const Tensor& positions() const { return positions_view_; }  // [num_tokens] i32
+  // attention().num_tokens of them are tokens; padding rows, in no slot, stand behind these.
+  const Tensor& input_ids() const { return input_ids_view_; }  // [rows] i32
+  const Tensor& positions() const { return positions_view_; }  // [rows] i32
   const AttentionMetadata& attention() const { return metadata_; }
   std::span<const int64_t> logits_indices() const { return logits_indices_; }
   // The sequences of this step in batch order, and those of logits_indices.

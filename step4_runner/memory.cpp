@@ -15,6 +15,7 @@ namespace ladder {
 namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
+constexpr int64_t kMaxPositions = int64_t{1} << 24;
 
 // The number after `key` in a file of "key value" lines, or the whole file's where key is empty; -1: none.
 int64_t read_number(const char* path, const std::string& key = {}) {
@@ -30,23 +31,21 @@ void expect_range(int64_t value, int64_t low, int64_t high, const char* flag) {
   LADDER_CHECK(value >= low && value <= high, "{} is {}, expected {} to {}", flag, value, low, high);
 }
 
-// How many positions the model's rotary embedding was made for.
-int64_t position_limit(const DecoderSpec& spec) {
-  double limit = static_cast<double>(spec.max_position_embeddings);
-  switch (spec.rope.kind) {
-    case RopeKind::linear:
-    case RopeKind::dynamic_ntk:
-      limit *= spec.rope.factor;
-      break;
-    case RopeKind::yarn:
-      limit =
-          std::max(limit, static_cast<double>(spec.rope.original_max_position_embeddings) * spec.rope.factor);
-      break;
-    case RopeKind::standard:
-    case RopeKind::llama3:
-      break;
-  }
-  return static_cast<int64_t>(std::clamp(limit, 1.0, static_cast<double>(int64_t{1} << 30)));
+// Positions that the model's rotary embedding is made for: what an open --max-model-len becomes.
+int64_t model_positions(const DecoderSpec& spec) {
+  const double own = static_cast<double>(spec.max_position_embeddings);
+  double positions = own;
+  if (spec.rope.kind == RopeKind::linear) positions = own * spec.rope.factor;
+  if (spec.rope.kind == RopeKind::yarn)
+    positions =
+        std::max(own, static_cast<double>(spec.rope.original_max_position_embeddings) * spec.rope.factor);
+  return static_cast<int64_t>(std::clamp(positions, 1.0, static_cast<double>(kMaxPositions)));
+}
+
+// Dynamic NTK stretches to whatever length it is asked for, and is exact for its own length if it is not
+// asked.
+int64_t most_positions(const DecoderSpec& spec) {
+  return spec.rope.kind == RopeKind::dynamic_ntk ? kMaxPositions : model_positions(spec);
 }
 
 // One rank's width of what is split over the ranks; a KV head stays whole.
@@ -84,19 +83,24 @@ int64_t activation_bytes(const DecoderSpec& spec, const RunnerConfig& config) {
   const int64_t attention_layer =
       q + 2 * kv + std::max(hidden, q);              // qkv, then the normalised input or the output
   const int64_t mlp_layer = mlp + hidden + 2 * mlp;  // activated, normalised input, gate and up
-  const int64_t layer = rows * std::max(attention_layer, mlp_layer) * element;
+  const int64_t packed_input = hidden * dtype_size(DType::f32);  // the matrix product's copy
+  const int64_t layer = rows * (std::max(attention_layer, mlp_layer) * element + packed_input);
 
   const int64_t row_bytes = spec.vocab_size * dtype_size(DType::f32);
   // Several ranks gather their shares of the logits before they put them in order.
   const int64_t gathered_row = ranks == 1 ? 0 : row_bytes + vocab * dtype_size(DType::f32);
+  const int64_t best = kMaxLogprobs * (dtype_size(DType::i32) + dtype_size(DType::f32));  // of one row
   const int64_t sampled = std::min(config.max_num_seqs, rows);
   const int64_t raw = std::min(sampled, Sampler::kRows);
   const int64_t scored = std::min(rows, ModelRunner::kLogitsRows);
   const int64_t penalties =
       raw * std::min(config.max_model_len, spec.vocab_size) * 2 * dtype_size(DType::i32);
-  const int64_t logits = sampled * (hidden * element + row_bytes) +
-                         std::max({sampled * gathered_row, raw * row_bytes + penalties,
-                                   scored * (hidden * element + row_bytes + gathered_row)});
+  // Top-k and top-p sort a row in scratch of their own, one per thread.
+  const int64_t filters = std::min(config.threads / ranks, raw) * 2 * row_bytes;
+  const int64_t logits =
+      sampled * (hidden * element + row_bytes) +
+      std::max({sampled * gathered_row, raw * (row_bytes + best) + std::max(penalties, filters),
+                scored * (hidden * element + row_bytes + std::max(gathered_row, best))});
   return rows * 2 * hidden * element + std::max(layer, logits);  // the residual stream is there throughout
 }
 
@@ -109,7 +113,7 @@ int64_t other_bytes(const DecoderSpec& spec, const RunnerConfig& config) {
 void check_flags(const DecoderSpec& spec, const RunnerConfig& config) {
   expect_range(config.max_num_seqs, 1, 1 << 16, "--max-num-seqs");
   expect_range(config.max_num_batched_tokens, 1, 1 << 20, "--max-num-batched-tokens");
-  expect_range(config.max_model_len, 0, position_limit(spec), "--max-model-len");
+  expect_range(config.max_model_len, 0, most_positions(spec), "--max-model-len");
   expect_range(config.block_size, 1, 1 << 12, "--block-size");
   expect_range(config.num_kv_blocks, 0, INT32_MAX, "--num-kv-blocks");
   expect_range(config.kv_memory, 0, int64_t{1} << 50, "--kv-memory");
@@ -157,7 +161,7 @@ RunnerConfig resolve_runner_config(const DecoderSpec& spec, RunnerConfig config,
   check_flags(spec, config);
   if (config.threads == 0) config.threads = num_threads();
   const bool open_length = config.max_model_len == 0;
-  if (open_length) config.max_model_len = position_limit(spec);
+  if (open_length) config.max_model_len = model_positions(spec);
 
   const int64_t block_bytes = kv_bytes_per_token(spec, config) * config.block_size;
   const char* flag = "--num-kv-blocks";

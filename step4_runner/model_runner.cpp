@@ -9,6 +9,8 @@ namespace ladder {
 
 namespace {
 
+constexpr int64_t kSpareBytes = int64_t{16} << 20;
+
 class Stopwatch {
  public:
   double lap() {  // seconds since the last lap
@@ -89,8 +91,7 @@ StepOutput ModelRunner::sample(const Tensor& logits) {
 }
 // <<< task 4.4
 
-// >>> task 4.3: the log probability of every prompt token that a row of this step predicts, the LM head in
-// chunks
+// >>> task 4.3: log probabilities of the prompt tokens that this step predicts, the LM head in chunks
 void ModelRunner::add_prompt_logprobs(StepOutput& output) {
   std::vector<int64_t> rows, top;
   std::vector<int32_t> chosen;
@@ -136,10 +137,10 @@ StepOutput ModelRunner::execute(const SchedulerOutput& step) {
 
 // >>> task 4.2: run the largest step, give the arena what it took in one piece, and freeze it
 void ModelRunner::warm_up() {
-  // One piece of the predicted size first: memory that grows piece by piece leaves gaps that the peak would
+  // One piece, with room to spare, first: memory that grows piece by piece leaves gaps, which the peak would
   // count.
   const MemoryPlan plan = predict_memory(model_->spec(), config_);
-  arena_->reserve(plan.activations / config_.tensor_parallel_size);
+  arena_->reserve(2 * plan.activations / config_.tensor_parallel_size);
 
   // As many rows as a step may have, on as many sequences; each asks for everything that the sampler can do.
   SchedulerOutput step;
@@ -183,7 +184,9 @@ void ModelRunner::warm_up() {
   activation_bytes_ = arena_->peak_bytes();
   arena_ = std::make_unique<Arena>(ctx_.device);
   ctx_.arena = arena_.get();
-  arena_->reserve(activation_bytes_ + activation_bytes_ / 16);  // scratch need not grow evenly with the rows
+  // With room to spare: an operator's scratch need not grow evenly with the rows, and untouched memory costs
+  // nothing.
+  arena_->reserve(activation_bytes_ + activation_bytes_ / 4 + kSpareBytes);
   arena_->freeze();
   batch_ = Batch(config_, model_->spec().vocab_size);
 }

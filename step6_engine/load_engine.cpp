@@ -13,7 +13,7 @@ ModelFolder open_model_folder(const std::filesystem::path& folder) {
   LADDER_CHECK(std::filesystem::is_directory(folder), "--model {}: there is no such folder", folder.string());
   ModelFolder result{load_decoder_spec(folder), nullptr};
   if (std::filesystem::exists(folder / "tokenizer.json"))
-    result.tokenizer = std::make_shared<const Tokenizer>(load_tokenizer(folder));
+    result.tokenizer = std::make_shared<const Tokenizer>(Tokenizer::load(folder));
   return result;
 }
 

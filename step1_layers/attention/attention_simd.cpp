@@ -9,6 +9,10 @@ namespace {
 
 constexpr float kMinusInfinity = -__builtin_inff();
 
+inline int64_t smaller(int64_t a, int64_t b) {
+  return a < b ? a : b;
+}
+
 // The register block of the two products: kRows rows by kColumns registers, sized so that the accumulators,
 // one row of b and one value of a fill the register file without spilling (32 registers, or 16).
 #if defined(__AVX512F__)
@@ -101,6 +105,27 @@ float softmax_tile(float* scores, int64_t valid, float& largest, float& sum) {
 }
 // <<< task 1.7
 
+// Where positions [first, first + count) lie.
+template <class T>
+void locate(const AttentionWork<T>& work, int64_t first, int64_t count, const T** keys, const T** values) {
+  int64_t entry = first / work.block_size, slot = first % work.block_size;
+  for (int64_t j = 0; j < count; ++entry, slot = 0) {
+    const int64_t block = work.block_table[entry];
+    const T* k = work.k + block * work.k_block_stride;
+    const T* v = work.v + block * work.v_block_stride;
+    for (; slot < work.block_size && j < count; ++slot, ++j) {
+      keys[j] = k + slot * work.k_slot_stride;
+      values[j] = v + slot * work.v_slot_stride;
+    }
+  }
+}
+
+template <class T>
+void prefetch(const T* row, int64_t count) {
+  constexpr int64_t kLine = 64 / static_cast<int64_t>(sizeof(T));
+  for (int64_t i = 0; i < count; i += kLine) __builtin_prefetch(row + i);
+}
+
 template <class T>
 void copy_scaled(const T* x, int64_t count, float scale, float* out) {
   int64_t i = 0;
@@ -157,20 +182,23 @@ void AttentionKernels::attend(const AttentionWork<T>& work) {
 
   const int64_t num_keys = work.first_position + work.tokens;
   for (int64_t tile = 0; tile < num_keys; tile += kAttentionTile) {
+    const int64_t count = smaller(num_keys - tile, kAttentionTile);
+    const T *key_rows[kAttentionTile], *value_rows[kAttentionTile];
+    locate(work, tile, count, key_rows, value_rows);
     // Keys past the last one are zeros: what lies in their slots is not part of the sequence.
-    const int64_t count = num_keys - tile < kAttentionTile ? num_keys - tile : kAttentionTile;
-    const T* key_rows[kAttentionTile];
-    const T* value_rows[kAttentionTile];
-    for (int64_t j = 0; j < kAttentionTile; ++j) {
-      key_rows[j] = value_rows[j] = reinterpret_cast<const T*>(zeros);
-      if (j >= count) continue;
-      const int64_t block = work.block_table[(tile + j) / work.block_size];
-      const int64_t slot = (tile + j) % work.block_size;
-      key_rows[j] = work.k + block * work.k_block_stride + slot * work.k_slot_stride;
-      value_rows[j] = work.v + block * work.v_block_stride + slot * work.v_slot_stride;
-    }
+    for (int64_t j = count; j < kAttentionTile; ++j) key_rows[j] = reinterpret_cast<const T*>(zeros);
     transpose_rows(key_rows, kAttentionTile, work.k_dim, keys);
     copy_values(value_rows, count, work.v_dim, v_padded, values);
+    if (tile + kAttentionTile < num_keys) {
+      // While this tile is computed, the next one is on its way: its rows lie apart, where the processor's
+      // own prefetcher does not look.
+      const int64_t next = tile + kAttentionTile, next_count = smaller(num_keys - next, kAttentionTile);
+      locate(work, next, next_count, key_rows, value_rows);
+      for (int64_t j = 0; j < next_count; ++j) {
+        prefetch(key_rows[j], work.k_dim);
+        prefetch(value_rows[j], work.v_dim);
+      }
+    }
 
     // Rows before `first` see none of these keys and are left alone.
     const int64_t first_token = tile > work.first_position ? tile - work.first_position : 0;
@@ -179,9 +207,8 @@ void AttentionKernels::attend(const AttentionWork<T>& work) {
              nullptr, scores + first * kAttentionTile, kAttentionTile);
     for (int64_t row = first; row < rows; ++row) {
       const int64_t visible = work.first_position + row / work.group + 1 - tile;
-      factors[row] =
-          softmax_tile(scores + row * kAttentionTile, visible < kAttentionTile ? visible : kAttentionTile,
-                       largest[row], sums[row]);
+      factors[row] = softmax_tile(scores + row * kAttentionTile, smaller(visible, kAttentionTile),
+                                  largest[row], sums[row]);
     }
     multiply(rows - first, v_padded, scores + first * kAttentionTile, kAttentionTile, values, v_padded, count,
              factors + first, out + first * v_padded, v_padded);

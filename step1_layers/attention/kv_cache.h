@@ -46,8 +46,8 @@ struct AttentionMetadata {
   Tensor seq_lens;         // [num_seqs]: keys of sequence s, its query rows being the last of them
   Tensor
       block_tables;  // [num_seqs, max_blocks]: only the first ceil(seq_lens[s] / block_size) entries are read
-  Tensor
-      slot_mapping;  // [num_tokens] i64: where each row's K and V are written; -1: a padding row, not written
+  Tensor slot_mapping;  // [>= num_tokens] i64: where each row's K and V are written; -1: a padding row, not
+                        // written
   int64_t num_seqs = 0;
   int64_t num_tokens = 0;
   int64_t max_query_len = 0;

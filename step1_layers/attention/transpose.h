@@ -56,23 +56,51 @@ inline void transpose(const Vec* in, Vec* out) {
 }
 #endif
 
+// One block of transpose_rows: kLanes rows, `width` columns from `column` on.
+template <class T>
+inline void transpose_block(const T* const* rows, int64_t stride, int64_t column, int64_t width, float* out) {
+  Vec in[kLanes], turned[kLanes];
+  for (int i = 0; i < kLanes; ++i)
+    in[i] = width == kLanes ? load(rows[i] + column) : load_partial(rows[i] + column, width);
+  transpose(in, turned);
+  for (int64_t i = 0; i < width; ++i) store(out + (column + i) * stride, turned[i]);
+}
+
+#if defined(__AVX2__)
+// A block of 2 kLanes columns of bf16: neighbours are moved as one 32-bit value and parted at the end, which
+// halves the shuffles.
+inline void transpose_pairs(const bf16* const* rows, int64_t stride, int64_t column, float* out) {
+  Vec in[kLanes], turned[kLanes];
+  for (int i = 0; i < kLanes; ++i) in[i] = load(reinterpret_cast<const float*>(rows[i] + column));
+  transpose(in, turned);
+  for (int64_t i = 0; i < kLanes; ++i) {
+    float* even = out + (column + 2 * i) * stride;
+#if defined(__AVX512F__)
+    const __m512i pairs = _mm512_castps_si512(turned[i].v);
+    store(even, {_mm512_castsi512_ps(_mm512_slli_epi32(pairs, 16))});
+    store(even + stride, {_mm512_castsi512_ps(_mm512_and_epi32(pairs, _mm512_set1_epi32(~0xffff)))});
+#else
+    const __m256i pairs = _mm256_castps_si256(turned[i].v);
+    store(even, {_mm256_castsi256_ps(_mm256_slli_epi32(pairs, 16))});
+    store(even + stride, {_mm256_castsi256_ps(_mm256_and_si256(pairs, _mm256_set1_epi32(~0xffff)))});
+#endif
+  }
+}
+#endif
+
 // out [columns, count] = rows [count, columns] transposed; count a multiple of kLanes.
 template <class T>
 inline void transpose_rows(const T* const* rows, int64_t count, int64_t columns, float* out) {
-  Vec in[kLanes], turned[kLanes];
-  for (int64_t column = 0; column < columns; column += kLanes) {
-    const int64_t width = columns - column < kLanes ? columns - column : kLanes;
-    for (int64_t row = 0; row < count; row += kLanes) {
-      if (width == kLanes) {
-        for (int i = 0; i < kLanes; ++i) in[i] = load(rows[row + i] + column);
-        transpose(in, turned);
-        for (int i = 0; i < kLanes; ++i) store(out + (column + i) * count + row, turned[i]);
-      } else {
-        for (int i = 0; i < kLanes; ++i) in[i] = load_partial(rows[row + i] + column, width);
-        transpose(in, turned);
-        for (int64_t i = 0; i < width; ++i) store(out + (column + i) * count + row, turned[i]);
-      }
-    }
+  for (int64_t row = 0; row < count; row += kLanes) {
+    int64_t column = 0;
+#if defined(__AVX2__)
+    if constexpr (__is_same(T, bf16))
+      for (; column + 2 * kLanes <= columns; column += 2 * kLanes)
+        transpose_pairs(rows + row, count, column, out + row);
+#endif
+    for (; column + kLanes <= columns; column += kLanes)
+      transpose_block(rows + row, count, column, kLanes, out + row);
+    if (column < columns) transpose_block(rows + row, count, column, columns - column, out + row);
   }
 }
 

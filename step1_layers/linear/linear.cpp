@@ -1,5 +1,6 @@
 #include "step1_layers/linear/linear.h"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
@@ -76,7 +77,7 @@ FeatureRange even_shard(const OpContext& ctx, const std::string& what, int64_t f
 
 LinearShards merged_column_shards(const OpContext& ctx, const std::string& name, int64_t in_features,
                                   const std::vector<int64_t>& out_sizes) {
-  LinearShards shards{.in = whole(in_features), .out = {}};
+  LinearShards shards{.in = whole(in_features)};
   for (int64_t size : out_sizes)
     shards.out.push_back(even_shard(ctx, name + ": the number of output features", size));
   return shards;
@@ -90,14 +91,14 @@ LinearShards qkv_shards(const OpContext& ctx, const std::string& name, int64_t i
   FeatureRange q = even_shard(ctx, name + ": the number of query heads", num_heads);
   // Fewer KV heads than ranks: each head is held by a run of neighbouring ranks, as if there were
   // num_kv_heads ranks.
-  const int64_t copies = tp.size() > num_kv_heads ? tp.size() / num_kv_heads : 1;
-  LADDER_CHECK(copies == 1 || num_kv_heads * copies == tp.size(),
+  LADDER_CHECK(tp.size() <= num_kv_heads || tp.size() % num_kv_heads == 0,
                "{}: {} tensor-parallel ranks cannot hold equal copies of {} key and value heads", name,
                tp.size(), num_kv_heads);
+  const int64_t copies = std::max<int64_t>(tp.size() / num_kv_heads, 1);
   FeatureRange kv =
       ladder::even_shard(name + ": the number of key and value heads", num_kv_heads,
                          static_cast<int>(tp.rank() / copies), static_cast<int>(tp.size() / copies));
-  LinearShards shards{.in = whole(in_features), .out = {}};
+  LinearShards shards{.in = whole(in_features)};
   for (FeatureRange heads : {q, kv, kv})
     shards.out.push_back(
         {.full = heads.full * head_dim, .begin = heads.begin * head_dim, .size = heads.size * head_dim});

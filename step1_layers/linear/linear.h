@@ -25,7 +25,7 @@ namespace ladder {
 struct LinearOptions {
   DType dtype = DType::f32;
   bool bias = false;
-  std::shared_ptr<const LinearMethod> method;  // nullptr: unquantized_linear_method()
+  std::shared_ptr<const LinearMethod> method = nullptr;  // nullptr: unquantized_linear_method()
 };
 
 // Features [begin, begin + size) of `full`.
@@ -37,9 +37,9 @@ struct FeatureRange {
 
 // What one rank owns of the full matrix: all rows of one rank lie together, part after part.
 struct LinearShards {
-  FeatureRange in;
-  std::vector<FeatureRange> out;  // one per merged part; a checkpoint tensor fills one part
-  bool reduce = false;            // the ranks' results are partial sums
+  FeatureRange in = {};
+  std::vector<FeatureRange> out = {};  // one per merged part; a checkpoint tensor fills one part
+  bool reduce = false;                 // the ranks' results are partial sums
 };
 
 // The even split: rank's share of `full`. Error naming `what` where the ranks do not divide it.

@@ -19,11 +19,15 @@ void expect_adjacent(const Tensor& tensor, std::string_view what) {
 std::span<const Variant<MatmulArgs>> matmul_variants() {
   static const Variant<MatmulArgs> table[] = {
     {.name = "loop", .idea = "three loops, one sum at a time", .run = matmul_loop},
-    {.name = "portable", .idea = "tiles in registers, chunks in the caches, threads", .run = matmul_portable},
+    {.name = "portable",
+     .idea = "tiles in registers, chunks in the caches, threads",
+     .workspace = matmul_panels_workspace,
+     .run = matmul_portable},
 #if defined(__x86_64__)
     {.name = "avx2",
      .idea = "the same tiles, 8 lanes with fused multiply-add",
      .min_arch = static_cast<int>(CpuIsa::avx2),
+     .workspace = matmul_panels_workspace,
      .run = matmul_avx2},
 #endif
 #ifdef LADDER_ONEDNN
@@ -31,14 +35,17 @@ std::span<const Variant<MatmulArgs>> matmul_variants() {
      .idea = "the library's blocked kernels, for many rows",
      .batch_invariant = false,
      .supports = matmul_onednn_supports,
+     .workspace = matmul_onednn_workspace,
      .run = matmul_onednn},
 #endif
 #if defined(__x86_64__)
-    // Above the library: widening bf16 and multiplying in float is faster than the bf16 dot product that
-    // oneDNN uses here, which runs at half the rate (ladder bench step1 --benchmark_filter=matmul).
+    // Above the library. In f32 it is a little slower, but f32 is served by batch-invariant rungs; in bf16,
+    // widening and multiplying in float is faster than the bf16 dot product instruction that the library uses
+    // (the chapter has the figures).
     {.name = "avx512",
      .idea = "16 lanes and 32 registers: tiles of 24 sums",
      .min_arch = static_cast<int>(CpuIsa::avx512),
+     .workspace = matmul_panels_workspace,
      .run = matmul_avx512},
 #endif
 #ifdef LADDER_ONEDNN
@@ -46,6 +53,7 @@ std::span<const Variant<MatmulArgs>> matmul_variants() {
      .idea = "the library again, where the processor has a matrix unit for bf16",
      .batch_invariant = false,
      .supports = matmul_onednn_has_amx,
+     .workspace = matmul_onednn_workspace,
      .run = matmul_onednn},
 #endif
 #ifdef LADDER_CUDA

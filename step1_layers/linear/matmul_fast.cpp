@@ -25,19 +25,38 @@ void* at_element(const Tensor& tensor, int64_t offset) {
   return static_cast<char*>(tensor.raw()) + offset * dtype_size(tensor.dtype());
 }
 
+// How a call is cut up, and the scratch memory it takes.
+struct Split {
+  int64_t columns = 0;  // per panel
+  int64_t panels = 0;
+  int64_t threads = 0;
+  Shape x, sums, converted;  // all f32
+};
+
+Split split_of(const MatmulArgs& args) {
+  const int64_t m = args.x.dim(0), k = args.x.dim(1), n = args.weight.dim(0);
+  Split split;
+  split.columns = panel_columns(n);
+  split.panels = (n + split.columns - 1) / split.columns;
+  split.threads = std::min<int64_t>(num_threads(), split.panels);
+  split.x = {m, k / kMatmulChunk * kMatmulChunk + matmul_padded(k % kMatmulChunk)};
+  split.sums = {split.threads, m * split.columns};
+  const bool widened = args.x.dtype() != DType::f32 && m > kMatmulDirectRows;
+  split.converted = {widened ? split.threads : 0, split.columns * kMatmulChunk};
+  return split;
+}
+
 void matmul_panels(const OpContext& ctx, const MatmulArgs& args, const Kernels& kernels) {
   const int64_t m = args.x.dim(0), k = args.x.dim(1), n = args.weight.dim(0);
-  const int64_t columns = panel_columns(n);
-  const int64_t panels = (n + columns - 1) / columns;
-  const int64_t threads = std::min<int64_t>(num_threads(), panels);
+  const Split split = split_of(args);
+  const int64_t columns = split.columns, panels = split.panels, threads = split.threads;
 
   Arena own;  // for callers that bring no scratch memory
   Arena& arena = ctx.arena != nullptr ? *ctx.arena : own;
   ArenaScope scope(arena);
-  Tensor x = arena.take({m, (k / kMatmulChunk) * kMatmulChunk + matmul_padded(k % kMatmulChunk)}, DType::f32);
-  Tensor sums = arena.take({threads, m * columns}, DType::f32);
-  const bool widened = args.x.dtype() != DType::f32 && m > kMatmulDirectRows;
-  Tensor converted = arena.take({widened ? threads : 0, columns * kMatmulChunk}, DType::f32);
+  Tensor x = arena.take(split.x, DType::f32);
+  Tensor sums = arena.take(split.sums, DType::f32);
+  Tensor converted = arena.take(split.converted, DType::f32);
 
   MatmulPanel whole{.dtype = args.x.dtype(),
                     .m = m,
@@ -58,7 +77,8 @@ void matmul_panels(const OpContext& ctx, const MatmulArgs& args, const Kernels& 
         panel.bias = args.bias.defined() ? at_element(args.bias, i * columns) : nullptr;
         panel.out = at_element(args.out, i * columns);
         panel.sums = sums.data<float>() + thread * m * columns;
-        panel.converted = converted.data<float>() + (widened ? thread * columns * kMatmulChunk : 0);
+        panel.converted =
+            converted.data<float>() + (converted.numel() > 0 ? thread * columns * kMatmulChunk : 0);
         kernels.sums(panel);
         kernels.store(panel);
       }
@@ -67,6 +87,11 @@ void matmul_panels(const OpContext& ctx, const MatmulArgs& args, const Kernels& 
 }
 
 }  // namespace
+
+int64_t matmul_panels_workspace(const MatmulArgs& args) {
+  const Split split = split_of(args);
+  return (split.x.numel() + split.sums.numel() + split.converted.numel()) * dtype_size(DType::f32);
+}
 
 void matmul_portable(const OpContext& ctx, const MatmulArgs& args) {
   matmul_panels(ctx, args, {portable::matmul_pack_x, portable::matmul_sums, portable::matmul_store});

@@ -90,6 +90,10 @@ bool matmul_onednn_has_amx(const MatmulArgs& args) {
          dnnl::get_effective_cpu_isa() == dnnl::cpu_isa::avx512_core_amx;
 }
 
+int64_t matmul_onednn_workspace(const MatmulArgs& args) {
+  return static_cast<int64_t>(primitive_for(args).descriptor.scratchpad_desc().get_size());
+}
+
 void matmul_onednn(const OpContext& ctx, const MatmulArgs& args) {
   try {
     Primitive& primitive = primitive_for(args);

@@ -72,6 +72,7 @@ void add_lanes(const Vec* acc, float* sums) {
 }
 #endif
 
+// >>> task 1.4: tiles of dot products, and the order in which they go through the caches
 // sums[i][j] += x row i times weight row j, over one chunk.
 template <class W, int kRows, int kColumns, bool kPrefetch>
 void tile(const float* x, int64_t x_stride, const W* weight, int64_t weight_stride, int64_t k, float* sums,
@@ -179,6 +180,8 @@ void sums_blocked(const MatmulPanel& panel) {
     x += panel.m * matmul_padded(k);
   }
 }
+
+// <<< task 1.4
 
 template <class T>
 void sums_of(const MatmulPanel& panel) {

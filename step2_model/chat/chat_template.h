@@ -28,10 +28,11 @@ struct ChatMessage {
 };
 
 struct ChatOptions {
-  bool add_generation_prompt = true;    // end with the beginning of the assistant's turn
-  std::optional<bool> enable_thinking;  // Qwen3: false closes the thinking before it begins
-  std::optional<std::string>
-      date;  // Llama 3.1 and later: today's date, else that which the template falls back on
+  bool add_generation_prompt = true;                   // end with the beginning of the assistant's turn
+  std::optional<bool> enable_thinking = std::nullopt;  // Qwen3: false closes the thinking before it begins
+  // Llama 3.1 and later: today's date. Without it the date is the one that the template falls back on, so
+  // that a prompt, and what the prefix cache holds of it, stays the same from day to day.
+  std::optional<std::string> date = std::nullopt;
 };
 
 class ChatTemplate {

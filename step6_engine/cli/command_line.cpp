@@ -52,8 +52,15 @@ int parse_and_run(int argc, char** argv) {
     write_out(text.str());
     return 0;
   } catch (const CLI::ParseError& error) {
-    if (app.get_subcommands().empty())
-      return report("error", std::string(error.what()) + " (see ladder --help)", 2);
+    if (app.get_subcommands().empty()) {
+      std::string names;
+      for (const Command& command : commands)
+        names += (names.empty() ? "" : ", ") + std::string(command.name);
+      return report("error",
+                    fmt::format("{}expected a command, one of {} (see ladder --help)",
+                                argc > 1 ? fmt::format("\"{}\": ", argv[1]) : "", names),
+                    2);
+    }
     return report(
         "error", fmt::format("{} (see ladder {} --help)", error.what(), app.get_subcommands()[0]->get_name()),
         2);

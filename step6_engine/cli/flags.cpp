@@ -179,7 +179,8 @@ EngineOptions EngineFlags::options() const {
   return options;
 }
 
-void SamplingFlags::add(CLI::App& app) {
+void SamplingFlags::add(CLI::App& app, const SamplingParams& defaults) {
+  params_ = defaults;
   const char* group = "Sampling";
   constexpr double kMax = std::numeric_limits<int32_t>::max();
   app.add_option("--max-tokens", params_.max_tokens, "tokens to generate")

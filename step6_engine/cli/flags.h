@@ -39,7 +39,7 @@ class EngineFlags {
 // The flags of SamplingParams.
 class SamplingFlags {
  public:
-  void add(CLI::App& app);
+  void add(CLI::App& app, const SamplingParams& defaults = {});
   SamplingParams params() const;  // Error naming the flag
 
  private:

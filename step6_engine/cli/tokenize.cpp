@@ -44,7 +44,7 @@ std::string decode_line(const Tokenizer& tokenizer, const Json& object, const st
 void run_tokenize(const TokenizeFlags& flags) {
   const std::filesystem::path folder = flags.model;
   LADDER_CHECK(std::filesystem::is_directory(folder), "--model {}: there is no such folder", flags.model);
-  const Tokenizer tokenizer = load_tokenizer(folder);
+  const Tokenizer tokenizer = Tokenizer::load(folder);
   std::string line;
   for (int64_t number = 1; std::getline(std::cin, line); ++number) {
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
@@ -58,8 +58,10 @@ void run_tokenize(const TokenizeFlags& flags) {
 
 RunCommand add_tokenize_command(CLI::App& app) {
   auto flags = std::make_shared<TokenizeFlags>();
-  app.footer("Reads {\"text\": \"...\"} lines from standard input and writes {\"ids\": [...]} lines; with --decode the "
-             "other way round.");
+  app.footer(
+      "Reads {\"text\": \"...\"} lines from standard input and writes {\"ids\": [...]} lines; with --decode "
+      "the "
+      "other way round.");
   app.add_option("--model", flags->model, "folder with a tokenizer.json; nothing else need be there")
       ->required()
       ->type_name("DIR");

@@ -3,8 +3,8 @@
 namespace ladder {
 
 CompletionText::CompletionText(const Tokenizer* tokenizer, std::vector<std::string> stops)
-    : stops_(std::move(stops)) {
-  if (tokenizer != nullptr) decoder_.emplace(*tokenizer);
+    : tokenizer_(tokenizer), stops_(std::move(stops)) {
+  if (tokenizer != nullptr) decoder_.emplace(*tokenizer, true);
 }
 
 // >>> task 6.2: tokens to certain text, and the finish reason of a completion
@@ -18,7 +18,9 @@ CompletionText::Appended CompletionText::append(std::span<const int32_t> token_i
   for (size_t i = 0; i < token_ids.size(); ++i) {
     const bool last = i + 1 == token_ids.size();
     if (last && finish_reason == FinishReason::stop) break;  // the token that stopped the sequence
-    result.text += stops_.append(decoder_->append(token_ids[i]));
+    // A model's vocabulary may be larger than its tokenizer's: such a token has no text.
+    if (!tokenizer_->has_token(token_ids[i])) continue;
+    result.text += stops_.append(decoder_->push(token_ids[i]));
     if (stops_.matched()) {
       result.num_tokens = static_cast<int64_t>(i) + 1;
       result.finish_reason = FinishReason::stop;

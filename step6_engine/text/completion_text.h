@@ -30,6 +30,7 @@ class CompletionText {
   Appended append(std::span<const int32_t> token_ids, FinishReason finish_reason);
 
  private:
+  const Tokenizer* tokenizer_;
   std::optional<IncrementalDecoder> decoder_;
   StopStrings stops_;
 };

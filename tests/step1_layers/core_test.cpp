@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cmath>
+#include <limits>
 #include <thread>
 
 #include "step1_layers/core/arena.h"
@@ -10,6 +12,10 @@
 #include "step1_layers/core/parallel.h"
 #include "step1_layers/core/parameter.h"
 #include "step1_layers/core/variants.h"
+
+// The plain-loop registers, compiled here: the other instruction sets are tested through the operators.
+#define LADDER_ISA simd_under_test
+#include "step1_layers/core/simd.h"
 
 namespace ladder {
 namespace {
@@ -65,6 +71,23 @@ TEST(Task1_1_Arena, WhatWarmUpReservedIsEnoughAfterFreezing) {
   for (int64_t tokens : {1, 4000, 17, 3999}) EXPECT_NO_THROW(forward(tokens));
   EXPECT_EQ(arena.reserved_bytes(), reserved);
   EXPECT_THROW(forward(40000), Error);
+}
+
+TEST(Task1_1_Simd, ExpIsWithinTwoUnitsInTheLastPlace) {
+  namespace simd = simd_under_test;
+  for (float x = -86.9f; x < 87.9f; x += 0.000977f) {
+    float result[simd::kLanes];
+    simd::store(result, simd::exp(simd::broadcast(x)));
+    const double expected = std::exp(static_cast<double>(x));
+    const double unit = std::ldexp(1.0, std::ilogb(expected) - 23);
+    ASSERT_LE(std::abs(result[0] - expected), 2 * unit) << "e^" << x;
+  }
+  const float infinity = std::numeric_limits<float>::infinity();
+  float result[simd::kLanes];
+  simd::store(result, simd::exp(simd::broadcast(-infinity)));
+  EXPECT_EQ(result[0], 0.0f);  // a masked score weighs exactly nothing
+  simd::store(result, simd::exp(simd::broadcast(std::nanf(""))));
+  EXPECT_TRUE(std::isnan(result[0]));
 }
 
 struct FakeArgs {

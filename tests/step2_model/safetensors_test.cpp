@@ -109,7 +109,7 @@ std::vector<Malformation> malformations() {
   };
   auto file = [&](const std::string& dtype, const std::string& shape, const std::string& offsets,
                   const std::string& data) {
-    return with_length("{" + entry(dtype, shape, offsets) + "}", data);
+    return with_length(std::string("{") + entry(dtype, shape, offsets) + "}", data);
   };
   const std::string good = file("F32", "[1]", "[0,4]", four);
   const std::string b = R"("b":{"dtype":"U8","shape":[4],"data_offsets":)";
@@ -121,13 +121,14 @@ std::vector<Malformation> malformations() {
       {"good", good, nullptr},
       {"no_tensors", with_length("{}"), nullptr},
       {"leading_white_space", with_length(" \n\t {" + entry("U8", "[4]", "[0,4]") + "}", four), nullptr},
-      {"trailing_white_space", with_length("{" + entry("U8", "[4]", "[0,4]") + "}    ", four), nullptr},
+      {"trailing_white_space", with_length(std::string("{") + entry("U8", "[4]", "[0,4]") + "}    ", four),
+       nullptr},
       {"metadata",
        with_length(R"({"__metadata__":{"format":"pt"},)" + entry("U8", "[4]", "[0,4]") + "}", four), nullptr},
       {"rank_zero", file("F32", "[]", "[0,4]", four), nullptr},
       {"zero_size", file("F32", "[0,7]", "[0,0]", ""), nullptr},
-      {"order_of_names_is_free", with_length("{" + b + "[4,8]}," + entry("U8", "[4]", "[0,4]") + "}", eight),
-       nullptr},
+      {"order_of_names_is_free",
+       with_length(std::string("{") + b + "[4,8]}," + entry("U8", "[4]", "[0,4]") + "}", eight), nullptr},
 
       {"empty_file", "", "0 bytes"},
       {"shorter_than_the_length", good.substr(0, 7), "7 bytes"},
@@ -165,7 +166,8 @@ std::vector<Malformation> malformations() {
       {"field_twice",
        with_length(R"({"a":{"dtype":"U8","dtype":"U8","shape":[4],"data_offsets":[0,4]}})", four), "twice"},
       {"tensor_twice",
-       with_length("{" + entry("U8", "[4]", "[0,4]") + "," + entry("U8", "[4]", "[4,8]") + "}", eight),
+       with_length(std::string("{") + entry("U8", "[4]", "[0,4]") + "," + entry("U8", "[4]", "[4,8]") + "}",
+                   eight),
        "occurs twice"},
       {"shape_negative", file("U8", "[-4]", "[0,4]", four), "a negative number"},
       {"shape_fraction", file("U8", "[4.0]", "[0,4]", four), "the number"},
@@ -184,11 +186,14 @@ std::vector<Malformation> malformations() {
       {"offset_negative", file("U8", "[4]", "[-4,0]", four), "a negative number"},
       {"end_outside_the_file", file("U8", "[64]", "[0,64]", four), "truncated"},
       {"does_not_begin_at_zero", file("U8", "[4]", "[4,8]", eight), "expected to begin at 0"},
-      {"hole", with_length("{" + entry("U8", "[4]", "[0,4]") + "," + b + "[5,9]}}", std::string(9, 'x')),
+      {"hole",
+       with_length(std::string("{") + entry("U8", "[4]", "[0,4]") + "," + b + "[5,9]}}", std::string(9, 'x')),
        "expected to begin at 4"},
-      {"overlap", with_length("{" + entry("U8", "[4]", "[0,4]") + "," + b + "[2,6]}}", std::string(6, 'x')),
+      {"overlap",
+       with_length(std::string("{") + entry("U8", "[4]", "[0,4]") + "," + b + "[2,6]}}", std::string(6, 'x')),
        "expected to begin at 4"},
-      {"same_bytes_twice", with_length("{" + entry("U8", "[4]", "[0,4]") + "," + b + "[0,4]}}", four),
+      {"same_bytes_twice",
+       with_length(std::string("{") + entry("U8", "[4]", "[0,4]") + "," + b + "[0,4]}}", four),
        "expected to begin at 4"},
       {"sum_of_sizes_overflows",
        with_length(

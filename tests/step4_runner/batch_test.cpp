@@ -176,7 +176,9 @@ TEST(Task4_1_Batch, PaddingRowsStandBehindTheSequencesInNoSlot) {
   step.total_num_tokens = 2;
   step.num_padding_rows = 3;
   batch.prepare(step);
-  EXPECT_EQ(batch.num_tokens(), 5);
+  EXPECT_EQ(batch.input_ids().dim(0), 5);
+  EXPECT_EQ(batch.positions().dim(0), 5);
+  EXPECT_EQ(batch.attention().num_tokens, 2);
   EXPECT_EQ(values<int64_t>(batch.attention().slot_mapping), (Slots{12, 13, -1, -1, -1}));
   EXPECT_EQ(values<int32_t>(batch.attention().query_start_loc), (Ids{0, 2}));
   EXPECT_EQ(values<int32_t>(batch.input_ids()), (Ids{10, 11, 0, 0, 0}));

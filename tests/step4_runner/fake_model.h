@@ -76,11 +76,12 @@ class FakeModel final : public Model {
   Tensor forward(const OpContext& ctx, const ModelInput& input) override {
     if (on_forward) on_forward(rank_);
     const AttentionMetadata& m = input.attention;
-    max_rows_seen = std::max(max_rows_seen, m.num_tokens);
-    Tensor hidden = ctx.arena->take({m.num_tokens, spec_.hidden_size}, DType::f32);
+    const int64_t rows = input.input_ids.dim(0);
+    max_rows_seen = std::max(max_rows_seen, rows);
+    Tensor hidden = ctx.arena->take({rows, spec_.hidden_size}, DType::f32);
     hidden.fill_bytes(0xff);
     for (const KvCacheView& cache : input.kv_caches) {
-      for (int64_t row = 0; row < m.num_tokens; ++row) {
+      for (int64_t row = 0; row < rows; ++row) {
         const int64_t slot = m.slot_mapping.at<int64_t>({row});
         if (slot < 0) continue;
         at(cache.k, slot) = static_cast<float>(input.input_ids.at<int32_t>({row}));

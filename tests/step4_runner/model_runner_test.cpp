@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <numeric>
 
 #include "tests/step4_runner/fake_model.h"
 #include "tests/step4_runner/step_driver.h"
@@ -205,6 +206,33 @@ TEST(Task4_2_WarmUp, TheLargestStepFitsTheFrozenArena) {
   full.max_running = test_config().max_num_seqs;
   driver.run(requests, full);  // would throw
   EXPECT_EQ(fake.runner->memory().activations, measured);
+}
+
+// The lists that penalties need grow with the tokens a sequence has used, not with the rows of a step.
+TEST(Task4_2_WarmUp, CountsThePenaltiesOfLongSequences) {
+  RunnerConfig config = test_config();
+  config.max_num_seqs = config.max_num_batched_tokens = 64;
+  config.max_model_len = 2000;
+  DecoderSpec spec = fake_spec(2000);
+  ModelRunner runner(OpContext{}, config, std::make_unique<FakeModel>(OpContext{}, spec, config));
+  runner.warm_up();
+  SchedulerOutput step;
+  for (SequenceId id = 0; id < 64; ++id) {
+    NewSequence sequence;
+    sequence.id = id;
+    sequence.token_ids.resize(2000);
+    std::iota(sequence.token_ids.begin(), sequence.token_ids.end(), 0);  // every token of the vocabulary
+    sequence.num_prompt_tokens = 2000;
+    sequence.num_computed_tokens = 1999;
+    sequence.block_table.assign(500, static_cast<int32_t>(id));
+    sequence.sampling.repetition_penalty = 1.2;
+    sequence.sampling.logprobs = kMaxLogprobs;
+    sequence.sampling.seed = 1;
+    step.new_sequences.push_back(std::move(sequence));
+    step.scheduled.push_back({id, 1, {}});
+    ++step.total_num_tokens;
+  }
+  EXPECT_EQ(runner.execute(step).sequences.size(), 64u);  // a frozen arena that is too small throws
 }
 
 TEST(Task4_2_WarmUp, LeavesTheCacheAndTheBatchAsTheyWere) {

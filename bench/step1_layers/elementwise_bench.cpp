@@ -1,0 +1,115 @@
+// The operators of a decoder layer that do little arithmetic per byte, at the sizes of qwen3-0.6b (hidden
+// 1024, intermediate 3072, 16 query and 8 key/value heads of 128) for one decoded token and for a 512-token
+// prefill. Their ceiling is read_bandwidth.
+#include <fmt/format.h>
+
+#include <numeric>
+
+#include "bench/support/bench_support.h"
+#include "step1_layers/activation/gelu.h"
+#include "step1_layers/activation/silu_and_mul.h"
+#include "step1_layers/attention/qk_norm_rope_store.h"
+#include "step1_layers/attention/store_kv.h"
+#include "step1_layers/norm/rms_norm.h"
+#include "step1_layers/rotary/rope.h"
+
+namespace ladder::bench {
+namespace {
+
+constexpr int64_t kHidden = 1024, kIntermediate = 3072, kHeads = 16, kKvHeads = 8, kHeadDim = 128;
+
+template <class Args>
+BenchProblem<Args> problem(DType dtype, int64_t rows, int64_t elements_per_row, std::function<Args()> make) {
+  BenchProblem<Args> result;
+  result.name = fmt::format("{}/rows:{}", dtype_name(dtype), rows);
+  result.dtype = dtype;
+  result.bytes = static_cast<double>(rows * elements_per_row * dtype_size(dtype));
+  result.make = std::move(make);
+  return result;
+}
+
+Tensor positions(int64_t rows) {
+  Tensor result = Tensor::empty({rows}, DType::i32);
+  std::iota(result.data<int32_t>(), result.data<int32_t>() + rows, 0);
+  return result;
+}
+
+Tensor slots(int64_t rows) {
+  Tensor result = Tensor::empty({rows}, DType::i64);
+  std::iota(result.data<int64_t>(), result.data<int64_t>() + rows, int64_t{0});
+  return result;
+}
+
+KvCacheView cache(int64_t rows, DType dtype) {
+  const Shape shape{(rows + 15) / 16, 16, kKvHeads, kHeadDim};
+  return {random_tensor(shape, dtype), random_tensor(shape, dtype)};
+}
+
+const bool kRegistered = [] {
+  std::vector<BenchProblem<SiluAndMulArgs>> silu;
+  std::vector<BenchProblem<GeluAndMulArgs>> gelu_erf, gelu_tanh;
+  std::vector<BenchProblem<RmsNormArgs>> norm;
+  std::vector<BenchProblem<FusedAddRmsNormArgs>> add_norm;
+  std::vector<BenchProblem<RotaryEmbeddingArgs>> rotary;
+  std::vector<BenchProblem<StoreKvArgs>> store;
+  std::vector<BenchProblem<QkNormRopeStoreArgs>> qk;
+  const Tensor table = make_rope_table({.theta = 1e6, .rotary_dim = kHeadDim}, 512);
+  constexpr int64_t kQkvWidth = (kHeads + 2 * kKvHeads) * kHeadDim;
+  for (DType dtype : {DType::f32, DType::bf16})
+    for (int64_t rows : {1, 512}) {
+      silu.push_back(problem<SiluAndMulArgs>(dtype, rows, 3 * kIntermediate, [=] {
+        return SiluAndMulArgs{random_tensor({rows, 2 * kIntermediate}, dtype),
+                              Tensor::zeros({rows, kIntermediate}, dtype)};
+      }));
+      for (GeluKind kind : {GeluKind::erf, GeluKind::tanh})
+        (kind == GeluKind::erf ? gelu_erf : gelu_tanh)
+            .push_back(problem<GeluAndMulArgs>(dtype, rows, 3 * kIntermediate, [=] {
+              return GeluAndMulArgs{random_tensor({rows, 2 * kIntermediate}, dtype),
+                                    Tensor::zeros({rows, kIntermediate}, dtype), kind};
+            }));
+      norm.push_back(problem<RmsNormArgs>(dtype, rows, 2 * kHidden, [=] {
+        return RmsNormArgs{random_tensor({rows, kHidden}, dtype), random_tensor({kHidden}, dtype), 1e-6,
+                           Tensor::zeros({rows, kHidden}, dtype)};
+      }));
+      add_norm.push_back(problem<FusedAddRmsNormArgs>(dtype, rows, 4 * kHidden, [=] {
+        return FusedAddRmsNormArgs{random_tensor({rows, kHidden}, dtype),
+                                   random_tensor({rows, kHidden}, dtype), random_tensor({kHidden}, dtype),
+                                   1e-6, Tensor::zeros({rows, kHidden}, dtype)};
+      }));
+      rotary.push_back(problem<RotaryEmbeddingArgs>(dtype, rows, 2 * (kHeads + kKvHeads) * kHeadDim, [=] {
+        const Tensor qkv = random_tensor({rows, kQkvWidth / kHeadDim, kHeadDim}, dtype);
+        return RotaryEmbeddingArgs{positions(rows), qkv.narrow(1, 0, kHeads), qkv.narrow(1, kHeads, kKvHeads),
+                                   table};
+      }));
+      store.push_back(problem<StoreKvArgs>(dtype, rows, 4 * kKvHeads * kHeadDim, [=] {
+        const Tensor qkv = random_tensor({rows, kQkvWidth / kHeadDim, kHeadDim}, dtype);
+        return StoreKvArgs{qkv.narrow(1, kHeads, kKvHeads), qkv.narrow(1, kHeads + kKvHeads, kKvHeads),
+                           slots(rows), cache(rows, dtype)};
+      }));
+      qk.push_back(problem<QkNormRopeStoreArgs>(dtype, rows, 2 * kQkvWidth, [=] {
+        const Tensor qkv = random_tensor({rows, kQkvWidth / kHeadDim, kHeadDim}, dtype);
+        return QkNormRopeStoreArgs{qkv.narrow(1, 0, kHeads),
+                                   qkv.narrow(1, kHeads, kKvHeads),
+                                   qkv.narrow(1, kHeads + kKvHeads, kKvHeads),
+                                   random_tensor({kHeadDim}, dtype),
+                                   random_tensor({kHeadDim}, dtype),
+                                   1e-6,
+                                   positions(rows),
+                                   table,
+                                   slots(rows),
+                                   cache(rows, dtype)};
+      }));
+    }
+  register_ladder("silu_and_mul", silu_and_mul_variants(), silu);
+  register_ladder("gelu_and_mul:erf", gelu_and_mul_variants(), gelu_erf);
+  register_ladder("gelu_and_mul:tanh", gelu_and_mul_variants(), gelu_tanh);
+  register_ladder("rms_norm", rms_norm_variants(), norm);
+  register_ladder("fused_add_rms_norm", fused_add_rms_norm_variants(), add_norm);
+  register_ladder("rotary_embedding", rotary_embedding_variants(), rotary);
+  register_ladder("store_kv", store_kv_variants(), store);
+  register_ladder("qk_norm_rope_store", qk_norm_rope_store_variants(), qk);
+  return true;
+}();
+
+}  // namespace
+}  // namespace ladder::bench

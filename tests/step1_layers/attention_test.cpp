@@ -1,0 +1,395 @@
+#include "step1_layers/attention/attention.h"
+
+#include "step1_layers/attention/qk_norm_rope_store.h"
+#include "step1_layers/core/error.h"
+#include "step1_layers/norm/rms_norm.h"
+#include "step1_layers/rotary/rope.h"
+#include "tests/step1_layers/attention_scene.h"
+#include "tests/support/rungs.h"
+
+namespace ladder {
+namespace {
+
+using namespace ladder::testing;
+
+constexpr DType kDTypes[] = {DType::f32, DType::bf16, DType::f16};
+
+template <class Fn>
+void on_every_attention(Fn&& fn) {
+  on_every_rung<PagedAttentionArgs>("paged_attention", paged_attention_variants(), fn);
+}
+
+// Runs one call over the parts and compares every row, and the lse, with the reference.
+void check_parts(const OpContext& ctx, Random& random, const std::vector<Part>& parts, int64_t block_size) {
+  const int64_t k_dim = parts[0].data->k.dim(2);
+  const double scale = 1 / std::sqrt(static_cast<double>(k_dim));
+  const Attended result = attend(ctx, random, parts, block_size, scale);
+  int64_t row = 0;
+  for (const Part& part : parts) {
+    const Reference expected = attention_reference(*part.data, part.begin, part.end, scale);
+    const int64_t length = part.end - part.begin;
+    EXPECT_TRUE(close_to(result.out.narrow(0, row, length), expected.out))
+        << "rows " << part.begin << ".." << part.end;
+    const auto lse = to_double(result.lse.narrow(0, row, length));
+    for (size_t i = 0; i < lse.size(); ++i) EXPECT_NEAR(lse[i], expected.lse[i], 1e-4);
+    row += length;
+  }
+}
+
+TEST(Task1_7_PagedAttention, MixedQueryLengthsEqualDoublePrecision) {
+  on_every_attention([](const OpContext& ctx) {
+    for (DType dtype : kDTypes)
+      for (int64_t block_size : {1, 7, 16}) {
+        Random random;
+        SCOPED_TRACE(random.describe());
+        const HeadShape shape{4, 2, 24, 24};
+        std::vector<SequenceData> data;
+        for (int64_t length : {1, 64, 65, 130, 33})
+          data.push_back(random_sequence(random, length, shape, dtype));
+        // A first token, a whole prompt, one decoded token, a chunk in the middle, the end of a prompt.
+        check_parts(ctx, random,
+                    {{&data[0], 0, 1},
+                     {&data[1], 0, 64},
+                     {&data[2], 64, 65},
+                     {&data[3], 50, 117},
+                     {&data[4], 31, 33}},
+                    block_size);
+      }
+  });
+}
+
+TEST(Task1_7_PagedAttention, HeadDimensionsAndGroups) {
+  on_every_attention([](const OpContext& ctx) {
+    for (const HeadShape& shape : {HeadShape{1, 1, 1, 1},
+                                   {2, 2, 20, 20},
+                                   {8, 1, 64, 64},
+                                   {6, 2, 80, 80},
+                                   {3, 3, 33, 33},
+                                   {16, 8, 128, 128},
+                                   {14, 2, 96, 96},
+                                   {2, 1, 256, 256},
+                                   {4, 2, 40, 24},
+                                   {64, 1, 16, 72}}) {
+      Random random;
+      SCOPED_TRACE(random.describe() + " k_dim " + std::to_string(shape.k_dim));
+      const DType dtype = kDTypes[random.integer(0, 2)];
+      const SequenceData data = random_sequence(random, 70, shape, dtype);
+      check_parts(ctx, random, {{&data, 60, 70}, {&data, 0, 19}}, 16);
+    }
+  });
+}
+
+TEST(Task1_7_PagedAttention, MoreThanAThousandKeys) {
+  on_every_attention([](const OpContext& ctx) {
+    Random random;
+    SCOPED_TRACE(random.describe());
+    const SequenceData data = random_sequence(random, 3001, {2, 1, 32, 32}, DType::f32);
+    check_parts(ctx, random, {{&data, 3000, 3001}, {&data, 1020, 1030}}, 16);
+  });
+}
+
+TEST(Task1_7_PagedAttention, SomeSequencesShareTheirFirstBlocks) {
+  on_every_attention([](const OpContext& ctx) {
+    Random random;
+    SCOPED_TRACE(random.describe());
+    const HeadShape shape{4, 2, 16, 16};
+    const SequenceData first = random_sequence(random, 50, shape, DType::f32);
+    const SequenceData other = random_sequence(random, 41, shape, DType::f32);
+    SequenceData follower = random_sequence(random, 45, shape, DType::f32);
+    follower.k.rows(32).copy_from(first.k.rows(32));
+    follower.v.rows(32).copy_from(first.v.rows(32));
+    check_parts(ctx, random, {{&first, 49, 50}, {&other, 0, 41}, {&follower, 32, 45, 0, 2}}, 16);
+  });
+}
+
+TEST(Task1_7_PagedAttention, EveryRowSeesItsOwnKeyAndNoLaterOne) {
+  // Score 1000 * position: all weight lies on the last key a row sees, so its output is that key's value, to
+  // the last bit. A mask that is off by one, or made for as many queries as keys, gives another value.
+  on_every_attention([](const OpContext& ctx) {
+    for (DType dtype : kDTypes) {
+      Random random;
+      SCOPED_TRACE(random.describe());
+      SequenceData data = random_sequence(random, 200, {2, 1, 3, 37}, DType::f32);
+      data.v = random.exact({200, 1, 37}, DType::f32);
+      for (int64_t p = 0; p < 200; ++p)
+        for (int64_t i = 0; i < 3; ++i) {
+          data.k.at<float>({p, 0, i}) = i == 1 ? static_cast<float>(p) : 0.0f;
+          for (int64_t head = 0; head < 2; ++head) data.q.at<float>({p, head, i}) = i == 1 ? 1.0f : 0.0f;
+        }
+      data = {data.q.to(dtype), data.k.to(dtype), data.v.to(dtype)};
+      for (auto [begin, end] : {std::pair{0, 200}, {64, 128}, {199, 200}, {63, 66}, {100, 101}}) {
+        const Attended result = attend(ctx, random, {{&data, begin, end}}, 16, 1000.0);
+        for (int64_t row = begin; row < end; ++row)
+          for (int64_t head = 0; head < 2; ++head)
+            ASSERT_TRUE(bitwise_equal(result.out.select(0, row - begin).select(0, head),
+                                      data.v.select(0, row).select(0, 0)))
+                << "position " << row;
+      }
+    }
+  });
+}
+
+TEST(Task1_7_PagedAttention, ZeroQueriesAverageTheValuesExactly) {
+  on_every_attention([](const OpContext& ctx) {
+    Random random;
+    SCOPED_TRACE(random.describe());
+    SequenceData data = random_sequence(random, 128, {3, 1, 8, 21}, DType::f32);
+    data.q.fill_bytes(0);
+    data.v = random.exact({128, 1, 21}, DType::f32);
+    const Attended result = attend(ctx, random, {{&data, 0, 128}}, 5, 0.5);
+    for (int64_t keys = 1; keys <= 128; keys *= 2)
+      for (int64_t i = 0; i < 21; ++i) {
+        float sum = 0;
+        for (int64_t j = 0; j < keys; ++j) sum += data.v.at<float>({j, 0, i});
+        EXPECT_EQ(result.out.at<float>({keys - 1, 2, i}), sum / static_cast<float>(keys)) << keys;
+      }
+  });
+}
+
+TEST(Task1_7_PagedAttention, ARowHasTheSameBitsAloneInAnyChunkAndInAnyBatch) {
+  on_every_attention([](const OpContext& ctx) {
+    for (DType dtype : {DType::f32, DType::bf16})
+      for (const HeadShape& shape : {HeadShape{4, 2, 32, 32}, {6, 1, 40, 24}, {2, 2, 128, 128}}) {
+        Random random;
+        SCOPED_TRACE(random.describe());
+        const int64_t length = random.integer(150, 220);
+        const SequenceData data = random_sequence(random, length, shape, dtype);
+        const SequenceData other = random_sequence(random, 90, shape, dtype);
+        const double scale = 0.2;
+        Attended whole;
+        with_threads(1, [&] { whole = attend(ctx, random, {{&data, 0, length}}, 16, scale); });
+        auto expect_same = [&](const Attended& part, int64_t at, int64_t begin, int64_t end) {
+          EXPECT_TRUE(
+              bitwise_equal(part.out.narrow(0, at, end - begin), whole.out.narrow(0, begin, end - begin)))
+              << "rows " << begin << ".." << end << " of " << length;
+          EXPECT_TRUE(
+              bitwise_equal(part.lse.narrow(0, at, end - begin), whole.lse.narrow(0, begin, end - begin)));
+        };
+        with_threads(2, [&] {
+          for (int64_t chunk : {1, 31, 64, 100})  // chunked prefill, one call per chunk
+            for (int64_t begin = 0; begin < length; begin += chunk == 1 ? 37 : chunk) {
+              const int64_t end = std::min(begin + chunk, length);
+              const int64_t block_size = random.integer(1, 33);
+              expect_same(attend(ctx, random, {{&data, begin, end}}, block_size, scale), 0, begin, end);
+            }
+          for (int i = 0; i < 5; ++i) {  // among others
+            const int64_t end = random.integer(1, length), begin = random.integer(0, end - 1);
+            const Attended mixed =
+                attend(ctx, random, {{&other, 0, 77}, {&data, begin, end}, {&other, 89, 90}}, 8, scale);
+            expect_same(mixed, 77, begin, end);
+          }
+        });
+      }
+  });
+}
+
+TEST(Task1_7_PagedAttention, RowsPastTheLastTokenAreNeitherReadNorWritten) {
+  on_every_attention([](const OpContext& ctx) {
+    Random random;
+    SCOPED_TRACE(random.describe());
+    const SequenceData data = random_sequence(random, 9, {2, 1, 8, 8}, DType::f32);
+    const Attended result = attend(ctx, random, {{&data, 0, 9}}, 4, 0.3, 5);
+    EXPECT_TRUE(close_to(result.out.rows(9), attention_reference(data, 0, 9, 0.3).out));
+    EXPECT_TRUE(bitwise_equal(result.out.narrow(0, 9, 5), poisoned({5, 2, 8}, DType::f32)));
+    EXPECT_TRUE(bitwise_equal(result.lse.narrow(0, 9, 5), poisoned({5, 2}, DType::f32)));
+  });
+}
+
+TEST(Task1_7_PagedAttention, ReadsQueriesAndWritesOutputsThroughStrides) {
+  on_every_attention([](const OpContext& ctx) {
+    Random random;
+    SCOPED_TRACE(random.describe());
+    const SequenceData data = random_sequence(random, 20, {4, 2, 8, 8}, DType::f32);
+    Tensor qkv = poisoned({20, 8, 8}, DType::f32);  // q stands in rows of q, k and v
+    qkv.narrow(1, 0, 4).copy_from(data.q);
+    const KvCacheView cache{data.k.view({5, 4, 2, 8}), data.v.view({5, 4, 2, 8})};
+    const AttentionMetadata metadata{.query_start_loc = i32_tensor({0, 20}, {2}),
+                                     .seq_lens = i32_tensor({20}, {1}),
+                                     .block_tables = i32_tensor({0, 1, 2, 3, 4}, {1, 5}),
+                                     .slot_mapping = {},
+                                     .num_seqs = 1,
+                                     .num_tokens = 20,
+                                     .max_query_len = 20,
+                                     .max_seq_len = 20};
+    Tensor wide = poisoned({20, 4, 11}, DType::f32);
+    paged_attention(ctx, qkv.narrow(1, 0, 4), cache, metadata, 0.3, wide.narrow(2, 0, 8));
+    EXPECT_TRUE(close_to(wide.narrow(2, 0, 8), attention_reference(data, 0, 20, 0.3).out));
+    EXPECT_TRUE(bitwise_equal(wide.narrow(2, 8, 3), poisoned({20, 4, 3}, DType::f32)));
+  });
+}
+
+TEST(Task1_7_PagedAttention, NamesWhatDoesNotFit) {
+  Arena arena;
+  OpContext ctx;
+  ctx.arena = &arena;
+  const Tensor q = Tensor::zeros({3, 4, 8}, DType::f32);
+  const KvCacheView cache{Tensor::zeros({2, 4, 2, 8}, DType::f32), Tensor::zeros({2, 4, 2, 8}, DType::f32)};
+  const AttentionMetadata good{.query_start_loc = i32_tensor({0, 3}, {2}),
+                               .seq_lens = i32_tensor({5}, {1}),
+                               .block_tables = i32_tensor({1, 0}, {1, 2}),
+                               .slot_mapping = {},
+                               .num_seqs = 1,
+                               .num_tokens = 3,
+                               .max_query_len = 3,
+                               .max_seq_len = 5};
+  EXPECT_NO_THROW(paged_attention(ctx, q, cache, good, 1.0, q.clone()));
+  auto fails = [&](auto&& edit) {
+    AttentionMetadata metadata = good;
+    edit(metadata);
+    EXPECT_THROW(paged_attention(ctx, q, cache, metadata, 1.0, q.clone()), Error);
+  };
+  fails([](AttentionMetadata& m) { m.block_tables = i32_tensor({1, 2}, {1, 2}); });
+  fails([](AttentionMetadata& m) { m.block_tables = i32_tensor({1, -1}, {1, 2}); });
+  fails([](AttentionMetadata& m) { m.seq_lens = i32_tensor({2}, {1}); });  // fewer keys than queries
+  fails([](AttentionMetadata& m) { m.seq_lens = i32_tensor({9}, {1}), m.max_seq_len = 9; });
+  fails([](AttentionMetadata& m) { m.query_start_loc = i32_tensor({0, 4}, {2}); });
+  EXPECT_THROW(paged_attention(ctx, Tensor::zeros({3, 3, 8}, DType::f32), cache, good, 1.0, q.clone()),
+               Error);
+  EXPECT_THROW(paged_attention(ctx, q.to(DType::bf16), cache, good, 1.0, q.to(DType::bf16)), Error);
+}
+
+TEST(Task1_7_CausalAttention, EqualsDoublePrecisionWithFewerQueriesThanKeys) {
+  on_every_rung<CausalAttentionArgs>(
+      "causal_attention", causal_attention_variants(), [](const OpContext& ctx) {
+        for (DType dtype : kDTypes)
+          for (auto [keys, queries] : {std::pair{1, 1}, {37, 37}, {100, 1}, {129, 65}}) {
+            Random random;
+            SCOPED_TRACE(random.describe());
+            const SequenceData data = random_sequence(random, keys, {6, 2, 20, 28}, dtype);
+            Tensor out = poisoned({queries, 6, 28}, dtype);
+            causal_attention(ctx, data.q.narrow(0, keys - queries, queries), data.k, data.v, 0.25, out);
+            EXPECT_TRUE(close_to(out, attention_reference(data, keys - queries, keys, 0.25).out));
+          }
+      });
+  OpContext ctx;
+  const Tensor two = Tensor::zeros({2, 1, 4}, DType::f32), one = two.rows(1);
+  EXPECT_THROW(causal_attention(ctx, two, one, one, 1.0, two.clone()), Error);
+}
+
+TEST(Task1_7_StoreKv, WritesEachRowToItsSlotAndNothingElse) {
+  on_every_rung<StoreKvArgs>("store_kv", store_kv_variants(), [](const OpContext& ctx) {
+    for (DType dtype : kDTypes)
+      for (bool views : {false, true}) {
+        Random random;
+        SCOPED_TRACE(random.describe());
+        const int64_t tokens = 11, kv_heads = 3, k_dim = 10, v_dim = 6, block_size = 4;
+        Tensor rows = random.normal({tokens, 5 * kv_heads, k_dim}, dtype);
+        Tensor k = rows.narrow(1, kv_heads, kv_heads),
+               v = rows.narrow(1, 2 * kv_heads, kv_heads).narrow(2, 0, v_dim);
+        Tensor both = poisoned({6, block_size, kv_heads, k_dim + v_dim}, dtype);
+        KvCacheView cache{poisoned({6, block_size, kv_heads, k_dim}, dtype),
+                          poisoned({6, block_size, kv_heads, v_dim}, dtype)};
+        if (views) cache = {both.narrow(3, 0, k_dim), both.narrow(3, k_dim, v_dim)};
+        Tensor slots =
+            Tensor::from<int64_t>(std::vector<int64_t>{3, -1, 20, 0, 23, 9, -1, 4, 12, 13, 1}, {tokens});
+        store_kv(ctx, k, v, slots, cache);
+        for (int64_t slot = 0; slot < 6 * block_size; ++slot) {
+          Tensor k_slot = cache.k.select(0, slot / block_size).select(0, slot % block_size);
+          Tensor v_slot = cache.v.select(0, slot / block_size).select(0, slot % block_size);
+          Tensor k_expected = poisoned({kv_heads, k_dim}, dtype),
+                 v_expected = poisoned({kv_heads, v_dim}, dtype);
+          for (int64_t token = 0; token < tokens; ++token)
+            if (slots.at<int64_t>({token}) == slot) {
+              k_expected = k.select(0, token);
+              v_expected = v.select(0, token);
+            }
+          EXPECT_TRUE(bitwise_equal(k_slot, k_expected)) << "slot " << slot;
+          EXPECT_TRUE(bitwise_equal(v_slot, v_expected)) << "slot " << slot;
+        }
+      }
+    const Tensor k = Tensor::zeros({1, 1, 2}, DType::f32);
+    const KvCacheView cache{Tensor::zeros({2, 4, 1, 2}, DType::f32), Tensor::zeros({2, 4, 1, 2}, DType::f32)};
+    for (int64_t slot : {-2, 8})
+      EXPECT_THROW(store_kv(ctx, k, k, Tensor::from<int64_t>(std::vector{slot}, {1}), cache), Error);
+  });
+}
+
+// RMSNorm and the half-split rotation of every head, in double precision.
+std::vector<double> norm_rope_reference(const Tensor& x, const Tensor& weight, double eps,
+                                        const Tensor& positions, const Tensor& table) {
+  std::vector<double> values = to_double(x);
+  const int64_t head_dim = x.dim(2), half = table.dim(1) / 2;
+  for (int64_t row = 0; row < x.dim(0) * x.dim(1); ++row) {
+    double* head = values.data() + row * head_dim;
+    if (weight.defined()) {
+      double sum = 0;
+      for (int64_t i = 0; i < head_dim; ++i) sum += head[i] * head[i];
+      const auto scale = to_double(weight);
+      for (int64_t i = 0; i < head_dim; ++i)
+        head[i] *= scale[i] / std::sqrt(sum / static_cast<double>(head_dim) + eps);
+    }
+    const float* angles = table.data<float>() + positions.at<int32_t>({row / x.dim(1)}) * table.dim(1);
+    for (int64_t i = 0; i < half; ++i) {
+      const double first = head[i], second = head[half + i];
+      head[i] = first * angles[i] - second * angles[half + i];
+      head[half + i] = second * angles[i] + first * angles[half + i];
+    }
+  }
+  return values;
+}
+
+TEST(Task1_7_QkNormRopeStore, EqualsItsPartsInDoublePrecision) {
+  on_every_rung<
+      QkNormRopeStoreArgs>("qk_norm_rope_store", qk_norm_rope_store_variants(), [](const OpContext& ctx) {
+    for (DType dtype : kDTypes)
+      for (bool norms : {false, true})
+        for (auto [head_dim, rotary_dim] : {std::pair{20, 20}, {64, 64}, {128, 128}, {80, 40}, {33, 10}}) {
+          Random random;
+          SCOPED_TRACE(random.describe() + " head_dim " + std::to_string(head_dim));
+          const int64_t tokens = 10, heads = 5, kv_heads = 2;
+          Tensor qkv = random.normal({tokens, heads + 2 * kv_heads, head_dim}, dtype, 2.0);
+          QkNormRopeStoreArgs args;
+          args.q = qkv.narrow(1, 0, heads);
+          args.k = qkv.narrow(1, heads, kv_heads);
+          args.v = qkv.narrow(1, heads + kv_heads, kv_heads);
+          if (norms) {
+            args.q_norm_weight = random.normal({head_dim}, dtype);
+            args.k_norm_weight = random.normal({head_dim}, dtype);
+          }
+          args.eps = 1e-5;
+          args.positions = Tensor::empty({tokens}, DType::i32);
+          for (int64_t i = 0; i < tokens; ++i)
+            args.positions.at<int32_t>({i}) = static_cast<int32_t>(random.integer(0, 99));
+          args.table = make_rope_table({.rotary_dim = rotary_dim}, 100);
+          args.slot_mapping =
+              Tensor::from<int64_t>(std::vector<int64_t>{5, 0, 11, -1, 3, 8, 1, -1, 2, 9}, {tokens});
+          args.cache = {poisoned({3, 4, kv_heads, head_dim}, dtype),
+                        poisoned({3, 4, kv_heads, head_dim}, dtype)};
+          auto q_expected = norm_rope_reference(args.q, args.q_norm_weight, 1e-5, args.positions, args.table);
+          auto k_expected = norm_rope_reference(args.k, args.k_norm_weight, 1e-5, args.positions, args.table);
+          if (ctx.forced_kernel("qk_norm_rope_store") == "sequence" && dtype != DType::f32) {
+            // It rounds after the norm and again after the rotation, so a bound for one rounding does not
+            // hold; it must be what the two operators, each tested by itself, give one after the other.
+            const Tensor q = args.q.clone(), k = args.k.clone();
+            if (norms) {
+              rms_norm(ctx, q, args.q_norm_weight, args.eps, q);
+              rms_norm(ctx, k, args.k_norm_weight, args.eps, k);
+            }
+            rotary_embedding(ctx, args.positions, q, k, args.table);
+            q_expected = to_double(q);
+            k_expected = to_double(k);
+          }
+          const Tensor v = args.v.clone();
+          qk_norm_rope_store(ctx, args);
+          EXPECT_TRUE(close_to(args.q, q_expected));
+          int64_t stored = 0;
+          for (int64_t token = 0; token < tokens; ++token) {
+            const int64_t slot = args.slot_mapping.at<int64_t>({token});
+            if (slot < 0) continue;
+            ++stored;
+            const auto width = static_cast<size_t>(kv_heads * head_dim);
+            EXPECT_TRUE(close_to(args.cache.k.select(0, slot / 4).select(0, slot % 4),
+                                 std::span(k_expected).subspan(static_cast<size_t>(token) * width, width)));
+            EXPECT_TRUE(
+                bitwise_equal(args.cache.v.select(0, slot / 4).select(0, slot % 4), v.select(0, token)));
+          }
+          // The other slots are as they were.
+          const auto cached = to_double(args.cache.k);
+          EXPECT_EQ(std::count_if(cached.begin(), cached.end(), [](double x) { return std::isnan(x); }),
+                    (12 - stored) * kv_heads * head_dim);
+        }
+  });
+}
+
+}  // namespace
+}  // namespace ladder

@@ -1,0 +1,197 @@
+#include "step1_layers/sampling/logits_filters.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "step1_layers/core/error.h"
+#include "tests/support/numerics.h"
+#include "tests/support/rungs.h"
+
+namespace ladder {
+namespace {
+
+using namespace ladder::testing;
+
+constexpr int64_t kVocabularies[] = {1, 5, 63, 1025, 5003, 151936};
+
+Tensor f32_row(std::vector<float> values) {
+  return Tensor::from<float>(values, {1, static_cast<int64_t>(values.size())});
+}
+Tensor f32_value(float value) {
+  return Tensor::from<float>(std::vector{value}, {1});
+}
+Tensor i32_value(int32_t value) {
+  return Tensor::from<int32_t>(std::vector{value}, {1});
+}
+
+bool is_cut(const Tensor& logits, int64_t id) {
+  return logits.at<float>({0, id}) == -INFINITY;
+}
+
+// Ids in order of logit, equals by id.
+std::vector<int64_t> sorted_ids(const Tensor& logits) {
+  std::vector<int64_t> order(static_cast<size_t>(logits.dim(1)));
+  std::iota(order.begin(), order.end(), 0);
+  std::stable_sort(order.begin(), order.end(), [&](int64_t a, int64_t b) {
+    return logits.at<float>({0, a}) > logits.at<float>({0, b});
+  });
+  return order;
+}
+
+TEST(Task1_8_Temperature, DividesAndLeavesZeroAndOneAlone) {
+  on_every_rung<LogitsFilterArgs>(
+      "apply_temperature", apply_temperature_variants(), [](const OpContext& ctx) {
+        Random random;
+        SCOPED_TRACE(random.describe());
+        Tensor logits = random.normal({3, 1001}, DType::f32);
+        const Tensor before = logits.clone();
+        apply_temperature(ctx, logits, Tensor::from<float>(std::vector<float>{0.7f, 0.0f, 1.0f}, {3}));
+        for (int64_t i = 0; i < 1001; ++i)
+          ASSERT_EQ(logits.at<float>({0, i}), before.at<float>({0, i}) / 0.7f);
+        EXPECT_TRUE(bitwise_equal(logits.narrow(0, 1, 2), before.narrow(0, 1, 2)));
+      });
+}
+
+TEST(Task1_8_MinP, KeepsWhatIsLikelyEnoughBesideTheBest) {
+  on_every_rung<LogitsFilterArgs>("mask_min_p", mask_min_p_variants(), [](const OpContext& ctx) {
+    for (int64_t vocab : kVocabularies)
+      for (float min_p : {1e-3f, 0.1f, 0.7f, 1.0f}) {
+        if (vocab > 10000 && min_p != 0.1f) continue;  // once is enough
+        Random random;
+        SCOPED_TRACE(random.describe());
+        Tensor logits = random.normal({1, vocab}, DType::f32, 2.0);
+        const Tensor before = logits.clone();
+        const float largest = before.at<float>({0, sorted_ids(before)[0]});
+        mask_min_p(ctx, logits, f32_value(min_p));
+        for (int64_t i = 0; i < vocab; ++i) {
+          const double ratio = std::exp(static_cast<double>(before.at<float>({0, i})) - largest);
+          if (std::abs(ratio - min_p) < 1e-5 * min_p) continue;
+          ASSERT_EQ(is_cut(logits, i), ratio < min_p) << i;
+          if (ratio > min_p) {
+            ASSERT_EQ(logits.at<float>({0, i}), before.at<float>({0, i}));
+          }
+        }
+        EXPECT_FALSE(is_cut(logits, sorted_ids(before)[0]));
+      }
+    Tensor logits = f32_row({1, 2, 3});
+    mask_min_p(ctx, logits, f32_value(0));
+    EXPECT_EQ(to_double(logits), (std::vector<double>{1, 2, 3}));
+  });
+}
+
+TEST(Task1_8_TopK, KeepsTheKBestAndAllThatEqualTheLast) {
+  on_every_rung<LogitsFilterArgs>("mask_top_k", mask_top_k_variants(), [](const OpContext& ctx) {
+    for (int64_t vocab : kVocabularies)
+      for (int32_t k : {1, 2, 20, 256, 257, 3000}) {
+        Random random;
+        SCOPED_TRACE(random.describe() + " k " + std::to_string(k));
+        Tensor logits = random.normal({1, vocab}, DType::f32, 2.0);
+        for (int64_t i = 0; i < vocab; i += 2)  // many equals
+          logits.at<float>({0, i}) = std::round(logits.at<float>({0, i}) * 4) / 4;
+        const Tensor before = logits.clone();
+        const auto order = sorted_ids(before);
+        mask_top_k(ctx, logits, i32_value(k));
+        const float last = before.at<float>({0, order[std::min<int64_t>(k, vocab) - 1]});
+        for (int64_t i = 0; i < vocab; ++i) {
+          const float x = before.at<float>({0, i});
+          ASSERT_EQ(logits.at<float>({0, i}), x >= last ? x : -INFINITY) << i;
+        }
+      }
+    for (int32_t off : {0, -1, 3, 100}) {
+      Tensor logits = f32_row({1, 2, 3});
+      mask_top_k(ctx, logits, i32_value(off));
+      EXPECT_EQ(to_double(logits), (std::vector<double>{1, 2, 3}));
+    }
+    Tensor cut = f32_row({-INFINITY, 2, -INFINITY, 1, -INFINITY});  // fewer left than k
+    mask_top_k(ctx, cut, i32_value(4));
+    EXPECT_EQ(to_double(cut), (std::vector<double>{-INFINITY, 2, -INFINITY, 1, -INFINITY}));
+  });
+}
+
+TEST(Task1_8_TopP, KeepsTheFewestTokensThatReachTheMass) {
+  on_every_rung<LogitsFilterArgs>("mask_top_p", mask_top_p_variants(), [](const OpContext& ctx) {
+    for (int64_t vocab : kVocabularies)
+      for (float top_p : {0.0f, 0.05f, 0.5f, 0.9f, 0.999f, 0.9999999f})
+        for (double deviation : {0.1, 3.0, 30.0}) {
+          if (vocab > 10000 && (top_p != 0.9f || deviation != 3.0)) continue;  // once is enough
+          Random random;
+          SCOPED_TRACE(random.describe() + " vocabulary " + std::to_string(vocab) + " top_p " +
+                       std::to_string(top_p));
+          Tensor logits = random.normal({1, vocab}, DType::f32, deviation);
+          for (int64_t i = 0; i < vocab; i += 3)
+            logits.at<float>({0, i}) = std::round(logits.at<float>({0, i}));
+          if (vocab > 10) logits.at<float>({0, 4}) = -INFINITY;  // cut by a filter before
+          const Tensor before = logits.clone();
+          const auto order = sorted_ids(before);
+          mask_top_p(ctx, logits, f32_value(top_p));
+          const double largest = before.at<float>({0, order[0]});
+          double total = 0, mass = 0;
+          for (int64_t id : order) total += std::exp(before.at<float>({0, id}) - largest);
+          for (size_t i = 0; i < order.size(); ++i) {
+            const float x = before.at<float>({0, order[i]});
+            const double reached = mass / total;  // by the tokens before this one
+            mass += std::exp(x - largest);
+            if (i == 0) {
+              ASSERT_EQ(logits.at<float>({0, order[i]}), x);
+            } else if (std::abs(reached - top_p) > 1e-6) {  // nearer is a matter of rounding
+              ASSERT_EQ(logits.at<float>({0, order[i]}), reached < top_p ? x : -INFINITY) << "rank " << i;
+            }
+          }
+        }
+    Tensor logits = f32_row({1, 2, 3});
+    mask_top_p(ctx, logits, f32_value(1));
+    EXPECT_EQ(to_double(logits), (std::vector<double>{1, 2, 3}));
+  });
+}
+
+TEST(Task1_8_TopP, EqualTokensAreKeptInOrderOfId) {
+  on_every_rung<LogitsFilterArgs>("mask_top_p", mask_top_p_variants(), [](const OpContext& ctx) {
+    Tensor logits = f32_row({1, 1, 1, 1, 1, 1, 1, 1});
+    mask_top_p(ctx, logits, f32_value(0.3f));  // two eighths do not reach it, three do
+    for (int64_t i = 0; i < 8; ++i) EXPECT_EQ(is_cut(logits, i), i >= 3);
+  });
+}
+
+TEST(Task1_8_Filters, ARowDoesNotDependOnTheOthersOrOnThreads) {
+  const int64_t rows = 21, vocab = 3000;
+  Random random;
+  SCOPED_TRACE(random.describe());
+  const Tensor logits = random.normal({rows, vocab}, DType::f32, 3.0);
+  auto check = [&](auto&& apply, const Tensor& values) {
+    Tensor together = logits.clone();
+    with_threads(3, [&] { apply(together, values); });
+    for (int64_t row = 0; row < rows; ++row) {
+      Tensor alone = logits.narrow(0, row, 1).clone();
+      apply(alone, values.narrow(0, row, 1));
+      EXPECT_TRUE(bitwise_equal(together.narrow(0, row, 1), alone)) << row;
+    }
+  };
+  Tensor fractions = Tensor::empty({rows}, DType::f32), counts = Tensor::empty({rows}, DType::i32);
+  for (int64_t row = 0; row < rows; ++row) {
+    fractions.at<float>({row}) = static_cast<float>(random.uniform(0.01, 1.2));
+    counts.at<int32_t>({row}) = static_cast<int32_t>(random.integer(0, 600));
+  }
+  on_every_rung<LogitsFilterArgs>("mask_min_p", mask_min_p_variants(), [&](const OpContext& ctx) {
+    check([&](const Tensor& x, const Tensor& v) { mask_min_p(ctx, x, v); }, fractions);
+  });
+  on_every_rung<LogitsFilterArgs>("mask_top_k", mask_top_k_variants(), [&](const OpContext& ctx) {
+    check([&](const Tensor& x, const Tensor& v) { mask_top_k(ctx, x, v); }, counts);
+  });
+  on_every_rung<LogitsFilterArgs>("mask_top_p", mask_top_p_variants(), [&](const OpContext& ctx) {
+    check([&](const Tensor& x, const Tensor& v) { mask_top_p(ctx, x, v); }, fractions);
+  });
+}
+
+TEST(Task1_8_Filters, NameWhatDoesNotFit) {
+  Arena arena;
+  OpContext ctx;
+  ctx.arena = &arena;
+  const Tensor logits = Tensor::zeros({2, 4}, DType::f32);
+  EXPECT_THROW(mask_top_k(ctx, logits, f32_value(1)), Error);
+  EXPECT_THROW(mask_top_p(ctx, logits, f32_value(1)), Error);  // one value for two rows
+  EXPECT_THROW(mask_top_p(ctx, logits.to(DType::bf16), Tensor::zeros({2}, DType::f32)), Error);
+}
+
+}  // namespace
+}  // namespace ladder

@@ -1,0 +1,181 @@
+// Task 4.2: how large the KV cache becomes, and what is refused.
+#include "step4_runner/memory.h"
+
+#include <gtest/gtest.h>
+
+#include "step1_layers/core/error.h"
+#include "tests/step4_runner/fake_model.h"
+#include "tests/support/numerics.h"
+
+namespace ladder {
+namespace {
+
+using ladder::testing::fake_spec;
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+constexpr int64_t kGiB = int64_t{1} << 30;
+constexpr MachineMemory kBigMachine{256 * kGiB, 200 * kGiB};
+
+// The shape of Qwen3-0.6B.
+DecoderSpec qwen3_spec() {
+  DecoderSpec spec;
+  spec.vocab_size = 151936;
+  spec.hidden_size = 1024;
+  spec.intermediate_size = 3072;
+  spec.num_layers = 28;
+  spec.num_heads = 16;
+  spec.num_kv_heads = 8;
+  spec.head_dim = 128;
+  spec.max_position_embeddings = 40960;
+  spec.qk_norm = true;
+  spec.tie_word_embeddings = true;
+  spec.rope.rotary_dim = 128;
+  return spec;
+}
+
+RunnerConfig bf16_config() {
+  RunnerConfig config;
+  config.dtype = DType::bf16;
+  return config;
+}
+
+std::string error_of(const DecoderSpec& spec, const RunnerConfig& config,
+                     MachineMemory memory = kBigMachine) {
+  try {
+    resolve_runner_config(spec, config, memory);
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+TEST(Task4_2_Memory, KnowsTheKvBytesOfATokenOnAllRanks) {
+  RunnerConfig config = bf16_config();
+  EXPECT_EQ(kv_bytes_per_token(qwen3_spec(), config), 114688);
+  config.tensor_parallel_size = 8;
+  EXPECT_EQ(kv_bytes_per_token(qwen3_spec(), config), 114688);
+  config.tensor_parallel_size = 16;  // 8 KV heads on 16 ranks: each is there twice
+  EXPECT_EQ(kv_bytes_per_token(qwen3_spec(), config), 2 * 114688);
+}
+
+TEST(Task4_2_Memory, TheCacheIsWhatWasAskedFor) {
+  RunnerConfig config = bf16_config();
+  config.max_model_len = 1000;
+  config.num_kv_blocks = 77;
+  EXPECT_EQ(resolve_runner_config(qwen3_spec(), config, kBigMachine).num_kv_blocks, 77);
+  config.num_kv_blocks = 0;
+  config.kv_memory = 300 * kMiB;
+  const RunnerConfig resolved = resolve_runner_config(qwen3_spec(), config, kBigMachine);
+  EXPECT_EQ(resolved.num_kv_blocks, 300 * kMiB / (114688 * 16));
+  EXPECT_EQ(predict_memory(qwen3_spec(), resolved).kv, resolved.num_kv_blocks * 114688 * 16);
+}
+
+TEST(Task4_2_Memory, AnOpenCacheIsAShareOfTheMachineAndNoMoreThanSequencesCanUse) {
+  RunnerConfig config = bf16_config();
+  const int64_t block = 114688 * 16;
+  EXPECT_EQ(resolve_runner_config(qwen3_spec(), config, kBigMachine).num_kv_blocks, 4 * kGiB / block);
+  EXPECT_EQ(resolve_runner_config(qwen3_spec(), config, {8 * kGiB, 8 * kGiB}).num_kv_blocks,
+            2 * kGiB / block);
+  config.max_num_seqs = 3;
+  config.max_model_len = 1000;
+  EXPECT_EQ(resolve_runner_config(qwen3_spec(), config, kBigMachine).num_kv_blocks, 3 * 63);
+  // Little is free: weights and activations come first.
+  config = bf16_config();
+  const MachineMemory tight{64 * kGiB, 2 * kGiB};
+  const RunnerConfig resolved = resolve_runner_config(qwen3_spec(), config, tight);
+  EXPECT_LT(predict_memory(qwen3_spec(), resolved).total(), tight.available);
+  EXPECT_GT(resolved.num_kv_blocks, 0);
+}
+
+TEST(Task4_2_Memory, AnOpenLengthIsTheModelsOwnOrWhatTheCacheHolds) {
+  RunnerConfig config = bf16_config();
+  config.num_kv_blocks = 10000;
+  EXPECT_EQ(resolve_runner_config(qwen3_spec(), config, kBigMachine).max_model_len, 40960);
+  config.num_kv_blocks = 10;
+  EXPECT_EQ(resolve_runner_config(qwen3_spec(), config, kBigMachine).max_model_len, 160);
+  DecoderSpec spec = qwen3_spec();
+  spec.rope.kind = RopeKind::yarn;
+  spec.rope.factor = 4.0;
+  spec.rope.original_max_position_embeddings = 32768;
+  config.num_kv_blocks = 10000;
+  EXPECT_EQ(resolve_runner_config(spec, config, kBigMachine).max_model_len, 131072);
+  spec = fake_spec();
+  spec.rope.kind = RopeKind::dynamic_ntk;
+  spec.rope.factor = 2.0;
+  EXPECT_EQ(resolve_runner_config(spec, config, kBigMachine).max_model_len, 128);
+  config.max_model_len = 1000;
+  EXPECT_EQ(resolve_runner_config(spec, config, kBigMachine).max_model_len, 1000);
+}
+
+TEST(Task4_2_Memory, ResolvingTwiceChangesNothing) {
+  const RunnerConfig once = resolve_runner_config(qwen3_spec(), bf16_config(), kBigMachine);
+  const RunnerConfig twice = resolve_runner_config(qwen3_spec(), once, {4 * kGiB, kGiB});
+  EXPECT_EQ(once.num_kv_blocks, twice.num_kv_blocks);
+  EXPECT_EQ(once.max_model_len, twice.max_model_len);
+  EXPECT_EQ(once.threads, twice.threads);
+}
+
+TEST(Task4_2_Memory, ACacheTooSmallForOneSequenceNamesTheFlags) {
+  RunnerConfig config = bf16_config();
+  config.max_model_len = 200;
+  config.num_kv_blocks = 12;  // 192 tokens
+  std::string error = error_of(qwen3_spec(), config);
+  EXPECT_NE(error.find("--num-kv-blocks"), std::string::npos) << error;
+  EXPECT_NE(error.find("--max-model-len 200"), std::string::npos) << error;
+  config.num_kv_blocks = 13;
+  EXPECT_EQ(error_of(qwen3_spec(), config), "no error");
+  config.num_kv_blocks = 0;
+  config.kv_memory = kMiB;
+  error = error_of(qwen3_spec(), config);
+  EXPECT_NE(error.find("--kv-memory"), std::string::npos) << error;
+  config.max_model_len = 0;  // not even one block
+  EXPECT_NE(error_of(qwen3_spec(), config).find("--kv-memory"), std::string::npos);
+}
+
+TEST(Task4_2_Memory, SizesThatMakeNoSenseNameTheirFlag) {
+  auto error_with = [](auto change) {
+    RunnerConfig config = bf16_config();
+    change(config);
+    return error_of(qwen3_spec(), config);
+  };
+  auto names = [](const std::string& error, const char* flag) {
+    return ::testing::AssertionResult(error.find(flag) != std::string::npos) << error;
+  };
+  EXPECT_TRUE(names(error_with([](RunnerConfig& c) { c.max_num_seqs = 0; }), "--max-num-seqs is 0"));
+  EXPECT_TRUE(
+      names(error_with([](RunnerConfig& c) { c.max_num_batched_tokens = -1; }), "--max-num-batched-tokens"));
+  EXPECT_TRUE(
+      names(error_with([](RunnerConfig& c) { c.max_model_len = 40961; }), "--max-model-len is 40961"));
+  EXPECT_TRUE(names(error_with([](RunnerConfig& c) { c.block_size = 0; }), "--block-size"));
+  EXPECT_TRUE(
+      names(error_with([](RunnerConfig& c) { c.num_kv_blocks = int64_t{1} << 40; }), "--num-kv-blocks"));
+  EXPECT_TRUE(names(error_with([](RunnerConfig& c) { c.kv_memory = -5; }), "--kv-memory"));
+  EXPECT_TRUE(names(error_with([](RunnerConfig& c) { c.threads = -1; }), "--threads"));
+  EXPECT_TRUE(
+      names(error_with([](RunnerConfig& c) { c.tensor_parallel_size = 3; }), "--tensor-parallel-size 3"));
+}
+
+TEST(Task4_2_Memory, TheMachineHasSome) {
+  const MachineMemory memory = machine_memory();
+  EXPECT_GT(memory.total, 0);
+  EXPECT_GT(memory.available, 0);
+  EXPECT_LE(memory.available, memory.total);
+}
+
+TEST(Task4_2_Memory, CachesAreZeroedBlocksOfTheLayersOwnShape) {
+  KvCacheSpec a, b;
+  a.num_kv_heads = 2;
+  a.k_dim = 3;
+  a.v_dim = 5;
+  b = a;
+  b.dtype = DType::bf16;
+  const auto caches = allocate_kv_caches(std::vector<KvCacheSpec>{a, b}, 7, 4, Device{});
+  ASSERT_EQ(caches.size(), 2u);
+  EXPECT_EQ(caches[0].k.shape(), (Shape{7, 4, 2, 3}));
+  EXPECT_EQ(caches[1].v.shape(), (Shape{7, 4, 2, 5}));
+  EXPECT_EQ(caches[1].v.dtype(), DType::bf16);
+  EXPECT_TRUE(ladder::testing::bitwise_equal(caches[0].v, Tensor::zeros({7, 4, 2, 5}, DType::f32)));
+}
+
+}  // namespace
+}  // namespace ladder

@@ -1,0 +1,190 @@
+// Tasks 4.2 and 4.4 on small real checkpoints: the promise that a request does not feel its neighbours, the
+// tokens of transformers, tensor parallelism, and the memory plan against what was measured.
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "step1_layers/core/error.h"
+#include "step4_runner/local_executor.h"
+#include "step4_runner/memory.h"
+#include "step4_runner/model_runner.h"
+#include "tests/step4_runner/step_driver.h"
+#include "tests/support/golden_checkpoint.h"
+
+namespace ladder {
+namespace {
+
+using ladder::testing::DrivenRequest;
+using ladder::testing::DriveOptions;
+using ladder::testing::golden_names;
+using ladder::testing::GoldenCheckpoint;
+using ladder::testing::load_golden;
+using ladder::testing::Random;
+using ladder::testing::StepDriver;
+
+std::filesystem::path goldens() {
+  return std::filesystem::path(LADDER_SOURCE_DIR) / "tests" / "goldens";
+}
+
+RunnerConfig small_config(const DecoderSpec& spec, int64_t max_model_len) {
+  RunnerConfig config;
+  config.max_num_seqs = 7;
+  config.max_num_batched_tokens = 256;
+  config.max_model_len = max_model_len;
+  config.block_size = 4;
+  config.num_kv_blocks = 700;
+  config.threads = 2;
+  return resolve_runner_config(spec, config);
+}
+
+std::unique_ptr<ModelRunner> load_runner(const std::filesystem::path& directory, const DecoderSpec& spec,
+                                         const RunnerConfig& config) {
+  OpContext ctx;
+  ctx.batch_invariant = config.dtype == DType::f32;
+  ModelOptions options;
+  options.dtype = config.dtype;
+  options.max_model_len = config.max_model_len;
+  auto runner = std::make_unique<ModelRunner>(ctx, config, load_model(ctx, directory, spec, options));
+  runner->warm_up();
+  return runner;
+}
+
+class Task4_4_RealModel : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(Task4_4_RealModel, LogitsAreBitwiseTheSameHoweverTheStepsAreCutAndTokensAreThoseOfTransformers) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  const GoldenCheckpoint golden = load_golden(goldens() / GetParam());
+  const DecoderSpec spec = load_decoder_spec(golden.directory);
+  const RunnerConfig config = small_config(spec, golden.max_model_len);
+  auto runner = load_runner(golden.directory, spec, config);
+  StepDriver driver(*runner, config, random);
+
+  std::vector<DrivenRequest> requests;
+  for (const auto& prompt : golden.prompts) {
+    DrivenRequest& request = requests.emplace_back();
+    request.prompt = prompt.token_ids;
+    request.sampling.temperature = 0.0;
+    request.sampling.max_tokens = static_cast<int64_t>(prompt.greedy_token_ids.size());
+    request.sampling.prompt_logprobs = 2;
+  }
+  const auto alone = driver.run(requests, DriveOptions{});
+  for (size_t i = 0; i < requests.size(); ++i)
+    EXPECT_EQ(alone[i].token_ids, golden.prompts[i].greedy_token_ids) << "prompt " << i;
+
+  DriveOptions together, chunks, anything;
+  together.max_running = 7;
+  chunks.max_running = 4;
+  chunks.max_chunk = 5;
+  anything = {7, 19, true, 0.2, 0.03, true, true, 3};
+  for (const DriveOptions& options : {together, chunks, anything, anything}) {
+    auto asked = requests;
+    if (options.share_prefixes)
+      for (DrivenRequest& request : asked) request.sampling.prompt_logprobs = -1;
+    const auto results = driver.run(asked, options);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      ASSERT_EQ(results[i].token_ids, alone[i].token_ids) << "prompt " << i;
+      for (size_t t = 0; t < results[i].logits.size(); ++t)
+        ASSERT_EQ(std::memcmp(results[i].logits[t].data(), alone[i].logits[t].data(),
+                              results[i].logits[t].size() * sizeof(float)),
+                  0)
+            << "prompt " << i << ", logits of output token " << t;
+      if (options.share_prefixes) continue;
+      ASSERT_EQ(results[i].prompt_logprobs.size(), requests[i].prompt.size() - 1);
+      for (size_t p = 0; p < results[i].prompt_logprobs.size(); ++p)
+        ASSERT_EQ(results[i].prompt_logprobs[p].chosen.logprob, alone[i].prompt_logprobs[p].chosen.logprob);
+    }
+  }
+}
+
+// The oracle ran in f32; checkpoints stored narrower are read up to f32 here as well.
+INSTANTIATE_TEST_SUITE_P(Goldens, Task4_4_RealModel, ::testing::ValuesIn(golden_names(goldens())),
+                         [](const auto& info) { return info.param; });
+
+// All of a prompt's greedy tokens, on N ranks.
+std::vector<std::vector<int32_t>> greedy(const GoldenCheckpoint& golden, RunnerConfig config, int ranks,
+                                         MemoryPlan* measured = nullptr, MemoryPlan* predicted = nullptr) {
+  const DecoderSpec spec = load_decoder_spec(golden.directory);
+  config.tensor_parallel_size = ranks;
+  auto executor = make_local_executor(golden.directory, spec, config);
+  if (measured) *measured = executor->memory();
+  if (predicted) *predicted = predict_memory(spec, executor->config());
+  std::vector<std::vector<int32_t>> tokens(golden.prompts.size());
+  std::vector<int64_t> computed(golden.prompts.size());
+  for (int64_t number = 0; number < static_cast<int64_t>(golden.prompts[0].greedy_token_ids.size());
+       ++number) {
+    SchedulerOutput step;
+    step.step = number;
+    for (size_t i = 0; i < golden.prompts.size(); ++i) {
+      const auto& prompt = golden.prompts[i].token_ids;
+      const auto id = static_cast<SequenceId>(i);
+      if (number == 0) {
+        NewSequence sequence;
+        sequence.id = id;
+        sequence.token_ids = prompt;
+        sequence.num_prompt_tokens = static_cast<int64_t>(prompt.size());
+        sequence.sampling.temperature = 0;
+        for (int32_t block = 0; block < 23; ++block)
+          sequence.block_table.push_back(static_cast<int32_t>(i) + 7 * block);
+        step.new_sequences.push_back(sequence);
+      } else {
+        step.continued.push_back({id, {}, computed[i]});
+      }
+      const int64_t count = number == 0 ? static_cast<int64_t>(prompt.size()) : 1;
+      step.scheduled.push_back({id, count, {}});
+      step.total_num_tokens += count;
+      computed[i] += count;
+    }
+    const StepOutput output = executor->collect(executor->submit(step));
+    for (size_t i = 0; i < tokens.size(); ++i) tokens[i].push_back(output.sequences[i].token_ids.at(0));
+  }
+  return tokens;
+}
+
+RunnerConfig parallel_config() {
+  RunnerConfig config;
+  config.max_num_seqs = 7;
+  config.max_num_batched_tokens = 128;
+  config.block_size = 4;
+  config.num_kv_blocks = 200;
+  config.max_model_len = 90;
+  config.threads = 2;
+  return config;
+}
+
+// The goldens keep their two best logits 1e-3 apart at every step, so that ranks which sum in another order
+// must still agree in the token.
+TEST(Task4_4_TensorParallel, TwoAndFourRanksGiveTheTokensOfTransformers) {
+  for (const char* name : {"qwen3_untied", "qwen3_tied", "llama_mha_defaults", "qwen3_sharded"}) {
+    const GoldenCheckpoint golden = load_golden(goldens() / name);
+    for (int ranks : {1, 2, 4}) {
+      MemoryPlan measured, predicted;
+      const auto tokens = greedy(golden, parallel_config(), ranks, &measured, &predicted);
+      for (size_t i = 0; i < tokens.size(); ++i)
+        EXPECT_EQ(tokens[i], golden.prompts[i].greedy_token_ids)
+            << name << ", " << ranks << " ranks, prompt " << i;
+      EXPECT_EQ(measured.weights, predicted.weights) << name << ", " << ranks << " ranks";
+      EXPECT_EQ(measured.kv, predicted.kv) << name << ", " << ranks << " ranks";
+      EXPECT_NEAR(static_cast<double>(measured.activations), static_cast<double>(predicted.activations),
+                  0.2 * static_cast<double>(measured.activations))
+          << name << ", " << ranks << " ranks";
+      measured.other = predicted.other = 0;  // what the process has besides, which nobody measures here
+      EXPECT_NEAR(static_cast<double>(measured.total()), static_cast<double>(predicted.total()),
+                  0.1 * static_cast<double>(measured.total()))
+          << name << ", " << ranks << " ranks";
+    }
+  }
+}
+
+TEST(Task4_4_TensorParallel, RanksThatDoNotFitAreOneClearError) {
+  const GoldenCheckpoint golden = load_golden(goldens() / "qwen3_untied");
+  try {
+    greedy(golden, parallel_config(), 3);
+    FAIL() << "3 ranks divide 4 heads";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("--tensor-parallel-size 3"), std::string::npos) << error.what();
+  }
+}
+
+}  // namespace
+}  // namespace ladder

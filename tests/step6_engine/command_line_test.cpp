@@ -1,0 +1,387 @@
+// Task 6.4: the contract of the command line, on the program itself.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "tests/step6_engine/run_binary.h"
+#include "tests/support/golden_checkpoint.h"
+
+namespace ladder {
+namespace {
+
+using testing::BinaryResult;
+using testing::run_binary;
+using Json = nlohmann::json;
+
+const std::filesystem::path kSource = LADDER_SOURCE_DIR;
+const std::string kTied = (kSource / "tests" / "goldens" / "qwen3_tied").string();
+const std::string kTokenizer = (kSource / "models" / "tinyworld").string();
+
+std::vector<Json> json_lines(const std::string& text) {
+  std::vector<Json> lines;
+  std::istringstream stream(text);
+  for (std::string line; std::getline(stream, line);) lines.push_back(Json::parse(line));
+  return lines;
+}
+
+std::vector<std::string> with_small_cache(std::vector<std::string> arguments) {
+  arguments.insert(arguments.end(), {"--kv-memory", "4MiB", "--dtype", "f32"});
+  return arguments;
+}
+
+BinaryResult generate(std::vector<std::string> arguments) {
+  arguments.insert(arguments.begin(), {"generate", "--model", kTied});
+  return run_binary(with_small_cache(std::move(arguments)));
+}
+
+// A user's mistake: exit code 2, one line on standard error that has the word, nothing on standard output.
+void expect_refused(const BinaryResult& result, const std::string& word) {
+  EXPECT_EQ(result.exit_code, 2) << result.err;
+  EXPECT_EQ(result.out, "");
+  EXPECT_TRUE(result.err.starts_with("ladder: error: ")) << result.err;
+  EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  EXPECT_NE(result.err.find(word), std::string::npos) << "expected \"" << word << "\" in " << result.err;
+}
+
+std::string comma_separated(const std::vector<int32_t>& ids) {
+  std::string text;
+  for (int32_t id : ids) text += (text.empty() ? "" : ",") + std::to_string(id);
+  return text;
+}
+
+TEST(Task6_4_Generate, JsonLinesInInputOrderWithEveryFieldOfTheContract) {
+  const testing::GoldenCheckpoint golden = testing::load_golden(kTied);
+  testing::TemporaryFolder folder;
+  std::string file;
+  // Different lengths, so that they do not finish in the order given.
+  for (size_t i = 0; i < golden.prompts.size(); ++i)
+    file += Json{{"prompt_token_ids", golden.prompts[i].token_ids}, {"max_tokens", 28 - 4 * i}}.dump() + "\n";
+  testing::write_file(folder / "prompts.jsonl", file);
+  const BinaryResult result = generate({"--prompts", (folder / "prompts.jsonl").string(), "--temperature",
+                                        "0", "--ignore-eos", "--format", "jsonl"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.err, "") << "no progress bar in a pipe";
+  const std::vector<Json> lines = json_lines(result.out);
+  ASSERT_EQ(lines.size(), golden.prompts.size());
+  for (size_t i = 0; i < lines.size(); ++i) {
+    EXPECT_EQ(lines[i]["index"], i);
+    EXPECT_EQ(lines[i]["prompt_token_ids"], golden.prompts[i].token_ids);
+    ASSERT_EQ(lines[i]["outputs"].size(), 1u);
+    const Json& output = lines[i]["outputs"][0];
+    std::vector<int32_t> expected = golden.prompts[i].greedy_token_ids;
+    expected.resize(28 - 4 * i);
+    EXPECT_EQ(output["token_ids"], expected);
+    EXPECT_TRUE(output["text"].is_null()) << "there is no tokenizer in the folder";
+    EXPECT_EQ(output["finish_reason"], "length");
+    EXPECT_FALSE(output.contains("logprobs"));
+    EXPECT_EQ(lines[i]["metrics"]["num_output_tokens"], expected.size());
+  }
+}
+
+TEST(Task6_4_Generate, EndTokensOfGenerationConfigStop) {
+  const testing::GoldenCheckpoint golden = testing::load_golden(kTied);
+  for (const testing::GoldenPrompt& prompt : golden.prompts) {
+    const BinaryResult result = generate({"--prompt-token-ids", comma_separated(prompt.token_ids),
+                                          "--max-tokens", "28", "--temperature", "0", "--format", "jsonl"});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const Json output = json_lines(result.out)[0]["outputs"][0];
+    const auto end = std::find_first_of(prompt.greedy_token_ids.begin(), prompt.greedy_token_ids.end(),
+                                        golden.eos_token_ids.begin(), golden.eos_token_ids.end());
+    const bool ends = end != prompt.greedy_token_ids.end();
+    EXPECT_EQ(output["finish_reason"], ends ? "stop" : "length");
+    EXPECT_EQ(output["token_ids"], std::vector<int32_t>(prompt.greedy_token_ids.begin(),
+                                                        ends ? end + 1 : prompt.greedy_token_ids.end()));
+  }
+}
+
+TEST(Task6_4_Generate, SeveralCompletionsLogprobsAndASeedThatRepeats) {
+  const std::vector<std::string> arguments = {
+      "--prompt-token-ids", "5,6,7", "--max-tokens", "9",     "--seed",      "11", "--n", "3",
+      "--logprobs",         "2",     "--format",     "jsonl", "--ignore-eos"};
+  const BinaryResult first = generate(arguments), second = generate(arguments);
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  const Json a = json_lines(first.out)[0]["outputs"], b = json_lines(second.out)[0]["outputs"];
+  EXPECT_EQ(a, b);
+  ASSERT_EQ(a.size(), 3u);
+  EXPECT_NE(a[0]["token_ids"], a[1]["token_ids"]) << "completions have noise of their own";
+  for (const Json& output : a) {
+    EXPECT_EQ(output["token_ids"].size(), 9u);
+    EXPECT_EQ(output["logprobs"].size(), 9u);
+    ASSERT_EQ(output["top"].size(), 9u);
+    for (const Json& top : output["top"]) {
+      ASSERT_EQ(top.size(), 2u);
+      EXPECT_GE(top[0]["logprob"], top[1]["logprob"]);
+    }
+  }
+  // The first of several is what n = 1 gives.
+  std::vector<std::string> one = arguments;
+  one[7] = "1";
+  EXPECT_EQ(json_lines(generate(one).out)[0]["outputs"][0]["token_ids"], a[0]["token_ids"]);
+}
+
+TEST(Task6_4_Generate, TextFormatWithoutATokenizerListsTheIds) {
+  const BinaryResult result =
+      generate({"--prompt-token-ids", "5,6,7", "--max-tokens", "3", "--temperature", "0", "--ignore-eos"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_TRUE(result.out.starts_with("[")) << result.out;
+}
+
+TEST(Task6_4_Generate, ABadLineIsNamedBeforeAnythingRuns) {
+  testing::TemporaryFolder folder;
+  const std::string path = (folder / "prompts.jsonl").string();
+  const auto with_second_line = [&](const std::string& line) {
+    testing::write_file(path, "{\"prompt_token_ids\":[1,2]}\n" + line + "\n{\"prompt_token_ids\":[3]}\n");
+    return generate({"--prompts", path, "--format", "jsonl"});
+  };
+  expect_refused(with_second_line("{\"prompt_token_ids\":[1,2]"), "line 2");
+  expect_refused(with_second_line("{\"prompt_token_ids\":[1,131]}"), "line 2");
+  expect_refused(with_second_line("{\"prompt_token_ids\":[]}"), "line 2");
+  expect_refused(with_second_line("{\"prompt\":\"text without tokenizer\"}"), "line 2");
+  expect_refused(with_second_line("{\"prompt_token_ids\":[1],\"maxtokens\":3}"), "maxtokens");
+  expect_refused(with_second_line("{\"prompt_token_ids\":[1],\"n\":0}"), "line 2");
+  expect_refused(with_second_line("{\"prompt_token_ids\":[1],\"n\":1000000000}"), "line 2");
+  expect_refused(with_second_line("{\"prompt_token_ids\":[1],\"temperature\":-1}"), "temperature");
+  expect_refused(with_second_line("{\"prompt_token_ids\":[1],\"stop_token_ids\":[131]}"), "stop_token_ids");
+  expect_refused(with_second_line("{\"prompt_token_ids\":" + Json(std::vector<int>(512, 1)).dump() + "}"),
+                 "line 2");
+}
+
+TEST(Task6_4_Generate, FlagsOutOfRangeAreNamed) {
+  const std::vector<std::string> ids = {"--prompt-token-ids", "1,2"};
+  const auto refused = [&](std::vector<std::string> arguments, const std::string& word) {
+    arguments.insert(arguments.end(), ids.begin(), ids.end());
+    SCOPED_TRACE(arguments[0] + " " + (arguments.size() > 1 ? arguments[1] : ""));
+    expect_refused(generate(arguments), word);
+  };
+  refused({"--max-tokens", "0"}, "--max-tokens");
+  refused({"--max-tokens", "many"}, "--max-tokens");
+  refused({"--max-tokens", "1.5"}, "--max-tokens");
+  refused({"--max-tokens", "99999999999999999999"}, "--max-tokens");
+  refused({"--temperature", "nan"}, "--temperature");
+  refused({"--temperature", "inf"}, "--temperature");
+  refused({"--temperature=-1"}, "--temperature");
+  refused({"--top-p", "0"}, "--top-p");
+  refused({"--top-p", "1.5"}, "--top-p");
+  refused({"--top-k=-1"}, "--top-k");
+  refused({"--min-p", "2"}, "--min-p");
+  refused({"--repetition-penalty", "0"}, "--repetition-penalty");
+  refused({"--repetition-penalty", "nan"}, "--repetition-penalty");
+  refused({"--presence-penalty", "3"}, "--presence-penalty");
+  refused({"--frequency-penalty", "nan"}, "--frequency-penalty");
+  refused({"--seed", "x"}, "--seed");
+  refused({"--n", "0"}, "--n");
+  refused({"--n", "1000000000"}, "--n");
+  refused({"--stop-token-ids", "1,x"}, "--stop-token-ids");
+  refused({"--stop-token-ids", "131"}, "131");
+  refused({"--logprobs", "1000"}, "--logprobs");
+  refused({"--format", "xml"}, "--format");
+  refused({"--device", "tpu"}, "--device");
+  refused({"--load-format", "pickle"}, "--load-format");
+  refused({"--scheduling-policy", "random"}, "--scheduling-policy");
+  refused({"--max-num-seqs", "0"}, "--max-num-seqs");
+  refused({"--block-size", "0"}, "--block-size");
+  refused({"--threads", "0"}, "--threads");
+  refused({"--max-model-len", "513"}, "--max-model-len");
+  refused({"--tensor-parallel-size", "3"}, "--tensor-parallel-size");
+  refused({"--kernel", "matmul"}, "--kernel");
+  refused({"--kernel", "matmul=none"}, "--kernel matmul=none");
+  refused({"--kernel", "nothing=loop"}, "--kernel nothing=loop");
+  refused({"--no-such-flag"}, "--no-such-flag");
+  refused({"--prompts", "x.jsonl"}, "--prompts");
+  // Flags that with_small_cache() gives already.
+  const auto alone = [&](const std::string& flag, const std::string& value) {
+    expect_refused(run_binary({"generate", "--model", kTied, "--prompt-token-ids", "1", flag, value}), flag);
+  };
+  alone("--dtype", "f64");
+  alone("--kv-memory", "lots");
+  alone("--kv-memory", "1");
+}
+
+TEST(Task6_4_Generate, PromptsThatCannotRunAreRefused) {
+  expect_refused(generate({"--prompt-token-ids", ""}), "--prompt");
+  expect_refused(generate({"--prompt-token-ids", "1,131"}), "131");
+  expect_refused(generate({"--prompt-token-ids=-1"}), "--prompt-token-ids");
+  expect_refused(generate({"--prompt", ""}), "--prompt");
+  expect_refused(generate({"--prompt", "text"}), "tokenizer");
+  expect_refused(generate({"--prompt-token-ids", "1", "--stop", "x"}), "stop");
+  expect_refused(generate({}), "--prompt");
+  expect_refused(
+      generate({"--prompt-token-ids", comma_separated(std::vector<int32_t>(20, 1)), "--max-model-len", "16"}),
+      "16");
+  // One block of 16 tokens cannot hold a prompt of 10 and 20 tokens more.
+  expect_refused(run_binary({"generate", "--model", kTied, "--dtype", "f32", "--prompt-token-ids",
+                             comma_separated(std::vector<int32_t>(10, 1)), "--max-tokens", "20",
+                             "--num-kv-blocks", "1", "--max-model-len", "40"}),
+                 "--num-kv-blocks");
+  expect_refused(run_binary({"generate", "--model", "/nowhere", "--prompt", "x"}), "/nowhere");
+  expect_refused(run_binary({"generate", "--prompt", "x"}), "--model");
+  expect_refused(run_binary({"nonsense"}), "nonsense");
+  expect_refused(run_binary({}), "generate");
+}
+
+TEST(Task6_4_Generate, AReaderThatGoesAwayEndsTheWorkQuietly) {
+  testing::TemporaryFolder folder;
+  std::string file;
+  for (int i = 0; i < 50; ++i) file += "{\"prompt_token_ids\":[" + std::to_string(i + 1) + "]}\n";
+  testing::write_file(folder / "prompts.jsonl", file);
+  const std::string command = "( " + testing::shell_quoted(LADDER_BINARY) + " generate --model " +
+                              testing::shell_quoted(kTied) +
+                              " --dtype f32 --kv-memory 4MiB --format jsonl --prompts " +
+                              testing::shell_quoted((folder / "prompts.jsonl").string()) +
+                              " --max-num-seqs 1 --max-tokens 20; echo \"code $?\" >&2 ) 2>" +
+                              testing::shell_quoted((folder / "err").string()) + " | head -n 1 >" +
+                              testing::shell_quoted((folder / "out").string());
+  ASSERT_EQ(std::system(command.c_str()), 0);
+  EXPECT_EQ(testing::read_file(folder / "err"), "code 0\n");
+  EXPECT_EQ(json_lines(testing::read_file(folder / "out")).size(), 1u);
+}
+
+TEST(Task6_4_Generate, AFullDiskIsAnError) {
+  if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
+  const std::string command = testing::shell_quoted(LADDER_BINARY) + " generate --model " +
+                              testing::shell_quoted(kTied) +
+                              " --dtype f32 --kv-memory 4MiB --prompt-token-ids 1 >/dev/full 2>/dev/null";
+  const int status = std::system(command.c_str());
+  EXPECT_EQ(WEXITSTATUS(status), 2);
+}
+
+TEST(Task6_4_Score, OneLinePerTextThenASummary) {
+  const testing::GoldenCheckpoint golden = testing::load_golden(kTied);
+  testing::TemporaryFolder folder;
+  std::string file;
+  for (const auto& prompt : golden.prompts)
+    file += Json{{"prompt_token_ids", prompt.token_ids}}.dump() + "\n";
+  testing::write_file(folder / "in.jsonl", file);
+  const BinaryResult result =
+      run_binary(with_small_cache({"score", "--model", kTied, "--input", (folder / "in.jsonl").string(),
+                                   "--format", "jsonl", "--top", "3"}));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const std::vector<Json> lines = json_lines(result.out);
+  ASSERT_EQ(lines.size(), golden.prompts.size() + 1);
+  double sum = 0.0;
+  int64_t tokens = 0;
+  for (size_t i = 0; i < golden.prompts.size(); ++i) {
+    const auto& prompt = golden.prompts[i];
+    EXPECT_EQ(lines[i]["index"], i);
+    EXPECT_EQ(lines[i]["token_ids"], prompt.token_ids);
+    const Json& logprobs = lines[i]["logprobs"];
+    ASSERT_EQ(logprobs.size(), prompt.token_ids.size());
+    EXPECT_TRUE(logprobs[0].is_null());
+    EXPECT_TRUE(lines[i]["top"][0].is_null());
+    for (size_t t = 1; t < logprobs.size(); ++t) {
+      sum += logprobs[t].get<double>();
+      ++tokens;
+      EXPECT_EQ(lines[i]["top"][t].size(), 3u);
+    }
+    // Against the oracle's logits, where the golden file has them for all positions.
+    for (size_t p = 0; p < prompt.logit_positions.size(); ++p) {
+      const auto position = static_cast<size_t>(prompt.logit_positions[p]);
+      if (position + 1 >= prompt.token_ids.size()) continue;
+      double total = 0.0;
+      for (double logit : prompt.logits[p]) total += std::exp(logit);
+      const double expected =
+          prompt.logits[p][static_cast<size_t>(prompt.token_ids[position + 1])] - std::log(total);
+      EXPECT_NEAR(logprobs[position + 1].get<double>(), expected, 2e-4);
+    }
+  }
+  EXPECT_EQ(lines.back()["summary"]["tokens"], tokens);
+  const double perplexity = std::exp(-sum / static_cast<double>(tokens));
+  EXPECT_NEAR(lines.back()["summary"]["perplexity"].get<double>(), perplexity, 1e-6 * perplexity);
+}
+
+TEST(Task6_4_Score, ATextMayFillTheModel) {
+  testing::TemporaryFolder folder;
+  testing::write_file(folder / "full.jsonl", Json{{"prompt_token_ids", std::vector<int>(512, 7)}}.dump());
+  testing::write_file(folder / "over.jsonl", Json{{"prompt_token_ids", std::vector<int>(513, 7)}}.dump());
+  const auto score = [&](const char* file) {
+    return run_binary(with_small_cache(
+        {"score", "--model", kTied, "--input", (folder / file).string(), "--format", "jsonl"}));
+  };
+  const BinaryResult full = score("full.jsonl");
+  EXPECT_EQ(full.exit_code, 0) << full.err;
+  EXPECT_EQ(json_lines(full.out)[0]["logprobs"].size(), 512u);
+  expect_refused(score("over.jsonl"), "line 1");
+}
+
+TEST(Task6_4_Tokenize, TextsToIdsAndBackWithSpecialTokensKept) {
+  const std::string text = "<|im_start|>user\nGrüße, 東京 🙂<|im_end|>";
+  const BinaryResult encoded =
+      run_binary({"tokenize", "--model", kTokenizer}, Json{{"text", text}}.dump() + "\n");
+  ASSERT_EQ(encoded.exit_code, 0) << encoded.err;
+  const Json ids = json_lines(encoded.out)[0]["ids"];
+  EXPECT_LT(ids.size(), text.size());
+  const BinaryResult decoded = run_binary({"tokenize", "--model", kTokenizer, "--decode"}, encoded.out);
+  ASSERT_EQ(decoded.exit_code, 0) << decoded.err;
+  EXPECT_EQ(json_lines(decoded.out)[0]["text"], text);
+}
+
+TEST(Task6_4_Tokenize, BadLinesAreNamed) {
+  expect_refused(run_binary({"tokenize", "--model", kTokenizer}, "{\"txt\":\"a\"}\n"), "line 1");
+  expect_refused(run_binary({"tokenize", "--model", kTokenizer}, "{\"text\":5}\n"), "text");
+  expect_refused(run_binary({"tokenize", "--model", kTokenizer, "--decode"}, "{\"ids\":[99999999]}\n"),
+                 "ids");
+  expect_refused(run_binary({"tokenize", "--model", kTokenizer, "--decode"}, "{\"ids\":[-1]}\n"), "ids");
+  expect_refused(run_binary({"tokenize", "--model", kTied}, "{\"text\":\"a\"}\n"), "tokenizer.json");
+}
+
+TEST(Task6_4_Help, EveryCommandExplainsItself) {
+  for (const char* command : {"generate", "chat", "score", "tokenize", "info", "bench", "demo"}) {
+    const BinaryResult result = run_binary({command, "--help"});
+    EXPECT_EQ(result.exit_code, 0);
+    EXPECT_GT(result.out.size(), 100u) << command;
+    EXPECT_EQ(result.err, "");
+  }
+  EXPECT_NE(run_binary({"--help"}).out.find("tokenize"), std::string::npos);
+  EXPECT_NE(run_binary({"bench", "throughput", "--help"}).out.find("--num-requests"), std::string::npos);
+}
+
+TEST(Task6_4_Info, SaysWhatTheModelIsAndWhatFits) {
+  const BinaryResult result = run_binary({"info", "--model", kTied, "--kv-memory", "4MiB"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  for (const char* word : {"Qwen3ForCausalLM", "parameters", "KV cache per token", "together", "matmul"})
+    EXPECT_NE(result.out.find(word), std::string::npos) << word;
+}
+
+TEST(Task6_4_Bench, PrintsATableAndWritesItsJson) {
+  testing::TemporaryFolder folder;
+  const std::string json = (folder / "result.json").string();
+  const BinaryResult throughput = run_binary(with_small_cache(
+      {"bench", "throughput", "--model", kTied, "--num-requests", "4", "--min-prompt-len", "3",
+       "--max-prompt-len", "9", "--min-output-len", "2", "--max-output-len", "5", "--json", json}));
+  ASSERT_EQ(throughput.exit_code, 0) << throughput.err;
+  const Json report = Json::parse(testing::read_file(json));
+  EXPECT_EQ(report["results"][0]["requests"], 4);
+  EXPECT_GE(report["results"][0]["output_tokens"], 8);
+  EXPECT_NE(report["command"].get<std::string>().find("--num-requests 4"), std::string::npos);
+  EXPECT_TRUE(report.contains("cpu"));
+
+  const BinaryResult latency = run_binary(with_small_cache(
+      {"bench", "latency", "--model", kTied, "--prompt-len", "8", "--output-len", "4", "--repeat", "2"}));
+  EXPECT_EQ(latency.exit_code, 0) << latency.err;
+  EXPECT_NE(latency.out.find("run 2"), std::string::npos);
+
+  const BinaryResult progression = run_binary(with_small_cache(
+      {"bench", "progression", "--model", kTied, "--num-requests", "6", "--shared-prefix-len", "32",
+       "--max-prompt-len", "20", "--max-output-len", "12", "--json", json}));
+  ASSERT_EQ(progression.exit_code, 0) << progression.err;
+  const Json rungs = Json::parse(testing::read_file(json))["results"];
+  ASSERT_EQ(rungs.size(), 6u);
+  const auto value = [&](size_t rung, const char* name) { return rungs[rung][name].get<double>(); };
+  EXPECT_GT(value(0, "computed_tokens"), 3 * value(1, "computed_tokens"))
+      << "every token really computed again";
+  EXPECT_LT(value(2, "kv_live_share"), value(3, "kv_live_share"))
+      << "static batching reserves for the longest answer";
+  EXPECT_LT(value(3, "steps"), value(1, "steps"));
+  EXPECT_EQ(value(4, "cached_tokens"), 0);
+  EXPECT_GT(value(5, "cached_tokens"), 0);
+
+  expect_refused(
+      run_binary(with_small_cache({"bench", "latency", "--model", kTied, "--json", "/nowhere/x.json"})),
+      "--json");
+}
+
+}  // namespace
+}  // namespace ladder
