@@ -52,7 +52,8 @@ __global__ void __launch_bounds__(kThreads) attention_naive(Attention<T> a) {
     sum = sum * correction + weight;
 #pragma unroll
     for (int i = 0; i < kPerLane; ++i)
-      if (lane + i * kWarp < a.v_dim) out[i] = fmaf(weight, to_float(v[lane + i * kWarp]), out[i] * correction);
+      if (lane + i * kWarp < a.v_dim)
+        out[i] = fmaf(weight, to_float(v[lane + i * kWarp]), out[i] * correction);
     largest = new_largest;
   }
 

@@ -24,10 +24,10 @@ namespace {
 // split
 // The rung below leaves the chip idle where there are few sequences, and waits for the longest where their
 // lengths differ. Here the tiles of 64 keys of all sequences and heads stand in one line, which is cut into
-// equal parts, one per block; a block may end one head and begin the next. Parts of a head that several blocks
-// share go to scratch, and a second kernel merges them. The cuts are computed from seq_lens on the device, and
-// the number of blocks is fixed, so a captured graph stays right when lengths change. Where a head is cut
-// depends on the batch: not batch invariant.
+// equal parts, one per block; a block may end one head and begin the next. Parts of a head that several
+// blocks share go to scratch, and a second kernel merges them. The cuts are computed from seq_lens on the
+// device, and the number of blocks is fixed, so a captured graph stays right when lengths change. Where a
+// head is cut depends on the batch: not batch invariant.
 constexpr int kThreads = 128, kWarps = kThreads / kWarp, kTile = 64, kHeads = 8;
 
 // A stretch of tiles of one head of one sequence, over all warps.
@@ -166,7 +166,9 @@ __device__ void attend_piece(const Attention<T>& a, const Piece& piece, PartialR
 #pragma unroll
     for (int e = 0; e < 4; ++e) {
       const int c = dim == 64 ? 0 : tile / 8 * 2, low = dim == 64 ? tile : tile % 8;
-      const int element = e < 2 ? c * 64 + g * 8 + low : dim == 64 ? g * 8 + low + 4 : c * 64 + 64 + g * 8 + low;
+      const int element = e < 2       ? c * 64 + g * 8 + low
+                          : dim == 64 ? g * 8 + low + 4
+                                      : c * 64 + 64 + g * 8 + low;
       of_warps[warp].out[2 * t + e % 2][element] = out[tile][e];
     }
   __syncthreads();

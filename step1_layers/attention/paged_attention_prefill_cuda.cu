@@ -51,7 +51,8 @@ __global__ void __launch_bounds__(kThreads, 2)
 #pragma unroll
   for (int step = 0; step < kRows * kChunks / kThreads; ++step) {
     const int index = step * kThreads + threadIdx.x, row = index / kChunks, chunk = index % kChunks;
-    copy_async(q_tile + place<kRows>(row, chunk), row < rows ? q + row * a.q_token + chunk * 8 : q, row < rows);
+    copy_async(q_tile + place<kRows>(row, chunk), row < rows ? q + row * a.q_token + chunk * 8 : q,
+               row < rows);
   }
   auto fetch = [&](int tile) {
     if (tile < tiles) {
@@ -64,8 +65,10 @@ __global__ void __launch_bounds__(kThreads, 2)
         const bool valid = key < keys;
         const int64_t block = valid ? table[key / a.block_size] : 0;
         const int slot = valid ? key % a.block_size : 0;
-        copy_async(k_to + place<kKeys>(row, chunk), k + block * a.k_block + slot * a.k_slot + chunk * 8, valid);
-        copy_async(v_to + place<kKeys>(row, chunk), v + block * a.v_block + slot * a.v_slot + chunk * 8, valid);
+        copy_async(k_to + place<kKeys>(row, chunk), k + block * a.k_block + slot * a.k_slot + chunk * 8,
+                   valid);
+        copy_async(v_to + place<kKeys>(row, chunk), v + block * a.v_block + slot * a.v_slot + chunk * 8,
+                   valid);
       }
     }
     commit_copies();
@@ -89,8 +92,8 @@ __global__ void __launch_bounds__(kThreads, 2)
       uint32_t queries[kRowTiles][4];
 #pragma unroll
       for (int i = 0; i < kRowTiles; ++i)
-        load_matrices(queries[i], q_tile + place<kRows>((warp * kRowTiles + i) * 16 + lane % 16,
-                                                        step * 2 + lane / 16));
+        load_matrices(queries[i],
+                      q_tile + place<kRows>((warp * kRowTiles + i) * 16 + lane % 16, step * 2 + lane / 16));
 #pragma unroll
       for (int j = 0; j < kKeyTiles / 2; ++j) {
         uint32_t k[4];
@@ -148,8 +151,8 @@ __global__ void __launch_bounds__(kThreads, 2)
         load_matrices<true>(v, v_tile + place<kKeys>(step * 16 + lane % 16, d * 2 + lane / 16));
 #pragma unroll
         for (int i = 0; i < kRowTiles; ++i) {
-          const uint32_t p[4] = {weights[i][2 * step][0], weights[i][2 * step][1], weights[i][2 * step + 1][0],
-                                 weights[i][2 * step + 1][1]};
+          const uint32_t p[4] = {weights[i][2 * step][0], weights[i][2 * step][1],
+                                 weights[i][2 * step + 1][0], weights[i][2 * step + 1][1]};
           mma_16x8x16<T>(out[i][2 * d], p, {v[0], v[1]});
           mma_16x8x16<T>(out[i][2 * d + 1], p, {v[2], v[3]});
         }

@@ -101,16 +101,14 @@ template <class T, class Combine>
 __device__ T block_reduce(T x, T neutral, Combine&& combine) {
   __shared__ T partial[kWarp];
 #pragma unroll
-  for (int offset = kWarp / 2; offset > 0; offset /= 2)
-    x = combine(x, __shfl_xor_sync(kAllLanes, x, offset));
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) x = combine(x, __shfl_xor_sync(kAllLanes, x, offset));
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, warps = blockDim.x / kWarp;
   __syncthreads();  // readers of the call before are done
   if (lane == 0) partial[warp] = x;
   __syncthreads();
   x = lane < warps ? partial[lane] : neutral;
 #pragma unroll
-  for (int offset = kWarp / 2; offset > 0; offset /= 2)
-    x = combine(x, __shfl_xor_sync(kAllLanes, x, offset));
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) x = combine(x, __shfl_xor_sync(kAllLanes, x, offset));
   return x;
 }
 __device__ inline float block_sum(float x) {

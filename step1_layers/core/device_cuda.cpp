@@ -84,7 +84,10 @@ void copy(void* to, const void* from, int64_t bytes, void* stream) {
     LADDER_CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault,
                                       static_cast<cudaStream_t>(stream)));
   } else {
+    // From pageable memory cudaMemcpy returns before the bytes are there, and our streams do not wait for the
+    // default one.
     LADDER_CUDA_CHECK(cudaMemcpy(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault));
+    LADDER_CUDA_CHECK(cudaStreamSynchronize(nullptr));
   }
 }
 
@@ -94,6 +97,7 @@ void fill(void* memory, uint8_t value, int64_t bytes, void* stream) {
         cudaMemsetAsync(memory, value, static_cast<size_t>(bytes), static_cast<cudaStream_t>(stream)));
   } else {
     LADDER_CUDA_CHECK(cudaMemset(memory, value, static_cast<size_t>(bytes)));
+    LADDER_CUDA_CHECK(cudaStreamSynchronize(nullptr));
   }
 }
 

@@ -146,6 +146,14 @@ Tensor Tensor::wrap(void* data, const Shape& shape, DType dtype, Device device, 
   return result;
 }
 
+Tensor Tensor::rebased(void* data, Device device, std::shared_ptr<void> owner) const {
+  Tensor result = *this;
+  result.data_ = data;
+  result.device_ = device;
+  result.owner_ = std::move(owner);
+  return result;
+}
+
 Tensor Tensor::to(DType dtype) const {
   if (dtype == dtype_) return clone();
   Tensor result = empty(shape_, dtype);

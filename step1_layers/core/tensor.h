@@ -83,6 +83,8 @@ class Tensor {
                 int64_t length) const;          // elements [start, start + length) of one dimension
   Tensor select(int dim, int64_t index) const;  // one index; the dimension disappears
   Tensor view(const Shape& shape) const;        // the same elements under another shape
+  // The same window onto memory somebody else owns, its first element at `data`.
+  Tensor rebased(void* data, Device device, std::shared_ptr<void> owner = nullptr) const;
   Tensor rows(int64_t count) const { return narrow(0, 0, count); }
 
   Tensor to(DType dtype) const;  // a contiguous copy, converted through float; CPU, f32/bf16/f16

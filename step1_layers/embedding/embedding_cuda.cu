@@ -12,8 +12,9 @@ constexpr int kThreads = 128;
 // A thread copies `step` adjacent elements of one token's row. In steps of a pack every access is 16 bytes
 // and the division that finds the token is paid once for all of them.
 template <int step, class T>
-__global__ void embedding_kernel(const int32_t* ids, const T* weight, int64_t weight_stride, int64_t row_begin,
-                                 int64_t rows, T* out, int64_t out_stride, int64_t tokens, int64_t width) {
+__global__ void embedding_kernel(const int32_t* ids, const T* weight, int64_t weight_stride,
+                                 int64_t row_begin, int64_t rows, T* out, int64_t out_stride, int64_t tokens,
+                                 int64_t width) {
   const int64_t steps = width / step;
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x, token = i / steps;
   if (token >= tokens) return;

@@ -57,10 +57,7 @@ std::span<const Variant<MatmulArgs>> matmul_variants() {
      .run = matmul_onednn},
 #endif
 #ifdef LADDER_CUDA
-    {.name = "naive",
-     .device = DeviceType::cuda,
-     .idea = "an output per thread",
-     .run = matmul_cuda_naive},
+    {.name = "naive", .device = DeviceType::cuda, .idea = "an output per thread", .run = matmul_cuda_naive},
     {.name = "tiled",
      .device = DeviceType::cuda,
      .idea = "64 x 64 outputs per block: what comes to shared memory is used 64 times",
@@ -93,7 +90,8 @@ std::span<const Variant<MatmulArgs>> matmul_variants() {
      .run = matmul_rows_vectorized},
     {.name = "rows_tensor_core",
      .device = DeviceType::cuda,
-     .idea = "few rows: the weight straight from memory into mma fragments, sixteen rows for the price of one",
+     .idea =
+         "few rows: the weight straight from memory into mma fragments, sixteen rows for the price of one",
      .min_arch = 80,
      .batch_invariant = false,
      .supports = matmul_takes_rows_tensor_core,

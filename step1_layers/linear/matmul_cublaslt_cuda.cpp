@@ -102,9 +102,9 @@ Plan& plan_for(const OpContext& ctx, const MatmulArgs& args) {
   std::shared_ptr<void>& kept = ctx.cuda->matmul_plans();
   if (!kept) kept = std::make_shared<Plans>();
   const Tensor &x = args.x, &weight = args.weight, &out = args.out;
-  const Plans::Key key{x.dim(0),       weight.dim(0),        x.dim(1),     x.stride(0),
-                       weight.stride(0), out.stride(0),      x.dtype(),    out.dtype(),
-                       args.bias.defined(), alignment(weight), alignment(x), alignment(out)};
+  const Plans::Key key{x.dim(0),      weight.dim(0), x.dim(1),    x.stride(0),         weight.stride(0),
+                       out.stride(0), x.dtype(),     out.dtype(), args.bias.defined(), alignment(weight),
+                       alignment(x),  alignment(out)};
   std::unique_ptr<Plan>& plan = static_cast<Plans*>(kept.get())->plans[key];
   if (!plan) plan = std::make_unique<Plan>(ctx, args);
   return *plan;

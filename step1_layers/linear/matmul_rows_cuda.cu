@@ -94,8 +94,10 @@ __global__ void __launch_bounds__(kThreads) rows_vectorized(Product<T, Out> p) {
 //
 // split_k
 // The same; several blocks share sixteen rows of a weight that has too few of them to fill the chip. Each
-// writes its part; the one that finishes last adds the parts in order, so the result is the same in every run.
-constexpr int kWeightRows = 16, kChunk = 32, kChunks = 4, kStep = kChunk * kChunks;  // of k, per warp and turn
+// writes its part; the one that finishes last adds the parts in order, so the result is the same in every
+// run.
+constexpr int kWeightRows = 16, kChunk = 32, kChunks = 4,
+              kStep = kChunk * kChunks;          // of k, per warp and turn
 template <int column_tiles, class T, class Out>  // of eight rows of x
 __global__ void __launch_bounds__(kThreads)
     rows_tensor_core(Product<T, Out> p, int splits, int64_t k_per_split, float* partial, int* counters) {
@@ -133,8 +135,10 @@ __global__ void __launch_bounds__(kThreads)
     for (int c = 0; c < kChunks; ++c)
 #pragma unroll
       for (int tile = 0; tile < column_tiles; ++tile) {
-        mma_16x8x16<T>(sums[tile], {w[0][c].x, w[1][c].x, w[0][c].y, w[1][c].y}, {x[tile][c].x, x[tile][c].y});
-        mma_16x8x16<T>(sums[tile], {w[0][c].z, w[1][c].z, w[0][c].w, w[1][c].w}, {x[tile][c].z, x[tile][c].w});
+        mma_16x8x16<T>(sums[tile], {w[0][c].x, w[1][c].x, w[0][c].y, w[1][c].y},
+                       {x[tile][c].x, x[tile][c].y});
+        mma_16x8x16<T>(sums[tile], {w[0][c].z, w[1][c].z, w[0][c].w, w[1][c].w},
+                       {x[tile][c].z, x[tile][c].w});
       }
   }
 

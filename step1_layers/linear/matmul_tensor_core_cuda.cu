@@ -73,8 +73,8 @@ __global__ void __launch_bounds__(kThreads, 2) product_tensor_core(Product<T, Ou
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         uint32_t both[4];  // two tiles of 8 columns, each at k and k + 8
-        load_matrices(both, ws + swizzled(warp_column + j * 16 + lane / 16 * 8 + lane % 8,
-                                          step * 2 + lane / 8 % 2));
+        load_matrices(
+            both, ws + swizzled(warp_column + j * 16 + lane / 16 * 8 + lane % 8, step * 2 + lane / 8 % 2));
         b[2 * j][0] = both[0];
         b[2 * j][1] = both[1];
         b[2 * j + 1][0] = both[2];

@@ -79,7 +79,10 @@ constexpr Variant<FusedAddRmsNormArgs> kFusedAddRmsNorm[] = {
     LADDER_SIMD_RUNGS(fused_add_rms_norm_fast, NormKernels,
                       "addition and norm while the row is in L1, rows split among threads"),
 #ifdef LADDER_CUDA
-    {.name = "naive", .device = DeviceType::cuda, .idea = "a row per thread", .run = fused_add_rms_norm_cuda_naive},
+    {.name = "naive",
+     .device = DeviceType::cuda,
+     .idea = "a row per thread",
+     .run = fused_add_rms_norm_cuda_naive},
     {.name = "block",
      .device = DeviceType::cuda,
      .idea = "a row per block: neighbouring threads read neighbouring elements",

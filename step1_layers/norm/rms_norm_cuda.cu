@@ -19,9 +19,7 @@ struct NormRows {
   float eps;
 
   __device__ const T* x_row(int64_t row) const { return x + row / inner * x_outer + row % inner * x_inner; }
-  __device__ T* out_row(int64_t row) const {
-    return out + row / inner * out_outer + row % inner * out_inner;
-  }
+  __device__ T* out_row(int64_t row) const { return out + row / inner * out_outer + row % inner * out_inner; }
 };
 
 template <class T>

@@ -109,7 +109,7 @@ void rotary_embedding_cuda_packed(const OpContext& ctx, const RotaryEmbeddingArg
     using T = decltype(tag);
     const auto total = static_cast<uint32_t>(pairs(args) / Pack<T>::kSize);
     rotate_packed<<<ceil_div<uint32_t>(total, kThreads), kThreads, 0, stream_of(ctx)>>>(rotation<T>(args),
-                                                                                       total);
+                                                                                        total);
   });
   LADDER_CUDA_CHECK(cudaGetLastError());
 }

@@ -42,8 +42,14 @@ constexpr Variant<ArgmaxArgs> kVariants[] = {
     LADDER_SIMD_RUNGS(argmax_fast, SamplingKernels,
                       "the largest value of every 1024 first, then its index in the winning chunk"),
 #ifdef LADDER_CUDA
-    {.name = "block", .device = DeviceType::cuda, .idea = "a row per block, sixteen bytes per access", .run = argmax_cuda_block},
-    {.name = "split", .device = DeviceType::cuda, .idea = "several blocks per row, so that few rows use the whole chip", .run = argmax_cuda_split},
+    {.name = "block",
+     .device = DeviceType::cuda,
+     .idea = "a row per block, sixteen bytes per access",
+     .run = argmax_cuda_block},
+    {.name = "split",
+     .device = DeviceType::cuda,
+     .idea = "several blocks per row, so that few rows use the whole chip",
+     .run = argmax_cuda_split},
 #endif
 };
 

@@ -140,14 +140,20 @@ constexpr Variant<LogitsFilterArgs> kTemperature[] = {
     LADDER_SIMD_RUNGS(apply_temperature_fast, SamplingKernels,
                       "eight floats at a time, rows split among threads"),
 #ifdef LADDER_CUDA
-    {.name = "elementwise", .device = DeviceType::cuda, .idea = "four logits per thread", .run = apply_temperature_cuda},
+    {.name = "elementwise",
+     .device = DeviceType::cuda,
+     .idea = "four logits per thread",
+     .run = apply_temperature_cuda},
 #endif
 };
 constexpr Variant<LogitsFilterArgs> kMinP[] = {
     {.name = "loop", .idea = "value by value", .run = mask_min_p_loop},
     LADDER_SIMD_RUNGS(mask_min_p_fast, SamplingKernels, "eight floats at a time, rows split among threads"),
 #ifdef LADDER_CUDA
-    {.name = "block", .device = DeviceType::cuda, .idea = "a row per block: the largest, then the mask", .run = mask_min_p_cuda},
+    {.name = "block",
+     .device = DeviceType::cuda,
+     .idea = "a row per block: the largest, then the mask",
+     .run = mask_min_p_cuda},
 #endif
 };
 constexpr Variant<LogitsFilterArgs> kTopK[] = {
@@ -155,7 +161,10 @@ constexpr Variant<LogitsFilterArgs> kTopK[] = {
     LADDER_SIMD_RUNGS(mask_top_k_fast, SamplingKernels,
                       "a heap of the k best, passing over chunks that hold nothing better"),
 #ifdef LADDER_CUDA
-    {.name = "radix", .device = DeviceType::cuda, .idea = "a row per block: a radix search for the k-th largest, then the mask", .run = mask_top_k_cuda_radix},
+    {.name = "radix",
+     .device = DeviceType::cuda,
+     .idea = "a row per block: a radix search for the k-th largest, then the mask",
+     .run = mask_top_k_cuda_radix},
 #endif
 };
 constexpr Variant<LogitsFilterArgs> kTopP[] = {
@@ -163,7 +172,10 @@ constexpr Variant<LogitsFilterArgs> kTopP[] = {
     LADDER_SIMD_RUNGS(mask_top_p_fast, SamplingKernels,
                       "a histogram of the mass; sorts only the bin in which it reaches top_p"),
 #ifdef LADDER_CUDA
-    {.name = "radix", .device = DeviceType::cuda, .idea = "a row per block: a radix search over the mass, in integers", .run = mask_top_p_cuda_radix},
+    {.name = "radix",
+     .device = DeviceType::cuda,
+     .idea = "a row per block: a radix search over the mass, in integers",
+     .run = mask_top_p_cuda_radix},
 #endif
 };
 

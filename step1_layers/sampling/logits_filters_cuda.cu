@@ -51,8 +51,8 @@ struct Crossing {
   uint64_t above;  // the weight of the bins above it
 };
 
-// Going down from the last bin: where the weight reaches `wanted` (at least 1, at most the total). Each thread
-// sums two bins, a scan over the block gives what lies above them.
+// Going down from the last bin: where the weight reaches `wanted` (at least 1); bin -1 where it never does.
+// Each thread sums two bins, a scan over the block gives what lies above them.
 __device__ Crossing find_crossing(const Histogram& histogram, uint64_t wanted) {
   __shared__ uint64_t warp_sums[kThreads / kWarp];
   __shared__ Crossing found;
@@ -66,6 +66,7 @@ __device__ Crossing find_crossing(const Histogram& histogram, uint64_t wanted) {
     if (lane >= offset) sum += other;
   }
   if (lane == kWarp - 1) warp_sums[warp] = sum;
+  if (threadIdx.x == 0) found = {-1, 0};
   __syncthreads();
   uint64_t above = sum - both;
   for (int i = 0; i < warp; ++i) above += warp_sums[i];
@@ -81,6 +82,7 @@ __device__ Crossing find_crossing(const Histogram& histogram, uint64_t wanted) {
 struct Threshold {
   uint32_t key;
   uint64_t above;
+  bool exists = true;  // false: all tokens together weigh less than `wanted`
 };
 template <class Weight>
 __device__ Threshold radix_search(const float* x, int64_t vocab, uint64_t wanted, Histogram& histogram,
@@ -100,6 +102,7 @@ __device__ Threshold radix_search(const float* x, int64_t vocab, uint64_t wanted
     }
     __syncthreads();
     const Crossing crossing = find_crossing(histogram, wanted - above);
+    if (crossing.bin < 0) return {0, 0, false};
     above += crossing.above;
     prefix |= static_cast<uint32_t>(crossing.bin) << shift;
     mask |= digits << shift;
@@ -108,16 +111,18 @@ __device__ Threshold radix_search(const float* x, int64_t vocab, uint64_t wanted
 }
 
 // radix
-// Any shape. A block owns a row, finds the k-th largest logit in three passes and masks in a fourth. A sort of
-// 151,936 keys would move each of them many times.
+// Any shape. A block owns a row, finds the k-th largest logit in three passes and masks in a fourth. A sort
+// of 151,936 keys would move each of them many times.
 __global__ void __launch_bounds__(kThreads)
     top_k_kernel(float* logits, int64_t stride, int64_t vocab, const int32_t* top_k) {
   __shared__ Histogram histogram;
   const int64_t k = top_k[blockIdx.x];
   if (k <= 0 || k >= vocab) return;
   float* x = logits + int64_t{blockIdx.x} * stride;
+  // Tokens that are cut already are not counted: all of them would meet in one bin.
   const Threshold threshold = radix_search(x, vocab, static_cast<uint64_t>(k), histogram,
-                                           [](float) { return uint64_t{1}; });
+                                           [](float logit) { return uint64_t{logit > -INFINITY}; });
+  if (!threshold.exists) return;  // fewer than k are left
   for (int64_t i = threadIdx.x; i < vocab; i += kThreads)
     if (key_of(x[i]) < threshold.key) x[i] = -INFINITY;
 }

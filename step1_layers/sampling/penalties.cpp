@@ -40,7 +40,10 @@ constexpr Variant<ApplyPenaltiesArgs> kVariants[] = {
     {.name = "loop", .idea = "row after row, used token after used token", .run = apply_penalties_loop},
     {.name = "threads", .idea = "rows split among threads", .run = apply_penalties_threads},
 #ifdef LADDER_CUDA
-    {.name = "row_per_block", .device = DeviceType::cuda, .idea = "a thread per used token", .run = apply_penalties_cuda},
+    {.name = "row_per_block",
+     .device = DeviceType::cuda,
+     .idea = "a thread per used token",
+     .run = apply_penalties_cuda},
 #endif
 };
 

@@ -58,8 +58,14 @@ constexpr Variant<SampleArgs> kVariants[] = {
     LADDER_SIMD_RUNGS(sample_fast, SamplingKernels,
                       "sixteen Philox blocks side by side, none for tokens that bounded noise cannot lift"),
 #ifdef LADDER_CUDA
-    {.name = "block", .device = DeviceType::cuda, .idea = "a row per block; noise only for tokens that it could lift to the top", .run = sample_cuda_block},
-    {.name = "split", .device = DeviceType::cuda, .idea = "several blocks per row, so that few rows use the whole chip", .run = sample_cuda_split},
+    {.name = "block",
+     .device = DeviceType::cuda,
+     .idea = "a row per block; noise only for tokens that it could lift to the top",
+     .run = sample_cuda_block},
+    {.name = "split",
+     .device = DeviceType::cuda,
+     .idea = "several blocks per row, so that few rows use the whole chip",
+     .run = sample_cuda_split},
 #endif
 };
 

@@ -51,8 +51,7 @@ struct Gumbel {
     }
 #pragma unroll
     for (int i = 0; i < kGroup; ++i) {
-      const float u =
-          fminf(__fmul_rn(__fadd_rn(__uint2float_rn(c[i]), 0.5f), 0x1p-32f), 1.0f - 0x1p-24f);
+      const float u = fminf(__fmul_rn(__fadd_rn(__uint2float_rn(c[i]), 0.5f), 0x1p-32f), 1.0f - 0x1p-24f);
       x[i] -= logf(-log1pf(-u));
     }
   }
@@ -86,8 +85,8 @@ __device__ int32_t id_of(Best best) {
 }
 
 // block
-// Any shape. A block reads a row, four tokens per thread and step, and reduces by shuffles. With few rows most
-// of the chip idles.
+// Any shape. A block reads a row, four tokens per thread and step, and reduces by shuffles. With few rows
+// most of the chip idles.
 template <class Score>
 __global__ void __launch_bounds__(kThreads)
     best_block(const float* logits, int64_t stride, int64_t vocab, Score score, int32_t* ids) {

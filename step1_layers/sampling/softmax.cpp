@@ -75,8 +75,14 @@ constexpr Variant<SoftmaxArgs> kSoftmax[] = {
         softmax_fast, SamplingKernels,
         "a polynomial e^x on eight floats at a time, each computed once; rows split among threads"),
 #ifdef LADDER_CUDA
-    {.name = "block", .device = DeviceType::cuda, .idea = "a row per block: largest, sum and quotient in three passes", .run = softmax_cuda_block},
-    {.name = "online", .device = DeviceType::cuda, .idea = "largest and sum in one pass, eight loads in flight", .run = softmax_cuda_online},
+    {.name = "block",
+     .device = DeviceType::cuda,
+     .idea = "a row per block: largest, sum and quotient in three passes",
+     .run = softmax_cuda_block},
+    {.name = "online",
+     .device = DeviceType::cuda,
+     .idea = "largest and sum in one pass, eight loads in flight",
+     .run = softmax_cuda_online},
 #endif
 };
 constexpr Variant<SoftmaxArgs> kLogSoftmax[] = {
@@ -86,8 +92,14 @@ constexpr Variant<SoftmaxArgs> kLogSoftmax[] = {
     LADDER_SIMD_RUNGS(log_softmax_fast, SamplingKernels,
                       "a polynomial e^x on eight floats at a time; rows split among threads"),
 #ifdef LADDER_CUDA
-    {.name = "block", .device = DeviceType::cuda, .idea = "a row per block: largest, sum and quotient in three passes", .run = log_softmax_cuda_block},
-    {.name = "online", .device = DeviceType::cuda, .idea = "largest and sum in one pass, eight loads in flight", .run = log_softmax_cuda_online},
+    {.name = "block",
+     .device = DeviceType::cuda,
+     .idea = "a row per block: largest, sum and quotient in three passes",
+     .run = log_softmax_cuda_block},
+    {.name = "online",
+     .device = DeviceType::cuda,
+     .idea = "largest and sum in one pass, eight loads in flight",
+     .run = log_softmax_cuda_online},
 #endif
 };
 

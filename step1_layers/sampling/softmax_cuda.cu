@@ -84,8 +84,8 @@ __global__ void __launch_bounds__(kThreads)
     if (i < vocab)
       for (int64_t id = threadIdx.x; id < vocab; id += kThreads) {
         const Best candidate{x[id], static_cast<int32_t>(id)};
-        const bool is_after = candidate.value < last.value ||
-                              (candidate.value == last.value && candidate.id > last.id);
+        const bool is_after =
+            candidate.value < last.value || (candidate.value == last.value && candidate.id > last.id);
         if (is_after) best = better(best, candidate);
       }
     best = block_best(best);
@@ -109,8 +109,7 @@ __global__ void penalties_kernel(float* logits, int64_t stride, const int32_t* r
     float logit = x[token_ids[entry]];
     logit = logit > 0 ? __fdiv_rn(logit, repetition[row]) : __fmul_rn(logit, repetition[row]);
     const int32_t count = output_counts[entry];
-    if (count > 0)
-      logit -= __fadd_rn(__fmul_rn(frequency[row], static_cast<float>(count)), presence[row]);
+    if (count > 0) logit -= __fadd_rn(__fmul_rn(frequency[row], static_cast<float>(count)), presence[row]);
     x[token_ids[entry]] = logit;
   }
 }

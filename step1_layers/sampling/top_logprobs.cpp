@@ -109,7 +109,10 @@ constexpr Variant<TopLogprobsArgs> kVariants[] = {
         top_logprobs_fast, SamplingKernels,
         "skips every 512 logits whose largest does not reach the list; rows split among threads"),
 #ifdef LADDER_CUDA
-    {.name = "rounds", .device = DeviceType::cuda, .idea = "a row per block, one pass for the sum and one for each of the k best", .run = top_logprobs_cuda},
+    {.name = "rounds",
+     .device = DeviceType::cuda,
+     .idea = "a row per block, one pass for the sum and one for each of the k best",
+     .run = top_logprobs_cuda},
 #endif
 };
 
