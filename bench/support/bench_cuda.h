@@ -70,6 +70,7 @@ void register_cuda_ladder(const std::string& op, std::span<const Variant<Args>> 
             set_cuda_counters(state, problem.bytes, problem.flops);
           })
           ->UseManualTime()
+          ->Iterations(15)  // replays
           ->Unit(benchmark::kMicrosecond);
     }
   }

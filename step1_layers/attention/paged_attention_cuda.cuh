@@ -1,6 +1,8 @@
 #pragma once
 // What the attention kernels share: the call as pointers and strides. Scores are kept in units of log 2, so
 // that the softmax is made of exp2, one instruction.
+#include <bit>
+
 #include "step1_layers/attention/paged_attention_cuda.h"
 #include "step1_layers/core/cuda_kernel.cuh"
 
@@ -18,7 +20,8 @@ struct Attention {
   int64_t k_block, k_slot, k_head, v_block, v_slot, v_head;
   int64_t num_seqs, num_tokens, max_query_len;
   int heads, kv_heads, group, block_size, k_dim, v_dim;
-  float scale;  // times log2 e
+  int block_shift;  // log2 of the block size, or -1: a division less where it is a power of two
+  float scale;      // times log2 e
 
   __device__ int query_len(int64_t seq) const { return query_start_loc[seq + 1] - query_start_loc[seq]; }
   __device__ void store_lse(int64_t row, int head, float largest, float sum) const {
@@ -30,6 +33,7 @@ template <class T>
 Attention<T> attention_call(const PagedAttentionArgs& args) {
   const Tensor &q = args.q, &k = args.cache.k, &v = args.cache.v, &out = args.out, &lse = args.lse;
   const AttentionMetadata& metadata = args.metadata;
+  const auto block_size = static_cast<uint64_t>(args.cache.block_size());
   return {.q = cuda_data<T>(q),
           .k = cuda_data<T>(k),
           .v = cuda_data<T>(v),
@@ -60,6 +64,7 @@ Attention<T> attention_call(const PagedAttentionArgs& args) {
           .block_size = static_cast<int>(args.cache.block_size()),
           .k_dim = static_cast<int>(q.dim(2)),
           .v_dim = static_cast<int>(v.dim(3)),
+          .block_shift = std::has_single_bit(block_size) ? std::countr_zero(block_size) : -1,
           .scale = static_cast<float>(args.scale) * kLog2E};
 }
 

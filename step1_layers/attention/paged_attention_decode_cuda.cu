@@ -102,15 +102,14 @@ __device__ void attend_piece(const Attention<T>& a, const Piece& piece, PartialR
     for (int half = 0; half < 2; ++half)
 #pragma unroll
       for (int c = 0; c < kQChunks; ++c)
-        k[half][c] = half * 8 + g < valid
-                         ? load_streaming(k_tile + (half * 8 + g) * a.k_slot + c * 32 + t * 8)
-                         : kZero;
+        k[half][c] =
+            load_streaming(k_tile + (half * 8 + g) * a.k_slot + c * 32 + t * 8, half * 8 + g < valid);
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int row = i / 2 * 8 + 2 * t + i % 2;
 #pragma unroll
       for (int c = 0; c < kVChunks; ++c)
-        v[i][c] = row < valid ? load_streaming(v_tile + row * a.v_slot + c * 64 + g * 8) : kZero;
+        v[i][c] = load_streaming(v_tile + row * a.v_slot + c * 64 + g * 8, row < valid);
     }
 
     float s[4] = {};
@@ -181,7 +180,9 @@ __device__ void merge_results(const PartialResult<dim>* parts, int count, int he
   for (int index = threadIdx.x; index < heads * dim; index += kThreads) {
     const int head = index / dim, element = index % dim;
     float largest = -INFINITY, sum = 0, value = 0;
+#pragma unroll 8
     for (int i = 0; i < count; ++i) largest = fmaxf(largest, parts[i].largest[head]);
+#pragma unroll 8
     for (int i = 0; i < count; ++i) {
       const float factor = exp2f(parts[i].largest[head] - largest);  // 0 for a part without keys
       sum += parts[i].sum[head] * factor;

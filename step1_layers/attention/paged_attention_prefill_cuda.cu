@@ -16,13 +16,20 @@ namespace {
 // the A operand of the second product. Keys and values come through the block table by asynchronous copies,
 // the next tile under way while this one is computed. Tiles start at multiples of 64 and go upwards, and a
 // masked tile changes nothing, so a row's result depends on its position alone: batch invariant.
-constexpr int kThreads = 128, kWarps = kThreads / kWarp, kRows = 128, kKeys = 64;
+constexpr int kWarps = 4, kThreads = kWarps * kWarp, kRows = 128, kKeys = 64;
 constexpr int kRowTiles = kRows / kWarps / 16, kKeyTiles = kKeys / 8;
 
 // A row of `dim` elements is cut into parts of 64 elements, 128 bytes, each a swizzled tile of its own.
 template <int rows>
 __device__ uint32_t place(int row, int chunk) {
   return static_cast<uint32_t>(chunk / 8 * rows * 128) + swizzled(row, chunk % 8);
+}
+
+// One instruction; results below the smallest normal number become 0.
+__device__ float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
 }
 
 template <int dim, class T>
@@ -63,8 +70,9 @@ __global__ void __launch_bounds__(kThreads, 2)
         const int index = step * kThreads + threadIdx.x, row = index / kChunks, chunk = index % kChunks;
         const int key = tile * kKeys + row;
         const bool valid = key < keys;
-        const int64_t block = valid ? table[key / a.block_size] : 0;
-        const int slot = valid ? key % a.block_size : 0;
+        const int page = a.block_shift >= 0 ? key >> a.block_shift : key / a.block_size;
+        const int64_t block = valid ? table[page] : 0;
+        const int slot = valid ? key - page * a.block_size : 0;
         copy_async(k_to + place<kKeys>(row, chunk), k + block * a.k_block + slot * a.k_slot + chunk * 8,
                    valid);
         copy_async(v_to + place<kKeys>(row, chunk), v + block * a.v_block + slot * a.v_slot + chunk * 8,
@@ -106,42 +114,49 @@ __global__ void __launch_bounds__(kThreads, 2)
       }
     }
 
-    const bool masks = (tile + 1) * kKeys > first_position + 1;  // not every row sees every key of the tile
-    uint32_t weights[kRowTiles][kKeyTiles][2];                   // rows g and g + 8, two keys each
+    if ((tile + 1) * kKeys > first_position + 1) {  // not every row sees every key of the tile
 #pragma unroll
-    for (int i = 0; i < kRowTiles; ++i)
-#pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int position = first_position + (warp * kRowTiles + i) * 16 + half * 8 + g;
-        float tile_largest = -INFINITY;
+      for (int i = 0; i < kRowTiles; ++i)
 #pragma unroll
         for (int j = 0; j < kKeyTiles; ++j)
 #pragma unroll
-          for (int e = 0; e < 2; ++e) {
-            float& score = scores[i][j][2 * half + e];
-            if (masks && tile * kKeys + j * 8 + 2 * t + e > position) score = -INFINITY;
-            tile_largest = fmaxf(tile_largest, score);
+          for (int e = 0; e < 4; ++e) {
+            const int position = first_position + (warp * kRowTiles + i) * 16 + e / 2 * 8 + g;
+            if (tile * kKeys + j * 8 + 2 * t + e % 2 > position) scores[i][j][e] = -INFINITY;
           }
-        tile_largest = warp_max<4>(tile_largest);
+    }
+    uint32_t weights[kRowTiles][kKeyTiles][2];  // rows g and g + 8, two keys each
+#pragma unroll
+    for (int i = 0; i < kRowTiles; ++i) {
+      float correction[2];
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        float tile_largest = -INFINITY;
+#pragma unroll
+        for (int j = 0; j < kKeyTiles; ++j)
+          tile_largest = fmaxf(tile_largest, fmaxf(scores[i][j][2 * half], scores[i][j][2 * half + 1]));
         // Every row sees key 0, so after the first tile its largest score is finite.
-        const float new_largest = fmaxf(largest[i][half], tile_largest * a.scale);
-        const float correction = exp2f(largest[i][half] - new_largest);
+        const float new_largest = fmaxf(largest[i][half], warp_max<4>(tile_largest) * a.scale);
+        correction[half] = exp2_fast(largest[i][half] - new_largest);
         largest[i][half] = new_largest;
         float tile_sum = 0;
 #pragma unroll
         for (int j = 0; j < kKeyTiles; ++j) {
-          const float p0 = exp2f(fmaf(scores[i][j][2 * half], a.scale, -new_largest));
-          const float p1 = exp2f(fmaf(scores[i][j][2 * half + 1], a.scale, -new_largest));
+          const float p0 = exp2_fast(fmaf(scores[i][j][2 * half], a.scale, -new_largest));
+          const float p1 = exp2_fast(fmaf(scores[i][j][2 * half + 1], a.scale, -new_largest));
           tile_sum += p0 + p1;
           weights[i][j][half] = pack_pair<T>(p0, p1);
         }
-        sum[i][half] = sum[i][half] * correction + tile_sum;
-#pragma unroll
-        for (int d = 0; d < kDimTiles; ++d) {
-          out[i][d][2 * half] *= correction;
-          out[i][d][2 * half + 1] *= correction;
-        }
+        sum[i][half] = sum[i][half] * correction[half] + tile_sum;
       }
+      // The largest score seldom changes after the first tiles, and a factor of one changes nothing.
+      if (__any_sync(kAllLanes, correction[0] != 1.0f || correction[1] != 1.0f)) {
+#pragma unroll
+        for (int d = 0; d < kDimTiles; ++d)
+#pragma unroll
+          for (int e = 0; e < 4; ++e) out[i][d][e] *= correction[e / 2];
+      }
+    }
 
 #pragma unroll
     for (int step = 0; step < kKeys / 16; ++step)

@@ -14,6 +14,7 @@ constexpr double kMiB = 1 << 20;
 void check_cuda(cudaError_t status, const char* call, const char* file, int line) {
   if (status == cudaSuccess) [[likely]]
     return;
+  cudaGetLastError();  // else the next launch would be blamed for it
   fail("{} failed at {}:{}: {} ({})", call, file, line, cudaGetErrorString(status), cudaGetErrorName(status));
 }
 

@@ -79,12 +79,21 @@ __device__ uint32_t pack_pair(float low, float high) {
   }
 }
 
-// Sixteen bytes of a stream that is read once: they do not displace what L1 holds.
-__device__ inline uint4 load_streaming(const void* from) {
+// Sixteen bytes of a stream that is read once: they do not displace what L1 holds. Zeros where not `valid`.
+__device__ inline uint4 load_streaming(const void* from, bool valid) {
   uint4 value;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
-               : "l"(from));
+  asm volatile(
+      "{\n"
+      ".reg .pred valid;\n"
+      "setp.ne.b32 valid, %5, 0;\n"
+      "mov.b32 %0, 0;\n"
+      "mov.b32 %1, 0;\n"
+      "mov.b32 %2, 0;\n"
+      "mov.b32 %3, 0;\n"
+      "@valid ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];\n"
+      "}"
+      : "=&r"(value.x), "=&r"(value.y), "=&r"(value.z), "=&r"(value.w)
+      : "l"(from), "r"(static_cast<int>(valid)));
   return value;
 }
 

@@ -46,9 +46,9 @@ __global__ void __launch_bounds__(kThreads) rows_warp(Product<T, Out> p) {
 }
 
 // vectorized
-// Up to 4 rows, everything in whole 16-byte packs. As the rung below, with 16-byte loads and four of them in
+// Up to 2 rows, everything in whole 16-byte packs. As the rung below, with 16-byte loads and four of them in
 // flight per lane before the first is used: 2 KB per warp. The weight passes L1 by, so that x stays there.
-// Beyond four rows the conversions and multiply-adds, not memory, set the time.
+// Beyond two rows the conversions and multiply-adds, not memory, set the time.
 constexpr int kInFlight = 4;
 template <int rows, class T, class Out>
 __global__ void __launch_bounds__(kThreads) rows_vectorized(Product<T, Out> p) {
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kThreads) rows_vectorized(Product<T, Out> p) {
     uint4 raw[kInFlight];
 #pragma unroll
     for (int s = 0; s < kInFlight; ++s)
-      raw[s] = first + s * kStep < p.k ? load_streaming(weight + first + s * kStep) : uint4{0, 0, 0, 0};
+      raw[s] = load_streaming(weight + first + s * kStep, first + s * kStep < p.k);
 #pragma unroll
     for (int s = 0; s < kInFlight; ++s) {
       if (first + s * kStep >= p.k) continue;
@@ -119,8 +119,8 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
       const int64_t a = turn + c * kChunk + t * 8;
-      w[0][c] = has_low && a < end ? load_streaming(low + a) : kZero;
-      w[1][c] = has_high && a < end ? load_streaming(high + a) : kZero;
+      w[0][c] = load_streaming(low + a, has_low && a < end);
+      w[1][c] = load_streaming(high + a, has_high && a < end);
     }
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
@@ -131,6 +131,7 @@ __global__ void __launch_bounds__(kThreads)
                          ? *reinterpret_cast<const uint4*>(p.x + (tile * 8 + g) * p.x_stride + a)
                          : kZero;
     }
+    __syncwarp();  // holds the compiler back from moving the loads to their first use, two at a time
 #pragma unroll
     for (int c = 0; c < kChunks; ++c)
 #pragma unroll
@@ -227,7 +228,7 @@ bool matmul_takes_rows_warp(const MatmulArgs& args) {
 
 void matmul_rows_vectorized(const OpContext& ctx, const MatmulArgs& args) {
   with_product(args, [&](const auto& p) {
-    with_rows<4>(p.m, [&](auto rows) {
+    with_rows<2>(p.m, [&](auto rows) {
       const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(p.n, kWarps));
       rows_vectorized<rows.value><<<blocks, kThreads, 0, stream_of(ctx)>>>(p);
     });
@@ -235,7 +236,7 @@ void matmul_rows_vectorized(const OpContext& ctx, const MatmulArgs& args) {
   LADDER_CUDA_CHECK(cudaGetLastError());
 }
 bool matmul_takes_rows_vectorized(const MatmulArgs& args) {
-  return args.x.dim(0) <= 4 && all_packed(args);
+  return args.x.dim(0) <= 2 && all_packed(args);
 }
 
 void matmul_rows_tensor_core(const OpContext& ctx, const MatmulArgs& args) {
@@ -249,8 +250,9 @@ void matmul_rows_split_k(const OpContext& ctx, const MatmulArgs& args) {
   run_tensor_core(ctx, args, wanted_splits(args, ctx.cuda->num_multiprocessors()));
 }
 bool matmul_takes_rows_split_k(const MatmulArgs& args) {
-  // More tiles than counters fill any chip without a split.
-  return matmul_takes_rows_tensor_core(args) &&
+  // A larger weight fills the chip without a split, and there the library is faster.
+  constexpr int64_t kMaxBytes = int64_t{32} << 20;
+  return matmul_takes_rows_tensor_core(args) && args.weight.nbytes() <= kMaxBytes &&
          ceil_div<int64_t>(args.weight.dim(0), kWeightRows) <= CudaContext::kNumCounters;
 }
 

@@ -21,9 +21,9 @@ __global__ void __launch_bounds__(kThreads)
     if (x[i] < threshold) x[i] = -INFINITY;
 }
 
-// An unsigned number that orders as the float does.
+// An unsigned number that orders as the float does; the sum makes 0 of -0.
 __device__ uint32_t key_of(float x) {
-  const uint32_t bits = __float_as_uint(x);
+  const uint32_t bits = __float_as_uint(x + 0.0f);
   return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 

@@ -71,8 +71,7 @@ Tensor Mirror::operator()(const Tensor& tensor) {
   std::shared_ptr<void> memory = device_allocate(ctx_.device, total);
   entry.memory = memory.get();
   device_copy(entry.memory, ctx_.device, entry.uploaded.data(), {}, total, ctx_.stream);
-  entry.device =
-      tensor.rebased(static_cast<char*>(memory.get()) + entry.offset, ctx_.device, std::move(memory));
+  entry.device = tensor.rebased(static_cast<char*>(entry.memory) + entry.offset, ctx_.device, memory);
   entries_.push_back(std::move(entry));
   return entries_.back().device;
 }
