@@ -14,7 +14,6 @@ namespace ladder {
 // >>> task 5.2: running sequences first, then waiting ones, within one token budget
 void Scheduler::schedule_continuous(SchedulerOutput& output) {
   int64_t budget = config_.max_num_batched_tokens;
-  const int64_t num_preemptions_before = totals_.num_preemptions;
   bool short_of_blocks = false;
 
   // reserve() may preempt from the end of running_: the size is read anew each time.
@@ -26,19 +25,15 @@ void Scheduler::schedule_continuous(SchedulerOutput& output) {
 
     const int64_t num_slots = sequence.num_computed_tokens + num_tokens;
     const int64_t num_known_blocks = std::ssize(sequence.block_table);
-    if (num_slots > num_known_blocks * config_.block_size) {
-      // Those behind a sequence that waits for blocks do not overtake it.
-      if (short_of_blocks || !reserve(sequence, num_slots)) {
-        short_of_blocks = true;
-        continue;
-      }
+    if (num_slots > num_known_blocks * config_.block_size && !reserve(sequence, num_slots)) {
+      short_of_blocks = true;
+      continue;
     }
     emit(sequence, num_tokens, num_known_blocks, output);
     budget -= num_tokens;
   }
 
-  // Whoever just made room, or waits for it, does not do so for a newcomer.
-  if (short_of_blocks || totals_.num_preemptions > num_preemptions_before) return;
+  if (short_of_blocks) return;  // a newcomer does not overtake who is waiting for blocks
   while (!waiting_.empty() && budget > 0 && std::ssize(running_) < config_.max_num_seqs) {
     const int64_t num_tokens = admit(**waiting_.begin(), budget, output);
     if (num_tokens == 0) break;
@@ -58,7 +53,7 @@ int64_t Scheduler::num_wanted_tokens(const Sequence& sequence) const {
 int64_t Scheduler::admit(Sequence& sequence, int64_t budget, SchedulerOutput& output) {
   // It was preempted while a token was being sampled, which comes with the step that is still in flight.
   if (sequence.num_placeholders > 0) return 0;
-  if (!find_shared_blocks(sequence, shared_blocks_)) return 0;
+  find_shared_blocks(sequence, shared_blocks_);
 
   const int64_t num_shared_tokens = std::ssize(shared_blocks_) * config_.block_size;
   int64_t num_tokens = sequence.num_tokens() - num_shared_tokens;
@@ -82,31 +77,29 @@ int64_t Scheduler::admit(Sequence& sequence, int64_t budget, SchedulerOutput& ou
 }
 
 // Full blocks that hold the sequence's first tokens already: a cached prefix, or the prompt of a sibling (a
-// completion of the same request) that is running. False: a sibling is computing the prompt right now, and
-// waiting for it is cheaper than computing it twice.
-bool Scheduler::find_shared_blocks(Sequence& sequence, BlockTable& shared) {
+// completion of the same request) that is running. A sibling may have been given its prompt in this very
+// step: it comes before in the batch. It is never in the middle of its prompt here, since it would then have
+// taken all that was left of the budget.
+void Scheduler::find_shared_blocks(Sequence& sequence, BlockTable& shared) {
   shared.clear();
   // The log probability of every prompt token needs every prompt token computed.
-  if (config_.recompute_everything || sequence.sampling.prompt_logprobs >= 0) return true;
+  if (config_.recompute_everything || sequence.sampling.prompt_logprobs >= 0) return;
   blocks_.find_prefix(sequence.prefix, sequence.token_ids, shared);
 
   // The block that the prompt fills only partly is computed by each sibling for itself, and so is the last
   // token: its logits are needed.
   const int64_t num_sharable_blocks =
       std::min(sequence.num_prompt_tokens, sequence.num_tokens() - 1) / config_.block_size;
-  if (sequence.sampling.n == 1 || std::ssize(shared) >= num_sharable_blocks) return true;
-  bool sibling_computes = false;
+  if (std::ssize(shared) >= num_sharable_blocks) return;
   for (int64_t i = 0; i < sequence.sampling.n; ++i) {
     const Sequence* sibling = find(sequence.first_sibling + i);
-    if (sibling == nullptr || sibling->status != SequenceStatus::running) continue;
-    if (sibling->num_computed_tokens >= num_sharable_blocks * config_.block_size) {
-      shared.assign(sibling->block_table.begin(), sibling->block_table.begin() + num_sharable_blocks);
-      sequence.prefix.forget_table();
-      return true;
-    }
-    sibling_computes = true;
+    if (sibling == nullptr || sibling->status != SequenceStatus::running ||
+        sibling->num_computed_tokens < num_sharable_blocks * config_.block_size)
+      continue;
+    shared.assign(sibling->block_table.begin(), sibling->block_table.begin() + num_sharable_blocks);
+    sequence.prefix.forget_table();
+    return;
   }
-  return !sibling_computes;
 }
 
 void Scheduler::start_running(Sequence& sequence) {

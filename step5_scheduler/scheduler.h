@@ -137,7 +137,7 @@ class Scheduler {
   void schedule_continuous(SchedulerOutput& output);
   int64_t num_wanted_tokens(const Sequence& sequence) const;
   int64_t admit(Sequence& sequence, int64_t budget, SchedulerOutput& output);
-  bool find_shared_blocks(Sequence& sequence, BlockTable& shared);
+  void find_shared_blocks(Sequence& sequence, BlockTable& shared);
   void emit(Sequence& sequence, int64_t num_tokens, int64_t num_known_blocks, SchedulerOutput& output);
   void start_running(Sequence& sequence);
   // 5.3

@@ -2,8 +2,9 @@
 """Compare Ladder's tokenizer with Hugging Face tokenizers: speed on the same texts, one thread each, and equal ids.
 
 The texts are what any machine has: the language reference that comes with Python and the licence texts (english), the
-sources of Python's library (code), sentences put together from common words (chinese), and two that no cache of words
-helps: words of random letters (random_words), and identifiers (random_identifiers).
+sources of Python's library (code), sentences put together from common words (chinese), identifiers (identifiers), and
+two that no cache of words helps: words of random letters (random_words) and random Chinese characters
+(random_chinese).
 
     pip install tokenizers==0.23.2
     python3 tools/tokenizer_compare.py --tokenizer ../shared/data/qwen3-tokenizer --build build/release
@@ -59,11 +60,17 @@ def random_words():
     return cut(" ".join("".join(rng.choices("abcdefghijklmnopqrstuvwxyz", k=rng.randint(3, 12))) for _ in range(200_000)))
 
 
-def random_identifiers():
+def identifiers():
     rng = random.Random(4)
     parts = "get set max min num token block cache slot batch size index count view head layer rank query state".split()
     return cut(" ".join("_".join(rng.choices(parts, k=rng.randint(1, 4))) + str(rng.randrange(1000)) + rng.choice("();,.[]")
                         for _ in range(100_000)))
+
+
+def random_chinese():
+    rng = random.Random(5)
+    return cut("".join(chr(rng.randrange(0x4E00, 0x5E00)) if rng.random() < 0.9 else ",。"[rng.randrange(2)]
+                       for _ in range(400_000)))
 
 
 def best_seconds(run, least=3.0):
@@ -79,7 +86,7 @@ def best_seconds(run, least=3.0):
 
 def speed(arguments, folder):
     oracle = tokenizers.Tokenizer.from_file(str(arguments.tokenizer / "tokenizer.json"))
-    corpora = {make.__name__: make() for make in (english, code, chinese, random_words, random_identifiers)}
+    corpora = {make.__name__: make() for make in (english, code, chinese, identifiers, random_words, random_chinese)}
     for name, texts in corpora.items():
         (folder / f"{name}.jsonl").write_text("".join(json.dumps(t) + "\n" for t in texts))
     command = [str(arguments.build / "bench/bench_step2"), "--benchmark_filter=tokenizer_encode",

@@ -40,6 +40,14 @@ Tensor slots(int64_t rows) {
   return result;
 }
 
+// The norm of the heads works in place, call after call: any other weight would drive them to denormal
+// numbers.
+Tensor ones(int64_t count, DType dtype) {
+  Tensor result = Tensor::empty({count}, DType::f32);
+  std::fill_n(result.data<float>(), count, 1.0f);
+  return result.to(dtype);
+}
+
 KvCacheView cache(int64_t rows, DType dtype) {
   const Shape shape{(rows + 15) / 16, 16, kKvHeads, kHeadDim};
   return {random_tensor(shape, dtype), random_tensor(shape, dtype)};
@@ -91,8 +99,8 @@ const bool kRegistered = [] {
         return QkNormRopeStoreArgs{qkv.narrow(1, 0, kHeads),
                                    qkv.narrow(1, kHeads, kKvHeads),
                                    qkv.narrow(1, kHeads + kKvHeads, kKvHeads),
-                                   random_tensor({kHeadDim}, dtype),
-                                   random_tensor({kHeadDim}, dtype),
+                                   ones(kHeadDim, dtype),
+                                   ones(kHeadDim, dtype),
                                    1e-6,
                                    positions(rows),
                                    table,

@@ -52,7 +52,10 @@ void decoder_decode(benchmark::State& state, DType dtype) {
     const auto start = std::chrono::steady_clock::now();
     session.step({{0, {static_cast<int32_t>(length)}}});
     seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-    if (++length == kMaxModelLen) state.SkipWithError("the cache is full: fewer iterations");
+    if (++length == kMaxModelLen) {
+      state.SkipWithError("the cache is full: ask for fewer iterations");
+      break;
+    }
   }
   const auto steps = static_cast<double>(state.iterations());
   set_counters(state, seconds, matrix_bytes(model) * steps,

@@ -1,9 +1,11 @@
 // What a KV block costs on the host: taking it and giving it back, naming it, finding it.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
 #include <chrono>
 #include <memory>
 #include <random>
+#include <vector>
 
 #include "step3_sequence/block/block_manager.h"
 #include "step3_sequence/prefix/hash_prefix_index.h"
@@ -18,6 +20,11 @@ BlockManager cached_manager() {
   return BlockManager(
       kNumBlocks, kBlockSize,
       std::make_unique<HashPrefixIndex>(kNumBlocks, kBlockSize, std::make_unique<Sha256BlockHasher>(1)));
+}
+
+// With --benchmark_repetitions: the best of them, on a machine that others use too.
+double minimum(const std::vector<double>& values) {
+  return *std::min_element(values.begin(), values.end());
 }
 
 std::vector<int32_t> random_tokens(int64_t count, uint64_t seed) {
@@ -41,7 +48,7 @@ void allocate_and_free(benchmark::State& state) {
       benchmark::Counter(64 * static_cast<double>(state.iterations()),
                          benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
 }
-BENCHMARK(allocate_and_free);
+BENCHMARK(allocate_and_free)->ComputeStatistics("min", minimum);
 
 // The cache is full of free blocks with content: each block taken evicts one, and is given a new name.
 // Manual time: the clock runs for taking and giving back alone, not for computing names.
@@ -79,7 +86,7 @@ void allocate_and_free_with_eviction(benchmark::State& state) {
       benchmark::Counter(64 * static_cast<double>(state.iterations()),
                          benchmark::Counter::kIsRate | benchmark::Counter::kInvert);
 }
-BENCHMARK(allocate_and_free_with_eviction)->UseManualTime();
+BENCHMARK(allocate_and_free_with_eviction)->UseManualTime()->ComputeStatistics("min", minimum);
 
 // The names of a prompt's blocks, chained; new tokens every time.
 void prefix_hashing(benchmark::State& state) {
@@ -98,7 +105,7 @@ void prefix_hashing(benchmark::State& state) {
   state.counters["tokens/s"] = benchmark::Counter(static_cast<double>(state.iterations() * 64 * block_size),
                                                   benchmark::Counter::kIsRate);
 }
-BENCHMARK(prefix_hashing)->Arg(16)->Arg(32)->Arg(64);
+BENCHMARK(prefix_hashing)->Arg(16)->Arg(32)->Arg(64)->ComputeStatistics("min", minimum);
 
 // Looking up a prompt of 4,096 tokens: all of it cached (names known, names to be computed), or none.
 void find_prefix(benchmark::State& state, bool cached, bool names_known) {
@@ -118,9 +125,9 @@ void find_prefix(benchmark::State& state, bool cached, bool names_known) {
   }
   state.counters["blocks_found"] = static_cast<double>(found.size());
 }
-BENCHMARK_CAPTURE(find_prefix, all_cached, true, true);
-BENCHMARK_CAPTURE(find_prefix, all_cached_and_hashed, true, false);
-BENCHMARK_CAPTURE(find_prefix, nothing_cached, false, false);
+BENCHMARK_CAPTURE(find_prefix, all_cached, true, true)->ComputeStatistics("min", minimum);
+BENCHMARK_CAPTURE(find_prefix, all_cached_and_hashed, true, false)->ComputeStatistics("min", minimum);
+BENCHMARK_CAPTURE(find_prefix, nothing_cached, false, false)->ComputeStatistics("min", minimum);
 
 }  // namespace
 }  // namespace ladder

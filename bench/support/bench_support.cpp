@@ -3,7 +3,9 @@
 #include <unistd.h>
 
 #include <chrono>
+#include <fstream>
 #include <map>
+#include <string>
 #include <utility>
 
 #include "step1_layers/core/parallel.h"
@@ -13,8 +15,21 @@ namespace ladder::bench {
 
 namespace {
 
+// The command line, as it can be typed again: without folders, and without where the results went.
+std::string command_line() {
+  std::ifstream file("/proc/self/cmdline");
+  std::string command;
+  for (std::string argument; std::getline(file, argument, '\0');) {
+    if (argument.starts_with("--benchmark_out")) continue;
+    if (command.empty()) argument = argument.substr(argument.rfind('/') + 1);
+    command += (command.empty() ? "" : " ") + argument;
+  }
+  return command;
+}
+
 // Recorded with every JSON file of results.
 const bool kContext = [] {
+  benchmark::AddCustomContext("command", command_line());
   benchmark::AddCustomContext("cpu", cpu_name());
   benchmark::AddCustomContext("threads", std::to_string(num_threads()));
   return true;

@@ -8,6 +8,7 @@
 #include <cstdlib>
 #include <cstring>
 
+#include "step1_layers/core/cpu_features.h"
 #include "step1_layers/core/error.h"
 
 #ifdef LADDER_CUDA
@@ -24,7 +25,11 @@ namespace {
 
 std::shared_ptr<void> cpu_allocate(int64_t bytes) {
   constexpr int64_t kLine = 64, kLargePage = int64_t{2} << 20;
-  LADDER_CHECK(bytes >= 0 && bytes <= INT64_MAX - kLargePage, "cannot allocate {} bytes", bytes);
+  // Linux promises more memory than there is and kills the process that uses it: refuse that here.
+  LADDER_CHECK(bytes >= 0, "cannot allocate {} bytes", bytes);
+  LADDER_CHECK(bytes <= physical_memory_bytes(), "out of memory: {:.1f} MiB wanted on {}, which has {:.1f}",
+               static_cast<double>(bytes) / (1 << 20), device_name(device),
+               static_cast<double>(physical_memory_bytes()) / (1 << 20));
   // aligned_alloc wants a multiple of the alignment; at least one line, so that an empty tensor has an
   // address too.
   const int64_t alignment = bytes >= 2 * kLargePage ? kLargePage : kLine;

@@ -70,7 +70,7 @@ bool Tensor::is_contiguous() const {
 
 Tensor Tensor::narrow(int dim, int64_t start, int64_t length) const {
   LADDER_CHECK(dim >= 0 && dim < ndim() && start >= 0 && length >= 0 && start <= shape_[dim] - length,
-               "no elements {}..{} in dimension {} of {}", start, start + length, dim, str());
+               "no {} elements from {} in dimension {} of {}", length, start, dim, str());
   Tensor result = *this;
   result.shape_[dim] = length;
   result.data_ = static_cast<char*>(data_) + start * strides_[dim] * dtype_size(dtype_);

@@ -41,7 +41,7 @@ Split split_of(const MatmulArgs& args) {
   split.threads = std::min<int64_t>(num_threads(), split.panels);
   split.x = {m, k / kMatmulChunk * kMatmulChunk + matmul_padded(k % kMatmulChunk)};
   split.sums = {split.threads, m * split.columns};
-  const bool widened = args.x.dtype() != DType::f32 && m > kMatmulDirectRows;
+  const bool widened = args.x.dtype() != DType::f32 && m > 1;
   split.converted = {widened ? split.threads : 0, split.columns * kMatmulChunk};
   return split;
 }

@@ -13,12 +13,15 @@ namespace {
 #if defined(__AVX512F__)
 constexpr int kTileRows = 6;
 constexpr int kTileColumns = 4;
+constexpr int64_t kDirectRows = 6;  // up to here widening in the tile costs less than widening beforehand
 #elif defined(__AVX2__)
 constexpr int kTileRows = 3;
 constexpr int kTileColumns = 4;
+constexpr int64_t kDirectRows = 6;
 #else
 constexpr int kTileRows = 2;
 constexpr int kTileColumns = 2;
+constexpr int64_t kDirectRows = 1;
 #endif
 
 // The first `count` elements at p, zeros after them.
@@ -186,7 +189,7 @@ void sums_blocked(const MatmulPanel& panel) {
 template <class T>
 void sums_of(const MatmulPanel& panel) {
   std::memset(panel.sums, 0, static_cast<size_t>(panel.m * panel.n) * sizeof(float));
-  panel.m <= kMatmulDirectRows ? sums_direct<T>(panel) : sums_blocked<T>(panel);
+  panel.m <= kDirectRows ? sums_direct<T>(panel) : sums_blocked<T>(panel);
 }
 
 template <class T>

@@ -12,9 +12,8 @@
 
 namespace ladder {
 
-inline constexpr int64_t kMatmulChunk = 1024;    // of k: a tile's rows of x stay in the L1 cache
-inline constexpr int64_t kMatmulColumns = 48;    // the most columns of a panel: its weights stay in L2
-inline constexpr int64_t kMatmulDirectRows = 6;  // up to here a panel's weights are used only once or twice
+inline constexpr int64_t kMatmulChunk = 1024;  // of k: a tile's rows of x stay in the L1 cache
+inline constexpr int64_t kMatmulColumns = 48;  // the most columns of a panel: its weights stay in L2
 
 struct MatmulPanel {
   DType dtype = DType::f32;  // of weight and bias
@@ -27,7 +26,7 @@ struct MatmulPanel {
   int64_t out_stride = 0;
   bool out_f32 = false;
   float* sums = nullptr;       // scratch [m, n]
-  float* converted = nullptr;  // scratch [n, kMatmulChunk], unless dtype is f32 or m <= kMatmulDirectRows
+  float* converted = nullptr;  // scratch [n, kMatmulChunk], unless dtype is f32 or m is 1
 };
 
 // k rounded up to whole registers of any instruction set; the packed x is zero there.

@@ -55,8 +55,9 @@ void sample_fast(const OpContext&, const SampleArgs& args) {
 
 constexpr Variant<SampleArgs> kVariants[] = {
     {.name = "loop", .idea = "one Philox block per token, logarithms of the C library", .run = sample_loop},
-    LADDER_SIMD_RUNGS(sample_fast, SamplingKernels,
-                      "sixteen Philox blocks side by side, none for tokens that bounded noise cannot lift"),
+    LADDER_SIMD_RUNGS(
+        sample_fast, SamplingKernels,
+        "sixteen Philox blocks side by side; logarithms only where a token's noise could make it win"),
 #ifdef LADDER_CUDA
     {.name = "block",
      .device = DeviceType::cuda,

@@ -72,18 +72,25 @@ inline Vec gumbel(Vec u) {
   return zero() - log(exponential);
 }
 
-// x plus noise for kTokens tokens; x[i] of i >= count is not read.
-void add_noise(const float* x, int64_t count, uint32_t first, uint64_t seed, uint64_t output_index,
-               float* out) {
+// The uniform numbers of tokens [first, first + kTokens) (philox.h).
+void uniforms(uint32_t first, uint64_t seed, uint64_t output_index, float* out) {
   uint32_t words[kTokens];
-  float uniform[kTokens];
   philox_words(first, seed, output_index, words);
   for (int i = 0; i < kTokens; ++i) {
     const float u = (static_cast<float>(words[i]) + 0.5f) * 0x1p-32f;
-    uniform[i] = u < 1.0f - 0x1p-24f ? u : 1.0f - 0x1p-24f;
+    out[i] = u < 1.0f - 0x1p-24f ? u : 1.0f - 0x1p-24f;
   }
-  for (int64_t i = 0; i < kTokens; i += kLanes)
-    store(out + i, load_row(x + i, count - i, kMinusInfinity) + gumbel(load(uniform + i)));
+}
+
+// Whether any of kTokens tokens with these uniforms and logits of at most `largest` can score above `best`:
+// its score is at most largest - log u, since -log(1 - u) >= u. The margin is far above the error of exp and
+// log.
+bool may_win(const float* uniform, float largest, float best) {
+  Vec smallest = load(uniform);
+  for (int i = kLanes; i < kTokens; i += kLanes) smallest = min(load(uniform + i), smallest);
+  float bound[kLanes];
+  store(bound, exp(broadcast(largest - best)) * broadcast(1.001f));
+  return -reduce_max(zero() - smallest) < bound[0];
 }
 // <<< task 1.8
 
@@ -156,10 +163,14 @@ int64_t SamplingKernels::gumbel_argmax(const float* x, int64_t vocab, uint64_t s
   int64_t best_token = 0;
   for (int64_t first = 0; first < vocab; first += kTokens) {
     const int64_t count = smaller(kTokens, vocab - first);
-    // Noise is bounded, so most tokens of a peaked row, and all that a filter has cut, need none.
-    if (maximum(x + first, count) + kLargestNoise <= best) continue;
-    float scores[kTokens];
-    add_noise(x + first, count, static_cast<uint32_t>(first), seed, output_index, scores);
+    // Noise is bounded, so all that a filter has cut, and the tail of a peaked row, need none.
+    const float largest = maximum(x + first, count);
+    if (largest + kLargestNoise <= best) continue;
+    float uniform[kTokens], scores[kTokens];
+    uniforms(static_cast<uint32_t>(first), seed, output_index, uniform);
+    if (!may_win(uniform, largest, best)) continue;  // nearly always, and two logarithms are saved
+    for (int64_t i = 0; i < kTokens; i += kLanes)
+      store(scores + i, load_row(x + first + i, count - i, kMinusInfinity) + gumbel(load(uniform + i)));
     for (int64_t i = 0; i < count; ++i)
       if (scores[i] > best) {
         best = scores[i];

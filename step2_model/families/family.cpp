@@ -72,8 +72,9 @@ void read_num_kv_heads(const ConfigObject& config, DecoderSpec& spec, int64_t de
   if (default_value == 0 || is_null) default_value = spec.num_heads;
   spec.num_kv_heads = config.integer("num_key_value_heads", 1, spec.num_heads, default_value);
   LADDER_CHECK(spec.num_kv_heads <= spec.num_heads && spec.num_heads % spec.num_kv_heads == 0,
-               "{}: expected a divisor of num_attention_heads ({}), found {}",
-               config.name("num_key_value_heads"), spec.num_heads, spec.num_kv_heads);
+               "{}: expected a divisor of num_attention_heads ({}), found {}{}",
+               config.name("num_key_value_heads"), spec.num_heads, spec.num_kv_heads,
+               config.has("num_key_value_heads") ? "" : " (the family's default)");
 }
 
 void read_head_dim(const ConfigObject& config, DecoderSpec& spec, int64_t default_value) {

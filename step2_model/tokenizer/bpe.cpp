@@ -30,6 +30,37 @@ uint64_t hash_of_pair(int32_t left, int32_t right) {
   return (h ^ h >> 32) * 0xd6e8feb86659fd93ull >> 20;
 }
 
+bool has_bit(const std::vector<uint64_t>& bits, uint64_t index) {
+  index &= bits.size() * 64 - 1;
+  return (bits[index / 64] >> index % 64 & 1) != 0;
+}
+
+void set_bit(std::vector<uint64_t>& bits, uint64_t index) {
+  index &= bits.size() * 64 - 1;
+  bits[index / 64] |= uint64_t{1} << index % 64;
+}
+
+// Which bit of pair_filter_ stands for a pair; pairs_ uses the lower bits of the same hash.
+uint64_t filter_bit(uint64_t pair_hash) {
+  return pair_hash >> 20;
+}
+
+// What `length` (1 to 3) bytes before and behind the border between two characters are, as one number.
+uint64_t border_hash(const char* border, int before, int behind) {
+  uint64_t key = static_cast<uint64_t>(before * 4 + behind);
+  for (int i = -before; i < behind; ++i) key = key << 8 | static_cast<uint8_t>(border[i]);
+  key *= 0x9e3779b97f4a7c15ull;
+  return key >> 32;
+}
+
+uint64_t short_border(const char* border) {
+  return static_cast<uint64_t>(static_cast<uint8_t>(border[-1])) << 8 | static_cast<uint8_t>(border[0]);
+}
+
+bool leads_three_bytes(char byte) {
+  return (byte & 0xf0) == 0xe0;
+}
+
 // Slots of a hash table with linear probing that holds `count` entries and stays at most half full.
 size_t slots_for(size_t count) {
   return std::bit_ceil(2 * count + 2);
@@ -52,9 +83,9 @@ std::optional<int32_t> Bpe::find_bytes(std::string_view bytes) const {
   }
 }
 
-inline int32_t Bpe::find_word(uint64_t hash, std::string_view word) const {
+inline int32_t Bpe::find_in(const std::vector<WordSlot>& table, uint64_t hash, std::string_view word) const {
   for (size_t i = hash;; ++i) {
-    const WordSlot& slot = whole_words_[i & (whole_words_.size() - 1)];
+    const WordSlot& slot = table[i & (table.size() - 1)];
     if (slot.id < 0 || (slot.tag == static_cast<uint32_t>(hash >> 32) && tokens_.bytes(slot.id) == word))
       return slot.id;
   }
@@ -67,7 +98,9 @@ std::optional<int32_t> Bpe::find_written(std::string_view written) const {
 }
 
 inline uint32_t Bpe::rank(int32_t left, int32_t right) const {
-  for (size_t i = hash_of_pair(left, right);; ++i) {
+  const uint64_t hash = hash_of_pair(left, right);
+  if (!has_bit(pair_filter_, filter_bit(hash))) return kNoRank;
+  for (size_t i = hash;; ++i) {
     const PairSlot& slot = pairs_[i & (pairs_.size() - 1)];
     if ((slot.left == left && slot.right == right) || slot.left < 0) return slot.rank;
   }
@@ -144,7 +177,7 @@ int64_t Bpe::merge(std::string_view piece, int32_t* ids, Workspace& workspace) c
   if (count == 0) return 0;
   if (count > kShortPiece) return merge_long(ids, count, workspace);
   uint32_t ranks[kShortPiece];
-  if (count == size) {
+  if (all_bytes_) {
     for (int64_t i = 0; i + 1 < count; ++i) ranks[i] = byte_pair_ranks_[byte(i) * 256u + byte(i + 1)];
   } else {
     for (int64_t i = 0; i + 1 < count; ++i) ranks[i] = rank(ids[i], ids[i + 1]);
@@ -152,32 +185,75 @@ int64_t Bpe::merge(std::string_view piece, int32_t* ids, Workspace& workspace) c
   return merge_short(ids, ranks, count);
 }
 
+// Chinese or Thai has no spaces, so a piece can be a whole sentence that no cache has seen. But where no
+// merge has a left token that ends like the text before a border and a right token that begins like the text
+// behind it, nothing can ever be merged across, and the two sides are merged each by itself: short parts,
+// which do repeat.
+bool Bpe::may_join(const char* border) const {
+  if (has_bit(joins_, border_hash(border, 3, 3))) return true;
+  if (!has_bit(short_joins_, short_border(border))) return false;
+  for (int before = 1; before <= 3; ++before)
+    for (int behind = 1; behind <= 3; ++behind)
+      if (has_bit(joins_, border_hash(border, before, behind))) return true;
+  return false;
+}
+
+int64_t Bpe::encode_parts(std::string_view piece, const char* text_end, int32_t* ids,
+                          Workspace& workspace) const {
+  int64_t count = 0;
+  size_t begin = 0;
+  const auto finish = [&](size_t end) {
+    const std::string_view part = piece.substr(begin, end - begin);
+    begin = end;
+    if (part.size() > ShortWord::kMaxBytes || part.size() == piece.size()) {
+      count += merge(part, ids + count, workspace);
+    } else {
+      const ShortWord key(part, text_end);
+      count += encode_word(key, key.hash(), part, text_end, ids + count, workspace);
+    }
+  };
+  // Where bytes are left out, what meets is not what stands in the text.
+  for (size_t at = 3; all_bytes_ && at + 3 <= piece.size(); ++at)
+    if (leads_three_bytes(piece[at]) && leads_three_bytes(piece[at - 3]) && !may_join(piece.data() + at))
+      finish(at);
+  finish(piece.size());
+  return count;
+}
+
+int64_t Bpe::encode_word(const ShortWord& key, uint64_t hash, std::string_view word, const char* text_end,
+                         int32_t* ids, Workspace& workspace) const {
+  if (const int cached = cache_->find(key, hash, ids)) return cached;
+  *ids = find_in(merged_words_, hash, word);
+  const int64_t count = *ids >= 0 ? 1 : encode_parts(word, text_end, ids, workspace);
+  if (count > 0 && count <= WordCache::kMaxIds) cache_->insert(key, hash, ids, static_cast<int>(count));
+  return count;
+}
+
+int64_t Bpe::encode_piece(std::string_view piece, const char* text_end, int32_t* ids,
+                          Workspace& workspace) const {
+  if (piece.size() <= ShortWord::kMaxBytes) {
+    const ShortWord key(piece, text_end);
+    const uint64_t hash = key.hash();
+    if (!whole_pieces_.empty() && (*ids = find_in(whole_pieces_, hash, piece)) >= 0) return 1;
+    return encode_word(key, hash, piece, text_end, ids, workspace);
+  }
+  const uint64_t hash = hash_of(piece);
+  if (!whole_pieces_.empty() && (*ids = find_in(whole_pieces_, hash, piece)) >= 0) return 1;
+  if ((*ids = find_in(merged_words_, hash, piece)) >= 0) return 1;
+  return encode_parts(piece, text_end, ids, workspace);
+}
+
 void Bpe::encode(std::string_view text, std::span<const int64_t> ends, std::vector<int32_t>& ids) const {
   Workspace workspace;
-  const char* text_end = text.data() + text.size();
   size_t used = ids.size();
   int64_t begin = 0;
   for (const int64_t end : ends) {
     const std::string_view piece = text.substr(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
     begin = end;
+    // A piece has at most as many tokens as bytes; the cache writes its kMaxIds places whatever their number.
     if (ids.size() < used + piece.size() + WordCache::kMaxIds)
       ids.resize(ids.size() + ids.size() / 2 + piece.size() + 64);
-    int32_t* out = ids.data() + used;
-    if (piece.size() > ShortWord::kMaxBytes) {
-      const int32_t id = find_word(hash_of(piece), piece);
-      if (id >= 0) *out = id;
-      used += static_cast<size_t>(id >= 0 ? 1 : merge(piece, out, workspace));
-      continue;
-    }
-    const ShortWord word(piece, text_end);
-    const uint64_t hash = word.hash();
-    int64_t count = cache_->find(word, hash, out);
-    if (count == 0) {
-      *out = find_word(hash, piece);
-      count = *out >= 0 ? 1 : merge(piece, out, workspace);
-      if (count > 0 && count <= WordCache::kMaxIds) cache_->insert(word, hash, out, static_cast<int>(count));
-    }
-    used += static_cast<size_t>(count);
+    used += static_cast<size_t>(encode_piece(piece, text.data() + text.size(), ids.data() + used, workspace));
   }
   ids.resize(used);
 }
@@ -204,9 +280,9 @@ Bpe Bpe::parse(const Json& model, std::string_view what) {
   Bpe bpe;
   bpe.parse_vocabulary(json_at(model, "vocab", what), field("vocab"));
   // With a token for every byte nothing is ever unknown, and the field means nothing.
-  const bool all_bytes = std::find(bpe.byte_ids_.begin(), bpe.byte_ids_.end(), -1) == bpe.byte_ids_.end();
+  bpe.all_bytes_ = std::find(bpe.byte_ids_.begin(), bpe.byte_ids_.end(), -1) == bpe.byte_ids_.end();
   const Json* unknown = json_find(model, "unk_token", what);
-  LADDER_CHECK(unknown == nullptr || all_bytes,
+  LADDER_CHECK(unknown == nullptr || bpe.all_bytes_,
                "{}.unk_token: not supported where a byte has no token, found {}", what, json_brief(*unknown));
   bpe.parse_merges(json_at(model, "merges", what), field("merges"));
   bpe.build_tables(flag("ignore_merges"));
@@ -243,6 +319,9 @@ void Bpe::parse_merges(const Json& merges, std::string_view what) {
   LADDER_CHECK(merges.is_array() && merges.size() < kNoRank, "{}: expected an array of merges, found {}",
                what, json_brief(merges));
   pairs_.resize(slots_for(merges.size()));
+  pair_filter_.resize(std::bit_ceil(8 * merges.size() + 64) / 64);
+  joins_.resize((1 << 20) / 64);
+  short_joins_.resize((1 << 16) / 64);
   const auto find = [&](std::string_view written, size_t index) {
     const auto id = find_written(written);
     LADDER_CHECK(id.has_value(), "{}[{}]: {} is no token of the vocabulary", what, index,
@@ -273,6 +352,8 @@ void Bpe::parse_merges(const Json& merges, std::string_view what) {
     }
     const int32_t left_id = find(left, index), right_id = find(right, index);
     merged_ids_.push_back(find(std::string(left) + std::string(right), index));
+    add_join(left_id, right_id);
+    set_bit(pair_filter_, filter_bit(hash_of_pair(left_id, right_id)));
     size_t slot = hash_of_pair(left_id, right_id) & (pairs_.size() - 1);
     while (pairs_[slot].left >= 0 && (pairs_[slot].left != left_id || pairs_[slot].right != right_id))
       slot = (slot + 1) & (pairs_.size() - 1);
@@ -286,20 +367,40 @@ void Bpe::build_tables(bool ignore_merges) {
     for (size_t right = 0; right < 256; ++right)
       byte_pair_ranks_[left * 256 + right] = rank(byte_ids_[left], byte_ids_[right]);
 
-  // A piece that is a token need not be merged if that is what merging would give (or merges are to be
-  // ignored).
-  whole_words_.resize(all_tokens_.size());
+  // A word that is a token need not be merged if that is what merging would give.
+  std::vector<WordSlot> merged, others;
   Workspace workspace;
   std::vector<int32_t> ids;
   for (const WordSlot& token : all_tokens_) {
     if (token.id < 0) continue;
     const std::string_view bytes = tokens_.bytes(token.id);
     ids.resize(std::max(ids.size(), bytes.size() + 1));
-    if (!ignore_merges && !(merge(bytes, ids.data(), workspace) == 1 && ids[0] == token.id)) continue;
-    size_t slot = hash_of(bytes) & (whole_words_.size() - 1);
-    while (whole_words_[slot].id >= 0) slot = (slot + 1) & (whole_words_.size() - 1);
-    whole_words_[slot] = token;
+    const bool reached = merge(bytes, ids.data(), workspace) == 1 && ids[0] == token.id;
+    (reached ? merged : others).push_back(token);
   }
+  const auto build = [this](std::vector<WordSlot>& table, const std::vector<WordSlot>& words) {
+    table.resize(slots_for(words.size()));
+    for (const WordSlot& word : words) {
+      size_t slot = hash_of(tokens_.bytes(word.id)) & (table.size() - 1);
+      while (table[slot].id >= 0) slot = (slot + 1) & (table.size() - 1);
+      table[slot] = word;
+    }
+  };
+  build(merged_words_, merged);
+  if (ignore_merges && !others.empty()) build(whole_pieces_, others);
+}
+
+// Notes what meets where the two tokens are joined, if that can be the border of two three-byte characters.
+void Bpe::add_join(int32_t left_id, int32_t right_id) {
+  const std::string_view left = tokens_.bytes(left_id), right = tokens_.bytes(right_id);
+  if (left.empty() || right.empty() || (left.back() & 0xc0) != 0x80 || !leads_three_bytes(right.front()))
+    return;
+  const size_t before = std::min<size_t>(left.size(), 3), behind = std::min<size_t>(right.size(), 3);
+  const std::string around =
+      std::string(left.substr(left.size() - before)) + std::string(right.substr(0, behind));
+  const char* border = around.data() + before;
+  set_bit(joins_, border_hash(border, static_cast<int>(before), static_cast<int>(behind)));
+  if (before < 3 || behind < 3) set_bit(short_joins_, short_border(border));
 }
 
 }  // namespace ladder

@@ -54,24 +54,40 @@ class Bpe {
 
   void parse_vocabulary(const Json& vocabulary, std::string_view what);
   void parse_merges(const Json& merges, std::string_view what);
+  void add_join(int32_t left_id, int32_t right_id);
   void build_tables(bool ignore_merges);
 
   uint32_t rank(int32_t left, int32_t right) const;
   std::optional<int32_t> find_bytes(std::string_view bytes) const;
-  int32_t find_word(uint64_t hash, std::string_view word) const;
+  int32_t find_in(const std::vector<WordSlot>& table, uint64_t hash, std::string_view word) const;
+  bool may_join(const char* border) const;
+  int64_t encode_piece(std::string_view piece, const char* text_end, int32_t* ids,
+                       Workspace& workspace) const;
+  int64_t encode_word(const ShortWord& key, uint64_t hash, std::string_view word, const char* text_end,
+                      int32_t* ids, Workspace& workspace) const;
+  int64_t encode_parts(std::string_view piece, const char* text_end, int32_t* ids,
+                       Workspace& workspace) const;
   int64_t merge(std::string_view piece, int32_t* ids, Workspace& workspace) const;
   int64_t merge_short(int32_t* ids, uint32_t* ranks, int64_t count) const;
   int64_t merge_long(int32_t* ids, int64_t count, Workspace& workspace) const;
 
   TokenTable tokens_;
   std::array<int32_t, 256> byte_ids_{};
-  std::vector<WordSlot> all_tokens_;   // bytes -> id, of every token
-  std::vector<WordSlot> whole_words_;  // bytes -> id, of the tokens that merging their bytes gives
+  bool all_bytes_ = false;  // have a token
   std::map<std::string, int32_t, std::less<>>
       other_tokens_;  // written in characters outside the byte alphabet
+  // Hash tables from bytes to ids: of all tokens; of those that merging their bytes gives; and, with
+  // ignore_merges, of those that it does not give, which stand for a whole piece only.
+  std::vector<WordSlot> all_tokens_, merged_words_, whole_pieces_;
+
   std::vector<PairSlot> pairs_;
+  std::vector<uint64_t>
+      pair_filter_;  // a bit per hash of a pair: most pairs are no merge, and this fits the cache
   std::vector<uint32_t> byte_pair_ranks_;  // [256 * 256], the ranks of the first round
   std::vector<int32_t> merged_ids_;        // by rank
+  // Which three-byte characters some merge joins: bits by the hash of what meets at the border, and by the
+  // two bytes at the border where a token shorter than a character can be involved.
+  std::vector<uint64_t> joins_, short_joins_;
   std::unique_ptr<WordCache> cache_ = std::make_unique<WordCache>();
 };
 

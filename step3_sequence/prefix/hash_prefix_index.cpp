@@ -26,8 +26,7 @@ const BlockHash& HashPrefixIndex::hash_of(PrefixKey& key, std::span<const int32_
 void HashPrefixIndex::match(PrefixKey& key, std::span<const int32_t> token_ids, int64_t max_blocks,
                             std::vector<int32_t>& block_ids) {
   block_ids.clear();
-  key.num_indexed_blocks = 0;
-  key.last_entry = 0;
+  key.forget_table();
   for (int64_t i = 0; i < max_blocks; ++i) {
     const int32_t block_id = find(key, hash_of(key, token_ids, i), key.last_entry,
                                   token_ids.subspan(i * block_size_, block_size_));
@@ -40,7 +39,6 @@ void HashPrefixIndex::match(PrefixKey& key, std::span<const int32_t> token_ids, 
 
 void HashPrefixIndex::insert(PrefixKey& key, std::span<const int32_t> token_ids,
                              std::span<const int32_t> block_table, int64_t num_full_blocks) {
-  if (key.num_indexed_blocks == 0) key.last_entry = 0;
   for (; key.num_indexed_blocks < num_full_blocks; ++key.num_indexed_blocks) {
     const int64_t i = key.num_indexed_blocks;
     const std::span<const int32_t> tokens = token_ids.subspan(i * block_size_, block_size_);

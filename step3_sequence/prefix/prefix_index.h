@@ -24,7 +24,7 @@ struct PrefixKey {
   std::string adapter;                  // keys and values depend on the adapter too
 
   // The table was given up, or filled from elsewhere than a match.
-  void forget_table() { num_indexed_blocks = 0; }
+  void forget_table() { num_indexed_blocks = 0, last_entry = 0; }
 };
 
 class PrefixIndex {

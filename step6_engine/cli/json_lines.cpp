@@ -72,7 +72,8 @@ std::string generate_line(int64_t index, const RequestOutput& output, int64_t nu
                                json_list(completion.token_ids),
                                completion.text ? json_string_literal(*completion.text) : "null",
                                finish_reason_name(completion.finish_reason));
-    if (num_logprobs >= 0) completions += "," + json_logprobs(completion.logprobs, "", num_logprobs > 0);
+    if (num_logprobs >= 0)
+      completions += fmt::format(",{}", json_logprobs(completion.logprobs, "", num_logprobs > 0));
     completions += "}";
   }
   return fmt::format("{{\"index\":{},\"prompt_token_ids\":{},\"outputs\":[{}],\"metrics\":{}}}\n", index,

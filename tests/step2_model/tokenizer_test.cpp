@@ -6,6 +6,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <chrono>
 #include <filesystem>
 #include <functional>
@@ -156,6 +157,84 @@ TEST(Task2_5_Nfc, ComposesOrdersAndLeavesComposedTextAlone) {
   EXPECT_EQ(normalize_nfc("\u212b"), "\u00c5");
   EXPECT_EQ(normalize_nfc("\u00c0\u0323"), "\u1ea0\u0300");
   EXPECT_EQ(normalize_nfc("\u0958"), "\u0915\u093c");
+}
+
+// Byte pair encoding as the definition has it, on ids: rank by rank, leftmost first.
+std::vector<int32_t> merge_by_definition(const std::string& text,
+                                         const std::vector<std::array<int32_t, 3>>& merges) {
+  std::vector<int32_t> ids;
+  for (const char byte : text) ids.push_back(static_cast<uint8_t>(byte));
+  while (true) {
+    size_t best_rank = merges.size(), best = 0;
+    for (size_t i = 0; i + 1 < ids.size(); ++i)
+      for (size_t rank = 0; rank < best_rank; ++rank)
+        if (merges[rank][0] == ids[i] && merges[rank][1] == ids[i + 1]) {
+          best_rank = rank;
+          best = i;
+        }
+    if (best_rank == merges.size()) return ids;
+    ids[best] = merges[best_rank][2];
+    ids.erase(ids.begin() + static_cast<std::ptrdiff_t>(best) + 1);
+  }
+}
+
+TEST(Task2_5_Bpe, EqualsTheDefinitionOnRandomVocabularies) {
+  const uint32_t seed = std::random_device{}();
+  SCOPED_TRACE(fmt::format("seed {}", seed));
+  std::mt19937 random(seed);
+  const std::vector<std::string> characters = {"\u4eca", "\u5929", "\u6c17", "\u0e01",
+                                               "\u00e9", "a",      "b",      " "};
+  const auto random_text = [&](size_t most) {
+    std::string text;
+    for (auto left = random() % most; left > 0; --left) text += characters[random() % characters.size()];
+    return text;
+  };
+  for (int round = 0; round < 40; ++round) {
+    // Merges that occur in some text, so that many join two characters and some join halves of them.
+    std::vector<std::string> tokens;
+    for (int byte = 0; byte < 256; ++byte) tokens.emplace_back(1, static_cast<char>(byte));
+    std::vector<std::array<int32_t, 3>> merges;
+    for (int i = 0; i < 40; ++i) {
+      const std::vector<int32_t> ids = merge_by_definition(random_text(30), merges);
+      if (ids.size() < 2) continue;
+      const size_t at = random() % (ids.size() - 1);
+      const std::string joined =
+          tokens[static_cast<size_t>(ids[at])] + tokens[static_cast<size_t>(ids[at + 1])];
+      if (std::find(tokens.begin(), tokens.end(), joined) != tokens.end()) continue;
+      merges.push_back({ids[at], ids[at + 1], static_cast<int32_t>(tokens.size())});
+      tokens.push_back(joined);
+    }
+    const bool ignore_merges = round % 2 == 1;
+    if (ignore_merges)  // tokens that merging does not reach: they stand for a whole piece, and for no part
+                        // of one
+      for (const char* word :
+           {"\u4eca\u5929", "ab", "\u6c17\u6c17\u6c17\u6c17\u6c17\u6c17\u6c17\u6c17\u6c17", "\u5929"})
+        if (std::find(tokens.begin(), tokens.end(), word) == tokens.end()) tokens.push_back(word);
+    Json json = parse_json(small_json(), "small");
+    Json& model = json["model"];
+    model["vocab"] = Json::object();
+    for (size_t i = 0; i < tokens.size(); ++i) model["vocab"][written_of_bytes(tokens[i])] = i;
+    model["merges"] = Json::array();
+    for (const auto& [left, right, joined] : merges)
+      model["merges"].push_back({written_of_bytes(tokens[static_cast<size_t>(left)]),
+                                 written_of_bytes(tokens[static_cast<size_t>(right)])});
+    model["ignore_merges"] = ignore_merges;
+    json["added_tokens"] = Json::array();
+    json["normalizer"] = nullptr;
+    json["pre_tokenizer"] = {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}};
+    const Tokenizer tokenizer = Tokenizer::parse(json.dump(), "random");
+    for (int i = 0; i < 60; ++i) {
+      const std::string text = i == 0   ? "\u4eca\u5929"
+                               : i == 1 ? "\u4eca\u5929\u4eca\u5929ab\u4eca\u5929\u6c17\u5929"
+                                        : random_text(i % 10 == 0 ? 120 : 14);
+      const auto whole = std::find(tokens.begin(), tokens.end(), text);
+      const std::vector<int32_t> expected =
+          ignore_merges && whole != tokens.end()
+              ? std::vector<int32_t>{static_cast<int32_t>(whole - tokens.begin())}
+              : merge_by_definition(text, merges);
+      ASSERT_EQ(tokenizer.encode(text, false), expected) << Json(text).dump();
+    }
+  }
 }
 
 TEST(Task2_5_Scanner, EqualsTheRegexOnRandomText) {

@@ -199,7 +199,21 @@ TEST(Task5_2_Forks, SiblingsShareTheFullBlocksOfThePrompt) {
   }
 }
 
-TEST(Task5_2_Forks, ASiblingWaitsForThePromptRatherThanComputeItTwice) {
+TEST(Task5_2_Forks, OfAPromptOfWholeBlocksTheLastIsComputedByEach) {
+  SchedulerConfig config = small_config();
+  config.enable_prefix_caching = false;
+  Harness harness(config);
+  SamplingParams sampling = greedy(6);
+  sampling.n = 2;
+  harness.add(iota_prompt(8), sampling);
+  ASSERT_TRUE(harness.submit());
+  EXPECT_EQ(scheduled(harness.output), (Scheduled{{0, 8}, {1, 4}}));
+  harness.collect();
+  harness.run();
+  harness.expect_reference_outputs();
+}
+
+TEST(Task5_2_Forks, APromptOfManyChunksIsComputedOnce) {
   SchedulerConfig config = small_config();
   config.max_num_batched_tokens = 16;
   Harness harness(config);
@@ -249,6 +263,21 @@ TEST(Task5_2_Admission, RefusesWhatCanNeverRun) {
   harness.add(iota_prompt(40), greedy(1));  // the last token is never computed
   harness.add(iota_prompt(30), greedy(11));
   harness.run();
+  harness.expect_reference_outputs();
+}
+
+TEST(Task5_2_Admission, APromptWaitsUntilAllOfItFits) {
+  SchedulerConfig config = small_config();
+  config.num_blocks = 10;
+  config.max_num_batched_tokens = 20;
+  Harness harness(config);
+  harness.add(iota_prompt(16), greedy(3));
+  harness.add(iota_prompt(28, 100), greedy(2));
+  ASSERT_TRUE(harness.submit());
+  EXPECT_EQ(scheduled(harness.output), (Scheduled{{0, 16}})) << "6 blocks are free, 7 are needed";
+  harness.collect();
+  harness.run();
+  EXPECT_EQ(harness.scheduler.stats().num_preemptions, 0);
   harness.expect_reference_outputs();
 }
 

@@ -150,6 +150,34 @@ TEST(Task5_3_Preemption, ANewcomerIsNotAdmittedIntoTheRoomThatWasMade) {
   harness.run();
 }
 
+// The first request stops, and its blocks are still being written by a step in flight. The second needs two,
+// one is free: it waits, and so does the third, for which one would be enough.
+TEST(Task5_3_Preemption, ANewcomerDoesNotOvertakeASequenceThatWaitsForBlocks) {
+  SchedulerConfig config = tight_config();
+  config.num_blocks = 8;
+  config.max_num_batched_tokens = 12;
+  Harness harness(config, 1);
+  SamplingParams stopping = greedy(4);
+  stopping.stop_token_ids = reference_output(iota_prompt(8), greedy(1), 7, config.vocab_size, 256, {});
+  harness.add(iota_prompt(8), stopping);
+  harness.add(iota_prompt(24, 100), greedy(2));
+  ASSERT_TRUE(harness.submit());
+  ASSERT_TRUE(harness.submit());
+  harness.add(iota_prompt(2, 200), greedy(1));
+  harness.collect();
+  EXPECT_EQ(harness.results[0].reason, FinishReason::stop);
+  EXPECT_EQ(harness.scheduler.blocks().num_free_blocks(), 1);
+  EXPECT_FALSE(harness.submit());
+  EXPECT_EQ(harness.scheduler.stats().num_preemptions, 0) << "blocks are on their way";
+  harness.collect();
+  EXPECT_EQ(harness.scheduler.blocks().num_free_blocks(), 4);
+  ASSERT_TRUE(harness.submit());
+  EXPECT_EQ(harness.output.scheduled.size(), 2u);
+  harness.collect();
+  harness.run();
+  harness.expect_reference_outputs();
+}
+
 TEST(Task5_3_Preemption, PromptLogprobsAreToldOnceThoughComputedTwice) {
   SchedulerConfig config = tight_config();
   config.enable_prefix_caching = true;

@@ -54,6 +54,22 @@ TEST(Task5_1_StaticBatching, PaddingKeepsToTheBudgetAndIsCaughtUpWith) {
   EXPECT_EQ(harness.executor.num_padding_rows(), 19);
 }
 
+TEST(Task5_1_StaticBatching, NobodyDecodesBeforeAllPromptsAreDone) {
+  SchedulerConfig config = static_config();
+  config.max_num_batched_tokens = 12;
+  Harness harness(config);
+  harness.add(iota_prompt(12), greedy(3));
+  harness.add(iota_prompt(8), greedy(3));
+  std::vector<std::vector<SequenceId>> steps;
+  while (harness.submit()) {
+    steps.emplace_back();
+    for (const ScheduledSequence& scheduled : harness.output.scheduled) steps.back().push_back(scheduled.id);
+    harness.collect();
+  }
+  const std::vector<std::vector<SequenceId>> expected = {{0}, {1}, {0, 1}, {0, 1}};
+  EXPECT_EQ(steps, expected);
+}
+
 TEST(Task5_1_StaticBatching, ReservesTheLongestAnswerForEachSequence) {
   SchedulerConfig config = static_config();
   config.num_blocks = 10;

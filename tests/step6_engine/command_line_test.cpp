@@ -381,6 +381,9 @@ TEST(Task6_4_Bench, PrintsATableAndWritesItsJson) {
   expect_refused(
       run_binary(with_small_cache({"bench", "latency", "--model", kTied, "--json", "/nowhere/x.json"})),
       "--json");
+  expect_refused(
+      run_binary(with_small_cache({"bench", "throughput", "--model", kTied, "--num-requests", "4"})),
+      "--max-model-len");
 }
 
 }  // namespace

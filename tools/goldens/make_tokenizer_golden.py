@@ -37,7 +37,7 @@ WORDS = ["the", "The", "river", " miller's", "don't", "WE'LL", "I'M", "he'ſ", "
          "\u0344", "\u0958", "\ufb01", "\u01c5", "K", "ſ", "İ", "ß", "\U0001d11e", "\U0001e030", "\U00010d4a",
          "\U00011f50", "\U0002ebf0", "\U000e0061", "\uffff", "\U0010ffff", "\u0898", "\U00011938", "_", "a_b", "'", "''",
          "<|im_start|>", "<|im_end|>", "<|im_", "end|>", "<|im_start", "<<|im_end|>>", "<think>", "</think>", "<thi",
-         "[MASK]", " [MASK] ", "a[MASK]b", "##", "a##", "## ", "é!", "e\u0301!", "<|begin|>"]
+         "there!", "there", "[MASK]", " [MASK] ", "a[MASK]b", "##", "a##", "## ", "é!", "e\u0301!", "<|begin|>"]
 
 NEWER = [0x1c89, 0xa7cb, 0x105c0, 0x10d4a, 0x11380, 0x13460, 0x16d40, 0x1e5d0, 0x31350]
 
@@ -127,6 +127,7 @@ def odd():
                                   AddedToken("[MASK]", lstrip=True, rstrip=True, normalized=False, special=True)])
     tokenizer.add_tokens([AddedToken("##", single_word=True, normalized=False), AddedToken("é!", normalized=True),
                           AddedToken("\u00e9", normalized=False, rstrip=True), AddedToken("the", normalized=False),
+                          AddedToken("there!", normalized=False),
                           AddedToken("<|im_", normalized=False, lstrip=True)])
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[MASK] $A <|im_end|>", special_tokens=[(t, tokenizer.token_to_id(t)) for t in ("[MASK]", "<|im_end|>")])

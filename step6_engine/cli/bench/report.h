@@ -20,8 +20,8 @@ struct Measurement {
   double total_tokens_per_second() const;  // prompt and output
 };
 
-// Adds all requests at once and runs them to the end, under a bar with that name. Error: a request did not
-// get the tokens it asked for, or one that cannot run at all.
+// Adds all requests at once and runs them to the end, under a bar with that name. Error: a request is longer
+// than the longest sequence, or does not fit the cache.
 Measurement measure(Engine& engine, const std::vector<Request>& requests, const std::string& name);
 
 // {"command", "commit", "cpu", "isa", "threads", "results": [...]}, to be compared later. commit is null

@@ -1,0 +1,73 @@
+// What the engine adds to a step, with an executor that computes nothing: scheduling, update, text-free
+// bookkeeping. And stop strings, per byte of text.
+#include <benchmark/benchmark.h>
+
+#include "step6_engine/engine.h"
+#include "step6_engine/text/stop_strings.h"
+
+namespace ladder {
+namespace {
+
+// Answers token 7 for every sequence that this step brings to its last token.
+class InstantExecutor final : public Executor {
+ public:
+  Ticket submit(const SchedulerOutput& step) override {
+    for (const NewSequence& sequence : step.new_sequences)
+      missing_[sequence.id] = static_cast<int64_t>(sequence.token_ids.size()) - sequence.num_computed_tokens;
+    output_.step = step.step;
+    output_.sequences.clear();
+    for (const ScheduledSequence& scheduled : step.scheduled) {
+      int64_t& missing = missing_[scheduled.id];
+      missing -= scheduled.num_tokens;
+      SequenceStepOutput answer;
+      answer.id = scheduled.id;
+      if (missing == 0) {
+        answer.token_ids = {7};
+        missing = 1;
+      }
+      output_.sequences.push_back(std::move(answer));
+    }
+    return {step.step};
+  }
+  StepOutput collect(Ticket) override { return std::move(output_); }
+
+ private:
+  std::unordered_map<SequenceId, int64_t> missing_;
+  StepOutput output_;
+};
+
+void BM_EngineStep(benchmark::State& state) {
+  const int64_t num_sequences = state.range(0);
+  SchedulerConfig config;
+  config.max_num_seqs = num_sequences;
+  config.max_num_batched_tokens = 64 * num_sequences;
+  config.max_model_len = int64_t{1} << 20;
+  config.vocab_size = 1000;
+  config.num_blocks = int64_t{1} << 20;
+  Engine engine(std::make_unique<InstantExecutor>(), config, nullptr);
+  for (int64_t i = 0; i < num_sequences; ++i) {
+    Request request;
+    request.prompt_token_ids.assign(32, static_cast<int32_t>(i));
+    request.sampling.max_tokens = int64_t{1} << 19;
+    request.sampling.temperature = 0.0;
+    engine.add_request(request);
+  }
+  engine.step();
+  for (auto _ : state) benchmark::DoNotOptimize(engine.step());
+  state.SetItemsProcessed(state.iterations() * num_sequences);
+}
+// The iterations are bounded so that no sequence ends and no block runs out.
+BENCHMARK(BM_EngineStep)->Arg(1)->Arg(16)->Arg(256)->Iterations(20000)->Unit(benchmark::kMicrosecond);
+
+void BM_StopStrings(benchmark::State& state) {
+  std::vector<std::string> stops;
+  for (int64_t i = 0; i < state.range(0); ++i) stops.push_back("\n\nQuestion " + std::to_string(i));
+  StopStrings stream(stops);
+  const std::string piece = " lives in";  // a token's worth of text
+  for (auto _ : state) benchmark::DoNotOptimize(stream.append(piece));
+  state.SetBytesProcessed(state.iterations() * static_cast<int64_t>(piece.size()));
+}
+BENCHMARK(BM_StopStrings)->Arg(1)->Arg(4)->Arg(16);
+
+}  // namespace
+}  // namespace ladder
