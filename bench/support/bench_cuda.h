@@ -19,7 +19,8 @@ const OpContext* cuda_bench_context();
 double cuda_copy_bandwidth();
 double cuda_matmul_rate();
 
-// Warms up, captures call(0), ..., call(calls - 1) and replays them for the benchmark's iterations.
+// Warms up, captures call(0), ..., call(calls - 1) and replays them for the benchmark's iterations. Calls of
+// more than 100 ms are left out.
 void time_cuda_graph(benchmark::State& state, int calls, const std::function<void(int)>& call);
 // Counters of one call of so much work, from the time measured last.
 void set_cuda_counters(benchmark::State& state, double bytes, double flops);
@@ -67,7 +68,7 @@ void register_cuda_ladder(const std::string& op, std::span<const Variant<Args>> 
             }
             time_cuda_graph(state, static_cast<int>(sets.size()),
                             [&](int i) { rung.run(*ctx, sets[static_cast<size_t>(i)]); });
-            set_cuda_counters(state, problem.bytes, problem.flops);
+            if (!state.error_occurred()) set_cuda_counters(state, problem.bytes, problem.flops);
           })
           ->UseManualTime()
           ->Iterations(15)  // replays

@@ -99,7 +99,7 @@ __global__ void __launch_bounds__(kThreads) rows_vectorized(Product<T, Out> p) {
 constexpr int kWeightRows = 16, kChunk = 32, kChunks = 4,
               kStep = kChunk * kChunks;          // of k, per warp and turn
 template <int column_tiles, class T, class Out>  // of eight rows of x
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 2)
     rows_tensor_core(Product<T, Out> p, int splits, int64_t k_per_split, float* partial, int* counters) {
   constexpr int kOutputs = kWeightRows * 8 * column_tiles;
   __shared__ float sums_of_warps[kWarps][kOutputs];
