@@ -27,8 +27,8 @@ std::shared_ptr<void> cpu_allocate(int64_t bytes) {
   constexpr int64_t kLine = 64, kLargePage = int64_t{2} << 20;
   // Linux promises more memory than there is and kills the process that uses it: refuse that here.
   LADDER_CHECK(bytes >= 0, "cannot allocate {} bytes", bytes);
-  LADDER_CHECK(bytes <= physical_memory_bytes(), "out of memory: {:.1f} MiB wanted on {}, which has {:.1f}",
-               static_cast<double>(bytes) / (1 << 20), device_name(device),
+  LADDER_CHECK(bytes <= physical_memory_bytes(), "out of memory: {:.1f} MiB wanted on cpu, which has {:.1f}",
+               static_cast<double>(bytes) / (1 << 20),
                static_cast<double>(physical_memory_bytes()) / (1 << 20));
   // aligned_alloc wants a multiple of the alignment; at least one line, so that an empty tensor has an
   // address too.
