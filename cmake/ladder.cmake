@@ -17,8 +17,16 @@ if(NOT LADDER_OPENMP STREQUAL "OFF")
   endif()
 endif()
 if(NOT LADDER_ONEDNN STREQUAL "OFF")
-  find_package(dnnl QUIET)
-  if(LADDER_ONEDNN STREQUAL "ON" AND NOT dnnl_FOUND)
+  # Debian's package was built with the OpenCL runtime too, and its CMake file insists on OpenCL's headers, which nothing
+  # here needs: so the library is looked up directly.
+  find_library(DNNL_LIBRARY dnnl)
+  find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.hpp)
+  if(DNNL_LIBRARY AND DNNL_INCLUDE_DIR)
+    set(dnnl_FOUND ON)
+    add_library(DNNL::dnnl UNKNOWN IMPORTED)
+    set_target_properties(DNNL::dnnl PROPERTIES IMPORTED_LOCATION ${DNNL_LIBRARY} INTERFACE_INCLUDE_DIRECTORIES
+                                                                                  ${DNNL_INCLUDE_DIR})
+  elseif(LADDER_ONEDNN STREQUAL "ON")
     message(FATAL_ERROR "LADDER_ONEDNN=ON, but oneDNN (libdnnl-dev) is not installed")
   endif()
 endif()
