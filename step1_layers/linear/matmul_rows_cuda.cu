@@ -180,12 +180,13 @@ __global__ void __launch_bounds__(kThreads, 2)
   p.store(i, j, sum);
 }
 
-// How many blocks share sixteen rows of the weight: enough to give every multiprocessor two, but each with a
-// turn for every warp.
+// How many blocks share sixteen rows of the weight: enough to occupy half of the multiprocessors, but each
+// with a turn for every warp. Where there are as many blocks without a split, counting and adding up costs
+// more than the other half brings: 4.4 against 3.7 us for a weight of 1024 x 2048 on an H200.
 int64_t wanted_splits(const MatmulArgs& args, int64_t multiprocessors) {
   const int64_t tiles = ceil_div<int64_t>(args.weight.dim(0), kWeightRows);
   const int64_t turns = ceil_div<int64_t>(args.x.dim(1), kWarps * kStep);
-  return std::clamp<int64_t>(2 * multiprocessors / tiles, 1, std::max<int64_t>(turns, 1));
+  return std::clamp<int64_t>(multiprocessors / 2 / tiles, 1, std::max<int64_t>(turns, 1));
 }
 
 void run_tensor_core(const OpContext& ctx, const MatmulArgs& args, int64_t splits) {
