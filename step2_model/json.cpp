@@ -50,7 +50,10 @@ class TreeBuilder final : public nlohmann::json_sax<Json> {
       reason.remove_prefix(place + 2);
     // What was read last can be a megabyte of string; the position says where it is.
     reason = reason.substr(0, reason.find("; last read"));
-    fail("{}: not valid JSON at line {}, column {}: {}", what_, line, column, reason.substr(0, 120));
+    // `what` may be one line of a file: then a line number of our own would contradict it.
+    const bool one_line = text_.find('\n') == std::string_view::npos;
+    fail("{}: not valid JSON at {}column {}: {}", what_, one_line ? "" : fmt::format("line {}, ", line),
+         column, reason.substr(0, 120));
   }
 
  private:

@@ -16,8 +16,8 @@ namespace ladder {
 
 using Json = nlohmann::json;
 
-// Throws Error with line and column on malformed text (invalid UTF-8 included), on a key that occurs twice in
-// one object, and on more than max_depth objects and arrays within each other.
+// Throws Error with line (where there are several) and column on malformed text (invalid UTF-8 included), on
+// a key that occurs twice in one object, and on more than max_depth objects and arrays within each other.
 Json parse_json(std::string_view text, std::string_view what, int max_depth = 64);
 
 // The file as it is; Error where it is missing, is no regular file, cannot be read, or is larger than

@@ -113,7 +113,8 @@ int64_t other_bytes(const DecoderSpec& spec, const RunnerConfig& config) {
 void check_flags(const DecoderSpec& spec, const RunnerConfig& config) {
   expect_range(config.max_num_seqs, 1, 1 << 16, "--max-num-seqs");
   expect_range(config.max_num_batched_tokens, 1, 1 << 20, "--max-num-batched-tokens");
-  expect_range(config.max_model_len, 0, most_positions(spec), "--max-model-len");
+  if (config.max_model_len != 0)
+    expect_range(config.max_model_len, 1, most_positions(spec), "--max-model-len");
   expect_range(config.block_size, 1, 1 << 12, "--block-size");
   expect_range(config.num_kv_blocks, 0, INT32_MAX, "--num-kv-blocks");
   expect_range(config.kv_memory, 0, int64_t{1} << 50, "--kv-memory");
@@ -173,15 +174,23 @@ RunnerConfig resolve_runner_config(const DecoderSpec& spec, RunnerConfig config,
       const MemoryPlan plan = predict_memory(spec, config);  // the cache not counted: it has no blocks yet
       const int64_t left = std::max<int64_t>(memory.available - plan.total(), 0) / 10 * 9;
       budget = std::min({memory.total / 4, int64_t{4096} * kMiB, left});
+      LADDER_CHECK(
+          left >= block_bytes,
+          "the model needs {:.1f} MiB beside its KV cache, and this machine has {:.1f} MiB free: expected "
+          "a smaller model, or a smaller --dtype",
+          static_cast<double>(plan.total()) / kMiB, static_cast<double>(memory.available) / kMiB);
       most_blocks =
           config.max_num_seqs * ((config.max_model_len + config.block_size - 1) / config.block_size);
     }
     config.num_kv_blocks = std::min(budget / block_bytes, most_blocks);
+    LADDER_CHECK(config.num_kv_blocks > 0,
+                 "--kv-memory: expected at least the {} bytes of one KV block, found {}", block_bytes,
+                 budget);
   }
   const int64_t num_slots = config.num_kv_blocks * config.block_size;
   if (open_length) config.max_model_len = std::min(config.max_model_len, num_slots);
   LADDER_CHECK(
-      num_slots > 0 && num_slots >= config.max_model_len,
+      num_slots >= config.max_model_len,
       "the KV cache ({:.1f} MiB, {} blocks of {} tokens) does not hold one sequence of --max-model-len {}: "
       "raise {} or lower --max-model-len",
       static_cast<double>(config.num_kv_blocks * block_bytes) / kMiB, config.num_kv_blocks, config.block_size,

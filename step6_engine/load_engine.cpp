@@ -17,7 +17,8 @@ ModelFolder open_model_folder(const std::filesystem::path& folder) {
   return result;
 }
 
-RunnerConfig resolved_runner_config(const EngineOptions& options, const DecoderSpec& spec) {
+RunnerConfig resolved_runner_config(const EngineOptions& options, const DecoderSpec& spec,
+                                    MachineMemory memory) {
   RunnerConfig config = options.runner;
   config.dtype = options.dtype.value_or(spec.checkpoint_dtype);
   const bool open_budget = config.max_num_batched_tokens == 0;
@@ -25,7 +26,7 @@ RunnerConfig resolved_runner_config(const EngineOptions& options, const DecoderS
   // A step has room for a token of every sequence.
   if (open_budget)
     config.max_num_batched_tokens = std::max(config.max_num_batched_tokens, config.max_num_seqs);
-  RunnerConfig resolved = resolve_runner_config(spec, config);
+  RunnerConfig resolved = resolve_runner_config(spec, config, memory);
   if (!options.enable_chunked_prefill && resolved.max_num_batched_tokens < resolved.max_model_len) {
     LADDER_CHECK(open_budget,
                  "--max-num-batched-tokens {}: with --no-chunked-prefill a prompt is computed whole, "
@@ -33,7 +34,7 @@ RunnerConfig resolved_runner_config(const EngineOptions& options, const DecoderS
                  resolved.max_num_batched_tokens, resolved.max_model_len);
     config.max_model_len = resolved.max_model_len;
     config.max_num_batched_tokens = resolved.max_model_len;
-    resolved = resolve_runner_config(spec, config);
+    resolved = resolve_runner_config(spec, config, memory);
   }
   return resolved;
 }

@@ -8,6 +8,7 @@
 
 #include "step2_model/decoder/decoder_spec.h"
 #include "step2_model/tokenizer/tokenizer.h"
+#include "step4_runner/memory.h"
 #include "step4_runner/runner_config.h"
 #include "step6_engine/engine.h"
 
@@ -38,7 +39,8 @@ ModelFolder open_model_folder(const std::filesystem::path& folder);  // Error: m
 
 // The runner's configuration with every open question settled. Error: sizes that this model or this machine
 // cannot hold.
-RunnerConfig resolved_runner_config(const EngineOptions& options, const DecoderSpec& spec);
+RunnerConfig resolved_runner_config(const EngineOptions& options, const DecoderSpec& spec,
+                                    MachineMemory memory = machine_memory());
 
 // Loads the weights, allocates the KV cache, warms up.
 std::unique_ptr<Engine> load_engine(const EngineOptions& options, const ModelFolder& folder);

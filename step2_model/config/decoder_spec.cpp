@@ -119,7 +119,9 @@ DecoderSpec load_decoder_spec(const std::filesystem::path& directory) {
   const auto config = directory / "config.json", generation = directory / "generation_config.json";
   const std::string text = read_text_file(config, kMaxConfigBytes);
   const std::string generation_text =
-      std::filesystem::exists(generation) ? read_text_file(generation, kMaxConfigBytes) : "";
+      std::filesystem::exists(generation) ? read_text_file(generation, kMaxConfigBytes) : "{}";
+  LADDER_CHECK(!generation_text.empty(), "{}: expected a JSON object, the file is empty",
+               generation.string());
   return parse_decoder_spec(text, config.string(), generation_text, generation.string());
 }
 

@@ -1,6 +1,7 @@
 // Task 6.4: from argv to a command, and from an exception to an exit code.
 #include <csignal>
 #include <cstdio>
+#include <filesystem>
 #include <new>
 #include <sstream>
 
@@ -12,12 +13,31 @@ namespace ladder {
 
 namespace {
 
+// One line, whatever a file or an argument put into the message: no line break, and nothing that a terminal
+// obeys.
 int report(const char* kind, std::string message, int code) {
   for (char& c : message)
-    if (c == '\n' || c == '\r') c = ' ';
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
   while (!message.empty() && message.back() == ' ') message.pop_back();
   std::fprintf(stderr, "ladder: %s: %s\n", kind, message.c_str());
   return code;
+}
+
+// What is wrong with the arguments, and where to read on: the help of the command that they reached.
+std::string explain(const CLI::ParseError& error, const CLI::App& app, int argc, char** argv) {
+  const CLI::App* command = &app;
+  std::string path = "ladder";
+  int reached = 1;  // the first argument that is none of the commands reached
+  for (; !command->get_subcommands().empty(); ++reached) {
+    command = command->get_subcommands()[0];
+    path += " " + command->get_name();
+  }
+  std::string names;
+  for (const CLI::App* one : command->get_subcommands([](const CLI::App*) { return true; }))
+    names += (names.empty() ? "" : ", ") + one->get_name();
+  if (names.empty()) return fmt::format("{} (see {} --help)", error.what(), path);
+  return fmt::format("{}expected a command, one of {} (see {} --help)",
+                     reached < argc ? fmt::format("\"{}\": ", argv[reached]) : "", names, path);
 }
 
 int parse_and_run(int argc, char** argv) {
@@ -52,18 +72,7 @@ int parse_and_run(int argc, char** argv) {
     write_out(text.str());
     return 0;
   } catch (const CLI::ParseError& error) {
-    if (app.get_subcommands().empty()) {
-      std::string names;
-      for (const Command& command : commands)
-        names += (names.empty() ? "" : ", ") + std::string(command.name);
-      return report("error",
-                    fmt::format("{}expected a command, one of {} (see ladder --help)",
-                                argc > 1 ? fmt::format("\"{}\": ", argv[1]) : "", names),
-                    2);
-    }
-    return report(
-        "error", fmt::format("{} (see ladder {} --help)", error.what(), app.get_subcommands()[0]->get_name()),
-        2);
+    return report("error", explain(error, app, argc, argv), 2);
   }
   for (const auto& [subcommand, run] : added)
     if (subcommand->parsed()) run();
@@ -80,6 +89,8 @@ int run_command_line(int argc, char** argv) {
     return 0;
   } catch (const Error& error) {
     return report("error", error.what(), 2);
+  } catch (const std::filesystem::filesystem_error& error) {  // a path that cannot even be looked at
+    return report("error", fmt::format("{}: {}", error.path1().string(), error.code().message()), 2);
   } catch (const std::bad_alloc&) {
     return report("error", "out of memory", 2);
   } catch (const std::exception& error) {

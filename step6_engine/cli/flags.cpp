@@ -1,7 +1,6 @@
 #include "step6_engine/cli/flags.h"
 
 #include <charconv>
-#include <cmath>
 #include <filesystem>
 #include <limits>
 
@@ -15,7 +14,7 @@ namespace ladder {
 namespace {
 
 // Larger than anything that fits a machine, small enough that products of two do not overflow.
-constexpr double kMaxCount = 1 << 30;
+constexpr int64_t kMaxCount = 1 << 30;
 
 DType parse_dtype(const std::string& name) {
   if (name == "f32") return DType::f32;
@@ -30,7 +29,33 @@ CLI::Validator in_range(double low, double high) {
       [low, high](std::string& text) -> std::string {
         double value = 0.0;
         if (CLI::detail::lexical_cast(text, value) && value >= low && value <= high) return {};
-        return fmt::format("expected a number in [{}, {}], found {}", low, high, text);
+        return fmt::format("expected a number in [{}, {}], found \"{}\"", low, high, text);
+      },
+      "");
+}
+
+CLI::Validator whole_in_range(int64_t low, int64_t high) {
+  return CLI::Validator(
+      [low, high](std::string& text) -> std::string {
+        int64_t value = 0;
+        const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+        if (error == std::errc() && rest == text.data() + text.size() && value >= low && value <= high) {
+          text = std::to_string(value);  // or else CLI11 reads 010 as octal
+          return {};
+        }
+        return fmt::format("expected an integer in [{}, {}], found \"{}\"", low, high, text);
+      },
+      "");
+}
+
+CLI::Validator above_zero(double high) {
+  return CLI::Validator(
+      [high](std::string& text) -> std::string {
+        double value = 0.0;
+        if (CLI::detail::lexical_cast(text, value) && value > 0.0 && value <= high) return {};
+        return fmt::format(
+            "expected a number above 0{}, found \"{}\"",
+            high < std::numeric_limits<double>::max() ? fmt::format(" and at most {}", high) : "", text);
       },
       "");
 }
@@ -100,7 +125,7 @@ void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_de
       ->capture_default_str()
       ->group(group);
   app.add_option("--max-num-seqs", runner_.max_num_seqs, "sequences in one step")
-      ->check(in_range(1, 65536))
+      ->check(whole_in_range(1, 65536))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
@@ -109,21 +134,21 @@ void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_de
          fmt::format(
              "tokens computed in one step [{}; the longest sequence where prompts are computed whole]",
              RunnerConfig{}.max_num_batched_tokens))
-      ->check(in_range(1, kMaxCount))
+      ->check(whole_in_range(1, kMaxCount))
       ->type_name("N")
       ->group(group);
   app.add_option("--max-model-len", runner_.max_model_len,
                  "longest sequence, prompt and output [the model's, or what the KV cache holds]")
-      ->check(in_range(1, kMaxCount))
+      ->check(whole_in_range(1, kMaxCount))
       ->type_name("N")
       ->group(group);
   app.add_option("--block-size", runner_.block_size, "tokens in one KV block")
-      ->check(in_range(1, 4096))
+      ->check(whole_in_range(1, 4096))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
   app.add_option("--num-kv-blocks", runner_.num_kv_blocks, "KV blocks [as many as --kv-memory holds]")
-      ->check(in_range(1, kMaxCount))
+      ->check(whole_in_range(1, kMaxCount))
       ->type_name("N")
       ->group(group);
   app.add_option("--kv-memory", kv_memory_,
@@ -141,12 +166,12 @@ void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_de
       ->capture_default_str()
       ->group(group);
   app.add_option("--threads", runner_.threads, "threads, of all ranks together [one per core]")
-      ->check(in_range(1, 4096))
+      ->check(whole_in_range(1, 4096))
       ->type_name("N")
       ->group(group);
   app.add_option("--tensor-parallel-size", runner_.tensor_parallel_size,
                  "ranks (as threads) that split every layer")
-      ->check(in_range(1, 64))
+      ->check(whole_in_range(1, 64))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
@@ -182,9 +207,9 @@ EngineOptions EngineFlags::options() const {
 void SamplingFlags::add(CLI::App& app, const SamplingParams& defaults) {
   params_ = defaults;
   const char* group = "Sampling";
-  constexpr double kMax = std::numeric_limits<int32_t>::max();
+  constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   app.add_option("--max-tokens", params_.max_tokens, "tokens to generate")
-      ->check(in_range(1, kMax))
+      ->check(whole_in_range(1, kMax))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
@@ -194,12 +219,12 @@ void SamplingFlags::add(CLI::App& app, const SamplingParams& defaults) {
       ->capture_default_str()
       ->group(group);
   app.add_option("--top-k", params_.top_k, "keep the K likeliest tokens; 0: all")
-      ->check(in_range(0, kMax))
+      ->check(whole_in_range(0, kMax))
       ->type_name("K")
       ->capture_default_str()
       ->group(group);
   app.add_option("--top-p", params_.top_p, "keep the likeliest tokens that together reach P")
-      ->check(in_range(std::numeric_limits<double>::denorm_min(), 1))
+      ->check(above_zero(1))
       ->type_name("P")
       ->capture_default_str()
       ->group(group);
@@ -209,6 +234,7 @@ void SamplingFlags::add(CLI::App& app, const SamplingParams& defaults) {
       ->capture_default_str()
       ->group(group);
   app.add_option("--repetition-penalty", params_.repetition_penalty, "over prompt and output; 1: none")
+      ->check(above_zero())
       ->type_name("R")
       ->capture_default_str()
       ->group(group);
@@ -226,7 +252,7 @@ void SamplingFlags::add(CLI::App& app, const SamplingParams& defaults) {
       ->type_name("S")
       ->group(group);
   app.add_option("--n", params_.n, "completions of every prompt")
-      ->check(in_range(1, static_cast<double>(kMaxCompletions)))
+      ->check(whole_in_range(1, kMaxCompletions))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
@@ -236,21 +262,20 @@ void SamplingFlags::add(CLI::App& app, const SamplingParams& defaults) {
       ->expected(1, 4096)
       ->allow_extra_args(false)
       ->group(group);
-  app.add_option("--stop-token-ids", stop_token_ids_, "end after one of these tokens, e.g. 1,2")
+  app.add_option("--stop-token-ids", stop_token_ids_, "end after one of these tokens, e.g. 1,2; may repeat")
       ->type_name("IDS")
+      ->expected(1, 4096)
       ->group(group);
   app.add_flag("--ignore-eos", params_.ignore_eos, "go on after an end token")->group(group);
   app.add_option("--logprobs", params_.logprobs,
                  "log probabilities: of the chosen token and of the K likeliest")
-      ->check(in_range(0, static_cast<double>(kMaxLogprobs)))
+      ->check(whole_in_range(0, kMaxLogprobs))
       ->type_name("K")
       ->group(group);
 }
 
 SamplingParams SamplingFlags::params() const {
   SamplingParams params = params_;
-  LADDER_CHECK(std::isfinite(params.repetition_penalty) && params.repetition_penalty > 0.0,
-               "--repetition-penalty: expected a number above 0, found {}", params.repetition_penalty);
   if (!seed_.empty()) {
     uint64_t seed = 0;
     const auto [rest, error] = std::from_chars(seed_.data(), seed_.data() + seed_.size(), seed);
@@ -258,7 +283,10 @@ SamplingParams SamplingFlags::params() const {
                  "--seed: expected an integer in [0, 2^64), found \"{}\"", seed_);
     params.seed = seed;
   }
-  if (!stop_token_ids_.empty()) params.stop_token_ids = parse_token_ids(stop_token_ids_, "--stop-token-ids");
+  for (const std::string& list : stop_token_ids_) {
+    const std::vector<int32_t> ids = parse_token_ids(list, "--stop-token-ids");
+    params.stop_token_ids.insert(params.stop_token_ids.end(), ids.begin(), ids.end());
+  }
   for (const std::string& stop : params.stop)
     LADDER_CHECK(!stop.empty() && is_utf8(stop), "--stop: expected a text that is not empty, in UTF-8");
   return params;

@@ -2,6 +2,7 @@
 // The flags that several commands share.
 #include <CLI/CLI.hpp>
 #include <cstdint>
+#include <limits>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -45,7 +46,7 @@ class SamplingFlags {
  private:
   SamplingParams params_;
   std::string seed_;
-  std::string stop_token_ids_;
+  std::vector<std::string> stop_token_ids_;
 };
 
 // models/tinyworld, in this folder or in the checkout that this program lies in.
@@ -54,7 +55,10 @@ std::string tiny_model_folder();
 // "512MiB", "2GiB", "1.5G", "4096". Error naming the flag.
 int64_t parse_bytes(std::string_view text, std::string_view flag);
 
-// A flag's number must lie in [low, high]; NaN never does.
+// What a flag's number must be: in [low, high]; an integer in [low, high]; in (0, high]. NaN is none of
+// these.
 CLI::Validator in_range(double low, double high);
+CLI::Validator whole_in_range(int64_t low, int64_t high);
+CLI::Validator above_zero(double high = std::numeric_limits<double>::max());
 
 }  // namespace ladder

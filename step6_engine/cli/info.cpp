@@ -29,11 +29,23 @@ std::string_view rope_name(RopeKind kind) {
   return "default";
 }
 
+// Also says what a model would take that this machine has no room for: then as if there were no end of
+// memory.
+RunnerConfig config_to_show(const EngineOptions& options, const DecoderSpec& spec, MachineMemory memory) {
+  try {
+    return resolved_runner_config(options, spec, memory);
+  } catch (const Error&) {  // a flag that makes no sense is refused again
+    constexpr int64_t kEndless = int64_t{1} << 60;
+    return resolved_runner_config(options, spec, {kEndless, kEndless});
+  }
+}
+
 void run_info(const EngineFlags& flags) {
   const EngineOptions options = flags.options();
   const ModelFolder folder = open_model_folder(options.model);
   const DecoderSpec& spec = folder.spec;
-  const RunnerConfig config = resolved_runner_config(options, spec);
+  const MachineMemory memory = machine_memory();
+  const RunnerConfig config = config_to_show(options, spec, memory);
   const MemoryPlan plan = predict_memory(spec, config);
   const int64_t per_token = kv_bytes_per_token(spec, config);
   const int64_t slots = config.num_kv_blocks * config.block_size;
@@ -71,7 +83,6 @@ void run_info(const EngineFlags& flags) {
           {"  sequences in one step, at most", format_count(config.max_num_seqs)},
           {"  tokens in one step, at most", format_count(config.max_num_batched_tokens)},
       });
-  const MachineMemory memory = machine_memory();
   text += "\nMemory at the peak\n" +
           format_pairs({
               {"  weights and tables", format_bytes(plan.weights)},
@@ -81,6 +92,7 @@ void run_info(const EngineFlags& flags) {
               {"  together", format_bytes(plan.total())},
               {"  free on this machine",
                fmt::format("{} of {}", format_bytes(memory.available), format_bytes(memory.total))},
+              {"  fits", plan.total() <= memory.available ? "yes" : "no"},
           });
   std::vector<std::pair<std::string, std::string>> kernels;
   for (const OperatorInfo& op : operators()) {

@@ -99,12 +99,12 @@ Request parse_request_line(std::string_view line, std::string_view where, const 
       has_ids = true;
     } else if (!set_sampling_field(request.sampling, key, value, what)) {
       fail(
-          "{}: unknown field \"{}\"; expected prompt or prompt_token_ids, and max_tokens, temperature, "
+          "{}: unknown field {}; expected prompt or prompt_token_ids, and max_tokens, temperature, "
           "top_k, top_p, "
           "min_p, repetition_penalty, presence_penalty, frequency_penalty, seed, n, stop, stop_token_ids, "
           "ignore_eos, "
           "logprobs, priority or cache_salt",
-          where, key);
+          where, json_brief(key));
     }
   }
   LADDER_CHECK(request.prompt.has_value() || has_ids, "{}: expected \"prompt\" or \"prompt_token_ids\"",

@@ -74,7 +74,7 @@ RunCommand add_score_command(CLI::App& app) {
       ->required()
       ->type_name("FILE.jsonl");
   app.add_option("--top", flags->top, "also the K likeliest tokens at every position")
-      ->check(in_range(0, static_cast<double>(kMaxLogprobs)))
+      ->check(whole_in_range(0, kMaxLogprobs))
       ->type_name("K");
   app.add_option(
          "--format", flags->format,

@@ -21,7 +21,7 @@ struct TokenizeFlags {
 void expect_only(const Json& object, const std::string& field, const std::string& where) {
   json_at(object, field, where);
   for (const auto& [key, value] : object.items())
-    LADDER_CHECK(key == field, "{}: unknown field \"{}\"; expected \"{}\" alone", where, key, field);
+    LADDER_CHECK(key == field, "{}: unknown field {}; expected \"{}\" alone", where, json_brief(key), field);
 }
 
 std::string encode_line(const Tokenizer& tokenizer, const Json& object, const std::string& where) {

@@ -158,16 +158,18 @@ TEST(Task6_4_Generate, FlagsOutOfRangeAreNamed) {
   };
   refused({"--max-tokens", "0"}, "--max-tokens");
   refused({"--max-tokens", "many"}, "--max-tokens");
-  refused({"--max-tokens", "1.5"}, "--max-tokens");
+  refused({"--max-tokens", "1.5"}, "--max-tokens: expected an integer");
+  refused({"--max-tokens", "0x10"}, "--max-tokens: expected an integer");
   refused({"--max-tokens", "99999999999999999999"}, "--max-tokens");
   refused({"--temperature", "nan"}, "--temperature");
   refused({"--temperature", "inf"}, "--temperature");
   refused({"--temperature=-1"}, "--temperature");
-  refused({"--top-p", "0"}, "--top-p");
+  refused({"--top-p", "0"}, "--top-p: expected a number above 0 and at most 1");
   refused({"--top-p", "1.5"}, "--top-p");
   refused({"--top-k=-1"}, "--top-k");
   refused({"--min-p", "2"}, "--min-p");
   refused({"--repetition-penalty", "0"}, "--repetition-penalty");
+  refused({"--repetition-penalty", "inf"}, "--repetition-penalty: expected a number above 0");
   refused({"--repetition-penalty", "nan"}, "--repetition-penalty");
   refused({"--presence-penalty", "3"}, "--presence-penalty");
   refused({"--frequency-penalty", "nan"}, "--frequency-penalty");
@@ -176,6 +178,7 @@ TEST(Task6_4_Generate, FlagsOutOfRangeAreNamed) {
   refused({"--n", "1000000000"}, "--n");
   refused({"--stop-token-ids", "1,x"}, "--stop-token-ids");
   refused({"--stop-token-ids", "131"}, "131");
+  refused({"--stop-token-ids", "1", "--stop-token-ids", ""}, "--stop-token-ids");
   refused({"--logprobs", "1000"}, "--logprobs");
   refused({"--format", "xml"}, "--format");
   refused({"--device", "tpu"}, "--device");
@@ -184,7 +187,7 @@ TEST(Task6_4_Generate, FlagsOutOfRangeAreNamed) {
   refused({"--max-num-seqs", "0"}, "--max-num-seqs");
   refused({"--block-size", "0"}, "--block-size");
   refused({"--threads", "0"}, "--threads");
-  refused({"--max-model-len", "513"}, "--max-model-len");
+  refused({"--max-model-len", "513"}, "--max-model-len is 513, expected 1 to 512");
   refused({"--tensor-parallel-size", "3"}, "--tensor-parallel-size");
   refused({"--kernel", "matmul"}, "--kernel");
   refused({"--kernel", "matmul=none"}, "--kernel matmul=none");
@@ -198,6 +201,49 @@ TEST(Task6_4_Generate, FlagsOutOfRangeAreNamed) {
   alone("--dtype", "f64");
   alone("--kv-memory", "lots");
   alone("--kv-memory", "1");
+  expect_refused(run_binary({"info", "--model", kTied, "--kv-memory", "1"}),
+                 "--kv-memory: expected at least");
+  expect_refused(run_binary({"bench", "latency", "--model", kTied, "--repeat", "0"}),
+                 "ladder bench latency --help");
+  expect_refused(run_binary({"bench", "speed"}), "\"speed\": expected a command, one of throughput, latency");
+  expect_refused(run_binary({"info", "--model", std::string(5000, 'x')}), "File name too long");
+}
+
+TEST(Task6_4_Generate, StopTokenIdsMayBeOneListOrSeveral) {
+  const std::vector<int32_t> greedy = testing::load_golden(kTied).prompts[0].greedy_token_ids;
+  const std::vector<int32_t> prompt = testing::load_golden(kTied).prompts[0].token_ids;
+  const std::string stop = std::to_string(greedy[2]), other = std::to_string((greedy[2] + 1) % 131);
+  const std::vector<std::vector<std::string>> ways = {
+      {"--stop-token-ids", other + "," + stop},
+      {"--stop-token-ids", other, stop},
+      {"--stop-token-ids", other, "--stop-token-ids", stop},
+  };
+  std::vector<std::string> outputs;
+  for (std::vector<std::string> arguments : ways) {
+    arguments.insert(arguments.end(), {"--prompt-token-ids", comma_separated(prompt), "--temperature", "0",
+                                       "--ignore-eos", "--format", "jsonl"});
+    const BinaryResult result = generate(arguments);
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    const Json output = json_lines(result.out)[0]["outputs"][0];
+    EXPECT_EQ(output["finish_reason"], "stop");
+    const auto end = static_cast<int32_t>(output["token_ids"].back());
+    EXPECT_TRUE(end == greedy[2] || end == (greedy[2] + 1) % 131) << end;
+    outputs.push_back(output["token_ids"].dump());
+  }
+  EXPECT_EQ(outputs[1], outputs[0]);
+  EXPECT_EQ(outputs[2], outputs[0]);
+}
+
+TEST(Task6_4_Generate, AnErrorHasNothingThatATerminalObeysAndNoMegabytes) {
+  const BinaryResult result =
+      run_binary(with_small_cache({"generate", "--model", kTied, "--prompts", "-"}),
+                 "{\"prompt_token_ids\":[1],\"\\u001b[31m" + std::string(100000, 'x') + "\":1}\n");
+  expect_refused(result, "line 1: unknown field");
+  EXPECT_EQ(result.err.find('\x1b'), std::string::npos);
+  EXPECT_LT(result.err.size(), 1000u);
+  expect_refused(
+      run_binary({"generate", "--model", kTied, "--prompt-token-ids", "1", "--kernel", "a\x1b[31m=b"}),
+      "--kernel a [31m=b");
 }
 
 TEST(Task6_4_Generate, PromptsThatCannotRunAreRefused) {
@@ -343,6 +389,27 @@ TEST(Task6_4_Info, SaysWhatTheModelIsAndWhatFits) {
   ASSERT_EQ(result.exit_code, 0) << result.err;
   for (const char* word : {"Qwen3ForCausalLM", "parameters", "KV cache per token", "together", "matmul"})
     EXPECT_NE(result.out.find(word), std::string::npos) << word;
+}
+
+TEST(Task6_4_Info, AModelThatDoesNotFitIsExplainedAndNotRun) {
+  testing::TemporaryFolder folder;
+  testing::write_file(folder / "config.json",
+                      R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+    "hidden_size": 65536, "intermediate_size": 262144, "num_hidden_layers": 1000, "num_attention_heads": 512,
+    "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192, "torch_dtype": "bfloat16"})");
+  const std::string model = folder.path().string();
+  const BinaryResult info = run_binary({"info", "--model", model});
+  ASSERT_EQ(info.exit_code, 0) << info.err;
+  EXPECT_NE(info.out.find("fits                  no"), std::string::npos) << info.out;
+  expect_refused(run_binary({"bench", "latency", "--model", model, "--load-format", "dummy"}), "MiB free");
+}
+
+TEST(Task6_4_Info, AnEmptyFileIsNotAnAbsentOne) {
+  testing::TemporaryFolder folder;
+  std::filesystem::copy_file(kTied + "/config.json", folder / "config.json");
+  EXPECT_EQ(run_binary({"info", "--model", folder.path().string()}).exit_code, 0);
+  testing::write_file(folder / "generation_config.json", "");
+  expect_refused(run_binary({"info", "--model", folder.path().string()}), "generation_config.json");
 }
 
 TEST(Task6_4_Bench, PrintsATableAndWritesItsJson) {

@@ -96,6 +96,7 @@ TEST(Task6_4_RequestLines, ABadLineIsOneLineThatNamesTheLineAndTheField) {
     EXPECT_TRUE(message.starts_with("file, line 3: ")) << line << " gave " << message;
     EXPECT_NE(message.find(word), std::string::npos) << line << " gave " << message;
     EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+    EXPECT_EQ(message.find("line 1"), std::string::npos) << message << ": it is line 3";
   }
 }
 

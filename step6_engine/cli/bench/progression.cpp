@@ -104,7 +104,7 @@ RunCommand add_bench_progression(CLI::App& app) {
               .max_output_len = 96};
   const auto add = [&](const char* name, int64_t& value, int64_t least, const char* help) {
     app.add_option(name, value, help)
-        ->check(in_range(static_cast<double>(least), 1 << 24))
+        ->check(whole_in_range(least, 1 << 24))
         ->type_name("N")
         ->capture_default_str();
   };
@@ -115,6 +115,7 @@ RunCommand add_bench_progression(CLI::App& app) {
   add("--min-output-len", workload.min_output_len, 1, "output lengths are uniform from this ...");
   add("--max-output-len", workload.max_output_len, 1, "... to this (end tokens are ignored)");
   app.add_option("--seed", workload.seed, "of lengths, ids and sampling")
+      ->check(whole_in_range(0, std::numeric_limits<int64_t>::max()))
       ->type_name("S")
       ->capture_default_str();
   app.add_option("--json", flags->json, "write the results to this file too")->type_name("FILE");

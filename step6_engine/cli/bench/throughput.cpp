@@ -96,7 +96,10 @@ RunCommand add_bench_throughput(CLI::App& app) {
   auto flags = std::make_shared<ThroughputFlags>();
   Workload& workload = flags->workload;
   const auto add = [&](const char* name, int64_t& value, const char* help) {
-    app.add_option(name, value, help)->check(in_range(1, kMaxLength))->type_name("N")->capture_default_str();
+    app.add_option(name, value, help)
+        ->check(whole_in_range(1, kMaxLength))
+        ->type_name("N")
+        ->capture_default_str();
   };
   add("--num-requests", workload.num_requests, "requests, all there from the start");
   add("--min-prompt-len", workload.min_prompt_len, "prompt lengths are uniform from this ...");
@@ -108,6 +111,7 @@ RunCommand add_bench_throughput(CLI::App& app) {
       ->type_name("T")
       ->capture_default_str();
   app.add_option("--seed", workload.seed, "of lengths, ids and sampling")
+      ->check(whole_in_range(0, std::numeric_limits<int64_t>::max()))
       ->type_name("S")
       ->capture_default_str();
   app.add_option("--json", flags->json, "write the result to this file too")->type_name("FILE");
@@ -118,7 +122,10 @@ RunCommand add_bench_throughput(CLI::App& app) {
 RunCommand add_bench_latency(CLI::App& app) {
   auto flags = std::make_shared<LatencyFlags>();
   const auto add = [&](const char* name, int64_t& value, const char* help) {
-    app.add_option(name, value, help)->check(in_range(1, kMaxLength))->type_name("N")->capture_default_str();
+    app.add_option(name, value, help)
+        ->check(whole_in_range(1, kMaxLength))
+        ->type_name("N")
+        ->capture_default_str();
   };
   add("--prompt-len", flags->prompt_len, "tokens of the prompt");
   add("--output-len", flags->output_len, "tokens to generate");
