@@ -4,6 +4,9 @@
 #include "step1_layers/activation/silu_and_mul.h"
 #include "step1_layers/core/parallel.h"
 #include "step1_layers/core/simd_rungs.h"
+#ifdef LADDER_CUDA
+#include "step1_layers/activation/activation_cuda.h"
+#endif
 
 namespace ladder {
 
@@ -66,16 +69,40 @@ constexpr Variant<SiluAndMulArgs> kSiluAndMul[] = {
     {.name = "loop", .idea = "the formula, value by value", .run = silu_and_mul_loop},
     LADDER_SIMD_RUNGS(silu_and_mul_fast, ActivationKernels,
                       "a polynomial e^x on eight floats at a time, rows split among threads"),
+#ifdef LADDER_CUDA
+    {.name = "naive", .device = DeviceType::cuda, .idea = "an element per thread", .run = silu_and_mul_cuda},
+    {.name = "vectorized",
+     .device = DeviceType::cuda,
+     .idea = "sixteen bytes per access, two in flight per thread and operand",
+     .supports = silu_and_mul_is_packed,
+     .run = silu_and_mul_cuda_packed},
+#endif
 };
 constexpr Variant<GeluAndMulArgs> kGeluAndMul[] = {
     {.name = "loop", .idea = "the formula, value by value", .run = gelu_and_mul_loop},
     LADDER_SIMD_RUNGS(gelu_and_mul_fast, ActivationKernels,
                       "polynomials on eight floats at a time, rows split among threads"),
+#ifdef LADDER_CUDA
+    {.name = "naive", .device = DeviceType::cuda, .idea = "an element per thread", .run = gelu_and_mul_cuda},
+    {.name = "vectorized",
+     .device = DeviceType::cuda,
+     .idea = "sixteen bytes per access, two in flight per thread and operand",
+     .supports = gelu_and_mul_is_packed,
+     .run = gelu_and_mul_cuda_packed},
+#endif
 };
 constexpr Variant<GeluArgs> kGelu[] = {
     {.name = "loop", .idea = "the formula, value by value", .run = gelu_loop},
     LADDER_SIMD_RUNGS(gelu_fast, ActivationKernels,
                       "polynomials on eight floats at a time, rows split among threads"),
+#ifdef LADDER_CUDA
+    {.name = "naive", .device = DeviceType::cuda, .idea = "an element per thread", .run = gelu_cuda},
+    {.name = "vectorized",
+     .device = DeviceType::cuda,
+     .idea = "sixteen bytes per access, two in flight per thread and operand",
+     .supports = gelu_is_packed,
+     .run = gelu_cuda_packed},
+#endif
 };
 
 }  // namespace

@@ -3,6 +3,9 @@
 
 #include "step1_layers/attention/attention_fast.h"
 #include "step1_layers/core/simd_rungs.h"
+#ifdef LADDER_CUDA
+#include "step1_layers/attention/paged_attention_cuda.h"
+#endif
 
 namespace ladder {
 
@@ -63,6 +66,33 @@ constexpr Variant<PagedAttentionArgs> kVariants[] = {
     LADDER_SIMD_RUNGS(
         paged_attention_fast, AttentionKernels,
         "tiles of 64 keys, online softmax, all rows that read a tile share it; split among threads"),
+#ifdef LADDER_CUDA
+    {.name = "naive",
+     .device = DeviceType::cuda,
+     .idea = "a block per query row and head, a key per warp",
+     .supports = paged_attention_takes_naive,
+     .run = paged_attention_cuda_naive},
+    {.name = "tensor_core",
+     .device = DeviceType::cuda,
+     .idea = "128 query rows share tiles of 64 keys; both products on mma, scores stay in registers",
+     .min_arch = 80,
+     .supports = paged_attention_takes_tensor_core,
+     .run = paged_attention_cuda_tensor_core},
+    {.name = "grouped",
+     .device = DeviceType::cuda,
+     .idea = "decode: the query heads of a group in one mma tile, keys straight from memory, read once",
+     .min_arch = 80,
+     .batch_invariant = false,  // serves batches of single rows only
+     .supports = paged_attention_takes_grouped,
+     .run = paged_attention_cuda_grouped},
+    {.name = "split",
+     .device = DeviceType::cuda,
+     .idea = "decode: all keys of the batch cut into equal parts, merged after; prefill rows on tensor_core",
+     .min_arch = 80,
+     .batch_invariant = false,
+     .supports = paged_attention_takes_split,
+     .run = paged_attention_cuda_split},
+#endif
 };
 
 // What the kernels will index, checked once per call: a wrong block id must not become a wild read.

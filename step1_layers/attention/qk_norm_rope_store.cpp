@@ -8,6 +8,9 @@
 #include "step1_layers/norm/rms_norm.h"
 #include "step1_layers/rotary/rope.h"
 #include "step1_layers/rotary/rotary_simd.h"
+#ifdef LADDER_CUDA
+#include "step1_layers/attention/store_kv_cuda.h"
+#endif
 
 namespace ladder {
 
@@ -66,6 +69,17 @@ constexpr Variant<QkNormRopeStoreArgs> kVariants[] = {
     LADDER_SIMD_RUNGS(
         qk_norm_rope_store_fused, RotaryKernels,
         "every head read and written once, keys straight into the cache; tokens split among threads"),
+#ifdef LADDER_CUDA
+    {.name = "sequence",
+     .device = DeviceType::cuda,
+     .idea = "rms_norm, rotary_embedding and store_kv, one after the other",
+     .run = qk_norm_rope_store_sequence},
+    {.name = "fused",
+     .device = DeviceType::cuda,
+     .idea = "one kernel: every head read and written once, keys straight into the cache",
+     .supports = qk_norm_rope_store_can_fuse,
+     .run = qk_norm_rope_store_cuda_fused},
+#endif
 };
 
 }  // namespace

@@ -3,6 +3,9 @@
 #include <cstring>
 
 #include "step1_layers/core/parallel.h"
+#ifdef LADDER_CUDA
+#include "step1_layers/attention/store_kv_cuda.h"
+#endif
 
 namespace ladder {
 
@@ -62,6 +65,14 @@ constexpr Variant<StoreKvArgs> kVariants[] = {
     {.name = "copy",
      .idea = "all heads of a token in one copy where both sides are dense; tokens split among threads",
      .run = store_kv_copy},
+#ifdef LADDER_CUDA
+    {.name = "naive", .device = DeviceType::cuda, .idea = "an element per thread", .run = store_kv_cuda},
+    {.name = "vectorized",
+     .device = DeviceType::cuda,
+     .idea = "sixteen bytes per access",
+     .supports = store_kv_is_packed,
+     .run = store_kv_cuda_packed},
+#endif
 };
 
 }  // namespace

@@ -11,12 +11,14 @@
 namespace ladder {
 
 struct ParallelContext;  // step1_layers/distributed/communicator.h
+class CudaContext;       // step1_layers/core/device_cuda.h
 
 struct OpContext {
   Device device;
   int device_arch = 0;     // CUDA: compute capability times 10
   void* stream = nullptr;  // CUDA: the cudaStream_t that every launch and every collective is ordered on
-  Arena* arena = nullptr;  // scratch memory; see arena.h
+  const CudaContext* cuda = nullptr;          // CUDA: library handles and workspace
+  Arena* arena = nullptr;                     // scratch memory; see arena.h
   const ParallelContext* parallel = nullptr;  // nullptr: one rank
   // f32 promises results that are bitwise independent of the batch, so it is served by batch-invariant
   // variants only.

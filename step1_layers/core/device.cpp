@@ -6,31 +6,37 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <cstring>
 
 #include "step1_layers/core/cpu_features.h"
 #include "step1_layers/core/error.h"
 
+#ifdef LADDER_CUDA
+#include "step1_layers/core/device_cuda.h"
+#endif
+
 namespace ladder {
 
-std::string device_name(Device device) {
-  return device.is_cpu() ? "cpu" : fmt::format("cuda:{}", device.index);
+namespace {
+
+[[noreturn]] [[maybe_unused]] void fail_no_cuda() {
+  fail("this build of ladder has no CUDA");
 }
 
-std::shared_ptr<void> device_allocate(Device device, int64_t bytes) {
-  LADDER_CHECK(device.is_cpu(), "this build has no device {}", device_name(device));
+std::shared_ptr<void> cpu_allocate(int64_t bytes) {
   constexpr int64_t kLine = 64, kLargePage = int64_t{2} << 20;
   // Linux promises more memory than there is and kills the process that uses it: refuse that here.
   LADDER_CHECK(bytes >= 0, "cannot allocate {} bytes", bytes);
-  LADDER_CHECK(bytes <= physical_memory_bytes(), "out of memory: {:.1f} MiB wanted on {}, which has {:.1f}",
-               static_cast<double>(bytes) / (1 << 20), device_name(device),
+  LADDER_CHECK(bytes <= physical_memory_bytes(), "out of memory: {:.1f} MiB wanted on cpu, which has {:.1f}",
+               static_cast<double>(bytes) / (1 << 20),
                static_cast<double>(physical_memory_bytes()) / (1 << 20));
   // aligned_alloc wants a multiple of the alignment; at least one line, so that an empty tensor has an
   // address too.
   const int64_t alignment = bytes >= 2 * kLargePage ? kLargePage : kLine;
   const int64_t rounded = std::max((bytes + alignment - 1) / alignment, int64_t{1}) * alignment;
   void* memory = std::aligned_alloc(static_cast<size_t>(alignment), static_cast<size_t>(rounded));
-  LADDER_CHECK(memory != nullptr, "out of memory: {:.1f} MiB wanted on {}",
-               static_cast<double>(bytes) / (1 << 20), device_name(device));
+  LADDER_CHECK(memory != nullptr, "out of memory: {:.1f} MiB wanted on cpu",
+               static_cast<double>(bytes) / (1 << 20));
 #ifdef __linux__
   // Weights are read from end to end for every token. On 2 MiB pages the same reads miss the address
   // translation cache far less often: 14.5 became 16.8 GB/s for one thread of a Xeon of 2023. Only a hint,
@@ -40,6 +46,78 @@ std::shared_ptr<void> device_allocate(Device device, int64_t bytes) {
   }
 #endif
   return {memory, std::free};
+}
+
+}  // namespace
+
+std::string device_name(Device device) {
+  return device.is_cpu() ? "cpu" : fmt::format("cuda:{}", device.index);
+}
+
+std::shared_ptr<void> device_allocate(Device device, int64_t bytes) {
+  if (device.is_cpu()) return cpu_allocate(bytes);
+#ifdef LADDER_CUDA
+  return cuda::allocate(device.index, bytes);
+#else
+  fail_no_cuda();
+#endif
+}
+
+std::shared_ptr<void> pinned_allocate([[maybe_unused]] int64_t bytes) {
+#ifdef LADDER_CUDA
+  return cuda::allocate_pinned(bytes);
+#else
+  fail_no_cuda();
+#endif
+}
+
+void device_copy(void* to, Device to_device, const void* from, Device from_device, int64_t bytes,
+                 [[maybe_unused]] void* stream) {
+  if (to_device.is_cpu() && from_device.is_cpu()) {
+    std::memcpy(to, from, static_cast<size_t>(bytes));
+    return;
+  }
+#ifdef LADDER_CUDA
+  cuda::copy(to, from, bytes, stream);
+#else
+  fail_no_cuda();
+#endif
+}
+
+void device_fill(void* memory, Device device, uint8_t value, int64_t bytes, [[maybe_unused]] void* stream) {
+  if (device.is_cpu()) {
+    std::memset(memory, value, static_cast<size_t>(bytes));
+    return;
+  }
+#ifdef LADDER_CUDA
+  cuda::fill(memory, value, bytes, stream);
+#else
+  fail_no_cuda();
+#endif
+}
+
+void device_synchronize(Device device, [[maybe_unused]] void* stream) {
+  if (device.is_cpu()) return;
+#ifdef LADDER_CUDA
+  cuda::synchronize(stream);
+#endif
+}
+
+int cuda_device_count(std::string* reason) {
+#ifdef LADDER_CUDA
+  return cuda::device_count(reason);
+#else
+  if (reason) *reason = "this build of ladder has no CUDA";
+  return 0;
+#endif
+}
+
+CudaDeviceInfo cuda_device_info([[maybe_unused]] int index) {
+#ifdef LADDER_CUDA
+  return cuda::device_info(index);
+#else
+  fail_no_cuda();
+#endif
 }
 
 }  // namespace ladder

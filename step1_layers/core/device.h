@@ -1,6 +1,7 @@
 #pragma once
-// Where memory lives and work runs. Later steps add devices behind these few functions; nothing else in the
-// project allocates or copies device memory by itself.
+// Where memory lives and work runs. Nothing else in the project allocates or copies device memory by itself.
+//
+// A build without CUDA has the same functions; asking for a CUDA device is then an Error that says so.
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -19,8 +20,31 @@ struct Device {
 
 std::string device_name(Device device);  // "cpu", "cuda:0"
 
-// 64-byte aligned memory, freed when the last owner lets go. Error: not enough memory (says how much was
-// asked for).
+// 64-byte aligned memory (256 on CUDA), freed when the last owner lets go. Error: not enough memory (says how
+// much was asked for, and on CUDA how much is free).
 std::shared_ptr<void> device_allocate(Device device, int64_t bytes);
+
+// Host memory that a GPU copies to and from without a staging buffer, and that an asynchronous copy needs.
+std::shared_ptr<void> pinned_allocate(int64_t bytes);
+
+// Copies between any two devices, ordered on `stream` (a cudaStream_t; nullptr: the copy is done when the
+// call returns).
+void device_copy(void* to, Device to_device, const void* from, Device from_device, int64_t bytes,
+                 void* stream = nullptr);
+void device_fill(void* memory, Device device, uint8_t value, int64_t bytes, void* stream = nullptr);
+void device_synchronize(Device device, void* stream);  // waits for all work of the stream; the CPU has none
+
+struct CudaDeviceInfo {
+  std::string name;  // "NVIDIA H200"
+  int arch = 0;      // compute capability times 10: 90
+  int64_t total_bytes = 0;
+  int64_t free_bytes = 0;
+  int num_multiprocessors = 0;
+  int64_t l2_bytes = 0;
+};
+
+// 0 where there is no GPU, no driver, or no CUDA in the build; `reason`, if given, then says which.
+int cuda_device_count(std::string* reason = nullptr);
+CudaDeviceInfo cuda_device_info(int index);
 
 }  // namespace ladder

@@ -146,6 +146,14 @@ Tensor Tensor::wrap(void* data, const Shape& shape, DType dtype, Device device, 
   return result;
 }
 
+Tensor Tensor::rebased(void* data, Device device, std::shared_ptr<void> owner) const {
+  Tensor result = *this;
+  result.data_ = data;
+  result.device_ = device;
+  result.owner_ = std::move(owner);
+  return result;
+}
+
 Tensor Tensor::to(DType dtype) const {
   if (dtype == dtype_) return clone();
   Tensor result = empty(shape_, dtype);
@@ -170,10 +178,21 @@ Tensor Tensor::clone() const {
   return result;
 }
 
-void Tensor::copy_from(const Tensor& source) const {
+Tensor Tensor::to(Device device, void* stream) const {
+  Tensor result = empty(shape_, dtype_, device);
+  result.copy_from(*this, stream);
+  return result;
+}
+
+void Tensor::copy_from(const Tensor& source, void* stream) const {
   LADDER_CHECK(source.shape() == shape_ && source.dtype() == dtype_, "cannot copy {} into {}", source.str(),
                str());
-  LADDER_CHECK(device_.is_cpu() && source.device().is_cpu(), "copy_from is for the CPU");
+  if (!device_.is_cpu() || !source.device().is_cpu()) {
+    LADDER_CHECK(is_contiguous() && source.is_contiguous(), "a copy from {} to {} takes contiguous tensors",
+                 device_name(source.device()), device_name(device_));
+    device_copy(data_, device_, source.data_, source.device(), nbytes(), stream);
+    return;
+  }
   const int64_t size = dtype_size(dtype_);
   const char* from_data = static_cast<const char*>(source.data_);
   char* to_data = static_cast<char*>(data_);
@@ -195,8 +214,8 @@ void Tensor::copy_from(const Tensor& source) const {
 }
 
 void Tensor::fill_bytes(uint8_t value) const {
-  LADDER_CHECK(device_.is_cpu() && is_contiguous(), "fill_bytes is for contiguous tensors on the CPU");
-  std::memset(data_, value, static_cast<size_t>(nbytes()));
+  LADDER_CHECK(is_contiguous(), "fill_bytes takes a contiguous tensor, got {}", str());
+  device_fill(data_, device_, value, nbytes());
 }
 
 std::string Tensor::str() const {

@@ -83,12 +83,17 @@ class Tensor {
                 int64_t length) const;          // elements [start, start + length) of one dimension
   Tensor select(int dim, int64_t index) const;  // one index; the dimension disappears
   Tensor view(const Shape& shape) const;        // the same elements under another shape
+  // The same window onto memory somebody else owns, its first element at `data`.
+  Tensor rebased(void* data, Device device, std::shared_ptr<void> owner = nullptr) const;
   Tensor rows(int64_t count) const { return narrow(0, 0, count); }
 
   Tensor to(DType dtype) const;  // a contiguous copy, converted through float; CPU, f32/bf16/f16
-  Tensor clone() const;          // a contiguous copy
-  void copy_from(
-      const Tensor& source) const;       // same shape and dtype, any strides. CPU; other devices in device.h
+  // A contiguous copy on another device (or the same), ordered on `stream`; nullptr: done when the call
+  // returns.
+  Tensor to(Device device, void* stream = nullptr) const;
+  Tensor clone() const;  // a contiguous copy on the same device
+  // Same shape and dtype. Any strides on the CPU; contiguous on both sides where a GPU takes part.
+  void copy_from(const Tensor& source, void* stream = nullptr) const;
   void fill_bytes(uint8_t value) const;  // contiguous; 0xff makes NaN of every floating dtype
 
   std::string str() const;  // "bf16[2, 3]", for messages

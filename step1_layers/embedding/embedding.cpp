@@ -8,6 +8,9 @@
 #include "step1_layers/distributed/communicator.h"
 #include "step1_layers/linear/load_shard.h"
 #include "step1_layers/linear/matmul.h"
+#ifdef LADDER_CUDA
+#include "step1_layers/embedding/embedding_cuda.h"
+#endif
 
 namespace ladder {
 
@@ -74,6 +77,14 @@ std::span<const Variant<EmbeddingArgs>> embedding_variants() {
   static const Variant<EmbeddingArgs> table[] = {
       {.name = "loop", .idea = "element by element", .run = embedding_loop},
       {.name = "copy", .idea = "whole rows by memcpy, threads over tokens", .run = embedding_copy},
+#ifdef LADDER_CUDA
+      {.name = "naive", .device = DeviceType::cuda, .idea = "an element per thread", .run = embedding_cuda},
+      {.name = "vectorized",
+       .device = DeviceType::cuda,
+       .idea = "sixteen bytes per access",
+       .supports = embedding_is_packed,
+       .run = embedding_cuda_packed},
+#endif
   };
   return table;
 }

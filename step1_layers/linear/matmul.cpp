@@ -1,6 +1,9 @@
 #include "step1_layers/linear/matmul.h"
 
 #include "step1_layers/linear/matmul_rungs.h"
+#ifdef LADDER_CUDA
+#include "step1_layers/linear/matmul_cuda.h"
+#endif
 
 namespace ladder {
 
@@ -52,6 +55,54 @@ std::span<const Variant<MatmulArgs>> matmul_variants() {
      .supports = matmul_onednn_has_amx,
      .workspace = matmul_onednn_workspace,
      .run = matmul_onednn},
+#endif
+#ifdef LADDER_CUDA
+    {.name = "naive", .device = DeviceType::cuda, .idea = "an output per thread", .run = matmul_cuda_naive},
+    {.name = "tiled",
+     .device = DeviceType::cuda,
+     .idea = "64 x 64 outputs per block: what comes to shared memory is used 64 times",
+     .run = matmul_cuda_tiled},
+    {.name = "tensor_core",
+     .device = DeviceType::cuda,
+     .idea = "mma on 128 x 128 tiles, copied three stages ahead",
+     .min_arch = 80,
+     .supports = matmul_takes_tensor_core,
+     .run = matmul_cuda_tensor_core},
+    // The rungs for few rows: whether they serve a call depends on its number of rows, so a row's bits would
+    // too. The library stands above those that it beats for weights too large to be split.
+    {.name = "rows_warp",
+     .device = DeviceType::cuda,
+     .idea = "few rows: a warp per row of the weight, which is read once",
+     .batch_invariant = false,
+     .supports = matmul_takes_rows_warp,
+     .run = matmul_rows_warp},
+    {.name = "rows_tensor_core",
+     .device = DeviceType::cuda,
+     .idea =
+         "few rows: the weight straight from memory into mma fragments, sixteen rows for the price of one",
+     .min_arch = 80,
+     .batch_invariant = false,
+     .supports = matmul_takes_rows_tensor_core,
+     .run = matmul_rows_tensor_core},
+    {.name = "cublaslt",
+     .device = DeviceType::cuda,
+     .idea = "the library's kernel for the shape, looked up once",
+     .batch_invariant = false,
+     .supports = matmul_takes_cublaslt,
+     .run = matmul_cublaslt},
+    {.name = "rows_split_k",
+     .device = DeviceType::cuda,
+     .idea = "few rows, weights up to 32 MB: several blocks share sixteen rows",
+     .min_arch = 80,
+     .batch_invariant = false,
+     .supports = matmul_takes_rows_split_k,
+     .run = matmul_rows_split_k},
+    {.name = "rows_vectorized",
+     .device = DeviceType::cuda,
+     .idea = "few rows: sixteen bytes per load, four loads in flight",
+     .batch_invariant = false,
+     .supports = matmul_takes_rows_vectorized,
+     .run = matmul_rows_vectorized},
 #endif
   };
   return table;

@@ -4,6 +4,9 @@
 #include "step1_layers/core/parallel.h"
 #include "step1_layers/core/simd_rungs.h"
 #include "step1_layers/norm/norm_simd.h"
+#ifdef LADDER_CUDA
+#include "step1_layers/norm/rms_norm_cuda.h"
+#endif
 
 namespace ladder {
 
@@ -58,11 +61,38 @@ void fused_add_rms_norm_fast(const OpContext&, const FusedAddRmsNormArgs& args) 
 constexpr Variant<RmsNormArgs> kRmsNorm[] = {
     {.name = "loop", .idea = "one value at a time, the sum in double", .run = rms_norm_loop},
     LADDER_SIMD_RUNGS(rms_norm_fast, NormKernels, "four registers of partial sums, rows split among threads"),
+#ifdef LADDER_CUDA
+    {.name = "naive", .device = DeviceType::cuda, .idea = "a row per thread", .run = rms_norm_cuda_naive},
+    {.name = "block",
+     .device = DeviceType::cuda,
+     .idea = "a row per block: neighbouring threads read neighbouring elements",
+     .run = rms_norm_cuda_block},
+    {.name = "registers",
+     .device = DeviceType::cuda,
+     .idea = "the row read once, sixteen bytes per access, and kept in registers",
+     .supports = rms_norm_fits_registers,
+     .run = rms_norm_cuda_registers},
+#endif
 };
 constexpr Variant<FusedAddRmsNormArgs> kFusedAddRmsNorm[] = {
     {.name = "loop", .idea = "one value at a time, the sum in double", .run = fused_add_rms_norm_loop},
     LADDER_SIMD_RUNGS(fused_add_rms_norm_fast, NormKernels,
                       "addition and norm while the row is in L1, rows split among threads"),
+#ifdef LADDER_CUDA
+    {.name = "naive",
+     .device = DeviceType::cuda,
+     .idea = "a row per thread",
+     .run = fused_add_rms_norm_cuda_naive},
+    {.name = "block",
+     .device = DeviceType::cuda,
+     .idea = "a row per block: neighbouring threads read neighbouring elements",
+     .run = fused_add_rms_norm_cuda_block},
+    {.name = "registers",
+     .device = DeviceType::cuda,
+     .idea = "the row read once, sixteen bytes per access, and kept in registers",
+     .supports = fused_add_rms_norm_fits_registers,
+     .run = fused_add_rms_norm_cuda_registers},
+#endif
 };
 
 void check_rows(const Tensor& tensor, const Tensor& like, std::string_view what) {

@@ -6,6 +6,9 @@
 #include "step1_layers/core/parallel.h"
 #include "step1_layers/core/simd_rungs.h"
 #include "step1_layers/rotary/rotary_simd.h"
+#ifdef LADDER_CUDA
+#include "step1_layers/rotary/rope_cuda.h"
+#endif
 
 namespace ladder {
 
@@ -36,6 +39,14 @@ constexpr Variant<RotaryEmbeddingArgs> kVariants[] = {
     LADDER_SIMD_RUNGS(
         rotary_embedding_fast, RotaryKernels,
         "eight pairs at a time, the angles loaded once for all heads, tokens split among threads"),
+#ifdef LADDER_CUDA
+    {.name = "naive", .device = DeviceType::cuda, .idea = "a pair per thread", .run = rotary_embedding_cuda},
+    {.name = "vectorized",
+     .device = DeviceType::cuda,
+     .idea = "eight pairs of bf16 per thread, sixteen bytes per access",
+     .supports = rotary_embedding_is_packed,
+     .run = rotary_embedding_cuda_packed},
+#endif
 };
 
 }  // namespace

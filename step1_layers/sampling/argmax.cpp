@@ -5,6 +5,9 @@
 #include "step1_layers/core/simd_rungs.h"
 #include "step1_layers/sampling/sampling_rows.h"
 #include "step1_layers/sampling/sampling_simd.h"
+#ifdef LADDER_CUDA
+#include "step1_layers/sampling/sampling_cuda.h"
+#endif
 
 namespace ladder {
 
@@ -38,6 +41,16 @@ constexpr Variant<ArgmaxArgs> kVariants[] = {
     {.name = "loop", .idea = "one comparison after the other", .run = argmax_loop},
     LADDER_SIMD_RUNGS(argmax_fast, SamplingKernels,
                       "the largest value of every 1024 first, then its index in the winning chunk"),
+#ifdef LADDER_CUDA
+    {.name = "block",
+     .device = DeviceType::cuda,
+     .idea = "a row per block, sixteen bytes per access",
+     .run = argmax_cuda_block},
+    {.name = "split",
+     .device = DeviceType::cuda,
+     .idea = "several blocks per row, so that few rows use the whole chip",
+     .run = argmax_cuda_split},
+#endif
 };
 
 }  // namespace

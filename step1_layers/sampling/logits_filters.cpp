@@ -6,6 +6,9 @@
 #include "step1_layers/core/simd_rungs.h"
 #include "step1_layers/sampling/sampling_rows.h"
 #include "step1_layers/sampling/sampling_simd.h"
+#ifdef LADDER_CUDA
+#include "step1_layers/sampling/sampling_cuda.h"
+#endif
 
 namespace ladder {
 
@@ -136,20 +139,44 @@ constexpr Variant<LogitsFilterArgs> kTemperature[] = {
     {.name = "loop", .idea = "value by value", .run = apply_temperature_loop},
     LADDER_SIMD_RUNGS(apply_temperature_fast, SamplingKernels,
                       "eight floats at a time, rows split among threads"),
+#ifdef LADDER_CUDA
+    {.name = "elementwise",
+     .device = DeviceType::cuda,
+     .idea = "four logits per thread",
+     .run = apply_temperature_cuda},
+#endif
 };
 constexpr Variant<LogitsFilterArgs> kMinP[] = {
     {.name = "loop", .idea = "value by value", .run = mask_min_p_loop},
     LADDER_SIMD_RUNGS(mask_min_p_fast, SamplingKernels, "eight floats at a time, rows split among threads"),
+#ifdef LADDER_CUDA
+    {.name = "block",
+     .device = DeviceType::cuda,
+     .idea = "a row per block: the largest, then the mask",
+     .run = mask_min_p_cuda},
+#endif
 };
 constexpr Variant<LogitsFilterArgs> kTopK[] = {
     {.name = "loop", .idea = "selects the k-th value in a copy of the row", .run = mask_top_k_loop},
     LADDER_SIMD_RUNGS(mask_top_k_fast, SamplingKernels,
                       "a heap of the k best, passing over chunks that hold nothing better"),
+#ifdef LADDER_CUDA
+    {.name = "radix",
+     .device = DeviceType::cuda,
+     .idea = "a row per block: a radix search for the k-th largest, then the mask",
+     .run = mask_top_k_cuda_radix},
+#endif
 };
 constexpr Variant<LogitsFilterArgs> kTopP[] = {
     {.name = "loop", .idea = "sorts the whole row", .run = mask_top_p_loop},
     LADDER_SIMD_RUNGS(mask_top_p_fast, SamplingKernels,
                       "a histogram of the mass; sorts only the bin in which it reaches top_p"),
+#ifdef LADDER_CUDA
+    {.name = "radix",
+     .device = DeviceType::cuda,
+     .idea = "a row per block: a radix search over the mass, in integers",
+     .run = mask_top_p_cuda_radix},
+#endif
 };
 
 void check(const OpContext& ctx, const LogitsFilterArgs& args, DType dtype, std::string_view op) {

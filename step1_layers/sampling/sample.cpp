@@ -6,6 +6,9 @@
 #include "step1_layers/sampling/philox.h"
 #include "step1_layers/sampling/sampling_rows.h"
 #include "step1_layers/sampling/sampling_simd.h"
+#ifdef LADDER_CUDA
+#include "step1_layers/sampling/sampling_cuda.h"
+#endif
 
 namespace ladder {
 
@@ -55,6 +58,16 @@ constexpr Variant<SampleArgs> kVariants[] = {
     LADDER_SIMD_RUNGS(
         sample_fast, SamplingKernels,
         "sixteen Philox blocks side by side; logarithms only where a token's noise could make it win"),
+#ifdef LADDER_CUDA
+    {.name = "block",
+     .device = DeviceType::cuda,
+     .idea = "a row per block; noise only for tokens that it could lift to the top",
+     .run = sample_cuda_block},
+    {.name = "split",
+     .device = DeviceType::cuda,
+     .idea = "several blocks per row, so that few rows use the whole chip",
+     .run = sample_cuda_split},
+#endif
 };
 
 }  // namespace

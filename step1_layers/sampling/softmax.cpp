@@ -5,6 +5,9 @@
 #include "step1_layers/core/simd_rungs.h"
 #include "step1_layers/sampling/sampling_rows.h"
 #include "step1_layers/sampling/sampling_simd.h"
+#ifdef LADDER_CUDA
+#include "step1_layers/sampling/sampling_cuda.h"
+#endif
 
 namespace ladder {
 
@@ -71,6 +74,16 @@ constexpr Variant<SoftmaxArgs> kSoftmax[] = {
     LADDER_SIMD_RUNGS(
         softmax_fast, SamplingKernels,
         "a polynomial e^x on eight floats at a time, each computed once; rows split among threads"),
+#ifdef LADDER_CUDA
+    {.name = "block",
+     .device = DeviceType::cuda,
+     .idea = "a row per block: largest, sum and quotient in three passes",
+     .run = softmax_cuda_block},
+    {.name = "online",
+     .device = DeviceType::cuda,
+     .idea = "largest and sum in one pass, eight loads in flight",
+     .run = softmax_cuda_online},
+#endif
 };
 constexpr Variant<SoftmaxArgs> kLogSoftmax[] = {
     {.name = "loop",
@@ -78,6 +91,16 @@ constexpr Variant<SoftmaxArgs> kLogSoftmax[] = {
      .run = log_softmax_loop},
     LADDER_SIMD_RUNGS(log_softmax_fast, SamplingKernels,
                       "a polynomial e^x on eight floats at a time; rows split among threads"),
+#ifdef LADDER_CUDA
+    {.name = "block",
+     .device = DeviceType::cuda,
+     .idea = "a row per block: largest, sum and quotient in three passes",
+     .run = log_softmax_cuda_block},
+    {.name = "online",
+     .device = DeviceType::cuda,
+     .idea = "largest and sum in one pass, eight loads in flight",
+     .run = log_softmax_cuda_online},
+#endif
 };
 
 void check(const SoftmaxArgs& args, std::string_view op) {

@@ -5,6 +5,9 @@
 #include "step1_layers/core/simd_rungs.h"
 #include "step1_layers/sampling/sampling_rows.h"
 #include "step1_layers/sampling/sampling_simd.h"
+#ifdef LADDER_CUDA
+#include "step1_layers/sampling/sampling_cuda.h"
+#endif
 
 namespace ladder {
 
@@ -105,6 +108,12 @@ constexpr Variant<TopLogprobsArgs> kVariants[] = {
     LADDER_SIMD_RUNGS(
         top_logprobs_fast, SamplingKernels,
         "skips every 512 logits whose largest does not reach the list; rows split among threads"),
+#ifdef LADDER_CUDA
+    {.name = "rounds",
+     .device = DeviceType::cuda,
+     .idea = "a row per block, one pass for the sum and one for each of the k best",
+     .run = top_logprobs_cuda},
+#endif
 };
 
 }  // namespace

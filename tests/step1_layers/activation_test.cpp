@@ -55,7 +55,7 @@ TEST(Task1_2_SiluAndMul, EqualsDoublePrecision) {
   on_every_rung<SiluAndMulArgs>("silu_and_mul", silu_and_mul_variants(), [&](const OpContext& ctx) {
     for (DType dtype : kDTypes)
       check_activation(dtype, true, silu,
-                       [&](const Tensor& x, const Tensor& out) { silu_and_mul(ctx, x, out); });
+                       [&](const Tensor& x, const Tensor& out) { call(silu_and_mul, ctx, x, out); });
   });
 }
 
@@ -65,12 +65,12 @@ TEST(Task1_2_Gelu, BothFormsEqualDoublePrecision) {
     on_every_rung<GeluArgs>("gelu", gelu_variants(), [&](const OpContext& ctx) {
       for (DType dtype : kDTypes)
         check_activation(dtype, false, f,
-                         [&](const Tensor& x, const Tensor& out) { gelu(ctx, x, out, kind); });
+                         [&](const Tensor& x, const Tensor& out) { call(gelu, ctx, x, out, kind); });
     });
     on_every_rung<GeluAndMulArgs>("gelu_and_mul", gelu_and_mul_variants(), [&](const OpContext& ctx) {
       for (DType dtype : kDTypes)
         check_activation(dtype, true, f,
-                         [&](const Tensor& x, const Tensor& out) { gelu_and_mul(ctx, x, out, kind); });
+                         [&](const Tensor& x, const Tensor& out) { call(gelu_and_mul, ctx, x, out, kind); });
     });
   }
 }
@@ -82,7 +82,7 @@ TEST(Task1_2_Gelu, KeepsRelativeAccuracyInTheNegativeTail) {
       Tensor in = Tensor::empty({1, 1}, DType::f32), out = poisoned({1, 1}, DType::f32);
       in.at<float>({0, 0}) = static_cast<float>(x);
       const double expected = gelu_erf(in.at<float>({0, 0}));
-      gelu(ctx, in, out, GeluKind::erf);
+      call(gelu, ctx, in, out, GeluKind::erf);
       ASSERT_TRUE(close_to(out, std::vector<double>{expected})) << x;
     }
   });
@@ -103,7 +103,7 @@ TEST(Task1_2_SiluAndMul, IsExactWhereTheFormulaIs) {
           expected.push_back(gate * x.at<float>({row, 77 + i}));
         }
       Tensor out = poisoned({3, 77}, dtype);
-      silu_and_mul(ctx, x.to(dtype), out);
+      call(silu_and_mul, ctx, x.to(dtype), out);
       EXPECT_EQ(to_double(out), expected);
     }
   });
@@ -117,10 +117,10 @@ TEST(Task1_2_SiluAndMul, ARowDoesNotDependOnTheOthersOrOnThreadsOrStrides) {
     Tensor wide = random.normal({rows, 2 * width + 5}, DType::f32);
     Tensor x = wide.narrow(1, 0, 2 * width);
     Tensor out = poisoned({rows, width}, DType::f32);
-    with_threads(3, [&] { silu_and_mul(ctx, x, out); });
+    with_threads(3, [&] { call(silu_and_mul, ctx, x, out); });
     for (int64_t row : {int64_t{0}, random.integer(1, rows - 2), rows - 1}) {
       Tensor alone = poisoned({1, width}, DType::f32);
-      silu_and_mul(ctx, x.narrow(0, row, 1).clone(), alone);
+      call(silu_and_mul, ctx, x.narrow(0, row, 1).clone(), alone);
       EXPECT_TRUE(bitwise_equal(out.narrow(0, row, 1), alone)) << row;
     }
   });

@@ -8,6 +8,7 @@
 
 #include "step1_layers/attention/paged_attention.h"
 #include "step1_layers/attention/store_kv.h"
+#include "tests/support/devices.h"
 #include "tests/support/numerics.h"
 
 namespace ladder::testing {
@@ -94,7 +95,7 @@ inline Attended attend(const OpContext& ctx, Random& random, const std::vector<P
     for (int64_t p = 0; p < part.end; ++p)
       slots.at<int64_t>({p}) =
           p < part.shared_blocks * block_size ? -1 : table[p / block_size] * block_size + p % block_size;
-    store_kv(ctx, part.data->k.rows(part.end), part.data->v.rows(part.end), slots, cache);
+    call(store_kv, ctx, part.data->k.rows(part.end), part.data->v.rows(part.end), slots, cache);
     const int64_t length = part.end - part.begin;
     q.narrow(0, starts.back(), length).copy_from(part.data->q.narrow(0, part.begin, length));
     starts.push_back(starts.back() + static_cast<int32_t>(length));
@@ -111,7 +112,7 @@ inline Attended attend(const OpContext& ctx, Random& random, const std::vector<P
                              .max_seq_len = longest};
   Attended result{poisoned({rows + padding, heads, v_dim}, dtype),
                   poisoned({rows + padding, heads}, DType::f32)};
-  paged_attention(ctx, q, cache, metadata, scale, result.out, result.lse);
+  call(paged_attention, ctx, q, cache, metadata, scale, result.out, result.lse);
   return result;
 }
 

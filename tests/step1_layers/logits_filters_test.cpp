@@ -46,7 +46,7 @@ TEST(Task1_8_Temperature, DividesAndLeavesZeroAndOneAlone) {
         SCOPED_TRACE(random.describe());
         Tensor logits = random.normal({3, 1001}, DType::f32);
         const Tensor before = logits.clone();
-        apply_temperature(ctx, logits, Tensor::from<float>(std::vector<float>{0.7f, 0.0f, 1.0f}, {3}));
+        call(apply_temperature, ctx, logits, Tensor::from<float>(std::vector<float>{0.7f, 0.0f, 1.0f}, {3}));
         for (int64_t i = 0; i < 1001; ++i)
           ASSERT_EQ(logits.at<float>({0, i}), before.at<float>({0, i}) / 0.7f);
         EXPECT_TRUE(bitwise_equal(logits.narrow(0, 1, 2), before.narrow(0, 1, 2)));
@@ -63,7 +63,7 @@ TEST(Task1_8_MinP, KeepsWhatIsLikelyEnoughBesideTheBest) {
         Tensor logits = random.normal({1, vocab}, DType::f32, 2.0);
         const Tensor before = logits.clone();
         const float largest = before.at<float>({0, sorted_ids(before)[0]});
-        mask_min_p(ctx, logits, f32_value(min_p));
+        call(mask_min_p, ctx, logits, f32_value(min_p));
         for (int64_t i = 0; i < vocab; ++i) {
           const double ratio = std::exp(static_cast<double>(before.at<float>({0, i})) - largest);
           if (std::abs(ratio - min_p) < 1e-5 * min_p) continue;
@@ -75,7 +75,7 @@ TEST(Task1_8_MinP, KeepsWhatIsLikelyEnoughBesideTheBest) {
         EXPECT_FALSE(is_cut(logits, sorted_ids(before)[0]));
       }
     Tensor logits = f32_row({1, 2, 3});
-    mask_min_p(ctx, logits, f32_value(0));
+    call(mask_min_p, ctx, logits, f32_value(0));
     EXPECT_EQ(to_double(logits), (std::vector<double>{1, 2, 3}));
   });
 }
@@ -91,7 +91,7 @@ TEST(Task1_8_TopK, KeepsTheKBestAndAllThatEqualTheLast) {
           logits.at<float>({0, i}) = std::round(logits.at<float>({0, i}) * 4) / 4;
         const Tensor before = logits.clone();
         const auto order = sorted_ids(before);
-        mask_top_k(ctx, logits, i32_value(k));
+        call(mask_top_k, ctx, logits, i32_value(k));
         const float last = before.at<float>({0, order[std::min<int64_t>(k, vocab) - 1]});
         for (int64_t i = 0; i < vocab; ++i) {
           const float x = before.at<float>({0, i});
@@ -100,11 +100,11 @@ TEST(Task1_8_TopK, KeepsTheKBestAndAllThatEqualTheLast) {
       }
     for (int32_t off : {0, -1, 3, 100}) {
       Tensor logits = f32_row({1, 2, 3});
-      mask_top_k(ctx, logits, i32_value(off));
+      call(mask_top_k, ctx, logits, i32_value(off));
       EXPECT_EQ(to_double(logits), (std::vector<double>{1, 2, 3}));
     }
     Tensor cut = f32_row({-INFINITY, 2, -INFINITY, 1, -INFINITY});  // fewer left than k
-    mask_top_k(ctx, cut, i32_value(4));
+    call(mask_top_k, ctx, cut, i32_value(4));
     EXPECT_EQ(to_double(cut), (std::vector<double>{-INFINITY, 2, -INFINITY, 1, -INFINITY}));
   });
 }
@@ -124,7 +124,7 @@ TEST(Task1_8_TopP, KeepsTheFewestTokensThatReachTheMass) {
           if (vocab > 10) logits.at<float>({0, 4}) = -INFINITY;  // cut by a filter before
           const Tensor before = logits.clone();
           const auto order = sorted_ids(before);
-          mask_top_p(ctx, logits, f32_value(top_p));
+          call(mask_top_p, ctx, logits, f32_value(top_p));
           const double largest = before.at<float>({0, order[0]});
           double total = 0, mass = 0;
           for (int64_t id : order) total += std::exp(before.at<float>({0, id}) - largest);
@@ -140,7 +140,7 @@ TEST(Task1_8_TopP, KeepsTheFewestTokensThatReachTheMass) {
           }
         }
     Tensor logits = f32_row({1, 2, 3});
-    mask_top_p(ctx, logits, f32_value(1));
+    call(mask_top_p, ctx, logits, f32_value(1));
     EXPECT_EQ(to_double(logits), (std::vector<double>{1, 2, 3}));
   });
 }
@@ -148,7 +148,7 @@ TEST(Task1_8_TopP, KeepsTheFewestTokensThatReachTheMass) {
 TEST(Task1_8_TopP, EqualTokensAreKeptInOrderOfId) {
   on_every_rung<LogitsFilterArgs>("mask_top_p", mask_top_p_variants(), [](const OpContext& ctx) {
     Tensor logits = f32_row({1, 1, 1, 1, 1, 1, 1, 1});
-    mask_top_p(ctx, logits, f32_value(0.3f));  // two eighths do not reach it, three do
+    call(mask_top_p, ctx, logits, f32_value(0.3f));  // two eighths do not reach it, three do
     for (int64_t i = 0; i < 8; ++i) EXPECT_EQ(is_cut(logits, i), i >= 3);
   });
 }
@@ -173,13 +173,13 @@ TEST(Task1_8_Filters, ARowDoesNotDependOnTheOthersOrOnThreads) {
     counts.at<int32_t>({row}) = static_cast<int32_t>(random.integer(0, 600));
   }
   on_every_rung<LogitsFilterArgs>("mask_min_p", mask_min_p_variants(), [&](const OpContext& ctx) {
-    check([&](const Tensor& x, const Tensor& v) { mask_min_p(ctx, x, v); }, fractions);
+    check([&](const Tensor& x, const Tensor& v) { call(mask_min_p, ctx, x, v); }, fractions);
   });
   on_every_rung<LogitsFilterArgs>("mask_top_k", mask_top_k_variants(), [&](const OpContext& ctx) {
-    check([&](const Tensor& x, const Tensor& v) { mask_top_k(ctx, x, v); }, counts);
+    check([&](const Tensor& x, const Tensor& v) { call(mask_top_k, ctx, x, v); }, counts);
   });
   on_every_rung<LogitsFilterArgs>("mask_top_p", mask_top_p_variants(), [&](const OpContext& ctx) {
-    check([&](const Tensor& x, const Tensor& v) { mask_top_p(ctx, x, v); }, fractions);
+    check([&](const Tensor& x, const Tensor& v) { call(mask_top_p, ctx, x, v); }, fractions);
   });
 }
 

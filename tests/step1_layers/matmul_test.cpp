@@ -5,6 +5,7 @@
 
 #include "step1_layers/core/error.h"
 #include "step1_layers/core/parallel.h"
+#include "tests/support/devices.h"
 #include "tests/support/numerics.h"
 
 namespace ladder {
@@ -47,11 +48,11 @@ void for_each_case(const OpContext& ctx, Make&& make, Check&& check) {
       for (const Problem& problem : kProblems) {
         const MatmulArgs args = make(problem, dtype, out);
         for (const auto& variant : matmul_variants()) {
-          if (!can_run(variant, ctx, args)) continue;
+          if (!testing::can_run_rung(variant, ctx, args)) continue;
           SCOPED_TRACE(fmt::format("{}: {} times {} to {}", variant.name, args.x.str(), args.weight.str(),
                                    dtype_name(out)));
           args.out.fill_bytes(0xff);
-          variant.run(ctx, args);
+          testing::run_rung(variant, ctx, args);
           check(args);
           if (::testing::Test::HasFailure()) return;
         }
@@ -117,8 +118,8 @@ TEST(Task1_4_Matmul, RowsMayBeWindowsOfWiderTensors) {
     Tensor wide = Tensor::zeros({20, 40}, DType::f32);
     MatmulArgs args{random.exact({20, 30}, DType::f32), random.exact({17, 30}, DType::f32), Tensor(),
                     wide.narrow(1, 11, 17)};
-    if (!can_run(variant, ctx, args)) continue;
-    variant.run(ctx, args);
+    if (!testing::can_run_rung(variant, ctx, args)) continue;
+    testing::run_rung(variant, ctx, args);
     EXPECT_EQ(testing::to_double(args.out), reference(args)) << variant.name;
     for (int64_t row = 0; row < 20; ++row)
       for (int64_t column : {int64_t{0}, int64_t{10}, int64_t{28}, int64_t{39}})
@@ -139,14 +140,15 @@ TEST(Task1_4_Matmul, ABatchInvariantRungGivesEachRowTheBitsItHasAlone) {
       const Tensor weight = random.normal({n, k}, dtype), bias = random.normal({n}, dtype);
       const Tensor x = random.normal({40, k}, dtype);
       for (const auto& variant : matmul_variants()) {
-        if (!variant.batch_invariant || !can_run(variant, ctx, MatmulArgs{x, weight, bias, x})) continue;
+        if (!variant.batch_invariant || !testing::can_run_rung(variant, ctx, MatmulArgs{x, weight, bias, x}))
+          continue;
         Tensor alone = poisoned({40, n}, DType::f32);
         for (int64_t row = 0; row < 40; ++row)
-          variant.run(ctx, {x.narrow(0, row, 1), weight, bias, alone.narrow(0, row, 1)});
+          testing::run_rung(variant, ctx, {x.narrow(0, row, 1), weight, bias, alone.narrow(0, row, 1)});
         for (int64_t m = 1; m <= 40; ++m) {
           const int64_t first = random.integer(0, 40 - m);
           Tensor out = poisoned({m, n}, DType::f32);
-          variant.run(ctx, {x.narrow(0, first, m), weight, bias, out});
+          testing::run_rung(variant, ctx, {x.narrow(0, first, m), weight, bias, out});
           ASSERT_TRUE(bitwise_equal(out, alone.narrow(0, first, m)))
               << variant.name << " " << dtype_name(dtype) << " m=" << m << " n=" << n << " k=" << k;
         }
@@ -164,14 +166,14 @@ TEST(Task1_4_Matmul, TheNumberOfThreadsDoesNotChangeTheBits) {
   for (const auto& variant : matmul_variants()) {
     MatmulArgs args{random.normal({19, 1500}, DType::bf16), random.normal({331, 1500}, DType::bf16), Tensor(),
                     poisoned({19, 331}, DType::f32)};
-    if (!variant.batch_invariant || !can_run(variant, ctx, args)) continue;
+    if (!variant.batch_invariant || !testing::can_run_rung(variant, ctx, args)) continue;
     set_num_threads(1);
-    variant.run(ctx, args);
+    testing::run_rung(variant, ctx, args);
     const Tensor one = args.out.clone();
     for (int count : {2, 3, 8}) {
       set_num_threads(count);
       args.out.fill_bytes(0xff);
-      variant.run(ctx, args);
+      testing::run_rung(variant, ctx, args);
       EXPECT_TRUE(bitwise_equal(args.out, one)) << variant.name << " with " << count << " threads";
     }
     set_num_threads(threads);
@@ -186,8 +188,8 @@ TEST(Task1_4_Matmul, TheDeclaredWorkspaceIsWhatARungTakes) {
       Arena arena;
       OpContext ctx;
       ctx.arena = &arena;
-      if (!can_run(variant, ctx, args)) continue;
-      variant.run(ctx, args);
+      if (!testing::can_run_rung(variant, ctx, args)) continue;
+      testing::run_rung(variant, ctx, args);
       const int64_t declared = variant.workspace != nullptr ? variant.workspace(args) : 0;
       EXPECT_LE(declared, arena.peak_bytes()) << variant.name;
       EXPECT_LE(arena.peak_bytes(), declared + 3 * 256) << variant.name;  // up to three aligned pieces
@@ -213,8 +215,8 @@ TEST(Task1_4_Matmul, NothingToDoAndNothingToSum) {
   for (const auto& variant : matmul_variants()) {
     MatmulArgs args{Tensor::empty({2, 0}, DType::f32), Tensor::empty({5, 0}, DType::f32),
                     Tensor::from<float>(values, {5}), poisoned({2, 5}, DType::f32)};
-    if (!can_run(variant, ctx, args)) continue;
-    variant.run(ctx, args);
+    if (!testing::can_run_rung(variant, ctx, args)) continue;
+    testing::run_rung(variant, ctx, args);
     for (int64_t row = 0; row < 2; ++row)
       for (int64_t j = 0; j < 5; ++j)
         EXPECT_EQ(args.out.at<float>({row, j}), values[static_cast<size_t>(j)]) << variant.name;

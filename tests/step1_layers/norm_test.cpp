@@ -37,7 +37,7 @@ TEST(Task1_3_RmsNorm, EqualsDoublePrecision) {
           SCOPED_TRACE(random.describe());
           Tensor x = random.normal({rows, width}, dtype, deviation), weight = random.normal({width}, dtype);
           Tensor out = poisoned({rows, width}, dtype);
-          rms_norm(ctx, x, weight, 1e-6, out);
+          call(rms_norm, ctx, x, weight, 1e-6, out);
           EXPECT_TRUE(close_to(out, rms_norm_reference(x, weight, 1e-6))) << x.str() << " " << deviation;
         }
   });
@@ -53,7 +53,7 @@ TEST(Task1_3_RmsNorm, NormsHeadsInPlaceInsideQkvRows) {
       Tensor before = qkv.clone(), weight = random.normal({head_dim}, DType::bf16);
       Tensor q = qkv.narrow(1, 0, heads);
       const auto expected = rms_norm_reference(q, weight, 1e-5);
-      rms_norm(ctx, q, weight, 1e-5, q);
+      call(rms_norm, ctx, q, weight, 1e-5, q);
       EXPECT_TRUE(close_to(q, expected));
       EXPECT_TRUE(bitwise_equal(qkv.narrow(1, heads, others), before.narrow(1, heads, others)));
     }
@@ -75,7 +75,7 @@ TEST(Task1_3_RmsNorm, IsExactWhereTheFormulaIs) {
           expected.push_back(x.at<float>({row, i}) / 4 * weight.at<float>({i}));
         }
       Tensor out = poisoned({2, width}, dtype);
-      rms_norm(ctx, x.to(dtype), weight.to(dtype), 0.0, out);
+      call(rms_norm, ctx, x.to(dtype), weight.to(dtype), 0.0, out);
       EXPECT_EQ(to_double(out), expected);
     }
   });
@@ -89,7 +89,7 @@ TEST(Task1_3_RmsNorm, EpsilonIsInsideTheRoot) {
       weight.at<float>({i}) = 1.0f;
     }
     Tensor out = poisoned({1, 20}, DType::f32);
-    rms_norm(ctx, x, weight, 3e-6, out);
+    call(rms_norm, ctx, x, weight, 3e-6, out);
     for (int64_t i = 0; i < 20; ++i) EXPECT_NEAR(out.at<float>({0, i}), 0.5f, 1e-5f);  // 1e-3 / sqrt(4e-6)
   });
 }
@@ -112,7 +112,7 @@ TEST(Task1_3_FusedAddRmsNorm, UpdatesTheResidualAndNormsTheRoundedSum) {
                   T(static_cast<float>(residual.data<T>()[i]) + static_cast<float>(x.data<T>()[i]));
           });
           Tensor out = in_place ? x : poisoned({rows, width}, dtype);
-          fused_add_rms_norm(ctx, x, residual, weight, 1e-6, out);
+          call(fused_add_rms_norm, ctx, x, residual, weight, 1e-6, out);
           EXPECT_TRUE(bitwise_equal(residual, sum));
           EXPECT_TRUE(close_to(out, rms_norm_reference(sum, weight, 1e-6))) << x.str();
         }
@@ -126,10 +126,10 @@ TEST(Task1_3_RmsNorm, ARowDoesNotDependOnTheOthersOrOnThreads) {
     SCOPED_TRACE(random.describe());
     Tensor x = random.normal({rows, width}, DType::f32), weight = random.normal({width}, DType::f32);
     Tensor out = poisoned({rows, width}, DType::f32);
-    with_threads(3, [&] { rms_norm(ctx, x, weight, 1e-6, out); });
+    with_threads(3, [&] { call(rms_norm, ctx, x, weight, 1e-6, out); });
     for (int64_t row : {int64_t{0}, random.integer(1, rows - 2), rows - 1}) {
       Tensor alone = poisoned({1, width}, DType::f32);
-      rms_norm(ctx, x.narrow(0, row, 1), weight, 1e-6, alone);
+      call(rms_norm, ctx, x.narrow(0, row, 1), weight, 1e-6, alone);
       EXPECT_TRUE(bitwise_equal(out.narrow(0, row, 1), alone)) << row;
     }
   });

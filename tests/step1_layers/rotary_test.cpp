@@ -170,7 +170,7 @@ TEST(Task1_6_RotaryEmbedding, EqualsDoublePrecisionInsideQkvRows) {
             Tensor q = qkv.narrow(1, 0, heads), k = qkv.narrow(1, heads, kv_heads);
             const auto q_expected = rotate_reference(q, positions, table);
             const auto k_expected = rotate_reference(k, positions, table);
-            rotary_embedding(ctx, positions, q, k, table);
+            call(rotary_embedding, ctx, positions, q, k, table);
             EXPECT_TRUE(close_to(q, q_expected));
             EXPECT_TRUE(close_to(k, k_expected));
             EXPECT_TRUE(bitwise_equal(qkv.narrow(1, heads + kv_heads, kv_heads),
@@ -187,7 +187,7 @@ TEST(Task1_6_RotaryEmbedding, PairsAreHalfSplitAsInHuggingFaceCheckpoints) {
         Tensor table = Tensor::zeros({1, 4}, DType::f32);  // both pairs turn by 90 degrees
         table.at<float>({0, 2}) = table.at<float>({0, 3}) = 1.0f;
         Tensor q = Tensor::from<float>(std::vector<float>{1, 2, 3, 4}, {1, 1, 4}), k = q.clone();
-        rotary_embedding(ctx, Tensor::zeros({1}, DType::i32), q, k, table);
+        call(rotary_embedding, ctx, Tensor::zeros({1}, DType::i32), q, k, table);
         EXPECT_EQ(to_double(q), (std::vector<double>{-3, -4, 1, 2}));  // neighbours would give -2, 1, -4, 3
         EXPECT_EQ(to_double(k), to_double(q));
       });
@@ -202,10 +202,10 @@ TEST(Task1_6_RotaryEmbedding, TheDotProductDependsOnTheDistanceAlone) {
         const Tensor q = random.normal({1, 1, 64}, DType::f32), k = random.normal({1, 1, 64}, DType::f32);
         auto dot_at = [&](int32_t q_position, int32_t k_position) {
           Tensor rotated_q = q.clone(), rotated_k = k.clone(), unused = q.clone();
-          rotary_embedding(ctx, Tensor::from<int32_t>(std::vector{q_position}, {1}), rotated_q, unused,
-                           table);
-          rotary_embedding(ctx, Tensor::from<int32_t>(std::vector{k_position}, {1}), rotated_k, unused,
-                           table);
+          call(rotary_embedding, ctx, Tensor::from<int32_t>(std::vector{q_position}, {1}), rotated_q, unused,
+               table);
+          call(rotary_embedding, ctx, Tensor::from<int32_t>(std::vector{k_position}, {1}), rotated_k, unused,
+               table);
           double dot = 0;
           for (int64_t i = 0; i < 64; ++i)
             dot += rotated_q.at<float>({0, 0, i}) * rotated_k.at<float>({0, 0, i});
@@ -226,8 +226,8 @@ TEST(Task1_6_RotaryEmbedding, ARowDoesNotDependOnTheOthersOrOnThreads) {
         Tensor q = random.normal({80, 4, 72}, DType::f32), k = random.normal({80, 2, 72}, DType::f32);
         const int64_t row = random.integer(0, 79);
         Tensor q_alone = q.narrow(0, row, 1).clone(), k_alone = k.narrow(0, row, 1).clone();
-        with_threads(3, [&] { rotary_embedding(ctx, positions, q, k, table); });
-        rotary_embedding(ctx, positions.narrow(0, row, 1), q_alone, k_alone, table);
+        with_threads(3, [&] { call(rotary_embedding, ctx, positions, q, k, table); });
+        call(rotary_embedding, ctx, positions.narrow(0, row, 1), q_alone, k_alone, table);
         EXPECT_TRUE(bitwise_equal(q.narrow(0, row, 1), q_alone));
         EXPECT_TRUE(bitwise_equal(k.narrow(0, row, 1), k_alone));
       });

@@ -43,7 +43,7 @@ TEST(Task1_8_Argmax, GivesTheLowestIdOfTheLargestLogit) {
         }
         expected.push_back(static_cast<int32_t>(first));
       }
-      argmax(ctx, logits, ids);
+      call(argmax, ctx, logits, ids);
       for (int64_t row = 0; row < rows; ++row) EXPECT_EQ(ids.at<int32_t>({row}), expected[row]) << vocab;
     }
   });
@@ -57,7 +57,7 @@ TEST(Task1_8_Argmax, PassesOverNaNAndTakesNegativeRows) {
       logits.at<float>({1, i}) = -100.0f - static_cast<float>(std::abs(i - 30));
       logits.at<float>({2, i}) = i < 39 ? -INFINITY : -1e30f;
     }
-    argmax(ctx, logits, ids);
+    call(argmax, ctx, logits, ids);
     EXPECT_EQ(ids.at<int32_t>({0}), 21);
     EXPECT_EQ(ids.at<int32_t>({1}), 30);
     EXPECT_EQ(ids.at<int32_t>({2}), 39);
@@ -89,12 +89,12 @@ TEST(Task1_8_Softmax, BothFormsEqualDoublePrecision) {
       for (double& value : expected) value = std::exp(value);
       on_every_rung<SoftmaxArgs>("softmax", softmax_variants(), [&](const OpContext& ctx) {
         Tensor out = poisoned({2, vocab}, DType::f32);
-        softmax(ctx, logits, out);
+        call(softmax, ctx, logits, out);
         EXPECT_TRUE(close_to(out, expected, vocab));
       });
       on_every_rung<SoftmaxArgs>("log_softmax", log_softmax_variants(), [&](const OpContext& ctx) {
         Tensor out = logits.clone();
-        log_softmax(ctx, out, out);  // in place
+        call(log_softmax, ctx, out, out);  // in place
         if (vocab == 1)
           EXPECT_EQ(out.at<float>({0, 0}), 0.0f);
         else
@@ -108,13 +108,13 @@ TEST(Task1_8_Softmax, ACutTokenHasProbabilityZeroAndEqualOnesShareExactly) {
     Tensor logits = Tensor::empty({1, 1999}, DType::f32), out = poisoned({1, 1999}, DType::f32);
     for (int64_t i = 0; i < 1999; ++i)
       logits.at<float>({0, i}) = i % 7 == 3 && i < 7 * 256 ? 2.5f : -INFINITY;
-    softmax(ctx, logits, out);
+    call(softmax, ctx, logits, out);
     for (int64_t i = 0; i < 1999; ++i)
       ASSERT_EQ(out.at<float>({0, i}), i % 7 == 3 && i < 7 * 256 ? 1.0f / 256 : 0.0f) << i;
   });
   on_every_rung<SoftmaxArgs>("log_softmax", log_softmax_variants(), [](const OpContext& ctx) {
     Tensor logits = Tensor::from<float>(std::vector<float>{-INFINITY, 3.0f, -INFINITY}, {1, 3});
-    log_softmax(ctx, logits, logits);
+    call(log_softmax, ctx, logits, logits);
     EXPECT_EQ(to_double(logits), (std::vector<double>{-INFINITY, 0, -INFINITY}));
   });
 }
@@ -131,7 +131,7 @@ TEST(Task1_8_TopLogprobs, GivesTheBestInOrderAndTheChosen) {
         const Tensor chosen = row_values<int32_t>({static_cast<int32_t>(random.integer(0, vocab - 1)), 0});
         Tensor chosen_logprobs = poisoned({2}, DType::f32), ids = poisoned({2, k}, DType::i32),
                values = poisoned({2, k}, DType::f32);
-        top_logprobs(ctx, logits, chosen, chosen_logprobs, ids, values);
+        call(top_logprobs, ctx, logits, chosen, chosen_logprobs, ids, values);
         const auto reference = log_softmax_reference(logits);
         for (int64_t row = 0; row < 2; ++row) {
           const double* expected = reference.data() + row * vocab;
@@ -170,7 +170,7 @@ TEST(Task1_8_Penalties, FollowTheirDefinitions) {
     args.repetition = row_values<float>({2, 2, 1});
     args.presence = row_values<float>({0.5f, 1, -1});
     args.frequency = row_values<float>({0.25f, 1, 2});
-    apply_penalties(ctx, args);
+    call(apply_penalties, ctx, args);
     // Row 0: tokens 0 and 1 stand in the prompt only: repetition alone. Row 1 has used nothing yet.
     EXPECT_EQ(to_double(args.logits), (std::vector<double>{2, -8, -0.75, 4 - 0.75 - 0.5, 1, /**/ 4, -4, 0, 8,
                                                            1, /**/ 4, -4, 0, 8 - 4 + 1, 1}));
@@ -229,7 +229,7 @@ struct Sampling {
         output_index(row_values(output_index)),
         ids(poisoned({logits.dim(0)}, DType::i32)) {}
   std::vector<int32_t> run(const OpContext& ctx) {
-    sample(ctx, {logits, temperature, seeds, output_index, ids});
+    call(sample, ctx, SampleArgs{logits, temperature, seeds, output_index, ids});
     return {ids.data<int32_t>(), ids.data<int32_t>() + ids.numel()};
   }
 };

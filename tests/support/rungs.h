@@ -1,5 +1,5 @@
 #pragma once
-// Tests of an operator run on every row of its variants table that this machine can run.
+// Tests of an operator run on every row of its variants table that this machine can run, on either device.
 #include <gtest/gtest.h>
 
 #include <span>
@@ -9,20 +9,25 @@
 #include "step1_layers/core/arena.h"
 #include "step1_layers/core/parallel.h"
 #include "step1_layers/core/variants.h"
+#include "tests/support/devices.h"
 
 namespace ladder::testing {
 
-// Calls fn(ctx) once per variant, with a context that forces it.
+// Calls fn(ctx) once per variant, with a context that forces it; fn runs the operator through call(). Where
+// ctx.batch_invariant is set the variant promises it.
 template <class Args, class Fn>
 void on_every_rung(std::string_view op, std::span<const Variant<Args>> table, Fn&& fn) {
   int rungs = 0;
   for (const auto& variant : table) {
-    Arena arena;
-    OpContext ctx;
+    const bool on_gpu = variant.device == DeviceType::cuda;
+    if (on_gpu && cuda_context() == nullptr) continue;
+    OpContext ctx = on_gpu ? *cuda_context() : OpContext{};
+    Arena arena(ctx.device);
     ctx.arena = &arena;
+    ctx.batch_invariant = variant.batch_invariant;
     ctx.kernels[std::string(op)] = std::string(variant.name);
     if (!runs_here(variant, ctx)) continue;
-    SCOPED_TRACE(std::string(op) + "=" + std::string(variant.name));
+    SCOPED_TRACE(std::string(op) + "=" + std::string(variant.name) + (on_gpu ? " on the GPU" : ""));
     fn(ctx);
     EXPECT_EQ(arena.used_bytes(), 0) << "scratch that was not given back";
     ++rungs;

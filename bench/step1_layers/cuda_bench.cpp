@@ -1,0 +1,276 @@
+// The CUDA ladders at the sizes that decide: tensors of 64 MB and more, the weights of qwen3-0.6b and
+// qwen3-8b at few rows, square products, attention of decode batches and prompts, sampling over 151,936
+// words.
+#include <fmt/format.h>
+
+#include <cmath>
+#include <numeric>
+
+#include "bench/support/bench_cuda.h"
+
+namespace ladder::bench {
+namespace {
+
+constexpr DType kType = DType::bf16;
+constexpr int64_t kVocab = 151936;
+
+void elementwise() {
+  for (int64_t tokens : {int64_t{1}, int64_t{256}, int64_t{16384}}) {
+    const int64_t width = 12288, hidden = 4096;
+    register_cuda_ladder<SiluAndMulArgs>("silu_and_mul", silu_and_mul_variants(),
+                                         {{.name = fmt::format("tokens:{}/width:{}", tokens, width),
+                                           .dtype = kType,
+                                           .bytes = 6.0 * static_cast<double>(tokens * width),
+                                           .make = [=] {
+                                             return SiluAndMulArgs{random_tensor({tokens, 2 * width}, kType),
+                                                                   Tensor::zeros({tokens, width}, kType)};
+                                           }}});
+    register_cuda_ladder<RmsNormArgs>("rms_norm", rms_norm_variants(),
+                                      {{.name = fmt::format("rows:{}/width:{}", tokens, hidden),
+                                        .dtype = kType,
+                                        .bytes = 4.0 * static_cast<double>(tokens * hidden),
+                                        .make = [=] {
+                                          return RmsNormArgs{random_tensor({tokens, hidden}, kType),
+                                                             random_tensor({hidden}, kType), 1e-6,
+                                                             Tensor::zeros({tokens, hidden}, kType)};
+                                        }}});
+    register_cuda_ladder<FusedAddRmsNormArgs>(
+        "fused_add_rms_norm", fused_add_rms_norm_variants(),
+        {{.name = fmt::format("rows:{}/width:{}", tokens, hidden),
+          .dtype = kType,
+          .bytes = 8.0 * static_cast<double>(tokens * hidden),
+          .make = [=] {
+            return FusedAddRmsNormArgs{random_tensor({tokens, hidden}, kType),
+                                       random_tensor({tokens, hidden}, kType), random_tensor({hidden}, kType),
+                                       1e-6, Tensor::zeros({tokens, hidden}, kType)};
+          }}});
+    register_cuda_ladder<EmbeddingArgs>("embedding", embedding_variants(),
+                                        {{.name = fmt::format("tokens:{}/width:{}", tokens, hidden),
+                                          .dtype = kType,
+                                          .bytes = 4.0 * static_cast<double>(tokens * hidden),
+                                          .make = [=] {
+                                            Tensor ids = Tensor::empty({tokens}, DType::i32);
+                                            for (int64_t i = 0; i < tokens; ++i)
+                                              ids.at<int32_t>({i}) = static_cast<int32_t>(i * 7919 % 16384);
+                                            return EmbeddingArgs{ids, random_tensor({16384, hidden}, kType),
+                                                                 0, Tensor::zeros({tokens, hidden}, kType)};
+                                          }}});
+
+    // 32 query and 8 key/value heads of 128.
+    const int64_t heads = 32, kv_heads = 8, dim = 128, block_size = 16;
+    auto positions = [=] {
+      Tensor t = Tensor::empty({tokens}, DType::i32);
+      for (int64_t i = 0; i < tokens; ++i) t.at<int32_t>({i}) = static_cast<int32_t>(i % 4096);
+      return t;
+    };
+    auto slots = [=] {
+      Tensor t = Tensor::empty({tokens}, DType::i64);
+      for (int64_t i = 0; i < tokens; ++i) t.at<int64_t>({i}) = i;
+      return t;
+    };
+    auto cache = [=] {
+      const int64_t blocks = (tokens + block_size - 1) / block_size;
+      return KvCacheView{Tensor::zeros({blocks, block_size, kv_heads, dim}, kType),
+                         Tensor::zeros({blocks, block_size, kv_heads, dim}, kType)};
+    };
+    const auto q_bytes = static_cast<double>(tokens * heads * dim * 2);
+    const double kv_bytes = q_bytes / heads * kv_heads;
+    register_cuda_ladder<RotaryEmbeddingArgs>("rotary_embedding", rotary_embedding_variants(),
+                                              {{.name = fmt::format("tokens:{}", tokens),
+                                                .dtype = kType,
+                                                .bytes = 2 * (q_bytes + kv_bytes),
+                                                .make = [=] {
+                                                  return RotaryEmbeddingArgs{
+                                                      positions(), random_tensor({tokens, heads, dim}, kType),
+                                                      random_tensor({tokens, kv_heads, dim}, kType),
+                                                      make_rope_table({.rotary_dim = dim}, 4096)};
+                                                }}});
+    register_cuda_ladder<StoreKvArgs>(
+        "store_kv", store_kv_variants(),
+        {{.name = fmt::format("tokens:{}", tokens), .dtype = kType, .bytes = 4 * kv_bytes, .make = [=] {
+            return StoreKvArgs{random_tensor({tokens, kv_heads, dim}, kType),
+                               random_tensor({tokens, kv_heads, dim}, kType), slots(), cache()};
+          }}});
+    register_cuda_ladder<QkNormRopeStoreArgs>("qk_norm_rope_store", qk_norm_rope_store_variants(),
+                                              {{.name = fmt::format("tokens:{}", tokens),
+                                                .dtype = kType,
+                                                .bytes = 2 * q_bytes + 4 * kv_bytes,
+                                                .make = [=] {
+                                                  return QkNormRopeStoreArgs{
+                                                      .q = random_tensor({tokens, heads, dim}, kType),
+                                                      .k = random_tensor({tokens, kv_heads, dim}, kType),
+                                                      .v = random_tensor({tokens, kv_heads, dim}, kType),
+                                                      .q_norm_weight = random_tensor({dim}, kType),
+                                                      .k_norm_weight = random_tensor({dim}, kType),
+                                                      .positions = positions(),
+                                                      .table = make_rope_table({.rotary_dim = dim}, 4096),
+                                                      .slot_mapping = slots(),
+                                                      .cache = cache()};
+                                                }}});
+  }
+}
+
+void products() {
+  struct Weight {
+    const char* name;
+    int64_t n, k;
+  };
+  auto problem = [](const Weight& w, int64_t m) {
+    const int64_t n = w.n, k = w.k;
+    const DType out = n > 100000 ? DType::f32 : kType;
+    return BenchProblem<MatmulArgs>{
+        .name = fmt::format("{}/m:{}", w.name, m),
+        .dtype = kType,
+        .bytes = static_cast<double>((m * k + n * k) * 2 + m * n * dtype_size(out)),
+        .flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k),
+        .make = [=] {
+          return MatmulArgs{random_tensor({m, k}, kType), random_tensor({n, k}, kType), Tensor(),
+                            Tensor::zeros({m, n}, out)};
+        }};
+  };
+  std::vector<BenchProblem<MatmulArgs>> problems;
+  for (const Weight& w : {Weight{"8b_gate_up", 24576, 4096},
+                          {"8b_down", 4096, 12288},
+                          {"8b_qkv", 6144, 4096},
+                          {"0.6b_gate_up", 6144, 1024},
+                          {"0.6b_down", 1024, 3072},
+                          {"0.6b_o", 1024, 2048},
+                          {"0.6b_qkv", 4096, 1024},
+                          {"0.6b_lm_head", kVocab, 1024}})
+    for (int64_t m : {1, 4, 8, 16, 64}) problems.push_back(problem(w, m));
+  for (int64_t m : {512, 8192}) problems.push_back(problem({"8b_qkv", 6144, 4096}, m));
+  problems.push_back(problem({"square", 8192, 8192}, 8192));
+  register_cuda_ladder("matmul", matmul_variants(), problems);
+}
+
+void attention() {
+  struct Batch {
+    std::string name;
+    std::vector<int64_t> lengths;
+    int64_t query_len;  // 0: whole sequences
+    int64_t block_size;
+  };
+  auto same = [](int64_t count, int64_t length) {
+    return std::vector<int64_t>(static_cast<size_t>(count), length);
+  };
+  std::vector<int64_t> skewed = same(63, 512);
+  skewed.push_back(65536);
+  std::vector<Batch> batches{
+      {"decode/32x4k", same(32, 4096), 1, 16},   {"decode/8x16k", same(8, 16384), 1, 16},
+      {"decode/1x1k", same(1, 1024), 1, 16},     {"decode/1x16k", same(1, 16384), 1, 16},
+      {"decode/256x512", same(256, 512), 1, 16}, {"decode/32x4k/page:256", same(32, 4096), 1, 256},
+      {"decode/skewed", skewed, 1, 16},          {"decode/balanced", same(64, 1528), 1, 16}};
+  for (int64_t length : {2048, 8192, 16384})
+    batches.push_back({fmt::format("prefill/{}", length), {length}, 0, 16});
+  batches.push_back({"chunk/512_of_16k", {16384}, 512, 16});
+
+  const int64_t heads = 32, kv_heads = 8, dim = 128;
+  std::vector<BenchProblem<PagedAttentionArgs>> problems;
+  for (const Batch& batch : batches) {
+    double pairs = 0, keys = 0;
+    int64_t rows = 0, blocks = 0, most_blocks = 0, longest = 0;
+    for (int64_t length : batch.lengths) {
+      const int64_t query_len = batch.query_len == 0 ? length : batch.query_len;
+      const auto first = static_cast<double>(length - query_len), count = static_cast<double>(query_len);
+      pairs += count * first + count * (count + 1) / 2;
+      keys += static_cast<double>(length);
+      rows += query_len;
+      blocks += (length + batch.block_size - 1) / batch.block_size;
+      most_blocks = std::max(most_blocks, (length + batch.block_size - 1) / batch.block_size);
+      longest = std::max(longest, length);
+    }
+    problems.push_back(
+        {.name = batch.name,
+         .dtype = kType,
+         .bytes = 2.0 * keys * kv_heads * dim * 2 + 4.0 * static_cast<double>(rows * heads * dim),
+         .flops = 4.0 * pairs * heads * dim,
+         .make = [=] {
+           std::vector<int32_t> starts{0}, lens, tables;
+           int64_t next = 0;
+           for (int64_t length : batch.lengths) {
+             const int64_t query_len = batch.query_len == 0 ? length : batch.query_len;
+             starts.push_back(starts.back() + static_cast<int32_t>(query_len));
+             lens.push_back(static_cast<int32_t>(length));
+             // Blocks of all sequences interleaved, as they are given out while sequences grow together.
+             const int64_t used = (length + batch.block_size - 1) / batch.block_size;
+             for (int64_t b = 0; b < most_blocks; ++b)
+               tables.push_back(b < used ? static_cast<int32_t>((next++ * 7919) % blocks) : -1);
+           }
+           const auto seqs = static_cast<int64_t>(lens.size());
+           AttentionMetadata metadata;
+           metadata.query_start_loc = Tensor::from<int32_t>(starts, {seqs + 1});
+           metadata.seq_lens = Tensor::from<int32_t>(lens, {seqs});
+           metadata.block_tables = Tensor::from<int32_t>(tables, {seqs, most_blocks});
+           metadata.num_seqs = seqs;
+           metadata.num_tokens = rows;
+           metadata.max_query_len = batch.query_len == 0 ? longest : batch.query_len;
+           metadata.max_seq_len = longest;
+           return PagedAttentionArgs{random_tensor({rows, heads, dim}, kType),
+                                     {random_tensor({blocks, batch.block_size, kv_heads, dim}, kType),
+                                      random_tensor({blocks, batch.block_size, kv_heads, dim}, kType, 2)},
+                                     metadata,
+                                     1 / std::sqrt(static_cast<double>(dim)),
+                                     Tensor::zeros({rows, heads, dim}, kType),
+                                     Tensor()};
+         }});
+  }
+  register_cuda_ladder("paged_attention", paged_attention_variants(), problems);
+}
+
+void sampling() {
+  for (int64_t rows : {int64_t{1}, int64_t{128}}) {
+    const std::string name = fmt::format("rows:{}", rows);
+    const double bytes = 4.0 * static_cast<double>(rows * kVocab);
+    auto logits = [=] {  // a sum of four uniforms, near to normal
+      Tensor x = random_tensor({rows, kVocab}, DType::f32);
+      for (uint64_t seed = 2; seed <= 4; ++seed) {
+        const Tensor more = random_tensor({rows, kVocab}, DType::f32, seed);
+        for (int64_t i = 0; i < x.numel(); ++i) x.data<float>()[i] += more.data<float>()[i];
+      }
+      for (int64_t i = 0; i < x.numel(); ++i) x.data<float>()[i] *= 2.0f;
+      return x;
+    };
+    auto filled = [=](float value) {
+      Tensor t = Tensor::empty({rows}, DType::f32);
+      std::fill_n(t.data<float>(), rows, value);
+      return t;
+    };
+    auto add = [&]<class Args>(const char* op, std::span<const Variant<Args>> table, double passes,
+                               std::function<Args()> make) {
+      register_cuda_ladder<Args>(
+          op, table, {{.name = name, .dtype = DType::f32, .bytes = passes * bytes, .make = std::move(make)}});
+    };
+    add.operator()<ArgmaxArgs>("argmax", argmax_variants(), 1, [=] {
+      return ArgmaxArgs{logits(), Tensor::zeros({rows}, DType::i32)};
+    });
+    add.operator()<SampleArgs>("sample", sample_variants(), 1, [=] {
+      Tensor seeds = Tensor::zeros({rows}, DType::i64);
+      std::iota(seeds.data<int64_t>(), seeds.data<int64_t>() + rows, 1);
+      return SampleArgs{logits(), filled(1.0f), seeds, Tensor::zeros({rows}, DType::i64),
+                        Tensor::zeros({rows}, DType::i32)};
+    });
+    add.operator()<SoftmaxArgs>("softmax", softmax_variants(), 2, [=] {
+      return SoftmaxArgs{logits(), Tensor::zeros({rows, kVocab}, DType::f32)};
+    });
+    // In place: from the second replay on the rows are cut, so the values keep most of what they have.
+    add.operator()<LogitsFilterArgs>("mask_top_p", mask_top_p_variants(), 2, [=] {
+      return LogitsFilterArgs{logits(), filled(1.0f - 0x1p-24f)};
+    });
+    add.operator()<LogitsFilterArgs>("mask_top_k", mask_top_k_variants(), 2, [=] {
+      Tensor k = Tensor::empty({rows}, DType::i32);
+      std::fill_n(k.data<int32_t>(), rows, kVocab / 2);
+      return LogitsFilterArgs{logits(), k};
+    });
+  }
+}
+
+const bool kRegistered = [] {
+  elementwise();
+  products();
+  attention();
+  sampling();
+  return true;
+}();
+
+}  // namespace
+}  // namespace ladder::bench

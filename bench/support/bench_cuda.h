@@ -1,0 +1,80 @@
+#pragma once
+// Benchmarks of the CUDA rungs: the same tables and problems as bench_support.h, timed on the GPU.
+//
+// The calls of a benchmark, over operands that rotate past the L2 cache, are captured into one CUDA graph;
+// the time of a call is that of a replay, by events, divided by the number of calls. So launch overhead on
+// the CPU, which the engine hides in the same way, is not what is measured. bytes_per_second is reported with
+// its fraction of what a device-to-device copy moves (bytes read and written) in the same run, flops with its
+// fraction of what the library's 8192-cubed bf16 product reaches.
+#include "bench/support/bench_support.h"
+#include "tests/support/arguments.h"
+
+namespace ladder::bench {
+
+// A context on GPU 0 for the life of the process; nullptr where there is none.
+const OpContext* cuda_bench_context();
+
+// Bytes read and written per second by a copy of 4 GiB, the median of several; the rate of the library's bf16
+// product. Measured once.
+double cuda_copy_bandwidth();
+double cuda_matmul_rate();
+
+// Warms up, captures call(0), ..., call(calls - 1) and replays them for the benchmark's iterations. Calls of
+// more than 100 ms are left out.
+void time_cuda_graph(benchmark::State& state, int calls, const std::function<void(int)>& call);
+// Counters of one call of so much work, from the time measured last.
+void set_cuda_counters(benchmark::State& state, double bytes, double flops);
+
+// A copy of the operands on the GPU.
+template <class Args>
+Args to_gpu(Args args, Device device) {
+  for (Tensor* tensor : ladder::testing::tensors_of(args)) {
+    if (!tensor->defined()) continue;
+    *tensor = (tensor->is_contiguous() ? *tensor : tensor->clone()).to(device);
+  }
+  return args;
+}
+
+// One benchmark "<op>/<problem>/cuda:<variant>" per CUDA row of the table and problem.
+template <class Args>
+void register_cuda_ladder(const std::string& op, std::span<const Variant<Args>> table,
+                          const std::vector<BenchProblem<Args>>& problems) {
+  for (const BenchProblem<Args>& problem : problems) {
+    const auto key = std::make_shared<int>();
+    for (const Variant<Args>& rung : table) {
+      if (rung.device != DeviceType::cuda) continue;
+      benchmark::RegisterBenchmark(
+          (op + "/" + problem.name + "/cuda:" + std::string(rung.name)).c_str(),
+          [&rung, problem, key](benchmark::State& state) {
+            const OpContext* ctx = cuda_bench_context();
+            if (ctx == nullptr) {
+              state.SkipWithError("no GPU");
+              return;
+            }
+            OperandSlot& slot = operand_slot();
+            if (slot.key != key) {
+              slot = {};
+              const Args one = problem.make();
+              auto sets = std::make_shared<std::vector<Args>>();
+              const double l2 = static_cast<double>(cuda_device_info(0).l2_bytes);
+              const double count = std::clamp(1 + 2 * l2 / std::max(problem.bytes, 1.0), 2.0, 200.0);
+              for (int i = 0; i < static_cast<int>(count); ++i) sets->push_back(to_gpu(one, ctx->device));
+              slot = {key, sets};
+            }
+            const auto& sets = *std::static_pointer_cast<std::vector<Args>>(slot.operands);
+            if (!can_run(rung, *ctx, sets[0])) {
+              state.SkipWithError("this rung does not take this problem");
+              return;
+            }
+            time_cuda_graph(state, static_cast<int>(sets.size()),
+                            [&](int i) { rung.run(*ctx, sets[static_cast<size_t>(i)]); });
+            if (!state.error_occurred()) set_cuda_counters(state, problem.bytes, problem.flops);
+          })
+          ->UseManualTime()
+          ->Iterations(15)  // replays
+          ->Unit(benchmark::kMicrosecond);
+    }
+  }
+}
+
+}  // namespace ladder::bench

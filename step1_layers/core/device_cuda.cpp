@@ -1,0 +1,142 @@
+#include "step1_layers/core/device_cuda.h"
+
+#include <cublasLt.h>
+
+#include "step1_layers/core/error.h"
+
+namespace ladder {
+
+namespace {
+constexpr int kMinArch = 75;
+constexpr double kMiB = 1 << 20;
+}  // namespace
+
+void check_cuda(cudaError_t status, const char* call, const char* file, int line) {
+  if (status == cudaSuccess) [[likely]]
+    return;
+  cudaGetLastError();  // else the next launch would be blamed for it
+  fail("{} failed at {}:{}: {} ({})", call, file, line, cudaGetErrorString(status), cudaGetErrorName(status));
+}
+
+CudaContext::CudaContext(int device_index) : index_(device_index) {
+  const CudaDeviceInfo info = cuda::device_info(device_index);
+  LADDER_CHECK(info.arch >= kMinArch, "{} has compute capability {}.{}; {}.{} or newer is needed", info.name,
+               info.arch / 10, info.arch % 10, kMinArch / 10, kMinArch % 10);
+  arch_ = info.arch;
+  num_multiprocessors_ = info.num_multiprocessors;
+  LADDER_CUDA_CHECK(cudaSetDevice(index_));
+  workspace_ = cuda::allocate(index_, kWorkspaceBytes);
+  constexpr int64_t kCounterBytes = kNumCounters * static_cast<int64_t>(sizeof(int));
+  counters_ = cuda::allocate(index_, kCounterBytes);
+  cuda::fill(counters_.get(), 0, kCounterBytes, nullptr);
+  LADDER_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  cublasLtHandle_t handle = nullptr;
+  const cublasStatus_t status = cublasLtCreate(&handle);
+  LADDER_CHECK(status == CUBLAS_STATUS_SUCCESS, "cublasLtCreate failed: {}", cublasLtGetStatusString(status));
+  cublaslt_ = handle;
+}
+
+CudaContext::~CudaContext() {
+  // Nothing can be reported from here, and the process may be ending because the device failed.
+  cudaSetDevice(index_);
+  matmul_plans_.reset();  // before the library they belong to
+  if (cublaslt_) cublasLtDestroy(static_cast<cublasLtHandle_t>(cublaslt_));
+  if (stream_) cudaStreamDestroy(stream_);
+}
+
+OpContext CudaContext::op_context() const {
+  OpContext ctx;
+  ctx.device = {DeviceType::cuda, index_};
+  ctx.device_arch = arch_;
+  ctx.stream = stream_;
+  ctx.cuda = this;
+  return ctx;
+}
+
+namespace cuda {
+
+std::shared_ptr<void> allocate(int index, int64_t bytes) {
+  LADDER_CUDA_CHECK(cudaSetDevice(index));
+  void* memory = nullptr;
+  const cudaError_t status = cudaMalloc(&memory, static_cast<size_t>(bytes > 0 ? bytes : 1));
+  if (status == cudaErrorMemoryAllocation) {
+    cudaGetLastError();  // clears the error: the caller may try again with less
+    size_t free_bytes = 0, total_bytes = 0;
+    LADDER_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+    fail(
+        "out of GPU memory: {:.1f} MiB wanted on cuda:{}, {:.1f} of {:.1f} MiB free; "
+        "--gpu-memory-utilization, "
+        "--num-kv-blocks, --max-num-batched-tokens or --max-model-len lower what is needed",
+        static_cast<double>(bytes) / kMiB, index, static_cast<double>(free_bytes) / kMiB,
+        static_cast<double>(total_bytes) / kMiB);
+  }
+  LADDER_CUDA_CHECK(status);
+  return {memory, [](void* pointer) { cudaFree(pointer); }};
+}
+
+std::shared_ptr<void> allocate_pinned(int64_t bytes) {
+  void* memory = nullptr;
+  LADDER_CUDA_CHECK(cudaMallocHost(&memory, static_cast<size_t>(bytes > 0 ? bytes : 1)));
+  return {memory, [](void* pointer) { cudaFreeHost(pointer); }};
+}
+
+void copy(void* to, const void* from, int64_t bytes, void* stream) {
+  if (stream) {
+    LADDER_CUDA_CHECK(cudaMemcpyAsync(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault,
+                                      static_cast<cudaStream_t>(stream)));
+  } else {
+    // From pageable memory cudaMemcpy returns before the bytes are there, and our streams do not wait for the
+    // default one.
+    LADDER_CUDA_CHECK(cudaMemcpy(to, from, static_cast<size_t>(bytes), cudaMemcpyDefault));
+    LADDER_CUDA_CHECK(cudaStreamSynchronize(nullptr));
+  }
+}
+
+void fill(void* memory, uint8_t value, int64_t bytes, void* stream) {
+  if (stream) {
+    LADDER_CUDA_CHECK(
+        cudaMemsetAsync(memory, value, static_cast<size_t>(bytes), static_cast<cudaStream_t>(stream)));
+  } else {
+    LADDER_CUDA_CHECK(cudaMemset(memory, value, static_cast<size_t>(bytes)));
+    LADDER_CUDA_CHECK(cudaStreamSynchronize(nullptr));
+  }
+}
+
+void synchronize(void* stream) {
+  LADDER_CUDA_CHECK(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)));
+}
+
+int device_count(std::string* reason) {
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status != cudaSuccess) {
+    cudaGetLastError();
+    if (reason) *reason = cudaGetErrorString(status);
+    return 0;
+  }
+  if (count == 0 && reason) *reason = "no GPU";
+  return count;
+}
+
+CudaDeviceInfo device_info(int index) {
+  std::string reason;
+  const int count = device_count(&reason);
+  LADDER_CHECK(count > 0, "no GPU can be used: {}", reason);
+  LADDER_CHECK(index >= 0 && index < count, "there is no cuda:{}: this machine has {} GPU(s)", index, count);
+  cudaDeviceProp properties{};
+  LADDER_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
+  CudaDeviceInfo info;
+  info.name = properties.name;
+  info.arch = properties.major * 10 + properties.minor;
+  info.num_multiprocessors = properties.multiProcessorCount;
+  info.l2_bytes = properties.l2CacheSize;
+  LADDER_CUDA_CHECK(cudaSetDevice(index));
+  size_t free_bytes = 0, total_bytes = 0;
+  LADDER_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
+  info.free_bytes = static_cast<int64_t>(free_bytes);
+  info.total_bytes = static_cast<int64_t>(total_bytes);
+  return info;
+}
+
+}  // namespace cuda
+}  // namespace ladder

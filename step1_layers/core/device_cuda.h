@@ -1,0 +1,65 @@
+#pragma once
+// The CUDA side of device.h, what a CUDA context holds, and how CUDA errors surface. Plain C++: kernels are
+// in .cu files.
+#include <cuda_runtime_api.h>
+
+#include <cstdint>
+#include <memory>
+
+#include "step1_layers/core/context.h"
+
+namespace ladder {
+
+// Error naming the call and where it stands. Every CUDA call goes through it; a kernel launch is followed by
+// LADDER_CUDA_CHECK(cudaGetLastError()).
+void check_cuda(cudaError_t status, const char* call, const char* file, int line);
+#define LADDER_CUDA_CHECK(call) ::ladder::check_cuda((call), #call, __FILE__, __LINE__)
+
+// The resources of one rank's work on one GPU: a stream, the matrix library's handle, and its workspace. They
+// are made once, travel in OpContext, and are freed with this object.
+class CudaContext {
+ public:
+  explicit CudaContext(int device_index);  // Error: no such GPU, or one that is too old
+  ~CudaContext();
+  CudaContext(const CudaContext&) = delete;
+  CudaContext& operator=(const CudaContext&) = delete;
+
+  // device, device_arch, stream and cuda are filled in; the caller adds the arena and the rest.
+  OpContext op_context() const;
+  cudaStream_t stream() const { return stream_; }
+  void* cublaslt() const { return cublaslt_; }  // a cublasLtHandle_t
+  void* workspace() const { return workspace_.get(); }
+  static constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
+  // Zero before and after every kernel: for blocks that count who finished.
+  int* counters() const { return static_cast<int*>(counters_.get()); }
+  static constexpr int64_t kNumCounters = 4096;
+  int num_multiprocessors() const { return num_multiprocessors_; }
+  // Room for what the matrix library has said about the shapes met so far; its rung of matmul fills it.
+  std::shared_ptr<void>& matmul_plans() const { return matmul_plans_; }
+
+ private:
+  int index_ = 0;
+  int arch_ = 0;
+  int num_multiprocessors_ = 0;
+  cudaStream_t stream_ = nullptr;
+  void* cublaslt_ = nullptr;
+  std::shared_ptr<void> workspace_;
+  std::shared_ptr<void> counters_;
+  mutable std::shared_ptr<void> matmul_plans_;
+};
+
+namespace cuda {
+std::shared_ptr<void> allocate(int index, int64_t bytes);
+std::shared_ptr<void> allocate_pinned(int64_t bytes);
+void copy(void* to, const void* from, int64_t bytes, void* stream);
+void fill(void* memory, uint8_t value, int64_t bytes, void* stream);
+void synchronize(void* stream);
+int device_count(std::string* reason);
+CudaDeviceInfo device_info(int index);
+}  // namespace cuda
+
+inline cudaStream_t stream_of(const OpContext& ctx) {
+  return static_cast<cudaStream_t>(ctx.stream);
+}
+
+}  // namespace ladder

@@ -1,0 +1,136 @@
+// The vendor's matrix product, which our own are measured against.
+//
+// cublaslt: f32 (never TF32), bf16 or f16; with a bias only where out has x's type. The library's heuristic
+// names a kernel for a shape; asking it takes longer than a small product, so its answer is kept in the
+// context. Different numbers of rows get different kernels, which sum in different orders: not batch
+// invariant.
+#include <cublasLt.h>
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "step1_layers/core/device_cuda.h"
+#include "step1_layers/core/error.h"
+#include "step1_layers/linear/matmul_cuda.h"
+
+namespace ladder {
+
+namespace {
+
+void check_cublas(cublasStatus_t status, const char* call) {
+  LADDER_CHECK(status == CUBLAS_STATUS_SUCCESS, "{} failed: {}", call, cublasLtGetStatusString(status));
+}
+#define LADDER_CUBLAS_CHECK(call) check_cublas((call), #call)
+
+cudaDataType_t cuda_type(DType dtype) {
+  return dtype == DType::f32 ? CUDA_R_32F : dtype == DType::f16 ? CUDA_R_16F : CUDA_R_16BF;
+}
+
+// The largest power of two up to 256 that divides the address.
+uint32_t alignment(const Tensor& tensor) {
+  const auto address = reinterpret_cast<uintptr_t>(tensor.raw()) | 256;
+  return static_cast<uint32_t>(address & (~address + 1));
+}
+
+// What the library needs to know about one shape. It sees row-major matrices as transposed column-major ones:
+// out^T [n, m] = weight [n, k] * x^T [k, m].
+struct Plan {
+  cublasLtMatmulDesc_t operation = nullptr;
+  cublasLtMatrixLayout_t weight = nullptr, x = nullptr, out = nullptr;
+  cublasLtMatmulAlgo_t algorithm{};
+
+  explicit Plan(const OpContext& ctx, const MatmulArgs& args) {
+    LADDER_CUBLAS_CHECK(cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
+    set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
+    if (args.bias.defined()) {
+      set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
+      set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias.raw());
+    }
+    layout(weight, args.weight);
+    layout(x, args.x);
+    layout(out, args.out);
+
+    cublasLtMatmulPreference_t preference = nullptr;
+    LADDER_CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
+    auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, auto value) {
+      LADDER_CUBLAS_CHECK(cublasLtMatmulPreferenceSetAttribute(preference, attribute, &value, sizeof(value)));
+    };
+    prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, uint64_t{CudaContext::kWorkspaceBytes});
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment(args.weight));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment(args.x));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment(args.out));
+    prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment(args.out));
+    cublasLtMatmulHeuristicResult_t result{};
+    int found = 0;
+    const cublasStatus_t status =
+        cublasLtMatmulAlgoGetHeuristic(static_cast<cublasLtHandle_t>(ctx.cuda->cublaslt()), operation, weight,
+                                       x, out, out, preference, 1, &result, &found);
+    cublasLtMatmulPreferenceDestroy(preference);
+    LADDER_CHECK(status == CUBLAS_STATUS_SUCCESS && found > 0, "cuBLASLt has no kernel for {} times {} to {}",
+                 args.x.str(), args.weight.str(), args.out.str());
+    algorithm = result.algo;
+  }
+  ~Plan() {
+    if (operation) cublasLtMatmulDescDestroy(operation);
+    for (cublasLtMatrixLayout_t matrix : {weight, x, out})
+      if (matrix) cublasLtMatrixLayoutDestroy(matrix);
+  }
+  Plan(const Plan&) = delete;
+  Plan& operator=(const Plan&) = delete;
+
+  template <class T>
+  void set(cublasLtMatmulDescAttributes_t attribute, T value) {
+    LADDER_CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof(value)));
+  }
+  static void layout(cublasLtMatrixLayout_t& matrix, const Tensor& rows) {
+    // The stride of a single row is free; the library wants one of at least its length.
+    const int64_t stride = std::max(rows.stride(0), rows.dim(1));
+    LADDER_CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&matrix, cuda_type(rows.dtype()),
+                                                   static_cast<uint64_t>(rows.dim(1)),
+                                                   static_cast<uint64_t>(rows.dim(0)), stride));
+  }
+};
+
+struct Plans {
+  using Key = std::tuple<int64_t, int64_t, int64_t, int64_t, int64_t, int64_t, DType, DType, bool, uint32_t,
+                         uint32_t, uint32_t>;
+  std::map<Key, std::unique_ptr<Plan>> plans;
+};
+
+Plan& plan_for(const OpContext& ctx, const MatmulArgs& args) {
+  std::shared_ptr<void>& kept = ctx.cuda->matmul_plans();
+  if (!kept) kept = std::make_shared<Plans>();
+  const Tensor &x = args.x, &weight = args.weight, &out = args.out;
+  const Plans::Key key{x.dim(0),      weight.dim(0), x.dim(1),    x.stride(0),         weight.stride(0),
+                       out.stride(0), x.dtype(),     out.dtype(), args.bias.defined(), alignment(weight),
+                       alignment(x),  alignment(out)};
+  std::unique_ptr<Plan>& plan = static_cast<Plans*>(kept.get())->plans[key];
+  if (!plan) plan = std::make_unique<Plan>(ctx, args);
+  return *plan;
+}
+
+}  // namespace
+
+void matmul_cublaslt(const OpContext& ctx, const MatmulArgs& args) {
+  Plan& plan = plan_for(ctx, args);
+  if (args.bias.defined()) plan.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias.raw());
+  const float one = 1.0f, zero = 0.0f;
+  LADDER_CUBLAS_CHECK(cublasLtMatmul(static_cast<cublasLtHandle_t>(ctx.cuda->cublaslt()), plan.operation,
+                                     &one, args.weight.raw(), plan.weight, args.x.raw(), plan.x, &zero,
+                                     args.out.raw(), plan.out, args.out.raw(), plan.out, &plan.algorithm,
+                                     ctx.cuda->workspace(), CudaContext::kWorkspaceBytes, stream_of(ctx)));
+}
+
+bool matmul_takes_cublaslt(const MatmulArgs& args) {
+  // Rows of 16-bit types that start at odd elements have no kernel in the library.
+  auto even = [](const Tensor& tensor) {
+    return reinterpret_cast<uintptr_t>(tensor.raw()) % 16 == 0 &&
+           tensor.stride(0) * dtype_size(tensor.dtype()) % 16 == 0;
+  };
+  return args.x.dim(1) > 0 && even(args.x) && even(args.weight) && even(args.out) &&
+         (!args.bias.defined() ||
+          (args.out.dtype() == args.x.dtype() && reinterpret_cast<uintptr_t>(args.bias.raw()) % 16 == 0));
+}
+
+}  // namespace ladder

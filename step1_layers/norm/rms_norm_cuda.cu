@@ -1,0 +1,242 @@
+#include "step1_layers/core/cuda_kernel.cuh"
+#include "step1_layers/core/packed.h"
+#include "step1_layers/norm/rms_norm_cuda.h"
+
+namespace ladder {
+
+namespace {
+
+// The rows of one call: row r lies at r / inner * outer stride + r % inner * inner stride (inner: the heads
+// of a token). residual is nullptr for the plain norm.
+template <class T>
+struct NormRows {
+  const T* x;
+  T* residual;
+  const T* weight;
+  T* out;
+  int64_t rows, inner, width;
+  int64_t x_outer, x_inner, residual_outer, out_outer, out_inner;
+  float eps;
+
+  __device__ const T* x_row(int64_t row) const { return x + row / inner * x_outer + row % inner * x_inner; }
+  __device__ T* out_row(int64_t row) const { return out + row / inner * out_outer + row % inner * out_inner; }
+};
+
+template <class T>
+NormRows<T> norm_rows(const RmsNormArgs& args) {
+  const Tensor &x = args.x, &out = args.out;
+  const bool heads = x.ndim() == 3;
+  return {.x = cuda_data<T>(x),
+          .residual = nullptr,
+          .weight = cuda_data<T>(args.weight),
+          .out = cuda_data<T>(out),
+          .rows = heads ? x.dim(0) * x.dim(1) : x.dim(0),
+          .inner = heads ? x.dim(1) : 1,
+          .width = x.dim(-1),
+          .x_outer = x.stride(0),
+          .x_inner = heads ? x.stride(1) : 0,
+          .residual_outer = 0,
+          .out_outer = out.stride(0),
+          .out_inner = heads ? out.stride(1) : 0,
+          .eps = static_cast<float>(args.eps)};
+}
+
+template <class T>
+NormRows<T> norm_rows(const FusedAddRmsNormArgs& args) {
+  return {.x = cuda_data<T>(args.x),
+          .residual = cuda_data<T>(args.residual),
+          .weight = cuda_data<T>(args.weight),
+          .out = cuda_data<T>(args.out),
+          .rows = args.x.dim(0),
+          .inner = 1,
+          .width = args.x.dim(1),
+          .x_outer = args.x.stride(0),
+          .x_inner = 0,
+          .residual_outer = args.residual.stride(0),
+          .out_outer = args.out.stride(0),
+          .out_inner = 0,
+          .eps = static_cast<float>(args.eps)};
+}
+
+// naive
+// Any shape. A thread owns a row: the CPU's loop, many rows at once. Neighbouring threads read addresses a
+// whole row apart, so every element costs a memory transaction of 32 bytes of its own.
+template <bool fused, class T>
+__global__ void norm_naive(NormRows<T> norm) {
+  const int64_t row = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
+  if (row >= norm.rows) return;
+  const T* x = norm.x_row(row);
+  T *residual = norm.residual + row * norm.residual_outer, *out = norm.out_row(row);
+  float sum = 0;
+  for (int64_t i = 0; i < norm.width; ++i) {
+    if constexpr (fused) residual[i] = from_float<T>(to_float(residual[i]) + to_float(x[i]));
+    const float value = to_float(fused ? residual[i] : x[i]);
+    sum += value * value;
+  }
+  const float scale = rsqrtf(sum / static_cast<float>(norm.width) + norm.eps);
+  for (int64_t i = 0; i < norm.width; ++i)
+    out[i] = from_float<T>(to_float(fused ? residual[i] : x[i]) * scale * to_float(norm.weight[i]));
+}
+
+// block
+// Any shape. A block owns a row and its threads read neighbouring elements, so a warp's loads merge into full
+// transactions; the squares are added by shuffles. The row is read twice, the second time from L1 or L2.
+constexpr int kBlockThreads = 256;
+template <bool fused, class T>
+__global__ void norm_block(NormRows<T> norm) {
+  const int64_t row = blockIdx.x;
+  const T* x = norm.x_row(row);
+  T *residual = norm.residual + row * norm.residual_outer, *out = norm.out_row(row);
+  float sum = 0;
+  for (int64_t i = threadIdx.x; i < norm.width; i += kBlockThreads) {
+    if constexpr (fused) residual[i] = from_float<T>(to_float(residual[i]) + to_float(x[i]));
+    const float value = to_float(fused ? residual[i] : x[i]);
+    sum += value * value;
+  }
+  const float scale = rsqrtf(block_sum(sum) / static_cast<float>(norm.width) + norm.eps);
+  for (int64_t i = threadIdx.x; i < norm.width; i += kBlockThreads)
+    out[i] = from_float<T>(to_float(fused ? residual[i] : x[i]) * scale * to_float(norm.weight[i]));
+}
+
+// registers
+// Rows of whole 16-byte packs (packed.h), at most 2048 of them. `threads` threads own a row and keep it in
+// registers between the sum and the product: it is read once, 16 bytes per instruction, with up to four loads
+// in flight per thread. Rows as short as a head share a block, so that no warp idles. The split of a row
+// depends on its width alone: batch invariant.
+template <bool fused, int threads, int packs, class T>
+__global__ void norm_registers(NormRows<T> norm) {
+  const int64_t row = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / threads;
+  const int thread = threadIdx.x % threads;
+  const bool inside = row < norm.rows;
+  const T* x = inside ? norm.x_row(row) : nullptr;
+  T* residual = norm.residual + row * norm.residual_outer;
+  const int64_t row_packs = inside ? norm.width / Pack<T>::kSize : 0;
+
+  Pack<T> values[packs], added[packs], weights[packs];
+#pragma unroll
+  for (int j = 0; j < packs; ++j) {
+    const int64_t pack = thread + j * threads;
+    if (pack >= row_packs) continue;
+    values[j] = load_pack(x + pack * Pack<T>::kSize);
+    if constexpr (fused) added[j] = load_pack(residual + pack * Pack<T>::kSize);
+    weights[j] = load_pack(norm.weight + pack * Pack<T>::kSize);
+  }
+  float sum = 0;
+#pragma unroll
+  for (int j = 0; j < packs; ++j) {
+    const int64_t pack = thread + j * threads;
+    if (pack >= row_packs) continue;
+#pragma unroll
+    for (int k = 0; k < Pack<T>::kSize; ++k) {
+      if constexpr (fused)
+        values[j].value[k] = from_float<T>(to_float(values[j].value[k]) + to_float(added[j].value[k]));
+      const float value = to_float(values[j].value[k]);
+      sum += value * value;
+    }
+    if constexpr (fused) store_pack(residual + pack * Pack<T>::kSize, values[j]);
+  }
+  if constexpr (threads <= kWarp)
+    sum = warp_sum<threads>(sum);
+  else
+    sum = block_sum(sum);
+  const float scale = rsqrtf(sum / static_cast<float>(norm.width) + norm.eps);
+#pragma unroll
+  for (int j = 0; j < packs; ++j) {
+    const int64_t pack = thread + j * threads;
+    if (pack >= row_packs) continue;
+#pragma unroll
+    for (int k = 0; k < Pack<T>::kSize; ++k)
+      values[j].value[k] =
+          from_float<T>(to_float(values[j].value[k]) * scale * to_float(weights[j].value[k]));
+    store_pack(norm.out_row(row) + pack * Pack<T>::kSize, values[j]);
+  }
+}
+
+template <bool fused, int threads, int packs, class T>
+void launch_registers(const OpContext& ctx, const NormRows<T>& norm) {
+  constexpr int kThreads = threads <= kWarp ? 128 : threads;  // the sum over a block is over one row
+  const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(norm.rows * threads, kThreads));
+  norm_registers<fused, threads, packs><<<blocks, kThreads, 0, stream_of(ctx)>>>(norm);
+}
+
+template <bool fused, class Args>
+void run_naive(const OpContext& ctx, const Args& args) {
+  if (args.x.numel() == 0) return;
+  with_cuda_type(args.x.dtype(), [&](auto tag) {
+    const auto norm = norm_rows<decltype(tag)>(args);
+    constexpr int kThreads = 64;
+    const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(norm.rows, kThreads));
+    norm_naive<fused><<<blocks, kThreads, 0, stream_of(ctx)>>>(norm);
+  });
+  LADDER_CUDA_CHECK(cudaGetLastError());
+}
+
+template <bool fused, class Args>
+void run_block(const OpContext& ctx, const Args& args) {
+  if (args.x.numel() == 0) return;
+  with_cuda_type(args.x.dtype(), [&](auto tag) {
+    const auto norm = norm_rows<decltype(tag)>(args);
+    norm_block<fused><<<static_cast<unsigned>(norm.rows), kBlockThreads, 0, stream_of(ctx)>>>(norm);
+  });
+  LADDER_CUDA_CHECK(cudaGetLastError());
+}
+
+constexpr int64_t kMaxPacks = 2048;
+
+template <bool fused, class Args>
+void run_registers(const OpContext& ctx, const Args& args) {
+  if (args.x.numel() == 0) return;
+  with_cuda_type(args.x.dtype(), [&](auto tag) {
+    using T = decltype(tag);
+    const auto norm = norm_rows<T>(args);
+    const int64_t packs = norm.width / Pack<T>::kSize;
+    if (packs <= 16)
+      launch_registers<fused, 16, 1>(ctx, norm);
+    else if (packs <= 64)
+      launch_registers<fused, 32, 2>(ctx, norm);
+    else if (packs <= 128)
+      launch_registers<fused, 128, 1>(ctx, norm);
+    else if (packs <= 512)
+      launch_registers<fused, 128, 4>(ctx, norm);
+    else if (packs <= 1024)
+      launch_registers<fused, 256, 4>(ctx, norm);
+    else
+      launch_registers<fused, 512, 4>(ctx, norm);
+  });
+  LADDER_CUDA_CHECK(cudaGetLastError());
+}
+
+bool fits(const Tensor& x, const Tensor& weight, const Tensor& out) {
+  return is_packed(x) && is_packed(weight) && is_packed(out) &&
+         x.dim(-1) * dtype_size(x.dtype()) / 16 <= kMaxPacks;
+}
+
+}  // namespace
+
+void rms_norm_cuda_naive(const OpContext& ctx, const RmsNormArgs& args) {
+  run_naive<false>(ctx, args);
+}
+void rms_norm_cuda_block(const OpContext& ctx, const RmsNormArgs& args) {
+  run_block<false>(ctx, args);
+}
+void rms_norm_cuda_registers(const OpContext& ctx, const RmsNormArgs& args) {
+  run_registers<false>(ctx, args);
+}
+bool rms_norm_fits_registers(const RmsNormArgs& args) {
+  return fits(args.x, args.weight, args.out);
+}
+
+void fused_add_rms_norm_cuda_naive(const OpContext& ctx, const FusedAddRmsNormArgs& args) {
+  run_naive<true>(ctx, args);
+}
+void fused_add_rms_norm_cuda_block(const OpContext& ctx, const FusedAddRmsNormArgs& args) {
+  run_block<true>(ctx, args);
+}
+void fused_add_rms_norm_cuda_registers(const OpContext& ctx, const FusedAddRmsNormArgs& args) {
+  run_registers<true>(ctx, args);
+}
+bool fused_add_rms_norm_fits_registers(const FusedAddRmsNormArgs& args) {
+  return fits(args.x, args.weight, args.out) && is_packed(args.residual);
+}
+
+}  // namespace ladder

@@ -1,0 +1,39 @@
+#pragma once
+// The largest of many values and where it stands: what argmax, sample and top_logprobs reduce with.
+#include <climits>
+
+#include "step1_layers/core/cuda_kernel.cuh"
+
+namespace ladder {
+
+struct Best {
+  float value;
+  int32_t id;
+};
+
+__device__ inline Best no_best() {
+  return {-INFINITY, INT_MAX};
+}
+// The lower id among equals. NaN never wins.
+__device__ inline Best better(Best a, Best b) {
+  return b.value > a.value || (b.value == a.value && b.id < a.id) ? b : a;
+}
+
+// Over all threads of a block of whole warps; every thread gets the result. It may be called again at once.
+__device__ inline Best block_best(Best best) {
+  __shared__ Best partial[kWarp];
+  auto over_warp = [](Best x) {
+#pragma unroll
+    for (int offset = kWarp / 2; offset > 0; offset /= 2)
+      x = better(x, {__shfl_xor_sync(kAllLanes, x.value, offset), __shfl_xor_sync(kAllLanes, x.id, offset)});
+    return x;
+  };
+  best = over_warp(best);
+  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, warps = blockDim.x / kWarp;
+  __syncthreads();  // readers of the call before are done
+  if (lane == 0) partial[warp] = best;
+  __syncthreads();
+  return over_warp(lane < warps ? partial[lane] : no_best());
+}
+
+}  // namespace ladder

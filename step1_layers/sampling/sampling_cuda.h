@@ -1,0 +1,29 @@
+#pragma once
+// The CUDA rungs of this folder's operators. Their arguments have been checked, but for token ids.
+#include "step1_layers/sampling/argmax.h"
+#include "step1_layers/sampling/logits_filters.h"
+#include "step1_layers/sampling/penalties.h"
+#include "step1_layers/sampling/sample.h"
+#include "step1_layers/sampling/softmax.h"
+#include "step1_layers/sampling/top_logprobs.h"
+
+namespace ladder {
+
+void argmax_cuda_block(const OpContext& ctx, const ArgmaxArgs& args);
+void argmax_cuda_split(const OpContext& ctx, const ArgmaxArgs& args);
+void sample_cuda_block(const OpContext& ctx, const SampleArgs& args);
+void sample_cuda_split(const OpContext& ctx, const SampleArgs& args);
+
+void softmax_cuda_block(const OpContext& ctx, const SoftmaxArgs& args);
+void softmax_cuda_online(const OpContext& ctx, const SoftmaxArgs& args);
+void log_softmax_cuda_block(const OpContext& ctx, const SoftmaxArgs& args);
+void log_softmax_cuda_online(const OpContext& ctx, const SoftmaxArgs& args);
+void top_logprobs_cuda(const OpContext& ctx, const TopLogprobsArgs& args);
+void apply_penalties_cuda(const OpContext& ctx, const ApplyPenaltiesArgs& args);
+
+void apply_temperature_cuda(const OpContext& ctx, const LogitsFilterArgs& args);
+void mask_min_p_cuda(const OpContext& ctx, const LogitsFilterArgs& args);
+void mask_top_k_cuda_radix(const OpContext& ctx, const LogitsFilterArgs& args);
+void mask_top_p_cuda_radix(const OpContext& ctx, const LogitsFilterArgs& args);
+
+}  // namespace ladder
