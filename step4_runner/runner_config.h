@@ -5,12 +5,14 @@
 #include <map>
 #include <string>
 
+#include "step1_layers/core/device.h"
 #include "step1_layers/core/dtype.h"
 #include "step2_model/model.h"
 
 namespace ladder {
 
 struct RunnerConfig {
+  Device device;
   DType dtype = DType::f32;
   LoadFormat load_format = LoadFormat::automatic;
 
@@ -21,6 +23,12 @@ struct RunnerConfig {
 
   int64_t num_kv_blocks = 0;  // 0: as many as kv_memory holds
   int64_t kv_memory = 0;  // bytes, all ranks of this process together. 0: a share of this machine's memory
+
+  // On a GPU. The cache gets what this share of its memory leaves beside weights and the measured warm-up.
+  double gpu_memory_utilization = 0.9;
+  bool cuda_graphs = true;  // decode steps are replayed from captured graphs; --enforce-eager turns it off
+  bool async_scheduling = true;  // step N + 1 is prepared and launched while step N runs
+  bool dependent_launch = true;  // a kernel is set up while the one in front ends, where the GPU can (9.0)
 
   int tensor_parallel_size = 1;
   int threads = 0;                                          // all ranks together. 0: one per core

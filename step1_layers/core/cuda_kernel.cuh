@@ -29,6 +29,51 @@ void with_cuda_type(DType dtype, Fn&& fn) {
   }
 }
 
+// Programmatic dependent launch (CUDA programming guide, "Programmatic Dependent Launch and Synchronization";
+// compute capability 9.0). Between two kernels of a stream the GPU drains, and the next one's blocks start
+// from nothing: a microsecond, which is a third of a small kernel. A kernel launched here may instead be set
+// up, and do what does not depend on its predecessor (prefetch weights, compute addresses), while the
+// predecessor still runs.
+//
+//   __global__ void kernel(...) {
+//     allow_next_kernel();         // the kernel behind may be set up from now on
+//     ... touch nothing that a kernel in front writes, write nothing that one in front reads ...
+//     wait_for_previous_kernel();  // all that stands in front has ended, its writes are visible
+//     ... the work ...
+//   }
+//
+// Every thread of every kernel launched here must call wait_for_previous_kernel() before it reads or writes
+// global memory that another kernel touches, on every path: who waits for a kernel waits for all that this
+// one waited for.
+__device__ inline void wait_for_previous_kernel() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  cudaGridDependencySynchronize();
+#endif
+}
+__device__ inline void allow_next_kernel() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  cudaTriggerProgrammaticLaunchCompletion();
+#endif
+}
+
+// kernel<<<grid, block, shared_bytes>>>(args...) on the context's stream, dependent where
+// ctx.dependent_launch says so.
+template <class... Params, class... Args>
+void launch_kernel(const OpContext& ctx, void (*kernel)(Params...), dim3 grid, dim3 block,
+                   size_t shared_bytes, const Args&... args) {
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = shared_bytes;
+  config.stream = stream_of(ctx);
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  config.attrs = &attribute;
+  config.numAttrs = ctx.dependent_launch ? 1 : 0;
+  LADDER_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
+}
+
 template <class T>
 T* cuda_data(const Tensor& tensor) {
   return static_cast<T*>(tensor.raw());

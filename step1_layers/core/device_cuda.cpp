@@ -48,6 +48,7 @@ OpContext CudaContext::op_context() const {
   OpContext ctx;
   ctx.device = {DeviceType::cuda, index_};
   ctx.device_arch = arch_;
+  ctx.dependent_launch = arch_ >= 90;
   ctx.stream = stream_;
   ctx.cuda = this;
   return ctx;
