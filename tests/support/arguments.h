@@ -11,6 +11,7 @@
 #include "step1_layers/norm/rms_norm.h"
 #include "step1_layers/rotary/rope.h"
 #include "step1_layers/sampling/argmax.h"
+#include "step1_layers/sampling/draw.h"
 #include "step1_layers/sampling/logits_filters.h"
 #include "step1_layers/sampling/penalties.h"
 #include "step1_layers/sampling/sample.h"
@@ -86,6 +87,10 @@ inline auto tensors_of(ArgmaxArgs& a) {
 }
 inline auto tensors_of(SampleArgs& a) {
   return std::array{&a.logits, &a.temperature, &a.seeds, &a.output_index, &a.ids};
+}
+inline auto tensors_of(DrawArgs& a) {
+  return std::array{&a.logits, &a.temperature, &a.min_p,        &a.top_k,
+                    &a.top_p,  &a.seeds,       &a.output_index, &a.ids};
 }
 inline auto tensors_of(SoftmaxArgs& a) {
   return std::array{&a.logits, &a.out};

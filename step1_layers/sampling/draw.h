@@ -1,0 +1,34 @@
+#pragma once
+// Task 1.8: from logits to tokens in one call: temperature, min-p, top-k, top-p (logits_filters.h), then
+// noise and the largest (sample.h), in this order, each row with its own values. A filter for which no row
+// asks (its tensor is undefined) is not run.
+//
+// The sampler pays for every pass over the logits: 128 rows of 151,936 are 78 MB, and the sequence of
+// operators reads them some ten times. Which tokens survive the filters is decided by a few hundred of them,
+// and so is the winner; the higher rungs look for these.
+#include <span>
+
+#include "step1_layers/core/context.h"
+#include "step1_layers/core/tensor.h"
+#include "step1_layers/core/variants.h"
+
+namespace ladder {
+
+struct DrawArgs {
+  Tensor logits;        // f32 [rows, vocab], overwritten; a row has at least one value above -inf, no NaN
+  Tensor temperature;   // f32 [rows]; 0: greedy, the filters' values of the row must be off
+  Tensor min_p;         // f32 [rows]; <= 0: off. Undefined: no row asks
+  Tensor top_k;         // i32 [rows]; <= 0 or >= vocab: off. Undefined: no row asks
+  Tensor top_p;         // f32 [rows]; >= 1: off. Undefined: no row asks
+  Tensor seeds;         // i64 [rows]: the 64 bits of the request's seed
+  Tensor output_index;  // i64 [rows]: how many tokens the request has sampled before this one
+  Tensor ids;           // i32 [rows]
+};
+
+std::span<const Variant<DrawArgs>> draw_variants();
+
+// Scratch comes from ctx.arena. Nothing on a device is read by the host, so a call may be captured in a
+// graph. Error: shapes or dtypes that do not fit together.
+void draw(const OpContext& ctx, const DrawArgs& args);
+
+}  // namespace ladder

@@ -1,0 +1,213 @@
+#include "step1_layers/sampling/draw.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "step1_layers/core/error.h"
+#include "step1_layers/sampling/philox.h"
+#include "tests/support/numerics.h"
+#include "tests/support/rungs.h"
+
+namespace ladder {
+namespace {
+
+using namespace ladder::testing;
+
+template <class T>
+Tensor row_values(const std::vector<T>& values) {
+  return Tensor::from<T>(values, {static_cast<int64_t>(values.size())});
+}
+
+// What one request asks for.
+struct Row {
+  float temperature = 1, min_p = 0;
+  int32_t top_k = 0;
+  float top_p = 1;
+  int64_t seed = 1, output_index = 0;
+};
+
+// Which tensors of the filters are given.
+struct Filters {
+  bool min_p = true, top_k = true, top_p = true;
+};
+
+DrawArgs draw_args(const Tensor& logits, const std::vector<Row>& rows, Filters filters = {}) {
+  auto column = [&](auto Row::*member) {
+    std::vector<std::remove_cvref_t<decltype(rows[0].*member)>> values;
+    for (const Row& row : rows) values.push_back(row.*member);
+    return row_values(values);
+  };
+  DrawArgs args;
+  args.logits = logits.clone();
+  args.temperature = column(&Row::temperature);
+  if (filters.min_p) args.min_p = column(&Row::min_p);
+  if (filters.top_k) args.top_k = column(&Row::top_k);
+  if (filters.top_p) args.top_p = column(&Row::top_p);
+  args.seeds = column(&Row::seed);
+  args.output_index = column(&Row::output_index);
+  args.ids = poisoned({logits.dim(0)}, DType::i32);
+  return args;
+}
+
+std::vector<int32_t> drawn(const OpContext& ctx, const DrawArgs& args) {
+  call(draw, ctx, args);
+  return {args.ids.data<int32_t>(), args.ids.data<int32_t>() + args.ids.numel()};
+}
+
+// A sequence of operators needs no second rung on the CPU to be a ladder.
+template <class Fn>
+void on_every_draw(Fn&& fn) {
+  on_every_rung<DrawArgs>("draw", draw_variants(), fn, 1);
+}
+
+// The scores of a row's tokens by the definitions of logits_filters.h and sample.h, -inf where a token is
+// cut. `near` receives the tokens whose fate is a matter of rounding: those at which the mass of the tokens
+// before them comes within 1e-6 of top_p, or that stand within 1e-5 of min_p's bound.
+std::vector<double> reference_scores(const float* logits, int64_t vocab, const Row& row,
+                                     std::vector<bool>& near) {
+  const auto size = static_cast<size_t>(vocab);
+  std::vector<float> x(logits, logits + vocab);
+  near.assign(size, false);
+  if (row.temperature != 0)
+    for (float& value : x) value /= row.temperature;
+  std::vector<size_t> order(size);
+  std::iota(order.begin(), order.end(), size_t{0});
+  std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return x[a] > x[b]; });
+  const double largest = x[order[0]];
+  std::vector<bool> cut(size, false);
+  for (size_t i = 0; i < size; ++i) {
+    cut[i] = x[i] == -INFINITY;
+    if (row.min_p <= 0) continue;
+    const double ratio = std::exp(x[i] - largest);
+    if (ratio < row.min_p) cut[i] = true;
+    if (std::abs(ratio - row.min_p) < 1e-5 * row.min_p) near[i] = true;
+  }
+  if (row.top_k > 0 && row.top_k < vocab) {
+    const float last = x[order[static_cast<size_t>(row.top_k - 1)]];
+    for (size_t i = 0; i < size; ++i)
+      if (x[i] < last) cut[i] = true;
+  }
+  if (row.top_p < 1) {
+    double total = 0, mass = 0;
+    for (size_t i = 0; i < size; ++i)
+      if (!cut[i]) total += std::exp(x[i] - largest);
+    for (size_t place = 0; place < size; ++place) {
+      const size_t i = order[place];
+      if (cut[i]) continue;
+      const double reached = mass / total;
+      mass += std::exp(x[i] - largest);
+      if (place > 0 && reached >= row.top_p) cut[i] = true;
+      if (place > 0 && std::abs(reached - row.top_p) < 1e-6) near[i] = true;
+    }
+  }
+  std::vector<double> scores(size, -INFINITY);
+  for (size_t i = 0; i < size; ++i) {
+    if (cut[i] && !near[i]) continue;
+    scores[i] = x[i];
+    if (row.temperature == 0) continue;
+    const double u = sampling_uniform(static_cast<uint64_t>(row.seed),
+                                      static_cast<uint64_t>(row.output_index), static_cast<uint32_t>(i));
+    scores[i] -= std::log(-std::log1p(-u));
+  }
+  return scores;
+}
+
+// The token has the largest score among the survivors, or is within rounding of it.
+void expect_winner(int32_t id, const Tensor& logits, int64_t index, const Row& row) {
+  const int64_t vocab = logits.dim(1);
+  ASSERT_GE(id, 0);
+  ASSERT_LT(id, vocab);
+  std::vector<bool> near;
+  const std::vector<double> scores =
+      reference_scores(logits.data<float>() + index * logits.stride(0), vocab, row, near);
+  double best = -INFINITY;
+  for (size_t i = 0; i < scores.size(); ++i)
+    if (!near[i]) best = std::max(best, scores[i]);
+  const double chosen = scores[static_cast<size_t>(id)];
+  EXPECT_GE(chosen, best - 1e-5 * std::max(1.0, std::abs(best)))
+      << "row " << index << " of " << vocab << ": token " << id << ", temperature " << row.temperature
+      << " min_p " << row.min_p << " top_k " << row.top_k << " top_p " << row.top_p << " seed " << row.seed;
+}
+
+Row random_row(Random& random, int64_t vocab) {
+  Row row;
+  row.temperature = static_cast<float>(random.uniform(0.3, 1.5));
+  if (random.integer(0, 3) == 0) row.temperature = 1;
+  if (random.integer(0, 2) == 0) row.min_p = static_cast<float>(random.uniform(0.001, 0.3));
+  if (random.integer(0, 2) != 0) {
+    const int64_t most = random.integer(0, 1) == 0 ? std::min<int64_t>(vocab, 60) : vocab + 2;
+    row.top_k = static_cast<int32_t>(random.integer(1, most));
+  }
+  if (random.integer(0, 2) != 0) row.top_p = static_cast<float>(random.uniform(0.05, 1.0));
+  row.seed = static_cast<int64_t>(random.engine()());
+  row.output_index = random.integer(0, 5000);
+  if (random.integer(0, 7) == 0) {
+    row.temperature = row.min_p = 0;
+    row.top_k = 0;
+    row.top_p = 1;
+  }
+  return row;
+}
+
+TEST(Task1_8_Draw, TakesTheBestOfWhatTheFiltersLeave) {
+  on_every_draw([](const OpContext& ctx) {
+    for (int64_t vocab : {1, 5, 63, 1025, 5003, 151936})
+      for (double deviation : {0.1, 3.0, 12.0})
+        for (int64_t steps : {0, 4, 1}) {  // logits are multiples of 1 / steps: many equals; 0: any
+          Random random;
+          SCOPED_TRACE(random.describe());
+          const int64_t count = vocab > 10000 ? 4 : 12;
+          Tensor logits = random.normal({count, vocab}, DType::f32, deviation);
+          float* x = logits.data<float>();
+          for (int64_t i = 0; i < logits.numel(); ++i) {
+            if (steps > 0) x[i] = std::round(x[i] * static_cast<float>(steps)) / static_cast<float>(steps);
+            if (vocab > 8 && i % 7 == 5) x[i] = -INFINITY;  // a processor has cut it
+          }
+          std::vector<Row> rows;
+          for (int64_t i = 0; i < count; ++i) rows.push_back(random_row(random, vocab));
+          const std::vector<int32_t> ids = drawn(ctx, draw_args(logits, rows));
+          for (int64_t i = 0; i < count; ++i)
+            expect_winner(ids[static_cast<size_t>(i)], logits, i, rows[static_cast<size_t>(i)]);
+        }
+  });
+}
+
+TEST(Task1_8_Draw, RunsTheFiltersThatAreGiven) {
+  on_every_draw([](const OpContext& ctx) {
+    const int64_t vocab = 3001;
+    for (int mask = 0; mask < 8; ++mask) {
+      const Filters filters{(mask & 1) != 0, (mask & 2) != 0, (mask & 4) != 0};
+      Random random;
+      SCOPED_TRACE(random.describe() + " filters " + std::to_string(mask));
+      const Tensor logits = random.normal({9, vocab}, DType::f32, 3.0);
+      std::vector<Row> rows;
+      for (int64_t i = 0; i < 9; ++i) {
+        Row row = random_row(random, vocab);
+        if (!filters.min_p) row.min_p = 0;
+        if (!filters.top_k) row.top_k = 0;
+        if (!filters.top_p) row.top_p = 1;
+        rows.push_back(row);
+      }
+      const std::vector<int32_t> ids = drawn(ctx, draw_args(logits, rows, filters));
+      for (int64_t i = 0; i < 9; ++i)
+        expect_winner(ids[static_cast<size_t>(i)], logits, i, rows[static_cast<size_t>(i)]);
+    }
+  });
+}
+
+TEST(Task1_8_Draw, RefusesWhatDoesNotFitTogether) {
+  Arena arena;
+  OpContext ctx;
+  ctx.arena = &arena;
+  const Tensor logits = Tensor::zeros({2, 10}, DType::f32);
+  DrawArgs args = draw_args(logits, {Row{}, Row{}});
+  args.top_k = row_values<int32_t>({1});
+  EXPECT_THROW(draw(ctx, args), Error);
+  args = draw_args(logits, {Row{}, Row{}});
+  args.top_p = row_values<int32_t>({1, 1});
+  EXPECT_THROW(draw(ctx, args), Error);
+}
+
+}  // namespace
+}  // namespace ladder
