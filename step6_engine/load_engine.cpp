@@ -17,12 +17,19 @@ ModelFolder open_model_folder(const std::filesystem::path& folder) {
   return result;
 }
 
+BatchLimits default_batch_limits(DeviceType device) {
+  if (device == DeviceType::cuda) return {256, 8192};
+  return {RunnerConfig{}.max_num_seqs, RunnerConfig{}.max_num_batched_tokens};
+}
+
 RunnerConfig resolved_runner_config(const EngineOptions& options, const DecoderSpec& spec,
                                     MachineMemory memory) {
   RunnerConfig config = options.runner;
   config.dtype = options.dtype.value_or(spec.checkpoint_dtype);
   const bool open_budget = config.max_num_batched_tokens == 0;
-  if (open_budget) config.max_num_batched_tokens = RunnerConfig{}.max_num_batched_tokens;
+  const BatchLimits limits = default_batch_limits(config.device.type);
+  if (config.max_num_seqs == 0) config.max_num_seqs = limits.max_num_seqs;
+  if (open_budget) config.max_num_batched_tokens = limits.max_num_batched_tokens;
   // A step has room for a token of every sequence.
   if (open_budget)
     config.max_num_batched_tokens = std::max(config.max_num_batched_tokens, config.max_num_seqs);

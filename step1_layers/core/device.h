@@ -34,6 +34,8 @@ void device_copy(void* to, Device to_device, const void* from, Device from_devic
 void device_fill(void* memory, Device device, uint8_t value, int64_t bytes, void* stream = nullptr);
 void device_synchronize(Device device, void* stream);  // waits for all work of the stream; the CPU has none
 
+constexpr int kOldestCudaArch = 75;  // GPUs of a lower compute capability (times 10) are refused
+
 struct CudaDeviceInfo {
   std::string name;  // "NVIDIA H200"
   int arch = 0;      // compute capability times 10: 90
@@ -41,6 +43,8 @@ struct CudaDeviceInfo {
   int64_t free_bytes = 0;
   int num_multiprocessors = 0;
   int64_t l2_bytes = 0;
+  int driver_version = 0;   // the newest CUDA that the driver serves: 13000 is 13.0
+  int runtime_version = 0;  // the CUDA runtime that this program runs with
 };
 
 // 0 where there is no GPU, no driver, or no CUDA in the build; `reason`, if given, then says which.

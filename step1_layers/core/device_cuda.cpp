@@ -7,7 +7,6 @@
 namespace ladder {
 
 namespace {
-constexpr int kMinArch = 75;
 constexpr double kMiB = 1 << 20;
 }  // namespace
 
@@ -20,8 +19,8 @@ void check_cuda(cudaError_t status, const char* call, const char* file, int line
 
 CudaContext::CudaContext(int device_index) : index_(device_index) {
   const CudaDeviceInfo info = cuda::device_info(device_index);
-  LADDER_CHECK(info.arch >= kMinArch, "{} has compute capability {}.{}; {}.{} or newer is needed", info.name,
-               info.arch / 10, info.arch % 10, kMinArch / 10, kMinArch % 10);
+  LADDER_CHECK(info.arch >= kOldestCudaArch, "{} has compute capability {}.{}; {}.{} or newer is needed",
+               info.name, info.arch / 10, info.arch % 10, kOldestCudaArch / 10, kOldestCudaArch % 10);
   arch_ = info.arch;
   num_multiprocessors_ = info.num_multiprocessors;
   LADDER_CUDA_CHECK(cudaSetDevice(index_));
@@ -131,6 +130,8 @@ CudaDeviceInfo device_info(int index) {
   info.arch = properties.major * 10 + properties.minor;
   info.num_multiprocessors = properties.multiProcessorCount;
   info.l2_bytes = properties.l2CacheSize;
+  LADDER_CUDA_CHECK(cudaDriverGetVersion(&info.driver_version));
+  LADDER_CUDA_CHECK(cudaRuntimeGetVersion(&info.runtime_version));
   LADDER_CUDA_CHECK(cudaSetDevice(index));
   size_t free_bytes = 0, total_bytes = 0;
   LADDER_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));

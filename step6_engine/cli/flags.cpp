@@ -3,6 +3,7 @@
 #include <charconv>
 #include <filesystem>
 #include <limits>
+#include <optional>
 
 #include "step1_layers/core/error.h"
 #include "step6_engine/cli/kernels.h"
@@ -22,7 +23,46 @@ DType parse_dtype(const std::string& name) {
   return DType::bf16;
 }
 
+// The N of cuda:N, 0 for cuda alone; none for anything else.
+std::optional<int> cuda_index(std::string_view text) {
+  if (text == "cuda") return 0;
+  if (!text.starts_with("cuda:")) return {};
+  text.remove_prefix(5);
+  int index = -1;
+  const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), index);
+  if (error != std::errc() || rest != text.data() + text.size() || index < 0) return {};
+  return index;
+}
+
+CLI::Validator device_name_check() {
+  return CLI::Validator(
+      [](std::string& text) -> std::string {
+        if (text == "auto" || text == "cpu" || cuda_index(text)) return {};
+        return fmt::format("expected auto, cpu, cuda or cuda:N, found \"{}\"", text);
+      },
+      "");
+}
+
 }  // namespace
+
+Device find_device(const std::string& text) {
+  if (text == "cpu") return {};
+  std::string reason;
+  const int count = cuda_device_count(&reason);
+  if (text == "auto") {
+    const bool usable = count > 0 && cuda_device_info(0).arch >= kOldestCudaArch;
+    return usable ? Device{DeviceType::cuda, 0} : Device{};
+  }
+  LADDER_CHECK(count > 0, "--device {}: no GPU can be used: {}", text, reason);
+  const int index = cuda_index(text).value();
+  LADDER_CHECK(index < count, "--device {}: this machine has {} GPU{}, the last is cuda:{}", text, count,
+               count == 1 ? "" : "s", count - 1);
+  const CudaDeviceInfo info = cuda_device_info(index);
+  LADDER_CHECK(info.arch >= kOldestCudaArch,
+               "--device {}: {} has compute capability {}.{}, expected {}.{} or newer", text, info.name,
+               info.arch / 10, info.arch % 10, kOldestCudaArch / 10, kOldestCudaArch % 10);
+  return {DeviceType::cuda, index};
+}
 
 CLI::Validator in_range(double low, double high) {
   return CLI::Validator(
@@ -93,6 +133,7 @@ std::string tiny_model_folder() {
 
 RunnerConfig open_runner_config() {
   RunnerConfig config;
+  config.max_num_seqs = 0;
   config.max_num_batched_tokens = 0;
   return config;
 }
@@ -114,8 +155,8 @@ void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_de
       ->type_name("TYPE")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--device", device_, "auto or cpu")
-      ->check(CLI::IsMember({"auto", "cpu"}))
+  app.add_option("--device", device_, "cpu, cuda, cuda:N, or auto: a GPU where there is one")
+      ->check(device_name_check())
       ->type_name("DEVICE")
       ->capture_default_str()
       ->group(group);
@@ -124,16 +165,23 @@ void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_de
       ->type_name("FORMAT")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--max-num-seqs", runner_.max_num_seqs, "sequences in one step")
+  const BatchLimits on_cpu = default_batch_limits(DeviceType::cpu);
+  const BatchLimits on_gpu = default_batch_limits(DeviceType::cuda);
+  const auto unless = [](int64_t preset, int64_t cpu, int64_t gpu) {
+    return preset > 0 ? std::to_string(preset) : fmt::format("{}, on a GPU {}", cpu, gpu);
+  };
+  app.add_option("--max-num-seqs", runner_.max_num_seqs,
+                 fmt::format("sequences in one step [{}]",
+                             unless(defaults.max_num_seqs, on_cpu.max_num_seqs, on_gpu.max_num_seqs)))
       ->check(whole_in_range(1, 65536))
       ->type_name("N")
-      ->capture_default_str()
       ->group(group);
   app.add_option(
          "--max-num-batched-tokens", runner_.max_num_batched_tokens,
          fmt::format(
              "tokens computed in one step [{}; the longest sequence where prompts are computed whole]",
-             RunnerConfig{}.max_num_batched_tokens))
+             unless(defaults.max_num_batched_tokens, on_cpu.max_num_batched_tokens,
+                    on_gpu.max_num_batched_tokens)))
       ->check(whole_in_range(1, kMaxCount))
       ->type_name("N")
       ->group(group);
@@ -152,7 +200,7 @@ void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_de
       ->type_name("N")
       ->group(group);
   app.add_option("--kv-memory", kv_memory_,
-                 "memory for the KV cache, e.g. 512MiB or 2GiB [a share of this machine's]")
+                 "memory for the KV cache, e.g. 512MiB or 2GiB [a share of the device's]")
       ->type_name("SIZE")
       ->group(group);
   app.add_flag("--no-prefix-caching", no_prefix_caching_, "recompute prompts that begin alike")->group(group);
@@ -170,7 +218,7 @@ void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_de
       ->type_name("N")
       ->group(group);
   app.add_option("--tensor-parallel-size", runner_.tensor_parallel_size,
-                 "ranks (as threads) that split every layer")
+                 "ranks (as threads of the CPU) that split every layer")
       ->check(whole_in_range(1, 64))
       ->type_name("N")
       ->capture_default_str()
@@ -179,6 +227,20 @@ void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_de
       ->type_name("OP=NAME")
       ->allow_extra_args(false)
       ->group(group);
+  const char* gpu = "How a GPU is used (the CPU has none of this and ignores it)";
+  app.add_option("--gpu-memory-utilization", runner_.gpu_memory_utilization,
+                 "share of the GPU's memory for weights, activations and KV cache together")
+      ->check(above_zero(1))
+      ->type_name("U")
+      ->capture_default_str()
+      ->group(gpu);
+  app.add_flag("--enforce-eager", enforce_eager_, "launch every kernel by itself: no CUDA graphs")
+      ->group(gpu);
+  app.add_flag("--no-async-scheduling", no_async_scheduling_, "plan a step only when the one before is done")
+      ->group(gpu);
+  app.add_flag("--no-dependent-launch", no_dependent_launch_,
+               "set a kernel up only when the one in front has ended")
+      ->group(gpu);
 }
 
 EngineOptions EngineFlags::options() const {
@@ -186,6 +248,13 @@ EngineOptions EngineFlags::options() const {
   options.model = model;
   if (dtype_ != "auto") options.dtype = parse_dtype(dtype_);
   options.runner = runner_;
+  options.runner.device = find_device(device_);
+  LADDER_CHECK(options.runner.device.is_cpu() || runner_.tensor_parallel_size == 1,
+               "--tensor-parallel-size {}: on GPUs one rank only so far; with --device cpu ranks are threads",
+               runner_.tensor_parallel_size);
+  options.runner.cuda_graphs = !enforce_eager_;
+  options.runner.async_scheduling = !no_async_scheduling_;
+  options.runner.dependent_launch = !no_dependent_launch_;
   options.runner.load_format = load_format_ == "dummy" ? LoadFormat::dummy : LoadFormat::automatic;
   LADDER_CHECK(runner_.num_kv_blocks == 0 || kv_memory_.empty(),
                "--num-kv-blocks and --kv-memory say the same thing: expected one of them");
@@ -196,7 +265,7 @@ EngineOptions EngineFlags::options() const {
                  "--kernel: expected operator=variant, found \"{}\"", kernel);
     options.runner.kernels[kernel.substr(0, equals)] = kernel.substr(equals + 1);
   }
-  check_forced_kernels(options.runner.kernels);
+  check_forced_kernels(options.runner.kernels, options.runner.device);
   options.policy = parse_scheduling_policy(policy_);
   options.enable_prefix_caching = !no_prefix_caching_;
   options.enable_chunked_prefill = !no_chunked_prefill_;

@@ -12,8 +12,12 @@
 
 namespace ladder {
 
-// The defaults of RunnerConfig, with a token budget that follows from the rest.
+// The defaults of RunnerConfig, with the size of a step left to the device (load_engine.h).
 RunnerConfig open_runner_config();
+
+// What "auto", "cpu", "cuda" or "cuda:N" means on this machine. Error naming --device: no GPU (and why), none
+// of that number, or one that is too old; auto takes the CPU then.
+Device find_device(const std::string& text);
 
 // --model and everything about how it is run. add() declares the flags, options() reads them after parsing.
 class EngineFlags {
@@ -34,6 +38,9 @@ class EngineFlags {
   bool no_prefix_caching_ = false;
   bool no_chunked_prefill_ = false;
   bool static_batching_ = false;
+  bool enforce_eager_ = false;
+  bool no_async_scheduling_ = false;
+  bool no_dependent_launch_ = false;
   std::vector<std::string> kernels_;
 };
 

@@ -1,4 +1,6 @@
 // ladder info: what a model is, and what of it fits this machine.
+#include <algorithm>
+#include <array>
 #include <memory>
 
 #include "step1_layers/core/cpu_features.h"
@@ -40,11 +42,64 @@ RunnerConfig config_to_show(const EngineOptions& options, const DecoderSpec& spe
   }
 }
 
+MachineMemory memory_of(Device device) {
+  if (device.is_cpu()) return machine_memory();
+  const CudaDeviceInfo gpu = cuda_device_info(device.index);
+  return {gpu.total_bytes, gpu.free_bytes};
+}
+
+using Pairs = std::vector<std::pair<std::string, std::string>>;
+
+Pairs describe_device(const RunnerConfig& config) {
+  if (config.device.is_cpu())
+    return {{"  processor", fmt::format("{} ({})", cpu_name(), isa_name(cpu_isa()))},
+            {"  threads", format_count(config.threads)},
+            {"  tensor-parallel ranks", format_count(config.tensor_parallel_size)}};
+  const CudaDeviceInfo gpu = cuda_device_info(config.device.index);
+  const auto version = [](int number) { return fmt::format("{}.{}", number / 1000, number % 1000 / 10); };
+  const auto on = [](bool value) { return std::string(value ? "on" : "off"); };
+  return {
+      {"  GPU", fmt::format("{} ({})", gpu.name, device_name(config.device))},
+      {"  compute capability", fmt::format("{}.{}", gpu.arch / 10, gpu.arch % 10)},
+      {"  multiprocessors",
+       fmt::format("{}, L2 cache of {}", gpu.num_multiprocessors, format_bytes(gpu.l2_bytes))},
+      {"  CUDA",
+       fmt::format("{}, the driver serves {}", version(gpu.runtime_version), version(gpu.driver_version))},
+      {"  CUDA graphs", on(config.cuda_graphs)},
+      {"  asynchronous scheduling", on(config.async_scheduling)},
+      {"  dependent launch", config.dependent_launch && gpu.arch < 90 ? "off: needs compute capability 9.0"
+                                                                      : on(config.dependent_launch)}};
+}
+
+// One line per operator: the kernel that its calls begin with, those that serve what it does not take, and
+// the idea of the first.
+std::string describe_kernels(const RunnerConfig& config) {
+  std::vector<std::array<std::string, 3>> lines;
+  size_t name_width = 0, choice_width = 0;
+  for (const OperatorInfo& op : operators(config.device)) {
+    const auto forced = config.kernels.find(op.name);
+    const bool is_forced = forced != config.kernels.end();
+    const std::vector<KernelInfo> chosen = default_kernels(op, config.dtype);
+    if (chosen.empty() && !is_forced) continue;  // no kernels on this device
+    std::string choice = is_forced ? forced->second + " (forced)" : "";
+    for (const KernelInfo& kernel : chosen)
+      if (!is_forced) choice += (choice.empty() ? "" : " or ") + std::string(kernel.name);
+    lines.push_back({std::string(op.name), choice, is_forced ? "" : std::string(chosen[0].idea)});
+    name_width = std::max(name_width, op.name.size());
+    choice_width = std::max(choice_width, choice.size());
+  }
+  std::string text;
+  for (const auto& [name, choice, idea] : lines)
+    text += fmt::format("  {:<{}}  {:<{}}  {}\n", name, name_width, choice, idea.empty() ? 0 : choice_width,
+                        idea);
+  return text;
+}
+
 void run_info(const EngineFlags& flags) {
   const EngineOptions options = flags.options();
   const ModelFolder folder = open_model_folder(options.model);
   const DecoderSpec& spec = folder.spec;
-  const MachineMemory memory = machine_memory();
+  const MachineMemory memory = memory_of(options.runner.device);
   const RunnerConfig config = config_to_show(options, spec, memory);
   const MemoryPlan plan = predict_memory(spec, config);
   const int64_t per_token = kv_bytes_per_token(spec, config);
@@ -67,23 +122,22 @@ void run_info(const EngineFlags& flags) {
                       {"  positions", format_count(spec.max_position_embeddings)},
                       {"  tokenizer", folder.tokenizer ? "tokenizer.json" : "none: token ids only"},
                   });
-  text +=
-      "\nAs it would run here\n" +
-      format_pairs({
-          {"  dtype", std::string(dtype_name(config.dtype))},
-          {"  processor", fmt::format("{} ({})", cpu_name(), isa_name(cpu_isa()))},
-          {"  threads", format_count(config.threads)},
-          {"  tensor-parallel ranks", format_count(config.tensor_parallel_size)},
-          {"  KV cache per token", format_bytes(per_token)},
-          {"  KV blocks",
-           fmt::format("{} of {} tokens", format_count(config.num_kv_blocks), config.block_size)},
-          {"  tokens in the KV cache", format_count(slots)},
-          {"  longest sequence", format_count(config.max_model_len)},
-          {"  sequences of that length at once", format_count(config.num_kv_blocks / blocks_per_sequence)},
-          {"  sequences in one step, at most", format_count(config.max_num_seqs)},
-          {"  tokens in one step, at most", format_count(config.max_num_batched_tokens)},
-      });
-  text += "\nMemory at the peak\n" +
+  Pairs here = describe_device(config);
+  here.insert(here.begin(), {"  dtype", std::string(dtype_name(config.dtype))});
+  const Pairs sizes = {
+      {"  KV cache per token", format_bytes(per_token)},
+      {"  KV blocks", fmt::format("{} of {} tokens", format_count(config.num_kv_blocks), config.block_size)},
+      {"  tokens in the KV cache", format_count(slots)},
+      {"  longest sequence", format_count(config.max_model_len)},
+      {"  sequences of that length at once", format_count(config.num_kv_blocks / blocks_per_sequence)},
+      {"  sequences in one step, at most", format_count(config.max_num_seqs)},
+      {"  tokens in one step, at most", format_count(config.max_num_batched_tokens)},
+  };
+  here.insert(here.end(), sizes.begin(), sizes.end());
+  text += "\nAs it would run here\n" + format_pairs(here);
+  // On a GPU the cache gets what a measured warm-up leaves, once the model is loaded.
+  text += (config.device.is_cpu() ? "\nMemory at the peak\n"
+                                  : "\nMemory at the peak, as predicted before anything is loaded\n") +
           format_pairs({
               {"  weights and tables", format_bytes(plan.weights)},
               {"  KV cache", format_bytes(plan.kv)},
@@ -94,14 +148,7 @@ void run_info(const EngineFlags& flags) {
                fmt::format("{} of {}", format_bytes(memory.available), format_bytes(memory.total))},
               {"  fits", plan.total() <= memory.available ? "yes" : "no"},
           });
-  std::vector<std::pair<std::string, std::string>> kernels;
-  for (const OperatorInfo& op : operators()) {
-    const auto forced = config.kernels.find(op.name);
-    kernels.push_back({"  " + std::string(op.name), forced == config.kernels.end()
-                                                        ? default_kernels(op, config.dtype)
-                                                        : forced->second + " (forced)"});
-  }
-  write_out(text + "\nKernels\n" + format_pairs(kernels));
+  write_out(text + "\nKernels\n" + describe_kernels(config));
 }
 
 }  // namespace

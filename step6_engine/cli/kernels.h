@@ -5,30 +5,34 @@
 #include <string_view>
 #include <vector>
 
+#include "step1_layers/core/device.h"
 #include "step1_layers/core/dtype.h"
 
 namespace ladder {
 
 struct KernelInfo {
   std::string_view name;
-  bool runs_here = false;        // this machine has the instructions
+  std::string_view idea;  // what this rung adds
+  DeviceType device = DeviceType::cpu;
+  bool runs_here = false;        // made for the device in use, which has the instructions
   bool batch_invariant = false;  // may serve f32
   bool conditional = false;      // takes some shapes or types only
+  int min_arch = 0;              // on a GPU: compute capability times 10
 };
 
 struct OperatorInfo {
   std::string_view name;
-  std::vector<KernelInfo> kernels;  // slowest first
+  std::vector<KernelInfo> kernels;  // of all devices, slowest first
 };
 
-std::vector<OperatorInfo> operators();
+std::vector<OperatorInfo> operators(Device device);
 
 // The kernels that calls of this type choose from here, best first, up to and including the first that takes
-// them all: "avx512", or "onednn or avx2".
-std::string default_kernels(const OperatorInfo& op, DType dtype);
+// them all. Empty: the device has none.
+std::vector<KernelInfo> default_kernels(const OperatorInfo& op, DType dtype);
 
-// Error, naming the flag and listing what there is: an operator or a kernel that does not exist, or cannot
-// run here.
-void check_forced_kernels(const std::map<std::string, std::string, std::less<>>& forced);
+// Error, naming the flag and listing what there is: an operator or a kernel that does not exist on this
+// device, or cannot run here.
+void check_forced_kernels(const std::map<std::string, std::string, std::less<>>& forced, Device device);
 
 }  // namespace ladder
