@@ -1,10 +1,11 @@
 // ladder bench progression: what each optimisation of the engine is worth, on one small workload.
-#include <algorithm>
+#include <iterator>
 #include <memory>
 
 #include "step1_layers/core/error.h"
 #include "step6_engine/cli/bench/bench.h"
 #include "step6_engine/cli/bench/report.h"
+#include "step6_engine/cli/bench/streaming_limit.h"
 #include "step6_engine/cli/bench/workload.h"
 #include "step6_engine/cli/flags.h"
 #include "step6_engine/cli/run_requests.h"
@@ -22,21 +23,47 @@ struct ProgressionFlags {
 
 struct Rung {
   const char* name;
-  bool one_at_a_time;
-  bool recompute_everything;
-  bool static_batching;
-  bool chunked_prefill;
-  bool prefix_caching;
+  bool one_at_a_time = false;
+  bool recompute_everything = false;
+  bool static_batching = false;
+  bool chunked_prefill = false;
+  bool prefix_caching = false;
+  // On a GPU.
+  bool cuda_graphs = false;
+  bool async_scheduling = false;
+  bool dependent_launch = false;
 };
 
 constexpr Rung kRungs[] = {
-    {"every token recomputed", true, true, false, false, false},
-    {"KV reuse", true, false, false, false, false},
-    {"static batching", false, false, true, false, false},
-    {"continuous batching", false, false, false, false, false},
-    {"chunked prefill", false, false, false, true, false},
-    {"prefix caching", false, false, false, true, true},
+    {.name = "every token recomputed", .one_at_a_time = true, .recompute_everything = true},
+    {.name = "KV reuse", .one_at_a_time = true},
+    {.name = "static batching", .static_batching = true},
+    {.name = "continuous batching"},
+    {.name = "chunked prefill", .chunked_prefill = true},
+    {.name = "prefix caching", .chunked_prefill = true, .prefix_caching = true},
 };
+
+// Each on top of the last of the others. On the CPU there is nothing to capture, to overlap or to launch.
+constexpr Rung kGpuRungs[] = {
+    {.name = "CUDA graphs", .chunked_prefill = true, .prefix_caching = true, .cuda_graphs = true},
+    {.name = "asynchronous scheduling",
+     .chunked_prefill = true,
+     .prefix_caching = true,
+     .cuda_graphs = true,
+     .async_scheduling = true},
+    {.name = "dependent launch",
+     .chunked_prefill = true,
+     .prefix_caching = true,
+     .cuda_graphs = true,
+     .async_scheduling = true,
+     .dependent_launch = true},
+};
+
+std::vector<Rung> rungs_for(Device device) {
+  std::vector<Rung> rungs(std::begin(kRungs), std::end(kRungs));
+  if (!device.is_cpu()) rungs.insert(rungs.end(), std::begin(kGpuRungs), std::end(kGpuRungs));
+  return rungs;
+}
 
 EngineOptions options_of(const Rung& rung, EngineOptions options) {
   if (rung.one_at_a_time) options.runner.max_num_seqs = 1;
@@ -47,6 +74,9 @@ EngineOptions options_of(const Rung& rung, EngineOptions options) {
   options.static_batching = rung.static_batching;
   options.enable_chunked_prefill = rung.chunked_prefill;
   options.enable_prefix_caching = rung.prefix_caching;
+  options.runner.cuda_graphs = rung.cuda_graphs;
+  options.runner.async_scheduling = rung.async_scheduling;
+  options.runner.dependent_launch = rung.dependent_launch;
   return options;
 }
 
@@ -60,22 +90,32 @@ void run_progression(const ProgressionFlags& flags) {
     options.runner.max_model_len =
         workload.shared_prefix_len + workload.max_prompt_len + workload.max_output_len;
 
+  const Device device = options.runner.device;
+  BenchMachine machine{device, 1, copy_bandwidth(device)};
   std::vector<Measurement> results;
-  int threads = 1;
-  for (const Rung& rung : kRungs) {
+  for (const Rung& rung : rungs_for(device)) {
     const EngineOptions of_rung = options_of(rung, options);
-    threads = resolved_runner_config(of_rung, folder.spec).threads;
+    const RunnerConfig config = resolved_runner_config(of_rung, folder.spec);
+    machine.threads = config.threads;
     const std::unique_ptr<Engine> engine = load_engine_with_progress(of_rung, folder);
-    results.push_back(measure(*engine, requests, rung.name));
+    engine->generate(make_warm_up(workload, folder.spec.vocab_size, device));
+    Measurement m = measure(*engine, requests, rung.name);
+    if (machine.copy_bandwidth > 0.0)
+      m.of_streaming_limit =
+          streamed_bytes(requests, folder.spec, config) / machine.copy_bandwidth / m.seconds;
+    results.push_back(m);
   }
-  write_report(flags.json, results, threads);
+  write_report(flags.json, results, machine);
 
   std::vector<std::vector<std::string>> table{{"", "tok/s", "TTFT", "ITL", "longest ITL", "live KV"}};
-  for (const Measurement& m : results)
+  if (!device.is_cpu()) table[0].push_back("of limit");
+  for (const Measurement& m : results) {
     table.push_back({m.name, fmt::format("{:.1f}", m.output_tokens_per_second()),
                      format_seconds(mean(m.time_to_first_token)), format_seconds(mean(m.inter_token_latency)),
                      format_seconds(m.inter_token_latency_max),
                      fmt::format("{:.0f} %", 100.0 * m.engine.kv_live_share())});
+    if (!device.is_cpu()) table.back().push_back(fmt::format("{:.3f}", m.of_streaming_limit));
+  }
   write_out(
       fmt::format(
           "{} requests at once, {} to {} prompt tokens of which {} are the same in all, {} to {} output "
@@ -88,7 +128,12 @@ void run_progression(const ProgressionFlags& flags) {
       "ITL: mean "
       "time\nbetween two tokens of a request. live KV: share of the reserved KV slots that hold a token "
       "still "
-      "needed.\n");
+      "needed.\n" +
+      (device.is_cpu()
+           ? std::string()
+           : fmt::format("{}. of limit: the time in which it could read the weights and the cache at {:.0f} "
+                         "GB/s, its copy bandwidth,\nover the time it took.\n",
+                         cuda_device_info(device.index).name, machine.copy_bandwidth * 1e-9)));
 }
 
 }  // namespace

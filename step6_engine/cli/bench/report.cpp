@@ -108,38 +108,44 @@ void check_report_file(const std::string& file) {
   LADDER_CHECK(std::ofstream(file, std::ios::app).good(), "--json {}: cannot be written", file);
 }
 
-void write_report(const std::string& file, const std::vector<Measurement>& results, int threads) {
+void write_report(const std::string& file, const std::vector<Measurement>& results,
+                  const BenchMachine& machine) {
   if (file.empty()) return;
   Json list = Json::array();
   for (const Measurement& m : results)
-    list.push_back({{"name", m.name},
-                    {"seconds", m.seconds},
-                    {"requests", m.engine.num_requests_finished},
-                    {"prompt_tokens", m.engine.num_prompt_tokens},
-                    {"output_tokens", m.engine.num_output_tokens},
-                    {"cached_tokens", m.engine.num_cached_tokens},
-                    {"computed_tokens", m.engine.num_tokens},
-                    {"preemptions", m.engine.num_preemptions},
-                    {"steps", m.engine.num_steps},
-                    {"output_tokens_per_second", m.output_tokens_per_second()},
-                    {"total_tokens_per_second", m.total_tokens_per_second()},
-                    {"time_to_first_token_mean", mean(m.time_to_first_token)},
-                    {"time_to_first_token_median", percentile(m.time_to_first_token, 0.5)},
-                    {"time_to_first_token_p99", percentile(m.time_to_first_token, 0.99)},
-                    {"inter_token_latency_mean", mean(m.inter_token_latency)},
-                    {"inter_token_latency_p99", percentile(m.inter_token_latency, 0.99)},
-                    {"inter_token_latency_max", m.inter_token_latency_max},
-                    {"peak_running", m.engine.peak_running},
-                    {"peak_kv_blocks", m.engine.peak_kv_blocks},
-                    {"kv_live_share", m.engine.kv_live_share()},
-                    {"executor_seconds", m.engine.execute_seconds},
-                    {"step_seconds", m.engine.step_seconds}});
+    list.push_back(
+        {{"name", m.name},
+         {"seconds", m.seconds},
+         {"requests", m.engine.num_requests_finished},
+         {"prompt_tokens", m.engine.num_prompt_tokens},
+         {"output_tokens", m.engine.num_output_tokens},
+         {"cached_tokens", m.engine.num_cached_tokens},
+         {"computed_tokens", m.engine.num_tokens},
+         {"preemptions", m.engine.num_preemptions},
+         {"steps", m.engine.num_steps},
+         {"output_tokens_per_second", m.output_tokens_per_second()},
+         {"total_tokens_per_second", m.total_tokens_per_second()},
+         {"time_to_first_token_mean", mean(m.time_to_first_token)},
+         {"time_to_first_token_median", percentile(m.time_to_first_token, 0.5)},
+         {"time_to_first_token_p99", percentile(m.time_to_first_token, 0.99)},
+         {"inter_token_latency_mean", mean(m.inter_token_latency)},
+         {"inter_token_latency_p99", percentile(m.inter_token_latency, 0.99)},
+         {"inter_token_latency_max", m.inter_token_latency_max},
+         {"peak_running", m.engine.peak_running},
+         {"peak_kv_blocks", m.engine.peak_kv_blocks},
+         {"kv_live_share", m.engine.kv_live_share()},
+         {"executor_seconds", m.engine.execute_seconds},
+         {"step_seconds", m.engine.step_seconds},
+         {"of_streaming_limit", m.of_streaming_limit > 0.0 ? Json(m.of_streaming_limit) : Json()}});
   const std::string commit = commit_of_this_program();
+  const bool on_gpu = !machine.device.is_cpu();
   Json report = {{"command", command_of_this_process()},
                  {"commit", commit.empty() ? Json() : Json(commit)},
                  {"cpu", cpu_name()},
                  {"isa", std::string(isa_name(cpu_isa()))},
-                 {"threads", threads},
+                 {"threads", machine.threads},
+                 {"gpu", on_gpu ? Json(cuda_device_info(machine.device.index).name) : Json()},
+                 {"copy_bandwidth", on_gpu ? Json(machine.copy_bandwidth) : Json()},
                  {"results", std::move(list)}};
   std::ofstream stream(file);
   stream << report.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';

@@ -1,9 +1,10 @@
 #pragma once
-// One run of a workload, measured; the table a person reads and the JSON file that is kept.
+// One run of a workload, measured, and the JSON file that is kept.
 #include <cstdint>
 #include <string>
 #include <vector>
 
+#include "step1_layers/core/device.h"
 #include "step6_engine/engine.h"
 
 namespace ladder {
@@ -15,6 +16,7 @@ struct Measurement {
   std::vector<double> time_to_first_token;  // per request
   std::vector<double> inter_token_latency;  // per request: the mean over its gaps
   double inter_token_latency_max = 0.0;     // the longest gap of any request
+  double of_streaming_limit = 0.0;          // streaming_limit.h; 0: not known
 
   double output_tokens_per_second() const;
   double total_tokens_per_second() const;  // prompt and output
@@ -24,9 +26,18 @@ struct Measurement {
 // than the longest sequence, or does not fit the cache.
 Measurement measure(Engine& engine, const std::vector<Request>& requests, const std::string& name);
 
-// {"command", "commit", "cpu", "isa", "threads", "results": [...]}, to be compared later. commit is null
-// where the program does not lie in a git checkout. No file name: nothing. Error: the file cannot be written.
-void write_report(const std::string& file, const std::vector<Measurement>& results, int threads);
+// Where it was measured.
+struct BenchMachine {
+  Device device;
+  int threads = 1;
+  double copy_bandwidth = 0.0;  // of a GPU, bytes per second
+};
+
+// {"command", "commit", "cpu", "isa", "threads", "gpu", "copy_bandwidth", "results": [...]}, to be compared
+// later. commit is null where the program does not lie in a git checkout, gpu and copy_bandwidth where it ran
+// on the CPU. No file name: nothing. Error: the file cannot be written.
+void write_report(const std::string& file, const std::vector<Measurement>& results,
+                  const BenchMachine& machine);
 
 // The same error before anything long is run.
 void check_report_file(const std::string& file);

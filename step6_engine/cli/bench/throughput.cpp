@@ -4,6 +4,7 @@
 #include "step1_layers/core/error.h"
 #include "step6_engine/cli/bench/bench.h"
 #include "step6_engine/cli/bench/report.h"
+#include "step6_engine/cli/bench/streaming_limit.h"
 #include "step6_engine/cli/bench/workload.h"
 #include "step6_engine/cli/flags.h"
 #include "step6_engine/cli/run_requests.h"
@@ -26,11 +27,15 @@ void run_throughput(const ThroughputFlags& flags) {
   const EngineOptions options = flags.engine.options();
   const ModelFolder folder = open_model_folder(options.model);
   const std::vector<Request> requests = make_requests(flags.workload, folder.spec.vocab_size);
-  const int threads = resolved_runner_config(options, folder.spec).threads;
+  const RunnerConfig config = resolved_runner_config(options, folder.spec);
+  const BenchMachine machine{config.device, config.threads, copy_bandwidth(config.device)};
   const std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
-  const Measurement m = measure(*engine, requests, "throughput");
-  write_report(flags.json, {m}, threads);
-  write_out(format_pairs({
+  engine->generate(make_warm_up(flags.workload, folder.spec.vocab_size, config.device));
+  Measurement m = measure(*engine, requests, "throughput");
+  if (machine.copy_bandwidth > 0.0)
+    m.of_streaming_limit = streamed_bytes(requests, folder.spec, config) / machine.copy_bandwidth / m.seconds;
+  write_report(flags.json, {m}, machine);
+  std::vector<std::pair<std::string, std::string>> lines = {
       {"requests", format_count(m.engine.num_requests_finished)},
       {"prompt tokens", format_count(m.engine.num_prompt_tokens)},
       {"output tokens", format_count(m.engine.num_output_tokens)},
@@ -47,7 +52,14 @@ void run_throughput(const ThroughputFlags& flags) {
       {"preemptions", format_count(m.engine.num_preemptions)},
       {"share of time in the executor",
        fmt::format("{:.1f} %", 100.0 * m.engine.execute_seconds / m.engine.step_seconds)},
-  }));
+  };
+  if (machine.copy_bandwidth > 0.0) {
+    lines.push_back({"GPU", cuda_device_info(config.device.index).name});
+    lines.push_back({"copy bandwidth", fmt::format("{:.0f} GB/s", machine.copy_bandwidth * 1e-9)});
+    lines.push_back({"of the limit of reading weights and cache at that rate",
+                     fmt::format("{:.2f}", m.of_streaming_limit)});
+  }
+  write_out(format_pairs(lines));
 }
 
 struct LatencyFlags {
@@ -70,24 +82,39 @@ void run_latency(const LatencyFlags& flags) {
   workload.min_output_len = workload.max_output_len = flags.output_len;
   workload.temperature = 0.0;
   const std::vector<Request> requests = make_requests(workload, folder.spec.vocab_size);
-  const int threads = resolved_runner_config(options, folder.spec).threads;
+  const RunnerConfig config = resolved_runner_config(options, folder.spec);
+  const BenchMachine machine{config.device, config.threads, copy_bandwidth(config.device)};
+  const double weights = static_cast<double>(streamed_weight_bytes(folder.spec, config.dtype));
   const std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
+  engine->generate(make_warm_up(workload, folder.spec.vocab_size, config.device));
 
   std::vector<Measurement> results;
   std::vector<std::vector<std::string>> table{
       {"run", "time to first token", "prompt tokens/s", "time per token", "longest", "output tokens/s"}};
+  if (machine.copy_bandwidth > 0.0) table[0].push_back("of the limit");
   for (int64_t i = 0; i < flags.repeat; ++i) {
-    const Measurement m = measure(*engine, requests, fmt::format("run {}", i + 1));
+    Measurement m = measure(*engine, requests, fmt::format("run {}", i + 1));
     const double first = m.time_to_first_token[0], each = mean(m.inter_token_latency);
     table.push_back({m.name, format_seconds(first),
                      fmt::format("{:.1f}", static_cast<double>(flags.prompt_len) / first),
                      format_seconds(each), format_seconds(m.inter_token_latency_max),
                      each > 0.0 ? fmt::format("{:.1f}", 1.0 / each) : "-"});
+    if (machine.copy_bandwidth > 0.0) {
+      if (each > 0.0) m.of_streaming_limit = weights / machine.copy_bandwidth / each;
+      table.back().push_back(each > 0.0 ? fmt::format("{:.2f}", m.of_streaming_limit) : "-");
+    }
     results.push_back(m);
   }
-  write_report(flags.json, results, threads);
-  write_out(fmt::format("{} prompt tokens, {} output tokens\n", flags.prompt_len, flags.output_len) +
-            format_table(table));
+  write_report(flags.json, results, machine);
+  std::string text = fmt::format("{} prompt tokens, {} output tokens\n", flags.prompt_len, flags.output_len) +
+                     format_table(table);
+  if (machine.copy_bandwidth > 0.0)
+    text += fmt::format(
+        "{}. The limit: reading {} of weights for every token at {:.0f} GB/s, the copy bandwidth measured "
+        "here.\n",
+        cuda_device_info(config.device.index).name, format_bytes(static_cast<int64_t>(weights)),
+        machine.copy_bandwidth * 1e-9);
+  write_out(text);
 }
 
 }  // namespace

@@ -42,4 +42,13 @@ std::vector<Request> make_requests(const Workload& workload, int64_t vocab_size)
   return requests;
 }
 
+std::vector<Request> make_warm_up(Workload workload, int64_t vocab_size, Device device) {
+  if (device.is_cpu()) return {};
+  workload.seed ^= 0x5bd1e995;
+  workload.num_requests = std::min<int64_t>(workload.num_requests, 32);
+  workload.max_output_len = std::min<int64_t>(workload.max_output_len, 8);
+  workload.min_output_len = std::min(workload.min_output_len, workload.max_output_len);
+  return make_requests(workload, vocab_size);
+}
+
 }  // namespace ladder

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "step1_layers/core/device.h"
 #include "step6_engine/request.h"
 
 namespace ladder {
@@ -22,5 +23,10 @@ struct Workload {
 // Lengths uniform in their ranges, ids uniform below min(10000, vocab_size), end tokens ignored. Error: a
 // range that is empty.
 std::vector<Request> make_requests(const Workload& workload, int64_t vocab_size);
+
+// A few short requests like them, of other tokens: what a GPU's libraries do once (loading kernels, looking
+// for the best one) is then done. Run before what is measured; nothing on the CPU, which has nothing of the
+// kind.
+std::vector<Request> make_warm_up(Workload workload, int64_t vocab_size, Device device);
 
 }  // namespace ladder

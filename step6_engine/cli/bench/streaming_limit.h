@@ -1,0 +1,28 @@
+#pragma once
+// What a GPU's memory allows. A decoding step reads every weight once, and every sequence's keys and values
+// once; no arithmetic of it takes as long. The rate is that of a device-to-device copy, measured in the same
+// run: the datasheet's is never reached.
+#include <cstdint>
+#include <vector>
+
+#include "step2_model/decoder/decoder_spec.h"
+#include "step4_runner/runner_config.h"
+#include "step6_engine/request.h"
+
+namespace ladder {
+
+// Bytes read and written per second by a copy of 4 GiB (or of a quarter of what is free), the median of
+// eleven. 0 on the CPU.
+double copy_bandwidth(Device device);
+
+// What a step of decoding reads of the weights: all but the embedding table, of which it takes single rows,
+// unless the table is the LM head too.
+int64_t streamed_weight_bytes(const DecoderSpec& spec, DType dtype);
+
+// What decoding these requests reads at least: the weights once for every token of the longest output, and
+// the keys and values in front of every token. Their prompts are not counted: computing them is bound by
+// arithmetic.
+double streamed_bytes(const std::vector<Request>& requests, const DecoderSpec& spec,
+                      const RunnerConfig& config);
+
+}  // namespace ladder
