@@ -42,7 +42,7 @@ RunnerConfig config_to_show(const EngineOptions& options, const DecoderSpec& spe
   }
 }
 
-MachineMemory memory_of(Device device) {
+MachineMemory free_memory(Device device) {
   if (device.is_cpu()) return machine_memory();
   const CudaDeviceInfo gpu = cuda_device_info(device.index);
   return {gpu.total_bytes, gpu.free_bytes};
@@ -99,7 +99,7 @@ void run_info(const EngineFlags& flags) {
   const EngineOptions options = flags.options();
   const ModelFolder folder = open_model_folder(options.model);
   const DecoderSpec& spec = folder.spec;
-  const MachineMemory memory = memory_of(options.runner.device);
+  const MachineMemory memory = free_memory(options.runner.device);
   const RunnerConfig config = config_to_show(options, spec, memory);
   const MemoryPlan plan = predict_memory(spec, config);
   const int64_t per_token = kv_bytes_per_token(spec, config);
