@@ -21,6 +21,7 @@ void elementwise() {
                                          {{.name = fmt::format("tokens:{}/width:{}", tokens, width),
                                            .dtype = kType,
                                            .bytes = 6.0 * static_cast<double>(tokens * width),
+                                           .operations = 4.0 * static_cast<double>(tokens * width),
                                            .make = [=] {
                                              return SiluAndMulArgs{random_tensor({tokens, 2 * width}, kType),
                                                                    Tensor::zeros({tokens, width}, kType)};
@@ -29,6 +30,7 @@ void elementwise() {
                                       {{.name = fmt::format("rows:{}/width:{}", tokens, hidden),
                                         .dtype = kType,
                                         .bytes = 4.0 * static_cast<double>(tokens * hidden),
+                                        .operations = 4.0 * static_cast<double>(tokens * hidden),
                                         .make = [=] {
                                           return RmsNormArgs{random_tensor({tokens, hidden}, kType),
                                                              random_tensor({hidden}, kType), 1e-6,
@@ -39,6 +41,7 @@ void elementwise() {
         {{.name = fmt::format("rows:{}/width:{}", tokens, hidden),
           .dtype = kType,
           .bytes = 8.0 * static_cast<double>(tokens * hidden),
+          .operations = 5.0 * static_cast<double>(tokens * hidden),
           .make = [=] {
             return FusedAddRmsNormArgs{random_tensor({tokens, hidden}, kType),
                                        random_tensor({tokens, hidden}, kType), random_tensor({hidden}, kType),
@@ -79,6 +82,7 @@ void elementwise() {
                                               {{.name = fmt::format("tokens:{}", tokens),
                                                 .dtype = kType,
                                                 .bytes = 2 * (q_bytes + kv_bytes),
+                                                .operations = 1.5 * (q_bytes + kv_bytes),
                                                 .make = [=] {
                                                   return RotaryEmbeddingArgs{
                                                       positions(), random_tensor({tokens, heads, dim}, kType),
@@ -95,6 +99,7 @@ void elementwise() {
                                               {{.name = fmt::format("tokens:{}", tokens),
                                                 .dtype = kType,
                                                 .bytes = 2 * q_bytes + 4 * kv_bytes,
+                                                .operations = 3.5 * (q_bytes + kv_bytes),
                                                 .make = [=] {
                                                   return QkNormRopeStoreArgs{
                                                       .q = random_tensor({tokens, heads, dim}, kType),
@@ -235,28 +240,33 @@ void sampling() {
       std::fill_n(t.data<float>(), rows, value);
       return t;
     };
+    // A logit is read, or written, so many times, and so many operations are done on it.
     auto add = [&]<class Args>(const char* op, std::span<const Variant<Args>> table, double passes,
-                               std::function<Args()> make) {
-      register_cuda_ladder<Args>(
-          op, table, {{.name = name, .dtype = DType::f32, .bytes = passes * bytes, .make = std::move(make)}});
+                               double operations, std::function<Args()> make) {
+      register_cuda_ladder<Args>(op, table,
+                                 {{.name = name,
+                                   .dtype = DType::f32,
+                                   .bytes = passes * bytes,
+                                   .operations = operations * bytes / 4,
+                                   .make = std::move(make)}});
     };
-    add.operator()<ArgmaxArgs>("argmax", argmax_variants(), 1, [=] {
+    add.operator()<ArgmaxArgs>("argmax", argmax_variants(), 1, 1, [=] {
       return ArgmaxArgs{logits(), Tensor::zeros({rows}, DType::i32)};
     });
-    add.operator()<SampleArgs>("sample", sample_variants(), 1, [=] {
+    add.operator()<SampleArgs>("sample", sample_variants(), 1, 3, [=] {
       Tensor seeds = Tensor::zeros({rows}, DType::i64);
       std::iota(seeds.data<int64_t>(), seeds.data<int64_t>() + rows, 1);
       return SampleArgs{logits(), filled(1.0f), seeds, Tensor::zeros({rows}, DType::i64),
                         Tensor::zeros({rows}, DType::i32)};
     });
-    add.operator()<SoftmaxArgs>("softmax", softmax_variants(), 2, [=] {
+    add.operator()<SoftmaxArgs>("softmax", softmax_variants(), 2, 4, [=] {
       return SoftmaxArgs{logits(), Tensor::zeros({rows, kVocab}, DType::f32)};
     });
     // In place: from the second replay on the rows are cut, so the values keep most of what they have.
-    add.operator()<LogitsFilterArgs>("mask_top_p", mask_top_p_variants(), 2, [=] {
+    add.operator()<LogitsFilterArgs>("mask_top_p", mask_top_p_variants(), 2, 4, [=] {
       return LogitsFilterArgs{logits(), filled(1.0f - 0x1p-24f)};
     });
-    add.operator()<LogitsFilterArgs>("mask_top_k", mask_top_k_variants(), 2, [=] {
+    add.operator()<LogitsFilterArgs>("mask_top_k", mask_top_k_variants(), 2, 1, [=] {
       Tensor k = Tensor::empty({rows}, DType::i32);
       std::fill_n(k.data<int32_t>(), rows, kVocab / 2);
       return LogitsFilterArgs{logits(), k};

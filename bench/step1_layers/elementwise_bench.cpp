@@ -3,6 +3,7 @@
 // prefill. Their ceiling is read_bandwidth.
 #include <fmt/format.h>
 
+#include <map>
 #include <numeric>
 
 #include "bench/support/bench_support.h"
@@ -10,6 +11,7 @@
 #include "step1_layers/activation/silu_and_mul.h"
 #include "step1_layers/attention/qk_norm_rope_store.h"
 #include "step1_layers/attention/store_kv.h"
+#include "step1_layers/embedding/embedding.h"
 #include "step1_layers/norm/rms_norm.h"
 #include "step1_layers/rotary/rope.h"
 
@@ -19,11 +21,13 @@ namespace {
 constexpr int64_t kHidden = 1024, kIntermediate = 3072, kHeads = 16, kKvHeads = 8, kHeadDim = 128;
 
 template <class Args>
-BenchProblem<Args> problem(DType dtype, int64_t rows, int64_t elements_per_row, std::function<Args()> make) {
+BenchProblem<Args> problem(DType dtype, int64_t rows, int64_t elements_per_row, double operations_per_row,
+                           std::function<Args()> make) {
   BenchProblem<Args> result;
   result.name = fmt::format("{}/rows:{}", dtype_name(dtype), rows);
   result.dtype = dtype;
   result.bytes = static_cast<double>(rows * elements_per_row * dtype_size(dtype));
+  result.operations = operations_per_row * static_cast<double>(rows);
   result.make = std::move(make);
   return result;
 }
@@ -53,11 +57,20 @@ KvCacheView cache(int64_t rows, DType dtype) {
   return {random_tensor(shape, dtype), random_tensor(shape, dtype)};
 }
 
+// One for all calls: its rows are many enough not to stay in the cache.
+const Tensor& table_of_words(DType dtype) {
+  static std::map<DType, Tensor> tables;
+  Tensor& table = tables[dtype];
+  if (!table.defined()) table = random_tensor({65536, kHidden}, dtype);
+  return table;
+}
+
 const bool kRegistered = [] {
   std::vector<BenchProblem<SiluAndMulArgs>> silu;
   std::vector<BenchProblem<GeluAndMulArgs>> gelu_erf, gelu_tanh;
   std::vector<BenchProblem<RmsNormArgs>> norm;
   std::vector<BenchProblem<FusedAddRmsNormArgs>> add_norm;
+  std::vector<BenchProblem<EmbeddingArgs>> embedding;
   std::vector<BenchProblem<RotaryEmbeddingArgs>> rotary;
   std::vector<BenchProblem<StoreKvArgs>> store;
   std::vector<BenchProblem<QkNormRopeStoreArgs>> qk;
@@ -65,54 +78,63 @@ const bool kRegistered = [] {
   constexpr int64_t kQkvWidth = (kHeads + 2 * kKvHeads) * kHeadDim;
   for (DType dtype : {DType::f32, DType::bf16})
     for (int64_t rows : {1, 512}) {
-      silu.push_back(problem<SiluAndMulArgs>(dtype, rows, 3 * kIntermediate, [=] {
+      silu.push_back(problem<SiluAndMulArgs>(dtype, rows, 3 * kIntermediate, 4.0 * kIntermediate, [=] {
         return SiluAndMulArgs{random_tensor({rows, 2 * kIntermediate}, dtype),
                               Tensor::zeros({rows, kIntermediate}, dtype)};
       }));
       for (GeluKind kind : {GeluKind::erf, GeluKind::tanh})
         (kind == GeluKind::erf ? gelu_erf : gelu_tanh)
-            .push_back(problem<GeluAndMulArgs>(dtype, rows, 3 * kIntermediate, [=] {
+            .push_back(problem<GeluAndMulArgs>(dtype, rows, 3 * kIntermediate, 4.0 * kIntermediate, [=] {
               return GeluAndMulArgs{random_tensor({rows, 2 * kIntermediate}, dtype),
                                     Tensor::zeros({rows, kIntermediate}, dtype), kind};
             }));
-      norm.push_back(problem<RmsNormArgs>(dtype, rows, 2 * kHidden, [=] {
+      norm.push_back(problem<RmsNormArgs>(dtype, rows, 2 * kHidden, 4.0 * kHidden, [=] {
         return RmsNormArgs{random_tensor({rows, kHidden}, dtype), random_tensor({kHidden}, dtype), 1e-6,
                            Tensor::zeros({rows, kHidden}, dtype)};
       }));
-      add_norm.push_back(problem<FusedAddRmsNormArgs>(dtype, rows, 4 * kHidden, [=] {
+      add_norm.push_back(problem<FusedAddRmsNormArgs>(dtype, rows, 4 * kHidden, 5.0 * kHidden, [=] {
         return FusedAddRmsNormArgs{random_tensor({rows, kHidden}, dtype),
                                    random_tensor({rows, kHidden}, dtype), random_tensor({kHidden}, dtype),
                                    1e-6, Tensor::zeros({rows, kHidden}, dtype)};
       }));
-      rotary.push_back(problem<RotaryEmbeddingArgs>(dtype, rows, 2 * (kHeads + kKvHeads) * kHeadDim, [=] {
-        const Tensor qkv = random_tensor({rows, kQkvWidth / kHeadDim, kHeadDim}, dtype);
-        return RotaryEmbeddingArgs{positions(rows), qkv.narrow(1, 0, kHeads), qkv.narrow(1, kHeads, kKvHeads),
-                                   table};
+      embedding.push_back(problem<EmbeddingArgs>(dtype, rows, 2 * kHidden, 0, [=] {
+        static int64_t word = 0;  // other words in every set of operands
+        Tensor ids = Tensor::empty({rows}, DType::i32);
+        for (int64_t i = 0; i < rows; ++i) ids.at<int32_t>({i}) = static_cast<int32_t>(word++ * 7919 % 65536);
+        return EmbeddingArgs{ids, table_of_words(dtype), 0, Tensor::zeros({rows, kHidden}, dtype)};
       }));
-      store.push_back(problem<StoreKvArgs>(dtype, rows, 4 * kKvHeads * kHeadDim, [=] {
+      rotary.push_back(problem<RotaryEmbeddingArgs>(
+          dtype, rows, 2 * (kHeads + kKvHeads) * kHeadDim, 3.0 * (kHeads + kKvHeads) * kHeadDim, [=] {
+            const Tensor qkv = random_tensor({rows, kQkvWidth / kHeadDim, kHeadDim}, dtype);
+            return RotaryEmbeddingArgs{positions(rows), qkv.narrow(1, 0, kHeads),
+                                       qkv.narrow(1, kHeads, kKvHeads), table};
+          }));
+      store.push_back(problem<StoreKvArgs>(dtype, rows, 4 * kKvHeads * kHeadDim, 0, [=] {
         const Tensor qkv = random_tensor({rows, kQkvWidth / kHeadDim, kHeadDim}, dtype);
         return StoreKvArgs{qkv.narrow(1, kHeads, kKvHeads), qkv.narrow(1, kHeads + kKvHeads, kKvHeads),
                            slots(rows), cache(rows, dtype)};
       }));
-      qk.push_back(problem<QkNormRopeStoreArgs>(dtype, rows, 2 * kQkvWidth, [=] {
-        const Tensor qkv = random_tensor({rows, kQkvWidth / kHeadDim, kHeadDim}, dtype);
-        return QkNormRopeStoreArgs{qkv.narrow(1, 0, kHeads),
-                                   qkv.narrow(1, kHeads, kKvHeads),
-                                   qkv.narrow(1, kHeads + kKvHeads, kKvHeads),
-                                   ones(kHeadDim, dtype),
-                                   ones(kHeadDim, dtype),
-                                   1e-6,
-                                   positions(rows),
-                                   table,
-                                   slots(rows),
-                                   cache(rows, dtype)};
-      }));
+      qk.push_back(
+          problem<QkNormRopeStoreArgs>(dtype, rows, 2 * kQkvWidth, 7.0 * (kHeads + kKvHeads) * kHeadDim, [=] {
+            const Tensor qkv = random_tensor({rows, kQkvWidth / kHeadDim, kHeadDim}, dtype);
+            return QkNormRopeStoreArgs{qkv.narrow(1, 0, kHeads),
+                                       qkv.narrow(1, kHeads, kKvHeads),
+                                       qkv.narrow(1, kHeads + kKvHeads, kKvHeads),
+                                       ones(kHeadDim, dtype),
+                                       ones(kHeadDim, dtype),
+                                       1e-6,
+                                       positions(rows),
+                                       table,
+                                       slots(rows),
+                                       cache(rows, dtype)};
+          }));
     }
   register_ladder("silu_and_mul", silu_and_mul_variants(), silu);
   register_ladder("gelu_and_mul:erf", gelu_and_mul_variants(), gelu_erf);
   register_ladder("gelu_and_mul:tanh", gelu_and_mul_variants(), gelu_tanh);
   register_ladder("rms_norm", rms_norm_variants(), norm);
   register_ladder("fused_add_rms_norm", fused_add_rms_norm_variants(), add_norm);
+  register_ladder("embedding", embedding_variants(), embedding);
   register_ladder("rotary_embedding", rotary_embedding_variants(), rotary);
   register_ladder("store_kv", store_kv_variants(), store);
   register_ladder("qk_norm_rope_store", qk_norm_rope_store_variants(), qk);

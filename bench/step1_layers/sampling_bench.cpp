@@ -50,6 +50,7 @@ void register_filter(const std::string& op, std::span<const Variant<LogitsFilter
     benchmark::RegisterBenchmark(
         fmt::format("{}/rows:{}/{}", op, rows, rung.name).c_str(),
         [&rung, rows, values](benchmark::State& state) {
+          state.SetLabel(std::string(rung.idea));
           const Tensor fresh = random_logits(rows);
           const LogitsFilterArgs args{fresh.clone(), values};
           Arena arena;

@@ -51,12 +51,17 @@ struct Graph {
   }
 };
 
+double median(std::vector<double>& times) {
+  const auto middle = times.begin() + static_cast<int64_t>(times.size() / 2);
+  std::nth_element(times.begin(), middle, times.end());
+  return *middle;
+}
+
 double median_seconds(int calls, const std::function<void(int)>& call) {
   const Graph graph(calls, call);
   std::vector<double> times;
   for (int i = 0; i < 11; ++i) times.push_back(graph.replay() / calls);
-  std::nth_element(times.begin(), times.begin() + 5, times.end());
-  return times[5];
+  return median(times);
 }
 
 }  // namespace
@@ -86,18 +91,19 @@ double cuda_copy_bandwidth() {
     cudaEvent_t start = nullptr, stop = nullptr;
     LADDER_CUDA_CHECK(cudaEventCreate(&start));
     LADDER_CUDA_CHECK(cudaEventCreate(&stop));
-    std::vector<float> times;
+    std::vector<double> times;
     for (int i = 0; i < 11; ++i) {
       LADDER_CUDA_CHECK(cudaEventRecord(start, stream_of(ctx)));
       to.copy_from(from, ctx.stream);
       LADDER_CUDA_CHECK(cudaEventRecord(stop, stream_of(ctx)));
       LADDER_CUDA_CHECK(cudaEventSynchronize(stop));
-      LADDER_CUDA_CHECK(cudaEventElapsedTime(&times.emplace_back(), start, stop));
+      float milliseconds = 0;
+      LADDER_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, start, stop));
+      times.push_back(milliseconds * 1e-3);
     }
     LADDER_CUDA_CHECK(cudaEventDestroy(start));
     LADDER_CUDA_CHECK(cudaEventDestroy(stop));
-    std::nth_element(times.begin(), times.begin() + 5, times.end());
-    return 2.0 * kBytes / (times[5] * 1e-3);
+    return 2.0 * kBytes / median(times);
   }();
   return measured;
 }
@@ -126,18 +132,17 @@ void time_cuda_graph(benchmark::State& state, int calls, const std::function<voi
     return;
   }
   const Graph graph(calls, call);
-  std::vector<double> times;
   for (auto _ : state) {
-    const double seconds = graph.replay() / calls;
-    times.push_back(seconds);
-    state.SetIterationTime(seconds);
+    std::vector<double> times{graph.replay() / calls};
+    const double replays = std::clamp(0.1 / (times[0] * calls), 3.0, 15.0);
+    while (static_cast<double>(times.size()) < replays) times.push_back(graph.replay() / calls);
+    last_seconds = median(times);
+    state.SetIterationTime(last_seconds);
   }
-  std::nth_element(times.begin(), times.begin() + static_cast<int64_t>(times.size() / 2), times.end());
-  last_seconds = times[times.size() / 2];
   state.counters["median_us"] = last_seconds * 1e6;
 }
 
-void set_cuda_counters(benchmark::State& state, double bytes, double flops) {
+void set_cuda_counters(benchmark::State& state, double bytes, double flops, double operations) {
   if (bytes > 0) {
     state.counters["bytes_per_second"] = bytes / last_seconds;
     state.counters["copy_bandwidth"] = cuda_copy_bandwidth();
@@ -147,6 +152,7 @@ void set_cuda_counters(benchmark::State& state, double bytes, double flops) {
     state.counters["flops"] = flops / last_seconds;
     state.counters["of_matmul_rate"] = flops / last_seconds / cuda_matmul_rate();
   }
+  if (operations > 0) state.counters["operations"] = operations / last_seconds;
 }
 
 #else
@@ -161,7 +167,7 @@ double cuda_matmul_rate() {
   return 0;
 }
 void time_cuda_graph(benchmark::State&, int, const std::function<void(int)>&) {}
-void set_cuda_counters(benchmark::State&, double, double) {}
+void set_cuda_counters(benchmark::State&, double, double, double) {}
 
 #endif
 

@@ -2,10 +2,10 @@
 // Benchmarks of the CUDA rungs: the same tables and problems as bench_support.h, timed on the GPU.
 //
 // The calls of a benchmark, over operands that rotate past the L2 cache, are captured into one CUDA graph;
-// the time of a call is that of a replay, by events, divided by the number of calls. So launch overhead on
-// the CPU, which the engine hides in the same way, is not what is measured. bytes_per_second is reported with
-// its fraction of what a device-to-device copy moves (bytes read and written) in the same run, flops with its
-// fraction of what the library's 8192-cubed bf16 product reaches.
+// the time of a call is that of the median replay, by events, divided by the number of calls. So launch
+// overhead on the CPU, which the engine hides in the same way, is not what is measured. bytes_per_second is
+// reported with its fraction of what a device-to-device copy moves (bytes read and written) in the same run,
+// flops with its fraction of what the library's 8192-cubed bf16 product reaches.
 #include "bench/support/bench_support.h"
 #include "tests/support/arguments.h"
 
@@ -19,11 +19,12 @@ const OpContext* cuda_bench_context();
 double cuda_copy_bandwidth();
 double cuda_matmul_rate();
 
-// Warms up, captures call(0), ..., call(calls - 1) and replays them for the benchmark's iterations. Calls of
-// more than 100 ms are left out.
+// Warms up, captures call(0), ..., call(calls - 1) and replays them: 15 times, fewer where calls are slow,
+// but never fewer than 3. The median is the time of the benchmark's one iteration. Calls of more than 100 ms
+// are left out.
 void time_cuda_graph(benchmark::State& state, int calls, const std::function<void(int)>& call);
 // Counters of one call of so much work, from the time measured last.
-void set_cuda_counters(benchmark::State& state, double bytes, double flops);
+void set_cuda_counters(benchmark::State& state, double bytes, double flops, double operations = 0);
 
 // A copy of the operands on the GPU.
 template <class Args>
@@ -62,16 +63,18 @@ void register_cuda_ladder(const std::string& op, std::span<const Variant<Args>> 
               slot = {key, sets};
             }
             const auto& sets = *std::static_pointer_cast<std::vector<Args>>(slot.operands);
+            state.SetLabel(std::string(rung.idea));
             if (!can_run(rung, *ctx, sets[0])) {
               state.SkipWithError("this rung does not take this problem");
               return;
             }
             time_cuda_graph(state, static_cast<int>(sets.size()),
                             [&](int i) { rung.run(*ctx, sets[static_cast<size_t>(i)]); });
-            if (!state.error_occurred()) set_cuda_counters(state, problem.bytes, problem.flops);
+            if (!state.error_occurred())
+              set_cuda_counters(state, problem.bytes, problem.flops, problem.operations);
           })
           ->UseManualTime()
-          ->Iterations(15)  // replays
+          ->Iterations(1)
           ->Unit(benchmark::kMicrosecond);
     }
   }

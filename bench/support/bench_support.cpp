@@ -122,16 +122,25 @@ Tensor random_tensor(const Shape& shape, DType dtype, uint64_t seed) {
   with_float_type(dtype, "random_tensor", [&](auto tag) {
     using T = decltype(tag);
     T* data = tensor.data<T>();
-    uint64_t state = seed * 0x9e3779b97f4a7c15u;  // a linear congruential generator: Knuth's MMIX
-    for (int64_t i = 0; i < tensor.numel(); ++i) {
-      state = state * 6364136223846793005u + 1442695040888963407u;
-      data[i] = T(static_cast<float>(static_cast<int64_t>(state) >> 40) * 0x1p-23f);
-    }
+    constexpr int64_t kChunk =
+        1 << 16;  // each with a generator of its own, so that threads can share the work
+    parallel_for((tensor.numel() + kChunk - 1) / kChunk, 1, [&](int64_t begin, int64_t end) {
+      for (int64_t chunk = begin; chunk < end; ++chunk) {
+        // A linear congruential generator: Knuth's MMIX.
+        uint64_t state = (seed + static_cast<uint64_t>(chunk) * 0xd1342543de82ef95u) * 0x9e3779b97f4a7c15u;
+        const int64_t last = std::min(tensor.numel(), (chunk + 1) * kChunk);
+        for (int64_t i = chunk * kChunk; i < last; ++i) {
+          state = state * 6364136223846793005u + 1442695040888963407u;
+          data[i] = T(static_cast<float>(static_cast<int64_t>(state) >> 40) * 0x1p-23f);
+        }
+      }
+    });
   });
   return tensor;
 }
 
-void set_counters(benchmark::State& state, double seconds, double bytes, double flops, DType dtype) {
+void set_counters(benchmark::State& state, double seconds, double bytes, double flops, DType dtype,
+                  double operations) {
   if (bytes > 0) {
     state.counters["bytes_per_second"] = bytes / seconds;
     state.counters["of_read_bandwidth"] = bytes / seconds / read_bandwidth();
@@ -140,6 +149,7 @@ void set_counters(benchmark::State& state, double seconds, double bytes, double 
     state.counters["flops"] = flops / seconds;
     state.counters["of_matmul_rate"] = flops / seconds / matmul_rate(dtype);
   }
+  if (operations > 0) state.counters["operations"] = operations / seconds;
 }
 
 }  // namespace ladder::bench

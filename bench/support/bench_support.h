@@ -35,7 +35,8 @@ int64_t rotation_bytes();
 Tensor random_tensor(const Shape& shape, DType dtype, uint64_t seed = 1);
 
 // The counters of calls that took `seconds` together and did so much work in all. 0 leaves a counter out.
-void set_counters(benchmark::State& state, double seconds, double bytes, double flops, DType dtype);
+void set_counters(benchmark::State& state, double seconds, double bytes, double flops, DType dtype,
+                  double operations = 0);
 
 // The operands of the problem that is being timed, for register_ladder.
 struct OperandSlot {
@@ -50,7 +51,8 @@ struct BenchProblem {
   std::string name;            // "decode/bf16/rows:1"
   DType dtype = DType::f32;    // whose matrix rate is the ceiling
   double bytes = 0;            // that one call must read and write at least
-  double flops = 0;            // 0: not worth counting
+  double flops = 0;            // of matrix products, whose ceiling is matmul_rate; 0: none
+  double operations = 0;       // other arithmetic, roughly: where the problem stands under the roofline
   std::function<Args()> make;  // one fresh set of operands
 };
 
@@ -77,6 +79,7 @@ void register_ladder(const std::string& op, std::span<const Variant<Args>> table
               slot = {key, sets};
             }
             const auto& sets = *std::static_pointer_cast<std::vector<Args>>(slot.operands);
+            state.SetLabel(std::string(rung.idea));
             if (rung.supports != nullptr && !rung.supports(sets[0])) {
               state.SkipWithError("this rung does not take this problem");
               return;
@@ -94,7 +97,8 @@ void register_ladder(const std::string& op, std::span<const Variant<Args>> table
             }
             const std::chrono::duration<double> elapsed = std::chrono::steady_clock::now() - start;
             const auto calls = static_cast<double>(state.iterations());
-            set_counters(state, elapsed.count(), problem.bytes * calls, problem.flops * calls, problem.dtype);
+            set_counters(state, elapsed.count(), problem.bytes * calls, problem.flops * calls, problem.dtype,
+                         problem.operations * calls);
           })
           ->UseRealTime()
           ->Unit(benchmark::kMicrosecond);
