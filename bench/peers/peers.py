@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""What Ladder is compared with, measured on this GPU with PyTorch.
+
+    python3 bench/peers/peers.py --json peers.json                      # kernels and the decode loops
+    python3 bench/peers/peers.py --json peers.json --only matmul,attention
+    python3 tools/h200_table.py ...                                     # puts ours and theirs side by side
+
+The file has the field names of Google Benchmark's, so that one script reads both.
+"""
+
+import argparse
+import datetime
+import json
+import sys
+import time
+
+PARTS = ("matmul", "attention", "elementwise", "sampling", "decode")
+
+
+def main():
+    parser = argparse.ArgumentParser(description="Measures the peers of Ladder's kernels and engine.")
+    parser.add_argument("--json", metavar="FILE", help="write the results to this file too")
+    parser.add_argument("--only", metavar="PART,...", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
+    parser.add_argument("--models", metavar="FOLDER,...", default="qwen3-0.6b,qwen3-8b",
+                        help="shapes of the decode loop: folders under models/")
+    parser.add_argument("--batches", metavar="N,...", default="1,32,256", help="batch sizes of the decode loop")
+    parser.add_argument("--eager", action="store_true", help="the decode loop without torch.compile as well")
+    arguments = parser.parse_args()
+    chosen = arguments.only.split(",")
+    for part in chosen:
+        if part not in PARTS:
+            parser.error(f"--only {part}: there are {', '.join(PARTS)}")
+    try:
+        import torch
+    except ImportError:
+        sys.exit("peers: needs PyTorch with CUDA (python3 -m pip install torch)")
+    if not torch.cuda.is_available():
+        sys.exit("peers: PyTorch finds no GPU")
+
+    import decode_loop
+    import kernels
+    from measure import Results
+    torch.manual_seed(1)
+    results = Results()
+    results.ceilings()
+    print(f"copy bandwidth {results.copy_bandwidth / 1e9:.0f} GB/s, cuBLAS {results.matmul_rate / 1e12:.0f} TFLOP/s")
+    seconds = {}
+    for part in chosen:
+        start = time.time()
+        if part == "decode":
+            decode_loop.decode_loops(results, arguments.models.split(","),
+                                     [int(batch) for batch in arguments.batches.split(",")], arguments.eager)
+        else:
+            getattr(kernels, part)(results)
+        torch.cuda.empty_cache()
+        seconds[part] = round(time.time() - start, 1)
+    print("seconds:", ", ".join(f"{part} {value}" for part, value in seconds.items()))
+    if arguments.json:
+        context = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
+                   "gpu": torch.cuda.get_device_name(0), "torch": torch.__version__, "cuda": torch.version.cuda,
+                   "cudnn": torch.backends.cudnn.version(), "copy_bandwidth": results.copy_bandwidth,
+                   "matmul_rate": results.matmul_rate, "seconds": seconds}
+        with open(arguments.json, "w") as file:
+            json.dump({"context": context, "benchmarks": results.rows}, file, indent=1)
+            file.write("\n")
+
+
+if __name__ == "__main__":
+    main()
