@@ -1,104 +1,52 @@
-// Tasks 6.1 and 6.2: the whole engine, from folders of checkpoints to tokens, against what transformers
-// answers, and against itself: neither batch, chunk, cache nor preemption may change a bit of a request's log
-// probabilities in f32.
+// Tasks 6.1 and 6.2: the whole engine, from folders of checkpoints to tokens, on both devices, against what
+// transformers answers, and against itself: neither batch, chunk, cache nor preemption may change a bit of a
+// request's log probabilities in f32.
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <bit>
 #include <cstdio>
 #include <set>
+#include <tuple>
 
 #include "step1_layers/core/error.h"
-#include "step6_engine/load_engine.h"
-#include "tests/support/golden_checkpoint.h"
-#include "tests/support/numerics.h"
+#include "tests/step6_engine/engine_runs.h"
+#include "tests/support/model_devices.h"
 
 namespace ladder {
 namespace {
 
+using testing::engine_with;
 using testing::GoldenCheckpoint;
 using testing::GoldenPrompt;
-
-const std::filesystem::path kGoldens = std::filesystem::path(LADDER_SOURCE_DIR) / "tests" / "goldens";
+using testing::same_bits;
 
 GoldenCheckpoint golden(const std::string& name) {
-  return testing::load_golden(kGoldens / name);
+  return testing::load_golden(testing::golden_folder() / name);
 }
 
-EngineOptions options_for(const GoldenCheckpoint& checkpoint) {
-  EngineOptions options;
-  options.model = checkpoint.directory;
-  options.dtype = DType::f32;
-  options.runner.max_model_len = checkpoint.max_model_len;
-  options.runner.kv_memory = int64_t{8} << 20;
-  options.runner.max_num_seqs = 16;
-  options.runner.max_num_batched_tokens = 64;
-  options.runner.threads = 1;
-  return options;
+EngineOptions options_for(const GoldenCheckpoint& checkpoint, DeviceType device = DeviceType::cpu) {
+  return testing::small_options(checkpoint.directory, device, checkpoint.max_model_len);
 }
 
-std::unique_ptr<Engine> engine_with(const EngineOptions& options) {
-  return load_engine(options, open_model_folder(options.model));
-}
+class Task6_1_GoldenEngine : public ::testing::TestWithParam<std::tuple<std::string, DeviceType>> {
+ protected:
+  void SetUp() override { testing::need_device(device); }
 
-Request greedy(const GoldenPrompt& prompt) {
-  Request request;
-  request.prompt_token_ids = prompt.token_ids;
-  request.sampling.temperature = 0.0;
-  request.sampling.max_tokens = static_cast<int64_t>(prompt.greedy_token_ids.size());
-  request.sampling.ignore_eos = true;
-  request.sampling.logprobs = 4;
-  return request;
-}
-
-std::vector<Request> greedy(const GoldenCheckpoint& checkpoint) {
-  std::vector<Request> requests;
-  for (const GoldenPrompt& prompt : checkpoint.prompts) requests.push_back(greedy(prompt));
-  return requests;
-}
-
-// Tokens and all log probabilities, bit for bit.
-::testing::AssertionResult same_bits(const RequestOutput& a, const RequestOutput& b) {
-  if (a.completions.size() != b.completions.size()) return ::testing::AssertionFailure() << "completions";
-  for (size_t c = 0; c < a.completions.size(); ++c) {
-    const CompletionOutput &x = a.completions[c], &y = b.completions[c];
-    if (x.token_ids != y.token_ids)
-      return ::testing::AssertionFailure() << "tokens " << ::testing::PrintToString(x.token_ids) << " and "
-                                           << ::testing::PrintToString(y.token_ids);
-    if (x.logprobs.size() != x.token_ids.size() || y.logprobs.size() != y.token_ids.size())
-      return ::testing::AssertionFailure() << "log probabilities are missing";
-    const auto same = [](const TokenLogprob& p, const TokenLogprob& q) {
-      return p.token_id == q.token_id &&
-             std::bit_cast<uint32_t>(p.logprob) == std::bit_cast<uint32_t>(q.logprob);
-    };
-    for (size_t i = 0; i < x.logprobs.size(); ++i) {
-      bool equal = same(x.logprobs[i].chosen, y.logprobs[i].chosen) &&
-                   x.logprobs[i].top.size() == y.logprobs[i].top.size();
-      for (size_t k = 0; equal && k < x.logprobs[i].top.size(); ++k)
-        equal = same(x.logprobs[i].top[k], y.logprobs[i].top[k]);
-      if (!equal)
-        return ::testing::AssertionFailure()
-               << "log probability of output token " << i << ": " << x.logprobs[i].chosen.logprob << " and "
-               << y.logprobs[i].chosen.logprob;
-    }
-  }
-  return ::testing::AssertionSuccess();
-}
-
-class Task6_1_GoldenEngine : public ::testing::TestWithParam<std::string> {};
+  const DeviceType device = std::get<1>(GetParam());
+  const GoldenCheckpoint checkpoint = golden(std::get<0>(GetParam()));
+};
 
 TEST_P(Task6_1_GoldenEngine, GreedyTokensEqualTransformersInOneBatch) {
-  const GoldenCheckpoint checkpoint = golden(GetParam());
-  const auto outputs = engine_with(options_for(checkpoint))->generate(greedy(checkpoint));
+  const auto outputs =
+      engine_with(options_for(checkpoint, device))->generate(testing::greedy_requests(checkpoint));
   for (size_t i = 0; i < outputs.size(); ++i)
     EXPECT_EQ(outputs[i].completions[0].token_ids, checkpoint.prompts[i].greedy_token_ids) << "prompt " << i;
 }
 
 TEST_P(Task6_1_GoldenEngine, GenerationEndsAtTheConfiguredEndTokens) {
-  const GoldenCheckpoint checkpoint = golden(GetParam());
-  std::vector<Request> requests = greedy(checkpoint);
+  std::vector<Request> requests = testing::greedy_requests(checkpoint);
   for (Request& request : requests) request.sampling.ignore_eos = false;
-  const auto outputs = engine_with(options_for(checkpoint))->generate(requests);
+  const auto outputs = engine_with(options_for(checkpoint, device))->generate(requests);
   for (size_t i = 0; i < outputs.size(); ++i) {
     std::vector<int32_t> expected;
     FinishReason reason = FinishReason::length;
@@ -117,9 +65,8 @@ TEST_P(Task6_1_GoldenEngine, GenerationEndsAtTheConfiguredEndTokens) {
 // f32, one rank: the same bits alone, in a batch, in chunks of any size, with and without a (cold, warm)
 // prefix cache, and after preemption.
 TEST_P(Task6_1_GoldenEngine, NothingAroundARequestChangesABitOfIt) {
-  const GoldenCheckpoint checkpoint = golden(GetParam());
-  const std::vector<Request> requests = greedy(checkpoint);
-  EngineOptions plain = options_for(checkpoint);
+  const std::vector<Request> requests = testing::greedy_requests(checkpoint);
+  EngineOptions plain = options_for(checkpoint, device);
   plain.enable_prefix_caching = false;
   std::vector<RequestOutput> alone;
   {
@@ -159,9 +106,8 @@ TEST_P(Task6_1_GoldenEngine, NothingAroundARequestChangesABitOfIt) {
 }
 
 TEST_P(Task6_1_GoldenEngine, PreemptionChangesNoBit) {
-  const GoldenCheckpoint checkpoint = golden(GetParam());
-  std::vector<Request> requests = greedy(checkpoint);
-  EngineOptions options = options_for(checkpoint);
+  std::vector<Request> requests = testing::greedy_requests(checkpoint);
+  EngineOptions options = options_for(checkpoint, device);
   const auto undisturbed = engine_with(options)->generate(requests);
   int64_t longest = 0;
   for (const Request& request : requests)
@@ -188,11 +134,10 @@ TEST_P(Task6_1_GoldenEngine, PreemptionChangesNoBit) {
 }
 
 TEST_P(Task6_1_GoldenEngine, ScoresAgreeWithGeneratedLogprobs) {
-  const GoldenCheckpoint checkpoint = golden(GetParam());
-  EngineOptions options = options_for(checkpoint);
+  EngineOptions options = options_for(checkpoint, device);
   options.full_length_prompts = true;
   const std::unique_ptr<Engine> engine = engine_with(options);
-  const std::vector<Request> requests = greedy(checkpoint);
+  const std::vector<Request> requests = testing::greedy_requests(checkpoint);
   const auto generated = engine->generate(requests);
   for (size_t i = 0; i < requests.size(); ++i) {
     Request score;
@@ -216,10 +161,12 @@ TEST_P(Task6_1_GoldenEngine, ScoresAgreeWithGeneratedLogprobs) {
   }
 }
 
+class Task6_1_GoldenEngineRanks : public ::testing::TestWithParam<std::string> {};
+
 // Several ranks: the same tokens, or the first difference is between two tokens that are nearly as likely.
-TEST_P(Task6_1_GoldenEngine, TensorParallelRanksAgreeOrPartAtANearTie) {
+TEST_P(Task6_1_GoldenEngineRanks, TensorParallelRanksAgreeOrPartAtANearTie) {
   const GoldenCheckpoint checkpoint = golden(GetParam());
-  const std::vector<Request> requests = greedy(checkpoint);
+  const std::vector<Request> requests = testing::greedy_requests(checkpoint);
   const DecoderSpec spec = load_decoder_spec(checkpoint.directory);
   for (int ranks : {2, 4}) {
     if (spec.num_heads % ranks != 0 || (spec.num_kv_heads % ranks != 0 && ranks % spec.num_kv_heads != 0))
@@ -250,9 +197,14 @@ TEST_P(Task6_1_GoldenEngine, TensorParallelRanksAgreeOrPartAtANearTie) {
   }
 }
 
+class Task6_1_EngineFeatures : public ::testing::TestWithParam<DeviceType> {
+ protected:
+  void SetUp() override { testing::need_device(GetParam()); }
+};
+
 // Every pair of features in one run at least: whatever is switched on, greedy requests keep their tokens,
 // everybody gets an answer of the right shape, and the cache is empty at the end.
-TEST(Task6_1_Engine, FeaturesWorkInEveryPairing) {
+TEST_P(Task6_1_EngineFeatures, WorkInEveryPairing) {
   const GoldenCheckpoint checkpoint = golden("qwen3_tied");
   testing::Random random;
   SCOPED_TRACE(random.describe());
@@ -264,7 +216,7 @@ TEST(Task6_1_Engine, FeaturesWorkInEveryPairing) {
     for (bool& feature : on) feature = random.integer(0, 1) == 1;
     for (int a = 0; a < kFeatures; ++a)
       for (int b = a + 1; b < kFeatures; ++b) seen.insert({2 * a + on[a], 2 * (kFeatures + b) + on[b]});
-    EngineOptions options = options_for(checkpoint);
+    EngineOptions options = options_for(checkpoint, GetParam());
     options.enable_prefix_caching = on[0];
     options.enable_chunked_prefill = on[1];
     options.static_batching = on[2];
@@ -277,7 +229,7 @@ TEST(Task6_1_Engine, FeaturesWorkInEveryPairing) {
       options.runner.num_kv_blocks = 40;
     }
     const std::unique_ptr<Engine> engine = engine_with(options);
-    std::vector<Request> requests = greedy(checkpoint);
+    std::vector<Request> requests = testing::greedy_requests(checkpoint);
     const size_t num_greedy = requests.size();
     for (int i = 0; i < 3; ++i) {
       Request request = requests[static_cast<size_t>(i) + 2];
@@ -321,8 +273,18 @@ TEST(Task6_1_Engine, FeaturesWorkInEveryPairing) {
   EXPECT_EQ(seen.size(), all_pairs);
 }
 
-INSTANTIATE_TEST_SUITE_P(Goldens, Task6_1_GoldenEngine, ::testing::ValuesIn(testing::golden_names(kGoldens)),
+INSTANTIATE_TEST_SUITE_P(
+    Goldens, Task6_1_GoldenEngine,
+    ::testing::Combine(::testing::ValuesIn(testing::golden_names(testing::golden_folder())),
+                       testing::both_devices()),
+    [](const auto& info) {
+      return std::get<0>(info.param) + "_" + testing::device_word(std::get<1>(info.param));
+    });
+INSTANTIATE_TEST_SUITE_P(Goldens, Task6_1_GoldenEngineRanks,
+                         ::testing::ValuesIn(testing::golden_names(testing::golden_folder())),
                          [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Devices, Task6_1_EngineFeatures, testing::both_devices(),
+                         [](const auto& info) { return testing::device_word(info.param); });
 
 }  // namespace
 }  // namespace ladder
