@@ -124,6 +124,9 @@ void Batch::schedule(const SchedulerOutput& step) {
     LADDER_CHECK(scheduled.num_tokens > 0 && end <= num_tokens,
                  "step {}: sequence {} computes tokens [{}, {}) of the {} it has", step_, scheduled.id,
                  sequence.num_computed_tokens, end, num_tokens);
+    LADDER_CHECK(sequence.token_ids[static_cast<size_t>(end) - 1] != kPlaceholder ||
+                     sequence.last_step == step_count_ - 1,
+                 "step {}: sequence {} computes a token that nobody knows yet", step_, scheduled.id);
     LADDER_CHECK(end <= config_.max_model_len, "step {}: sequence {} reaches position {}, beyond {} tokens",
                  step_, scheduled.id, end - 1, config_.max_model_len);
     LADDER_CHECK(end <= static_cast<int64_t>(sequence.block_table.size()) * config_.block_size,
@@ -146,6 +149,7 @@ void Batch::update_table_row(int64_t row, const BatchSequence& sequence) {
   if (held.serial != sequence.serial) held = {sequence.serial, 0};
   const auto num_blocks = static_cast<int64_t>(sequence.block_table.size());
   if (held.num_blocks == num_blocks) return;
+  table_updates_.push_back({row, held.num_blocks, num_blocks});
   std::copy(sequence.block_table.begin() + held.num_blocks, sequence.block_table.end(),
             block_tables_.data<int32_t>() + row * config_.max_blocks_per_seq() + held.num_blocks);
   held.num_blocks = num_blocks;
@@ -158,6 +162,7 @@ void Batch::lay_out(int64_t num_padding_rows) {
   auto* query_start_loc = query_start_loc_.data<int32_t>();
   auto* seq_lens = seq_lens_.data<int32_t>();
   logits_indices_.clear();
+  table_updates_.clear();
   int64_t row = 0, max_query_len = 0, max_seq_len = 0;
   query_start_loc[0] = 0;
   for (size_t i = 0; i < rows_.size(); ++i) {
@@ -165,6 +170,7 @@ void Batch::lay_out(int64_t num_padding_rows) {
     const int64_t begin = sequence.num_computed_tokens;
     const int64_t count = sequence.num_scheduled_tokens;
     std::copy_n(sequence.token_ids.data() + begin, count, input_ids + row);
+    if (input_ids[row + count - 1] == kPlaceholder) input_ids[row + count - 1] -= sequence.sampled_index;
     std::iota(positions + row, positions + row + count, static_cast<int32_t>(begin));
     int64_t block = begin / config_.block_size, offset = begin % config_.block_size;
     for (int64_t t = 0; t < count; ++t) {
@@ -202,11 +208,27 @@ void Batch::lay_out(int64_t num_padding_rows) {
   metadata_.max_seq_len = max_seq_len;
 }
 
-void Batch::append(std::span<const int32_t> token_ids) {
-  LADDER_CHECK(token_ids.size() == sampled_.size(), "{} tokens for {} sampled sequences", token_ids.size(),
-               sampled_.size());
-  for (size_t i = 0; i < token_ids.size(); ++i) sampled_[i]->token_ids.push_back(token_ids[i]);
+PendingTokens Batch::advance() {
+  PendingTokens pending;
+  for (size_t i = 0; i < sampled_.size(); ++i) {
+    BatchSequence& sequence = *sampled_[i];
+    pending.places.push_back({sequence.id, sequence.serial, std::ssize(sequence.token_ids)});
+    sequence.token_ids.push_back(kPlaceholder);
+    sequence.sampled_index = static_cast<int32_t>(i);
+  }
   for (BatchSequence* sequence : rows_) sequence->num_computed_tokens += sequence->num_scheduled_tokens;
+  return pending;
+}
+
+void Batch::fill(const PendingTokens& pending, std::span<const int32_t> token_ids) {
+  LADDER_CHECK(token_ids.size() == pending.places.size(), "{} tokens for {} sampled sequences",
+               token_ids.size(), pending.places.size());
+  for (size_t i = 0; i < token_ids.size(); ++i) {
+    const PendingTokens::Place& place = pending.places[i];
+    const auto it = known_.find(place.id);
+    if (it == known_.end() || it->second->serial != place.serial) continue;
+    it->second->token_ids[static_cast<size_t>(place.position)] = token_ids[i];
+  }
 }
 // <<< task 4.1
 

@@ -17,6 +17,12 @@
 // the scheduler and back. There is no prefill and no decode: a row is a decode only in that its sequence
 // computes one token.
 //
+// A step may be laid out before the tokens of the step before are known (they are still being computed on a
+// GPU). A sequence then ends in a placeholder, and its row's input id says where on the device the token will
+// stand:
+//
+//   input_ids[row] = -1 - i     the token that the step before samples as its i-th
+//
 // An inconsistent SchedulerOutput is a defect of the scheduler, not of the user. It is an Error that names
 // the step and the sequence, and the batch must not be used after it.
 #include <cstdint>
@@ -58,6 +64,7 @@ struct BatchSequence {
   int64_t num_computed_tokens = 0;   // their K and V are in the cache
   int64_t num_scheduled_tokens = 0;  // computed in this step
   int64_t last_step = -1;            // the last step (counted here) that it was part of
+  int32_t sampled_index = -1;        // its place among the sampled sequences of that step
   TokenCounts counts;                // kept up to date only where the request has penalties
 
   int64_t num_output_tokens() const { return static_cast<int64_t>(token_ids.size()) - num_prompt_tokens; }
@@ -67,15 +74,37 @@ struct BatchSequence {
   }
 };
 
+// The sequences that a step gives a token, as long as these tokens are on their way.
+struct PendingTokens {
+  struct Place {
+    SequenceId id = 0;
+    uint64_t serial = 0;
+    int64_t position = 0;
+  };
+  std::vector<Place> places;  // in the order of the step's logits_indices
+};
+
+// Entries of the block tables that prepare() has written: columns [begin, end) of a row.
+struct TableUpdate {
+  int64_t row = 0;
+  int64_t begin = 0;
+  int64_t end = 0;
+};
+
 class Batch {
  public:
+  static constexpr int32_t kPlaceholder = -1;
+
   // `config` is resolved (memory.h). All buffers are made here, on the CPU.
   Batch(const RunnerConfig& config, int64_t vocab_size);
 
   // Applies the changes and lays out the rows of this step. Error: see above.
   void prepare(const SchedulerOutput& step);
-  // After the step: one token for every row of logits_indices, in that order.
-  void append(std::span<const int32_t> token_ids);
+  // The step is on its way: every sampled sequence gets a placeholder. Until that is filled the sequence may
+  // be part of the next step, and of no later one.
+  PendingTokens advance();
+  // One token for every place; those of sequences that have left the batch in the meantime are dropped.
+  void fill(const PendingTokens& pending, std::span<const int32_t> token_ids);
 
   // The rows of this step; views of buffers that the next prepare() overwrites.
   // attention().num_tokens of them are tokens; padding rows, in no slot, stand behind these.
@@ -86,6 +115,7 @@ class Batch {
   // The sequences of this step in batch order, and those of logits_indices.
   std::span<BatchSequence* const> sequences() const { return rows_; }
   std::span<BatchSequence* const> sampled_sequences() const { return sampled_; }
+  std::span<const TableUpdate> table_updates() const { return table_updates_; }
   // Row where a sequence of this step begins.
   int64_t query_start(int64_t index) const { return query_start_loc_.data<int32_t>()[index]; }
 
@@ -117,6 +147,7 @@ class Batch {
   std::vector<BatchSequence*> sampled_;  // those of them that yield a token
   std::vector<int64_t> logits_indices_;
   std::vector<TableRow> table_rows_;  // [max_num_seqs]
+  std::vector<TableUpdate> table_updates_;
 
   Tensor input_ids_;        // [max_num_batched_tokens] i32
   Tensor positions_;        // [max_num_batched_tokens] i32

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <deque>
 #include <exception>
 #include <mutex>
 #include <thread>
@@ -11,33 +12,63 @@
 #include "step1_layers/core/parallel.h"
 #include "step1_layers/distributed/local_group.h"
 
+#ifdef LADDER_CUDA
+#include "step1_layers/core/device_cuda.h"
+#endif
+
 namespace ladder {
 
+namespace {
+
+// `owner` keeps what the context points to.
+OpContext make_context(Device device, [[maybe_unused]] std::shared_ptr<void>& owner) {
+  if (device.is_cpu()) return {};
+#ifdef LADDER_CUDA
+  const auto cuda = std::make_shared<CudaContext>(device.index);
+  owner = cuda;
+  return cuda->op_context();
+#else
+  fail("this build of ladder has no CUDA");
+#endif
+}
+
+}  // namespace
+
 struct LocalExecutor::State {
+  // A step that was submitted and not collected. Ranks launch it one after the other, in the order of
+  // submission.
+  struct InFlight {
+    SchedulerOutput step;
+    int num_waiting = 0;                           // ranks that have not launched it
+    std::shared_ptr<const LaunchedStep> launched;  // by rank 0
+  };
+
   RunnerConfig config;
   LocalGroup group;
   std::vector<std::thread> threads;
 
-  // Guarded by the mutex. A rank works when `given` is ahead of what it has done; the last one to finish
-  // wakes collect().
+  // Guarded by the mutex. A rank works when `given` is ahead of what it has done; the last one to launch a
+  // step wakes collect().
   std::mutex mutex;
   std::condition_variable work_given, work_done;
-  int64_t given = 0;    // steps handed to the ranks; the making of the runners is number 0
-  int num_working = 0;  // ranks that have not finished it
+  int64_t given = 0;               // steps handed to the ranks
+  std::deque<InFlight> in_flight;  // of which these are the last
+  int num_starting = 0;            // ranks that have not made their runner
   bool stopping = false;
   std::exception_ptr error;  // the first one; it stays
-  SchedulerOutput step;
-  StepOutput output;
   MemoryPlan memory;
 
   int64_t last_ticket = 0;  // of the caller's thread alone
-  bool in_flight = false;
 
   State(const RunnerConfig& resolved, const ModelFactory& make_model)
-      : config(resolved), group(resolved.tensor_parallel_size), num_working(resolved.tensor_parallel_size) {
+      : config(resolved), group(resolved.tensor_parallel_size), num_starting(resolved.tensor_parallel_size) {
+    LADDER_CHECK(config.device.is_cpu() || config.tensor_parallel_size == 1,
+                 "--tensor-parallel-size {}: on a GPU this version runs one rank",
+                 config.tensor_parallel_size);
     for (int rank = 0; rank < config.tensor_parallel_size; ++rank)
       threads.emplace_back([this, rank, &make_model] { run_rank(rank, make_model); });
-    wait_until_done();
+    std::unique_lock lock(mutex);
+    work_done.wait(lock, [this] { return num_starting == 0; });
   }
 
   ~State() {
@@ -49,9 +80,8 @@ struct LocalExecutor::State {
     for (std::thread& thread : threads) thread.join();
   }
 
-  void wait_until_done() {
-    std::unique_lock lock(mutex);
-    work_done.wait(lock, [this] { return num_working == 0; });
+  int max_in_flight() const {
+    return config.device.is_cpu() || !config.async_scheduling ? 1 : ModelRunner::kMaxInFlight;
   }
 
   // >>> task 4.4: the life of a rank: make the runner, then step after step; an error releases the others
@@ -59,12 +89,14 @@ struct LocalExecutor::State {
     set_num_threads(config.threads / config.tensor_parallel_size);
     ParallelContext parallel;
     parallel.tp = &group.rank(rank);
-    OpContext ctx;
-    ctx.parallel = &parallel;
-    ctx.batch_invariant = config.dtype == DType::f32;
-    ctx.kernels = config.kernels;
+    std::shared_ptr<void> device;  // outlives the runner
     std::unique_ptr<ModelRunner> runner;
     guarded(rank, [&] {
+      OpContext ctx = make_context(config.device, device);
+      ctx.parallel = &parallel;
+      ctx.batch_invariant = config.dtype == DType::f32;
+      ctx.dependent_launch &= config.dependent_launch;
+      ctx.kernels = config.kernels;
       runner = std::make_unique<ModelRunner>(ctx, config, make_model(ctx));
       runner->warm_up();
       std::lock_guard lock(mutex);
@@ -72,18 +104,36 @@ struct LocalExecutor::State {
       memory.weights += mine.weights;
       memory.kv += mine.kv;
       memory.activations += mine.activations;
+      if (rank == 0) measured = runner->config();
     });
+    {
+      std::lock_guard lock(mutex);
+      if (--num_starting == 0) {
+        if (!error) config = measured;
+        work_done.notify_one();
+      }
+    }
     for (int64_t done = 0;; ++done) {
+      InFlight* work =
+          nullptr;  // stays where it is: only the oldest is taken off, when all ranks have launched it
       {
         std::unique_lock lock(mutex);
-        if (--num_working == 0) work_done.notify_one();
         work_given.wait(lock, [&] { return stopping || given > done; });
         if (stopping) return;
+        work = &in_flight[in_flight.size() - static_cast<size_t>(given - done)];
       }
+      std::shared_ptr<const LaunchedStep> launched;
       guarded(rank, [&] {
-        StepOutput result = runner->execute(step);
-        if (rank == 0) output = std::move(result);
+        try {
+          launched = runner->launch(work->step);
+        } catch (const Error& error) {
+          if (config.device.is_cpu()) throw;
+          fail("step {}: {}", work->step.step, error.what());
+        }
       });
+      std::lock_guard lock(mutex);
+      if (rank == 0) work->launched = std::move(launched);
+      if (--work->num_waiting == 0) work_done.notify_one();
     }
   }
 
@@ -100,6 +150,8 @@ struct LocalExecutor::State {
     }
   }
   // <<< task 4.4
+
+  RunnerConfig measured;  // what rank 0's warm-up made of the configuration
 };
 
 LocalExecutor::LocalExecutor(const DecoderSpec& spec, const RunnerConfig& config,
@@ -110,28 +162,44 @@ LocalExecutor::LocalExecutor(const DecoderSpec& spec, const RunnerConfig& config
 
 LocalExecutor::~LocalExecutor() = default;
 
+int LocalExecutor::max_in_flight() const {
+  return state_->max_in_flight();
+}
+
 Ticket LocalExecutor::submit(const SchedulerOutput& step) {
-  LADDER_CHECK(!state_->in_flight, "step {} is submitted while another is in flight", step.step);
   {
     std::lock_guard lock(state_->mutex);
     if (state_->error) std::rethrow_exception(state_->error);
-    state_->step = step;
-    state_->num_working = state_->config.tensor_parallel_size;
+    LADDER_CHECK(std::ssize(state_->in_flight) < max_in_flight(),
+                 "step {} is submitted while {} are in flight, which is all there may be", step.step,
+                 state_->in_flight.size());
+    state_->in_flight.push_back({step, state_->config.tensor_parallel_size, nullptr});
     ++state_->given;
   }
   state_->work_given.notify_all();
-  state_->in_flight = true;
   return {++state_->last_ticket};
 }
 
 StepOutput LocalExecutor::collect(Ticket ticket) {
-  LADDER_CHECK(state_->in_flight && ticket.value == state_->last_ticket,
-               "ticket {} is collected, the step in flight is {}", ticket.value,
-               state_->in_flight ? std::to_string(state_->last_ticket) : "none");
-  state_->wait_until_done();
-  state_->in_flight = false;
+  std::unique_lock lock(state_->mutex);
+  const int64_t oldest = state_->last_ticket - std::ssize(state_->in_flight) + 1;
+  LADDER_CHECK(!state_->in_flight.empty() && ticket.value == oldest,
+               "ticket {} is collected, the oldest step in flight is {}", ticket.value,
+               state_->in_flight.empty() ? "none" : std::to_string(oldest));
+  state_->work_done.wait(lock, [this] { return state_->in_flight.front().num_waiting == 0; });
+  const State::InFlight step = std::move(state_->in_flight.front());
+  state_->in_flight.pop_front();
   if (state_->error) std::rethrow_exception(state_->error);
-  return std::move(state_->output);
+  lock.unlock();
+  try {
+    return step.launched->collect();
+  } catch (const Error& error) {  // a kernel failed, which is found out here: say in which step
+    std::lock_guard relock(state_->mutex);
+    if (!state_->error)
+      state_->error =
+          std::make_exception_ptr(Error(fmt::format("step {}: {}", step.step.step, error.what())));
+    std::rethrow_exception(state_->error);
+  }
 }
 
 const RunnerConfig& LocalExecutor::config() const {

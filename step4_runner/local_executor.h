@@ -2,9 +2,10 @@
 // Task 4.4: an executor in this process.
 //
 // Every tensor-parallel rank is a thread with its own shard of the model, its own KV cache, arena and batch.
-// A step is handed to all of them; rank 0's answer is collected. If a rank throws, the others are released
-// from the collective they wait in, and collect() throws what that rank threw: an executor that failed stays
-// failed.
+// A step is handed to all of them; rank 0's answer is collected. On a GPU a rank's thread only launches: the
+// next step may be submitted before, and collect() waits for the GPU. If a rank throws, the others are
+// released from the collective they wait in, and collect() throws what that rank threw: an executor that
+// failed stays failed.
 #include <filesystem>
 #include <functional>
 #include <memory>
@@ -25,8 +26,9 @@ class LocalExecutor final : public Executor {
   LocalExecutor(const DecoderSpec& spec, const RunnerConfig& config, const ModelFactory& make_model);
   ~LocalExecutor() override;
 
-  Ticket submit(const SchedulerOutput& step) override;  // Error: a step is in flight already
+  Ticket submit(const SchedulerOutput& step) override;  // Error: max_in_flight() are in flight already
   StepOutput collect(Ticket ticket) override;
+  int max_in_flight() const override;  // 2 on a GPU, unless async_scheduling is off
 
   const RunnerConfig& config() const;  // resolved: what the scheduler is made with
   MemoryPlan memory() const;           // measured, all ranks; `other` left out

@@ -16,6 +16,8 @@ namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kMaxPositions = int64_t{1} << 24;
+// The CUDA context, the kernels, the matrix library's workspace, the captured graphs.
+constexpr int64_t kDeviceOverhead = 1024 * kMiB;
 
 // The number after `key` in a file of "key value" lines, or the whole file's where key is empty; -1: none.
 int64_t read_number(const char* path, const std::string& key = {}) {
@@ -91,21 +93,25 @@ int64_t activation_bytes(const DecoderSpec& spec, const RunnerConfig& config) {
   const int64_t gathered_row = ranks == 1 ? 0 : row_bytes + vocab * dtype_size(DType::f32);
   const int64_t best = kMaxLogprobs * (dtype_size(DType::i32) + dtype_size(DType::f32));  // of one row
   const int64_t sampled = std::min(config.max_num_seqs, rows);
-  const int64_t raw = std::min(sampled, Sampler::kRows);
+  const int64_t raw = std::min(sampled, config.device.is_cpu() ? Sampler::kRows : Sampler::kDeviceRows);
   const int64_t scored = std::min(rows, ModelRunner::kLogitsRows);
+  // The lists of used tokens are staged for all rows of a step; on a GPU not in the arena.
   const int64_t penalties =
-      raw * std::min(config.max_model_len, spec.vocab_size) * 2 * dtype_size(DType::i32);
+      config.device.is_cpu()
+          ? sampled * std::min(config.max_model_len, spec.vocab_size) * 2 * dtype_size(DType::i32)
+          : 0;
   // Top-k and top-p sort a row in scratch of their own, one per thread.
-  const int64_t filters = std::min(config.threads / ranks, raw) * 2 * row_bytes;
-  const int64_t logits =
-      sampled * (hidden * element + row_bytes) +
-      std::max({sampled * gathered_row, raw * (row_bytes + best) + std::max(penalties, filters),
-                scored * (hidden * element + row_bytes + std::max(gathered_row, best))});
+  const int64_t filters =
+      config.device.is_cpu() ? std::min(config.threads / ranks, raw) * 2 * row_bytes : raw * row_bytes;
+  const int64_t logits = sampled * (hidden * element + row_bytes) +
+                         std::max({sampled * gathered_row, penalties + raw * (row_bytes + best) + filters,
+                                   scored * (hidden * element + row_bytes + std::max(gathered_row, best))});
   return rows * 2 * hidden * element + std::max(layer, logits);  // the residual stream is there throughout
 }
 
 // The program and its libraries, the tokenizer's tables, the batch.
 int64_t other_bytes(const DecoderSpec& spec, const RunnerConfig& config) {
+  if (!config.device.is_cpu()) return kDeviceOverhead;
   const int64_t block_tables = config.max_num_seqs * config.max_blocks_per_seq() * dtype_size(DType::i32);
   return 24 * kMiB + spec.vocab_size * 256 + block_tables * config.tensor_parallel_size;
 }
@@ -157,45 +163,94 @@ int64_t kv_bytes_per_token(const DecoderSpec& spec, const RunnerConfig& config) 
   return spec.num_layers * 2 * kv * dtype_size(config.dtype) * config.tensor_parallel_size;
 }
 
-// >>> task 4.2: settle how many blocks the cache has and how long a sequence may be, and predict the peak
-RunnerConfig resolve_runner_config(const DecoderSpec& spec, RunnerConfig config, MachineMemory memory) {
-  check_flags(spec, config);
-  if (config.threads == 0) config.threads = num_threads();
-  const bool open_length = config.max_model_len == 0;
-  if (open_length) config.max_model_len = model_positions(spec);
+MachineMemory memory_of(Device device) {
+  if (device.is_cpu()) return machine_memory();
+  const CudaDeviceInfo gpu = cuda_device_info(device.index);
+  return {gpu.total_bytes, gpu.free_bytes};
+}
 
-  const int64_t block_bytes = kv_bytes_per_token(spec, config) * config.block_size;
-  const char* flag = "--num-kv-blocks";
-  if (config.num_kv_blocks == 0) {
-    flag = "--kv-memory";
-    int64_t budget = config.kv_memory;
-    int64_t most_blocks = INT32_MAX;
-    if (budget == 0) {
-      const MemoryPlan plan = predict_memory(spec, config);  // the cache not counted: it has no blocks yet
-      const int64_t left = std::max<int64_t>(memory.available - plan.total(), 0) / 10 * 9;
-      budget = std::min({memory.total / 4, int64_t{4096} * kMiB, left});
-      LADDER_CHECK(
-          left >= block_bytes,
-          "the model needs {:.1f} MiB beside its KV cache, and this machine has {:.1f} MiB free: expected "
-          "a smaller model, or a smaller --dtype",
-          static_cast<double>(plan.total()) / kMiB, static_cast<double>(memory.available) / kMiB);
-      most_blocks =
-          config.max_num_seqs * ((config.max_model_len + config.block_size - 1) / config.block_size);
-    }
-    config.num_kv_blocks = std::min(budget / block_bytes, most_blocks);
-    LADDER_CHECK(config.num_kv_blocks > 0,
-                 "--kv-memory: expected at least the {} bytes of one KV block, found {}", block_bytes,
-                 budget);
-  }
+namespace {
+
+double mib(int64_t bytes) {
+  return static_cast<double>(bytes) / kMiB;
+}
+
+// The cache is known: an open length becomes what it holds. `flag`: what would make it larger.
+void fit_length(const DecoderSpec& spec, RunnerConfig& config, const char* flag) {
   const int64_t num_slots = config.num_kv_blocks * config.block_size;
-  if (open_length) config.max_model_len = std::min(config.max_model_len, num_slots);
+  if (config.max_model_len_is_open) config.max_model_len = std::min(config.max_model_len, num_slots);
   LADDER_CHECK(
       num_slots >= config.max_model_len,
       "the KV cache ({:.1f} MiB, {} blocks of {} tokens) does not hold one sequence of --max-model-len {}: "
       "raise {} or lower --max-model-len",
-      static_cast<double>(config.num_kv_blocks * block_bytes) / kMiB, config.num_kv_blocks, config.block_size,
+      mib(kv_bytes_per_token(spec, config) * num_slots), config.num_kv_blocks, config.block_size,
       config.max_model_len, flag);
+}
+
+// What the CPU's cache may have where nobody says.
+int64_t host_cache_budget(const DecoderSpec& spec, const RunnerConfig& config, MachineMemory memory,
+                          int64_t block_bytes) {
+  const MemoryPlan plan = predict_memory(spec, config);  // the cache not counted: it has no blocks yet
+  const int64_t left = std::max<int64_t>(memory.available - plan.total(), 0) / 10 * 9;
+  LADDER_CHECK(
+      left >= block_bytes,
+      "the model needs {:.1f} MiB beside its KV cache, and this machine has {:.1f} MiB free: expected "
+      "a smaller model, or a smaller --dtype",
+      mib(plan.total()), mib(memory.available));
+  return std::min({memory.total / 4, int64_t{4096} * kMiB, left});
+}
+
+}  // namespace
+
+// >>> task 4.2: settle how many blocks the cache has and how long a sequence may be, and predict the peak
+RunnerConfig size_kv_cache(const DecoderSpec& spec, RunnerConfig config, int64_t total, int64_t used) {
+  const int64_t block_bytes = kv_bytes_per_token(spec, config) * config.block_size;
+  const auto budget = static_cast<int64_t>(static_cast<double>(total) * config.gpu_memory_utilization) - used;
+  LADDER_CHECK(
+      budget >= block_bytes,
+      "the model needs {:.1f} MiB beside its KV cache, and --gpu-memory-utilization {} of {}'s {:.1f} MiB "
+      "is {:.1f}: expected a higher --gpu-memory-utilization, a smaller model, or lower "
+      "--max-num-batched-tokens or --max-num-seqs",
+      mib(used), config.gpu_memory_utilization, device_name(config.device), mib(total),
+      mib(static_cast<int64_t>(static_cast<double>(total) * config.gpu_memory_utilization)));
+  config.num_kv_blocks = std::min<int64_t>(budget / block_bytes, INT32_MAX);
+  fit_length(spec, config, "--gpu-memory-utilization");
   return config;
+}
+
+RunnerConfig resolve_runner_config(const DecoderSpec& spec, RunnerConfig config, MachineMemory memory) {
+  check_flags(spec, config);
+  if (config.threads == 0) config.threads = num_threads();
+  if (config.max_model_len == 0) {
+    config.max_model_len_is_open = true;
+    config.max_model_len = model_positions(spec);
+  }
+  if (config.num_kv_blocks > 0 && !config.kv_cache_is_open) {
+    fit_length(spec, config, "--num-kv-blocks");
+    return config;
+  }
+  const int64_t block_bytes = kv_bytes_per_token(spec, config) * config.block_size;
+  if (config.kv_memory == 0 && !config.device.is_cpu()) {
+    config.kv_cache_is_open = true;
+    config.num_kv_blocks = 0;  // not counted in what the rest takes
+    return size_kv_cache(spec, config, memory.total,
+                         memory.total - memory.available + predict_memory(spec, config).total());
+  }
+  int64_t budget = config.kv_memory;
+  int64_t most_blocks = INT32_MAX;
+  if (budget == 0) {
+    budget = host_cache_budget(spec, config, memory, block_bytes);
+    most_blocks = config.max_num_seqs * ((config.max_model_len + config.block_size - 1) / config.block_size);
+  }
+  config.num_kv_blocks = std::min(budget / block_bytes, most_blocks);
+  LADDER_CHECK(config.num_kv_blocks > 0,
+               "--kv-memory: expected at least the {} bytes of one KV block, found {}", block_bytes, budget);
+  fit_length(spec, config, "--kv-memory");
+  return config;
+}
+
+RunnerConfig resolve_runner_config(const DecoderSpec& spec, const RunnerConfig& config) {
+  return resolve_runner_config(spec, config, memory_of(config.device));
 }
 
 MemoryPlan predict_memory(const DecoderSpec& spec, const RunnerConfig& config) {

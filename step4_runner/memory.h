@@ -27,6 +27,7 @@ struct MachineMemory {
 };
 
 MachineMemory machine_memory();
+MachineMemory memory_of(Device device);  // the machine's, or the GPU's
 
 // Bytes; of all ranks of this process together.
 struct MemoryPlan {
@@ -44,13 +45,21 @@ int64_t kv_bytes_per_token(const DecoderSpec& spec, const RunnerConfig& config);
 // Settles what was left open: max_model_len, num_kv_blocks, threads. The KV cache gets, in this order,
 //   num_kv_blocks   as asked for
 //   kv_memory       as many blocks as fit
-//   otherwise       a quarter of the memory, at most 4 GiB, at most 90 % of what is free beside weights and
-//                   activations, and never more than max_num_seqs sequences of max_model_len can use.
+//   otherwise       on the CPU a quarter of the memory, at most 4 GiB, at most 90 % of what is free beside
+//   weights and
+//                   activations, and never more than max_num_seqs sequences of max_model_len can use; on a
+//                   GPU what gpu_memory_utilization leaves beside what else is in its memory. That is a
+//                   prediction (kv_cache_is_open) until the warm-up has measured it.
 // An open max_model_len becomes the model's own, or what the cache holds if that is less. Error, naming the
 // flag: a size below 1, ranks that do not divide the heads, a max_model_len beyond the model's, a cache that
 // does not hold one sequence of max_model_len.
-RunnerConfig resolve_runner_config(const DecoderSpec& spec, RunnerConfig config,
-                                   MachineMemory memory = machine_memory());
+RunnerConfig resolve_runner_config(const DecoderSpec& spec, RunnerConfig config, MachineMemory memory);
+RunnerConfig resolve_runner_config(const DecoderSpec& spec,
+                                   const RunnerConfig& config);  // memory_of(its device)
+
+// On a GPU: the cache that `used` bytes of the GPU's memory (by anyone, this process included) leave room
+// for. Error: it does not hold one sequence of max_model_len.
+RunnerConfig size_kv_cache(const DecoderSpec& spec, RunnerConfig config, int64_t total, int64_t used);
 
 // What a process with this model and this (resolved) configuration will use at its peak.
 MemoryPlan predict_memory(const DecoderSpec& spec, const RunnerConfig& config);

@@ -23,6 +23,10 @@ struct RunnerConfig {
 
   int64_t num_kv_blocks = 0;  // 0: as many as kv_memory holds
   int64_t kv_memory = 0;  // bytes, all ranks of this process together. 0: a share of this machine's memory
+  // On a GPU, where neither was given: num_kv_blocks is a prediction, which the warm-up replaces by what it
+  // measures.
+  bool kv_cache_is_open = false;
+  bool max_model_len_is_open = false;  // what the cache holds may shorten it
 
   // On a GPU. The cache gets what this share of its memory leaves beside weights and the measured warm-up.
   double gpu_memory_utilization = 0.9;

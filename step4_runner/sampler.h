@@ -11,8 +11,12 @@
 // token id), so a request gives the same tokens in any batch. A stage that no row asks for is not run: a
 // batch of plain greedy requests costs one argmax.
 //
-// Rows go through the pipeline kRows at a time, so that the copy of raw logits that log probabilities need,
-// and the scratch memory of the operators, stay bounded whatever the batch.
+// The work has two halves. plan() looks at the requests, on the host: which stages are needed, and the
+// numbers of every row, which travel with the other inputs of the step. sample() launches the stages and
+// reads nothing back, so a GPU's tokens may be collected a step later.
+//
+// Rows go through the pipeline in chunks, so that the copy of raw logits that log probabilities need, and the
+// scratch memory of the operators, stay bounded whatever the batch.
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -20,8 +24,10 @@
 
 #include "step1_layers/core/context.h"
 #include "step1_layers/core/tensor.h"
+#include "step1_layers/sampling/penalties.h"
 #include "step4_runner/batch.h"
 #include "step4_runner/executor.h"
+#include "step4_runner/step_io.h"
 
 namespace ladder {
 
@@ -37,29 +43,61 @@ class LogitsProcessor {
   virtual void apply(const OpContext& ctx, const Tensor& logits, int64_t first) = 0;
 };
 
+// What plan() found out. Tensors of one value per row; undefined where no row needs them.
+struct SamplingPlan {
+  int64_t rows = 0;
+  bool all_greedy = true;
+  Tensor temperature, min_p, top_p;  // f32
+  Tensor top_k;                      // i32
+  Tensor seeds, output_index;        // i64
+  bool any_penalty = false;
+  ApplyPenaltiesArgs penalties;       // without its logits
+  std::vector<int64_t> num_logprobs;  // per row: how many of the best, -1: not even its own
+};
+
+// Log probabilities of some rows, on the host once the step is done.
+struct LoggedRows {
+  std::vector<int64_t> rows;  // of the step
+  std::vector<int64_t> top;   // for each: how many of the best
+  Tensor chosen;              // i32 [rows]
+  Tensor chosen_logprobs;     // f32 [rows]
+  Tensor top_ids;             // i32 [rows, k], undefined where no row wants any
+  Tensor top_logprobs;        // f32 [rows, k]
+};
+// In the order of logged.rows. The step is done.
+std::vector<PositionLogprobs> read_logprobs(const LoggedRows& logged);
+
 class Sampler {
  public:
-  static constexpr int64_t kRows = 64;
+  // Rows of a chunk. A GPU works on all rows at once.
+  static constexpr int64_t kRows = 64, kDeviceRows = 1024;
 
   void add_processor(std::shared_ptr<LogitsProcessor> processor) {
     processors_.push_back(std::move(processor));
   }
 
-  // token_ids [rows] i32 for logits [rows, vocab] f32, which are overwritten; row r belongs to sequences[r].
-  // Scratch memory comes from the context's arena. Returns one entry per row; empty ones where no log
-  // probabilities were asked for, and nothing at all where no row asked.
-  std::vector<PositionLogprobs> sample(const OpContext& ctx, const Tensor& logits,
-                                       std::span<BatchSequence* const> sequences,
-                                       const Tensor& token_ids) const;
+  // Bytes that plan() stages, at most.
+  int64_t upload_bytes(std::span<BatchSequence* const> sequences) const;
+  // Row r belongs to sequences[r].
+  SamplingPlan plan(const OpContext& ctx, std::span<BatchSequence* const> sequences,
+                    StepUpload& upload) const;
+  // Whether plan() needs the tokens themselves, and not only their number: of the step before, too.
+  static bool needs_tokens(const SamplingParams& sampling);
+
+  // token_ids [rows] i32 for logits [rows, vocab] f32, which are overwritten. Scratch memory comes from the
+  // context's arena. Log probabilities come back through `download`.
+  std::vector<LoggedRows> sample(const OpContext& ctx, const Tensor& logits, const SamplingPlan& plan,
+                                 const Tensor& token_ids, StepDownload& download) const;
 
  private:
   std::vector<std::shared_ptr<LogitsProcessor>> processors_;
 };
 
-// The log probability of chosen[r] in row r of logits [rows, vocab] f32 and, for each row, the top[r] best
-// (0: none).
-std::vector<PositionLogprobs> position_logprobs(const OpContext& ctx, const Tensor& logits,
-                                                std::span<const int32_t> chosen,
-                                                std::span<const int64_t> top);
+// The log probability of chosen [rows] i32 in logits [rows, vocab] f32 and, for each row, the top[r] best (0:
+// none).
+LoggedRows position_logprobs(const OpContext& ctx, const Tensor& logits, const Tensor& chosen,
+                             std::span<const int64_t> top, StepDownload& download);
+// Bytes that a row's log probabilities take on their way back.
+int64_t logprob_bytes(int64_t top);
 
 }  // namespace ladder

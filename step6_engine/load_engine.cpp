@@ -46,6 +46,10 @@ RunnerConfig resolved_runner_config(const EngineOptions& options, const DecoderS
   return resolved;
 }
 
+RunnerConfig resolved_runner_config(const EngineOptions& options, const DecoderSpec& spec) {
+  return resolved_runner_config(options, spec, memory_of(options.runner.device));
+}
+
 std::unique_ptr<Engine> load_engine(const EngineOptions& options, const ModelFolder& folder) {
   std::unique_ptr<LocalExecutor> executor = make_local_executor(
       options.model, folder.spec, resolved_runner_config(options, folder.spec), options.progress);

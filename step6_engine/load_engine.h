@@ -50,7 +50,9 @@ BatchLimits default_batch_limits(DeviceType device);
 // The runner's configuration with every open question settled. Error: sizes that this model or this machine
 // cannot hold.
 RunnerConfig resolved_runner_config(const EngineOptions& options, const DecoderSpec& spec,
-                                    MachineMemory memory = machine_memory());
+                                    MachineMemory memory);
+// With the memory that the device has.
+RunnerConfig resolved_runner_config(const EngineOptions& options, const DecoderSpec& spec);
 
 // Loads the weights, allocates the KV cache, warms up.
 std::unique_ptr<Engine> load_engine(const EngineOptions& options, const ModelFolder& folder);

@@ -88,7 +88,7 @@ void batch_prefill(benchmark::State& state) {
   const std::vector<int32_t> sampled(1, 7);
   for (auto _ : state) {
     batch.prepare(step);
-    batch.append(sampled);
+    batch.fill(batch.advance(), sampled);
     step.finished = {0};
   }
   state.counters["tokens_per_second"] =

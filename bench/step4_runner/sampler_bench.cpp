@@ -52,13 +52,20 @@ void sampler(benchmark::State& state, Kind kind) {
   ctx.arena = &arena;
   const Tensor ids = Tensor::empty({rows}, DType::i32);
   const Sampler pipeline;
+  StepUpload upload;
+  StepDownload download;
   size_t next = 0;
   double seconds = 0;
   for (auto _ : state) {
     if (next == 0)
       for (Tensor& copy : logits) copy.copy_from(source);
     const auto start = std::chrono::steady_clock::now();
-    pipeline.sample(ctx, logits[next], pointers, ids);
+    {
+      ArenaScope scope(arena);
+      upload.begin(ctx, pipeline.upload_bytes(pointers));
+      const SamplingPlan plan = pipeline.plan(ctx, pointers, upload);
+      pipeline.sample(ctx, logits[next], plan, ids, download);
+    }
     const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
     state.SetIterationTime(elapsed);
     seconds += elapsed;

@@ -28,6 +28,13 @@ void load_shard(const std::string& what, const Tensor& checkpoint, const ShardWi
                checkpoint.str());
   Tensor source = checkpoint;
   for (int i = 0; i < source.ndim(); ++i) source = source.narrow(i, window.begin[i], window.size[i]);
+  if (!destination.device().is_cpu() && (source.dtype() != destination.dtype() || !source.is_contiguous())) {
+    // Cut out and converted here, it goes to the device in one piece.
+    const Tensor piece = Tensor::empty(destination.shape(), destination.dtype());
+    load_shard(what, checkpoint, window, piece);
+    destination.copy_from(piece);
+    return;
+  }
   if (source.dtype() == destination.dtype()) {
     destination.copy_from(source);
     return;

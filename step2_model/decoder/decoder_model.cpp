@@ -31,6 +31,7 @@ DecoderModel::DecoderModel(const OpContext& ctx, const DecoderSpec& spec, const 
   }
   rope_table_ = make_rope_table(
       spec_.rope, options.max_model_len > 0 ? options.max_model_len : spec_.max_position_embeddings);
+  if (!ctx.device.is_cpu()) rope_table_ = rope_table_.to(ctx.device);
 }
 
 std::vector<Parameter*> DecoderModel::parameters() {
@@ -75,7 +76,7 @@ Tensor DecoderModel::forward(const OpContext& ctx, const ModelInput& input) {
     embedding_->forward(ctx, input.input_ids, stream.residual);
   } else {
     expect_shape(input.hidden, {tokens, spec_.hidden_size}, "hidden");
-    stream.residual.copy_from(input.hidden);
+    stream.residual.copy_from(input.hidden, ctx.stream);
   }
   for (size_t i = 0; i < layers_.size(); ++i)
     layers_[i].forward(ctx, input.positions, rope_table_, input.kv_caches[i], input.attention, stream);

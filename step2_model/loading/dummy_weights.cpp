@@ -36,7 +36,9 @@ void fill_dummy_weights(std::span<Parameter* const> parameters, const LoadProgre
   int64_t done_bytes = 0, total_bytes = 0;
   for (const Parameter* parameter : parameters) total_bytes += parameter->tensor.nbytes();
   for (const Parameter* parameter : parameters) {
-    const Tensor& tensor = parameter->tensor;
+    const bool on_host = parameter->tensor.device().is_cpu();
+    const Tensor tensor =
+        on_host ? parameter->tensor : Tensor::empty(parameter->tensor.shape(), parameter->tensor.dtype());
     const bool matrix = tensor.ndim() > 1,
                norm = !matrix && parameter->name.find("norm") != std::string::npos;
     const float mean = norm ? 1.0f : 0.0f;
@@ -51,6 +53,7 @@ void fill_dummy_weights(std::span<Parameter* const> parameters, const LoadProgre
           values[i] = T(mean + deviation * roughly_normal(mix(seed + static_cast<uint64_t>(i))));
       });
     });
+    if (!on_host) parameter->tensor.copy_from(tensor);
     done_bytes += tensor.nbytes();
     if (progress) progress(done_bytes, total_bytes);
   }

@@ -87,7 +87,7 @@ TEST(Task4_1_Batch, SampledTokensStayForTheNextStep) {
   step.scheduled = {{1, 4, {}}};
   step.total_num_tokens = 4;
   batch.prepare(step);
-  batch.append(Ids{77});
+  batch.fill(batch.advance(), Ids{77});
 
   SchedulerOutput next;
   next.step = 1;
@@ -110,7 +110,7 @@ TEST(Task4_1_Batch, APreemptedSequenceComesBackWithAllItsTokensAndANewTable) {
   step.scheduled = {{1, 3, {}}, {2, 2, {}}};
   step.total_num_tokens = 5;
   batch.prepare(step);
-  batch.append(Ids{50, 60});
+  batch.fill(batch.advance(), Ids{50, 60});
 
   SchedulerOutput without;
   without.preempted = {1};
@@ -118,7 +118,7 @@ TEST(Task4_1_Batch, APreemptedSequenceComesBackWithAllItsTokensAndANewTable) {
   without.scheduled = {{2, 1, {}}};
   without.total_num_tokens = 1;
   batch.prepare(without);
-  batch.append(Ids{61});
+  batch.fill(batch.advance(), Ids{61});
   EXPECT_EQ(batch.num_known_sequences(), 1);
 
   SchedulerOutput back;
@@ -143,7 +143,7 @@ TEST(Task4_1_Batch, AReturningSequenceInItsOldRowGetsItsNewTable) {
   step.scheduled = {{1, 5, {}}};
   step.total_num_tokens = 5;
   batch.prepare(step);
-  batch.append(Ids{50});
+  batch.fill(batch.advance(), Ids{50});
   SchedulerOutput back;
   back.preempted = {1};
   back.new_sequences = {new_sequence(1, {10, 11, 12, 13, 14, 50}, {7, 8}, 0, 5)};
@@ -192,7 +192,7 @@ TEST(Task4_1_Batch, ARolledBackSequenceIsComputedAgain) {
   step.scheduled = {{1, 3, {}}};
   step.total_num_tokens = 3;
   batch.prepare(step);
-  batch.append(Ids{50});
+  batch.fill(batch.advance(), Ids{50});
   SchedulerOutput again;
   again.continued = {{1, {}, 0}};
   again.scheduled = {{1, 4, {}}};
@@ -218,7 +218,7 @@ TEST_P(Task4_1_BatchDefects, AreErrorsThatNameTheSequence) {
   first.scheduled = {{1, 3, {}}, {2, 2, {}}};
   first.total_num_tokens = 5;
   batch.prepare(first);
-  batch.append(Ids{50, 60});
+  batch.fill(batch.advance(), Ids{50, 60});
 
   SchedulerOutput step;
   step.step = 41;
@@ -421,7 +421,7 @@ TEST(Task4_1_Batch, RandomStepsAreLaidOutAsIfFromScratch) {
       tokens.push_back(static_cast<int32_t>(random.integer(0, kVocab - 1)));
       sequences.at(id).tokens.push_back(tokens.back());
     }
-    batch.append(tokens);
+    batch.fill(batch.advance(), tokens);
     num_sampled += static_cast<int64_t>(tokens.size());
   }
   EXPECT_GT(num_sampled, 1000);

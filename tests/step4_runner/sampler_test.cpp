@@ -52,7 +52,17 @@ Answer run_sampler(const std::vector<Row>& rows, const Sampler& sampler = {}) {
   }
   Tensor ids = ladder::testing::poisoned({count}, DType::i32);
   Answer answer;
-  answer.logprobs = sampler.sample(ctx, logits, pointers, ids);
+  StepUpload upload;
+  StepDownload download;
+  upload.begin(ctx, sampler.upload_bytes(pointers));
+  const SamplingPlan plan = sampler.plan(ctx, pointers, upload);
+  upload.send(ctx);
+  for (const LoggedRows& logged : sampler.sample(ctx, logits, plan, ids, download)) {
+    answer.logprobs.resize(rows.size());
+    std::vector<PositionLogprobs> positions = read_logprobs(logged);
+    for (size_t i = 0; i < positions.size(); ++i)
+      answer.logprobs[static_cast<size_t>(logged.rows[i])] = std::move(positions[i]);
+  }
   answer.token_ids.assign(ids.data<int32_t>(), ids.data<int32_t>() + count);
   answer.peak_bytes = arena.peak_bytes();
   return answer;

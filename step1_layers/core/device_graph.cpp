@@ -1,0 +1,100 @@
+#include "step1_layers/core/device_graph.h"
+
+#include <utility>
+
+#include "step1_layers/core/error.h"
+
+#ifdef LADDER_CUDA
+#include "step1_layers/core/device_cuda.h"
+#endif
+
+namespace ladder {
+
+DeviceEvent& DeviceEvent::operator=(DeviceEvent&& other) noexcept {
+  std::swap(event_, other.event_);
+  return *this;
+}
+
+DeviceGraph& DeviceGraph::operator=(DeviceGraph&& other) noexcept {
+  std::swap(graph_, other.graph_);
+  return *this;
+}
+
+#ifdef LADDER_CUDA
+
+DeviceEvent::~DeviceEvent() {
+  if (event_) cudaEventDestroy(static_cast<cudaEvent_t>(event_));
+}
+
+void DeviceEvent::record(void* stream) {
+  if (!stream) return;
+  if (!event_) {
+    cudaEvent_t event = nullptr;
+    LADDER_CUDA_CHECK(cudaEventCreate(&event));
+    event_ = event;
+  }
+  LADDER_CUDA_CHECK(cudaEventRecord(static_cast<cudaEvent_t>(event_), static_cast<cudaStream_t>(stream)));
+}
+
+void DeviceEvent::wait() const {
+  if (event_) LADDER_CUDA_CHECK(cudaEventSynchronize(static_cast<cudaEvent_t>(event_)));
+}
+
+double DeviceEvent::seconds_since(const DeviceEvent& earlier) const {
+  if (!event_ || !earlier.event_) return 0.0;
+  float milliseconds = 0.0f;
+  LADDER_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, static_cast<cudaEvent_t>(earlier.event_),
+                                         static_cast<cudaEvent_t>(event_)));
+  return milliseconds * 1e-3;
+}
+
+DeviceGraph::~DeviceGraph() {
+  if (graph_) cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph_));
+}
+
+void DeviceGraph::capture(void* stream, const std::function<void()>& work) {
+  const auto on = static_cast<cudaStream_t>(stream);
+  LADDER_CUDA_CHECK(cudaStreamBeginCapture(on, cudaStreamCaptureModeThreadLocal));
+  cudaGraph_t recorded = nullptr;
+  try {
+    work();
+  } catch (...) {  // the stream must leave the capture, or nothing works on it any more
+    if (cudaStreamEndCapture(on, &recorded) == cudaSuccess) cudaGraphDestroy(recorded);
+    cudaGetLastError();
+    throw;
+  }
+  LADDER_CUDA_CHECK(cudaStreamEndCapture(on, &recorded));
+  cudaGraphExec_t graph = nullptr;
+  const cudaError_t status = cudaGraphInstantiate(&graph, recorded, 0);
+  cudaGraphDestroy(recorded);
+  LADDER_CUDA_CHECK(status);
+  if (graph_) cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph_));
+  graph_ = graph;
+  LADDER_CUDA_CHECK(cudaGraphUpload(graph, on));
+}
+
+void DeviceGraph::replay(void* stream) const {
+  LADDER_CHECK(graph_ != nullptr, "a graph that was never captured is replayed");
+  LADDER_CUDA_CHECK(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph_), static_cast<cudaStream_t>(stream)));
+}
+
+#else
+
+DeviceEvent::~DeviceEvent() = default;
+void DeviceEvent::record(void*) {}
+void DeviceEvent::wait() const {}
+double DeviceEvent::seconds_since(const DeviceEvent&) const {
+  return 0.0;
+}
+
+DeviceGraph::~DeviceGraph() = default;
+void DeviceGraph::capture(void*, const std::function<void()>&) {
+  fail("this build of ladder has no CUDA");
+}
+void DeviceGraph::replay(void*) const {
+  fail("this build of ladder has no CUDA");
+}
+
+#endif
+
+}  // namespace ladder

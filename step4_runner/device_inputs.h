@@ -1,0 +1,62 @@
+#pragma once
+// Task 4.5: the inputs of a step where the kernels read them.
+//
+// On the CPU these are the batch's own buffers. On a GPU they are buffers that never move, so that captured
+// graphs may know their addresses: load() stages what the batch laid out (step_io.h), and unpack() launches
+// one kernel that spreads it over the buffers behind the copy. The block tables stay on the device, only what
+// changed travels. Where an input id is a placeholder the kernel puts in the token that the step before has
+// sampled, on the device: the host need not have seen it.
+#include <cstdint>
+#include <span>
+
+#include "step1_layers/attention/kv_cache.h"
+#include "step1_layers/core/context.h"
+#include "step1_layers/core/tensor.h"
+#include "step4_runner/batch.h"
+#include "step4_runner/step_io.h"
+
+namespace ladder {
+
+class DeviceInputs {
+ public:
+  DeviceInputs(Device device, const RunnerConfig& config);
+
+  // Bytes that load() stages for this step, at most.
+  int64_t upload_bytes(const Batch& batch, int64_t rows) const;
+  // Stages the step's rows.
+  void load(const Batch& batch, StepUpload& upload);
+  // Stages a decode step for a captured graph of `rows` rows, each a sequence of its own; the spare ones
+  // stand in no slot and see no key.
+  void load_decode(const Batch& batch, int64_t rows, StepUpload& upload);
+  void unpack(const OpContext& ctx);  // after the copy
+
+  // What the step reads; on a GPU views of buffers that stay where they are.
+  const Tensor& input_ids() const { return input_ids_view_; }
+  const Tensor& positions() const { return positions_view_; }
+  const AttentionMetadata& attention() const { return metadata_; }
+  const Tensor& logits_indices() const { return logits_indices_view_; }  // i32
+  // Sampled tokens of this step, i32 [rows]; the next step's placeholders are filled from here.
+  Tensor sampled_ids(int64_t rows) const { return sampled_ids_.rows(rows); }
+
+  // The views of a decode step of `rows` sequences, one row each, whose host numbers are bounds: for
+  // capturing.
+  void view_decode(int64_t rows, int64_t max_seq_len);
+
+ private:
+  void stage(const Batch& batch, int64_t rows, int64_t num_seqs, StepUpload& upload);
+  void view(int64_t rows, int64_t num_seqs);
+
+  Device device_;
+  Tensor input_ids_, positions_, slot_mapping_, query_start_loc_, seq_lens_, block_tables_, logits_indices_;
+  Tensor sampled_ids_;
+  Tensor input_ids_view_, positions_view_, logits_indices_view_;
+  AttentionMetadata metadata_;
+
+  // What load() staged.
+  struct Staged {
+    Tensor input_ids, positions, slot_mapping, query_start_loc, seq_lens, logits_indices;
+    Tensor table_updates, table_entries;  // as unpack_inputs_cuda.h says
+  } staged_;
+};
+
+}  // namespace ladder

@@ -1,0 +1,46 @@
+#pragma once
+// Task 4.5: a step that is on its way.
+//
+// Launching a step on a GPU takes microseconds, computing it milliseconds. What is left behind in between is
+// this: the event that is past when the step is done, the host memory where its results will lie, and what it
+// takes to read them. The thread that launches and the one that collects may be different ones; once launched
+// nothing here changes.
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "step1_layers/core/device_graph.h"
+#include "step4_runner/batch.h"
+#include "step4_runner/executor.h"
+#include "step4_runner/sampler.h"
+
+namespace ladder {
+
+struct LaunchedStep {
+  struct Row {
+    SequenceId id = 0;
+    bool yields_token = false;
+    bool wants_logprobs = false;
+  };
+  // Log probabilities of prompt positions; owner[i] is the row of `rows` that position i belongs to.
+  struct PromptLogprobs {
+    LoggedRows logged;
+    std::vector<size_t> owner;
+  };
+
+  int64_t step = 0;
+  std::vector<Row> rows;
+  Tensor token_ids;  // i32, on the host: one per row that yields a token
+  std::vector<LoggedRows> logprobs;
+  std::vector<PromptLogprobs> prompt_logprobs;
+  PendingTokens pending;
+
+  // Host seconds; on a GPU the events say how long the rest took.
+  double prepare_seconds = 0.0, forward_seconds = 0.0, sample_seconds = 0.0;
+  DeviceEvent begun, forwarded, done;
+
+  std::span<const int32_t> tokens() const;  // waits until they are there
+  StepOutput collect() const;               // waits until the step is done
+};
+
+}  // namespace ladder

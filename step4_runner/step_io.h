@@ -1,0 +1,94 @@
+#pragma once
+// Task 4.5: what a step brings to the device, and what it brings back: one copy each way.
+//
+// A GPU reads host memory a hundred times slower than its own, and every copy has a cost of its own, so all
+// inputs of a step are written side by side into pinned memory and travel in one copy. The copy of step N + 1
+// is prepared while step N still runs: the pinned side has several slots, taken in turn. The device side has
+// one, because the stream keeps the order: whatever reads step N's inputs stands in front of the copy that
+// overwrites them.
+//
+// On the CPU there is nothing to copy: what is taken is memory of the arena, and what comes back is kept.
+#include <array>
+#include <cstdint>
+#include <memory>
+
+#include "step1_layers/core/context.h"
+#include "step1_layers/core/device_graph.h"
+#include "step1_layers/core/tensor.h"
+
+namespace ladder {
+
+// The pinned slots of one direction. A slot is used again when the event that was recorded behind its copy is
+// past.
+class PinnedRing {
+ public:
+  static constexpr int kNumSlots = 3;  // one being written, two in flight
+
+  // The next slot, of at least `bytes`; waits until nothing in flight uses it.
+  char* next(int64_t bytes);
+  int64_t capacity() const { return slots_[static_cast<size_t>(slot_)].capacity; }
+  std::shared_ptr<void> memory() const { return slots_[static_cast<size_t>(slot_)].memory; }
+  void record(void* stream) { slots_[static_cast<size_t>(slot_)].used.record(stream); }
+
+ private:
+  struct Slot {
+    std::shared_ptr<void> memory;
+    int64_t capacity = 0;
+    DeviceEvent used;
+  };
+  std::array<Slot, kNumSlots> slots_;
+  int slot_ = 0;
+};
+
+class StepUpload {
+ public:
+  // `host` is written now; `device` holds the same after send().
+  template <class T>
+  struct Staged {
+    T* host = nullptr;
+    Tensor device;
+  };
+
+  // Room for `bytes` of staged data; what was taken for the step before is void. On the CPU the arena gives
+  // the memory, for as long as the caller's scope lasts.
+  void begin(const OpContext& ctx, int64_t bytes);
+  template <class T>
+  Staged<T> take(int64_t count) {
+    const Taken taken = take_bytes({count}, dtype_of<T>);
+    return {static_cast<T*>(taken.host), taken.device};
+  }
+  void send(const OpContext& ctx);  // one copy of everything taken
+
+  // What take() adds to the bytes of each piece, at most.
+  static constexpr int64_t kAlignment = 256;
+
+ private:
+  struct Taken {
+    void* host;
+    Tensor device;
+  };
+  Taken take_bytes(const Shape& shape, DType dtype);
+
+  Arena* arena_ = nullptr;  // the CPU's
+  Device device_;
+  PinnedRing ring_;
+  char* host_ = nullptr;
+  std::shared_ptr<void> memory_;  // the device's side
+  int64_t capacity_ = 0;
+  int64_t used_ = 0;
+};
+
+class StepDownload {
+ public:
+  void begin(const OpContext& ctx, int64_t bytes);  // room for so much
+  // A contiguous copy on the host, there once the stream has come past record().
+  Tensor take(const OpContext& ctx, const Tensor& tensor);
+  void record(const OpContext& ctx);  // everything is taken
+
+ private:
+  PinnedRing ring_;
+  char* host_ = nullptr;
+  int64_t used_ = 0;
+};
+
+}  // namespace ladder

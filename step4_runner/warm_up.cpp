@@ -1,0 +1,115 @@
+// Task 4.2: the warm-up: how much memory the largest steps take, and what is left of a GPU's for the KV
+// cache.
+#include <algorithm>
+#include <numeric>
+
+#include "step1_layers/core/error.h"
+#include "step4_runner/model_runner.h"
+
+namespace ladder {
+
+namespace {
+
+constexpr int64_t kSpareBytes = int64_t{16} << 20;
+constexpr int64_t kGraphBytes = int64_t{4} << 20;  // a captured graph, at most: its nodes and their arguments
+
+}  // namespace
+
+void ModelRunner::allocate_cache() {
+  kv_caches_ =
+      allocate_kv_caches(model_->kv_cache_specs(), config_.num_kv_blocks, config_.block_size, ctx_.device);
+}
+
+// >>> task 4.2: run the largest steps, give the arena what they took in one piece, and freeze it
+void ModelRunner::run_warm_up_step(int64_t num_seqs, int64_t num_tokens, int64_t num_computed_tokens) {
+  SchedulerOutput step;
+  SamplingParams everything;  // that the sampler can do
+  everything.seed = 0;
+  everything.min_p = 0.01;
+  everything.top_k = 50;
+  everything.top_p = 0.9;
+  everything.repetition_penalty = 1.1;
+  everything.presence_penalty = everything.frequency_penalty = 0.1;
+  everything.logprobs = everything.prompt_logprobs = kMaxLogprobs;
+  for (int64_t i = 0; i < num_seqs; ++i) {
+    NewSequence sequence;
+    sequence.id = i;
+    const int64_t share = num_tokens / num_seqs + (i < num_tokens % num_seqs ? 1 : 0);
+    const int64_t count = std::min(share, config_.max_model_len - num_computed_tokens);
+    sequence.num_prompt_tokens = num_computed_tokens + count;
+    sequence.num_computed_tokens = num_computed_tokens;
+    sequence.token_ids.assign(static_cast<size_t>(sequence.num_prompt_tokens), 0);
+    sequence.sampling = everything;
+    sequence.block_table.assign(static_cast<size_t>(config_.max_blocks_per_seq()), 0);
+    step.scheduled.push_back({i, count, {}});
+    step.total_num_tokens += count;
+    step.new_sequences.push_back(std::move(sequence));
+  }
+  begin(step);
+  // All of them stand in block 0: nothing may be written there.
+  const Tensor& slots = batch_.attention().slot_mapping;
+  std::fill_n(slots.data<int64_t>(), slots.numel(), -1);
+  // A penalty's cost grows with the tokens that a sequence has used: at most every one of the vocabulary. On
+  // a GPU their lists are not in the arena.
+  if (ctx_.device.is_cpu() && is_first_rank()) {
+    const int64_t used = std::min(config_.max_model_len, model_->spec().vocab_size);
+    std::vector<int32_t> all(static_cast<size_t>(used));
+    std::iota(all.begin(), all.end(), 0);
+    for (BatchSequence* sequence : batch_.sampled_sequences()) sequence->counts.update(all, used);
+  }
+  stage();
+  sample(run());
+  take_in_tokens(0);
+  step_scope_.reset();
+  batch_ = Batch(config_, model_->spec().vocab_size);
+}
+
+void ModelRunner::warm_up() {
+  // One piece, with room to spare, first: memory that grows piece by piece leaves gaps, which the peak would
+  // count.
+  const MemoryPlan plan = predict_memory(model_->spec(), config_);
+  arena_->reserve((ctx_.device.is_cpu() ? 2 : 1) * plan.activations / config_.tensor_parallel_size);
+  if (config_.kv_cache_is_open)  // one block, which is not written
+    kv_caches_ = allocate_kv_caches(model_->kv_cache_specs(), 1, config_.block_size, ctx_.device);
+
+  // As many rows as a step may have, on as many sequences; on a GPU, whose kernels take scratch for long
+  // sequences, also on one, at its end, and as many sequences as there may be at theirs.
+  const int64_t rows = config_.max_num_batched_tokens;
+  const int64_t num_seqs = std::min(config_.max_num_seqs, rows);
+  run_warm_up_step(num_seqs, rows, 0);
+  if (!ctx_.device.is_cpu()) {
+    run_warm_up_step(1, rows, std::max<int64_t>(config_.max_model_len - rows, 0));
+    run_warm_up_step(num_seqs, num_seqs, config_.max_model_len - 1);
+  }
+
+  activation_bytes_ = arena_->peak_bytes();
+  arena_ = std::make_unique<Arena>(ctx_.device);
+  ctx_.arena = arena_.get();
+  // With room to spare: an operator's scratch need not grow evenly with the rows, and untouched memory costs
+  // nothing on a CPU.
+  arena_->reserve(activation_bytes_ + activation_bytes_ / (ctx_.device.is_cpu() ? 4 : 16) + kSpareBytes);
+  if (config_.kv_cache_is_open) size_open_cache();
+  if (!ctx_.device.is_cpu() && config_.cuda_graphs) capture_graphs();
+  arena_->freeze();
+  step_scope_.reset();
+  batch_ = Batch(config_, model_->spec().vocab_size);
+}
+
+// The GPU's memory holds everything now but the cache and the graphs.
+void ModelRunner::size_open_cache() {
+  kv_caches_.clear();
+  device_synchronize(ctx_.device, ctx_.stream);
+  const MachineMemory memory = memory_of(ctx_.device);
+  const int64_t graphs =
+      config_.cuda_graphs
+          ? std::ssize(decode_graph_sizes(std::min(config_.max_num_seqs, config_.max_num_batched_tokens))) *
+                kGraphBytes
+          : 0;
+  config_ = size_kv_cache(model_->spec(), config_, memory.total, memory.total - memory.available + graphs);
+  allocate_cache();
+  batch_ = Batch(config_, model_->spec().vocab_size);
+  inputs_ = DeviceInputs(ctx_.device, config_);
+}
+// <<< task 4.2
+
+}  // namespace ladder
