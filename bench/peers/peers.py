@@ -24,7 +24,6 @@ def main():
     parser.add_argument("--models", metavar="FOLDER,...", default="qwen3-0.6b,qwen3-8b",
                         help="shapes of the decode loop: folders under models/")
     parser.add_argument("--batches", metavar="N,...", default="1,32,256", help="batch sizes of the decode loop")
-    parser.add_argument("--eager", action="store_true", help="the decode loop without torch.compile as well")
     arguments = parser.parse_args()
     chosen = arguments.only.split(",")
     for part in chosen:
@@ -49,7 +48,7 @@ def main():
         start = time.time()
         if part == "decode":
             decode_loop.decode_loops(results, arguments.models.split(","),
-                                     [int(batch) for batch in arguments.batches.split(",")], arguments.eager)
+                                     [int(batch) for batch in arguments.batches.split(",")])
         else:
             getattr(kernels, part)(results)
         torch.cuda.empty_cache()
