@@ -8,6 +8,7 @@
 
 #include "tests/step6_engine/run_binary.h"
 #include "tests/support/golden_checkpoint.h"
+#include "tests/support/model_devices.h"
 
 namespace ladder {
 namespace {
@@ -27,15 +28,25 @@ std::vector<Json> json_lines(const std::string& text) {
   return lines;
 }
 
-std::vector<std::string> with_small_cache(std::vector<std::string> arguments) {
-  arguments.insert(arguments.end(), {"--kv-memory", "4MiB", "--dtype", "f32"});
+std::vector<std::string> with_small_cache(std::vector<std::string> arguments,
+                                          DeviceType device = DeviceType::cpu) {
+  arguments.insert(arguments.end(),
+                   {"--kv-memory", "4MiB", "--dtype", "f32", "--device", testing::device_word(device)});
   return arguments;
 }
 
-BinaryResult generate(std::vector<std::string> arguments) {
+BinaryResult generate(std::vector<std::string> arguments, DeviceType device = DeviceType::cpu) {
   arguments.insert(arguments.begin(), {"generate", "--model", kTied});
-  return run_binary(with_small_cache(std::move(arguments)));
+  return run_binary(with_small_cache(std::move(arguments), device));
 }
+
+// The contract that does not depend on where the model runs.
+class Task6_4_OnDevice : public ::testing::TestWithParam<DeviceType> {
+ protected:
+  void SetUp() override { testing::need_device(GetParam()); }
+};
+INSTANTIATE_TEST_SUITE_P(Devices, Task6_4_OnDevice, testing::both_devices(),
+                         [](const auto& info) { return testing::device_word(info.param); });
 
 // A user's mistake: exit code 2, one line on standard error that has the word, nothing on standard output.
 void expect_refused(const BinaryResult& result, const std::string& word) {
@@ -52,7 +63,7 @@ std::string comma_separated(const std::vector<int32_t>& ids) {
   return text;
 }
 
-TEST(Task6_4_Generate, JsonLinesInInputOrderWithEveryFieldOfTheContract) {
+TEST_P(Task6_4_OnDevice, GenerateWritesJsonLinesInInputOrderWithEveryFieldOfTheContract) {
   const testing::GoldenCheckpoint golden = testing::load_golden(kTied);
   testing::TemporaryFolder folder;
   std::string file;
@@ -61,7 +72,8 @@ TEST(Task6_4_Generate, JsonLinesInInputOrderWithEveryFieldOfTheContract) {
     file += Json{{"prompt_token_ids", golden.prompts[i].token_ids}, {"max_tokens", 28 - 4 * i}}.dump() + "\n";
   testing::write_file(folder / "prompts.jsonl", file);
   const BinaryResult result = generate({"--prompts", (folder / "prompts.jsonl").string(), "--temperature",
-                                        "0", "--ignore-eos", "--format", "jsonl"});
+                                        "0", "--ignore-eos", "--format", "jsonl"},
+                                       GetParam());
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_EQ(result.err, "") << "no progress bar in a pipe";
   const std::vector<Json> lines = json_lines(result.out);
@@ -97,11 +109,11 @@ TEST(Task6_4_Generate, EndTokensOfGenerationConfigStop) {
   }
 }
 
-TEST(Task6_4_Generate, SeveralCompletionsLogprobsAndASeedThatRepeats) {
+TEST_P(Task6_4_OnDevice, GenerateGivesSeveralCompletionsLogprobsAndASeedThatRepeats) {
   const std::vector<std::string> arguments = {
       "--prompt-token-ids", "5,6,7", "--max-tokens", "9",     "--seed",      "11", "--n", "3",
       "--logprobs",         "2",     "--format",     "jsonl", "--ignore-eos"};
-  const BinaryResult first = generate(arguments), second = generate(arguments);
+  const BinaryResult first = generate(arguments, GetParam()), second = generate(arguments, GetParam());
   ASSERT_EQ(first.exit_code, 0) << first.err;
   const Json a = json_lines(first.out)[0]["outputs"], b = json_lines(second.out)[0]["outputs"];
   EXPECT_EQ(a, b);
@@ -119,7 +131,7 @@ TEST(Task6_4_Generate, SeveralCompletionsLogprobsAndASeedThatRepeats) {
   // The first of several is what n = 1 gives.
   std::vector<std::string> one = arguments;
   one[7] = "1";
-  EXPECT_EQ(json_lines(generate(one).out)[0]["outputs"][0]["token_ids"], a[0]["token_ids"]);
+  EXPECT_EQ(json_lines(generate(one, GetParam()).out)[0]["outputs"][0]["token_ids"], a[0]["token_ids"]);
 }
 
 TEST(Task6_4_Generate, TextFormatWithoutATokenizerListsTheIds) {
@@ -196,12 +208,14 @@ TEST(Task6_4_Generate, FlagsOutOfRangeAreNamed) {
   refused({"--prompts", "x.jsonl"}, "--prompts");
   // Flags that with_small_cache() gives already.
   const auto alone = [&](const std::string& flag, const std::string& value) {
-    expect_refused(run_binary({"generate", "--model", kTied, "--prompt-token-ids", "1", flag, value}), flag);
+    expect_refused(
+        run_binary({"generate", "--model", kTied, "--device", "cpu", "--prompt-token-ids", "1", flag, value}),
+        flag);
   };
   alone("--dtype", "f64");
   alone("--kv-memory", "lots");
   alone("--kv-memory", "1");
-  expect_refused(run_binary({"info", "--model", kTied, "--kv-memory", "1"}),
+  expect_refused(run_binary({"info", "--model", kTied, "--device", "cpu", "--kv-memory", "1"}),
                  "--kv-memory: expected at least");
   expect_refused(run_binary({"bench", "latency", "--model", kTied, "--repeat", "0"}),
                  "ladder bench latency --help");
@@ -241,9 +255,9 @@ TEST(Task6_4_Generate, AnErrorHasNothingThatATerminalObeysAndNoMegabytes) {
   expect_refused(result, "line 1: unknown field");
   EXPECT_EQ(result.err.find('\x1b'), std::string::npos);
   EXPECT_LT(result.err.size(), 1000u);
-  expect_refused(
-      run_binary({"generate", "--model", kTied, "--prompt-token-ids", "1", "--kernel", "a\x1b[31m=b"}),
-      "--kernel a [31m=b");
+  expect_refused(run_binary({"generate", "--model", kTied, "--device", "cpu", "--prompt-token-ids", "1",
+                             "--kernel", "a\x1b[31m=b"}),
+                 "--kernel a [31m=b");
 }
 
 TEST(Task6_4_Generate, PromptsThatCannotRunAreRefused) {
@@ -258,9 +272,9 @@ TEST(Task6_4_Generate, PromptsThatCannotRunAreRefused) {
       generate({"--prompt-token-ids", comma_separated(std::vector<int32_t>(20, 1)), "--max-model-len", "16"}),
       "16");
   // One block of 16 tokens cannot hold a prompt of 10 and 20 tokens more.
-  expect_refused(run_binary({"generate", "--model", kTied, "--dtype", "f32", "--prompt-token-ids",
-                             comma_separated(std::vector<int32_t>(10, 1)), "--max-tokens", "20",
-                             "--num-kv-blocks", "1", "--max-model-len", "40"}),
+  expect_refused(run_binary({"generate", "--model", kTied, "--device", "cpu", "--dtype", "f32",
+                             "--prompt-token-ids", comma_separated(std::vector<int32_t>(10, 1)),
+                             "--max-tokens", "20", "--num-kv-blocks", "1", "--max-model-len", "40"}),
                  "--num-kv-blocks");
   expect_refused(run_binary({"generate", "--model", "/nowhere", "--prompt", "x"}), "/nowhere");
   expect_refused(run_binary({"generate", "--prompt", "x"}), "--model");
@@ -275,7 +289,7 @@ TEST(Task6_4_Generate, AReaderThatGoesAwayEndsTheWorkQuietly) {
   testing::write_file(folder / "prompts.jsonl", file);
   const std::string command = "( " + testing::shell_quoted(LADDER_BINARY) + " generate --model " +
                               testing::shell_quoted(kTied) +
-                              " --dtype f32 --kv-memory 4MiB --format jsonl --prompts " +
+                              " --device cpu --dtype f32 --kv-memory 4MiB --format jsonl --prompts " +
                               testing::shell_quoted((folder / "prompts.jsonl").string()) +
                               " --max-num-seqs 1 --max-tokens 20; echo \"code $?\" >&2 ) 2>" +
                               testing::shell_quoted((folder / "err").string()) + " | head -n 1 >" +
@@ -287,14 +301,14 @@ TEST(Task6_4_Generate, AReaderThatGoesAwayEndsTheWorkQuietly) {
 
 TEST(Task6_4_Generate, AFullDiskIsAnError) {
   if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
-  const std::string command = testing::shell_quoted(LADDER_BINARY) + " generate --model " +
-                              testing::shell_quoted(kTied) +
-                              " --dtype f32 --kv-memory 4MiB --prompt-token-ids 1 >/dev/full 2>/dev/null";
+  const std::string command =
+      testing::shell_quoted(LADDER_BINARY) + " generate --model " + testing::shell_quoted(kTied) +
+      " --device cpu --dtype f32 --kv-memory 4MiB --prompt-token-ids 1 >/dev/full 2>/dev/null";
   const int status = std::system(command.c_str());
   EXPECT_EQ(WEXITSTATUS(status), 2);
 }
 
-TEST(Task6_4_Score, OneLinePerTextThenASummary) {
+TEST_P(Task6_4_OnDevice, ScoreWritesOneLinePerTextThenASummary) {
   const testing::GoldenCheckpoint golden = testing::load_golden(kTied);
   testing::TemporaryFolder folder;
   std::string file;
@@ -303,7 +317,8 @@ TEST(Task6_4_Score, OneLinePerTextThenASummary) {
   testing::write_file(folder / "in.jsonl", file);
   const BinaryResult result =
       run_binary(with_small_cache({"score", "--model", kTied, "--input", (folder / "in.jsonl").string(),
-                                   "--format", "jsonl", "--top", "3"}));
+                                   "--format", "jsonl", "--top", "3"},
+                                  GetParam()));
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const std::vector<Json> lines = json_lines(result.out);
   ASSERT_EQ(lines.size(), golden.prompts.size() + 1);
@@ -338,13 +353,13 @@ TEST(Task6_4_Score, OneLinePerTextThenASummary) {
   EXPECT_NEAR(lines.back()["summary"]["perplexity"].get<double>(), perplexity, 1e-6 * perplexity);
 }
 
-TEST(Task6_4_Score, ATextMayFillTheModel) {
+TEST_P(Task6_4_OnDevice, ATextToScoreMayFillTheModel) {
   testing::TemporaryFolder folder;
   testing::write_file(folder / "full.jsonl", Json{{"prompt_token_ids", std::vector<int>(512, 7)}}.dump());
   testing::write_file(folder / "over.jsonl", Json{{"prompt_token_ids", std::vector<int>(513, 7)}}.dump());
   const auto score = [&](const char* file) {
     return run_binary(with_small_cache(
-        {"score", "--model", kTied, "--input", (folder / file).string(), "--format", "jsonl"}));
+        {"score", "--model", kTied, "--input", (folder / file).string(), "--format", "jsonl"}, GetParam()));
   };
   const BinaryResult full = score("full.jsonl");
   EXPECT_EQ(full.exit_code, 0) << full.err;
@@ -385,7 +400,8 @@ TEST(Task6_4_Help, EveryCommandExplainsItself) {
 }
 
 TEST(Task6_4_Info, SaysWhatTheModelIsAndWhatFits) {
-  const BinaryResult result = run_binary({"info", "--model", kTied, "--kv-memory", "4MiB"});
+  const BinaryResult result =
+      run_binary({"info", "--model", kTied, "--device", "cpu", "--kv-memory", "4MiB"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   for (const char* word : {"Qwen3ForCausalLM", "parameters", "KV cache per token", "together", "matmul"})
     EXPECT_NE(result.out.find(word), std::string::npos) << word;
@@ -398,10 +414,12 @@ TEST(Task6_4_Info, AModelThatDoesNotFitIsExplainedAndNotRun) {
     "hidden_size": 65536, "intermediate_size": 262144, "num_hidden_layers": 1000, "num_attention_heads": 512,
     "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192, "torch_dtype": "bfloat16"})");
   const std::string model = folder.path().string();
-  const BinaryResult info = run_binary({"info", "--model", model});
+  const BinaryResult info = run_binary({"info", "--model", model, "--device", "cpu"});
   ASSERT_EQ(info.exit_code, 0) << info.err;
   EXPECT_NE(info.out.find("fits                  no"), std::string::npos) << info.out;
-  expect_refused(run_binary({"bench", "latency", "--model", model, "--load-format", "dummy"}), "MiB free");
+  expect_refused(
+      run_binary({"bench", "latency", "--model", model, "--load-format", "dummy", "--device", "cpu"}),
+      "MiB free");
 }
 
 TEST(Task6_4_Info, AnEmptyFileIsNotAnAbsentOne) {
@@ -412,30 +430,38 @@ TEST(Task6_4_Info, AnEmptyFileIsNotAnAbsentOne) {
   expect_refused(run_binary({"info", "--model", folder.path().string()}), "generation_config.json");
 }
 
-TEST(Task6_4_Bench, PrintsATableAndWritesItsJson) {
+TEST_P(Task6_4_OnDevice, BenchPrintsATableAndWritesItsJson) {
   testing::TemporaryFolder folder;
   const std::string json = (folder / "result.json").string();
   const BinaryResult throughput = run_binary(with_small_cache(
       {"bench", "throughput", "--model", kTied, "--num-requests", "4", "--min-prompt-len", "3",
-       "--max-prompt-len", "9", "--min-output-len", "2", "--max-output-len", "5", "--json", json}));
+       "--max-prompt-len", "9", "--min-output-len", "2", "--max-output-len", "5", "--json", json},
+      GetParam()));
   ASSERT_EQ(throughput.exit_code, 0) << throughput.err;
   const Json report = Json::parse(testing::read_file(json));
   EXPECT_EQ(report["results"][0]["requests"], 4);
   EXPECT_GE(report["results"][0]["output_tokens"], 8);
   EXPECT_NE(report["command"].get<std::string>().find("--num-requests 4"), std::string::npos);
   EXPECT_TRUE(report.contains("cpu"));
+  const bool on_gpu = GetParam() == DeviceType::cuda;
+  EXPECT_EQ(report["gpu"].is_string(), on_gpu);
+  EXPECT_EQ(report["results"][0]["of_streaming_limit"].is_number(), on_gpu);
+  EXPECT_EQ(throughput.out.find("copy bandwidth") != std::string::npos, on_gpu);
 
   const BinaryResult latency = run_binary(with_small_cache(
-      {"bench", "latency", "--model", kTied, "--prompt-len", "8", "--output-len", "4", "--repeat", "2"}));
+      {"bench", "latency", "--model", kTied, "--prompt-len", "8", "--output-len", "4", "--repeat", "2"},
+      GetParam()));
   EXPECT_EQ(latency.exit_code, 0) << latency.err;
   EXPECT_NE(latency.out.find("run 2"), std::string::npos);
 
   const BinaryResult progression = run_binary(with_small_cache(
       {"bench", "progression", "--model", kTied, "--num-requests", "6", "--shared-prefix-len", "32",
-       "--max-prompt-len", "20", "--max-output-len", "12", "--json", json}));
+       "--max-prompt-len", "20", "--max-output-len", "12", "--json", json},
+      GetParam()));
   ASSERT_EQ(progression.exit_code, 0) << progression.err;
   const Json rungs = Json::parse(testing::read_file(json))["results"];
-  ASSERT_EQ(rungs.size(), 6u);
+  ASSERT_GE(rungs.size(), 6u);
+  EXPECT_EQ(rungs.size() > 6u, on_gpu) << "graphs, asynchronous scheduling, dependent launch";
   const auto value = [&](size_t rung, const char* name) { return rungs[rung][name].get<double>(); };
   EXPECT_GT(value(0, "computed_tokens"), 3 * value(1, "computed_tokens"))
       << "every token really computed again";
@@ -443,7 +469,10 @@ TEST(Task6_4_Bench, PrintsATableAndWritesItsJson) {
       << "static batching reserves for the longest answer";
   EXPECT_LT(value(3, "steps"), value(1, "steps"));
   EXPECT_EQ(value(4, "cached_tokens"), 0);
-  EXPECT_GT(value(5, "cached_tokens"), 0);
+  for (size_t rung = 5; rung < rungs.size(); ++rung) {
+    EXPECT_GT(value(rung, "cached_tokens"), 0);
+    EXPECT_EQ(value(rung, "output_tokens"), value(0, "output_tokens"));
+  }
 
   expect_refused(
       run_binary(with_small_cache({"bench", "latency", "--model", kTied, "--json", "/nowhere/x.json"})),
@@ -451,6 +480,121 @@ TEST(Task6_4_Bench, PrintsATableAndWritesItsJson) {
   expect_refused(
       run_binary(with_small_cache({"bench", "throughput", "--model", kTied, "--num-requests", "4"})),
       "--max-model-len");
+}
+
+// Where the model runs, and what cannot be had there.
+BinaryResult on_device(const std::string& device, std::vector<std::string> more = {},
+                       const std::string& environment = {}) {
+  std::vector<std::string> arguments = {"generate", "--model", kTied, "--prompt-token-ids", "1,2", "--device",
+                                        device,     "--dtype", "f32"};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return run_binary(arguments, {}, environment);
+}
+
+TEST(Task6_4_Device, WithoutAGpuAutoIsTheCpuAndCudaIsRefusedWithTheReason) {
+  const std::string hidden = "CUDA_VISIBLE_DEVICES=";
+  expect_refused(on_device("cuda", {}, hidden), "--device cuda: no GPU can be used: ");
+  expect_refused(on_device("cuda:1", {}, hidden), "--device cuda:1: no GPU can be used: ");
+  expect_refused(run_binary({"info", "--model", kTied, "--device", "cuda"}, {}, hidden),
+                 "no GPU can be used");
+  EXPECT_EQ(on_device("cpu", {"--kv-memory", "4MiB"}, hidden).exit_code, 0);
+  EXPECT_EQ(on_device("auto", {"--kv-memory", "4MiB"}, hidden).exit_code, 0);
+}
+
+TEST(Task6_4_Device, NamesThatMakeNoSenseAreRefused) {
+  for (const char* name : {"gpu", "cuda:", "cuda:x", "cuda:-1", "cuda:1x", "cuda0", ""})
+    expect_refused(on_device(name), "--device: expected auto, cpu, cuda or cuda:N");
+  expect_refused(on_device("cuda:99999999999"), "--device");
+}
+
+TEST(Task6_4_Device, WhatAGpuOnlyHasIsIgnoredOnTheCpuButStillChecked) {
+  const std::vector<std::string> small = {"--kv-memory", "4MiB", "--temperature", "0"};
+  std::vector<std::string> all = small;
+  all.insert(all.end(), {"--enforce-eager", "--no-async-scheduling", "--no-dependent-launch",
+                         "--gpu-memory-utilization", "0.5"});
+  const BinaryResult plain = on_device("cpu", small), flags = on_device("cpu", all);
+  ASSERT_EQ(flags.exit_code, 0) << flags.err;
+  EXPECT_EQ(flags.out, plain.out);
+  for (const char* share : {"0", "1.01", "-0.5", "nan", "much"})
+    expect_refused(on_device("cpu", {std::string("--gpu-memory-utilization=") + share}),
+                   "--gpu-memory-utilization: expected a number above 0 and at most 1");
+}
+
+TEST(Task6_4_Device, AKernelOfTheOtherDeviceIsUnknown) {
+  expect_refused(on_device("cpu", {"--kernel", "matmul=cublaslt"}),
+                 "--kernel matmul=cublaslt: no such kernel on cpu; matmul has loop");
+}
+
+TEST(Task6_4_Gpu, WhatItDoesNotHaveIsOneLine) {
+  testing::need_device(DeviceType::cuda);
+  if (::testing::Test::IsSkipped()) return;
+  expect_refused(on_device("cuda:99"), "--device cuda:99: this machine has ");
+  expect_refused(on_device("cuda", {"--tensor-parallel-size", "2"}), "--tensor-parallel-size 2");
+  expect_refused(on_device("cuda", {"--kernel", "matmul=loop"}),
+                 "--kernel matmul=loop: no such kernel on cuda:0");
+  expect_refused(on_device("cuda", {"--kernel", "matmul=none"}),
+                 "--kernel matmul=none: no such kernel on cuda:0");
+  expect_refused(on_device("cuda", {"--kernel", "nothing=naive"}),
+                 "--kernel nothing=naive: no such operator");
+}
+
+// How much was needed, how much there is, and what to turn.
+TEST(Task6_4_Gpu, MemoryThatItDoesNotHaveIsExplained) {
+  testing::need_device(DeviceType::cuda);
+  if (::testing::Test::IsSkipped()) return;
+  const auto refused = [](const BinaryResult& result, std::initializer_list<const char*> words) {
+    for (const char* word : words) expect_refused(result, word);
+  };
+  refused(on_device("cuda", {"--gpu-memory-utilization", "0.0001"}), {"--gpu-memory-utilization", "MiB"});
+  refused(on_device("cuda", {"--num-kv-blocks", "1000000000"}), {"--num-kv-blocks", "MiB", "free"});
+  refused(on_device("cuda", {"--kv-memory", "100TiB"}), {"--kv-memory", "MiB", "free"});
+  testing::TemporaryFolder folder;
+  testing::write_file(folder / "config.json",
+                      R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama",
+    "hidden_size": 16384, "intermediate_size": 65536, "num_hidden_layers": 200, "num_attention_heads": 128,
+    "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192, "torch_dtype": "bfloat16"})");
+  const std::string model = folder.path().string();
+  refused(run_binary({"bench", "latency", "--model", model, "--load-format", "dummy", "--device", "cuda"}),
+          {"MiB", "free"});
+  const BinaryResult info = run_binary({"info", "--model", model, "--device", "cuda"});
+  EXPECT_EQ(info.exit_code, 0) << info.err;
+  EXPECT_NE(info.out.find("fits                  no"), std::string::npos) << info.out;
+}
+
+TEST(Task6_4_Gpu, InfoSaysWhatItIsAndWhichKernelsItGets) {
+  testing::need_device(DeviceType::cuda);
+  if (::testing::Test::IsSkipped()) return;
+  const BinaryResult result = run_binary({"info", "--model", kTied, "--device", "cuda"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  for (const char* word : {"compute capability", "multiprocessors", "CUDA graphs", "KV blocks", "predicted",
+                           "sequences of that length at once", "paged_attention"})
+    EXPECT_NE(result.out.find(word), std::string::npos) << word << " in " << result.out;
+  const BinaryResult forced =
+      run_binary({"info", "--model", kTied, "--device", "cuda", "--kernel", "rms_norm=naive"});
+  EXPECT_NE(forced.out.find("naive (forced)"), std::string::npos) << forced.out;
+}
+
+// Greedy tokens do not depend on how the GPU is used.
+TEST(Task6_4_Gpu, EverySwitchGivesTheSameTokens) {
+  testing::need_device(DeviceType::cuda);
+  if (::testing::Test::IsSkipped()) return;
+  const std::vector<std::string> greedy = {"--temperature", "0", "--ignore-eos", "--kv-memory", "4MiB",
+                                           "--max-tokens",  "20"};
+  const BinaryResult plain = on_device("cuda", greedy);
+  ASSERT_EQ(plain.exit_code, 0) << plain.err;
+  EXPECT_EQ(on_device("cpu", greedy).out, plain.out);
+  for (const std::vector<std::string>& flags : std::vector<std::vector<std::string>>{
+           {"--enforce-eager"},
+           {"--no-async-scheduling"},
+           {"--no-dependent-launch"},
+           {"--enforce-eager", "--no-async-scheduling", "--no-dependent-launch"},
+           {"--kernel", "matmul=naive", "--kernel", "paged_attention=naive"}}) {
+    std::vector<std::string> arguments = greedy;
+    arguments.insert(arguments.end(), flags.begin(), flags.end());
+    const BinaryResult result = on_device("cuda", arguments);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.out, plain.out) << flags[0] << (flags.size() > 1 ? " " + flags[1] : "");
+  }
 }
 
 }  // namespace

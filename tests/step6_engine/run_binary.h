@@ -28,10 +28,13 @@ inline std::string shell_quoted(const std::string& text) {
   return quoted + "'";
 }
 
-inline BinaryResult run_binary(const std::vector<std::string>& arguments, const std::string& input = {}) {
+// `environment`: "NAME=value" for this run.
+inline BinaryResult run_binary(const std::vector<std::string>& arguments, const std::string& input = {},
+                               const std::string& environment = {}) {
   TemporaryFolder folder;
   write_file(folder / "in", input);
-  std::string command = shell_quoted(LADDER_BINARY);
+  std::string command =
+      (environment.empty() ? "" : "env " + shell_quoted(environment) + " ") + shell_quoted(LADDER_BINARY);
   for (const std::string& argument : arguments) command += " " + shell_quoted(argument);
   command += " <" + shell_quoted((folder / "in").string()) + " >" + shell_quoted((folder / "out").string()) +
              " 2>" + shell_quoted((folder / "err").string());
