@@ -1,39 +1,138 @@
 #!/usr/bin/env bash
-# Everything that CI cannot run, on a machine with a GPU: the step 1 tests over both devices, compute-sanitizer
-# on a quick set of them, and the benchmarks of the CUDA ladders.
+# Everything that CI cannot run, on a machine with a GPU. Raw output of every part goes to a folder; the last part
+# fills in the table of what the engine and its kernels must reach from it.
 #
-#   tools/gpu_check.sh [BUILD [OUT]]     BUILD: build folder, default build/release; OUT: results, default ./gpu_check
+#   tools/gpu_check.sh [--build DIR] [--out DIR] [PART...]
+#
+# DIR of --build: a build folder of CMake, or a folder with the binaries (default build/release). --out: default
+# ./gpu_check. Parts, all of them by default, each within five minutes:
+#   tests      the tests that touch the GPU, of every step
+#   memcheck   compute-sanitizer memcheck on a quick set of them
+#   racecheck  compute-sanitizer racecheck on the kernels that use shared memory
+#   bench      the CUDA ladders of step 1
+#   engine     ladder bench: latency, throughput, progression
+#   peers      what they are compared with, in PyTorch
+#   table      tools/h200_table.py over the results
 set -uo pipefail
-build=${1:-build/release}
-out=${2:-gpu_check}
+root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd)
+build=$root/build/release
+out=gpu_check
+parts=()
+while [ $# -gt 0 ]; do
+  case $1 in
+    --build) build=$2; shift ;;
+    --out) out=$2; shift ;;
+    tests | memcheck | racecheck | bench | engine | peers | table) parts+=("$1") ;;
+    *) echo "gpu_check: $1: expected --build DIR, --out DIR, or some of tests memcheck racecheck bench engine peers table" >&2
+       exit 2 ;;
+  esac
+  shift
+done
+[ ${#parts[@]} -gt 0 ] || parts=(tests memcheck racecheck bench engine peers table)
 mkdir -p "$out"
+build=$(cd "$build" && pwd) || exit 2
+out=$(cd "$out" && pwd)
+cd "$root"
 failed=0
 
-# Checked for bad accesses: every operator, at small sizes. Left out, for time: the thousand single calls of
-# the GELU tail, sampling statistics, 2^31 elements, and everything that only repeats a shape.
-quick='*EqualsDoublePrecision*:*RmsNorm*:*WritesEachRowToItsSlot*:*HeadDimensionsAndGroups*:*MixedQueryLengths*'
-quick+=':*EveryRungIsExact*:*RowsOfWholePacks*:*FewRowsOf*:*Argmax*:*TopK*:*TopP*:*MinP*:*Penalt*:*TopLogprobs*'
-# Checked for races, which takes far longer: the kernels that use shared memory, where a test of theirs is
-# small. Left out: the matrix products and top-k over large rows.
-shared='*RmsNorm.EqualsDoublePrecision:*RmsNorm.NormsHeads*:*PassesOverNaN*:*EqualTokens*:*ZeroAndEqualOnes*'
-shared+=':*SomeSequencesShare*:*HeadDimensionsAndGroups*'
+binary() {  # binary NAME: its path
+  local folder
+  for folder in "$build" "$build/tests" "$build/bench"; do
+    [ -x "$folder/$1" ] && [ -f "$folder/$1" ] && { printf '%s\n' "$folder/$1"; return; }
+  done
+  printf '%s\n' "$build/$1"  # the attempt to run it says that it is missing
+}
 
-step() {  # step NAME COMMAND...
-  local name=$1 start=$SECONDS
-  shift
-  "$@" >"$out/$name.txt" 2>&1
+step() {  # step NAME SECONDS COMMAND...
+  local name=$1 limit=$2 start=$SECONDS
+  shift 2
+  timeout "$limit" "$@" >"$out/$name.txt" 2>&1
   local status=$?
+  [ $status -ne 124 ] || echo "gpu_check: stopped after $limit s" >>"$out/$name.txt"
   echo "$name: exit $status, $((SECONDS - start)) s"
-  grep -E '^\[  (PASSED|FAILED|SKIPPED)|ERROR SUMMARY|RACECHECK SUMMARY' "$out/$name.txt" | tail -20
+  grep -aE '^\[  (PASSED|FAILED)|^\[ +SKIPPED \] [0-9]|ERROR SUMMARY|RACECHECK SUMMARY|stopped after' "$out/$name.txt" |
+    tail -12 | sed 's/^/  /'
   [ $status -eq 0 ] || failed=1
 }
 
-nvidia-smi --query-gpu=name,driver_version --format=csv,noheader
-step tests timeout 100 "$build/tests/test_step1" --gtest_brief=1
-step memcheck timeout 100 compute-sanitizer --tool memcheck --error-exitcode 1 \
-  "$build/tests/test_step1" --gtest_brief=1 --gtest_filter="$quick"
-step racecheck timeout 90 compute-sanitizer --tool racecheck --error-exitcode 1 \
-  "$build/tests/test_step1" --gtest_brief=1 --gtest_filter="$shared"
-step bench timeout 130 "$build/bench/bench_step1" --benchmark_filter=cuda: \
-  --benchmark_out="$out/step1_layers.json" --benchmark_out_format=json
+# Of the steps above the first, the tests that put something on the GPU.
+gpu_tests='*Cuda*:*cuda*:*Gpu*:*Composites*'
+
+# Checked for bad accesses: every operator at small sizes, the fused composites, and whole small models on the GPU.
+# Left out, for time: single calls in the thousands (the tail of GELU), statistics of sampling, tensors of 2^31
+# elements, and everything that only repeats a shape.
+quick='*EqualsDoublePrecision*:*RmsNorm*:*WritesEachRowToItsSlot*:*HeadDimensionsAndGroups*:*MixedQueryLengths*'
+quick+=':*EveryRungIsExact*:*RowsOfWholePacks*:*FewRowsOf*:*Argmax*:*TopK*:*TopP*:*MinP*:*Penalt*:*TopLogprobs*'
+quick+=':*Draw*'
+
+# Checked for races, which takes far longer: the kernels that use shared memory, where a test of theirs is small.
+# Left out: the matrix products and attention on large tiles, whose smallest tests take minutes (their copies to
+# shared memory are ordered by barriers that racecheck cannot follow through asynchronous copies anyway), and top-k
+# over large rows.
+shared='*RmsNorm.EqualsDoublePrecision:*RmsNorm.NormsHeads*:*PassesOverNaN*:*EqualTokens*:*ZeroAndEqualOnes*'
+shared+=':*SomeSequencesShare*:*HeadDimensionsAndGroups*'
+
+tests() {
+  step tests_step1 150 "$(binary test_step1)" --gtest_brief=1
+  local number
+  for number in 2 3 4 5 6; do
+    step "tests_step$number" 60 "$(binary "test_step$number")" --gtest_brief=1 --gtest_filter="$gpu_tests"
+  done
+}
+
+memcheck() {
+  step memcheck_step1 150 compute-sanitizer --tool memcheck --error-exitcode 1 \
+    "$(binary test_step1)" --gtest_brief=1 --gtest_filter="$quick"
+  step memcheck_step2 60 compute-sanitizer --tool memcheck --error-exitcode 1 \
+    "$(binary test_step2)" --gtest_brief=1 --gtest_filter='*Composites*'
+}
+
+racecheck() {
+  step racecheck_step1 200 compute-sanitizer --tool racecheck --error-exitcode 1 \
+    "$(binary test_step1)" --gtest_brief=1 --gtest_filter="$shared"
+}
+
+bench() {
+  step bench_step1 200 "$(binary bench_step1)" --benchmark_filter='cuda:|ceiling_of_gpu' \
+    --benchmark_out="$out/step1_layers.json" --benchmark_out_format=json
+}
+
+model_bench() {  # model_bench NAME SECONDS KIND MODEL ARGUMENTS...: random weights of a model's shape
+  local name=$1 limit=$2 kind=$3 model=$4
+  shift 4
+  step "$name" "$limit" "$(binary ladder)" bench "$kind" --model "models/$model" --load-format dummy --device cuda \
+    --json "$out/$name.json" "$@"
+}
+
+engine() {
+  local model
+  for model in qwen3-0.6b qwen3-8b; do
+    model_bench "latency_$model" 60 latency "$model" --prompt-len 64 --output-len 64 --repeat 5
+    model_bench "throughput_$model" 90 throughput "$model"
+    # As many requests as rows, all of one length: what a decode step of a full batch takes.
+    model_bench "decode32_$model" 40 throughput "$model" --num-requests 32 --min-prompt-len 64 --max-prompt-len 64 \
+      --min-output-len 64 --max-output-len 64 --temperature 0
+    model_bench "decode256_$model" 40 throughput "$model" --num-requests 256 --min-prompt-len 64 --max-prompt-len 64 \
+      --min-output-len 64 --max-output-len 64 --temperature 0
+  done
+  model_bench prefill_qwen3-8b 60 latency qwen3-8b --prompt-len 8192 --output-len 2 --max-num-batched-tokens 8192 \
+    --max-model-len 8200 --repeat 5
+  model_bench progression 120 progression qwen3-0.6b
+}
+
+peers() {
+  step peers_kernels 100 python3 -B bench/peers/peers.py --only matmul,attention,elementwise,sampling \
+    --json "$out/peers_kernels.json"
+  step peers_engine 140 python3 -B bench/peers/peers.py --only decode --json "$out/peers_engine.json"
+}
+
+table() {
+  step table 20 python3 -B tools/h200_table.py "$out"
+  cat "$out/table.txt"
+}
+
+nvidia-smi --query-gpu=name,driver_version --format=csv,noheader | tee "$out/gpu.txt"
+for part in "${parts[@]}"; do
+  "$part"
+done
 exit $failed
