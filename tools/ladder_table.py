@@ -215,12 +215,12 @@ def main():
     if not ladders:
         fail(f"--problem {arguments.problem}: {arguments.op} has {', '.join(results.ladders(arguments.op, device))}")
     for ladder in ladders.values():
-        rows = table_of(ladder)
-        print(f"{title_of(results, next((rung for rung in ladder if rung.seconds), ladder[0]))}\n")
-        print((as_markdown if arguments.markdown else as_text)(rows), end="\n\n")
-    print("of B: of the bandwidth measured in the same run"
-          + (", of G: of the rate of matrix products" if any(r.flops for r in results.rungs) else "")
-          + "; gain: over the rung below.")
+        title = title_of(results, next((rung for rung in ladder if rung.seconds), ladder[0]))
+        print(f"{title}\n\n{(as_markdown if arguments.markdown else as_text)(table_of(ladder))}\n")
+    if not arguments.markdown:
+        products = any(rung.flops for ladder in ladders.values() for rung in ladder)
+        print("of B: of the bandwidth measured in the same run"
+              + (", of G: of the rate of matrix products" if products else "") + "; gain: over the rung below.")
     if arguments.plot:
         plot(arguments.plot, results, arguments.op, ladders)
 

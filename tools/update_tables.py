@@ -1,0 +1,40 @@
+#!/usr/bin/env python3
+"""Writes the measured tables and pictures of the chapters anew, from the results in bench/results/.
+
+    python3 tools/update_tables.py [README.md ...]
+
+A table stands between two comments, the first of which holds the command that prints it:
+
+    <!-- table: tools/ladder_table.py --from bench/results/h200/step1_layers.json --op rms_norm --markdown -->
+    <!-- end -->
+"""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+FILES = ("step1_layers/README.md", "bench/results/h200/README.md", "ROADMAP.md")
+BLOCK = re.compile(r"^(<!-- table: (.*?) -->\n)(.*?)^(<!-- end -->)$", re.MULTILINE | re.DOTALL)
+
+
+def output_of(command):
+    done = subprocess.run([sys.executable, "-B", *shlex.split(command)], cwd=ROOT, capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{command}: {done.stderr.strip()}")
+    return done.stdout.strip()
+
+
+def main():
+    for name in sys.argv[1:] or FILES:
+        file = ROOT / name
+        text = file.read_text()
+        new = BLOCK.sub(lambda found: f"{found[1]}\n{output_of(found[2])}\n\n{found[4]}", text)
+        file.write_text(new)
+        print(f"{name}: {len(BLOCK.findall(text))} tables{'' if new == text else ', changed'}")
+
+
+if __name__ == "__main__":
+    main()
