@@ -137,12 +137,14 @@ void products() {
   for (const Weight& w : {Weight{"8b_gate_up", 24576, 4096},
                           {"8b_down", 4096, 12288},
                           {"8b_qkv", 6144, 4096},
+                          {"8b_o", 4096, 4096},
+                          {"8b_o", 4096, 4096},
                           {"0.6b_gate_up", 6144, 1024},
                           {"0.6b_down", 1024, 3072},
                           {"0.6b_o", 1024, 2048},
                           {"0.6b_qkv", 4096, 1024},
                           {"0.6b_lm_head", kVocab, 1024}})
-    for (int64_t m : {1, 4, 8, 16, 64}) problems.push_back(problem(w, m));
+    for (int64_t m : {1, 2, 4, 8, 16, 32, 64}) problems.push_back(problem(w, m));
   for (int64_t m : {512, 8192}) problems.push_back(problem({"8b_qkv", 6144, 4096}, m));
   problems.push_back(problem({"square", 8192, 8192}, 8192));
   register_cuda_ladder("matmul", matmul_variants(), problems);
