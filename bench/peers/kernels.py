@@ -19,7 +19,7 @@ def matmul(results):
                "0.6b_qkv": (4096, 1024), "0.6b_lm_head": (VOCABULARY, 1024)}
     for name, (n, k) in weights.items():
         matrices = sets_of(lambda: random(n, k), 2 * n * k)
-        for m in (1, 4, 8, 16, 32, 64):
+        for m in (1, 2, 4, 8, 16, 32, 64):
             operands = [(random(m, k), w.t(), torch.empty(m, n, dtype=TYPE, device=DEVICE)) for w in matrices]
             seconds = seconds_of_call(lambda x, w, y: torch.mm(x, w, out=y), operands)
             results.add(f"matmul/{name}/m:{m}/peer:cublas", "torch.mm", seconds,
