@@ -5,6 +5,7 @@
 
 #include "step1_layers/core/error.h"
 #include "tests/step4_runner/fake_model.h"
+#include "tests/support/model_devices.h"
 #include "tests/support/numerics.h"
 
 namespace ladder {
@@ -87,6 +88,58 @@ TEST(Task4_2_Memory, AnOpenCacheIsAShareOfTheMachineAndNoMoreThanSequencesCanUse
   EXPECT_GT(resolved.num_kv_blocks, 0);
 }
 
+// A GPU's cache is a matter of arithmetic until the warm-up has measured what the rest takes.
+RunnerConfig gpu_config() {
+  RunnerConfig config = bf16_config();
+  config.device = {DeviceType::cuda, 0};
+  config.max_num_seqs = 256;
+  config.max_num_batched_tokens = 8192;
+  return config;
+}
+
+TEST(Task4_2_GpuMemory, AnOpenCacheIsWhatUtilizationLeavesBesideTheRest) {
+  const MachineMemory gpu{140 * kGiB, 138 * kGiB};  // 2 GiB are somebody else's
+  RunnerConfig config = gpu_config();
+  const int64_t block = 114688 * 16;
+  const RunnerConfig resolved = resolve_runner_config(qwen3_spec(), config, gpu);
+  const MemoryPlan plan = predict_memory(qwen3_spec(), resolved);
+  EXPECT_LE(plan.total() + 2 * kGiB, static_cast<int64_t>(0.9 * static_cast<double>(gpu.total)));
+  EXPECT_GT(plan.total() + 2 * kGiB + block, static_cast<int64_t>(0.9 * static_cast<double>(gpu.total)));
+  EXPECT_EQ(resolved.max_model_len, 40960);
+  config.gpu_memory_utilization = 0.5;
+  const RunnerConfig half = resolve_runner_config(qwen3_spec(), config, gpu);
+  EXPECT_NEAR(static_cast<double>((resolved.num_kv_blocks - half.num_kv_blocks) * block),
+              0.4 * static_cast<double>(gpu.total), static_cast<double>(2 * block));
+  // Measured: what is used is given, not predicted.
+  const RunnerConfig sized = size_kv_cache(qwen3_spec(), resolved, gpu.total, 10 * kGiB);
+  EXPECT_EQ(sized.num_kv_blocks,
+            (static_cast<int64_t>(0.9 * static_cast<double>(gpu.total)) - 10 * kGiB) / block);
+}
+
+TEST(Task4_2_GpuMemory, ACacheThatWasAskedForIsNotSized) {
+  RunnerConfig config = gpu_config();
+  config.num_kv_blocks = 5000;
+  EXPECT_EQ(resolve_runner_config(qwen3_spec(), config, {140 * kGiB, kGiB}).num_kv_blocks, 5000);
+  config.num_kv_blocks = 0;
+  config.kv_memory = 9 * kGiB;
+  EXPECT_EQ(resolve_runner_config(qwen3_spec(), config, {140 * kGiB, kGiB}).num_kv_blocks,
+            9 * kGiB / (114688 * 16));
+}
+
+TEST(Task4_2_GpuMemory, WhatDoesNotFitSaysHowMuchIsMissingAndWhatHelps) {
+  RunnerConfig config = gpu_config();
+  config.gpu_memory_utilization = 0.01;
+  const std::string error = error_of(qwen3_spec(), config, {140 * kGiB, 138 * kGiB});
+  EXPECT_NE(error.find("--gpu-memory-utilization 0.01"), std::string::npos) << error;
+  EXPECT_NE(error.find("the model needs"), std::string::npos) << error;
+  EXPECT_NE(error.find("143360.0 MiB"), std::string::npos) << error;
+  config.gpu_memory_utilization = 0.04;  // room for a few thousand tokens
+  config.max_model_len = 40960;
+  const std::string length = error_of(qwen3_spec(), config, {140 * kGiB, 138 * kGiB});
+  EXPECT_NE(length.find("--max-model-len 40960"), std::string::npos) << length;
+  EXPECT_NE(length.find("raise --gpu-memory-utilization"), std::string::npos) << length;
+}
+
 TEST(Task4_2_Memory, AnOpenLengthIsTheModelsOwnOrWhatTheCacheHolds) {
   RunnerConfig config = bf16_config();
   config.num_kv_blocks = 10000;
@@ -162,19 +215,27 @@ TEST(Task4_2_Memory, TheMachineHasSome) {
   EXPECT_LE(memory.available, memory.total);
 }
 
-TEST(Task4_2_Memory, CachesAreZeroedBlocksOfTheLayersOwnShape) {
+class Task4_2_Caches : public ::testing::TestWithParam<DeviceType> {
+ protected:
+  void SetUp() override { ladder::testing::need_device(GetParam()); }
+};
+INSTANTIATE_TEST_SUITE_P(Devices, Task4_2_Caches, ladder::testing::both_devices(),
+                         [](const auto& info) { return ladder::testing::device_word(info.param); });
+
+TEST_P(Task4_2_Caches, AreZeroedBlocksOfTheLayersOwnShape) {
   KvCacheSpec a, b;
   a.num_kv_heads = 2;
   a.k_dim = 3;
   a.v_dim = 5;
   b = a;
   b.dtype = DType::bf16;
-  const auto caches = allocate_kv_caches(std::vector<KvCacheSpec>{a, b}, 7, 4, Device{});
+  const auto caches = allocate_kv_caches(std::vector<KvCacheSpec>{a, b}, 7, 4, Device{GetParam(), 0});
   ASSERT_EQ(caches.size(), 2u);
   EXPECT_EQ(caches[0].k.shape(), (Shape{7, 4, 2, 3}));
   EXPECT_EQ(caches[1].v.shape(), (Shape{7, 4, 2, 5}));
   EXPECT_EQ(caches[1].v.dtype(), DType::bf16);
-  EXPECT_TRUE(ladder::testing::bitwise_equal(caches[0].v, Tensor::zeros({7, 4, 2, 5}, DType::f32)));
+  EXPECT_TRUE(
+      ladder::testing::bitwise_equal(caches[0].v.to(Device{}), Tensor::zeros({7, 4, 2, 5}, DType::f32)));
 }
 
 }  // namespace

@@ -1,19 +1,24 @@
-// Tasks 4.2 and 4.4 on small real checkpoints: the promise that a request does not feel its neighbours, the
-// tokens of transformers, tensor parallelism, and the memory plan against what was measured.
+// Tasks 4.2 and 4.4 on small real checkpoints, on both devices: the promise that a request does not feel its
+// neighbours, the logits and tokens of transformers, tensor parallelism, and the memory plan against what was
+// measured.
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <tuple>
 
 #include "step1_layers/core/error.h"
 #include "step4_runner/local_executor.h"
 #include "step4_runner/memory.h"
 #include "step4_runner/model_runner.h"
 #include "tests/step4_runner/step_driver.h"
+#include "tests/support/devices.h"
 #include "tests/support/golden_checkpoint.h"
+#include "tests/support/model_devices.h"
 
 namespace ladder {
 namespace {
 
+using ladder::testing::close_to;
 using ladder::testing::DrivenRequest;
 using ladder::testing::DriveOptions;
 using ladder::testing::golden_names;
@@ -26,8 +31,9 @@ std::filesystem::path goldens() {
   return std::filesystem::path(LADDER_SOURCE_DIR) / "tests" / "goldens";
 }
 
-RunnerConfig small_config(const DecoderSpec& spec, int64_t max_model_len) {
+RunnerConfig small_config(const DecoderSpec& spec, int64_t max_model_len, DeviceType device) {
   RunnerConfig config;
+  config.device = {device, 0};
   config.max_num_seqs = 7;
   config.max_num_batched_tokens = 256;
   config.max_model_len = max_model_len;
@@ -37,10 +43,8 @@ RunnerConfig small_config(const DecoderSpec& spec, int64_t max_model_len) {
   return resolve_runner_config(spec, config);
 }
 
-std::unique_ptr<ModelRunner> load_runner(const std::filesystem::path& directory, const DecoderSpec& spec,
-                                         const RunnerConfig& config) {
-  OpContext ctx;
-  ctx.batch_invariant = config.dtype == DType::f32;
+std::unique_ptr<ModelRunner> load_runner(const OpContext& ctx, const std::filesystem::path& directory,
+                                         const DecoderSpec& spec, const RunnerConfig& config) {
   ModelOptions options;
   options.dtype = config.dtype;
   options.max_model_len = config.max_model_len;
@@ -49,16 +53,22 @@ std::unique_ptr<ModelRunner> load_runner(const std::filesystem::path& directory,
   return runner;
 }
 
-class Task4_4_RealModel : public ::testing::TestWithParam<std::string> {};
+class Task4_4_RealModel : public ::testing::TestWithParam<std::tuple<std::string, DeviceType>> {
+ protected:
+  void SetUp() override { ladder::testing::need_device(std::get<1>(GetParam())); }
+};
 
-TEST_P(Task4_4_RealModel, LogitsAreBitwiseTheSameHoweverTheStepsAreCutAndTokensAreThoseOfTransformers) {
+TEST_P(Task4_4_RealModel, LogitsAreBitwiseTheSameHoweverTheStepsAreCutAndAreThoseOfTransformers) {
   Random random;
   SCOPED_TRACE(random.describe());
-  const GoldenCheckpoint golden = load_golden(goldens() / GetParam());
+  const auto& [name, device] = GetParam();
+  const GoldenCheckpoint golden = load_golden(goldens() / name);
   const DecoderSpec spec = load_decoder_spec(golden.directory);
-  const RunnerConfig config = small_config(spec, golden.max_model_len);
-  auto runner = load_runner(golden.directory, spec, config);
-  StepDriver driver(*runner, config, random);
+  const RunnerConfig config = small_config(spec, golden.max_model_len, device);
+  OpContext ctx = device == DeviceType::cpu ? OpContext{} : *ladder::testing::cuda_context();
+  ctx.batch_invariant = true;
+  auto runner = load_runner(ctx, golden.directory, spec, config);
+  StepDriver driver(*runner, config, random, ctx);
 
   std::vector<DrivenRequest> requests;
   for (const auto& prompt : golden.prompts) {
@@ -69,8 +79,13 @@ TEST_P(Task4_4_RealModel, LogitsAreBitwiseTheSameHoweverTheStepsAreCutAndTokensA
     request.sampling.prompt_logprobs = 2;
   }
   const auto alone = driver.run(requests, DriveOptions{});
-  for (size_t i = 0; i < requests.size(); ++i)
+  for (size_t i = 0; i < requests.size(); ++i) {
     EXPECT_EQ(alone[i].token_ids, golden.prompts[i].greedy_token_ids) << "prompt " << i;
+    // The first output token's logits are those of the prompt's last position.
+    ASSERT_EQ(golden.prompts[i].logit_positions.back(), std::ssize(requests[i].prompt) - 1);
+    const std::vector<double> logits(alone[i].logits[0].begin(), alone[i].logits[0].end());
+    EXPECT_TRUE(close_to(logits, golden.prompts[i].logits.back(), spec.vocab_size, 1e-4)) << "prompt " << i;
+  }
 
   DriveOptions together, chunks, anything;
   together.max_running = 7;
@@ -98,8 +113,13 @@ TEST_P(Task4_4_RealModel, LogitsAreBitwiseTheSameHoweverTheStepsAreCutAndTokensA
 }
 
 // The oracle ran in f32; checkpoints stored narrower are read up to f32 here as well.
-INSTANTIATE_TEST_SUITE_P(Goldens, Task4_4_RealModel, ::testing::ValuesIn(golden_names(goldens())),
-                         [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(Goldens, Task4_4_RealModel,
+                         ::testing::Combine(::testing::ValuesIn(golden_names(goldens())),
+                                            ladder::testing::both_devices()),
+                         [](const auto& info) {
+                           return std::get<0>(info.param) + "_" +
+                                  ladder::testing::device_word(std::get<1>(info.param));
+                         });
 
 // All of a prompt's greedy tokens, on N ranks.
 std::vector<std::vector<int32_t>> greedy(const GoldenCheckpoint& golden, RunnerConfig config, int ranks,

@@ -37,8 +37,10 @@ struct DriveOptions {
 
 class StepDriver {
  public:
-  StepDriver(ModelRunner& runner, const RunnerConfig& config, Random& random)
+  // `ctx`: what the runner was made with.
+  StepDriver(ModelRunner& runner, const RunnerConfig& config, Random& random, const OpContext& ctx = {})
       : runner_(runner),
+        ctx_(ctx),
         config_(config),
         random_(random),
         references_(static_cast<size_t>(config.num_kv_blocks)) {}
@@ -174,7 +176,8 @@ class StepDriver {
                const std::vector<DrivenRequest>& requests, std::vector<DrivenResult>& results) {
     runner_.prepare(step);
     const Tensor logits = runner_.run();
-    const Tensor raw = logits.defined() ? logits.clone() : Tensor();
+    device_synchronize(ctx_.device, ctx_.stream);
+    const Tensor raw = logits.defined() ? logits.to(Device{}).clone() : Tensor();
     StepOutput output = runner_.sample(logits);
     ASSERT_EQ(output.step, step.step);
     ASSERT_EQ(output.sequences.size(), scheduled.size());
@@ -210,6 +213,7 @@ class StepDriver {
   }
 
   ModelRunner& runner_;
+  OpContext ctx_;
   RunnerConfig config_;
   Random& random_;
   std::vector<int> references_;                   // per block
