@@ -13,6 +13,9 @@ bool paged_attention_takes_grouped(const PagedAttentionArgs& args);
 void paged_attention_cuda_tensor_core(const OpContext& ctx, const PagedAttentionArgs& args);
 bool paged_attention_takes_tensor_core(const PagedAttentionArgs& args);
 
+void paged_attention_cuda_wgmma(const OpContext& ctx, const PagedAttentionArgs& args);
+bool paged_attention_takes_wgmma(const PagedAttentionArgs& args);
+
 void paged_attention_cuda_split(const OpContext& ctx, const PagedAttentionArgs& args);
 bool paged_attention_takes_split(const PagedAttentionArgs& args);
 

@@ -1,5 +1,6 @@
 // Attention of many query rows (prompts and chunks of prompts): bound by arithmetic.
-#include "step1_layers/attention/paged_attention_cuda.cuh"
+
+#include "step1_layers/attention/paged_attention_prefill_cuda.cuh"
 #include "step1_layers/core/packed.h"
 #include "step1_layers/core/tensor_core.cuh"
 
@@ -8,16 +9,28 @@ namespace ladder {
 namespace {
 
 // tensor_core (sm_80)
-// bf16 or f16, head size 64 or 128, any block size, rows in whole 16-byte packs. After FlashAttention-2 (Dao,
-// 2023, arXiv 2307.08691): a block computes 128 query rows of one head and goes through the keys in tiles of
-// 64, which all its rows share, where the naive rung reads every key again for every row. Scores, softmax and
-// the weighted sum stay in the registers of the warp that owns the rows (32 of them, so that every fragment
-// of K and V that comes from shared memory is used twice); the scores' accumulators are, element for element,
-// the A operand of the second product. Keys and values come through the block table by asynchronous copies,
-// the next tile under way while this one is computed. Tiles start at multiples of 64 and go upwards, and a
-// masked tile changes nothing, so a row's result depends on its position alone: batch invariant.
-constexpr int kWarps = 4, kThreads = kWarps * kWarp, kRows = 128, kKeys = 64;
-constexpr int kRowTiles = kRows / kWarps / 16, kKeyTiles = kKeys / 8;
+// bf16 or f16, head size 64, 128 or 256, any block size, rows in whole 16-byte packs. After FlashAttention-2
+// (Dao, 2023, arXiv 2307.08691): a block computes 128 packed query rows of one key/value head and goes
+// through the keys in tiles of 64, which all its rows share, where the rung below reads every key again for a
+// few rows. Scores, softmax and the weighted sum stay in the registers of the warp that owns the rows (32 of
+// them where they fit, so that every fragment of K and V that comes from shared memory is used twice); the
+// scores' accumulators are, element for element, the A operand of the second product. Keys and values come
+// through the block table by asynchronous copies, the next tile under way while this one is computed, its
+// block ids read a tile earlier still. Tiles start at multiples of 64 and go upwards, and a masked tile
+// changes nothing, so where keys are not cut into parts a row's result depends on its position alone: batch
+// invariant.
+constexpr int kKeys = 64, kKeyTiles = kKeys / 8;
+
+template <int dim>
+struct Shape {
+  static constexpr int kRowTiles = dim == 256 ? 1 : 2;  // of 16 rows, of a warp
+  static constexpr int kThreads = kPrefillRows / (16 * kRowTiles) * kWarp;
+  static constexpr int kBlocks = dim == 256 ? 1 : 2;                                 // of a multiprocessor
+  static constexpr int kChunks = dim / 8;                                            // of 16 bytes, in a row
+  static constexpr int kCopyRows = kThreads / kChunks, kWarpRows = kWarp / kChunks;  // copied at a time
+  static constexpr int kTileBytes = kKeys * dim * 2, kQueryBytes = kPrefillRows * dim * 2;
+  static constexpr int kShared = kQueryBytes + 4 * kTileBytes;
+};
 
 // A row of `dim` elements is cut into parts of 64 elements, 128 bytes, each a swizzled tile of its own.
 template <int rows>
@@ -32,50 +45,58 @@ __device__ float exp2_fast(float x) {
   return y;
 }
 
+// A row's weights are kept relative to a score that is its largest or less than 2^8 below it. While it stays
+// so, the sums need no rescaling; with random scores that is from the first tile on.
+constexpr float kSlack = 8;
+
 template <int dim, class T>
-__global__ void __launch_bounds__(kThreads, 2)
-    attention_tensor_core(Attention<T> a, int row_blocks, bool with_single) {
-  constexpr int kChunks = dim / 8, kTileBytes = kKeys * dim * 2, kDimTiles = dim / 8;
-  extern __shared__ __align__(128) unsigned char shared[];
-  const uint32_t q_tile = shared_address(shared), kv_tiles = q_tile + kRows * dim * 2;
+__device__ void attend_item(const Attention<T>& a, const PrefillLine& line, const PrefillItem& item,
+                            uint32_t q_tile, PrefillPart<dim>* parts) {
+  using S = Shape<dim>;
+  constexpr int kRowTiles = S::kRowTiles, kChunks = S::kChunks, kDimTiles = dim / 8;
+  constexpr int kStage = 2 * S::kTileBytes;
+  const uint32_t kv_tiles = q_tile + S::kQueryBytes;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, g = lane / 4, t = lane % 4;
+  const int warp_row = warp * kRowTiles * 16;
+  const int chunk = threadIdx.x % kChunks, copy_row = threadIdx.x / kChunks;
 
-  // The last rows of a prompt see the most keys: their blocks start first. Heads that share keys are
-  // neighbours, so that what one reads is in L2 for the others.
-  const int head = static_cast<int>(blockIdx.x % a.heads), kv_head = head / a.group;
-  const int64_t seq = blockIdx.x / a.heads % a.num_seqs;
-  const int64_t row_block = row_blocks - 1 - blockIdx.x / a.heads / a.num_seqs;
-  const int first_row = static_cast<int>(row_block * kRows);
-  const int query_len = a.query_len(seq), num_keys = a.seq_lens[seq];
-  if (first_row >= query_len || (query_len == 1 && !with_single)) return;
-  const int first_position = num_keys - query_len + first_row;  // of the block's first row
-  const int rows = query_len - first_row < kRows ? query_len - first_row : kRows;
-  const int keys = first_position + rows, tiles = ceil_div(keys, kKeys);  // that any of its rows sees
-  const int64_t first_token = a.query_start_loc[seq] + first_row;
-  const int32_t* table = a.block_tables + seq * a.table_stride;
-
-  const T* q = a.q + first_token * a.q_token + head * a.q_head;
 #pragma unroll
-  for (int step = 0; step < kRows * kChunks / kThreads; ++step) {
-    const int index = step * kThreads + threadIdx.x, row = index / kChunks, chunk = index % kChunks;
-    copy_async(q_tile + place<kRows>(row, chunk), row < rows ? q + row * a.q_token + chunk * 8 : q,
-               row < rows);
+  for (int step = 0; step < kPrefillRows / S::kCopyRows; ++step) {
+    const int row = step * S::kCopyRows + copy_row;
+    const int from = row < item.rows ? row : 0;
+    copy_async(q_tile + place<kPrefillRows>(row, chunk),
+               a.q + (item.first_token + item.token(line, from)) * a.q_token +
+                   item.head(line, from) * a.q_head + chunk * 8,
+               row < item.rows);
   }
-  auto fetch = [&](int tile) {
-    if (tile < tiles) {
-      const uint32_t k_to = kv_tiles + tile % 2 * 2 * kTileBytes, v_to = k_to + kTileBytes;
-      const T *k = a.k + kv_head * a.k_head, *v = a.v + kv_head * a.v_head;
+
+  // Each lane finds where one of the rows stands that its warp copies; the others get it by a shuffle. In
+  // units of 16 bytes, which fit 32 bits.
+  const int32_t* table = a.block_tables + item.seq * a.table_stride;
+  const int my_row = lane / S::kWarpRows * S::kCopyRows + warp * S::kWarpRows + lane % S::kWarpRows;
+  auto find_block = [&](int tile) {
+    const int key = tile * kKeys + my_row;
+    return tile < item.end && key < item.keys ? table[line.block_size(key)] : 0;
+  };
+  const T* k_chunk = a.k + item.kv_head * a.k_head + chunk * 8;
+  const T* v_chunk = a.v + item.kv_head * a.v_head + chunk * 8;
+  auto fetch = [&](int tile, int block) {
+    if (tile < item.end) {
+      const uint32_t to = kv_tiles + tile % 2 * kStage + place<kKeys>(copy_row, chunk);
+      const int left = item.keys - tile * kKeys - copy_row;  // keys from the thread's first on
+      const int key = tile * kKeys + my_row, slot = key - line.block_size(key) * a.block_size;
+      const uint32_t k_at = static_cast<uint32_t>(block) * static_cast<uint32_t>(a.k_block / 8) +
+                            static_cast<uint32_t>(slot) * static_cast<uint32_t>(a.k_slot / 8);
+      const uint32_t v_at = static_cast<uint32_t>(block) * static_cast<uint32_t>(a.v_block / 8) +
+                            static_cast<uint32_t>(slot) * static_cast<uint32_t>(a.v_slot / 8);
 #pragma unroll
-      for (int step = 0; step < kKeys * kChunks / kThreads; ++step) {
-        const int index = step * kThreads + threadIdx.x, row = index / kChunks, chunk = index % kChunks;
-        const int key = tile * kKeys + row;
-        const bool valid = key < keys;
-        const int page = a.block_shift >= 0 ? key >> a.block_shift : key / a.block_size;
-        const int64_t block = valid ? table[page] : 0;
-        const int slot = valid ? key - page * a.block_size : 0;
-        copy_async(k_to + place<kKeys>(row, chunk), k + block * a.k_block + slot * a.k_slot + chunk * 8,
-                   valid);
-        copy_async(v_to + place<kKeys>(row, chunk), v + block * a.v_block + slot * a.v_slot + chunk * 8,
+      for (int step = 0; step < kKeys / S::kCopyRows; ++step) {
+        const int from = step * S::kWarpRows + lane / kChunks;
+        const bool valid = step * S::kCopyRows < left;
+        const uint32_t k_from = __shfl_sync(kAllLanes, k_at, from),
+                       v_from = __shfl_sync(kAllLanes, v_at, from);
+        copy_async(to + step * S::kCopyRows * 128, k_chunk + uint64_t{valid ? k_from : 0} * 8, valid);
+        copy_async(to + S::kTileBytes + step * S::kCopyRows * 128, v_chunk + uint64_t{valid ? v_from : 0} * 8,
                    valid);
       }
     }
@@ -87,12 +108,24 @@ __global__ void __launch_bounds__(kThreads, 2)
 #pragma unroll
   for (int i = 0; i < kRowTiles; ++i) largest[i][0] = largest[i][1] = -INFINITY;
 
-  fetch(0);
-  for (int tile = 0; tile < tiles; ++tile) {
-    fetch(tile + 1);
-    wait_copies<1>();
-    __syncthreads();
-    const uint32_t k_tile = kv_tiles + tile % 2 * 2 * kTileBytes, v_tile = k_tile + kTileBytes;
+  // What this lane reads of a tile: rows as the operands of mma want them, chunk 0 or 1. The other chunks
+  // follow by xor, since the tiles are aligned.
+  const uint32_t q_lane = q_tile + swizzled(warp_row + lane % 16, lane / 16);
+  const uint32_t k_lane = kv_tiles + swizzled(lane / 16 * 8 + lane % 8, lane / 8 % 2);
+  const uint32_t v_lane = kv_tiles + S::kTileBytes + swizzled(lane % 16, lane / 16);
+
+  int block = find_block(item.begin);
+  fetch(item.begin, block);
+  block = find_block(item.begin + 1);
+#pragma unroll 1
+  for (int tile = item.begin; tile < item.end; ++tile) {
+    wait_copies<0>();
+    __syncthreads();  // the tile is there, and all are done with the one before
+    fetch(tile + 1, block);
+    block = find_block(tile + 2);
+    // The last tiles may be past all rows of the warp.
+    if (tile * kKeys > item.position(line, warp_row + kRowTiles * 16 - 1)) continue;
+    const uint32_t stage = tile % 2 * kStage;
 
     float scores[kRowTiles][kKeyTiles][4] = {};
 #pragma unroll
@@ -100,12 +133,11 @@ __global__ void __launch_bounds__(kThreads, 2)
       uint32_t queries[kRowTiles][4];
 #pragma unroll
       for (int i = 0; i < kRowTiles; ++i)
-        load_matrices(queries[i],
-                      q_tile + place<kRows>((warp * kRowTiles + i) * 16 + lane % 16, step * 2 + lane / 16));
+        load_matrices(queries[i], (q_lane ^ (step % 4 * 32)) + step / 4 * kPrefillRows * 128 + i * 16 * 128);
 #pragma unroll
       for (int j = 0; j < kKeyTiles / 2; ++j) {
         uint32_t k[4];
-        load_matrices(k, k_tile + place<kKeys>(j * 16 + lane / 16 * 8 + lane % 8, step * 2 + lane / 8 % 2));
+        load_matrices(k, ((k_lane + stage) ^ (step % 4 * 32)) + step / 4 * kKeys * 128 + j * 16 * 128);
 #pragma unroll
         for (int i = 0; i < kRowTiles; ++i) {
           mma_16x8x16<T>(scores[i][2 * j], queries[i], {k[0], k[1]});
@@ -114,117 +146,196 @@ __global__ void __launch_bounds__(kThreads, 2)
       }
     }
 
-    if ((tile + 1) * kKeys > first_position + 1) {  // not every row sees every key of the tile
+    if ((tile + 1) * kKeys > item.position(line, warp_row) + 1) {  // not every row sees every key of the tile
 #pragma unroll
       for (int i = 0; i < kRowTiles; ++i)
 #pragma unroll
-        for (int j = 0; j < kKeyTiles; ++j)
+        for (int half = 0; half < 2; ++half) {
+          const int seen = item.position(line, warp_row + i * 16 + half * 8 + g) - tile * kKeys - 2 * t;
 #pragma unroll
-          for (int e = 0; e < 4; ++e) {
-            const int position = first_position + (warp * kRowTiles + i) * 16 + e / 2 * 8 + g;
-            if (tile * kKeys + j * 8 + 2 * t + e % 2 > position) scores[i][j][e] = -INFINITY;
-          }
+          for (int j = 0; j < kKeyTiles; ++j)
+#pragma unroll
+            for (int e = 0; e < 2; ++e)
+              if (j * 8 + e > seen) scores[i][j][2 * half + e] = -INFINITY;
+        }
     }
-    uint32_t weights[kRowTiles][kKeyTiles][2];  // rows g and g + 8, two keys each
+
+    float correction[kRowTiles][2];
+    bool rescale = false;
 #pragma unroll
-    for (int i = 0; i < kRowTiles; ++i) {
-      float correction[2];
+    for (int i = 0; i < kRowTiles; ++i)
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         float tile_largest = -INFINITY;
 #pragma unroll
         for (int j = 0; j < kKeyTiles; ++j)
           tile_largest = fmaxf(tile_largest, fmaxf(scores[i][j][2 * half], scores[i][j][2 * half + 1]));
-        // Every row sees key 0, so after the first tile its largest score is finite.
-        const float new_largest = fmaxf(largest[i][half], warp_max<4>(tile_largest) * a.scale);
-        correction[half] = exp2_fast(largest[i][half] - new_largest);
-        largest[i][half] = new_largest;
-        float tile_sum = 0;
-#pragma unroll
-        for (int j = 0; j < kKeyTiles; ++j) {
-          const float p0 = exp2_fast(fmaf(scores[i][j][2 * half], a.scale, -new_largest));
-          const float p1 = exp2_fast(fmaf(scores[i][j][2 * half + 1], a.scale, -new_largest));
-          tile_sum += p0 + p1;
-          weights[i][j][half] = pack_pair<T>(p0, p1);
+        tile_largest = warp_max<4>(tile_largest) * a.scale;
+        correction[i][half] = 1;
+        if (tile_largest > largest[i][half] + kSlack) {
+          correction[i][half] = exp2_fast(largest[i][half] - tile_largest);
+          largest[i][half] = tile_largest;
+          rescale = true;
         }
-        sum[i][half] = sum[i][half] * correction[half] + tile_sum;
       }
-      // The largest score seldom changes after the first tiles, and a factor of one changes nothing.
-      if (__any_sync(kAllLanes, correction[0] != 1.0f || correction[1] != 1.0f)) {
+    if (__any_sync(kAllLanes, rescale)) {
+#pragma unroll
+      for (int i = 0; i < kRowTiles; ++i)
 #pragma unroll
         for (int d = 0; d < kDimTiles; ++d)
 #pragma unroll
-          for (int e = 0; e < 4; ++e) out[i][d][e] *= correction[e / 2];
-      }
+          for (int e = 0; e < 4; ++e) out[i][d][e] *= correction[i][e / 2];
+#pragma unroll
+      for (int i = 0; i < kRowTiles; ++i)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) sum[i][half] *= correction[i][half];
     }
 
 #pragma unroll
-    for (int step = 0; step < kKeys / 16; ++step)
+    for (int step = 0; step < kKeys / 16; ++step) {
+      uint32_t weights[kRowTiles][4];  // of 16 keys: rows g and g + 8 at the first eight, at the next eight
+#pragma unroll
+      for (int i = 0; i < kRowTiles; ++i)
+#pragma unroll
+        for (int half = 0; half < 2; ++half) {
+          // A row that has seen no key yet (of a part) has weights of 0, not of NaN.
+          const float least = largest[i][half] == -INFINITY ? 0.0f : largest[i][half];
+#pragma unroll
+          for (int j = 0; j < 2; ++j) {
+            const float* s = scores[i][2 * step + j] + 2 * half;
+            const float p0 = exp2_fast(fmaf(s[0], a.scale, -least));
+            const float p1 = exp2_fast(fmaf(s[1], a.scale, -least));
+            sum[i][half] += p0 + p1;
+            weights[i][2 * j + half] = pack_pair<T>(p0, p1);
+          }
+        }
 #pragma unroll
       for (int d = 0; d < kDimTiles / 2; ++d) {
         uint32_t v[4];
-        load_matrices<true>(v, v_tile + place<kKeys>(step * 16 + lane % 16, d * 2 + lane / 16));
+        load_matrices<true>(v, ((v_lane + stage) ^ (d % 4 * 32)) + d / 4 * kKeys * 128 + step * 16 * 128);
 #pragma unroll
         for (int i = 0; i < kRowTiles; ++i) {
-          const uint32_t p[4] = {weights[i][2 * step][0], weights[i][2 * step][1],
-                                 weights[i][2 * step + 1][0], weights[i][2 * step + 1][1]};
-          mma_16x8x16<T>(out[i][2 * d], p, {v[0], v[1]});
-          mma_16x8x16<T>(out[i][2 * d + 1], p, {v[2], v[3]});
+          mma_16x8x16<T>(out[i][2 * d], weights[i], {v[0], v[1]});
+          mma_16x8x16<T>(out[i][2 * d + 1], weights[i], {v[2], v[3]});
         }
       }
-    __syncthreads();  // the tile's place may be refilled
+    }
   }
 
+  wait_copies<0>();  // a part may have no tile, but the queries are under way
+  if (item.parts > 1) {
+    PrefillPart<dim>& part = parts[int64_t{item.index} * line.parts + item.part];
+#pragma unroll
+    for (int i = 0; i < kRowTiles; ++i)
+#pragma unroll
+      for (int half = 0; half < 2; ++half) {
+        const int row = warp_row + i * 16 + half * 8 + g;
+        const float total = warp_sum<4>(sum[i][half]);
+        if (t == 0) {
+          part.largest[row] = largest[i][half];
+          part.sum[row] = total;
+        }
+#pragma unroll
+        for (int d = 0; d < kDimTiles; ++d)
+          *reinterpret_cast<float2*>(part.out[row] + d * 8 + 2 * t) = {out[i][d][2 * half],
+                                                                       out[i][d][2 * half + 1]};
+      }
+    return;
+  }
+
+  // Through the place of the warp's queries, so that rows are written in whole packs.
+  __syncwarp();
 #pragma unroll
   for (int i = 0; i < kRowTiles; ++i)
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      const float total = warp_sum<4>(sum[i][half]);
-      const int row = (warp * kRowTiles + i) * 16 + half * 8 + g;
-      if (row >= rows) continue;
-      T* to = a.out + (first_token + row) * a.out_token + head * a.out_head + 2 * t;
+      const int row = warp_row + i * 16 + half * 8 + g;
+      const float total = warp_sum<4>(sum[i][half]), factor = 1 / total;
 #pragma unroll
       for (int d = 0; d < kDimTiles; ++d)
-        *reinterpret_cast<uint32_t*>(to + d * 8) =
-            pack_pair<T>(out[i][d][2 * half] / total, out[i][d][2 * half + 1] / total);
-      if (t == 0) a.store_lse(first_token + row, head, largest[i][half], total);
+        store_shared(q_tile + place<kPrefillRows>(row, d) + t * 4,
+                     pack_pair<T>(out[i][d][2 * half] * factor, out[i][d][2 * half + 1] * factor));
+      if (t == 0 && row < item.rows)
+        a.store_lse(item.first_token + item.token(line, row), item.head(line, row), largest[i][half], total);
     }
+  __syncwarp();
+#pragma unroll 4
+  for (int index = lane; index < kRowTiles * 16 * kChunks; index += kWarp) {
+    const int row = warp_row + index / kChunks, c = index % kChunks;
+    if (row >= item.rows) break;
+    const int64_t token = item.first_token + item.token(line, row);
+    const int head = item.head(line, row);
+    *reinterpret_cast<uint4*>(a.out + token * a.out_token + head * a.out_head + c * 8) =
+        load_shared(q_tile + place<kPrefillRows>(row, c));
+  }
 }
 
 template <int dim, class T>
-void launch(const OpContext& ctx, const Attention<T>& a, bool with_single) {
-  constexpr int kShared = (kRows + 4 * kKeys) * dim * 2;
+__global__ void __launch_bounds__(Shape<dim>::kThreads, Shape<dim>::kBlocks)
+    attention_tensor_core(Attention<T> a, PrefillLine line, PrefillPart<dim>* parts) {
+  extern __shared__ __align__(128) unsigned char shared[];
+  __shared__ PrefillItem item;  // its registers are worth more for other things
+  allow_next_kernel();
+  wait_for_previous_kernel();
+  PrefillItem found;
+  for (int unit = static_cast<int>(blockIdx.x); find_item(a, line, unit, found);
+       unit += static_cast<int>(gridDim.x)) {
+    if (found.part >= found.parts) continue;
+    __syncthreads();  // all are done with the item before
+    if (threadIdx.x == 0) item = found;
+    __syncthreads();
+    attend_item(a, line, item, shared_address(shared), parts);
+  }
+}
+
+template <int dim, class T>
+void launch(const OpContext& ctx, const Attention<T>& a, int64_t max_seq_len, bool with_single) {
+  using S = Shape<dim>;
   auto kernel = attention_tensor_core<dim, T>;
-  LADDER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared));
-  const int64_t row_blocks = ceil_div<int64_t>(a.max_query_len, kRows);
-  kernel<<<static_cast<unsigned>(row_blocks * a.num_seqs * a.heads), kThreads, kShared, stream_of(ctx)>>>(
-      a, static_cast<int>(row_blocks), with_single);
-  LADDER_CUDA_CHECK(cudaGetLastError());
+  LADDER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kShared));
+  run_prefill<dim>(ctx, a, kKeys, with_single, !with_single, max_seq_len, S::kBlocks,
+                   [&](const PrefillLine& line, int64_t blocks, PrefillPart<dim>* parts) {
+                     launch_kernel(ctx, kernel, static_cast<unsigned>(blocks), S::kThreads, S::kShared, a,
+                                   line, parts);
+                   });
 }
 
 }  // namespace
 
-void attention_prefill(const OpContext& ctx, const PagedAttentionArgs& args, bool with_single) {
+void attention_prefill_tensor_core(const OpContext& ctx, const PagedAttentionArgs& args, bool with_single) {
   with_cuda_type(args.q.dtype(), [&](auto tag) {
     using T = decltype(tag);
     if constexpr (sizeof(T) == 2) {
       const auto a = attention_call<T>(args);
+      const int64_t max_seq_len = args.metadata.max_seq_len;
       if (a.k_dim == 64)
-        launch<64>(ctx, a, with_single);
+        launch<64>(ctx, a, max_seq_len, with_single);
+      else if (a.k_dim == 128)
+        launch<128>(ctx, a, max_seq_len, with_single);
       else
-        launch<128>(ctx, a, with_single);
+        launch<256>(ctx, a, max_seq_len, with_single);
     }
   });
 }
 
+void attention_prefill(const OpContext& ctx, const PagedAttentionArgs& args, bool with_single) {
+  if (ctx.device_arch >= 90 && paged_attention_takes_wgmma(args))
+    attention_prefill_wgmma(ctx, args, with_single);
+  else
+    attention_prefill_tensor_core(ctx, args, with_single);
+}
+
 void paged_attention_cuda_tensor_core(const OpContext& ctx, const PagedAttentionArgs& args) {
-  if (args.metadata.num_tokens > 0) attention_prefill(ctx, args, true);
+  if (args.metadata.num_tokens > 0) attention_prefill_tensor_core(ctx, args, true);
 }
 
 bool paged_attention_takes_tensor_core(const PagedAttentionArgs& args) {
   const int64_t dim = args.q.dim(2);
-  return dtype_size(args.q.dtype()) == 2 && (dim == 64 || dim == 128) && args.cache.v.dim(3) == dim &&
-         is_packed(args.q) && is_packed(args.cache.k) && is_packed(args.cache.v) && is_packed(args.out);
+  // Caches are addressed in units of 16 bytes, in 32 bits.
+  auto fits = [](const Tensor& cache) { return cache.dim(0) * cache.stride(0) / 8 < int64_t{1} << 32; };
+  return dtype_size(args.q.dtype()) == 2 && (dim == 64 || dim == 128 || dim == 256) &&
+         args.cache.v.dim(3) == dim && is_packed(args.q) && is_packed(args.cache.k) &&
+         is_packed(args.cache.v) && is_packed(args.out) && fits(args.cache.k) && fits(args.cache.v);
 }
 
 }  // namespace ladder

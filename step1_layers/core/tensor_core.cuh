@@ -61,6 +61,18 @@ __device__ inline uint32_t shared_address(const void* pointer) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(pointer));
 }
 
+__device__ inline void store_shared(uint32_t shared_address, uint32_t value) {
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(shared_address), "r"(value) : "memory");
+}
+__device__ inline uint4 load_shared(uint32_t shared_address) {
+  uint4 value;
+  asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(value.x), "=r"(value.y), "=r"(value.z), "=r"(value.w)
+               : "r"(shared_address)
+               : "memory");
+  return value;
+}
+
 // The byte offset of 16-byte chunk `chunk` of row `row` in a tile whose rows have 128 bytes (eight chunks).
 // Eight rows at the same chunk, what one load_matrices reads, lie in eight different groups of banks.
 __device__ inline uint32_t swizzled(int row, int chunk) {
