@@ -58,7 +58,7 @@ void batch_decode(benchmark::State& state) {
     if (length == kStart + kSteps) {
       batch = std::make_unique<Batch>(config, kVocab);
       batch->prepare(first);
-      batch->append(sampled);
+      batch->fill(batch->advance(), sampled);
       length = kStart;
     }
     for (int64_t i = 0; i < num_seqs; ++i) {
@@ -71,7 +71,7 @@ void batch_decode(benchmark::State& state) {
     ++length;
     const auto start = std::chrono::steady_clock::now();
     batch->prepare(step);
-    batch->append(sampled);
+    batch->fill(batch->advance(), sampled);
     benchmark::DoNotOptimize(batch->attention().max_seq_len);
     state.SetIterationTime(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
   }
