@@ -93,7 +93,8 @@ struct LocalExecutor::State {
     std::unique_ptr<ModelRunner> runner;
     guarded(rank, [&] {
       OpContext ctx = make_context(config.device, device);
-      ctx.parallel = &parallel;
+      if (config.device.is_cpu())
+        ctx.parallel = &parallel;  // the threads' collectives work in the CPU's memory
       ctx.batch_invariant = config.dtype == DType::f32;
       ctx.dependent_launch &= config.dependent_launch;
       ctx.kernels = config.kernels;
@@ -105,6 +106,7 @@ struct LocalExecutor::State {
       memory.kv += mine.kv;
       memory.activations += mine.activations;
       if (rank == 0) measured = runner->config();
+      if (rank == 0) first_runner = runner.get();
     });
     {
       std::lock_guard lock(mutex);
@@ -152,6 +154,7 @@ struct LocalExecutor::State {
   // <<< task 4.4
 
   RunnerConfig measured;  // what rank 0's warm-up made of the configuration
+  ModelRunner* first_runner = nullptr;
 };
 
 LocalExecutor::LocalExecutor(const DecoderSpec& spec, const RunnerConfig& config,
@@ -208,6 +211,12 @@ const RunnerConfig& LocalExecutor::config() const {
 
 MemoryPlan LocalExecutor::memory() const {
   return state_->memory;
+}
+
+double LocalExecutor::replay_last_step(int64_t count) {
+  LADDER_CHECK(state_->in_flight.empty(), "a step is replayed while {} are in flight",
+               state_->in_flight.size());
+  return state_->first_runner->replay_last_step(count);
 }
 
 std::unique_ptr<LocalExecutor> make_local_executor(

@@ -32,6 +32,8 @@ class LocalExecutor final : public Executor {
 
   const RunnerConfig& config() const;  // resolved: what the scheduler is made with
   MemoryPlan memory() const;           // measured, all ranks; `other` left out
+  // For measuring what the host costs: see ModelRunner. Error: a step is in flight, too.
+  double replay_last_step(int64_t count);
 
  private:
   struct State;

@@ -60,6 +60,7 @@ class Engine {
   const EngineMetrics& metrics() const { return metrics_; }
   void reset_metrics() { metrics_ = {}; }
   const Scheduler& scheduler() const { return scheduler_; }
+  Executor& executor() { return *executor_; }
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
 
  private:

@@ -474,6 +474,19 @@ TEST_P(Task6_4_OnDevice, BenchPrintsATableAndWritesItsJson) {
     EXPECT_EQ(value(rung, "output_tokens"), value(0, "output_tokens"));
   }
 
+  if (on_gpu) {
+    const BinaryResult replay =
+        run_binary(with_small_cache({"bench", "graph-replay", "--model", kTied, "--batch", "4",
+                                     "--prompt-len", "5", "--steps", "3", "--json", json},
+                                    GetParam()));
+    EXPECT_EQ(replay.exit_code, 0) << replay.err;
+    EXPECT_GT(Json::parse(testing::read_file(json))["results"][0]["replay_seconds"].get<double>(), 0.0);
+    EXPECT_NE(replay.out.find("graph replay"), std::string::npos) << replay.out;
+  } else {
+    expect_refused(run_binary(with_small_cache({"bench", "graph-replay", "--model", kTied})),
+                   "expected a GPU");
+  }
+
   expect_refused(
       run_binary(with_small_cache({"bench", "latency", "--model", kTied, "--json", "/nowhere/x.json"})),
       "--json");

@@ -1,5 +1,5 @@
 #pragma once
-// The three measurements of `ladder bench`, each a subcommand of its own.
+// The measurements of `ladder bench`, each a subcommand of its own.
 #include "step6_engine/cli/commands.h"
 
 namespace ladder {
@@ -7,5 +7,6 @@ namespace ladder {
 RunCommand add_bench_throughput(CLI::App& app);
 RunCommand add_bench_latency(CLI::App& app);
 RunCommand add_bench_progression(CLI::App& app);
+RunCommand add_bench_graph_replay(CLI::App& app);
 
 }  // namespace ladder

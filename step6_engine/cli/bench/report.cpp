@@ -137,6 +137,11 @@ void write_report(const std::string& file, const std::vector<Measurement>& resul
          {"executor_seconds", m.engine.execute_seconds},
          {"step_seconds", m.engine.step_seconds},
          {"of_streaming_limit", m.of_streaming_limit > 0.0 ? Json(m.of_streaming_limit) : Json()}});
+  write_report(file, std::move(list), machine);
+}
+
+void write_report(const std::string& file, Json results, const BenchMachine& machine) {
+  if (file.empty()) return;
   const std::string commit = commit_of_this_program();
   const bool on_gpu = !machine.device.is_cpu();
   Json report = {{"command", command_of_this_process()},
@@ -146,7 +151,7 @@ void write_report(const std::string& file, const std::vector<Measurement>& resul
                  {"threads", machine.threads},
                  {"gpu", on_gpu ? Json(cuda_device_info(machine.device.index).name) : Json()},
                  {"copy_bandwidth", on_gpu ? Json(machine.copy_bandwidth) : Json()},
-                 {"results", std::move(list)}};
+                 {"results", std::move(results)}};
   std::ofstream stream(file);
   stream << report.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
   stream.flush();

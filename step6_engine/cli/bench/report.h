@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "step1_layers/core/device.h"
+#include "step2_model/json.h"
 #include "step6_engine/engine.h"
 
 namespace ladder {
@@ -38,6 +39,7 @@ struct BenchMachine {
 // on the CPU. No file name: nothing. Error: the file cannot be written.
 void write_report(const std::string& file, const std::vector<Measurement>& results,
                   const BenchMachine& machine);
+void write_report(const std::string& file, Json results, const BenchMachine& machine);
 
 // The same error before anything long is run.
 void check_report_file(const std::string& file);
