@@ -69,6 +69,12 @@ class Tables(unittest.TestCase):
         share = flops_of_prompt("qwen3-8b", 8192) / 0.2 / 8e14
         self.assertEqual(self.measured(folder, "prefill of 8k"), f"{share:.2f} G")
 
+    def test_a_step_of_the_engine_is_compared_with_its_replay(self):
+        folder = self.folder(
+            replay={"benchmarks": [row("decode_step/qwen3-0.6b/batch:256/cuda:replay", 900, 1e9)]},
+            **{"decode256_qwen3-0.6b": {"results": [{"inter_token_latency_mean": 1e-3}]}})
+        self.assertEqual(self.measured(folder, "engine step"), "0.90")
+
     def test_the_operations_of_a_prompt_are_those_of_its_parts(self):
         # 36 layers of 4096: qkv 6144, o 4096, gate and up 24576, down 12288; one row of logits; causal attention.
         one = 36 * (2 * 4096 * (6144 + 4096 + 24576 + 12288) + 4 * 32 * 128) + 2 * 151936 * 4096
