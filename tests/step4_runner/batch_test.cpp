@@ -101,6 +101,67 @@ TEST(Task4_1_Batch, SampledTokensStayForTheNextStep) {
   EXPECT_EQ(table_row(batch, 0, 2), (Ids{3, 8}));
 }
 
+// A step laid out while the one before still runs: its input is wherever that step samples it to.
+TEST(Task4_1_Batch, ATokenThatIsStillBeingSampledIsAPlaceholderThatTheNextStepMayUse) {
+  Batch batch(small_config(), kVocab);
+  SchedulerOutput step;
+  step.new_sequences = {new_sequence(1, {10, 11}, {3}), new_sequence(2, {20, 21, 22}, {4}),
+                        new_sequence(3, {30}, {5})};
+  step.scheduled = {{1, 1, {}}, {2, 3, {}}, {3, 1, {}}};  // 1 has a token to go: it yields none
+  step.total_num_tokens = 5;
+  batch.prepare(step);
+  const PendingTokens first = batch.advance();
+  ASSERT_EQ(first.places.size(), 2u);
+
+  SchedulerOutput next;
+  next.step = 1;
+  next.continued = {{3, {}, 1}, {1, {}, 1}, {2, {7}, 3}};
+  next.scheduled = {{3, 1, {}}, {1, 1, {}}, {2, 1, {}}};
+  next.total_num_tokens = 3;
+  batch.prepare(next);
+  EXPECT_EQ(values<int32_t>(batch.input_ids()), (Ids{-1 - 1, 11, -1 - 0}));
+  EXPECT_EQ(values<int32_t>(batch.positions()), (Ids{1, 1, 3}));
+  EXPECT_EQ(batch.sampled_sequences()[2]->num_output_tokens(), 1);  // counted, though not known
+  const PendingTokens second = batch.advance();
+  batch.fill(first, Ids{50, 60});
+
+  SchedulerOutput last;
+  last.step = 2;
+  last.finished = {3};
+  last.continued = {{1, {}, 2}, {2, {}, 4}};
+  last.scheduled = {{1, 1, {}}, {2, 1, {}}};
+  last.total_num_tokens = 2;
+  batch.prepare(last);
+  EXPECT_EQ(values<int32_t>(batch.input_ids()), (Ids{-1 - 1, -1 - 2}));
+  batch.fill(second, Ids{61, 12, 51});  // 3 has left: its token goes nowhere
+  EXPECT_EQ(batch.sequences()[0]->token_ids, (Ids{10, 11, 12}));
+  EXPECT_EQ(batch.sequences()[1]->token_ids, (Ids{20, 21, 22, 50, 51}));
+}
+
+// The sampled ids of a step are overwritten by the next one's: nobody can have them later.
+TEST(Task4_1_Batch, APlaceholderIsGoodForOneStepOnly) {
+  Batch batch(small_config(), kVocab);
+  SchedulerOutput step;
+  step.new_sequences = {new_sequence(1, {10}, {3}), new_sequence(2, {20, 21}, {4})};
+  step.scheduled = {{1, 1, {}}, {2, 1, {}}};
+  step.total_num_tokens = 2;
+  batch.prepare(step);
+  batch.advance();
+  SchedulerOutput without;
+  without.step = 1;
+  without.continued = {{2, {}, 1}};
+  without.scheduled = {{2, 1, {}}};
+  without.total_num_tokens = 1;
+  batch.prepare(without);
+  batch.advance();
+  SchedulerOutput late;
+  late.step = 2;
+  late.continued = {{1, {}, 1}};
+  late.scheduled = {{1, 1, {}}};
+  late.total_num_tokens = 1;
+  EXPECT_THROW(batch.prepare(late), Error);
+}
+
 // nano-vllm #144: a sequence that comes back after a preemption has output tokens, but must be prefilled
 // whole.
 TEST(Task4_1_Batch, APreemptedSequenceComesBackWithAllItsTokensAndANewTable) {

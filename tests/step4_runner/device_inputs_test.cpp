@@ -1,0 +1,212 @@
+// Tasks 4.5 and 4.6: what reaches a GPU is what the batch laid out, and which graph a batch takes.
+#include "step4_runner/device_inputs.h"
+
+#include <gtest/gtest.h>
+
+#include <numeric>
+
+#include "step4_runner/decode_graphs.h"
+#include "tests/support/devices.h"
+#include "tests/support/numerics.h"
+
+namespace ladder {
+namespace {
+
+using ladder::testing::Random;
+
+RunnerConfig config_of_inputs() {
+  RunnerConfig config;
+  config.max_num_seqs = 40;
+  config.max_num_batched_tokens = 700;
+  config.max_model_len = 600;
+  config.block_size = 4;
+  config.num_kv_blocks = 1000;
+  return config;
+}
+
+template <class T>
+std::vector<T> read(const Tensor& tensor) {
+  const Tensor host = tensor.to(Device{});
+  return {host.data<T>(), host.data<T>() + host.numel()};
+}
+
+template <class T>
+std::vector<T> first(std::vector<T> values, int64_t count) {
+  values.resize(static_cast<size_t>(count));
+  return values;
+}
+
+TEST(Task4_6_DecodeGraphs, SizesEndAtTheLargestBatchAndPadLittle) {
+  EXPECT_EQ(decode_graph_sizes(1), (std::vector<int64_t>{1}));
+  EXPECT_EQ(decode_graph_sizes(20), (std::vector<int64_t>{1, 2, 4, 8, 16, 20}));
+  const auto sizes = decode_graph_sizes(300);
+  EXPECT_EQ(sizes.back(), 300);
+  for (size_t i = 1; i < sizes.size(); ++i) {
+    EXPECT_GT(sizes[i], sizes[i - 1]);
+    EXPECT_LE(sizes[i] - sizes[i - 1], sizes[i - 1] < 8 ? sizes[i - 1] : sizes[i - 1] < 256 ? 8 : 32);
+  }
+}
+
+#define NEED_GPU()    \
+  std::string reason; \
+  if (cuda_device_count(&reason) == 0) GTEST_SKIP() << "needs a GPU: " << reason
+
+class Task4_5_DeviceInputs : public ::testing::Test {
+ protected:
+  // Sends what the batch laid out. 0 rows: as an eager step, else as a graph of so many.
+  void send(int64_t graph_rows = 0) {
+    const OpContext& ctx = *ladder::testing::cuda_context();
+    const int64_t rows = graph_rows > 0 ? graph_rows : batch.input_ids().dim(0);
+    upload.begin(ctx, inputs->upload_bytes(batch, rows));
+    if (graph_rows > 0)
+      inputs->load_decode(batch, graph_rows, upload);
+    else
+      inputs->load(batch, upload);
+    upload.send(ctx);
+    inputs->unpack(ctx);
+    device_synchronize(ctx.device, ctx.stream);
+  }
+  void SetUp() override {
+    if (ladder::testing::cuda_context() != nullptr)
+      inputs = std::make_unique<DeviceInputs>(ladder::testing::cuda_context()->device, config);
+  }
+
+  // Eagerly sent, everything must be there.
+  void expect_equal_to_the_batch() {
+    EXPECT_EQ(read<int32_t>(inputs->input_ids()), read<int32_t>(batch.input_ids()));
+    EXPECT_EQ(read<int32_t>(inputs->positions()), read<int32_t>(batch.positions()));
+    const AttentionMetadata &got = inputs->attention(), &expected = batch.attention();
+    EXPECT_EQ(read<int64_t>(got.slot_mapping), read<int64_t>(expected.slot_mapping));
+    EXPECT_EQ(read<int32_t>(got.query_start_loc), read<int32_t>(expected.query_start_loc));
+    EXPECT_EQ(read<int32_t>(got.seq_lens), read<int32_t>(expected.seq_lens));
+    EXPECT_EQ(got.num_seqs, expected.num_seqs);
+    EXPECT_EQ(got.num_tokens, expected.num_tokens);
+    EXPECT_EQ(got.max_query_len, expected.max_query_len);
+    EXPECT_EQ(got.max_seq_len, expected.max_seq_len);
+    const auto indices = batch.logits_indices();
+    EXPECT_EQ(read<int32_t>(inputs->logits_indices()), std::vector<int32_t>(indices.begin(), indices.end()));
+    expect_equal_tables();
+  }
+  void expect_equal_tables() {
+    const auto tables = read<int32_t>(inputs->attention().block_tables);
+    const int64_t width = config.max_blocks_per_seq();
+    for (size_t i = 0; i < batch.sequences().size(); ++i) {
+      const std::vector<int32_t>& table = batch.sequences()[i]->block_table;
+      const auto row = tables.begin() + static_cast<std::ptrdiff_t>(i) * width;
+      EXPECT_EQ(std::vector<int32_t>(row, row + std::ssize(table)), table) << "row " << i;
+    }
+  }
+
+  RunnerConfig config = config_of_inputs();
+  Batch batch{config, 1000};
+  std::unique_ptr<DeviceInputs> inputs;
+  StepUpload upload;
+};
+
+TEST_F(Task4_5_DeviceInputs, AreWhatTheBatchLaidOutStepAfterStep) {
+  NEED_GPU();
+  Random random;
+  SCOPED_TRACE(random.describe());
+  std::vector<std::pair<SequenceId, int64_t>> running;  // and how many tokens each has
+  SequenceId next_id = 0;
+  for (int64_t number = 0; number < 60; ++number) {
+    SchedulerOutput step;
+    step.step = number;
+    // Some leave, so that the rows behind them move up.
+    std::erase_if(running, [&](const auto& sequence) {
+      const bool leaves = sequence.second > 500 || random.integer(0, 9) == 0;
+      if (leaves) step.finished.push_back(sequence.first);
+      return leaves;
+    });
+    for (auto& [id, tokens] : running) {
+      ContinuedSequence change{id, {}, tokens};
+      if (tokens % config.block_size == 0)
+        change.new_block_ids.push_back(static_cast<int32_t>(random.integer(0, 999)));
+      step.continued.push_back(std::move(change));
+      step.scheduled.push_back({id, 1, {}});
+      ++step.total_num_tokens;
+      ++tokens;
+    }
+    while (std::ssize(running) < 39 && step.total_num_tokens < 400 && random.integer(0, 3) > 0) {
+      NewSequence added;
+      added.id = next_id++;
+      added.num_prompt_tokens = random.integer(1, 290);
+      added.token_ids.assign(static_cast<size_t>(added.num_prompt_tokens), 0);
+      for (int32_t& token : added.token_ids) token = static_cast<int32_t>(random.integer(0, 999));
+      for (int64_t slots = 0; slots < added.num_prompt_tokens; slots += config.block_size)
+        added.block_table.push_back(static_cast<int32_t>(random.integer(0, 999)));
+      step.scheduled.push_back({added.id, added.num_prompt_tokens, {}});
+      step.total_num_tokens += added.num_prompt_tokens;
+      running.push_back({added.id, added.num_prompt_tokens});
+      step.new_sequences.push_back(std::move(added));
+    }
+    if (step.empty()) continue;
+    batch.prepare(step);
+    send();
+    expect_equal_to_the_batch();
+    std::vector<int32_t> tokens(batch.sampled_sequences().size());
+    std::iota(tokens.begin(), tokens.end(), static_cast<int32_t>(number));
+    batch.fill(batch.advance(), tokens);
+    if (HasFailure()) return;
+  }
+}
+
+TEST_F(Task4_5_DeviceInputs, SpareRowsStandInNoSlotAndPlaceholdersAreFilledOnTheDevice) {
+  NEED_GPU();
+  const OpContext& ctx = *ladder::testing::cuda_context();
+  SchedulerOutput step;
+  for (SequenceId id = 0; id < 3; ++id) {
+    NewSequence added;
+    added.id = id;
+    added.token_ids = {1, 2, 3};
+    added.num_prompt_tokens = 3;
+    added.block_table = {static_cast<int32_t>(10 + id)};
+    step.new_sequences.push_back(added);
+    step.scheduled.push_back({id, 3, {}});
+    step.total_num_tokens += 3;
+  }
+  batch.prepare(step);
+  send();
+  const std::vector<int32_t> sampled{501, 502, 503};
+  inputs->sampled_ids(3).copy_from(Tensor::from<int32_t>(sampled, {3}), ctx.stream);
+  batch.advance();
+
+  SchedulerOutput next;
+  next.step = 1;
+  for (const SequenceId id : {2, 0, 1}) {
+    next.continued.push_back({id, {}, 3});
+    next.scheduled.push_back({id, 1, {}});
+  }
+  next.total_num_tokens = 3;
+  batch.prepare(next);
+  send(8);
+  inputs->view_decode(8, config.max_model_len);
+  EXPECT_EQ(first(read<int32_t>(inputs->input_ids()), 3), (std::vector<int32_t>{503, 501, 502}));
+  const AttentionMetadata& got = inputs->attention();
+  EXPECT_EQ(read<int32_t>(got.query_start_loc), (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7, 8}));
+  EXPECT_EQ(read<int32_t>(got.seq_lens), (std::vector<int32_t>{4, 4, 4, 0, 0, 0, 0, 0}));
+  EXPECT_EQ(read<int64_t>(got.slot_mapping), (std::vector<int64_t>{51, 43, 47, -1, -1, -1, -1, -1}));
+  EXPECT_EQ(first(read<int32_t>(inputs->positions()), 4), (std::vector<int32_t>{3, 3, 3, 0}));
+  expect_equal_tables();
+}
+
+// The captured graph's table must have room for the block of a token that is sampled last (nano-vllm PR 258).
+TEST_F(Task4_5_DeviceInputs, ATableMayHaveOneBlockMoreThanTheLongestSequenceFills) {
+  NEED_GPU();
+  NewSequence added;
+  added.id = 0;
+  added.num_prompt_tokens = config.max_model_len;
+  added.token_ids.assign(static_cast<size_t>(config.max_model_len), 5);
+  added.block_table.resize(static_cast<size_t>(config.max_blocks_per_seq()));
+  std::iota(added.block_table.begin(), added.block_table.end(), 100);
+  SchedulerOutput step;
+  step.new_sequences = {added};
+  step.scheduled = {{0, config.max_model_len, {}}};
+  step.total_num_tokens = config.max_model_len;
+  batch.prepare(step);
+  send();
+  expect_equal_to_the_batch();
+}
+
+}  // namespace
+}  // namespace ladder
