@@ -113,13 +113,13 @@ model_bench() {  # model_bench NAME SECONDS KIND MODEL ARGUMENTS...: random weig
 engine() {
   local model
   for model in qwen3-0.6b qwen3-8b; do
-    model_bench "latency_$model" 60 latency "$model" --prompt-len 64 --output-len 64 --repeat 5
+    model_bench "latency_$model" 60 latency "$model" --prompt-len 32 --output-len 96 --repeat 5
     model_bench "throughput_$model" 90 throughput "$model"
-    # As many requests as rows, all of one length: what a decode step of a full batch takes.
-    model_bench "decode32_$model" 40 throughput "$model" --num-requests 32 --min-prompt-len 64 --max-prompt-len 64 \
-      --min-output-len 64 --max-output-len 64 --temperature 0
-    model_bench "decode256_$model" 40 throughput "$model" --num-requests 256 --min-prompt-len 64 --max-prompt-len 64 \
-      --min-output-len 64 --max-output-len 64 --temperature 0
+    # As many requests as rows, all of one length, and their prompts in one step: then all steps are decode steps.
+    model_bench "decode32_$model" 40 throughput "$model" --num-requests 32 --min-prompt-len 32 --max-prompt-len 32 \
+      --min-output-len 96 --max-output-len 96 --temperature 0
+    model_bench "decode256_$model" 40 throughput "$model" --num-requests 256 --min-prompt-len 32 --max-prompt-len 32 \
+      --min-output-len 96 --max-output-len 96 --temperature 0
   done
   model_bench prefill_qwen3-8b 60 latency qwen3-8b --prompt-len 8192 --output-len 2 --max-num-batched-tokens 8192 \
     --max-model-len 8200 --repeat 5

@@ -10,7 +10,8 @@ MOST_PROBLEMS = 4
 COLOURS = ["#8c564b", "#d62728", "#ff7f0e", "#bcbd22", "#2ca02c", "#17a2b8", "#1f77b4", "#9467bd", "#e377c2", "#7f7f7f"]
 INK, FAINT, GRID = "#222222", "#777777", "#e4e4e4"
 WIDTH, FONT = 1080, 12
-CHARACTER = 0.56 * FONT  # the width of one, on average
+SMALL = 11
+CHARACTER, SMALL_CHARACTER = 0.56 * FONT, 0.56 * SMALL  # the width of one, on average
 LEFT = 24
 PLOT_LEFT, PLOT_RIGHT, PLOT_TOP = 600, WIDTH - 24, 64
 
@@ -89,14 +90,21 @@ def spread(wanted, gap, low, high):
     return result
 
 
-def shorten(words, width):
-    room = int(width / CHARACTER)
-    return words if len(words) <= room else words[:room - 1].rstrip(" ,:") + "…"
+def lines_of(words, width):
+    """The words in lines of at most this width."""
+    lines = [""]
+    for word in words.split():
+        longer = f"{lines[-1]} {word}".strip()
+        if len(longer) * SMALL_CHARACTER > width and lines[-1]:
+            lines.append(word)
+        else:
+            lines[-1] = longer
+    return lines
 
 
 def draw_ladder(svg, machine, ladders, colours, top):
     """The rungs, the first at the bottom: the longer the bar, the nearer to the ceiling. Returns where it ends."""
-    bar_left, bar_right = LEFT + 132, 430
+    bar_left, bar_right, text_right = LEFT + 132, 430, 548
     y = top
     for problem, ladder in ladders.items():
         svg.text(LEFT, y + 12, problem, bold=True)
@@ -106,12 +114,15 @@ def draw_ladder(svg, machine, ladders, colours, top):
             svg.text(bar_left - 8, y + 14, rung.variant, anchor="end")
             length = max((bar_right - bar_left) * min(share, 1.0), 1)
             svg.rectangle(bar_left, y + 3, length, 14, colours[rung.variant])
-            svg.text(bar_right + 8, y + 14, f"{time_of(rung.seconds)}, {share:.2f} {ceiling}", size=11)
-            svg.text(bar_left, y + 29, shorten(rung.idea, WIDTH / 2 - bar_left), colour=FAINT, size=11)
-            y += 36
-            svg.line(bar_right, y - 36, bar_right, y - 18, FAINT, 1, "3 3")
+            svg.line(bar_right, y, bar_right, y + 18, FAINT, 1, "3 3")
+            svg.text(bar_right + 8, y + 14, f"{time_of(rung.seconds)}, {share:.2f} {ceiling}", size=SMALL)
+            y += 29
+            for line in lines_of(rung.idea, text_right - bar_left):
+                svg.text(bar_left, y, line, colour=FAINT, size=SMALL)
+                y += 13
+            y -= 6
         y += 10
-    svg.text(bar_left, y + 4, "Dashed: the ceiling that bounds the problem, as measured.", colour=FAINT, size=11)
+    svg.text(bar_left, y + 4, "Dashed: the ceiling that bounds the problem, as measured.", colour=FAINT, size=SMALL)
     return y
 
 
@@ -126,6 +137,9 @@ class Axes:
     def x(self, value):
         return PLOT_LEFT + (math.log10(value) - self.x_low) / (self.x_high - self.x_low) * (PLOT_RIGHT - PLOT_LEFT)
 
+    def value_at(self, x):
+        return 10 ** (self.x_low + (x - PLOT_LEFT) / (PLOT_RIGHT - PLOT_LEFT) * (self.x_high - self.x_low))
+
     def y(self, value):
         return self.bottom - (math.log10(value) - self.y_low) / (self.y_high - self.y_low) * (self.bottom - PLOT_TOP)
 
@@ -133,11 +147,11 @@ class Axes:
         for power in range(math.ceil(self.x_low), math.floor(self.x_high) + 1):
             x = self.x(10.0**power)
             svg.line(x, PLOT_TOP, x, self.bottom, GRID)
-            svg.text(x, self.bottom + 17, f"{10.0**power:g}", anchor="middle", size=11)
+            svg.text(x, self.bottom + 17, f"{10.0**power:g}", anchor="middle", size=SMALL)
         for power in range(math.ceil(self.y_low), math.floor(self.y_high) + 1):
             y = self.y(10.0**power)
             svg.line(PLOT_LEFT, y, PLOT_RIGHT, y, GRID)
-            svg.text(PLOT_LEFT - 6, y + 4, rate_of(10.0**power), anchor="end", size=11)
+            svg.text(PLOT_LEFT - 6, y + 4, rate_of(10.0**power), anchor="end", size=SMALL)
         svg.line(PLOT_LEFT, self.bottom, PLOT_RIGHT, self.bottom)
         svg.line(PLOT_LEFT, PLOT_TOP, PLOT_LEFT, self.bottom)
         svg.text((PLOT_LEFT + PLOT_RIGHT) / 2, self.bottom + 36, "operations per byte", anchor="middle")
@@ -153,11 +167,11 @@ def draw_roof(svg, axes, machine, x_range, names_at):
     turn = math.degrees(math.atan2(y2 - y1, x2 - x1))
     at = names_at if low < names_at < high else math.sqrt(low * high)
     svg.text(axes.x(at), axes.y(machine.bandwidth * at) - 8, f"B: {rate_of(machine.bandwidth)}B/s", anchor="middle",
-             size=11, turn=turn)
+             size=SMALL, turn=turn)
     if machine.matmul_rate and ridge < x_range[1]:
         svg.line(axes.x(ridge), axes.y(machine.matmul_rate), PLOT_RIGHT, axes.y(machine.matmul_rate), INK, 2)
         svg.text(PLOT_RIGHT, axes.y(machine.matmul_rate) - 8, f"G: {rate_of(machine.matmul_rate)}FLOP/s", anchor="end",
-                 size=11)
+                 size=SMALL)
 
 
 def distinct(ladders):
@@ -202,8 +216,9 @@ def draw_roofline(svg, machine, ladders, colours, bottom):
         for x, y in series:
             svg.dot(axes.x(x), axes.y(y), colours[name])
     label_x = axes.x(max(xs)) + 26
+    below_roof = axes.y(attainable(machine, axes.value_at(label_x))) + 11
     ends = [(name, *series[-1]) for name, series in points.items()]
-    heights = spread([axes.y(y) for _, _, y in ends], FONT + 2, PLOT_TOP + 8, bottom - 6)
+    heights = spread([axes.y(y) for _, _, y in ends], FONT + 2, max(PLOT_TOP + 8, below_roof), bottom - 6)
     for (name, x, y), height in zip(ends, heights):
         svg.line(axes.x(x) + 5, axes.y(y), label_x - 4, height, FAINT, 0.8)
         words_width = len(name) * CHARACTER
