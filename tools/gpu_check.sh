@@ -9,8 +9,8 @@
 #   tests      the tests that touch the GPU, of every step
 #   memcheck   compute-sanitizer memcheck on a quick set of them
 #   racecheck  compute-sanitizer racecheck on the kernels that use shared memory
-#   bench      the CUDA ladders of step 1
-#   engine     ladder bench: latency, throughput, progression
+#   bench      the CUDA ladders of step 1, and the products of whole layers (step 2)
+#   engine     ladder bench: latency, throughput, prefill, progression, graph-replay
 #   peers      what they are compared with, in PyTorch
 #   table      tools/h200_table.py over the results
 set -uo pipefail
@@ -101,6 +101,8 @@ racecheck() {
 bench() {
   step bench_step1 200 "$(binary bench_step1)" --benchmark_filter='cuda:|ceiling_of_gpu' \
     --benchmark_out="$out/step1_layers.json" --benchmark_out_format=json
+  step bench_step2 60 "$(binary bench_step2)" --benchmark_filter='cuda:' \
+    --benchmark_out="$out/step2_model.json" --benchmark_out_format=json
 }
 
 model_bench() {  # model_bench NAME SECONDS KIND MODEL ARGUMENTS...: random weights of a model's shape
@@ -124,8 +126,7 @@ engine() {
   model_bench prefill_qwen3-8b 60 latency qwen3-8b --prompt-len 8192 --output-len 2 --max-num-batched-tokens 8192 \
     --max-model-len 8200 --repeat 5
   model_bench progression 120 progression qwen3-0.6b
-  step replay 60 "$(binary bench_step4)" --benchmark_filter='decode_step/.*cuda:' \
-    --benchmark_out="$out/replay.json" --benchmark_out_format=json
+  model_bench graph_replay_qwen3-0.6b 60 graph-replay qwen3-0.6b
 }
 
 peers() {

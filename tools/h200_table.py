@@ -161,14 +161,12 @@ def throughput(folder):
 
 
 def replay(folder):
-    """The graph and the draw alone over what the engine takes for the same step."""
-    alone = folder.fastest("decode_step", "qwen3-0.6b/batch:256")
-    runs = folder.engine("decode256_qwen3-0.6b")
+    runs = folder.engine("graph_replay_qwen3-0.6b")
     row = ["engine step against replaying the same graphs, batch 256", "0.95", "0.99"]
-    if not (alone and runs):
+    if not runs:
         return [*row, MISSING, ""]
-    step = median_of(runs, "inter_token_latency_mean")
-    return [*row, share(alone.seconds / step), f"{plain(alone.seconds * 1e6)} us of {plain(step * 1e6)} us"]
+    alone, step = median_of(runs, "replay_seconds"), median_of(runs, "step_seconds_mean")
+    return [*row, share(median_of(runs, "of_replay")), f"{plain(alone * 1e6)} us of {plain(step * 1e6)} us"]
 
 
 def flops_of_prompt(model, length):
