@@ -133,5 +133,5 @@ def sampling(results):
         operands = sets_of(make, traffic)[:20]
         for peer, function in {"torch_sort": sample_by_sorting, "torch_topk": sample_of_largest}.items():
             seconds = seconds_of_call(function, operands, 5)
-            results.add(f"sample_top_k_top_p/rows:{rows}/peer:{peer}", function.__doc__.split(":")[0].split(";")[0],
+            results.add(f"draw/top_k_top_p/rows:{rows}/peer:{peer}", function.__doc__.split(":")[0].split(";")[0],
                         seconds, traffic)

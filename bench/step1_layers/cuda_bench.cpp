@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "bench/support/bench_cuda.h"
+#include "step1_layers/sampling/draw.h"
 
 namespace ladder::bench {
 namespace {
@@ -243,13 +244,16 @@ void sampling() {
     };
     // A logit is read, or written, so many times, and so many operations are done on it.
     auto add = [&]<class Args>(const char* op, std::span<const Variant<Args>> table, double passes,
-                               double operations, std::function<Args()> make) {
+                               double operations, std::function<Args()> make,
+                               std::function<Tensor(const Args&)> overwritten = {},
+                               const std::string& what = "") {
       register_cuda_ladder<Args>(op, table,
-                                 {{.name = name,
+                                 {{.name = what + name,
                                    .dtype = DType::f32,
                                    .bytes = passes * bytes,
                                    .operations = operations * bytes / 4,
-                                   .make = std::move(make)}});
+                                   .make = std::move(make),
+                                   .overwritten = std::move(overwritten)}});
     };
     add.operator()<ArgmaxArgs>("argmax", argmax_variants(), 1, 1, [=] {
       return ArgmaxArgs{logits(), Tensor::zeros({rows}, DType::i32)};
@@ -263,15 +267,41 @@ void sampling() {
     add.operator()<SoftmaxArgs>("softmax", softmax_variants(), 2, 4, [=] {
       return SoftmaxArgs{logits(), Tensor::zeros({rows, kVocab}, DType::f32)};
     });
-    // In place: from the second replay on the rows are cut, so the values keep most of what they have.
-    add.operator()<LogitsFilterArgs>("mask_top_p", mask_top_p_variants(), 2, 4, [=] {
-      return LogitsFilterArgs{logits(), filled(1.0f - 0x1p-24f)};
-    });
-    add.operator()<LogitsFilterArgs>("mask_top_k", mask_top_k_variants(), 2, 1, [=] {
-      Tensor k = Tensor::empty({rows}, DType::i32);
-      std::fill_n(k.data<int32_t>(), rows, kVocab / 2);
-      return LogitsFilterArgs{logits(), k};
-    });
+    auto whole = [=](int32_t value) {
+      Tensor t = Tensor::empty({rows}, DType::i32);
+      std::fill_n(t.data<int32_t>(), rows, value);
+      return t;
+    };
+    auto filtered = [](const LogitsFilterArgs& args) { return args.logits; };
+    add.operator()<LogitsFilterArgs>(
+        "mask_top_p", mask_top_p_variants(), 2, 4,
+        [=] {
+          return LogitsFilterArgs{logits(), filled(0.95f)};
+        },
+        filtered);
+    add.operator()<LogitsFilterArgs>(
+        "mask_top_k", mask_top_k_variants(), 2, 1,
+        [=] {
+          return LogitsFilterArgs{logits(), whole(50)};
+        },
+        filtered);
+    // What a request asks for, in one call. One pass over the logits is the least that it takes.
+    add.operator()<DrawArgs>(
+        "draw", draw_variants(), 1, 3,
+        [=] {
+          Tensor seeds = Tensor::zeros({rows}, DType::i64);
+          std::iota(seeds.data<int64_t>(), seeds.data<int64_t>() + rows, 1);
+          DrawArgs args;
+          args.logits = logits();
+          args.temperature = filled(0.8f);
+          args.top_k = whole(50);
+          args.top_p = filled(0.95f);
+          args.seeds = seeds;
+          args.output_index = Tensor::zeros({rows}, DType::i64);
+          args.ids = Tensor::zeros({rows}, DType::i32);
+          return args;
+        },
+        [](const DrawArgs& args) { return args.logits; }, "top_k_top_p/");
   }
 }
 

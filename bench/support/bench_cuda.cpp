@@ -123,7 +123,8 @@ double cuda_matmul_rate() {
   return measured;
 }
 
-void time_cuda_graph(benchmark::State& state, int calls, const std::function<void(int)>& call) {
+void time_cuda_graph(benchmark::State& state, int calls, const std::function<void(int)>& call,
+                     const std::function<void(int)>& prepare) {
   const auto first = std::chrono::steady_clock::now();
   call(0);
   device_synchronize(cuda_bench_context()->device, cuda_bench_context()->stream);
@@ -131,12 +132,16 @@ void time_cuda_graph(benchmark::State& state, int calls, const std::function<voi
     state.SkipWithError("more than 100 ms a call");
     return;
   }
-  const Graph graph(calls, call);
+  const Graph graph(calls, [&](int i) {
+    if (prepare) prepare(i);
+    call(i);
+  });
+  const double preparation = prepare ? median_seconds(calls, prepare) : 0;
   for (auto _ : state) {
     std::vector<double> times{graph.replay() / calls};
     const double replays = std::clamp(0.1 / (times[0] * calls), 3.0, 15.0);
     while (static_cast<double>(times.size()) < replays) times.push_back(graph.replay() / calls);
-    last_seconds = median(times);
+    last_seconds = median(times) - preparation;
     state.SetIterationTime(last_seconds);
   }
   state.counters["median_us"] = last_seconds * 1e6;
@@ -166,7 +171,8 @@ double cuda_copy_bandwidth() {
 double cuda_matmul_rate() {
   return 0;
 }
-void time_cuda_graph(benchmark::State&, int, const std::function<void(int)>&) {}
+void time_cuda_graph(benchmark::State&, int, const std::function<void(int)>&,
+                     const std::function<void(int)>&) {}
 void set_cuda_counters(benchmark::State&, double, double, double) {}
 
 #endif

@@ -21,8 +21,10 @@ double cuda_matmul_rate();
 
 // Warms up, captures call(0), ..., call(calls - 1) and replays them: 15 times, fewer where calls are slow,
 // but never fewer than 3. The median is the time of the benchmark's one iteration. Calls of more than 100 ms
-// are left out.
-void time_cuda_graph(benchmark::State& state, int calls, const std::function<void(int)>& call);
+// are left out. `prepare(i)`, if there is one, is captured in front of call(i); what it takes alone is
+// subtracted.
+void time_cuda_graph(benchmark::State& state, int calls, const std::function<void(int)>& call,
+                     const std::function<void(int)>& prepare = {});
 // Counters of one call of so much work, from the time measured last.
 void set_cuda_counters(benchmark::State& state, double bytes, double flops, double operations = 0);
 
@@ -68,8 +70,15 @@ void register_cuda_ladder(const std::string& op, std::span<const Variant<Args>> 
               state.SkipWithError("this rung does not take this problem");
               return;
             }
-            time_cuda_graph(state, static_cast<int>(sets.size()),
-                            [&](int i) { rung.run(*ctx, sets[static_cast<size_t>(i)]); });
+            const auto set = [&](int i) -> const Args& { return sets[static_cast<size_t>(i) % sets.size()]; };
+            std::function<void(int)> prepare;
+            if (problem.overwritten)
+              // The next call's, so that this call's work pushes it out of the cache.
+              prepare = [&, fresh = problem.overwritten(to_gpu(problem.make(), ctx->device))](int i) {
+                problem.overwritten(set(i + 1)).copy_from(fresh, ctx->stream);
+              };
+            time_cuda_graph(
+                state, static_cast<int>(sets.size()), [&](int i) { rung.run(*ctx, set(i)); }, prepare);
             if (!state.error_occurred())
               set_cuda_counters(state, problem.bytes, problem.flops, problem.operations);
           })

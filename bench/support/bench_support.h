@@ -54,6 +54,9 @@ struct BenchProblem {
   double flops = 0;            // of matrix products, whose ceiling is matmul_rate; 0: none
   double operations = 0;       // other arithmetic, roughly: where the problem stands under the roofline
   std::function<Args()> make;  // one fresh set of operands
+  // On a GPU: the operand that a call destroys, if it does; it is made anew before every call, outside the
+  // time.
+  std::function<Tensor(const Args&)> overwritten;
 };
 
 // One benchmark "<op>/<problem>/<variant>" per row of the table that can run on this machine and per problem.
