@@ -65,8 +65,8 @@ std::shared_ptr<void> allocate(int index, int64_t bytes) {
     LADDER_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
     fail(
         "out of GPU memory: {:.1f} MiB wanted on cuda:{}, {:.1f} of {:.1f} MiB free; "
-        "--gpu-memory-utilization, "
-        "--num-kv-blocks, --max-num-batched-tokens or --max-model-len lower what is needed",
+        "--gpu-memory-utilization, --num-kv-blocks, --kv-memory, --max-num-batched-tokens or --max-model-len "
+        "lower what is needed",
         static_cast<double>(bytes) / kMiB, index, static_cast<double>(free_bytes) / kMiB,
         static_cast<double>(total_bytes) / kMiB);
   }

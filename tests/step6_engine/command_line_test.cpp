@@ -568,7 +568,7 @@ TEST(Task6_4_Gpu, MemoryThatItDoesNotHaveIsExplained) {
     "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192, "torch_dtype": "bfloat16"})");
   const std::string model = folder.path().string();
   refused(run_binary({"bench", "latency", "--model", model, "--load-format", "dummy", "--device", "cuda"}),
-          {"MiB", "free"});
+          {"the model needs ", "MiB", "--gpu-memory-utilization"});
   const BinaryResult info = run_binary({"info", "--model", model, "--device", "cuda"});
   EXPECT_EQ(info.exit_code, 0) << info.err;
   EXPECT_NE(info.out.find("fits                  no"), std::string::npos) << info.out;
