@@ -27,12 +27,20 @@ SMALL_WEIGHTS = ("0.6b_gate_up", "0.6b_down", "0.6b_o", "0.6b_qkv")
 LARGE_WEIGHTS = ("8b_gate_up", "8b_down", "0.6b_lm_head")
 
 
+def has_benchmarks(file):
+    try:
+        return "benchmarks" in json.loads(file.read_text())
+    except ValueError:  # a run that was stopped leaves half a file
+        print(f"h200_table: {file}: not JSON, left out", file=sys.stderr)
+        return False
+
+
 class Folder:
     """The results of one run."""
 
     def __init__(self, path):
         self.path = Path(path)
-        files = [file for file in sorted(self.path.glob("*.json")) if "benchmarks" in json.loads(file.read_text())]
+        files = [file for file in sorted(self.path.glob("*.json")) if has_benchmarks(file)]
         self.results = read_results(*files) if files else None
 
     def fastest(self, op, problem, device="cuda"):

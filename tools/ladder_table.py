@@ -62,19 +62,30 @@ def table_of(ladder):
     return rows
 
 
+def is_number(cell):
+    return re.fullmatch(r"[-+]?[\d.,]*x?", cell) is not None
+
+
 def as_text(rows):
-    # A reason in place of a number does not widen the column of numbers.
-    widths = [max(len(row[i]) for row in rows if not (i == 2 and row[3:] == [""] * len(row[3:])))
-              for i in range(len(rows[0]))]
+    """Columns of numbers to the right. A reason in place of a number widens no column."""
+    def spills(row, i):
+        return i > 0 and not any(row[i + 1:]) and row[i] and not is_number(row[i])
+
+    kept = [[cell for row in rows if not spills(row, i) or row is rows[0] for cell in row[i:i + 1]]
+            for i in range(len(rows[0]))]
+    widths = [max(map(len, column)) for column in kept]
+    numbers = [all(map(is_number, column[1:])) for column in kept]
     lines = []
     for row in rows:
-        cells = [cell.ljust(width) if i < 2 else cell.rjust(width) for i, (cell, width) in enumerate(zip(row, widths))]
+        cells = [cell.rjust(width) if right and not spills(row, i) else cell.ljust(width)
+                 for i, (cell, width, right) in enumerate(zip(row, widths, numbers))]
         lines.append("  ".join(cells).rstrip())
     return "\n".join(lines)
 
 
 def as_markdown(rows):
-    rule = ["---", "---"] + ["---:"] * (len(rows[0]) - 2)
+    columns = list(zip(*rows[1:]))
+    rule = ["---:" if all(map(is_number, column)) and any(column) else "---" for column in columns]
     return "\n".join("| " + " | ".join(row) + " |" for row in (rows[0], rule, *rows[1:]))
 
 
