@@ -135,12 +135,12 @@ def skewed_lengths(folder):
 def prefill_attention(folder):
     values = {}
     for length in (2048, 8192, 16384):
-        problem = f"prefill/{length}"
-        ours, theirs = (folder.fastest("paged_attention", problem),
-                        folder.peer("paged_attention", problem, "sdpa_cudnn"))
-        if ours and theirs:
-            values[f"{length}"] = theirs.seconds / ours.seconds
-    return ["prefill attention, causal, 128, 2k..16k, page 16",
+        theirs = folder.peer("paged_attention", f"prefill/{length}", "sdpa_cudnn")
+        for blocks in ("", "/in_order"):
+            ours = folder.fastest("paged_attention", f"prefill/{length}{blocks}")
+            if ours and theirs:
+                values[f"{length}{blocks.replace('/in_order', ' contiguous')}"] = theirs.seconds / ours.seconds
+    return ["prefill attention, causal, 128, 2k..16k, contiguous and page 16",
             *worst_of(values, "0.55 x cuDNN SDPA", "0.65", "x cuDNN")]
 
 

@@ -156,6 +156,7 @@ void attention() {
     std::vector<int64_t> lengths;
     int64_t query_len;  // 0: whole sequences
     int64_t block_size;
+    bool in_order = false;  // the blocks of a sequence follow one another, as in a contiguous cache
   };
   auto same = [](int64_t count, int64_t length) {
     return std::vector<int64_t>(static_cast<size_t>(count), length);
@@ -168,7 +169,9 @@ void attention() {
       {"decode/256x512", same(256, 512), 1, 16}, {"decode/32x4k/page:256", same(32, 4096), 1, 256},
       {"decode/skewed", skewed, 1, 16},          {"decode/balanced", same(64, 1528), 1, 16}};
   for (int64_t length : {2048, 8192, 16384})
-    batches.push_back({fmt::format("prefill/{}", length), {length}, 0, 16});
+    for (bool in_order : {false, true})
+      batches.push_back(
+          {fmt::format("prefill/{}{}", length, in_order ? "/in_order" : ""), {length}, 0, 16, in_order});
   batches.push_back({"chunk/512_of_16k", {16384}, 512, 16});
 
   const int64_t heads = 32, kv_heads = 8, dim = 128;
@@ -201,7 +204,8 @@ void attention() {
              // Blocks of all sequences interleaved, as they are given out while sequences grow together.
              const int64_t used = (length + batch.block_size - 1) / batch.block_size;
              for (int64_t b = 0; b < most_blocks; ++b)
-               tables.push_back(b < used ? static_cast<int32_t>((next++ * 7919) % blocks) : -1);
+               tables.push_back(b < used ? static_cast<int32_t>(next++ * (batch.in_order ? 1 : 7919) % blocks)
+                                         : -1);
            }
            const auto seqs = static_cast<int64_t>(lens.size());
            AttentionMetadata metadata;
