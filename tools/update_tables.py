@@ -3,10 +3,12 @@
 
     python3 tools/update_tables.py [README.md ...]
 
-A table stands between two comments, the first of which holds the command that prints it:
+A table stands between two comments, the first of which holds the command that prints it; the command that draws a
+picture stands in a comment in front of it:
 
     <!-- table: tools/ladder_table.py --from bench/results/h200/step1_layers.json --op rms_norm --markdown -->
     <!-- end -->
+    <!-- picture: tools/ladder_table.py --from bench/results/h200/step1_layers.json --op rms_norm --plot FILE.svg -->
 """
 
 import re
@@ -18,6 +20,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 FILES = ("step1_layers/README.md", "bench/results/h200/README.md", "ROADMAP.md")
 BLOCK = re.compile(r"^(<!-- table: (.*?) -->\n)(.*?)^(<!-- end -->)$", re.MULTILINE | re.DOTALL)
+
+PICTURE = re.compile(r"^<!-- picture: (.*?) -->$", re.MULTILINE)
 
 
 def output_of(command):
@@ -33,7 +37,10 @@ def main():
         text = file.read_text()
         new = BLOCK.sub(lambda found: f"{found[1]}\n{output_of(found[2])}\n\n{found[4]}", text)
         file.write_text(new)
-        print(f"{name}: {len(BLOCK.findall(text))} tables{'' if new == text else ', changed'}")
+        pictures = PICTURE.findall(text)
+        for command in pictures:
+            output_of(command)
+        print(f"{name}: {len(BLOCK.findall(text))} tables{'' if new == text else ', changed'}, {len(pictures)} pictures")
 
 
 if __name__ == "__main__":
