@@ -157,26 +157,38 @@ void attention() {
     int64_t query_len;  // 0: whole sequences
     int64_t block_size;
     bool in_order = false;  // the blocks of a sequence follow one another, as in a contiguous cache
+    int64_t heads = 32;
   };
   auto same = [](int64_t count, int64_t length) {
     return std::vector<int64_t>(static_cast<size_t>(count), length);
   };
   std::vector<int64_t> skewed = same(63, 512);
   skewed.push_back(65536);
-  std::vector<Batch> batches{
-      {"decode/32x4k", same(32, 4096), 1, 16},   {"decode/8x16k", same(8, 16384), 1, 16},
-      {"decode/1x1k", same(1, 1024), 1, 16},     {"decode/1x16k", same(1, 16384), 1, 16},
-      {"decode/256x512", same(256, 512), 1, 16}, {"decode/32x4k/page:256", same(32, 4096), 1, 256},
-      {"decode/skewed", skewed, 1, 16},          {"decode/balanced", same(64, 1528), 1, 16}};
+  std::vector<Batch> batches{{"decode/32x4k", same(32, 4096), 1, 16},
+                             {"decode/8x16k", same(8, 16384), 1, 16},
+                             {"decode/1x128", same(1, 128), 1, 16},
+                             {"decode/1x1k", same(1, 1024), 1, 16},
+                             {"decode/1x4k", same(1, 4096), 1, 16},
+                             {"decode/1x16k", same(1, 16384), 1, 16},
+                             {"decode/8x512", same(8, 512), 1, 16},
+                             {"decode/8x1k", same(8, 1024), 1, 16},
+                             {"decode/64x1k", same(64, 1024), 1, 16},
+                             {"decode/256x512", same(256, 512), 1, 16},
+                             {"decode/32x4k/page:256", same(32, 4096), 1, 256},
+                             {"decode/skewed", skewed, 1, 16},
+                             {"decode/balanced", same(64, 1528), 1, 16}};
   for (int64_t length : {2048, 8192, 16384})
     for (bool in_order : {false, true})
       batches.push_back(
           {fmt::format("prefill/{}{}", length, in_order ? "/in_order" : ""), {length}, 0, 16, in_order});
   batches.push_back({"chunk/512_of_16k", {16384}, 512, 16});
+  for (int64_t length : {128, 1024, 4096})
+    batches.push_back({fmt::format("decode/0.6b/1x{}", length), {length}, 1, 16, false, 16});
 
-  const int64_t heads = 32, kv_heads = 8, dim = 128;
+  const int64_t kv_heads = 8, dim = 128;
   std::vector<BenchProblem<PagedAttentionArgs>> problems;
   for (const Batch& batch : batches) {
+    const int64_t heads = batch.heads;
     double pairs = 0, keys = 0;
     int64_t rows = 0, blocks = 0, most_blocks = 0, longest = 0;
     for (int64_t length : batch.lengths) {
