@@ -67,14 +67,14 @@ gpu_tests='*cuda*:*Gpu*:*Composites*'
 # elements, and everything that only repeats a shape.
 quick='*EqualsDoublePrecision*:*RmsNorm*:*WritesEachRowToItsSlot*:*HeadDimensionsAndGroups*:*MixedQueryLengths*'
 quick+=':*EveryRungIsExact*:*RowsOfWholePacks*:*FewRowsOf*:*Argmax*:*TopK*:*TopP*:*MinP*:*Penalt*:*TopLogprobs*'
-quick+=':*Draw*'
+quick+=':*Draw.TakesTheBest*:*Draw.RunsTheFilters*:*RowsPast*:*OneSmallCall*'
 
-# Checked for races, which takes far longer: the kernels that use shared memory, where a test of theirs is small.
-# Left out: the matrix products and attention on large tiles, whose smallest tests take minutes (their copies to
-# shared memory are ordered by barriers that racecheck cannot follow through asynchronous copies anyway), and top-k
-# over large rows.
-shared='*RmsNorm.EqualsDoublePrecision:*RmsNorm.NormsHeads*:*PassesOverNaN*:*EqualTokens*:*ZeroAndEqualOnes*'
-shared+=':*SomeSequencesShare*:*HeadDimensionsAndGroups*'
+# Checked for races, which takes far longer: the kernels that use shared memory, each where a test of theirs is small.
+# Left out: larger shapes of the same kernels (a tile of a matrix product takes minutes under racecheck), and every
+# operator without shared memory.
+shared='*OneSmallCall*:*RmsNorm.EqualsDoublePrecision:*RmsNorm.NormsHeads*:*FusedAddRmsNorm*:*QkNormRopeStore.Equals*'
+shared+=':*HeadDimensionsAndGroups*:*SomeSequencesShare*:*RowsPast*:*PassesOverNaN*:*TopK.Keeps*:*EqualTokens*'
+shared+=':*MinP.Keeps*:*Penalties*'
 
 tests() {
   step tests_step1 150 "$(binary test_step1)" --gtest_brief=1
