@@ -7,6 +7,9 @@ namespace ladder {
 void paged_attention_cuda_naive(const OpContext& ctx, const PagedAttentionArgs& args);
 bool paged_attention_takes_naive(const PagedAttentionArgs& args);
 
+void paged_attention_cuda_tiled(const OpContext& ctx, const PagedAttentionArgs& args);
+bool paged_attention_takes_tiled(const PagedAttentionArgs& args);
+
 void paged_attention_cuda_grouped(const OpContext& ctx, const PagedAttentionArgs& args);
 bool paged_attention_takes_grouped(const PagedAttentionArgs& args);
 

@@ -22,7 +22,7 @@ namespace {
 constexpr int kKeys = 64, kKeyTiles = kKeys / 8;
 
 template <int dim>
-struct Shape {
+struct TileShape {
   static constexpr int kRowTiles = dim == 256 ? 1 : 2;  // of 16 rows, of a warp
   static constexpr int kThreads = kPrefillRows / (16 * kRowTiles) * kWarp;
   static constexpr int kBlocks = dim == 256 ? 1 : 2;                                 // of a multiprocessor
@@ -38,21 +38,10 @@ __device__ uint32_t place(int row, int chunk) {
   return static_cast<uint32_t>(chunk / 8 * rows * 128) + swizzled(row, chunk % 8);
 }
 
-// One instruction; results below the smallest normal number become 0.
-__device__ float exp2_fast(float x) {
-  float y;
-  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-  return y;
-}
-
-// A row's weights are kept relative to a score that is its largest or less than 2^8 below it. While it stays
-// so, the sums need no rescaling; with random scores that is from the first tile on.
-constexpr float kSlack = 8;
-
 template <int dim, class T>
 __device__ void attend_item(const Attention<T>& a, const PrefillLine& line, const PrefillItem& item,
                             uint32_t q_tile, PrefillPart<dim>* parts) {
-  using S = Shape<dim>;
+  using S = TileShape<dim>;
   constexpr int kRowTiles = S::kRowTiles, kChunks = S::kChunks, kDimTiles = dim / 8;
   constexpr int kStage = 2 * S::kTileBytes;
   const uint32_t kv_tiles = q_tile + S::kQueryBytes;
@@ -271,7 +260,7 @@ __device__ void attend_item(const Attention<T>& a, const PrefillLine& line, cons
 }
 
 template <int dim, class T>
-__global__ void __launch_bounds__(Shape<dim>::kThreads, Shape<dim>::kBlocks)
+__global__ void __launch_bounds__(TileShape<dim>::kThreads, TileShape<dim>::kBlocks)
     attention_tensor_core(Attention<T> a, PrefillLine line, PrefillPart<dim>* parts) {
   extern __shared__ __align__(128) unsigned char shared[];
   __shared__ PrefillItem item;  // its registers are worth more for other things
@@ -290,7 +279,7 @@ __global__ void __launch_bounds__(Shape<dim>::kThreads, Shape<dim>::kBlocks)
 
 template <int dim, class T>
 void launch(const OpContext& ctx, const Attention<T>& a, int64_t max_seq_len, bool with_single) {
-  using S = Shape<dim>;
+  using S = TileShape<dim>;
   auto kernel = attention_tensor_core<dim, T>;
   LADDER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kShared));
   run_prefill<dim>(ctx, a, kKeys, with_single, !with_single, max_seq_len, S::kBlocks,
@@ -318,6 +307,16 @@ void attention_prefill_tensor_core(const OpContext& ctx, const PagedAttentionArg
   });
 }
 
+bool fits_shared_memory(int64_t bytes) {
+  static const int limit = [] {
+    int device = 0, value = 0;
+    LADDER_CUDA_CHECK(cudaGetDevice(&device));
+    LADDER_CUDA_CHECK(cudaDeviceGetAttribute(&value, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+    return value;
+  }();
+  return bytes <= limit;
+}
+
 void attention_prefill(const OpContext& ctx, const PagedAttentionArgs& args, bool with_single) {
   if (ctx.device_arch >= 90 && paged_attention_takes_wgmma(args))
     attention_prefill_wgmma(ctx, args, with_single);
@@ -333,7 +332,8 @@ bool paged_attention_takes_tensor_core(const PagedAttentionArgs& args) {
   const int64_t dim = args.q.dim(2);
   // Caches are addressed in units of 16 bytes, in 32 bits.
   auto fits = [](const Tensor& cache) { return cache.dim(0) * cache.stride(0) / 8 < int64_t{1} << 32; };
-  return dtype_size(args.q.dtype()) == 2 && (dim == 64 || dim == 128 || dim == 256) &&
+  return dtype_size(args.q.dtype()) == 2 &&
+         (dim == 64 || dim == 128 || (dim == 256 && fits_shared_memory(TileShape<256>::kShared + 1024))) &&
          args.cache.v.dim(3) == dim && is_packed(args.q) && is_packed(args.cache.k) &&
          is_packed(args.cache.v) && is_packed(args.out) && fits(args.cache.k) && fits(args.cache.v);
 }

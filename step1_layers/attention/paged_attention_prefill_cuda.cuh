@@ -16,6 +16,10 @@ namespace ladder {
 void attention_prefill_tensor_core(const OpContext& ctx, const PagedAttentionArgs& args, bool with_single);
 void attention_prefill_wgmma(const OpContext& ctx, const PagedAttentionArgs& args, bool with_single);
 
+// Whether a block may have so much shared memory on this machine's GPU: 227 KB on the largest, 64 KB on the
+// oldest.
+bool fits_shared_memory(int64_t bytes);
+
 // n / divisor as one multiplication. Exact for n * divisor < 2^32, and for every n where the divisor is a
 // power of two.
 struct Divider {
@@ -123,6 +127,17 @@ __device__ bool find_item(const Attention<T>& a, const PrefillLine& line, int un
 
 // Packed rows of a block, where keys may be cut into parts.
 inline constexpr int kPrefillRows = 128;
+
+// One instruction; results below the smallest normal number become 0.
+__device__ inline float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// A row's weights are kept relative to a score that is its largest or less than 2^8 below it. While it stays
+// so, the sums need no rescaling; with random scores that is from the first tile on.
+inline constexpr float kSlack = 8;
 
 // The state of a softmax over a part of the keys; part p of item i stands at [i * line.parts + p].
 template <int dim>

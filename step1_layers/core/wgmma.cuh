@@ -34,31 +34,12 @@ __device__ inline uint64_t wgmma_tile(uint32_t shared_address, uint32_t leading 
 #define LADDER_WGMMA_ALL(d) \
   LADDER_WGMMA_16(d, 0), LADDER_WGMMA_16(d, 16), LADDER_WGMMA_16(d, 32), LADDER_WGMMA_16(d, 48)
 
-// D (64 x 128) = A (64 x 16) * B (16 x 128), plus D where `add`, over a warpgroup; both in shared memory,
-// rows along the summed dimension. Warp w has rows 16 w to 16 w + 15; d[4 j + i] is what mma_16x8x16 keeps in
-// d[i] of column tile j. Asynchronous: wgmma_fence before, wgmma_commit behind, wgmma_wait before D is looked
-// at.
-template <class T>
-__device__ void wgmma_64x128x16(float (&d)[64], uint64_t a, uint64_t b, bool add) {
-#ifdef LADDER_WGMMA
-#define LADDER_WGMMA_CALL(type)                                                                         \
-  asm volatile(                                                                                         \
-      "{\n.reg .pred add;\nsetp.ne.b32 add, %66, 0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32." type \
-      "." type " " LADDER_WGMMA_64 ", %64, %65, add, 1, 1, 0, 0;\n}"                                    \
-      : LADDER_WGMMA_ALL(d)                                                                             \
-      : "l"(a), "l"(b), "r"(static_cast<int>(add)))
-  if constexpr (std::is_same_v<T, __half>)
-    LADDER_WGMMA_CALL("f16");
-  else
-    LADDER_WGMMA_CALL("bf16");
-#undef LADDER_WGMMA_CALL
-#endif
-}
-
-// D += A * B, A in registers as mma_16x8x16 takes it, B in shared memory. `transposed`: B's rows are the 128
-// columns of D side by side, not the 16 elements that are summed over.
+// D (64 x 128) = A (64 x 16) * B (16 x 128), plus D where `add`, over a warpgroup. Warp w has rows 16 w to
+// 16 w + 15: a is what mma_16x8x16 takes of them, and d[4 j + i] what it keeps in d[i] of column tile j. B is
+// in shared memory, in rows along the summed dimension, or, `transposed`, in rows along the 128 columns.
+// Asynchronous: wgmma_fence before, wgmma_commit behind, wgmma_wait before D is looked at or A changed.
 template <bool transposed, class T>
-__device__ void wgmma_64x128x16(float (&d)[64], const uint32_t* a, uint64_t b, bool add = true) {
+__device__ void wgmma_64x128x16(float (&d)[64], const uint32_t* a, uint64_t b, bool add) {
 #ifdef LADDER_WGMMA
 #define LADDER_WGMMA_CALL(type)                                                                         \
   asm volatile(                                                                                         \
@@ -153,9 +134,9 @@ __device__ inline void wait_phase(uint32_t barrier, uint32_t parity) {
       : "memory");
 #endif
 }
-// The threads of one warpgroup wait for each other. Number 0 is __syncthreads'.
-__device__ inline void sync_warpgroup(int number) {
-  asm volatile("bar.sync %0, 128;" ::"r"(number) : "memory");
+// A barrier among `threads` threads of a block, whole warps. Number 0 is __syncthreads'.
+__device__ inline void sync_some(int number, int threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(number), "r"(threads) : "memory");
 }
 
 }  // namespace ladder
