@@ -2,7 +2,7 @@
 """What a GPU run reached, from the raw results in one folder: the table of what must be reached, and ours beside the
 peers'.
 
-    python3 tools/h200_table.py bench/results/h200 [--markdown]
+    python3 tools/h200_table.py bench/results/h200 [--table must|kernels|engine] [--markdown]
 
 It reads step1_layers.json (bench_step1), peers_*.json (bench/peers/peers.py) and the JSON files of `ladder bench`
 under the names that tools/gpu_check.sh gives them. A row whose file is missing says so.
@@ -235,15 +235,19 @@ def engine_peers(folder):
     return rows
 
 
+TABLES = {"must": must_table, "kernels": kernel_peers, "engine": engine_peers}
+
+
 def main():
     parser = argparse.ArgumentParser(description="Tables of a GPU run, from its raw results.")
     parser.add_argument("folder", help="where tools/gpu_check.sh wrote them")
+    parser.add_argument("--table", choices=TABLES, help="one of them alone")
     parser.add_argument("--markdown", action="store_true")
     arguments = parser.parse_args()
     if not Path(arguments.folder).is_dir():
         sys.exit(f"h200_table: {arguments.folder}: no such folder")
     folder = Folder(arguments.folder)
-    tables = [must_table(folder), kernel_peers(folder), engine_peers(folder)]
+    tables = [TABLES[name](folder) for name in ([arguments.table] if arguments.table else TABLES)]
     print("\n\n".join((as_markdown if arguments.markdown else as_text)(rows) for rows in tables if len(rows) > 1))
 
 

@@ -48,6 +48,7 @@ void elementwise() {
                                        random_tensor({tokens, hidden}, kType), random_tensor({hidden}, kType),
                                        1e-6, Tensor::zeros({tokens, hidden}, kType)};
           }}});
+    const int64_t words = std::max<int64_t>(tokens, 1024);
     register_cuda_ladder<EmbeddingArgs>("embedding", embedding_variants(),
                                         {{.name = fmt::format("tokens:{}/width:{}", tokens, hidden),
                                           .dtype = kType,
@@ -55,8 +56,8 @@ void elementwise() {
                                           .make = [=] {
                                             Tensor ids = Tensor::empty({tokens}, DType::i32);
                                             for (int64_t i = 0; i < tokens; ++i)
-                                              ids.at<int32_t>({i}) = static_cast<int32_t>(i * 7919 % 16384);
-                                            return EmbeddingArgs{ids, random_tensor({16384, hidden}, kType),
+                                              ids.at<int32_t>({i}) = static_cast<int32_t>(i * 7919 % words);
+                                            return EmbeddingArgs{ids, random_tensor({words, hidden}, kType),
                                                                  0, Tensor::zeros({tokens, hidden}, kType)};
                                           }}});
 
