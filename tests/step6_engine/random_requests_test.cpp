@@ -174,7 +174,7 @@ TEST_P(Task6_1_RandomRequests, TheBooksBalanceAfterAbortsAndPreemptions) {
 
 INSTANTIATE_TEST_SUITE_P(Devices, Task6_1_RandomRequests,
                          ::testing::Values(Storm{DeviceType::cpu, DType::f32, 400},
-                                           Storm{DeviceType::cuda, DType::f32, 10000},
+                                           Storm{DeviceType::cuda, DType::f32, 2000},
                                            Storm{DeviceType::cuda, DType::bf16, 10000}),
                          [](const auto& info) {
                            return testing::device_word(info.param.device) + "_" +

@@ -76,6 +76,7 @@ void run_graph_replay(const GraphReplayFlags& flags) {
   options.runner.max_num_batched_tokens =
       std::max(options.runner.max_num_batched_tokens, flags.batch * flags.prompt_len);
   const ModelFolder folder = open_model_folder(options.model);
+  const RunnerConfig config = resolved_runner_config(options, folder.spec);
   const std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
   auto& executor = dynamic_cast<LocalExecutor&>(engine->executor());
 
@@ -101,7 +102,6 @@ void run_graph_replay(const GraphReplayFlags& flags) {
                        {"replay_seconds", replay},
                        {"of_replay", replay / mean(steps)}});
   }
-  const RunnerConfig config = resolved_runner_config(options, folder.spec);
   write_report(flags.json, results, {config.device, config.threads, 0.0});
   write_out(fmt::format("{} requests, {} tokens each in front of the step that is replayed, on {}\n",
                         flags.batch, flags.prompt_len + replayed - 1,

@@ -51,7 +51,7 @@ void run_throughput(const ThroughputFlags& flags) {
                                             format_count(engine->scheduler().config().num_blocks))},
       {"preemptions", format_count(m.engine.num_preemptions)},
       {"share of time in the executor",
-       fmt::format("{:.1f} %", 100.0 * m.engine.execute_seconds / m.engine.step_seconds)},
+       fmt::format("{:.1f} %", 100.0 * m.engine.execute_seconds / m.seconds)},
   };
   if (machine.copy_bandwidth > 0.0) {
     lines.push_back({"GPU", cuda_device_info(config.device.index).name});
