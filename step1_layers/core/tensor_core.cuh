@@ -3,6 +3,14 @@
 // free of bank conflicts. PTX ISA, "Warp Level Matrix Multiply-Accumulate", "cp.async", "ldmatrix".
 #include "step1_layers/core/cuda_kernel.cuh"
 
+// These instructions do not exist below compute capability 8.0. The rungs that use them say so (min_arch) and
+// are not chosen there; their code still has to compile.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 800
+#define LADDER_SM80_ASM(...) __trap()
+#else
+#define LADDER_SM80_ASM(...) asm volatile(__VA_ARGS__)
+#endif
+
 namespace ladder {
 
 // D (16 x 8, float) += A (16 x 16, rows) * B (16 x 8, columns) over a warp (sm_80). Lane 4 g + t holds
@@ -12,13 +20,13 @@ namespace ladder {
 template <class T>
 __device__ void mma_16x8x16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   if constexpr (std::is_same_v<T, __half>)
-    asm volatile(
+    LADDER_SM80_ASM(
         "mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
         "{%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
   else
-    asm volatile(
+    LADDER_SM80_ASM(
         "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
         "{%0,%1,%2,%3};"
         : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
@@ -44,17 +52,17 @@ __device__ void load_matrices(uint32_t (&to)[4], uint32_t shared_address) {
 // Sixteen bytes from global to shared memory, past the registers and L1, without waiting; zeros where not
 // `valid`.
 __device__ inline void copy_async(uint32_t shared_address, const void* from, bool valid) {
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address), "l"(from),
-               "r"(valid ? 16 : 0)
-               : "memory");
+  LADDER_SM80_ASM("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address), "l"(from),
+                  "r"(valid ? 16 : 0)
+                  : "memory");
 }
 __device__ inline void commit_copies() {
-  asm volatile("cp.async.commit_group;" ::: "memory");
+  LADDER_SM80_ASM("cp.async.commit_group;" ::: "memory");
 }
 // Waits until at most `pending` groups of this thread's copies are under way.
 template <int pending>
 __device__ void wait_copies() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(pending) : "memory");
+  LADDER_SM80_ASM("cp.async.wait_group %0;" ::"n"(pending) : "memory");
 }
 
 __device__ inline uint32_t shared_address(const void* pointer) {
