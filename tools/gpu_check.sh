@@ -60,7 +60,7 @@ step() {  # step NAME SECONDS COMMAND...
 }
 
 # Of the steps above the first, the tests that put something on the GPU; steps 3 and 5 have none.
-gpu_tests='*cuda*:*Gpu*:*Composites*'
+gpu_tests='*cuda*:*Gpu*:*Composites*:*DeviceInputs*'
 
 # Checked for bad accesses: every operator at small sizes, the fused composites, and whole small models on the GPU.
 # Left out, for time: single calls in the thousands (the tail of GELU), statistics of sampling, tensors of 2^31
