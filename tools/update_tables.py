@@ -31,11 +31,16 @@ def output_of(command):
     return done.stdout.strip()
 
 
+def rewritten(text, output):
+    """The text with every table as output(command) gives it."""
+    return BLOCK.sub(lambda found: f"{found[1]}\n{output(found[2])}\n\n{found[4]}", text)
+
+
 def main():
     for name in sys.argv[1:] or FILES:
         file = ROOT / name
         text = file.read_text()
-        new = BLOCK.sub(lambda found: f"{found[1]}\n{output_of(found[2])}\n\n{found[4]}", text)
+        new = rewritten(text, output_of)
         file.write_text(new)
         pictures = PICTURE.findall(text)
         for command in pictures:

@@ -13,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
 from bench_results import Machine, read_results, split_name  # noqa: E402
 from ladder_plot import attainable, distinct, ladder_svg, of_roof, spread  # noqa: E402
 from ladder_table import as_markdown, as_text, choose, plain, table_of  # noqa: E402
+from update_tables import rewritten  # noqa: E402
 
 BANDWIDTH, MATMUL_RATE = 4e12, 8e14
 
@@ -150,6 +151,15 @@ class Picture(unittest.TestCase):
         decade = ticks["1 T"] - ticks["10 T"]
         self.assertAlmostEqual(slow[1] - fast[1], decade, delta=0.3)
         self.assertAlmostEqual(ticks["1 T"] - 4 - decade * math.log10(4), fast[1], delta=0.3)
+
+
+class Chapter(unittest.TestCase):
+    def test_each_table_is_what_its_own_command_prints_and_the_rest_stays(self):
+        text = "a\n<!-- table: one -->\nold\n\n<!-- end -->\nb\n<!-- table: two -->\n<!-- end -->\nc\n"
+        new = rewritten(text, lambda command: f"| {command} |")
+        self.assertEqual(new, "a\n<!-- table: one -->\n\n| one |\n\n<!-- end -->\nb\n"
+                              "<!-- table: two -->\n\n| two |\n\n<!-- end -->\nc\n")
+        self.assertEqual(rewritten(new, lambda command: f"| {command} |"), new)
 
 
 if __name__ == "__main__":
