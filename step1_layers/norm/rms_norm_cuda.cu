@@ -18,8 +18,12 @@ struct NormRows {
   int64_t x_outer, x_inner, residual_outer, out_outer, out_inner;
   float eps;
 
-  __device__ const T* x_row(int64_t row) const { return x + row / inner * x_outer + row % inner * x_inner; }
-  __device__ T* out_row(int64_t row) const { return out + row / inner * out_outer + row % inner * out_inner; }
+  __device__ int64_t x_at(int64_t row) const { return at(row, x_outer, x_inner); }
+  __device__ int64_t out_at(int64_t row) const { return at(row, out_outer, out_inner); }
+  __device__ int64_t at(int64_t row, int64_t outer, int64_t step) const {
+    if (inner == 1) return row * outer;  // a division costs as much as the norm of eight values
+    return row / inner * outer + row % inner * step;
+  }
 };
 
 template <class T>
@@ -65,8 +69,8 @@ template <bool fused, class T>
 __global__ void norm_naive(NormRows<T> norm) {
   const int64_t row = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
   if (row >= norm.rows) return;
-  const T* x = norm.x_row(row);
-  T *residual = norm.residual + row * norm.residual_outer, *out = norm.out_row(row);
+  const T* x = norm.x + norm.x_at(row);
+  T *residual = norm.residual + row * norm.residual_outer, *out = norm.out + norm.out_at(row);
   float sum = 0;
   for (int64_t i = 0; i < norm.width; ++i) {
     if constexpr (fused) residual[i] = from_float<T>(to_float(residual[i]) + to_float(x[i]));
@@ -85,8 +89,8 @@ constexpr int kBlockThreads = 256;
 template <bool fused, class T>
 __global__ void norm_block(NormRows<T> norm) {
   const int64_t row = blockIdx.x;
-  const T* x = norm.x_row(row);
-  T *residual = norm.residual + row * norm.residual_outer, *out = norm.out_row(row);
+  const T* x = norm.x + norm.x_at(row);
+  T *residual = norm.residual + row * norm.residual_outer, *out = norm.out + norm.out_at(row);
   float sum = 0;
   for (int64_t i = threadIdx.x; i < norm.width; i += kBlockThreads) {
     if constexpr (fused) residual[i] = from_float<T>(to_float(residual[i]) + to_float(x[i]));
@@ -100,63 +104,89 @@ __global__ void norm_block(NormRows<T> norm) {
 
 // registers
 // Rows of whole 16-byte packs (packed.h), at most 2048 of them. `threads` threads own a row and keep it in
-// registers between the sum and the product: it is read once, 16 bytes per instruction, with up to four loads
-// in flight per thread. Rows as short as a head share a block, so that no warp idles. The split of a row
-// depends on its width alone: batch invariant.
+// registers between the sum and the product: it is read once, 16 bytes per instruction, two or four loads in
+// flight per thread, and registers are rationed so that five or six blocks of 256 threads share a
+// multiprocessor: their loads go on while one waits for its sum. Short rows are a warp's, without a barrier.
+// The weights are read before the kernel in front has ended. The split of a row depends on its width alone:
+// batch invariant.
+constexpr int block_threads(int threads) {
+  return threads < 128 ? 128 : threads;
+}
+constexpr int resident_blocks(bool fused, int threads, int packs) {
+  const int most = packs > 2 ? 1024 : fused ? 1280 : 1536;
+  return threads > most / 2 ? 1 : most / block_threads(threads);
+}
+// Stops the compiler from keeping a pack as eight floats where four words will do.
+template <class T>
+__device__ void stay_packed(Pack<T>& pack) {
+  uint32_t* word = reinterpret_cast<uint32_t*>(&pack);
+  asm volatile("" : "+r"(word[0]), "+r"(word[1]), "+r"(word[2]), "+r"(word[3]));
+}
 template <bool fused, int threads, int packs, class T>
-__global__ void norm_registers(NormRows<T> norm) {
+__global__ void __launch_bounds__(block_threads(threads), resident_blocks(fused, threads, packs))
+    norm_registers(NormRows<T> norm) {
+  constexpr int kSize = Pack<T>::kSize;
   const int64_t row = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / threads;
   const int thread = threadIdx.x % threads;
-  const bool inside = row < norm.rows;
-  const T* x = inside ? norm.x_row(row) : nullptr;
-  T* residual = norm.residual + row * norm.residual_outer;
-  const int64_t row_packs = inside ? norm.width / Pack<T>::kSize : 0;
-
+  const int row_packs = row < norm.rows ? static_cast<int>(norm.width / kSize) : 0;
   Pack<T> values[packs], added[packs], weights[packs];
+  allow_next_kernel();
 #pragma unroll
-  for (int j = 0; j < packs; ++j) {
-    const int64_t pack = thread + j * threads;
-    if (pack >= row_packs) continue;
-    values[j] = load_pack(x + pack * Pack<T>::kSize);
-    if constexpr (fused) added[j] = load_pack(residual + pack * Pack<T>::kSize);
-    weights[j] = load_pack(norm.weight + pack * Pack<T>::kSize);
+  for (int j = 0; j < packs; ++j)
+    if (thread + j * threads < row_packs)
+      weights[j] = load_pack(norm.weight + (thread + j * threads) * kSize);
+  wait_for_previous_kernel();
+  if (row < norm.rows) {
+    const T* x = norm.x + norm.x_at(row);
+    const T* residual = norm.residual + row * norm.residual_outer;
+#pragma unroll
+    for (int j = 0; j < packs; ++j) {
+      const int pack = thread + j * threads;
+      if (pack >= row_packs) continue;
+      values[j] = load_pack(x + pack * kSize);
+      if constexpr (fused) added[j] = load_pack(residual + pack * kSize);
+    }
   }
   float sum = 0;
 #pragma unroll
   for (int j = 0; j < packs; ++j) {
-    const int64_t pack = thread + j * threads;
+    const int pack = thread + j * threads;
     if (pack >= row_packs) continue;
 #pragma unroll
-    for (int k = 0; k < Pack<T>::kSize; ++k) {
+    for (int k = 0; k < kSize; ++k) {
       if constexpr (fused)
         values[j].value[k] = from_float<T>(to_float(values[j].value[k]) + to_float(added[j].value[k]));
       const float value = to_float(values[j].value[k]);
       sum += value * value;
     }
-    if constexpr (fused) store_pack(residual + pack * Pack<T>::kSize, values[j]);
+    if constexpr (fused) store_pack(norm.residual + row * norm.residual_outer + pack * kSize, values[j]);
   }
   if constexpr (threads <= kWarp)
     sum = warp_sum<threads>(sum);
   else
     sum = block_sum(sum);
+  if (row >= norm.rows) return;
   const float scale = rsqrtf(sum / static_cast<float>(norm.width) + norm.eps);
+  T* out = norm.out + norm.out_at(row);
 #pragma unroll
   for (int j = 0; j < packs; ++j) {
-    const int64_t pack = thread + j * threads;
+    const int pack = thread + j * threads;
     if (pack >= row_packs) continue;
+    stay_packed(values[j]);
+    stay_packed(weights[j]);
 #pragma unroll
-    for (int k = 0; k < Pack<T>::kSize; ++k)
+    for (int k = 0; k < kSize; ++k)
       values[j].value[k] =
           from_float<T>(to_float(values[j].value[k]) * scale * to_float(weights[j].value[k]));
-    store_pack(norm.out_row(row) + pack * Pack<T>::kSize, values[j]);
+    store_pack(out + pack * kSize, values[j]);
   }
 }
 
 template <bool fused, int threads, int packs, class T>
 void launch_registers(const OpContext& ctx, const NormRows<T>& norm) {
-  constexpr int kThreads = threads <= kWarp ? 128 : threads;  // the sum over a block is over one row
+  constexpr int kThreads = block_threads(threads);
   const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(norm.rows * threads, kThreads));
-  norm_registers<fused, threads, packs><<<blocks, kThreads, 0, stream_of(ctx)>>>(norm);
+  launch_kernel(ctx, norm_registers<fused, threads, packs, T>, blocks, kThreads, 0, norm);
 }
 
 template <bool fused, class Args>
@@ -195,15 +225,16 @@ void run_registers(const OpContext& ctx, const Args& args) {
     else if (packs <= 64)
       launch_registers<fused, 32, 2>(ctx, norm);
     else if (packs <= 128)
-      launch_registers<fused, 128, 1>(ctx, norm);
+      launch_registers<fused, 32, 4>(ctx, norm);
+    else if (packs <= 256)
+      launch_registers<fused, 128, 2>(ctx, norm);
     else if (packs <= 512)
-      launch_registers<fused, 128, 4>(ctx, norm);
+      launch_registers<fused, 256, 2>(ctx, norm);
     else if (packs <= 1024)
-      launch_registers<fused, 256, 4>(ctx, norm);
+      launch_registers<fused, 512, 2>(ctx, norm);
     else
-      launch_registers<fused, 512, 4>(ctx, norm);
+      launch_registers<fused, 1024, 2>(ctx, norm);
   });
-  LADDER_CUDA_CHECK(cudaGetLastError());
 }
 
 bool fits(const Tensor& x, const Tensor& weight, const Tensor& out) {

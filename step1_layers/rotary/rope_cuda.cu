@@ -64,6 +64,8 @@ __global__ void rotate_naive(Rotation<T> r) {
 template <class T>
 __global__ void rotate_packed(Rotation<T> r, uint32_t total) {
   constexpr int kSize = Pack<T>::kSize;
+  allow_next_kernel();
+  wait_for_previous_kernel();
   const uint32_t i = blockIdx.x * kThreads + threadIdx.x;
   if (i >= total) return;
   const auto half_packs = static_cast<uint32_t>(r.half / kSize);
@@ -108,10 +110,9 @@ void rotary_embedding_cuda_packed(const OpContext& ctx, const RotaryEmbeddingArg
   with_cuda_type(args.q.dtype(), [&](auto tag) {
     using T = decltype(tag);
     const auto total = static_cast<uint32_t>(pairs(args) / Pack<T>::kSize);
-    rotate_packed<<<ceil_div<uint32_t>(total, kThreads), kThreads, 0, stream_of(ctx)>>>(rotation<T>(args),
-                                                                                        total);
+    launch_kernel(ctx, rotate_packed<T>, ceil_div<uint32_t>(total, kThreads), kThreads, 0, rotation<T>(args),
+                  total);
   });
-  LADDER_CUDA_CHECK(cudaGetLastError());
 }
 
 bool rotary_embedding_is_packed(const RotaryEmbeddingArgs& args) {

@@ -50,6 +50,11 @@ constexpr Variant<ArgmaxArgs> kVariants[] = {
      .device = DeviceType::cuda,
      .idea = "several blocks per row, so that few rows use the whole chip",
      .run = argmax_cuda_split},
+    {.name = "cluster",
+     .device = DeviceType::cuda,
+     .idea = "the blocks of a row are a cluster and merge in its shared memory: one kernel",
+     .min_arch = 90,
+     .run = argmax_cuda_cluster},
 #endif
 };
 

@@ -36,4 +36,9 @@ __device__ inline Best block_best(Best best) {
   return over_warp(lane < warps ? partial[lane] : no_best());
 }
 
+// What stands for a row of nothing but NaN or -inf is token 0.
+__device__ inline int32_t id_of(Best best) {
+  return best.id == INT_MAX ? 0 : best.id;
+}
+
 }  // namespace ladder

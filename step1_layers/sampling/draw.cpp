@@ -3,6 +3,9 @@
 #include "step1_layers/sampling/logits_filters.h"
 #include "step1_layers/sampling/sample.h"
 #include "step1_layers/sampling/sampling_rows.h"
+#ifdef LADDER_CUDA
+#include "step1_layers/sampling/sampling_cuda.h"
+#endif
 
 namespace ladder {
 
@@ -25,6 +28,12 @@ constexpr Variant<DrawArgs> kVariants[] = {
      .device = DeviceType::cuda,
      .idea = "one operator after the other",
      .run = draw_sequence},
+    {.name = "fused",
+     .device = DeviceType::cuda,
+     .idea = "a row read once and kept in a cluster's shared memory; noise only where it matters",
+     .min_arch = 90,
+     .supports = draw_fits_cuda_fused,
+     .run = draw_cuda_fused},
 #endif
 };
 

@@ -16,7 +16,7 @@ namespace ladder {
 
 struct DrawArgs {
   Tensor logits;        // f32 [rows, vocab], overwritten; a row has at least one value above -inf, no NaN
-  Tensor temperature;   // f32 [rows]; 0: greedy, the filters' values of the row must be off
+  Tensor temperature;   // f32 [rows]; 0: greedy, whatever the filters' values of the row are
   Tensor min_p;         // f32 [rows]; <= 0: off. Undefined: no row asks
   Tensor top_k;         // i32 [rows]; <= 0 or >= vocab: off. Undefined: no row asks
   Tensor top_p;         // f32 [rows]; >= 1: off. Undefined: no row asks

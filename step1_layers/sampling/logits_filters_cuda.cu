@@ -1,5 +1,5 @@
 // min-p, top-k and top-p, without sorting.
-#include "step1_layers/core/cuda_kernel.cuh"
+#include "step1_layers/sampling/noise_cuda.cuh"
 #include "step1_layers/sampling/sampling_cuda.h"
 
 namespace ladder {
@@ -11,6 +11,8 @@ constexpr int kBins = 2048;
 
 __global__ void __launch_bounds__(kThreads)
     min_p_kernel(float* logits, int64_t stride, int64_t vocab, const float* min_p) {
+  allow_next_kernel();
+  wait_for_previous_kernel();
   const float share = min_p[blockIdx.x];
   if (share <= 0.0f) return;
   float* x = logits + int64_t{blockIdx.x} * stride;
@@ -19,12 +21,6 @@ __global__ void __launch_bounds__(kThreads)
   const float threshold = block_max(largest) + logf(share);
   for (int64_t i = threadIdx.x; i < vocab; i += kThreads)
     if (x[i] < threshold) x[i] = -INFINITY;
-}
-
-// An unsigned number that orders as the float does; the sum makes 0 of -0.
-__device__ uint32_t key_of(float x) {
-  const uint32_t bits = __float_as_uint(x + 0.0f);
-  return bits & 0x80000000u ? ~bits : bits | 0x80000000u;
 }
 
 // Weights of tokens, counted into bins. Integers: the result does not depend on the order of the additions,
@@ -116,6 +112,8 @@ __device__ Threshold radix_search(const float* x, int64_t vocab, uint64_t wanted
 __global__ void __launch_bounds__(kThreads)
     top_k_kernel(float* logits, int64_t stride, int64_t vocab, const int32_t* top_k) {
   __shared__ Histogram histogram;
+  allow_next_kernel();
+  wait_for_previous_kernel();
   const int64_t k = top_k[blockIdx.x];
   if (k <= 0 || k >= vocab) return;
   float* x = logits + int64_t{blockIdx.x} * stride;
@@ -133,6 +131,8 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void __launch_bounds__(kThreads)
     top_p_kernel(float* logits, int64_t stride, int64_t vocab, const float* top_p) {
   __shared__ Histogram histogram;
+  allow_next_kernel();
+  wait_for_previous_kernel();
   const double share = top_p[blockIdx.x];
   if (share >= 1.0) return;
   float* x = logits + int64_t{blockIdx.x} * stride;
@@ -156,8 +156,7 @@ __global__ void __launch_bounds__(kThreads)
     if (key < threshold.key) x[i] = -INFINITY;
   }
   equal = block_reduce(equal, int64_t{0}, [](int64_t a, int64_t b) { return a + b; });
-  const uint32_t bits = threshold.key & 0x80000000u ? threshold.key & 0x7fffffffu : ~threshold.key;
-  const uint64_t each = weight(__uint_as_float(bits));
+  const uint64_t each = weight(float_of(threshold.key));
   const uint64_t rest = (wanted < total ? wanted : total) - threshold.above;
   const auto kept = static_cast<int64_t>((rest + each - 1) / each);
   if (kept >= equal) return;
@@ -183,9 +182,9 @@ __global__ void __launch_bounds__(kThreads)
 template <class Value, class Kernel>
 void launch(const OpContext& ctx, const LogitsFilterArgs& args, Kernel kernel) {
   if (args.logits.dim(0) == 0) return;
-  kernel<<<static_cast<unsigned>(args.logits.dim(0)), kThreads, 0, stream_of(ctx)>>>(
-      cuda_data<float>(args.logits), args.logits.stride(0), args.logits.dim(1), cuda_data<Value>(args.value));
-  LADDER_CUDA_CHECK(cudaGetLastError());
+  launch_kernel(ctx, kernel, static_cast<unsigned>(args.logits.dim(0)), kThreads, 0,
+                cuda_data<float>(args.logits), args.logits.stride(0), args.logits.dim(1),
+                cuda_data<Value>(args.value));
 }
 
 }  // namespace

@@ -1,7 +1,7 @@
 // argmax and sample: the largest logit, or the largest logit plus noise.
 #include <algorithm>
 
-#include "step1_layers/sampling/argmax_cuda.cuh"
+#include "step1_layers/sampling/noise_cuda.cuh"
 #include "step1_layers/sampling/sampling_cuda.h"
 
 namespace ladder {
@@ -9,13 +9,12 @@ namespace ladder {
 namespace {
 
 constexpr int kThreads = 1024;
-constexpr int kGroup = 4;  // tokens of one Philox block, and of one 16-byte load
 
 // What is compared: the logits themselves.
 struct Plain {
   __device__ void start_row(int64_t) {}
   __device__ bool can_win(float, float) const { return true; }
-  __device__ void add_noise(uint32_t, float*) const {}
+  __device__ void add_noise(uint32_t, float (&)[kGroup]) const {}
 };
 
 // The logits plus the noise of sample.h, on rows that are not greedy.
@@ -23,37 +22,23 @@ struct Gumbel {
   const float* temperature;
   const int64_t *seeds, *output_index;
   bool greedy = false;
-  uint64_t seed = 0, index = 0;
+  NoiseSource source{};
 
   __device__ void start_row(int64_t row) {
     greedy = temperature[row] == 0.0f;
-    seed = static_cast<uint64_t>(seeds[row]);
-    index = static_cast<uint64_t>(output_index[row]);
+    source = {static_cast<uint64_t>(seeds[row]), static_cast<uint64_t>(output_index[row])};
   }
-  // -log(2^-33) = 22.87 is the largest noise there is.
-  __device__ bool can_win(float largest, float best) const { return greedy || largest + 23.0f > best; }
+  __device__ bool can_win(float largest, float best) const {
+    return greedy || largest + kLargestNoise > best;
+  }
 
   // x[i] belongs to token first + i, first a multiple of four.
-  __device__ void add_noise(uint32_t first, float* x) const {
+  __device__ void add_noise(uint32_t first, float (&x)[kGroup]) const {
     if (greedy) return;
-    uint32_t c[4] = {first / 4, static_cast<uint32_t>(index), static_cast<uint32_t>(index >> 32), 0};
-    uint32_t k0 = static_cast<uint32_t>(seed), k1 = static_cast<uint32_t>(seed >> 32);
+    uint32_t words[kGroup];
+    source.words(first, words);
 #pragma unroll
-    for (int round = 0; round < 10; ++round) {
-      const uint32_t high0 = __umulhi(0xD2511F53u, c[0]), low0 = 0xD2511F53u * c[0];
-      const uint32_t high2 = __umulhi(0xCD9E8D57u, c[2]), low2 = 0xCD9E8D57u * c[2];
-      c[0] = high2 ^ c[1] ^ k0;
-      c[1] = low2;
-      c[2] = high0 ^ c[3] ^ k1;
-      c[3] = low0;
-      k0 += 0x9E3779B9u;
-      k1 += 0xBB67AE85u;
-    }
-#pragma unroll
-    for (int i = 0; i < kGroup; ++i) {
-      const float u = fminf(__fmul_rn(__fadd_rn(__uint2float_rn(c[i]), 0.5f), 0x1p-32f), 1.0f - 0x1p-24f);
-      x[i] -= logf(-log1pf(-u));
-    }
+    for (int i = 0; i < kGroup; ++i) x[i] += noise_of(words[i]);
   }
 };
 
@@ -61,15 +46,10 @@ struct Gumbel {
 template <class Score>
 __device__ Best best_of_range(const float* x, int64_t begin, int64_t end, const Score& score) {
   Best best = no_best();
-  const bool aligned = reinterpret_cast<uintptr_t>(x) % 16 == 0;
+  const bool aligned = is_aligned(x);
   for (int64_t first = begin + threadIdx.x * kGroup; first < end; first += kThreads * kGroup) {
     float values[kGroup];
-    if (aligned && first + kGroup <= end) {
-      *reinterpret_cast<float4*>(values) = *reinterpret_cast<const float4*>(x + first);
-    } else {
-#pragma unroll
-      for (int i = 0; i < kGroup; ++i) values[i] = first + i < end ? x[first + i] : -INFINITY;
-    }
+    load_group(x, first, end, aligned, values);
     const float largest = fmaxf(fmaxf(values[0], values[1]), fmaxf(values[2], values[3]));
     if (!score.can_win(largest, best.value)) continue;
     score.add_noise(static_cast<uint32_t>(first), values);
@@ -80,16 +60,14 @@ __device__ Best best_of_range(const float* x, int64_t begin, int64_t end, const 
   return block_best(best);
 }
 
-__device__ int32_t id_of(Best best) {
-  return best.id == INT_MAX ? 0 : best.id;  // nothing but NaN or -inf
-}
-
 // block
 // Any shape. A block reads a row, four tokens per thread and step, and reduces by shuffles. With few rows
 // most of the chip idles.
 template <class Score>
 __global__ void __launch_bounds__(kThreads)
     best_block(const float* logits, int64_t stride, int64_t vocab, Score score, int32_t* ids) {
+  allow_next_kernel();
+  wait_for_previous_kernel();
   const int64_t row = blockIdx.x;
   score.start_row(row);
   const Best best = best_of_range(logits + row * stride, 0, vocab, score);
@@ -103,6 +81,8 @@ template <class Score>
 __global__ void __launch_bounds__(kThreads)
     best_split(const float* logits, int64_t stride, int64_t vocab, int64_t piece, int splits, Score score,
                Best* partial) {
+  allow_next_kernel();
+  wait_for_previous_kernel();
   const int64_t row = blockIdx.x / splits, begin = blockIdx.x % splits * piece;
   score.start_row(row);
   const int64_t end = begin + piece < vocab ? begin + piece : vocab;
@@ -111,6 +91,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 __global__ void best_merge(const Best* partial, int splits, int32_t* ids) {
+  allow_next_kernel();
+  wait_for_previous_kernel();
   Best best = no_best();
   for (int i = threadIdx.x; i < splits; i += kWarp)
     best = better(best, partial[int64_t{blockIdx.x} * splits + i]);
@@ -121,9 +103,8 @@ __global__ void best_merge(const Best* partial, int splits, int32_t* ids) {
 template <class Score>
 void run_block(const OpContext& ctx, const Tensor& logits, const Score& score, const Tensor& ids) {
   if (logits.dim(0) == 0) return;
-  best_block<<<static_cast<unsigned>(logits.dim(0)), kThreads, 0, stream_of(ctx)>>>(
-      cuda_data<float>(logits), logits.stride(0), logits.dim(1), score, cuda_data<int32_t>(ids));
-  LADDER_CUDA_CHECK(cudaGetLastError());
+  launch_kernel(ctx, best_block<Score>, static_cast<unsigned>(logits.dim(0)), kThreads, 0,
+                cuda_data<float>(logits), logits.stride(0), logits.dim(1), score, cuda_data<int32_t>(ids));
 }
 
 template <class Score>
@@ -137,12 +118,10 @@ void run_split(const OpContext& ctx, const Tensor& logits, const Score& score, c
   ArenaScope scope(*ctx.arena);
   Best* partial = static_cast<Best*>(ctx.arena->take({rows, splits}, DType::i64).raw());
   const int64_t piece = ceil_div(ceil_div(vocab, splits), step) * step;
-  best_split<<<static_cast<unsigned>(rows * splits), kThreads, 0, stream_of(ctx)>>>(
-      cuda_data<float>(logits), logits.stride(0), vocab, piece, static_cast<int>(splits), score, partial);
-  LADDER_CUDA_CHECK(cudaGetLastError());
-  best_merge<<<static_cast<unsigned>(rows), kWarp, 0, stream_of(ctx)>>>(partial, static_cast<int>(splits),
-                                                                        cuda_data<int32_t>(ids));
-  LADDER_CUDA_CHECK(cudaGetLastError());
+  launch_kernel(ctx, best_split<Score>, static_cast<unsigned>(rows * splits), kThreads, 0,
+                cuda_data<float>(logits), logits.stride(0), vocab, piece, splits, score, partial);
+  launch_kernel(ctx, best_merge, static_cast<unsigned>(rows), kWarp, 0, partial, splits,
+                cuda_data<int32_t>(ids));
 }
 
 Gumbel gumbel(const SampleArgs& args) {

@@ -83,6 +83,12 @@ constexpr Variant<SoftmaxArgs> kSoftmax[] = {
      .device = DeviceType::cuda,
      .idea = "largest and sum in one pass, eight loads in flight",
      .run = softmax_cuda_online},
+    {.name = "cluster",
+     .device = DeviceType::cuda,
+     .idea = "the row in the shared memory of eight blocks: read once, written once",
+     .min_arch = 90,
+     .supports = softmax_fits_cuda_cluster,
+     .run = softmax_cuda_cluster},
 #endif
 };
 constexpr Variant<SoftmaxArgs> kLogSoftmax[] = {
@@ -100,6 +106,12 @@ constexpr Variant<SoftmaxArgs> kLogSoftmax[] = {
      .device = DeviceType::cuda,
      .idea = "largest and sum in one pass, eight loads in flight",
      .run = log_softmax_cuda_online},
+    {.name = "cluster",
+     .device = DeviceType::cuda,
+     .idea = "the row in the shared memory of eight blocks: read once, written once",
+     .min_arch = 90,
+     .supports = softmax_fits_cuda_cluster,
+     .run = log_softmax_cuda_cluster},
 #endif
 };
 

@@ -50,6 +50,8 @@ __device__ RowSum row_sum_online(const float* x, int64_t vocab) {
 template <bool online, bool log>
 __global__ void __launch_bounds__(kThreads)
     softmax_kernel(const float* logits, int64_t stride, float* out, int64_t out_stride, int64_t vocab) {
+  allow_next_kernel();
+  wait_for_previous_kernel();
   const float* x = logits + int64_t{blockIdx.x} * stride;
   float* to = out + int64_t{blockIdx.x} * out_stride;
   const RowSum row = online ? row_sum_online(x, vocab) : row_sum_two_passes(x, vocab);
@@ -61,10 +63,9 @@ __global__ void __launch_bounds__(kThreads)
 template <bool online, bool log>
 void run_softmax(const OpContext& ctx, const SoftmaxArgs& args) {
   if (args.logits.dim(0) == 0) return;
-  softmax_kernel<online, log><<<static_cast<unsigned>(args.logits.dim(0)), kThreads, 0, stream_of(ctx)>>>(
-      cuda_data<float>(args.logits), args.logits.stride(0), cuda_data<float>(args.out), args.out.stride(0),
-      args.logits.dim(1));
-  LADDER_CUDA_CHECK(cudaGetLastError());
+  launch_kernel(ctx, softmax_kernel<online, log>, static_cast<unsigned>(args.logits.dim(0)), kThreads, 0,
+                cuda_data<float>(args.logits), args.logits.stride(0), cuda_data<float>(args.out),
+                args.out.stride(0), args.logits.dim(1));
 }
 
 // rounds
@@ -73,6 +74,8 @@ void run_softmax(const OpContext& ctx, const SoftmaxArgs& args) {
 __global__ void __launch_bounds__(kThreads)
     top_logprobs_kernel(const float* logits, int64_t stride, int64_t vocab, const int32_t* chosen,
                         float* chosen_logprobs, int32_t* top_ids, float* top_logprobs, int64_t k) {
+  allow_next_kernel();
+  wait_for_previous_kernel();
   const int64_t row = blockIdx.x;
   const float* x = logits + row * stride;
   const RowSum sum = row_sum_online(x, vocab);
@@ -102,6 +105,8 @@ __global__ void __launch_bounds__(kThreads)
 __global__ void penalties_kernel(float* logits, int64_t stride, const int32_t* row_start,
                                  const int32_t* token_ids, const int32_t* output_counts,
                                  const float* repetition, const float* presence, const float* frequency) {
+  allow_next_kernel();
+  wait_for_previous_kernel();
   const int64_t row = blockIdx.x;
   float* x = logits + row * stride;
   for (int64_t entry = row_start[row] + static_cast<int64_t>(threadIdx.x); entry < row_start[row + 1];
@@ -118,6 +123,8 @@ __global__ void penalties_kernel(float* logits, int64_t stride, const int32_t* r
 constexpr int kDivideThreads = 256, kDivided = 4;
 __global__ void temperature_kernel(float* logits, int64_t stride, int64_t vocab, int64_t pieces,
                                    const float* temperature) {
+  allow_next_kernel();
+  wait_for_previous_kernel();
   const int64_t row = blockIdx.x / pieces;
   const float divisor = temperature[row];
   if (divisor == 0.0f || divisor == 1.0f) return;
@@ -148,30 +155,29 @@ void log_softmax_cuda_online(const OpContext& ctx, const SoftmaxArgs& args) {
 void top_logprobs_cuda(const OpContext& ctx, const TopLogprobsArgs& args) {
   if (args.logits.dim(0) == 0) return;
   const bool wants_top = args.top_ids.defined();
-  top_logprobs_kernel<<<static_cast<unsigned>(args.logits.dim(0)), kThreads, 0, stream_of(ctx)>>>(
-      cuda_data<float>(args.logits), args.logits.stride(0), args.logits.dim(1),
-      cuda_data<int32_t>(args.chosen), cuda_data<float>(args.chosen_logprobs),
-      cuda_data<int32_t>(args.top_ids), cuda_data<float>(args.top_logprobs),
-      wants_top ? args.top_ids.dim(1) : 0);
-  LADDER_CUDA_CHECK(cudaGetLastError());
+  launch_kernel(ctx, top_logprobs_kernel, static_cast<unsigned>(args.logits.dim(0)), kThreads, 0,
+                cuda_data<float>(args.logits), args.logits.stride(0), args.logits.dim(1),
+                cuda_data<int32_t>(args.chosen), cuda_data<float>(args.chosen_logprobs),
+                cuda_data<int32_t>(args.top_ids), cuda_data<float>(args.top_logprobs),
+                wants_top ? args.top_ids.dim(1) : 0);
 }
 
 void apply_penalties_cuda(const OpContext& ctx, const ApplyPenaltiesArgs& args) {
   if (args.logits.dim(0) == 0) return;
-  penalties_kernel<<<static_cast<unsigned>(args.logits.dim(0)), 256, 0, stream_of(ctx)>>>(
-      cuda_data<float>(args.logits), args.logits.stride(0), cuda_data<int32_t>(args.row_start),
-      cuda_data<int32_t>(args.token_ids), cuda_data<int32_t>(args.output_counts),
-      cuda_data<float>(args.repetition), cuda_data<float>(args.presence), cuda_data<float>(args.frequency));
-  LADDER_CUDA_CHECK(cudaGetLastError());
+  launch_kernel(ctx, penalties_kernel, static_cast<unsigned>(args.logits.dim(0)), 256, 0,
+                cuda_data<float>(args.logits), args.logits.stride(0), cuda_data<int32_t>(args.row_start),
+                cuda_data<int32_t>(args.token_ids), cuda_data<int32_t>(args.output_counts),
+                cuda_data<float>(args.repetition), cuda_data<float>(args.presence),
+                cuda_data<float>(args.frequency));
 }
 
 void apply_temperature_cuda(const OpContext& ctx, const LogitsFilterArgs& args) {
   const int64_t rows = args.logits.dim(0), vocab = args.logits.dim(1);
   if (rows == 0) return;
   const int64_t pieces = ceil_div<int64_t>(vocab, kDivideThreads * kDivided);
-  temperature_kernel<<<static_cast<unsigned>(rows * pieces), kDivideThreads, 0, stream_of(ctx)>>>(
-      cuda_data<float>(args.logits), args.logits.stride(0), vocab, pieces, cuda_data<float>(args.value));
-  LADDER_CUDA_CHECK(cudaGetLastError());
+  launch_kernel(ctx, temperature_kernel, static_cast<unsigned>(rows * pieces), kDivideThreads, 0,
+                cuda_data<float>(args.logits), args.logits.stride(0), vocab, pieces,
+                cuda_data<float>(args.value));
 }
 
 }  // namespace ladder

@@ -113,6 +113,11 @@ constexpr Variant<TopLogprobsArgs> kVariants[] = {
      .device = DeviceType::cuda,
      .idea = "a row per block, one pass for the sum and one for each of the k best",
      .run = top_logprobs_cuda},
+    {.name = "cluster",
+     .device = DeviceType::cuda,
+     .idea = "eight blocks per row; only the few tokens that can be among the best are sorted",
+     .min_arch = 90,
+     .run = top_logprobs_cuda_cluster},
 #endif
 };
 

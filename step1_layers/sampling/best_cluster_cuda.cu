@@ -1,0 +1,133 @@
+// argmax, and draw without filters: the largest logit, or the largest after temperature and noise.
+#include <algorithm>
+
+#include "step1_layers/sampling/cluster_cuda.cuh"
+#include "step1_layers/sampling/noise_cuda.cuh"
+#include "step1_layers/sampling/sampling_cuda.h"
+
+namespace ladder {
+
+namespace {
+
+constexpr int kThreads = 512;
+constexpr int kUnroll = 4;  // loads in flight per thread
+
+// What a block looks at: a piece of a row.
+struct Piece {
+  const float* x;
+  int64_t begin, end;
+};
+template <int blocks>
+__device__ Piece piece_of_row(const float* logits, int64_t stride, int64_t vocab) {
+  const int64_t size = ceil_div<int64_t>(vocab, blocks * kGroup) * kGroup;
+  const int64_t begin = blockIdx.x % blocks * size;
+  return {logits + blockIdx.x / blocks * stride, begin, begin + size < vocab ? begin + size : vocab};
+}
+
+__device__ void keep_best(Best& best, int64_t first, const float (&values)[kGroup]) {
+#pragma unroll
+  for (int i = 0; i < kGroup; ++i)  // ids ascend, so only a larger value replaces
+    if (values[i] > best.value) best = {values[i], static_cast<int32_t>(first + i)};
+}
+
+// cluster
+// Any shape. A cluster of blocks owns a row, so many that the rows of the call fill the chip once; each keeps
+// four loads of 16 bytes per thread in flight, and the results meet in the shared memory of the first block.
+// One kernel instead of two, without a wave of blocks that is half empty. The largest value does not depend
+// on the split: batch invariant.
+template <int blocks>
+__global__ void __launch_bounds__(kThreads, 4) __cluster_dims__(blocks)
+    argmax_cluster(const float* logits, int64_t stride, int64_t vocab, int32_t* ids) {
+  allow_next_kernel();
+  cluster_arrive();
+  wait_for_previous_kernel();
+  const Piece piece = piece_of_row<blocks>(logits, stride, vocab);
+  Best best = no_best();
+  for_each_group<kThreads, kUnroll>(
+      piece.x, piece.begin, piece.end,
+      [&](int64_t first, const float(&values)[kGroup]) { keep_best(best, first, values); });
+  best = block_best(best);
+  cluster_wait();
+  best = cluster_best<blocks>(best);
+  if (threadIdx.x == 0 && blockIdx.x % blocks == 0) ids[blockIdx.x / blocks] = id_of(best);
+}
+
+// fused, where no row has a filter
+// As above, with the noise of NoisySearch, on quotients by the temperature that are exact only where it
+// matters: one pass, whose work besides the loads is Philox, and that only for tokens within 23 of the best
+// score of the block.
+template <int blocks>
+__global__ void __launch_bounds__(kThreads, 2) __cluster_dims__(blocks)
+    draw_cluster(const float* logits, int64_t stride, int64_t vocab, const float* temperatures,
+                 const int64_t* seeds, const int64_t* output_index, int32_t* ids) {
+  __shared__ Contenders contenders;
+  allow_next_kernel();
+  cluster_arrive();
+  wait_for_previous_kernel();
+  const int64_t row = blockIdx.x / blocks;
+  const Piece piece = piece_of_row<blocks>(logits, stride, vocab);
+  const float temperature = temperatures[row];
+  Best best = no_best();
+  if (temperature == 0.0f) {
+    for_each_group<kThreads, kUnroll>(
+        piece.x, piece.begin, piece.end,
+        [&](int64_t first, const float(&values)[kGroup]) { keep_best(best, first, values); });
+    best = block_best(best);
+  } else {
+    const float inverse = 1.0f / temperature;
+    auto logit_of = [&](int32_t id) { return __fdiv_rn(piece.x[id], temperature); };
+    NoisySearch search({static_cast<uint64_t>(seeds[row]), static_cast<uint64_t>(output_index[row])},
+                       contenders);
+    int group = 0;
+    for_each_group<kThreads, kUnroll>(piece.x, piece.begin, piece.end,
+                                      [&](int64_t first, const float(&values)[kGroup]) {
+                                        float x[kGroup];
+#pragma unroll
+                                        for (int i = 0; i < kGroup; ++i) x[i] = values[i] * inverse;
+                                        search.offer(static_cast<uint32_t>(first), x, logit_of);
+                                        if (group++ % 2 == 0) search.share_bound();
+                                      });
+    best = search.finish(logit_of);
+  }
+  cluster_wait();
+  best = cluster_best<blocks>(best);
+  if (threadIdx.x == 0 && blockIdx.x % blocks == 0) ids[row] = id_of(best);
+}
+
+// Calls launch with the size of the clusters: as many blocks a row as the chip holds at once, eight at most.
+template <class Launch>
+void with_blocks_per_row(const OpContext& ctx, const Tensor& logits, int64_t blocks_per_multiprocessor,
+                         Launch&& launch) {
+  const int64_t room = blocks_per_multiprocessor * ctx.cuda->num_multiprocessors() / logits.dim(0);
+  const int64_t useful = ceil_div<int64_t>(logits.dim(1), kThreads * kGroup);
+  const int64_t blocks = std::min(room, useful);
+  if (blocks >= 8) return launch(std::integral_constant<int, 8>{});
+  if (blocks >= 4) return launch(std::integral_constant<int, 4>{});
+  if (blocks >= 2) return launch(std::integral_constant<int, 2>{});
+  launch(std::integral_constant<int, 1>{});
+}
+
+}  // namespace
+
+void argmax_cuda_cluster(const OpContext& ctx, const ArgmaxArgs& args) {
+  const int64_t rows = args.logits.dim(0);
+  if (rows == 0) return;
+  with_blocks_per_row(ctx, args.logits, 4, [&](auto blocks) {
+    launch_kernel(ctx, argmax_cluster<blocks>, static_cast<unsigned>(rows * blocks), kThreads, 0,
+                  cuda_data<float>(args.logits), args.logits.stride(0), args.logits.dim(1),
+                  cuda_data<int32_t>(args.ids));
+  });
+}
+
+void draw_cuda_plain(const OpContext& ctx, const DrawArgs& args) {
+  const int64_t rows = args.logits.dim(0);
+  if (rows == 0) return;
+  with_blocks_per_row(ctx, args.logits, 2, [&](auto blocks) {
+    launch_kernel(ctx, draw_cluster<blocks>, static_cast<unsigned>(rows * blocks), kThreads, 0,
+                  cuda_data<float>(args.logits), args.logits.stride(0), args.logits.dim(1),
+                  cuda_data<float>(args.temperature), cuda_data<int64_t>(args.seeds),
+                  cuda_data<int64_t>(args.output_index), cuda_data<int32_t>(args.ids));
+  });
+}
+
+}  // namespace ladder

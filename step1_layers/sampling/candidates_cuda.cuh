@@ -1,0 +1,100 @@
+#pragma once
+// The k best tokens of a row, for small k: the blocks of a cluster list the few tokens that can be among
+// them, the first block sorts what the lists hold. Nothing is exact about the lists but that they hold
+// enough.
+#include "step1_layers/sampling/cluster_row_cuda.cuh"
+
+namespace ladder::cluster_row {
+
+inline constexpr int64_t kSmallK = 128;  // beyond it the lists are long
+inline constexpr int kList = 512;        // candidates of a block, and of the row when they are sorted
+inline constexpr int kListBins = 512;
+static_assert(kList == kThreads && kListBins == kThreads, "one of each per thread");
+
+struct Candidates {
+  Best list[kList];      // this block's
+  Best gathered[kList];  // the row's, in the first block
+  Best sorted[kList];
+  uint32_t bins[kListBins];
+  int count, limit;
+};
+
+// Bins of 1/32 by the distance to the largest value; the last one has the rest.
+__device__ inline int list_bin(float largest, float x) {
+  return static_cast<int>(fminf((largest - x) * 32.0f, kListBins - 1.0f));
+}
+
+// The bin in which the k-th of the values counted in c.bins lies; the last one if there are fewer.
+__device__ inline int kth_bin(Candidates& c, int64_t k) {
+  __syncthreads();
+  const uint64_t mine = c.bins[threadIdx.x];
+  if (threadIdx.x == 0) c.limit = kListBins - 1;
+  const Scan scan = block_scan(mine);
+  const auto wanted = static_cast<uint64_t>(k);
+  if (scan.before < wanted && scan.before + mine >= wanted) c.limit = static_cast<int>(threadIdx.x);
+  __syncthreads();
+  return c.limit;
+}
+
+__device__ inline void clear_bins(Candidates& c) {
+  c.bins[threadIdx.x] = 0;
+  if (threadIdx.x == 0) c.count = 0;
+  __syncthreads();
+}
+
+// Lists the tokens of this block that can be among the k best of the row, c.count of them; the list holds
+// kList. The k-th largest of the threads' best values is at most the k-th largest of all values, and hardly
+// more than k values reach it; so only `mine`, the best of a thread's values, is counted into bins, and
+// only threads whose best is good enough look at the others: each(take) calls take(value, id) for them.
+template <class Each>
+__device__ void list_candidates(Candidates& c, float mine, float block_largest, int64_t k, Each&& each) {
+  clear_bins(c);
+  if (mine > -INFINITY) atomicAdd(&c.bins[list_bin(block_largest, mine)], 1u);
+  const int limit = kth_bin(c, k);
+  if (mine > -INFINITY && list_bin(block_largest, mine) <= limit)
+    each([&](float x, int32_t id) {
+      if (list_bin(block_largest, x) > limit) return;
+      const int slot = atomicAdd(&c.count, 1);
+      if (slot < kList) c.list[slot] = {x, id};
+    });
+  __syncthreads();
+}
+
+// In the first block, when all blocks have listed counts[rank] tokens, none more than kList: c.sorted holds
+// the k best of those that take part in order, equals by id, and all that equal the k-th. Returns how many it
+// holds, kList + 1 where ties make them too many.
+__device__ inline int sort_candidates(Candidates& c, const Row& row, const int (&counts)[kBlocks],
+                                      int64_t k) {
+  const int me = static_cast<int>(threadIdx.x);
+  Best candidates[kBlocks];
+#pragma unroll
+  for (int rank = 0; rank < kBlocks; ++rank)
+    candidates[rank] = me < counts[rank] ? *in_block(&c.list[me], rank) : no_best();
+  clear_bins(c);
+#pragma unroll
+  for (const Best& x : candidates)
+    if (row.takes_part(x.value)) atomicAdd(&c.bins[list_bin(row.largest, x.value)], 1u);
+  const int limit = kth_bin(c, k);
+#pragma unroll
+  for (const Best& x : candidates) {
+    if (!row.takes_part(x.value) || list_bin(row.largest, x.value) > limit) continue;
+    const int slot = atomicAdd(&c.count, 1);
+    if (slot < kList) c.gathered[slot] = x;
+  }
+  __syncthreads();
+  const int count = c.count;
+  if (count > kList) return kList + 1;
+  if (me < count) {
+    const Best mine = c.gathered[me];
+    int rank = 0;  // how many stand before it
+    for (int i = 0; i < count; ++i) {
+      const Best other = c.gathered[i];
+      rank += other.value > mine.value || (other.value == mine.value && other.id < mine.id) ? 1 : 0;
+    }
+    c.sorted[rank] = mine;
+  }
+  __syncthreads();
+  return count;
+}
+
+}  // namespace ladder::cluster_row

@@ -1,0 +1,113 @@
+// The fused rung of draw where few tokens of a row can win: small k, and greedy rows.
+#include "step1_layers/sampling/candidates_cuda.cuh"
+#include "step1_layers/sampling/draw_rows_cuda.cuh"
+#include "step1_layers/sampling/sampling_cuda.h"
+
+namespace ladder {
+
+namespace {
+
+using namespace cluster_row;
+
+struct BlockState {
+  float largest;
+  int candidates;
+};
+
+struct Shared {
+  Candidates candidates;
+  BlockState states[kBlocks];
+};
+
+// Draws from the candidates of all blocks, in the first block of the cluster; false where ties make them too
+// many.
+__device__ bool draw_from_candidates(Shared& s, const Request& request, Row row, int64_t k, int32_t* id) {
+  int counts[kBlocks];
+#pragma unroll
+  for (int rank = 0; rank < kBlocks; ++rank) counts[rank] = s.states[rank].candidates;
+  row.floor = request.floor(row.largest);
+  const int count = sort_candidates(s.candidates, row, counts, k);
+  if (count > kList) return false;
+
+  const Best* sorted = s.candidates.sorted;
+  const int me = static_cast<int>(threadIdx.x);
+  const Best mine = me < count ? sorted[me] : no_best();
+  bool kept = me < count && (k > count || mine.value >= sorted[k - 1].value);
+  if (request.top_p < 1.0f) {
+    const Scan scan = block_scan(kept ? weight_of(mine.value, row.largest) : 0);
+    kept = kept && scan.before < request.wanted(scan.total);
+  }
+  Best best = no_best();
+  if (kept) {
+    uint32_t words[kGroup];
+    request.noise.words(static_cast<uint32_t>(mine.id) / kGroup * kGroup, words);
+    const int word = mine.id % kGroup;
+    const uint32_t first = word % 2 == 0 ? words[0] : words[1], second = word % 2 == 0 ? words[2] : words[3];
+    const float noise = request.is_greedy() ? 0.0f : noise_of(word < 2 ? first : second);
+    best = {mine.value + noise, mine.id};
+  }
+  best = block_best(best);
+  if (threadIdx.x == 0) *id = id_of(best);
+  return true;
+}
+
+// few
+// Rows of any length. A cluster of eight blocks reads a row once and lists the few tokens that can be among
+// the k best: a tenth of the threads look at their part again, in L2. The first block sorts, filters and
+// draws from the lists. Nothing else is kept, so that three blocks share a multiprocessor and the logits
+// stream. left[row] says whether the row is left to the search: no k, a large one, or thousands of equals.
+__global__ void __launch_bounds__(kThreads, 3) __cluster_dims__(kBlocks)
+    draw_few_kernel(DrawRows rows, int32_t* left) {
+  __shared__ Shared s;
+  allow_next_kernel();
+  cluster_arrive();
+  wait_for_previous_kernel();
+  const int64_t index = blockIdx.x / kBlocks;
+  const Request request(rows, index);
+  const int64_t k = request.is_greedy() ? 1 : request.top_k;
+  const bool leads = cluster_rank() == 0 && threadIdx.x == 0;
+  cluster_wait();
+  if (k <= 0 || k > kSmallK) {
+    if (leads) left[index] = 1;
+    return;
+  }
+  const float* x = rows.logits + index * rows.stride;
+  const int64_t begin = min(cluster_rank() * piece_size(rows.vocab), rows.vocab);
+  const int64_t end = min(begin + piece_size(rows.vocab), rows.vocab);
+  const bool divides = !request.is_greedy() && request.temperature != 1.0f;
+  auto logit = [&](float value) { return divides ? __fdiv_rn(value, request.temperature) : value; };
+  float mine = -INFINITY;
+  for_each_group<kThreads, 5>(x, begin, end, [&](int64_t, const float(&values)[kGroup]) {
+    for (float value : values) mine = fmaxf(mine, value);
+  });
+  mine = logit(mine);  // the quotient keeps the order
+  Row row{.piece = nullptr, .groups = 0, .begin = begin, .end = end, .largest = block_max(mine)};
+  list_candidates(s.candidates, mine, row.largest, k, [&](auto&& take) {
+    for (int64_t first = begin + threadIdx.x * kGroup; first < end; first += kThreads * kGroup) {
+      float values[kGroup];
+      load_group(x, first, end, is_aligned(x), values);
+      for (int i = 0; i < kGroup; ++i)
+        if (values[i] > -INFINITY) take(logit(values[i]), static_cast<int32_t>(first + i));
+    }
+  });
+  share_with_cluster(BlockState{row.largest, s.candidates.count}, s.states);
+  bool fits = true;
+  for (const BlockState& state : s.states) {
+    row.largest = fmaxf(row.largest, state.largest);
+    fits = fits && state.candidates <= kList;
+  }
+  if (cluster_rank() == 0) {
+    const bool done = fits && draw_from_candidates(s, request, row, k, rows.ids + index);
+    if (leads) left[index] = done ? 0 : 1;
+  }
+  cluster_sync();  // the first block has read the lists
+}
+
+}  // namespace
+
+void draw_cuda_few(const OpContext& ctx, const DrawArgs& args, int32_t* left) {
+  launch_kernel(ctx, draw_few_kernel, static_cast<unsigned>(args.logits.dim(0) * kBlocks), kThreads, 0,
+                draw_rows(args), left);
+}
+
+}  // namespace ladder

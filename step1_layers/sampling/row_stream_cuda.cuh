@@ -1,0 +1,52 @@
+#pragma once
+// Reading rows of logits, four values at a time.
+#include "step1_layers/core/cuda_kernel.cuh"
+
+namespace ladder {
+
+inline constexpr int kGroup = 4;  // values of one 16-byte load, and tokens of one Philox block
+
+__device__ inline void load_four(const float* x, float (&values)[kGroup]) {
+  const float4 pack = *reinterpret_cast<const float4*>(x);
+  values[0] = pack.x, values[1] = pack.y, values[2] = pack.z, values[3] = pack.w;
+}
+// Four adjacent values of a row from `first` on, -inf from `end` on: one instruction where the row stands at
+// a multiple of 16 bytes.
+__device__ inline void load_group(const float* x, int64_t first, int64_t end, bool aligned,
+                                  float (&values)[kGroup]) {
+  if (aligned && first + kGroup <= end) {
+    load_four(x + first, values);
+  } else {
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) values[i] = first + i < end ? x[first + i] : -INFINITY;
+  }
+}
+__device__ inline bool is_aligned(const float* x) {
+  return reinterpret_cast<uintptr_t>(x) % 16 == 0;
+}
+
+// Calls fn(first, values) for the groups of four of values [begin, end) of a row, begin a multiple of four,
+// in a block of `threads`; past the end the values are -inf. All lanes of a warp call together, and `unroll`
+// loads per thread are issued before the first is used.
+template <int threads, int unroll, class Fn>
+__device__ void for_each_group(const float* x, int64_t begin, int64_t end, Fn&& fn) {
+  constexpr int64_t kStep = threads * kGroup;
+  const bool aligned = is_aligned(x);
+  const int lane = threadIdx.x % kWarp;
+  int64_t warp_first = begin + int64_t{threadIdx.x - lane} * kGroup;
+  for (; warp_first < end; warp_first += unroll * kStep) {
+    const int64_t first = warp_first + lane * kGroup;
+    float values[unroll][kGroup];
+    if (aligned && warp_first + (unroll - 1) * kStep + kWarp * kGroup <= end) {
+#pragma unroll
+      for (int j = 0; j < unroll; ++j) load_four(x + first + j * kStep, values[j]);
+    } else {
+#pragma unroll
+      for (int j = 0; j < unroll; ++j) load_group(x, first + j * kStep, end, aligned, values[j]);
+    }
+#pragma unroll
+    for (int j = 0; j < unroll; ++j) fn(first + j * kStep, values[j]);
+  }
+}
+
+}  // namespace ladder
