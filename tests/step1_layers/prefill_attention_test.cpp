@@ -8,25 +8,25 @@ namespace {
 
 using namespace ladder::testing;
 
-template <class Fn>
-void on_every_attention(Fn&& fn) {
-  on_every_rung<PagedAttentionArgs>("paged_attention", paged_attention_variants(), fn);
-}
-
-void check(const OpContext& ctx, Random& random, const std::vector<Part>& parts, int64_t block_size) {
+// One call over the parts on every rung, each compared with one reference.
+void check_every_rung(Random& random, const std::vector<Part>& parts, int64_t block_size) {
   const double scale = 1 / std::sqrt(static_cast<double>(parts[0].data->k.dim(2)));
-  const Attended result = attend(ctx, random, parts, block_size, scale);
-  int64_t row = 0;
-  for (const Part& part : parts) {
-    const Reference expected = attention_reference(*part.data, part.begin, part.end, scale);
-    const int64_t length = part.end - part.begin;
-    if (length == 0) continue;
-    EXPECT_TRUE(close_to(result.out.narrow(0, row, length), expected.out))
-        << "rows " << part.begin << ".." << part.end;
-    const auto lse = to_double(result.lse.narrow(0, row, length));
-    for (size_t i = 0; i < lse.size(); ++i) EXPECT_NEAR(lse[i], expected.lse[i], 1e-4);
-    row += length;
-  }
+  std::vector<Reference> expected;
+  for (const Part& part : parts)
+    expected.push_back(attention_reference(*part.data, part.begin, part.end, scale));
+  on_every_rung<PagedAttentionArgs>("paged_attention", paged_attention_variants(), [&](const OpContext& ctx) {
+    const Attended result = attend(ctx, random, parts, block_size, scale);
+    int64_t row = 0;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      const int64_t length = parts[i].end - parts[i].begin;
+      if (length == 0) continue;
+      EXPECT_TRUE(close_to(result.out.narrow(0, row, length), expected[i].out))
+          << "rows " << parts[i].begin << ".." << parts[i].end;
+      const auto lse = to_double(result.lse.narrow(0, row, length));
+      for (size_t at = 0; at < lse.size(); ++at) EXPECT_NEAR(lse[at], expected[i].lse[at], 1e-4);
+      row += length;
+    }
+  });
 }
 
 TEST(Task1_7_PrefillAttention, HeadSizesGroupsAndPagesOfModels) {
@@ -43,43 +43,38 @@ TEST(Task1_7_PrefillAttention, HeadSizesGroupsAndPagesOfModels) {
                           {{7, 1, 64, 64}, DType::f16, 16},
                           {{2, 1, 64, 64}, DType::f32, 64},
                           {{2, 2, 256, 256}, DType::f16, 128},
-                          {{2, 1, 256, 256}, DType::f32, 16}})
-    on_every_attention([&](const OpContext& ctx) {
-      Random random;
-      SCOPED_TRACE(random.describe() + " heads " + std::to_string(one.shape.heads) + " of " +
-                   std::to_string(one.shape.k_dim));
-      const SequenceData whole = random_sequence(random, 261, one.shape, one.dtype);
-      const SequenceData chunk = random_sequence(random, 193, one.shape, one.dtype);
-      check(ctx, random, {{&whole, 0, 261}, {&chunk, 192, 193}, {&chunk, 120, 187}}, one.block_size);
-    });
+                          {{2, 1, 256, 256}, DType::f32, 16}}) {
+    Random random;
+    SCOPED_TRACE(random.describe() + " heads " + std::to_string(one.shape.heads) + " of " +
+                 std::to_string(one.shape.k_dim));
+    const SequenceData whole = random_sequence(random, 261, one.shape, one.dtype);
+    const SequenceData chunk = random_sequence(random, 193, one.shape, one.dtype);
+    check_every_rung(random, {{&whole, 0, 261}, {&chunk, 192, 193}, {&chunk, 120, 187}}, one.block_size);
+  }
 }
 
 TEST(Task1_7_PrefillAttention, AShortChunkOfALongSequence) {
   // Few rows and many keys: a rung may cut the keys into parts.
-  on_every_attention([](const OpContext& ctx) {
-    for (int64_t dim : {64, 128}) {
-      Random random;
-      SCOPED_TRACE(random.describe() + " dim " + std::to_string(dim));
-      const SequenceData data = random_sequence(random, 2113, {4, 2, dim, dim}, DType::f16);
-      const SequenceData other = random_sequence(random, 30, {4, 2, dim, dim}, DType::f16);
-      check(ctx, random, {{&data, 2080, 2113}, {&other, 27, 30}}, 16);
-    }
-  });
+  for (int64_t dim : {64, 128}) {
+    Random random;
+    SCOPED_TRACE(random.describe() + " dim " + std::to_string(dim));
+    const SequenceData data = random_sequence(random, 2113, {4, 2, dim, dim}, DType::f16);
+    const SequenceData other = random_sequence(random, 30, {4, 2, dim, dim}, DType::f16);
+    check_every_rung(random, {{&data, 2080, 2113}, {&other, 27, 30}}, 16);
+  }
 }
 
 TEST(Task1_7_PrefillAttention, ManySequencesOfFewRows) {
   // More items than there are multiprocessors: blocks take several, one after the other.
-  on_every_attention([](const OpContext& ctx) {
-    Random random;
-    SCOPED_TRACE(random.describe());
-    std::vector<SequenceData> data;
-    std::vector<Part> parts;
-    for (int i = 0; i < 40; ++i)
-      data.push_back(random_sequence(random, random.integer(2, 150), {16, 16, 128, 128}, DType::f16));
-    for (const SequenceData& one : data)
-      parts.push_back({&one, one.length() - random.integer(0, 2), one.length()});  // some without a row
-    check(ctx, random, parts, 16);
-  });
+  Random random;
+  SCOPED_TRACE(random.describe());
+  std::vector<SequenceData> data;
+  std::vector<Part> parts;
+  for (int i = 0; i < 40; ++i)
+    data.push_back(random_sequence(random, random.integer(2, 150), {16, 16, 128, 128}, DType::f16));
+  for (const SequenceData& one : data)
+    parts.push_back({&one, one.length() - random.integer(0, 2), one.length()});  // some without a row
+  check_every_rung(random, parts, 16);
 }
 
 }  // namespace
