@@ -10,6 +10,7 @@ Numbers of a machine that does other things meanwhile are not worth keeping: the
 
 import json
 import os
+import re
 import subprocess
 import sys
 import time
@@ -22,7 +23,7 @@ OUT = ROOT / "bench/results/cpu"
 # name: Google Benchmark arguments, the binary first
 GOOGLE = {
     "step1_matmul": ["bench_step1", "--benchmark_filter=ceiling|matmul/.*(qkv|gate_up|down|lm_head)", "3"],
-    "step1_elementwise": ["bench_step1", "--benchmark_filter=^(silu|gelu|rms_norm|fused|rotary|qk_norm|store)", "3"],
+    "step1_elementwise": ["bench_step1", "--benchmark_filter=^(silu|gelu|rms_norm|fused|embedding|rotary|qk_norm|store)", "3"],
     "step1_attention": ["bench_step1", "--benchmark_filter=attention", "3"],
     "step1_sampling": ["bench_step1", "--benchmark_filter=^(argmax|softmax|log_softmax|top|mask|sample|apply)", "3"],
     "step2_decoder": ["bench_step2", "--benchmark_filter=ceiling|decoder", "5"],
@@ -75,7 +76,9 @@ def record(name):
     context |= {"command": " ".join(command), "commit": commit.strip(), "processor": processor(),
                 "load_before": round(load, 2), "load_after": round(os.getloadavg()[0], 2)}
     if "benchmarks" in result:
-        rows = [row for row in result["benchmarks"] if row.get("run_type") != "aggregate"]
+        # A build with CUDA has the rungs of a GPU too; tools/gpu_check.sh records those.
+        rows = [row for row in result["benchmarks"]
+                if row.get("run_type") != "aggregate" and not re.search("/cuda:|_of_gpu", row["name"])]
         keep_out = {"family_index", "per_family_instance_index", "run_name", "run_type", "threads"}
         result["benchmarks"] = [{key: value for key, value in row.items() if key not in keep_out} for row in rows]
     result["context"] = context
