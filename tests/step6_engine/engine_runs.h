@@ -2,8 +2,11 @@
 // What the tests of whole engines share: small checkpoints as requests, and how two runs are compared.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <bit>
+#include <cmath>
 #include <cstdio>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <vector>
@@ -83,16 +86,71 @@ inline ::testing::AssertionResult same_bits(const RequestOutput& a, const Reques
   return ::testing::AssertionSuccess();
 }
 
-// How much likelier one token may be than another for the two to count as nearly tied: f32 as for the
-// goldens; narrower types 16 times the bound of a row (numerics.h), 0.064 in bf16.
-inline double near_tie(DType dtype) {
-  return dtype == DType::f32 ? 1e-4 : 16.0 * row_bound(dtype);
+// Log probabilities of the 20 likeliest tokens at every position of the texts.
+inline std::vector<PositionLogprobs> score(const EngineOptions& options,
+                                           const std::vector<std::vector<int32_t>>& texts) {
+  std::vector<Request> requests;
+  for (const std::vector<int32_t>& text : texts) {
+    Request& request = requests.emplace_back();
+    request.prompt_token_ids = text;
+    request.sampling.max_tokens = 1;
+    request.sampling.temperature = 0.0;
+    request.sampling.prompt_logprobs = 20;
+  }
+  std::vector<PositionLogprobs> all;
+  for (RequestOutput& output : engine_with(options)->generate(requests))
+    std::move(output.prompt_logprobs.begin(), output.prompt_logprobs.end(), std::back_inserter(all));
+  return all;
+}
+
+// How far log probabilities are from those of f32, over all tokens that both list.
+struct Deviation {
+  double rms = 0.0, largest = 0.0;
+};
+
+inline Deviation deviation(const std::vector<PositionLogprobs>& out,
+                           const std::vector<PositionLogprobs>& reference) {
+  EXPECT_EQ(out.size(), reference.size());
+  Deviation result;
+  int64_t count = 0;
+  for (size_t i = 0; i < std::min(out.size(), reference.size()); ++i)
+    for (const TokenLogprob& expected : reference[i].top)
+      for (const TokenLogprob& found : out[i].top) {
+        if (found.token_id != expected.token_id) continue;
+        const double difference = std::abs(static_cast<double>(found.logprob) - expected.logprob);
+        result.rms += difference * difference;
+        result.largest = std::max(result.largest, difference);
+        ++count;
+      }
+  EXPECT_GT(count, 15 * std::ssize(reference)) << "mostly other tokens are the likeliest";
+  result.rms = std::sqrt(result.rms / static_cast<double>(count));
+  return result;
+}
+
+// What a type costs on this model, measured on the CPU: log probabilities of two runs may be this far apart
+// each, so two tokens that are nearer than twice that may change places.
+struct TypeCost {
+  std::vector<PositionLogprobs> exact;  // f32
+  Deviation cpu;
+  double near_tie = 0.0;
+};
+
+inline TypeCost type_cost(EngineOptions options, const std::vector<std::vector<int32_t>>& texts) {
+  const DType type = options.dtype.value();
+  options.runner.device = {};
+  const std::vector<PositionLogprobs> narrow = score(options, texts);
+  options.dtype = DType::f32;
+  TypeCost cost{score(options, texts), {}, 1e-4};
+  if (type == DType::f32) return cost;  // as for the goldens
+  cost.cpu = deviation(narrow, cost.exact);
+  cost.near_tie = 2.0 * cost.cpu.largest;
+  return cost;
 }
 
 // Greedy outputs of two runs with log probabilities: equal, or they part where both runs find the two tokens
 // nearly tied, which is printed. What follows is not compared: it answers another text.
 inline ::testing::AssertionResult equal_or_near_tie(const CompletionOutput& a, const CompletionOutput& b,
-                                                    DType dtype, const std::string& what) {
+                                                    double near_tie, const std::string& what) {
   const size_t common = std::min(a.token_ids.size(), b.token_ids.size());
   for (size_t t = 0; t < common; ++t) {
     const int32_t x = a.token_ids[t], y = b.token_ids[t];
@@ -109,9 +167,10 @@ inline ::testing::AssertionResult equal_or_near_tie(const CompletionOutput& a, c
                                              << ", and one is not among the likeliest of the other run";
       gap = std::max(gap, std::abs(static_cast<double>(of(*run, x)->logprob) - of(*run, y)->logprob));
     }
-    if (!(gap <= near_tie(dtype)))
+    if (!(gap <= near_tie))
       return ::testing::AssertionFailure()
-             << what << ": output token " << t << " is " << x << " and " << y << ", a gap of " << gap;
+             << what << ": output token " << t << " is " << x << " and " << y << ", a gap of " << gap
+             << " where " << near_tie << " is a near tie";
     std::printf("%s: near tie at output token %zu, %d and %d, a gap of %.2e\n", what.c_str(), t, x, y, gap);
     return ::testing::AssertionSuccess();
   }

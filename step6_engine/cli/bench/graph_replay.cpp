@@ -92,9 +92,9 @@ void run_graph_replay(const GraphReplayFlags& flags) {
     const std::vector<double> steps = last_steps(*engine, window, 2 * flags.steps);
     engine->generate(middle);
     const double replay = executor.replay_last_step(100);
-    table.push_back({fmt::format("run {}", run + 1), format_seconds(median(steps)),
-                     format_seconds(mean(steps)), format_seconds(replay),
-                     fmt::format("{:.3f}", replay / mean(steps))});
+    const auto microseconds = [](double seconds) { return fmt::format("{:.1f} us", seconds * 1e6); };
+    table.push_back({fmt::format("run {}", run + 1), microseconds(median(steps)), microseconds(mean(steps)),
+                     microseconds(replay), fmt::format("{:.3f}", replay / mean(steps))});
     results.push_back({{"name", table.back()[0]},
                        {"batch", flags.batch},
                        {"step_seconds_mean", mean(steps)},

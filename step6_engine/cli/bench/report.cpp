@@ -150,7 +150,7 @@ void write_report(const std::string& file, Json results, const BenchMachine& mac
                  {"isa", std::string(isa_name(cpu_isa()))},
                  {"threads", machine.threads},
                  {"gpu", on_gpu ? Json(cuda_device_info(machine.device.index).name) : Json()},
-                 {"copy_bandwidth", on_gpu ? Json(machine.copy_bandwidth) : Json()},
+                 {"copy_bandwidth", machine.copy_bandwidth > 0.0 ? Json(machine.copy_bandwidth) : Json()},
                  {"results", std::move(results)}};
   std::ofstream stream(file);
   stream << report.dump(2, ' ', false, Json::error_handler_t::replace) << '\n';
