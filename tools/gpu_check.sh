@@ -56,7 +56,18 @@ step() {  # step NAME SECONDS COMMAND...
   echo "$name: exit $status, $((SECONDS - start)) s"
   grep -aE '^\[  (PASSED|FAILED)|^\[ +SKIPPED \] [0-9]|ERROR SUMMARY|RACECHECK SUMMARY|^gpu_check' "$out/$name.txt" |
     tail -12 | sed 's/^/  /'
-  [ $status -eq 0 ] || failed=1
+  return $status
+}
+
+run() { step "$@" || failed=1; }
+
+# Checks may run beside each other; nothing is timed meanwhile.
+checks=()
+beside() { step "$@" & checks+=($!); }
+join_checks() {
+  local check
+  for check in "${checks[@]}"; do wait "$check" || failed=1; done
+  checks=()
 }
 
 # Of the steps above the first, the tests that put something on the GPU; steps 3 and 5 have none.
@@ -72,43 +83,51 @@ quick+=':*Draw.TakesTheBest*:*Draw.RunsTheFilters*:*RowsPast*:*OneSmallCall*'
 # Checked for races, which takes far longer: the kernels that use shared memory, each where a test of theirs is small.
 # Left out: larger shapes of the same kernels (a tile of a matrix product takes minutes under racecheck), and every
 # operator without shared memory.
-shared='*OneSmallCall*:*RmsNorm.EqualsDoublePrecision:*RmsNorm.NormsHeads*:*FusedAddRmsNorm*:*QkNormRopeStore.Equals*'
-shared+=':*HeadDimensionsAndGroups*:*SomeSequencesShare*:*RowsPast*:*PassesOverNaN*:*TopK.Keeps*:*EqualTokens*'
-shared+=':*MinP.Keeps*:*Penalties*'
+declare -A shared=(
+  [3]='Task1_3_*EqualsDoublePrecision:Task1_3_*NormsHeads*:Task1_3_FusedAddRmsNorm*'
+  [4]='Task1_4_Matmul.OneSmallCall*'
+  [7]='Task1_7_*HeadDimensionsAndGroups:Task1_7_*SomeSequencesShare*:Task1_7_*RowsPast*:Task1_7_QkNormRopeStore.Equals*'
+  [8]='Task1_8_*OneSmallCall*:Task1_8_*PassesOverNaN*:Task1_8_TopK.Keeps*:Task1_8_*EqualTokens*:Task1_8_MinP.Keeps*'
+)
 
 tests() {
-  step tests_step1 150 "$(binary test_step1)" --gtest_brief=1
+  run tests_step1 150 "$(binary test_step1)" --gtest_brief=1
   local number
   for number in 2 4 6; do
-    step "tests_step$number" 150 "$(binary "test_step$number")" --gtest_brief=1 --gtest_filter="$gpu_tests"
+    run "tests_step$number" 150 "$(binary "test_step$number")" --gtest_brief=1 --gtest_filter="$gpu_tests"
   done
 }
 
 memcheck() {
-  step memcheck_step1 180 compute-sanitizer --tool memcheck --error-exitcode 1 \
+  beside memcheck_step1 240 compute-sanitizer --tool memcheck --error-exitcode 1 \
     "$(binary test_step1)" --gtest_brief=1 --gtest_filter="$quick"
-  step memcheck_step2 60 compute-sanitizer --tool memcheck --error-exitcode 1 \
+  beside memcheck_step2 120 compute-sanitizer --tool memcheck --error-exitcode 1 \
     "$(binary test_step2)" --gtest_brief=1 --gtest_filter='*Composites*'
-  step memcheck_step6 60 compute-sanitizer --tool memcheck --error-exitcode 1 \
+  beside memcheck_step6 120 compute-sanitizer --tool memcheck --error-exitcode 1 \
     "$(binary test_step6)" --gtest_brief=1 --gtest_filter='*GreedyTokens*/qwen3_tied_cuda:*DrawsTheTokens*'
+  join_checks
 }
 
 racecheck() {
-  step racecheck_step1 200 compute-sanitizer --tool racecheck --error-exitcode 1 \
-    "$(binary test_step1)" --gtest_brief=1 --gtest_filter="$shared"
+  local task
+  for task in 3 4 7 8; do  # the tasks of step 1 whose kernels use shared memory
+    beside "racecheck_task1_$task" 240 compute-sanitizer --tool racecheck --error-exitcode 1 \
+      "$(binary test_step1)" --gtest_brief=1 --gtest_filter="${shared[$task]}"
+  done
+  join_checks
 }
 
 bench() {
-  step bench_step1 200 "$(binary bench_step1)" --benchmark_filter='cuda:|ceiling_of_gpu' \
+  run bench_step1 200 "$(binary bench_step1)" --benchmark_filter='cuda:|ceiling_of_gpu' \
     --benchmark_out="$out/step1_layers.json" --benchmark_out_format=json
-  step bench_step2 60 "$(binary bench_step2)" --benchmark_filter='cuda:' \
+  run bench_step2 60 "$(binary bench_step2)" --benchmark_filter='cuda:' \
     --benchmark_out="$out/step2_model.json" --benchmark_out_format=json
 }
 
 model_bench() {  # model_bench NAME SECONDS KIND MODEL ARGUMENTS...: random weights of a model's shape
   local name=$1 limit=$2 kind=$3 model=$4
   shift 4
-  step "$name" "$limit" "$(binary ladder)" bench "$kind" --model "models/$model" --load-format dummy --device cuda \
+  run "$name" "$limit" "$(binary ladder)" bench "$kind" --model "models/$model" --load-format dummy --device cuda \
     --json "$out/$name.json" "$@"
 }
 
@@ -130,13 +149,13 @@ engine() {
 }
 
 peers() {
-  step peers_kernels 100 python3 -B bench/peers/peers.py --only matmul,attention,elementwise,sampling \
+  run peers_kernels 100 python3 -B bench/peers/peers.py --only matmul,attention,elementwise,sampling \
     --json "$out/peers_kernels.json"
-  step peers_engine 140 python3 -B bench/peers/peers.py --only decode --json "$out/peers_engine.json"
+  run peers_engine 140 python3 -B bench/peers/peers.py --only decode --json "$out/peers_engine.json"
 }
 
 table() {
-  step table 20 python3 -B tools/h200_table.py "$out"
+  run table 20 python3 -B tools/h200_table.py "$out"
   cat "$out/table.txt"
 }
 
