@@ -106,7 +106,8 @@ def small_products(folder):
     values = {}
     for weight in SMALL_WEIGHTS:
         for m in FEW_ROWS:
-            ours, theirs = folder.fastest("matmul", f"{weight}/m:{m}"), folder.peer("matmul", f"{weight}/m:{m}", "cublas")
+            problem = f"{weight}/m:{m}"
+            ours, theirs = folder.fastest("matmul", problem), folder.peer("matmul", problem, "cublas")
             if ours and theirs:
                 values[f"{weight} M={m}"] = theirs.seconds / ours.seconds
     cells = worst_of(values, "1.2 x cuBLAS", "2 x cuBLAS at 4 MB and less", "x cuBLAS")
@@ -120,7 +121,8 @@ def decode_attention(folder):
     found = {name: rung.of_bandwidth for name in ("32x4k", "8x16k")
              if (rung := folder.fastest("paged_attention", f"decode/{name}"))}
     measured = " / ".join(share(found[name]) + " B" if name in found else MISSING for name in ("32x4k", "8x16k"))
-    return ["decode attention, 32 sequences x 4k / 8 x 16k, page 16", "0.85 B / 0.85 B", "0.93 B / 0.97 B", measured, ""]
+    return ["decode attention, 32 sequences x 4k / 8 x 16k, page 16", "0.85 B / 0.85 B", "0.93 B / 0.97 B",
+            measured, ""]
 
 
 def skewed_lengths(folder):
