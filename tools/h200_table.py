@@ -2,7 +2,7 @@
 """What a GPU run reached, from the raw results in one folder: the table of what must be reached, and ours beside the
 peers'.
 
-    python3 tools/h200_table.py bench/results/h200 [--table must|kernels|engine] [--markdown]
+    python3 tools/h200_table.py bench/results/h200 [--table must|kernels|engine|progression] [--markdown]
 
 It reads step1_layers.json (bench_step1), peers_*.json (bench/peers/peers.py) and the JSON files of `ladder bench`
 under the names that tools/gpu_check.sh gives them. A row whose file is missing says so.
@@ -237,7 +237,24 @@ def engine_peers(folder):
     return rows
 
 
-TABLES = {"must": must_table, "kernels": kernel_peers, "engine": engine_peers}
+def time_of(seconds):
+    return f"{plain(seconds)} s" if seconds >= 1 else f"{plain(seconds * 1e3)} ms"
+
+
+def progression(folder):
+    """What each switch of the engine is worth. gain: over the row above."""
+    rows = [["", "tok/s", "gain", "time to first token", "inter-token latency", "longest", "of the limit"]]
+    above = None
+    for run in folder.engine("progression"):
+        rate = run["output_tokens_per_second"]
+        rows.append([run["name"], plain(rate), f"{rate / above:.2f}x" if above else "",
+                     time_of(run["time_to_first_token_mean"]), time_of(run["inter_token_latency_mean"]),
+                     time_of(run["inter_token_latency_max"]), share(run["of_streaming_limit"] or 0)])
+        above = rate
+    return rows
+
+
+TABLES = {"must": must_table, "kernels": kernel_peers, "engine": engine_peers, "progression": progression}
 
 
 def main():

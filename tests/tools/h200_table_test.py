@@ -7,7 +7,7 @@ import unittest
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
-from h200_table import Folder, engine_peers, flops_of_prompt, kernel_peers, must_table  # noqa: E402
+from h200_table import Folder, engine_peers, flops_of_prompt, kernel_peers, must_table, progression  # noqa: E402
 
 
 def row(name, microseconds, bytes_moved, flops=0.0, **more):
@@ -73,6 +73,13 @@ class Tables(unittest.TestCase):
         runs = [{"of_replay": value, "replay_seconds": value, "step_seconds_mean": 1.0} for value in (0.5, 0.9, 0.95)]
         folder = self.folder(**{"graph_replay_qwen3-0.6b": {"results": runs}})
         self.assertEqual(self.measured(folder, "engine step"), "0.90")
+
+    def test_a_progression_gives_the_gain_over_the_row_above(self):
+        run = {"name": "first", "output_tokens_per_second": 100.0, "time_to_first_token_mean": 2.0,
+               "inter_token_latency_mean": 0.01, "inter_token_latency_max": 0.05, "of_streaming_limit": 0.125}
+        folder = self.folder(progression={"results": [run, run | {"name": "then", "output_tokens_per_second": 250.0}]})
+        self.assertEqual(progression(folder)[1:], [["first", "100", "", "2.00 s", "10.0 ms", "50.0 ms", "0.12"],
+                                                   ["then", "250", "2.50x", "2.00 s", "10.0 ms", "50.0 ms", "0.12"]])
 
     def test_the_operations_of_a_prompt_are_those_of_its_parts(self):
         # 36 layers of 4096: qkv 6144, o 4096, gate and up 24576, down 12288; one row of logits; causal attention.
