@@ -144,7 +144,8 @@ engine() {
   done
   model_bench prefill_qwen3-8b 60 latency qwen3-8b --prompt-len 8192 --output-len 2 --max-num-batched-tokens 8192 \
     --max-model-len 8200 --repeat 5
-  model_bench progression 120 progression qwen3-0.6b
+  model_bench progression 120 progression qwen3-0.6b --shared-prefix-len 1024 --min-prompt-len 256 \
+    --max-prompt-len 2048 --max-num-batched-tokens 512
   model_bench graph_replay_qwen3-0.6b 60 graph-replay qwen3-0.6b
 }
 
