@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "step1_layers/core/error.h"
+#include "step1_layers/core/profile.h"
 
 namespace ladder {
 
@@ -63,7 +64,10 @@ RequestId Engine::add_request(const Request& request) {
 // >>> task 6.1: submit, collect, hand the tokens to their requests
 void Engine::submit_steps() {
   while (static_cast<int>(in_flight_.size()) < executor_->max_in_flight()) {
-    scheduler_.schedule(scheduled_);
+    {
+      const ProfileRange range("5.2 schedule");
+      scheduler_.schedule(scheduled_);
+    }
     if (scheduled_.empty()) return;
     const double now = seconds_now();
     for (const NewSequence& sequence : scheduled_.new_sequences)
@@ -86,7 +90,11 @@ StepResult Engine::step() {
   const InFlight step = in_flight_.front();
   in_flight_.pop_front();
   const SchedulerStats stats = scheduler_.stats();  // while the step holds its blocks
-  StepOutput output = executor_->collect(step.ticket);
+  StepOutput output = [&] {
+    const ProfileRange range("4.4 collect");
+    return executor_->collect(step.ticket);
+  }();
+  const ProfileRange range("5.5 update, 6.2 text");
 
   result.metrics = {.step = output.step,
                     .num_tokens = step.num_tokens,

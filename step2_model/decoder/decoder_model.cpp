@@ -1,6 +1,7 @@
 #include "step2_model/decoder/decoder_model.h"
 
 #include "step1_layers/core/error.h"
+#include "step1_layers/core/profile.h"
 #include "step1_layers/rotary/rope.h"
 
 namespace ladder {
@@ -68,6 +69,7 @@ int64_t DecoderModel::weight_bytes() const {
 Tensor DecoderModel::forward(const OpContext& ctx, const ModelInput& input) {
   LADDER_CHECK(input.kv_caches.size() == layers_.size(), "{} layers, but {} KV caches", layers_.size(),
                input.kv_caches.size());
+  const ProfileRange range("2.4 layers");
   const int64_t tokens = input.positions.dim(0);
   ResidualStream stream;
   stream.residual = ctx.arena->take({tokens, spec_.hidden_size}, dtype_);
@@ -88,6 +90,7 @@ Tensor DecoderModel::forward(const OpContext& ctx, const ModelInput& input) {
 }
 
 Tensor DecoderModel::compute_logits(const OpContext& ctx, const Tensor& hidden) {
+  const ProfileRange range("1.5 LM head");
   LADDER_CHECK(lm_head_.has_value(), "only the last range of layers has an LM head");
   const Tensor logits = ctx.arena->take({hidden.dim(0), spec_.vocab_size}, DType::f32);
   lm_head_->forward(ctx, hidden, logits);
