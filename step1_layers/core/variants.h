@@ -39,35 +39,53 @@ bool can_run(const Variant<Args>& variant, const OpContext& ctx, const Args& arg
   return runs_here(variant, ctx) && (variant.supports == nullptr || variant.supports(args));
 }
 
-// The variant that serves this call: the one forced with --kernel, else the last row of the table that can
-// run here, takes these arguments and, where the context demands it, is batch invariant. Error: the forced
-// name does not exist, or cannot serve this call; or no row can.
+// The variant that serves a call, and why: "forced", "measured" or "table order".
 template <class Args>
-const Variant<Args>& select_variant(std::string_view op, std::span<const Variant<Args>> table,
-                                    const OpContext& ctx, const Args& args) {
+struct Choice {
+  const Variant<Args>* variant;
+  std::string_view why;
+};
+
+// The one forced with --kernel; else the one that measurements name for this call (kernel_table.h; empty:
+// none); else the last row of the table. The last two only where they can run here, take these arguments and,
+// where the context demands it, are batch invariant. Error: the forced name does not exist, or cannot serve
+// this call; or no row can.
+template <class Args>
+Choice<Args> choose_variant(std::string_view op, std::span<const Variant<Args>> table, const OpContext& ctx,
+                            const Args& args, std::string_view measured = {}) {
   if (std::string_view forced = ctx.forced_kernel(op); !forced.empty()) {
     for (const auto& variant : table) {
       if (variant.name != forced || variant.device != ctx.device.type) continue;
       LADDER_CHECK(can_run(variant, ctx, args),
                    "--kernel {}={}: this kernel cannot run here or with this shape", op, forced);
-      return variant;
+      return {&variant, "forced"};
     }
     std::string names;
     for (const auto& variant : table)
       if (variant.device == ctx.device.type) names += (names.empty() ? "" : ", ") + std::string(variant.name);
     fail("--kernel {}={}: no such kernel; {} has {}", op, forced, op, names);
   }
-  for (size_t i = table.size(); i-- > 0;) {
-    if (ctx.batch_invariant && !table[i].batch_invariant) continue;
-    if (can_run(table[i], ctx, args)) return table[i];
-  }
+  auto serves = [&](const Variant<Args>& variant) {
+    return (variant.batch_invariant || !ctx.batch_invariant) && can_run(variant, ctx, args);
+  };
+  if (!measured.empty())
+    for (const auto& variant : table)
+      if (variant.name == measured && serves(variant)) return {&variant, "measured"};
+  for (size_t i = table.size(); i-- > 0;)
+    if (serves(table[i])) return {&table[i], "table order"};
   fail("no kernel of {} serves this call on {}", op, device_name(ctx.device));
 }
 
 template <class Args>
+const Variant<Args>& select_variant(std::string_view op, std::span<const Variant<Args>> table,
+                                    const OpContext& ctx, const Args& args, std::string_view measured = {}) {
+  return *choose_variant(op, table, ctx, args, measured).variant;
+}
+
+template <class Args>
 void run_variant(std::string_view op, std::span<const Variant<Args>> table, const OpContext& ctx,
-                 const Args& args) {
-  select_variant(op, table, ctx, args).run(ctx, args);
+                 const Args& args, std::string_view measured = {}) {
+  select_variant(op, table, ctx, args, measured).run(ctx, args);
 }
 
 }  // namespace ladder

@@ -62,6 +62,9 @@ class Linear {
   // has the dtype of x, or is f32. Error: shapes or dtypes that do not fit.
   void forward(const OpContext& ctx, const Tensor& x, const Tensor& out) const;
 
+  // Where the method keeps a dense matrix, forward() on one rank is matmul() with it.
+  DenseLinear dense() const { return method_->dense(shape_, tensors_); }
+
   const std::string& name() const { return name_; }
   int64_t in_features() const { return shape_.in_features; }    // on this rank
   int64_t out_features() const { return shape_.out_features; }  // on this rank, all parts

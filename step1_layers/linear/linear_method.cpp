@@ -28,6 +28,10 @@ class UnquantizedLinearMethod final : public LinearMethod {
              const Tensor& x, const Tensor& out) const override {
     matmul(ctx, x, parameters[0], shape.bias ? parameters[1] : Tensor(), out);
   }
+
+  DenseLinear dense(const LinearShape& shape, const std::vector<Tensor>& parameters) const override {
+    return {parameters[0], shape.bias ? parameters[1] : Tensor()};
+  }
 };
 
 }  // namespace

@@ -34,6 +34,12 @@ struct LinearParameterSpec {
   int64_t in_packing = 1;   // input features per element along in_dim
 };
 
+// The matrix [out_features, in_features] as it is, for kernels that fuse a product with what stands around it.
+struct DenseLinear {
+  Tensor weight;  // undefined: the method keeps no such matrix
+  Tensor bias;    // undefined: no bias
+};
+
 class LinearMethod {
  public:
   virtual ~LinearMethod() = default;
@@ -45,6 +51,7 @@ class LinearMethod {
   // out [m, out_features] = x [m, in_features] times the weight, plus the bias if the shape has one.
   virtual void apply(const OpContext& ctx, const LinearShape& shape, const std::vector<Tensor>& parameters,
                      const Tensor& x, const Tensor& out) const = 0;
+  virtual DenseLinear dense(const LinearShape&, const std::vector<Tensor>&) const { return {}; }
 };
 
 // One dense matrix [out_features, in_features] in f32, bf16 or f16, applied with the variants of matmul.h.

@@ -1,5 +1,6 @@
 #include "step1_layers/linear/matmul.h"
 
+#include "step1_layers/core/kernel_table.h"
 #include "step1_layers/linear/matmul_rungs.h"
 #ifdef LADDER_CUDA
 #include "step1_layers/linear/matmul_cuda.h"
@@ -68,14 +69,26 @@ std::span<const Variant<MatmulArgs>> matmul_variants() {
      .min_arch = 80,
      .supports = matmul_takes_tensor_core,
      .run = matmul_cuda_tensor_core},
+    {.name = "cublaslt",
+     .device = DeviceType::cuda,
+     .idea = "the library's kernel for the shape, looked up once",
+     .batch_invariant = false,
+     .supports = matmul_takes_cublaslt,
+     .run = matmul_cublaslt},
     // The rungs for few rows: whether they serve a call depends on its number of rows, so a row's bits would
-    // too. The library stands above those that it beats for weights too large to be split.
+    // too.
     {.name = "rows_warp",
      .device = DeviceType::cuda,
      .idea = "few rows: a warp per row of the weight, which is read once",
      .batch_invariant = false,
      .supports = matmul_takes_rows_warp,
      .run = matmul_rows_warp},
+    {.name = "rows_vectorized",
+     .device = DeviceType::cuda,
+     .idea = "few rows: sixteen bytes per load, four loads in flight",
+     .batch_invariant = false,
+     .supports = matmul_takes_rows_vectorized,
+     .run = matmul_rows_vectorized},
     {.name = "rows_tensor_core",
      .device = DeviceType::cuda,
      .idea =
@@ -84,28 +97,29 @@ std::span<const Variant<MatmulArgs>> matmul_variants() {
      .batch_invariant = false,
      .supports = matmul_takes_rows_tensor_core,
      .run = matmul_rows_tensor_core},
-    {.name = "cublaslt",
+    {.name = "rows_stream",
      .device = DeviceType::cuda,
-     .idea = "the library's kernel for the shape, looked up once",
+     .idea = "few rows: bulk copies keep a ring in shared memory full, also before the kernel in front ends",
+     .min_arch = 90,
      .batch_invariant = false,
-     .supports = matmul_takes_cublaslt,
-     .run = matmul_cublaslt},
+     .supports = matmul_takes_rows_stream,
+     .run = matmul_rows_stream},
     {.name = "rows_split_k",
      .device = DeviceType::cuda,
-     .idea = "few rows, weights up to 32 MB: several blocks share sixteen rows",
+     .idea = "few rows, a weight of few rows: several blocks share sixteen of them",
      .min_arch = 80,
      .batch_invariant = false,
      .supports = matmul_takes_rows_split_k,
      .run = matmul_rows_split_k},
-    {.name = "rows_vectorized",
-     .device = DeviceType::cuda,
-     .idea = "few rows: sixteen bytes per load, four loads in flight",
-     .batch_invariant = false,
-     .supports = matmul_takes_rows_vectorized,
-     .run = matmul_rows_vectorized},
 #endif
   };
   return table;
+}
+
+Choice<MatmulArgs> choose_matmul(const OpContext& ctx, const MatmulArgs& args) {
+  return choose_variant(
+      "matmul", matmul_variants(), ctx, args,
+      measured_kernel(ctx, "matmul", args.x.dtype(), args.x.dim(0), args.weight.dim(0), args.x.dim(1)));
 }
 
 void matmul(const OpContext& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,
@@ -126,7 +140,8 @@ void matmul(const OpContext& ctx, const Tensor& x, const Tensor& weight, const T
   expect_adjacent(weight, "weight");
   expect_adjacent(out, "out");
   if (out.numel() == 0) return;
-  run_variant("matmul", matmul_variants(), ctx, MatmulArgs{x, weight, bias, out});
+  const MatmulArgs args{x, weight, bias, out};
+  choose_matmul(ctx, args).variant->run(ctx, args);
 }
 
 }  // namespace ladder

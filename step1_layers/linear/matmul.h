@@ -24,6 +24,9 @@ struct MatmulArgs {
 
 std::span<const Variant<MatmulArgs>> matmul_variants();
 
+// The row that matmul() runs for these arguments, and why.
+Choice<MatmulArgs> choose_matmul(const OpContext& ctx, const MatmulArgs& args);
+
 // Rows of x, weight and out may be strided (a narrow() of a wider tensor), the elements of a row are
 // adjacent. m = 0 does nothing. Error: shapes or dtypes that do not fit together.
 void matmul(const OpContext& ctx, const Tensor& x, const Tensor& weight, const Tensor& bias,

@@ -11,6 +11,8 @@ namespace {
 constexpr int kNaiveThreads = 128;
 template <class T, class Out>
 __global__ void product_naive(Product<T, Out> p) {
+  allow_next_kernel();
+  wait_for_previous_kernel();
   const int64_t index = int64_t{blockIdx.x} * kNaiveThreads + threadIdx.x;
   if (index >= p.m * p.n) return;
   const int64_t i = index / p.n, j = index % p.n;
@@ -28,6 +30,8 @@ __global__ void product_naive(Product<T, Out> p) {
 constexpr int kTile = 64, kDepth = 16, kOutputs = 4, kTiledThreads = (kTile / kOutputs) * (kTile / kOutputs);
 template <class T, class Out>
 __global__ void __launch_bounds__(kTiledThreads) product_tiled(Product<T, Out> p) {
+  allow_next_kernel();
+  wait_for_previous_kernel();
   __shared__ float xs[kDepth][kTile + 4], ws[kDepth][kTile + 4];
   const int64_t tiles_n = ceil_div<int64_t>(p.n, kTile);
   const int64_t first_i = blockIdx.x / tiles_n * kTile, first_j = blockIdx.x % tiles_n * kTile;
@@ -70,17 +74,19 @@ __global__ void __launch_bounds__(kTiledThreads) product_tiled(Product<T, Out> p
 void matmul_cuda_naive(const OpContext& ctx, const MatmulArgs& args) {
   with_product(args, [&](const auto& p) {
     const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(p.m * p.n, kNaiveThreads));
-    product_naive<<<blocks, kNaiveThreads, 0, stream_of(ctx)>>>(p);
+    using T = std::remove_cvref_t<decltype(*p.x)>;
+    using Out = std::remove_cvref_t<decltype(*p.out)>;
+    launch_kernel(ctx, product_naive<T, Out>, blocks, kNaiveThreads, 0, p);
   });
-  LADDER_CUDA_CHECK(cudaGetLastError());
 }
 
 void matmul_cuda_tiled(const OpContext& ctx, const MatmulArgs& args) {
   with_product(args, [&](const auto& p) {
     const int64_t tiles = ceil_div<int64_t>(p.m, kTile) * ceil_div<int64_t>(p.n, kTile);
-    product_tiled<<<static_cast<unsigned>(tiles), kTiledThreads, 0, stream_of(ctx)>>>(p);
+    using T = std::remove_cvref_t<decltype(*p.x)>;
+    using Out = std::remove_cvref_t<decltype(*p.out)>;
+    launch_kernel(ctx, product_tiled<T, Out>, static_cast<unsigned>(tiles), kTiledThreads, 0, p);
   });
-  LADDER_CUDA_CHECK(cudaGetLastError());
 }
 
 }  // namespace ladder

@@ -20,6 +20,8 @@ void matmul_rows_vectorized(const OpContext& ctx, const MatmulArgs& args);
 bool matmul_takes_rows_vectorized(const MatmulArgs& args);
 void matmul_rows_tensor_core(const OpContext& ctx, const MatmulArgs& args);
 bool matmul_takes_rows_tensor_core(const MatmulArgs& args);
+void matmul_rows_stream(const OpContext& ctx, const MatmulArgs& args);
+bool matmul_takes_rows_stream(const MatmulArgs& args);
 void matmul_rows_split_k(const OpContext& ctx, const MatmulArgs& args);
 bool matmul_takes_rows_split_k(const MatmulArgs& args);
 

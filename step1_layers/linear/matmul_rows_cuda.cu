@@ -27,6 +27,8 @@ void with_rows(int64_t m, Fn&& fn) {
 // the tiled rungs would waste most of a tile.
 template <int rows, class T, class Out>
 __global__ void __launch_bounds__(kThreads) rows_warp(Product<T, Out> p) {
+  allow_next_kernel();
+  wait_for_previous_kernel();
   const int64_t j = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
   const int lane = threadIdx.x % kWarp;
   if (j >= p.n) return;
@@ -47,22 +49,27 @@ __global__ void __launch_bounds__(kThreads) rows_warp(Product<T, Out> p) {
 
 // vectorized
 // Up to 2 rows, everything in whole 16-byte packs. As the rung below, with 16-byte loads and four of them in
-// flight per lane before the first is used: 2 KB per warp. The weight passes L1 by, so that x stays there.
-// Beyond two rows the conversions and multiply-adds, not memory, set the time.
+// flight per lane before the first is used: 2 KB per warp. The weight passes L1 by, so that x stays there,
+// and its first loads do not wait for the kernel that makes x. Beyond two rows the conversions and
+// multiply-adds, not memory, set the time.
 constexpr int kInFlight = 4;
 template <int rows, class T, class Out>
 __global__ void __launch_bounds__(kThreads) rows_vectorized(Product<T, Out> p) {
   constexpr int kSize = Pack<T>::kSize, kStep = kWarp * kSize;
+  allow_next_kernel();
   const int64_t j = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
   const int lane = threadIdx.x % kWarp;
-  if (j >= p.n) return;
   const T* weight = p.weight + j * p.weight_stride;
-  float sums[rows] = {};
-  for (int64_t first = lane * kSize; first < p.k; first += kInFlight * kStep) {
-    uint4 raw[kInFlight];
+  uint4 raw[kInFlight];
+  auto fetch = [&](int64_t first) {
 #pragma unroll
     for (int s = 0; s < kInFlight; ++s)
-      raw[s] = load_streaming(weight + first + s * kStep, first + s * kStep < p.k);
+      raw[s] = load_streaming(weight + first + s * kStep, j < p.n && first + s * kStep < p.k);
+  };
+  fetch(lane * kSize);
+  wait_for_previous_kernel();
+  float sums[rows] = {};
+  for (int64_t first = lane * kSize; first < p.k; first += kInFlight * kStep) {
 #pragma unroll
     for (int s = 0; s < kInFlight; ++s) {
       if (first + s * kStep >= p.k) continue;
@@ -75,11 +82,12 @@ __global__ void __launch_bounds__(kThreads) rows_vectorized(Product<T, Out> p) {
         for (int e = 0; e < kSize; ++e) sums[i] = fmaf(to_float(x.value[e]), to_float(w.value[e]), sums[i]);
       }
     }
+    fetch(first + kInFlight * kStep);
   }
 #pragma unroll
   for (int i = 0; i < rows; ++i) {
     const float sum = warp_sum(sums[i]);
-    if (lane == 0 && i < p.m) p.store(i, j, sum);
+    if (lane == 0 && i < p.m && j < p.n) p.store(i, j, sum);
   }
 }
 
@@ -90,7 +98,8 @@ __global__ void __launch_bounds__(kThreads) rows_vectorized(Product<T, Out> p) {
 // fragments come straight from global memory in 16-byte loads, no shared memory and no exchange: lane 4 g + t
 // loads eight neighbouring elements of weight rows g and g + 8 and of x rows g (and g + 8), and calls the
 // first four of them columns 2t, 2t + 1, 2t + 8, 2t + 9 of one product, the others those of a second. Each
-// warp has eight loads in flight (4 KB), the eight warps take turns along k and add up in shared memory.
+// warp has eight loads in flight (4 KB), the first of them before the kernel in front has ended; the eight
+// warps take turns along k and add up in shared memory.
 //
 // split_k
 // The same; several blocks share sixteen rows of a weight that has too few of them to fill the chip. Each
@@ -104,6 +113,7 @@ __global__ void __launch_bounds__(kThreads, 2)
   constexpr int kOutputs = kWeightRows * 8 * column_tiles;
   __shared__ float sums_of_warps[kWarps][kOutputs];
   __shared__ bool is_last;
+  allow_next_kernel();
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, g = lane / 4, t = lane % 4;
   const int64_t tile = blockIdx.x / splits, first_j = tile * kWeightRows;
   const int split = static_cast<int>(blockIdx.x % splits);
@@ -112,16 +122,21 @@ __global__ void __launch_bounds__(kThreads, 2)
   const bool has_low = first_j + g < p.n, has_high = first_j + g + 8 < p.n;
   const T* low = p.weight + (first_j + g) * p.weight_stride;
   const T* high = low + 8 * p.weight_stride;
-  float sums[column_tiles][4] = {};
-  for (int64_t turn = begin + warp * kStep; turn < end; turn += kWarps * kStep) {
-    uint4 w[2][kChunks], x[column_tiles][kChunks];
-    constexpr uint4 kZero{0, 0, 0, 0};
+  uint4 w[2][kChunks];
+  auto fetch = [&](int64_t turn) {
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
       const int64_t a = turn + c * kChunk + t * 8;
       w[0][c] = load_streaming(low + a, has_low && a < end);
       w[1][c] = load_streaming(high + a, has_high && a < end);
     }
+  };
+  fetch(begin + warp * kStep);
+  wait_for_previous_kernel();
+  float sums[column_tiles][4] = {};
+  for (int64_t turn = begin + warp * kStep; turn < end; turn += kWarps * kStep) {
+    uint4 x[column_tiles][kChunks];
+    constexpr uint4 kZero{0, 0, 0, 0};
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
       const int64_t a = turn + c * kChunk + t * 8;
@@ -141,6 +156,7 @@ __global__ void __launch_bounds__(kThreads, 2)
         mma_16x8x16<T>(sums[tile], {w[0][c].z, w[1][c].z, w[0][c].w, w[1][c].w},
                        {x[tile][c].z, x[tile][c].w});
       }
+    fetch(turn + kWarps * kStep);
   }
 
   // sums[tile]: weight rows g and g + 8 times rows 2t and 2t + 1 of x. Output o is weight row o % 16 of x row
@@ -195,17 +211,17 @@ void run_tensor_core(const OpContext& ctx, const MatmulArgs& args, int64_t split
   auto* partial = static_cast<float*>(ctx.cuda->workspace());
   with_product(args, [&](const auto& p) {
     using T = std::remove_cvref_t<decltype(*p.x)>;
+    using Out = std::remove_cvref_t<decltype(*p.out)>;
     if constexpr (sizeof(T) == 2) {
       const auto blocks = static_cast<unsigned>(tiles * splits);
       if (p.m <= 8)
-        rows_tensor_core<1><<<blocks, kThreads, 0, stream_of(ctx)>>>(p, static_cast<int>(splits), k_per_split,
-                                                                     partial, ctx.cuda->counters());
+        launch_kernel(ctx, rows_tensor_core<1, T, Out>, blocks, kThreads, 0, p, splits, k_per_split, partial,
+                      ctx.cuda->counters());
       else
-        rows_tensor_core<2><<<blocks, kThreads, 0, stream_of(ctx)>>>(p, static_cast<int>(splits), k_per_split,
-                                                                     partial, ctx.cuda->counters());
+        launch_kernel(ctx, rows_tensor_core<2, T, Out>, blocks, kThreads, 0, p, splits, k_per_split, partial,
+                      ctx.cuda->counters());
     }
   });
-  LADDER_CUDA_CHECK(cudaGetLastError());
 }
 
 bool all_packed(const MatmulArgs& args) {
@@ -216,12 +232,13 @@ bool all_packed(const MatmulArgs& args) {
 
 void matmul_rows_warp(const OpContext& ctx, const MatmulArgs& args) {
   with_product(args, [&](const auto& p) {
+    using T = std::remove_cvref_t<decltype(*p.x)>;
+    using Out = std::remove_cvref_t<decltype(*p.out)>;
     with_rows<kMaxRows>(p.m, [&](auto rows) {
       const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(p.n, kWarps));
-      rows_warp<rows.value><<<blocks, kThreads, 0, stream_of(ctx)>>>(p);
+      launch_kernel(ctx, rows_warp<rows.value, T, Out>, blocks, kThreads, 0, p);
     });
   });
-  LADDER_CUDA_CHECK(cudaGetLastError());
 }
 bool matmul_takes_rows_warp(const MatmulArgs& args) {
   return args.x.dim(0) <= kMaxRows;
@@ -229,12 +246,13 @@ bool matmul_takes_rows_warp(const MatmulArgs& args) {
 
 void matmul_rows_vectorized(const OpContext& ctx, const MatmulArgs& args) {
   with_product(args, [&](const auto& p) {
+    using T = std::remove_cvref_t<decltype(*p.x)>;
+    using Out = std::remove_cvref_t<decltype(*p.out)>;
     with_rows<2>(p.m, [&](auto rows) {
       const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(p.n, kWarps));
-      rows_vectorized<rows.value><<<blocks, kThreads, 0, stream_of(ctx)>>>(p);
+      launch_kernel(ctx, rows_vectorized<rows.value, T, Out>, blocks, kThreads, 0, p);
     });
   });
-  LADDER_CUDA_CHECK(cudaGetLastError());
 }
 bool matmul_takes_rows_vectorized(const MatmulArgs& args) {
   return args.x.dim(0) <= 2 && all_packed(args);
@@ -251,10 +269,8 @@ void matmul_rows_split_k(const OpContext& ctx, const MatmulArgs& args) {
   run_tensor_core(ctx, args, wanted_splits(args, ctx.cuda->num_multiprocessors()));
 }
 bool matmul_takes_rows_split_k(const MatmulArgs& args) {
-  // A larger weight fills the chip without a split, and there the library is faster.
-  constexpr int64_t kMaxBytes = int64_t{32} << 20;
-  return matmul_takes_rows_tensor_core(args) && args.weight.nbytes() <= kMaxBytes &&
-         ceil_div<int64_t>(args.weight.dim(0), kWeightRows) <= CudaContext::kNumCounters;
+  // A weight with more rows occupies the chip without a split.
+  return matmul_takes_rows_tensor_core(args) && args.weight.dim(0) <= 512;
 }
 
 }  // namespace ladder

@@ -33,6 +33,8 @@ __device__ void copy_tile(uint32_t to, const T* from, int64_t stride, int64_t fi
 
 template <class T, class Out>
 __global__ void __launch_bounds__(kThreads, 2) product_tensor_core(Product<T, Out> p, bool pairs) {
+  allow_next_kernel();
+  wait_for_previous_kernel();
   extern __shared__ __align__(128) unsigned char shared[];
   const uint32_t stages = shared_address(shared);
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -129,10 +131,9 @@ void matmul_cuda_tensor_core(const OpContext& ctx, const MatmulArgs& args) {
       auto kernel = product_tensor_core<T, Out>;
       LADDER_CUDA_CHECK(
           cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
-      kernel<<<static_cast<unsigned>(tiles), kThreads, kSharedBytes, stream_of(ctx)>>>(p, pairs);
+      launch_kernel(ctx, kernel, static_cast<unsigned>(tiles), kThreads, kSharedBytes, p, pairs);
     }
   });
-  LADDER_CUDA_CHECK(cudaGetLastError());
 }
 
 bool matmul_takes_tensor_core(const MatmulArgs& args) {

@@ -2,7 +2,12 @@
 
 #include "step1_layers/activation/gelu.h"
 #include "step1_layers/activation/silu_and_mul.h"
+#include "step1_layers/core/kernel_table.h"
+#include "step1_layers/distributed/communicator.h"
 #include "step1_layers/norm/rms_norm.h"
+#ifdef LADDER_CUDA
+#include "step2_model/decoder/composites_cuda.h"
+#endif
 
 namespace ladder {
 
@@ -17,41 +22,135 @@ void add_norm(const OpContext& ctx, ResidualStream& stream, const Tensor& norm_w
   }
 }
 
+namespace {
+
+void norm_qkv_sequence(const OpContext& ctx, const NormLinearArgs& args) {
+  ArenaScope scope(*ctx.arena);
+  const Tensor& residual = args.stream->residual;
+  const Tensor normed = ctx.arena->take(residual.shape(), residual.dtype());
+  add_norm(ctx, *args.stream, args.norm_weight, args.eps, normed);
+  args.linear->forward(ctx, normed, args.out);
+}
+
+void norm_gate_up_silu_sequence(const OpContext& ctx, const NormLinearArgs& args) {
+  ArenaScope scope(*ctx.arena);
+  const Tensor& residual = args.stream->residual;
+  const Tensor normed = ctx.arena->take(residual.shape(), residual.dtype());
+  add_norm(ctx, *args.stream, args.norm_weight, args.eps, normed);
+  const Tensor gate_up = ctx.arena->take({normed.dim(0), args.linear->out_features()}, normed.dtype());
+  args.linear->forward(ctx, normed, gate_up);
+  switch (args.activation) {
+    case MlpActivation::silu:
+      return silu_and_mul(ctx, gate_up, args.out);
+    case MlpActivation::gelu:
+      return gelu_and_mul(ctx, gate_up, args.out, GeluKind::erf);
+    case MlpActivation::gelu_tanh:
+      return gelu_and_mul(ctx, gate_up, args.out, GeluKind::tanh);
+  }
+}
+
+void linear_residual_sequence(const OpContext& ctx, const LinearResidualArgs& args) {
+  args.linear->forward(ctx, args.x, args.stream->pending);
+  args.stream->has_pending = true;
+}
+
+}  // namespace
+// <<< task 2.4
+
+namespace {
+
+constexpr std::string_view kSequence = "the operators one after the other";
+
+constexpr Variant<NormLinearArgs> kNormQkv[] = {
+    {.name = "sequence", .idea = kSequence, .run = norm_qkv_sequence},
+#ifdef LADDER_CUDA
+    {.name = "sequence", .device = DeviceType::cuda, .idea = kSequence, .run = norm_qkv_sequence},
+    {.name = "fused",
+     .device = DeviceType::cuda,
+     .idea = "few rows: every block norms them for itself, its weights already on their way",
+     .min_arch = 90,
+     .batch_invariant = false,
+     .supports = takes_fused_norm_qkv,
+     .run = fused_norm_qkv},
+#endif
+};
+constexpr Variant<NormLinearArgs> kNormGateUpSilu[] = {
+    {.name = "sequence", .idea = kSequence, .run = norm_gate_up_silu_sequence},
+#ifdef LADDER_CUDA
+    {.name = "sequence", .device = DeviceType::cuda, .idea = kSequence, .run = norm_gate_up_silu_sequence},
+    {.name = "fused",
+     .device = DeviceType::cuda,
+     .idea = "few rows: the norm in front, and a block computes matching columns of gate and up",
+     .min_arch = 90,
+     .batch_invariant = false,
+     .supports = takes_fused_norm_gate_up_silu,
+     .run = fused_norm_gate_up_silu},
+#endif
+};
+constexpr Variant<LinearResidualArgs> kLinearResidual[] = {
+    {.name = "sequence",
+     .idea = "the product waits in `pending` for the next norm",
+     .run = linear_residual_sequence},
+#ifdef LADDER_CUDA
+    {.name = "sequence",
+     .device = DeviceType::cuda,
+     .idea = "the product waits in `pending` for the next norm",
+     .run = linear_residual_sequence},
+    {.name = "fused",
+     .device = DeviceType::cuda,
+     .idea = "few rows, one rank: the product's kernel adds to the stream",
+     .min_arch = 90,
+     .batch_invariant = false,
+     .supports = takes_fused_residual,
+     .run = fused_residual},
+#endif
+};
+
+template <class Args>
+void run_piece(std::string_view op, std::span<const Variant<Args>> table, const OpContext& ctx,
+               const Args& args) {
+  const Tensor& residual = args.stream->residual;
+  run_variant(op, table, ctx, args,
+              measured_kernel(ctx, op, residual.dtype(), residual.dim(0), args.linear->out_features(),
+                              args.linear->in_features()));
+}
+
+}  // namespace
+
+std::span<const Variant<NormLinearArgs>> norm_qkv_variants() {
+  return kNormQkv;
+}
+std::span<const Variant<LinearResidualArgs>> o_residual_variants() {
+  return kLinearResidual;
+}
+std::span<const Variant<NormLinearArgs>> norm_gate_up_silu_variants() {
+  return kNormGateUpSilu;
+}
+std::span<const Variant<LinearResidualArgs>> down_residual_variants() {
+  return kLinearResidual;
+}
+
 void norm_qkv(const OpContext& ctx, ResidualStream& stream, const Tensor& norm_weight, double eps,
               const Linear& qkv_proj, const Tensor& qkv) {
-  ArenaScope scope(*ctx.arena);
-  const Tensor normed = ctx.arena->take(stream.residual.shape(), stream.residual.dtype());
-  add_norm(ctx, stream, norm_weight, eps, normed);
-  qkv_proj.forward(ctx, normed, qkv);
+  run_piece<NormLinearArgs>("norm_qkv", norm_qkv_variants(), ctx,
+                            {&stream, norm_weight, eps, &qkv_proj, MlpActivation::silu, qkv});
 }
 
 void o_residual(const OpContext& ctx, const Tensor& attention, const Linear& o_proj, ResidualStream& stream) {
-  o_proj.forward(ctx, attention, stream.pending);
-  stream.has_pending = true;
+  run_piece<LinearResidualArgs>("o_residual", o_residual_variants(), ctx,
+                                {attention, &o_proj, &stream, tp_group(ctx).size() == 1});
 }
 
 void norm_gate_up_silu(const OpContext& ctx, ResidualStream& stream, const Tensor& norm_weight, double eps,
                        const Linear& gate_up_proj, MlpActivation activation, const Tensor& out) {
-  ArenaScope scope(*ctx.arena);
-  const Tensor normed = ctx.arena->take(stream.residual.shape(), stream.residual.dtype());
-  add_norm(ctx, stream, norm_weight, eps, normed);
-  const Tensor gate_up = ctx.arena->take({normed.dim(0), gate_up_proj.out_features()}, normed.dtype());
-  gate_up_proj.forward(ctx, normed, gate_up);
-  switch (activation) {
-    case MlpActivation::silu:
-      return silu_and_mul(ctx, gate_up, out);
-    case MlpActivation::gelu:
-      return gelu_and_mul(ctx, gate_up, out, GeluKind::erf);
-    case MlpActivation::gelu_tanh:
-      return gelu_and_mul(ctx, gate_up, out, GeluKind::tanh);
-  }
+  run_piece<NormLinearArgs>("norm_gate_up_silu", norm_gate_up_silu_variants(), ctx,
+                            {&stream, norm_weight, eps, &gate_up_proj, activation, out});
 }
 
 void down_residual(const OpContext& ctx, const Tensor& activated, const Linear& down_proj,
                    ResidualStream& stream) {
-  down_proj.forward(ctx, activated, stream.pending);
-  stream.has_pending = true;
+  run_piece<LinearResidualArgs>("down_residual", down_residual_variants(), ctx,
+                                {activated, &down_proj, &stream, tp_group(ctx).size() == 1});
 }
-// <<< task 2.4
 
 }  // namespace ladder

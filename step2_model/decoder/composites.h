@@ -3,12 +3,14 @@
 //
 //   norm_qkv -> qk_norm_rope_store -> attention -> o_residual -> norm_gate_up_silu -> down_residual
 //
-// Each is a plain sequence of operators here, its lowest rung. Faster rungs are fused kernels behind the same
-// six names, so that fusing never rewrites the model; a rung that fuses the residual addition into a matrix
-// product must not run where tensor parallelism has to sum that product first. (qk_norm_rope_store and
-// attention are operators of step 1 already.)
+// Four of them are here (qk_norm_rope_store and attention are operators of step 1), each a ladder like any
+// operator's: the lowest rung is the plain sequence of operators, the rung above it one kernel. So fusing
+// never rewrites the model, and --kernel norm_qkv=sequence takes it back.
+#include <span>
+
 #include "step1_layers/core/context.h"
 #include "step1_layers/core/tensor.h"
+#include "step1_layers/core/variants.h"
 #include "step1_layers/linear/linear.h"
 #include "step2_model/decoder/decoder_spec.h"
 
@@ -26,6 +28,28 @@ struct ResidualStream {
 // residual += pending, then out = norm(residual). `out` may be stream.pending.
 void add_norm(const OpContext& ctx, ResidualStream& stream, const Tensor& norm_weight, double eps,
               const Tensor& out);
+
+// A piece that norms the stream in front of its product: norm_qkv, norm_gate_up_silu.
+struct NormLinearArgs {
+  ResidualStream* stream;
+  Tensor norm_weight;
+  double eps;
+  const Linear* linear;
+  MlpActivation activation;  // of norm_gate_up_silu
+  Tensor out;
+};
+// A piece whose product goes to the stream: o_residual, down_residual.
+struct LinearResidualArgs {
+  Tensor x;
+  const Linear* linear;
+  ResidualStream* stream;
+  bool one_rank;  // false: the product is a part of a sum over ranks, which comes before the residual's
+};
+
+std::span<const Variant<NormLinearArgs>> norm_qkv_variants();
+std::span<const Variant<LinearResidualArgs>> o_residual_variants();
+std::span<const Variant<NormLinearArgs>> norm_gate_up_silu_variants();
+std::span<const Variant<LinearResidualArgs>> down_residual_variants();
 
 // qkv [tokens, this rank's q, k and v widths] = qkv_proj(add_norm(stream)).
 void norm_qkv(const OpContext& ctx, ResidualStream& stream, const Tensor& norm_weight, double eps,

@@ -1,0 +1,54 @@
+#include "step2_model/decoder/composites_cuda.h"
+
+#include "step1_layers/linear/rows_stream.h"
+
+namespace ladder {
+
+namespace {
+
+RowsStreamArgs with_norm(const NormLinearArgs& args, Behind behind) {
+  const DenseLinear dense = args.linear->dense();
+  return {.x = args.stream->residual,
+          .weight = dense.weight,
+          .bias = dense.bias,
+          .norm_weight = args.norm_weight,
+          .eps = args.eps,
+          .behind = behind,
+          .out = args.out};
+}
+RowsStreamArgs with_residual(const LinearResidualArgs& args) {
+  const DenseLinear dense = args.linear->dense();
+  return {.x = args.x,
+          .weight = dense.weight,
+          .bias = dense.bias,
+          .norm_weight = {},
+          .eps = 0,
+          .behind = Behind::add,
+          .out = args.stream->residual};
+}
+
+}  // namespace
+
+bool takes_fused_norm_qkv(const NormLinearArgs& args) {
+  return !args.stream->has_pending && rows_stream_takes(with_norm(args, Behind::store));
+}
+void fused_norm_qkv(const OpContext& ctx, const NormLinearArgs& args) {
+  rows_stream(ctx, with_norm(args, Behind::store));
+}
+
+bool takes_fused_norm_gate_up_silu(const NormLinearArgs& args) {
+  return !args.stream->has_pending && args.activation == MlpActivation::silu &&
+         rows_stream_takes(with_norm(args, Behind::silu_and_mul));
+}
+void fused_norm_gate_up_silu(const OpContext& ctx, const NormLinearArgs& args) {
+  rows_stream(ctx, with_norm(args, Behind::silu_and_mul));
+}
+
+bool takes_fused_residual(const LinearResidualArgs& args) {
+  return args.one_rank && !args.stream->has_pending && rows_stream_takes(with_residual(args));
+}
+void fused_residual(const OpContext& ctx, const LinearResidualArgs& args) {
+  rows_stream(ctx, with_residual(args));
+}
+
+}  // namespace ladder

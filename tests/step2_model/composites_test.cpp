@@ -1,0 +1,257 @@
+// Task 2.4: the pieces of a decoder layer, every rung of their ladders on either device.
+#include "step2_model/decoder/composites.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "tests/support/devices.h"
+#include "tests/support/numerics.h"
+
+namespace ladder {
+namespace {
+
+using testing::bitwise_equal;
+using testing::close_to;
+using testing::Random;
+using testing::to_double;
+
+constexpr double kEps = 1e-6;
+
+struct Problem {
+  int64_t rows, in, out;
+};
+// One row and more than a tile of them, sizes that are no multiples of tiles, more units of eight columns
+// than a GPU has multiprocessors, and (1001) rows that are not packs of sixteen bytes.
+constexpr Problem kProblems[] = {{1, 64, 48},   {2, 1024, 2200}, {3, 1001, 30}, {5, 520, 1064},
+                                 {9, 256, 136}, {16, 72, 4600},  {17, 40, 24},  {40, 136, 56}};
+
+// The tensors of one call on a context's device, made from tensors on the CPU.
+struct Scene {
+  OpContext ctx;
+  std::shared_ptr<Arena> arena;
+  std::unique_ptr<Linear> linear;
+  ResidualStream stream;
+  Tensor gain, x, out;
+
+  Scene(DeviceType device, const Problem& p, const Tensor& weight, const Tensor& bias) {
+    if (device == DeviceType::cuda) ctx = *testing::cuda_context();
+    arena = std::make_shared<Arena>(ctx.device);
+    ctx.arena = arena.get();
+    linear = std::make_unique<ColumnParallelLinear>(ctx, "linear", p.in, p.out,
+                                                    LinearOptions{weight.dtype(), bias.defined(), nullptr});
+    linear->parameters()[0]->load(weight);
+    if (bias.defined()) linear->parameters()[1]->load(bias);
+    linear->process_after_load(ctx);
+  }
+  void sync() const { device_synchronize(ctx.device, ctx.stream); }
+};
+
+// Rounded to the dtype, as every operator leaves its result.
+std::vector<double> rounded(const std::vector<double>& values, DType dtype) {
+  Tensor t = Tensor::empty({static_cast<int64_t>(values.size())}, DType::f32);
+  for (size_t i = 0; i < values.size(); ++i) t.data<float>()[i] = static_cast<float>(values[i]);
+  return to_double(t.to(dtype));
+}
+
+std::vector<double> normed(const Tensor& x, const Tensor& gain) {
+  const auto values = to_double(x), gains = to_double(gain);
+  const int64_t width = x.dim(1);
+  std::vector<double> out(values.size());
+  for (int64_t row = 0; row < x.dim(0); ++row) {
+    double sum = 0;
+    for (int64_t i = 0; i < width; ++i) sum += std::pow(values[static_cast<size_t>(row * width + i)], 2);
+    const double scale = 1 / std::sqrt(sum / static_cast<double>(width) + kEps);
+    for (int64_t i = 0; i < width; ++i) {
+      const auto at = static_cast<size_t>(row * width + i);
+      out[at] = values[at] * scale * gains[static_cast<size_t>(i)];
+    }
+  }
+  return rounded(out, x.dtype());
+}
+
+std::vector<double> product(const std::vector<double>& x, const Tensor& weight, const Tensor& bias) {
+  const auto w = to_double(weight), b = bias.defined() ? to_double(bias) : std::vector<double>();
+  const auto n = static_cast<size_t>(weight.dim(0)), k = static_cast<size_t>(weight.dim(1));
+  const size_t rows = x.size() / k;
+  std::vector<double> out(rows * n);
+  for (size_t i = 0; i < rows; ++i)
+    for (size_t j = 0; j < n; ++j) {
+      double sum = b.empty() ? 0 : b[j];
+      for (size_t a = 0; a < k; ++a) sum += x[i * k + a] * w[j * k + a];
+      out[i * n + j] = sum;
+    }
+  return out;
+}
+
+// Calls check(variant, problem, dtype) for every row of a table and problem; it says whether the row served.
+template <class Args, class Check>
+void for_each_case(std::span<const Variant<Args>> table, Check&& check) {
+  std::map<std::string, int> served;
+  for (const Variant<Args>& variant : table) {
+    if (variant.device == DeviceType::cuda && testing::cuda_context() == nullptr) continue;
+    if (variant.device == DeviceType::cuda && !runs_here(variant, *testing::cuda_context())) continue;
+    for (DType dtype : {DType::f32, DType::bf16, DType::f16})
+      for (const Problem& problem : kProblems) {
+        SCOPED_TRACE(fmt::format("{} on {}: {} rows, {} to {} in {}", variant.name,
+                                 variant.device == DeviceType::cuda ? "the GPU" : "the CPU", problem.rows,
+                                 problem.in, problem.out, dtype_name(dtype)));
+        served[std::string(variant.name)] += check(variant, problem, dtype);
+        if (::testing::Test::HasFatalFailure()) return;
+      }
+  }
+  for (const auto& [name, count] : served) EXPECT_GE(count, 6) << name << " served next to nothing";
+}
+
+void check_norm_linear(std::span<const Variant<NormLinearArgs>> table, bool gated) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  for_each_case(table, [&](const Variant<NormLinearArgs>& variant, const Problem& p, DType dtype) {
+    int served = 0;
+    for (bool pending : {false, true}) {
+      const Tensor weight = random.normal({p.out, p.in}, dtype, 1 / std::sqrt(static_cast<double>(p.in)));
+      const Tensor bias = p.rows % 2 && !gated ? random.normal({p.out}, dtype) : Tensor();
+      const Tensor gain = random.normal({p.in}, dtype);
+      const Tensor residual = random.normal({p.rows, p.in}, dtype),
+                   waiting = random.normal({p.rows, p.in}, dtype);
+      Tensor sum = residual;
+      if (pending) {
+        auto both = to_double(residual), more = to_double(waiting);
+        for (size_t i = 0; i < both.size(); ++i) both[i] += more[i];
+        Tensor exact = Tensor::empty(residual.shape(), DType::f32);
+        for (size_t i = 0; i < both.size(); ++i) exact.data<float>()[i] = static_cast<float>(both[i]);
+        sum = exact.to(dtype);
+      }
+
+      Scene scene(variant.device, p, weight, bias);
+      const Device device = scene.ctx.device;
+      scene.stream = {residual.clone().to(device), waiting.to(device), pending};
+      scene.gain = gain.to(device);
+      scene.out = testing::poisoned({p.rows, gated ? p.out / 2 : p.out}, dtype).to(device);
+      const NormLinearArgs args{&scene.stream,      scene.gain,          kEps,
+                                scene.linear.get(), MlpActivation::silu, scene.out};
+      if (!can_run(variant, scene.ctx, args)) continue;
+      ++served;
+      variant.run(scene.ctx, args);
+      scene.sync();
+      EXPECT_FALSE(scene.stream.has_pending);
+      EXPECT_TRUE(bitwise_equal(scene.stream.residual.to(Device{}), sum)) << "the residual";
+
+      std::vector<double> expected = product(normed(sum, gain), weight, bias);
+      if (gated) {
+        const std::vector<double> gate_up = rounded(expected, dtype);
+        const auto width = static_cast<size_t>(p.out / 2);
+        expected.assign(static_cast<size_t>(p.rows) * width, 0);
+        for (size_t i = 0; i < expected.size(); ++i) {
+          const double gate = gate_up[i / width * 2 * width + i % width];
+          expected[i] = gate / (1 + std::exp(-gate)) * gate_up[i / width * 2 * width + width + i % width];
+        }
+      }
+      EXPECT_TRUE(close_to(scene.out.to(Device{}), expected, p.in));
+    }
+    return served;
+  });
+}
+
+TEST(Task2_4_Composites, NormQkvIsTheProductOfTheNormedSum) {
+  check_norm_linear(norm_qkv_variants(), false);
+}
+TEST(Task2_4_Composites, NormGateUpSiluGatesMatchingColumns) {
+  check_norm_linear(norm_gate_up_silu_variants(), true);
+}
+
+void check_linear_residual(std::span<const Variant<LinearResidualArgs>> table) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  for_each_case(table, [&](const Variant<LinearResidualArgs>& variant, const Problem& p, DType dtype) {
+    const Tensor weight = random.normal({p.out, p.in}, dtype, 1 / std::sqrt(static_cast<double>(p.in)));
+    const Tensor bias = p.rows % 2 ? random.normal({p.out}, dtype) : Tensor();
+    const Tensor x = random.normal({p.rows, p.in}, dtype), residual = random.normal({p.rows, p.out}, dtype);
+    Scene scene(variant.device, p, weight, bias);
+    const Device device = scene.ctx.device;
+    scene.stream = {residual.clone().to(device), testing::poisoned({p.rows, p.out}, dtype).to(device), false};
+    scene.x = x.to(device);
+    const LinearResidualArgs args{scene.x, scene.linear.get(), &scene.stream, true};
+    if (!can_run(variant, scene.ctx, args)) return 0;
+    variant.run(scene.ctx, args);
+    scene.sync();
+
+    // Whoever does the addition: the product is rounded, then the sum.
+    const auto before = to_double(residual);
+    auto after = to_double(scene.stream.residual.to(Device{}));
+    std::vector<double> expected = rounded(product(to_double(x), weight, bias), dtype);
+    if (scene.stream.has_pending) {
+      const auto pending = to_double(scene.stream.pending.to(Device{}));
+      for (size_t i = 0; i < after.size(); ++i) after[i] += pending[i];
+    }
+    for (size_t i = 0; i < after.size(); ++i) expected[i] += before[i];
+    EXPECT_TRUE(close_to(after, expected, p.out, testing::row_bound(dtype, p.in)));
+    return 1;
+  });
+}
+
+TEST(Task2_4_Composites, OResidualAddsToTheStream) {
+  check_linear_residual(o_residual_variants());
+}
+TEST(Task2_4_Composites, DownResidualAddsToTheStream) {
+  check_linear_residual(down_residual_variants());
+}
+
+// The same product kernel, then a rounded sum: fusing must not change a bit of the residual stream.
+TEST(Task2_4_Composites, TheFusedSumHasTheBitsOfTheSequence) {
+  if (testing::cuda_context() == nullptr) GTEST_SKIP() << "no GPU";
+  Random random;
+  SCOPED_TRACE(random.describe());
+  for (DType dtype : {DType::bf16, DType::f16})
+    for (const Problem& p : {Problem{1, 2048, 1024}, Problem{7, 3072, 1024}, Problem{16, 512, 1100}}) {
+      const Tensor weight = random.normal({p.out, p.in}, dtype, 0.05);
+      const Tensor x = random.normal({p.rows, p.in}, dtype), residual = random.normal({p.rows, p.out}, dtype);
+      Scene scene(DeviceType::cuda, p, weight, Tensor());
+      const Device device = scene.ctx.device;
+      scene.x = x.to(device);
+      scene.ctx.kernels["matmul"] = "rows_stream";
+      auto stream_after = [&](const char* kernel) {
+        ResidualStream stream{residual.to(device), residual.to(device), false};
+        OpContext ctx = scene.ctx;
+        ctx.kernels["o_residual"] = kernel;
+        o_residual(ctx, scene.x, *scene.linear, stream);
+        if (stream.has_pending) {
+          const Tensor gain = residual.rows(1).view({p.out}).to(device);
+          add_norm(ctx, stream, gain, kEps, stream.pending);
+        }
+        scene.sync();
+        return stream.residual.to(Device{});
+      };
+      EXPECT_TRUE(bitwise_equal(stream_after("fused"), stream_after("sequence")));
+    }
+}
+
+TEST(Task2_4_Composites, WhatMustBeSummedFirstIsLeftToTheSequence) {
+  if (testing::cuda_context() == nullptr) GTEST_SKIP() << "no GPU";
+  const Problem p{2, 64, 64};
+  Scene scene(DeviceType::cuda, p, Tensor::zeros({64, 64}, DType::bf16), Tensor());
+  const Tensor rows = Tensor::zeros({2, 64}, DType::bf16, scene.ctx.device);
+  scene.stream = {rows, rows, false};
+  const Tensor gain = Tensor::zeros({64}, DType::bf16, scene.ctx.device);
+  auto residual_kernel = [&](bool one_rank) {
+    return select_variant<LinearResidualArgs>("o_residual", o_residual_variants(), scene.ctx,
+                                              {rows, scene.linear.get(), &scene.stream, one_rank})
+        .name;
+  };
+  auto norm_kernel = [&] {
+    return select_variant<NormLinearArgs>(
+               "norm_qkv", norm_qkv_variants(), scene.ctx,
+               {&scene.stream, gain, kEps, scene.linear.get(), MlpActivation::silu, rows})
+        .name;
+  };
+  EXPECT_EQ(residual_kernel(false), "sequence");
+  if (scene.ctx.device_arch >= 90) {
+    EXPECT_EQ(residual_kernel(true), "fused");
+    EXPECT_EQ(norm_kernel(), "fused");
+  }
+  scene.stream.has_pending = true;
+  EXPECT_EQ(norm_kernel(), "sequence");
+}
+
+}  // namespace
+}  // namespace ladder
