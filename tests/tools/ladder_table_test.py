@@ -3,6 +3,8 @@
 import json
 import math
 import random
+import re
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -151,6 +153,48 @@ class Picture(unittest.TestCase):
         decade = ticks["1 T"] - ticks["10 T"]
         self.assertAlmostEqual(slow[1] - fast[1], decade, delta=0.3)
         self.assertAlmostEqual(ticks["1 T"] - 4 - decade * math.log10(4), fast[1], delta=0.3)
+
+
+# Stands in for bench_step1: lists two benchmarks and a ceiling, and "measures" those that the filter names.
+BINARY = """#!/usr/bin/env python3
+import json, re, sys
+names = ["norm/bf16/rows:1/loop/real_time", "norm/bf16/rows:1/avx2/real_time", "add/f32/rows:1/loop/real_time",
+         "ceiling_read_bandwidth/iterations:1"]
+flags = dict(argument.split("=", 1) for argument in sys.argv[1:] if "=" in argument)
+if "--benchmark_list_tests" in sys.argv:
+    print("\\n".join(names))
+else:
+    rows = [{"name": name, "real_time": 10.0 / (1 + i), "time_unit": "us", "label": "an idea", "bytes_per_second": 1e9,
+             "of_read_bandwidth": 0.1} for i, name in enumerate(names) if re.search(flags["--benchmark_filter"], name)]
+    open(flags["--benchmark_out"], "w").write(json.dumps({"benchmarks": rows}))
+"""
+
+
+class CommandLine(unittest.TestCase):
+    def ladder(self, *arguments):
+        with tempfile.TemporaryDirectory() as folder:
+            binary = Path(folder, "bench_step1")
+            binary.write_text(BINARY)
+            binary.chmod(0o755)
+            script = Path(__file__).resolve().parents[2] / "tools/ladder_table.py"
+            return subprocess.run([sys.executable, "-B", script, "--binary", binary, *arguments], cwd=folder,
+                                  capture_output=True, text=True)
+
+    def test_measures_and_prints_one_ladder(self):
+        done = self.ladder("--op", "norm", "--device", "cpu")
+        self.assertEqual((done.returncode, done.stderr), (0, ""))
+        self.assertIn("norm, bf16/rows:1: an idea, B = 1 GB/s", done.stdout)
+        self.assertTrue(re.search(r"^avx2 .* 5\.00 .* 2\.00x$", done.stdout, re.MULTILINE), done.stdout)
+        self.assertNotIn("add", done.stdout)
+
+    def test_mistakes_are_one_line_and_exit_code_2(self):
+        for arguments, message in (
+                (["--op", "none"], "ladder: --op none: no such operator; there are norm, add\n"),
+                (["--op", "norm", "--device", "cpu", "--problem", "x"], "ladder: --problem x: norm has bf16/rows:1\n"),
+                (["--op", "norm", "--plot", "a.pdf"], "ladder: --plot a.pdf: expected a name that ends in .svg or .png\n"),
+                (["--op", "norm", "--device", "cuda"], "ladder: --device cuda: norm has no rung for it in this build\n")):
+            done = self.ladder(*arguments)
+            self.assertEqual((done.returncode, done.stderr), (2, message))
 
 
 class Chapter(unittest.TestCase):
