@@ -86,7 +86,7 @@ std::string format_count(int64_t count) {
 
 std::string format_seconds(double seconds) {
   if (seconds >= 1.0) return fmt::format("{:.2f} s", seconds);
-  if (seconds >= 1e-3) return fmt::format("{:.1f} ms", seconds * 1e3);
+  if (seconds >= 1e-3) return fmt::format("{:.{}f} ms", seconds * 1e3, seconds < 1e-2 ? 2 : 1);
   return fmt::format("{:.1f} us", seconds * 1e6);
 }
 

@@ -193,6 +193,7 @@ TEST(Task6_4_Terminal, NumbersAreShownAsPeopleReadThem) {
   EXPECT_EQ(format_count(1234567), "1,234,567");
   EXPECT_EQ(format_count(-1000), "-1,000");
   EXPECT_EQ(format_seconds(0.0123), "12.3 ms");
+  EXPECT_EQ(format_seconds(0.001234), "1.23 ms");
 }
 
 TEST(Task6_4_Terminal, KnowsUtf8) {
