@@ -45,7 +45,8 @@ def main():
         pictures = PICTURE.findall(text)
         for command in pictures:
             output_of(command)
-        print(f"{name}: {len(BLOCK.findall(text))} tables{'' if new == text else ', changed'}, {len(pictures)} pictures")
+        changed = "" if new == text else ", changed"
+        print(f"{name}: {len(BLOCK.findall(text))} tables{changed}, {len(pictures)} pictures")
 
 
 if __name__ == "__main__":

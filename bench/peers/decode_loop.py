@@ -21,7 +21,7 @@ CONTEXT = 128  # positions of the cache; the first half is the prompt
 
 
 def attend(q, keys, values, hidden_positions):
-    """q [batch, kv_heads, group, dim] over [batch, kv_heads, CONTEXT, dim]: the fastest form of several for its batch."""
+    """q [batch, kv_heads, group, dim] over [batch, kv_heads, CONTEXT, dim]: for each batch its fastest form."""
     scale = q.size(-1) ** -0.5
     if q.size(0) == 1:  # written out, the compiler fuses it; a library's product is too small to be worth its launch
         scores = (q.unsqueeze(3).float() * keys.unsqueeze(2).float()).sum(-1) * scale

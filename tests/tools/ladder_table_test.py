@@ -78,9 +78,10 @@ class Table(unittest.TestCase):
         self.assertAlmostEqual(rung.bytes_per_second, 1e6 / 11e-6)
 
     def test_a_rung_that_was_not_measured_is_no_rung_below(self):
-        slow = {"name": "op/p/cuda:slow", "label": "", "error_occurred": True, "error_message": "more than 100 ms a call"}
+        slow = {"name": "op/p/cuda:slow", "error_occurred": True, "error_message": "more than 100 ms a call"}
         other = slow | {"name": "op/p/cuda:other", "error_message": "this rung does not take this problem"}
-        results = results_of(row("op/p/cuda:a", 30, bytes_moved=1e6), slow, other, row("op/p/cuda:b", 10, bytes_moved=1e6))
+        results = results_of(row("op/p/cuda:a", 30, bytes_moved=1e6), slow, other,
+                             row("op/p/cuda:b", 10, bytes_moved=1e6))
         rows = table_of(results.ladders("op", "cuda")["p"])
         self.assertEqual([r[0] for r in rows], ["variant", "a", "slow", "b"])
         self.assertEqual(rows[2][2], "more than 100 ms a call")
@@ -93,7 +94,8 @@ class Table(unittest.TestCase):
         rung = row("op/p/cuda:a", 10, bytes_moved=1e6, flops=1e9)
         self.assertAlmostEqual(results_of(rung).machines["cuda"].bandwidth / BANDWIDTH, 1)
         self.assertAlmostEqual(results_of(rung).machines["cuda"].matmul_rate / MATMUL_RATE, 1)
-        named = results_of(rung, row("ceiling_of_gpu/copy_bandwidth/iterations:1", 1, label="A GPU", bytes_per_second=5e12))
+        ceiling = row("ceiling_of_gpu/copy_bandwidth/iterations:1", 1, label="A GPU", bytes_per_second=5e12)
+        named = results_of(rung, ceiling)
         self.assertEqual(named.machines["cuda"].name, "A GPU")
         self.assertEqual(named.machines["cuda"].bandwidth, 5e12)
         of_cpu = results_of(row("ceiling_read_bandwidth/iterations:1", 1, bytes_per_second=2e10),
@@ -189,12 +191,12 @@ class CommandLine(unittest.TestCase):
 
     def test_mistakes_are_one_line_and_exit_code_2(self):
         for arguments, message in (
-                (["--op", "none"], "ladder: --op none: no such operator; there are norm, add\n"),
-                (["--op", "norm", "--device", "cpu", "--problem", "x"], "ladder: --problem x: norm has bf16/rows:1\n"),
-                (["--op", "norm", "--plot", "a.pdf"], "ladder: --plot a.pdf: expected a name that ends in .svg or .png\n"),
-                (["--op", "norm", "--device", "cuda"], "ladder: --device cuda: norm has no rung for it in this build\n")):
+                (["--op", "none"], "--op none: no such operator; there are norm, add"),
+                (["--op", "norm", "--device", "cpu", "--problem", "x"], "--problem x: norm has bf16/rows:1"),
+                (["--op", "norm", "--plot", "a.pdf"], "--plot a.pdf: expected a name that ends in .svg or .png"),
+                (["--op", "norm", "--device", "cuda"], "--device cuda: norm has no rung for it in this build")):
             done = self.ladder(*arguments)
-            self.assertEqual((done.returncode, done.stderr), (2, message))
+            self.assertEqual((done.returncode, done.stderr), (2, f"ladder: {message}\n"))
 
 
 class Chapter(unittest.TestCase):
