@@ -34,7 +34,8 @@ struct LinearParameterSpec {
   int64_t in_packing = 1;   // input features per element along in_dim
 };
 
-// The matrix [out_features, in_features] as it is, for kernels that fuse a product with what stands around it.
+// The matrix [out_features, in_features] as it is, for kernels that fuse a product with what stands around
+// it.
 struct DenseLinear {
   Tensor weight;  // undefined: the method keeps no such matrix
   Tensor bias;    // undefined: no bias
