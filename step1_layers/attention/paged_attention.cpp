@@ -98,11 +98,18 @@ constexpr Variant<PagedAttentionArgs> kVariants[] = {
      .run = paged_attention_cuda_grouped},
     {.name = "split",
      .device = DeviceType::cuda,
-     .idea = "decode: all keys of the batch cut into equal parts, merged after; prefill rows on tensor_core",
+     .idea = "decode: all keys cut into equal parts, copied ahead of the sums; prompt rows on their own kernel",
      .min_arch = 80,
      .batch_invariant = false,
      .supports = paged_attention_takes_split,
      .run = paged_attention_cuda_split},
+    {.name = "cluster",
+     .device = DeviceType::cuda,
+     .idea = "decode of few sequences: a cluster of blocks for each, merged through its shared memory",
+     .min_arch = 90,
+     .batch_invariant = false,
+     .supports = paged_attention_takes_cluster,
+     .run = paged_attention_cuda_cluster},
 #endif
 };
 

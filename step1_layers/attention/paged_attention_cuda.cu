@@ -16,6 +16,8 @@ constexpr int kThreads = 128, kWarps = kThreads / kWarp, kMaxDim = 256, kPerLane
 template <class T>
 __global__ void __launch_bounds__(kThreads) attention_naive(Attention<T> a) {
   __shared__ float merged[kWarps][kMaxDim], largest_of[kWarps], sum_of[kWarps];
+  allow_next_kernel();
+  wait_for_previous_kernel();
   const int64_t row = blockIdx.x / a.heads;
   const int head = static_cast<int>(blockIdx.x % a.heads), kv_head = head / a.group;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
@@ -29,6 +31,7 @@ __global__ void __launch_bounds__(kThreads) attention_naive(Attention<T> a) {
       high = middle;
   }
   const int64_t num_keys = a.seq_lens[low] - (a.query_start_loc[low + 1] - 1 - row);
+  if (num_keys <= 0) return;  // a padding row
   const int32_t* table = a.block_tables + low * a.table_stride;
 
   float q[kPerLane], out[kPerLane] = {};
@@ -85,10 +88,10 @@ __global__ void __launch_bounds__(kThreads) attention_naive(Attention<T> a) {
 void paged_attention_cuda_naive(const OpContext& ctx, const PagedAttentionArgs& args) {
   if (args.metadata.num_tokens == 0) return;
   with_cuda_type(args.q.dtype(), [&](auto tag) {
-    const auto a = attention_call<decltype(tag)>(args);
-    attention_naive<<<static_cast<unsigned>(a.num_tokens * a.heads), kThreads, 0, stream_of(ctx)>>>(a);
+    using T = decltype(tag);
+    const auto a = attention_call<T>(args);
+    launch_kernel(ctx, attention_naive<T>, static_cast<unsigned>(a.num_tokens * a.heads), kThreads, 0, a);
   });
-  LADDER_CUDA_CHECK(cudaGetLastError());
 }
 
 bool paged_attention_takes_naive(const PagedAttentionArgs& args) {

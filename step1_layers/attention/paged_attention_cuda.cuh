@@ -68,9 +68,8 @@ Attention<T> attention_call(const PagedAttentionArgs& args) {
           .scale = static_cast<float>(args.scale) * kLog2E};
 }
 
-// Query rows of sequences with one row (decode) take paged_attention_decode_cuda.cu, the rest
+// Query rows of sequences with one row (decode) take paged_attention_split_decode_cuda.cu, the rest
 // paged_attention_prefill_cuda.cu; a batch may hold both. `with_single`: the rest includes the single rows.
-void attention_decode(const OpContext& ctx, const PagedAttentionArgs& args, bool split);
 void attention_prefill(const OpContext& ctx, const PagedAttentionArgs& args, bool with_single);
 
 }  // namespace ladder

@@ -22,4 +22,7 @@ bool paged_attention_takes_wgmma(const PagedAttentionArgs& args);
 void paged_attention_cuda_split(const OpContext& ctx, const PagedAttentionArgs& args);
 bool paged_attention_takes_split(const PagedAttentionArgs& args);
 
+void paged_attention_cuda_cluster(const OpContext& ctx, const PagedAttentionArgs& args);
+bool paged_attention_takes_cluster(const PagedAttentionArgs& args);
+
 }  // namespace ladder
