@@ -20,14 +20,16 @@ struct Pointers {
 };
 
 // The first blocks copy rows, a thread each; every block behind them writes one update of the block tables.
+// The kernels behind are allowed only then: some read lengths and tables before they wait (kv_cache.h).
 __global__ void __launch_bounds__(kThreads) unpack_inputs(Pointers p, int64_t row_blocks) {
-  allow_next_kernel();
   wait_for_previous_kernel();
   if (blockIdx.x >= row_blocks) {
     const int32_t* update = p.table_updates + (blockIdx.x - row_blocks) * 3;
     const int64_t count = update[3] - update[0];  // the next update's first entry
     int32_t* to = p.to_block_tables + update[1] * p.table_stride + update[2];
     for (int64_t i = threadIdx.x; i < count; i += kThreads) to[i] = p.table_entries[update[0] + i];
+    __threadfence();
+    allow_next_kernel();
     return;
   }
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -40,6 +42,8 @@ __global__ void __launch_bounds__(kThreads) unpack_inputs(Pointers p, int64_t ro
   if (i < p.seqs) p.to_seq_lens[i] = p.seq_lens[i];
   if (i < p.seqs + 1) p.to_query_start_loc[i] = p.query_start_loc[i];
   if (i < p.logits_rows) p.to_logits_indices[i] = p.logits_indices[i];
+  __threadfence();
+  allow_next_kernel();
 }
 
 }  // namespace
