@@ -71,28 +71,48 @@ Pairs describe_device(const RunnerConfig& config) {
                                                                       : on(config.dependent_launch)}};
 }
 
-// One line per operator: the kernel that its calls begin with, those that serve what it does not take, and
-// the idea of the first.
+// One line per operator: the kernel that its calls begin with, its idea, and those that serve what it does
+// not take.
 std::string describe_kernels(const RunnerConfig& config) {
   std::vector<std::array<std::string, 3>> lines;
-  size_t name_width = 0, choice_width = 0;
+  size_t name_width = 0, kernel_width = 0;
   for (const OperatorInfo& op : operators(config.device)) {
     const auto forced = config.kernels.find(op.name);
     const bool is_forced = forced != config.kernels.end();
     const std::vector<KernelInfo> chosen = default_kernels(op, config.dtype);
     if (chosen.empty() && !is_forced) continue;  // no kernels on this device
-    std::string choice = is_forced ? forced->second + " (forced)" : "";
-    for (const KernelInfo& kernel : chosen)
-      if (!is_forced) choice += (choice.empty() ? "" : " or ") + std::string(kernel.name);
-    lines.push_back({std::string(op.name), choice, is_forced ? "" : std::string(chosen[0].idea)});
-    name_width = std::max(name_width, op.name.size());
-    choice_width = std::max(choice_width, choice.size());
+    std::string others;
+    for (size_t i = 1; i < chosen.size(); ++i)
+      others += (i == 1 ? "; else " : ", ") + std::string(chosen[i].name);
+    lines.push_back({std::string(op.name), is_forced ? forced->second : std::string(chosen[0].name),
+                     is_forced ? "forced" : std::string(chosen[0].idea) + others});
+    name_width = std::max(name_width, lines.back()[0].size());
+    kernel_width = std::max(kernel_width, lines.back()[1].size());
   }
   std::string text;
-  for (const auto& [name, choice, idea] : lines)
-    text += fmt::format("  {:<{}}  {:<{}}  {}\n", name, name_width, choice, idea.empty() ? 0 : choice_width,
-                        idea);
+  for (const auto& [name, kernel, why] : lines)
+    text += fmt::format("  {:<{}}  {:<{}}  {}\n", name, name_width, kernel, kernel_width, why);
   return text;
+}
+
+// A GPU's kernels of the matrix products, at the numbers of rows that matter.
+std::string describe_products(const DecoderSpec& spec, const RunnerConfig& config) {
+  std::vector<int64_t> rows;
+  for (const int64_t count :
+       {int64_t{1}, int64_t{8}, int64_t{32}, config.max_num_seqs, config.max_num_batched_tokens})
+    if (count <= config.max_num_batched_tokens && (rows.empty() || count > rows.back()))
+      rows.push_back(count);
+  std::vector<std::vector<std::string>> table{{"  product", "weight"}};
+  for (const int64_t count : rows) table[0].push_back(fmt::format("{} row{}", count, count == 1 ? "" : "s"));
+  for (const ProductKernels& product : product_kernels(spec, config, rows)) {
+    table.push_back({"  " + std::string(product.name), fmt::format("{} x {}", product.n, product.k)});
+    for (const auto& [name, why] : product.kernels)
+      table.back().push_back(std::string(name) + (why == "measured" ? "*" : why == "forced" ? "!" : ""));
+  }
+  return "\nKernels of the matrix products: measured (*), forced (!), or else the last of the table that "
+         "takes the "
+         "call\n" +
+         format_table(table);
 }
 
 void run_info(const EngineFlags& flags) {
@@ -148,7 +168,9 @@ void run_info(const EngineFlags& flags) {
                fmt::format("{} of {}", format_bytes(memory.available), format_bytes(memory.total))},
               {"  fits", plan.total() <= memory.available ? "yes" : "no"},
           });
-  write_out(text + "\nKernels\n" + describe_kernels(config));
+  text += "\nKernels, and the idea of each\n" + describe_kernels(config);
+  if (!config.device.is_cpu()) text += describe_products(spec, config);
+  write_out(text);
 }
 
 }  // namespace

@@ -7,8 +7,10 @@
 #include "step1_layers/attention/qk_norm_rope_store.h"
 #include "step1_layers/attention/store_kv.h"
 #include "step1_layers/core/error.h"
+#include "step1_layers/core/kernel_table.h"
 #include "step1_layers/core/variants.h"
 #include "step1_layers/embedding/embedding.h"
+#include "step1_layers/linear/linear.h"
 #include "step1_layers/linear/matmul.h"
 #include "step1_layers/norm/rms_norm.h"
 #include "step1_layers/rotary/rope.h"
@@ -19,6 +21,7 @@
 #include "step1_layers/sampling/sample.h"
 #include "step1_layers/sampling/softmax.h"
 #include "step1_layers/sampling/top_logprobs.h"
+#include "step2_model/decoder/composites.h"
 
 namespace ladder {
 
@@ -62,11 +65,15 @@ std::vector<OperatorInfo> operators(Device device) {
       describe("rms_norm", rms_norm_variants(), ctx),
       describe("fused_add_rms_norm", fused_add_rms_norm_variants(), ctx),
       describe("matmul", matmul_variants(), ctx),
+      describe("norm_qkv", norm_qkv_variants(), ctx),
       describe("rotary_embedding", rotary_embedding_variants(), ctx),
       describe("qk_norm_rope_store", qk_norm_rope_store_variants(), ctx),
       describe("store_kv", store_kv_variants(), ctx),
       describe("paged_attention", paged_attention_variants(), ctx),
       describe("causal_attention", causal_attention_variants(), ctx),
+      describe("o_residual", o_residual_variants(), ctx),
+      describe("norm_gate_up_silu", norm_gate_up_silu_variants(), ctx),
+      describe("down_residual", down_residual_variants(), ctx),
       describe("silu_and_mul", silu_and_mul_variants(), ctx),
       describe("gelu", gelu_variants(), ctx),
       describe("gelu_and_mul", gelu_and_mul_variants(), ctx),
@@ -93,6 +100,61 @@ std::vector<KernelInfo> default_kernels(const OperatorInfo& op, DType dtype) {
     if (!kernel.conditional) break;
   }
   return chosen;
+}
+
+std::vector<ProductKernels> product_kernels(const DecoderSpec& spec, const RunnerConfig& config,
+                                            const std::vector<int64_t>& rows) {
+  OpContext ctx = context_of(config.device);
+  ctx.batch_invariant = config.dtype == DType::f32;
+  ctx.kernels = config.kernels;
+  const int64_t q = spec.num_heads * spec.head_dim, kv = spec.num_kv_heads * spec.head_dim;
+  const int64_t hidden = spec.hidden_size, mlp = spec.intermediate_size;
+  std::vector<ProductKernels> products = {{"norm_qkv", q + 2 * kv, hidden, {}},
+                                          {"o_residual", hidden, q, {}},
+                                          {"norm_gate_up_silu", 2 * mlp, hidden, {}},
+                                          {"down_residual", hidden, mlp, {}},
+                                          {"lm_head", spec.vocab_size, hidden, {}}};
+  // Nobody looks at what the tensors hold: an address is all that the choice asks for.
+  alignas(256) static char somewhere[256];
+  const auto tensor = [&](const Shape& shape, DType dtype) { return Tensor::wrap(somewhere, shape, dtype); };
+  // What goes to the stream first: where it is not fused, the sum waits for the norm behind it.
+  for (const size_t index : {1, 3, 0, 2, 4}) {
+    ProductKernels& product = products[index];
+    const auto [name, n, k, kernels] = product;
+    // In the CPU's memory, of which not a page is touched.
+    const ColumnParallelLinear linear(OpContext{}, std::string(name), k, n, {.dtype = config.dtype});
+    const auto measured = [&](int64_t m) { return measured_kernel(ctx, name, config.dtype, m, n, k); };
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const int64_t m = rows[i];
+      ResidualStream stream{.residual = tensor({m, hidden}, config.dtype), .pending = {}};
+      if (index == 0 || index == 2)
+        stream.has_pending = products[index == 0 ? 3 : 1].kernels[i].name != "fused";
+      ProductKernels::Kernel kernel{"sequence", ""};
+      const auto piece = [&](const auto& choice) { kernel = {choice.variant->name, choice.why}; };
+      const auto with_norm = [&](std::span<const Variant<NormLinearArgs>> table, int64_t width) {
+        const NormLinearArgs args{&stream,           tensor({hidden}, config.dtype),
+                                  spec.rms_norm_eps, &linear,
+                                  spec.activation,   tensor({m, width}, config.dtype)};
+        piece(choose_variant(name, table, ctx, args, measured(m)));
+      };
+      const auto with_residual = [&](std::span<const Variant<LinearResidualArgs>> table) {
+        const LinearResidualArgs args{tensor({m, k}, config.dtype), &linear, &stream,
+                                      config.tensor_parallel_size == 1};
+        piece(choose_variant(name, table, ctx, args, measured(m)));
+      };
+      if (name == "norm_qkv") with_norm(norm_qkv_variants(), n);
+      if (name == "o_residual") with_residual(o_residual_variants());
+      if (name == "norm_gate_up_silu") with_norm(norm_gate_up_silu_variants(), mlp);
+      if (name == "down_residual") with_residual(down_residual_variants());
+      if (kernel.name == "sequence") {  // then its product is one of matmul's
+        const DType out = name == "lm_head" ? DType::f32 : config.dtype;
+        piece(choose_matmul(ctx,
+                            {tensor({m, k}, config.dtype), linear.dense().weight, {}, tensor({m, n}, out)}));
+      }
+      product.kernels.push_back(kernel);
+    }
+  }
+  return products;
 }
 
 void check_forced_kernels(const std::map<std::string, std::string, std::less<>>& forced, Device device) {

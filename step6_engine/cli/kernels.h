@@ -7,6 +7,8 @@
 
 #include "step1_layers/core/device.h"
 #include "step1_layers/core/dtype.h"
+#include "step2_model/decoder/decoder_spec.h"
+#include "step4_runner/runner_config.h"
 
 namespace ladder {
 
@@ -30,6 +32,19 @@ std::vector<OperatorInfo> operators(Device device);
 // The kernels that calls of this type choose from here, best first, up to and including the first that takes
 // them all. Empty: the device has none.
 std::vector<KernelInfo> default_kernels(const OperatorInfo& op, DType dtype);
+
+// A piece of the model around a matrix product, and its kernel for several numbers of rows: "fused", or that
+// of the product alone, and why ("forced", "measured", "table order").
+struct ProductKernels {
+  std::string_view name;  // "norm_qkv"
+  int64_t n = 0, k = 0;   // the weight is [n, k]
+  struct Kernel {
+    std::string_view name, why;
+  };
+  std::vector<Kernel> kernels;  // one per number of rows
+};
+std::vector<ProductKernels> product_kernels(const DecoderSpec& spec, const RunnerConfig& config,
+                                            const std::vector<int64_t>& rows);
 
 // Error, naming the flag and listing what there is: an operator or a kernel that does not exist on this
 // device, or cannot run here.
