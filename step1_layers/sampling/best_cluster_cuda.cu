@@ -9,7 +9,7 @@ namespace ladder {
 
 namespace {
 
-constexpr int kThreads = 512;
+constexpr int kArgmaxThreads = 1024, kDrawThreads = 512;
 constexpr int kUnroll = 4;  // loads in flight per thread
 
 // What a block looks at: a piece of a row.
@@ -25,25 +25,26 @@ __device__ Piece piece_of_row(const float* logits, int64_t stride, int64_t vocab
 }
 
 __device__ void keep_best(Best& best, int64_t first, const float (&values)[kGroup]) {
-#pragma unroll
-  for (int i = 0; i < kGroup; ++i)  // ids ascend, so only a larger value replaces
-    if (values[i] > best.value) best = {values[i], static_cast<int32_t>(first + i)};
+  const float largest = fmaxf(fmaxf(values[0], values[1]), fmaxf(values[2], values[3]));
+  if (!(largest > best.value)) return;  // ids ascend, so only a larger value replaces
+  const int place = values[0] == largest ? 0 : values[1] == largest ? 1 : values[2] == largest ? 2 : 3;
+  best = {largest, static_cast<int32_t>(first) + place};
 }
 
 // cluster
-// Any shape. A cluster of blocks owns a row, so many that the rows of the call fill the chip once; each keeps
-// four loads of 16 bytes per thread in flight, and the results meet in the shared memory of the first block.
-// One kernel instead of two, without a wave of blocks that is half empty. The largest value does not depend
-// on the split: batch invariant.
+// Any shape. A cluster of blocks owns a row, a block per multiprocessor: eight blocks for a few rows, one
+// where the rows fill the chip. Each keeps four loads of 16 bytes per thread in flight, and the results meet
+// in the shared memory of the first block: one kernel instead of two. The largest value does not depend on
+// the split: batch invariant.
 template <int blocks>
-__global__ void __launch_bounds__(kThreads, 4) __cluster_dims__(blocks)
+__global__ void __launch_bounds__(kArgmaxThreads, 2) __cluster_dims__(blocks)
     argmax_cluster(const float* logits, int64_t stride, int64_t vocab, int32_t* ids) {
   allow_next_kernel();
   cluster_arrive();
   wait_for_previous_kernel();
   const Piece piece = piece_of_row<blocks>(logits, stride, vocab);
   Best best = no_best();
-  for_each_group<kThreads, kUnroll>(
+  for_each_group<kArgmaxThreads, kUnroll>(
       piece.x, piece.begin, piece.end,
       [&](int64_t first, const float(&values)[kGroup]) { keep_best(best, first, values); });
   best = block_best(best);
@@ -57,7 +58,7 @@ __global__ void __launch_bounds__(kThreads, 4) __cluster_dims__(blocks)
 // matters: one pass, whose work besides the loads is Philox, and that only for tokens within 23 of the best
 // score of the block.
 template <int blocks>
-__global__ void __launch_bounds__(kThreads, 2) __cluster_dims__(blocks)
+__global__ void __launch_bounds__(kDrawThreads, 2) __cluster_dims__(blocks)
     draw_cluster(const float* logits, int64_t stride, int64_t vocab, const float* temperatures,
                  const int64_t* seeds, const int64_t* output_index, int32_t* ids) {
   __shared__ Contenders contenders;
@@ -69,7 +70,7 @@ __global__ void __launch_bounds__(kThreads, 2) __cluster_dims__(blocks)
   const float temperature = temperatures[row];
   Best best = no_best();
   if (temperature == 0.0f) {
-    for_each_group<kThreads, kUnroll>(
+    for_each_group<kDrawThreads, kUnroll>(
         piece.x, piece.begin, piece.end,
         [&](int64_t first, const float(&values)[kGroup]) { keep_best(best, first, values); });
     best = block_best(best);
@@ -79,14 +80,14 @@ __global__ void __launch_bounds__(kThreads, 2) __cluster_dims__(blocks)
     NoisySearch search({static_cast<uint64_t>(seeds[row]), static_cast<uint64_t>(output_index[row])},
                        contenders);
     int group = 0;
-    for_each_group<kThreads, kUnroll>(piece.x, piece.begin, piece.end,
-                                      [&](int64_t first, const float(&values)[kGroup]) {
-                                        float x[kGroup];
+    for_each_group<kDrawThreads, kUnroll>(piece.x, piece.begin, piece.end,
+                                          [&](int64_t first, const float(&values)[kGroup]) {
+                                            float x[kGroup];
 #pragma unroll
-                                        for (int i = 0; i < kGroup; ++i) x[i] = values[i] * inverse;
-                                        search.offer(static_cast<uint32_t>(first), x, logit_of);
-                                        if (group++ % 2 == 0) search.share_bound();
-                                      });
+                                            for (int i = 0; i < kGroup; ++i) x[i] = values[i] * inverse;
+                                            search.offer(static_cast<uint32_t>(first), x, logit_of);
+                                            if (group++ % 2 == 0) search.share_bound();
+                                          });
     best = search.finish(logit_of);
   }
   cluster_wait();
@@ -99,7 +100,7 @@ template <class Launch>
 void with_blocks_per_row(const OpContext& ctx, const Tensor& logits, int64_t blocks_per_multiprocessor,
                          Launch&& launch) {
   const int64_t room = blocks_per_multiprocessor * ctx.cuda->num_multiprocessors() / logits.dim(0);
-  const int64_t useful = ceil_div<int64_t>(logits.dim(1), kThreads * kGroup);
+  const int64_t useful = ceil_div<int64_t>(logits.dim(1), kDrawThreads * kGroup);
   const int64_t blocks = std::min(room, useful);
   if (blocks >= 8) return launch(std::integral_constant<int, 8>{});
   if (blocks >= 4) return launch(std::integral_constant<int, 4>{});
@@ -112,8 +113,8 @@ void with_blocks_per_row(const OpContext& ctx, const Tensor& logits, int64_t blo
 void argmax_cuda_cluster(const OpContext& ctx, const ArgmaxArgs& args) {
   const int64_t rows = args.logits.dim(0);
   if (rows == 0) return;
-  with_blocks_per_row(ctx, args.logits, 4, [&](auto blocks) {
-    launch_kernel(ctx, argmax_cluster<blocks>, static_cast<unsigned>(rows * blocks), kThreads, 0,
+  with_blocks_per_row(ctx, args.logits, 1, [&](auto blocks) {
+    launch_kernel(ctx, argmax_cluster<blocks>, static_cast<unsigned>(rows * blocks), kArgmaxThreads, 0,
                   cuda_data<float>(args.logits), args.logits.stride(0), args.logits.dim(1),
                   cuda_data<int32_t>(args.ids));
   });
@@ -123,7 +124,7 @@ void draw_cuda_plain(const OpContext& ctx, const DrawArgs& args) {
   const int64_t rows = args.logits.dim(0);
   if (rows == 0) return;
   with_blocks_per_row(ctx, args.logits, 2, [&](auto blocks) {
-    launch_kernel(ctx, draw_cluster<blocks>, static_cast<unsigned>(rows * blocks), kThreads, 0,
+    launch_kernel(ctx, draw_cluster<blocks>, static_cast<unsigned>(rows * blocks), kDrawThreads, 0,
                   cuda_data<float>(args.logits), args.logits.stride(0), args.logits.dim(1),
                   cuda_data<float>(args.temperature), cuda_data<int64_t>(args.seeds),
                   cuda_data<int64_t>(args.output_index), cuda_data<int32_t>(args.ids));

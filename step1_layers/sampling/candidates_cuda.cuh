@@ -16,7 +16,8 @@ struct Candidates {
   Best gathered[kList];  // the row's, in the first block
   Best sorted[kList];
   uint32_t bins[kListBins];
-  int count, limit;
+  int owner[kThreads];  // threads whose values are looked at
+  int count, owners, limit;
 };
 
 // Bins of 1/32 by the distance to the largest value; the last one has the rest.
@@ -44,19 +45,31 @@ __device__ inline void clear_bins(Candidates& c) {
 
 // Lists the tokens of this block that can be among the k best of the row, c.count of them; the list holds
 // kList. The k-th largest of the threads' best values is at most the k-th largest of all values, and hardly
-// more than k values reach it; so only `mine`, the best of a thread's values, is counted into bins, and
-// only threads whose best is good enough look at the others: each(take) calls take(value, id) for them.
-template <class Each>
-__device__ void list_candidates(Candidates& c, float mine, float block_largest, int64_t k, Each&& each) {
+// more than k values reach it; so only `mine`, the best of a thread's values, is counted into bins, and only
+// the groups of the few threads whose best is good enough are looked at again, by all threads together.
+// Thread t has the groups t, t + kThreads, ... of the piece; load(first, values) gives the group at `first`.
+template <class Load>
+__device__ void list_candidates(Candidates& c, const Row& row, float mine, int64_t k, Load&& load) {
   clear_bins(c);
-  if (mine > -INFINITY) atomicAdd(&c.bins[list_bin(block_largest, mine)], 1u);
+  if (threadIdx.x == 0) c.owners = 0;
+  if (mine > -INFINITY) atomicAdd(&c.bins[list_bin(row.largest, mine)], 1u);
   const int limit = kth_bin(c, k);
-  if (mine > -INFINITY && list_bin(block_largest, mine) <= limit)
-    each([&](float x, int32_t id) {
-      if (list_bin(block_largest, x) > limit) return;
+  if (mine > -INFINITY && list_bin(row.largest, mine) <= limit)
+    c.owner[atomicAdd(&c.owners, 1)] = static_cast<int>(threadIdx.x);
+  __syncthreads();
+  const int owners = c.owners;
+  const auto groups = static_cast<int>(ceil_div<int64_t>(row.end - row.begin, kThreads * kGroup));
+  for (int i = threadIdx.x; i < owners * groups; i += kThreads) {
+    const int64_t first = row.begin + (i / owners * kThreads + c.owner[i % owners]) * kGroup;
+    if (first >= row.end) continue;
+    float values[kGroup];
+    load(first, values);
+    for (int j = 0; j < kGroup; ++j) {
+      if (!(values[j] > -INFINITY) || list_bin(row.largest, values[j]) > limit) continue;
       const int slot = atomicAdd(&c.count, 1);
-      if (slot < kList) c.list[slot] = {x, id};
-    });
+      if (slot < kList) c.list[slot] = {values[j], static_cast<int32_t>(first + j)};
+    }
+  }
   __syncthreads();
 }
 

@@ -1,7 +1,8 @@
 // The fused rung of draw: any filters, however many tokens they leave.
 #include <algorithm>
 
-#include "step1_layers/sampling/draw_search_cuda.cuh"
+#include "step1_layers/sampling/draw_rows_cuda.cuh"
+#include "step1_layers/sampling/kth_largest_cuda.cuh"
 #include "step1_layers/sampling/sampling_cuda.h"
 
 namespace ladder {
@@ -10,68 +11,32 @@ namespace {
 
 using namespace cluster_row;
 
+// The token of a block with the best score.
+struct Winner {
+  Best best;
+  float logit;
+};
+
+// Weights of tokens: of those before the winner in order of logit, equals by id, and of all.
+struct Mass {
+  uint64_t before, total;
+};
+
 struct Shared {
   Histogram histogram;
   Contenders contenders;
   float maxima[kBlocks];
-  uint64_t equal[kBlocks];
-  int limit;
+  Winner winners[kBlocks];
+  Mass masses[kBlocks];
 };
 
-// Of the tokens that equal `value` the first `kept` of the row stay: from which place in this block's piece
-// on they are cut.
-__device__ int first_cut(Shared& s, const Row& row, float value, uint64_t kept) {
-  uint64_t equal = 0;
-  for_each_value(row, [&](float x, int) { equal += x == value ? 1 : 0; });
-  equal = block_reduce(equal, uint64_t{0}, [](uint64_t a, uint64_t b) { return a + b; });
-  share_with_cluster(equal, s.equal);
-  const int me = cluster_rank();
-  for (int rank = 0; rank < me; ++rank) kept -= min(kept, s.equal[rank]);
-  const int length = row.groups * kGroup;
-  if (kept >= equal) return length;
-  if (threadIdx.x == 0) s.limit = length;
-  uint64_t before = 0;  // equal tokens of the groups before
-  for (int first = 0; first < row.groups; first += kThreads) {
-    const int group = first + static_cast<int>(threadIdx.x);
-    float values[kGroup] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
-    if (group < row.groups) load_four(row.piece + group * kGroup, values);
-    uint64_t mine = 0;
-    for (float x : values) mine += row.takes_part(x) && x == value ? 1 : 0;
-    const Scan scan = block_scan(mine);
-    uint64_t rank = before + scan.before;
-    for (int i = 0; i < kGroup; ++i)
-      if (row.takes_part(values[i]) && values[i] == value && rank++ == kept) s.limit = group * kGroup + i;
-    before += scan.total;
-  }
-  __syncthreads();
-  return s.limit;
-}
-
-// Thresholds by search, then the best of what stays.
-__device__ void draw_by_search(Shared& s, const Request& request, Row row, int32_t* id) {
-  row.floor = request.floor(row.largest);
-  if (request.top_k > 0) {
-    const Threshold last = find_threshold(
-        row, s.histogram, [](float) { return uint64_t{1}; },
-        [&](uint64_t) { return static_cast<uint64_t>(request.top_k); });
-    if (last.exists) row.floor = fmaxf(row.floor, last.value);
-  }
-  int cut = row.groups * kGroup;
-  if (request.top_p < 1.0f) {
-    const Threshold last = find_threshold(
-        row, s.histogram, [&](float x) { return weight_of(x, row.largest); },
-        [&](uint64_t total) { return total == 0 ? 1 : request.wanted(total); });
-    if (last.exists) {
-      row.floor = last.value;
-      const uint64_t each = weight_of(last.value, row.largest);
-      cut = first_cut(s, row, last.value, (last.rest + each - 1) / each);
-    }
-  }
-
+// The token of the row with the best score among those that take part and stand before `last` in order of
+// logit, equals by id. Every block gets it.
+__device__ Winner find_winner(Shared& s, const Request& request, const Row& row, const Winner& last) {
+  NoisySearch search(request.noise, s.contenders);
+  auto logit_of = [&](int32_t id) { return row.piece[id - row.begin]; };
   const bool greedy = request.is_greedy();
   Best best = no_best();
-  auto logit_of = [&](int32_t id) { return row.piece[id - row.begin]; };
-  NoisySearch search(request.noise, s.contenders);
   for (int warp_first = static_cast<int>(threadIdx.x) / kWarp * kWarp; warp_first < row.groups;
        warp_first += kThreads) {
     const int group = warp_first + static_cast<int>(threadIdx.x) % kWarp;
@@ -80,20 +45,59 @@ __device__ void draw_by_search(Shared& s, const Request& request, Row row, int32
     const auto first = static_cast<int32_t>(row.begin + group * kGroup);
 #pragma unroll
     for (int i = 0; i < kGroup; ++i) {
-      const bool is_cut = values[i] == row.floor && group * kGroup + i >= cut;
-      if (!row.takes_part(values[i]) || is_cut) values[i] = -INFINITY;
+      const bool before = values[i] > last.logit || (values[i] == last.logit && first + i < last.best.id);
+      if (!row.takes_part(values[i]) || !before) values[i] = -INFINITY;
       if (greedy && values[i] > best.value) best = {values[i], first + i};
     }
     if (!greedy) search.offer(static_cast<uint32_t>(first), values, logit_of);
     if (!greedy) search.share_bound();
   }
-  best = cluster_best<kBlocks>(greedy ? block_best(best) : search.finish(logit_of));
-  if (threadIdx.x == 0 && cluster_rank() == 0) *id = id_of(best);
+  best = greedy ? block_best(best) : search.finish(logit_of);
+  share_with_cluster(Winner{best, best.id == INT_MAX ? -INFINITY : logit_of(best.id)}, s.winners);
+  Winner winner = s.winners[0];
+  for (const Winner& one : s.winners) {
+    const Best better_one = better(winner.best, one.best);
+    if (better_one.id != winner.best.id) winner = one;
+  }
+  return winner;
+}
+
+__device__ Mass find_mass(Shared& s, const Row& row, const Winner& winner) {
+  Mass mass{0, 0};
+  for_each_value(row, [&](float x, int place) {
+    const uint64_t weight = weight_of(x, row.largest);
+    mass.total += weight;
+    if (x > winner.logit || (x == winner.logit && row.begin + place < winner.best.id)) mass.before += weight;
+  });
+  auto add = [](uint64_t a, uint64_t b) { return a + b; };
+  mass.before = block_reduce(mass.before, uint64_t{0}, add);
+  mass.total = block_reduce(mass.total, uint64_t{0}, add);
+  share_with_cluster(mass, s.masses);
+  mass = {0, 0};
+  for (const Mass& one : s.masses) mass = {mass.before + one.before, mass.total + one.total};
+  return mass;
+}
+
+// min-p and top-k by their thresholds. For top-p none is needed: a token stays if the tokens before it do not
+// reach the mass. So the winner among all tokens is drawn and then tested; where it fails, which happens with
+// a probability of 1 - top_p, the next is drawn among those before it.
+__device__ void draw_row(Shared& s, const Request& request, Row row, int32_t* id) {
+  row.floor = request.floor(row.largest);
+  if (request.top_k > 0) row.floor = fmaxf(row.floor, kth_largest(row, s.histogram, request.top_k));
+  Winner winner{{-INFINITY, INT_MAX}, -INFINITY};
+  for (bool stays = false; !stays;) {
+    winner = find_winner(s, request, row, winner);
+    stays = request.top_p >= 1.0f || winner.best.id == INT_MAX;
+    if (stays) break;
+    const Mass mass = find_mass(s, row, winner);
+    stays = mass.before < request.wanted(mass.total);
+  }
+  if (threadIdx.x == 0 && cluster_rank() == 0) *id = id_of(winner.best);
 }
 
 // search
 // Rows of at most 393,216 logits. A cluster of eight blocks owns a row and keeps it in its shared memory: it
-// is read once, and the thresholds are found by counting in bins, without a sort. Two blocks share a
+// is read once, however often its tokens are looked at, and nothing is sorted. Two blocks share a
 // multiprocessor: while one searches, the other loads. Sums of weights are integers, and the split of a row
 // depends on its width alone: batch invariant. Clusters go through the rows that draw_few_kernel has left, or
 // through all where left is nullptr.
@@ -112,7 +116,7 @@ __global__ void __launch_bounds__(kThreads, 2) __cluster_dims__(kBlocks)
     row.largest = block_max(mine);
     share_with_cluster(row.largest, s.maxima);
     for (float largest : s.maxima) row.largest = fmaxf(row.largest, largest);
-    draw_by_search(s, request, row, rows.ids + index);
+    draw_row(s, request, row, rows.ids + index);
   }
 }
 

@@ -53,8 +53,8 @@ __device__ bool draw_from_candidates(Shared& s, const Request& request, Row row,
 
 // few
 // Rows of any length. A cluster of eight blocks reads a row once and lists the few tokens that can be among
-// the k best: a tenth of the threads look at their part again, in L2. The first block sorts, filters and
-// draws from the lists. Nothing else is kept, so that three blocks share a multiprocessor and the logits
+// the k best: what a tenth of the threads have seen is read again, from L2. The first block sorts, filters
+// and draws from the lists. Nothing else is kept, so that three blocks share a multiprocessor and the logits
 // stream. left[row] says whether the row is left to the search: no k, a large one, or thousands of equals.
 __global__ void __launch_bounds__(kThreads, 3) __cluster_dims__(kBlocks)
     draw_few_kernel(DrawRows rows, int32_t* left) {
@@ -82,13 +82,10 @@ __global__ void __launch_bounds__(kThreads, 3) __cluster_dims__(kBlocks)
   });
   mine = logit(mine);  // the quotient keeps the order
   Row row{.piece = nullptr, .groups = 0, .begin = begin, .end = end, .largest = block_max(mine)};
-  list_candidates(s.candidates, mine, row.largest, k, [&](auto&& take) {
-    for (int64_t first = begin + threadIdx.x * kGroup; first < end; first += kThreads * kGroup) {
-      float values[kGroup];
-      load_group(x, first, end, is_aligned(x), values);
-      for (int i = 0; i < kGroup; ++i)
-        if (values[i] > -INFINITY) take(logit(values[i]), static_cast<int32_t>(first + i));
-    }
+  const bool aligned = is_aligned(x);
+  list_candidates(s.candidates, row, mine, k, [&](int64_t first, float(&values)[kGroup]) {
+    load_group(x, first, end, aligned, values);
+    for (float& value : values) value = logit(value);
   });
   share_with_cluster(BlockState{row.largest, s.candidates.count}, s.states);
   bool fits = true;

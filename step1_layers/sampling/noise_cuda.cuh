@@ -112,17 +112,22 @@ struct NoisySearch {
     source.words(first, words);
     if (bound == -INFINITY) bound = warp_max(reached(x, words) - margin);
     const uint32_t smallest = min(min(words[0], words[1]), min(words[2], words[3]));
-    const bool may_win = largest - __logf(uniform_of(smallest)) + margin >= bound;
+    const bool group_may_win = largest - __logf(uniform_of(smallest)) + margin >= bound;
+    if (!__any_sync(kAllLanes, group_may_win)) return;  // one logarithm for four tokens
+    float most[kGroup];
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) most[i] = x[i] - __logf(uniform_of(words[i])) + margin;
+    const float highest = fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3]));
+    const bool may_win = highest > -INFINITY && highest >= bound;
     if (!__any_sync(kAllLanes, may_win)) return;
     float reach = -INFINITY;
     if (may_win) {
       reach = reached(x, words) - margin;
 #pragma unroll 1  // rare: small code is worth more
       for (int i = 0; i < kGroup; ++i) {
-        const float logit = i < 2 ? (i == 0 ? x[0] : x[1]) : (i == 2 ? x[2] : x[3]);
+        const float score = i < 2 ? (i == 0 ? most[0] : most[1]) : (i == 2 ? most[2] : most[3]);
         const uint32_t word = i < 2 ? (i == 0 ? words[0] : words[1]) : (i == 2 ? words[2] : words[3]);
-        const float most = logit - __logf(uniform_of(word)) + margin;
-        if (most >= bound && logit > -INFINITY) add(most, word, static_cast<int32_t>(first + i), logit_of);
+        if (score > -INFINITY && score >= bound) add(score, word, static_cast<int32_t>(first + i), logit_of);
       }
     }
     bound = fmaxf(bound, warp_max(reach));

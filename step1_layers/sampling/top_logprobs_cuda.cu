@@ -95,13 +95,8 @@ __global__ void __launch_bounds__(kThreads, 3) __cluster_dims__(kBlocks) top_log
   sum = block_sum(mine == -INFINITY ? 0.0f : sum * expf(mine - row.largest));
   bool lists = rows.k > 0 && rows.k <= kSmallK;
   if (lists)
-    list_candidates(s.candidates, mine, row.largest, rows.k, [&](auto&& take) {
-      for (int64_t first = begin + threadIdx.x * kGroup; first < end; first += kThreads * kGroup) {
-        float values[kGroup];
-        load_group(x, first, end, is_aligned(x), values);
-        for (int i = 0; i < kGroup; ++i)
-          if (values[i] > -INFINITY) take(values[i], static_cast<int32_t>(first + i));
-      }
+    list_candidates(s.candidates, row, mine, rows.k, [&](int64_t first, float(&values)[kGroup]) {
+      load_group(x, first, end, is_aligned(x), values);
     });
   cluster_wait();
   share_with_cluster(TopState{row.largest, sum, lists ? s.candidates.count : 0}, s.states);
