@@ -20,7 +20,7 @@ from bench_results import read_results  # noqa: E402
 from ladder_table import as_markdown, as_text, plain  # noqa: E402
 
 MODELS = Path(__file__).resolve().parent.parent / "models"
-LARGE = 64e6  # bytes of tensors or of weights that the issue calls large
+LARGE = 64e6  # bytes of tensors or of weights that count as large
 MISSING = "not measured"
 FEW_ROWS = (1, 2, 4, 8, 16)
 SMALL_WEIGHTS = ("0.6b_gate_up", "0.6b_down", "0.6b_o", "0.6b_qkv")
