@@ -21,8 +21,9 @@ struct NormRows {
   __device__ int64_t x_at(int64_t row) const { return at(row, x_outer, x_inner); }
   __device__ int64_t out_at(int64_t row) const { return at(row, out_outer, out_inner); }
   __device__ int64_t at(int64_t row, int64_t outer, int64_t step) const {
-    if (inner == 1) return row * outer;  // a division costs as much as the norm of eight values
-    return row / inner * outer + row % inner * step;
+    if (inner == 1) return row * outer;  // a division costs as much as the norm of a pack
+    const auto part = static_cast<uint32_t>(row), of = static_cast<uint32_t>(inner);  // below 2^32 rows
+    return int64_t{part / of} * outer + int64_t{part % of} * step;
   }
 };
 
@@ -225,11 +226,13 @@ void run_registers(const OpContext& ctx, const Args& args) {
     else if (packs <= 64)
       launch_registers<fused, 32, 2>(ctx, norm);
     else if (packs <= 128)
-      launch_registers<fused, 32, 4>(ctx, norm);
+      launch_registers<fused, fused ? 128 : 32, fused ? 1 : 4>(ctx, norm);
     else if (packs <= 256)
       launch_registers<fused, 128, 2>(ctx, norm);
     else if (packs <= 512)
       launch_registers<fused, 256, 2>(ctx, norm);
+    else if (packs <= 640)
+      launch_registers<fused, 320, 2>(ctx, norm);
     else if (packs <= 1024)
       launch_registers<fused, 512, 2>(ctx, norm);
     else

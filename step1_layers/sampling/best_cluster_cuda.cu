@@ -9,7 +9,9 @@ namespace ladder {
 
 namespace {
 
-constexpr int kArgmaxThreads = 1024, kDrawThreads = 512;
+constexpr int kDrawThreads = 512;
+template <int blocks>  // eight blocks have too little for 1024 threads each
+constexpr int kArgmaxThreads = blocks == 8 ? 512 : 1024;
 constexpr int kUnroll = 4;  // loads in flight per thread
 
 // What a block looks at: a piece of a row.
@@ -37,14 +39,14 @@ __device__ void keep_best(Best& best, int64_t first, const float (&values)[kGrou
 // in the shared memory of the first block: one kernel instead of two. The largest value does not depend on
 // the split: batch invariant.
 template <int blocks>
-__global__ void __launch_bounds__(kArgmaxThreads, 2) __cluster_dims__(blocks)
+__global__ void __launch_bounds__(kArgmaxThreads<blocks>, 2) __cluster_dims__(blocks)
     argmax_cluster(const float* logits, int64_t stride, int64_t vocab, int32_t* ids) {
   allow_next_kernel();
   cluster_arrive();
   wait_for_previous_kernel();
   const Piece piece = piece_of_row<blocks>(logits, stride, vocab);
   Best best = no_best();
-  for_each_group<kArgmaxThreads, kUnroll>(
+  for_each_group<kArgmaxThreads<blocks>, kUnroll>(
       piece.x, piece.begin, piece.end,
       [&](int64_t first, const float(&values)[kGroup]) { keep_best(best, first, values); });
   best = block_best(best);
@@ -114,8 +116,8 @@ void argmax_cuda_cluster(const OpContext& ctx, const ArgmaxArgs& args) {
   const int64_t rows = args.logits.dim(0);
   if (rows == 0) return;
   with_blocks_per_row(ctx, args.logits, 1, [&](auto blocks) {
-    launch_kernel(ctx, argmax_cluster<blocks>, static_cast<unsigned>(rows * blocks), kArgmaxThreads, 0,
-                  cuda_data<float>(args.logits), args.logits.stride(0), args.logits.dim(1),
+    launch_kernel(ctx, argmax_cluster<blocks>, static_cast<unsigned>(rows * blocks), kArgmaxThreads<blocks>,
+                  0, cuda_data<float>(args.logits), args.logits.stride(0), args.logits.dim(1),
                   cuda_data<int32_t>(args.ids));
   });
 }

@@ -14,8 +14,8 @@ constexpr DType kDTypes[] = {DType::f32, DType::bf16, DType::f16};
 struct Size {
   int64_t rows, width;
 };
-constexpr Size kShapes[] = {{1, 1},     {3, 7},    {2, 64},   {5, 1600}, {4, 1601},
-                            {33, 1024}, {5, 2048}, {3, 4096}, {2, 8192}, {2, 16384}};
+constexpr Size kShapes[] = {{1, 1},    {3, 7},    {2, 64},   {5, 1600}, {4, 1601}, {33, 1024},
+                            {5, 2048}, {3, 4096}, {3, 5120}, {2, 8192}, {2, 16384}};
 
 std::vector<double> rms_norm_reference(const Tensor& x, const Tensor& weight, double eps) {
   std::vector<double> values = to_double(x), scale = to_double(weight);
