@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
 """Makes the table of the fastest kernels of one architecture from recorded benchmarks.
 
-    python3 tools/make_kernel_table.py bench/results/h200/*.json > step1_layers/core/kernel_table_sm90.inc
+    cd bench/results/h200
+    ../../../tools/make_kernel_table.py matmul_few_rows.json layer_products.json \
+        > ../../../step1_layers/core/kernel_table_sm90.inc
 
 Reads Google Benchmark's JSON: matmul/<model>_<linear>/m:<rows>/cuda:<kernel> (bench_step1) and
 layer_products/<model>/m:<rows>/cuda:<kernel> (bench_step2), the latter for the four fused pieces of a layer. The

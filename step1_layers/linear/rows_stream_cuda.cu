@@ -15,11 +15,10 @@ constexpr int kUnit = 8;    // rows of the weight: the columns of one mma
 constexpr int kChunk = 32;  // of k: what a warp multiplies at a time
 constexpr int kPad = 64;    // bytes between rows of x: eight lanes' 16-byte reads meet no bank twice
 constexpr int kRingBytes = 96 << 10;  // leaves as much of a multiprocessor to the kernel behind
-constexpr int kMaxStagedBytes = 64 << 10, kMaxSharedBytes = 226 << 10;
 constexpr int kMaxRows = 16, kMaxNormed = 32768;
 
 struct StreamShape {
-  int x_stride;    // bytes of a row of x in shared memory; 0: x is read from global memory
+  int x_stride;    // bytes of a normed row in shared memory
   int sums, ring;  // where they begin in shared memory, bytes
 };
 
@@ -40,10 +39,10 @@ __device__ float silu(float x) {
   return x * __frcp_rn(1.0f + __expf(-x));
 }
 
-// The rows of x in shared memory, normed if there are gains, by all threads: a row belongs to 1, 2, 4 or 8
-// warps, a pack of it to one thread.
+// The normed rows in shared memory, by all threads: a row belongs to 1, 2, 4 or 8 warps, a pack of it to one
+// thread.
 template <class T>
-__device__ void stage_rows(const StreamProduct<T>& p, unsigned char* rows, const T* gains, float* partial) {
+__device__ void norm_rows(const StreamProduct<T>& p, unsigned char* rows, const T* gains, float* partial) {
   constexpr int kSize = Pack<T>::kSize;
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int log_warps = p.m >= 5 ? 0 : p.m >= 3 ? 1 : p.m == 2 ? 2 : 3;  // of a team, which has a row
@@ -68,7 +67,6 @@ __device__ void stage_rows(const StreamProduct<T>& p, unsigned char* rows, const
         for (int e = 0; e < kSize; ++e) sum += to_float(values[j].value[e]) * to_float(values[j].value[e]);
       }
     }
-    if (p.gain == nullptr) continue;
     sum = warp_sum(sum);
     if (lane == 0) partial[warp] = sum;
     __syncthreads();
@@ -83,9 +81,8 @@ __device__ void stage_rows(const StreamProduct<T>& p, unsigned char* rows, const
         value.value[e] = from_float<T>(to_float(value.value[e]) * scale * to_float(gain.value[e]));
       store_pack(to + pack * kSize, value);
     }
-    __syncthreads();  // `partial` may be written again
+    __syncthreads();
   }
-  __syncthreads();
 }
 
 // A copy of the stream: L2 fetches the whole line of which a warp's instruction takes the half.
@@ -101,7 +98,6 @@ struct StreamSlots {
   static constexpr int kSegment = kWarps * kChunk * kChunks;
   static constexpr int kBytes = kTiles * kChunks * kThreads * 16;
   static constexpr int kDepth = kRingBytes / kBytes;
-  static constexpr bool kTakesGlobalX = kTiles == 4;
 };
 
 // rows_stream (sm_90)
@@ -188,8 +184,8 @@ __global__ void __launch_bounds__(kThreads) rows_stream_kernel(StreamProduct<T> 
   wait_for_previous_kernel();
   const T* x = p.x;
   int64_t x_stride = p.x_stride;
-  if (p.shape.x_stride > 0) {
-    stage_rows(p, rows, gains, partial);
+  if (p.gain != nullptr) {
+    norm_rows(p, rows, gains, partial);
     x = reinterpret_cast<const T*>(rows);
     x_stride = p.shape.x_stride / static_cast<int>(sizeof(T));
   }
@@ -208,7 +204,7 @@ __global__ void __launch_bounds__(kThreads) rows_stream_kernel(StreamProduct<T> 
                        : kZero;
     }
   };
-  if constexpr (Slots::kTakesGlobalX) load_x(0, next_xs);
+  load_x(0, next_xs);
   int slot = 0;
   for (int unit = begin; unit < end; unit += units_per_group) {
     const int group_units = min(units_per_group, end - unit), tiles = group_units * per_unit;
@@ -219,15 +215,11 @@ __global__ void __launch_bounds__(kThreads) rows_stream_kernel(StreamProduct<T> 
       residual = static_cast<const T*>(p.out)[first_i * p.out_stride + first_j];
     float sums[kChains][kBlocks][kTiles][4] = {};
     for (int segment = 0; segment < segments; ++segment) {
-      if constexpr (Slots::kTakesGlobalX) {  // a turn ahead
 #pragma unroll
-        for (int c = 0; c < kChunks; ++c)
+      for (int c = 0; c < kChunks; ++c)
 #pragma unroll
-          for (int h = 0; h < kHalves; ++h) xs[c][h] = next_xs[c][h];
-        load_x(segment + 1 < segments ? segment + 1 : 0, next_xs);
-      } else {
-        load_x(segment, xs);
-      }
+        for (int h = 0; h < kHalves; ++h) xs[c][h] = next_xs[c][h];
+      load_x(segment + 1 < segments ? segment + 1 : 0, next_xs);  // a turn ahead: x may come from L2
       wait_copies<kDepth - 1>();
       const unsigned char* from = shared + p.shape.ring + threadIdx.x * 16;
 #pragma unroll
@@ -298,15 +290,6 @@ __global__ void __launch_bounds__(kThreads) rows_stream_kernel(StreamProduct<T> 
   }
 }
 
-int row_stride(int k) {  // in shared memory, bytes
-  return ceil_div(2 * k, 128) * 128 + kPad;
-}
-
-// Whether m rows of x and the sums of the warps (of six tiles at most) find room beside the ring.
-bool fits_beside_ring(int m, int k) {
-  return m * (row_stride(k) + kWarps * (6 * kUnit + 8) * 4) + kRingBytes <= kMaxSharedBytes;
-}
-
 template <class T, int kRows, int kTiles, int kChunks>
 void launch_stream(const OpContext& ctx, StreamProduct<T> p, int blocks) {
   using Slots = StreamSlots<kTiles, kChunks>;
@@ -315,9 +298,8 @@ void launch_stream(const OpContext& ctx, StreamProduct<T> p, int blocks) {
   const int items = ceil_div(ceil_div(units, blocks), per_group) * ceil_div(p.k, Slots::kSegment);
   const int row_bytes = p.k * static_cast<int>(sizeof(T));
   const int sums_bytes = kWarps * p.m * (kTiles * kUnit + 8) * static_cast<int>(sizeof(float));
-  const bool staged = p.gain != nullptr || !Slots::kTakesGlobalX || p.m * row_bytes <= kMaxStagedBytes;
-  p.shape.x_stride = staged ? row_stride(p.k) : 0;
-  p.shape.sums = (p.gain != nullptr ? row_bytes : 0) + p.m * p.shape.x_stride;
+  p.shape.x_stride = ceil_div(row_bytes, 128) * 128 + kPad;
+  p.shape.sums = p.gain != nullptr ? row_bytes + p.m * p.shape.x_stride : 0;
   p.shape.ring = ceil_div(p.shape.sums + sums_bytes, 128) * 128;
   const int bytes = p.shape.ring + std::min(items, Slots::kDepth) * Slots::kBytes;
   auto kernel = rows_stream_kernel<T, kRows, kTiles, kChunks>;
@@ -350,14 +332,15 @@ void rows_stream(const OpContext& ctx, const RowsStreamArgs& args) {
       const int units = ceil_div(paired ? p.n / 2 : p.n, kUnit);
       const int blocks = std::min(units, ctx.cuda->num_multiprocessors());
       const int tiles = ceil_div(units, blocks) * (paired ? 2 : 1);  // of a block
-      const bool fits = args.norm_weight.defined() || fits_beside_ring(p.m, p.k);
-      // Of a few shapes the one that leaves no tile of a group empty.
+      // Of a few shapes the one that leaves no tile of a group empty. Many rows of x that are not normed come
+      // from L2 anew for every group: large groups.
+      const bool many = p.gain == nullptr && p.m > 8;
       auto with_rows = [&](auto rows) {
-        if (tiles == 1 && fits)
+        if (tiles == 1)
           launch_stream<T, rows.value, 1, 4>(ctx, p, blocks);
-        else if (fits && (tiles == 2 || (tiles == 6 && !paired)))
+        else if (tiles == 2 || (tiles == 6 && !paired && !many))
           launch_stream<T, rows.value, 2, 2>(ctx, p, blocks);
-        else if (fits && tiles == 6)
+        else if (tiles == 6 && paired)
           launch_stream<T, rows.value, 6, 1>(ctx, p, blocks);
         else
           launch_stream<T, rows.value, 4, 2>(ctx, p, blocks);
