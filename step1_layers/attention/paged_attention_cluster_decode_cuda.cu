@@ -14,8 +14,9 @@ namespace {
 // the blocks write their partial results straight into each other's shared memory. The rung below lets them
 // go through scratch in global memory: a fence, an atomic and a load, three trips to L2 after the last key
 // instead of one between multiprocessors. All keys that fit into the queues are under way before the kernel
-// waits for the one in front. How a sequence is cut depends on the number of sequences: not batch invariant.
-constexpr int kWarps = 4, kThreads = kWarps * kWarp, kMaxCluster = 8, kMaxItems = 32;
+// waits for the one in front. All sequences get as many blocks, whatever their lengths, so this is for few of
+// them, or for some that are not long. How one is cut depends on their number: not batch invariant.
+constexpr int kWarps = 4, kThreads = kWarps * kWarp, kMaxCluster = 8;
 
 // Every block of the cluster has started, and its barrier is set up, when cluster_wait() returns.
 __device__ void cluster_arrive() {
@@ -162,8 +163,9 @@ void paged_attention_cuda_cluster(const OpContext& ctx, const PagedAttentionArgs
                    [&]<int dim, class T>(const Attention<T>& a) { launch<dim>(ctx, a, items_of(args)); });
 }
 bool paged_attention_takes_cluster(const PagedAttentionArgs& args) {
+  const int64_t items = items_of(args);
   return args.metadata.max_query_len <= 1 && paged_attention_takes_decode(args) &&
-         items_of(args) <= kMaxItems;
+         (items <= 32 || (items <= 64 && args.metadata.max_seq_len <= 4096));
 }
 
 }  // namespace ladder

@@ -16,17 +16,15 @@ namespace {
 // scratch, and the block that finishes last merges them. The cuts are computed from seq_lens on the device,
 // and the number of blocks is fixed, so a captured graph stays right when lengths change. Where a sequence is
 // cut depends on the batch: not batch invariant.
-constexpr int kMaxWarps = 8;
+constexpr int kWarps = 4, kThreads = kWarps * kWarp, kTileKeys = kWarps * kStepKeys, kMaxParts = 1024;
 template <int dim>
-constexpr int kWarps = dim == 256 ? 4 : kMaxWarps;  // as many as there is room for their queues
+constexpr int kBlocks = dim == 256 ? 1 : 2;  // of a multiprocessor: while one merges, the other reads
 
 template <int dim>
 struct PartialResult {
   float largest[kTileHeads], sum[kTileHeads];
   float out[kTileHeads][dim];  // not divided by the sum
 };
-
-constexpr int kMaxParts = 1024;
 
 // The line of tiles, and the place in it of this block's first one.
 struct Line {
@@ -44,21 +42,21 @@ __device__ int part_of(int tile, int total, int parts) {
   return static_cast<int>(((int64_t{tile} + 1) * parts - 1) / total);
 }
 
-template <int warps, class T>
+template <class T>
 __device__ int tiles_of(const Attention<T>& a, int64_t seq) {
-  return ceil_div(num_decode_keys(a, seq), warps * kStepKeys);
+  return ceil_div(num_decode_keys(a, seq), kTileKeys);
 }
 
 // Counted by all threads together, a stretch of sequences each.
-template <int warps, class T>
+template <class T>
 __device__ Line find_place(const Attention<T>& a, int part, int& parts) {
-  __shared__ int warp_sums[warps];
+  __shared__ int warp_sums[kWarps];
   __shared__ Line found;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
-  const int64_t stretch = ceil_div<int64_t>(a.num_seqs, warps * kWarp), first = threadIdx.x * stretch;
+  const int64_t stretch = ceil_div<int64_t>(a.num_seqs, kThreads), first = threadIdx.x * stretch;
   const int64_t last = first + stretch < a.num_seqs ? first + stretch : a.num_seqs;
   int mine = 0;
-  for (int64_t seq = first; seq < last; ++seq) mine += tiles_of<warps>(a, seq);
+  for (int64_t seq = first; seq < last; ++seq) mine += tiles_of(a, seq);
   int through = mine;  // sum up to this thread's, inclusive
 #pragma unroll
   for (int offset = 1; offset < kWarp; offset *= 2) {
@@ -69,7 +67,7 @@ __device__ Line find_place(const Attention<T>& a, int part, int& parts) {
   __syncthreads();
   int total = 0;
 #pragma unroll
-  for (int w = 0; w < warps; ++w) {
+  for (int w = 0; w < kWarps; ++w) {
     if (w < warp) through += warp_sums[w];
     total += warp_sums[w];
   }
@@ -79,7 +77,7 @@ __device__ Line find_place(const Attention<T>& a, int part, int& parts) {
   int before = through - mine;
   if (before <= position && position < through) {
     int64_t seq = first;
-    for (int tiles = tiles_of<warps>(a, seq); before + tiles <= position; tiles = tiles_of<warps>(a, ++seq))
+    for (int tiles = tiles_of(a, seq); before + tiles <= position; tiles = tiles_of(a, ++seq))
       before += tiles;
     found = {total, seq, before};
   }
@@ -88,11 +86,10 @@ __device__ Line find_place(const Attention<T>& a, int part, int& parts) {
 }
 
 template <int dim, class T>
-__global__ void __launch_bounds__(kWarps<dim>* kWarp, 1)
+__global__ void __launch_bounds__(kThreads, kBlocks<dim>)
     attention_split(Attention<T> a, PartialResult<dim>* scratch, int* counters) {
   extern __shared__ __align__(16) unsigned char memory[];
-  constexpr int warps = kWarps<dim>, kTileKeys = warps * kStepKeys;
-  auto& shared = *reinterpret_cast<DecodeShared<dim, warps>*>(memory);
+  auto& shared = *reinterpret_cast<DecodeShared<dim, kWarps>*>(memory);
   __shared__ bool is_last;
   allow_next_kernel();
   bool waited = a.max_query_len > 1;
@@ -103,7 +100,7 @@ __global__ void __launch_bounds__(kWarps<dim>* kWarp, 1)
   const auto part = static_cast<int>(blockIdx.x / head_tiles);
   const int heads = heads_in_tile(a, head_tile), head0 = first_head(a, head_tile);
   auto parts = static_cast<int>(gridDim.x / head_tiles);
-  auto [total, seq, before] = find_place<warps>(a, part, parts);
+  auto [total, seq, before] = find_place(a, part, parts);
   if (part >= parts) {
     if (!waited) wait_for_previous_kernel();
     return;
@@ -125,8 +122,8 @@ __global__ void __launch_bounds__(kWarps<dim>* kWarp, 1)
                  shared);
     const int64_t row = a.query_start_loc[seq];
     if (last - first == tiles) {
-      for_each_quad<dim, warps>(heads, [&](int head, int element) {
-        store_result(a, row, head0 + head, element, merge_warps<warps>(result_of, head, element));
+      for_each_quad<dim, kWarps>(heads, [&](int head, int element) {
+        store_result(a, row, head0 + head, element, merge_warps<kWarps>(result_of, head, element));
       });
       __syncthreads();  // the queue is free again
       continue;
@@ -136,8 +133,8 @@ __global__ void __launch_bounds__(kWarps<dim>* kWarp, 1)
       return scratch[(int64_t{p} * head_tiles + head_tile) * 2 + begins];
     };
     PartialResult<dim>& to = scratch_of(part, first == 0);
-    for_each_quad<dim, warps>(heads, [&](int head, int element) {
-      const PartialQuad merged = merge_warps<warps>(result_of, head, element);
+    for_each_quad<dim, kWarps>(heads, [&](int head, int element) {
+      const PartialQuad merged = merge_warps<kWarps>(result_of, head, element);
       *reinterpret_cast<float4*>(&to.out[head][element]) = merged.value;
       if (element == 0) {
         to.largest[head] = merged.largest;
@@ -160,7 +157,7 @@ __global__ void __launch_bounds__(kWarps<dim>* kWarp, 1)
     const int count = last_part - first_part + 1;
     auto& factors = *reinterpret_cast<float(*)[kTileHeads][kMaxParts]>(memory);
     __shared__ float largest[kTileHeads], sums[kTileHeads];
-    for (int head = threadIdx.x / kWarp; head < heads; head += warps) {
+    for (int head = threadIdx.x / kWarp; head < heads; head += kWarps) {
       const int lane = threadIdx.x % kWarp;
       float top = -INFINITY, sum = 0;
       for (int i = lane; i < count; i += kWarp)
@@ -178,7 +175,7 @@ __global__ void __launch_bounds__(kWarps<dim>* kWarp, 1)
       }
     }
     __syncthreads();
-    for_each_quad<dim, warps>(heads, [&](int head, int element) {
+    for_each_quad<dim, kWarps>(heads, [&](int head, int element) {
       PartialQuad merged{largest[head], sums[head], {0, 0, 0, 0}};
 #pragma unroll 8
       for (int i = 0; i < count; ++i) {
@@ -198,17 +195,18 @@ __global__ void __launch_bounds__(kWarps<dim>* kWarp, 1)
 
 template <int dim, class T>
 void launch(const OpContext& ctx, const Attention<T>& a) {
-  constexpr size_t kShared = sizeof(DecodeShared<dim, kWarps<dim>>);
+  constexpr size_t kShared = sizeof(DecodeShared<dim, kWarps>);
   auto kernel = attention_split<dim, T>;
   LADDER_CUDA_CHECK(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kShared)));
   const int64_t head_tiles = a.kv_heads * ceil_div(a.group, kTileHeads);
-  const int64_t parts = std::clamp<int64_t>(ctx.cuda->num_multiprocessors() / head_tiles, 1, kMaxParts);
+  const int64_t parts =
+      std::clamp<int64_t>(kBlocks<dim> * ctx.cuda->num_multiprocessors() / head_tiles, 1, kMaxParts);
   const int64_t blocks = parts * head_tiles;
   ArenaScope scope(*ctx.arena);
   constexpr int64_t kFloats = sizeof(PartialResult<dim>) / sizeof(float);
   auto* scratch = static_cast<PartialResult<dim>*>(ctx.arena->take({2 * blocks, kFloats}, DType::f32).raw());
-  launch_kernel(ctx, kernel, static_cast<unsigned>(blocks), kWarps<dim> * kWarp, kShared, a, scratch,
+  launch_kernel(ctx, kernel, static_cast<unsigned>(blocks), kThreads, kShared, a, scratch,
                 ctx.cuda->counters());
 }
 

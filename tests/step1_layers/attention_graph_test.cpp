@@ -166,12 +166,8 @@ TEST(Task1_7_PagedAttention, ACapturedBatchFollowsItsLengthsAndLeavesPaddingRows
 
 TEST(Task1_7_PagedAttention, CapturedBatchesOfManySizes) {
   on_every_cuda_rung([](const auto& variant) {
-    for (bool dependent : {false, true}) {
-      check_captured(variant, {16, 8, 128, 128}, 1, dependent);
-      check_captured(variant, {16, 8, 128, 128}, 4, dependent);
-      check_captured(variant, {4, 1, 64, 64}, 300, dependent);
-    }
-    check_captured(variant, {4, 2, 128, 128}, 11, true);
+    check_captured(variant, {16, 8, 128, 128}, 1, false);
+    check_captured(variant, {4, 1, 64, 64}, 300, true);
     check_captured(variant, {2, 1, 256, 256}, 5, true);
   });
 }
