@@ -53,50 +53,62 @@ Store<T> store(const StoreKvArgs& args) {
           .block_size = args.cache.block_size()};
 }
 
-// naive (step 1) and vectorized (step = a pack's elements)
-// A thread moves `step` adjacent elements of one token: first all of its keys, then all of its values. In
-// steps of a pack every access is 16 bytes and the divisions are paid once for all of them.
-template <int step, class T>
-__global__ void store_kv_kernel(Store<T> s) {
-  const int64_t k_steps = s.heads * s.k.dim / step, steps = k_steps + s.heads * s.v.dim / step;
+// naive
+// A thread moves one element of one token: first all of its keys, then all of its values.
+template <class T>
+__global__ void store_kv_naive(Store<T> s) {
+  allow_next_kernel();
+  wait_for_previous_kernel();
+  const int64_t k_elements = s.heads * s.k.dim, elements = k_elements + s.heads * s.v.dim;
   const int64_t i = int64_t{blockIdx.x} * kThreads + threadIdx.x;
-  if (i >= s.tokens * steps) return;
-  const int64_t token = step == 1 ? i / steps : static_cast<uint32_t>(i) / static_cast<uint32_t>(steps);
-  const int64_t slot = s.slots[token];
+  if (i >= s.tokens * elements) return;
+  const int64_t token = i / elements, slot = s.slots[token];
   if (slot < 0) return;
-  const auto in_token = static_cast<uint32_t>(i - token * steps);
-  const bool is_key = in_token < k_steps;
+  const bool is_key = i % elements < k_elements;
   const Side<T>& side = is_key ? s.k : s.v;
-  const uint32_t element = (in_token - (is_key ? 0 : static_cast<uint32_t>(k_steps))) * step;
-  const uint32_t head = element / static_cast<uint32_t>(side.dim),
-                 offset = element % static_cast<uint32_t>(side.dim);
-  const T* from = side.source(token, head) + offset;
-  T* to = side.target(slot, s.block_size, head) + offset;
-  if constexpr (step == 1)
-    *to = *from;
-  else
-    store_pack(to, load_pack(from));
+  const int64_t element = i % elements - (is_key ? 0 : k_elements);
+  const int64_t head = element / side.dim, offset = element % side.dim;
+  side.target(slot, s.block_size, head)[offset] = side.source(token, head)[offset];
+}
+
+// vectorized
+// Everything in whole 16-byte packs. A warp moves a token: the slot is looked up and divided once for all of
+// its elements, and each lane has up to four packs of keys and four of values under way before it stores the
+// first. Where the heads of a token are adjacent the caller makes one head of them.
+template <class T>
+__global__ void __launch_bounds__(kThreads) store_kv_vectorized(Store<T> s) {
+  constexpr int kSize = Pack<T>::kSize, kBatch = 4;
+  allow_next_kernel();
+  const int64_t token = int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
+  const int64_t slot = token < s.tokens ? s.slots[token] : -1;
+  wait_for_previous_kernel();
+  if (slot < 0) return;
+  for (int64_t head = 0; head < s.heads; ++head) {
+    const T *k = s.k.source(token, head), *v = s.v.source(token, head);
+    T *k_to = s.k.target(slot, s.block_size, head), *v_to = s.v.target(slot, s.block_size, head);
+    const int64_t longest = s.k.dim > s.v.dim ? s.k.dim : s.v.dim;
+    for (int64_t first = threadIdx.x % kWarp * kSize; first < longest; first += kBatch * kWarp * kSize) {
+      Pack<T> keys[kBatch], values[kBatch];
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int64_t at = first + i * kWarp * kSize;
+        if (at < s.k.dim) keys[i] = load_pack(k + at);
+        if (at < s.v.dim) values[i] = load_pack(v + at);
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int64_t at = first + i * kWarp * kSize;
+        if (at < s.k.dim) store_pack(k_to + at, keys[i]);
+        if (at < s.v.dim) store_pack(v_to + at, values[i]);
+      }
+    }
+  }
 }
 
 void check_slots(const KvCacheView& cache) {
   LADDER_CHECK(cache.num_blocks() * cache.block_size() < int64_t{1} << 32,
                "store_kv: a cache of {} blocks of {} slots has more than 2^32", cache.num_blocks(),
                cache.block_size());
-}
-
-template <bool packed>
-void launch_store(const OpContext& ctx, const StoreKvArgs& args) {
-  const int64_t per_token = args.k.dim(1) * (args.k.dim(2) + args.v.dim(2));
-  if (args.slot_mapping.dim(0) * per_token == 0) return;
-  check_slots(args.cache);
-  with_cuda_type(args.k.dtype(), [&](auto tag) {
-    using T = decltype(tag);
-    constexpr int step = packed ? Pack<T>::kSize : 1;
-    const int64_t threads = args.slot_mapping.dim(0) * (per_token / step);
-    const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(threads, kThreads));
-    store_kv_kernel<step><<<blocks, kThreads, 0, stream_of(ctx)>>>(store<T>(args));
-  });
-  LADDER_CUDA_CHECK(cudaGetLastError());
 }
 
 template <class T>
@@ -114,88 +126,139 @@ struct Fused {
 // fused
 // head_dim = rotary_dim = v_dim of 64, 128 or 256, everything in whole 16-byte packs. The rung below runs
 // four kernels and takes q and k through memory three times; here every head is read once and written once,
-// keys straight into the cache. A group of `lanes` neighbouring lanes owns a head: each holds one pack of its
-// first half and the pack of partners in its second half, so the rotation needs no exchange and the norm's
-// sum is a few shuffles. Values ride along as heads that are only copied.
-template <int head_dim, class T>
-__global__ void qk_norm_rope_store_kernel(Fused<T> f) {
+// keys straight into the cache. A group of neighbouring lanes owns `batch` heads of a token, all of q, of k
+// or of v: each lane holds one pack of a head's first half and the pack of partners in its second half, so
+// the rotation needs no exchange and the norm's sum is a few shuffles. With many tokens a batch of four keeps
+// 128 bytes per lane under way, and the angles, times the weights, are made once for four heads: instructions
+// are what bounds it then. With few tokens one head per group spreads the work over the chip. Positions,
+// slots, angles and weights are read before the wait for the kernel in front (kv_cache.h).
+template <int head_dim, int batch, class T>
+__global__ void __launch_bounds__(kThreads) qk_norm_rope_store_kernel(Fused<T> f) {
   constexpr int kSize = Pack<T>::kSize, kHalf = head_dim / 2, kLanes = kHalf / kSize;
+  allow_next_kernel();
   const uint32_t group = (blockIdx.x * kThreads + threadIdx.x) / kLanes;
-  const int lane = threadIdx.x % kLanes;
-  const int64_t kv_heads = f.store.heads;
-  const auto per_token = static_cast<uint32_t>(f.heads + 2 * kv_heads);
-  const int64_t token = group / per_token;
-  int64_t head = group % per_token;
-  if (token >= f.tokens) return;  // whole groups leave: shuffles stay inside a group
+  const int first = threadIdx.x % kLanes * kSize;
+  const auto q_groups = static_cast<uint32_t>(f.heads) / batch,
+             kv_groups = static_cast<uint32_t>(f.store.heads) / batch;
+  const int64_t token = group / (q_groups + 2 * kv_groups);
+  const uint32_t in_token = group % (q_groups + 2 * kv_groups);
+  const bool inside = token < f.tokens, is_query = in_token < q_groups,
+             is_value = in_token >= q_groups + kv_groups;
+  const int64_t slot = inside && !is_query && token < f.num_slots ? f.store.slots[token] : -1;
+  const int32_t position = inside ? f.positions[token] : 0;
+  const T* weight = is_query ? f.q_weight : f.k_weight;
 
-  const bool is_query = head < f.heads;
-  const T* from;
-  T* to;
-  const T* weight = nullptr;
-  bool rotates = true;
-  if (is_query) {
-    from = to = f.q + token * f.q_token + head * f.q_head;
-    weight = f.q_weight;
-  } else {
-    head -= f.heads;
-    rotates = head < kv_heads;
-    const Side<T>& side = rotates ? f.store.k : f.store.v;
-    if (!rotates) head -= kv_heads;
-    const int64_t slot = token < f.num_slots ? f.store.slots[token] : -1;
-    if (slot < 0) return;
-    from = side.source(token, head);
-    to = side.target(slot, f.store.block_size, head);
-    if (rotates) weight = f.k_weight;
-  }
-
-  const int first = lane * kSize;
-  Pack<T> packs[2] = {load_pack(from + first), load_pack(from + kHalf + first)};
-  if (rotates) {
-    float x[2][kSize];
-    float sum = 0;
-#pragma unroll
-    for (int part = 0; part < 2; ++part)
-#pragma unroll
-      for (int i = 0; i < kSize; ++i) {
-        x[part][i] = to_float(packs[part].value[i]);
-        sum += x[part][i] * x[part][i];
-      }
-    if (weight != nullptr) {
-      const unsigned members = ((1u << kLanes) - 1) << (threadIdx.x % kWarp / kLanes * kLanes);
-#pragma unroll
-      for (int offset = kLanes / 2; offset > 0; offset /= 2)
-        sum += __shfl_xor_sync(members, sum, offset, kLanes);
-      const float scale = rsqrtf(sum / head_dim + f.eps);
-#pragma unroll
-      for (int part = 0; part < 2; ++part) {
-        const Pack<T> w = load_pack(weight + part * kHalf + first);
-#pragma unroll
-        for (int i = 0; i < kSize; ++i) x[part][i] = x[part][i] * scale * to_float(w.value[i]);
-      }
-    }
-    const float* cosines = f.table + f.positions[token] * f.table_stride + first;
+  // y0 = scale (x0 straight[0] - x1 crossed[1]), y1 = scale (x1 straight[1] + x0 crossed[0]), where straight
+  // is cosine times weight and crossed sine times weight.
+  float straight[2][kSize], crossed[2][kSize];
+  auto load_factors = [&] {
+    if (!inside || is_value) return;
+    const float* angles = f.table + position * f.table_stride + first;
 #pragma unroll
     for (int i = 0; i < kSize; i += 4) {
-      const Pack<float> cosine = load_pack(cosines + i), sine = load_pack(cosines + kHalf + i);
+      const Pack<float> cosine = load_pack(angles + i), sine = load_pack(angles + kHalf + i);
 #pragma unroll
       for (int j = 0; j < 4; ++j) {
-        const float a = x[0][i + j], b = x[1][i + j];
-        packs[0].value[i + j] = from_float<T>(a * cosine.value[j] - b * sine.value[j]);
-        packs[1].value[i + j] = from_float<T>(b * cosine.value[j] + a * sine.value[j]);
+        straight[0][i + j] = straight[1][i + j] = cosine.value[j];
+        crossed[0][i + j] = crossed[1][i + j] = sine.value[j];
       }
     }
+    if (weight == nullptr) return;
+#pragma unroll
+    for (int part = 0; part < 2; ++part) {
+      const Pack<T> w = load_pack(weight + part * kHalf + first);
+#pragma unroll
+      for (int i = 0; i < kSize; ++i) {
+        straight[part][i] *= to_float(w.value[i]);
+        crossed[part][i] *= to_float(w.value[i]);
+      }
+    }
+  };
+  if constexpr (batch == 1) load_factors();
+  wait_for_previous_kernel();
+  if (!inside || (!is_query && slot < 0)) return;  // whole groups leave: shuffles stay inside a group
+
+  const T* from;
+  T* to;
+  int64_t from_stride, to_stride;  // from head to head
+  if (is_query) {
+    from = to = f.q + token * f.q_token + in_token * batch * f.q_head;
+    from_stride = to_stride = f.q_head;
+  } else {
+    const Side<T>& side = is_value ? f.store.v : f.store.k;
+    const uint32_t head = (in_token - q_groups - (is_value ? kv_groups : 0)) * batch;
+    from = side.source(token, head);
+    to = side.target(slot, f.store.block_size, head);
+    from_stride = side.head;
+    to_stride = side.cache_head;
   }
-  store_pack(to + first, packs[0]);
-  store_pack(to + kHalf + first, packs[1]);
+  Pack<T> packs[batch][2];
+#pragma unroll
+  for (int i = 0; i < batch; ++i) {
+    packs[i][0] = load_pack(from + i * from_stride + first);
+    packs[i][1] = load_pack(from + i * from_stride + kHalf + first);
+  }
+  if constexpr (batch > 1) load_factors();
+#pragma unroll
+  for (int i = 0; i < batch; ++i) {
+    if (!is_value) {
+      float x[2][kSize];
+      float sum = 0;
+#pragma unroll
+      for (int part = 0; part < 2; ++part)
+#pragma unroll
+        for (int j = 0; j < kSize; ++j) {
+          x[part][j] = to_float(packs[i][part].value[j]);
+          sum = fmaf(x[part][j], x[part][j], sum);
+        }
+      float scale = 1;
+      if (weight != nullptr) {
+        const unsigned members = ((1u << kLanes) - 1) << (threadIdx.x % kWarp / kLanes * kLanes);
+#pragma unroll
+        for (int offset = kLanes / 2; offset > 0; offset /= 2)
+          sum += __shfl_xor_sync(members, sum, offset, kLanes);
+        scale = rsqrtf(fmaf(sum, 1.0f / head_dim, f.eps));
+      }
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) {
+        const float y0 = fmaf(x[0][j], straight[0][j], -(x[1][j] * crossed[1][j]));
+        const float y1 = fmaf(x[1][j], straight[1][j], x[0][j] * crossed[0][j]);
+        packs[i][0].value[j] = from_float<T>(y0 * scale);
+        packs[i][1].value[j] = from_float<T>(y1 * scale);
+      }
+    }
+    store_pack(to + i * to_stride + first, packs[i][0]);
+    store_pack(to + i * to_stride + kHalf + first, packs[i][1]);
+  }
 }
 
 }  // namespace
 
 void store_kv_cuda(const OpContext& ctx, const StoreKvArgs& args) {
-  launch_store<false>(ctx, args);
+  const int64_t elements = args.slot_mapping.dim(0) * args.k.dim(1) * (args.k.dim(2) + args.v.dim(2));
+  if (elements == 0) return;
+  check_slots(args.cache);
+  with_cuda_type(args.k.dtype(), [&](auto tag) {
+    using T = decltype(tag);
+    const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(elements, kThreads));
+    launch_kernel(ctx, store_kv_naive<T>, blocks, kThreads, 0, store<T>(args));
+  });
 }
 void store_kv_cuda_packed(const OpContext& ctx, const StoreKvArgs& args) {
-  launch_store<true>(ctx, args);
+  if (args.slot_mapping.dim(0) == 0) return;
+  check_slots(args.cache);
+  with_cuda_type(args.k.dtype(), [&](auto tag) {
+    using T = decltype(tag);
+    Store<T> s = store<T>(args);
+    auto adjacent = [](const Side<T>& side) { return side.head == side.dim && side.cache_head == side.dim; };
+    if (adjacent(s.k) && adjacent(s.v)) {
+      s.k.dim *= s.heads;
+      s.v.dim *= s.heads;
+      s.heads = 1;
+    }
+    const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(s.tokens, kThreads / kWarp));
+    launch_kernel(ctx, store_kv_vectorized<T>, blocks, kThreads, 0, s);
+  });
 }
 bool store_kv_is_packed(const StoreKvArgs& args) {
   const int64_t elements = args.k.numel() + args.v.numel();
@@ -222,17 +285,29 @@ void qk_norm_rope_store_cuda_fused(const OpContext& ctx, const QkNormRopeStoreAr
                      .table = cuda_data<float>(args.table),
                      .table_stride = args.table.stride(0),
                      .eps = static_cast<float>(args.eps)};
-    const int64_t heads = q.dim(0) * (q.dim(1) + 2 * args.k.dim(1));
-    const int64_t threads = heads * (q.dim(2) / 2 / Pack<T>::kSize);
-    const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(threads, kThreads));
+    auto launch = [&]<int head_dim, int batch>() {
+      const int64_t groups = q.dim(0) * ((q.dim(1) + 2 * args.k.dim(1)) / batch);
+      const int64_t threads = groups * (head_dim / 2 / Pack<T>::kSize);
+      const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(threads, kThreads));
+      launch_kernel(ctx, qk_norm_rope_store_kernel<head_dim, batch, T>, blocks, kThreads, 0, f);
+    };
+    auto launch_dim = [&]<int head_dim>() {
+      constexpr int kBatch = 4;
+      // Whether batches fit, and still give every multiprocessor a few blocks.
+      const int64_t threads = q.numel() / (2 * Pack<T>::kSize * kBatch);
+      if (q.dim(1) % kBatch == 0 && args.k.dim(1) % kBatch == 0 &&
+          threads > 2 * kThreads * ctx.cuda->num_multiprocessors())
+        launch.template operator()<head_dim, kBatch>();
+      else
+        launch.template operator()<head_dim, 1>();
+    };
     if (q.dim(2) == 64)
-      qk_norm_rope_store_kernel<64><<<blocks, kThreads, 0, stream_of(ctx)>>>(f);
+      launch_dim.template operator()<64>();
     else if (q.dim(2) == 128)
-      qk_norm_rope_store_kernel<128><<<blocks, kThreads, 0, stream_of(ctx)>>>(f);
+      launch_dim.template operator()<128>();
     else if constexpr (sizeof(T) == 2)
-      qk_norm_rope_store_kernel<256><<<blocks, kThreads, 0, stream_of(ctx)>>>(f);
+      launch_dim.template operator()<256>();
   });
-  LADDER_CUDA_CHECK(cudaGetLastError());
 }
 
 bool qk_norm_rope_store_can_fuse(const QkNormRopeStoreArgs& args) {
