@@ -132,27 +132,27 @@ model_bench() {  # model_bench NAME SECONDS KIND MODEL ARGUMENTS...: random weig
 }
 
 engine() {
-  local model
-  for model in qwen3-0.6b qwen3-8b; do
-    model_bench "latency_$model" 60 latency "$model" --prompt-len 32 --output-len 96 --repeat 5
-    model_bench "throughput_$model" 90 throughput "$model"
-    # As many requests as rows, all of one length, and their prompts in one step: then all steps are decode steps.
-    model_bench "decode32_$model" 40 throughput "$model" --num-requests 32 --min-prompt-len 32 --max-prompt-len 32 \
-      --min-output-len 96 --max-output-len 96 --temperature 0
-    model_bench "decode256_$model" 40 throughput "$model" --num-requests 256 --min-prompt-len 32 --max-prompt-len 32 \
-      --min-output-len 96 --max-output-len 96 --temperature 0
+  model_bench latency_qwen3-0.6b 40 latency qwen3-0.6b --prompt-len 32 --output-len 96 --repeat 5
+  model_bench throughput_qwen3-0.6b 40 throughput qwen3-0.6b
+  # As many requests as rows, all of one length, and their prompts in one step: then all steps are decode steps.
+  local batch
+  for batch in 32 256; do
+    model_bench "decode${batch}_qwen3-0.6b" 30 throughput qwen3-0.6b --num-requests $batch --min-prompt-len 32 \
+      --max-prompt-len 32 --min-output-len 96 --max-output-len 96 --temperature 0
   done
+  model_bench graph_replay_qwen3-0.6b 40 graph-replay qwen3-0.6b
+  model_bench latency_qwen3-8b 60 latency qwen3-8b --prompt-len 32 --output-len 96 --repeat 3
   model_bench prefill_qwen3-8b 60 latency qwen3-8b --prompt-len 8192 --output-len 2 --max-num-batched-tokens 8192 \
     --max-model-len 8200 --repeat 5
   model_bench progression 120 progression qwen3-0.6b --shared-prefix-len 1024 --min-prompt-len 256 \
     --max-prompt-len 2048 --max-num-batched-tokens 512
-  model_bench graph_replay_qwen3-0.6b 60 graph-replay qwen3-0.6b
 }
 
 peers() {
   run peers_kernels 100 python3 -B bench/peers/peers.py --only matmul,attention,elementwise,sampling \
     --json "$out/peers_kernels.json"
-  run peers_engine 140 python3 -B bench/peers/peers.py --only decode --json "$out/peers_engine.json"
+  run peers_engine 140 python3 -B bench/peers/peers.py --only decode --models qwen3-0.6b \
+    --json "$out/peers_engine.json"
 }
 
 table() {
