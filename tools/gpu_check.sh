@@ -43,13 +43,23 @@ binary() {  # binary NAME: its path
   printf '%s\n' "$build/$1"  # the attempt to run it says that it is missing
 }
 
+# With SHARDS=N in front, the tests of a program run in N processes side by side: most of their time goes into
+# references on the CPU. The log is the processes' logs in turn.
 step() {  # step NAME SECONDS COMMAND...
-  local name=$1 limit=$2 start=$SECONDS
+  local name=$1 limit=$2 start=$SECONDS shards=${SHARDS:-1} status=0 shard processes=()
   shift 2
-  timeout "$limit" "$@" >"$out/$name.txt" 2>&1
-  local status=$?
+  for ((shard = 0; shard < shards; ++shard)); do
+    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard timeout "$limit" "$@" >"$out/$name.$shard" 2>&1 &
+    processes+=($!)
+  done
+  for ((shard = 0; shard < shards; ++shard)); do
+    wait "${processes[shard]}" || status=$?
+    cat "$out/$name.$shard" >>"$out/$name.all"
+    rm "$out/$name.$shard"
+  done
+  mv "$out/$name.all" "$out/$name.txt"
   [ $status -ne 124 ] || echo "gpu_check: stopped after $limit s" >>"$out/$name.txt"
-  if grep -q '0 tests from 0 test suites ran' "$out/$name.txt"; then
+  if [ "$shards" -eq 1 ] && grep -q '0 tests from 0 test suites ran' "$out/$name.txt"; then
     echo "gpu_check: FAILED: no test has such a name" >>"$out/$name.txt"
     status=1
   fi
@@ -91,15 +101,15 @@ declare -A shared=(
 )
 
 tests() {
-  run tests_step1 150 "$(binary test_step1)" --gtest_brief=1
+  SHARDS=4 run tests_step1 150 "$(binary test_step1)" --gtest_brief=1
   local number
   for number in 2 4 6; do
-    run "tests_step$number" 150 "$(binary "test_step$number")" --gtest_brief=1 --gtest_filter="$gpu_tests"
+    SHARDS=4 run "tests_step$number" 150 "$(binary "test_step$number")" --gtest_brief=1 --gtest_filter="$gpu_tests"
   done
 }
 
 memcheck() {
-  beside memcheck_step1 240 compute-sanitizer --tool memcheck --error-exitcode 1 \
+  SHARDS=4 beside memcheck_step1 240 compute-sanitizer --tool memcheck --error-exitcode 1 \
     "$(binary test_step1)" --gtest_brief=1 --gtest_filter="$quick"
   beside memcheck_step2 120 compute-sanitizer --tool memcheck --error-exitcode 1 \
     "$(binary test_step2)" --gtest_brief=1 --gtest_filter='*Composites*'
@@ -111,7 +121,7 @@ memcheck() {
 racecheck() {
   local task
   for task in 3 4 7 8; do  # the tasks of step 1 whose kernels use shared memory
-    beside "racecheck_task1_$task" 240 compute-sanitizer --tool racecheck --error-exitcode 1 \
+    SHARDS=2 beside "racecheck_task1_$task" 240 compute-sanitizer --tool racecheck --error-exitcode 1 \
       "$(binary test_step1)" --gtest_brief=1 --gtest_filter="${shared[$task]}"
   done
   join_checks
