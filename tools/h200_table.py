@@ -4,7 +4,7 @@ peers'.
 
     python3 tools/h200_table.py bench/results/h200 [--table must|kernels|engine|progression] [--markdown]
 
-It reads step1_layers.json (bench_step1), peers_*.json (bench/peers/peers.py) and the JSON files of `ladder bench`
+It reads step1_layers.json (bench_step1), the two peers_*.json (bench/peers/peers.py) and the files of `ladder bench`
 under the names that tools/gpu_check.sh gives them. A row whose file is missing says so.
 """
 
@@ -40,7 +40,9 @@ class Folder:
 
     def __init__(self, path):
         self.path = Path(path)
-        files = [file for file in sorted(self.path.glob("*.json")) if has_benchmarks(file)]
+        # Each by its name: other measurements of the same problems may lie beside them.
+        names = ("step1_layers", "peers_kernels", "peers_engine")
+        files = [file for name in names if (file := self.path / f"{name}.json").exists() and has_benchmarks(file)]
         self.results = read_results(*files) if files else None
 
     def fastest(self, op, problem, device="cuda"):

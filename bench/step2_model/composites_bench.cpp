@@ -90,7 +90,7 @@ const bool kRegistered = [] {
             fmt::format("layer_products/{}/m:{}/cuda:{}", model.name, rows, kernel).c_str(),
             [&model, rows, kernel](benchmark::State& state) { layer_products(state, model, rows, kernel); })
             ->UseManualTime()
-            ->Iterations(15)
+            ->Iterations(1)
             ->Unit(benchmark::kMicrosecond);
   return true;
 }();

@@ -125,10 +125,15 @@ double cuda_matmul_rate() {
 
 void time_cuda_graph(benchmark::State& state, int calls, const std::function<void(int)>& call,
                      const std::function<void(int)>& prepare) {
-  const auto first = std::chrono::steady_clock::now();
-  call(0);
-  device_synchronize(cuda_bench_context()->device, cuda_bench_context()->stream);
-  if (std::chrono::steady_clock::now() - first > std::chrono::milliseconds(100)) {
+  const auto seconds_of_call = [&] {
+    const auto start = std::chrono::steady_clock::now();
+    call(0);
+    device_synchronize(cuda_bench_context()->device, cuda_bench_context()->stream);
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+  // The first call may load a library; a second one shows it, where that is not far too slow anyway.
+  const double first = seconds_of_call();
+  if (first > 0.1 && (first > 0.8 || seconds_of_call() > 0.1)) {
     state.SkipWithError("more than 100 ms a call");
     return;
   }
