@@ -22,6 +22,7 @@ from ladder_table import as_markdown, as_text, plain  # noqa: E402
 MODELS = Path(__file__).resolve().parent.parent / "models"
 LARGE = 64e6  # bytes of tensors or of weights that count as large
 MISSING = "not measured"
+SHOWN = 6  # of the values behind a row, the worst
 FEW_ROWS = (1, 2, 4, 8, 16)
 SMALL_WEIGHTS = ("0.6b_gate_up", "0.6b_down", "0.6b_o", "0.6b_qkv")
 LARGE_WEIGHTS = ("8b_gate_up", "8b_down", "0.6b_lm_head")
@@ -69,10 +70,6 @@ def median_of(runs, key):
     return statistics.median(run[key] for run in runs)
 
 
-def names(values, form):
-    return ", ".join(f"{name} {form(value)}" for name, value in values.items())
-
-
 def share(value):
     return f"{value:.2f}"
 
@@ -81,8 +78,10 @@ def worst_of(values, must, aim, unit):
     """Cells of a row whose worst value counts."""
     if not values:
         return [must, aim, MISSING, ""]
-    worst = min(values, key=values.get)
-    return [must, aim, f"{share(values[worst])} {unit}", f"worst: {worst}; " + names(values, share)]
+    ascending = sorted(values, key=values.get)
+    detail = ", ".join(f"{name} {share(values[name])}" for name in ascending[:SHOWN])
+    return [must, aim, f"{share(values[ascending[0]])} {unit}",
+            detail + (f", ... {share(values[ascending[-1]])}" if len(ascending) > SHOWN else "")]
 
 
 def elementwise(folder):
