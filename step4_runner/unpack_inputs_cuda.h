@@ -14,7 +14,7 @@ struct UnpackInputsArgs {
   Tensor seq_lens;         // [seqs]
   Tensor logits_indices;   // [logits rows]
   Tensor table_updates;    // [3 * updates + 1]: per update its first entry in table_entries, row and first
-                         // column; at the end the number of entries
+                           // column; at the end the number of entries
   Tensor table_entries;
   Tensor sampled_ids;  // of the step before
   // At least as long each; block tables [seqs, max_blocks].

@@ -121,7 +121,7 @@ memcheck() {
 racecheck() {
   local task
   for task in 3 4 7 8; do  # the tasks of step 1 whose kernels use shared memory
-    SHARDS=2 beside "racecheck_task1_$task" 240 compute-sanitizer --tool racecheck --error-exitcode 1 \
+    beside "racecheck_task1_$task" 240 compute-sanitizer --tool racecheck --error-exitcode 1 \
       "$(binary test_step1)" --gtest_brief=1 --gtest_filter="${shared[$task]}"
   done
   join_checks

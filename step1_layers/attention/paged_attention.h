@@ -7,8 +7,10 @@
 // sequence s (i counted from query_start_loc[s]) stands at position seq_lens[s] - query_len + i and sees the
 // keys at positions up to its own. The new keys must already be in the cache (store_kv.h).
 //
-// Every variant is batch invariant: the order of a row's sums is a function of its position alone, not of the
-// other rows, the chunk it came in, the block size or which blocks hold the keys.
+// Batch invariant variants, which are all of the CPU's and those that serve f32 on a GPU: the order of a
+// row's sums is a function of its position alone, not of the other rows, the chunk it came in, the block size
+// or which blocks hold the keys. Where a GPU cuts a sequence's keys into parts for more blocks to work on,
+// the cut depends on the batch.
 #include <span>
 
 #include "step1_layers/attention/kv_cache.h"
