@@ -161,7 +161,7 @@ __device__ void attend_item(const Attention<T>& a, const PrefillLine& line, cons
           tile_largest = fmaxf(tile_largest, fmaxf(scores[i][j][2 * half], scores[i][j][2 * half + 1]));
         tile_largest = warp_max<4>(tile_largest) * a.scale;
         correction[i][half] = 1;
-        if (tile_largest > largest[i][half] + kSlack) {
+        if (tile_largest > largest[i][half]) {
           correction[i][half] = exp2_fast(largest[i][half] - tile_largest);
           largest[i][half] = tile_largest;
           rescale = true;

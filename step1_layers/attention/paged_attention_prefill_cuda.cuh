@@ -135,10 +135,6 @@ __device__ inline float exp2_fast(float x) {
   return y;
 }
 
-// A row's weights are kept relative to a score that is its largest or less than 2^8 below it. While it stays
-// so, the sums need no rescaling; with random scores that is from the first tile on.
-inline constexpr float kSlack = 8;
-
 // The state of a softmax over a part of the keys; part p of item i stands at [i * line.parts + p].
 template <int dim>
 struct PrefillPart {

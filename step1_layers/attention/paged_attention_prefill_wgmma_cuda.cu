@@ -105,7 +105,7 @@ __device__ void attend(const Attention<T>& a, const PrefillLine& line, PrefillPa
           tile_largest = fmaxf(tile_largest, fmaxf(scores[4 * j + 2 * half], scores[4 * j + 2 * half + 1]));
         tile_largest = warp_max<4>(tile_largest) * a.scale;
         correction[half] = 1;
-        if (tile_largest > largest[half] + kSlack) {
+        if (tile_largest > largest[half]) {
           correction[half] = exp2_fast(largest[half] - tile_largest);
           largest[half] = tile_largest;
           rescale = true;

@@ -53,6 +53,23 @@ TEST(Task1_7_PrefillAttention, HeadSizesGroupsAndPagesOfModels) {
   }
 }
 
+// The running maximum rises from tile to tile, and what was summed before has to shrink with it.
+TEST(Task1_7_PrefillAttention, KeysThatWeighMoreThanAllBefore) {
+  for (int64_t dim : {64, 128}) {
+    Random random;
+    SCOPED_TRACE(random.describe() + " dim " + std::to_string(dim));
+    const DType dtype = dim == 64 ? DType::bf16 : DType::f16;
+    const SequenceData data = random_sequence(random, 333, {4, 2, dim, dim}, dtype);
+    with_float_type(dtype, "k", [&](auto tag) {
+      auto* k = data.k.data<decltype(tag)>();
+      const int64_t row = data.k.numel() / data.length();
+      for (int64_t i = 0; i < data.k.numel(); ++i)
+        k[i] = decltype(tag)(static_cast<float>(k[i]) * static_cast<float>(1 + i / row / 24));
+    });
+    check_every_rung(random, {{&data, 0, 333}, {&data, 300, 333}}, 16);
+  }
+}
+
 TEST(Task1_7_PrefillAttention, AShortChunkOfALongSequence) {
   // Few rows and many keys: a rung may cut the keys into parts.
   for (int64_t dim : {64, 128}) {
