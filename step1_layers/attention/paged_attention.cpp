@@ -173,8 +173,17 @@ void paged_attention(const OpContext& ctx, const Tensor& q, const KvCacheView& c
   LADDER_CHECK(metadata.block_tables.dim(1) <= 1 || metadata.block_tables.stride(1) == 1,
                "paged_attention: the entries of a block table must be adjacent");
   if (ctx.device.is_cpu()) check_sequences(cache, metadata);
-  run_variant<PagedAttentionArgs>("paged_attention", paged_attention_variants(), ctx,
-                                  {q, cache, metadata, scale, out, lse});
+  const PagedAttentionArgs args{q, cache, metadata, scale, out, lse};
+  // The CPU takes any sizes. On a GPU a model may have heads that no kernel has room for: say so by its
+  // sizes.
+  const auto serves = [&](const Variant<PagedAttentionArgs>& variant) { return can_run(variant, ctx, args); };
+  LADDER_CHECK(ctx.device.is_cpu() || !ctx.forced_kernel("paged_attention").empty() ||
+                   std::any_of(std::begin(kVariants), std::end(kVariants), serves),
+               "no attention kernel on {} takes heads of {} with KV blocks of {} tokens in {}: expected "
+               "heads of up to "
+               "256, or --device cpu",
+               device_name(ctx.device), q.dim(2), cache.block_size(), dtype_name(q.dtype()));
+  run_variant<PagedAttentionArgs>("paged_attention", paged_attention_variants(), ctx, args);
 }
 
 }  // namespace ladder

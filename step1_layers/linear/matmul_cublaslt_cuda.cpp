@@ -3,7 +3,7 @@
 // cublaslt: f32 (never TF32), bf16 or f16; with a bias only where out has x's type. The library's heuristic
 // names a kernel for a shape; asking it takes longer than a small product, so its answer is kept in the
 // context, and the first call with a shape, which also loads the kernel, must come before a graph is
-// captured. (Timing eight of its answers instead of taking the first won 0 to 5 % for the layers of
+// captured. (Timing eight of its answers instead of taking the first won 0 to 7 % for the layers of
 // Qwen3-0.6B and 8B at 16 to 256 rows on an H200, and 3 to 10 % for their LM heads: not enough to be worth a
 // search.) Different numbers of rows get different kernels, which sum in different orders: not batch
 // invariant.
