@@ -1,6 +1,9 @@
 // The table of paged_attention.h and its checks.
 #include "step1_layers/attention/paged_attention.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "step1_layers/attention/attention_fast.h"
 #include "step1_layers/core/simd_rungs.h"
 #ifdef LADDER_CUDA
