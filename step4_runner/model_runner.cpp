@@ -76,13 +76,17 @@ Tensor ModelRunner::gather_rows(const Tensor& hidden, std::span<const int64_t> r
   return gathered;
 }
 
-Tensor ModelRunner::forward_eagerly() {
+ModelInput ModelRunner::model_input() const {
   ModelInput input;
   input.input_ids = inputs_.input_ids();
   input.positions = inputs_.positions();
   input.attention = inputs_.attention();
   input.kv_caches = kv_caches_;
-  hidden_ = model_->forward(ctx_, input);
+  return input;
+}
+
+Tensor ModelRunner::forward_eagerly() {
+  hidden_ = model_->forward(ctx_, model_input());
   if (batch_.logits_indices().empty()) return {};
   return model_->compute_logits(ctx_,
                                 gather_rows(hidden_, batch_.logits_indices(), inputs_.logits_indices()));
@@ -245,12 +249,7 @@ void ModelRunner::capture_graphs() {
   begin({});
   const auto forward = [&](int64_t rows) {
     inputs_.view_decode(rows, config_.max_model_len);
-    ModelInput input;
-    input.input_ids = inputs_.input_ids();
-    input.positions = inputs_.positions();
-    input.attention = inputs_.attention();
-    input.kv_caches = kv_caches_;
-    return model_->compute_logits(ctx_, model_->forward(ctx_, input));
+    return model_->compute_logits(ctx_, model_->forward(ctx_, model_input()));
   };
   const std::vector<int64_t> sizes =
       decode_graph_sizes(std::min(config_.max_num_seqs, config_.max_num_batched_tokens));

@@ -76,6 +76,7 @@ class ModelRunner {
   void collect_prompt_positions();
   void launch_prompt_logprobs();
   void take_in_tokens(size_t num_left_unknown);
+  ModelInput model_input() const;
   Tensor forward_eagerly();
   Tensor gather_rows(const Tensor& hidden, std::span<const int64_t> rows, const Tensor& device_rows);
   // warm_up.cpp

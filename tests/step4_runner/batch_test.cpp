@@ -138,6 +138,27 @@ TEST(Task4_1_Batch, ATokenThatIsStillBeingSampledIsAPlaceholderThatTheNextStepMa
   EXPECT_EQ(batch.sequences()[1]->token_ids, (Ids{20, 21, 22, 50, 51}));
 }
 
+// Preempted while its token was on the way, and back under the same id: the token is not one of the
+// newcomer's.
+TEST(Task4_1_Batch, ATokenThatArrivesLateDoesNotLandInASequenceThatCameBack) {
+  Batch batch(small_config(), kVocab);
+  SchedulerOutput step;
+  step.new_sequences = {new_sequence(1, {10, 11}, {3})};
+  step.scheduled = {{1, 2, {}}};
+  step.total_num_tokens = 2;
+  batch.prepare(step);
+  const PendingTokens pending = batch.advance();
+  SchedulerOutput back;
+  back.step = 1;
+  back.preempted = {1};
+  back.new_sequences = {new_sequence(1, {10, 11, 12}, {5}, 0, 2)};
+  back.scheduled = {{1, 3, {}}};
+  back.total_num_tokens = 3;
+  batch.prepare(back);
+  batch.fill(pending, Ids{99});
+  EXPECT_EQ(batch.sequences()[0]->token_ids, (Ids{10, 11, 12}));
+}
+
 // The sampled ids of a step are overwritten by the next one's: nobody can have them later.
 TEST(Task4_1_Batch, APlaceholderIsGoodForOneStepOnly) {
   Batch batch(small_config(), kVocab);
