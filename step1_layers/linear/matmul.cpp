@@ -99,7 +99,7 @@ std::span<const Variant<MatmulArgs>> matmul_variants() {
      .run = matmul_rows_tensor_core},
     {.name = "rows_stream",
      .device = DeviceType::cuda,
-     .idea = "few rows: bulk copies keep a ring in shared memory full, also before the kernel in front ends",
+     .idea = "few rows: a queue of copies per thread, full also before the kernel in front ends",
      .min_arch = 90,
      .batch_invariant = false,
      .supports = matmul_takes_rows_stream,
