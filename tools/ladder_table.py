@@ -12,6 +12,7 @@ import argparse
 import ctypes
 import os
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -237,4 +238,5 @@ def main():
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGPIPE, signal.SIG_DFL)  # `| head` ends it without a word
     main()
