@@ -92,11 +92,12 @@ quick+=':*Draw.TakesTheBest*:*Draw.RunsTheFilters*:*RowsPast*:*OneSmallCall*'
 
 # Checked for races, which takes far longer: the kernels that use shared memory, each where a test of theirs is small.
 # Left out: larger shapes of the same kernels (a tile of a matrix product takes minutes under racecheck), and every
-# operator without shared memory.
+# operator without shared memory. The fused pieces of a layer (step 2) are rows_stream with a norm in front or a sum
+# behind, so they are checked too.
 declare -A shared=(
   [3]='Task1_3_*EqualsDoublePrecision:Task1_3_*NormsHeads*:Task1_3_FusedAddRmsNorm*'
   [4]='Task1_4_Matmul.OneSmallCall*'
-  [7]='Task1_7_*HeadDimensionsAndGroups:Task1_7_*SomeSequencesShare*:Task1_7_*RowsPast*:Task1_7_QkNormRopeStore.Equals*'
+  [7]='Task1_7_*OneSmallCall*:Task1_7_*HeadDimensionsAndGroups:Task1_7_*SomeSequencesShare*:Task1_7_*RowsPast*:Task1_7_QkNormRopeStore.Equals*'
   [8]='Task1_8_*OneSmallCall*:Task1_8_*PassesOverNaN*:Task1_8_TopK.Keeps*:Task1_8_*EqualTokens*:Task1_8_MinP.Keeps*'
 )
 
@@ -124,6 +125,8 @@ racecheck() {
     beside "racecheck_task1_$task" 240 compute-sanitizer --tool racecheck --error-exitcode 1 \
       "$(binary test_step1)" --gtest_brief=1 --gtest_filter="${shared[$task]}"
   done
+  beside racecheck_task2_4 240 compute-sanitizer --tool racecheck --error-exitcode 1 \
+    "$(binary test_step2)" --gtest_brief=1 --gtest_filter='Task2_4_Composites.SmallCalls*'
   join_checks
 }
 

@@ -47,9 +47,17 @@ inline Tensor i32_tensor(const std::vector<int32_t>& values, const Shape& shape)
   return Tensor::from<int32_t>(values, shape);
 }
 
-// One call over all parts. `padding` extra query rows of NaN stand behind the last.
-inline Attended attend(const OpContext& ctx, Random& random, const std::vector<Part>& parts,
-                       int64_t block_size, double scale, int64_t padding = 0) {
+// The queries, cache and metadata of one call over all parts.
+struct AttentionInput {
+  Tensor q;  // [rows + padding, heads, k_dim]
+  KvCacheView cache;
+  AttentionMetadata metadata;
+};
+
+// `padding` extra query rows of NaN stand behind the last. Keys and values come into the cache where ctx
+// says.
+inline AttentionInput lay_out(const OpContext& ctx, Random& random, const std::vector<Part>& parts,
+                              int64_t block_size, int64_t padding = 0) {
   const SequenceData& first = *parts[0].data;
   const DType dtype = first.q.dtype();
   const int64_t heads = first.q.dim(1), kv_heads = first.k.dim(1), k_dim = first.k.dim(2),
@@ -102,17 +110,30 @@ inline Attended attend(const OpContext& ctx, Random& random, const std::vector<P
     seq_lens.push_back(static_cast<int32_t>(part.end));
   }
   const auto num_seqs = static_cast<int64_t>(parts.size());
-  AttentionMetadata metadata{.query_start_loc = i32_tensor(starts, {num_seqs + 1}),
-                             .seq_lens = i32_tensor(seq_lens, {num_seqs}),
-                             .block_tables = i32_tensor(tables, {num_seqs, most_blocks}),
-                             .slot_mapping = {},
-                             .num_seqs = num_seqs,
-                             .num_tokens = rows,
-                             .max_query_len = longest_query,
-                             .max_seq_len = longest};
-  Attended result{poisoned({rows + padding, heads, v_dim}, dtype),
-                  poisoned({rows + padding, heads}, DType::f32)};
-  call(paged_attention, ctx, q, cache, metadata, scale, result.out, result.lse);
+  return {q,
+          cache,
+          {.query_start_loc = i32_tensor(starts, {num_seqs + 1}),
+           .seq_lens = i32_tensor(seq_lens, {num_seqs}),
+           .block_tables = i32_tensor(tables, {num_seqs, most_blocks}),
+           .slot_mapping = {},
+           .num_seqs = num_seqs,
+           .num_tokens = rows,
+           .max_query_len = longest_query,
+           .max_seq_len = longest}};
+}
+
+// What a call over all parts gives, out and lse full of NaN before it.
+inline Attended poisoned_output(const AttentionInput& input) {
+  const int64_t rows = input.q.dim(0), heads = input.q.dim(1);
+  return {poisoned({rows, heads, input.cache.v.dim(3)}, input.q.dtype()),
+          poisoned({rows, heads}, DType::f32)};
+}
+
+inline Attended attend(const OpContext& ctx, Random& random, const std::vector<Part>& parts,
+                       int64_t block_size, double scale, int64_t padding = 0) {
+  const AttentionInput input = lay_out(ctx, random, parts, block_size, padding);
+  Attended result = poisoned_output(input);
+  call(paged_attention, ctx, input.q, input.cache, input.metadata, scale, result.out, result.lse);
   return result;
 }
 

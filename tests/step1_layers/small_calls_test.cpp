@@ -1,15 +1,15 @@
-// One small call of every rung of the ladders whose other tests are too large for a tool that follows every
-// access to shared memory (tools/gpu_check.sh, racecheck). Inputs are exact, so the answer must be equal.
+// One small call of every rung of the ladders whose other tests are too large, or do not reach every rung in
+// every run, for a tool that follows every access to memory (tools/gpu_check.sh).
 #include <gtest/gtest.h>
 
+#include <map>
 #include <numeric>
 
 #include "step1_layers/linear/matmul.h"
 #include "step1_layers/sampling/draw.h"
 #include "step1_layers/sampling/softmax.h"
 #include "step1_layers/sampling/top_logprobs.h"
-#include "tests/support/devices.h"
-#include "tests/support/numerics.h"
+#include "tests/step1_layers/attention_scene.h"
 
 namespace ladder {
 namespace {
@@ -37,6 +37,46 @@ TEST(Task1_4_Matmul, OneSmallCallOfEveryRung) {
         EXPECT_EQ(to_double(args.out), expected) << rung.name << ", " << m << " rows";
       }
     }
+}
+
+// Decoding rows alone, where sequences lie in several tiles of keys and parts of them; then with a chunk.
+TEST(Task1_7_PagedAttention, OneSmallCallOfEveryRung) {
+  std::map<std::string_view, int> served;
+  for (const HeadShape& shape : {HeadShape{4, 2, 64, 64}, {8, 1, 128, 128}, {2, 1, 256, 256}})
+    for (bool chunk : {false, true}) {
+      Random random;
+      SCOPED_TRACE(random.describe() + " dim " + std::to_string(shape.k_dim) + (chunk ? ", chunk" : ""));
+      std::vector<SequenceData> data;
+      for (int64_t length : {1, 70, 200}) data.push_back(random_sequence(random, length, shape, DType::bf16));
+      std::vector<Part> parts;
+      for (const SequenceData& one : data) parts.push_back({&one, one.length() - 1, one.length()});
+      if (chunk) parts[1].begin = 33;
+      const AttentionInput input = lay_out(OpContext{}, random, parts, 16);
+      const double scale = 1 / std::sqrt(static_cast<double>(shape.k_dim));
+      Arena arena;
+      OpContext ctx;
+      ctx.arena = &arena;
+      for (const auto& rung : paged_attention_variants()) {
+        const Attended result = poisoned_output(input);
+        const PagedAttentionArgs args{input.q, input.cache, input.metadata, scale, result.out, result.lse};
+        if (!can_run_rung(rung, ctx, args)) continue;
+        ++served[rung.name];
+        run_rung(rung, ctx, args);
+        int64_t row = 0;
+        for (const Part& part : parts) {
+          const int64_t rows = part.end - part.begin;
+          const Reference expected = attention_reference(*part.data, part.begin, part.end, scale);
+          EXPECT_TRUE(close_to(result.out.narrow(0, row, rows), expected.out)) << rung.name;
+          row += rows;
+        }
+      }
+    }
+  const OpContext* gpu = cuda_context();
+  if (gpu == nullptr || gpu->device_arch > 90) return;  // later chips lack instructions of 9.0
+  for (const auto& rung : paged_attention_variants()) {
+    if (!runs_here(rung, *gpu)) continue;
+    EXPECT_GT(served[rung.name], 0) << rung.name << " took none of them";
+  }
 }
 
 // Top-k leaves one token, so the noise cannot matter.

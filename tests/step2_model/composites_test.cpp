@@ -86,15 +86,18 @@ std::vector<double> product(const std::vector<double>& x, const Tensor& weight, 
   return out;
 }
 
+// For a tool that follows every access to shared memory (tools/gpu_check.sh).
+constexpr Problem kSmallProblems[] = {{1, 64, 48}, {5, 264, 144}, {16, 72, 136}};
+
 // Calls check(variant, problem, dtype) for every row of a table and problem; it says whether the row served.
 template <class Args, class Check>
-void for_each_case(std::span<const Variant<Args>> table, Check&& check) {
+void for_each_case(std::span<const Variant<Args>> table, std::span<const Problem> sizes, Check&& check) {
   std::map<std::string, int> served;
   for (const Variant<Args>& variant : table) {
     if (variant.device == DeviceType::cuda && testing::cuda_context() == nullptr) continue;
     if (variant.device == DeviceType::cuda && !runs_here(variant, *testing::cuda_context())) continue;
     for (DType dtype : {DType::f32, DType::bf16, DType::f16})
-      for (const Problem& problem : kProblems) {
+      for (const Problem& problem : sizes) {
         SCOPED_TRACE(fmt::format("{} on {}: {} rows, {} to {} in {}", variant.name,
                                  variant.device == DeviceType::cuda ? "the GPU" : "the CPU", problem.rows,
                                  problem.in, problem.out, dtype_name(dtype)));
@@ -105,10 +108,11 @@ void for_each_case(std::span<const Variant<Args>> table, Check&& check) {
   for (const auto& [name, count] : served) EXPECT_GE(count, 6) << name << " served next to nothing";
 }
 
-void check_norm_linear(std::span<const Variant<NormLinearArgs>> table, bool gated) {
+void check_norm_linear(std::span<const Variant<NormLinearArgs>> table, bool gated,
+                       std::span<const Problem> sizes = kProblems) {
   Random random;
   SCOPED_TRACE(random.describe());
-  for_each_case(table, [&](const Variant<NormLinearArgs>& variant, const Problem& p, DType dtype) {
+  for_each_case(table, sizes, [&](const Variant<NormLinearArgs>& variant, const Problem& p, DType dtype) {
     int served = 0;
     for (bool pending : {false, true}) {
       const Tensor weight = random.normal({p.out, p.in}, dtype, 1 / std::sqrt(static_cast<double>(p.in)));
@@ -162,10 +166,11 @@ TEST(Task2_4_Composites, NormGateUpSiluGatesMatchingColumns) {
   check_norm_linear(norm_gate_up_silu_variants(), true);
 }
 
-void check_linear_residual(std::span<const Variant<LinearResidualArgs>> table) {
+void check_linear_residual(std::span<const Variant<LinearResidualArgs>> table,
+                           std::span<const Problem> sizes = kProblems) {
   Random random;
   SCOPED_TRACE(random.describe());
-  for_each_case(table, [&](const Variant<LinearResidualArgs>& variant, const Problem& p, DType dtype) {
+  for_each_case(table, sizes, [&](const Variant<LinearResidualArgs>& variant, const Problem& p, DType dtype) {
     const Tensor weight = random.normal({p.out, p.in}, dtype, 1 / std::sqrt(static_cast<double>(p.in)));
     const Tensor bias = p.rows % 2 ? random.normal({p.out}, dtype) : Tensor();
     const Tensor x = random.normal({p.rows, p.in}, dtype), residual = random.normal({p.rows, p.out}, dtype);
@@ -197,6 +202,12 @@ TEST(Task2_4_Composites, OResidualAddsToTheStream) {
 }
 TEST(Task2_4_Composites, DownResidualAddsToTheStream) {
   check_linear_residual(down_residual_variants());
+}
+
+TEST(Task2_4_Composites, SmallCallsOfEveryRung) {
+  check_norm_linear(norm_qkv_variants(), false, kSmallProblems);
+  check_norm_linear(norm_gate_up_silu_variants(), true, kSmallProblems);
+  check_linear_residual(o_residual_variants(), kSmallProblems);
 }
 
 // The same product kernel, then a rounded sum: fusing must not change a bit of the residual stream.
