@@ -31,26 +31,25 @@ if(NOT LADDER_ONEDNN STREQUAL "OFF")
 endif()
 
 # CUDA found means CUDA built. The code is compiled for the GPU of this machine, or for A100 and Hopper where there is
-# none; "90a" is Hopper with its own instructions (wgmma, TMA). libcuda is never linked: driver entry points are looked up
-# at run time, so the binary starts on a machine without a driver.
+# none; "90a" is Hopper with its own instructions (wgmma), and plain 90, which lacks them, is taken for it. libcuda is
+# never linked: driver entry points are looked up at run time, so the binary starts on a machine without a driver.
 set(LADDER_HAS_CUDA OFF)
 if(NOT LADDER_CUDA STREQUAL "OFF")
   include(CheckLanguage)
   check_language(CUDA)
   if(CMAKE_CUDA_COMPILER)
-    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES)
+    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES OR CMAKE_CUDA_ARCHITECTURES STREQUAL "native")
       execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader OUTPUT_VARIABLE capability
                       RESULT_VARIABLE no_gpu ERROR_QUIET)
       string(REGEX MATCH "^[0-9]+\\.[0-9]" capability "${capability}")
       string(REPLACE "." "" capability "${capability}")
       if(no_gpu OR NOT capability)
-        set(CMAKE_CUDA_ARCHITECTURES "80-real;90a-real")
-      elseif(capability STREQUAL "90")
-        set(CMAKE_CUDA_ARCHITECTURES "90a-real")
+        set(CMAKE_CUDA_ARCHITECTURES "80-real;90-real")
       else()
         set(CMAKE_CUDA_ARCHITECTURES "${capability}-real")
       endif()
     endif()
+    list(TRANSFORM CMAKE_CUDA_ARCHITECTURES REPLACE "^90(|-real|-virtual)$" "90a\\1")
     enable_language(CUDA)
     find_package(CUDAToolkit 12.4)
   endif()
@@ -65,6 +64,8 @@ if(NOT LADDER_CUDA STREQUAL "OFF")
     message(STATUS "CUDA ${CUDAToolkit_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}")
   elseif(LADDER_CUDA STREQUAL "ON")
     message(FATAL_ERROR "LADDER_CUDA=ON, but no CUDA toolkit of 12.4 or newer was found")
+  else()
+    message(STATUS "no CUDA toolkit of 12.4 or newer was found: the build has no CUDA")
   endif()
 endif()
 
