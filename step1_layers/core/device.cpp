@@ -103,6 +103,18 @@ void device_synchronize(Device device, [[maybe_unused]] void* stream) {
 #endif
 }
 
+bool usable(const CudaDeviceInfo& info) {
+  return info.arch >= kOldestCudaArch && info.has_kernels;
+}
+
+void check_usable(const CudaDeviceInfo& info, std::string_view what) {
+  LADDER_CHECK(info.arch >= kOldestCudaArch, "{}: {} has compute capability {}.{}, expected {}.{} or newer",
+               what, info.name, info.arch / 10, info.arch % 10, kOldestCudaArch / 10, kOldestCudaArch % 10);
+  LADDER_CHECK(info.has_kernels,
+               "{}: this build has no kernels for {}, expected one with -DCMAKE_CUDA_ARCHITECTURES={}", what,
+               info.name, info.arch);
+}
+
 int cuda_device_count(std::string* reason) {
 #ifdef LADDER_CUDA
   return cuda::device_count(reason);

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 namespace ladder {
 
@@ -37,8 +38,9 @@ void device_synchronize(Device device, void* stream);  // waits for all work of 
 constexpr int kOldestCudaArch = 75;  // GPUs of a lower compute capability (times 10) are refused
 
 struct CudaDeviceInfo {
-  std::string name;  // "NVIDIA H200"
-  int arch = 0;      // compute capability times 10: 90
+  std::string name;          // "NVIDIA H200"
+  int arch = 0;              // compute capability times 10: 90
+  bool has_kernels = false;  // this program was compiled for it
   int64_t total_bytes = 0;
   int64_t free_bytes = 0;
   int num_multiprocessors = 0;
@@ -46,6 +48,10 @@ struct CudaDeviceInfo {
   int driver_version = 0;   // the newest CUDA that the driver serves: 13000 is 13.0
   int runtime_version = 0;  // the CUDA runtime that this program runs with
 };
+
+// A GPU is usable if it is not too old and the program was compiled for it. The error begins with `what`.
+bool usable(const CudaDeviceInfo& info);
+void check_usable(const CudaDeviceInfo& info, std::string_view what);
 
 // 0 where there is no GPU, no driver, or no CUDA in the build; `reason`, if given, then says which.
 int cuda_device_count(std::string* reason = nullptr);

@@ -19,8 +19,7 @@ void check_cuda(cudaError_t status, const char* call, const char* file, int line
 
 CudaContext::CudaContext(int device_index) : index_(device_index) {
   const CudaDeviceInfo info = cuda::device_info(device_index);
-  LADDER_CHECK(info.arch >= kOldestCudaArch, "{} has compute capability {}.{}; {}.{} or newer is needed",
-               info.name, info.arch / 10, info.arch % 10, kOldestCudaArch / 10, kOldestCudaArch % 10);
+  check_usable(info, device_name({DeviceType::cuda, device_index}));
   arch_ = info.arch;
   num_multiprocessors_ = info.num_multiprocessors;
   LADDER_CUDA_CHECK(cudaSetDevice(index_));
@@ -106,15 +105,32 @@ void synchronize(void* stream) {
   LADDER_CUDA_CHECK(cudaStreamSynchronize(static_cast<cudaStream_t>(stream)));
 }
 
+namespace {
+
+std::string version_name(int version) {
+  return fmt::format("{}.{}", version / 1000, version % 1000 / 10);
+}
+
+// Without a driver the runtime says that its version is too low.
+std::string why_no_device(cudaError_t status) {
+  if (status == cudaSuccess) return "no GPU";
+  int driver = 0, runtime = 0;
+  if (status != cudaErrorInsufficientDriver || cudaDriverGetVersion(&driver) != cudaSuccess ||
+      cudaRuntimeGetVersion(&runtime) != cudaSuccess)
+    return cudaGetErrorString(status);
+  if (driver == 0) return "no NVIDIA driver is installed";
+  return fmt::format("the driver serves CUDA {}, this program was built with {}: expected a newer driver",
+                     version_name(driver), version_name(runtime));
+}
+
+}  // namespace
+
 int device_count(std::string* reason) {
   int count = 0;
   const cudaError_t status = cudaGetDeviceCount(&count);
-  if (status != cudaSuccess) {
-    cudaGetLastError();
-    if (reason) *reason = cudaGetErrorString(status);
-    return 0;
-  }
-  if (count == 0 && reason) *reason = "no GPU";
+  if (status != cudaSuccess) count = 0;
+  if (count == 0 && reason) *reason = why_no_device(status);
+  cudaGetLastError();
   return count;
 }
 
@@ -137,6 +153,7 @@ CudaDeviceInfo device_info(int index) {
   LADDER_CUDA_CHECK(cudaMemGetInfo(&free_bytes, &total_bytes));
   info.free_bytes = static_cast<int64_t>(free_bytes);
   info.total_bytes = static_cast<int64_t>(total_bytes);
+  info.has_kernels = compiled_for_current_device();
   return info;
 }
 

@@ -56,6 +56,7 @@ void fill(void* memory, uint8_t value, int64_t bytes, void* stream);
 void synchronize(void* stream);
 int device_count(std::string* reason);
 CudaDeviceInfo device_info(int index);
+bool compiled_for_current_device();
 }  // namespace cuda
 
 inline cudaStream_t stream_of(const OpContext& ctx) {

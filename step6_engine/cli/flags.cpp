@@ -50,17 +50,13 @@ Device find_device(const std::string& text) {
   std::string reason;
   const int count = cuda_device_count(&reason);
   if (text == "auto") {
-    const bool usable = count > 0 && cuda_device_info(0).arch >= kOldestCudaArch;
-    return usable ? Device{DeviceType::cuda, 0} : Device{};
+    return count > 0 && usable(cuda_device_info(0)) ? Device{DeviceType::cuda, 0} : Device{};
   }
   LADDER_CHECK(count > 0, "--device {}: no GPU can be used: {}", text, reason);
   const int index = cuda_index(text).value();
   LADDER_CHECK(index < count, "--device {}: this machine has {} GPU{}, the last is cuda:{}", text, count,
                count == 1 ? "" : "s", count - 1);
-  const CudaDeviceInfo info = cuda_device_info(index);
-  LADDER_CHECK(info.arch >= kOldestCudaArch,
-               "--device {}: {} has compute capability {}.{}, expected {}.{} or newer", text, info.name,
-               info.arch / 10, info.arch % 10, kOldestCudaArch / 10, kOldestCudaArch % 10);
+  check_usable(cuda_device_info(index), "--device " + text);
   return {DeviceType::cuda, index};
 }
 

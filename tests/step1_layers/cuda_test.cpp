@@ -35,6 +35,36 @@ TEST(Task1_1_Cuda, MemoryAndCopies) {
   EXPECT_THROW(device_allocate({DeviceType::cuda, cuda_device_count()}, 16), Error);
 }
 
+TEST(Task1_1_Cuda, SaysWhyAGpuCannotBeUsed) {
+  std::string reason;
+  if (cuda_device_count(&reason) == 0) {
+    EXPECT_NE(reason, "");
+    EXPECT_EQ(reason.find("insufficient"), std::string::npos) << "what the runtime says without a driver";
+  } else {
+    EXPECT_TRUE(usable(cuda_device_info(0)));
+  }
+  const auto message = [](const CudaDeviceInfo& info) -> std::string {
+    try {
+      check_usable(info, "--device cuda");
+    } catch (const Error& error) {
+      EXPECT_FALSE(usable(info));
+      return error.what();
+    }
+    EXPECT_TRUE(usable(info));
+    return "";
+  };
+  CudaDeviceInfo info;
+  info.name = "a GPU";
+  info.arch = 70;
+  EXPECT_EQ(message(info), "--device cuda: a GPU has compute capability 7.0, expected 7.5 or newer");
+  info.arch = 90;
+  EXPECT_EQ(message(info),
+            "--device cuda: this build has no kernels for a GPU, expected one with "
+            "-DCMAKE_CUDA_ARCHITECTURES=90");
+  info.has_kernels = true;
+  EXPECT_EQ(message(info), "");
+}
+
 TEST(Task1_1_Cuda, ATableWithoutARungForTheDeviceSaysSo) {
   SKIP_WITHOUT_GPU();
   OpContext ctx = *cuda_context();
