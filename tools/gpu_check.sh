@@ -81,14 +81,14 @@ join_checks() {
 }
 
 # Of the steps above the first, the tests that put something on the GPU; steps 3 and 5 have none.
-gpu_tests='*cuda*:*Gpu*:*Composites*:*DeviceInputs*'
+gpu_tests='*cuda*:*Gpu*:*Composites*:*DeviceInputs*:*DeviceFaults*'
 
 # Checked for bad accesses: every operator at small sizes, the fused composites, and whole small models on the GPU.
 # Left out, for time: single calls in the thousands (the tail of GELU), statistics of sampling, tensors of 2^31
 # elements, and everything that only repeats a shape.
 quick='*EqualsDoublePrecision*:*RmsNorm*:*WritesEachRowToItsSlot*:*HeadDimensionsAndGroups*:*MixedQueryLengths*'
 quick+=':*EveryRungIsExact*:*RowsOfWholePacks*:*FewRowsOf*:*Argmax*:*TopK*:*TopP*:*MinP*:*Penalt*:*TopLogprobs*'
-quick+=':*Draw.TakesTheBest*:*Draw.RunsTheFilters*:*RowsPast*:*OneSmallCall*'
+quick+=':*Draw.TakesTheBest*:*Draw.RunsTheFilters*:*RowsPast*:*OneSmallCall*:*ACapturedBatch*'
 
 # Checked for races, which takes far longer: the kernels that use shared memory, each where a test of theirs is small.
 # Left out: larger shapes of the same kernels (a tile of a matrix product takes minutes under racecheck), and every
