@@ -95,23 +95,28 @@ std::string describe_kernels(const RunnerConfig& config) {
   return text;
 }
 
-// A GPU's kernels of the matrix products, at the numbers of rows that matter.
-std::string describe_products(const DecoderSpec& spec, const RunnerConfig& config) {
+// A GPU's kernels of the matrix products and of attention, at the numbers of rows that matter.
+std::string describe_choices(const DecoderSpec& spec, const RunnerConfig& config) {
   std::vector<int64_t> rows;
   for (const int64_t count :
        {int64_t{1}, int64_t{8}, int64_t{32}, config.max_num_seqs, config.max_num_batched_tokens})
     if (count <= config.max_num_batched_tokens && (rows.empty() || count > rows.back()))
       rows.push_back(count);
-  std::vector<std::vector<std::string>> table{{"  product", "weight"}};
+  std::vector<std::vector<std::string>> table{{"", "weight"}};
   for (const int64_t count : rows) table[0].push_back(fmt::format("{} row{}", count, count == 1 ? "" : "s"));
-  for (const ProductKernels& product : product_kernels(spec, config, rows)) {
-    table.push_back({"  " + std::string(product.name), fmt::format("{} x {}", product.n, product.k)});
-    for (const auto& [name, why] : product.kernels)
-      table.back().push_back(std::string(name) + (why == "measured" ? "*" : why == "forced" ? "!" : ""));
-  }
-  return "\nKernels of the matrix products: measured (*), forced (!), or else the last of the table that "
-         "takes the "
-         "call\n" +
+  const auto add = [&](std::string_view name, std::string size, const std::vector<ChosenKernel>& kernels) {
+    table.push_back({fmt::format("  {}", name), std::move(size)});
+    for (const auto& [kernel, why] : kernels)
+      table.back().push_back(std::string(kernel) + (why == "measured" ? "*" : why == "forced" ? "!" : ""));
+  };
+  for (const ProductKernels& product : product_kernels(spec, config, rows))
+    add(product.name, fmt::format("{} x {}", product.n, product.k), product.kernels);
+  add("paged_attention", fmt::format("heads of {}", spec.head_dim), attention_kernels(spec, config, rows));
+  return fmt::format(
+             "\nKernels of products and attention: measured (*), forced (!), or else the last of the table "
+             "that takes the call.\nRows are sequences that decode; above {}, for attention, those of one "
+             "prompt\n",
+             config.max_num_seqs) +
          format_table(table);
 }
 
@@ -169,7 +174,7 @@ void run_info(const EngineFlags& flags) {
               {"  fits", plan.total() <= memory.available ? "yes" : "no"},
           });
   text += "\nKernels, and the idea of each\n" + describe_kernels(config);
-  if (!config.device.is_cpu()) text += describe_products(spec, config);
+  if (!config.device.is_cpu()) text += describe_choices(spec, config);
   write_out(text);
 }
 

@@ -1,5 +1,7 @@
 #include "step6_engine/cli/kernels.h"
 
+#include <algorithm>
+
 #include "step1_layers/activation/gelu.h"
 #include "step1_layers/activation/silu_and_mul.h"
 #include "step1_layers/attention/attention.h"
@@ -102,6 +104,12 @@ std::vector<KernelInfo> default_kernels(const OperatorInfo& op, DType dtype) {
   return chosen;
 }
 
+// For choosing only: nobody looks at what the tensor holds, an address is all that is asked for.
+static Tensor tensor(const Shape& shape, DType dtype) {
+  alignas(256) static char somewhere[256];
+  return Tensor::wrap(somewhere, shape, dtype);
+}
+
 std::vector<ProductKernels> product_kernels(const DecoderSpec& spec, const RunnerConfig& config,
                                             const std::vector<int64_t>& rows) {
   OpContext ctx = context_of(config.device);
@@ -114,9 +122,6 @@ std::vector<ProductKernels> product_kernels(const DecoderSpec& spec, const Runne
                                           {"norm_gate_up_silu", 2 * mlp, hidden, {}},
                                           {"down_residual", hidden, mlp, {}},
                                           {"lm_head", spec.vocab_size, hidden, {}}};
-  // Nobody looks at what the tensors hold: an address is all that the choice asks for.
-  alignas(256) static char somewhere[256];
-  const auto tensor = [&](const Shape& shape, DType dtype) { return Tensor::wrap(somewhere, shape, dtype); };
   // What goes to the stream first: where it is not fused, the sum waits for the norm behind it.
   for (const size_t index : {1, 3, 0, 2, 4}) {
     ProductKernels& product = products[index];
@@ -129,7 +134,7 @@ std::vector<ProductKernels> product_kernels(const DecoderSpec& spec, const Runne
       ResidualStream stream{.residual = tensor({m, hidden}, config.dtype), .pending = {}};
       if (index == 0 || index == 2)
         stream.has_pending = products[index == 0 ? 3 : 1].kernels[i].name != "fused";
-      ProductKernels::Kernel kernel{"sequence", ""};
+      ChosenKernel kernel{"sequence", ""};
       const auto piece = [&](const auto& choice) { kernel = {choice.variant->name, choice.why}; };
       const auto with_norm = [&](std::span<const Variant<NormLinearArgs>> table, int64_t width) {
         const NormLinearArgs args{&stream,           tensor({hidden}, config.dtype),
@@ -155,6 +160,36 @@ std::vector<ProductKernels> product_kernels(const DecoderSpec& spec, const Runne
     }
   }
   return products;
+}
+
+std::vector<ChosenKernel> attention_kernels(const DecoderSpec& spec, const RunnerConfig& config,
+                                            const std::vector<int64_t>& rows) {
+  OpContext ctx = context_of(config.device);
+  ctx.batch_invariant = config.dtype == DType::f32;
+  ctx.kernels = config.kernels;
+  const Tensor cache =
+      tensor({config.num_kv_blocks, config.block_size, spec.num_kv_heads, spec.head_dim}, config.dtype);
+  std::vector<ChosenKernel> chosen;
+  for (const int64_t count : rows) {
+    const bool decoding = count <= config.max_num_seqs;
+    const Tensor q = tensor({count, spec.num_heads, spec.head_dim}, config.dtype);
+    AttentionMetadata metadata;
+    metadata.num_tokens = count;
+    metadata.num_seqs = decoding ? count : 1;
+    metadata.max_query_len = decoding ? 1 : count;
+    metadata.max_seq_len = config.max_model_len;
+    const PagedAttentionArgs args{q, {cache, cache}, metadata, 1.0, q, {}};
+    const auto table = paged_attention_variants();
+    const bool any = std::any_of(table.begin(), table.end(),
+                                 [&](const auto& variant) { return can_run(variant, ctx, args); });
+    if (!any && ctx.forced_kernel("paged_attention").empty()) {
+      chosen.push_back({"none", ""});
+      continue;
+    }
+    const auto choice = choose_variant("paged_attention", table, ctx, args);
+    chosen.push_back({choice.variant->name, choice.why});
+  }
+  return chosen;
 }
 
 void check_forced_kernels(const std::map<std::string, std::string, std::less<>>& forced, Device device) {

@@ -33,17 +33,23 @@ std::vector<OperatorInfo> operators(Device device);
 // them all. Empty: the device has none.
 std::vector<KernelInfo> default_kernels(const OperatorInfo& op, DType dtype);
 
+struct ChosenKernel {
+  std::string_view name, why;  // "forced", "measured", "table order"
+};
+
 // A piece of the model around a matrix product, and its kernel for several numbers of rows: "fused", or that
-// of the product alone, and why ("forced", "measured", "table order").
+// of the product alone.
 struct ProductKernels {
-  std::string_view name;  // "norm_qkv"
-  int64_t n = 0, k = 0;   // the weight is [n, k]
-  struct Kernel {
-    std::string_view name, why;
-  };
-  std::vector<Kernel> kernels;  // one per number of rows
+  std::string_view name;              // "norm_qkv"
+  int64_t n = 0, k = 0;               // the weight is [n, k]
+  std::vector<ChosenKernel> kernels;  // one per number of rows
 };
 std::vector<ProductKernels> product_kernels(const DecoderSpec& spec, const RunnerConfig& config,
+                                            const std::vector<int64_t>& rows);
+
+// The kernel of the model's attention for so many sequences that decode, or, above --max-num-seqs, for a
+// prompt of so many rows; "none" where no kernel takes the model's heads.
+std::vector<ChosenKernel> attention_kernels(const DecoderSpec& spec, const RunnerConfig& config,
                                             const std::vector<int64_t>& rows);
 
 // Error, naming the flag and listing what there is: an operator or a kernel that does not exist on this

@@ -549,6 +549,9 @@ TEST(Task6_4_Gpu, WhatItDoesNotHaveIsOneLine) {
                  "--kernel matmul=none: no such kernel on cuda:0");
   expect_refused(on_device("cuda", {"--kernel", "nothing=naive"}),
                  "--kernel nothing=naive: no such operator");
+  expect_refused(run_binary(with_small_cache(
+                     {"bench", "graph-replay", "--model", kTied, "--device", "cuda", "--enforce-eager"})),
+                 "graph-replay: there are no graphs with --enforce-eager");
 }
 
 // How much was needed, how much there is, and what to turn.
@@ -580,8 +583,20 @@ TEST(Task6_4_Gpu, InfoSaysWhatItIsAndWhichKernelsItGets) {
   const BinaryResult result = run_binary({"info", "--model", kTied, "--device", "cuda"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   for (const char* word : {"compute capability", "multiprocessors", "CUDA graphs", "KV blocks", "predicted",
-                           "sequences of that length at once", "paged_attention", "lm_head"})
+                           "sequences of that length at once", "paged_attention", "lm_head", "heads of 16"})
     EXPECT_NE(result.out.find(word), std::string::npos) << word << " in " << result.out;
+  testing::TemporaryFolder folder;
+  testing::write_file(folder / "config.json",
+                      R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 512,
+    "intermediate_size": 512, "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1,
+    "vocab_size": 512, "max_position_embeddings": 512, "torch_dtype": "bfloat16"})");
+  const std::string wide = folder.path().string();
+  const BinaryResult none = run_binary({"info", "--model", wide, "--device", "cuda"});
+  const size_t line = std::min(none.out.find("heads of 512"), none.out.size());
+  EXPECT_NE(none.out.find(" none", line), std::string::npos) << none.out << none.err;
+  expect_refused(
+      run_binary({"bench", "latency", "--model", wide, "--load-format", "dummy", "--device", "cuda"}),
+      "no attention kernel on cuda:0 takes heads of 512");
   const BinaryResult forced =
       run_binary({"info", "--model", kTied, "--device", "cuda", "--kernel", "rms_norm=naive"});
   std::istringstream lines(forced.out);
