@@ -175,7 +175,8 @@ table() {
 
 if [ "${parts[*]}" != table ]; then
   # Without one, tests that skip would look like tests that pass.
-  gpu=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader) || { echo "gpu_check: no GPU here" >&2; exit 2; }
+  gpu=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null) ||
+    { echo "gpu_check: no GPU here" >&2; exit 2; }
   # Where there is no checkout, LADDER_COMMIT says what was built.
   commit=${LADDER_COMMIT:-$(git -C "$root" describe --always --dirty --abbrev=40 --exclude '*' 2>/dev/null || echo unknown)}
   printf '%s\ncommit %s\n' "$gpu" "$commit" | tee "$out/gpu.txt"
