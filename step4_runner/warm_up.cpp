@@ -4,6 +4,7 @@
 #include <numeric>
 
 #include "step1_layers/core/error.h"
+#include "step1_layers/linear/matmul.h"
 #include "step4_runner/model_runner.h"
 
 namespace ladder {
@@ -12,6 +13,8 @@ namespace {
 
 constexpr int64_t kSpareBytes = int64_t{16} << 20;
 constexpr int64_t kGraphBytes = int64_t{4} << 20;  // a captured graph, at most: its nodes and their arguments
+// What comes after the cache: kernels that no warm-up step ran, the lists of a step with many penalties.
+constexpr int64_t kLateBytes = int64_t{64} << 20;
 
 }  // namespace
 
@@ -21,16 +24,9 @@ void ModelRunner::allocate_cache() {
 }
 
 // >>> task 4.2: run the largest steps, give the arena what they took in one piece, and freeze it
-void ModelRunner::run_warm_up_step(int64_t num_seqs, int64_t num_tokens, int64_t num_computed_tokens) {
+void ModelRunner::run_warm_up_step(int64_t num_seqs, int64_t num_tokens, int64_t num_computed_tokens,
+                                   const SamplingParams& sampling) {
   SchedulerOutput step;
-  SamplingParams everything;  // that the sampler can do
-  everything.seed = 0;
-  everything.min_p = 0.01;
-  everything.top_k = 50;
-  everything.top_p = 0.9;
-  everything.repetition_penalty = 1.1;
-  everything.presence_penalty = everything.frequency_penalty = 0.1;
-  everything.logprobs = everything.prompt_logprobs = kMaxLogprobs;
   for (int64_t i = 0; i < num_seqs; ++i) {
     NewSequence sequence;
     sequence.id = i;
@@ -39,7 +35,7 @@ void ModelRunner::run_warm_up_step(int64_t num_seqs, int64_t num_tokens, int64_t
     sequence.num_prompt_tokens = num_computed_tokens + count;
     sequence.num_computed_tokens = num_computed_tokens;
     sequence.token_ids.assign(static_cast<size_t>(sequence.num_prompt_tokens), 0);
-    sequence.sampling = everything;
+    sequence.sampling = sampling;
     sequence.block_table.assign(static_cast<size_t>(config_.max_blocks_per_seq()), 0);
     step.scheduled.push_back({i, count, {}});
     step.total_num_tokens += count;
@@ -76,10 +72,20 @@ void ModelRunner::warm_up() {
   // sequences, also on one, at its end, and as many sequences as there may be at theirs.
   const int64_t rows = config_.max_num_batched_tokens;
   const int64_t num_seqs = std::min(config_.max_num_seqs, rows);
-  run_warm_up_step(num_seqs, rows, 0);
+  SamplingParams everything;  // that the sampler can do
+  everything.seed = 0;
+  everything.min_p = 0.01;
+  everything.top_k = 50;
+  everything.top_p = 0.9;
+  everything.repetition_penalty = 1.1;
+  everything.presence_penalty = everything.frequency_penalty = 0.1;
+  everything.logprobs = everything.prompt_logprobs = kMaxLogprobs;
+  run_warm_up_step(num_seqs, rows, 0, everything);
   if (!ctx_.device.is_cpu()) {
-    run_warm_up_step(1, rows, std::max<int64_t>(config_.max_model_len - rows, 0));
-    run_warm_up_step(num_seqs, num_seqs, config_.max_model_len - 1);
+    run_warm_up_step(1, rows, std::max<int64_t>(config_.max_model_len - rows, 0), everything);
+    run_warm_up_step(num_seqs, num_seqs, config_.max_model_len - 1, everything);
+    // A kernel that runs for the first time is loaded, which no request should wait for, and takes memory.
+    for (const int64_t count : row_classes(rows)) run_warm_up_step(std::min(count, num_seqs), count, 0, {});
   }
 
   activation_bytes_ = arena_->peak_bytes();
@@ -95,7 +101,8 @@ void ModelRunner::warm_up() {
   batch_ = Batch(config_, model_->spec().vocab_size);
 }
 
-// The GPU's memory holds everything now but the cache and the graphs.
+// The GPU's memory holds everything now but the cache, the graphs and what comes late. (The inputs are made
+// anew for the length that the cache allows, in front of the cache: they are no larger than before.)
 void ModelRunner::size_open_cache() {
   kv_caches_.clear();
   device_synchronize(ctx_.device, ctx_.stream);
@@ -105,10 +112,11 @@ void ModelRunner::size_open_cache() {
           ? std::ssize(decode_graph_sizes(std::min(config_.max_num_seqs, config_.max_num_batched_tokens))) *
                 kGraphBytes
           : 0;
-  config_ = size_kv_cache(model_->spec(), config_, memory.total, memory.total - memory.available + graphs);
-  allocate_cache();
+  config_ = size_kv_cache(model_->spec(), config_, memory.total,
+                          memory.total - memory.available + graphs + kLateBytes);
   batch_ = Batch(config_, model_->spec().vocab_size);
   inputs_ = DeviceInputs(ctx_.device, config_);
+  allocate_cache();
 }
 // <<< task 4.2
 

@@ -1,5 +1,8 @@
 #include "step1_layers/linear/matmul.h"
 
+#include <algorithm>
+#include <bit>
+
 #include "step1_layers/core/kernel_table.h"
 #include "step1_layers/linear/matmul_rungs.h"
 #ifdef LADDER_CUDA
@@ -114,6 +117,20 @@ std::span<const Variant<MatmulArgs>> matmul_variants() {
 #endif
   };
   return table;
+}
+
+int64_t last_of_row_class(int64_t rows) {
+  if (rows <= 16) return rows;
+  const auto half_octave = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(rows - 1)) / 2);
+  const int64_t step = rows <= 256 ? 8 : rows <= 1024 ? 64 : half_octave;
+  return (rows + step - 1) / step * step;
+}
+
+std::vector<int64_t> row_classes(int64_t most) {
+  std::vector<int64_t> classes;
+  for (int64_t rows = 1; rows <= most; rows = classes.back() + 1)
+    classes.push_back(std::min(last_of_row_class(rows), most));
+  return classes;
 }
 
 Choice<MatmulArgs> choose_matmul(const OpContext& ctx, const MatmulArgs& args) {

@@ -8,6 +8,7 @@
 // summed in float; the sum is rounded once, to out's dtype.
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "step1_layers/core/context.h"
 #include "step1_layers/core/tensor.h"
@@ -23,6 +24,16 @@ struct MatmulArgs {
 };
 
 std::span<const Variant<MatmulArgs>> matmul_variants();
+
+// A rung that asks a library for its kernel asks for a class of row counts, not for each: a search takes a
+// quarter of a millisecond, and a kernel that runs for the first time is loaded, which takes several and
+// waits until the GPU is idle. The largest number of rows in the class of `rows`: each of the first 16 is its
+// own, then eights up to 256, 64s up to 1024, half octaves beyond.
+int64_t last_of_row_class(int64_t rows);
+
+// Ascending, the largest number of rows of each class, the last one cut at `most`: who has multiplied with
+// each of them has met every kernel that `most` rows or fewer can need.
+std::vector<int64_t> row_classes(int64_t most);
 
 // The row that matmul() runs for these arguments, and why.
 Choice<MatmulArgs> choose_matmul(const OpContext& ctx, const MatmulArgs& args);

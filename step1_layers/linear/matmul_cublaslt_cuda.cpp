@@ -1,12 +1,12 @@
 // The vendor's matrix product, which our own are measured against.
 //
 // cublaslt: f32 (never TF32), bf16 or f16; with a bias only where out has x's type. The library's heuristic
-// names a kernel for a shape; asking it takes longer than a small product, so its answer is kept in the
-// context, and the first call with a shape, which also loads the kernel, must come before a graph is
-// captured. (Timing eight of its answers instead of taking the first won 0 to 7 % for the layers of
-// Qwen3-0.6B and 8B at 16 to 256 rows on an H200, and 3 to 10 % for their LM heads: not enough to be worth a
-// search.) Different numbers of rows get different kernels, which sum in different orders: not batch
-// invariant.
+// names a kernel for a shape; asking it takes longer than many products, so its answer is kept in the context
+// and serves a class of row counts (matmul.h). The first call of a class, which also loads the kernel, must
+// come before a graph is captured. (Timing eight of its answers instead of taking the first won 0 to 7 % for
+// the layers of Qwen3-0.6B and 8B at 16 to 256 rows on an H200, and 3 to 10 % for their LM heads: not enough
+// to be worth a search.) Different numbers of rows get different kernels, which sum in different orders: not
+// batch invariant.
 #include <cublasLt.h>
 
 #include <algorithm>
@@ -36,12 +36,14 @@ uint32_t alignment(const Tensor& tensor) {
   return static_cast<uint32_t>(address & (~address + 1));
 }
 
-// What the library needs to know about one shape. It sees row-major matrices as transposed column-major ones:
-// out^T [n, m] = weight [n, k] * x^T [k, m].
+// What the library needs to know about one class of shapes. It sees row-major matrices as transposed
+// column-major ones: out^T [n, m] = weight [n, k] * x^T [k, m]. The kernel is the one for the most rows of
+// the class; any other number of rows takes it too.
 struct Plan {
   cublasLtMatmulDesc_t operation = nullptr;
   cublasLtMatrixLayout_t weight = nullptr, x = nullptr, out = nullptr;
   cublasLtMatmulAlgo_t algorithm{};
+  int64_t rows = 0;  // that x and out are described with
 
   explicit Plan(const OpContext& ctx, const MatmulArgs& args) {
     LADDER_CUBLAS_CHECK(cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
@@ -50,9 +52,10 @@ struct Plan {
       set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
       set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias.raw());
     }
-    layout(weight, args.weight);
-    layout(x, args.x);
-    layout(out, args.out);
+    rows = last_of_row_class(args.x.dim(0));
+    layout(weight, args.weight, args.weight.dim(0));
+    layout(x, args.x, rows);
+    layout(out, args.out, rows);
 
     cublasLtMatmulPreference_t preference = nullptr;
     LADDER_CUBLAS_CHECK(cublasLtMatmulPreferenceCreate(&preference));
@@ -86,12 +89,19 @@ struct Plan {
   void set(cublasLtMatmulDescAttributes_t attribute, T value) {
     LADDER_CUBLAS_CHECK(cublasLtMatmulDescSetAttribute(operation, attribute, &value, sizeof(value)));
   }
-  static void layout(cublasLtMatrixLayout_t& matrix, const Tensor& rows) {
+  static void layout(cublasLtMatrixLayout_t& matrix, const Tensor& tensor, int64_t rows) {
     // The stride of a single row is free; the library wants one of at least its length.
-    const int64_t stride = std::max(rows.stride(0), rows.dim(1));
-    LADDER_CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&matrix, cuda_type(rows.dtype()),
-                                                   static_cast<uint64_t>(rows.dim(1)),
-                                                   static_cast<uint64_t>(rows.dim(0)), stride));
+    const int64_t stride = std::max(tensor.stride(0), tensor.dim(1));
+    LADDER_CUBLAS_CHECK(cublasLtMatrixLayoutCreate(&matrix, cuda_type(tensor.dtype()),
+                                                   static_cast<uint64_t>(tensor.dim(1)),
+                                                   static_cast<uint64_t>(rows), stride));
+  }
+  void set_rows(int64_t count) {
+    if (rows == count) return;
+    rows = count;
+    for (cublasLtMatrixLayout_t matrix : {x, out})
+      LADDER_CUBLAS_CHECK(
+          cublasLtMatrixLayoutSetAttribute(matrix, CUBLASLT_MATRIX_LAYOUT_COLS, &rows, sizeof(rows)));
   }
 };
 
@@ -105,9 +115,18 @@ Plan& plan_for(const OpContext& ctx, const MatmulArgs& args) {
   std::shared_ptr<void>& kept = ctx.cuda->matmul_plans();
   if (!kept) kept = std::make_shared<Plans>();
   const Tensor &x = args.x, &weight = args.weight, &out = args.out;
-  const Plans::Key key{x.dim(0),      weight.dim(0), x.dim(1),    x.stride(0),         weight.stride(0),
-                       out.stride(0), x.dtype(),     out.dtype(), args.bias.defined(), alignment(weight),
-                       alignment(x),  alignment(out)};
+  const Plans::Key key{last_of_row_class(x.dim(0)),
+                       weight.dim(0),
+                       x.dim(1),
+                       x.stride(0),
+                       weight.stride(0),
+                       out.stride(0),
+                       x.dtype(),
+                       out.dtype(),
+                       args.bias.defined(),
+                       alignment(weight),
+                       alignment(x),
+                       alignment(out)};
   std::unique_ptr<Plan>& plan = static_cast<Plans*>(kept.get())->plans[key];
   if (!plan) {
     cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
@@ -125,6 +144,7 @@ Plan& plan_for(const OpContext& ctx, const MatmulArgs& args) {
 
 void matmul_cublaslt(const OpContext& ctx, const MatmulArgs& args) {
   Plan& plan = plan_for(ctx, args);
+  plan.set_rows(args.x.dim(0));
   if (args.bias.defined()) plan.set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias.raw());
   const float one = 1.0f, zero = 0.0f;
   LADDER_CUBLAS_CHECK(cublasLtMatmul(static_cast<cublasLtHandle_t>(ctx.cuda->cublaslt()), plan.operation,

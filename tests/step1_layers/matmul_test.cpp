@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "step1_layers/core/error.h"
 #include "step1_layers/core/parallel.h"
 #include "tests/support/devices.h"
@@ -205,6 +207,42 @@ TEST(Task1_4_Matmul, AContextThatDemandsItIsServedByABatchInvariantRung) {
   MatmulArgs args{Tensor::zeros({512, 64}, DType::f32), Tensor::zeros({64, 64}, DType::f32), Tensor(),
                   Tensor::zeros({512, 64}, DType::f32)};
   EXPECT_TRUE(select_variant("matmul", matmul_variants(), ctx, args).batch_invariant);
+}
+
+// A library's kernel serves a class of row counts: it is found for the most of them, and must be as right,
+// and write as little, for any other.
+TEST(Task1_4_Matmul, RowCountsOfAClassTakeTurns) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  OpContext ctx;
+  for (const int64_t m : {24, 17, 23, 24, 320, 257, 319, 1536, 1025, 1500})
+    for (const auto& variant : matmul_variants()) {
+      MatmulArgs args{random.exact({m, 96}, DType::bf16), random.exact({48, 96}, DType::bf16),
+                      random.exact({48}, DType::bf16), poisoned({m, 48}, DType::bf16)};
+      if (!testing::can_run_rung(variant, ctx, args)) continue;
+      testing::run_rung(variant, ctx, args);
+      EXPECT_EQ(testing::to_double(args.out), reference(args)) << variant.name << " with " << m << " rows";
+    }
+}
+
+TEST(Task1_4_Matmul, ClassesOfRowCountsCoverAllAndWasteLittle) {
+  for (int64_t rows = 1; rows < 20000; ++rows) {
+    const int64_t last = last_of_row_class(rows);
+    EXPECT_GE(last, rows);
+    EXPECT_EQ(last_of_row_class(last), last);
+    EXPECT_LT(2 * (last - rows), rows) << rows;
+    if (rows <= 16) EXPECT_EQ(last, rows);
+  }
+  EXPECT_EQ(row_classes(20),
+            (std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 20}));
+  const std::vector<int64_t> classes = row_classes(5000);
+  EXPECT_EQ(classes.back(), 5000);
+  for (int64_t rows = 1; rows <= 5000; ++rows) {
+    const auto met = std::lower_bound(classes.begin(), classes.end(), rows);
+    ASSERT_NE(met, classes.end());
+    EXPECT_EQ(last_of_row_class(*met), last_of_row_class(rows)) << rows;
+  }
+  EXPECT_LT(classes.size(), 80);
 }
 
 TEST(Task1_4_Matmul, NothingToDoAndNothingToSum) {
