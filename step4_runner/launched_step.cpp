@@ -3,7 +3,7 @@
 namespace ladder {
 
 std::span<const int32_t> LaunchedStep::tokens() const {
-  done.wait();
+  done->wait();
   return {token_ids.data<int32_t>(), static_cast<size_t>(token_ids.numel())};
 }
 
@@ -14,7 +14,7 @@ StepOutput LaunchedStep::collect() const {
   output.step = step;
   output.prepare_seconds = prepare_seconds;
   output.forward_seconds = forward_seconds + forwarded.seconds_since(begun);
-  output.sample_seconds = sample_seconds + done.seconds_since(forwarded);
+  output.sample_seconds = sample_seconds + done->seconds_since(forwarded);
   output.execute_seconds = output.prepare_seconds + output.forward_seconds + output.sample_seconds;
 
   std::vector<PositionLogprobs> of_sampled(logprobs.empty() ? 0 : sampled.size());

@@ -37,7 +37,8 @@ struct LaunchedStep {
 
   // Host seconds; on a GPU the events say how long the rest took.
   double prepare_seconds = 0.0, forward_seconds = 0.0, sample_seconds = 0.0;
-  DeviceEvent begun, forwarded, done;
+  DeviceEvent begun, forwarded;
+  std::shared_ptr<DeviceEvent> done = std::make_shared<DeviceEvent>();
 
   std::span<const int32_t> tokens() const;  // waits until they are there
   StepOutput collect() const;               // waits until the step is done

@@ -116,8 +116,9 @@ std::shared_ptr<const LaunchedStep> ModelRunner::launch_sampling(const Tensor& l
   }
   launched_->token_ids = download_.take(ctx_, token_ids);
   launch_prompt_logprobs();
-  download_.record(ctx_);
-  launched_->done.record(ctx_.stream);
+  launched_->done->record(ctx_.stream);
+  upload_.keep_until(launched_->done);
+  download_.keep_until(launched_->done);
 
   for (const BatchSequence* sequence : batch_.sequences())
     launched_->rows.push_back({sequence->id, sequence->yields_token(), sequence->sampling.logprobs >= 0});

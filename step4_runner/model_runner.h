@@ -80,7 +80,8 @@ class ModelRunner {
   Tensor forward_eagerly();
   Tensor gather_rows(const Tensor& hidden, std::span<const int64_t> rows, const Tensor& device_rows);
   // warm_up.cpp
-  void run_warm_up_step(int64_t num_seqs, int64_t num_tokens, int64_t num_computed_tokens);
+  void run_warm_up_step(int64_t num_seqs, int64_t num_tokens, int64_t num_computed_tokens,
+                        const SamplingParams& sampling);
   void size_open_cache();
   void allocate_cache();
   void capture_graphs();

@@ -3,6 +3,9 @@
 #include <algorithm>
 
 #include "step1_layers/core/error.h"
+#ifdef LADDER_CUDA
+#include "step4_runner/host_copy_cuda.h"
+#endif
 
 namespace ladder {
 
@@ -25,7 +28,7 @@ int64_t grown(int64_t capacity, int64_t bytes) {
 char* PinnedRing::next(int64_t bytes) {
   slot_ = (slot_ + 1) % kNumSlots;
   Slot& slot = slots_[static_cast<size_t>(slot_)];
-  slot.used.wait();
+  if (slot.done) slot.done->wait();
   if (slot.capacity < bytes) {
     slot.capacity = grown(slot.capacity, bytes);
     slot.memory = pinned_allocate(slot.capacity);
@@ -63,8 +66,9 @@ StepUpload::Taken StepUpload::take_bytes(const Shape& shape, DType dtype) {
 
 void StepUpload::send(const OpContext& ctx) {
   if (device_.is_cpu() || used_ == 0) return;
-  device_copy(memory_.get(), device_, host_, Device{}, used_, ctx.stream);
-  ring_.record(ctx.stream);
+#ifdef LADDER_CUDA
+  copy_from_host_cuda(ctx, memory_.get(), host_, used_);
+#endif
 }
 
 void StepDownload::begin(const OpContext& ctx, int64_t bytes) {
@@ -81,12 +85,11 @@ Tensor StepDownload::take(const OpContext& ctx, const Tensor& tensor) {
   LADDER_CHECK(used_ <= ring_.capacity(), "{} bytes come back from a step, {} were announced", used_,
                ring_.capacity());
   const Tensor host = Tensor::wrap(to, tensor.shape(), tensor.dtype(), Device{}, ring_.memory());
-  host.copy_from(tensor, ctx.stream);
+#ifdef LADDER_CUDA
+  LADDER_CHECK(tensor.is_contiguous(), "{} comes back from a step: not contiguous", tensor.str());
+  copy_to_host_cuda(ctx, to, tensor.raw(), tensor.nbytes());
+#endif
   return host;
-}
-
-void StepDownload::record(const OpContext& ctx) {
-  ring_.record(ctx.stream);
 }
 // <<< task 4.5
 

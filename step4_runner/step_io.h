@@ -2,7 +2,8 @@
 // Task 4.5: what a step brings to the device, and what it brings back: one copy each way.
 //
 // A GPU reads host memory a hundred times slower than its own, and every copy has a cost of its own, so all
-// inputs of a step are written side by side into pinned memory and travel in one copy. The copy of step N + 1
+// inputs of a step are written side by side into pinned memory and travel in one copy, which is a kernel
+// (host_copy_cuda.h). The copy of step N + 1
 // is prepared while step N still runs: the pinned side has several slots, taken in turn. The device side has
 // one, because the stream keeps the order: whatever reads step N's inputs stands in front of the copy that
 // overwrites them.
@@ -11,6 +12,7 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <utility>
 
 #include "step1_layers/core/context.h"
 #include "step1_layers/core/device_graph.h"
@@ -18,8 +20,7 @@
 
 namespace ladder {
 
-// The pinned slots of one direction. A slot is used again when the event that was recorded behind its copy is
-// past.
+// The pinned slots of one direction. A slot is used again when the step that it was used for is done.
 class PinnedRing {
  public:
   static constexpr int kNumSlots = 3;  // one being written, two in flight
@@ -28,13 +29,15 @@ class PinnedRing {
   char* next(int64_t bytes);
   int64_t capacity() const { return slots_[static_cast<size_t>(slot_)].capacity; }
   std::shared_ptr<void> memory() const { return slots_[static_cast<size_t>(slot_)].memory; }
-  void record(void* stream) { slots_[static_cast<size_t>(slot_)].used.record(stream); }
+  void keep_until(std::shared_ptr<const DeviceEvent> done) {
+    slots_[static_cast<size_t>(slot_)].done = std::move(done);
+  }
 
  private:
   struct Slot {
     std::shared_ptr<void> memory;
     int64_t capacity = 0;
-    DeviceEvent used;
+    std::shared_ptr<const DeviceEvent> done;
   };
   std::array<Slot, kNumSlots> slots_;
   int slot_ = 0;
@@ -58,6 +61,8 @@ class StepUpload {
     return {static_cast<T*>(taken.host), taken.device};
   }
   void send(const OpContext& ctx);  // one copy of everything taken
+  // The event that is recorded behind the step.
+  void keep_until(std::shared_ptr<const DeviceEvent> done) { ring_.keep_until(std::move(done)); }
 
   // What take() adds to the bytes of each piece, at most.
   static constexpr int64_t kAlignment = 256;
@@ -81,9 +86,9 @@ class StepUpload {
 class StepDownload {
  public:
   void begin(const OpContext& ctx, int64_t bytes);  // room for so much
-  // A contiguous copy on the host, there once the stream has come past record().
+  // A contiguous copy on the host, there once the step is done.
   Tensor take(const OpContext& ctx, const Tensor& tensor);
-  void record(const OpContext& ctx);  // everything is taken
+  void keep_until(std::shared_ptr<const DeviceEvent> done) { ring_.keep_until(std::move(done)); }
 
  private:
   PinnedRing ring_;
