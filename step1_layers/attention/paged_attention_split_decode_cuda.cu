@@ -210,11 +210,19 @@ void launch(const OpContext& ctx, const Attention<T>& a) {
                 ctx.cuda->counters());
 }
 
+// A single row beside longer ones leaves max_query_len - 1 rows of their bound unused. Exact for prompts of
+// one length, one prompt included; otherwise the kernel may be launched for nothing.
+bool may_have_single_rows(const AttentionMetadata& metadata) {
+  const int64_t unused = metadata.num_seqs * metadata.max_query_len - metadata.num_tokens;
+  return unused >= metadata.max_query_len - 1;
+}
+
 }  // namespace
 
 void paged_attention_cuda_split(const OpContext& ctx, const PagedAttentionArgs& args) {
   if (args.metadata.num_tokens == 0) return;
-  with_decode_call(args, [&]<int dim, class T>(const Attention<T>& a) { launch<dim>(ctx, a); });
+  if (may_have_single_rows(args.metadata))
+    with_decode_call(args, [&]<int dim, class T>(const Attention<T>& a) { launch<dim>(ctx, a); });
   if (args.metadata.max_query_len > 1) attention_prefill(ctx, args, false);
 }
 bool paged_attention_takes_split(const PagedAttentionArgs& args) {

@@ -58,6 +58,26 @@ TEST(Task1_7_PagedAttention, MixedQueryLengthsEqualDoublePrecision) {
   });
 }
 
+// The largest number of rows of a sequence and how many rows there are: all that the host knows, and what a
+// rung may decide by that no single row is among them.
+TEST(Task1_7_PagedAttention, ASingleRowAmongPromptsIsNotLeftOut) {
+  on_every_attention([](const OpContext& ctx) {
+    const HeadShape shape{8, 2, 128, 128};
+    for (const std::vector<int64_t>& query_lens :
+         std::vector<std::vector<int64_t>>{{5}, {5, 1}, {1, 5}, {5, 5, 5}, {5, 1, 5}, {2, 1}, {5, 4, 2}}) {
+      Random random;
+      SCOPED_TRACE(random.describe());
+      std::vector<SequenceData> data;
+      for (size_t i = 0; i < query_lens.size(); ++i)
+        data.push_back(random_sequence(random, random.integer(5, 80), shape, DType::bf16));
+      std::vector<Part> parts;
+      for (size_t i = 0; i < query_lens.size(); ++i)
+        parts.push_back({&data[i], data[i].length() - query_lens[i], data[i].length()});
+      check_parts(ctx, random, parts, 16);
+    }
+  });
+}
+
 TEST(Task1_7_PagedAttention, HeadDimensionsAndGroups) {
   on_every_attention([](const OpContext& ctx) {
     for (const HeadShape& shape : {HeadShape{1, 1, 1, 1},
