@@ -9,6 +9,9 @@ namespace {
 constexpr int kThreads = 1024;
 constexpr int kBins = 2048;
 
+// block
+// Any shape. A block owns a row and reads it twice: for the largest logit, and to cut what lies too far
+// below.
 __global__ void __launch_bounds__(kThreads)
     min_p_kernel(float* logits, int64_t stride, int64_t vocab, const float* min_p) {
   allow_next_kernel();

@@ -100,7 +100,7 @@ constexpr Variant<SoftmaxArgs> kLogSoftmax[] = {
 #ifdef LADDER_CUDA
     {.name = "block",
      .device = DeviceType::cuda,
-     .idea = "a row per block: largest, sum and quotient in three passes",
+     .idea = "a row per block: largest, sum and difference in three passes",
      .run = log_softmax_cuda_block},
     {.name = "online",
      .device = DeviceType::cuda,

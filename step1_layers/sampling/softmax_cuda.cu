@@ -45,8 +45,12 @@ __device__ RowSum row_sum_online(const float* x, int64_t vocab) {
   return {largest, block_sum(mine.largest == -INFINITY ? 0.0f : mine.sum * expf(mine.largest - largest))};
 }
 
-// block: A block owns a row and reads it three times, one value per thread and step.
-// online: it reads the row twice, and keeps eight loads per thread in flight.
+// block
+// Any shape. A block owns a row and reads it three times, one value per thread and step: for the largest, for
+// the sum, for the result.
+// online
+// Any shape. Largest and sum come from one pass, so the row is read twice, and that pass keeps eight loads
+// per thread in flight, where the rung below waits for each.
 template <bool online, bool log>
 __global__ void __launch_bounds__(kThreads)
     softmax_kernel(const float* logits, int64_t stride, float* out, int64_t out_stride, int64_t vocab) {
@@ -100,8 +104,9 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// row per block
-// A thread per used token of the row; every token stands in the list once, so no two threads meet.
+// row_per_block
+// Any shape. A block owns a row, a thread one of its used tokens: the cost follows their number, not the
+// vocabulary's. Every token stands in the list once, so no two threads meet.
 __global__ void penalties_kernel(float* logits, int64_t stride, const int32_t* row_start,
                                  const int32_t* token_ids, const int32_t* output_counts,
                                  const float* repetition, const float* presence, const float* frequency) {
@@ -119,7 +124,9 @@ __global__ void penalties_kernel(float* logits, int64_t stride, const int32_t* r
   }
 }
 
-// A thread divides four logits of a row, a block's width apart, so that a warp's accesses are adjacent.
+// elementwise
+// Any shape. A thread divides four logits of a row, a block's width apart, so that a warp's accesses are
+// adjacent.
 constexpr int kDivideThreads = 256, kDivided = 4;
 __global__ void temperature_kernel(float* logits, int64_t stride, int64_t vocab, int64_t pieces,
                                    const float* temperature) {
