@@ -27,7 +27,8 @@ class Rung:
     bytes_per_second: float = 0.0
     flops: float = 0.0  # per second, of matrix products
     operations: float = 0.0  # per second, other arithmetic
-    of_bandwidth: float = 0.0
+    of_bandwidth: float = 0.0  # on a GPU: of a copy of as many bytes
+    of_large_copy: float = 0.0  # of a copy of 4 GiB
     of_matmul_rate: float = 0.0
     more: dict = field(default_factory=dict)  # everything else in the row
 
@@ -105,6 +106,7 @@ def rung_of(rows):
     rung.flops = median_of(rows, "flops")
     rung.operations = median_of(rows, "operations")
     rung.of_bandwidth = median_of(rows, "of_read_bandwidth" if device == "cpu" else "of_copy_bandwidth")
+    rung.of_large_copy = median_of(rows, "of_large_copy")
     rung.of_matmul_rate = median_of(rows, "of_matmul_rate")
     return rung
 
@@ -126,8 +128,8 @@ def machines_of(by_name, rungs):
         machine.bandwidth = machine.bandwidth or machines.get(key.split("/")[0], Machine()).bandwidth
     for rung in rungs:
         machine = machines.setdefault(rung.device, Machine())
-        if not machine.bandwidth and rung.of_bandwidth:
-            machine.bandwidth = rung.bytes_per_second / rung.of_bandwidth
+        if not machine.bandwidth and (of_bandwidth := rung.of_large_copy or rung.of_bandwidth):
+            machine.bandwidth = rung.bytes_per_second / of_bandwidth
         if not machine.matmul_rate and rung.of_matmul_rate and rung.device != "cpu":
             machine.matmul_rate = rung.flops / rung.of_matmul_rate
     return machines

@@ -84,23 +84,32 @@ def worst_of(values, must, aim, unit):
             detail + (f", ... {share(values[ascending[-1]])}" if len(ascending) > SHOWN else "")]
 
 
+def worst_of_bandwidth(rungs, must, aim):
+    """The same for rungs that move memory: of a copy of as many bytes, and what the worst is of a copy of 4 GiB."""
+    cells = worst_of({name: rung.of_bandwidth for name, rung in rungs.items()}, must, aim, "B")
+    if large := {name: rung.of_large_copy for name, rung in rungs.items() if rung.of_large_copy}:
+        worst = min(large, key=large.get)
+        cells[2] += f" ({share(large[worst])} of a 4 GiB copy)"
+        cells[3] += f"; of a 4 GiB copy at worst {worst} {share(large[worst])}"
+    return cells
+
+
 def elementwise(folder):
-    values = {}
-    for op in ("rms_norm", "fused_add_rms_norm", "silu_and_mul", "rotary_embedding", "store_kv", "qk_norm_rope_store"):
+    worst = {}
+    for op in ("rms_norm", "fused_add_rms_norm", "silu_and_mul", "rotary_embedding", "store_kv", "qk_norm_rope_store",
+               "embedding"):
         for problem in folder.results.ladders(op, "cuda") if folder.results else ():
             rung = folder.fastest(op, problem)
             if rung and rung.bytes_per_second * rung.seconds >= LARGE:
-                values[op] = min(rung.of_bandwidth, values.get(op, math.inf))
-    return ["norm, activation, RoPE, KV store, 64 MB and more", *worst_of(values, "0.90 B", "0.95 B", "B")]
+                if op not in worst or rung.of_bandwidth < worst[op].of_bandwidth:
+                    worst[op] = rung
+    return ["norm, activation, RoPE, KV store, 64 MB and more", *worst_of_bandwidth(worst, "0.90 B", "0.95 B")]
 
 
 def large_products(folder):
-    values = {}
-    for weight in LARGE_WEIGHTS:
-        for m in FEW_ROWS:
-            if rung := folder.fastest("matmul", f"{weight}/m:{m}"):
-                values[f"{weight} M={m}"] = rung.of_bandwidth
-    return ["matrix product M = 1..16, weights of 64 MB and more", *worst_of(values, "0.90 B", "0.93 B", "B")]
+    found = {f"{weight} M={m}": rung for weight in LARGE_WEIGHTS for m in FEW_ROWS
+             if (rung := folder.fastest("matmul", f"{weight}/m:{m}"))}
+    return ["matrix product M = 1..16, weights of 64 MB and more", *worst_of_bandwidth(found, "0.90 B", "0.93 B")]
 
 
 def small_products(folder):
@@ -119,11 +128,12 @@ def small_products(folder):
 
 
 def decode_attention(folder):
-    found = {name: rung.of_bandwidth for name in ("32x4k", "8x16k")
-             if (rung := folder.fastest("paged_attention", f"decode/{name}"))}
-    measured = " / ".join(share(found[name]) + " B" if name in found else MISSING for name in ("32x4k", "8x16k"))
+    names = ("32x4k", "8x16k")
+    found = {name: rung for name in names if (rung := folder.fastest("paged_attention", f"decode/{name}"))}
+    measured = " / ".join(share(found[name].of_bandwidth) + " B" if name in found else MISSING for name in names)
+    large = " / ".join(share(rung.of_large_copy) for rung in found.values() if rung.of_large_copy)
     return ["decode attention, 32 sequences x 4k / 8 x 16k, page 16", "0.85 B / 0.85 B", "0.93 B / 0.97 B",
-            measured, ""]
+            measured, f"of a 4 GiB copy: {large}" if large else ""]
 
 
 def skewed_lengths(folder):

@@ -41,7 +41,7 @@ def plain(value):
 def table_of(ladder):
     """Rows of text, the head first. `ladder` is one problem's rungs, the slowest idea first.
 
-    us: of one call. of B: bytes per second over the machine's bandwidth. of G: operations per second over its rate of
+    us: of one call. of B: bytes per second over the bandwidth, on a GPU that of a copy of as many bytes. of G: operations per second over its rate of
     matrix products. gain: how many times as fast as the rung below, the nearest one that was measured.
     """
     ladder = [rung for rung in ladder if rung.error != NOT_TAKEN]
@@ -93,6 +93,9 @@ def as_markdown(rows):
 def title_of(results, rung):
     machine = results.machine(rung)
     ceilings = [f"B = {machine.bandwidth / 1e9:.0f} GB/s"] if machine.bandwidth else []
+    if rung.of_large_copy:
+        of_size = rung.bytes_per_second / rung.of_bandwidth
+        ceilings = [f"B = {plain(of_size / 1e9)} GB/s at this size, {machine.bandwidth / 1e9:.0f} GB/s at 4 GiB"]
     if rung.flops and machine.matmul_rate:
         unit, scale = ("GFLOP/s", 1e9) if rung.device == "cpu" else ("TFLOP/s", 1e12)
         ceilings.append(f"G = {machine.matmul_rate / scale:.0f} {unit}")
@@ -232,6 +235,7 @@ def main():
     if not arguments.markdown:
         products = any(rung.flops for ladder in ladders.values() for rung in ladder)
         print("of B: of the bandwidth measured in the same run"
+              + (", by a copy of as many bytes" if device == "cuda" else "")
               + (", of G: of the rate of matrix products" if products else "") + "; gain: over the rung below.")
     if arguments.plot:
         plot(arguments.plot, results, arguments.op, ladders)

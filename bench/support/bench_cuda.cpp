@@ -1,6 +1,9 @@
 #include "bench/support/bench_cuda.h"
 
 #ifdef LADDER_CUDA
+#include <map>
+
+#include "bench/support/copy_cuda.h"
 #include "step1_layers/core/device_cuda.h"
 #endif
 #include "step1_layers/core/error.h"
@@ -81,31 +84,72 @@ const OpContext* cuda_bench_context() {
   return gpu ? &gpu->ctx : nullptr;
 }
 
+namespace {
+
+// Seconds of call(0), ..., call(calls - 1) one after the other, launched plainly: the median of several
+// turns. (As nodes of a graph the driver's own copies took half as long again.)
+double plain_seconds(int calls, const std::function<void(int)>& call) {
+  const cudaStream_t stream = stream_of(*cuda_bench_context());
+  cudaEvent_t start = nullptr, stop = nullptr;
+  LADDER_CUDA_CHECK(cudaEventCreate(&start));
+  LADDER_CUDA_CHECK(cudaEventCreate(&stop));
+  std::vector<double> times;
+  for (int turn = 0; turn < 11; ++turn) {
+    LADDER_CUDA_CHECK(cudaEventRecord(start, stream));
+    for (int i = 0; i < calls; ++i) call(i);
+    LADDER_CUDA_CHECK(cudaEventRecord(stop, stream));
+    LADDER_CUDA_CHECK(cudaEventSynchronize(stop));
+    float milliseconds = 0;
+    LADDER_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, start, stop));
+    times.push_back(milliseconds * 1e-3 / calls);
+  }
+  LADDER_CUDA_CHECK(cudaEventDestroy(start));
+  LADDER_CUDA_CHECK(cudaEventDestroy(stop));
+  return median(times);
+}
+
+// A tensor of random bytes on the GPU.
+Tensor random_bytes(int64_t bytes) {
+  static const Tensor some = random_tensor({int64_t{4} << 20}, DType::f32).to(cuda_bench_context()->device);
+  const Tensor result = Tensor::empty({bytes}, DType::u8, cuda_bench_context()->device);
+  const Tensor source = Tensor::wrap(some.raw(), {some.nbytes()}, DType::u8, some.device());
+  for (int64_t at = 0; at < bytes; at += some.nbytes()) {
+    const int64_t count = std::min(some.nbytes(), bytes - at);
+    result.narrow(0, at, count).copy_from(source.narrow(0, 0, count), cuda_bench_context()->stream);
+  }
+  return result;
+}
+
+}  // namespace
+
+int rotating_sets(double bytes) {
+  const auto l2 = static_cast<double>(cuda_device_info(0).l2_bytes);
+  return static_cast<int>(std::clamp(1 + 2 * l2 / std::max(bytes, 1.0), 2.0, 200.0));
+}
+
+double cuda_copy_bandwidth(double bytes) {
+  static std::map<int64_t, double> measured;
+  constexpr int64_t kPack = 16;
+  const int64_t half = std::max(kPack, static_cast<int64_t>(bytes / 2) / kPack * kPack);
+  if (const auto found = measured.find(half); found != measured.end()) return found->second;
+  const OpContext& ctx = *cuda_bench_context();
+  std::vector<std::pair<Tensor, Tensor>> sets;
+  for (int i = 0; i < rotating_sets(2.0 * static_cast<double>(half)); ++i)
+    sets.emplace_back(random_bytes(half), Tensor::empty({half}, DType::u8, ctx.device));
+  const int calls = static_cast<int>(sets.size());
+  const auto set = [&](int i) -> const auto& {
+    return sets[static_cast<size_t>(i)];
+  };
+  const double by_kernel = median_seconds(
+      calls, [&](int i) { copy_by_kernel(ctx, set(i).first.raw(), set(i).second.raw(), half); });
+  const double by_driver =
+      plain_seconds(calls, [&](int i) { set(i).second.copy_from(set(i).first, ctx.stream); });
+  return measured[half] = 2.0 * static_cast<double>(half) / std::min(by_kernel, by_driver);
+}
+
 double cuda_copy_bandwidth() {
-  static const double measured = [] {
-    constexpr int64_t kBytes = int64_t{4} << 30;
-    const OpContext& ctx = *cuda_bench_context();
-    const Tensor from = Tensor::zeros({kBytes}, DType::u8, ctx.device);
-    const Tensor to = Tensor::zeros({kBytes}, DType::u8, ctx.device);
-    // Launched plainly: as a node of a graph the same copy took half as long again.
-    cudaEvent_t start = nullptr, stop = nullptr;
-    LADDER_CUDA_CHECK(cudaEventCreate(&start));
-    LADDER_CUDA_CHECK(cudaEventCreate(&stop));
-    std::vector<double> times;
-    for (int i = 0; i < 11; ++i) {
-      LADDER_CUDA_CHECK(cudaEventRecord(start, stream_of(ctx)));
-      to.copy_from(from, ctx.stream);
-      LADDER_CUDA_CHECK(cudaEventRecord(stop, stream_of(ctx)));
-      LADDER_CUDA_CHECK(cudaEventSynchronize(stop));
-      float milliseconds = 0;
-      LADDER_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, start, stop));
-      times.push_back(milliseconds * 1e-3);
-    }
-    LADDER_CUDA_CHECK(cudaEventDestroy(start));
-    LADDER_CUDA_CHECK(cudaEventDestroy(stop));
-    return 2.0 * kBytes / median(times);
-  }();
-  return measured;
+  constexpr double kLarge = 8.0 * (int64_t{1} << 30);
+  return cuda_copy_bandwidth(kLarge);
 }
 
 double cuda_matmul_rate() {
@@ -154,9 +198,11 @@ void time_cuda_graph(benchmark::State& state, int calls, const std::function<voi
 
 void set_cuda_counters(benchmark::State& state, double bytes, double flops, double operations) {
   if (bytes > 0) {
-    state.counters["bytes_per_second"] = bytes / last_seconds;
-    state.counters["copy_bandwidth"] = cuda_copy_bandwidth();
-    state.counters["of_copy_bandwidth"] = bytes / last_seconds / cuda_copy_bandwidth();
+    const double rate = bytes / last_seconds;
+    state.counters["bytes_per_second"] = rate;
+    state.counters["copy_bandwidth"] = cuda_copy_bandwidth(bytes);
+    state.counters["of_copy_bandwidth"] = rate / cuda_copy_bandwidth(bytes);
+    state.counters["of_large_copy"] = rate / cuda_copy_bandwidth();
   }
   if (flops > 0) {
     state.counters["flops"] = flops / last_seconds;
@@ -169,6 +215,12 @@ void set_cuda_counters(benchmark::State& state, double bytes, double flops, doub
 
 const OpContext* cuda_bench_context() {
   return nullptr;
+}
+int rotating_sets(double) {
+  return 1;
+}
+double cuda_copy_bandwidth(double) {
+  return 0;
 }
 double cuda_copy_bandwidth() {
   return 0;

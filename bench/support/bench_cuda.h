@@ -4,8 +4,9 @@
 // The calls of a benchmark, over operands that rotate past the L2 cache, are captured into one CUDA graph;
 // the time of a call is that of the median replay, by events, divided by the number of calls. So launch
 // overhead on the CPU, which the engine hides in the same way, is not what is measured. bytes_per_second is
-// reported with its fraction of what a device-to-device copy moves (bytes read and written) in the same run,
-// flops with its fraction of what the library's 8192-cubed bf16 product reaches.
+// reported with its fraction of what a device-to-device copy of as many bytes (read and written together)
+// moves in the same run, and beside it of what a copy of 4 GiB moves; flops with its fraction of what the
+// library's 8192-cubed bf16 product reaches.
 #include "bench/support/bench_support.h"
 #include "tests/support/arguments.h"
 
@@ -14,8 +15,14 @@ namespace ladder::bench {
 // A context on GPU 0 for the life of the process; nullptr where there is none.
 const OpContext* cuda_bench_context();
 
-// Bytes read and written per second by a copy of 4 GiB, the median of several; the rate of the library's bf16
-// product. Measured once.
+// How many sets of operands of so many bytes to rotate over, so that none is still in the L2 cache.
+int rotating_sets(double bytes);
+
+// Bytes read and written per second by a copy that reads and writes so many bytes together, the faster of the
+// driver's copy and of a plain kernel, launched one after the other over rotating buffers; and by one of 4
+// GiB, which no start and no end slows down. The rate of the library's bf16 product. Medians, each measured
+// once.
+double cuda_copy_bandwidth(double bytes);
 double cuda_copy_bandwidth();
 double cuda_matmul_rate();
 
@@ -59,9 +66,8 @@ void register_cuda_ladder(const std::string& op, std::span<const Variant<Args>> 
               slot = {};
               const Args one = problem.make();
               auto sets = std::make_shared<std::vector<Args>>();
-              const double l2 = static_cast<double>(cuda_device_info(0).l2_bytes);
-              const double count = std::clamp(1 + 2 * l2 / std::max(problem.bytes, 1.0), 2.0, 200.0);
-              for (int i = 0; i < static_cast<int>(count); ++i) sets->push_back(to_gpu(one, ctx->device));
+              for (int i = 0; i < rotating_sets(problem.bytes); ++i)
+                sets->push_back(to_gpu(one, ctx->device));
               slot = {key, sets};
             }
             const auto& sets = *std::static_pointer_cast<std::vector<Args>>(slot.operands);

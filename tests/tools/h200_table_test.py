@@ -42,6 +42,12 @@ class Tables(unittest.TestCase):
             row("silu_and_mul/tokens:1/cuda:fast", 40, 1e4)]})  # too small to count
         self.assertEqual(self.measured(folder, "norm, activation"), "0.50 B")
 
+    def test_beside_a_copy_of_the_same_size_stands_the_large_copy(self):
+        folder = self.folder(step1_layers={"benchmarks": [
+            row("rms_norm/rows:16384/cuda:fast", 25, 1e8, of_copy_bandwidth=0.96, of_large_copy=0.88),
+            row("store_kv/tokens:16384/cuda:fast", 25, 1e8, of_copy_bandwidth=0.97, of_large_copy=0.85)]})
+        self.assertEqual(self.measured(folder, "norm, activation"), "0.96 B (0.85 of a 4 GiB copy)")
+
     def test_ratios_above_one_are_ours_ahead(self):
         folder = self.folder(
             step1_layers={"benchmarks": [row("matmul/0.6b_o/m:1/cuda:rows", 2, 4e6, 4e6),
