@@ -117,16 +117,22 @@ TEST(Task1_7_PagedAttention, MoreThanAThousandKeys) {
 }
 
 TEST(Task1_7_PagedAttention, SomeSequencesShareTheirFirstBlocks) {
+  // Of three sequences the last begins with the blocks of the first; mixed rows, then single ones only.
   on_every_attention([](const OpContext& ctx) {
-    Random random;
-    SCOPED_TRACE(random.describe());
-    const HeadShape shape{4, 2, 16, 16};
-    const SequenceData first = random_sequence(random, 50, shape, DType::f32);
-    const SequenceData other = random_sequence(random, 41, shape, DType::f32);
-    SequenceData follower = random_sequence(random, 45, shape, DType::f32);
-    follower.k.rows(32).copy_from(first.k.rows(32));
-    follower.v.rows(32).copy_from(first.v.rows(32));
-    check_parts(ctx, random, {{&first, 49, 50}, {&other, 0, 41}, {&follower, 32, 45, 0, 2}}, 16);
+    for (const auto& [dtype, dim] : {std::pair{DType::f32, 16}, {DType::bf16, 128}, {DType::f16, 64}})
+      for (bool single : {false, true}) {
+        Random random;
+        SCOPED_TRACE(random.describe() + " dim " + std::to_string(dim) + (single ? ", single rows" : ""));
+        const HeadShape shape{4, 2, dim, dim};
+        const SequenceData first = random_sequence(random, 50, shape, dtype);
+        const SequenceData other = random_sequence(random, 41, shape, dtype);
+        SequenceData follower = random_sequence(random, 45, shape, dtype);
+        follower.k.rows(32).copy_from(first.k.rows(32));
+        follower.v.rows(32).copy_from(first.v.rows(32));
+        check_parts(
+            ctx, random,
+            {{&first, 49, 50}, {&other, single ? 40 : 0, 41}, {&follower, single ? 44 : 32, 45, 0, 2}}, 16);
+      }
   });
 }
 

@@ -1,4 +1,5 @@
-// Task 4.3: the sampling pipeline, against the same pipeline written plainly in double precision.
+// Task 4.3: the sampling pipeline on either device, against the same pipeline written plainly in double
+// precision.
 #include "step4_runner/sampler.h"
 
 #include <gtest/gtest.h>
@@ -10,6 +11,8 @@
 #include <numeric>
 
 #include "step1_layers/sampling/philox.h"
+#include "tests/support/devices.h"
+#include "tests/support/model_devices.h"
 #include "tests/support/numerics.h"
 
 namespace ladder {
@@ -33,9 +36,18 @@ struct Answer {
   int64_t peak_bytes = 0;
 };
 
-Answer run_sampler(const std::vector<Row>& rows, const Sampler& sampler = {}) {
-  Arena arena;
-  OpContext ctx;
+class Task4_3_Sampler : public ::testing::TestWithParam<DeviceType> {
+ protected:
+  void SetUp() override { ladder::testing::need_device(GetParam()); }
+  static bool on_cpu() { return GetParam() == DeviceType::cpu; }
+  static Answer run_sampler(const std::vector<Row>& rows, const Sampler& sampler = {});
+};
+INSTANTIATE_TEST_SUITE_P(Devices, Task4_3_Sampler, ladder::testing::both_devices(),
+                         [](const auto& info) { return ladder::testing::device_word(info.param); });
+
+Answer Task4_3_Sampler::run_sampler(const std::vector<Row>& rows, const Sampler& sampler) {
+  OpContext ctx = on_cpu() ? OpContext{} : *ladder::testing::cuda_context();
+  Arena arena(ctx.device);
   ctx.arena = &arena;
   const auto count = static_cast<int64_t>(rows.size());
   const auto vocab = static_cast<int64_t>(rows[0].logits.size());
@@ -50,20 +62,25 @@ Answer run_sampler(const std::vector<Row>& rows, const Sampler& sampler = {}) {
     sequences[r].sampling = rows[r].sampling;
     pointers.push_back(&sequences[r]);
   }
-  Tensor ids = ladder::testing::poisoned({count}, DType::i32);
+  logits = logits.to(ctx.device);
+  const Tensor ids = ladder::testing::poisoned({count}, DType::i32).to(ctx.device);
   Answer answer;
   StepUpload upload;
   StepDownload download;
   upload.begin(ctx, sampler.upload_bytes(pointers));
+  download.begin(ctx, count * logprob_bytes(kMaxLogprobs) + (count / Sampler::kRows + 1) * 4 * 256);
   const SamplingPlan plan = sampler.plan(ctx, pointers, upload);
   upload.send(ctx);
-  for (const LoggedRows& logged : sampler.sample(ctx, logits, plan, ids, download)) {
+  const std::vector<LoggedRows> parts = sampler.sample(ctx, logits, plan, ids, download);
+  device_synchronize(ctx.device, ctx.stream);
+  for (const LoggedRows& logged : parts) {
     answer.logprobs.resize(rows.size());
     std::vector<PositionLogprobs> positions = read_logprobs(logged);
     for (size_t i = 0; i < positions.size(); ++i)
       answer.logprobs[static_cast<size_t>(logged.rows[i])] = std::move(positions[i]);
   }
-  answer.token_ids.assign(ids.data<int32_t>(), ids.data<int32_t>() + count);
+  const Tensor tokens = ids.to(Device{});
+  answer.token_ids.assign(tokens.data<int32_t>(), tokens.data<int32_t>() + count);
   answer.peak_bytes = arena.peak_bytes();
   return answer;
 }
@@ -149,7 +166,7 @@ Row random_row(Random& random, int64_t vocab, bool plain = false) {
   return row;
 }
 
-TEST(Task4_3_Sampler, MixedRowsEqualThePipelineInDoublePrecision) {
+TEST_P(Task4_3_Sampler, MixedRowsEqualThePipelineInDoublePrecision) {
   Random random;
   SCOPED_TRACE(random.describe());
   int64_t checked = 0, close_calls = 0;
@@ -173,7 +190,7 @@ TEST(Task4_3_Sampler, MixedRowsEqualThePipelineInDoublePrecision) {
   EXPECT_GT(checked, 20 * close_calls);
 }
 
-TEST(Task4_3_Sampler, ARowGivesTheSameAloneAndInAnyBatch) {
+TEST_P(Task4_3_Sampler, ARowGivesTheSameAloneAndInAnyBatch) {
   Random random;
   SCOPED_TRACE(random.describe());
   std::vector<Row> rows;
@@ -193,7 +210,7 @@ TEST(Task4_3_Sampler, ARowGivesTheSameAloneAndInAnyBatch) {
 
 // The filters one after another, each seeing what the one before left: chosen so that every other order
 // differs.
-TEST(Task4_3_Sampler, FiltersActAfterTheTemperatureAndInOrder) {
+TEST_P(Task4_3_Sampler, FiltersActAfterTheTemperatureAndInOrder) {
   // At temperature 4 the probabilities of logits 4 ln(p) are p.
   auto logits_of = [](std::vector<double> p, double temperature) {
     std::vector<float> logits;
@@ -232,7 +249,7 @@ TEST(Task4_3_Sampler, FiltersActAfterTheTemperatureAndInOrder) {
   EXPECT_EQ(support(row), "10000");
 }
 
-TEST(Task4_3_Sampler, PenaltiesActOnGreedyRowsToo) {
+TEST_P(Task4_3_Sampler, PenaltiesActOnGreedyRowsToo) {
   Row row;
   row.logits = {1.0f, 1.9f, 2.0f, -1.0f};
   row.sampling.temperature = 0.0;
@@ -252,7 +269,7 @@ TEST(Task4_3_Sampler, PenaltiesActOnGreedyRowsToo) {
   EXPECT_EQ(run_sampler({row}).token_ids[0], 1);
 }
 
-TEST(Task4_3_Sampler, LogProbabilitiesAreThoseOfTheRawLogits) {
+TEST_P(Task4_3_Sampler, LogProbabilitiesAreThoseOfTheRawLogits) {
   Random random;
   SCOPED_TRACE(random.describe());
   for (int round = 0; round < 30; ++round) {
@@ -288,7 +305,7 @@ TEST(Task4_3_Sampler, LogProbabilitiesAreThoseOfTheRawLogits) {
   }
 }
 
-TEST(Task4_3_Sampler, DrawsFollowTheDistribution) {
+TEST_P(Task4_3_Sampler, DrawsFollowTheDistribution) {
   const std::vector<double> p{0.5, 0.25, 0.125, 0.0625, 0.0625};
   constexpr int kDraws = 64000;
   std::vector<int64_t> counts(p.size());
@@ -312,10 +329,10 @@ TEST(Task4_3_Sampler, DrawsFollowTheDistribution) {
   EXPECT_LT(chi_square, 23.5);  // four degrees of freedom: one in ten thousand lies above
 }
 
-TEST(Task4_3_Sampler, ScratchMemoryDoesNotGrowWithTheBatch) {
+TEST_P(Task4_3_Sampler, ScratchMemoryDoesNotGrowWithTheBatch) {
   Random random;
   SCOPED_TRACE(random.describe());
-  const int64_t vocab = 2000;
+  const int64_t vocab = on_cpu() ? 2000 : 200;
   auto peak = [&](int64_t count) {
     std::vector<Row> rows;
     for (int64_t r = 0; r < count; ++r) {
@@ -324,8 +341,9 @@ TEST(Task4_3_Sampler, ScratchMemoryDoesNotGrowWithTheBatch) {
     }
     return run_sampler(rows).peak_bytes;
   };
-  const int64_t once = peak(Sampler::kRows);
-  EXPECT_LE(peak(5 * Sampler::kRows), once + once / 4);
+  const int64_t chunk = on_cpu() ? Sampler::kRows : Sampler::kDeviceRows;
+  const int64_t once = peak(chunk);
+  EXPECT_LE(peak(5 * chunk), once + once / 4);
 }
 
 // A processor comes before the penalties and sees every row once, whatever the chunks.
@@ -334,18 +352,22 @@ class BanEvenTokens final : public LogitsProcessor {
   void prepare(const OpContext&, std::span<BatchSequence* const> sequences) override {
     banned_.assign(sequences.size(), 1);
   }
-  void apply(const OpContext&, const Tensor& logits, int64_t first) override {
-    for (int64_t r = 0; r < logits.dim(0); ++r)
-      for (int64_t v = 0; v < logits.dim(1) && banned_[static_cast<size_t>(first + r)]; v += 2)
-        logits.at<float>({r, v}) = -std::numeric_limits<float>::infinity();
-    for (int64_t r = 0; r < logits.dim(0); ++r) banned_[static_cast<size_t>(first + r)] = 0;
+  void apply(const OpContext& ctx, const Tensor& logits, int64_t first) override {
+    const Tensor edited = logits.to(Device{}, ctx.stream);
+    device_synchronize(ctx.device, ctx.stream);
+    for (int64_t r = 0; r < edited.dim(0); ++r)
+      for (int64_t v = 0; v < edited.dim(1) && banned_[static_cast<size_t>(first + r)]; v += 2)
+        edited.at<float>({r, v}) = -std::numeric_limits<float>::infinity();
+    for (int64_t r = 0; r < edited.dim(0); ++r) banned_[static_cast<size_t>(first + r)] = 0;
+    logits.copy_from(edited, ctx.stream);
+    device_synchronize(ctx.device, ctx.stream);
   }
 
  private:
   std::vector<char> banned_;
 };
 
-TEST(Task4_3_Sampler, LogitsProcessorsEditTheRowsButNotTheLogProbabilities) {
+TEST_P(Task4_3_Sampler, LogitsProcessorsEditTheRowsButNotTheLogProbabilities) {
   Random random;
   SCOPED_TRACE(random.describe());
   std::vector<Row> rows;
