@@ -303,19 +303,25 @@ void sampling() {
         },
         filtered);
     // What a request asks for, in one call. One pass over the logits is the least that it takes.
+    auto draw_args = [=](float temperature) {
+      Tensor seeds = Tensor::zeros({rows}, DType::i64);
+      std::iota(seeds.data<int64_t>(), seeds.data<int64_t>() + rows, 1);
+      DrawArgs args;
+      args.logits = logits();
+      args.temperature = filled(temperature);
+      args.seeds = seeds;
+      args.output_index = Tensor::zeros({rows}, DType::i64);
+      args.ids = Tensor::zeros({rows}, DType::i32);
+      return args;
+    };
+    add.operator()<DrawArgs>(
+        "draw", draw_variants(), 1, 3, [=] { return draw_args(1.0f); }, {}, "plain/");
     add.operator()<DrawArgs>(
         "draw", draw_variants(), 1, 3,
         [=] {
-          Tensor seeds = Tensor::zeros({rows}, DType::i64);
-          std::iota(seeds.data<int64_t>(), seeds.data<int64_t>() + rows, 1);
-          DrawArgs args;
-          args.logits = logits();
-          args.temperature = filled(0.8f);
+          DrawArgs args = draw_args(0.8f);
           args.top_k = whole(50);
           args.top_p = filled(0.95f);
-          args.seeds = seeds;
-          args.output_index = Tensor::zeros({rows}, DType::i64);
-          args.ids = Tensor::zeros({rows}, DType::i32);
           return args;
         },
         [](const DrawArgs& args) { return args.logits; }, "top_k_top_p/");

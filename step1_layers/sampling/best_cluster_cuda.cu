@@ -81,15 +81,20 @@ __global__ void __launch_bounds__(kDrawThreads, 2) __cluster_dims__(blocks)
     auto logit_of = [&](int32_t id) { return __fdiv_rn(piece.x[id], temperature); };
     NoisySearch search({static_cast<uint64_t>(seeds[row]), static_cast<uint64_t>(output_index[row])},
                        contenders);
-    int group = 0;
-    for_each_group<kDrawThreads, kUnroll>(piece.x, piece.begin, piece.end,
-                                          [&](int64_t first, const float(&values)[kGroup]) {
-                                            float x[kGroup];
+    constexpr int kStep = kDrawThreads * kGroup;
+    const bool aligned = is_aligned(piece.x);
+    for_each_batch_maximum<kDrawThreads, kUnroll>(
+        piece.x, piece.begin, piece.end, [&](int64_t first, float(&largest)[kUnroll]) {
 #pragma unroll
-                                            for (int i = 0; i < kGroup; ++i) x[i] = values[i] * inverse;
-                                            search.offer(static_cast<uint32_t>(first), x, logit_of);
-                                            if (group++ % 2 == 0) search.share_bound();
-                                          });
+          for (float& value : largest) value *= inverse;
+          search.share_bound();
+          auto load = [&](int j, float(&x)[kGroup]) {  // again: rare, and the registers are worth more
+            load_group(piece.x, first + j * kStep, piece.end, aligned, x);
+#pragma unroll
+            for (float& value : x) value *= inverse;
+          };
+          search.offer(static_cast<uint32_t>(first), kStep, largest, load, logit_of);
+        });
     best = search.finish(logit_of);
   }
   cluster_wait();

@@ -49,8 +49,14 @@ __device__ Winner find_winner(Shared& s, const Request& request, const Row& row,
       if (!row.takes_part(values[i]) || !before) values[i] = -INFINITY;
       if (greedy && values[i] > best.value) best = {values[i], first + i};
     }
-    if (!greedy) search.offer(static_cast<uint32_t>(first), values, logit_of);
-    if (!greedy) search.share_bound();
+    if (greedy) continue;
+    const float largest[1] = {fmaxf(fmaxf(values[0], values[1]), fmaxf(values[2], values[3]))};
+    auto load = [&](int, float(&x)[kGroup]) {
+#pragma unroll
+      for (int i = 0; i < kGroup; ++i) x[i] = values[i];
+    };
+    search.offer(static_cast<uint32_t>(first), 0, largest, load, logit_of);
+    search.share_bound();
   }
   best = greedy ? block_best(best) : search.finish(logit_of);
   share_with_cluster(Winner{best, best.id == INT_MAX ? -INFINITY : logit_of(best.id)}, s.winners);

@@ -100,36 +100,54 @@ struct NoisySearch {
     bound = float_of(__shfl_sync(kAllLanes, key, 0));
   }
 
-  // x[i]: the logit of token first + i, -inf if it is out of the race; off by at most a millionth of itself.
-  // logit_of(id) gives the logit itself.
-  template <class Logit>
-  __device__ void offer(uint32_t first, const float (&x)[kGroup], Logit&& logit_of) {
-    const float largest = fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3]));
-    // Above the error of the fast logarithm and of x.
-    const float margin = __fmaf_rn(1e-6f, fabsf(largest), 1e-3f);
-    if (!__any_sync(kAllLanes, largest > -INFINITY && largest + margin + kLargestNoise >= bound)) return;
-    uint32_t words[kGroup];
-    source.words(first, words);
-    if (bound == -INFINITY) bound = warp_max(reached(x, words) - margin);
-    const uint32_t smallest = min(min(words[0], words[1]), min(words[2], words[3]));
-    const bool group_may_win = largest - __logf(uniform_of(smallest)) + margin >= bound;
-    if (!__any_sync(kAllLanes, group_may_win)) return;  // one logarithm for four tokens
-    float most[kGroup];
+  // `groups` groups of four tokens, from first, first + step, ... on. largest[j]: the largest logit of group
+  // j; load(j, x) gives all four, -inf for those out of the race; both may be off by a millionth of
+  // themselves. logit_of(id) gives the logit itself. One logarithm decides for a group, which hardly ever
+  // goes on: whether the smallest of its random words lifts the largest of its logits to the bound.
+  template <int groups, class Load, class Logit>
+  __device__ void offer(uint32_t first, uint32_t step, const float (&largest)[groups], Load&& load,
+                        Logit&& logit_of) {
+    float top = largest[0];
 #pragma unroll
-    for (int i = 0; i < kGroup; ++i) most[i] = x[i] - __logf(uniform_of(words[i])) + margin;
-    const float highest = fmaxf(fmaxf(most[0], most[1]), fmaxf(most[2], most[3]));
-    const bool may_win = highest > -INFINITY && highest >= bound;
-    if (!__any_sync(kAllLanes, may_win)) return;
+    for (int j = 1; j < groups; ++j) top = fmaxf(top, largest[j]);
+    // Above the error of the fast logarithm and of the logits.
+    const float margin = __fmaf_rn(1e-6f, fabsf(top), 1e-3f);
+    if (!__any_sync(kAllLanes, top > -INFINITY && top + margin + kLargestNoise >= bound)) return;
+    if (bound == -INFINITY) {
+      float x[kGroup];
+      uint32_t words[kGroup];
+      load(0, x);
+      source.words(first, words);
+      bound = warp_max(reached(x, words) - margin);
+      share_bound();
+    }
+    unsigned may_win = 0;
+#pragma unroll
+    for (int j = 0; j < groups; ++j) {
+      uint32_t words[kGroup];
+      source.words(first + j * step, words);
+      const uint32_t smallest = min(min(words[0], words[1]), min(words[2], words[3]));
+      if (largest[j] + largest_noise_of(smallest) + margin >= bound) may_win |= 1u << j;
+    }
+    if (!__any_sync(kAllLanes, may_win != 0)) return;
     float reach = -INFINITY;
-    if (may_win) {
-      reach = reached(x, words) - margin;
+    for (; may_win != 0; may_win &= may_win - 1) {
+      const int j = __ffs(static_cast<int>(may_win)) - 1;
+      float x[kGroup];
+      uint32_t words[kGroup];
+      load(j, x);
+      source.words(first + j * step, words);
+      reach = fmaxf(reach, reached(x, words) - margin);
 #pragma unroll 1  // rare: small code is worth more
       for (int i = 0; i < kGroup; ++i) {
-        const float score = i < 2 ? (i == 0 ? most[0] : most[1]) : (i == 2 ? most[2] : most[3]);
+        const float logit = i < 2 ? (i == 0 ? x[0] : x[1]) : (i == 2 ? x[2] : x[3]);
         const uint32_t word = i < 2 ? (i == 0 ? words[0] : words[1]) : (i == 2 ? words[2] : words[3]);
-        if (score > -INFINITY && score >= bound) add(score, word, static_cast<int32_t>(first + i), logit_of);
+        const float most = logit + largest_noise_of(word) + margin;
+        if (logit > -INFINITY && most >= bound)
+          add(most, word, static_cast<int32_t>(first + j * step + i), logit_of);
       }
     }
+    __syncwarp();
     bound = fmaxf(bound, warp_max(reach));
   }
 
@@ -156,6 +174,9 @@ struct NoisySearch {
     else
       best = better(best, {logit_of(id) + rare_noise_of(word), id});
   }
+
+  // Not below the noise, but for the error of the fast logarithm.
+  __device__ static float largest_noise_of(uint32_t word) { return -__logf(uniform_of(word)); }
 
   // A score that is below the best one of the group, but for the margin.
   __device__ static float reached(const float (&x)[kGroup], const uint32_t (&words)[kGroup]) {

@@ -31,6 +31,21 @@ __device__ inline bool is_aligned(const float* x) {
   return reinterpret_cast<uintptr_t>(x) % 16 == 0;
 }
 
+// The groups of four from warp_first on, kStep values apart; -inf past the end.
+template <int threads, int unroll>
+__device__ void load_batch(const float* x, int64_t warp_first, int64_t end, bool aligned,
+                           float (&values)[unroll][kGroup]) {
+  constexpr int64_t kStep = threads * kGroup;
+  const int64_t first = warp_first + threadIdx.x % kWarp * kGroup;
+  if (aligned && warp_first + (unroll - 1) * kStep + kWarp * kGroup <= end) {
+#pragma unroll
+    for (int j = 0; j < unroll; ++j) stream_four(x + first + j * kStep, values[j]);
+  } else {
+#pragma unroll
+    for (int j = 0; j < unroll; ++j) load_group(x, first + j * kStep, end, aligned, values[j]);
+  }
+}
+
 // Calls fn(first, values) for the groups of four of values [begin, end) of a row, begin a multiple of four,
 // in a block of `threads`; past the end the values are -inf. All lanes of a warp call together, and `unroll`
 // loads per thread are issued before the first is used.
@@ -41,17 +56,31 @@ __device__ void for_each_group(const float* x, int64_t begin, int64_t end, Fn&& 
   const int lane = threadIdx.x % kWarp;
   int64_t warp_first = begin + int64_t{threadIdx.x - lane} * kGroup;
   for (; warp_first < end; warp_first += unroll * kStep) {
-    const int64_t first = warp_first + lane * kGroup;
     float values[unroll][kGroup];
-    if (aligned && warp_first + (unroll - 1) * kStep + kWarp * kGroup <= end) {
+    load_batch<threads>(x, warp_first, end, aligned, values);
 #pragma unroll
-      for (int j = 0; j < unroll; ++j) stream_four(x + first + j * kStep, values[j]);
-    } else {
+    for (int j = 0; j < unroll; ++j) fn(warp_first + lane * kGroup + j * kStep, values[j]);
+  }
+}
+
+// Calls fn(first, largest) for as many groups at a time, threads * kGroup values apart, of which largest[j]
+// is the largest value. The next ones are on their way while fn works.
+template <int threads, int unroll, class Fn>
+__device__ void for_each_batch_maximum(const float* x, int64_t begin, int64_t end, Fn&& fn) {
+  constexpr int64_t kStep = threads * kGroup;
+  const bool aligned = is_aligned(x);
+  const int lane = threadIdx.x % kWarp;
+  int64_t warp_first = begin + int64_t{threadIdx.x - lane} * kGroup;
+  float values[unroll][kGroup];
+  if (warp_first < end) load_batch<threads>(x, warp_first, end, aligned, values);
+  for (; warp_first < end; warp_first += unroll * kStep) {
+    float largest[unroll];
 #pragma unroll
-      for (int j = 0; j < unroll; ++j) load_group(x, first + j * kStep, end, aligned, values[j]);
-    }
-#pragma unroll
-    for (int j = 0; j < unroll; ++j) fn(first + j * kStep, values[j]);
+    for (int j = 0; j < unroll; ++j)
+      largest[j] = fmaxf(fmaxf(values[j][0], values[j][1]), fmaxf(values[j][2], values[j][3]));
+    const int64_t next = warp_first + unroll * kStep;
+    if (next < end) load_batch<threads>(x, next, end, aligned, values);
+    fn(warp_first + lane * kGroup, largest);
   }
 }
 
