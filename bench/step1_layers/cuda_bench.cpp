@@ -1,6 +1,5 @@
-// The CUDA ladders at the sizes that decide: tensors of 64 MB and more, the weights of qwen3-0.6b and
-// qwen3-8b at few rows, square products, attention of decode batches and prompts, sampling over 151,936
-// words.
+// The CUDA ladders at the sizes that decide: the weights of qwen3-0.6b and qwen3-8b at few rows, square
+// products, attention of decode batches and prompts, sampling over 151,936 words.
 #include <fmt/format.h>
 
 #include <cmath>
@@ -14,108 +13,6 @@ namespace {
 
 constexpr DType kType = DType::bf16;
 constexpr int64_t kVocab = 151936;
-
-void elementwise() {
-  for (int64_t tokens : {int64_t{1}, int64_t{256}, int64_t{16384}}) {
-    const int64_t width = 12288, hidden = 4096;
-    register_cuda_ladder<SiluAndMulArgs>("silu_and_mul", silu_and_mul_variants(),
-                                         {{.name = fmt::format("tokens:{}/width:{}", tokens, width),
-                                           .dtype = kType,
-                                           .bytes = 6.0 * static_cast<double>(tokens * width),
-                                           .operations = 4.0 * static_cast<double>(tokens * width),
-                                           .make = [=] {
-                                             return SiluAndMulArgs{random_tensor({tokens, 2 * width}, kType),
-                                                                   Tensor::zeros({tokens, width}, kType)};
-                                           }}});
-    register_cuda_ladder<RmsNormArgs>("rms_norm", rms_norm_variants(),
-                                      {{.name = fmt::format("rows:{}/width:{}", tokens, hidden),
-                                        .dtype = kType,
-                                        .bytes = 4.0 * static_cast<double>(tokens * hidden),
-                                        .operations = 4.0 * static_cast<double>(tokens * hidden),
-                                        .make = [=] {
-                                          return RmsNormArgs{random_tensor({tokens, hidden}, kType),
-                                                             random_tensor({hidden}, kType), 1e-6,
-                                                             Tensor::zeros({tokens, hidden}, kType)};
-                                        }}});
-    register_cuda_ladder<FusedAddRmsNormArgs>(
-        "fused_add_rms_norm", fused_add_rms_norm_variants(),
-        {{.name = fmt::format("rows:{}/width:{}", tokens, hidden),
-          .dtype = kType,
-          .bytes = 8.0 * static_cast<double>(tokens * hidden),
-          .operations = 5.0 * static_cast<double>(tokens * hidden),
-          .make = [=] {
-            return FusedAddRmsNormArgs{random_tensor({tokens, hidden}, kType),
-                                       random_tensor({tokens, hidden}, kType), random_tensor({hidden}, kType),
-                                       1e-6, Tensor::zeros({tokens, hidden}, kType)};
-          }}});
-    const int64_t words = std::max<int64_t>(tokens, 1024);
-    register_cuda_ladder<EmbeddingArgs>("embedding", embedding_variants(),
-                                        {{.name = fmt::format("tokens:{}/width:{}", tokens, hidden),
-                                          .dtype = kType,
-                                          .bytes = 4.0 * static_cast<double>(tokens * hidden),
-                                          .make = [=] {
-                                            Tensor ids = Tensor::empty({tokens}, DType::i32);
-                                            for (int64_t i = 0; i < tokens; ++i)
-                                              ids.at<int32_t>({i}) = static_cast<int32_t>(i * 7919 % words);
-                                            return EmbeddingArgs{ids, random_tensor({words, hidden}, kType),
-                                                                 0, Tensor::zeros({tokens, hidden}, kType)};
-                                          }}});
-
-    // 32 query and 8 key/value heads of 128.
-    const int64_t heads = 32, kv_heads = 8, dim = 128, block_size = 16;
-    auto positions = [=] {
-      Tensor t = Tensor::empty({tokens}, DType::i32);
-      for (int64_t i = 0; i < tokens; ++i) t.at<int32_t>({i}) = static_cast<int32_t>(i % 4096);
-      return t;
-    };
-    auto slots = [=] {
-      Tensor t = Tensor::empty({tokens}, DType::i64);
-      for (int64_t i = 0; i < tokens; ++i) t.at<int64_t>({i}) = i;
-      return t;
-    };
-    auto cache = [=] {
-      const int64_t blocks = (tokens + block_size - 1) / block_size;
-      return KvCacheView{Tensor::zeros({blocks, block_size, kv_heads, dim}, kType),
-                         Tensor::zeros({blocks, block_size, kv_heads, dim}, kType)};
-    };
-    const auto q_bytes = static_cast<double>(tokens * heads * dim * 2);
-    const double kv_bytes = q_bytes / heads * kv_heads;
-    register_cuda_ladder<RotaryEmbeddingArgs>("rotary_embedding", rotary_embedding_variants(),
-                                              {{.name = fmt::format("tokens:{}", tokens),
-                                                .dtype = kType,
-                                                .bytes = 2 * (q_bytes + kv_bytes),
-                                                .operations = 1.5 * (q_bytes + kv_bytes),
-                                                .make = [=] {
-                                                  return RotaryEmbeddingArgs{
-                                                      positions(), random_tensor({tokens, heads, dim}, kType),
-                                                      random_tensor({tokens, kv_heads, dim}, kType),
-                                                      make_rope_table({.rotary_dim = dim}, 4096)};
-                                                }}});
-    register_cuda_ladder<StoreKvArgs>(
-        "store_kv", store_kv_variants(),
-        {{.name = fmt::format("tokens:{}", tokens), .dtype = kType, .bytes = 4 * kv_bytes, .make = [=] {
-            return StoreKvArgs{random_tensor({tokens, kv_heads, dim}, kType),
-                               random_tensor({tokens, kv_heads, dim}, kType), slots(), cache()};
-          }}});
-    register_cuda_ladder<QkNormRopeStoreArgs>("qk_norm_rope_store", qk_norm_rope_store_variants(),
-                                              {{.name = fmt::format("tokens:{}", tokens),
-                                                .dtype = kType,
-                                                .bytes = 2 * q_bytes + 4 * kv_bytes,
-                                                .operations = 3.5 * (q_bytes + kv_bytes),
-                                                .make = [=] {
-                                                  return QkNormRopeStoreArgs{
-                                                      .q = random_tensor({tokens, heads, dim}, kType),
-                                                      .k = random_tensor({tokens, kv_heads, dim}, kType),
-                                                      .v = random_tensor({tokens, kv_heads, dim}, kType),
-                                                      .q_norm_weight = random_tensor({dim}, kType),
-                                                      .k_norm_weight = random_tensor({dim}, kType),
-                                                      .positions = positions(),
-                                                      .table = make_rope_table({.rotary_dim = dim}, 4096),
-                                                      .slot_mapping = slots(),
-                                                      .cache = cache()};
-                                                }}});
-  }
-}
 
 void products() {
   struct Weight {
@@ -178,7 +75,7 @@ void attention() {
                              {"decode/32x4k/page:256", same(32, 4096), 1, 256},
                              {"decode/skewed", skewed, 1, 16},
                              {"decode/balanced", same(64, 1528), 1, 16}};
-  for (int64_t length : {2048, 8192, 16384})
+  for (int64_t length : {2048, 4096, 8192, 16384})
     for (bool in_order : {false, true})
       batches.push_back(
           {fmt::format("prefill/{}{}", length, in_order ? "/in_order" : ""), {length}, 0, 16, in_order});
@@ -281,15 +178,60 @@ void sampling() {
       return SampleArgs{logits(), filled(1.0f), seeds, Tensor::zeros({rows}, DType::i64),
                         Tensor::zeros({rows}, DType::i32)};
     });
-    add.operator()<SoftmaxArgs>("softmax", softmax_variants(), 2, 4, [=] {
+    const auto softmax_args = [=] {
       return SoftmaxArgs{logits(), Tensor::zeros({rows, kVocab}, DType::f32)};
-    });
+    };
+    add.operator()<SoftmaxArgs>("softmax", softmax_variants(), 2, 4, softmax_args);
+    add.operator()<SoftmaxArgs>("log_softmax", log_softmax_variants(), 2, 4, softmax_args);
+    add.operator()<TopLogprobsArgs>(
+        "top_logprobs", top_logprobs_variants(), 1, 4,
+        [=] {
+          Tensor chosen = Tensor::empty({rows}, DType::i32);
+          std::iota(chosen.data<int32_t>(), chosen.data<int32_t>() + rows, 1000);
+          return TopLogprobsArgs{logits(), chosen, Tensor::zeros({rows}, DType::f32),
+                                 Tensor::zeros({rows, 20}, DType::i32),
+                                 Tensor::zeros({rows, 20}, DType::f32)};
+        },
+        {}, "k:20/");
+    // 2048 tokens that a row has used once or twice: an id, a count, a logit read and written.
+    constexpr int64_t kUsed = 2048;
+    register_cuda_ladder<ApplyPenaltiesArgs>(
+        "apply_penalties", apply_penalties_variants(),
+        {{.name = fmt::format("used:{}/{}", kUsed, name),
+          .dtype = DType::f32,
+          .bytes = 16.0 * static_cast<double>(rows * kUsed),
+          .operations = 4.0 * static_cast<double>(rows * kUsed),
+          .make = [=] {
+            Tensor starts = Tensor::empty({rows + 1}, DType::i32),
+                   ids = Tensor::empty({rows * kUsed}, DType::i32),
+                   counts = Tensor::empty({rows * kUsed}, DType::i32);
+            for (int64_t row = 0; row <= rows; ++row)
+              starts.at<int32_t>({row}) = static_cast<int32_t>(row * kUsed);
+            for (int64_t i = 0; i < rows * kUsed; ++i) {
+              ids.data<int32_t>()[i] = static_cast<int32_t>(i * 7919 % kVocab);
+              counts.data<int32_t>()[i] = static_cast<int32_t>(1 + i % 2);
+            }
+            return ApplyPenaltiesArgs{logits(),     starts,       ids,         counts,
+                                      filled(1.1f), filled(0.1f), filled(0.1f)};
+          }}});
     auto whole = [=](int32_t value) {
       Tensor t = Tensor::empty({rows}, DType::i32);
       std::fill_n(t.data<int32_t>(), rows, value);
       return t;
     };
     auto filtered = [](const LogitsFilterArgs& args) { return args.logits; };
+    add.operator()<LogitsFilterArgs>(
+        "apply_temperature", apply_temperature_variants(), 2, 1,
+        [=] {
+          return LogitsFilterArgs{logits(), filled(0.7f)};
+        },
+        filtered);
+    add.operator()<LogitsFilterArgs>(
+        "mask_min_p", mask_min_p_variants(), 2, 2,
+        [=] {
+          return LogitsFilterArgs{logits(), filled(0.05f)};
+        },
+        filtered);
     add.operator()<LogitsFilterArgs>(
         "mask_top_p", mask_top_p_variants(), 2, 4,
         [=] {
@@ -329,7 +271,6 @@ void sampling() {
 }
 
 const bool kRegistered = [] {
-  elementwise();
   products();
   attention();
   sampling();

@@ -67,7 +67,8 @@ const Tensor& table_of_words(DType dtype) {
 
 const bool kRegistered = [] {
   std::vector<BenchProblem<SiluAndMulArgs>> silu;
-  std::vector<BenchProblem<GeluAndMulArgs>> gelu_erf, gelu_tanh;
+  std::vector<BenchProblem<GeluAndMulArgs>> gelu_and_mul;
+  std::vector<BenchProblem<GeluArgs>> gelu;
   std::vector<BenchProblem<RmsNormArgs>> norm;
   std::vector<BenchProblem<FusedAddRmsNormArgs>> add_norm;
   std::vector<BenchProblem<EmbeddingArgs>> embedding;
@@ -82,12 +83,20 @@ const bool kRegistered = [] {
         return SiluAndMulArgs{random_tensor({rows, 2 * kIntermediate}, dtype),
                               Tensor::zeros({rows, kIntermediate}, dtype)};
       }));
-      for (GeluKind kind : {GeluKind::erf, GeluKind::tanh})
-        (kind == GeluKind::erf ? gelu_erf : gelu_tanh)
-            .push_back(problem<GeluAndMulArgs>(dtype, rows, 3 * kIntermediate, 4.0 * kIntermediate, [=] {
+      for (GeluKind kind : {GeluKind::erf, GeluKind::tanh}) {
+        const std::string prefix = kind == GeluKind::erf ? "erf/" : "tanh/";
+        gelu_and_mul.push_back(
+            problem<GeluAndMulArgs>(dtype, rows, 3 * kIntermediate, 8.0 * kIntermediate, [=] {
               return GeluAndMulArgs{random_tensor({rows, 2 * kIntermediate}, dtype),
                                     Tensor::zeros({rows, kIntermediate}, dtype), kind};
             }));
+        gelu_and_mul.back().name.insert(0, prefix);
+        gelu.push_back(problem<GeluArgs>(dtype, rows, 2 * kIntermediate, 8.0 * kIntermediate, [=] {
+          return GeluArgs{random_tensor({rows, kIntermediate}, dtype),
+                          Tensor::zeros({rows, kIntermediate}, dtype), kind};
+        }));
+        gelu.back().name.insert(0, prefix);
+      }
       norm.push_back(problem<RmsNormArgs>(dtype, rows, 2 * kHidden, 4.0 * kHidden, [=] {
         return RmsNormArgs{random_tensor({rows, kHidden}, dtype), random_tensor({kHidden}, dtype), 1e-6,
                            Tensor::zeros({rows, kHidden}, dtype)};
@@ -130,8 +139,8 @@ const bool kRegistered = [] {
           }));
     }
   register_ladder("silu_and_mul", silu_and_mul_variants(), silu);
-  register_ladder("gelu_and_mul:erf", gelu_and_mul_variants(), gelu_erf);
-  register_ladder("gelu_and_mul:tanh", gelu_and_mul_variants(), gelu_tanh);
+  register_ladder("gelu_and_mul", gelu_and_mul_variants(), gelu_and_mul);
+  register_ladder("gelu", gelu_variants(), gelu);
   register_ladder("rms_norm", rms_norm_variants(), norm);
   register_ladder("fused_add_rms_norm", fused_add_rms_norm_variants(), add_norm);
   register_ladder("embedding", embedding_variants(), embedding);

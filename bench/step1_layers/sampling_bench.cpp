@@ -9,6 +9,7 @@
 #include "bench/support/bench_support.h"
 #include "step1_layers/sampling/argmax.h"
 #include "step1_layers/sampling/logits_filters.h"
+#include "step1_layers/sampling/penalties.h"
 #include "step1_layers/sampling/sample.h"
 #include "step1_layers/sampling/softmax.h"
 #include "step1_layers/sampling/top_logprobs.h"
@@ -16,7 +17,7 @@
 namespace ladder::bench {
 namespace {
 
-constexpr int64_t kVocab = 151936;
+constexpr int64_t kVocab = 151936, kUsed = 2048;
 
 Tensor random_logits(int64_t rows) {
   Tensor result = Tensor::empty({rows, kVocab}, DType::f32);
@@ -73,6 +74,25 @@ void register_filter(const std::string& op, std::span<const Variant<LogitsFilter
   }
 }
 
+// Every row has used 2048 tokens, once or twice in its output: so no logit shrinks, call after call, to a
+// denormal number.
+ApplyPenaltiesArgs penalties(int64_t rows) {
+  Tensor starts = Tensor::empty({rows + 1}, DType::i32), ids = Tensor::empty({rows * kUsed}, DType::i32),
+         counts = Tensor::empty({rows * kUsed}, DType::i32);
+  for (int64_t row = 0; row <= rows; ++row) starts.at<int32_t>({row}) = static_cast<int32_t>(row * kUsed);
+  for (int64_t i = 0; i < rows * kUsed; ++i) {
+    ids.data<int32_t>()[i] = static_cast<int32_t>(i * 7919 % kVocab);
+    counts.data<int32_t>()[i] = static_cast<int32_t>(1 + i % 2);
+  }
+  return {random_tensor({rows, kVocab}, DType::f32),
+          starts,
+          ids,
+          counts,
+          per_row(rows, 1.1f),
+          per_row(rows, 0.1f),
+          per_row(rows, 0.1f)};
+}
+
 const bool kRegistered = [] {
   std::vector<BenchProblem<ArgmaxArgs>> best;
   std::vector<BenchProblem<SoftmaxArgs>> both;
@@ -100,6 +120,13 @@ const bool kRegistered = [] {
     register_filter("mask_top_k/k:1000", mask_top_k_variants(), rows, per_row(rows, int32_t{1000}));
     register_filter("mask_top_p", mask_top_p_variants(), rows, per_row(rows, 0.95f));
   }
+  // An id, a count, and a logit read and written per used token.
+  std::vector<BenchProblem<ApplyPenaltiesArgs>> used;
+  for (int64_t rows : {1, 4}) {
+    used.push_back(problem<ApplyPenaltiesArgs>(rows, 1, [=] { return penalties(rows); }));
+    used.back().bytes = 16.0 * kUsed * static_cast<double>(rows);
+  }
+  register_ladder(fmt::format("apply_penalties/used:{}", kUsed), apply_penalties_variants(), used);
   register_ladder("argmax", argmax_variants(), best);
   register_ladder("softmax", softmax_variants(), both);
   register_ladder("log_softmax", log_softmax_variants(), both);
