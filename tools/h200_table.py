@@ -147,7 +147,7 @@ def skewed_lengths(folder):
 
 def prefill_attention(folder):
     values = {}
-    for length in (2048, 8192, 16384):
+    for length in (2048, 4096, 8192, 16384):
         theirs = folder.peer("paged_attention", f"prefill/{length}", "sdpa_cudnn")
         for blocks in ("", "/in_order"):
             ours = folder.fastest("paged_attention", f"prefill/{length}{blocks}")
