@@ -1,8 +1,9 @@
 #pragma once
 // Benchmarks of the CUDA rungs: the same tables and problems as bench_support.h, timed on the GPU.
 //
-// The calls of a benchmark, over operands that rotate past the L2 cache, are captured into one CUDA graph;
-// the time of a call is that of the median replay, by events, divided by the number of calls. So launch
+// The calls of a benchmark, over operands that rotate past the L2 cache, are captured into one CUDA graph of
+// a millisecond or more; the time of a call is that of the median replay, by events, divided by the number of
+// calls. So launch
 // overhead on the CPU, which the engine hides in the same way, is not what is measured. bytes_per_second is
 // reported with its fraction of what a device-to-device copy of as many bytes (read and written together)
 // moves in the same run, and beside it of what a copy of 4 GiB moves; flops with its fraction of what the
@@ -26,10 +27,10 @@ double cuda_copy_bandwidth(double bytes);
 double cuda_copy_bandwidth();
 double cuda_matmul_rate();
 
-// Warms up, captures call(0), ..., call(calls - 1) and replays them: 15 times, fewer where calls are slow,
-// but never fewer than 3. The median is the time of the benchmark's one iteration. Calls of more than 100 ms
-// are left out. `prepare(i)`, if there is one, is captured in front of call(i); what it takes alone is
-// subtracted.
+// Warms up, captures call(0), ..., call(calls - 1), over again where they are short, and replays them: 15
+// times, fewer where calls are slow, but never fewer than 3. The median is the time of the benchmark's one
+// iteration. Calls of more than 100 ms are left out. `prepare(i)`, if there is one, is captured in front of
+// call(i); what it takes alone is subtracted.
 void time_cuda_graph(benchmark::State& state, int calls, const std::function<void(int)>& call,
                      const std::function<void(int)>& prepare = {});
 // Counters of one call of so much work, from the time measured last.
