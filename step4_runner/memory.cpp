@@ -18,6 +18,7 @@ constexpr int64_t kMiB = int64_t{1} << 20;
 constexpr int64_t kMaxPositions = int64_t{1} << 24;
 // The CUDA context, the kernels, the matrix library's workspace, the captured graphs.
 constexpr int64_t kDeviceOverhead = 1024 * kMiB;
+constexpr int64_t kDevicePage = 2 * kMiB;  // a GPU gives memory out in pieces of this size
 
 // The number after `key` in a file of "key value" lines, or the whole file's where key is empty; -1: none.
 int64_t read_number(const char* path, const std::string& key = {}) {
@@ -175,6 +176,33 @@ double mib(int64_t bytes) {
   return static_cast<double>(bytes) / kMiB;
 }
 
+// K and V of every layer are allocations of their own.
+int64_t num_cache_tensors(const DecoderSpec& spec, const RunnerConfig& config) {
+  return 2 * spec.num_layers * config.tensor_parallel_size;
+}
+
+// What the cache takes from a GPU.
+int64_t device_cache_bytes(const DecoderSpec& spec, const RunnerConfig& config) {
+  const int64_t tensors = num_cache_tensors(spec, config);
+  const int64_t bytes = kv_bytes_per_token(spec, config) * config.block_size * config.num_kv_blocks / tensors;
+  return tensors * ((bytes + kDevicePage - 1) / kDevicePage * kDevicePage);
+}
+
+// A cache of a size that somebody asked for. What the libraries and the graphs take is not known yet, so that
+// what passes may still be a little too much; what does not pass is too much in any case.
+void expect_room(const DecoderSpec& spec, const RunnerConfig& config, MachineMemory memory) {
+  if (config.device.is_cpu()) return;
+  const MemoryPlan plan = predict_memory(spec, config);
+  const int64_t cache = device_cache_bytes(spec, config), beside = plan.weights + plan.activations;
+  LADDER_CHECK(
+      cache + beside <= memory.available,
+      "out of GPU memory: the KV cache takes {:.1f} MiB and the model {:.1f} MiB beside it, together {:.1f}, "
+      "and {} has {:.1f} of {:.1f} MiB free: expected a lower {}{}",
+      mib(cache), mib(beside), mib(cache + beside), device_name(config.device), mib(memory.available),
+      mib(memory.total), config.kv_memory > 0 ? "--kv-memory" : "--num-kv-blocks",
+      beside <= memory.available ? "" : ", and a smaller model or lower --max-num-batched-tokens");
+}
+
 // The cache is known: an open length becomes what it holds. `flag`: what would make it larger.
 void fit_length(const DecoderSpec& spec, RunnerConfig& config, const char* flag) {
   const int64_t num_slots = config.num_kv_blocks * config.block_size;
@@ -204,16 +232,19 @@ int64_t host_cache_budget(const DecoderSpec& spec, const RunnerConfig& config, M
 
 // >>> task 4.2: settle how many blocks the cache has and how long a sequence may be, and predict the peak
 RunnerConfig size_kv_cache(const DecoderSpec& spec, RunnerConfig config, int64_t total, int64_t used) {
-  const int64_t block_bytes = kv_bytes_per_token(spec, config) * config.block_size;
+  const int64_t tensors = num_cache_tensors(spec, config);
+  const int64_t block_bytes =
+      kv_bytes_per_token(spec, config) * config.block_size / tensors;  // of one tensor
   const auto budget = static_cast<int64_t>(static_cast<double>(total) * config.gpu_memory_utilization) - used;
+  const int64_t tensor_budget = std::max<int64_t>(budget, 0) / tensors / kDevicePage * kDevicePage;
   LADDER_CHECK(
-      budget >= block_bytes,
+      tensor_budget >= block_bytes,
       "the model needs {:.1f} MiB beside its KV cache, and --gpu-memory-utilization {} of {}'s {:.1f} MiB "
       "is {:.1f}: expected a higher --gpu-memory-utilization, a smaller model, or lower "
       "--max-num-batched-tokens or --max-num-seqs",
       mib(used), config.gpu_memory_utilization, device_name(config.device), mib(total),
       mib(static_cast<int64_t>(static_cast<double>(total) * config.gpu_memory_utilization)));
-  config.num_kv_blocks = std::min<int64_t>(budget / block_bytes, INT32_MAX);
+  config.num_kv_blocks = std::min<int64_t>(tensor_budget / block_bytes, INT32_MAX);
   fit_length(spec, config, "--gpu-memory-utilization");
   return config;
 }
@@ -227,6 +258,7 @@ RunnerConfig resolve_runner_config(const DecoderSpec& spec, RunnerConfig config,
   }
   if (config.num_kv_blocks > 0 && !config.kv_cache_is_open) {
     fit_length(spec, config, "--num-kv-blocks");
+    expect_room(spec, config, memory);
     return config;
   }
   const int64_t block_bytes = kv_bytes_per_token(spec, config) * config.block_size;
@@ -246,6 +278,7 @@ RunnerConfig resolve_runner_config(const DecoderSpec& spec, RunnerConfig config,
   LADDER_CHECK(config.num_kv_blocks > 0,
                "--kv-memory: expected at least the {} bytes of one KV block, found {}", block_bytes, budget);
   fit_length(spec, config, "--kv-memory");
+  expect_room(spec, config, memory);
   return config;
 }
 

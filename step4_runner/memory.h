@@ -52,7 +52,7 @@ int64_t kv_bytes_per_token(const DecoderSpec& spec, const RunnerConfig& config);
 //                   prediction (kv_cache_is_open) until the warm-up has measured it.
 // An open max_model_len becomes the model's own, or what the cache holds if that is less. Error, naming the
 // flag: a size below 1, ranks that do not divide the heads, a max_model_len beyond the model's, a cache that
-// does not hold one sequence of max_model_len.
+// does not hold one sequence of max_model_len, a cache asked for that a GPU has no room for beside the model.
 RunnerConfig resolve_runner_config(const DecoderSpec& spec, RunnerConfig config, MachineMemory memory);
 RunnerConfig resolve_runner_config(const DecoderSpec& spec,
                                    const RunnerConfig& config);  // memory_of(its device)

@@ -97,33 +97,79 @@ RunnerConfig gpu_config() {
   return config;
 }
 
+// K and V of every layer are allocations of their own, which a GPU rounds up to whole pages.
+int64_t allocated_cache(int64_t num_blocks) {
+  constexpr int64_t kPage = 2 * kMiB, kTensors = 2 * 28;
+  return kTensors * ((num_blocks * 114688 * 16 / kTensors + kPage - 1) / kPage * kPage);
+}
+
 TEST(Task4_2_GpuMemory, AnOpenCacheIsWhatUtilizationLeavesBesideTheRest) {
   const MachineMemory gpu{140 * kGiB, 138 * kGiB};  // 2 GiB are somebody else's
   RunnerConfig config = gpu_config();
   const int64_t block = 114688 * 16;
+  for (const double utilization : {0.5, 0.77, 0.9, 1.0}) {
+    config.gpu_memory_utilization = utilization;
+    const RunnerConfig resolved = resolve_runner_config(qwen3_spec(), config, gpu);
+    const MemoryPlan plan = predict_memory(qwen3_spec(), resolved);
+    const int64_t rest = plan.total() - plan.kv + 2 * kGiB;
+    const auto share = static_cast<int64_t>(utilization * static_cast<double>(gpu.total));
+    EXPECT_LE(rest + allocated_cache(resolved.num_kv_blocks), share) << utilization;
+    EXPECT_GT(rest + allocated_cache(resolved.num_kv_blocks + 1), share) << utilization;
+  }
+  config.gpu_memory_utilization = 0.9;
   const RunnerConfig resolved = resolve_runner_config(qwen3_spec(), config, gpu);
-  const MemoryPlan plan = predict_memory(qwen3_spec(), resolved);
-  EXPECT_LE(plan.total() + 2 * kGiB, static_cast<int64_t>(0.9 * static_cast<double>(gpu.total)));
-  EXPECT_GT(plan.total() + 2 * kGiB + block, static_cast<int64_t>(0.9 * static_cast<double>(gpu.total)));
   EXPECT_EQ(resolved.max_model_len, 40960);
   config.gpu_memory_utilization = 0.5;
   const RunnerConfig half = resolve_runner_config(qwen3_spec(), config, gpu);
   EXPECT_NEAR(static_cast<double>((resolved.num_kv_blocks - half.num_kv_blocks) * block),
-              0.4 * static_cast<double>(gpu.total), static_cast<double>(2 * block));
+              0.4 * static_cast<double>(gpu.total), static_cast<double>(56 * 2 * kMiB + block));
   // Measured: what is used is given, not predicted.
   const RunnerConfig sized = size_kv_cache(qwen3_spec(), resolved, gpu.total, 10 * kGiB);
-  EXPECT_EQ(sized.num_kv_blocks,
-            (static_cast<int64_t>(0.9 * static_cast<double>(gpu.total)) - 10 * kGiB) / block);
+  const auto left = static_cast<int64_t>(0.9 * static_cast<double>(gpu.total)) - 10 * kGiB;
+  EXPECT_LE(allocated_cache(sized.num_kv_blocks), left);
+  EXPECT_GT(allocated_cache(sized.num_kv_blocks + 1), left);
 }
 
 TEST(Task4_2_GpuMemory, ACacheThatWasAskedForIsNotSized) {
   RunnerConfig config = gpu_config();
   config.num_kv_blocks = 5000;
-  EXPECT_EQ(resolve_runner_config(qwen3_spec(), config, {140 * kGiB, kGiB}).num_kv_blocks, 5000);
+  EXPECT_EQ(resolve_runner_config(qwen3_spec(), config, {140 * kGiB, 12 * kGiB}).num_kv_blocks, 5000);
   config.num_kv_blocks = 0;
   config.kv_memory = 9 * kGiB;
-  EXPECT_EQ(resolve_runner_config(qwen3_spec(), config, {140 * kGiB, kGiB}).num_kv_blocks,
+  EXPECT_EQ(resolve_runner_config(qwen3_spec(), config, {140 * kGiB, 12 * kGiB}).num_kv_blocks,
             9 * kGiB / (114688 * 16));
+}
+
+TEST(Task4_2_GpuMemory, ACacheThatWasAskedForAndDoesNotFitIsRefusedWithAllThatItNeeds) {
+  const auto has = [](const std::string& error, const std::string& part) {
+    return ::testing::AssertionResult(error.find(part) != std::string::npos) << error;
+  };
+  RunnerConfig config = gpu_config();
+  config.kv_memory = 200 * kGiB;
+  const MachineMemory gpu{140 * kGiB, 138 * kGiB};
+  const MemoryPlan plan =
+      predict_memory(qwen3_spec(), resolve_runner_config(qwen3_spec(), gpu_config(), gpu));
+  const int64_t cache = allocated_cache(200 * kGiB / (114688 * 16));
+  const auto mib = [](int64_t bytes) {
+    return fmt::format("{:.1f}", static_cast<double>(bytes) / static_cast<double>(kMiB));
+  };
+  std::string error = error_of(qwen3_spec(), config, gpu);
+  EXPECT_TRUE(has(error, "the KV cache takes " + mib(cache)));
+  EXPECT_TRUE(has(error, "together " + mib(cache + plan.weights + plan.activations)));
+  EXPECT_TRUE(has(error, "cuda:0 has " + mib(gpu.available) + " of " + mib(gpu.total) + " MiB free"));
+  EXPECT_TRUE(has(error, "expected a lower --kv-memory"));
+  config.kv_memory = 0;
+  config.num_kv_blocks = 200 * kGiB / (114688 * 16);
+  error = error_of(qwen3_spec(), config, gpu);
+  EXPECT_TRUE(has(error, "expected a lower --num-kv-blocks"));
+  // The cache alone would fit; not beside the model.
+  config.num_kv_blocks = 137 * kGiB / (114688 * 16);
+  EXPECT_TRUE(has(error_of(qwen3_spec(), config, gpu), "out of GPU memory"));
+  // What does not fit whatever the cache is asks for more than a lower flag.
+  config.num_kv_blocks = 3000;
+  EXPECT_TRUE(has(error_of(qwen3_spec(), config, {140 * kGiB, kGiB}), "a smaller model"));
+  config.num_kv_blocks = 130 * kGiB / (114688 * 16);
+  EXPECT_EQ(error_of(qwen3_spec(), config, gpu), "no error");
 }
 
 TEST(Task4_2_GpuMemory, WhatDoesNotFitSaysHowMuchIsMissingAndWhatHelps) {
