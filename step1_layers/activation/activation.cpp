@@ -73,7 +73,7 @@ constexpr Variant<SiluAndMulArgs> kSiluAndMul[] = {
     {.name = "naive", .device = DeviceType::cuda, .idea = "an element per thread", .run = silu_and_mul_cuda},
     {.name = "vectorized",
      .device = DeviceType::cuda,
-     .idea = "sixteen bytes per access, two in flight per thread and operand",
+     .idea = "sixteen bytes per access, one access per thread and operand",
      .supports = silu_and_mul_is_packed,
      .run = silu_and_mul_cuda_packed},
 #endif
@@ -86,7 +86,7 @@ constexpr Variant<GeluAndMulArgs> kGeluAndMul[] = {
     {.name = "naive", .device = DeviceType::cuda, .idea = "an element per thread", .run = gelu_and_mul_cuda},
     {.name = "vectorized",
      .device = DeviceType::cuda,
-     .idea = "sixteen bytes per access, two in flight per thread and operand",
+     .idea = "sixteen bytes per access, one access per thread and operand",
      .supports = gelu_and_mul_is_packed,
      .run = gelu_and_mul_cuda_packed},
 #endif
@@ -99,7 +99,7 @@ constexpr Variant<GeluArgs> kGelu[] = {
     {.name = "naive", .device = DeviceType::cuda, .idea = "an element per thread", .run = gelu_cuda},
     {.name = "vectorized",
      .device = DeviceType::cuda,
-     .idea = "sixteen bytes per access, two in flight per thread and operand",
+     .idea = "sixteen bytes per access, one access per thread and operand",
      .supports = gelu_is_packed,
      .run = gelu_cuda_packed},
 #endif

@@ -24,33 +24,35 @@ __global__ void embedding_naive(const int32_t* ids, const T* weight, int64_t wei
 }
 
 // vectorized
-// Rows of whole 16-byte packs (packed.h). A block of 256 threads copies a token's row, two packs per thread
-// in flight; the token's id is read once per thread and no division is left. Rows as short as a head's leave
-// threads idle.
-constexpr int kRowThreads = 256, kPacks = 2;
+// Rows of whole 16-byte packs (packed.h), fewer than 2^31 packs in all. A thread copies two packs, which may
+// be of different tokens: no thread idles whatever the width, the loads of both ids and then of both packs
+// are in flight together, and the divisions that find the tokens come before the wait for the kernel in
+// front.
+constexpr int kPacks = 2;
 template <class T>
-__global__ void __launch_bounds__(kRowThreads)
-    embedding_rows(const int32_t* ids, const T* weight, int64_t weight_stride, Owned owned, T* out,
-                   int64_t out_stride, int row_packs) {
+__global__ void __launch_bounds__(kThreads)
+    embedding_packed(const int32_t* ids, const T* weight, int64_t weight_stride, Owned owned, T* out,
+                     int64_t out_stride, uint32_t total, uint32_t row_packs) {
   allow_next_kernel();
-  wait_for_previous_kernel();
-  const int64_t token = blockIdx.x, row = ids[token] - owned.begin;
-  const bool has = row >= 0 && row < owned.count;
-  const T* from = weight + (has ? row : 0) * weight_stride;
-  T* to = out + token * out_stride;
-  for (int first = threadIdx.x; first < row_packs; first += kPacks * kRowThreads) {
-    Pack<T> packs[kPacks];
+  const uint32_t first = blockIdx.x * kPacks * kThreads + threadIdx.x;
+  uint32_t token[kPacks];
+  int64_t column[kPacks], row[kPacks];
 #pragma unroll
-    for (int j = 0; j < kPacks; ++j) {
-      const int pack = first + j * kRowThreads;
-      packs[j] = has && pack < row_packs ? load_pack(from + pack * Pack<T>::kSize) : zero_pack<T>();
-    }
-#pragma unroll
-    for (int j = 0; j < kPacks; ++j) {
-      const int pack = first + j * kRowThreads;
-      if (pack < row_packs) store_pack(to + pack * Pack<T>::kSize, packs[j]);
-    }
+  for (int i = 0; i < kPacks; ++i) {
+    token[i] = (first + i * kThreads) / row_packs;
+    column[i] = (first + i * kThreads) % row_packs * Pack<T>::kSize;
   }
+  wait_for_previous_kernel();
+#pragma unroll
+  for (int i = 0; i < kPacks; ++i) row[i] = first + i * kThreads < total ? ids[token[i]] - owned.begin : -1;
+  Pack<T> packs[kPacks];
+#pragma unroll
+  for (int i = 0; i < kPacks; ++i)
+    packs[i] = row[i] >= 0 && row[i] < owned.count ? load_pack(weight + row[i] * weight_stride + column[i])
+                                                   : zero_pack<T>();
+#pragma unroll
+  for (int i = 0; i < kPacks; ++i)
+    if (first + i * kThreads < total) store_pack(out + token[i] * out_stride + column[i], packs[i]);
 }
 
 }  // namespace
@@ -72,15 +74,16 @@ void embedding_cuda_packed(const OpContext& ctx, const EmbeddingArgs& args) {
   if (args.out.numel() == 0) return;
   with_cuda_type(args.out.dtype(), [&](auto tag) {
     using T = decltype(tag);
-    launch_kernel(ctx, embedding_rows<T>, static_cast<unsigned>(args.out.dim(0)), kRowThreads, 0,
+    const auto total = static_cast<uint32_t>(args.out.numel() / Pack<T>::kSize);
+    launch_kernel(ctx, embedding_packed<T>, ceil_div<uint32_t>(total, kPacks * kThreads), kThreads, 0,
                   cuda_data<int32_t>(args.ids), cuda_data<const T>(args.weight), args.weight.stride(0),
                   Owned{args.row_begin, args.weight.dim(0)}, cuda_data<T>(args.out), args.out.stride(0),
-                  static_cast<int>(args.out.dim(1) / Pack<T>::kSize));
+                  total, static_cast<uint32_t>(args.out.dim(1) / Pack<T>::kSize));
   });
 }
 
 bool embedding_is_packed(const EmbeddingArgs& args) {
-  return is_packed(args.weight) && is_packed(args.out) && args.out.dim(1) < int64_t{1} << 30;
+  return is_packed(args.weight) && is_packed(args.out) && args.out.nbytes() / 16 < int64_t{1} << 31;
 }
 
 }  // namespace ladder

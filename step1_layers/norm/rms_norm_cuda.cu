@@ -1,5 +1,5 @@
-#include "step1_layers/core/cuda_kernel.cuh"
 #include "step1_layers/core/packed.h"
+#include "step1_layers/core/packs.cuh"
 #include "step1_layers/norm/rms_norm_cuda.h"
 
 namespace ladder {
@@ -107,15 +107,31 @@ __global__ void norm_block(NormRows<T> norm) {
 // Rows of whole 16-byte packs (packed.h), at most 2048 of them. `threads` threads own a row and keep it in
 // registers between the sum and the product: it is read once, 16 bytes per instruction, two or four loads in
 // flight per thread, and registers are rationed so that five or six blocks of 256 threads share a
-// multiprocessor: their loads go on while one waits for its sum. Short rows are a warp's, without a barrier.
-// The weights are read before the kernel in front has ended. The split of a row depends on its width alone:
-// batch invariant.
-constexpr int block_threads(int threads) {
+// multiprocessor: their loads go on while one waits for its sum. Short rows are a warp's, without a barrier,
+// longer ones a block's, with one. The weights are read, and addresses made, before the kernel in front has
+// ended. The split of a row depends on its width alone: batch invariant.
+__host__ __device__ constexpr int block_threads(int threads) {
   return threads < 128 ? 128 : threads;
 }
 constexpr int resident_blocks(bool fused, int threads, int packs) {
   const int most = packs > 2 ? 1024 : fused ? 1280 : 1536;
   return threads > most / 2 ? 1 : most / block_threads(threads);
+}
+// Over the threads of a row: of a warp, or of a block that owns one row and calls this once.
+template <int threads>
+__device__ float row_sum(float x) {
+  if constexpr (threads <= kWarp) {
+    return warp_sum<threads>(x);
+  } else {
+    __shared__ float partial[threads / kWarp];
+    x = warp_sum(x);
+    if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = x;
+    __syncthreads();
+    x = 0;
+#pragma unroll
+    for (float part : partial) x += part;
+    return x;
+  }
 }
 // Stops the compiler from keeping a pack as eight floats where four words will do.
 template <class T>
@@ -126,60 +142,58 @@ __device__ void stay_packed(Pack<T>& pack) {
 template <bool fused, int threads, int packs, class T>
 __global__ void __launch_bounds__(block_threads(threads), resident_blocks(fused, threads, packs))
     norm_registers(NormRows<T> norm) {
-  constexpr int kSize = Pack<T>::kSize;
-  const int64_t row = (int64_t{blockIdx.x} * blockDim.x + threadIdx.x) / threads;
+  constexpr int kSize = Pack<T>::kSize, kThreads = block_threads(threads);
+  allow_next_kernel();
+  const int64_t row = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / threads;
   const int thread = threadIdx.x % threads;
   const int row_packs = row < norm.rows ? static_cast<int>(norm.width / kSize) : 0;
+  const T* x = norm.x + (fused ? row * norm.x_outer : norm.x_at(row));  // heads are not fused
+  T* out = norm.out + (fused ? row * norm.out_outer : norm.out_at(row));
+  T* residual = norm.residual + row * norm.residual_outer;
   Pack<T> values[packs], added[packs], weights[packs];
-  allow_next_kernel();
+  float a[kSize], b[kSize];
 #pragma unroll
   for (int j = 0; j < packs; ++j)
     if (thread + j * threads < row_packs)
       weights[j] = load_pack(norm.weight + (thread + j * threads) * kSize);
   wait_for_previous_kernel();
-  if (row < norm.rows) {
-    const T* x = norm.x + norm.x_at(row);
-    const T* residual = norm.residual + row * norm.residual_outer;
 #pragma unroll
-    for (int j = 0; j < packs; ++j) {
-      const int pack = thread + j * threads;
-      if (pack >= row_packs) continue;
-      values[j] = load_pack(x + pack * kSize);
-      if constexpr (fused) added[j] = load_pack(residual + pack * kSize);
-    }
+  for (int j = 0; j < packs; ++j) {
+    const int pack = thread + j * threads;
+    if (pack >= row_packs) continue;
+    values[j] = load_pack(x + pack * kSize);
+    if constexpr (fused) added[j] = load_pack(residual + pack * kSize);
   }
   float sum = 0;
 #pragma unroll
   for (int j = 0; j < packs; ++j) {
     const int pack = thread + j * threads;
     if (pack >= row_packs) continue;
+    to_floats(values[j], a);
+    if constexpr (fused) {
+      to_floats(added[j], b);
 #pragma unroll
-    for (int k = 0; k < kSize; ++k) {
-      if constexpr (fused)
-        values[j].value[k] = from_float<T>(to_float(values[j].value[k]) + to_float(added[j].value[k]));
-      const float value = to_float(values[j].value[k]);
-      sum += value * value;
+      for (int k = 0; k < kSize; ++k) a[k] += b[k];
+      values[j] = from_floats<T>(a);  // the norm is of the rounded sum
+      store_pack(residual + pack * kSize, values[j]);
+      to_floats(values[j], a);
     }
-    if constexpr (fused) store_pack(norm.residual + row * norm.residual_outer + pack * kSize, values[j]);
+#pragma unroll
+    for (int k = 0; k < kSize; ++k) sum += a[k] * a[k];
   }
-  if constexpr (threads <= kWarp)
-    sum = warp_sum<threads>(sum);
-  else
-    sum = block_sum(sum);
-  if (row >= norm.rows) return;
+  sum = row_sum<threads>(sum);
   const float scale = rsqrtf(sum / static_cast<float>(norm.width) + norm.eps);
-  T* out = norm.out + norm.out_at(row);
 #pragma unroll
   for (int j = 0; j < packs; ++j) {
     const int pack = thread + j * threads;
     if (pack >= row_packs) continue;
     stay_packed(values[j]);
     stay_packed(weights[j]);
+    to_floats(values[j], a);
+    to_floats(weights[j], b);
 #pragma unroll
-    for (int k = 0; k < kSize; ++k)
-      values[j].value[k] =
-          from_float<T>(to_float(values[j].value[k]) * scale * to_float(weights[j].value[k]));
-    store_pack(out + pack * kSize, values[j]);
+    for (int k = 0; k < kSize; ++k) a[k] *= scale * b[k];
+    store_pack(out + pack * kSize, from_floats<T>(a));
   }
 }
 
@@ -222,7 +236,7 @@ void run_registers(const OpContext& ctx, const Args& args) {
     const auto norm = norm_rows<T>(args);
     const int64_t packs = norm.width / Pack<T>::kSize;
     if (packs <= 16)
-      launch_registers<fused, 16, 1>(ctx, norm);
+      launch_registers<fused, 8, 2>(ctx, norm);
     else if (packs <= 64)
       launch_registers<fused, 32, 2>(ctx, norm);
     else if (packs <= 128)
@@ -230,9 +244,9 @@ void run_registers(const OpContext& ctx, const Args& args) {
     else if (packs <= 256)
       launch_registers<fused, 128, 2>(ctx, norm);
     else if (packs <= 512)
-      launch_registers<fused, 256, 2>(ctx, norm);
+      launch_registers<fused, fused ? 512 : 256, fused ? 1 : 2>(ctx, norm);
     else if (packs <= 640)
-      launch_registers<fused, 320, 2>(ctx, norm);
+      launch_registers<fused, fused ? 320 : 160, fused ? 2 : 4>(ctx, norm);
     else if (packs <= 1024)
       launch_registers<fused, 512, 2>(ctx, norm);
     else

@@ -1,5 +1,5 @@
-#include "step1_layers/core/cuda_kernel.cuh"
 #include "step1_layers/core/packed.h"
+#include "step1_layers/core/packs.cuh"
 #include "step1_layers/rotary/rope_cuda.h"
 
 namespace ladder {
@@ -60,34 +60,39 @@ __global__ void rotate_naive(Rotation<T> r) {
 // vectorized
 // Heads and table rows of whole 16-byte packs, the rotated half a whole number of packs. A thread turns the
 // pairs of one pack (eight of bf16): an eighth of the instructions, and the divisions that find token and
-// head are paid once for sixteen values, in 32 bits.
+// head are paid once for sixteen values, in 32 bits. All of that, positions and angles come before the wait
+// for the kernel in front (kv_cache.h), so that only q and k are left.
 template <class T>
-__global__ void rotate_packed(Rotation<T> r, uint32_t total) {
+__global__ void __launch_bounds__(kThreads) rotate_packed(Rotation<T> r, uint32_t total) {
   constexpr int kSize = Pack<T>::kSize;
   allow_next_kernel();
-  wait_for_previous_kernel();
   const uint32_t i = blockIdx.x * kThreads + threadIdx.x;
-  if (i >= total) return;
   const auto half_packs = static_cast<uint32_t>(r.half / kSize);
   const auto all_heads = static_cast<uint32_t>(r.heads + r.kv_heads);
   const uint32_t row = i / half_packs, first = i % half_packs * kSize;
   const uint32_t token = row / all_heads;
   T* x = r.head(token, row % all_heads) + first;
-  Pack<T> x1 = load_pack(x), x2 = load_pack(x + r.half);
-  const float* cosines = r.table + r.positions[token] * r.table_stride + first;
+  const bool inside = i < total;
+  const float* cosines = r.table + (inside ? r.positions[token] : 0) * r.table_stride + first;
   const float* sines = cosines + r.half;
+  float cosine[kSize], sine[kSize];
 #pragma unroll
   for (int part = 0; part < kSize; part += 4) {
-    const Pack<float> cosine = load_pack(cosines + part), sine = load_pack(sines + part);
-#pragma unroll
-    for (int k = 0; k < 4; ++k) {
-      const float a = to_float(x1.value[part + k]), b = to_float(x2.value[part + k]);
-      x1.value[part + k] = from_float<T>(a * cosine.value[k] - b * sine.value[k]);
-      x2.value[part + k] = from_float<T>(b * cosine.value[k] + a * sine.value[k]);
-    }
+    *reinterpret_cast<float4*>(cosine + part) = *reinterpret_cast<const float4*>(cosines + part);
+    *reinterpret_cast<float4*>(sine + part) = *reinterpret_cast<const float4*>(sines + part);
   }
-  store_pack(x, x1);
-  store_pack(x + r.half, x2);
+  wait_for_previous_kernel();
+  if (!inside) return;
+  float x1[kSize], x2[kSize], y[kSize];
+  const Pack<T> pack1 = load_pack_once(x), pack2 = load_pack_once(x + r.half);
+  to_floats(pack1, x1);
+  to_floats(pack2, x2);
+#pragma unroll
+  for (int k = 0; k < kSize; ++k) y[k] = x1[k] * cosine[k] - x2[k] * sine[k];
+  store_pack_once(x, from_floats<T>(y));
+#pragma unroll
+  for (int k = 0; k < kSize; ++k) y[k] = x2[k] * cosine[k] + x1[k] * sine[k];
+  store_pack_once(x + r.half, from_floats<T>(y));
 }
 
 int64_t pairs(const RotaryEmbeddingArgs& args) {
