@@ -1,6 +1,6 @@
 #include "step1_layers/activation/activation_cuda.h"
-#include "step1_layers/core/packs.cuh"
 #include "step1_layers/core/packed.h"
+#include "step1_layers/core/packs.cuh"
 
 namespace ladder {
 
