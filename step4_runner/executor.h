@@ -38,7 +38,7 @@ struct StepOutput {
   std::vector<SequenceStepOutput> sequences;  // in the order of SchedulerOutput::scheduled
   double execute_seconds = 0.0;               // the whole step, and its phases:
   double prepare_seconds = 0.0;               // the batch
-  double forward_seconds = 0.0;               // the model and the LM head
+  double forward_seconds = 0.0;               // the model and the LM head; on a GPU sampling, too
   double sample_seconds = 0.0;                // sampling and log probabilities
 };
 

@@ -13,8 +13,8 @@ StepOutput LaunchedStep::collect() const {
   StepOutput output;
   output.step = step;
   output.prepare_seconds = prepare_seconds;
-  output.forward_seconds = forward_seconds + forwarded.seconds_since(begun);
-  output.sample_seconds = sample_seconds + done->seconds_since(forwarded);
+  output.forward_seconds = forward_seconds + done->seconds_since(begun);
+  output.sample_seconds = sample_seconds;
   output.execute_seconds = output.prepare_seconds + output.forward_seconds + output.sample_seconds;
 
   std::vector<PositionLogprobs> of_sampled(logprobs.empty() ? 0 : sampled.size());

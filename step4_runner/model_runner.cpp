@@ -101,7 +101,6 @@ Tensor ModelRunner::run() {
   } else {
     logits_ = forward_eagerly();
   }
-  launched_->forwarded.record(ctx_.stream);
   return logits_;
 }
 
