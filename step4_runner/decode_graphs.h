@@ -5,7 +5,8 @@
 // few batch sizes and replayed with one call; a batch takes the next larger graph, whose spare rows stand in
 // no slot and see no key. The largest is captured first and all of them share one arena: graphs never run at
 // the same time, and the largest takes the most. Prompts are not replayed: their shapes differ from step to
-// step, and from a few hundred tokens on their kernels are long enough to hide a launch. vLLM: CUDAGraphDispatcher and capture_model().
+// step, and from a few hundred tokens on their kernels are long enough to hide a launch. vLLM:
+// CUDAGraphDispatcher and capture_model().
 #include <cstdint>
 #include <functional>
 #include <vector>
