@@ -13,13 +13,13 @@ namespace {
 constexpr int kWarps = 8, kThreads = kWarps * kWarp;
 constexpr int kUnit = 8;    // rows of the weight: the columns of one mma
 constexpr int kChunk = 32;  // of k: what a warp multiplies at a time
-constexpr int kPad = 64;    // bytes between rows of x: eight lanes' 16-byte reads meet no bank twice
-constexpr int kRingBytes = 96 << 10;  // leaves as much of a multiprocessor to the kernel behind
-constexpr int kMaxRows = 16, kMaxNormed = 32768;
+constexpr int kMaxRows = 32, kMaxNormed = 32768;
+// At most two blocks of a multiprocessor, one of this kernel and one of the kernel behind: else early blocks
+// crowd on a few multiprocessors while others idle.
+constexpr int kLeastBytes = 77 << 10;
 
-struct StreamShape {
-  int x_stride;    // bytes of a normed row in shared memory
-  int sums, ring;  // where they begin in shared memory, bytes
+struct StreamShape {  // where things begin in shared memory, bytes
+  int x, sums, ring;
 };
 
 template <class T>
@@ -32,235 +32,273 @@ struct StreamProduct {
   int64_t x_stride, weight_stride, out_stride;
   float eps;
   StreamShape shape;
+  int units, one_more;  // of a block, and how many blocks have one more
+  bool sums_in_ring;    // which is empty when they are written
 };
 
 template <class T>
 __device__ float silu(float x) {
-  return x * __frcp_rn(1.0f + __expf(-x));
+  return __fdividef(x, 1.0f + __expf(-x));
 }
 
-// The normed rows in shared memory, by all threads: a row belongs to 1, 2, 4 or 8 warps, a pack of it to one
-// thread.
-template <class T>
-__device__ void norm_rows(const StreamProduct<T>& p, unsigned char* rows, const T* gains, float* partial) {
-  constexpr int kSize = Pack<T>::kSize;
+// A copy of the stream: L2 fetches the whole line of which a warp's instruction takes the half.
+__device__ inline void copy_pack(uint32_t shared_address, const void* from, bool valid) {
+  LADDER_SM80_ASM("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address), "l"(from),
+                  "r"(valid ? 16 : 0)
+                  : "memory");
+}
+
+// The normed rows in shared memory, each pack at place(pack, row), by all threads: a row belongs to 1, 2, 4
+// or 8 warps, a pack of it to one thread. Packs past the end of a row are zeros.
+template <class T, class Place>
+__device__ void norm_rows(const StreamProduct<T>& p, const T* gains, int padded_packs, Place&& place) {
+  constexpr int kSize = Pack<T>::kSize, kBatch = 4;  // packs under way
+  __shared__ float partial[kWarps];
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
   const int log_warps = p.m >= 5 ? 0 : p.m >= 3 ? 1 : p.m == 2 ? 2 : 3;  // of a team, which has a row
   const int team_warps = 1 << log_warps, teams = kWarps >> log_warps, team = warp >> log_warps;
   const int step = team_warps * kWarp, packs = p.k / kSize;
   const int first = (warp & (team_warps - 1)) * kWarp + lane;
+#pragma unroll 1
   for (int row = team; row < p.m + team; row += teams) {  // the same number of turns for all teams
     const bool inside = row < p.m;
-    T* to = reinterpret_cast<T*>(rows + row * p.shape.x_stride);
-    const T* from = p.x + row * p.x_stride;
     float sum = 0;
-    for (int pack = first; inside && pack < packs; pack += 4 * step) {
-      Pack<T> values[4];
+#pragma unroll 1
+    for (int pack = first; inside && pack < padded_packs; pack += kBatch * step) {
+      Pack<T> values[kBatch];
 #pragma unroll
-      for (int j = 0; j < 4; ++j)
-        if (pack + j * step < packs) values[j] = load_pack(from + (pack + j * step) * kSize);
+      for (int j = 0; j < kBatch; ++j) {
+        const int at = pack + j * step;
+        values[j] = at < packs ? load_pack(p.x + row * p.x_stride + at * kSize) : zero_pack<T>();
+      }
 #pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        if (pack + j * step >= packs) continue;
-        store_pack(to + (pack + j * step) * kSize, values[j]);
+      for (int j = 0; j < kBatch; ++j) {
+        if (pack + j * step < padded_packs) store_pack(place(pack + j * step, row), values[j]);
 #pragma unroll
-        for (int e = 0; e < kSize; ++e) sum += to_float(values[j].value[e]) * to_float(values[j].value[e]);
+        for (int e = 0; e < kSize; ++e)
+          sum = fmaf(to_float(values[j].value[e]), to_float(values[j].value[e]), sum);
       }
     }
     sum = warp_sum(sum);
     if (lane == 0) partial[warp] = sum;
     __syncthreads();
     sum = 0;
+#pragma unroll 1
     for (int w = 0; w < team_warps; ++w) sum += partial[team * team_warps + w];
-    const float scale = rsqrtf(sum / static_cast<float>(p.k) + p.eps);
+    const float scale = rsqrtf(__fdividef(sum, static_cast<float>(p.k)) + p.eps);
+#pragma unroll 1
     for (int pack = first; inside && pack < packs; pack += step) {
-      Pack<T> value = load_pack(to + pack * kSize);
+      Pack<T> value = load_pack(place(pack, row));
       const Pack<T> gain = load_pack(gains + pack * kSize);
 #pragma unroll
       for (int e = 0; e < kSize; ++e)
         value.value[e] = from_float<T>(to_float(value.value[e]) * scale * to_float(gain.value[e]));
-      store_pack(to + pack * kSize, value);
+      store_pack(place(pack, row), value);
     }
     __syncthreads();
   }
 }
 
-// A copy of the stream: L2 fetches the whole line of which a warp's instruction takes the half.
-__device__ inline void copy_weights(uint32_t shared_address, const void* from, bool valid) {
-  LADDER_SM80_ASM("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address), "l"(from),
-                  "r"(valid ? 16 : 0)
-                  : "memory");
-}
-
 // The ring of a block: kDepth slots, each one segment of k of all rows of a group.
-template <int kTiles, int kChunks>
+template <int kTiles, int kChunks, int kDepth>
 struct StreamSlots {
   static constexpr int kSegment = kWarps * kChunk * kChunks;
-  static constexpr int kBytes = kTiles * kChunks * kThreads * 16;
-  static constexpr int kDepth = kRingBytes / kBytes;
+  static constexpr int kPacks = kThreads * 16;  // bytes of one pack for every thread
+  static constexpr int kBytes = kTiles * kChunks * kPacks;
 };
 
 // rows_stream (sm_90)
-// bf16 or f16, up to 16 rows of x, everything in whole 16-byte packs; a normed x up to 32768 elements in all,
+// bf16 or f16, up to 32 rows of x, everything in whole 16-byte packs; a normed x up to 32768 elements in all,
 // so that its rows fit beside the ring. One block per multiprocessor computes its even share of the weight's
 // rows, in groups of kTiles units of eight: a unit is the B operand of mma, the rows of x are the A operand,
 // sixteen for the price of one. The eight warps share k (each 32 columns times kChunks of every segment) and
 // add up in shared memory at the end of a group.
 //
 // The rung below has as many loads in flight as registers hold, and between two turns of loads memory rests.
-// Here every thread copies what it will multiply itself, asynchronously, into a queue of its own in shared
-// memory: 96 KB per multiprocessor under way at any time, and no barrier between who copies and who
-// multiplies. (As in rows_tensor_core the order of k is free, and a lane's 16 bytes are its mma operands as
-// they come.) The weights do not depend on the kernel in front, so the queue is filled before that has ended:
-// the products of a layer become one stream, and a product whose weights fit the ring (those of Qwen3-0.6B)
-// finds all of them there.
+// Here every thread copies what it will multiply itself, weights and x, asynchronously, into a queue of its
+// own in shared memory: up to 96 KB per multiprocessor under way at any time, and no barrier between who
+// copies and who multiplies. (As in rows_tensor_core the order of k is free, and a lane's 16 bytes are its
+// mma operands as they come.) The weights do not depend on the kernel in front, so their queue is filled
+// before that has ended: the products of a layer become one stream, and a product whose weights fit the ring
+// (those of Qwen3-0.6B) finds all of them there. What is left to wait for is latency, so x is asked for as
+// early as it may be, and loops that run a few times are kept rolled: a kernel of four microseconds also
+// waits for its instructions.
 //
 // In front: a block norms the few rows for itself, from L2, which is quicker than a kernel that does it once.
 // Behind: the columns of a block are its own, so that it adds them to the residual stream or, with the gate
 // and up units of the same columns in one group, applies the activation.
-template <class T, int kRows, int kTiles, int kChunks>
+template <class T, int kRows, int kTiles, int kChunks, int kDepth>
 __global__ void __launch_bounds__(kThreads) rows_stream_kernel(StreamProduct<T> p) {
-  using Slots = StreamSlots<kTiles, kChunks>;
-  constexpr int kSegment = Slots::kSegment, kDepth = Slots::kDepth;
-  constexpr int kHalves = (kRows + 7) / 8;      // groups of eight rows of x
+  using Slots = StreamSlots<kTiles, kChunks, kDepth>;
+  constexpr int kSegment = Slots::kSegment;
+  constexpr int kHalves = kRows / 8;            // groups of eight rows of x
   constexpr int kBlocks = (kRows + 15) / 16;    // groups of sixteen: the rows of one mma
   constexpr int kChains = kTiles <= 2 ? 2 : 1;  // of dependent mma per output
   constexpr int kColumns = kTiles * kUnit + 8;  // of a row of sums: spreads the rows over the banks
+  constexpr int kSize = Pack<T>::kSize;
   extern __shared__ __align__(128) unsigned char shared[];
-  __shared__ float partial[kWarps];
 
   allow_next_kernel();
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
-  const int segments = (p.k + kSegment - 1) / kSegment;
+  const int segments = ceil_div(p.k, kSegment);
   // Units of eight rows of the weight (silu_and_mul: pairs of units) are dealt out evenly.
   const bool paired = p.behind == Behind::silu_and_mul;
   const int per_unit = paired ? 2 : 1, width = p.n / per_unit;
-  const auto units = static_cast<unsigned>((width + kUnit - 1) / kUnit);  // times blocks: below 2^32
-  const int begin = static_cast<int>(units * blockIdx.x / gridDim.x);
-  const int end = static_cast<int>(units * (blockIdx.x + 1) / gridDim.x);
-  const int units_per_group = paired ? kTiles / 2 : kTiles;
+  const int block = static_cast<int>(blockIdx.x);
+  const int begin = block * p.units + min(block, p.one_more), end = begin + p.units + (block < p.one_more);
+  const int units_per_group = kTiles / per_unit, groups = ceil_div(end - begin, units_per_group);
+  const int first_a = warp * kChunk * kChunks + t * kSize;  // this lane's column of every segment
+
+  // A thread's own queue: what it copies is what it multiplies. Rows past the end become zeros.
+  const uint32_t ring = shared_address(shared) + p.shape.ring + threadIdx.x * 16;
+  const int64_t unit_stride = kUnit * p.weight_stride;
+  const int64_t odd_tile = paired ? width * p.weight_stride : unit_stride,
+                two_tiles = 2 / per_unit * unit_stride;
+  int fetch_row = begin * kUnit + g, fetch_a = first_a, fetch_slot = 0, to_fetch = groups * segments;
+  const int last_row = min(end * kUnit, width);
+  const T* fetch_from = p.weight + fetch_row * p.weight_stride + first_a;
+  auto fetch = [&] {
+    if (to_fetch > 0) {
+      const uint32_t to = ring + fetch_slot * Slots::kBytes;
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        const bool inside = fetch_row + (paired ? tile / 2 : tile) * kUnit < last_row;
+        const T* from = fetch_from + tile / 2 * two_tiles + tile % 2 * odd_tile;
+#pragma unroll
+        for (int c = 0; c < kChunks; ++c)
+          copy_pack(to + (tile * kChunks + c) * Slots::kPacks, from + c * kChunk,
+                    inside && fetch_a + c * kChunk < p.k);
+      }
+      --to_fetch;
+      fetch_a += kSegment;
+      fetch_from += kSegment;
+      if (fetch_a - first_a >= p.k) {
+        fetch_from += units_per_group * unit_stride - (fetch_a - first_a);
+        fetch_row += units_per_group * kUnit;
+        fetch_a = first_a;
+      }
+      fetch_slot = fetch_slot + 1 < kDepth ? fetch_slot + 1 : 0;
+    }
+    commit_copies();
+  };
+#pragma unroll 1
+  for (int s = 0; s < kDepth; ++s) fetch();
+
+  const bool normed = p.gain != nullptr;
+  if (normed)
+#pragma unroll 1
+    for (int pack = threadIdx.x; pack < p.k / kSize; pack += kThreads)
+      store_pack(reinterpret_cast<T*>(shared) + pack * kSize, load_pack(p.gain + pack * kSize));
+
+  // The packs of x stand in the order in which the warps take them. A normed x is there as a whole; another
+  // one is copied segment by segment beside the weights, by the thread that multiplies it.
+  const int x_slot = p.m * kSegment * static_cast<int>(sizeof(T));
+  auto x_at = [&](int in_slot, int c, int w, int row, int pack) {
+    return p.shape.x + in_slot * x_slot + (((c * kWarps + w) * p.m + row) * 4 + pack) * 16;
+  };
+  auto fetch_x = [&](int segment, int in_slot) {
+#pragma unroll
+    for (int c = 0; c < kChunks; ++c)
+#pragma unroll
+      for (int h = 0; h < kHalves; ++h) {
+        const int row = h * 8 + g, a = segment * kSegment + first_a + c * kChunk;
+        if (row < p.m)
+          copy_pack(shared_address(shared + x_at(in_slot, c, warp, row, t)), p.x + row * p.x_stride + a,
+                    a < p.k);
+      }
+  };
+  constexpr uint4 kZero{0, 0, 0, 0};
+  auto load_x = [&](int in_slot, int c, int h) {
+    const int row = h * 8 + g;
+    return row < p.m ? *reinterpret_cast<const uint4*>(shared + x_at(in_slot, c, warp, row, t)) : kZero;
+  };
+
+  wait_for_previous_kernel();
+  if (groups == 0) return;
+  if (normed) {
+    // Pack i of a row holds columns of chunk i / 4, which is the c-th of warp w in its segment.
+    norm_rows(p, reinterpret_cast<const T*>(shared), segments * kSegment / kSize, [&](int i, int row) {
+      const int chunk = i / 4, w = chunk / kChunks % kWarps;
+      const int at = x_at(chunk / kChunks / kWarps, chunk % kChunks, w, row, i % 4);
+      return reinterpret_cast<T*>(shared + at);
+    });
+  } else {
+#pragma unroll 1
+    for (int s = 0, segment = 0; s < kDepth; ++s) {
+      if (s < groups * segments) fetch_x(segment, s);
+      commit_copies();
+      if (++segment == segments) segment = 0;
+    }
+  }
+
+  float* const sums_of_warps = reinterpret_cast<float*>(shared + p.shape.sums);
   // Output o of a group: column o % of_group of row o / of_group.
   constexpr int kOutputs = kTiles * kUnit, kPairedOutputs = kTiles > 1 ? kOutputs / 2 : 1;
   const int of_group = paired ? kPairedOutputs : kOutputs;
   auto row_of = [&](int o) { return paired ? o / kPairedOutputs : o / kOutputs; };
-  const int first_a = warp * kChunk * kChunks + t * 8;  // this lane's column of every segment
-
-  // A thread's own queue: what it copies is what it multiplies.
-  const uint32_t ring = shared_address(shared) + p.shape.ring + threadIdx.x * 16;
-  int fetch_unit = begin, fetch_segment = 0, fetch_slot = 0;
-  auto fetch = [&] {
-    if (fetch_unit < end) {
-      const int a0 = fetch_segment * kSegment + first_a;
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        const int unit = fetch_unit + (paired ? tile / 2 : tile), row = unit * kUnit + g;
-        const bool inside = unit < end && row < width;
-        const T* from = p.weight + (row + (paired && tile % 2 ? width : 0)) * p.weight_stride + a0;
-#pragma unroll
-        for (int c = 0; c < kChunks; ++c) {
-          const bool valid = inside && a0 + c * kChunk < p.k;
-          copy_weights(ring + ((fetch_slot * kTiles + tile) * kChunks + c) * kThreads * 16,
-                       valid ? from + c * kChunk : p.weight, valid);
-        }
-      }
-      if (++fetch_segment == segments) {
-        fetch_segment = 0;
-        fetch_unit += units_per_group;
-      }
-      if (++fetch_slot == kDepth) fetch_slot = 0;
-    }
-    commit_copies();
-  };
-#pragma unroll
-  for (int s = 0; s < kDepth; ++s) fetch();
-
-  T* gains = reinterpret_cast<T*>(shared);
-  unsigned char* rows = shared;
-  if (p.gain != nullptr) {
-    rows += p.k * sizeof(T);
-    for (int pack = threadIdx.x; pack < p.k / Pack<T>::kSize; pack += kThreads)
-      store_pack(gains + pack * Pack<T>::kSize, load_pack(p.gain + pack * Pack<T>::kSize));
-  }
-  wait_for_previous_kernel();
-  const T* x = p.x;
-  int64_t x_stride = p.x_stride;
-  if (p.gain != nullptr) {
-    norm_rows(p, rows, gains, partial);
-    x = reinterpret_cast<const T*>(rows);
-    x_stride = p.shape.x_stride / static_cast<int>(sizeof(T));
-  }
-
-  float* const sums_of_warps = reinterpret_cast<float*>(shared + p.shape.sums);
-  constexpr uint4 kZero{0, 0, 0, 0};
-  uint4 xs[kChunks][kHalves], next_xs[kChunks][kHalves];
-  auto load_x = [&](int segment, uint4(&to)[kChunks][kHalves]) {
-#pragma unroll
-    for (int c = 0; c < kChunks; ++c) {
-      const int a = segment * kSegment + first_a + c * kChunk;
-#pragma unroll
-      for (int h = 0; h < kHalves; ++h)
-        to[c][h] = h * 8 + g < p.m && a < p.k
-                       ? *reinterpret_cast<const uint4*>(x + (h * 8 + g) * x_stride + a)
-                       : kZero;
-    }
-  };
-  load_x(0, next_xs);
-  int slot = 0;
+  int slot = 0, x_ahead = kDepth % segments;  // the segment of x that is copied next
   for (int unit = begin; unit < end; unit += units_per_group) {
-    const int group_units = min(units_per_group, end - unit), tiles = group_units * per_unit;
+    const int group_units = min(units_per_group, end - unit);
     // The residual of the thread's first output, on its way while the product is computed.
     const int first_i = row_of(threadIdx.x), first_j = unit * kUnit + threadIdx.x - first_i * of_group;
     T residual = from_float<T>(0.0f);
     if (p.behind == Behind::add && first_i < p.m && first_j < width)
       residual = static_cast<const T*>(p.out)[first_i * p.out_stride + first_j];
     float sums[kChains][kBlocks][kTiles][4] = {};
+#pragma unroll 1
     for (int segment = 0; segment < segments; ++segment) {
-#pragma unroll
-      for (int c = 0; c < kChunks; ++c)
-#pragma unroll
-        for (int h = 0; h < kHalves; ++h) xs[c][h] = next_xs[c][h];
-      load_x(segment + 1 < segments ? segment + 1 : 0, next_xs);  // a turn ahead: x may come from L2
       wait_copies<kDepth - 1>();
-      const unsigned char* from = shared + p.shape.ring + threadIdx.x * 16;
+      const unsigned char* from = shared + p.shape.ring + slot * Slots::kBytes + threadIdx.x * 16;
 #pragma unroll
-      for (int c = 0; c < kChunks; ++c)
+      for (int c = 0; c < kChunks; ++c) {
+        uint4 x[2 * kBlocks];
 #pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) {
-          if (kTiles > 2 && tile >= tiles) continue;
-          const uint4 w =
-              *reinterpret_cast<const uint4*>(from + ((slot * kTiles + tile) * kChunks + c) * kThreads * 16);
+        for (int h = 0; h < 2 * kBlocks; ++h)
+          x[h] = h < kHalves ? load_x(normed ? segment : slot, c, h) : kZero;
+        uint4 w[kTiles];
 #pragma unroll
-          for (int b = 0; b < kBlocks; ++b) {
-            const uint4 low = xs[c][2 * b], high = 2 * b + 1 < kHalves ? xs[c][2 * b + 1] : kZero;
-            mma_16x8x16<T>(sums[0][b][tile], {low.x, high.x, low.y, high.y}, {w.x, w.y});
-            mma_16x8x16<T>(sums[kChains - 1][b][tile], {low.z, high.z, low.w, high.w}, {w.z, w.w});
-          }
+        for (int tile = 0; tile < kTiles; ++tile)
+          w[tile] = *reinterpret_cast<const uint4*>(from + (tile * kChunks + c) * Slots::kPacks);
+#pragma unroll
+        for (int b = 0; b < kBlocks; ++b) {
+          const uint4 low = x[2 * b], high = x[2 * b + 1];
+#pragma unroll
+          for (int tile = 0; tile < kTiles; ++tile)
+            mma_16x8x16<T>(sums[0][b][tile], {low.x, high.x, low.y, high.y}, {w[tile].x, w[tile].y});
+#pragma unroll
+          for (int tile = 0; tile < kTiles; ++tile)
+            mma_16x8x16<T>(sums[kChains - 1][b][tile], {low.z, high.z, low.w, high.w},
+                           {w[tile].z, w[tile].w});
         }
+      }
+      if (!normed && to_fetch > 0) fetch_x(x_ahead, slot);
       fetch();
-      if (++slot == kDepth) slot = 0;
+      x_ahead = x_ahead + 1 < segments ? x_ahead + 1 : 0;
+      slot = slot + 1 < kDepth ? slot + 1 : 0;
     }
 
     // Row g (and g + 8, ...) of x at columns 2t and 2t + 1 of every unit; the warps' sums are added in order.
+    if (p.sums_in_ring) __syncthreads();
     auto sum_at = [&](int w, int i, int column) -> float& {
       return sums_of_warps[(w * p.m + i) * kColumns + column];
     };
 #pragma unroll
-    for (int b = 0; b < kBlocks; ++b)
+    for (int half = 0; half < kHalves; ++half) {
+      const int i = half * 8 + g;
+      if (i >= p.m) continue;
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        const int i = b * 16 + half * 8 + g;
-        if (i >= p.m) continue;
-#pragma unroll
-        for (int tile = 0; tile < kTiles; ++tile) {
-          float low = sums[0][b][tile][2 * half], high = sums[0][b][tile][2 * half + 1];
-          if constexpr (kChains == 2) {
-            low += sums[1][b][tile][2 * half];
-            high += sums[1][b][tile][2 * half + 1];
-          }
-          *reinterpret_cast<float2*>(&sum_at(warp, i, tile * kUnit + 2 * t)) = float2{low, high};
+      for (int tile = 0; tile < kTiles; ++tile) {
+        const int low_at = half % 2 * 2;
+        float low = sums[0][half / 2][tile][low_at], high = sums[0][half / 2][tile][low_at + 1];
+        if constexpr (kChains == 2) {
+          low += sums[1][half / 2][tile][low_at];
+          high += sums[1][half / 2][tile][low_at + 1];
         }
+        *reinterpret_cast<float2*>(&sum_at(warp, i, tile * kUnit + 2 * t)) = float2{low, high};
       }
+    }
     __syncthreads();
+#pragma unroll 1
     for (int o = threadIdx.x; o < p.m * of_group; o += kThreads) {
       const int i = row_of(o), column = o - i * of_group, j = unit * kUnit + column;
       if (column >= group_units * kUnit || j >= width) continue;
@@ -290,19 +328,24 @@ __global__ void __launch_bounds__(kThreads) rows_stream_kernel(StreamProduct<T> 
   }
 }
 
-template <class T, int kRows, int kTiles, int kChunks>
+template <class T, int kRows, int kTiles, int kChunks, int kDepth>
 void launch_stream(const OpContext& ctx, StreamProduct<T> p, int blocks) {
-  using Slots = StreamSlots<kTiles, kChunks>;
-  const int units = ceil_div(p.behind == Behind::silu_and_mul ? p.n / 2 : p.n, kUnit);
-  const int per_group = p.behind == Behind::silu_and_mul ? kTiles / 2 : kTiles;
-  const int items = ceil_div(ceil_div(units, blocks), per_group) * ceil_div(p.k, Slots::kSegment);
-  const int row_bytes = p.k * static_cast<int>(sizeof(T));
+  using Slots = StreamSlots<kTiles, kChunks, kDepth>;
+  constexpr int kElement = static_cast<int>(sizeof(T));
+  const bool paired = p.behind == Behind::silu_and_mul, normed = p.gain != nullptr;
+  const int units = ceil_div(paired ? p.n / 2 : p.n, kUnit), segments = ceil_div(p.k, Slots::kSegment);
+  const int groups = ceil_div(ceil_div(units, blocks), paired ? kTiles / 2 : kTiles);
+  const int slots = std::min(groups * segments, kDepth);
   const int sums_bytes = kWarps * p.m * (kTiles * kUnit + 8) * static_cast<int>(sizeof(float));
-  p.shape.x_stride = ceil_div(row_bytes, 128) * 128 + kPad;
-  p.shape.sums = p.gain != nullptr ? row_bytes + p.m * p.shape.x_stride : 0;
-  p.shape.ring = ceil_div(p.shape.sums + sums_bytes, 128) * 128;
-  const int bytes = p.shape.ring + std::min(items, Slots::kDepth) * Slots::kBytes;
-  auto kernel = rows_stream_kernel<T, kRows, kTiles, kChunks>;
+  p.units = units / blocks;
+  p.one_more = units % blocks;
+  auto aligned = [](int bytes) { return ceil_div(bytes, 128) * 128; };
+  p.sums_in_ring = groups == 1;
+  p.shape.x = normed ? aligned(p.k * kElement) : 0;
+  p.shape.sums = p.shape.x + aligned((normed ? segments : slots) * p.m * Slots::kSegment * kElement);
+  p.shape.ring = p.shape.sums + (p.sums_in_ring ? 0 : aligned(sums_bytes));
+  const int bytes = std::max({p.shape.ring + slots * Slots::kBytes, p.shape.sums + sums_bytes, kLeastBytes});
+  auto kernel = rows_stream_kernel<T, kRows, kTiles, kChunks, kDepth>;
   LADDER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   launch_kernel(ctx, kernel, static_cast<unsigned>(blocks), kThreads, static_cast<size_t>(bytes), p);
 }
@@ -330,25 +373,28 @@ void rows_stream(const OpContext& ctx, const RowsStreamArgs& args) {
                                .shape = {}};
       const bool paired = args.behind == Behind::silu_and_mul;
       const int units = ceil_div(paired ? p.n / 2 : p.n, kUnit);
-      const int blocks = std::min(units, ctx.cuda->num_multiprocessors());
+      const int blocks = ctx.cuda->num_multiprocessors();
       const int tiles = ceil_div(units, blocks) * (paired ? 2 : 1);  // of a block
-      // Of a few shapes the one that leaves no tile of a group empty. Many rows of x that are not normed come
-      // from L2 anew for every group: large groups.
-      const bool many = p.gain == nullptr && p.m > 8;
+      // Of a few shapes the one that leaves the fewest tiles of a group empty.
+      auto padded = [&](int group) { return ceil_div(tiles, group) * group; };
       auto with_rows = [&](auto rows) {
+        // Fewer slots, or shorter ones, beside many rows of x.
+        constexpr bool kFew = rows.value <= 8, kMany = rows.value > 16;
         if (tiles == 1)
-          launch_stream<T, rows.value, 1, 4>(ctx, p, blocks);
-        else if (tiles == 2 || (tiles == 6 && !paired && !many))
-          launch_stream<T, rows.value, 2, 2>(ctx, p, blocks);
-        else if (tiles == 6 && paired)
-          launch_stream<T, rows.value, 6, 1>(ctx, p, blocks);
+          launch_stream<T, rows.value, 1, kMany ? 2 : 4, 4>(ctx, p, blocks);
+        else if (tiles == 2)
+          launch_stream<T, rows.value, 2, 2, kMany ? 3 : 4>(ctx, p, blocks);
+        else if (padded(4) < padded(6))
+          launch_stream<T, rows.value, 4, 2, kMany ? 2 : 3>(ctx, p, blocks);
         else
-          launch_stream<T, rows.value, 4, 2>(ctx, p, blocks);
+          launch_stream<T, rows.value, 6, 1, kFew ? 4 : 3>(ctx, p, blocks);
       };
       if (p.m <= 8)
         with_rows(std::integral_constant<int, 8>{});
-      else
+      else if (p.m <= 16)
         with_rows(std::integral_constant<int, 16>{});
+      else
+        with_rows(std::integral_constant<int, 32>{});
     }
   });
 }

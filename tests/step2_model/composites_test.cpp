@@ -24,9 +24,9 @@ struct Problem {
 // One row and more than a tile of them, sizes that are no multiples of tiles, more units of eight columns
 // than a GPU has multiprocessors, (1001) rows that are not packs of sixteen bytes, and (3704) rows too many
 // and too long for shared memory.
-constexpr Problem kProblems[] = {{1, 64, 48},    {2, 1024, 2200}, {3, 1001, 30},
-                                 {5, 520, 1064}, {9, 256, 136},   {16, 72, 4600},
-                                 {17, 40, 24},   {40, 136, 56},   {9, 3704, 2120}};
+constexpr Problem kProblems[] = {{1, 64, 48},   {2, 1024, 2200}, {3, 1001, 30}, {5, 520, 1064},
+                                 {9, 256, 136}, {16, 72, 4600},  {17, 40, 24},  {32, 520, 2200},
+                                 {40, 136, 56}, {9, 3704, 2120}};
 
 // The tensors of one call on a context's device, made from tensors on the CPU.
 struct Scene {
