@@ -28,7 +28,7 @@ std::string_view measured_kernel(const OpContext& ctx, std::string_view op, DTyp
   for (const MeasuredKernel& row : kernel_table(ctx.device.type, ctx.device_arch)) {
     if (row.op != op || row.rows < rows) continue;
     const double n_ratio = ratio(n, row.n), k_ratio = ratio(k, row.k), distance = n_ratio * k_ratio;
-    if (n_ratio > 2 || k_ratio > 2) continue;
+    if (n_ratio > 4 || k_ratio > 4) continue;
     const bool nearer = best == nullptr || distance < best_distance;
     if (nearer || (distance == best_distance && row.rows < best->rows)) {
       best = &row;

@@ -23,7 +23,7 @@ std::span<const MeasuredKernel> kernel_table(DeviceType device, int arch);
 
 // The kernel of `op` for `rows` rows of x and a weight [n, k] on the context's device; empty where nothing
 // was measured that comes near. The rule: the measured shape nearest to [n, k] (by the product of the two
-// sides' ratios), if neither side differs by more than a factor of two; of it, the smallest number of rows
+// sides' ratios), if neither side differs by more than a factor of four; of it, the smallest number of rows
 // measured that is not below `rows`. The two 16-bit types move the same bytes, so bf16's figures serve f16
 // too.
 std::string_view measured_kernel(const OpContext& ctx, std::string_view op, DType dtype, int64_t rows,

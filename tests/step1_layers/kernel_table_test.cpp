@@ -34,7 +34,7 @@ TEST(Task1_4_KernelTable, EveryMeasuredProductNamesARowOfTheTable) {
   EXPECT_GT(named, 0);
 }
 
-TEST(Task1_4_KernelTable, TheNearestShapeWithinTwofoldAndTheNextLargerNumberOfRowsDecide) {
+TEST(Task1_4_KernelTable, TheNearestShapeWithinFourfoldAndTheNextLargerNumberOfRowsDecide) {
   const auto table = kernel_table(DeviceType::cuda, 90);
   const auto row = std::find_if(table.begin(), table.end(), [](const MeasuredKernel& candidate) {
     return candidate.op == "matmul" && candidate.n == 4096 && candidate.k == 1024 && candidate.rows > 1;
