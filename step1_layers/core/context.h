@@ -15,7 +15,7 @@ class CudaContext;       // step1_layers/core/device_cuda.h
 
 struct OpContext {
   Device device;
-  int device_arch = 0;     // CUDA: compute capability times 10
+  int device_arch = 0;     // CUDA: kernel_arch() of the GPU
   void* stream = nullptr;  // CUDA: the cudaStream_t that every launch and every collective is ordered on
   const CudaContext* cuda = nullptr;          // CUDA: library handles and workspace
   Arena* arena = nullptr;                     // scratch memory; see arena.h

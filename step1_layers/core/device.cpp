@@ -103,6 +103,11 @@ void device_synchronize(Device device, [[maybe_unused]] void* stream) {
 #endif
 }
 
+int kernel_arch(const CudaDeviceInfo& info) {
+  constexpr int64_t kHopperShared = 227 << 10;
+  return info.shared_bytes >= kHopperShared ? info.arch : std::min(info.arch, 89);
+}
+
 bool usable(const CudaDeviceInfo& info) {
   return info.arch >= kOldestCudaArch && info.has_kernels;
 }

@@ -41,6 +41,7 @@ struct CudaDeviceInfo {
   std::string name;          // "NVIDIA H200"
   int arch = 0;              // compute capability times 10: 90
   bool has_kernels = false;  // this program was compiled for it
+  int64_t shared_bytes = 0;  // of shared memory that a block may have
   int64_t total_bytes = 0;
   int64_t free_bytes = 0;
   int num_multiprocessors = 0;
@@ -51,6 +52,9 @@ struct CudaDeviceInfo {
 
 // A GPU is usable if it is not too old and the program was compiled for it. The error begins with `what`.
 bool usable(const CudaDeviceInfo& info);
+// Which rungs it can run, as a compute capability times 10 (Variant::min_arch). Those of 9.0 are made for the
+// shared memory of a Hopper; a later GPU that has less of it takes the rungs below.
+int kernel_arch(const CudaDeviceInfo& info);
 void check_usable(const CudaDeviceInfo& info, std::string_view what);
 
 // 0 where there is no GPU, no driver, or no CUDA in the build; `reason`, if given, then says which.

@@ -20,7 +20,7 @@ void check_cuda(cudaError_t status, const char* call, const char* file, int line
 CudaContext::CudaContext(int device_index) : index_(device_index) {
   const CudaDeviceInfo info = cuda::device_info(device_index);
   check_usable(info, device_name({DeviceType::cuda, device_index}));
-  arch_ = info.arch;
+  arch_ = kernel_arch(info);
   num_multiprocessors_ = info.num_multiprocessors;
   LADDER_CUDA_CHECK(cudaSetDevice(index_));
   workspace_ = cuda::allocate(index_, kWorkspaceBytes);
@@ -146,6 +146,7 @@ CudaDeviceInfo device_info(int index) {
   info.arch = properties.major * 10 + properties.minor;
   info.num_multiprocessors = properties.multiProcessorCount;
   info.l2_bytes = properties.l2CacheSize;
+  info.shared_bytes = static_cast<int64_t>(properties.sharedMemPerBlockOptin);
   LADDER_CUDA_CHECK(cudaDriverGetVersion(&info.driver_version));
   LADDER_CUDA_CHECK(cudaRuntimeGetVersion(&info.runtime_version));
   LADDER_CUDA_CHECK(cudaSetDevice(index));

@@ -33,7 +33,7 @@ namespace {
 OpContext context_of(Device device) {
   OpContext ctx;
   ctx.device = device;
-  if (!device.is_cpu()) ctx.device_arch = cuda_device_info(device.index).arch;
+  if (!device.is_cpu()) ctx.device_arch = kernel_arch(cuda_device_info(device.index));
   return ctx;
 }
 

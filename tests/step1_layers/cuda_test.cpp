@@ -65,6 +65,23 @@ TEST(Task1_1_Cuda, SaysWhyAGpuCannotBeUsed) {
   EXPECT_EQ(message(info), "");
 }
 
+TEST(Task1_1_Cuda, TheRungsOfHopperNeedItsSharedMemory) {
+  CudaDeviceInfo info;
+  info.shared_bytes = 227 << 10;
+  for (int arch : {90, 100}) {
+    info.arch = arch;
+    EXPECT_EQ(kernel_arch(info), arch);
+  }
+  info.shared_bytes = 99 << 10;
+  for (const auto& [arch, rungs] : {std::pair{75, 75}, {86, 86}, {120, 89}}) {
+    info.arch = arch;
+    EXPECT_EQ(kernel_arch(info), rungs);
+  }
+  if (cuda_device_count() > 0) {
+    EXPECT_EQ(cuda_context()->device_arch, kernel_arch(cuda_device_info(0)));
+  }
+}
+
 TEST(Task1_1_Cuda, ATableWithoutARungForTheDeviceSaysSo) {
   SKIP_WITHOUT_GPU();
   OpContext ctx = *cuda_context();
