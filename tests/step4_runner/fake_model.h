@@ -2,6 +2,9 @@
 // A model whose every answer is a hash of all the tokens before it, each read back from the KV cache through
 // the block table. A token in a wrong slot, a stale table, a wrong position or a wrong length changes the
 // hash, and with it the logits; nothing is rounded, so "the same" is the same bits.
+//
+// On a GPU it reads back what reached the device, thinks on the host, and writes its answers to the device:
+// it waits, so it cannot be captured into a graph.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -75,13 +78,65 @@ class FakeModel final : public Model {
 
   Tensor forward(const OpContext& ctx, const ModelInput& input) override {
     if (on_forward) on_forward(rank_);
-    const AttentionMetadata& m = input.attention;
     const int64_t rows = input.input_ids.dim(0);
     max_rows_seen = std::max(max_rows_seen, rows);
     Tensor hidden = ctx.arena->take({rows, spec_.hidden_size}, DType::f32);
+    if (ctx.device.is_cpu()) {
+      think(input, hidden);
+    } else {
+      device_synchronize(ctx.device, ctx.stream);
+      ModelInput host = input;
+      std::vector<KvCacheView> caches;
+      for (const KvCacheView& cache : input.kv_caches)
+        caches.push_back({cache.k.to(Device{}), cache.v.to(Device{})});
+      host.kv_caches = caches;
+      AttentionMetadata& m = host.attention;
+      for (Tensor* tensor : {&host.input_ids, &host.positions, &m.slot_mapping, &m.query_start_loc,
+                             &m.seq_lens, &m.block_tables})
+        *tensor = tensor->to(Device{});
+      const Tensor answer = Tensor::empty(hidden.shape(), DType::f32);
+      think(host, answer);
+      hidden.copy_from(answer);
+      for (size_t i = 0; i < caches.size(); ++i) {
+        input.kv_caches[i].k.copy_from(caches[i].k);
+        input.kv_caches[i].v.copy_from(caches[i].v);
+      }
+    }
+    // A sum over the ranks that leaves every rank with what one rank has.
+    Communicator& group = tp_group(ctx);
+    if (group.rank() != 0) hidden.fill_bytes(0);
+    group.all_reduce(ctx, hidden);
+    return hidden;
+  }
+
+  Tensor compute_logits(const OpContext& ctx, const Tensor& hidden) override {
+    max_logits_rows_seen = std::max(max_logits_rows_seen, hidden.dim(0));
+    Tensor logits = ctx.arena->take({hidden.dim(0), spec_.vocab_size}, DType::f32);
+    if (ctx.device.is_cpu()) {
+      speak(hidden, logits);
+    } else {
+      device_synchronize(ctx.device, ctx.stream);
+      const Tensor answer = Tensor::empty(logits.shape(), DType::f32);
+      speak(hidden.to(Device{}), answer);
+      logits.copy_from(answer);
+    }
+    return logits;
+  }
+
+  std::function<void(int rank)> on_forward;
+  int64_t max_rows_seen = 0;
+  int64_t max_logits_rows_seen = 0;
+
+ private:
+  static float& at(const Tensor& cache, int64_t slot) {
+    return cache.at<float>({slot / cache.dim(1), slot % cache.dim(1), 0, 0});
+  }
+
+  static void think(const ModelInput& input, const Tensor& hidden) {
+    const AttentionMetadata& m = input.attention;
     hidden.fill_bytes(0xff);
     for (const KvCacheView& cache : input.kv_caches) {
-      for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t row = 0; row < hidden.dim(0); ++row) {
         const int64_t slot = m.slot_mapping.at<int64_t>({row});
         if (slot < 0) continue;
         at(cache.k, slot) = static_cast<float>(input.input_ids.at<int32_t>({row}));
@@ -104,32 +159,15 @@ class FakeModel final : public Model {
         }
       }
     }
-    // A sum over the ranks that leaves every rank with what one rank has.
-    Communicator& group = tp_group(ctx);
-    if (group.rank() != 0) hidden.fill_bytes(0);
-    group.all_reduce(ctx, hidden);
-    return hidden;
   }
 
-  Tensor compute_logits(const OpContext& ctx, const Tensor& hidden) override {
-    max_logits_rows_seen = std::max(max_logits_rows_seen, hidden.dim(0));
-    Tensor logits = ctx.arena->take({hidden.dim(0), spec_.vocab_size}, DType::f32);
+  void speak(const Tensor& hidden, const Tensor& logits) const {
     for (int64_t row = 0; row < hidden.dim(0); ++row) {
       uint64_t hash = 0;
       for (int part = 0; part < 4; ++part)
         hash |= static_cast<uint64_t>(hidden.at<float>({row, part})) << (16 * part);
       for (int64_t v = 0; v < spec_.vocab_size; ++v) logits.at<float>({row, v}) = logit_of(hash, v);
     }
-    return logits;
-  }
-
-  std::function<void(int rank)> on_forward;
-  int64_t max_rows_seen = 0;
-  int64_t max_logits_rows_seen = 0;
-
- private:
-  static float& at(const Tensor& cache, int64_t slot) {
-    return cache.at<float>({slot / cache.dim(1), slot % cache.dim(1), 0, 0});
   }
 
   DecoderSpec spec_;

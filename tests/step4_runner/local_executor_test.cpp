@@ -1,4 +1,4 @@
-// Task 4.4: the executor of this process: tickets, ranks as threads, errors.
+// Task 4.4: the executor of this process: tickets and errors on either device, ranks as threads on the CPU.
 #include "step4_runner/local_executor.h"
 
 #include <gtest/gtest.h>
@@ -7,18 +7,18 @@
 
 #include "step1_layers/core/error.h"
 #include "tests/step4_runner/fake_model.h"
-#include "tests/support/numerics.h"
+#include "tests/support/model_devices.h"
 
 namespace ladder {
 namespace {
 
-using ladder::testing::fake_logits;
 using ladder::testing::fake_spec;
 using ladder::testing::FakeModel;
-using ladder::testing::Random;
 
-RunnerConfig executor_config(int ranks = 1) {
+RunnerConfig executor_config(DeviceType device, int ranks = 1) {
   RunnerConfig config;
+  config.device = {device, 0};
+  config.cuda_graphs = false;  // the model waits for the device
   config.max_num_seqs = 4;
   config.max_num_batched_tokens = 16;
   config.block_size = 4;
@@ -70,8 +70,18 @@ std::string error_of(Call call) {
   return "no error";
 }
 
-TEST(Task4_4_LocalExecutor, StepsOneAtATimeInOrder) {
-  LocalExecutor executor(fake_spec(), executor_config(), fake_models(executor_config()));
+class Task4_4_LocalExecutor : public ::testing::TestWithParam<DeviceType> {
+ protected:
+  void SetUp() override { ladder::testing::need_device(GetParam()); }
+  static bool on_cpu() { return GetParam() == DeviceType::cpu; }
+};
+INSTANTIATE_TEST_SUITE_P(Devices, Task4_4_LocalExecutor, ladder::testing::both_devices(),
+                         [](const auto& info) { return ladder::testing::device_word(info.param); });
+
+TEST_P(Task4_4_LocalExecutor, StepsOneAtATimeInOrder) {
+  RunnerConfig config = executor_config(GetParam());
+  config.async_scheduling = false;
+  LocalExecutor executor(fake_spec(), config, fake_models(config));
   EXPECT_EQ(executor.max_in_flight(), 1);
   EXPECT_NE(error_of([&] { executor.collect({1}); }).find("ticket 1"), std::string::npos);
   const Ticket first = executor.submit(first_step({5, 6, 7}));
@@ -86,17 +96,52 @@ TEST(Task4_4_LocalExecutor, StepsOneAtATimeInOrder) {
   EXPECT_EQ(executor.collect(second).step, 1);
 }
 
-TEST(Task4_4_LocalExecutor, TheStepMayChangeAfterItIsSubmitted) {
-  LocalExecutor executor(fake_spec(), executor_config(), fake_models(executor_config()));
+// Of a GPU's steps one more may be under way, before the tokens of the one in front are known. Penalties need
+// them all the same.
+TEST_P(Task4_4_LocalExecutor, StepsLaunchedAheadGiveTheTokensOfStepsOneAtATime) {
+  auto tokens = [](int64_t ahead, double penalty) {
+    const RunnerConfig config = executor_config(GetParam());
+    LocalExecutor executor(fake_spec(), config, fake_models(config));
+    if (ahead == 0) ahead = executor.max_in_flight();
+    EXPECT_EQ(executor.max_in_flight(), on_cpu() ? 1 : 2);
+    std::vector<Ticket> tickets;
+    std::vector<int32_t> result;
+    auto collect = [&] {
+      const StepOutput output = executor.collect(tickets.front());
+      EXPECT_EQ(output.step, std::ssize(result));
+      result.push_back(output.sequences.at(0).token_ids.at(0));
+      tickets.erase(tickets.begin());
+    };
+    for (int64_t number = 0; number < 5; ++number) {
+      SchedulerOutput step = number == 0 ? first_step({5, 6, 7}) : next_step(number, 2 + number);
+      for (NewSequence& sequence : step.new_sequences) {
+        sequence.sampling.temperature = 0.0;
+        sequence.sampling.frequency_penalty = penalty;
+      }
+      if (std::ssize(tickets) == ahead) collect();
+      tickets.push_back(executor.submit(step));
+    }
+    EXPECT_EQ(std::ssize(tickets), ahead);
+    while (!tickets.empty()) collect();
+    return result;
+  };
+  for (const double penalty : {0.0, -9.0}) EXPECT_EQ(tokens(0, penalty), tokens(1, penalty)) << penalty;
+  EXPECT_EQ(tokens(0, -9.0), std::vector<int32_t>(5, tokens(0, 0.0)[0]));  // whatever came first, again
+}
+
+TEST_P(Task4_4_LocalExecutor, TheStepMayChangeAfterItIsSubmitted) {
+  const RunnerConfig config = executor_config(GetParam());
+  LocalExecutor executor(fake_spec(), config, fake_models(config));
   SchedulerOutput step = first_step({5, 6, 7});
   const Ticket ticket = executor.submit(step);
   step = {};
   EXPECT_EQ(executor.collect(ticket).sequences.size(), 1u);
 }
 
-TEST(Task4_4_LocalExecutor, RanksAsThreadsGiveWhatOneRankGives) {
+TEST(Task4_4_Ranks, AsThreadsGiveWhatOneRankGives) {
   auto tokens = [](int ranks) {
-    LocalExecutor executor(fake_spec(), executor_config(ranks), fake_models(executor_config(ranks)));
+    const RunnerConfig config = executor_config(DeviceType::cpu, ranks);
+    LocalExecutor executor(fake_spec(), config, fake_models(config));
     std::vector<int32_t> result;
     SchedulerOutput step = first_step({5, 6, 7});
     for (int64_t i = 0; i < 5; ++i) {
@@ -111,11 +156,12 @@ TEST(Task4_4_LocalExecutor, RanksAsThreadsGiveWhatOneRankGives) {
   EXPECT_EQ(tokens(4), one);
 }
 
-// A rank that throws while the others wait for it in a collective.
-TEST(Task4_4_LocalExecutor, AFailingRankReleasesTheOthersAndCollectThrowsItsError) {
-  for (int failing = 0; failing < 3; ++failing) {
+// A rank that throws while the others wait for it in a collective. (A GPU has one rank.)
+TEST_P(Task4_4_LocalExecutor, AFailingRankReleasesTheOthersAndCollectThrowsItsError) {
+  const int ranks = on_cpu() ? 4 : 1;
+  for (int failing = 0; failing < std::min(ranks, 3); ++failing) {
     auto armed = std::make_shared<std::atomic<bool>>(false);
-    RunnerConfig config = executor_config(4);
+    const RunnerConfig config = executor_config(GetParam(), ranks);
     LocalExecutor executor(fake_spec(), config, fake_models(config, [failing, armed](int rank) {
                              if (*armed && rank == failing) throw std::runtime_error("the lamp went out");
                            }));
@@ -129,17 +175,18 @@ TEST(Task4_4_LocalExecutor, AFailingRankReleasesTheOthersAndCollectThrowsItsErro
   }
 }
 
-TEST(Task4_4_LocalExecutor, AnInconsistentStepIsTheErrorOfCollect) {
-  RunnerConfig config = executor_config(2);
+TEST_P(Task4_4_LocalExecutor, AnInconsistentStepIsTheErrorOfCollect) {
+  const RunnerConfig config = executor_config(GetParam(), on_cpu() ? 2 : 1);
   LocalExecutor executor(fake_spec(), config, fake_models(config));
   const Ticket ticket = executor.submit(next_step(7, 3));
   const std::string error = error_of([&] { executor.collect(ticket); });
   EXPECT_NE(error.find("step 7: sequence 3 is not in the batch"), std::string::npos) << error;
 }
 
-TEST(Task4_4_LocalExecutor, AModelThatCannotBeLoadedIsTheErrorOfTheConstructor) {
-  for (int failing : {0, 1}) {
-    const RunnerConfig config = executor_config(2);
+TEST_P(Task4_4_LocalExecutor, AModelThatCannotBeLoadedIsTheErrorOfTheConstructor) {
+  const int ranks = on_cpu() ? 2 : 1;
+  for (int failing = 0; failing < ranks; ++failing) {
+    const RunnerConfig config = executor_config(GetParam(), ranks);
     const ModelFactory models = fake_models(config);
     const std::string error = error_of([&] {
       LocalExecutor executor(fake_spec(), config, [&](const OpContext& ctx) -> std::unique_ptr<Model> {
@@ -151,8 +198,8 @@ TEST(Task4_4_LocalExecutor, AModelThatCannotBeLoadedIsTheErrorOfTheConstructor) 
   }
 }
 
-TEST(Task4_4_LocalExecutor, TellsTheConfigurationThatItSettledOn) {
-  RunnerConfig config = executor_config();
+TEST_P(Task4_4_LocalExecutor, TellsTheConfigurationThatItSettledOn) {
+  RunnerConfig config = executor_config(GetParam());
   config.num_kv_blocks = 0;
   config.kv_memory = 100000;
   LocalExecutor executor(fake_spec(), config, fake_models(config));

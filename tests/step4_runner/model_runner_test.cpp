@@ -1,4 +1,5 @@
-// Task 4.4: the runner. A request must get the same logits, bit for bit, however the steps are cut.
+// Task 4.4: the runner, on either device. A request must get the same logits, bit for bit, however the steps
+// are cut.
 #include "step4_runner/model_runner.h"
 
 #include <gtest/gtest.h>
@@ -9,6 +10,8 @@
 
 #include "tests/step4_runner/fake_model.h"
 #include "tests/step4_runner/step_driver.h"
+#include "tests/support/devices.h"
+#include "tests/support/model_devices.h"
 
 namespace ladder {
 namespace {
@@ -22,26 +25,47 @@ using ladder::testing::FakeModel;
 using ladder::testing::Random;
 using ladder::testing::StepDriver;
 
-RunnerConfig test_config() {
-  RunnerConfig config;
-  config.max_num_seqs = 8;
-  config.max_num_batched_tokens = 48;
-  config.max_model_len = 128;
-  config.block_size = 4;
-  config.num_kv_blocks = 300;
-  return config;
-}
+class OnADevice : public ::testing::TestWithParam<DeviceType> {
+ protected:
+  void SetUp() override { ladder::testing::need_device(GetParam()); }
 
-struct FakeRunner {
-  explicit FakeRunner(const RunnerConfig& config = test_config()) {
-    auto fake = std::make_unique<FakeModel>(OpContext{}, fake_spec(), config);
-    model = fake.get();
-    runner = std::make_unique<ModelRunner>(OpContext{}, config, std::move(fake));
-    runner->warm_up();
+  static OpContext context() {
+    OpContext ctx = GetParam() == DeviceType::cpu ? OpContext{} : *ladder::testing::cuda_context();
+    ctx.batch_invariant = true;
+    return ctx;
   }
-  FakeModel* model = nullptr;
-  std::unique_ptr<ModelRunner> runner;
+  static RunnerConfig test_config() {
+    RunnerConfig config;
+    config.device = {GetParam(), 0};
+    config.max_num_seqs = 8;
+    config.max_num_batched_tokens = 48;
+    config.max_model_len = 128;
+    config.block_size = 4;
+    config.num_kv_blocks = 300;
+    config.cuda_graphs = false;  // the model waits for the device
+    return config;
+  }
+
+  struct FakeRunner {
+    explicit FakeRunner(const RunnerConfig& config = test_config(), const DecoderSpec& spec = fake_spec()) {
+      auto fake = std::make_unique<FakeModel>(context(), spec, config);
+      model = fake.get();
+      runner = std::make_unique<ModelRunner>(context(), config, std::move(fake));
+      runner->warm_up();
+    }
+    FakeModel* model = nullptr;
+    std::unique_ptr<ModelRunner> runner;
+  };
 };
+class Task4_2_WarmUp : public OnADevice {};
+class Task4_3_PromptLogprobs : public OnADevice {};
+class Task4_4_ModelRunner : public OnADevice {};
+INSTANTIATE_TEST_SUITE_P(Devices, Task4_2_WarmUp, ladder::testing::both_devices(),
+                         [](const auto& info) { return ladder::testing::device_word(info.param); });
+INSTANTIATE_TEST_SUITE_P(Devices, Task4_3_PromptLogprobs, ladder::testing::both_devices(),
+                         [](const auto& info) { return ladder::testing::device_word(info.param); });
+INSTANTIATE_TEST_SUITE_P(Devices, Task4_4_ModelRunner, ladder::testing::both_devices(),
+                         [](const auto& info) { return ladder::testing::device_word(info.param); });
 
 // Requests of which several share a beginning, with every kind of sampling.
 std::vector<DrivenRequest> random_requests(Random& random, int64_t count, int64_t vocab,
@@ -108,11 +132,11 @@ std::vector<DriveOptions> ways_to_drive() {
   return {together, one_token, chunks, unsteady, preempted, shared, everything, padded};
 }
 
-TEST(Task4_4_ModelRunner, LogitsFollowFromTheTokensAlone) {
+TEST_P(Task4_4_ModelRunner, LogitsFollowFromTheTokensAlone) {
   Random random;
   SCOPED_TRACE(random.describe());
   FakeRunner fake;
-  StepDriver driver(*fake.runner, test_config(), random);
+  StepDriver driver(*fake.runner, test_config(), random, context());
   for (int round = 0; round < 3; ++round) {
     const auto requests = random_requests(random, 12, 97);
     for (const DriveOptions& options : ways_to_drive()) {
@@ -131,11 +155,11 @@ TEST(Task4_4_ModelRunner, LogitsFollowFromTheTokensAlone) {
   EXPECT_GT(driver.num_preemptions(), 0);
 }
 
-TEST(Task4_4_ModelRunner, ARequestGivesTheSameAloneAndHoweverTheStepsAreCut) {
+TEST_P(Task4_4_ModelRunner, ARequestGivesTheSameAloneAndHoweverTheStepsAreCut) {
   Random random;
   SCOPED_TRACE(random.describe());
   FakeRunner fake;
-  StepDriver driver(*fake.runner, test_config(), random);
+  StepDriver driver(*fake.runner, test_config(), random, context());
   const auto requests = random_requests(random, 16, 97);
   const auto alone = driver.run(requests, DriveOptions{});
   for (const DriveOptions& options : ways_to_drive()) {
@@ -153,14 +177,14 @@ TEST(Task4_4_ModelRunner, ARequestGivesTheSameAloneAndHoweverTheStepsAreCut) {
   }
 }
 
-TEST(Task4_3_PromptLogprobs, AreThoseOfEveryNextPromptTokenInBoundedChunks) {
+TEST_P(Task4_3_PromptLogprobs, AreThoseOfEveryNextPromptTokenInBoundedChunks) {
   Random random;
   SCOPED_TRACE(random.describe());
   RunnerConfig config = test_config();
   config.max_num_batched_tokens = 3 * ModelRunner::kLogitsRows;
   config.max_model_len = 3 * ModelRunner::kLogitsRows;
   FakeRunner fake(config);
-  StepDriver driver(*fake.runner, config, random);
+  StepDriver driver(*fake.runner, config, random, context());
   auto requests = random_requests(random, 2, 97, 3 * ModelRunner::kLogitsRows - 30);
   for (DrivenRequest& request : requests) request.sampling.prompt_logprobs = 3;
   while (requests[0].prompt.size() < 2 * ModelRunner::kLogitsRows + 5)
@@ -185,14 +209,14 @@ TEST(Task4_3_PromptLogprobs, AreThoseOfEveryNextPromptTokenInBoundedChunks) {
   }
 }
 
-TEST(Task4_2_WarmUp, TheLargestStepFitsTheFrozenArena) {
+TEST_P(Task4_2_WarmUp, TheLargestStepFitsTheFrozenArena) {
   Random random;
   SCOPED_TRACE(random.describe());
   FakeRunner fake;
   const int64_t measured = fake.runner->memory().activations;
   EXPECT_GT(measured, 0);
   EXPECT_EQ(fake.model->max_rows_seen, test_config().max_num_batched_tokens);
-  StepDriver driver(*fake.runner, test_config(), random);
+  StepDriver driver(*fake.runner, test_config(), random, context());
   auto requests = random_requests(random, 30, 97, 100);
   for (DrivenRequest& request : requests) {
     request.sampling.logprobs = request.sampling.prompt_logprobs = kMaxLogprobs;
@@ -209,13 +233,11 @@ TEST(Task4_2_WarmUp, TheLargestStepFitsTheFrozenArena) {
 }
 
 // The lists that penalties need grow with the tokens a sequence has used, not with the rows of a step.
-TEST(Task4_2_WarmUp, CountsThePenaltiesOfLongSequences) {
+TEST_P(Task4_2_WarmUp, CountsThePenaltiesOfLongSequences) {
   RunnerConfig config = test_config();
   config.max_num_seqs = config.max_num_batched_tokens = 64;
   config.max_model_len = 2000;
-  DecoderSpec spec = fake_spec(2000);
-  ModelRunner runner(OpContext{}, config, std::make_unique<FakeModel>(OpContext{}, spec, config));
-  runner.warm_up();
+  FakeRunner fake(config, fake_spec(2000));
   SchedulerOutput step;
   for (SequenceId id = 0; id < 64; ++id) {
     NewSequence sequence;
@@ -232,15 +254,12 @@ TEST(Task4_2_WarmUp, CountsThePenaltiesOfLongSequences) {
     step.scheduled.push_back({id, 1, {}});
     ++step.total_num_tokens;
   }
-  EXPECT_EQ(runner.execute(step).sequences.size(), 64u);  // a frozen arena that is too small throws
+  EXPECT_EQ(fake.runner->execute(step).sequences.size(), 64u);  // a frozen arena that is too small throws
 }
 
-TEST(Task4_2_WarmUp, LeavesTheCacheAndTheBatchAsTheyWere) {
-  RunnerConfig config = test_config();
-  auto model = std::make_unique<FakeModel>(OpContext{}, fake_spec(), config);
-  ModelRunner runner(OpContext{}, config, std::move(model));
-  runner.warm_up();
-  EXPECT_EQ(runner.batch().num_known_sequences(), 0);
+TEST_P(Task4_2_WarmUp, LeavesTheCacheAndTheBatchAsTheyWere) {
+  FakeRunner fake;
+  EXPECT_EQ(fake.runner->batch().num_known_sequences(), 0);
   // A first step whose sequence reads block 0, where the warm-up's sequences stood.
   SchedulerOutput step;
   NewSequence sequence;
@@ -253,12 +272,12 @@ TEST(Task4_2_WarmUp, LeavesTheCacheAndTheBatchAsTheyWere) {
   step.new_sequences = {sequence};
   step.scheduled = {{0, 1, {}}};
   step.total_num_tokens = 1;
-  runner.prepare(step);
-  const Tensor logits = runner.run();
+  fake.runner->prepare(step);
+  const Tensor logits = fake.runner->run().to(Device{});
   EXPECT_EQ(logits.at<float>({0, 5}), fake_logits(std::vector<int32_t>{0, 2}, 97)[5]);
 }
 
-TEST(Task4_4_ModelRunner, TimesItsPhases) {
+TEST_P(Task4_4_ModelRunner, TimesItsPhases) {
   FakeRunner fake;
   SchedulerOutput step;
   NewSequence sequence;
@@ -272,7 +291,10 @@ TEST(Task4_4_ModelRunner, TimesItsPhases) {
   const StepOutput output = fake.runner->execute(step);
   EXPECT_GT(output.prepare_seconds, 0);
   EXPECT_GT(output.forward_seconds, 0);
-  EXPECT_GT(output.sample_seconds, 0);
+  if (GetParam() == DeviceType::cpu)
+    EXPECT_GT(output.sample_seconds, 0);
+  else
+    EXPECT_EQ(output.sample_seconds, 0);  // counted with the forward pass
   EXPECT_NEAR(output.execute_seconds, output.prepare_seconds + output.forward_seconds + output.sample_seconds,
               1e-9);
 }
