@@ -101,7 +101,8 @@ constexpr Variant<PagedAttentionArgs> kVariants[] = {
      .run = paged_attention_cuda_grouped},
     {.name = "split",
      .device = DeviceType::cuda,
-     .idea = "decode: all keys cut into equal parts, copied ahead of the sums; prompts on their own kernel",
+     .idea = "decode: keys copied ahead of the sums, long sequences cut into equal parts; prompts on their "
+             "own kernel",
      .min_arch = 80,
      .batch_invariant = false,
      .supports = paged_attention_takes_split,

@@ -102,7 +102,7 @@ __global__ void __launch_bounds__(kThreads, dim == 256 ? 1 : 2)
   const int first = steps * rank / cluster * kStepKeys;
   const int end = min(steps * (rank + 1) / cluster * kStepKeys, num_keys);
   bool waited = false;
-  attend_piece(a, {seq, head_tile, num_keys, first, end}, waited, shared.decode);
+  attend_piece(a, {seq, head_tile, num_keys, first, end}, waited, shared.decode, [] {});
   cluster_wait();
 
   for_each_quad<dim, kWarps>(heads, [&](int head, int element) {
@@ -137,7 +137,10 @@ void launch(const OpContext& ctx, const Attention<T>& a, int64_t items) {
   LADDER_CUDA_CHECK(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kShared)));
   unsigned cluster = kMaxCluster;
-  while (cluster > 1 && items * cluster > ctx.cuda->num_multiprocessors()) cluster /= 2;
+  // A block per multiprocessor leaves room for the next kernel's; with many sequences parallelism is worth
+  // more.
+  const int64_t room = (items <= 64 ? 1 : 2) * ctx.cuda->num_multiprocessors();
+  while (cluster > 1 && items * cluster > room) cluster /= 2;
 
   cudaLaunchConfig_t config{};
   config.gridDim = static_cast<unsigned>(items * cluster);
@@ -165,7 +168,8 @@ void paged_attention_cuda_cluster(const OpContext& ctx, const PagedAttentionArgs
 bool paged_attention_takes_cluster(const PagedAttentionArgs& args) {
   const int64_t items = items_of(args);
   return args.metadata.max_query_len <= 1 && paged_attention_takes_decode(args) &&
-         (items <= 32 || (items <= 64 && args.metadata.max_seq_len <= 4096));
+         (items <= 32 || (items <= 64 && args.metadata.max_seq_len <= 4096) ||
+          (items <= 128 && args.metadata.max_seq_len <= 2048));
 }
 
 }  // namespace ladder

@@ -122,9 +122,10 @@ enum class Keys : uint8_t { all, earlier, own };
 
 // Computes a piece; each warp's share is in shared.result(), until a barrier of the block frees it for the
 // next piece. `waited`: whether wait_for_previous_kernel() has been called; it has been afterwards.
-template <int dim, int warps, class T>
+// `on_last_copy` is called by every warp once, when it has nothing more to copy.
+template <int dim, int warps, class T, class OnLastCopy>
 __device__ void attend_piece(const Attention<T>& a, const Piece& piece, bool& waited,
-                             DecodeShared<dim, warps>& shared) {
+                             DecodeShared<dim, warps>& shared, OnLastCopy&& on_last_copy) {
   constexpr int kStages = kDecodeStages<dim>, kParts = dim / 16;
   constexpr int kTileKeys = warps * kStepKeys;
   constexpr int kRowBytes = dim * 2 + 16, kStageBytes = 2 * kStepKeys * kRowBytes;
@@ -228,7 +229,9 @@ __device__ void attend_piece(const Attention<T>& a, const Piece& piece, bool& wa
     }
     __syncwarp();  // all lanes have read the step
     fetch(step + kStages, Keys::all);
+    if (step + kStages == steps) on_last_copy();
   }
+  if (steps < kStages) on_last_copy();
 
   WarpResult<dim>& result = shared.result(warp);
   store_state(largest, sum, result);

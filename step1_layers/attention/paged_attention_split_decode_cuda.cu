@@ -16,7 +16,9 @@ namespace {
 // scratch, and the block that finishes last merges them. The cuts are computed from seq_lens on the device,
 // and the number of blocks is fixed, so a captured graph stays right when lengths change. Where a sequence is
 // cut depends on the batch: not batch invariant.
-constexpr int kWarps = 4, kThreads = kWarps * kWarp, kTileKeys = kWarps * kStepKeys, kMaxParts = 1024;
+// A cut costs three trips to L2 at the end of a part. Where no sequence is so long that blocks would wait for
+// it (cuts_pay), blocks take whole ones, and who is done takes the next.
+constexpr int kWarps = 4, kThreads = kWarps * kWarp, kTileKeys = kWarps * kStepKeys;
 template <int dim>
 constexpr int kBlocks = dim == 256 ? 1 : 2;  // of a multiprocessor: while one merges, the other reads
 
@@ -28,9 +30,10 @@ struct PartialResult {
 
 // The line of tiles, and the place in it of this block's first one.
 struct Line {
-  int total;    // tiles
-  int64_t seq;  // where tile `position` lies
-  int before;   // tiles of the sequences before it
+  int total, longest;  // tiles of all sequences, of one
+  int used;            // sequences up to the last one with tiles
+  int64_t seq;         // where tile `position` lies
+  int before;          // tiles of the sequences before it
 };
 
 // Part p has tiles [p * total / parts, (p + 1) * total / parts).
@@ -50,44 +53,126 @@ __device__ int tiles_of(const Attention<T>& a, int64_t seq) {
 // Counted by all threads together, a stretch of sequences each.
 template <class T>
 __device__ Line find_place(const Attention<T>& a, int part, int& parts) {
-  __shared__ int warp_sums[kWarps];
+  __shared__ int warp_sums[kWarps], warp_longest[kWarps], warp_used[kWarps];
   __shared__ Line found;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int64_t stretch = ceil_div<int64_t>(a.num_seqs, kThreads), first = threadIdx.x * stretch;
   const int64_t last = first + stretch < a.num_seqs ? first + stretch : a.num_seqs;
-  int mine = 0;
-  for (int64_t seq = first; seq < last; ++seq) mine += tiles_of(a, seq);
+  int mine = 0, longest = 0, used = 0;
+  for (int64_t seq = first; seq < last; ++seq) {
+    const int tiles = tiles_of(a, seq);
+    mine += tiles;
+    longest = max(longest, tiles);
+    if (tiles > 0) used = static_cast<int>(seq) + 1;
+  }
   int through = mine;  // sum up to this thread's, inclusive
 #pragma unroll
   for (int offset = 1; offset < kWarp; offset *= 2) {
     const int other = __shfl_up_sync(kAllLanes, through, offset);
     if (lane >= offset) through += other;
+    longest = max(longest, __shfl_xor_sync(kAllLanes, longest, offset));
+    used = max(used, __shfl_xor_sync(kAllLanes, used, offset));
   }
   if (lane == kWarp - 1) warp_sums[warp] = through;
+  if (lane == 0) warp_longest[warp] = longest;
+  if (lane == 0) warp_used[warp] = used;
   __syncthreads();
   int total = 0;
 #pragma unroll
   for (int w = 0; w < kWarps; ++w) {
     if (w < warp) through += warp_sums[w];
     total += warp_sums[w];
+    longest = max(longest, warp_longest[w]);
+    used = max(used, warp_used[w]);
   }
   parts = parts < total ? parts : total;
-  if (part >= parts) return {};
+  if (part >= parts) return {total, longest, used, 0, 0};
   const int position = cut(part, total, parts);
   int before = through - mine;
   if (before <= position && position < through) {
     int64_t seq = first;
     for (int tiles = tiles_of(a, seq); before + tiles <= position; tiles = tiles_of(a, ++seq))
       before += tiles;
-    found = {total, seq, before};
+    found = {total, longest, used, seq, before};
   }
   __syncthreads();
   return found;
 }
 
+// Whether blocks that take whole sequences would end later than with equal parts of total / parts tiles,
+// whose merge takes about as long as six tiles. A block alone is some three times as fast as in company, so
+// with a block for each sequence the longest may be somewhat longer than a part. Where there are more
+// sequences than blocks, it must be about half a part, so that nobody begins a last one when others end.
+// Measured on an H200 with heads of 128.
+__device__ bool cuts_pay(const Line& line, int parts) {
+  return line.used <= parts ? int64_t{line.longest - 6} * 4 * parts > int64_t{line.total} * 5
+                            : int64_t{line.longest} * 16 * parts > int64_t{line.total} * 9;
+}
+
+// As merge_parts, but every part is looked at once: for parts that are far away.
+template <class Part>
+__device__ PartialQuad merge_once(int count, Part&& part) {
+  PartialQuad merged{-INFINITY, 0, {0, 0, 0, 0}};
+#pragma unroll 8
+  for (int i = 0; i < count; ++i) {
+    const PartialQuad x = part(i);
+    const float top = fmaxf(merged.largest, x.largest);
+    const float scale = exp2f(merged.largest - top), factor = exp2f(x.largest - top);
+    merged.largest = top;
+    merged.sum = merged.sum * scale + x.sum * factor;
+    merged.value.x = merged.value.x * scale + x.value.x * factor;
+    merged.value.y = merged.value.y * scale + x.value.y * factor;
+    merged.value.z = merged.value.z * scale + x.value.z * factor;
+    merged.value.w = merged.value.w * scale + x.value.w * factor;
+  }
+  return merged;
+}
+
+// The first num_seqs sequences, each by the block that is free: nothing is to be merged.
+template <int dim, class T>
+__device__ void attend_whole(const Attention<T>& a, int64_t num_seqs, bool waited,
+                             DecodeShared<dim, kWarps>& shared, unsigned* ticket) {
+  __shared__ int64_t next;
+  const int head_tiles = head_tiles_of(a);
+  const int64_t items = num_seqs * head_tiles;
+  for (int64_t item = blockIdx.x; item < items;) {
+    const int64_t seq = item / head_tiles;
+    const auto head_tile = static_cast<int>(item % head_tiles);
+    const int num_keys = num_decode_keys(a, seq);
+    int64_t mine = items;
+    // The tickets of a call are as many as its items, so the counter is zero again behind the last one.
+    auto draw = [&] {
+      if (threadIdx.x == 0 && items > gridDim.x)
+        mine = gridDim.x + atomicInc(ticket, static_cast<unsigned>(items) - 1);
+    };
+    if (num_keys == 0 && !waited) {
+      wait_for_previous_kernel();
+      waited = true;
+    }
+    if (num_keys == 0)
+      draw();
+    else
+      attend_piece(a, {seq, head_tile, num_keys, 0, num_keys}, waited, shared, draw);
+    if (threadIdx.x == 0) next = mine;
+    if (num_keys > 0) {
+      const int64_t row = a.query_start_loc[seq];
+      const int head0 = first_head(a, head_tile);
+      for_each_quad<dim, kWarps>(heads_in_tile(a, head_tile), [&](int head, int element) {
+        store_result(a, row, head0 + head, element,
+                     merge_warps<kWarps>(
+                         [&](int warp) -> auto& { return shared.result(warp); }, head, element));
+      });
+    }
+    __syncthreads();  // the queue is free again
+    item = next;
+    __syncthreads();
+  }
+  if (!waited) wait_for_previous_kernel();
+}
+
 template <int dim, class T>
 __global__ void __launch_bounds__(kThreads, kBlocks<dim>)
-    attention_split(Attention<T> a, PartialResult<dim>* scratch, int* counters) {
+    attention_split(Attention<T> a, PartialResult<dim>* scratch, int* counters, unsigned* ticket) {
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<DecodeShared<dim, kWarps>*>(memory);
   __shared__ bool is_last;
@@ -100,7 +185,12 @@ __global__ void __launch_bounds__(kThreads, kBlocks<dim>)
   const auto part = static_cast<int>(blockIdx.x / head_tiles);
   const int heads = heads_in_tile(a, head_tile), head0 = first_head(a, head_tile);
   auto parts = static_cast<int>(gridDim.x / head_tiles);
-  auto [total, seq, before] = find_place(a, part, parts);
+  const Line line = find_place(a, part, parts);
+  if (!cuts_pay(line, static_cast<int>(gridDim.x / head_tiles)))
+    return attend_whole(a, line.used, waited, shared, ticket);
+  const int total = line.total;
+  int64_t seq = line.seq;
+  int before = line.before;
   if (part >= parts) {
     if (!waited) wait_for_previous_kernel();
     return;
@@ -119,7 +209,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<dim>)
     const int first = position - before, last = min(tiles, end - before);
     position = before + last;
     attend_piece(a, {seq, head_tile, num_keys, first * kTileKeys, min(last * kTileKeys, num_keys)}, waited,
-                 shared);
+                 shared, [] {});
     const int64_t row = a.query_start_loc[seq];
     if (last - first == tiles) {
       for_each_quad<dim, kWarps>(heads, [&](int head, int element) {
@@ -155,39 +245,12 @@ __global__ void __launch_bounds__(kThreads, kBlocks<dim>)
     __syncthreads();
     if (!is_last) continue;
     const int count = last_part - first_part + 1;
-    auto& factors = *reinterpret_cast<float(*)[kTileHeads][kMaxParts]>(memory);
-    __shared__ float largest[kTileHeads], sums[kTileHeads];
-    for (int head = threadIdx.x / kWarp; head < heads; head += kWarps) {
-      const int lane = threadIdx.x % kWarp;
-      float top = -INFINITY, sum = 0;
-      for (int i = lane; i < count; i += kWarp)
-        top = fmaxf(top, factors[head][i] = __ldcg(&scratch_of(first_part + i, i == 0).largest[head]));
-      top = warp_max(top);
-      for (int i = lane; i < count; i += kWarp) {
-        const float factor = exp2f(factors[head][i] - top);
-        factors[head][i] = factor;
-        sum += __ldcg(&scratch_of(first_part + i, i == 0).sum[head]) * factor;
-      }
-      sum = warp_sum(sum);
-      if (lane == 0) {
-        largest[head] = top;
-        sums[head] = sum;
-      }
-    }
-    __syncthreads();
     for_each_quad<dim, kWarps>(heads, [&](int head, int element) {
-      PartialQuad merged{largest[head], sums[head], {0, 0, 0, 0}};
-#pragma unroll 8
-      for (int i = 0; i < count; ++i) {
-        const float factor = factors[head][i];
-        const float4 x =
-            __ldcg(reinterpret_cast<const float4*>(&scratch_of(first_part + i, i == 0).out[head][element]));
-        merged.value.x += x.x * factor;
-        merged.value.y += x.y * factor;
-        merged.value.z += x.z * factor;
-        merged.value.w += x.w * factor;
-      }
-      store_result(a, row, head0 + head, element, merged);
+      store_result(a, row, head0 + head, element, merge_once(count, [&](int i) {
+                     const PartialResult<dim>& from = scratch_of(first_part + i, i == 0);
+                     return PartialQuad{__ldcg(&from.largest[head]), __ldcg(&from.sum[head]),
+                                        __ldcg(reinterpret_cast<const float4*>(&from.out[head][element]))};
+                   }));
     });
     __syncthreads();  // the queue is free again
   }
@@ -200,14 +263,14 @@ void launch(const OpContext& ctx, const Attention<T>& a) {
   LADDER_CUDA_CHECK(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kShared)));
   const int64_t head_tiles = a.kv_heads * ceil_div(a.group, kTileHeads);
-  const int64_t parts =
-      std::clamp<int64_t>(kBlocks<dim> * ctx.cuda->num_multiprocessors() / head_tiles, 1, kMaxParts);
+  const int64_t parts = std::max<int64_t>(kBlocks<dim> * ctx.cuda->num_multiprocessors() / head_tiles, 1);
   const int64_t blocks = parts * head_tiles;
   ArenaScope scope(*ctx.arena);
   constexpr int64_t kFloats = sizeof(PartialResult<dim>) / sizeof(float);
   auto* scratch = static_cast<PartialResult<dim>*>(ctx.arena->take({2 * blocks, kFloats}, DType::f32).raw());
   launch_kernel(ctx, kernel, static_cast<unsigned>(blocks), kThreads, kShared, a, scratch,
-                ctx.cuda->counters());
+                ctx.cuda->counters(),
+                reinterpret_cast<unsigned*>(ctx.cuda->counters()) + CudaContext::kNumCounters - 1);
 }
 
 // A single row beside longer ones leaves max_query_len - 1 rows of their bound unused. Exact for prompts of
@@ -228,7 +291,7 @@ void paged_attention_cuda_split(const OpContext& ctx, const PagedAttentionArgs& 
 bool paged_attention_takes_split(const PagedAttentionArgs& args) {
   return paged_attention_takes_decode(args) &&
          args.cache.k.dim(2) * ceil_div<int64_t>(args.q.dim(1) / args.cache.k.dim(2), kTileHeads) <=
-             CudaContext::kNumCounters &&
+             CudaContext::kNumCounters - 1 &&
          (args.metadata.max_query_len <= 1 || paged_attention_takes_tensor_core(args));
 }
 
