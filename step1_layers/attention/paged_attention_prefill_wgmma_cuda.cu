@@ -82,8 +82,8 @@ __device__ void attend(const Attention<T>& a, const PrefillLine& line, PrefillPa
 #pragma unroll
       for (int step = 0; step < kKeys / 16; ++step) keep_in_place(weights[step]);
     };
-    // Masks the scores of a tile and turns them into weights. True: the sums so far must be multiplied by
-    // `correction`.
+    // Masks the scores of a tile and turns them into weights. True: the sums so far of a row of this warp
+    // must be multiplied by `correction`.
     auto soften = [&](int tile) {
       if ((tile + 1) * kKeys > first_position + 1) {
 #pragma unroll
@@ -137,9 +137,9 @@ __device__ void attend(const Attention<T>& a, const PrefillLine& line, PrefillPa
     release(kKeysOf, used);
     soften(begin);
     pack_weights();
+    if (begin + 1 < end) wait_for(kKeysOf, used + 1);
 #pragma unroll 1
     for (int tile = begin + 1; tile < end; ++tile, ++used) {
-      wait_for(kKeysOf, used + 1);
       start_scores(used + 1);
       wait_for(kValues, used);
       start_sum(used);
@@ -148,12 +148,15 @@ __device__ void attend(const Attention<T>& a, const PrefillLine& line, PrefillPa
       release(kKeysOf, used + 1);
       const bool rescale = soften(tile);
       keep_in_place(scores);
-      if (rescale) {
-        end_sum();
+      // The keys of the next round are waited for here: without a loop between them the compiler would wait
+      // for the sum first and compute the softmax then. (Not the values of the next round: the last are
+      // handed over when those before have been released.)
+      if (tile + 1 < end) wait_for(kKeysOf, used + 2);
+      end_sum();
+      if (rescale) {  // decided by each warp for itself: nothing in here concerns the warpgroup
 #pragma unroll
         for (int i = 0; i < 64; ++i) out[i] *= correction[i / 2 % 2];
       }
-      end_sum();  // behind a branch, or the compiler would wait first and compute the softmax then
       release(kValues, used);
       pack_weights();
     }
