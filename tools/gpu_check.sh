@@ -9,6 +9,7 @@
 #   tests      the tests that touch the GPU, of every step
 #   memcheck   compute-sanitizer memcheck on a quick set of them
 #   racecheck  compute-sanitizer racecheck on the kernels that use shared memory
+#   synccheck  compute-sanitizer synccheck on the same: barriers and matrix instructions that a warp misses
 #   bench      the CUDA ladders of step 1, and the products of whole layers (step 2)
 #   engine     ladder bench: latency, throughput, prefill, progression, graph-replay
 #   peers      what they are compared with, in PyTorch
@@ -22,13 +23,13 @@ while [ $# -gt 0 ]; do
   case $1 in
     --build) build=$2; shift ;;
     --out) out=$2; shift ;;
-    tests | memcheck | racecheck | bench | engine | peers | table) parts+=("$1") ;;
-    *) echo "gpu_check: $1: expected --build DIR, --out DIR, or some of tests memcheck racecheck bench engine peers table" >&2
+    tests | memcheck | racecheck | synccheck | bench | engine | peers | table) parts+=("$1") ;;
+    *) echo "gpu_check: $1: expected --build DIR, --out DIR, or some of tests memcheck racecheck synccheck bench engine peers table" >&2
        exit 2 ;;
   esac
   shift
 done
-[ ${#parts[@]} -gt 0 ] || parts=(tests memcheck racecheck bench engine peers table)
+[ ${#parts[@]} -gt 0 ] || parts=(tests memcheck racecheck synccheck bench engine peers table)
 mkdir -p "$out"
 build=$(cd "$build" && pwd) || exit 2
 out=$(cd "$out" && pwd)
@@ -98,7 +99,7 @@ declare -A shared=(
   [3]='Task1_3_*EqualsDoublePrecision:Task1_3_*NormsHeads*:Task1_3_FusedAddRmsNorm*'
   [4]='Task1_4_Matmul.OneSmallCall*'
   [7]='Task1_7_*OneSmallCall*:Task1_7_*HeadDimensionsAndGroups:Task1_7_*SomeSequencesShare*:Task1_7_*RowsPast*:Task1_7_QkNormRopeStore.Equals*'
-  [8]='Task1_8_*OneSmallCall*:Task1_8_*PassesOverNaN*:Task1_8_TopK.Keeps*:Task1_8_*EqualTokens*:Task1_8_MinP.Keeps*'
+  [8]='Task1_8_*OneSmallCall*:Task1_8_*PassesOverNaN*:Task1_8_TopK.Keeps*:Task1_8_*EqualTokens*:Task1_8_MinP.Keeps*:Task1_8_Sample.Temperature*'
 )
 
 tests() {
@@ -119,16 +120,19 @@ memcheck() {
   join_checks
 }
 
-racecheck() {
+shared_memory() {  # shared_memory TOOL: of compute-sanitizer, over the tests above
   local task
   for task in 3 4 7 8; do  # the tasks of step 1 whose kernels use shared memory
-    beside "racecheck_task1_$task" 240 compute-sanitizer --tool racecheck --error-exitcode 1 \
+    beside "$1_task1_$task" 240 compute-sanitizer --tool "$1" --error-exitcode 1 \
       "$(binary test_step1)" --gtest_brief=1 --gtest_filter="${shared[$task]}"
   done
-  beside racecheck_task2_4 240 compute-sanitizer --tool racecheck --error-exitcode 1 \
+  beside "$1_task2_4" 240 compute-sanitizer --tool "$1" --error-exitcode 1 \
     "$(binary test_step2)" --gtest_brief=1 --gtest_filter='Task2_4_Composites.SmallCalls*'
   join_checks
 }
+
+racecheck() { shared_memory racecheck; }
+synccheck() { shared_memory synccheck; }
 
 bench() {
   run bench_step1 200 "$(binary bench_step1)" --benchmark_filter='cuda:|ceiling_of_gpu' \
