@@ -30,24 +30,33 @@ def matmul(results):
 
 
 def attention(results):
-    """Causal scaled_dot_product_attention over contiguous keys, 32 heads of 128 each for q, k and v."""
-    heads, dim = 32, 128
+    """Causal scaled_dot_product_attention over contiguous keys, 32 query and 8 key/value heads of 128.
+
+    A backend that does not take groups of query heads gets every key and value head four times instead: the same
+    operations, and four times the keys to read.
+    """
+    heads, kv_heads, dim = 32, 8, 128
     backends = {"sdpa_cudnn": (SDPBackend.CUDNN_ATTENTION, "cuDNN"),
                 "sdpa_flash": (SDPBackend.FLASH_ATTENTION, "FlashAttention-2")}
-    for length in (2048, 8192, 16384):
-        operands = [tuple(random(1, heads, length, dim) for _ in range(3)) for _ in range(2)]
+    for length in (2048, 4096, 8192, 16384):
+        flops = 4.0 * heads * dim * length * (length + 1) / 2
         for peer, (backend, library) in backends.items():
-            name = f"paged_attention/prefill/{length}/peer:{peer}"
-            label = f"scaled_dot_product_attention, {library} backend, contiguous, 32 KV heads"
-            try:
-                with sdpa_kernel(backend):
-                    seconds = seconds_of_call(
-                        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, is_causal=True), operands)
-            except RuntimeError as error:  # this PyTorch was built without the backend
-                results.failed(name, label, error)
-                continue
-            results.add(name, label, seconds, 8.0 * length * heads * dim,
-                        4.0 * heads * dim * length * (length + 1) / 2)
+            for keys in (kv_heads, heads):
+                operands = [tuple(random(1, count, length, dim) for count in (heads, keys, keys)) for _ in range(2)]
+                grouped = keys < heads
+                name = f"paged_attention/prefill/{length}/peer:{peer}"
+                label = f"scaled_dot_product_attention, {library} backend, contiguous, {keys} KV heads"
+                try:
+                    with sdpa_kernel(backend):
+                        seconds = seconds_of_call(lambda q, k, v: F.scaled_dot_product_attention(
+                            q, k, v, is_causal=True, enable_gqa=grouped), operands)
+                except RuntimeError as error:  # no such backend in this PyTorch, or none that takes the groups
+                    refused = error
+                    continue
+                results.add(name, label, seconds, 4.0 * length * (heads + keys) * dim, flops)
+                break
+            else:
+                results.failed(name, label, refused)
 
 
 def rms_norm(x, weight):
