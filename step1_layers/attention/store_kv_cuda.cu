@@ -1,7 +1,10 @@
 #include "step1_layers/attention/store_kv_cuda.h"
-#include "step1_layers/core/cuda_kernel.cuh"
+
+#include <algorithm>
+
 #include "step1_layers/core/error.h"
 #include "step1_layers/core/packed.h"
+#include "step1_layers/core/packs.cuh"
 
 namespace ladder {
 
@@ -72,37 +75,28 @@ __global__ void store_kv_naive(Store<T> s) {
 }
 
 // vectorized
-// Everything in whole 16-byte packs. A warp moves a token: the slot is looked up and divided once for all of
-// its elements, and each lane has up to four packs of keys and four of values under way before it stores the
-// first. Where the heads of a token are adjacent the caller makes one head of them.
+// Everything in whole 16-byte packs, fewer than 2^32 of them. A thread moves one pack of keys and the pack of
+// values at the same place: few bytes per thread and small blocks, so that what is under way at one time lies
+// close together in memory, which it likes better than many bytes per thread. The divisions that find token
+// and slot come before the wait for the kernel in front (kv_cache.h), and only the move itself behind it.
+// Where the heads of a token are adjacent the caller makes one head of them.
 template <class T>
-__global__ void __launch_bounds__(kThreads) store_kv_vectorized(Store<T> s) {
-  constexpr int kSize = Pack<T>::kSize, kBatch = 4;
+__global__ void __launch_bounds__(kThreads) store_kv_vectorized(Store<T> s, uint32_t head_packs) {
   allow_next_kernel();
-  const int64_t token = int64_t{blockIdx.x} * (kThreads / kWarp) + threadIdx.x / kWarp;
+  const uint32_t pack = blockIdx.x * kThreads + threadIdx.x;
+  const uint32_t row = pack / head_packs, heads = static_cast<uint32_t>(s.heads);
+  const int64_t at = pack % head_packs * Pack<T>::kSize;
+  const uint32_t token = heads == 1 ? row : row / heads, head = heads == 1 ? 0 : row % heads;
   const int64_t slot = token < s.tokens ? s.slots[token] : -1;
+  const T *k = s.k.source(token, head) + at, *v = s.v.source(token, head) + at;
+  T *k_to = s.k.target(slot, s.block_size, head) + at, *v_to = s.v.target(slot, s.block_size, head) + at;
   wait_for_previous_kernel();
   if (slot < 0) return;
-  for (int64_t head = 0; head < s.heads; ++head) {
-    const T *k = s.k.source(token, head), *v = s.v.source(token, head);
-    T *k_to = s.k.target(slot, s.block_size, head), *v_to = s.v.target(slot, s.block_size, head);
-    const int64_t longest = s.k.dim > s.v.dim ? s.k.dim : s.v.dim;
-    for (int64_t first = threadIdx.x % kWarp * kSize; first < longest; first += kBatch * kWarp * kSize) {
-      Pack<T> keys[kBatch], values[kBatch];
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        const int64_t at = first + i * kWarp * kSize;
-        if (at < s.k.dim) keys[i] = load_pack(k + at);
-        if (at < s.v.dim) values[i] = load_pack(v + at);
-      }
-#pragma unroll
-      for (int i = 0; i < kBatch; ++i) {
-        const int64_t at = first + i * kWarp * kSize;
-        if (at < s.k.dim) store_pack(k_to + at, keys[i]);
-        if (at < s.v.dim) store_pack(v_to + at, values[i]);
-      }
-    }
-  }
+  Pack<T> keys, values;
+  if (at < s.k.dim) keys = load_pack(k);
+  if (at < s.v.dim) values = load_pack(v);
+  if (at < s.k.dim) store_pack(k_to, keys);
+  if (at < s.v.dim) store_pack(v_to, values);
 }
 
 void check_slots(const KvCacheView& cache) {
@@ -126,33 +120,34 @@ struct Fused {
 // fused
 // head_dim = rotary_dim = v_dim of 64, 128 or 256, everything in whole 16-byte packs. The rung below runs
 // four kernels and takes q and k through memory three times; here every head is read once and written once,
-// keys straight into the cache. A group of neighbouring lanes owns `batch` heads of a token, all of q, of k
-// or of v: each lane holds one pack of a head's first half and the pack of partners in its second half, so
-// the rotation needs no exchange and the norm's sum is a few shuffles. With many tokens a batch of four keeps
-// 128 bytes per lane under way, and the angles, times the weights, are made once for four heads: instructions
-// are what bounds it then. With few tokens one head per group spreads the work over the chip. Positions,
-// slots, angles and weights are read before the wait for the kernel in front (kv_cache.h).
+// keys straight into the cache. A group of neighbouring lanes owns a head at a time: each lane holds one pack
+// of its first half and the pack of partners in its second half, so the rotation needs no exchange and the
+// norm's sum is a few shuffles. With few tokens a group takes one head, which spreads the work over the chip.
+// With many (batch 2) a warp takes two rows of neighbouring heads, all of q, of k or of v: the angles, times
+// the weights, are made half as often, since instructions count here, and 64 bytes per lane are under way.
+// More of either costs: memory likes what is under way at one time to lie close together. Positions, slots,
+// angles and weights are read before the wait for the kernel in front (kv_cache.h).
 template <int head_dim, int batch, class T>
-__global__ void __launch_bounds__(kThreads) qk_norm_rope_store_kernel(Fused<T> f) {
+__global__ void __launch_bounds__(kThreads, batch > 1 ? 7 : 6) qk_norm_rope_store_kernel(Fused<T> f) {
   constexpr int kSize = Pack<T>::kSize, kHalf = head_dim / 2, kLanes = kHalf / kSize;
+  constexpr uint32_t kNeighbours = batch > 1 ? kWarp / kLanes : 1, kHeads = batch * kNeighbours;
   allow_next_kernel();
-  const uint32_t group = (blockIdx.x * kThreads + threadIdx.x) / kLanes;
+  const uint32_t group = (blockIdx.x * kThreads + threadIdx.x) / kLanes, unit = group / kNeighbours;
   const int first = threadIdx.x % kLanes * kSize;
-  const auto q_groups = static_cast<uint32_t>(f.heads) / batch,
-             kv_groups = static_cast<uint32_t>(f.store.heads) / batch;
-  const int64_t token = group / (q_groups + 2 * kv_groups);
-  const uint32_t in_token = group % (q_groups + 2 * kv_groups);
-  const bool inside = token < f.tokens, is_query = in_token < q_groups,
-             is_value = in_token >= q_groups + kv_groups;
+  const auto q_units = static_cast<uint32_t>(f.heads) / kHeads,
+             kv_units = static_cast<uint32_t>(f.store.heads) / kHeads;
+  const uint32_t token = unit / (q_units + 2 * kv_units), in_token = unit % (q_units + 2 * kv_units);
+  const bool inside = token < f.tokens, is_query = in_token < q_units,
+             is_value = in_token >= q_units + kv_units;
   const int64_t slot = inside && !is_query && token < f.num_slots ? f.store.slots[token] : -1;
   const int32_t position = inside ? f.positions[token] : 0;
+  const bool stores = inside && (is_query || slot >= 0);
   const T* weight = is_query ? f.q_weight : f.k_weight;
 
   // y0 = scale (x0 straight[0] - x1 crossed[1]), y1 = scale (x1 straight[1] + x0 crossed[0]), where straight
   // is cosine times weight and crossed sine times weight.
   float straight[2][kSize], crossed[2][kSize];
-  auto load_factors = [&] {
-    if (!inside || is_value) return;
+  if (!is_value) {
     const float* angles = f.table + position * f.table_stride + first;
 #pragma unroll
     for (int i = 0; i < kSize; i += 4) {
@@ -163,72 +158,67 @@ __global__ void __launch_bounds__(kThreads) qk_norm_rope_store_kernel(Fused<T> f
         crossed[0][i + j] = crossed[1][i + j] = sine.value[j];
       }
     }
-    if (weight == nullptr) return;
+    if (weight != nullptr) {
 #pragma unroll
-    for (int part = 0; part < 2; ++part) {
-      const Pack<T> w = load_pack(weight + part * kHalf + first);
+      for (int part = 0; part < 2; ++part) {
+        float w[kSize];
+        to_floats(load_pack(weight + part * kHalf + first), w);
 #pragma unroll
-      for (int i = 0; i < kSize; ++i) {
-        straight[part][i] *= to_float(w.value[i]);
-        crossed[part][i] *= to_float(w.value[i]);
+        for (int i = 0; i < kSize; ++i) {
+          straight[part][i] *= w[i];
+          crossed[part][i] *= w[i];
+        }
       }
     }
-  };
-  if constexpr (batch == 1) load_factors();
-  wait_for_previous_kernel();
-  if (!inside || (!is_query && slot < 0)) return;  // whole groups leave: shuffles stay inside a group
+  }
 
-  const T* from;
-  T* to;
-  int64_t from_stride, to_stride;  // from head to head
-  if (is_query) {
-    from = to = f.q + token * f.q_token + in_token * batch * f.q_head;
-    from_stride = to_stride = f.q_head;
-  } else {
-    const Side<T>& side = is_value ? f.store.v : f.store.k;
-    const uint32_t head = (in_token - q_groups - (is_value ? kv_groups : 0)) * batch;
-    from = side.source(token, head);
-    to = side.target(slot, f.store.block_size, head);
-    from_stride = side.head;
-    to_stride = side.cache_head;
-  }
+  const Side<T>& side = is_value ? f.store.v : f.store.k;
+  const uint32_t head =
+      (in_token - (is_query ? 0 : q_units) - (is_value ? kv_units : 0)) * kHeads + group % kNeighbours;
+  const T* from = (is_query ? f.q + token * f.q_token + head * f.q_head : side.source(token, head)) + first;
+  const int64_t from_stride = kNeighbours * (is_query ? f.q_head : side.head);  // between a lane's heads
+  wait_for_previous_kernel();
   Pack<T> packs[batch][2];
+  if (stores) {
 #pragma unroll
-  for (int i = 0; i < batch; ++i) {
-    packs[i][0] = load_pack(from + i * from_stride + first);
-    packs[i][1] = load_pack(from + i * from_stride + kHalf + first);
-  }
-  if constexpr (batch > 1) load_factors();
-#pragma unroll
-  for (int i = 0; i < batch; ++i) {
-    if (!is_value) {
-      float x[2][kSize];
-      float sum = 0;
+    for (int i = 0; i < batch; ++i)
 #pragma unroll
       for (int part = 0; part < 2; ++part)
+        packs[i][part] = load_pack_once(from + i * from_stride + part * kHalf);
+  }
+  T* to = const_cast<T*>(from);  // q in place
+  int64_t to_stride = from_stride;
+  if (!is_query) {
+    to = side.target(slot, f.store.block_size, head) + first;
+    to_stride = kNeighbours * side.cache_head;
+  }
 #pragma unroll
-        for (int j = 0; j < kSize; ++j) {
-          x[part][j] = to_float(packs[i][part].value[j]);
-          sum = fmaf(x[part][j], x[part][j], sum);
-        }
-      float scale = 1;
-      if (weight != nullptr) {
-        const unsigned members = ((1u << kLanes) - 1) << (threadIdx.x % kWarp / kLanes * kLanes);
+  for (int i = 0; i < batch; ++i) {
+    float x[2][kSize], y[kSize];
+    float sum = 0;
 #pragma unroll
-        for (int offset = kLanes / 2; offset > 0; offset /= 2)
-          sum += __shfl_xor_sync(members, sum, offset, kLanes);
-        scale = rsqrtf(fmaf(sum, 1.0f / head_dim, f.eps));
-      }
+    for (int part = 0; part < 2; ++part) {
+      to_floats(packs[i][part], x[part]);
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) sum = fmaf(x[part][j], x[part][j], sum);
+    }
+    sum = warp_sum<kLanes>(sum);  // all lanes of the warp take part, whatever they hold
+    const float scale = weight != nullptr ? rsqrtf(fmaf(sum, 1.0f / head_dim, f.eps)) : 1.0f;
+    if (!stores) continue;
+    if (!is_value) {
 #pragma unroll
       for (int j = 0; j < kSize; ++j) {
-        const float y0 = fmaf(x[0][j], straight[0][j], -(x[1][j] * crossed[1][j]));
-        const float y1 = fmaf(x[1][j], straight[1][j], x[0][j] * crossed[0][j]);
-        packs[i][0].value[j] = from_float<T>(y0 * scale);
-        packs[i][1].value[j] = from_float<T>(y1 * scale);
+        x[0][j] *= scale;
+        x[1][j] *= scale;
+        y[j] = fmaf(x[0][j], straight[0][j], -(x[1][j] * crossed[1][j]));
       }
+      packs[i][0] = from_floats<T>(y);
+#pragma unroll
+      for (int j = 0; j < kSize; ++j) y[j] = fmaf(x[1][j], straight[1][j], x[0][j] * crossed[0][j]);
+      packs[i][1] = from_floats<T>(y);
     }
-    store_pack(to + i * to_stride + first, packs[i][0]);
-    store_pack(to + i * to_stride + kHalf + first, packs[i][1]);
+#pragma unroll
+    for (int part = 0; part < 2; ++part) store_pack_once(to + i * to_stride + part * kHalf, packs[i][part]);
   }
 }
 
@@ -256,8 +246,9 @@ void store_kv_cuda_packed(const OpContext& ctx, const StoreKvArgs& args) {
       s.v.dim *= s.heads;
       s.heads = 1;
     }
-    const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(s.tokens, kThreads / kWarp));
-    launch_kernel(ctx, store_kv_vectorized<T>, blocks, kThreads, 0, s);
+    const int64_t head_packs = std::max(s.k.dim, s.v.dim) / Pack<T>::kSize;
+    const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(s.tokens * s.heads * head_packs, kThreads));
+    launch_kernel(ctx, store_kv_vectorized<T>, blocks, kThreads, 0, s, static_cast<uint32_t>(head_packs));
   });
 }
 bool store_kv_is_packed(const StoreKvArgs& args) {
@@ -292,11 +283,11 @@ void qk_norm_rope_store_cuda_fused(const OpContext& ctx, const QkNormRopeStoreAr
       launch_kernel(ctx, qk_norm_rope_store_kernel<head_dim, batch, T>, blocks, kThreads, 0, f);
     };
     auto launch_dim = [&]<int head_dim>() {
-      constexpr int kBatch = 4;
+      constexpr int kBatch = 2, kHeads = kBatch * kWarp / (head_dim / 2 / Pack<T>::kSize);
       // Whether batches fit, and still give every multiprocessor a few blocks.
       const int64_t threads = q.numel() / (2 * Pack<T>::kSize * kBatch);
-      if (q.dim(1) % kBatch == 0 && args.k.dim(1) % kBatch == 0 &&
-          threads > 2 * kThreads * ctx.cuda->num_multiprocessors())
+      if (q.dim(1) % kHeads == 0 && args.k.dim(1) % kHeads == 0 &&
+          threads > 3 * kThreads * ctx.cuda->num_multiprocessors())
         launch.template operator()<head_dim, kBatch>();
       else
         launch.template operator()<head_dim, 1>();
