@@ -6,7 +6,7 @@
         > ../../../step1_layers/core/kernel_table_sm90.inc
 
 Reads Google Benchmark's JSON: matmul/<model>_<linear>/m:<rows>/cuda:<kernel> (bench_step1) and
-layer_products/<model>/m:<rows>/cuda:<kernel> (bench_step2), the latter for the four fused pieces of a layer. The
+<piece>/<model>/m:<rows>/cuda:<kernel> (bench_step2) for the four pieces of a layer that have a fused kernel. The
 shapes are those of models/qwen3-<model>/config.json. Per shape and number of rows the fastest kernel wins, but the winner
 of the number of rows before stays where nothing is faster by 2 %, which is noise. Numbers of rows that follow one another
 with the same winner become one line, the largest of them (kernel_table.h: the next larger number of rows decides).
@@ -18,7 +18,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-NAME = re.compile(r"^(matmul|layer_products)/([0-9.]+b)(?:_(\w+))?/m:(\d+)/cuda:(\w+)(?:/|$)")
+NAME = re.compile(r"^(\w+)/([0-9.]+b)(?:_(\w+))?/m:(\d+)/cuda:(\w+)(?:/|$)")
 
 
 def shapes(model):
@@ -47,9 +47,10 @@ def read(files):
             if not match or "median_us" not in bench:
                 continue
             op, model, linear, rows, kernel = match.groups()
-            for name, part in PIECES.items() if op == "layer_products" else [(op, linear)]:
+            part = linear if op == "matmul" else PIECES.get(op)
+            if part:
                 n, k = shapes(model)[part]
-                times.setdefault((name, n, k), {}).setdefault(int(rows), {})[kernel] = bench["median_us"]
+                times.setdefault((op, n, k), {}).setdefault(int(rows), {})[kernel] = bench["median_us"]
     return times
 
 
@@ -58,7 +59,7 @@ def main():
         sys.exit(__doc__)
     times = read(sys.argv[1:])
     if not times:
-        sys.exit("no benchmark of a matrix product or of layer_products in these files")
+        sys.exit("no benchmark of a matrix product or of a layer's pieces in these files")
     print("// Made by tools/make_kernel_table.py: operator, weight [n, k], rows up to, fastest kernel.")
     for (op, n, k), by_rows in sorted(times.items()):
         winners = []

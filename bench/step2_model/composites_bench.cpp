@@ -1,7 +1,9 @@
 // The products of a decoder's layers as the engine runs them: norm_qkv, o_residual, norm_gate_up_silu and
 // down_residual of all layers, one after the other in one CUDA graph, each layer with weights of its own,
-// once with every piece's operators in sequence and once with its fused kernels. What stands between them
-// (rotation, attention) is left out: o_residual reads the queries instead. The time is that of one layer.
+// with every piece's operators in sequence, with its fused kernels, and with what the engine would choose.
+// What stands between them (rotation, attention) is left out: o_residual reads the queries instead. The time
+// is that of one layer. Then each piece by itself, from which tools/make_kernel_table.py takes the faster
+// kernel.
 #include <fmt/format.h>
 
 #include "bench/support/bench_cuda.h"
@@ -51,47 +53,64 @@ std::vector<Layer>& layers_of(const OpContext& ctx, const Model& model) {
   return layers;
 }
 
-void layer_products(benchmark::State& state, const Model& model, int64_t rows, const char* kernel) {
+constexpr const char* kPieces[] = {"norm_qkv", "o_residual", "norm_gate_up_silu", "down_residual"};
+
+// All pieces of every layer, or one of them. An empty kernel: the engine's choice.
+void layer_products(benchmark::State& state, const Model& model, int64_t rows, std::string_view piece,
+                    const char* kernel) {
   if (cuda_bench_context() == nullptr) {
     state.SkipWithError("no GPU");
     return;
   }
   OpContext ctx = *cuda_bench_context();
-  for (const char* op : {"norm_qkv", "o_residual", "norm_gate_up_silu", "down_residual"})
-    ctx.kernels[op] = kernel;
+  if (*kernel != 0)
+    for (const char* op : kPieces) ctx.kernels[op] = kernel;
   const std::vector<Layer>& layers = layers_of(ctx, model);
   auto take = [&](int64_t width) { return random_tensor({rows, width}, kType).to(ctx.device); };
   ResidualStream stream{take(model.hidden), take(model.hidden), false};
   const Tensor qkv = take(model.qkv), queries = qkv.narrow(1, 0, model.q),
                activated = take(model.intermediate);
+  const auto runs = [&](int at) { return piece.empty() || piece == kPieces[at]; };
   try {
     time_cuda_graph(state, static_cast<int>(model.layers), [&](int i) {
       const Layer& layer = layers[static_cast<size_t>(i)];
-      norm_qkv(ctx, stream, layer.gain, 1e-6, layer.qkv, qkv);
-      o_residual(ctx, queries, layer.o, stream);
-      norm_gate_up_silu(ctx, stream, layer.gain, 1e-6, layer.gate_up, MlpActivation::silu, activated);
-      down_residual(ctx, activated, layer.down, stream);
+      if (runs(0)) norm_qkv(ctx, stream, layer.gain, 1e-6, layer.qkv, qkv);
+      if (runs(1)) o_residual(ctx, queries, layer.o, stream);
+      if (runs(2))
+        norm_gate_up_silu(ctx, stream, layer.gain, 1e-6, layer.gate_up, MlpActivation::silu, activated);
+      if (runs(3)) down_residual(ctx, activated, layer.down, stream);
     });
   } catch (const Error& error) {
     state.SkipWithError(error.what());
     return;
   }
   const Layer& layer = layers[0];
-  const auto weights = static_cast<double>(layer.qkv.nbytes() + layer.o.nbytes() + layer.gate_up.nbytes() +
-                                           layer.down.nbytes());
+  double weights = 0;
+  const Linear* const linears[] = {&layer.qkv, &layer.o, &layer.gate_up, &layer.down};
+  for (int at = 0; at < 4; ++at)
+    if (runs(at)) weights += static_cast<double>(linears[at]->nbytes());
   set_cuda_counters(state, weights, weights * static_cast<double>(rows));
+}
+
+void register_products(const Model& model, int64_t rows, std::string_view piece, const char* kernel) {
+  const std::string_view name = piece.empty() ? "layer_products" : piece;
+  benchmark::RegisterBenchmark(
+      fmt::format("{}/{}/m:{}/cuda:{}", name, model.name, rows, *kernel == 0 ? "chosen" : kernel).c_str(),
+      [&model, rows, piece, kernel](benchmark::State& state) {
+        layer_products(state, model, rows, piece, kernel);
+      })
+      ->UseManualTime()
+      ->Iterations(1)
+      ->Unit(benchmark::kMicrosecond);
 }
 
 const bool kRegistered = [] {
   for (const Model& model : kModels)
-    for (int64_t rows : {1, 2, 4, 8, 16, 32})
-      for (const char* kernel : {"sequence", "fused"})
-        benchmark::RegisterBenchmark(
-            fmt::format("layer_products/{}/m:{}/cuda:{}", model.name, rows, kernel).c_str(),
-            [&model, rows, kernel](benchmark::State& state) { layer_products(state, model, rows, kernel); })
-            ->UseManualTime()
-            ->Iterations(1)
-            ->Unit(benchmark::kMicrosecond);
+    for (int64_t rows : {1, 2, 4, 8, 16, 32}) {
+      for (const char* kernel : {"sequence", "fused", ""}) register_products(model, rows, "", kernel);
+      for (const char* piece : kPieces)
+        for (const char* kernel : {"sequence", "fused"}) register_products(model, rows, piece, kernel);
+    }
   return true;
 }();
 

@@ -13,7 +13,9 @@ namespace {
 constexpr int kWarps = 8, kThreads = kWarps * kWarp;
 constexpr int kUnit = 8;    // rows of the weight: the columns of one mma
 constexpr int kChunk = 32;  // of k: what a warp multiplies at a time
-constexpr int kMaxRows = 32, kMaxNormed = 32768;
+constexpr int kMaxRows = 32;
+// Of a normed x, that its rows fit beside the ring; of more rows a kernel norms once what every block would.
+constexpr int kMaxNormedRows = 16, kMaxNormed = 32768;
 // At most two blocks of a multiprocessor, one of this kernel and one of the kernel behind: else early blocks
 // crowd on a few multiprocessors while others idle.
 constexpr int kLeastBytes = 77 << 10;
@@ -108,8 +110,8 @@ struct StreamSlots {
 };
 
 // rows_stream (sm_90)
-// bf16 or f16, up to 32 rows of x, everything in whole 16-byte packs; a normed x up to 32768 elements in all,
-// so that its rows fit beside the ring. One block per multiprocessor computes its even share of the weight's
+// bf16 or f16, up to 32 rows of x, everything in whole 16-byte packs; of a normed x up to 16 rows and 32768
+// elements. One block per multiprocessor computes its even share of the weight's
 // rows, in groups of kTiles units of eight: a unit is the B operand of mma, the rows of x are the A operand,
 // sixteen for the price of one. The eight warps share k (each 32 columns times kChunks of every segment) and
 // add up in shared memory at the end of a group.
@@ -403,7 +405,8 @@ bool rows_stream_takes(const RowsStreamArgs& args) {
   const Tensor &x = args.x, &weight = args.weight;
   if (!weight.defined() || dtype_size(x.dtype()) != 2 || x.dim(0) > kMaxRows) return false;
   if (x.dim(1) == 0 || !is_packed(x) || !is_packed(weight)) return false;
-  return !args.norm_weight.defined() || (is_packed(args.norm_weight) && x.dim(0) * x.dim(1) <= kMaxNormed);
+  return !args.norm_weight.defined() ||
+         (is_packed(args.norm_weight) && x.dim(0) <= kMaxNormedRows && x.dim(0) * x.dim(1) <= kMaxNormed);
 }
 
 namespace {
