@@ -1,5 +1,6 @@
 #include "tests/support/devices.h"
 
+#include <cstdio>
 #include <cstring>
 
 #include "step1_layers/core/error.h"
@@ -52,6 +53,17 @@ const OpContext* cuda_context() {
 #else
   return nullptr;
 #endif
+}
+
+void note_left_out() {
+  const ::testing::TestInfo* test = ::testing::UnitTest::GetInstance()->current_test_info();
+  static const ::testing::TestInfo* last = nullptr;
+  if (test == last || test == nullptr) return;
+  last = test;
+  std::string reason;
+  cuda_device_count(&reason);
+  std::printf("[ CPU ONLY ] %s.%s: no CUDA rung was run: %s\n", test->test_suite_name(), test->name(),
+              reason.c_str());
 }
 
 Tensor Mirror::operator()(const Tensor& tensor) {

@@ -1,7 +1,8 @@
 #pragma once
 // The same tests over both devices. A test makes its tensors on the CPU, checks them on the CPU, and runs the
 // operator through call() or run_rung(): on the CPU that is a plain call; for a CUDA rung the tensors go to
-// the GPU and come back. Where there is no GPU the CUDA rungs are left out (cuda_test.cpp says why).
+// the GPU and come back. Where there is no GPU the CUDA rungs are left out, and each test that would have run
+// some says so.
 #include <gtest/gtest.h>
 
 #include <tuple>
@@ -15,6 +16,9 @@ namespace ladder::testing {
 
 // A context on the GPU that lives as long as the process; nullptr where there is no GPU.
 const OpContext* cuda_context();
+
+// Says, once in every test, that CUDA rungs are left out and why.
+void note_left_out();
 
 // Tensors on the GPU that stand for tensors on the CPU: the same window, at the same offset from a multiple
 // of 64 bytes, between guard bytes.
@@ -74,7 +78,9 @@ void call(void (*fn)(const OpContext&, Params...), const OpContext& ctx, const A
 template <class Args>
 bool can_run_rung(const Variant<Args>& variant, const OpContext& ctx, const Args& args) {
   if (variant.device == DeviceType::cpu) return can_run(variant, ctx, args);
-  return cuda_context() != nullptr && can_run(variant, *cuda_context(), args);
+  if (cuda_context() != nullptr) return can_run(variant, *cuda_context(), args);
+  note_left_out();
+  return false;
 }
 template <class Args>
 void run_rung(const Variant<Args>& variant, const OpContext& ctx, const std::type_identity_t<Args>& args) {

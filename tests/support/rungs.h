@@ -20,7 +20,10 @@ void on_every_rung(std::string_view op, std::span<const Variant<Args>> table, Fn
   int rungs = 0;
   for (const auto& variant : table) {
     const bool on_gpu = variant.device == DeviceType::cuda;
-    if (on_gpu && cuda_context() == nullptr) continue;
+    if (on_gpu && cuda_context() == nullptr) {
+      note_left_out();
+      continue;
+    }
     OpContext ctx = on_gpu ? *cuda_context() : OpContext{};
     Arena arena(ctx.device);
     ctx.arena = &arena;
