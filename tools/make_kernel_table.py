@@ -2,14 +2,16 @@
 """Makes the table of the fastest kernels of one architecture from recorded benchmarks.
 
     cd bench/results/h200
-    ../../../tools/make_kernel_table.py matmul_few_rows.json layer_products.json \
+    ../../../tools/make_kernel_table.py step1_layers.json step2_model.json \
         > ../../../step1_layers/core/kernel_table_sm90.inc
 
 Reads Google Benchmark's JSON: matmul/<model>_<linear>/m:<rows>/cuda:<kernel> (bench_step1) and
-<piece>/<model>/m:<rows>/cuda:<kernel> (bench_step2) for the four pieces of a layer that have a fused kernel. The
-shapes are those of models/qwen3-<model>/config.json. Per shape and number of rows the fastest kernel wins, but the winner
-of the number of rows before stays where nothing is faster by 2 %, which is noise. Numbers of rows that follow one another
-with the same winner become one line, the largest of them (kernel_table.h: the next larger number of rows decides).
+layer_products/<model>/m:<rows>/cuda:<kernel> (bench_step2), the latter for the four pieces of a layer that have a fused
+kernel: they are chosen together, since a piece in sequence leaves its addition to the next one, which then cannot be
+fused. The shapes are those of models/qwen3-<model>/config.json. Per shape and number of rows the fastest kernel wins, but
+the winner of the number of rows before stays where nothing is faster by 2 %, which is noise. Numbers of rows that follow
+one another with the same winner become one line, the largest of them (kernel_table.h: the next larger number of rows
+decides). More than 32 rows are the library's, whose rung serves them without a table.
 """
 
 import json
@@ -19,6 +21,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 NAME = re.compile(r"^(\w+)/([0-9.]+b)(?:_(\w+))?/m:(\d+)/cuda:(\w+)(?:/|$)")
+
+FEW_ROWS = 32
 
 
 def shapes(model):
@@ -47,10 +51,11 @@ def read(files):
             if not match or "median_us" not in bench:
                 continue
             op, model, linear, rows, kernel = match.groups()
-            part = linear if op == "matmul" else PIECES.get(op)
-            if part:
+            if op not in ("matmul", "layer_products") or int(rows) > FEW_ROWS or kernel == "chosen":
+                continue
+            for name, part in PIECES.items() if op == "layer_products" else [(op, linear)]:
                 n, k = shapes(model)[part]
-                times.setdefault((op, n, k), {}).setdefault(int(rows), {})[kernel] = bench["median_us"]
+                times.setdefault((name, n, k), {}).setdefault(int(rows), {})[kernel] = bench["median_us"]
     return times
 
 

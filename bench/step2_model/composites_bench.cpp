@@ -2,8 +2,7 @@
 // down_residual of all layers, one after the other in one CUDA graph, each layer with weights of its own,
 // with every piece's operators in sequence, with its fused kernels, and with what the engine would choose.
 // What stands between them (rotation, attention) is left out: o_residual reads the queries instead. The time
-// is that of one layer. Then each piece by itself, from which tools/make_kernel_table.py takes the faster
-// kernel.
+// is that of one layer. Then each piece by itself, which shows where that time goes.
 #include <fmt/format.h>
 
 #include "bench/support/bench_cuda.h"

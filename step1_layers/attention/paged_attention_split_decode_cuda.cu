@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "step1_layers/attention/paged_attention_decode_cuda.cuh"
+#include "step1_layers/attention/paged_attention_prefill_cuda.cuh"
 
 namespace ladder {
 
@@ -289,7 +290,11 @@ void paged_attention_cuda_split(const OpContext& ctx, const PagedAttentionArgs& 
   if (args.metadata.max_query_len > 1) attention_prefill(ctx, args, false);
 }
 bool paged_attention_takes_split(const PagedAttentionArgs& args) {
-  return paged_attention_takes_decode(args) &&
+  const int64_t dim = args.q.dim(2);
+  const size_t shared = dim == 64    ? sizeof(DecodeShared<64, kWarps>)
+                        : dim == 128 ? sizeof(DecodeShared<128, kWarps>)
+                                     : sizeof(DecodeShared<256, kWarps>);
+  return paged_attention_takes_decode(args) && fits_shared_memory(static_cast<int64_t>(shared)) &&
          args.cache.k.dim(2) * ceil_div<int64_t>(args.q.dim(1) / args.cache.k.dim(2), kTileHeads) <=
              CudaContext::kNumCounters - 1 &&
          (args.metadata.max_query_len <= 1 || paged_attention_takes_tensor_core(args));

@@ -549,8 +549,8 @@ TEST(Task6_4_Gpu, WhatItDoesNotHaveIsOneLine) {
                  "--kernel matmul=none: no such kernel on cuda:0");
   expect_refused(on_device("cuda", {"--kernel", "nothing=naive"}),
                  "--kernel nothing=naive: no such operator");
-  expect_refused(run_binary(with_small_cache(
-                     {"bench", "graph-replay", "--model", kTied, "--device", "cuda", "--enforce-eager"})),
+  expect_refused(run_binary(with_small_cache({"bench", "graph-replay", "--model", kTied, "--enforce-eager"},
+                                             DeviceType::cuda)),
                  "graph-replay: there are no graphs with --enforce-eager");
 }
 
