@@ -11,7 +11,8 @@
 namespace ladder {
 
 // Pinned memory to the device's, both aligned to 16 bytes and with room for a multiple of them. What is
-// copied must be there when this is called: it is read before the kernel in front has ended.
+// copied must be there when this is called: it is read before the kernel in front has ended. What is written
+// may be read only behind wait_for_previous_kernel().
 void copy_from_host_cuda(const OpContext& ctx, void* to, const void* from, int64_t bytes);
 
 // The device's memory to pinned memory, a multiple of four bytes.

@@ -3,10 +3,9 @@
 //
 // A GPU reads host memory a hundred times slower than its own, and every copy has a cost of its own, so all
 // inputs of a step are written side by side into pinned memory and travel in one copy, which is a kernel
-// (host_copy_cuda.h). The copy of step N + 1
-// is prepared while step N still runs: the pinned side has several slots, taken in turn. The device side has
-// one, because the stream keeps the order: whatever reads step N's inputs stands in front of the copy that
-// overwrites them.
+// (host_copy_cuda.h). The copy of step N + 1 is prepared while step N still runs: the pinned side has several
+// slots, taken in turn. The device side has one, because the stream keeps the order: whatever reads step N's
+// inputs stands in front of the copy that overwrites them.
 //
 // On the CPU there is nothing to copy: what is taken is memory of the arena, and what comes back is kept.
 #include <array>

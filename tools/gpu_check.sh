@@ -31,7 +31,7 @@ while [ $# -gt 0 ]; do
 done
 [ ${#parts[@]} -gt 0 ] || parts=(tests memcheck racecheck synccheck bench engine peers table)
 mkdir -p "$out"
-build=$(cd "$build" && pwd) || exit 2
+[ "${parts[*]}" = table ] || build=$(cd "$build" && pwd) || exit 2
 out=$(cd "$out" && pwd)
 cd "$root"
 failed=0
@@ -49,12 +49,13 @@ binary() {  # binary NAME: its path
 step() {  # step NAME SECONDS COMMAND...
   local name=$1 limit=$2 start=$SECONDS shards=${SHARDS:-1} status=0 shard processes=()
   shift 2
+  rm -f "$out/$name.all"
   for ((shard = 0; shard < shards; ++shard)); do
     GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard timeout "$limit" "$@" >"$out/$name.$shard" 2>&1 &
     processes+=($!)
   done
   for ((shard = 0; shard < shards; ++shard)); do
-    wait "${processes[shard]}" || status=$?
+    wait "${processes[shard]}" || { local one=$?; [ $status -eq 124 ] || status=$one; }
     cat "$out/$name.$shard" >>"$out/$name.all"
     rm "$out/$name.$shard"
   done
@@ -183,6 +184,7 @@ if [ "${parts[*]}" != table ]; then
     { echo "gpu_check: no GPU here" >&2; exit 2; }
   # Where there is no checkout, LADDER_COMMIT says what was built.
   commit=${LADDER_COMMIT:-$(git -C "$root" describe --always --dirty --abbrev=40 --exclude '*' 2>/dev/null || echo unknown)}
+  export LADDER_COMMIT=$commit  # for the reports of `ladder bench`
   printf '%s\ncommit %s\n' "$gpu" "$commit" | tee "$out/gpu.txt"
 fi
 for part in "${parts[@]}"; do

@@ -103,7 +103,7 @@ def elementwise(folder):
             if rung and rung.bytes_per_second * rung.seconds >= LARGE:
                 if op not in worst or rung.of_bandwidth < worst[op].of_bandwidth:
                     worst[op] = rung
-    return ["norm, activation, RoPE, KV store, 64 MB and more", *worst_of_bandwidth(worst, "0.90 B", "0.95 B")]
+    return ["norm, activation, RoPE, KV store, embedding, 64 MB and more", *worst_of_bandwidth(worst, "0.90 B", "0.95 B")]
 
 
 def large_products(folder):

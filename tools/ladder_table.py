@@ -41,8 +41,8 @@ def plain(value):
 def table_of(ladder):
     """Rows of text, the head first. `ladder` is one problem's rungs, the slowest idea first.
 
-    us: of one call. of B: bytes per second over the bandwidth, on a GPU that of a copy of as many bytes. of G: operations per second over its rate of
-    matrix products. gain: how many times as fast as the rung below, the nearest one that was measured.
+    us: of one call. of B: bytes per second over the bandwidth, on a GPU that of a copy of as many bytes. of G:
+    operations per second over its rate of matrix products. gain: how many times as fast as the rung below, the nearest one that was measured.
     """
     ladder = [rung for rung in ladder if rung.error != NOT_TAKEN]
     products = any(rung.flops for rung in ladder)

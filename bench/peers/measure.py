@@ -4,6 +4,7 @@ The calls of a problem, over operands that rotate past the L2 cache, are capture
 or more; the time of a call is the median replay, by events, divided by the number of calls. Data is random.
 """
 
+import math
 import statistics
 
 import torch
@@ -61,7 +62,7 @@ def seconds_of_call(function, operands, repeat=15):
         return [function(*one) for one in operands]
 
     graph, kept = capture(turn)
-    turns = int(min(max(1e-3 / median_seconds(graph.replay, 1), 1), 100))
+    turns = math.ceil(min(max(1e-3 / median_seconds(graph.replay, 1), 1), 100))
     if turns > 1:
         graph, kept = capture(lambda: [turn() for _ in range(turns)][-1])
     seconds = median_seconds(graph.replay, repeat) / len(operands) / turns

@@ -64,7 +64,7 @@ double median(std::vector<double>& times) {
 // How often to go over the operands in one graph, so that its start, 2 us, is not what a call is charged
 // with: a replay takes a millisecond, where one turn of so many seconds does not.
 int turns_of(double seconds) {
-  return static_cast<int>(std::clamp(1e-3 / seconds, 1.0, 100.0));
+  return static_cast<int>(std::ceil(std::clamp(1e-3 / seconds, 1.0, 100.0)));
 }
 
 // Calls of call(0), ..., call(calls - 1), and over again.
@@ -147,7 +147,10 @@ double cuda_copy_bandwidth(double bytes) {
   if (const auto found = measured.find(half); found != measured.end()) return found->second;
   const OpContext& ctx = *cuda_bench_context();
   std::vector<std::pair<Tensor, Tensor>> sets;
-  for (int i = 0; i < rotating_sets(2.0 * static_cast<double>(half)); ++i)
+  // A copy far larger than the L2 cache leaves nothing of itself there, and two would not fit a small GPU.
+  const bool large =
+      2.0 * static_cast<double>(half) > 16.0 * static_cast<double>(cuda_device_info(0).l2_bytes);
+  for (int i = 0; i < (large ? 1 : rotating_sets(2.0 * static_cast<double>(half))); ++i)
     sets.emplace_back(random_bytes(half), Tensor::empty({half}, DType::u8, ctx.device));
   const int calls = static_cast<int>(sets.size());
   const auto set = [&](int i) -> const auto& {

@@ -3,11 +3,10 @@
 //
 // The calls of a benchmark, over operands that rotate past the L2 cache, are captured into one CUDA graph of
 // a millisecond or more; the time of a call is that of the median replay, by events, divided by the number of
-// calls. So launch
-// overhead on the CPU, which the engine hides in the same way, is not what is measured. bytes_per_second is
-// reported with its fraction of what a device-to-device copy of as many bytes (read and written together)
-// moves in the same run, and beside it of what a copy of 4 GiB moves; flops with its fraction of what the
-// library's 8192-cubed bf16 product reaches.
+// calls. So launch overhead on the CPU, which the engine hides in the same way, is not what is measured.
+// bytes_per_second is reported with its fraction of what a device-to-device copy of as many bytes (read and
+// written together) moves in the same run, and beside it of what a copy of 4 GiB moves; flops with its
+// fraction of what the library's 8192-cubed bf16 product reaches.
 #include "bench/support/bench_support.h"
 #include "tests/support/arguments.h"
 

@@ -43,8 +43,8 @@ struct KvCacheView {
 //
 // Kernels read these tensors and a step's positions, and in batches of single rows the keys before each row's
 // own, ahead of kernels in front that still run (cuda_kernel.cuh, dependent launch). So what writes them ends
-// before a kernel behind it is set up: it is a copy, an earlier step, or a kernel that allows the next one
-// only when it has written them.
+// before a kernel behind it is set up: it is a copy of the driver's, an earlier step, or a kernel that allows
+// the next one only when it has written them.
 struct AttentionMetadata {
   Tensor query_start_loc;  // [num_seqs + 1]: sequence s has the query rows [query_start_loc[s],
                            // query_start_loc[s + 1])

@@ -1,4 +1,4 @@
-// Attention of single query rows, cut into equal parts whatever the sequences' lengths.
+// Attention of single query rows: whole sequences, or equal parts of all keys where lengths differ too much.
 #include <algorithm>
 
 #include "step1_layers/attention/paged_attention_decode_cuda.cuh"

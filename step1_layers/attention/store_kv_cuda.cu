@@ -235,7 +235,7 @@ void store_kv_cuda(const OpContext& ctx, const StoreKvArgs& args) {
   });
 }
 void store_kv_cuda_packed(const OpContext& ctx, const StoreKvArgs& args) {
-  if (args.slot_mapping.dim(0) == 0) return;
+  if (args.slot_mapping.dim(0) == 0 || args.k.numel() + args.v.numel() == 0) return;
   check_slots(args.cache);
   with_cuda_type(args.k.dtype(), [&](auto tag) {
     using T = decltype(tag);

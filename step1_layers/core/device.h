@@ -52,10 +52,10 @@ struct CudaDeviceInfo {
 
 // A GPU is usable if it is not too old and the program was compiled for it. The error begins with `what`.
 bool usable(const CudaDeviceInfo& info);
+void check_usable(const CudaDeviceInfo& info, std::string_view what);
 // Which rungs it can run, as a compute capability times 10 (Variant::min_arch). Those of 9.0 are made for the
 // shared memory of a Hopper; a later GPU that has less of it takes the rungs below.
 int kernel_arch(const CudaDeviceInfo& info);
-void check_usable(const CudaDeviceInfo& info, std::string_view what);
 
 // 0 where there is no GPU, no driver, or no CUDA in the build; `reason`, if given, then says which.
 int cuda_device_count(std::string* reason = nullptr);

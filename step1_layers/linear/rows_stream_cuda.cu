@@ -1,4 +1,4 @@
-// The matrix product for few rows as a stream of weights that never stops (sm_80).
+// The matrix product for few rows as a stream of weights that never stops (sm_90).
 #include <algorithm>
 
 #include "step1_layers/core/packed.h"
@@ -111,10 +111,10 @@ struct StreamSlots {
 
 // rows_stream (sm_90)
 // bf16 or f16, up to 32 rows of x, everything in whole 16-byte packs; of a normed x up to 16 rows and 32768
-// elements. One block per multiprocessor computes its even share of the weight's
-// rows, in groups of kTiles units of eight: a unit is the B operand of mma, the rows of x are the A operand,
-// sixteen for the price of one. The eight warps share k (each 32 columns times kChunks of every segment) and
-// add up in shared memory at the end of a group.
+// elements. One block per multiprocessor computes its even share of the weight's rows, in groups of kTiles
+// units of eight: a unit is the B operand of mma, the rows of x are the A operand, sixteen for the price of
+// one. The eight warps share k (each 32 columns times kChunks of every segment) and add up in shared memory
+// at the end of a group.
 //
 // The rung below has as many loads in flight as registers hold, and between two turns of loads memory rests.
 // Here every thread copies what it will multiply itself, weights and x, asynchronously, into a queue of its

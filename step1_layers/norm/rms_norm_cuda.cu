@@ -106,7 +106,7 @@ __global__ void norm_block(NormRows<T> norm) {
 // registers
 // Rows of whole 16-byte packs (packed.h), at most 2048 of them. `threads` threads own a row and keep it in
 // registers between the sum and the product: it is read once, 16 bytes per instruction, two or four loads in
-// flight per thread, and registers are rationed so that five or six blocks of 256 threads share a
+// flight per thread, and registers are rationed so that four to six blocks of 256 threads share a
 // multiprocessor: their loads go on while one waits for its sum. Short rows are a warp's, without a barrier,
 // longer ones a block's, with one. The weights are read, and addresses made, before the kernel in front has
 // ended. The split of a row depends on its width alone: batch invariant.

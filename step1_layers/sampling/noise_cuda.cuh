@@ -118,7 +118,7 @@ struct NoisySearch {
       uint32_t words[kGroup];
       load(0, x);
       source.words(first, words);
-      bound = warp_max(reached(x, words) - margin);
+      bound = fmaxf(-INFINITY, warp_max(reached(x, words) - margin));  // of infinite logits: not a NaN
       share_bound();
     }
     unsigned may_win = 0;
@@ -176,7 +176,9 @@ struct NoisySearch {
   }
 
   // Not below the noise, but for the error of the fast logarithm.
-  __device__ static float largest_noise_of(uint32_t word) { return -__logf(uniform_of(word)); }
+  __device__ static float largest_noise_of(uint32_t word) {
+    return -__logf(uniform_of(word));
+  }
 
   // A score that is below the best one of the group, but for the margin.
   __device__ static float reached(const float (&x)[kGroup], const uint32_t (&words)[kGroup]) {

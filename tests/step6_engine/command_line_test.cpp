@@ -433,16 +433,19 @@ TEST(Task6_4_Info, AnEmptyFileIsNotAnAbsentOne) {
 TEST_P(Task6_4_OnDevice, BenchPrintsATableAndWritesItsJson) {
   testing::TemporaryFolder folder;
   const std::string json = (folder / "result.json").string();
-  const BinaryResult throughput = run_binary(with_small_cache(
-      {"bench", "throughput", "--model", kTied, "--num-requests", "4", "--min-prompt-len", "3",
-       "--max-prompt-len", "9", "--min-output-len", "2", "--max-output-len", "5", "--json", json},
-      GetParam()));
+  const BinaryResult throughput =
+      run_binary(with_small_cache({"bench", "throughput", "--model", kTied, "--num-requests", "4",
+                                   "--min-prompt-len", "3", "--max-prompt-len", "9", "--min-output-len", "2",
+                                   "--max-output-len", "5", "--json", json},
+                                  GetParam()),
+                 {}, "LADDER_COMMIT=0123abc");
   ASSERT_EQ(throughput.exit_code, 0) << throughput.err;
   const Json report = Json::parse(testing::read_file(json));
   EXPECT_EQ(report["results"][0]["requests"], 4);
   EXPECT_GE(report["results"][0]["output_tokens"], 8);
   EXPECT_NE(report["command"].get<std::string>().find("--num-requests 4"), std::string::npos);
   EXPECT_TRUE(report.contains("cpu"));
+  EXPECT_EQ(report["commit"], "0123abc");
   const bool on_gpu = GetParam() == DeviceType::cuda;
   EXPECT_EQ(report["gpu"].is_string(), on_gpu);
   EXPECT_EQ(report["results"][0]["of_streaming_limit"].is_number(), on_gpu);

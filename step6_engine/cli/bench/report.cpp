@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <numeric>
@@ -22,8 +23,10 @@ std::string first_line(const std::filesystem::path& file) {
   return line;
 }
 
-// The commit of the checkout that holds this program: .git/HEAD of the nearest folder above it. Empty: none.
+// What LADDER_COMMIT says (tools/gpu_check.sh), else the commit of the checkout that holds this program:
+// .git/HEAD of the nearest folder above it. Empty: none.
 std::string commit_of_this_program() {
+  if (const char* said = std::getenv("LADDER_COMMIT")) return said;
   std::error_code none;
   std::filesystem::path folder = std::filesystem::read_symlink("/proc/self/exe", none).parent_path();
   while (!folder.empty() && !std::filesystem::exists(folder / ".git" / "HEAD", none)) {

@@ -35,8 +35,8 @@ struct BenchMachine {
 };
 
 // {"command", "commit", "cpu", "isa", "threads", "gpu", "copy_bandwidth", "results": [...]}, to be compared
-// later. commit is null where the program does not lie in a git checkout, gpu and copy_bandwidth where it ran
-// on the CPU. No file name: nothing. Error: the file cannot be written.
+// later. commit is null where the program does not lie in a git checkout and LADDER_COMMIT names none, gpu
+// and copy_bandwidth where it ran on the CPU. No file name: nothing. Error: the file cannot be written.
 void write_report(const std::string& file, const std::vector<Measurement>& results,
                   const BenchMachine& machine);
 void write_report(const std::string& file, Json results, const BenchMachine& machine);
