@@ -64,7 +64,7 @@ StepUpload::Taken StepUpload::take_bytes(const Shape& shape, DType dtype) {
           Tensor::wrap(static_cast<char*>(memory_.get()) + begin, shape, dtype, device_, memory_)};
 }
 
-void StepUpload::send(const OpContext& ctx) {
+void StepUpload::send([[maybe_unused]] const OpContext& ctx) {
   if (device_.is_cpu() || used_ == 0) return;
 #ifdef LADDER_CUDA
   copy_from_host_cuda(ctx, memory_.get(), host_, used_);

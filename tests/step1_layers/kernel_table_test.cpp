@@ -45,6 +45,8 @@ TEST(Task1_4_KernelTable, TheNearestShapeWithinFourfoldAndTheNextLargerNumberOfR
   };
   EXPECT_EQ(kernel(row->rows - 1, 4096, 1024), kernel(row->rows, 4096, 1024));
   EXPECT_EQ(kernel(row->rows, 4096 + 64, 1024 - 64), row->kernel);
+  EXPECT_EQ(kernel(row->rows, 4096, 1024 * 3 / 10), row->kernel);
+  EXPECT_EQ(kernel(row->rows, 4096, 1024 / 5), "");
   EXPECT_EQ(kernel(1, 4096, 100), "");
   EXPECT_EQ(kernel(1, 100, 1024), "");
   EXPECT_EQ(kernel(int64_t{1} << 40, 4096, 1024), "");
