@@ -184,12 +184,20 @@ TEST(Task1_6_RotaryEmbedding, EqualsDoublePrecisionInsideQkvRows) {
 TEST(Task1_6_RotaryEmbedding, PairsAreHalfSplitAsInHuggingFaceCheckpoints) {
   on_every_rung<RotaryEmbeddingArgs>(
       "rotary_embedding", rotary_embedding_variants(), [&](const OpContext& ctx) {
-        Tensor table = Tensor::zeros({1, 4}, DType::f32);  // both pairs turn by 90 degrees
-        table.at<float>({0, 2}) = table.at<float>({0, 3}) = 1.0f;
-        Tensor q = Tensor::from<float>(std::vector<float>{1, 2, 3, 4}, {1, 1, 4}), k = q.clone();
-        call(rotary_embedding, ctx, Tensor::zeros({1}, DType::i32), q, k, table);
-        EXPECT_EQ(to_double(q), (std::vector<double>{-3, -4, 1, 2}));  // neighbours would give -2, 1, -4, 3
-        EXPECT_EQ(to_double(k), to_double(q));
+        for (const int64_t half : {2, 16}) {
+          Tensor table = Tensor::zeros({1, 2 * half}, DType::f32);  // all pairs turn by 90 degrees
+          std::fill_n(table.data<float>() + half, half, 1.0f);
+          Tensor q = Tensor::empty({1, 1, 2 * half}, DType::f32);
+          std::vector<double> expected;  // of 1, 2, 3, 4: -3, -4, 1, 2; neighbours would give -2, 1, -4, 3
+          for (int64_t i = 0; i < 2 * half; ++i) {
+            q.at<float>({0, 0, i}) = static_cast<float>(1 + i);
+            expected.push_back(static_cast<double>(i < half ? -(1 + i + half) : 1 + i - half));
+          }
+          const Tensor k = q.clone();
+          call(rotary_embedding, ctx, Tensor::zeros({1}, DType::i32), q, k, table);
+          EXPECT_EQ(to_double(q), expected);
+          EXPECT_EQ(to_double(k), expected);
+        }
       });
 }
 

@@ -40,6 +40,10 @@ class Random {
 
   int64_t integer(int64_t low, int64_t high);  // both included
   double uniform(double low, double high);
+  template <class T>
+  T one_of(const std::vector<T>& values) {
+    return values[static_cast<size_t>(integer(0, static_cast<int64_t>(values.size()) - 1))];
+  }
   // Normal with the given deviation, rounded to dtype.
   Tensor normal(const Shape& shape, DType dtype, double deviation = 1.0);
   // Small integers in [-limit, limit], three quarters of them zero: sums are exact in every dtype.
