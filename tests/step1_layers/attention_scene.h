@@ -10,6 +10,7 @@
 #include "step1_layers/attention/store_kv.h"
 #include "tests/support/devices.h"
 #include "tests/support/numerics.h"
+#include "tests/support/rungs.h"
 
 namespace ladder::testing {
 
@@ -135,6 +136,15 @@ inline Attended attend(const OpContext& ctx, Random& random, const std::vector<P
   Attended result = poisoned_output(input);
   call(paged_attention, ctx, input.q, input.cache, input.metadata, scale, result.out, result.lse);
   return result;
+}
+
+// Without the rungs that serve decoding alone, for calls in which a sequence has several rows.
+template <class Fn>
+void on_every_mixed_attention(Fn&& fn) {
+  std::vector<Variant<PagedAttentionArgs>> table;
+  for (const auto& variant : paged_attention_variants())
+    if (variant.name != "grouped" && variant.name != "cluster") table.push_back(variant);
+  on_every_rung<PagedAttentionArgs>("paged_attention", table, fn);
 }
 
 struct Reference {

@@ -37,12 +37,12 @@ void check_parts(const OpContext& ctx, Random& random, const std::vector<Part>& 
 }
 
 TEST(Task1_7_PagedAttention, MixedQueryLengthsEqualDoublePrecision) {
-  on_every_attention([](const OpContext& ctx) {
+  on_every_mixed_attention([](const OpContext& ctx) {
     for (DType dtype : kDTypes)
-      for (int64_t block_size : {1, 7, 16}) {
+      for (auto [block_size, dim] : {std::pair<int64_t, int64_t>{1, 24}, {7, 24}, {16, 24}, {16, 128}}) {
         Random random;
-        SCOPED_TRACE(random.describe());
-        const HeadShape shape{4, 2, 24, 24};
+        SCOPED_TRACE(random.describe() + " dim " + std::to_string(dim));
+        const HeadShape shape{4, 2, dim, dim};
         std::vector<SequenceData> data;
         for (int64_t length : {1, 64, 65, 130, 33})
           data.push_back(random_sequence(random, length, shape, dtype));
@@ -61,7 +61,7 @@ TEST(Task1_7_PagedAttention, MixedQueryLengthsEqualDoublePrecision) {
 // The largest number of rows of a sequence and how many rows there are: all that the host knows, and what a
 // rung may decide by that no single row is among them.
 TEST(Task1_7_PagedAttention, ASingleRowAmongPromptsIsNotLeftOut) {
-  on_every_attention([](const OpContext& ctx) {
+  on_every_mixed_attention([](const OpContext& ctx) {
     const HeadShape shape{8, 2, 128, 128};
     for (const std::vector<int64_t>& query_lens :
          std::vector<std::vector<int64_t>>{{5}, {5, 1}, {1, 5}, {5, 5, 5}, {5, 1, 5}, {2, 1}, {5, 4, 2}}) {
@@ -79,7 +79,7 @@ TEST(Task1_7_PagedAttention, ASingleRowAmongPromptsIsNotLeftOut) {
 }
 
 TEST(Task1_7_PagedAttention, HeadDimensionsAndGroups) {
-  on_every_attention([](const OpContext& ctx) {
+  on_every_mixed_attention([](const OpContext& ctx) {
     for (const HeadShape& shape : {HeadShape{1, 1, 1, 1},
                                    {2, 2, 20, 20},
                                    {8, 1, 64, 64},
@@ -92,7 +92,8 @@ TEST(Task1_7_PagedAttention, HeadDimensionsAndGroups) {
                                    {64, 1, 16, 72}}) {
       Random random;
       SCOPED_TRACE(random.describe() + " k_dim " + std::to_string(shape.k_dim));
-      const DType dtype = kDTypes[random.integer(0, 2)];
+      // The sizes that rungs are made for in the types that they are made for.
+      const DType dtype = kDTypes[random.integer(shape.k_dim % 64 == 0 ? 1 : 0, 2)];
       SequenceData data = random_sequence(random, 70, shape, dtype);
       // A row of one number has no norm to be compared with: values of one sign, so that it is not the small
       // rest of large ones.
@@ -109,10 +110,13 @@ TEST(Task1_7_PagedAttention, HeadDimensionsAndGroups) {
 
 TEST(Task1_7_PagedAttention, MoreThanAThousandKeys) {
   on_every_attention([](const OpContext& ctx) {
-    Random random;
-    SCOPED_TRACE(random.describe());
-    const SequenceData data = random_sequence(random, 3001, {2, 1, 32, 32}, DType::f32);
-    check_parts(ctx, random, {{&data, 3000, 3001}, {&data, 1020, 1030}}, 16);
+    for (const auto& [dtype, dim] : {std::pair{DType::f32, 32}, {DType::f16, 128}}) {
+      Random random;
+      SCOPED_TRACE(random.describe() + " dim " + std::to_string(dim));
+      const SequenceData data = random_sequence(random, 3001, {2, 1, dim, dim}, dtype);
+      check_parts(ctx, random, {{&data, 3000, 3001}, {&data, 1020, 1030}}, 16);
+      check_parts(ctx, random, {{&data, 2999, 3000}, {&data, 1024, 1025}}, 16);
+    }
   });
 }
 
@@ -137,22 +141,32 @@ TEST(Task1_7_PagedAttention, SomeSequencesShareTheirFirstBlocks) {
 }
 
 TEST(Task1_7_PagedAttention, EveryRowSeesItsOwnKeyAndNoLaterOne) {
-  // Score 1000 * position: all weight lies on the last key a row sees, so its output is that key's value, to
+  // Score 1420 * position: all weight lies on the last key a row sees, so its output is that key's value, to
   // the last bit. A mask that is off by one, or made for as many queries as keys, gives another value.
-  on_every_attention([](const OpContext& ctx) {
-    for (DType dtype : kDTypes) {
+  // 2048 in the powers of two that most kernels take, so that no score is rounded.
+  const double scale = 2048 * std::log(2.0);
+  on_every_attention([&](const OpContext& ctx) {
+    struct Case {
+      DType dtype;
+      int64_t k_dim, v_dim;
+    };
+    for (const Case& c : {Case{DType::f32, 3, 37},
+                          {DType::bf16, 3, 37},
+                          {DType::f16, 3, 37},
+                          {DType::bf16, 128, 128},
+                          {DType::f16, 64, 64}}) {
       Random random;
-      SCOPED_TRACE(random.describe());
-      SequenceData data = random_sequence(random, 200, {2, 1, 3, 37}, DType::f32);
-      data.v = random.exact({200, 1, 37}, DType::f32);
+      SCOPED_TRACE(random.describe() + " dim " + std::to_string(c.k_dim));
+      SequenceData data = random_sequence(random, 200, {2, 1, c.k_dim, c.v_dim}, DType::f32);
+      data.v = random.exact({200, 1, c.v_dim}, DType::f32);
       for (int64_t p = 0; p < 200; ++p)
-        for (int64_t i = 0; i < 3; ++i) {
+        for (int64_t i = 0; i < c.k_dim; ++i) {
           data.k.at<float>({p, 0, i}) = i == 1 ? static_cast<float>(p) : 0.0f;
           for (int64_t head = 0; head < 2; ++head) data.q.at<float>({p, head, i}) = i == 1 ? 1.0f : 0.0f;
         }
-      data = {data.q.to(dtype), data.k.to(dtype), data.v.to(dtype)};
+      data = {data.q.to(c.dtype), data.k.to(c.dtype), data.v.to(c.dtype)};
       for (auto [begin, end] : {std::pair{0, 200}, {64, 128}, {199, 200}, {63, 66}, {100, 101}}) {
-        const Attended result = attend(ctx, random, {{&data, begin, end}}, 16, 1000.0);
+        const Attended result = attend(ctx, random, {{&data, begin, end}}, 16, scale);
         for (int64_t row = begin; row < end; ++row)
           for (int64_t head = 0; head < 2; ++head)
             ASSERT_TRUE(bitwise_equal(result.out.select(0, row - begin).select(0, head),
@@ -165,18 +179,25 @@ TEST(Task1_7_PagedAttention, EveryRowSeesItsOwnKeyAndNoLaterOne) {
 
 TEST(Task1_7_PagedAttention, ZeroQueriesAverageTheValuesExactly) {
   on_every_attention([](const OpContext& ctx) {
-    Random random;
-    SCOPED_TRACE(random.describe());
-    SequenceData data = random_sequence(random, 128, {3, 1, 8, 21}, DType::f32);
-    data.q.fill_bytes(0);
-    data.v = random.exact({128, 1, 21}, DType::f32);
-    const Attended result = attend(ctx, random, {{&data, 0, 128}}, 5, 0.5);
-    for (int64_t keys = 1; keys <= 128; keys *= 2)
-      for (int64_t i = 0; i < 21; ++i) {
-        float sum = 0;
-        for (int64_t j = 0; j < keys; ++j) sum += data.v.at<float>({j, 0, i});
-        EXPECT_EQ(result.out.at<float>({keys - 1, 2, i}), sum / static_cast<float>(keys)) << keys;
-      }
+    for (const auto& [dtype, dim, block_size] : {std::tuple{DType::f32, 21, 5}, {DType::f16, 128, 16}}) {
+      Random random;
+      SCOPED_TRACE(random.describe() + " dim " + std::to_string(dim));
+      SequenceData data = random_sequence(random, 128, {3, 1, dim, dim}, dtype);
+      data.q.fill_bytes(0);
+      data.v = random.exact({128, 1, dim}, dtype);
+      const auto values = to_double(data.v);
+      const auto check = [&, width = dim](const Attended& result, int64_t row, int64_t keys) {
+        const auto out = to_double(result.out.select(0, row).select(0, 2));
+        for (int64_t i = 0; i < width; ++i) {
+          double sum = 0;
+          for (int64_t j = 0; j < keys; ++j) sum += values[static_cast<size_t>(j * width + i)];
+          ASSERT_EQ(out[static_cast<size_t>(i)], sum / static_cast<double>(keys)) << keys;
+        }
+      };
+      const Attended whole = attend(ctx, random, {{&data, 0, 128}}, block_size, 0.5);
+      for (int64_t keys = 1; keys <= 128; keys *= 2) check(whole, keys - 1, keys);
+      check(attend(ctx, random, {{&data, 127, 128}}, block_size, 0.5), 0, 128);
+    }
   });
 }
 
@@ -220,36 +241,50 @@ TEST(Task1_7_PagedAttention, ARowHasTheSameBitsAloneInAnyChunkAndInAnyBatch) {
 
 TEST(Task1_7_PagedAttention, RowsPastTheLastTokenAreNeitherReadNorWritten) {
   on_every_attention([](const OpContext& ctx) {
-    Random random;
-    SCOPED_TRACE(random.describe());
-    const SequenceData data = random_sequence(random, 9, {2, 1, 8, 8}, DType::f32);
-    const Attended result = attend(ctx, random, {{&data, 0, 9}}, 4, 0.3, 5);
-    EXPECT_TRUE(close_to(result.out.rows(9), attention_reference(data, 0, 9, 0.3).out));
-    EXPECT_TRUE(bitwise_equal(result.out.narrow(0, 9, 5), poisoned({5, 2, 8}, DType::f32)));
-    EXPECT_TRUE(bitwise_equal(result.lse.narrow(0, 9, 5), poisoned({5, 2}, DType::f32)));
+    for (const auto& [dtype, dim, block_size] : {std::tuple{DType::f32, 8, 4}, {DType::bf16, 128, 16}})
+      for (const int64_t begin : {0, 8}) {
+        Random random;
+        SCOPED_TRACE(random.describe() + " dim " + std::to_string(dim));
+        const int64_t rows = 9 - begin;
+        const SequenceData data = random_sequence(random, 9, {2, 1, dim, dim}, dtype);
+        const Attended result = attend(ctx, random, {{&data, begin, 9}}, block_size, 0.3, 5);
+        EXPECT_TRUE(close_to(result.out.rows(rows), attention_reference(data, begin, 9, 0.3).out));
+        EXPECT_TRUE(bitwise_equal(result.out.narrow(0, rows, 5), poisoned({5, 2, dim}, dtype)));
+        EXPECT_TRUE(bitwise_equal(result.lse.narrow(0, rows, 5), poisoned({5, 2}, DType::f32)));
+      }
   });
 }
 
+// A whole prompt, then a row that decodes.
 TEST(Task1_7_PagedAttention, ReadsQueriesAndWritesOutputsThroughStrides) {
   on_every_attention([](const OpContext& ctx) {
-    Random random;
-    SCOPED_TRACE(random.describe());
-    const SequenceData data = random_sequence(random, 20, {4, 2, 8, 8}, DType::f32);
-    Tensor qkv = poisoned({20, 8, 8}, DType::f32);  // q stands in rows of q, k and v
-    qkv.narrow(1, 0, 4).copy_from(data.q);
-    const KvCacheView cache{data.k.view({5, 4, 2, 8}), data.v.view({5, 4, 2, 8})};
-    const AttentionMetadata metadata{.query_start_loc = i32_tensor({0, 20}, {2}),
-                                     .seq_lens = i32_tensor({20}, {1}),
-                                     .block_tables = i32_tensor({0, 1, 2, 3, 4}, {1, 5}),
-                                     .slot_mapping = {},
-                                     .num_seqs = 1,
-                                     .num_tokens = 20,
-                                     .max_query_len = 20,
-                                     .max_seq_len = 20};
-    Tensor wide = poisoned({20, 4, 11}, DType::f32);
-    call(paged_attention, ctx, qkv.narrow(1, 0, 4), cache, metadata, 0.3, wide.narrow(2, 0, 8), Tensor());
-    EXPECT_TRUE(close_to(wide.narrow(2, 0, 8), attention_reference(data, 0, 20, 0.3).out));
-    EXPECT_TRUE(bitwise_equal(wide.narrow(2, 8, 3), poisoned({20, 4, 3}, DType::f32)));
+    for (auto [dtype, dim, block_size, spare] :
+         {std::tuple<DType, int64_t, int64_t, int64_t>{DType::f32, 8, 4, 3}, {DType::bf16, 128, 16, 8}})
+      for (const int64_t begin : {0, 31}) {
+        Random random;
+        SCOPED_TRACE(random.describe() + " dim " + std::to_string(dim));
+        const int64_t length = 32, rows = length - begin, num_blocks = length / block_size;
+        const SequenceData data = random_sequence(random, length, {4, 2, dim, dim}, dtype);
+        Tensor qkv = poisoned({rows, 8, dim}, dtype);  // q stands in rows of q, k and v
+        qkv.narrow(1, 0, 4).copy_from(data.q.narrow(0, begin, rows));
+        const KvCacheView cache{data.k.view({num_blocks, block_size, 2, dim}),
+                                data.v.view({num_blocks, block_size, 2, dim})};
+        std::vector<int32_t> table(static_cast<size_t>(num_blocks));
+        std::iota(table.begin(), table.end(), 0);
+        const AttentionMetadata metadata{.query_start_loc = i32_tensor({0, static_cast<int32_t>(rows)}, {2}),
+                                         .seq_lens = i32_tensor({static_cast<int32_t>(length)}, {1}),
+                                         .block_tables = i32_tensor(table, {1, num_blocks}),
+                                         .slot_mapping = {},
+                                         .num_seqs = 1,
+                                         .num_tokens = rows,
+                                         .max_query_len = rows,
+                                         .max_seq_len = length};
+        Tensor wide = poisoned({rows, 4, dim + spare}, dtype);
+        call(paged_attention, ctx, qkv.narrow(1, 0, 4), cache, metadata, 0.3, wide.narrow(2, 0, dim),
+             Tensor());
+        EXPECT_TRUE(close_to(wide.narrow(2, 0, dim), attention_reference(data, begin, length, 0.3).out));
+        EXPECT_TRUE(bitwise_equal(wide.narrow(2, dim, spare), poisoned({rows, 4, spare}, dtype)));
+      }
   });
 }
 
@@ -304,38 +339,63 @@ TEST(Task1_7_CausalAttention, EqualsDoublePrecisionWithFewerQueriesThanKeys) {
 TEST(Task1_7_StoreKv, WritesEachRowToItsSlotAndNothingElse) {
   on_every_rung<StoreKvArgs>("store_kv", store_kv_variants(), [](const OpContext& ctx) {
     for (DType dtype : kDTypes)
-      for (bool views : {false, true}) {
-        Random random;
-        SCOPED_TRACE(random.describe());
-        const int64_t tokens = 11, kv_heads = 3, k_dim = 10, v_dim = 6, block_size = 4;
-        Tensor rows = random.normal({tokens, 5 * kv_heads, k_dim}, dtype);
-        Tensor k = rows.narrow(1, kv_heads, kv_heads),
-               v = rows.narrow(1, 2 * kv_heads, kv_heads).narrow(2, 0, v_dim);
-        Tensor both = poisoned({6, block_size, kv_heads, k_dim + v_dim}, dtype);
-        KvCacheView cache{poisoned({6, block_size, kv_heads, k_dim}, dtype),
-                          poisoned({6, block_size, kv_heads, v_dim}, dtype)};
-        if (views) cache = {both.narrow(3, 0, k_dim), both.narrow(3, k_dim, v_dim)};
-        Tensor slots =
-            Tensor::from<int64_t>(std::vector<int64_t>{3, -1, 20, 0, 23, 9, -1, 4, 12, 13, 1}, {tokens});
-        call(store_kv, ctx, k, v, slots, cache);
-        for (int64_t slot = 0; slot < 6 * block_size; ++slot) {
-          Tensor k_slot = cache.k.select(0, slot / block_size).select(0, slot % block_size);
-          Tensor v_slot = cache.v.select(0, slot / block_size).select(0, slot % block_size);
-          Tensor k_expected = poisoned({kv_heads, k_dim}, dtype),
-                 v_expected = poisoned({kv_heads, v_dim}, dtype);
-          for (int64_t token = 0; token < tokens; ++token)
-            if (slots.at<int64_t>({token}) == slot) {
-              k_expected = k.select(0, token);
-              v_expected = v.select(0, token);
-            }
-          EXPECT_TRUE(bitwise_equal(k_slot, k_expected)) << "slot " << slot;
-          EXPECT_TRUE(bitwise_equal(v_slot, v_expected)) << "slot " << slot;
+      for (bool views : {false, true})
+        for (auto [k_dim, v_dim] : {std::pair<int64_t, int64_t>{10, 6}, {16, 8}}) {
+          Random random;
+          SCOPED_TRACE(random.describe());
+          const int64_t tokens = 11, kv_heads = 3, block_size = 4;
+          Tensor rows = random.normal({tokens, 5 * kv_heads, k_dim}, dtype);
+          Tensor k = rows.narrow(1, kv_heads, kv_heads),
+                 v = rows.narrow(1, 2 * kv_heads, kv_heads).narrow(2, 0, v_dim);
+          Tensor both = poisoned({6, block_size, kv_heads, k_dim + v_dim}, dtype);
+          KvCacheView cache{poisoned({6, block_size, kv_heads, k_dim}, dtype),
+                            poisoned({6, block_size, kv_heads, v_dim}, dtype)};
+          if (views) cache = {both.narrow(3, 0, k_dim), both.narrow(3, k_dim, v_dim)};
+          Tensor slots =
+              Tensor::from<int64_t>(std::vector<int64_t>{3, -1, 20, 0, 23, 9, -1, 4, 12, 13, 1}, {tokens});
+          call(store_kv, ctx, k, v, slots, cache);
+          for (int64_t slot = 0; slot < 6 * block_size; ++slot) {
+            Tensor k_slot = cache.k.select(0, slot / block_size).select(0, slot % block_size);
+            Tensor v_slot = cache.v.select(0, slot / block_size).select(0, slot % block_size);
+            Tensor k_expected = poisoned({kv_heads, k_dim}, dtype),
+                   v_expected = poisoned({kv_heads, v_dim}, dtype);
+            for (int64_t token = 0; token < tokens; ++token)
+              if (slots.at<int64_t>({token}) == slot) {
+                k_expected = k.select(0, token);
+                v_expected = v.select(0, token);
+              }
+            EXPECT_TRUE(bitwise_equal(k_slot, k_expected)) << "slot " << slot;
+            EXPECT_TRUE(bitwise_equal(v_slot, v_expected)) << "slot " << slot;
+          }
         }
-      }
     const Tensor k = Tensor::zeros({1, 1, 2}, DType::f32);
     const KvCacheView cache{Tensor::zeros({2, 4, 1, 2}, DType::f32), Tensor::zeros({2, 4, 1, 2}, DType::f32)};
     for (int64_t slot : {-2, 8})
       EXPECT_THROW(store_kv(ctx, k, k, Tensor::from<int64_t>(std::vector{slot}, {1}), cache), Error);
+  });
+}
+
+TEST(Task1_7_StoreKv, NothingToStoreLeavesTheCacheAsItIs) {
+  on_every_rung<StoreKvArgs>("store_kv", store_kv_variants(), [](const OpContext& ctx) {
+    struct Case {
+      int64_t tokens, slots, kv_heads, k_dim, v_dim;
+    };
+    for (const Case& c : {Case{0, 0, 2, 8, 8}, {3, 0, 2, 8, 8}, {3, 3, 0, 8, 8}, {3, 3, 2, 0, 0}}) {
+      SCOPED_TRACE(std::to_string(c.slots) + " slots, heads " + std::to_string(c.kv_heads) + " of " +
+                   std::to_string(c.k_dim));
+      auto rows = [&](int64_t dim) { return Tensor::zeros({c.tokens, c.kv_heads, dim}, DType::f32); };
+      const KvCacheView cache{poisoned({2, 4, c.kv_heads, c.k_dim}, DType::f32),
+                              poisoned({2, 4, c.kv_heads, c.v_dim}, DType::f32)};
+      call(store_kv, ctx, rows(c.k_dim), rows(c.v_dim), Tensor::zeros({c.slots}, DType::i64), cache);
+      for (const Tensor& side : {cache.k, cache.v})
+        EXPECT_TRUE(bitwise_equal(side, poisoned(side.shape(), DType::f32)));
+    }
+    // Values alone: the keys have no elements.
+    const Tensor v = Tensor::zeros({1, 1, 8}, DType::f32);
+    const KvCacheView cache{poisoned({1, 2, 1, 0}, DType::f32), poisoned({1, 2, 1, 8}, DType::f32)};
+    call(store_kv, ctx, Tensor::zeros({1, 1, 0}, DType::f32), v,
+         Tensor::from<int64_t>(std::vector<int64_t>{1}, {1}), cache);
+    EXPECT_TRUE(bitwise_equal(cache.v.select(0, 0).narrow(0, 1, 1).select(0, 0), v.select(0, 0)));
   });
 }
 

@@ -26,9 +26,22 @@ int64_t any_width(Random& random, int64_t most) {
   return random.integer(0, 3) == 0 ? width : (width + 7) / 8 * 8;
 }
 
-// NaN in a window of a larger tensor of NaN. Mostly all of its rows start at multiples of sixteen bytes.
-Tensor window(Random& random, const Shape& shape, DType dtype) {
-  const int64_t step = random.integer(0, 4) == 0 ? 1 : 8;
+// The tensors of one case, windows into larger tensors of NaN. Mostly all of their rows start at multiples of
+// sixteen bytes; otherwise those of every second tensor.
+struct Case {
+  Random& random;
+  bool packed = random.integer(0, 3) > 0;
+
+  Tensor window(const Shape& shape, DType dtype) const;
+  Tensor filled(const Shape& shape, DType dtype) const {
+    const Tensor result = window(shape, dtype);
+    result.copy_from(random.normal(shape, dtype));
+    return result;
+  }
+};
+
+Tensor Case::window(const Shape& shape, DType dtype) const {
+  const int64_t step = packed || random.integer(0, 1) ? 8 : 1;
   Shape whole = shape, begin = shape;
   for (int i = 0; i < shape.ndim(); ++i) {
     const int64_t unit = i + 1 == shape.ndim() ? step : 1;
@@ -37,11 +50,6 @@ Tensor window(Random& random, const Shape& shape, DType dtype) {
   }
   Tensor result = poisoned(whole, dtype);
   for (int i = 0; i < shape.ndim(); ++i) result = result.narrow(i, begin[i], shape[i]);
-  return result;
-}
-Tensor filled(Random& random, const Shape& shape, DType dtype) {
-  const Tensor result = window(random, shape, dtype);
-  result.copy_from(random.normal(shape, dtype));
   return result;
 }
 
@@ -72,12 +80,12 @@ void on_rungs(std::span<const Variant<Args>> table, const Args& args, const std:
   }
 }
 
-// Calls one_case(random) many times, until one fails.
+// Calls one_case(random, its tensors) many times, until one fails.
 template <class Fn>
 void many_cases(Fn&& one_case) {
   Random random;
   SCOPED_TRACE(random.describe());
-  for (int i = 0; i < kCases && !::testing::Test::HasFailure(); ++i) one_case(random);
+  for (int i = 0; i < kCases && !::testing::Test::HasFailure(); ++i) one_case(random, Case{random});
 }
 
 double gelu_of(double x, GeluKind kind) {
@@ -86,10 +94,10 @@ double gelu_of(double x, GeluKind kind) {
 }
 
 TEST(Task1_2_Activation, RandomShapes) {
-  many_cases([](Random& random) {
+  many_cases([](Random& random, const Case& of) {
     const DType dtype = any_dtype(random);
     const int64_t rows = random.integer(0, 40), width = 7 + any_width(random, 3000);
-    const Tensor x = filled(random, {rows, 2 * width}, dtype), out = window(random, {rows, width}, dtype);
+    const Tensor x = of.filled({rows, 2 * width}, dtype), out = of.window({rows, width}, dtype);
     const GeluKind kind = random.integer(0, 1) ? GeluKind::erf : GeluKind::tanh;
     const std::vector<double> values = to_double(x);
     const auto gated = [&](auto&& activation) {
@@ -129,13 +137,13 @@ std::vector<double> normed(const Tensor& x, const Tensor& weight, double eps) {
 }
 
 TEST(Task1_3_RmsNorm, RandomShapes) {
-  many_cases([](Random& random) {
+  many_cases([](Random& random, const Case& of) {
     const DType dtype = any_dtype(random);
     const int64_t rows = random.integer(0, 30), width = any_width(random, 9000);
     const bool heads = random.integer(0, 2) == 0, in_place = random.integer(0, 1) == 0;
     const Shape shape = heads ? Shape{rows, random.integer(1, 9), width} : Shape{rows, width};
-    const Tensor x = filled(random, shape, dtype), weight = filled(random, {width}, dtype);
-    const Tensor out = in_place ? x : window(random, shape, dtype), before = x.clone();
+    const Tensor x = of.filled(shape, dtype), weight = of.filled({width}, dtype);
+    const Tensor out = in_place ? x : of.window(shape, dtype), before = x.clone();
     const double eps = random.one_of<double>({1e-6, 0.1});  // the second is seen in every type
     const std::vector<double> expected = normed(x, weight, eps);
     const auto prepare = [&] {
@@ -146,7 +154,7 @@ TEST(Task1_3_RmsNorm, RandomShapes) {
                           [&] { EXPECT_TRUE(close_to(out, expected)); });
     if (heads) return;
 
-    const Tensor residual = filled(random, shape, dtype), residual_before = residual.clone();
+    const Tensor residual = of.filled(shape, dtype), residual_before = residual.clone();
     const auto more = to_double(residual);
     const Tensor sum = Tensor::empty(shape, DType::f32);
     const auto values = to_double(before);
@@ -167,11 +175,11 @@ TEST(Task1_3_RmsNorm, RandomShapes) {
 }
 
 TEST(Task1_5_Embedding, RandomShapes) {
-  many_cases([](Random& random) {
+  many_cases([](Random& random, const Case& of) {
     const DType dtype = any_dtype(random);
     const int64_t tokens = random.integer(0, 70), width = any_width(random, 5000),
                   rows = random.integer(1, 30), begin = random.integer(0, 20);
-    const Tensor weight = filled(random, {rows, width}, dtype), out = window(random, {tokens, width}, dtype);
+    const Tensor weight = of.filled({rows, width}, dtype), out = of.window({tokens, width}, dtype);
     const Tensor ids = Tensor::empty({tokens}, DType::i32), expected = Tensor::zeros({tokens, width}, dtype);
     for (int64_t i = 0; i < tokens; ++i) {
       const int64_t id = random.integer(0, 60);
@@ -185,19 +193,19 @@ TEST(Task1_5_Embedding, RandomShapes) {
 }
 
 TEST(Task1_4_Matmul, RandomShapes) {
-  many_cases([](Random& random) {
+  many_cases([](Random& random, const Case& of) {
     const DType dtype = any_dtype(random), out_dtype = random.integer(0, 2) ? dtype : DType::f32;
     const int64_t most_rows = random.one_of<int64_t>({1, 4, 16, 32, 150});
     const int64_t m = random.integer(1, most_rows), n = any_width(random, 1500),
                   k = any_width(random, 3000000 / (m * n + 400));
     const bool exact = n < 8 || random.integer(0, 1) == 0;
     const auto fill = [&](const Shape& shape) {
-      const Tensor result = window(random, shape, dtype);
+      const Tensor result = of.window(shape, dtype);
       result.copy_from(exact ? random.exact(shape, dtype) : random.normal(shape, dtype));
       return result;
     };
     const Tensor x = fill({m, k}), weight = fill({n, k}), bias = random.integer(0, 1) ? fill({n}) : Tensor(),
-                 out = window(random, {m, n}, out_dtype);
+                 out = of.window({m, n}, out_dtype);
     const auto left = to_double(x), right = to_double(weight);
     const auto added = bias.defined() ? to_double(bias) : std::vector<double>(static_cast<size_t>(n), 0.0);
     std::vector<double> expected;
@@ -258,7 +266,7 @@ std::vector<double> rotated(const Tensor& x, const Tensor& weight, double eps, c
 }
 
 TEST(Task1_7_QkNormRopeStore, RandomShapes) {
-  many_cases([](Random& random) {
+  many_cases([](Random& random, const Case& of) {
     const DType dtype = any_dtype(random);
     const int64_t dim = random.one_of<int64_t>({64, 128, 256, 2 * random.integer(2, 90)});
     const int64_t rotary_dim = random.integer(0, 3) ? dim : 2 * random.integer(1, dim / 2);
@@ -269,22 +277,22 @@ TEST(Task1_7_QkNormRopeStore, RandomShapes) {
     // Together as a product makes them, or each by itself.
     QkNormRopeStoreArgs args;
     if (random.integer(0, 1)) {
-      const Tensor qkv = filled(random, {tokens, heads + 2 * kv_heads, dim}, dtype);
+      const Tensor qkv = of.filled({tokens, heads + 2 * kv_heads, dim}, dtype);
       args.q = qkv.narrow(1, 0, heads);
       args.k = qkv.narrow(1, heads, kv_heads);
       args.v = qkv.narrow(1, heads + kv_heads, kv_heads);
     } else {
-      args.q = filled(random, {tokens, heads, dim}, dtype);
-      args.k = filled(random, {tokens, kv_heads, dim}, dtype);
-      args.v = filled(random, {tokens, kv_heads, dim}, dtype);
+      args.q = of.filled({tokens, heads, dim}, dtype);
+      args.k = of.filled({tokens, kv_heads, dim}, dtype);
+      args.v = of.filled({tokens, kv_heads, dim}, dtype);
     }
-    if (random.integer(0, 1)) args.q_norm_weight = filled(random, {dim}, dtype);
-    if (random.integer(0, 1)) args.k_norm_weight = filled(random, {dim}, dtype);
+    if (random.integer(0, 1)) args.q_norm_weight = of.filled({dim}, dtype);
+    if (random.integer(0, 1)) args.k_norm_weight = of.filled({dim}, dtype);
     args.eps = random.one_of<double>({1e-6, 0.1});
     args.positions = Tensor::empty({tokens}, DType::i32);
     for (int64_t i = 0; i < tokens; ++i)
       args.positions.at<int32_t>({i}) = static_cast<int32_t>(random.integer(0, 199));
-    args.table = window(random, {200, rotary_dim}, DType::f32);
+    args.table = of.window({200, rotary_dim}, DType::f32);
     args.table.copy_from(make_rope_table({.rotary_dim = rotary_dim}, 200));
     std::vector<int64_t> slots(static_cast<size_t>(blocks * block_size));
     std::iota(slots.begin(), slots.end(), int64_t{0});
@@ -293,8 +301,8 @@ TEST(Task1_7_QkNormRopeStore, RandomShapes) {
     for (int64_t& slot : slots)
       if (random.integer(0, 7) == 0) slot = -1;
     args.slot_mapping = Tensor::from<int64_t>(slots, {stored});
-    args.cache = {window(random, {blocks, block_size, kv_heads, dim}, dtype),
-                  window(random, {blocks, block_size, kv_heads, dim}, dtype)};
+    args.cache = {of.window({blocks, block_size, kv_heads, dim}, dtype),
+                  of.window({blocks, block_size, kv_heads, dim}, dtype)};
     const Tensor q = args.q.clone(), k = args.k.clone(), nothing = poisoned(args.cache.k.shape(), dtype);
     const auto v = to_double(args.v);
     const auto prepare = [&] {

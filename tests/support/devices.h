@@ -5,6 +5,7 @@
 // some says so.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <tuple>
 #include <type_traits>
 #include <vector>
@@ -19,6 +20,14 @@ const OpContext* cuda_context();
 
 // Says, once in every test, that CUDA rungs are left out and why.
 void note_left_out();
+
+// How call() served an operator on the GPU: by the rung that the context forces, or by another one. By the
+// operator's function, since somebody cleared them.
+struct GpuCalls {
+  int64_t served = 0;
+  int64_t replaced = 0;
+};
+std::map<const void*, GpuCalls>& gpu_calls();
 
 // Tensors on the GPU that stand for tensors on the CPU: the same window, at the same offset from a multiple
 // of 64 bytes, between guard bytes.
@@ -56,6 +65,7 @@ void call(void (*fn)(const OpContext&, Params...), const OpContext& ctx, const A
     fn(ctx, args...);
     return;
   }
+  GpuCalls& calls = gpu_calls()[reinterpret_cast<const void*>(fn)];
   Mirror mirror(ctx);
   std::tuple<std::remove_cvref_t<Params>...> mirrored{
       mirror(static_cast<const std::remove_cvref_t<Params>&>(args))...};
@@ -64,12 +74,14 @@ void call(void (*fn)(const OpContext&, Params...), const OpContext& ctx, const A
   };
   try {
     run(ctx);
+    ++calls.served;
   } catch (const Error& error) {
     if (std::string(error.what()).find("cannot run here or with this shape") == std::string::npos) throw;
     OpContext other = ctx;
     other.kernels.clear();
     other.batch_invariant = true;
     run(other);
+    ++calls.replaced;
   }
   mirror.copy_back();
 }
