@@ -1,6 +1,5 @@
 // Every rung of paged attention over batches that nobody chose: heads, groups, pages, lengths, prefix hits,
-// chunks among single rows, sequences without a row, queries and outputs within wider tensors, bounds above
-// the truth.
+// chunks among single rows, sequences without a row, all tensors within wider ones, bounds above the truth.
 #include "tests/step1_layers/attention_scene.h"
 
 namespace ladder {
@@ -91,7 +90,17 @@ TEST(Task1_7_PagedAttention, RandomBatches) {
     const Tensor out = widened(random, {rows[0], rows[1], batch.shape.v_dim}, batch.dtype),
                  nothing = out.clone();
     const double scale = random.uniform(0.5, 1.5) / std::sqrt(static_cast<double>(batch.shape.k_dim));
-    const Tensor lse = random.integer(0, 3) ? poisoned({rows[0], rows[1]}, DType::f32) : Tensor();
+    Tensor lse, no_lse;
+    if (random.integer(0, 3) > 0) {
+      lse = poisoned({rows[0], rows[1] + random.integer(0, 3)}, DType::f32).narrow(1, 0, rows[1]);
+      no_lse = lse.clone();
+    }
+    const Tensor tables =
+        Tensor::empty({metadata.num_seqs, metadata.block_tables.dim(1) + random.integer(0, 5)}, DType::i32);
+    tables.fill_bytes(0xee);
+    const Tensor used_tables = tables.narrow(1, 0, metadata.block_tables.dim(1));
+    used_tables.copy_from(metadata.block_tables);
+    metadata.block_tables = used_tables;
     const PagedAttentionArgs args{q, input.cache, metadata, scale, out, lse};
     std::vector<Reference> expected;
     for (const Part& part : batch.parts)
@@ -105,7 +114,7 @@ TEST(Task1_7_PagedAttention, RandomBatches) {
                    std::to_string(metadata.max_seq_len) + " keys, values of " +
                    std::to_string(batch.shape.v_dim));
       out.copy_from(nothing);
-      if (lse.defined()) lse.fill_bytes(0xff);
+      if (lse.defined()) lse.copy_from(no_lse);
       run_rung(rung, ctx, args);
       int64_t row = 0;
       for (size_t p = 0; p < batch.parts.size(); ++p) {
