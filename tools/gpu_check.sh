@@ -91,6 +91,7 @@ gpu_tests='*cuda*:*Gpu*:*Composites*:*DeviceInputs*:*DeviceFaults*'
 quick='*EqualsDoublePrecision*:*RmsNorm*:*WritesEachRowToItsSlot*:*HeadDimensionsAndGroups*:*MixedQueryLengths*'
 quick+=':*EveryRungIsExact*:*RowsOfWholePacks*:*FewRowsOf*:*Argmax*:*TopK*:*TopP*:*MinP*:*Penalt*:*TopLogprobs*'
 quick+=':*Draw.TakesTheBest*:*Draw.RunsTheFilters*:*RowsPast*:*OneSmallCall*:*ACapturedBatch*'
+quick+=':*RandomShapes*:*RandomBatches*:*RowsOfAWiderTensor*:*NothingToStore*'
 
 # Checked for races, which takes far longer: the kernels that use shared memory, each where a test of theirs is small.
 # Left out: larger shapes of the same kernels (a tile of a matrix product takes minutes under racecheck), and every
