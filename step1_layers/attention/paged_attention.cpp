@@ -148,8 +148,8 @@ std::span<const Variant<PagedAttentionArgs>> paged_attention_variants() {
   return kVariants;
 }
 
-void paged_attention(const OpContext& ctx, const Tensor& q, const KvCacheView& cache,
-                     const AttentionMetadata& metadata, double scale, const Tensor& out, const Tensor& lse) {
+void check_paged_attention(const OpContext& ctx, const PagedAttentionArgs& args) {
+  const auto& [q, cache, metadata, scale, out, lse] = args;
   expect_shape(q, {-1, -1, cache.k.dim(3)}, "paged_attention: q");
   expect_shape(cache.v, {cache.k.dim(0), cache.k.dim(1), cache.k.dim(2), -1}, "paged_attention: v cache");
   expect_shape(out, {-1, q.dim(1), cache.v.dim(3)}, "paged_attention: out");
@@ -176,8 +176,14 @@ void paged_attention(const OpContext& ctx, const Tensor& q, const KvCacheView& c
   expect_shape(metadata.block_tables, {metadata.num_seqs, -1}, "paged_attention: block_tables");
   LADDER_CHECK(metadata.block_tables.dim(1) <= 1 || metadata.block_tables.stride(1) == 1,
                "paged_attention: the entries of a block table must be adjacent");
-  if (ctx.device.is_cpu()) check_sequences(cache, metadata);
+}
+
+void paged_attention(const OpContext& ctx, const Tensor& q, const KvCacheView& cache,
+                     const AttentionMetadata& metadata, double scale, const Tensor& out, const Tensor& lse) {
   const PagedAttentionArgs args{q, cache, metadata, scale, out, lse};
+  check_paged_attention(ctx, args);
+  if (metadata.num_seqs == 0) return;
+  if (ctx.device.is_cpu()) check_sequences(cache, metadata);
   // The CPU takes any sizes. On a GPU a model may have heads that no kernel has room for: say so by its
   // sizes.
   const auto serves = [&](const Variant<PagedAttentionArgs>& variant) { return can_run(variant, ctx, args); };

@@ -32,6 +32,9 @@ struct PagedAttentionArgs {
 
 std::span<const Variant<PagedAttentionArgs>> paged_attention_variants();
 
+// What paged_attention throws for arguments that do not fit together, whatever block tables and lengths hold.
+void check_paged_attention(const OpContext& ctx, const PagedAttentionArgs& args);
+
 // q, cache and out are f32, bf16 or f16, all of one dtype; sums are in float. q may be a view into the qkv
 // rows. Cache slots at and past seq_lens[s] are never part of a result, whatever they hold.
 // Takes scratch from ctx.arena.

@@ -2,7 +2,10 @@
 // latencies from one kernel to the next.
 #include <algorithm>
 
+#include "step1_layers/attention/attention_with_store_cuda.h"
+#include "step1_layers/attention/norm_rotate_cuda.cuh"
 #include "step1_layers/attention/paged_attention_decode_cuda.cuh"
+#include "step1_layers/attention/store_kv_cuda.h"
 
 namespace ladder {
 
@@ -14,8 +17,10 @@ namespace {
 // the blocks write their partial results straight into each other's shared memory. The rung below lets them
 // go through scratch in global memory: a fence, an atomic and a load, three trips to L2 after the last key
 // instead of one between multiprocessors. All keys that fit into the queues are under way before the kernel
-// waits for the one in front. All sequences get as many blocks, whatever their lengths, so this is for few of
-// them, or for some that are not long. How one is cut depends on their number: not batch invariant.
+// waits for the one in front. A short sequence is left to the first blocks of its cluster: a step of 16 keys
+// more for each warp costs less than another block to merge. All sequences get clusters of one size, whatever
+// their lengths, so this is for few of them, or for some that are not long. How one is cut depends on their
+// number: not batch invariant.
 constexpr int kWarps = 4, kThreads = kWarps * kWarp, kMaxCluster = 8;
 
 // Every block of the cluster has started, and its barrier is set up, when cluster_wait() returns.
@@ -65,61 +70,173 @@ __device__ void store_remote(const float4* mine, uint32_t barrier, int rank, con
 #endif
 }
 
-// What the blocks of a cluster send to this one: the state of every head, and their elements of its share.
+// Steps that a warp has under way. With few of them a block fits on a multiprocessor beside one of the
+// product in front and one of the product behind (head size 128, two query heads to a key/value head).
+// Otherwise the blocks of the product behind crowd on the multiprocessors that have none of attention's, and
+// load what is theirs by halves.
 template <int dim>
-struct Received {
-  float4 state[kMaxCluster][kTileHeads];  // largest and sum
-  float4 value[kTileHeads * dim / 4];     // [cluster, share]
-  uint64_t barrier;
-};
-template <int dim>
+constexpr int kFewStages = dim == 64 ? 3 : 2;
+
+// A block's queues, and what the blocks of its cluster send to it: the state of every head, and their
+// elements of its share. Behind the struct lie, for every head of a tile, a row for its query and dim floats
+// for the received elements.
+template <int dim, int stages>
 struct ClusterShared {
-  DecodeShared<dim, kWarps> decode;
-  Received<dim> received;
+  static constexpr int kRowBytes = DecodeShared<dim, kWarps, stages>::kRowBytes;
+  static size_t bytes(int heads) {
+    return sizeof(ClusterShared) + static_cast<size_t>(heads) * (kRowBytes + dim * sizeof(float));
+  }
+
+  DecodeShared<dim, kWarps, stages> decode;
+  float4 state[kMaxCluster][kTileHeads];  // largest and sum
+  alignas(16) uint64_t barrier;
+
+  __device__ unsigned char* query(int head) {
+    return reinterpret_cast<unsigned char*>(this + 1) + head * kRowBytes;
+  }
+  __device__ float4* received(int heads) { return reinterpret_cast<float4*>(query(heads)); }
 };
 
-template <int dim, class T>
+// What comes in front of attention.
+// The keys and values are in the cache, the queries ready.
+struct Stored {};
+// attention_with_store: q, k and v are rows of the qkv projection.
+template <class T>
+struct NewRows {
+  const T *k, *v;
+  T *k_cache, *v_cache;
+  int64_t k_token, k_head, v_token, v_head;
+  const T *q_weight, *k_weight;  // nullptr: no norm
+  const int32_t* positions;
+  const float* table;
+  int64_t table_stride;
+  const int64_t* slots;
+  float eps;
+};
+
+// Waits for the qkv projection, then norms and rotates the tile's queries, which are left in shared memory
+// and, where the block has the sequence's last key, the new key, which goes with its value to the block's
+// queue and to the cache. A key that the queue has no room for yet is copied from the cache, by the block
+// that stored it. (Where tiles share a key/value head each stores it, with the same bits.)
+template <int dim, int stages, class T>
+__device__ void store_new_rows(const Attention<T>& a, const NewRows<T>& rows, const Piece& piece, int64_t row,
+                               ClusterShared<dim, stages>& shared) {
+  constexpr int kSize = Pack<T>::kSize, kHalf = dim / 2, kLanes = kHalf / kSize;
+  constexpr int kRowBytes = ClusterShared<dim, stages>::kRowBytes;
+  const int unit = static_cast<int>(threadIdx.x) / kLanes, first = threadIdx.x % kLanes * kSize;
+  const int heads = heads_in_tile(a, piece.head_tile), head = first_head(a, piece.head_tile) + unit;
+  const int kv_head = piece.head_tile / ceil_div(a.group, kTileHeads);
+  const bool has_last = piece.end == piece.num_keys;
+  const bool is_query = unit < heads, is_key = has_last && unit == heads,
+             is_value = has_last && unit == heads + 1;
+  const T* weight = is_query ? rows.q_weight : rows.k_weight;
+  NormRotate<dim, T> rotation;
+  if (is_query || is_key)
+    rotation.load(rows.table + rows.positions[row] * rows.table_stride + first,
+                  weight == nullptr ? nullptr : weight + first);
+  const int64_t slot = is_key || is_value ? rows.slots[row] : -1;
+  const T* from = (is_query ? a.q + row * a.q_token + head * a.q_head
+                   : is_key ? rows.k + row * rows.k_token + kv_head * rows.k_head
+                            : rows.v + row * rows.v_token + kv_head * rows.v_head) +
+                  first;
+  wait_for_previous_kernel();
+  Pack<T> packs[2] = {};
+  if (is_query || is_key || is_value) {
+    packs[0] = load_pack(from);
+    packs[1] = load_pack(from + kHalf);
+  }
+  rotation.apply(packs, is_query || is_key, weight != nullptr, rows.eps);
+  auto put = [&](T* to) {
+    store_pack(to + first, packs[0]);
+    store_pack(to + first + kHalf, packs[1]);
+  };
+  if (is_query) put(reinterpret_cast<T*>(shared.query(unit)));
+  if (is_key || is_value) {
+    const int own = piece.num_keys - 1 - piece.first, step = own / (kWarps * kStepKeys);
+    if (step < stages)
+      put(reinterpret_cast<T*>(shared.decode.queue[own / kStepKeys % kWarps][step] +
+                               (own % kStepKeys + (is_value ? kStepKeys : 0)) * kRowBytes));
+    const int64_t block = slot >> a.block_shift, offset = slot & (a.block_size - 1);
+    if (slot >= 0)
+      put(is_key ? rows.k_cache + block * a.k_block + offset * a.k_slot + kv_head * a.k_head
+                 : rows.v_cache + block * a.v_block + offset * a.v_slot + kv_head * a.v_head);
+  }
+  __syncthreads();
+}
+
+template <int dim, int stages, class T, class Front>
 __global__ void __launch_bounds__(kThreads, dim == 256 ? 1 : 2)
-    attention_cluster(Attention<T> a, int cluster) {
+    attention_cluster(Attention<T> a, Front front, int cluster) {
   extern __shared__ __align__(16) unsigned char memory[];
-  auto& shared = *reinterpret_cast<ClusterShared<dim>*>(memory);
+  using Shared = ClusterShared<dim, stages>;
+  auto& shared = *reinterpret_cast<Shared*>(memory);
   allow_next_kernel();
   const int head_tiles = head_tiles_of(a), item = static_cast<int>(blockIdx.x) / cluster;
   const int head_tile = item % head_tiles, rank = static_cast<int>(blockIdx.x) % cluster;
   const int64_t seq = item / head_tiles;
   const int num_keys = num_decode_keys(a, seq);
+  const int steps = ceil_div(num_keys, kStepKeys);
+  int log_parts = 31 - __clz(cluster);
+  while (log_parts > 0 && steps <= kWarps << (log_parts - 1)) --log_parts;
+  const int parts = 1 << log_parts;
+  if (rank >= parts) return;  // the first of the cluster waits for the kernel in front
   if (num_keys == 0) {
     wait_for_previous_kernel();
     return;
   }
-  const int heads = heads_in_tile(a, head_tile), share = heads * dim / 4 / cluster;  // in quads
-  Received<dim>& received = shared.received;
-  const uint32_t barrier = shared_address(&received.barrier);
-  if (threadIdx.x == 0) set_up_barrier(barrier, cluster * (heads + share) * static_cast<int>(sizeof(float4)));
-  __syncwarp();
-  cluster_arrive();
-  const int steps = ceil_div(num_keys, kStepKeys);
-  const int first = steps * rank / cluster * kStepKeys;
-  const int end = min(steps * (rank + 1) / cluster * kStepKeys, num_keys);
+  const int heads = heads_in_tile(a, head_tile), share = heads * dim / 4 >> log_parts;  // in quads
+  float4* const received = shared.received(min(a.group, kTileHeads));
+  const uint32_t barrier = shared_address(&shared.barrier);
+  if (parts > 1) {
+    if (threadIdx.x == 0) set_up_barrier(barrier, parts * (heads + share) * static_cast<int>(sizeof(float4)));
+    __syncwarp();
+    cluster_arrive();
+  }
+  const int first = (steps * rank >> log_parts) * kStepKeys;
+  const int end = min((steps * (rank + 1) >> log_parts) * kStepKeys, num_keys);
+  const int64_t row = a.query_start_loc[seq];
+  const Piece piece{seq, head_tile, num_keys, first, end};
   bool waited = false;
-  attend_piece(a, {seq, head_tile, num_keys, first, end}, waited, shared.decode, [] {});
+  if constexpr (std::is_same_v<Front, Stored>) {
+    attend_piece(a, piece, waited, shared.decode, [] {});
+  } else {
+    constexpr int kStride = Shared::kRowBytes / static_cast<int>(sizeof(T));
+    Attention<T> ready = a;
+    ready.q = reinterpret_cast<const T*>(shared.query(0)) - first_head(a, head_tile) * kStride;
+    ready.q_token = 0;
+    ready.q_head = kStride;
+    attend_piece(
+        ready, piece, waited, shared.decode, [] {},
+        [&] {
+          store_new_rows(a, front, piece, row, shared);
+          return true;
+        });
+  }
+  auto merged_quad = [&](int head, int element) {
+    return merge_warps<kWarps>(
+        [&](int warp) -> auto& { return shared.decode.result(warp); }, head, element);
+  };
+  if (parts == 1) {
+    for_each_quad<dim, kWarps>(heads, [&](int head, int element) {
+      store_result(a, row, first_head(a, head_tile) + head, element, merged_quad(head, element));
+    });
+    return;
+  }
   cluster_wait();
 
   for_each_quad<dim, kWarps>(heads, [&](int head, int element) {
-    const PartialQuad merged = merge_warps<kWarps>(
-        [&](int warp) -> auto& { return shared.decode.result(warp); }, head, element);
+    const PartialQuad merged = merged_quad(head, element);
     const int quad = (head * dim + element) / 4;
-    store_remote(&received.value[rank * share + quad % share], barrier, quad / share, merged.value);
-    if (element / 4 < cluster)
-      store_remote(&received.state[rank][head], barrier, element / 4, {merged.largest, merged.sum, 0, 0});
+    store_remote(&received[rank * share + (quad >> log_parts)], barrier, quad & (parts - 1), merged.value);
+    if (element / 4 < parts)
+      store_remote(&shared.state[rank][head], barrier, element / 4, {merged.largest, merged.sum, 0, 0});
   });
   wait_for_bytes(barrier);
-  const int64_t row = a.query_start_loc[seq];
   for (int i = threadIdx.x; i < share; i += kThreads) {
-    const int element = (rank * share + i) * 4, head = element / dim;
-    const PartialQuad merged = merge_parts(cluster, [&](int from) {
-      const float4 state = received.state[from][head];
-      return PartialQuad{state.x, state.y, received.value[from * share + i]};
+    const int element = ((i << log_parts) + rank) * 4, head = element / dim;
+    const PartialQuad merged = merge_parts(parts, [&](int from) {
+      const float4 state = shared.state[from][head];
+      return PartialQuad{state.x, state.y, received[from * share + i]};
     });
     store_result(a, row, first_head(a, head_tile) + head, element % dim, merged);
   }
@@ -130,12 +247,18 @@ int64_t items_of(const PagedAttentionArgs& args) {
   return args.metadata.num_seqs * kv_heads * ceil_div<int64_t>(args.q.dim(1) / kv_heads, kTileHeads);
 }
 
-template <int dim, class T>
-void launch(const OpContext& ctx, const Attention<T>& a, int64_t items) {
-  constexpr size_t kShared = sizeof(ClusterShared<dim>);
-  auto kernel = attention_cluster<dim, T>;
-  LADDER_CUDA_CHECK(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kShared)));
+// For more, attention itself is the longer wait: deeper queues pay, and a second kernel in front costs
+// nothing.
+bool is_few(const PagedAttentionArgs& args) {
+  return items_of(args) <= 32;
+}
+
+template <int dim, int stages, class T, class Front>
+void launch(const OpContext& ctx, const Attention<T>& a, const Front& front, int64_t items) {
+  const size_t shared_bytes = ClusterShared<dim, stages>::bytes(std::min(a.group, kTileHeads));
+  auto kernel = attention_cluster<dim, stages, T, Front>;
+  LADDER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         static_cast<int>(shared_bytes)));
   unsigned cluster = kMaxCluster;
   // A block per multiprocessor leaves room for the next kernel's; with many sequences parallelism is worth
   // more.
@@ -145,7 +268,7 @@ void launch(const OpContext& ctx, const Attention<T>& a, int64_t items) {
   cudaLaunchConfig_t config{};
   config.gridDim = static_cast<unsigned>(items * cluster);
   config.blockDim = kThreads;
-  config.dynamicSmemBytes = kShared;
+  config.dynamicSmemBytes = shared_bytes;
   config.stream = stream_of(ctx);
   cudaLaunchAttribute attributes[2]{};
   attributes[0].id = cudaLaunchAttributeClusterDimension;
@@ -155,21 +278,56 @@ void launch(const OpContext& ctx, const Attention<T>& a, int64_t items) {
   attributes[1].val.programmaticStreamSerializationAllowed = 1;
   config.attrs = attributes;
   config.numAttrs = ctx.dependent_launch ? 2 : 1;
-  LADDER_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, a, static_cast<int>(cluster)));
+  LADDER_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, a, front, static_cast<int>(cluster)));
 }
 
 }  // namespace
 
 void paged_attention_cuda_cluster(const OpContext& ctx, const PagedAttentionArgs& args) {
   if (args.metadata.num_tokens == 0) return;
-  with_decode_call(args,
-                   [&]<int dim, class T>(const Attention<T>& a) { launch<dim>(ctx, a, items_of(args)); });
+  with_decode_call(args, [&]<int dim, class T>(const Attention<T>& a) {
+    if (is_few(args))
+      launch<dim, kFewStages<dim>>(ctx, a, Stored{}, items_of(args));
+    else
+      launch<dim, kDecodeStages<dim>>(ctx, a, Stored{}, items_of(args));
+  });
 }
 bool paged_attention_takes_cluster(const PagedAttentionArgs& args) {
   const int64_t items = items_of(args);
   return args.metadata.max_query_len <= 1 && paged_attention_takes_decode(args) &&
-         (items <= 32 || (items <= 64 && args.metadata.max_seq_len <= 4096) ||
+         (is_few(args) || (items <= 64 && args.metadata.max_seq_len <= 4096) ||
           (items <= 128 && args.metadata.max_seq_len <= 2048));
+}
+
+void attention_with_store_cuda_fused(const OpContext& ctx, const AttentionWithStoreArgs& args) {
+  if (args.attention.metadata.num_tokens == 0) return;
+  const QkNormRopeStoreArgs& store = args.store;
+  with_decode_call(args.attention, [&]<int dim, class T>(const Attention<T>& a) {
+    const NewRows<T> rows{.k = cuda_data<T>(store.k),
+                          .v = cuda_data<T>(store.v),
+                          .k_cache = cuda_data<T>(store.cache.k),
+                          .v_cache = cuda_data<T>(store.cache.v),
+                          .k_token = store.k.stride(0),
+                          .k_head = store.k.stride(1),
+                          .v_token = store.v.stride(0),
+                          .v_head = store.v.stride(1),
+                          .q_weight = cuda_data<T>(store.q_norm_weight),
+                          .k_weight = cuda_data<T>(store.k_norm_weight),
+                          .positions = cuda_data<int32_t>(store.positions),
+                          .table = cuda_data<float>(store.table),
+                          .table_stride = store.table.stride(0),
+                          .slots = cuda_data<int64_t>(store.slot_mapping),
+                          .eps = static_cast<float>(store.eps)};
+    launch<dim, kFewStages<dim>>(ctx, a, rows, items_of(args.attention));
+  });
+}
+bool attention_with_store_can_fuse(const AttentionWithStoreArgs& args) {
+  const auto& [store, attention] = args;
+  const int64_t group = attention.q.dim(1) / attention.cache.k.dim(2);
+  const int64_t units = kThreads / (store.q.dim(2) / 16);  // of neighbouring lanes: a head or the value each
+  return paged_attention_takes_cluster(attention) && is_few(attention) &&
+         qk_norm_rope_store_can_fuse(store) && store.slot_mapping.dim(0) >= attention.metadata.num_tokens &&
+         std::min<int64_t>(group, kTileHeads) + 2 <= units;
 }
 
 }  // namespace ladder

@@ -19,7 +19,7 @@ namespace ladder {
 
 inline constexpr int kStepKeys = 16;  // of one warp; the warps of a block take turns
 inline constexpr int kTileHeads = 8;
-// Steps that a warp has under way: 8 KB each for a head size of 128.
+// Steps that a warp has under way where nothing says otherwise: 8 KB each for a head size of 128.
 template <int dim>
 inline constexpr int kDecodeStages = dim == 64 ? 6 : 3;
 
@@ -41,10 +41,10 @@ struct WarpResult {
 };
 
 // The queues; where a warp has read all of its own, its result takes the place.
-template <int dim, int warps>
+template <int dim, int warps, int stages = kDecodeStages<dim>>
 struct alignas(16) DecodeShared {
   static constexpr int kRowBytes = dim * 2 + 16, kStageBytes = 2 * kStepKeys * kRowBytes;
-  unsigned char queue[warps][kDecodeStages<dim>][kStageBytes];  // keys, then values
+  unsigned char queue[warps][stages][kStageBytes];  // keys, then values
 
   __device__ WarpResult<dim>& result(int warp) { return reinterpret_cast<WarpResult<dim>&>(queue[warp]); }
 };
@@ -120,13 +120,23 @@ __device__ void store_state(const float (&largest)[2], float (&sum)[2], WarpResu
 // kernel in front, which writes the row's own key, still runs.
 enum class Keys : uint8_t { all, earlier, own };
 
+// How attend_piece waits for the kernel in front. The result: whether whoever waited has put the own key and
+// value of the row into the queue.
+struct WaitForKernel {
+  __device__ bool operator()() const {
+    wait_for_previous_kernel();
+    return false;
+  }
+};
+
 // Computes a piece; each warp's share is in shared.result(), until a barrier of the block frees it for the
 // next piece. `waited`: whether wait_for_previous_kernel() has been called; it has been afterwards.
 // `on_last_copy` is called by every warp once, when it has nothing more to copy.
-template <int dim, int warps, class T, class OnLastCopy>
+template <int dim, int warps, int stages, class T, class OnLastCopy, class Wait = WaitForKernel>
 __device__ void attend_piece(const Attention<T>& a, const Piece& piece, bool& waited,
-                             DecodeShared<dim, warps>& shared, OnLastCopy&& on_last_copy) {
-  constexpr int kStages = kDecodeStages<dim>, kParts = dim / 16;
+                             DecodeShared<dim, warps, stages>& shared, OnLastCopy&& on_last_copy,
+                             Wait&& wait = {}) {
+  constexpr int kStages = stages, kParts = dim / 16;
   constexpr int kTileKeys = warps * kStepKeys;
   constexpr int kRowBytes = dim * 2 + 16, kStageBytes = 2 * kStepKeys * kRowBytes;
   constexpr int kChunks = dim / 8, kCopyRows = kWarp / kChunks;  // of 16 bytes, in a row; copied at a time
@@ -177,10 +187,11 @@ __device__ void attend_piece(const Attention<T>& a, const Piece& piece, bool& wa
 #pragma unroll 1
   for (int step = 0; step < kStages; ++step) fetch(step, waited ? Keys::all : Keys::earlier);
   if (!waited) {
-    wait_for_previous_kernel();
+    const bool has_own = wait();
     waited = true;
     const int own = piece.num_keys - 1 - first;
-    if (piece.end == piece.num_keys && own >= 0 && own % kTileKeys < kStepKeys && own / kTileKeys < kStages)
+    if (!has_own && piece.end == piece.num_keys && own >= 0 && own % kTileKeys < kStepKeys &&
+        own / kTileKeys < kStages)
       fetch(own / kTileKeys, Keys::own);
   }
 

@@ -88,8 +88,7 @@ std::span<const Variant<QkNormRopeStoreArgs>> qk_norm_rope_store_variants() {
   return kVariants;
 }
 
-void qk_norm_rope_store(const OpContext& ctx, const QkNormRopeStoreArgs& args) {
-  constexpr std::string_view op = "qk_norm_rope_store";
+void check_qk_norm_rope_store(const QkNormRopeStoreArgs& args, std::string_view op) {
   check_rotary_embedding({args.positions, args.q, args.k, args.table}, op);
   check_store_kv({args.k, args.v, args.slot_mapping, args.cache}, op);
   for (const Tensor& weight : {args.q_norm_weight, args.k_norm_weight}) {
@@ -97,6 +96,11 @@ void qk_norm_rope_store(const OpContext& ctx, const QkNormRopeStoreArgs& args) {
     expect_shape(weight, {args.q.dim(2)}, op);
     expect_dtype(weight, args.q.dtype(), op);
   }
+}
+
+void qk_norm_rope_store(const OpContext& ctx, const QkNormRopeStoreArgs& args) {
+  constexpr std::string_view op = "qk_norm_rope_store";
+  check_qk_norm_rope_store(args, op);
   run_variant<QkNormRopeStoreArgs>(op, qk_norm_rope_store_variants(), ctx, args);
 }
 

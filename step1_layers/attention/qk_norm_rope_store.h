@@ -30,6 +30,9 @@ struct QkNormRopeStoreArgs {
 
 std::span<const Variant<QkNormRopeStoreArgs>> qk_norm_rope_store_variants();
 
+// What qk_norm_rope_store throws, in the name of `op`.
+void check_qk_norm_rope_store(const QkNormRopeStoreArgs& args, std::string_view op);
+
 // q, k and v may be views into the qkv rows; all of one dtype (f32, bf16, f16), which is the cache's too.
 // Error: as rms_norm, rotary_embedding and store_kv.
 void qk_norm_rope_store(const OpContext& ctx, const QkNormRopeStoreArgs& args);

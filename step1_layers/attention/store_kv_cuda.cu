@@ -2,9 +2,9 @@
 
 #include <algorithm>
 
+#include "step1_layers/attention/norm_rotate_cuda.cuh"
 #include "step1_layers/core/error.h"
 #include "step1_layers/core/packed.h"
-#include "step1_layers/core/packs.cuh"
 
 namespace ladder {
 
@@ -120,16 +120,15 @@ struct Fused {
 // fused
 // head_dim = rotary_dim = v_dim of 64, 128 or 256, everything in whole 16-byte packs. The rung below runs
 // four kernels and takes q and k through memory three times; here every head is read once and written once,
-// keys straight into the cache. A group of neighbouring lanes owns a head at a time: each lane holds one pack
-// of its first half and the pack of partners in its second half, so the rotation needs no exchange and the
-// norm's sum is a few shuffles. With few tokens a group takes one head, which spreads the work over the chip.
+// keys straight into the cache. A group of neighbouring lanes owns a head at a time (norm_rotate_cuda.cuh).
+// With few tokens a group takes one head, which spreads the work over the chip.
 // With many (batch 2) a warp takes two rows of neighbouring heads, all of q, of k or of v: the angles, times
 // the weights, are made half as often, since instructions count here, and 64 bytes per lane are under way.
 // More of either costs: memory likes what is under way at one time to lie close together. Positions, slots,
 // angles and weights are read before the wait for the kernel in front (kv_cache.h).
 template <int head_dim, int batch, class T>
 __global__ void __launch_bounds__(kThreads, batch > 1 ? 7 : 6) qk_norm_rope_store_kernel(Fused<T> f) {
-  constexpr int kSize = Pack<T>::kSize, kHalf = head_dim / 2, kLanes = kHalf / kSize;
+  constexpr int kSize = Pack<T>::kSize, kHalf = head_dim / 2, kLanes = NormRotate<head_dim, T>::kLanes;
   constexpr uint32_t kNeighbours = batch > 1 ? kWarp / kLanes : 1, kHeads = batch * kNeighbours;
   allow_next_kernel();
   const uint32_t group = (blockIdx.x * kThreads + threadIdx.x) / kLanes, unit = group / kNeighbours;
@@ -144,33 +143,9 @@ __global__ void __launch_bounds__(kThreads, batch > 1 ? 7 : 6) qk_norm_rope_stor
   const bool stores = inside && (is_query || slot >= 0);
   const T* weight = is_query ? f.q_weight : f.k_weight;
 
-  // y0 = scale (x0 straight[0] - x1 crossed[1]), y1 = scale (x1 straight[1] + x0 crossed[0]), where straight
-  // is cosine times weight and crossed sine times weight.
-  float straight[2][kSize], crossed[2][kSize];
-  if (!is_value) {
-    const float* angles = f.table + position * f.table_stride + first;
-#pragma unroll
-    for (int i = 0; i < kSize; i += 4) {
-      const Pack<float> cosine = load_pack(angles + i), sine = load_pack(angles + kHalf + i);
-#pragma unroll
-      for (int j = 0; j < 4; ++j) {
-        straight[0][i + j] = straight[1][i + j] = cosine.value[j];
-        crossed[0][i + j] = crossed[1][i + j] = sine.value[j];
-      }
-    }
-    if (weight != nullptr) {
-#pragma unroll
-      for (int part = 0; part < 2; ++part) {
-        float w[kSize];
-        to_floats(load_pack(weight + part * kHalf + first), w);
-#pragma unroll
-        for (int i = 0; i < kSize; ++i) {
-          straight[part][i] *= w[i];
-          crossed[part][i] *= w[i];
-        }
-      }
-    }
-  }
+  NormRotate<head_dim, T> rotation;
+  if (!is_value)
+    rotation.load(f.table + position * f.table_stride + first, weight == nullptr ? nullptr : weight + first);
 
   const Side<T>& side = is_value ? f.store.v : f.store.k;
   const uint32_t head =
@@ -194,29 +169,8 @@ __global__ void __launch_bounds__(kThreads, batch > 1 ? 7 : 6) qk_norm_rope_stor
   }
 #pragma unroll
   for (int i = 0; i < batch; ++i) {
-    float x[2][kSize], y[kSize];
-    float sum = 0;
-#pragma unroll
-    for (int part = 0; part < 2; ++part) {
-      to_floats(packs[i][part], x[part]);
-#pragma unroll
-      for (int j = 0; j < kSize; ++j) sum = fmaf(x[part][j], x[part][j], sum);
-    }
-    sum = warp_sum<kLanes>(sum);  // all lanes of the warp take part, whatever they hold
-    const float scale = weight != nullptr ? rsqrtf(fmaf(sum, 1.0f / head_dim, f.eps)) : 1.0f;
+    rotation.apply(packs[i], stores && !is_value, weight != nullptr, f.eps);
     if (!stores) continue;
-    if (!is_value) {
-#pragma unroll
-      for (int j = 0; j < kSize; ++j) {
-        x[0][j] *= scale;
-        x[1][j] *= scale;
-        y[j] = fmaf(x[0][j], straight[0][j], -(x[1][j] * crossed[1][j]));
-      }
-      packs[i][0] = from_floats<T>(y);
-#pragma unroll
-      for (int j = 0; j < kSize; ++j) y[j] = fmaf(x[1][j], straight[1][j], x[0][j] * crossed[0][j]);
-      packs[i][1] = from_floats<T>(y);
-    }
 #pragma unroll
     for (int part = 0; part < 2; ++part) store_pack_once(to + i * to_stride + part * kHalf, packs[i][part]);
   }

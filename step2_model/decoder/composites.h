@@ -1,9 +1,9 @@
 #pragma once
-// Task 2.4: the six pieces that a decoder layer is made of.
+// Task 2.4: the five pieces that a decoder layer is made of.
 //
-//   norm_qkv -> qk_norm_rope_store -> attention -> o_residual -> norm_gate_up_silu -> down_residual
+//   norm_qkv -> attention_with_store -> o_residual -> norm_gate_up_silu -> down_residual
 //
-// Four of them are here (qk_norm_rope_store and attention are operators of step 1), each a ladder like any
+// Four of them are here (attention_with_store is an operator of step 1), each a ladder like any
 // operator's: the lowest rung is the plain sequence of operators, the rung above it one kernel. So fusing
 // never rewrites the model, and --kernel norm_qkv=sequence takes it back.
 #include <span>

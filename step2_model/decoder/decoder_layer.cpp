@@ -2,8 +2,7 @@
 
 #include <cmath>
 
-#include "step1_layers/attention/paged_attention.h"
-#include "step1_layers/attention/qk_norm_rope_store.h"
+#include "step1_layers/attention/attention_with_store.h"
 #include "step1_layers/linear/load_shard.h"
 
 namespace ladder {
@@ -98,11 +97,10 @@ void DecoderLayer::forward(const OpContext& ctx, const Tensor& positions, const 
     args.table = rope_table;
     args.slot_mapping = metadata.slot_mapping;
     args.cache = cache;
-    qk_norm_rope_store(ctx, args);
 
     const Tensor attention = ctx.arena->take({tokens, heads, head_dim}, dtype_);
     const double scale = 1.0 / std::sqrt(static_cast<double>(head_dim));
-    paged_attention(ctx, args.q, cache, metadata, scale, attention);
+    attention_with_store(ctx, args, metadata, scale, attention);
     o_residual(ctx, attention.view({tokens, heads * head_dim}), o_proj_, stream);
   }
   ArenaScope scope(*ctx.arena);

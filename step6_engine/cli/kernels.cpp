@@ -5,6 +5,7 @@
 #include "step1_layers/activation/gelu.h"
 #include "step1_layers/activation/silu_and_mul.h"
 #include "step1_layers/attention/attention.h"
+#include "step1_layers/attention/attention_with_store.h"
 #include "step1_layers/attention/paged_attention.h"
 #include "step1_layers/attention/qk_norm_rope_store.h"
 #include "step1_layers/attention/store_kv.h"
@@ -72,6 +73,7 @@ std::vector<OperatorInfo> operators(Device device) {
       describe("qk_norm_rope_store", qk_norm_rope_store_variants(), ctx),
       describe("store_kv", store_kv_variants(), ctx),
       describe("paged_attention", paged_attention_variants(), ctx),
+      describe("attention_with_store", attention_with_store_variants(), ctx),
       describe("causal_attention", causal_attention_variants(), ctx),
       describe("o_residual", o_residual_variants(), ctx),
       describe("norm_gate_up_silu", norm_gate_up_silu_variants(), ctx),
@@ -172,13 +174,28 @@ std::vector<ChosenKernel> attention_kernels(const DecoderSpec& spec, const Runne
   std::vector<ChosenKernel> chosen;
   for (const int64_t count : rows) {
     const bool decoding = count <= config.max_num_seqs;
-    const Tensor q = tensor({count, spec.num_heads, spec.head_dim}, config.dtype);
+    const Tensor qkv = tensor({count, spec.num_heads + 2 * spec.num_kv_heads, spec.head_dim}, config.dtype);
+    const Tensor q = qkv.narrow(1, 0, spec.num_heads), kv = qkv.narrow(1, spec.num_heads, spec.num_kv_heads);
     AttentionMetadata metadata;
     metadata.num_tokens = count;
     metadata.num_seqs = decoding ? count : 1;
     metadata.max_query_len = decoding ? 1 : count;
     metadata.max_seq_len = config.max_model_len;
     const PagedAttentionArgs args{q, {cache, cache}, metadata, 1.0, q, {}};
+    const QkNormRopeStoreArgs store{.q = q,
+                                    .k = kv,
+                                    .v = kv,
+                                    .q_norm_weight = {},
+                                    .k_norm_weight = {},
+                                    .positions = tensor({count}, DType::i32),
+                                    .table = tensor({config.max_model_len, spec.rope.rotary_dim}, DType::f32),
+                                    .slot_mapping = tensor({count}, DType::i64),
+                                    .cache = args.cache};
+    if (const auto choice = choose_attention_with_store(ctx, {store, args});
+        choice.variant->name == "fused") {
+      chosen.push_back({"fused", choice.why});
+      continue;
+    }
     const auto table = paged_attention_variants();
     const bool any = std::any_of(table.begin(), table.end(),
                                  [&](const auto& variant) { return can_run(variant, ctx, args); });

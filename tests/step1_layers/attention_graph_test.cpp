@@ -168,6 +168,7 @@ TEST(Task1_7_PagedAttention, ACapturedBatchFollowsItsLengthsAndLeavesPaddingRows
 TEST(Task1_7_PagedAttention, CapturedBatchesOfManySizes) {
   on_every_cuda_rung([](const auto& variant) {
     check_captured(variant, {16, 8, 128, 128}, 1, false);
+    check_captured(variant, {16, 8, 128, 128}, 6, true);
     check_captured(variant, {8, 4, 64, 64}, 300, true);
     check_captured(variant, {2, 1, 256, 256}, 5, true);
   });
