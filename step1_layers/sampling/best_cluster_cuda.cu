@@ -9,9 +9,10 @@ namespace ladder {
 
 namespace {
 
-constexpr int kDrawThreads = 512;
 template <int blocks>  // eight blocks have too little for 1024 threads each
-constexpr int kArgmaxThreads = blocks == 8 ? 512 : 1024;
+constexpr int kThreads = blocks == 8 ? 512 : 1024;
+template <int blocks>
+constexpr int kPerMultiprocessor = 1024 / kThreads<blocks>;
 constexpr int kUnroll = 4;  // loads in flight per thread
 
 // What a block looks at: a piece of a row.
@@ -39,16 +40,16 @@ __device__ void keep_best(Best& best, int64_t first, const float (&values)[kGrou
 // in the shared memory of the first block: one kernel instead of two. The largest value does not depend on
 // the split: batch invariant.
 template <int blocks>
-__global__ void __launch_bounds__(kArgmaxThreads<blocks>, 2) __cluster_dims__(blocks)
+__global__ void __launch_bounds__(kThreads<blocks>, 2) __cluster_dims__(blocks)
     argmax_cluster(const float* logits, int64_t stride, int64_t vocab, int32_t* ids) {
   allow_next_kernel();
   cluster_arrive();
   wait_for_previous_kernel();
   const Piece piece = piece_of_row<blocks>(logits, stride, vocab);
   Best best = no_best();
-  for_each_group<kArgmaxThreads<blocks>, kUnroll>(
+  for_each_group<kThreads<blocks>, kUnroll>(
       piece.x, piece.begin, piece.end,
-      [&](int64_t first, const float(&values)[kGroup]) { keep_best(best, first, values); });
+      [&](int, int64_t first, const float(&values)[kGroup]) { keep_best(best, first, values); });
   best = block_best(best);
   cluster_wait();
   best = cluster_best<blocks>(best);
@@ -57,10 +58,10 @@ __global__ void __launch_bounds__(kArgmaxThreads<blocks>, 2) __cluster_dims__(bl
 
 // fused, where no row has a filter
 // As above, with the noise of NoisySearch, on quotients by the temperature that are exact only where it
-// matters: one pass, whose work besides the loads is Philox, and that only for tokens within 23 of the best
-// score of the block.
+// matters. One pass; a group's random words, which do not depend on its logits, are computed while these are
+// on their way.
 template <int blocks>
-__global__ void __launch_bounds__(kDrawThreads, 2) __cluster_dims__(blocks)
+__global__ void __launch_bounds__(kThreads<blocks>, kPerMultiprocessor<blocks>) __cluster_dims__(blocks)
     draw_cluster(const float* logits, int64_t stride, int64_t vocab, const float* temperatures,
                  const int64_t* seeds, const int64_t* output_index, int32_t* ids) {
   __shared__ Contenders contenders;
@@ -71,48 +72,38 @@ __global__ void __launch_bounds__(kDrawThreads, 2) __cluster_dims__(blocks)
   const Piece piece = piece_of_row<blocks>(logits, stride, vocab);
   const float temperature = temperatures[row];
   Best best = no_best();
-  if (temperature == 0.0f) {
-    for_each_group<kDrawThreads, kUnroll>(
+  if (temperature < kLeastTemperature) {
+    for_each_group<kThreads<blocks>, kUnroll>(
         piece.x, piece.begin, piece.end,
-        [&](int64_t first, const float(&values)[kGroup]) { keep_best(best, first, values); });
+        [&](int, int64_t first, const float(&values)[kGroup]) { keep_best(best, first, values); });
     best = block_best(best);
   } else {
     const float inverse = 1.0f / temperature;
-    auto logit_of = [&](int32_t id) { return __fdiv_rn(piece.x[id], temperature); };
+    auto logit_of = [&](int32_t id) {
+      return id < piece.end ? __fdiv_rn(piece.x[id], temperature) : -INFINITY;
+    };
     NoisySearch search({static_cast<uint64_t>(seeds[row]), static_cast<uint64_t>(output_index[row])},
                        contenders);
-    constexpr int kStep = kDrawThreads * kGroup;
-    const bool aligned = is_aligned(piece.x);
-    for_each_batch_maximum<kDrawThreads, kUnroll>(
-        piece.x, piece.begin, piece.end, [&](int64_t first, float(&largest)[kUnroll]) {
+    constexpr int kStep = kThreads<blocks> * kGroup;
+    bool started = false;
+    uint32_t smallest[kUnroll];
+    for_each_batch<kThreads<blocks>, kUnroll>(
+        piece.x, piece.begin, piece.end,
+        [&](uint32_t first) { search.find_smallest(first, kStep, smallest); },
+        [&](uint32_t first, float(&x)[kUnroll][kGroup]) {
 #pragma unroll
-          for (float& value : largest) value *= inverse;
-          search.share_bound();
-          auto load = [&](int j, float(&x)[kGroup]) {  // again: rare, and the registers are worth more
-            load_group(piece.x, first + j * kStep, piece.end, aligned, x);
+          for (auto& group : x)
 #pragma unroll
-            for (float& value : x) value *= inverse;
-          };
-          search.offer(static_cast<uint32_t>(first), kStep, largest, load, logit_of);
+            for (float& value : group) value *= inverse;
+          if (!started) search.start(first, x[0]);
+          started = true;
+          search.offer(first, kStep, x, smallest);
         });
-    best = search.finish(logit_of);
+    best = search.finish(static_cast<int32_t>(piece.begin), static_cast<int32_t>(piece.end), logit_of);
   }
   cluster_wait();
   best = cluster_best<blocks>(best);
   if (threadIdx.x == 0 && blockIdx.x % blocks == 0) ids[row] = id_of(best);
-}
-
-// Calls launch with the size of the clusters: as many blocks a row as the chip holds at once, eight at most.
-template <class Launch>
-void with_blocks_per_row(const OpContext& ctx, const Tensor& logits, int64_t blocks_per_multiprocessor,
-                         Launch&& launch) {
-  const int64_t room = blocks_per_multiprocessor * ctx.cuda->num_multiprocessors() / logits.dim(0);
-  const int64_t useful = ceil_div<int64_t>(logits.dim(1), kDrawThreads * kGroup);
-  const int64_t blocks = std::min(room, useful);
-  if (blocks >= 8) return launch(std::integral_constant<int, 8>{});
-  if (blocks >= 4) return launch(std::integral_constant<int, 4>{});
-  if (blocks >= 2) return launch(std::integral_constant<int, 2>{});
-  launch(std::integral_constant<int, 1>{});
 }
 
 }  // namespace
@@ -120,20 +111,19 @@ void with_blocks_per_row(const OpContext& ctx, const Tensor& logits, int64_t blo
 void argmax_cuda_cluster(const OpContext& ctx, const ArgmaxArgs& args) {
   const int64_t rows = args.logits.dim(0);
   if (rows == 0) return;
-  with_blocks_per_row(ctx, args.logits, 1, [&](auto blocks) {
-    launch_kernel(ctx, argmax_cluster<blocks>, static_cast<unsigned>(rows * blocks), kArgmaxThreads<blocks>,
-                  0, cuda_data<float>(args.logits), args.logits.stride(0), args.logits.dim(1),
+  with_blocks_per_row<1>(ctx, args.logits, 1, [&](auto blocks) {
+    launch_kernel(ctx, argmax_cluster<blocks>, static_cast<unsigned>(rows * blocks), kThreads<blocks>, 0,
+                  cuda_data<float>(args.logits), args.logits.stride(0), args.logits.dim(1),
                   cuda_data<int32_t>(args.ids));
   });
 }
 
 void draw_cuda_plain(const OpContext& ctx, const DrawArgs& args) {
-  const int64_t rows = args.logits.dim(0);
-  if (rows == 0) return;
-  with_blocks_per_row(ctx, args.logits, 2, [&](auto blocks) {
-    launch_kernel(ctx, draw_cluster<blocks>, static_cast<unsigned>(rows * blocks), kDrawThreads, 0,
-                  cuda_data<float>(args.logits), args.logits.stride(0), args.logits.dim(1),
-                  cuda_data<float>(args.temperature), cuda_data<int64_t>(args.seeds),
+  if (args.logits.dim(0) == 0) return;
+  with_blocks_per_row<2>(ctx, args.logits, 1, [&](auto blocks) {
+    launch_kernel(ctx, draw_cluster<blocks>, static_cast<unsigned>(args.logits.dim(0) * blocks),
+                  kThreads<blocks>, 0, cuda_data<float>(args.logits), args.logits.stride(0),
+                  args.logits.dim(1), cuda_data<float>(args.temperature), cuda_data<int64_t>(args.seeds),
                   cuda_data<int64_t>(args.output_index), cuda_data<int32_t>(args.ids));
   });
 }

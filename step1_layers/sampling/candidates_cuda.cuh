@@ -9,6 +9,7 @@ namespace ladder::cluster_row {
 inline constexpr int64_t kSmallK = 128;  // beyond it the lists are long
 inline constexpr int kList = 512;        // candidates of a block, and of the row when they are sorted
 inline constexpr int kListBins = 512;
+inline constexpr int kOwners = 1024;  // parts that are looked at again; more of them hold more than a list
 static_assert(kList == kThreads && kListBins == kThreads, "one of each per thread");
 
 struct Candidates {
@@ -16,13 +17,15 @@ struct Candidates {
   Best gathered[kList];  // the row's, in the first block
   Best sorted[kList];
   uint32_t bins[kListBins];
-  int owner[kThreads];  // threads whose values are looked at
+  int owner[kOwners];  // parts whose values are looked at
   int count, owners, limit;
 };
 
-// Bins of 1/32 by the distance to the largest value; the last one has the rest.
+// Bins by the distance to the largest value: of 1/32 below 1, then 32 from 1 + distance to twice as much; the
+// last one has the rest.
 __device__ inline int list_bin(float largest, float x) {
-  return static_cast<int>(fminf((largest - x) * 32.0f, kListBins - 1.0f));
+  const uint32_t bin = (__float_as_uint(1.0f + (largest - x)) - __float_as_uint(1.0f)) >> 18;
+  return static_cast<int>(min(bin, kListBins - 1u));
 }
 
 // The bin in which the k-th of the values counted in c.bins lies; the last one if there are fewer.
@@ -44,23 +47,37 @@ __device__ inline void clear_bins(Candidates& c) {
 }
 
 // Lists the tokens of this block that can be among the k best of the row, c.count of them; the list holds
-// kList. The k-th largest of the threads' best values is at most the k-th largest of all values, and hardly
-// more than k values reach it; so only `mine`, the best of a thread's values, is counted into bins, and only
-// the groups of the few threads whose best is good enough are looked at again, by all threads together.
-// Thread t has the groups t, t + kThreads, ... of the piece; load(first, values) gives the group at `first`.
-template <class Load>
-__device__ void list_candidates(Candidates& c, const Row& row, float mine, int64_t k, Load&& load) {
+// kList. The piece is cut into kThreads * parts parts: part t + j * kThreads has the groups of four t +
+// (j + i * parts) * kThreads, i = 0, 1, ..., of the piece, and its largest value is mine[j] of thread t. The
+// k-th largest of these is at most the k-th largest of all values, and hardly more than k values reach it; so
+// only they are counted into bins, and only the few parts whose largest is good enough are looked at again,
+// by all threads together. load(first, values) gives the group at `first`.
+template <int parts, class Load>
+__device__ void list_candidates(Candidates& c, const Row& row, const float (&mine)[parts], int64_t k,
+                                Load&& load) {
   clear_bins(c);
   if (threadIdx.x == 0) c.owners = 0;
-  if (mine > -INFINITY) atomicAdd(&c.bins[list_bin(row.largest, mine)], 1u);
+#pragma unroll
+  for (const float part : mine)
+    if (part > -INFINITY) atomicAdd(&c.bins[list_bin(row.largest, part)], 1u);
   const int limit = kth_bin(c, k);
-  if (mine > -INFINITY && list_bin(row.largest, mine) <= limit)
-    c.owner[atomicAdd(&c.owners, 1)] = static_cast<int>(threadIdx.x);
+#pragma unroll
+  for (int j = 0; j < parts; ++j) {
+    if (!(mine[j] > -INFINITY) || list_bin(row.largest, mine[j]) > limit) continue;
+    const int slot = atomicAdd(&c.owners, 1);
+    if (slot < kOwners) c.owner[slot] = static_cast<int>(threadIdx.x) + j * kThreads;
+  }
   __syncthreads();
   const int owners = c.owners;
-  const auto groups = static_cast<int>(ceil_div<int64_t>(row.end - row.begin, kThreads * kGroup));
+  if (owners > kOwners) {
+    if (threadIdx.x == 0) c.count = kList + 1;
+    __syncthreads();
+    return;
+  }
+  constexpr int kApart = kThreads * parts;  // groups
+  const auto groups = static_cast<int>(ceil_div<int64_t>(row.end - row.begin, kApart * kGroup));
   for (int i = threadIdx.x; i < owners * groups; i += kThreads) {
-    const int64_t first = row.begin + (i / owners * kThreads + c.owner[i % owners]) * kGroup;
+    const int64_t first = row.begin + (i / owners * kApart + c.owner[i % owners]) * kGroup;
     if (first >= row.end) continue;
     float values[kGroup];
     load(first, values);
@@ -76,12 +93,12 @@ __device__ void list_candidates(Candidates& c, const Row& row, float mine, int64
 // In the first block, when all blocks have listed counts[rank] tokens, none more than kList: c.sorted holds
 // the k best of those that take part in order, equals by id, and all that equal the k-th. Returns how many it
 // holds, kList + 1 where ties make them too many.
-__device__ inline int sort_candidates(Candidates& c, const Row& row, const int (&counts)[kBlocks],
-                                      int64_t k) {
+template <int blocks>
+__device__ int sort_candidates(Candidates& c, const Row& row, const int (&counts)[blocks], int64_t k) {
   const int me = static_cast<int>(threadIdx.x);
-  Best candidates[kBlocks];
+  Best candidates[blocks];
 #pragma unroll
-  for (int rank = 0; rank < kBlocks; ++rank)
+  for (int rank = 0; rank < blocks; ++rank)
     candidates[rank] = me < counts[rank] ? *in_block(&c.list[me], rank) : no_best();
   clear_bins(c);
 #pragma unroll

@@ -3,6 +3,8 @@
 // reach each other's shared memory, so a row's result needs no second kernel.
 #include <cooperative_groups.h>
 
+#include <algorithm>
+
 #include "step1_layers/sampling/argmax_cuda.cuh"
 
 namespace ladder {
@@ -59,6 +61,22 @@ __device__ Best cluster_best(Best best) {
 #pragma unroll
     for (int i = 0; i < blocks; ++i) best = better(best, slots[i]);
   return best;
+}
+
+// Calls launch with the number of blocks per row and cluster: as many as the chip holds at once, where so
+// many of them fit on a multiprocessor, but not more than eight, nor more than there is work for. A cluster
+// stays within a part of the chip, and the parts are not multiples of four blocks: where clusters of four and
+// eight get more than half of the chip (large_share = 1), some may wait for others to end.
+template <int large_share, class Launch>
+void with_blocks_per_row(const OpContext& ctx, const Tensor& logits, int64_t blocks_per_multiprocessor,
+                         Launch&& launch) {
+  const int64_t room = blocks_per_multiprocessor * ctx.cuda->num_multiprocessors() / logits.dim(0);
+  const int64_t useful = ceil_div<int64_t>(logits.dim(1), 2048);
+  const int64_t large = std::min(room / large_share, useful);
+  if (large >= 8) return launch(std::integral_constant<int, 8>{});
+  if (large >= 4) return launch(std::integral_constant<int, 4>{});
+  if (std::min(room, useful) >= 2) return launch(std::integral_constant<int, 2>{});
+  launch(std::integral_constant<int, 1>{});
 }
 
 }  // namespace ladder

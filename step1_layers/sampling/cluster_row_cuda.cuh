@@ -12,8 +12,9 @@ inline constexpr int64_t kMaxPiece = 48 * 1024;  // values of a block: what shar
 inline constexpr int64_t kMaxVocab = kBlocks * kMaxPiece;
 
 // Values per block, a multiple of four; the split depends on the width alone.
-__host__ __device__ inline int64_t piece_size(int64_t vocab) {
-  return ceil_div<int64_t>(vocab, kBlocks * kGroup) * kGroup;
+template <int blocks = kBlocks>
+__host__ __device__ int64_t piece_size(int64_t vocab) {
+  return ceil_div<int64_t>(vocab, blocks * kGroup) * kGroup;
 }
 
 // A row as one block sees it.
@@ -26,16 +27,16 @@ struct Row {
   __device__ bool takes_part(float x) const { return x >= floor && x > -INFINITY; }
 };
 
-// Copies this block's piece of a row to its dynamic shared memory, divided by the temperature (0 and 1: as it
-// is). `mine` becomes the largest value of this thread. A thread later sees what it wrote itself, so nobody
-// waits.
+// Copies this block's piece of a row to its dynamic shared memory, divided by the temperature (below
+// kLeastTemperature and 1: as it is). `mine` becomes the largest value of this thread. A thread later sees
+// what it wrote itself, so nobody waits.
 __device__ inline Row load_row(const float* x, int64_t vocab, float temperature, float* mine) {
   constexpr int kUnroll = 5;  // loads in flight per thread
   extern __shared__ float4 dynamic_shared[];
-  const int64_t begin = min(cluster_rank() * piece_size(vocab), vocab);
-  const int64_t end = min(begin + piece_size(vocab), vocab);
+  const int64_t begin = min(cluster_rank() * piece_size<>(vocab), vocab);
+  const int64_t end = min(begin + piece_size<>(vocab), vocab);
   auto* piece = reinterpret_cast<float*>(dynamic_shared);
-  const bool aligned = is_aligned(x), divides = temperature != 0.0f && temperature != 1.0f;
+  const bool aligned = is_aligned(x), divides = temperature >= kLeastTemperature && temperature != 1.0f;
   float largest = -INFINITY;
   for (int64_t first = begin + threadIdx.x * kGroup; first < end; first += kUnroll * kThreads * kGroup) {
     float values[kUnroll][kGroup];
@@ -109,7 +110,7 @@ void launch_rows(const OpContext& ctx, void (*kernel)(Params...), int64_t rows, 
   LADDER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                          cudaSharedmemCarveoutMaxShared));
   launch_kernel(ctx, kernel, static_cast<unsigned>(rows * kBlocks), kThreads,
-                static_cast<size_t>(piece_size(vocab)) * sizeof(float), args...);
+                static_cast<size_t>(piece_size<>(vocab)) * sizeof(float), args...);
 }
 
 }  // namespace ladder::cluster_row

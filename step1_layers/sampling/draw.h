@@ -15,14 +15,14 @@
 namespace ladder {
 
 struct DrawArgs {
-  Tensor logits;        // f32 [rows, vocab], overwritten; a row has at least one value above -inf, no NaN
-  Tensor temperature;   // f32 [rows]; 0: greedy, whatever the filters' values of the row are
+  Tensor logits;        // f32 [rows, vocab], overwritten; no NaN
+  Tensor temperature;   // f32 [rows]; below kLeastTemperature: greedy, whatever the filters' values are
   Tensor min_p;         // f32 [rows]; <= 0: off. Undefined: no row asks
   Tensor top_k;         // i32 [rows]; <= 0 or >= vocab: off. Undefined: no row asks
   Tensor top_p;         // f32 [rows]; >= 1: off. Undefined: no row asks
   Tensor seeds;         // i64 [rows]: the 64 bits of the request's seed
   Tensor output_index;  // i64 [rows]: how many tokens the request has sampled before this one
-  Tensor ids;           // i32 [rows]
+  Tensor ids;           // i32 [rows]; 0 where every logit is -inf, the first where one is +inf
 };
 
 std::span<const Variant<DrawArgs>> draw_variants();

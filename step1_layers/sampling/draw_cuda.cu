@@ -33,32 +33,44 @@ struct Shared {
 // The token of the row with the best score among those that take part and stand before `last` in order of
 // logit, equals by id. Every block gets it.
 __device__ Winner find_winner(Shared& s, const Request& request, const Row& row, const Winner& last) {
-  NoisySearch search(request.noise, s.contenders);
-  auto logit_of = [&](int32_t id) { return row.piece[id - row.begin]; };
+  auto in_race = [&](float x, int32_t id) {
+    const bool before = x > last.logit || (x == last.logit && id < last.best.id);
+    return row.takes_part(x) && before ? x : -INFINITY;
+  };
+  const auto begin = static_cast<int32_t>(row.begin);
+  auto logit_of = [&](int32_t id) { return in_race(row.piece[id - begin], id); };
+  auto load = [&](int group, float(&x)[1][kGroup]) {
+#pragma unroll
+    for (float& value : x[0]) value = -INFINITY;
+    if (group < row.groups) load_four(row.piece + group * kGroup, x[0]);
+#pragma unroll
+    for (int i = 0; i < kGroup; ++i) x[0][i] = in_race(x[0][i], begin + group * kGroup + i);
+  };
   const bool greedy = request.is_greedy();
+  const int me = static_cast<int>(threadIdx.x), lane = me % kWarp;
+  auto first_of = [&](int group) { return static_cast<uint32_t>(begin + group * kGroup); };
+  NoisySearch search(request.noise, s.contenders);
   Best best = no_best();
-  for (int warp_first = static_cast<int>(threadIdx.x) / kWarp * kWarp; warp_first < row.groups;
-       warp_first += kThreads) {
-    const int group = warp_first + static_cast<int>(threadIdx.x) % kWarp;
-    float values[kGroup] = {-INFINITY, -INFINITY, -INFINITY, -INFINITY};
-    if (group < row.groups) load_four(row.piece + group * kGroup, values);
-    const auto first = static_cast<int32_t>(row.begin + group * kGroup);
-#pragma unroll
-    for (int i = 0; i < kGroup; ++i) {
-      const bool before = values[i] > last.logit || (values[i] == last.logit && first + i < last.best.id);
-      if (!row.takes_part(values[i]) || !before) values[i] = -INFINITY;
-      if (greedy && values[i] > best.value) best = {values[i], first + i};
-    }
-    if (greedy) continue;
-    const float largest[1] = {fmaxf(fmaxf(values[0], values[1]), fmaxf(values[2], values[3]))};
-    auto load = [&](int, float(&x)[kGroup]) {
-#pragma unroll
-      for (int i = 0; i < kGroup; ++i) x[i] = values[i];
-    };
-    search.offer(static_cast<uint32_t>(first), 0, largest, load, logit_of);
-    search.share_bound();
+  if (!greedy) {
+    float x[1][kGroup];
+    load(me, x);
+    search.start(first_of(me), x[0]);
   }
-  best = greedy ? block_best(best) : search.finish(logit_of);
+  for (int group = me; group - lane < row.groups; group += kThreads) {
+    float x[1][kGroup];
+    load(group, x);
+    if (greedy) {
+#pragma unroll
+      for (int i = 0; i < kGroup; ++i)
+        if (x[0][i] > best.value) best = {x[0][i], static_cast<int32_t>(first_of(group)) + i};
+      continue;
+    }
+    if (!__any_sync(kAllLanes, search.can_win(x[0]))) continue;
+    uint32_t smallest[1];
+    search.find_smallest(first_of(group), 0, smallest);
+    search.offer(first_of(group), 0, x, smallest);
+  }
+  best = greedy ? block_best(best) : search.finish(begin, static_cast<int32_t>(row.end), logit_of);
   share_with_cluster(Winner{best, best.id == INT_MAX ? -INFINITY : logit_of(best.id)}, s.winners);
   Winner winner = s.winners[0];
   for (const Winner& one : s.winners) {
@@ -93,7 +105,7 @@ __device__ void draw_row(Shared& s, const Request& request, Row row, int32_t* id
   Winner winner{{-INFINITY, INT_MAX}, -INFINITY};
   for (bool stays = false; !stays;) {
     winner = find_winner(s, request, row, winner);
-    stays = request.top_p >= 1.0f || winner.best.id == INT_MAX;
+    stays = !request.cuts_mass(row.largest) || winner.best.id == INT_MAX;
     if (stays) break;
     const Mass mass = find_mass(s, row, winner);
     stays = mass.before < request.wanted(mass.total);
@@ -108,21 +120,26 @@ __device__ void draw_row(Shared& s, const Request& request, Row row, int32_t* id
 // depends on its width alone: batch invariant. Clusters go through the rows that draw_few_kernel has left, or
 // through all where left is nullptr.
 __global__ void __launch_bounds__(kThreads, 2) __cluster_dims__(kBlocks)
-    draw_search_kernel(DrawRows rows, int64_t count, const int32_t* left) {
+    draw_search_kernel(DrawRows rows, int count, const int32_t* left) {
   __shared__ Shared s;
   allow_next_kernel();
-  cluster_arrive();
   wait_for_previous_kernel();
-  cluster_wait();
-  for (int64_t index = blockIdx.x / kBlocks; index < count; index += gridDim.x / kBlocks) {
-    if (left != nullptr && left[index] == 0) continue;
-    const Request request(rows, index);
-    float mine;
-    Row row = load_row(rows.logits + index * rows.stride, rows.vocab, request.temperature, &mine);
-    row.largest = block_max(mine);
-    share_with_cluster(row.largest, s.maxima);
-    for (float largest : s.maxima) row.largest = fmaxf(row.largest, largest);
-    draw_row(s, request, row, rows.ids + index);
+  const auto clusters = static_cast<int>(gridDim.x) / kBlocks, lane = static_cast<int>(threadIdx.x) % kWarp;
+  for (int first = static_cast<int>(blockIdx.x) / kBlocks; first < count; first += kWarp * clusters) {
+    const int mine = first + lane * clusters;  // which of 32 rows are left: one look
+    unsigned todo = __ballot_sync(kAllLanes, mine < count && (left == nullptr || left[mine] != 0));
+    for (; todo != 0; todo &= todo - 1) {
+      const int64_t index = first + (__ffs(static_cast<int>(todo)) - 1) * clusters;
+      cluster_arrive();
+      const Request request(rows, index);
+      float largest;
+      Row row = load_row(rows.logits + index * rows.stride, rows.vocab, request.temperature, &largest);
+      row.largest = block_max(largest);
+      cluster_wait();  // all blocks have started, and are done with the row before
+      share_with_cluster(row.largest, s.maxima);
+      for (float of_block : s.maxima) row.largest = fmaxf(row.largest, of_block);
+      draw_row(s, request, row, rows.ids + index);
+    }
   }
 }
 
@@ -146,7 +163,8 @@ void draw_cuda_fused(const OpContext& ctx, const DrawArgs& args) {
   // After draw_few_kernel hardly a row is left: as many clusters as run at a time go through them.
   const int64_t at_once = 2 * ctx.cuda->num_multiprocessors() / kBlocks;
   const int64_t clusters = left == nullptr ? rows : std::min(rows, at_once);
-  launch_rows(ctx, draw_search_kernel, clusters, args.logits.dim(1), draw_rows(args), rows, left);
+  launch_rows(ctx, draw_search_kernel, clusters, args.logits.dim(1), draw_rows(args), static_cast<int>(rows),
+              left);
 }
 
 }  // namespace ladder

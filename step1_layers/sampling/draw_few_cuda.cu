@@ -9,22 +9,30 @@ namespace {
 
 using namespace cluster_row;
 
+constexpr int kPerMultiprocessor = 2;
+constexpr int kUnroll = 5;  // loads in flight per thread
+template <int blocks>       // eight blocks have little to look at again
+constexpr int kParts = blocks == 8 ? 1 : kUnroll;
+
 struct BlockState {
   float largest;
   int candidates;
 };
 
+template <int blocks>
 struct Shared {
   Candidates candidates;
-  BlockState states[kBlocks];
+  BlockState states[blocks];
 };
 
 // Draws from the candidates of all blocks, in the first block of the cluster; false where ties make them too
 // many.
-__device__ bool draw_from_candidates(Shared& s, const Request& request, Row row, int64_t k, int32_t* id) {
-  int counts[kBlocks];
+template <int blocks>
+__device__ bool draw_from_candidates(Shared<blocks>& s, const Request& request, Row row, int64_t k,
+                                     int32_t* id) {
+  int counts[blocks];
 #pragma unroll
-  for (int rank = 0; rank < kBlocks; ++rank) counts[rank] = s.states[rank].candidates;
+  for (int rank = 0; rank < blocks; ++rank) counts[rank] = s.states[rank].candidates;
   row.floor = request.floor(row.largest);
   const int count = sort_candidates(s.candidates, row, counts, k);
   if (count > kList) return false;
@@ -33,7 +41,7 @@ __device__ bool draw_from_candidates(Shared& s, const Request& request, Row row,
   const int me = static_cast<int>(threadIdx.x);
   const Best mine = me < count ? sorted[me] : no_best();
   bool kept = me < count && (k > count || mine.value >= sorted[k - 1].value);
-  if (request.top_p < 1.0f) {
+  if (request.cuts_mass(row.largest)) {
     const Scan scan = block_scan(kept ? weight_of(mine.value, row.largest) : 0);
     kept = kept && scan.before < request.wanted(scan.total);
   }
@@ -52,17 +60,19 @@ __device__ bool draw_from_candidates(Shared& s, const Request& request, Row row,
 }
 
 // few
-// Rows of any length. A cluster of eight blocks reads a row once and lists the few tokens that can be among
-// the k best: what a tenth of the threads have seen is read again, from L2. The first block sorts, filters
-// and draws from the lists. Nothing else is kept, so that three blocks share a multiprocessor and the logits
-// stream. left[row] says whether the row is left to the search: no k, a large one, or thousands of equals.
-__global__ void __launch_bounds__(kThreads, 3) __cluster_dims__(kBlocks)
+// Rows of any length. A cluster of blocks reads a row once and lists the few tokens that can be among the k
+// best: what a few hundredths of the threads' parts held is read again. The first block sorts, filters and
+// draws from the lists. Nothing else is kept, so that the logits stream; there are as many blocks as run at
+// once, since a second round of them would find the chip half empty. left[row] says whether the row is left
+// to the search: no k, a large one, or hundreds of equals.
+template <int blocks>
+__global__ void __launch_bounds__(kThreads, kPerMultiprocessor) __cluster_dims__(blocks)
     draw_few_kernel(DrawRows rows, int32_t* left) {
-  __shared__ Shared s;
+  __shared__ Shared<blocks> s;
   allow_next_kernel();
   cluster_arrive();
   wait_for_previous_kernel();
-  const int64_t index = blockIdx.x / kBlocks;
+  const int64_t index = blockIdx.x / blocks;
   const Request request(rows, index);
   const int64_t k = request.is_greedy() ? 1 : request.top_k;
   const bool leads = cluster_rank() == 0 && threadIdx.x == 0;
@@ -72,16 +82,21 @@ __global__ void __launch_bounds__(kThreads, 3) __cluster_dims__(kBlocks)
     return;
   }
   const float* x = rows.logits + index * rows.stride;
-  const int64_t begin = min(cluster_rank() * piece_size(rows.vocab), rows.vocab);
-  const int64_t end = min(begin + piece_size(rows.vocab), rows.vocab);
+  const int64_t piece = piece_size<blocks>(rows.vocab);
+  const int64_t begin = min(cluster_rank() * piece, rows.vocab), end = min(begin + piece, rows.vocab);
   const bool divides = !request.is_greedy() && request.temperature != 1.0f;
   auto logit = [&](float value) { return divides ? __fdiv_rn(value, request.temperature) : value; };
-  float mine = -INFINITY;
-  for_each_group<kThreads, 5>(x, begin, end, [&](int64_t, const float(&values)[kGroup]) {
-    for (float value : values) mine = fmaxf(mine, value);
+  float mine[kParts<blocks>], largest = -INFINITY;
+  for (float& part : mine) part = -INFINITY;
+  for_each_group<kThreads, kUnroll>(x, begin, end, [&](int j, int64_t, const float(&values)[kGroup]) {
+    float& part = mine[j % kParts<blocks>];
+    part = fmaxf(part, fmaxf(fmaxf(values[0], values[1]), fmaxf(values[2], values[3])));
   });
-  mine = logit(mine);  // the quotient keeps the order
-  Row row{.piece = nullptr, .groups = 0, .begin = begin, .end = end, .largest = block_max(mine)};
+  for (float& part : mine) {
+    part = logit(part);  // the quotient keeps the order
+    largest = fmaxf(largest, part);
+  }
+  Row row{.piece = nullptr, .groups = 0, .begin = begin, .end = end, .largest = block_max(largest)};
   const bool aligned = is_aligned(x);
   list_candidates(s.candidates, row, mine, k, [&](int64_t first, float(&values)[kGroup]) {
     load_group(x, first, end, aligned, values);
@@ -103,8 +118,10 @@ __global__ void __launch_bounds__(kThreads, 3) __cluster_dims__(kBlocks)
 }  // namespace
 
 void draw_cuda_few(const OpContext& ctx, const DrawArgs& args, int32_t* left) {
-  launch_kernel(ctx, draw_few_kernel, static_cast<unsigned>(args.logits.dim(0) * kBlocks), kThreads, 0,
-                draw_rows(args), left);
+  with_blocks_per_row<2>(ctx, args.logits, kPerMultiprocessor, [&](auto blocks) {
+    launch_kernel(ctx, draw_few_kernel<blocks>, static_cast<unsigned>(args.logits.dim(0) * blocks), kThreads,
+                  0, draw_rows(args), left);
+  });
 }
 
 }  // namespace ladder

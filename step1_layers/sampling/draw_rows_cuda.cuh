@@ -30,8 +30,10 @@ struct Request {
     if (is_greedy()) top_p = 1.0f;
     if (is_greedy() || top_k >= rows.vocab) top_k = 0;
   }
-  __device__ bool is_greedy() const { return temperature == 0.0f; }
+  __device__ bool is_greedy() const { return temperature < kLeastTemperature; }
   __device__ float floor(float largest) const { return min_p > 0.0f ? largest + logf(min_p) : -INFINITY; }
+  // A largest logit of +inf has all of the mass.
+  __device__ bool cuts_mass(float largest) const { return top_p < 1.0f && largest < INFINITY; }
   // The weight that the tokens kept by top-p reach, of `total`.
   __device__ uint64_t wanted(uint64_t total) const {
     const double mass = ceil(static_cast<double>(top_p) * static_cast<double>(total));

@@ -28,9 +28,11 @@ __device__ inline Crossing find_crossing(Histogram& histogram, uint64_t wanted) 
   cluster_sync();                                                     // all have counted
   const int first = kBins - 4 * (static_cast<int>(threadIdx.x) + 1);  // thread 0 has the four highest bins
   uint32_t bins[4] = {};
+  int front = 0;  // not a constant: eight addresses would be kept in registers from row to row
+  asm volatile("" : "+r"(front));
 #pragma unroll
   for (int rank = 0; rank < kBlocks; ++rank) {
-    const uint4 count = *reinterpret_cast<const uint4*>(in_block(&histogram.count[first], rank));
+    const uint4 count = *reinterpret_cast<const uint4*>(in_block(&histogram.count[first], front + rank));
     bins[0] += count.x;
     bins[1] += count.y;
     bins[2] += count.z;

@@ -23,7 +23,7 @@ template <class Kernels>
 void apply_temperature_fast(const OpContext&, const LogitsFilterArgs& args) {
   detail::for_each_row(args.logits, [&](int64_t row) {
     const float temperature = args.value.data<float>()[row];
-    if (temperature == 0.0f || temperature == 1.0f) return;
+    if (temperature < kLeastTemperature || temperature == 1.0f) return;
     Kernels::divide(detail::row_of(args.logits, row), args.logits.dim(1), temperature);
   });
 }
@@ -98,7 +98,7 @@ void top_p_row(float* x, int64_t vocab, float top_p, float* terms, int32_t* ids)
   constexpr float kBinsPerUnit =
       64.0f;  // 32 units, e^-32 of the largest probability; the last bin has the rest
   const float largest = Kernels::maximum(x, vocab);
-  if (largest == -INFINITY) return;  // every token is cut already
+  if (std::isinf(largest)) return;  // nothing is left to cut, or all of the mass is with the infinite
   Kernels::sum_exp(x, vocab, largest, terms);
   auto bin_of = [&](float logit) {
     return static_cast<int>(std::min((largest - logit) * kBinsPerUnit, static_cast<float>(kBins - 1)));

@@ -10,7 +10,7 @@ namespace ladder {
 void apply_temperature_loop(const OpContext&, const LogitsFilterArgs& args) {
   for (int64_t row = 0; row < args.logits.dim(0); ++row) {
     const float temperature = args.value.data<float>()[row];
-    if (temperature == 0.0f || temperature == 1.0f) continue;
+    if (temperature < kLeastTemperature || temperature == 1.0f) continue;
     float* x = detail::row_of(args.logits, row);
     for (int64_t i = 0; i < args.logits.dim(1); ++i) x[i] /= temperature;
   }

@@ -142,6 +142,7 @@ __global__ void __launch_bounds__(kThreads)
   float largest = -INFINITY;
   for (int64_t i = threadIdx.x; i < vocab; i += kThreads) largest = fmaxf(largest, x[i]);
   largest = block_max(largest);
+  if (isinf(largest)) return;  // nothing is left to cut, or all of the mass is with the infinite
   auto weight = [largest](float logit) {
     return static_cast<uint64_t>(__fmul_rn(expf(logit - largest), 0x1p40f));
   };

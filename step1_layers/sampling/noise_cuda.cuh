@@ -2,6 +2,7 @@
 // The noise of sample.h on a GPU, and the search for the token that it lifts to the top.
 #include "step1_layers/sampling/argmax_cuda.cuh"
 #include "step1_layers/sampling/row_stream_cuda.cuh"
+#include "step1_layers/sampling/temperature.h"
 
 namespace ladder {
 
@@ -57,138 +58,171 @@ __device__ inline float noise_of(uint32_t word) {
   return -logf(-log1pf(-uniform_of(word)));
 }
 
-// As a call, where it stands in code that is unrolled and hardly ever runs.
-__device__ __noinline__ inline float rare_noise_of(uint32_t word) {
-  return noise_of(word);
-}
-
-// Tokens of a block that may have the best score, in shared memory.
+// Groups of four tokens of a block that may hold the best score, in shared memory.
 struct Contenders {
   static constexpr int kSize = 256;
   struct {
-    float most;  // the score is not above it
-    uint32_t word;
-    int32_t id;
+    float most;  // no score of the group is above it
+    uint32_t first;
   } list[kSize];
   int count;
   uint32_t bound;  // key_of() of a score that some token has
 };
 
 // The best logit plus noise among the tokens offered to a block. Exact noise takes two logarithms and a
-// branch that few lanes of a warp share, so it is left for the end, and to the few tokens that may win by a
+// branch that few lanes of a warp share, so it is left for the end, and to the few groups that may win by a
 // cheap bound: u <= -log(1 - u) <= u / (1 - u). All lanes of a warp call together.
 struct NoisySearch {
   NoiseSource source;
   Contenders& contenders;
-  float bound = -INFINITY;  // some token has this score
-  Best best = no_best();    // of the tokens for which the list had no room
 
   __device__ NoisySearch(const NoiseSource& source, Contenders& shared) : source(source), contenders(shared) {
     __syncthreads();
     if (threadIdx.x == 0) shared.count = 0;
-    if (threadIdx.x == 0) shared.bound = 0;
+    if (threadIdx.x == 0) shared.bound = key_of(-INFINITY);
     __syncthreads();
   }
 
-  // Exchanges bounds with the other warps.
-  __device__ void share_bound() {
-    uint32_t key = 0;
-    if (threadIdx.x % kWarp == 0) {
-      const uint32_t mine = key_of(bound), others = atomicMax(&contenders.bound, mine);
-      key = others > mine ? others : mine;
-    }
-    bound = float_of(__shfl_sync(kAllLanes, key, 0));
-  }
-
-  // `groups` groups of four tokens, from first, first + step, ... on. largest[j]: the largest logit of group
-  // j; load(j, x) gives all four, -inf for those out of the race; both may be off by a millionth of
-  // themselves. logit_of(id) gives the logit itself. One logarithm decides for a group, which hardly ever
-  // goes on: whether the smallest of its random words lifts the largest of its logits to the bound.
-  template <int groups, class Load, class Logit>
-  __device__ void offer(uint32_t first, uint32_t step, const float (&largest)[groups], Load&& load,
-                        Logit&& logit_of) {
-    float top = largest[0];
-#pragma unroll
-    for (int j = 1; j < groups; ++j) top = fmaxf(top, largest[j]);
-    // Above the error of the fast logarithm and of the logits.
-    const float margin = __fmaf_rn(1e-6f, fabsf(top), 1e-3f);
-    if (!__any_sync(kAllLanes, top > -INFINITY && top + margin + kLargestNoise >= bound)) return;
-    if (bound == -INFINITY) {
-      float x[kGroup];
-      uint32_t words[kGroup];
-      load(0, x);
-      source.words(first, words);
-      bound = fmaxf(-INFINITY, warp_max(reached(x, words) - margin));  // of infinite logits: not a NaN
-      share_bound();
-    }
-    unsigned may_win = 0;
+  // The smallest random word of each of `groups` groups, from first, first + step, ... on: it makes the
+  // largest noise.
+  template <int groups>
+  __device__ void find_smallest(uint32_t first, uint32_t step, uint32_t (&smallest)[groups]) const {
 #pragma unroll
     for (int j = 0; j < groups; ++j) {
       uint32_t words[kGroup];
       source.words(first + j * step, words);
-      const uint32_t smallest = min(min(words[0], words[1]), min(words[2], words[3]));
-      if (largest[j] + largest_noise_of(smallest) + margin >= bound) may_win |= 1u << j;
+      smallest[j] = smallest_of(words);
     }
-    if (!__any_sync(kAllLanes, may_win != 0)) return;
-    float reach = -INFINITY;
-    for (; may_win != 0; may_win &= may_win - 1) {
-      const int j = __ffs(static_cast<int>(may_win)) - 1;
-      float x[kGroup];
-      uint32_t words[kGroup];
-      load(j, x);
-      source.words(first + j * step, words);
-      reach = fmaxf(reach, reached(x, words) - margin);
-#pragma unroll 1  // rare: small code is worth more
-      for (int i = 0; i < kGroup; ++i) {
-        const float logit = i < 2 ? (i == 0 ? x[0] : x[1]) : (i == 2 ? x[2] : x[3]);
-        const uint32_t word = i < 2 ? (i == 0 ? words[0] : words[1]) : (i == 2 ? words[2] : words[3]);
-        const float most = logit + largest_noise_of(word) + margin;
-        if (logit > -INFINITY && most >= bound)
-          add(most, word, static_cast<int32_t>(first + j * step + i), logit_of);
-      }
-    }
-    __syncwarp();
-    bound = fmaxf(bound, warp_max(reach));
   }
 
-  // The best token of the block, in every thread.
-  template <class Logit>
-  __device__ Best finish(Logit&& logit_of) {
-    share_bound();
+  // Whether a token with one of these logits can win at all.
+  __device__ bool can_win(const float (&x)[kGroup]) const {
+    const float largest = largest_of(x);
+    return largest > -INFINITY && largest + margin_of(largest) + kLargestNoise >= bound();
+  }
+
+  // A first bound from a group of every thread. The whole block calls, before the first offer.
+  __device__ void start(uint32_t first, const float (&x)[kGroup]) {
+    uint32_t words[kGroup];
+    source.words(first, words);
+    raise_bound(reached(x, words, margin_of(largest_of(x))));
     __syncthreads();
-    const float reach = float_of(contenders.bound);
-    const int count = min(contenders.count, Contenders::kSize);
-    for (int i = threadIdx.x; i < count; i += blockDim.x) {
-      const auto& one = contenders.list[i];
-      if (one.most >= reach) best = better(best, {logit_of(one.id) + noise_of(one.word), one.id});
+  }
+
+  // Groups as in find_smallest(). x[j] has the logits of group j, -inf for tokens out of the race; they may
+  // be off by a millionth of themselves. A group hardly ever goes on: whether the smallest of its random
+  // words lifts the largest of its logits to the bound is decided without a logarithm,
+  //   logit - log u >= bound    where    word <= 2^32 e^(logit - bound).
+  template <int groups>
+  __device__ void offer(uint32_t first, uint32_t step, const float (&x)[groups][kGroup],
+                        const uint32_t (&smallest)[groups]) {
+    float largest[groups], top = -INFINITY;
+#pragma unroll
+    for (int j = 0; j < groups; ++j) {
+      largest[j] = largest_of(x[j]);
+      top = fmaxf(top, largest[j]);
+    }
+    constexpr float kLog2e = 1.44269504f;
+    const float margin = margin_of(top), offset = __fmaf_rn(margin - bound(), kLog2e, 32.0f);
+    unsigned may_win = 0;
+#pragma unroll
+    for (int j = 0; j < groups; ++j) {
+      const float most = power_of_two(__fmaf_rn(largest[j], kLog2e, offset));
+      if (__uint2float_rn(smallest[j]) <= most) may_win |= 1u << j;
+    }
+    if (!__any_sync(kAllLanes, may_win != 0)) return;
+    float score = -INFINITY;
+#pragma unroll 1  // rare: small code is worth more
+    for (int j = 0; j < groups; ++j) {
+      if ((may_win >> j & 1) == 0) continue;
+      float of_group[kGroup];
+#pragma unroll
+      for (int i = 0; i < kGroup; ++i) {
+        of_group[i] = x[0][i];
+#pragma unroll
+        for (int other = 1; other < groups; ++other)
+          if (j == other) of_group[i] = x[other][i];
+      }
+      uint32_t words[kGroup];
+      source.words(first + j * step, words);
+      score = fmaxf(score, reached(of_group, words, margin));
+      const int slot = atomicAdd(&contenders.count, 1);
+      const float most = largest_of(of_group) + largest_noise_of(smallest_of(words)) + margin;
+      if (slot < Contenders::kSize) contenders.list[slot] = {most, first + j * step};
+    }
+    __syncwarp();
+    raise_bound(score);
+  }
+
+  // The best token of the block in every thread, when all of tokens [begin, end) have been offered.
+  // logit_of(id) gives the logit itself, also of tokens past the end that share a group with some before it.
+  template <class Logit>
+  __device__ Best finish(int32_t begin, int32_t end, Logit&& logit_of) {
+    __syncthreads();
+    const float reach = bound();
+    const bool listed = contenders.count <= Contenders::kSize;  // thousands of equals are not
+    const int tokens = listed ? contenders.count * kGroup : end - begin;
+    Best best = no_best();
+#pragma unroll 1
+    for (int i = threadIdx.x; i < tokens; i += blockDim.x) {
+      int32_t id = begin + i;
+      if (listed) {
+        const auto& group = contenders.list[i / kGroup];
+        if (group.most < reach) continue;
+        id = static_cast<int32_t>(group.first) + i % kGroup;
+      }
+      const float logit = logit_of(id);
+      if (!(logit > -INFINITY)) continue;
+      uint32_t words[kGroup];
+      source.words(static_cast<uint32_t>(id) / kGroup * kGroup, words);
+      const uint32_t left = id % 2 == 0 ? words[0] : words[1], right = id % 2 == 0 ? words[2] : words[3];
+      best = better(best, {logit + noise_of(id % kGroup < 2 ? left : right), id});
     }
     return block_best(best);
   }
 
  private:
-  template <class Logit>
-  __device__ void add(float most, uint32_t word, int32_t id, Logit&& logit_of) {
-    const int slot = atomicAdd(&contenders.count, 1);
-    if (slot < Contenders::kSize)
-      contenders.list[slot] = {most, word, id};
-    else
-      best = better(best, {logit_of(id) + rare_noise_of(word), id});
+  // Some token of the block has this score.
+  __device__ float bound() const {
+    return float_of(*static_cast<const volatile uint32_t*>(&contenders.bound));
+  }
+  __device__ void raise_bound(float score) {
+    score = warp_max(score);
+    if (threadIdx.x % kWarp == 0) atomicMax(&contenders.bound, key_of(score));
   }
 
-  // Not below the noise, but for the error of the fast logarithm.
+  // Above the error of the fast logarithm, of the fast exponential and of the logits.
+  __device__ static float margin_of(float logit) {
+    return __fmaf_rn(1e-6f, fabsf(logit), 1e-3f);
+  }
+  __device__ static float largest_of(const float (&x)[kGroup]) {
+    return fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3]));
+  }
+  __device__ static uint32_t smallest_of(const uint32_t (&words)[kGroup]) {
+    return min(min(words[0], words[1]), min(words[2], words[3]));
+  }
+
+  // Not below the noise, but for the margin.
   __device__ static float largest_noise_of(uint32_t word) {
     return -__logf(uniform_of(word));
   }
 
-  // A score that is below the best one of the group, but for the margin.
-  __device__ static float reached(const float (&x)[kGroup], const uint32_t (&words)[kGroup]) {
+  // A score that is not above the best one of the group. The margin belongs to the noise: infinite logits
+  // less an infinite margin were no number.
+  __device__ static float reached(const float (&x)[kGroup], const uint32_t (&words)[kGroup], float margin) {
     float score = -INFINITY;
 #pragma unroll
     for (int i = 0; i < kGroup; ++i) {
       const float u = uniform_of(words[i]);
-      score = fmaxf(score, x[i] - __logf(__fdividef(u, 1.0f - u)));
+      score = fmaxf(score, x[i] - (__logf(__fdividef(u, 1.0f - u)) + margin));
     }
     return score;
+  }
+
+  __device__ static float power_of_two(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
   }
 };
 

@@ -28,7 +28,8 @@ struct ApplyPenaltiesArgs {
 
 std::span<const Variant<ApplyPenaltiesArgs>> apply_penalties_variants();
 
-// Error: shapes or dtypes that do not fit together, a token id outside the vocabulary.
+// Error: shapes or dtypes that do not fit together, a token id outside the vocabulary; on a GPU, whose ids
+// the host does not read, such an entry is passed over.
 void apply_penalties(const OpContext& ctx, const ApplyPenaltiesArgs& args);
 
 }  // namespace ladder

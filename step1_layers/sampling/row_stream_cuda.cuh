@@ -46,9 +46,9 @@ __device__ void load_batch(const float* x, int64_t warp_first, int64_t end, bool
   }
 }
 
-// Calls fn(first, values) for the groups of four of values [begin, end) of a row, begin a multiple of four,
-// in a block of `threads`; past the end the values are -inf. All lanes of a warp call together, and `unroll`
-// loads per thread are issued before the first is used.
+// Calls fn(j, first, values) for the groups of four of values [begin, end) of a row, begin a multiple of
+// four, in a block of `threads`; past the end the values are -inf. All lanes of a warp call together, and
+// `unroll` loads per thread, j = 0, 1, ..., are issued before the first is used.
 template <int threads, int unroll, class Fn>
 __device__ void for_each_group(const float* x, int64_t begin, int64_t end, Fn&& fn) {
   constexpr int64_t kStep = threads * kGroup;
@@ -59,28 +59,36 @@ __device__ void for_each_group(const float* x, int64_t begin, int64_t end, Fn&& 
     float values[unroll][kGroup];
     load_batch<threads>(x, warp_first, end, aligned, values);
 #pragma unroll
-    for (int j = 0; j < unroll; ++j) fn(warp_first + lane * kGroup + j * kStep, values[j]);
+    for (int j = 0; j < unroll; ++j) fn(j, warp_first + lane * kGroup + j * kStep, values[j]);
   }
 }
 
-// Calls fn(first, largest) for as many groups at a time, threads * kGroup values apart, of which largest[j]
-// is the largest value. The next ones are on their way while fn works.
-template <int threads, int unroll, class Fn>
-__device__ void for_each_batch_maximum(const float* x, int64_t begin, int64_t end, Fn&& fn) {
-  constexpr int64_t kStep = threads * kGroup;
+// For `unroll` groups at a time, threads * kGroup values apart: calls early(first) and then fn(first,
+// values), where values[j] is the group at first + j * threads * kGroup, -inf past the end. The values are on
+// their way during early().
+template <int threads, int unroll, class Early, class Fn>
+__device__ void for_each_batch(const float* x, int64_t begin, int64_t end, Early&& early, Fn&& fn) {
+  constexpr int kStep = threads * kGroup, kBatch = unroll * kStep;
   const bool aligned = is_aligned(x);
-  const int lane = threadIdx.x % kWarp;
-  int64_t warp_first = begin + int64_t{threadIdx.x - lane} * kGroup;
+  const auto count = static_cast<int>(end - begin);
+  const int whole = aligned ? count / kBatch : 0;  // batches that need no look at the end
+  const float* mine = x + begin + threadIdx.x * kGroup;
+  auto first = static_cast<uint32_t>(begin) + threadIdx.x * kGroup;
   float values[unroll][kGroup];
-  if (warp_first < end) load_batch<threads>(x, warp_first, end, aligned, values);
-  for (; warp_first < end; warp_first += unroll * kStep) {
-    float largest[unroll];
+  int batch = 0;
+#pragma unroll 1  // without a branch: only then the compiler puts the use of the values behind early()
+  for (; batch < whole; ++batch, first += kBatch, mine += kBatch) {
 #pragma unroll
-    for (int j = 0; j < unroll; ++j)
-      largest[j] = fmaxf(fmaxf(values[j][0], values[j][1]), fmaxf(values[j][2], values[j][3]));
-    const int64_t next = warp_first + unroll * kStep;
-    if (next < end) load_batch<threads>(x, next, end, aligned, values);
-    fn(warp_first + lane * kGroup, largest);
+    for (int j = 0; j < unroll; ++j) stream_four(mine + j * kStep, values[j]);
+    early(first);
+    fn(first, values);
+  }
+#pragma unroll 1
+  for (; batch * kBatch < count; ++batch, first += kBatch) {
+    const int64_t warp_first = begin + (threadIdx.x - threadIdx.x % kWarp) * kGroup;
+    load_batch<threads>(x, warp_first + int64_t{batch} * kBatch, end, aligned, values);
+    early(first);
+    fn(first, values);
   }
 }
 

@@ -18,7 +18,7 @@ namespace {
 void sample_loop(const OpContext&, const SampleArgs& args) {
   for (int64_t row = 0; row < args.logits.dim(0); ++row) {
     const float* x = detail::row_of(args.logits, row);
-    const bool greedy = args.temperature.data<float>()[row] == 0.0f;
+    const bool greedy = args.temperature.data<float>()[row] < kLeastTemperature;
     const auto seed = static_cast<uint64_t>(args.seeds.data<int64_t>()[row]);
     const auto output_index = static_cast<uint64_t>(args.output_index.data<int64_t>()[row]);
     float best = -INFINITY;
@@ -47,9 +47,10 @@ void sample_fast(const OpContext&, const SampleArgs& args) {
     const float* x = detail::row_of(args.logits, row);
     const auto seed = static_cast<uint64_t>(args.seeds.data<int64_t>()[row]);
     const auto output_index = static_cast<uint64_t>(args.output_index.data<int64_t>()[row]);
-    args.ids.data<int32_t>()[row] = static_cast<int32_t>(
-        args.temperature.data<float>()[row] == 0.0f ? Kernels::argmax(x, vocab)
-                                                    : Kernels::gumbel_argmax(x, vocab, seed, output_index));
+    args.ids.data<int32_t>()[row] =
+        static_cast<int32_t>(args.temperature.data<float>()[row] < kLeastTemperature
+                                 ? Kernels::argmax(x, vocab)
+                                 : Kernels::gumbel_argmax(x, vocab, seed, output_index));
   });
 }
 

@@ -25,7 +25,7 @@ struct Gumbel {
   NoiseSource source{};
 
   __device__ void start_row(int64_t row) {
-    greedy = temperature[row] == 0.0f;
+    greedy = temperature[row] < kLeastTemperature;
     source = {static_cast<uint64_t>(seeds[row]), static_cast<uint64_t>(output_index[row])};
   }
   __device__ bool can_win(float largest, float best) const {

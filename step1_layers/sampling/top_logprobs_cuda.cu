@@ -79,12 +79,12 @@ __global__ void __launch_bounds__(kThreads, 3) __cluster_dims__(kBlocks) top_log
   wait_for_previous_kernel();
   const int64_t index = blockIdx.x / kBlocks;
   const float* x = rows.logits + index * rows.stride;
-  const int64_t begin = min(cluster_rank() * piece_size(rows.vocab), rows.vocab);
-  const int64_t end = min(begin + piece_size(rows.vocab), rows.vocab);
+  const int64_t begin = min(cluster_rank() * piece_size<>(rows.vocab), rows.vocab);
+  const int64_t end = min(begin + piece_size<>(rows.vocab), rows.vocab);
 
   // Relative to the largest value that a thread has seen (Milakov and Gimelshein, 2018, arXiv 1805.02867).
   float mine = -INFINITY, sum = 0;
-  for_each_group<kThreads, 4>(x, begin, end, [&](int64_t, const float(&values)[kGroup]) {
+  for_each_group<kThreads, 4>(x, begin, end, [&](int, int64_t, const float(&values)[kGroup]) {
     const float largest = fmaxf(mine, fmaxf(fmaxf(values[0], values[1]), fmaxf(values[2], values[3])));
     if (largest == -INFINITY) return;
     if (largest > mine) sum *= expf(mine - largest);
@@ -95,7 +95,7 @@ __global__ void __launch_bounds__(kThreads, 3) __cluster_dims__(kBlocks) top_log
   sum = block_sum(mine == -INFINITY ? 0.0f : sum * expf(mine - row.largest));
   bool lists = rows.k > 0 && rows.k <= kSmallK;
   if (lists)
-    list_candidates(s.candidates, row, mine, rows.k, [&](int64_t first, float(&values)[kGroup]) {
+    list_candidates(s.candidates, row, {mine}, rows.k, [&](int64_t first, float(&values)[kGroup]) {
       load_group(x, first, end, is_aligned(x), values);
     });
   cluster_wait();

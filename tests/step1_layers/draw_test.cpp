@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <numeric>
 
 #include "step1_layers/core/error.h"
@@ -69,7 +70,8 @@ std::vector<double> reference_scores(const float* logits, int64_t vocab, const R
   const auto size = static_cast<size_t>(vocab);
   std::vector<float> x(logits, logits + vocab);
   near.assign(size, false);
-  if (row.temperature != 0)
+  const bool greedy = row.temperature < 1e-5f;
+  if (!greedy)
     for (float& value : x) value /= row.temperature;
   std::vector<size_t> order(size);
   std::iota(order.begin(), order.end(), size_t{0});
@@ -105,7 +107,7 @@ std::vector<double> reference_scores(const float* logits, int64_t vocab, const R
   for (size_t i = 0; i < size; ++i) {
     if (cut[i] && !near[i]) continue;
     scores[i] = x[i];
-    if (row.temperature == 0) continue;
+    if (greedy) continue;
     const double u = sampling_uniform(static_cast<uint64_t>(row.seed),
                                       static_cast<uint64_t>(row.output_index), static_cast<uint32_t>(i));
     scores[i] -= std::log(-std::log1p(-u));
@@ -245,6 +247,105 @@ TEST(Task1_8_Draw, EveryRungDrawsWhatTheSequenceDraws) {
             << name << " without filters";
       }
     }
+  });
+}
+
+TEST(Task1_8_Draw, HoldsAtTheEndsOfEveryRange) {
+  const std::vector<Row> greedy = {{.temperature = 0x1p-149f},
+                                   {.temperature = 1e-38f, .top_k = 40, .top_p = 0.9f},
+                                   {.temperature = 1e-30f, .top_p = 0.5f},
+                                   {.temperature = 9.9e-6f, .min_p = 0.1f},
+                                   {.temperature = 0, .min_p = 1, .top_k = 1, .top_p = 1e-30f},
+                                   {.temperature = 0.8f, .top_p = 1e-30f},
+                                   {.temperature = 1e-5f, .top_p = 0x1p-149f},
+                                   {.temperature = 3e38f, .top_p = 0}};
+  const std::vector<Row> drawn_rows = {{.temperature = 1e-5f},
+                                       {.temperature = 3e38f},
+                                       {.temperature = 1e30f, .top_p = 0.999f},
+                                       {.temperature = 0.7f, .top_k = 1},
+                                       {.temperature = 0.7f, .top_k = std::numeric_limits<int32_t>::max()},
+                                       {.temperature = 0.7f, .top_k = -5},
+                                       {.temperature = 0.7f, .min_p = 1},
+                                       {.temperature = 0.7f, .min_p = 0x1p-149f},
+                                       {.temperature = 0.7f, .top_p = std::nextafter(1.0f, 0.0f)},
+                                       {.temperature = 0.7f, .min_p = 1, .top_k = 1, .top_p = 0}};
+  on_every_draw([&](const OpContext& ctx) {
+    for (int64_t vocab : {1, 2, 7, 1027, 20011})
+      for (double steps : {0.0, 2.0}) {  // any logits, and many equals
+        Random random;
+        SCOPED_TRACE(random.describe());
+        std::vector<Row> rows = greedy;
+        rows.insert(rows.end(), drawn_rows.begin(), drawn_rows.end());
+        const auto count = std::ssize(rows);
+        Tensor logits = random.normal({count, vocab}, DType::f32, 2.0);
+        if (steps > 0)
+          for (int64_t i = 0; i < logits.numel(); ++i)
+            logits.data<float>()[i] = static_cast<float>(std::round(logits.data<float>()[i] * steps) / steps);
+        for (Row& row : rows) row.seed = static_cast<int64_t>(random.engine()());
+        const std::vector<int32_t> ids = drawn(ctx, draw_args(logits, rows));
+        for (int64_t i = 0; i < count; ++i) {
+          SCOPED_TRACE("row " + std::to_string(i));
+          const float* x = logits.data<float>() + i * vocab;
+          const int32_t id = ids[static_cast<size_t>(i)];
+          if (i < std::ssize(greedy)) {
+            EXPECT_EQ(id, std::max_element(x, x + vocab) - x);
+          } else {
+            expect_winner(id, logits, i, rows[static_cast<size_t>(i)]);
+          }
+        }
+        // Without filters, where no row asks for one.
+        const std::vector<Row> plain = {
+            greedy[0], {.temperature = 1e-38f}, {.temperature = 1e-5f}, {.temperature = 3e38f}};
+        const Tensor few = logits.narrow(0, 0, 4);
+        const std::vector<int32_t> unfiltered = drawn(ctx, draw_args(few, plain, {false, false, false}));
+        for (int64_t i = 0; i < 4; ++i)
+          expect_winner(unfiltered[static_cast<size_t>(i)], few, i, plain[static_cast<size_t>(i)]);
+        EXPECT_EQ(unfiltered[0],
+                  std::max_element(few.data<float>(), few.data<float>() + vocab) - few.data<float>());
+      }
+  });
+}
+
+TEST(Task1_8_Draw, TheFirstInfiniteLogitWinsAndCutTokensNever) {
+  // Beside +inf no noise counts, and the score that others must reach is not a number if computed with care
+  // for finite ones only.
+  on_every_draw([](const OpContext& ctx) {
+    for (int64_t vocab : {3, 261, 4099, 70001})
+      for (const Filters filters : {Filters{}, Filters{false, false, false}, Filters{false, false, true}}) {
+        Random random;
+        SCOPED_TRACE(random.describe() + " vocabulary " + std::to_string(vocab));
+        const int64_t count = 7;
+        Tensor logits = random.normal({count, vocab}, DType::f32, 3.0);
+        std::vector<int64_t> expected(count);
+        std::vector<Row> rows;
+        for (int64_t row = 0; row < count; ++row) {
+          float* x = logits.data<float>() + row * vocab;
+          const int64_t first = expected[static_cast<size_t>(row)] = random.integer(0, vocab - 1);
+          if (row == 3) std::fill(x, x + vocab, -INFINITY);
+          x[first] = row == 3 ? -5.0f : row == 2 ? 3e38f : INFINITY;  // 3e38 / 0.3 is infinite
+          if (row == 1)
+            for (int64_t i = first; i < vocab; i += 3) x[i] = INFINITY;
+          if (row == 4) std::fill(x + first, x + vocab, INFINITY);
+          if (row == 6) {
+            std::fill(x, x + 2, -INFINITY);
+            std::fill(x + 2, x + vocab, INFINITY);
+            expected[6] = 2;
+          }
+          if (row == 5) {
+            std::fill(x, x + vocab, -INFINITY);
+            expected[5] = 0;
+          }
+          Row request = random_row(random, vocab);
+          request.temperature = 0.3f;
+          if (!filters.min_p) request.min_p = 0;
+          if (!filters.top_k) request.top_k = 0;
+          if (!filters.top_p) request.top_p = 1;
+          rows.push_back(request);
+        }
+        const std::vector<int32_t> ids = drawn(ctx, draw_args(logits, rows, filters));
+        for (size_t row = 0; row < expected.size(); ++row)
+          EXPECT_EQ(ids[row], expected[row]) << "row " << row;
+      }
   });
 }
 

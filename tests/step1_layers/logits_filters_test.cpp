@@ -39,17 +39,18 @@ std::vector<int64_t> sorted_ids(const Tensor& logits) {
   return order;
 }
 
-TEST(Task1_8_Temperature, DividesAndLeavesZeroAndOneAlone) {
+TEST(Task1_8_Temperature, DividesAndLeavesGreedyRowsAndOneAlone) {
   on_every_rung<LogitsFilterArgs>(
       "apply_temperature", apply_temperature_variants(), [](const OpContext& ctx) {
         Random random;
         SCOPED_TRACE(random.describe());
-        Tensor logits = random.normal({3, 1001}, DType::f32);
+        Tensor logits = random.normal({5, 1001}, DType::f32);
         const Tensor before = logits.clone();
-        call(apply_temperature, ctx, logits, Tensor::from<float>(std::vector<float>{0.7f, 0.0f, 1.0f}, {3}));
+        const std::vector<float> temperatures{0.7f, 0.0f, 1.0f, 9.9e-6f, 1e-40f};
+        call(apply_temperature, ctx, logits, Tensor::from<float>(temperatures, {5}));
         for (int64_t i = 0; i < 1001; ++i)
           ASSERT_EQ(logits.at<float>({0, i}), before.at<float>({0, i}) / 0.7f);
-        EXPECT_TRUE(bitwise_equal(logits.narrow(0, 1, 2), before.narrow(0, 1, 2)));
+        EXPECT_TRUE(bitwise_equal(logits.narrow(0, 1, 4), before.narrow(0, 1, 4)));
       });
 }
 
@@ -142,6 +143,24 @@ TEST(Task1_8_TopP, KeepsTheFewestTokensThatReachTheMass) {
     Tensor logits = f32_row({1, 2, 3});
     call(mask_top_p, ctx, logits, f32_value(1));
     EXPECT_EQ(to_double(logits), (std::vector<double>{1, 2, 3}));
+  });
+}
+
+TEST(Task1_8_TopP, LeavesInfiniteLogitsAlone) {
+  on_every_rung<LogitsFilterArgs>("mask_top_p", mask_top_p_variants(), [](const OpContext& ctx) {
+    for (int64_t vocab : {3, 5003})
+      for (const float largest : {INFINITY, -INFINITY}) {
+        Tensor logits = Tensor::empty({1, vocab}, DType::f32);
+        for (int64_t i = 0; i < vocab; ++i)
+          logits.at<float>({0, i}) = largest < 0 || i % 3 == 1 ? largest : static_cast<float>(i % 7);
+        const Tensor before = logits.clone();
+        call(mask_top_p, ctx, logits, f32_value(0.3f));
+        for (int64_t i = 0; i < vocab; ++i) {
+          if (std::isinf(before.at<float>({0, i}))) {
+            ASSERT_EQ(logits.at<float>({0, i}), before.at<float>({0, i})) << i;
+          }
+        }
+      }
   });
 }
 

@@ -174,8 +174,18 @@ TEST(Task1_8_Penalties, FollowTheirDefinitions) {
     // Row 0: tokens 0 and 1 stand in the prompt only: repetition alone. Row 1 has used nothing yet.
     EXPECT_EQ(to_double(args.logits), (std::vector<double>{2, -8, -0.75, 4 - 0.75 - 0.5, 1, /**/ 4, -4, 0, 8,
                                                            1, /**/ 4, -4, 0, 8 - 4 + 1, 1}));
-    args.token_ids.at<int32_t>({2}) = 5;
-    EXPECT_THROW(apply_penalties(ctx, args), Error);
+    for (const int32_t outside : {5, -1}) {
+      args.token_ids.at<int32_t>({2}) = outside;
+      if (ctx.device.is_cpu()) {
+        EXPECT_THROW(apply_penalties(ctx, args), Error);
+        continue;
+      }
+      // The host does not read the ids of a GPU. Token 5 of row 0 would be token 0 of row 1.
+      std::fill_n(args.logits.data<float>(), 15, 4.0f);
+      call(apply_penalties, ctx, args);
+      EXPECT_EQ(to_double(args.logits), (std::vector<double>{2, 2, 4, 4.0 / 2 - 0.75 - 0.5, 4, /**/ 4, 4, 4,
+                                                             4, 4, /**/ 4, 4, 4, 4 - 4 + 1, 4}));
+    }
   });
 }
 
@@ -309,20 +319,23 @@ TEST(Task1_8_Sample, ASeedGivesTheSameTokenInAnyBatch) {
   });
 }
 
-TEST(Task1_8_Sample, TemperatureZeroIsGreedyAndCutTokensAreNeverDrawn) {
+TEST(Task1_8_Sample, TinyTemperaturesAreGreedyAndCutTokensAreNeverDrawn) {
   on_every_rung<SampleArgs>("sample", sample_variants(), [](const OpContext& ctx) {
     Random random;
     SCOPED_TRACE(random.describe());
     Tensor logits = random.normal({1, 500}, DType::f32);
     Tensor best = poisoned({1}, DType::i32);
     argmax(OpContext{}, logits, best);
-    for (int64_t seed = 0; seed < 20; ++seed)
-      EXPECT_EQ(Sampling(logits, {0}, {seed}, {0}).run(ctx)[0], best.at<int32_t>({0}));
+    for (const float temperature : {0.0f, 9.9e-6f, 1e-40f})
+      for (int64_t seed = 0; seed < 20; ++seed)
+        EXPECT_EQ(Sampling(logits, {temperature}, {seed}, {0}).run(ctx)[0], best.at<int32_t>({0}));
     for (int64_t i = 0; i < 500; ++i)
       if (i != 321 && i != 77) logits.at<float>({0, i}) = -INFINITY;
     std::set<int32_t> drawn;
     for (int64_t seed = 0; seed < 200; ++seed) drawn.insert(Sampling(logits, {1}, {seed}, {5}).run(ctx)[0]);
     EXPECT_EQ(drawn, (std::set<int32_t>{77, 321}));
+    for (int64_t i = 200; i < 500; i += 50) logits.at<float>({0, i}) = INFINITY;
+    EXPECT_EQ(Sampling(logits, {1}, {3}, {5}).run(ctx)[0], 200);
   });
 }
 
