@@ -4,101 +4,28 @@
 #include "step1_layers/core/packed.h"
 #include "step1_layers/core/tensor_core.cuh"
 #include "step1_layers/linear/matmul_cuda.cuh"
-#include "step1_layers/linear/rows_stream.h"
+#include "step1_layers/linear/rows_stream.cuh"
 
 namespace ladder {
 
 namespace {
 
-constexpr int kWarps = 8, kThreads = kWarps * kWarp;
 constexpr int kUnit = 8;    // rows of the weight: the columns of one mma
 constexpr int kChunk = 32;  // of k: what a warp multiplies at a time
 constexpr int kMaxRows = 32;
+// Of x in the registers of a thread, where 16 rows or fewer are no longer than that.
+constexpr int kHeldChunks = 4, kMaxHeld = kHeldChunks * kWarps * kChunk;
 // Of a normed x, that its rows fit beside the ring; of more rows a kernel norms once what every block would.
 constexpr int kMaxNormedRows = 16, kMaxNormed = 32768;
 // At most two blocks of a multiprocessor, one of this kernel and one of the kernel behind: else early blocks
 // crowd on a few multiprocessors while others idle.
 constexpr int kLeastBytes = 77 << 10;
 
-struct StreamShape {  // where things begin in shared memory, bytes
-  int x, sums, ring;
-};
-
-template <class T>
-struct StreamProduct {
-  const T *x, *weight, *bias, *gain;  // bias and gain: nullptr where there is none
-  void* out;
-  bool float_out;
-  Behind behind;
-  int m, n, k;
-  int64_t x_stride, weight_stride, out_stride;
-  float eps;
-  StreamShape shape;
-  int units, one_more;  // of a block, and how many blocks have one more
-  bool sums_in_ring;    // which is empty when they are written
-};
-
-template <class T>
-__device__ float silu(float x) {
-  return __fdividef(x, 1.0f + __expf(-x));
-}
-
 // A copy of the stream: L2 fetches the whole line of which a warp's instruction takes the half.
 __device__ inline void copy_pack(uint32_t shared_address, const void* from, bool valid) {
   LADDER_SM80_ASM("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address), "l"(from),
                   "r"(valid ? 16 : 0)
                   : "memory");
-}
-
-// The normed rows in shared memory, each pack at place(pack, row), by all threads: a row belongs to 1, 2, 4
-// or 8 warps, a pack of it to one thread. Packs past the end of a row are zeros.
-template <class T, class Place>
-__device__ void norm_rows(const StreamProduct<T>& p, const T* gains, int padded_packs, Place&& place) {
-  constexpr int kSize = Pack<T>::kSize, kBatch = 4;  // packs under way
-  __shared__ float partial[kWarps];
-  const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;
-  const int log_warps = p.m >= 5 ? 0 : p.m >= 3 ? 1 : p.m == 2 ? 2 : 3;  // of a team, which has a row
-  const int team_warps = 1 << log_warps, teams = kWarps >> log_warps, team = warp >> log_warps;
-  const int step = team_warps * kWarp, packs = p.k / kSize;
-  const int first = (warp & (team_warps - 1)) * kWarp + lane;
-#pragma unroll 1
-  for (int row = team; row < p.m + team; row += teams) {  // the same number of turns for all teams
-    const bool inside = row < p.m;
-    float sum = 0;
-#pragma unroll 1
-    for (int pack = first; inside && pack < padded_packs; pack += kBatch * step) {
-      Pack<T> values[kBatch];
-#pragma unroll
-      for (int j = 0; j < kBatch; ++j) {
-        const int at = pack + j * step;
-        values[j] = at < packs ? load_pack(p.x + row * p.x_stride + at * kSize) : zero_pack<T>();
-      }
-#pragma unroll
-      for (int j = 0; j < kBatch; ++j) {
-        if (pack + j * step < padded_packs) store_pack(place(pack + j * step, row), values[j]);
-#pragma unroll
-        for (int e = 0; e < kSize; ++e)
-          sum = fmaf(to_float(values[j].value[e]), to_float(values[j].value[e]), sum);
-      }
-    }
-    sum = warp_sum(sum);
-    if (lane == 0) partial[warp] = sum;
-    __syncthreads();
-    sum = 0;
-#pragma unroll 1
-    for (int w = 0; w < team_warps; ++w) sum += partial[team * team_warps + w];
-    const float scale = rsqrtf(__fdividef(sum, static_cast<float>(p.k)) + p.eps);
-#pragma unroll 1
-    for (int pack = first; inside && pack < packs; pack += step) {
-      Pack<T> value = load_pack(place(pack, row));
-      const Pack<T> gain = load_pack(gains + pack * kSize);
-#pragma unroll
-      for (int e = 0; e < kSize; ++e)
-        value.value[e] = from_float<T>(to_float(value.value[e]) * scale * to_float(gain.value[e]));
-      store_pack(place(pack, row), value);
-    }
-    __syncthreads();
-  }
 }
 
 // The ring of a block: kDepth slots, each one segment of k of all rows of a group.
@@ -122,15 +49,17 @@ struct StreamSlots {
 // copies and who multiplies. (As in rows_tensor_core the order of k is free, and a lane's 16 bytes are its
 // mma operands as they come.) The weights do not depend on the kernel in front, so their queue is filled
 // before that has ended: the products of a layer become one stream, and a product whose weights fit the ring
-// (those of Qwen3-0.6B) finds all of them there. What is left to wait for is latency, so x is asked for as
-// early as it may be, and loops that run a few times are kept rolled: a kernel of four microseconds also
-// waits for its instructions.
+// (those of Qwen3-0.6B) finds all of them there. What is left to wait for is latency. Memory answers a
+// multiprocessor roughly in the order of its questions: when the kernel behind has asked for all its ring
+// holds, this one's x, in L2 since long, comes after that. So the ring of a product that fits is filled few
+// slots at a time (kUnderway). Up to 16 rows of x that are no longer than 1024 go straight to registers, all
+// at once (kHeld), which leaves the ring room for all weights; others go through the queue.
 //
 // In front: a block norms the few rows for itself, from L2, which is quicker than a kernel that does it once.
 // Behind: the columns of a block are its own, so that it adds them to the residual stream or, with the gate
 // and up units of the same columns in one group, applies the activation.
-template <class T, int kRows, int kTiles, int kChunks, int kDepth>
-__global__ void __launch_bounds__(kThreads) rows_stream_kernel(StreamProduct<T> p) {
+template <class T, int kRows, int kTiles, int kChunks, int kDepth, int kUnderway, bool kHeld>
+__global__ void __launch_bounds__(kThreads, 2) rows_stream_kernel(StreamProduct<T> p) {
   using Slots = StreamSlots<kTiles, kChunks, kDepth>;
   constexpr int kSegment = Slots::kSegment;
   constexpr int kHalves = kRows / 8;            // groups of eight rows of x
@@ -142,20 +71,22 @@ __global__ void __launch_bounds__(kThreads) rows_stream_kernel(StreamProduct<T> 
 
   allow_next_kernel();
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
-  const int segments = ceil_div(p.k, kSegment);
+  const int segments = kHeld ? kHeldChunks / kChunks : ceil_div(p.k, kSegment);
   // Units of eight rows of the weight (silu_and_mul: pairs of units) are dealt out evenly.
   const bool paired = p.behind == Behind::silu_and_mul;
-  const int per_unit = paired ? 2 : 1, width = p.n / per_unit;
+  const int width = paired ? p.n / 2 : p.n;
   const int block = static_cast<int>(blockIdx.x);
   const int begin = block * p.units + min(block, p.one_more), end = begin + p.units + (block < p.one_more);
-  const int units_per_group = kTiles / per_unit, groups = ceil_div(end - begin, units_per_group);
+  constexpr int kPairs = kTiles > 1 ? kTiles / 2 : 1;
+  const int units_per_group = paired ? kPairs : kTiles;
+  const int groups = paired ? ceil_div(end - begin, kPairs) : ceil_div(end - begin, kTiles);
   const int first_a = warp * kChunk * kChunks + t * kSize;  // this lane's column of every segment
 
   // A thread's own queue: what it copies is what it multiplies. Rows past the end become zeros.
   const uint32_t ring = shared_address(shared) + p.shape.ring + threadIdx.x * 16;
   const int64_t unit_stride = kUnit * p.weight_stride;
-  const int64_t odd_tile = paired ? width * p.weight_stride : unit_stride,
-                two_tiles = 2 / per_unit * unit_stride;
+  const int64_t odd_tile = paired ? width * p.weight_stride : unit_stride;
+  const int64_t two_tiles = paired ? unit_stride : 2 * unit_stride;
   int fetch_row = begin * kUnit + g, fetch_a = first_a, fetch_slot = 0, to_fetch = groups * segments;
   const int last_row = min(end * kUnit, width);
   const T* fetch_from = p.weight + fetch_row * p.weight_stride + first_a;
@@ -174,7 +105,7 @@ __global__ void __launch_bounds__(kThreads) rows_stream_kernel(StreamProduct<T> 
       --to_fetch;
       fetch_a += kSegment;
       fetch_from += kSegment;
-      if (fetch_a - first_a >= p.k) {
+      if (fetch_a - first_a >= segments * kSegment) {
         fetch_from += units_per_group * unit_stride - (fetch_a - first_a);
         fetch_row += units_per_group * kUnit;
         fetch_a = first_a;
@@ -183,8 +114,13 @@ __global__ void __launch_bounds__(kThreads) rows_stream_kernel(StreamProduct<T> 
     }
     commit_copies();
   };
+  // Few slots at a time where the ring holds them all, and as fast as they come where it does not.
+  const bool all_fit = to_fetch <= kDepth;
 #pragma unroll 1
-  for (int s = 0; s < kDepth; ++s) fetch();
+  for (int s = 0; s < kDepth; ++s) {
+    if (all_fit) wait_copies<kUnderway - 1>();
+    fetch();
+  }
 
   const bool normed = p.gain != nullptr;
   if (normed)
@@ -215,9 +151,25 @@ __global__ void __launch_bounds__(kThreads) rows_stream_kernel(StreamProduct<T> 
     return row < p.m ? *reinterpret_cast<const uint4*>(shared + x_at(in_slot, c, warp, row, t)) : kZero;
   };
 
+  // Of held rows, those past the last one are copies of it, which no one stores.
+  uint4 held[kHeldChunks][kHalves];
+  const T* held_from[kHalves];
+#pragma unroll
+  for (int h = 0; h < kHalves; ++h) held_from[h] = p.x + min(h * 8 + g, p.m - 1) * p.x_stride + first_a;
+
   wait_for_previous_kernel();
   if (groups == 0) return;
-  if (normed) {
+  if constexpr (kHeld) {
+    auto offset = [](int c) { return c / kChunks * kSegment + c % kChunks * kChunk; };
+#pragma unroll
+    for (int c = 0; c < kHeldChunks; ++c)
+#pragma unroll
+      for (int h = 0; h < kHalves; ++h)
+        held[c][h] =
+            first_a + offset(c) < p.k ? *reinterpret_cast<const uint4*>(held_from[h] + offset(c)) : kZero;
+    if (normed)
+      norm_held(p, reinterpret_cast<const T*>(shared), held, [&](int c) { return first_a + offset(c); });
+  } else if (normed) {
     // Pack i of a row holds columns of chunk i / 4, which is the c-th of warp w in its segment.
     norm_rows(p, reinterpret_cast<const T*>(shared), segments * kSegment / kSize, [&](int i, int row) {
       const int chunk = i / 4, w = chunk / kChunks % kWarps;
@@ -247,7 +199,7 @@ __global__ void __launch_bounds__(kThreads) rows_stream_kernel(StreamProduct<T> 
     if (p.behind == Behind::add && first_i < p.m && first_j < width)
       residual = static_cast<const T*>(p.out)[first_i * p.out_stride + first_j];
     float sums[kChains][kBlocks][kTiles][4] = {};
-#pragma unroll 1
+#pragma unroll(kHeld ? kHeldChunks : 1)
     for (int segment = 0; segment < segments; ++segment) {
       wait_copies<kDepth - 1>();
       const unsigned char* from = shared + p.shape.ring + slot * Slots::kBytes + threadIdx.x * 16;
@@ -256,7 +208,9 @@ __global__ void __launch_bounds__(kThreads) rows_stream_kernel(StreamProduct<T> 
         uint4 x[2 * kBlocks];
 #pragma unroll
         for (int h = 0; h < 2 * kBlocks; ++h)
-          x[h] = h < kHalves ? load_x(normed ? segment : slot, c, h) : kZero;
+          x[h] = h >= kHalves ? kZero
+                 : kHeld      ? held[segment * kChunks + c][h]
+                              : load_x(normed ? segment : slot, c, h);
         uint4 w[kTiles];
 #pragma unroll
         for (int tile = 0; tile < kTiles; ++tile)
@@ -273,7 +227,7 @@ __global__ void __launch_bounds__(kThreads) rows_stream_kernel(StreamProduct<T> 
                            {w[tile].z, w[tile].w});
         }
       }
-      if (!normed && to_fetch > 0) fetch_x(x_ahead, slot);
+      if (!kHeld && !normed && to_fetch > 0) fetch_x(x_ahead, slot);
       fetch();
       x_ahead = x_ahead + 1 < segments ? x_ahead + 1 : 0;
       slot = slot + 1 < kDepth ? slot + 1 : 0;
@@ -316,7 +270,7 @@ __global__ void __launch_bounds__(kThreads) rows_stream_kernel(StreamProduct<T> 
         const int at = column / kUnit * 2 * kUnit + column % kUnit;
         const float gate = to_float(from_float<T>(total(at, j)));
         const float up = to_float(from_float<T>(total(at + kUnit, width + j)));
-        *out = from_float<T>(silu<T>(gate) * up);
+        *out = from_float<T>(silu(gate) * up);
       } else if (p.behind == Behind::add) {
         const T before = o == static_cast<int>(threadIdx.x) ? residual : *out;
         *out = from_float<T>(to_float(before) + to_float(from_float<T>(total(column, j))));
@@ -330,12 +284,13 @@ __global__ void __launch_bounds__(kThreads) rows_stream_kernel(StreamProduct<T> 
   }
 }
 
-template <class T, int kRows, int kTiles, int kChunks, int kDepth>
+template <class T, int kRows, int kTiles, int kChunks, int kDepth, int kUnderway, bool kHeld>
 void launch_stream(const OpContext& ctx, StreamProduct<T> p, int blocks) {
   using Slots = StreamSlots<kTiles, kChunks, kDepth>;
   constexpr int kElement = static_cast<int>(sizeof(T));
   const bool paired = p.behind == Behind::silu_and_mul, normed = p.gain != nullptr;
-  const int units = ceil_div(paired ? p.n / 2 : p.n, kUnit), segments = ceil_div(p.k, Slots::kSegment);
+  const int units = ceil_div(paired ? p.n / 2 : p.n, kUnit),
+            segments = kHeld ? kHeldChunks / kChunks : ceil_div(p.k, Slots::kSegment);
   const int groups = ceil_div(ceil_div(units, blocks), paired ? kTiles / 2 : kTiles);
   const int slots = std::min(groups * segments, kDepth);
   const int sums_bytes = kWarps * p.m * (kTiles * kUnit + 8) * static_cast<int>(sizeof(float));
@@ -344,10 +299,11 @@ void launch_stream(const OpContext& ctx, StreamProduct<T> p, int blocks) {
   auto aligned = [](int bytes) { return ceil_div(bytes, 128) * 128; };
   p.sums_in_ring = groups == 1;
   p.shape.x = normed ? aligned(p.k * kElement) : 0;
-  p.shape.sums = p.shape.x + aligned((normed ? segments : slots) * p.m * Slots::kSegment * kElement);
+  p.shape.sums =
+      p.shape.x + (kHeld ? 0 : aligned((normed ? segments : slots) * p.m * Slots::kSegment * kElement));
   p.shape.ring = p.shape.sums + (p.sums_in_ring ? 0 : aligned(sums_bytes));
   const int bytes = std::max({p.shape.ring + slots * Slots::kBytes, p.shape.sums + sums_bytes, kLeastBytes});
-  auto kernel = rows_stream_kernel<T, kRows, kTiles, kChunks, kDepth>;
+  auto kernel = rows_stream_kernel<T, kRows, kTiles, kChunks, kDepth, kUnderway, kHeld>;
   LADDER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
   launch_kernel(ctx, kernel, static_cast<unsigned>(blocks), kThreads, static_cast<size_t>(bytes), p);
 }
@@ -379,24 +335,34 @@ void rows_stream(const OpContext& ctx, const RowsStreamArgs& args) {
       const int tiles = ceil_div(units, blocks) * (paired ? 2 : 1);  // of a block
       // Of a few shapes the one that leaves the fewest tiles of a group empty.
       auto padded = [&](int group) { return ceil_div(tiles, group) * group; };
-      auto with_rows = [&](auto rows) {
-        // Fewer slots, or shorter ones, beside many rows of x.
-        constexpr bool kFew = rows.value <= 8, kMany = rows.value > 16;
+      auto with_shape = [&](auto rows, auto held) {
+        // Fewer slots, or shorter ones, beside many rows of x; so many of them under way as measured best.
+        constexpr bool kFew = rows.value <= 8, kMany = rows.value > 16, kHeld = held.value;
         if (tiles == 1)
-          launch_stream<T, rows.value, 1, kMany ? 2 : 4, 4>(ctx, p, blocks);
+          launch_stream<T, rows.value, 1, kMany ? 2 : 4, 4, kFew ? 1 : kMany ? 4 : 2, kHeld>(ctx, p, blocks);
         else if (tiles == 2)
-          launch_stream<T, rows.value, 2, 2, kMany ? 3 : 4>(ctx, p, blocks);
+          launch_stream<T, rows.value, 2, 2, kMany ? 3 : 4, kFew ? 1 : kMany ? 3 : 2, kHeld>(ctx, p, blocks);
         else if (padded(4) < padded(6))
-          launch_stream<T, rows.value, 4, 2, kMany ? 2 : 3>(ctx, p, blocks);
+          launch_stream<T, rows.value, 4, 2, kMany ? 2 : 3, kMany ? 2 : 1, kHeld>(ctx, p, blocks);
         else
-          launch_stream<T, rows.value, 6, 1, kFew ? 4 : 3>(ctx, p, blocks);
+          launch_stream<T, rows.value, 6, 1, kFew || kHeld ? 4 : 3,
+                        kFew    ? 2
+                        : kMany ? 3
+                                : 1,
+                        kHeld>(ctx, p, blocks);
+      };
+      auto with_rows = [&](auto rows) {
+        if (p.k > kMaxHeld)
+          with_shape(rows, std::false_type{});
+        else
+          with_shape(rows, std::true_type{});
       };
       if (p.m <= 8)
         with_rows(std::integral_constant<int, 8>{});
       else if (p.m <= 16)
         with_rows(std::integral_constant<int, 16>{});
       else
-        with_rows(std::integral_constant<int, 32>{});
+        with_shape(std::integral_constant<int, 32>{}, std::false_type{});
     }
   });
 }

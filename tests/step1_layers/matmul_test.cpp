@@ -22,12 +22,13 @@ struct Problem {
   int64_t m, n, k;
 };
 // Odd sizes, ones, and sizes around the tiles (6 x 4, 3 x 4, 2 x 2), panels (48) and chunks (1024); more rows
-// of the weight than a GPU has multiprocessors, in units of eight.
-constexpr Problem kProblems[] = {{1, 1, 1},       {1, 5, 3},      {2, 3, 17},      {3, 49, 31},
-                                 {5, 7, 64},      {6, 4, 1024},   {7, 50, 33},     {13, 97, 40},
-                                 {16, 48, 1025},  {17, 33, 100},  {1, 131, 96},    {40, 19, 257},
-                                 {4, 8, 3000},    {65, 12, 2049}, {2, 1100, 264},  {9, 3203, 72},
-                                 {17, 2200, 520}, {32, 4300, 40}, {27, 1056, 3096}};
+// of the weight than a GPU has multiprocessors, in units of eight, and so many that one block has two groups
+// of them (8600).
+constexpr Problem kProblems[] = {
+    {1, 1, 1},        {1, 5, 3},       {2, 3, 17},     {3, 49, 31},   {5, 7, 64},      {6, 4, 1024},
+    {7, 50, 33},      {13, 97, 40},    {16, 48, 1025}, {17, 33, 100}, {1, 131, 96},    {40, 19, 257},
+    {4, 8, 3000},     {65, 12, 2049},  {2, 1100, 264}, {9, 3203, 72}, {17, 2200, 520}, {32, 4300, 40},
+    {27, 1056, 3096}, {9, 4501, 1024}, {5, 8600, 264}};
 
 std::vector<double> reference(const MatmulArgs& args) {
   const auto x = testing::to_double(args.x), weight = testing::to_double(args.weight);

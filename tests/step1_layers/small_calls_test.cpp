@@ -20,8 +20,8 @@ TEST(Task1_4_Matmul, OneSmallCallOfEveryRung) {
   Random random;
   SCOPED_TRACE(random.describe());
   for (DType dtype : {DType::f32, DType::bf16})
-    for (int64_t m : {1, 5, 40}) {
-      const int64_t n = 136, k = 264;
+    for (const auto& [m, k] : {std::pair<int64_t, int64_t>{1, 264}, {5, 264}, {5, 1032}, {40, 264}}) {
+      const int64_t n = 136;
       MatmulArgs args{random.exact({m, k}, dtype), random.exact({n, k}, dtype), Tensor(),
                       poisoned({m, n}, DType::f32)};
       const auto x = to_double(args.x), weight = to_double(args.weight);
