@@ -71,6 +71,13 @@ __device__ int num_decode_keys(const Attention<T>& a, int64_t seq) {
   return a.query_len(seq) == 1 ? keys : 0;
 }
 
+// As copy_async, but L2 fetches whole lines of 128 bytes: 2 % more of the memory's rate.
+__device__ inline void copy_of_line_async(uint32_t shared_address, const void* from, bool valid) {
+  LADDER_SM80_ASM("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address), "l"(from),
+                  "r"(valid ? 16 : 0)
+                  : "memory");
+}
+
 __device__ inline uint32_t transpose_8x8(uint32_t x) {
   uint32_t result;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(x));
@@ -166,8 +173,9 @@ __device__ void attend_piece(const Attention<T>& a, const Piece& piece, bool& wa
       if (which == Keys::all && valid >= kStepKeys) {
 #pragma unroll
         for (int i = 0; i < kStepKeys / kCopyRows; ++i) {
-          copy_async(to + i * kCopyRows * kRowBytes, k + i * kCopyRows * a.k_slot, true);
-          copy_async(to + (kStepKeys + i * kCopyRows) * kRowBytes, v + i * kCopyRows * a.v_slot, true);
+          copy_of_line_async(to + i * kCopyRows * kRowBytes, k + i * kCopyRows * a.k_slot, true);
+          copy_of_line_async(to + (kStepKeys + i * kCopyRows) * kRowBytes, v + i * kCopyRows * a.v_slot,
+                             true);
         }
       } else {
 #pragma unroll
@@ -176,8 +184,9 @@ __device__ void attend_piece(const Attention<T>& a, const Piece& piece, bool& wa
           const bool is_own = key + row == piece.num_keys - 1;
           if (which != Keys::all && is_own != (which == Keys::own)) continue;
           // Zeros past the last key: the weights of these rows are 0, but 0 * NaN is not.
-          copy_async(to + i * kCopyRows * kRowBytes, k + i * kCopyRows * a.k_slot, row < valid);
-          copy_async(to + (kStepKeys + i * kCopyRows) * kRowBytes, v + i * kCopyRows * a.v_slot, row < valid);
+          copy_of_line_async(to + i * kCopyRows * kRowBytes, k + i * kCopyRows * a.k_slot, row < valid);
+          copy_of_line_async(to + (kStepKeys + i * kCopyRows) * kRowBytes, v + i * kCopyRows * a.v_slot,
+                             row < valid);
         }
       }
     }

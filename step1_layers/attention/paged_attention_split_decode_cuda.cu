@@ -13,28 +13,61 @@ namespace {
 // and waits for the longest where their lengths differ. Here the tiles of 64 keys of all sequences stand in
 // one line, which is cut into equal parts; a block takes one part of one head tile, and may end one sequence
 // and begin the next. Blocks of the same part and different heads are neighbours, so rows of the cache that
-// lie side by side are read at about the same time. Parts of a sequence that several blocks share go to
-// scratch, and the block that finishes last merges them. The cuts are computed from seq_lens on the device,
-// and the number of blocks is fixed, so a captured graph stays right when lengths change. Where a sequence is
-// cut depends on the batch: not batch invariant.
-// A cut costs three trips to L2 at the end of a part. Where no sequence is so long that blocks would wait for
+// lie side by side are read at about the same time. Where a sequence ends in another part than it begins, the
+// block of its last part merges what the others send. The cuts are computed from seq_lens on the device, and
+// the number of blocks is fixed, so a captured graph stays right when lengths change. Where a sequence is cut
+// depends on the batch: not batch invariant.
+// A cut costs two trips to L2 at the end of a part. Where no sequence is so long that blocks would wait for
 // it (cuts_pay), blocks take whole ones, and who is done takes the next.
 constexpr int kWarps = 4, kThreads = kWarps * kWarp, kTileKeys = kWarps * kStepKeys;
 template <int dim>
 constexpr int kBlocks = dim == 256 ? 1 : 2;  // of a multiprocessor: while one merges, the other reads
+// Between two sequences the queues run dry, which takes as long as two tiles: in the line each sequence has
+// so many more, in front of its own.
+constexpr int kGapTiles = 2;
 
+// What a block sends to the one that merges. The memory is zero before and after every kernel, and what is
+// sent has no zero: a word is there when it is not zero, and neither fence nor counter is waited for.
 template <int dim>
 struct PartialResult {
-  float largest[kTileHeads], sum[kTileHeads];
+  float2 state[kTileHeads];    // largest, sum
   float out[kTileHeads][dim];  // not divided by the sum
 };
+__device__ float no_zero(float x) {
+  return x == 0 ? -0.0f : x;
+}
+__device__ bool is_there(float x) {
+  return __float_as_uint(x) != 0;
+}
+__device__ void send(float2* to, float2 x) {
+  asm volatile("st.relaxed.gpu.global.v2.f32 [%0], {%1, %2};" ::"l"(to), "f"(no_zero(x.x)), "f"(no_zero(x.y))
+               : "memory");
+}
+__device__ void send(float4* to, const float4& x) {
+  asm volatile("st.relaxed.gpu.global.v4.f32 [%0], {%1, %2, %3, %4};" ::"l"(to), "f"(no_zero(x.x)),
+               "f"(no_zero(x.y)), "f"(no_zero(x.z)), "f"(no_zero(x.w))
+               : "memory");
+}
+__device__ float2 look(const float2* at) {
+  float2 x;
+  asm volatile("ld.relaxed.gpu.global.v2.f32 {%0, %1}, [%2];" : "=f"(x.x), "=f"(x.y) : "l"(at) : "memory");
+  return x;
+}
+__device__ float4 look(const float4* at) {
+  float4 x;
+  asm volatile("ld.relaxed.gpu.global.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+               : "l"(at)
+               : "memory");
+  return x;
+}
 
-// The line of tiles, and the place in it of this block's first one.
+// The line of tiles and gaps, and the place in it of this block's last one.
 struct Line {
-  int total, longest;  // tiles of all sequences, of one
+  int total, longest;  // of all sequences, of one
   int used;            // sequences up to the last one with tiles
-  int64_t seq;         // where tile `position` lies
-  int before;          // tiles of the sequences before it
+  int64_t seq;         // where the last one lies
+  int before;          // tiles and gaps of the sequences before it
 };
 
 // Part p has tiles [p * total / parts, (p + 1) * total / parts).
@@ -46,9 +79,11 @@ __device__ int part_of(int tile, int total, int parts) {
   return static_cast<int>(((int64_t{tile} + 1) * parts - 1) / total);
 }
 
+// With the gap.
 template <class T>
 __device__ int tiles_of(const Attention<T>& a, int64_t seq) {
-  return ceil_div(num_decode_keys(a, seq), kTileKeys);
+  const int tiles = ceil_div(num_decode_keys(a, seq), kTileKeys);
+  return tiles == 0 ? 0 : tiles + kGapTiles;
 }
 
 // Counted by all threads together, a stretch of sequences each.
@@ -88,7 +123,7 @@ __device__ Line find_place(const Attention<T>& a, int part, int& parts) {
   }
   parts = parts < total ? parts : total;
   if (part >= parts) return {total, longest, used, 0, 0};
-  const int position = cut(part, total, parts);
+  const int position = cut(part + 1, total, parts) - 1;
   int before = through - mine;
   if (before <= position && position < through) {
     int64_t seq = first;
@@ -106,27 +141,56 @@ __device__ Line find_place(const Attention<T>& a, int part, int& parts) {
 // sequences than blocks, it must be about half a part, so that nobody begins a last one when others end.
 // Measured on an H200 with heads of 128.
 __device__ bool cuts_pay(const Line& line, int parts) {
-  return line.used <= parts ? int64_t{line.longest - 6} * 4 * parts > int64_t{line.total} * 5
-                            : int64_t{line.longest} * 16 * parts > int64_t{line.total} * 9;
+  const int64_t total = line.total - kGapTiles * line.used, longest = line.longest - kGapTiles;
+  return line.used <= parts ? (longest - 6) * 4 * parts > total * 5 : longest * 16 * parts > total * 9;
 }
 
-// As merge_parts, but every part is looked at once: for parts that are far away.
-template <class Part>
-__device__ PartialQuad merge_once(int count, Part&& part) {
-  PartialQuad merged{-INFINITY, 0, {0, 0, 0, 0}};
-#pragma unroll 8
-  for (int i = 0; i < count; ++i) {
-    const PartialQuad x = part(i);
-    const float top = fmaxf(merged.largest, x.largest);
-    const float scale = exp2f(merged.largest - top), factor = exp2f(x.largest - top);
+// Adds what the parts [first_part, last_part) have sent for elements [element, element + 4) of a head, in
+// their order, and leaves zeros there. Eight are asked for at once, the last one again where there are fewer:
+// more of them, or branches around them, are more instructions, and those come from L2 like data where they
+// run once (32 at once took five microseconds longer).
+template <int dim, class SentBy>
+__device__ void merge_sent(PartialQuad& merged, int first_part, int last_part, int head, int element,
+                           SentBy&& sent_by) {
+  constexpr int kBatch = 8;
+  auto out_of = [&](int part) { return reinterpret_cast<float4*>(&sent_by(part).out[head][element]); };
+  for (int first = first_part; first < last_part; first += kBatch) {
+    PartialQuad x[kBatch];
+    bool all_there;
+    do {
+      all_there = true;
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i) {
+        const int part = min(first + i, last_part - 1);
+        const float2 state = look(&sent_by(part).state[head]);
+        x[i] = {state.x, state.y, look(out_of(part))};
+      }
+#pragma unroll
+      for (int i = 0; i < kBatch; ++i)
+        all_there = all_there && is_there(x[i].largest) && is_there(x[i].sum) && is_there(x[i].value.x) &&
+                    is_there(x[i].value.y) && is_there(x[i].value.z) && is_there(x[i].value.w);
+    } while (!all_there);
+    float top = merged.largest;
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) top = fmaxf(top, x[i].largest);
+    const float scale = exp2f(merged.largest - top);
     merged.largest = top;
-    merged.sum = merged.sum * scale + x.sum * factor;
-    merged.value.x = merged.value.x * scale + x.value.x * factor;
-    merged.value.y = merged.value.y * scale + x.value.y * factor;
-    merged.value.z = merged.value.z * scale + x.value.z * factor;
-    merged.value.w = merged.value.w * scale + x.value.w * factor;
+    merged.sum *= scale;
+    merged.value.x *= scale;
+    merged.value.y *= scale;
+    merged.value.z *= scale;
+    merged.value.w *= scale;
+#pragma unroll
+    for (int i = 0; i < kBatch; ++i) {
+      const float factor = first + i < last_part ? exp2f(x[i].largest - top) : 0.0f;
+      merged.sum += x[i].sum * factor;
+      merged.value.x += x[i].value.x * factor;
+      merged.value.y += x[i].value.y * factor;
+      merged.value.z += x[i].value.z * factor;
+      merged.value.w += x[i].value.w * factor;
+    }
   }
-  return merged;
+  for (int part = first_part; part < last_part; ++part) *out_of(part) = {0, 0, 0, 0};
 }
 
 // The first num_seqs sequences, each by the block that is free: nothing is to be merged.
@@ -171,12 +235,12 @@ __device__ void attend_whole(const Attention<T>& a, int64_t num_seqs, bool waite
   if (!waited) wait_for_previous_kernel();
 }
 
+// Registers are left for one more block: the kernels in front and behind stand on the same multiprocessors.
 template <int dim, class T>
-__global__ void __launch_bounds__(kThreads, kBlocks<dim>)
-    attention_split(Attention<T> a, PartialResult<dim>* scratch, int* counters, unsigned* ticket) {
+__global__ void __launch_bounds__(kThreads, kBlocks<dim> + 1)
+    attention_split(Attention<T> a, PartialResult<dim>* sent, unsigned* ticket) {
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<DecodeShared<dim, kWarps>*>(memory);
-  __shared__ bool is_last;
   allow_next_kernel();
   bool waited = a.max_query_len > 1;
   if (waited) wait_for_previous_kernel();
@@ -189,72 +253,52 @@ __global__ void __launch_bounds__(kThreads, kBlocks<dim>)
   const Line line = find_place(a, part, parts);
   if (!cuts_pay(line, static_cast<int>(gridDim.x / head_tiles)))
     return attend_whole(a, line.used, waited, shared, ticket);
-  const int total = line.total;
-  int64_t seq = line.seq;
-  int before = line.before;
   if (part >= parts) {
     if (!waited) wait_for_previous_kernel();
     return;
   }
-  const int end = cut(part + 1, total, parts);
   auto result_of = [&](int warp) -> auto& {
     return shared.result(warp);
   };
-  for (int position = cut(part, total, parts); position < end;) {
+  auto sent_by = [&](int p) -> PartialResult<dim>& { return sent[int64_t{p} * head_tiles + head_tile]; };
+  // From the end of the part to its begin: what is sent leaves first, and the sequence that needs other parts
+  // comes last. A block waits for blocks of lower index only, which have started before it, and which send
+  // before they wait.
+  const int begin = cut(part, line.total, parts);
+  int64_t seq = line.seq;
+  int before = line.before;
+  for (int end = cut(part + 1, line.total, parts);;) {
     const int num_keys = num_decode_keys(a, seq), tiles = ceil_div(num_keys, kTileKeys);
-    if (position == before + tiles) {
-      before += tiles;
-      ++seq;
-      continue;
-    }
-    const int first = position - before, last = min(tiles, end - before);
-    position = before + last;
-    attend_piece(a, {seq, head_tile, num_keys, first * kTileKeys, min(last * kTileKeys, num_keys)}, waited,
-                 shared, [] {});
-    const int64_t row = a.query_start_loc[seq];
-    if (last - first == tiles) {
+    const int first_tile = before + kGapTiles;  // of the sequence, in the line
+    const int first = max(begin - first_tile, 0), last = min(end - first_tile, tiles);
+    if (first < last) {
+      attend_piece(a, {seq, head_tile, num_keys, first * kTileKeys, min(last * kTileKeys, num_keys)}, waited,
+                   shared, [] {});
+      const int64_t row = a.query_start_loc[seq];
+      const int first_part = first == 0 ? part : part_of(first_tile, line.total, parts);
       for_each_quad<dim, kWarps>(heads, [&](int head, int element) {
-        store_result(a, row, head0 + head, element, merge_warps<kWarps>(result_of, head, element));
+        PartialQuad merged = merge_warps<kWarps>(result_of, head, element);
+        if (last < tiles) {
+          PartialResult<dim>& to = sent_by(part);
+          send(reinterpret_cast<float4*>(&to.out[head][element]), merged.value);
+          if (element == 0) send(&to.state[head], {merged.largest, merged.sum});
+        } else {
+          merge_sent<dim>(merged, first_part, part, head, element, sent_by);
+          store_result(a, row, head0 + head, element, merged);
+        }
       });
-      __syncthreads();  // the queue is free again
-      continue;
+      __syncthreads();  // the queue is free again, and all have looked at the states
+      if (last == tiles)
+        for (int i = threadIdx.x; i < (part - first_part) * kTileHeads; i += kThreads)
+          sent_by(first_part + i / kTileHeads).state[i % kTileHeads] = {0, 0};
     }
-    // A block has at most one part that begins a sequence and one that does not.
-    auto scratch_of = [&](int p, bool begins) -> PartialResult<dim>& {
-      return scratch[(int64_t{p} * head_tiles + head_tile) * 2 + begins];
-    };
-    PartialResult<dim>& to = scratch_of(part, first == 0);
-    for_each_quad<dim, kWarps>(heads, [&](int head, int element) {
-      const PartialQuad merged = merge_warps<kWarps>(result_of, head, element);
-      *reinterpret_cast<float4*>(&to.out[head][element]) = merged.value;
-      if (element == 0) {
-        to.largest[head] = merged.largest;
-        to.sum[head] = merged.sum;
-      }
-    });
-    // At most one sequence begins in a part and goes on beyond it, so its first part can count for it.
-    const int first_part = part_of(before, total, parts);
-    const int last_part = part_of(before + tiles - 1, total, parts);
-    __threadfence();
-    __syncthreads();
-    if (threadIdx.x == 0) {
-      int& counter = counters[first_part * head_tiles + head_tile];
-      is_last = atomicAdd(&counter, last - first) + last - first == tiles;
-      if (is_last) counter = 0;
-      __threadfence();
-    }
-    __syncthreads();
-    if (!is_last) continue;
-    const int count = last_part - first_part + 1;
-    for_each_quad<dim, kWarps>(heads, [&](int head, int element) {
-      store_result(a, row, head0 + head, element, merge_once(count, [&](int i) {
-                     const PartialResult<dim>& from = scratch_of(first_part + i, i == 0);
-                     return PartialQuad{__ldcg(&from.largest[head]), __ldcg(&from.sum[head]),
-                                        __ldcg(reinterpret_cast<const float4*>(&from.out[head][element]))};
-                   }));
-    });
-    __syncthreads();  // the queue is free again
+    if (before <= begin) break;
+    end = before;
+    do --seq;
+    while (tiles_of(a, seq) == 0);
+    before -= tiles_of(a, seq);
   }
+  if (!waited) wait_for_previous_kernel();
 }
 
 template <int dim, class T>
@@ -263,14 +307,13 @@ void launch(const OpContext& ctx, const Attention<T>& a) {
   auto kernel = attention_split<dim, T>;
   LADDER_CUDA_CHECK(
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kShared)));
+  constexpr auto kRoom = (CudaContext::kNumCounters - 1) * static_cast<int64_t>(sizeof(int)) /
+                         static_cast<int64_t>(sizeof(PartialResult<dim>));
   const int64_t head_tiles = a.kv_heads * ceil_div(a.group, kTileHeads);
-  const int64_t parts = std::max<int64_t>(kBlocks<dim> * ctx.cuda->num_multiprocessors() / head_tiles, 1);
-  const int64_t blocks = parts * head_tiles;
-  ArenaScope scope(*ctx.arena);
-  constexpr int64_t kFloats = sizeof(PartialResult<dim>) / sizeof(float);
-  auto* scratch = static_cast<PartialResult<dim>*>(ctx.arena->take({2 * blocks, kFloats}, DType::f32).raw());
-  launch_kernel(ctx, kernel, static_cast<unsigned>(blocks), kThreads, kShared, a, scratch,
-                ctx.cuda->counters(),
+  const int64_t blocks = std::min<int64_t>(kBlocks<dim> * ctx.cuda->num_multiprocessors(), kRoom);
+  const int64_t parts = std::max<int64_t>(blocks / head_tiles, 1);  // one sends nothing
+  launch_kernel(ctx, kernel, static_cast<unsigned>(parts * head_tiles), kThreads, kShared, a,
+                reinterpret_cast<PartialResult<dim>*>(ctx.cuda->counters()),
                 reinterpret_cast<unsigned*>(ctx.cuda->counters()) + CudaContext::kNumCounters - 1);
 }
 
@@ -295,8 +338,6 @@ bool paged_attention_takes_split(const PagedAttentionArgs& args) {
                         : dim == 128 ? sizeof(DecodeShared<128, kWarps>)
                                      : sizeof(DecodeShared<256, kWarps>);
   return paged_attention_takes_decode(args) && fits_shared_memory(static_cast<int64_t>(shared)) &&
-         args.cache.k.dim(2) * ceil_div<int64_t>(args.q.dim(1) / args.cache.k.dim(2), kTileHeads) <=
-             CudaContext::kNumCounters - 1 &&
          (args.metadata.max_query_len <= 1 || paged_attention_takes_tensor_core(args));
 }
 

@@ -30,9 +30,9 @@ class CudaContext {
   void* cublaslt() const { return cublaslt_; }  // a cublasLtHandle_t
   void* workspace() const { return workspace_.get(); }
   static constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
-  // Zero before and after every kernel: for blocks that count who finished.
+  // Zero before and after every kernel: for blocks that count who finished, or send each other results.
   int* counters() const { return static_cast<int*>(counters_.get()); }
-  static constexpr int64_t kNumCounters = 4096;
+  static constexpr int64_t kNumCounters = int64_t{1} << 19;
   int num_multiprocessors() const { return num_multiprocessors_; }
   // Room for what the matrix library has said about the shapes met so far; its rung of matmul fills it.
   std::shared_ptr<void>& matmul_plans() const { return matmul_plans_; }

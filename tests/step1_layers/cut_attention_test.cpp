@@ -1,0 +1,81 @@
+// Attention of single rows whose keys a rung may cut among its blocks (GPU): what the blocks tell each other.
+#include <gtest/gtest.h>
+
+#include "tests/step1_layers/attention_scene.h"
+#include "tests/support/rungs.h"
+
+namespace ladder {
+namespace {
+
+using namespace ladder::testing;
+
+// The rungs that cut, and those of the CPU.
+template <class Fn>
+void on_every_cutting_attention(Fn&& fn) {
+  std::vector<Variant<PagedAttentionArgs>> table;
+  for (const auto& variant : paged_attention_variants())
+    if (variant.device == DeviceType::cpu || variant.name == "split" || variant.name == "cluster")
+      table.push_back(variant);
+  on_every_rung<PagedAttentionArgs>("paged_attention", table, fn);
+}
+
+// Scores of zero, whose maximum is zero, and values of zero in half of the columns: a partial result is told
+// apart from one that has not arrived yet. Twice, since a call must leave nothing behind for the next.
+TEST(Task1_7_CutAttention, ZerosArriveToo) {
+  for (int64_t dim : {64, 128, 256}) {
+    Random random;
+    SCOPED_TRACE(random.describe() + " dim " + std::to_string(dim));
+    const int64_t length = 2048;
+    SequenceData data = random_sequence(random, length, {6, 2, dim, dim}, DType::bf16);
+    data.q.fill_bytes(0);
+    data.v.narrow(2, 0, dim / 2).copy_from(Tensor::zeros({length, 2, dim / 2}, DType::bf16));
+    const Reference expected = attention_reference(data, length - 1, length, 1);
+    on_every_cutting_attention([&](const OpContext& ctx) {
+      for (int turn = 0; turn < 2; ++turn) {
+        const Attended result = attend(ctx, random, {{&data, length - 1, length}}, 16, 1);
+        EXPECT_TRUE(close_to(result.out, expected.out));
+        EXPECT_TRUE(bitwise_equal(result.out.narrow(2, 0, dim / 2).clone(),
+                                  Tensor::zeros({1, 6, dim / 2}, DType::bf16)));
+        for (double lse : to_double(result.lse))
+          EXPECT_NEAR(lse, std::log(static_cast<double>(length)), 1e-4);
+      }
+    });
+  }
+}
+
+// Sequences of very different lengths in one batch, in different orders: parts that hold the end of one, all
+// of another and the begin of a third, and sequences of many parts.
+TEST(Task1_7_CutAttention, UnequalSequencesInAnyOrder) {
+  for (const HeadShape& shape : {HeadShape{8, 2, 128, 128}, {3, 3, 64, 64}, {12, 1, 256, 256}}) {
+    Random random;
+    SCOPED_TRACE(random.describe() + " dim " + std::to_string(shape.k_dim));
+    const double scale = 1 / std::sqrt(static_cast<double>(shape.k_dim));
+    std::vector<SequenceData> data;
+    std::vector<Reference> expected;
+    for (int64_t length : {2001, 1, 64, 65, 2, 500, 128, 129, 900, 16, 17, 15}) {
+      data.push_back(random_sequence(random, length, shape, DType::bf16));
+      expected.push_back(attention_reference(data.back(), length - 1, length, scale));
+    }
+    std::vector<size_t> order(data.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    on_every_cutting_attention([&](const OpContext& ctx) {
+      for (int turn = 0; turn < 4; ++turn) {
+        std::vector<Part> parts;
+        for (size_t i : order) parts.push_back({&data[i], data[i].length() - 1, data[i].length()});
+        const Attended result = attend(ctx, random, parts, 16, scale);
+        for (size_t at = 0; at < order.size(); ++at) {
+          const auto row = static_cast<int64_t>(at);
+          const Reference& reference = expected[order[at]];
+          EXPECT_TRUE(close_to(result.out.narrow(0, row, 1), reference.out))
+              << data[order[at]].length() << " keys, turn " << turn;
+          const auto lse = to_double(result.lse.narrow(0, row, 1));
+          for (size_t i = 0; i < lse.size(); ++i) EXPECT_NEAR(lse[i], reference.lse[i], 1e-4);
+        }
+        std::shuffle(order.begin(), order.end(), random.engine());
+      }
+    });
+  }
+}
+
+}  // namespace
+}  // namespace ladder
