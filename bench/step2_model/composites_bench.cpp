@@ -191,7 +191,7 @@ void whole_layers(benchmark::State& state, const Model& model, int64_t sequences
 
 const bool kRegistered = [] {
   for (const Model& model : kModels)
-    for (int64_t sequences : {1, 4, 16})
+    for (int64_t sequences : {1, 4})
       for (int64_t keys : {128, 1024})
         for (const char* kernel : {"sequence", "fused"})
           benchmark::RegisterBenchmark(
