@@ -259,7 +259,11 @@ EngineOptions EngineFlags::options() const {
     const size_t equals = kernel.find('=');
     LADDER_CHECK(equals != std::string::npos && equals > 0 && equals + 1 < kernel.size(),
                  "--kernel: expected operator=variant, found \"{}\"", kernel);
-    options.runner.kernels[kernel.substr(0, equals)] = kernel.substr(equals + 1);
+    const auto [forced, is_first] =
+        options.runner.kernels.emplace(kernel.substr(0, equals), kernel.substr(equals + 1));
+    LADDER_CHECK(is_first || forced->second == kernel.substr(equals + 1),
+                 "--kernel {} and --kernel {}={}: expected one of them", kernel, forced->first,
+                 forced->second);
   }
   check_forced_kernels(options.runner.kernels, options.runner.device);
   options.policy = parse_scheduling_policy(policy_);

@@ -204,6 +204,8 @@ TEST(Task6_4_Generate, FlagsOutOfRangeAreNamed) {
   refused({"--kernel", "matmul"}, "--kernel");
   refused({"--kernel", "matmul=none"}, "--kernel matmul=none");
   refused({"--kernel", "nothing=loop"}, "--kernel nothing=loop");
+  refused({"--kernel", "matmul=loop", "--kernel", "matmul=avx2"},
+          "--kernel matmul=avx2 and --kernel matmul=loop: expected one of them");
   refused({"--no-such-flag"}, "--no-such-flag");
   refused({"--prompts", "x.jsonl"}, "--prompts");
   // Flags that with_small_cache() gives already.
