@@ -73,6 +73,9 @@ endif()
 add_library(ladder_flags INTERFACE)
 target_include_directories(ladder_flags INTERFACE ${CMAKE_SOURCE_DIR})
 target_compile_options(ladder_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-unknown-pragmas>)
+# GCC 12 sees overlapping copies in `"text" + string` where there are none (GCC bug 105651).
+target_compile_options(ladder_flags INTERFACE
+                       $<$<AND:$<COMPILE_LANG_AND_ID:CXX,GNU>,$<VERSION_LESS:$<CXX_COMPILER_VERSION>,13>>:-Wno-restrict>)
 # fmt turns its constexpr off under nvcc, and with it the format strings that are checked at compile time.
 target_compile_definitions(ladder_flags INTERFACE $<$<COMPILE_LANGUAGE:CUDA>:FMT_USE_CONSTEXPR=1>)
 target_link_libraries(ladder_flags INTERFACE fmt::fmt Threads::Threads)

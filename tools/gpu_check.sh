@@ -105,10 +105,10 @@ declare -A shared=(
 )
 
 tests() {
-  SHARDS=4 run tests_step1 150 "$(binary test_step1)" --gtest_brief=1
+  SHARDS=8 run tests_step1 150 "$(binary test_step1)" --gtest_brief=1
   local number
   for number in 2 4 6; do
-    SHARDS=4 run "tests_step$number" 150 "$(binary "test_step$number")" --gtest_brief=1 --gtest_filter="$gpu_tests"
+    SHARDS=8 run "tests_step$number" 150 "$(binary "test_step$number")" --gtest_brief=1 --gtest_filter="$gpu_tests"
   done
 }
 

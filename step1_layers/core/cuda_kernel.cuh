@@ -56,6 +56,14 @@ __device__ inline void allow_next_kernel() {
 #endif
 }
 
+// Of a kernel whose blocks form clusters (sm_90): how many. The code for an older GPU, which no variant
+// launches, goes without: its compiler refuses the attribute.
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+#define LADDER_CLUSTER_OF(blocks)
+#else
+#define LADDER_CLUSTER_OF(blocks) __cluster_dims__(blocks)
+#endif
+
 // kernel<<<grid, block, shared_bytes>>>(args...) on the context's stream, dependent where
 // ctx.dependent_launch says so.
 template <class... Params, class... Args>

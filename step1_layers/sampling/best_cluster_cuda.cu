@@ -40,7 +40,7 @@ __device__ void keep_best(Best& best, int64_t first, const float (&values)[kGrou
 // in the shared memory of the first block: one kernel instead of two. The largest value does not depend on
 // the split: batch invariant.
 template <int blocks>
-__global__ void __launch_bounds__(kThreads<blocks>, 2) __cluster_dims__(blocks)
+__global__ void __launch_bounds__(kThreads<blocks>, 2) LADDER_CLUSTER_OF(blocks)
     argmax_cluster(const float* logits, int64_t stride, int64_t vocab, int32_t* ids) {
   allow_next_kernel();
   cluster_arrive();
@@ -61,7 +61,7 @@ __global__ void __launch_bounds__(kThreads<blocks>, 2) __cluster_dims__(blocks)
 // matters. One pass; a group's random words, which do not depend on its logits, are computed while these are
 // on their way.
 template <int blocks>
-__global__ void __launch_bounds__(kThreads<blocks>, kPerMultiprocessor<blocks>) __cluster_dims__(blocks)
+__global__ void __launch_bounds__(kThreads<blocks>, kPerMultiprocessor<blocks>) LADDER_CLUSTER_OF(blocks)
     draw_cluster(const float* logits, int64_t stride, int64_t vocab, const float* temperatures,
                  const int64_t* seeds, const int64_t* output_index, int32_t* ids) {
   __shared__ Contenders contenders;

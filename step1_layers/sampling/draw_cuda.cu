@@ -119,7 +119,7 @@ __device__ void draw_row(Shared& s, const Request& request, Row row, int32_t* id
 // multiprocessor: while one searches, the other loads. Sums of weights are integers, and the split of a row
 // depends on its width alone: batch invariant. Clusters go through the rows that draw_few_kernel has left, or
 // through all where left is nullptr.
-__global__ void __launch_bounds__(kThreads, 2) __cluster_dims__(kBlocks)
+__global__ void __launch_bounds__(kThreads, 2) LADDER_CLUSTER_OF(kBlocks)
     draw_search_kernel(DrawRows rows, int count, const int32_t* left) {
   __shared__ Shared s;
   allow_next_kernel();

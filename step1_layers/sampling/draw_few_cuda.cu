@@ -66,7 +66,7 @@ __device__ bool draw_from_candidates(Shared<blocks>& s, const Request& request, 
 // once, since a second round of them would find the chip half empty. left[row] says whether the row is left
 // to the search: no k, a large one, or hundreds of equals.
 template <int blocks>
-__global__ void __launch_bounds__(kThreads, kPerMultiprocessor) __cluster_dims__(blocks)
+__global__ void __launch_bounds__(kThreads, kPerMultiprocessor) LADDER_CLUSTER_OF(blocks)
     draw_few_kernel(DrawRows rows, int32_t* left) {
   __shared__ Shared<blocks> s;
   allow_next_kernel();

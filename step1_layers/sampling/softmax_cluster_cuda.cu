@@ -36,7 +36,7 @@ __device__ float sum_exp(const Row& row) {
 // Rows of at most 393,216 logits. Eight blocks own a row and keep it in their shared memory: it is read once
 // and written once, where a single block reads it twice, and one row has eight multiprocessors to itself.
 template <bool log>
-__global__ void __launch_bounds__(kThreads, 2) __cluster_dims__(kBlocks)
+__global__ void __launch_bounds__(kThreads, 2) LADDER_CLUSTER_OF(kBlocks)
     softmax_cluster(const float* logits, int64_t stride, float* out, int64_t out_stride, int64_t vocab) {
   __shared__ float maxima[kBlocks];
   allow_next_kernel();

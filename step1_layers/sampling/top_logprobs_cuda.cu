@@ -72,7 +72,7 @@ __device__ bool top_from_candidates(Shared& s, const TopRows& rows, const Row& r
 // Any shape. Eight blocks own a row and read it once for largest and sum. With a small k they list the few
 // tokens that can be among the k best, and the first one sorts them, where the rung below passes over the row
 // k times. The split of a row depends on its width alone: batch invariant.
-__global__ void __launch_bounds__(kThreads, 3) __cluster_dims__(kBlocks) top_logprobs_cluster(TopRows rows) {
+__global__ void __launch_bounds__(kThreads, 3) LADDER_CLUSTER_OF(kBlocks) top_logprobs_cluster(TopRows rows) {
   __shared__ Shared s;
   allow_next_kernel();
   cluster_arrive();

@@ -95,14 +95,21 @@ struct FakeArgs {
 };
 
 const Variant<FakeArgs> kTable[] = {
-    {.name = "loop", .run = [](const OpContext&, const FakeArgs&) {}},
-    {.name = "fast", .run = [](const OpContext&, const FakeArgs&) {}},
-    {.name = "batched", .batch_invariant = false, .run = [](const OpContext&, const FakeArgs&) {}},
+    {.name = "loop", .idea = "", .run = [](const OpContext&, const FakeArgs&) {}},
+    {.name = "fast", .idea = "", .run = [](const OpContext&, const FakeArgs&) {}},
+    {.name = "batched",
+     .idea = "",
+     .batch_invariant = false,
+     .run = [](const OpContext&, const FakeArgs&) {}},
     {.name = "large",
+     .idea = "",
      .supports = [](const FakeArgs& args) { return args.size >= 100; },
      .run = [](const OpContext&, const FakeArgs&) {}},
-    {.name = "future", .min_arch = 1000000, .run = [](const OpContext&, const FakeArgs&) {}},
-    {.name = "device", .device = DeviceType::cuda, .run = [](const OpContext&, const FakeArgs&) {}},
+    {.name = "future", .idea = "", .min_arch = 1000000, .run = [](const OpContext&, const FakeArgs&) {}},
+    {.name = "device",
+     .idea = "",
+     .device = DeviceType::cuda,
+     .run = [](const OpContext&, const FakeArgs&) {}},
 };
 
 std::string_view selected(const OpContext& ctx, int size, std::span<const Variant<FakeArgs>> table = kTable) {

@@ -233,7 +233,9 @@ TEST(Task1_4_Matmul, ClassesOfRowCountsCoverAllAndWasteLittle) {
     EXPECT_GE(last, rows);
     EXPECT_EQ(last_of_row_class(last), last);
     EXPECT_LT(2 * (last - rows), rows) << rows;
-    if (rows <= 16) EXPECT_EQ(last, rows);
+    if (rows <= 16) {
+      EXPECT_EQ(last, rows);
+    }
   }
   EXPECT_EQ(row_classes(20),
             (std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 20}));
