@@ -32,10 +32,10 @@ void DeviceInputs::view(int64_t rows, int64_t num_seqs) {
   metadata_.num_seqs = num_seqs;
 }
 
-void DeviceInputs::view_decode(int64_t rows, int64_t max_seq_len) {
-  view(rows, rows);
+void DeviceInputs::view_padded(int64_t rows, int64_t num_seqs, int64_t max_query_len, int64_t max_seq_len) {
+  view(rows, num_seqs);
   metadata_.num_tokens = rows;
-  metadata_.max_query_len = 1;
+  metadata_.max_query_len = max_query_len;
   metadata_.max_seq_len = max_seq_len;
 }
 
@@ -60,19 +60,14 @@ void DeviceInputs::load(const Batch& batch, StepUpload& upload) {
     logits_indices_view_ = indices.device;
     return;
   }
-  stage(batch, rows, batch.attention().num_seqs, upload);
+  load_padded(batch, rows, batch.attention().num_seqs, upload);
   view(rows, batch.attention().num_seqs);
   metadata_.num_tokens = batch.attention().num_tokens;
   metadata_.max_query_len = batch.attention().max_query_len;
   metadata_.max_seq_len = batch.attention().max_seq_len;
-  logits_indices_view_ = logits_indices_.rows(std::ssize(batch.logits_indices()));
 }
 
-void DeviceInputs::load_decode(const Batch& batch, int64_t rows, StepUpload& upload) {
-  stage(batch, rows, rows, upload);
-}
-
-void DeviceInputs::stage(const Batch& batch, int64_t rows, int64_t num_seqs, StepUpload& upload) {
+void DeviceInputs::load_padded(const Batch& batch, int64_t rows, int64_t num_seqs, StepUpload& upload) {
   const AttentionMetadata& host = batch.attention();
   const auto padded = [&]<class T>(const Tensor& from, int64_t count, T filler) {
     const auto staged = upload.take<T>(count);
@@ -87,12 +82,14 @@ void DeviceInputs::stage(const Batch& batch, int64_t rows, int64_t num_seqs, Ste
   staged_.seq_lens = padded(host.seq_lens, num_seqs, int32_t{0});
   const auto starts = upload.take<int32_t>(num_seqs + 1);
   std::copy_n(host.query_start_loc.data<int32_t>(), host.num_seqs + 1, starts.host);
-  for (int64_t i = host.num_seqs + 1; i <= num_seqs; ++i) starts.host[i] = starts.host[i - 1] + 1;
+  for (int64_t i = host.num_seqs + 1; i <= num_seqs; ++i)
+    starts.host[i] = std::min(starts.host[i - 1] + 1, static_cast<int32_t>(rows));
   staged_.query_start_loc = starts.device;
   const auto indices = batch.logits_indices();
   const auto logits_rows = upload.take<int32_t>(std::ssize(indices));
   std::copy(indices.begin(), indices.end(), logits_rows.host);
   staged_.logits_indices = logits_rows.device;
+  logits_indices_view_ = logits_indices_.rows(std::ssize(indices));
 
   int64_t entries = 0;
   for (const TableUpdate& update : batch.table_updates()) entries += update.end - update.begin;

@@ -25,9 +25,9 @@ class DeviceInputs {
   int64_t upload_bytes(const Batch& batch, int64_t rows) const;
   // Stages the step's rows.
   void load(const Batch& batch, StepUpload& upload);
-  // Stages a decode step for a captured graph of `rows` rows, each a sequence of its own; the spare ones
-  // stand in no slot and see no key.
-  void load_decode(const Batch& batch, int64_t rows, StepUpload& upload);
+  // Stages a step for a captured graph of `rows` rows and `num_seqs` sequences. Spare rows stand in no slot,
+  // spare sequences have no keys; they take a spare row each, as long as there are any.
+  void load_padded(const Batch& batch, int64_t rows, int64_t num_seqs, StepUpload& upload);
   void unpack(const OpContext& ctx);  // after the copy
 
   // What the step reads; on a GPU views of buffers that stay where they are.
@@ -38,12 +38,10 @@ class DeviceInputs {
   // Sampled tokens of this step, i32 [rows]; the next step's placeholders are filled from here.
   Tensor sampled_ids(int64_t rows) const { return sampled_ids_.rows(rows); }
 
-  // The views of a decode step of `rows` sequences, one row each, whose host numbers are bounds: for
-  // capturing.
-  void view_decode(int64_t rows, int64_t max_seq_len);
+  // The views of such a step, whose host numbers are bounds: for capturing.
+  void view_padded(int64_t rows, int64_t num_seqs, int64_t max_query_len, int64_t max_seq_len);
 
  private:
-  void stage(const Batch& batch, int64_t rows, int64_t num_seqs, StepUpload& upload);
   void view(int64_t rows, int64_t num_seqs);
 
   Device device_;

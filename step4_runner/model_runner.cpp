@@ -85,22 +85,19 @@ ModelInput ModelRunner::model_input() const {
   return input;
 }
 
-Tensor ModelRunner::forward_eagerly() {
-  hidden_ = model_->forward(ctx_, model_input());
-  if (batch_.logits_indices().empty()) return {};
-  return model_->compute_logits(ctx_,
-                                gather_rows(hidden_, batch_.logits_indices(), inputs_.logits_indices()));
-}
-
 Tensor ModelRunner::run() {
   const ProfileRange range("4.4 run");
   if (graph_ != nullptr) {
-    arena_->take({graph_->arena_bytes}, DType::u8);  // what the replay uses
+    arena_->take({graph_->arena_bytes}, DType::u8);  // what the replay leaves in use
     graph_->graph.replay(ctx_.stream);
-    logits_ = graph_->logits.rows(plan_.rows);
+    if (decodes_) return logits_ = graph_->output.rows(plan_.rows);
+    hidden_ = graph_->output;
   } else {
-    logits_ = forward_eagerly();
+    hidden_ = model_->forward(ctx_, model_input());
   }
+  if (!batch_.logits_indices().empty())
+    logits_ =
+        model_->compute_logits(ctx_, gather_rows(hidden_, batch_.logits_indices(), inputs_.logits_indices()));
   return logits_;
 }
 
@@ -193,11 +190,7 @@ void ModelRunner::stage() {
   const int64_t rows = batch_.input_ids().dim(0);
   collect_prompt_positions();
 
-  // A step of one token each, all of which yield one, is what the graphs were captured for.
-  const bool decodes =
-      batch_.attention().max_query_len == 1 && std::ssize(sampled) == batch_.attention().num_seqs;
-  graph_ = decodes && prompt_.rows.empty() ? graphs_.find(rows) : nullptr;
-
+  graph_ = find_graph();
   const int64_t padded = graph_ != nullptr ? graph_->rows : rows;
   const auto num_prompt = static_cast<int64_t>(prompt_.rows.size());
   const int64_t bytes = ctx_.device.is_cpu()
@@ -209,7 +202,7 @@ void ModelRunner::stage() {
   launched_->begun.record(ctx_.stream);
 
   if (graph_ != nullptr)
-    inputs_.load_decode(batch_, padded, upload_);
+    inputs_.load_padded(batch_, padded, most_seqs(padded), upload_);
   else
     inputs_.load(batch_, upload_);
   if (num_prompt > 0) {
@@ -243,25 +236,43 @@ int64_t ModelRunner::download_bytes() const {
 }
 // <<< task 4.5
 
-// >>> task 4.6: capture the decode graphs, and replay one alone
+// >>> task 4.6: choose a graph, capture them all, and replay one alone
+const StepGraphs::Graph* ModelRunner::find_graph() {
+  const AttentionMetadata& step = batch_.attention();
+  const int64_t rows = batch_.input_ids().dim(0);
+  // One token each, all of which yield one.
+  decodes_ = step.max_query_len == 1 && prompt_.rows.empty() &&
+             std::ssize(batch_.sampled_sequences()) == step.num_seqs;
+  if (decodes_) return decode_graphs_.find(rows);
+  const bool fits = step.max_query_len > 1 && step.max_seq_len <= kMostMixedKeys;
+  return fits ? mixed_graphs_.find(rows) : nullptr;
+}
+
 void ModelRunner::capture_graphs() {
   // A step of nothing but spare rows.
   begin({});
-  const auto forward = [&](int64_t rows) {
-    inputs_.view_decode(rows, config_.max_model_len);
-    return model_->compute_logits(ctx_, model_->forward(ctx_, model_input()));
+  const auto stage_spare_rows = [&](int64_t rows) {
+    upload_.begin(ctx_, inputs_.upload_bytes(batch_, rows));
+    inputs_.load_padded(batch_, rows, most_seqs(rows), upload_);
+    upload_.send(ctx_);
+    inputs_.unpack(ctx_);
   };
-  const std::vector<int64_t> sizes =
-      decode_graph_sizes(std::min(config_.max_num_seqs, config_.max_num_batched_tokens));
-  upload_.begin(ctx_, inputs_.upload_bytes(batch_, sizes.back()));
-  inputs_.load_decode(batch_, sizes.back(), upload_);
-  upload_.send(ctx_);
-  inputs_.unpack(ctx_);
-  graphs_.capture(ctx_, sizes, forward);
+  const std::vector<int64_t> decode = decode_graph_sizes(most_seqs(config_.max_num_batched_tokens));
+  stage_spare_rows(decode.back());
+  decode_graphs_.capture(ctx_, decode, [&](int64_t rows) {
+    inputs_.view_padded(rows, rows, 1, config_.max_model_len);
+    return model_->compute_logits(ctx_, model_->forward(ctx_, model_input()));
+  });
+  const std::vector<int64_t> mixed = mixed_graph_sizes(config_.max_num_batched_tokens);
+  stage_spare_rows(mixed.back());
+  mixed_graphs_.capture(ctx_, mixed, [&](int64_t rows) {
+    inputs_.view_padded(rows, most_seqs(rows), rows, kMostMixedKeys);
+    return model_->forward(ctx_, model_input());
+  });
 }
 
 double ModelRunner::replay_last_step(int64_t count) {
-  LADDER_CHECK(graph_ != nullptr, "the last step was not replayed from a graph");
+  LADDER_CHECK(graph_ != nullptr && decodes_, "the last step was not replayed from a decode graph");
   DeviceEvent begun, done;
   const Tensor token_ids = inputs_.sampled_ids(plan_.rows);
   begun.record(ctx_.stream);

@@ -1,14 +1,16 @@
 #pragma once
 // Tasks 4.2 and 4.4 to 4.6: one rank's share of a step.
 //
-//   prepare(step)   the persistent batch takes in what changed and lays out the rows; they travel to the
-//   device run()           the model, then the LM head on the rows that yield a token sample(logits)  rank 0
-//   draws, the others hear of it; the batch takes in placeholders for the tokens
+//   prepare(step)   the persistent batch takes in what changed and lays out the rows, which travel to the
+//                   device
+//   run()           the model, then the LM head on the rows that yield a token
+//   sample(logits)  rank 0 draws, the others hear of it; the batch takes in placeholders for the tokens
 //
 // launch() is the three in a row. On a GPU none of them waits: what launch() returns is collected when the
-// step is done, and the next step may be launched before, its unknown tokens filled in on the device. A
-// decode step is then replayed from a captured graph. Every rank runs the same steps, so their batches stay
-// the same.
+// step is done, and the next step may be launched before, its unknown tokens filled in on the device. A step
+// that is not too long is then replayed from a captured graph. Every rank runs the same steps, so their
+// batches stay the same.
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -20,12 +22,12 @@
 #include "step1_layers/distributed/communicator.h"
 #include "step2_model/model.h"
 #include "step4_runner/batch.h"
-#include "step4_runner/decode_graphs.h"
 #include "step4_runner/device_inputs.h"
 #include "step4_runner/executor.h"
 #include "step4_runner/launched_step.h"
 #include "step4_runner/memory.h"
 #include "step4_runner/sampler.h"
+#include "step4_runner/step_graphs.h"
 #include "step4_runner/step_io.h"
 
 namespace ladder {
@@ -45,7 +47,7 @@ class ModelRunner {
 
   // Runs the largest steps there can be, so that the arena is as large as it will ever have to be, and
   // freezes it. On a GPU the KV cache, where its size is open, gets what is left of the memory, and the
-  // decode graphs are captured. Error: no memory is left.
+  // graphs are captured. Error: no memory is left.
   void warm_up();
 
   // At most kMaxInFlight launched steps may be uncollected. The answer may be collected on another thread.
@@ -63,6 +65,7 @@ class ModelRunner {
   // graph.
   double replay_last_step(int64_t count);
 
+  bool replayed() const { return graph_ != nullptr; }  // whether the last step came from a graph
   Sampler& sampler() { return sampler_; }
   const RunnerConfig& config() const { return config_; }  // num_kv_blocks is known after the warm-up
   const Batch& batch() const { return batch_; }
@@ -77,7 +80,6 @@ class ModelRunner {
   void launch_prompt_logprobs();
   void take_in_tokens(size_t num_left_unknown);
   ModelInput model_input() const;
-  Tensor forward_eagerly();
   Tensor gather_rows(const Tensor& hidden, std::span<const int64_t> rows, const Tensor& device_rows);
   // warm_up.cpp
   void run_warm_up_step(int64_t num_seqs, int64_t num_tokens, int64_t num_computed_tokens,
@@ -86,6 +88,8 @@ class ModelRunner {
   void allocate_cache();
   void capture_graphs();
   int64_t download_bytes() const;
+  const StepGraphs::Graph* find_graph();
+  int64_t most_seqs(int64_t rows) const { return std::min(rows, config_.max_num_seqs); }
   bool is_first_rank() const { return tp_group(ctx_).rank() == 0; }
 
   // The prompt tokens whose log probabilities this step computes.
@@ -106,13 +110,14 @@ class ModelRunner {
   StepUpload upload_;
   StepDownload download_;
   Sampler sampler_;
-  DecodeGraphs graphs_;
+  StepGraphs decode_graphs_, mixed_graphs_;
 
   // Of the step being launched.
   std::optional<ArenaScope> step_scope_;  // what run() and sample() take lives as long as the step
   std::shared_ptr<LaunchedStep> launched_;
-  const DecodeGraphs::Graph* graph_ = nullptr;  // the one it is replayed from
-  Tensor hidden_;                               // of this step's rows, where they were computed eagerly
+  const StepGraphs::Graph* graph_ = nullptr;  // the one it is replayed from
+  bool decodes_ = false;                      // and it is a decode graph
+  Tensor hidden_;                             // of this step's rows; undefined: the graph has the logits
   PromptPositions prompt_;
   SamplingPlan plan_;
   Tensor logits_;

@@ -30,7 +30,7 @@ struct RunnerConfig {
 
   // On a GPU. The cache gets what this share of its memory leaves beside weights and the measured warm-up.
   double gpu_memory_utilization = 0.9;
-  bool cuda_graphs = true;  // decode steps are replayed from captured graphs; --enforce-eager turns it off
+  bool cuda_graphs = true;       // short steps are replayed from captured graphs; --enforce-eager: never
   bool async_scheduling = true;  // step N + 1 is prepared and launched while step N runs
   bool dependent_launch = true;  // a kernel is set up while the one in front ends, where the GPU can (9.0)
 

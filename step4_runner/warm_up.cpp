@@ -12,7 +12,8 @@ namespace ladder {
 namespace {
 
 constexpr int64_t kSpareBytes = int64_t{16} << 20;
-constexpr int64_t kGraphBytes = int64_t{4} << 20;  // a captured graph, at most: its nodes and their arguments
+// A layer of a captured graph, at most: its nodes and their arguments. An H200 takes 30 KB.
+constexpr int64_t kGraphLayerBytes = int64_t{64} << 10;
 // What comes after the cache: kernels that no warm-up step ran, the lists of a step with many penalties.
 constexpr int64_t kLateBytes = int64_t{64} << 20;
 
@@ -107,13 +108,13 @@ void ModelRunner::size_open_cache() {
   kv_caches_.clear();
   device_synchronize(ctx_.device, ctx_.stream);
   const MachineMemory memory = memory_of(ctx_.device);
-  const int64_t graphs =
-      config_.cuda_graphs
-          ? std::ssize(decode_graph_sizes(std::min(config_.max_num_seqs, config_.max_num_batched_tokens))) *
-                kGraphBytes
-          : 0;
+  const int64_t rows = config_.max_num_batched_tokens;
+  const int64_t num_graphs = config_.cuda_graphs ? std::ssize(decode_graph_sizes(most_seqs(rows))) +
+                                                       std::ssize(mixed_graph_sizes(rows))
+                                                 : 0;
   config_ = size_kv_cache(model_->spec(), config_, memory.total,
-                          memory.total - memory.available + graphs + kLateBytes);
+                          memory.total - memory.available +
+                              num_graphs * model_->spec().num_layers * kGraphLayerBytes + kLateBytes);
   batch_ = Batch(config_, model_->spec().vocab_size);
   inputs_ = DeviceInputs(ctx_.device, config_);
   allocate_cache();

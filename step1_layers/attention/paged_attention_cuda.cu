@@ -21,6 +21,7 @@ __global__ void __launch_bounds__(kThreads) attention_naive(Attention<T> a) {
   const int64_t row = blockIdx.x / a.heads;
   const int head = static_cast<int>(blockIdx.x % a.heads), kv_head = head / a.group;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  if (row >= a.query_start_loc[a.num_seqs]) return;  // num_tokens was a bound
 
   int64_t low = 0, high = a.num_seqs;  // the sequence with query_start_loc[low] <= row
   while (high - low > 1) {

@@ -5,7 +5,8 @@
 
 #include <numeric>
 
-#include "step4_runner/decode_graphs.h"
+#include "step1_layers/linear/matmul.h"
+#include "step4_runner/step_graphs.h"
 #include "tests/support/devices.h"
 #include "tests/support/numerics.h"
 
@@ -36,7 +37,7 @@ std::vector<T> first(std::vector<T> values, int64_t count) {
   return values;
 }
 
-TEST(Task4_6_DecodeGraphs, SizesEndAtTheLargestBatchAndPadLittle) {
+TEST(Task4_6_StepGraphs, DecodeSizesEndAtTheLargestBatchAndPadLittle) {
   EXPECT_EQ(decode_graph_sizes(1), (std::vector<int64_t>{1}));
   EXPECT_EQ(decode_graph_sizes(20), (std::vector<int64_t>{1, 2, 4, 8, 16, 20}));
   const auto sizes = decode_graph_sizes(300);
@@ -47,19 +48,28 @@ TEST(Task4_6_DecodeGraphs, SizesEndAtTheLargestBatchAndPadLittle) {
   }
 }
 
+TEST(Task4_6_StepGraphs, MixedSizesAreThoseOfTheProductsAndEndWhereLaunchesAreHidden) {
+  EXPECT_EQ(mixed_graph_sizes(20),
+            (std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 20}));
+  const auto sizes = mixed_graph_sizes(8192);
+  EXPECT_EQ(sizes.back(), kMostMixedRows);
+  for (const int64_t rows : sizes) EXPECT_EQ(rows, last_of_row_class(rows));
+}
+
 #define NEED_GPU()    \
   std::string reason; \
   if (cuda_device_count(&reason) == 0) GTEST_SKIP() << "needs a GPU: " << reason
 
 class Task4_5_DeviceInputs : public ::testing::Test {
  protected:
-  // Sends what the batch laid out. 0 rows: as an eager step, else as a graph of so many.
-  void send(int64_t graph_rows = 0) {
+  // Sends what the batch laid out. 0 rows: as an eager step, else for a graph of so many, and as many
+  // sequences.
+  void send(int64_t graph_rows = 0, int64_t graph_seqs = 0) {
     const OpContext& ctx = *ladder::testing::cuda_context();
     const int64_t rows = graph_rows > 0 ? graph_rows : batch.input_ids().dim(0);
     upload.begin(ctx, inputs->upload_bytes(batch, rows));
     if (graph_rows > 0)
-      inputs->load_decode(batch, graph_rows, upload);
+      inputs->load_padded(batch, graph_rows, graph_seqs, upload);
     else
       inputs->load(batch, upload);
     upload.send(ctx);
@@ -179,8 +189,8 @@ TEST_F(Task4_5_DeviceInputs, SpareRowsStandInNoSlotAndPlaceholdersAreFilledOnThe
   }
   next.total_num_tokens = 3;
   batch.prepare(next);
-  send(8);
-  inputs->view_decode(8, config.max_model_len);
+  send(8, 8);
+  inputs->view_padded(8, 8, 1, config.max_model_len);
   EXPECT_EQ(first(read<int32_t>(inputs->input_ids()), 3), (std::vector<int32_t>{503, 501, 502}));
   const AttentionMetadata& got = inputs->attention();
   EXPECT_EQ(read<int32_t>(got.query_start_loc), (std::vector<int32_t>{0, 1, 2, 3, 4, 5, 6, 7, 8}));
@@ -188,6 +198,32 @@ TEST_F(Task4_5_DeviceInputs, SpareRowsStandInNoSlotAndPlaceholdersAreFilledOnThe
   EXPECT_EQ(read<int64_t>(got.slot_mapping), (std::vector<int64_t>{51, 43, 47, -1, -1, -1, -1, -1}));
   EXPECT_EQ(first(read<int32_t>(inputs->positions()), 4), (std::vector<int32_t>{3, 3, 3, 0}));
   expect_equal_tables();
+}
+
+TEST_F(Task4_5_DeviceInputs, SpareSequencesHaveNoKeysAndTakeNoMoreRowsThanAreSpare) {
+  NEED_GPU();
+  SchedulerOutput step;
+  for (SequenceId id = 0; id < 2; ++id) {
+    NewSequence added;
+    added.id = id;
+    added.token_ids = {1, 2, 3};
+    added.num_prompt_tokens = 3;
+    added.block_table = {static_cast<int32_t>(10 + id)};
+    step.new_sequences.push_back(added);
+    step.scheduled.push_back({id, 3, {}});
+    step.total_num_tokens += 3;
+  }
+  batch.prepare(step);
+  send(8, 6);
+  inputs->view_padded(8, 6, 8, config.max_model_len);
+  const AttentionMetadata& got = inputs->attention();
+  EXPECT_EQ(read<int32_t>(got.query_start_loc), (std::vector<int32_t>{0, 3, 6, 7, 8, 8, 8}));
+  EXPECT_EQ(read<int32_t>(got.seq_lens), (std::vector<int32_t>{3, 3, 0, 0, 0, 0}));
+  EXPECT_EQ(read<int64_t>(got.slot_mapping), (std::vector<int64_t>{40, 41, 42, 44, 45, 46, -1, -1}));
+  EXPECT_EQ(read<int32_t>(inputs->logits_indices()), (std::vector<int32_t>{2, 5}));
+  EXPECT_EQ(got.num_seqs, 6);
+  EXPECT_EQ(got.num_tokens, 8);
+  EXPECT_EQ(got.max_query_len, 8);
 }
 
 // The captured graph's table must have room for the block of a token that is sampled last (nano-vllm PR 258).

@@ -1,8 +1,9 @@
-#include "step4_runner/decode_graphs.h"
+#include "step4_runner/step_graphs.h"
 
 #include <algorithm>
 
 #include "step1_layers/core/device.h"
+#include "step1_layers/linear/matmul.h"
 
 namespace ladder {
 
@@ -17,8 +18,12 @@ std::vector<int64_t> decode_graph_sizes(int64_t max_num_seqs) {
   return sizes;
 }
 
-void DecodeGraphs::capture(const OpContext& ctx, const std::vector<int64_t>& sizes,
-                           const std::function<Tensor(int64_t rows)>& forward) {
+std::vector<int64_t> mixed_graph_sizes(int64_t max_rows) {
+  return row_classes(std::min(max_rows, kMostMixedRows));
+}
+
+void StepGraphs::capture(const OpContext& ctx, const std::vector<int64_t>& sizes,
+                         const std::function<Tensor(int64_t rows)>& forward) {
   graphs_.resize(sizes.size());
   for (size_t i = sizes.size(); i-- > 0;) {
     Graph& graph = graphs_[i];
@@ -29,12 +34,12 @@ void DecodeGraphs::capture(const OpContext& ctx, const std::vector<int64_t>& siz
     }
     device_synchronize(ctx.device, ctx.stream);
     ArenaScope scope(*ctx.arena);
-    graph.graph.capture(ctx.stream, [&] { graph.logits = forward(graph.rows); });
+    graph.graph.capture(ctx.stream, [&] { graph.output = forward(graph.rows); });
     graph.arena_bytes = ctx.arena->used_bytes();
   }
 }
 
-const DecodeGraphs::Graph* DecodeGraphs::find(int64_t rows) const {
+const StepGraphs::Graph* StepGraphs::find(int64_t rows) const {
   const auto at = std::lower_bound(graphs_.begin(), graphs_.end(), rows,
                                    [](const Graph& graph, int64_t wanted) { return graph.rows < wanted; });
   return at == graphs_.end() ? nullptr : &*at;
