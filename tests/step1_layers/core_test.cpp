@@ -107,8 +107,8 @@ const Variant<FakeArgs> kTable[] = {
      .run = [](const OpContext&, const FakeArgs&) {}},
     {.name = "future", .idea = "", .min_arch = 1000000, .run = [](const OpContext&, const FakeArgs&) {}},
     {.name = "device",
-     .idea = "",
      .device = DeviceType::cuda,
+     .idea = "",
      .run = [](const OpContext&, const FakeArgs&) {}},
 };
 
