@@ -239,10 +239,10 @@ RunnerConfig size_kv_cache(const DecoderSpec& spec, RunnerConfig config, int64_t
   const int64_t tensor_budget = std::max<int64_t>(budget, 0) / tensors / kDevicePage * kDevicePage;
   LADDER_CHECK(
       tensor_budget >= block_bytes,
-      "the model needs {:.1f} MiB beside its KV cache, and --gpu-memory-utilization {} of {}'s {:.1f} MiB "
-      "is {:.1f}: expected a higher --gpu-memory-utilization, a smaller model, or lower "
-      "--max-num-batched-tokens or --max-num-seqs",
-      mib(used), config.gpu_memory_utilization, device_name(config.device), mib(total),
+      "the model needs {:.1f} MiB beside its KV cache, what others hold of {}'s memory included, and "
+      "--gpu-memory-utilization {} of its {:.1f} MiB is {:.1f}: expected a higher --gpu-memory-utilization, "
+      "a smaller model, or lower --max-num-batched-tokens or --max-num-seqs",
+      mib(used), device_name(config.device), config.gpu_memory_utilization, mib(total),
       mib(static_cast<int64_t>(static_cast<double>(total) * config.gpu_memory_utilization)));
   config.num_kv_blocks = std::min<int64_t>(tensor_budget / block_bytes, INT32_MAX);
   fit_length(spec, config, "--gpu-memory-utilization");

@@ -193,7 +193,9 @@ SamplingPlan Sampler::plan(const OpContext& ctx, Sequences sequences, StepUpload
   };
   plan.all_greedy = !sampled([](const SamplingParams&) { return true; });
   if (plan.all_greedy) return plan;
-  plan.temperature = values_of(0.0f, [](const SamplingParams& p) { return p.temperature; });
+  plan.temperature = values_of(0.0f, [](const SamplingParams& p) {  // infinite, it would make NaN of -inf
+    return std::min<double>(p.temperature, std::numeric_limits<float>::max());
+  });
   if (sampled([](const SamplingParams& p) { return p.min_p > 0.0; }))
     plan.min_p = values_of(0.0f, [](const SamplingParams& p) { return p.min_p; });
   if (sampled([](const SamplingParams& p) {

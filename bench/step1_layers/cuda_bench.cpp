@@ -159,15 +159,14 @@ void sampling() {
     // A logit is read, or written, so many times, and so many operations are done on it.
     auto add = [&]<class Args>(const char* op, std::span<const Variant<Args>> table, double passes,
                                double operations, std::function<Args()> make,
-                               std::function<Tensor(const Args&)> overwritten = {},
-                               const std::string& what = "") {
+                               Tensor (*overwritten)(const Args&) = {}, const std::string& what = "") {
       register_cuda_ladder<Args>(op, table,
                                  {{.name = what + name,
                                    .dtype = DType::f32,
                                    .bytes = passes * bytes,
                                    .operations = operations * bytes / 4,
                                    .make = std::move(make),
-                                   .overwritten = std::move(overwritten)}});
+                                   .overwritten = overwritten}});
     };
     add.operator()<ArgmaxArgs>("argmax", argmax_variants(), 1, 1, [=] {
       return ArgmaxArgs{logits(), Tensor::zeros({rows}, DType::i32)};

@@ -56,7 +56,7 @@ struct BenchProblem {
   std::function<Args()> make;  // one fresh set of operands
   // On a GPU: the operand that a call destroys, if it does; it is made anew before every call, outside the
   // time.
-  std::function<Tensor(const Args&)> overwritten;
+  Tensor (*overwritten)(const Args&) = nullptr;
 };
 
 // One benchmark "<op>/<problem>/<variant>" per row of the table that can run on this machine and per problem.

@@ -178,6 +178,7 @@ TEST(Task4_2_GpuMemory, WhatDoesNotFitSaysHowMuchIsMissingAndWhatHelps) {
   const std::string error = error_of(qwen3_spec(), config, {140 * kGiB, 138 * kGiB});
   EXPECT_NE(error.find("--gpu-memory-utilization 0.01"), std::string::npos) << error;
   EXPECT_NE(error.find("the model needs"), std::string::npos) << error;
+  EXPECT_NE(error.find("what others hold of cuda:0's memory included"), std::string::npos) << error;
   EXPECT_NE(error.find("143360.0 MiB"), std::string::npos) << error;
   config.gpu_memory_utilization = 0.04;  // room for a few thousand tokens
   config.max_model_len = 40960;

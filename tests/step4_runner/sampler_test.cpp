@@ -249,6 +249,24 @@ TEST_P(Task4_3_Sampler, FiltersActAfterTheTemperatureAndInOrder) {
   EXPECT_EQ(support(row), "10000");
 }
 
+TEST_P(Task4_3_Sampler, ATemperatureThatNoFloatHoldsIsTheLargestOfThem) {
+  std::vector<Row> rows;
+  for (uint64_t seed = 0; seed < 64; ++seed) {
+    Row row;
+    for (int i = 0; i < 600; ++i) row.logits.push_back(i % 3 == 0 ? static_cast<float>(i % 7) : -INFINITY);
+    row.sampling.temperature = 1e300;
+    row.sampling.seed = seed;
+    if (seed % 4 == 1) row.sampling.top_k = 50;
+    if (seed % 4 == 2) row.sampling.top_p = 0.9;
+    if (seed % 4 == 3) row.sampling.top_k = 300;
+    rows.push_back(row);
+  }
+  const std::vector<int32_t> tokens = run_sampler(rows).token_ids;
+  for (int32_t token : tokens) EXPECT_EQ(token % 3, 0);  // no masked one
+  for (Row& row : rows) row.sampling.temperature = std::numeric_limits<float>::max();
+  EXPECT_EQ(run_sampler(rows).token_ids, tokens);
+}
+
 TEST_P(Task4_3_Sampler, PenaltiesActOnGreedyRowsToo) {
   Row row;
   row.logits = {1.0f, 1.9f, 2.0f, -1.0f};
