@@ -62,7 +62,7 @@ class ModelRunner {
 
   // Replays the last step's graph and draw, `count` times in a row with no other work of the host, and waits:
   // seconds per replay. For measuring what the host costs. Error: the last step was not replayed from a
-  // graph.
+  // decode graph.
   double replay_last_step(int64_t count);
 
   bool replayed() const { return graph_ != nullptr; }  // whether the last step came from a graph

@@ -12,7 +12,8 @@ namespace ladder {
 namespace {
 
 constexpr int64_t kSpareBytes = int64_t{16} << 20;
-// A layer of a captured graph, at most: its nodes and their arguments. An H200 takes 30 KB.
+// A layer of a captured graph, at most: its nodes and their arguments. An H200 takes 30 KB (Qwen3-0.6B in
+// bf16, one rank).
 constexpr int64_t kGraphLayerBytes = int64_t{64} << 10;
 // What comes after the cache: kernels that no warm-up step ran, the lists of a step with many penalties.
 constexpr int64_t kLateBytes = int64_t{64} << 20;

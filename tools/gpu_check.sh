@@ -101,7 +101,7 @@ declare -A shared=(
   [3]='Task1_3_*EqualsDoublePrecision:Task1_3_*NormsHeads*:Task1_3_FusedAddRmsNorm*'
   [4]='Task1_4_Matmul.OneSmallCall*'
   [7]='Task1_7_*OneSmallCall*:Task1_7_*HeadDimensionsAndGroups:Task1_7_*SomeSequencesShare*:Task1_7_*RowsPast*:Task1_7_QkNormRopeStore.Equals*'
-  [8]='Task1_8_*OneSmallCall*:Task1_8_*PassesOverNaN*:Task1_8_TopK.Keeps*:Task1_8_*EqualTokens*:Task1_8_MinP.Keeps*:Task1_8_Sample.Temperature*'
+  [8]='Task1_8_*OneSmallCall*:Task1_8_*PassesOverNaN*:Task1_8_TopK.Keeps*:Task1_8_*EqualTokens*:Task1_8_MinP.Keeps*:Task1_8_Sample.TinyTemperatures*'
 )
 
 tests() {
@@ -138,9 +138,9 @@ synccheck() { shared_memory synccheck; }
 
 bench() {
   run bench_step1 200 "$(binary bench_step1)" --benchmark_filter='cuda:|ceiling_of_gpu' \
-    --benchmark_out="$out/step1_layers.json" --benchmark_out_format=json
+    --benchmark_context=commit="$LADDER_COMMIT" --benchmark_out="$out/step1_layers.json" --benchmark_out_format=json
   run bench_step2 60 "$(binary bench_step2)" --benchmark_filter='cuda:' \
-    --benchmark_out="$out/step2_model.json" --benchmark_out_format=json
+    --benchmark_context=commit="$LADDER_COMMIT" --benchmark_out="$out/step2_model.json" --benchmark_out_format=json
 }
 
 model_bench() {  # model_bench NAME SECONDS KIND MODEL ARGUMENTS...: random weights of a model's shape

@@ -37,6 +37,7 @@ void products() {
                           {"8b_down", 4096, 12288},
                           {"8b_qkv", 6144, 4096},
                           {"8b_o", 4096, 4096},
+                          {"8b_kv_of_4", 512, 4096},  // one of four ranks' keys and values
                           {"0.6b_gate_up", 6144, 1024},
                           {"0.6b_down", 1024, 3072},
                           {"0.6b_o", 1024, 2048},

@@ -14,13 +14,12 @@ namespace {
 // cluster (sm_90)
 // Shapes: paged_attention_decode_cuda.cuh; single rows only. A cluster of up to eight blocks takes a sequence
 // and head tile, each block an equal part of its keys, and every block merges a share of the output elements:
-// the blocks write their partial results straight into each other's shared memory. The rung below lets them
-// go through scratch in global memory: a fence, an atomic and a load, three trips to L2 after the last key
-// instead of one between multiprocessors. All keys that fit into the queues are under way before the kernel
-// waits for the one in front. A short sequence is left to the first blocks of its cluster: a step of 16 keys
-// more for each warp costs less than another block to merge. All sequences get clusters of one size, whatever
-// their lengths, so this is for few of them, or for some that are not long. How one is cut depends on their
-// number: not batch invariant.
+// the blocks write their partial results straight into each other's shared memory. The rung below sends them
+// through global memory: two trips to L2 after the last key instead of one between multiprocessors. All keys
+// that fit into the queues are under way before the kernel waits for the one in front. A short sequence is
+// left to the first blocks of its cluster: a step of 16 keys more for each warp costs less than another block
+// to merge. All sequences get clusters of one size, whatever their lengths, so this is for few of them, or
+// for some that are not long. How one is cut depends on their number: not batch invariant.
 constexpr int kWarps = 4, kThreads = kWarps * kWarp, kMaxCluster = 8;
 
 // Every block of the cluster has started, and its barrier is set up, when cluster_wait() returns.
@@ -323,10 +322,10 @@ void attention_with_store_cuda_fused(const OpContext& ctx, const AttentionWithSt
 }
 bool attention_with_store_can_fuse(const AttentionWithStoreArgs& args) {
   const auto& [store, attention] = args;
+  if (!paged_attention_takes_cluster(attention) || !is_few(attention)) return false;
   const int64_t group = attention.q.dim(1) / attention.cache.k.dim(2);
   const int64_t units = kThreads / (store.q.dim(2) / 16);  // of neighbouring lanes: a head or the value each
-  return paged_attention_takes_cluster(attention) && is_few(attention) &&
-         qk_norm_rope_store_can_fuse(store) && store.slot_mapping.dim(0) >= attention.metadata.num_tokens &&
+  return qk_norm_rope_store_can_fuse(store) && store.slot_mapping.dim(0) >= attention.metadata.num_tokens &&
          std::min<int64_t>(group, kTileHeads) + 2 <= units;
 }
 

@@ -2,7 +2,7 @@
 // What the rungs that cut the keys of a sequence share: a block's part of the keys of one sequence and
 // key/value head (a piece), and how partial results are merged.
 //
-// bf16 or f16, head size 64, 128 or 256, pages of a multiple of 16 slots (sm_90). As in the grouped rung the
+// bf16 or f16, head size 64, 128 or 256, pages of a multiple of 16 slots (sm_80). As in the grouped rung the
 // query heads that share a key/value head are packed into one tensor-core tile of eight columns, and both
 // products run transposed:
 //

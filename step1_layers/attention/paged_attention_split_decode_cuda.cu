@@ -262,8 +262,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks<dim> + 1)
   };
   auto sent_by = [&](int p) -> PartialResult<dim>& { return sent[int64_t{p} * head_tiles + head_tile]; };
   // From the end of the part to its begin: what is sent leaves first, and the sequence that needs other parts
-  // comes last. A block waits for blocks of lower index only, which have started before it, and which send
-  // before they wait.
+  // comes last. A block waits for blocks of lower index only, which have started before it (no rule of
+  // CUDA's, but what every GPU does and single-pass scans rely on), and which send before they wait.
   const int begin = cut(part, line.total, parts);
   int64_t seq = line.seq;
   int before = line.before;

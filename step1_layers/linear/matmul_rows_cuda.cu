@@ -91,7 +91,7 @@ __global__ void __launch_bounds__(kThreads) rows_vectorized(Product<T, Out> p) {
   }
 }
 
-// tensor_core (sm_80)
+// rows_tensor_core (sm_80)
 // bf16 or f16, up to 16 rows, everything in whole 16-byte packs. A block takes sixteen rows of the weight as
 // the A operand of mma, x transposed as B: 4096 multiply-adds of 16 x 16 weights with eight rows of x are one
 // instruction, so sixteen rows cost what one does. The order in which k is summed is free, and chosen so that
@@ -101,7 +101,7 @@ __global__ void __launch_bounds__(kThreads) rows_vectorized(Product<T, Out> p) {
 // warp has eight loads in flight (4 KB), the first of them before the kernel in front has ended; the eight
 // warps take turns along k and add up in shared memory.
 //
-// split_k
+// rows_split_k
 // The same; several blocks share sixteen rows of a weight that has too few of them to fill the chip. Each
 // writes its part; the one that finishes last adds the parts in order, so the result is the same in every
 // run.

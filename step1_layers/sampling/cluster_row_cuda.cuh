@@ -22,7 +22,7 @@ struct Row {
   float* piece;  // shared memory: values begin, ..., end - 1 of the row in groups of four, then -inf
   int groups;
   int64_t begin, end;
-  float largest;            // of the whole row, once share_largest() has been called
+  float largest;            // of the whole row, once the blocks have shared it
   float floor = -INFINITY;  // values below it are cut
   __device__ bool takes_part(float x) const { return x >= floor && x > -INFINITY; }
 };

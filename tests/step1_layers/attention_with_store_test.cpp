@@ -123,6 +123,20 @@ void on_every_attention_with_store(Fn&& fn) {
   on_every_rung<AttentionWithStoreArgs>("attention_with_store", attention_with_store_variants(), fn, 1);
 }
 
+// Which rungs serve a call is asked for every model; heads of fewer than 16 elements have no unit of lanes.
+TEST(Task1_7_AttentionWithStore, HeadsTooSmallForAKernelAreLeftToTheSequence) {
+  Random random;
+  for (int64_t dim : {2, 8, 14}) {
+    const Scene scene = make_scene(random, {2, 1, dim, dim}, DType::bf16, {3}, true, 0);
+    const AttentionWithStoreArgs args{
+        scene.store, {scene.store.q, scene.store.cache, scene.input.metadata, scene.scale, scene.out, {}}};
+    for (const auto& variant : attention_with_store_variants()) {
+      if (variant.supports == nullptr) continue;
+      EXPECT_FALSE(variant.supports(args)) << variant.name << ", heads of " << dim;
+    }
+  }
+}
+
 TEST(Task1_7_AttentionWithStore, EqualsDoublePrecision) {
   on_every_attention_with_store([](const OpContext& ctx) {
     for (DType dtype : {DType::f32, DType::bf16, DType::f16})
