@@ -71,13 +71,6 @@ __device__ int num_decode_keys(const Attention<T>& a, int64_t seq) {
   return a.query_len(seq) == 1 ? keys : 0;
 }
 
-// As copy_async, but L2 fetches whole lines of 128 bytes: 2 % more of the memory's rate.
-__device__ inline void copy_of_line_async(uint32_t shared_address, const void* from, bool valid) {
-  LADDER_SM80_ASM("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address), "l"(from),
-                  "r"(valid ? 16 : 0)
-                  : "memory");
-}
-
 __device__ inline uint32_t transpose_8x8(uint32_t x) {
   uint32_t result;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(result) : "r"(x));

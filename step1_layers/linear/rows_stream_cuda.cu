@@ -21,13 +21,6 @@ constexpr int kMaxNormedRows = 16, kMaxNormed = 32768;
 // crowd on a few multiprocessors while others idle.
 constexpr int kLeastBytes = 77 << 10;
 
-// A copy of the stream: L2 fetches the whole line of which a warp's instruction takes the half.
-__device__ inline void copy_pack(uint32_t shared_address, const void* from, bool valid) {
-  LADDER_SM80_ASM("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address), "l"(from),
-                  "r"(valid ? 16 : 0)
-                  : "memory");
-}
-
 // The ring of a block: kDepth slots, each one segment of k of all rows of a group.
 template <int kTiles, int kChunks, int kDepth>
 struct StreamSlots {
@@ -99,8 +92,8 @@ __global__ void __launch_bounds__(kThreads, 2) rows_stream_kernel(StreamProduct<
         const T* from = fetch_from + tile / 2 * two_tiles + tile % 2 * odd_tile;
 #pragma unroll
         for (int c = 0; c < kChunks; ++c)
-          copy_pack(to + (tile * kChunks + c) * Slots::kPacks, from + c * kChunk,
-                    inside && fetch_a + c * kChunk < p.k);
+          copy_of_line_async(to + (tile * kChunks + c) * Slots::kPacks, from + c * kChunk,
+                             inside && fetch_a + c * kChunk < p.k);
       }
       --to_fetch;
       fetch_a += kSegment;
@@ -141,8 +134,8 @@ __global__ void __launch_bounds__(kThreads, 2) rows_stream_kernel(StreamProduct<
       for (int h = 0; h < kHalves; ++h) {
         const int row = h * 8 + g, a = segment * kSegment + first_a + c * kChunk;
         if (row < p.m)
-          copy_pack(shared_address(shared + x_at(in_slot, c, warp, row, t)), p.x + row * p.x_stride + a,
-                    a < p.k);
+          copy_of_line_async(shared_address(shared + x_at(in_slot, c, warp, row, t)),
+                             p.x + row * p.x_stride + a, a < p.k);
       }
   };
   constexpr uint4 kZero{0, 0, 0, 0};

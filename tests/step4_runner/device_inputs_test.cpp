@@ -161,11 +161,10 @@ TEST_F(Task4_5_DeviceInputs, AreWhatTheBatchLaidOutStepAfterStep) {
   }
 }
 
-TEST_F(Task4_5_DeviceInputs, SpareRowsStandInNoSlotAndPlaceholdersAreFilledOnTheDevice) {
-  NEED_GPU();
-  const OpContext& ctx = *ladder::testing::cuda_context();
+// So many sequences with prompts of three tokens, each with a block of its own, from block 10 on.
+SchedulerOutput prompts_of_three(SequenceId sequences) {
   SchedulerOutput step;
-  for (SequenceId id = 0; id < 3; ++id) {
+  for (SequenceId id = 0; id < sequences; ++id) {
     NewSequence added;
     added.id = id;
     added.token_ids = {1, 2, 3};
@@ -175,7 +174,13 @@ TEST_F(Task4_5_DeviceInputs, SpareRowsStandInNoSlotAndPlaceholdersAreFilledOnThe
     step.scheduled.push_back({id, 3, {}});
     step.total_num_tokens += 3;
   }
-  batch.prepare(step);
+  return step;
+}
+
+TEST_F(Task4_5_DeviceInputs, SpareRowsStandInNoSlotAndPlaceholdersAreFilledOnTheDevice) {
+  NEED_GPU();
+  const OpContext& ctx = *ladder::testing::cuda_context();
+  batch.prepare(prompts_of_three(3));
   send();
   const std::vector<int32_t> sampled{501, 502, 503};
   inputs->sampled_ids(3).copy_from(Tensor::from<int32_t>(sampled, {3}), ctx.stream);
@@ -202,18 +207,7 @@ TEST_F(Task4_5_DeviceInputs, SpareRowsStandInNoSlotAndPlaceholdersAreFilledOnThe
 
 TEST_F(Task4_5_DeviceInputs, SpareSequencesHaveNoKeysAndTakeNoMoreRowsThanAreSpare) {
   NEED_GPU();
-  SchedulerOutput step;
-  for (SequenceId id = 0; id < 2; ++id) {
-    NewSequence added;
-    added.id = id;
-    added.token_ids = {1, 2, 3};
-    added.num_prompt_tokens = 3;
-    added.block_table = {static_cast<int32_t>(10 + id)};
-    step.new_sequences.push_back(added);
-    step.scheduled.push_back({id, 3, {}});
-    step.total_num_tokens += 3;
-  }
-  batch.prepare(step);
+  batch.prepare(prompts_of_three(2));
   send(8, 6);
   inputs->view_padded(8, 6, 8, config.max_model_len);
   const AttentionMetadata& got = inputs->attention();
