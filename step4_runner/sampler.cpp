@@ -7,6 +7,7 @@
 #include "step1_layers/core/error.h"
 #include "step1_layers/sampling/argmax.h"
 #include "step1_layers/sampling/draw.h"
+#include "step1_layers/sampling/temperature.h"
 #include "step1_layers/sampling/top_logprobs.h"
 
 namespace ladder {
@@ -20,8 +21,8 @@ bool has_penalties(const SamplingParams& params) {
          params.frequency_penalty != 0.0;
 }
 
-bool is_greedy(const SamplingParams& params) {
-  return params.temperature == 0.0;
+bool is_greedy(const SamplingParams& params) {  // as the operators see it, which take floats
+  return static_cast<float>(params.temperature) < kLeastTemperature;
 }
 
 template <class Wants>

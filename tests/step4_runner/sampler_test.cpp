@@ -249,6 +249,24 @@ TEST_P(Task4_3_Sampler, FiltersActAfterTheTemperatureAndInOrder) {
   EXPECT_EQ(support(row), "10000");
 }
 
+// So that a batch of them takes the shortest way, as with 0; the operators would give the same tokens.
+TEST(Task4_3_Plan, ABatchOfTinyTemperaturesIsGreedy) {
+  OpContext ctx;
+  Arena arena(ctx.device);
+  ctx.arena = &arena;
+  BatchSequence sequence;
+  sequence.token_ids = {1};
+  sequence.num_prompt_tokens = 1;
+  const std::vector<BatchSequence*> batch{&sequence};
+  for (const auto& [temperature, greedy] :
+       {std::pair{0.0, true}, {1e-300, true}, {9e-6, true}, {2e-5, false}}) {
+    sequence.sampling.temperature = temperature;
+    StepUpload upload;
+    upload.begin(ctx, Sampler().upload_bytes(batch));
+    EXPECT_EQ(Sampler().plan(ctx, batch, upload).all_greedy, greedy) << temperature;
+  }
+}
+
 TEST_P(Task4_3_Sampler, ATemperatureThatNoFloatHoldsIsTheLargestOfThem) {
   std::vector<Row> rows;
   for (uint64_t seed = 0; seed < 64; ++seed) {
