@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "tests/support/devices.h"
@@ -50,17 +51,35 @@ struct Scene {
   void sync() const { device_synchronize(ctx.device, ctx.stream); }
 };
 
-// Rounded to the dtype, as every operator leaves its result.
-std::vector<double> rounded(const std::vector<double>& values, DType dtype) {
-  Tensor t = Tensor::empty({static_cast<int64_t>(values.size())}, DType::f32);
-  for (size_t i = 0; i < values.size(); ++i) t.data<float>()[i] = static_cast<float>(values[i]);
-  return to_double(t.to(dtype));
-}
+// What a sum or a norm in f32 may be off by, of the root of its squares.
+constexpr double kSumError = 2e-6;
 
-std::vector<double> normed(const Tensor& x, const Tensor& gain) {
+// Values that a kernel rounds to its dtype on the way to its result: [low, high] of each. Mostly the two are
+// equal. Where the exact value is so close to the middle of two neighbours that the order of a sum in f32
+// decides between them, both are right, and a narrow row would show the difference.
+struct Rounded {
+  std::vector<double> low, high;
+
+  // A kernel has `exact` but for +-slack. In f32 that error is what the bound is for: nothing is widened.
+  Rounded(const std::vector<double>& exact, const std::vector<double>& slack, DType dtype) {
+    low = high = exact;
+    for (size_t i = 0; i < exact.size() && dtype != DType::f32; ++i) {
+      low[i] -= slack[i];
+      high[i] += slack[i];
+    }
+    for (std::vector<double>* side : {&low, &high}) {
+      Tensor t = Tensor::empty({static_cast<int64_t>(side->size())}, DType::f32);
+      for (size_t i = 0; i < side->size(); ++i) t.data<float>()[i] = static_cast<float>((*side)[i]);
+      *side = to_double(t.to(dtype));
+    }
+  }
+  explicit Rounded(const Tensor& x) : low(to_double(x)), high(low) {}
+};
+
+Rounded normed(const Tensor& x, const Tensor& gain) {
   const auto values = to_double(x), gains = to_double(gain);
   const int64_t width = x.dim(1);
-  std::vector<double> out(values.size());
+  std::vector<double> out(values.size()), slack(values.size());
   for (int64_t row = 0; row < x.dim(0); ++row) {
     double sum = 0;
     for (int64_t i = 0; i < width; ++i) sum += std::pow(values[static_cast<size_t>(row * width + i)], 2);
@@ -68,23 +87,61 @@ std::vector<double> normed(const Tensor& x, const Tensor& gain) {
     for (int64_t i = 0; i < width; ++i) {
       const auto at = static_cast<size_t>(row * width + i);
       out[at] = values[at] * scale * gains[static_cast<size_t>(i)];
+      slack[at] = kSumError * std::abs(out[at]);
     }
   }
-  return rounded(out, x.dtype());
+  return {out, slack, x.dtype()};
 }
 
-std::vector<double> product(const std::vector<double>& x, const Tensor& weight, const Tensor& bias) {
+// What a product in f32 may give before it is rounded: within `slack` of `exact`, for inputs in their ranges.
+struct Product {
+  std::vector<double> exact, slack;
+};
+Product product(const Rounded& x, const Tensor& weight, const Tensor& bias) {
   const auto w = to_double(weight), b = bias.defined() ? to_double(bias) : std::vector<double>();
   const auto n = static_cast<size_t>(weight.dim(0)), k = static_cast<size_t>(weight.dim(1));
-  const size_t rows = x.size() / k;
-  std::vector<double> out(rows * n);
-  for (size_t i = 0; i < rows; ++i)
-    for (size_t j = 0; j < n; ++j) {
-      double sum = b.empty() ? 0 : b[j];
-      for (size_t a = 0; a < k; ++a) sum += x[i * k + a] * w[j * k + a];
-      out[i * n + j] = sum;
+  const size_t rows = x.low.size() / k;
+  Product out{std::vector<double>(rows * n), std::vector<double>(rows * n)};
+  for (size_t i = 0; i < rows; ++i) {
+    std::vector<double> middle(k);
+    std::vector<size_t> uncertain;
+    for (size_t a = 0; a < k; ++a) {
+      middle[a] = (x.low[i * k + a] + x.high[i * k + a]) / 2;
+      if (x.low[i * k + a] != x.high[i * k + a]) uncertain.push_back(a);
     }
+    for (size_t j = 0; j < n; ++j) {
+      double sum = b.empty() ? 0 : b[j], squares = sum * sum, slack = 0;
+      for (size_t a = 0; a < k; ++a) {
+        const double term = middle[a] * w[j * k + a];
+        sum += term;
+        squares += term * term;
+      }
+      for (size_t a : uncertain) slack += (x.high[i * k + a] - middle[a]) * std::abs(w[j * k + a]);
+      out.exact[i * n + j] = sum;
+      out.slack[i * n + j] = slack + kSumError * std::sqrt(squares);
+    }
+  }
   return out;
+}
+
+// silu(gate) * up of rows [gate | up] that were rounded to the dtype: of the right results, the nearest to
+// out.
+std::vector<double> gated_rows(const Product& gate_up, size_t width, DType dtype,
+                               const std::vector<double>& out) {
+  const Rounded rounded(gate_up.exact, gate_up.slack, dtype);
+  std::vector<double> nearest(out.size());
+  for (size_t i = 0; i < out.size(); ++i) {
+    const size_t gate = i / width * 2 * width + i % width, up = gate + width;
+    double least = INFINITY, most = -INFINITY;
+    for (double g : {rounded.low[gate], rounded.high[gate]})
+      for (double u : {rounded.low[up], rounded.high[up]}) {
+        const double value = g / (1 + std::exp(-g)) * u;
+        least = std::min(least, value);
+        most = std::max(most, value);
+      }
+    nearest[i] = std::clamp(out[i], least, most);
+  }
+  return nearest;
 }
 
 // For a tool that follows every access to shared memory (tools/gpu_check.sh).
@@ -144,17 +201,12 @@ void check_norm_linear(std::span<const Variant<NormLinearArgs>> table, bool gate
       EXPECT_FALSE(scene.stream.has_pending);
       EXPECT_TRUE(bitwise_equal(scene.stream.residual.to(Device{}), sum)) << "the residual";
 
-      std::vector<double> expected = product(normed(sum, gain), weight, bias);
-      if (gated) {
-        const std::vector<double> gate_up = rounded(expected, dtype);
-        const auto width = static_cast<size_t>(p.out / 2);
-        expected.assign(static_cast<size_t>(p.rows) * width, 0);
-        for (size_t i = 0; i < expected.size(); ++i) {
-          const double gate = gate_up[i / width * 2 * width + i % width];
-          expected[i] = gate / (1 + std::exp(-gate)) * gate_up[i / width * 2 * width + width + i % width];
-        }
-      }
-      EXPECT_TRUE(close_to(scene.out.to(Device{}), expected, p.in));
+      const Product expected = product(normed(sum, gain), weight, bias);
+      const Tensor out = scene.out.to(Device{});
+      EXPECT_TRUE(close_to(out,
+                           gated ? gated_rows(expected, static_cast<size_t>(p.out / 2), dtype, to_double(out))
+                                 : expected.exact,
+                           p.in));
     }
     return served;
   });
@@ -187,12 +239,15 @@ void check_linear_residual(std::span<const Variant<LinearResidualArgs>> table,
     // Whoever does the addition: the product is rounded, then the sum.
     const auto before = to_double(residual);
     auto after = to_double(scene.stream.residual.to(Device{}));
-    std::vector<double> expected = rounded(product(to_double(x), weight, bias), dtype);
+    const Product exact = product(Rounded(x), weight, bias);
+    const Rounded rounded(exact.exact, exact.slack, dtype);
+    std::vector<double> expected(after.size());
     if (scene.stream.has_pending) {
       const auto pending = to_double(scene.stream.pending.to(Device{}));
       for (size_t i = 0; i < after.size(); ++i) after[i] += pending[i];
     }
-    for (size_t i = 0; i < after.size(); ++i) expected[i] += before[i];
+    for (size_t i = 0; i < after.size(); ++i)
+      expected[i] = std::clamp(after[i], rounded.low[i] + before[i], rounded.high[i] + before[i]);
     EXPECT_TRUE(close_to(after, expected, p.out, testing::row_bound(dtype, p.in)));
     return 1;
   });
