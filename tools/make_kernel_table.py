@@ -14,6 +14,7 @@ one another with the same winner become one line, the largest of them (kernel_ta
 decides). More than 32 rows are the library's, whose rung serves them without a table.
 """
 
+import argparse
 import json
 import re
 import sys
@@ -46,7 +47,13 @@ def read(files):
     """{(op, n, k): {rows: {kernel: microseconds}}}"""
     times = {}
     for file in files:
-        for bench in json.loads(Path(file).read_text())["benchmarks"]:
+        try:
+            benchmarks = json.loads(Path(file).read_text())["benchmarks"]
+        except OSError as error:
+            sys.exit(f"make_kernel_table: {error}")
+        except (ValueError, KeyError, TypeError):
+            sys.exit(f"make_kernel_table: {file}: not Google Benchmark's JSON")
+        for bench in benchmarks:
             match = NAME.match(bench["name"])
             if not match or "median_us" not in bench:
                 continue
@@ -60,9 +67,9 @@ def read(files):
 
 
 def main():
-    if len(sys.argv) < 2:
-        sys.exit(__doc__)
-    times = read(sys.argv[1:])
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("results", nargs="+", metavar="RESULTS.json")
+    times = read(parser.parse_args().results)
     if not times:
         sys.exit("no benchmark of a matrix product or of a layer's pieces in these files")
     print("// Made by tools/make_kernel_table.py: operator, weight [n, k], rows up to, fastest kernel.")

@@ -8,6 +8,7 @@ One file per measurement: the command, the commit, the processor, the load befor
 Numbers of a machine that does other things meanwhile are not worth keeping: the script waits for a load below 0.7.
 """
 
+import argparse
 import json
 import os
 import re
@@ -86,11 +87,14 @@ def record(name):
 
 
 def main():
-    names = sys.argv[1:] or [*GOOGLE, *PROGRAM]
+    every = [*GOOGLE, *PROGRAM]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("names", nargs="*", metavar="name", default=every, help=f"some of {', '.join(every)}")
+    names = parser.parse_args().names
+    if unknown := [name for name in names if name not in every]:
+        sys.exit(f"no measurement is called {unknown[0]}; there are {', '.join(every)}")
     OUT.mkdir(parents=True, exist_ok=True)
     for name in names:
-        if name not in GOOGLE and name not in PROGRAM:
-            sys.exit(f"no measurement is called {name}; there are {', '.join([*GOOGLE, *PROGRAM])}")
         record(name)
 
 

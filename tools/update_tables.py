@@ -11,6 +11,7 @@ picture stands in a comment in front of it:
     <!-- picture: tools/ladder_table.py --from bench/results/h200/step1_layers.json --op rms_norm --plot FILE.svg -->
 """
 
+import argparse
 import re
 import shlex
 import subprocess
@@ -37,9 +38,14 @@ def rewritten(text, output):
 
 
 def main():
-    for name in sys.argv[1:] or FILES:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("files", nargs="*", metavar="README.md", default=FILES)
+    for name in parser.parse_args().files:
         file = ROOT / name
-        text = file.read_text()
+        try:
+            text = file.read_text()
+        except OSError as error:
+            sys.exit(f"update_tables: {error}")
         new = rewritten(text, output_of)
         file.write_text(new)
         pictures = PICTURE.findall(text)
