@@ -357,35 +357,41 @@ TEST(Task1_8_Draw, DrawsFromTheFilteredDistribution) {
     for (int32_t top_k : {0, 12}) {
       Random random;
       SCOPED_TRACE(random.describe());
-      Tensor logits = Tensor::empty({rows, vocab}, DType::f32);
-      std::vector<double> p(12);
-      double total = 0;
-      for (int64_t i = 0; i < vocab; ++i) {
-        const bool likely = i % 90 == 37;
-        logits.at<float>({0, i}) = likely ? static_cast<float>(random.uniform(0, 2.5)) : -60.0f;
-        if (likely) total += p[static_cast<size_t>(i / 90)] = std::exp(logits.at<float>({0, i}) / 0.8);
-      }
-      for (int64_t row = 1; row < rows; ++row) logits.narrow(0, row, 1).copy_from(logits.narrow(0, 0, 1));
-      std::vector<double> counts(12, 0.0);
-      const auto seed = static_cast<int64_t>(random.engine()());
-      for (int64_t call = 0; call < calls; ++call) {
-        std::vector<Row> requests;
-        for (int64_t row = 0; row < rows; ++row)
-          requests.push_back(
-              {.temperature = 0.8f, .top_k = top_k, .seed = seed, .output_index = call * rows + row});
-        const Filters filters{false, top_k > 0, false};
-        for (int32_t id : drawn(ctx, draw_args(logits, requests, filters))) {
-          ASSERT_EQ(id % 90, 37);
-          ++counts[static_cast<size_t>(id / 90)];
+      const auto chi_square = [&] {
+        Tensor logits = Tensor::empty({rows, vocab}, DType::f32);
+        std::vector<double> p(12);
+        double total = 0;
+        for (int64_t i = 0; i < vocab; ++i) {
+          const bool likely = i % 90 == 37;
+          logits.at<float>({0, i}) = likely ? static_cast<float>(random.uniform(0, 2.5)) : -60.0f;
+          if (likely) total += p[static_cast<size_t>(i / 90)] = std::exp(logits.at<float>({0, i}) / 0.8);
         }
-      }
-      double chi_square = 0;
-      for (size_t i = 0; i < p.size(); ++i) {
-        const double expected = p[i] / total * static_cast<double>(rows * calls);
-        chi_square += (counts[i] - expected) * (counts[i] - expected) / expected;
-      }
-      EXPECT_LT(chi_square, 45);
-      EXPECT_GT(chi_square, 0.5);  // and it does vary
+        for (int64_t row = 1; row < rows; ++row) logits.narrow(0, row, 1).copy_from(logits.narrow(0, 0, 1));
+        std::vector<double> counts(12, 0.0);
+        const auto seed = static_cast<int64_t>(random.engine()());
+        for (int64_t call = 0; call < calls; ++call) {
+          std::vector<Row> requests;
+          for (int64_t row = 0; row < rows; ++row)
+            requests.push_back(
+                {.temperature = 0.8f, .top_k = top_k, .seed = seed, .output_index = call * rows + row});
+          const Filters filters{false, top_k > 0, false};
+          for (int32_t id : drawn(ctx, draw_args(logits, requests, filters))) {
+            EXPECT_EQ(id % 90, 37);
+            ++counts[static_cast<size_t>(id / 90)];
+          }
+        }
+        double sum = 0;
+        for (size_t i = 0; i < p.size(); ++i) {
+          const double expected = p[i] / total * static_cast<double>(rows * calls);
+          sum += (counts[i] - expected) * (counts[i] - expected) / expected;
+        }
+        return sum;
+      };
+      // A right distribution is out of bounds once in 160,000 draws: twice in a row is a wrong one.
+      double found = chi_square();
+      if (found < 0.5 || found > 45) found = chi_square();
+      EXPECT_LT(found, 45);
+      EXPECT_GT(found, 0.5);  // and it does vary
     }
   });
 }

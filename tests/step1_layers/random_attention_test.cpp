@@ -45,6 +45,7 @@ Batch random_batch(Random& random) {
   batch.data.reserve(spans.size());  // parts point into it
   for (const auto& [begin, end] : spans) {
     batch.data.push_back(random_sequence(random, end, batch.shape, batch.dtype));
+    if (batch.shape.heads * batch.shape.v_dim < 8) take_magnitudes(batch.data.back().v);
     batch.parts.push_back({&batch.data.back(), begin, end});
     // Whole blocks before the first new row may be those of an earlier sequence.
     const auto i = batch.parts.size() - 1;

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "step1_layers/core/error.h"
+#include "tests/support/temporary_folder.h"
 
 namespace ladder {
 namespace {
@@ -158,11 +159,11 @@ TEST(Task2_6_ChatTemplate, UnknownTemplatesRolesAndOptionsAreErrors) {
 }
 
 TEST(Task2_6_ChatTemplate, IsFoundInTheCheckpointFolder) {
-  const std::filesystem::path folder =
-      std::filesystem::path(::testing::TempDir()) / "ladder_chat_template_test";
-  std::filesystem::remove_all(folder);
-  std::filesystem::create_directories(folder);
-  const auto write = [&](const char* name, const std::string& text) { std::ofstream(folder / name) << text; };
+  const testing::TemporaryFolder temporary;
+  const std::filesystem::path& folder = temporary.path();
+  const auto write = [&](const char* name, const std::string& text) {
+    testing::write_file(folder / name, text);
+  };
   const auto error = [&] {
     try {
       load_chat_template(folder);
@@ -187,7 +188,6 @@ TEST(Task2_6_ChatTemplate, IsFoundInTheCheckpointFolder) {
   EXPECT_EQ(load_chat_template(folder).name(), "qwen3");
   write("chat_template.jinja", "{{ nothing known }}");
   EXPECT_THAT(error(), HasSubstr("chat_template.jinja"));
-  std::filesystem::remove_all(folder);
 }
 
 }  // namespace

@@ -86,9 +86,12 @@ Answer Task4_3_Sampler::run_sampler(const std::vector<Row>& rows, const Sampler&
 }
 
 // The pipeline as the chapter states it. `slack` moves every threshold a little: where that changes the
-// answer, the row is too close to call.
+// answer, the row is too close to call. So it is where two tokens less than |slack| apart are told apart by
+// their order: the answer is negative then.
 int32_t reference(const Row& row, double slack) {
   const SamplingParams& p = row.sampling;
+  const double near = std::abs(slack);
+  bool is_close = false;
   std::vector<double> x(row.logits.begin(), row.logits.end());
   std::map<int32_t, int64_t> output_counts;
   for (size_t i = 0; i < row.token_ids.size(); ++i)
@@ -104,22 +107,32 @@ int32_t reference(const Row& row, double slack) {
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return x[a] > x[b]; });
   };
   sort();
-  if (p.temperature == 0) return static_cast<int32_t>(order[0]);
+  if (p.temperature == 0) {
+    const auto best = static_cast<int32_t>(order[0]);
+    return x.size() > 1 && x[order[0]] - x[order[1]] < near ? -1 - best : best;
+  }
   for (double& value : x) value /= p.temperature;
   const double largest = x[order[0]];
   for (double& value : x)
     if (value - largest < std::log(p.min_p) + slack) value = -kInfinity;
   if (p.top_k > 0 && p.top_k < static_cast<int64_t>(x.size())) {
     const double kth = x[order[static_cast<size_t>(p.top_k) - 1]];
+    is_close |= kth - x[order[static_cast<size_t>(p.top_k)]] < near;
     for (double& value : x)
       if (value < kth) value = -kInfinity;
   }
   if (p.top_p < 1) {
     double total = 0;
     for (double value : x) total += std::exp(value - largest);
-    double mass = 0;
+    double mass = 0, above = kInfinity;
     for (size_t i : order) {
-      if (mass >= (p.top_p + slack) * total && i != order[0]) x[i] = -kInfinity;
+      if (mass >= (p.top_p + slack) * total && i != order[0]) {
+        is_close |= above - x[i] < near;  // of the last that is kept and the first that is cut
+        above = kInfinity;
+        x[i] = -kInfinity;
+      } else {
+        above = x[i];
+      }
       mass += std::exp(x[i] - largest);
     }
   }
@@ -138,8 +151,8 @@ int32_t reference(const Row& row, double slack) {
       second = std::max(second, score);
     }
   }
-  return best_score - second < std::abs(slack) ? -1 - best
-                                               : best;  // too close: a different number for each slack
+  is_close |= best_score - second < near;
+  return is_close ? -1 - best : best;
 }
 
 Row random_row(Random& random, int64_t vocab, bool plain = false) {

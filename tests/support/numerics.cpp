@@ -33,7 +33,7 @@ std::vector<double> to_double(const Tensor& tensor) {
 }
 
 ::testing::AssertionResult close_to(std::span<const double> out, std::span<const double> reference,
-                                    int64_t columns, double bound) {
+                                    int64_t columns, double bound, double half_step) {
   if (out.size() != reference.size() || columns <= 0 || out.size() % static_cast<size_t>(columns) != 0)
     return ::testing::AssertionFailure()
            << out.size() << " values against " << reference.size() << " in rows of " << columns;
@@ -52,8 +52,9 @@ std::vector<double> to_double(const Tensor& tensor) {
       norm += reference[i] * reference[i];
       largest = std::max(largest, std::abs(reference[i]));
     }
-    const bool row_ok = std::sqrt(error) <= bound * std::sqrt(norm);
-    const bool element_ok = worst <= 4 * bound * largest;
+    const bool row_ok =
+        std::sqrt(error) <= bound * std::sqrt(norm) + half_step * std::sqrt(static_cast<double>(columns));
+    const bool element_ok = worst <= 4 * bound * largest + half_step;
     if (!row_ok || !element_ok) {
       const auto i = static_cast<size_t>(row * columns + worst_column);
       return ::testing::AssertionFailure()
@@ -67,7 +68,8 @@ std::vector<double> to_double(const Tensor& tensor) {
 
 ::testing::AssertionResult close_to(const Tensor& out, std::span<const double> reference,
                                     int64_t reduction_length) {
-  return close_to(to_double(out), reference, out.dim(-1), row_bound(out.dtype(), reduction_length));
+  return close_to(to_double(out), reference, out.dim(-1), row_bound(out.dtype(), reduction_length),
+                  out.dtype() == DType::f16 ? 0x1p-25 : 0);
 }
 
 ::testing::AssertionResult bitwise_equal(const Tensor& a, const Tensor& b) {
