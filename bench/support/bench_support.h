@@ -90,7 +90,6 @@ void register_ladder(const std::string& op, std::span<const Variant<Args>> table
             Arena arena;
             OpContext ctx;
             ctx.arena = &arena;
-            if (rung.plan != nullptr) rung.plan(ctx, sets[0]);
             size_t next = 0;
             const auto start = std::chrono::steady_clock::now();
             for (auto _ : state) {

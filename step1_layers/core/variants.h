@@ -22,9 +22,8 @@ struct Variant {
   int min_arch = 0;                         // CPU: a CpuIsa; CUDA: compute capability times 10
   bool batch_invariant = true;              // a row's result does not depend on the other rows of the call
   bool (*supports)(const Args&) = nullptr;  // nullptr: everything the operator accepts
-  int64_t (*workspace)(const Args&) = nullptr;  // bytes of scratch it takes from the context; nullptr: none
-  void (*plan)(const OpContext&, const Args&) = nullptr;  // looks at the batch, outside graph capture
-  void (*run)(const OpContext&, const Args&) = nullptr;   // neither allocates nor synchronises
+  int64_t (*workspace)(const Args&) = nullptr;           // bytes of the arena it takes; nullptr: not stated
+  void (*run)(const OpContext&, const Args&) = nullptr;  // neither allocates nor synchronises
 };
 
 // Whether this machine can run the variant at all, whatever the arguments.
