@@ -12,7 +12,8 @@ CpuIsa cpu_isa() {
     __builtin_cpu_init();
     if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-      return __builtin_cpu_supports("avx512bf16") ? CpuIsa::avx512_bf16 : CpuIsa::avx512;
+      if (!__builtin_cpu_supports("avx512bf16")) return CpuIsa::avx512;
+      return __builtin_cpu_supports("amx-bf16") ? CpuIsa::amx : CpuIsa::avx512_bf16;
     }
     // Every processor with AVX2 and FMA that exists also converts f16 (F16C).
     if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) return CpuIsa::avx2;

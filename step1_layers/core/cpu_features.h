@@ -6,8 +6,9 @@
 namespace ladder {
 
 // Ordered: a variant that needs `avx2` also runs on an `avx512` machine. These are the values of
-// Variant::min_arch on the CPU. avx512 means F, BW, DQ and VL; avx512_bf16 adds the bf16 dot product.
-enum class CpuIsa : int { portable = 0, avx2 = 2, avx512 = 5, avx512_bf16 = 6 };
+// Variant::min_arch on the CPU. avx512 means F, BW, DQ and VL; avx512_bf16 adds the bf16 dot product; amx the
+// matrix unit for bf16.
+enum class CpuIsa : int { portable = 0, avx2 = 2, avx512 = 5, avx512_bf16 = 6, amx = 7 };
 
 CpuIsa cpu_isa();
 std::string cpu_name();  // the model name, for reports

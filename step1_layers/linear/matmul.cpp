@@ -54,9 +54,10 @@ std::span<const Variant<MatmulArgs>> matmul_variants() {
 #endif
 #ifdef LADDER_ONEDNN
     {.name = "onednn_amx",
-     .idea = "the library again, where the processor has a matrix unit for bf16",
+     .idea = "the library again, with the processor's matrix unit for bf16",
+     .min_arch = static_cast<int>(CpuIsa::amx),
      .batch_invariant = false,
-     .supports = matmul_onednn_has_amx,
+     .supports = matmul_onednn_takes_amx,
      .workspace = matmul_onednn_workspace,
      .run = matmul_onednn},
 #endif

@@ -15,7 +15,7 @@ void matmul_avx512(const OpContext& ctx, const MatmulArgs& args);
 
 #ifdef LADDER_ONEDNN
 bool matmul_onednn_supports(const MatmulArgs& args);
-bool matmul_onednn_has_amx(const MatmulArgs& args);  // and supports them
+bool matmul_onednn_takes_amx(const MatmulArgs& args);
 int64_t matmul_onednn_workspace(const MatmulArgs& args);
 void matmul_onednn(const OpContext& ctx, const MatmulArgs& args);
 #endif

@@ -98,6 +98,8 @@ std::string_view isa_name(CpuIsa isa) {
       return "avx512";
     case CpuIsa::avx512_bf16:
       return "avx512_bf16";
+    case CpuIsa::amx:
+      return "amx";
     case CpuIsa::portable:
       break;
   }
