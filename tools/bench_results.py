@@ -138,7 +138,12 @@ def machines_of(by_name, rungs):
 def read_results(*files):
     by_name, context = {}, {}
     for file in files:
-        data = json.loads(Path(file).read_text())
+        try:
+            data = json.loads(Path(file).read_text())
+        except ValueError as error:
+            raise ValueError(f"{file}: not JSON: {error}") from None
+        if not isinstance(data, dict):
+            raise ValueError(f"{file}: not a result of Google Benchmark")
         context |= data.get("context", {})
         for row in data.get("benchmarks", []):
             if row.get("run_type") != "aggregate":

@@ -19,21 +19,24 @@ root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd)
 build=$root/build/release
 out=gpu_check
 parts=()
+every=(tests memcheck racecheck synccheck bench engine peers table)
+
+fail() { echo "gpu_check: $*" >&2; exit 2; }
+
 while [ $# -gt 0 ]; do
   case $1 in
-    --build) build=$2; shift ;;
-    --out) out=$2; shift ;;
-    tests | memcheck | racecheck | synccheck | bench | engine | peers | table) parts+=("$1") ;;
-    *) echo "gpu_check: $1: expected --build DIR, --out DIR, or some of tests memcheck racecheck synccheck bench engine peers table" >&2
-       exit 2 ;;
+    -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 0 ;;
+    --build | --out)
+      [ -n "${2:-}" ] || fail "$1: expected a folder behind it"
+      [ "$1" = --build ] && build=$2 || out=$2
+      shift ;;
+    *)
+      [[ " ${every[*]} " = *" $1 "* ]] || fail "$1: expected --build DIR, --out DIR, or some of ${every[*]}"
+      parts+=("$1") ;;
   esac
   shift
 done
-[ ${#parts[@]} -gt 0 ] || parts=(tests memcheck racecheck synccheck bench engine peers table)
-mkdir -p "$out"
-[ "${parts[*]}" = table ] || build=$(cd "$build" && pwd) || exit 2
-out=$(cd "$out" && pwd)
-cd "$root"
+[ ${#parts[@]} -gt 0 ] || parts=("${every[@]}")
 failed=0
 
 binary() {  # binary NAME: its path
@@ -61,9 +64,16 @@ step() {  # step NAME SECONDS COMMAND...
   done
   mv "$out/$name.all" "$out/$name.txt"
   [ $status -ne 124 ] || echo "gpu_check: stopped after $limit s" >>"$out/$name.txt"
-  if [ "$shards" -eq 1 ] && grep -q '0 tests from 0 test suites ran' "$out/$name.txt"; then
-    echo "gpu_check: FAILED: no test has such a name" >>"$out/$name.txt"
-    status=1
+  # Tests that did not run, or not on the GPU, must not look like tests that pass.
+  local fault=
+  if grep -q '^\[=\+\] 0 tests from' "$out/$name.txt" && ! grep -q '^\[=\+\] [1-9][0-9]* tests\? from' "$out/$name.txt"; then
+    fault='no test has such a name'
+  elif grep -aq -e 'no CUDA rung was run' -e '^no GPU' "$out/$name.txt"; then
+    fault='tests left the GPU out'
+  fi
+  if [ -n "$fault" ]; then
+    echo "gpu_check: FAILED: $fault" >>"$out/$name.txt"
+    [ $status -ne 0 ] || status=1
   fi
   echo "$name: exit $status, $((SECONDS - start)) s"
   grep -aE '^\[  (PASSED|FAILED)|^\[ +SKIPPED \] [0-9]|ERROR SUMMARY|RACECHECK SUMMARY|^gpu_check' "$out/$name.txt" |
@@ -180,9 +190,17 @@ table() {
 }
 
 if [ "${parts[*]}" != table ]; then
-  # Without one, tests that skip would look like tests that pass.
-  gpu=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null) ||
-    { echo "gpu_check: no GPU here" >&2; exit 2; }
+  [ -d "$build" ] || fail "--build $build: no such folder"
+  build=$(cd "$build" && pwd)
+  gpu=$(nvidia-smi --query-gpu=name,driver_version --format=csv,noheader 2>/dev/null) || fail "no GPU here"
+  # The driver may serve nvidia-smi and not this build, or the build may have no CUDA.
+  if [ "${parts[*]}" != peers ]; then
+    reason=$("$(binary ladder)" info --device cuda 2>&1) || fail "${reason##*$'\n'}"
+  fi
+fi
+mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 2
+cd "$root"
+if [ "${parts[*]}" != table ]; then
   # Where there is no checkout, LADDER_COMMIT says what was built.
   commit=${LADDER_COMMIT:-$(git -C "$root" describe --always --dirty --abbrev=40 --exclude '*' 2>/dev/null || echo unknown)}
   export LADDER_COMMIT=$commit  # for the reports of `ladder bench`

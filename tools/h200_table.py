@@ -5,7 +5,7 @@ peers'.
     python3 tools/h200_table.py bench/results/h200 [--table must|kernels|engine|progression] [--markdown]
 
 It reads step1_layers.json (bench_step1), the two peers_*.json (bench/peers/peers.py) and the files of `ladder bench`
-under the names that tools/gpu_check.sh gives them. A row whose file is missing says so.
+under the names that tools/gpu_check.sh gives them. A row whose file is missing says so, and the exit status is 1.
 """
 
 import argparse
@@ -28,12 +28,13 @@ SMALL_WEIGHTS = ("0.6b_gate_up", "0.6b_down", "0.6b_o", "0.6b_qkv")
 LARGE_WEIGHTS = ("8b_gate_up", "8b_down", "0.6b_lm_head")
 
 
-def has_benchmarks(file):
+def read(file):
+    """What a JSON file holds; {}: there is none."""
     try:
-        return "benchmarks" in json.loads(file.read_text())
+        return json.loads(file.read_text()) if file.exists() else {}
     except ValueError:  # a run that was stopped leaves half a file
         print(f"h200_table: {file}: not JSON, left out", file=sys.stderr)
-        return False
+        return {}
 
 
 class Folder:
@@ -43,13 +44,20 @@ class Folder:
         self.path = Path(path)
         # Each by its name: other measurements of the same problems may lie beside them.
         names = ("step1_layers", "peers_kernels", "peers_engine")
-        files = [file for name in names if (file := self.path / f"{name}.json").exists() and has_benchmarks(file)]
+        files = [file for name in names if "benchmarks" in read(file := self.path / f"{name}.json")]
         self.results = read_results(*files) if files else None
 
-    def fastest(self, op, problem, device="cuda"):
-        """The fastest rung of a problem, which is the one that the engine's tables choose; None: not measured."""
-        rungs = self.results.ladders(op, device).get(problem, []) if self.results else []
-        return min((rung for rung in rungs if rung.seconds), key=lambda rung: rung.seconds, default=None)
+    def taken(self, op, problem):
+        """The rung that serves a problem in the engine; None: not measured.
+
+        Of matrix products the fastest, as the table of measured kernels says (make_kernel_table.py); of everything else
+        the last that takes the problem.
+        """
+        rungs = [rung for rung in (self.results.ladders(op, "cuda").get(problem, []) if self.results else ())
+                 if rung.seconds]
+        if op == "matmul":
+            return min(rungs, key=lambda rung: rung.seconds, default=None)
+        return rungs[-1] if rungs else None
 
     def peer(self, op, problem, variant):
         rungs = self.results.ladders(op, "peer").get(problem, []) if self.results else []
@@ -57,8 +65,7 @@ class Folder:
 
     def engine(self, name):
         """The runs that `ladder bench` recorded under this name."""
-        file = self.path / f"{name}.json"
-        return json.loads(file.read_text())["results"] if file.exists() else []
+        return read(self.path / f"{name}.json").get("results", [])
 
     def matmul_rate(self):
         machines = self.results.machines if self.results else {}
@@ -99,7 +106,7 @@ def elementwise(folder):
     for op in ("rms_norm", "fused_add_rms_norm", "silu_and_mul", "rotary_embedding", "store_kv", "qk_norm_rope_store",
                "embedding"):
         for problem in folder.results.ladders(op, "cuda") if folder.results else ():
-            rung = folder.fastest(op, problem)
+            rung = folder.taken(op, problem)
             if rung and rung.bytes_per_second * rung.seconds >= LARGE:
                 if op not in worst or rung.of_bandwidth < worst[op].of_bandwidth:
                     worst[op] = rung
@@ -108,7 +115,7 @@ def elementwise(folder):
 
 def large_products(folder):
     found = {f"{weight} M={m}": rung for weight in LARGE_WEIGHTS for m in FEW_ROWS
-             if (rung := folder.fastest("matmul", f"{weight}/m:{m}"))}
+             if (rung := folder.taken("matmul", f"{weight}/m:{m}"))}
     return ["matrix product M = 1..16, weights of 64 MB and more", *worst_of_bandwidth(found, "0.90 B", "0.93 B")]
 
 
@@ -117,7 +124,7 @@ def small_products(folder):
     for weight in SMALL_WEIGHTS:
         for m in FEW_ROWS:
             problem = f"{weight}/m:{m}"
-            ours, theirs = folder.fastest("matmul", problem), folder.peer("matmul", problem, "cublas")
+            ours, theirs = folder.taken("matmul", problem), folder.peer("matmul", problem, "cublas")
             if ours and theirs:
                 values[f"{weight} M={m}"] = theirs.seconds / ours.seconds
     cells = worst_of(values, "1.2 x cuBLAS", "2 x cuBLAS at 4 MB and less", "x cuBLAS")
@@ -129,7 +136,7 @@ def small_products(folder):
 
 def decode_attention(folder):
     names = ("32x4k", "8x16k")
-    found = {name: rung for name in names if (rung := folder.fastest("paged_attention", f"decode/{name}"))}
+    found = {name: rung for name in names if (rung := folder.taken("paged_attention", f"decode/{name}"))}
     measured = " / ".join(share(found[name].of_bandwidth) + " B" if name in found else MISSING for name in names)
     large = " / ".join(share(rung.of_large_copy) for rung in found.values() if rung.of_large_copy)
     return ["decode attention, 32 sequences x 4k / 8 x 16k, page 16", "0.85 B / 0.85 B", "0.93 B / 0.97 B",
@@ -137,7 +144,7 @@ def decode_attention(folder):
 
 
 def skewed_lengths(folder):
-    skewed, balanced = (folder.fastest("paged_attention", f"decode/{name}") for name in ("skewed", "balanced"))
+    skewed, balanced = (folder.taken("paged_attention", f"decode/{name}") for name in ("skewed", "balanced"))
     row = ["skewed lengths (one 64k and 63 x 512) against balanced", "within 25 %", "within 10 %"]
     if not (skewed and balanced):
         return [*row, MISSING, ""]
@@ -150,7 +157,7 @@ def prefill_attention(folder):
     for length in (2048, 4096, 8192, 16384):
         theirs = folder.peer("paged_attention", f"prefill/{length}", "sdpa_cudnn")
         for blocks in ("", "/in_order"):
-            ours = folder.fastest("paged_attention", f"prefill/{length}{blocks}")
+            ours = folder.taken("paged_attention", f"prefill/{length}{blocks}")
             if ours and theirs:
                 values[f"{length}{blocks.replace('/in_order', ' contiguous')}"] = theirs.seconds / ours.seconds
     return ["prefill attention, causal, 128, 2k..16k, contiguous and page 16",
@@ -158,7 +165,7 @@ def prefill_attention(folder):
 
 
 def sampling(folder):
-    rung = folder.fastest("draw", "top_k_top_p/rows:128")
+    rung = folder.taken("draw", "top_k_top_p/rows:128")
     return ["sampling top-k + top-p, batch 128, 151,936 words", "120 us", "45 us",
             f"{plain(rung.seconds * 1e6)} us" if rung else MISSING, rung.variant if rung else ""]
 
@@ -226,7 +233,7 @@ def kernel_peers(folder):
     for theirs in folder.results.rungs if folder.results else ():
         if theirs.device != "peer" or theirs.op == "decode":
             continue
-        ours = folder.fastest(theirs.op, theirs.problem)
+        ours = folder.taken(theirs.op, theirs.problem)
         if theirs.seconds and ours:
             rows.append([f"{theirs.op}/{theirs.problem}", ours.variant, plain(ours.seconds * 1e6), theirs.variant,
                          plain(theirs.seconds * 1e6), f"{theirs.seconds / ours.seconds:.2f}"])
@@ -278,7 +285,9 @@ def main():
         sys.exit(f"h200_table: {arguments.folder}: no such folder")
     folder = Folder(arguments.folder)
     tables = [TABLES[name](folder) for name in ([arguments.table] if arguments.table else TABLES)]
+    missing = any(MISSING in cell for rows in tables for row in rows for cell in row)
     print("\n\n".join((as_markdown if arguments.markdown else as_text)(rows) for rows in tables if len(rows) > 1))
+    sys.exit(1 if missing else 0)
 
 
 if __name__ == "__main__":

@@ -246,11 +246,15 @@ def no_picture(file):
         return "expected a name that ends in .svg or .png"
     if path.suffix == ".png" and not shutil.which("rsvg-convert"):
         return "PNG needs rsvg-convert (Debian and Ubuntu: librsvg2-bin); .svg needs nothing"
+    is_new = not path.exists()
     try:
         with path.open("a"):
-            return ""
+            pass
     except OSError as error:
         return error.strerror
+    if is_new:
+        path.unlink()  # there may be nothing to draw
+    return ""
 
 
 def write_picture(file, svg):

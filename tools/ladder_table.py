@@ -42,7 +42,8 @@ def table_of(ladder):
     """Rows of text, the head first. `ladder` is one problem's rungs, the slowest idea first.
 
     us: of one call. of B: bytes per second over the bandwidth, on a GPU that of a copy of as many bytes. of G:
-    operations per second over its rate of matrix products. gain: how many times as fast as the rung below, the nearest one that was measured.
+    operations per second over its rate of matrix products. gain: how many times as fast as the rung below, the nearest
+    one that was measured.
     """
     ladder = [rung for rung in ladder if rung.error != NOT_TAKEN]
     products = any(rung.flops for rung in ladder)
@@ -168,20 +169,25 @@ def measured(arguments, extra):
         fail(f"--op {arguments.op}: no such operator; there are {', '.join(devices)}")
     device = arguments.device or ("cuda" if "cuda" in devices[arguments.op] and gpu_is_there() else "cpu")
     if device not in devices[arguments.op]:
-        fail(f"--device {device}: {arguments.op} has no rung for it in this build")
+        where = "on a GPU only, and there is none here" if device == "cpu" else "on the CPU only, in this build"
+        fail(f"--op {arguments.op}: measured {where}")
     if device == "cuda" and not gpu_is_there():
         fail("--device cuda: no GPU here")
     return measure(arguments.binary, names, arguments.op, device, arguments.problem, extra), device
 
 
 def recorded(arguments):
-    results = read_results(*arguments.recorded)
+    try:
+        results = read_results(*arguments.recorded)
+    except (OSError, ValueError) as error:
+        fail(f"--from: {error}")
     devices = [arguments.device] if arguments.device else ["cuda", "cpu"]
     for device in devices:
         if arguments.op in results.ops(device):
             return results, device
-    known = list(dict.fromkeys(op for device in devices for op in results.ops(device)))
-    fail(f"--op {arguments.op}: no such operator in {' '.join(arguments.recorded)}; there are {', '.join(known)}")
+    known = ", ".join(dict.fromkeys(op for device in devices for op in results.ops(device)))
+    on = f" on the device {arguments.device}" if arguments.device else ""
+    fail(f"--op {arguments.op}: no such operator{on} in {' '.join(arguments.recorded)}; there are {known or 'none'}")
 
 
 def plot(file, results, op, ladders):
@@ -200,10 +206,15 @@ def plot(file, results, op, ladders):
     print(f"ladder: wrote {file}", file=sys.stderr)
 
 
+class Parser(argparse.ArgumentParser):
+    def error(self, message):
+        fail(message)
+
+
 def main():
-    parser = argparse.ArgumentParser(prog="ladder bench step1", allow_abbrev=False,
-                                     description="One operator's ladder as a table and as a picture.",
-                                     epilog="Other arguments go to Google Benchmark.")
+    parser = Parser(prog="ladder bench step1", allow_abbrev=False,
+                    description="One operator's ladder as a table and as a picture.",
+                    epilog="Other arguments go to Google Benchmark.")
     parser.add_argument("--op", required=True, help="the operator, as the benchmarks name it")
     parser.add_argument("--device", choices=["cpu", "cuda"], help="cuda where there is a GPU, unless this says cpu")
     parser.add_argument("--problem", metavar="REGEX", help="the sizes whose name matches; on the CPU bf16 by default")

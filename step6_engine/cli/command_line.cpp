@@ -54,7 +54,7 @@ int parse_and_run(int argc, char** argv) {
       {"chat", "hold a conversation in the terminal", add_chat_command},
       {"score", "the log probability of every token of given texts, and their perplexity", add_score_command},
       {"tokenize", "texts to token ids and back, as JSON lines", add_tokenize_command},
-      {"info", "what a model is, and what of it fits this machine", add_info_command},
+      {"info", "what a model is, and what of it fits this machine; or the machine alone", add_info_command},
       {"bench", "throughput, latency, and what each optimisation is worth", add_bench_command},
       {"demo", "eight prompts answered together by the tiny model", add_demo_command},
   };

@@ -178,7 +178,7 @@ void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_de
              "tokens computed in one step [{}; the longest sequence where prompts are computed whole]",
              unless(defaults.max_num_batched_tokens, on_cpu.max_num_batched_tokens,
                     on_gpu.max_num_batched_tokens)))
-      ->check(whole_in_range(1, kMaxCount))
+      ->check(whole_in_range(1, 1 << 20))
       ->type_name("N")
       ->group(group);
   app.add_option("--max-model-len", runner_.max_model_len,

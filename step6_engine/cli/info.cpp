@@ -1,10 +1,11 @@
-// ladder info: what a model is, and what of it fits this machine.
+// ladder info: what a model is, and what of it fits this machine; without one, the machine and its kernels.
 #include <algorithm>
 #include <array>
 #include <memory>
 
 #include "step1_layers/core/cpu_features.h"
 #include "step1_layers/core/error.h"
+#include "step1_layers/core/parallel.h"
 #include "step4_runner/memory.h"
 #include "step6_engine/cli/commands.h"
 #include "step6_engine/cli/flags.h"
@@ -120,6 +121,23 @@ std::string describe_choices(const DecoderSpec& spec, const RunnerConfig& config
          format_table(table);
 }
 
+std::string free_of(const MachineMemory& memory) {
+  return fmt::format("{} of {}", format_bytes(memory.available), format_bytes(memory.total));
+}
+
+// What can be said before there is a model.
+void run_info_of_machine(const EngineOptions& options) {
+  RunnerConfig config = options.runner;
+  config.dtype = options.dtype.value_or(DType::bf16);
+  if (config.threads == 0) config.threads = num_threads();
+  Pairs here = describe_device(config);
+  here.insert(here.begin(), {"  dtype", std::string(dtype_name(config.dtype))});
+  here.push_back({"  memory free", free_of(free_memory(config.device))});
+  write_out("This machine\n" + format_pairs(here) + "\nKernels, and the idea of each\n" +
+            describe_kernels(config) +
+            "\nWith --model DIR: the model, what fits, and the kernels it gets.\n");
+}
+
 void run_info(const EngineFlags& flags) {
   const EngineOptions options = flags.options();
   const ModelFolder folder = open_model_folder(options.model);
@@ -169,8 +187,7 @@ void run_info(const EngineFlags& flags) {
               {"  activations", format_bytes(plan.activations)},
               {"  everything else", format_bytes(plan.other)},
               {"  together", format_bytes(plan.total())},
-              {"  free on this machine",
-               fmt::format("{} of {}", format_bytes(memory.available), format_bytes(memory.total))},
+              {"  free on this machine", free_of(memory)},
               {"  fits", plan.total() <= memory.available ? "yes" : "no"},
           });
   text += "\nKernels, and the idea of each\n" + describe_kernels(config);
@@ -183,7 +200,8 @@ void run_info(const EngineFlags& flags) {
 RunCommand add_info_command(CLI::App& app) {
   auto flags = std::make_shared<EngineFlags>();
   flags->add(app);
-  return [flags] { run_info(*flags); };
+  const CLI::Option* model = app.get_option("--model")->required(false);
+  return [flags, model] { model->count() > 0 ? run_info(*flags) : run_info_of_machine(flags->options()); };
 }
 
 }  // namespace ladder

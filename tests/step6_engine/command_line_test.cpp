@@ -409,6 +409,15 @@ TEST(Task6_4_Info, SaysWhatTheModelIsAndWhatFits) {
     EXPECT_NE(result.out.find(word), std::string::npos) << word;
 }
 
+TEST(Task6_4_Info, WithoutAModelItIsTheMachineAndItsKernels) {
+  const BinaryResult result = run_binary({"info", "--device", "cpu", "--kernel", "matmul=loop"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  for (const char* word : {"processor", "memory free", "paged_attention", "forced", "--model DIR"})
+    EXPECT_NE(result.out.find(word), std::string::npos) << word;
+  expect_refused(run_binary({"info", "--model", ""}), "--model");
+  expect_refused(run_binary({"generate", "--prompt", "a"}), "--model is required");
+}
+
 TEST(Task6_4_Info, AModelThatDoesNotFitIsExplainedAndNotRun) {
   testing::TemporaryFolder folder;
   testing::write_file(folder / "config.json",

@@ -35,12 +35,21 @@ class Tables(unittest.TestCase):
         cells = {row[3] for row in must_table(self.folder())[1:]}
         self.assertEqual(cells, {"not measured", "not measured / not measured"})
 
-    def test_the_fastest_rung_of_each_problem_counts_and_the_worst_problem(self):
+    def test_the_rung_that_serves_counts_be_another_faster_or_not_and_the_worst_problem(self):
         folder = self.folder(step1_layers={"benchmarks": [
             row("rms_norm/rows:16384/cuda:naive", 1000, 1e8), row("rms_norm/rows:16384/cuda:fast", 50, 1e8),
-            row("silu_and_mul/tokens:16384/cuda:fast", 40, 1e8),
+            row("silu_and_mul/tokens:16384/cuda:fastest", 20, 1e8), row("silu_and_mul/tokens:16384/cuda:last", 40, 1e8),
             row("silu_and_mul/tokens:1/cuda:fast", 40, 1e4)]})  # too small to count
         self.assertEqual(self.measured(folder, "norm, activation"), "0.50 B")
+
+    def test_of_matrix_products_the_fastest_serves(self):
+        folder = self.folder(step1_layers={"benchmarks": [row("matmul/8b_down/m:1/cuda:fast", 25, 1e8, 1e8),
+                                                          row("matmul/8b_down/m:1/cuda:last", 50, 1e8, 1e8)]})
+        self.assertEqual(self.measured(folder, "matrix product M"), "1.00 B")
+
+    def test_half_a_file_is_no_result(self):
+        Path(self.temporary.name, "latency_qwen3-8b.json").write_text("")
+        self.assertEqual(self.measured(self.folder(), "... Qwen3-8B"), "not measured")
 
     def test_beside_a_copy_of_the_same_size_stands_the_large_copy(self):
         folder = self.folder(step1_layers={"benchmarks": [

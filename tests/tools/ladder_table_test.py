@@ -194,9 +194,19 @@ class CommandLine(unittest.TestCase):
                 (["--op", "none"], "--op none: no such operator; there are norm, add"),
                 (["--op", "norm", "--device", "cpu", "--problem", "x"], "--problem x: norm has bf16/rows:1"),
                 (["--op", "norm", "--plot", "a.pdf"], "--plot a.pdf: expected a name that ends in .svg or .png"),
-                (["--op", "norm", "--device", "cuda"], "--device cuda: norm has no rung for it in this build")):
+                (["--op", "norm", "--device", "cuda"], "--op norm: measured on the CPU only, in this build")):
             done = self.ladder(*arguments)
             self.assertEqual((done.returncode, done.stderr), (2, f"ladder: {message}\n"))
+        for arguments in (["--op", "norm", "--device", "gpu"], ["--op"], ["--op", "norm", "--from", "/nowhere"],
+                          ["--op", "norm", "--from", __file__]):
+            done = self.ladder(*arguments)
+            self.assertEqual((done.returncode, done.stdout, done.stderr.count("\n")), (2, "", 1), done.stderr)
+
+    def test_a_mistake_leaves_no_empty_picture(self):
+        with tempfile.TemporaryDirectory() as folder:
+            picture = Path(folder, "a.svg")
+            self.assertEqual(self.ladder("--op", "none", "--plot", picture).returncode, 2)
+            self.assertFalse(picture.exists())
 
 
 class Chapter(unittest.TestCase):

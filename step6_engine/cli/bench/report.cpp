@@ -108,7 +108,10 @@ std::string command_of_this_process() {
 
 void check_report_file(const std::string& file) {
   if (file.empty()) return;
+  std::error_code none;
+  const bool is_new = !std::filesystem::exists(file, none);
   LADDER_CHECK(std::ofstream(file, std::ios::app).good(), "--json {}: cannot be written", file);
+  if (is_new) std::filesystem::remove(file, none);  // whoever stops the benchmark finds no empty report
 }
 
 void write_report(const std::string& file, const std::vector<Measurement>& results,
