@@ -169,8 +169,10 @@ def measured(arguments, extra):
         fail(f"--op {arguments.op}: no such operator; there are {', '.join(devices)}")
     device = arguments.device or ("cuda" if "cuda" in devices[arguments.op] and gpu_is_there() else "cpu")
     if device not in devices[arguments.op]:
-        where = "on a GPU only, and there is none here" if device == "cpu" else "on the CPU only, in this build"
-        fail(f"--op {arguments.op}: measured {where}")
+        if arguments.device:
+            here = ", ".join(devices[arguments.op])
+            fail(f"--op {arguments.op} --device {device}: in this build it is measured on {here} only")
+        fail(f"--op {arguments.op}: measured on a GPU only, and there is none here")
     if device == "cuda" and not gpu_is_there():
         fail("--device cuda: no GPU here")
     return measure(arguments.binary, names, arguments.op, device, arguments.problem, extra), device

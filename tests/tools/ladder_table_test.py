@@ -194,7 +194,7 @@ class CommandLine(unittest.TestCase):
                 (["--op", "none"], "--op none: no such operator; there are norm, add"),
                 (["--op", "norm", "--device", "cpu", "--problem", "x"], "--problem x: norm has bf16/rows:1"),
                 (["--op", "norm", "--plot", "a.pdf"], "--plot a.pdf: expected a name that ends in .svg or .png"),
-                (["--op", "norm", "--device", "cuda"], "--op norm: measured on the CPU only, in this build")):
+                (["--op", "norm", "--device", "cuda"], "--op norm --device cuda: in this build it is measured on cpu only")):
             done = self.ladder(*arguments)
             self.assertEqual((done.returncode, done.stderr), (2, f"ladder: {message}\n"))
         for arguments in (["--op", "norm", "--device", "gpu"], ["--op"], ["--op", "norm", "--from", "/nowhere"],
