@@ -30,16 +30,6 @@ inline SequenceData random_sequence(Random& random, int64_t length, const HeadSh
           random.normal({length, shape.kv_heads, shape.v_dim}, dtype)};
 }
 
-// Values of one sign. A row of few numbers has no norm to be compared with: without this it may be the small
-// rest of large ones.
-inline void take_magnitudes(const Tensor& values) {
-  with_float_type(values.dtype(), "take_magnitudes", [&](auto tag) {
-    using T = decltype(tag);
-    for (int64_t i = 0; i < values.numel(); ++i)
-      values.data<T>()[i] = T(std::abs(static_cast<float>(values.data<T>()[i])));
-  });
-}
-
 // Query rows [begin, end) of a sequence in one call, keys [0, end) in the cache. The first `shared_blocks`
 // blocks may be those of an earlier part, whose sequence must begin with the same tokens.
 struct Part {

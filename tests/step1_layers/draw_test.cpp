@@ -7,6 +7,7 @@
 
 #include "step1_layers/core/error.h"
 #include "step1_layers/sampling/philox.h"
+#include "tests/step1_layers/chi_square.h"
 #include "tests/support/numerics.h"
 #include "tests/support/rungs.h"
 
@@ -357,7 +358,7 @@ TEST(Task1_8_Draw, DrawsFromTheFilteredDistribution) {
     for (int32_t top_k : {0, 12}) {
       Random random;
       SCOPED_TRACE(random.describe());
-      const auto chi_square = [&] {
+      expect_chi_square(0.5, 45, [&] {
         Tensor logits = Tensor::empty({rows, vocab}, DType::f32);
         std::vector<double> p(12);
         double total = 0;
@@ -380,18 +381,9 @@ TEST(Task1_8_Draw, DrawsFromTheFilteredDistribution) {
             ++counts[static_cast<size_t>(id / 90)];
           }
         }
-        double sum = 0;
-        for (size_t i = 0; i < p.size(); ++i) {
-          const double expected = p[i] / total * static_cast<double>(rows * calls);
-          sum += (counts[i] - expected) * (counts[i] - expected) / expected;
-        }
-        return sum;
-      };
-      // A right distribution is out of bounds once in 160,000 draws: twice in a row is a wrong one.
-      double found = chi_square();
-      if (found < 0.5 || found > 45) found = chi_square();
-      EXPECT_LT(found, 45);
-      EXPECT_GT(found, 0.5);  // and it does vary
+        for (double& one : p) one /= total;
+        return chi_square(counts, p);
+      });
     }
   });
 }

@@ -8,6 +8,7 @@
 #include "step1_layers/sampling/sample.h"
 #include "step1_layers/sampling/softmax.h"
 #include "step1_layers/sampling/top_logprobs.h"
+#include "tests/step1_layers/chi_square.h"
 #include "tests/support/numerics.h"
 #include "tests/support/rungs.h"
 
@@ -268,13 +269,12 @@ TEST(Task1_8_Sample, EveryRungTakesTheLargestSumOfLogitAndNoise) {
 }
 
 TEST(Task1_8_Sample, DrawsFromTheDistribution) {
-  // Chi-square against softmax(logits), 24 degrees of freedom: 66 is exceeded once in 100,000 draws, so twice
-  // in a row by a wrong distribution only.
+  // Against softmax(logits), 24 degrees of freedom.
   on_every_rung<SampleArgs>("sample", sample_variants(), [](const OpContext& ctx) {
     Random random;
     SCOPED_TRACE(random.describe());
     const int64_t vocab = 25, rows = 500, calls = 40;
-    const auto chi_square = [&] {
+    expect_chi_square(3, 66, [&] {
       Tensor one = random.normal({1, vocab}, DType::f32, 1.0);
       Tensor logits = Tensor::empty({rows, vocab}, DType::f32);
       for (int64_t row = 0; row < rows; ++row) logits.narrow(0, row, 1).copy_from(one);
@@ -286,17 +286,10 @@ TEST(Task1_8_Sample, DrawsFromTheDistribution) {
           ++counts[id];
       }
       const auto log_p = log_softmax_reference(one);
-      double sum = 0;
-      for (int64_t i = 0; i < vocab; ++i) {
-        const double expected = std::exp(log_p[i]) * static_cast<double>(rows * calls);
-        sum += (counts[i] - expected) * (counts[i] - expected) / expected;
-      }
-      return sum;
-    };
-    double found = chi_square();
-    if (found < 3 || found > 66) found = chi_square();
-    EXPECT_LT(found, 66);
-    EXPECT_GT(found, 3);  // and it does vary
+      std::vector<double> p;
+      for (double log : log_p) p.push_back(std::exp(log));
+      return chi_square(counts, p);
+    });
   });
 }
 

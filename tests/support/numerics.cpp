@@ -126,6 +126,14 @@ Tensor Random::exact(const Shape& shape, DType dtype, int limit) {
   return result;
 }
 
+void take_magnitudes(const Tensor& values) {
+  with_float_type(values.dtype(), "take_magnitudes", [&](auto tag) {
+    using T = decltype(tag);
+    for (int64_t i = 0; i < values.numel(); ++i)
+      values.data<T>()[i] = T(std::abs(static_cast<float>(values.data<T>()[i])));
+  });
+}
+
 Tensor poisoned(const Shape& shape, DType dtype) {
   Tensor result = Tensor::empty(shape, dtype);
   result.fill_bytes(0xff);

@@ -55,6 +55,10 @@ class Random {
   std::mt19937_64 engine_;
 };
 
+// Makes all values positive. A row of few numbers has no norm to be compared with: without this it may be the
+// small rest of large ones.
+void take_magnitudes(const Tensor& values);
+
 // An output filled with NaN, so that an element nobody wrote is found.
 Tensor poisoned(const Shape& shape, DType dtype);
 
