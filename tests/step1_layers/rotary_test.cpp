@@ -6,6 +6,7 @@
 #include "step1_layers/rotary/rope.h"
 #include "tests/support/numerics.h"
 #include "tests/support/rungs.h"
+#include "tests/support/source_folder.h"
 
 namespace ladder {
 namespace {
@@ -13,7 +14,7 @@ namespace {
 using namespace ladder::testing;
 
 nlohmann::json golden_tables() {
-  std::ifstream file(std::string(LADDER_SOURCE_DIR) + "/tests/goldens/rope_tables.json");
+  std::ifstream file(testing::source_folder().string() + "/tests/goldens/rope_tables.json");
   return nlohmann::json::parse(file);
 }
 

@@ -8,6 +8,7 @@
 #include <fstream>
 
 #include "step1_layers/core/error.h"
+#include "tests/support/source_folder.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ladder {
@@ -15,9 +16,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-const std::filesystem::path kGoldens = std::filesystem::path(LADDER_SOURCE_DIR) / "tests/goldens/tokenizer";
-const std::filesystem::path kQwen3 =
-    std::filesystem::path(LADDER_SOURCE_DIR) / "../shared/data/qwen3-tokenizer";
+const std::filesystem::path kGoldens = testing::source_folder() / "tests/goldens/tokenizer";
+const std::filesystem::path kQwen3 = testing::source_folder() / "../shared/data/qwen3-tokenizer";
 
 const char* const kQwen2Template =
     "{% for message in messages %}{% if loop.first and messages[0]['role'] != 'system' %}"

@@ -6,6 +6,7 @@
 
 #include "step1_layers/core/error.h"
 #include "step2_model/model.h"
+#include "tests/support/source_folder.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ladder {
@@ -385,7 +386,7 @@ TEST(Task2_1_Config, ReadsAFolder) {
 
 // The published sizes, so that a parameter that is forgotten or counted twice shows.
 TEST(Task2_1_Config, CountsTheParametersOfPublishedModels) {
-  const std::filesystem::path models = std::filesystem::path(LADDER_SOURCE_DIR) / "models";
+  const std::filesystem::path models = testing::source_folder() / "models";
   const std::pair<const char*, int64_t> published[] = {
       {"qwen3-0.6b", 596049920},    {"qwen3-1.7b", 1720574976},  {"qwen3-4b", 4022468096},
       {"qwen3-8b", 8190735360},     {"qwen2.5-0.5b", 494032768}, {"llama-3.2-1b", 1235814400},

@@ -15,6 +15,7 @@
 #include "tests/support/model_session.h"
 #include "tests/support/numerics.h"
 #include "tests/support/safetensors_writer.h"
+#include "tests/support/source_folder.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ladder {
@@ -30,7 +31,7 @@ using testing::to_double;
 using testing::write_file;
 using testing::write_safetensors;
 
-const std::filesystem::path kSource = LADDER_SOURCE_DIR;
+const std::filesystem::path kSource = testing::source_folder();
 
 // A golden checkpoint taken apart, to be put together again in other ways.
 class Parts {

@@ -13,6 +13,7 @@
 #include "tests/support/golden_checkpoint.h"
 #include "tests/support/model_session.h"
 #include "tests/support/numerics.h"
+#include "tests/support/source_folder.h"
 
 namespace ladder {
 namespace {
@@ -29,7 +30,7 @@ using testing::to_double;
 
 using Chunk = ModelSession::Chunk;
 
-const std::filesystem::path kGoldens = std::filesystem::path(LADDER_SOURCE_DIR) / "tests/goldens";
+const std::filesystem::path kGoldens = testing::source_folder() / "tests/goldens";
 constexpr double kOracleBound = 1e-4;  // logits, relative, in f32
 constexpr double kNearTie = 1e-4;      // two best logits of the oracle that rounding may swap
 

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/support/golden_checkpoint.h"
+#include "tests/support/source_folder.h"
 
 namespace ladder {
 namespace {
@@ -14,7 +15,7 @@ using testing::GoldenCheckpoint;
 using testing::load_golden;
 using testing::ReferenceModel;
 
-const std::filesystem::path kGoldens = std::filesystem::path(LADDER_SOURCE_DIR) / "tests/goldens";
+const std::filesystem::path kGoldens = testing::source_folder() / "tests/goldens";
 
 class Task2_4_ReferenceModel : public ::testing::TestWithParam<std::string> {};
 

@@ -18,6 +18,7 @@
 #include "step2_model/tokenizer/byte_alphabet.h"
 #include "step2_model/tokenizer/nfc.h"
 #include "step2_model/tokenizer/unicode.h"
+#include "tests/support/source_folder.h"
 
 namespace ladder {
 namespace {
@@ -25,9 +26,8 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
-const std::filesystem::path kGoldens = std::filesystem::path(LADDER_SOURCE_DIR) / "tests/goldens/tokenizer";
-const std::filesystem::path kQwen3 =
-    std::filesystem::path(LADDER_SOURCE_DIR) / "../shared/data/qwen3-tokenizer";
+const std::filesystem::path kGoldens = testing::source_folder() / "tests/goldens/tokenizer";
+const std::filesystem::path kQwen3 = testing::source_folder() / "../shared/data/qwen3-tokenizer";
 const char* const kNames[] = {"qwen", "llama3", "gpt2", "odd"};
 
 std::string decode_step_by_step(const Tokenizer& tokenizer, const std::vector<int32_t>& ids,

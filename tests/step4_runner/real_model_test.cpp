@@ -14,6 +14,7 @@
 #include "tests/support/devices.h"
 #include "tests/support/golden_checkpoint.h"
 #include "tests/support/model_devices.h"
+#include "tests/support/source_folder.h"
 
 namespace ladder {
 namespace {
@@ -28,7 +29,7 @@ using ladder::testing::Random;
 using ladder::testing::StepDriver;
 
 std::filesystem::path goldens() {
-  return std::filesystem::path(LADDER_SOURCE_DIR) / "tests" / "goldens";
+  return testing::source_folder() / "tests" / "goldens";
 }
 
 RunnerConfig small_config(const DecoderSpec& spec, int64_t max_model_len, DeviceType device) {

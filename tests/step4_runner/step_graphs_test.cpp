@@ -14,6 +14,7 @@
 #include "tests/support/devices.h"
 #include "tests/support/model_devices.h"
 #include "tests/support/numerics.h"
+#include "tests/support/source_folder.h"
 
 namespace ladder {
 namespace {
@@ -42,7 +43,7 @@ RunnerConfig config_of(DType dtype, bool graphs) {
 }
 
 std::unique_ptr<ModelRunner> make_runner(const OpContext& ctx, const RunnerConfig& config) {
-  const std::filesystem::path directory = std::filesystem::path(LADDER_SOURCE_DIR) / "models" / "qwen3-0.6b";
+  const std::filesystem::path directory = testing::source_folder() / "models" / "qwen3-0.6b";
   ModelOptions options;
   options.dtype = config.dtype;
   options.load_format = config.load_format;

@@ -9,6 +9,7 @@
 #include "tests/step6_engine/run_binary.h"
 #include "tests/support/golden_checkpoint.h"
 #include "tests/support/model_devices.h"
+#include "tests/support/source_folder.h"
 
 namespace ladder {
 namespace {
@@ -17,7 +18,7 @@ using testing::BinaryResult;
 using testing::run_binary;
 using Json = nlohmann::json;
 
-const std::filesystem::path kSource = LADDER_SOURCE_DIR;
+const std::filesystem::path kSource = testing::source_folder();
 const std::string kTied = (kSource / "tests" / "goldens" / "qwen3_tied").string();
 const std::string kTokenizer = (kSource / "models" / "tinyworld").string();
 

@@ -6,11 +6,12 @@
 #include "step6_engine/engine.h"
 #include "tests/step6_engine/fake_executor.h"
 #include "tests/support/numerics.h"
+#include "tests/support/source_folder.h"
 
 namespace ladder {
 namespace {
 
-const std::filesystem::path kModel = std::filesystem::path(LADDER_SOURCE_DIR) / "models" / "tinyworld";
+const std::filesystem::path kModel = testing::source_folder() / "models" / "tinyworld";
 
 std::shared_ptr<const Tokenizer> tokenizer() {
   static const auto shared = std::make_shared<const Tokenizer>(Tokenizer::load(kModel));

@@ -14,14 +14,15 @@
 #include "step6_engine/load_engine.h"
 #include "tests/support/golden_checkpoint.h"
 #include "tests/support/numerics.h"
+#include "tests/support/source_folder.h"
 
 namespace ladder::testing {
 
 inline std::filesystem::path golden_folder() {
-  return std::filesystem::path(LADDER_SOURCE_DIR) / "tests" / "goldens";
+  return testing::source_folder() / "tests" / "goldens";
 }
 inline std::filesystem::path tiny_model() {
-  return std::filesystem::path(LADDER_SOURCE_DIR) / "models" / "tinyworld";
+  return testing::source_folder() / "models" / "tinyworld";
 }
 
 inline EngineOptions small_options(const std::filesystem::path& model, DeviceType device,
