@@ -1,7 +1,8 @@
 #pragma once
 // Task 3.1: what a request asks of the sampler. Plain, pointer-free and serialisable: it travels to worker
-// processes.
+// processes. Names and meanings are vLLM's.
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -9,31 +10,57 @@
 namespace ladder {
 
 struct SamplingParams {
-  int64_t max_tokens = 16;          // at least 1
-  double temperature = 1.0;         // 0 is greedy
-  int64_t top_k = 0;                // 0: off
-  double top_p = 1.0;               // (0, 1]
-  double min_p = 0.0;               // [0, 1]
-  double repetition_penalty = 1.0;  // > 0; over prompt and output
-  double presence_penalty = 0.0;    // [-2, 2]; over output
-  double frequency_penalty = 0.0;   // [-2, 2]; over output
-  std::optional<uint64_t> seed;     // none: the engine draws one
-  int64_t n = 1;                    // completions per prompt
-  std::vector<std::string> stop;    // stop strings; matched by the engine, not by the sampler
+  std::optional<int64_t> max_tokens;  // at least 1; absent: to the end of max_model_len
+  int64_t min_tokens = 0;             // before that many, no end token and no stop id is sampled
+  double temperature = 1.0;           // 0 is greedy
+  int64_t top_k = 0;                  // 0 or -1: off
+  double top_p = 1.0;                 // (0, 1]
+  double min_p = 0.0;                 // [0, 1]
+  double repetition_penalty = 1.0;    // > 0; over prompt and output
+  double presence_penalty = 0.0;      // [-2, 2]; over output
+  double frequency_penalty = 0.0;     // [-2, 2]; over output
+  std::optional<uint64_t> seed;       // none: the engine draws one
+  int64_t n = 1;                      // completions per prompt
+
+  std::map<int32_t, double> logit_bias;                   // token id -> [-100, 100], added to its logit
+  std::vector<int32_t> allowed_token_ids;                 // empty: all
+  std::vector<std::string> bad_words;                     // never completed in the output; as text ...
+  std::vector<std::vector<int32_t>> bad_words_token_ids;  // ... and as the engine's tokenizer writes it
+
+  std::vector<std::string> stop;  // stop strings; matched by the engine, not by the sampler
   std::vector<int32_t> stop_token_ids;
+  bool include_stop_str_in_output = false;
+  bool skip_special_tokens = true;
   bool ignore_eos = false;
-  int64_t logprobs = -1;         // -1: none; K >= 0: the chosen token's and the K best
-  int64_t prompt_logprobs = -1;  // the same for every prompt token (the score command)
-  int32_t priority = 0;          // lower runs earlier under the priority policy
-  std::string cache_salt;        // equal salts may share cached blocks
+  std::vector<int32_t> all_stop_token_ids;  // what min_tokens forbids: the scheduler adds the end tokens
+
+  // Absent: none. K >= 0: the chosen token's and the K best; -1: the chosen token's and the whole
+  // vocabulary's.
+  std::optional<int64_t> logprobs;
+  std::optional<int64_t> prompt_logprobs;  // the same for every prompt token (the score command)
+  // Log probabilities of these tokens too, wherever there are some; alone they ask for `logprobs` 0.
+  std::vector<int32_t> logprob_token_ids;
+
+  int32_t priority = 0;    // lower runs earlier under the priority policy
+  std::string cache_salt;  // equal salts may share cached blocks
 
   bool operator==(const SamplingParams&) const = default;
 };
 
+// What the sampler returns for each output token: absent, or K as above.
+inline std::optional<int64_t> wanted_logprobs(const SamplingParams& params) {
+  if (params.logprobs || params.logprob_token_ids.empty()) return params.logprobs;
+  return 0;
+}
+
 // Error, naming the field and what was expected: NaN or out-of-range values, n outside 1..kMaxCompletions,
-// too many or too long stop strings, ids outside the vocabulary.
+// lists or strings that are too long, ids outside the vocabulary.
 inline constexpr int64_t kMaxCompletions = 256;
 inline constexpr int64_t kMaxLogprobs = 64;
+inline constexpr int64_t kMaxLogprobTokenIds = 128;
+inline constexpr int64_t kMaxLogitBias = 1024;
+inline constexpr int64_t kMaxBadWords = 256;
+inline constexpr int64_t kMaxBadWordBytes = 256;
 inline constexpr int64_t kMaxStopStrings = 16;
 inline constexpr int64_t kMaxStopStringBytes = 256;
 inline constexpr int64_t kMaxStopTokenIds = 256;

@@ -16,6 +16,8 @@ std::string_view finish_reason_name(FinishReason reason) {
       return "length";
     case FinishReason::abort:
       return "abort";
+    case FinishReason::error:
+      return "error";
   }
   return "";
 }
@@ -24,6 +26,7 @@ std::string_view finish_reason_name(FinishReason reason) {
 std::vector<std::unique_ptr<Sequence>> make_sequences(std::vector<int32_t> prompt_token_ids,
                                                       const SamplingParams& sampling, SequenceId first_id) {
   LADDER_CHECK(sampling.seed.has_value(), "a sequence needs a seed");
+  LADDER_CHECK(sampling.max_tokens.has_value(), "a sequence needs max_tokens");
   std::vector<std::unique_ptr<Sequence>> sequences;
   for (int64_t i = 0; i < sampling.n; ++i) {
     auto sequence = std::make_unique<Sequence>();
@@ -32,7 +35,7 @@ std::vector<std::unique_ptr<Sequence>> make_sequences(std::vector<int32_t> promp
     sequence->completion_index = i;
     sequence->sampling = sampling;
     sequence->sampling.seed = *sampling.seed + static_cast<uint64_t>(i);
-    if (i > 0) sequence->sampling.prompt_logprobs = -1;
+    if (i > 0) sequence->sampling.prompt_logprobs.reset();
     sequence->num_prompt_tokens = std::ssize(prompt_token_ids);
     sequence->token_ids = prompt_token_ids;
     sequence->prefix.salt = sampling.cache_salt;
@@ -56,7 +59,7 @@ FinishReason append_token(Sequence& sequence, int32_t token_id, const std::vecto
   };
   if (!sequence.sampling.ignore_eos && holds(eos_token_ids)) return FinishReason::stop;
   if (holds(sequence.sampling.stop_token_ids)) return FinishReason::stop;
-  if (sequence.num_output_tokens() >= sequence.sampling.max_tokens) return FinishReason::length;
+  if (sequence.num_output_tokens() >= *sequence.sampling.max_tokens) return FinishReason::length;
   return FinishReason::none;
 }
 // <<< task 3.1

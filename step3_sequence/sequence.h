@@ -23,8 +23,9 @@ namespace ladder {
 
 enum class SequenceStatus : uint8_t { waiting, running, preempted, finished };
 
-enum class FinishReason : uint8_t { none, stop, length, abort };
-std::string_view finish_reason_name(FinishReason reason);  // "stop", "length", "abort"; "" for none
+// error: no token could be drawn from its logits (kInvalidToken).
+enum class FinishReason : uint8_t { none, stop, length, abort, error };
+std::string_view finish_reason_name(FinishReason reason);  // "stop", "length", ...; "" for none
 
 // The fields that every step reads come first, and together: with hundreds of sequences the cache lines they
 // lie in are most of what a step costs.
@@ -45,7 +46,8 @@ struct Sequence {
   std::vector<int32_t> token_ids;    // prompt, then output
   std::vector<int32_t> block_table;  // blocks that it holds a reference on
   PrefixKey prefix;
-  SamplingParams sampling;  // `seed` is set, and its own where n > 1; `max_tokens` fits max_model_len
+  SamplingParams
+      sampling;  // `seed` is set, and its own where n > 1; `max_tokens` is set and fits max_model_len
 
   SequenceId first_sibling = 0;     // the id of completion 0 of the same request: its own where n is 1
   int64_t completion_index = 0;     // 0..n-1
@@ -60,7 +62,7 @@ struct Sequence {
 
 // The n sequences of one request, numbered from `first_id`; completion i samples with seed + i. Prompt
 // log probabilities, where asked for, come with completion 0 alone. Ids and parameters must be valid, see
-// validate_prompt and validate_sampling_params, and `sampling.seed` set.
+// validate_prompt and validate_sampling_params, and `sampling.seed` and `sampling.max_tokens` set.
 std::vector<std::unique_ptr<Sequence>> make_sequences(std::vector<int32_t> prompt_token_ids,
                                                       const SamplingParams& sampling, SequenceId first_id);
 

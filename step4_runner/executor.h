@@ -19,14 +19,16 @@ struct TokenLogprob {
 
 struct PositionLogprobs {
   TokenLogprob chosen;
-  std::vector<TokenLogprob> top;  // best first
+  std::vector<TokenLogprob> top;            // best first
+  std::vector<TokenLogprob> selected = {};  // those of logprob_token_ids, in their order
 };
 
 // What one scheduled sequence got out of a step.
 struct SequenceStepOutput {
   SequenceId id = 0;
   std::vector<int32_t>
-      token_ids;  // 0 while the prompt is being caught up with, else 1; with speculation up to k + 1
+      token_ids;  // 0 while the prompt is being caught up with, else 1; with speculation up to k + 1;
+                  // kInvalidToken where the logits were no numbers, see sampler.h
   std::vector<PositionLogprobs> logprobs;  // one per token of token_ids, if the request asked for them
   std::vector<PositionLogprobs>
       prompt_logprobs;  // if asked for: one per prompt position whose next token is a prompt

@@ -117,7 +117,8 @@ std::shared_ptr<const LaunchedStep> ModelRunner::launch_sampling(const Tensor& l
   download_.keep_until(launched_->done);
 
   for (const BatchSequence* sequence : batch_.sequences())
-    launched_->rows.push_back({sequence->id, sequence->yields_token(), sequence->sampling.logprobs >= 0});
+    launched_->rows.push_back(
+        {sequence->id, sequence->yields_token(), sequence->sampling.logprobs.has_value()});
   launched_->pending = batch_.advance();
   unknown_.push_back(launched_);
   return launched_;
@@ -152,13 +153,13 @@ void ModelRunner::collect_prompt_positions() {
   prompt_ = {};
   for (size_t i = 0; i < batch_.sequences().size(); ++i) {
     const BatchSequence& sequence = *batch_.sequences()[i];
-    if (sequence.sampling.prompt_logprobs < 0) continue;
+    if (!sequence.sampling.prompt_logprobs) continue;
     const int64_t begin = sequence.num_computed_tokens;
     const int64_t end = std::min(begin + sequence.num_scheduled_tokens, sequence.num_prompt_tokens - 1);
     for (int64_t position = begin; position < end; ++position) {
       prompt_.rows.push_back(batch_.query_start(static_cast<int64_t>(i)) + position - begin);
       prompt_.chosen.push_back(sequence.token_ids[static_cast<size_t>(position) + 1]);
-      prompt_.top.push_back(sequence.sampling.prompt_logprobs);
+      prompt_.top.push_back(num_best(*sequence.sampling.prompt_logprobs, model_->spec().vocab_size));
       prompt_.owner.push_back(i);
     }
   }
@@ -226,7 +227,8 @@ int64_t ModelRunner::download_bytes() const {
   };
   int64_t sampled_top = -1, prompt_top = -1;
   for (const BatchSequence* sequence : batch_.sampled_sequences())
-    sampled_top = std::max(sampled_top, sequence->sampling.logprobs);
+    if (const auto k = sequence->sampling.logprobs)
+      sampled_top = std::max(sampled_top, num_best(*k, model_->spec().vocab_size));
   for (const int64_t top : prompt_.top) prompt_top = std::max(prompt_top, top);
   const auto sampled = static_cast<int64_t>(batch_.sampled_sequences().size());
   bytes += sampled * 4;

@@ -230,10 +230,10 @@ std::vector<LoggedRows> Sampler::sample(const OpContext& ctx, const Tensor& logi
     // What follows edits the logits in place, so rows that want log probabilities are copied first.
     std::vector<int64_t> wanted, top;
     for (int64_t r = 0; r < count; ++r) {
-      const int64_t k = plan.num_logprobs[static_cast<size_t>(first + r)];
-      if (k < 0) continue;
+      const auto k = plan.num_logprobs[static_cast<size_t>(first + r)];
+      if (!k) continue;
       wanted.push_back(r);
-      top.push_back(k);
+      top.push_back(num_best(*k, logits.dim(1)));
     }
     Tensor raw;
     if (!wanted.empty()) raw = copy_rows(ctx, chunk, wanted);

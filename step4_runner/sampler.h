@@ -19,6 +19,7 @@
 // scratch memory of the operators, stay bounded whatever the batch.
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -51,8 +52,8 @@ struct SamplingPlan {
   Tensor top_k;                      // i32
   Tensor seeds, output_index;        // i64
   bool any_penalty = false;
-  ApplyPenaltiesArgs penalties;       // without its logits
-  std::vector<int64_t> num_logprobs;  // per row: how many of the best, -1: not even its own
+  ApplyPenaltiesArgs penalties;                      // without its logits
+  std::vector<std::optional<int64_t>> num_logprobs;  // per row, as in SamplingParams
 };
 
 // Log probabilities of some rows, on the host once the step is done.
@@ -97,6 +98,10 @@ class Sampler {
 // none).
 LoggedRows position_logprobs(const OpContext& ctx, const Tensor& logits, const Tensor& chosen,
                              std::span<const int64_t> top, StepDownload& download);
+// How many of the best K of SamplingParams asks for: -1 is the whole vocabulary.
+inline int64_t num_best(int64_t k, int64_t vocab_size) {
+  return k < 0 ? vocab_size : k;
+}
 // Bytes that a row's log probabilities take on their way back.
 int64_t logprob_bytes(int64_t top);
 

@@ -43,7 +43,7 @@ void Scheduler::schedule_continuous(SchedulerOutput& output) {
 
 int64_t Scheduler::num_wanted_tokens(const Sequence& sequence) const {
   // Everything it may still get is being sampled already.
-  if (sequence.num_output_tokens() + sequence.num_placeholders >= sequence.sampling.max_tokens) return 0;
+  if (sequence.num_output_tokens() + sequence.num_placeholders >= *sequence.sampling.max_tokens) return 0;
   // The baseline without KV reuse starts over from the token that is still being sampled.
   if (config_.recompute_everything && sequence.num_placeholders > 0) return 0;
   return sequence.num_uncomputed_tokens();
@@ -83,7 +83,7 @@ int64_t Scheduler::admit(Sequence& sequence, int64_t budget, SchedulerOutput& ou
 void Scheduler::find_shared_blocks(Sequence& sequence, BlockTable& shared) {
   shared.clear();
   // The log probability of every prompt token needs every prompt token computed.
-  if (config_.recompute_everything || sequence.sampling.prompt_logprobs >= 0) return;
+  if (config_.recompute_everything || sequence.sampling.prompt_logprobs) return;
   blocks_.find_prefix(sequence.prefix, sequence.token_ids, shared);
 
   // The block that the prompt fills only partly is computed by each sibling for itself, and so is the last

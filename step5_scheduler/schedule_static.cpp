@@ -45,7 +45,7 @@ void Scheduler::admit_static_batch() {
   int64_t sum = 0;
   while (!waiting_.empty() && std::ssize(running_) < config_.max_num_seqs) {
     Sequence& sequence = **waiting_.begin();
-    if (!blocks_.append(sequence.block_table, sequence.num_prompt_tokens + sequence.sampling.max_tokens - 1))
+    if (!blocks_.append(sequence.block_table, sequence.num_prompt_tokens + *sequence.sampling.max_tokens - 1))
       break;
     waiting_.erase(waiting_.begin());
     start_running(sequence);

@@ -56,14 +56,20 @@ std::vector<SequenceId> Scheduler::add(std::vector<int32_t> prompt_token_ids,
                "the prompt has {} tokens; with max-model-len {} it may have at most {}", prompt,
                config_.max_model_len, config_.max_model_len - 1);
   SamplingParams own = sampling;
-  own.max_tokens = std::min(own.max_tokens, config_.max_model_len - prompt);
+  const int64_t room = config_.max_model_len - prompt;
+  own.max_tokens = std::min(own.max_tokens.value_or(room), room);
   if (!own.seed) own.seed = seeds_();
+  if (own.min_tokens > 0) {
+    own.all_stop_token_ids = own.stop_token_ids;
+    own.all_stop_token_ids.insert(own.all_stop_token_ids.end(), config_.eos_token_ids.begin(),
+                                  config_.eos_token_ids.end());
+  }
   // The last token is sampled and never computed: it needs no slot. What fits alone can always be run in the
   // end, by preempting everyone else; what does not would be preempted for ever.
-  const int64_t needed = blocks_.blocks_for(prompt + own.max_tokens - 1);
+  const int64_t needed = blocks_.blocks_for(prompt + *own.max_tokens - 1);
   LADDER_CHECK(needed <= config_.num_blocks,
                "a prompt of {} tokens with max_tokens {} needs {} KV blocks of {} tokens; the cache has {}",
-               prompt, own.max_tokens, needed, config_.block_size, config_.num_blocks);
+               prompt, *own.max_tokens, needed, config_.block_size, config_.num_blocks);
 
   std::vector<SequenceId> ids;
   for (std::unique_ptr<Sequence>& sequence : make_sequences(std::move(prompt_token_ids), own, next_id_)) {

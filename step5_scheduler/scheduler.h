@@ -83,7 +83,7 @@ class Scheduler {
   ~Scheduler();
 
   // Queues a request; returns the ids of its n sequences, completion 0 first. A missing seed is drawn;
-  // max_tokens is cut to what max_model_len leaves. Nothing is queued on an Error: an invalid parameter (see
+  // max_tokens is cut to what max_model_len leaves, and becomes all of it where it is absent. Nothing is queued on an Error: an invalid parameter (see
   // validate_sampling_params), an empty prompt, an id outside the vocabulary, a prompt longer than
   // max_model_len - 1, or prompt + max_tokens that do not fit the KV cache even when alone.
   std::vector<SequenceId> add(std::vector<int32_t> prompt_token_ids, const SamplingParams& sampling);

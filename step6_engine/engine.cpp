@@ -50,7 +50,7 @@ RequestId Engine::add_request(const Request& request) {
   active.output.request = id;
   active.output.metrics.num_prompt_tokens = static_cast<int64_t>(prompt.size());
   active.output.completions.resize(sequences.size());
-  active.wants_logprobs = request.sampling.logprobs >= 0;
+  active.wants_logprobs = request.sampling.logprobs.has_value();
   active.num_unfinished = static_cast<int64_t>(sequences.size());
   for (size_t i = 0; i < sequences.size(); ++i) {
     active.completions.push_back({sequences[i], {}, CompletionText(tokenizer_.get(), request.sampling.stop)});

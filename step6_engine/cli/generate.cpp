@@ -76,9 +76,9 @@ void run_generate(const GenerateFlags& flags) {
   } else {
     callbacks.progress_label = "generating";
     callbacks.on_output = [&](int64_t index, RequestOutput& output) {
-      write_out(
-          json ? generate_line(index, output, lines[static_cast<size_t>(index)].request.sampling.logprobs)
-               : as_text(index, output, lines.size() > 1));
+      write_out(json ? generate_line(index, output,
+                                     lines[static_cast<size_t>(index)].request.sampling.logprobs.value_or(-1))
+                     : as_text(index, output, lines.size() > 1));
     };
   }
   run_requests(*engine, lines, callbacks);
@@ -101,7 +101,9 @@ RunCommand add_generate_command(CLI::App& app) {
       ->type_name("FORMAT")
       ->capture_default_str();
   flags->engine.add(app);
-  flags->sampling.add(app);
+  SamplingParams defaults;
+  defaults.max_tokens = 16;
+  flags->sampling.add(app, defaults);
   return [flags] { run_generate(*flags); };
 }
 

@@ -59,7 +59,7 @@ TEST(Task3_1_SamplingParams, RefusesWhatLiesOutOfRangeAndTakesTheEnds) {
   expect_error("min_p", [](SamplingParams& p) { p.min_p = -0.01; });
   expect_error("min_p", [](SamplingParams& p) { p.min_p = 1.01; });
   expect_fine([](SamplingParams& p) { p.min_p = 1; });
-  expect_error("top_k", [](SamplingParams& p) { p.top_k = -1; });
+  expect_error("top_k", [](SamplingParams& p) { p.top_k = -2; });
   expect_error("repetition_penalty", [](SamplingParams& p) { p.repetition_penalty = 0; });
   expect_error("presence_penalty", [](SamplingParams& p) { p.presence_penalty = 2.5; });
   expect_fine([](SamplingParams& p) { p.presence_penalty = -2; });
@@ -67,10 +67,17 @@ TEST(Task3_1_SamplingParams, RefusesWhatLiesOutOfRangeAndTakesTheEnds) {
   expect_error("max_tokens", [](SamplingParams& p) { p.max_tokens = 0; });
   expect_error("max_tokens", [](SamplingParams& p) { p.max_tokens = -5; });
   expect_fine([](SamplingParams& p) { p.max_tokens = std::numeric_limits<int64_t>::max(); });
+  expect_error("min_tokens", [](SamplingParams& p) { p.min_tokens = -1; });
+  expect_error("min_tokens", [](SamplingParams& p) { p.min_tokens = 5, p.max_tokens = 4; });
+  expect_fine([](SamplingParams& p) { p.min_tokens = p.max_tokens.emplace(4); });
+  expect_fine([](SamplingParams& p) { p.min_tokens = 1000; });  // max_tokens is absent: the end is far
+  for (const int64_t off : {0, -1}) expect_fine([off](SamplingParams& p) { p.top_k = off; });
   expect_error("logprobs", [](SamplingParams& p) { p.logprobs = -2; });
   expect_error("logprobs", [](SamplingParams& p) { p.logprobs = kMaxLogprobs + 1; });
   expect_fine([](SamplingParams& p) { p.logprobs = kMaxLogprobs; });
   expect_error("prompt_logprobs", [](SamplingParams& p) { p.prompt_logprobs = kMaxLogprobs + 1; });
+  expect_error("prompt_logprobs", [](SamplingParams& p) { p.prompt_logprobs = -2; });
+  expect_fine([](SamplingParams& p) { p.logprobs = p.prompt_logprobs = -1; });  // the whole vocabulary
 }
 
 // CVE-2026-34756: n was a way to ask for any amount of memory.
@@ -82,11 +89,72 @@ TEST(Task3_1_SamplingParams, RefusesNoneAndABillionCompletions) {
 }
 
 // vLLM #44968: such an id reached the GPU and took the engine down.
-TEST(Task3_1_SamplingParams, RefusesStopIdsOutsideTheVocabulary) {
-  for (const int32_t id : {-1, static_cast<int32_t>(kVocab), std::numeric_limits<int32_t>::max(),
-                           std::numeric_limits<int32_t>::min()})
-    expect_error("stop_token_ids", [id](SamplingParams& p) { p.stop_token_ids = {0, id}; });
-  expect_fine([](SamplingParams& p) { p.stop_token_ids = {0, kVocab - 1}; });
+TEST(Task3_1_SamplingParams, RefusesIdsOutsideTheVocabularyInEveryFieldThatHoldsIds) {
+  const std::vector<std::pair<const char*, std::function<void(SamplingParams&, int32_t)>>> fields = {
+      {"stop_token_ids",
+       [](SamplingParams& p, int32_t id) {
+         p.stop_token_ids = {0, id};
+       }},
+      {"allowed_token_ids",
+       [](SamplingParams& p, int32_t id) {
+         p.allowed_token_ids = {0, id};
+       }},
+      {"logprob_token_ids",
+       [](SamplingParams& p, int32_t id) {
+         p.logprob_token_ids = {0, id};
+       }},
+      {"logit_bias",
+       [](SamplingParams& p, int32_t id) {
+         p.logit_bias = {{0, 1.0}, {id, 1.0}};
+       }},
+      {"bad_words_token_ids",
+       [](SamplingParams& p, int32_t id) {
+         p.bad_words_token_ids = {{1}, {0, id}};
+       }},
+  };
+  for (const auto& [name, set] : fields) {
+    for (const int32_t id : {-1, static_cast<int32_t>(kVocab), std::numeric_limits<int32_t>::max(),
+                             std::numeric_limits<int32_t>::min()})
+      expect_error(name, [&, id](SamplingParams& p) { set(p, id); });
+    for (const int32_t id : {0, static_cast<int32_t>(kVocab - 1)})
+      expect_fine([&, id](SamplingParams& p) { set(p, id); });
+  }
+}
+
+TEST(Task3_1_SamplingParams, RefusesBiasesOutOfRange) {
+  for (const double bias : {-100.5, 100.5, kNan, kInfinity, -kInfinity})
+    expect_error("logit_bias", [bias](SamplingParams& p) { p.logit_bias[3] = bias; });
+  for (const double bias : {-100.0, 0.0, 100.0})
+    expect_fine([bias](SamplingParams& p) { p.logit_bias[3] = bias; });
+}
+
+TEST(Task3_1_SamplingParams, BoundsTheListsOfTokensAndWords) {
+  const auto ids = [](int64_t count) { return std::vector<int32_t>(static_cast<size_t>(count), 1); };
+  expect_error("allowed_token_ids", [&](SamplingParams& p) { p.allowed_token_ids = ids(kVocab + 1); });
+  expect_error("logprob_token_ids",
+               [&](SamplingParams& p) { p.logprob_token_ids = ids(kMaxLogprobTokenIds + 1); });
+  expect_error("bad_words", [](SamplingParams& p) { p.bad_words.assign(kMaxBadWords + 1, "x"); });
+  expect_error("bad_words", [](SamplingParams& p) { p.bad_words = {""}; });
+  expect_error("bad_words",
+               [](SamplingParams& p) { p.bad_words = {std::string(kMaxBadWordBytes + 1, 'x')}; });
+  expect_error("bad_words_token_ids", [](SamplingParams& p) { p.bad_words_token_ids = {{1}, {}}; });
+  expect_error("bad_words_token_ids",
+               [](SamplingParams& p) { p.bad_words_token_ids.assign(2 * kMaxBadWords + 1, {1}); });
+  // More entries than the limit need a vocabulary that has them.
+  SamplingParams params;
+  for (int32_t id = 0; id <= kMaxLogitBias; ++id) params.logit_bias[id] = 1.0;
+  EXPECT_THROW(validate_sampling_params(params, 1 << 20), Error);
+  params.logit_bias.erase(0);
+  EXPECT_NO_THROW(validate_sampling_params(params, 1 << 20));
+}
+
+TEST(Task3_1_SamplingParams, LogprobTokenIdsAloneAskForLogProbabilities) {
+  SamplingParams params;
+  EXPECT_EQ(wanted_logprobs(params), std::nullopt);
+  params.logprob_token_ids = {3};
+  EXPECT_EQ(wanted_logprobs(params), 0);
+  params.logprobs = 5;
+  EXPECT_EQ(wanted_logprobs(params), 5);
 }
 
 TEST(Task3_1_SamplingParams, BoundsTheStopLists) {

@@ -25,7 +25,7 @@ TEST(Task3_1_Sequence, CompletionsSampleWithSeedsOfTheirOwn) {
     EXPECT_EQ(sequences[i]->first_sibling, 10);
     EXPECT_EQ(sequences[i]->completion_index, i);
     EXPECT_EQ(sequences[i]->sampling.seed, 40u + i);
-    EXPECT_EQ(sequences[i]->sampling.prompt_logprobs, i == 0 ? 2 : -1);
+    EXPECT_EQ(sequences[i]->sampling.prompt_logprobs.value_or(-1), i == 0 ? 2 : -1);
     EXPECT_EQ(sequences[i]->token_ids, (std::vector<int32_t>{5, 6, 7}));
     EXPECT_EQ(sequences[i]->num_prompt_tokens, 3);
     EXPECT_EQ(sequences[i]->num_output_tokens(), 0);
@@ -82,6 +82,7 @@ TEST(Task3_1_Sequence, FinishReasonsHaveTheNamesOfTheOutputFormat) {
   EXPECT_EQ(finish_reason_name(FinishReason::stop), "stop");
   EXPECT_EQ(finish_reason_name(FinishReason::length), "length");
   EXPECT_EQ(finish_reason_name(FinishReason::abort), "abort");
+  EXPECT_EQ(finish_reason_name(FinishReason::error), "error");
   EXPECT_EQ(finish_reason_name(FinishReason::none), "");
 }
 

@@ -143,7 +143,7 @@ TEST_P(Task4_4_ModelRunner, LogitsFollowFromTheTokensAlone) {
       const auto results = driver.run(requests, options);
       for (size_t i = 0; i < requests.size(); ++i) {
         std::vector<int32_t> tokens = requests[i].prompt;
-        ASSERT_EQ(static_cast<int64_t>(results[i].token_ids.size()), requests[i].sampling.max_tokens);
+        ASSERT_EQ(static_cast<int64_t>(results[i].token_ids.size()), *requests[i].sampling.max_tokens);
         for (size_t t = 0; t < results[i].token_ids.size(); ++t) {
           ASSERT_EQ(results[i].logits[t], fake_logits(tokens, 97)) << "request " << i << " token " << t;
           tokens.push_back(results[i].token_ids[t]);
@@ -167,7 +167,7 @@ TEST_P(Task4_4_ModelRunner, ARequestGivesTheSameAloneAndHoweverTheStepsAreCut) {
     // sharing: the scheduler bypasses prefix hits for such requests.
     auto asked = requests;
     if (options.share_prefixes)
-      for (DrivenRequest& request : asked) request.sampling.prompt_logprobs = -1;
+      for (DrivenRequest& request : asked) request.sampling.prompt_logprobs.reset();
     auto results = driver.run(asked, options);
     for (size_t i = 0; i < requests.size(); ++i) {
       if (options.share_prefixes) results[i].prompt_logprobs = alone[i].prompt_logprobs;

@@ -96,7 +96,7 @@ TEST_P(Task4_4_RealModel, LogitsAreBitwiseTheSameHoweverTheStepsAreCutAndAreThos
   for (const DriveOptions& options : {together, chunks, anything, anything}) {
     auto asked = requests;
     if (options.share_prefixes)
-      for (DrivenRequest& request : asked) request.sampling.prompt_logprobs = -1;
+      for (DrivenRequest& request : asked) request.sampling.prompt_logprobs.reset();
     const auto results = driver.run(asked, options);
     for (size_t i = 0; i < requests.size(); ++i) {
       ASSERT_EQ(results[i].token_ids, alone[i].token_ids) << "prompt " << i;

@@ -213,7 +213,7 @@ TEST_P(Task4_3_Sampler, ARowGivesTheSameAloneAndInAnyBatch) {
   for (size_t r = 0; r < rows.size(); ++r) {
     const Answer alone = run_sampler({rows[r]});
     ASSERT_EQ(alone.token_ids[0], together.token_ids[r]) << "row " << r;
-    if (rows[r].sampling.logprobs < 0) continue;
+    if (!rows[r].sampling.logprobs) continue;
     const PositionLogprobs& a = alone.logprobs[0];
     const PositionLogprobs& b = together.logprobs[r];
     ASSERT_EQ(a.chosen.logprob, b.chosen.logprob);
@@ -328,7 +328,7 @@ TEST_P(Task4_3_Sampler, LogProbabilitiesAreThoseOfTheRawLogits) {
     for (int r = 0; r < 70; ++r) rows.push_back(random_row(random, vocab));
     const Answer answer = run_sampler(rows);
     for (size_t r = 0; r < rows.size(); ++r) {
-      const int64_t k = rows[r].sampling.logprobs;
+      const int64_t k = rows[r].sampling.logprobs.value_or(-1);
       const PositionLogprobs& position = answer.logprobs[r];
       if (k < 0) {
         EXPECT_TRUE(position.top.empty());

@@ -93,7 +93,7 @@ class StepDriver {
       }
       for (size_t i = running.size(); i-- > 0;) {
         const size_t request = running[i].request;
-        if (static_cast<int64_t>(results[request].token_ids.size()) < requests[request].sampling.max_tokens)
+        if (static_cast<int64_t>(results[request].token_ids.size()) < *requests[request].sampling.max_tokens)
           continue;
         finished_.push_back(running[i].id);
         release(running[i]);
@@ -196,12 +196,12 @@ class StepDriver {
         result.logits.emplace_back(values, values + raw.dim(1));
         result.token_ids.push_back(got.token_ids[0]);
         sequence.tokens.push_back(got.token_ids[0]);
-        if (requests[sequence.request].sampling.logprobs >= 0) {
+        if (requests[sequence.request].sampling.logprobs) {
           ASSERT_EQ(got.logprobs.size(), 1u);
           result.logprobs.push_back(got.logprobs[0]);
         }
       }
-      if (requests[sequence.request].sampling.prompt_logprobs < 0) continue;
+      if (!requests[sequence.request].sampling.prompt_logprobs) continue;
       const auto num_prompt = static_cast<int64_t>(requests[sequence.request].prompt.size());
       const int64_t expected = std::max<int64_t>(std::min(sequence.num_computed, num_prompt - 1) - begin, 0);
       ASSERT_EQ(static_cast<int64_t>(got.prompt_logprobs.size()), expected);

@@ -64,7 +64,7 @@ class KvSimulator final : public Executor {
       state.num_tokens = static_cast<int64_t>(added.token_ids.size());
       state.num_prompt_tokens = added.num_prompt_tokens;
       state.seed = added.sampling.seed.value();
-      state.prompt_logprobs = added.sampling.prompt_logprobs >= 0;
+      state.prompt_logprobs = added.sampling.prompt_logprobs.has_value();
       state.table = added.block_table;
       state.num_computed = added.num_computed_tokens;
     }
@@ -218,7 +218,7 @@ inline std::vector<int32_t> reference_output(const std::vector<int32_t>& prompt,
     return false;
   };
   std::vector<int32_t> output;
-  while (static_cast<int64_t>(output.size()) < sampling.max_tokens &&
+  while (static_cast<int64_t>(output.size()) < sampling.max_tokens.value_or(max_model_len) &&
          static_cast<int64_t>(prompt.size() + output.size()) < max_model_len) {
     output.push_back(next_token(fingerprint, seed, vocab_size));
     if (!sampling.ignore_eos && holds(eos_token_ids, output.back())) break;

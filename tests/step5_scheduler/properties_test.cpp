@@ -80,7 +80,7 @@ Day random_day(uint64_t seed, int delay, bool static_batching = false, bool reco
     day.preempted |= result.num_preemptions > 0;
     day.hit |= result.num_cached_tokens > 0;
     day.stopped |= result.reason == FinishReason::stop;
-    if (result.sampling.prompt_logprobs >= 0 && result.seed == *result.sampling.seed && !result.aborted) {
+    if (result.sampling.prompt_logprobs && result.seed == *result.sampling.seed && !result.aborted) {
       EXPECT_EQ(std::ssize(result.prompt_logprobs), std::ssize(result.prompt) - 1);
       for (int64_t p = 0; p < std::ssize(result.prompt_logprobs); ++p)
         EXPECT_EQ(result.prompt_logprobs[p].chosen.logprob, -static_cast<float>(p));

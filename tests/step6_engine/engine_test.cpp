@@ -74,7 +74,7 @@ TEST_P(Task6_1_EngineInFlight, EveryRequestGetsItsOwnTokensInOrder) {
     EXPECT_EQ(outputs[i].prompt_token_ids, requests[i].prompt_token_ids);
     ASSERT_EQ(outputs[i].completions.size(), 1u);
     EXPECT_EQ(outputs[i].completions[0].token_ids,
-              expected_tokens(requests[i].prompt_token_ids, requests[i].sampling.max_tokens));
+              expected_tokens(requests[i].prompt_token_ids, *requests[i].sampling.max_tokens));
     EXPECT_EQ(outputs[i].completions[0].finish_reason, FinishReason::length);
     EXPECT_FALSE(outputs[i].completions[0].text.has_value());
     EXPECT_EQ(outputs[i].metrics.num_output_tokens, requests[i].sampling.max_tokens);

@@ -36,13 +36,13 @@ class FakeExecutor final : public Executor {
       answer.id = scheduled.id;
       const int64_t end = state.num_computed + scheduled.num_tokens;
       EXPECT_LE(end, static_cast<int64_t>(state.token_ids.size()));
-      if (state.sampling.prompt_logprobs >= 0)
+      if (state.sampling.prompt_logprobs)
         for (int64_t at = state.num_computed; at < end && at + 1 < state.num_prompt; ++at)
           answer.prompt_logprobs.push_back({{state.token_ids[static_cast<size_t>(at) + 1], -0.5f}, {}});
       if (end == static_cast<int64_t>(state.token_ids.size())) {
         const int32_t token = next_token_(state.token_ids, state.num_prompt);
         answer.token_ids = {token};
-        if (state.sampling.logprobs >= 0) answer.logprobs = {{{token, -0.25f}, {}}};
+        if (state.sampling.logprobs) answer.logprobs = {{{token, -0.25f}, {}}};
         state.token_ids.push_back(token);
       }
       state.num_computed = end;

@@ -112,7 +112,7 @@ TEST_P(Task6_1_GoldenEngine, PreemptionChangesNoBit) {
   int64_t longest = 0;
   for (const Request& request : requests)
     longest = std::max(longest,
-                       static_cast<int64_t>(request.prompt_token_ids.size()) + request.sampling.max_tokens);
+                       static_cast<int64_t>(request.prompt_token_ids.size()) + *request.sampling.max_tokens);
   // Room for the longest, but not for it and all the others. The rotary table stays that of the first engine.
   options.runner.block_size = 4;
   options.runner.kv_memory = 0;
@@ -235,7 +235,7 @@ TEST_P(Task6_1_EngineFeatures, WorkInEveryPairing) {
       Request request = requests[static_cast<size_t>(i) + 2];
       request.sampling.priority = i % 2;
       if (on[5]) request.sampling.n = 3;
-      request.sampling.logprobs = on[6] ? 2 : -1;
+      if (on[6]) request.sampling.logprobs = 2;
       if (on[7]) request.sampling.stop_token_ids = {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12};
       if (on[8]) {
         request.sampling.repetition_penalty = 1.3;
@@ -265,7 +265,7 @@ TEST_P(Task6_1_EngineFeatures, WorkInEveryPairing) {
         EXPECT_TRUE(completion.finish_reason == FinishReason::stop ||
                     (completion.finish_reason == FinishReason::length && completion.token_ids.size() == 28u));
         EXPECT_EQ(completion.logprobs.size(),
-                  requests[i].sampling.logprobs >= 0 ? completion.token_ids.size() : 0u);
+                  requests[i].sampling.logprobs ? completion.token_ids.size() : 0u);
       }
     }
     EXPECT_EQ(engine->scheduler().blocks().num_used_blocks(), 0);

@@ -76,15 +76,14 @@ void expect_answers(const Request& request, const RequestOutput& output) {
   for (const CompletionOutput& completion : output.completions) {
     const auto count = static_cast<int64_t>(completion.token_ids.size());
     EXPECT_GE(count, 1);
-    EXPECT_LE(count, std::min(sampling.max_tokens, kMaxModelLen - prompt));
+    EXPECT_LE(count, std::min(*sampling.max_tokens, kMaxModelLen - prompt));
     EXPECT_NE(completion.finish_reason, FinishReason::none);
     if (completion.finish_reason == FinishReason::length) {
-      EXPECT_EQ(count, std::min(sampling.max_tokens, kMaxModelLen - prompt));
+      EXPECT_EQ(count, std::min(*sampling.max_tokens, kMaxModelLen - prompt));
     }
-    EXPECT_EQ(completion.logprobs.size(), sampling.logprobs >= 0 ? completion.token_ids.size() : 0u);
+    EXPECT_EQ(completion.logprobs.size(), sampling.logprobs ? completion.token_ids.size() : 0u);
   }
-  EXPECT_EQ(output.prompt_logprobs.size(),
-            sampling.prompt_logprobs >= 0 ? static_cast<size_t>(prompt - 1) : 0u);
+  EXPECT_EQ(output.prompt_logprobs.size(), sampling.prompt_logprobs ? static_cast<size_t>(prompt - 1) : 0u);
 }
 
 TEST_P(Task6_1_RandomRequests, TheBooksBalanceAfterAbortsAndPreemptions) {

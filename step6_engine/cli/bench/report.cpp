@@ -67,11 +67,11 @@ Measurement measure(Engine& engine, const std::vector<Request>& requests, const 
   const int64_t limit = engine.scheduler().config().max_model_len;
   for (const Request& request : requests) {
     const int64_t length =
-        static_cast<int64_t>(request.prompt_token_ids.size()) + request.sampling.max_tokens;
+        static_cast<int64_t>(request.prompt_token_ids.size()) + *request.sampling.max_tokens;
     LADDER_CHECK(length <= limit,
                  "a request of the workload has {} tokens, prompt and output; --max-model-len is {}", length,
                  limit);
-    total += request.sampling.max_tokens;
+    total += *request.sampling.max_tokens;
   }
   ProgressBar bar(name, total, "tokens");
   engine.reset_metrics();

@@ -34,7 +34,7 @@ double streamed_bytes(const std::vector<Request>& requests, const DecoderSpec& s
   int64_t longest = 0;
   double kv_tokens = 0.0;
   for (const Request& request : requests) {
-    const int64_t output = request.sampling.max_tokens;
+    const int64_t output = *request.sampling.max_tokens;
     const auto prompt = static_cast<double>(request.prompt_token_ids.size());
     longest = std::max(longest, output);
     // The first token comes with the prompt; token t (from 1) follows prompt + t others.
