@@ -24,6 +24,7 @@ class Rung:
     idea: str = ""
     error: str = ""  # why it was not measured
     seconds: float = 0.0  # the median where the run was repeated
+    cpu_seconds: float = 0.0  # of the calling thread: on a busy machine the fairer of the two
     bytes_per_second: float = 0.0
     flops: float = 0.0  # per second, of matrix products
     operations: float = 0.0  # per second, other arithmetic
@@ -89,8 +90,8 @@ def median_of(rows, key):
     return statistics.median(values) if values else 0.0
 
 
-def seconds_of(row):
-    return row["real_time"] * {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}[row["time_unit"]]
+def seconds_of(row, clock="real_time"):
+    return row.get(clock, 0.0) * {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}[row["time_unit"]]
 
 
 def rung_of(rows):
@@ -102,6 +103,7 @@ def rung_of(rows):
         rung.error = failed[0].get("error_message") or failed[0].get("skip_message") or "not measured"
         return rung
     rung.seconds = statistics.median(seconds_of(row) for row in rows)
+    rung.cpu_seconds = statistics.median(seconds_of(row, "cpu_time") for row in rows)
     rung.bytes_per_second = median_of(rows, "bytes_per_second")
     rung.flops = median_of(rows, "flops")
     rung.operations = median_of(rows, "operations")

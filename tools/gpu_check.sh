@@ -13,13 +13,14 @@
 #   bench      the CUDA ladders of step 1, and the products of whole layers (step 2)
 #   engine     ladder bench: latency, throughput, prefill, progression, graph-replay
 #   peers      what they are compared with, in PyTorch
+#   shapes     activation and RMSNorm at three plain shapes, ours and PyTorch's
 #   table      tools/h200_table.py over the results (needs no GPU)
 set -uo pipefail
 root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd)
 build=$root/build/release
 out=gpu_check
 parts=()
-every=(tests memcheck racecheck synccheck bench engine peers table)
+every=(tests memcheck racecheck synccheck bench engine peers shapes table)
 
 fail() { echo "gpu_check: $*" >&2; exit 2; }
 
@@ -147,7 +148,8 @@ racecheck() { shared_memory racecheck; }
 synccheck() { shared_memory synccheck; }
 
 bench() {
-  run bench_step1 200 "$(binary bench_step1)" --benchmark_filter='cuda:|ceiling_of_gpu' \
+  # All problems but shape:..., which are the part `shapes`.
+  run bench_step1 200 "$(binary bench_step1)" --benchmark_filter='^[^/]+/([^s]|s[^h]).*cuda:|ceiling_of_gpu' \
     --benchmark_context=commit="$LADDER_COMMIT" --benchmark_out="$out/step1_layers.json" --benchmark_out_format=json
   run bench_step2 60 "$(binary bench_step2)" --benchmark_filter='cuda:' \
     --benchmark_context=commit="$LADDER_COMMIT" --benchmark_out="$out/step2_model.json" --benchmark_out_format=json
@@ -182,6 +184,12 @@ peers() {
     --json "$out/peers_kernels.json"
   run peers_engine 140 python3 -B bench/peers/peers.py --only decode --models qwen3-0.6b \
     --json "$out/peers_engine.json"
+}
+
+shapes() {
+  run shapes 60 "$(binary bench_step1)" --benchmark_filter='/shape:.*cuda:|ceiling_of_gpu' \
+    --benchmark_context=commit="$LADDER_COMMIT" --benchmark_out="$out/shapes.json" --benchmark_out_format=json
+  run peers_shapes 100 python3 -B bench/peers/peers.py --only shapes --json "$out/peers_shapes.json"
 }
 
 table() {

@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
-"""What Ladder is compared with, measured on this GPU with PyTorch.
+"""What Ladder is compared with, measured on this machine with PyTorch.
 
     python3 bench/peers/peers.py --json peers.json                      # kernels and the decode loops
     python3 bench/peers/peers.py --json peers.json --only matmul,attention
+    python3 bench/peers/peers.py --json peers.json --only shapes --device cpu
     python3 tools/h200_table.py ...                                     # puts ours and theirs side by side
 
 The file has the field names of Google Benchmark's, so that one script reads both.
@@ -14,7 +15,12 @@ import json
 import sys
 import time
 
-PARTS = ("matmul", "attention", "elementwise", "sampling", "decode")
+PARTS = ("matmul", "attention", "elementwise", "sampling", "shapes", "decode")
+
+
+def cpu_name():
+    with open("/proc/cpuinfo") as file:
+        return next((line.split(":")[1].strip() for line in file if line.startswith("model name")), "")
 
 
 def main():
@@ -24,31 +30,38 @@ def main():
     parser.add_argument("--models", metavar="FOLDER,...", default="qwen3-0.6b,qwen3-8b",
                         help="shapes of the decode loop: folders under models/")
     parser.add_argument("--batches", metavar="N,...", default="1,32,256", help="batch sizes of the decode loop")
+    parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: the part `shapes` alone")
     arguments = parser.parse_args()
     chosen = arguments.only.split(",")
     for part in chosen:
         if part not in PARTS:
             parser.error(f"--only {part}: there are {', '.join(PARTS)}")
+    if arguments.device == "cpu" and chosen != ["shapes"]:
+        parser.error("--device cpu: expected --only shapes")
     try:
         import torch
     except ImportError:
-        sys.exit("peers: needs PyTorch with CUDA (python3 -m pip install torch)")
-    if not torch.cuda.is_available():
+        sys.exit("peers: needs PyTorch (python3 -m pip install torch)")
+    if arguments.device == "cuda" and not torch.cuda.is_available():
         sys.exit("peers: PyTorch finds no GPU")
 
     import decode_loop
     import kernels
     from measure import Results
+    from shapes import shapes
     torch.manual_seed(1)
     results = Results()
-    results.ceilings()
-    print(f"copy bandwidth {results.copy_bandwidth / 1e9:.0f} GB/s, cuBLAS {results.matmul_rate / 1e12:.0f} TFLOP/s")
+    if arguments.device == "cuda":
+        results.ceilings()
+        print(f"copy bandwidth {results.copy_bandwidth / 1e9:.0f} GB/s, cuBLAS {results.matmul_rate / 1e12:.0f} TFLOP/s")
     seconds = {}
     for part in chosen:
         start = time.time()
         if part == "decode":
             decode_loop.decode_loops(results, arguments.models.split(","),
                                      [int(batch) for batch in arguments.batches.split(",")])
+        elif part == "shapes":
+            shapes(results, arguments.device)
         else:
             getattr(kernels, part)(results)
         torch.cuda.empty_cache()
@@ -56,9 +69,14 @@ def main():
     print("seconds:", ", ".join(f"{part} {value}" for part, value in seconds.items()))
     if arguments.json:
         context = {"date": datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="seconds"),
-                   "gpu": torch.cuda.get_device_name(0), "torch": torch.__version__, "cuda": torch.version.cuda,
-                   "cudnn": torch.backends.cudnn.version(), "copy_bandwidth": results.copy_bandwidth,
-                   "matmul_rate": results.matmul_rate, "seconds": seconds}
+                   "torch": torch.__version__}
+        if arguments.device == "cuda":
+            context |= {"gpu": torch.cuda.get_device_name(0), "cuda": torch.version.cuda,
+                        "cudnn": torch.backends.cudnn.version(), "copy_bandwidth": results.copy_bandwidth,
+                        "matmul_rate": results.matmul_rate}
+        else:
+            context |= {"cpu": cpu_name(), "threads": torch.get_num_threads()}
+        context["seconds"] = seconds
         with open(arguments.json, "w") as file:
             json.dump({"context": context, "benchmarks": results.rows}, file, indent=1)
             file.write("\n")

@@ -76,8 +76,11 @@ void register_ladder(const std::string& op, std::span<const Variant<Args>> table
             if (slot.key != key) {
               slot = {};
               auto sets = std::make_shared<std::vector<Args>>();
-              const double count = 1 + static_cast<double>(rotation_bytes()) / std::max(problem.bytes, 1.0);
-              for (int i = 0; i < static_cast<int>(std::clamp(count, 2.0, 512.0)); ++i)
+              const auto rotated = static_cast<double>(rotation_bytes());
+              // What is far larger than the cache leaves nothing of itself there, and memory may not hold two.
+              const double least = problem.bytes > 16 * rotated ? 1 : 2;
+              const double count = 1 + rotated / std::max(problem.bytes, 1.0);
+              for (int i = 0; i < static_cast<int>(std::clamp(count, least, 512.0)); ++i)
                 sets->push_back(problem.make());
               slot = {key, sets};
             }
