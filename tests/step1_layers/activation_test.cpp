@@ -51,82 +51,78 @@ void check_activation(DType dtype, bool gated, double (*f)(double), Run&& run) {
     }
 }
 
-TEST(Task1_2_SiluAndMul, EqualsDoublePrecision) {
-  on_every_rung<SiluAndMulArgs>("silu_and_mul", silu_and_mul_variants(), [&](const OpContext& ctx) {
+RUNG_TEST(Task1_2_SiluAndMul, EqualsDoublePrecision, "silu_and_mul", silu_and_mul_variants()) {
+  for (DType dtype : kDTypes)
+    check_activation(dtype, true, silu,
+                     [&](const Tensor& x, const Tensor& out) { call(silu_and_mul, ctx, x, out); });
+}
+
+template <class Run>
+void check_both_forms(bool gated, Run&& run) {
+  for (GeluKind kind : {GeluKind::erf, GeluKind::tanh})
     for (DType dtype : kDTypes)
-      check_activation(dtype, true, silu,
-                       [&](const Tensor& x, const Tensor& out) { call(silu_and_mul, ctx, x, out); });
+      check_activation(dtype, gated, kind == GeluKind::erf ? gelu_erf : gelu_tanh,
+                       [&](const Tensor& x, const Tensor& out) { run(x, out, kind); });
+}
+
+RUNG_TEST(Task1_2_Gelu, BothFormsEqualDoublePrecision, "gelu", gelu_variants()) {
+  check_both_forms(false,
+                   [&](const Tensor& x, const Tensor& out, GeluKind kind) { call(gelu, ctx, x, out, kind); });
+}
+
+RUNG_TEST(Task1_2_GeluAndMul, BothFormsEqualDoublePrecision, "gelu_and_mul", gelu_and_mul_variants()) {
+  check_both_forms(true, [&](const Tensor& x, const Tensor& out, GeluKind kind) {
+    call(gelu_and_mul, ctx, x, out, kind);
   });
 }
 
-TEST(Task1_2_Gelu, BothFormsEqualDoublePrecision) {
-  for (GeluKind kind : {GeluKind::erf, GeluKind::tanh}) {
-    auto f = kind == GeluKind::erf ? gelu_erf : gelu_tanh;
-    on_every_rung<GeluArgs>("gelu", gelu_variants(), [&](const OpContext& ctx) {
-      for (DType dtype : kDTypes)
-        check_activation(dtype, false, f,
-                         [&](const Tensor& x, const Tensor& out) { call(gelu, ctx, x, out, kind); });
-    });
-    on_every_rung<GeluAndMulArgs>("gelu_and_mul", gelu_and_mul_variants(), [&](const OpContext& ctx) {
-      for (DType dtype : kDTypes)
-        check_activation(dtype, true, f,
-                         [&](const Tensor& x, const Tensor& out) { call(gelu_and_mul, ctx, x, out, kind); });
-    });
+RUNG_TEST(Task1_2_Gelu, KeepsRelativeAccuracyInTheNegativeTail, "gelu", gelu_variants()) {
+  // Rows of one value: nothing larger in the row hides an error there.
+  for (double x = -5; x < 5; x += 0.01) {
+    Tensor in = Tensor::empty({1, 8}, DType::f32), out = poisoned({1, 8}, DType::f32);
+    std::fill_n(in.data<float>(), 8, static_cast<float>(x));
+    const double expected = gelu_erf(in.at<float>({0, 0}));
+    call(gelu, ctx, in, out, GeluKind::erf);
+    ASSERT_TRUE(close_to(out, std::vector<double>(8, expected))) << x;
   }
 }
 
-TEST(Task1_2_Gelu, KeepsRelativeAccuracyInTheNegativeTail) {
-  // Rows of one value: nothing larger in the row hides an error there.
-  on_every_rung<GeluArgs>("gelu", gelu_variants(), [&](const OpContext& ctx) {
-    for (double x = -5; x < 5; x += 0.01) {
-      Tensor in = Tensor::empty({1, 8}, DType::f32), out = poisoned({1, 8}, DType::f32);
-      std::fill_n(in.data<float>(), 8, static_cast<float>(x));
-      const double expected = gelu_erf(in.at<float>({0, 0}));
-      call(gelu, ctx, in, out, GeluKind::erf);
-      ASSERT_TRUE(close_to(out, std::vector<double>(8, expected))) << x;
-    }
-  });
-}
-
-TEST(Task1_2_SiluAndMul, IsExactWhereTheFormulaIs) {
+RUNG_TEST(Task1_2_SiluAndMul, IsExactWhereTheFormulaIs, "silu_and_mul", silu_and_mul_variants()) {
   // silu(x) is x to the last bit for x >= 40, and 0 at 0.
-  on_every_rung<SiluAndMulArgs>("silu_and_mul", silu_and_mul_variants(), [&](const OpContext& ctx) {
-    for (DType dtype : kDTypes)
-      for (int64_t width : {77, 80}) {
-        Random random;
-        SCOPED_TRACE(random.describe());
-        Tensor x = random.exact({3, 2 * width}, DType::f32);
-        std::vector<double> expected;
-        for (int64_t row = 0; row < 3; ++row)
-          for (int64_t i = 0; i < width; ++i) {
-            float& gate = x.at<float>({row, i});
-            gate = gate == 0 ? 0.0f : 40.0f + 8.0f * std::abs(gate);
-            expected.push_back(gate * x.at<float>({row, width + i}));
-          }
-        Tensor out = poisoned({3, width}, dtype);
-        call(silu_and_mul, ctx, x.to(dtype), out);
-        EXPECT_EQ(to_double(out), expected);
-      }
-  });
-}
-
-TEST(Task1_2_SiluAndMul, ARowDoesNotDependOnTheOthersOrOnThreadsOrStrides) {
-  on_every_rung<SiluAndMulArgs>("silu_and_mul", silu_and_mul_variants(), [&](const OpContext& ctx) {
-    for (auto [width, padding] : {std::pair<int64_t, int64_t>{333, 5}, {336, 8}}) {
+  for (DType dtype : kDTypes)
+    for (int64_t width : {77, 80}) {
       Random random;
       SCOPED_TRACE(random.describe());
-      const int64_t rows = 97;
-      Tensor wide = random.normal({rows, 2 * width + padding}, DType::f32);
-      Tensor x = wide.narrow(1, 0, 2 * width);
-      Tensor out = poisoned({rows, width}, DType::f32);
-      with_threads(3, [&] { call(silu_and_mul, ctx, x, out); });
-      for (int64_t row : {int64_t{0}, random.integer(1, rows - 2), rows - 1}) {
-        Tensor alone = poisoned({1, width}, DType::f32);
-        call(silu_and_mul, ctx, x.narrow(0, row, 1).clone(), alone);
-        EXPECT_TRUE(bitwise_equal(out.narrow(0, row, 1), alone)) << row;
-      }
+      Tensor x = random.exact({3, 2 * width}, DType::f32);
+      std::vector<double> expected;
+      for (int64_t row = 0; row < 3; ++row)
+        for (int64_t i = 0; i < width; ++i) {
+          float& gate = x.at<float>({row, i});
+          gate = gate == 0 ? 0.0f : 40.0f + 8.0f * std::abs(gate);
+          expected.push_back(gate * x.at<float>({row, width + i}));
+        }
+      Tensor out = poisoned({3, width}, dtype);
+      call(silu_and_mul, ctx, x.to(dtype), out);
+      EXPECT_EQ(to_double(out), expected);
     }
-  });
+}
+
+RUNG_TEST(Task1_2_SiluAndMul, ARowDoesNotDependOnTheOthersOrOnThreadsOrStrides, "silu_and_mul",
+          silu_and_mul_variants()) {
+  for (auto [width, padding] : {std::pair<int64_t, int64_t>{333, 5}, {336, 8}}) {
+    Random random;
+    SCOPED_TRACE(random.describe());
+    const int64_t rows = 97;
+    Tensor wide = random.normal({rows, 2 * width + padding}, DType::f32);
+    Tensor x = wide.narrow(1, 0, 2 * width);
+    Tensor out = poisoned({rows, width}, DType::f32);
+    with_threads(3, [&] { call(silu_and_mul, ctx, x, out); });
+    for (int64_t row : {int64_t{0}, random.integer(1, rows - 2), rows - 1}) {
+      Tensor alone = poisoned({1, width}, DType::f32);
+      call(silu_and_mul, ctx, x.narrow(0, row, 1).clone(), alone);
+      EXPECT_TRUE(bitwise_equal(out.narrow(0, row, 1), alone)) << row;
+    }
+  }
 }
 
 TEST(Task1_2_SiluAndMul, NamesWhatDoesNotFit) {

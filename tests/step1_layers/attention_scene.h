@@ -139,12 +139,9 @@ inline Attended attend(const OpContext& ctx, Random& random, const std::vector<P
 }
 
 // Without the rungs that serve decoding alone, for calls in which a sequence has several rows.
-template <class Fn>
-void on_every_mixed_attention(Fn&& fn) {
-  std::vector<Variant<PagedAttentionArgs>> table;
-  for (const auto& variant : paged_attention_variants())
-    if (variant.name != "grouped" && variant.name != "cluster") table.push_back(variant);
-  on_every_rung<PagedAttentionArgs>("paged_attention", table, fn);
+inline std::vector<Variant<PagedAttentionArgs>> mixed_attention_variants() {
+  return rungs_where(paged_attention_variants(),
+                     [](const auto& rung) { return rung.name != "grouped" && rung.name != "cluster"; });
 }
 
 struct Reference {

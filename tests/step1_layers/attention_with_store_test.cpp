@@ -124,11 +124,6 @@ void check(const OpContext& ctx, const HeadShape& shape, DType dtype, const std:
   }
 }
 
-template <class Fn>
-void on_every_attention_with_store(Fn&& fn) {
-  on_every_rung<AttentionWithStoreArgs>("attention_with_store", attention_with_store_variants(), fn, 1);
-}
-
 // Which rungs serve a call is asked for every model; heads of fewer than 16 elements have no unit of lanes.
 TEST(Task1_7_AttentionWithStore, HeadsTooSmallForAKernelAreLeftToTheSequence) {
   Random random;
@@ -143,21 +138,19 @@ TEST(Task1_7_AttentionWithStore, HeadsTooSmallForAKernelAreLeftToTheSequence) {
   }
 }
 
-TEST(Task1_7_AttentionWithStore, EqualsDoublePrecision) {
-  on_every_attention_with_store([](const OpContext& ctx) {
-    for (DType dtype : {DType::f32, DType::bf16, DType::f16})
-      for (bool norms : {false, true})
-        for (const HeadShape& shape :
-             {HeadShape{4, 2, 128, 128}, {8, 1, 64, 64}, {4, 1, 256, 256}, {3, 3, 64, 64}})
-          check(ctx, shape, dtype, {1, 16, 17, 33, 130, 300}, norms);
-  });
+RUNG_TEST(Task1_7_AttentionWithStore, EqualsDoublePrecision, "attention_with_store",
+          attention_with_store_variants()) {
+  for (DType dtype : {DType::f32, DType::bf16, DType::f16})
+    for (bool norms : {false, true})
+      for (const HeadShape& shape :
+           {HeadShape{4, 2, 128, 128}, {8, 1, 64, 64}, {4, 1, 256, 256}, {3, 3, 64, 64}})
+        check(ctx, shape, dtype, {1, 16, 17, 33, 130, 300}, norms);
 }
 
 // For a tool that follows every access to memory (tools/gpu_check.sh).
-TEST(Task1_7_AttentionWithStore, OneSmallCallOfEveryRung) {
-  on_every_attention_with_store([](const OpContext& ctx) {
-    check(ctx, {4, 2, 128, 128}, DType::bf16, {5, 70}, true);
-  });
+RUNG_TEST(Task1_7_AttentionWithStore, OneSmallCallOfEveryRung, "attention_with_store",
+          attention_with_store_variants()) {
+  check(ctx, {4, 2, 128, 128}, DType::bf16, {5, 70}, true);
 }
 
 TEST(Task1_7_AttentionWithStore, HasTheBitsOfItsPartsAndLeavesPaddingRowsAlone) {

@@ -2,16 +2,28 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <limits>
 #include <thread>
 
+#include "step1_layers/activation/gelu.h"
+#include "step1_layers/activation/silu_and_mul.h"
+#include "step1_layers/attention/attention.h"
+#include "step1_layers/attention/attention_with_store.h"
+#include "step1_layers/attention/paged_attention.h"
+#include "step1_layers/attention/qk_norm_rope_store.h"
+#include "step1_layers/attention/store_kv.h"
 #include "step1_layers/core/arena.h"
 #include "step1_layers/core/error.h"
 #include "step1_layers/core/parallel.h"
 #include "step1_layers/core/parameter.h"
 #include "step1_layers/core/variants.h"
+#include "step1_layers/embedding/embedding.h"
+#include "step1_layers/linear/matmul.h"
+#include "step1_layers/norm/rms_norm.h"
+#include "step1_layers/rotary/rope.h"
 
 // The plain-loop registers, compiled here: the other instruction sets are tested through the operators.
 #define LADDER_ISA simd_under_test
@@ -150,6 +162,29 @@ TEST(Task1_1_Variants, AForcedKernelIsUsedOrItsNameIsRefused) {
   EXPECT_THAT(error_of("future"), HasSubstr("cannot run here"));
   ctx.kernels.clear();
   EXPECT_THROW(selected(ctx, 1, std::span(kTable).last(1)), Error);
+}
+
+// Tests run on the rungs that this machine has, each as a case of its own (tests/support/rungs.h): a ladder that lost
+// its rungs would have no cases that fail.
+TEST(Task1_1_Variants, EveryOperatorIsALadderOnThisMachine) {
+  const auto expect_rungs = [](auto variants, std::string_view op) {
+    EXPECT_GE(std::ranges::count_if(variants, [](const auto& rung) { return runs_here(rung, OpContext{}); }),
+              2)
+        << op;
+  };
+  expect_rungs(silu_and_mul_variants(), "silu_and_mul");
+  expect_rungs(gelu_variants(), "gelu");
+  expect_rungs(gelu_and_mul_variants(), "gelu_and_mul");
+  expect_rungs(rms_norm_variants(), "rms_norm");
+  expect_rungs(fused_add_rms_norm_variants(), "fused_add_rms_norm");
+  expect_rungs(matmul_variants(), "matmul");
+  expect_rungs(rotary_embedding_variants(), "rotary_embedding");
+  expect_rungs(qk_norm_rope_store_variants(), "qk_norm_rope_store");
+  expect_rungs(paged_attention_variants(), "paged_attention");
+  expect_rungs(causal_attention_variants(), "causal_attention");
+  expect_rungs(store_kv_variants(), "store_kv");
+  EXPECT_GE(embedding_variants().size(), 1u);
+  EXPECT_GE(attention_with_store_variants().size(), 1u);
 }
 
 TEST(Task1_1_Parallel, EveryIndexIsVisitedOnce) {

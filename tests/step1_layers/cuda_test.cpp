@@ -163,46 +163,45 @@ TEST(Task1_4_Matmul, FewRowsOfTheShapesOfAModel) {
 }
 
 // Head sizes, groups and page sizes of the tensor-core rungs, with lengths around their tiles.
-TEST(Task1_7_PagedAttention, DecodeBatchesAndMixedBatchesOfRealHeads) {
-  SKIP_WITHOUT_GPU();
-  on_every_rung<PagedAttentionArgs>("paged_attention", paged_attention_variants(), [](const OpContext& ctx) {
-    if (ctx.device.is_cpu()) return;  // has its own tests; the reference is slow
-    for (const HeadShape& shape : {HeadShape{8, 8, 64, 64},
-                                   {8, 2, 128, 128},
-                                   {5, 1, 128, 128},
-                                   {10, 1, 128, 128},
-                                   {16, 1, 64, 64},
-                                   {4, 2, 256, 256}})
-      for (DType dtype : {DType::bf16, DType::f16})
-        for (bool mixed : {false, true}) {
-          Random random;
-          SCOPED_TRACE(random.describe() + " heads " + std::to_string(shape.heads) + " dim " +
-                       std::to_string(shape.k_dim));
-          std::vector<SequenceData> data;
-          std::vector<Part> parts;
-          for (int64_t length : {1, 15, 16, 17, 64, 65, 128, 200, 500})
-            data.push_back(random_sequence(random, length, shape, dtype));
-          for (const SequenceData& d : data) parts.push_back({&d, d.length() - 1, d.length()});
-          if (mixed) {
-            parts[4] = {&data[4], 0, 64};
-            parts[7] = {&data[7], 3, 200};
-            parts[6] = {&data[6], 127, 128};
-          }
-          const double scale = 1 / std::sqrt(static_cast<double>(shape.k_dim));
-          const int64_t block_size = std::array{16, 32, 64, 256}[random.integer(0, 3)];
-          const Attended result = attend(ctx, random, parts, block_size, scale, 2);
-          int64_t row = 0;
-          for (const Part& part : parts) {
-            const Reference expected = attention_reference(*part.data, part.begin, part.end, scale);
-            const int64_t length = part.end - part.begin;
-            ASSERT_TRUE(close_to(result.out.narrow(0, row, length), expected.out))
-                << "rows " << part.begin << ".." << part.end << " block size " << block_size;
-            const auto lse = to_double(result.lse.narrow(0, row, length));
-            for (size_t i = 0; i < lse.size(); ++i) ASSERT_NEAR(lse[i], expected.lse[i], 1e-4);
-            row += length;
-          }
+// (The rungs of the CPU have their own tests.)
+RUNG_TEST(Task1_7_PagedAttention, DecodeBatchesAndMixedBatchesOfRealHeads, "paged_attention",
+          rungs_where(paged_attention_variants(),
+                      [](const auto& rung) { return rung.device == DeviceType::cuda; })) {
+  for (const HeadShape& shape : {HeadShape{8, 8, 64, 64},
+                                 {8, 2, 128, 128},
+                                 {5, 1, 128, 128},
+                                 {10, 1, 128, 128},
+                                 {16, 1, 64, 64},
+                                 {4, 2, 256, 256}})
+    for (DType dtype : {DType::bf16, DType::f16})
+      for (bool mixed : {false, true}) {
+        Random random;
+        SCOPED_TRACE(random.describe() + " heads " + std::to_string(shape.heads) + " dim " +
+                     std::to_string(shape.k_dim));
+        std::vector<SequenceData> data;
+        std::vector<Part> parts;
+        for (int64_t length : {1, 15, 16, 17, 64, 65, 128, 200, 500})
+          data.push_back(random_sequence(random, length, shape, dtype));
+        for (const SequenceData& d : data) parts.push_back({&d, d.length() - 1, d.length()});
+        if (mixed) {
+          parts[4] = {&data[4], 0, 64};
+          parts[7] = {&data[7], 3, 200};
+          parts[6] = {&data[6], 127, 128};
         }
-  });
+        const double scale = 1 / std::sqrt(static_cast<double>(shape.k_dim));
+        const int64_t block_size = std::array{16, 32, 64, 256}[random.integer(0, 3)];
+        const Attended result = attend(ctx, random, parts, block_size, scale, 2);
+        int64_t row = 0;
+        for (const Part& part : parts) {
+          const Reference expected = attention_reference(*part.data, part.begin, part.end, scale);
+          const int64_t length = part.end - part.begin;
+          ASSERT_TRUE(close_to(result.out.narrow(0, row, length), expected.out))
+              << "rows " << part.begin << ".." << part.end << " block size " << block_size;
+          const auto lse = to_double(result.lse.narrow(0, row, length));
+          for (size_t i = 0; i < lse.size(); ++i) ASSERT_NEAR(lse[i], expected.lse[i], 1e-4);
+          row += length;
+        }
+      }
 }
 
 }  // namespace

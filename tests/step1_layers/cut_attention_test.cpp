@@ -10,18 +10,15 @@ namespace {
 using namespace ladder::testing;
 
 // The rungs that cut, and those of the CPU.
-template <class Fn>
-void on_every_cutting_attention(Fn&& fn) {
-  std::vector<Variant<PagedAttentionArgs>> table;
-  for (const auto& variant : paged_attention_variants())
-    if (variant.device == DeviceType::cpu || variant.name == "split" || variant.name == "cluster")
-      table.push_back(variant);
-  on_every_rung<PagedAttentionArgs>("paged_attention", table, fn);
+std::vector<Variant<PagedAttentionArgs>> cutting_variants() {
+  return rungs_where(paged_attention_variants(), [](const auto& rung) {
+    return rung.device == DeviceType::cpu || rung.name == "split" || rung.name == "cluster";
+  });
 }
 
 // Scores of zero, whose maximum is zero, and values of zero in half of the columns: a partial result is told
 // apart from one that has not arrived yet. Twice, since a call must leave nothing behind for the next.
-TEST(Task1_7_CutAttention, ZerosArriveToo) {
+RUNG_TEST(Task1_7_CutAttention, ZerosArriveToo, "paged_attention", cutting_variants()) {
   for (int64_t dim : {64, 128, 256}) {
     Random random;
     SCOPED_TRACE(random.describe() + " dim " + std::to_string(dim));
@@ -30,22 +27,19 @@ TEST(Task1_7_CutAttention, ZerosArriveToo) {
     data.q.fill_bytes(0);
     data.v.narrow(2, 0, dim / 2).copy_from(Tensor::zeros({length, 2, dim / 2}, DType::bf16));
     const Reference expected = attention_reference(data, length - 1, length, 1);
-    on_every_cutting_attention([&](const OpContext& ctx) {
-      for (int turn = 0; turn < 2; ++turn) {
-        const Attended result = attend(ctx, random, {{&data, length - 1, length}}, 16, 1);
-        EXPECT_TRUE(close_to(result.out, expected.out));
-        EXPECT_TRUE(bitwise_equal(result.out.narrow(2, 0, dim / 2).clone(),
-                                  Tensor::zeros({1, 6, dim / 2}, DType::bf16)));
-        for (double lse : to_double(result.lse))
-          EXPECT_NEAR(lse, std::log(static_cast<double>(length)), 1e-4);
-      }
-    });
+    for (int turn = 0; turn < 2; ++turn) {
+      const Attended result = attend(ctx, random, {{&data, length - 1, length}}, 16, 1);
+      EXPECT_TRUE(close_to(result.out, expected.out));
+      EXPECT_TRUE(bitwise_equal(result.out.narrow(2, 0, dim / 2).clone(),
+                                Tensor::zeros({1, 6, dim / 2}, DType::bf16)));
+      for (double lse : to_double(result.lse)) EXPECT_NEAR(lse, std::log(static_cast<double>(length)), 1e-4);
+    }
   }
 }
 
 // Sequences of very different lengths in one batch, in different orders: parts that hold the end of one, all
 // of another and the begin of a third, and sequences of many parts.
-TEST(Task1_7_CutAttention, UnequalSequencesInAnyOrder) {
+RUNG_TEST(Task1_7_CutAttention, UnequalSequencesInAnyOrder, "paged_attention", cutting_variants()) {
   for (const HeadShape& shape : {HeadShape{8, 2, 128, 128}, {3, 3, 64, 64}, {12, 1, 256, 256}}) {
     Random random;
     SCOPED_TRACE(random.describe() + " dim " + std::to_string(shape.k_dim));
@@ -58,22 +52,20 @@ TEST(Task1_7_CutAttention, UnequalSequencesInAnyOrder) {
     }
     std::vector<size_t> order(data.size());
     std::iota(order.begin(), order.end(), size_t{0});
-    on_every_cutting_attention([&](const OpContext& ctx) {
-      for (int turn = 0; turn < 4; ++turn) {
-        std::vector<Part> parts;
-        for (size_t i : order) parts.push_back({&data[i], data[i].length() - 1, data[i].length()});
-        const Attended result = attend(ctx, random, parts, 16, scale);
-        for (size_t at = 0; at < order.size(); ++at) {
-          const auto row = static_cast<int64_t>(at);
-          const Reference& reference = expected[order[at]];
-          EXPECT_TRUE(close_to(result.out.narrow(0, row, 1), reference.out))
-              << data[order[at]].length() << " keys, turn " << turn;
-          const auto lse = to_double(result.lse.narrow(0, row, 1));
-          for (size_t i = 0; i < lse.size(); ++i) EXPECT_NEAR(lse[i], reference.lse[i], 1e-4);
-        }
-        std::shuffle(order.begin(), order.end(), random.engine());
+    for (int turn = 0; turn < 4; ++turn) {
+      std::vector<Part> parts;
+      for (size_t i : order) parts.push_back({&data[i], data[i].length() - 1, data[i].length()});
+      const Attended result = attend(ctx, random, parts, 16, scale);
+      for (size_t at = 0; at < order.size(); ++at) {
+        const auto row = static_cast<int64_t>(at);
+        const Reference& reference = expected[order[at]];
+        EXPECT_TRUE(close_to(result.out.narrow(0, row, 1), reference.out))
+            << data[order[at]].length() << " keys, turn " << turn;
+        const auto lse = to_double(result.lse.narrow(0, row, 1));
+        for (size_t i = 0; i < lse.size(); ++i) EXPECT_NEAR(lse[i], reference.lse[i], 1e-4);
       }
-    });
+      std::shuffle(order.begin(), order.end(), random.engine());
+    }
   }
 }
 

@@ -8,6 +8,7 @@
 #include "step1_layers/distributed/local_group.h"
 #include "tests/support/devices.h"
 #include "tests/support/numerics.h"
+#include "tests/support/rungs.h"
 
 namespace ladder {
 namespace {
@@ -36,30 +37,26 @@ void on_ranks(std::initializer_list<int> sizes,
   }
 }
 
-TEST(Task1_5_Embedding, EveryRungCopiesItsRowsAndZeroesTheOthers) {
+RUNG_TEST(Task1_5_Embedding, CopiesItsRowsAndZeroesTheOthers, "embedding", embedding_variants()) {
   Random random;
   SCOPED_TRACE(random.describe());
-  OpContext ctx;
   for (DType dtype : {DType::f32, DType::bf16, DType::f16})
-    for (int64_t tokens : {1, 7, 3000})
-      for (const auto& variant : embedding_variants()) {
-        const Tensor weight = random.normal({13, kHidden}, dtype);
-        Tensor ids = Tensor::empty({tokens}, DType::i32);
-        for (int64_t i = 0; i < tokens; ++i)
-          ids.at<int32_t>({i}) = static_cast<int32_t>(random.integer(0, 40));
-        Tensor wide = testing::poisoned({tokens, kHidden + 3}, dtype);
-        const Tensor out = wide.narrow(1, 2, kHidden);
-        const EmbeddingArgs args{ids, weight, 20, out};
-        if (!testing::can_run_rung(variant, ctx, args)) continue;
-        testing::run_rung(variant, ctx, args);
-        for (int64_t i = 0; i < tokens; ++i) {
-          const int64_t row = ids.at<int32_t>({i}) - 20;
-          const Tensor expected =
-              row >= 0 && row < 13 ? weight.narrow(0, row, 1).clone() : Tensor::zeros({1, kHidden}, dtype);
-          ASSERT_TRUE(testing::bitwise_equal(out.narrow(0, i, 1), expected))
-              << variant.name << " token " << i;
-        }
+    for (int64_t tokens : {1, 7, 3000}) {
+      const Tensor weight = random.normal({13, kHidden}, dtype);
+      Tensor ids = Tensor::empty({tokens}, DType::i32);
+      for (int64_t i = 0; i < tokens; ++i) ids.at<int32_t>({i}) = static_cast<int32_t>(random.integer(0, 40));
+      Tensor wide = testing::poisoned({tokens, kHidden + 3}, dtype);
+      const Tensor out = wide.narrow(1, 2, kHidden);
+      const EmbeddingArgs args{ids, weight, 20, out};
+      if (!testing::can_run_rung(rung, ctx, args)) continue;
+      testing::run_rung(rung, ctx, args);
+      for (int64_t i = 0; i < tokens; ++i) {
+        const int64_t row = ids.at<int32_t>({i}) - 20;
+        const Tensor expected =
+            row >= 0 && row < 13 ? weight.narrow(0, row, 1).clone() : Tensor::zeros({1, kHidden}, dtype);
+        ASSERT_TRUE(testing::bitwise_equal(out.narrow(0, i, 1), expected)) << "token " << i;
       }
+    }
 }
 
 TEST(Task1_5_Embedding, AVocabularyThatDoesNotDivideIsPadded) {

@@ -9,6 +9,7 @@
 #include "step1_layers/core/parallel.h"
 #include "tests/support/devices.h"
 #include "tests/support/numerics.h"
+#include "tests/support/rungs.h"
 
 namespace ladder {
 namespace {
@@ -45,142 +46,130 @@ std::vector<double> reference(const MatmulArgs& args) {
   return out;
 }
 
-// Calls check(variant, args) for every row that runs here, with fresh arguments from make(problem, dtype,
-// out).
-template <class Make, class Check>
-void for_each_case(const OpContext& ctx, Make&& make, Check&& check) {
-  for (DType dtype : {DType::f32, DType::bf16, DType::f16})
-    for (DType out : {dtype, DType::f32})
+// The arguments of every problem and type and what they give in double precision, made once for all rungs.
+struct Case {
+  MatmulArgs args;  // out: in x's type
+  std::vector<double> expected;
+};
+struct Cases {
+  Random random;
+  std::vector<Case> cases;
+
+  // make(random, problem, dtype): the arguments without out.
+  explicit Cases(MatmulArgs (*make)(Random&, const Problem&, DType)) {
+    for (DType dtype : {DType::f32, DType::bf16, DType::f16})
       for (const Problem& problem : kProblems) {
-        const MatmulArgs args = make(problem, dtype, out);
-        for (const auto& variant : matmul_variants()) {
-          if (!testing::can_run_rung(variant, ctx, args)) continue;
-          SCOPED_TRACE(fmt::format("{}: {} times {} to {}", variant.name, args.x.str(), args.weight.str(),
-                                   dtype_name(out)));
-          args.out.fill_bytes(0xff);
-          testing::run_rung(variant, ctx, args);
-          check(args);
-          if (::testing::Test::HasFailure()) return;
-        }
+        Case one{make(random, problem, dtype), {}};
+        one.expected = reference(one.args);
+        cases.push_back(std::move(one));
       }
-}
-
-TEST(Task1_4_Matmul, EveryRungIsWithinTheBoundOfDoublePrecision) {
-  Random random;
-  SCOPED_TRACE(random.describe());
-  Arena arena;
-  OpContext ctx;
-  ctx.arena = &arena;
-  std::vector<double> expected;
-  for_each_case(
-      ctx,
-      [&](const Problem& p, DType dtype, DType out) {
-        MatmulArgs args{random.normal({p.m, p.k}, dtype), random.normal({p.n, p.k}, dtype),
-                        p.n % 2 ? random.normal({p.n}, dtype) : Tensor(), poisoned({p.m, p.n}, out)};
-        if (p.n < 8)  // a sum whose terms nearly cancel has no relative bound
-          for (const Tensor& terms : {args.x, args.weight, args.bias})
-            if (terms.defined()) testing::take_magnitudes(terms);
-        expected = reference(args);
-        return args;
-      },
-      [&](const MatmulArgs& args) { EXPECT_TRUE(close_to(args.out, expected, args.x.dim(1))); });
-}
-
-TEST(Task1_4_Matmul, EveryRungIsExactOnSmallIntegers) {
-  Random random;
-  SCOPED_TRACE(random.describe());
-  OpContext ctx;  // without scratch memory in the context, too
-  std::vector<double> expected;
-  for_each_case(
-      ctx,
-      [&](const Problem& p, DType dtype, DType) {
-        MatmulArgs args{random.exact({p.m, p.k}, dtype), random.exact({p.n, p.k}, dtype),
-                        p.n % 2 ? random.exact({p.n}, dtype) : Tensor(), poisoned({p.m, p.n}, DType::f32)};
-        expected = reference(args);
-        return args;
-      },
-      [&](const MatmulArgs& args) { EXPECT_EQ(testing::to_double(args.out), expected); });
-}
-
-TEST(Task1_4_Matmul, RowsMayBeWindowsOfWiderTensors) {
-  Random random;
-  SCOPED_TRACE(random.describe());
-  OpContext ctx;
-  std::vector<double> expected;
-  for_each_case(
-      ctx,
-      [&](const Problem& p, DType dtype, DType) {
-        MatmulArgs args{random.exact({p.m, p.k + 5}, dtype).narrow(1, 3, p.k),
-                        random.exact({p.n, p.k + 2}, dtype).narrow(1, 1, p.k), Tensor(),
-                        Tensor::empty({p.m, p.n}, DType::f32)};
-        expected = reference(args);
-        return args;
-      },
-      [&](const MatmulArgs& args) { EXPECT_EQ(testing::to_double(args.out), expected); });
-  for (const auto& variant : matmul_variants()) {
-    // Into the middle columns of a wider tensor, whose other columns stay as they are.
-    Tensor wide = Tensor::zeros({20, 40}, DType::f32);
-    MatmulArgs args{random.exact({20, 30}, DType::f32), random.exact({17, 30}, DType::f32), Tensor(),
-                    wide.narrow(1, 11, 17)};
-    if (!testing::can_run_rung(variant, ctx, args)) continue;
-    testing::run_rung(variant, ctx, args);
-    EXPECT_EQ(testing::to_double(args.out), reference(args)) << variant.name;
-    for (int64_t row = 0; row < 20; ++row)
-      for (int64_t column : {int64_t{0}, int64_t{10}, int64_t{28}, int64_t{39}})
-        EXPECT_EQ(wide.at<float>({row, column}), 0.0f) << variant.name;
   }
+};
+
+// Runs the rung on every case, out in f32 (and in x's type too), and calls check(args, expected).
+template <class Check>
+void for_each_case(const OpContext& ctx, const Variant<MatmulArgs>& rung, const Cases& test,
+                   bool also_in_the_type_of_x, Check&& check) {
+  SCOPED_TRACE(test.random.describe());
+  for (const auto& [given, expected] : test.cases)
+    for (DType out : {DType::f32, given.x.dtype()}) {
+      MatmulArgs args = given;
+      args.out = poisoned({args.x.dim(0), args.weight.dim(0)}, out);
+      if ((out != DType::f32 && !also_in_the_type_of_x) || !testing::can_run_rung(rung, ctx, args)) continue;
+      SCOPED_TRACE(fmt::format("{} times {} to {}", args.x.str(), args.weight.str(), dtype_name(out)));
+      testing::run_rung(rung, ctx, args);
+      check(args, expected);
+      if (::testing::Test::HasFailure()) return;
+    }
+}
+RUNG_TEST(Task1_4_Matmul, IsWithinTheBoundOfDoublePrecision, "matmul", matmul_variants()) {
+  static const Cases cases([](Random& random, const Problem& p, DType dtype) {
+    MatmulArgs args{random.normal({p.m, p.k}, dtype), random.normal({p.n, p.k}, dtype),
+                    p.n % 2 ? random.normal({p.n}, dtype) : Tensor(), Tensor()};
+    if (p.n < 8)  // a sum whose terms nearly cancel has no relative bound
+      for (const Tensor& terms : {args.x, args.weight, args.bias})
+        if (terms.defined()) testing::take_magnitudes(terms);
+    return args;
+  });
+  for_each_case(ctx, rung, cases, true, [](const MatmulArgs& args, const std::vector<double>& expected) {
+    EXPECT_TRUE(close_to(args.out, expected, args.x.dim(1)));
+  });
+}
+
+void expect_equal(const MatmulArgs& args, const std::vector<double>& expected) {
+  EXPECT_EQ(testing::to_double(args.out), expected);
+}
+
+RUNG_TEST(Task1_4_Matmul, IsExactOnSmallIntegers, "matmul", matmul_variants()) {
+  static const Cases cases([](Random& random, const Problem& p, DType dtype) {
+    return MatmulArgs{random.exact({p.m, p.k}, dtype), random.exact({p.n, p.k}, dtype),
+                      p.n % 2 ? random.exact({p.n}, dtype) : Tensor(), Tensor()};
+  });
+  OpContext without_scratch_memory = ctx;
+  without_scratch_memory.arena = nullptr;
+  for_each_case(without_scratch_memory, rung, cases, false, expect_equal);
+}
+
+RUNG_TEST(Task1_4_Matmul, RowsMayBeWindowsOfWiderTensors, "matmul", matmul_variants()) {
+  static const Cases cases([](Random& random, const Problem& p, DType dtype) {
+    return MatmulArgs{random.exact({p.m, p.k + 5}, dtype).narrow(1, 3, p.k),
+                      random.exact({p.n, p.k + 2}, dtype).narrow(1, 1, p.k), Tensor(), Tensor()};
+  });
+  for_each_case(ctx, rung, cases, false, expect_equal);
+  // Into the middle columns of a wider tensor, whose other columns stay as they are.
+  Random random;
+  SCOPED_TRACE(random.describe());
+  Tensor wide = Tensor::zeros({20, 40}, DType::f32);
+  MatmulArgs args{random.exact({20, 30}, DType::f32), random.exact({17, 30}, DType::f32), Tensor(),
+                  wide.narrow(1, 11, 17)};
+  if (!testing::can_run_rung(rung, ctx, args)) return;
+  testing::run_rung(rung, ctx, args);
+  EXPECT_EQ(testing::to_double(args.out), reference(args));
+  for (int64_t row = 0; row < 20; ++row)
+    for (int64_t column : {int64_t{0}, int64_t{10}, int64_t{28}, int64_t{39}})
+      EXPECT_EQ(wide.at<float>({row, column}), 0.0f);
 }
 
 // What makes a request's logits the same alone and in any batch.
-TEST(Task1_4_Matmul, ABatchInvariantRungGivesEachRowTheBitsItHasAlone) {
+RUNG_TEST(Task1_4_Matmul, ABatchInvariantRungGivesEachRowTheBitsItHasAlone, "matmul",
+          testing::rungs_where(matmul_variants(), [](const auto& rung) { return rung.batch_invariant; })) {
   Random random;
   SCOPED_TRACE(random.describe());
-  Arena arena;
-  OpContext ctx;
-  ctx.arena = &arena;
   int checked = 0;
   for (DType dtype : {DType::f32, DType::bf16, DType::f16})
     for (const auto& [n, k] : {std::pair<int64_t, int64_t>{51, 1100}, {9, 77}, {64, 2048}, {1, 33}}) {
       const Tensor weight = random.normal({n, k}, dtype), bias = random.normal({n}, dtype);
       const Tensor x = random.normal({40, k}, dtype);
-      for (const auto& variant : matmul_variants()) {
-        if (!variant.batch_invariant || !testing::can_run_rung(variant, ctx, MatmulArgs{x, weight, bias, x}))
-          continue;
-        Tensor alone = poisoned({40, n}, DType::f32);
-        for (int64_t row = 0; row < 40; ++row)
-          testing::run_rung(variant, ctx, {x.narrow(0, row, 1), weight, bias, alone.narrow(0, row, 1)});
-        for (int64_t m = 1; m <= 40; ++m) {
-          const int64_t first = random.integer(0, 40 - m);
-          Tensor out = poisoned({m, n}, DType::f32);
-          testing::run_rung(variant, ctx, {x.narrow(0, first, m), weight, bias, out});
-          ASSERT_TRUE(bitwise_equal(out, alone.narrow(0, first, m)))
-              << variant.name << " " << dtype_name(dtype) << " m=" << m << " n=" << n << " k=" << k;
-        }
-        ++checked;
+      if (!testing::can_run_rung(rung, ctx, MatmulArgs{x, weight, bias, x})) continue;
+      Tensor alone = poisoned({40, n}, DType::f32);
+      for (int64_t row = 0; row < 40; ++row)
+        testing::run_rung(rung, ctx, {x.narrow(0, row, 1), weight, bias, alone.narrow(0, row, 1)});
+      for (int64_t m = 1; m <= 40; ++m) {
+        const int64_t first = random.integer(0, 40 - m);
+        Tensor out = poisoned({m, n}, DType::f32);
+        testing::run_rung(rung, ctx, {x.narrow(0, first, m), weight, bias, out});
+        ASSERT_TRUE(bitwise_equal(out, alone.narrow(0, first, m)))
+            << dtype_name(dtype) << " m=" << m << " n=" << n << " k=" << k;
       }
+      ++checked;
     }
-  EXPECT_GE(checked, 3 * 4 * 2);
+  EXPECT_GT(checked, 0);
 }
 
-TEST(Task1_4_Matmul, TheNumberOfThreadsDoesNotChangeTheBits) {
+RUNG_TEST(Task1_4_Matmul, TheNumberOfThreadsDoesNotChangeTheBits, "matmul",
+          testing::rungs_where(matmul_variants(), [](const auto& rung) { return rung.batch_invariant; })) {
   Random random;
   SCOPED_TRACE(random.describe());
-  OpContext ctx;
-  const int threads = num_threads();
-  for (const auto& variant : matmul_variants()) {
-    MatmulArgs args{random.normal({19, 1500}, DType::bf16), random.normal({331, 1500}, DType::bf16), Tensor(),
-                    poisoned({19, 331}, DType::f32)};
-    if (!variant.batch_invariant || !testing::can_run_rung(variant, ctx, args)) continue;
-    set_num_threads(1);
-    testing::run_rung(variant, ctx, args);
-    const Tensor one = args.out.clone();
-    for (int count : {2, 3, 8}) {
-      set_num_threads(count);
-      args.out.fill_bytes(0xff);
-      testing::run_rung(variant, ctx, args);
-      EXPECT_TRUE(bitwise_equal(args.out, one)) << variant.name << " with " << count << " threads";
-    }
-    set_num_threads(threads);
+  MatmulArgs args{random.normal({19, 1500}, DType::bf16), random.normal({331, 1500}, DType::bf16), Tensor(),
+                  poisoned({19, 331}, DType::f32)};
+  if (!testing::can_run_rung(rung, ctx, args)) return;
+  const auto run = [&] { testing::run_rung(rung, ctx, args); };
+  testing::with_threads(1, run);
+  const Tensor one = args.out.clone();
+  for (int count : {2, 3, 8}) {
+    args.out.fill_bytes(0xff);
+    testing::with_threads(count, run);
+    EXPECT_TRUE(bitwise_equal(args.out, one)) << "with " << count << " threads";
   }
 }
 
@@ -209,20 +198,18 @@ TEST(Task1_4_Matmul, AContextThatDemandsItIsServedByABatchInvariantRung) {
   EXPECT_TRUE(select_variant("matmul", matmul_variants(), ctx, args).batch_invariant);
 }
 
-// A library's kernel serves a class of row counts: it is found for the most of them, and must be as right,
+// A library's kernel serves a class of row counts: it is found for the largest of them, and must be as right,
 // and write as little, for any other.
-TEST(Task1_4_Matmul, RowCountsOfAClassTakeTurns) {
+RUNG_TEST(Task1_4_Matmul, RowCountsOfAClassTakeTurns, "matmul", matmul_variants()) {
   Random random;
   SCOPED_TRACE(random.describe());
-  OpContext ctx;
-  for (const int64_t m : {24, 17, 23, 24, 320, 257, 319, 1536, 1025, 1500})
-    for (const auto& variant : matmul_variants()) {
-      MatmulArgs args{random.exact({m, 96}, DType::bf16), random.exact({48, 96}, DType::bf16),
-                      random.exact({48}, DType::bf16), poisoned({m, 48}, DType::bf16)};
-      if (!testing::can_run_rung(variant, ctx, args)) continue;
-      testing::run_rung(variant, ctx, args);
-      EXPECT_EQ(testing::to_double(args.out), reference(args)) << variant.name << " with " << m << " rows";
-    }
+  for (const int64_t m : {24, 17, 23, 24, 320, 257, 319, 1536, 1025, 1500}) {
+    MatmulArgs args{random.exact({m, 96}, DType::bf16), random.exact({48, 96}, DType::bf16),
+                    random.exact({48}, DType::bf16), poisoned({m, 48}, DType::bf16)};
+    if (!testing::can_run_rung(rung, ctx, args)) continue;
+    testing::run_rung(rung, ctx, args);
+    EXPECT_EQ(testing::to_double(args.out), reference(args)) << m << " rows";
+  }
 }
 
 TEST(Task1_4_Matmul, ClassesOfRowCountsCoverAllAndWasteLittle) {

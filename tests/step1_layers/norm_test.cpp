@@ -29,111 +29,99 @@ std::vector<double> rms_norm_reference(const Tensor& x, const Tensor& weight, do
   return values;
 }
 
-TEST(Task1_3_RmsNorm, EqualsDoublePrecision) {
-  on_every_rung<RmsNormArgs>("rms_norm", rms_norm_variants(), [&](const OpContext& ctx) {
-    for (DType dtype : kDTypes)
-      for (auto [rows, width] : kShapes)
-        for (double deviation : {1e-3, 1.0, 30.0}) {
-          Random random;
-          SCOPED_TRACE(random.describe());
-          Tensor x = random.normal({rows, width}, dtype, deviation), weight = random.normal({width}, dtype);
-          Tensor out = poisoned({rows, width}, dtype);
-          call(rms_norm, ctx, x, weight, 1e-6, out);
-          EXPECT_TRUE(close_to(out, rms_norm_reference(x, weight, 1e-6))) << x.str() << " " << deviation;
-        }
-  });
-}
-
-TEST(Task1_3_RmsNorm, NormsHeadsInPlaceInsideQkvRows) {
-  on_every_rung<RmsNormArgs>("rms_norm", rms_norm_variants(), [&](const OpContext& ctx) {
-    for (int64_t head_dim : {5, 64, 80, 128}) {
-      Random random;
-      SCOPED_TRACE(random.describe());
-      const int64_t tokens = 9, heads = 3, others = 2;
-      Tensor qkv = random.normal({tokens, heads + others, head_dim}, DType::bf16);
-      Tensor before = qkv.clone(), weight = random.normal({head_dim}, DType::bf16);
-      Tensor q = qkv.narrow(1, 0, heads);
-      const auto expected = rms_norm_reference(q, weight, 1e-5);
-      call(rms_norm, ctx, q, weight, 1e-5, q);
-      EXPECT_TRUE(close_to(q, expected));
-      EXPECT_TRUE(bitwise_equal(qkv.narrow(1, heads, others), before.narrow(1, heads, others)));
-    }
-  });
-}
-
-TEST(Task1_3_RmsNorm, IsExactWhereTheFormulaIs) {
-  // Rows of +-4 have the root mean square 4.
-  on_every_rung<RmsNormArgs>("rms_norm", rms_norm_variants(), [&](const OpContext& ctx) {
-    for (DType dtype : kDTypes)
-      for (int64_t width : {1601, 1600}) {
+RUNG_TEST(Task1_3_RmsNorm, EqualsDoublePrecision, "rms_norm", rms_norm_variants()) {
+  for (DType dtype : kDTypes)
+    for (auto [rows, width] : kShapes)
+      for (double deviation : {1e-3, 1.0, 30.0}) {
         Random random;
         SCOPED_TRACE(random.describe());
-        Tensor x = Tensor::empty({2, width}, DType::f32), weight = random.exact({width}, DType::f32);
-        std::vector<double> expected;
-        for (int64_t row = 0; row < 2; ++row)
-          for (int64_t i = 0; i < width; ++i) {
-            x.at<float>({row, i}) = random.integer(0, 1) ? 4.0f : -4.0f;
-            expected.push_back(x.at<float>({row, i}) / 4 * weight.at<float>({i}));
-          }
-        Tensor out = poisoned({2, width}, dtype);
-        call(rms_norm, ctx, x.to(dtype), weight.to(dtype), 0.0, out);
-        EXPECT_EQ(to_double(out), expected);
+        Tensor x = random.normal({rows, width}, dtype, deviation), weight = random.normal({width}, dtype);
+        Tensor out = poisoned({rows, width}, dtype);
+        call(rms_norm, ctx, x, weight, 1e-6, out);
+        EXPECT_TRUE(close_to(out, rms_norm_reference(x, weight, 1e-6))) << x.str() << " " << deviation;
       }
-  });
 }
 
-TEST(Task1_3_RmsNorm, EpsilonIsInsideTheRoot) {
-  on_every_rung<RmsNormArgs>("rms_norm", rms_norm_variants(), [&](const OpContext& ctx) {
-    Tensor x = Tensor::zeros({1, 20}, DType::f32), weight = Tensor::empty({20}, DType::f32);
-    for (int64_t i = 0; i < 20; ++i) {
-      x.at<float>({0, i}) = 1e-3f;
-      weight.at<float>({i}) = 1.0f;
-    }
-    Tensor out = poisoned({1, 20}, DType::f32);
-    call(rms_norm, ctx, x, weight, 3e-6, out);
-    for (int64_t i = 0; i < 20; ++i) EXPECT_NEAR(out.at<float>({0, i}), 0.5f, 1e-5f);  // 1e-3 / sqrt(4e-6)
-  });
-}
-
-TEST(Task1_3_FusedAddRmsNorm, UpdatesTheResidualAndNormsTheRoundedSum) {
-  on_every_rung<
-      FusedAddRmsNormArgs>("fused_add_rms_norm", fused_add_rms_norm_variants(), [&](const OpContext& ctx) {
-    for (DType dtype : kDTypes)
-      for (auto [rows, width] : kShapes)
-        for (bool in_place : {false, true}) {
-          Random random;
-          SCOPED_TRACE(random.describe());
-          Tensor x = random.normal({rows, width}, dtype), residual = random.normal({rows, width}, dtype, 3.0);
-          Tensor weight = random.normal({width}, dtype);
-          Tensor sum = Tensor::empty({rows, width}, dtype);
-          with_float_type(dtype, "sum", [&](auto tag) {
-            using T = decltype(tag);
-            for (int64_t i = 0; i < sum.numel(); ++i)
-              sum.data<T>()[i] =
-                  T(static_cast<float>(residual.data<T>()[i]) + static_cast<float>(x.data<T>()[i]));
-          });
-          Tensor out = in_place ? x : poisoned({rows, width}, dtype);
-          call(fused_add_rms_norm, ctx, x, residual, weight, 1e-6, out);
-          EXPECT_TRUE(bitwise_equal(residual, sum));
-          EXPECT_TRUE(close_to(out, rms_norm_reference(sum, weight, 1e-6))) << x.str();
-        }
-  });
-}
-
-TEST(Task1_3_RmsNorm, ARowDoesNotDependOnTheOthersOrOnThreads) {
-  const int64_t rows = 61, width = 1000;
-  on_every_rung<RmsNormArgs>("rms_norm", rms_norm_variants(), [&](const OpContext& ctx) {
+RUNG_TEST(Task1_3_RmsNorm, NormsHeadsInPlaceInsideQkvRows, "rms_norm", rms_norm_variants()) {
+  for (int64_t head_dim : {5, 64, 80, 128}) {
     Random random;
     SCOPED_TRACE(random.describe());
-    Tensor x = random.normal({rows, width}, DType::f32), weight = random.normal({width}, DType::f32);
-    Tensor out = poisoned({rows, width}, DType::f32);
-    with_threads(3, [&] { call(rms_norm, ctx, x, weight, 1e-6, out); });
-    for (int64_t row : {int64_t{0}, random.integer(1, rows - 2), rows - 1}) {
-      Tensor alone = poisoned({1, width}, DType::f32);
-      call(rms_norm, ctx, x.narrow(0, row, 1), weight, 1e-6, alone);
-      EXPECT_TRUE(bitwise_equal(out.narrow(0, row, 1), alone)) << row;
+    const int64_t tokens = 9, heads = 3, others = 2;
+    Tensor qkv = random.normal({tokens, heads + others, head_dim}, DType::bf16);
+    Tensor before = qkv.clone(), weight = random.normal({head_dim}, DType::bf16);
+    Tensor q = qkv.narrow(1, 0, heads);
+    const auto expected = rms_norm_reference(q, weight, 1e-5);
+    call(rms_norm, ctx, q, weight, 1e-5, q);
+    EXPECT_TRUE(close_to(q, expected));
+    EXPECT_TRUE(bitwise_equal(qkv.narrow(1, heads, others), before.narrow(1, heads, others)));
+  }
+}
+
+RUNG_TEST(Task1_3_RmsNorm, IsExactWhereTheFormulaIs, "rms_norm", rms_norm_variants()) {
+  // Rows of +-4 have the root mean square 4.
+  for (DType dtype : kDTypes)
+    for (int64_t width : {1601, 1600}) {
+      Random random;
+      SCOPED_TRACE(random.describe());
+      Tensor x = Tensor::empty({2, width}, DType::f32), weight = random.exact({width}, DType::f32);
+      std::vector<double> expected;
+      for (int64_t row = 0; row < 2; ++row)
+        for (int64_t i = 0; i < width; ++i) {
+          x.at<float>({row, i}) = random.integer(0, 1) ? 4.0f : -4.0f;
+          expected.push_back(x.at<float>({row, i}) / 4 * weight.at<float>({i}));
+        }
+      Tensor out = poisoned({2, width}, dtype);
+      call(rms_norm, ctx, x.to(dtype), weight.to(dtype), 0.0, out);
+      EXPECT_EQ(to_double(out), expected);
     }
-  });
+}
+
+RUNG_TEST(Task1_3_RmsNorm, EpsilonIsInsideTheRoot, "rms_norm", rms_norm_variants()) {
+  Tensor x = Tensor::zeros({1, 20}, DType::f32), weight = Tensor::empty({20}, DType::f32);
+  for (int64_t i = 0; i < 20; ++i) {
+    x.at<float>({0, i}) = 1e-3f;
+    weight.at<float>({i}) = 1.0f;
+  }
+  Tensor out = poisoned({1, 20}, DType::f32);
+  call(rms_norm, ctx, x, weight, 3e-6, out);
+  for (int64_t i = 0; i < 20; ++i) EXPECT_NEAR(out.at<float>({0, i}), 0.5f, 1e-5f);  // 1e-3 / sqrt(4e-6)
+}
+
+RUNG_TEST(Task1_3_FusedAddRmsNorm, UpdatesTheResidualAndNormsTheRoundedSum, "fused_add_rms_norm",
+          fused_add_rms_norm_variants()) {
+  for (DType dtype : kDTypes)
+    for (auto [rows, width] : kShapes)
+      for (bool in_place : {false, true}) {
+        Random random;
+        SCOPED_TRACE(random.describe());
+        Tensor x = random.normal({rows, width}, dtype), residual = random.normal({rows, width}, dtype, 3.0);
+        Tensor weight = random.normal({width}, dtype);
+        Tensor sum = Tensor::empty({rows, width}, dtype);
+        with_float_type(dtype, "sum", [&](auto tag) {
+          using T = decltype(tag);
+          for (int64_t i = 0; i < sum.numel(); ++i)
+            sum.data<T>()[i] =
+                T(static_cast<float>(residual.data<T>()[i]) + static_cast<float>(x.data<T>()[i]));
+        });
+        Tensor out = in_place ? x : poisoned({rows, width}, dtype);
+        call(fused_add_rms_norm, ctx, x, residual, weight, 1e-6, out);
+        EXPECT_TRUE(bitwise_equal(residual, sum));
+        EXPECT_TRUE(close_to(out, rms_norm_reference(sum, weight, 1e-6))) << x.str();
+      }
+}
+
+RUNG_TEST(Task1_3_RmsNorm, ARowDoesNotDependOnTheOthersOrOnThreads, "rms_norm", rms_norm_variants()) {
+  const int64_t rows = 61, width = 1000;
+  Random random;
+  SCOPED_TRACE(random.describe());
+  Tensor x = random.normal({rows, width}, DType::f32), weight = random.normal({width}, DType::f32);
+  Tensor out = poisoned({rows, width}, DType::f32);
+  with_threads(3, [&] { call(rms_norm, ctx, x, weight, 1e-6, out); });
+  for (int64_t row : {int64_t{0}, random.integer(1, rows - 2), rows - 1}) {
+    Tensor alone = poisoned({1, width}, DType::f32);
+    call(rms_norm, ctx, x.narrow(0, row, 1), weight, 1e-6, alone);
+    EXPECT_TRUE(bitwise_equal(out.narrow(0, row, 1), alone)) << row;
+  }
 }
 
 TEST(Task1_3_RmsNorm, NamesWhatDoesNotFit) {

@@ -33,34 +33,39 @@ Call make_call(std::string what, std::vector<SequenceData> data, const std::vect
   return call;
 }
 
-void check_every_rung(Random& random, const std::vector<Call>& calls) {
-  on_every_mixed_attention([&](const OpContext& ctx) {
-    for (const Call& call : calls) {
-      SCOPED_TRACE(call.what);
-      const Attended result = attend(ctx, random, call.parts, call.block_size, call.scale());
-      int64_t row = 0;
-      for (size_t i = 0; i < call.parts.size(); ++i) {
-        const Part& part = call.parts[i];
-        const int64_t length = part.end - part.begin;
-        if (length == 0) continue;
-        EXPECT_TRUE(close_to(result.out.narrow(0, row, length), call.expected[i].out))
-            << "rows " << part.begin << ".." << part.end;
-        const auto lse = to_double(result.lse.narrow(0, row, length));
-        for (size_t at = 0; at < lse.size(); ++at) EXPECT_NEAR(lse[at], call.expected[i].lse[at], 1e-4);
-        row += length;
-      }
+// The calls of a test and their references, which are computed once for all rungs.
+struct Calls {
+  Random random;
+  std::vector<Call> calls;
+
+  explicit Calls(std::vector<Call> (*make)(Random&)) : calls(make(random)) {}
+};
+
+void check(const OpContext& ctx, Calls& test) {
+  SCOPED_TRACE(test.random.describe());
+  for (const Call& call : test.calls) {
+    SCOPED_TRACE(call.what);
+    const Attended result = attend(ctx, test.random, call.parts, call.block_size, call.scale());
+    int64_t row = 0;
+    for (size_t i = 0; i < call.parts.size(); ++i) {
+      const Part& part = call.parts[i];
+      const int64_t length = part.end - part.begin;
+      if (length == 0) continue;
+      EXPECT_TRUE(close_to(result.out.narrow(0, row, length), call.expected[i].out))
+          << "rows " << part.begin << ".." << part.end;
+      const auto lse = to_double(result.lse.narrow(0, row, length));
+      for (size_t at = 0; at < lse.size(); ++at) EXPECT_NEAR(lse[at], call.expected[i].lse[at], 1e-4);
+      row += length;
     }
-  });
+  }
 }
 
-TEST(Task1_7_PrefillAttention, HeadSizesGroupsAndPagesOfModels) {
+std::vector<Call> calls_of_models(Random& random) {
   struct Case {
     HeadShape shape;
     DType dtype;
     int64_t block_size;
   };
-  Random random;
-  SCOPED_TRACE(random.describe());
   std::vector<Call> calls;
   for (const Case& one : {Case{{2, 2, 128, 128}, DType::bf16, 16},
                           {{4, 1, 128, 128}, DType::f16, 256},
@@ -76,13 +81,16 @@ TEST(Task1_7_PrefillAttention, HeadSizesGroupsAndPagesOfModels) {
                   {random_sequence(random, 261, one.shape, one.dtype),
                    random_sequence(random, 193, one.shape, one.dtype)},
                   {{0, 0, 261}, {1, 192, 193}, {1, 120, 187}}, one.block_size));
-  check_every_rung(random, calls);
+  return calls;
+}
+RUNG_TEST(Task1_7_PrefillAttention, HeadSizesGroupsAndPagesOfModels, "paged_attention",
+          mixed_attention_variants()) {
+  static Calls calls(calls_of_models);
+  check(ctx, calls);
 }
 
 // The running maximum rises from tile to tile, and what was summed before has to shrink with it.
-TEST(Task1_7_PrefillAttention, KeysThatWeighMoreThanAllBefore) {
-  Random random;
-  SCOPED_TRACE(random.describe());
+std::vector<Call> growing_keys(Random& random) {
   std::vector<Call> calls;
   for (int64_t dim : {64, 128}) {
     const DType dtype = dim == 64 ? DType::bf16 : DType::f16;
@@ -95,26 +103,32 @@ TEST(Task1_7_PrefillAttention, KeysThatWeighMoreThanAllBefore) {
     });
     calls.push_back(make_call("dim " + std::to_string(dim), {data}, {{0, 0, 333}, {0, 300, 333}}, 16));
   }
-  check_every_rung(random, calls);
+  return calls;
+}
+RUNG_TEST(Task1_7_PrefillAttention, KeysThatWeighMoreThanAllBefore, "paged_attention",
+          mixed_attention_variants()) {
+  static Calls calls(growing_keys);
+  check(ctx, calls);
 }
 
-TEST(Task1_7_PrefillAttention, AShortChunkOfALongSequence) {
+std::vector<Call> short_chunk(Random& random) {
   // Few rows and many keys: a rung may cut the keys into parts.
-  Random random;
-  SCOPED_TRACE(random.describe());
   std::vector<Call> calls;
   for (int64_t dim : {64, 128})
     calls.push_back(make_call("dim " + std::to_string(dim),
                               {random_sequence(random, 2113, {4, 2, dim, dim}, DType::f16),
                                random_sequence(random, 30, {4, 2, dim, dim}, DType::f16)},
                               {{0, 2080, 2113}, {1, 27, 30}}, 16));
-  check_every_rung(random, calls);
+  return calls;
+}
+RUNG_TEST(Task1_7_PrefillAttention, AShortChunkOfALongSequence, "paged_attention",
+          mixed_attention_variants()) {
+  static Calls calls(short_chunk);
+  check(ctx, calls);
 }
 
-TEST(Task1_7_PrefillAttention, ManySequencesOfFewRows) {
+std::vector<Call> many_sequences(Random& random) {
   // More items than there are multiprocessors: blocks take several, one after the other.
-  Random random;
-  SCOPED_TRACE(random.describe());
   std::vector<SequenceData> data;
   std::vector<Rows> rows;
   for (int i = 0; i < 14; ++i)
@@ -126,7 +140,11 @@ TEST(Task1_7_PrefillAttention, ManySequencesOfFewRows) {
   }
   std::vector<Call> calls;
   calls.push_back(make_call("14 sequences", std::move(data), rows, 16));
-  check_every_rung(random, calls);
+  return calls;
+}
+RUNG_TEST(Task1_7_PrefillAttention, ManySequencesOfFewRows, "paged_attention", mixed_attention_variants()) {
+  static Calls calls(many_sequences);
+  check(ctx, calls);
 }
 
 }  // namespace

@@ -155,92 +155,83 @@ Tensor random_positions(Random& random, int64_t tokens, int64_t max_len) {
   return positions;
 }
 
-TEST(Task1_6_RotaryEmbedding, EqualsDoublePrecisionInsideQkvRows) {
-  on_every_rung<RotaryEmbeddingArgs>(
-      "rotary_embedding", rotary_embedding_variants(), [&](const OpContext& ctx) {
-        for (DType dtype : {DType::f32, DType::bf16, DType::f16})
-          for (auto [head_dim, rotary_dim] :
-               {std::pair{2, 2}, {20, 20}, {64, 64}, {80, 80}, {128, 128}, {96, 40}, {33, 6}}) {
-            Random random;
-            SCOPED_TRACE(random.describe() + " head_dim " + std::to_string(head_dim));
-            const int64_t tokens = 13, heads = 6, kv_heads = 2;
-            const Tensor table = make_rope_table({.rotary_dim = rotary_dim}, 300);
-            const Tensor positions = random_positions(random, tokens, 300);
-            Tensor qkv = random.normal({tokens, heads + 2 * kv_heads, head_dim}, dtype);
-            const Tensor before = qkv.clone();
-            Tensor q = qkv.narrow(1, 0, heads), k = qkv.narrow(1, heads, kv_heads);
-            const auto q_expected = rotate_reference(q, positions, table);
-            const auto k_expected = rotate_reference(k, positions, table);
-            call(rotary_embedding, ctx, positions, q, k, table);
-            EXPECT_TRUE(close_to(q, q_expected));
-            EXPECT_TRUE(close_to(k, k_expected));
-            EXPECT_TRUE(bitwise_equal(qkv.narrow(1, heads + kv_heads, kv_heads),
-                                      before.narrow(1, heads + kv_heads, kv_heads)));
-            EXPECT_TRUE(bitwise_equal(qkv.narrow(2, rotary_dim, head_dim - rotary_dim),
-                                      before.narrow(2, rotary_dim, head_dim - rotary_dim)));
-          }
-      });
+RUNG_TEST(Task1_6_RotaryEmbedding, EqualsDoublePrecisionInsideQkvRows, "rotary_embedding",
+          rotary_embedding_variants()) {
+  for (DType dtype : {DType::f32, DType::bf16, DType::f16})
+    for (auto [head_dim, rotary_dim] :
+         {std::pair{2, 2}, {20, 20}, {64, 64}, {80, 80}, {128, 128}, {96, 40}, {33, 6}}) {
+      Random random;
+      SCOPED_TRACE(random.describe() + " head_dim " + std::to_string(head_dim));
+      const int64_t tokens = 13, heads = 6, kv_heads = 2;
+      const Tensor table = make_rope_table({.rotary_dim = rotary_dim}, 300);
+      const Tensor positions = random_positions(random, tokens, 300);
+      Tensor qkv = random.normal({tokens, heads + 2 * kv_heads, head_dim}, dtype);
+      const Tensor before = qkv.clone();
+      Tensor q = qkv.narrow(1, 0, heads), k = qkv.narrow(1, heads, kv_heads);
+      const auto q_expected = rotate_reference(q, positions, table);
+      const auto k_expected = rotate_reference(k, positions, table);
+      call(rotary_embedding, ctx, positions, q, k, table);
+      EXPECT_TRUE(close_to(q, q_expected));
+      EXPECT_TRUE(close_to(k, k_expected));
+      EXPECT_TRUE(bitwise_equal(qkv.narrow(1, heads + kv_heads, kv_heads),
+                                before.narrow(1, heads + kv_heads, kv_heads)));
+      EXPECT_TRUE(bitwise_equal(qkv.narrow(2, rotary_dim, head_dim - rotary_dim),
+                                before.narrow(2, rotary_dim, head_dim - rotary_dim)));
+    }
 }
 
-TEST(Task1_6_RotaryEmbedding, PairsAreHalfSplitAsInHuggingFaceCheckpoints) {
-  on_every_rung<RotaryEmbeddingArgs>(
-      "rotary_embedding", rotary_embedding_variants(), [&](const OpContext& ctx) {
-        for (const int64_t half : {2, 16}) {
-          Tensor table = Tensor::zeros({1, 2 * half}, DType::f32);  // all pairs turn by 90 degrees
-          std::fill_n(table.data<float>() + half, half, 1.0f);
-          Tensor q = Tensor::empty({1, 1, 2 * half}, DType::f32);
-          std::vector<double> expected;  // of 1, 2, 3, 4: -3, -4, 1, 2; neighbours would give -2, 1, -4, 3
-          for (int64_t i = 0; i < 2 * half; ++i) {
-            q.at<float>({0, 0, i}) = static_cast<float>(1 + i);
-            expected.push_back(static_cast<double>(i < half ? -(1 + i + half) : 1 + i - half));
-          }
-          const Tensor k = q.clone();
-          call(rotary_embedding, ctx, Tensor::zeros({1}, DType::i32), q, k, table);
-          EXPECT_EQ(to_double(q), expected);
-          EXPECT_EQ(to_double(k), expected);
-        }
-      });
+RUNG_TEST(Task1_6_RotaryEmbedding, PairsAreHalfSplitAsInHuggingFaceCheckpoints, "rotary_embedding",
+          rotary_embedding_variants()) {
+  for (const int64_t half : {2, 16}) {
+    Tensor table = Tensor::zeros({1, 2 * half}, DType::f32);  // all pairs turn by 90 degrees
+    std::fill_n(table.data<float>() + half, half, 1.0f);
+    Tensor q = Tensor::empty({1, 1, 2 * half}, DType::f32);
+    std::vector<double> expected;  // of 1, 2, 3, 4: -3, -4, 1, 2; neighbours would give -2, 1, -4, 3
+    for (int64_t i = 0; i < 2 * half; ++i) {
+      q.at<float>({0, 0, i}) = static_cast<float>(1 + i);
+      expected.push_back(static_cast<double>(i < half ? -(1 + i + half) : 1 + i - half));
+    }
+    const Tensor k = q.clone();
+    call(rotary_embedding, ctx, Tensor::zeros({1}, DType::i32), q, k, table);
+    EXPECT_EQ(to_double(q), expected);
+    EXPECT_EQ(to_double(k), expected);
+  }
 }
 
-TEST(Task1_6_RotaryEmbedding, TheDotProductDependsOnTheDistanceAlone) {
-  on_every_rung<RotaryEmbeddingArgs>(
-      "rotary_embedding", rotary_embedding_variants(), [&](const OpContext& ctx) {
-        Random random;
-        SCOPED_TRACE(random.describe());
-        const Tensor table = make_rope_table({.rotary_dim = 64}, 1000);
-        const Tensor q = random.normal({1, 1, 64}, DType::f32), k = random.normal({1, 1, 64}, DType::f32);
-        auto dot_at = [&](const Tensor& key, int32_t q_position, int32_t k_position) {
-          Tensor rotated_q = q.clone(), rotated_k = key.clone(), unused = q.clone();
-          call(rotary_embedding, ctx, Tensor::from<int32_t>(std::vector{q_position}, {1}), rotated_q, unused,
-               table);
-          call(rotary_embedding, ctx, Tensor::from<int32_t>(std::vector{k_position}, {1}), rotated_k, unused,
-               table);
-          double dot = 0;
-          for (int64_t i = 0; i < 64; ++i)
-            dot += rotated_q.at<float>({0, 0, i}) * rotated_k.at<float>({0, 0, i});
-          return dot;
-        };
-        EXPECT_NEAR(dot_at(k, 17, 5), dot_at(k, 900, 888), 2e-3);
-        // On the distance it does depend: with itself a vector's product is largest where nothing is turned.
-        EXPECT_GT(dot_at(q, 17, 17) - dot_at(q, 17, 5), 2e-3);
-      });
+RUNG_TEST(Task1_6_RotaryEmbedding, TheDotProductDependsOnTheDistanceAlone, "rotary_embedding",
+          rotary_embedding_variants()) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  const Tensor table = make_rope_table({.rotary_dim = 64}, 1000);
+  const Tensor q = random.normal({1, 1, 64}, DType::f32), k = random.normal({1, 1, 64}, DType::f32);
+  auto dot_at = [&](const Tensor& key, int32_t q_position, int32_t k_position) {
+    Tensor rotated_q = q.clone(), rotated_k = key.clone(), unused = q.clone();
+    call(rotary_embedding, ctx, Tensor::from<int32_t>(std::vector{q_position}, {1}), rotated_q, unused,
+         table);
+    call(rotary_embedding, ctx, Tensor::from<int32_t>(std::vector{k_position}, {1}), rotated_k, unused,
+         table);
+    double dot = 0;
+    for (int64_t i = 0; i < 64; ++i) dot += rotated_q.at<float>({0, 0, i}) * rotated_k.at<float>({0, 0, i});
+    return dot;
+  };
+  EXPECT_NEAR(dot_at(k, 17, 5), dot_at(k, 900, 888), 2e-3);
+  // On the distance it does depend: with itself a vector's product is largest where nothing is turned.
+  EXPECT_GT(dot_at(q, 17, 17) - dot_at(q, 17, 5), 2e-3);
 }
 
-TEST(Task1_6_RotaryEmbedding, ARowDoesNotDependOnTheOthersOrOnThreads) {
-  on_every_rung<RotaryEmbeddingArgs>(
-      "rotary_embedding", rotary_embedding_variants(), [&](const OpContext& ctx) {
-        Random random;
-        SCOPED_TRACE(random.describe());
-        const Tensor table = make_rope_table({.rotary_dim = 72}, 100);
-        const Tensor positions = random_positions(random, 80, 100);
-        Tensor q = random.normal({80, 4, 72}, DType::f32), k = random.normal({80, 2, 72}, DType::f32);
-        const int64_t row = random.integer(0, 79);
-        Tensor q_alone = q.narrow(0, row, 1).clone(), k_alone = k.narrow(0, row, 1).clone();
-        with_threads(3, [&] { call(rotary_embedding, ctx, positions, q, k, table); });
-        call(rotary_embedding, ctx, positions.narrow(0, row, 1), q_alone, k_alone, table);
-        EXPECT_TRUE(bitwise_equal(q.narrow(0, row, 1), q_alone));
-        EXPECT_TRUE(bitwise_equal(k.narrow(0, row, 1), k_alone));
-      });
+RUNG_TEST(Task1_6_RotaryEmbedding, ARowDoesNotDependOnTheOthersOrOnThreads, "rotary_embedding",
+          rotary_embedding_variants()) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  const Tensor table = make_rope_table({.rotary_dim = 72}, 100);
+  const Tensor positions = random_positions(random, 80, 100);
+  Tensor q = random.normal({80, 4, 72}, DType::f32), k = random.normal({80, 2, 72}, DType::f32);
+  const int64_t row = random.integer(0, 79);
+  Tensor q_alone = q.narrow(0, row, 1).clone(), k_alone = k.narrow(0, row, 1).clone();
+  with_threads(3, [&] { call(rotary_embedding, ctx, positions, q, k, table); });
+  call(rotary_embedding, ctx, positions.narrow(0, row, 1), q_alone, k_alone, table);
+  EXPECT_TRUE(bitwise_equal(q.narrow(0, row, 1), q_alone));
+  EXPECT_TRUE(bitwise_equal(k.narrow(0, row, 1), k_alone));
 }
 
 TEST(Task1_6_RotaryEmbedding, APositionOutsideTheTableIsAnError) {
