@@ -121,6 +121,7 @@ tests() {
   for number in 2 4 6; do
     SHARDS=8 run "tests_step$number" 150 "$(binary "test_step$number")" --gtest_brief=1 --gtest_filter="$gpu_tests"
   done
+  SHARDS=8 run tests_cli 150 "$(binary test_cli)" --gtest_brief=1 --gtest_filter="$gpu_tests"
 }
 
 memcheck() {

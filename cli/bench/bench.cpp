@@ -1,0 +1,26 @@
+// ladder bench throughput | latency | progression | graph-replay
+#include "cli/bench/bench.h"
+
+namespace ladder {
+
+RunCommand add_bench_command(CLI::App& app) {
+  app.require_subcommand(1);
+  CLI::App* throughput = app.add_subcommand("throughput", "many requests at once: tokens per second");
+  CLI::App* latency = app.add_subcommand("latency", "one request alone: time to first token, time per token");
+  CLI::App* progression = app.add_subcommand(
+      "progression", "one small workload, with one optimisation after another switched on");
+  CLI::App* graph_replay = app.add_subcommand(
+      "graph-replay", "what the host costs: steps of the engine against replays of their graph alone");
+  const RunCommand run_throughput = add_bench_throughput(*throughput);
+  const RunCommand run_latency = add_bench_latency(*latency);
+  const RunCommand run_progression = add_bench_progression(*progression);
+  const RunCommand run_graph_replay = add_bench_graph_replay(*graph_replay);
+  return [=] {
+    if (throughput->parsed()) run_throughput();
+    if (latency->parsed()) run_latency();
+    if (progression->parsed()) run_progression();
+    if (graph_replay->parsed()) run_graph_replay();
+  };
+}
+
+}  // namespace ladder

@@ -1,0 +1,167 @@
+// ladder bench throughput and latency.
+#include <memory>
+
+#include "cli/bench/bench.h"
+#include "cli/bench/report.h"
+#include "cli/bench/streaming_limit.h"
+#include "cli/bench/workload.h"
+#include "cli/flags.h"
+#include "cli/run_requests.h"
+#include "cli/terminal.h"
+#include "step1_layers/core/error.h"
+
+namespace ladder {
+
+namespace {
+
+constexpr double kMaxLength = 1 << 24;
+
+struct ThroughputFlags {
+  EngineFlags engine;
+  Workload workload;
+  std::string json;
+};
+
+void run_throughput(const ThroughputFlags& flags) {
+  check_report_file(flags.json);
+  const EngineOptions options = flags.engine.options();
+  const ModelFolder folder = open_model_folder(options.model);
+  const std::vector<Request> requests = make_requests(flags.workload, folder.spec.vocab_size);
+  const RunnerConfig config = resolved_runner_config(options, folder.spec);
+  const BenchMachine machine{config.device, config.threads, copy_bandwidth(config.device)};
+  const std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
+  engine->generate(make_warm_up(flags.workload, folder.spec.vocab_size, config.device));
+  Measurement m = measure(*engine, requests, "throughput");
+  if (machine.copy_bandwidth > 0.0)
+    m.of_streaming_limit = streamed_bytes(requests, folder.spec, config) / machine.copy_bandwidth / m.seconds;
+  write_report(flags.json, {m}, machine);
+  std::vector<std::pair<std::string, std::string>> lines = {
+      {"requests", format_count(m.engine.num_requests_finished)},
+      {"prompt tokens", format_count(m.engine.num_prompt_tokens)},
+      {"output tokens", format_count(m.engine.num_output_tokens)},
+      {"time", format_seconds(m.seconds)},
+      {"output tokens/s", fmt::format("{:.1f}", m.output_tokens_per_second())},
+      {"prompt and output tokens/s", fmt::format("{:.1f}", m.total_tokens_per_second())},
+      {"time to first token, median", format_seconds(percentile(m.time_to_first_token, 0.5))},
+      {"time to first token, 99 %", format_seconds(percentile(m.time_to_first_token, 0.99))},
+      {"inter-token latency, mean", format_seconds(mean(m.inter_token_latency))},
+      {"inter-token latency, longest", format_seconds(m.inter_token_latency_max)},
+      {"most sequences in a step", format_count(m.engine.peak_running)},
+      {"most KV blocks in use", fmt::format("{} of {}", format_count(m.engine.peak_kv_blocks),
+                                            format_count(engine->scheduler().config().num_blocks))},
+      {"preemptions", format_count(m.engine.num_preemptions)},
+  };
+  if (config.device.is_cpu() ||
+      !config.async_scheduling)  // else steps overlap, and their times add up to more
+    lines.push_back({"share of time in the executor",
+                     fmt::format("{:.1f} %", 100.0 * m.engine.execute_seconds / m.seconds)});
+  if (machine.copy_bandwidth > 0.0) {
+    lines.push_back({"GPU", cuda_device_info(config.device.index).name});
+    lines.push_back({"copy bandwidth", fmt::format("{:.0f} GB/s", machine.copy_bandwidth * 1e-9)});
+    lines.push_back({"of the limit of reading weights and cache at that rate",
+                     fmt::format("{:.2f}", m.of_streaming_limit)});
+  }
+  write_out(format_pairs(lines));
+}
+
+struct LatencyFlags {
+  EngineFlags engine;
+  int64_t prompt_len = 128;
+  int64_t output_len = 128;
+  int64_t repeat = 3;
+  std::string json;
+};
+
+void run_latency(const LatencyFlags& flags) {
+  check_report_file(flags.json);
+  EngineOptions options = flags.engine.options();
+  options.enable_prefix_caching = false;  // every repetition computes its prompt
+  options.runner.max_num_seqs = 1;
+  const ModelFolder folder = open_model_folder(options.model);
+  Workload workload;
+  workload.num_requests = 1;
+  workload.min_prompt_len = workload.max_prompt_len = flags.prompt_len;
+  workload.min_output_len = workload.max_output_len = flags.output_len;
+  workload.temperature = 0.0;
+  const std::vector<Request> requests = make_requests(workload, folder.spec.vocab_size);
+  const RunnerConfig config = resolved_runner_config(options, folder.spec);
+  const BenchMachine machine{config.device, config.threads, copy_bandwidth(config.device)};
+  const double weights = static_cast<double>(streamed_weight_bytes(folder.spec, config.dtype));
+  const std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
+  engine->generate(make_warm_up(workload, folder.spec.vocab_size, config.device));
+
+  std::vector<Measurement> results;
+  std::vector<std::vector<std::string>> table{
+      {"run", "time to first token", "prompt tokens/s", "time per token", "longest", "output tokens/s"}};
+  if (machine.copy_bandwidth > 0.0) table[0].push_back("of the limit");
+  for (int64_t i = 0; i < flags.repeat; ++i) {
+    Measurement m = measure(*engine, requests, fmt::format("run {}", i + 1));
+    const double first = m.time_to_first_token[0], each = mean(m.inter_token_latency);
+    table.push_back({m.name, format_seconds(first),
+                     fmt::format("{:.1f}", static_cast<double>(flags.prompt_len) / first),
+                     format_seconds(each), format_seconds(m.inter_token_latency_max),
+                     each > 0.0 ? fmt::format("{:.1f}", 1.0 / each) : "-"});
+    if (machine.copy_bandwidth > 0.0) {
+      if (each > 0.0) m.of_streaming_limit = weights / machine.copy_bandwidth / each;
+      table.back().push_back(each > 0.0 ? fmt::format("{:.2f}", m.of_streaming_limit) : "-");
+    }
+    results.push_back(m);
+  }
+  write_report(flags.json, results, machine);
+  std::string text = fmt::format("{} prompt tokens, {} output tokens\n", flags.prompt_len, flags.output_len) +
+                     format_table(table);
+  if (machine.copy_bandwidth > 0.0)
+    text += fmt::format(
+        "{}. The limit: reading {} of weights for every token at {:.0f} GB/s, the copy bandwidth measured "
+        "here.\n",
+        cuda_device_info(config.device.index).name, format_bytes(static_cast<int64_t>(weights)),
+        machine.copy_bandwidth * 1e-9);
+  write_out(text);
+}
+
+}  // namespace
+
+RunCommand add_bench_throughput(CLI::App& app) {
+  auto flags = std::make_shared<ThroughputFlags>();
+  Workload& workload = flags->workload;
+  const auto add = [&](const char* name, int64_t& value, const char* help) {
+    app.add_option(name, value, help)
+        ->check(whole_in_range(1, kMaxLength))
+        ->type_name("N")
+        ->capture_default_str();
+  };
+  add("--num-requests", workload.num_requests, "requests, all there from the start");
+  add("--min-prompt-len", workload.min_prompt_len, "prompt lengths are uniform from this ...");
+  add("--max-prompt-len", workload.max_prompt_len, "... to this");
+  add("--min-output-len", workload.min_output_len, "output lengths are uniform from this ...");
+  add("--max-output-len", workload.max_output_len, "... to this (end tokens are ignored)");
+  app.add_option("--temperature", workload.temperature, "0 is greedy")
+      ->check(in_range(0, 100))
+      ->type_name("T")
+      ->capture_default_str();
+  app.add_option("--seed", workload.seed, "of lengths, ids and sampling")
+      ->check(whole_in_range(0, std::numeric_limits<int64_t>::max()))
+      ->type_name("S")
+      ->capture_default_str();
+  app.add_option("--json", flags->json, "write the result to this file too")->type_name("FILE");
+  flags->engine.add(app);
+  return [flags] { run_throughput(*flags); };
+}
+
+RunCommand add_bench_latency(CLI::App& app) {
+  auto flags = std::make_shared<LatencyFlags>();
+  const auto add = [&](const char* name, int64_t& value, const char* help) {
+    app.add_option(name, value, help)
+        ->check(whole_in_range(1, kMaxLength))
+        ->type_name("N")
+        ->capture_default_str();
+  };
+  add("--prompt-len", flags->prompt_len, "tokens of the prompt");
+  add("--output-len", flags->output_len, "tokens to generate");
+  add("--repeat", flags->repeat, "how often");
+  app.add_option("--json", flags->json, "write the results to this file too")->type_name("FILE");
+  flags->engine.add(app);
+  return [flags] { run_latency(*flags); };
+}
+
+}  // namespace ladder

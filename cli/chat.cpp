@@ -1,0 +1,141 @@
+// ladder chat: a conversation in the terminal.
+//
+// Every turn sends the whole conversation; the prefix cache makes that cheap, for all but the newest message
+// is in it.
+#include <fmt/format.h>
+
+#include <iostream>
+#include <memory>
+
+#include "cli/commands.h"
+#include "cli/flags.h"
+#include "cli/run_requests.h"
+#include "cli/terminal.h"
+#include "step1_layers/core/error.h"
+#include "step2_model/chat/chat_template.h"
+
+namespace ladder {
+
+namespace {
+
+struct ChatFlags {
+  EngineFlags engine;
+  SamplingFlags sampling;
+  std::string system;
+  bool no_thinking = false;
+};
+
+class Conversation {
+ public:
+  Conversation(Engine& engine, const ChatTemplate& chat_template, const ChatFlags& flags)
+      : engine_(engine), template_(chat_template), sampling_(flags.sampling.params()) {
+    if (flags.no_thinking) options_.enable_thinking = false;
+    // The token that ends a turn ends the answer, even where the checkpoint lists another end token only.
+    const bool llama = template_.name().starts_with("llama");
+    if (const auto end = engine_.tokenizer()->token_to_id(llama ? "<|eot_id|>" : "<|im_end|>"))
+      sampling_.stop_token_ids.push_back(*end);
+    if (!flags.system.empty()) messages_.push_back({"system", flags.system});
+    num_fixed_ = messages_.size();
+  }
+
+  // Answers the message, streaming to standard output; false, and the message is forgotten, if it is too long
+  // even alone.
+  bool say(const std::string& text) {
+    messages_.push_back({"user", text});
+    std::vector<int32_t> prompt = encoded();
+    const int64_t limit = engine_.scheduler().config().max_model_len;
+    int64_t dropped = 0;
+    while (static_cast<int64_t>(prompt.size()) + kLeastAnswer > limit && messages_.size() > num_fixed_ + 1) {
+      // The oldest question and its answer.
+      messages_.erase(messages_.begin() + static_cast<std::ptrdiff_t>(num_fixed_),
+                      messages_.begin() + static_cast<std::ptrdiff_t>(num_fixed_) + 2);
+      dropped += 2;
+      prompt = encoded();
+    }
+    if (static_cast<int64_t>(prompt.size()) + 1 > limit) {
+      messages_.pop_back();
+      write_out(
+          fmt::format("[not sent: with its {} tokens it does not fit the {} tokens of a conversation]\n",
+                      prompt.size(), limit));
+      return false;
+    }
+    if (dropped > 0)
+      write_out(
+          fmt::format("[the conversation has filled its {} tokens: the {} oldest messages were dropped]\n",
+                      limit, dropped));
+    answer(std::move(prompt));
+    return true;
+  }
+
+ private:
+  static constexpr int64_t kLeastAnswer = 32;  // tokens that an answer should have room for
+
+  std::vector<int32_t> encoded() const {
+    return encode_chat(template_, *engine_.tokenizer(), messages_, options_);
+  }
+
+  void answer(std::vector<int32_t> prompt) {
+    Request request;
+    request.prompt_token_ids = std::move(prompt);
+    request.sampling = sampling_;
+    const RequestOutput output = engine_.generate({request}, [](const StepResult& step) {
+      for (const CompletionUpdate& update : step.updates) write_out(update.text);
+    })[0];
+    messages_.push_back({"assistant", output.completions[0].text.value_or("")});
+    const RequestMetrics& metrics = output.metrics;
+    write_out(fmt::format("\n[{} tokens in, {} of them cached, {} out, first after {}, then {} each]\n",
+                          metrics.num_prompt_tokens, metrics.num_cached_tokens, metrics.num_output_tokens,
+                          format_seconds(metrics.time_to_first_token),
+                          format_seconds(metrics.inter_token_latency_mean)));
+  }
+
+  Engine& engine_;
+  const ChatTemplate& template_;
+  SamplingParams sampling_;
+  ChatOptions options_;
+  std::vector<ChatMessage> messages_;
+  size_t num_fixed_ = 0;  // the system message, never dropped
+};
+
+void run_chat(const ChatFlags& flags) {
+  LADDER_CHECK(is_utf8(flags.system), "--system: expected text in UTF-8");
+  const SamplingParams sampling = flags.sampling.params();
+  LADDER_CHECK(sampling.n == 1, "--n {}: a conversation has one answer at a time", sampling.n);
+  const EngineOptions options = flags.engine.options();
+  const ModelFolder folder = open_model_folder(options.model);
+  LADDER_CHECK(folder.tokenizer != nullptr, "chat: {} has no tokenizer.json", flags.engine.model);
+  const ChatTemplate chat_template = load_chat_template(options.model);
+  const std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
+
+  Conversation conversation(*engine, chat_template, flags);
+  const bool prompts = stdin_is_terminal();
+  if (prompts) write_out("Type a message and press return; ctrl-D ends.\n");
+  std::string line;
+  while (true) {
+    if (prompts) write_out("> ");
+    if (!std::getline(std::cin, line)) break;
+    if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
+    if (!is_utf8(line)) {
+      write_out("[not sent: expected text in UTF-8]\n");
+      continue;
+    }
+    conversation.say(line);
+  }
+  if (prompts) write_out("\n");
+}
+
+}  // namespace
+
+RunCommand add_chat_command(CLI::App& app) {
+  auto flags = std::make_shared<ChatFlags>();
+  app.add_option("--system", flags->system, "a system message to begin with")->type_name("TEXT");
+  app.add_flag("--no-thinking", flags->no_thinking, "Qwen3: answer without thinking aloud first");
+  flags->engine.add(app);
+  SamplingParams defaults;
+  defaults.max_tokens = 1024;
+  defaults.temperature = 0.6;
+  flags->sampling.add(app, defaults);
+  return [flags] { run_chat(*flags); };
+}
+
+}  // namespace ladder

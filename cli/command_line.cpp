@@ -1,0 +1,101 @@
+// From argv to a command, and from an exception to an exit code.
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
+#include <new>
+#include <sstream>
+
+#include "cli/commands.h"
+#include "cli/terminal.h"
+#include "step1_layers/core/error.h"
+
+namespace ladder {
+
+namespace {
+
+// One line, whatever a file or an argument put into the message: no line break, and nothing that a terminal
+// obeys.
+int report(const char* kind, std::string message, int code) {
+  for (char& c : message)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
+  while (!message.empty() && message.back() == ' ') message.pop_back();
+  std::fprintf(stderr, "ladder: %s: %s\n", kind, message.c_str());
+  return code;
+}
+
+// What is wrong with the arguments, and where to read on: the help of the command that they reached.
+std::string explain(const CLI::ParseError& error, const CLI::App& app, int argc, char** argv) {
+  const CLI::App* command = &app;
+  std::string path = "ladder";
+  int reached = 1;  // the first argument that is none of the commands reached
+  for (; !command->get_subcommands().empty(); ++reached) {
+    command = command->get_subcommands()[0];
+    path += " " + command->get_name();
+  }
+  std::string names;
+  for (const CLI::App* one : command->get_subcommands([](const CLI::App*) { return true; }))
+    names += (names.empty() ? "" : ", ") + one->get_name();
+  if (names.empty()) return fmt::format("{} (see {} --help)", error.what(), path);
+  return fmt::format("{}expected a command, one of {} (see {} --help)",
+                     reached < argc ? fmt::format("\"{}\": ", argv[reached]) : "", names, path);
+}
+
+int parse_and_run(int argc, char** argv) {
+  CLI::App app("Ladder: an inference engine for large language models, built step by step.", "ladder");
+  app.footer("`ladder COMMAND --help` explains a command. cli/README.md has an example of each.");
+  app.require_subcommand(1);
+  struct Command {
+    const char* name;
+    const char* help;
+    RunCommand (*add)(CLI::App&);
+  };
+  const Command commands[] = {
+      {"generate", "continue prompts: one, or a file of them as one batch", add_generate_command},
+      {"chat", "hold a conversation in the terminal", add_chat_command},
+      {"score", "the log probability of every token of given texts, and their perplexity", add_score_command},
+      {"tokenize", "texts to token ids and back, as JSON lines", add_tokenize_command},
+      {"info", "what a model is, and what of it fits this machine; or the machine alone", add_info_command},
+      {"bench", "throughput, latency, and what each optimisation is worth", add_bench_command},
+      {"demo", "eight prompts answered together by the tiny model", add_demo_command},
+  };
+  std::vector<std::pair<CLI::App*, RunCommand>> added;
+  for (const Command& command : commands) {
+    CLI::App* subcommand = app.add_subcommand(command.name, command.help);
+    added.emplace_back(subcommand, command.add(*subcommand));
+  }
+
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& help) {
+    std::ostringstream text, none;
+    app.exit(help, text, none);
+    write_out(text.str());
+    return 0;
+  } catch (const CLI::ParseError& error) {
+    return report("error", explain(error, app, argc, argv), 2);
+  }
+  for (const auto& [subcommand, run] : added)
+    if (subcommand->parsed()) run();
+  return 0;
+}
+
+}  // namespace
+
+int run_command_line(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an error of write(), see write_out
+  try {
+    return parse_and_run(argc, argv);
+  } catch (const OutputClosed&) {
+    return 0;
+  } catch (const Error& error) {
+    return report("error", error.what(), 2);
+  } catch (const std::filesystem::filesystem_error& error) {  // a path that cannot even be looked at
+    return report("error", fmt::format("{}: {}", error.path1().string(), error.code().message()), 2);
+  } catch (const std::bad_alloc&) {
+    return report("error", "out of memory", 2);
+  } catch (const std::exception& error) {
+    return report("internal error", error.what(), 1);
+  }
+}
+
+}  // namespace ladder

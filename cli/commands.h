@@ -1,0 +1,22 @@
+#pragma once
+// The command line. One file per command; each declares its flags on a subcommand and returns what
+// to run.
+#include <CLI/CLI.hpp>
+#include <functional>
+
+namespace ladder {
+
+using RunCommand = std::function<void()>;
+
+RunCommand add_generate_command(CLI::App& app);
+RunCommand add_chat_command(CLI::App& app);
+RunCommand add_score_command(CLI::App& app);
+RunCommand add_tokenize_command(CLI::App& app);
+RunCommand add_info_command(CLI::App& app);
+RunCommand add_bench_command(CLI::App& app);
+RunCommand add_demo_command(CLI::App& app);
+
+// The whole program. 0: done. 2: the user's mistake, as one line on standard error. 1: a defect of ours.
+int run_command_line(int argc, char** argv);
+
+}  // namespace ladder

@@ -1,0 +1,119 @@
+// ladder demo: the tiny model answers eight prompts together.
+#include <cmath>
+#include <memory>
+#include <optional>
+
+#include "cli/commands.h"
+#include "cli/flags.h"
+#include "cli/live_view.h"
+#include "cli/run_requests.h"
+#include "cli/terminal.h"
+#include "step1_layers/core/error.h"
+
+namespace ladder {
+
+namespace {
+
+std::string prompt_of(const RequestLine& line) {
+  return line.request.prompt.value_or(fmt::format("{} token ids", line.request.prompt_token_ids.size()));
+}
+
+std::string indented(const std::string& text) {
+  std::string result;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find('\n', begin), text.size());
+    result += "    " + text.substr(begin, end - begin) + "\n";
+    begin = end + 1;
+  }
+  return result;
+}
+
+std::string answer_block(int64_t index, const RequestLine& line, const RequestOutput& output) {
+  const CompletionOutput& completion = output.completions[0];
+  std::string answer = completion.text.value_or("");
+  answer.erase(0, answer.find_first_not_of(" \n"));
+  while (!answer.empty() && (answer.back() == ' ' || answer.back() == '\n')) answer.pop_back();
+  return fmt::format("[{}] {}\n", index + 1, keep_end(on_one_line(prompt_of(line)), 100)) + indented(answer);
+}
+
+void run_demo(const EngineFlags& flags, const std::string& prompts) {
+  EngineOptions options = flags.options();
+  const ModelFolder folder = open_model_folder(options.model);
+  SamplingParams defaults;
+  defaults.temperature = 0.0;
+  defaults.max_tokens = 64;
+  const std::vector<RequestLine> lines = read_request_lines(
+      prompts.empty() ? (options.model / "demo_prompts.jsonl").string() : prompts, defaults);
+  check_requests(lines, folder);
+  LADDER_CHECK(folder.tokenizer != nullptr, "demo: {} has no tokenizer.json to write answers with",
+               options.model.string());
+  const std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
+
+  const bool live = stdout_is_terminal();
+  std::optional<LiveView> view;
+  if (live) {
+    std::vector<std::string> rows;
+    for (const RequestLine& line : lines) rows.push_back(prompt_of(line));
+    view.emplace(std::move(rows));
+  }
+  // A terminal shows the answers as they grow, and in full at the end; a pipe gets each as soon as those
+  // before it are there.
+  std::string answers;
+  std::vector<double> first_token, gaps;
+  double longest_gap = 0.0, seconds = 0.0;
+  RunCallbacks callbacks;
+  callbacks.on_step = [&](const StepResult& step) {
+    seconds += step.metrics.seconds;
+    if (!view) return;
+    for (const CompletionUpdate& update : step.updates) {
+      view->append(static_cast<size_t>(update.request), update.text);
+      if (update.finish_reason != FinishReason::none) view->finish(static_cast<size_t>(update.request));
+    }
+    view->draw();
+  };
+  callbacks.on_output = [&](int64_t index, RequestOutput& output) {
+    const std::string block = answer_block(index, lines[static_cast<size_t>(index)], output);
+    if (live) {
+      answers += block;
+    } else {
+      write_out(block);
+    }
+    first_token.push_back(output.metrics.time_to_first_token);
+    if (output.metrics.num_output_tokens > 1) gaps.push_back(output.metrics.inter_token_latency_mean);
+    longest_gap = std::max(longest_gap, output.metrics.inter_token_latency_max);
+  };
+  run_requests(*engine, lines, callbacks);
+  view.reset();
+
+  const EngineMetrics& metrics = engine->metrics();
+  const SchedulerConfig& scheduler = engine->scheduler().config();
+  write_out(
+      answers + "\n" +
+      format_pairs({
+          {"prompts answered together", format_count(metrics.peak_running)},
+          {"tokens in", format_count(metrics.num_prompt_tokens)},
+          {"tokens out", format_count(metrics.num_output_tokens)},
+          {"time to first token, median", format_seconds(percentile(first_token, 0.5))},
+          {"inter-token latency, median", format_seconds(percentile(gaps, 0.5))},
+          {"inter-token latency, longest", format_seconds(longest_gap)},
+          {"tokens/s out", fmt::format("{:.0f}", static_cast<double>(metrics.num_output_tokens) / seconds)},
+          {"KV blocks used at the peak",
+           fmt::format("{} of {} (of {} tokens)", format_count(metrics.peak_kv_blocks),
+                       format_count(scheduler.num_blocks), scheduler.block_size)},
+          {"prefix-cache hit rate",
+           fmt::format("{:.1f} % of the tokens in", 100.0 * metrics.prefix_hit_rate())},
+      }));
+}
+
+}  // namespace
+
+RunCommand add_demo_command(CLI::App& app) {
+  auto flags = std::make_shared<EngineFlags>();
+  auto prompts = std::make_shared<std::string>();
+  app.add_option("--prompts", *prompts, "other prompts than the model folder's demo_prompts.jsonl")
+      ->type_name("FILE.jsonl");
+  flags->add(app, open_runner_config(), tiny_model_folder());
+  return [flags, prompts] { run_demo(*flags, *prompts); };
+}
+
+}  // namespace ladder

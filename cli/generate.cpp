@@ -1,0 +1,110 @@
+// ladder generate: continue prompts.
+#include <memory>
+
+#include "cli/commands.h"
+#include "cli/flags.h"
+#include "cli/json_lines.h"
+#include "cli/run_requests.h"
+#include "cli/terminal.h"
+#include "step1_layers/core/error.h"
+
+namespace ladder {
+
+namespace {
+
+struct GenerateFlags {
+  EngineFlags engine;
+  SamplingFlags sampling;
+  std::string prompt, prompts, prompt_token_ids;
+  CLI::Option* prompt_option = nullptr;
+  std::string format = "text";
+};
+
+std::vector<RequestLine> requests_of(const GenerateFlags& flags) {
+  const SamplingParams sampling = flags.sampling.params();
+  const bool has_prompt = flags.prompt_option->count() > 0;
+  const int given = int{has_prompt} + int{!flags.prompts.empty()} + int{!flags.prompt_token_ids.empty()};
+  LADDER_CHECK(given == 1, "generate: expected one of --prompt, --prompts and --prompt-token-ids");
+  if (!flags.prompts.empty()) return read_request_lines(flags.prompts, sampling);
+
+  RequestLine line;
+  line.where = "--prompt";
+  line.request.sampling = sampling;
+  if (has_prompt) {
+    LADDER_CHECK(!flags.prompt.empty(), "--prompt: the prompt is empty");
+    LADDER_CHECK(is_utf8(flags.prompt), "--prompt: expected text in UTF-8");
+    line.request.prompt = flags.prompt;
+  } else {
+    line.where = "--prompt-token-ids";
+    line.request.prompt_token_ids = parse_token_ids(flags.prompt_token_ids, line.where);
+  }
+  return {std::move(line)};
+}
+
+// The completions of one request for a person; numbered where there are several.
+std::string as_text(int64_t index, const RequestOutput& output, bool several_requests) {
+  std::string text;
+  for (size_t i = 0; i < output.completions.size(); ++i) {
+    const CompletionOutput& completion = output.completions[i];
+    if (several_requests && output.completions.size() > 1) {
+      text += fmt::format("[{}.{}] ", index, i);
+    } else if (several_requests || output.completions.size() > 1) {
+      text += fmt::format("[{}] ", several_requests ? index : static_cast<int64_t>(i));
+    }
+    text += completion.text ? *completion.text : json_list(completion.token_ids);
+    text += '\n';
+  }
+  return text;
+}
+
+void run_generate(const GenerateFlags& flags) {
+  const std::vector<RequestLine> lines = requests_of(flags);
+  const EngineOptions options = flags.engine.options();
+  const ModelFolder folder = open_model_folder(options.model);
+  check_requests(lines, folder);
+  const std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
+
+  const bool json = flags.format == "jsonl";
+  const bool stream = !json && lines.size() == 1 && lines[0].request.sampling.n == 1 &&
+                      folder.tokenizer != nullptr && stdout_is_terminal();
+  RunCallbacks callbacks;
+  if (stream) {
+    callbacks.on_step = [](const StepResult& result) {
+      for (const CompletionUpdate& update : result.updates) write_out(update.text);
+    };
+    callbacks.on_output = [](int64_t, RequestOutput&) { write_out("\n"); };
+  } else {
+    callbacks.progress_label = "generating";
+    callbacks.on_output = [&](int64_t index, RequestOutput& output) {
+      write_out(json ? generate_line(index, output,
+                                     lines[static_cast<size_t>(index)].request.sampling.logprobs.value_or(-1))
+                     : as_text(index, output, lines.size() > 1));
+    };
+  }
+  run_requests(*engine, lines, callbacks);
+}
+
+}  // namespace
+
+RunCommand add_generate_command(CLI::App& app) {
+  auto flags = std::make_shared<GenerateFlags>();
+  flags->prompt_option = app.add_option("--prompt", flags->prompt, "a text to continue")->type_name("TEXT");
+  app.add_option(
+         "--prompts", flags->prompts,
+         "requests, one JSON object per line: {\"prompt\": TEXT} or {\"prompt_token_ids\": [...]}, with any "
+         "sampling field of its own (\"max_tokens\": 20); - is standard input")
+      ->type_name("FILE.jsonl");
+  app.add_option("--prompt-token-ids", flags->prompt_token_ids, "token ids to continue, e.g. 1,2,3")
+      ->type_name("IDS");
+  app.add_option("--format", flags->format, "text, or jsonl: one JSON object per request, in input order")
+      ->check(CLI::IsMember({"text", "jsonl"}))
+      ->type_name("FORMAT")
+      ->capture_default_str();
+  flags->engine.add(app);
+  SamplingParams defaults;
+  defaults.max_tokens = 16;
+  flags->sampling.add(app, defaults);
+  return [flags] { run_generate(*flags); };
+}
+
+}  // namespace ladder

@@ -1,0 +1,207 @@
+// ladder info: what a model is, and what of it fits this machine; without one, the machine and its kernels.
+#include <algorithm>
+#include <array>
+#include <memory>
+
+#include "cli/commands.h"
+#include "cli/flags.h"
+#include "cli/kernels.h"
+#include "cli/terminal.h"
+#include "step1_layers/core/cpu_features.h"
+#include "step1_layers/core/error.h"
+#include "step1_layers/core/parallel.h"
+#include "step4_runner/memory.h"
+
+namespace ladder {
+
+namespace {
+
+std::string_view rope_name(RopeKind kind) {
+  switch (kind) {
+    case RopeKind::linear:
+      return "linear";
+    case RopeKind::dynamic_ntk:
+      return "dynamic NTK";
+    case RopeKind::yarn:
+      return "YaRN";
+    case RopeKind::llama3:
+      return "llama3";
+    case RopeKind::standard:
+      break;
+  }
+  return "default";
+}
+
+// Also says what a model would take that this machine has no room for: then as if there were no end of
+// memory.
+RunnerConfig config_to_show(const EngineOptions& options, const DecoderSpec& spec, MachineMemory memory) {
+  try {
+    return resolved_runner_config(options, spec, memory);
+  } catch (const Error&) {  // a flag that makes no sense is refused again
+    constexpr int64_t kEndless = int64_t{1} << 60;
+    return resolved_runner_config(options, spec, {kEndless, kEndless});
+  }
+}
+
+MachineMemory free_memory(Device device) {
+  if (device.is_cpu()) return machine_memory();
+  const CudaDeviceInfo gpu = cuda_device_info(device.index);
+  return {gpu.total_bytes, gpu.free_bytes};
+}
+
+using Pairs = std::vector<std::pair<std::string, std::string>>;
+
+Pairs describe_device(const RunnerConfig& config) {
+  if (config.device.is_cpu())
+    return {{"  processor", fmt::format("{} ({})", cpu_name(), isa_name(cpu_isa()))},
+            {"  threads", format_count(config.threads)},
+            {"  tensor-parallel ranks", format_count(config.tensor_parallel_size)}};
+  const CudaDeviceInfo gpu = cuda_device_info(config.device.index);
+  const auto version = [](int number) { return fmt::format("{}.{}", number / 1000, number % 1000 / 10); };
+  const auto on = [](bool value) { return std::string(value ? "on" : "off"); };
+  return {
+      {"  GPU", fmt::format("{} ({})", gpu.name, device_name(config.device))},
+      {"  compute capability", fmt::format("{}.{}", gpu.arch / 10, gpu.arch % 10)},
+      {"  multiprocessors",
+       fmt::format("{}, L2 cache of {}", gpu.num_multiprocessors, format_bytes(gpu.l2_bytes))},
+      {"  CUDA",
+       fmt::format("{}, the driver serves {}", version(gpu.runtime_version), version(gpu.driver_version))},
+      {"  CUDA graphs", on(config.cuda_graphs)},
+      {"  asynchronous scheduling", on(config.async_scheduling)},
+      {"  dependent launch", config.dependent_launch && gpu.arch < 90 ? "off: needs compute capability 9.0"
+                                                                      : on(config.dependent_launch)}};
+}
+
+// One line per operator: the kernel that its calls begin with, its idea, and those that serve what it does
+// not take.
+std::string describe_kernels(const RunnerConfig& config) {
+  std::vector<std::array<std::string, 3>> lines;
+  size_t name_width = 0, kernel_width = 0;
+  for (const OperatorInfo& op : operators(config.device)) {
+    const auto forced = config.kernels.find(op.name);
+    const bool is_forced = forced != config.kernels.end();
+    const std::vector<KernelInfo> chosen = default_kernels(op, config.dtype);
+    if (chosen.empty() && !is_forced) continue;  // no kernels on this device
+    std::string others;
+    for (size_t i = 1; i < chosen.size(); ++i)
+      others += (i == 1 ? "; else " : ", ") + std::string(chosen[i].name);
+    lines.push_back({std::string(op.name), is_forced ? forced->second : std::string(chosen[0].name),
+                     is_forced ? "forced" : std::string(chosen[0].idea) + others});
+    name_width = std::max(name_width, lines.back()[0].size());
+    kernel_width = std::max(kernel_width, lines.back()[1].size());
+  }
+  std::string text;
+  for (const auto& [name, kernel, why] : lines)
+    text += fmt::format("  {:<{}}  {:<{}}  {}\n", name, name_width, kernel, kernel_width, why);
+  return text;
+}
+
+// A GPU's kernels of the matrix products and of attention, at the numbers of rows that matter.
+std::string describe_choices(const DecoderSpec& spec, const RunnerConfig& config) {
+  std::vector<int64_t> rows;
+  for (const int64_t count :
+       {int64_t{1}, int64_t{8}, int64_t{32}, config.max_num_seqs, config.max_num_batched_tokens})
+    if (count <= config.max_num_batched_tokens && (rows.empty() || count > rows.back()))
+      rows.push_back(count);
+  std::vector<std::vector<std::string>> table{{"", "weight"}};
+  for (const int64_t count : rows) table[0].push_back(fmt::format("{} row{}", count, count == 1 ? "" : "s"));
+  const auto add = [&](std::string_view name, std::string size, const std::vector<ChosenKernel>& kernels) {
+    table.push_back({fmt::format("  {}", name), std::move(size)});
+    for (const auto& [kernel, why] : kernels)
+      table.back().push_back(std::string(kernel) + (why == "measured" ? "*" : why == "forced" ? "!" : ""));
+  };
+  for (const ProductKernels& product : product_kernels(spec, config, rows))
+    add(product.name, fmt::format("{} x {}", product.n, product.k), product.kernels);
+  add("paged_attention", fmt::format("heads of {}", spec.head_dim), attention_kernels(spec, config, rows));
+  return fmt::format(
+             "\nKernels of products and attention: measured (*), forced (!), or else the last of the table "
+             "that takes the call.\nRows are sequences that decode; above {}, for attention, those of one "
+             "prompt\n",
+             config.max_num_seqs) +
+         format_table(table);
+}
+
+std::string free_of(const MachineMemory& memory) {
+  return fmt::format("{} of {}", format_bytes(memory.available), format_bytes(memory.total));
+}
+
+// What can be said before there is a model.
+void run_info_of_machine(const EngineOptions& options) {
+  RunnerConfig config = options.runner;
+  config.dtype = options.dtype.value_or(DType::bf16);
+  if (config.threads == 0) config.threads = num_threads();
+  Pairs here = describe_device(config);
+  here.insert(here.begin(), {"  dtype", std::string(dtype_name(config.dtype))});
+  here.push_back({"  memory free", free_of(free_memory(config.device))});
+  write_out("This machine\n" + format_pairs(here) + "\nKernels, and the idea of each\n" +
+            describe_kernels(config) +
+            "\nWith --model DIR: the model, what fits, and the kernels it gets.\n");
+}
+
+void run_info(const EngineFlags& flags) {
+  const EngineOptions options = flags.options();
+  const ModelFolder folder = open_model_folder(options.model);
+  const DecoderSpec& spec = folder.spec;
+  const MachineMemory memory = free_memory(options.runner.device);
+  const RunnerConfig config = config_to_show(options, spec, memory);
+  const MemoryPlan plan = predict_memory(spec, config);
+  const int64_t per_token = kv_bytes_per_token(spec, config);
+  const int64_t slots = config.num_kv_blocks * config.block_size;
+  const int64_t parameters = spec.num_parameters();
+  const int64_t blocks_per_sequence = (config.max_model_len + config.block_size - 1) / config.block_size;
+
+  std::string text =
+      "Model\n" + format_pairs({
+                      {"  architecture", spec.architecture},
+                      {"  parameters", format_count(parameters)},
+                      {"  layers", format_count(spec.num_layers)},
+                      {"  hidden size", format_count(spec.hidden_size)},
+                      {"  MLP size", format_count(spec.intermediate_size)},
+                      {"  heads", fmt::format("{} query, {} key/value, of {}", spec.num_heads,
+                                              spec.num_kv_heads, spec.head_dim)},
+                      {"  vocabulary", fmt::format("{}{}", format_count(spec.vocab_size),
+                                                   spec.tie_word_embeddings ? ", head tied" : "")},
+                      {"  rotary embedding", std::string(rope_name(spec.rope.kind))},
+                      {"  positions", format_count(spec.max_position_embeddings)},
+                      {"  tokenizer", folder.tokenizer ? "tokenizer.json" : "none: token ids only"},
+                  });
+  Pairs here = describe_device(config);
+  here.insert(here.begin(), {"  dtype", std::string(dtype_name(config.dtype))});
+  const Pairs sizes = {
+      {"  KV cache per token", format_bytes(per_token)},
+      {"  KV blocks", fmt::format("{} of {} tokens", format_count(config.num_kv_blocks), config.block_size)},
+      {"  tokens in the KV cache", format_count(slots)},
+      {"  longest sequence", format_count(config.max_model_len)},
+      {"  sequences of that length at once", format_count(config.num_kv_blocks / blocks_per_sequence)},
+      {"  sequences in one step, at most", format_count(config.max_num_seqs)},
+      {"  tokens in one step, at most", format_count(config.max_num_batched_tokens)},
+  };
+  here.insert(here.end(), sizes.begin(), sizes.end());
+  text += "\nAs it would run here\n" + format_pairs(here);
+  // On a GPU the cache gets what a measured warm-up leaves, once the model is loaded.
+  text += (config.device.is_cpu() ? "\nMemory at the peak\n"
+                                  : "\nMemory at the peak, as predicted before anything is loaded\n") +
+          format_pairs({
+              {"  weights and tables", format_bytes(plan.weights)},
+              {"  KV cache", format_bytes(plan.kv)},
+              {"  activations", format_bytes(plan.activations)},
+              {"  everything else", format_bytes(plan.other)},
+              {"  together", format_bytes(plan.total())},
+              {"  free on this machine", free_of(memory)},
+              {"  fits", plan.total() <= memory.available ? "yes" : "no"},
+          });
+  text += "\nKernels, and the idea of each\n" + describe_kernels(config);
+  if (!config.device.is_cpu()) text += describe_choices(spec, config);
+  write_out(text);
+}
+
+}  // namespace
+
+RunCommand add_info_command(CLI::App& app) {
+  auto flags = std::make_shared<EngineFlags>();
+  flags->add(app);
+  const CLI::Option* model = app.get_option("--model")->required(false);
+  return [flags, model] { model->count() > 0 ? run_info(*flags) : run_info_of_machine(flags->options()); };
+}
+
+}  // namespace ladder

@@ -1,0 +1,80 @@
+# The libraries that the project uses, and which of the optional ones this build has: OpenMP, oneDNN, CUDA.
+# LADDER_ONEDNN_LIBRARIES and LADDER_CUDA_LIBRARIES are empty where it has not.
+
+find_package(Threads REQUIRED)
+find_package(fmt REQUIRED)
+find_package(nlohmann_json 3.9 REQUIRED)
+find_package(OpenSSL REQUIRED)
+find_package(CLI11 REQUIRED)
+find_package(PkgConfig REQUIRED)
+pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
+pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
+
+set(LADDER_OPENMP AUTO CACHE STRING "threads inside an operator: AUTO, ON or OFF")
+set(LADDER_ONEDNN AUTO CACHE STRING "oneDNN rungs of the matrix product: AUTO, ON or OFF")
+set(LADDER_CUDA AUTO CACHE STRING "the CUDA rungs of every ladder: AUTO, ON or OFF")
+foreach(part OPENMP ONEDNN CUDA)
+  if(NOT LADDER_${part} MATCHES "^(AUTO|ON|OFF)$")
+    message(FATAL_ERROR "LADDER_${part}=${LADDER_${part}}: expected AUTO, ON or OFF")
+  endif()
+endforeach()
+
+if(NOT LADDER_OPENMP STREQUAL "OFF")
+  find_package(OpenMP COMPONENTS CXX)
+  if(LADDER_OPENMP STREQUAL "ON" AND NOT OpenMP_CXX_FOUND)
+    message(FATAL_ERROR "LADDER_OPENMP=ON, but the compiler has no OpenMP")
+  endif()
+endif()
+if(NOT LADDER_ONEDNN STREQUAL "OFF")
+  # Debian's package was built with the OpenCL runtime too, and its CMake file insists on OpenCL's headers, which nothing
+  # here needs: so the library is looked up directly.
+  find_library(DNNL_LIBRARY dnnl)
+  find_path(DNNL_INCLUDE_DIR oneapi/dnnl/dnnl.hpp)
+  if(DNNL_LIBRARY AND DNNL_INCLUDE_DIR)
+    set(LADDER_ONEDNN_LIBRARIES DNNL::dnnl)
+    add_library(DNNL::dnnl UNKNOWN IMPORTED)
+    set_target_properties(DNNL::dnnl PROPERTIES IMPORTED_LOCATION ${DNNL_LIBRARY} INTERFACE_INCLUDE_DIRECTORIES
+                                                                                  ${DNNL_INCLUDE_DIR})
+  elseif(LADDER_ONEDNN STREQUAL "ON")
+    message(FATAL_ERROR "LADDER_ONEDNN=ON, but oneDNN (libdnnl-dev) is not installed")
+  endif()
+endif()
+
+# CUDA found means CUDA built. The code is compiled for the GPU of this machine, or for A100 and Hopper where there is
+# none; "90a" is Hopper with its own instructions (wgmma), and plain 90, which lacks them, is taken for it. libcuda is
+# never linked: driver entry points are looked up at run time, so the binary starts on a machine without a driver.
+if(NOT LADDER_CUDA STREQUAL "OFF")
+  # The toolkit first: an older nvcc may not know the architectures below, and enable_language would end the configuration.
+  find_package(CUDAToolkit 12.4 QUIET)
+  if(CUDAToolkit_FOUND)
+    include(CheckLanguage)
+    check_language(CUDA)
+  endif()
+  if(CUDAToolkit_FOUND AND CMAKE_CUDA_COMPILER)
+    if(NOT DEFINED CMAKE_CUDA_ARCHITECTURES OR CMAKE_CUDA_ARCHITECTURES STREQUAL "native")
+      execute_process(COMMAND nvidia-smi --query-gpu=compute_cap --format=csv,noheader OUTPUT_VARIABLE capability
+                      RESULT_VARIABLE no_gpu ERROR_QUIET)
+      string(REGEX MATCH "^[0-9]+\\.[0-9]" capability "${capability}")
+      string(REPLACE "." "" capability "${capability}")
+      if(no_gpu OR NOT capability)
+        set(CMAKE_CUDA_ARCHITECTURES "80-real;90-real")
+      else()
+        set(CMAKE_CUDA_ARCHITECTURES "${capability}-real")
+      endif()
+    endif()
+    list(TRANSFORM CMAKE_CUDA_ARCHITECTURES REPLACE "^90(|-real|-virtual)$" "90a\\1")
+    enable_language(CUDA)
+    set(LADDER_CUDA_LIBRARIES CUDA::cudart CUDA::cublasLt)
+    set(CMAKE_CUDA_STANDARD 20)
+    set(CMAKE_CUDA_STANDARD_REQUIRED ON)
+    if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake below 3.26 does not know C++20 of nvcc
+      set(CMAKE_CUDA20_STANDARD_COMPILE_OPTION "-std=c++20")
+      set(CMAKE_CUDA20_EXTENSION_COMPILE_OPTION "-std=c++20")
+    endif()
+    message(STATUS "CUDA ${CUDAToolkit_VERSION} for ${CMAKE_CUDA_ARCHITECTURES}")
+  elseif(LADDER_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "LADDER_CUDA=ON, but no CUDA toolkit of 12.4 or newer was found")
+  else()
+    message(STATUS "no CUDA toolkit of 12.4 or newer was found: the build has no CUDA")
+  endif()
+endif()
