@@ -1,0 +1,64 @@
+// ladder info, and the help of every command.
+#include "tests/cli/program.h"
+#include "tests/support/temporary_folder.h"
+
+namespace ladder {
+namespace {
+
+using testing::BinaryResult;
+using testing::expect_refused;
+using testing::run_binary;
+
+TEST(Cli_Help, EveryCommandExplainsItself) {
+  for (const char* command : {"generate", "chat", "score", "tokenize", "info", "bench", "demo"}) {
+    const BinaryResult result = run_binary({command, "--help"});
+    EXPECT_EQ(result.exit_code, 0);
+    EXPECT_GT(result.out.size(), 100u) << command;
+    EXPECT_EQ(result.err, "");
+  }
+  EXPECT_NE(run_binary({"--help"}).out.find("tokenize"), std::string::npos);
+  EXPECT_NE(run_binary({"bench", "throughput", "--help"}).out.find("--num-requests"), std::string::npos);
+}
+
+TEST(Cli_Info, SaysWhatTheModelIsAndWhatFits) {
+  const BinaryResult result =
+      run_binary({"info", "--model", testing::tied_model(), "--device", "cpu", "--kv-memory", "4MiB"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  for (const char* word : {"Qwen3ForCausalLM", "parameters", "KV cache per token", "together", "matmul"})
+    EXPECT_NE(result.out.find(word), std::string::npos) << word;
+}
+
+TEST(Cli_Info, WithoutAModelItIsTheMachineAndItsKernels) {
+  const BinaryResult result = run_binary({"info", "--device", "cpu", "--kernel", "matmul=loop"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  for (const char* word : {"processor", "memory free", "paged_attention", "forced", "--model DIR"})
+    EXPECT_NE(result.out.find(word), std::string::npos) << word;
+  expect_refused(run_binary({"info", "--model", ""}), "--model");
+  expect_refused(run_binary({"generate", "--prompt", "a"}), "--model is required");
+}
+
+TEST(Cli_Info, AModelThatDoesNotFitIsExplainedAndNotRun) {
+  testing::TemporaryFolder folder;
+  testing::write_file(folder / "config.json",
+                      R"({"architectures": .at("LlamaForCausalLM"), "model_type": "llama",
+    "hidden_size": 65536, "intermediate_size": 262144, "num_hidden_layers": 1000, "num_attention_heads": 512,
+    "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192, "torch_dtype": "bfloat16"})");
+  const std::string model = folder.path().string();
+  const BinaryResult info = run_binary({"info", "--model", model, "--device", "cpu"});
+  ASSERT_EQ(info.exit_code, 0) << info.err;
+  EXPECT_NE(info.out.find("fits                  no"), std::string::npos) << info.out;
+  expect_refused(
+      run_binary({"bench", "latency", "--model", model, "--load-format", "dummy", "--device", "cpu"}),
+      "MiB free");
+}
+
+TEST(Cli_Info, AnEmptyFileIsNotAnAbsentOne) {
+  testing::TemporaryFolder folder;
+  std::filesystem::copy_file(testing::tied_model() + "/config.json", folder / "config.json");
+  EXPECT_EQ(run_binary({"info", "--model", folder.path().string()}).exit_code, 0);
+  testing::write_file(folder / "generation_config.json", "");
+  expect_refused(run_binary({"info", "--model", folder.path().string()}), "generation_config.json");
+}
+
+}  // namespace
+}  // namespace ladder
