@@ -23,8 +23,8 @@ struct Cost {
 };
 
 template <class Args>
-void add(const std::string& op, std::span<const Variant<Args>> table, const std::vector<int64_t>& shape, Cost cost,
-         std::function<Args(int64_t rows, int64_t width, DType)> make) {
+void add(const std::string& op, std::span<const Variant<Args>> table, const std::vector<int64_t>& shape,
+         Cost cost, std::function<Args(int64_t rows, int64_t width, DType)> make) {
   const int64_t width = shape.back();
   int64_t count = 1;
   for (int64_t size : shape) count *= size;
@@ -46,11 +46,11 @@ void add(const std::string& op, std::span<const Variant<Args>> table, const std:
 
 const bool kRegistered = [] {
   for (const std::vector<int64_t>& shape : {std::vector<int64_t>{400, 800}, {4000, 8000}, {8, 4000, 8000}}) {
-    add<SiluAndMulArgs>("silu_and_mul", silu_and_mul_variants(), shape, {1.5, 2},
-                        [](int64_t rows, int64_t width, DType dtype) {
-                          return SiluAndMulArgs{random_tensor({rows, width}, dtype),
-                                                Tensor::zeros({rows, width / 2}, dtype)};
-                        });
+    add<SiluAndMulArgs>(
+        "silu_and_mul", silu_and_mul_variants(), shape, {1.5, 2},
+        [](int64_t rows, int64_t width, DType dtype) {
+          return SiluAndMulArgs{random_tensor({rows, width}, dtype), Tensor::zeros({rows, width / 2}, dtype)};
+        });
     add<GeluArgs>("gelu", gelu_variants(), shape, {2, 8}, [](int64_t rows, int64_t width, DType dtype) {
       return GeluArgs{random_tensor({rows, width}, dtype), Tensor::zeros({rows, width}, dtype),
                       GeluKind::erf};
