@@ -25,8 +25,27 @@ def listed(numbers, form):
     return ", ".join(form.format(number) for number in numbers)
 
 
+def activation():
+    xs = (-4, -1, 0, 1, 4)
+    silu = [x / (1 + math.exp(-x)) for x in xs]
+    gelu = [x / 2 * (1 + math.erf(x / math.sqrt(2))) for x in xs]
+    return [f"{name:<8}" + "".join(form.format(x) for x in row)
+            for name, form, row in (("x", "{:8d}", xs), ("silu(x)", "{:8.4f}", silu), ("gelu(x)", "{:8.4f}", gelu))]
+
+
+def norm():
+    x, weight = (1, 2, 2, 4), (1, 1, 1, 0.5)
+    mean = sum(value * value for value in x) / len(x)
+    out = [value / math.sqrt(mean) * w for value, w in zip(x, weight)]
+    return [f"x = ({listed(x, '{}')}), weight = ({listed(weight, '{:g}')})",
+            f"mean(x^2) = {mean:g}, its root {math.sqrt(mean):g}   ->   out = ({listed(out, '{:.1f}')})"]
+
+
 def attention():
-    lines = []
+    def cells(numbers, form):
+        return "".join(f"{form.format(number):>8}" for number in numbers) + f"{'-':>8}" * (3 - len(numbers))
+
+    lines = [f"{'':19}{'k0':>8}{'k1':>8}{'k2':>8}"]
     for row, q in enumerate(QUERIES):
         products = [dot(q, k) for k in KEYS[:row + 1]]
         scores = [product / math.sqrt(len(q)) for product in products]
@@ -34,9 +53,9 @@ def attention():
         total = sum(exponentials)
         weights = [e / total for e in exponentials]
         out = [sum(w * v[i] for w, v in zip(weights, VALUES)) for i in range(2)]
-        lines += [f"token {row}: q.k    = {listed(products, '{:>5d}')}" + ",     -" * (2 - row),
-                  f"         / 2    = {listed(scores, '{:5.2f}')}",
-                  f"         weight = {listed(weights, '{:.3f}')}{'':{7 * (2 - row)}}   out = ({listed(out, '{:.2f}')})"]
+        lines += [f"token {row}   q . k    {cells(products, '{:d}')}",
+                  f"          score    {cells(scores, '{:.2f}')}",
+                  f"          weight   {cells(weights, '{:.3f}')}     out = ({listed(out, '{:.2f}')})"]
     return lines
 
 
@@ -121,7 +140,7 @@ def filters():
               for name, ids in kept.items())]
 
 
-BLOCKS = (rotation, attention, online_softmax, penalties, filters, gumbel)
+BLOCKS = (activation, norm, rotation, attention, online_softmax, penalties, filters, gumbel)
 
 
 class Examples(unittest.TestCase):
