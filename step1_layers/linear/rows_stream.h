@@ -1,5 +1,6 @@
 #pragma once
-// A matrix product for few rows with what stands in front of it and behind it, in one kernel (sm_90).
+// A matrix product for few rows together with the norm before it and the epilogue after it, in one kernel
+// (sm_90).
 //
 //   x' = x, or rms_norm(x)                                   rounded to x's dtype, as the operator does
 //   y  = x' * weight^T (+ bias)
@@ -11,7 +12,7 @@
 
 namespace ladder {
 
-enum class Behind : uint8_t { store, add, silu_and_mul };
+enum class Epilogue : uint8_t { store, add, silu_and_mul };
 
 struct RowsStreamArgs {
   Tensor x;            // [m, k] bf16 or f16
@@ -19,7 +20,7 @@ struct RowsStreamArgs {
   Tensor bias;         // [n], or undefined
   Tensor norm_weight;  // [k]: x is normed first; undefined: it is not
   double eps = 0;
-  Behind behind = Behind::store;
+  Epilogue epilogue = Epilogue::store;
   Tensor out;  // [m, n], silu_and_mul: [m, n / 2]; x's dtype, store: or f32
 };
 

@@ -6,14 +6,14 @@ namespace ladder {
 
 namespace {
 
-RowsStreamArgs with_norm(const NormLinearArgs& args, Behind behind) {
+RowsStreamArgs with_norm(const NormLinearArgs& args, Epilogue epilogue) {
   const DenseLinear dense = args.linear->dense();
   return {.x = args.stream->residual,
           .weight = dense.weight,
           .bias = dense.bias,
           .norm_weight = args.norm_weight,
           .eps = args.eps,
-          .behind = behind,
+          .epilogue = epilogue,
           .out = args.out};
 }
 RowsStreamArgs with_residual(const LinearResidualArgs& args) {
@@ -23,25 +23,25 @@ RowsStreamArgs with_residual(const LinearResidualArgs& args) {
           .bias = dense.bias,
           .norm_weight = {},
           .eps = 0,
-          .behind = Behind::add,
+          .epilogue = Epilogue::add,
           .out = args.stream->residual};
 }
 
 }  // namespace
 
 bool takes_fused_norm_qkv(const NormLinearArgs& args) {
-  return !args.stream->has_pending && rows_stream_takes(with_norm(args, Behind::store));
+  return !args.stream->has_pending && rows_stream_takes(with_norm(args, Epilogue::store));
 }
 void fused_norm_qkv(const OpContext& ctx, const NormLinearArgs& args) {
-  rows_stream(ctx, with_norm(args, Behind::store));
+  rows_stream(ctx, with_norm(args, Epilogue::store));
 }
 
 bool takes_fused_norm_gate_up_silu(const NormLinearArgs& args) {
   return !args.stream->has_pending && args.activation == MlpActivation::silu &&
-         rows_stream_takes(with_norm(args, Behind::silu_and_mul));
+         rows_stream_takes(with_norm(args, Epilogue::silu_and_mul));
 }
 void fused_norm_gate_up_silu(const OpContext& ctx, const NormLinearArgs& args) {
-  rows_stream(ctx, with_norm(args, Behind::silu_and_mul));
+  rows_stream(ctx, with_norm(args, Epilogue::silu_and_mul));
 }
 
 bool takes_fused_residual(const LinearResidualArgs& args) {

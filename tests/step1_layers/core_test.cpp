@@ -164,8 +164,8 @@ TEST(Task1_1_Variants, AForcedKernelIsUsedOrItsNameIsRefused) {
   EXPECT_THROW(selected(ctx, 1, std::span(kTable).last(1)), Error);
 }
 
-// Tests run on the rungs that this machine has, each as a case of its own (tests/support/rungs.h): a ladder that lost
-// its rungs would have no cases that fail.
+// Tests run on the rungs that this machine has, each as a case of its own (tests/support/rungs.h): a ladder
+// that lost its rungs would have no cases that fail.
 TEST(Task1_1_Variants, EveryOperatorIsALadderOnThisMachine) {
   const auto expect_rungs = [](auto variants, std::string_view op) {
     EXPECT_GE(std::ranges::count_if(variants, [](const auto& rung) { return runs_here(rung, OpContext{}); }),

@@ -1,6 +1,6 @@
 #pragma once
-// Tests of an operator run on every row of its variants table that this machine can run, on either device, each
-// rung as a test case of its own: a correct loop passes beside a SIMD rung that is not written yet.
+// Tests of an operator run on every row of its variants table that this machine can run, on either device,
+// each rung as a test case of its own: a correct loop passes beside a SIMD rung that is not written yet.
 //
 //   RUNG_TEST(Task1_3_RmsNorm, EqualsDoublePrecision, "rms_norm", rms_norm_variants()) {
 //     ... call(rms_norm, ctx, x, weight, eps, out) ...       ctx forces the rung; `rung` is its row
@@ -71,8 +71,8 @@ std::vector<Variant<Args>> rungs_where(std::span<const Variant<Args>> table, Kee
   return rungs;
 }
 
-// Registers one test case per variant. CPU rungs whose instruction set this machine lacks get none; CUDA rungs
-// are skipped, with the reason, where there is no such GPU.
+// Registers one test case per variant. CPU rungs whose instruction set this machine lacks get none; CUDA
+// rungs are skipped, with the reason, where there is no such GPU.
 template <class Table, class Rung = std::ranges::range_value_t<Table>>
 bool register_rung_tests(const char* suite, const std::string& name, const char* file, int line,
                          std::string_view op, const Table& table,
