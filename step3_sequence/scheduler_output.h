@@ -49,7 +49,7 @@ struct SchedulerOutput {
   std::vector<SequenceId> preempted;  // likewise; they come back as new
   int64_t total_num_tokens = 0;
   // The static baseline: rows of slot -1 that are computed beside the scheduled tokens, and ignored.
-  int64_t num_padding_rows = 0;
+  int64_t num_static_padding_rows = 0;
 
   bool empty() const { return scheduled.empty(); }
 };

@@ -41,7 +41,8 @@ struct Sequence {
   int64_t last_scheduled_step = -1;  // the latest of them
   SequenceStatus status = SequenceStatus::waiting;
   FinishReason finish_reason = FinishReason::none;
-  bool known_to_runner = false;  // the runner keeps state for it
+  int64_t num_known_blocks =
+      0;  // of its table, that the runner was given; 0: the runner keeps no state for it
 
   std::vector<int32_t> token_ids;    // prompt, then output
   std::vector<int32_t> block_table;  // blocks that it holds a reference on

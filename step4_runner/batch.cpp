@@ -49,7 +49,7 @@ void Batch::prepare(const SchedulerOutput& step) {
   ++step_count_;
   apply_changes(step);
   schedule(step);
-  lay_out(step.num_padding_rows);
+  lay_out(step.num_static_padding_rows);
 }
 
 // >>> task 4.1: keep the running sequences by what changed, and lay this step's rows out flat
@@ -139,9 +139,10 @@ void Batch::schedule(const SchedulerOutput& step) {
   }
   LADDER_CHECK(total == step.total_num_tokens, "step {}: {} tokens are scheduled, {} announced", step_, total,
                step.total_num_tokens);
-  LADDER_CHECK(step.num_padding_rows >= 0 && total + step.num_padding_rows <= config_.max_num_batched_tokens,
+  LADDER_CHECK(step.num_static_padding_rows >= 0 &&
+                   total + step.num_static_padding_rows <= config_.max_num_batched_tokens,
                "step {}: {} tokens and {} padding rows are more than a batch of {}", step_, total,
-               step.num_padding_rows, config_.max_num_batched_tokens);
+               step.num_static_padding_rows, config_.max_num_batched_tokens);
 }
 
 void Batch::update_table_row(int64_t row, const BatchSequence& sequence) {

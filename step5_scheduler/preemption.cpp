@@ -11,7 +11,7 @@
 namespace ladder {
 
 // >>> task 5.3: make room for a running sequence, from the end of the order
-bool Scheduler::reserve(Sequence& sequence, int64_t num_tokens) {
+bool Scheduler::allocate_slots(Sequence& sequence, int64_t num_tokens) {
   while (!blocks_.append(sequence.block_table, num_tokens)) {
     // Blocks are on their way back from a step in flight. Preempting yet another sequence would not be
     // faster.
@@ -26,14 +26,13 @@ bool Scheduler::reserve(Sequence& sequence, int64_t num_tokens) {
 void Scheduler::preempt_last() {
   Sequence& sequence = *running_.back();
   running_.pop_back();
+  if (sequence.num_known_blocks > 0) preempted_ids_.push_back(sequence.id);
   release_blocks(sequence);
   sequence.num_computed_tokens = 0;
   sequence.prefix.forget_table();
   sequence.status = SequenceStatus::preempted;
   ++sequence.num_preemptions;
   ++totals_.num_preemptions;
-  if (sequence.known_to_runner) preempted_ids_.push_back(sequence.id);
-  sequence.known_to_runner = false;
   waiting_.insert(&sequence);
 }
 // <<< task 5.3

@@ -8,7 +8,7 @@
 //   rows     of sequences that ended stay until the last     . . . p p p p p o o o o
 //                                                            . p p p p p p p o o . .
 //
-// The padding (the dots) travels as SchedulerOutput::num_padding_rows: rows of slot -1 that the runner
+// The padding (the dots) travels as SchedulerOutput::num_static_padding_rows: rows of slot -1 that the runner
 // computes and ignores. The token budget still bounds a step: prompts that do not fit into one step take
 // several, and padding that does not fit is caught up with in the steps that follow.
 #include <algorithm>
@@ -18,8 +18,9 @@
 namespace ladder {
 
 // >>> task 5.1: admit a whole batch, compute its prompts, then one token for each row until none is left
-void Scheduler::schedule_static(SchedulerOutput& output) {
-  if (running_.empty() && num_steps_in_flight() == 1) admit_static_batch();  // that one is being planned
+int64_t Scheduler::schedule_static() {
+  if (running_.empty() && in_flight_.empty()) admit_static_batch();
+  if (config_.recompute_everything) forget_computed_tokens();
 
   const auto has_output = [](const Sequence* sequence) {
     return sequence->num_output_tokens() + sequence->num_placeholders > 0;
@@ -28,16 +29,31 @@ void Scheduler::schedule_static(SchedulerOutput& output) {
   int64_t budget = config_.max_num_batched_tokens;
   for (Sequence* sequence : running_) {
     if (!prompts_done && has_output(sequence)) continue;
+    if (config_.recompute_everything && sequence->num_placeholders > 0) continue;
     int64_t num_tokens = num_wanted_tokens(*sequence);
     if (num_tokens > budget) num_tokens = config_.enable_chunked_prefill ? budget : 0;
     if (num_tokens == 0) continue;
-    emit(*sequence, num_tokens, std::ssize(sequence->block_table), output);
+    plan(*sequence, num_tokens);
     budget -= num_tokens;
+    if (config_.recompute_everything && sequence->num_uncomputed_tokens() == 0)
+      start_over_.push_back(sequence->id);
   }
 
-  const int64_t num_idle_rows = prompts_done ? num_batch_rows_ - std::ssize(output.scheduled) : 0;
-  output.num_padding_rows = std::min(budget, num_idle_rows + num_prompt_padding_rows_);
-  num_prompt_padding_rows_ -= std::max<int64_t>(output.num_padding_rows - num_idle_rows, 0);
+  const int64_t num_idle_rows = prompts_done ? num_batch_rows_ - std::ssize(plan_) : 0;
+  const int64_t num_padding_rows = std::min(budget, num_idle_rows + num_prompt_padding_rows_);
+  num_prompt_padding_rows_ -= std::max<int64_t>(num_padding_rows - num_idle_rows, 0);
+  return num_padding_rows;
+}
+
+// What has its next token begins anew from the first one.
+void Scheduler::forget_computed_tokens() {
+  std::erase_if(start_over_, [this](SequenceId id) {
+    const auto found = sequences_.find(id);
+    if (found == sequences_.end()) return true;
+    if (found->second->num_placeholders > 0) return false;
+    found->second->num_computed_tokens = 0;
+    return true;
+  });
 }
 
 void Scheduler::admit_static_batch() {

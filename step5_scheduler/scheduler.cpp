@@ -81,15 +81,6 @@ std::vector<SequenceId> Scheduler::add(std::vector<int32_t> prompt_token_ids,
   return ids;
 }
 
-void Scheduler::abort(SequenceId id) {
-  const auto found = sequences_.find(id);
-  if (found == sequences_.end() || found->second->finished()) return;
-  Sequence& sequence = *found->second;
-  std::erase(running_, &sequence);
-  finish(sequence, FinishReason::abort);
-  forget_if_done(sequence);
-}
-
 void Scheduler::schedule(SchedulerOutput& output) {
   output.scheduled.clear();
   output.new_sequences.clear();
@@ -97,25 +88,65 @@ void Scheduler::schedule(SchedulerOutput& output) {
   output.finished.clear();
   output.preempted.clear();
   output.total_num_tokens = 0;
-  output.num_padding_rows = 0;
+  output.num_static_padding_rows = 0;
   output.step = next_step_;
 
-  in_flight_.push_back({next_step_, std::move(spare_records_)});
-  in_flight_.back().sequences.clear();
-  if (config_.static_batching)
-    schedule_static(output);
+  plan_.clear();
+  if (config_.static_batching || config_.recompute_everything)
+    output.num_static_padding_rows = schedule_static();
   else
-    schedule_continuous(output);
+    schedule_continuous();
+  if (plan_.empty()) return;
 
-  if (output.empty()) {
-    spare_records_ = std::move(in_flight_.back().sequences);
-    in_flight_.pop_back();
-    return;
-  }
+  std::vector<InFlightSequence> records = std::move(spare_records_);
+  records.clear();
+  for (const Planned& planned : plan_) emit(planned, output, records);
+  in_flight_.push_back({next_step_, std::move(records)});
   ++next_step_;
   // What the runner has to forget waits here until there is a step to tell it with.
   output.finished.swap(finished_ids_);
   output.preempted.swap(preempted_ids_);
+}
+
+int64_t Scheduler::num_wanted_tokens(const Sequence& sequence) const {
+  // Everything it may still get is being sampled already.
+  if (sequence.num_output_tokens() + sequence.num_placeholders >= *sequence.sampling.max_tokens) return 0;
+  return sequence.num_uncomputed_tokens();
+}
+
+void Scheduler::start_running(Sequence& sequence) {
+  sequence.status = SequenceStatus::running;
+  running_.insert(std::upper_bound(running_.begin(), running_.end(), &sequence, RunsBefore{config_.policy}),
+                  &sequence);
+}
+
+void Scheduler::plan(Sequence& sequence, int64_t num_tokens) {
+  sequence.num_computed_tokens += num_tokens;
+  plan_.push_back({&sequence, num_tokens});
+}
+
+void Scheduler::emit(const Planned& planned, SchedulerOutput& output,
+                     std::vector<InFlightSequence>& records) {
+  Sequence& sequence = *planned.sequence;
+  const int64_t num_computed_before = sequence.num_computed_tokens - planned.num_tokens;
+  output.scheduled.push_back({sequence.id, planned.num_tokens, {}});
+  output.total_num_tokens += planned.num_tokens;
+  if (sequence.num_known_blocks > 0)
+    output.continued.push_back(
+        {sequence.id,
+         {sequence.block_table.begin() + sequence.num_known_blocks, sequence.block_table.end()},
+         num_computed_before});
+  else
+    output.new_sequences.push_back({sequence.id, sequence.token_ids, sequence.num_prompt_tokens,
+                                    sequence.sampling, sequence.block_table, num_computed_before});
+  sequence.num_known_blocks = std::ssize(sequence.block_table);
+
+  const bool samples = sequence.num_uncomputed_tokens() == 0;
+  if (samples) ++sequence.num_placeholders;
+  ++sequence.num_steps_in_flight;
+  sequence.last_scheduled_step = output.step;
+  records.push_back(
+      {&sequence, num_computed_before, sequence.num_computed_tokens, sequence.num_preemptions, samples});
 }
 
 SchedulerStats Scheduler::stats() const {

@@ -48,7 +48,7 @@ struct SchedulerConfig {
 
   // The baselines that the progression starts from.
   bool static_batching = false;       // a batch runs until all of it is done; see schedule_static.cpp
-  bool recompute_everything = false;  // no KV reuse: every token is computed again for every new token
+  bool recompute_everything = false;  // static, and every token is computed again for every new token
 };
 
 // What one step did for one sequence. Only sequences that have something to tell are listed: new tokens,
@@ -117,7 +117,8 @@ class Scheduler {
     Sequence* sequence = nullptr;
     int64_t num_computed_before = 0;
     int64_t num_computed_after = 0;
-    int64_t num_preemptions = 0;  // fewer than the sequence has now: its blocks were given up since
+    int64_t epoch =
+        0;  // the sequence's num_preemptions then; has it more now, its blocks were given up since
     bool samples = false;
   };
   struct InFlightStep {
@@ -130,21 +131,49 @@ class Scheduler {
     std::vector<int32_t> block_table;
   };
 
-  // 5.1
-  void schedule_static(SchedulerOutput& output);
-  void admit_static_batch();
-  // 5.2
-  void schedule_continuous(SchedulerOutput& output);
+  // A sequence that computes `num_tokens` in the step that is being planned.
+  struct Planned {
+    Sequence* sequence = nullptr;
+    int64_t num_tokens = 0;
+  };
+
+  // Given, scheduler.cpp: what both ways of scheduling are made of.
+  // Tokens that the sequence could compute now, whatever the budget: 0 if all that it may still get is being
+  // sampled.
   int64_t num_wanted_tokens(const Sequence& sequence) const;
-  int64_t admit(Sequence& sequence, int64_t budget, SchedulerOutput& output);
-  void find_shared_blocks(Sequence& sequence, BlockTable& shared);
-  void emit(Sequence& sequence, int64_t num_tokens, int64_t num_known_blocks, SchedulerOutput& output);
+  // Puts a sequence that is in no list into its place in running_. Its caller takes it off waiting_.
   void start_running(Sequence& sequence);
-  // 5.3
-  bool reserve(Sequence& sequence, int64_t num_tokens);
+  // The sequence, which is running and has blocks for them, computes `num_tokens` more in this step.
+  void plan(Sequence& sequence, int64_t num_tokens);
+  // Writes what was planned for one sequence into `output`, for the runner, and the record that update() will
+  // need to the end of `records`.
+  void emit(const Planned& planned, SchedulerOutput& output, std::vector<InFlightSequence>& records);
+
+  // 5.1, schedule_static.cpp: the baselines.
+  int64_t schedule_static();  // returns the rows of padding
+  void admit_static_batch();
+  void forget_computed_tokens();
+
+  // 5.2, schedule_continuous.cpp and admission.cpp.
+  void schedule_continuous();
+  // Moves a waiting sequence to running_, with blocks for a first chunk of at most `budget` tokens, and plans
+  // it. Returns the size of the chunk; 0: it has to wait, and nothing has changed.
+  int64_t admit(Sequence& sequence, int64_t budget);
+  // Replaces `shared` by full blocks that hold the sequence's first tokens already. Nothing is held by it.
+  void find_shared_blocks(Sequence& sequence, BlockTable& shared);
+
+  // 5.3, preemption.cpp.
+  // Lengthens the sequence's block table until it has slots for its first `num_tokens` tokens (a total, not
+  // an addition), preempting others and in the end the sequence itself. False: it computes nothing in this
+  // step.
+  bool allocate_slots(Sequence& sequence, int64_t num_tokens);
   void preempt_last();
-  // 5.5
-  void take_in(InFlightSequence& record, SequenceStepOutput& answer);
+
+  // 5.5, update.cpp.
+  void apply(InFlightSequence& record, SequenceStepOutput& answer);
+
+  // 5.5, finish_and_abort.cpp.
+  // Ends a sequence in any state. Its caller takes it off running_.
   void finish(Sequence& sequence, FinishReason reason);
   void release_blocks(Sequence& sequence);
   void forget_if_done(Sequence& sequence);
@@ -163,12 +192,15 @@ class Scheduler {
   std::vector<SequenceId> finished_ids_;   // not told to the runner yet
   std::vector<SequenceId> preempted_ids_;  // not told to the runner yet
   std::vector<SequenceUpdate> updates_;
+  std::vector<Planned> plan_;                    // of the step that is being planned, in batch order
   std::vector<InFlightSequence> spare_records_;  // a collected step's, for the next one
   BlockTable shared_blocks_;                     // scratch of admit()
   SchedulerStats totals_;                        // the counts since the start
 
   int64_t num_batch_rows_ = 0;           // static batching: rows of the batch, finished ones included
   int64_t num_prompt_padding_rows_ = 0;  // static batching: padding of its prompts, still to be computed
+  std::vector<SequenceId>
+      start_over_;  // recompute_everything: what has sampled, to be computed from the start
 };
 
 }  // namespace ladder

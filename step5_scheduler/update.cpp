@@ -17,7 +17,7 @@ std::vector<SequenceUpdate>& Scheduler::update(StepOutput step) {
                step.step, records.size(), step.sequences.size());
   bool any_finished = false;
   for (size_t i = 0; i < records.size(); ++i) {
-    take_in(records[i], step.sequences[i]);
+    apply(records[i], step.sequences[i]);
     any_finished |= records[i].sequence->finished();
   }
   if (any_finished) {
@@ -36,7 +36,7 @@ std::vector<SequenceUpdate>& Scheduler::update(StepOutput step) {
   return updates_;
 }
 
-void Scheduler::take_in(InFlightSequence& record, SequenceStepOutput& answer) {
+void Scheduler::apply(InFlightSequence& record, SequenceStepOutput& answer) {
   Sequence& sequence = *record.sequence;
   LADDER_CHECK(answer.id == sequence.id && std::ssize(answer.token_ids) == (record.samples ? 1 : 0),
                "sequence {} should have been given {} tokens; {} came, for sequence {}", sequence.id,
@@ -50,10 +50,8 @@ void Scheduler::take_in(InFlightSequence& record, SequenceStepOutput& answer) {
                                   : FinishReason::none;
   // Only what this step has computed is cached, not what a later one is going to. A sequence that was
   // preempted since has given up the blocks that this step wrote.
-  if (record.num_preemptions == sequence.num_preemptions) {
+  if (record.epoch == sequence.num_preemptions)
     blocks_.cache(sequence.prefix, sequence.token_ids, sequence.block_table, record.num_computed_after);
-    if (config_.recompute_everything && record.samples) sequence.num_computed_tokens = 0;
-  }
 
   // After a preemption the first prompt positions come again; those that were told are left out.
   std::vector<PositionLogprobs>& prompt_logprobs = answer.prompt_logprobs;
@@ -67,27 +65,6 @@ void Scheduler::take_in(InFlightSequence& record, SequenceStepOutput& answer) {
                       std::move(prompt_logprobs), reason, sequence.num_cached_tokens,
                       sequence.num_preemptions});
   if (reason != FinishReason::none) finish(sequence, reason);
-}
-
-// The caller takes it off running_.
-void Scheduler::finish(Sequence& sequence, FinishReason reason) {
-  if (sequence.status != SequenceStatus::running) waiting_.erase(&sequence);
-  sequence.status = SequenceStatus::finished;
-  sequence.finish_reason = reason;
-  if (sequence.known_to_runner) finished_ids_.push_back(sequence.id);
-  release_blocks(sequence);
-}
-
-void Scheduler::release_blocks(Sequence& sequence) {
-  if (sequence.num_steps_in_flight > 0)
-    deferred_.push_back({sequence.last_scheduled_step, std::move(sequence.block_table)});
-  else
-    blocks_.free(sequence.block_table);
-  sequence.block_table.clear();
-}
-
-void Scheduler::forget_if_done(Sequence& sequence) {
-  if (sequence.finished() && sequence.num_steps_in_flight == 0) sequences_.erase(sequence.id);
 }
 // <<< task 5.5
 

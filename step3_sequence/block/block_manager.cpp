@@ -1,3 +1,16 @@
+// The simple version, without sharing and without a cache of prefixes:
+//
+//   append(table, num_tokens):
+//     missing = ceil(num_tokens / block_size) - len(table)
+//     if missing > len(free): return False
+//     table += [free.popleft() for _ in range(missing)]
+//     return True
+//   free(table):
+//     free.extendleft(table); table.clear()
+//
+// What each further line buys: ref_count lets two tables hold one block; the count of revived blocks keeps
+// allocate() all or nothing although a shared block may be free; is_cached() in free() and take_free() makes
+// the free list the cache, in order of eviction.
 #include "step3_sequence/block/block_manager.h"
 
 #include <algorithm>
@@ -7,12 +20,12 @@
 namespace ladder {
 
 BlockManager::BlockManager(int64_t num_blocks, int64_t block_size, std::unique_ptr<PrefixIndex> index)
-    : free_(num_blocks), block_size_(block_size), index_(std::move(index)) {
+    : pool_(num_blocks), block_size_(block_size), index_(std::move(index)) {
   LADDER_CHECK(block_size >= 1, "the KV block size must be at least 1, got {}", block_size);
 }
 
 // >>> task 3.3: hand out blocks, share them, take them back
-bool BlockManager::append(BlockTable& table, int64_t num_tokens) {
+bool BlockManager::append_blocks(BlockTable& table, int64_t num_tokens) {
   const int64_t missing = blocks_for(num_tokens) - std::ssize(table);
   if (missing > num_free_blocks()) return false;
   for (int64_t i = 0; i < missing; ++i) table.push_back(take_free());
@@ -20,16 +33,17 @@ bool BlockManager::append(BlockTable& table, int64_t num_tokens) {
 }
 
 bool BlockManager::allocate(BlockTable& table, std::span<const int32_t> shared, int64_t num_tokens,
-                            int64_t reserve_tokens) {
+                            int64_t num_left_free) {
   LADDER_CHECK(table.empty(), "a block table must be empty when it is allocated");
   // A shared block that nobody holds leaves the free list too, so it counts as taken.
   const int64_t revived =
-      std::count_if(shared.begin(), shared.end(), [&](int32_t id) { return free_.block(id).ref_count == 0; });
-  const int64_t needed = blocks_for(std::max(num_tokens, reserve_tokens)) - std::ssize(shared);
-  if (needed + revived > num_free_blocks()) return false;
+      std::count_if(shared.begin(), shared.end(), [&](int32_t id) { return pool_.block(id).ref_count == 0; });
+  const int64_t appended = blocks_for(num_tokens) - std::ssize(shared);
+  if (revived + appended + num_left_free > num_free_blocks()) return false;
 
+  table.reserve(blocks_for(num_tokens));
   for (const int32_t id : shared) {
-    if (free_.block(id).ref_count++ == 0) free_.take(id);
+    if (pool_.block(id).ref_count++ == 0) pool_.take(id);
     table.push_back(id);
   }
   return append(table, num_tokens);
@@ -37,37 +51,23 @@ bool BlockManager::allocate(BlockTable& table, std::span<const int32_t> shared, 
 
 void BlockManager::free(BlockTable& table) {
   for (auto id = table.rbegin(); id != table.rend(); ++id) {
-    Block& block = free_.block(*id);
+    Block& block = pool_.block(*id);
     LADDER_CHECK(block.ref_count > 0, "KV block {} is given back twice", *id);
     if (--block.ref_count > 0) continue;
     if (is_cached(*id))
-      free_.push_back(*id);
+      pool_.push_back(*id);
     else
-      free_.push_front(*id);
+      pool_.push_front(*id);
   }
   table.clear();
 }
 
 int32_t BlockManager::take_free() {
-  const int32_t id = free_.take_front();
-  if (is_cached(id)) index_->erase(id);
-  free_.block(id).ref_count = 1;
+  const int32_t id = pool_.take_front();
+  if (is_cached(id)) index_->erase(id);  // evicted: it is about to be overwritten
+  pool_.block(id).ref_count = 1;
   return id;
 }
 // <<< task 3.3
-
-// >>> task 3.4: ask the prefix index, and tell it what is computed
-void BlockManager::find_prefix(PrefixKey& key, std::span<const int32_t> token_ids, BlockTable& blocks) {
-  blocks.clear();
-  if (index_) index_->match(key, token_ids, (std::ssize(token_ids) - 1) / block_size_, blocks);
-}
-
-void BlockManager::cache(PrefixKey& key, std::span<const int32_t> token_ids, const BlockTable& table,
-                         int64_t num_computed_tokens) {
-  if (!index_) return;
-  const int64_t num_full_blocks = num_computed_tokens / block_size_;
-  if (num_full_blocks > key.num_indexed_blocks) index_->insert(key, token_ids, table, num_full_blocks);
-}
-// <<< task 3.4
 
 }  // namespace ladder

@@ -29,13 +29,14 @@ TEST(Task3_3_BlockManager, ChangesNothingWhenTheRoomIsTooSmall) {
   EXPECT_TRUE(blocks.append(table, 4));
   EXPECT_FALSE(blocks.append(table, 17));
   EXPECT_EQ(table, (Ids{0}));
-  EXPECT_EQ(blocks.free_list().ids(), (Ids{1, 2}));
+  EXPECT_EQ(blocks.pool().free_ids(), (Ids{1, 2}));
   BlockTable other;
   EXPECT_FALSE(blocks.allocate(other, table, 16));
   EXPECT_TRUE(other.empty());
   EXPECT_EQ(blocks.ref_count(0), 1);
-  EXPECT_FALSE(blocks.allocate(other, {}, 1, 12)) << "12 tokens are to be reserved, 8 fit";
-  EXPECT_TRUE(blocks.allocate(other, {}, 1, 8));
+  EXPECT_FALSE(blocks.allocate(other, {}, 1, 2)) << "one block is taken, two are to be left, two are free";
+  EXPECT_TRUE(other.empty());
+  EXPECT_TRUE(blocks.allocate(other, {}, 1, 1));
   EXPECT_EQ(other, (Ids{1}));
 }
 
@@ -62,7 +63,7 @@ TEST(Task3_3_BlockManager, BlocksWithoutContentAreTakenAgainFirst) {
   ASSERT_TRUE(blocks.append(table, 12));
   blocks.free(table);
   EXPECT_TRUE(table.empty());
-  EXPECT_EQ(blocks.free_list().ids(), (Ids{0, 1, 2, 3, 4}));
+  EXPECT_EQ(blocks.pool().free_ids(), (Ids{0, 1, 2, 3, 4}));
   ASSERT_TRUE(blocks.append(table, 4));
   EXPECT_EQ(table, (Ids{0}));
 }

@@ -77,7 +77,7 @@ class Day {
   // Blocks that taking `count` from the front evicts.
   int64_t expected_evictions(int64_t count, std::span<const int32_t> not_these) {
     int64_t evictions = 0;
-    for (const int32_t id : blocks_->free_list().ids()) {
+    for (const int32_t id : blocks_->pool().free_ids()) {
       if (std::find(not_these.begin(), not_these.end(), id) != not_these.end()) continue;
       if (count-- <= 0) break;
       evictions += blocks_->is_cached(id);
@@ -180,7 +180,7 @@ class Day {
     for (const User& user : users_)
       for (const int32_t id : user.table) ++references[id];
     std::vector<bool> is_free(num_blocks_, false);
-    for (const int32_t id : blocks_->free_list().ids()) {
+    for (const int32_t id : blocks_->pool().free_ids()) {
       ASSERT_FALSE(is_free[id]);
       is_free[id] = true;
     }

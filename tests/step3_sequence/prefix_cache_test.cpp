@@ -113,9 +113,9 @@ TEST(Task3_4_PrefixCache, FreesPartialBlocksToTheFrontAndAPrefixTailFirst) {
   EXPECT_EQ(second.run(blocks), 12);  // 0 1 2 and the partial 4
   EXPECT_EQ(second.table, (Ids{0, 1, 2, 4}));
   blocks.free(first.table);
-  EXPECT_EQ(blocks.free_list().ids(), (Ids{3, 5, 6, 7, 8, 9}));
+  EXPECT_EQ(blocks.pool().free_ids(), (Ids{3, 5, 6, 7, 8, 9}));
   blocks.free(second.table);
-  EXPECT_EQ(blocks.free_list().ids(), (Ids{4, 3, 5, 6, 7, 8, 9, 2, 1, 0}));
+  EXPECT_EQ(blocks.pool().free_ids(), (Ids{4, 3, 5, 6, 7, 8, 9, 2, 1, 0}));
   EXPECT_EQ(blocks.num_cached_blocks(), 3) << "free, and still cached";
 }
 
@@ -159,11 +159,11 @@ TEST(Task3_4_PrefixCache, AHitTakesAFreeBlockOutOfTheMiddleOfTheFreeList) {
   b.run(blocks);
   blocks.free(a.table);
   blocks.free(b.table);
-  EXPECT_EQ(blocks.free_list().ids(), (Ids{2, 3, 4, 5, 0, 1}));
+  EXPECT_EQ(blocks.pool().free_ids(), (Ids{2, 3, 4, 5, 0, 1}));
   User again(range(1, 5));
   EXPECT_EQ(again.run(blocks), 4);
   EXPECT_EQ(again.table, (Ids{0, 2}));
-  EXPECT_EQ(blocks.free_list().ids(), (Ids{3, 4, 5, 1}));
+  EXPECT_EQ(blocks.pool().free_ids(), (Ids{3, 4, 5, 1}));
 }
 
 // A hit on a free block is not for nothing: it takes that block out of the free ones.

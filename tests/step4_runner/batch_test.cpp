@@ -256,7 +256,7 @@ TEST(Task4_1_Batch, PaddingRowsStandBehindTheSequencesInNoSlot) {
   step.new_sequences = {new_sequence(1, {10, 11}, {3})};
   step.scheduled = {{1, 2, {}}};
   step.total_num_tokens = 2;
-  step.num_padding_rows = 3;
+  step.num_static_padding_rows = 3;
   batch.prepare(step);
   EXPECT_EQ(batch.input_ids().dim(0), 5);
   EXPECT_EQ(batch.positions().dim(0), 5);
@@ -364,7 +364,7 @@ const Defect kDefects[] = {
      },
      "token 1000"},
     {"NegativeToken", [](SchedulerOutput& s) { s.new_sequences = {new_sequence(3, {-1}, {7})}; }, "token -1"},
-    {"TooManyRows", [](SchedulerOutput& s) { s.num_padding_rows = 63; },
+    {"TooManyRows", [](SchedulerOutput& s) { s.num_static_padding_rows = 63; },
      "2 tokens and 63 padding rows are more than a batch of 64"},
     {"DraftTokens", [](SchedulerOutput& s) { s.scheduled[0].draft_token_ids = {1}; },
      "sequence 1 has draft tokens"},

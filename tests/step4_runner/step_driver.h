@@ -85,7 +85,7 @@ class StepDriver {
         scheduled.push_back(&sequence);
         budget -= count;
       }
-      step.num_padding_rows = options.padding_rows;
+      step.num_static_padding_rows = options.padding_rows;
       if (!scheduled.empty()) {  // a step of nothing is not submitted
         step.finished = std::exchange(finished_, {});
         step.preempted = std::exchange(preempted_, {});

@@ -45,7 +45,7 @@ inline void expect_books_balance(const Scheduler& scheduler) {
   for (const BlockTable* table : scheduler.block_tables())
     for (const int32_t id : *table) ++references.at(id);
   std::vector<bool> is_free(blocks.num_blocks(), false);
-  for (const int32_t id : blocks.free_list().ids()) {
+  for (const int32_t id : blocks.pool().free_ids()) {
     ASSERT_FALSE(is_free.at(id)) << "block " << id << " is in the free list twice";
     is_free[id] = true;
   }
@@ -96,7 +96,7 @@ struct Harness {
   bool submit() {
     scheduler.schedule(output);
     const SchedulerConfig& config = scheduler.config();
-    EXPECT_LE(output.total_num_tokens + output.num_padding_rows, config.max_num_batched_tokens);
+    EXPECT_LE(output.total_num_tokens + output.num_static_padding_rows, config.max_num_batched_tokens);
     EXPECT_LE(std::ssize(output.scheduled), config.max_num_seqs);
     if (output.empty()) return false;
     tickets.push_back(executor.submit(output));

@@ -111,7 +111,7 @@ class KvSimulator final : public Executor {
     check(changed.size() == seen.size(), "a sequence changed that is not scheduled");
     check(total == step.total_num_tokens, "total_num_tokens is wrong");
     num_rows_ += total;
-    num_padding_rows_ += step.num_padding_rows;
+    num_padding_rows_ += step.num_static_padding_rows;
     for (const Step& other : in_flight_)
       for (const auto& [written, id] : planned.writes) {
         const auto readers = other.blocks.find(static_cast<int32_t>(written / block_size_));

@@ -35,7 +35,7 @@ TEST(Task5_1_StaticBatching, RowsOfFinishedSequencesAndPromptPaddingAreComputed)
   harness.add(iota_prompt(7), greedy(2));
   std::vector<std::pair<int64_t, int64_t>> rows;  // tokens, padding
   while (harness.submit()) {
-    rows.push_back({harness.output.total_num_tokens, harness.output.num_padding_rows});
+    rows.push_back({harness.output.total_num_tokens, harness.output.num_static_padding_rows});
     harness.collect();
   }
   const std::vector<std::pair<int64_t, int64_t>> expected = {{21, 9},  // three prompts padded to 10
