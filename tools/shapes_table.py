@@ -13,15 +13,15 @@ import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent))
-from bench_results import DTYPES, read_results  # noqa: E402
+from bench_results import DTYPES, read_results, seconds_of  # noqa: E402
 from ladder_table import as_markdown, as_text, plain  # noqa: E402
 
 PEERS = {"eager": "eager", "torch_compile": "torch.compile"}
 SHAPE = "shape:"
 
 
-def seconds_of(rung):
-    """On a CPU of the processor, also of a peer that was measured there."""
+def counted(rung):
+    """Seconds; on a CPU of the processor, also of a peer that was measured there."""
     return rung.cpu_seconds or rung.seconds
 
 
@@ -38,14 +38,14 @@ def rows_of(results, device):
             dtype = next((part for part in parts if part in DTYPES), "bf16")  # our rungs on a GPU are measured in bf16
             kinds = [part for part in parts if part not in DTYPES and not part.startswith(SHAPE)]
             shape = next(part for part in parts if part.startswith(SHAPE)).removeprefix(SHAPE)
-            seconds = seconds_of(ours)
-            moved = ours.bytes_per_second * ours.seconds
+            seconds = counted(ours)
+            moved = ours.more["bytes_per_second"] * seconds_of(ours.more)  # by one call
             row = [" ".join((f"`{op}`", *kinds)), dtype, f"({shape.replace('x', ', ')})", ours.variant,
                    plain(seconds * 1e6), plain(moved / seconds / 1e9)]
             theirs = {rung.variant: rung for rung in results.ladders(op, "peer").get(problem, []) if rung.seconds}
             for peer in PEERS:
                 found = theirs.get(peer)
-                row += [plain(seconds_of(found) * 1e6), f"{seconds_of(found) / seconds:.2f}"] if found else ["", ""]
+                row += [plain(counted(found) * 1e6), f"{counted(found) / seconds:.2f}"] if found else ["", ""]
             rows.append(row)
     return rows
 

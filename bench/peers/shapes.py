@@ -7,6 +7,8 @@ that an earlier call has used: new pages would cost more than the operator.
 
 import ctypes
 import math
+import resource
+import statistics
 import time
 
 import torch
@@ -52,15 +54,26 @@ def keep_freed_memory():
 
 
 def seconds_on_cpu(function, operands):
-    """Of one call, on the clock and of the processor: means of a run of half a second or more, as Google Benchmark's."""
-    results = [function(*one) for one in operands]  # compiles, and touches the memory
-    results[0] = function(*operands[0])
-    calls, start, worked = 0, time.perf_counter(), time.process_time()
-    while (elapsed := time.perf_counter() - start) < 0.5:
-        i = calls % len(operands)
+    """Of one call, on the clock and of the processor: medians of half a second or more."""
+    results = [None] * len(operands)
+
+    def page_faults():
+        return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+
+    for _ in range(10):  # compiles, and goes on until the results find their places in memory
+        before = page_faults()
+        for i, one in enumerate(operands):
+            results[i] = function(*one)
+        if page_faults() - before < 100:
+            break
+    elapsed, worked, begin = [], [], time.perf_counter()
+    while time.perf_counter() - begin < 0.5 or len(elapsed) < 5:
+        i = len(elapsed) % len(operands)
+        start, start_of_work = time.perf_counter(), time.process_time()
         results[i] = function(*operands[i])
-        calls += 1
-    return elapsed / calls, (time.process_time() - worked) / calls
+        worked.append(time.process_time() - start_of_work)
+        elapsed.append(time.perf_counter() - start)
+    return statistics.median(elapsed), statistics.median(worked)
 
 
 def operand_sets(device, dtype, shape, tensors, weight, traffic):
