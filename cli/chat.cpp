@@ -43,7 +43,7 @@ class Conversation {
   bool say(const std::string& text) {
     messages_.push_back({"user", text});
     std::vector<int32_t> prompt = encoded();
-    const int64_t limit = engine_.scheduler().config().max_model_len;
+    const int64_t limit = engine_.scheduler().config().batch.max_model_len;
     int64_t dropped = 0;
     while (static_cast<int64_t>(prompt.size()) + kLeastAnswer > limit && messages_.size() > num_fixed_ + 1) {
       // The oldest question and its answer.

@@ -99,7 +99,7 @@ void run_demo(const EngineFlags& flags, const std::string& prompts) {
           {"tokens/s out", fmt::format("{:.0f}", static_cast<double>(metrics.num_output_tokens) / seconds)},
           {"KV blocks used at the peak",
            fmt::format("{} of {} (of {} tokens)", format_count(metrics.peak_kv_blocks),
-                       format_count(scheduler.num_blocks), scheduler.block_size)},
+                       format_count(scheduler.batch.num_kv_blocks), scheduler.batch.block_size)},
           {"prefix-cache hit rate",
            fmt::format("{:.1f} % of the tokens in", 100.0 * metrics.prefix_hit_rate())},
       }));
@@ -112,7 +112,7 @@ RunCommand add_demo_command(CLI::App& app) {
   auto prompts = std::make_shared<std::string>();
   app.add_option("--prompts", *prompts, "other prompts than the model folder's demo_prompts.jsonl")
       ->type_name("FILE.jsonl");
-  flags->add(app, open_runner_config(), tiny_model_folder());
+  flags->add(app, RunnerConfig{}, tiny_model_folder());
   return [flags, prompts] { run_demo(*flags, *prompts); };
 }
 

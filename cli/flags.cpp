@@ -14,9 +14,6 @@ namespace ladder {
 
 namespace {
 
-// Larger than anything that fits a machine, small enough that products of two do not overflow.
-constexpr int64_t kMaxCount = 1 << 30;
-
 DType parse_dtype(const std::string& name) {
   if (name == "f32") return DType::f32;
   if (name == "f16") return DType::f16;
@@ -32,6 +29,10 @@ std::optional<int> cuda_index(std::string_view text) {
   const auto [rest, error] = std::from_chars(text.data(), text.data() + text.size(), index);
   if (error != std::errc() || rest != text.data() + text.size() || index < 0) return {};
   return index;
+}
+
+CLI::Validator whole_in(FlagRange range) {
+  return whole_in_range(range.min, range.max);
 }
 
 CLI::Validator device_name_check() {
@@ -127,13 +128,6 @@ std::string tiny_model_folder() {
   return tiny.string();
 }
 
-RunnerConfig open_runner_config() {
-  RunnerConfig config;
-  config.max_num_seqs = 0;
-  config.max_num_batched_tokens = 0;
-  return config;
-}
-
 void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_default) {
   runner_ = defaults;
   model = std::move(model_default);
@@ -161,38 +155,38 @@ void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_de
       ->type_name("FORMAT")
       ->capture_default_str()
       ->group(group);
-  const BatchLimits on_cpu = default_batch_limits(DeviceType::cpu);
-  const BatchLimits on_gpu = default_batch_limits(DeviceType::cuda);
+  const BatchConfig on_cpu = default_batch_limits(DeviceType::cpu);
+  const BatchConfig on_gpu = default_batch_limits(DeviceType::cuda);
   const auto unless = [](int64_t preset, int64_t cpu, int64_t gpu) {
     return preset > 0 ? std::to_string(preset) : fmt::format("{}, on a GPU {}", cpu, gpu);
   };
-  app.add_option("--max-num-seqs", runner_.max_num_seqs,
+  app.add_option("--max-num-seqs", runner_.batch.max_num_seqs,
                  fmt::format("sequences in one step [{}]",
-                             unless(defaults.max_num_seqs, on_cpu.max_num_seqs, on_gpu.max_num_seqs)))
-      ->check(whole_in_range(1, 65536))
+                             unless(defaults.batch.max_num_seqs, on_cpu.max_num_seqs, on_gpu.max_num_seqs)))
+      ->check(whole_in(kMaxNumSeqsRange))
       ->type_name("N")
       ->group(group);
   app.add_option(
-         "--max-num-batched-tokens", runner_.max_num_batched_tokens,
+         "--max-num-batched-tokens", runner_.batch.max_num_batched_tokens,
          fmt::format(
              "tokens computed in one step [{}; the longest sequence where prompts are computed whole]",
-             unless(defaults.max_num_batched_tokens, on_cpu.max_num_batched_tokens,
+             unless(defaults.batch.max_num_batched_tokens, on_cpu.max_num_batched_tokens,
                     on_gpu.max_num_batched_tokens)))
-      ->check(whole_in_range(1, 1 << 20))
+      ->check(whole_in(kMaxNumBatchedTokensRange))
       ->type_name("N")
       ->group(group);
-  app.add_option("--max-model-len", runner_.max_model_len,
+  app.add_option("--max-model-len", runner_.batch.max_model_len,
                  "longest sequence, prompt and output [the model's, or what the KV cache holds]")
-      ->check(whole_in_range(1, kMaxCount))
+      ->check(whole_in(kMaxModelLenRange))
       ->type_name("N")
       ->group(group);
-  app.add_option("--block-size", runner_.block_size, "tokens in one KV block")
-      ->check(whole_in_range(1, 4096))
+  app.add_option("--block-size", runner_.batch.block_size, "tokens in one KV block")
+      ->check(whole_in(kBlockSizeRange))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--num-kv-blocks", runner_.num_kv_blocks, "KV blocks [as many as --kv-memory holds]")
-      ->check(whole_in_range(1, kMaxCount))
+  app.add_option("--num-kv-blocks", runner_.batch.num_kv_blocks, "KV blocks [as many as --kv-memory holds]")
+      ->check(whole_in(kNumKvBlocksRange))
       ->type_name("N")
       ->group(group);
   app.add_option("--kv-memory", kv_memory_,
@@ -210,12 +204,12 @@ void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_de
       ->capture_default_str()
       ->group(group);
   app.add_option("--threads", runner_.threads, "threads, of all ranks together [one per core]")
-      ->check(whole_in_range(1, 4096))
+      ->check(whole_in(kThreadsRange))
       ->type_name("N")
       ->group(group);
   app.add_option("--tensor-parallel-size", runner_.tensor_parallel_size,
                  "ranks (as threads of the CPU) that split every layer")
-      ->check(whole_in_range(1, 64))
+      ->check(whole_in(kTensorParallelSizeRange))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
@@ -252,7 +246,7 @@ EngineOptions EngineFlags::options() const {
   options.runner.async_scheduling = !no_async_scheduling_;
   options.runner.dependent_launch = !no_dependent_launch_;
   options.runner.load_format = load_format_ == "dummy" ? LoadFormat::dummy : LoadFormat::automatic;
-  LADDER_CHECK(runner_.num_kv_blocks == 0 || kv_memory_.empty(),
+  LADDER_CHECK(runner_.batch.num_kv_blocks == 0 || kv_memory_.empty(),
                "--num-kv-blocks and --kv-memory say the same thing: expected one of them");
   if (!kv_memory_.empty()) options.runner.kv_memory = parse_bytes(kv_memory_, "--kv-memory");
   for (const std::string& kernel : kernels_) {

@@ -12,9 +12,6 @@
 
 namespace ladder {
 
-// The defaults of RunnerConfig, with the size of a step left to the device (load_engine.h).
-RunnerConfig open_runner_config();
-
 // What "auto", "cpu", "cuda" or "cuda:N" means on this machine. Error naming --device: no GPU (and why), none
 // of that number, or one that is too old; auto takes the CPU then.
 Device find_device(const std::string& text);
@@ -23,7 +20,7 @@ Device find_device(const std::string& text);
 class EngineFlags {
  public:
   // `model_default`: the folder where --model is not given; none: it must be given.
-  void add(CLI::App& app, RunnerConfig defaults = open_runner_config(), std::string model_default = {});
+  void add(CLI::App& app, RunnerConfig defaults = {}, std::string model_default = {});
   EngineOptions options() const;  // Error naming the flag
 
   std::string model;

@@ -100,8 +100,8 @@ std::string describe_kernels(const RunnerConfig& config) {
 std::string describe_choices(const DecoderSpec& spec, const RunnerConfig& config) {
   std::vector<int64_t> rows;
   for (const int64_t count :
-       {int64_t{1}, int64_t{8}, int64_t{32}, config.max_num_seqs, config.max_num_batched_tokens})
-    if (count <= config.max_num_batched_tokens && (rows.empty() || count > rows.back()))
+       {int64_t{1}, int64_t{8}, int64_t{32}, config.batch.max_num_seqs, config.batch.max_num_batched_tokens})
+    if (count <= config.batch.max_num_batched_tokens && (rows.empty() || count > rows.back()))
       rows.push_back(count);
   std::vector<std::vector<std::string>> table{{"", "weight"}};
   for (const int64_t count : rows) table[0].push_back(fmt::format("{} row{}", count, count == 1 ? "" : "s"));
@@ -117,7 +117,7 @@ std::string describe_choices(const DecoderSpec& spec, const RunnerConfig& config
              "\nKernels of products and attention: measured (*), forced (!), or else the last of the table "
              "that takes the call.\nRows are sequences that decode; above {}, for attention, those of one "
              "prompt\n",
-             config.max_num_seqs) +
+             config.batch.max_num_seqs) +
          format_table(table);
 }
 
@@ -146,9 +146,10 @@ void run_info(const EngineFlags& flags) {
   const RunnerConfig config = config_to_show(options, spec, memory);
   const MemoryPlan plan = predict_memory(spec, config);
   const int64_t per_token = kv_bytes_per_token(spec, config);
-  const int64_t slots = config.num_kv_blocks * config.block_size;
+  const int64_t slots = config.batch.num_kv_blocks * config.batch.block_size;
   const int64_t parameters = spec.num_parameters();
-  const int64_t blocks_per_sequence = (config.max_model_len + config.block_size - 1) / config.block_size;
+  const int64_t blocks_per_sequence =
+      (config.batch.max_model_len + config.batch.block_size - 1) / config.batch.block_size;
 
   std::string text =
       "Model\n" + format_pairs({
@@ -169,12 +170,13 @@ void run_info(const EngineFlags& flags) {
   here.insert(here.begin(), {"  dtype", std::string(dtype_name(config.dtype))});
   const Pairs sizes = {
       {"  KV cache per token", format_bytes(per_token)},
-      {"  KV blocks", fmt::format("{} of {} tokens", format_count(config.num_kv_blocks), config.block_size)},
+      {"  KV blocks",
+       fmt::format("{} of {} tokens", format_count(config.batch.num_kv_blocks), config.batch.block_size)},
       {"  tokens in the KV cache", format_count(slots)},
-      {"  longest sequence", format_count(config.max_model_len)},
-      {"  sequences of that length at once", format_count(config.num_kv_blocks / blocks_per_sequence)},
-      {"  sequences in one step, at most", format_count(config.max_num_seqs)},
-      {"  tokens in one step, at most", format_count(config.max_num_batched_tokens)},
+      {"  longest sequence", format_count(config.batch.max_model_len)},
+      {"  sequences of that length at once", format_count(config.batch.num_kv_blocks / blocks_per_sequence)},
+      {"  sequences in one step, at most", format_count(config.batch.max_num_seqs)},
+      {"  tokens in one step, at most", format_count(config.batch.max_num_batched_tokens)},
   };
   here.insert(here.end(), sizes.begin(), sizes.end());
   text += "\nAs it would run here\n" + format_pairs(here);

@@ -169,28 +169,29 @@ std::vector<ChosenKernel> attention_kernels(const DecoderSpec& spec, const Runne
   OpContext ctx = context_of(config.device);
   ctx.batch_invariant = config.dtype == DType::f32;
   ctx.kernels = config.kernels;
-  const Tensor cache =
-      tensor({config.num_kv_blocks, config.block_size, spec.num_kv_heads, spec.head_dim}, config.dtype);
+  const Tensor cache = tensor(
+      {config.batch.num_kv_blocks, config.batch.block_size, spec.num_kv_heads, spec.head_dim}, config.dtype);
   std::vector<ChosenKernel> chosen;
   for (const int64_t count : rows) {
-    const bool decoding = count <= config.max_num_seqs;
+    const bool decoding = count <= config.batch.max_num_seqs;
     const Tensor qkv = tensor({count, spec.num_heads + 2 * spec.num_kv_heads, spec.head_dim}, config.dtype);
     const Tensor q = qkv.narrow(1, 0, spec.num_heads), kv = qkv.narrow(1, spec.num_heads, spec.num_kv_heads);
     AttentionMetadata metadata;
     metadata.num_tokens = count;
     metadata.num_seqs = decoding ? count : 1;
     metadata.max_query_len = decoding ? 1 : count;
-    metadata.max_seq_len = config.max_model_len;
+    metadata.max_seq_len = config.batch.max_model_len;
     const PagedAttentionArgs args{q, {cache, cache}, metadata, 1.0, q, {}};
-    const QkNormRopeStoreArgs store{.q = q,
-                                    .k = kv,
-                                    .v = kv,
-                                    .q_norm_weight = {},
-                                    .k_norm_weight = {},
-                                    .positions = tensor({count}, DType::i32),
-                                    .table = tensor({config.max_model_len, spec.rope.rotary_dim}, DType::f32),
-                                    .slot_mapping = tensor({count}, DType::i64),
-                                    .cache = args.cache};
+    const QkNormRopeStoreArgs store{
+        .q = q,
+        .k = kv,
+        .v = kv,
+        .q_norm_weight = {},
+        .k_norm_weight = {},
+        .positions = tensor({count}, DType::i32),
+        .table = tensor({config.batch.max_model_len, spec.rope.rotary_dim}, DType::f32),
+        .slot_mapping = tensor({count}, DType::i64),
+        .cache = args.cache};
     if (const auto choice = choose_attention_with_store(ctx, {store, args});
         choice.variant->name == "fused") {
       chosen.push_back({"fused", choice.why});

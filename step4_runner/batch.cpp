@@ -20,9 +20,9 @@ void TokenCounts::update(std::span<const int32_t> token_ids, int64_t num_prompt_
   }
 }
 
-Batch::Batch(const RunnerConfig& config, int64_t vocab_size) : config_(config), vocab_size_(vocab_size) {
+Batch::Batch(const BatchConfig& config, int64_t vocab_size) : config_(config), vocab_size_(vocab_size) {
   LADDER_CHECK(config.max_model_len > 0 && config.num_kv_blocks > 0,
-               "the batch wants a resolved RunnerConfig");
+               "the batch needs a resolved configuration");
   input_ids_ = Tensor::zeros({config.max_num_batched_tokens}, DType::i32);
   positions_ = Tensor::zeros({config.max_num_batched_tokens}, DType::i32);
   slot_mapping_ = Tensor::zeros({config.max_num_batched_tokens}, DType::i64);

@@ -33,8 +33,8 @@
 
 #include "step1_layers/attention/kv_cache.h"
 #include "step1_layers/core/tensor.h"
+#include "step3_sequence/batch_config.h"
 #include "step3_sequence/scheduler_output.h"
-#include "step4_runner/runner_config.h"
 
 namespace ladder {
 
@@ -95,8 +95,8 @@ class Batch {
  public:
   static constexpr int32_t kPlaceholder = -1;
 
-  // `config` is resolved (memory.h). All buffers are made here, on the CPU.
-  Batch(const RunnerConfig& config, int64_t vocab_size);
+  // `config` is resolved (kv_cache_size.h). All buffers are made here, on the CPU.
+  Batch(const BatchConfig& config, int64_t vocab_size);
 
   // Applies the changes and lays out the rows of this step. Error: see above.
   void prepare(const SchedulerOutput& step);
@@ -137,7 +137,7 @@ class Batch {
   void lay_out(int64_t num_padding_rows);
   void update_table_row(int64_t row, const BatchSequence& sequence);
 
-  RunnerConfig config_;
+  BatchConfig config_;
   int64_t vocab_size_;
   int64_t step_ = 0;        // the scheduler's number, for messages
   int64_t step_count_ = 0;  // ours

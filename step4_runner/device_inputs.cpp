@@ -9,7 +9,7 @@
 
 namespace ladder {
 
-DeviceInputs::DeviceInputs(Device device, const RunnerConfig& config) : device_(device) {
+DeviceInputs::DeviceInputs(Device device, const BatchConfig& config) : device_(device) {
   sampled_ids_ = Tensor::zeros({config.max_num_seqs}, DType::i32, device);
   if (device.is_cpu()) return;
   const int64_t rows = config.max_num_batched_tokens, seqs = config.max_num_seqs;

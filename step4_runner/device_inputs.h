@@ -19,7 +19,7 @@ namespace ladder {
 
 class DeviceInputs {
  public:
-  DeviceInputs(Device device, const RunnerConfig& config);
+  DeviceInputs(Device device, const BatchConfig& config);
 
   // Bytes that load() stages for this step, at most.
   int64_t upload_bytes(const Batch& batch, int64_t rows) const;

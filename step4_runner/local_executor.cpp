@@ -227,7 +227,7 @@ std::unique_ptr<LocalExecutor> make_local_executor(
     ModelOptions options;
     options.dtype = resolved.dtype;
     options.load_format = resolved.load_format;
-    options.max_model_len = resolved.max_model_len;
+    options.max_model_len = resolved.batch.max_model_len;
     if (tp_group(ctx).rank() == 0) options.progress = progress;
     return load_model(ctx, directory, spec, options);
   });

@@ -15,7 +15,6 @@ namespace ladder {
 namespace {
 
 constexpr int64_t kMiB = int64_t{1} << 20;
-constexpr int64_t kMaxPositions = int64_t{1} << 24;
 // The CUDA context, the kernels, the matrix library's workspace, the captured graphs.
 constexpr int64_t kDeviceOverhead = 1024 * kMiB;
 constexpr int64_t kDevicePage = 2 * kMiB;  // a GPU gives memory out in pieces of this size
@@ -30,11 +29,12 @@ int64_t read_number(const char* path, const std::string& key = {}) {
   return file >> value ? value : -1;
 }
 
-void expect_range(int64_t value, int64_t low, int64_t high, const char* flag) {
-  LADDER_CHECK(value >= low && value <= high, "{} is {}, expected {} to {}", flag, value, low, high);
+void expect_range(int64_t value, FlagRange range, const char* flag) {
+  LADDER_CHECK(value >= range.min && value <= range.max, "{} is {}, expected {} to {}", flag, value,
+               range.min, range.max);
 }
 
-// Positions that the model's rotary embedding is made for: what an open --max-model-len becomes.
+// Positions that the model's rotary embedding is made for: what --max-model-len becomes where it is not set.
 int64_t model_positions(const DecoderSpec& spec) {
   const double own = static_cast<double>(spec.max_position_embeddings);
   double positions = own;
@@ -42,13 +42,13 @@ int64_t model_positions(const DecoderSpec& spec) {
   if (spec.rope.kind == RopeKind::yarn)
     positions =
         std::max(own, static_cast<double>(spec.rope.original_max_position_embeddings) * spec.rope.factor);
-  return static_cast<int64_t>(std::clamp(positions, 1.0, static_cast<double>(kMaxPositions)));
+  return static_cast<int64_t>(std::clamp(positions, 1.0, static_cast<double>(kMaxModelLenRange.max)));
 }
 
 // Dynamic NTK stretches to whatever length it is asked for, and is exact for its own length if it is not
 // asked.
-int64_t most_positions(const DecoderSpec& spec) {
-  return spec.rope.kind == RopeKind::dynamic_ntk ? kMaxPositions : model_positions(spec);
+int64_t max_positions(const DecoderSpec& spec) {
+  return spec.rope.kind == RopeKind::dynamic_ntk ? kMaxModelLenRange.max : model_positions(spec);
 }
 
 // One rank's width of what is split over the ranks; a KV head stays whole.
@@ -73,14 +73,14 @@ int64_t weight_bytes(const DecoderSpec& spec, const RunnerConfig& config) {
   if (spec.qk_norm) layer += 2 * spec.head_dim;
   const int64_t tables = vocab * hidden * (spec.tie_word_embeddings ? 1 : 2);
   return (spec.num_layers * layer + tables + hidden) * dtype_size(config.dtype) +
-         config.max_model_len * spec.rope.rotary_dim * dtype_size(DType::f32);
+         config.batch.max_model_len * spec.rope.rotary_dim * dtype_size(DType::f32);
 }
 
 // The widest moment of one rank's largest step: in a layer, or between the LM head and the sampler.
 int64_t activation_bytes(const DecoderSpec& spec, const RunnerConfig& config) {
   const int64_t ranks = config.tensor_parallel_size;
   const int64_t element = dtype_size(config.dtype);
-  const int64_t rows = config.max_num_batched_tokens;
+  const int64_t rows = config.batch.max_num_batched_tokens;
   const int64_t hidden = spec.hidden_size;
   const auto [q, kv, mlp, vocab] = rank_widths(spec, ranks);
   const int64_t attention_layer =
@@ -93,13 +93,13 @@ int64_t activation_bytes(const DecoderSpec& spec, const RunnerConfig& config) {
   // Several ranks gather their shares of the logits before they put them in order.
   const int64_t gathered_row = ranks == 1 ? 0 : row_bytes + vocab * dtype_size(DType::f32);
   const int64_t best = kMaxLogprobs * (dtype_size(DType::i32) + dtype_size(DType::f32));  // of one row
-  const int64_t sampled = std::min(config.max_num_seqs, rows);
+  const int64_t sampled = std::min(config.batch.max_num_seqs, rows);
   const int64_t raw = std::min(sampled, config.device.is_cpu() ? Sampler::kRows : Sampler::kDeviceRows);
   const int64_t scored = std::min(rows, ModelRunner::kLogitsRows);
   // The lists of used tokens are staged for all rows of a step; on a GPU not in the arena.
   const int64_t penalties =
       config.device.is_cpu()
-          ? sampled * std::min(config.max_model_len, spec.vocab_size) * 2 * dtype_size(DType::i32)
+          ? sampled * std::min(config.batch.max_model_len, spec.vocab_size) * 2 * dtype_size(DType::i32)
           : 0;
   // Top-k and top-p sort a row in scratch of their own, one per thread.
   const int64_t filters =
@@ -113,20 +113,22 @@ int64_t activation_bytes(const DecoderSpec& spec, const RunnerConfig& config) {
 // The program and its libraries, the tokenizer's tables, the batch.
 int64_t other_bytes(const DecoderSpec& spec, const RunnerConfig& config) {
   if (!config.device.is_cpu()) return kDeviceOverhead;
-  const int64_t block_tables = config.max_num_seqs * config.max_blocks_per_seq() * dtype_size(DType::i32);
+  const int64_t block_tables =
+      config.batch.max_num_seqs * config.batch.max_blocks_per_seq() * dtype_size(DType::i32);
   return 24 * kMiB + spec.vocab_size * 256 + block_tables * config.tensor_parallel_size;
 }
 
 void check_flags(const DecoderSpec& spec, const RunnerConfig& config) {
-  expect_range(config.max_num_seqs, 1, 1 << 16, "--max-num-seqs");
-  expect_range(config.max_num_batched_tokens, 1, 1 << 20, "--max-num-batched-tokens");
-  if (config.max_model_len != 0)
-    expect_range(config.max_model_len, 1, most_positions(spec), "--max-model-len");
-  expect_range(config.block_size, 1, 1 << 12, "--block-size");
-  expect_range(config.num_kv_blocks, 0, INT32_MAX, "--num-kv-blocks");
-  expect_range(config.kv_memory, 0, int64_t{1} << 50, "--kv-memory");
-  expect_range(config.threads, 0, 1 << 12, "--threads");
-  expect_range(config.tensor_parallel_size, 1, 1 << 8, "--tensor-parallel-size");
+  const BatchConfig& batch = config.batch;
+  expect_range(batch.max_num_seqs, kMaxNumSeqsRange, "--max-num-seqs");
+  expect_range(batch.max_num_batched_tokens, kMaxNumBatchedTokensRange, "--max-num-batched-tokens");
+  if (batch.max_model_len != 0)
+    expect_range(batch.max_model_len, {kMaxModelLenRange.min, max_positions(spec)}, "--max-model-len");
+  expect_range(batch.block_size, kBlockSizeRange, "--block-size");
+  if (batch.num_kv_blocks != 0) expect_range(batch.num_kv_blocks, kNumKvBlocksRange, "--num-kv-blocks");
+  expect_range(config.kv_memory, {0, int64_t{1} << 50}, "--kv-memory");
+  if (config.threads != 0) expect_range(config.threads, kThreadsRange, "--threads");
+  expect_range(config.tensor_parallel_size, kTensorParallelSizeRange, "--tensor-parallel-size");
   const int64_t ranks = config.tensor_parallel_size;
   LADDER_CHECK(spec.num_heads % ranks == 0, "--tensor-parallel-size {} does not divide the model's {} heads",
                ranks, spec.num_heads);
@@ -184,7 +186,8 @@ int64_t num_cache_tensors(const DecoderSpec& spec, const RunnerConfig& config) {
 // What the cache takes from a GPU.
 int64_t device_cache_bytes(const DecoderSpec& spec, const RunnerConfig& config) {
   const int64_t tensors = num_cache_tensors(spec, config);
-  const int64_t bytes = kv_bytes_per_token(spec, config) * config.block_size * config.num_kv_blocks / tensors;
+  const int64_t bytes =
+      kv_bytes_per_token(spec, config) * config.batch.block_size * config.batch.num_kv_blocks / tensors;
   return tensors * ((bytes + kDevicePage - 1) / kDevicePage * kDevicePage);
 }
 
@@ -205,14 +208,15 @@ void expect_room(const DecoderSpec& spec, const RunnerConfig& config, MachineMem
 
 // The cache is known: an open length becomes what it holds. `flag`: what would make it larger.
 void fit_length(const DecoderSpec& spec, RunnerConfig& config, const char* flag) {
-  const int64_t num_slots = config.num_kv_blocks * config.block_size;
-  if (config.max_model_len_is_open) config.max_model_len = std::min(config.max_model_len, num_slots);
+  const int64_t num_slots = config.batch.num_kv_blocks * config.batch.block_size;
+  if (config.max_model_len_is_default)
+    config.batch.max_model_len = std::min(config.batch.max_model_len, num_slots);
   LADDER_CHECK(
-      num_slots >= config.max_model_len,
+      num_slots >= config.batch.max_model_len,
       "the KV cache ({:.1f} MiB, {} blocks of {} tokens) does not hold one sequence of --max-model-len {}: "
       "raise {} or lower --max-model-len",
-      mib(kv_bytes_per_token(spec, config) * num_slots), config.num_kv_blocks, config.block_size,
-      config.max_model_len, flag);
+      mib(kv_bytes_per_token(spec, config) * num_slots), config.batch.num_kv_blocks, config.batch.block_size,
+      config.batch.max_model_len, flag);
 }
 
 // What the CPU's cache may have where nobody says.
@@ -234,7 +238,7 @@ int64_t host_cache_budget(const DecoderSpec& spec, const RunnerConfig& config, M
 RunnerConfig size_kv_cache(const DecoderSpec& spec, RunnerConfig config, int64_t total, int64_t used) {
   const int64_t tensors = num_cache_tensors(spec, config);
   const int64_t block_bytes =
-      kv_bytes_per_token(spec, config) * config.block_size / tensors;  // of one tensor
+      kv_bytes_per_token(spec, config) * config.batch.block_size / tensors;  // of one tensor
   const auto budget = static_cast<int64_t>(static_cast<double>(total) * config.gpu_memory_utilization) - used;
   const int64_t tensor_budget = std::max<int64_t>(budget, 0) / tensors / kDevicePage * kDevicePage;
   LADDER_CHECK(
@@ -244,38 +248,43 @@ RunnerConfig size_kv_cache(const DecoderSpec& spec, RunnerConfig config, int64_t
       "a smaller model, or lower --max-num-batched-tokens or --max-num-seqs",
       mib(used), device_name(config.device), config.gpu_memory_utilization, mib(total),
       mib(static_cast<int64_t>(static_cast<double>(total) * config.gpu_memory_utilization)));
-  config.num_kv_blocks = std::min<int64_t>(tensor_budget / block_bytes, INT32_MAX);
+  config.batch.num_kv_blocks = std::min<int64_t>(tensor_budget / block_bytes, kNumKvBlocksRange.max);
   fit_length(spec, config, "--gpu-memory-utilization");
   return config;
 }
 
 RunnerConfig resolve_runner_config(const DecoderSpec& spec, RunnerConfig config, MachineMemory memory) {
+  const BatchConfig limits = default_batch_limits(config.device.type);
+  if (config.batch.max_num_seqs == 0) config.batch.max_num_seqs = limits.max_num_seqs;
+  if (config.batch.max_num_batched_tokens == 0)  // room for a token of every sequence
+    config.batch.max_num_batched_tokens = std::max(limits.max_num_batched_tokens, config.batch.max_num_seqs);
   check_flags(spec, config);
   if (config.threads == 0) config.threads = num_threads();
-  if (config.max_model_len == 0) {
-    config.max_model_len_is_open = true;
-    config.max_model_len = model_positions(spec);
+  if (config.batch.max_model_len == 0) {
+    config.max_model_len_is_default = true;
+    config.batch.max_model_len = model_positions(spec);
   }
-  if (config.num_kv_blocks > 0 && !config.kv_cache_is_open) {
+  if (config.batch.num_kv_blocks > 0 && !config.num_kv_blocks_is_predicted) {
     fit_length(spec, config, "--num-kv-blocks");
     expect_room(spec, config, memory);
     return config;
   }
-  const int64_t block_bytes = kv_bytes_per_token(spec, config) * config.block_size;
+  const int64_t block_bytes = kv_bytes_per_token(spec, config) * config.batch.block_size;
   if (config.kv_memory == 0 && !config.device.is_cpu()) {
-    config.kv_cache_is_open = true;
-    config.num_kv_blocks = 0;  // not counted in what the rest takes
+    config.num_kv_blocks_is_predicted = true;
+    config.batch.num_kv_blocks = 0;  // not counted in what the rest takes
     return size_kv_cache(spec, config, memory.total,
                          memory.total - memory.available + predict_memory(spec, config).total());
   }
   int64_t budget = config.kv_memory;
-  int64_t most_blocks = INT32_MAX;
+  int64_t max_blocks = kNumKvBlocksRange.max;
   if (budget == 0) {
     budget = host_cache_budget(spec, config, memory, block_bytes);
-    most_blocks = config.max_num_seqs * ((config.max_model_len + config.block_size - 1) / config.block_size);
+    max_blocks = config.batch.max_num_seqs *
+                 ((config.batch.max_model_len + config.batch.block_size - 1) / config.batch.block_size);
   }
-  config.num_kv_blocks = std::min(budget / block_bytes, most_blocks);
-  LADDER_CHECK(config.num_kv_blocks > 0,
+  config.batch.num_kv_blocks = std::min(budget / block_bytes, max_blocks);
+  LADDER_CHECK(config.batch.num_kv_blocks > 0,
                "--kv-memory: expected at least the {} bytes of one KV block, found {}", block_bytes, budget);
   fit_length(spec, config, "--kv-memory");
   expect_room(spec, config, memory);
@@ -289,7 +298,7 @@ RunnerConfig resolve_runner_config(const DecoderSpec& spec, const RunnerConfig& 
 MemoryPlan predict_memory(const DecoderSpec& spec, const RunnerConfig& config) {
   MemoryPlan plan;
   plan.weights = weight_bytes(spec, config) * config.tensor_parallel_size;
-  plan.kv = kv_bytes_per_token(spec, config) * config.block_size * config.num_kv_blocks;
+  plan.kv = kv_bytes_per_token(spec, config) * config.batch.block_size * config.batch.num_kv_blocks;
   plan.activations = activation_bytes(spec, config) * config.tensor_parallel_size;
   plan.other = other_bytes(spec, config);
   return plan;

@@ -42,15 +42,16 @@ struct MemoryPlan {
 // K and V of one token, all layers and ranks.
 int64_t kv_bytes_per_token(const DecoderSpec& spec, const RunnerConfig& config);
 
-// Settles what was left open: max_model_len, num_kv_blocks, threads. The KV cache gets, in this order,
+// Settles what was not set: the limits of a step (default_batch_limits), max_model_len, num_kv_blocks,
+// threads. The KV cache gets, in this order,
 //   num_kv_blocks   as asked for
 //   kv_memory       as many blocks as fit
 //   otherwise       on the CPU a quarter of the memory, at most 4 GiB, at most 90 % of what is free beside
 //   weights and
 //                   activations, and never more than max_num_seqs sequences of max_model_len can use; on a
 //                   GPU what gpu_memory_utilization leaves beside what else is in its memory. That is a
-//                   prediction (kv_cache_is_open) until the warm-up has measured it.
-// An open max_model_len becomes the model's own, or what the cache holds if that is less. Error, naming the
+//                   prediction (num_kv_blocks_is_predicted) until the warm-up has measured it.
+// A max_model_len that was not set becomes the model's own, or what the cache holds if that is less. Error, naming the
 // flag: a size below 1, ranks that do not divide the heads, a max_model_len beyond the model's, a cache that
 // does not hold one sequence of max_model_len, a cache asked for that a GPU has no room for beside the model.
 RunnerConfig resolve_runner_config(const DecoderSpec& spec, RunnerConfig config, MachineMemory memory);

@@ -31,10 +31,10 @@ ModelRunner::ModelRunner(const OpContext& ctx, const RunnerConfig& config, std::
       arena_(std::make_unique<Arena>(ctx.device)),
       ctx_(ctx),
       model_(std::move(model)),
-      batch_(config, model_->spec().vocab_size),
-      inputs_(ctx.device, config) {
+      batch_(config.batch, model_->spec().vocab_size),
+      inputs_(ctx.device, config.batch) {
   ctx_.arena = arena_.get();
-  if (!config_.kv_cache_is_open) allocate_cache();
+  if (!config_.num_kv_blocks_is_predicted) allocate_cache();
 }
 
 ModelRunner::~ModelRunner() {
@@ -259,13 +259,13 @@ void ModelRunner::capture_graphs() {
     upload_.send(ctx_);
     inputs_.unpack(ctx_);
   };
-  const std::vector<int64_t> decode = decode_graph_sizes(most_seqs(config_.max_num_batched_tokens));
+  const std::vector<int64_t> decode = decode_graph_sizes(most_seqs(config_.batch.max_num_batched_tokens));
   stage_spare_rows(decode.back());
   decode_graphs_.capture(ctx_, decode, [&](int64_t rows) {
-    inputs_.view_padded(rows, rows, 1, config_.max_model_len);
+    inputs_.view_padded(rows, rows, 1, config_.batch.max_model_len);
     return model_->compute_logits(ctx_, model_->forward(ctx_, model_input()));
   });
-  const std::vector<int64_t> mixed = mixed_graph_sizes(config_.max_num_batched_tokens);
+  const std::vector<int64_t> mixed = mixed_graph_sizes(config_.batch.max_num_batched_tokens);
   stage_spare_rows(mixed.back());
   mixed_graphs_.capture(ctx_, mixed, [&](int64_t rows) {
     inputs_.view_padded(rows, most_seqs(rows), rows, kMostMixedKeys);

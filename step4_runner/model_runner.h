@@ -89,7 +89,7 @@ class ModelRunner {
   void capture_graphs();
   int64_t download_bytes() const;
   const StepGraphs::Graph* find_graph();
-  int64_t most_seqs(int64_t rows) const { return std::min(rows, config_.max_num_seqs); }
+  int64_t most_seqs(int64_t rows) const { return std::min(rows, config_.batch.max_num_seqs); }
   bool is_first_rank() const { return tp_group(ctx_).rank() == 0; }
 
   // The prompt tokens whose log probabilities this step computes.

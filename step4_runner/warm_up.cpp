@@ -21,8 +21,8 @@ constexpr int64_t kLateBytes = int64_t{64} << 20;
 }  // namespace
 
 void ModelRunner::allocate_cache() {
-  kv_caches_ =
-      allocate_kv_caches(model_->kv_cache_specs(), config_.num_kv_blocks, config_.block_size, ctx_.device);
+  kv_caches_ = allocate_kv_caches(model_->kv_cache_specs(), config_.batch.num_kv_blocks,
+                                  config_.batch.block_size, ctx_.device);
 }
 
 // >>> task 4.2: run the largest steps, give the arena what they took in one piece, and freeze it
@@ -33,12 +33,12 @@ void ModelRunner::run_warm_up_step(int64_t num_seqs, int64_t num_tokens, int64_t
     NewSequence sequence;
     sequence.id = i;
     const int64_t share = num_tokens / num_seqs + (i < num_tokens % num_seqs ? 1 : 0);
-    const int64_t count = std::min(share, config_.max_model_len - num_computed_tokens);
+    const int64_t count = std::min(share, config_.batch.max_model_len - num_computed_tokens);
     sequence.num_prompt_tokens = num_computed_tokens + count;
     sequence.num_computed_tokens = num_computed_tokens;
     sequence.token_ids.assign(static_cast<size_t>(sequence.num_prompt_tokens), 0);
     sequence.sampling = sampling;
-    sequence.block_table.assign(static_cast<size_t>(config_.max_blocks_per_seq()), 0);
+    sequence.block_table.assign(static_cast<size_t>(config_.batch.max_blocks_per_seq()), 0);
     step.scheduled.push_back({i, count, {}});
     step.total_num_tokens += count;
     step.new_sequences.push_back(std::move(sequence));
@@ -50,7 +50,7 @@ void ModelRunner::run_warm_up_step(int64_t num_seqs, int64_t num_tokens, int64_t
   // A penalty's cost grows with the tokens that a sequence has used: at most every one of the vocabulary. On
   // a GPU their lists are not in the arena.
   if (ctx_.device.is_cpu() && is_first_rank()) {
-    const int64_t used = std::min(config_.max_model_len, model_->spec().vocab_size);
+    const int64_t used = std::min(config_.batch.max_model_len, model_->spec().vocab_size);
     std::vector<int32_t> all(static_cast<size_t>(used));
     std::iota(all.begin(), all.end(), 0);
     for (BatchSequence* sequence : batch_.sampled_sequences()) sequence->counts.update(all, used);
@@ -59,7 +59,7 @@ void ModelRunner::run_warm_up_step(int64_t num_seqs, int64_t num_tokens, int64_t
   sample(run());
   take_in_tokens(0);
   step_scope_.reset();
-  batch_ = Batch(config_, model_->spec().vocab_size);
+  batch_ = Batch(config_.batch, model_->spec().vocab_size);
 }
 
 void ModelRunner::warm_up() {
@@ -67,13 +67,13 @@ void ModelRunner::warm_up() {
   // count.
   const MemoryPlan plan = predict_memory(model_->spec(), config_);
   arena_->reserve((ctx_.device.is_cpu() ? 2 : 1) * plan.activations / config_.tensor_parallel_size);
-  if (config_.kv_cache_is_open)  // one block, which is not written
-    kv_caches_ = allocate_kv_caches(model_->kv_cache_specs(), 1, config_.block_size, ctx_.device);
+  if (config_.num_kv_blocks_is_predicted)  // one block, which is not written
+    kv_caches_ = allocate_kv_caches(model_->kv_cache_specs(), 1, config_.batch.block_size, ctx_.device);
 
   // As many rows as a step may have, on as many sequences; on a GPU, whose kernels take scratch for long
   // sequences, also on one, at its end, and as many sequences as there may be at theirs.
-  const int64_t rows = config_.max_num_batched_tokens;
-  const int64_t num_seqs = std::min(config_.max_num_seqs, rows);
+  const int64_t rows = config_.batch.max_num_batched_tokens;
+  const int64_t num_seqs = std::min(config_.batch.max_num_seqs, rows);
   SamplingParams everything;  // that the sampler can do
   everything.seed = 0;
   everything.min_p = 0.01;
@@ -84,8 +84,8 @@ void ModelRunner::warm_up() {
   everything.logprobs = everything.prompt_logprobs = kMaxLogprobs;
   run_warm_up_step(num_seqs, rows, 0, everything);
   if (!ctx_.device.is_cpu()) {
-    run_warm_up_step(1, rows, std::max<int64_t>(config_.max_model_len - rows, 0), everything);
-    run_warm_up_step(num_seqs, num_seqs, config_.max_model_len - 1, everything);
+    run_warm_up_step(1, rows, std::max<int64_t>(config_.batch.max_model_len - rows, 0), everything);
+    run_warm_up_step(num_seqs, num_seqs, config_.batch.max_model_len - 1, everything);
     // A kernel that runs for the first time is loaded, which no request should wait for, and takes memory.
     for (const int64_t count : row_classes(rows)) run_warm_up_step(std::min(count, num_seqs), count, 0, {});
   }
@@ -96,11 +96,11 @@ void ModelRunner::warm_up() {
   // With room to spare: an operator's scratch need not grow evenly with the rows, and untouched memory costs
   // nothing on a CPU.
   arena_->reserve(activation_bytes_ + activation_bytes_ / (ctx_.device.is_cpu() ? 4 : 16) + kSpareBytes);
-  if (config_.kv_cache_is_open) size_open_cache();
+  if (config_.num_kv_blocks_is_predicted) size_open_cache();
   if (!ctx_.device.is_cpu() && config_.cuda_graphs) capture_graphs();
   arena_->freeze();
   step_scope_.reset();
-  batch_ = Batch(config_, model_->spec().vocab_size);
+  batch_ = Batch(config_.batch, model_->spec().vocab_size);
 }
 
 // The GPU's memory holds everything now but the cache, the graphs and what comes late. (The inputs are made
@@ -109,15 +109,15 @@ void ModelRunner::size_open_cache() {
   kv_caches_.clear();
   device_synchronize(ctx_.device, ctx_.stream);
   const MachineMemory memory = memory_of(ctx_.device);
-  const int64_t rows = config_.max_num_batched_tokens;
+  const int64_t rows = config_.batch.max_num_batched_tokens;
   const int64_t num_graphs = config_.cuda_graphs ? std::ssize(decode_graph_sizes(most_seqs(rows))) +
                                                        std::ssize(mixed_graph_sizes(rows))
                                                  : 0;
   config_ = size_kv_cache(model_->spec(), config_, memory.total,
                           memory.total - memory.available +
                               num_graphs * model_->spec().num_layers * kGraphLayerBytes + kLateBytes);
-  batch_ = Batch(config_, model_->spec().vocab_size);
-  inputs_ = DeviceInputs(ctx_.device, config_);
+  batch_ = Batch(config_.batch, model_->spec().vocab_size);
+  inputs_ = DeviceInputs(ctx_.device, config_.batch);
   allocate_cache();
 }
 // <<< task 4.2

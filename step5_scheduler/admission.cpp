@@ -12,13 +12,14 @@ int64_t Scheduler::admit(Sequence& sequence, int64_t budget) {
   if (sequence.num_placeholders > 0) return 0;
   find_shared_blocks(sequence, shared_blocks_);
 
-  const int64_t num_shared_tokens = std::ssize(shared_blocks_) * config_.block_size;
+  const int64_t num_shared_tokens = std::ssize(shared_blocks_) * config_.batch.block_size;
   int64_t num_tokens = sequence.num_tokens() - num_shared_tokens;
   if (num_tokens > budget) num_tokens = config_.enable_chunked_prefill ? budget : 0;
   if (num_tokens == 0) return 0;
   // Even a first chunk waits until all of the sequence would fit, else it would soon be preempted again.
   const int64_t num_tokens_now = num_shared_tokens + num_tokens;
-  const int64_t num_blocks_later = blocks_.blocks_for(sequence.num_tokens()) - blocks_.blocks_for(num_tokens_now);
+  const int64_t num_blocks_later =
+      blocks_.blocks_for(sequence.num_tokens()) - blocks_.blocks_for(num_tokens_now);
   if (!blocks_.allocate(sequence.block_table, shared_blocks_, num_tokens_now, num_blocks_later)) return 0;
 
   waiting_.erase(&sequence);
@@ -46,12 +47,12 @@ void Scheduler::find_shared_blocks(Sequence& sequence, BlockTable& shared) {
   // The block that the prompt fills only partly is computed by each sibling for itself, and so is the last
   // token: its logits are needed.
   const int64_t num_sharable_blocks =
-      std::min(sequence.num_prompt_tokens, sequence.num_tokens() - 1) / config_.block_size;
+      std::min(sequence.num_prompt_tokens, sequence.num_tokens() - 1) / config_.batch.block_size;
   if (std::ssize(shared) >= num_sharable_blocks) return;
   for (int64_t i = 0; i < sequence.sampling.n; ++i) {
     const Sequence* sibling = find(sequence.first_sibling + i);
     if (sibling == nullptr || sibling->status != SequenceStatus::running ||
-        sibling->num_computed_tokens < num_sharable_blocks * config_.block_size)
+        sibling->num_computed_tokens < num_sharable_blocks * config_.batch.block_size)
       continue;
     shared.assign(sibling->block_table.begin(), sibling->block_table.begin() + num_sharable_blocks);
     sequence.prefix.forget_table();

@@ -13,7 +13,7 @@ namespace ladder {
 
 // >>> task 5.2: running sequences first, then waiting ones, within one token budget
 void Scheduler::schedule_continuous() {
-  int64_t budget = config_.max_num_batched_tokens;
+  int64_t budget = config_.batch.max_num_batched_tokens;
   bool short_of_blocks = false;
 
   // allocate_slots() may preempt from the end of running_: the size is read anew each time.
@@ -32,7 +32,7 @@ void Scheduler::schedule_continuous() {
   }
 
   if (short_of_blocks) return;  // a newcomer does not overtake who is waiting for blocks
-  while (!waiting_.empty() && budget > 0 && std::ssize(running_) < config_.max_num_seqs) {
+  while (!waiting_.empty() && budget > 0 && std::ssize(running_) < config_.batch.max_num_seqs) {
     const int64_t num_tokens = admit(**waiting_.begin(), budget);
     if (num_tokens == 0) break;
     budget -= num_tokens;

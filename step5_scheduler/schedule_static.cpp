@@ -26,7 +26,7 @@ int64_t Scheduler::schedule_static() {
     return sequence->num_output_tokens() + sequence->num_placeholders > 0;
   };
   const bool prompts_done = std::all_of(running_.begin(), running_.end(), has_output);
-  int64_t budget = config_.max_num_batched_tokens;
+  int64_t budget = config_.batch.max_num_batched_tokens;
   for (Sequence* sequence : running_) {
     if (!prompts_done && has_output(sequence)) continue;
     if (config_.recompute_everything && sequence->num_placeholders > 0) continue;
@@ -59,7 +59,7 @@ void Scheduler::forget_computed_tokens() {
 void Scheduler::admit_static_batch() {
   int64_t longest = 0;
   int64_t sum = 0;
-  while (!waiting_.empty() && std::ssize(running_) < config_.max_num_seqs) {
+  while (!waiting_.empty() && std::ssize(running_) < config_.batch.max_num_seqs) {
     Sequence& sequence = **waiting_.begin();
     if (!blocks_.append(sequence.block_table, sequence.num_prompt_tokens + *sequence.sampling.max_tokens - 1))
       break;

@@ -13,17 +13,17 @@ SchedulerConfig checked(SchedulerConfig config) {
   const auto at_least_one = [](const char* name, int64_t value) {
     LADDER_CHECK(value >= 1, "{} must be at least 1, got {}", name, value);
   };
-  at_least_one("max-num-seqs", config.max_num_seqs);
-  at_least_one("max-num-batched-tokens", config.max_num_batched_tokens);
-  at_least_one("max-model-len", config.max_model_len);
+  at_least_one("max-num-seqs", config.batch.max_num_seqs);
+  at_least_one("max-num-batched-tokens", config.batch.max_num_batched_tokens);
+  at_least_one("max-model-len", config.batch.max_model_len);
   at_least_one("the vocabulary size", config.vocab_size);
-  at_least_one("block-size", config.block_size);
-  at_least_one("num-kv-blocks", config.num_blocks);
+  at_least_one("block-size", config.batch.block_size);
+  at_least_one("num-kv-blocks", config.batch.num_kv_blocks);
   LADDER_CHECK(
-      config.enable_chunked_prefill || config.max_num_batched_tokens >= config.max_model_len,
+      config.enable_chunked_prefill || config.batch.max_num_batched_tokens >= config.batch.max_model_len,
       "without chunked prefill max-num-batched-tokens ({}) must be at least max-model-len ({}), so that a "
       "sequence of any length can be computed in one step",
-      config.max_num_batched_tokens, config.max_model_len);
+      config.batch.max_num_batched_tokens, config.batch.max_model_len);
   for (const int32_t id : config.eos_token_ids)
     LADDER_CHECK(id >= 0 && id < config.vocab_size, "end token {} is not in the vocabulary of {} tokens", id,
                  config.vocab_size);
@@ -33,7 +33,7 @@ SchedulerConfig checked(SchedulerConfig config) {
 // The baselines know nothing of reuse.
 std::unique_ptr<PrefixIndex> make_prefix_index(const SchedulerConfig& config) {
   if (!config.enable_prefix_caching || config.static_batching || config.recompute_everything) return nullptr;
-  return std::make_unique<HashPrefixIndex>(config.num_blocks, config.block_size,
+  return std::make_unique<HashPrefixIndex>(config.batch.num_kv_blocks, config.batch.block_size,
                                            std::make_unique<Sha256BlockHasher>(config.prefix_cache_seed));
 }
 
@@ -41,7 +41,7 @@ std::unique_ptr<PrefixIndex> make_prefix_index(const SchedulerConfig& config) {
 
 Scheduler::Scheduler(SchedulerConfig config)
     : config_(checked(std::move(config))),
-      blocks_(config_.num_blocks, config_.block_size, make_prefix_index(config_)),
+      blocks_(config_.batch.num_kv_blocks, config_.batch.block_size, make_prefix_index(config_)),
       seeds_(std::random_device{}()),
       waiting_(RunsBefore{config_.policy}) {}
 
@@ -52,11 +52,11 @@ std::vector<SequenceId> Scheduler::add(std::vector<int32_t> prompt_token_ids,
   validate_sampling_params(sampling, config_.vocab_size);
   validate_prompt(prompt_token_ids, config_.vocab_size);
   const auto prompt = std::ssize(prompt_token_ids);
-  LADDER_CHECK(prompt < config_.max_model_len,
+  LADDER_CHECK(prompt < config_.batch.max_model_len,
                "the prompt has {} tokens; with max-model-len {} it may have at most {}", prompt,
-               config_.max_model_len, config_.max_model_len - 1);
+               config_.batch.max_model_len, config_.batch.max_model_len - 1);
   SamplingParams own = sampling;
-  const int64_t room = config_.max_model_len - prompt;
+  const int64_t room = config_.batch.max_model_len - prompt;
   own.max_tokens = std::min(own.max_tokens.value_or(room), room);
   if (!own.seed) own.seed = seeds_();
   if (own.min_tokens > 0) {
@@ -67,9 +67,9 @@ std::vector<SequenceId> Scheduler::add(std::vector<int32_t> prompt_token_ids,
   // The last token is sampled and never computed: it needs no slot. What fits alone can always be run in the
   // end, by preempting everyone else; what does not would be preempted for ever.
   const int64_t needed = blocks_.blocks_for(prompt + *own.max_tokens - 1);
-  LADDER_CHECK(needed <= config_.num_blocks,
+  LADDER_CHECK(needed <= config_.batch.num_kv_blocks,
                "a prompt of {} tokens with max_tokens {} needs {} KV blocks of {} tokens; the cache has {}",
-               prompt, *own.max_tokens, needed, config_.block_size, config_.num_blocks);
+               prompt, *own.max_tokens, needed, config_.batch.block_size, config_.batch.num_kv_blocks);
 
   std::vector<SequenceId> ids;
   for (std::unique_ptr<Sequence>& sequence : make_sequences(std::move(prompt_token_ids), own, next_id_)) {
@@ -160,11 +160,12 @@ SchedulerStats Scheduler::stats() const {
   // shared are counted once, as they should.
   int64_t idle_slots = 0;
   for (const Sequence* sequence : running_)
-    idle_slots += std::ssize(sequence->block_table) * config_.block_size - sequence->num_computed_tokens;
+    idle_slots +=
+        std::ssize(sequence->block_table) * config_.batch.block_size - sequence->num_computed_tokens;
   for (const DeferredBlocks& deferred : deferred_)
     for (const int32_t id : deferred.block_table)
-      if (blocks_.ref_count(id) == 1) idle_slots += config_.block_size;
-  stats.num_live_tokens = stats.num_used_blocks * config_.block_size - idle_slots;
+      if (blocks_.ref_count(id) == 1) idle_slots += config_.batch.block_size;
+  stats.num_live_tokens = stats.num_used_blocks * config_.batch.block_size - idle_slots;
   return stats;
 }
 

@@ -23,6 +23,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "step3_sequence/batch_config.h"
 #include "step3_sequence/block/block_manager.h"
 #include "step3_sequence/sequence.h"
 #include "step4_runner/executor.h"
@@ -31,12 +32,8 @@
 namespace ladder {
 
 struct SchedulerConfig {
-  int64_t max_num_seqs = 256;             // sequences in one step
-  int64_t max_num_batched_tokens = 2048;  // tokens in one step, padding rows included
-  int64_t max_model_len = 0;              // prompt and output of one sequence
+  BatchConfig batch;  // all of it set: what the executor was made with (LocalExecutor::config())
   int64_t vocab_size = 0;
-  int64_t block_size = 16;  // tokens per KV block
-  int64_t num_blocks = 0;   // KV blocks
   std::vector<int32_t> eos_token_ids;
   SchedulingPolicy policy = SchedulingPolicy::fcfs;
 

@@ -106,7 +106,7 @@ StepResult Engine::step() {
   const double now = seconds_now();
   for (const SequenceUpdate& update : scheduler_.update(std::move(output))) apply(update, now, result);
   result.metrics.seconds = seconds_now() - begin;
-  metrics_.add(result.metrics, scheduler_.config().block_size);
+  metrics_.add(result.metrics, scheduler_.config().batch.block_size);
   return result;
 }
 

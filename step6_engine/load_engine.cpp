@@ -1,7 +1,5 @@
 #include "step6_engine/load_engine.h"
 
-#include <algorithm>
-
 #include "step1_layers/core/error.h"
 #include "step2_model/model.h"
 #include "step4_runner/local_executor.h"
@@ -17,30 +15,19 @@ ModelFolder open_model_folder(const std::filesystem::path& folder) {
   return result;
 }
 
-BatchLimits default_batch_limits(DeviceType device) {
-  if (device == DeviceType::cuda) return {256, 8192};
-  return {RunnerConfig{}.max_num_seqs, RunnerConfig{}.max_num_batched_tokens};
-}
-
 RunnerConfig resolved_runner_config(const EngineOptions& options, const DecoderSpec& spec,
                                     MachineMemory memory) {
   RunnerConfig config = options.runner;
   config.dtype = options.dtype.value_or(spec.checkpoint_dtype);
-  const bool open_budget = config.max_num_batched_tokens == 0;
-  const BatchLimits limits = default_batch_limits(config.device.type);
-  if (config.max_num_seqs == 0) config.max_num_seqs = limits.max_num_seqs;
-  if (open_budget) config.max_num_batched_tokens = limits.max_num_batched_tokens;
-  // A step has room for a token of every sequence.
-  if (open_budget)
-    config.max_num_batched_tokens = std::max(config.max_num_batched_tokens, config.max_num_seqs);
   RunnerConfig resolved = resolve_runner_config(spec, config, memory);
-  if (!options.enable_chunked_prefill && resolved.max_num_batched_tokens < resolved.max_model_len) {
-    LADDER_CHECK(open_budget,
+  if (!options.enable_chunked_prefill &&
+      resolved.batch.max_num_batched_tokens < resolved.batch.max_model_len) {
+    LADDER_CHECK(config.batch.max_num_batched_tokens == 0,
                  "--max-num-batched-tokens {}: with --no-chunked-prefill a prompt is computed whole, "
                  "expected at least the {} tokens of the longest sequence (--max-model-len)",
-                 resolved.max_num_batched_tokens, resolved.max_model_len);
-    config.max_model_len = resolved.max_model_len;
-    config.max_num_batched_tokens = resolved.max_model_len;
+                 resolved.batch.max_num_batched_tokens, resolved.batch.max_model_len);
+    config.batch.max_model_len = resolved.batch.max_model_len;
+    config.batch.max_num_batched_tokens = resolved.batch.max_model_len;
     resolved = resolve_runner_config(spec, config, memory);
   }
   return resolved;
@@ -53,14 +40,10 @@ RunnerConfig resolved_runner_config(const EngineOptions& options, const DecoderS
 std::unique_ptr<Engine> load_engine(const EngineOptions& options, const ModelFolder& folder) {
   std::unique_ptr<LocalExecutor> executor = make_local_executor(
       options.model, folder.spec, resolved_runner_config(options, folder.spec), options.progress);
-  const RunnerConfig& runner = executor->config();
   SchedulerConfig scheduler;
-  scheduler.max_num_seqs = runner.max_num_seqs;
-  scheduler.max_num_batched_tokens = runner.max_num_batched_tokens;
-  scheduler.max_model_len = runner.max_model_len + (options.full_length_prompts ? 1 : 0);
+  scheduler.batch = executor->config().batch;
+  if (options.full_length_prompts) ++scheduler.batch.max_model_len;
   scheduler.vocab_size = folder.spec.vocab_size;
-  scheduler.block_size = runner.block_size;
-  scheduler.num_blocks = runner.num_kv_blocks;
   scheduler.eos_token_ids = folder.spec.eos_token_ids;
   scheduler.policy = options.policy;
   scheduler.enable_prefix_caching = options.enable_prefix_caching;

@@ -17,8 +17,8 @@ namespace ladder {
 struct EngineOptions {
   std::filesystem::path model;
   std::optional<DType> dtype;  // none: what config.json says the weights are
-  // `dtype` is set from the above. max_num_seqs 0, max_num_batched_tokens 0: default_batch_limits(), the
-  // latter max_model_len where prompts must be computed whole.
+  // `dtype` is set from the above. A max_num_batched_tokens that is not set is at least max_model_len where
+  // prompts must be computed whole.
   RunnerConfig runner;
   SchedulingPolicy policy = SchedulingPolicy::fcfs;
   bool enable_prefix_caching = true;
@@ -37,17 +37,7 @@ struct ModelFolder {
 };
 ModelFolder open_model_folder(const std::filesystem::path& folder);  // Error: missing or malformed files
 
-// How large a step may be where nobody says: RunnerConfig's numbers on the CPU; on a GPU vLLM's for one of 70
-// GB and more. Decoding costs a GPU about the same for one sequence as for 256, as the weights are read once
-// for all of them; and 8192 rows are enough for its matrix products to run at their full rate, yet take well
-// under a tenth of a second on a model of 8 billion parameters, which decoding sequences have to wait for.
-struct BatchLimits {
-  int64_t max_num_seqs = 0;
-  int64_t max_num_batched_tokens = 0;
-};
-BatchLimits default_batch_limits(DeviceType device);
-
-// The runner's configuration with every open question settled. Error: sizes that this model or this machine
+// The runner's configuration, resolved (step4_runner/memory.h). Error: sizes that this model or this machine
 // cannot hold.
 RunnerConfig resolved_runner_config(const EngineOptions& options, const DecoderSpec& spec,
                                     MachineMemory memory);

@@ -11,8 +11,8 @@ namespace {
 
 constexpr int64_t kVocab = 151936;
 
-RunnerConfig bench_config(int64_t num_seqs, int64_t tokens) {
-  RunnerConfig config;
+BatchConfig bench_config(int64_t num_seqs, int64_t tokens) {
+  BatchConfig config;
   config.max_num_seqs = num_seqs;
   config.max_num_batched_tokens = tokens;
   config.max_model_len = 4096;
@@ -42,7 +42,7 @@ SchedulerOutput first_step(int64_t num_seqs, int64_t length, int64_t num_compute
 // over.
 void batch_decode(benchmark::State& state) {
   const int64_t num_seqs = state.range(0);
-  const RunnerConfig config = bench_config(num_seqs, num_seqs);
+  const BatchConfig config = bench_config(num_seqs, num_seqs);
   constexpr int64_t kStart = 1024, kSteps = 1000;
   const std::vector<int32_t> sampled(static_cast<size_t>(num_seqs), 7);
   const SchedulerOutput first = first_step(num_seqs, kStart, kStart - 1);

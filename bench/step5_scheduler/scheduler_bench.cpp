@@ -20,12 +20,12 @@ double minimum(const std::vector<double>& values) {
 
 SchedulerConfig bench_config(int64_t num_seqs, bool prefix_caching) {
   SchedulerConfig config;
-  config.max_num_seqs = num_seqs;
-  config.max_num_batched_tokens = 8192;
-  config.max_model_len = 4096;
+  config.batch.max_num_seqs = num_seqs;
+  config.batch.max_num_batched_tokens = 8192;
+  config.batch.max_model_len = 4096;
   config.vocab_size = 151936;
-  config.block_size = 16;
-  config.num_blocks = 65536;
+  config.batch.block_size = 16;
+  config.batch.num_kv_blocks = 65536;
   config.eos_token_ids = {151643, 151645};
   config.enable_prefix_caching = prefix_caching;
   config.prefix_cache_seed = 1;

@@ -39,11 +39,11 @@ class InstantExecutor final : public Executor {
 void BM_EngineStep(benchmark::State& state) {
   const int64_t num_sequences = state.range(0);
   SchedulerConfig config;
-  config.max_num_seqs = num_sequences;
-  config.max_num_batched_tokens = 64 * num_sequences;
-  config.max_model_len = int64_t{1} << 20;
+  config.batch.max_num_seqs = num_sequences;
+  config.batch.max_num_batched_tokens = 64 * num_sequences;
+  config.batch.max_model_len = int64_t{1} << 20;
   config.vocab_size = 1000;
-  config.num_blocks = int64_t{1} << 20;
+  config.batch.num_kv_blocks = int64_t{1} << 20;
   Engine engine(std::make_unique<InstantExecutor>(), config, nullptr);
   for (int64_t i = 0; i < num_sequences; ++i) {
     Request request;

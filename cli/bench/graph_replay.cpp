@@ -71,10 +71,10 @@ void run_graph_replay(const GraphReplayFlags& flags) {
   LADDER_CHECK(!options.runner.device.is_cpu(), "graph-replay: the CPU has no graphs: expected a GPU");
   LADDER_CHECK(options.runner.cuda_graphs, "graph-replay: there are no graphs with --enforce-eager");
   options.enable_prefix_caching = false;
-  options.runner.max_num_seqs = flags.batch;
+  options.runner.batch.max_num_seqs = flags.batch;
   // All prompts in the first step.
-  options.runner.max_num_batched_tokens =
-      std::max(options.runner.max_num_batched_tokens, flags.batch * flags.prompt_len);
+  options.runner.batch.max_num_batched_tokens =
+      std::max(options.runner.batch.max_num_batched_tokens, flags.batch * flags.prompt_len);
   const ModelFolder folder = open_model_folder(options.model);
   const RunnerConfig config = resolved_runner_config(options, folder.spec);
   const std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);

@@ -66,10 +66,10 @@ std::vector<Rung> rungs_for(Device device) {
 }
 
 EngineOptions options_of(const Rung& rung, EngineOptions options) {
-  if (rung.one_at_a_time) options.runner.max_num_seqs = 1;
+  if (rung.one_at_a_time) options.runner.batch.max_num_seqs = 1;
   // Prompts are computed whole until the rung that cuts them: the budget then has to hold the longest
   // sequence.
-  if (!rung.chunked_prefill) options.runner.max_num_batched_tokens = 0;
+  if (!rung.chunked_prefill) options.runner.batch.max_num_batched_tokens = 0;
   options.recompute_everything = rung.recompute_everything;
   options.static_batching = rung.static_batching;
   options.enable_chunked_prefill = rung.chunked_prefill;
@@ -86,8 +86,8 @@ void run_progression(const ProgressionFlags& flags) {
   const ModelFolder folder = open_model_folder(options.model);
   const Workload& workload = flags.workload;
   const std::vector<Request> requests = make_requests(workload, folder.spec.vocab_size);
-  if (options.runner.max_model_len == 0)
-    options.runner.max_model_len =
+  if (options.runner.batch.max_model_len == 0)
+    options.runner.batch.max_model_len =
         workload.shared_prefix_len + workload.max_prompt_len + workload.max_output_len;
 
   const Device device = options.runner.device;
@@ -165,8 +165,8 @@ RunCommand add_bench_progression(CLI::App& app) {
       ->capture_default_str();
   app.add_option("--json", flags->json, "write the results to this file too")->type_name("FILE");
   RunnerConfig defaults;
-  defaults.max_num_seqs = 8;
-  defaults.max_num_batched_tokens = 64;
+  defaults.batch.max_num_seqs = 8;
+  defaults.batch.max_num_batched_tokens = 64;
   flags->engine.add(app, defaults, tiny_model_folder());
   return [flags] { run_progression(*flags); };
 }

@@ -64,7 +64,7 @@ Measurement measure(Engine& engine, const std::vector<Request>& requests, const 
   Measurement measurement;
   measurement.name = name;
   int64_t total = 0, done = 0;
-  const int64_t limit = engine.scheduler().config().max_model_len;
+  const int64_t limit = engine.scheduler().config().batch.max_model_len;
   for (const Request& request : requests) {
     const int64_t length =
         static_cast<int64_t>(request.prompt_token_ids.size()) + *request.sampling.max_tokens;

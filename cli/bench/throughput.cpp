@@ -48,7 +48,7 @@ void run_throughput(const ThroughputFlags& flags) {
       {"inter-token latency, longest", format_seconds(m.inter_token_latency_max)},
       {"most sequences in a step", format_count(m.engine.peak_running)},
       {"most KV blocks in use", fmt::format("{} of {}", format_count(m.engine.peak_kv_blocks),
-                                            format_count(engine->scheduler().config().num_blocks))},
+                                            format_count(engine->scheduler().config().batch.num_kv_blocks))},
       {"preemptions", format_count(m.engine.num_preemptions)},
   };
   if (config.device.is_cpu() ||
@@ -76,7 +76,7 @@ void run_latency(const LatencyFlags& flags) {
   check_report_file(flags.json);
   EngineOptions options = flags.engine.options();
   options.enable_prefix_caching = false;  // every repetition computes its prompt
-  options.runner.max_num_seqs = 1;
+  options.runner.batch.max_num_seqs = 1;
   const ModelFolder folder = open_model_folder(options.model);
   Workload workload;
   workload.num_requests = 1;

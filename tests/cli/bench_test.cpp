@@ -6,8 +6,8 @@ namespace ladder {
 namespace {
 
 using testing::BinaryResult;
-using testing::Json;
 using testing::expect_refused;
+using testing::Json;
 using testing::run_binary;
 using testing::with_small_cache;
 
@@ -19,9 +19,9 @@ TEST_P(Cli_BenchOnDevice, BenchPrintsATableAndWritesItsJson) {
   testing::TemporaryFolder folder;
   const std::string json = (folder / "result.json").string();
   const BinaryResult throughput =
-      run_binary(with_small_cache({"bench", "throughput", "--model", testing::tied_model(), "--num-requests", "4",
-                                   "--min-prompt-len", "3", "--max-prompt-len", "9", "--min-output-len", "2",
-                                   "--max-output-len", "5", "--json", json},
+      run_binary(with_small_cache({"bench", "throughput", "--model", testing::tied_model(), "--num-requests",
+                                   "4", "--min-prompt-len", "3", "--max-prompt-len", "9", "--min-output-len",
+                                   "2", "--max-output-len", "5", "--json", json},
                                   GetParam()),
                  {}, "LADDER_COMMIT=0123abc");
   ASSERT_EQ(throughput.exit_code, 0) << throughput.err;
@@ -36,15 +36,16 @@ TEST_P(Cli_BenchOnDevice, BenchPrintsATableAndWritesItsJson) {
   EXPECT_EQ(report.at("results").at(0).at("of_streaming_limit").is_number(), on_gpu);
   EXPECT_EQ(throughput.out.find("copy bandwidth") != std::string::npos, on_gpu);
 
-  const BinaryResult latency = run_binary(with_small_cache(
-      {"bench", "latency", "--model", testing::tied_model(), "--prompt-len", "8", "--output-len", "4", "--repeat", "2"},
-      GetParam()));
+  const BinaryResult latency =
+      run_binary(with_small_cache({"bench", "latency", "--model", testing::tied_model(), "--prompt-len", "8",
+                                   "--output-len", "4", "--repeat", "2"},
+                                  GetParam()));
   EXPECT_EQ(latency.exit_code, 0) << latency.err;
   EXPECT_NE(latency.out.find("run 2"), std::string::npos);
 
   const BinaryResult progression = run_binary(with_small_cache(
-      {"bench", "progression", "--model", testing::tied_model(), "--num-requests", "6", "--shared-prefix-len", "32",
-       "--max-prompt-len", "20", "--max-output-len", "12", "--json", json},
+      {"bench", "progression", "--model", testing::tied_model(), "--num-requests", "6", "--shared-prefix-len",
+       "32", "--max-prompt-len", "20", "--max-output-len", "12", "--json", json},
       GetParam()));
   ASSERT_EQ(progression.exit_code, 0) << progression.err;
   const Json rungs = Json::parse(testing::read_file(json)).at("results");
@@ -64,23 +65,24 @@ TEST_P(Cli_BenchOnDevice, BenchPrintsATableAndWritesItsJson) {
 
   if (on_gpu) {
     const BinaryResult replay =
-        run_binary(with_small_cache({"bench", "graph-replay", "--model", testing::tied_model(), "--batch", "4",
-                                     "--prompt-len", "5", "--steps", "3", "--json", json},
+        run_binary(with_small_cache({"bench", "graph-replay", "--model", testing::tied_model(), "--batch",
+                                     "4", "--prompt-len", "5", "--steps", "3", "--json", json},
                                     GetParam()));
     EXPECT_EQ(replay.exit_code, 0) << replay.err;
-    EXPECT_GT(Json::parse(testing::read_file(json)).at("results").at(0).at("replay_seconds").get<double>(), 0.0);
+    EXPECT_GT(Json::parse(testing::read_file(json)).at("results").at(0).at("replay_seconds").get<double>(),
+              0.0);
     EXPECT_NE(replay.out.find("graph replay"), std::string::npos) << replay.out;
   } else {
     expect_refused(run_binary(with_small_cache({"bench", "graph-replay", "--model", testing::tied_model()})),
                    "expected a GPU");
   }
 
-  expect_refused(
-      run_binary(with_small_cache({"bench", "latency", "--model", testing::tied_model(), "--json", "/nowhere/x.json"})),
-      "--json");
-  expect_refused(
-      run_binary(with_small_cache({"bench", "throughput", "--model", testing::tied_model(), "--num-requests", "4"})),
-      "--max-model-len");
+  expect_refused(run_binary(with_small_cache(
+                     {"bench", "latency", "--model", testing::tied_model(), "--json", "/nowhere/x.json"})),
+                 "--json");
+  expect_refused(run_binary(with_small_cache(
+                     {"bench", "throughput", "--model", testing::tied_model(), "--num-requests", "4"})),
+                 "--max-model-len");
 }
 
 }  // namespace

@@ -13,8 +13,9 @@ using testing::with_small_cache;
 // Where the model runs, and what cannot be had there.
 BinaryResult on_device(const std::string& device, std::vector<std::string> more = {},
                        const std::string& environment = {}) {
-  std::vector<std::string> arguments = {"generate", "--model", testing::tied_model(), "--prompt-token-ids", "1,2", "--device",
-                                        device,     "--dtype", "f32"};
+  std::vector<std::string> arguments = {
+      "generate", "--model", testing::tied_model(), "--prompt-token-ids", "1,2", "--device", device,
+      "--dtype",  "f32"};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return run_binary(arguments, {}, environment);
 }
@@ -64,9 +65,10 @@ TEST(Cli_Gpu, WhatItDoesNotHaveIsOneLine) {
                  "--kernel matmul=none: no such kernel on cuda:0");
   expect_refused(on_device("cuda", {"--kernel", "nothing=naive"}),
                  "--kernel nothing=naive: no such operator");
-  expect_refused(run_binary(with_small_cache({"bench", "graph-replay", "--model", testing::tied_model(), "--enforce-eager"},
-                                             DeviceType::cuda)),
-                 "graph-replay: there are no graphs with --enforce-eager");
+  expect_refused(
+      run_binary(with_small_cache(
+          {"bench", "graph-replay", "--model", testing::tied_model(), "--enforce-eager"}, DeviceType::cuda)),
+      "graph-replay: there are no graphs with --enforce-eager");
 }
 
 // How much was needed, how much there is, and what to turn.
@@ -112,8 +114,8 @@ TEST(Cli_Gpu, InfoSaysWhatItIsAndWhichKernelsItGets) {
   expect_refused(
       run_binary({"bench", "latency", "--model", wide, "--load-format", "dummy", "--device", "cuda"}),
       "no attention kernel on cuda:0 takes heads of 512");
-  const BinaryResult forced =
-      run_binary({"info", "--model", testing::tied_model(), "--device", "cuda", "--kernel", "rms_norm=naive"});
+  const BinaryResult forced = run_binary(
+      {"info", "--model", testing::tied_model(), "--device", "cuda", "--kernel", "rms_norm=naive"});
   std::istringstream lines(forced.out);
   std::string op, kernel, why;
   for (std::string line; op != "rms_norm" && std::getline(lines, line);) {

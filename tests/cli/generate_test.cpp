@@ -7,13 +7,13 @@ namespace ladder {
 namespace {
 
 using testing::BinaryResult;
-using testing::Json;
+using testing::comma_separated;
 using testing::expect_refused;
+using testing::generate;
+using testing::Json;
 using testing::json_lines;
 using testing::run_binary;
 using testing::with_small_cache;
-using testing::comma_separated;
-using testing::generate;
 
 class Cli_GenerateOnDevice : public testing::OnDevice {};
 INSTANTIATE_TEST_SUITE_P(Devices, Cli_GenerateOnDevice, testing::both_devices(),
@@ -61,7 +61,7 @@ TEST(Cli_Generate, EndTokensOfGenerationConfigStop) {
     const bool ends = end != prompt.greedy_token_ids.end();
     EXPECT_EQ(output.at("finish_reason"), ends ? "stop" : "length");
     EXPECT_EQ(output.at("token_ids"), std::vector<int32_t>(prompt.greedy_token_ids.begin(),
-                                                        ends ? end + 1 : prompt.greedy_token_ids.end()));
+                                                           ends ? end + 1 : prompt.greedy_token_ids.end()));
   }
 }
 
@@ -87,7 +87,8 @@ TEST_P(Cli_GenerateOnDevice, GenerateGivesSeveralCompletionsLogprobsAndASeedThat
   // The first of several is what n = 1 gives.
   std::vector<std::string> one = arguments;
   one[7] = "1";
-  EXPECT_EQ(json_lines(generate(one, GetParam()).out).at(0).at("outputs").at(0).at("token_ids"), a[0].at("token_ids"));
+  EXPECT_EQ(json_lines(generate(one, GetParam()).out).at(0).at("outputs").at(0).at("token_ids"),
+            a[0].at("token_ids"));
 }
 
 TEST(Cli_Generate, TextFormatWithoutATokenizerListsTheIds) {
@@ -166,15 +167,16 @@ TEST(Cli_Generate, FlagsOutOfRangeAreNamed) {
   refused({"--prompts", "x.jsonl"}, "--prompts");
   // Flags that with_small_cache() gives already.
   const auto alone = [&](const std::string& flag, const std::string& value) {
-    expect_refused(
-        run_binary({"generate", "--model", testing::tied_model(), "--device", "cpu", "--prompt-token-ids", "1", flag, value}),
-        flag);
+    expect_refused(run_binary({"generate", "--model", testing::tied_model(), "--device", "cpu",
+                               "--prompt-token-ids", "1", flag, value}),
+                   flag);
   };
   alone("--dtype", "f64");
   alone("--kv-memory", "lots");
   alone("--kv-memory", "1");
-  expect_refused(run_binary({"info", "--model", testing::tied_model(), "--device", "cpu", "--kv-memory", "1"}),
-                 "--kv-memory: expected at least");
+  expect_refused(
+      run_binary({"info", "--model", testing::tied_model(), "--device", "cpu", "--kv-memory", "1"}),
+      "--kv-memory: expected at least");
   expect_refused(run_binary({"bench", "latency", "--model", testing::tied_model(), "--repeat", "0"}),
                  "ladder bench latency --help");
   expect_refused(run_binary({"bench", "speed"}), "\"speed\": expected a command, one of throughput, latency");
@@ -213,8 +215,8 @@ TEST(Cli_Generate, AnErrorHasNothingThatATerminalObeysAndNoMegabytes) {
   expect_refused(result, "line 1: unknown field");
   EXPECT_EQ(result.err.find('\x1b'), std::string::npos);
   EXPECT_LT(result.err.size(), 1000u);
-  expect_refused(run_binary({"generate", "--model", testing::tied_model(), "--device", "cpu", "--prompt-token-ids", "1",
-                             "--kernel", "a\x1b[31m=b"}),
+  expect_refused(run_binary({"generate", "--model", testing::tied_model(), "--device", "cpu",
+                             "--prompt-token-ids", "1", "--kernel", "a\x1b[31m=b"}),
                  "--kernel a [31m=b");
 }
 
@@ -230,8 +232,8 @@ TEST(Cli_Generate, PromptsThatCannotRunAreRefused) {
       generate({"--prompt-token-ids", comma_separated(std::vector<int32_t>(20, 1)), "--max-model-len", "16"}),
       "16");
   // One block of 16 tokens cannot hold a prompt of 10 and 20 tokens more.
-  expect_refused(run_binary({"generate", "--model", testing::tied_model(), "--device", "cpu", "--dtype", "f32",
-                             "--prompt-token-ids", comma_separated(std::vector<int32_t>(10, 1)),
+  expect_refused(run_binary({"generate", "--model", testing::tied_model(), "--device", "cpu", "--dtype",
+                             "f32", "--prompt-token-ids", comma_separated(std::vector<int32_t>(10, 1)),
                              "--max-tokens", "20", "--num-kv-blocks", "1", "--max-model-len", "40"}),
                  "--num-kv-blocks");
   expect_refused(run_binary({"generate", "--model", "/nowhere", "--prompt", "x"}), "/nowhere");
@@ -260,7 +262,8 @@ TEST(Cli_Generate, AReaderThatGoesAwayEndsTheWorkQuietly) {
 TEST(Cli_Generate, AFullDiskIsAnError) {
   if (!std::filesystem::exists("/dev/full")) GTEST_SKIP() << "no /dev/full here";
   const std::string command =
-      testing::shell_quoted(testing::ladder_binary()) + " generate --model " + testing::shell_quoted(testing::tied_model()) +
+      testing::shell_quoted(testing::ladder_binary()) + " generate --model " +
+      testing::shell_quoted(testing::tied_model()) +
       " --device cpu --dtype f32 --kv-memory 4MiB --prompt-token-ids 1 >/dev/full 2>/dev/null";
   const int status = std::system(command.c_str());
   EXPECT_EQ(WEXITSTATUS(status), 2);

@@ -20,8 +20,8 @@ TEST(Cli_GpuKernels, EveryKernelRefusesOrGivesTheSameAnswers) {
   if (::testing::Test::IsSkipped()) return;
   EngineOptions options = testing::small_options(testing::tiny_model(), DeviceType::cuda, 256);
   options.runner.kv_memory = int64_t{64} << 20;
-  options.runner.max_num_batched_tokens = 256;
-  options.runner.max_num_seqs = 6;
+  options.runner.batch.max_num_batched_tokens = 256;
+  options.runner.batch.max_num_seqs = 6;
   options.dtype = DType::bf16;
   std::vector<Request> requests;
   for (int i = 0; i < 6; ++i) {

@@ -9,8 +9,8 @@ namespace ladder {
 namespace {
 
 using testing::BinaryResult;
-using testing::Json;
 using testing::expect_refused;
+using testing::Json;
 using testing::json_lines;
 using testing::run_binary;
 using testing::with_small_cache;
@@ -27,8 +27,8 @@ TEST_P(Cli_ScoreOnDevice, ScoreWritesOneLinePerTextThenASummary) {
     file += Json{{"prompt_token_ids", prompt.token_ids}}.dump() + "\n";
   testing::write_file(folder / "in.jsonl", file);
   const BinaryResult result =
-      run_binary(with_small_cache({"score", "--model", testing::tied_model(), "--input", (folder / "in.jsonl").string(),
-                                   "--format", "jsonl", "--top", "3"},
+      run_binary(with_small_cache({"score", "--model", testing::tied_model(), "--input",
+                                   (folder / "in.jsonl").string(), "--format", "jsonl", "--top", "3"},
                                   GetParam()));
   ASSERT_EQ(result.exit_code, 0) << result.err;
   const std::vector<Json> lines = json_lines(result.out);
@@ -70,7 +70,8 @@ TEST_P(Cli_ScoreOnDevice, ATextToScoreMayFillTheModel) {
   testing::write_file(folder / "over.jsonl", Json{{"prompt_token_ids", std::vector<int>(513, 7)}}.dump());
   const auto score = [&](const char* file) {
     return run_binary(with_small_cache(
-        {"score", "--model", testing::tied_model(), "--input", (folder / file).string(), "--format", "jsonl"}, GetParam()));
+        {"score", "--model", testing::tied_model(), "--input", (folder / file).string(), "--format", "jsonl"},
+        GetParam()));
   };
   const BinaryResult full = score("full.jsonl");
   EXPECT_EQ(full.exit_code, 0) << full.err;

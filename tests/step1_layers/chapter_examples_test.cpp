@@ -90,8 +90,8 @@ TEST_F(Task1_6_ChapterExample, TwoPairsTurnByTheirPosition) {
   const Tensor table = make_rope_table({.theta = 10000, .rotary_dim = 4}, 3);
   const Tensor q = tensor<float>({1, 2, 3, 4, 1, 2, 3, 4, 1, 2, 3, 4}, {3, 1, 4}), k = q.clone();
   rotary_embedding(ctx_, tensor<int32_t>({0, 1, 2}, {3}), q, k, table);
-  const std::vector<float> turned{1.000f,  2.000f, 3.000f, 4.000f, -1.984f, 1.960f,
-                                  2.462f,  4.020f, -3.144f, 1.920f, -0.339f, 4.039f};
+  const std::vector<float> turned{1.000f, 2.000f, 3.000f,  4.000f, -1.984f, 1.960f,
+                                  2.462f, 4.020f, -3.144f, 1.920f, -0.339f, 4.039f};
   expect_near(q, turned, 0.0005f);
   expect_near(k, turned, 0.0005f);
 }

@@ -14,8 +14,8 @@ namespace {
 
 constexpr int64_t kVocab = 1000;
 
-RunnerConfig small_config() {
-  RunnerConfig config;
+BatchConfig small_config() {
+  BatchConfig config;
   config.max_num_seqs = 8;
   config.max_num_batched_tokens = 64;
   config.max_model_len = 32;
@@ -406,7 +406,7 @@ TEST(Task4_1_Batch, CountsTokensOfPromptAndOutput) {
 TEST(Task4_1_Batch, RandomStepsAreLaidOutAsIfFromScratch) {
   ladder::testing::Random random;
   SCOPED_TRACE(random.describe());
-  const RunnerConfig config = small_config();
+  const BatchConfig config = small_config();
   Batch batch(config, kVocab);
   struct Model {
     Ids tokens, table;

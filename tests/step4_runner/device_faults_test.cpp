@@ -71,10 +71,10 @@ void decode_into_the_fault(bool ahead, bool graphs) {
   RunnerConfig config;
   config.device = {DeviceType::cuda, 0};
   config.dtype = DType::bf16;
-  config.max_num_seqs = 2;
-  config.max_num_batched_tokens = kRows;
-  config.max_model_len = 32;
-  config.num_kv_blocks = 8;
+  config.batch.max_num_seqs = 2;
+  config.batch.max_num_batched_tokens = kRows;
+  config.batch.max_model_len = 32;
+  config.batch.num_kv_blocks = 8;
   config.cuda_graphs = graphs;
   const FaultyModel* model = nullptr;
   LocalExecutor executor(tiny_spec(), config, [&](const OpContext& ctx) {

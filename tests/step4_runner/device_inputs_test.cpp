@@ -15,8 +15,8 @@ namespace {
 
 using ladder::testing::Random;
 
-RunnerConfig config_of_inputs() {
-  RunnerConfig config;
+BatchConfig config_of_inputs() {
+  BatchConfig config;
   config.max_num_seqs = 40;
   config.max_num_batched_tokens = 700;
   config.max_model_len = 600;
@@ -107,7 +107,7 @@ class Task4_5_DeviceInputs : public ::testing::Test {
     }
   }
 
-  RunnerConfig config = config_of_inputs();
+  BatchConfig config = config_of_inputs();
   Batch batch{config, 1000};
   std::unique_ptr<DeviceInputs> inputs;
   StepUpload upload;

@@ -67,7 +67,7 @@ class FakeModel final : public Model {
 
   const DecoderSpec& spec() const override { return spec_; }
   DType dtype() const override { return DType::f32; }
-  int64_t max_model_len() const override { return config_.max_model_len; }
+  int64_t max_model_len() const override { return config_.batch.max_model_len; }
   std::vector<KvCacheSpec> kv_cache_specs() const override {
     KvCacheSpec layer;
     layer.num_kv_heads = std::max<int64_t>(spec_.num_kv_heads / config_.tensor_parallel_size, 1);

@@ -19,10 +19,10 @@ RunnerConfig executor_config(DeviceType device, int ranks = 1) {
   RunnerConfig config;
   config.device = {device, 0};
   config.cuda_graphs = false;  // the model waits for the device
-  config.max_num_seqs = 4;
-  config.max_num_batched_tokens = 16;
-  config.block_size = 4;
-  config.num_kv_blocks = 64;
+  config.batch.max_num_seqs = 4;
+  config.batch.max_num_batched_tokens = 16;
+  config.batch.block_size = 4;
+  config.batch.num_kv_blocks = 64;
   config.tensor_parallel_size = ranks;
   config.threads = ranks;
   return config;
@@ -200,12 +200,12 @@ TEST_P(Task4_4_LocalExecutor, AModelThatCannotBeLoadedIsTheErrorOfTheConstructor
 
 TEST_P(Task4_4_LocalExecutor, TellsTheConfigurationThatItSettledOn) {
   RunnerConfig config = executor_config(GetParam());
-  config.num_kv_blocks = 0;
+  config.batch.num_kv_blocks = 0;
   config.kv_memory = 100000;
   LocalExecutor executor(fake_spec(), config, fake_models(config));
   // 2 layers, K and V, 4 heads of 2 floats: 128 bytes a token, 512 a block.
-  EXPECT_EQ(executor.config().num_kv_blocks, 100000 / 512);
-  EXPECT_EQ(executor.config().max_model_len, 128);
+  EXPECT_EQ(executor.config().batch.num_kv_blocks, 100000 / 512);
+  EXPECT_EQ(executor.config().batch.max_model_len, 128);
   EXPECT_EQ(executor.memory().kv, 100000 / 512 * 512);
 }
 

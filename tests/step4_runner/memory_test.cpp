@@ -61,39 +61,39 @@ TEST(Task4_2_Memory, KnowsTheKvBytesOfATokenOnAllRanks) {
 
 TEST(Task4_2_Memory, TheCacheIsWhatWasAskedFor) {
   RunnerConfig config = bf16_config();
-  config.max_model_len = 1000;
-  config.num_kv_blocks = 77;
-  EXPECT_EQ(resolve_runner_config(qwen3_spec(), config, kBigMachine).num_kv_blocks, 77);
-  config.num_kv_blocks = 0;
+  config.batch.max_model_len = 1000;
+  config.batch.num_kv_blocks = 77;
+  EXPECT_EQ(resolve_runner_config(qwen3_spec(), config, kBigMachine).batch.num_kv_blocks, 77);
+  config.batch.num_kv_blocks = 0;
   config.kv_memory = 300 * kMiB;
   const RunnerConfig resolved = resolve_runner_config(qwen3_spec(), config, kBigMachine);
-  EXPECT_EQ(resolved.num_kv_blocks, 300 * kMiB / (114688 * 16));
-  EXPECT_EQ(predict_memory(qwen3_spec(), resolved).kv, resolved.num_kv_blocks * 114688 * 16);
+  EXPECT_EQ(resolved.batch.num_kv_blocks, 300 * kMiB / (114688 * 16));
+  EXPECT_EQ(predict_memory(qwen3_spec(), resolved).kv, resolved.batch.num_kv_blocks * 114688 * 16);
 }
 
 TEST(Task4_2_Memory, AnOpenCacheIsAShareOfTheMachineAndNoMoreThanSequencesCanUse) {
   RunnerConfig config = bf16_config();
   const int64_t block = 114688 * 16;
-  EXPECT_EQ(resolve_runner_config(qwen3_spec(), config, kBigMachine).num_kv_blocks, 4 * kGiB / block);
-  EXPECT_EQ(resolve_runner_config(qwen3_spec(), config, {8 * kGiB, 8 * kGiB}).num_kv_blocks,
+  EXPECT_EQ(resolve_runner_config(qwen3_spec(), config, kBigMachine).batch.num_kv_blocks, 4 * kGiB / block);
+  EXPECT_EQ(resolve_runner_config(qwen3_spec(), config, {8 * kGiB, 8 * kGiB}).batch.num_kv_blocks,
             2 * kGiB / block);
-  config.max_num_seqs = 3;
-  config.max_model_len = 1000;
-  EXPECT_EQ(resolve_runner_config(qwen3_spec(), config, kBigMachine).num_kv_blocks, 3 * 63);
+  config.batch.max_num_seqs = 3;
+  config.batch.max_model_len = 1000;
+  EXPECT_EQ(resolve_runner_config(qwen3_spec(), config, kBigMachine).batch.num_kv_blocks, 3 * 63);
   // Little is free: weights and activations come first.
   config = bf16_config();
   const MachineMemory tight{64 * kGiB, 2 * kGiB};
   const RunnerConfig resolved = resolve_runner_config(qwen3_spec(), config, tight);
   EXPECT_LT(predict_memory(qwen3_spec(), resolved).total(), tight.available);
-  EXPECT_GT(resolved.num_kv_blocks, 0);
+  EXPECT_GT(resolved.batch.num_kv_blocks, 0);
 }
 
 // A GPU's cache is a matter of arithmetic until the warm-up has measured what the rest takes.
 RunnerConfig gpu_config() {
   RunnerConfig config = bf16_config();
   config.device = {DeviceType::cuda, 0};
-  config.max_num_seqs = 256;
-  config.max_num_batched_tokens = 8192;
+  config.batch.max_num_seqs = 256;
+  config.batch.max_num_batched_tokens = 8192;
   return config;
 }
 
@@ -113,30 +113,30 @@ TEST(Task4_2_GpuMemory, AnOpenCacheIsWhatUtilizationLeavesBesideTheRest) {
     const MemoryPlan plan = predict_memory(qwen3_spec(), resolved);
     const int64_t rest = plan.total() - plan.kv + 2 * kGiB;
     const auto share = static_cast<int64_t>(utilization * static_cast<double>(gpu.total));
-    EXPECT_LE(rest + allocated_cache(resolved.num_kv_blocks), share) << utilization;
-    EXPECT_GT(rest + allocated_cache(resolved.num_kv_blocks + 1), share) << utilization;
+    EXPECT_LE(rest + allocated_cache(resolved.batch.num_kv_blocks), share) << utilization;
+    EXPECT_GT(rest + allocated_cache(resolved.batch.num_kv_blocks + 1), share) << utilization;
   }
   config.gpu_memory_utilization = 0.9;
   const RunnerConfig resolved = resolve_runner_config(qwen3_spec(), config, gpu);
-  EXPECT_EQ(resolved.max_model_len, 40960);
+  EXPECT_EQ(resolved.batch.max_model_len, 40960);
   config.gpu_memory_utilization = 0.5;
   const RunnerConfig half = resolve_runner_config(qwen3_spec(), config, gpu);
-  EXPECT_NEAR(static_cast<double>((resolved.num_kv_blocks - half.num_kv_blocks) * block),
+  EXPECT_NEAR(static_cast<double>((resolved.batch.num_kv_blocks - half.batch.num_kv_blocks) * block),
               0.4 * static_cast<double>(gpu.total), static_cast<double>(56 * 2 * kMiB + block));
   // Measured: what is used is given, not predicted.
   const RunnerConfig sized = size_kv_cache(qwen3_spec(), resolved, gpu.total, 10 * kGiB);
   const auto left = static_cast<int64_t>(0.9 * static_cast<double>(gpu.total)) - 10 * kGiB;
-  EXPECT_LE(allocated_cache(sized.num_kv_blocks), left);
-  EXPECT_GT(allocated_cache(sized.num_kv_blocks + 1), left);
+  EXPECT_LE(allocated_cache(sized.batch.num_kv_blocks), left);
+  EXPECT_GT(allocated_cache(sized.batch.num_kv_blocks + 1), left);
 }
 
 TEST(Task4_2_GpuMemory, ACacheThatWasAskedForIsNotSized) {
   RunnerConfig config = gpu_config();
-  config.num_kv_blocks = 5000;
-  EXPECT_EQ(resolve_runner_config(qwen3_spec(), config, {140 * kGiB, 12 * kGiB}).num_kv_blocks, 5000);
-  config.num_kv_blocks = 0;
+  config.batch.num_kv_blocks = 5000;
+  EXPECT_EQ(resolve_runner_config(qwen3_spec(), config, {140 * kGiB, 12 * kGiB}).batch.num_kv_blocks, 5000);
+  config.batch.num_kv_blocks = 0;
   config.kv_memory = 9 * kGiB;
-  EXPECT_EQ(resolve_runner_config(qwen3_spec(), config, {140 * kGiB, 12 * kGiB}).num_kv_blocks,
+  EXPECT_EQ(resolve_runner_config(qwen3_spec(), config, {140 * kGiB, 12 * kGiB}).batch.num_kv_blocks,
             9 * kGiB / (114688 * 16));
 }
 
@@ -159,16 +159,16 @@ TEST(Task4_2_GpuMemory, ACacheThatWasAskedForAndDoesNotFitIsRefusedWithAllThatIt
   EXPECT_TRUE(has(error, "cuda:0 has " + mib(gpu.available) + " of " + mib(gpu.total) + " MiB free"));
   EXPECT_TRUE(has(error, "expected a lower --kv-memory"));
   config.kv_memory = 0;
-  config.num_kv_blocks = 200 * kGiB / (114688 * 16);
+  config.batch.num_kv_blocks = 200 * kGiB / (114688 * 16);
   error = error_of(qwen3_spec(), config, gpu);
   EXPECT_TRUE(has(error, "expected a lower --num-kv-blocks"));
   // The cache alone would fit; not beside the model.
-  config.num_kv_blocks = 137 * kGiB / (114688 * 16);
+  config.batch.num_kv_blocks = 137 * kGiB / (114688 * 16);
   EXPECT_TRUE(has(error_of(qwen3_spec(), config, gpu), "out of GPU memory"));
   // What does not fit whatever the cache is asks for more than a lower flag.
-  config.num_kv_blocks = 3000;
+  config.batch.num_kv_blocks = 3000;
   EXPECT_TRUE(has(error_of(qwen3_spec(), config, {140 * kGiB, kGiB}), "a smaller model"));
-  config.num_kv_blocks = 130 * kGiB / (114688 * 16);
+  config.batch.num_kv_blocks = 130 * kGiB / (114688 * 16);
   EXPECT_EQ(error_of(qwen3_spec(), config, gpu), "no error");
 }
 
@@ -181,7 +181,7 @@ TEST(Task4_2_GpuMemory, WhatDoesNotFitSaysHowMuchIsMissingAndWhatHelps) {
   EXPECT_NE(error.find("what others hold of cuda:0's memory included"), std::string::npos) << error;
   EXPECT_NE(error.find("143360.0 MiB"), std::string::npos) << error;
   config.gpu_memory_utilization = 0.04;  // room for a few thousand tokens
-  config.max_model_len = 40960;
+  config.batch.max_model_len = 40960;
   const std::string length = error_of(qwen3_spec(), config, {140 * kGiB, 138 * kGiB});
   EXPECT_NE(length.find("--max-model-len 40960"), std::string::npos) << length;
   EXPECT_NE(length.find("raise --gpu-memory-utilization"), std::string::npos) << length;
@@ -189,46 +189,46 @@ TEST(Task4_2_GpuMemory, WhatDoesNotFitSaysHowMuchIsMissingAndWhatHelps) {
 
 TEST(Task4_2_Memory, AnOpenLengthIsTheModelsOwnOrWhatTheCacheHolds) {
   RunnerConfig config = bf16_config();
-  config.num_kv_blocks = 10000;
-  EXPECT_EQ(resolve_runner_config(qwen3_spec(), config, kBigMachine).max_model_len, 40960);
-  config.num_kv_blocks = 10;
-  EXPECT_EQ(resolve_runner_config(qwen3_spec(), config, kBigMachine).max_model_len, 160);
+  config.batch.num_kv_blocks = 10000;
+  EXPECT_EQ(resolve_runner_config(qwen3_spec(), config, kBigMachine).batch.max_model_len, 40960);
+  config.batch.num_kv_blocks = 10;
+  EXPECT_EQ(resolve_runner_config(qwen3_spec(), config, kBigMachine).batch.max_model_len, 160);
   DecoderSpec spec = qwen3_spec();
   spec.rope.kind = RopeKind::yarn;
   spec.rope.factor = 4.0;
   spec.rope.original_max_position_embeddings = 32768;
-  config.num_kv_blocks = 10000;
-  EXPECT_EQ(resolve_runner_config(spec, config, kBigMachine).max_model_len, 131072);
+  config.batch.num_kv_blocks = 10000;
+  EXPECT_EQ(resolve_runner_config(spec, config, kBigMachine).batch.max_model_len, 131072);
   spec = fake_spec();
   spec.rope.kind = RopeKind::dynamic_ntk;
   spec.rope.factor = 2.0;
-  EXPECT_EQ(resolve_runner_config(spec, config, kBigMachine).max_model_len, 128);
-  config.max_model_len = 1000;
-  EXPECT_EQ(resolve_runner_config(spec, config, kBigMachine).max_model_len, 1000);
+  EXPECT_EQ(resolve_runner_config(spec, config, kBigMachine).batch.max_model_len, 128);
+  config.batch.max_model_len = 1000;
+  EXPECT_EQ(resolve_runner_config(spec, config, kBigMachine).batch.max_model_len, 1000);
 }
 
 TEST(Task4_2_Memory, ResolvingTwiceChangesNothing) {
   const RunnerConfig once = resolve_runner_config(qwen3_spec(), bf16_config(), kBigMachine);
   const RunnerConfig twice = resolve_runner_config(qwen3_spec(), once, {4 * kGiB, kGiB});
-  EXPECT_EQ(once.num_kv_blocks, twice.num_kv_blocks);
-  EXPECT_EQ(once.max_model_len, twice.max_model_len);
+  EXPECT_EQ(once.batch.num_kv_blocks, twice.batch.num_kv_blocks);
+  EXPECT_EQ(once.batch.max_model_len, twice.batch.max_model_len);
   EXPECT_EQ(once.threads, twice.threads);
 }
 
 TEST(Task4_2_Memory, ACacheTooSmallForOneSequenceNamesTheFlags) {
   RunnerConfig config = bf16_config();
-  config.max_model_len = 200;
-  config.num_kv_blocks = 12;  // 192 tokens
+  config.batch.max_model_len = 200;
+  config.batch.num_kv_blocks = 12;  // 192 tokens
   std::string error = error_of(qwen3_spec(), config);
   EXPECT_NE(error.find("--num-kv-blocks"), std::string::npos) << error;
   EXPECT_NE(error.find("--max-model-len 200"), std::string::npos) << error;
-  config.num_kv_blocks = 13;
+  config.batch.num_kv_blocks = 13;
   EXPECT_EQ(error_of(qwen3_spec(), config), "no error");
-  config.num_kv_blocks = 0;
+  config.batch.num_kv_blocks = 0;
   config.kv_memory = kMiB;
   error = error_of(qwen3_spec(), config);
   EXPECT_NE(error.find("--kv-memory"), std::string::npos) << error;
-  config.max_model_len = 0;  // not even one block
+  config.batch.max_model_len = 0;  // not even one block
   EXPECT_NE(error_of(qwen3_spec(), config).find("--kv-memory"), std::string::npos);
 }
 
@@ -241,14 +241,14 @@ TEST(Task4_2_Memory, SizesThatMakeNoSenseNameTheirFlag) {
   auto names = [](const std::string& error, const char* flag) {
     return ::testing::AssertionResult(error.find(flag) != std::string::npos) << error;
   };
-  EXPECT_TRUE(names(error_with([](RunnerConfig& c) { c.max_num_seqs = 0; }), "--max-num-seqs is 0"));
+  EXPECT_TRUE(names(error_with([](RunnerConfig& c) { c.batch.max_num_seqs = -1; }), "--max-num-seqs is -1"));
+  EXPECT_TRUE(names(error_with([](RunnerConfig& c) { c.batch.max_num_batched_tokens = -1; }),
+                    "--max-num-batched-tokens"));
   EXPECT_TRUE(
-      names(error_with([](RunnerConfig& c) { c.max_num_batched_tokens = -1; }), "--max-num-batched-tokens"));
-  EXPECT_TRUE(
-      names(error_with([](RunnerConfig& c) { c.max_model_len = 40961; }), "--max-model-len is 40961"));
-  EXPECT_TRUE(names(error_with([](RunnerConfig& c) { c.block_size = 0; }), "--block-size"));
-  EXPECT_TRUE(
-      names(error_with([](RunnerConfig& c) { c.num_kv_blocks = int64_t{1} << 40; }), "--num-kv-blocks"));
+      names(error_with([](RunnerConfig& c) { c.batch.max_model_len = 40961; }), "--max-model-len is 40961"));
+  EXPECT_TRUE(names(error_with([](RunnerConfig& c) { c.batch.block_size = 0; }), "--block-size"));
+  EXPECT_TRUE(names(error_with([](RunnerConfig& c) { c.batch.num_kv_blocks = int64_t{1} << 40; }),
+                    "--num-kv-blocks"));
   EXPECT_TRUE(names(error_with([](RunnerConfig& c) { c.kv_memory = -5; }), "--kv-memory"));
   EXPECT_TRUE(names(error_with([](RunnerConfig& c) { c.threads = -1; }), "--threads"));
   EXPECT_TRUE(

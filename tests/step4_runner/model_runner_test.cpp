@@ -37,11 +37,11 @@ class OnADevice : public ::testing::TestWithParam<DeviceType> {
   static RunnerConfig test_config() {
     RunnerConfig config;
     config.device = {GetParam(), 0};
-    config.max_num_seqs = 8;
-    config.max_num_batched_tokens = 48;
-    config.max_model_len = 128;
-    config.block_size = 4;
-    config.num_kv_blocks = 300;
+    config.batch.max_num_seqs = 8;
+    config.batch.max_num_batched_tokens = 48;
+    config.batch.max_model_len = 128;
+    config.batch.block_size = 4;
+    config.batch.num_kv_blocks = 300;
     config.cuda_graphs = false;  // the model waits for the device
     return config;
   }
@@ -181,8 +181,8 @@ TEST_P(Task4_3_PromptLogprobs, AreThoseOfEveryNextPromptTokenInBoundedChunks) {
   Random random;
   SCOPED_TRACE(random.describe());
   RunnerConfig config = test_config();
-  config.max_num_batched_tokens = 3 * ModelRunner::kLogitsRows;
-  config.max_model_len = 3 * ModelRunner::kLogitsRows;
+  config.batch.max_num_batched_tokens = 3 * ModelRunner::kLogitsRows;
+  config.batch.max_model_len = 3 * ModelRunner::kLogitsRows;
   FakeRunner fake(config);
   StepDriver driver(*fake.runner, config, random, context());
   auto requests = random_requests(random, 2, 97, 3 * ModelRunner::kLogitsRows - 30);
@@ -215,7 +215,7 @@ TEST_P(Task4_2_WarmUp, TheLargestStepFitsTheFrozenArena) {
   FakeRunner fake;
   const int64_t measured = fake.runner->memory().activations;
   EXPECT_GT(measured, 0);
-  EXPECT_EQ(fake.model->max_rows_seen, test_config().max_num_batched_tokens);
+  EXPECT_EQ(fake.model->max_rows_seen, test_config().batch.max_num_batched_tokens);
   StepDriver driver(*fake.runner, test_config(), random, context());
   auto requests = random_requests(random, 30, 97, 100);
   for (DrivenRequest& request : requests) {
@@ -227,7 +227,7 @@ TEST_P(Task4_2_WarmUp, TheLargestStepFitsTheFrozenArena) {
     request.sampling.frequency_penalty = 1.0;
   }
   DriveOptions full;
-  full.max_running = test_config().max_num_seqs;
+  full.max_running = test_config().batch.max_num_seqs;
   driver.run(requests, full);  // would throw
   EXPECT_EQ(fake.runner->memory().activations, measured);
 }
@@ -235,8 +235,8 @@ TEST_P(Task4_2_WarmUp, TheLargestStepFitsTheFrozenArena) {
 // The lists that penalties need grow with the tokens a sequence has used, not with the rows of a step.
 TEST_P(Task4_2_WarmUp, CountsThePenaltiesOfLongSequences) {
   RunnerConfig config = test_config();
-  config.max_num_seqs = config.max_num_batched_tokens = 64;
-  config.max_model_len = 2000;
+  config.batch.max_num_seqs = config.batch.max_num_batched_tokens = 64;
+  config.batch.max_model_len = 2000;
   FakeRunner fake(config, fake_spec(2000));
   SchedulerOutput step;
   for (SequenceId id = 0; id < 64; ++id) {

@@ -35,11 +35,11 @@ std::filesystem::path goldens() {
 RunnerConfig small_config(const DecoderSpec& spec, int64_t max_model_len, DeviceType device) {
   RunnerConfig config;
   config.device = {device, 0};
-  config.max_num_seqs = 7;
-  config.max_num_batched_tokens = 256;
-  config.max_model_len = max_model_len;
-  config.block_size = 4;
-  config.num_kv_blocks = 700;
+  config.batch.max_num_seqs = 7;
+  config.batch.max_num_batched_tokens = 256;
+  config.batch.max_model_len = max_model_len;
+  config.batch.block_size = 4;
+  config.batch.num_kv_blocks = 700;
   config.threads = 2;
   return resolve_runner_config(spec, config);
 }
@@ -48,7 +48,7 @@ std::unique_ptr<ModelRunner> load_runner(const OpContext& ctx, const std::filesy
                                          const DecoderSpec& spec, const RunnerConfig& config) {
   ModelOptions options;
   options.dtype = config.dtype;
-  options.max_model_len = config.max_model_len;
+  options.max_model_len = config.batch.max_model_len;
   auto runner = std::make_unique<ModelRunner>(ctx, config, load_model(ctx, directory, spec, options));
   runner->warm_up();
   return runner;
@@ -164,11 +164,11 @@ std::vector<std::vector<int32_t>> greedy(const GoldenCheckpoint& golden, RunnerC
 
 RunnerConfig parallel_config() {
   RunnerConfig config;
-  config.max_num_seqs = 7;
-  config.max_num_batched_tokens = 128;
-  config.block_size = 4;
-  config.num_kv_blocks = 200;
-  config.max_model_len = 90;
+  config.batch.max_num_seqs = 7;
+  config.batch.max_num_batched_tokens = 128;
+  config.batch.block_size = 4;
+  config.batch.num_kv_blocks = 200;
+  config.batch.max_model_len = 90;
   config.threads = 2;
   return config;
 }

@@ -43,7 +43,7 @@ class StepDriver {
         ctx_(ctx),
         config_(config),
         random_(random),
-        references_(static_cast<size_t>(config.num_kv_blocks)) {}
+        references_(static_cast<size_t>(config.batch.num_kv_blocks)) {}
 
   int64_t num_shared_blocks() const { return num_shared_; }
   int64_t num_preemptions() const { return num_preemptions_; }
@@ -74,7 +74,7 @@ class StepDriver {
       }
       if (options.shuffle) std::shuffle(running.begin(), running.end(), random_.engine());
 
-      int64_t budget = config_.max_num_batched_tokens - options.padding_rows;
+      int64_t budget = config_.batch.max_num_batched_tokens - options.padding_rows;
       std::vector<Running*> scheduled;
       for (Running& sequence : running) {
         if (budget == 0 || random_.uniform(0, 1) < options.skip_probability) continue;
@@ -139,19 +139,20 @@ class StepDriver {
       while (same < limit &&
              other.tokens[static_cast<size_t>(same)] == sequence.tokens[static_cast<size_t>(same)])
         ++same;
-      const int64_t blocks = same / config_.block_size;
+      const int64_t blocks = same / config_.batch.block_size;
       if (blocks <= static_cast<int64_t>(sequence.table.size())) continue;
       release(sequence);
       sequence.table.assign(other.table.begin(), other.table.begin() + blocks);
       for (int32_t block : sequence.table) ++references_[static_cast<size_t>(block)];
-      sequence.num_computed = blocks * config_.block_size;
+      sequence.num_computed = blocks * config_.batch.block_size;
     }
     num_shared_ += static_cast<int64_t>(sequence.table.size());
   }
 
   void schedule(Running& sequence, int64_t count, const DrivenRequest& request, SchedulerOutput& step) {
     std::vector<int32_t> added;
-    while (static_cast<int64_t>(sequence.table.size()) * config_.block_size < sequence.num_computed + count) {
+    while (static_cast<int64_t>(sequence.table.size()) * config_.batch.block_size <
+           sequence.num_computed + count) {
       added.push_back(take_block());
       sequence.table.push_back(added.back());
     }

@@ -34,10 +34,10 @@ RunnerConfig config_of(DType dtype, bool graphs) {
   config.device = {DeviceType::cuda, 0};
   config.dtype = dtype;
   config.load_format = LoadFormat::dummy;
-  config.max_num_seqs = 6;
-  config.max_num_batched_tokens = 100;
-  config.max_model_len = 256;
-  config.num_kv_blocks = 80;
+  config.batch.max_num_seqs = 6;
+  config.batch.max_num_batched_tokens = 100;
+  config.batch.max_model_len = 256;
+  config.batch.num_kv_blocks = 80;
   config.cuda_graphs = graphs;
   return config;
 }
@@ -47,7 +47,7 @@ std::unique_ptr<ModelRunner> make_runner(const OpContext& ctx, const RunnerConfi
   ModelOptions options;
   options.dtype = config.dtype;
   options.load_format = config.load_format;
-  options.max_model_len = config.max_model_len;
+  options.max_model_len = config.batch.max_model_len;
   auto runner =
       std::make_unique<ModelRunner>(ctx, config, load_model(ctx, directory, small_spec(directory), options));
   runner->warm_up();
@@ -166,9 +166,9 @@ TEST_P(Task4_6_MixedGraphs, LongSequencesAndLongStepsAreLaunchedKernelByKernel) 
   OpContext ctx = *ladder::testing::cuda_context();
   ctx.batch_invariant = GetParam() == DType::f32;
   RunnerConfig config = config_of(GetParam(), true);
-  config.max_num_batched_tokens = kMostMixedRows + 100;
-  config.max_model_len = kMostMixedRows + 200;
-  config.num_kv_blocks = config.max_blocks_per_seq();
+  config.batch.max_num_batched_tokens = kMostMixedRows + 100;
+  config.batch.max_model_len = kMostMixedRows + 200;
+  config.batch.num_kv_blocks = config.batch.max_blocks_per_seq();
   const auto runner = make_runner(ctx, config);
   SequenceId id = 0;
   const auto replays = [&](int64_t rows, int64_t keys) {
@@ -179,7 +179,7 @@ TEST_P(Task4_6_MixedGraphs, LongSequencesAndLongStepsAreLaunchedKernelByKernel) 
     added.num_prompt_tokens = keys;
     added.num_computed_tokens = keys - rows;
     added.token_ids.assign(static_cast<size_t>(keys), 7);
-    added.block_table.resize(static_cast<size_t>(config.max_blocks_per_seq()));
+    added.block_table.resize(static_cast<size_t>(config.batch.max_blocks_per_seq()));
     std::iota(added.block_table.begin(), added.block_table.end(), 0);
     step.new_sequences = {added};
     step.scheduled = {{id, rows, {}}};

@@ -68,7 +68,7 @@ TEST(Task5_2_ContinuousBatching, ANewSequenceJoinsWhileOthersDecode) {
 // The published pseudo-code drops a chunk that does not fit; here it shrinks.
 TEST(Task5_2_ContinuousBatching, RunningSequencesComeFirstAndAChunkShrinksToTheRestOfTheBudget) {
   SchedulerConfig config = small_config();
-  config.max_num_batched_tokens = 16;
+  config.batch.max_num_batched_tokens = 16;
   Harness harness(config);
   harness.add(iota_prompt(10), greedy(20));
   harness.add(iota_prompt(40, 100), greedy(20));
@@ -94,7 +94,7 @@ TEST(Task5_2_ContinuousBatching, RunningSequencesComeFirstAndAChunkShrinksToTheR
 TEST(Task5_2_ContinuousBatching, WithoutChunksAPromptRunsWholeOrWaits) {
   SchedulerConfig config = small_config();
   config.enable_chunked_prefill = false;
-  config.max_num_batched_tokens = config.max_model_len = 40;
+  config.batch.max_num_batched_tokens = config.batch.max_model_len = 40;
   Harness harness(config);
   harness.add(iota_prompt(10), greedy(2));
   harness.add(iota_prompt(35, 100), greedy(2));
@@ -107,13 +107,13 @@ TEST(Task5_2_ContinuousBatching, WithoutChunksAPromptRunsWholeOrWaits) {
   harness.run();
   harness.expect_reference_outputs();
 
-  config.max_model_len = 41;
+  config.batch.max_model_len = 41;
   EXPECT_THROW(Scheduler{config}, Error) << "a prompt of 41 tokens could never run";
 }
 
 TEST(Task5_2_ContinuousBatching, NoMoreSequencesRunThanAllowed) {
   SchedulerConfig config = small_config();
-  config.max_num_seqs = 2;
+  config.batch.max_num_seqs = 2;
   Harness harness(config);
   for (int i = 0; i < 5; ++i) harness.add(iota_prompt(4, 10 * i), greedy(3));
   ASSERT_TRUE(harness.submit());
@@ -215,7 +215,7 @@ TEST(Task5_2_Forks, OfAPromptOfWholeBlocksTheLastIsComputedByEach) {
 
 TEST(Task5_2_Forks, APromptOfManyChunksIsComputedOnce) {
   SchedulerConfig config = small_config();
-  config.max_num_batched_tokens = 16;
+  config.batch.max_num_batched_tokens = 16;
   Harness harness(config);
   SamplingParams sampling = greedy(3);
   sampling.n = 2;
@@ -227,7 +227,7 @@ TEST(Task5_2_Forks, APromptOfManyChunksIsComputedOnce) {
 
 TEST(Task5_2_Forks, WhenTheFirstIsAbortedTheNextComputesThePrompt) {
   SchedulerConfig config = small_config();
-  config.max_num_batched_tokens = 16;
+  config.batch.max_num_batched_tokens = 16;
   config.enable_prefix_caching = false;
   Harness harness(config);
   SamplingParams sampling = greedy(3);
@@ -256,7 +256,7 @@ TEST(Task5_2_Admission, RefusesWhatCanNeverRun) {
   sampling.stop_token_ids = {1000};
   expect_refused(config, {1}, sampling, "stop_token_ids");
 
-  config.num_blocks = 10;
+  config.batch.num_kv_blocks = 10;
   expect_refused(config, iota_prompt(41), greedy(1), "needs 11 KV blocks of 4 tokens; the cache has 10");
   expect_refused(config, iota_prompt(30), greedy(12), "needs 11 KV blocks");
   Harness harness(config);
@@ -268,8 +268,8 @@ TEST(Task5_2_Admission, RefusesWhatCanNeverRun) {
 
 TEST(Task5_2_Admission, APromptWaitsUntilAllOfItFits) {
   SchedulerConfig config = small_config();
-  config.num_blocks = 10;
-  config.max_num_batched_tokens = 20;
+  config.batch.num_kv_blocks = 10;
+  config.batch.max_num_batched_tokens = 20;
   Harness harness(config);
   harness.add(iota_prompt(16), greedy(3));
   harness.add(iota_prompt(28, 100), greedy(2));
@@ -295,11 +295,11 @@ TEST(Task5_2_Admission, RefusesConfigurationsThatMakeNoSense) {
     change(config);
     EXPECT_THROW(Scheduler{config}, Error);
   };
-  expect_error([](SchedulerConfig& c) { c.max_num_seqs = 0; });
-  expect_error([](SchedulerConfig& c) { c.max_num_batched_tokens = 0; });
-  expect_error([](SchedulerConfig& c) { c.max_model_len = 0; });
-  expect_error([](SchedulerConfig& c) { c.block_size = 0; });
-  expect_error([](SchedulerConfig& c) { c.num_blocks = 0; });
+  expect_error([](SchedulerConfig& c) { c.batch.max_num_seqs = 0; });
+  expect_error([](SchedulerConfig& c) { c.batch.max_num_batched_tokens = 0; });
+  expect_error([](SchedulerConfig& c) { c.batch.max_model_len = 0; });
+  expect_error([](SchedulerConfig& c) { c.batch.block_size = 0; });
+  expect_error([](SchedulerConfig& c) { c.batch.num_kv_blocks = 0; });
   expect_error([](SchedulerConfig& c) { c.eos_token_ids = {1000}; });
 }
 
@@ -319,8 +319,8 @@ TEST(Task5_2_Admission, ARequestWithoutASeedGetsOne) {
 // The captured graph of nano-vllm (PR #258) had one block-table column too few for a full-length sequence.
 TEST(Task5_2_Admission, AFullLengthSequenceHasNoMoreBlocksThanItsLengthTakes) {
   SchedulerConfig config = small_config();
-  config.max_model_len = 64;
-  config.max_num_batched_tokens = 64;
+  config.batch.max_model_len = 64;
+  config.batch.max_num_batched_tokens = 64;
   Harness harness(config);
   harness.add(iota_prompt(60), greedy(1000));
   size_t columns = 0;

@@ -14,12 +14,12 @@ namespace ladder {
 
 inline SchedulerConfig small_config() {
   SchedulerConfig config;
-  config.max_num_seqs = 8;
-  config.max_num_batched_tokens = 64;
-  config.max_model_len = 256;
+  config.batch.max_num_seqs = 8;
+  config.batch.max_num_batched_tokens = 64;
+  config.batch.max_model_len = 256;
   config.vocab_size = 1000;
-  config.block_size = 4;
-  config.num_blocks = 256;
+  config.batch.block_size = 4;
+  config.batch.num_kv_blocks = 256;
   config.prefix_cache_seed = 1;
   return config;
 }
@@ -74,7 +74,8 @@ struct Harness {
   };
 
   explicit Harness(const SchedulerConfig& config, int delay = 0)
-      : scheduler(config), executor(config.num_blocks, config.block_size, config.vocab_size, delay) {}
+      : scheduler(config),
+        executor(config.batch.num_kv_blocks, config.batch.block_size, config.vocab_size, delay) {}
 
   std::vector<SequenceId> add(const std::vector<int32_t>& prompt, const SamplingParams& sampling) {
     const std::vector<SequenceId> ids = scheduler.add(prompt, sampling);
@@ -96,8 +97,8 @@ struct Harness {
   bool submit() {
     scheduler.schedule(output);
     const SchedulerConfig& config = scheduler.config();
-    EXPECT_LE(output.total_num_tokens + output.num_static_padding_rows, config.max_num_batched_tokens);
-    EXPECT_LE(std::ssize(output.scheduled), config.max_num_seqs);
+    EXPECT_LE(output.total_num_tokens + output.num_static_padding_rows, config.batch.max_num_batched_tokens);
+    EXPECT_LE(std::ssize(output.scheduled), config.batch.max_num_seqs);
     if (output.empty()) return false;
     tickets.push_back(executor.submit(output));
     ++num_steps;
@@ -151,8 +152,8 @@ struct Harness {
     EXPECT_EQ(stats.num_used_blocks, 0);
     EXPECT_EQ(stats.num_live_tokens, 0);
     EXPECT_TRUE(scheduler.block_tables().empty());
-    EXPECT_EQ(scheduler.blocks().num_free_blocks(), scheduler.config().num_blocks);
-    for (int32_t id = 0; id < scheduler.config().num_blocks; ++id)
+    EXPECT_EQ(scheduler.blocks().num_free_blocks(), scheduler.config().batch.num_kv_blocks);
+    for (int32_t id = 0; id < scheduler.config().batch.num_kv_blocks; ++id)
       EXPECT_EQ(scheduler.blocks().ref_count(id), 0);
     for (const auto& [id, result] : results) EXPECT_EQ(scheduler.find(id), nullptr);
   }
@@ -163,7 +164,7 @@ struct Harness {
     for (const auto& [id, result] : results) {
       const std::vector<int32_t> expected =
           reference_output(result.prompt, result.sampling, result.seed, config.vocab_size,
-                           config.max_model_len, config.eos_token_ids);
+                           config.batch.max_model_len, config.eos_token_ids);
       if (result.aborted) {
         ASSERT_LE(result.output.size(), expected.size());
         ASSERT_TRUE(std::equal(result.output.begin(), result.output.end(), expected.begin()));

@@ -10,7 +10,7 @@ namespace {
 // The order in which five requests are admitted one at a time.
 std::vector<SequenceId> order_of_admission(SchedulingPolicy policy) {
   SchedulerConfig config = small_config();
-  config.max_num_seqs = 1;
+  config.batch.max_num_seqs = 1;
   config.policy = policy;
   Harness harness(config);
   for (const int32_t priority : {3, 0, 3, -2, 0}) {

@@ -8,7 +8,7 @@ namespace {
 // Two sequences of 8 prompt tokens fill the cache; both want to grow.
 SchedulerConfig tight_config() {
   SchedulerConfig config = small_config();
-  config.num_blocks = 5;
+  config.batch.num_kv_blocks = 5;
   config.enable_prefix_caching = false;
   return config;
 }
@@ -60,7 +60,7 @@ TEST(Task5_3_Preemption, AResumedSequenceIsComputedAnewWithAllItsTokens) {
 TEST(Task5_3_Preemption, AResumedSequenceFindsItsOwnBlocksInTheCache) {
   SchedulerConfig config = tight_config();
   config.enable_prefix_caching = true;
-  config.num_blocks = 6;
+  config.batch.num_kv_blocks = 6;
   Harness harness(config);
   harness.add(iota_prompt(8, 1), greedy(10));
   harness.add(iota_prompt(11, 100), greedy(10));
@@ -90,7 +90,7 @@ TEST(Task5_3_Preemption, PreemptedSequencesGoBeforeThoseThatNeverRan) {
 
 TEST(Task5_3_Preemption, ASequenceThatNeedsRoomAndIsTheLatestPreemptsItself) {
   SchedulerConfig config = tight_config();
-  config.num_blocks = 4;
+  config.batch.num_kv_blocks = 4;
   Harness harness(config);
   harness.add(iota_prompt(7, 1), greedy(9));
   harness.add(iota_prompt(8, 100), greedy(8));
@@ -127,7 +127,7 @@ TEST(Task5_3_Preemption, UnderPriorityTheLeastImportantGivesWay) {
 TEST(Task5_3_Preemption, ManyLargeSequencesInASmallCacheAllEnd) {
   for (const int delay : {0, 1, 2}) {
     SchedulerConfig config = tight_config();
-    config.num_blocks = 12;
+    config.batch.num_kv_blocks = 12;
     Harness harness(config, delay);
     for (int i = 0; i < 8; ++i) harness.add(iota_prompt(4, 100 * i), greedy(44));
     harness.run();
@@ -154,8 +154,8 @@ TEST(Task5_3_Preemption, ANewcomerIsNotAdmittedIntoTheRoomThatWasMade) {
 // one is free: it waits, and so does the third, for which one would be enough.
 TEST(Task5_3_Preemption, ANewcomerDoesNotOvertakeASequenceThatWaitsForBlocks) {
   SchedulerConfig config = tight_config();
-  config.num_blocks = 8;
-  config.max_num_batched_tokens = 12;
+  config.batch.num_kv_blocks = 8;
+  config.batch.max_num_batched_tokens = 12;
   Harness harness(config, 1);
   SamplingParams stopping = greedy(4);
   stopping.stop_token_ids = reference_output(iota_prompt(8), greedy(1), 7, config.vocab_size, 256, {});
@@ -181,8 +181,8 @@ TEST(Task5_3_Preemption, ANewcomerDoesNotOvertakeASequenceThatWaitsForBlocks) {
 TEST(Task5_3_Preemption, PromptLogprobsAreToldOnceThoughComputedTwice) {
   SchedulerConfig config = tight_config();
   config.enable_prefix_caching = true;
-  config.num_blocks = 6;
-  config.max_num_batched_tokens = 8;
+  config.batch.num_kv_blocks = 6;
+  config.batch.max_num_batched_tokens = 8;
   Harness harness(config);
   harness.add(iota_prompt(4, 1), greedy(20));
   SamplingParams sampling = greedy(8);

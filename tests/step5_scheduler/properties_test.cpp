@@ -21,14 +21,15 @@ Day random_day(uint64_t seed, int delay, bool static_batching = false, bool reco
   SCOPED_TRACE("seed " + std::to_string(seed) + ", delay " + std::to_string(delay));
   std::mt19937_64 random(seed);
   SchedulerConfig config;
-  config.block_size = uniform(random, 1, 8);
-  config.num_blocks = uniform(random, 6, 60);
-  config.max_model_len = uniform(random, 2, 100);
-  config.max_num_seqs = uniform(random, 1, 12);
-  config.max_num_batched_tokens = uniform(random, 1, 80);
+  config.batch.block_size = uniform(random, 1, 8);
+  config.batch.num_kv_blocks = uniform(random, 6, 60);
+  config.batch.max_model_len = uniform(random, 2, 100);
+  config.batch.max_num_seqs = uniform(random, 1, 12);
+  config.batch.max_num_batched_tokens = uniform(random, 1, 80);
   config.enable_chunked_prefill = uniform(random, 0, 3) > 0;
   if (!config.enable_chunked_prefill)
-    config.max_num_batched_tokens = std::max(config.max_num_batched_tokens, config.max_model_len);
+    config.batch.max_num_batched_tokens =
+        std::max(config.batch.max_num_batched_tokens, config.batch.max_model_len);
   config.enable_prefix_caching = uniform(random, 0, 3) > 0;
   config.policy = uniform(random, 0, 1) ? SchedulingPolicy::fcfs : SchedulingPolicy::priority;
   config.vocab_size = 50;
@@ -49,7 +50,7 @@ Day random_day(uint64_t seed, int delay, bool static_batching = false, bool reco
     const int64_t kind = uniform(random, 0, 9);
     if (kind < 3) {
       std::vector<int32_t> prompt = texts[uniform(random, 0, 2)];
-      prompt.resize(uniform(random, 1, std::min<int64_t>(100, config.max_model_len)));
+      prompt.resize(uniform(random, 1, std::min<int64_t>(100, config.batch.max_model_len)));
       if (uniform(random, 0, 1)) prompt.back() = static_cast<int32_t>(uniform(random, 0, 49));
       SamplingParams sampling = greedy(uniform(random, 1, 40));
       sampling.seed = random();

@@ -8,7 +8,7 @@ namespace {
 SchedulerConfig static_config() {
   SchedulerConfig config = small_config();
   config.static_batching = true;
-  config.max_num_seqs = 3;
+  config.batch.max_num_seqs = 3;
   return config;
 }
 
@@ -46,7 +46,7 @@ TEST(Task5_1_StaticBatching, RowsOfFinishedSequencesAndPromptPaddingAreComputed)
 
 TEST(Task5_1_StaticBatching, PaddingKeepsToTheBudgetAndIsCaughtUpWith) {
   SchedulerConfig config = static_config();
-  config.max_num_batched_tokens = 12;
+  config.batch.max_num_batched_tokens = 12;
   Harness harness(config);
   harness.add(iota_prompt(20), greedy(4));
   harness.add(iota_prompt(1), greedy(4));
@@ -56,7 +56,7 @@ TEST(Task5_1_StaticBatching, PaddingKeepsToTheBudgetAndIsCaughtUpWith) {
 
 TEST(Task5_1_StaticBatching, NobodyDecodesBeforeAllPromptsAreDone) {
   SchedulerConfig config = static_config();
-  config.max_num_batched_tokens = 12;
+  config.batch.max_num_batched_tokens = 12;
   Harness harness(config);
   harness.add(iota_prompt(12), greedy(3));
   harness.add(iota_prompt(8), greedy(3));
@@ -72,7 +72,7 @@ TEST(Task5_1_StaticBatching, NobodyDecodesBeforeAllPromptsAreDone) {
 
 TEST(Task5_1_StaticBatching, ReservesTheLongestAnswerForEachSequence) {
   SchedulerConfig config = static_config();
-  config.num_blocks = 10;
+  config.batch.num_kv_blocks = 10;
   Harness harness(config);
   for (int i = 0; i < 3; ++i) harness.add(iota_prompt(4), greedy(13));  // 16 slots: 4 blocks each
   ASSERT_TRUE(harness.submit());

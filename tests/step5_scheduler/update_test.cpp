@@ -30,7 +30,7 @@ TEST(Task5_5_Update, EndsAtAnEndToken) {
 
 TEST(Task5_5_Update, EndsAtMaxModelLen) {
   SchedulerConfig config = small_config();
-  config.max_model_len = 20;
+  config.batch.max_model_len = 20;
   Harness harness(config);
   harness.add(iota_prompt(15), greedy(1000));
   harness.run();
@@ -55,7 +55,7 @@ TEST(Task5_5_Update, FullBlocksOfTheOutputAreCachedToo) {
 
 TEST(Task5_5_Update, ChunksAreCachedAsTheyAreComputedAndNotBefore) {
   SchedulerConfig config = small_config();
-  config.max_num_batched_tokens = 10;
+  config.batch.max_num_batched_tokens = 10;
   Harness harness(config);
   harness.add(iota_prompt(30), greedy(2));
   ASSERT_TRUE(harness.submit());
@@ -91,7 +91,7 @@ TEST(Task5_5_Update, SequencesEndOneByOneAndTheCountsFollow) {
 
 TEST(Task5_5_Abort, WorksInEveryState) {
   SchedulerConfig config = small_config();
-  config.max_num_seqs = 2;
+  config.batch.max_num_seqs = 2;
   Harness harness(config);
   for (int i = 0; i < 4; ++i) harness.add(iota_prompt(20, 50 * i), greedy(10));
   harness.abort(3);  // waiting, never seen by the runner
@@ -175,7 +175,7 @@ TEST(Task5_5_OneStepLate, NothingIsSampledBeyondMaxTokens) {
 
 TEST(Task5_5_OneStepLate, APreemptedSequenceKeepsTheTokenThatWasInFlight) {
   SchedulerConfig config = small_config();
-  config.num_blocks = 5;
+  config.batch.num_kv_blocks = 5;
   config.enable_prefix_caching = false;
   Harness harness(config, 1);
   harness.add(iota_prompt(8, 1), greedy(8));

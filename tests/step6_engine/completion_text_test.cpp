@@ -36,11 +36,11 @@ Spoken speak_through_engine(const std::string& text, const std::vector<std::stri
                             int64_t max_tokens = 200, int max_in_flight = 1,
                             std::vector<int32_t> stop_token_ids = {}) {
   SchedulerConfig config;
-  config.max_num_seqs = 4;
-  config.max_num_batched_tokens = 64;
-  config.max_model_len = 512;
+  config.batch.max_num_seqs = 4;
+  config.batch.max_num_batched_tokens = 64;
+  config.batch.max_model_len = 512;
   config.vocab_size = tokenizer()->vocab_size();
-  config.num_blocks = 64;
+  config.batch.num_kv_blocks = 64;
   config.eos_token_ids = {*tokenizer()->token_to_id("<|im_end|>")};
   Engine engine(std::make_unique<testing::FakeExecutor>(speak(text), max_in_flight), config, tokenizer());
   Request request;

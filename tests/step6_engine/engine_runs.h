@@ -31,10 +31,10 @@ inline EngineOptions small_options(const std::filesystem::path& model, DeviceTyp
   options.model = model;
   options.dtype = DType::f32;
   options.runner.device = {device, 0};
-  options.runner.max_model_len = max_model_len;
+  options.runner.batch.max_model_len = max_model_len;
   options.runner.kv_memory = int64_t{8} << 20;
-  options.runner.max_num_seqs = 16;
-  options.runner.max_num_batched_tokens = 64;
+  options.runner.batch.max_num_seqs = 16;
+  options.runner.batch.max_num_batched_tokens = 64;
   options.runner.threads = 1;
   return options;
 }

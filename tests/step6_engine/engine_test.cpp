@@ -18,12 +18,12 @@ constexpr int64_t kVocab = 1000;
 
 SchedulerConfig config() {
   SchedulerConfig config;
-  config.max_num_seqs = 8;
-  config.max_num_batched_tokens = 32;
-  config.max_model_len = 64;
+  config.batch.max_num_seqs = 8;
+  config.batch.max_num_batched_tokens = 32;
+  config.batch.max_model_len = 64;
   config.vocab_size = kVocab;
-  config.block_size = 4;
-  config.num_blocks = 64;
+  config.batch.block_size = 4;
+  config.batch.num_kv_blocks = 64;
   config.eos_token_ids = {999};
   return config;
 }
@@ -86,7 +86,7 @@ TEST_P(Task6_1_EngineInFlight, EveryRequestGetsItsOwnTokensInOrder) {
 
 TEST_P(Task6_1_EngineInFlight, PreemptionChangesNoToken) {
   SchedulerConfig scheduler = config();
-  scheduler.num_blocks = 12;
+  scheduler.batch.num_kv_blocks = 12;
   Engine engine = make_engine(GetParam(), scheduler);
   std::vector<Request> requests;
   for (int32_t i = 0; i < 8; ++i) requests.push_back(request({i, i, i, i, i, i}, 30));
@@ -161,7 +161,7 @@ TEST_P(Task6_1_EngineInFlight, AbortGivesEverythingBackAndLeavesTheOthersAlone) 
 
 TEST_P(Task6_1_EngineInFlight, PromptLogprobsComeOnceForEveryPositionButTheFirst) {
   SchedulerConfig scheduler = config();
-  scheduler.max_num_batched_tokens = 8;
+  scheduler.batch.max_num_batched_tokens = 8;
   Engine engine = make_engine(GetParam(), scheduler);
   std::vector<int32_t> prompt(30);
   std::iota(prompt.begin(), prompt.end(), 0);
@@ -209,7 +209,7 @@ TEST(Task6_1_Engine, ABadRequestIsNamedAndLeavesNothingBehind) {
 
 TEST(Task6_1_Engine, ARequestThatCanNeverFitIsRefused) {
   SchedulerConfig scheduler = config();
-  scheduler.num_blocks = 4;  // 16 tokens
+  scheduler.batch.num_kv_blocks = 4;  // 16 tokens
   Engine engine = make_engine(1, scheduler);
   EXPECT_THROW(engine.add_request(request({1, 2, 3, 4}, 14)), Error);
   EXPECT_EQ(engine.generate({request({1, 2, 3, 4}, 13)})[0].completions[0].token_ids.size(), 13u);

@@ -80,20 +80,20 @@ TEST_P(Task6_1_GoldenEngine, NothingAroundARequestChangesABitOfIt) {
 
   for (int64_t chunk : {1, 7, 64}) {
     EngineOptions options = plain;
-    options.runner.max_num_batched_tokens = chunk;
+    options.runner.batch.max_num_batched_tokens = chunk;
     expect_same(engine_with(options)->generate(requests), "in a batch, chunks of " + std::to_string(chunk));
   }
   {
     EngineOptions options = plain;
     options.enable_chunked_prefill = false;
-    options.runner.max_num_batched_tokens = 0;
+    options.runner.batch.max_num_batched_tokens = 0;
     expect_same(engine_with(options)->generate(requests), "prompts whole");
     options.static_batching = true;
     expect_same(engine_with(options)->generate(requests), "static batching");
   }
   for (int64_t block_size : {1, 5, 16}) {
     EngineOptions options = plain;
-    options.runner.block_size = block_size;
+    options.runner.batch.block_size = block_size;
     options.enable_prefix_caching = true;
     const std::unique_ptr<Engine> engine = engine_with(options);
     expect_same(engine->generate(requests), "cold prefix cache");
@@ -114,11 +114,11 @@ TEST_P(Task6_1_GoldenEngine, PreemptionChangesNoBit) {
     longest = std::max(longest,
                        static_cast<int64_t>(request.prompt_token_ids.size()) + *request.sampling.max_tokens);
   // Room for the longest, but not for it and all the others. The rotary table stays that of the first engine.
-  options.runner.block_size = 4;
+  options.runner.batch.block_size = 4;
   options.runner.kv_memory = 0;
-  options.runner.num_kv_blocks = (longest + 3) / 4 + 2;
-  if (options.runner.max_model_len == 0) options.runner.max_model_len = longest;
-  if (checkpoint.max_model_len > 0) options.runner.num_kv_blocks = checkpoint.max_model_len / 4 + 1;
+  options.runner.batch.num_kv_blocks = (longest + 3) / 4 + 2;
+  if (options.runner.batch.max_model_len == 0) options.runner.batch.max_model_len = longest;
+  if (checkpoint.max_model_len > 0) options.runner.batch.num_kv_blocks = checkpoint.max_model_len / 4 + 1;
   // The same requests once more, so that there is a crowd.
   const std::vector<Request> again = requests;
   requests.insert(requests.end(), again.begin(), again.end());
@@ -221,12 +221,12 @@ TEST_P(Task6_1_EngineFeatures, WorkInEveryPairing) {
     options.enable_chunked_prefill = on[1];
     options.static_batching = on[2];
     options.policy = on[3] ? SchedulingPolicy::priority : SchedulingPolicy::fcfs;
-    options.runner.max_num_batched_tokens = on[1] ? 16 : 0;
-    options.runner.block_size = 4;
-    options.runner.max_model_len = 96;
+    options.runner.batch.max_num_batched_tokens = on[1] ? 16 : 0;
+    options.runner.batch.block_size = 4;
+    options.runner.batch.max_model_len = 96;
     if (on[4]) {  // a cache that is too small for all
       options.runner.kv_memory = 0;
-      options.runner.num_kv_blocks = 40;
+      options.runner.batch.num_kv_blocks = 40;
     }
     const std::unique_ptr<Engine> engine = engine_with(options);
     std::vector<Request> requests = testing::greedy_requests(checkpoint);

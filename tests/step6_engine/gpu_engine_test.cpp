@@ -50,7 +50,7 @@ class Task6_1_GpuSwitches : public ::testing::TestWithParam<std::string> {
     options.runner.cuda_graphs = graphs;
     options.runner.async_scheduling = async;
     options.runner.dependent_launch = dependent;
-    options.runner.max_num_seqs = max_num_seqs;
+    options.runner.batch.max_num_seqs = max_num_seqs;
     const std::unique_ptr<Engine> engine = engine_with(options);
     std::vector<RequestOutput> outputs = engine->generate(mixed_requests(checkpoint));
     EXPECT_EQ(engine->scheduler().blocks().num_used_blocks(), 0);
@@ -166,7 +166,7 @@ TEST_P(Task6_1_GpuTypes, TheTinyModelGivesTheCpusAnswers) {
   const auto options_for = [&](DeviceType device) {
     EngineOptions options = testing::small_options(model, device, 1024);
     options.runner.kv_memory = int64_t{64} << 20;
-    options.runner.max_num_batched_tokens = 256;
+    options.runner.batch.max_num_batched_tokens = 256;
     options.dtype = GetParam();
     return options;
   };
@@ -211,7 +211,7 @@ TEST_P(Task6_1_GpuTypes, BatchesChunksCacheAndPreemptionMoveAnAnswerNoFurtherTha
     };
     for (int64_t chunk : {5, 64}) {
       EngineOptions options = plain;
-      options.runner.max_num_batched_tokens = chunk;
+      options.runner.batch.max_num_batched_tokens = chunk;
       compare(engine_with(options)->generate(requests), "chunks of " + std::to_string(chunk));
     }
     EngineOptions cached = plain;
@@ -221,8 +221,8 @@ TEST_P(Task6_1_GpuTypes, BatchesChunksCacheAndPreemptionMoveAnAnswerNoFurtherTha
     compare(engine->generate(requests), "warm prefix cache");
     EngineOptions cramped = plain;
     cramped.runner.kv_memory = 0;
-    cramped.runner.block_size = 4;
-    cramped.runner.num_kv_blocks = 33;
+    cramped.runner.batch.block_size = 4;
+    cramped.runner.batch.num_kv_blocks = 33;
     const std::unique_ptr<Engine> small = engine_with(cramped);
     compare(small->generate(requests), "preempted");
     EXPECT_GT(small->metrics().num_preemptions, 0);
