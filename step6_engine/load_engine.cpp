@@ -10,8 +10,10 @@ namespace ladder {
 ModelFolder open_model_folder(const std::filesystem::path& folder) {
   LADDER_CHECK(std::filesystem::is_directory(folder), "--model {}: there is no such folder", folder.string());
   ModelFolder result{load_decoder_spec(folder), nullptr};
-  if (std::filesystem::exists(folder / "tokenizer.json"))
+  if (std::filesystem::exists(folder / "tokenizer.json")) {
     result.tokenizer = std::make_shared<const Tokenizer>(Tokenizer::load(folder));
+    if (const auto eos = result.tokenizer->eos_token_id()) result.spec.add_eos_token(*eos);
+  }
   return result;
 }
 

@@ -1,6 +1,7 @@
 #include "step2_model/chat/chat_template.h"
 
 #include "step1_layers/core/error.h"
+#include "step2_model/chat/known_templates.h"
 #include "step2_model/tokenizer/unicode.h"
 
 namespace ladder {
@@ -52,17 +53,17 @@ std::string_view trim(std::string_view text) {
   return text;
 }
 
-// >>> task 2.6: render a conversation as ChatML, as Qwen3 (which drops old thoughts), and as Llama 3
-Segments render_chatml(std::span<const ChatMessage> messages, std::string_view default_system) {
+// >>> task 2.6: render a conversation as ChatML, with old thoughts dropped where the model thinks, and as Llama 3
+Segments render_chatml(const ChatFormat& format, std::span<const ChatMessage> messages) {
   Segments out;
-  if (messages[0].role != "system" && !default_system.empty())
-    out.fixed("<|im_start|>system\n").fixed(default_system).fixed("<|im_end|>\n");
+  if (messages[0].role != "system" && !format.default_system.empty())
+    out.fixed("<|im_start|>system\n").fixed(format.default_system).fixed("<|im_end|>\n");
   for (const ChatMessage& message : messages)
     out.fixed("<|im_start|>").fixed(message.role).fixed("\n").typed(message.content).fixed("<|im_end|>\n");
   return out;
 }
 
-Segments render_qwen3(std::span<const ChatMessage> messages) {
+Segments render_thinking(std::span<const ChatMessage> messages) {
   // Thoughts are only kept after the last question.
   size_t last_query = messages.size() - 1;
   for (size_t i = messages.size(); i-- > 0;) {
@@ -96,14 +97,14 @@ Segments render_qwen3(std::span<const ChatMessage> messages) {
   return out;
 }
 
-Segments render_llama3(std::span<const ChatMessage> messages, std::string_view bos_token, bool with_dates,
-                       std::string_view date) {
+Segments render_llama3(const ChatFormat& format, std::span<const ChatMessage> messages,
+                       std::string_view bos_token, std::string_view date) {
   Segments out;
   out.fixed(bos_token);
   const auto header = [&out](std::string_view role) {
     out.fixed("<|start_header_id|>").fixed(role).fixed("<|end_header_id|>\n\n");
   };
-  if (with_dates) {
+  if (format.writes_dates) {
     header("system");
     out.fixed("Cutting Knowledge Date: December 2023\nToday Date: ").typed(date).fixed("\n\n");
     if (messages[0].role == "system") {
@@ -122,18 +123,46 @@ Segments render_llama3(std::span<const ChatMessage> messages, std::string_view b
 
 }  // namespace
 
+ChatTemplate::ChatTemplate(const ChatFormat& format, std::string_view bos_token, std::string_view what)
+    : format_(&format) {
+  if (format.style != TurnStyle::llama3) return;
+  LADDER_CHECK(!bos_token.empty(), "{}: the chat template {} writes a begin token, and bos_token names none",
+               what, format.name);
+  bos_token_ = bos_token;
+}
+
+ChatTemplate ChatTemplate::recognise(std::string_view jinja, std::string_view bos_token,
+                                     std::string_view what) {
+  const std::string sha256 = chat_template_sha256(jinja);
+  const ChatFormat* format = find_chat_format(sha256);
+  LADDER_CHECK(
+      format != nullptr,
+      "{}: this chat template is not known (SHA-256 {}): its text as a whole is none of {}; a prompt "
+      "that is already rendered needs no template (generate)",
+      what, sha256, chat_format_names());
+  return {*format, bos_token, what};
+}
+
+ChatTemplate ChatTemplate::named(std::string_view name, std::string_view bos_token) {
+  return {chat_format_named(name), bos_token, name};
+}
+
 std::string_view ChatTemplate::name() const {
-  switch (kind_) {
-    case Kind::kChatMl:
-      return "chatml";
-    case Kind::kQwen3:
-      return "qwen3";
-    case Kind::kLlama3:
-      return "llama3";
-    case Kind::kLlama31:
-      return "llama3.1";
-  }
-  return "";
+  return format_->name;
+}
+
+bool ChatTemplate::has_thinking_switch() const {
+  return format_->thinking == Thinking::optional;
+}
+
+bool ChatTemplate::has_date() const {
+  return format_->writes_dates;
+}
+
+std::vector<std::string_view> ChatTemplate::control_tokens() const {
+  std::vector<std::string_view> tokens(format_->control_tokens.begin(), format_->control_tokens.end());
+  if (!bos_token_.empty()) tokens.push_back(bos_token_);
+  return tokens;
 }
 
 std::vector<TextSegment> ChatTemplate::render_segments(std::span<const ChatMessage> messages,
@@ -143,22 +172,23 @@ std::vector<TextSegment> ChatTemplate::render_segments(std::span<const ChatMessa
     LADDER_CHECK(message.role == "system" || message.role == "user" || message.role == "assistant",
                  "chat: expected a message of the role system, user or assistant, found {}",
                  json_brief(message.role));
-  LADDER_CHECK(!options.enable_thinking || kind_ == Kind::kQwen3,
+  LADDER_CHECK(!options.enable_thinking || has_thinking_switch(),
                "chat: the template {} has no enable_thinking", name());
-  LADDER_CHECK(!options.date || kind_ == Kind::kLlama31, "chat: the template {} has no date", name());
+  LADDER_CHECK(!options.date || has_date(), "chat: the template {} has no date", name());
 
-  if (kind_ == Kind::kChatMl || kind_ == Kind::kQwen3) {
-    Segments out = kind_ == Kind::kQwen3 ? render_qwen3(messages) : render_chatml(messages, default_system_);
-    if (options.add_generation_prompt) {
-      out.fixed("<|im_start|>assistant\n");
-      if (!options.enable_thinking.value_or(true)) out.fixed("<think>\n\n</think>\n\n");
-    }
+  const bool prompts = options.add_generation_prompt || format_->always_prompts;
+  if (format_->style == TurnStyle::llama3) {
+    Segments out = render_llama3(*format_, messages, bos_token_, options.date.value_or("26 Jul 2024"));
+    if (prompts) out.fixed("<|start_header_id|>assistant<|end_header_id|>\n\n");
     return std::move(out.list);
   }
   Segments out =
-      render_llama3(messages, bos_token_, kind_ == Kind::kLlama31, options.date.value_or("26 Jul 2024"));
-  if (options.add_generation_prompt || always_prompt_)
-    out.fixed("<|start_header_id|>assistant<|end_header_id|>\n\n");
+      format_->thinking == Thinking::none ? render_chatml(*format_, messages) : render_thinking(messages);
+  if (prompts) {
+    out.fixed("<|im_start|>assistant\n");
+    if (format_->thinking == Thinking::always) out.fixed("<think>\n");
+    if (!options.enable_thinking.value_or(true)) out.fixed("<think>\n\n</think>\n\n");
+  }
   return std::move(out.list);
 }
 
@@ -170,7 +200,8 @@ std::string ChatTemplate::render(std::span<const ChatMessage> messages, const Ch
 
 std::vector<int32_t> encode_chat(const ChatTemplate& chat_template, const Tokenizer& tokenizer,
                                  std::span<const ChatMessage> messages, const ChatOptions& options) {
-  return tokenizer.encode(chat_template.render_segments(messages, options), false);
+  return tokenizer.encode(chat_template.render_segments(messages, options), false,
+                          chat_template.control_tokens());
 }
 
 }  // namespace ladder

@@ -4,12 +4,13 @@
 //     <|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n
 //
 // A checkpoint brings its template as a Jinja program. We run no programs from checkpoints: the templates of
-// the supported families are built in, and the checkpoint's text only says which of them it is. A template
-// that is none of them is an error, for a prompt that is slightly wrong gives answers that are slightly
-// wrong.
+// the supported families are built in (known_templates.h), and the checkpoint's text as a whole says which of
+// them it is. A template that is none of them is an error, for a prompt that is slightly wrong gives answers
+// that are slightly wrong.
 //
-// What people typed is never parsed for special tokens: a conversation is rendered in segments (tokenizer.h),
-// of which only those that the template wrote are trusted. Typing <|im_end|> does not end one's turn.
+// What people typed never becomes a control token: a conversation is rendered in segments (tokenizer.h), of
+// which only those that the template wrote are trusted. Typing <|im_end|> does not end one's turn, whether the
+// tokenizer calls <|im_end|> special or not.
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -35,14 +36,23 @@ struct ChatOptions {
   std::optional<std::string> date = std::nullopt;
 };
 
+struct ChatFormat;  // known_templates.h
+
 class ChatTemplate {
  public:
-  // Recognises the template's text. `bos_token` is the text of the begin token, for templates that write it.
-  // Error, starting with `what`, where it is none of the built-in ones.
+  // The built-in template whose text equals `jinja` as a whole. `bos_token` is the text of the begin token,
+  // for templates that write it. Error, starting with `what`, where the text is none of the known ones, or
+  // its template writes a begin token and there is none.
   static ChatTemplate recognise(std::string_view jinja, std::string_view bos_token, std::string_view what);
+  // The built-in template of this name. Error: there is none; lists the names.
+  static ChatTemplate named(std::string_view name, std::string_view bos_token);
 
-  // The built-in template's name: "qwen3", "chatml", "llama3" or "llama3.1".
-  std::string_view name() const;
+  std::string_view name() const;     // "qwen3", "qwen2.5", "llama3.1", ...
+  bool has_thinking_switch() const;  // whether ChatOptions::enable_thinking may be given
+  bool has_date() const;             // whether ChatOptions::date may be given
+
+  // The added tokens that the template writes: in what people typed they are plain text.
+  std::vector<std::string_view> control_tokens() const;
 
   // The conversation in segments; all of them one after the other are the text. Error for no messages, or a
   // role that is none of system, user and assistant.
@@ -51,17 +61,15 @@ class ChatTemplate {
   std::string render(std::span<const ChatMessage> messages, const ChatOptions& options = {}) const;
 
  private:
-  enum class Kind { kChatMl, kQwen3, kLlama3, kLlama31 };
+  ChatTemplate(const ChatFormat& format, std::string_view bos_token, std::string_view what);
 
-  Kind kind_ = Kind::kChatMl;
-  std::string default_system_;  // ChatML: the system message where the conversation has none; empty: none
-  std::string bos_token_;       // Llama
-  bool always_prompt_ = false;  // Llama 3's first template asks for an answer whether wanted or not
+  const ChatFormat* format_;
+  std::string bos_token_;  // empty where the template writes none
 };
 
 // The template of a checkpoint's folder: chat_template.jinja, else `chat_template` in tokenizer_config.json
 // (a string, or a list of named ones of which "default" is taken). Error where there is none, or it is not
-// supported.
+// known.
 ChatTemplate load_chat_template(const std::filesystem::path& directory);
 
 // The prompt's token ids. The template writes the begin token itself where its model wants one.

@@ -60,18 +60,13 @@ DType read_dtype(const ConfigObject& config) {
   fail("{}: expected float32, bfloat16 or float16, found {}", config.name(key), json_brief(Json(name)));
 }
 
-// One id, a list of ids, or null. An id beyond the vocabulary can never be produced: it is left out, because
-// small test models keep the end token of the large vocabulary they were cut from.
-std::vector<int32_t> read_token_ids(const ConfigObject& config, const std::string& key, int64_t vocab_size) {
+// One id, a list of ids, or null.
+std::vector<int64_t> read_token_ids(const ConfigObject& config, const std::string& key) {
   const Json* value = config.find(key);
   if (value == nullptr) return {};
-  std::vector<int32_t> ids;
-  const Json list = value->is_array() ? *value : Json::array({*value});
-  for (const Json& element : list) {
-    const int64_t id = json_int(element, config.name(key), 0, INT32_MAX);
-    if (id < vocab_size && std::find(ids.begin(), ids.end(), id) == ids.end())
-      ids.push_back(static_cast<int32_t>(id));
-  }
+  std::vector<int64_t> ids;
+  for (const Json& id : value->is_array() ? *value : Json::array({*value}))
+    ids.push_back(json_int(id, config.name(key), 0, INT32_MAX));
   return ids;
 }
 
@@ -100,15 +95,17 @@ DecoderSpec parse_decoder_spec(std::string_view config_text, std::string_view wh
   family_of(spec.architecture).read_config(config, spec);
   spec.rope = parse_rope_config(config, spec.head_dim, spec.max_position_embeddings);
 
-  spec.eos_token_ids = read_token_ids(config, "eos_token_id", spec.vocab_size);
+  // generation_config.json's end tokens replace config.json's, as in transformers and vLLM.
+  std::vector<int64_t> eos_token_ids = read_token_ids(config, "eos_token_id");
   if (!generation_text.empty()) {
     const Json generation_root = parse_json(generation_text, generation_what);
     const ConfigObject generation(generation_root, std::string(generation_what));
-    if (generation.has("eos_token_id"))
-      spec.eos_token_ids = read_token_ids(generation, "eos_token_id", spec.vocab_size);
+    if (generation.has("eos_token_id")) eos_token_ids = read_token_ids(generation, "eos_token_id");
   }
-  const std::vector<int32_t> bos = read_token_ids(config, "bos_token_id", spec.vocab_size);
-  spec.bos_token_id = bos.empty() ? -1 : bos.front();
+  // Small test models keep the end token of the large vocabulary they were cut from: it is left out.
+  for (const int64_t id : eos_token_ids) spec.add_eos_token(id);
+  const std::vector<int64_t> bos = read_token_ids(config, "bos_token_id");
+  if (!bos.empty() && bos.front() < spec.vocab_size) spec.bos_token_id = static_cast<int32_t>(bos.front());
   return spec;
 }
 // <<< task 2.1

@@ -55,13 +55,6 @@ void refuse_unsupported_keys(const ConfigObject& config, int64_t num_layers) {
     LADDER_CHECK(member == config.json().end() || is_neutral(*member, entry.neutral),
                  "{}: {} ({}) is not supported", config.name(entry.key), json_brief(*member), entry.meaning);
   }
-  // A window counts only where use_sliding_window says so, and only from layer max_window_layers on.
-  if (config.boolean("use_sliding_window", false) && config.has("sliding_window")) {
-    const int64_t first = config.integer("max_window_layers", 0, INT64_MAX, 28);
-    LADDER_CHECK(first >= num_layers,
-                 "{}: true (sliding-window attention from layer {} on) is not supported, expected false",
-                 config.name("use_sliding_window"), first);
-  }
   if (const Json* types = config.find("layer_types")) {
     LADDER_CHECK(types->is_array() && static_cast<int64_t>(types->size()) == num_layers,
                  "{}: expected a list of {} (num_hidden_layers) kinds, found {}", config.name("layer_types"),
@@ -69,6 +62,15 @@ void refuse_unsupported_keys(const ConfigObject& config, int64_t num_layers) {
     for (const Json& type : *types)
       LADDER_CHECK(type == "full_attention", "{}: {} is not supported, expected full_attention",
                    config.name("layer_types"), json_brief(type));
+  } else if (config.boolean("use_sliding_window", false)) {
+    // Without layer_types, transformers gives a window to the layers from max_window_layers on. An absent
+    // sliding_window is one of 4096 tokens; only null is none.
+    const auto window = config.json().find("sliding_window");
+    const bool has_window = window == config.json().end() || !window->is_null();
+    const int64_t first = config.integer("max_window_layers", 0, INT64_MAX, 28);
+    LADDER_CHECK(!has_window || first >= num_layers,
+                 "{}: true (sliding-window attention from layer {} on) is not supported, expected false",
+                 config.name("use_sliding_window"), first);
   }
 }
 // <<< task 2.1

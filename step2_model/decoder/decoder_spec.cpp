@@ -1,6 +1,15 @@
 #include "step2_model/decoder/decoder_spec.h"
 
+#include <algorithm>
+
 namespace ladder {
+
+void DecoderSpec::add_eos_token(int64_t id) {
+  if (id < 0 || id >= vocab_size) return;
+  const auto token = static_cast<int32_t>(id);
+  if (std::find(eos_token_ids.begin(), eos_token_ids.end(), token) == eos_token_ids.end())
+    eos_token_ids.push_back(token);
+}
 
 int64_t DecoderSpec::num_parameters() const {
   const int64_t q_width = num_heads * head_dim, kv_width = num_kv_heads * head_dim;

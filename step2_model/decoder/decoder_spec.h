@@ -31,8 +31,12 @@ struct DecoderSpec {
   MlpActivation activation = MlpActivation::silu;
   RopeConfig rope;
   DType checkpoint_dtype = DType::bf16;  // what config.json says the weights are; --dtype auto follows it
-  std::vector<int32_t> eos_token_ids;    // generation_config.json's, else config.json's; may be empty
+  std::vector<int32_t> eos_token_ids;    // end tokens, each once; may be empty
   int32_t bos_token_id = -1;             // -1: none
+
+  // An end token that another file names (the tokenizer's eos_token). One that is known already, or that lies
+  // outside of the vocabulary and so can never be produced, changes nothing.
+  void add_eos_token(int64_t id);
 
   int64_t num_parameters() const;
 };

@@ -44,32 +44,40 @@ const AddedToken* AddedTokenFinder::longest_at(std::string_view text) const {
   return longest;
 }
 
-std::vector<TextPart> AddedTokenFinder::split(
-    std::string_view text, const std::function<bool(int64_t begin, int64_t end)>& is_trusted) const {
+// >>> task 2.5: find the added tokens: leftmost first, of those the longest, with their rules about neighbours
+std::vector<TextPart> AddedTokenFinder::split(std::string_view text, std::span<const TextStretch> stretches,
+                                              std::span<const int32_t> control_ids) const {
   std::vector<TextPart> parts;
   const auto put = [&parts](size_t begin, size_t end, const AddedToken* token) {
     if (begin < end) parts.push_back({static_cast<int64_t>(begin), static_cast<int64_t>(end), token});
   };
+  const auto is_control = [&](const AddedToken* token) {
+    return token != nullptr && (token->special || std::find(control_ids.begin(), control_ids.end(),
+                                                            token->id) != control_ids.end());
+  };
   size_t plain = 0;  // where the plain text that is not yet a part begins
-  // >>> task 2.5: find the added tokens: leftmost first, of those the longest, with their rules about
-  // neighbours
   for (size_t at = 0; !empty() && at < text.size();) {
     const AddedToken* token =
         is_first_byte_[static_cast<uint8_t>(text[at])] ? longest_at(text.substr(at)) : nullptr;
+    if (is_control(token)) {
+      while (static_cast<size_t>(stretches.front().end) <= at) stretches = stretches.subspan(1);
+      const auto end = static_cast<size_t>(stretches.front().end);
+      if (at + token->content.size() > end) token = longest_at(text.substr(at, end - at));
+      if (is_control(token) && !stretches.front().trusted) {
+        at += token->content.size();
+        continue;
+      }
+    }
     if (token == nullptr) {
       ++at;
       continue;
     }
     size_t begin = at, end = at + token->content.size();
-    if (token->special && !is_trusted(static_cast<int64_t>(begin), static_cast<int64_t>(end))) {
-      ++at;
-      continue;
-    }
     at = end;
     if (token->single_word) {
       const bool word_before = begin > 0 && has_class(character_before(text, begin), kWord);
-      const bool word_behind = end < text.size() && has_class(utf8_decode(text.data() + end), kWord);
-      if (word_before || word_behind) continue;
+      const bool word_after = end < text.size() && has_class(utf8_decode(text.data() + end), kWord);
+      if (word_before || word_after) continue;
     }
     if (token->lstrip) {
       while (begin > plain && has_class(character_before(text, begin), kSpace))
@@ -79,15 +87,15 @@ std::vector<TextPart> AddedTokenFinder::split(
       while (end < text.size() && has_class(utf8_decode(text.data() + end), kSpace))
         end += static_cast<size_t>(utf8_decode(text.data() + end).length);
     }
-    // A token may begin with spaces that the one before it has taken in.
+    // A token may begin with spaces that the one before it includes.
     begin = std::max(begin, plain);
     put(plain, begin, nullptr);
     put(begin, end, token);
     plain = std::max(plain, end);
   }
-  // <<< task 2.5
   put(plain, text.size(), nullptr);
   return parts;
 }
+// <<< task 2.5
 
 }  // namespace ladder

@@ -2,7 +2,7 @@
 // The added tokens of a tokenizer: strings such as <|im_end|> that are one token wherever they stand, found
 // in the text before it is split and merged.
 #include <cstdint>
-#include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -13,10 +13,16 @@ struct AddedToken {
   std::string content;
   int32_t id = 0;
   bool special = false;      // control token: left out by skip_special, and not recognised in untrusted text
-  bool single_word = false;  // only where no word character stands before or behind it
-  bool lstrip = false;       // takes the spaces before it in
-  bool rstrip = false;       // takes the spaces behind it in
+  bool single_word = false;  // only where no word character stands before or after it
+  bool lstrip = false;       // includes the spaces before it
+  bool rstrip = false;       // includes the spaces after it
   bool normalized = false;   // sought in the normalized text instead of the text as given
+};
+
+// Up to byte `end` a text is trusted, or it is not: in what is not, control tokens are plain text.
+struct TextStretch {
+  int64_t end;
+  bool trusted;
 };
 
 // A stretch of text: an added token, or plain text between them.
@@ -35,10 +41,12 @@ class AddedTokenFinder {
 
   bool empty() const { return tokens_.empty(); }
 
-  // The parts of `text` (valid UTF-8), in order and without gaps. A special token that `is_trusted` refuses
-  // for the bytes [begin, end) it was found at stays text.
-  std::vector<TextPart> split(std::string_view text,
-                              const std::function<bool(int64_t begin, int64_t end)>& is_trusted) const;
+  // The parts of `text` (valid UTF-8), in order and without gaps. `stretches` are those of the text, in order
+  // and to its end. Control tokens are the special ones and those of the ids `control_ids`. One that is found in a
+  // stretch that is not trusted stays text, and nothing is sought inside of it: as Hugging Face has it with
+  // split_special_tokens. A control token does not reach across the end of a stretch.
+  std::vector<TextPart> split(std::string_view text, std::span<const TextStretch> stretches,
+                              std::span<const int32_t> control_ids = {}) const;
 
  private:
   const AddedToken* longest_at(std::string_view text) const;

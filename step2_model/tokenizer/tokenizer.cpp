@@ -16,6 +16,33 @@ void check_length(int64_t bytes) {
                kMaxTextBytes);
 }
 
+std::string_view slice(std::string_view text, int64_t begin, int64_t end) {
+  return text.substr(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
+}
+
+// A part of a text after NFC, which is applied stretch by stretch: so it is known where each of them ends.
+struct NormalizedPart {
+  std::string text;
+  std::vector<TextStretch> stretches;
+};
+
+NormalizedPart normalize_part(std::string_view text, const TextPart& part,
+                              std::span<const TextStretch> stretches, bool nfc) {
+  NormalizedPart result;
+  auto stretch =
+      std::upper_bound(stretches.begin(), stretches.end(), part.begin,
+                       [](int64_t at, const TextStretch& candidate) { return at < candidate.end; });
+  for (int64_t begin = part.begin; begin < part.end; ++stretch) {
+    const int64_t end = std::min(part.end, stretch->end);
+    const std::string_view raw = slice(text, begin, end);
+    const std::optional<std::string> changed = nfc ? normalize_nfc(raw) : std::nullopt;
+    result.text.append(changed ? std::string_view(*changed) : raw);
+    result.stretches.push_back({static_cast<int64_t>(result.text.size()), stretch->trusted});
+    begin = end;
+  }
+  return result;
+}
+
 }  // namespace
 
 std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_tokens,
@@ -26,61 +53,52 @@ std::vector<int32_t> Tokenizer::encode(std::string_view text, bool add_special_t
     utf8_append_replaced(replaced, text);
     text = replaced;
   }
-  const ByteRange whole{0, static_cast<int64_t>(text.size())};
-  return encode_valid(text, std::span(&whole, parse_special ? 1 : 0), add_special_tokens);
+  const TextStretch whole{static_cast<int64_t>(text.size()), parse_special};
+  return encode_valid(text, std::span(&whole, 1), {}, add_special_tokens);
 }
 
-std::vector<int32_t> Tokenizer::encode(std::span<const TextSegment> segments, bool add_special_tokens) const {
+std::vector<int32_t> Tokenizer::encode(std::span<const TextSegment> segments, bool add_special_tokens,
+                                       std::span<const std::string_view> control_tokens) const {
   std::string text;
-  std::vector<ByteRange> trusted;
+  std::vector<TextStretch> stretches;
   for (const TextSegment& segment : segments) {
-    const auto begin = static_cast<int64_t>(text.size());
-    check_length(begin + static_cast<int64_t>(segment.text.size()));
+    check_length(static_cast<int64_t>(text.size() + segment.text.size()));
     utf8_append_replaced(text, segment.text);
     const auto end = static_cast<int64_t>(text.size());
-    if (!segment.trusted || begin == end) continue;
-    if (!trusted.empty() && trusted.back().end == begin)
-      trusted.back().end = end;
+    if (!stretches.empty() && stretches.back().trusted == segment.trusted)
+      stretches.back().end = end;
     else
-      trusted.push_back({begin, end});
+      stretches.push_back({end, segment.trusted});
   }
-  return encode_valid(text, trusted, add_special_tokens);
+  std::vector<int32_t> control_ids;
+  for (const std::string_view token : control_tokens)
+    if (const auto added = added_ids_.find(token); added != added_ids_.end())
+      control_ids.push_back(added->second);
+  return encode_valid(text, stretches, control_ids, add_special_tokens);
 }
 
 // >>> task 2.5: the way of a text: added tokens, NFC, added tokens that are sought after NFC, pieces, merges
-std::vector<int32_t> Tokenizer::encode_valid(std::string_view text, std::span<const ByteRange> trusted,
+std::vector<int32_t> Tokenizer::encode_valid(std::string_view text, std::span<const TextStretch> stretches,
+                                             std::span<const int32_t> control_ids,
                                              bool add_special_tokens) const {
-  const auto is_trusted = [trusted](int64_t begin, int64_t end) {
-    const auto after = std::upper_bound(trusted.begin(), trusted.end(), begin,
-                                        [](int64_t at, const ByteRange& range) { return at < range.begin; });
-    return after != trusted.begin() && end <= std::prev(after)->end;
-  };
   std::vector<int32_t> ids;
   if (add_special_tokens) ids = prefix_;
-  for (const TextPart& part : raw_added_.split(text, is_trusted)) {
+  for (const TextPart& part : raw_added_.split(text, stretches, control_ids)) {
     if (part.token != nullptr) {
       ids.push_back(part.token->id);
-      continue;
-    }
-    const std::string_view raw =
-        text.substr(static_cast<size_t>(part.begin), static_cast<size_t>(part.end - part.begin));
-    const std::optional<std::string> changed = nfc_ ? normalize_nfc(raw) : std::nullopt;
-    const std::string_view normalized = changed ? std::string_view(*changed) : raw;
-    if (normalized_added_.empty()) {
-      encode_between(normalized, ids);
-      continue;
-    }
-    // Once normalization has moved the bytes, a special token in them is only trusted if all of the part is.
-    const auto is_trusted_here = [&](int64_t begin, int64_t end) {
-      return changed ? is_trusted(part.begin, part.end) : is_trusted(part.begin + begin, part.begin + end);
-    };
-    for (const TextPart& inner : normalized_added_.split(normalized, is_trusted_here)) {
-      if (inner.token != nullptr)
-        ids.push_back(inner.token->id);
-      else
-        encode_between(
-            normalized.substr(static_cast<size_t>(inner.begin), static_cast<size_t>(inner.end - inner.begin)),
-            ids);
+    } else if (normalized_added_.empty()) {
+      const std::string_view raw = slice(text, part.begin, part.end);
+      const std::optional<std::string> changed = nfc_ ? normalize_nfc(raw) : std::nullopt;
+      encode_between(changed ? std::string_view(*changed) : raw, ids);
+    } else {
+      const NormalizedPart normalized = normalize_part(text, part, stretches, nfc_);
+      for (const TextPart& inner :
+           normalized_added_.split(normalized.text, normalized.stretches, control_ids)) {
+        if (inner.token != nullptr)
+          ids.push_back(inner.token->id);
+        else
+          encode_between(slice(normalized.text, inner.begin, inner.end), ids);
+      }
     }
   }
   if (add_special_tokens) ids.insert(ids.end(), suffix_.begin(), suffix_.end());

@@ -20,6 +20,7 @@
 #include "step2_model/tokenizer/added_tokens.h"
 #include "step2_model/tokenizer/bpe.h"
 #include "step2_model/tokenizer/pre_tokenizer.h"
+#include "step2_model/tokenizer/tokenizer_config.h"
 
 namespace ladder {
 
@@ -32,20 +33,24 @@ struct TextSegment {
 
 class Tokenizer {
  public:
-  // From `directory`/tokenizer.json. Error where it is missing, malformed or not supported.
+  // From `directory`/tokenizer.json. The begin and the end token, and whether a text gets them, come from the
+  // files beside it too (tokenizer_config.h). Error where tokenizer.json is missing, malformed or not
+  // supported.
   static Tokenizer load(const std::filesystem::path& directory);
   // From the text of such a file; `what` is how errors call it. fast_scanner as in PreTokenizer::parse.
   static Tokenizer parse(std::string_view json, std::string_view what, bool fast_scanner = true);
 
-  // The ids of a text. Invalid UTF-8 in it counts as U+FFFD. With add_special_tokens the post-processor's
-  // tokens are put around it (Llama 3's <|begin_of_text|>). With parse_special = false the text is one
+  // The ids of a text. Invalid UTF-8 in it counts as U+FFFD. With add_special_tokens the tokens of the
+  // post-processor (Llama 3's <|begin_of_text|>) and of add_bos_token and add_eos_token are put around it. With parse_special = false the text is one
   // untrusted segment. Error where the text is longer than 1 GiB, or splitting it exceeds the regex limits.
   std::vector<int32_t> encode(std::string_view text, bool add_special_tokens,
                               bool parse_special = true) const;
 
-  // The ids of segments that are one text: the segments decide about special tokens only, words and merges
-  // cross their borders as if there were none.
-  std::vector<int32_t> encode(std::span<const TextSegment> segments, bool add_special_tokens) const;
+  // The ids of segments that are one text: the segments decide about control tokens only, words and merges
+  // cross their borders as if there were none. Control tokens are the special ones and the added tokens named
+  // in `control_tokens`, which are plain text in an untrusted segment whether they are special or not.
+  std::vector<int32_t> encode(std::span<const TextSegment> segments, bool add_special_tokens,
+                              std::span<const std::string_view> control_tokens = {}) const;
 
   // The text of ids; bytes that are no UTF-8 become U+FFFD. With skip_special, special tokens are left out.
   // Error for an id that has no token.
@@ -61,6 +66,11 @@ class Tokenizer {
     return id >= 0 && id < vocab_size() && special_[static_cast<size_t>(id)];
   }
 
+  // The tokens that tokenizer_config.json calls bos_token and eos_token; nothing where it names none, or one
+  // that is no token here.
+  std::optional<int32_t> bos_token_id() const { return bos_token_id_; }
+  std::optional<int32_t> eos_token_id() const { return eos_token_id_; }
+
   // The id of a token as it is written in the file: an added token's content ("<|im_end|>"), else "Ġthe".
   std::optional<int32_t> token_to_id(std::string_view token) const;
 
@@ -71,11 +81,9 @@ class Tokenizer {
   void parse_normalizer(const Json& value, std::string_view what);
   void parse_added_tokens(const Json& added, std::string_view what);
   void parse_post_processor(const Json& value, std::string_view what);
-  struct ByteRange {
-    int64_t begin, end;
-  };
-  std::vector<int32_t> encode_valid(std::string_view text, std::span<const ByteRange> trusted,
-                                    bool add_special_tokens) const;
+  void apply(const TokenizerConfig& config);
+  std::vector<int32_t> encode_valid(std::string_view text, std::span<const TextStretch> stretches,
+                                    std::span<const int32_t> control_ids, bool add_special_tokens) const;
   void encode_between(std::string_view text, std::vector<int32_t>& ids) const;
 
   Bpe bpe_;
@@ -85,7 +93,8 @@ class Tokenizer {
   std::vector<bool> special_;  // by id
   std::map<std::string, int32_t, std::less<>> added_ids_;
   AddedTokenFinder raw_added_, normalized_added_;
-  std::vector<int32_t> prefix_, suffix_;  // of the post-processor
+  std::vector<int32_t> prefix_, suffix_;  // what add_special_tokens puts around a text
+  std::optional<int32_t> bos_token_id_, eos_token_id_;
 };
 
 // Decodes token by token. A piece never ends within a character: its bytes are held back until the rest has

@@ -46,7 +46,26 @@ void check_decoder(const Json& value, std::string_view what) {
 
 Tokenizer Tokenizer::load(const std::filesystem::path& directory) {
   const std::filesystem::path path = directory / "tokenizer.json";
-  return parse(read_text_file(path), path.string());
+  Tokenizer tokenizer = parse(read_text_file(path), path.string());
+  tokenizer.apply(load_tokenizer_config(directory));
+  return tokenizer;
+}
+
+// add_bos_token and add_eos_token decide, where they are given, about a token at that place, whatever the
+// post-processor says. Without a token to add they mean nothing, as in transformers.
+void Tokenizer::apply(const TokenizerConfig& config) {
+  if (!config.bos_token.empty()) bos_token_id_ = token_to_id(config.bos_token);
+  if (!config.eos_token.empty()) eos_token_id_ = token_to_id(config.eos_token);
+  if (config.add_bos_token && bos_token_id_) {
+    const bool is_there = !prefix_.empty() && prefix_.front() == *bos_token_id_;
+    if (*config.add_bos_token && !is_there) prefix_.insert(prefix_.begin(), *bos_token_id_);
+    if (!*config.add_bos_token && is_there) prefix_.erase(prefix_.begin());
+  }
+  if (config.add_eos_token && eos_token_id_) {
+    const bool is_there = !suffix_.empty() && suffix_.back() == *eos_token_id_;
+    if (*config.add_eos_token && !is_there) suffix_.push_back(*eos_token_id_);
+    if (!*config.add_eos_token && is_there) suffix_.pop_back();
+  }
 }
 
 Tokenizer Tokenizer::parse(std::string_view json, std::string_view what, bool fast_scanner) {

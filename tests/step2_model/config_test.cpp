@@ -205,6 +205,9 @@ TEST(Task2_1_Config, EndTokensComeFromGenerationConfigFirst) {
   // Beyond the vocabulary: can never be produced.
   EXPECT_THAT(parse(with(qwen3(), "eos_token_id", 151645)).eos_token_ids, IsEmpty());
   EXPECT_EQ(parse(with(qwen3(), "bos_token_id", 5)).bos_token_id, 5);
+  DecoderSpec spec = parse(with(qwen3(), "eos_token_id", {3, 4}));
+  for (const int64_t id : {int64_t{6}, int64_t{3}, spec.vocab_size, int64_t{-1}}) spec.add_eos_token(id);
+  EXPECT_THAT(spec.eos_token_ids, ElementsAre(3, 4, 6));
 }
 
 TEST(Task2_1_Config, RefusesValuesThatMakeNoSense) {
@@ -336,6 +339,23 @@ TEST(Task2_1_Config, RefusesKeysThatChangeTheMathematics) {
   EXPECT_THAT(error_of(window), HasSubstr("use_sliding_window"));
   window["max_window_layers"] = 3;  // begins after the last layer: no layer has a window
   EXPECT_EQ(error_of(window), "no error");
+}
+
+// As transformers' Qwen2Config and Qwen3Config read the keys.
+TEST(Task2_1_Config, AnAbsentSlidingWindowIsAWindow) {
+  Json window = with(with(qwen3(), "use_sliding_window", true), "max_window_layers", 2);
+  EXPECT_THAT(error_of(window), HasSubstr("use_sliding_window"));  // of 4096 tokens
+  EXPECT_EQ(error_of(with(window, "sliding_window", nullptr)), "no error");
+  EXPECT_EQ(error_of(with(window, "max_window_layers", 3)), "no error");
+  window.erase("max_window_layers");  // 28, and there are 3 layers
+  EXPECT_EQ(error_of(window), "no error");
+  EXPECT_THAT(error_of(with(window, "num_hidden_layers", 29)), HasSubstr("use_sliding_window"));
+  // layer_types counts more than both.
+  window["max_window_layers"] = 0;
+  window["layer_types"] = {"full_attention", "full_attention", "full_attention"};
+  EXPECT_EQ(error_of(window), "no error");
+  window["layer_types"][2] = "sliding_attention";
+  EXPECT_THAT(error_of(window), HasSubstr("layer_types"));
 }
 
 TEST(Task2_1_Config, IgnoresWhatIsHarmless) {

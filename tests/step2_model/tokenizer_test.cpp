@@ -19,6 +19,7 @@
 #include "step2_model/tokenizer/nfc.h"
 #include "step2_model/tokenizer/unicode.h"
 #include "tests/support/source_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace ladder {
 namespace {
@@ -28,7 +29,7 @@ using ::testing::HasSubstr;
 
 const std::filesystem::path kGoldens = testing::source_folder() / "tests/goldens/tokenizer";
 const std::filesystem::path kQwen3 = testing::source_folder() / "../shared/data/qwen3-tokenizer";
-const char* const kNames[] = {"qwen", "llama3", "gpt2", "odd"};
+const char* const kNames[] = {"qwen", "llama3", "gpt2", "odd", "nested"};
 
 std::string decode_step_by_step(const Tokenizer& tokenizer, const std::vector<int32_t>& ids,
                                 bool skip_special) {
@@ -354,6 +355,73 @@ TEST(Task2_5_Tokenizer, UntrustedSegmentsHideSpecialTokensButNotWordBorders) {
       {"<|im_", false}, {"end|>", true}, {"<|im_start", false}, {"<|im_end|>", true}};
   const std::vector<int32_t> split = tokenizer.encode(halves, false);
   EXPECT_EQ(std::count(split.begin(), split.end(), end), 1);
+}
+
+TEST(Task2_5_Tokenizer, NamedControlTokensArePlainInUntrustedSegments) {
+  const Tokenizer tokenizer = Tokenizer::parse(small_json(), "small");
+  const int32_t think = *tokenizer.token_to_id("<think>");
+  ASSERT_FALSE(tokenizer.is_special(think));
+  const TextSegment segments[] = {{"<think>", true}, {"<think>", false}, {"<think>", true}};
+  const auto count = [&](std::span<const std::string_view> control) {
+    const std::vector<int32_t> ids = tokenizer.encode(segments, false, control);
+    return std::count(ids.begin(), ids.end(), think);
+  };
+  const std::string_view control[] = {"<think>", "no such token"};
+  EXPECT_EQ(count({}), 3);
+  EXPECT_EQ(count(control), 2);
+}
+
+// NFC moves the bytes of what was typed; the template's tokens around it stay what they are.
+TEST(Task2_5_Tokenizer, ControlTokensThatAreSoughtAfterNormalizationAreStillTrusted) {
+  const Tokenizer tokenizer = Tokenizer::load(kGoldens / "nested");  // its \u00e9nd is normalized
+  const int32_t end = *tokenizer.token_to_id("\u00e9nd");
+  const TextSegment segments[] = {{"x\u00e9nd", true}, {" e\u0301nd", false}, {"\u00e9nd", true}};
+  const std::vector<int32_t> ids = tokenizer.encode(segments, false);
+  EXPECT_EQ(std::count(ids.begin(), ids.end(), end), 2);
+  EXPECT_EQ(ids.back(), end);
+}
+
+TEST(Task2_5_Tokenizer, BeginAndEndTokensComeFromTheFilesBesideIt) {
+  const testing::TemporaryFolder temporary;
+  const std::filesystem::path& folder = temporary.path();
+  // Tokens around the text "a".
+  const auto around = [&](const char* golden, const Json& config, const Json& map = nullptr) {
+    testing::write_file(folder / "tokenizer.json", read_text_file(kGoldens / golden / "tokenizer.json"));
+    testing::write_file(folder / "tokenizer_config.json", config.dump());
+    std::filesystem::remove(folder / "special_tokens_map.json");
+    if (!map.is_null()) testing::write_file(folder / "special_tokens_map.json", map.dump());
+    const Tokenizer tokenizer = Tokenizer::load(folder);
+    std::string written;
+    for (const int32_t id : tokenizer.encode("a", true)) written += tokenizer.token_bytes(id);
+    EXPECT_EQ(tokenizer.encode("a", false), tokenizer.encode("a", false, false));
+    return written;
+  };
+  const Json named = {{"bos_token", "<|im_start|>"}, {"eos_token", {{"content", "<|im_end|>"}}}};
+  const auto with = [&named](const char* key, bool value) {
+    Json config = named;
+    config[key] = value;
+    return config;
+  };
+  EXPECT_EQ(around("qwen", named), "a");
+  EXPECT_EQ(around("qwen", with("add_bos_token", true)), "<|im_start|>a");
+  EXPECT_EQ(around("qwen", with("add_eos_token", true)), "a<|im_end|>");
+  EXPECT_EQ(around("qwen", {{"add_bos_token", true}}), "a");  // no token to add
+  EXPECT_EQ(around("qwen", {{"add_bos_token", true}}, named), "<|im_start|>a");
+  // Llama 3's post-processor adds <|begin|> by itself.
+  Json begin = {{"bos_token", "<|begin|>"}};
+  EXPECT_EQ(around("llama3", begin), "<|begin|>a");
+  begin["add_bos_token"] = true;
+  EXPECT_EQ(around("llama3", begin), "<|begin|>a");
+  begin["add_bos_token"] = false;
+  EXPECT_EQ(around("llama3", begin), "a");
+
+  around("qwen", named);
+  const Tokenizer tokenizer = Tokenizer::load(folder);
+  EXPECT_EQ(tokenizer.bos_token_id(), tokenizer.token_to_id("<|im_start|>"));
+  EXPECT_EQ(tokenizer.eos_token_id(), tokenizer.token_to_id("<|im_end|>"));
+  around("qwen", {{"eos_token", "no such token"}});
+  EXPECT_EQ(Tokenizer::load(folder).eos_token_id(), std::nullopt);
+  EXPECT_EQ(Tokenizer::load(folder).bos_token_id(), std::nullopt);
 }
 
 TEST(Task2_5_Tokenizer, DecodingNamesAnIdWithoutToken) {

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Write tests/goldens/tokenizer/: four small tokenizers and what Hugging Face tokenizers make of difficult texts.
+"""Write tests/goldens/tokenizer/: five small tokenizers and what Hugging Face tokenizers make of difficult texts.
 
-The four differ in what tokenizer.json can say: Qwen's way (NFC, one digit), Llama 3's (ignore_merges, three digits, a
-begin token by TemplateProcessing), GPT-2's (ByteLevel with its own pattern and a prefix space, merges as strings) and
-one with a pattern that is none of the known ones and with every option of added tokens.
+They differ in what tokenizer.json can say: Qwen's way (NFC, one digit), Llama 3's (ignore_merges, three digits, a
+begin token by TemplateProcessing), GPT-2's (ByteLevel with its own pattern and a prefix space, merges as strings), one
+with a pattern that is none of the known ones and with every option of added tokens, and one whose added tokens stand
+within, across and beside its special ones and whose turn tokens are not special.
 
 Run: pip install tokenizers==0.23.2; python3 tools/goldens/make_tokenizer_golden.py
 """
@@ -134,14 +135,34 @@ def odd():
     return tokenizer
 
 
+def nested():
+    tokenizer = train(300)
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    tokenizer.add_special_tokens([AddedToken("<|end|>", normalized=False, special=True),
+                                  AddedToken("<s>abc</s>", normalized=False, special=True),
+                                  AddedToken("[S]", normalized=False, special=True, lstrip=True, rstrip=True),
+                                  AddedToken("\u00e9nd", normalized=True, special=True)])
+    tokenizer.add_tokens([AddedToken(t, normalized=False) for t in
+                          ("end", "b", "c</s>x", "S]]", "|>|", "<|", "<|im_start|>", "<|im_end|>", "<think>", "</think>")])
+    tokenizer.add_tokens([AddedToken("nd", normalized=True)])
+    return tokenizer
+
+
+NESTED = ["<|end|>", "end", "<s>abc</s>", "<s>abc</s>x", "abc", "[S]", " [S] ", "[S]]", "<|end|>|", ">|", "<|", "|>", "b",
+          "c</s>x", "<|im_start|>", "<|im_end|>", "<think>", "nd", "e\u0301nd", "\u00e9nd", "e\u0301", " ", "x", "<s>"]
+
+
 def strings_for_merges(text):
     data = json.loads(text)
     data["model"]["merges"] = ["#version: 0.2"] + [" ".join(merge) for merge in data["model"]["merges"]]
     return json.dumps(data, ensure_ascii=False)
 
 
-def cases(tokenizer, rng, count):
-    texts = ["", " ", "a", *WORDS] + [random_text(rng) for _ in range(count)]
+def nested_texts(rng, count):
+    return NESTED + ["".join(rng.choice(NESTED) for _ in range(rng.randint(1, 8))) for _ in range(count)]
+
+
+def cases(tokenizer, rng, count, texts):
     for text in texts:
         ids = tokenizer.encode(text, add_special_tokens=False).ids
         tokenizer.encode_special_tokens = True
@@ -159,7 +180,7 @@ def cases(tokenizer, rng, count):
 
 def main():
     folder = pathlib.Path(__file__).parent.parent.parent / "tests/goldens/tokenizer"
-    for seed, make in enumerate((qwen, llama3, gpt2, odd)):
+    for seed, make in enumerate((qwen, llama3, gpt2, odd, nested)):
         tokenizer = make()
         text = json.dumps(json.loads(tokenizer.to_str()), ensure_ascii=False)
         if make is gpt2:
@@ -172,7 +193,10 @@ def main():
         with (target / "cases.jsonl").open("w", encoding="utf-8") as out:
             header = {"oracle": f"tokenizers {tokenizers.__version__}", "seed": seed, "a_with_special_tokens": begin}
             print(json.dumps(header), file=out)
-            for case in cases(tokenizer, random.Random(seed), 110):
+            rng = random.Random(seed)
+            texts = nested_texts(rng, 200) if make is nested else [
+                "", " ", "a", *WORDS, *(random_text(rng) for _ in range(110))]
+            for case in cases(tokenizer, rng, 110, texts):
                 print(json.dumps(case), file=out)
         print(make.__name__, tokenizer.get_vocab_size())
 
