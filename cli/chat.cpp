@@ -1,14 +1,15 @@
 // ladder chat: a conversation in the terminal.
 //
-// Every turn sends the whole conversation; the prefix cache makes that cheap, for all but the newest message
-// is in it.
+// Every turn sends the whole conversation; the prefix cache makes that cheap, since it holds all but the newest
+// message.
 #include <fmt/format.h>
 
 #include <iostream>
 #include <memory>
 
 #include "cli/commands.h"
-#include "cli/flags.h"
+#include "cli/engine_flags.h"
+#include "cli/sampling_flags.h"
 #include "cli/run_requests.h"
 #include "cli/terminal.h"
 #include "step1_layers/core/error.h"
@@ -38,40 +39,39 @@ class Conversation {
     num_fixed_ = messages_.size();
   }
 
-  // Answers the message, streaming to standard output; false, and the message is forgotten, if it is too long
-  // even alone.
-  bool say(const std::string& text) {
-    messages_.push_back({"user", text});
-    std::vector<int32_t> prompt = encoded();
+  // Answers the message, streaming to standard output. A message that is too long even alone is refused, and the
+  // conversation stays as it is.
+  void say(const std::string& text) {
+    std::vector<ChatMessage> messages = messages_;
+    messages.push_back({"user", text});
+    std::vector<int32_t> prompt = encoded(messages);
     const int64_t limit = engine_.scheduler().config().batch.max_model_len;
     int64_t dropped = 0;
-    while (static_cast<int64_t>(prompt.size()) + kLeastAnswer > limit && messages_.size() > num_fixed_ + 1) {
-      // The oldest question and its answer.
-      messages_.erase(messages_.begin() + static_cast<std::ptrdiff_t>(num_fixed_),
-                      messages_.begin() + static_cast<std::ptrdiff_t>(num_fixed_) + 2);
+    while (std::ssize(prompt) + kMinAnswer > limit && messages.size() > num_fixed_ + 1) {
+      const auto oldest = messages.begin() + static_cast<std::ptrdiff_t>(num_fixed_);
+      messages.erase(oldest, oldest + 2);  // a question and its answer
       dropped += 2;
-      prompt = encoded();
+      prompt = encoded(messages);
     }
-    if (static_cast<int64_t>(prompt.size()) + 1 > limit) {
-      messages_.pop_back();
+    if (std::ssize(prompt) + 1 > limit) {
       write_out(
           fmt::format("[not sent: with its {} tokens it does not fit the {} tokens of a conversation]\n",
                       prompt.size(), limit));
-      return false;
+      return;
     }
     if (dropped > 0)
       write_out(
           fmt::format("[the conversation has filled its {} tokens: the {} oldest messages were dropped]\n",
                       limit, dropped));
+    messages_ = std::move(messages);
     answer(std::move(prompt));
-    return true;
   }
 
  private:
-  static constexpr int64_t kLeastAnswer = 32;  // tokens that an answer should have room for
+  static constexpr int64_t kMinAnswer = 32;  // tokens that an answer should have room for
 
-  std::vector<int32_t> encoded() const {
-    return encode_chat(template_, *engine_.tokenizer(), messages_, options_);
+  std::vector<int32_t> encoded(const std::vector<ChatMessage>& messages) const {
+    return encode_chat(template_, *engine_.tokenizer(), messages, options_);
   }
 
   void answer(std::vector<int32_t> prompt) {
@@ -105,6 +105,9 @@ void run_chat(const ChatFlags& flags) {
   const ModelFolder folder = open_model_folder(options.model);
   LADDER_CHECK(folder.tokenizer != nullptr, "chat: {} has no tokenizer.json", flags.engine.model);
   const ChatTemplate chat_template = load_chat_template(options.model);
+  LADDER_CHECK(!flags.no_thinking || chat_template.name() == "qwen3",
+               "--no-thinking: the template of {} is {}, which has no thinking to switch off; expected qwen3",
+               flags.engine.model, chat_template.name());
   const std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
 
   Conversation conversation(*engine, chat_template, flags);

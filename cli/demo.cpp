@@ -4,7 +4,8 @@
 #include <optional>
 
 #include "cli/commands.h"
-#include "cli/flags.h"
+#include "cli/engine_flags.h"
+#include "cli/tiny_model.h"
 #include "cli/live_view.h"
 #include "cli/run_requests.h"
 #include "cli/terminal.h"

@@ -2,7 +2,9 @@
 #include <memory>
 
 #include "cli/commands.h"
-#include "cli/flags.h"
+#include "cli/engine_flags.h"
+#include "cli/sampling_flags.h"
+#include "cli/flag_values.h"
 #include "cli/json_lines.h"
 #include "cli/run_requests.h"
 #include "cli/terminal.h"
@@ -77,7 +79,7 @@ void run_generate(const GenerateFlags& flags) {
     callbacks.progress_label = "generating";
     callbacks.on_output = [&](int64_t index, RequestOutput& output) {
       write_out(json ? generate_line(index, output,
-                                     lines[static_cast<size_t>(index)].request.sampling.logprobs.value_or(-1))
+                                     wanted_logprobs(lines[static_cast<size_t>(index)].request.sampling))
                      : as_text(index, output, lines.size() > 1));
     };
   }

@@ -4,7 +4,7 @@
 #include <memory>
 
 #include "cli/commands.h"
-#include "cli/flags.h"
+#include "cli/engine_flags.h"
 #include "cli/kernels.h"
 #include "cli/terminal.h"
 #include "step1_layers/core/cpu_features.h"

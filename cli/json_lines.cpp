@@ -64,7 +64,7 @@ std::string json_float(double value) {
   return std::isfinite(value) ? fmt::format("{}", value) : "null";
 }
 
-std::string generate_line(int64_t index, const RequestOutput& output, int64_t num_logprobs) {
+std::string generate_line(int64_t index, const RequestOutput& output, std::optional<int64_t> num_logprobs) {
   std::string completions;
   for (const CompletionOutput& completion : output.completions) {
     if (!completions.empty()) completions += ",";
@@ -72,8 +72,8 @@ std::string generate_line(int64_t index, const RequestOutput& output, int64_t nu
                                json_list(completion.token_ids),
                                completion.text ? json_string_literal(*completion.text) : "null",
                                finish_reason_name(completion.finish_reason));
-    if (num_logprobs >= 0)
-      completions += fmt::format(",{}", json_logprobs(completion.logprobs, "", num_logprobs > 0));
+    if (num_logprobs)
+      completions += fmt::format(",{}", json_logprobs(completion.logprobs, "", *num_logprobs != 0));
     completions += "}";
   }
   return fmt::format("{{\"index\":{},\"prompt_token_ids\":{},\"outputs\":[{}],\"metrics\":{}}}\n", index,
@@ -82,7 +82,7 @@ std::string generate_line(int64_t index, const RequestOutput& output, int64_t nu
 
 std::string score_line(int64_t index, const RequestOutput& output, int64_t num_top) {
   return fmt::format("{{\"index\":{},\"token_ids\":{},{}}}\n", index, json_list(output.prompt_token_ids),
-                     json_logprobs(output.prompt_logprobs, "null,", num_top > 0));
+                     json_logprobs(output.prompt_logprobs, "null,", num_top != 0));
 }
 
 std::string score_summary_line(int64_t num_tokens, double sum_logprobs) {

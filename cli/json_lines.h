@@ -1,6 +1,7 @@
 #pragma once
 // JSON lines out: what other programs read. One line is one JSON object, complete, with a newline at its end.
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -13,9 +14,9 @@ namespace ladder {
 // {"index", "prompt_token_ids", "outputs": [{"token_ids", "text", "finish_reason", "logprobs"?, "top"?}],
 // "metrics"}
 //
-// text is null without a tokenizer. logprobs has one number per token; top, where K >= 1 were asked for, one
+// text is null without a tokenizer. logprobs has one number per token; top, where some or all of the vocabulary were asked for, one
 // list per token of {"token_id", "logprob"}, best first.
-std::string generate_line(int64_t index, const RequestOutput& output, int64_t num_logprobs);
+std::string generate_line(int64_t index, const RequestOutput& output, std::optional<int64_t> num_logprobs);
 
 // {"index", "token_ids", "logprobs": [null, -1.25, ...], "top"?}: entry i is about token i, given those
 // before it.

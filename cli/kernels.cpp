@@ -106,7 +106,7 @@ std::vector<KernelInfo> default_kernels(const OperatorInfo& op, DType dtype) {
   return chosen;
 }
 
-// For choosing only: nobody looks at what the tensor holds, an address is all that is asked for.
+// For choosing only: a kernel is chosen by shape, type and address; what the tensor holds is not read.
 static Tensor tensor(const Shape& shape, DType dtype) {
   alignas(256) static char somewhere[256];
   return Tensor::wrap(somewhere, shape, dtype);
@@ -124,7 +124,7 @@ std::vector<ProductKernels> product_kernels(const DecoderSpec& spec, const Runne
                                           {"norm_gate_up_silu", 2 * mlp, hidden, {}},
                                           {"down_residual", hidden, mlp, {}},
                                           {"lm_head", spec.vocab_size, hidden, {}}};
-  // What goes to the stream first: where it is not fused, the sum waits for the norm behind it.
+  // What goes to the residual stream first: where it is not fused, the sum waits for the norm after it.
   for (const size_t index : {1, 3, 0, 2, 4}) {
     ProductKernels& product = products[index];
     const auto [name, n, k, kernels] = product;

@@ -48,7 +48,7 @@ std::vector<ProductKernels> product_kernels(const DecoderSpec& spec, const Runne
                                             const std::vector<int64_t>& rows);
 
 // The kernel of the model's attention for so many sequences that decode, or, above --max-num-seqs, for a
-// prompt of so many rows: "fused" with what stands in front of it (attention_with_store), or that of
+// prompt of so many rows: "fused" with what comes before it (attention_with_store), or that of
 // attention alone; "none" where no kernel takes the model's heads.
 std::vector<ChosenKernel> attention_kernels(const DecoderSpec& spec, const RunnerConfig& config,
                                             const std::vector<int64_t>& rows);

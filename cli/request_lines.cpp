@@ -1,6 +1,5 @@
 #include "cli/request_lines.h"
 
-#include <charconv>
 #include <iostream>
 #include <iterator>
 
@@ -28,23 +27,6 @@ std::vector<RequestLine> read_request_lines(const std::string& file, const Sampl
   }
   LADDER_CHECK(!lines.empty(), "{}: no request in it; expected one JSON object per line", name);
   return lines;
-}
-
-std::vector<int32_t> parse_token_ids(std::string_view text, std::string_view flag) {
-  std::vector<int32_t> ids;
-  for (size_t begin = 0; begin <= text.size();) {
-    const size_t end = std::min(text.find(',', begin), text.size());
-    std::string_view part = text.substr(begin, end - begin);
-    while (!part.empty() && part.front() == ' ') part.remove_prefix(1);
-    while (!part.empty() && part.back() == ' ') part.remove_suffix(1);
-    int32_t id = -1;
-    const auto [rest, error] = std::from_chars(part.data(), part.data() + part.size(), id);
-    LADDER_CHECK(error == std::errc() && rest == part.data() + part.size() && id >= 0,
-                 "{}: expected token ids like 1,2,3, found \"{}\"", flag, part);
-    ids.push_back(id);
-    begin = end + 1;
-  }
-  return ids;
 }
 
 }  // namespace ladder

@@ -6,7 +6,6 @@
 // line.
 #include <cstdint>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "step6_engine/request.h"
@@ -20,8 +19,5 @@ struct RequestLine {
 
 // All lines of a file, "-" for standard input. Error: as parse_request_json; no request in it.
 std::vector<RequestLine> read_request_lines(const std::string& file, const SamplingParams& defaults);
-
-// "1,2,3". Error naming `flag`.
-std::vector<int32_t> parse_token_ids(std::string_view text, std::string_view flag);
 
 }  // namespace ladder

@@ -10,7 +10,7 @@ namespace ladder {
 
 namespace {
 
-// Runs fn and puts the line in front of what it throws.
+// Runs fn; what it throws begins with the line.
 template <class Fn>
 auto named(const RequestLine& line, Fn&& fn) {
   try {

@@ -3,7 +3,8 @@
 #include <memory>
 
 #include "cli/commands.h"
-#include "cli/flags.h"
+#include "cli/engine_flags.h"
+#include "cli/flag_values.h"
 #include "cli/json_lines.h"
 #include "cli/run_requests.h"
 #include "cli/terminal.h"
@@ -73,8 +74,8 @@ RunCommand add_score_command(CLI::App& app) {
                  "input")
       ->required()
       ->type_name("FILE.jsonl");
-  app.add_option("--top", flags->top, "also the K likeliest tokens at every position")
-      ->check(whole_in_range(0, kMaxLogprobs))
+  app.add_option("--top", flags->top, "also the K likeliest tokens at every position; -1: the whole vocabulary")
+      ->check(whole_in_range(-1, kMaxLogprobs))
       ->type_name("K");
   app.add_option(
          "--format", flags->format,

@@ -28,7 +28,7 @@ while [ $# -gt 0 ]; do
   case $1 in
     -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 0 ;;
     --build | --out)
-      [ -n "${2:-}" ] || fail "$1: expected a folder behind it"
+      [ -n "${2:-}" ] || fail "$1: expected a folder after it"
       [ "$1" = --build ] && build=$2 || out=$2
       shift ;;
     *)
@@ -48,7 +48,7 @@ binary() {  # binary NAME: its path
   printf '%s\n' "$build/$1"  # the attempt to run it says that it is missing
 }
 
-# With SHARDS=N in front, the tests of a program run in N processes side by side: most of their time goes into
+# With SHARDS=N before it, the tests of a program run in N processes side by side: most of their time goes into
 # references on the CPU. The log is the processes' logs in turn.
 step() {  # step NAME SECONDS COMMAND...
   local name=$1 limit=$2 start=$SECONDS shards=${SHARDS:-1} status=0 shard processes=()
@@ -106,8 +106,8 @@ quick+=':*RandomShapes*:*RandomBatches*:*RowsOfAWiderTensor*:*NothingToStore*'
 
 # Checked for races, which takes far longer: the kernels that use shared memory, each where a test of theirs is small.
 # Left out: larger shapes of the same kernels (a tile of a matrix product takes minutes under racecheck), and every
-# operator without shared memory. The fused pieces of a layer (step 2) are rows_stream with a norm in front or a sum
-# behind, so they are checked too.
+# operator without shared memory. The fused pieces of a layer (step 2) are rows_stream with a norm before or a sum
+# after, so they are checked too.
 declare -A shared=(
   [3]='Task1_3_*EqualsDoublePrecision*:Task1_3_*NormsHeads*:Task1_3_FusedAddRmsNorm*'
   [4]='Task1_4_Matmul.OneSmallCall*'

@@ -4,7 +4,7 @@
     python3 tools/update_tables.py [README.md ...]
 
 A table stands between two comments, the first of which holds the command that prints it; the command that draws a
-picture stands in a comment in front of it:
+picture stands in a comment before it:
 
     <!-- table: tools/ladder_table.py --from bench/results/h200/step1_layers.json --op rms_norm --markdown -->
     <!-- end -->

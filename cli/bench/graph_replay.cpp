@@ -10,7 +10,8 @@
 #include "cli/bench/bench.h"
 #include "cli/bench/report.h"
 #include "cli/bench/workload.h"
-#include "cli/flags.h"
+#include "cli/engine_flags.h"
+#include "cli/flag_values.h"
 #include "cli/run_requests.h"
 #include "cli/terminal.h"
 #include "step1_layers/core/error.h"
@@ -103,7 +104,7 @@ void run_graph_replay(const GraphReplayFlags& flags) {
                        {"of_replay", replay / mean(steps)}});
   }
   write_report(flags.json, results, {config.device, config.threads, 0.0});
-  write_out(fmt::format("{} requests, {} tokens each in front of the step that is replayed, on {}\n",
+  write_out(fmt::format("{} requests, {} tokens each before the step that is replayed, on {}\n",
                         flags.batch, flags.prompt_len + replayed - 1,
                         cuda_device_info(config.device.index).name) +
             format_table(table) +

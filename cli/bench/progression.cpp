@@ -6,7 +6,9 @@
 #include "cli/bench/report.h"
 #include "cli/bench/streaming_limit.h"
 #include "cli/bench/workload.h"
-#include "cli/flags.h"
+#include "cli/engine_flags.h"
+#include "cli/flag_values.h"
+#include "cli/tiny_model.h"
 #include "cli/run_requests.h"
 #include "cli/terminal.h"
 #include "step1_layers/core/error.h"
@@ -147,9 +149,9 @@ RunCommand add_bench_progression(CLI::App& app) {
               .max_prompt_len = 96,
               .min_output_len = 8,
               .max_output_len = 96};
-  const auto add = [&](const char* name, int64_t& value, int64_t least, const char* help) {
+  const auto add = [&](const char* name, int64_t& value, int64_t min, const char* help) {
     app.add_option(name, value, help)
-        ->check(whole_in_range(least, 1 << 24))
+        ->check(whole_in_range(min, 1 << 24))
         ->type_name("N")
         ->capture_default_str();
   };

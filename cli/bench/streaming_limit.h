@@ -20,7 +20,7 @@ double copy_bandwidth(Device device);
 int64_t streamed_weight_bytes(const DecoderSpec& spec, DType dtype);
 
 // What decoding these requests reads at least: the weights once for every token of the longest output, and
-// the keys and values in front of every token. Their prompts are not counted: computing them is bound by
+// the keys and values before every token. Their prompts are not counted: computing them is bound by
 // arithmetic.
 double streamed_bytes(const std::vector<Request>& requests, const DecoderSpec& spec,
                       const RunnerConfig& config);

@@ -5,7 +5,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "cli/flags.h"
+#include "cli/flag_values.h"
 #include "cli/json_lines.h"
 #include "cli/live_view.h"
 #include "cli/terminal.h"
@@ -82,14 +82,16 @@ TEST(Cli_JsonLines, GenerateLineHasTheContractsFields) {
   EXPECT_EQ(json["metrics"]["num_prompt_tokens"], 2);
   EXPECT_TRUE(json["metrics"].contains("time_to_first_token"));
 
-  const auto bare = nlohmann::json::parse(generate_line(0, sample_output(), -1));
+  const auto bare = nlohmann::json::parse(generate_line(0, sample_output(), std::nullopt));
   EXPECT_FALSE(bare["outputs"][0].contains("logprobs"));
   const auto chosen_only = nlohmann::json::parse(generate_line(0, sample_output(), 0));
   EXPECT_TRUE(chosen_only["outputs"][0].contains("logprobs"));
   EXPECT_FALSE(chosen_only["outputs"][0].contains("top"));
+  const auto whole_vocabulary = nlohmann::json::parse(generate_line(0, sample_output(), -1));
+  EXPECT_TRUE(whole_vocabulary["outputs"][0].contains("top"));
   RequestOutput silent = sample_output();
   silent.completions[0].text.reset();
-  EXPECT_TRUE(nlohmann::json::parse(generate_line(0, silent, -1))["outputs"][0]["text"].is_null());
+  EXPECT_TRUE(nlohmann::json::parse(generate_line(0, silent, std::nullopt))["outputs"][0]["text"].is_null());
 }
 
 TEST(Cli_JsonLines, ScoreLineBeginsWithNull) {

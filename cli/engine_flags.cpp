@@ -1,0 +1,164 @@
+#include "cli/engine_flags.h"
+
+#include "cli/device_flag.h"
+#include "cli/flag_values.h"
+#include "cli/kernels.h"
+#include "step1_layers/core/error.h"
+
+namespace ladder {
+
+namespace {
+
+DType parse_dtype(const std::string& name) {
+  if (name == "f32") return DType::f32;
+  if (name == "f16") return DType::f16;
+  return DType::bf16;
+}
+
+// A flag without a value that sets `value`, which is on by default, to false.
+CLI::Option* switch_off(CLI::App& app, const char* name, bool& value, const char* help) {
+  return app.add_flag_callback(name, [&value] { value = false; }, help);
+}
+
+// --kernel op=name, each operator once.
+std::map<std::string, std::string, std::less<>> forced_kernels(const std::vector<std::string>& flags) {
+  std::map<std::string, std::string, std::less<>> kernels;
+  for (const std::string& flag : flags) {
+    const size_t equals = flag.find('=');
+    LADDER_CHECK(equals != std::string::npos && equals > 0 && equals + 1 < flag.size(),
+                 "--kernel: expected operator=variant, found \"{}\"", flag);
+    const std::string name = flag.substr(equals + 1);
+    const auto [forced, is_first] = kernels.emplace(flag.substr(0, equals), name);
+    LADDER_CHECK(is_first || forced->second == name,
+                 "--kernel {} and --kernel {}={}: expected one of them", flag, forced->first, forced->second);
+  }
+  return kernels;
+}
+
+}  // namespace
+
+void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_default) {
+  options_.runner = defaults;
+  model = std::move(model_default);
+  CLI::Option* option =
+      app.add_option("--model", model, "folder with config.json, safetensors and tokenizer.json")
+          ->type_name("DIR");
+  if (model.empty()) {
+    option->required();
+  } else {
+    option->capture_default_str();
+  }
+  const char* group = "How the model is run";
+  app.add_option("--dtype", dtype_, "arithmetic and cache: auto (as config.json says), f32, bf16 or f16")
+      ->check(CLI::IsMember({"auto", "f32", "bf16", "f16"}))
+      ->type_name("TYPE")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--device", device_, "cpu, cuda, cuda:N, or auto: a GPU where there is one")
+      ->check(device_name_check())
+      ->type_name("DEVICE")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--load-format", load_format_, "auto, or dummy: random weights from config.json alone")
+      ->check(CLI::IsMember({"auto", "dummy"}))
+      ->type_name("FORMAT")
+      ->capture_default_str()
+      ->group(group);
+  const BatchConfig on_cpu = default_batch_limits(DeviceType::cpu);
+  const BatchConfig on_gpu = default_batch_limits(DeviceType::cuda);
+  const auto unless = [](int64_t preset, int64_t cpu, int64_t gpu) {
+    return preset > 0 ? std::to_string(preset) : fmt::format("{}, on a GPU {}", cpu, gpu);
+  };
+  app.add_option("--max-num-seqs", options_.runner.batch.max_num_seqs,
+                 fmt::format("sequences in one step [{}]",
+                             unless(defaults.batch.max_num_seqs, on_cpu.max_num_seqs, on_gpu.max_num_seqs)))
+      ->check(whole_in_range(kMaxNumSeqsRange))
+      ->type_name("N")
+      ->group(group);
+  app.add_option(
+         "--max-num-batched-tokens", options_.runner.batch.max_num_batched_tokens,
+         fmt::format(
+             "tokens computed in one step [{}; the longest sequence where prompts are computed whole]",
+             unless(defaults.batch.max_num_batched_tokens, on_cpu.max_num_batched_tokens,
+                    on_gpu.max_num_batched_tokens)))
+      ->check(whole_in_range(kMaxNumBatchedTokensRange))
+      ->type_name("N")
+      ->group(group);
+  app.add_option("--max-model-len", options_.runner.batch.max_model_len,
+                 "longest sequence, prompt and output [the model's, or what the KV cache holds]")
+      ->check(whole_in_range(kMaxModelLenRange))
+      ->type_name("N")
+      ->group(group);
+  app.add_option("--block-size", options_.runner.batch.block_size, "tokens in one KV block")
+      ->check(whole_in_range(kBlockSizeRange))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--num-kv-blocks", options_.runner.batch.num_kv_blocks, "KV blocks [as many as --kv-memory holds]")
+      ->check(whole_in_range(kNumKvBlocksRange))
+      ->type_name("N")
+      ->group(group);
+  app.add_option("--kv-memory", kv_memory_,
+                 "memory for the KV cache, e.g. 512MiB or 2GiB [a share of the device's]")
+      ->type_name("SIZE")
+      ->group(group);
+  switch_off(app, "--no-prefix-caching", options_.enable_prefix_caching, "recompute prompts that begin alike")->group(group);
+  switch_off(app, "--no-chunked-prefill", options_.enable_chunked_prefill, "compute every prompt whole, in one step")
+      ->group(group);
+  app.add_flag("--static-batching", options_.static_batching, "run a batch until all of it is done (a baseline)")
+      ->group(group);
+  app.add_option("--scheduling-policy", policy_, "fcfs (first come, first served) or priority")
+      ->check(CLI::IsMember({"fcfs", "priority"}))
+      ->type_name("POLICY")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--threads", options_.runner.threads, "threads, of all ranks together [one per core]")
+      ->check(whole_in_range(kThreadsRange))
+      ->type_name("N")
+      ->group(group);
+  app.add_option("--tensor-parallel-size", options_.runner.tensor_parallel_size,
+                 "ranks (as threads of the CPU) that split every layer")
+      ->check(whole_in_range(kTensorParallelSizeRange))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--kernel", kernels_, "force the kernel of an operator, e.g. matmul=loop; may repeat")
+      ->type_name("OP=NAME")
+      ->allow_extra_args(false)
+      ->group(group);
+  const char* gpu = "How a GPU is used (the CPU has none of this and ignores it)";
+  app.add_option("--gpu-memory-utilization", options_.runner.gpu_memory_utilization,
+                 "share of the GPU's memory for weights, activations and KV cache together")
+      ->check(above_zero(1))
+      ->type_name("U")
+      ->capture_default_str()
+      ->group(gpu);
+  switch_off(app, "--enforce-eager", options_.runner.cuda_graphs, "launch every kernel by itself: no CUDA graphs")
+      ->group(gpu);
+  switch_off(app, "--no-async-scheduling", options_.runner.async_scheduling, "plan a step only when the one before is done")
+      ->group(gpu);
+  switch_off(app, "--no-dependent-launch", options_.runner.dependent_launch,
+               "set a kernel up only when the one before it has ended")
+      ->group(gpu);
+}
+
+EngineOptions EngineFlags::options() const {
+  EngineOptions options = options_;
+  options.model = model;
+  if (dtype_ != "auto") options.dtype = parse_dtype(dtype_);
+  options.policy = parse_scheduling_policy(policy_);
+  RunnerConfig& runner = options.runner;
+  runner.device = find_device(device_);
+  runner.load_format = load_format_ == "dummy" ? LoadFormat::dummy : LoadFormat::automatic;
+  LADDER_CHECK(runner.device.is_cpu() || runner.tensor_parallel_size == 1,
+               "--tensor-parallel-size {}: on GPUs one rank only so far; with --device cpu ranks are threads",
+               runner.tensor_parallel_size);
+  LADDER_CHECK(runner.batch.num_kv_blocks == 0 || kv_memory_.empty(),
+               "--num-kv-blocks and --kv-memory say the same thing: expected one of them");
+  if (!kv_memory_.empty()) runner.kv_memory = parse_bytes(kv_memory_, "--kv-memory");
+  runner.kernels = forced_kernels(kernels_);
+  check_forced_kernels(runner.kernels, runner.device);
+  return options;
+}
+
+}  // namespace ladder

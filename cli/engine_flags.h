@@ -1,0 +1,30 @@
+#pragma once
+// The flags of the commands that load a model: --model and everything about how it is run.
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "step6_engine/load_engine.h"
+
+namespace ladder {
+
+// add() declares the flags, options() reads them after parsing.
+class EngineFlags {
+ public:
+  // `model_default`: the folder where --model is not given; none: it must be given.
+  void add(CLI::App& app, RunnerConfig defaults = {}, std::string model_default = {});
+  EngineOptions options() const;  // Error naming the flag
+
+  std::string model;
+
+ private:
+  EngineOptions options_;  // what the flags set directly; the others are read from these:
+  std::string dtype_ = "auto";
+  std::string device_ = "auto";
+  std::string load_format_ = "auto";
+  std::string policy_ = "fcfs";
+  std::string kv_memory_;
+  std::vector<std::string> kernels_;
+};
+
+}  // namespace ladder

@@ -1,0 +1,81 @@
+#!/usr/bin/env bash
+# What takes too long for every change: run it before a release, and keep its summary.
+#
+#   tools/long_check.sh [--out DIR] [PART...]
+#
+# --out: default ./long_check. Parts, all of them by default:
+#   commands   the documented commands that are slow (tools/documented_commands.txt)
+#   tsan       the tests under ThreadSanitizer
+#   fuzz       every libFuzzer target for five minutes (clang 16)
+#   soak       the random tests of steps 1, 2 and 6, twenty times with fresh seeds
+#   mutants    defects planted in the core tasks, each of which a test must find (tools/mutants.py)
+set -uo pipefail
+root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd)
+out=long_check
+parts=()
+every=(commands tsan fuzz soak mutants)
+
+fail() { echo "long_check: $*" >&2; exit 2; }
+
+while [ $# -gt 0 ]; do
+  case $1 in
+    -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 0 ;;
+    --out)
+      [ -n "${2:-}" ] || fail "--out: expected a folder after it"
+      out=$2
+      shift ;;
+    *)
+      [[ " ${every[*]} " = *" $1 "* ]] || fail "$1: expected --out DIR, or some of ${every[*]}"
+      parts+=("$1") ;;
+  esac
+  shift
+done
+[ ${#parts[@]} -gt 0 ] || parts=("${every[@]}")
+mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 2
+cd "$root"
+
+commands() { python3 -B tools/run_documented_commands.py --kind slow; }
+
+tsan() { cmake --preset tsan && cmake --build --preset tsan && ctest --preset tsan -j "$(nproc)"; }
+
+fuzz() {
+  cmake --preset fuzz && cmake --build --preset fuzz || return 1
+  local corpus target status=0
+  for corpus in tests/fuzz/corpus/*/; do
+    target=$(basename "$corpus")
+    # New inputs go to the folder that is named first, not into the checkout.
+    mkdir -p "$out/corpus/$target"
+    "build/fuzz/tests/fuzz/fuzz_$target" -max_total_time=300 -artifact_prefix="$out/fuzz_$target-" \
+      "$out/corpus/$target" "$corpus" || status=1
+  done
+  return $status
+}
+
+soak() {
+  cmake -G Ninja -S . -B build/release -DCMAKE_BUILD_TYPE=Release && cmake --build build/release || return 1
+  local step status=0
+  for step in 1 2 6; do
+    "build/release/tests/test_step$step" --gtest_brief=1 --gtest_repeat=20 --gtest_filter='*Random*' || status=1
+  done
+  return $status
+}
+
+mutants() { python3 -B tools/mutants.py; }
+
+failed=0
+summary=()
+for part in "${parts[@]}"; do
+  start=$SECONDS
+  "$part" >"$out/$part.txt" 2>&1
+  status=$?
+  [ $status -eq 0 ] || failed=1
+  summary+=("$(printf '%-9s %-7s %5d s   %s' "$part" "$([ $status -eq 0 ] && echo ok || echo FAILED)" \
+    $((SECONDS - start)) "$(tail -n 1 "$out/$part.txt")")")
+  echo "${summary[-1]}"
+done
+{
+  printf 'commit %s\n%s, %s cores\n' "$(git describe --always --dirty --abbrev=40 --exclude '*' 2>/dev/null || echo unknown)" \
+    "$(sed -n 's/^model name.*: //p' /proc/cpuinfo | head -n 1)" "$(nproc)"
+  printf '%s\n' "${summary[@]}"
+} >"$out/summary.txt"
+exit $failed
