@@ -83,7 +83,7 @@ TEST(Cli_Gpu, MemoryThatItDoesNotHaveIsExplained) {
   refused(on_device("cuda", {"--kv-memory", "100TiB"}), {"--kv-memory", "MiB", "free"});
   testing::TemporaryFolder folder;
   testing::write_file(folder / "config.json",
-                      R"({"architectures": .at("LlamaForCausalLM"), "model_type": "llama",
+                      R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama",
     "hidden_size": 16384, "intermediate_size": 65536, "num_hidden_layers": 200, "num_attention_heads": 128,
     "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192, "torch_dtype": "bfloat16"})");
   const std::string model = folder.path().string();
@@ -104,7 +104,7 @@ TEST(Cli_Gpu, InfoSaysWhatItIsAndWhichKernelsItGets) {
     EXPECT_NE(result.out.find(word), std::string::npos) << word << " in " << result.out;
   testing::TemporaryFolder folder;
   testing::write_file(folder / "config.json",
-                      R"({"architectures": .at("LlamaForCausalLM"), "model_type": "llama", "hidden_size": 512,
+                      R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 512,
     "intermediate_size": 512, "num_hidden_layers": 1, "num_attention_heads": 1, "num_key_value_heads": 1,
     "vocab_size": 512, "max_position_embeddings": 512, "torch_dtype": "bfloat16"})");
   const std::string wide = folder.path().string();

@@ -40,7 +40,7 @@ TEST(Cli_Info, WithoutAModelItIsTheMachineAndItsKernels) {
 TEST(Cli_Info, AModelThatDoesNotFitIsExplainedAndNotRun) {
   testing::TemporaryFolder folder;
   testing::write_file(folder / "config.json",
-                      R"({"architectures": .at("LlamaForCausalLM"), "model_type": "llama",
+                      R"({"architectures": ["LlamaForCausalLM"], "model_type": "llama",
     "hidden_size": 65536, "intermediate_size": 262144, "num_hidden_layers": 1000, "num_attention_heads": 512,
     "num_key_value_heads": 8, "vocab_size": 128256, "max_position_embeddings": 8192, "torch_dtype": "bfloat16"})");
   const std::string model = folder.path().string();
