@@ -9,8 +9,8 @@
 
 #include "cli/commands.h"
 #include "cli/engine_flags.h"
-#include "cli/sampling_flags.h"
 #include "cli/run_requests.h"
+#include "cli/sampling_flags.h"
 #include "cli/terminal.h"
 #include "step1_layers/core/error.h"
 #include "step2_model/chat/chat_template.h"
@@ -26,10 +26,18 @@ struct ChatFlags {
   bool no_thinking = false;
 };
 
+SamplingParams default_sampling() {
+  SamplingParams params;
+  params.max_tokens = 1024;
+  params.temperature = 0.6;
+  return params;
+}
+
 class Conversation {
  public:
-  Conversation(Engine& engine, const ChatTemplate& chat_template, const ChatFlags& flags)
-      : engine_(engine), template_(chat_template), sampling_(flags.sampling.params()) {
+  Conversation(Engine& engine, const ChatTemplate& chat_template, const ChatFlags& flags,
+               const SamplingParams& sampling)
+      : engine_(engine), template_(chat_template), sampling_(sampling) {
     if (flags.no_thinking) options_.enable_thinking = false;
     // The token that ends a turn ends the answer, even where the checkpoint lists another end token only.
     const bool llama = template_.name().starts_with("llama");
@@ -99,7 +107,7 @@ class Conversation {
 
 void run_chat(const ChatFlags& flags) {
   LADDER_CHECK(is_utf8(flags.system), "--system: expected text in UTF-8");
-  const SamplingParams sampling = flags.sampling.params();
+  const SamplingParams sampling = flags.sampling.params(default_sampling());
   LADDER_CHECK(sampling.n == 1, "--n {}: a conversation has one answer at a time", sampling.n);
   const EngineOptions options = flags.engine.options();
   const ModelFolder folder = open_model_folder(options.model);
@@ -110,7 +118,7 @@ void run_chat(const ChatFlags& flags) {
                flags.engine.model, chat_template.name());
   const std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
 
-  Conversation conversation(*engine, chat_template, flags);
+  Conversation conversation(*engine, chat_template, flags, sampling);
   const bool prompts = stdin_is_terminal();
   if (prompts) write_out("Type a message and press return; ctrl-D ends.\n");
   std::string line;
@@ -134,10 +142,7 @@ RunCommand add_chat_command(CLI::App& app) {
   app.add_option("--system", flags->system, "a system message to begin with")->type_name("TEXT");
   app.add_flag("--no-thinking", flags->no_thinking, "Qwen3: answer without thinking aloud first");
   flags->engine.add(app);
-  SamplingParams defaults;
-  defaults.max_tokens = 1024;
-  defaults.temperature = 0.6;
-  flags->sampling.add(app, defaults);
+  flags->sampling.add(app, default_sampling());
   return [flags] { run_chat(*flags); };
 }
 

@@ -5,10 +5,10 @@
 
 #include "cli/commands.h"
 #include "cli/engine_flags.h"
-#include "cli/tiny_model.h"
 #include "cli/live_view.h"
 #include "cli/run_requests.h"
 #include "cli/terminal.h"
+#include "cli/tiny_model.h"
 #include "step1_layers/core/error.h"
 
 namespace ladder {

@@ -17,7 +17,8 @@ DType parse_dtype(const std::string& name) {
 
 // A flag without a value that sets `value`, which is on by default, to false.
 CLI::Option* switch_off(CLI::App& app, const char* name, bool& value, const char* help) {
-  return app.add_flag_callback(name, [&value] { value = false; }, help);
+  return app.add_flag_callback(
+      name, [&value] { value = false; }, help);
 }
 
 // --kernel op=name, each operator once.
@@ -29,8 +30,8 @@ std::map<std::string, std::string, std::less<>> forced_kernels(const std::vector
                  "--kernel: expected operator=variant, found \"{}\"", flag);
     const std::string name = flag.substr(equals + 1);
     const auto [forced, is_first] = kernels.emplace(flag.substr(0, equals), name);
-    LADDER_CHECK(is_first || forced->second == name,
-                 "--kernel {} and --kernel {}={}: expected one of them", flag, forced->first, forced->second);
+    LADDER_CHECK(is_first || forced->second == name, "--kernel {} and --kernel {}={}: expected one of them",
+                 flag, forced->first, forced->second);
   }
   return kernels;
 }
@@ -94,7 +95,8 @@ void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_de
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--num-kv-blocks", options_.runner.batch.num_kv_blocks, "KV blocks [as many as --kv-memory holds]")
+  app.add_option("--num-kv-blocks", options_.runner.batch.num_kv_blocks,
+                 "KV blocks [as many as --kv-memory holds]")
       ->check(whole_in_range(kNumKvBlocksRange))
       ->type_name("N")
       ->group(group);
@@ -102,10 +104,13 @@ void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_de
                  "memory for the KV cache, e.g. 512MiB or 2GiB [a share of the device's]")
       ->type_name("SIZE")
       ->group(group);
-  switch_off(app, "--no-prefix-caching", options_.enable_prefix_caching, "recompute prompts that begin alike")->group(group);
-  switch_off(app, "--no-chunked-prefill", options_.enable_chunked_prefill, "compute every prompt whole, in one step")
+  switch_off(app, "--no-prefix-caching", options_.enable_prefix_caching, "recompute prompts that begin alike")
       ->group(group);
-  app.add_flag("--static-batching", options_.static_batching, "run a batch until all of it is done (a baseline)")
+  switch_off(app, "--no-chunked-prefill", options_.enable_chunked_prefill,
+             "compute every prompt whole, in one step")
+      ->group(group);
+  app.add_flag("--static-batching", options_.static_batching,
+               "run a batch until all of it is done (a baseline)")
       ->group(group);
   app.add_option("--scheduling-policy", policy_, "fcfs (first come, first served) or priority")
       ->check(CLI::IsMember({"fcfs", "priority"}))
@@ -133,12 +138,14 @@ void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_de
       ->type_name("U")
       ->capture_default_str()
       ->group(gpu);
-  switch_off(app, "--enforce-eager", options_.runner.cuda_graphs, "launch every kernel by itself: no CUDA graphs")
+  switch_off(app, "--enforce-eager", options_.runner.cuda_graphs,
+             "launch every kernel by itself: no CUDA graphs")
       ->group(gpu);
-  switch_off(app, "--no-async-scheduling", options_.runner.async_scheduling, "plan a step only when the one before is done")
+  switch_off(app, "--no-async-scheduling", options_.runner.async_scheduling,
+             "plan a step only when the one before is done")
       ->group(gpu);
   switch_off(app, "--no-dependent-launch", options_.runner.dependent_launch,
-               "set a kernel up only when the one before it has ended")
+             "set a kernel up only when the one before it has ended")
       ->group(gpu);
 }
 

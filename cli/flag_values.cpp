@@ -17,7 +17,8 @@ CLI::Validator in_range(double low, double high) {
 }
 
 CLI::Validator whole_in_range(int64_t low, int64_t high) {
-  constexpr int64_t kLowest = std::numeric_limits<int64_t>::min(), kHighest = std::numeric_limits<int64_t>::max();
+  constexpr int64_t kLowest = std::numeric_limits<int64_t>::min(),
+                    kHighest = std::numeric_limits<int64_t>::max();
   const std::string range = low == kLowest && high == kHighest ? "" : fmt::format(" in [{}, {}]", low, high);
   return CLI::Validator(
       [low, high, range](std::string& text) -> std::string {

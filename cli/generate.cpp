@@ -3,10 +3,10 @@
 
 #include "cli/commands.h"
 #include "cli/engine_flags.h"
-#include "cli/sampling_flags.h"
 #include "cli/flag_values.h"
 #include "cli/json_lines.h"
 #include "cli/run_requests.h"
+#include "cli/sampling_flags.h"
 #include "cli/terminal.h"
 #include "step1_layers/core/error.h"
 
@@ -22,8 +22,14 @@ struct GenerateFlags {
   std::string format = "text";
 };
 
+SamplingParams default_sampling() {
+  SamplingParams params;
+  params.max_tokens = 16;
+  return params;
+}
+
 std::vector<RequestLine> requests_of(const GenerateFlags& flags) {
-  const SamplingParams sampling = flags.sampling.params();
+  const SamplingParams sampling = flags.sampling.params(default_sampling());
   const bool has_prompt = flags.prompt_option->count() > 0;
   const int given = int{has_prompt} + int{!flags.prompts.empty()} + int{!flags.prompt_token_ids.empty()};
   LADDER_CHECK(given == 1, "generate: expected one of --prompt, --prompts and --prompt-token-ids");
@@ -103,9 +109,7 @@ RunCommand add_generate_command(CLI::App& app) {
       ->type_name("FORMAT")
       ->capture_default_str();
   flags->engine.add(app);
-  SamplingParams defaults;
-  defaults.max_tokens = 16;
-  flags->sampling.add(app, defaults);
+  flags->sampling.add(app, default_sampling());
   return [flags] { run_generate(*flags); };
 }
 

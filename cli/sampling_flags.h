@@ -1,25 +1,24 @@
 #pragma once
 // The flags of SamplingParams, under vLLM's names.
 #include <CLI/CLI.hpp>
-#include <optional>
-#include <string>
+#include <functional>
 #include <vector>
 
 #include "step3_sequence/sampling_params.h"
 
 namespace ladder {
 
-// add() declares the flags, params() reads them after parsing.
+// add() declares the flags, params() gives what they say after parsing.
 class SamplingFlags {
  public:
+  // `defaults` is what --help shows.
   void add(CLI::App& app, const SamplingParams& defaults = {});
-  SamplingParams params() const;  // Error naming the flag
+
+  // `defaults` with the flags that were given. Error naming the flag.
+  SamplingParams params(SamplingParams defaults) const;
 
  private:
-  SamplingParams params_;
-  std::string seed_;
-  std::vector<std::string> logit_bias_;
-  std::vector<std::string> stop_token_ids_, allowed_token_ids_, logprob_token_ids_;
+  std::vector<std::function<void(SamplingParams&)>> given_;  // one per flag that was given
 };
 
 }  // namespace ladder

@@ -74,7 +74,8 @@ RunCommand add_score_command(CLI::App& app) {
                  "input")
       ->required()
       ->type_name("FILE.jsonl");
-  app.add_option("--top", flags->top, "also the K likeliest tokens at every position; -1: the whole vocabulary")
+  app.add_option("--top", flags->top,
+                 "also the K likeliest tokens at every position; -1: the whole vocabulary")
       ->check(whole_in_range(-1, kMaxLogprobs))
       ->type_name("K");
   app.add_option(

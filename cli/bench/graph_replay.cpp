@@ -104,9 +104,8 @@ void run_graph_replay(const GraphReplayFlags& flags) {
                        {"of_replay", replay / mean(steps)}});
   }
   write_report(flags.json, results, {config.device, config.threads, 0.0});
-  write_out(fmt::format("{} requests, {} tokens each before the step that is replayed, on {}\n",
-                        flags.batch, flags.prompt_len + replayed - 1,
-                        cuda_device_info(config.device.index).name) +
+  write_out(fmt::format("{} requests, {} tokens each before the step that is replayed, on {}\n", flags.batch,
+                        flags.prompt_len + replayed - 1, cuda_device_info(config.device.index).name) +
             format_table(table) +
             "engine step: median and mean of the steps around the one that is replayed 100 times.\n");
 }

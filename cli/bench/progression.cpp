@@ -8,9 +8,9 @@
 #include "cli/bench/workload.h"
 #include "cli/engine_flags.h"
 #include "cli/flag_values.h"
-#include "cli/tiny_model.h"
 #include "cli/run_requests.h"
 #include "cli/terminal.h"
+#include "cli/tiny_model.h"
 #include "step1_layers/core/error.h"
 
 namespace ladder {

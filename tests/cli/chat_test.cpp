@@ -12,10 +12,23 @@ using testing::expect_refused;
 using testing::run_binary;
 
 BinaryResult chat(const std::string& lines, std::vector<std::string> more = {}) {
-  std::vector<std::string> arguments = {"chat",     "--model",     testing::tinyworld(), "--device",      "cpu",
-                                        "--dtype",  "f32",         "--kv-memory",        "64MiB",         "--seed",
-                                        "1",        "--max-model-len", "200",            "--max-tokens",  "24",
-                                        "--temperature", "0"};
+  std::vector<std::string> arguments = {"chat",
+                                        "--model",
+                                        testing::tinyworld(),
+                                        "--device",
+                                        "cpu",
+                                        "--dtype",
+                                        "f32",
+                                        "--kv-memory",
+                                        "64MiB",
+                                        "--seed",
+                                        "1",
+                                        "--max-model-len",
+                                        "200",
+                                        "--max-tokens",
+                                        "24",
+                                        "--temperature",
+                                        "0"};
   arguments.insert(arguments.end(), more.begin(), more.end());
   return run_binary(arguments, lines);
 }

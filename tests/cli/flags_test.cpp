@@ -1,0 +1,99 @@
+// Flags become fields: each flag sets its own and no other.
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+#include "cli/engine_flags.h"
+#include "cli/flag_values.h"
+#include "cli/sampling_flags.h"
+#include "step1_layers/core/error.h"
+
+namespace ladder {
+namespace {
+
+SamplingParams sampling_of(std::vector<std::string> arguments, const SamplingParams& defaults = {}) {
+  CLI::App app;
+  SamplingFlags flags;
+  flags.add(app, defaults);
+  std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
+  app.parse(arguments);
+  return flags.params(defaults);
+}
+
+TEST(Cli_SamplingFlags, EachSetsItsFieldUnderVllmsName) {
+  const SamplingParams none;
+  EXPECT_EQ(sampling_of({}), none);
+  const auto expect = [&](std::vector<std::string> arguments, auto set) {
+    SamplingParams expected = none;
+    set(expected);
+    EXPECT_EQ(sampling_of(arguments), expected) << arguments[0];
+  };
+  expect({"--max-tokens", "9"}, [](auto& p) { p.max_tokens = 9; });
+  expect({"--min-tokens", "3"}, [](auto& p) { p.min_tokens = 3; });
+  expect({"--temperature", "0.5"}, [](auto& p) { p.temperature = 0.5; });
+  expect({"--top-k", "7"}, [](auto& p) { p.top_k = 7; });
+  expect({"--top-k=-1"}, [](auto& p) { p.top_k = -1; });
+  expect({"--top-p", "0.9"}, [](auto& p) { p.top_p = 0.9; });
+  expect({"--min-p", "0.1"}, [](auto& p) { p.min_p = 0.1; });
+  expect({"--repetition-penalty", "1.1"}, [](auto& p) { p.repetition_penalty = 1.1; });
+  expect({"--presence-penalty=-1"}, [](auto& p) { p.presence_penalty = -1; });
+  expect({"--frequency-penalty", "2"}, [](auto& p) { p.frequency_penalty = 2; });
+  expect({"--seed", "18446744073709551615"}, [](auto& p) { p.seed = 18446744073709551615u; });
+  expect({"--n", "3"}, [](auto& p) { p.n = 3; });
+  expect({"--logit-bias", "5=-100", "--logit-bias", "6=1.5"}, [](auto& p) {
+    p.logit_bias = {{5, -100.0}, {6, 1.5}};
+  });
+  expect({"--allowed-token-ids", "1,2", "--allowed-token-ids", "3"}, [](auto& p) {
+    p.allowed_token_ids = {1, 2, 3};
+  });
+  expect({"--bad-words", "[a,b]", "--bad-words", "c"}, [](auto& p) { p.bad_words = {"[a,b]", "c"}; });
+  expect({"--stop", "[a,b]"}, [](auto& p) { p.stop = {"[a,b]"}; });
+  expect({"--stop-token-ids", "1", "2,3"}, [](auto& p) { p.stop_token_ids = {1, 2, 3}; });
+  expect({"--include-stop-str-in-output"}, [](auto& p) { p.include_stop_str_in_output = true; });
+  expect({"--no-skip-special-tokens"}, [](auto& p) { p.skip_special_tokens = false; });
+  expect({"--ignore-eos"}, [](auto& p) { p.ignore_eos = true; });
+  expect({"--logprobs", "2"}, [](auto& p) { p.logprobs = 2; });
+  expect({"--logprobs=-1"}, [](auto& p) { p.logprobs = -1; });
+  expect({"--logprob-token-ids", "4"}, [](auto& p) { p.logprob_token_ids = {4}; });
+}
+
+TEST(Cli_SamplingFlags, WhatIsNotGivenStaysAsTheDefaultsHaveIt) {
+  SamplingParams defaults;
+  defaults.max_tokens = 16;
+  defaults.temperature = 0.6;
+  defaults.stop_token_ids = {4};
+  EXPECT_EQ(sampling_of({}, defaults), defaults);
+  SamplingParams expected = defaults;
+  expected.temperature = 0.0;
+  EXPECT_EQ(sampling_of({"--temperature", "0"}, defaults), expected);
+}
+
+TEST(Cli_EngineFlags, SwitchesAndSizesReachTheOptions) {
+  const auto options_of = [](std::vector<std::string> arguments) {
+    CLI::App app;
+    EngineFlags flags;
+    flags.add(app, {}, "model");
+    arguments.insert(arguments.end(), {"--device", "cpu"});
+    std::reverse(arguments.begin(), arguments.end());
+    app.parse(arguments);
+    return flags.options();
+  };
+  const EngineOptions plain = options_of({});
+  EXPECT_EQ(plain.model, "model");
+  EXPECT_TRUE(plain.enable_prefix_caching && plain.enable_chunked_prefill && !plain.static_batching);
+  EXPECT_TRUE(plain.runner.cuda_graphs && plain.runner.async_scheduling && plain.runner.dependent_launch);
+  EXPECT_FALSE(options_of({"--no-prefix-caching"}).enable_prefix_caching);
+  EXPECT_FALSE(options_of({"--no-chunked-prefill"}).enable_chunked_prefill);
+  EXPECT_TRUE(options_of({"--static-batching"}).static_batching);
+  EXPECT_FALSE(options_of({"--enforce-eager"}).runner.cuda_graphs);
+  EXPECT_FALSE(options_of({"--no-async-scheduling"}).runner.async_scheduling);
+  EXPECT_FALSE(options_of({"--no-dependent-launch"}).runner.dependent_launch);
+  EXPECT_EQ(options_of({"--scheduling-policy", "priority"}).policy, SchedulingPolicy::priority);
+  EXPECT_EQ(options_of({"--block-size", "32"}).runner.batch.block_size, 32);
+  EXPECT_EQ(options_of({"--kv-memory", "2MiB"}).runner.kv_memory, 2 << 20);
+  EXPECT_EQ(options_of({"--kernel", "matmul=loop"}).runner.kernels.at("matmul"), "loop");
+  EXPECT_THROW(options_of({"--num-kv-blocks", "8", "--kv-memory", "2MiB"}), Error);
+}
+
+}  // namespace
+}  // namespace ladder
