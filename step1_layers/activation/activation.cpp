@@ -1,7 +1,6 @@
 // The tables of silu_and_mul.h and gelu.h, and the threads of their fast rungs.
+#include "step1_layers/activation/activation_cpu.h"
 #include "step1_layers/activation/activation_simd.h"
-#include "step1_layers/activation/gelu.h"
-#include "step1_layers/activation/silu_and_mul.h"
 #include "step1_layers/core/parallel.h"
 #include "step1_layers/core/simd_rungs.h"
 #ifdef LADDER_CUDA
@@ -9,10 +8,6 @@
 #endif
 
 namespace ladder {
-
-void silu_and_mul_loop(const OpContext&, const SiluAndMulArgs&);  // activation_cpu.cpp
-void gelu_and_mul_loop(const OpContext&, const GeluAndMulArgs&);
-void gelu_loop(const OpContext&, const GeluArgs&);
 
 namespace {
 
@@ -25,35 +20,34 @@ void for_each_piece(const Tensor& out, Fn&& fn) {
   });
 }
 
-template <class Kernels>
+template <template <class> class Kernels>
 void silu_and_mul_fast(const OpContext&, const SiluAndMulArgs& args) {
   const Tensor &x = args.gate_up, &out = args.out;
   for_each_piece(out, [&](auto tag, int64_t row, int64_t rows) {
     using T = decltype(tag);
-    Kernels::template silu_and_mul<T>(x.data<T>() + row * x.stride(0), x.stride(0),
-                                      out.data<T>() + row * out.stride(0), out.stride(0), rows, out.dim(1));
+    Kernels<T>::silu_and_mul(x.data<T>() + row * x.stride(0), x.stride(0),
+                             out.data<T>() + row * out.stride(0), out.stride(0), rows, out.dim(1));
   });
 }
 
-template <class Kernels>
+template <template <class> class Kernels>
 void gelu_and_mul_fast(const OpContext&, const GeluAndMulArgs& args) {
   const Tensor &x = args.gate_up, &out = args.out;
   for_each_piece(out, [&](auto tag, int64_t row, int64_t rows) {
     using T = decltype(tag);
-    Kernels::template gelu_and_mul<T>(x.data<T>() + row * x.stride(0), x.stride(0),
-                                      out.data<T>() + row * out.stride(0), out.stride(0), rows, out.dim(1),
-                                      args.kind == GeluKind::tanh);
+    Kernels<T>::gelu_and_mul(x.data<T>() + row * x.stride(0), x.stride(0),
+                             out.data<T>() + row * out.stride(0), out.stride(0), rows, out.dim(1),
+                             args.kind == GeluKind::tanh);
   });
 }
 
-template <class Kernels>
+template <template <class> class Kernels>
 void gelu_fast(const OpContext&, const GeluArgs& args) {
   const Tensor &x = args.x, &out = args.out;
   for_each_piece(out, [&](auto tag, int64_t row, int64_t rows) {
     using T = decltype(tag);
-    Kernels::template gelu<T>(x.data<T>() + row * x.stride(0), x.stride(0),
-                              out.data<T>() + row * out.stride(0), out.stride(0), rows, out.dim(1),
-                              args.kind == GeluKind::tanh);
+    Kernels<T>::gelu(x.data<T>() + row * x.stride(0), x.stride(0), out.data<T>() + row * out.stride(0),
+                     out.stride(0), rows, out.dim(1), args.kind == GeluKind::tanh);
   });
 }
 

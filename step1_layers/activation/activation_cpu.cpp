@@ -1,13 +1,19 @@
-#include <cmath>
+#include "step1_layers/activation/activation_cpu.h"
 
-#include "step1_layers/activation/gelu.h"
-#include "step1_layers/activation/silu_and_mul.h"
+#include <cmath>
 
 namespace ladder {
 
 namespace {
 
-// >>> task 1.2: SiLU and both forms of GELU
+constexpr float kGeluCubic = 0.044715f, kGeluScale = 1.5957691216f;  // gelu.h; 2 sqrt(2 / pi)
+constexpr float kRootHalf = 0.7071067812f;
+
+}  // namespace
+
+// >>> task 1.2: SiLU and both forms of GELU, alone and times the second half of a row, value by value
+namespace {
+
 float silu(float x) {
   return x / (1.0f + std::exp(-x));
 }
@@ -15,10 +21,9 @@ float silu(float x) {
 float gelu(float x, GeluKind kind) {
   if (kind == GeluKind::tanh)
     return x /
-           (1.0f + std::exp(-1.5957691216f * (x + 0.044715f * x * x * x)));  // (1 + tanh u) / 2, uncancelled
-  return 0.5f * x * std::erfc(-0.7071067812f * x);  // 1 + erf(z) = erfc(-z), which does not cancel
+           (1.0f + std::exp(-kGeluScale * (x + kGeluCubic * x * x * x)));  // (1 + tanh u) / 2, uncancelled
+  return 0.5f * x * std::erfc(-kRootHalf * x);  // 1 + erf(z) = erfc(-z), which does not cancel
 }
-// <<< task 1.2
 
 template <class Fn>
 void for_each_gated(const Tensor& gate_up, const Tensor& out, Fn&& activation) {
@@ -55,5 +60,6 @@ void gelu_loop(const OpContext&, const GeluArgs& args) {
     }
   });
 }
+// <<< task 1.2
 
 }  // namespace ladder

@@ -50,7 +50,7 @@ __global__ void activation_naive(const T* x, int64_t x_stride, T* out, int64_t o
 // vectorized
 // Rows of whole 16-byte packs (packed.h), fewer than 2^31 packs in all. A pack per thread and operand: eight
 // times the bytes of the rung below (bf16) for an eighth of its instructions, and the division that finds the
-// row is paid once for eight elements, in 32 bits. Small blocks: what is under way at one time lies close
+// row is paid once for eight elements, in 32 bits. Small blocks: what is in flight at one time lies close
 // together, and a few tokens still reach many multiprocessors.
 constexpr int kPackedThreads = 128;
 template <bool gated, class T, class Activation>

@@ -8,14 +8,11 @@
 
 namespace ladder {
 
-LADDER_DECLARE_FOR_EACH_ISA(struct ActivationKernels {
-  template <class T>
+LADDER_DECLARE_FOR_EACH_ISA(template <class T> struct ActivationKernels {
   static void silu_and_mul(const T* gate_up, int64_t gate_up_stride, T* out, int64_t out_stride, int64_t rows,
                            int64_t width);
-  template <class T>
   static void gelu(const T* x, int64_t x_stride, T* out, int64_t out_stride, int64_t rows, int64_t width,
                    bool tanh);
-  template <class T>
   static void gelu_and_mul(const T* gate_up, int64_t gate_up_stride, T* out, int64_t out_stride, int64_t rows,
                            int64_t width, bool tanh);
 };)

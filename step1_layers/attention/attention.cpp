@@ -1,17 +1,16 @@
 // The table of attention.h and its checks.
 #include "step1_layers/attention/attention.h"
 
+#include "step1_layers/attention/attention_cpu.h"
 #include "step1_layers/attention/attention_fast.h"
 #include "step1_layers/core/simd_rungs.h"
 
 namespace ladder {
 
-void causal_attention_loop(const OpContext&, const CausalAttentionArgs&);  // paged_attention_cpu.cpp
-
 namespace {
 
 // The paged kernel, the whole sequence being one block.
-template <class Kernels>
+template <template <class> class Kernels>
 void causal_attention_fast(const OpContext& ctx, const CausalAttentionArgs& args) {
   const Tensor &q = args.q, &k = args.k, &v = args.v, &out = args.out;
   const int32_t only_block = 0;

@@ -2,8 +2,7 @@
 // Task 1.7: causal attention over one sequence whose keys and values lie side by side (Vaswani et al., 2017,
 // arXiv 1706.03762). The plain reference that the paged kernels are checked against.
 //
-//   out[t][h] = sum_j softmax_j(scale * q[t][h] . k[j][g]) v[j][g]     over keys j <= num_keys - num_queries
-//   + t
+//   out[t][h] = sum_j softmax_j(scale * q[t][h] . k[j][g]) v[j][g]      keys j <= num_keys - num_queries + t
 //
 // The queries are the last of the sequence's positions, so there may be fewer queries than keys (a chunk of a
 // prompt, or one decoded token). Grouped queries (Ainslie et al., 2023, arXiv 2305.13245): heads / kv_heads

@@ -15,7 +15,7 @@ inline constexpr int64_t kAttentionRows = 60;
 
 // for_each_sequence(fn) calls fn(AttentionWork of the whole sequence, for key/value head 0); k_head_stride
 // and v_head_stride lead to the other heads.
-template <class Kernels, class T, class ForEachSequence>
+template <template <class> class Kernels, class T, class ForEachSequence>
 void attend_all(const OpContext& ctx, int64_t kv_heads, int64_t group, int64_t k_dim, int64_t v_dim,
                 int64_t k_head_stride, int64_t v_head_stride, ForEachSequence&& for_each_sequence) {
   const int64_t unit_tokens = std::max<int64_t>(kAttentionRows / group, 1);
@@ -50,7 +50,7 @@ void attend_all(const OpContext& ctx, int64_t kv_heads, int64_t group, int64_t k
             work.out += token * work.out_token_stride + head * group * work.out_head_stride;
             if (work.lse) work.lse += token * work.lse_token_stride + head * group * work.lse_head_stride;
             work.scratch = scratch + worker * floats;
-            Kernels::template attend<T>(work);
+            Kernels<T>::attend(work);
           }
         });
     }

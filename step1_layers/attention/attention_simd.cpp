@@ -158,7 +158,7 @@ void write_row(const float* values, float sum, int64_t count, T* out) {
 }  // namespace
 
 template <class T>
-void AttentionKernels::attend(const AttentionWork<T>& work) {
+void AttentionKernels<T>::attend(const AttentionWork<T>& work) {
   const int64_t rows = work.tokens * work.group;
   const int64_t k_padded = attention_padded(work.k_dim), v_padded = attention_padded(work.v_dim);
   float* q = work.scratch;
@@ -190,8 +190,8 @@ void AttentionKernels::attend(const AttentionWork<T>& work) {
     transpose_rows(key_rows, kAttentionTile, work.k_dim, keys);
     copy_values(value_rows, count, work.v_dim, v_padded, values);
     if (tile + kAttentionTile < num_keys) {
-      // While this tile is computed, the next one is on its way: its rows lie apart, where the processor's
-      // own prefetcher does not look.
+      // The next tile is prefetched while this one is computed: its rows lie apart, where the processor's own
+      // prefetcher does not look.
       const int64_t next = tile + kAttentionTile, next_count = smaller(num_keys - next, kAttentionTile);
       locate(work, next, next_count, key_rows, value_rows);
       for (int64_t j = 0; j < next_count; ++j) {
@@ -224,8 +224,8 @@ void AttentionKernels::attend(const AttentionWork<T>& work) {
   }
 }
 
-template void AttentionKernels::attend<float>(const AttentionWork<float>&);
-template void AttentionKernels::attend<bf16>(const AttentionWork<bf16>&);
-template void AttentionKernels::attend<f16>(const AttentionWork<f16>&);
+template struct AttentionKernels<float>;
+template struct AttentionKernels<bf16>;
+template struct AttentionKernels<f16>;
 
 }  // namespace ladder::LADDER_ISA

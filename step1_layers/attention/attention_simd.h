@@ -48,9 +48,7 @@ constexpr int64_t attention_scratch_floats(int64_t rows, int64_t k_dim, int64_t 
   return rows * (k + kAttentionTile + v) + 3 * attention_padded(rows) + kAttentionTile * (k + v) + k + v;
 }
 
-LADDER_DECLARE_FOR_EACH_ISA(struct AttentionKernels {
-  template <class T>
-  static void attend(const AttentionWork<T>& work);
-};)
+LADDER_DECLARE_FOR_EACH_ISA(template <class T>
+                            struct AttentionKernels { static void attend(const AttentionWork<T>& work); };)
 
 }  // namespace ladder

@@ -23,7 +23,8 @@ constexpr Variant<AttentionWithStoreArgs> kVariants[] = {
     {.name = "sequence", .device = DeviceType::cuda, .idea = kSequence, .run = attention_with_store_sequence},
     {.name = "fused",
      .device = DeviceType::cuda,
-     .idea = "decode of few sequences: who attends norms and rotates its queries, and stores the new key",
+     .idea =
+         "decode of few sequences: the attention kernel norms and rotates its queries and stores the new key itself",
      .min_arch = 90,
      .batch_invariant = false,
      .supports = attention_with_store_can_fuse,

@@ -4,8 +4,8 @@
 // The cache of one layer is a pool of blocks of `block_size` token slots. A sequence's tokens lie in
 // whichever blocks its block table lists, so memory is given out block by block and never moves:
 //
-//   position p of sequence s  ->  block = block_tables[s][p / block_size],  slot = block * block_size + p %
-//   block_size
+//   position p of sequence s  ->  block = block_tables[s][p / block_size]
+//                                 slot  = block * block_size + p % block_size
 #include <cstdint>
 
 #include "step1_layers/core/tensor.h"
@@ -42,17 +42,18 @@ struct KvCacheView {
 // slot_mapping (i64).
 //
 // Kernels read these tensors and a step's positions, and in batches of single rows the keys before each row's
-// own, ahead of kernels in front that still run (cuda_kernel.cuh, dependent launch). So what writes them ends
-// before a kernel behind it is set up: it is a copy of the driver's, an earlier step, or a kernel that allows
-// the next one only when it has written them.
+// own, while preceding kernels still run (cuda_kernel.cuh, dependent launch). So what writes them ends before
+// the next kernel is set up: it is a copy of the driver's, an earlier step, or a kernel that allows the next
+// one only when it has written them.
 struct AttentionMetadata {
-  Tensor query_start_loc;  // [num_seqs + 1]: sequence s has the query rows [query_start_loc[s],
-                           // query_start_loc[s + 1])
-  Tensor seq_lens;         // [num_seqs]: keys of sequence s, its query rows being the last of them
-  Tensor
-      block_tables;  // [num_seqs, max_blocks]: only the first ceil(seq_lens[s] / block_size) entries are read
-  Tensor slot_mapping;  // [>= num_tokens] i64: where each row's K and V are written; -1: a padding row, not
-                        // written
+  // [num_seqs + 1]: sequence s has the query rows [query_start_loc[s], query_start_loc[s + 1]).
+  Tensor query_start_loc;
+  // [num_seqs]: keys of sequence s, its query rows being the last of them.
+  Tensor seq_lens;
+  // [num_seqs, max_blocks]: only the first ceil(seq_lens[s] / block_size) entries are read.
+  Tensor block_tables;
+  // [>= num_tokens] i64: where each row's K and V are written; -1: a padding row, not written.
+  Tensor slot_mapping;
   int64_t num_seqs = 0;
   int64_t num_tokens = 0;
   int64_t max_query_len = 0;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <iterator>
 
+#include "step1_layers/attention/attention_cpu.h"
 #include "step1_layers/attention/attention_fast.h"
 #include "step1_layers/core/simd_rungs.h"
 #ifdef LADDER_CUDA
@@ -12,11 +13,9 @@
 
 namespace ladder {
 
-void paged_attention_loop(const OpContext&, const PagedAttentionArgs&);  // paged_attention_cpu.cpp
-
 namespace {
 
-template <class Kernels>
+template <template <class> class Kernels>
 void paged_attention_fast(const OpContext& ctx, const PagedAttentionArgs& args) {
   const Tensor &q = args.q, &k = args.cache.k, &v = args.cache.v, &out = args.out, &lse = args.lse;
   const AttentionMetadata& metadata = args.metadata;
@@ -101,8 +100,8 @@ constexpr Variant<PagedAttentionArgs> kVariants[] = {
      .run = paged_attention_cuda_grouped},
     {.name = "split",
      .device = DeviceType::cuda,
-     .idea = "decode: keys copied ahead of the sums, long sequences cut into equal parts; prompts on their "
-             "own kernel",
+     .idea =
+         "decode: keys copied ahead of the sums, long sequences cut into equal parts; prompts on their own kernel",
      .min_arch = 80,
      .batch_invariant = false,  // cuts keys, of prompts too, by what else is in the batch
      .supports = paged_attention_takes_split,
@@ -184,15 +183,14 @@ void paged_attention(const OpContext& ctx, const Tensor& q, const KvCacheView& c
   check_paged_attention(ctx, args);
   if (metadata.num_seqs == 0) return;
   if (ctx.device.is_cpu()) check_sequences(cache, metadata);
-  // The CPU takes any sizes. On a GPU a model may have heads that no kernel has room for: say so by its
-  // sizes.
+  // The CPU takes any sizes. On a GPU a model may have heads that no kernel has room for: say its sizes.
   const auto serves = [&](const Variant<PagedAttentionArgs>& variant) { return can_run(variant, ctx, args); };
-  LADDER_CHECK(ctx.device.is_cpu() || !ctx.forced_kernel("paged_attention").empty() ||
-                   std::any_of(std::begin(kVariants), std::end(kVariants), serves),
-               "no attention kernel on {} takes heads of {} with KV blocks of {} tokens in {}: expected "
-               "heads of up to "
-               "256, or --device cpu",
-               device_name(ctx.device), q.dim(2), cache.block_size(), dtype_name(q.dtype()));
+  LADDER_CHECK(
+      ctx.device.is_cpu() || !ctx.forced_kernel("paged_attention").empty() ||
+          std::any_of(std::begin(kVariants), std::end(kVariants), serves),
+      "no attention kernel on {} takes heads of {} with KV blocks of {} tokens in {}: expected heads of "
+      "up to 256, or --device cpu",
+      device_name(ctx.device), q.dim(2), cache.block_size(), dtype_name(q.dtype()));
   run_variant<PagedAttentionArgs>("paged_attention", paged_attention_variants(), ctx, args);
 }
 

@@ -5,7 +5,7 @@
 #include "step1_layers/attention/attention_with_store_cuda.h"
 #include "step1_layers/attention/norm_rotate_cuda.cuh"
 #include "step1_layers/attention/paged_attention_decode_cuda.cuh"
-#include "step1_layers/attention/store_kv_cuda.h"
+#include "step1_layers/attention/qk_norm_rope_store_cuda.h"
 
 namespace ladder {
 
@@ -16,7 +16,7 @@ namespace {
 // and head tile, each block an equal part of its keys, and every block merges a share of the output elements:
 // the blocks write their partial results straight into each other's shared memory. The rung below sends them
 // through global memory: two trips to L2 after the last key instead of one between multiprocessors. All keys
-// that fit into the queues are under way before the kernel waits for the one in front. A short sequence is
+// that fit into the queues are in flight before the kernel waits for the previous one. A short sequence is
 // left to the first blocks of its cluster: a step of 16 keys more for each warp costs less than another block
 // to merge. All sequences get clusters of one size, whatever their lengths, so this is for few of them, or
 // for some that are not long. How one is cut depends on their number: not batch invariant.
@@ -69,10 +69,10 @@ __device__ void store_remote(const float4* mine, uint32_t barrier, int rank, con
 #endif
 }
 
-// Steps that a warp has under way. With few of them a block fits on a multiprocessor beside one of the
-// product in front and one of the product behind (head size 128, two query heads to a key/value head).
-// Otherwise the blocks of the product behind crowd on the multiprocessors that have none of attention's, and
-// load what is theirs by halves.
+// Steps that a warp has in flight. With few of them a block fits on a multiprocessor beside one of the
+// preceding product and one of the next (head size 128, two query heads to a key/value head). Otherwise the
+// blocks of the next product crowd on the multiprocessors that have none of attention's, and load their share
+// of the weights at half the rate.
 template <int dim>
 constexpr int kFewStages = dim == 64 ? 3 : 2;
 
@@ -96,7 +96,7 @@ struct ClusterShared {
   __device__ float4* received(int heads) { return reinterpret_cast<float4*>(query(heads)); }
 };
 
-// What comes in front of attention.
+// What precedes attention.
 // The keys and values are in the cache, the queries ready.
 struct Stored {};
 // attention_with_store: q, k and v are rows of the qkv projection.
@@ -178,7 +178,7 @@ __global__ void __launch_bounds__(kThreads, dim == 256 ? 1 : 2)
   int log_parts = 31 - __clz(cluster);
   while (log_parts > 0 && steps <= kWarps << (log_parts - 1)) --log_parts;
   const int parts = 1 << log_parts;
-  if (rank >= parts) return;  // the first of the cluster waits for the kernel in front
+  if (rank >= parts) return;  // the first of the cluster waits for the previous kernel
   if (num_keys == 0) {
     wait_for_previous_kernel();
     return;
@@ -195,21 +195,21 @@ __global__ void __launch_bounds__(kThreads, dim == 256 ? 1 : 2)
   const int end = min((steps * (rank + 1) >> log_parts) * kStepKeys, num_keys);
   const int64_t row = a.query_start_loc[seq];
   const Piece piece{seq, head_tile, num_keys, first, end};
-  bool waited = false;
   if constexpr (std::is_same_v<Front, Stored>) {
-    attend_piece(a, piece, waited, shared.decode, [] {});
+    PreviousKernel<> previous;
+    attend_piece(a, piece, previous, shared.decode, [] {});
   } else {
     constexpr int kStride = Shared::kRowBytes / static_cast<int>(sizeof(T));
     Attention<T> ready = a;
     ready.q = reinterpret_cast<const T*>(shared.query(0)) - first_head(a, head_tile) * kStride;
     ready.q_token = 0;
     ready.q_head = kStride;
-    attend_piece(
-        ready, piece, waited, shared.decode, [] {},
-        [&] {
-          store_new_rows(a, front, piece, row, shared);
-          return true;
-        });
+    auto wait = [&] {
+      store_new_rows(a, front, piece, row, shared);
+      return true;
+    };
+    PreviousKernel<decltype(wait)> previous{.has_ended = false, .wait = wait};
+    attend_piece(ready, piece, previous, shared.decode, [] {});
   }
   auto merged_quad = [&](int head, int element) {
     return merge_warps<kWarps>(
@@ -246,8 +246,8 @@ int64_t items_of(const PagedAttentionArgs& args) {
   return args.metadata.num_seqs * kv_heads * ceil_div<int64_t>(args.q.dim(1) / kv_heads, kTileHeads);
 }
 
-// For more, attention itself is the longer wait: deeper queues pay, and a second kernel in front costs
-// nothing.
+// For more, attention itself is the longer wait: deeper queues pay, and a second kernel before it
+// costs nothing.
 bool is_few(const PagedAttentionArgs& args) {
   return items_of(args) <= 32;
 }

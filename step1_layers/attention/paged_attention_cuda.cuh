@@ -1,6 +1,6 @@
 #pragma once
-// What the attention kernels share: the call as pointers and strides. Scores are kept in units of log 2, so
-// that the softmax is made of exp2, one instruction.
+// What the attention kernels share: the call as pointers and strides. Scores carry the factor log2(e), so
+// that the softmax is made of exp2, which is one instruction, where exp is a multiplication and exp2.
 #include <bit>
 
 #include "step1_layers/attention/paged_attention_cuda.h"
@@ -21,7 +21,7 @@ struct Attention {
   int64_t num_seqs, num_tokens, max_query_len;
   int heads, kv_heads, group, block_size, k_dim, v_dim;
   int block_shift;  // log2 of the block size, or -1: a division less where it is a power of two
-  float scale;      // times log2 e
+  float scale;      // of the scores, times log2 e: e^(scale q k) = 2^(scale log2(e) q k)
 
   __device__ int query_len(int64_t seq) const { return query_start_loc[seq + 1] - query_start_loc[seq]; }
   __device__ void store_lse(int64_t row, int head, float largest, float sum) const {

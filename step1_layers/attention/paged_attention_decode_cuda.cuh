@@ -10,7 +10,7 @@
 //   out^T    [dim, 8 heads]    += V^T [dim, 16 keys] * p^T [16 keys, 8 heads]
 //
 // but each warp has a queue of steps of 16 keys in shared memory, filled by asynchronous copies: several
-// steps are under way while it computes one, and no register waits for them. Rows lie 16 bytes further apart
+// steps are in flight while it computes one, and no register waits for them. Rows lie 16 bytes further apart
 // than they are long, which keeps load_matrices free of bank conflicts.
 #include "step1_layers/attention/paged_attention_cuda.cuh"
 #include "step1_layers/core/tensor_core.cuh"
@@ -19,7 +19,7 @@ namespace ladder {
 
 inline constexpr int kStepKeys = 16;  // of one warp; the warps of a block take turns
 inline constexpr int kTileHeads = 8;
-// Steps that a warp has under way where nothing says otherwise: 8 KB each for a head size of 128.
+// Steps that a warp has in flight where nothing says otherwise: 8 KB each for a head size of 128.
 template <int dim>
 inline constexpr int kDecodeStages = dim == 64 ? 6 : 3;
 
@@ -117,42 +117,46 @@ __device__ void store_state(const float (&largest)[2], float (&sum)[2], WarpResu
 
 // Which keys of a step are copied. In a batch of single rows the keys before a row's own were written in
 // earlier steps, and the lengths and tables were copied before this one (kv_cache.h): they are read while the
-// kernel in front, which writes the row's own key, still runs.
+// previous kernel, which writes the row's own key, still runs.
 enum class Keys : uint8_t { all, earlier, own };
 
-// How attend_piece waits for the kernel in front. The result: whether whoever waited has put the own key and
-// value of the row into the queue.
-struct WaitForKernel {
-  __device__ bool operator()() const {
-    wait_for_previous_kernel();
-    return false;
-  }
-};
+// One warp's queue of steps. Sixteen keys of `dim` elements, then their values, are a step; the warp's steps
+// are kTileKeys apart, since the warps of a block take turns.
+template <int dim, int warps, int stages, class T>
+struct StepQueue {
+  static constexpr int kTileKeys = warps * kStepKeys;
+  static constexpr int kRowBytes = dim * 2 + 16, kStageBytes = 2 * kStepKeys * kRowBytes;
+  static constexpr int kChunks = dim / 8,
+                       kCopyRows = kWarp / kChunks;  // of 16 bytes, in a row; copied at a time
 
-// Computes a piece; each warp's share is in shared.result(), until a barrier of the block frees it for the
-// next piece. `waited`: whether wait_for_previous_kernel() has been called; it has been afterwards.
-// `on_last_copy` is called by every warp once, when it has nothing more to copy.
-template <int dim, int warps, int stages, class T, class OnLastCopy, class Wait = WaitForKernel>
-__device__ void attend_piece(const Attention<T>& a, const Piece& piece, bool& waited,
-                             DecodeShared<dim, warps, stages>& shared, OnLastCopy&& on_last_copy,
-                             Wait&& wait = {}) {
-  constexpr int kStages = stages, kParts = dim / 16;
-  constexpr int kTileKeys = warps * kStepKeys;
-  constexpr int kRowBytes = dim * 2 + 16, kStageBytes = 2 * kStepKeys * kRowBytes;
-  constexpr int kChunks = dim / 8, kCopyRows = kWarp / kChunks;  // of 16 bytes, in a row; copied at a time
-  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp, g = lane / 4, t = lane % 4;
-  const int kv_head = piece.head_tile / ceil_div(a.group, kTileHeads);
-  const int first = piece.first + warp * kStepKeys;  // of this warp; its steps are kTileKeys apart
-  const int steps = first < piece.end ? ceil_div(piece.end - first, kTileKeys) : 0;
-  const int32_t* table = a.block_tables + piece.seq * a.table_stride;
-  const uint32_t queue = shared_address(shared.queue[warp]);
-
-  const int copy_row = lane / kChunks, copy_chunk = lane % kChunks;
-  const T* k_head = a.k + kv_head * a.k_head + copy_row * a.k_slot + copy_chunk * 8;
-  const T* v_head = a.v + kv_head * a.v_head + copy_row * a.v_slot + copy_chunk * 8;
-  const uint32_t copy_to = queue + copy_row * kRowBytes + copy_chunk * 16;
+  int first, steps;  // the warp's first key, and how many steps it has
+  uint32_t queue;    // its address in shared memory
+  const int32_t* table;
+  const T *k_head, *v_head;  // where this lane copies from, in slot 0 of block 0
+  uint32_t copy_to;
   int blocks = 0;  // lane i: the block of step i of 32
-  auto fetch = [&](int step, Keys which) {
+
+  __device__ StepQueue(const Attention<T>& a, const Piece& piece, DecodeShared<dim, warps, stages>& shared) {
+    const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+    const int kv_head = piece.head_tile / ceil_div(a.group, kTileHeads);
+    first = piece.first + warp * kStepKeys;
+    steps = first < piece.end ? ceil_div(piece.end - first, kTileKeys) : 0;
+    table = a.block_tables + piece.seq * a.table_stride;
+    queue = shared_address(shared.queue[warp]);
+    const int copy_row = lane / kChunks, copy_chunk = lane % kChunks;
+    k_head = a.k + kv_head * a.k_head + copy_row * a.k_slot + copy_chunk * 8;
+    v_head = a.v + kv_head * a.v_head + copy_row * a.v_slot + copy_chunk * 8;
+    copy_to = queue + copy_row * kRowBytes + copy_chunk * 16;
+  }
+
+  __device__ uint32_t keys(int step) const { return queue + step % stages * kStageBytes; }
+  __device__ uint32_t values(int step) const { return keys(step) + kStepKeys * kRowBytes; }
+  // How many of a step's sixteen keys are keys of the piece, or more.
+  __device__ int valid(const Piece& piece, int step) const { return piece.end - (first + step * kTileKeys); }
+
+  // Starts the copies of a step; nothing past the last one.
+  __device__ void copy(const Attention<T>& a, const Piece& piece, int step, Keys which) {
+    const int lane = threadIdx.x % kWarp, copy_row = lane / kChunks;
     if (step < steps) {
       if (step % kWarp == 0 && which != Keys::own) {
         const int key = first + (step + lane) * kTileKeys;
@@ -162,7 +166,7 @@ __device__ void attend_piece(const Attention<T>& a, const Piece& piece, bool& wa
       const int64_t block = __shfl_sync(kAllLanes, blocks, step), slot = key & (a.block_size - 1);
       const T *k = k_head + block * a.k_block + slot * a.k_slot,
               *v = v_head + block * a.v_block + slot * a.v_slot;
-      const uint32_t to = copy_to + step % kStages * kStageBytes;
+      const uint32_t to = copy_to + step % stages * kStageBytes;
       if (which == Keys::all && valid >= kStepKeys) {
 #pragma unroll
         for (int i = 0; i < kStepKeys / kCopyRows; ++i) {
@@ -184,74 +188,123 @@ __device__ void attend_piece(const Attention<T>& a, const Piece& piece, bool& wa
       }
     }
     commit_copies();
-  };
-
-#pragma unroll 1
-  for (int step = 0; step < kStages; ++step) fetch(step, waited ? Keys::all : Keys::earlier);
-  if (!waited) {
-    const bool has_own = wait();
-    waited = true;
-    const int own = piece.num_keys - 1 - first;
-    if (!has_own && piece.end == piece.num_keys && own >= 0 && own % kTileKeys < kStepKeys &&
-        own / kTileKeys < kStages)
-      fetch(own / kTileKeys, Keys::own);
   }
 
-  uint32_t q[kParts][2];  // dims 16 i + 2t, 16 i + 2t + 1 of head g, then the same of the second eight
-  const T* q_row =
-      a.q + a.query_start_loc[piece.seq] * a.q_token + (first_head(a, piece.head_tile) + g) * a.q_head;
-  const bool has_head = g < heads_in_tile(a, piece.head_tile);
-#pragma unroll
-  for (int i = 0; i < kParts; ++i)
-#pragma unroll
-    for (int half = 0; half < 2; ++half)
-      q[i][half] = has_head ? *reinterpret_cast<const uint32_t*>(q_row + i * 16 + half * 8 + t * 2) : 0;
+  // The row's own key, where it is among the steps that were copied without it.
+  __device__ void copy_own(const Attention<T>& a, const Piece& piece) {
+    const int own = piece.num_keys - 1 - first;
+    if (piece.end == piece.num_keys && own >= 0 && own % kTileKeys < kStepKeys && own / kTileKeys < stages)
+      copy(a, piece, own / kTileKeys, Keys::own);
+  }
+};
 
-  float largest[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};  // of heads 2t and 2t + 1
-  float out[kParts][4] = {};
-  for (int step = 0; step < steps; ++step) {
-    if (step + 1 == steps)
-      wait_copies<0>();  // the row's own key too
-    else
-      wait_copies<kStages - 1>();
-    __syncwarp();
-    const uint32_t keys = queue + step % kStages * kStageBytes, values = keys + kStepKeys * kRowBytes;
-    const int valid = piece.end - (first + step * kTileKeys);
+// One warp's softmax over its keys so far, of eight heads, as the accumulators of mma have it
+// (tensor_core.cuh): lane 4 g + t has heads 2t and 2t + 1, and of the output dims 16 i + g and 16 i + 8 + g.
+template <int dim>
+struct DecodeState {
+  static constexpr int kParts = dim / 16;
 
-    float s[4] = {}, odd[4] = {};
+  float largest[2] = {-INFINITY, -INFINITY}, sum[2] = {0, 0};
+  float out[kParts][4] = {};  // not divided by the sum
+
+  // Sixteen keys and values from shared memory, the first `valid` of them; q: the B operands of q^T.
+  template <int row_bytes, class T>
+  __device__ void attend_step(uint32_t keys, uint32_t values, const uint32_t (&q)[kParts][2], int valid,
+                              float scale) {
+    const int lane = threadIdx.x % kWarp;
+    float s[4] = {}, odd[4] = {};  // two sums, so that an mma need not wait for the one before it
 #pragma unroll
     for (int i = 0; i < kParts; ++i) {
       uint32_t k[4];
-      load_matrices(k, keys + (lane % 16) * kRowBytes + (2 * i + lane / 16) * 16);
+      load_matrices(k, keys + (lane % 16) * row_bytes + (2 * i + lane / 16) * 16);
       mma_16x8x16<T>(i % 2 == 0 ? s : odd, k, q[i]);
     }
 #pragma unroll
     for (int e = 0; e < 4; ++e) s[e] += odd[e];
     float correction[2];
-    weigh_step(s, valid, a.scale, largest, sum, correction);
+    weigh_step(s, valid, scale, largest, sum, correction);
     const uint32_t p[2] = {transpose_8x8(pack_pair<T>(s[0], s[1])), transpose_8x8(pack_pair<T>(s[2], s[3]))};
 #pragma unroll
     for (int i = 0; i < kParts; ++i) {
       uint32_t v[4];
-      load_matrices<true>(v, values + (lane / 16 * 8 + lane % 8) * kRowBytes + (2 * i + lane / 8 % 2) * 16);
+      load_matrices<true>(v, values + (lane / 16 * 8 + lane % 8) * row_bytes + (2 * i + lane / 8 % 2) * 16);
       out[i][0] *= correction[0];
       out[i][1] *= correction[1];
       out[i][2] *= correction[0];
       out[i][3] *= correction[1];
       mma_16x8x16<T>(out[i], v, p);
     }
-    __syncwarp();  // all lanes have read the step
-    fetch(step + kStages, Keys::all);
-    if (step + kStages == steps) on_last_copy();
   }
-  if (steps < kStages) on_last_copy();
 
-  WarpResult<dim>& result = shared.result(warp);
-  store_state(largest, sum, result);
+  __device__ void store(WarpResult<dim>& result) {
+    const int g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
+    store_state(largest, sum, result);
 #pragma unroll
-  for (int i = 0; i < kParts; ++i)
+    for (int i = 0; i < kParts; ++i)
 #pragma unroll
-    for (int e = 0; e < 4; ++e) result.out[2 * t + e % 2][i * 16 + e / 2 * 8 + g] = out[i][e];
+      for (int e = 0; e < 4; ++e) result.out[2 * t + e % 2][i * 16 + e / 2 * 8 + g] = out[i][e];
+  }
+};
+
+struct WaitForKernel {
+  __device__ bool operator()() const {
+    wait_for_previous_kernel();
+    return false;
+  }
+};
+// Whether the previous kernel has been waited for, and how that is done. `wait` is called once, after the
+// first copies; its result says whether it has put the row's own key and value into the queue itself, as a
+// kernel does that computes them too (paged_attention_cluster_decode_cuda.cu).
+template <class Wait = WaitForKernel>
+struct PreviousKernel {
+  bool has_ended = false;
+  Wait wait = {};
+};
+
+// Computes a piece; each warp's share is in shared.result(), until a barrier of the block frees it for the
+// next piece. previous.has_ended is true afterwards. Every warp calls on_last_copy once, when it has nothing
+// more to copy: what takes a trip to L2 (drawing the next piece) then passes while the last steps are
+// computed.
+template <int dim, int warps, int stages, class T, class OnLastCopy, class Wait>
+__device__ void attend_piece(const Attention<T>& a, const Piece& piece, PreviousKernel<Wait>& previous,
+                             DecodeShared<dim, warps, stages>& shared, OnLastCopy&& on_last_copy) {
+  using Queue = StepQueue<dim, warps, stages, T>;
+  const int warp = threadIdx.x / kWarp, g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
+  Queue queue(a, piece, shared);
+#pragma unroll 1
+  for (int step = 0; step < stages; ++step)
+    queue.copy(a, piece, step, previous.has_ended ? Keys::all : Keys::earlier);
+  if (!previous.has_ended) {
+    const bool has_own = previous.wait();
+    previous.has_ended = true;
+    if (!has_own) queue.copy_own(a, piece);
+  }
+
+  uint32_t q[dim / 16][2];  // dims 16 i + 2t, 16 i + 2t + 1 of head g, then the same of the second eight
+  const T* q_row =
+      a.q + a.query_start_loc[piece.seq] * a.q_token + (first_head(a, piece.head_tile) + g) * a.q_head;
+  const bool has_head = g < heads_in_tile(a, piece.head_tile);
+#pragma unroll
+  for (int i = 0; i < dim / 16; ++i)
+#pragma unroll
+    for (int half = 0; half < 2; ++half)
+      q[i][half] = has_head ? *reinterpret_cast<const uint32_t*>(q_row + i * 16 + half * 8 + t * 2) : 0;
+
+  DecodeState<dim> state;
+  for (int step = 0; step < queue.steps; ++step) {
+    if (step + 1 == queue.steps)
+      wait_copies<0>();  // the row's own key too
+    else
+      wait_copies<stages - 1>();
+    __syncwarp();
+    state.template attend_step<Queue::kRowBytes, T>(queue.keys(step), queue.values(step), q,
+                                                    queue.valid(piece, step), a.scale);
+    __syncwarp();  // all lanes have read the step
+    queue.copy(a, piece, step + stages, Keys::all);
+    if (step + stages == queue.steps) on_last_copy();
+  }
+  if (queue.steps < stages) on_last_copy();
+  state.store(shared.result(warp));
   __syncthreads();
 }
 

@@ -15,7 +15,7 @@ namespace {
 // few rows. Scores, softmax and the weighted sum stay in the registers of the warp that owns the rows (32 of
 // them where they fit, so that every fragment of K and V that comes from shared memory is used twice); the
 // scores' accumulators are, element for element, the A operand of the second product. Keys and values come
-// through the block table by asynchronous copies, the next tile under way while this one is computed, its
+// through the block table by asynchronous copies, the next tile in flight while this one is computed, its
 // block ids read a tile earlier still. Tiles start at multiples of 64 and go upwards, and a masked tile
 // changes nothing, so where keys are not cut into parts a row's result depends on its position alone: batch
 // invariant.
@@ -211,7 +211,7 @@ __device__ void attend_item(const Attention<T>& a, const PrefillLine& line, cons
     }
   }
 
-  wait_copies<0>();  // a part may have no tile, but the queries are under way
+  wait_copies<0>();  // a part may have no tile, but the queries are still being copied
   if (item.parts > 1) {
     PrefillPart<dim>& part = parts[int64_t{item.index} * line.parts + item.part];
 #pragma unroll

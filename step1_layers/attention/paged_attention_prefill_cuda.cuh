@@ -37,16 +37,16 @@ struct Divider {
 // the keys. The host does not know the lengths of the sequences, so it launches as many blocks as it guesses
 // to be units, and they take every grid-th unit.
 struct PrefillLine {
-  int least_rows, most_rows;  // query rows of the sequences that are part of it
-  int rows, keys;             // packed rows of a block; keys go through it in tiles of so many, from key 0 on
-  int parts;                  // that the keys of an item are cut into, between tiles, at most
-  int cut_items;              // items that the scratch has room for: those behind stay whole
+  int min_rows, max_rows;  // query rows of the sequences that are part of it
+  int rows, keys;          // packed rows of a block; keys go through it in tiles of so many, from key 0 on
+  int parts;               // that the keys of an item are cut into, between tiles, at most
+  int cut_items;           // items that the scratch has room for: those after them stay whole
   Divider group, block_size;
 
   template <class T>
-  PrefillLine(const Attention<T>& a, int rows, int keys, int least_rows, int most_rows)
-      : least_rows(least_rows),
-        most_rows(most_rows),
+  PrefillLine(const Attention<T>& a, int rows, int keys, int min_rows, int max_rows)
+      : min_rows(min_rows),
+        max_rows(max_rows),
         rows(rows),
         keys(keys),
         parts(1),
@@ -76,7 +76,7 @@ struct PrefillItem {
   }
 };
 
-// Unit `unit` of the line; false behind its end. Called by whole warps, each for itself.
+// Unit `unit` of the line; false past its end. Called by whole warps, each for itself.
 template <class T>
 __device__ bool find_item(const Attention<T>& a, const PrefillLine& line, int unit, PrefillItem& item) {
   const int lane = threadIdx.x % kWarp;
@@ -91,7 +91,7 @@ __device__ bool find_item(const Attention<T>& a, const PrefillLine& line, int un
       query_len = a.query_start_loc[seq + 1] - start;
       num_keys = a.seq_lens[seq];
     }
-    const bool counts = num_keys > 0 && query_len >= line.least_rows && query_len <= line.most_rows;
+    const bool counts = num_keys > 0 && query_len >= line.min_rows && query_len <= line.max_rows;
     const int items = counts ? ceil_div(query_len * a.group, line.rows) * a.kv_heads : 0;
     int sum = items;  // inclusive
 #pragma unroll
@@ -99,12 +99,12 @@ __device__ bool find_item(const Attention<T>& a, const PrefillLine& line, int un
       const int other = __shfl_up_sync(kAllLanes, sum, offset);
       if (lane >= offset) sum += other;
     }
-    const unsigned behind = __ballot_sync(kAllLanes, sum > left);
-    if (behind == 0) {
+    const unsigned reaches = __ballot_sync(kAllLanes, sum > left);
+    if (reaches == 0) {
       left -= __shfl_sync(kAllLanes, sum, kWarp - 1);
       continue;
     }
-    const int found = __ffs(static_cast<int>(behind)) - 1;
+    const int found = __ffs(static_cast<int>(reaches)) - 1;
     left -= __shfl_sync(kAllLanes, sum - items, found);
     query_len = __shfl_sync(kAllLanes, query_len, found);
     num_keys = __shfl_sync(kAllLanes, num_keys, found);
@@ -147,11 +147,11 @@ struct PrefillPart {
 // to count.
 template <class T>
 int64_t guess_items(const Attention<T>& a, const PrefillLine& line) {
-  const int64_t longest = std::min<int64_t>(a.max_query_len, line.most_rows);
+  const int64_t longest = std::min<int64_t>(a.max_query_len, line.max_rows);
   const int64_t others = a.num_seqs - 1, rest = a.num_tokens - a.max_query_len;
-  const int64_t spread = std::clamp<int64_t>(line.least_rows > 1 ? rest - others : others, 0, others);
+  const int64_t spread = std::clamp<int64_t>(line.min_rows > 1 ? rest - others : others, 0, others);
   int64_t row_blocks = ceil_div<int64_t>(longest * a.group, line.rows);
-  if (spread > 0) row_blocks += spread + std::min(rest, others * line.most_rows) * a.group / line.rows;
+  if (spread > 0) row_blocks += spread + std::min(rest, others * line.max_rows) * a.group / line.rows;
   return row_blocks * a.kv_heads;
 }
 
@@ -159,10 +159,10 @@ int64_t guess_items(const Attention<T>& a, const PrefillLine& line) {
 // which `resident` run at a time.
 inline void cut_keys(PrefillLine& line, int64_t items, int64_t max_seq_len, int64_t resident, int64_t room) {
   if (items >= resident) return;
-  constexpr int64_t kLeastKeys = 512;
+  constexpr int64_t kMinKeys = 512;
   constexpr double kCost = 0.02;  // of a part, which must be merged
   double best = 0;
-  for (int parts = 1; parts <= max_seq_len / kLeastKeys && items * parts <= room && parts <= 16; ++parts) {
+  for (int parts = 1; parts <= max_seq_len / kMinKeys && items * parts <= room && parts <= 16; ++parts) {
     const int64_t units = items * parts;
     const double fill =
         static_cast<double>(units) / static_cast<double>(ceil_div(units, resident) * resident);

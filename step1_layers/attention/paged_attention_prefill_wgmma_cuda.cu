@@ -12,7 +12,7 @@ namespace {
 // bf16 or f16, head size 128, any block size, rows in whole 16-byte packs. After FlashAttention-3 (Shah et
 // al., 2024, arXiv 2407.08608). The rung below spends its time on bringing fragments from shared memory to
 // registers, and waits between its products. Here a warpgroup's matrix instructions read keys and values
-// where they lie, and run while its threads do something else: the weighted sum of one tile is under way
+// where they lie, and run while its threads do something else: the weighted sum of one tile is computed
 // while the softmax of the next is computed. Two warpgroups have 64 rows each; the four warps of a third only
 // copy, through the block table, and hand tiles over by barriers in shared memory, so that copies too are a
 // tile ahead. One block runs on a multiprocessor and draws item after item from a counter, so that none waits

@@ -18,12 +18,12 @@ namespace {
 // the number of blocks is fixed, so a captured graph stays right when lengths change. Where a sequence is cut
 // depends on the batch: not batch invariant.
 // A cut costs two trips to L2 at the end of a part. Where no sequence is so long that blocks would wait for
-// it (cuts_pay), blocks take whole ones, and who is done takes the next.
+// it (cuts_pay), blocks take whole ones, and a block that is done takes the next.
 constexpr int kWarps = 4, kThreads = kWarps * kWarp, kTileKeys = kWarps * kStepKeys;
 template <int dim>
 constexpr int kBlocks = dim == 256 ? 1 : 2;  // of a multiprocessor: while one merges, the other reads
 // Between two sequences the queues run dry, which takes as long as two tiles: in the line each sequence has
-// so many more, in front of its own.
+// so many more, before its own.
 constexpr int kGapTiles = 2;
 
 // What a block sends to the one that merges. The memory is zero before and after every kernel, and what is
@@ -195,7 +195,7 @@ __device__ void merge_sent(PartialQuad& merged, int first_part, int last_part, i
 
 // The first num_seqs sequences, each by the block that is free: nothing is to be merged.
 template <int dim, class T>
-__device__ void attend_whole(const Attention<T>& a, int64_t num_seqs, bool waited,
+__device__ void attend_whole(const Attention<T>& a, int64_t num_seqs, PreviousKernel<> previous,
                              DecodeShared<dim, kWarps>& shared, unsigned* ticket) {
   __shared__ int64_t next;
   const int head_tiles = head_tiles_of(a);
@@ -205,19 +205,19 @@ __device__ void attend_whole(const Attention<T>& a, int64_t num_seqs, bool waite
     const auto head_tile = static_cast<int>(item % head_tiles);
     const int num_keys = num_decode_keys(a, seq);
     int64_t mine = items;
-    // The tickets of a call are as many as its items, so the counter is zero again behind the last one.
+    // The tickets of a call are as many as its items, so the counter is zero again after the last one.
     auto draw = [&] {
       if (threadIdx.x == 0 && items > gridDim.x)
         mine = gridDim.x + atomicInc(ticket, static_cast<unsigned>(items) - 1);
     };
-    if (num_keys == 0 && !waited) {
+    if (num_keys == 0 && !previous.has_ended) {
       wait_for_previous_kernel();
-      waited = true;
+      previous.has_ended = true;
     }
     if (num_keys == 0)
       draw();
     else
-      attend_piece(a, {seq, head_tile, num_keys, 0, num_keys}, waited, shared, draw);
+      attend_piece(a, {seq, head_tile, num_keys, 0, num_keys}, previous, shared, draw);
     if (threadIdx.x == 0) next = mine;
     if (num_keys > 0) {
       const int64_t row = a.query_start_loc[seq];
@@ -232,18 +232,18 @@ __device__ void attend_whole(const Attention<T>& a, int64_t num_seqs, bool waite
     item = next;
     __syncthreads();
   }
-  if (!waited) wait_for_previous_kernel();
+  if (!previous.has_ended) wait_for_previous_kernel();
 }
 
-// Registers are left for one more block: the kernels in front and behind stand on the same multiprocessors.
+// Registers are left for one more block: the previous and the next kernel share the multiprocessors.
 template <int dim, class T>
 __global__ void __launch_bounds__(kThreads, kBlocks<dim> + 1)
     attention_split(Attention<T> a, PartialResult<dim>* sent, unsigned* ticket) {
   extern __shared__ __align__(16) unsigned char memory[];
   auto& shared = *reinterpret_cast<DecodeShared<dim, kWarps>*>(memory);
   allow_next_kernel();
-  bool waited = a.max_query_len > 1;
-  if (waited) wait_for_previous_kernel();
+  PreviousKernel<> previous{.has_ended = a.max_query_len > 1};
+  if (previous.has_ended) wait_for_previous_kernel();
 
   const int head_tiles = head_tiles_of(a);
   const auto head_tile = static_cast<int>(blockIdx.x % head_tiles);
@@ -252,9 +252,9 @@ __global__ void __launch_bounds__(kThreads, kBlocks<dim> + 1)
   auto parts = static_cast<int>(gridDim.x / head_tiles);
   const Line line = find_place(a, part, parts);
   if (!cuts_pay(line, static_cast<int>(gridDim.x / head_tiles)))
-    return attend_whole(a, line.used, waited, shared, ticket);
+    return attend_whole(a, line.used, previous, shared, ticket);
   if (part >= parts) {
-    if (!waited) wait_for_previous_kernel();
+    if (!previous.has_ended) wait_for_previous_kernel();
     return;
   }
   auto result_of = [&](int warp) -> auto& {
@@ -272,8 +272,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks<dim> + 1)
     const int first_tile = before + kGapTiles;  // of the sequence, in the line
     const int first = max(begin - first_tile, 0), last = min(end - first_tile, tiles);
     if (first < last) {
-      attend_piece(a, {seq, head_tile, num_keys, first * kTileKeys, min(last * kTileKeys, num_keys)}, waited,
-                   shared, [] {});
+      attend_piece(a, {seq, head_tile, num_keys, first * kTileKeys, min(last * kTileKeys, num_keys)},
+                   previous, shared, [] {});
       const int64_t row = a.query_start_loc[seq];
       const int first_part = first == 0 ? part : part_of(first_tile, line.total, parts);
       for_each_quad<dim, kWarps>(heads, [&](int head, int element) {
@@ -298,7 +298,7 @@ __global__ void __launch_bounds__(kThreads, kBlocks<dim> + 1)
     while (tiles_of(a, seq) == 0);
     before -= tiles_of(a, seq);
   }
-  if (!waited) wait_for_previous_kernel();
+  if (!previous.has_ended) wait_for_previous_kernel();
 }
 
 template <int dim, class T>

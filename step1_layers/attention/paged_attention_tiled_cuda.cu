@@ -191,11 +191,11 @@ __global__ void __launch_bounds__(kThreads, dim == 256 ? 1 : 2)
 }
 
 template <int dim, int per_thread, class T>
-void launch(const OpContext& ctx, const Attention<T>& a, int least_rows, int most_rows) {
+void launch(const OpContext& ctx, const Attention<T>& a, int min_rows, int max_rows) {
   auto kernel = attention_tiled<dim, per_thread, T>;
   constexpr int kBytes = kShared<dim, per_thread>;
   LADDER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
-  const PrefillLine line(a, per_thread * kThreadRows, kKeys, least_rows, most_rows);
+  const PrefillLine line(a, per_thread * kThreadRows, kKeys, min_rows, max_rows);
   launch_kernel(ctx, kernel, static_cast<unsigned>(guess_items(a, line)), kThreads, kBytes, a, line);
 }
 

@@ -7,9 +7,9 @@
 #include "step1_layers/core/simd_rungs.h"
 #include "step1_layers/norm/rms_norm.h"
 #include "step1_layers/rotary/rope.h"
-#include "step1_layers/rotary/rotary_simd.h"
+#include "step1_layers/rotary/rope_simd.h"
 #ifdef LADDER_CUDA
-#include "step1_layers/attention/store_kv_cuda.h"
+#include "step1_layers/attention/qk_norm_rope_store_cuda.h"
 #endif
 
 namespace ladder {
@@ -23,7 +23,7 @@ void qk_norm_rope_store_sequence(const OpContext& ctx, const QkNormRopeStoreArgs
   store_kv(ctx, args.k, args.v, args.slot_mapping, args.cache);
 }
 
-template <class Kernels>
+template <template <class> class Kernels>
 void qk_norm_rope_store_fused(const OpContext&, const QkNormRopeStoreArgs& args) {
   const Tensor &q = args.q, &k = args.k, &v = args.v, &table = args.table;
   const Tensor &k_cache = args.cache.k, &v_cache = args.cache.v;
@@ -42,7 +42,7 @@ void qk_norm_rope_store_fused(const OpContext&, const QkNormRopeStoreArgs& args)
         const float* angles = table.data<float>() + positions[token] * table.stride(0);
         for (int64_t head = 0; head < q.dim(1); ++head) {
           T* x = q.data<T>() + token * q.stride(0) + head * q.stride(1);
-          Kernels::template norm_rotate<T>(x, q_weight, eps, angles, half, head_dim, x);
+          Kernels<T>::norm_rotate(x, q_weight, eps, angles, half, head_dim, x);
         }
         const int64_t slot = token < args.slot_mapping.dim(0) ? slots[token] : -1;
         if (slot < 0) continue;
@@ -51,8 +51,7 @@ void qk_norm_rope_store_fused(const OpContext&, const QkNormRopeStoreArgs& args)
         T* v_out = v_cache.data<T>() + block * v_cache.stride(0) + offset * v_cache.stride(1);
         for (int64_t head = 0; head < k.dim(1); ++head) {
           const T* x = k.data<T>() + token * k.stride(0) + head * k.stride(1);
-          Kernels::template norm_rotate<T>(x, k_weight, eps, angles, half, head_dim,
-                                           k_out + head * k_cache.stride(2));
+          Kernels<T>::norm_rotate(x, k_weight, eps, angles, half, head_dim, k_out + head * k_cache.stride(2));
           std::memcpy(v_out + head * v_cache.stride(2),
                       v.data<T>() + token * v.stride(0) + head * v.stride(1),
                       static_cast<size_t>(v_dim) * sizeof(T));

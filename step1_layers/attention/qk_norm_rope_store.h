@@ -1,8 +1,7 @@
 #pragma once
 // Tasks 1.3, 1.6 and 1.7 in one pass: what happens to q, k and v between their projection and attention.
 //
-//   q = rope(norm(q)),  k = rope(norm(k)),  cache[slot] = k, v        (the norms only where the model has
-//   them)
+//   q = rope(norm(q)),  k = rope(norm(k)),  cache[slot] = k, v      (the norms only where the model has them)
 //
 // The lowest rung is that sequence of operators; the fused rungs read each head once, keep it in registers or
 // L1, and write it once.

@@ -23,7 +23,7 @@ struct OpContext {
   // f32 promises results that are bitwise independent of the batch, so it is served by batch-invariant
   // variants only.
   bool batch_invariant = false;
-  // CUDA: kernels may be launched before the one in front of them has ended (cuda_kernel.cuh, launch_kernel).
+  // CUDA: kernels may be launched before the previous one has ended (cuda_kernel.cuh, launch_kernel).
   bool dependent_launch = false;
   // --kernel op=variant; an empty map forces nothing.
   std::map<std::string, std::string, std::less<>> kernels;

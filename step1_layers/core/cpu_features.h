@@ -19,8 +19,12 @@ int64_t physical_memory_bytes();
 // plain declarations only, works on raw pointers and instantiates nothing that other files share. This macro
 // declares its functions for all sets:
 //
-//   LADDER_DECLARE_FOR_EACH_ISA(void silu_and_mul_f32(const float* gate_up, float* out, int64_t rows, int64_t
-//   cols);)
+//   LADDER_DECLARE_FOR_EACH_ISA(void silu_and_mul_f32(const float* gate_up, float* out, int64_t rows,
+//                                                     int64_t columns);)
+//
+// A SIMD rung takes four pieces: this declaration in x_simd.h; the kernel over Vec (simd.h) in x_simd.cpp, as
+// a class template of the element type that ends in one `template struct` line per type; a driver in x.cpp
+// that splits the work among threads; a line LADDER_SIMD_RUNGS (simd_rungs.h) in the operator's table.
 #if defined(__x86_64__)
 #define LADDER_DECLARE_FOR_EACH_ISA(...) \
   namespace portable {                   \

@@ -36,15 +36,15 @@ void with_cuda_type(DType dtype, Fn&& fn) {
 // predecessor still runs.
 //
 //   __global__ void kernel(...) {
-//     allow_next_kernel();         // the kernel behind may be set up from now on
-//     ... touch nothing that a kernel in front writes, write nothing that one in front reads ...
-//     wait_for_previous_kernel();  // all that stands in front has ended, its writes are visible
+//     allow_next_kernel();         // the next kernel may be set up from now on
+//     ... touch nothing that a preceding kernel writes, write nothing that one reads ...
+//     wait_for_previous_kernel();  // all preceding kernels have ended, their writes are visible
 //     ... the work ...
 //   }
 //
 // Every thread of every kernel launched here must call wait_for_previous_kernel() before it reads or writes
-// global memory that another kernel touches, on every path: who waits for a kernel waits for all that this
-// one waited for.
+// global memory that another kernel touches, on every path: waiting for a kernel
+// then is waiting for all that it waited for.
 __device__ inline void wait_for_previous_kernel() {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   cudaGridDependencySynchronize();

@@ -30,7 +30,8 @@ class CudaContext {
   void* cublaslt() const { return cublaslt_; }  // a cublasLtHandle_t
   void* workspace() const { return workspace_.get(); }
   static constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
-  // Zero before and after every kernel: for blocks that count who finished, or send each other results.
+  // Zero before and after every kernel: for blocks that count how many have finished, or send each other
+  // results.
   int* counters() const { return static_cast<int*>(counters_.get()); }
   static constexpr int64_t kNumCounters = int64_t{1} << 19;
   int num_multiprocessors() const { return num_multiprocessors_; }

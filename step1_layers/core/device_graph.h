@@ -1,5 +1,5 @@
 #pragma once
-// What a runner needs to keep a GPU busy: events, which say when the work in front of them is done, and
+// What a runner needs to keep a GPU busy: events, which say when the work before them is done, and
 // graphs, which replay a recorded sequence of launches with one call (CUDA programming guide, "CUDA Graphs").
 // Launching a kernel costs the host 2 to 3 us, a decode step has hundreds, and a small model's GPU would wait
 // for every one of them.

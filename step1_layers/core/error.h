@@ -1,5 +1,5 @@
 #pragma once
-// The one exception type of the project (design: errors).
+// The one exception type of the project.
 //
 // A user's mistake (a missing file, a malformed checkpoint, a bad flag, a request that can never fit) is
 // thrown as ladder::Error with one line that names the thing and says what was expected. main() prints that

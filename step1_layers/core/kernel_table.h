@@ -1,5 +1,5 @@
 #pragma once
-// What was measured to be fastest (design: kernel ladders). A table per architecture, made from the recorded
+// What was measured to be fastest. A table per architecture, made from the recorded
 // benchmarks by tools/make_kernel_table.py, overrides the order of an operator's rows where it has something
 // to say.
 #include <cstdint>

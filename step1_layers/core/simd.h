@@ -259,7 +259,7 @@ inline Vec split_exponent(Vec a, Vec& exponent) {
 #undef LADDER_LANES
 #endif
 
-// The first count < kLanes values at p, zeros behind them; and the first count lanes stored. For a row's end.
+// The first count < kLanes values at p, zeros after them; and the first count lanes stored. For a row's end.
 template <class T>
 inline Vec load_partial(const T* p, int64_t count) {
   T values[kLanes];

@@ -7,7 +7,8 @@
 //       LADDER_SIMD_RUNGS(rms_norm_fast, NormKernels, "eight floats at a time, rows split among threads"),
 //   };
 //
-// where rms_norm_fast is a template over the kernels: portable::NormKernels, avx2::NormKernels, ...
+// where rms_norm_fast is a template over the kernels, which are one class template per instruction set:
+// portable::NormKernels, avx2::NormKernels, ...
 #include "step1_layers/core/cpu_features.h"
 #include "step1_layers/core/variants.h"
 

@@ -16,7 +16,20 @@ namespace ladder {
 // D (16 x 8, float) += A (16 x 16, rows) * B (16 x 8, columns) over a warp (sm_80). Lane 4 g + t holds
 //   a: rows g and g + 8 at columns 2t, 2t + 1, then both rows at columns 2t + 8, 2t + 9
 //   b: rows 2t, 2t + 1 of column g, then rows 2t + 8, 2t + 9
-//   d: row g at columns 2t, 2t + 1, then row g + 8
+//   d: row g at columns 2t, 2t + 1 (d[0], d[1]), then row g + 8 (d[2], d[3])
+//
+// The lanes that hold D:
+//
+//   column     0     1     2     3     4     5     6     7
+//   row 0    [ lane 0  ] [ lane 1  ] [ lane 2  ] [ lane 3  ]    d[0], d[1]
+//   row 1    [ lane 4  ] [ lane 5  ] [ lane 6  ] [ lane 7  ]
+//    ...
+//   row 7    [ lane 28 ] [ lane 29 ] [ lane 30 ] [ lane 31 ]
+//   row 8    [ lane 0  ] [ lane 1  ] [ lane 2  ] [ lane 3  ]    d[2], d[3]
+//    ...
+//   row 15   [ lane 28 ] [ lane 29 ] [ lane 30 ] [ lane 31 ]
+//
+// So a row lies in the four lanes of one g, and a sum over a row is two shuffles.
 template <class T>
 __device__ void mma_16x8x16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   if constexpr (std::is_same_v<T, __half>)
@@ -66,7 +79,7 @@ __device__ inline void copy_of_line_async(uint32_t shared_address, const void* f
 __device__ inline void commit_copies() {
   LADDER_SM80_ASM("cp.async.commit_group;" ::: "memory");
 }
-// Waits until at most `pending` groups of this thread's copies are under way.
+// Waits until at most `pending` groups of this thread's copies are in flight.
 template <int pending>
 __device__ void wait_copies() {
   LADDER_SM80_ASM("cp.async.wait_group %0;" ::"n"(pending) : "memory");

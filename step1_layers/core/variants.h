@@ -1,5 +1,5 @@
 #pragma once
-// Kernel ladders (design: kernel ladders). Every operator owns one table of variants, slowest and clearest
+// Kernel ladders. Every operator owns one table of variants, slowest and clearest
 // first. Tests check every row, benchmarks time every row, and the engine picks one: adding a kernel is
 // adding a row.
 #include <cstdint>

@@ -37,7 +37,7 @@ __device__ inline uint64_t wgmma_tile(uint32_t shared_address, uint32_t leading 
 // D (64 x 128) = A (64 x 16) * B (16 x 128), plus D where `add`, over a warpgroup. Warp w has rows 16 w to
 // 16 w + 15: a is what mma_16x8x16 takes of them, and d[4 j + i] what it keeps in d[i] of column tile j. B is
 // in shared memory, in rows along the summed dimension, or, `transposed`, in rows along the 128 columns.
-// Asynchronous: wgmma_fence before, wgmma_commit behind, wgmma_wait before D is looked at or A changed.
+// Asynchronous: wgmma_fence before, wgmma_commit after, wgmma_wait before D is looked at or A changed.
 template <bool transposed, class T>
 __device__ void wgmma_64x128x16(float (&d)[64], const uint32_t* a, uint64_t b, bool add) {
 #ifdef LADDER_WGMMA
@@ -67,7 +67,7 @@ __device__ inline void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
 #endif
 }
-// Waits until at most `pending` committed groups are under way.
+// Waits until at most `pending` committed groups are in flight.
 template <int pending>
 __device__ void wgmma_wait() {
 #ifdef LADDER_WGMMA
@@ -75,7 +75,7 @@ __device__ void wgmma_wait() {
 #endif
 }
 // The compiler must not move what reads or writes these registers across this point: it does not know that a
-// wgmma under way uses them.
+// wgmma in flight uses them.
 template <int count>
 __device__ void keep_in_place(float (&d)[count]) {
 #pragma unroll
@@ -87,8 +87,8 @@ __device__ void keep_in_place(uint32_t (&d)[count]) {
   for (int i = 0; i < count; ++i) asm volatile("" : "+r"(d[i])::"memory");
 }
 
-// Shared memory written so far by this thread's ordinary instructions is seen by wgmma, once a barrier has
-// told the threads that issue them.
+// Shared memory written so far by this thread's ordinary instructions is seen by wgmma, after a barrier with
+// the threads that issue them.
 __device__ inline void fence_for_wgmma() {
 #ifdef LADDER_WGMMA
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");

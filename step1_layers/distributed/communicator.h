@@ -1,5 +1,5 @@
 #pragma once
-// Task 1.4: collectives, the seam behind which tensor parallelism lives.
+// Task 1.4: collectives, the interface that tensor parallelism is written against.
 //
 // A Communicator is one rank's handle to a group. Every call is ordered on the caller's stream (ctx.stream;
 // on the CPU it returns when done), neither allocates nor synchronises with the host on a device, and so can

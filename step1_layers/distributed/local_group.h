@@ -1,7 +1,7 @@
 #pragma once
 // Task 1.4: N ranks as threads of one process. The collectives read and write each other's tensors directly.
 //
-// Tensor parallelism can so be built, tested and debugged on any machine; NCCL and MPI come behind the same
+// Tensor parallelism can so be built, tested and debugged on any machine; NCCL and MPI implement the same
 // interface in step 7.
 #include <functional>
 #include <memory>
@@ -24,7 +24,7 @@ class LocalGroup {
 
   // The rank makes no more calls. Calls that were complete stay complete.
   void leave(int rank);
-  // The same after an error: every other rank is released from whatever it waits for, and is told "rank 2
+  // The same after an error: every other rank is released from whatever it waits for with the error "rank 2
   // failed: <reason>".
   void fail_rank(int rank, const std::string& reason);
 

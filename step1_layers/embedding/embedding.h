@@ -60,7 +60,8 @@ class LmHead {
  public:
   // Untied: its own table, parameter "<name>.weight".
   LmHead(const OpContext& ctx, const std::string& name, int64_t vocab_size, int64_t hidden_size, DType dtype);
-  // Tied: multiplies by the embedding's table and has no parameter of its own.
+  // Tied: multiplies by the embedding's table and has no parameter of its own, so that the loader (step 2)
+  // skips an lm_head.weight that the checkpoint holds beside it.
   explicit LmHead(const VocabParallelEmbedding& embedding);
 
   std::vector<Parameter*> parameters();  // empty when tied

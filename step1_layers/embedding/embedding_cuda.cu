@@ -26,8 +26,8 @@ __global__ void embedding_naive(const int32_t* ids, const T* weight, int64_t wei
 // vectorized
 // Rows of whole 16-byte packs (packed.h), fewer than 2^31 packs in all. A thread copies two packs, which may
 // be of different tokens: no thread idles whatever the width, the loads of both ids and then of both packs
-// are in flight together, and the divisions that find the tokens come before the wait for the kernel in
-// front.
+// are in flight together, and the divisions that find the tokens come before the wait for the
+// previous kernel.
 constexpr int kPacks = 2;
 template <class T>
 __global__ void __launch_bounds__(kThreads)

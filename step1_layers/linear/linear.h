@@ -4,12 +4,11 @@
 //   ColumnParallelLinear        each rank owns some output features        no communication
 //   MergedColumnParallelLinear  several of them in one matrix (gate + up)  no communication
 //   QkvParallelLinear           whole query, key and value heads per rank  no communication
-//   RowParallelLinear           each rank owns some input features         one all-reduce of the partial
-//   results
+//   RowParallelLinear           each rank owns some input features         one all-reduce of partial results
 //
 // A column-parallel layer followed by a row-parallel one needs a single all-reduce for the pair. The four
 // differ only in which rows and columns of the full matrix a rank owns, and that is data: Linear does the
-// work for all of them, the subclasses only fill in LinearShards.
+// work for all of them, the subclasses only fill in LinearShards (linear_shards.h).
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -19,6 +18,7 @@
 #include "step1_layers/core/parameter.h"
 #include "step1_layers/core/tensor.h"
 #include "step1_layers/linear/linear_method.h"
+#include "step1_layers/linear/linear_shards.h"
 
 namespace ladder {
 
@@ -27,23 +27,6 @@ struct LinearOptions {
   bool bias = false;
   std::shared_ptr<const LinearMethod> method = nullptr;  // nullptr: unquantized_linear_method()
 };
-
-// Features [begin, begin + size) of `full`.
-struct FeatureRange {
-  int64_t full = 0;
-  int64_t begin = 0;
-  int64_t size = 0;
-};
-
-// What one rank owns of the full matrix: all rows of one rank lie together, part after part.
-struct LinearShards {
-  FeatureRange in = {};
-  std::vector<FeatureRange> out = {};  // one per merged part; a checkpoint tensor fills one part
-  bool reduce = false;                 // the ranks' results are partial sums
-};
-
-// The even split: rank's share of `full`. Error naming `what` where the ranks do not divide it.
-FeatureRange even_shard(const std::string& what, int64_t full, int rank, int size);
 
 class Linear {
  public:
@@ -62,7 +45,8 @@ class Linear {
   // has the dtype of x, or is f32. Error: shapes or dtypes that do not fit.
   void forward(const OpContext& ctx, const Tensor& x, const Tensor& out) const;
 
-  // Where the method keeps a dense matrix, forward() on one rank is matmul() with it.
+  // For kernels that fuse the product with what precedes or follows it; weight undefined: there is no dense
+  // matrix, and forward() is the only way.
   DenseLinear dense() const { return method_->dense(shape_, tensors_); }
 
   const std::string& name() const { return name_; }

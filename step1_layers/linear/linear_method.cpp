@@ -22,8 +22,6 @@ class UnquantizedLinearMethod final : public LinearMethod {
     return specs;
   }
 
-  void process_after_load(const OpContext&, const LinearShape&, std::vector<Tensor>&) const override {}
-
   void apply(const OpContext& ctx, const LinearShape& shape, const std::vector<Tensor>& parameters,
              const Tensor& x, const Tensor& out) const override {
     matmul(ctx, x, parameters[0], shape.bias ? parameters[1] : Tensor(), out);

@@ -19,23 +19,24 @@ struct LinearShape {
   int64_t in_features = 0;
   int64_t out_features = 0;
   std::vector<int64_t>
-      out_parts;  // widths of the merged parts (q, k, v; gate, up) on this rank; they sum to out_features
+      out_parts;  // of the merged parts (q, k, v; gate, up) on this rank; their sum: out_features
   bool bias = false;
   DType dtype = DType::f32;
 };
 
+// A parameter and the dimensions that are cut among the ranks. Such a dimension may have fewer elements than
+// the layer has features, each then stands for as many neighbours: 8 for 4-bit values in 32-bit words, 128
+// for the scales of groups of 128.
 struct LinearParameterSpec {
   std::string name;  // "weight", "bias", "weight_scale", ...
   DType dtype = DType::f32;
-  Shape shape;              // on this rank, all parts together
-  int out_dim = -1;         // the dimension that follows out_features, -1: none
-  int in_dim = -1;          // the dimension that follows in_features, -1: none
-  int64_t out_packing = 1;  // output features per element along out_dim
-  int64_t in_packing = 1;   // input features per element along in_dim
+  Shape shape;       // on this rank, all parts together
+  int out_dim = -1;  // the dimension that follows out_features, -1: none
+  int in_dim = -1;   // the dimension that follows in_features, -1: none
 };
 
-// The matrix [out_features, in_features] as it is, for kernels that fuse a product with what stands around
-// it.
+// The matrix [out_features, in_features] as it is, for kernels that fuse a product with what precedes or
+// follows it (rows_stream.h).
 struct DenseLinear {
   Tensor weight;  // undefined: the method keeps no such matrix
   Tensor bias;    // undefined: no bias
@@ -45,13 +46,13 @@ class LinearMethod {
  public:
   virtual ~LinearMethod() = default;
   virtual std::vector<LinearParameterSpec> parameters(const LinearShape& shape) const = 0;
-  // Once, after every parameter is filled; may repack in place or replace tensors. In the order of
-  // parameters().
-  virtual void process_after_load(const OpContext& ctx, const LinearShape& shape,
-                                  std::vector<Tensor>& parameters) const = 0;
+  // Once, after every parameter is filled; may repack in place or replace tensors, which are in the order of
+  // parameters(). The default leaves them as the checkpoint has them.
+  virtual void process_after_load(const OpContext&, const LinearShape&, std::vector<Tensor>&) const {}
   // out [m, out_features] = x [m, in_features] times the weight, plus the bias if the shape has one.
   virtual void apply(const OpContext& ctx, const LinearShape& shape, const std::vector<Tensor>& parameters,
                      const Tensor& x, const Tensor& out) const = 0;
+  // Where the parameters hold a dense matrix; fused kernels then use it instead of apply().
   virtual DenseLinear dense(const LinearShape&, const std::vector<Tensor>&) const { return {}; }
 };
 

@@ -103,7 +103,7 @@ std::span<const Variant<MatmulArgs>> matmul_variants() {
      .run = matmul_rows_tensor_core},
     {.name = "rows_stream",
      .device = DeviceType::cuda,
-     .idea = "few rows: a queue of copies per thread, full also before the kernel in front ends",
+     .idea = "few rows: a queue of copies per thread, filled before the previous kernel ends",
      .min_arch = 90,
      .batch_invariant = false,
      .supports = matmul_takes_rows_stream,
@@ -127,10 +127,10 @@ int64_t last_of_row_class(int64_t rows) {
   return (rows + step - 1) / step * step;
 }
 
-std::vector<int64_t> row_classes(int64_t most) {
+std::vector<int64_t> row_classes(int64_t max_rows) {
   std::vector<int64_t> classes;
-  for (int64_t rows = 1; rows <= most; rows = classes.back() + 1)
-    classes.push_back(std::min(last_of_row_class(rows), most));
+  for (int64_t rows = 1; rows <= max_rows; rows = classes.back() + 1)
+    classes.push_back(std::min(last_of_row_class(rows), max_rows));
   return classes;
 }
 

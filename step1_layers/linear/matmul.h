@@ -25,15 +25,15 @@ struct MatmulArgs {
 
 std::span<const Variant<MatmulArgs>> matmul_variants();
 
-// A rung that asks a library for its kernel asks for a class of row counts, not for each: a search takes a
+// A rung that asks a library for its kernel does so for a class of row counts, not for each: a search takes a
 // quarter of a millisecond, and a kernel that runs for the first time is loaded, which takes several and
 // waits until the GPU is idle. The largest number of rows in the class of `rows`: each of the first 16 is its
 // own, then eights up to 256, 64s up to 1024, half octaves beyond.
 int64_t last_of_row_class(int64_t rows);
 
-// Ascending, the largest number of rows of each class, the last one cut at `most`: who has multiplied with
-// each of them has met every kernel that `most` rows or fewer can need.
-std::vector<int64_t> row_classes(int64_t most);
+// Ascending, the largest number of rows of each class, the last one cut at `max_rows`: products with each of
+// them load every kernel that max_rows rows or fewer can need.
+std::vector<int64_t> row_classes(int64_t max_rows);
 
 // The row that matmul() runs for these arguments, and why.
 Choice<MatmulArgs> choose_matmul(const OpContext& ctx, const MatmulArgs& args);

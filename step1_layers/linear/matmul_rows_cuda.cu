@@ -98,7 +98,7 @@ __global__ void __launch_bounds__(kThreads) rows_vectorized(Product<T, Out> p) {
 // fragments come straight from global memory in 16-byte loads, no shared memory and no exchange: lane 4 g + t
 // loads eight neighbouring elements of weight rows g and g + 8 and of x rows g (and g + 8), and calls the
 // first four of them columns 2t, 2t + 1, 2t + 8, 2t + 9 of one product, the others those of a second. Each
-// warp has eight loads in flight (4 KB), the first of them before the kernel in front has ended; the eight
+// warp has eight loads in flight (4 KB), the first of them before the previous kernel has ended; the eight
 // warps take turns along k and add up in shared memory.
 //
 // rows_split_k

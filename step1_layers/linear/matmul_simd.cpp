@@ -24,15 +24,6 @@ constexpr int kTileColumns = 2;
 constexpr int64_t kDirectRows = 1;
 #endif
 
-// The first `count` elements at p, zeros after them.
-template <class T>
-Vec load_partial(const T* p, int64_t count) {
-  T values[kLanes];
-  std::memset(values, 0, sizeof values);
-  std::memcpy(values, p, static_cast<size_t>(count) * sizeof(T));
-  return load(values);
-}
-
 // sums[j] += the sum of acc[j]'s lanes. Four registers are reduced together, with half the instructions of
 // one after another; columns that are not there are zero, so that an element's additions are the same in a
 // whole tile and in the last, narrower one.
@@ -118,27 +109,27 @@ void tile_row(const float* x, int64_t x_stride, const W* weight, int64_t weight_
                                  sums_stride);
 }
 
+// The last rows, fewer than a tile has.
+template <class W, int kRows, bool kPrefetch>
+void rest_rows(int64_t rows, const float* x, int64_t x_stride, const W* weight, int64_t weight_stride,
+               int64_t n, int64_t k, float* sums, int64_t sums_stride) {
+  if constexpr (kRows > 0) {
+    if (rows == kRows)
+      tile_row<W, kRows, kPrefetch>(x, x_stride, weight, weight_stride, n, k, sums, sums_stride);
+    else
+      rest_rows<W, kRows - 1, kPrefetch>(rows, x, x_stride, weight, weight_stride, n, k, sums, sums_stride);
+  }
+}
+
 template <bool kPrefetch, class W>
 void chunk_sums(const float* x, int64_t x_stride, int64_t m, const W* weight, int64_t weight_stride,
                 int64_t n, int64_t k, float* sums, int64_t sums_stride) {
-  for (int64_t i = 0; i < m; i += kTileRows) {
-    const float* rows = x + i * x_stride;
-    float* to = sums + i * sums_stride;
-    switch (m - i < kTileRows ? m - i : kTileRows) {
-#define LADDER_ROWS(count)                                                                         \
-  case count:                                                                                      \
-    if constexpr (count <= kTileRows)                                                              \
-      tile_row<W, count, kPrefetch>(rows, x_stride, weight, weight_stride, n, k, to, sums_stride); \
-    break;
-      LADDER_ROWS(1)
-      LADDER_ROWS(2)
-      LADDER_ROWS(3)
-      LADDER_ROWS(4)
-      LADDER_ROWS(5)
-      LADDER_ROWS(6)
-#undef LADDER_ROWS
-    }
-  }
+  int64_t i = 0;
+  for (; i + kTileRows <= m; i += kTileRows)
+    tile_row<W, kTileRows, kPrefetch>(x + i * x_stride, x_stride, weight, weight_stride, n, k,
+                                      sums + i * sums_stride, sums_stride);
+  rest_rows<W, kTileRows - 1, kPrefetch>(m - i, x + i * x_stride, x_stride, weight, weight_stride, n, k,
+                                         sums + i * sums_stride, sums_stride);
 }
 
 // Few rows of x: every weight is read from memory and used at once, so a few rows of it are read from end to

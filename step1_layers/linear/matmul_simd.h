@@ -13,7 +13,7 @@
 namespace ladder {
 
 inline constexpr int64_t kMatmulChunk = 1024;  // of k: a tile's rows of x stay in the L1 cache
-inline constexpr int64_t kMatmulColumns = 48;  // the most columns of a panel: its weights stay in L2
+inline constexpr int64_t kMatmulColumns = 48;  // the maximum of columns of a panel: its weights stay in L2
 
 struct MatmulPanel {
   DType dtype = DType::f32;  // of weight and bias

@@ -11,7 +11,7 @@ namespace {
 // bf16 or f16, rows of x and weight in whole 16-byte packs. A block computes 128 x 128 outputs, 64 of k at a
 // time; each of its eight warps 64 x 32. An mma instruction does 2048 multiply-adds where the rung below does
 // 32 per instruction and warp. Tiles come by asynchronous copies, three stages deep, so that the tensor cores
-// work on one while the next two are under way; the swizzle lets ldmatrix read them without bank conflicts.
+// work on one while the next two are in flight; the swizzle lets ldmatrix read them without bank conflicts.
 // Two blocks fit on a multiprocessor. Every output is summed in one fixed order of k: batch invariant.
 constexpr int kTile = 128, kDepth = 64, kStages = 3, kThreads = 256;
 constexpr int kTileBytes = kTile * kDepth * 2, kStageBytes = 2 * kTileBytes;

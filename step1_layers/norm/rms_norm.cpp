@@ -3,15 +3,13 @@
 
 #include "step1_layers/core/parallel.h"
 #include "step1_layers/core/simd_rungs.h"
-#include "step1_layers/norm/norm_simd.h"
+#include "step1_layers/norm/rms_norm_cpu.h"
+#include "step1_layers/norm/rms_norm_simd.h"
 #ifdef LADDER_CUDA
 #include "step1_layers/norm/rms_norm_cuda.h"
 #endif
 
 namespace ladder {
-
-void rms_norm_loop(const OpContext&, const RmsNormArgs&);  // rms_norm_cpu.cpp
-void fused_add_rms_norm_loop(const OpContext&, const FusedAddRmsNormArgs&);
 
 namespace {
 
@@ -20,7 +18,7 @@ int64_t rows_per_piece(int64_t elements_per_row) {
   return 16384 / std::max<int64_t>(elements_per_row, 1) + 1;
 }
 
-template <class Kernels>
+template <template <class> class Kernels>
 void rms_norm_fast(const OpContext&, const RmsNormArgs& args) {
   const Tensor &x = args.x, &out = args.out;
   const auto eps = static_cast<float>(args.eps);
@@ -30,27 +28,26 @@ void rms_norm_fast(const OpContext&, const RmsNormArgs& args) {
     const T* weight = args.weight.data<T>();
     if (x.ndim() == 2) {
       parallel_for(x.dim(0), rows_per_piece(width), [&](int64_t begin, int64_t end) {
-        Kernels::template rms_norm<T>(x.data<T>() + begin * x.stride(0), x.stride(0), weight, eps,
-                                      out.data<T>() + begin * out.stride(0), out.stride(0), end - begin,
-                                      width);
+        Kernels<T>::rms_norm(x.data<T>() + begin * x.stride(0), x.stride(0), weight, eps,
+                             out.data<T>() + begin * out.stride(0), out.stride(0), end - begin, width);
       });
       return;
     }
     parallel_for(x.dim(0), rows_per_piece(width * x.dim(1)), [&](int64_t begin, int64_t end) {
       for (int64_t row = begin; row < end; ++row)
-        Kernels::template rms_norm<T>(x.data<T>() + row * x.stride(0), x.stride(1), weight, eps,
-                                      out.data<T>() + row * out.stride(0), out.stride(1), x.dim(1), width);
+        Kernels<T>::rms_norm(x.data<T>() + row * x.stride(0), x.stride(1), weight, eps,
+                             out.data<T>() + row * out.stride(0), out.stride(1), x.dim(1), width);
     });
   });
 }
 
-template <class Kernels>
-void fused_add_rms_norm_fast(const OpContext&, const FusedAddRmsNormArgs& args) {
+template <template <class> class Kernels>
+void rms_norm_fast(const OpContext&, const FusedAddRmsNormArgs& args) {
   const Tensor &x = args.x, &residual = args.residual, &out = args.out;
   with_float_type(x.dtype(), "fused_add_rms_norm", [&](auto tag) {
     using T = decltype(tag);
     parallel_for(x.dim(0), rows_per_piece(x.dim(1)), [&](int64_t begin, int64_t end) {
-      Kernels::template fused_add_rms_norm<T>(
+      Kernels<T>::fused_add_rms_norm(
           x.data<T>() + begin * x.stride(0), x.stride(0), residual.data<T>() + begin * residual.stride(0),
           residual.stride(0), args.weight.data<T>(), static_cast<float>(args.eps),
           out.data<T>() + begin * out.stride(0), out.stride(0), end - begin, x.dim(1));
@@ -58,7 +55,9 @@ void fused_add_rms_norm_fast(const OpContext&, const FusedAddRmsNormArgs& args) 
   });
 }
 
-constexpr Variant<RmsNormArgs> kRmsNorm[] = {
+// One ladder for both operators: each rung's functions are overloaded for the two arguments.
+template <class Args>
+constexpr Variant<Args> kRungs[] = {
     {.name = "loop", .idea = "one value at a time, the sum in double", .run = rms_norm_loop},
     LADDER_SIMD_RUNGS(rms_norm_fast, NormKernels, "four registers of partial sums, rows split among threads"),
 #ifdef LADDER_CUDA
@@ -72,26 +71,6 @@ constexpr Variant<RmsNormArgs> kRmsNorm[] = {
      .idea = "the row read once, sixteen bytes per access, and kept in registers",
      .supports = rms_norm_fits_registers,
      .run = rms_norm_cuda_registers},
-#endif
-};
-constexpr Variant<FusedAddRmsNormArgs> kFusedAddRmsNorm[] = {
-    {.name = "loop", .idea = "one value at a time, the sum in double", .run = fused_add_rms_norm_loop},
-    LADDER_SIMD_RUNGS(fused_add_rms_norm_fast, NormKernels,
-                      "addition and norm while the row is in L1, rows split among threads"),
-#ifdef LADDER_CUDA
-    {.name = "naive",
-     .device = DeviceType::cuda,
-     .idea = "a row per thread",
-     .run = fused_add_rms_norm_cuda_naive},
-    {.name = "block",
-     .device = DeviceType::cuda,
-     .idea = "a row per block: neighbouring threads read neighbouring elements",
-     .run = fused_add_rms_norm_cuda_block},
-    {.name = "registers",
-     .device = DeviceType::cuda,
-     .idea = "the row read once, sixteen bytes per access, and kept in registers",
-     .supports = fused_add_rms_norm_fits_registers,
-     .run = fused_add_rms_norm_cuda_registers},
 #endif
 };
 
@@ -111,10 +90,10 @@ void check_weight(const Tensor& weight, const Tensor& x, std::string_view what) 
 }  // namespace
 
 std::span<const Variant<RmsNormArgs>> rms_norm_variants() {
-  return kRmsNorm;
+  return kRungs<RmsNormArgs>;
 }
 std::span<const Variant<FusedAddRmsNormArgs>> fused_add_rms_norm_variants() {
-  return kFusedAddRmsNorm;
+  return kRungs<FusedAddRmsNormArgs>;
 }
 
 void rms_norm(const OpContext& ctx, const Tensor& x, const Tensor& weight, double eps, const Tensor& out) {

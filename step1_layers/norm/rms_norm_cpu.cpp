@@ -1,12 +1,12 @@
-#include <cmath>
+#include "step1_layers/norm/rms_norm_cpu.h"
 
-#include "step1_layers/norm/rms_norm.h"
+#include <cmath>
 
 namespace ladder {
 
+// >>> task 1.3: RMSNorm, alone and after the residual addition, value by value
 namespace {
 
-// >>> task 1.3: RMSNorm, alone and after the residual addition
 template <class T>
 void normalize(const T* x, const T* weight, double eps, T* out, int64_t width) {
   double sum = 0;
@@ -24,8 +24,6 @@ void add(const T* x, T* residual, int64_t width) {
   for (int64_t i = 0; i < width; ++i)
     residual[i] = T(static_cast<float>(residual[i]) + static_cast<float>(x[i]));
 }
-// <<< task 1.3
-
 }  // namespace
 
 void rms_norm_loop(const OpContext&, const RmsNormArgs& args) {
@@ -41,7 +39,7 @@ void rms_norm_loop(const OpContext&, const RmsNormArgs& args) {
   });
 }
 
-void fused_add_rms_norm_loop(const OpContext&, const FusedAddRmsNormArgs& args) {
+void rms_norm_loop(const OpContext&, const FusedAddRmsNormArgs& args) {
   with_float_type(args.x.dtype(), "fused_add_rms_norm", [&](auto tag) {
     using T = decltype(tag);
     const int64_t width = args.x.dim(1);
@@ -53,5 +51,6 @@ void fused_add_rms_norm_loop(const OpContext&, const FusedAddRmsNormArgs& args) 
     }
   });
 }
+// <<< task 1.3
 
 }  // namespace ladder

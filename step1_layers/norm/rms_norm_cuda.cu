@@ -1,3 +1,6 @@
+#include <iterator>
+#include <type_traits>
+
 #include "step1_layers/core/packed.h"
 #include "step1_layers/core/packs.cuh"
 #include "step1_layers/norm/rms_norm_cuda.h"
@@ -63,9 +66,19 @@ NormRows<T> norm_rows(const FusedAddRmsNormArgs& args) {
           .eps = static_cast<float>(args.eps)};
 }
 
+constexpr int kNaiveThreads = 64, kBlockThreads = 256;
+
 // naive
 // Any shape. A thread owns a row: the CPU's loop, many rows at once. Neighbouring threads read addresses a
 // whole row apart, so every element costs a memory transaction of 32 bytes of its own.
+//
+// block
+// Any shape. A block owns a row and its threads read neighbouring elements, so a warp's loads merge into full
+// transactions; the squares are added by shuffles (block_sum). The row is read twice, the second time from L1
+// or L2.
+//
+// Both: residual = residual + x, rounded, where `fused`; then out = norm(residual), else norm(x).
+// >>> task 1.3: RMSNorm on the GPU, a row per thread and a row per block
 template <bool fused, class T>
 __global__ void norm_naive(NormRows<T> norm) {
   const int64_t row = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -83,10 +96,6 @@ __global__ void norm_naive(NormRows<T> norm) {
     out[i] = from_float<T>(to_float(fused ? residual[i] : x[i]) * scale * to_float(norm.weight[i]));
 }
 
-// block
-// Any shape. A block owns a row and its threads read neighbouring elements, so a warp's loads merge into full
-// transactions; the squares are added by shuffles. The row is read twice, the second time from L1 or L2.
-constexpr int kBlockThreads = 256;
 template <bool fused, class T>
 __global__ void norm_block(NormRows<T> norm) {
   const int64_t row = blockIdx.x;
@@ -102,20 +111,52 @@ __global__ void norm_block(NormRows<T> norm) {
   for (int64_t i = threadIdx.x; i < norm.width; i += kBlockThreads)
     out[i] = from_float<T>(to_float(fused ? residual[i] : x[i]) * scale * to_float(norm.weight[i]));
 }
+// <<< task 1.3
 
 // registers
 // Rows of whole 16-byte packs (packed.h), at most 2048 of them. `threads` threads own a row and keep it in
-// registers between the sum and the product: it is read once, 16 bytes per instruction, two or four loads in
-// flight per thread, and registers are rationed so that four to six blocks of 256 threads share a
-// multiprocessor: their loads go on while one waits for its sum. Short rows are a warp's, without a barrier,
-// longer ones a block's, with one. The weights are read, and addresses made, before the kernel in front has
-// ended. The split of a row depends on its width alone: batch invariant.
+// registers between the sum and the product, where `block` reads it twice: it is read once, 16 bytes per
+// instruction, and registers are rationed so that four to six blocks of 256 threads share a multiprocessor,
+// whose loads go on while one waits for its sum. The weights are read, and addresses made, before the previous
+// kernel has ended. The split of a row depends on its width alone: batch invariant.
+struct RowSplit {
+  int max_packs;  // of a row
+  int threads, packs;
+};
+// threads * packs covers the row with as few idle threads as the width allows. A row of a warp or less needs
+// no barrier, a longer one one barrier; several packs per thread keep several loads in flight, but fused each
+// pack takes twice the registers (row and residual), so there the threads are more and the packs fewer. Of a
+// copy's bandwidth at 64 MB and more, bf16 on an H200 (bench/results/h200/step1_layers.json):
+// clang-format off
+constexpr RowSplit kRowSplits[] = {
+    {16, 8, 2},        // heads of up to 128 values, four to a warp
+    {64, 32, 2},       // a row per warp
+    {128, 32, 4},      // 1024 columns: 1.01
+    {256, 128, 2},
+    {512, 256, 2},     // 4096 columns: 1.02
+    {640, 160, 4},     // 5120 columns: 1.02
+    {1024, 512, 2},
+    {2048, 1024, 2}};
+constexpr RowSplit kFusedRowSplits[] = {
+    {16, 8, 2},
+    {64, 32, 2},
+    {128, 128, 1},     // 1024 columns: 1.00
+    {256, 128, 2},
+    {512, 512, 1},     // 4096 columns: 0.97
+    {640, 320, 2},     // 5120 columns: 0.99
+    {1024, 512, 2},
+    {2048, 1024, 2}};
+// clang-format on
+constexpr int kNumRowSplits = 8;
+constexpr int64_t kMaxPacks = kRowSplits[kNumRowSplits - 1].max_packs;
+static_assert(std::size(kRowSplits) == kNumRowSplits && std::size(kFusedRowSplits) == kNumRowSplits);
+
 __host__ __device__ constexpr int block_threads(int threads) {
   return threads < 128 ? 128 : threads;
 }
 constexpr int resident_blocks(bool fused, int threads, int packs) {
-  const int most = packs > 2 ? 1024 : fused ? 1280 : 1536;
-  return threads > most / 2 ? 1 : most / block_threads(threads);
+  const int max_threads = packs > 2 ? 1024 : fused ? 1280 : 1536;  // of a multiprocessor
+  return threads > max_threads / 2 ? 1 : max_threads / block_threads(threads);
 }
 // Over the threads of a row: of a warp, or of a block that owns one row and calls this once.
 template <int threads>
@@ -197,94 +238,67 @@ __global__ void __launch_bounds__(block_threads(threads), resident_blocks(fused,
   }
 }
 
-template <bool fused, int threads, int packs, class T>
+// The first split that a row fits.
+template <bool fused, int i = 0, class T>
 void launch_registers(const OpContext& ctx, const NormRows<T>& norm) {
-  constexpr int kThreads = block_threads(threads);
-  const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(norm.rows * threads, kThreads));
-  launch_kernel(ctx, norm_registers<fused, threads, packs, T>, blocks, kThreads, 0, norm);
+  constexpr RowSplit split = fused ? kFusedRowSplits[i] : kRowSplits[i];
+  if constexpr (i + 1 < kNumRowSplits)
+    if (norm.width / Pack<T>::kSize > split.max_packs) return launch_registers<fused, i + 1>(ctx, norm);
+  constexpr int kThreads = block_threads(split.threads);
+  const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(norm.rows * split.threads, kThreads));
+  launch_kernel(ctx, norm_registers<fused, split.threads, split.packs, T>, blocks, kThreads, 0, norm);
 }
 
-template <bool fused, class Args>
-void run_naive(const OpContext& ctx, const Args& args) {
-  if (args.x.numel() == 0) return;
-  with_cuda_type(args.x.dtype(), [&](auto tag) {
-    const auto norm = norm_rows<decltype(tag)>(args);
-    constexpr int kThreads = 64;
-    const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(norm.rows, kThreads));
-    norm_naive<fused><<<blocks, kThreads, 0, stream_of(ctx)>>>(norm);
-  });
-  LADDER_CUDA_CHECK(cudaGetLastError());
-}
-
-template <bool fused, class Args>
-void run_block(const OpContext& ctx, const Args& args) {
-  if (args.x.numel() == 0) return;
-  with_cuda_type(args.x.dtype(), [&](auto tag) {
-    const auto norm = norm_rows<decltype(tag)>(args);
-    norm_block<fused><<<static_cast<unsigned>(norm.rows), kBlockThreads, 0, stream_of(ctx)>>>(norm);
-  });
-  LADDER_CUDA_CHECK(cudaGetLastError());
-}
-
-constexpr int64_t kMaxPacks = 2048;
-
-template <bool fused, class Args>
-void run_registers(const OpContext& ctx, const Args& args) {
-  if (args.x.numel() == 0) return;
-  with_cuda_type(args.x.dtype(), [&](auto tag) {
-    using T = decltype(tag);
-    const auto norm = norm_rows<T>(args);
-    const int64_t packs = norm.width / Pack<T>::kSize;
-    if (packs <= 16)
-      launch_registers<fused, 8, 2>(ctx, norm);
-    else if (packs <= 64)
-      launch_registers<fused, 32, 2>(ctx, norm);
-    else if (packs <= 128)
-      launch_registers<fused, fused ? 128 : 32, fused ? 1 : 4>(ctx, norm);
-    else if (packs <= 256)
-      launch_registers<fused, 128, 2>(ctx, norm);
-    else if (packs <= 512)
-      launch_registers<fused, fused ? 512 : 256, fused ? 1 : 2>(ctx, norm);
-    else if (packs <= 640)
-      launch_registers<fused, fused ? 320 : 160, fused ? 2 : 4>(ctx, norm);
-    else if (packs <= 1024)
-      launch_registers<fused, 512, 2>(ctx, norm);
-    else
-      launch_registers<fused, 1024, 2>(ctx, norm);
-  });
-}
-
-bool fits(const Tensor& x, const Tensor& weight, const Tensor& out) {
-  return is_packed(x) && is_packed(weight) && is_packed(out) &&
-         x.dim(-1) * dtype_size(x.dtype()) / 16 <= kMaxPacks;
+template <class Args>
+constexpr bool fuses() {
+  return std::is_same_v<Args, FusedAddRmsNormArgs>;
 }
 
 }  // namespace
 
-void rms_norm_cuda_naive(const OpContext& ctx, const RmsNormArgs& args) {
-  run_naive<false>(ctx, args);
-}
-void rms_norm_cuda_block(const OpContext& ctx, const RmsNormArgs& args) {
-  run_block<false>(ctx, args);
-}
-void rms_norm_cuda_registers(const OpContext& ctx, const RmsNormArgs& args) {
-  run_registers<false>(ctx, args);
-}
-bool rms_norm_fits_registers(const RmsNormArgs& args) {
-  return fits(args.x, args.weight, args.out);
+template <class Args>
+void rms_norm_cuda_naive(const OpContext& ctx, const Args& args) {
+  if (args.x.numel() == 0) return;
+  with_cuda_type(args.x.dtype(), [&](auto tag) {
+    const auto norm = norm_rows<decltype(tag)>(args);
+    const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(norm.rows, kNaiveThreads));
+    norm_naive<fuses<Args>()><<<blocks, kNaiveThreads, 0, stream_of(ctx)>>>(norm);
+  });
+  LADDER_CUDA_CHECK(cudaGetLastError());
 }
 
-void fused_add_rms_norm_cuda_naive(const OpContext& ctx, const FusedAddRmsNormArgs& args) {
-  run_naive<true>(ctx, args);
+template <class Args>
+void rms_norm_cuda_block(const OpContext& ctx, const Args& args) {
+  if (args.x.numel() == 0) return;
+  with_cuda_type(args.x.dtype(), [&](auto tag) {
+    const auto norm = norm_rows<decltype(tag)>(args);
+    norm_block<fuses<Args>()><<<static_cast<unsigned>(norm.rows), kBlockThreads, 0, stream_of(ctx)>>>(norm);
+  });
+  LADDER_CUDA_CHECK(cudaGetLastError());
 }
-void fused_add_rms_norm_cuda_block(const OpContext& ctx, const FusedAddRmsNormArgs& args) {
-  run_block<true>(ctx, args);
+
+template <class Args>
+void rms_norm_cuda_registers(const OpContext& ctx, const Args& args) {
+  if (args.x.numel() == 0) return;
+  with_cuda_type(args.x.dtype(),
+                 [&](auto tag) { launch_registers<fuses<Args>()>(ctx, norm_rows<decltype(tag)>(args)); });
 }
-void fused_add_rms_norm_cuda_registers(const OpContext& ctx, const FusedAddRmsNormArgs& args) {
-  run_registers<true>(ctx, args);
+
+template <class Args>
+bool rms_norm_fits_registers(const Args& args) {
+  if constexpr (fuses<Args>())
+    if (!is_packed(args.residual)) return false;
+  return is_packed(args.x) && is_packed(args.weight) && is_packed(args.out) &&
+         args.x.dim(-1) * dtype_size(args.x.dtype()) / 16 <= kMaxPacks;
 }
-bool fused_add_rms_norm_fits_registers(const FusedAddRmsNormArgs& args) {
-  return fits(args.x, args.weight, args.out) && is_packed(args.residual);
-}
+
+template void rms_norm_cuda_naive(const OpContext&, const RmsNormArgs&);
+template void rms_norm_cuda_naive(const OpContext&, const FusedAddRmsNormArgs&);
+template void rms_norm_cuda_block(const OpContext&, const RmsNormArgs&);
+template void rms_norm_cuda_block(const OpContext&, const FusedAddRmsNormArgs&);
+template void rms_norm_cuda_registers(const OpContext&, const RmsNormArgs&);
+template void rms_norm_cuda_registers(const OpContext&, const FusedAddRmsNormArgs&);
+template bool rms_norm_fits_registers(const RmsNormArgs&);
+template bool rms_norm_fits_registers(const FusedAddRmsNormArgs&);
 
 }  // namespace ladder

@@ -5,18 +5,17 @@
 
 #include "step1_layers/core/parallel.h"
 #include "step1_layers/core/simd_rungs.h"
-#include "step1_layers/rotary/rotary_simd.h"
+#include "step1_layers/rotary/rope_cpu.h"
+#include "step1_layers/rotary/rope_simd.h"
 #ifdef LADDER_CUDA
 #include "step1_layers/rotary/rope_cuda.h"
 #endif
 
 namespace ladder {
 
-void rotary_embedding_loop(const OpContext&, const RotaryEmbeddingArgs&);  // rope_cpu.cpp
-
 namespace {
 
-template <class Kernels>
+template <template <class> class Kernels>
 void rotary_embedding_fast(const OpContext&, const RotaryEmbeddingArgs& args) {
   const Tensor &q = args.q, &k = args.k, &table = args.table;
   const int64_t half = table.dim(1) / 2;
@@ -27,8 +26,8 @@ void rotary_embedding_fast(const OpContext&, const RotaryEmbeddingArgs& args) {
     parallel_for(q.dim(0), 16384 / std::max<int64_t>(per_token, 1) + 1, [&](int64_t begin, int64_t end) {
       for (int64_t token = begin; token < end; ++token) {
         const float* angles = table.data<float>() + positions[token] * table.stride(0);
-        Kernels::template rotate<T>(q.data<T>() + token * q.stride(0), q.stride(1), q.dim(1), angles, half);
-        Kernels::template rotate<T>(k.data<T>() + token * k.stride(0), k.stride(1), k.dim(1), angles, half);
+        Kernels<T>::rotate(q.data<T>() + token * q.stride(0), q.stride(1), q.dim(1), angles, half);
+        Kernels<T>::rotate(k.data<T>() + token * k.stride(0), k.stride(1), k.dim(1), angles, half);
       }
     });
   });

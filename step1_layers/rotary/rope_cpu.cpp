@@ -1,10 +1,10 @@
-#include "step1_layers/rotary/rope.h"
+#include "step1_layers/rotary/rope_cpu.h"
 
 namespace ladder {
 
+// >>> task 1.6: rotates the pairs (i, i + half) of every head of q and k, pair by pair
 namespace {
 
-// >>> task 1.6: rotates the pairs (i, i + half) of one head
 template <class T>
 void rotate(T* x, const float* cosines, const float* sines, int64_t half) {
   for (int64_t i = 0; i < half; ++i) {
@@ -13,7 +13,6 @@ void rotate(T* x, const float* cosines, const float* sines, int64_t half) {
     x[i + half] = T(x2 * cosines[i] + x1 * sines[i]);
   }
 }
-// <<< task 1.6
 
 }  // namespace
 
@@ -30,5 +29,6 @@ void rotary_embedding_loop(const OpContext&, const RotaryEmbeddingArgs& args) {
       }
   });
 }
+// <<< task 1.6
 
 }  // namespace ladder

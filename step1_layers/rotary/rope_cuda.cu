@@ -61,7 +61,7 @@ __global__ void rotate_naive(Rotation<T> r) {
 // Heads and table rows of whole 16-byte packs, the rotated half a whole number of packs. A thread turns the
 // pairs of one pack (eight of bf16): an eighth of the instructions, and the divisions that find token and
 // head are paid once for sixteen values, in 32 bits. All of that, positions and angles come before the wait
-// for the kernel in front (kv_cache.h), so that only q and k are left.
+// for the previous kernel (kv_cache.h), so that only q and k are left.
 template <class T>
 __global__ void __launch_bounds__(kThreads) rotate_packed(Rotation<T> r, uint32_t total) {
   constexpr int kSize = Pack<T>::kSize;

@@ -9,7 +9,7 @@ namespace {
 
 using namespace ladder::testing;
 
-// `more` i32 values behind those of a tensor of one dimension.
+// `more` i32 values after those of a tensor of one dimension.
 Tensor extended(const Tensor& tensor, const std::vector<int32_t>& more) {
   std::vector<int32_t> values(tensor.data<int32_t>(), tensor.data<int32_t>() + tensor.numel());
   values.insert(values.end(), more.begin(), more.end());

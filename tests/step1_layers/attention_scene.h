@@ -55,7 +55,7 @@ struct AttentionInput {
   AttentionMetadata metadata;
 };
 
-// `padding` extra query rows of NaN stand behind the last. Keys and values come into the cache where ctx
+// `padding` extra query rows of NaN follow the last. Keys and values come into the cache where ctx
 // says.
 inline AttentionInput lay_out(const OpContext& ctx, Random& random, const std::vector<Part>& parts,
                               int64_t block_size, int64_t padding = 0) {
@@ -63,11 +63,11 @@ inline AttentionInput lay_out(const OpContext& ctx, Random& random, const std::v
   const DType dtype = first.q.dtype();
   const int64_t heads = first.q.dim(1), kv_heads = first.k.dim(1), k_dim = first.k.dim(2),
                 v_dim = first.v.dim(2);
-  int64_t rows = 0, most_blocks = 1, blocks_needed = 0, longest = 0, longest_query = 0;
+  int64_t rows = 0, max_blocks = 1, blocks_needed = 0, longest = 0, longest_query = 0;
   for (const Part& part : parts) {
     const int64_t blocks = (part.end + block_size - 1) / block_size;
     rows += part.end - part.begin;
-    most_blocks = std::max(most_blocks, blocks);
+    max_blocks = std::max(max_blocks, blocks);
     blocks_needed += blocks - part.shared_blocks;
     longest = std::max(longest, part.end);
     longest_query = std::max(longest_query, part.end - part.begin);
@@ -87,14 +87,14 @@ inline AttentionInput lay_out(const OpContext& ctx, Random& random, const std::v
              poisoned({num_blocks, block_size, kv_heads, v_dim}, dtype)};
   }
 
-  std::vector<int32_t> starts{0}, seq_lens, tables(parts.size() * static_cast<size_t>(most_blocks), -7);
+  std::vector<int32_t> starts{0}, seq_lens, tables(parts.size() * static_cast<size_t>(max_blocks), -7);
   Tensor q = poisoned({rows + padding, heads, k_dim}, dtype);
   for (size_t i = 0; i < parts.size(); ++i) {
     const Part& part = parts[i];
-    int32_t* table = tables.data() + i * static_cast<size_t>(most_blocks);
+    int32_t* table = tables.data() + i * static_cast<size_t>(max_blocks);
     for (int64_t block = 0; block * block_size < part.end; ++block) {
       if (block < part.shared_blocks) {
-        table[block] = tables[static_cast<size_t>(part.shared_with * most_blocks + block)];
+        table[block] = tables[static_cast<size_t>(part.shared_with * max_blocks + block)];
         continue;
       }
       table[block] = free_blocks.back();
@@ -115,7 +115,7 @@ inline AttentionInput lay_out(const OpContext& ctx, Random& random, const std::v
           cache,
           {.query_start_loc = i32_tensor(starts, {num_seqs + 1}),
            .seq_lens = i32_tensor(seq_lens, {num_seqs}),
-           .block_tables = i32_tensor(tables, {num_seqs, most_blocks}),
+           .block_tables = i32_tensor(tables, {num_seqs, max_blocks}),
            .slot_mapping = {},
            .num_seqs = num_seqs,
            .num_tokens = rows,

@@ -26,7 +26,7 @@ struct Scene {
   int64_t sequences() const { return static_cast<int64_t>(data.size()); }
 };
 
-// One new row of each sequence; behind them `padding` rows that stand for no sequence, as in a captured
+// One new row of each sequence; after them `padding` rows that stand for no sequence, as in a captured
 // batch.
 Scene make_scene(Random& random, const HeadShape& shape, DType dtype, const std::vector<int64_t>& lengths,
                  bool norms, int64_t padding) {

@@ -16,8 +16,8 @@ std::vector<Variant<PagedAttentionArgs>> cutting_variants() {
   });
 }
 
-// Scores of zero, whose maximum is zero, and values of zero in half of the columns: a partial result is told
-// apart from one that has not arrived yet. Twice, since a call must leave nothing behind for the next.
+// Scores of zero, whose maximum is zero, and values of zero in half of the columns: a partial result must
+// differ from one that has not arrived yet. Twice, since a call must leave nothing for the next.
 RUNG_TEST(Task1_7_CutAttention, ZerosArriveToo, "paged_attention", cutting_variants()) {
   for (int64_t dim : {64, 128, 256}) {
     Random random;

@@ -295,8 +295,7 @@ class PackedMethod final : public LinearMethod {
              .dtype = DType::u8,
              .shape = {shape.out_features, shape.in_features / 2},
              .out_dim = 0,
-             .in_dim = 1,
-             .in_packing = 2},
+             .in_dim = 1},
             {.name = "scale", .dtype = DType::f32, .shape = {shape.out_features}, .out_dim = 0}};
   }
   void process_after_load(const OpContext&, const LinearShape& shape,

@@ -131,8 +131,8 @@ TEST(Task1_7_PagedAttention, RandomBatches) {
         }
         row += length;
       }
-      const int64_t behind = rows[0] - row;
-      ASSERT_TRUE(bitwise_equal(out.narrow(0, row, behind), nothing.narrow(0, row, behind)));
+      const int64_t rest = rows[0] - row;
+      ASSERT_TRUE(bitwise_equal(out.narrow(0, row, rest), nothing.narrow(0, row, rest)));
     }
   }
 }

@@ -60,7 +60,7 @@ double rounded(double value, DType dtype) {
   return to_double(t.to(dtype))[0];
 }
 
-// Runs a call on every rung that takes it; prepare() stands before each and check() behind.
+// Runs a call on every rung that takes it; prepare() before each and check() after it.
 template <class Args>
 void on_rungs(std::span<const Variant<Args>> table, const Args& args, const std::function<void()>& prepare,
               const std::function<void()>& check) {
@@ -184,8 +184,8 @@ TEST(Task1_5_Embedding, RandomShapes) {
 TEST(Task1_4_Matmul, RandomShapes) {
   many_cases([](Random& random, const Case& of) {
     const DType dtype = any_dtype(random), out_dtype = random.integer(0, 2) ? dtype : DType::f32;
-    const int64_t most_rows = random.one_of<int64_t>({1, 4, 16, 32, 150});
-    const int64_t m = random.integer(1, most_rows), n = any_width(random, 1500),
+    const int64_t max_rows = random.one_of<int64_t>({1, 4, 16, 32, 150});
+    const int64_t m = random.integer(1, max_rows), n = any_width(random, 1500),
                   k = any_width(random, 3000000 / (m * n + 400));
     const bool exact = n < 8 || random.integer(0, 1) == 0;
     const auto fill = [&](const Shape& shape) {

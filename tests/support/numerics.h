@@ -1,5 +1,5 @@
 #pragma once
-// The numerics policy, stated once (design: numerics). Every test compares through these functions.
+// The numerics policy, stated once. Every test compares through these functions.
 //
 // The reference is the same function in double precision. Per row (the last dimension), worst row counts:
 // ||out - ref|| / ||ref|| within the bound of the output's dtype, and no element off by more than 4 times

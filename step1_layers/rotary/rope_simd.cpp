@@ -1,13 +1,13 @@
-#include "step1_layers/rotary/rotary_simd.h"
+#include "step1_layers/rotary/rope_simd.h"
 
 #include "step1_layers/core/simd.h"
-#include "step1_layers/norm/sum_of_squares.h"
+#include "step1_layers/norm/sum_of_squares_simd.h"
 
 namespace ladder::LADDER_ISA {
 
+// >>> task 1.6: the rotation on registers of pairs, alone and after the norm of a head
 namespace {
 
-// >>> task 1.6: the rotation on registers of pairs
 // Turns `count` pairs (x1, x2).
 template <class T>
 inline void turn(Vec x1, Vec x2, Vec cosine, Vec sine, T* out1, T* out2, int64_t count) {
@@ -26,12 +26,11 @@ template <class T>
 inline Vec load_up_to(const T* p, int64_t count) {
   return count == kLanes ? load(p) : load_partial(p, count);
 }
-// <<< task 1.6
 
 }  // namespace
 
 template <class T>
-void RotaryKernels::rotate(T* x, int64_t head_stride, int64_t heads, const float* angles, int64_t half) {
+void RotaryKernels<T>::rotate(T* x, int64_t head_stride, int64_t heads, const float* angles, int64_t half) {
   for (int64_t i = 0; i < half; i += kLanes) {
     const int64_t count = half - i < kLanes ? half - i : kLanes;
     const Vec cosine = load_up_to(angles + i, count), sine = load_up_to(angles + half + i, count);
@@ -44,8 +43,8 @@ void RotaryKernels::rotate(T* x, int64_t head_stride, int64_t heads, const float
 }
 
 template <class T>
-void RotaryKernels::norm_rotate(const T* x, const T* weight, float eps, const float* angles, int64_t half,
-                                int64_t head_dim, T* out) {
+void RotaryKernels<T>::norm_rotate(const T* x, const T* weight, float eps, const float* angles, int64_t half,
+                                   int64_t head_dim, T* out) {
   float scale = 1.0f;
   if (weight)
     scale = 1.0f / __builtin_sqrtf(sum_of_squares(x, head_dim) / static_cast<float>(head_dim) + eps);
@@ -63,13 +62,10 @@ void RotaryKernels::norm_rotate(const T* x, const T* weight, float eps, const fl
     store_partial(out + i, normed(i, count), count);
   }
 }
+// <<< task 1.6
 
-#define LADDER_INSTANTIATE(T)                                                          \
-  template void RotaryKernels::rotate<T>(T*, int64_t, int64_t, const float*, int64_t); \
-  template void RotaryKernels::norm_rotate<T>(const T*, const T*, float, const float*, int64_t, int64_t, T*);
-LADDER_INSTANTIATE(float)
-LADDER_INSTANTIATE(bf16)
-LADDER_INSTANTIATE(f16)
-#undef LADDER_INSTANTIATE
+template struct RotaryKernels<float>;
+template struct RotaryKernels<bf16>;
+template struct RotaryKernels<f16>;
 
 }  // namespace ladder::LADDER_ISA

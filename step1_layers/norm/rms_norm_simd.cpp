@@ -1,13 +1,13 @@
-#include "step1_layers/norm/norm_simd.h"
+#include "step1_layers/norm/rms_norm_simd.h"
 
 #include "step1_layers/core/simd.h"
-#include "step1_layers/norm/sum_of_squares.h"
+#include "step1_layers/norm/sum_of_squares_simd.h"
 
 namespace ladder::LADDER_ISA {
 
+// >>> task 1.3: RMSNorm on registers of values, alone and after the residual addition
 namespace {
 
-// >>> task 1.3: RMSNorm on registers of values
 template <class T>
 void normalize(const T* x, const T* weight, float eps, T* out, int64_t width) {
   const float mean = sum_of_squares(x, width) / static_cast<float>(width);
@@ -28,34 +28,28 @@ void add(const T* x, T* residual, int64_t width) {
     store_partial(residual + i, load_partial(residual + i, width - i) + load_partial(x + i, width - i),
                   width - i);
 }
-// <<< task 1.3
-
 }  // namespace
 
 template <class T>
-void NormKernels::rms_norm(const T* x, int64_t x_stride, const T* weight, float eps, T* out,
-                           int64_t out_stride, int64_t rows, int64_t width) {
+void NormKernels<T>::rms_norm(const T* x, int64_t x_stride, const T* weight, float eps, T* out,
+                              int64_t out_stride, int64_t rows, int64_t width) {
   for (int64_t row = 0; row < rows; ++row)
     normalize(x + row * x_stride, weight, eps, out + row * out_stride, width);
 }
 
 template <class T>
-void NormKernels::fused_add_rms_norm(const T* x, int64_t x_stride, T* residual, int64_t residual_stride,
-                                     const T* weight, float eps, T* out, int64_t out_stride, int64_t rows,
-                                     int64_t width) {
+void NormKernels<T>::fused_add_rms_norm(const T* x, int64_t x_stride, T* residual, int64_t residual_stride,
+                                        const T* weight, float eps, T* out, int64_t out_stride, int64_t rows,
+                                        int64_t width) {
   for (int64_t row = 0; row < rows; ++row) {
     add(x + row * x_stride, residual + row * residual_stride, width);
     normalize(residual + row * residual_stride, weight, eps, out + row * out_stride, width);
   }
 }
+// <<< task 1.3
 
-#define LADDER_INSTANTIATE(T)                                                                                \
-  template void NormKernels::rms_norm<T>(const T*, int64_t, const T*, float, T*, int64_t, int64_t, int64_t); \
-  template void NormKernels::fused_add_rms_norm<T>(const T*, int64_t, T*, int64_t, const T*, float, T*,      \
-                                                   int64_t, int64_t, int64_t);
-LADDER_INSTANTIATE(float)
-LADDER_INSTANTIATE(bf16)
-LADDER_INSTANTIATE(f16)
-#undef LADDER_INSTANTIATE
+template struct NormKernels<float>;
+template struct NormKernels<bf16>;
+template struct NormKernels<f16>;
 
 }  // namespace ladder::LADDER_ISA

@@ -8,11 +8,9 @@
 
 namespace ladder {
 
-LADDER_DECLARE_FOR_EACH_ISA(struct NormKernels {
-  template <class T>
+LADDER_DECLARE_FOR_EACH_ISA(template <class T> struct NormKernels {
   static void rms_norm(const T* x, int64_t x_stride, const T* weight, float eps, T* out, int64_t out_stride,
                        int64_t rows, int64_t width);
-  template <class T>
   static void fused_add_rms_norm(const T* x, int64_t x_stride, T* residual, int64_t residual_stride,
                                  const T* weight, float eps, T* out, int64_t out_stride, int64_t rows,
                                  int64_t width);

@@ -7,12 +7,10 @@
 
 namespace ladder {
 
-LADDER_DECLARE_FOR_EACH_ISA(struct RotaryKernels {
+LADDER_DECLARE_FOR_EACH_ISA(template <class T> struct RotaryKernels {
   // Rotates the first 2 * half values of `heads` heads in place. `angles`: half cosines, then half sines.
-  template <class T>
   static void rotate(T * x, int64_t head_stride, int64_t heads, const float* angles, int64_t half);
   // out = rotate(norm(x)) for one head; no norm where weight is nullptr. out may be x.
-  template <class T>
   static void norm_rotate(const T* x, const T* weight, float eps, const float* angles, int64_t half,
                           int64_t head_dim, T* out);
 };)

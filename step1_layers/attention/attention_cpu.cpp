@@ -1,13 +1,12 @@
-#include <cmath>
+#include "step1_layers/attention/attention_cpu.h"
 
-#include "step1_layers/attention/attention.h"
-#include "step1_layers/attention/paged_attention.h"
+#include <cmath>
 
 namespace ladder {
 
+// >>> task 1.7: attention of one query row over the keys it sees, and the rows of a sequence and of a batch
 namespace {
 
-// >>> task 1.7: attention of one query row over the keys it sees
 // key(j) and value(j) point to position j's vectors; `weights` is scratch for num_keys numbers. Returns the
 // log of the sum of e^score.
 template <class T, class Key, class Value>
@@ -34,7 +33,6 @@ double attend_row(const T* q, int64_t k_dim, int64_t v_dim, int64_t num_keys, do
   }
   return largest + std::log(sum);
 }
-// <<< task 1.7
 
 }  // namespace
 
@@ -90,5 +88,6 @@ void paged_attention_loop(const OpContext& ctx, const PagedAttentionArgs& args) 
     }
   });
 }
+// <<< task 1.7
 
 }  // namespace ladder

@@ -1,0 +1,11 @@
+#pragma once
+// The clear rungs of attention.h and paged_attention.h. Their arguments have been checked.
+#include "step1_layers/attention/attention.h"
+#include "step1_layers/attention/paged_attention.h"
+
+namespace ladder {
+
+void causal_attention_loop(const OpContext& ctx, const CausalAttentionArgs& args);
+void paged_attention_loop(const OpContext& ctx, const PagedAttentionArgs& args);
+
+}  // namespace ladder
