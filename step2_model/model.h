@@ -16,6 +16,7 @@
 #include "step1_layers/core/context.h"
 #include "step1_layers/core/tensor.h"
 #include "step2_model/decoder/decoder_spec.h"
+#include "step2_model/model_makers.h"
 
 namespace ladder {
 
@@ -28,7 +29,8 @@ struct ModelOptions {
   int64_t layer_begin = 0;    // this model runs layers [layer_begin, layer_end)
   int64_t layer_end = -1;     // -1: to the last
   std::function<void(int64_t done, int64_t total)>
-      progress;  // bytes loaded, for a progress bar; may be empty
+      progress;        // bytes loaded, for a progress bar; may be empty
+  ModelMakers makers;  // other parts for the decoder's layers; empty: this project's own
 };
 
 struct ModelInput {
@@ -56,12 +58,13 @@ class Model {
   virtual Tensor compute_logits(const OpContext& ctx, const Tensor& hidden) = 0;
 };
 
-// Reads DIR/config.json (and generation_config.json). Error: missing or malformed files, unknown
+// Reads DIR/config.json (and generation_config.json, whose end tokens replace config.json's). Error: missing or malformed files, unknown
 // architectures, values that make no sense, keys that change the mathematics and are not implemented.
 DecoderSpec load_decoder_spec(const std::filesystem::path& directory);
 
 // Loads this rank's shard (ctx.parallel->tp) of DIR's safetensors, or makes dummy weights. Error: lists
-// tensors that are missing or unexpected, or have another shape than the config says.
+// tensors that are missing or unexpected, or have another shape than the config says; names a
+// quantization_config for which options.makers has no linear method.
 std::unique_ptr<Model> load_model(const OpContext& ctx, const std::filesystem::path& directory,
                                   const DecoderSpec& spec, const ModelOptions& options);
 

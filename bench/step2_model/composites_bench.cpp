@@ -4,8 +4,8 @@
 //   layer_products  norm_qkv, o_residual, norm_gate_up_silu and down_residual with their operators in
 //                   sequence, with their fused kernels, and with what the engine would choose. What stands
 //                   between them is left out: o_residual reads the queries instead.
-//   norm_qkv, ...   each piece by itself, which shows where that time goes.
-//   layer           whole layers of sequences that decode, the pieces as the engine would choose them, with
+//   norm_qkv, ...   each composite by itself, which shows where that time goes.
+//   layer           whole layers of sequences that decode, the composites as the engine would choose them, with
 //                   the rungs of attention_with_store.
 #include <fmt/format.h>
 
@@ -60,10 +60,10 @@ std::vector<Layer>& layers_of(const OpContext& ctx, const Model& model) {
   return layers;
 }
 
-constexpr const char* kPieces[] = {"norm_qkv", "o_residual", "norm_gate_up_silu", "down_residual"};
+constexpr const char* kComposites[] = {"norm_qkv", "o_residual", "norm_gate_up_silu", "down_residual"};
 
-// All pieces of every layer, or one of them. An empty kernel: the engine's choice.
-void layer_products(benchmark::State& state, const Model& model, int64_t rows, std::string_view piece,
+// All composites of every layer, or one of them. An empty kernel: the engine's choice.
+void layer_products(benchmark::State& state, const Model& model, int64_t rows, std::string_view composite,
                     const char* kernel) {
   if (cuda_bench_context() == nullptr) {
     state.SkipWithError("no GPU");
@@ -71,13 +71,13 @@ void layer_products(benchmark::State& state, const Model& model, int64_t rows, s
   }
   OpContext ctx = *cuda_bench_context();
   if (*kernel != 0)
-    for (const char* op : kPieces) ctx.kernels[op] = kernel;
+    for (const char* op : kComposites) ctx.kernels[op] = kernel;
   const std::vector<Layer>& layers = layers_of(ctx, model);
   auto take = [&](int64_t width) { return random_tensor({rows, width}, kType).to(ctx.device); };
   ResidualStream stream{take(model.hidden), take(model.hidden), false};
   const Tensor qkv = take(model.qkv), queries = qkv.narrow(1, 0, model.q),
                activated = take(model.intermediate);
-  const auto runs = [&](int at) { return piece.empty() || piece == kPieces[at]; };
+  const auto runs = [&](int at) { return composite.empty() || composite == kComposites[at]; };
   try {
     time_cuda_graph(state, static_cast<int>(model.layers), [&](int i) {
       const Layer& layer = layers[static_cast<size_t>(i)];
@@ -99,12 +99,12 @@ void layer_products(benchmark::State& state, const Model& model, int64_t rows, s
   set_cuda_counters(state, weights, weights * static_cast<double>(rows));
 }
 
-void register_products(const Model& model, int64_t rows, std::string_view piece, const char* kernel) {
-  const std::string_view name = piece.empty() ? "layer_products" : piece;
+void register_products(const Model& model, int64_t rows, std::string_view composite, const char* kernel) {
+  const std::string_view name = composite.empty() ? "layer_products" : composite;
   benchmark::RegisterBenchmark(
       fmt::format("{}/{}/m:{}/cuda:{}", name, model.name, rows, *kernel == 0 ? "chosen" : kernel).c_str(),
-      [&model, rows, piece, kernel](benchmark::State& state) {
-        layer_products(state, model, rows, piece, kernel);
+      [&model, rows, composite, kernel](benchmark::State& state) {
+        layer_products(state, model, rows, composite, kernel);
       })
       ->UseManualTime()
       ->Iterations(1)
@@ -206,8 +206,8 @@ const bool kRegistered = [] {
   for (const Model& model : kModels)
     for (int64_t rows : {1, 2, 4, 8, 16, 32}) {
       for (const char* kernel : {"sequence", "fused", ""}) register_products(model, rows, "", kernel);
-      for (const char* piece : kPieces)
-        for (const char* kernel : {"sequence", "fused"}) register_products(model, rows, piece, kernel);
+      for (const char* composite : kComposites)
+        for (const char* kernel : {"sequence", "fused"}) register_products(model, rows, composite, kernel);
     }
   return true;
 }();

@@ -12,8 +12,9 @@ namespace {
 constexpr std::string_view kTurnTokens[] = {"<|im_start|>", "<|im_end|>"};
 constexpr std::string_view kToolTokens[] = {"<|im_start|>", "<|im_end|>",      "<tool_call>",
                                             "</tool_call>", "<tool_response>", "</tool_response>"};
-constexpr std::string_view kThinkTokens[] = {"<|im_start|>",    "<|im_end|>",       "<tool_call>", "</tool_call>",
-                                             "<tool_response>", "</tool_response>", "<think>",     "</think>"};
+constexpr std::string_view kThinkTokens[] = {"<|im_start|>", "<|im_end|>",      "<tool_call>",
+                                             "</tool_call>", "<tool_response>", "</tool_response>",
+                                             "<think>",      "</think>"};
 constexpr std::string_view kHeaderTokens[] = {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"};
 constexpr std::string_view kLlamaToolTokens[] = {"<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>",
                                                  "<|eom_id|>", "<|python_tag|>"};
@@ -74,7 +75,8 @@ constexpr KnownText kTexts[] = {
     {"b75e17085cfc511ead6d4fab84b86ab3c168ec7a332568a91d0889cdcba94394", "llama3-2024-04"},  // \n escaped
     {"ba03a121d097859c7b5b9cd03af99aafe95275210d2876f642ad9929a150f122", "llama3"},
     {"4f46ecd43418f216df8c26936c60e5d04bcc81db47db5d86fbe889f64212dd4c", "llama3"},  // \n escaped
-    {"47d5a7b4840c2ff2dfa0828b2465a654bef3a6cdfe032e5e105f395e4ceee812", "llama3"},  // sets the prompt's default
+    {"47d5a7b4840c2ff2dfa0828b2465a654bef3a6cdfe032e5e105f395e4ceee812",
+     "llama3"},  // sets the prompt's default
     {"93c0e9aa3629bbd77e68dbc0f5621f6e6b23aa8d74b932595cdb8d64684526d7", "llama3.1"},  // 3.3 too
     {"d82792f95932f1c9cef5c4bd992f171225e3bf8c7b609b4557c9e1ec96be819f", "llama3.2"},
 };
@@ -118,8 +120,7 @@ const ChatFormat& chat_format_named(std::string_view name) {
 
 std::string chat_format_names() {
   std::string names;
-  for (const ChatFormat& format : kFormats)
-    names.append(names.empty() ? "" : ", ").append(format.name);
+  for (const ChatFormat& format : kFormats) names.append(names.empty() ? "" : ", ").append(format.name);
   return names;
 }
 

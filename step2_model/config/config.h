@@ -19,9 +19,9 @@ DecoderSpec parse_decoder_spec(std::string_view config, std::string_view what,
 // order holds: rope_scaling before rope_parameters, and the theta inside of it before the one beside it.
 RopeConfig parse_rope_config(const ConfigObject& config, int64_t head_dim, int64_t max_position_embeddings);
 
-// Error: the file has a key that changes the mathematics and is not implemented (quantized weights, sliding
-// windows, soft-capped logits, experts, ...). Keys that are unknown and not on that list are taken to be
-// harmless: configs are full of them.
+// Error: the file has a key that changes the mathematics and is not implemented (sliding windows, soft-capped
+// logits, experts, ...). Keys that are unknown and not on that list are taken to be harmless: configs are full
+// of them.
 void refuse_unsupported_keys(const ConfigObject& config, int64_t num_layers);
 
 }  // namespace ladder

@@ -70,6 +70,18 @@ std::vector<int64_t> read_token_ids(const ConfigObject& config, const std::strin
   return ids;
 }
 
+// compression_config is an older name of it. Whether there is a linear method for it, load_model says.
+std::string read_quantization_config(const ConfigObject& config) {
+  for (const char* key : {"quantization_config", "compression_config"}) {
+    const Json* value = config.find(key);
+    if (value == nullptr || *value == false || value->empty()) continue;
+    LADDER_CHECK(value->is_object(), "{}: expected an object, found {}", config.name(key),
+                 json_brief(*value));
+    return value->dump();
+  }
+  return {};
+}
+
 }  // namespace
 
 // >>> task 2.1: config.json into a DecoderSpec
@@ -91,6 +103,7 @@ DecoderSpec parse_decoder_spec(std::string_view config_text, std::string_view wh
   spec.tie_word_embeddings = config.boolean("tie_word_embeddings", false);
   spec.activation = read_activation(config);
   spec.checkpoint_dtype = read_dtype(config);
+  spec.quantization_config = read_quantization_config(config);
   refuse_unsupported_keys(config, spec.num_layers);
   family_of(spec.architecture).read_config(config, spec);
   spec.rope = parse_rope_config(config, spec.head_dim, spec.max_position_embeddings);

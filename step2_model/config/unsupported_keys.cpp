@@ -14,8 +14,6 @@ struct UnsupportedKey {
 
 // null, false, an empty list or object, and the neutral number are harmless everywhere.
 constexpr UnsupportedKey kUnsupported[] = {
-    {"quantization_config", 0, "quantized weights"},
-    {"compression_config", 0, "quantized weights"},
     {"attn_logit_softcapping", 0, "soft-capped attention scores"},
     {"final_logit_softcapping", 0, "soft-capped logits"},
     {"query_pre_attn_scalar", 0, "another attention scale"},

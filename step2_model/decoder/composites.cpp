@@ -5,13 +5,14 @@
 #include "step1_layers/core/kernel_table.h"
 #include "step1_layers/distributed/communicator.h"
 #include "step1_layers/norm/rms_norm.h"
+#include "step2_model/decoder/add_residual.h"
 #ifdef LADDER_CUDA
 #include "step2_model/decoder/composites_cuda.h"
 #endif
 
 namespace ladder {
 
-// >>> task 2.4: the pieces of a decoder layer as plain sequences of operators
+// >>> task 2.4: the composites of a decoder layer as plain sequences of operators
 void add_norm(const OpContext& ctx, ResidualStream& stream, const Tensor& norm_weight, double eps,
               const Tensor& out) {
   if (stream.has_pending) {
@@ -20,6 +21,12 @@ void add_norm(const OpContext& ctx, ResidualStream& stream, const Tensor& norm_w
   } else {
     rms_norm(ctx, stream.residual, norm_weight, eps, out);
   }
+}
+
+void add_pending(const OpContext& ctx, ResidualStream& stream) {
+  if (!stream.has_pending) return;
+  add_residual(ctx, stream.pending, stream.residual);
+  stream.has_pending = false;
 }
 
 namespace {
@@ -32,7 +39,7 @@ void norm_qkv_sequence(const OpContext& ctx, const NormLinearArgs& args) {
   args.linear->forward(ctx, normed, args.out);
 }
 
-void norm_gate_up_silu_sequence(const OpContext& ctx, const NormLinearArgs& args) {
+void norm_gate_up_silu_sequence(const OpContext& ctx, const NormGateUpArgs& args) {
   ArenaScope scope(*ctx.arena);
   const Tensor& residual = args.stream->residual;
   const Tensor normed = ctx.arena->take(residual.shape(), residual.dtype());
@@ -67,20 +74,20 @@ constexpr Variant<NormLinearArgs> kNormQkv[] = {
     {.name = "sequence", .device = DeviceType::cuda, .idea = kSequence, .run = norm_qkv_sequence},
     {.name = "fused",
      .device = DeviceType::cuda,
-     .idea = "few rows: every block norms them for itself, its weights already on their way",
+     .idea = "few rows: every block norms them for itself, its weights fetched ahead",
      .min_arch = 90,
      .batch_invariant = false,
      .supports = takes_fused_norm_qkv,
      .run = fused_norm_qkv},
 #endif
 };
-constexpr Variant<NormLinearArgs> kNormGateUpSilu[] = {
+constexpr Variant<NormGateUpArgs> kNormGateUpSilu[] = {
     {.name = "sequence", .idea = kSequence, .run = norm_gate_up_silu_sequence},
 #ifdef LADDER_CUDA
     {.name = "sequence", .device = DeviceType::cuda, .idea = kSequence, .run = norm_gate_up_silu_sequence},
     {.name = "fused",
      .device = DeviceType::cuda,
-     .idea = "few rows: the norm in front, and a block computes matching columns of gate and up",
+     .idea = "few rows: the norm first, and a block computes matching columns of gate and up",
      .min_arch = 90,
      .batch_invariant = false,
      .supports = takes_fused_norm_gate_up_silu,
@@ -107,8 +114,8 @@ constexpr Variant<LinearResidualArgs> kLinearResidual[] = {
 };
 
 template <class Args>
-void run_piece(std::string_view op, std::span<const Variant<Args>> table, const OpContext& ctx,
-               const Args& args) {
+void run_composite(std::string_view op, std::span<const Variant<Args>> table, const OpContext& ctx,
+                   const Args& args) {
   const Tensor& residual = args.stream->residual;
   run_variant(op, table, ctx, args,
               measured_kernel(ctx, op, residual.dtype(), residual.dim(0), args.linear->out_features(),
@@ -123,7 +130,7 @@ std::span<const Variant<NormLinearArgs>> norm_qkv_variants() {
 std::span<const Variant<LinearResidualArgs>> o_residual_variants() {
   return kLinearResidual;
 }
-std::span<const Variant<NormLinearArgs>> norm_gate_up_silu_variants() {
+std::span<const Variant<NormGateUpArgs>> norm_gate_up_silu_variants() {
   return kNormGateUpSilu;
 }
 std::span<const Variant<LinearResidualArgs>> down_residual_variants() {
@@ -132,25 +139,25 @@ std::span<const Variant<LinearResidualArgs>> down_residual_variants() {
 
 void norm_qkv(const OpContext& ctx, ResidualStream& stream, const Tensor& norm_weight, double eps,
               const Linear& qkv_proj, const Tensor& qkv) {
-  run_piece<NormLinearArgs>("norm_qkv", norm_qkv_variants(), ctx,
-                            {&stream, norm_weight, eps, &qkv_proj, MlpActivation::silu, qkv});
+  run_composite<NormLinearArgs>("norm_qkv", norm_qkv_variants(), ctx,
+                                {&stream, norm_weight, eps, &qkv_proj, qkv});
 }
 
 void o_residual(const OpContext& ctx, const Tensor& attention, const Linear& o_proj, ResidualStream& stream) {
-  run_piece<LinearResidualArgs>("o_residual", o_residual_variants(), ctx,
-                                {attention, &o_proj, &stream, tp_group(ctx).size() == 1});
+  run_composite<LinearResidualArgs>("o_residual", o_residual_variants(), ctx,
+                                    {attention, &o_proj, &stream, tp_group(ctx).size() == 1});
 }
 
 void norm_gate_up_silu(const OpContext& ctx, ResidualStream& stream, const Tensor& norm_weight, double eps,
                        const Linear& gate_up_proj, MlpActivation activation, const Tensor& out) {
-  run_piece<NormLinearArgs>("norm_gate_up_silu", norm_gate_up_silu_variants(), ctx,
-                            {&stream, norm_weight, eps, &gate_up_proj, activation, out});
+  run_composite<NormGateUpArgs>("norm_gate_up_silu", norm_gate_up_silu_variants(), ctx,
+                                {{&stream, norm_weight, eps, &gate_up_proj, out}, activation});
 }
 
 void down_residual(const OpContext& ctx, const Tensor& activated, const Linear& down_proj,
                    ResidualStream& stream) {
-  run_piece<LinearResidualArgs>("down_residual", down_residual_variants(), ctx,
-                                {activated, &down_proj, &stream, tp_group(ctx).size() == 1});
+  run_composite<LinearResidualArgs>("down_residual", down_residual_variants(), ctx,
+                                    {activated, &down_proj, &stream, tp_group(ctx).size() == 1});
 }
 
 }  // namespace ladder

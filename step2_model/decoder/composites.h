@@ -1,9 +1,9 @@
 #pragma once
-// Task 2.4: the five pieces that a decoder layer is made of.
+// Task 2.4: the composites that a decoder layer is made of.
 //
 //   norm_qkv -> attention_with_store -> o_residual -> norm_gate_up_silu -> down_residual
 //
-// Four of them are here (attention_with_store is an operator of step 1), each a ladder like any
+// Four of the five are here (attention_with_store is an operator of step 1), each a ladder like any
 // operator's: the lowest rung is the plain sequence of operators, the rung above it one kernel. So fusing
 // never rewrites the model, and --kernel norm_qkv=sequence takes it back.
 #include <span>
@@ -16,9 +16,9 @@
 
 namespace ladder {
 
-// The residual stream between two pieces. The sum that a layer adds to is `residual`; what the piece before
-// computed waits in `pending`, because the norm that comes next reads both anyway and adds them in the same
-// pass. A piece that has done the addition itself leaves has_pending false.
+// The residual stream x between two composites: x = residual, or residual + pending where has_pending. What
+// the composite before computed may wait in `pending`, because the norm that comes next reads both anyway and
+// adds them in the same pass. A composite that has done the addition itself leaves has_pending false.
 struct ResidualStream {
   Tensor residual;  // [tokens, hidden_size]
   Tensor pending;   // [tokens, hidden_size], meaningful where has_pending
@@ -28,17 +28,21 @@ struct ResidualStream {
 // residual += pending, then out = norm(residual). `out` may be stream.pending.
 void add_norm(const OpContext& ctx, ResidualStream& stream, const Tensor& norm_weight, double eps,
               const Tensor& out);
+// residual += pending, for a stream that no norm follows.
+void add_pending(const OpContext& ctx, ResidualStream& stream);
 
-// A piece that norms the stream in front of its product: norm_qkv, norm_gate_up_silu.
+// Composites that norm the stream before their product: norm_qkv, and with an activation norm_gate_up_silu.
 struct NormLinearArgs {
   ResidualStream* stream;
   Tensor norm_weight;
   double eps;
   const Linear* linear;
-  MlpActivation activation;  // of norm_gate_up_silu
   Tensor out;
 };
-// A piece whose product goes to the stream: o_residual, down_residual.
+struct NormGateUpArgs : NormLinearArgs {
+  MlpActivation activation;
+};
+// Composites whose product goes to the stream: o_residual, down_residual.
 struct LinearResidualArgs {
   Tensor x;
   const Linear* linear;
@@ -48,7 +52,7 @@ struct LinearResidualArgs {
 
 std::span<const Variant<NormLinearArgs>> norm_qkv_variants();
 std::span<const Variant<LinearResidualArgs>> o_residual_variants();
-std::span<const Variant<NormLinearArgs>> norm_gate_up_silu_variants();
+std::span<const Variant<NormGateUpArgs>> norm_gate_up_silu_variants();
 std::span<const Variant<LinearResidualArgs>> down_residual_variants();
 
 // qkv [tokens, this rank's q, k and v widths] = qkv_proj(add_norm(stream)).

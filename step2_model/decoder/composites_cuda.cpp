@@ -36,11 +36,11 @@ void fused_norm_qkv(const OpContext& ctx, const NormLinearArgs& args) {
   rows_stream(ctx, with_norm(args, Epilogue::store));
 }
 
-bool takes_fused_norm_gate_up_silu(const NormLinearArgs& args) {
+bool takes_fused_norm_gate_up_silu(const NormGateUpArgs& args) {
   return !args.stream->has_pending && args.activation == MlpActivation::silu &&
          rows_stream_takes(with_norm(args, Epilogue::silu_and_mul));
 }
-void fused_norm_gate_up_silu(const OpContext& ctx, const NormLinearArgs& args) {
+void fused_norm_gate_up_silu(const OpContext& ctx, const NormGateUpArgs& args) {
   rows_stream(ctx, with_norm(args, Epilogue::silu_and_mul));
 }
 

@@ -2,7 +2,7 @@
 
 #include <cmath>
 
-#include "step1_layers/attention/attention_with_store.h"
+#include "step1_layers/core/error.h"
 #include "step1_layers/linear/load_shard.h"
 
 namespace ladder {
@@ -17,59 +17,74 @@ Parameter replicated_vector(const OpContext& ctx, const std::string& name, int64
   return parameter;
 }
 
-DecoderLayer::DecoderLayer(const OpContext& ctx, const std::string& name, const DecoderSpec& spec,
-                           DType dtype)
+namespace {
+
+std::string layer_name(int64_t layer) {
+  return fmt::format("layers.{}", layer);
+}
+
+// What the layer keeps per token: the heads of k and v that this rank owns.
+KvCacheSpec cache_of(const QkvParallelLinear& qkv_proj, DType dtype) {
+  KvCacheSpec spec;
+  spec.dtype = dtype;
+  spec.num_kv_heads = qkv_proj.num_kv_heads();
+  spec.k_dim = spec.v_dim = qkv_proj.head_dim();
+  return spec;
+}
+
+}  // namespace
+
+DecoderLayer::DecoderLayer(const OpContext& ctx, int64_t layer, const DecoderSpec& spec, DType dtype,
+                           const ModelMakers& makers)
     : dtype_(dtype),
-      activation_(spec.activation),
       eps_(spec.rms_norm_eps),
-      input_norm_(replicated_vector(ctx, name + ".input_layernorm.weight", spec.hidden_size, dtype)),
-      qkv_proj_(ctx, name + ".qkv_proj", spec.hidden_size, spec.num_heads, spec.num_kv_heads, spec.head_dim,
-                {dtype, spec.qkv_bias, nullptr}),
-      o_proj_(ctx, name + ".o_proj", spec.num_heads * spec.head_dim, spec.hidden_size,
-              {dtype, spec.o_bias, nullptr}),
-      post_attention_norm_(
-          replicated_vector(ctx, name + ".post_attention_layernorm.weight", spec.hidden_size, dtype)),
-      gate_up_proj_(ctx, name + ".gate_up_proj", spec.hidden_size,
-                    {spec.intermediate_size, spec.intermediate_size}, {dtype, spec.mlp_bias, nullptr}),
-      down_proj_(ctx, name + ".down_proj", spec.intermediate_size, spec.hidden_size,
-                 {dtype, spec.mlp_bias, nullptr}) {
+      input_norm_(
+          replicated_vector(ctx, layer_name(layer) + ".input_layernorm.weight", spec.hidden_size, dtype)),
+      qkv_proj_(ctx, layer_name(layer) + ".qkv_proj", spec.hidden_size, spec.num_heads, spec.num_kv_heads,
+                spec.head_dim,
+                make_linear_options(makers, layer_name(layer) + ".qkv_proj", spec, dtype, spec.qkv_bias)),
+      attention_(make_attention(makers, ctx, layer, cache_of(qkv_proj_, dtype))),
+      o_proj_(ctx, layer_name(layer) + ".o_proj", spec.num_heads * spec.head_dim, spec.hidden_size,
+              make_linear_options(makers, layer_name(layer) + ".o_proj", spec, dtype, spec.o_bias)),
+      post_attention_norm_(replicated_vector(ctx, layer_name(layer) + ".post_attention_layernorm.weight",
+                                             spec.hidden_size, dtype)),
+      mlp_(make_mlp(makers, ctx, layer_name(layer), spec, dtype)) {
   if (spec.qk_norm) {
-    q_norm_ = replicated_vector(ctx, name + ".q_norm.weight", spec.head_dim, dtype);
-    k_norm_ = replicated_vector(ctx, name + ".k_norm.weight", spec.head_dim, dtype);
+    q_norm_ = replicated_vector(ctx, layer_name(layer) + ".q_norm.weight", spec.head_dim, dtype);
+    k_norm_ = replicated_vector(ctx, layer_name(layer) + ".k_norm.weight", spec.head_dim, dtype);
   }
 }
 
 std::vector<Parameter*> DecoderLayer::parameters() {
   std::vector<Parameter*> result = {&input_norm_, &post_attention_norm_};
   if (q_norm_) result.insert(result.end(), {&*q_norm_, &*k_norm_});
-  for (Linear* linear : {static_cast<Linear*>(&qkv_proj_), static_cast<Linear*>(&o_proj_),
-                         static_cast<Linear*>(&gate_up_proj_), static_cast<Linear*>(&down_proj_)})
-    for (Parameter* parameter : linear->parameters()) result.push_back(parameter);
+  for (const std::vector<Parameter*>& more :
+       {qkv_proj_.parameters(), o_proj_.parameters(), mlp_->parameters()})
+    result.insert(result.end(), more.begin(), more.end());
   return result;
 }
 
 void DecoderLayer::process_after_load(const OpContext& ctx) {
   qkv_proj_.process_after_load(ctx);
   o_proj_.process_after_load(ctx);
-  gate_up_proj_.process_after_load(ctx);
-  down_proj_.process_after_load(ctx);
+  mlp_->process_after_load(ctx);
 }
 
 int64_t DecoderLayer::nbytes() const {
-  int64_t bytes = qkv_proj_.nbytes() + o_proj_.nbytes() + gate_up_proj_.nbytes() + down_proj_.nbytes();
+  int64_t bytes = qkv_proj_.nbytes() + o_proj_.nbytes() + mlp_->nbytes();
   bytes += input_norm_.tensor.nbytes() + post_attention_norm_.tensor.nbytes();
   if (q_norm_) bytes += q_norm_->tensor.nbytes() + k_norm_->tensor.nbytes();
   return bytes;
 }
 
-KvCacheSpec DecoderLayer::kv_cache_spec() const {
-  KvCacheSpec spec;
-  spec.dtype = dtype_;
-  spec.num_kv_heads = qkv_proj_.num_kv_heads();
-  spec.k_dim = spec.v_dim = qkv_proj_.head_dim();
-  return spec;
-}
-
+// The transformer, for x the residual stream, one row per token:
+//
+//   h = x + o(attention(qkv(norm(x))))
+//   y = h + down(act(gate(n)) * up(n))      where n = norm(h)
+//
+// The code adds to one stream instead of making h and y. And it may add late: what o and down compute waits
+// in stream.pending until the next norm, which reads the stream anyway, adds it in the same pass
+// (ResidualStream in composites.h). So after the last line y is stream.residual + stream.pending.
 // >>> task 2.4: the forward pass of one decoder layer
 void DecoderLayer::forward(const OpContext& ctx, const Tensor& positions, const Tensor& rope_table,
                            const KvCacheView& cache, const AttentionMetadata& metadata,
@@ -100,13 +115,10 @@ void DecoderLayer::forward(const OpContext& ctx, const Tensor& positions, const 
 
     const Tensor attention = ctx.arena->take({tokens, heads, head_dim}, dtype_);
     const double scale = 1.0 / std::sqrt(static_cast<double>(head_dim));
-    attention_with_store(ctx, args, metadata, scale, attention);
+    attention_->forward(ctx, args, metadata, scale, attention);
     o_residual(ctx, attention.view({tokens, heads * head_dim}), o_proj_, stream);
   }
-  ArenaScope scope(*ctx.arena);
-  const Tensor activated = ctx.arena->take({tokens, down_proj_.in_features()}, dtype_);
-  norm_gate_up_silu(ctx, stream, post_attention_norm_.tensor, eps_, gate_up_proj_, activation_, activated);
-  down_residual(ctx, activated, down_proj_, stream);
+  mlp_->forward(ctx, post_attention_norm_.tensor, eps_, stream);
 }
 // <<< task 2.4
 

@@ -1,5 +1,6 @@
 #pragma once
 // Task 2.4: one layer of the decoder, this rank's shard of it.
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -8,6 +9,7 @@
 #include "step1_layers/linear/linear.h"
 #include "step2_model/decoder/composites.h"
 #include "step2_model/decoder/decoder_spec.h"
+#include "step2_model/model_makers.h"
 
 namespace ladder {
 
@@ -16,15 +18,15 @@ Parameter replicated_vector(const OpContext& ctx, const std::string& name, int64
 
 class DecoderLayer {
  public:
-  // `name` is "layers.<index>"; parameters are named below it.
-  DecoderLayer(const OpContext& ctx, const std::string& name, const DecoderSpec& spec, DType dtype);
+  // Parameters are named below "layers.<layer>".
+  DecoderLayer(const OpContext& ctx, int64_t layer, const DecoderSpec& spec, DType dtype,
+               const ModelMakers& makers);
 
   // Filled once each, then process_after_load. The pointers live as long as the layer does not move.
   std::vector<Parameter*> parameters();
   void process_after_load(const OpContext& ctx);
   int64_t nbytes() const;
-  KvCacheSpec kv_cache_spec() const;
-  const Tensor& input_norm_weight() const { return input_norm_.tensor; }
+  KvCacheSpec kv_cache_spec() const { return attention_->kv_cache_spec(); }
 
   // Adds this layer to the stream. rope_table is f32 [max_len, rotary_dim] (rope.h); metadata's rows are the
   // stream's.
@@ -33,16 +35,15 @@ class DecoderLayer {
 
  private:
   DType dtype_;
-  MlpActivation activation_;
   double eps_;
   Parameter input_norm_;
   QkvParallelLinear qkv_proj_;
   std::optional<Parameter> q_norm_;
   std::optional<Parameter> k_norm_;
+  std::unique_ptr<Attention> attention_;
   RowParallelLinear o_proj_;
   Parameter post_attention_norm_;
-  MergedColumnParallelLinear gate_up_proj_;
-  RowParallelLinear down_proj_;
+  std::unique_ptr<Mlp> mlp_;
 };
 
 }  // namespace ladder

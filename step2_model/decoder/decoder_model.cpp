@@ -16,12 +16,14 @@ DecoderModel::DecoderModel(const OpContext& ctx, const DecoderSpec& spec, const 
   LADDER_CHECK(layer_begin_ >= 0 && layer_begin_ < layer_end_ && layer_end_ <= spec_.num_layers,
                "no layers [{}, {}) in a model of {}", layer_begin_, layer_end_, spec_.num_layers);
   LADDER_CHECK(options.max_model_len >= 0, "max_model_len cannot be {}", options.max_model_len);
+  LADDER_CHECK(spec_.quantization_config.empty() || options.makers.linear_method,
+               "quantization_config {}: no linear method takes quantized weights", spec_.quantization_config);
 
   if (is_first() || (is_last() && spec_.tie_word_embeddings))
     embedding_.emplace(ctx, "embed_tokens", spec_.vocab_size, spec_.hidden_size, dtype_);
   layers_.reserve(static_cast<size_t>(layer_end_ - layer_begin_));  // parameters must not move
   for (int64_t layer = layer_begin_; layer < layer_end_; ++layer)
-    layers_.emplace_back(ctx, fmt::format("layers.{}", layer), spec_, dtype_);
+    layers_.emplace_back(ctx, layer, spec_, dtype_, options.makers);
   if (is_last()) {
     norm_ = replicated_vector(ctx, "norm.weight", spec_.hidden_size, dtype_);
     if (spec_.tie_word_embeddings)
@@ -82,11 +84,12 @@ Tensor DecoderModel::forward(const OpContext& ctx, const ModelInput& input) {
   }
   for (size_t i = 0; i < layers_.size(); ++i)
     layers_[i].forward(ctx, input.positions, rope_table_, input.kv_caches[i], input.attention, stream);
-  // After the last layer the norm's result counts. Before it the sum does: no operator adds without a norm,
-  // so the fused one does it with any gains at hand, and what it norms is dropped.
-  const Tensor& gains = is_last() ? norm_->tensor : layers_.back().input_norm_weight();
-  add_norm(ctx, stream, gains, spec_.rms_norm_eps, stream.pending);
-  return is_last() ? stream.pending : stream.residual;
+  if (is_last()) {
+    add_norm(ctx, stream, norm_->tensor, spec_.rms_norm_eps, stream.pending);
+    return stream.pending;
+  }
+  add_pending(ctx, stream);  // the next range gets the whole sum
+  return stream.residual;
 }
 
 Tensor DecoderModel::compute_logits(const OpContext& ctx, const Tensor& hidden) {

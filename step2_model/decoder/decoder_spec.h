@@ -30,6 +30,7 @@ struct DecoderSpec {
   bool tie_word_embeddings = false;
   MlpActivation activation = MlpActivation::silu;
   RopeConfig rope;
+  std::string quantization_config;       // that object of config.json as JSON text; empty: dense weights
   DType checkpoint_dtype = DType::bf16;  // what config.json says the weights are; --dtype auto follows it
   std::vector<int32_t> eos_token_ids;    // end tokens, each once; may be empty
   int32_t bos_token_id = -1;             // -1: none

@@ -1,7 +1,7 @@
 #pragma once
-// Tasks 2.1 and 2.3: what a model family is to this project: how it reads its config.json into a DecoderSpec,
-// and how it calls its tensors. Everything else is shared. Adding a family is adding a file here and a line
-// in all_families().
+// What differs from one model family to the next: how its config.json reads (task 2.1, a file per family here)
+// and how its tensors are called (task 2.3, tensor_names.cpp). What a DecoderSpec can say is shared; a family
+// with another kind of layer needs work in decoder/ too.
 #include <optional>
 #include <span>
 #include <string>
@@ -12,8 +12,9 @@
 
 namespace ladder {
 
-// One name of a checkpoint and the parameter (and its part) that it fills. '#' stands for the layer's number
-// in both. Checkpoints of a bare model have the names without the leading "model.".
+// One name of a checkpoint and the parameter (and its part) that it fills. In both, '#' stands for the layer's
+// number and '*' for the name of a linear's parameter ("weight", "bias", what a linear method declares).
+// Checkpoints of a bare model have the names without the leading "model.".
 struct TensorName {
   std::string_view checkpoint;  // "layers.#.self_attn.k_proj.weight"
   std::string_view parameter;   // "layers.#.qkv_proj.weight"

@@ -45,10 +45,10 @@ uint64_t filter_bit(uint64_t pair_hash) {
   return pair_hash >> 20;
 }
 
-// What `length` (1 to 3) bytes before and behind the border between two characters are, as one number.
-uint64_t border_hash(const char* border, int before, int behind) {
-  uint64_t key = static_cast<uint64_t>(before * 4 + behind);
-  for (int i = -before; i < behind; ++i) key = key << 8 | static_cast<uint8_t>(border[i]);
+// What `length` (1 to 3) bytes before and after the border between two characters are, as one number.
+uint64_t border_hash(const char* border, int before, int after) {
+  uint64_t key = static_cast<uint64_t>(before * 4 + after);
+  for (int i = -before; i < after; ++i) key = key << 8 | static_cast<uint8_t>(border[i]);
   key *= 0x9e3779b97f4a7c15ull;
   return key >> 32;
 }
@@ -187,14 +187,14 @@ int64_t Bpe::merge(std::string_view piece, int32_t* ids, Workspace& workspace) c
 
 // Chinese or Thai has no spaces, so a piece can be a whole sentence that no cache has seen. But where no
 // merge has a left token that ends like the text before a border and a right token that begins like the text
-// behind it, nothing can ever be merged across, and the two sides are merged each by itself: short parts,
+// after it, nothing can ever be merged across, and the two sides are merged each by itself: short parts,
 // which do repeat.
 bool Bpe::may_join(const char* border) const {
   if (has_bit(joins_, border_hash(border, 3, 3))) return true;
   if (!has_bit(short_joins_, short_border(border))) return false;
   for (int before = 1; before <= 3; ++before)
-    for (int behind = 1; behind <= 3; ++behind)
-      if (has_bit(joins_, border_hash(border, before, behind))) return true;
+    for (int after = 1; after <= 3; ++after)
+      if (has_bit(joins_, border_hash(border, before, after))) return true;
   return false;
 }
 
@@ -395,12 +395,12 @@ void Bpe::add_join(int32_t left_id, int32_t right_id) {
   const std::string_view left = tokens_.bytes(left_id), right = tokens_.bytes(right_id);
   if (left.empty() || right.empty() || (left.back() & 0xc0) != 0x80 || !leads_three_bytes(right.front()))
     return;
-  const size_t before = std::min<size_t>(left.size(), 3), behind = std::min<size_t>(right.size(), 3);
+  const size_t before = std::min<size_t>(left.size(), 3), after = std::min<size_t>(right.size(), 3);
   const std::string around =
-      std::string(left.substr(left.size() - before)) + std::string(right.substr(0, behind));
+      std::string(left.substr(left.size() - before)) + std::string(right.substr(0, after));
   const char* border = around.data() + before;
-  set_bit(joins_, border_hash(border, static_cast<int>(before), static_cast<int>(behind)));
-  if (before < 3 || behind < 3) set_bit(short_joins_, short_border(border));
+  set_bit(joins_, border_hash(border, static_cast<int>(before), static_cast<int>(after)));
+  if (before < 3 || after < 3) set_bit(short_joins_, short_border(border));
 }
 
 }  // namespace ladder

@@ -167,7 +167,7 @@ void Regex::split(std::string_view text, int64_t offset, std::vector<int64_t>& e
     pcre2_jit_stack_assign(context.get(), nullptr, stack.get());
   }
 
-  // Empty matches cut the text where they stand, except right behind the match before: Oniguruma's iteration.
+  // Empty matches cut the text where they stand, except right after the match before: Oniguruma's iteration.
   size_t from = 0, piece = 0, last_match = std::string_view::npos;
   while (from <= text.size()) {
     // The text was checked once; without NO_UTF_CHECK every match would check it again.

@@ -46,9 +46,9 @@ struct Scanner {
   const char* skip_spaces(const char* at) const { return skip<kSpace, kSpace>(at); }
   const char* skip_others(const char* at) const { return skip<kLetter | kNumber | kSpace, 0>(at); }
 
-  const char* skip_numbers(const char* at, int most) const {
+  const char* skip_numbers(const char* at, int max) const {
     int32_t length;
-    for (; most > 0 && at < end && (classes_at(at, length) & kNumber) != 0; --most) at += length;
+    for (; max > 0 && at < end && (classes_at(at, length) & kNumber) != 0; --max) at += length;
     return at;
   }
 

@@ -183,7 +183,7 @@ void Tokenizer::parse_post_processor(const Json& value, std::string_view what) {
   const std::string single_what = fmt::format("{}.single", what);
   const Json& single = json_at(value, "single", what);
   LADDER_CHECK(single.is_array(), "{}: expected an array, found {}", single_what, json_brief(single));
-  std::vector<int32_t> before, behind;
+  std::vector<int32_t> before, after;
   bool text_seen = false;
   for (size_t i = 0; i < single.size(); ++i) {
     const std::string piece_what = fmt::format("{}[{}]", single_what, i);
@@ -203,12 +203,12 @@ void Tokenizer::parse_post_processor(const Json& value, std::string_view what) {
     for (const Json& id : ids) {
       const int64_t number = json_int(id, token_what);
       LADDER_CHECK(tokens_.has(number), "{}.ids: there is no token of id {}", token_what, number);
-      (text_seen ? behind : before).push_back(static_cast<int32_t>(number));
+      (text_seen ? after : before).push_back(static_cast<int32_t>(number));
     }
   }
   LADDER_CHECK(text_seen, "{}: the sequence A is missing", single_what);
   prefix_.insert(prefix_.begin(), before.begin(), before.end());
-  suffix_.insert(suffix_.end(), behind.begin(), behind.end());
+  suffix_.insert(suffix_.end(), after.begin(), after.end());
 }
 
 }  // namespace ladder

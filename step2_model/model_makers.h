@@ -1,0 +1,71 @@
+#pragma once
+// The parts of a decoder layer that a program may exchange.
+//
+// The decoder asks a maker for the linear method of every linear, for every layer's attention and for its MLP.
+// An empty maker gives the part that this project has below step 2: dense weights, attention of one rank over
+// its whole cache, gate / up / down. A quantized format, attention over several ranks or an expert layer is a
+// maker that the program fills in, so that no step names a later one.
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "step1_layers/attention/attention_with_store.h"
+#include "step1_layers/core/parameter.h"
+#include "step1_layers/linear/linear.h"
+#include "step2_model/decoder/decoder_spec.h"
+
+namespace ladder {
+
+struct ResidualStream;  // decoder/composites.h
+
+// One layer's attention, between the qkv projection and the output projection, on this rank.
+class Attention {
+ public:
+  virtual ~Attention() = default;
+  // What the layer keeps per token; the cache that forward() gets has this shape.
+  virtual KvCacheSpec kv_cache_spec() const = 0;
+  // As attention_with_store: q and k normed and rotated, k and v stored, out [tokens, heads, head_dim].
+  virtual void forward(const OpContext& ctx, const QkNormRopeStoreArgs& args,
+                       const AttentionMetadata& metadata, double scale, const Tensor& out) const = 0;
+};
+
+// The second half of a layer, its norm included: stream += mlp(norm(stream)).
+class Mlp {
+ public:
+  virtual ~Mlp() = default;
+  // Filled once each, then process_after_load. The pointers live as long as the MLP.
+  virtual std::vector<Parameter*> parameters() = 0;
+  virtual void process_after_load(const OpContext& ctx) = 0;
+  virtual int64_t nbytes() const = 0;  // this rank's memory for parameters
+  virtual void forward(const OpContext& ctx, const Tensor& norm_weight, double eps,
+                       ResidualStream& stream) const = 0;
+};
+
+struct ModelMakers {
+  // The method of the linear called `name` ("layers.3.qkv_proj"; its parameters are named below it, and a
+  // checkpoint tensor "model.layers.3.self_attn.q_proj.scales" fills part 0 of "layers.3.qkv_proj.scales").
+  // `quantization_config` is that object of config.json as text, empty where there is none. nullptr: dense.
+  std::function<std::shared_ptr<const LinearMethod>(const std::string& name,
+                                                    std::string_view quantization_config)>
+      linear_method;
+  // `cache` is what one rank with these heads keeps by default.
+  std::function<std::unique_ptr<Attention>(const OpContext& ctx, int64_t layer, const KvCacheSpec& cache)>
+      attention;
+  // `name` is "layers.<layer>"; parameters are named below it.
+  std::function<std::unique_ptr<Mlp>(const OpContext& ctx, const std::string& name, const DecoderSpec& spec,
+                                     DType dtype, const ModelMakers& makers)>
+      mlp;
+};
+
+// The makers' answers, or the defaults.
+LinearOptions make_linear_options(const ModelMakers& makers, const std::string& name, const DecoderSpec& spec,
+                                  DType dtype, bool bias);
+std::unique_ptr<Attention> make_attention(const ModelMakers& makers, const OpContext& ctx, int64_t layer,
+                                          const KvCacheSpec& cache);
+std::unique_ptr<Mlp> make_mlp(const ModelMakers& makers, const OpContext& ctx, const std::string& name,
+                              const DecoderSpec& spec, DType dtype);
+
+}  // namespace ladder
