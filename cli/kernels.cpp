@@ -138,20 +138,21 @@ std::vector<ProductKernels> product_kernels(const DecoderSpec& spec, const Runne
         stream.has_pending = products[index == 0 ? 3 : 1].kernels[i].name != "fused";
       ChosenKernel kernel{"sequence", ""};
       const auto piece = [&](const auto& choice) { kernel = {choice.variant->name, choice.why}; };
-      const auto with_norm = [&](std::span<const Variant<NormLinearArgs>> table, int64_t width) {
-        const NormLinearArgs args{&stream,           tensor({hidden}, config.dtype),
-                                  spec.rms_norm_eps, &linear,
-                                  spec.activation,   tensor({m, width}, config.dtype)};
-        piece(choose_variant(name, table, ctx, args, measured(m)));
+      const auto norm_args = [&](int64_t width) {
+        return NormLinearArgs{&stream, tensor({hidden}, config.dtype), spec.rms_norm_eps, &linear,
+                              tensor({m, width}, config.dtype)};
       };
       const auto with_residual = [&](std::span<const Variant<LinearResidualArgs>> table) {
         const LinearResidualArgs args{tensor({m, k}, config.dtype), &linear, &stream,
                                       config.tensor_parallel_size == 1};
         piece(choose_variant(name, table, ctx, args, measured(m)));
       };
-      if (name == "norm_qkv") with_norm(norm_qkv_variants(), n);
+      if (name == "norm_qkv")
+        piece(choose_variant(name, norm_qkv_variants(), ctx, norm_args(n), measured(m)));
       if (name == "o_residual") with_residual(o_residual_variants());
-      if (name == "norm_gate_up_silu") with_norm(norm_gate_up_silu_variants(), mlp);
+      if (name == "norm_gate_up_silu")
+        piece(choose_variant(name, norm_gate_up_silu_variants(), ctx,
+                             NormGateUpArgs{norm_args(mlp), spec.activation}, measured(m)));
       if (name == "down_residual") with_residual(down_residual_variants());
       if (kernel.name == "sequence") {  // then its product is one of matmul's
         const DType out = name == "lm_head" ? DType::f32 : config.dtype;
