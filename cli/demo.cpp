@@ -67,8 +67,9 @@ void run_demo(const EngineFlags& flags, const std::string& prompts) {
     seconds += step.metrics.seconds;
     if (!view) return;
     for (const CompletionUpdate& update : step.updates) {
-      view->append(static_cast<size_t>(update.request), update.text);
-      if (update.finish_reason != FinishReason::none) view->finish(static_cast<size_t>(update.request));
+      const auto index = static_cast<size_t>(std::stoull(update.request_id));
+      view->append(index, update.text);
+      if (update.finish_reason != FinishReason::none) view->finish(index);
     }
     view->draw();
   };

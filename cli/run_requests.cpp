@@ -49,9 +49,13 @@ void check_requests(std::span<const RequestLine> lines, const ModelFolder& folde
 }
 
 void run_requests(Engine& engine, std::span<const RequestLine> lines, const RunCallbacks& callbacks) {
-  for (const RequestLine& line : lines) named(line, [&] { return engine.add_request(line.request); });
+  for (size_t i = 0; i < lines.size(); ++i) {
+    Request request = lines[i].request;
+    request.request_id = std::to_string(i);
+    named(lines[i], [&] { return engine.add_request(request); });
+  }
   const auto total = static_cast<int64_t>(lines.size());
-  std::map<RequestId, RequestOutput> early;  // done before one that was given earlier
+  std::map<int64_t, RequestOutput> early;  // by index: done before one that was given earlier
   ProgressBar bar(callbacks.progress_label, total, "requests");
   int64_t num_done = 0, num_tokens = 0;
   for (int64_t next = 0; next < total;) {
@@ -61,7 +65,10 @@ void run_requests(Engine& engine, std::span<const RequestLine> lines, const RunC
     num_done += static_cast<int64_t>(result.finished.size());
     if (!callbacks.progress_label.empty()) bar.set(num_done, fmt::format("{} tokens computed", num_tokens));
     if (!result.finished.empty()) bar.clear();
-    for (RequestOutput& output : result.finished) early.emplace(output.request, std::move(output));
+    for (RequestOutput& output : result.finished) {
+      const int64_t index = std::stoll(output.request_id);
+      early.emplace(index, std::move(output));
+    }
     for (auto first = early.begin(); first != early.end() && first->first == next;
          first = early.erase(first), ++next)
       if (callbacks.on_output) callbacks.on_output(next, first->second);

@@ -19,8 +19,8 @@ void check_requests(std::span<const RequestLine> lines, const ModelFolder& folde
 
 struct RunCallbacks {
   std::function<void(int64_t index, RequestOutput&)> on_output;  // in input order
-  std::function<void(const StepResult&)> on_step;                // may be empty; request ids are indices
-  std::string progress_label;                                    // empty: no bar
+  std::function<void(const StepResult&)> on_step;  // may be empty; request ids are the indices, written out
+  std::string progress_label;                      // empty: no bar
 };
 
 // Adds all requests to a fresh engine (an Error begins with the line, and nothing has run then), and steps

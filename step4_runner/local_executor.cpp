@@ -185,6 +185,8 @@ Ticket LocalExecutor::submit(const SchedulerOutput& step) {
 
 StepOutput LocalExecutor::collect(Ticket ticket) {
   std::unique_lock lock(state_->mutex);
+  // Before anything else: what follows from a failure must not hide it.
+  if (state_->error) std::rethrow_exception(state_->error);
   const int64_t oldest = state_->last_ticket - std::ssize(state_->in_flight) + 1;
   LADDER_CHECK(!state_->in_flight.empty() && ticket.value == oldest,
                "ticket {} is collected, the oldest step in flight is {}", ticket.value,
@@ -196,11 +198,13 @@ StepOutput LocalExecutor::collect(Ticket ticket) {
   lock.unlock();
   try {
     return step.launched->collect();
-  } catch (const Error& error) {  // a kernel failed, which is found out here: say in which step
+  } catch (const std::exception& error) {  // a kernel failed, which is found out here: say in which step
     std::lock_guard relock(state_->mutex);
     if (!state_->error)
       state_->error =
-          std::make_exception_ptr(Error(fmt::format("step {}: {}", step.step.step, error.what())));
+          dynamic_cast<const Error*>(&error) != nullptr
+              ? std::make_exception_ptr(Error(fmt::format("step {}: {}", step.step.step, error.what())))
+              : std::current_exception();
     std::rethrow_exception(state_->error);
   }
 }

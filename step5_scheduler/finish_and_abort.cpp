@@ -46,4 +46,18 @@ void Scheduler::forget_if_done(Sequence& sequence) {
 }
 // <<< task 5.5
 
+void Scheduler::abandon() {
+  for (DeferredBlocks& deferred : deferred_) blocks_.free(deferred.block_table);
+  for (auto& [id, sequence] : sequences_) blocks_.free(sequence->block_table);
+  deferred_.clear();
+  in_flight_.clear();
+  waiting_.clear();
+  running_.clear();
+  finished_ids_.clear();
+  preempted_ids_.clear();
+  plan_.clear();
+  start_over_.clear();
+  sequences_.clear();
+}
+
 }  // namespace ladder

@@ -47,29 +47,38 @@ Scheduler::Scheduler(SchedulerConfig config)
 
 Scheduler::~Scheduler() = default;
 
-std::vector<SequenceId> Scheduler::add(std::vector<int32_t> prompt_token_ids,
-                                       const SamplingParams& sampling) {
+void Scheduler::check(const std::vector<int32_t>& prompt_token_ids, const SamplingParams& sampling) const {
   validate_sampling_params(sampling, config_.vocab_size);
   validate_prompt(prompt_token_ids, config_.vocab_size);
   const auto prompt = std::ssize(prompt_token_ids);
   LADDER_CHECK(prompt < config_.batch.max_model_len,
                "the prompt has {} tokens; with max-model-len {} it may have at most {}", prompt,
                config_.batch.max_model_len, config_.batch.max_model_len - 1);
+  // The last token is sampled and never computed: it needs no slot. What fits alone can always be run in the
+  // end, by preempting everyone else; what does not would be preempted for ever.
+  const int64_t max_tokens = max_tokens_of(sampling, prompt);
+  const int64_t needed = blocks_.blocks_for(prompt + max_tokens - 1);
+  LADDER_CHECK(needed <= config_.batch.num_kv_blocks,
+               "a prompt of {} tokens with max_tokens {} needs {} KV blocks of {} tokens; the cache has {}",
+               prompt, max_tokens, needed, config_.batch.block_size, config_.batch.num_kv_blocks);
+}
+
+int64_t Scheduler::max_tokens_of(const SamplingParams& sampling, int64_t num_prompt_tokens) const {
+  const int64_t room = config_.batch.max_model_len - num_prompt_tokens;
+  return std::min(sampling.max_tokens.value_or(room), room);
+}
+
+std::vector<SequenceId> Scheduler::add(std::vector<int32_t> prompt_token_ids,
+                                       const SamplingParams& sampling) {
+  check(prompt_token_ids, sampling);
   SamplingParams own = sampling;
-  const int64_t room = config_.batch.max_model_len - prompt;
-  own.max_tokens = std::min(own.max_tokens.value_or(room), room);
+  own.max_tokens = max_tokens_of(sampling, std::ssize(prompt_token_ids));
   if (!own.seed) own.seed = seeds_();
   if (own.min_tokens > 0) {
     own.all_stop_token_ids = own.stop_token_ids;
     own.all_stop_token_ids.insert(own.all_stop_token_ids.end(), config_.eos_token_ids.begin(),
                                   config_.eos_token_ids.end());
   }
-  // The last token is sampled and never computed: it needs no slot. What fits alone can always be run in the
-  // end, by preempting everyone else; what does not would be preempted for ever.
-  const int64_t needed = blocks_.blocks_for(prompt + *own.max_tokens - 1);
-  LADDER_CHECK(needed <= config_.batch.num_kv_blocks,
-               "a prompt of {} tokens with max_tokens {} needs {} KV blocks of {} tokens; the cache has {}",
-               prompt, *own.max_tokens, needed, config_.batch.block_size, config_.batch.num_kv_blocks);
 
   std::vector<SequenceId> ids;
   for (std::unique_ptr<Sequence>& sequence : make_sequences(std::move(prompt_token_ids), own, next_id_)) {

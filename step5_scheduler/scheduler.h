@@ -84,6 +84,8 @@ class Scheduler {
   // validate_sampling_params), an empty prompt, an id outside the vocabulary, a prompt longer than
   // max_model_len - 1, or prompt + max_tokens that do not fit the KV cache even when alone.
   std::vector<SequenceId> add(std::vector<int32_t> prompt_token_ids, const SamplingParams& sampling);
+  // The checks of add() alone. Reads nothing that changes: safe from any thread.
+  void check(const std::vector<int32_t>& prompt_token_ids, const SamplingParams& sampling) const;
 
   // Ends a sequence without an update; ids that are unknown or finished already are ignored.
   void abort(SequenceId id);
@@ -95,6 +97,13 @@ class Scheduler {
   // Takes in the oldest submitted step. The result is valid until the next call. Error: a step out of order,
   // or an answer that does not fit what was scheduled.
   std::vector<SequenceUpdate>& update(StepOutput step);
+
+  // The executor has failed, and no step in flight is going to be collected: forgets all steps and sequences
+  // and gives their blocks back.
+  void abandon();
+
+  // Forgets all cached prefixes. False, and nothing happens, while a block is held.
+  bool reset_prefix_cache() { return blocks_.reset_prefix_cache(); }
 
   // An engine is idle when nothing is unfinished and no step is in flight (the last ones may still compute
   // sequences that ended in the meantime).
@@ -109,6 +118,8 @@ class Scheduler {
   const Sequence* find(SequenceId id) const;
 
  private:
+  int64_t max_tokens_of(const SamplingParams& sampling, int64_t num_prompt_tokens) const;
+
   // One scheduled sequence of a submitted step, as needed when the step is collected.
   struct InFlightSequence {
     Sequence* sequence = nullptr;

@@ -1,3 +1,19 @@
+// The loop without its bookkeeping:
+//
+//   step():
+//     while fewer than max_in_flight() steps are in flight:
+//       scheduler.schedule(output);  if it is empty: break
+//       in_flight.push(executor.submit(output))
+//     for each update of scheduler.update(executor.collect(in_flight.pop())):
+//       request = owner[update.sequence]                  none: it was aborted while the step was computed
+//       text = request.text.append(update.tokens)         may end it: a stop string
+//       results.updates.push(request.id, update.tokens, text)
+//       if it ended and no other completion of the request runs: results.finished.push(request.output)
+//     return results
+//
+// What the rest buys: aborts end a request in the middle of all that; the first error ends the engine with
+// every request in it; and results wait in `results_` until somebody takes them, so that nothing is lost
+// between two calls (end_requests.cpp, generate.cpp).
 #include "step6_engine/engine.h"
 
 #include <algorithm>
@@ -26,39 +42,88 @@ Engine::~Engine() {
   try {
     for (const InFlight& step : in_flight_) executor_->collect(step.ticket);
   } catch (const std::exception&) {
-    // The executor failed; whoever stepped the engine has seen it, or did not care to.
+    // The executor failed, and there is nobody left to say it to.
   }
 }
 
-RequestId Engine::add_request(const Request& request) {
+PreparedRequest Engine::prepare(const Request& request) const {
+  return prepare_request(request, tokenizer_.get(), scheduler_);
+}
+
+RequestId Engine::add_request(PreparedRequest request) {
+  if (error_) std::rethrow_exception(error_);
+  RequestId id = std::move(request.request_id);
+  if (id.empty()) {
+    do id = std::to_string(next_id_++);
+    while (is_known(id));
+  }
+  LADDER_CHECK(!is_known(id), "request_id {}: another request of this id has not ended yet", id);
+
   ActiveRequest active(seconds_now());
-  std::vector<int32_t>& prompt = active.output.prompt_token_ids;
-  if (request.prompt) {
-    LADDER_CHECK(tokenizer_ != nullptr,
-                 "a text prompt needs a tokenizer, and the model's folder has no tokenizer.json");
-    LADDER_CHECK(!request.prompt->empty(), "the prompt is empty");
-    prompt = tokenizer_->encode(*request.prompt, true);
-  } else {
-    prompt = request.prompt_token_ids;
-  }
-  LADDER_CHECK(request.sampling.stop.empty() || tokenizer_ != nullptr,
-               "stop strings need a tokenizer, and the model's folder has no tokenizer.json");
-
-  const std::vector<SequenceId> sequences = scheduler_.add(prompt, request.sampling);
-
-  const RequestId id = next_id_++;
-  active.output.request = id;
-  active.output.metrics.num_prompt_tokens = static_cast<int64_t>(prompt.size());
+  const SamplingParams& sampling = request.sampling;
+  const std::vector<SequenceId> sequences = scheduler_.add(request.prompt_token_ids, sampling);
+  active.output.request_id = id;
+  active.output.metrics.num_prompt_tokens = std::ssize(request.prompt_token_ids);
+  active.output.prompt_token_ids = std::move(request.prompt_token_ids);
   active.output.completions.resize(sequences.size());
-  active.wants_logprobs = request.sampling.logprobs.has_value();
-  active.num_unfinished = static_cast<int64_t>(sequences.size());
+  active.wants_logprobs = wanted_logprobs(sampling).has_value();
+  active.num_unfinished = std::ssize(sequences);
+  active.stop_token_ids = sampling.stop_token_ids;
+  if (!sampling.ignore_eos)  // an end token is one first
+    std::erase_if(active.stop_token_ids, [this](int32_t id) { return is_end_token(id); });
   for (size_t i = 0; i < sequences.size(); ++i) {
-    active.completions.push_back({sequences[i], {}, CompletionText(tokenizer_.get(), request.sampling.stop)});
-    if (tokenizer_ != nullptr) active.completions.back().output.text.emplace();
-    owners_[sequences[i]] = {id, static_cast<int64_t>(i)};
+    active.completions.push_back({sequences[i], CompletionText(tokenizer_.get(), sampling)});
+    if (tokenizer_ != nullptr) active.output.completions[i].text.emplace();
   }
-  requests_.emplace(id, std::move(active));
+  ActiveRequest& added = requests_.emplace(id, std::move(active)).first->second;
+  for (size_t i = 0; i < sequences.size(); ++i) owners_[sequences[i]] = {&added, static_cast<int64_t>(i)};
   return id;
+}
+
+bool Engine::is_end_token(int32_t id) const {
+  const std::vector<int32_t>& ids = scheduler_.config().eos_token_ids;
+  return std::find(ids.begin(), ids.end(), id) != ids.end();
+}
+
+bool Engine::is_known(const RequestId& id) const {
+  const auto has_id = [&id](const RequestOutput& output) { return output.request_id == id; };
+  return requests_.contains(id) || std::any_of(results_.finished.begin(), results_.finished.end(), has_id);
+}
+
+bool Engine::has_unfinished() const {
+  return !requests_.empty() || !in_flight_.empty() || !results_.updates.empty() || !results_.finished.empty();
+}
+
+// The work of a living engine, which dies of what the work throws.
+template <class Work>
+void Engine::or_die(Work work) {
+  if (error_) std::rethrow_exception(error_);
+  try {
+    work();
+  } catch (...) {
+    die(std::current_exception());
+    throw;
+  }
+}
+
+StepResult Engine::step() {
+  or_die([this] {
+    const double begin = seconds_now();
+    submit_steps();
+    LADDER_CHECK(!in_flight_.empty() || requests_.empty(),
+                 "nothing can be scheduled, yet {} requests are waiting", requests_.size());
+    collect_oldest(begin);
+  });
+  return take_results();
+}
+
+StepResult Engine::collect_step() {
+  or_die([this] { collect_oldest(seconds_now()); });
+  return take_results();
+}
+
+StepResult Engine::take_results() {
+  return std::exchange(results_, {});
 }
 
 // >>> task 6.1: submit, collect, hand the tokens to their requests
@@ -72,21 +137,15 @@ void Engine::submit_steps() {
     const double now = seconds_now();
     for (const NewSequence& sequence : scheduled_.new_sequences)
       if (auto owner = owners_.find(sequence.id); owner != owners_.end())
-        requests_.at(owner->second.request).timer.on_scheduled(now);
+        owner->second.request->timer.on_scheduled(now);
     in_flight_.push_back({executor_->submit(scheduled_), scheduled_.total_num_tokens,
                           static_cast<int64_t>(scheduled_.scheduled.size())});
   }
 }
 
-StepResult Engine::step() {
-  StepResult result;
-  const double begin = seconds_now();
-  submit_steps();
-  if (in_flight_.empty()) {
-    LADDER_CHECK(requests_.empty(), "nothing can be scheduled, yet {} requests are waiting",
-                 requests_.size());
-    return result;
-  }
+// `begin`: when the step that collects it began.
+void Engine::collect_oldest(double begin) {
+  if (in_flight_.empty()) return;
   const InFlight step = in_flight_.front();
   in_flight_.pop_front();
   const SchedulerStats stats = scheduler_.stats();  // while the step holds its blocks
@@ -96,98 +155,81 @@ StepResult Engine::step() {
   }();
   const ProfileRange range("5.5 update, 6.2 text");
 
-  result.metrics = {.step = output.step,
-                    .num_tokens = step.num_tokens,
-                    .num_running = step.num_sequences,
-                    .num_waiting = stats.num_waiting,
-                    .num_kv_blocks_used = stats.num_used_blocks,
-                    .num_kv_tokens = stats.num_live_tokens,
-                    .execute_seconds = output.execute_seconds};
+  results_.metrics = {.step = output.step,
+                      .num_tokens = step.num_tokens,
+                      .num_running = step.num_sequences,
+                      .num_waiting = stats.num_waiting,
+                      .num_kv_blocks_used = stats.num_used_blocks,
+                      .num_kv_tokens = stats.num_live_tokens,
+                      .execute_seconds = output.execute_seconds};
   const double now = seconds_now();
-  for (const SequenceUpdate& update : scheduler_.update(std::move(output))) apply(update, now, result);
-  result.metrics.seconds = seconds_now() - begin;
-  metrics_.add(result.metrics, scheduler_.config().batch.block_size);
-  return result;
+  for (const SequenceUpdate& update : scheduler_.update(std::move(output))) apply(update, now);
+  results_.metrics.seconds = seconds_now() - begin;
+  metrics_.add(results_.metrics, scheduler_.config().batch.block_size);
 }
 
-void Engine::apply(const SequenceUpdate& update, double now, StepResult& result) {
+void Engine::apply(const SequenceUpdate& update, double now) {
   const auto owner = owners_.find(update.id);
   if (owner == owners_.end()) return;  // aborted while the step was in flight
-  const auto [id, index] = owner->second;
-  const auto position = requests_.find(id);
-  ActiveRequest& request = position->second;
-  ActiveCompletion& completion = request.completions[static_cast<size_t>(index)];
+  ActiveRequest& request = *owner->second.request;
+  const int64_t index = owner->second.completion;
+  CompletionOutput& output = request.output.completions[static_cast<size_t>(index)];
 
   std::move(update.prompt_logprobs.begin(), update.prompt_logprobs.end(),
             std::back_inserter(request.output.prompt_logprobs));
-  CompletionText::Appended appended = completion.text.append(update.new_token_ids, update.finish_reason);
-  const auto count = static_cast<size_t>(appended.num_tokens);
+  if (index == 0) request.output.metrics.num_cached_tokens = update.num_cached_tokens;
+
+  CompletionText::Appended appended =
+      request.completions[static_cast<size_t>(index)].text.append(update.new_token_ids, update.finish_reason);
   request.timer.on_tokens(index, appended.num_tokens, now);
 
-  CompletionOutput& output = completion.output;
-  output.token_ids.insert(output.token_ids.end(), update.new_token_ids.begin(),
-                          update.new_token_ids.begin() + appended.num_tokens);
+  CompletionUpdate& news = results_.updates.emplace_back();
+  news.request_id = request.output.request_id;
+  news.completion = index;
+  news.token_ids.assign(update.new_token_ids.begin(), update.new_token_ids.begin() + appended.num_tokens);
   if (request.wants_logprobs)
-    output.logprobs.insert(output.logprobs.end(), update.logprobs.begin(),
-                           update.logprobs.begin() + appended.num_tokens);
-  if (output.text) *output.text += appended.text;
-  output.finish_reason = appended.finish_reason;
-  result.updates.push_back(
-      {id,
-       index,
-       {update.new_token_ids.begin(), update.new_token_ids.begin() + static_cast<std::ptrdiff_t>(count)},
-       std::move(appended.text),
-       appended.finish_reason});
+    news.logprobs.assign(update.logprobs.begin(), update.logprobs.begin() + appended.num_tokens);
+  news.text = std::move(appended.text);
+  news.finish_reason = appended.finish_reason;
+  if (appended.stop_string) {
+    news.stop_reason = std::move(*appended.stop_string);
+  } else if (news.finish_reason == FinishReason::stop) {
+    const std::vector<int32_t>& ids = request.stop_token_ids;
+    if (std::find(ids.begin(), ids.end(), news.token_ids.back()) != ids.end())
+      news.stop_reason = news.token_ids.back();
+  }
 
-  if (index == 0) request.output.metrics.num_cached_tokens = update.num_cached_tokens;
-  if (appended.finish_reason == FinishReason::none) return;
+  output.token_ids.insert(output.token_ids.end(), news.token_ids.begin(), news.token_ids.end());
+  output.logprobs.insert(output.logprobs.end(), news.logprobs.begin(), news.logprobs.end());
+  if (output.text) *output.text += news.text;
+  output.finish_reason = news.finish_reason;
+  output.stop_reason = news.stop_reason;
+  if (output.finish_reason == FinishReason::error)
+    output.error = "no token can be drawn: the model's logits hold NaN, or every token is forbidden";
+  if (output.finish_reason == FinishReason::none) return;
 
   if (update.finish_reason == FinishReason::none)
     scheduler_.abort(update.id);  // a stop string: the scheduler knows none
-  request.output.metrics.num_preemptions += update.num_preemptions;
-  request.output.completions[static_cast<size_t>(index)] = std::move(output);
   owners_.erase(owner);
+  end_completion(request, update.num_preemptions);
+}
+
+// Its output and its update are complete. The last completion takes the request with it.
+void Engine::end_completion(ActiveRequest& request, int64_t num_preemptions) {
+  request.output.metrics.num_preemptions += num_preemptions;
   if (--request.num_unfinished > 0) return;
   request.timer.fill(request.output.metrics);
   metrics_.add(request.output.metrics);
-  result.finished.push_back(std::move(request.output));
-  requests_.erase(position);
+  const auto ended_by = [&request](FinishReason reason) {
+    return std::any_of(request.output.completions.begin(), request.output.completions.end(),
+                       [reason](const CompletionOutput& output) { return output.finish_reason == reason; });
+  };
+  metrics_.num_requests_aborted += ended_by(FinishReason::abort);
+  metrics_.num_requests_failed += ended_by(FinishReason::error);
+  const RequestId id = request.output.request_id;
+  results_.finished.push_back(std::move(request.output));
+  requests_.erase(id);
 }
 // <<< task 6.1
-
-void Engine::abort(RequestId id) {
-  const auto position = requests_.find(id);
-  if (position == requests_.end()) return;
-  for (const ActiveCompletion& completion : position->second.completions) {
-    scheduler_.abort(completion.sequence);
-    owners_.erase(completion.sequence);
-  }
-  requests_.erase(position);
-}
-
-std::vector<RequestOutput> Engine::generate(const std::vector<Request>& requests,
-                                            const std::function<void(const StepResult&)>& on_step) {
-  std::vector<RequestId> ids;
-  try {
-    for (const Request& request : requests) ids.push_back(add_request(request));
-  } catch (...) {
-    for (RequestId id : ids) abort(id);
-    throw;
-  }
-  std::vector<RequestOutput> outputs(requests.size());
-  for (size_t missing = requests.size(); missing > 0;) {
-    StepResult result = step();
-    if (on_step) on_step(result);
-    for (RequestOutput& output : result.finished) {
-      const auto at = std::lower_bound(ids.begin(), ids.end(), output.request);
-      if (at == ids.end() || *at != output.request) continue;  // somebody else's
-      outputs[static_cast<size_t>(at - ids.begin())] = std::move(output);
-      --missing;
-    }
-  }
-  // What ran ahead of the last token has nobody to tell; its blocks come back.
-  while (requests_.empty() && !in_flight_.empty()) step();
-  return outputs;
-}
 
 }  // namespace ladder

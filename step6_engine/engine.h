@@ -8,26 +8,33 @@
 //                          text, stop strings, metrics ----> step()'s result
 //
 // One call of step() submits as many steps as the executor takes in flight, collects the oldest and turns its
-// tokens into text. Everything happens on the calling thread; the class is not thread-safe. vLLM:
-// vllm/v1/engine/llm_engine.py.
+// tokens into text. Everything happens on the calling thread; the class is not thread-safe
+// (engine_client.h is). vLLM: vllm/v1/engine/llm_engine.py.
+//
+// An engine dies of the first error of its executor or its scheduler: nobody can say any more what lies in
+// the KV cache. From then on step(), add_request() and generate() throw that same error, every request has
+// ended with FinishReason::error, which take_results() hands out, and no KV block is held.
 #include <cstdint>
 #include <deque>
+#include <exception>
 #include <functional>
 #include <map>
 #include <memory>
+#include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "step2_model/tokenizer/tokenizer.h"
 #include "step5_scheduler/scheduler.h"
+#include "step6_engine/prepare_request.h"
 #include "step6_engine/request.h"
 #include "step6_engine/text/completion_text.h"
 
 namespace ladder {
 
 struct StepResult {
-  std::vector<CompletionUpdate> updates;  // of this step, one per completion that has something to tell
-  std::vector<RequestOutput> finished;    // requests all of whose completions ended in this step
+  std::vector<CompletionUpdate> updates;  // for each completion that got something, in the order of time
+  std::vector<RequestOutput> finished;    // requests all of whose completions have ended
   StepMetrics metrics;
 };
 
@@ -38,24 +45,45 @@ class Engine {
          std::shared_ptr<const Tokenizer> tokenizer);
   ~Engine();  // waits for the steps in flight
 
-  // Queues a request. Error, and nothing is queued: an empty prompt, text or stop strings without a
-  // tokenizer, a sampling parameter out of range, an id outside the vocabulary, a prompt that is too long, or
-  // a request that cannot fit the KV cache even alone.
-  RequestId add_request(const Request& request);
+  // Tokens and checks, as prepare_request(). Reads nothing that changes: safe from any thread.
+  PreparedRequest prepare(const Request& request) const;
 
-  // Runs until one submitted step is done. Error: what the executor failed with.
+  // Queues a request and returns its id. Error, and nothing is queued: as prepare_request(), or an id that
+  // another request has which has not been handed out yet.
+  RequestId add_request(PreparedRequest request);
+  RequestId add_request(const Request& request) { return add_request(prepare(request)); }
+
+  // Runs until one submitted step is done. Error: what the executor or the scheduler failed with; the engine
+  // is dead then.
   StepResult step();
+  // The same without submitting further steps: for an engine that is to stand still.
+  StepResult collect_step();
+  int64_t num_steps_in_flight() const { return static_cast<int64_t>(in_flight_.size()); }
 
-  // Takes a request back; it gets no output. Unknown and finished ids are ignored.
-  void abort(RequestId id);
+  // What is there to be handed out without another step, and would else come with the next one: the outputs
+  // of aborted requests, and what generate() saw of requests that were not its own. Of a dead engine also
+  // the outputs of all requests that it died with.
+  StepResult take_results();
 
-  bool has_unfinished() const { return !requests_.empty() || !in_flight_.empty(); }
+  // Ends a request where it is: its output, with FinishReason::abort and what was generated so far, comes
+  // with the next step() or take_results(). Ids that are unknown or have ended are ignored.
+  void abort(const RequestId& id);
+
+  // Whether a further step() brings something.
+  bool has_unfinished() const;
 
   // Adds the requests and steps until they are done; outputs in the order of the requests. `on_step`, if
-  // given, sees every step. All requests are added before the first step, so an Error of one leaves nothing
-  // running.
+  // given, sees every step, those of other requests too; it may add and abort requests, but not step.
+  // What the steps brought for requests added before is handed out by the next step(). An Error of a
+  // request, of a step or of `on_step` leaves none of these requests behind.
   std::vector<RequestOutput> generate(const std::vector<Request>& requests,
                                       const std::function<void(const StepResult&)>& on_step = {});
+
+  // Forgets all cached prefixes. False, and nothing happens, while a KV block is held.
+  bool reset_prefix_cache() { return scheduler_.reset_prefix_cache(); }
+
+  bool dead() const { return error_ != nullptr; }
+  const std::string& error() const { return error_message_; }  // what it died of; empty while it lives
 
   const EngineMetrics& metrics() const { return metrics_; }
   void reset_metrics() { metrics_ = {}; }
@@ -66,20 +94,20 @@ class Engine {
  private:
   struct ActiveCompletion {
     SequenceId sequence = 0;
-    CompletionOutput output;
     CompletionText text;
   };
   struct ActiveRequest {
     explicit ActiveRequest(double now) : timer(now) {}
 
-    RequestOutput output;  // completions are moved in when they end
-    std::vector<ActiveCompletion> completions;
+    RequestOutput output;
+    std::vector<ActiveCompletion> completions;  // as many as output.completions
     RequestTimer timer;
+    std::vector<int32_t> stop_token_ids;  // to be named as the reason
     bool wants_logprobs = false;
     int64_t num_unfinished = 0;
   };
   struct SequenceOwner {
-    RequestId request = 0;
+    ActiveRequest* request = nullptr;
     int64_t completion = 0;
   };
   struct InFlight {
@@ -89,15 +117,26 @@ class Engine {
   };
 
   void submit_steps();
-  void apply(const SequenceUpdate& update, double now, StepResult& result);
+  void collect_oldest(double begin);
+  void apply(const SequenceUpdate& update, double now);
+  void end_completion(ActiveRequest& request, int64_t num_preemptions);
+  bool is_end_token(int32_t id) const;
+  bool is_known(const RequestId& id) const;
+  void end_request(ActiveRequest& request, FinishReason reason, const std::string& error);
+  template <class Work>
+  void or_die(Work work);
+  void die(std::exception_ptr error);
 
   std::unique_ptr<Executor> executor_;
   Scheduler scheduler_;
   std::shared_ptr<const Tokenizer> tokenizer_;
-  RequestId next_id_ = 0;
-  std::map<RequestId, ActiveRequest> requests_;
+  int64_t next_id_ = 0;
+  std::map<RequestId, ActiveRequest> requests_;  // its nodes stay where they are
   std::unordered_map<SequenceId, SequenceOwner> owners_;
   std::deque<InFlight> in_flight_;
+  StepResult results_;  // not handed out yet
+  std::exception_ptr error_;
+  std::string error_message_;
   SchedulerOutput scheduled_;  // reused
   EngineMetrics metrics_;
 };

@@ -4,12 +4,13 @@
 #include "step2_model/model.h"
 #include "step4_runner/local_executor.h"
 #include "step4_runner/memory.h"
+#include "step6_engine/generation_config.h"
 
 namespace ladder {
 
-ModelFolder open_model_folder(const std::filesystem::path& folder) {
+ModelFolder open_model_folder(const std::filesystem::path& folder, const std::string& generation_config) {
   LADDER_CHECK(std::filesystem::is_directory(folder), "--model {}: there is no such folder", folder.string());
-  ModelFolder result{load_decoder_spec(folder), nullptr};
+  ModelFolder result{load_decoder_spec(folder), nullptr, default_sampling_params(folder, generation_config)};
   if (std::filesystem::exists(folder / "tokenizer.json")) {
     result.tokenizer = std::make_shared<const Tokenizer>(Tokenizer::load(folder));
     if (const auto eos = result.tokenizer->eos_token_id()) result.spec.add_eos_token(*eos);
@@ -22,14 +23,15 @@ RunnerConfig resolved_runner_config(const EngineOptions& options, const DecoderS
   RunnerConfig config = options.runner;
   config.dtype = options.dtype.value_or(spec.checkpoint_dtype);
   RunnerConfig resolved = resolve_runner_config(spec, config, memory);
-  if (!options.enable_chunked_prefill &&
-      resolved.batch.max_num_batched_tokens < resolved.batch.max_model_len) {
+  // What the scheduler calls max_model_len, see scheduler_config().
+  const int64_t longest = resolved.batch.max_model_len + (options.full_length_prompts ? 1 : 0);
+  if (!options.enable_chunked_prefill && resolved.batch.max_num_batched_tokens < longest) {
     LADDER_CHECK(config.batch.max_num_batched_tokens == 0,
                  "--max-num-batched-tokens {}: with --no-chunked-prefill a prompt is computed whole, "
-                 "expected at least the {} tokens of the longest sequence (--max-model-len)",
-                 resolved.batch.max_num_batched_tokens, resolved.batch.max_model_len);
+                 "expected at least {} tokens, as --max-model-len is {}",
+                 resolved.batch.max_num_batched_tokens, longest, resolved.batch.max_model_len);
     config.batch.max_model_len = resolved.batch.max_model_len;
-    config.batch.max_num_batched_tokens = resolved.batch.max_model_len;
+    config.batch.max_num_batched_tokens = longest;
     resolved = resolve_runner_config(spec, config, memory);
   }
   return resolved;
@@ -39,20 +41,37 @@ RunnerConfig resolved_runner_config(const EngineOptions& options, const DecoderS
   return resolved_runner_config(options, spec, memory_of(options.runner.device));
 }
 
+MadeExecutor make_executor_in_process(const ExecutorOptions& options) {
+  std::unique_ptr<LocalExecutor> executor =
+      make_local_executor(options.model, options.spec, options.config, options.progress);
+  const BatchConfig batch = executor->config().batch;
+  return {std::move(executor), batch};
+}
+
+namespace {
+
+SchedulerConfig scheduler_config(const EngineOptions& options, const DecoderSpec& spec,
+                                 const BatchConfig& batch) {
+  SchedulerConfig config;
+  config.batch = batch;
+  if (options.full_length_prompts) ++config.batch.max_model_len;
+  config.vocab_size = spec.vocab_size;
+  config.eos_token_ids = spec.eos_token_ids;
+  config.policy = options.policy;
+  config.enable_prefix_caching = options.enable_prefix_caching;
+  config.enable_chunked_prefill = options.enable_chunked_prefill;
+  config.static_batching = options.static_batching;
+  config.recompute_everything = options.recompute_everything;
+  return config;
+}
+
+}  // namespace
+
 std::unique_ptr<Engine> load_engine(const EngineOptions& options, const ModelFolder& folder) {
-  std::unique_ptr<LocalExecutor> executor = make_local_executor(
-      options.model, folder.spec, resolved_runner_config(options, folder.spec), options.progress);
-  SchedulerConfig scheduler;
-  scheduler.batch = executor->config().batch;
-  if (options.full_length_prompts) ++scheduler.batch.max_model_len;
-  scheduler.vocab_size = folder.spec.vocab_size;
-  scheduler.eos_token_ids = folder.spec.eos_token_ids;
-  scheduler.policy = options.policy;
-  scheduler.enable_prefix_caching = options.enable_prefix_caching;
-  scheduler.enable_chunked_prefill = options.enable_chunked_prefill;
-  scheduler.static_batching = options.static_batching;
-  scheduler.recompute_everything = options.recompute_everything;
-  return std::make_unique<Engine>(std::move(executor), std::move(scheduler), folder.tokenizer);
+  MadeExecutor made = options.makers.executor(
+      {options.model, folder.spec, resolved_runner_config(options, folder.spec), options.progress});
+  return std::make_unique<Engine>(std::move(made.executor),
+                                  scheduler_config(options, folder.spec, made.batch), folder.tokenizer);
 }
 
 }  // namespace ladder

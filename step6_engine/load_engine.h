@@ -5,12 +5,14 @@
 #include <functional>
 #include <memory>
 #include <optional>
+#include <string>
 
 #include "step2_model/decoder/decoder_spec.h"
 #include "step2_model/tokenizer/tokenizer.h"
 #include "step4_runner/memory.h"
 #include "step4_runner/runner_config.h"
 #include "step6_engine/engine.h"
+#include "step6_engine/engine_makers.h"
 
 namespace ladder {
 
@@ -28,14 +30,18 @@ struct EngineOptions {
   // Prompts may fill max_model_len: one more token is sampled, and never computed. For scoring.
   bool full_length_prompts = false;
   std::function<void(int64_t done, int64_t total)> progress;  // bytes of weights loaded; may be empty
+  EngineMakers makers;
 };
 
 // What is read of a folder before any weights are.
 struct ModelFolder {
   DecoderSpec spec;
   std::shared_ptr<const Tokenizer> tokenizer;  // null: there is no tokenizer.json
+  SamplingParams default_sampling;             // of requests that do not say otherwise
 };
-ModelFolder open_model_folder(const std::filesystem::path& folder);  // Error: missing or malformed files
+// `generation_config` as in generation_config.h. Error: missing or malformed files.
+ModelFolder open_model_folder(const std::filesystem::path& folder,
+                              const std::string& generation_config = "auto");
 
 // The runner's configuration, resolved (step4_runner/memory.h). Error: sizes that this model or this machine
 // cannot hold.

@@ -62,6 +62,10 @@ class BlockManager {
   void cache(PrefixKey& key, std::span<const int32_t> token_ids, const BlockTable& table,
              int64_t num_computed_tokens);
 
+  // Forgets all cached prefixes. False, and nothing changed, while a block is held: what its sequence computes
+  // next would be indexed as a continuation of what was forgotten.
+  bool reset_prefix_cache();
+
   int64_t ref_count(int32_t block_id) const { return pool_.block(block_id).ref_count; }
   bool is_cached(int32_t block_id) const { return index_ && index_->contains(block_id); }
   const BlockPool& pool() const { return pool_; }

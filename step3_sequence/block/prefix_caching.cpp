@@ -22,4 +22,11 @@ void BlockManager::cache(PrefixKey& key, std::span<const int32_t> token_ids, con
 }
 // <<< task 3.4
 
+bool BlockManager::reset_prefix_cache() {
+  if (num_used_blocks() > 0) return false;
+  for (int32_t id = 0; id < num_blocks(); ++id)
+    if (is_cached(id)) index_->erase(id);
+  return true;
+}
+
 }  // namespace ladder

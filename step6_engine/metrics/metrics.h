@@ -63,8 +63,10 @@ struct StepMetrics {
 struct EngineMetrics {
   int64_t num_steps = 0;
   int64_t num_tokens = 0;
-  int64_t num_requests_finished = 0;
-  int64_t num_prompt_tokens = 0;  // of finished requests
+  int64_t num_requests_finished = 0;  // whatever the reason; of these:
+  int64_t num_requests_aborted = 0;
+  int64_t num_requests_failed = 0;  // with an error
+  int64_t num_prompt_tokens = 0;    // of finished requests
   int64_t num_output_tokens = 0;
   int64_t num_cached_tokens = 0;
   int64_t num_preemptions = 0;

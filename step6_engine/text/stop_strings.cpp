@@ -6,7 +6,8 @@
 namespace ladder {
 
 // >>> task 6.2: hold back what may become a stop string, in time linear in the text
-StopStrings::StopStrings(std::vector<std::string> stops) {
+StopStrings::StopStrings(std::vector<std::string> stops, bool include_in_text)
+    : include_in_text_(include_in_text) {
   for (std::string& text : stops) {
     Stop stop{std::move(text), {}, 0};
     stop.fallback.resize(stop.text.size() + 1, 0);
@@ -20,22 +21,26 @@ StopStrings::StopStrings(std::vector<std::string> stops) {
   }
 }
 
-std::string StopStrings::append(std::string_view piece) {
-  if (matched_) return {};
+std::string StopStrings::append(std::string_view piece, bool may_match) {
+  if (matched()) return {};
   for (char c : piece) {
     held_ += c;
-    int32_t longest_match = 0;
-    for (Stop& stop : stops_) {
-      int32_t length = stop.length_matched;
-      while (length > 0 && stop.text[static_cast<size_t>(length)] != c)
-        length = stop.fallback[static_cast<size_t>(length)];
-      if (stop.text[static_cast<size_t>(length)] == c) ++length;
-      stop.length_matched = length;
-      if (length == static_cast<int32_t>(stop.text.size())) longest_match = std::max(longest_match, length);
+    size_t longest_match = 0;
+    for (size_t i = 0; i < stops_.size(); ++i) {
+      Stop& stop = stops_[i];
+      auto length = static_cast<size_t>(stop.length_matched);
+      while (length > 0 && stop.text[length] != c) length = static_cast<size_t>(stop.fallback[length]);
+      if (stop.text[length] == c) ++length;
+      if (length == stop.text.size() && may_match && length > longest_match) {
+        longest_match = length;
+        matched_ = static_cast<int64_t>(i);
+      }
+      // A match that does not count may be the beginning of one that does.
+      if (length == stop.text.size()) length = static_cast<size_t>(stop.fallback[length]);
+      stop.length_matched = static_cast<int32_t>(length);
     }
     if (longest_match > 0) {
-      matched_ = true;
-      held_.resize(held_.size() - static_cast<size_t>(longest_match));
+      if (!include_in_text_) held_.resize(held_.size() - longest_match);
       return std::exchange(held_, {});
     }
   }

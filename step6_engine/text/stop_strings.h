@@ -19,14 +19,20 @@ namespace ladder {
 
 class StopStrings {
  public:
-  explicit StopStrings(std::vector<std::string> stops);  // none of them empty
+  // None of them empty. `include_in_text`: a match is let out with the text that it ends.
+  explicit StopStrings(std::vector<std::string> stops, bool include_in_text = false);
 
   // Adds a piece and returns the text that is now certain. After a match it returns "" and forgets the piece.
-  std::string append(std::string_view piece);
+  // Without `may_match` nothing ends inside of this piece, though it may be the beginning of what ends later
+  // (SamplingParams::min_tokens).
+  std::string append(std::string_view piece, bool may_match = true);
   // No more text will come: what was held back. "" after a match.
   std::string finish();
 
-  bool matched() const { return matched_; }
+  bool matched() const { return matched_ >= 0; }
+  const std::string& match() const {
+    return stops_[static_cast<size_t>(matched_)].text;
+  }  // only if matched()
 
  private:
   struct Stop {
@@ -37,7 +43,8 @@ class StopStrings {
 
   std::vector<Stop> stops_;
   std::string held_;
-  bool matched_ = false;
+  bool include_in_text_ = false;
+  int64_t matched_ = -1;  // index; -1: none yet
 };
 
 }  // namespace ladder

@@ -3,6 +3,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
+#include "step1_layers/core/error.h"
 #include "step6_engine/engine.h"
 #include "tests/step6_engine/fake_executor.h"
 #include "tests/support/numerics.h"
@@ -32,9 +35,15 @@ struct Spoken {
   std::vector<std::string> pieces;  // of every step
 };
 
-Spoken speak_through_engine(const std::string& text, const std::vector<std::string>& stop,
-                            int64_t max_tokens = 200, int max_in_flight = 1,
-                            std::vector<int32_t> stop_token_ids = {}) {
+SamplingParams stop_at(const std::vector<std::string>& stop) {
+  SamplingParams sampling;
+  sampling.stop = stop;
+  return sampling;
+}
+
+// `sampling` without temperature and max_tokens.
+Spoken speak_through_engine(const std::string& text, SamplingParams sampling, int64_t max_tokens = 200,
+                            int max_in_flight = 1) {
   SchedulerConfig config;
   config.batch.max_num_seqs = 4;
   config.batch.max_num_batched_tokens = 64;
@@ -45,10 +54,9 @@ Spoken speak_through_engine(const std::string& text, const std::vector<std::stri
   Engine engine(std::make_unique<testing::FakeExecutor>(speak(text), max_in_flight), config, tokenizer());
   Request request;
   request.prompt = "Say it:";
+  request.sampling = std::move(sampling);
   request.sampling.temperature = 0.0;
   request.sampling.max_tokens = max_tokens;
-  request.sampling.stop = stop;
-  request.sampling.stop_token_ids = std::move(stop_token_ids);
   Spoken spoken;
   spoken.output = engine
                       .generate({request},
@@ -106,7 +114,7 @@ TEST(Task6_2_CompletionText, ACharacterCutByMaxTokensIsReplacedAtTheEnd) {
 TEST(Task6_2_CompletionText, EndsBeforeTheStopStringAndKeepsTheTokensUpToIt) {
   const std::string text = "The home of Nora is Northfield.\nQuestion: Who else?";
   for (int depth : {1, 2, 3}) {
-    const Spoken spoken = speak_through_engine(text, {"\nQuest", "never"}, 200, depth);
+    const Spoken spoken = speak_through_engine(text, stop_at({"\nQuest", "never"}), 200, depth);
     EXPECT_EQ(spoken.output.text, "The home of Nora is Northfield.");
     EXPECT_EQ(joined(spoken.pieces), *spoken.output.text);
     EXPECT_EQ(spoken.output.finish_reason, FinishReason::stop);
@@ -131,7 +139,8 @@ TEST(Task6_2_CompletionText, NothingOfAStopStringIsEverLetOut) {
     while ((static_cast<unsigned char>(text[begin]) & 0xc0) == 0x80) --begin;
     while (end < text.size() && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) ++end;
     const std::string stop = text.substr(begin, end - begin);
-    const Spoken spoken = speak_through_engine(text, {stop}, 200, static_cast<int>(random.integer(1, 3)));
+    const Spoken spoken =
+        speak_through_engine(text, stop_at({stop}), 200, static_cast<int>(random.integer(1, 3)));
     EXPECT_EQ(spoken.output.text, text.substr(0, text.find(stop))) << "stop string " << stop;
     EXPECT_EQ(joined(spoken.pieces), *spoken.output.text);
   }
@@ -139,7 +148,9 @@ TEST(Task6_2_CompletionText, NothingOfAStopStringIsEverLetOut) {
 
 TEST(Task6_2_CompletionText, AStopTokenHasNoText) {
   const auto ids = tokenizer()->encode("Nora lives in", false);
-  const Spoken spoken = speak_through_engine("Nora lives in", {}, 200, 1, {ids.back()});
+  SamplingParams sampling;
+  sampling.stop_token_ids = {ids.back()};
+  const Spoken spoken = speak_through_engine("Nora lives in", sampling);
   EXPECT_EQ(spoken.output.token_ids, ids);
   EXPECT_EQ(spoken.output.text, tokenizer()->decode(std::span(ids).first(ids.size() - 1), true));
   EXPECT_EQ(spoken.output.finish_reason, FinishReason::stop);
@@ -147,9 +158,119 @@ TEST(Task6_2_CompletionText, AStopTokenHasNoText) {
 
 TEST(Task6_2_CompletionText, TextHeldBackComesOutWhenTheTokensEnd) {
   const std::string text = "one two";
-  const Spoken spoken = speak_through_engine(text, {"two three"});
+  const Spoken spoken = speak_through_engine(text, stop_at({"two three"}));
   EXPECT_EQ(spoken.output.text, text);
   EXPECT_EQ(joined(spoken.pieces), text);
+}
+
+TEST(Task6_2_CompletionText, TheReasonOfAStopIsNamed) {
+  const int32_t end = *tokenizer()->token_to_id("<|im_end|>");
+  const std::string text = "Nora lives in Northfield";
+  const auto ids = tokenizer()->encode(text, false);
+  const auto reason_with = [&](const SamplingParams& sampling) {
+    const Spoken spoken = speak_through_engine(text, sampling);
+    EXPECT_EQ(spoken.output.finish_reason, FinishReason::stop);
+    return spoken.output.stop_reason;
+  };
+  EXPECT_EQ(reason_with({}), StopReason()) << "an end token of the model";
+  SamplingParams by_id;
+  by_id.stop_token_ids = {end, ids[2]};
+  EXPECT_EQ(reason_with(by_id), StopReason(ids[2]));
+  by_id.stop_token_ids = {end};
+  EXPECT_EQ(reason_with(by_id), StopReason()) << "still an end token of the model";
+  by_id.ignore_eos = true;
+  EXPECT_EQ(reason_with(by_id), StopReason(end));
+  EXPECT_EQ(reason_with(stop_at({"never", "lives", "Nora li"})), StopReason(std::string("Nora li")));
+  const Spoken whole = speak_through_engine(text, {}, 2);
+  EXPECT_EQ(whole.output.finish_reason, FinishReason::length);
+  EXPECT_EQ(whole.output.stop_reason, StopReason());
+}
+
+TEST(Task6_2_CompletionText, WhatStopsMayBeIncluded) {
+  SamplingParams sampling = stop_at({"lives"});
+  sampling.include_stop_str_in_output = true;
+  const std::string text = "Nora lives in Northfield";
+  Spoken spoken = speak_through_engine(text, sampling);
+  EXPECT_EQ(spoken.output.text, "Nora lives");
+  EXPECT_EQ(joined(spoken.pieces), "Nora lives");
+  // A stop id is included too; special tokens are still skipped.
+  const auto ids = tokenizer()->encode(text, false);
+  sampling.stop = {};
+  sampling.stop_token_ids = {ids.back()};
+  spoken = speak_through_engine(text, sampling);
+  EXPECT_EQ(spoken.output.text, text);
+  sampling.stop_token_ids = {};
+  EXPECT_EQ(speak_through_engine(text, sampling).output.text, text);
+}
+
+TEST(Task6_2_CompletionText, SpecialTokensMayBeKept) {
+  const auto script = tokenizer()->encode("a<|im_start|>b", false);
+  ASSERT_TRUE(
+      std::any_of(script.begin(), script.end(), [](int32_t id) { return tokenizer()->is_special(id); }));
+  EXPECT_EQ(speak_through_engine("a<|im_start|>b", {}).output.text, "ab");
+  SamplingParams sampling;
+  sampling.skip_special_tokens = false;
+  EXPECT_EQ(speak_through_engine("a<|im_start|>b", sampling).output.text, "a<|im_start|>b");
+  sampling.include_stop_str_in_output = true;
+  EXPECT_EQ(speak_through_engine("a<|im_start|>b", sampling).output.text, "a<|im_start|>b<|im_end|>");
+}
+
+TEST(Task6_2_CompletionText, AStopStringThatEndsBeforeMinTokensDoesNotCount) {
+  const std::string text = "one two one two one two";
+  const auto ids = tokenizer()->encode(text, false);
+  for (int64_t min_tokens = 0; min_tokens < std::ssize(ids); ++min_tokens) {
+    SamplingParams sampling = stop_at({"two"});
+    sampling.min_tokens = min_tokens;
+    const Spoken spoken = speak_through_engine(text, sampling);
+    // By the definition: the first "two" whose last character comes with a token after min_tokens.
+    std::string expected = text;
+    for (size_t at = text.find("two"); at != std::string::npos; at = text.find("two", at + 1)) {
+      int64_t num_tokens = 0;
+      while (tokenizer()->decode(std::span(ids).first(static_cast<size_t>(num_tokens)), true).size() < at + 3)
+        ++num_tokens;
+      if (num_tokens <= min_tokens) continue;
+      expected = text.substr(0, at);
+      break;
+    }
+    EXPECT_EQ(spoken.output.text, expected) << "min_tokens " << min_tokens;
+    EXPECT_EQ(joined(spoken.pieces), expected);
+  }
+}
+
+TEST(Task6_2_CompletionText, BadWordsAreWrittenAsAtTheBeginningOfATextAndAfterASpace) {
+  SchedulerConfig config;
+  config.batch = {.max_num_seqs = 4, .max_num_batched_tokens = 64, .max_model_len = 512, .num_kv_blocks = 64};
+  config.vocab_size = tokenizer()->vocab_size();
+  const Scheduler scheduler(config);
+  Request request;
+  request.prompt = "Say it:";
+  request.sampling.bad_words = {"Nora", "  lives in", "in"};
+  const PreparedRequest prepared = prepare_request(request, tokenizer().get(), scheduler);
+  std::vector<std::vector<int32_t>> expected;
+  for (const std::string& word : {std::string("Nora"), std::string("lives in"), std::string("in")}) {
+    const auto bare = tokenizer()->encode(word, false), spaced = tokenizer()->encode(" " + word, false);
+    ASSERT_NE(bare[0], spaced[0]) << "the test wants a tokenizer that tells them apart";
+    expected.push_back(bare);
+    if (spaced.size() == bare.size()) expected.push_back(spaced);
+  }
+  EXPECT_GT(expected.size(), 3u) << "the test wants a word that has both";
+  EXPECT_EQ(prepared.sampling.bad_words_token_ids, expected);
+  EXPECT_EQ(prepared.prompt_token_ids, tokenizer()->encode("Say it:", true));
+
+  const auto refused = [&](std::vector<std::string> words, const Tokenizer* with) {
+    request.sampling.bad_words = std::move(words);
+    try {
+      prepare_request(request, with, scheduler);
+    } catch (const Error& error) {
+      return std::string(error.what()).find("bad_words") != std::string::npos;
+    }
+    return false;
+  };
+  EXPECT_TRUE(refused({"   "}, tokenizer().get()));
+  EXPECT_TRUE(refused({""}, tokenizer().get()));
+  request.prompt.reset();
+  request.prompt_token_ids = {1};
+  EXPECT_TRUE(refused({"Nora"}, nullptr));
 }
 
 TEST(Task6_2_CompletionText, ATokenThatTheTokenizerLacksHasNoText) {

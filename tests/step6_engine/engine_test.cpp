@@ -3,58 +3,21 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <numeric>
 
 #include "step1_layers/core/error.h"
-#include "tests/step6_engine/fake_executor.h"
+#include "tests/step6_engine/fake_engine.h"
 #include "tests/support/numerics.h"
 
 namespace ladder {
 namespace {
 
-using testing::FakeExecutor;
-
-constexpr int64_t kVocab = 1000;
-
-SchedulerConfig config() {
-  SchedulerConfig config;
-  config.batch.max_num_seqs = 8;
-  config.batch.max_num_batched_tokens = 32;
-  config.batch.max_model_len = 64;
-  config.vocab_size = kVocab;
-  config.batch.block_size = 4;
-  config.batch.num_kv_blocks = 64;
-  config.eos_token_ids = {999};
-  return config;
-}
-
-// Depends on every token and on their number.
-int32_t mixed(const std::vector<int32_t>& token_ids, int64_t) {
-  uint64_t hash = token_ids.size();
-  for (int32_t id : token_ids)
-    hash = hash * 6364136223846793005u + static_cast<uint64_t>(id) + 1442695040888963407u;
-  return static_cast<int32_t>((hash >> 33) % 900);
-}
-
-std::vector<int32_t> expected_tokens(std::vector<int32_t> token_ids, int64_t count) {
-  const size_t prompt = token_ids.size();
-  for (int64_t i = 0; i < count; ++i) token_ids.push_back(mixed(token_ids, 0));
-  return {token_ids.begin() + static_cast<std::ptrdiff_t>(prompt), token_ids.end()};
-}
-
-Engine make_engine(int max_in_flight = 1, SchedulerConfig scheduler = config(),
-                   FakeExecutor::NextToken next = mixed) {
-  return Engine(std::make_unique<FakeExecutor>(std::move(next), max_in_flight), std::move(scheduler),
-                nullptr);
-}
-
-Request request(std::vector<int32_t> prompt, int64_t max_tokens) {
-  Request request;
-  request.prompt_token_ids = std::move(prompt);
-  request.sampling.max_tokens = max_tokens;
-  request.sampling.temperature = 0.0;
-  return request;
-}
+using testing::expected_tokens;
+using testing::fake_config;
+using testing::kFakeVocab;
+using testing::make_engine;
+using testing::token_request;
 
 class Task6_1_EngineInFlight : public ::testing::TestWithParam<int> {};
 
@@ -66,7 +29,7 @@ TEST_P(Task6_1_EngineInFlight, EveryRequestGetsItsOwnTokensInOrder) {
   for (int i = 0; i < 40; ++i) {
     std::vector<int32_t> prompt(static_cast<size_t>(random.integer(1, 40)));
     for (int32_t& id : prompt) id = static_cast<int32_t>(random.integer(0, 3));
-    requests.push_back(request(prompt, random.integer(1, 20)));
+    requests.push_back(token_request(prompt, random.integer(1, 20)));
   }
   const std::vector<RequestOutput> outputs = engine.generate(requests);
   ASSERT_EQ(outputs.size(), requests.size());
@@ -85,11 +48,11 @@ TEST_P(Task6_1_EngineInFlight, EveryRequestGetsItsOwnTokensInOrder) {
 }
 
 TEST_P(Task6_1_EngineInFlight, PreemptionChangesNoToken) {
-  SchedulerConfig scheduler = config();
+  SchedulerConfig scheduler = fake_config();
   scheduler.batch.num_kv_blocks = 12;
   Engine engine = make_engine(GetParam(), scheduler);
   std::vector<Request> requests;
-  for (int32_t i = 0; i < 8; ++i) requests.push_back(request({i, i, i, i, i, i}, 30));
+  for (int32_t i = 0; i < 8; ++i) requests.push_back(token_request({i, i, i, i, i, i}, 30));
   const std::vector<RequestOutput> outputs = engine.generate(requests);
   int64_t preemptions = 0;
   for (size_t i = 0; i < outputs.size(); ++i) {
@@ -101,11 +64,11 @@ TEST_P(Task6_1_EngineInFlight, PreemptionChangesNoToken) {
 
 TEST_P(Task6_1_EngineInFlight, AnEndTokenEndsAndStaysInTheTokens) {
   const auto count_up = [](const std::vector<int32_t>& token_ids, int64_t) { return token_ids.back() + 1; };
-  Engine engine = make_engine(GetParam(), config(), count_up);
-  Request stops = request({996}, 20);
-  Request by_id = request({10}, 20);
+  Engine engine = make_engine(GetParam(), fake_config(), count_up);
+  Request stops = token_request({996}, 20);
+  Request by_id = token_request({10}, 20);
   by_id.sampling.stop_token_ids = {13};
-  Request ignores = request({997}, 2);
+  Request ignores = token_request({997}, 2);
   ignores.sampling.ignore_eos = true;
   const std::vector<RequestOutput> outputs = engine.generate({stops, by_id, ignores});
   EXPECT_EQ(outputs[0].completions[0].token_ids, (std::vector<int32_t>{997, 998, 999}));
@@ -118,18 +81,23 @@ TEST_P(Task6_1_EngineInFlight, AnEndTokenEndsAndStaysInTheTokens) {
 
 TEST_P(Task6_1_EngineInFlight, UpdatesAddUpToTheOutput) {
   Engine engine = make_engine(GetParam());
-  Request several = request({1, 2, 3, 4, 5}, 7);
+  Request several = token_request({1, 2, 3, 4, 5}, 7);
   several.sampling.n = 3;
   several.sampling.logprobs = 0;
   const RequestId id = engine.add_request(several);
   std::vector<std::vector<int32_t>> seen(3);
+  std::vector<size_t> logprobs_seen(3);
   std::vector<RequestOutput> finished;
   while (engine.has_unfinished()) {
     StepResult step = engine.step();
     for (const CompletionUpdate& update : step.updates) {
-      EXPECT_EQ(update.request, id);
+      EXPECT_EQ(update.request_id, id);
       auto& tokens = seen[static_cast<size_t>(update.completion)];
       tokens.insert(tokens.end(), update.token_ids.begin(), update.token_ids.end());
+      ASSERT_EQ(update.logprobs.size(), update.token_ids.size());
+      for (size_t i = 0; i < update.logprobs.size(); ++i)
+        EXPECT_EQ(update.logprobs[i].chosen.token_id, update.token_ids[i]);
+      logprobs_seen[static_cast<size_t>(update.completion)] += update.logprobs.size();
       EXPECT_EQ(update.finish_reason, tokens.size() == 7 ? FinishReason::length : FinishReason::none);
     }
     for (RequestOutput& output : step.finished) finished.push_back(std::move(output));
@@ -139,33 +107,75 @@ TEST_P(Task6_1_EngineInFlight, UpdatesAddUpToTheOutput) {
   for (size_t i = 0; i < 3; ++i) {
     EXPECT_EQ(finished[0].completions[i].token_ids, seen[i]);
     EXPECT_EQ(finished[0].completions[i].logprobs.size(), 7u);
+    EXPECT_EQ(logprobs_seen[i], 7u);
   }
   EXPECT_EQ(finished[0].metrics.num_output_tokens, 21);
 }
 
 TEST_P(Task6_1_EngineInFlight, AbortGivesEverythingBackAndLeavesTheOthersAlone) {
   Engine engine = make_engine(GetParam());
-  const RequestId taken_back = engine.add_request(request({1, 2, 3, 4, 5}, 50));
-  const RequestId stays = engine.add_request(request({5, 4, 3}, 12));
-  for (int i = 0; i < 3; ++i) engine.step();
+  const RequestId taken_back = engine.add_request(token_request({1, 2, 3, 4, 5}, 50));
+  const RequestId stays = engine.add_request(token_request({5, 4, 3}, 12));
+  std::vector<int32_t> seen;
+  const auto see = [&](const StepResult& result) {
+    for (const CompletionUpdate& update : result.updates)
+      if (update.request_id == taken_back)
+        seen.insert(seen.end(), update.token_ids.begin(), update.token_ids.end());
+  };
+  for (int i = 0; i < 3; ++i) see(engine.step());
   engine.abort(taken_back);
   engine.abort(taken_back);  // and again: nothing
-  std::vector<RequestOutput> finished;
-  while (engine.has_unfinished())
-    for (RequestOutput& output : engine.step().finished) finished.push_back(std::move(output));
-  ASSERT_EQ(finished.size(), 1u);
-  EXPECT_EQ(finished[0].request, stays);
-  EXPECT_EQ(finished[0].completions[0].token_ids, expected_tokens({5, 4, 3}, 12));
-  EXPECT_EQ(engine.scheduler().blocks().num_used_blocks(), 0);
+  std::map<RequestId, RequestOutput> finished;
+  while (engine.has_unfinished()) {
+    StepResult result = engine.step();
+    see(result);
+    for (RequestOutput& output : result.finished)
+      EXPECT_TRUE(finished.emplace(output.request_id, std::move(output)).second);
+  }
+  ASSERT_EQ(finished.size(), 2u);
+  EXPECT_EQ(finished.at(stays).completions[0].token_ids, expected_tokens({5, 4, 3}, 12));
+  // What was generated until then, and no more: also where steps were in flight.
+  const CompletionOutput& aborted = finished.at(taken_back).completions[0];
+  EXPECT_EQ(aborted.finish_reason, FinishReason::abort);
+  EXPECT_EQ(aborted.token_ids, expected_tokens({1, 2, 3, 4, 5}, 3));
+  EXPECT_EQ(aborted.token_ids, seen);
+  EXPECT_EQ(finished.at(taken_back).metrics.num_output_tokens, 3);
+  testing::expect_books_closed(engine.scheduler());
+}
+
+TEST_P(Task6_1_EngineInFlight, AnAbortOfOneWithSeveralCompletionsKeepsThoseThatHaveEnded) {
+  // Completion 0 ends with its first token, the others go on.
+  int calls = 0;
+  Engine engine = make_engine(GetParam(), fake_config(), [&calls](const std::vector<int32_t>&, int64_t) {
+    return calls++ == 0 ? 999 : 7;
+  });
+  Request several = token_request({1, 2, 3}, 40);
+  several.sampling.n = 3;
+  const RequestId id = engine.add_request(several);
+  for (int i = 0; i < 4; ++i) EXPECT_TRUE(engine.step().finished.empty());
+  engine.abort(id);
+  const StepResult result = engine.take_results();
+  ASSERT_EQ(result.finished.size(), 1u);
+  const std::vector<CompletionOutput>& completions = result.finished[0].completions;
+  ASSERT_EQ(completions.size(), 3u);
+  EXPECT_EQ(completions[0].token_ids, (std::vector<int32_t>{999}));
+  EXPECT_EQ(completions[0].finish_reason, FinishReason::stop);
+  for (size_t i = 1; i < 3; ++i) {
+    EXPECT_EQ(completions[i].token_ids, std::vector<int32_t>(4, 7));
+    EXPECT_EQ(completions[i].finish_reason, FinishReason::abort);
+  }
+  EXPECT_EQ(result.updates.size(), 2u) << "an update for each completion that ended just now";
+  while (engine.has_unfinished()) engine.step();
+  testing::expect_books_closed(engine.scheduler());
 }
 
 TEST_P(Task6_1_EngineInFlight, PromptLogprobsComeOnceForEveryPositionButTheFirst) {
-  SchedulerConfig scheduler = config();
+  SchedulerConfig scheduler = fake_config();
   scheduler.batch.max_num_batched_tokens = 8;
   Engine engine = make_engine(GetParam(), scheduler);
   std::vector<int32_t> prompt(30);
   std::iota(prompt.begin(), prompt.end(), 0);
-  Request scored = request(prompt, 1);
+  Request scored = token_request(prompt, 1);
   scored.sampling.prompt_logprobs = 0;
   const std::vector<RequestOutput> outputs = engine.generate({scored, scored});
   for (const RequestOutput& output : outputs) {
@@ -186,40 +196,58 @@ TEST(Task6_1_Engine, ABadRequestIsNamedAndLeavesNothingBehind) {
     }
     return "accepted";
   };
-  EXPECT_NE(message(request({}, 4)).find("empty"), std::string::npos);
-  EXPECT_NE(message(request({1, kVocab}, 4)).find("1000"), std::string::npos);
-  EXPECT_NE(message(request({1, -1}, 4)).find("-1"), std::string::npos);
-  EXPECT_NE(message(request(std::vector<int32_t>(64, 1), 4)).find("64"), std::string::npos);
-  EXPECT_NE(message(request({1}, 0)).find("max_tokens"), std::string::npos);
+  EXPECT_NE(message(token_request({}, 4)).find("empty"), std::string::npos);
+  EXPECT_NE(message(token_request({1, kFakeVocab}, 4)).find("1000"), std::string::npos);
+  EXPECT_NE(message(token_request({1, -1}, 4)).find("-1"), std::string::npos);
+  EXPECT_NE(message(token_request(std::vector<int32_t>(64, 1), 4)).find("64"), std::string::npos);
+  EXPECT_NE(message(token_request({1}, 0)).find("max_tokens"), std::string::npos);
   Request text;
   text.prompt = "no tokenizer";
   EXPECT_NE(message(text).find("tokenizer"), std::string::npos);
-  Request stop = request({1}, 4);
+  Request stop = token_request({1}, 4);
   stop.sampling.stop = {"x"};
   EXPECT_NE(message(stop).find("tokenizer"), std::string::npos);
-  Request many = request({1}, 4);
+  Request many = token_request({1}, 4);
   many.sampling.n = 1000000000;
   EXPECT_NE(message(many).find("n"), std::string::npos);
   EXPECT_FALSE(engine.has_unfinished());
 
-  EXPECT_THROW(engine.generate({request({1, 2}, 4), request({}, 4)}), Error);
+  EXPECT_THROW(engine.generate({token_request({1, 2}, 4), token_request({}, 4)}), Error);
   EXPECT_FALSE(engine.has_unfinished());
-  EXPECT_EQ(engine.generate({request({1, 2}, 4)})[0].completions[0].token_ids, expected_tokens({1, 2}, 4));
+  EXPECT_EQ(engine.generate({token_request({1, 2}, 4)})[0].completions[0].token_ids,
+            expected_tokens({1, 2}, 4));
+}
+
+TEST(Task6_1_Engine, IdsOfTheCallerAreKeptAndNoTwoLivingOnesAreEqual) {
+  Engine engine = make_engine();
+  EXPECT_EQ(engine.add_request(token_request({1, 2}, 4, "0")), "0");
+  EXPECT_NE(engine.add_request(token_request({1, 2}, 4)), "0");
+  try {
+    engine.add_request(token_request({3}, 4, "0"));
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("request_id 0"), std::string::npos) << error.what();
+  }
+  engine.abort("0");
+  // Its output has not been handed out, so a second one could be taken for it.
+  EXPECT_THROW(engine.add_request(token_request({3}, 4, "0")), Error);
+  engine.step();
+  EXPECT_EQ(engine.add_request(token_request({3}, 4, "0")), "0");
 }
 
 TEST(Task6_1_Engine, ARequestThatCanNeverFitIsRefused) {
-  SchedulerConfig scheduler = config();
+  SchedulerConfig scheduler = fake_config();
   scheduler.batch.num_kv_blocks = 4;  // 16 tokens
   Engine engine = make_engine(1, scheduler);
-  EXPECT_THROW(engine.add_request(request({1, 2, 3, 4}, 14)), Error);
-  EXPECT_EQ(engine.generate({request({1, 2, 3, 4}, 13)})[0].completions[0].token_ids.size(), 13u);
+  EXPECT_THROW(engine.add_request(token_request({1, 2, 3, 4}, 14)), Error);
+  EXPECT_EQ(engine.generate({token_request({1, 2, 3, 4}, 13)})[0].completions[0].token_ids.size(), 13u);
 }
 
 TEST(Task6_3_Engine, CountsCachedTokensAndSteps) {
   Engine engine = make_engine();
   const std::vector<int32_t> prompt(21, 7);
-  EXPECT_EQ(engine.generate({request(prompt, 3)})[0].metrics.num_cached_tokens, 0);
-  const RequestOutput warm = engine.generate({request(prompt, 3)})[0];
+  EXPECT_EQ(engine.generate({token_request(prompt, 3)})[0].metrics.num_cached_tokens, 0);
+  const RequestOutput warm = engine.generate({token_request(prompt, 3)})[0];
   EXPECT_EQ(warm.metrics.num_cached_tokens, 20);
   EXPECT_EQ(warm.metrics.num_prompt_tokens, 21);
   EXPECT_EQ(engine.metrics().num_steps, 6);

@@ -7,6 +7,7 @@
 #include <deque>
 #include <functional>
 #include <map>
+#include <string_view>
 
 #include "step4_runner/executor.h"
 
@@ -16,10 +17,15 @@ class FakeExecutor final : public Executor {
  public:
   using NextToken = std::function<int32_t(const std::vector<int32_t>& token_ids, int64_t num_prompt_tokens)>;
 
-  explicit FakeExecutor(NextToken next_token, int max_in_flight = 1)
-      : next_token_(std::move(next_token)), max_in_flight_(max_in_flight) {}
+  // Called at the beginning of submit() and collect() with the number of the step; what it throws, they
+  // throw.
+  using Fault = std::function<void(std::string_view call, int64_t step)>;
+
+  explicit FakeExecutor(NextToken next_token, int max_in_flight = 1, Fault fault = {})
+      : next_token_(std::move(next_token)), fault_(std::move(fault)), max_in_flight_(max_in_flight) {}
 
   Ticket submit(const SchedulerOutput& step) override {
+    if (fault_) fault_("submit", step.step);
     for (SequenceId id : step.finished) sequences_.erase(id);
     for (SequenceId id : step.preempted) sequences_.erase(id);
     for (const NewSequence& added : step.new_sequences)
@@ -54,6 +60,7 @@ class FakeExecutor final : public Executor {
   }
 
   StepOutput collect(Ticket ticket) override {
+    if (fault_) fault_("collect", ticket.value);
     StepOutput output = std::move(pending_.front());
     pending_.pop_front();
     EXPECT_EQ(output.step, ticket.value);
@@ -71,6 +78,7 @@ class FakeExecutor final : public Executor {
   };
 
   NextToken next_token_;
+  Fault fault_;
   int max_in_flight_;
   std::map<SequenceId, State> sequences_;
   std::deque<StepOutput> pending_;

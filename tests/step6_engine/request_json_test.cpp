@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "step1_layers/core/error.h"
 
 namespace ladder {
@@ -55,6 +57,104 @@ TEST(RequestJson, ALineOverridesTheFlagsForItself) {
             (std::vector<int32_t>{1, 2}));
   EXPECT_EQ(parse_request_json(R"({"prompt":"a","stop":["b","c"]})", "here", flags).sampling.stop,
             (std::vector<std::string>{"b", "c"}));
+}
+
+TEST(RequestJson, TheFieldsOfSamplingOutputAndOfTheRequestItself) {
+  const Request request =
+      parse(R"({"prompt":"Hi","request_id":"mine","min_tokens":2,"logit_bias":{"7":-1.5,"0":100},"top_k":-1,)"
+            R"("allowed_token_ids":[1,7],"bad_words":["no","never"],"include_stop_str_in_output":true,)"
+            R"("skip_special_tokens":false,"logprobs":-1,"prompt_logprobs":2,"logprob_token_ids":[3,1]})");
+  SamplingParams expected;
+  expected.min_tokens = 2;
+  expected.logit_bias = {{7, -1.5}, {0, 100.0}};
+  expected.top_k = -1;
+  expected.allowed_token_ids = {1, 7};
+  expected.bad_words = {"no", "never"};
+  expected.include_stop_str_in_output = true;
+  expected.skip_special_tokens = false;
+  expected.logprobs = -1;
+  expected.prompt_logprobs = 2;
+  expected.logprob_token_ids = {3, 1};
+  EXPECT_EQ(request.request_id, "mine");
+  EXPECT_EQ(request.sampling, expected);
+}
+
+TEST(RequestJson, NullIsOffWhereThereIsAnOffAndElseTheDefault) {
+  SamplingParams defaults;
+  defaults.max_tokens = 5;
+  defaults.top_k = 20;
+  defaults.seed = 3;
+  defaults.stop = {"x"};
+  defaults.logprobs = 1;
+  defaults.prompt_logprobs = 1;
+  defaults.temperature = 0.5;
+  defaults.top_p = 0.5;
+  defaults.n = 2;
+  defaults.ignore_eos = true;
+  const Request request = parse_request_json(
+      R"({"prompt":"a","prompt_token_ids":null,"request_id":null,"max_tokens":null,"top_k":null,"seed":null,)"
+      R"("stop":null,"logprobs":null,"prompt_logprobs":null,"temperature":null,"top_p":null,"n":null,)"
+      R"("ignore_eos":null,"logit_bias":null,"bad_words":null,"stop_token_ids":null,"min_p":null})",
+      "here", defaults);
+  SamplingParams expected;
+  expected.temperature = 0.5;
+  expected.top_p = 0.5;
+  expected.n = 2;
+  expected.ignore_eos = true;
+  EXPECT_EQ(request.sampling, expected);
+  EXPECT_EQ(request.request_id, "");
+}
+
+// What a hostile client sends in every numeric field: read as what it says or refused by the field's name,
+// by the parser or by validate_sampling_params, and never taken for another number.
+TEST(RequestJson, NumbersAreReadAsTheyAreOrRefusedByName) {
+  const std::vector<std::string> integers = {"max_tokens", "min_tokens", "top_k",          "n",
+                                             "logprobs",   "priority",   "prompt_logprobs"};
+  const std::vector<std::string> reals = {
+      "temperature", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty"};
+  const std::vector<std::string> lists = {"stop_token_ids", "allowed_token_ids", "logprob_token_ids",
+                                          "prompt_token_ids"};
+  const auto error_with = [](const std::string& field, const std::string& value) {
+    return error_of([&] {
+      const Request request =
+          parse((field == "prompt_token_ids" ? "{\"" : "{\"prompt\":\"a\",\"") + field + "\":" + value + "}");
+      validate_sampling_params(request.sampling, 1000);
+    });
+  };
+  const auto expect_refused = [&](const std::string& field, const std::string& value) {
+    const std::string message = error_with(field, value);
+    EXPECT_NE(message.find(field), std::string::npos) << field << " = " << value << " gave " << message;
+    EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+  };
+  for (const std::string& field : integers) {
+    for (const char* value : {"9223372036854775808", "-9223372036854775809", "18446744073709551616", "1e308",
+                              "1e2", "2.0", "1.5", "\"1\"", "true", "[1]", "{}", "-9007199254740993"})
+      expect_refused(field, value);
+    // These are cut to what there is: room for tokens, tokens in the vocabulary.
+    if (field != "max_tokens" && field != "min_tokens" && field != "top_k")
+      for (const char* value : {"2147483648", "9007199254740992", "9223372036854775807"})
+        expect_refused(field, value);
+  }
+  EXPECT_EQ(parse(R"({"prompt":"a","max_tokens":9223372036854775807})").sampling.max_tokens,
+            std::numeric_limits<int64_t>::max());
+  expect_refused("max_tokens", "-1");
+  expect_refused("n", "0");
+  for (const std::string& field : reals)
+    for (const char* value : {"1e999", "\"1\"", "true", "[1]", "{}", "-1e308"}) {
+      const std::string message = error_with(field, value);
+      EXPECT_NE(message, "no error") << field << " = " << value;
+      EXPECT_EQ(message.find('\n'), std::string::npos) << message;
+    }
+  for (const char* value : {"-1", "1.0", "1e3", "18446744073709551616", "\"1\"", "true"})
+    expect_refused("seed", value);
+  for (const std::string& field : lists)
+    for (const char* value : {"5", "[-1]", "[2147483648]", "[9007199254740992]", "[9223372036854775808]",
+                              "[18446744073709551616]", "[1e308]", "[1.5]", "[\"1\"]", "[null]", "{}"})
+      expect_refused(field, value);
+  for (const char* value :
+       {"[]", "5", R"({"-1":1})", R"({"1.5":1})", R"({"x":1})", R"({"":1})", R"({"2147483648":1})",
+        R"({"1000":1})", R"({"1":"a"})", R"({"1":null})", R"({"1":1e308})", R"({"1":1,"01":2})"})
+    expect_refused("logit_bias", value);
 }
 
 TEST(RequestJson, ABadLineIsOneLineThatNamesTheLineAndTheField) {

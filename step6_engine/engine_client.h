@@ -1,0 +1,80 @@
+#pragma once
+// Task 6.4: the engine as everybody but its own loop uses it: from any thread.
+//
+//   submit() --checked--> inbox --> [ the loop:  inbox, then one step of the engine, and again ]
+//                                       |
+//   RequestStream.next() <-- buffer <---+  updates, in the end the output
+//
+// What can be wrong with a request is said by submit(), on the caller's thread. From then on the stream tells
+// everything, and always ends with an output: finished, aborted, or FinishReason::error with the reason. A
+// slow reader keeps nobody waiting: what it has not read is merged, so a buffer never holds more than the
+// request's own tokens.
+//
+// The first implementation is thread_engine_client.h; an engine in another process, or several of them with
+// a balancer, fit behind the same functions. vLLM: vllm/engine/protocol.py, vllm/v1/engine/async_llm.py.
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "step1_layers/core/error.h"
+#include "step5_scheduler/scheduler.h"
+#include "step6_engine/metrics/metrics.h"
+#include "step6_engine/request.h"
+#include "step6_engine/request_stream.h"
+
+namespace ladder {
+
+// As many requests wait as may wait; later there may be room again.
+class QueueFull : public Error {
+ public:
+  using Error::Error;
+};
+
+// The engine is dead (the message is what it died of) or was stopped: no request will be served any more.
+class EngineUnavailable : public Error {
+ public:
+  using Error::Error;
+};
+
+// As of the end of the loop's last turn.
+struct EngineStats {
+  SchedulerStats scheduler;
+  EngineMetrics metrics;     // metrics.num_steps is a heartbeat: it grows while requests are served
+  int64_t num_requests = 0;  // submitted, and not ended
+  bool paused = false;
+  bool stopped = false;  // no requests are taken
+  std::string error;     // what the engine died of; empty while it lives
+};
+
+class EngineClient {
+ public:
+  virtual ~EngineClient() = default;
+
+  // Queues a request. `on_ready`, if given, is called whenever the stream has something after it had nothing,
+  // on the engine's thread: it wakes an event loop, and must neither block nor throw. It may be called once
+  // more shortly after the stream was dropped. Error, and nothing is queued: as Engine::add_request();
+  // QueueFull; EngineUnavailable.
+  virtual RequestStream submit(const Request& request, std::function<void()> on_ready = {}) = 0;
+
+  // Ends a request; its stream gets an output with FinishReason::abort and what was generated so far. Ids
+  // that are unknown or have ended are ignored, so two aborts are as good as one.
+  virtual void abort(const RequestId& id) = 0;
+
+  virtual EngineStats stats() const = 0;
+
+  // Returns when no step is being computed; none begins before resume(). Requests are still taken and
+  // aborted. A pause within a pause is one pause.
+  virtual void pause() = 0;
+  virtual void resume() = 0;
+
+  // Forgets all cached prefixes. False, and nothing happens, while a request holds KV blocks.
+  virtual bool reset_prefix_cache() = 0;
+
+  // Takes no more requests, goes on for at most `drain` with those that it has, then ends the rest with
+  // FinishReason::abort. A second call may shorten the first one's time. An engine that is paused does not
+  // drain. The destructor stops without draining.
+  virtual void stop(std::chrono::milliseconds drain = std::chrono::milliseconds(0)) = 0;
+};
+
+}  // namespace ladder

@@ -1,0 +1,237 @@
+// The loop:
+//
+//   until stopped:
+//     sleep until the inbox has tasks or the engine can step
+//     for each task of the inbox: task()            add a request, abort one, pause, ...
+//     for each update of engine.step(): streams[update.request].push(update)
+//     for each output: streams[output.request].end(output), and forget the stream
+//
+// What the rest buys: whatever happens to the loop, every stream gets its end.
+#include "step6_engine/thread_engine_client.h"
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <future>
+#include <utility>
+
+namespace ladder {
+
+// Shared by the callers' threads, the loop and the streams.
+struct ThreadEngineClient::Inbox {
+  std::mutex mutex;
+  std::condition_variable wake;  // the loop
+  std::deque<Task> tasks;
+  int64_t num_new_sequences = 0;  // submitted, and not in `stats` yet
+  // Requests that have not ended. A task for one of them finds it in the engine or finds it ended, never
+  // another one of the same id, since tasks are done in order.
+  std::unordered_map<RequestId, std::shared_ptr<StreamBuffer>> living;
+  int64_t next_id = 0;
+  bool stopping = false;  // no more requests
+  bool closed = false;    // no more tasks: the loop has ended
+  StreamBuffer::Clock::time_point drain_until{};
+  EngineStats stats;
+
+  // Under the lock.
+  void post(Task task) {
+    tasks.push_back(std::move(task));
+    wake.notify_one();
+  }
+};
+
+ThreadEngineClient::ThreadEngineClient(std::unique_ptr<Engine> engine, EngineClientOptions options)
+    : engine_(std::move(engine)), options_(options), inbox_(std::make_shared<Inbox>()) {
+  publish_stats();
+  thread_ = std::thread([this] { run(); });
+  loop_id_ = thread_.get_id();
+}
+
+ThreadEngineClient::~ThreadEngineClient() {
+  stop();
+}
+
+RequestStream ThreadEngineClient::submit(const Request& request, std::function<void()> on_ready) {
+  auto prepared = std::make_shared<PreparedRequest>(engine_->prepare(request));
+  auto buffer = std::make_shared<StreamBuffer>(std::move(on_ready));
+
+  std::lock_guard lock(inbox_->mutex);
+  if (!inbox_->stats.error.empty()) throw EngineUnavailable(inbox_->stats.error);
+  if (inbox_->stopping) throw EngineUnavailable("the engine is stopping and takes no more requests");
+  const int64_t num_queued = inbox_->stats.scheduler.num_waiting + inbox_->num_new_sequences;
+  if (options_.max_num_queued_reqs > 0 && num_queued >= options_.max_num_queued_reqs)
+    throw QueueFull(fmt::format("{} requests are waiting, which is all there may be (max_num_queued_reqs {})",
+                                num_queued, options_.max_num_queued_reqs));
+  RequestId id = prepared->request_id;
+  if (id.empty()) {
+    do id = std::to_string(inbox_->next_id++);
+    while (inbox_->living.contains(id));
+  }
+  LADDER_CHECK(!inbox_->living.contains(id), "request_id {}: another request of this id has not ended yet",
+               id);
+
+  prepared->request_id = id;
+  inbox_->living.emplace(id, buffer);
+  inbox_->num_new_sequences += prepared->sampling.n;
+  inbox_->post([this, prepared, buffer] { add(std::move(*prepared), buffer); });
+
+  // Holds the inbox, not the client: a stream may be dropped after the client. Once the loop has ended no
+  // request is living.
+  auto abandon = [this, inbox = inbox_, id, buffer] {
+    std::lock_guard lock(inbox->mutex);
+    const auto position = inbox->living.find(id);
+    if (position != inbox->living.end() && position->second == buffer)
+      inbox->post([this, id] { engine_->abort(id); });
+  };
+  return RequestStream(id, buffer, std::move(abandon));
+}
+
+void ThreadEngineClient::abort(const RequestId& id) {
+  std::lock_guard lock(inbox_->mutex);
+  if (inbox_->living.contains(id)) inbox_->post([this, id] { engine_->abort(id); });
+}
+
+EngineStats ThreadEngineClient::stats() const {
+  std::lock_guard lock(inbox_->mutex);
+  EngineStats stats = inbox_->stats;
+  stats.num_requests = std::ssize(inbox_->living);
+  stats.stopped = inbox_->stopping;
+  return stats;
+}
+
+// Runs the task between two steps and returns its answer.
+bool ThreadEngineClient::on_loop(std::function<bool()> task) {
+  auto answer = std::make_shared<std::promise<bool>>();
+  std::future<bool> future = answer->get_future();
+  {
+    std::lock_guard lock(inbox_->mutex);
+    LADDER_CHECK(std::this_thread::get_id() != loop_id_,
+                 "the engine's own thread cannot wait for the engine");
+    if (inbox_->closed) throw EngineUnavailable("the engine was stopped");
+    inbox_->post([task = std::move(task), answer] {
+      try {
+        answer->set_value(task());
+      } catch (...) {
+        answer->set_exception(std::current_exception());
+      }
+    });
+  }
+  return future.get();
+}
+
+void ThreadEngineClient::pause() {
+  on_loop([this] {
+    paused_ = true;
+    while (engine_->num_steps_in_flight() > 0) step_with([this] { return engine_->collect_step(); });
+    return true;
+  });
+}
+
+void ThreadEngineClient::resume() {
+  on_loop([this] {
+    paused_ = false;
+    return true;
+  });
+}
+
+bool ThreadEngineClient::reset_prefix_cache() {
+  return on_loop([this] { return engine_->reset_prefix_cache(); });
+}
+
+void ThreadEngineClient::stop(std::chrono::milliseconds drain) {
+  {
+    std::lock_guard lock(inbox_->mutex);
+    LADDER_CHECK(std::this_thread::get_id() != loop_id_,
+                 "the engine's own thread cannot wait for the engine");
+    const auto until = StreamBuffer::Clock::now() + drain;
+    inbox_->drain_until = inbox_->stopping ? std::min(inbox_->drain_until, until) : until;
+    inbox_->stopping = true;
+    inbox_->wake.notify_one();
+  }
+  std::lock_guard lock(join_mutex_);
+  if (thread_.joinable()) thread_.join();
+}
+
+// >>> task 6.4: the loop
+void ThreadEngineClient::run() {
+  while (true) {
+    std::deque<Task> tasks;
+    {
+      std::unique_lock lock(inbox_->mutex);
+      inbox_->wake.wait(lock, [this] { return !inbox_->tasks.empty() || inbox_->stopping || can_step(); });
+      if (inbox_->tasks.empty() && inbox_->stopping &&
+          (!can_step() || StreamBuffer::Clock::now() >= inbox_->drain_until)) {
+        inbox_->closed = true;
+        break;
+      }
+      tasks.swap(inbox_->tasks);
+      num_taken_sequences_ = inbox_->num_new_sequences;
+    }
+    for (const Task& task : tasks) task();
+    deliver(engine_->take_results());  // aborted ones need not wait for a step
+    if (can_step()) step_with([this] { return engine_->step(); });
+    publish_stats();
+  }
+  for (const auto& [id, buffer] : streams_) engine_->abort(id);
+  deliver(engine_->take_results());
+  publish_stats();
+}
+
+void ThreadEngineClient::add(PreparedRequest request, std::shared_ptr<StreamBuffer> buffer) {
+  RequestOutput output;  // in case that it cannot be added
+  output.request_id = request.request_id;
+  output.prompt_token_ids = request.prompt_token_ids;
+  output.completions.resize(static_cast<size_t>(request.sampling.n));
+  streams_.emplace(request.request_id, std::move(buffer));
+  try {
+    engine_->add_request(std::move(request));
+  } catch (const std::exception& error) {  // the engine has died since submit() looked
+    for (CompletionOutput& completion : output.completions) {
+      completion.finish_reason = FinishReason::error;
+      completion.error = error.what();
+    }
+    end_stream(std::move(output));
+  }
+}
+
+// An engine that dies of a step has ended all of its requests.
+template <class Work>
+void ThreadEngineClient::step_with(Work work) {
+  try {
+    deliver(work());
+  } catch (const std::exception&) {
+    publish_stats();  // first: who hears of the end and submits again is told why not
+    deliver(engine_->take_results());
+  }
+}
+
+void ThreadEngineClient::deliver(StepResult result) {
+  for (CompletionUpdate& update : result.updates)
+    if (const auto stream = streams_.find(update.request_id); stream != streams_.end())
+      stream->second->push(std::move(update));
+  for (RequestOutput& output : result.finished) end_stream(std::move(output));
+}
+
+void ThreadEngineClient::end_stream(RequestOutput output) {
+  const auto stream = streams_.find(output.request_id);
+  const std::shared_ptr<StreamBuffer> buffer = std::move(stream->second);
+  streams_.erase(stream);
+  {
+    std::lock_guard lock(inbox_->mutex);
+    inbox_->living.erase(output.request_id);  // before its reader may submit another one of this id
+  }
+  buffer->end(std::move(output));
+}
+// <<< task 6.4
+
+void ThreadEngineClient::publish_stats() {
+  EngineStats stats;
+  stats.scheduler = engine_->scheduler().stats();
+  stats.metrics = engine_->metrics();
+  stats.paused = paused_;
+  stats.error = engine_->error();
+  std::lock_guard lock(inbox_->mutex);
+  inbox_->stats = std::move(stats);
+  inbox_->num_new_sequences -= std::exchange(num_taken_sequences_, 0);  // the scheduler counts them now
+}
+
+}  // namespace ladder

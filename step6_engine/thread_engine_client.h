@@ -1,0 +1,65 @@
+#pragma once
+// Task 6.4: an engine with a thread of its own, in this process.
+//
+// The thread alone touches the engine. What others want of it (add, abort, pause, ...) goes into an inbox,
+// which the loop empties before each step: the inbox's lock is held for a few instructions and never during
+// a step. An idle or paused loop sleeps. There is no other such loop: servers and replicas use this one.
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <unordered_map>
+
+#include "step6_engine/engine.h"
+#include "step6_engine/engine_client.h"
+
+namespace ladder {
+
+struct EngineClientOptions {
+  // Requests may be submitted while fewer than that many sequences wait for their first step, else submit()
+  // throws QueueFull. 0: no limit. (vLLM: --max-num-queued-reqs.)
+  int64_t max_num_queued_reqs = 0;
+};
+
+class ThreadEngineClient final : public EngineClient {
+ public:
+  explicit ThreadEngineClient(std::unique_ptr<Engine> engine, EngineClientOptions options = {});
+  ~ThreadEngineClient() override;  // stop()
+
+  RequestStream submit(const Request& request, std::function<void()> on_ready = {}) override;
+  void abort(const RequestId& id) override;
+  EngineStats stats() const override;
+  // These wait for the loop, so on_ready must not call them. Error: it does; EngineUnavailable (stopped).
+  void pause() override;
+  void resume() override;
+  bool reset_prefix_cache() override;
+  void stop(std::chrono::milliseconds drain = std::chrono::milliseconds(0)) override;
+
+ private:
+  struct Inbox;
+  using Task = std::function<void()>;
+
+  bool on_loop(std::function<bool()> task);
+  // The rest is the loop's.
+  void run();
+  bool can_step() const { return !paused_ && !engine_->dead() && engine_->has_unfinished(); }
+  void add(PreparedRequest request, std::shared_ptr<StreamBuffer> buffer);
+  template <class Work>
+  void step_with(Work work);
+  void deliver(StepResult result);
+  void end_stream(RequestOutput output);
+  void publish_stats();
+
+  const std::unique_ptr<Engine> engine_;
+  const EngineClientOptions options_;
+  const std::shared_ptr<Inbox> inbox_;  // streams may outlive the client
+  // The loop's:
+  std::unordered_map<RequestId, std::shared_ptr<StreamBuffer>> streams_;
+  int64_t num_taken_sequences_ = 0;
+  bool paused_ = false;
+
+  std::mutex join_mutex_;  // of thread_
+  std::thread thread_;
+  std::thread::id loop_id_;
+};
+
+}  // namespace ladder

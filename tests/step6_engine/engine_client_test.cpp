@@ -1,0 +1,478 @@
+// Task 6.4: the engine's thread, over an executor without a model.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <ctime>
+#include <mutex>
+#include <random>
+#include <stdexcept>
+#include <thread>
+
+#include "step1_layers/core/error.h"
+#include "step6_engine/thread_engine_client.h"
+#include "tests/step6_engine/fake_engine.h"
+#include "tests/support/numerics.h"
+
+namespace ladder {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::expected_tokens;
+using testing::fake_config;
+using testing::FakeExecutor;
+using testing::token_request;
+
+std::unique_ptr<Engine> fake_engine(int max_in_flight = 1, FakeExecutor::Fault fault = {},
+                                    SchedulerConfig config = fake_config()) {
+  return std::make_unique<Engine>(
+      std::make_unique<FakeExecutor>(testing::mixed, max_in_flight, std::move(fault)), config, nullptr);
+}
+
+// Holds the loop in its next submit() until it is let go. Shared with the executor.
+class Gate {
+ public:
+  FakeExecutor::Fault fault() {
+    return [this](std::string_view call, int64_t) {
+      std::unique_lock lock(mutex_);
+      if (call != "submit" || !closed_) return;
+      ++num_waiting_;
+      changed_.notify_all();
+      changed_.wait(lock, [this] { return !closed_; });
+      --num_waiting_;
+    };
+  }
+  void wait_until_reached() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return num_waiting_ > 0; });
+  }
+  void open() {
+    std::lock_guard lock(mutex_);
+    closed_ = false;
+    changed_.notify_all();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  bool closed_ = true;
+  int num_waiting_ = 0;
+};
+
+// A request that runs long enough to be caught in the middle: 2^20 tokens.
+SchedulerConfig long_config() {
+  SchedulerConfig config = fake_config();
+  config.batch.max_model_len = int64_t{1} << 20;
+  config.batch.num_kv_blocks = int64_t{1} << 19;
+  config.enable_prefix_caching = false;
+  return config;
+}
+Request endless_request(RequestId id = {}) {
+  return token_request({1, 2, 3}, int64_t{1} << 20, std::move(id));
+}
+// Cheap for long sequences.
+std::unique_ptr<Engine> endless_engine(FakeExecutor::Fault fault = {}) {
+  return std::make_unique<Engine>(
+      std::make_unique<FakeExecutor>(
+          [](const std::vector<int32_t>& token_ids, int64_t) { return token_ids.back() % 900 + 1; }, 1,
+          std::move(fault)),
+      long_config(), nullptr);
+}
+
+TEST(Task6_4_EngineClient, AStreamHasEveryTokenOnceAndEndsWithTheOutput) {
+  for (int depth : {1, 2, 3}) {
+    ThreadEngineClient client(fake_engine(depth));
+    Request request = token_request({1, 2, 3, 4}, 20);
+    request.sampling.n = 2;
+    request.sampling.logprobs = 0;
+    RequestStream stream = client.submit(request);
+    std::vector<std::vector<int32_t>> tokens(2);
+    std::optional<RequestOutput> output;
+    while (std::optional<StreamUpdate> update = stream.next()) {
+      EXPECT_FALSE(output.has_value()) << "something after the end";
+      for (const CompletionUpdate& news : update->updates) {
+        auto& list = tokens.at(static_cast<size_t>(news.completion));
+        list.insert(list.end(), news.token_ids.begin(), news.token_ids.end());
+        EXPECT_EQ(news.logprobs.size(), news.token_ids.size());
+      }
+      if (update->output) output = std::move(update->output);
+    }
+    EXPECT_TRUE(stream.ended());
+    EXPECT_FALSE(stream.next(0s).has_value());
+    ASSERT_TRUE(output.has_value());
+    EXPECT_EQ(output->request_id, stream.request_id());
+    for (size_t i = 0; i < 2; ++i) {
+      EXPECT_EQ(tokens[i], expected_tokens({1, 2, 3, 4}, 20));
+      EXPECT_EQ(output->completions.at(i).token_ids, tokens[i]);
+    }
+    EXPECT_THROW(stream.output(), Error);
+    EXPECT_EQ(client.stats().num_requests, 0);
+  }
+}
+
+TEST(Task6_4_EngineClient, ABadRequestIsToldToItsSubmitterAndToNobodyElse) {
+  Gate gate;
+  ThreadEngineClient client(fake_engine(1, gate.fault()));
+  RequestStream good = client.submit(token_request({1}, 4, "a"));
+  gate.wait_until_reached();  // none of these waits for the step that is being computed
+  EXPECT_THROW(client.submit(token_request({}, 4)), Error);
+  EXPECT_THROW(client.submit(token_request({1}, 0)), Error);
+  EXPECT_THROW(client.submit(token_request({testing::kFakeVocab}, 4)), Error);
+  EXPECT_THROW(client.submit(token_request({1}, 4, "a")), Error);
+  EXPECT_EQ(client.stats().num_requests, 1);
+  gate.open();
+  EXPECT_EQ(good.output().completions[0].token_ids, expected_tokens({1}, 4));
+  EXPECT_EQ(client.submit(token_request({1}, 4, "a")).output().completions[0].token_ids.size(), 4u)
+      << "its id is free again as soon as the end was read";
+}
+
+TEST(Task6_4_EngineClient, AbortBeforeTheFirstStepAndTwiceAndAfterTheEnd) {
+  Gate gate;
+  ThreadEngineClient client(fake_engine(1, gate.fault()));
+  RequestStream first = client.submit(token_request({1}, 4));
+  gate.wait_until_reached();
+  RequestStream waiting = client.submit(token_request({2}, 4, "w"));
+  client.abort("w");
+  client.abort("w");
+  client.abort("unknown");
+  gate.open();
+  const RequestOutput output = waiting.output();
+  EXPECT_EQ(output.completions[0].finish_reason, FinishReason::abort);
+  EXPECT_TRUE(output.completions[0].token_ids.empty());
+  EXPECT_EQ(output.prompt_token_ids, (std::vector<int32_t>{2}));
+  EXPECT_EQ(first.output().completions[0].finish_reason, FinishReason::length);
+  client.abort(first.request_id());
+  EXPECT_EQ(client.submit(token_request({1, 1}, 4)).output().completions[0].token_ids,
+            expected_tokens({1, 1}, 4));
+}
+
+TEST(Task6_4_EngineClient, AbortInTheMiddleKeepsWhatWasGenerated) {
+  ThreadEngineClient client(endless_engine());
+  RequestStream stream = client.submit(endless_request());
+  size_t num_tokens = stream.next()->updates.at(0).token_ids.size();
+  client.abort(stream.request_id());
+  while (std::optional<StreamUpdate> update = stream.next()) {
+    for (const CompletionUpdate& news : update->updates) num_tokens += news.token_ids.size();
+    if (!update->output) continue;
+    EXPECT_EQ(update->output->completions[0].finish_reason, FinishReason::abort);
+    EXPECT_EQ(update->output->completions[0].token_ids.size(), num_tokens);
+  }
+  EXPECT_GE(num_tokens, 1u);
+}
+
+void wait_until_idle(const EngineClient& client) {
+  while (client.stats().num_requests > 0) std::this_thread::sleep_for(1ms);
+}
+
+TEST(Task6_4_EngineClient, AStreamThatIsDroppedAbortsItsRequest) {
+  ThreadEngineClient client(endless_engine());
+  {
+    RequestStream stream = client.submit(endless_request("x"));
+    stream.next();
+    RequestStream moved = std::move(stream);  // no drop
+    EXPECT_TRUE(moved.next().has_value());
+    moved = client.submit(endless_request("y"));  // drops x
+    EXPECT_EQ(moved.next()->updates.at(0).request_id, "y");
+  }
+  wait_until_idle(client);
+  const EngineStats stats = client.stats();
+  EXPECT_EQ(stats.scheduler.num_running + stats.scheduler.num_waiting, 0);
+}
+
+TEST(Task6_4_EngineClient, DestructionEndsEveryStreamWithAbort) {
+  std::vector<RequestStream> streams;
+  {
+    ThreadEngineClient client(endless_engine());
+    for (int i = 0; i < 20; ++i) streams.push_back(client.submit(endless_request()));
+    streams[0].next();
+  }
+  for (RequestStream& stream : streams) {
+    EXPECT_EQ(stream.output().completions.at(0).finish_reason, FinishReason::abort);
+    EXPECT_TRUE(stream.ended());
+  }
+}
+
+TEST(Task6_4_EngineClient, ADeadEngineEndsEveryStreamWithItsErrorAndTakesNoMore) {
+  std::atomic<bool> broken = false;
+  ThreadEngineClient client(endless_engine([&](std::string_view, int64_t) {
+    if (broken) throw std::runtime_error("the lamp went out");
+  }));
+  std::vector<RequestStream> streams;
+  for (int i = 0; i < 20; ++i) streams.push_back(client.submit(endless_request()));
+  streams[0].next();
+  broken = true;
+  for (RequestStream& stream : streams) {
+    const RequestOutput output = stream.output();
+    EXPECT_EQ(output.completions.at(0).finish_reason, FinishReason::error);
+    EXPECT_EQ(output.completions.at(0).error, "the lamp went out");
+  }
+  broken = false;
+  try {
+    client.submit(endless_request());
+    FAIL() << "accepted";
+  } catch (const EngineUnavailable& error) {
+    EXPECT_STREQ(error.what(), "the lamp went out");
+  }
+  EXPECT_EQ(client.stats().error, "the lamp went out");
+  EXPECT_EQ(client.stats().num_requests, 0);
+  EXPECT_EQ(client.stats().scheduler.num_used_blocks, 0);
+  client.abort("unknown");
+  client.pause();  // none of these hangs
+  client.resume();
+  client.stop(1h);
+}
+
+TEST(Task6_4_EngineClient, APausedEngineStandsStillAndLosesNothing) {
+  std::atomic<int64_t> num_calls = 0;
+  ThreadEngineClient client(fake_engine(2, [&](std::string_view, int64_t) { ++num_calls; }));
+  RequestStream stream = client.submit(token_request({1, 2}, 50));
+  stream.next();
+  client.pause();
+  client.pause();
+  EXPECT_TRUE(client.stats().paused);
+  const int64_t calls_then = num_calls;
+  RequestStream later = client.submit(token_request({3}, 5));
+  RequestStream aborted = client.submit(token_request({4}, 5));
+  client.abort(aborted.request_id());
+  EXPECT_EQ(aborted.output().completions[0].finish_reason, FinishReason::abort) << "aborts need no step";
+  std::this_thread::sleep_for(20ms);
+  EXPECT_EQ(num_calls, calls_then);
+  EXPECT_EQ(calls_then % 2, 0) << "a step was left in flight";
+  client.resume();
+  EXPECT_EQ(stream.output().completions[0].token_ids, expected_tokens({1, 2}, 50));
+  EXPECT_EQ(later.output().completions[0].token_ids, expected_tokens({3}, 5));
+  EXPECT_FALSE(client.stats().paused);
+}
+
+TEST(Task6_4_EngineClient, TheLoopSleepsWhereThereIsNothingToDo) {
+  const auto processor_seconds = [] { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; };
+  ThreadEngineClient client(endless_engine());
+  const double begin = processor_seconds();
+  std::this_thread::sleep_for(150ms);
+  RequestStream stream = client.submit(endless_request());
+  stream.next();
+  client.pause();
+  const double busy = processor_seconds();
+  std::this_thread::sleep_for(150ms);
+  EXPECT_LT(processor_seconds() - busy, 0.05) << "paused";
+  client.abort(stream.request_id());
+  EXPECT_LT(busy - begin, 0.15) << "idle";
+}
+
+TEST(Task6_4_EngineClient, ASlowReaderKeepsNobodyWaitingAndMissesNothing) {
+  ThreadEngineClient client(fake_engine());
+  RequestStream slow = client.submit(token_request({1, 2}, 50));
+  RequestStream fast = client.submit(token_request({3, 4}, 55));
+  fast.output();
+  const std::optional<StreamUpdate> all = slow.next();
+  ASSERT_TRUE(all.has_value());
+  ASSERT_EQ(all->updates.size(), 1u) << "one update for each completion, however long nobody looked";
+  EXPECT_EQ(all->updates[0].token_ids, expected_tokens({1, 2}, 50));
+  ASSERT_TRUE(all->output.has_value());
+  EXPECT_TRUE(slow.ended());
+}
+
+TEST(Task6_4_EngineClient, OnReadyIsCalledWhenThereIsSomethingAfterNothing) {
+  std::mutex mutex;
+  std::condition_variable called;
+  int num_calls = 0;
+  ThreadEngineClient client(fake_engine());
+  RequestStream stream = client.submit(token_request({1, 2}, 30), [&] {
+    std::lock_guard lock(mutex);
+    ++num_calls;
+    called.notify_one();
+  });
+  // An event loop: sleep until called, then read what there is without waiting.
+  std::vector<int32_t> tokens;
+  int num_seen = 0;
+  while (!stream.ended()) {
+    {
+      std::unique_lock lock(mutex);
+      ASSERT_TRUE(called.wait_for(lock, 60s, [&] { return num_calls > num_seen; })) << "nobody called";
+      num_seen = num_calls;
+    }
+    while (std::optional<StreamUpdate> update = stream.next(0s))
+      for (const CompletionUpdate& news : update->updates)
+        tokens.insert(tokens.end(), news.token_ids.begin(), news.token_ids.end());
+  }
+  EXPECT_EQ(tokens, expected_tokens({1, 2}, 30));
+}
+
+TEST(Task6_4_EngineClient, OnReadyMayNotWaitForTheLoopItRunsOn) {
+  std::atomic<int> num_refused = 0;
+  ThreadEngineClient client(fake_engine());
+  std::vector<std::function<void()>> calls = {[&] { client.pause(); }, [&] { client.reset_prefix_cache(); },
+                                              [&] { client.stop(); }};
+  for (const auto& call : calls) {
+    client
+        .submit(token_request({1}, 1),
+                [&] {
+                  try {
+                    call();
+                  } catch (const Error&) {
+                    ++num_refused;
+                  }
+                })
+        .output();
+  }
+  client.stop();
+  EXPECT_GE(num_refused, 3);
+}
+
+TEST(Task6_4_EngineClient, ATimeoutIsNotTheEnd) {
+  Gate gate;
+  ThreadEngineClient client(fake_engine(1, gate.fault()));
+  RequestStream stream = client.submit(token_request({1}, 3));
+  EXPECT_FALSE(stream.next(1ms).has_value());
+  EXPECT_FALSE(stream.ended());
+  gate.open();
+  EXPECT_EQ(stream.output().completions[0].token_ids.size(), 3u);
+}
+
+TEST(Task6_4_EngineClient, AFullQueueIsSaidAndEmptiesAgain) {
+  Gate gate;
+  ThreadEngineClient client(fake_engine(1, gate.fault()), {.max_num_queued_reqs = 3});
+  RequestStream first = client.submit(token_request({1}, 4));
+  gate.wait_until_reached();
+  std::vector<RequestStream> waiting;
+  EXPECT_THROW(
+      {
+        for (int i = 0; i < 4; ++i) waiting.push_back(client.submit(token_request({2}, 4)));
+      },
+      QueueFull);
+  EXPECT_GE(waiting.size(), 2u);
+  gate.open();
+  for (RequestStream& stream : waiting) stream.output();
+  first.output();
+  EXPECT_EQ(client.submit(token_request({1}, 4)).output().completions[0].token_ids.size(), 4u);
+}
+
+TEST(Task6_4_EngineClient, StopDrainsWhatItHasAndTakesNoMore) {
+  Gate gate;
+  ThreadEngineClient client(fake_engine(1, gate.fault()));
+  std::vector<RequestStream> streams;
+  for (int i = 0; i < 12; ++i) streams.push_back(client.submit(token_request({1, 2}, 20)));
+  gate.wait_until_reached();
+  std::thread stopper([&] { client.stop(1h); });
+  while (!client.stats().stopped) std::this_thread::sleep_for(1ms);
+  EXPECT_THROW(client.submit(token_request({1}, 4)), EngineUnavailable);
+  gate.open();
+  stopper.join();
+  for (RequestStream& stream : streams)
+    EXPECT_EQ(stream.output().completions[0].token_ids, expected_tokens({1, 2}, 20));
+  EXPECT_THROW(client.pause(), EngineUnavailable);
+  client.stop();
+}
+
+TEST(Task6_4_EngineClient, ASecondStopCutsTheDrainingShort) {
+  ThreadEngineClient client(endless_engine());
+  RequestStream stream = client.submit(endless_request());
+  stream.next();
+  std::thread stopper([&] { client.stop(1h); });
+  while (!client.stats().stopped) std::this_thread::sleep_for(1ms);
+  client.stop(0ms);
+  stopper.join();
+  EXPECT_EQ(stream.output().completions[0].finish_reason, FinishReason::abort);
+}
+
+TEST(Task6_4_EngineClient, ThePrefixCacheIsForgottenOnlyWhereNobodyHoldsIt) {
+  ThreadEngineClient client(fake_engine());
+  const std::vector<int32_t> prompt(21, 7);
+  const auto num_cached = [&] {
+    return client.submit(token_request(prompt, 3)).output().metrics.num_cached_tokens;
+  };
+  EXPECT_EQ(num_cached(), 0);
+  EXPECT_EQ(num_cached(), 20);
+  EXPECT_TRUE(client.reset_prefix_cache());
+  EXPECT_EQ(num_cached(), 0);
+
+  ThreadEngineClient busy(endless_engine());
+  RequestStream stream = busy.submit(endless_request());
+  stream.next();
+  EXPECT_FALSE(busy.reset_prefix_cache());
+}
+
+// Many threads that submit, read, abort, drop, pause and ask, all at once; under a thread sanitizer too.
+TEST(Task6_4_EngineClient, ManyThreadsAtRandom) {
+  constexpr int kThreads = 8, kRequests = 60;
+  SchedulerConfig config = fake_config();
+  config.batch.num_kv_blocks = 32;
+  config.policy = SchedulingPolicy::priority;
+  ThreadEngineClient client(fake_engine(2, {}, config), {.max_num_queued_reqs = 60});
+  std::atomic<int64_t> num_whole = 0, num_aborted = 0, num_dropped = 0, num_full = 0;
+  testing::Random seeds;
+  SCOPED_TRACE(seeds.describe());
+  const auto seed = static_cast<uint32_t>(seeds.integer(0, 1 << 30));
+  const auto use = [&](int thread) {
+    std::mt19937 random(seed + static_cast<uint32_t>(thread));
+    for (int i = 0; i < kRequests; ++i) {
+      Request request = token_request({thread, static_cast<int32_t>(random() % 3)}, 1 + random() % 30);
+      request.sampling.n = 1 + (random() % 4 == 0 ? 2 : 0);
+      request.sampling.priority = static_cast<int32_t>(random() % 3);
+      std::optional<RequestStream> stream;
+      try {
+        stream.emplace(client.submit(request));
+      } catch (const QueueFull&) {
+        ++num_full;
+        continue;
+      }
+      std::optional<RequestOutput> whole;
+      switch (random() % 6) {
+        case 0:
+          client.abort(stream->request_id());
+          break;
+        case 1:
+          if (auto update = stream->next(std::chrono::microseconds(random() % 300)))
+            whole = std::move(update->output);
+          client.abort(stream->request_id());
+          client.abort(std::to_string(random() % 100));  // somebody's
+          break;
+        case 2:
+          stream->next(std::chrono::microseconds(random() % 300));
+          stream.reset();
+          ++num_dropped;
+          continue;
+        case 3:
+          if (thread == 0) {
+            client.pause();
+            EXPECT_GE(client.stats().num_requests, 0);
+            client.resume();
+          }
+          break;
+        case 4:
+          client.reset_prefix_cache();
+          break;
+        default:
+          break;
+      }
+      const RequestOutput output = whole ? std::move(*whole) : stream->output();
+      EXPECT_EQ(output.request_id, stream->request_id());
+      for (const CompletionOutput& completion : output.completions) {
+        const auto expected = expected_tokens(request.prompt_token_ids, *request.sampling.max_tokens);
+        ASSERT_LE(completion.token_ids.size(), expected.size());
+        EXPECT_TRUE(std::equal(completion.token_ids.begin(), completion.token_ids.end(), expected.begin()));
+        if (completion.finish_reason == FinishReason::length) {
+          ++num_whole;
+          EXPECT_EQ(completion.token_ids.size(), expected.size());
+        } else {
+          ++num_aborted;
+          EXPECT_EQ(completion.finish_reason, FinishReason::abort);
+        }
+      }
+    }
+  };
+  std::vector<std::thread> threads;
+  for (int thread = 0; thread < kThreads; ++thread) threads.emplace_back(use, thread);
+  for (std::thread& thread : threads) thread.join();
+  EXPECT_GT(num_whole, kThreads * kRequests / 4);
+  EXPECT_GT(num_aborted, kThreads);
+  EXPECT_GT(num_dropped, kThreads);
+  wait_until_idle(client);
+  client.stop(1h);
+  const EngineStats stats = client.stats();
+  EXPECT_EQ(stats.scheduler.num_used_blocks, 0);
+  EXPECT_EQ(stats.scheduler.num_running + stats.scheduler.num_waiting, 0);
+}
+
+}  // namespace
+}  // namespace ladder

@@ -1,0 +1,125 @@
+// From a folder and switches to an engine: what is plugged in, and the sizes that scoring needs.
+#include "step6_engine/load_engine.h"
+
+#include <gtest/gtest.h>
+
+#include <fstream>
+
+#include "step1_layers/core/error.h"
+#include "step6_engine/generation_config.h"
+#include "tests/step6_engine/engine_runs.h"
+#include "tests/step6_engine/fake_engine.h"
+#include "tests/support/temporary_folder.h"
+
+namespace ladder {
+namespace {
+
+EngineOptions fake_options(ExecutorOptions* seen = nullptr) {
+  EngineOptions options = testing::small_options(testing::tiny_model(), DeviceType::cpu, 64);
+  options.makers.executor = [seen](const ExecutorOptions& given) {
+    if (seen != nullptr) *seen = given;
+    return MadeExecutor{std::make_unique<testing::FakeExecutor>(testing::mixed), given.config.batch};
+  };
+  return options;
+}
+
+TEST(LoadEngine, TakesTheExecutorThatItIsGiven) {
+  ExecutorOptions seen;
+  const ModelFolder folder = open_model_folder(testing::tiny_model());
+  const std::unique_ptr<Engine> engine = load_engine(fake_options(&seen), folder);
+  EXPECT_EQ(seen.model, testing::tiny_model());
+  EXPECT_EQ(seen.spec.vocab_size, folder.spec.vocab_size);
+  EXPECT_EQ(seen.config.batch.max_model_len, 64);
+  EXPECT_GT(seen.config.batch.num_kv_blocks, 0) << "resolved";
+  EXPECT_EQ(engine->scheduler().config().batch.num_kv_blocks, seen.config.batch.num_kv_blocks);
+  EXPECT_EQ(engine->generate({testing::token_request({1, 2, 3}, 9)})[0].completions[0].token_ids,
+            testing::expected_tokens({1, 2, 3}, 9));
+}
+
+// Scoring needs max_model_len tokens of prompt and one that is sampled and dropped.
+TEST(LoadEngine, FullLengthPromptsFitWithoutChunkedPrefill) {
+  EngineOptions options = fake_options();
+  options.full_length_prompts = true;
+  options.enable_chunked_prefill = false;
+  options.runner.batch.max_num_batched_tokens = 0;  // not set
+  options.runner.kv_memory = int64_t{1} << 30;
+  const ModelFolder folder = open_model_folder(testing::tiny_model());
+  for (const int64_t max_model_len : {int64_t{64}, int64_t{600}, int64_t{0}}) {
+    options.runner.batch.max_model_len = max_model_len;
+    const std::unique_ptr<Engine> engine = load_engine(options, folder);
+    const int64_t longest = engine->scheduler().config().batch.max_model_len - 1;
+    if (max_model_len > 0) {
+      EXPECT_EQ(longest, max_model_len);
+    }
+    Request text = testing::token_request(std::vector<int32_t>(static_cast<size_t>(longest), 3), 1);
+    text.sampling.prompt_logprobs = 0;
+    EXPECT_EQ(std::ssize(engine->generate({text})[0].prompt_logprobs), longest - 1);
+    EXPECT_EQ(engine->metrics().num_steps, 1);
+  }
+
+  options.runner.batch.max_model_len = 64;
+  options.runner.batch.max_num_batched_tokens = 65;
+  EXPECT_NO_THROW(load_engine(options, folder));
+  options.runner.batch.max_num_batched_tokens = 64;
+  try {
+    load_engine(options, folder);
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("65"), std::string::npos) << error.what();
+  }
+}
+
+class GenerationConfig : public ::testing::Test {
+ protected:
+  void write(const std::string& text) { std::ofstream(folder_.path() / "generation_config.json") << text; }
+  SamplingParams read(const std::string& which = "auto") const {
+    return default_sampling_params(folder_.path(), which);
+  }
+  testing::TemporaryFolder folder_;
+};
+
+TEST_F(GenerationConfig, ItsFieldsAreTheDefaults) {
+  EXPECT_EQ(read(), SamplingParams{}) << "there is no such file";
+  write(R"({"do_sample":true,"eos_token_id":[1,2],"temperature":0.6,"top_k":20,"top_p":0.95,"min_p":0.05,)"
+        R"("repetition_penalty":1.1,"max_new_tokens":512,"transformers_version":"4.51.0"})");
+  SamplingParams expected;
+  expected.temperature = 0.6;
+  expected.top_k = 20;
+  expected.top_p = 0.95;
+  expected.min_p = 0.05;
+  expected.repetition_penalty = 1.1;
+  expected.max_tokens = 512;
+  EXPECT_EQ(read(), expected);
+  EXPECT_EQ(read("vllm"), SamplingParams{});
+  EXPECT_EQ(default_sampling_params("elsewhere", folder_.path().string()), expected);
+  EXPECT_THROW(read("no such folder"), Error);
+  write(R"({"temperature":null,"top_k":null,"max_new_tokens":null})");
+  EXPECT_EQ(read(), SamplingParams{});
+}
+
+TEST_F(GenerationConfig, WhatMakesNoSenseIsNamedWithItsFile) {
+  for (const auto& [text, field] :
+       {std::pair(R"({"temperature":"hot"})", "temperature"),
+        std::pair(R"({"temperature":-1})", "temperature"), std::pair(R"({"top_k":1.5})", "top_k"),
+        std::pair(R"({"top_k":-2})", "top_k"), std::pair(R"({"top_p":0})", "top_p"),
+        std::pair(R"({"max_new_tokens":0})", "max_tokens"), std::pair(R"([1])", "object")}) {
+    write(text);
+    try {
+      read();
+      ADD_FAILURE() << "accepted: " << text;
+    } catch (const Error& error) {
+      EXPECT_NE(std::string(error.what()).find("generation_config.json"), std::string::npos) << error.what();
+      EXPECT_NE(std::string(error.what()).find(field), std::string::npos) << error.what();
+    }
+  }
+}
+
+TEST_F(GenerationConfig, AModelFolderHasItsDefaults) {
+  std::filesystem::copy_file(testing::tiny_model() / "config.json", folder_ / "config.json");
+  write(R"({"temperature":0.25})");
+  EXPECT_EQ(open_model_folder(folder_.path()).default_sampling.temperature, 0.25);
+  EXPECT_EQ(open_model_folder(folder_.path(), "vllm").default_sampling, SamplingParams{});
+}
+
+}  // namespace
+}  // namespace ladder
