@@ -225,13 +225,14 @@ double LocalExecutor::replay_last_step(int64_t count) {
 
 std::unique_ptr<LocalExecutor> make_local_executor(
     const std::filesystem::path& directory, const DecoderSpec& spec, const RunnerConfig& config,
-    std::function<void(int64_t done, int64_t total)> progress) {
+    std::function<void(int64_t done, int64_t total)> progress, const ModelMakers& makers) {
   const RunnerConfig resolved = resolve_runner_config(spec, config);
   return std::make_unique<LocalExecutor>(spec, resolved, [&](const OpContext& ctx) {
     ModelOptions options;
     options.dtype = resolved.dtype;
     options.load_format = resolved.load_format;
     options.max_model_len = resolved.batch.max_model_len;
+    options.makers = makers;
     if (tp_group(ctx).rank() == 0) options.progress = progress;
     return load_model(ctx, directory, spec, options);
   });

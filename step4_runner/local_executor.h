@@ -40,9 +40,10 @@ class LocalExecutor final : public Executor {
   std::unique_ptr<State> state_;
 };
 
-// With the model of DIR (step2_model/model.h). `progress` hears rank 0's loading.
+// With the model of DIR (step2_model/model.h), of the parts that `makers` make on every rank's own thread.
+// `progress` hears rank 0's loading.
 std::unique_ptr<LocalExecutor> make_local_executor(
     const std::filesystem::path& directory, const DecoderSpec& spec, const RunnerConfig& config,
-    std::function<void(int64_t done, int64_t total)> progress = {});
+    std::function<void(int64_t done, int64_t total)> progress = {}, const ModelMakers& makers = {});
 
 }  // namespace ladder

@@ -42,8 +42,8 @@ RunnerConfig resolved_runner_config(const EngineOptions& options, const DecoderS
 }
 
 MadeExecutor make_executor_in_process(const ExecutorOptions& options) {
-  std::unique_ptr<LocalExecutor> executor =
-      make_local_executor(options.model, options.spec, options.config, options.progress);
+  std::unique_ptr<LocalExecutor> executor = make_local_executor(options.model, options.spec, options.config,
+                                                                options.progress, options.model_makers);
   const BatchConfig batch = executor->config().batch;
   return {std::move(executor), batch};
 }
@@ -68,8 +68,9 @@ SchedulerConfig scheduler_config(const EngineOptions& options, const DecoderSpec
 }  // namespace
 
 std::unique_ptr<Engine> load_engine(const EngineOptions& options, const ModelFolder& folder) {
-  MadeExecutor made = options.makers.executor(
-      {options.model, folder.spec, resolved_runner_config(options, folder.spec), options.progress});
+  MadeExecutor made =
+      options.makers.executor({options.model, options.makers.model, folder.spec,
+                               resolved_runner_config(options, folder.spec), options.progress});
   return std::make_unique<Engine>(std::move(made.executor),
                                   scheduler_config(options, folder.spec, made.batch), folder.tokenizer);
 }

@@ -36,6 +36,33 @@ TEST(LoadEngine, TakesTheExecutorThatItIsGiven) {
             testing::expected_tokens({1, 2, 3}, 9));
 }
 
+TEST(LoadEngine, GivesTheMakersOfTheModelOn) {
+  EngineOptions options = testing::small_options(testing::tiny_model(), DeviceType::cpu, 64);
+  const ModelFolder folder = open_model_folder(testing::tiny_model());
+  const std::vector<Request> requests = {testing::token_request({1, 2, 3}, 3)};
+  const auto tokens = [&] {
+    return load_engine(options, folder)->generate(requests)[0].completions[0].token_ids;
+  };
+  const std::vector<int32_t> own = tokens();
+  std::vector<std::string> names;
+  options.makers.model.linear_method = [&](const std::string& name, std::string_view) {
+    names.push_back(name);
+    return nullptr;  // the model's own
+  };
+  EXPECT_EQ(tokens(), own);
+  EXPECT_EQ(std::ssize(names), 4 * folder.spec.num_layers);
+  options.makers.model.linear_method = [](const std::string& name,
+                                          std::string_view) -> std::shared_ptr<const LinearMethod> {
+    throw Error("no method for " + name);
+  };
+  try {
+    load_engine(options, folder);
+    FAIL() << "the maker was not asked";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("layers.0.qkv_proj"), std::string::npos) << error.what();
+  }
+}
+
 // Scoring needs max_model_len tokens of prompt and one that is sampled and dropped.
 TEST(LoadEngine, FullLengthPromptsFitWithoutChunkedPrefill) {
   EngineOptions options = fake_options();
