@@ -32,10 +32,8 @@ Batch::Batch(const BatchConfig& config, int64_t vocab_size) : config_(config), v
   table_rows_.resize(static_cast<size_t>(config.max_num_seqs));
 }
 
-// In a steady decode a sequence stays in its row, so the row is looked at before the map.
-BatchSequence& Batch::find(SequenceId id, size_t hint) {
-  if (hint < rows_.size() && rows_[hint]->id == id) return *rows_[hint];
-  auto it = known_.find(id);
+BatchSequence& Batch::find(SequenceId id) {
+  const auto it = known_.find(id);
   LADDER_CHECK(it != known_.end(), "step {}: sequence {} is not in the batch", step_, id);
   return *it->second;
 }
@@ -47,6 +45,9 @@ void Batch::forget(SequenceId id) {
 void Batch::prepare(const SchedulerOutput& step) {
   step_ = step.step;
   ++step_count_;
+  rows_.clear();
+  sampled_.clear();
+  continued_.clear();
   apply_changes(step);
   schedule(step);
   lay_out(step.num_static_padding_rows);
@@ -89,9 +90,12 @@ void Batch::add(const NewSequence& added) {
 }
 
 void Batch::apply_changes(const SchedulerOutput& step) {
-  for (size_t i = 0; i < step.continued.size(); ++i) {
-    const ContinuedSequence& change = step.continued[i];
-    BatchSequence& sequence = find(change.id, i);
+  for (SequenceId id : step.finished) forget(id);
+  for (SequenceId id : step.preempted) forget(id);
+  for (const NewSequence& added : step.new_sequences) add(added);
+  for (const ContinuedSequence& change : step.continued) {
+    BatchSequence& sequence = find(change.id);
+    continued_.push_back(&sequence);
     append_blocks(sequence, change.new_block_ids);
     // Fewer than we count is a rollback, and legal; more would read K and V that nobody wrote.
     LADDER_CHECK(
@@ -100,11 +104,6 @@ void Batch::apply_changes(const SchedulerOutput& step) {
         change.num_computed_tokens, sequence.num_computed_tokens);
     sequence.num_computed_tokens = change.num_computed_tokens;
   }
-  rows_.clear();  // they point at sequences that may go now
-  sampled_.clear();
-  for (SequenceId id : step.finished) forget(id);
-  for (SequenceId id : step.preempted) forget(id);
-  for (const NewSequence& added : step.new_sequences) add(added);
 }
 
 void Batch::schedule(const SchedulerOutput& step) {
@@ -112,8 +111,10 @@ void Batch::schedule(const SchedulerOutput& step) {
                "step {}: {} sequences are scheduled, the batch holds {}", step_, step.scheduled.size(),
                config_.max_num_seqs);
   int64_t total = 0;
+  size_t next = 0;  // the scheduler lists continued sequences in batch order: they are found already
   for (const ScheduledSequence& scheduled : step.scheduled) {
-    BatchSequence& sequence = find(scheduled.id, rows_.size());
+    const bool found = next < continued_.size() && continued_[next]->id == scheduled.id;
+    BatchSequence& sequence = found ? *continued_[next++] : find(scheduled.id);
     const int64_t num_tokens = static_cast<int64_t>(sequence.token_ids.size());
     const int64_t end = sequence.num_computed_tokens + scheduled.num_tokens;
     LADDER_CHECK(sequence.last_step != step_count_, "step {}: sequence {} is scheduled twice", step_,

@@ -19,9 +19,12 @@
 //
 // A step may be laid out before the tokens of the step before are known (they are still being computed on a
 // GPU). A sequence then ends in a placeholder, and its row's input id says where on the device the token will
-// stand:
+// be:
 //
 //   input_ids[row] = -1 - i     the token that the step before samples as its i-th
+//
+// The kernel in unpack_inputs_cuda.cu puts that token in, on the device; fill() does it here, for the host,
+// when the step before has been collected.
 //
 // An inconsistent SchedulerOutput is a defect of the scheduler, not of the user. It is an Error that names
 // the step and the sequence, and the batch must not be used after it.
@@ -100,14 +103,14 @@ class Batch {
 
   // Applies the changes and lays out the rows of this step. Error: see above.
   void prepare(const SchedulerOutput& step);
-  // The step is on its way: every sampled sequence gets a placeholder. Until that is filled the sequence may
+  // The step was launched: every sampled sequence gets a placeholder. Until that is filled the sequence may
   // be part of the next step, and of no later one.
   PendingTokens advance();
   // One token for every place; those of sequences that have left the batch in the meantime are dropped.
   void fill(const PendingTokens& pending, std::span<const int32_t> token_ids);
 
   // The rows of this step; views of buffers that the next prepare() overwrites.
-  // attention().num_tokens of them are tokens; padding rows, in no slot, stand behind these.
+  // attention().num_tokens of them are tokens; the padding rows, in no slot, come after them.
   const Tensor& input_ids() const { return input_ids_view_; }  // [rows] i32
   const Tensor& positions() const { return positions_view_; }  // [rows] i32
   const AttentionMetadata& attention() const { return metadata_; }
@@ -128,7 +131,7 @@ class Batch {
     int64_t num_blocks = 0;
   };
 
-  BatchSequence& find(SequenceId id, size_t hint);
+  BatchSequence& find(SequenceId id);
   void forget(SequenceId id);
   void add(const NewSequence& added);
   void append_blocks(BatchSequence& sequence, std::span<const int32_t> block_ids);
@@ -143,8 +146,9 @@ class Batch {
   int64_t step_count_ = 0;  // ours
   uint64_t next_serial_ = 1;
   std::unordered_map<SequenceId, std::unique_ptr<BatchSequence>> known_;
-  std::vector<BatchSequence*> rows_;     // this step's, in batch order
-  std::vector<BatchSequence*> sampled_;  // those of them that yield a token
+  std::vector<BatchSequence*> continued_;  // this step's, as SchedulerOutput lists them
+  std::vector<BatchSequence*> rows_;       // this step's, in batch order
+  std::vector<BatchSequence*> sampled_;    // those of them that yield a token
   std::vector<int64_t> logits_indices_;
   std::vector<TableRow> table_rows_;  // [max_num_seqs]
   std::vector<TableUpdate> table_updates_;

@@ -39,13 +39,28 @@ void DeviceInputs::view_padded(int64_t rows, int64_t num_seqs, int64_t max_query
   metadata_.max_seq_len = max_seq_len;
 }
 
-int64_t DeviceInputs::upload_bytes(const Batch& batch, int64_t rows) const {
-  constexpr int64_t kPieces = 8;
+template <class Visit>
+void DeviceInputs::for_each_piece(Pieces& pieces, const Batch& batch, int64_t rows, int64_t num_seqs,
+                                  Visit visit) {
   int64_t entries = 0;
   for (const TableUpdate& update : batch.table_updates()) entries += update.end - update.begin;
-  const auto updates = static_cast<int64_t>(batch.table_updates().size());
-  // Ids, positions and slots of a row; starts, lengths and logits rows of a sequence.
-  return rows * (4 + 4 + 8 + 3 * 4) + updates * 12 + (entries + 1) * 4 + kPieces * StepUpload::kAlignment;
+  visit(pieces.input_ids, rows);
+  visit(pieces.positions, rows);
+  visit(pieces.slot_mapping, rows);
+  visit(pieces.query_start_loc, num_seqs + 1);
+  visit(pieces.seq_lens, num_seqs);
+  visit(pieces.logits_indices, std::ssize(batch.logits_indices()));
+  visit(pieces.table_updates, 3 * std::ssize(batch.table_updates()) + 1);  // and where the last one ends
+  visit(pieces.table_entries, entries);
+}
+
+int64_t DeviceInputs::upload_bytes(const Batch& batch, int64_t rows, int64_t num_seqs) const {
+  int64_t bytes = 0;
+  Pieces pieces;
+  for_each_piece(pieces, batch, rows, num_seqs, [&]<class T>(StepUpload::Staged<T>&, int64_t count) {
+    bytes += StepUpload::bytes_of<T>(count);
+  });
+  return bytes;
 }
 
 // >>> task 4.5: stage a step's rows, spare rows and table changes
@@ -69,46 +84,37 @@ void DeviceInputs::load(const Batch& batch, StepUpload& upload) {
 
 void DeviceInputs::load_padded(const Batch& batch, int64_t rows, int64_t num_seqs, StepUpload& upload) {
   const AttentionMetadata& host = batch.attention();
-  const auto padded = [&]<class T>(const Tensor& from, int64_t count, T filler) {
-    const auto staged = upload.take<T>(count);
-    const int64_t known = std::min(from.dim(0), count);
-    std::copy_n(from.data<T>(), known, staged.host);
-    std::fill(staged.host + known, staged.host + count, filler);
-    return staged.device;
+  for_each_piece(staged_, batch, rows, num_seqs, [&]<class T>(StepUpload::Staged<T>& piece, int64_t count) {
+    piece = upload.take<T>(count);
+  });
+  const auto padded = []<class T>(const Tensor& from, const StepUpload::Staged<T>& to, T filler) {
+    const int64_t count = to.device.dim(0), known = std::min(from.dim(0), count);
+    std::copy_n(from.data<T>(), known, to.host);
+    std::fill(to.host + known, to.host + count, filler);
   };
-  staged_.input_ids = padded(batch.input_ids(), rows, int32_t{0});
-  staged_.positions = padded(batch.positions(), rows, int32_t{0});
-  staged_.slot_mapping = padded(host.slot_mapping, rows, int64_t{-1});
-  staged_.seq_lens = padded(host.seq_lens, num_seqs, int32_t{0});
-  const auto starts = upload.take<int32_t>(num_seqs + 1);
-  std::copy_n(host.query_start_loc.data<int32_t>(), host.num_seqs + 1, starts.host);
+  padded(batch.input_ids(), staged_.input_ids, int32_t{0});
+  padded(batch.positions(), staged_.positions, int32_t{0});
+  padded(host.slot_mapping, staged_.slot_mapping, int64_t{-1});
+  padded(host.seq_lens, staged_.seq_lens, int32_t{0});
+  int32_t* starts = staged_.query_start_loc.host;
+  std::copy_n(host.query_start_loc.data<int32_t>(), host.num_seqs + 1, starts);
   for (int64_t i = host.num_seqs + 1; i <= num_seqs; ++i)
-    starts.host[i] = std::min(starts.host[i - 1] + 1, static_cast<int32_t>(rows));
-  staged_.query_start_loc = starts.device;
+    starts[i] = std::min(starts[i - 1] + 1, static_cast<int32_t>(rows));
   const auto indices = batch.logits_indices();
-  const auto logits_rows = upload.take<int32_t>(std::ssize(indices));
-  std::copy(indices.begin(), indices.end(), logits_rows.host);
-  staged_.logits_indices = logits_rows.device;
+  std::copy(indices.begin(), indices.end(), staged_.logits_indices.host);
   logits_indices_view_ = logits_indices_.rows(std::ssize(indices));
 
-  int64_t entries = 0;
-  for (const TableUpdate& update : batch.table_updates()) entries += update.end - update.begin;
-  const auto num_updates = static_cast<int64_t>(batch.table_updates().size());
-  const auto updates = upload.take<int32_t>(num_updates * 3 + 1);  // and where the last one ends
-  const auto values = upload.take<int32_t>(entries);
-  int32_t* out = updates.host;
+  int32_t* out = staged_.table_updates.host;
   int32_t entry = 0;
   for (const TableUpdate& update : batch.table_updates()) {
     *out++ = entry;
     *out++ = static_cast<int32_t>(update.row);
     *out++ = static_cast<int32_t>(update.begin);
     const int32_t* row = host.block_tables.data<int32_t>() + update.row * host.block_tables.stride(0);
-    std::copy(row + update.begin, row + update.end, values.host + entry);
+    std::copy(row + update.begin, row + update.end, staged_.table_entries.host + entry);
     entry += static_cast<int32_t>(update.end - update.begin);
   }
   *out = entry;
-  staged_.table_updates = updates.device;
-  staged_.table_entries = values.device;
 }
 // <<< task 4.5
 
@@ -116,14 +122,14 @@ void DeviceInputs::unpack([[maybe_unused]] const OpContext& ctx) {
   if (device_.is_cpu()) return;
 #ifdef LADDER_CUDA
   UnpackInputsArgs args;
-  args.input_ids = staged_.input_ids;
-  args.positions = staged_.positions;
-  args.slot_mapping = staged_.slot_mapping;
-  args.query_start_loc = staged_.query_start_loc;
-  args.seq_lens = staged_.seq_lens;
-  args.logits_indices = staged_.logits_indices;
-  args.table_updates = staged_.table_updates;
-  args.table_entries = staged_.table_entries;
+  args.input_ids = staged_.input_ids.device;
+  args.positions = staged_.positions.device;
+  args.slot_mapping = staged_.slot_mapping.device;
+  args.query_start_loc = staged_.query_start_loc.device;
+  args.seq_lens = staged_.seq_lens.device;
+  args.logits_indices = staged_.logits_indices.device;
+  args.table_updates = staged_.table_updates.device;
+  args.table_entries = staged_.table_entries.device;
   args.sampled_ids = sampled_ids_;
   args.to_input_ids = input_ids_;
   args.to_positions = positions_;

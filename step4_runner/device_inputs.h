@@ -2,10 +2,10 @@
 // Task 4.5: the inputs of a step where the kernels read them.
 //
 // On the CPU these are the batch's own buffers. On a GPU they are buffers that never move, so that captured
-// graphs may know their addresses: load() stages what the batch laid out (step_io.h), and unpack() launches
-// one kernel that spreads it over the buffers behind the copy. The block tables stay on the device, only what
-// changed travels. Where an input id is a placeholder the kernel puts in the token that the step before has
-// sampled, on the device: the host need not have seen it.
+// graphs may know their addresses: load() stages what the batch laid out (step_io.h), and after the copy
+// unpack() launches one kernel that spreads it over the buffers. The block tables stay on the device, only
+// what changed travels. Where an input id is a placeholder the kernel puts in the token that the step before
+// has sampled, on the device: the host need not have seen it.
 #include <cstdint>
 #include <span>
 
@@ -21,8 +21,8 @@ class DeviceInputs {
  public:
   DeviceInputs(Device device, const BatchConfig& config);
 
-  // Bytes that load() stages for this step, at most.
-  int64_t upload_bytes(const Batch& batch, int64_t rows) const;
+  // Bytes that load_padded() stages; load() stages no more.
+  int64_t upload_bytes(const Batch& batch, int64_t rows, int64_t num_seqs) const;
   // Stages the step's rows.
   void load(const Batch& batch, StepUpload& upload);
   // Stages a step for a captured graph of `rows` rows and `num_seqs` sequences. Spare rows stand in no slot,
@@ -50,11 +50,16 @@ class DeviceInputs {
   Tensor input_ids_view_, positions_view_, logits_indices_view_;
   AttentionMetadata metadata_;
 
-  // What load() staged.
-  struct Staged {
-    Tensor input_ids, positions, slot_mapping, query_start_loc, seq_lens, logits_indices;
-    Tensor table_updates, table_entries;  // as unpack_inputs_cuda.h says
-  } staged_;
+  // What load() stages, as unpack_inputs_cuda.h says.
+  struct Pieces {
+    StepUpload::Staged<int32_t> input_ids, positions;
+    StepUpload::Staged<int64_t> slot_mapping;
+    StepUpload::Staged<int32_t> query_start_loc, seq_lens, logits_indices, table_updates, table_entries;
+  };
+  // visit(piece, count) for every piece of such a step: for measuring and for taking them.
+  template <class Visit>
+  static void for_each_piece(Pieces& pieces, const Batch& batch, int64_t rows, int64_t num_seqs, Visit visit);
+  Pieces staged_;
 };
 
 }  // namespace ladder

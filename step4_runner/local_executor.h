@@ -11,7 +11,7 @@
 #include <memory>
 
 #include "step4_runner/executor.h"
-#include "step4_runner/memory.h"
+#include "step4_runner/kv_cache_size.h"
 #include "step4_runner/model_runner.h"
 
 namespace ladder {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <numeric>
 #include <utility>
 
 #include "step1_layers/core/error.h"
@@ -45,25 +44,91 @@ ModelRunner::~ModelRunner() {
   }
 }
 
-// >>> task 4.4: run the model over the batch, sample, and take the tokens in
-void ModelRunner::begin(const SchedulerOutput& step) {
-  hidden_ = logits_ = {};
-  step_scope_.reset();
-  step_scope_.emplace(*arena_);
-  launched_ = std::make_shared<LaunchedStep>();
-  launched_->step = step.step;
-  take_in_tokens(ctx_.device.is_cpu() ? 0 : kMaxInFlight - 1);  // the device can fill in the last one's
-  batch_.prepare(step);
+// >>> task 4.4: lay a step out, run the model over it, sample, and fill in the tokens when they are known
+std::shared_ptr<const LaunchedStep> ModelRunner::launch(const SchedulerOutput& scheduled) {
+  Stopwatch phase;
+  Step step = prepare(scheduled);
+  const double prepare_seconds = phase.lap();
+  run(step);
+  const double forward_seconds = phase.lap();
+  sample(step);
+  const double sample_seconds = phase.lap();
+
+  // On the CPU the host's time is the step's time; on a GPU events measure it.
+  step.launched->prepare_seconds = prepare_seconds;
+  if (ctx_.device.is_cpu()) step.launched->forward_seconds = forward_seconds;
+  if (ctx_.device.is_cpu()) step.launched->sample_seconds = sample_seconds;
+  return step.launched;
+}
+
+ModelRunner::Step ModelRunner::prepare(const SchedulerOutput& scheduled) {
+  const ProfileRange range("4.1 prepare");
+  Step step = begin(scheduled);
+  stage(step);
+  return step;
+}
+
+ModelRunner::Step ModelRunner::begin(const SchedulerOutput& scheduled) {
+  Step step;
+  step.memory = std::make_unique<ArenaScope>(*arena_);
+  step.launched = std::make_shared<LaunchedStep>();
+  step.launched->step = scheduled.step;
+  fill_in_tokens(ctx_.device.is_cpu() ? 0 : kMaxInFlight - 1);  // the device can fill in the last one's
+  batch_.prepare(scheduled);
   // Penalties count the tokens of the step before, too: then it has to be waited for.
   if (std::any_of(batch_.sampled_sequences().begin(), batch_.sampled_sequences().end(),
                   [](const BatchSequence* sequence) { return Sampler::needs_tokens(sequence->sampling); }))
-    take_in_tokens(0);
+    fill_in_tokens(0);
+  return step;
 }
 
-void ModelRunner::prepare(const SchedulerOutput& step) {
-  const ProfileRange range("4.1 prepare");
-  begin(step);
-  stage();
+void ModelRunner::run(Step& step) {
+  const ProfileRange range("4.4 run");
+  if (step.graph != nullptr) {
+    arena_->take({step.graph->arena_bytes}, DType::u8);  // what the replay leaves in use
+    step.graph->graph.replay(ctx_.stream);
+    if (step.graph_has_logits) {
+      step.logits = step.graph->output.rows(step.plan.rows);
+      return;
+    }
+    step.hidden = step.graph->output;
+  } else {
+    step.hidden = model_->forward(ctx_, model_input());
+  }
+  if (batch_.logits_indices().empty()) return;
+  step.logits = model_->compute_logits(
+      ctx_, gather_rows(step.hidden, batch_.logits_indices(), inputs_.logits_indices()));
+}
+
+void ModelRunner::sample(Step& step) {
+  const ProfileRange range("4.3 sample");
+  LaunchedStep& launched = *step.launched;
+  const auto sampled = batch_.sampled_sequences();
+  const Tensor token_ids = inputs_.sampled_ids(std::ssize(sampled));
+  if (ctx_.device.is_cpu() && is_first_rank()) step.plan = sampler_.plan(ctx_, sampled, upload_);
+  if (!sampled.empty()) {
+    if (is_first_rank())
+      launched.logprobs = sampler_.sample(ctx_, step.logits, step.plan, token_ids, download_);
+    tp_group(ctx_).broadcast(ctx_, token_ids, 0);
+  }
+  launched.token_ids = download_.take(ctx_, token_ids);
+  launch_prompt_logprobs(step);
+  launched.done->record(ctx_.stream);
+  upload_.keep_until(launched.done);
+  download_.keep_until(launched.done);
+  last_graph_ = step.graph_has_logits ? step.graph : nullptr;
+  if (last_graph_ != nullptr) last_plan_ = std::move(step.plan);
+
+  for (const BatchSequence* sequence : batch_.sequences())
+    launched.rows.push_back(
+        {sequence->id, sequence->yields_token(), sequence->sampling.logprobs.has_value()});
+  launched.pending = batch_.advance();
+  unknown_.push_back(step.launched);
+}
+
+void ModelRunner::fill_in_tokens(size_t num_left_unknown) {
+  for (; unknown_.size() > num_left_unknown; unknown_.pop_front())
+    batch_.fill(unknown_.front()->pending, unknown_.front()->tokens());
 }
 
 Tensor ModelRunner::gather_rows(const Tensor& hidden, std::span<const int64_t> rows,
@@ -84,209 +149,7 @@ ModelInput ModelRunner::model_input() const {
   input.kv_caches = kv_caches_;
   return input;
 }
-
-Tensor ModelRunner::run() {
-  const ProfileRange range("4.4 run");
-  if (graph_ != nullptr) {
-    arena_->take({graph_->arena_bytes}, DType::u8);  // what the replay leaves in use
-    graph_->graph.replay(ctx_.stream);
-    if (decodes_) return logits_ = graph_->output.rows(plan_.rows);
-    hidden_ = graph_->output;
-  } else {
-    hidden_ = model_->forward(ctx_, model_input());
-  }
-  if (!batch_.logits_indices().empty())
-    logits_ =
-        model_->compute_logits(ctx_, gather_rows(hidden_, batch_.logits_indices(), inputs_.logits_indices()));
-  return logits_;
-}
-
-std::shared_ptr<const LaunchedStep> ModelRunner::launch_sampling(const Tensor& logits) {
-  const ProfileRange range("4.3 sample");
-  const auto sampled = batch_.sampled_sequences();
-  const Tensor token_ids = inputs_.sampled_ids(std::ssize(sampled));
-  if (ctx_.device.is_cpu() && is_first_rank()) plan_ = sampler_.plan(ctx_, sampled, upload_);
-  if (!sampled.empty()) {
-    if (is_first_rank()) launched_->logprobs = sampler_.sample(ctx_, logits, plan_, token_ids, download_);
-    tp_group(ctx_).broadcast(ctx_, token_ids, 0);
-  }
-  launched_->token_ids = download_.take(ctx_, token_ids);
-  launch_prompt_logprobs();
-  launched_->done->record(ctx_.stream);
-  upload_.keep_until(launched_->done);
-  download_.keep_until(launched_->done);
-
-  for (const BatchSequence* sequence : batch_.sequences())
-    launched_->rows.push_back(
-        {sequence->id, sequence->yields_token(), sequence->sampling.logprobs.has_value()});
-  launched_->pending = batch_.advance();
-  unknown_.push_back(launched_);
-  return launched_;
-}
-
-StepOutput ModelRunner::sample(const Tensor& logits) {
-  return launch_sampling(logits)->collect();
-}
-
-std::shared_ptr<const LaunchedStep> ModelRunner::launch(const SchedulerOutput& step) {
-  Stopwatch phase;
-  prepare(step);
-  const double prepare_seconds = phase.lap();
-  const Tensor logits = run();
-  const double forward_seconds = phase.lap();
-  // The host's part of the last two is all of them on the CPU; on a GPU the events say how long they took.
-  launched_->prepare_seconds = prepare_seconds;
-  if (ctx_.device.is_cpu()) launched_->forward_seconds = forward_seconds;
-  launch_sampling(logits);
-  if (ctx_.device.is_cpu()) launched_->sample_seconds = phase.lap();
-  return launched_;
-}
-
-void ModelRunner::take_in_tokens(size_t num_left_unknown) {
-  for (; unknown_.size() > num_left_unknown; unknown_.pop_front())
-    batch_.fill(unknown_.front()->pending, unknown_.front()->tokens());
-}
 // <<< task 4.4
-
-// >>> task 4.3: log probabilities of the prompt tokens that this step predicts, the LM head in chunks
-void ModelRunner::collect_prompt_positions() {
-  prompt_ = {};
-  for (size_t i = 0; i < batch_.sequences().size(); ++i) {
-    const BatchSequence& sequence = *batch_.sequences()[i];
-    if (!sequence.sampling.prompt_logprobs) continue;
-    const int64_t begin = sequence.num_computed_tokens;
-    const int64_t end = std::min(begin + sequence.num_scheduled_tokens, sequence.num_prompt_tokens - 1);
-    for (int64_t position = begin; position < end; ++position) {
-      prompt_.rows.push_back(batch_.query_start(static_cast<int64_t>(i)) + position - begin);
-      prompt_.chosen.push_back(sequence.token_ids[static_cast<size_t>(position) + 1]);
-      prompt_.top.push_back(num_best(*sequence.sampling.prompt_logprobs, model_->spec().vocab_size));
-      prompt_.owner.push_back(i);
-    }
-  }
-}
-
-void ModelRunner::launch_prompt_logprobs() {
-  const auto count = static_cast<int64_t>(prompt_.rows.size());
-  for (int64_t first = 0; first < count; first += kLogitsRows) {
-    ArenaScope scope(*arena_);
-    const int64_t rows = std::min(kLogitsRows, count - first);
-    const auto part = [&]<class T>(const std::vector<T>& all) {
-      return std::span(all).subspan(static_cast<size_t>(first), static_cast<size_t>(rows));
-    };
-    const Tensor logits = model_->compute_logits(
-        ctx_, gather_rows(hidden_, part(prompt_.rows), prompt_.device_rows.narrow(0, first, rows)));
-    if (!is_first_rank()) continue;
-    const auto owner = part(prompt_.owner);
-    launched_->prompt_logprobs.push_back(
-        {position_logprobs(ctx_, logits, prompt_.device_chosen.narrow(0, first, rows), part(prompt_.top),
-                           download_),
-         {owner.begin(), owner.end()}});
-  }
-}
-// <<< task 4.3
-
-// >>> task 4.5: everything that a step needs travels in one copy
-void ModelRunner::stage() {
-  const auto sampled = batch_.sampled_sequences();
-  const int64_t rows = batch_.input_ids().dim(0);
-  collect_prompt_positions();
-
-  graph_ = find_graph();
-  const int64_t padded = graph_ != nullptr ? graph_->rows : rows;
-  const auto num_prompt = static_cast<int64_t>(prompt_.rows.size());
-  const int64_t bytes = ctx_.device.is_cpu()
-                            ? 0
-                            : inputs_.upload_bytes(batch_, padded) + sampler_.upload_bytes(sampled) +
-                                  2 * (num_prompt * 4 + StepUpload::kAlignment);
-  upload_.begin(ctx_, bytes);
-  download_.begin(ctx_, download_bytes());
-  launched_->begun.record(ctx_.stream);
-
-  if (graph_ != nullptr)
-    inputs_.load_padded(batch_, padded, most_seqs(padded), upload_);
-  else
-    inputs_.load(batch_, upload_);
-  if (num_prompt > 0) {
-    const auto staged_rows = upload_.take<int32_t>(num_prompt);
-    const auto staged_chosen = upload_.take<int32_t>(num_prompt);
-    std::copy(prompt_.rows.begin(), prompt_.rows.end(), staged_rows.host);
-    std::copy(prompt_.chosen.begin(), prompt_.chosen.end(), staged_chosen.host);
-    prompt_.device_rows = staged_rows.device;
-    prompt_.device_chosen = staged_chosen.device;
-  }
-  // On the CPU its memory comes from the arena, and lasts no longer than it must: from sample() on.
-  if (!ctx_.device.is_cpu()) plan_ = sampler_.plan(ctx_, sampled, upload_);
-  upload_.send(ctx_);
-  inputs_.unpack(ctx_);
-}
-
-int64_t ModelRunner::download_bytes() const {
-  int64_t bytes = 2 * StepUpload::kAlignment;
-  const auto pieces = [&](int64_t rows, int64_t top) {
-    bytes += rows * logprob_bytes(top) + 4 * (rows / kLogitsRows + 1) * StepUpload::kAlignment;
-  };
-  int64_t sampled_top = -1, prompt_top = -1;
-  for (const BatchSequence* sequence : batch_.sampled_sequences())
-    if (const auto k = sequence->sampling.logprobs)
-      sampled_top = std::max(sampled_top, num_best(*k, model_->spec().vocab_size));
-  for (const int64_t top : prompt_.top) prompt_top = std::max(prompt_top, top);
-  const auto sampled = static_cast<int64_t>(batch_.sampled_sequences().size());
-  bytes += sampled * 4;
-  if (sampled_top >= 0) pieces(sampled, sampled_top);
-  if (prompt_top >= 0) pieces(static_cast<int64_t>(prompt_.rows.size()), prompt_top);
-  return bytes;
-}
-// <<< task 4.5
-
-// >>> task 4.6: choose a graph, capture them all, and replay one alone
-const StepGraphs::Graph* ModelRunner::find_graph() {
-  const AttentionMetadata& step = batch_.attention();
-  const int64_t rows = batch_.input_ids().dim(0);
-  // One token each, all of which yield one.
-  decodes_ = step.max_query_len == 1 && prompt_.rows.empty() &&
-             std::ssize(batch_.sampled_sequences()) == step.num_seqs;
-  if (decodes_) return decode_graphs_.find(rows);
-  const bool fits = step.max_query_len > 1 && step.max_seq_len <= kMostMixedKeys;
-  return fits ? mixed_graphs_.find(rows) : nullptr;
-}
-
-void ModelRunner::capture_graphs() {
-  // A step of nothing but spare rows.
-  begin({});
-  const auto stage_spare_rows = [&](int64_t rows) {
-    upload_.begin(ctx_, inputs_.upload_bytes(batch_, rows));
-    inputs_.load_padded(batch_, rows, most_seqs(rows), upload_);
-    upload_.send(ctx_);
-    inputs_.unpack(ctx_);
-  };
-  const std::vector<int64_t> decode = decode_graph_sizes(most_seqs(config_.batch.max_num_batched_tokens));
-  stage_spare_rows(decode.back());
-  decode_graphs_.capture(ctx_, decode, [&](int64_t rows) {
-    inputs_.view_padded(rows, rows, 1, config_.batch.max_model_len);
-    return model_->compute_logits(ctx_, model_->forward(ctx_, model_input()));
-  });
-  const std::vector<int64_t> mixed = mixed_graph_sizes(config_.batch.max_num_batched_tokens);
-  stage_spare_rows(mixed.back());
-  mixed_graphs_.capture(ctx_, mixed, [&](int64_t rows) {
-    inputs_.view_padded(rows, most_seqs(rows), rows, kMostMixedKeys);
-    return model_->forward(ctx_, model_input());
-  });
-}
-
-double ModelRunner::replay_last_step(int64_t count) {
-  LADDER_CHECK(graph_ != nullptr && decodes_, "the last step was not replayed from a decode graph");
-  DeviceEvent begun, done;
-  const Tensor token_ids = inputs_.sampled_ids(plan_.rows);
-  begun.record(ctx_.stream);
-  for (int64_t i = 0; i < count; ++i) {
-    graph_->graph.replay(ctx_.stream);
-    sampler_.sample(ctx_, logits_, plan_, token_ids, download_);
-  }
-  done.record(ctx_.stream);
-  done.wait();
-  return done.seconds_since(begun) / static_cast<double>(count);
-}
-// <<< task 4.6
 
 MemoryPlan ModelRunner::memory() const {
   MemoryPlan plan;

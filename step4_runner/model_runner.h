@@ -1,20 +1,25 @@
 #pragma once
-// Tasks 4.2 and 4.4 to 4.6: one rank's share of a step.
+// Tasks 4.2 to 4.6: one rank's share of a step.
 //
-//   prepare(step)   the persistent batch takes in what changed and lays out the rows, which travel to the
-//                   device
-//   run()           the model, then the LM head on the rows that yield a token
-//   sample(logits)  rank 0 draws, the others hear of it; the batch takes in placeholders for the tokens
+//   prepare(scheduled)  the persistent batch applies what changed and lays out the rows, which travel to the
+//                       device
+//   run(step)           the model, then the LM head on the rows that yield a token
+//   sample(step)        rank 0 draws and broadcasts the tokens; the batch gets placeholders for them
 //
 // launch() is the three in a row. On a GPU none of them waits: what launch() returns is collected when the
 // step is done, and the next step may be launched before, its unknown tokens filled in on the device. A step
 // that is not too long is then replayed from a captured graph. Every rank runs the same steps, so their
 // batches stay the same.
+//
+//   model_runner.cpp    4.4  launch(), its stages, and the tokens that are known late
+//   warm_up.cpp         4.2  the largest steps, and what is left for the cache
+//   prompt_logprobs.cpp 4.3  log probabilities of prompts
+//   stage_step.cpp      4.5  what a step needs on the device, in one copy
+//   replay_step.cpp     4.6  which steps are replayed from a graph, and their capture
 #include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "step1_layers/core/arena.h"
@@ -24,8 +29,8 @@
 #include "step4_runner/batch.h"
 #include "step4_runner/device_inputs.h"
 #include "step4_runner/executor.h"
+#include "step4_runner/kv_cache_size.h"
 #include "step4_runner/launched_step.h"
-#include "step4_runner/memory.h"
 #include "step4_runner/sampler.h"
 #include "step4_runner/step_graphs.h"
 #include "step4_runner/step_io.h"
@@ -54,18 +59,33 @@ class ModelRunner {
   std::shared_ptr<const LaunchedStep> launch(const SchedulerOutput& step);
   StepOutput execute(const SchedulerOutput& step) { return launch(step)->collect(); }
 
-  void prepare(const SchedulerOutput& step);
-  // Raw logits f32 [rows, vocab] of the batch's logits_indices, on the device, valid until the next
-  // prepare(); sample() overwrites them. Undefined if no row yields a token.
-  Tensor run();
-  StepOutput sample(const Tensor& logits);
+  // The prompt tokens whose log probabilities a step computes.
+  struct PromptPositions {
+    std::vector<int64_t> rows, top;
+    std::vector<size_t> owner;
+    std::vector<int32_t> chosen;
+    Tensor device_rows, device_chosen;  // i32
+  };
+  // A step that is being launched: what each stage leaves for those after it.
+  struct Step {
+    std::unique_ptr<ArenaScope> memory;  // what the stages take of the arena
+    std::shared_ptr<LaunchedStep> launched;
+    PromptPositions prompt;
+    const StepGraphs::Graph* graph = nullptr;  // it is replayed from; nullptr: launched kernel by kernel
+    bool graph_has_logits = false;             // and that is a decode graph
+    SamplingPlan plan;
+    Tensor hidden;  // [rows, hidden_size]; undefined: the graph has the logits
+    Tensor logits;  // f32 [rows that yield a token, vocab], raw until sample(); undefined: there are none
+  };
+  Step prepare(const SchedulerOutput& scheduled);
+  void run(Step& step);
+  void sample(Step& step);  // at most once; then step.launched can be collected
 
   // Replays the last step's graph and draw, `count` times in a row with no other work of the host, and waits:
   // seconds per replay. For measuring what the host costs. Error: the last step was not replayed from a
   // decode graph.
   double replay_last_step(int64_t count);
 
-  bool replayed() const { return graph_ != nullptr; }  // whether the last step came from a graph
   Sampler& sampler() { return sampler_; }
   const RunnerConfig& config() const { return config_; }  // num_kv_blocks is known after the warm-up
   const Batch& batch() const { return batch_; }
@@ -73,32 +93,27 @@ class ModelRunner {
   MemoryPlan memory() const;  // measured on this rank, `other` left out
 
  private:
-  void begin(const SchedulerOutput& step);
-  void stage();
-  std::shared_ptr<const LaunchedStep> launch_sampling(const Tensor& logits);
-  void collect_prompt_positions();
-  void launch_prompt_logprobs();
-  void take_in_tokens(size_t num_left_unknown);
+  Step begin(const SchedulerOutput& scheduled);
+  void fill_in_tokens(size_t num_left_unknown);
   ModelInput model_input() const;
   Tensor gather_rows(const Tensor& hidden, std::span<const int64_t> rows, const Tensor& device_rows);
+  // prompt_logprobs.cpp
+  PromptPositions prompt_positions() const;
+  void launch_prompt_logprobs(Step& step);
+  // stage_step.cpp
+  void stage(Step& step);
+  int64_t upload_bytes(const Step& step, int64_t rows) const;
+  int64_t download_bytes(const Step& step) const;
   // warm_up.cpp
   void run_warm_up_step(int64_t num_seqs, int64_t num_tokens, int64_t num_computed_tokens,
                         const SamplingParams& sampling);
   void size_open_cache();
   void allocate_cache();
+  // replay_step.cpp
+  void choose_graph(Step& step) const;
   void capture_graphs();
-  int64_t download_bytes() const;
-  const StepGraphs::Graph* find_graph();
-  int64_t most_seqs(int64_t rows) const { return std::min(rows, config_.batch.max_num_seqs); }
+  int64_t max_seqs(int64_t rows) const { return std::min(rows, config_.batch.max_num_seqs); }
   bool is_first_rank() const { return tp_group(ctx_).rank() == 0; }
-
-  // The prompt tokens whose log probabilities this step computes.
-  struct PromptPositions {
-    std::vector<int64_t> rows, top;
-    std::vector<size_t> owner;
-    std::vector<int32_t> chosen;
-    Tensor device_rows, device_chosen;  // i32
-  };
 
   RunnerConfig config_;
   std::unique_ptr<Arena> arena_;
@@ -112,17 +127,11 @@ class ModelRunner {
   Sampler sampler_;
   StepGraphs decode_graphs_, mixed_graphs_;
 
-  // Of the step being launched.
-  std::optional<ArenaScope> step_scope_;  // what run() and sample() take lives as long as the step
-  std::shared_ptr<LaunchedStep> launched_;
-  const StepGraphs::Graph* graph_ = nullptr;  // the one it is replayed from
-  bool decodes_ = false;                      // and it is a decode graph
-  Tensor hidden_;                             // of this step's rows; undefined: the graph has the logits
-  PromptPositions prompt_;
-  SamplingPlan plan_;
-  Tensor logits_;
+  // What replay_last_step() runs again.
+  const StepGraphs::Graph* last_graph_ = nullptr;
+  SamplingPlan last_plan_;
 
-  std::deque<std::shared_ptr<const LaunchedStep>> unknown_;  // launched, and their tokens not taken in
+  std::deque<std::shared_ptr<const LaunchedStep>> unknown_;  // launched, their tokens not filled in
   int64_t activation_bytes_ = 0;                             // the warm-up's peak
 };
 

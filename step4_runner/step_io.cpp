@@ -13,13 +13,9 @@ namespace {
 
 constexpr int64_t kMinCapacity = int64_t{64} << 10;
 
-int64_t aligned(int64_t bytes) {
-  return (bytes + StepUpload::kAlignment - 1) / StepUpload::kAlignment * StepUpload::kAlignment;
-}
-
 // Grown in doublings: a step that needs more than any before it is rare, and soon there is none.
 int64_t grown(int64_t capacity, int64_t bytes) {
-  return std::max({2 * capacity, aligned(bytes), kMinCapacity});
+  return std::max({2 * capacity, StepUpload::aligned(bytes), kMinCapacity});
 }
 
 }  // namespace
@@ -81,7 +77,7 @@ Tensor StepDownload::take(const OpContext& ctx, const Tensor& tensor) {
   if (!tensor.defined()) return {};
   if (ctx.device.is_cpu()) return tensor.clone();
   char* to = host_ + used_;
-  used_ += aligned(tensor.nbytes());
+  used_ += StepUpload::aligned(tensor.nbytes());
   LADDER_CHECK(used_ <= ring_.capacity(), "{} bytes come back from a step, {} were announced", used_,
                ring_.capacity());
   const Tensor host = Tensor::wrap(to, tensor.shape(), tensor.dtype(), Device{}, ring_.memory());

@@ -5,7 +5,7 @@
 // inputs of a step are written side by side into pinned memory and travel in one copy, which is a kernel
 // (host_copy_cuda.h). The copy of step N + 1 is prepared while step N still runs: the pinned side has several
 // slots, taken in turn. The device side has one, because the stream keeps the order: whatever reads step N's
-// inputs stands in front of the copy that overwrites them.
+// inputs comes before the copy that overwrites them.
 //
 // On the CPU there is nothing to copy: what is taken is memory of the arena, and what comes back is kept.
 #include <array>
@@ -60,11 +60,16 @@ class StepUpload {
     return {static_cast<T*>(taken.host), taken.device};
   }
   void send(const OpContext& ctx);  // one copy of everything taken
-  // The event that is recorded behind the step.
+  // The event that is recorded after the step.
   void keep_until(std::shared_ptr<const DeviceEvent> done) { ring_.keep_until(std::move(done)); }
 
-  // What take() adds to the bytes of each piece, at most.
+  // What a piece takes of the room: begin() is called with the sum over all of them.
+  template <class T>
+  static int64_t bytes_of(int64_t count) {
+    return aligned(count * static_cast<int64_t>(sizeof(T)));
+  }
   static constexpr int64_t kAlignment = 256;
+  static int64_t aligned(int64_t bytes) { return (bytes + kAlignment - 1) / kAlignment * kAlignment; }
 
  private:
   struct Taken {

@@ -28,7 +28,7 @@ void ModelRunner::allocate_cache() {
 // >>> task 4.2: run the largest steps, give the arena what they took in one piece, and freeze it
 void ModelRunner::run_warm_up_step(int64_t num_seqs, int64_t num_tokens, int64_t num_computed_tokens,
                                    const SamplingParams& sampling) {
-  SchedulerOutput step;
+  SchedulerOutput scheduled;
   for (int64_t i = 0; i < num_seqs; ++i) {
     NewSequence sequence;
     sequence.id = i;
@@ -39,11 +39,11 @@ void ModelRunner::run_warm_up_step(int64_t num_seqs, int64_t num_tokens, int64_t
     sequence.token_ids.assign(static_cast<size_t>(sequence.num_prompt_tokens), 0);
     sequence.sampling = sampling;
     sequence.block_table.assign(static_cast<size_t>(config_.batch.max_blocks_per_seq()), 0);
-    step.scheduled.push_back({i, count, {}});
-    step.total_num_tokens += count;
-    step.new_sequences.push_back(std::move(sequence));
+    scheduled.scheduled.push_back({i, count, {}});
+    scheduled.total_num_tokens += count;
+    scheduled.new_sequences.push_back(std::move(sequence));
   }
-  begin(step);
+  Step step = begin(scheduled);
   // All of them stand in block 0: nothing may be written there.
   const Tensor& slots = batch_.attention().slot_mapping;
   std::fill_n(slots.data<int64_t>(), slots.numel(), -1);
@@ -55,10 +55,10 @@ void ModelRunner::run_warm_up_step(int64_t num_seqs, int64_t num_tokens, int64_t
     std::iota(all.begin(), all.end(), 0);
     for (BatchSequence* sequence : batch_.sampled_sequences()) sequence->counts.update(all, used);
   }
-  stage();
-  sample(run());
-  take_in_tokens(0);
-  step_scope_.reset();
+  stage(step);
+  run(step);
+  sample(step);
+  fill_in_tokens(0);
   batch_ = Batch(config_.batch, model_->spec().vocab_size);
 }
 
@@ -99,20 +99,20 @@ void ModelRunner::warm_up() {
   if (config_.num_kv_blocks_is_predicted) size_open_cache();
   if (!ctx_.device.is_cpu() && config_.cuda_graphs) capture_graphs();
   arena_->freeze();
-  step_scope_.reset();
   batch_ = Batch(config_.batch, model_->spec().vocab_size);
 }
 
 // The GPU's memory holds everything now but the cache, the graphs and what comes late. (The inputs are made
-// anew for the length that the cache allows, in front of the cache: they are no larger than before.)
+// anew for the length that the cache allows, before the cache: they are no larger than before.)
 void ModelRunner::size_open_cache() {
   kv_caches_.clear();
   device_synchronize(ctx_.device, ctx_.stream);
   const MachineMemory memory = memory_of(ctx_.device);
   const int64_t rows = config_.batch.max_num_batched_tokens;
-  const int64_t num_graphs = config_.cuda_graphs ? std::ssize(decode_graph_sizes(most_seqs(rows))) +
-                                                       std::ssize(mixed_graph_sizes(rows))
-                                                 : 0;
+  const int64_t num_graphs =
+      config_.cuda_graphs ? std::ssize(decode_graph_sizes(max_seqs(rows), config_.batch.max_model_len)) +
+                                std::ssize(mixed_graph_sizes(rows))
+                          : 0;
   config_ = size_kv_cache(model_->spec(), config_, memory.total,
                           memory.total - memory.available +
                               num_graphs * model_->spec().num_layers * kGraphLayerBytes + kLateBytes);

@@ -43,7 +43,7 @@ struct ModelFolder {
 ModelFolder open_model_folder(const std::filesystem::path& folder,
                               const std::string& generation_config = "auto");
 
-// The runner's configuration, resolved (step4_runner/memory.h). Error: sizes that this model or this machine
+// The runner's configuration, resolved (step4_runner/kv_cache_size.h). Error: sizes that this model or this machine
 // cannot hold.
 RunnerConfig resolved_runner_config(const EngineOptions& options, const DecoderSpec& spec,
                                     MachineMemory memory);

@@ -11,6 +11,7 @@
 // row's sums is a function of its position alone, not of the other rows, the chunk it came in, the block size
 // or which blocks hold the keys. Where a GPU cuts a sequence's keys into parts for more blocks to work on,
 // the cut depends on the batch.
+#include <cstdint>
 #include <span>
 
 #include "step1_layers/attention/kv_cache.h"
@@ -29,6 +30,11 @@ struct PagedAttentionArgs {
   Tensor
       lse;  // undefined, or f32 [>= num_tokens, heads]: log of the sum of e^score, to merge partial results
 };
+
+// Few sequences are decoded by a cluster of blocks each, which is the fastest up to about so many keys; a
+// longer one keeps more multiprocessors busy than a cluster has. So for up to kMaxFewSeqs sequences the choice
+// of the kernel depends on max_seq_len, and a captured graph, which keeps its kernel, serves one side only.
+inline constexpr int64_t kShortDecodeKeys = 8192, kMaxFewSeqs = 32;
 
 std::span<const Variant<PagedAttentionArgs>> paged_attention_variants();
 

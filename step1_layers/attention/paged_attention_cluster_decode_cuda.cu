@@ -246,18 +246,17 @@ int64_t items_of(const PagedAttentionArgs& args) {
   return args.metadata.num_seqs * kv_heads * ceil_div<int64_t>(args.q.dim(1) / kv_heads, kTileHeads);
 }
 
-// For more, attention itself is the longer wait: deeper queues pay, and a second kernel before it
-// costs nothing.
+// For more sequences or longer ones attention itself is the longer wait: deeper queues pay, and a second
+// kernel before this one costs nothing.
 bool is_few(const PagedAttentionArgs& args) {
-  return items_of(args) <= 32;
+  return items_of(args) <= kMaxFewSeqs && args.metadata.max_seq_len <= kShortDecodeKeys;
 }
 
 template <int dim, int stages, class T, class Front>
 void launch(const OpContext& ctx, const Attention<T>& a, const Front& front, int64_t items) {
   const size_t shared_bytes = ClusterShared<dim, stages>::bytes(std::min(a.group, kTileHeads));
   auto kernel = attention_cluster<dim, stages, T, Front>;
-  LADDER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                         static_cast<int>(shared_bytes)));
+  ctx.cuda->allow_shared_bytes(reinterpret_cast<const void*>(kernel), static_cast<int64_t>(shared_bytes));
   unsigned cluster = kMaxCluster;
   // A block per multiprocessor leaves room for the next kernel's; with many sequences parallelism is worth
   // more.

@@ -281,7 +281,7 @@ template <int dim, class T>
 void launch(const OpContext& ctx, const Attention<T>& a, int64_t max_seq_len, bool with_single) {
   using S = TileShape<dim>;
   auto kernel = attention_tensor_core<dim, T>;
-  LADDER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kShared));
+  ctx.cuda->allow_shared_bytes(reinterpret_cast<const void*>(kernel), S::kShared);
   run_prefill<dim>(ctx, a, kKeys, with_single, !with_single, max_seq_len, S::kBlocks,
                    [&](const PrefillLine& line, int64_t blocks, PrefillPart<dim>* parts) {
                      launch_kernel(ctx, kernel, static_cast<unsigned>(blocks), S::kThreads, S::kShared, a,

@@ -244,7 +244,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 template <class T>
 void launch(const OpContext& ctx, const Attention<T>& a, int64_t max_seq_len, bool with_single) {
   auto kernel = attention_wgmma<T>;
-  LADDER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared));
+  ctx.cuda->allow_shared_bytes(reinterpret_cast<const void*>(kernel), kShared);
   run_prefill<kDim>(ctx, a, kKeys, with_single, !with_single, max_seq_len, 1,
                     [&](const PrefillLine& line, int64_t blocks, PrefillPart<kDim>* parts) {
                       blocks = std::min<int64_t>(blocks, ctx.cuda->num_multiprocessors());

@@ -305,8 +305,7 @@ template <int dim, class T>
 void launch(const OpContext& ctx, const Attention<T>& a) {
   constexpr size_t kShared = sizeof(DecodeShared<dim, kWarps>);
   auto kernel = attention_split<dim, T>;
-  LADDER_CUDA_CHECK(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(kShared)));
+  ctx.cuda->allow_shared_bytes(reinterpret_cast<const void*>(kernel), static_cast<int64_t>(kShared));
   constexpr auto kRoom = (CudaContext::kNumCounters - 1) * static_cast<int64_t>(sizeof(int)) /
                          static_cast<int64_t>(sizeof(PartialResult<dim>));
   const int64_t head_tiles = a.kv_heads * ceil_div(a.group, kTileHeads);

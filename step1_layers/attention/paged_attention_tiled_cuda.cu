@@ -194,7 +194,7 @@ template <int dim, int per_thread, class T>
 void launch(const OpContext& ctx, const Attention<T>& a, int min_rows, int max_rows) {
   auto kernel = attention_tiled<dim, per_thread, T>;
   constexpr int kBytes = kShared<dim, per_thread>;
-  LADDER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+  ctx.cuda->allow_shared_bytes(reinterpret_cast<const void*>(kernel), kBytes);
   const PrefillLine line(a, per_thread * kThreadRows, kKeys, min_rows, max_rows);
   launch_kernel(ctx, kernel, static_cast<unsigned>(guess_items(a, line)), kThreads, kBytes, a, line);
 }

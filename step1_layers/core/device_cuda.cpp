@@ -52,6 +52,15 @@ OpContext CudaContext::op_context() const {
   return ctx;
 }
 
+bool CudaContext::allow_shared_bytes(const void* kernel, int64_t bytes) const {
+  int64_t& allowed = shared_bytes_[kernel];
+  if (bytes <= allowed) return false;
+  LADDER_CUDA_CHECK(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+  allowed = bytes;
+  return true;
+}
+
 namespace cuda {
 
 std::shared_ptr<void> allocate(int index, int64_t bytes) {

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <unordered_map>
 
 #include "step1_layers/core/context.h"
 
@@ -37,6 +38,10 @@ class CudaContext {
   int num_multiprocessors() const { return num_multiprocessors_; }
   // Room for what the matrix library has said about the shapes met so far; its rung of matmul fills it.
   std::shared_ptr<void>& matmul_plans() const { return matmul_plans_; }
+  // Lets blocks of `kernel` (a __global__ function) take so many bytes of dynamic shared memory, where more
+  // than 48 KiB need the driver's leave. It is asked when they are more than ever before, as every call of it
+  // costs the host a good part of a launch. True: it was asked now.
+  bool allow_shared_bytes(const void* kernel, int64_t bytes) const;
 
  private:
   int index_ = 0;
@@ -47,6 +52,7 @@ class CudaContext {
   std::shared_ptr<void> workspace_;
   std::shared_ptr<void> counters_;
   mutable std::shared_ptr<void> matmul_plans_;
+  mutable std::unordered_map<const void*, int64_t> shared_bytes_;  // allowed so far, of every kernel
 };
 
 namespace cuda {

@@ -129,8 +129,7 @@ void matmul_cuda_tensor_core(const OpContext& ctx, const MatmulArgs& args) {
                          reinterpret_cast<uintptr_t>(p.out) % (2 * sizeof(Out)) == 0;
       const int64_t tiles = ceil_div<int64_t>(p.m, kTile) * ceil_div<int64_t>(p.n, kTile);
       auto kernel = product_tensor_core<T, Out>;
-      LADDER_CUDA_CHECK(
-          cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
+      ctx.cuda->allow_shared_bytes(reinterpret_cast<const void*>(kernel), kSharedBytes);
       launch_kernel(ctx, kernel, static_cast<unsigned>(tiles), kThreads, kSharedBytes, p, pairs);
     }
   });

@@ -149,7 +149,7 @@ void launch_stream(const OpContext& ctx, StreamProduct<T> p, int blocks) {
   const int bytes =
       std::max({p.layout.ring + slots * shape.slot_bytes(), p.layout.sums + sums_bytes, kMinSharedBytes});
   auto kernel = rows_stream_kernel<T, shape_index>;
-  LADDER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, bytes));
+  ctx.cuda->allow_shared_bytes(reinterpret_cast<const void*>(kernel), bytes);
   launch_kernel(ctx, kernel, static_cast<unsigned>(blocks), kThreads, static_cast<size_t>(bytes), p);
 }
 

@@ -105,10 +105,9 @@ template <class... Params, class... Args>
 void launch_rows(const OpContext& ctx, void (*kernel)(Params...), int64_t rows, int64_t vocab,
                  const Args&... args) {
   if (rows == 0) return;
-  LADDER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                         static_cast<int>(kMaxPiece * int64_t{sizeof(float)})));
-  LADDER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                         cudaSharedmemCarveoutMaxShared));
+  if (ctx.cuda->allow_shared_bytes(reinterpret_cast<const void*>(kernel), kMaxPiece * int64_t{sizeof(float)}))
+    LADDER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                           cudaSharedmemCarveoutMaxShared));
   launch_kernel(ctx, kernel, static_cast<unsigned>(rows * kBlocks), kThreads,
                 static_cast<size_t>(piece_size<>(vocab)) * sizeof(float), args...);
 }

@@ -80,6 +80,36 @@ TEST(Task4_1_Batch, LaysOutPromptChunkAndDecodeWithoutPadding) {
   EXPECT_EQ(batch.sampled_sequences()[1]->id, 9);
 }
 
+// Forgotten, then new, then continued (scheduler_output.h).
+TEST(Task4_1_Batch, ChangesAreAppliedInTheOrderThatTheHeaderStates) {
+  Batch batch(small_config(), kVocab);
+  SchedulerOutput step;
+  step.new_sequences = {new_sequence(1, {3, 4}, {5})};
+  step.scheduled = {{1, 2, {}}};
+  step.total_num_tokens = 2;
+  batch.prepare(step);
+  batch.advance();
+
+  // Preempted and back in one step, with blocks of another table, to which a change adds one.
+  SchedulerOutput back;
+  back.step = 1;
+  back.preempted = {1};
+  back.new_sequences = {new_sequence(1, {3, 4, 9, 8, 7}, {11})};
+  back.continued = {{1, {12}, 0}};
+  back.scheduled = {{1, 5, {}}};
+  back.total_num_tokens = 5;
+  batch.prepare(back);
+  ASSERT_EQ(batch.sequences().size(), 1u);
+  EXPECT_EQ(batch.sequences()[0]->block_table, (std::vector<int32_t>{11, 12}));
+
+  // What has left cannot be continued.
+  SchedulerOutput gone;
+  gone.step = 2;
+  gone.finished = {1};
+  gone.continued = {{1, {}, 0}};
+  EXPECT_THROW(batch.prepare(gone), Error);
+}
+
 TEST(Task4_1_Batch, SampledTokensStayForTheNextStep) {
   Batch batch(small_config(), kVocab);
   SchedulerOutput step;

@@ -3,8 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <numeric>
 
+#include "step1_layers/attention/paged_attention.h"
 #include "step1_layers/linear/matmul.h"
 #include "step4_runner/step_graphs.h"
 #include "tests/support/devices.h"
@@ -37,10 +39,16 @@ std::vector<T> first(std::vector<T> values, int64_t count) {
   return values;
 }
 
+std::vector<int64_t> rows_of(const std::vector<GraphSize>& sizes) {
+  std::vector<int64_t> rows;
+  for (const GraphSize& size : sizes) rows.push_back(size.rows);
+  return rows;
+}
+
 TEST(Task4_6_StepGraphs, DecodeSizesEndAtTheLargestBatchAndPadLittle) {
-  EXPECT_EQ(decode_graph_sizes(1), (std::vector<int64_t>{1}));
-  EXPECT_EQ(decode_graph_sizes(20), (std::vector<int64_t>{1, 2, 4, 8, 16, 20}));
-  const auto sizes = decode_graph_sizes(300);
+  EXPECT_EQ(rows_of(decode_graph_sizes(1, 100)), (std::vector<int64_t>{1}));
+  EXPECT_EQ(rows_of(decode_graph_sizes(20, 100)), (std::vector<int64_t>{1, 2, 4, 8, 16, 20}));
+  const auto sizes = rows_of(decode_graph_sizes(300, kShortDecodeKeys));
   EXPECT_EQ(sizes.back(), 300);
   for (size_t i = 1; i < sizes.size(); ++i) {
     EXPECT_GT(sizes[i], sizes[i - 1]);
@@ -49,11 +57,37 @@ TEST(Task4_6_StepGraphs, DecodeSizesEndAtTheLargestBatchAndPadLittle) {
 }
 
 TEST(Task4_6_StepGraphs, MixedSizesAreThoseOfTheProductsAndEndWhereLaunchesAreHidden) {
-  EXPECT_EQ(mixed_graph_sizes(20),
+  EXPECT_EQ(rows_of(mixed_graph_sizes(20)),
             (std::vector<int64_t>{1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 20}));
-  const auto sizes = mixed_graph_sizes(8192);
-  EXPECT_EQ(sizes.back(), kMostMixedRows);
+  const auto sizes = rows_of(mixed_graph_sizes(8192));
+  EXPECT_EQ(sizes.back(), kMaxMixedRows);
   for (const int64_t rows : sizes) EXPECT_EQ(rows, last_of_row_class(rows));
+}
+
+TEST(Task4_6_StepGraphs, FewSequencesHaveAGraphForShortOnesAndOneForAny) {
+  constexpr int64_t kLong = 4 * kShortDecodeKeys;
+  const std::vector<GraphSize> sizes = decode_graph_sizes(48, kLong);
+  for (const int64_t rows : {int64_t{1}, int64_t{2}, int64_t{8}, kMaxFewSeqs}) {
+    EXPECT_EQ(std::count(sizes.begin(), sizes.end(), GraphSize{rows, kShortDecodeKeys}), 1) << rows;
+    EXPECT_EQ(std::count(sizes.begin(), sizes.end(), GraphSize{rows, kLong}), 1) << rows;
+  }
+  EXPECT_EQ(std::count(sizes.begin(), sizes.end(), GraphSize{48, kShortDecodeKeys}), 0);
+  EXPECT_EQ(sizes.back(), (GraphSize{48, kLong}));
+}
+
+TEST(Task4_6_StepGraphs, AStepTakesTheSmallestGraphWithRoomForItsRowsAndItsLength) {
+  constexpr int64_t kLong = 4 * kShortDecodeKeys;
+  const std::vector<GraphSize> sizes = decode_graph_sizes(48, kLong);
+  const auto found = [&](GraphSize wanted) {
+    const size_t at = find_graph_size(sizes, wanted);
+    return at < sizes.size() ? sizes[at] : GraphSize{};
+  };
+  EXPECT_EQ(found({1, 1}), (GraphSize{1, kShortDecodeKeys}));
+  EXPECT_EQ(found({3, kShortDecodeKeys}), (GraphSize{4, kShortDecodeKeys}));
+  EXPECT_EQ(found({3, kShortDecodeKeys + 1}), (GraphSize{4, kLong}));
+  EXPECT_EQ(found({41, 1}), (GraphSize{48, kLong}));
+  EXPECT_EQ(found({49, 1}), GraphSize{});
+  EXPECT_EQ(found({1, kLong + 1}), GraphSize{});
 }
 
 #define NEED_GPU()    \
@@ -67,7 +101,8 @@ class Task4_5_DeviceInputs : public ::testing::Test {
   void send(int64_t graph_rows = 0, int64_t graph_seqs = 0) {
     const OpContext& ctx = *ladder::testing::cuda_context();
     const int64_t rows = graph_rows > 0 ? graph_rows : batch.input_ids().dim(0);
-    upload.begin(ctx, inputs->upload_bytes(batch, rows));
+    const int64_t seqs = graph_rows > 0 ? graph_seqs : batch.attention().num_seqs;
+    upload.begin(ctx, inputs->upload_bytes(batch, rows, seqs));
     if (graph_rows > 0)
       inputs->load_padded(batch, graph_rows, graph_seqs, upload);
     else

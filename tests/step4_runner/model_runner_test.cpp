@@ -272,8 +272,9 @@ TEST_P(Task4_2_WarmUp, LeavesTheCacheAndTheBatchAsTheyWere) {
   step.new_sequences = {sequence};
   step.scheduled = {{0, 1, {}}};
   step.total_num_tokens = 1;
-  fake.runner->prepare(step);
-  const Tensor logits = fake.runner->run().to(Device{});
+  ModelRunner::Step launching = fake.runner->prepare(step);
+  fake.runner->run(launching);
+  const Tensor logits = launching.logits.to(Device{});
   EXPECT_EQ(logits.at<float>({0, 5}), fake_logits(std::vector<int32_t>{0, 2}, 97)[5]);
 }
 

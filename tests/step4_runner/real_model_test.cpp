@@ -7,8 +7,8 @@
 #include <tuple>
 
 #include "step1_layers/core/error.h"
+#include "step4_runner/kv_cache_size.h"
 #include "step4_runner/local_executor.h"
-#include "step4_runner/memory.h"
 #include "step4_runner/model_runner.h"
 #include "tests/step4_runner/step_driver.h"
 #include "tests/support/devices.h"

@@ -175,11 +175,12 @@ class StepDriver {
 
   void take_in(const SchedulerOutput& step, const std::vector<Running*>& scheduled,
                const std::vector<DrivenRequest>& requests, std::vector<DrivenResult>& results) {
-    runner_.prepare(step);
-    const Tensor logits = runner_.run();
+    ModelRunner::Step launching = runner_.prepare(step);
+    runner_.run(launching);
     device_synchronize(ctx_.device, ctx_.stream);
-    const Tensor raw = logits.defined() ? logits.to(Device{}).clone() : Tensor();
-    StepOutput output = runner_.sample(logits);
+    const Tensor raw = launching.logits.defined() ? launching.logits.to(Device{}).clone() : Tensor();
+    runner_.sample(launching);
+    StepOutput output = launching.launched->collect();
     ASSERT_EQ(output.step, step.step);
     ASSERT_EQ(output.sequences.size(), scheduled.size());
     int64_t row = 0;

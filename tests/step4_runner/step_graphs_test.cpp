@@ -113,13 +113,19 @@ class Steps {
 struct Result {
   std::vector<float> logits;
   StepOutput output;
+  GraphSize graph;  // that it was replayed from; 0 rows: none
+
+  bool replayed() const { return graph.rows > 0; }
 };
 Result run(const OpContext& ctx, ModelRunner& runner, const SchedulerOutput& step) {
-  runner.prepare(step);
-  const Tensor logits = runner.run();
-  const Tensor host = logits.to(Device{}, ctx.stream);
+  ModelRunner::Step launching = runner.prepare(step);
+  runner.run(launching);
+  const Tensor host = launching.logits.to(Device{}, ctx.stream);
   device_synchronize(ctx.device, ctx.stream);
-  return {{host.data<float>(), host.data<float>() + host.numel()}, runner.sample(logits)};
+  runner.sample(launching);
+  return {{host.data<float>(), host.data<float>() + host.numel()},
+          launching.launched->collect(),
+          launching.graph != nullptr ? launching.graph->size : GraphSize{}};
 }
 
 class Task4_6_MixedGraphs : public ::testing::TestWithParam<DType> {
@@ -149,8 +155,8 @@ TEST_P(Task4_6_MixedGraphs, GiveTheBitsOfEagerStepsWithEveryAttentionKernel) {
     for (const SchedulerOutput& step : given) {
       SCOPED_TRACE("step " + std::to_string(step.step));
       const Result expected = run(ctx, *eager, step), got = run(ctx, *graphs, step);
-      EXPECT_FALSE(eager->replayed());
-      EXPECT_TRUE(graphs->replayed());
+      EXPECT_FALSE(expected.replayed());
+      EXPECT_TRUE(got.replayed());
       ASSERT_EQ(got.logits.size(), expected.logits.size());
       for (const float logit : expected.logits) ASSERT_TRUE(std::isfinite(logit));
       EXPECT_EQ(std::memcmp(got.logits.data(), expected.logits.data(), got.logits.size() * sizeof(float)), 0);
@@ -166,8 +172,8 @@ TEST_P(Task4_6_MixedGraphs, LongSequencesAndLongStepsAreLaunchedKernelByKernel) 
   OpContext ctx = *ladder::testing::cuda_context();
   ctx.batch_invariant = GetParam() == DType::f32;
   RunnerConfig config = config_of(GetParam(), true);
-  config.batch.max_num_batched_tokens = kMostMixedRows + 100;
-  config.batch.max_model_len = kMostMixedRows + 200;
+  config.batch.max_num_batched_tokens = kMaxMixedRows + 100;
+  config.batch.max_model_len = kMaxMixedRows + 200;
   config.batch.num_kv_blocks = config.batch.max_blocks_per_seq();
   const auto runner = make_runner(ctx, config);
   SequenceId id = 0;
@@ -186,13 +192,55 @@ TEST_P(Task4_6_MixedGraphs, LongSequencesAndLongStepsAreLaunchedKernelByKernel) 
     step.total_num_tokens = rows;
     if (id > 0) step.finished = {id - 1};
     ++id;
-    run(ctx, *runner, step);
-    return runner->replayed();
+    return run(ctx, *runner, step).replayed();
   };
-  EXPECT_TRUE(replays(20, kMostMixedKeys));
-  EXPECT_FALSE(replays(20, kMostMixedKeys + 1));
-  EXPECT_TRUE(replays(kMostMixedKeys, kMostMixedKeys));
-  EXPECT_FALSE(replays(kMostMixedRows + 1, kMostMixedRows + 1));
+  EXPECT_TRUE(replays(20, kMaxMixedKeys));
+  EXPECT_FALSE(replays(20, kMaxMixedKeys + 1));
+  EXPECT_TRUE(replays(kMaxMixedKeys, kMaxMixedKeys));
+  EXPECT_FALSE(replays(kMaxMixedRows + 1, kMaxMixedRows + 1));
+}
+
+class Task4_6_DecodeGraphs : public ::testing::Test {
+ protected:
+  void SetUp() override { ladder::testing::need_device(DeviceType::cuda); }
+};
+
+TEST_F(Task4_6_DecodeGraphs, LongSequencesHaveGraphsOfTheirOwn) {
+  const OpContext ctx = *ladder::testing::cuda_context();
+  RunnerConfig config = config_of(DType::bf16, true);
+  config.batch.max_model_len = kShortDecodeKeys + 100;
+  config.batch.num_kv_blocks = config.batch.max_blocks_per_seq();
+  const auto graphs = make_runner(ctx, config);
+  config.cuda_graphs = false;
+  const auto eager = make_runner(ctx, config);
+  // Beyond kShortDecodeKeys attention takes another kernel for one sequence, so another graph serves it. Both
+  // give what eager steps of the same length give. The last two keys of a sequence, whose others are taken to be cached: zeros, as the cache was made.
+  const auto last_two_steps = [&](ModelRunner& runner, int64_t keys) {
+    SchedulerOutput first, second;
+    NewSequence added;
+    added.id = keys;
+    added.num_prompt_tokens = keys - 1;
+    added.num_computed_tokens = keys - 2;
+    added.token_ids.assign(static_cast<size_t>(keys - 1), 7);
+    added.sampling.temperature = 0;
+    added.block_table.resize(static_cast<size_t>(config.batch.max_blocks_per_seq()));
+    std::iota(added.block_table.begin(), added.block_table.end(), 0);
+    first.new_sequences = {added};
+    first.scheduled = {{keys, 1, {}}};
+    second.step = first.total_num_tokens = second.total_num_tokens = 1;
+    second.continued = {{keys, {}, keys - 1}};
+    second.scheduled = {{keys, 1, {}}};
+    run(ctx, runner, first);
+    return run(ctx, runner, second);
+  };
+  for (const int64_t keys : {kShortDecodeKeys, kShortDecodeKeys + 1}) {
+    SCOPED_TRACE(keys);
+    const Result expected = last_two_steps(*eager, keys), got = last_two_steps(*graphs, keys);
+    EXPECT_EQ(got.graph,
+              (GraphSize{1, keys > kShortDecodeKeys ? config.batch.max_model_len : kShortDecodeKeys}));
+    ASSERT_EQ(got.logits.size(), expected.logits.size());
+    EXPECT_EQ(std::memcmp(got.logits.data(), expected.logits.data(), got.logits.size() * sizeof(float)), 0);
+  }
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, Task4_6_MixedGraphs, ::testing::Values(DType::f32, DType::bf16),

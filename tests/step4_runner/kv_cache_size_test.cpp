@@ -1,5 +1,5 @@
 // Task 4.2: how large the KV cache becomes, and what is refused.
-#include "step4_runner/memory.h"
+#include "step4_runner/kv_cache_size.h"
 
 #include <gtest/gtest.h>
 

@@ -1,0 +1,201 @@
+#include "step4_runner/kv_cache_size.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "step1_layers/core/error.h"
+#include "step1_layers/core/parallel.h"
+
+namespace ladder {
+
+namespace {
+
+constexpr int64_t kMiB = int64_t{1} << 20;
+constexpr int64_t kDevicePage = 2 * kMiB;  // a GPU gives memory out in pieces of this size
+
+void expect_range(int64_t value, FlagRange range, const char* flag) {
+  LADDER_CHECK(value >= range.min && value <= range.max, "{} is {}, expected {} to {}", flag, value,
+               range.min, range.max);
+}
+
+// Positions that the model's rotary embedding is made for: what --max-model-len becomes where it is not set.
+int64_t model_positions(const DecoderSpec& spec) {
+  const double own = static_cast<double>(spec.max_position_embeddings);
+  double positions = own;
+  if (spec.rope.kind == RopeKind::linear) positions = own * spec.rope.factor;
+  if (spec.rope.kind == RopeKind::yarn)
+    positions =
+        std::max(own, static_cast<double>(spec.rope.original_max_position_embeddings) * spec.rope.factor);
+  return static_cast<int64_t>(std::clamp(positions, 1.0, static_cast<double>(kMaxModelLenRange.max)));
+}
+
+// Dynamic NTK stretches to whatever length it is asked for, and is exact for its own length if it is not
+// asked.
+int64_t max_positions(const DecoderSpec& spec) {
+  return spec.rope.kind == RopeKind::dynamic_ntk ? kMaxModelLenRange.max : model_positions(spec);
+}
+
+void check_flags(const DecoderSpec& spec, const RunnerConfig& config) {
+  const BatchConfig& batch = config.batch;
+  expect_range(batch.max_num_seqs, kMaxNumSeqsRange, "--max-num-seqs");
+  expect_range(batch.max_num_batched_tokens, kMaxNumBatchedTokensRange, "--max-num-batched-tokens");
+  if (batch.max_model_len != 0)
+    expect_range(batch.max_model_len, {kMaxModelLenRange.min, max_positions(spec)}, "--max-model-len");
+  expect_range(batch.block_size, kBlockSizeRange, "--block-size");
+  if (batch.num_kv_blocks != 0) expect_range(batch.num_kv_blocks, kNumKvBlocksRange, "--num-kv-blocks");
+  expect_range(config.kv_memory, {0, int64_t{1} << 50}, "--kv-memory");
+  if (config.threads != 0) expect_range(config.threads, kThreadsRange, "--threads");
+  expect_range(config.tensor_parallel_size, kTensorParallelSizeRange, "--tensor-parallel-size");
+  const int64_t ranks = config.tensor_parallel_size;
+  LADDER_CHECK(spec.num_heads % ranks == 0, "--tensor-parallel-size {} does not divide the model's {} heads",
+               ranks, spec.num_heads);
+  LADDER_CHECK(
+      spec.num_kv_heads % ranks == 0 || ranks % spec.num_kv_heads == 0,
+      "--tensor-parallel-size {} does not fit the model's {} key/value heads: one must divide the other",
+      ranks, spec.num_kv_heads);
+}
+
+double mib(int64_t bytes) {
+  return static_cast<double>(bytes) / kMiB;
+}
+
+// K and V of every layer are allocations of their own.
+int64_t num_cache_tensors(const DecoderSpec& spec, const RunnerConfig& config) {
+  return 2 * spec.num_layers * config.tensor_parallel_size;
+}
+
+// What the cache takes from a GPU.
+int64_t device_cache_bytes(const DecoderSpec& spec, const RunnerConfig& config) {
+  const int64_t tensors = num_cache_tensors(spec, config);
+  const int64_t bytes =
+      kv_bytes_per_token(spec, config) * config.batch.block_size * config.batch.num_kv_blocks / tensors;
+  return tensors * ((bytes + kDevicePage - 1) / kDevicePage * kDevicePage);
+}
+
+// A cache of a size that somebody asked for. What the libraries and the graphs take is not known yet, so that
+// what passes may still be a little too much; what does not pass is too much in any case.
+void expect_room(const DecoderSpec& spec, const RunnerConfig& config, MachineMemory memory) {
+  if (config.device.is_cpu()) return;
+  const MemoryPlan plan = predict_memory(spec, config);
+  const int64_t cache = device_cache_bytes(spec, config), beside = plan.weights + plan.activations;
+  LADDER_CHECK(
+      cache + beside <= memory.available,
+      "out of GPU memory: the KV cache takes {:.1f} MiB and the model {:.1f} MiB beside it, together {:.1f}, "
+      "and {} has {:.1f} of {:.1f} MiB free: expected a lower {}{}",
+      mib(cache), mib(beside), mib(cache + beside), device_name(config.device), mib(memory.available),
+      mib(memory.total), config.kv_memory > 0 ? "--kv-memory" : "--num-kv-blocks",
+      beside <= memory.available ? "" : ", and a smaller model or lower --max-num-batched-tokens");
+}
+
+// The cache is known: an open length becomes what it holds. `flag`: what would make it larger.
+void fit_length(const DecoderSpec& spec, RunnerConfig& config, const char* flag) {
+  const int64_t num_slots = config.batch.num_kv_blocks * config.batch.block_size;
+  if (config.max_model_len_is_default)
+    config.batch.max_model_len = std::min(config.batch.max_model_len, num_slots);
+  LADDER_CHECK(
+      num_slots >= config.batch.max_model_len,
+      "the KV cache ({:.1f} MiB, {} blocks of {} tokens) does not hold one sequence of --max-model-len {}: "
+      "raise {} or lower --max-model-len",
+      mib(kv_bytes_per_token(spec, config) * num_slots), config.batch.num_kv_blocks, config.batch.block_size,
+      config.batch.max_model_len, flag);
+}
+
+// What the CPU's cache may have where nobody says.
+int64_t host_cache_budget(const DecoderSpec& spec, const RunnerConfig& config, MachineMemory memory,
+                          int64_t block_bytes) {
+  const MemoryPlan plan = predict_memory(spec, config);  // the cache not counted: it has no blocks yet
+  const int64_t left = std::max<int64_t>(memory.available - plan.total(), 0) / 10 * 9;
+  LADDER_CHECK(
+      left >= block_bytes,
+      "the model needs {:.1f} MiB beside its KV cache, and this machine has {:.1f} MiB free: expected "
+      "a smaller model, or a smaller --dtype",
+      mib(plan.total()), mib(memory.available));
+  return std::min({memory.total / 4, int64_t{4096} * kMiB, left});
+}
+
+}  // namespace
+
+// >>> task 4.2: settle how many blocks the cache has and how long a sequence may be, and predict the peak
+RunnerConfig size_kv_cache(const DecoderSpec& spec, RunnerConfig config, int64_t total, int64_t used) {
+  const int64_t tensors = num_cache_tensors(spec, config);
+  const int64_t block_bytes =
+      kv_bytes_per_token(spec, config) * config.batch.block_size / tensors;  // of one tensor
+  const auto budget = static_cast<int64_t>(static_cast<double>(total) * config.gpu_memory_utilization) - used;
+  const int64_t tensor_budget = std::max<int64_t>(budget, 0) / tensors / kDevicePage * kDevicePage;
+  LADDER_CHECK(
+      tensor_budget >= block_bytes,
+      "the model needs {:.1f} MiB beside its KV cache, what others hold of {}'s memory included, and "
+      "--gpu-memory-utilization {} of its {:.1f} MiB is {:.1f}: expected a higher --gpu-memory-utilization, "
+      "a smaller model, or lower --max-num-batched-tokens or --max-num-seqs",
+      mib(used), device_name(config.device), config.gpu_memory_utilization, mib(total),
+      mib(static_cast<int64_t>(static_cast<double>(total) * config.gpu_memory_utilization)));
+  config.batch.num_kv_blocks = std::min<int64_t>(tensor_budget / block_bytes, kNumKvBlocksRange.max);
+  fit_length(spec, config, "--gpu-memory-utilization");
+  return config;
+}
+
+RunnerConfig resolve_runner_config(const DecoderSpec& spec, RunnerConfig config, MachineMemory memory) {
+  const BatchConfig limits = default_batch_limits(config.device.type);
+  if (config.batch.max_num_seqs == 0) config.batch.max_num_seqs = limits.max_num_seqs;
+  if (config.batch.max_num_batched_tokens == 0)  // room for a token of every sequence
+    config.batch.max_num_batched_tokens = std::max(limits.max_num_batched_tokens, config.batch.max_num_seqs);
+  check_flags(spec, config);
+  if (config.threads == 0) config.threads = num_threads();
+  if (config.batch.max_model_len == 0) {
+    config.max_model_len_is_default = true;
+    config.batch.max_model_len = model_positions(spec);
+  }
+  if (config.batch.num_kv_blocks > 0 && !config.num_kv_blocks_is_predicted) {
+    fit_length(spec, config, "--num-kv-blocks");
+    expect_room(spec, config, memory);
+    return config;
+  }
+  const int64_t block_bytes = kv_bytes_per_token(spec, config) * config.batch.block_size;
+  if (config.kv_memory == 0 && !config.device.is_cpu()) {
+    config.num_kv_blocks_is_predicted = true;
+    config.batch.num_kv_blocks = 0;  // not counted in what the rest takes
+    return size_kv_cache(spec, config, memory.total,
+                         memory.total - memory.available + predict_memory(spec, config).total());
+  }
+  int64_t budget = config.kv_memory;
+  int64_t max_blocks = kNumKvBlocksRange.max;
+  if (budget == 0) {
+    budget = host_cache_budget(spec, config, memory, block_bytes);
+    max_blocks = config.batch.max_num_seqs *
+                 ((config.batch.max_model_len + config.batch.block_size - 1) / config.batch.block_size);
+  }
+  config.batch.num_kv_blocks = std::min(budget / block_bytes, max_blocks);
+  LADDER_CHECK(config.batch.num_kv_blocks > 0,
+               "--kv-memory: expected at least the {} bytes of one KV block, found {}", block_bytes, budget);
+  fit_length(spec, config, "--kv-memory");
+  expect_room(spec, config, memory);
+  return config;
+}
+
+RunnerConfig resolve_runner_config(const DecoderSpec& spec, const RunnerConfig& config) {
+  return resolve_runner_config(spec, config, memory_of(config.device));
+}
+// <<< task 4.2
+
+// Written by all threads at once: the first touch of a page is what makes the system find memory for it.
+static Tensor touched(const Shape& shape, DType dtype, Device device) {
+  if (!device.is_cpu()) return Tensor::zeros(shape, dtype, device);
+  Tensor tensor = Tensor::empty(shape, dtype, device);
+  parallel_for(tensor.nbytes(), kMiB, [&](int64_t begin, int64_t end) {
+    std::memset(static_cast<char*>(tensor.raw()) + begin, 0, static_cast<size_t>(end - begin));
+  });
+  return tensor;
+}
+
+std::vector<KvCacheView> allocate_kv_caches(std::span<const KvCacheSpec> specs, int64_t num_blocks,
+                                            int64_t block_size, Device device) {
+  std::vector<KvCacheView> caches;
+  for (const KvCacheSpec& spec : specs) {
+    KvCacheView& cache = caches.emplace_back();
+    cache.k = touched({num_blocks, block_size, spec.num_kv_heads, spec.k_dim}, spec.dtype, device);
+    cache.v = touched({num_blocks, block_size, spec.num_kv_heads, spec.v_dim}, spec.dtype, device);
+  }
+  return caches;
+}
+
+}  // namespace ladder

@@ -1,0 +1,64 @@
+// Task 4.6: which steps are replayed from a captured graph, and how the graphs are made.
+#include <algorithm>
+
+#include "step1_layers/core/error.h"
+#include "step4_runner/model_runner.h"
+
+namespace ladder {
+
+// >>> task 4.6: choose a step's graph, and capture them all
+void ModelRunner::choose_graph(Step& step) const {
+  const AttentionMetadata& metadata = batch_.attention();
+  const GraphSize size{batch_.input_ids().dim(0), metadata.max_seq_len};
+  // One token each, all of which yield one.
+  const bool decodes = metadata.max_query_len == 1 && step.prompt.rows.empty() &&
+                       std::ssize(batch_.sampled_sequences()) == metadata.num_seqs;
+  if (decodes)
+    step.graph = decode_graphs_.find(size);
+  else if (metadata.max_query_len > 1)
+    step.graph = mixed_graphs_.find(size);
+  step.graph_has_logits = decodes && step.graph != nullptr;
+}
+
+void ModelRunner::capture_graphs() {
+  const Step spare = begin({});  // a step of nothing but spare rows
+  const auto stage_spare_rows = [&](int64_t rows) {
+    upload_.begin(ctx_, inputs_.upload_bytes(batch_, rows, max_seqs(rows)));
+    inputs_.load_padded(batch_, rows, max_seqs(rows), upload_);
+    upload_.send(ctx_);
+    inputs_.unpack(ctx_);
+  };
+  const int64_t rows = config_.batch.max_num_batched_tokens;
+  const std::vector<GraphSize> decode = decode_graph_sizes(max_seqs(rows), config_.batch.max_model_len);
+  stage_spare_rows(decode.back().rows);
+  decode_graphs_.capture(ctx_, decode, [&](GraphSize size) {
+    inputs_.view_padded(size.rows, size.rows, 1, size.max_seq_len);
+    return model_->compute_logits(ctx_, model_->forward(ctx_, model_input()));
+  });
+  const std::vector<GraphSize> mixed = mixed_graph_sizes(rows);
+  stage_spare_rows(mixed.back().rows);
+  mixed_graphs_.capture(ctx_, mixed, [&](GraphSize size) {
+    inputs_.view_padded(size.rows, max_seqs(size.rows), size.rows, size.max_seq_len);
+    return model_->forward(ctx_, model_input());
+  });
+}
+// <<< task 4.6
+
+double ModelRunner::replay_last_step(int64_t count) {
+  LADDER_CHECK(last_graph_ != nullptr, "the last step was not replayed from a decode graph");
+  const ArenaScope scope(*arena_);
+  arena_->take({last_graph_->arena_bytes}, DType::u8);
+  const Tensor logits = last_graph_->output.rows(last_plan_.rows);
+  const Tensor token_ids = inputs_.sampled_ids(last_plan_.rows);
+  DeviceEvent begun, done;
+  begun.record(ctx_.stream);
+  for (int64_t i = 0; i < count; ++i) {
+    last_graph_->graph.replay(ctx_.stream);
+    sampler_.sample(ctx_, logits, last_plan_, token_ids, download_);
+  }
+  done.record(ctx_.stream);
+  done.wait();
+  return done.seconds_since(begun) / static_cast<double>(count);
+}
+
+}  // namespace ladder
