@@ -25,7 +25,7 @@ class DeviceInputs {
   int64_t upload_bytes(const Batch& batch, int64_t rows, int64_t num_seqs) const;
   // Stages the step's rows.
   void load(const Batch& batch, StepUpload& upload);
-  // Stages a step for a captured graph of `rows` rows and `num_seqs` sequences. Spare rows stand in no slot,
+  // Stages a step for a captured graph of `rows` rows and `num_seqs` sequences. Spare rows are in no slot,
   // spare sequences have no keys; they take a spare row each, as long as there are any.
   void load_padded(const Batch& batch, int64_t rows, int64_t num_seqs, StepUpload& upload);
   void unpack(const OpContext& ctx);  // after the copy

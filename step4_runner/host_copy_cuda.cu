@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
-// The way over the bus takes a microsecond or two, in which the kernel in front still runs.
+// The way over the bus takes a microsecond or two, in which the preceding kernel still runs.
 __global__ void __launch_bounds__(kThreads) copy_from_host(const uint4* from, uint4* to, int64_t count) {
   allow_next_kernel();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;

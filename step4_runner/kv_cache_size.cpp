@@ -100,7 +100,7 @@ void fit_length(const DecoderSpec& spec, RunnerConfig& config, const char* flag)
       config.batch.max_model_len, flag);
 }
 
-// What the CPU's cache may have where nobody says.
+// What the CPU's cache may have where neither --num-kv-blocks nor --kv-memory is set.
 int64_t host_cache_budget(const DecoderSpec& spec, const RunnerConfig& config, MachineMemory memory,
                           int64_t block_bytes) {
   const MemoryPlan plan = predict_memory(spec, config);  // the cache not counted: it has no blocks yet

@@ -1,7 +1,7 @@
 #pragma once
-// Task 4.5: a step that is on its way.
+// Task 4.5: a step that was launched and is not collected.
 //
-// Launching a step on a GPU takes microseconds, computing it milliseconds. What is left behind in between is
+// Launching a step on a GPU takes microseconds, computing it milliseconds. What remains in between is
 // this: the event that is past when the step is done, the host memory where its results will lie, and what it
 // takes to read them. The thread that launches and the one that collects may be different ones; once launched
 // nothing here changes.

@@ -46,12 +46,12 @@ class ModelRunner {
   static constexpr int kMaxInFlight = 2;
 
   // `config` is resolved; `ctx` carries the device, the parallel groups and the kernels. Allocates the KV
-  // cache, unless its size is left open for the warm-up.
+  // cache, unless the warm-up has to measure its size.
   ModelRunner(const OpContext& ctx, const RunnerConfig& config, std::unique_ptr<Model> model);
   ~ModelRunner();  // waits for what is in flight
 
   // Runs the largest steps there can be, so that the arena is as large as it will ever have to be, and
-  // freezes it. On a GPU the KV cache, where its size is open, gets what is left of the memory, and the
+  // freezes it. On a GPU the KV cache, where its size was predicted, gets what is left of the memory, and the
   // graphs are captured. Error: no memory is left.
   void warm_up();
 
@@ -107,7 +107,7 @@ class ModelRunner {
   // warm_up.cpp
   void run_warm_up_step(int64_t num_seqs, int64_t num_tokens, int64_t num_computed_tokens,
                         const SamplingParams& sampling);
-  void size_open_cache();
+  void size_measured_cache();
   void allocate_cache();
   // replay_step.cpp
   void choose_graph(Step& step) const;

@@ -19,8 +19,8 @@ struct Pointers {
   int64_t rows, seqs, logits_rows, updates, table_stride;
 };
 
-// The first blocks copy rows, a thread each; every block behind them writes one update of the block tables.
-// The kernels behind are allowed only then: some read lengths and tables before they wait (kv_cache.h).
+// The first blocks copy rows, a thread each; every further block writes one update of the block tables. The
+// next kernel is allowed only then: some read lengths and tables before they wait (kv_cache.h).
 __global__ void __launch_bounds__(kThreads) unpack_inputs(Pointers p, int64_t row_blocks) {
   wait_for_previous_kernel();
   if (blockIdx.x >= row_blocks) {

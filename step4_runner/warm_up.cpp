@@ -44,7 +44,7 @@ void ModelRunner::run_warm_up_step(int64_t num_seqs, int64_t num_tokens, int64_t
     scheduled.new_sequences.push_back(std::move(sequence));
   }
   Step step = begin(scheduled);
-  // All of them stand in block 0: nothing may be written there.
+  // The tables of all of them name block 0: nothing may be written there.
   const Tensor& slots = batch_.attention().slot_mapping;
   std::fill_n(slots.data<int64_t>(), slots.numel(), -1);
   // A penalty's cost grows with the tokens that a sequence has used: at most every one of the vocabulary. On
@@ -96,7 +96,7 @@ void ModelRunner::warm_up() {
   // With room to spare: an operator's scratch need not grow evenly with the rows, and untouched memory costs
   // nothing on a CPU.
   arena_->reserve(activation_bytes_ + activation_bytes_ / (ctx_.device.is_cpu() ? 4 : 16) + kSpareBytes);
-  if (config_.num_kv_blocks_is_predicted) size_open_cache();
+  if (config_.num_kv_blocks_is_predicted) size_measured_cache();
   if (!ctx_.device.is_cpu() && config_.cuda_graphs) capture_graphs();
   arena_->freeze();
   batch_ = Batch(config_.batch, model_->spec().vocab_size);
@@ -104,7 +104,7 @@ void ModelRunner::warm_up() {
 
 // The GPU's memory holds everything now but the cache, the graphs and what comes late. (The inputs are made
 // anew for the length that the cache allows, before the cache: they are no larger than before.)
-void ModelRunner::size_open_cache() {
+void ModelRunner::size_measured_cache() {
   kv_caches_.clear();
   device_synchronize(ctx_.device, ctx_.stream);
   const MachineMemory memory = memory_of(ctx_.device);

@@ -96,7 +96,7 @@ TEST_P(Task4_4_LocalExecutor, StepsOneAtATimeInOrder) {
   EXPECT_EQ(executor.collect(second).step, 1);
 }
 
-// Of a GPU's steps one more may be under way, before the tokens of the one in front are known. Penalties need
+// Of a GPU's steps one more may be under way, before the tokens of the one before it are known. Penalties need
 // them all the same.
 TEST_P(Task4_4_LocalExecutor, StepsLaunchedAheadGiveTheTokensOfStepsOneAtATime) {
   auto tokens = [](int64_t ahead, double penalty) {
