@@ -42,7 +42,7 @@ Engine::~Engine() {
   try {
     for (const InFlight& step : in_flight_) executor_->collect(step.ticket);
   } catch (const std::exception&) {
-    // The executor failed, and there is nobody left to say it to.
+    // The executor failed, and a destructor cannot throw.
   }
 }
 

@@ -11,8 +11,8 @@
 // tokens into text. Everything happens on the calling thread; the class is not thread-safe
 // (engine_client.h is). vLLM: vllm/v1/engine/llm_engine.py.
 //
-// An engine dies of the first error of its executor or its scheduler: nobody can say any more what lies in
-// the KV cache. From then on step(), add_request() and generate() throw that same error, every request has
+// An engine dies of the first error of its executor or its scheduler, since the content of the KV cache is
+// unknown then. From then on step(), add_request() and generate() throw that same error, every request has
 // ended with FinishReason::error, which take_results() hands out, and no KV block is held.
 #include <cstdint>
 #include <deque>
@@ -75,7 +75,7 @@ class Engine {
   // Adds the requests and steps until they are done; outputs in the order of the requests. `on_step`, if
   // given, sees every step, those of other requests too; it may add and abort requests, but not step.
   // What the steps brought for requests added before is handed out by the next step(). An Error of a
-  // request, of a step or of `on_step` leaves none of these requests behind.
+  // request, of a step or of `on_step` ends these requests without an output.
   std::vector<RequestOutput> generate(const std::vector<Request>& requests,
                                       const std::function<void(const StepResult&)>& on_step = {});
 

@@ -7,7 +7,7 @@
 //
 // What can be wrong with a request is said by submit(), on the caller's thread. From then on the stream tells
 // everything, and always ends with an output: finished, aborted, or FinishReason::error with the reason. A
-// slow reader keeps nobody waiting: what it has not read is merged, so a buffer never holds more than the
+// slow reader does not hold up the loop: what it has not read is merged, so a buffer never holds more than the
 // request's own tokens.
 //
 // The first implementation is thread_engine_client.h; an engine in another process, or several of them with

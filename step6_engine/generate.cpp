@@ -8,7 +8,7 @@
 //   return outputs
 //
 // The rest sees to it that requests which were added before lose nothing, and that a call which ends early
-// leaves none of its own behind.
+// ends its own requests.
 #include <exception>
 #include <iterator>
 #include <utility>
@@ -65,9 +65,9 @@ std::vector<RequestOutput> Engine::generate(const std::vector<Request>& requests
 
   if (thrown) {
     for (const auto& [id, index] : own) abort(id);
-    sort_out(take_results());  // with what they were until here, which nobody waits for
+    sort_out(take_results());  // their outputs are not returned: the exception is
   }
-  try {  // What ran ahead of the last token has nobody to tell; its blocks come back.
+  try {  // The steps that ran ahead of the last token: their blocks come back.
     while (!dead() && requests_.empty() && !in_flight_.empty()) sort_out(collect_step());
   } catch (...) {
     // The engine died of it, and says so when it is asked for the next step.

@@ -1,7 +1,7 @@
 #pragma once
 // The first half of adding a request: text to tokens, and every check that can be made before the engine's
-// loop sees it. It is a function of the request and of numbers that never change, so it runs on the thread of
-// whoever asks, and a mistake is theirs to hear.
+// loop sees it. It is a function of the request and of numbers that never change, so it runs on the caller's
+// thread, where its errors belong.
 #include <string>
 #include <vector>
 

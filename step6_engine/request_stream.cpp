@@ -50,7 +50,7 @@ void StreamBuffer::end(RequestOutput&& output) {
   announce(was_empty);
 }
 
-// Without the lock: who is woken finds it free.
+// Called without the lock, so that the thread that wakes up finds it free.
 void StreamBuffer::announce(bool was_empty) {
   ready_.notify_all();
   if (was_empty && on_ready_) on_ready_();

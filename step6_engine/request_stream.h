@@ -21,7 +21,7 @@ struct StreamUpdate {
   std::optional<RequestOutput> output;    // in the last one: the request has ended, and this is all of it
 };
 
-// Between the two threads. Updates that nobody has read are merged.
+// Between the two threads. Unread updates are merged.
 class StreamBuffer {
  public:
   explicit StreamBuffer(std::function<void()> on_ready) : on_ready_(std::move(on_ready)) {}
@@ -46,7 +46,7 @@ class StreamBuffer {
 };
 
 // The reader's end. For one thread at a time. Dropping it before the request has ended aborts the request:
-// nobody waits for it any more.
+// its reader is gone.
 class RequestStream {
  public:
   // `abandon` is called if the stream is dropped before its end was read.

@@ -199,7 +199,7 @@ void ThreadEngineClient::step_with(Work work) {
   try {
     deliver(work());
   } catch (const std::exception&) {
-    publish_stats();  // first: who hears of the end and submits again is told why not
+    publish_stats();  // first: a reader that submits again after the end gets the error
     deliver(engine_->take_results());
   }
 }
