@@ -26,12 +26,7 @@ struct ChatFlags {
   bool no_thinking = false;
 };
 
-SamplingParams default_sampling() {
-  SamplingParams params;
-  params.max_tokens = 1024;
-  params.temperature = 0.6;
-  return params;
-}
+constexpr int64_t kDefaultMaxTokens = 1024;
 
 class Conversation {
  public:
@@ -89,7 +84,9 @@ class Conversation {
     const RequestOutput output = engine_.generate({request}, [](const StepResult& step) {
       for (const CompletionUpdate& update : step.updates) write_out(update.text);
     })[0];
-    messages_.push_back({"assistant", output.completions[0].text.value_or("")});
+    const CompletionOutput& completion = output.completions[0];
+    if (!completion.error.empty()) write_out(fmt::format(" [error: {}]", completion.error));
+    messages_.push_back({"assistant", completion.text.value_or("")});
     const RequestMetrics& metrics = output.metrics;
     write_out(fmt::format("\n[{} tokens in, {} of them cached, {} out, first after {}, then {} each]\n",
                           metrics.num_prompt_tokens, metrics.num_cached_tokens, metrics.num_output_tokens,
@@ -107,10 +104,12 @@ class Conversation {
 
 void run_chat(const ChatFlags& flags) {
   LADDER_CHECK(is_utf8(flags.system), "--system: expected text in UTF-8");
-  const SamplingParams sampling = flags.sampling.params(default_sampling());
-  LADDER_CHECK(sampling.n == 1, "--n {}: a conversation has one answer at a time", sampling.n);
   const EngineOptions options = flags.engine.options();
-  const ModelFolder folder = open_model_folder(options.model);
+  const ModelFolder folder = open_model_folder(options.model, flags.sampling.generation_config());
+  SamplingParams defaults = folder.default_sampling;
+  if (!defaults.max_tokens) defaults.max_tokens = kDefaultMaxTokens;
+  const SamplingParams sampling = flags.sampling.params(std::move(defaults));
+  LADDER_CHECK(sampling.n == 1, "--n {}: a conversation has one answer at a time", sampling.n);
   LADDER_CHECK(folder.tokenizer != nullptr, "chat: {} has no tokenizer.json", flags.engine.model);
   const ChatTemplate chat_template = load_chat_template(options.model);
   LADDER_CHECK(!flags.no_thinking || chat_template.name() == "qwen3",
@@ -142,7 +141,9 @@ RunCommand add_chat_command(CLI::App& app) {
   app.add_option("--system", flags->system, "a system message to begin with")->type_name("TEXT");
   app.add_flag("--no-thinking", flags->no_thinking, "Qwen3: answer without thinking aloud first");
   flags->engine.add(app);
-  flags->sampling.add(app, default_sampling());
+  SamplingParams shown;
+  shown.max_tokens = kDefaultMaxTokens;
+  flags->sampling.add(app, shown);
   return [flags] { run_chat(*flags); };
 }
 

@@ -22,14 +22,11 @@ struct GenerateFlags {
   std::string format = "text";
 };
 
-SamplingParams default_sampling() {
-  SamplingParams params;
-  params.max_tokens = 16;
-  return params;
-}
+constexpr int64_t kDefaultMaxTokens = 16;
 
-std::vector<RequestLine> requests_of(const GenerateFlags& flags) {
-  const SamplingParams sampling = flags.sampling.params(default_sampling());
+std::vector<RequestLine> requests_of(const GenerateFlags& flags, SamplingParams defaults) {
+  if (!defaults.max_tokens) defaults.max_tokens = kDefaultMaxTokens;
+  const SamplingParams sampling = flags.sampling.params(std::move(defaults));
   const bool has_prompt = flags.prompt_option->count() > 0;
   const int given = int{has_prompt} + int{!flags.prompts.empty()} + int{!flags.prompt_token_ids.empty()};
   LADDER_CHECK(given == 1, "generate: expected one of --prompt, --prompts and --prompt-token-ids");
@@ -60,15 +57,16 @@ std::string as_text(int64_t index, const RequestOutput& output, bool several_req
       text += fmt::format("[{}] ", several_requests ? index : static_cast<int64_t>(i));
     }
     text += completion.text ? *completion.text : json_list(completion.token_ids);
+    if (!completion.error.empty()) text += fmt::format(" [error: {}]", completion.error);
     text += '\n';
   }
   return text;
 }
 
 void run_generate(const GenerateFlags& flags) {
-  const std::vector<RequestLine> lines = requests_of(flags);
   const EngineOptions options = flags.engine.options();
-  const ModelFolder folder = open_model_folder(options.model);
+  const ModelFolder folder = open_model_folder(options.model, flags.sampling.generation_config());
+  const std::vector<RequestLine> lines = requests_of(flags, folder.default_sampling);
   check_requests(lines, folder);
   const std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
 
@@ -109,7 +107,9 @@ RunCommand add_generate_command(CLI::App& app) {
       ->type_name("FORMAT")
       ->capture_default_str();
   flags->engine.add(app);
-  flags->sampling.add(app, default_sampling());
+  SamplingParams shown;
+  shown.max_tokens = kDefaultMaxTokens;
+  flags->sampling.add(app, shown);
   return [flags] { run_generate(*flags); };
 }
 

@@ -40,6 +40,12 @@ std::string json_logprobs(std::span<const PositionLogprobs> positions, std::stri
   return text;
 }
 
+std::string json_stop_reason(const StopReason& reason) {
+  if (const auto* id = std::get_if<int32_t>(&reason)) return std::to_string(*id);
+  if (const auto* text = std::get_if<std::string>(&reason)) return json_string_literal(*text);
+  return "null";
+}
+
 std::string json_metrics(const RequestMetrics& metrics) {
   return fmt::format(
       "{{\"num_prompt_tokens\":{},\"num_output_tokens\":{},\"num_cached_tokens\":{},\"num_preemptions\":{},"
@@ -68,10 +74,12 @@ std::string generate_line(int64_t index, const RequestOutput& output, std::optio
   std::string completions;
   for (const CompletionOutput& completion : output.completions) {
     if (!completions.empty()) completions += ",";
-    completions += fmt::format("{{\"token_ids\":{},\"text\":{},\"finish_reason\":\"{}\"",
-                               json_list(completion.token_ids),
-                               completion.text ? json_string_literal(*completion.text) : "null",
-                               finish_reason_name(completion.finish_reason));
+    completions += fmt::format(
+        "{{\"token_ids\":{},\"text\":{},\"finish_reason\":\"{}\",\"stop_reason\":{}",
+        json_list(completion.token_ids), completion.text ? json_string_literal(*completion.text) : "null",
+        finish_reason_name(completion.finish_reason), json_stop_reason(completion.stop_reason));
+    if (!completion.error.empty())
+      completions += fmt::format(",\"error\":{}", json_string_literal(completion.error));
     if (num_logprobs)
       completions += fmt::format(",{}", json_logprobs(completion.logprobs, "", *num_logprobs != 0));
     completions += "}";

@@ -43,8 +43,10 @@ void check_requests(std::span<const RequestLine> lines, const ModelFolder& folde
       } else {
         validate_prompt(request.prompt_token_ids, folder.spec.vocab_size);
       }
-      LADDER_CHECK(request.sampling.stop.empty() || folder.tokenizer != nullptr,
-                   "stop strings need a tokenizer, and the model's folder has no tokenizer.json");
+      LADDER_CHECK(
+          (request.sampling.stop.empty() && request.sampling.bad_words.empty()) ||
+              folder.tokenizer != nullptr,
+          "stop strings and bad words need a tokenizer, and the model's folder has no tokenizer.json");
     });
 }
 

@@ -112,6 +112,13 @@ void SamplingFlags::add(CLI::App& app, const SamplingParams& defaults) {
     app.add_flag_callback(name, set, help)->group(group);
   };
 
+  app.add_option(
+         "--generation-config", generation_config_,
+         "where the defaults come from: auto (the model's generation_config.json), vllm (none), or a folder "
+         "that has one")
+      ->type_name("SOURCE")
+      ->capture_default_str()
+      ->group(group);
   count("--max-tokens", &SamplingParams::max_tokens,
         fmt::format("tokens to generate [{}]", defaults.max_tokens ? std::to_string(*defaults.max_tokens)
                                                                    : "to the end of --max-model-len"));

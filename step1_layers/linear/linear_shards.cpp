@@ -41,8 +41,7 @@ LinearShards qkv_shards(const OpContext& ctx, const std::string& name, int64_t i
                "{}: {} tensor-parallel ranks cannot hold equal copies of {} key and value heads", name,
                tp.size(), num_kv_heads);
   const int copies = static_cast<int>(std::max<int64_t>(tp.size() / num_kv_heads, 1));
-  const FeatureRange q =
-      even_shard(name + ": the number of query heads", num_heads, tp.rank(), tp.size());
+  const FeatureRange q = even_shard(name + ": the number of query heads", num_heads, tp.rank(), tp.size());
   const FeatureRange kv = even_shard(name + ": the number of key and value heads", num_kv_heads,
                                      tp.rank() / copies, tp.size() / copies);
   LinearShards shards{.in = {.full = in_features, .begin = 0, .size = in_features}};

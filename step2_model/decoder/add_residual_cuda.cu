@@ -22,8 +22,8 @@ void add_residual_cuda(const OpContext& ctx, const Tensor& x, const Tensor& resi
   with_cuda_type(residual.dtype(), [&](auto tag) {
     using T = decltype(tag);
     const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(size, kThreads));
-    add_residual_kernel<<<blocks, kThreads, 0, stream_of(ctx)>>>(cuda_data<const T>(x), cuda_data<T>(residual),
-                                                                 size);
+    add_residual_kernel<<<blocks, kThreads, 0, stream_of(ctx)>>>(cuda_data<const T>(x),
+                                                                 cuda_data<T>(residual), size);
   });
   LADDER_CUDA_CHECK(cudaGetLastError());
 }

@@ -192,6 +192,23 @@ TEST(Cli_Generate, FlagsOutOfRangeAreNamed) {
   expect_refused(run_binary({"info", "--model", std::string(5000, 'x')}), "File name too long");
 }
 
+// Flags win over generation_config.json, which wins over the program's own defaults.
+TEST(Cli_Generate, GenerationConfigGivesTheDefaults) {
+  testing::TemporaryFolder folder;
+  testing::write_file(folder / "generation_config.json", R"({"max_new_tokens": 3, "temperature": 0.0})");
+  const auto num_tokens = [&](std::vector<std::string> more) {
+    more.insert(more.end(), {"--prompt-token-ids", "1,2", "--ignore-eos", "--format", "jsonl"});
+    const BinaryResult result = generate(more);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return json_lines(result.out).at(0).at("outputs").at(0).at("token_ids").size();
+  };
+  const std::string there = folder.path().string();
+  EXPECT_EQ(num_tokens({"--generation-config", there}), 3u);
+  EXPECT_EQ(num_tokens({"--generation-config", there, "--max-tokens", "5"}), 5u);
+  EXPECT_EQ(num_tokens({"--generation-config", "vllm"}), 16u);
+  expect_refused(generate({"--prompt-token-ids", "1", "--generation-config", "/nowhere"}), "/nowhere");
+}
+
 TEST(Cli_Generate, StopTokenIdsMayBeOneListOrSeveral) {
   const std::vector<int32_t> greedy = testing::load_golden(testing::tied_model()).prompts[0].greedy_token_ids;
   const std::vector<int32_t> prompt = testing::load_golden(testing::tied_model()).prompts[0].token_ids;

@@ -60,6 +60,7 @@ RequestOutput sample_output() {
   completion.token_ids = {3, 4};
   completion.text = "a \"quote\"\n\xf0\x9f\x99\x82";
   completion.finish_reason = FinishReason::stop;
+  completion.stop_reason = std::string("\n");
   completion.logprobs = {{{3, -0.1f}, {{3, -0.1f}, {9, -2.5f}}}, {{4, -1.0f}, {{4, -1.0f}, {8, -1.5f}}}};
   output.prompt_logprobs = {{{2, -1.25f}, {{7, -0.5f}, {2, -1.25f}}}};
   output.metrics.num_prompt_tokens = 2;
@@ -76,6 +77,8 @@ TEST(Cli_JsonLines, GenerateLineHasTheContractsFields) {
   EXPECT_EQ(completion["token_ids"], (std::vector<int>{3, 4}));
   EXPECT_EQ(completion["text"], "a \"quote\"\n\xf0\x9f\x99\x82");
   EXPECT_EQ(completion["finish_reason"], "stop");
+  EXPECT_EQ(completion["stop_reason"], "\n");
+  EXPECT_FALSE(completion.contains("error"));
   EXPECT_EQ(completion["logprobs"].size(), 2u);
   EXPECT_NE(line.find("\"logprobs\":[-0.1,-1"), std::string::npos) << "a float keeps a float's digits";
   EXPECT_EQ(completion["top"][1][1]["token_id"], 8);
@@ -89,6 +92,13 @@ TEST(Cli_JsonLines, GenerateLineHasTheContractsFields) {
   EXPECT_FALSE(chosen_only["outputs"][0].contains("top"));
   const auto whole_vocabulary = nlohmann::json::parse(generate_line(0, sample_output(), -1));
   EXPECT_TRUE(whole_vocabulary["outputs"][0].contains("top"));
+  RequestOutput failed = sample_output();
+  failed.completions[0].finish_reason = FinishReason::error;
+  failed.completions[0].stop_reason = {};
+  failed.completions[0].error = "NaN";
+  const auto error_line = nlohmann::json::parse(generate_line(0, failed, std::nullopt));
+  EXPECT_TRUE(error_line["outputs"][0]["stop_reason"].is_null());
+  EXPECT_EQ(error_line["outputs"][0]["error"], "NaN");
   RequestOutput silent = sample_output();
   silent.completions[0].text.reset();
   EXPECT_TRUE(nlohmann::json::parse(generate_line(0, silent, std::nullopt))["outputs"][0]["text"].is_null());

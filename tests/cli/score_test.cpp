@@ -79,5 +79,17 @@ TEST_P(Cli_ScoreOnDevice, ATextToScoreMayFillTheModel) {
   expect_refused(score("over.jsonl"), "line 1");
 }
 
+// The text and one token more fit a step by default.
+TEST(Cli_Score, WorksWithoutChunkedPrefillByDefault) {
+  const std::string text = Json{{"prompt_token_ids", std::vector<int>(512, 7)}}.dump();
+  const std::vector<std::string> score = {"score", "--model", testing::tied_model(), "--input", "-"};
+  std::vector<std::string> whole = score;
+  whole.push_back("--no-chunked-prefill");
+  const BinaryResult chunked = run_binary(with_small_cache(score), text);
+  const BinaryResult result = run_binary(with_small_cache(whole), text);
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.out, chunked.out);
+}
+
 }  // namespace
 }  // namespace ladder
