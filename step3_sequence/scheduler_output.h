@@ -1,5 +1,5 @@
 #pragma once
-// What the scheduler tells the runner about one step: who computes how many tokens, and what changed since
+// What the scheduler sends the runner for one step: which sequences compute how many tokens, what changed since
 // the last step. Plain, pointer-free and serialisable: the runner may be in another process. The runner keeps
 // its own copy of every running sequence's state (a persistent batch) and applies these changes to it.
 #include <cstdint>
@@ -15,7 +15,11 @@ using SequenceId = int64_t;
 // A sequence that the runner sees for the first time, or again after a preemption (its KV was dropped).
 struct NewSequence {
   SequenceId id = 0;
-  std::vector<int32_t> token_ids;  // prompt, and for a resumed sequence the output so far
+  // Its prompt is that of this sequence, which the runner knows or which is new before it in this step: the
+  // completions of one request do not send it again. -1: none.
+  SequenceId prompt_of = -1;
+  // The prompt, unless it is another's; and for a resumed sequence the output so far.
+  std::vector<int32_t> token_ids;
   int64_t num_prompt_tokens = 0;
   SamplingParams sampling;  // `seed` is set by then
   std::vector<int32_t> block_table;

@@ -28,6 +28,8 @@ std::vector<std::unique_ptr<Sequence>> make_sequences(std::vector<int32_t> promp
   LADDER_CHECK(sampling.seed.has_value(), "a sequence needs a seed");
   LADDER_CHECK(sampling.max_tokens.has_value(), "a sequence needs max_tokens");
   std::vector<std::unique_ptr<Sequence>> sequences;
+  const auto prompt = std::make_shared<const std::vector<int32_t>>(std::move(prompt_token_ids));
+  const auto prompt_hashes = std::make_shared<std::vector<BlockHash>>();
   for (int64_t i = 0; i < sampling.n; ++i) {
     auto sequence = std::make_unique<Sequence>();
     sequence->id = sequence->arrival = first_id + i;
@@ -36,9 +38,11 @@ std::vector<std::unique_ptr<Sequence>> make_sequences(std::vector<int32_t> promp
     sequence->sampling = sampling;
     sequence->sampling.seed = *sampling.seed + static_cast<uint64_t>(i);
     if (i > 0) sequence->sampling.prompt_logprobs.reset();
-    sequence->num_prompt_tokens = std::ssize(prompt_token_ids);
-    sequence->token_ids = prompt_token_ids;
+    sequence->num_prompt_tokens = std::ssize(*prompt);
+    sequence->prompt_token_ids = prompt;
     sequence->prefix.salt = sampling.cache_salt;
+    sequence->prefix.prompt_hashes = prompt_hashes;
+    sequence->prefix.num_prompt_tokens = sequence->num_prompt_tokens;
     sequences.push_back(std::move(sequence));
   }
   return sequences;
@@ -53,13 +57,19 @@ void validate_prompt(const std::vector<int32_t>& prompt_token_ids, int64_t vocab
 }
 
 FinishReason append_token(Sequence& sequence, int32_t token_id, const std::vector<int32_t>& eos_token_ids) {
-  sequence.token_ids.push_back(token_id);
+  sequence.output_token_ids.push_back(token_id);
   const auto holds = [token_id](const std::vector<int32_t>& ids) {
     return std::find(ids.begin(), ids.end(), token_id) != ids.end();
   };
-  if (!sequence.sampling.ignore_eos && holds(eos_token_ids)) return FinishReason::stop;
-  if (holds(sequence.sampling.stop_token_ids)) return FinishReason::stop;
-  if (sequence.num_output_tokens() >= *sequence.sampling.max_tokens) return FinishReason::length;
+  const SamplingParams& sampling = sequence.sampling;
+  if (sequence.num_output_tokens() >= sampling.min_tokens) {
+    if (!sampling.ignore_eos && holds(eos_token_ids)) return FinishReason::stop;
+    if (holds(sampling.stop_token_ids)) {
+      sequence.stop_token_id = token_id;
+      return FinishReason::stop;
+    }
+  }
+  if (sequence.num_output_tokens() >= *sampling.max_tokens) return FinishReason::length;
   return FinishReason::none;
 }
 // <<< task 3.1

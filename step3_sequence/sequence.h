@@ -3,12 +3,12 @@
 //
 // There is no prefill phase and no decode phase. A sequence has tokens, and some of them are computed:
 //
-//   token_ids            [ p p p p p p p p p | o o o ]        p prompt, o output
+//   tokens()             [ p p p p p p p p p | o o o ]        p prompt, o output
 //   num_computed_tokens   ------------------------^            their K and V are in the cache
 //
 // A step lets it catch up. When the last token is computed, the model's answer is the next token. Where steps
 // are submitted before the previous ones are collected, tokens that are being sampled are placeholders: they
-// count as tokens to be computed, but their ids are not in token_ids yet.
+// count as tokens to be computed, but their ids are not in output_token_ids yet.
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -44,18 +44,21 @@ struct Sequence {
   int64_t num_known_blocks =
       0;  // of its table, that the runner was given; 0: the runner keeps no state for it
 
-  std::vector<int32_t> token_ids;    // prompt, then output
+  std::shared_ptr<const std::vector<int32_t>> prompt_token_ids;  // of all completions of its request
+  std::vector<int32_t> output_token_ids;
   std::vector<int32_t> block_table;  // blocks that it holds a reference on
   PrefixKey prefix;
   SamplingParams
       sampling;  // `seed` is set, and its own where n > 1; `max_tokens` is set and fits max_model_len
 
-  SequenceId first_sibling = 0;     // the id of completion 0 of the same request: its own where n is 1
-  int64_t completion_index = 0;     // 0..n-1
-  int64_t num_prompt_logprobs = 0;  // prompt positions whose logprobs were delivered
+  SequenceId first_sibling = 0;          // the id of completion 0 of the same request: its own where n is 1
+  int64_t completion_index = 0;          // 0..n-1
+  std::optional<int32_t> stop_token_id;  // of sampling.stop_token_ids, if one has ended it
+  int64_t num_prompt_logprobs = 0;       // prompt positions whose logprobs were delivered
 
-  int64_t num_tokens() const { return static_cast<int64_t>(token_ids.size()); }
-  int64_t num_output_tokens() const { return num_tokens() - num_prompt_tokens; }
+  TokenView tokens() const { return {*prompt_token_ids, output_token_ids}; }
+  int64_t num_tokens() const { return num_prompt_tokens + num_output_tokens(); }
+  int64_t num_output_tokens() const { return std::ssize(output_token_ids); }
   // What is left to compute before the next token can be sampled (or, with placeholders, is sampled).
   int64_t num_uncomputed_tokens() const { return num_tokens() + num_placeholders - num_computed_tokens; }
   bool finished() const { return status == SequenceStatus::finished; }
@@ -70,8 +73,9 @@ std::vector<std::unique_ptr<Sequence>> make_sequences(std::vector<int32_t> promp
 // Error: an empty prompt, an id outside the vocabulary.
 void validate_prompt(const std::vector<int32_t>& prompt_token_ids, int64_t vocab_size);
 
-// Appends a sampled token and says whether it ends the sequence: a stop id or, unless ignored, an end token
-// (finish "stop"; the token stays in the output), or the last of max_tokens ("length").
+// Appends a sampled token and says whether it ends the sequence: unless ignored an end token, or a stop id,
+// which is remembered (finish "stop"; the token stays in the output), but neither before the output has
+// min_tokens; or the last of max_tokens ("length").
 FinishReason append_token(Sequence& sequence, int32_t token_id, const std::vector<int32_t>& eos_token_ids);
 
 }  // namespace ladder

@@ -74,16 +74,23 @@ void Batch::add(const NewSequence& added) {
   sequence.id = added.id;
   sequence.serial = next_serial_++;
   sequence.token_ids.reserve(static_cast<size_t>(config_.max_model_len) + 1);
-  sequence.token_ids = added.token_ids;
+  if (added.prompt_of >= 0) {
+    const auto other = known_.find(added.prompt_of);
+    LADDER_CHECK(other != known_.end() && other->second->num_prompt_tokens == added.num_prompt_tokens,
+                 "step {}: sequence {} has the prompt of sequence {}, which is not in the batch with it",
+                 step_, added.id, added.prompt_of);
+    const auto prompt = other->second->token_ids.begin();
+    sequence.token_ids.assign(prompt, prompt + added.num_prompt_tokens);
+  }
+  sequence.token_ids.insert(sequence.token_ids.end(), added.token_ids.begin(), added.token_ids.end());
   for (int32_t token : added.token_ids)
     LADDER_CHECK(token >= 0 && token < vocab_size_,
                  "step {}: sequence {} has token {}, the vocabulary has {}", step_, added.id, token,
                  vocab_size_);
   sequence.num_prompt_tokens = added.num_prompt_tokens;
-  LADDER_CHECK(
-      added.num_prompt_tokens > 0 && added.num_prompt_tokens <= static_cast<int64_t>(added.token_ids.size()),
-      "step {}: sequence {} has {} prompt tokens of {}", step_, added.id, added.num_prompt_tokens,
-      added.token_ids.size());
+  LADDER_CHECK(added.num_prompt_tokens > 0 && added.num_prompt_tokens <= std::ssize(sequence.token_ids),
+               "step {}: sequence {} has {} prompt tokens of {}", step_, added.id, added.num_prompt_tokens,
+               sequence.token_ids.size());
   sequence.sampling = added.sampling;
   append_blocks(sequence, added.block_table);
   sequence.num_computed_tokens = added.num_computed_tokens;

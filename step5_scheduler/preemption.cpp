@@ -4,8 +4,25 @@
 // Swapping them to host memory costs more than computing them for all but very long sequences, which is why
 // vLLM dropped it.
 //
+// The simple version:
+//
+//   allocate_slots(sequence, num_tokens):
+//     while not append(sequence.block_table, num_tokens):
+//       victim = running.pop()                       # the last in the order
+//       free(victim.block_table); victim.num_computed_tokens = 0; waiting.insert(victim)
+//       if victim is sequence: return False
+//     return True
+//
+// What the further lines buy: while blocks are coming back from a step in flight (deferred_), one waits for
+// them; preempting yet another sequence would not be faster. What the runner keeps of the victim is forgotten
+// with the next step (preempted_ids_), and its prefix key no longer counts a table that it has given up.
+//
 // Why this cannot go on for ever: the first of the running sequences can preempt all others, and it fits
 // alone, or add() would have refused it. So it always gets on, ends, and another is the first.
+//
+// Why the victim is never in the step that is being planned: the walk of schedule_continuous.cpp goes through
+// running_ from its front, and a victim comes from its end. Whoever is planned stands before the sequence that
+// asks; the sequence itself is planned after it has its slots.
 #include "step5_scheduler/scheduler.h"
 
 namespace ladder {
@@ -13,8 +30,6 @@ namespace ladder {
 // >>> task 5.3: make room for a running sequence, from the end of the order
 bool Scheduler::allocate_slots(Sequence& sequence, int64_t num_tokens) {
   while (!blocks_.append(sequence.block_table, num_tokens)) {
-    // Blocks are on their way back from a step in flight. Preempting yet another sequence would not be
-    // faster.
     if (!deferred_.empty()) return false;
     const bool itself = running_.back() == &sequence;
     preempt_last();

@@ -1,42 +1,109 @@
 // Task 5.2: continuous batching (Orca: Yu et al., OSDI 2022) with chunked prefill (Sarathi-Serve: Agrawal et
 // al., OSDI 2024), as vLLM's Scheduler.schedule() in vllm/v1/core/sched/scheduler.py.
 //
-// One budget of tokens per step, and no difference between prefill and decode. First every running sequence
-// gets what it lacks, in the order of the policy: a decoding one a token, one in the middle of its prompt a
-// chunk. What is left of the budget goes to waiting sequences. Room in the cache is reserved before a
-// sequence is scheduled; a piece too large for the budget is cut, not dropped.
+// There is one budget of tokens per step, and no difference between prefill and decode: every sequence gets
+// what it lacks, and what is too large for the budget is cut, not dropped. The simple version:
+//
+//   budget = max_num_batched_tokens
+//   for sequence in running:                                     # in the order of the policy
+//     n = min(num_wanted_tokens(sequence), budget)
+//     if n > 0 and allocate_slots(sequence, sequence.num_computed_tokens + n):
+//       plan(sequence, n); budget -= n
+//   while waiting and budget > 0 and len(running) < max_num_seqs:
+//     n = admit(waiting[0], budget)
+//     if n == 0: break                                           # nobody overtakes the head of the queue
+//     budget -= n
+//
+// What each further line buys:
+//
+//   set_aside()               One token for each decode before anything is given out: a long prompt that comes
+//                             earlier in the order fills what is left, and no decode ever waits for it.
+//   one walk over both lists  Running and waiting sequences are merged in the order of the policy, so that an
+//                             urgent prompt gets its tokens before the next chunk of a less urgent one.
+//   chunk_size()              The limits of partial prefills: short prompts pass long ones.
+//   the second walk           What the limits left over goes to those that were cut or passed over. A limit
+//                             decides who comes first; it never leaves budget unused.
+//   short_of_blocks           A newcomer does not overtake a sequence that waits for blocks, nor take those
+//                             that a preemption has just freed. Sequences that run and need no block go on.
 #include <algorithm>
 
 #include "step5_scheduler/scheduler.h"
 
 namespace ladder {
 
-// >>> task 5.2: running sequences first, then waiting ones, within one token budget
+// >>> task 5.2: one walk in the order of the policy over running and waiting sequences, within one budget
 void Scheduler::schedule_continuous() {
-  int64_t budget = config_.batch.max_num_batched_tokens;
-  bool short_of_blocks = false;
+  Budget budget = set_aside();
+  walk(budget);
+  if (!budget.limited || budget.prefill == 0 || budget.short_of_blocks) return;
+  budget.with_limits = false;
+  walk(budget);
+}
 
-  // allocate_slots() may preempt from the end of running_: the size is read anew each time.
-  for (size_t i = 0; i < running_.size() && budget > 0; ++i) {
-    Sequence& sequence = *running_[i];
-    int64_t num_tokens = num_wanted_tokens(sequence);
-    if (num_tokens > budget) num_tokens = config_.enable_chunked_prefill ? budget : 0;
-    if (num_tokens == 0) continue;
+Scheduler::Budget Scheduler::set_aside() const {
+  Budget budget;
+  for (const Sequence* sequence : running_) budget.decode += num_wanted_tokens(*sequence) == 1;
+  budget.decode = std::min(budget.decode, config_.batch.max_num_batched_tokens);
+  budget.prefill = config_.batch.max_num_batched_tokens - budget.decode;
+  return budget;
+}
 
-    if (!allocate_slots(sequence, sequence.num_computed_tokens + num_tokens)) {
-      short_of_blocks = true;
-      continue;
+void Scheduler::walk(Budget& budget) {
+  const RunsBefore runs_before{config_.policy};
+  budget.num_promised_blocks = 0;
+  Sequence* newcomer = waiting_.next();
+  for (size_t i = 0;;) {
+    // allocate_slots() preempts from the end of running_ and admit() inserts: the size is read anew each time.
+    const size_t num_running = running_.size();
+    if (budget.prefill == 0 || budget.short_of_blocks || std::ssize(running_) >= config_.batch.max_num_seqs)
+      newcomer = nullptr;
+    if (newcomer != nullptr && (i == num_running || runs_before(newcomer, running_[i]))) {
+      const Admission admission = admit(*newcomer, budget);
+      if (admission == Admission::refused) {
+        newcomer = nullptr;
+        continue;
+      }
+      newcomer = waiting_.next(newcomer, admission != Admission::too_long);
+      i += admission == Admission::admitted;
+    } else if (i < num_running) {
+      go_on(*running_[i++], budget);
+    } else {
+      return;
     }
-    plan(sequence, num_tokens);
-    budget -= num_tokens;
   }
+}
 
-  if (short_of_blocks) return;  // a newcomer does not overtake who is waiting for blocks
-  while (!waiting_.empty() && budget > 0 && std::ssize(running_) < config_.batch.max_num_seqs) {
-    const int64_t num_tokens = admit(**waiting_.begin(), budget);
-    if (num_tokens == 0) break;
-    budget -= num_tokens;
+void Scheduler::go_on(Sequence& sequence, Budget& budget) {
+  const int64_t num_wanted = num_wanted_tokens(sequence);
+  const bool decodes = num_wanted == 1 && budget.decode > 0;
+  const int64_t num_tokens = decodes ? 1 : chunk_size(num_wanted, budget);
+  if (num_tokens > 0) {
+    const int64_t num_slots = sequence.num_computed_tokens + num_tokens;
+    // In the second walk those at the end of running_ may be planned already: they are not preempted.
+    const int64_t num_preemptions = totals_.num_preemptions;
+    const bool has_slots = budget.with_limits ? allocate_slots(sequence, num_slots)
+                                              : blocks_.append(sequence.block_table, num_slots);
+    budget.short_of_blocks |= !has_slots || totals_.num_preemptions > num_preemptions;
+    if (!has_slots) return;
+    const auto cut = budget.with_limits
+                         ? plan_.end()
+                         : std::find_if(plan_.begin(), plan_.end(), [&](const Planned& planned) {
+                             return planned.sequence == &sequence;
+                           });
+    if (cut == plan_.end()) {
+      plan(sequence, num_tokens);
+    } else {
+      cut->num_tokens += num_tokens;
+      sequence.num_computed_tokens += num_tokens;
+    }
+    if (decodes)
+      --budget.decode;
+    else
+      take(num_wanted, num_tokens, budget);
   }
+  if (num_tokens < num_wanted)
+    budget.num_promised_blocks +=
+        blocks_.blocks_for(sequence.num_tokens()) - std::ssize(sequence.block_table);
 }
 // <<< task 5.2
 

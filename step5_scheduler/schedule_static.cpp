@@ -8,6 +8,16 @@
 //   rows     of sequences that ended stay until the last     . . . p p p p p o o o o
 //                                                            . p p p p p p p o o . .
 //
+// The simple version:
+//
+//   if not running: running = take from waiting what fits, each with blocks for its longest answer
+//   for sequence in running: plan(sequence, num_wanted_tokens(sequence))
+//   padding = len(running) * longest - tokens     # the dots
+//
+// What each further line buys: prompts_done keeps those whose prompt is done from decoding before the others;
+// the budget spreads prompts and padding over several steps; start_over_ is the baseline before this one, in
+// which nothing of the KV cache is used again.
+//
 // The padding (the dots) travels as SchedulerOutput::num_static_padding_rows: rows of slot -1 that the runner
 // computes and ignores. The token budget still bounds a step: prompts that do not fit into one step take
 // several, and padding that does not fit is caught up with in the steps that follow.
@@ -60,10 +70,10 @@ void Scheduler::admit_static_batch() {
   int64_t longest = 0;
   int64_t sum = 0;
   while (!waiting_.empty() && std::ssize(running_) < config_.batch.max_num_seqs) {
-    Sequence& sequence = **waiting_.begin();
+    Sequence& sequence = *waiting_.next();
     if (!blocks_.append(sequence.block_table, sequence.num_prompt_tokens + *sequence.sampling.max_tokens - 1))
       break;
-    waiting_.erase(waiting_.begin());
+    waiting_.erase(&sequence);
     start_running(sequence);
     longest = std::max(longest, sequence.num_prompt_tokens);
     sum += sequence.num_prompt_tokens;

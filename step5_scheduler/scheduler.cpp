@@ -24,6 +24,23 @@ SchedulerConfig checked(SchedulerConfig config) {
       "without chunked prefill max-num-batched-tokens ({}) must be at least max-model-len ({}), so that a "
       "sequence of any length can be computed in one step",
       config.batch.max_num_batched_tokens, config.batch.max_model_len);
+  at_least_one("max-num-partial-prefills", config.max_num_partial_prefills);
+  LADDER_CHECK(config.max_num_partial_prefills == 1 || config.enable_chunked_prefill,
+               "max-num-partial-prefills {} needs chunked prefill", config.max_num_partial_prefills);
+  LADDER_CHECK(config.max_long_partial_prefills >= 1 &&
+                   config.max_long_partial_prefills <= config.max_num_partial_prefills,
+               "max-long-partial-prefills must be between 1 and max-num-partial-prefills ({}), got {}",
+               config.max_num_partial_prefills, config.max_long_partial_prefills);
+  LADDER_CHECK(config.long_prefill_token_threshold >= 0 &&
+                   config.long_prefill_token_threshold <= config.batch.max_model_len,
+               "long-prefill-token-threshold must be between 0 and max-model-len ({}), got {}",
+               config.batch.max_model_len, config.long_prefill_token_threshold);
+  LADDER_CHECK(config.long_prefill_token_threshold == 0 || config.enable_chunked_prefill,
+               "long-prefill-token-threshold {} needs chunked prefill", config.long_prefill_token_threshold);
+  if (config.max_num_partial_prefills > 1 && config.long_prefill_token_threshold == 0)
+    config.long_prefill_token_threshold = std::max<int64_t>(1, config.batch.max_model_len * 4 / 100);
+  LADDER_CHECK(config.watermark >= 0 && config.watermark < 1,
+               "watermark must be at least 0 and below 1, got {}", config.watermark);
   for (const int32_t id : config.eos_token_ids)
     LADDER_CHECK(id >= 0 && id < config.vocab_size, "end token {} is not in the vocabulary of {} tokens", id,
                  config.vocab_size);
@@ -31,19 +48,24 @@ SchedulerConfig checked(SchedulerConfig config) {
 }
 
 // The baselines know nothing of reuse.
-std::unique_ptr<PrefixIndex> make_prefix_index(const SchedulerConfig& config) {
+std::unique_ptr<PrefixIndex> make_prefix_index(const SchedulerConfig& config,
+                                               std::unique_ptr<PrefixIndex> index) {
   if (!config.enable_prefix_caching || config.static_batching || config.recompute_everything) return nullptr;
+  if (index) return index;
   return std::make_unique<HashPrefixIndex>(config.batch.num_kv_blocks, config.batch.block_size,
                                            std::make_unique<Sha256BlockHasher>(config.prefix_cache_seed));
 }
 
 }  // namespace
 
-Scheduler::Scheduler(SchedulerConfig config)
+Scheduler::Scheduler(SchedulerConfig config, std::unique_ptr<PrefixIndex> index)
     : config_(checked(std::move(config))),
-      blocks_(config_.batch.num_kv_blocks, config_.batch.block_size, make_prefix_index(config_)),
+      blocks_(config_.batch.num_kv_blocks, config_.batch.block_size,
+              make_prefix_index(config_, std::move(index))),
       seeds_(std::random_device{}()),
-      waiting_(RunsBefore{config_.policy}) {}
+      waiting_(config_.policy, config_.long_prefill_token_threshold),
+      num_watermark_blocks_(
+          static_cast<int64_t>(config_.watermark * static_cast<double>(blocks_.num_blocks()))) {}
 
 Scheduler::~Scheduler() = default;
 
@@ -65,7 +87,9 @@ void Scheduler::check(const std::vector<int32_t>& prompt_token_ids, const Sampli
 
 int64_t Scheduler::max_tokens_of(const SamplingParams& sampling, int64_t num_prompt_tokens) const {
   const int64_t room = config_.batch.max_model_len - num_prompt_tokens;
-  return std::min(sampling.max_tokens.value_or(room), room);
+  // Without a limit of its own: to the end of max_model_len, or of what the cache holds for one sequence.
+  const int64_t slots = blocks_.num_blocks() * config_.batch.block_size - num_prompt_tokens + 1;
+  return std::min(sampling.max_tokens.value_or(std::max<int64_t>(slots, 1)), room);
 }
 
 std::vector<SequenceId> Scheduler::add(std::vector<int32_t> prompt_token_ids,
@@ -134,6 +158,28 @@ void Scheduler::plan(Sequence& sequence, int64_t num_tokens) {
   plan_.push_back({&sequence, num_tokens});
 }
 
+// Completions whose first sibling the runner knows name it instead of sending the prompt once more.
+NewSequence Scheduler::new_sequence(const Sequence& sequence, int64_t num_computed_tokens) const {
+  NewSequence added;
+  added.id = sequence.id;
+  added.num_prompt_tokens = sequence.num_prompt_tokens;
+  added.sampling = sequence.sampling;
+  added.block_table = sequence.block_table;
+  added.num_computed_tokens = num_computed_tokens;
+  for (SequenceId id = sequence.first_sibling; id < sequence.first_sibling + sequence.sampling.n; ++id) {
+    const Sequence* sibling = sequence.sampling.n > 1 ? find(id) : nullptr;
+    if (sibling == nullptr || sibling->num_known_blocks == 0) continue;
+    added.prompt_of = id;
+    break;
+  }
+  added.token_ids.reserve((added.prompt_of < 0 ? sequence.num_prompt_tokens : 0) +
+                          sequence.num_output_tokens());
+  if (added.prompt_of < 0) added.token_ids = *sequence.prompt_token_ids;
+  added.token_ids.insert(added.token_ids.end(), sequence.output_token_ids.begin(),
+                         sequence.output_token_ids.end());
+  return added;
+}
+
 void Scheduler::emit(const Planned& planned, SchedulerOutput& output,
                      std::vector<InFlightSequence>& records) {
   Sequence& sequence = *planned.sequence;
@@ -146,8 +192,7 @@ void Scheduler::emit(const Planned& planned, SchedulerOutput& output,
          {sequence.block_table.begin() + sequence.num_known_blocks, sequence.block_table.end()},
          num_computed_before});
   else
-    output.new_sequences.push_back({sequence.id, sequence.token_ids, sequence.num_prompt_tokens,
-                                    sequence.sampling, sequence.block_table, num_computed_before});
+    output.new_sequences.push_back(new_sequence(sequence, num_computed_before));
   sequence.num_known_blocks = std::ssize(sequence.block_table);
 
   const bool samples = sequence.num_uncomputed_tokens() == 0;
@@ -160,7 +205,7 @@ void Scheduler::emit(const Planned& planned, SchedulerOutput& output,
 
 SchedulerStats Scheduler::stats() const {
   SchedulerStats stats = totals_;
-  stats.num_waiting = std::ssize(waiting_);
+  stats.num_waiting = waiting_.size();
   stats.num_running = std::ssize(running_);
   stats.num_blocks = blocks_.num_blocks();
   stats.num_used_blocks = blocks_.num_used_blocks();

@@ -19,7 +19,6 @@
 #include <memory>
 #include <optional>
 #include <random>
-#include <set>
 #include <unordered_map>
 #include <vector>
 
@@ -28,6 +27,7 @@
 #include "step3_sequence/sequence.h"
 #include "step4_runner/executor.h"
 #include "step5_scheduler/policy.h"
+#include "step5_scheduler/waiting_queue.h"
 
 namespace ladder {
 
@@ -43,6 +43,19 @@ struct SchedulerConfig {
   // max_model_len, so that a sequence that was preempted late can also come back whole.
   bool enable_chunked_prefill = true;
 
+  // How prompts that do not fit into one step share the budget (names and defaults are vLLM's). At most
+  // max_num_partial_prefills of them get a chunk in one step, and even shares of what the decodes leave; at
+  // most max_long_partial_prefills of these lack more than long_prefill_token_threshold tokens, and get no
+  // larger chunk than that, so that short prompts pass long ones. Budget that nobody else wants goes to those
+  // that were cut, in the order of the policy: the limits never make a step smaller.
+  int64_t max_num_partial_prefills = 1;
+  int64_t max_long_partial_prefills = 1;
+  int64_t long_prefill_token_threshold = 0;  // 0: none is long, or 4 % of max_model_len if several may share
+
+  // Share of the KV blocks that stay free when a sequence is admitted, or comes back after a preemption, while
+  // others run: room for those to grow. See the table in README.md for what it is worth.
+  double watermark = 0.05;
+
   // The baselines that the progression starts from.
   bool static_batching = false;       // a batch runs until all of it is done; see schedule_static.cpp
   bool recompute_everything = false;  // static, and every token is computed again for every new token
@@ -54,8 +67,10 @@ struct SequenceUpdate {
   SequenceId id = 0;
   std::vector<int32_t> new_token_ids;  // a stop token is among them
   std::vector<PositionLogprobs> logprobs;
-  std::vector<PositionLogprobs> prompt_logprobs;  // of the prompt positions that follow those told before
+  std::vector<PositionLogprobs>
+      prompt_logprobs;  // of the prompt positions that follow those delivered before
   FinishReason finish_reason = FinishReason::none;
+  std::optional<int32_t> stop_token_id;  // of stop_token_ids, if one ended it; absent for an end token
   int64_t num_cached_tokens = 0;  // prompt tokens that were found in the prefix cache or shared by a sibling
   int64_t num_preemptions = 0;
 };
@@ -75,14 +90,17 @@ struct SchedulerStats {
 
 class Scheduler {
  public:
-  // Error: sizes below 1, an unchunked budget smaller than max_model_len, end tokens outside the vocabulary.
-  explicit Scheduler(SchedulerConfig config);
+  // Error, naming the field: sizes below 1, an unchunked budget smaller than max_model_len, end tokens outside
+  // the vocabulary, limits of partial prefills that do not fit each other, a watermark outside [0, 1).
+  // `index`: what finds cached prefixes; null: chained block hashes, if enable_prefix_caching asks for them.
+  explicit Scheduler(SchedulerConfig config, std::unique_ptr<PrefixIndex> index = nullptr);
   ~Scheduler();
 
   // Queues a request; returns the ids of its n sequences, completion 0 first. A missing seed is drawn;
-  // max_tokens is cut to what max_model_len leaves, and becomes all of it where it is absent. Nothing is queued on an Error: an invalid parameter (see
-  // validate_sampling_params), an empty prompt, an id outside the vocabulary, a prompt longer than
-  // max_model_len - 1, or prompt + max_tokens that do not fit the KV cache even when alone.
+  // max_tokens is cut to what max_model_len leaves, and becomes all that it and the cache leave where it is
+  // absent. Nothing is queued on an Error: an invalid parameter (see validate_sampling_params), an empty
+  // prompt, an id outside the vocabulary, a prompt longer than max_model_len - 1, or prompt + max_tokens that
+  // do not fit the KV cache even when alone.
   std::vector<SequenceId> add(std::vector<int32_t> prompt_token_ids, const SamplingParams& sampling);
   // The checks of add() alone. Reads nothing that changes: safe from any thread.
   void check(const std::vector<int32_t>& prompt_token_ids, const SamplingParams& sampling) const;
@@ -90,20 +108,21 @@ class Scheduler {
   // Ends a sequence without an update; ids that are unknown or finished already are ignored.
   void abort(SequenceId id);
 
+  // Forgets all cached prefixes, as after a change of the model's weights. False, and nothing is forgotten,
+  // while sequences hold blocks, those that ended in a step still in flight included (as vLLM).
+  bool reset_prefix_cache() { return blocks_.reset_prefix_cache(); }
+
   // Plans one step into `output`, whose buffers are reused. An output that is not empty() must be submitted,
   // in order, and collected; an empty one is dropped.
   void schedule(SchedulerOutput& output);
 
-  // Takes in the oldest submitted step. The result is valid until the next call. Error: a step out of order,
+  // Applies the answer to the oldest submitted step. The result is valid until the next call. Error: a step out of order,
   // or an answer that does not fit what was scheduled.
   std::vector<SequenceUpdate>& update(StepOutput step);
 
   // The executor has failed, and no step in flight is going to be collected: forgets all steps and sequences
   // and gives their blocks back.
   void abandon();
-
-  // Forgets all cached prefixes. False, and nothing happens, while a block is held.
-  bool reset_prefix_cache() { return blocks_.reset_prefix_cache(); }
 
   // An engine is idle when nothing is unfinished and no step is in flight (the last ones may still compute
   // sequences that ended in the meantime).
@@ -144,6 +163,23 @@ class Scheduler {
     Sequence* sequence = nullptr;
     int64_t num_tokens = 0;
   };
+  // What a step may still give out, and what it has.
+  struct Budget {
+    int64_t decode = 0;               // tokens set aside, one for each sequence that lacks one
+    int64_t prefill = 0;              // tokens for all others
+    int64_t num_partial = 0;          // prompts that were cut ...
+    int64_t num_long = 0;             // ... long ones among them
+    int64_t num_promised_blocks = 0;  // needed by the cut prompts that come earlier in the order
+    bool with_limits = true;          // the first walk; in the second the rest goes to whoever can use it
+    bool limited = false;             // a limit has cut or passed over a prompt
+    bool short_of_blocks = false;     // nobody is admitted any more in this step
+  };
+  enum class Admission : uint8_t {
+    admitted,
+    passed_over,  // not now, but the next one may
+    too_long,     // likewise, if it is short
+    refused,      // and nobody after it
+  };
 
   // Given, scheduler.cpp: what both ways of scheduling are made of.
   // Tokens that the sequence could compute now, whatever the budget: 0 if all that it may still get is being
@@ -151,11 +187,14 @@ class Scheduler {
   int64_t num_wanted_tokens(const Sequence& sequence) const;
   // Puts a sequence that is in no list into its place in running_. Its caller takes it off waiting_.
   void start_running(Sequence& sequence);
-  // The sequence, which is running and has blocks for them, computes `num_tokens` more in this step.
+  // The sequence, which is running and has blocks for them, computes `num_tokens` more in this step. Moves
+  // num_computed_tokens.
   void plan(Sequence& sequence, int64_t num_tokens);
   // Writes what was planned for one sequence into `output`, for the runner, and the record that update() will
   // need to the end of `records`.
   void emit(const Planned& planned, SchedulerOutput& output, std::vector<InFlightSequence>& records);
+
+  NewSequence new_sequence(const Sequence& sequence, int64_t num_computed_tokens) const;
 
   // 5.1, schedule_static.cpp: the baselines.
   int64_t schedule_static();  // returns the rows of padding
@@ -164,11 +203,23 @@ class Scheduler {
 
   // 5.2, schedule_continuous.cpp and admission.cpp.
   void schedule_continuous();
-  // Moves a waiting sequence to running_, with blocks for a first chunk of at most `budget` tokens, and plans
-  // it. Returns the size of the chunk; 0: it has to wait, and nothing has changed.
-  int64_t admit(Sequence& sequence, int64_t budget);
+  Budget set_aside() const;
+  // Plans running and waiting sequences in the order of the policy until the budget is spent.
+  void walk(Budget& budget);
+  // Plans what the budget allows for a running sequence, and takes it out of the budget.
+  void go_on(Sequence& sequence, Budget& budget);
+  // Moves a waiting sequence from waiting_ to running_ with blocks for a first chunk, plans the chunk and takes
+  // it out of the budget. Unless it is admitted nothing has changed.
+  Admission admit(Sequence& sequence, Budget& budget);
   // Replaces `shared` by full blocks that hold the sequence's first tokens already. Nothing is held by it.
-  void find_shared_blocks(Sequence& sequence, BlockTable& shared);
+  // False: they are being computed, the sequence should wait.
+  bool find_shared_blocks(Sequence& sequence, BlockTable& shared);
+  // How many of the `num_wanted` tokens that a sequence lacks it may compute in this step; 0: it waits.
+  int64_t chunk_size(int64_t num_wanted, Budget& budget) const;
+  void take(int64_t num_wanted, int64_t num_tokens, Budget& budget) const;
+  bool is_long(int64_t num_tokens) const {
+    return config_.long_prefill_token_threshold > 0 && num_tokens > config_.long_prefill_token_threshold;
+  }
 
   // 5.3, preemption.cpp.
   // Lengthens the sequence's block table until it has slots for its first `num_tokens` tokens (a total, not
@@ -193,16 +244,17 @@ class Scheduler {
   SequenceId next_id_ = 0;
 
   std::unordered_map<SequenceId, std::unique_ptr<Sequence>> sequences_;
-  std::set<Sequence*, RunsBefore> waiting_;  // in the order of the policy
-  std::vector<Sequence*> running_;           // in the order of the policy
-  std::deque<InFlightStep> in_flight_;       // oldest first
+  WaitingQueue waiting_;
+  int64_t num_watermark_blocks_ = 0;
+  std::vector<Sequence*> running_;      // in the order of the policy
+  std::deque<InFlightStep> in_flight_;  // oldest first
   std::vector<DeferredBlocks> deferred_;
-  std::vector<SequenceId> finished_ids_;   // not told to the runner yet
-  std::vector<SequenceId> preempted_ids_;  // not told to the runner yet
+  std::vector<SequenceId> finished_ids_;   // not sent to the runner yet
+  std::vector<SequenceId> preempted_ids_;  // not sent to the runner yet
   std::vector<SequenceUpdate> updates_;
   std::vector<Planned> plan_;                    // of the step that is being planned, in batch order
   std::vector<InFlightSequence> spare_records_;  // a collected step's, for the next one
-  BlockTable shared_blocks_;                     // scratch of admit()
+  BlockTable shared_blocks_, cached_blocks_;     // scratch of admit()
   SchedulerStats totals_;                        // the counts since the start
 
   int64_t num_batch_rows_ = 0;           // static batching: rows of the batch, finished ones included

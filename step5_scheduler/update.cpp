@@ -1,13 +1,29 @@
 // Task 5.5: what a step's answer changes: tokens are appended, full blocks go to the prefix cache, sequences
 // end, blocks come back. vLLM: Scheduler.update_from_output().
+//
+// The simple version, where no step is in flight while another one is planned:
+//
+//   for sequence, token in zip(step.scheduled, answer):
+//     if token is not None: sequence.token_ids.append(token)
+//     cache(sequence, sequence.num_computed_tokens)
+//     if ends(token): running.remove(sequence); free(sequence.block_table)
+//
+// What each further line buys, with steps in flight:
+//
+//   records        what was true when the step was planned: later steps have moved the sequence on since
+//   finished()     a token that was sampled beyond a stop is dropped
+//   epoch          a sequence that was preempted since has given up the blocks that this step wrote
+//   deferred_      blocks of what has ended or was preempted come back when nothing writes them any more
+//   num_prompt_logprobs   after a preemption the first prompt positions come again, and are delivered once
 #include <algorithm>
 
 #include "step1_layers/core/error.h"
+#include "step1_layers/sampling/invalid_token.h"
 #include "step5_scheduler/scheduler.h"
 
 namespace ladder {
 
-// >>> task 5.5: take in the oldest step: append, cache, finish, free
+// >>> task 5.5: apply the answer to the oldest step: append, cache, finish, free
 std::vector<SequenceUpdate>& Scheduler::update(StepOutput step) {
   updates_.clear();
   LADDER_CHECK(!in_flight_.empty() && in_flight_.front().step == step.step,
@@ -45,24 +61,28 @@ void Scheduler::apply(InFlightSequence& record, SequenceStepOutput& answer) {
   if (record.samples) --sequence.num_placeholders;
   if (sequence.finished()) return;  // sampled beyond a stop that was found in the meantime
 
-  const FinishReason reason = record.samples
-                                  ? append_token(sequence, answer.token_ids[0], config_.eos_token_ids)
-                                  : FinishReason::none;
-  // Only what this step has computed is cached, not what a later one is going to. A sequence that was
-  // preempted since has given up the blocks that this step wrote.
-  if (record.epoch == sequence.num_preemptions)
-    blocks_.cache(sequence.prefix, sequence.token_ids, sequence.block_table, record.num_computed_after);
+  FinishReason reason = FinishReason::none;
+  if (record.samples && answer.token_ids[0] == kInvalidToken) {
+    // Its logits hold no numbers: there is nothing to append, and what was computed is not to be shared.
+    reason = FinishReason::error;
+    answer.token_ids.clear();
+    answer.logprobs.clear();
+  } else {
+    if (record.samples) reason = append_token(sequence, answer.token_ids[0], config_.eos_token_ids);
+    // Only what this step has computed is cached, not what a later one is going to.
+    if (record.epoch == sequence.num_preemptions)
+      blocks_.cache(sequence.prefix, sequence.tokens(), sequence.block_table, record.num_computed_after);
+  }
 
-  // After a preemption the first prompt positions come again; those that were told are left out.
   std::vector<PositionLogprobs>& prompt_logprobs = answer.prompt_logprobs;
-  const int64_t told = std::clamp<int64_t>(sequence.num_prompt_logprobs - record.num_computed_before, 0,
-                                           std::ssize(prompt_logprobs));
-  prompt_logprobs.erase(prompt_logprobs.begin(), prompt_logprobs.begin() + told);
+  const int64_t delivered = std::clamp<int64_t>(sequence.num_prompt_logprobs - record.num_computed_before, 0,
+                                                std::ssize(prompt_logprobs));
+  prompt_logprobs.erase(prompt_logprobs.begin(), prompt_logprobs.begin() + delivered);
   sequence.num_prompt_logprobs += std::ssize(prompt_logprobs);
 
   if (!record.samples && prompt_logprobs.empty()) return;
   updates_.push_back({sequence.id, std::move(answer.token_ids), std::move(answer.logprobs),
-                      std::move(prompt_logprobs), reason, sequence.num_cached_tokens,
+                      std::move(prompt_logprobs), reason, sequence.stop_token_id, sequence.num_cached_tokens,
                       sequence.num_preemptions});
   if (reason != FinishReason::none) finish(sequence, reason);
 }

@@ -120,7 +120,7 @@ void find_prefix(benchmark::State& state, bool cached, bool names_known) {
   PrefixKey key;
   BlockTable found;
   for (auto _ : state) {
-    if (!names_known) key.block_hashes.clear();
+    if (!names_known) key = {};
     blocks.find_prefix(key, ids, found);
   }
   state.counters["blocks_found"] = static_cast<double>(found.size());

@@ -13,7 +13,8 @@ class InstantExecutor final : public Executor {
  public:
   Ticket submit(const SchedulerOutput& step) override {
     for (const NewSequence& sequence : step.new_sequences)
-      missing_[sequence.id] = static_cast<int64_t>(sequence.token_ids.size()) - sequence.num_computed_tokens;
+      missing_[sequence.id] = static_cast<int64_t>(sequence.token_ids.size()) - sequence.num_computed_tokens +
+                              (sequence.prompt_of >= 0 ? sequence.num_prompt_tokens : 0);
     output_.step = step.step;
     output_.sequences.clear();
     for (const ScheduledSequence& scheduled : step.scheduled) {

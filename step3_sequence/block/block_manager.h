@@ -56,11 +56,10 @@ class BlockManager {
 
   // The blocks of the longest cached prefix of these tokens. Full blocks only, and never all tokens: the
   // logits after the last one can only come from computing it. Nothing is held until allocate().
-  void find_prefix(PrefixKey& key, std::span<const int32_t> token_ids, BlockTable& blocks);
+  void find_prefix(PrefixKey& key, const TokenView& tokens, BlockTable& blocks);
 
   // The first `num_computed_tokens` tokens have their K and V in the table's blocks: indexes the full ones.
-  void cache(PrefixKey& key, std::span<const int32_t> token_ids, const BlockTable& table,
-             int64_t num_computed_tokens);
+  void cache(PrefixKey& key, const TokenView& tokens, const BlockTable& table, int64_t num_computed_tokens);
 
   // Forgets all cached prefixes. False, and nothing changed, while a block is held: what its sequence computes
   // next would be indexed as a continuation of what was forgotten.

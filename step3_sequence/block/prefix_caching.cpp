@@ -9,16 +9,16 @@
 namespace ladder {
 
 // >>> task 3.4: ask the prefix index, and give it what is computed
-void BlockManager::find_prefix(PrefixKey& key, std::span<const int32_t> token_ids, BlockTable& blocks) {
+void BlockManager::find_prefix(PrefixKey& key, const TokenView& tokens, BlockTable& blocks) {
   blocks.clear();
-  if (index_) index_->match(key, token_ids, (std::ssize(token_ids) - 1) / block_size_, blocks);
+  if (index_) index_->match(key, tokens, (tokens.size() - 1) / block_size_, blocks);
 }
 
-void BlockManager::cache(PrefixKey& key, std::span<const int32_t> token_ids, const BlockTable& table,
+void BlockManager::cache(PrefixKey& key, const TokenView& tokens, const BlockTable& table,
                          int64_t num_computed_tokens) {
   if (!index_) return;
   const int64_t num_full_blocks = num_computed_tokens / block_size_;
-  if (num_full_blocks > key.num_indexed_blocks) index_->insert(key, token_ids, table, num_full_blocks);
+  if (num_full_blocks > key.num_indexed_blocks) index_->insert(key, tokens, table, num_full_blocks);
 }
 // <<< task 3.4
 

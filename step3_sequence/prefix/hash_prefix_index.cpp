@@ -1,3 +1,17 @@
+// The simple version, which believes every hash:
+//
+//   match(tokens):  hash = root
+//                   for block in full_blocks(tokens):
+//                     hash = H(hash, block)
+//                     if hash not in blocks: break
+//                     yield blocks[hash]
+//   insert(tokens, table):  the same walk; blocks[hash] = table[i]
+//   erase(block_id):        del blocks[hash_of_block[block_id]]
+//
+// What each further line buys: hash_of() keeps names, so that a look-up costs no more names than it finds
+// blocks, and none twice; find() compares tokens and parent, so that a collision is a miss and not another
+// prompt's keys; entries number contents, so that two blocks of one content are one parent; slots_ is the
+// hash table without a node per block, and closing the gap in erase() keeps probing short for ever.
 #include "step3_sequence/prefix/hash_prefix_index.h"
 
 #include <algorithm>
@@ -14,22 +28,31 @@ HashPrefixIndex::HashPrefixIndex(int64_t num_blocks, int64_t block_size, std::un
       mask_(slots_.size() - 1) {}
 
 // >>> task 3.4: hash lazily, look up, compare, insert, erase
-const BlockHash& HashPrefixIndex::hash_of(PrefixKey& key, std::span<const int32_t> token_ids, int64_t index) {
-  std::vector<BlockHash>& hashes = key.block_hashes;  // hashes[0] is the root, hashes[i + 1] block i
-  if (hashes.empty()) hashes.push_back(hasher_->root(key.salt, key.adapter));
-  while (std::ssize(hashes) <= index + 1)
-    hashes.push_back(hasher_->block(hashes.back(),
-                                    token_ids.subspan((std::ssize(hashes) - 1) * block_size_, block_size_)));
-  return hashes[index + 1];
+const BlockHash& HashPrefixIndex::hash_of(PrefixKey& key, const TokenView& tokens, int64_t index) {
+  const auto block = [&](const BlockHash& parent, int64_t i) {
+    return hasher_->block(parent, tokens.subspan(i * block_size_, block_size_, scratch_));
+  };
+  if (!key.prompt_hashes) key.prompt_hashes = std::make_shared<std::vector<BlockHash>>();
+  std::vector<BlockHash>& prompt = *key.prompt_hashes;  // prompt[0] is the root, prompt[i + 1] block i
+  std::vector<BlockHash>& own = key.own_hashes;
+  const int64_t num_prompt_blocks = key.num_prompt_tokens / block_size_;
+  if (prompt.empty()) prompt.push_back(hasher_->root(key.salt, key.adapter));
+  while (std::ssize(prompt) <= std::min(index + 1, num_prompt_blocks))
+    prompt.push_back(block(prompt.back(), std::ssize(prompt) - 1));
+  if (index < num_prompt_blocks) return prompt[index + 1];
+  while (std::ssize(own) <= index - num_prompt_blocks)
+    own.push_back(block(own.empty() ? prompt.back() : own.back(), num_prompt_blocks + std::ssize(own)));
+  return own[index - num_prompt_blocks];
 }
 
-void HashPrefixIndex::match(PrefixKey& key, std::span<const int32_t> token_ids, int64_t max_blocks,
+void HashPrefixIndex::match(PrefixKey& key, const TokenView& tokens, int64_t max_blocks,
                             std::vector<int32_t>& block_ids) {
   block_ids.clear();
   key.forget_table();
   for (int64_t i = 0; i < max_blocks; ++i) {
-    const int32_t block_id = find(key, hash_of(key, token_ids, i), key.last_entry,
-                                  token_ids.subspan(i * block_size_, block_size_));
+    const BlockHash& hash = hash_of(key, tokens, i);
+    const int32_t block_id =
+        find(key, hash, key.last_entry, tokens.subspan(i * block_size_, block_size_, scratch_));
     if (block_id < 0) break;
     block_ids.push_back(block_id);
     key.num_indexed_blocks = i + 1;
@@ -37,20 +60,25 @@ void HashPrefixIndex::match(PrefixKey& key, std::span<const int32_t> token_ids, 
   }
 }
 
-void HashPrefixIndex::insert(PrefixKey& key, std::span<const int32_t> token_ids,
-                             std::span<const int32_t> block_table, int64_t num_full_blocks) {
+void HashPrefixIndex::insert(PrefixKey& key, const TokenView& tokens, std::span<const int32_t> block_table,
+                             int64_t num_full_blocks) {
+  // Leading blocks that a sibling has indexed already need neither their names nor a look-up.
+  int64_t num_known = num_full_blocks;
+  while (num_known > key.num_indexed_blocks && !contains(block_table[num_known - 1])) --num_known;
+  if (num_known > key.num_indexed_blocks) {
+    key.num_indexed_blocks = num_known;
+    key.last_entry = blocks_[block_table[num_known - 1]].entry;
+  }
   for (; key.num_indexed_blocks < num_full_blocks; ++key.num_indexed_blocks) {
     const int64_t i = key.num_indexed_blocks;
-    const std::span<const int32_t> tokens = token_ids.subspan(i * block_size_, block_size_);
-    const BlockHash& hash = hash_of(key, token_ids, i);
-    const int32_t same = find(key, hash, key.last_entry, tokens);
+    const BlockHash& hash = hash_of(key, tokens, i);
+    const std::span<const int32_t> content = tokens.subspan(i * block_size_, block_size_, scratch_);
+    const int32_t same = find(key, hash, key.last_entry, content);
     const uint64_t entry = same >= 0 ? blocks_[same].entry : ++num_entries_;
-    if (!contains(block_table[i])) {  // a sibling's block may be indexed already
-      IndexedBlock block{hash, entry, key.last_entry, nullptr};
-      if (key.last_entry == 0 && !(key.salt.empty() && key.adapter.empty()))
-        block.domain = std::make_unique<Domain>(Domain{key.salt, key.adapter});
-      put(block_table[i], std::move(block), tokens);
-    }
+    IndexedBlock block{hash, entry, key.last_entry, nullptr};
+    if (key.last_entry == 0 && !(key.salt.empty() && key.adapter.empty()))
+      block.domain = std::make_unique<Domain>(Domain{key.salt, key.adapter});
+    put(block_table[i], std::move(block), content);
     key.last_entry = entry;
   }
 }
@@ -89,7 +117,7 @@ void HashPrefixIndex::erase(int32_t block_id) {
   // for deleted slots.
   for (uint64_t slot = (hole + 1) & mask_; slots_[slot].block_id >= 0; slot = (slot + 1) & mask_) {
     const uint64_t distance_from_home = (slot - home(slots_[slot].block_id)) & mask_;
-    if (distance_from_home < ((slot - hole) & mask_)) continue;  // its home lies behind the hole
+    if (distance_from_home < ((slot - hole) & mask_)) continue;  // its home lies after the hole
     slots_[hole] = slots_[slot];
     hole = slot;
   }

@@ -24,9 +24,9 @@ class HashPrefixIndex final : public PrefixIndex {
  public:
   HashPrefixIndex(int64_t num_blocks, int64_t block_size, std::unique_ptr<BlockHasher> hasher);
 
-  void match(PrefixKey& key, std::span<const int32_t> token_ids, int64_t max_blocks,
+  void match(PrefixKey& key, const TokenView& tokens, int64_t max_blocks,
              std::vector<int32_t>& block_ids) override;
-  void insert(PrefixKey& key, std::span<const int32_t> token_ids, std::span<const int32_t> block_table,
+  void insert(PrefixKey& key, const TokenView& tokens, std::span<const int32_t> block_table,
               int64_t num_full_blocks) override;
   void erase(int32_t block_id) override;
   bool contains(int32_t block_id) const override { return blocks_[block_id].entry != 0; }
@@ -47,7 +47,7 @@ class HashPrefixIndex final : public PrefixIndex {
     uint32_t tag = 0;       // 32 bits of the hash: another block's slot is passed over without looking at it
   };
 
-  const BlockHash& hash_of(PrefixKey& key, std::span<const int32_t> token_ids, int64_t index);
+  const BlockHash& hash_of(PrefixKey& key, const TokenView& tokens, int64_t index);
   int32_t find(const PrefixKey& key, const BlockHash& hash, uint64_t parent_entry,
                std::span<const int32_t> tokens) const;  // -1: none
   void put(int32_t block_id, IndexedBlock block, std::span<const int32_t> tokens);
@@ -58,6 +58,7 @@ class HashPrefixIndex final : public PrefixIndex {
   std::unique_ptr<BlockHasher> hasher_;
   std::vector<IndexedBlock> blocks_;  // by block number
   std::vector<int32_t> tokens_;       // [num_blocks, block_size]
+  std::vector<int32_t> scratch_;      // a block that lies on both sides of the prompt's end
   std::vector<Slot> slots_;           // the hash table, at most half full
   uint64_t mask_ = 0;
   uint64_t num_entries_ = 0;

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "step1_layers/core/error.h"
 
 namespace ladder {
@@ -75,6 +77,58 @@ TEST(Task3_3_BlockManager, NoticesABlockThatIsGivenBackTwice) {
   BlockTable copy = table;
   blocks.free(table);
   EXPECT_THROW(blocks.free(copy), Error);
+}
+
+// An index that knows only which blocks it was given: what task 3.3 needs to know of one.
+class ListedBlocks final : public PrefixIndex {
+ public:
+  explicit ListedBlocks(Ids ids) : ids_(std::move(ids)) {}
+  void match(PrefixKey&, const TokenView&, int64_t, std::vector<int32_t>&) override {}
+  void insert(PrefixKey&, const TokenView&, std::span<const int32_t>, int64_t) override {}
+  void erase(int32_t block_id) override { std::erase(ids_, block_id); }
+  bool contains(int32_t block_id) const override {
+    return std::find(ids_.begin(), ids_.end(), block_id) != ids_.end();
+  }
+  int64_t size() const override { return std::ssize(ids_); }
+
+ private:
+  Ids ids_;
+};
+
+TEST(Task3_3_BlockManager, CachedBlocksAreGivenBackToTheBackTheLastOfATableFirst) {
+  BlockTable table;
+  BlockManager cached(6, 4, std::make_unique<ListedBlocks>(Ids{4, 5}));
+  ASSERT_TRUE(cached.append(table, 16));
+  BlockTable hit;
+  ASSERT_TRUE(cached.allocate(hit, Ids{4, 5}, 8));
+  cached.free(table);
+  EXPECT_EQ(cached.pool().free_ids(), (Ids{0, 1, 2, 3}));
+  cached.free(hit);
+  EXPECT_EQ(cached.pool().free_ids(), (Ids{0, 1, 2, 3, 5, 4}));
+}
+
+TEST(Task3_3_BlockManager, ABlockThatIsTakenToBeOverwrittenLeavesTheIndex) {
+  BlockManager blocks(3, 4, std::make_unique<ListedBlocks>(Ids{0, 1, 2}));
+  BlockTable table;
+  ASSERT_TRUE(blocks.append(table, 8));
+  EXPECT_FALSE(blocks.is_cached(0));
+  EXPECT_FALSE(blocks.is_cached(1));
+  EXPECT_TRUE(blocks.is_cached(2)) << "nobody took it";
+  EXPECT_EQ(blocks.num_cached_blocks(), 1);
+}
+
+TEST(Task3_3_BlockManager, ASharedBlockThatNobodyHoldsCountsAsTaken) {
+  BlockManager blocks(3, 4, std::make_unique<ListedBlocks>(Ids{1, 2}));
+  BlockTable table;
+  EXPECT_FALSE(blocks.allocate(table, Ids{1, 2}, 16)) << "two revived and two new blocks, three are free";
+  EXPECT_TRUE(table.empty());
+  EXPECT_EQ(blocks.pool().free_ids(), (Ids{0, 1, 2}));
+  EXPECT_FALSE(blocks.allocate(table, Ids{1, 2}, 12, 1)) << "none would be left free";
+  ASSERT_TRUE(blocks.allocate(table, Ids{1, 2}, 12));
+  EXPECT_EQ(table, (Ids{1, 2, 0}));
+  EXPECT_TRUE(blocks.is_cached(1)) << "a hit overwrites nothing";
+  EXPECT_EQ(blocks.ref_count(1), 1);
+  EXPECT_EQ(blocks.num_free_blocks(), 0);
 }
 
 TEST(Task3_3_BlockManager, RefusesSizesThatMakeNoSense) {

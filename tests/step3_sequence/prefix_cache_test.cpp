@@ -134,6 +134,29 @@ TEST(Task3_4_PrefixCache, EvictsTheTailOfAPrefixBeforeItsRoot) {
   EXPECT_EQ(blocks.num_cached_blocks(), 0);
 }
 
+// The table of the chapter.
+TEST(Task3_4_PrefixCache, AnEvictionInFourEvents) {
+  BlockManager blocks = cached_manager(6);
+  const auto free_ids = [&] { return blocks.pool().free_ids(); };
+  User a(range(1, 10));
+  a.run(blocks);
+  EXPECT_EQ(a.table, (Ids{0, 1, 2}));
+  EXPECT_EQ(free_ids(), (Ids{3, 4, 5}));
+  blocks.free(a.table);
+  EXPECT_EQ(free_ids(), (Ids{2, 3, 4, 5, 1, 0}));
+  User b(range(1, 6));
+  EXPECT_EQ(b.run(blocks), 4);
+  EXPECT_EQ(b.table, (Ids{0, 2}));
+  EXPECT_EQ(free_ids(), (Ids{3, 4, 5, 1}));
+  BlockTable c;
+  ASSERT_TRUE(blocks.append(c, 16));
+  EXPECT_EQ(c, (Ids{3, 4, 5, 1}));
+  EXPECT_FALSE(blocks.is_cached(1));
+  EXPECT_TRUE(blocks.is_cached(0));
+  blocks.free(b.table);
+  EXPECT_EQ(free_ids(), (Ids{2, 0}));
+}
+
 TEST(Task3_4_PrefixCache, EvictsTheLeastRecentlyUsedPrefix) {
   BlockManager blocks = cached_manager(2);
   User a(range(1, 4)), b(range(50, 4));
@@ -296,6 +319,22 @@ TEST(Task3_4_PrefixCache, ABlockIsNotFoundAfterAnotherParentOfEqualHash) {
   PrefixKey fresh;
   index.match(fresh, b, 2, found);
   EXPECT_EQ(found, Ids{2}) << "block 1 was computed after other tokens";
+}
+
+TEST(Task3_4_PrefixCache, ResetForgetsAllContentUnlessABlockIsHeld) {
+  BlockManager blocks = cached_manager(16);
+  User a(range(1, 12), "salt");
+  a.run(blocks);
+  EXPECT_FALSE(blocks.reset_prefix_cache());
+  EXPECT_EQ(hits(blocks, range(1, 13), "salt"), 12);
+  blocks.free(a.table);
+  EXPECT_TRUE(blocks.reset_prefix_cache());
+  EXPECT_EQ(blocks.num_cached_blocks(), 0);
+  EXPECT_EQ(hits(blocks, range(1, 13), "salt"), 0);
+  User b(range(1, 12), "salt");
+  EXPECT_EQ(b.run(blocks), 0);
+  EXPECT_EQ(hits(blocks, range(1, 13), "salt"), 12) << "and is filled again";
+  EXPECT_TRUE(BlockManager(4, kBlockSize).reset_prefix_cache()) << "there is nothing to forget";
 }
 
 TEST(Task3_4_PrefixCache, WithoutAnIndexNothingIsFound) {

@@ -26,7 +26,9 @@ TEST(Task3_1_Sequence, CompletionsSampleWithSeedsOfTheirOwn) {
     EXPECT_EQ(sequences[i]->completion_index, i);
     EXPECT_EQ(sequences[i]->sampling.seed, 40u + i);
     EXPECT_EQ(sequences[i]->sampling.prompt_logprobs.value_or(-1), i == 0 ? 2 : -1);
-    EXPECT_EQ(sequences[i]->token_ids, (std::vector<int32_t>{5, 6, 7}));
+    EXPECT_EQ(*sequences[i]->prompt_token_ids, (std::vector<int32_t>{5, 6, 7}));
+    EXPECT_EQ(sequences[i]->prompt_token_ids, sequences[0]->prompt_token_ids)
+        << "one prompt, not a copy for each";
     EXPECT_EQ(sequences[i]->num_prompt_tokens, 3);
     EXPECT_EQ(sequences[i]->num_output_tokens(), 0);
   }
@@ -69,6 +71,22 @@ TEST(Task3_1_Sequence, EndsAtMaxTokensAndAStopOnTheLastTokenIsAStop) {
   EXPECT_EQ(append_token(*sequences[0], 6, {2}), FinishReason::length);
   sequences = make_sequences({5}, seeded(1), 0);
   EXPECT_EQ(append_token(*sequences[0], 2, {2}), FinishReason::stop);
+}
+
+TEST(Task3_1_Sequence, NothingButMaxTokensEndsItBeforeMinTokens) {
+  SamplingParams sampling = seeded(4);
+  sampling.min_tokens = 3;
+  sampling.stop_token_ids = {7};
+  auto sequences = make_sequences({5}, sampling, 0);
+  EXPECT_EQ(append_token(*sequences[0], 2, {2}), FinishReason::none);
+  EXPECT_EQ(append_token(*sequences[0], 7, {2}), FinishReason::none);
+  EXPECT_EQ(sequences[0]->stop_token_id, std::nullopt);
+  EXPECT_EQ(append_token(*sequences[0], 7, {2}), FinishReason::stop);
+  EXPECT_EQ(sequences[0]->stop_token_id, 7);
+  sequences = make_sequences({5}, sampling, 0);
+  for (const int32_t token : {1, 1}) EXPECT_EQ(append_token(*sequences[0], token, {2}), FinishReason::none);
+  EXPECT_EQ(append_token(*sequences[0], 2, {2}), FinishReason::stop) << "an end token as the third";
+  EXPECT_EQ(sequences[0]->stop_token_id, std::nullopt);
 }
 
 TEST(Task3_1_Sequence, RefusesEmptyPromptsAndIdsOutsideTheVocabulary) {

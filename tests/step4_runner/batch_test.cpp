@@ -170,6 +170,25 @@ TEST(Task4_1_Batch, ATokenThatIsStillBeingSampledIsAPlaceholderThatTheNextStepMa
 
 // Preempted while its token was on the way, and back under the same id: the token is not one of the
 // newcomer's.
+TEST(Task4_1_Batch, ACompletionTakesItsPromptFromAnotherSequenceOfTheBatch) {
+  Batch batch(small_config(), kVocab);
+  SchedulerOutput step;
+  step.new_sequences = {new_sequence(1, {10, 11, 12}, {3}), new_sequence(2, {}, {4}, 0, 3),
+                        new_sequence(3, {50}, {5}, 0, 3)};
+  step.new_sequences[1].prompt_of = step.new_sequences[2].prompt_of = 1;
+  step.scheduled = {{1, 3, {}}, {2, 3, {}}, {3, 4, {}}};
+  step.total_num_tokens = 10;
+  batch.prepare(step);
+  EXPECT_EQ(batch.sequences()[1]->token_ids, (Ids{10, 11, 12}));
+  EXPECT_EQ(batch.sequences()[2]->token_ids, (Ids{10, 11, 12, 50})) << "and goes on with output of its own";
+
+  Batch other(small_config(), kVocab);
+  step.new_sequences.erase(step.new_sequences.begin());
+  step.scheduled.erase(step.scheduled.begin());
+  step.total_num_tokens = 7;
+  EXPECT_THROW(other.prepare(step), Error) << "nobody knows sequence 1";
+}
+
 TEST(Task4_1_Batch, ATokenThatArrivesLateDoesNotLandInASequenceThatCameBack) {
   Batch batch(small_config(), kVocab);
   SchedulerOutput step;

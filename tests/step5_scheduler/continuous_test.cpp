@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "step3_sequence/prefix/hash_prefix_index.h"
 #include "tests/step5_scheduler/harness.h"
 
 namespace ladder {
@@ -239,6 +240,103 @@ TEST(Task5_2_Forks, WhenTheFirstIsAbortedTheNextComputesThePrompt) {
   harness.run();
   harness.expect_reference_outputs();
   EXPECT_EQ(harness.results[1].output.size(), 3u);
+}
+
+class CountingHasher final : public BlockHasher {
+ public:
+  explicit CountingHasher(int64_t& count) : count_(count) {}
+  BlockHash root(std::string_view salt, std::string_view adapter) override {
+    ++count_;
+    return hasher_.root(salt, adapter);
+  }
+  BlockHash block(const BlockHash& parent, std::span<const int32_t> token_ids) override {
+    ++count_;
+    return hasher_.block(parent, token_ids);
+  }
+
+ private:
+  int64_t& count_;
+  Sha256BlockHasher hasher_{1};
+};
+
+// A sibling that hashed the prompt for itself cost 0.64 s for 256 completions of a prompt of 128k tokens.
+TEST(Task5_2_Forks, ThePromptIsHashedOnceForAllCompletions) {
+  for (const int64_t budget : {1000, 64}) {
+    SchedulerConfig config = small_config();
+    config.batch.max_num_seqs = 64;
+    config.batch.max_num_batched_tokens = budget;
+    config.batch.num_kv_blocks = 1000;
+    int64_t num_hashes = 0;
+    Harness harness(config, 0,
+                    std::make_unique<HashPrefixIndex>(config.batch.num_kv_blocks, config.batch.block_size,
+                                                      std::make_unique<CountingHasher>(num_hashes)));
+    SamplingParams sampling = greedy(6);
+    sampling.n = 64;
+    harness.add(iota_prompt(202), sampling);  // 50 full blocks
+    harness.run();
+    harness.expect_reference_outputs();
+    // The root and the prompt's blocks; the one that begins with its last two tokens is each completion's own,
+    // and so is one more, of output.
+    EXPECT_LE(num_hashes, 1 + 50 + 64 * 2);
+    EXPECT_EQ(harness.scheduler.stats().num_prefix_hit_tokens, 63 * 200);
+  }
+}
+
+TEST(Task5_2_Forks, ThePromptIsSentOnceForAllCompletions) {
+  SchedulerConfig config = small_config();
+  config.batch.max_num_seqs = 2;
+  Harness harness(config);
+  SamplingParams sampling = greedy(3);
+  sampling.n = 4;
+  harness.add(iota_prompt(41), sampling);
+  int64_t num_sent = 0;
+  while (harness.submit()) {
+    for (const NewSequence& added : harness.output.new_sequences) {
+      num_sent += std::ssize(added.token_ids);
+      EXPECT_EQ(added.prompt_of < 0, !added.token_ids.empty());
+    }
+    harness.collect();
+  }
+  // Two of the four run at a time; those that follow find nobody who still has the prompt.
+  EXPECT_EQ(num_sent, 2 * 41);
+  harness.expect_reference_outputs();
+}
+
+// Only the first of the running completions was looked at once: what if it is gone?
+TEST(Task5_2_Forks, AnyRunningCompletionSharesThePrompt) {
+  SchedulerConfig config = small_config();
+  config.enable_prefix_caching = false;
+  config.batch.max_num_seqs = 2;
+  Harness harness(config);
+  SamplingParams sampling = greedy(6);
+  sampling.n = 4;
+  harness.add(iota_prompt(41), sampling);
+  ASSERT_TRUE(harness.submit());
+  harness.collect();
+  harness.abort(0);  // completion 1 runs on, and has the prompt
+  ASSERT_TRUE(harness.submit());
+  EXPECT_EQ(scheduled(harness.output), (Scheduled{{1, 1}, {2, 1}}));
+  harness.collect();
+  harness.run();
+  harness.expect_reference_outputs();
+}
+
+TEST(Task5_2_ContinuousBatching, ASequenceShortOfBlocksDoesNotStopThoseThatNeedNone) {
+  SchedulerConfig config = small_config();
+  config.batch.num_kv_blocks = 6;
+  config.enable_prefix_caching = false;
+  config.watermark = 0;
+  Harness harness(config, 1);
+  SamplingParams stopping = greedy(9);
+  stopping.stop_token_ids = reference_output(iota_prompt(5), greedy(1), 7, config.vocab_size, 256, {});
+  harness.add(iota_prompt(5), stopping);        // two blocks, which a step in flight holds after its stop
+  harness.add(iota_prompt(8, 100), greedy(4));  // two full blocks: the next token needs a third
+  harness.add(iota_prompt(6, 200), greedy(2));  // two blocks, with room for the next token
+  ASSERT_TRUE(harness.submit());
+  harness.collect();
+  EXPECT_EQ(harness.results[0].reason, FinishReason::stop);
+  harness.run();
+  harness.expect_reference_outputs();
 }
 
 TEST(Task5_2_Admission, RefusesWhatCanNeverRun) {

@@ -4,6 +4,7 @@
 
 #include <deque>
 #include <map>
+#include <memory>
 #include <vector>
 
 #include "step1_layers/core/error.h"
@@ -73,8 +74,8 @@ struct Harness {
     int64_t num_preemptions = 0;
   };
 
-  explicit Harness(const SchedulerConfig& config, int delay = 0)
-      : scheduler(config),
+  explicit Harness(const SchedulerConfig& config, int delay = 0, std::unique_ptr<PrefixIndex> index = nullptr)
+      : scheduler(config, std::move(index)),
         executor(config.batch.num_kv_blocks, config.batch.block_size, config.vocab_size, delay) {}
 
   std::vector<SequenceId> add(const std::vector<int32_t>& prompt, const SamplingParams& sampling) {

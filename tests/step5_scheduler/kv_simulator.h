@@ -51,17 +51,28 @@ class KvSimulator final : public Executor {
   int64_t num_padding_rows() const { return num_padding_rows_; }
 
   Ticket submit(const SchedulerOutput& step) override {
+    step_ = step.step;
     check(!step.empty(), "an empty step was submitted");
     Step planned{step.step, {}, {}, {}};
     for (const SequenceId id : step.finished) forget(id);
     for (const SequenceId id : step.preempted) forget(id);
     for (const NewSequence& added : step.new_sequences) {
-      check(!sequences_.contains(added.id), "a new sequence is known already");
-      check(added.num_computed_tokens < static_cast<int64_t>(added.token_ids.size()),
-            "a new sequence has no token left to compute");
+      check(!sequences_.contains(added.id), "a new sequence is known already", added.id);
+      auto tokens = std::make_shared<std::vector<int32_t>>();
+      if (added.prompt_of >= 0) {
+        check(sequences_.contains(added.prompt_of), "a new sequence shares the prompt of an unknown one",
+              added.id);
+        const std::vector<int32_t>& other = *sequences_.at(added.prompt_of).tokens;
+        check(sequences_.at(added.prompt_of).num_prompt_tokens == added.num_prompt_tokens,
+              "a new sequence shares a prompt of another length", added.id);
+        tokens->assign(other.begin(), other.begin() + added.num_prompt_tokens);
+      }
+      tokens->insert(tokens->end(), added.token_ids.begin(), added.token_ids.end());
+      check(added.num_computed_tokens < static_cast<int64_t>(tokens->size()),
+            "a new sequence has no token left to compute", added.id);
       State& state = sequences_[added.id];
-      state.tokens = std::make_shared<std::vector<int32_t>>(added.token_ids);
-      state.num_tokens = static_cast<int64_t>(added.token_ids.size());
+      state.num_tokens = static_cast<int64_t>(tokens->size());
+      state.tokens = std::move(tokens);
       state.num_prompt_tokens = added.num_prompt_tokens;
       state.seed = added.sampling.seed.value();
       state.prompt_logprobs = added.sampling.prompt_logprobs.has_value();
@@ -70,27 +81,29 @@ class KvSimulator final : public Executor {
     }
     std::set<SequenceId> changed;
     for (const ContinuedSequence& continued : step.continued) {
-      check(sequences_.contains(continued.id), "a continued sequence is not known");
+      check(sequences_.contains(continued.id), "a continued sequence is not known", continued.id);
       State& state = sequences_.at(continued.id);
       state.table.insert(state.table.end(), continued.new_block_ids.begin(), continued.new_block_ids.end());
       check(continued.num_computed_tokens == state.num_computed || continued.num_computed_tokens == 0,
-            "a continued sequence goes on from somewhere else");
+            "a continued sequence goes on from somewhere else", continued.id, continued.num_computed_tokens);
       state.num_computed = continued.num_computed_tokens;
       changed.insert(continued.id);
     }
     for (const NewSequence& added : step.new_sequences)
-      check(changed.insert(added.id).second, "a sequence is both new and continued");
+      check(changed.insert(added.id).second, "a sequence is both new and continued", added.id);
 
     int64_t total = 0;
     std::set<SequenceId> seen;
     for (const ScheduledSequence& scheduled : step.scheduled) {
-      check(seen.insert(scheduled.id).second, "a sequence is scheduled twice");
-      check(changed.contains(scheduled.id), "a scheduled sequence is neither new nor continued");
+      check(seen.insert(scheduled.id).second, "a sequence is scheduled twice", scheduled.id);
+      check(changed.contains(scheduled.id), "a scheduled sequence is neither new nor continued",
+            scheduled.id);
       State& state = sequences_.at(scheduled.id);
-      check(scheduled.num_tokens >= 1, "a sequence is scheduled with no token");
+      check(scheduled.num_tokens >= 1, "a sequence is scheduled with no token", scheduled.id);
       const int64_t end = state.num_computed + scheduled.num_tokens;
-      check(end <= state.num_tokens, "more tokens are scheduled than there are");
-      check(end <= static_cast<int64_t>(state.table.size()) * block_size_, "the block table is too short");
+      check(end <= state.num_tokens, "more tokens are scheduled than there are", scheduled.id, end - 1);
+      check(end <= static_cast<int64_t>(state.table.size()) * block_size_, "the block table is too short",
+            scheduled.id, end - 1);
       Work work{scheduled.id,
                 state.tokens,
                 state.table,
@@ -101,7 +114,8 @@ class KvSimulator final : public Executor {
                 state.prompt_logprobs,
                 end == state.num_tokens};
       for (int64_t p = state.num_computed; p < end; ++p)
-        check(planned.writes.emplace(slot(work.table, p), scheduled.id).second, "two rows write one slot");
+        check(planned.writes.emplace(slot(work.table, p), scheduled.id).second, "two rows write one slot",
+              scheduled.id, p);
       for (const int32_t block : work.table) planned.blocks[block].insert(scheduled.id);
       planned.work.push_back(work);
       state.num_computed = end;
@@ -117,7 +131,7 @@ class KvSimulator final : public Executor {
         const auto readers = other.blocks.find(static_cast<int32_t>(written / block_size_));
         if (readers == other.blocks.end()) continue;
         for (const SequenceId reader : readers->second)
-          check(reader == id, "a block is written that a step in flight uses for another sequence");
+          check(reader == id, "a block is written that a step in flight uses for another sequence", id);
       }
     in_flight_.push_back(std::move(planned));
     return {step.step};
@@ -126,6 +140,7 @@ class KvSimulator final : public Executor {
   StepOutput collect(Ticket ticket) override {
     check(!in_flight_.empty() && in_flight_.front().step == ticket.value, "a ticket out of order");
     const Step step = std::move(in_flight_.front());
+    step_ = step.step;
     in_flight_.pop_front();
     StepOutput output;
     output.step = step.step;
@@ -158,12 +173,17 @@ class KvSimulator final : public Executor {
     std::map<int32_t, std::set<SequenceId>> blocks;  // block -> whose tables have it
   };
 
-  static void check(bool condition, const char* message) {
-    if (!condition) throw std::logic_error(message);
+  // What is wrong, with the step that is looked at and, where known, sequence and position.
+  void check(bool condition, const char* message, SequenceId id = -1, int64_t position = -1) const {
+    if (condition) return;
+    std::string text = "step " + std::to_string(step_);
+    if (id >= 0) text += ", sequence " + std::to_string(id);
+    if (position >= 0) text += ", position " + std::to_string(position);
+    throw std::logic_error(text + ": " + message);
   }
 
   void forget(SequenceId id) {
-    check(sequences_.erase(id) == 1, "the runner is told to forget a sequence that it does not know");
+    check(sequences_.erase(id) == 1, "the runner should forget a sequence that it does not know", id);
   }
 
   int64_t slot(const std::vector<int32_t>& table, int64_t position) const {
@@ -176,8 +196,8 @@ class KvSimulator final : public Executor {
     uint64_t expected = 0;
     for (int64_t p = 0; p < work.begin; ++p) {
       expected = extend_fingerprint(expected, work.tokens->at(p));
-      check(slots_.at(slot(work.table, p)) == expected,
-            "the cache holds something else for a computed token");
+      check(slots_.at(slot(work.table, p)) == expected, "the cache holds something else for a computed token",
+            work.id, p);
     }
     for (int64_t p = work.begin; p < work.end; ++p) {
       const uint64_t previous = p == 0 ? 0 : slots_.at(slot(work.table, p - 1));
@@ -199,6 +219,7 @@ class KvSimulator final : public Executor {
 
   int64_t block_size_, vocab_size_;
   int delay_;
+  int64_t step_ = 0;  // the one that is looked at
   std::vector<uint64_t> slots_;
   std::map<SequenceId, State> sequences_;
   std::deque<Step> in_flight_;

@@ -32,6 +32,13 @@ Day random_day(uint64_t seed, int delay, bool static_batching = false, bool reco
         std::max(config.batch.max_num_batched_tokens, config.batch.max_model_len);
   config.enable_prefix_caching = uniform(random, 0, 3) > 0;
   config.policy = uniform(random, 0, 1) ? SchedulingPolicy::fcfs : SchedulingPolicy::priority;
+  if (config.enable_chunked_prefill) {
+    config.max_num_partial_prefills = uniform(random, 1, 3);
+    config.max_long_partial_prefills = uniform(random, 1, config.max_num_partial_prefills);
+    config.long_prefill_token_threshold =
+        uniform(random, 0, std::min<int64_t>(config.batch.max_model_len, 30));
+  }
+  config.watermark = uniform(random, 0, 1) ? 0.1 : 0;
   config.vocab_size = 50;
   config.eos_token_ids = {3, 4};
   config.static_batching = static_batching;

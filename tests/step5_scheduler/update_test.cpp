@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include "step1_layers/sampling/invalid_token.h"
 #include "tests/step5_scheduler/harness.h"
 
 namespace ladder {
@@ -188,6 +189,92 @@ TEST(Task5_5_OneStepLate, APreemptedSequenceKeepsTheTokenThatWasInFlight) {
   harness.collect();
   EXPECT_EQ(harness.scheduler.find(1)->num_output_tokens(), 1);
   EXPECT_EQ(harness.scheduler.blocks().num_used_blocks(), 3);
+  harness.run();
+  harness.expect_reference_outputs();
+}
+
+// Logits that are no numbers: the sampler answers with kInvalidToken.
+TEST(Task5_5_Update, AnInvalidTokenEndsTheSequenceWithAnErrorAndIsNotAppended) {
+  for (const int delay : {0, 1}) {
+    Harness harness(small_config(), delay);
+    harness.add(iota_prompt(9), greedy(10));
+    harness.add(iota_prompt(9, 100), greedy(10));
+    for (int i = 0; i <= delay; ++i) ASSERT_TRUE(harness.submit());
+    StepOutput answer = harness.executor.collect(harness.tickets.front());
+    harness.tickets.pop_front();
+    answer.sequences[0].token_ids = {kInvalidToken};
+    std::vector<SequenceUpdate>& updates = harness.scheduler.update(std::move(answer));
+    ASSERT_EQ(updates.size(), 2u);
+    EXPECT_EQ(updates[0].finish_reason, FinishReason::error);
+    EXPECT_TRUE(updates[0].new_token_ids.empty());
+    EXPECT_EQ(updates[1].finish_reason, FinishReason::none);
+    EXPECT_EQ(harness.scheduler.stats().num_cached_blocks, 2) << "only the other one's prompt is shared";
+    harness.results.erase(0);
+    harness.results[1].output = updates[1].new_token_ids;
+    harness.run();
+    harness.expect_reference_outputs();
+  }
+}
+
+TEST(Task5_5_Update, SaysWhichStopTokenEndedASequence) {
+  const std::vector<int32_t> answer = answer_to(iota_prompt(6), 10);
+  SchedulerConfig config = small_config();
+  config.eos_token_ids = {answer[4]};
+  Scheduler scheduler(config);
+  KvSimulator executor(config.batch.num_kv_blocks, config.batch.block_size, config.vocab_size);
+  SamplingParams sampling = greedy(10);
+  sampling.stop_token_ids = {answer[2]};
+  scheduler.add(iota_prompt(6), sampling);
+  sampling.min_tokens = 4;  // past the stop token, to the end token
+  scheduler.add(iota_prompt(6), sampling);
+  SchedulerOutput output;
+  std::map<SequenceId, SequenceUpdate> last;
+  std::map<SequenceId, size_t> num_tokens;
+  for (scheduler.schedule(output); !output.empty(); scheduler.schedule(output))
+    for (SequenceUpdate& update : scheduler.update(executor.collect(executor.submit(output)))) {
+      num_tokens[update.id] += update.new_token_ids.size();
+      last[update.id] = update;
+    }
+  EXPECT_EQ(last[0].finish_reason, FinishReason::stop);
+  EXPECT_EQ(last[0].stop_token_id, answer[2]);
+  EXPECT_EQ(num_tokens[0], 3u);
+  EXPECT_EQ(last[1].finish_reason, FinishReason::stop);
+  EXPECT_EQ(last[1].stop_token_id, std::nullopt) << "an end token is no stop token of the request";
+  EXPECT_EQ(num_tokens[1], 5u);
+}
+
+TEST(Task5_5_Update, WithoutMaxTokensASequenceGoesOnToTheEndOfTheModelOrOfTheCache) {
+  SchedulerConfig config = small_config();
+  config.batch.max_model_len = 40;
+  for (const int64_t num_blocks : {20, 6}) {
+    config.batch.num_kv_blocks = num_blocks;
+    Harness harness(config);
+    SamplingParams sampling = greedy(1);
+    sampling.max_tokens.reset();
+    harness.add(iota_prompt(10), sampling);
+    harness.run();
+    EXPECT_EQ(harness.results[0].reason, FinishReason::length);
+    EXPECT_EQ(std::ssize(harness.results[0].output), num_blocks == 20 ? 30 : 6 * 4 - 10 + 1);
+  }
+}
+
+TEST(Task5_5_ResetPrefixCache, ForgetsEverythingUnlessBlocksAreHeld) {
+  Harness harness(small_config(), 1);
+  harness.add(iota_prompt(10), greedy(3));
+  harness.run();
+  harness.add(iota_prompt(10), greedy(3));
+  ASSERT_TRUE(harness.submit());
+  EXPECT_EQ(harness.output.new_sequences[0].num_computed_tokens, 8);
+  EXPECT_FALSE(harness.scheduler.reset_prefix_cache());
+  EXPECT_GT(harness.scheduler.stats().num_cached_blocks, 0);
+  harness.abort(1);
+  EXPECT_FALSE(harness.scheduler.reset_prefix_cache()) << "a step in flight still writes its blocks";
+  harness.collect();
+  EXPECT_TRUE(harness.scheduler.reset_prefix_cache());
+  EXPECT_EQ(harness.scheduler.stats().num_cached_blocks, 0);
+  harness.add(iota_prompt(10), greedy(3));
+  ASSERT_TRUE(harness.submit());
+  EXPECT_EQ(harness.output.new_sequences[0].num_computed_tokens, 0);
   harness.run();
   harness.expect_reference_outputs();
 }

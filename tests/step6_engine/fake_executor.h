@@ -28,9 +28,16 @@ class FakeExecutor final : public Executor {
     if (fault_) fault_("submit", step.step);
     for (SequenceId id : step.finished) sequences_.erase(id);
     for (SequenceId id : step.preempted) sequences_.erase(id);
-    for (const NewSequence& added : step.new_sequences)
-      sequences_[added.id] = {added.token_ids, added.num_prompt_tokens, added.num_computed_tokens,
+    for (const NewSequence& added : step.new_sequences) {
+      std::vector<int32_t> token_ids;
+      if (added.prompt_of >= 0) {
+        token_ids = sequences_.at(added.prompt_of).token_ids;
+        token_ids.resize(static_cast<size_t>(added.num_prompt_tokens));
+      }
+      token_ids.insert(token_ids.end(), added.token_ids.begin(), added.token_ids.end());
+      sequences_[added.id] = {std::move(token_ids), added.num_prompt_tokens, added.num_computed_tokens,
                               added.sampling};
+    }
     for (const ContinuedSequence& continued : step.continued)
       sequences_.at(continued.id).num_computed = continued.num_computed_tokens;
 
