@@ -188,12 +188,12 @@ __device__ void attend_item(const Attention<T>& a, const PrefillLine& line, cons
 #pragma unroll
         for (int half = 0; half < 2; ++half) {
           // A row that has seen no key yet (of a part) has weights of 0, not of NaN.
-          const float least = largest[i][half] == -INFINITY ? 0.0f : largest[i][half];
+          const float offset = largest[i][half] == -INFINITY ? 0.0f : largest[i][half];
 #pragma unroll
           for (int j = 0; j < 2; ++j) {
             const float* s = scores[i][2 * step + j] + 2 * half;
-            const float p0 = exp2_fast(fmaf(s[0], a.scale, -least));
-            const float p1 = exp2_fast(fmaf(s[1], a.scale, -least));
+            const float p0 = exp2_fast(fmaf(s[0], a.scale, -offset));
+            const float p1 = exp2_fast(fmaf(s[1], a.scale, -offset));
             sum[i][half] += p0 + p1;
             weights[i][2 * j + half] = pack_pair<T>(p0, p1);
           }

@@ -111,14 +111,14 @@ __device__ void attend(const Attention<T>& a, const PrefillLine& line, PrefillPa
           rescale = true;
         }
         // A row that has seen no key yet (of a part) has weights of 0, not of NaN.
-        const float least = largest[half] == -INFINITY ? 0.0f : largest[half];
+        const float offset = largest[half] == -INFINITY ? 0.0f : largest[half];
         float tile_sum = 0;
 #pragma unroll
         for (int j = 0; j < kKeys / 8; ++j)
 #pragma unroll
           for (int e = 0; e < 2; ++e) {
             float& score = scores[4 * j + 2 * half + e];
-            score = exp2_fast(fmaf(score, a.scale, -least));
+            score = exp2_fast(fmaf(score, a.scale, -offset));
             tile_sum += score;
           }
         sum[half] = sum[half] * correction[half] + tile_sum;

@@ -37,8 +37,8 @@ uint32_t alignment(const Tensor& tensor) {
 }
 
 // What the library needs to know about one class of shapes. It sees row-major matrices as transposed
-// column-major ones: out^T [n, m] = weight [n, k] * x^T [k, m]. The kernel is the one for the most rows of
-// the class; any other number of rows takes it too.
+// column-major ones: out^T [n, m] = weight [n, k] * x^T [k, m]. The kernel is the one for the largest number
+// of rows of the class; any other number of rows takes it too.
 struct Plan {
   cublasLtMatmulDesc_t operation = nullptr;
   cublasLtMatrixLayout_t weight = nullptr, x = nullptr, out = nullptr;

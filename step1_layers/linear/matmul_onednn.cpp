@@ -89,8 +89,8 @@ bool matmul_onednn_takes_amx(const MatmulArgs& args) {
   if (args.x.dtype() != DType::bf16 || !matmul_onednn_supports(args)) return false;
   // The processor has it; the library also asks whether the system lets it be used. Its sets are bit masks,
   // those of later processors with more bits.
-  const auto least = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_amx);
-  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & least) == least;
+  const auto required = static_cast<unsigned>(dnnl::cpu_isa::avx512_core_amx);
+  return (static_cast<unsigned>(dnnl::get_effective_cpu_isa()) & required) == required;
 }
 
 int64_t matmul_onednn_workspace(const MatmulArgs& args) {

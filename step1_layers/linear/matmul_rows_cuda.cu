@@ -14,11 +14,11 @@ constexpr int64_t kMaxRows = 16;
 
 // Calls fn(std::integral_constant<int, rows>) with the number of rows rounded up to a power of two, so that
 // the sums of all rows are registers.
-template <int most, class Fn>
+template <int max_rows, class Fn>
 void with_rows(int64_t m, Fn&& fn) {
-  if constexpr (most > 1)
-    if (m <= most / 2) return with_rows<most / 2>(m, fn);
-  fn(std::integral_constant<int, most>{});
+  if constexpr (max_rows > 1)
+    if (m <= max_rows / 2) return with_rows<max_rows / 2>(m, fn);
+  fn(std::integral_constant<int, max_rows>{});
 }
 
 // warp
