@@ -244,9 +244,15 @@ TEST(Task2_3_Loading, FindsTheTargetOfEveryName) {
   for (const char* name :
        {"", "model.", "layers..self_attn.k_proj.weight", "layers.1", "layers.-1.self_attn.k_proj.weight",
         "layers.01.self_attn.k_proj.weight", "layers.1.self_attn.k_proj.weight.x",
-        "layers.99999999999999999999.self_attn.k_proj.weight", "layers.1.self_attn.k_proj.weight_scale",
-        "layers.1x.self_attn.k_proj.weight", "model.model.norm.weight", "layers.#.o_proj.weight"})
+        "layers.99999999999999999999.self_attn.k_proj.weight", "layers.1.self_attn.k_proj.a.b",
+        "layers.1.self_attn.k_proj.", "layers.1x.self_attn.k_proj.weight", "model.model.norm.weight",
+        "layers.#.o_proj.weight"})
     EXPECT_FALSE(find_tensor_target(family, name).has_value()) << name;
+  // What a linear method may declare.
+  const auto scale = find_tensor_target(family, "layers.1.self_attn.k_proj.weight_scale");
+  ASSERT_TRUE(scale.has_value());
+  EXPECT_EQ(scale->parameter, "layers.1.qkv_proj.weight_scale");
+  EXPECT_EQ(scale->part, 1);
   EXPECT_EQ(checkpoint_name_of(family, "layers.3.gate_up_proj.weight", 1),
             "model.layers.3.mlp.up_proj.weight");
 }
