@@ -117,6 +117,26 @@ void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_de
       ->type_name("POLICY")
       ->capture_default_str()
       ->group(group);
+  const auto limit = [&](const char* name, int64_t& value, int64_t min, const char* help) {
+    app.add_option(name, value, help)
+        ->check(whole_in_range(min, kMaxNumBatchedTokensRange.max))
+        ->type_name("N")
+        ->capture_default_str()
+        ->group(group);
+  };
+  limit("--max-num-partial-prefills", options_.max_num_partial_prefills, 1,
+        "prompts longer than a step that get a chunk of it side by side");
+  limit("--max-long-partial-prefills", options_.max_long_partial_prefills, 1,
+        "of these, how many may be long, so that short ones pass them");
+  limit(
+      "--long-prefill-token-threshold", options_.long_prefill_token_threshold, 0,
+      "a prompt that lacks more tokens is long; 0: none is, or 4 % of --max-model-len if several share a step");
+  app.add_option("--watermark", options_.watermark,
+                 "share of the KV blocks that stay free when a sequence starts beside others")
+      ->check(in_range(0, 0.99))
+      ->type_name("SHARE")
+      ->capture_default_str()
+      ->group(group);
   app.add_option("--threads", options_.runner.threads, "threads, of all ranks together [one per core]")
       ->check(whole_in_range(kThreadsRange))
       ->type_name("N")

@@ -223,9 +223,10 @@ double LocalExecutor::replay_last_step(int64_t count) {
   return state_->first_runner->replay_last_step(count);
 }
 
-std::unique_ptr<LocalExecutor> make_local_executor(
-    const std::filesystem::path& directory, const DecoderSpec& spec, const RunnerConfig& config,
-    std::function<void(int64_t done, int64_t total)> progress, const ModelMakers& makers) {
+std::unique_ptr<LocalExecutor> make_local_executor(const std::filesystem::path& directory,
+                                                   const DecoderSpec& spec, const RunnerConfig& config,
+                                                   std::function<void(int64_t done, int64_t total)> progress,
+                                                   const ModelMakers& makers) {
   const RunnerConfig resolved = resolve_runner_config(spec, config);
   return std::make_unique<LocalExecutor>(spec, resolved, [&](const OpContext& ctx) {
     ModelOptions options;

@@ -60,6 +60,10 @@ SchedulerConfig scheduler_config(const EngineOptions& options, const DecoderSpec
   config.policy = options.policy;
   config.enable_prefix_caching = options.enable_prefix_caching;
   config.enable_chunked_prefill = options.enable_chunked_prefill;
+  config.max_num_partial_prefills = options.max_num_partial_prefills;
+  config.max_long_partial_prefills = options.max_long_partial_prefills;
+  config.long_prefill_token_threshold = options.long_prefill_token_threshold;
+  config.watermark = options.watermark;
   config.static_batching = options.static_batching;
   config.recompute_everything = options.recompute_everything;
   return config;

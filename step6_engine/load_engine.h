@@ -25,6 +25,11 @@ struct EngineOptions {
   SchedulingPolicy policy = SchedulingPolicy::fcfs;
   bool enable_prefix_caching = true;
   bool enable_chunked_prefill = true;
+  // How prompts share a step, and what an admission leaves free: as in SchedulerConfig.
+  int64_t max_num_partial_prefills = SchedulerConfig{}.max_num_partial_prefills;
+  int64_t max_long_partial_prefills = SchedulerConfig{}.max_long_partial_prefills;
+  int64_t long_prefill_token_threshold = SchedulerConfig{}.long_prefill_token_threshold;
+  double watermark = SchedulerConfig{}.watermark;
   bool static_batching = false;
   bool recompute_everything = false;
   // Prompts may fill max_model_len: one more token is sampled, and never computed. For scoring.

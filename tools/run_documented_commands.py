@@ -119,7 +119,7 @@ def main():
             continue
         began = time.time()
         fault = done[command.text] = run(command, names, limit)
-        print(f"{'FAILED' if fault else 'ok':8}{time.time() - began:6.1f} s  {command.where:28}{command.text}", flush=True)
+        print(f"{'FAILED' if fault else 'ok':8}{time.time() - began:6.1f} s  {command.where:28} {command.text}", flush=True)
         if fault:
             print(f"        {fault}")
             failed += 1

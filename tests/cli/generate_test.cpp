@@ -164,6 +164,10 @@ TEST(Cli_Generate, FlagsOutOfRangeAreNamed) {
   refused({"--scheduling-policy", "random"}, "--scheduling-policy");
   refused({"--max-num-seqs", "0"}, "--max-num-seqs");
   refused({"--block-size", "0"}, "--block-size");
+  refused({"--max-num-partial-prefills", "0"}, "--max-num-partial-prefills");
+  refused({"--max-long-partial-prefills", "2"}, "max-long-partial-prefills");  // more than partial prefills
+  refused({"--long-prefill-token-threshold", "513"}, "long-prefill-token-threshold");
+  refused({"--watermark", "1"}, "--watermark");
   refused({"--threads", "0"}, "--threads");
   refused({"--max-model-len", "513"}, "--max-model-len is 513, expected 1 to 512");
   refused({"--tensor-parallel-size", "3"}, "--tensor-parallel-size");
