@@ -182,6 +182,9 @@ std::vector<ChosenKernel> attention_kernels(const DecoderSpec& spec, const Runne
     metadata.num_seqs = decoding ? count : 1;
     metadata.max_query_len = decoding ? 1 : count;
     metadata.max_seq_len = config.batch.max_model_len;
+    // Of few sequences the graphs for short ones: what a step takes until one is longer (step_graphs.h).
+    if (decoding && count <= kMaxFewSeqs)
+      metadata.max_seq_len = std::min(metadata.max_seq_len, kShortDecodeKeys);
     const PagedAttentionArgs args{q, {cache, cache}, metadata, 1.0, q, {}};
     const QkNormRopeStoreArgs store{
         .q = q,
