@@ -122,6 +122,7 @@ void ThreadEngineClient::pause() {
   on_loop([this] {
     paused_ = true;
     while (engine_->num_steps_in_flight() > 0) step_with([this] { return engine_->collect_step(); });
+    publish_stats();
     return true;
   });
 }
@@ -129,6 +130,7 @@ void ThreadEngineClient::pause() {
 void ThreadEngineClient::resume() {
   on_loop([this] {
     paused_ = false;
+    publish_stats();
     return true;
   });
 }

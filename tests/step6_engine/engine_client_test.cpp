@@ -71,12 +71,25 @@ Request endless_request(RequestId id = {}) {
   return token_request({1, 2, 3}, int64_t{1} << 20, std::move(id));
 }
 // Cheap for long sequences.
-std::unique_ptr<Engine> endless_engine(FakeExecutor::Fault fault = {}) {
+std::unique_ptr<Engine> endless_engine(FakeExecutor::Fault fault = {}, int max_in_flight = 1) {
   return std::make_unique<Engine>(
       std::make_unique<FakeExecutor>(
-          [](const std::vector<int32_t>& token_ids, int64_t) { return token_ids.back() % 900 + 1; }, 1,
-          std::move(fault)),
+          [](const std::vector<int32_t>& token_ids, int64_t) { return token_ids.back() % 900 + 1; },
+          max_in_flight, std::move(fault)),
       long_config(), nullptr);
+}
+
+// The stream's output, or an exception that fails the test, where RequestStream::output() would wait for ever.
+RequestOutput output_of(RequestStream& stream) {
+  while (!stream.ended()) {
+    std::optional<StreamUpdate> update = stream.next(60s);
+    if (!update) throw std::runtime_error("request " + stream.request_id() + ": nothing came for a minute");
+    if (update->output) return std::move(*update->output);
+  }
+  throw std::runtime_error("request " + stream.request_id() + ": its output was read before");
+}
+RequestOutput output_of(RequestStream&& stream) {
+  return output_of(stream);
 }
 
 TEST(Task6_4_EngineClient, AStreamHasEveryTokenOnceAndEndsWithTheOutput) {
@@ -121,8 +134,8 @@ TEST(Task6_4_EngineClient, ABadRequestIsToldToItsSubmitterAndToNobodyElse) {
   EXPECT_THROW(client.submit(token_request({1}, 4, "a")), Error);
   EXPECT_EQ(client.stats().num_requests, 1);
   gate.open();
-  EXPECT_EQ(good.output().completions[0].token_ids, expected_tokens({1}, 4));
-  EXPECT_EQ(client.submit(token_request({1}, 4, "a")).output().completions[0].token_ids.size(), 4u)
+  EXPECT_EQ(output_of(good).completions[0].token_ids, expected_tokens({1}, 4));
+  EXPECT_EQ(output_of(client.submit(token_request({1}, 4, "a"))).completions[0].token_ids.size(), 4u)
       << "its id is free again as soon as the end was read";
 }
 
@@ -136,13 +149,13 @@ TEST(Task6_4_EngineClient, AbortBeforeTheFirstStepAndTwiceAndAfterTheEnd) {
   client.abort("w");
   client.abort("unknown");
   gate.open();
-  const RequestOutput output = waiting.output();
+  const RequestOutput output = output_of(waiting);
   EXPECT_EQ(output.completions[0].finish_reason, FinishReason::abort);
   EXPECT_TRUE(output.completions[0].token_ids.empty());
   EXPECT_EQ(output.prompt_token_ids, (std::vector<int32_t>{2}));
-  EXPECT_EQ(first.output().completions[0].finish_reason, FinishReason::length);
+  EXPECT_EQ(output_of(first).completions[0].finish_reason, FinishReason::length);
   client.abort(first.request_id());
-  EXPECT_EQ(client.submit(token_request({1, 1}, 4)).output().completions[0].token_ids,
+  EXPECT_EQ(output_of(client.submit(token_request({1, 1}, 4))).completions[0].token_ids,
             expected_tokens({1, 1}, 4));
 }
 
@@ -160,8 +173,15 @@ TEST(Task6_4_EngineClient, AbortInTheMiddleKeepsWhatWasGenerated) {
   EXPECT_GE(num_tokens, 1u);
 }
 
-void wait_until_idle(const EngineClient& client) {
-  while (client.stats().num_requests > 0) std::this_thread::sleep_for(1ms);
+// Waits until no request is left, neither in the client nor, a turn of the loop later, in the scheduler.
+::testing::AssertionResult becomes_idle(const EngineClient& client) {
+  for (const auto begin = StreamBuffer::Clock::now(); StreamBuffer::Clock::now() - begin < 60s;) {
+    const EngineStats stats = client.stats();
+    if (stats.num_requests + stats.scheduler.num_running + stats.scheduler.num_waiting == 0)
+      return ::testing::AssertionSuccess();
+    std::this_thread::sleep_for(1ms);
+  }
+  return ::testing::AssertionFailure() << "requests are left after a minute";
 }
 
 TEST(Task6_4_EngineClient, AStreamThatIsDroppedAbortsItsRequest) {
@@ -174,9 +194,7 @@ TEST(Task6_4_EngineClient, AStreamThatIsDroppedAbortsItsRequest) {
     moved = client.submit(endless_request("y"));  // drops x
     EXPECT_EQ(moved.next()->updates.at(0).request_id, "y");
   }
-  wait_until_idle(client);
-  const EngineStats stats = client.stats();
-  EXPECT_EQ(stats.scheduler.num_running + stats.scheduler.num_waiting, 0);
+  EXPECT_TRUE(becomes_idle(client));
 }
 
 TEST(Task6_4_EngineClient, DestructionEndsEveryStreamWithAbort) {
@@ -187,7 +205,7 @@ TEST(Task6_4_EngineClient, DestructionEndsEveryStreamWithAbort) {
     streams[0].next();
   }
   for (RequestStream& stream : streams) {
-    EXPECT_EQ(stream.output().completions.at(0).finish_reason, FinishReason::abort);
+    EXPECT_EQ(output_of(stream).completions.at(0).finish_reason, FinishReason::abort);
     EXPECT_TRUE(stream.ended());
   }
 }
@@ -202,7 +220,7 @@ TEST(Task6_4_EngineClient, ADeadEngineEndsEveryStreamWithItsErrorAndTakesNoMore)
   streams[0].next();
   broken = true;
   for (RequestStream& stream : streams) {
-    const RequestOutput output = stream.output();
+    const RequestOutput output = output_of(stream);
     EXPECT_EQ(output.completions.at(0).finish_reason, FinishReason::error);
     EXPECT_EQ(output.completions.at(0).error, "the lamp went out");
   }
@@ -224,23 +242,35 @@ TEST(Task6_4_EngineClient, ADeadEngineEndsEveryStreamWithItsErrorAndTakesNoMore)
 
 TEST(Task6_4_EngineClient, APausedEngineStandsStillAndLosesNothing) {
   std::atomic<int64_t> num_calls = 0;
-  ThreadEngineClient client(fake_engine(2, [&](std::string_view, int64_t) { ++num_calls; }));
-  RequestStream stream = client.submit(token_request({1, 2}, 50));
-  stream.next();
+  ThreadEngineClient client(endless_engine([&](std::string_view, int64_t) { ++num_calls; }, 2));
+  RequestStream stream = client.submit(endless_request());
+  std::vector<int32_t> tokens;
+  const auto read = [&](std::optional<StreamUpdate> update) {
+    ASSERT_TRUE(update.has_value());
+    for (const CompletionUpdate& news : update->updates)
+      tokens.insert(tokens.end(), news.token_ids.begin(), news.token_ids.end());
+  };
+  read(stream.next());
   client.pause();
   client.pause();
   EXPECT_TRUE(client.stats().paused);
   const int64_t calls_then = num_calls;
+  EXPECT_EQ(calls_then % 2, 0) << "a step was left in flight";
   RequestStream later = client.submit(token_request({3}, 5));
   RequestStream aborted = client.submit(token_request({4}, 5));
   client.abort(aborted.request_id());
-  EXPECT_EQ(aborted.output().completions[0].finish_reason, FinishReason::abort) << "aborts need no step";
-  std::this_thread::sleep_for(20ms);
+  EXPECT_EQ(output_of(aborted).completions[0].finish_reason, FinishReason::abort) << "aborts need no step";
+  while (std::optional<StreamUpdate> update = stream.next(20ms)) read(std::move(update));
   EXPECT_EQ(num_calls, calls_then);
-  EXPECT_EQ(calls_then % 2, 0) << "a step was left in flight";
+  const size_t num_then = tokens.size();
+
   client.resume();
-  EXPECT_EQ(stream.output().completions[0].token_ids, expected_tokens({1, 2}, 50));
-  EXPECT_EQ(later.output().completions[0].token_ids, expected_tokens({3}, 5));
+  EXPECT_EQ(output_of(later).completions[0].token_ids, (std::vector<int32_t>{4, 5, 6, 7, 8}));
+  read(stream.next());
+  EXPECT_GT(tokens.size(), num_then);
+  for (size_t i = 0; i < tokens.size(); ++i)
+    ASSERT_EQ(tokens[i], (i == 0 ? 3 : tokens[i - 1]) % 900 + 1)
+        << "token " << i << " is lost or comes twice";
   EXPECT_FALSE(client.stats().paused);
 }
 
@@ -263,7 +293,7 @@ TEST(Task6_4_EngineClient, ASlowReaderKeepsNobodyWaitingAndMissesNothing) {
   ThreadEngineClient client(fake_engine());
   RequestStream slow = client.submit(token_request({1, 2}, 50));
   RequestStream fast = client.submit(token_request({3, 4}, 55));
-  fast.output();
+  output_of(fast);
   const std::optional<StreamUpdate> all = slow.next();
   ASSERT_TRUE(all.has_value());
   ASSERT_EQ(all->updates.size(), 1u) << "one update for each completion, however long nobody looked";
@@ -326,7 +356,7 @@ TEST(Task6_4_EngineClient, ATimeoutIsNotTheEnd) {
   EXPECT_FALSE(stream.next(1ms).has_value());
   EXPECT_FALSE(stream.ended());
   gate.open();
-  EXPECT_EQ(stream.output().completions[0].token_ids.size(), 3u);
+  EXPECT_EQ(output_of(stream).completions[0].token_ids.size(), 3u);
 }
 
 TEST(Task6_4_EngineClient, AFullQueueIsSaidAndEmptiesAgain) {
@@ -342,9 +372,9 @@ TEST(Task6_4_EngineClient, AFullQueueIsSaidAndEmptiesAgain) {
       QueueFull);
   EXPECT_GE(waiting.size(), 2u);
   gate.open();
-  for (RequestStream& stream : waiting) stream.output();
-  first.output();
-  EXPECT_EQ(client.submit(token_request({1}, 4)).output().completions[0].token_ids.size(), 4u);
+  for (RequestStream& stream : waiting) output_of(stream);
+  output_of(first);
+  EXPECT_EQ(output_of(client.submit(token_request({1}, 4))).completions[0].token_ids.size(), 4u);
 }
 
 TEST(Task6_4_EngineClient, StopDrainsWhatItHasAndTakesNoMore) {
@@ -359,7 +389,7 @@ TEST(Task6_4_EngineClient, StopDrainsWhatItHasAndTakesNoMore) {
   gate.open();
   stopper.join();
   for (RequestStream& stream : streams)
-    EXPECT_EQ(stream.output().completions[0].token_ids, expected_tokens({1, 2}, 20));
+    EXPECT_EQ(output_of(stream).completions[0].token_ids, expected_tokens({1, 2}, 20));
   EXPECT_THROW(client.pause(), EngineUnavailable);
   client.stop();
 }
@@ -372,14 +402,14 @@ TEST(Task6_4_EngineClient, ASecondStopCutsTheDrainingShort) {
   while (!client.stats().stopped) std::this_thread::sleep_for(1ms);
   client.stop(0ms);
   stopper.join();
-  EXPECT_EQ(stream.output().completions[0].finish_reason, FinishReason::abort);
+  EXPECT_EQ(output_of(stream).completions[0].finish_reason, FinishReason::abort);
 }
 
 TEST(Task6_4_EngineClient, ThePrefixCacheIsForgottenOnlyWhereNobodyHoldsIt) {
   ThreadEngineClient client(fake_engine());
   const std::vector<int32_t> prompt(21, 7);
   const auto num_cached = [&] {
-    return client.submit(token_request(prompt, 3)).output().metrics.num_cached_tokens;
+    return output_of(client.submit(token_request(prompt, 3))).metrics.num_cached_tokens;
   };
   EXPECT_EQ(num_cached(), 0);
   EXPECT_EQ(num_cached(), 20);
@@ -445,7 +475,7 @@ TEST(Task6_4_EngineClient, ManyThreadsAtRandom) {
         default:
           break;
       }
-      const RequestOutput output = whole ? std::move(*whole) : stream->output();
+      const RequestOutput output = whole ? std::move(*whole) : output_of(*stream);
       EXPECT_EQ(output.request_id, stream->request_id());
       for (const CompletionOutput& completion : output.completions) {
         const auto expected = expected_tokens(request.prompt_token_ids, *request.sampling.max_tokens);
@@ -467,7 +497,7 @@ TEST(Task6_4_EngineClient, ManyThreadsAtRandom) {
   EXPECT_GT(num_whole, kThreads * kRequests / 4);
   EXPECT_GT(num_aborted, kThreads);
   EXPECT_GT(num_dropped, kThreads);
-  wait_until_idle(client);
+  EXPECT_TRUE(becomes_idle(client));
   client.stop(1h);
   const EngineStats stats = client.stats();
   EXPECT_EQ(stats.scheduler.num_used_blocks, 0);
