@@ -68,9 +68,6 @@ RequestId Engine::add_request(PreparedRequest request) {
   active.output.completions.resize(sequences.size());
   active.wants_logprobs = wanted_logprobs(sampling).has_value();
   active.num_unfinished = std::ssize(sequences);
-  active.stop_token_ids = sampling.stop_token_ids;
-  if (!sampling.ignore_eos)  // an end token is one first
-    std::erase_if(active.stop_token_ids, [this](int32_t id) { return is_end_token(id); });
   for (size_t i = 0; i < sequences.size(); ++i) {
     active.completions.push_back({sequences[i], CompletionText(tokenizer_.get(), sampling)});
     if (tokenizer_ != nullptr) active.output.completions[i].text.emplace();
@@ -78,11 +75,6 @@ RequestId Engine::add_request(PreparedRequest request) {
   ActiveRequest& added = requests_.emplace(id, std::move(active)).first->second;
   for (size_t i = 0; i < sequences.size(); ++i) owners_[sequences[i]] = {&added, static_cast<int64_t>(i)};
   return id;
-}
-
-bool Engine::is_end_token(int32_t id) const {
-  const std::vector<int32_t>& ids = scheduler_.config().eos_token_ids;
-  return std::find(ids.begin(), ids.end(), id) != ids.end();
 }
 
 bool Engine::is_known(const RequestId& id) const {
@@ -191,13 +183,10 @@ void Engine::apply(const SequenceUpdate& update, double now) {
     news.logprobs.assign(update.logprobs.begin(), update.logprobs.begin() + appended.num_tokens);
   news.text = std::move(appended.text);
   news.finish_reason = appended.finish_reason;
-  if (appended.stop_string) {
+  if (appended.stop_string)
     news.stop_reason = std::move(*appended.stop_string);
-  } else if (news.finish_reason == FinishReason::stop) {
-    const std::vector<int32_t>& ids = request.stop_token_ids;
-    if (std::find(ids.begin(), ids.end(), news.token_ids.back()) != ids.end())
-      news.stop_reason = news.token_ids.back();
-  }
+  else if (update.stop_token_id)
+    news.stop_reason = *update.stop_token_id;
 
   output.token_ids.insert(output.token_ids.end(), news.token_ids.begin(), news.token_ids.end());
   output.logprobs.insert(output.logprobs.end(), news.logprobs.begin(), news.logprobs.end());

@@ -102,7 +102,6 @@ class Engine {
     RequestOutput output;
     std::vector<ActiveCompletion> completions;  // as many as output.completions
     RequestTimer timer;
-    std::vector<int32_t> stop_token_ids;  // to be named as the reason
     bool wants_logprobs = false;
     int64_t num_unfinished = 0;
   };
@@ -120,7 +119,6 @@ class Engine {
   void collect_oldest(double begin);
   void apply(const SequenceUpdate& update, double now);
   void end_completion(ActiveRequest& request, int64_t num_preemptions);
-  bool is_end_token(int32_t id) const;
   bool is_known(const RequestId& id) const;
   void end_request(ActiveRequest& request, FinishReason reason, const std::string& error);
   template <class Work>

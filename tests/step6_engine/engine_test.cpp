@@ -7,6 +7,7 @@
 #include <numeric>
 
 #include "step1_layers/core/error.h"
+#include "step1_layers/sampling/invalid_token.h"
 #include "tests/step6_engine/fake_engine.h"
 #include "tests/support/numerics.h"
 
@@ -182,6 +183,26 @@ TEST_P(Task6_1_EngineInFlight, PromptLogprobsComeOnceForEveryPositionButTheFirst
     ASSERT_EQ(output.prompt_logprobs.size(), 29u);
     for (size_t i = 0; i < 29; ++i) EXPECT_EQ(output.prompt_logprobs[i].chosen.token_id, prompt[i + 1]);
   }
+}
+
+// As the sampler answers for a row whose logits hold NaN.
+TEST_P(Task6_1_EngineInFlight, ARequestWithoutAValidTokenEndsWithAnErrorAlone) {
+  Engine engine = make_engine(GetParam(), fake_config(), [](const std::vector<int32_t>& ids, int64_t prompt) {
+    return ids[0] == 7 && std::ssize(ids) == prompt + 2 ? kInvalidToken : testing::mixed(ids, prompt);
+  });
+  Request breaks = token_request({7, 8}, 20);
+  breaks.sampling.logprobs = 0;
+  const std::vector<RequestOutput> outputs = engine.generate({breaks, token_request({1, 2}, 20)});
+  const CompletionOutput& broken = outputs[0].completions[0];
+  EXPECT_EQ(broken.finish_reason, FinishReason::error);
+  EXPECT_FALSE(broken.error.empty());
+  EXPECT_EQ(broken.token_ids, expected_tokens({7, 8}, 2));
+  EXPECT_EQ(broken.logprobs.size(), 2u);
+  EXPECT_EQ(outputs[1].completions[0].token_ids, expected_tokens({1, 2}, 20));
+  EXPECT_TRUE(outputs[1].completions[0].error.empty());
+  EXPECT_FALSE(engine.dead());
+  EXPECT_EQ(engine.metrics().num_requests_failed, 1);
+  testing::expect_books_closed(engine.scheduler());
 }
 
 INSTANTIATE_TEST_SUITE_P(Depth, Task6_1_EngineInFlight, ::testing::Values(1, 2, 3));
