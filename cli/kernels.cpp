@@ -18,11 +18,13 @@
 #include "step1_layers/norm/rms_norm.h"
 #include "step1_layers/rotary/rope.h"
 #include "step1_layers/sampling/argmax.h"
-#include "step1_layers/sampling/draw.h"
+#include "step1_layers/sampling/draw/draw.h"
+#include "step1_layers/sampling/logit_bias.h"
 #include "step1_layers/sampling/logits_filters.h"
 #include "step1_layers/sampling/penalties.h"
 #include "step1_layers/sampling/sample.h"
 #include "step1_layers/sampling/softmax.h"
+#include "step1_layers/sampling/token_bitmask.h"
 #include "step1_layers/sampling/top_logprobs.h"
 #include "step2_model/decoder/composites.h"
 
@@ -81,6 +83,8 @@ std::vector<OperatorInfo> operators(Device device) {
       describe("silu_and_mul", silu_and_mul_variants(), ctx),
       describe("gelu", gelu_variants(), ctx),
       describe("gelu_and_mul", gelu_and_mul_variants(), ctx),
+      describe("apply_token_bitmask", apply_token_bitmask_variants(), ctx),
+      describe("apply_logit_bias", apply_logit_bias_variants(), ctx),
       describe("apply_penalties", apply_penalties_variants(), ctx),
       describe("apply_temperature", apply_temperature_variants(), ctx),
       describe("mask_min_p", mask_min_p_variants(), ctx),

@@ -236,7 +236,8 @@ void Batch::fill(const PendingTokens& pending, std::span<const int32_t> token_id
     const PendingTokens::Place& place = pending.places[i];
     const auto it = known_.find(place.id);
     if (it == known_.end() || it->second->serial != place.serial) continue;
-    it->second->token_ids[static_cast<size_t>(place.position)] = token_ids[i];
+    // kInvalidToken would be a placeholder again: its sequence is about to be dropped, and any token does.
+    it->second->token_ids[static_cast<size_t>(place.position)] = std::max(token_ids[i], 0);
   }
 }
 // <<< task 4.1

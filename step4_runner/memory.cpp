@@ -5,6 +5,7 @@
 #include <string>
 
 #include "step1_layers/core/error.h"
+#include "step1_layers/sampling/token_bitmask.h"
 #include "step3_sequence/sampling_params.h"
 #include "step4_runner/model_runner.h"
 
@@ -67,7 +68,8 @@ int64_t activation_bytes(const DecoderSpec& spec, const RunnerConfig& config) {
   const int64_t row_bytes = spec.vocab_size * dtype_size(DType::f32);
   // Several ranks gather their shares of the logits before they put them in order.
   const int64_t gathered_row = ranks == 1 ? 0 : row_bytes + vocab * dtype_size(DType::f32);
-  const int64_t best = kMaxLogprobs * (dtype_size(DType::i32) + dtype_size(DType::f32));  // of one row
+  const int64_t best =
+      (kMaxLogprobs + kMaxLogprobTokenIds) * (dtype_size(DType::i32) + dtype_size(DType::f32));  // of one row
   const int64_t sampled = std::min(config.batch.max_num_seqs, rows);
   const int64_t raw = std::min(sampled, config.device.is_cpu() ? Sampler::kRows : Sampler::kDeviceRows);
   const int64_t scored = std::min(rows, ModelRunner::kLogitsRows);
@@ -76,11 +78,17 @@ int64_t activation_bytes(const DecoderSpec& spec, const RunnerConfig& config) {
       config.device.is_cpu()
           ? sampled * std::min(config.batch.max_model_len, spec.vocab_size) * 2 * dtype_size(DType::i32)
           : 0;
+  // And a mask and the edited tokens of every row.
+  const int64_t edits =
+      config.device.is_cpu()
+          ? sampled * (bitmask_words(spec.vocab_size) * dtype_size(DType::i32) +
+                       std::min(kMaxEditedTokens, spec.vocab_size) * 2 * dtype_size(DType::i32))
+          : 0;
   // Top-k and top-p sort a row in scratch of their own, one per thread.
   const int64_t filters =
       config.device.is_cpu() ? std::min(config.threads / ranks, raw) * 2 * row_bytes : raw * row_bytes;
   const int64_t logits = sampled * (hidden * element + row_bytes) +
-                         std::max({sampled * gathered_row, penalties + raw * (row_bytes + best) + filters,
+                         std::max({sampled * gathered_row, penalties + edits + raw * (row_bytes + best) + filters,
                                    scored * (hidden * element + row_bytes + std::max(gathered_row, best))});
   return rows * 2 * hidden * element + std::max(layer, logits);  // the residual stream is there throughout
 }

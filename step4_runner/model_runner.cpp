@@ -31,7 +31,8 @@ ModelRunner::ModelRunner(const OpContext& ctx, const RunnerConfig& config, std::
       ctx_(ctx),
       model_(std::move(model)),
       batch_(config.batch, model_->spec().vocab_size),
-      inputs_(ctx.device, config.batch) {
+      inputs_(ctx.device, config.batch),
+      sampler_(model_->spec().vocab_size) {
   ctx_.arena = arena_.get();
   if (!config_.num_kv_blocks_is_predicted) allocate_cache();
 }
@@ -77,7 +78,7 @@ ModelRunner::Step ModelRunner::begin(const SchedulerOutput& scheduled) {
   batch_.prepare(scheduled);
   // Penalties count the tokens of the step before, too: then it has to be waited for.
   if (std::any_of(batch_.sampled_sequences().begin(), batch_.sampled_sequences().end(),
-                  [](const BatchSequence* sequence) { return Sampler::needs_tokens(sequence->sampling); }))
+                  [this](const BatchSequence* sequence) { return sampler_.needs_tokens(sequence->sampling); }))
     fill_in_tokens(0);
   return step;
 }
@@ -105,7 +106,10 @@ void ModelRunner::sample(Step& step) {
   LaunchedStep& launched = *step.launched;
   const auto sampled = batch_.sampled_sequences();
   const Tensor token_ids = inputs_.sampled_ids(std::ssize(sampled));
-  if (ctx_.device.is_cpu() && is_first_rank()) step.plan = sampler_.plan(ctx_, sampled, upload_);
+  if (ctx_.device.is_cpu() && is_first_rank()) {
+    step.plan = sampler_.plan(sampled);
+    step.plan.stage(upload_);
+  }
   if (!sampled.empty()) {
     if (is_first_rank())
       launched.logprobs = sampler_.sample(ctx_, step.logits, step.plan, token_ids, download_);
@@ -121,7 +125,7 @@ void ModelRunner::sample(Step& step) {
 
   for (const BatchSequence* sequence : batch_.sequences())
     launched.rows.push_back(
-        {sequence->id, sequence->yields_token(), sequence->sampling.logprobs.has_value()});
+        {sequence->id, sequence->yields_token(), wanted_logprobs(sequence->sampling).has_value()});
   launched.pending = batch_.advance();
   unknown_.push_back(step.launched);
 }

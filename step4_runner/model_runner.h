@@ -61,10 +61,11 @@ class ModelRunner {
 
   // The prompt tokens whose log probabilities a step computes.
   struct PromptPositions {
-    std::vector<int64_t> rows, top;
+    std::vector<int64_t> rows;
+    std::vector<WantedLogprobs> wanted;
     std::vector<size_t> owner;
     std::vector<int32_t> chosen;
-    Tensor device_rows, device_chosen;  // i32
+    Tensor device_rows, device_chosen, device_selected;  // i32
   };
   // A step that is being launched: what each stage leaves for those after it.
   struct Step {

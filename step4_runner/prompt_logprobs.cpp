@@ -16,7 +16,7 @@ ModelRunner::PromptPositions ModelRunner::prompt_positions() const {
     for (int64_t position = begin; position < end; ++position) {
       prompt.rows.push_back(batch_.query_start(static_cast<int64_t>(i)) + position - begin);
       prompt.chosen.push_back(sequence.token_ids[static_cast<size_t>(position) + 1]);
-      prompt.top.push_back(num_best(*sequence.sampling.prompt_logprobs, model_->spec().vocab_size));
+      prompt.wanted.push_back({*sequence.sampling.prompt_logprobs, sequence.sampling.logprob_token_ids});
       prompt.owner.push_back(i);
     }
   }
@@ -37,8 +37,10 @@ void ModelRunner::launch_prompt_logprobs(Step& step) {
     if (!is_first_rank()) continue;
     const auto owner = part(prompt.owner);
     step.launched->prompt_logprobs.push_back(
-        {position_logprobs(ctx_, logits, prompt.device_chosen.narrow(0, first, rows), part(prompt.top),
-                           download_),
+        {position_logprobs(
+             ctx_, logits, prompt.device_chosen.narrow(0, first, rows), part(prompt.wanted),
+             prompt.device_selected.defined() ? prompt.device_selected.narrow(0, first, rows) : Tensor(),
+             download_),
          {owner.begin(), owner.end()}});
   }
 }

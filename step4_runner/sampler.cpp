@@ -2,13 +2,17 @@
 
 #include <algorithm>
 #include <bit>
+#include <cstring>
 #include <limits>
+#include <optional>
 
 #include "step1_layers/core/error.h"
 #include "step1_layers/sampling/argmax.h"
-#include "step1_layers/sampling/draw.h"
+#include "step1_layers/sampling/draw/draw.h"
+#include "step1_layers/sampling/logit_bias.h"
+#include "step1_layers/sampling/penalties.h"
 #include "step1_layers/sampling/temperature.h"
-#include "step1_layers/sampling/top_logprobs.h"
+#include "step1_layers/sampling/token_bitmask.h"
 
 namespace ladder {
 
@@ -22,70 +26,83 @@ bool has_penalties(const SamplingParams& params) {
 }
 
 bool is_greedy(const SamplingParams& params) {  // as the operators see it, which take floats
-  return static_cast<float>(params.temperature) < kLeastTemperature;
+  return static_cast<float>(params.temperature) < kMinTemperature;
 }
 
 template <class Wants>
 bool any_row(Sequences sequences, Wants wants) {
   return std::any_of(sequences.begin(), sequences.end(),
-                     [&](const BatchSequence* sequence) { return wants(*sequence); });
+                     [&](const BatchSequence* sequence) { return wants(sequence->sampling); });
 }
 
 // One value per row.
 template <class T, class Get>
-Tensor row_values(StepUpload& upload, Sequences sequences, Get get) {
-  const auto staged = upload.take<T>(static_cast<int64_t>(sequences.size()));
-  for (size_t r = 0; r < sequences.size(); ++r) staged.host[r] = static_cast<T>(get(*sequences[r]));
-  return staged.device;
+void add_row_values(SamplingPlan& plan, Tensor SamplingPlan::*to, Sequences sequences, Get get) {
+  plan.add<T>(to, {plan.rows}, [sequences, get](const SamplingPlan&, T* host) {
+    for (const BatchSequence* sequence : sequences) *host++ = static_cast<T>(get(*sequence));
+  });
 }
 
-// Brought up to date, so that their number is known before anything is staged.
-int64_t num_penalty_entries(Sequences sequences) {
+// Calls fn(token counts) for the rows that have penalties, with empty ones for the others.
+template <class Fn>
+void for_each_counts(Sequences sequences, Fn&& fn) {
+  static const TokenCounts kNone;
+  for (const BatchSequence* sequence : sequences)
+    fn(has_penalties(sequence->sampling) ? sequence->counts : kNone);
+}
+
+// >>> task 4.3: every stage only where a row asks for it
+void plan_penalties(SamplingPlan& plan, Sequences sequences) {
+  if (!any_row(sequences, has_penalties)) return;
   int64_t entries = 0;
-  for (BatchSequence* sequence : sequences) {
-    if (!has_penalties(sequence->sampling)) continue;
-    sequence->counts.update(sequence->token_ids, sequence->num_prompt_tokens);
-    entries += static_cast<int64_t>(sequence->counts.token_ids().size());
-  }
-  return entries;
+  for (BatchSequence* sequence : sequences)
+    if (has_penalties(sequence->sampling))
+      sequence->counts.update(sequence->token_ids, sequence->num_prompt_tokens);
+  for_each_counts(sequences, [&](const TokenCounts& counts) { entries += std::ssize(counts.token_ids()); });
+  plan.add<int32_t>(&SamplingPlan::used_start, {plan.rows + 1},
+                    [sequences](const SamplingPlan&, int32_t* host) {
+                      *host = 0;
+                      for_each_counts(sequences, [&](const TokenCounts& counts) {
+                        host[1] = host[0] + static_cast<int32_t>(counts.token_ids().size());
+                        ++host;
+                      });
+                    });
+  plan.add<int32_t>(&SamplingPlan::used_ids, {entries}, [sequences](const SamplingPlan&, int32_t* host) {
+    for_each_counts(sequences, [&](const TokenCounts& counts) {
+      host = std::ranges::copy(counts.token_ids(), host).out;
+    });
+  });
+  plan.add<int32_t>(&SamplingPlan::used_counts, {entries}, [sequences](const SamplingPlan&, int32_t* host) {
+    for_each_counts(sequences, [&](const TokenCounts& counts) {
+      host = std::ranges::copy(counts.output_counts(), host).out;
+    });
+  });
+  add_row_values<float>(plan, &SamplingPlan::repetition, sequences,
+                        [](const BatchSequence& s) { return s.sampling.repetition_penalty; });
+  add_row_values<float>(plan, &SamplingPlan::presence, sequences,
+                        [](const BatchSequence& s) { return s.sampling.presence_penalty; });
+  add_row_values<float>(plan, &SamplingPlan::frequency, sequences,
+                        [](const BatchSequence& s) { return s.sampling.frequency_penalty; });
 }
 
-// >>> task 4.3: penalties and the draw, each stage only where a row asks for it
-void plan_penalties(SamplingPlan& plan, Sequences sequences, StepUpload& upload) {
-  const int64_t entries = num_penalty_entries(sequences);
-  const auto row_start = upload.take<int32_t>(plan.rows + 1);
-  const auto token_ids = upload.take<int32_t>(entries);
-  const auto output_counts = upload.take<int32_t>(entries);
-  int32_t entry = 0;
-  for (size_t r = 0; r < sequences.size(); ++r) {
-    row_start.host[r] = entry;
-    if (!has_penalties(sequences[r]->sampling)) continue;
-    const auto tokens = sequences[r]->counts.token_ids();
-    const auto counts = sequences[r]->counts.output_counts();
-    std::copy(tokens.begin(), tokens.end(), token_ids.host + entry);
-    std::copy(counts.begin(), counts.end(), output_counts.host + entry);
-    entry += static_cast<int32_t>(tokens.size());
-  }
-  row_start.host[plan.rows] = entry;
-  plan.penalties.row_start = row_start.device;
-  plan.penalties.token_ids = token_ids.device;
-  plan.penalties.output_counts = output_counts.device;
-  plan.penalties.repetition = row_values<float>(
-      upload, sequences, [](const BatchSequence& s) { return s.sampling.repetition_penalty; });
-  plan.penalties.presence = row_values<float>(
-      upload, sequences, [](const BatchSequence& s) { return s.sampling.presence_penalty; });
-  plan.penalties.frequency = row_values<float>(
-      upload, sequences, [](const BatchSequence& s) { return s.sampling.frequency_penalty; });
+void edit(const OpContext& ctx, const Tensor& logits, const SamplingPlan& plan, int64_t first) {
+  const int64_t rows = logits.dim(0);
+  if (plan.mask_index.defined())
+    apply_token_bitmask(ctx, {logits, plan.mask_index.narrow(0, first, rows), plan.bitmask});
+  if (plan.bias_start.defined())
+    apply_logit_bias(ctx, {logits, plan.bias_start.narrow(0, first, rows + 1), plan.bias_ids, plan.biases});
 }
 
 void penalize(const OpContext& ctx, const Tensor& logits, const SamplingPlan& plan, int64_t first) {
+  if (!plan.used_start.defined()) return;
   const int64_t rows = logits.dim(0);
-  ApplyPenaltiesArgs args = plan.penalties;
-  args.logits = logits;
-  args.row_start = args.row_start.narrow(0, first, rows + 1);
-  for (Tensor* values : {&args.repetition, &args.presence, &args.frequency})
-    *values = values->narrow(0, first, rows);
-  apply_penalties(ctx, args);
+  apply_penalties(ctx, {.logits = logits,
+                        .row_start = plan.used_start.narrow(0, first, rows + 1),
+                        .token_ids = plan.used_ids,
+                        .output_counts = plan.used_counts,
+                        .repetition = plan.repetition.narrow(0, first, rows),
+                        .presence = plan.presence.narrow(0, first, rows),
+                        .frequency = plan.frequency.narrow(0, first, rows)});
 }
 
 void draw_tokens(const OpContext& ctx, const Tensor& logits, const SamplingPlan& plan, int64_t first,
@@ -98,18 +115,40 @@ void draw_tokens(const OpContext& ctx, const Tensor& logits, const SamplingPlan&
   auto rows_of = [&](const Tensor& values) {
     return values.defined() ? values.narrow(0, first, rows) : Tensor();
   };
-  DrawArgs args;
-  args.logits = logits;
-  args.temperature = rows_of(plan.temperature);
-  args.min_p = rows_of(plan.min_p);
-  args.top_k = rows_of(plan.top_k);
-  args.top_p = rows_of(plan.top_p);
-  args.seeds = rows_of(plan.seeds);
-  args.output_index = rows_of(plan.output_index);
-  args.ids = token_ids;
-  draw(ctx, args);
+  draw(ctx, {.logits = logits,
+             .temperature = rows_of(plan.temperature),
+             .min_p = rows_of(plan.min_p),
+             .top_k = rows_of(plan.top_k),
+             .top_p = rows_of(plan.top_p),
+             .seeds = rows_of(plan.seeds),
+             .output_index = rows_of(plan.output_index),
+             .ids = token_ids});
 }
 // <<< task 4.3
+
+// Rows that go through the pipeline together, and those of them that want log probabilities.
+struct Chunk {
+  int64_t first = 0, count = 0;
+  int64_t first_logged = 0;          // which of all such rows the first one is
+  std::vector<int64_t> logged_rows;  // counted from `first`
+  std::span<const WantedLogprobs> wanted;
+};
+
+template <class Fn>
+void for_each_chunk(const SamplingPlan& plan, int64_t chunk_rows, Fn&& fn) {
+  size_t next = 0;
+  for (int64_t first = 0; first < plan.rows; first += chunk_rows) {
+    Chunk chunk;
+    chunk.first = first;
+    chunk.count = std::min(chunk_rows, plan.rows - first);
+    const size_t begin = next;
+    for (; next < plan.logged_rows.size() && plan.logged_rows[next] < first + chunk.count; ++next)
+      chunk.logged_rows.push_back(plan.logged_rows[next] - first);
+    chunk.first_logged = static_cast<int64_t>(begin);
+    chunk.wanted = std::span(plan.wanted).subspan(begin, next - begin);
+    fn(chunk);
+  }
+}
 
 // The rows of `from` that `wanted` lists, copied; all of them where it lists all.
 Tensor copy_rows(const OpContext& ctx, const Tensor& from, std::span<const int64_t> wanted) {
@@ -125,128 +164,137 @@ Tensor copy_rows(const OpContext& ctx, const Tensor& from, std::span<const int64
   return copy;
 }
 
-}  // namespace
-
-int64_t logprob_bytes(int64_t top) {
-  return 8 + top * 8;  // an id and a value each
-}
-
-LoggedRows position_logprobs(const OpContext& ctx, const Tensor& logits, const Tensor& chosen,
-                             std::span<const int64_t> top, StepDownload& download) {
-  ArenaScope scope(*ctx.arena);
-  const int64_t rows = logits.dim(0);
-  const int64_t k = std::min(*std::max_element(top.begin(), top.end()), logits.dim(1));
-  const Tensor logprobs = ctx.arena->take({rows}, DType::f32);
-  Tensor top_ids, top_values;
-  if (k > 0) {
-    top_ids = ctx.arena->take({rows, k}, DType::i32);
-    top_values = ctx.arena->take({rows, k}, DType::f32);
-  }
-  top_logprobs(ctx, logits, chosen, logprobs, top_ids, top_values);
-  LoggedRows logged;
-  logged.top.assign(top.begin(), top.end());
-  logged.chosen = download.take(ctx, chosen);
-  logged.chosen_logprobs = download.take(ctx, logprobs);
-  logged.top_ids = download.take(ctx, top_ids);
-  logged.top_logprobs = download.take(ctx, top_values);
-  return logged;
-}
-
-std::vector<PositionLogprobs> read_logprobs(const LoggedRows& logged) {
-  const int64_t k = logged.top_ids.defined() ? logged.top_ids.dim(1) : 0;
-  std::vector<PositionLogprobs> result(logged.top.size());
-  for (size_t r = 0; r < result.size(); ++r) {
-    result[r].chosen = {logged.chosen.data<int32_t>()[r], logged.chosen_logprobs.data<float>()[r]};
-    const int64_t row = static_cast<int64_t>(r) * k, count = std::min(logged.top[r], k);
-    for (int64_t i = row; i < row + count; ++i)
-      result[r].top.push_back({logged.top_ids.data<int32_t>()[i], logged.top_logprobs.data<float>()[i]});
-  }
-  return result;
-}
-
-bool Sampler::needs_tokens(const SamplingParams& sampling) {
-  return has_penalties(sampling);
-}
-
-int64_t Sampler::upload_bytes(Sequences sequences) const {
-  constexpr int64_t kPieces = 12;
-  const auto rows = static_cast<int64_t>(sequences.size());
-  return rows * 64 + num_penalty_entries(sequences) * 8 + kPieces * StepUpload::kAlignment;
-}
-
-SamplingPlan Sampler::plan(const OpContext& ctx, Sequences sequences, StepUpload& upload) const {
-  SamplingPlan plan;
-  plan.rows = static_cast<int64_t>(sequences.size());
-  for (const BatchSequence* sequence : sequences) plan.num_logprobs.push_back(sequence->sampling.logprobs);
-  for (const auto& processor : processors_) processor->prepare(ctx, sequences);
-  plan.any_penalty = any_row(sequences, [](const BatchSequence& s) { return has_penalties(s.sampling); });
-  if (plan.any_penalty) plan_penalties(plan, sequences, upload);
-
-  // A greedy row goes through the draw with every filter off.
-  auto sampled = [&](auto wants) {
-    return any_row(sequences,
-                   [&](const BatchSequence& s) { return !is_greedy(s.sampling) && wants(s.sampling); });
+// A greedy row goes through the draw with every filter off.
+void plan_draw(SamplingPlan& plan, Sequences sequences) {
+  const auto any_drawn = [sequences](auto wants) {
+    return any_row(sequences, [&](const SamplingParams& p) { return !is_greedy(p) && wants(p); });
   };
-  auto values_of = [&](auto off, auto get) {
-    return row_values<decltype(off)>(upload, sequences, [&](const BatchSequence& s) {
+  const auto add_values = [&](Tensor SamplingPlan::*to, auto off, auto get) {
+    add_row_values<decltype(off)>(plan, to, sequences, [off, get](const BatchSequence& s) {
       return is_greedy(s.sampling) ? off : static_cast<decltype(off)>(get(s.sampling));
     });
   };
-  plan.all_greedy = !sampled([](const SamplingParams&) { return true; });
-  if (plan.all_greedy) return plan;
-  plan.temperature = values_of(0.0f, [](const SamplingParams& p) {  // infinite, it would make NaN of -inf
+  plan.all_greedy = !any_drawn([](const SamplingParams&) { return true; });
+  if (plan.all_greedy) return;
+  // Infinite, a temperature would make NaN of -inf; a k beyond any vocabulary is off, and fits 32 bits.
+  add_values(&SamplingPlan::temperature, 0.0f, [](const SamplingParams& p) {
     return std::min<double>(p.temperature, std::numeric_limits<float>::max());
   });
-  if (sampled([](const SamplingParams& p) { return p.min_p > 0.0; }))
-    plan.min_p = values_of(0.0f, [](const SamplingParams& p) { return p.min_p; });
-  if (sampled([](const SamplingParams& p) {
-        return p.top_k > 0;
-      }))  // beyond any vocabulary is off, and fits 32 bits
-    plan.top_k = values_of(int32_t{0}, [](const SamplingParams& p) {
+  if (any_drawn([](const SamplingParams& p) { return p.min_p > 0.0; }))
+    add_values(&SamplingPlan::min_p, 0.0f, [](const SamplingParams& p) { return p.min_p; });
+  if (any_drawn([](const SamplingParams& p) { return p.top_k > 0; }))
+    add_values(&SamplingPlan::top_k, int32_t{0}, [](const SamplingParams& p) {
       return std::min<int64_t>(p.top_k, std::numeric_limits<int32_t>::max());
     });
-  if (sampled([](const SamplingParams& p) { return p.top_p < 1.0; }))
-    plan.top_p = values_of(1.0f, [](const SamplingParams& p) { return p.top_p; });
-  plan.seeds = row_values<int64_t>(upload, sequences, [](const BatchSequence& s) {
+  if (any_drawn([](const SamplingParams& p) { return p.top_p < 1.0; }))
+    add_values(&SamplingPlan::top_p, 1.0f, [](const SamplingParams& p) { return p.top_p; });
+  add_row_values<int64_t>(plan, &SamplingPlan::seeds, sequences, [](const BatchSequence& s) {
     return std::bit_cast<int64_t>(s.sampling.seed.value_or(0));
   });
-  plan.output_index =
-      row_values<int64_t>(upload, sequences, [](const BatchSequence& s) { return s.num_output_tokens(); });
+  add_row_values<int64_t>(plan, &SamplingPlan::output_index, sequences,
+                          [](const BatchSequence& s) { return s.num_output_tokens(); });
+}
+
+template <class T, class List>
+void add_list(SamplingPlan& plan, Tensor SamplingPlan::*to, const Shape& shape,
+              std::span<const List> (LogitsEdits::*list)() const) {
+  plan.add<T>(to, shape, [list](const SamplingPlan& p, T* host) {
+    const std::span<const List> from = (p.edits.*list)();
+    std::memcpy(host, from.data(), from.size_bytes());
+  });
+}
+
+// Masks and biases of the requests and the processors.
+void plan_edits(SamplingPlan& plan, Sequences sequences, int64_t vocab_size,
+                std::span<const std::shared_ptr<LogitsProcessor>> processors) {
+  if (processors.empty() && !any_row(sequences, requests_edits)) return;
+  plan.edits = LogitsEdits(vocab_size);
+  for (const BatchSequence* sequence : sequences) {
+    if (requests_edits(sequence->sampling)) edit_as_requested(*sequence, plan.edits);
+    for (const auto& processor : processors) processor->edit(*sequence, plan.edits);
+    plan.edits.next_row();
+  }
+  const int64_t words = bitmask_words(vocab_size), masks = std::ssize(plan.edits.bitmask()) / words;
+  const int64_t entries = std::ssize(plan.edits.token_ids());
+  if (entries > 0) {
+    add_list<int32_t>(plan, &SamplingPlan::bias_start, {plan.rows + 1}, &LogitsEdits::row_start);
+    add_list<int32_t>(plan, &SamplingPlan::bias_ids, {entries}, &LogitsEdits::token_ids);
+    add_list<float>(plan, &SamplingPlan::biases, {entries}, &LogitsEdits::biases);
+  }
+  if (masks > 0) {
+    add_list<int32_t>(plan, &SamplingPlan::mask_index, {plan.rows}, &LogitsEdits::mask_index);
+    add_list<int32_t>(plan, &SamplingPlan::bitmask, {masks, words}, &LogitsEdits::bitmask);
+  }
+}
+
+void plan_logprobs(SamplingPlan& plan, Sequences sequences) {
+  for (int64_t row = 0; row < plan.rows; ++row) {
+    const SamplingParams& sampling = sequences[static_cast<size_t>(row)]->sampling;
+    const std::optional<int64_t> top = wanted_logprobs(sampling);
+    if (!top) continue;
+    plan.logged_rows.push_back(row);
+    plan.wanted.push_back({*top, sampling.logprob_token_ids});
+  }
+  const int64_t columns = max_selected(plan.wanted);
+  if (columns == 0) return;
+  plan.add<int32_t>(
+      &SamplingPlan::selected_ids, {std::ssize(plan.wanted), columns},
+      [columns](const SamplingPlan& p, int32_t* host) { write_selected_ids(p.wanted, columns, host); });
+}
+
+}  // namespace
+
+int64_t Sampler::download_bytes(const SamplingPlan& plan, Device device) const {
+  int64_t bytes = 0;
+  for_each_chunk(plan, chunk_rows(device), [&](const Chunk& chunk) {
+    if (!chunk.wanted.empty())
+      bytes += logprobs_download_bytes(chunk.wanted, max_selected(plan.wanted), vocab_size_);
+  });
+  return bytes;
+}
+
+bool Sampler::needs_tokens(const SamplingParams& sampling) const {
+  return has_penalties(sampling) || requested_edits_need_tokens(sampling) ||
+         std::any_of(processors_.begin(), processors_.end(),
+                     [&](const auto& processor) { return processor->needs_tokens(sampling); });
+}
+
+SamplingPlan Sampler::plan(Sequences sequences) const {
+  SamplingPlan plan;
+  plan.rows = std::ssize(sequences);
+  plan_edits(plan, sequences, vocab_size_, processors_);
+  plan_penalties(plan, sequences);
+  plan_draw(plan, sequences);
+  plan_logprobs(plan, sequences);
   return plan;
 }
 
 std::vector<LoggedRows> Sampler::sample(const OpContext& ctx, const Tensor& logits, const SamplingPlan& plan,
                                         const Tensor& token_ids, StepDownload& download) const {
-  expect_shape(logits, {plan.rows, -1}, "the sampler's logits");
+  expect_shape(logits, {plan.rows, vocab_size_}, "the sampler's logits");
   expect_shape(token_ids, {plan.rows}, "the sampler's token ids");
-  const int64_t chunk_rows = ctx.device.is_cpu() ? kRows : kDeviceRows;
   std::vector<LoggedRows> result;
-  for (int64_t first = 0; first < plan.rows; first += chunk_rows) {
+  for_each_chunk(plan, chunk_rows(ctx.device), [&](const Chunk& chunk) {
     ArenaScope scope(*ctx.arena);
-    const int64_t count = std::min(chunk_rows, plan.rows - first);
-    const Tensor chunk = logits.narrow(0, first, count);
-    const Tensor chunk_ids = token_ids.narrow(0, first, count);
-
+    const Tensor rows = logits.narrow(0, chunk.first, chunk.count);
+    const Tensor ids = token_ids.narrow(0, chunk.first, chunk.count);
     // What follows edits the logits in place, so rows that want log probabilities are copied first.
-    std::vector<int64_t> wanted, top;
-    for (int64_t r = 0; r < count; ++r) {
-      const auto k = plan.num_logprobs[static_cast<size_t>(first + r)];
-      if (!k) continue;
-      wanted.push_back(r);
-      top.push_back(num_best(*k, logits.dim(1)));
-    }
     Tensor raw;
-    if (!wanted.empty()) raw = copy_rows(ctx, chunk, wanted);
+    if (!chunk.wanted.empty()) raw = copy_rows(ctx, rows, chunk.logged_rows);
 
-    for (const auto& processor : processors_) processor->apply(ctx, chunk, first);
-    if (plan.any_penalty) penalize(ctx, chunk, plan, first);
-    draw_tokens(ctx, chunk, plan, first, chunk_ids);
+    edit(ctx, rows, plan, chunk.first);
+    penalize(ctx, rows, plan, chunk.first);
+    draw_tokens(ctx, rows, plan, chunk.first, ids);
 
-    if (wanted.empty()) continue;
-    LoggedRows logged = position_logprobs(ctx, raw, copy_rows(ctx, chunk_ids, wanted), top, download);
-    for (int64_t r : wanted) logged.rows.push_back(first + r);
+    if (chunk.wanted.empty()) return;
+    const auto num_logged = std::ssize(chunk.wanted);
+    const Tensor selected =
+        plan.selected_ids.defined() ? plan.selected_ids.narrow(0, chunk.first_logged, num_logged) : Tensor();
+    LoggedRows logged =
+        position_logprobs(ctx, raw, copy_rows(ctx, ids, chunk.logged_rows), chunk.wanted, selected, download);
+    for (int64_t row : chunk.logged_rows) logged.rows.push_back(chunk.first + row);
     result.push_back(std::move(logged));
-  }
+  });
   return result;
 }
 

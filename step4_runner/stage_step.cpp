@@ -10,6 +10,8 @@ void ModelRunner::stage(Step& step) {
   step.prompt = prompt_positions();
   choose_graph(step);
   const int64_t rows = step.graph != nullptr ? step.graph->size.rows : batch_.input_ids().dim(0);
+  // On the CPU its memory comes from the arena, and lasts no longer than it must: from sample() on.
+  if (!ctx_.device.is_cpu()) step.plan = sampler_.plan(batch_.sampled_sequences());
   upload_.begin(ctx_, upload_bytes(step, rows));
   download_.begin(ctx_, download_bytes(step));
   step.launched->begun.record(ctx_.stream);
@@ -27,8 +29,12 @@ void ModelRunner::stage(Step& step) {
     prompt.device_rows = staged_rows.device;
     prompt.device_chosen = staged_chosen.device;
   }
-  // On the CPU its memory comes from the arena, and lasts no longer than it must: from sample() on.
-  if (!ctx_.device.is_cpu()) step.plan = sampler_.plan(ctx_, batch_.sampled_sequences(), upload_);
+  if (const int64_t columns = max_selected(prompt.wanted); columns > 0) {
+    const auto staged_selected = upload_.take<int32_t>({std::ssize(prompt.wanted), columns});
+    write_selected_ids(prompt.wanted, columns, staged_selected.host);
+    prompt.device_selected = staged_selected.device;
+  }
+  if (!ctx_.device.is_cpu()) step.plan.stage(upload_);
   upload_.send(ctx_);
   inputs_.unpack(ctx_);
 }
@@ -37,24 +43,19 @@ void ModelRunner::stage(Step& step) {
 int64_t ModelRunner::upload_bytes(const Step& step, int64_t rows) const {
   if (ctx_.device.is_cpu()) return 0;
   return inputs_.upload_bytes(batch_, rows, max_seqs(rows)) +
-         sampler_.upload_bytes(batch_.sampled_sequences()) +
-         2 * StepUpload::bytes_of<int32_t>(std::ssize(step.prompt.rows));
+         step.plan.upload_bytes() + 2 * StepUpload::bytes_of<int32_t>(std::ssize(step.prompt.rows)) +
+         StepUpload::bytes_of<int32_t>(std::ssize(step.prompt.rows) * max_selected(step.prompt.wanted));
 }
 
 int64_t ModelRunner::download_bytes(const Step& step) const {
-  int64_t bytes = 2 * StepUpload::kAlignment;
-  const auto pieces = [&](int64_t rows, int64_t top) {
-    bytes += rows * logprob_bytes(top) + 4 * (rows / kLogitsRows + 1) * StepUpload::kAlignment;
-  };
-  int64_t sampled_top = -1, prompt_top = -1;
-  for (const BatchSequence* sequence : batch_.sampled_sequences())
-    if (const auto k = sequence->sampling.logprobs)
-      sampled_top = std::max(sampled_top, num_best(*k, model_->spec().vocab_size));
-  for (const int64_t top : step.prompt.top) prompt_top = std::max(prompt_top, top);
-  const auto sampled = static_cast<int64_t>(batch_.sampled_sequences().size());
-  bytes += sampled * 4;
-  if (sampled_top >= 0) pieces(sampled, sampled_top);
-  if (prompt_top >= 0) pieces(static_cast<int64_t>(step.prompt.rows.size()), prompt_top);
+  if (ctx_.device.is_cpu()) return 0;
+  const auto sampled = std::ssize(batch_.sampled_sequences());
+  int64_t bytes = StepUpload::bytes_of<int32_t>(sampled) + sampler_.download_bytes(step.plan, ctx_.device);
+  const std::span<const WantedLogprobs> wanted = step.prompt.wanted;
+  for (size_t first = 0; first < wanted.size(); first += kLogitsRows)
+    bytes +=
+        logprobs_download_bytes(wanted.subspan(first, std::min<size_t>(kLogitsRows, wanted.size() - first)),
+                                max_selected(wanted), model_->spec().vocab_size);
   return bytes;
 }
 

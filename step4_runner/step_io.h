@@ -56,7 +56,11 @@ class StepUpload {
   void begin(const OpContext& ctx, int64_t bytes);
   template <class T>
   Staged<T> take(int64_t count) {
-    const Taken taken = take_bytes({count}, dtype_of<T>);
+    return take<T>(Shape{count});
+  }
+  template <class T>
+  Staged<T> take(const Shape& shape) {
+    const Taken taken = take_bytes(shape, dtype_of<T>);
     return {static_cast<T*>(taken.host), taken.device};
   }
   void send(const OpContext& ctx);  // one copy of everything taken

@@ -35,7 +35,8 @@ __global__ void __launch_bounds__(kThreads) unpack_inputs(Pointers p, int64_t ro
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   if (i < p.rows) {
     const int32_t id = p.input_ids[i];
-    p.to_input_ids[i] = id >= 0 ? id : p.sampled_ids[-1 - id];
+    // A sampled id may be kInvalidToken: its sequence is about to be dropped, and any token does until then.
+    p.to_input_ids[i] = id >= 0 ? id : max(p.sampled_ids[-1 - id], 0);
     p.to_positions[i] = p.positions[i];
     p.to_slot_mapping[i] = p.slot_mapping[i];
   }

@@ -1,6 +1,7 @@
 // Task 4.2: the warm-up: how much memory the largest steps take, and what is left of a GPU's for the KV
 // cache.
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 #include "step1_layers/core/error.h"
@@ -47,13 +48,19 @@ void ModelRunner::run_warm_up_step(int64_t num_seqs, int64_t num_tokens, int64_t
   // The tables of all of them name block 0: nothing may be written there.
   const Tensor& slots = batch_.attention().slot_mapping;
   std::fill_n(slots.data<int64_t>(), slots.numel(), -1);
-  // A penalty's cost grows with the tokens that a sequence has used: at most every one of the vocabulary. On
-  // a GPU their lists are not in the arena.
+  // The lists that the sampler stages grow with the tokens that a sequence has used, at most every one of the
+  // vocabulary, and with the tokens that requests forbid. On a GPU they are not in the arena.
   if (ctx_.device.is_cpu() && is_first_rank()) {
-    const int64_t used = std::min(config_.batch.max_model_len, model_->spec().vocab_size);
-    std::vector<int32_t> all(static_cast<size_t>(used));
+    const int64_t vocab = model_->spec().vocab_size, used = std::min(config_.batch.max_model_len, vocab);
+    std::vector<int32_t> all(static_cast<size_t>(vocab));
     std::iota(all.begin(), all.end(), 0);
-    for (BatchSequence* sequence : batch_.sampled_sequences()) sequence->counts.update(all, used);
+    for (BatchSequence* sequence : batch_.sampled_sequences()) {
+      sequence->counts.update(std::span(all).first(static_cast<size_t>(used)), used);
+      SamplingParams& asked = sequence->sampling;
+      asked.allowed_token_ids = {static_cast<int32_t>(sequence->id % vocab)};  // a mask of its own
+      asked.min_tokens = std::numeric_limits<int64_t>::max();
+      asked.all_stop_token_ids.assign(all.begin(), all.begin() + std::min(vocab, kMaxEditedTokens));
+    }
   }
   stage(step);
   run(step);
@@ -82,6 +89,7 @@ void ModelRunner::warm_up() {
   everything.repetition_penalty = 1.1;
   everything.presence_penalty = everything.frequency_penalty = 0.1;
   everything.logprobs = everything.prompt_logprobs = kMaxLogprobs;
+  everything.logprob_token_ids.assign(kMaxLogprobTokenIds, 0);
   run_warm_up_step(num_seqs, rows, 0, everything);
   if (!ctx_.device.is_cpu()) {
     run_warm_up_step(1, rows, std::max<int64_t>(config_.batch.max_model_len - rows, 0), everything);

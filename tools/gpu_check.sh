@@ -112,7 +112,7 @@ declare -A shared=(
   [3]='Task1_3_*EqualsDoublePrecision*:Task1_3_*NormsHeads*:Task1_3_FusedAddRmsNorm*'
   [4]='Task1_4_Matmul.OneSmallCall*'
   [7]='Task1_7_*OneSmallCall*:Task1_7_*HeadDimensionsAndGroups*:Task1_7_*SomeSequencesShare*:Task1_7_*RowsPast*:Task1_7_QkNormRopeStore.Equals*'
-  [8]='Task1_8_*OneSmallCall*:Task1_8_*PassesOverNaN*:Task1_8_TopK.Keeps*:Task1_8_*EqualTokens*:Task1_8_MinP.Keeps*:Task1_8_Sample.TinyTemperatures*'
+  [8]='Task1_8_*OneSmallCall*:Task1_8_*ARowWithANaN*:Task1_8_TopK.Keeps*:Task1_8_*EqualTokens*:Task1_8_MinP.Keeps*:Task1_8_Sample.TinyTemperatures*'
 )
 
 tests() {

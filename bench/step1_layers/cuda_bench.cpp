@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "bench/support/bench_cuda.h"
-#include "step1_layers/sampling/draw.h"
+#include "step1_layers/sampling/draw/draw.h"
 
 namespace ladder::bench {
 namespace {
@@ -214,6 +214,34 @@ void sampling() {
             return ApplyPenaltiesArgs{logits(),     starts,       ids,         counts,
                                       filled(1.1f), filled(0.1f), filled(0.1f)};
           }}});
+    // 300 biases: an id and a bias, a logit read and written.
+    constexpr int64_t kBiased = 300;
+    register_cuda_ladder<ApplyLogitBiasArgs>(
+        "apply_logit_bias", apply_logit_bias_variants(),
+        {{.name = fmt::format("biased:{}/{}", kBiased, name),
+          .dtype = DType::f32,
+          .bytes = 16.0 * static_cast<double>(rows * kBiased),
+          .operations = static_cast<double>(rows * kBiased),
+          .make = [=] {
+            Tensor starts = Tensor::empty({rows + 1}, DType::i32),
+                   ids = Tensor::empty({rows * kBiased}, DType::i32),
+                   biases = Tensor::empty({rows * kBiased}, DType::f32);
+            for (int64_t row = 0; row <= rows; ++row)
+              starts.at<int32_t>({row}) = static_cast<int32_t>(row * kBiased);
+            for (int64_t i = 0; i < rows * kBiased; ++i) {
+              ids.data<int32_t>()[i] = static_cast<int32_t>(i * 7919 % kVocab);
+              biases.data<float>()[i] = 1e-3f;
+            }
+            return ApplyLogitBiasArgs{logits(), starts, ids, biases};
+          }}});
+    // A mask per row that allows one token in a thousand: nearly every logit is written, none is read.
+    add.operator()<ApplyTokenBitmaskArgs>("apply_token_bitmask", apply_token_bitmask_variants(), 1, 0, [=] {
+      Tensor index = Tensor::empty({rows}, DType::i32),
+             masks = Tensor::zeros({rows, bitmask_words(kVocab)}, DType::i32);
+      std::iota(index.data<int32_t>(), index.data<int32_t>() + rows, 0);
+      for (int64_t i = 0; i < masks.numel(); i += 31) masks.data<int32_t>()[i] = 1 << i % 31;
+      return ApplyTokenBitmaskArgs{logits(), index, masks};
+    });
     auto whole = [=](int32_t value) {
       Tensor t = Tensor::empty({rows}, DType::i32);
       std::fill_n(t.data<int32_t>(), rows, value);

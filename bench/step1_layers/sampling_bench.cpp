@@ -8,16 +8,19 @@
 
 #include "bench/support/bench_support.h"
 #include "step1_layers/sampling/argmax.h"
+#include "step1_layers/sampling/logit_bias.h"
 #include "step1_layers/sampling/logits_filters.h"
 #include "step1_layers/sampling/penalties.h"
 #include "step1_layers/sampling/sample.h"
 #include "step1_layers/sampling/softmax.h"
+#include "step1_layers/sampling/token_bitmask.h"
 #include "step1_layers/sampling/top_logprobs.h"
 
 namespace ladder::bench {
 namespace {
 
-constexpr int64_t kVocab = 151936, kUsed = 2048;
+constexpr int64_t kVocab = 151936, kUsed = 2048, kBiased = 300;
+static_assert(kVocab % 32 == 0);
 
 Tensor random_logits(int64_t rows) {
   Tensor result = Tensor::empty({rows, kVocab}, DType::f32);
@@ -93,6 +96,23 @@ ApplyPenaltiesArgs penalties(int64_t rows) {
           per_row(rows, 0.1f)};
 }
 
+// 300 tokens of every row, as many as OpenAI's API takes.
+ApplyLogitBiasArgs biases(int64_t rows) {
+  Tensor starts = Tensor::empty({rows + 1}, DType::i32), ids = Tensor::empty({rows * kBiased}, DType::i32);
+  for (int64_t row = 0; row <= rows; ++row) starts.at<int32_t>({row}) = static_cast<int32_t>(row * kBiased);
+  for (int64_t i = 0; i < rows * kBiased; ++i)
+    ids.data<int32_t>()[i] = static_cast<int32_t>(i * 7919 % kVocab);
+  return {random_tensor({rows, kVocab}, DType::f32), starts, ids, per_row(rows * kBiased, 1e-3f)};
+}
+
+// Every row has a mask of its own, which allows one token in a thousand: a grammar's.
+ApplyTokenBitmaskArgs masked(int64_t rows) {
+  Tensor index = Tensor::empty({rows}, DType::i32), masks = Tensor::zeros({rows, kVocab / 32}, DType::i32);
+  for (int64_t row = 0; row < rows; ++row) index.at<int32_t>({row}) = static_cast<int32_t>(row);
+  for (int64_t i = 0; i < masks.numel(); i += 31) masks.data<int32_t>()[i] = 1 << i % 31;
+  return {random_logits(rows), index, masks};
+}
+
 const bool kRegistered = [] {
   std::vector<BenchProblem<ArgmaxArgs>> best;
   std::vector<BenchProblem<SoftmaxArgs>> both;
@@ -127,6 +147,15 @@ const bool kRegistered = [] {
     used.back().bytes = 16.0 * kUsed * static_cast<double>(rows);
   }
   register_ladder(fmt::format("apply_penalties/used:{}", kUsed), apply_penalties_variants(), used);
+  std::vector<BenchProblem<ApplyLogitBiasArgs>> biased;
+  std::vector<BenchProblem<ApplyTokenBitmaskArgs>> allowed;
+  for (int64_t rows : {1, 16}) {
+    biased.push_back(problem<ApplyLogitBiasArgs>(rows, 1, [=] { return biases(rows); }));
+    biased.back().bytes = 16.0 * kBiased * static_cast<double>(rows);
+    allowed.push_back(problem<ApplyTokenBitmaskArgs>(rows, 1, [=] { return masked(rows); }));
+  }
+  register_ladder(fmt::format("apply_logit_bias/biased:{}", kBiased), apply_logit_bias_variants(), biased);
+  register_ladder("apply_token_bitmask", apply_token_bitmask_variants(), allowed);
   register_ladder("argmax", argmax_variants(), best);
   register_ladder("softmax", softmax_variants(), both);
   register_ladder("log_softmax", log_softmax_variants(), both);

@@ -13,7 +13,7 @@ namespace {
 
 constexpr int64_t kVocab = 151936;
 
-enum Kind { kGreedy, kPlain, kTopKTopP, kTopP, kPenalties, kLogprobs };
+enum Kind { kGreedy, kPlain, kTopKTopP, kTopP, kPenalties, kLogprobs, kLogitBias, kAllowed };
 
 SamplingParams params_of(Kind kind) {
   SamplingParams params;
@@ -22,6 +22,10 @@ SamplingParams params_of(Kind kind) {
   if (kind == kTopKTopP || kind == kTopP) params.top_p = 0.95;
   if (kind == kPenalties) params.repetition_penalty = 1.1;
   if (kind == kLogprobs) params.logprobs = 5;
+  if (kind == kLogitBias)
+    for (int32_t i = 0; i < 300; ++i) params.logit_bias[i * 503] = 1.0;
+  if (kind == kAllowed)
+    for (int32_t i = 0; i < 300; ++i) params.allowed_token_ids.push_back(i * 503);
   params.seed = 1;
   return params;
 }
@@ -51,7 +55,7 @@ void sampler(benchmark::State& state, Kind kind) {
   OpContext ctx;
   ctx.arena = &arena;
   const Tensor ids = Tensor::empty({rows}, DType::i32);
-  const Sampler pipeline;
+  const Sampler pipeline(kVocab);
   StepUpload upload;
   StepDownload download;
   size_t next = 0;
@@ -62,8 +66,9 @@ void sampler(benchmark::State& state, Kind kind) {
     const auto start = std::chrono::steady_clock::now();
     {
       ArenaScope scope(arena);
-      upload.begin(ctx, pipeline.upload_bytes(pointers));
-      const SamplingPlan plan = pipeline.plan(ctx, pointers, upload);
+      SamplingPlan plan = pipeline.plan(pointers);
+      upload.begin(ctx, plan.upload_bytes());
+      plan.stage(upload);
       pipeline.sample(ctx, logits[next], plan, ids, download);
     }
     const double elapsed = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -86,6 +91,8 @@ BENCHMARK_CAPTURE(sampler, top_k_top_p, kTopKTopP)->Apply(add);
 BENCHMARK_CAPTURE(sampler, top_p, kTopP)->Apply(add);
 BENCHMARK_CAPTURE(sampler, repetition_penalty, kPenalties)->Apply(add);
 BENCHMARK_CAPTURE(sampler, logprobs, kLogprobs)->Apply(add);
+BENCHMARK_CAPTURE(sampler, logit_bias, kLogitBias)->Apply(add);
+BENCHMARK_CAPTURE(sampler, allowed_token_ids, kAllowed)->Apply(add);
 
 }  // namespace
 }  // namespace ladder

@@ -26,6 +26,11 @@ inline Vec broadcast(float x) {
 inline Vec load(const float* p) {
   return {_mm512_loadu_ps(p)};
 }
+inline Vec load_once(const float* p) {  // where it is used twice compilers load twice
+  Vec a = load(p);
+  asm("" : "+v"(a.v));
+  return a;
+}
 inline Vec load(const bf16* p) {
   __m256i half = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(half), 16))};
@@ -69,6 +74,17 @@ inline Vec max(Vec a, Vec b) {
 inline Vec min(Vec a, Vec b) {
   return {_mm512_min_ps(a.v, b.v)};
 }
+// Whether a value that was looked at may be NaN.
+class NanWatch {
+ public:
+  void look_at(Vec a, Vec b) {
+    seen_ = static_cast<__mmask16>(seen_ | _mm512_cmp_ps_mask(a.v, b.v, _CMP_UNORD_Q));
+  }
+  bool found() const { return seen_ != 0; }
+
+ private:
+  __mmask16 seen_ = 0;
+};
 inline float reduce_add(Vec a) {
   return _mm512_reduce_add_ps(a.v);
 }
@@ -100,6 +116,11 @@ inline Vec broadcast(float x) {
 }
 inline Vec load(const float* p) {
   return {_mm256_loadu_ps(p)};
+}
+inline Vec load_once(const float* p) {  // as above
+  Vec a = load(p);
+  asm("" : "+v"(a.v));
+  return a;
 }
 inline Vec load(const bf16* p) {
   __m128i half = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
@@ -146,6 +167,14 @@ inline Vec max(Vec a, Vec b) {
 inline Vec min(Vec a, Vec b) {
   return {_mm256_min_ps(a.v, b.v)};
 }
+class NanWatch {  // as above
+ public:
+  void look_at(Vec a, Vec b) { seen_ = _mm256_or_ps(seen_, _mm256_cmp_ps(a.v, b.v, _CMP_UNORD_Q)); }
+  bool found() const { return _mm256_movemask_ps(seen_) != 0; }
+
+ private:
+  __m256 seen_ = _mm256_setzero_ps();
+};
 inline float reduce_add(Vec a) {
   __m128 x = _mm_add_ps(_mm256_castps256_ps128(a.v), _mm256_extractf128_ps(a.v, 1));
   x = _mm_add_ps(x, _mm_movehl_ps(x, x));
@@ -190,6 +219,9 @@ inline Vec load(const T* p) {
   LADDER_LANES r.v[i] = static_cast<float>(p[i]);
   return r;
 }
+inline Vec load_once(const float* p) {
+  return load(p);
+}
 template <class T>
 inline void store(T* p, Vec a) {
   LADDER_LANES p[i] = T(a.v[i]);
@@ -222,6 +254,19 @@ inline Vec min(Vec a, Vec b) {
   LADDER_LANES a.v[i] = a.v[i] < b.v[i] ? a.v[i] : b.v[i];
   return a;
 }
+// A sum: NaN if a value is, or, which is rare, where +inf meets -inf; found() is only a suspicion then.
+class NanWatch {
+ public:
+  void look_at(Vec a, Vec b) { LADDER_LANES sum_[i] += a.v[i] + b.v[i]; }
+  bool found() const {
+    float sum = 0.0f;
+    LADDER_LANES sum += sum_[i];
+    return sum != sum;
+  }
+
+ private:
+  float sum_[kLanes] = {};
+};
 inline float reduce_add(Vec a) {
   for (int step = kLanes / 2; step > 0; step /= 2)
     for (int i = 0; i < step; ++i) a.v[i] += a.v[i + step];

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "step1_layers/core/simd_rungs.h"
+#include "step1_layers/sampling/invalid_token.h"
 #include "step1_layers/sampling/sampling_rows.h"
 #include "step1_layers/sampling/sampling_simd.h"
 #ifdef LADDER_CUDA
@@ -18,12 +19,16 @@ void argmax_loop(const OpContext&, const ArgmaxArgs& args) {
   for (int64_t row = 0; row < args.logits.dim(0); ++row) {
     const float* x = detail::row_of(args.logits, row);
     float best = -INFINITY;
-    int32_t best_id = 0;
-    for (int64_t id = 0; id < args.logits.dim(1); ++id)
-      if (x[id] > best) {
-        best = x[id];
-        best_id = static_cast<int32_t>(id);
+    int32_t best_id = kInvalidToken;
+    for (int64_t id = 0; id < args.logits.dim(1); ++id) {
+      if (std::isnan(x[id])) {
+        best_id = kInvalidToken;
+        break;
       }
+      if (x[id] <= best) continue;
+      best = x[id];
+      best_id = static_cast<int32_t>(id);
+    }
     args.ids.data<int32_t>()[row] = best_id;
   }
 }

@@ -15,8 +15,8 @@ struct ArgmaxArgs {
 
 std::span<const Variant<ArgmaxArgs>> argmax_variants();
 
-// The id of each row's largest logit, the lowest id among equals. A NaN is never the largest; a row of
-// nothing but NaN gives 0. Error: shapes or dtypes that do not fit together.
+// The id of each row's largest logit, the lowest id among equals. A row that holds a NaN, and one of nothing
+// but -inf, gives kInvalidToken (invalid_token.h). Error: shapes or dtypes that do not fit together.
 void argmax(const OpContext& ctx, const Tensor& logits, const Tensor& ids);
 
 }  // namespace ladder

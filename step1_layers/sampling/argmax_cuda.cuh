@@ -3,6 +3,7 @@
 #include <climits>
 
 #include "step1_layers/core/cuda_kernel.cuh"
+#include "step1_layers/sampling/invalid_token.h"
 
 namespace ladder {
 
@@ -14,7 +15,11 @@ struct Best {
 __device__ inline Best no_best() {
   return {-INFINITY, INT_MAX};
 }
-// The lower id among equals. NaN never wins.
+// What a row gives that holds a NaN: it wins against every token, as its id is below theirs.
+__device__ inline Best invalid_best() {
+  return {INFINITY, kInvalidToken};
+}
+// The lower id among equals.
 __device__ inline Best better(Best a, Best b) {
   return b.value > a.value || (b.value == a.value && b.id < a.id) ? b : a;
 }
@@ -36,9 +41,9 @@ __device__ inline Best block_best(Best best) {
   return over_warp(lane < warps ? partial[lane] : no_best());
 }
 
-// What stands for a row of nothing but NaN or -inf is token 0.
+// Nothing can be drawn from a row of nothing but -inf.
 __device__ inline int32_t id_of(Best best) {
-  return best.id == INT_MAX ? 0 : best.id;
+  return best.id == INT_MAX ? kInvalidToken : best.id;
 }
 
 }  // namespace ladder

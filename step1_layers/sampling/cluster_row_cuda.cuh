@@ -28,15 +28,15 @@ struct Row {
 };
 
 // Copies this block's piece of a row to its dynamic shared memory, divided by the temperature (below
-// kLeastTemperature and 1: as it is). `mine` becomes the largest value of this thread. A thread later sees
-// what it wrote itself, so nobody waits.
+// kMinTemperature and 1: as it is). `mine` becomes the largest value of this thread, NaN where one is NaN.
+// A thread later sees what it wrote itself, so no thread waits.
 __device__ inline Row load_row(const float* x, int64_t vocab, float temperature, float* mine) {
   constexpr int kUnroll = 5;  // loads in flight per thread
   extern __shared__ float4 dynamic_shared[];
   const int64_t begin = min(cluster_rank() * piece_size<>(vocab), vocab);
   const int64_t end = min(begin + piece_size<>(vocab), vocab);
   auto* piece = reinterpret_cast<float*>(dynamic_shared);
-  const bool aligned = is_aligned(x), divides = temperature >= kLeastTemperature && temperature != 1.0f;
+  const bool aligned = is_aligned(x), divides = temperature >= kMinTemperature && temperature != 1.0f;
   float largest = -INFINITY;
   for (int64_t first = begin + threadIdx.x * kGroup; first < end; first += kUnroll * kThreads * kGroup) {
     float values[kUnroll][kGroup];
@@ -49,7 +49,7 @@ __device__ inline Row load_row(const float* x, int64_t vocab, float temperature,
 #pragma unroll
       for (int i = 0; i < kGroup; ++i) {
         if (divides) values[j][i] = __fdiv_rn(values[j][i], temperature);
-        largest = fmaxf(largest, values[j][i]);
+        largest = max_or_nan(largest, values[j][i]);
       }
       *reinterpret_cast<float4*>(piece + (at - begin)) =
           float4{values[j][0], values[j][1], values[j][2], values[j][3]};

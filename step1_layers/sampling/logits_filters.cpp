@@ -23,7 +23,7 @@ template <class Kernels>
 void apply_temperature_fast(const OpContext&, const LogitsFilterArgs& args) {
   detail::for_each_row(args.logits, [&](int64_t row) {
     const float temperature = args.value.data<float>()[row];
-    if (temperature < kLeastTemperature || temperature == 1.0f) return;
+    if (temperature < kMinTemperature || temperature == 1.0f) return;
     Kernels::divide(detail::row_of(args.logits, row), args.logits.dim(1), temperature);
   });
 }
@@ -54,21 +54,25 @@ void for_each_row_with_scratch(const OpContext& ctx, const Tensor& logits, Fn&& 
   });
 }
 
-// The k-th largest value of a row. A small k keeps its k best in a heap whose worst stands on top, and passes
+// The k-th largest value of a row; NaN where the row holds one, and then nothing is below it. A small k keeps its k best in a heap whose worst stands on top, and passes
 // over every chunk that holds nothing better.
 template <class Kernels>
 float kth_largest(const float* x, int64_t vocab, int64_t k, float* scratch) {
   constexpr int64_t kChunk = 256, kSmall = 256;
   if (k > kSmall) {
+    if (std::isnan(Kernels::maximum(x, vocab))) return NAN;  // no order
     std::copy(x, x + vocab, scratch);
     std::nth_element(scratch, scratch + k - 1, scratch + vocab, std::greater<>());
     return scratch[k - 1];
   }
+  if (std::isnan(Kernels::maximum(x, k))) return NAN;
   std::copy(x, x + k, scratch);
   std::make_heap(scratch, scratch + k, std::greater<>());
   for (int64_t chunk = k; chunk < vocab; chunk += kChunk) {
     const int64_t end = std::min(chunk + kChunk, vocab);
-    if (Kernels::maximum(x + chunk, end - chunk) <= scratch[0]) continue;
+    const float largest = Kernels::maximum(x + chunk, end - chunk);
+    if (largest <= scratch[0]) continue;
+    if (std::isnan(largest)) return NAN;
     for (int64_t i = chunk; i < end; ++i) {
       if (x[i] <= scratch[0]) continue;
       std::pop_heap(scratch, scratch + k, std::greater<>());
@@ -98,7 +102,8 @@ void top_p_row(float* x, int64_t vocab, float top_p, float* terms, int32_t* ids)
   constexpr float kBinsPerUnit =
       64.0f;  // 32 units, e^-32 of the largest probability; the last bin has the rest
   const float largest = Kernels::maximum(x, vocab);
-  if (std::isinf(largest)) return;  // nothing is left to cut, or all of the mass is with the infinite
+  // Nothing is left to cut, or all of the mass is with the infinite, or there is no mass.
+  if (!std::isfinite(largest)) return;
   Kernels::sum_exp(x, vocab, largest, terms);
   auto bin_of = [&](float logit) {
     return static_cast<int>(std::min((largest - logit) * kBinsPerUnit, static_cast<float>(kBins - 1)));

@@ -10,7 +10,8 @@
 //                equals by id; at least one                   (Holtzman et al., 2019, arXiv 1904.09751)
 //
 // Every row has its own value. A row whose value is "off" is not touched. Beside a logit of +inf, which
-// quotients may become, min-p and top-k cut what is finite, and top-p nothing.
+// quotients may become, min-p and top-k cut what is finite, and top-p nothing. A row that holds a NaN still
+// holds it afterwards; its other values are unspecified, as no token is drawn from it.
 #include <span>
 
 #include "step1_layers/core/context.h"
@@ -21,7 +22,7 @@
 namespace ladder {
 
 struct LogitsFilterArgs {
-  Tensor logits;  // f32 [rows, vocab], updated in place; a row has at least one value above -inf, no NaN
+  Tensor logits;  // f32 [rows, vocab], updated in place
   Tensor value;   // [rows]: f32, for top-k i32
 };
 
@@ -31,7 +32,7 @@ std::span<const Variant<LogitsFilterArgs>> mask_top_k_variants();
 std::span<const Variant<LogitsFilterArgs>> mask_top_p_variants();
 
 // Scratch comes from ctx.arena. Error: shapes or dtypes that do not fit together.
-// Off: a temperature below kLeastTemperature (the row is greedy) or of 1; min_p <= 0; top_k (i32) <= 0 or
+// Off: a temperature below kMinTemperature (the row is greedy) or of 1; min_p <= 0; top_k (i32) <= 0 or
 // >= vocab; top_p >= 1.
 void apply_temperature(const OpContext& ctx, const Tensor& logits, const Tensor& temperature);
 void mask_min_p(const OpContext& ctx, const Tensor& logits, const Tensor& min_p);

@@ -1,4 +1,4 @@
-// min-p, top-k and top-p, without sorting.
+// Temperature, min-p, top-k and top-p, without sorting.
 #include "step1_layers/sampling/noise_cuda.cuh"
 #include "step1_layers/sampling/sampling_cuda.h"
 
@@ -8,6 +8,26 @@ namespace {
 
 constexpr int kThreads = 1024;
 constexpr int kBins = 2048;
+
+// elementwise
+// Any shape. A thread divides four logits of a row, a block's width apart, so that a warp's accesses are
+// adjacent.
+constexpr int kDivideThreads = 256, kDivided = 4;
+__global__ void temperature_kernel(float* logits, int64_t stride, int64_t vocab, int64_t pieces,
+                                   const float* temperature) {
+  allow_next_kernel();
+  wait_for_previous_kernel();
+  const int64_t row = blockIdx.x / pieces;
+  const float divisor = temperature[row];
+  if (divisor < kMinTemperature || divisor == 1.0f) return;
+  float* x = logits + row * stride;
+  const int64_t first = blockIdx.x % pieces * (kDivideThreads * kDivided) + threadIdx.x;
+#pragma unroll
+  for (int j = 0; j < kDivided; ++j) {
+    const int64_t i = first + j * kDivideThreads;
+    if (i < vocab) x[i] = __fdiv_rn(x[i], divisor);
+  }
+}
 
 // block
 // Any shape. A block owns a row and reads it twice: for the largest logit, and to cut what lies too far
@@ -27,7 +47,7 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // Weights of tokens, counted into bins. Integers: the result does not depend on the order of the additions,
-// so the same row gives the same bits in every run. A 64-bit sum is two words, the carry added by whoever
+// so the same row gives the same bits in every run. A 64-bit sum is two words, the carry added by the thread that
 // caused it, because shared memory adds 32 bits at a time.
 struct Histogram {
   uint32_t low[kBins], high[kBins];
@@ -140,9 +160,10 @@ __global__ void __launch_bounds__(kThreads)
   if (share >= 1.0) return;
   float* x = logits + int64_t{blockIdx.x} * stride;
   float largest = -INFINITY;
-  for (int64_t i = threadIdx.x; i < vocab; i += kThreads) largest = fmaxf(largest, x[i]);
-  largest = block_max(largest);
-  if (isinf(largest)) return;  // nothing is left to cut, or all of the mass is with the infinite
+  for (int64_t i = threadIdx.x; i < vocab; i += kThreads) largest = max_or_nan(largest, x[i]);
+  largest = block_max_or_nan(largest);
+  // Nothing is left to cut, or all of the mass is with the infinite, or there is no mass.
+  if (!isfinite(largest)) return;
   auto weight = [largest](float logit) {
     return static_cast<uint64_t>(__fmul_rn(expf(logit - largest), 0x1p40f));
   };
@@ -192,6 +213,15 @@ void launch(const OpContext& ctx, const LogitsFilterArgs& args, Kernel kernel) {
 }
 
 }  // namespace
+
+void apply_temperature_cuda(const OpContext& ctx, const LogitsFilterArgs& args) {
+  const int64_t rows = args.logits.dim(0), vocab = args.logits.dim(1);
+  if (rows == 0) return;
+  const int64_t pieces = ceil_div<int64_t>(vocab, kDivideThreads * kDivided);
+  launch_kernel(ctx, temperature_kernel, static_cast<unsigned>(rows * pieces), kDivideThreads, 0,
+                cuda_data<float>(args.logits), args.logits.stride(0), vocab, pieces,
+                cuda_data<float>(args.value));
+}
 
 void mask_min_p_cuda(const OpContext& ctx, const LogitsFilterArgs& args) {
   launch<const float>(ctx, args, min_p_kernel);

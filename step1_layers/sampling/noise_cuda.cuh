@@ -62,11 +62,11 @@ __device__ inline float noise_of(uint32_t word) {
 struct Contenders {
   static constexpr int kSize = 256;
   struct {
-    float most;  // no score of the group is above it
+    float max_score;  // no score of the group is above it
     uint32_t first;
   } list[kSize];
   int count;
-  uint32_t bound;  // key_of() of a score that some token has
+  uint32_t bound;  // key_of() of a score that some token has; of NaN where a logit is NaN
 };
 
 // The best logit plus noise among the tokens offered to a block. Exact noise takes two logarithms and a
@@ -119,18 +119,20 @@ struct NoisySearch {
     float largest[groups], top = -INFINITY;
 #pragma unroll
     for (int j = 0; j < groups; ++j) {
-      largest[j] = largest_of(x[j]);
-      top = fmaxf(top, largest[j]);
+      largest[j] = max_or_nan(x[j]);
+      top = max_or_nan(top, largest[j]);
     }
+    const bool is_invalid = isnan(top);  // then nothing below may win: all comparisons are with NaN
     constexpr float kLog2e = 1.44269504f;
     const float margin = margin_of(top), offset = __fmaf_rn(margin - bound(), kLog2e, 32.0f);
     unsigned may_win = 0;
 #pragma unroll
     for (int j = 0; j < groups; ++j) {
-      const float most = power_of_two(__fmaf_rn(largest[j], kLog2e, offset));
-      if (__uint2float_rn(smallest[j]) <= most) may_win |= 1u << j;
+      const float max_word = power_of_two(__fmaf_rn(largest[j], kLog2e, offset));
+      if (__uint2float_rn(smallest[j]) <= max_word) may_win |= 1u << j;
     }
-    if (!__any_sync(kAllLanes, may_win != 0)) return;
+    if (!__any_sync(kAllLanes, may_win != 0 || is_invalid)) return;
+    if (is_invalid) atomicMax(&contenders.bound, key_of(NAN));  // no score is above it
     float score = -INFINITY;
 #pragma unroll 1  // rare: small code is worth more
     for (int j = 0; j < groups; ++j) {
@@ -147,19 +149,21 @@ struct NoisySearch {
       source.words(first + j * step, words);
       score = fmaxf(score, reached(of_group, words, margin));
       const int slot = atomicAdd(&contenders.count, 1);
-      const float most = largest_of(of_group) + largest_noise_of(smallest_of(words)) + margin;
-      if (slot < Contenders::kSize) contenders.list[slot] = {most, first + j * step};
+      const float max_score = largest_of(of_group) + largest_noise_of(smallest_of(words)) + margin;
+      if (slot < Contenders::kSize) contenders.list[slot] = {max_score, first + j * step};
     }
     __syncwarp();
     raise_bound(score);
   }
 
-  // The best token of the block in every thread, when all of tokens [begin, end) have been offered.
+  // The best token of the block in every thread, when all of tokens [begin, end) have been offered;
+  // invalid_best() where one of them was NaN.
   // logit_of(id) gives the logit itself, also of tokens past the end that share a group with some before it.
   template <class Logit>
   __device__ Best finish(int32_t begin, int32_t end, Logit&& logit_of) {
     __syncthreads();
     const float reach = bound();
+    if (isnan(reach)) return invalid_best();                    // the same in every thread
     const bool listed = contenders.count <= Contenders::kSize;  // thousands of equals are not
     const int tokens = listed ? contenders.count * kGroup : end - begin;
     Best best = no_best();
@@ -168,7 +172,7 @@ struct NoisySearch {
       int32_t id = begin + i;
       if (listed) {
         const auto& group = contenders.list[i / kGroup];
-        if (group.most < reach) continue;
+        if (group.max_score < reach) continue;
         id = static_cast<int32_t>(group.first) + i % kGroup;
       }
       const float logit = logit_of(id);

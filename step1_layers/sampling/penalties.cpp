@@ -58,25 +58,9 @@ void apply_penalties(const OpContext& ctx, const ApplyPenaltiesArgs& args) {
   detail::check_logits(args.logits, op);
   for (const Tensor* values : {&args.repetition, &args.presence, &args.frequency})
     detail::check_per_row(*values, args.logits, DType::f32, op);
-  expect_shape(args.row_start, {args.logits.dim(0) + 1}, op);
-  expect_dtype(args.row_start, DType::i32, op);
-  expect_shape(args.token_ids, {-1}, op);
-  expect_dtype(args.token_ids, DType::i32, op);
+  detail::check_entries(args.logits, args.row_start, args.token_ids, op);
   expect_shape(args.output_counts, {args.token_ids.dim(0)}, op);
   expect_dtype(args.output_counts, DType::i32, op);
-  if (args.logits.device().is_cpu()) {
-    const int32_t* starts = args.row_start.data<int32_t>();
-    for (int64_t row = 0; row < args.logits.dim(0); ++row)
-      LADDER_CHECK(
-          starts[row] >= 0 && starts[row] <= starts[row + 1] && starts[row + 1] <= args.token_ids.dim(0),
-          "apply_penalties: row {} has entries {} to {} of {}", row, starts[row], starts[row + 1],
-          args.token_ids.dim(0));
-    for (int64_t i = 0; i < args.token_ids.dim(0); ++i) {
-      const int32_t id = args.token_ids.data<int32_t>()[i];
-      LADDER_CHECK(id >= 0 && id < args.logits.dim(1),
-                   "apply_penalties: token {} is outside a vocabulary of {}", id, args.logits.dim(1));
-    }
-  }
   run_variant<ApplyPenaltiesArgs>(op, apply_penalties_variants(), ctx, args);
 }
 

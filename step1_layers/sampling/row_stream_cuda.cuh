@@ -6,11 +6,29 @@ namespace ladder {
 
 inline constexpr int kGroup = 4;  // values of one 16-byte load, and tokens of one Philox block
 
+// The larger one, NaN where one is NaN: still one instruction, so that a row with a NaN is found in passing.
+__device__ inline float max_or_nan(float a, float b) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800
+  float largest;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(largest) : "f"(a), "f"(b));
+  return largest;
+#else
+  return isnan(a) || isnan(b) ? NAN : fmaxf(a, b);
+#endif
+}
+__device__ inline float max_or_nan(const float (&x)[kGroup]) {
+  return max_or_nan(max_or_nan(x[0], x[1]), max_or_nan(x[2], x[3]));
+}
+// Over all threads of a block of whole warps; every thread gets the result.
+__device__ inline float block_max_or_nan(float x) {
+  return block_reduce(x, -INFINITY, [](float a, float b) { return max_or_nan(a, b); });
+}
+
 __device__ inline void load_four(const float* x, float (&values)[kGroup]) {
   const float4 pack = *reinterpret_cast<const float4*>(x);
   values[0] = pack.x, values[1] = pack.y, values[2] = pack.z, values[3] = pack.w;
 }
-// The same for rows that are read once: they leave L1 alone. Nobody may write the row while the kernel runs.
+// The same for rows that are read once: they leave L1 alone. Nothing may write the row while the kernel runs.
 __device__ inline void stream_four(const float* x, float (&values)[kGroup]) {
   asm volatile("ld.global.nc.L1::no_allocate.v4.f32 {%0, %1, %2, %3}, [%4];"
                : "=f"(values[0]), "=f"(values[1]), "=f"(values[2]), "=f"(values[3])
@@ -64,8 +82,8 @@ __device__ void for_each_group(const float* x, int64_t begin, int64_t end, Fn&& 
 }
 
 // For `unroll` groups at a time, threads * kGroup values apart: calls early(first) and then fn(first,
-// values), where values[j] is the group at first + j * threads * kGroup, -inf past the end. The values are on
-// their way during early().
+// values), where values[j] is the group at first + j * threads * kGroup, -inf past the end. The values are
+// being loaded during early().
 template <int threads, int unroll, class Early, class Fn>
 __device__ void for_each_batch(const float* x, int64_t begin, int64_t end, Early&& early, Fn&& fn) {
   constexpr int kStep = threads * kGroup, kBatch = unroll * kStep;
@@ -76,7 +94,7 @@ __device__ void for_each_batch(const float* x, int64_t begin, int64_t end, Early
   auto first = static_cast<uint32_t>(begin) + threadIdx.x * kGroup;
   float values[unroll][kGroup];
   int batch = 0;
-#pragma unroll 1  // without a branch: only then the compiler puts the use of the values behind early()
+#pragma unroll 1  // without a branch: only then the compiler puts the use of the values after early()
   for (; batch < whole; ++batch, first += kBatch, mine += kBatch) {
 #pragma unroll
     for (int j = 0; j < unroll; ++j) stream_four(mine + j * kStep, values[j]);

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "step1_layers/core/simd_rungs.h"
+#include "step1_layers/sampling/invalid_token.h"
 #include "step1_layers/sampling/philox.h"
 #include "step1_layers/sampling/sampling_rows.h"
 #include "step1_layers/sampling/sampling_simd.h"
@@ -18,13 +19,17 @@ namespace {
 void sample_loop(const OpContext&, const SampleArgs& args) {
   for (int64_t row = 0; row < args.logits.dim(0); ++row) {
     const float* x = detail::row_of(args.logits, row);
-    const bool greedy = args.temperature.data<float>()[row] < kLeastTemperature;
+    const bool greedy = args.temperature.data<float>()[row] < kMinTemperature;
     const auto seed = static_cast<uint64_t>(args.seeds.data<int64_t>()[row]);
     const auto output_index = static_cast<uint64_t>(args.output_index.data<int64_t>()[row]);
     float best = -INFINITY;
-    int32_t best_id = 0;
+    int32_t best_id = kInvalidToken;
     for (int64_t id = 0; id < args.logits.dim(1); ++id) {
-      if (!(x[id] > -INFINITY)) continue;  // a token that was cut needs no noise
+      if (std::isnan(x[id])) {
+        best_id = kInvalidToken;
+        break;
+      }
+      if (x[id] == -INFINITY) continue;  // a token that was cut needs no noise
       float score = x[id];
       if (!greedy) {
         const float u = sampling_uniform(seed, output_index, static_cast<uint32_t>(id));
@@ -48,7 +53,7 @@ void sample_fast(const OpContext&, const SampleArgs& args) {
     const auto seed = static_cast<uint64_t>(args.seeds.data<int64_t>()[row]);
     const auto output_index = static_cast<uint64_t>(args.output_index.data<int64_t>()[row]);
     args.ids.data<int32_t>()[row] =
-        static_cast<int32_t>(args.temperature.data<float>()[row] < kLeastTemperature
+        static_cast<int32_t>(args.temperature.data<float>()[row] < kMinTemperature
                                  ? Kernels::argmax(x, vocab)
                                  : Kernels::gumbel_argmax(x, vocab, seed, output_index));
   });

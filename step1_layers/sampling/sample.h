@@ -20,7 +20,7 @@ namespace ladder {
 
 struct SampleArgs {
   Tensor logits;        // f32 [rows, vocab]: divided by the temperature, cut tokens at -inf
-  Tensor temperature;   // f32 [rows]: a row below kLeastTemperature is greedy, it gets no noise
+  Tensor temperature;   // f32 [rows]: a row below kMinTemperature is greedy, it gets no noise
   Tensor seeds;         // i64 [rows]: the 64 bits of the request's seed
   Tensor output_index;  // i64 [rows]: how many tokens the request has sampled before this one
   Tensor ids;           // i32 [rows]
@@ -28,8 +28,8 @@ struct SampleArgs {
 
 std::span<const Variant<SampleArgs>> sample_variants();
 
-// Ties go to the lowest id, also among logits of +inf; a row of nothing but -inf gives token 0. Error: shapes
-// or dtypes that do not fit together.
+// Ties go to the lowest id, also among logits of +inf. A row that holds a NaN, and one of nothing but -inf,
+// gives kInvalidToken (invalid_token.h). Error: shapes or dtypes that do not fit together.
 void sample(const OpContext& ctx, const SampleArgs& args);
 
 }  // namespace ladder

@@ -10,10 +10,11 @@ namespace {
 
 constexpr int kThreads = 1024;
 
-// What is compared: the logits themselves.
+// What is compared: the logits themselves. can_win: whether a group of tokens with this largest logit may hold
+// a better one than the best so far; it may where it holds a NaN.
 struct Plain {
   __device__ void start_row(int64_t) {}
-  __device__ bool can_win(float, float) const { return true; }
+  __device__ bool can_win(float largest, float best) const { return !(largest <= best); }
   __device__ void add_noise(uint32_t, float (&)[kGroup]) const {}
 };
 
@@ -25,11 +26,11 @@ struct Gumbel {
   NoiseSource source{};
 
   __device__ void start_row(int64_t row) {
-    greedy = temperature[row] < kLeastTemperature;
+    greedy = temperature[row] < kMinTemperature;
     source = {static_cast<uint64_t>(seeds[row]), static_cast<uint64_t>(output_index[row])};
   }
   __device__ bool can_win(float largest, float best) const {
-    return greedy || largest + kLargestNoise > best;
+    return !(largest + (greedy ? 0.0f : kLargestNoise) <= best);
   }
 
   // x[i] belongs to token first + i, first a multiple of four.
@@ -50,8 +51,12 @@ __device__ Best best_of_range(const float* x, int64_t begin, int64_t end, const 
   for (int64_t first = begin + threadIdx.x * kGroup; first < end; first += kThreads * kGroup) {
     float values[kGroup];
     load_group(x, first, end, aligned, values);
-    const float largest = fmaxf(fmaxf(values[0], values[1]), fmaxf(values[2], values[3]));
+    const float largest = max_or_nan(values);
     if (!score.can_win(largest, best.value)) continue;
+    if (isnan(largest)) {
+      best = invalid_best();
+      break;
+    }
     score.add_noise(static_cast<uint32_t>(first), values);
 #pragma unroll
     for (int i = 0; i < kGroup; ++i)  // ids ascend, so only a larger value replaces
@@ -112,8 +117,8 @@ void run_split(const OpContext& ctx, const Tensor& logits, const Score& score, c
   const int64_t rows = logits.dim(0), vocab = logits.dim(1);
   if (rows == 0) return;
   const int64_t step = kThreads * kGroup;  // a block's tokens per step
-  const int64_t most = std::max<int64_t>(vocab / (2 * step), 1);
-  const int64_t splits = std::clamp<int64_t>(2 * ctx.cuda->num_multiprocessors() / rows, 1, most);
+  const int64_t max_splits = std::max<int64_t>(vocab / (2 * step), 1);
+  const int64_t splits = std::clamp<int64_t>(2 * ctx.cuda->num_multiprocessors() / rows, 1, max_splits);
   if (splits == 1) return run_block(ctx, logits, score, ids);
   ArenaScope scope(*ctx.arena);
   Best* partial = static_cast<Best*>(ctx.arena->take({rows, splits}, DType::i64).raw());

@@ -1,11 +1,13 @@
 #pragma once
 // The CUDA rungs of this folder's operators. Their arguments have been checked, but for token ids.
 #include "step1_layers/sampling/argmax.h"
-#include "step1_layers/sampling/draw.h"
+#include "step1_layers/sampling/draw/draw.h"
+#include "step1_layers/sampling/logit_bias.h"
 #include "step1_layers/sampling/logits_filters.h"
 #include "step1_layers/sampling/penalties.h"
 #include "step1_layers/sampling/sample.h"
 #include "step1_layers/sampling/softmax.h"
+#include "step1_layers/sampling/token_bitmask.h"
 #include "step1_layers/sampling/top_logprobs.h"
 
 namespace ladder {
@@ -32,6 +34,8 @@ void log_softmax_cuda_online(const OpContext& ctx, const SoftmaxArgs& args);
 void top_logprobs_cuda(const OpContext& ctx, const TopLogprobsArgs& args);
 void top_logprobs_cuda_cluster(const OpContext& ctx, const TopLogprobsArgs& args);
 void apply_penalties_cuda(const OpContext& ctx, const ApplyPenaltiesArgs& args);
+void apply_logit_bias_cuda(const OpContext& ctx, const ApplyLogitBiasArgs& args);
+void apply_token_bitmask_cuda(const OpContext& ctx, const ApplyTokenBitmaskArgs& args);
 
 void apply_temperature_cuda(const OpContext& ctx, const LogitsFilterArgs& args);
 void mask_min_p_cuda(const OpContext& ctx, const LogitsFilterArgs& args);

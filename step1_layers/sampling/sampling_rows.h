@@ -37,4 +37,24 @@ inline void check_per_row(const Tensor& values, const Tensor& logits, DType dtyp
   LADDER_CHECK(values.is_contiguous(), "{}: values per row must be adjacent", op);
 }
 
+// Entries of all rows in one list: row r owns [row_start[r], row_start[r + 1]). Only the CPU reads them here.
+inline void check_entries(const Tensor& logits, const Tensor& row_start, const Tensor& token_ids,
+                          std::string_view op) {
+  expect_shape(row_start, {logits.dim(0) + 1}, op);
+  expect_dtype(row_start, DType::i32, op);
+  expect_shape(token_ids, {-1}, op);
+  expect_dtype(token_ids, DType::i32, op);
+  if (!logits.device().is_cpu()) return;
+  const int32_t* starts = row_start.data<int32_t>();
+  for (int64_t row = 0; row < logits.dim(0); ++row)
+    LADDER_CHECK(starts[row] >= 0 && starts[row] <= starts[row + 1] && starts[row + 1] <= token_ids.dim(0),
+                 "{}: row {} has entries {} to {} of {}", op, row, starts[row], starts[row + 1],
+                 token_ids.dim(0));
+  for (int64_t i = 0; i < token_ids.dim(0); ++i) {
+    const int32_t id = token_ids.data<int32_t>()[i];
+    LADDER_CHECK(id >= 0 && id < logits.dim(1), "{}: token {} is outside a vocabulary of {}", op, id,
+                 logits.dim(1));
+  }
+}
+
 }  // namespace ladder::detail

@@ -27,6 +27,12 @@ inline void store_row(float* x, Vec value, int64_t count) {
     store_partial(x, value, count);
 }
 
+bool holds_nan(const float* x, int64_t vocab) {
+  for (int64_t i = 0; i < vocab; ++i)
+    if (__builtin_isnan(x[i])) return true;
+  return false;
+}
+
 // >>> task 1.8: Philox and Gumbel noise on registers of tokens
 constexpr int kCounters = 16;           // Philox blocks computed side by side
 constexpr int kTokens = 4 * kCounters;  // four words, four tokens each
@@ -97,13 +103,26 @@ bool may_win(const float* uniform, float largest, float best) {
 }  // namespace
 
 float SamplingKernels::maximum(const float* x, int64_t vocab) {
-  // max(a, b) gives b where a is NaN, so the running maximum goes second.
+  // max(a, b) gives b where a is NaN: the running maxima, which go second, pass over NaNs.
   Vec largest[4];
   for (Vec& value : largest) value = broadcast(kMinusInfinity);
+  NanWatch watch;
   int64_t i = 0;
-  for (; i + 4 * kLanes <= vocab; i += 4 * kLanes)
-    for (int j = 0; j < 4; ++j) largest[j] = max(load(x + i + j * kLanes), largest[j]);
-  for (; i < vocab; i += kLanes) largest[0] = max(load_row(x + i, vocab - i, kMinusInfinity), largest[0]);
+  for (; i + 4 * kLanes <= vocab; i += 4 * kLanes) {
+    Vec values[4];
+    for (int j = 0; j < 4; ++j) {
+      values[j] = load_once(x + i + j * kLanes);
+      largest[j] = max(values[j], largest[j]);
+    }
+    watch.look_at(values[0], values[1]);
+    watch.look_at(values[2], values[3]);
+  }
+  for (; i < vocab; i += kLanes) {
+    const Vec values = load_row(x + i, vocab - i, kMinusInfinity);
+    largest[0] = max(values, largest[0]);
+    watch.look_at(values, values);
+  }
+  if (watch.found() && holds_nan(x, vocab)) return __builtin_nanf("");
   return reduce_max(max(max(largest[0], largest[1]), max(largest[2], largest[3])));
 }
 
@@ -113,12 +132,12 @@ int64_t SamplingKernels::argmax(const float* x, int64_t vocab) {
   int64_t best_chunk = 0;
   for (int64_t chunk = 0; chunk < vocab; chunk += kChunk) {
     const float largest = maximum(x + chunk, smaller(kChunk, vocab - chunk));
-    if (largest > best) {
-      best = largest;
-      best_chunk = chunk;
-    }
+    if (largest <= best) continue;
+    if (__builtin_isnan(largest)) return -1;
+    best = largest;
+    best_chunk = chunk;
   }
-  if (best == kMinusInfinity) return 0;
+  if (best == kMinusInfinity) return -1;
   for (int64_t i = best_chunk;; ++i)
     if (x[i] == best) return i;
 }
@@ -160,12 +179,13 @@ void SamplingKernels::mask_below(float* x, int64_t vocab, float threshold) {
 
 int64_t SamplingKernels::gumbel_argmax(const float* x, int64_t vocab, uint64_t seed, uint64_t output_index) {
   float best = kMinusInfinity;
-  int64_t best_token = 0;
+  int64_t best_token = -1;
   for (int64_t first = 0; first < vocab; first += kTokens) {
     const int64_t count = smaller(kTokens, vocab - first);
     // Noise is bounded, so all that a filter has cut, and the tail of a peaked row, need none.
     const float largest = maximum(x + first, count);
     if (largest + kLargestNoise <= best) continue;
+    if (__builtin_isnan(largest)) return -1;
     float uniform[kTokens], scores[kTokens];
     uniforms(static_cast<uint32_t>(first), seed, output_index, uniform);
     if (!may_win(uniform, largest, best)) continue;  // nearly always, and two logarithms are saved

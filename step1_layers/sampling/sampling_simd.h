@@ -7,9 +7,9 @@
 namespace ladder {
 
 LADDER_DECLARE_FOR_EACH_ISA(struct SamplingKernels {
-  // The largest value; NaNs are passed over; -inf if there is nothing else.
+  // The largest value; NaN if there is one.
   static float maximum(const float* x, int64_t vocab);
-  // The first index of the largest value; 0 if there is nothing but NaN and -inf.
+  // The first index of the largest value; -1 if there is a NaN, or nothing but -inf.
   static int64_t argmax(const float* x, int64_t vocab);
   // The sum of e^(x - shift); out, if given, receives the terms.
   static double sum_exp(const float* x, int64_t vocab, float shift, float* out);
@@ -19,7 +19,7 @@ LADDER_DECLARE_FOR_EACH_ISA(struct SamplingKernels {
   static void subtract(const float* x, int64_t vocab, float first, float second, float* out);
   // -inf where x < threshold
   static void mask_below(float* x, int64_t vocab, float threshold);
-  // The first index of the largest x[i] + Gumbel noise of token i (sample.h).
+  // The first index of the largest x[i] + Gumbel noise of token i (sample.h); -1 as for argmax.
   static int64_t gumbel_argmax(const float* x, int64_t vocab, uint64_t seed, uint64_t output_index);
 };)
 

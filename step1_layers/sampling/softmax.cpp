@@ -53,8 +53,9 @@ void softmax_fast(const OpContext&, const SoftmaxArgs& args) {
   detail::for_each_row(args.logits, [&](int64_t row) {
     const float* x = detail::row_of(args.logits, row);
     float* out = detail::row_of(args.out, row);
-    const double sum = Kernels::sum_exp(x, vocab, Kernels::maximum(x, vocab), out);
-    Kernels::multiply(out, vocab, static_cast<float>(1.0 / sum));
+    const float largest = Kernels::maximum(x, vocab);
+    const double sum = Kernels::sum_exp(x, vocab, largest, out);  // the fast e^x has no NaN
+    Kernels::multiply(out, vocab, std::isnan(largest) ? NAN : static_cast<float>(1.0 / sum));
   });
 }
 

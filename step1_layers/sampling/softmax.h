@@ -12,7 +12,7 @@
 namespace ladder {
 
 struct SoftmaxArgs {
-  Tensor logits;  // f32 [rows, vocab]; a row has at least one value above -inf
+  Tensor logits;  // f32 [rows, vocab]; a row has at least one value above -inf; one with a NaN gives NaN
   Tensor out;     // f32 [rows, vocab]; may be logits itself
 };
 

@@ -3,6 +3,7 @@
 #include <cmath>
 
 #include "step1_layers/core/simd_rungs.h"
+#include "step1_layers/sampling/invalid_token.h"
 #include "step1_layers/sampling/sampling_rows.h"
 #include "step1_layers/sampling/sampling_simd.h"
 #ifdef LADDER_CUDA
@@ -45,20 +46,20 @@ void finish_row(const TopLogprobsArgs& args, int64_t row, float largest, double 
   auto logprob = [&](float logit) {
     return static_cast<float>(static_cast<double>(logit) - largest - log_sum);
   };
-  args.chosen_logprobs.data<float>()[row] =
-      logprob(detail::row_of(args.logits, row)[args.chosen.data<int32_t>()[row]]);
-  if (!args.top_ids.defined()) return;
+  const float* x = detail::row_of(args.logits, row);
+  auto logprob_of = [&](int32_t id) { return id == kInvalidToken ? NAN : logprob(x[id]); };
+  args.chosen_logprobs.data<float>()[row] = logprob_of(args.chosen.data<int32_t>()[row]);
+  const int64_t selected = row * args.num_selected();
+  for (int64_t i = selected; i < selected + args.num_selected(); ++i)
+    args.selected_logprobs.data<float>()[i] = logprob_of(args.selected_ids.data<int32_t>()[i]);
+  if (args.num_top() == 0) return;
   float* values = detail::row_of(args.top_logprobs, row);
-  for (int64_t i = 0; i < args.top_logprobs.dim(1); ++i) values[i] = logprob(values[i]);
+  for (int64_t i = 0; i < args.num_top(); ++i) values[i] = logprob(values[i]);
 }
 
 BestList best_list(const TopLogprobsArgs& args, int64_t row) {
   return {args.top_ids.data<int32_t>() + row * args.top_ids.stride(0), detail::row_of(args.top_logprobs, row),
           args.top_ids.dim(1)};
-}
-
-bool wants_top(const TopLogprobsArgs& args) {
-  return args.top_ids.defined() && args.top_ids.dim(1) > 0;
 }
 
 // >>> task 1.8: log probabilities of the chosen and of the k best tokens
@@ -70,7 +71,7 @@ void top_logprobs_loop(const OpContext&, const TopLogprobsArgs& args) {
     double sum = 0;
     for (int64_t i = 0; i < vocab; ++i) largest = std::max(largest, x[i]);
     for (int64_t i = 0; i < vocab; ++i) sum += std::exp(static_cast<double>(x[i]) - largest);
-    if (wants_top(args)) {
+    if (args.num_top() > 0) {
       BestList best = best_list(args, row);
       for (int64_t i = 0; i < vocab; ++i)
         if (best.wants(x[i])) best.offer(static_cast<int32_t>(i), x[i]);
@@ -88,7 +89,7 @@ void top_logprobs_fast(const OpContext&, const TopLogprobsArgs& args) {
     const float* x = detail::row_of(args.logits, row);
     const float largest = Kernels::maximum(x, vocab);
     const double sum = Kernels::sum_exp(x, vocab, largest, nullptr);
-    if (wants_top(args)) {
+    if (args.num_top() > 0) {
       BestList best = best_list(args, row);
       for (int64_t chunk = 0; chunk < vocab; chunk += kChunk) {
         const int64_t end = std::min(chunk + kChunk, vocab);
@@ -121,36 +122,43 @@ constexpr Variant<TopLogprobsArgs> kVariants[] = {
 #endif
 };
 
+// Ids and their log probabilities, the same number for every row; or neither.
+void check_columns(const TopLogprobsArgs& args, const Tensor& ids, const Tensor& logprobs) {
+  constexpr std::string_view op = "top_logprobs";
+  LADDER_CHECK(ids.defined() == logprobs.defined(), "{}: ids and their log probabilities go together", op);
+  if (!ids.defined()) return;
+  expect_shape(ids, {args.logits.dim(0), -1}, op);
+  expect_dtype(ids, DType::i32, op);
+  expect_shape(logprobs, {args.logits.dim(0), ids.dim(1)}, op);
+  expect_dtype(logprobs, DType::f32, op);
+  LADDER_CHECK(ids.is_contiguous() && logprobs.is_contiguous(), "{}: columns must be contiguous", op);
+}
+
+void check_ids(const TopLogprobsArgs& args, const Tensor& ids) {
+  if (!ids.defined() || !ids.device().is_cpu()) return;
+  for (int64_t i = 0; i < ids.numel(); ++i) {
+    const int32_t id = ids.data<int32_t>()[i];
+    LADDER_CHECK(id == kInvalidToken || (id >= 0 && id < args.logits.dim(1)),
+                 "top_logprobs: token {} is outside a vocabulary of {}", id, args.logits.dim(1));
+  }
+}
+
 }  // namespace
 
 std::span<const Variant<TopLogprobsArgs>> top_logprobs_variants() {
   return kVariants;
 }
 
-void top_logprobs(const OpContext& ctx, const Tensor& logits, const Tensor& chosen,
-                  const Tensor& chosen_logprobs, const Tensor& top_ids, const Tensor& top_logprobs) {
+void top_logprobs(const OpContext& ctx, const TopLogprobsArgs& args) {
   constexpr std::string_view op = "top_logprobs";
-  detail::check_logits(logits, op);
-  detail::check_per_row(chosen, logits, DType::i32, op);
-  detail::check_per_row(chosen_logprobs, logits, DType::f32, op);
-  LADDER_CHECK(top_ids.defined() == top_logprobs.defined(),
-               "top_logprobs: top_ids and top_logprobs go together");
-  if (top_ids.defined()) {
-    expect_shape(top_ids, {logits.dim(0), -1}, op);
-    expect_dtype(top_ids, DType::i32, op);
-    expect_shape(top_logprobs, {logits.dim(0), top_ids.dim(1)}, op);
-    expect_dtype(top_logprobs, DType::f32, op);
-    LADDER_CHECK(top_ids.is_contiguous() && top_logprobs.is_contiguous(),
-                 "top_logprobs: outputs must be contiguous");
-  }
-  if (logits.device().is_cpu())
-    for (int64_t row = 0; row < logits.dim(0); ++row) {
-      const int32_t id = chosen.data<int32_t>()[row];
-      LADDER_CHECK(id >= 0 && id < logits.dim(1), "top_logprobs: token {} is outside a vocabulary of {}", id,
-                   logits.dim(1));
-    }
-  run_variant<TopLogprobsArgs>(op, top_logprobs_variants(), ctx,
-                               {logits, chosen, chosen_logprobs, top_ids, top_logprobs});
+  detail::check_logits(args.logits, op);
+  detail::check_per_row(args.chosen, args.logits, DType::i32, op);
+  detail::check_per_row(args.chosen_logprobs, args.logits, DType::f32, op);
+  check_columns(args, args.top_ids, args.top_logprobs);
+  check_columns(args, args.selected_ids, args.selected_logprobs);
+  check_ids(args, args.chosen);
+  check_ids(args, args.selected_ids);
+  run_variant<TopLogprobsArgs>(op, top_logprobs_variants(), ctx, args);
 }
 
 }  // namespace ladder

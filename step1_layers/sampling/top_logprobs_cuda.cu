@@ -10,11 +10,13 @@ using namespace cluster_row;
 
 struct TopRows {
   const float* logits;
-  int64_t stride, vocab, k;
+  int64_t stride, vocab, k, num_selected;
   const int32_t* chosen;
   float* chosen_logprobs;
   int32_t* top_ids;
   float* top_logprobs;
+  const int32_t* selected_ids;
+  float* selected_logprobs;
 };
 
 // What a block has found in its piece.
@@ -30,7 +32,7 @@ struct Shared {
   bool done;
 };
 
-// One of the k best after the other: the best of those behind the last one.
+// One of the k best after the other: the best of those that follow the last one.
 __device__ void top_by_rounds(Shared& s, const TopRows& rows, const float* x, const Row& row, int64_t index,
                               float log_sum) {
   Best last{INFINITY, -1};
@@ -108,8 +110,16 @@ __global__ void __launch_bounds__(kThreads, 3) LADDER_CLUSTER_OF(kBlocks) top_lo
   for (const TopState& state : s.states)
     if (state.largest > -INFINITY) sum += state.sum * expf(state.largest - row.largest);
   const float log_sum = logf(sum);
-  if (cluster_rank() == 0 && threadIdx.x == 0)
-    rows.chosen_logprobs[index] = x[rows.chosen[index]] - row.largest - log_sum;
+  if (cluster_rank() == 0) {
+    auto logprob_of = [&](int32_t id) {
+      return id >= 0 && id < rows.vocab ? x[id] - row.largest - log_sum : NAN;
+    };
+    if (threadIdx.x == 0) rows.chosen_logprobs[index] = logprob_of(rows.chosen[index]);
+    for (int64_t i = threadIdx.x; i < rows.num_selected; i += kThreads) {
+      const int64_t at = index * rows.num_selected + i;
+      rows.selected_logprobs[at] = logprob_of(rows.selected_ids[at]);
+    }
+  }
   if (lists) {
     if (cluster_rank() == 0) {
       const bool done = top_from_candidates(s, rows, row, index, log_sum);
@@ -125,16 +135,18 @@ __global__ void __launch_bounds__(kThreads, 3) LADDER_CLUSTER_OF(kBlocks) top_lo
 
 void top_logprobs_cuda_cluster(const OpContext& ctx, const TopLogprobsArgs& args) {
   if (args.logits.dim(0) == 0) return;
-  const bool wants_top = args.top_ids.defined();
   launch_kernel(ctx, top_logprobs_cluster, static_cast<unsigned>(args.logits.dim(0) * kBlocks), kThreads, 0,
                 TopRows{.logits = cuda_data<float>(args.logits),
                         .stride = args.logits.stride(0),
                         .vocab = args.logits.dim(1),
-                        .k = wants_top ? args.top_ids.dim(1) : 0,
+                        .k = args.num_top(),
+                        .num_selected = args.num_selected(),
                         .chosen = cuda_data<int32_t>(args.chosen),
                         .chosen_logprobs = cuda_data<float>(args.chosen_logprobs),
                         .top_ids = cuda_data<int32_t>(args.top_ids),
-                        .top_logprobs = cuda_data<float>(args.top_logprobs)});
+                        .top_logprobs = cuda_data<float>(args.top_logprobs),
+                        .selected_ids = cuda_data<int32_t>(args.selected_ids),
+                        .selected_logprobs = cuda_data<float>(args.selected_logprobs)});
 }
 
 }  // namespace ladder

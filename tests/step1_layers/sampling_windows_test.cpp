@@ -108,6 +108,16 @@ TEST(Task1_8_Sampling, RowsOfAWiderTensorGiveWhatTheyGiveAlone) {
         {logits, Tensor::from<int32_t>(starts, {rows + 1}), Tensor::from<int32_t>(used, {entries}),
          Tensor::from<int32_t>(counts, {entries}), column(std::vector<float>{1, 1.3f}),
          column(std::vector<float>{0, 0.5f}), column(std::vector<float>{0, -0.2f})});
+    const Tensor biases = Tensor::empty({entries}, DType::f32);
+    for (int64_t i = 0; i < entries; ++i) biases.at<float>({i}) = random.one_of<float>({1.5f, -INFINITY});
+    expect_same<ApplyLogitBiasArgs>(
+        random, apply_logit_bias_variants(), logits,
+        {logits, Tensor::from<int32_t>(starts, {rows + 1}), Tensor::from<int32_t>(used, {entries}), biases});
+    const Tensor masks = Tensor::empty({2, bitmask_words(vocab)}, DType::i32);
+    for (int64_t i = 0; i < masks.numel(); ++i)
+      masks.data<int32_t>()[i] = static_cast<int32_t>(random.engine()());
+    expect_same<ApplyTokenBitmaskArgs>(random, apply_token_bitmask_variants(), logits,
+                                       {logits, column(std::vector<int32_t>{-1, 0, 1}), masks});
   }
 }
 

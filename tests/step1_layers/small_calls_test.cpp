@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "step1_layers/linear/matmul.h"
-#include "step1_layers/sampling/draw.h"
+#include "step1_layers/sampling/draw/draw.h"
 #include "step1_layers/sampling/softmax.h"
 #include "step1_layers/sampling/top_logprobs.h"
 #include "tests/step1_layers/attention_scene.h"

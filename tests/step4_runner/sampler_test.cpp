@@ -11,9 +11,7 @@
 #include <numeric>
 
 #include "step1_layers/sampling/philox.h"
-#include "tests/support/devices.h"
-#include "tests/support/model_devices.h"
-#include "tests/support/numerics.h"
+#include "tests/step4_runner/sampler_scene.h"
 
 namespace ladder {
 namespace {
@@ -22,67 +20,37 @@ using ladder::testing::Random;
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-// Tokens of one request and what it asks for.
-struct Row {
-  std::vector<int32_t> token_ids{1};
-  int64_t num_prompt_tokens = 1;
-  SamplingParams sampling;
-  std::vector<float> logits;
-};
-
-struct Answer {
-  std::vector<int32_t> token_ids;
-  std::vector<PositionLogprobs> logprobs;
-  int64_t peak_bytes = 0;
-};
+using Row = ladder::testing::SampledRow;
+using Answer = ladder::testing::SamplerAnswer;
 
 class Task4_3_Sampler : public ::testing::TestWithParam<DeviceType> {
  protected:
   void SetUp() override { ladder::testing::need_device(GetParam()); }
   static bool on_cpu() { return GetParam() == DeviceType::cpu; }
-  static Answer run_sampler(const std::vector<Row>& rows, const Sampler& sampler = {});
+  static Answer run_sampler(const std::vector<Row>& rows, std::shared_ptr<LogitsProcessor> processor = {}) {
+    return ladder::testing::run_sampler(GetParam(), rows, std::move(processor));
+  }
 };
 INSTANTIATE_TEST_SUITE_P(Devices, Task4_3_Sampler, ladder::testing::both_devices(),
                          [](const auto& info) { return ladder::testing::device_word(info.param); });
 
-Answer Task4_3_Sampler::run_sampler(const std::vector<Row>& rows, const Sampler& sampler) {
-  OpContext ctx = on_cpu() ? OpContext{} : *ladder::testing::cuda_context();
-  Arena arena(ctx.device);
-  ctx.arena = &arena;
-  const auto count = static_cast<int64_t>(rows.size());
-  const auto vocab = static_cast<int64_t>(rows[0].logits.size());
-  Tensor logits = Tensor::empty({count, vocab}, DType::f32);
-  std::vector<BatchSequence> sequences(rows.size());
-  std::vector<BatchSequence*> pointers;
-  for (size_t r = 0; r < rows.size(); ++r) {
-    std::copy(rows[r].logits.begin(), rows[r].logits.end(),
-              logits.data<float>() + static_cast<int64_t>(r) * vocab);
-    sequences[r].token_ids = rows[r].token_ids;
-    sequences[r].num_prompt_tokens = rows[r].num_prompt_tokens;
-    sequences[r].sampling = rows[r].sampling;
-    pointers.push_back(&sequences[r]);
+// After masks and biases.
+std::vector<double> edited_logits(const Row& row) {
+  const SamplingParams& p = row.sampling;
+  std::vector<double> x(row.logits.begin(), row.logits.end());
+  const auto forbid = [&](int32_t id) { x[static_cast<size_t>(id)] = -kInfinity; };
+  for (int32_t id = 0; id < static_cast<int32_t>(x.size()) && !p.allowed_token_ids.empty(); ++id)
+    if (!std::ranges::count(p.allowed_token_ids, id)) forbid(id);
+  for (const std::vector<int32_t>& word : p.bad_words_token_ids) {
+    std::vector<int32_t> completed(row.token_ids.begin() + row.num_prompt_tokens, row.token_ids.end());
+    completed.push_back(word.back());
+    if (completed.size() >= word.size() && std::equal(word.rbegin(), word.rend(), completed.rbegin()))
+      forbid(word.back());
   }
-  logits = logits.to(ctx.device);
-  const Tensor ids = ladder::testing::poisoned({count}, DType::i32).to(ctx.device);
-  Answer answer;
-  StepUpload upload;
-  StepDownload download;
-  upload.begin(ctx, sampler.upload_bytes(pointers));
-  download.begin(ctx, count * logprob_bytes(kMaxLogprobs) + (count / Sampler::kRows + 1) * 4 * 256);
-  const SamplingPlan plan = sampler.plan(ctx, pointers, upload);
-  upload.send(ctx);
-  const std::vector<LoggedRows> parts = sampler.sample(ctx, logits, plan, ids, download);
-  device_synchronize(ctx.device, ctx.stream);
-  for (const LoggedRows& logged : parts) {
-    answer.logprobs.resize(rows.size());
-    std::vector<PositionLogprobs> positions = read_logprobs(logged);
-    for (size_t i = 0; i < positions.size(); ++i)
-      answer.logprobs[static_cast<size_t>(logged.rows[i])] = std::move(positions[i]);
-  }
-  const Tensor tokens = ids.to(Device{});
-  answer.token_ids.assign(tokens.data<int32_t>(), tokens.data<int32_t>() + count);
-  answer.peak_bytes = arena.peak_bytes();
-  return answer;
+  if (std::ssize(row.token_ids) - row.num_prompt_tokens < p.min_tokens)
+    for (const int32_t id : p.all_stop_token_ids) forbid(id);
+  for (const auto& [id, bias] : p.logit_bias) x[static_cast<size_t>(id)] += bias;
+  return x;
 }
 
 // The pipeline as the chapter states it. `slack` moves every threshold a little: where that changes the
@@ -92,7 +60,7 @@ constexpr double kSlack = 1e-4;
 int32_t reference(const Row& row, double slack) {
   const SamplingParams& p = row.sampling;
   bool is_close = false;
-  std::vector<double> x(row.logits.begin(), row.logits.end());
+  std::vector<double> x = edited_logits(row);
   std::map<int32_t, int64_t> output_counts;
   for (size_t i = 0; i < row.token_ids.size(); ++i)
     output_counts[row.token_ids[i]] += static_cast<int64_t>(i) >= row.num_prompt_tokens;
@@ -155,6 +123,34 @@ int32_t reference(const Row& row, double slack) {
   return is_close ? -1 - best : best;
 }
 
+// Masks and biases that leave some token, as the upper half of the vocabulary is only biased.
+void add_edits(Random& random, Row& row) {
+  SamplingParams& p = row.sampling;
+  const auto vocab = static_cast<int64_t>(row.logits.size());
+  const auto any_id = [&] { return static_cast<int32_t>(random.integer(0, vocab - 1)); };
+  const auto low_id = [&] { return static_cast<int32_t>(random.integer(0, (vocab - 1) / 2)); };
+  const auto sometimes = [&] { return random.integer(0, 1) == 1; };
+  if (sometimes()) {
+    p.allowed_token_ids = {static_cast<int32_t>(vocab - 1)};
+    for (int64_t i = random.integer(0, vocab); i > 0; --i) p.allowed_token_ids.push_back(any_id());
+  }
+  if (sometimes())
+    for (int i = 0; i < 20; ++i) p.logit_bias[any_id()] = random.uniform(-5, 5);
+  if (sometimes()) {
+    p.min_tokens = random.integer(1, 12);
+    for (int i = 0; i < 5 && vocab > 2; ++i) p.all_stop_token_ids.push_back(low_id());
+  }
+  if (sometimes() && vocab > 2) {
+    const int64_t length = random.integer(1, 3);
+    std::vector<int32_t> word;  // often the output's end, and then something
+    const auto begin = std::max<int64_t>(row.num_prompt_tokens, std::ssize(row.token_ids) - length + 1);
+    if (sometimes()) word.assign(row.token_ids.begin() + begin, row.token_ids.end());
+    while (std::ssize(word) < length - 1) word.push_back(any_id());
+    word.push_back(low_id());
+    p.bad_words_token_ids = {word, {low_id()}};
+  }
+}
+
 Row random_row(Random& random, int64_t vocab, bool plain = false) {
   Row row;
   row.num_prompt_tokens = random.integer(1, 30);
@@ -176,6 +172,7 @@ Row random_row(Random& random, int64_t vocab, bool plain = false) {
   if (sometimes()) p.presence_penalty = random.uniform(-2, 2);
   if (sometimes()) p.frequency_penalty = random.uniform(-2, 2);
   if (sometimes()) p.logprobs = random.integer(0, 5);
+  if (random.integer(0, 3) == 0) add_edits(random, row);
   return row;
 }
 
@@ -263,11 +260,36 @@ TEST_P(Task4_3_Sampler, FiltersActAfterTheTemperatureAndInOrder) {
   EXPECT_EQ(support(row), "10000");
 }
 
+// step1_layers/sampling/README.md, "Sampling pipeline with numbers".
+TEST_P(Task4_3_Sampler, DrawsWhatTheChapterWorksOutByHand) {
+  Row row;
+  row.logits = {2.6f, 2.0f, -1.0f, 1.0f, 0.5f, 3.0f};
+  row.token_ids = {2, 0, 0};
+  row.num_prompt_tokens = 1;
+  SamplingParams& p = row.sampling;
+  p.allowed_token_ids = {0, 1, 2, 3, 4};
+  p.logit_bias = {{3, 1.0}};
+  p.repetition_penalty = 1.25;
+  p.frequency_penalty = 0.1;
+  p.presence_penalty = 0.2;
+  p.temperature = 0.8;
+  p.min_p = 0.1;
+  p.top_k = 3;
+  p.top_p = 0.7;
+  p.logprobs = 0;
+  p.seed = 2;
+  const Answer answer = run_sampler({row});
+  EXPECT_EQ(answer.token_ids[0], 3);
+  EXPECT_NEAR(answer.logprobs[0].chosen.logprob, -2.82, 0.005);
+  Row first = row, forbidden = row;
+  first.sampling.top_p = 0.3;
+  EXPECT_EQ(run_sampler({first}).token_ids[0], 1);
+  forbidden.sampling.bad_words_token_ids = {{0, 3}};
+  EXPECT_NE(run_sampler({forbidden}).token_ids[0], 3);
+}
+
 // So that a batch of them takes the shortest way, as with 0; the operators would give the same tokens.
 TEST(Task4_3_Plan, ABatchOfTinyTemperaturesIsGreedy) {
-  OpContext ctx;
-  Arena arena(ctx.device);
-  ctx.arena = &arena;
   BatchSequence sequence;
   sequence.token_ids = {1};
   sequence.num_prompt_tokens = 1;
@@ -275,9 +297,7 @@ TEST(Task4_3_Plan, ABatchOfTinyTemperaturesIsGreedy) {
   for (const auto& [temperature, greedy] :
        {std::pair{0.0, true}, {1e-300, true}, {9e-6, true}, {2e-5, false}}) {
     sequence.sampling.temperature = temperature;
-    StepUpload upload;
-    upload.begin(ctx, Sampler().upload_bytes(batch));
-    EXPECT_EQ(Sampler().plan(ctx, batch, upload).all_greedy, greedy) << temperature;
+    EXPECT_EQ(Sampler(100).plan(batch).all_greedy, greedy) << temperature;
   }
 }
 
@@ -399,22 +419,19 @@ TEST_P(Task4_3_Sampler, ScratchMemoryDoesNotGrowWithTheBatch) {
 // A processor comes before the penalties and sees every row once, whatever the chunks.
 class BanEvenTokens final : public LogitsProcessor {
  public:
-  void prepare(const OpContext&, std::span<BatchSequence* const> sequences) override {
-    banned_.assign(sequences.size(), 1);
+  explicit BanEvenTokens(bool by_mask) : by_mask_(by_mask) {}
+  bool needs_tokens(const SamplingParams&) const override { return false; }
+  void edit(const BatchSequence&, LogitsEdits& edits) override {
+    ++num_rows;
+    if (by_mask_)
+      edits.allow_only(std::vector<uint32_t>(2, 0xaaaaaaaau));
+    else
+      for (int32_t id = 0; id < 50; id += 2) edits.forbid(id);
   }
-  void apply(const OpContext& ctx, const Tensor& logits, int64_t first) override {
-    const Tensor edited = logits.to(Device{}, ctx.stream);
-    device_synchronize(ctx.device, ctx.stream);
-    for (int64_t r = 0; r < edited.dim(0); ++r)
-      for (int64_t v = 0; v < edited.dim(1) && banned_[static_cast<size_t>(first + r)]; v += 2)
-        edited.at<float>({r, v}) = -std::numeric_limits<float>::infinity();
-    for (int64_t r = 0; r < edited.dim(0); ++r) banned_[static_cast<size_t>(first + r)] = 0;
-    logits.copy_from(edited, ctx.stream);
-    device_synchronize(ctx.device, ctx.stream);
-  }
+  int64_t num_rows = 0;
 
  private:
-  std::vector<char> banned_;
+  bool by_mask_;
 };
 
 TEST_P(Task4_3_Sampler, LogitsProcessorsEditTheRowsButNotTheLogProbabilities) {
@@ -423,12 +440,14 @@ TEST_P(Task4_3_Sampler, LogitsProcessorsEditTheRowsButNotTheLogProbabilities) {
   std::vector<Row> rows;
   for (int64_t r = 0; r < 2 * Sampler::kRows + 1; ++r) rows.push_back(random_row(random, 50));
   for (Row& row : rows) row.sampling.logprobs = 50;
-  Sampler sampler;
-  sampler.add_processor(std::make_shared<BanEvenTokens>());
-  const Answer answer = run_sampler(rows, sampler);
-  for (int32_t token : answer.token_ids) EXPECT_EQ(token % 2, 1);
-  for (const PositionLogprobs& position : answer.logprobs)
-    for (const TokenLogprob& top : position.top) EXPECT_GT(top.logprob, -100.0f);
+  for (const bool by_mask : {false, true}) {
+    const auto processor = std::make_shared<BanEvenTokens>(by_mask);
+    const Answer answer = run_sampler(rows, processor);
+    EXPECT_EQ(processor->num_rows, std::ssize(rows));
+    for (int32_t token : answer.token_ids) EXPECT_EQ(token % 2, 1);
+    for (const PositionLogprobs& position : answer.logprobs)
+      for (const TokenLogprob& top : position.top) EXPECT_GT(top.logprob, -100.0f);
+  }
 }
 
 }  // namespace

@@ -11,11 +11,13 @@
 #include "step1_layers/norm/rms_norm.h"
 #include "step1_layers/rotary/rope.h"
 #include "step1_layers/sampling/argmax.h"
-#include "step1_layers/sampling/draw.h"
+#include "step1_layers/sampling/draw/draw.h"
+#include "step1_layers/sampling/logit_bias.h"
 #include "step1_layers/sampling/logits_filters.h"
 #include "step1_layers/sampling/penalties.h"
 #include "step1_layers/sampling/sample.h"
 #include "step1_layers/sampling/softmax.h"
+#include "step1_layers/sampling/token_bitmask.h"
 #include "step1_layers/sampling/top_logprobs.h"
 
 namespace ladder::testing {
@@ -96,11 +98,18 @@ inline auto tensors_of(SoftmaxArgs& a) {
   return std::array{&a.logits, &a.out};
 }
 inline auto tensors_of(TopLogprobsArgs& a) {
-  return std::array{&a.logits, &a.chosen, &a.chosen_logprobs, &a.top_ids, &a.top_logprobs};
+  return std::array{&a.logits,       &a.chosen,       &a.chosen_logprobs,  &a.top_ids,
+                    &a.top_logprobs, &a.selected_ids, &a.selected_logprobs};
 }
 inline auto tensors_of(ApplyPenaltiesArgs& a) {
   return std::array{&a.logits,     &a.row_start, &a.token_ids, &a.output_counts,
                     &a.repetition, &a.presence,  &a.frequency};
+}
+inline auto tensors_of(ApplyLogitBiasArgs& a) {
+  return std::array{&a.logits, &a.row_start, &a.token_ids, &a.biases};
+}
+inline auto tensors_of(ApplyTokenBitmaskArgs& a) {
+  return std::array{&a.logits, &a.mask_index, &a.bitmask};
 }
 inline auto tensors_of(LogitsFilterArgs& a) {
   return std::array{&a.logits, &a.value};

@@ -1,8 +1,8 @@
 // The fused rung of draw: any filters, however many tokens they leave.
 #include <algorithm>
 
-#include "step1_layers/sampling/draw_rows_cuda.cuh"
-#include "step1_layers/sampling/kth_largest_cuda.cuh"
+#include "step1_layers/sampling/draw/draw_rows_cuda.cuh"
+#include "step1_layers/sampling/draw/kth_largest_cuda.cuh"
 #include "step1_layers/sampling/sampling_cuda.h"
 
 namespace ladder {
@@ -134,11 +134,14 @@ __global__ void __launch_bounds__(kThreads, 2) LADDER_CLUSTER_OF(kBlocks)
       const Request request(rows, index);
       float largest;
       Row row = load_row(rows.logits + index * rows.stride, rows.vocab, request.temperature, &largest);
-      row.largest = block_max(largest);
+      row.largest = block_max_or_nan(largest);
       cluster_wait();  // all blocks have started, and are done with the row before
       share_with_cluster(row.largest, s.maxima);
-      for (float of_block : s.maxima) row.largest = fmaxf(row.largest, of_block);
-      draw_row(s, request, row, rows.ids + index);
+      for (float of_block : s.maxima) row.largest = max_or_nan(row.largest, of_block);
+      if (!isnan(row.largest))
+        draw_row(s, request, row, rows.ids + index);
+      else if (threadIdx.x == 0 && cluster_rank() == 0)
+        rows.ids[index] = kInvalidToken;
     }
   }
 }

@@ -1,6 +1,6 @@
 // The fused rung of draw where few tokens of a row can win: small k, and greedy rows.
 #include "step1_layers/sampling/candidates_cuda.cuh"
-#include "step1_layers/sampling/draw_rows_cuda.cuh"
+#include "step1_layers/sampling/draw/draw_rows_cuda.cuh"
 #include "step1_layers/sampling/sampling_cuda.h"
 
 namespace ladder {
@@ -90,13 +90,13 @@ __global__ void __launch_bounds__(kThreads, kPerMultiprocessor) LADDER_CLUSTER_O
   for (float& part : mine) part = -INFINITY;
   for_each_group<kThreads, kUnroll>(x, begin, end, [&](int j, int64_t, const float(&values)[kGroup]) {
     float& part = mine[j % kParts<blocks>];
-    part = fmaxf(part, fmaxf(fmaxf(values[0], values[1]), fmaxf(values[2], values[3])));
+    part = max_or_nan(part, max_or_nan(values));
   });
   for (float& part : mine) {
     part = logit(part);  // the quotient keeps the order
-    largest = fmaxf(largest, part);
+    largest = max_or_nan(largest, part);
   }
-  Row row{.piece = nullptr, .groups = 0, .begin = begin, .end = end, .largest = block_max(largest)};
+  Row row{.piece = nullptr, .groups = 0, .begin = begin, .end = end, .largest = block_max_or_nan(largest)};
   const bool aligned = is_aligned(x);
   list_candidates(s.candidates, row, mine, k, [&](int64_t first, float(&values)[kGroup]) {
     load_group(x, first, end, aligned, values);
@@ -105,10 +105,13 @@ __global__ void __launch_bounds__(kThreads, kPerMultiprocessor) LADDER_CLUSTER_O
   share_with_cluster(BlockState{row.largest, s.candidates.count}, s.states);
   bool fits = true;
   for (const BlockState& state : s.states) {
-    row.largest = fmaxf(row.largest, state.largest);
+    row.largest = max_or_nan(row.largest, state.largest);
     fits = fits && state.candidates <= kList;
   }
-  if (cluster_rank() == 0) {
+  if (isnan(row.largest)) {
+    if (leads) rows.ids[index] = kInvalidToken;
+    if (leads) left[index] = 0;
+  } else if (cluster_rank() == 0) {
     const bool done = fits && draw_from_candidates(s, request, row, k, rows.ids + index);
     if (leads) left[index] = done ? 0 : 1;
   }

@@ -1,6 +1,6 @@
 #pragma once
 // The arguments of draw's kernels, by row.
-#include "step1_layers/sampling/draw.h"
+#include "step1_layers/sampling/draw/draw.h"
 #include "step1_layers/sampling/noise_cuda.cuh"
 
 namespace ladder {
@@ -30,7 +30,7 @@ struct Request {
     if (is_greedy()) top_p = 1.0f;
     if (is_greedy() || top_k >= rows.vocab) top_k = 0;
   }
-  __device__ bool is_greedy() const { return temperature < kLeastTemperature; }
+  __device__ bool is_greedy() const { return temperature < kMinTemperature; }
   __device__ float floor(float largest) const { return min_p > 0.0f ? largest + logf(min_p) : -INFINITY; }
   // A largest logit of +inf has all of the mass.
   __device__ bool cuts_mass(float largest) const { return top_p < 1.0f && largest < INFINITY; }

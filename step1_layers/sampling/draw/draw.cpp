@@ -1,4 +1,4 @@
-#include "step1_layers/sampling/draw.h"
+#include "step1_layers/sampling/draw/draw.h"
 
 #include "step1_layers/sampling/logits_filters.h"
 #include "step1_layers/sampling/sample.h"
