@@ -182,9 +182,7 @@ TEST_P(Task4_3_LogitsEdits, LogProbabilitiesOfChosenIdsAndOfTheWholeVocabulary) 
     const PositionLogprobs& position = answer.logprobs[r];
     double sum = 0;
     for (float x : rows[r].logits) sum += std::exp(static_cast<double>(x));
-    const auto expected = [&](int32_t id) {
-      return rows[r].logits[static_cast<size_t>(id)] - std::log(sum);
-    };
+    const auto expected = [&](int32_t id) { return rows[r].logits[static_cast<size_t>(id)] - std::log(sum); };
     if (!wanted_logprobs(asked)) {
       EXPECT_TRUE(position.top.empty() && position.selected.empty());
       continue;
