@@ -87,9 +87,10 @@ int64_t activation_bytes(const DecoderSpec& spec, const RunnerConfig& config) {
   // Top-k and top-p sort a row in scratch of their own, one per thread.
   const int64_t filters =
       config.device.is_cpu() ? std::min(config.threads / ranks, raw) * 2 * row_bytes : raw * row_bytes;
-  const int64_t logits = sampled * (hidden * element + row_bytes) +
-                         std::max({sampled * gathered_row, penalties + edits + raw * (row_bytes + best) + filters,
-                                   scored * (hidden * element + row_bytes + std::max(gathered_row, best))});
+  const int64_t logits =
+      sampled * (hidden * element + row_bytes) +
+      std::max({sampled * gathered_row, penalties + edits + raw * (row_bytes + best) + filters,
+                scored * (hidden * element + row_bytes + std::max(gathered_row, best))});
   return rows * 2 * hidden * element + std::max(layer, logits);  // the residual stream is there throughout
 }
 

@@ -77,8 +77,9 @@ ModelRunner::Step ModelRunner::begin(const SchedulerOutput& scheduled) {
   fill_in_tokens(ctx_.device.is_cpu() ? 0 : kMaxInFlight - 1);  // the device can fill in the last one's
   batch_.prepare(scheduled);
   // Penalties count the tokens of the step before, too: then it has to be waited for.
-  if (std::any_of(batch_.sampled_sequences().begin(), batch_.sampled_sequences().end(),
-                  [this](const BatchSequence* sequence) { return sampler_.needs_tokens(sequence->sampling); }))
+  if (std::any_of(
+          batch_.sampled_sequences().begin(), batch_.sampled_sequences().end(),
+          [this](const BatchSequence* sequence) { return sampler_.needs_tokens(sequence->sampling); }))
     fill_in_tokens(0);
   return step;
 }

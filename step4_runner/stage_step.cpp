@@ -42,8 +42,8 @@ void ModelRunner::stage(Step& step) {
 
 int64_t ModelRunner::upload_bytes(const Step& step, int64_t rows) const {
   if (ctx_.device.is_cpu()) return 0;
-  return inputs_.upload_bytes(batch_, rows, max_seqs(rows)) +
-         step.plan.upload_bytes() + 2 * StepUpload::bytes_of<int32_t>(std::ssize(step.prompt.rows)) +
+  return inputs_.upload_bytes(batch_, rows, max_seqs(rows)) + step.plan.upload_bytes() +
+         2 * StepUpload::bytes_of<int32_t>(std::ssize(step.prompt.rows)) +
          StepUpload::bytes_of<int32_t>(std::ssize(step.prompt.rows) * max_selected(step.prompt.wanted));
 }
 
