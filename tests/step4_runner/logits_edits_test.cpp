@@ -112,9 +112,10 @@ TEST_P(Task4_3_LogitsEdits, ARowWithoutEditsKeepsItsTokenBesideRowsWithSome) {
   for (size_t r = 1; r < rows.size(); r += 3) rows[r].sampling.logit_bias = {{9, 100.0}};
   const std::vector<int32_t> edited = run(rows).token_ids;
   for (size_t r = 0; r < rows.size(); ++r) {
-    if (r % 3 == 0) EXPECT_TRUE(edited[r] == 7 || edited[r] == 8) << r;
-    if (r % 3 == 1) EXPECT_EQ(edited[r], 9) << r;
-    if (r % 3 == 2) EXPECT_EQ(edited[r], plain[r]) << r;
+    const bool as_asked = r % 3 == 0   ? edited[r] == 7 || edited[r] == 8
+                          : r % 3 == 1 ? edited[r] == 9
+                                       : edited[r] == plain[r];
+    EXPECT_TRUE(as_asked) << "row " << r << " gives " << edited[r];
   }
 }
 
@@ -202,7 +203,7 @@ TEST_P(Task4_3_LogitsEdits, LogProbabilitiesOfChosenIdsAndOfTheWholeVocabulary) 
       EXPECT_FALSE(seen[static_cast<size_t>(id)]);
       seen[static_cast<size_t>(id)] = true;
       EXPECT_NEAR(logprob, expected(id), 1e-5);
-      if (i > 0) EXPECT_LE(logprob, position.top[i - 1].logprob);
+      EXPECT_LE(logprob, position.top[i > 0 ? i - 1 : 0].logprob);
     }
   }
 }
