@@ -39,7 +39,6 @@ class Mlp {
   // Filled once each, then process_after_load. The pointers live as long as the MLP.
   virtual std::vector<Parameter*> parameters() = 0;
   virtual void process_after_load(const OpContext& ctx) = 0;
-  virtual int64_t nbytes() const = 0;  // this rank's memory for parameters
   virtual void forward(const OpContext& ctx, const Tensor& norm_weight, double eps,
                        ResidualStream& stream) const = 0;
 };

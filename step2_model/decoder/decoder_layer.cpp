@@ -70,13 +70,6 @@ void DecoderLayer::process_after_load(const OpContext& ctx) {
   mlp_->process_after_load(ctx);
 }
 
-int64_t DecoderLayer::nbytes() const {
-  int64_t bytes = qkv_proj_.nbytes() + o_proj_.nbytes() + mlp_->nbytes();
-  bytes += input_norm_.tensor.nbytes() + post_attention_norm_.tensor.nbytes();
-  if (q_norm_) bytes += q_norm_->tensor.nbytes() + k_norm_->tensor.nbytes();
-  return bytes;
-}
-
 // The transformer, for x the residual stream, one row per token:
 //
 //   h = x + o(attention(qkv(norm(x))))

@@ -25,7 +25,6 @@ class DecoderLayer {
   // Filled once each, then process_after_load. The pointers live as long as the layer does not move.
   std::vector<Parameter*> parameters();
   void process_after_load(const OpContext& ctx);
-  int64_t nbytes() const;
   KvCacheSpec kv_cache_spec() const { return attention_->kv_cache_spec(); }
 
   // Adds this layer to the stream. rope_table is f32 [max_len, rotary_dim] (rope.h); metadata's rows are the

@@ -30,11 +30,12 @@ DecoderModel::DecoderModel(const OpContext& ctx, const DecoderSpec& spec, const 
       lm_head_.emplace(*embedding_);
     else
       lm_head_.emplace(ctx, "lm_head", spec_.vocab_size, spec_.hidden_size, dtype_);
-    for (const Parameter* parameter : lm_head_->parameters()) lm_head_bytes_ += parameter->tensor.nbytes();
   }
   rope_table_ = make_rope_table(
       spec_.rope, options.max_model_len > 0 ? options.max_model_len : spec_.max_position_embeddings);
   if (!ctx.device.is_cpu()) rope_table_ = rope_table_.to(ctx.device);
+  weight_bytes_ = rope_table_.nbytes();
+  for (const Parameter* parameter : parameters()) weight_bytes_ += parameter->tensor.nbytes();
 }
 
 std::vector<Parameter*> DecoderModel::parameters() {
@@ -57,14 +58,6 @@ std::vector<KvCacheSpec> DecoderModel::kv_cache_specs() const {
   std::vector<KvCacheSpec> specs;
   for (const DecoderLayer& layer : layers_) specs.push_back(layer.kv_cache_spec());
   return specs;
-}
-
-int64_t DecoderModel::weight_bytes() const {
-  int64_t bytes = rope_table_.nbytes();
-  if (embedding_) bytes += embedding_->weight().nbytes();
-  for (const DecoderLayer& layer : layers_) bytes += layer.nbytes();
-  if (norm_) bytes += norm_->tensor.nbytes();
-  return bytes + lm_head_bytes_;
 }
 
 // >>> task 2.4: the model's forward pass over its range of layers

@@ -19,7 +19,7 @@ class DecoderModel final : public Model {
   DType dtype() const override { return dtype_; }
   int64_t max_model_len() const override { return rope_table_.dim(0); }
   std::vector<KvCacheSpec> kv_cache_specs() const override;
-  int64_t weight_bytes() const override;
+  int64_t weight_bytes() const override { return weight_bytes_; }
   Tensor forward(const OpContext& ctx, const ModelInput& input) override;
   Tensor compute_logits(const OpContext& ctx, const Tensor& hidden) override;
 
@@ -38,8 +38,8 @@ class DecoderModel final : public Model {
   std::vector<DecoderLayer> layers_;
   std::optional<Parameter> norm_;  // in the last range
   std::optional<LmHead> lm_head_;
-  int64_t lm_head_bytes_ = 0;  // 0 where it is the embedding's table
   Tensor rope_table_;
+  int64_t weight_bytes_ = 0;  // of parameters() and the table
 };
 
 }  // namespace ladder

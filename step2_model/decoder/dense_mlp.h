@@ -12,7 +12,6 @@ class DenseMlp final : public Mlp {
 
   std::vector<Parameter*> parameters() override;
   void process_after_load(const OpContext& ctx) override;
-  int64_t nbytes() const override { return gate_up_proj_.nbytes() + down_proj_.nbytes(); }
   void forward(const OpContext& ctx, const Tensor& norm_weight, double eps,
                ResidualStream& stream) const override;
 

@@ -170,7 +170,6 @@ TEST(Task2_4_ModelMakers, AnMlpIsMadeForEveryLayerAndAsked) {
         : inner_(std::move(inner)), name_(std::move(name)), calls_(calls) {}
     std::vector<Parameter*> parameters() override { return inner_->parameters(); }
     void process_after_load(const OpContext& ctx) override { inner_->process_after_load(ctx); }
-    int64_t nbytes() const override { return inner_->nbytes(); }
     void forward(const OpContext& ctx, const Tensor& norm_weight, double eps,
                  ResidualStream& stream) const override {
       calls_.push_back(name_);
