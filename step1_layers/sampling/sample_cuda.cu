@@ -11,10 +11,10 @@ namespace {
 constexpr int kThreads = 1024;
 
 // What is compared: the logits themselves. can_win: whether a group of tokens with this largest logit may hold
-// a better one than the best so far; it may where it holds a NaN.
+// a better one than the best so far; without noise to save a branch costs more than the comparisons.
 struct Plain {
   __device__ void start_row(int64_t) {}
-  __device__ bool can_win(float largest, float best) const { return !(largest <= best); }
+  __device__ bool can_win(float, float) const { return true; }
   __device__ void add_noise(uint32_t, float (&)[kGroup]) const {}
 };
 
@@ -30,7 +30,7 @@ struct Gumbel {
     source = {static_cast<uint64_t>(seeds[row]), static_cast<uint64_t>(output_index[row])};
   }
   __device__ bool can_win(float largest, float best) const {
-    return !(largest + (greedy ? 0.0f : kLargestNoise) <= best);
+    return greedy || largest + kLargestNoise > best;
   }
 
   // x[i] belongs to token first + i, first a multiple of four.
@@ -47,22 +47,21 @@ struct Gumbel {
 template <class Score>
 __device__ Best best_of_range(const float* x, int64_t begin, int64_t end, const Score& score) {
   Best best = no_best();
+  // A NaN is remembered and not acted upon: a way out of the loop would keep the loads of later turns behind it.
+  bool has_nan = false;
   const bool aligned = is_aligned(x);
   for (int64_t first = begin + threadIdx.x * kGroup; first < end; first += kThreads * kGroup) {
     float values[kGroup];
     load_group(x, first, end, aligned, values);
     const float largest = max_or_nan(values);
+    has_nan |= isnan(largest);
     if (!score.can_win(largest, best.value)) continue;
-    if (isnan(largest)) {
-      best = invalid_best();
-      break;
-    }
     score.add_noise(static_cast<uint32_t>(first), values);
 #pragma unroll
     for (int i = 0; i < kGroup; ++i)  // ids ascend, so only a larger value replaces
       if (values[i] > best.value) best = {values[i], static_cast<int32_t>(first + i)};
   }
-  return block_best(best);
+  return block_best(has_nan ? invalid_best() : best);
 }
 
 // block
