@@ -32,7 +32,7 @@ EngineOptions cramped_options(const Storm& storm) {
   EngineOptions options = testing::small_options(testing::tiny_model(), storm.device, kMaxModelLen);
   options.dtype = storm.dtype;
   options.runner.kv_memory = 0;
-  options.runner.batch.num_kv_blocks = 80;  // 1280 tokens, for 24 sequences of 110 on average
+  options.runner.batch.num_kv_blocks = 48;  // 768 tokens, for 24 sequences of 110 on average
   options.runner.batch.max_num_seqs = 24;
   options.runner.batch.max_num_batched_tokens = 128;
   options.runner.threads = 0;
