@@ -5,8 +5,8 @@
 // (grids, row counts) may be an upper bound; how many sequences there are and how long they are is read from
 // the device. So a step is recorded once for a few sizes and replayed with one call; a batch takes the
 // smallest graph that has room for it. DeviceInputs::load_padded() (device_inputs.h) fills the graph's spare
-// rows: they are in no slot and see no key. (SchedulerOutput::num_padding_rows is something else: the rows
-// that the static baseline wastes.) There are two sets:
+// rows: they are in no slot and see no key. (SchedulerOutput::num_static_padding_rows is something else:
+// the rows that the static baseline wastes.) There are two sets:
 //
 //   decode: every row is a sequence of its own; the LM head is part of the graph. Of few sequences there are
 //           two graphs, for short ones and for any: attention takes another kernel for long ones

@@ -197,12 +197,17 @@ class Scheduler {
   NewSequence new_sequence(const Sequence& sequence, int64_t num_computed_tokens) const;
 
   // 5.1, schedule_static.cpp: the baselines.
-  int64_t schedule_static();  // returns the rows of padding
+  // Plans a step of the batch that runs, or of a new one if none does; returns the step's rows of padding.
+  int64_t schedule_static();
+  // Moves sequences from waiting_ to running_ while there are rows, and blocks for the longest answer of each;
+  // counts the rows of the batch and the padding of its prompts.
   void admit_static_batch();
+  // Of those in start_over_ whose sampled token has come nothing is computed any more.
   void forget_computed_tokens();
 
   // 5.2, schedule_continuous.cpp and admission.cpp.
   void schedule_continuous();
+  // A whole budget, a token of it set aside for each running sequence that lacks just one.
   Budget set_aside() const;
   // Plans running and waiting sequences in the order of the policy until the budget is spent.
   void walk(Budget& budget);
@@ -216,6 +221,8 @@ class Scheduler {
   bool find_shared_blocks(Sequence& sequence, BlockTable& shared);
   // How many of the `num_wanted` tokens that a sequence lacks it may compute in this step; 0: it waits.
   int64_t chunk_size(int64_t num_wanted, Budget& budget) const;
+  // `num_tokens` of the `num_wanted` are given out: takes them out of the budget, and counts a prompt that was
+  // cut.
   void take(int64_t num_wanted, int64_t num_tokens, Budget& budget) const;
   bool is_long(int64_t num_tokens) const {
     return config_.long_prefill_token_threshold > 0 && num_tokens > config_.long_prefill_token_threshold;
@@ -226,15 +233,22 @@ class Scheduler {
   // an addition), preempting others and in the end the sequence itself. False: it computes nothing in this
   // step.
   bool allocate_slots(Sequence& sequence, int64_t num_tokens);
+  // Moves the last of running_ to waiting_, without blocks and with nothing computed. The runner, if it knows
+  // the sequence, is told with the next step (preempted_ids_).
   void preempt_last();
 
   // 5.5, update.cpp.
+  // Applies the answer for one sequence of the step, with an update if there is something to tell. A sequence
+  // that it ends stays in running_: update() takes all of them off at once.
   void apply(InFlightSequence& record, SequenceStepOutput& answer);
 
   // 5.5, finish_and_abort.cpp.
   // Ends a sequence in any state. Its caller takes it off running_.
   void finish(Sequence& sequence, FinishReason reason);
+  // Gives its blocks back; while a step in flight computes it they go to deferred_, until that step is
+  // collected.
   void release_blocks(Sequence& sequence);
+  // Deletes the sequence if it has ended and no step in flight computes it.
   void forget_if_done(Sequence& sequence);
 
   SchedulerConfig config_;
