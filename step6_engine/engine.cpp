@@ -86,7 +86,7 @@ bool Engine::has_unfinished() const {
   return !requests_.empty() || !in_flight_.empty() || !results_.updates.empty() || !results_.finished.empty();
 }
 
-// The work of a living engine, which dies of what the work throws.
+// The work of a living engine, which dies of what the work throws (die(): end_requests.cpp).
 template <class Work>
 void Engine::or_die(Work work) {
   if (error_) std::rethrow_exception(error_);

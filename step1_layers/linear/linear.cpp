@@ -39,6 +39,7 @@ Parameter make_parameter(const OpContext& ctx, const std::string& name, const Li
   parameter.name = name + "." + spec.name;
   parameter.tensor = Tensor::empty(spec.shape, spec.dtype, ctx.device);
   parameter.num_parts = spec.out_dim < 0 ? 1 : static_cast<int>(shards.out.size());
+  // Part `part` of the checkpoint, cut to this rank's share, goes beside the other parts of the one matrix.
   parameter.load_part = [what = parameter.name, tensor = parameter.tensor, spec, shards, in_group, out_group](
                             const Tensor& checkpoint, int part) {
     ShardWindow window{.full = spec.shape};

@@ -17,6 +17,7 @@ std::array<uint32_t, 4> philox4x32_10(std::array<uint32_t, 4> counter, std::arra
   return counter;
 }
 
+// The noise of a token before its logarithms (sample.cpp takes those), bit for bit as noise_cuda.cuh draws it.
 float sampling_uniform(uint64_t seed, uint64_t output_index, uint32_t token_id) {
   const auto words = philox4x32_10(
       {token_id / 4, static_cast<uint32_t>(output_index), static_cast<uint32_t>(output_index >> 32), 0},

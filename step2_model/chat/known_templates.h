@@ -34,7 +34,8 @@ struct ChatFormat {
   std::span<const std::string_view> control_tokens = {};
 };
 
-// By the hash of a template's text. nullptr: none of the known ones has it.
+// By the hash of a template's text. nullptr: none of the known ones has it, and ChatTemplate::recognise
+// (chat_template.cpp) refuses the text by name.
 const ChatFormat* find_chat_format(std::string_view sha256);
 // Error: no known template has this name; lists the names.
 const ChatFormat& chat_format_named(std::string_view name);
