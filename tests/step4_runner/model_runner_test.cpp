@@ -225,6 +225,9 @@ TEST_P(Task4_2_WarmUp, TheLargestStepFitsTheFrozenArena) {
     request.sampling.top_p = 0.9;
     request.sampling.min_p = 0.001;
     request.sampling.frequency_penalty = 1.0;
+    request.sampling.logprob_token_ids.assign(kMaxLogprobTokenIds, 5);
+    request.sampling.allowed_token_ids = {1, static_cast<int32_t>(2 + random.integer(0, 90))};
+    for (int32_t id = 0; id < 97; ++id) request.sampling.logit_bias[id] = 1.0;
   }
   DriveOptions full;
   full.max_running = test_config().batch.max_num_seqs;
