@@ -115,9 +115,14 @@ class Engine {
     int64_t num_sequences = 0;
   };
 
+  // Submits until as many steps are in flight as may be, or nothing can be scheduled; times what starts.
   void submit_steps();
+  // Waits for the oldest step and applies its updates; fills results_.metrics. `begin`: when step() began.
   void collect_oldest(double begin);
+  // Tokens and text of one completion, to results_.updates and to the request's output. A stop string ends the
+  // sequence in the scheduler, too. A sequence without an owner was aborted, and nothing happens.
   void apply(const SequenceUpdate& update, double now);
+  // A completion has ended; with the last one the request is forgotten, its output in results_.finished.
   void end_completion(ActiveRequest& request, int64_t num_preemptions);
   bool is_known(const RequestId& id) const;
   void end_request(ActiveRequest& request, FinishReason reason, const std::string& error);
