@@ -3,15 +3,14 @@
 #include <algorithm>
 
 #include "step1_layers/core/error.h"
-#ifdef LADDER_CUDA
-#include "step4_runner/unpack_inputs_cuda.h"
-#endif
+#include "step4_runner/unpack_inputs.h"
 
 namespace ladder {
 
-DeviceInputs::DeviceInputs(Device device, const BatchConfig& config) : device_(device) {
+DeviceInputs::DeviceInputs(Device device, const BatchConfig& config, bool own_buffers)
+    : device_(device), own_buffers_(own_buffers) {
   sampled_ids_ = Tensor::zeros({config.max_num_seqs}, DType::i32, device);
-  if (device.is_cpu()) return;
+  if (!own_buffers_) return;
   const int64_t rows = config.max_num_batched_tokens, seqs = config.max_num_seqs;
   input_ids_ = Tensor::zeros({rows}, DType::i32, device);
   positions_ = Tensor::zeros({rows}, DType::i32, device);
@@ -66,7 +65,7 @@ int64_t DeviceInputs::upload_bytes(const Batch& batch, int64_t rows, int64_t num
 // >>> task 4.5: stage a step's rows, spare rows and table changes
 void DeviceInputs::load(const Batch& batch, StepUpload& upload) {
   const int64_t rows = batch.input_ids().dim(0);
-  if (device_.is_cpu()) {
+  if (!own_buffers_) {
     input_ids_view_ = batch.input_ids();
     positions_view_ = batch.positions();
     metadata_ = batch.attention();
@@ -119,8 +118,7 @@ void DeviceInputs::load_padded(const Batch& batch, int64_t rows, int64_t num_seq
 // <<< task 4.5
 
 void DeviceInputs::unpack([[maybe_unused]] const OpContext& ctx) {
-  if (device_.is_cpu()) return;
-#ifdef LADDER_CUDA
+  if (!own_buffers_) return;
   UnpackInputsArgs args;
   args.input_ids = staged_.input_ids.device;
   args.positions = staged_.positions.device;
@@ -138,8 +136,10 @@ void DeviceInputs::unpack([[maybe_unused]] const OpContext& ctx) {
   args.to_seq_lens = seq_lens_;
   args.to_logits_indices = logits_indices_;
   args.to_block_tables = block_tables_;
-  unpack_inputs_cuda(ctx, args);
+#ifdef LADDER_CUDA
+  if (!device_.is_cpu()) return unpack_inputs_cuda(ctx, args);
 #endif
+  unpack_inputs_cpu(args);
 }
 
 }  // namespace ladder

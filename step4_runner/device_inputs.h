@@ -19,7 +19,9 @@ namespace ladder {
 
 class DeviceInputs {
  public:
-  DeviceInputs(Device device, const BatchConfig& config);
+  DeviceInputs(Device device, const BatchConfig& config) : DeviceInputs(device, config, !device.is_cpu()) {}
+  // own_buffers: on the CPU, too, inputs are staged and unpacked as on a GPU. For tests.
+  DeviceInputs(Device device, const BatchConfig& config, bool own_buffers);
 
   // Bytes that load_padded() stages; load() stages no more.
   int64_t upload_bytes(const Batch& batch, int64_t rows, int64_t num_seqs) const;
@@ -45,12 +47,13 @@ class DeviceInputs {
   void view(int64_t rows, int64_t num_seqs);
 
   Device device_;
+  bool own_buffers_;
   Tensor input_ids_, positions_, slot_mapping_, query_start_loc_, seq_lens_, block_tables_, logits_indices_;
   Tensor sampled_ids_;
   Tensor input_ids_view_, positions_view_, logits_indices_view_;
   AttentionMetadata metadata_;
 
-  // What load() stages, as unpack_inputs_cuda.h says.
+  // What load() stages, as unpack_inputs.h says.
   struct Pieces {
     StepUpload::Staged<int32_t> input_ids, positions;
     StepUpload::Staged<int64_t> slot_mapping;

@@ -41,12 +41,12 @@ struct SamplingPlan {
   // Lists a piece: `to` becomes a tensor of `shape`; fill(plan, T* host) writes its numbers.
   template <class T, class Fill>
   void add(Tensor SamplingPlan::*to, const Shape& shape, Fill fill) {
-    pieces.push_back({StepUpload::bytes_of<T>(shape.numel()),
-                      [to, shape, fill](SamplingPlan& plan, StepUpload& upload) {
-                        const auto staged = upload.take<T>(shape);
-                        fill(std::as_const(plan), staged.host);
-                        plan.*to = staged.device;
-                      }});
+    pieces.push_back(
+        {StepUpload::bytes_of<T>(shape.numel()), [to, shape, fill](SamplingPlan& plan, StepUpload& upload) {
+           const auto staged = upload.take<T>(shape);
+           fill(std::as_const(plan), staged.host);
+           plan.*to = staged.device;
+         }});
   }
   int64_t upload_bytes() const;
   void stage(StepUpload& upload);  // once, into at least upload_bytes()

@@ -1,7 +1,7 @@
 #include <algorithm>
 
 #include "step1_layers/core/cuda_kernel.cuh"
-#include "step4_runner/unpack_inputs_cuda.h"
+#include "step4_runner/unpack_inputs.h"
 
 namespace ladder {
 

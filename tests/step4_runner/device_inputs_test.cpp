@@ -7,9 +7,11 @@
 #include <numeric>
 
 #include "step1_layers/attention/paged_attention.h"
+#include "step1_layers/core/arena.h"
 #include "step1_layers/linear/matmul.h"
 #include "step4_runner/step_graphs.h"
 #include "tests/support/devices.h"
+#include "tests/support/model_devices.h"
 #include "tests/support/numerics.h"
 
 namespace ladder {
@@ -90,16 +92,12 @@ TEST(Task4_6_StepGraphs, AStepTakesTheSmallestGraphWithRoomForItsRowsAndItsLengt
   EXPECT_EQ(found({1, kLong + 1}), GraphSize{});
 }
 
-#define NEED_GPU()    \
-  std::string reason; \
-  if (cuda_device_count(&reason) == 0) GTEST_SKIP() << "needs a GPU: " << reason
-
-class Task4_5_DeviceInputs : public ::testing::Test {
+class Task4_5_DeviceInputs : public ::testing::TestWithParam<DeviceType> {
  protected:
   // Sends what the batch laid out. 0 rows: as an eager step, else for a graph of so many, and as many
   // sequences.
   void send(int64_t graph_rows = 0, int64_t graph_seqs = 0) {
-    const OpContext& ctx = *ladder::testing::cuda_context();
+    const ArenaScope scope(arena);
     const int64_t rows = graph_rows > 0 ? graph_rows : batch.input_ids().dim(0);
     const int64_t seqs = graph_rows > 0 ? graph_seqs : batch.attention().num_seqs;
     upload.begin(ctx, inputs->upload_bytes(batch, rows, seqs));
@@ -112,8 +110,13 @@ class Task4_5_DeviceInputs : public ::testing::Test {
     device_synchronize(ctx.device, ctx.stream);
   }
   void SetUp() override {
-    if (ladder::testing::cuda_context() != nullptr)
-      inputs = std::make_unique<DeviceInputs>(ladder::testing::cuda_context()->device, config);
+    ladder::testing::need_device(GetParam());
+    if (IsSkipped()) return;
+    if (GetParam() == DeviceType::cuda)
+      ctx = *ladder::testing::cuda_context();
+    else
+      ctx.arena = &arena;
+    inputs = std::make_unique<DeviceInputs>(ctx.device, config, true);
   }
 
   // Eagerly sent, everything must be there.
@@ -142,14 +145,15 @@ class Task4_5_DeviceInputs : public ::testing::Test {
     }
   }
 
+  OpContext ctx;
+  Arena arena{Device{}};
   BatchConfig config = config_of_inputs();
   Batch batch{config, 1000};
   std::unique_ptr<DeviceInputs> inputs;
   StepUpload upload;
 };
 
-TEST_F(Task4_5_DeviceInputs, AreWhatTheBatchLaidOutStepAfterStep) {
-  NEED_GPU();
+TEST_P(Task4_5_DeviceInputs, AreWhatTheBatchLaidOutStepAfterStep) {
   Random random;
   SCOPED_TRACE(random.describe());
   std::vector<std::pair<SequenceId, int64_t>> running;  // and how many tokens each has
@@ -157,7 +161,7 @@ TEST_F(Task4_5_DeviceInputs, AreWhatTheBatchLaidOutStepAfterStep) {
   for (int64_t number = 0; number < 60; ++number) {
     SchedulerOutput step;
     step.step = number;
-    // Some leave, so that the rows behind them move up.
+    // Some leave, so that the rows after them move up.
     std::erase_if(running, [&](const auto& sequence) {
       const bool leaves = sequence.second > 500 || random.integer(0, 9) == 0;
       if (leaves) step.finished.push_back(sequence.first);
@@ -212,9 +216,7 @@ SchedulerOutput prompts_of_three(SequenceId sequences) {
   return step;
 }
 
-TEST_F(Task4_5_DeviceInputs, SpareRowsStandInNoSlotAndPlaceholdersAreFilledOnTheDevice) {
-  NEED_GPU();
-  const OpContext& ctx = *ladder::testing::cuda_context();
+TEST_P(Task4_5_DeviceInputs, SpareRowsStandInNoSlotAndPlaceholdersAreFilledOnTheDevice) {
   batch.prepare(prompts_of_three(3));
   send();
   const std::vector<int32_t> sampled{501, 502, 503};
@@ -240,8 +242,7 @@ TEST_F(Task4_5_DeviceInputs, SpareRowsStandInNoSlotAndPlaceholdersAreFilledOnThe
   expect_equal_tables();
 }
 
-TEST_F(Task4_5_DeviceInputs, SpareSequencesHaveNoKeysAndTakeNoMoreRowsThanAreSpare) {
-  NEED_GPU();
+TEST_P(Task4_5_DeviceInputs, SpareSequencesHaveNoKeysAndTakeNoMoreRowsThanAreSpare) {
   batch.prepare(prompts_of_three(2));
   send(8, 6);
   inputs->view_padded(8, 6, 8, config.max_model_len);
@@ -256,8 +257,7 @@ TEST_F(Task4_5_DeviceInputs, SpareSequencesHaveNoKeysAndTakeNoMoreRowsThanAreSpa
 }
 
 // The captured graph's table must have room for the block of a token that is sampled last (nano-vllm PR 258).
-TEST_F(Task4_5_DeviceInputs, ATableMayHaveOneBlockMoreThanTheLongestSequenceFills) {
-  NEED_GPU();
+TEST_P(Task4_5_DeviceInputs, ATableMayHaveOneBlockMoreThanTheLongestSequenceFills) {
   NewSequence added;
   added.id = 0;
   added.num_prompt_tokens = config.max_model_len;
@@ -272,6 +272,9 @@ TEST_F(Task4_5_DeviceInputs, ATableMayHaveOneBlockMoreThanTheLongestSequenceFill
   send();
   expect_equal_to_the_batch();
 }
+
+INSTANTIATE_TEST_SUITE_P(Devices, Task4_5_DeviceInputs, ::testing::Values(DeviceType::cpu, DeviceType::cuda),
+                         [](const auto& info) { return info.param == DeviceType::cpu ? "cpu" : "cuda"; });
 
 }  // namespace
 }  // namespace ladder

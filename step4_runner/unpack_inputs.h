@@ -1,5 +1,5 @@
 #pragma once
-// Task 4.5: the kernel that spreads a step's staged inputs over the buffers that the model reads.
+// Task 4.5: spreads a step's staged inputs over the buffers that the model reads.
 #include "step1_layers/core/context.h"
 #include "step1_layers/core/tensor.h"
 
@@ -22,6 +22,7 @@ struct UnpackInputsArgs {
   Tensor to_block_tables;
 };
 
+void unpack_inputs_cpu(const UnpackInputsArgs& args);
 void unpack_inputs_cuda(const OpContext& ctx, const UnpackInputsArgs& args);
 
 }  // namespace ladder
