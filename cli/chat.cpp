@@ -42,8 +42,8 @@ class Conversation {
     num_fixed_ = messages_.size();
   }
 
-  // Answers the message, streaming to standard output. A message that is too long even alone is refused, and the
-  // conversation stays as it is.
+  // Answers the message, streaming to standard output. A message that is too long even alone is refused, and
+  // the conversation stays as it is.
   void say(const std::string& text) {
     std::vector<ChatMessage> messages = messages_;
     messages.push_back({"user", text});

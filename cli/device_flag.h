@@ -9,8 +9,8 @@ namespace ladder {
 
 CLI::Validator device_name_check();
 
-// What the name means on this machine. Error naming --device: no GPU (and why), none of that number, or one that is too
-// old; auto takes the CPU then.
+// What the name means on this machine. Error naming --device: no GPU (and why), none of that number, or one
+// that is too old; auto takes the CPU then.
 Device find_device(const std::string& name);
 
 }  // namespace ladder

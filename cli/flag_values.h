@@ -11,7 +11,8 @@
 
 namespace ladder {
 
-// What a flag's number must be: in [low, high]; an integer; an integer in the range; in (0, high]. NaN is none of these.
+// What a flag's number must be: in [low, high]; an integer; an integer in the range; in (0, high]. NaN is
+// none of these.
 CLI::Validator in_range(double low, double high);
 CLI::Validator whole_number();
 CLI::Validator whole_in_range(int64_t low, int64_t high);

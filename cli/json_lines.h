@@ -11,12 +11,13 @@
 
 namespace ladder {
 
-// {"index", "prompt_token_ids", "outputs": [{"token_ids", "text", "finish_reason", "stop_reason", "error"?, "logprobs"?, "top"?}],
-// "metrics"}
+// {"index", "prompt_token_ids", "outputs": [{"token_ids", "text", "finish_reason", "stop_reason", "error"?,
+// "logprobs"?, "top"?}], "metrics"}
 //
-// text is null without a tokenizer. stop_reason is the stop string or stop id that ended the completion, else null; error
-// says what went wrong where finish_reason is "error". logprobs has one number per token; top, where some or all of the vocabulary were asked for, one
-// list per token of {"token_id", "logprob"}, best first.
+// text is null without a tokenizer. stop_reason is the stop string or stop id that ended the completion, else
+// null; error says what went wrong where finish_reason is "error". logprobs has one number per token; top,
+// where some or all of the vocabulary were asked for, one list per token of {"token_id", "logprob"}, best
+// first.
 std::string generate_line(int64_t index, const RequestOutput& output, std::optional<int64_t> num_logprobs);
 
 // {"index", "token_ids", "logprobs": [null, -1.25, ...], "top"?}: entry i is about token i, given those

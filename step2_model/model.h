@@ -58,8 +58,9 @@ class Model {
   virtual Tensor compute_logits(const OpContext& ctx, const Tensor& hidden) = 0;
 };
 
-// Reads DIR/config.json (and generation_config.json, whose end tokens replace config.json's). Error: missing or malformed files, unknown
-// architectures, values that make no sense, keys that change the mathematics and are not implemented.
+// Reads DIR/config.json (and generation_config.json, whose end tokens replace config.json's). Error: missing
+// or malformed files, unknown architectures, values that make no sense, keys that change the mathematics and
+// are not implemented.
 DecoderSpec load_decoder_spec(const std::filesystem::path& directory);
 
 // Loads this rank's shard (ctx.parallel->tp) of DIR's safetensors, or makes dummy weights. Error: lists

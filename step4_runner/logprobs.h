@@ -1,6 +1,6 @@
 #pragma once
-// Task 4.3: log probabilities of some rows of logits, computed and copied to the host: of the chosen token, the best
-// ones, those of logprob_token_ids, or of the whole vocabulary.
+// Task 4.3: log probabilities of some rows of logits, computed and copied to the host: of the chosen token,
+// the best ones, those of logprob_token_ids, or of the whole vocabulary.
 #include <cstdint>
 #include <span>
 #include <vector>

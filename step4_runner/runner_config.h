@@ -1,6 +1,7 @@
 #pragma once
-// What the runner is built with. The command line fills it in, resolve_runner_config() (kv_cache_size.h) settles what
-// was not set, and from then on the scheduler, the block manager and the runner read the same numbers.
+// What the runner is built with. The command line fills it in, resolve_runner_config() (kv_cache_size.h)
+// settles what was not set, and from then on the scheduler, the block manager and the runner read the same
+// numbers.
 #include <cstdint>
 #include <map>
 #include <string>

@@ -3,8 +3,7 @@
 //
 //   raw logits -> masks and biases -> penalties -> temperature -> min-p -> top-k -> top-p -> noise -> argmax
 //        |
-//        +-> log probabilities: natural logs of the raw logits' softmax, untouched by what the request asks
-//        for
+//        +-> log probabilities: natural logs of the raw logits' softmax, whatever else the request asks for
 //
 // The order is vLLM's V1 sampler's (min-p before top-k and top-p). Masks and biases are what requests
 // (allowed_token_ids, bad_words, min_tokens, logit_bias) and logits processors want. A row of temperature 0 is

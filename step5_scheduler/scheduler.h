@@ -116,8 +116,8 @@ class Scheduler {
   // in order, and collected; an empty one is dropped.
   void schedule(SchedulerOutput& output);
 
-  // Applies the answer to the oldest submitted step. The result is valid until the next call. Error: a step out of order,
-  // or an answer that does not fit what was scheduled.
+  // Applies the answer to the oldest submitted step. The result is valid until the next call. Error: a step
+  // out of order, or an answer that does not fit what was scheduled.
   std::vector<SequenceUpdate>& update(StepOutput step);
 
   // The executor has failed, and no step in flight is going to be collected: forgets all steps and sequences

@@ -48,8 +48,8 @@ struct ModelFolder {
 ModelFolder open_model_folder(const std::filesystem::path& folder,
                               const std::string& generation_config = "auto");
 
-// The runner's configuration, resolved (step4_runner/kv_cache_size.h). Error: sizes that this model or this machine
-// cannot hold.
+// The runner's configuration, resolved (step4_runner/kv_cache_size.h). Error: sizes that this model or this
+// machine cannot hold.
 RunnerConfig resolved_runner_config(const EngineOptions& options, const DecoderSpec& spec,
                                     MachineMemory memory);
 // With the memory that the device has.

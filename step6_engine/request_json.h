@@ -14,8 +14,8 @@
 namespace ladder {
 
 // `defaults`: the sampling of a request that says nothing else. `where` names the text in messages. Error,
-// beginning with `where`: not a JSON object, neither or both of prompt and prompt_token_ids, an unknown field, a
-// value of the wrong type, an empty prompt.
+// beginning with `where`: not a JSON object, neither or both of prompt and prompt_token_ids, an unknown
+// field, a value of the wrong type, an empty prompt.
 Request parse_request_json(std::string_view text, std::string_view where, const SamplingParams& defaults);
 
 }  // namespace ladder

@@ -54,8 +54,8 @@ void for_each_row_with_scratch(const OpContext& ctx, const Tensor& logits, Fn&& 
   });
 }
 
-// The k-th largest value of a row; NaN where the row holds one, and then nothing is below it. A small k keeps its k best in a heap whose worst stands on top, and passes
-// over every chunk that holds nothing better.
+// The k-th largest value of a row; NaN where the row holds one, and then nothing is below it. A small k keeps
+// its k best in a heap whose worst stands on top, and passes over every chunk that holds nothing better.
 template <class Kernels>
 float kth_largest(const float* x, int64_t vocab, int64_t k, float* scratch) {
   constexpr int64_t kChunk = 256, kSmall = 256;

@@ -47,8 +47,8 @@ __global__ void __launch_bounds__(kThreads)
 }
 
 // Weights of tokens, counted into bins. Integers: the result does not depend on the order of the additions,
-// so the same row gives the same bits in every run. A 64-bit sum is two words, the carry added by the thread that
-// caused it, because shared memory adds 32 bits at a time.
+// so the same row gives the same bits in every run. A 64-bit sum is two words, the carry added by the thread
+// that caused it, because shared memory adds 32 bits at a time.
 struct Histogram {
   uint32_t low[kBins], high[kBins];
 

@@ -3,8 +3,8 @@
 //
 // Every block of a kernel that norms the stream reads all of it, so none of them may write it. None has to:
 // the kernels of o_residual and down_residual add their product themselves, each element read and written by
-// the one thread that owns it, and the norms after them find nothing pending. A norm with something pending (the product was summed over ranks, or had too many rows) is
-// left to the sequence.
+// the one thread that owns it, and the norms after them find nothing pending. A norm with something pending
+// (the product was summed over ranks, or had too many rows) is left to the sequence.
 #include "step2_model/decoder/composites.h"
 
 namespace ladder {

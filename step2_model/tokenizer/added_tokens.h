@@ -42,9 +42,9 @@ class AddedTokenFinder {
   bool empty() const { return tokens_.empty(); }
 
   // The parts of `text` (valid UTF-8), in order and without gaps. `stretches` are those of the text, in order
-  // and to its end. Control tokens are the special ones and those of the ids `control_ids`. One that is found in a
-  // stretch that is not trusted stays text, and nothing is sought inside of it: as Hugging Face has it with
-  // split_special_tokens. A control token does not reach across the end of a stretch.
+  // and to its end. Control tokens are the special ones and those of the ids `control_ids`. One that is found
+  // in a stretch that is not trusted stays text, and nothing is sought inside of it: as Hugging Face has it
+  // with split_special_tokens. A control token does not reach across the end of a stretch.
   std::vector<TextPart> split(std::string_view text, std::span<const TextStretch> stretches,
                               std::span<const int32_t> control_ids = {}) const;
 

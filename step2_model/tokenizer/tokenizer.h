@@ -1,8 +1,7 @@
 #pragma once
 // tokenizer.json: text to token ids and back.
 //
-//     text -> added tokens found -> NFC -> cut into pieces -> bytes merged by BPE -> the begin token put
-//     before
+//     text -> added tokens found -> NFC -> cut into pieces -> bytes merged by BPE -> begin token before it
 //
 // Supported is byte-level BPE as GPT-2, Qwen 2 to 3 and Llama 3 have it; a file that asks for anything else
 // is refused with the name of the field. For a supported file, ids and decoded text equal those of Hugging
@@ -41,8 +40,9 @@ class Tokenizer {
   static Tokenizer parse(std::string_view json, std::string_view what, bool fast_scanner = true);
 
   // The ids of a text. Invalid UTF-8 in it counts as U+FFFD. With add_special_tokens the tokens of the
-  // post-processor (Llama 3's <|begin_of_text|>) and of add_bos_token and add_eos_token are put around it. With parse_special = false the text is one
-  // untrusted segment. Error where the text is longer than 1 GiB, or splitting it exceeds the regex limits.
+  // post-processor (Llama 3's <|begin_of_text|>) and of add_bos_token and add_eos_token are put around it.
+  // With parse_special = false the text is one untrusted segment. Error where the text is longer than 1 GiB,
+  // or splitting it exceeds the regex limits.
   std::vector<int32_t> encode(std::string_view text, bool add_special_tokens,
                               bool parse_special = true) const;
 

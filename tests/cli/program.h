@@ -1,7 +1,8 @@
 #pragma once
 // What the tests of the program share: small models, the lines it prints, and what a refusal looks like.
 //
-// Tests must fail, not fault, where the program prints nothing: what it printed is read with at(), which throws.
+// Tests must fail, not fault, where the program prints nothing: what it printed is read with at(), which
+// throws.
 #include <gtest/gtest.h>
 
 #include <algorithm>

@@ -214,7 +214,8 @@ TEST_F(Task4_6_DecodeGraphs, LongSequencesHaveGraphsOfTheirOwn) {
   config.cuda_graphs = false;
   const auto eager = make_runner(ctx, config);
   // Beyond kShortDecodeKeys attention takes another kernel for one sequence, so another graph serves it. Both
-  // give what eager steps of the same length give. The last two keys of a sequence, whose others are taken to be cached: zeros, as the cache was made.
+  // give what eager steps of the same length give. The last two keys of a sequence, whose others are taken to
+  // be cached: zeros, as the cache was made.
   const auto last_two_steps = [&](ModelRunner& runner, int64_t keys) {
     SchedulerOutput first, second;
     NewSequence added;

@@ -10,9 +10,9 @@ namespace {
 using namespace row_piece;
 
 // fused, where no row has a filter
-// As argmax_cluster, with the noise of NoisySearch, on quotients by the temperature that are exact only where it
-// matters. One pass; a group's random words, which do not depend on its logits, are computed while these are
-// being loaded.
+// As argmax_cluster, with the noise of NoisySearch, on quotients by the temperature that are exact only where
+// it matters. One pass; a group's random words, which do not depend on its logits, are computed while these
+// are being loaded.
 template <int blocks>
 __global__ void __launch_bounds__(kThreads<blocks>, kPerMultiprocessor<blocks>) LADDER_CLUSTER_OF(blocks)
     draw_cluster(const float* logits, int64_t stride, int64_t vocab, const float* temperatures,
