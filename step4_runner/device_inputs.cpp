@@ -136,7 +136,7 @@ void DeviceInputs::unpack([[maybe_unused]] const OpContext& ctx) {
   args.to_seq_lens = seq_lens_;
   args.to_logits_indices = logits_indices_;
   args.to_block_tables = block_tables_;
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
   if (!device_.is_cpu()) return unpack_inputs_cuda(ctx, args);
 #endif
   unpack_inputs_cpu(args);

@@ -12,7 +12,7 @@
 #include "step1_layers/core/parallel.h"
 #include "step1_layers/distributed/local_group.h"
 
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
 #include "step1_layers/core/device_cuda.h"
 #endif
 
@@ -23,7 +23,7 @@ namespace {
 // `owner` keeps what the context points to.
 OpContext make_context(Device device, [[maybe_unused]] std::shared_ptr<void>& owner) {
   if (device.is_cpu()) return {};
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
   const auto cuda = std::make_shared<CudaContext>(device.index);
   owner = cuda;
   return cuda->op_context();

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "step1_layers/core/error.h"
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
 #include "step4_runner/host_copy_cuda.h"
 #endif
 
@@ -62,7 +62,7 @@ StepUpload::Taken StepUpload::take_bytes(const Shape& shape, DType dtype) {
 
 void StepUpload::send([[maybe_unused]] const OpContext& ctx) {
   if (device_.is_cpu() || used_ == 0) return;
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
   copy_from_host_cuda(ctx, memory_.get(), host_, used_);
 #endif
 }
@@ -81,7 +81,7 @@ Tensor StepDownload::take(const OpContext& ctx, const Tensor& tensor) {
   LADDER_CHECK(used_ <= ring_.capacity(), "{} bytes come back from a step, {} were announced", used_,
                ring_.capacity());
   const Tensor host = Tensor::wrap(to, tensor.shape(), tensor.dtype(), Device{}, ring_.memory());
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
   LADDER_CHECK(tensor.is_contiguous(), "{} comes back from a step: not contiguous", tensor.str());
   copy_to_host_cuda(ctx, to, tensor.raw(), tensor.nbytes());
 #endif

@@ -1,6 +1,6 @@
 #include "bench/support/bench_cuda.h"
 
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
 #include <map>
 
 #include "bench/support/copy_cuda.h"
@@ -10,7 +10,7 @@
 
 namespace ladder::bench {
 
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
 
 namespace {
 

@@ -3,7 +3,7 @@
 #include "step1_layers/activation/activation_simd.h"
 #include "step1_layers/core/parallel.h"
 #include "step1_layers/core/simd_rungs.h"
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
 #include "step1_layers/activation/activation_cuda.h"
 #endif
 
@@ -63,7 +63,7 @@ constexpr Variant<SiluAndMulArgs> kSiluAndMul[] = {
     {.name = "loop", .idea = "the formula, value by value", .run = silu_and_mul_loop},
     LADDER_SIMD_RUNGS(silu_and_mul_fast, ActivationKernels,
                       "a polynomial e^x on eight floats at a time, rows split among threads"),
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
     {.name = "naive", .device = DeviceType::cuda, .idea = "an element per thread", .run = silu_and_mul_cuda},
     {.name = "vectorized",
      .device = DeviceType::cuda,
@@ -76,7 +76,7 @@ constexpr Variant<GeluAndMulArgs> kGeluAndMul[] = {
     {.name = "loop", .idea = "the formula, value by value", .run = gelu_and_mul_loop},
     LADDER_SIMD_RUNGS(gelu_and_mul_fast, ActivationKernels,
                       "polynomials on eight floats at a time, rows split among threads"),
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
     {.name = "naive", .device = DeviceType::cuda, .idea = "an element per thread", .run = gelu_and_mul_cuda},
     {.name = "vectorized",
      .device = DeviceType::cuda,
@@ -89,7 +89,7 @@ constexpr Variant<GeluArgs> kGelu[] = {
     {.name = "loop", .idea = "the formula, value by value", .run = gelu_loop},
     LADDER_SIMD_RUNGS(gelu_fast, ActivationKernels,
                       "polynomials on eight floats at a time, rows split among threads"),
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
     {.name = "naive", .device = DeviceType::cuda, .idea = "an element per thread", .run = gelu_cuda},
     {.name = "vectorized",
      .device = DeviceType::cuda,

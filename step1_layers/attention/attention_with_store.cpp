@@ -1,5 +1,5 @@
 #include "step1_layers/attention/attention_with_store.h"
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
 #include "step1_layers/attention/attention_with_store_cuda.h"
 #endif
 
@@ -19,7 +19,7 @@ constexpr std::string_view kSequence = "qk_norm_rope_store, then paged_attention
 
 constexpr Variant<AttentionWithStoreArgs> kVariants[] = {
     {.name = "sequence", .idea = kSequence, .run = attention_with_store_sequence},
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
     {.name = "sequence", .device = DeviceType::cuda, .idea = kSequence, .run = attention_with_store_sequence},
     {.name = "fused",
      .device = DeviceType::cuda,

@@ -7,7 +7,7 @@
 #include "step1_layers/attention/attention_cpu.h"
 #include "step1_layers/attention/attention_fast.h"
 #include "step1_layers/core/simd_rungs.h"
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
 #include "step1_layers/attention/paged_attention_cuda.h"
 #endif
 
@@ -68,7 +68,7 @@ constexpr Variant<PagedAttentionArgs> kVariants[] = {
     LADDER_SIMD_RUNGS(
         paged_attention_fast, AttentionKernels,
         "tiles of 64 keys, online softmax, all rows that read a tile share it; split among threads"),
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
     {.name = "naive",
      .device = DeviceType::cuda,
      .idea = "a block per query row and head, a key per warp",

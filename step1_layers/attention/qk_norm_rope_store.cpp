@@ -8,7 +8,7 @@
 #include "step1_layers/norm/rms_norm.h"
 #include "step1_layers/rotary/rope.h"
 #include "step1_layers/rotary/rope_simd.h"
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
 #include "step1_layers/attention/qk_norm_rope_store_cuda.h"
 #endif
 
@@ -68,7 +68,7 @@ constexpr Variant<QkNormRopeStoreArgs> kVariants[] = {
     LADDER_SIMD_RUNGS(
         qk_norm_rope_store_fused, RotaryKernels,
         "every head read and written once, keys straight into the cache; tokens split among threads"),
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
     {.name = "sequence",
      .device = DeviceType::cuda,
      .idea = "rms_norm, rotary_embedding and store_kv, one after the other",

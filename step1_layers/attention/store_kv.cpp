@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "step1_layers/core/parallel.h"
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
 #include "step1_layers/attention/store_kv_cuda.h"
 #endif
 
@@ -65,7 +65,7 @@ constexpr Variant<StoreKvArgs> kVariants[] = {
     {.name = "copy",
      .idea = "all heads of a token in one copy where both sides are dense; tokens split among threads",
      .run = store_kv_copy},
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
     {.name = "naive", .device = DeviceType::cuda, .idea = "an element per thread", .run = store_kv_cuda},
     {.name = "vectorized",
      .device = DeviceType::cuda,

@@ -11,7 +11,7 @@
 #include "step1_layers/core/cpu_features.h"
 #include "step1_layers/core/error.h"
 
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
 #include "step1_layers/core/device_cuda.h"
 #endif
 
@@ -56,7 +56,7 @@ std::string device_name(Device device) {
 
 std::shared_ptr<void> device_allocate(Device device, int64_t bytes) {
   if (device.is_cpu()) return cpu_allocate(bytes);
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
   return cuda::allocate(device.index, bytes);
 #else
   fail_no_cuda();
@@ -64,7 +64,7 @@ std::shared_ptr<void> device_allocate(Device device, int64_t bytes) {
 }
 
 std::shared_ptr<void> pinned_allocate([[maybe_unused]] int64_t bytes) {
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
   return cuda::allocate_pinned(bytes);
 #else
   fail_no_cuda();
@@ -77,7 +77,7 @@ void device_copy(void* to, Device to_device, const void* from, Device from_devic
     std::memcpy(to, from, static_cast<size_t>(bytes));
     return;
   }
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
   cuda::copy(to, from, bytes, stream);
 #else
   fail_no_cuda();
@@ -89,7 +89,7 @@ void device_fill(void* memory, Device device, uint8_t value, int64_t bytes, [[ma
     std::memset(memory, value, static_cast<size_t>(bytes));
     return;
   }
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
   cuda::fill(memory, value, bytes, stream);
 #else
   fail_no_cuda();
@@ -98,7 +98,7 @@ void device_fill(void* memory, Device device, uint8_t value, int64_t bytes, [[ma
 
 void device_synchronize(Device device, [[maybe_unused]] void* stream) {
   if (device.is_cpu()) return;
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
   cuda::synchronize(stream);
 #endif
 }
@@ -121,7 +121,7 @@ void check_usable(const CudaDeviceInfo& info, std::string_view what) {
 }
 
 int cuda_device_count(std::string* reason) {
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
   return cuda::device_count(reason);
 #else
   if (reason) *reason = "this build of ladder has no CUDA";
@@ -130,7 +130,7 @@ int cuda_device_count(std::string* reason) {
 }
 
 CudaDeviceInfo cuda_device_info([[maybe_unused]] int index) {
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
   return cuda::device_info(index);
 #else
   fail_no_cuda();

@@ -4,7 +4,7 @@
 
 #include "step1_layers/core/error.h"
 
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
 #include "step1_layers/core/device_cuda.h"
 #endif
 
@@ -20,7 +20,7 @@ DeviceGraph& DeviceGraph::operator=(DeviceGraph&& other) noexcept {
   return *this;
 }
 
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
 
 DeviceEvent::~DeviceEvent() {
   if (event_) cudaEventDestroy(static_cast<cudaEvent_t>(event_));

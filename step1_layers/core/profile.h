@@ -2,7 +2,7 @@
 // Named ranges for a profiler's timeline (NVTX; Nsight Systems shows them over the kernels they launched).
 // They are named after the tasks. Without a profiler attached a range costs a few nanoseconds, without CUDA
 // nothing.
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
 #include <nvtx3/nvToolsExt.h>
 #endif
 
@@ -10,7 +10,7 @@ namespace ladder {
 
 class ProfileRange {
  public:
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
   explicit ProfileRange(const char* name) {
     nvtxRangePushA(name);
   }

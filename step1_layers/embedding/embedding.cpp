@@ -8,7 +8,7 @@
 #include "step1_layers/distributed/communicator.h"
 #include "step1_layers/linear/load_shard.h"
 #include "step1_layers/linear/matmul.h"
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
 #include "step1_layers/embedding/embedding_cuda.h"
 #endif
 
@@ -77,7 +77,7 @@ std::span<const Variant<EmbeddingArgs>> embedding_variants() {
   static const Variant<EmbeddingArgs> table[] = {
       {.name = "loop", .idea = "element by element", .run = embedding_loop},
       {.name = "copy", .idea = "whole rows by memcpy, threads over tokens", .run = embedding_copy},
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
       {.name = "naive", .device = DeviceType::cuda, .idea = "an element per thread", .run = embedding_cuda},
       {.name = "vectorized",
        .device = DeviceType::cuda,

@@ -5,7 +5,7 @@
 
 #include "step1_layers/core/kernel_table.h"
 #include "step1_layers/linear/matmul_rungs.h"
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
 #include "step1_layers/linear/matmul_cuda.h"
 #endif
 
@@ -34,7 +34,7 @@ std::span<const Variant<MatmulArgs>> matmul_variants() {
      .workspace = matmul_panels_workspace,
      .run = matmul_avx2},
 #endif
-#ifdef LADDER_ONEDNN
+#ifdef LADDER_HAS_ONEDNN
     {.name = "onednn",
      .idea = "the library's blocked kernels, for many rows",
      .batch_invariant = false,
@@ -52,7 +52,7 @@ std::span<const Variant<MatmulArgs>> matmul_variants() {
      .workspace = matmul_panels_workspace,
      .run = matmul_avx512},
 #endif
-#ifdef LADDER_ONEDNN
+#ifdef LADDER_HAS_ONEDNN
     {.name = "onednn_amx",
      .idea = "the library again, with the processor's matrix unit for bf16",
      .min_arch = static_cast<int>(CpuIsa::amx),
@@ -61,7 +61,7 @@ std::span<const Variant<MatmulArgs>> matmul_variants() {
      .workspace = matmul_onednn_workspace,
      .run = matmul_onednn},
 #endif
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
     {.name = "naive", .device = DeviceType::cuda, .idea = "an output per thread", .run = matmul_cuda_naive},
     {.name = "tiled",
      .device = DeviceType::cuda,

@@ -13,7 +13,7 @@ void matmul_avx2(const OpContext& ctx, const MatmulArgs& args);
 void matmul_avx512(const OpContext& ctx, const MatmulArgs& args);
 #endif
 
-#ifdef LADDER_ONEDNN
+#ifdef LADDER_HAS_ONEDNN
 bool matmul_onednn_supports(const MatmulArgs& args);
 bool matmul_onednn_takes_amx(const MatmulArgs& args);
 int64_t matmul_onednn_workspace(const MatmulArgs& args);

@@ -5,7 +5,7 @@
 #include "step1_layers/core/simd_rungs.h"
 #include "step1_layers/norm/rms_norm_cpu.h"
 #include "step1_layers/norm/rms_norm_simd.h"
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
 #include "step1_layers/norm/rms_norm_cuda.h"
 #endif
 
@@ -60,7 +60,7 @@ template <class Args>
 constexpr Variant<Args> kRungs[] = {
     {.name = "loop", .idea = "one value at a time, the sum in double", .run = rms_norm_loop},
     LADDER_SIMD_RUNGS(rms_norm_fast, NormKernels, "four registers of partial sums, rows split among threads"),
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
     {.name = "naive", .device = DeviceType::cuda, .idea = "a row per thread", .run = rms_norm_cuda_naive},
     {.name = "block",
      .device = DeviceType::cuda,

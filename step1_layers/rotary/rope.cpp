@@ -7,7 +7,7 @@
 #include "step1_layers/core/simd_rungs.h"
 #include "step1_layers/rotary/rope_cpu.h"
 #include "step1_layers/rotary/rope_simd.h"
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
 #include "step1_layers/rotary/rope_cuda.h"
 #endif
 
@@ -38,7 +38,7 @@ constexpr Variant<RotaryEmbeddingArgs> kVariants[] = {
     LADDER_SIMD_RUNGS(
         rotary_embedding_fast, RotaryKernels,
         "eight pairs at a time, the angles loaded once for all heads, tokens split among threads"),
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
     {.name = "naive", .device = DeviceType::cuda, .idea = "a pair per thread", .run = rotary_embedding_cuda},
     {.name = "vectorized",
      .device = DeviceType::cuda,

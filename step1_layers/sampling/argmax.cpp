@@ -6,7 +6,7 @@
 #include "step1_layers/sampling/invalid_token.h"
 #include "step1_layers/sampling/sampling_rows.h"
 #include "step1_layers/sampling/sampling_simd.h"
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
 #include "step1_layers/sampling/sampling_cuda.h"
 #endif
 
@@ -46,7 +46,7 @@ constexpr Variant<ArgmaxArgs> kVariants[] = {
     {.name = "loop", .idea = "one comparison after the other", .run = argmax_loop},
     LADDER_SIMD_RUNGS(argmax_fast, SamplingKernels,
                       "the largest value of every 1024 first, then its index in the winning chunk"),
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
     {.name = "block",
      .device = DeviceType::cuda,
      .idea = "a row per block, sixteen bytes per access",

@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "step1_layers/sampling/sampling_rows.h"
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
 #include "step1_layers/sampling/sampling_cuda.h"
 #endif
 
@@ -37,7 +37,7 @@ void apply_logit_bias_threads(const OpContext&, const ApplyLogitBiasArgs& args) 
 constexpr Variant<ApplyLogitBiasArgs> kVariants[] = {
     {.name = "loop", .idea = "row after row, entry after entry", .run = apply_logit_bias_loop},
     {.name = "threads", .idea = "rows split among threads", .run = apply_logit_bias_threads},
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
     {.name = "row_per_block",
      .device = DeviceType::cuda,
      .idea = "a thread per entry",

@@ -6,7 +6,7 @@
 #include "step1_layers/core/simd_rungs.h"
 #include "step1_layers/sampling/sampling_rows.h"
 #include "step1_layers/sampling/sampling_simd.h"
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
 #include "step1_layers/sampling/sampling_cuda.h"
 #endif
 
@@ -144,7 +144,7 @@ constexpr Variant<LogitsFilterArgs> kTemperature[] = {
     {.name = "loop", .idea = "value by value", .run = apply_temperature_loop},
     LADDER_SIMD_RUNGS(apply_temperature_fast, SamplingKernels,
                       "eight floats at a time, rows split among threads"),
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
     {.name = "elementwise",
      .device = DeviceType::cuda,
      .idea = "four logits per thread",
@@ -154,7 +154,7 @@ constexpr Variant<LogitsFilterArgs> kTemperature[] = {
 constexpr Variant<LogitsFilterArgs> kMinP[] = {
     {.name = "loop", .idea = "value by value", .run = mask_min_p_loop},
     LADDER_SIMD_RUNGS(mask_min_p_fast, SamplingKernels, "eight floats at a time, rows split among threads"),
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
     {.name = "block",
      .device = DeviceType::cuda,
      .idea = "a row per block: the largest, then the mask",
@@ -165,7 +165,7 @@ constexpr Variant<LogitsFilterArgs> kTopK[] = {
     {.name = "loop", .idea = "selects the k-th value in a copy of the row", .run = mask_top_k_loop},
     LADDER_SIMD_RUNGS(mask_top_k_fast, SamplingKernels,
                       "a heap of the k best, passing over chunks that hold nothing better"),
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
     {.name = "radix",
      .device = DeviceType::cuda,
      .idea = "a row per block: a radix search for the k-th largest, then the mask",
@@ -176,7 +176,7 @@ constexpr Variant<LogitsFilterArgs> kTopP[] = {
     {.name = "loop", .idea = "sorts the whole row", .run = mask_top_p_loop},
     LADDER_SIMD_RUNGS(mask_top_p_fast, SamplingKernels,
                       "a histogram of the mass; sorts only the bin in which it reaches top_p"),
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
     {.name = "radix",
      .device = DeviceType::cuda,
      .idea = "a row per block: a radix search over the mass, in integers",

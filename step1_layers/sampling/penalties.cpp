@@ -1,7 +1,7 @@
 #include "step1_layers/sampling/penalties.h"
 
 #include "step1_layers/sampling/sampling_rows.h"
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
 #include "step1_layers/sampling/sampling_cuda.h"
 #endif
 
@@ -39,7 +39,7 @@ void apply_penalties_threads(const OpContext&, const ApplyPenaltiesArgs& args) {
 constexpr Variant<ApplyPenaltiesArgs> kVariants[] = {
     {.name = "loop", .idea = "row after row, used token after used token", .run = apply_penalties_loop},
     {.name = "threads", .idea = "rows split among threads", .run = apply_penalties_threads},
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
     {.name = "row_per_block",
      .device = DeviceType::cuda,
      .idea = "a thread per used token",

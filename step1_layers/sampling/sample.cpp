@@ -7,7 +7,7 @@
 #include "step1_layers/sampling/philox.h"
 #include "step1_layers/sampling/sampling_rows.h"
 #include "step1_layers/sampling/sampling_simd.h"
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
 #include "step1_layers/sampling/sampling_cuda.h"
 #endif
 
@@ -64,7 +64,7 @@ constexpr Variant<SampleArgs> kVariants[] = {
     LADDER_SIMD_RUNGS(
         sample_fast, SamplingKernels,
         "sixteen Philox blocks side by side; logarithms only where a token's noise could make it win"),
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
     {.name = "block",
      .device = DeviceType::cuda,
      .idea = "a row per block; noise only for tokens that it could lift to the top",

@@ -5,7 +5,7 @@
 #include "step1_layers/core/simd_rungs.h"
 #include "step1_layers/sampling/sampling_rows.h"
 #include "step1_layers/sampling/sampling_simd.h"
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
 #include "step1_layers/sampling/sampling_cuda.h"
 #endif
 
@@ -75,7 +75,7 @@ constexpr Variant<SoftmaxArgs> kSoftmax[] = {
     LADDER_SIMD_RUNGS(
         softmax_fast, SamplingKernels,
         "a polynomial e^x on eight floats at a time, each computed once; rows split among threads"),
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
     {.name = "block",
      .device = DeviceType::cuda,
      .idea = "a row per block: largest, sum and quotient in three passes",
@@ -98,7 +98,7 @@ constexpr Variant<SoftmaxArgs> kLogSoftmax[] = {
      .run = log_softmax_loop},
     LADDER_SIMD_RUNGS(log_softmax_fast, SamplingKernels,
                       "a polynomial e^x on eight floats at a time; rows split among threads"),
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
     {.name = "block",
      .device = DeviceType::cuda,
      .idea = "a row per block: largest, sum and difference in three passes",

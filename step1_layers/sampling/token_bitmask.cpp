@@ -3,7 +3,7 @@
 #include <cmath>
 
 #include "step1_layers/sampling/sampling_rows.h"
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
 #include "step1_layers/sampling/sampling_cuda.h"
 #endif
 
@@ -55,7 +55,7 @@ constexpr Variant<ApplyTokenBitmaskArgs> kVariants[] = {
     {.name = "words",
      .idea = "32 tokens at a time: most words are all ones or all zeros; rows split among threads",
      .run = apply_token_bitmask_words},
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
     {.name = "elementwise",
      .device = DeviceType::cuda,
      .idea = "four tokens per thread; logits are written and never read",

@@ -6,7 +6,7 @@
 #include "step1_layers/sampling/invalid_token.h"
 #include "step1_layers/sampling/sampling_rows.h"
 #include "step1_layers/sampling/sampling_simd.h"
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
 #include "step1_layers/sampling/sampling_cuda.h"
 #endif
 
@@ -109,7 +109,7 @@ constexpr Variant<TopLogprobsArgs> kVariants[] = {
     LADDER_SIMD_RUNGS(
         top_logprobs_fast, SamplingKernels,
         "skips every 512 logits whose largest does not reach the list; rows split among threads"),
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
     {.name = "rounds",
      .device = DeviceType::cuda,
      .idea = "a row per block, one pass for the sum and one for each of the k best",

@@ -5,7 +5,7 @@
 namespace ladder {
 
 void add_residual(const OpContext& ctx, const Tensor& x, const Tensor& residual) {
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
   if (!ctx.device.is_cpu()) return add_residual_cuda(ctx, x, residual);
 #else
   (void)ctx;

@@ -8,7 +8,7 @@ namespace ladder {
 // residual += x, of the same shape and dtype, both contiguous; rounded once, as fused_add_rms_norm does.
 void add_residual(const OpContext& ctx, const Tensor& x, const Tensor& residual);
 
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
 void add_residual_cuda(const OpContext& ctx, const Tensor& x, const Tensor& residual);
 #endif
 

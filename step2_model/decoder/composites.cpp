@@ -6,7 +6,7 @@
 #include "step1_layers/distributed/communicator.h"
 #include "step1_layers/norm/rms_norm.h"
 #include "step2_model/decoder/add_residual.h"
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
 #include "step2_model/decoder/composites_cuda.h"
 #endif
 
@@ -70,7 +70,7 @@ constexpr std::string_view kSequence = "the operators one after the other";
 
 constexpr Variant<NormLinearArgs> kNormQkv[] = {
     {.name = "sequence", .idea = kSequence, .run = norm_qkv_sequence},
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
     {.name = "sequence", .device = DeviceType::cuda, .idea = kSequence, .run = norm_qkv_sequence},
     {.name = "fused",
      .device = DeviceType::cuda,
@@ -83,7 +83,7 @@ constexpr Variant<NormLinearArgs> kNormQkv[] = {
 };
 constexpr Variant<NormGateUpArgs> kNormGateUpSilu[] = {
     {.name = "sequence", .idea = kSequence, .run = norm_gate_up_silu_sequence},
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
     {.name = "sequence", .device = DeviceType::cuda, .idea = kSequence, .run = norm_gate_up_silu_sequence},
     {.name = "fused",
      .device = DeviceType::cuda,
@@ -98,7 +98,7 @@ constexpr Variant<LinearResidualArgs> kLinearResidual[] = {
     {.name = "sequence",
      .idea = "the product waits in `pending` for the next norm",
      .run = linear_residual_sequence},
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
     {.name = "sequence",
      .device = DeviceType::cuda,
      .idea = "the product waits in `pending` for the next norm",

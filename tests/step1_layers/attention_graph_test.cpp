@@ -4,7 +4,7 @@
 
 #include "tests/step1_layers/attention_scene.h"
 #include "tests/support/rungs.h"
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
 #include "step1_layers/core/device_cuda.h"
 #endif
 
@@ -13,7 +13,7 @@ namespace {
 
 using namespace ladder::testing;
 
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
 
 class CapturedGraph {
  public:

@@ -24,7 +24,7 @@ TEST(Task1_4_KernelTable, EveryMeasuredProductNamesARowOfTheTable) {
     EXPECT_EQ(measured_kernel(hopper(), row.op, DType::bf16, row.rows, row.n, row.k), row.kernel);
     if (row.op != "matmul") continue;
     ++named;
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
     const auto variants = matmul_variants();
     EXPECT_TRUE(std::any_of(variants.begin(), variants.end(), [&](const auto& variant) {
       return variant.device == DeviceType::cuda && variant.name == row.kernel;

@@ -4,7 +4,7 @@
 #include <cstring>
 
 #include "step1_layers/core/error.h"
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
 #include "step1_layers/core/device_cuda.h"
 #endif
 
@@ -36,7 +36,7 @@ bool same_window(const Tensor& a, const Tensor& b) {
 }  // namespace
 
 const OpContext* cuda_context() {
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
   struct Gpu {
     CudaContext cuda{0};
     Arena arena{{DeviceType::cuda, 0}};

@@ -3,7 +3,7 @@
 #include "step1_layers/sampling/logits_filters.h"
 #include "step1_layers/sampling/sample.h"
 #include "step1_layers/sampling/sampling_rows.h"
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
 #include "step1_layers/sampling/sampling_cuda.h"
 #endif
 
@@ -23,7 +23,7 @@ void draw_sequence(const OpContext& ctx, const DrawArgs& args) {
 
 constexpr Variant<DrawArgs> kVariants[] = {
     {.name = "sequence", .idea = "one operator after the other", .run = draw_sequence},
-#ifdef LADDER_CUDA
+#ifdef LADDER_HAS_CUDA
     {.name = "sequence",
      .device = DeviceType::cuda,
      .idea = "one operator after the other",
