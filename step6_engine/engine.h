@@ -84,6 +84,7 @@ class Engine {
 
   bool dead() const { return error_ != nullptr; }
   const std::string& error() const { return error_message_; }  // what it died of; empty while it lives
+  std::exception_ptr exception() const { return error_; }      // the same, as it was thrown
 
   const EngineMetrics& metrics() const { return metrics_; }
   void reset_metrics() { metrics_ = {}; }

@@ -14,6 +14,7 @@
 // a balancer, fit behind the same functions. vLLM: vllm/engine/protocol.py, vllm/v1/engine/async_llm.py.
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <string>
 
@@ -43,8 +44,9 @@ struct EngineStats {
   EngineMetrics metrics;     // metrics.num_steps is a heartbeat: it grows while requests are served
   int64_t num_requests = 0;  // submitted, and not ended
   bool paused = false;
-  bool stopped = false;  // no requests are taken
-  std::string error;     // what the engine died of; empty while it lives
+  bool stopped = false;          // no requests are taken
+  std::string error;             // what the engine died of; empty while it lives
+  std::exception_ptr exception;  // the same, as it was thrown; null where the engine is in another process
 };
 
 class EngineClient {

@@ -231,6 +231,7 @@ void ThreadEngineClient::publish_stats() {
   stats.metrics = engine_->metrics();
   stats.paused = paused_;
   stats.error = engine_->error();
+  stats.exception = engine_->exception();
   std::lock_guard lock(inbox_->mutex);
   inbox_->stats = std::move(stats);
   inbox_->num_new_sequences -= std::exchange(num_taken_sequences_, 0);  // the scheduler counts them now
