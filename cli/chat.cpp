@@ -6,6 +6,7 @@
 
 #include <iostream>
 #include <memory>
+#include <optional>
 
 #include "cli/commands.h"
 #include "cli/engine_flags.h"
@@ -14,6 +15,7 @@
 #include "cli/terminal.h"
 #include "step1_layers/core/error.h"
 #include "step2_model/chat/chat_template.h"
+#include "step6_engine/thread_engine_client.h"
 
 namespace ladder {
 
@@ -30,13 +32,18 @@ constexpr int64_t kDefaultMaxTokens = 1024;
 
 class Conversation {
  public:
-  Conversation(Engine& engine, const ChatTemplate& chat_template, const ChatFlags& flags,
-               const SamplingParams& sampling)
-      : engine_(engine), template_(chat_template), sampling_(sampling) {
+  // Of at most `max_model_len` tokens.
+  Conversation(EngineClient& client, int64_t max_model_len, const Tokenizer& tokenizer,
+               const ChatTemplate& chat_template, const ChatFlags& flags, const SamplingParams& sampling)
+      : client_(client),
+        max_model_len_(max_model_len),
+        tokenizer_(tokenizer),
+        template_(chat_template),
+        sampling_(sampling) {
     if (flags.no_thinking) options_.enable_thinking = false;
     // The token that ends a turn ends the answer, even where the checkpoint lists another end token only.
     const bool llama = template_.name().starts_with("llama");
-    if (const auto end = engine_.tokenizer()->token_to_id(llama ? "<|eot_id|>" : "<|im_end|>"))
+    if (const auto end = tokenizer_.token_to_id(llama ? "<|eot_id|>" : "<|im_end|>"))
       sampling_.stop_token_ids.push_back(*end);
     if (!flags.system.empty()) messages_.push_back({"system", flags.system});
     num_fixed_ = messages_.size();
@@ -48,7 +55,7 @@ class Conversation {
     std::vector<ChatMessage> messages = messages_;
     messages.push_back({"user", text});
     std::vector<int32_t> prompt = encoded(messages);
-    const int64_t limit = engine_.scheduler().config().batch.max_model_len;
+    const int64_t limit = max_model_len_;
     int64_t dropped = 0;
     while (std::ssize(prompt) + kMinAnswer > limit && messages.size() > num_fixed_ + 1) {
       const auto oldest = messages.begin() + static_cast<std::ptrdiff_t>(num_fixed_);
@@ -74,16 +81,20 @@ class Conversation {
   static constexpr int64_t kMinAnswer = 32;  // tokens that an answer should have room for
 
   std::vector<int32_t> encoded(const std::vector<ChatMessage>& messages) const {
-    return encode_chat(template_, *engine_.tokenizer(), messages, options_);
+    return encode_chat(template_, tokenizer_, messages, options_);
   }
 
   void answer(std::vector<int32_t> prompt) {
     Request request;
     request.prompt_token_ids = std::move(prompt);
     request.sampling = sampling_;
-    const RequestOutput output = engine_.generate({request}, [](const StepResult& step) {
-      for (const CompletionUpdate& update : step.updates) write_out(update.text);
-    })[0];
+    RequestStream stream = client_.submit(request);
+    RequestOutput output;
+    while (std::optional<StreamUpdate> update = stream.next()) {
+      for (const CompletionUpdate& completion : update->updates) write_out(completion.text);
+      if (update->output) output = std::move(*update->output);
+    }
+    check_engine_lives(client_, output);
     const CompletionOutput& completion = output.completions[0];
     if (!completion.error.empty()) write_out(fmt::format(" [error: {}]", completion.error));
     messages_.push_back({"assistant", completion.text.value_or("")});
@@ -94,7 +105,9 @@ class Conversation {
                           format_seconds(metrics.inter_token_latency_mean)));
   }
 
-  Engine& engine_;
+  EngineClient& client_;
+  int64_t max_model_len_;
+  const Tokenizer& tokenizer_;
   const ChatTemplate& template_;
   SamplingParams sampling_;
   ChatOptions options_;
@@ -115,9 +128,11 @@ void run_chat(const ChatFlags& flags) {
   LADDER_CHECK(!flags.no_thinking || chat_template.name() == "qwen3",
                "--no-thinking: the template of {} is {}, which has no thinking to switch off; expected qwen3",
                flags.engine.model, chat_template.name());
-  const std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
+  std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
+  const int64_t max_model_len = engine->scheduler().config().batch.max_model_len;
+  ThreadEngineClient client(std::move(engine));
 
-  Conversation conversation(*engine, chat_template, flags, sampling);
+  Conversation conversation(client, max_model_len, *folder.tokenizer, chat_template, flags, sampling);
   const bool prompts = stdin_is_terminal();
   if (prompts) write_out("Type a message and press return; ctrl-D ends.\n");
   std::string line;

@@ -10,6 +10,7 @@
 #include "cli/terminal.h"
 #include "cli/tiny_model.h"
 #include "step1_layers/core/error.h"
+#include "step6_engine/thread_engine_client.h"
 
 namespace ladder {
 
@@ -48,7 +49,9 @@ void run_demo(const EngineFlags& flags, const std::string& prompts) {
   check_requests(lines, folder);
   LADDER_CHECK(folder.tokenizer != nullptr, "demo: {} has no tokenizer.json to write answers with",
                options.model.string());
-  const std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
+  std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
+  const BatchConfig batch = engine->scheduler().config().batch;
+  ThreadEngineClient client(std::move(engine));
 
   const bool live = stdout_is_terminal();
   std::optional<LiveView> view;
@@ -61,18 +64,16 @@ void run_demo(const EngineFlags& flags, const std::string& prompts) {
   // before it are there.
   std::string answers;
   std::vector<double> first_token, gaps;
-  double longest_gap = 0.0, seconds = 0.0;
+  double longest_gap = 0.0;
   RunCallbacks callbacks;
-  callbacks.on_step = [&](const StepResult& step) {
-    seconds += step.metrics.seconds;
-    if (!view) return;
-    for (const CompletionUpdate& update : step.updates) {
-      const auto index = static_cast<size_t>(std::stoull(update.request_id));
-      view->append(index, update.text);
-      if (update.finish_reason != FinishReason::none) view->finish(index);
-    }
-    view->draw();
-  };
+  if (live)
+    callbacks.on_update = [&view](int64_t index, const StreamUpdate& update) {
+      for (const CompletionUpdate& completion : update.updates) {
+        view->append(static_cast<size_t>(index), completion.text);
+        if (completion.finish_reason != FinishReason::none) view->finish(static_cast<size_t>(index));
+      }
+      view->draw();
+    };
   callbacks.on_output = [&](int64_t index, RequestOutput& output) {
     const std::string block = answer_block(index, lines[static_cast<size_t>(index)], output);
     if (live) {
@@ -84,27 +85,27 @@ void run_demo(const EngineFlags& flags, const std::string& prompts) {
     if (output.metrics.num_output_tokens > 1) gaps.push_back(output.metrics.inter_token_latency_mean);
     longest_gap = std::max(longest_gap, output.metrics.inter_token_latency_max);
   };
-  run_requests(*engine, lines, callbacks);
+  run_requests(client, lines, callbacks);
   view.reset();
 
-  const EngineMetrics& metrics = engine->metrics();
-  const SchedulerConfig& scheduler = engine->scheduler().config();
-  write_out(
-      answers + "\n" +
-      format_pairs({
-          {"prompts answered together", format_count(metrics.peak_running)},
-          {"tokens in", format_count(metrics.num_prompt_tokens)},
-          {"tokens out", format_count(metrics.num_output_tokens)},
-          {"time to first token, median", format_seconds(percentile(first_token, 0.5))},
-          {"inter-token latency, median", format_seconds(percentile(gaps, 0.5))},
-          {"inter-token latency, longest", format_seconds(longest_gap)},
-          {"tokens/s out", fmt::format("{:.0f}", static_cast<double>(metrics.num_output_tokens) / seconds)},
-          {"KV blocks used at the peak",
-           fmt::format("{} of {} (of {} tokens)", format_count(metrics.peak_kv_blocks),
-                       format_count(scheduler.batch.num_kv_blocks), scheduler.batch.block_size)},
-          {"prefix-cache hit rate",
-           fmt::format("{:.1f} % of the tokens in", 100.0 * metrics.prefix_hit_rate())},
-      }));
+  client.stop();  // its figures are complete then
+  const EngineMetrics metrics = client.stats().metrics;
+  write_out(answers + "\n" +
+            format_pairs({
+                {"prompts answered together", format_count(metrics.peak_running)},
+                {"tokens in", format_count(metrics.num_prompt_tokens)},
+                {"tokens out", format_count(metrics.num_output_tokens)},
+                {"time to first token, median", format_seconds(percentile(first_token, 0.5))},
+                {"inter-token latency, median", format_seconds(percentile(gaps, 0.5))},
+                {"inter-token latency, longest", format_seconds(longest_gap)},
+                {"tokens/s out", fmt::format("{:.0f}", static_cast<double>(metrics.num_output_tokens) /
+                                                           metrics.step_seconds)},
+                {"KV blocks used at the peak",
+                 fmt::format("{} of {} (of {} tokens)", format_count(metrics.peak_kv_blocks),
+                             format_count(batch.num_kv_blocks), batch.block_size)},
+                {"prefix-cache hit rate",
+                 fmt::format("{:.1f} % of the tokens in", 100.0 * metrics.prefix_hit_rate())},
+            }));
 }
 
 }  // namespace

@@ -9,6 +9,7 @@
 #include "cli/sampling_flags.h"
 #include "cli/terminal.h"
 #include "step1_layers/core/error.h"
+#include "step6_engine/thread_engine_client.h"
 
 namespace ladder {
 
@@ -68,15 +69,15 @@ void run_generate(const GenerateFlags& flags) {
   const ModelFolder folder = open_model_folder(options.model, flags.sampling.generation_config());
   const std::vector<RequestLine> lines = requests_of(flags, folder.default_sampling);
   check_requests(lines, folder);
-  const std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
+  ThreadEngineClient client(load_engine_with_progress(options, folder));
 
   const bool json = flags.format == "jsonl";
   const bool stream = !json && lines.size() == 1 && lines[0].request.sampling.n == 1 &&
                       folder.tokenizer != nullptr && stdout_is_terminal();
   RunCallbacks callbacks;
   if (stream) {
-    callbacks.on_step = [](const StepResult& result) {
-      for (const CompletionUpdate& update : result.updates) write_out(update.text);
+    callbacks.on_update = [](int64_t, const StreamUpdate& update) {
+      for (const CompletionUpdate& completion : update.updates) write_out(completion.text);
     };
     callbacks.on_output = [](int64_t, RequestOutput&) { write_out("\n"); };
   } else {
@@ -87,7 +88,7 @@ void run_generate(const GenerateFlags& flags) {
                      : as_text(index, output, lines.size() > 1));
     };
   }
-  run_requests(*engine, lines, callbacks);
+  run_requests(client, lines, callbacks);
 }
 
 }  // namespace

@@ -1,6 +1,9 @@
 #include "cli/run_requests.h"
 
-#include <map>
+#include <chrono>
+#include <exception>
+#include <optional>
+#include <vector>
 
 #include "cli/terminal.h"
 #include "step1_layers/core/error.h"
@@ -9,6 +12,8 @@
 namespace ladder {
 
 namespace {
+
+constexpr std::chrono::milliseconds kRefresh(33);  // of what is shown while nothing comes
 
 // Runs fn; what it throws begins with the line.
 template <class Fn>
@@ -50,31 +55,48 @@ void check_requests(std::span<const RequestLine> lines, const ModelFolder& folde
     });
 }
 
-void run_requests(Engine& engine, std::span<const RequestLine> lines, const RunCallbacks& callbacks) {
-  for (size_t i = 0; i < lines.size(); ++i) {
-    Request request = lines[i].request;
-    request.request_id = std::to_string(i);
-    named(lines[i], [&] { return engine.add_request(request); });
+void run_requests(EngineClient& client, std::span<const RequestLine> lines, const RunCallbacks& callbacks) {
+  std::vector<RequestStream> streams;
+  client.pause();  // so that the first step sees all of them, and none runs if one is wrong
+  for (const RequestLine& line : lines) {
+    Request request = line.request;
+    request.request_id.clear();  // the client numbers them: several lines may have the same
+    streams.push_back(named(line, [&] { return client.submit(request); }));
   }
-  const auto total = static_cast<int64_t>(lines.size());
-  std::map<int64_t, RequestOutput> early;  // by index: done before one that was given earlier
-  ProgressBar bar(callbacks.progress_label, total, "requests");
-  int64_t num_done = 0, num_tokens = 0;
-  for (int64_t next = 0; next < total;) {
-    StepResult result = engine.step();
-    if (callbacks.on_step) callbacks.on_step(result);
-    num_tokens += result.metrics.num_tokens;
-    num_done += static_cast<int64_t>(result.finished.size());
-    if (!callbacks.progress_label.empty()) bar.set(num_done, fmt::format("{} tokens computed", num_tokens));
-    if (!result.finished.empty()) bar.clear();
-    for (RequestOutput& output : result.finished) {
-      const int64_t index = std::stoll(output.request_id);
-      early.emplace(index, std::move(output));
+  client.resume();
+
+  std::vector<std::optional<RequestOutput>> outputs(lines.size());
+  const auto read = [&](size_t i, std::chrono::milliseconds timeout) {
+    std::optional<StreamUpdate> update = streams[i].next(timeout);
+    if (!update) return;
+    if (callbacks.on_update) callbacks.on_update(static_cast<int64_t>(i), *update);
+    if (update->output) outputs[i] = std::move(update->output);
+  };
+  ProgressBar bar(callbacks.progress_label, std::ssize(lines), "requests");
+  for (size_t next = 0; next < lines.size(); ++next) {
+    while (!outputs[next]) {
+      read(next, kRefresh);
+      if (callbacks.on_update)  // else the others' updates wait, merged, for their turn
+        for (size_t i = next + 1; i < lines.size(); ++i) read(i, std::chrono::milliseconds(0));
+      if (callbacks.progress_label.empty()) continue;
+      const EngineMetrics metrics = client.stats().metrics;
+      bar.set(metrics.num_requests_finished, fmt::format("{} tokens computed", metrics.num_tokens));
     }
-    for (auto first = early.begin(); first != early.end() && first->first == next;
-         first = early.erase(first), ++next)
-      if (callbacks.on_output) callbacks.on_output(next, first->second);
+    bar.clear();
+    check_engine_lives(client, *outputs[next]);
+    if (callbacks.on_output) callbacks.on_output(static_cast<int64_t>(next), *outputs[next]);
+    outputs[next].reset();
   }
+}
+
+void check_engine_lives(const EngineClient& client, const RequestOutput& output) {
+  const EngineStats stats = client.stats();
+  if (stats.error.empty()) return;
+  for (const CompletionOutput& completion : output.completions)
+    if (completion.finish_reason == FinishReason::error && completion.error == stats.error) {
+      if (stats.exception) std::rethrow_exception(stats.exception);
+      throw EngineUnavailable(stats.error);
+    }
 }
 
 }  // namespace ladder

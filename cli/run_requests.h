@@ -7,6 +7,7 @@
 #include <string>
 
 #include "cli/request_lines.h"
+#include "step6_engine/engine_client.h"
 #include "step6_engine/load_engine.h"
 
 namespace ladder {
@@ -19,12 +20,16 @@ void check_requests(std::span<const RequestLine> lines, const ModelFolder& folde
 
 struct RunCallbacks {
   std::function<void(int64_t index, RequestOutput&)> on_output;  // in input order
-  std::function<void(const StepResult&)> on_step;  // may be empty; request ids are the indices, written out
-  std::string progress_label;                      // empty: no bar
+  // What has come for a request, each as soon as it is there; may be empty. The last one precedes on_output.
+  std::function<void(int64_t index, const StreamUpdate&)> on_update;
+  std::string progress_label;  // empty: no bar
 };
 
-// Adds all requests to a fresh engine (an Error begins with the line, and nothing has run then), and steps
-// until all are done.
-void run_requests(Engine& engine, std::span<const RequestLine> lines, const RunCallbacks& callbacks);
+// Submits all requests to an idle engine (an Error begins with the line, and nothing has run then), and waits
+// until all are done. Throws what the engine dies of.
+void run_requests(EngineClient& client, std::span<const RequestLine> lines, const RunCallbacks& callbacks);
+
+// Throws what the engine died of, if that is what ended the request.
+void check_engine_lives(const EngineClient& client, const RequestOutput& output);
 
 }  // namespace ladder

@@ -9,6 +9,7 @@
 #include "cli/run_requests.h"
 #include "cli/terminal.h"
 #include "step1_layers/core/error.h"
+#include "step6_engine/thread_engine_client.h"
 
 namespace ladder {
 
@@ -39,7 +40,7 @@ void run_score(const ScoreFlags& flags) {
     scoring.priority = line.request.sampling.priority;
     line.request.sampling = scoring;
   }
-  const std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
+  ThreadEngineClient client(load_engine_with_progress(options, folder));
 
   const bool json = flags.format == "jsonl";
   int64_t num_tokens = 0;
@@ -56,7 +57,7 @@ void run_score(const ScoreFlags& flags) {
         json ? score_line(index, output, flags.top)
              : fmt::format("[{}] {} tokens, sum of log probabilities {:.4f}\n", index, scored, sum_of_line));
   };
-  run_requests(*engine, lines, callbacks);
+  run_requests(client, lines, callbacks);
   write_out(json ? score_summary_line(num_tokens, sum)
                  : fmt::format("{} tokens, perplexity {}\n", num_tokens,
                                num_tokens > 0
