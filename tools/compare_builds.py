@@ -196,6 +196,7 @@ def main():
     parser.add_argument("--out", type=Path, help="where every run's figures go; with --report: where they are read")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--filter", help="a Google Benchmark filter in place of the kernels' own")
+    parser.add_argument("--figures", default="", help="a regular expression: of the engine's figures only these")
     parser.add_argument("--report", action="store_true", help="print the table of an --out of before")
     parser.add_argument("--check", action="store_true", help="exit code 1 if a bound is broken")
     options = parser.parse_args()
@@ -212,6 +213,8 @@ def main():
         if options.filter:
             for part in BENCHMARKS:
                 BENCHMARKS[part] = [(BENCHMARKS[part][0][0], f"--benchmark_filter={options.filter}")]
+        for part, figures in ENGINE.items():
+            ENGINE[part] = {name: figure for name, figure in figures.items() if re.search(options.figures, name)}
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
         builds = {"old": options.old.resolve(), "new": options.new.resolve()}
         figures = measure(builds, options.parts, options.runs, lambda text: print(text, flush=True))
