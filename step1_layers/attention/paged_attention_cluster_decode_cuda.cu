@@ -163,8 +163,10 @@ __device__ void store_new_rows(const Attention<T>& a, const NewRows<T>& rows, co
   __syncthreads();
 }
 
+// Four blocks to a multiprocessor: with more than 128 registers there would be three, and batches of many
+// sequences take another wave.
 template <int dim, int stages, class T, class Front>
-__global__ void __launch_bounds__(kThreads, dim == 256 ? 1 : 2)
+__global__ void __launch_bounds__(kThreads, dim == 256 ? 1 : 4)
     attention_cluster(Attention<T> a, Front front, int cluster) {
   extern __shared__ __align__(16) unsigned char memory[];
   using Shared = ClusterShared<dim, stages>;

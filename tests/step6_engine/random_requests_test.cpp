@@ -2,6 +2,7 @@
 // model on each device. At the end the books must balance: everybody who stayed has an answer, and nothing is
 // held, known or in flight.
 #include <gtest/gtest.h>
+#include <algorithm>
 
 #include <map>
 #include <set>
@@ -139,7 +140,10 @@ TEST_P(Task6_1_RandomRequests, TheBooksBalanceAfterAbortsAndPreemptions) {
           << "an update for a request that has ended";
     for (const RequestOutput& output : result.finished) {
       if (taken_back.erase(output.request_id) > 0) {
-        EXPECT_EQ(output.completions.back().finish_reason, FinishReason::abort);
+        // Some of its completions may have ended before; a request all of whose did would not be taken back.
+        EXPECT_TRUE(std::any_of(
+            output.completions.begin(), output.completions.end(),
+            [](const auto& completion) { return completion.finish_reason == FinishReason::abort; }));
         ++aborted;
         continue;
       }
