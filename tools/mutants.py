@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Plants defects in the core tasks, one at a time, and expects a test to find each.
 
-    tools/mutants.py            builds a copy of the checkout with every mutant of tools/mutants.json in turn
+    tools/mutants.py            builds a copy of the checkout with every mutant of lab/mutants.json in turn
     tools/mutants.py --check    only looks whether each of them still has its place in the source
 
 A mutant is {"task", "name", "file", "find", "replace"}: `find` stands in the file exactly once. It is caught by the
@@ -40,7 +40,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
     arguments = parser.parse_args()
-    mutants = json.loads((ROOT / "tools" / "mutants.json").read_text())
+    mutants = json.loads((ROOT / "lab" / "mutants.json").read_text())
     if lost := misplaced(mutants, ROOT):
         sys.exit("mutants: these stand not exactly once in their file: " + "; ".join(lost))
     if arguments.check:

@@ -1,4 +1,4 @@
-"""Every mutant of tools/mutants.json still has its place in the source."""
+"""Every mutant of lab/mutants.json still has its place in the source."""
 import json
 import pathlib
 import sys
@@ -11,7 +11,7 @@ import mutants
 
 class Mutants(unittest.TestCase):
     def test_each_stands_exactly_once_in_its_file(self):
-        planted = json.loads((ROOT / "tools" / "mutants.json").read_text())
+        planted = json.loads((ROOT / "lab" / "mutants.json").read_text())
         self.assertEqual(mutants.misplaced(planted, ROOT), [])
 
     def test_one_that_is_gone_or_stands_twice_is_reported(self):
