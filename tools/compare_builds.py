@@ -89,10 +89,10 @@ def run(command):
         fail(f"{' '.join(map(str, command))}: exit {done.returncode}\n{done.stderr[-2000:]}")
 
 
-def kernel_times(build, name, argument):
+def kernel_times(build, name, arguments):
     """{benchmark: seconds} of one run."""
     with tempfile.NamedTemporaryFile(suffix=".json") as file:
-        run([binary(build, name), argument, f"--benchmark_out={file.name}", "--benchmark_out_format=json"])
+        run([binary(build, name), *arguments, f"--benchmark_out={file.name}", "--benchmark_out_format=json"])
         rows = json.load(open(file.name))["benchmarks"]
     unit = {"ns": 1e-9, "us": 1e-6, "ms": 1e-3, "s": 1.0}
     times = {}
@@ -113,7 +113,7 @@ def engine_figure(build, arguments, field):
     return statistics.median(row[field] for row in results)
 
 
-def measure(builds, parts, runs, note):
+def measure(builds, parts, runs, min_time, note):
     """{part: {figure: {"old": [...], "new": [...], "more_is_better": bool}}}"""
     figures = {part: {} for part in parts}
 
@@ -126,7 +126,8 @@ def measure(builds, parts, runs, note):
             begin = time.time()
             for part in parts:
                 for name, argument in BENCHMARKS.get(part, []):
-                    for label, seconds in kernel_times(builds[side], name, argument).items():
+                    arguments = [argument] + ([f"--benchmark_min_time={min_time}"] if min_time else [])
+                    for label, seconds in kernel_times(builds[side], name, arguments).items():
                         keep(part, label, side, seconds, False)
                 for label, (arguments, field, more) in ENGINE.get(part, {}).items():
                     keep(part, label, side, engine_figure(builds[side], arguments, field), more)
@@ -196,6 +197,7 @@ def main():
     parser.add_argument("--out", type=Path, help="where every run's figures go; with --report: where they are read")
     parser.add_argument("--runs", type=int, default=5)
     parser.add_argument("--filter", help="a Google Benchmark filter in place of the kernels' own")
+    parser.add_argument("--min-time", type=float, help="seconds of a kernel's measurement, if not Google Benchmark's own")
     parser.add_argument("--figures", default="", help="a regular expression: of the engine's figures only these")
     parser.add_argument("--report", action="store_true", help="print the table of an --out of before")
     parser.add_argument("--check", action="store_true", help="exit code 1 if a bound is broken")
@@ -217,7 +219,7 @@ def main():
             ENGINE[part] = {name: figure for name, figure in figures.items() if re.search(options.figures, name)}
         os.environ.setdefault("GOMP_SPINCOUNT", "1000")
         builds = {"old": options.old.resolve(), "new": options.new.resolve()}
-        figures = measure(builds, options.parts, options.runs, lambda text: print(text, flush=True))
+        figures = measure(builds, options.parts, options.runs, options.min_time, lambda text: print(text, flush=True))
         commits = {"old": options.old_commit, "new": options.new_commit}
         options.out.write_text(json.dumps({"command": " ".join(sys.argv), "machine": machine(), "commits": commits,
                                            "figures": figures}, indent=1) + "\n")
