@@ -1,4 +1,4 @@
-// Task 5.2, its second half: how much of a prompt is computed in one step, how a waiting sequence starts to
+// Task 5.2.admit: how much of a prompt is computed in one step, how a waiting sequence starts to
 // run, and what it need not compute. The simple version:
 //
 //   admit(sequence, budget):
@@ -21,7 +21,7 @@
 
 namespace ladder {
 
-// >>> task 5.2: chunks within the limits; start a waiting sequence, sharing what is computed already
+// >>> task 5.2.admit: chunks within the limits; start a waiting sequence, sharing what is computed already
 int64_t Scheduler::chunk_size(int64_t num_wanted, Budget& budget) const {
   if (num_wanted <= budget.prefill && (!budget.with_limits || !is_long(num_wanted))) return num_wanted;
   if (!config_.enable_chunked_prefill) return 0;
@@ -71,13 +71,6 @@ Scheduler::Admission Scheduler::admit(Sequence& sequence, Budget& budget) {
   return Admission::admitted;
 }
 
-// Full blocks that hold the sequence's first tokens already: the prompt of a sibling (a completion of the same
-// request) that is running, or a cached prefix. False: a sibling is in the middle of the prompt, and the
-// sequence waits rather than compute it a second time.
-//
-// A sibling may have been given its prompt in this very step, and its blocks are then shared before anything
-// is written into them. That is safe: in every layer the runner stores the K and V of all rows of a step
-// before attention reads any.
 bool Scheduler::find_shared_blocks(Sequence& sequence, BlockTable& shared) {
   shared.clear();
   // The log probability of every prompt token needs every prompt token computed.
@@ -108,6 +101,6 @@ bool Scheduler::find_shared_blocks(Sequence& sequence, BlockTable& shared) {
     sequence.prefix.forget_table();
   return !is_being_computed || std::ssize(shared) >= num_sharable_blocks;
 }
-// <<< task 5.2
+// <<< task 5.2.admit
 
 }  // namespace ladder

@@ -1,20 +1,20 @@
 // Task 5.5: how a sequence ends, whoever ends it: a stop, a length or an error in update(), abort() from
-// outside; and how it gives up its blocks, which preemption needs too.
+// outside.
 //
 // The simple version, where no step is in flight:
 //
 //   finish(sequence):
 //     running.remove(sequence); free(sequence.block_table); del sequences[sequence.id]
 //
-// What each further line buys: a step in flight may still write the blocks, so they are given back when it is
-// collected (deferred_), never earlier and never twice; its record points at the sequence, so the sequence
-// stays until then (forget_if_done). The runner keeps state for the sequence and hears of its end with the
-// next step that has something to compute (finished_ids_).
+// What each further line buys: a step in flight may still write the blocks, so release_blocks() (task 5.3) may
+// keep them until it is collected; its record points at the sequence, so the sequence stays until then
+// (forget_if_done). The runner keeps state for the sequence and hears of its end with the next step that has
+// something to compute (finished_ids_).
 #include "step5_scheduler/scheduler.h"
 
 namespace ladder {
 
-// >>> task 5.5: end a sequence in any state, with its blocks given back once
+// >>> task 5.5: end a sequence in any state, once
 void Scheduler::abort(SequenceId id) {
   const auto found = sequences_.find(id);
   if (found == sequences_.end() || found->second->finished()) return;
@@ -30,15 +30,6 @@ void Scheduler::finish(Sequence& sequence, FinishReason reason) {
   sequence.finish_reason = reason;
   if (sequence.num_known_blocks > 0) finished_ids_.push_back(sequence.id);
   release_blocks(sequence);
-}
-
-void Scheduler::release_blocks(Sequence& sequence) {
-  if (sequence.num_steps_in_flight > 0)
-    deferred_.push_back({sequence.last_scheduled_step, std::move(sequence.block_table)});
-  else
-    blocks_.free(sequence.block_table);
-  sequence.block_table.clear();
-  sequence.num_known_blocks = 0;
 }
 
 void Scheduler::forget_if_done(Sequence& sequence) {

@@ -13,8 +13,9 @@
 //       if victim is sequence: return False
 //     return True
 //
-// What the further lines buy: while blocks are coming back from a step in flight (deferred_), one waits for
-// them; preempting yet another sequence would not be faster. What the runner keeps of the victim is forgotten
+// What the further lines buy: a step in flight may still write the victim's blocks, so they are given back when
+// it is collected (deferred_), never earlier and never twice. While blocks are coming back like that one waits
+// for them; preempting yet another sequence would not be faster. What the runner keeps of the victim is forgotten
 // with the next step (preempted_ids_), and its prefix key no longer counts a table that it has given up.
 //
 // Why this cannot go on for ever: the first of the running sequences can preempt all others, and it fits
@@ -27,7 +28,7 @@
 
 namespace ladder {
 
-// >>> task 5.3: make room for a running sequence, from the end of the order
+// >>> task 5.3: make room for a running sequence, from the end of the order; give blocks back once
 bool Scheduler::allocate_slots(Sequence& sequence, int64_t num_tokens) {
   while (!blocks_.append(sequence.block_table, num_tokens)) {
     if (!deferred_.empty()) return false;
@@ -49,6 +50,15 @@ void Scheduler::preempt_last() {
   ++sequence.num_preemptions;
   ++totals_.num_preemptions;
   waiting_.insert(&sequence);
+}
+
+void Scheduler::release_blocks(Sequence& sequence) {
+  if (sequence.num_steps_in_flight > 0)
+    deferred_.push_back({sequence.last_scheduled_step, std::move(sequence.block_table)});
+  else
+    blocks_.free(sequence.block_table);
+  sequence.block_table.clear();
+  sequence.num_known_blocks = 0;
 }
 // <<< task 5.3
 

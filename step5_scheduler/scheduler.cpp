@@ -115,6 +115,15 @@ std::vector<SequenceId> Scheduler::add(std::vector<int32_t> prompt_token_ids,
 }
 
 void Scheduler::schedule(SchedulerOutput& output) {
+  begin_step(output);
+  if (config_.static_batching || config_.recompute_everything)
+    output.num_static_padding_rows = schedule_static();
+  else
+    schedule_continuous();
+  end_step(output);
+}
+
+void Scheduler::begin_step(SchedulerOutput& output) {
   output.scheduled.clear();
   output.new_sequences.clear();
   output.continued.clear();
@@ -123,14 +132,11 @@ void Scheduler::schedule(SchedulerOutput& output) {
   output.total_num_tokens = 0;
   output.num_static_padding_rows = 0;
   output.step = next_step_;
-
   plan_.clear();
-  if (config_.static_batching || config_.recompute_everything)
-    output.num_static_padding_rows = schedule_static();
-  else
-    schedule_continuous();
-  if (plan_.empty()) return;
+}
 
+void Scheduler::end_step(SchedulerOutput& output) {
+  if (plan_.empty()) return;
   std::vector<InFlightSequence> records = std::move(spare_records_);
   records.clear();
   for (const Planned& planned : plan_) emit(planned, output, records);

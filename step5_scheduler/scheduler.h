@@ -136,7 +136,7 @@ class Scheduler {
   // Null: unknown, or ended and forgotten.
   const Sequence* find(SequenceId id) const;
 
- private:
+ protected:  // for tests that call the functions of one task alone
   int64_t max_tokens_of(const SamplingParams& sampling, int64_t num_prompt_tokens) const;
 
   // One scheduled sequence of a submitted step, as needed when the step is collected.
@@ -144,9 +144,8 @@ class Scheduler {
     Sequence* sequence = nullptr;
     int64_t num_computed_before = 0;
     int64_t num_computed_after = 0;
-    int64_t epoch =
-        0;  // the sequence's num_preemptions then; has it more now, its blocks were given up since
-    bool samples = false;
+    int64_t epoch = 0;  // the sequence's num_preemptions then; if it has more now, its blocks were given up
+    bool samples = false;  // its answer has a token
   };
   struct InFlightStep {
     int64_t step = 0;
@@ -154,7 +153,7 @@ class Scheduler {
   };
   // Blocks that a submitted step may still write.
   struct DeferredBlocks {
-    int64_t step = 0;
+    int64_t step = 0;  // the last one that does
     std::vector<int32_t> block_table;
   };
 
@@ -181,74 +180,139 @@ class Scheduler {
     refused,      // and nobody after it
   };
 
-  // Given, scheduler.cpp: what both ways of scheduling are made of.
-  // Tokens that the sequence could compute now, whatever the budget: 0 if all that it may still get is being
-  // sampled.
+  // Given, scheduler.cpp: what both ways of scheduling are made of. A step is planned first, and written into
+  // the output when all of it is planned.
+  void begin_step(SchedulerOutput& output);
+  void end_step(SchedulerOutput& output);  // emits what was planned; nothing, if nothing was
+  // Tokens that the sequence could compute now, whatever the budget: all that are not computed, the one that is
+  // being sampled included. 0 where max_tokens of them are in its output or being sampled.
   int64_t num_wanted_tokens(const Sequence& sequence) const;
-  // Puts a sequence that is in no list into its place in running_. Its caller takes it off waiting_.
+  // The sequence has the status running from now on, and its place in running_. It must be in no list: its
+  // caller has taken it off waiting_ before.
   void start_running(Sequence& sequence);
-  // The sequence, which is running and has blocks for them, computes `num_tokens` more in this step. Moves
-  // num_computed_tokens.
+  // The sequence computes `num_tokens` more (an addition, at least 1) in this step: one entry of plan_, and
+  // num_computed_tokens moves on at once. It must be running, with blocks for these tokens, and have no entry
+  // yet.
   void plan(Sequence& sequence, int64_t num_tokens);
-  // Writes what was planned for one sequence into `output`, for the runner, and the record that update() will
-  // need to the end of `records`.
+  // Writes one entry of plan_ into `output`, for the runner, and the record that update() will need to the end
+  // of `records`. Counts the step in num_steps_in_flight and, if it samples, a placeholder.
   void emit(const Planned& planned, SchedulerOutput& output, std::vector<InFlightSequence>& records);
 
   NewSequence new_sequence(const Sequence& sequence, int64_t num_computed_tokens) const;
 
   // 5.1, schedule_static.cpp: the baselines.
-  // Plans a step of the batch that runs, or of a new one if none does; returns the step's rows of padding.
+  // Plans a step of the batch that runs; admits one first if nothing runs and no step is in flight. In the
+  // order of running_ each sequence computes what it wants, within max_num_batched_tokens in all; what is
+  // larger than the rest of that is cut, or waits where prompts are not chunked. Until every sequence of the
+  // batch has an output token, or one that is being sampled, those that have one compute nothing.
+  // recompute_everything: one that has sampled starts over (start_over_) when its token has come, and until
+  // then computes nothing.
+  // Returns the step's rows of padding, which count against max_num_batched_tokens too: once all prompts were
+  // done before this step, one for each row of the batch for which nothing is planned; and as many of
+  // num_prompt_padding_rows_ as there is room for, which are then off that number.
   int64_t schedule_static();
-  // Moves sequences from waiting_ to running_ while there are rows, and blocks for the longest answer of each;
-  // counts the rows of the batch and the padding of its prompts.
+  // Moves sequences from waiting_ to running_ in the order of the queue while fewer than max_num_seqs run and
+  // the next one gets blocks for its longest answer: all but the last token of it, which is never computed.
+  // Sets num_batch_rows_, and num_prompt_padding_rows_ to what is missing where every prompt is as long as the
+  // longest.
   void admit_static_batch();
-  // Of those in start_over_ whose sampled token has come nothing is computed any more.
+  // Of those in start_over_ whose sampled token has come (no placeholder is left) nothing is computed any more,
+  // and they leave the list, as do those that are not known any more.
   void forget_computed_tokens();
 
-  // 5.2, schedule_continuous.cpp and admission.cpp.
+  // 5.2, schedule_continuous.cpp: the walk.
+  // One walk with limits. If a limit has cut or passed over a prompt, and there is budget left for it and
+  // nobody was short of blocks, another one without.
   void schedule_continuous();
-  // A whole budget, a token of it set aside for each running sequence that lacks just one.
+  // max_num_batched_tokens: of these `decode` one for each running sequence that wants just one (as far as they
+  // go), the rest `prefill`.
   Budget set_aside() const;
-  // Plans running and waiting sequences in the order of the policy until the budget is spent.
+  // Goes once through running_ and waiting_ together, in the order of the policy: go_on() for who runs,
+  // admit() for who waits. Nobody is admitted while no `prefill` is left, max_num_seqs run, or blocks were
+  // short in this step, and nobody else in this walk after one was refused. After one that was too_long only
+  // short ones are asked. Who is admitted is not visited again. running_ grows by admissions and may lose its
+  // end to preemptions while the walk is in it. Promises (num_promised_blocks) begin at 0 in each walk.
   void walk(Budget& budget);
-  // Plans what the budget allows for a running sequence, and takes it out of the budget.
+  // Plans what the budget allows for a running sequence, and takes it out of the budget: the token of one that
+  // wants just one comes from `decode` while there is some, everything else is chunk_size() of `prefill`. Room
+  // comes from allocate_slots(); in the second walk from blocks_.append(), since those at the end of running_
+  // may be planned by then and must not be preempted, and what the first walk planned for the sequence grows
+  // (plan_ has one entry for a sequence). Without room nothing is planned; that, or a preemption on the way to
+  // it, makes the step short_of_blocks. If it has room but does not get all that it wants, the blocks that it
+  // needs for the rest of its tokens are promised to it.
   void go_on(Sequence& sequence, Budget& budget);
-  // Moves a waiting sequence from waiting_ to running_ with blocks for a first chunk, plans the chunk and takes
-  // it out of the budget. Unless it is admitted nothing has changed.
+
+  // 5.2.admit, admission.cpp.
+  // Lets a waiting sequence run: blocks for what it shares and a first chunk of the rest (chunk_size()), off
+  // waiting_, start_running(), the chunk planned and taken out of the budget. passed_over: what it would share
+  // is being computed. too_long, refused: no chunk for it now, and it is long, or not. refused also: a token
+  // of it is being sampled (it was preempted since), or there are too few blocks. Enough are: those that it
+  // takes, and left free those that the rest of its tokens needs later and, while others run,
+  // num_watermark_blocks_ and num_promised_blocks. What it needs later is promised to it.
+  // Of its first admission (no preemptions) num_cached_tokens and the totals_ of queried and hit prompt tokens
+  // tell. Unless it is admitted no list, block or count has changed.
   Admission admit(Sequence& sequence, Budget& budget);
-  // Replaces `shared` by full blocks that hold the sequence's first tokens already. Nothing is held by it.
-  // False: they are being computed, the sequence should wait.
+  // Replaces `shared` by full blocks that hold the sequence's first tokens already: those of the prompt in the
+  // table of a running sibling (any completion of its request) that has computed them, or a cached prefix,
+  // whichever is longer; the sibling's where it has no output yet. Never all tokens: the last one's logits are
+  // needed. None where prompt_logprobs are asked for: these need every token computed. Nothing is held by it.
+  // `prefix` of the sequence counts the blocks of a cached prefix, and no others (forget_table()).
+  // False: a running sibling is in the middle of the prompt, and what was found is shorter; the sequence
+  // should wait rather than compute it too.
+  //
+  // A sibling has "computed" what is planned: if it was given its prompt in this very step, its blocks are
+  // shared before anything is written into them. That is safe: in every layer the runner stores the K and V of
+  // all rows of a step before attention reads any.
   bool find_shared_blocks(Sequence& sequence, BlockTable& shared);
-  // How many of the `num_wanted` tokens that a sequence lacks it may compute in this step; 0: it waits.
+  // How many of the `num_wanted` tokens that a sequence lacks it may compute in this step; 0: it waits. All, if
+  // they are at most `prefill` and no limit is in the way: that one is long, in the first walk. Else it is cut,
+  // which without chunked prefill is 0. In the second walk it then gets what is left; in the first the step is
+  // `limited`, and it gets an even share of what is left for those that may still be cut
+  // (max_num_partial_prefills, of which num_partial were), rounded up, a long one no more than the threshold;
+  // nothing if as many were cut as may be, or it is long and so were max_long_partial_prefills of them.
   int64_t chunk_size(int64_t num_wanted, Budget& budget) const;
-  // `num_tokens` of the `num_wanted` are given out: takes them out of the budget, and counts a prompt that was
-  // cut.
+  // `num_tokens` of the `num_wanted` are given out: takes them off `prefill`, and counts a prompt that was cut
+  // (num_partial), if it is long in num_long too.
   void take(int64_t num_wanted, int64_t num_tokens, Budget& budget) const;
   bool is_long(int64_t num_tokens) const {
     return config_.long_prefill_token_threshold > 0 && num_tokens > config_.long_prefill_token_threshold;
   }
 
   // 5.3, preemption.cpp.
-  // Lengthens the sequence's block table until it has slots for its first `num_tokens` tokens (a total, not
-  // an addition), preempting others and in the end the sequence itself. False: it computes nothing in this
-  // step.
+  // Lengthens the block table of a running sequence until it has slots for its first `num_tokens` tokens (a
+  // total, not an addition). Where blocks are missing the last of running_ is preempted, again and again, in
+  // the end the sequence itself; but nobody while blocks are on their way back from a step in flight
+  // (deferred_). False: it has no more blocks than before, and computes nothing in this step.
   bool allocate_slots(Sequence& sequence, int64_t num_tokens);
-  // Moves the last of running_ to waiting_, without blocks and with nothing computed. The runner, if it knows
-  // the sequence, is told with the next step (preempted_ids_).
+  // Moves the last of running_ to waiting_, with the status preempted, without blocks, with nothing computed
+  // and nothing counted in its prefix key (forget_table()). Its tokens and placeholders stay. Counts in
+  // num_preemptions, its own and of totals_. The runner, if it knows the sequence (num_known_blocks), is told
+  // with the next step: preempted_ids_.
   void preempt_last();
+  // Gives the sequence's blocks back, once, and leaves it an empty table of which the runner knows nothing.
+  // While a step in flight computes it (num_steps_in_flight) they go to deferred_, until the latest of these
+  // steps (last_scheduled_step) is collected.
+  void release_blocks(Sequence& sequence);
 
   // 5.5, update.cpp.
-  // Applies the answer for one sequence of the step, with an update if there is something to tell. A sequence
-  // that it ends stays in running_: update() takes all of them off at once.
+  // Applies the answer for one sequence of the step. The step is not in flight for it any more, nor is its
+  // placeholder, if it samples; to a sequence that has ended since nothing else happens. Its token is appended
+  // (append_token()); instead of appending it kInvalidToken ends the sequence with FinishReason::error. What
+  // this step has computed, the first num_computed_after tokens, is cached, unless the token was invalid or
+  // the blocks were given up since (`epoch`). The prompt log probabilities of the answer begin at the position
+  // num_computed_before; those that were delivered before a preemption (num_prompt_logprobs) are left out.
+  // An update is made if there is a token, an end or a prompt log probability to tell. A sequence that ends is
+  // finish()ed, but stays in running_: update() takes all of them off at once, deletes those that no step in
+  // flight computes, and gives back the blocks that waited for this step.
+  // Error: another sequence's answer, or not one token where it samples and none where it does not.
   void apply(InFlightSequence& record, SequenceStepOutput& answer);
 
   // 5.5, finish_and_abort.cpp.
-  // Ends a sequence in any state. Its caller takes it off running_.
+  // Ends a sequence in any state: status, reason, blocks released. One that waits leaves waiting_; who runs is
+  // taken off running_ by the caller. The runner, if it knows the sequence (num_known_blocks), is told with the
+  // next step: finished_ids_. The sequence itself stays, see forget_if_done().
   void finish(Sequence& sequence, FinishReason reason);
-  // Gives its blocks back; while a step in flight computes it they go to deferred_, until that step is
-  // collected.
-  void release_blocks(Sequence& sequence);
-  // Deletes the sequence if it has ended and no step in flight computes it.
+  // Deletes the sequence from sequences_ if it has ended and no step in flight computes it.
   void forget_if_done(Sequence& sequence);
 
   SchedulerConfig config_;

@@ -27,6 +27,16 @@ HashPrefixIndex::HashPrefixIndex(int64_t num_blocks, int64_t block_size, std::un
       slots_(std::bit_ceil(static_cast<uint64_t>(2 * num_blocks))),
       mask_(slots_.size() - 1) {}
 
+// Where a block's slot is looked for: from its home on, to the first slot that is empty.
+void HashPrefixIndex::put(int32_t block_id, IndexedBlock block, std::span<const int32_t> tokens) {
+  blocks_[block_id] = std::move(block);
+  std::copy(tokens.begin(), tokens.end(), tokens_.begin() + block_id * block_size_);
+  uint64_t slot = home(block_id);
+  while (slots_[slot].block_id >= 0) slot = (slot + 1) & mask_;
+  slots_[slot] = {block_id, tag_of(blocks_[block_id].hash)};
+  ++size_;
+}
+
 // >>> task 3.4: hash lazily, look up, compare, insert, erase
 const BlockHash& HashPrefixIndex::hash_of(PrefixKey& key, const TokenView& tokens, int64_t index) {
   const auto block = [&](const BlockHash& parent, int64_t i) {
@@ -99,15 +109,6 @@ int32_t HashPrefixIndex::find(const PrefixKey& key, const BlockHash& hash, uint6
       return block_id;
   }
   return -1;
-}
-
-void HashPrefixIndex::put(int32_t block_id, IndexedBlock block, std::span<const int32_t> tokens) {
-  blocks_[block_id] = std::move(block);
-  std::copy(tokens.begin(), tokens.end(), tokens_.begin() + block_id * block_size_);
-  uint64_t slot = home(block_id);
-  while (slots_[slot].block_id >= 0) slot = (slot + 1) & mask_;
-  slots_[slot] = {block_id, tag_of(blocks_[block_id].hash)};
-  ++size_;
 }
 
 void HashPrefixIndex::erase(int32_t block_id) {

@@ -339,7 +339,19 @@ TEST(Task5_2_ContinuousBatching, ASequenceShortOfBlocksDoesNotStopThoseThatNeedN
   harness.expect_reference_outputs();
 }
 
-TEST(Task5_2_Admission, RefusesWhatCanNeverRun) {
+TEST(Task5_2_ContinuousBatching, ScoringAPromptBypassesTheCacheAndCountsEveryPosition) {
+  Harness harness(small_config());
+  harness.add(iota_prompt(20), greedy(1));
+  harness.run();
+  SamplingParams sampling = greedy(1);
+  sampling.prompt_logprobs = 0;
+  harness.add(iota_prompt(20), sampling);
+  harness.run();
+  EXPECT_EQ(harness.results[1].num_cached_tokens, 0);
+  EXPECT_EQ(harness.results[1].prompt_logprobs.size(), 19u);
+}
+
+TEST(SchedulerChecks, RefusesWhatCanNeverRun) {
   SchedulerConfig config = small_config();  // 256 positions, 4 tokens a block
   expect_refused(config, {}, greedy(1), "empty");
   expect_refused(config, iota_prompt(256), greedy(1), "at most 255");
@@ -364,7 +376,7 @@ TEST(Task5_2_Admission, RefusesWhatCanNeverRun) {
   harness.expect_reference_outputs();
 }
 
-TEST(Task5_2_Admission, APromptWaitsUntilAllOfItFits) {
+TEST(Task5_2_ContinuousBatching, APromptWaitsUntilAllOfItFits) {
   SchedulerConfig config = small_config();
   config.batch.num_kv_blocks = 10;
   config.batch.max_num_batched_tokens = 20;
@@ -379,7 +391,7 @@ TEST(Task5_2_Admission, APromptWaitsUntilAllOfItFits) {
   harness.expect_reference_outputs();
 }
 
-TEST(Task5_2_Admission, AfterARefusedRequestTheNextOneRuns) {
+TEST(Task5_2_ContinuousBatching, AfterARefusedRequestTheNextOneRuns) {
   Harness harness(small_config());
   EXPECT_THROW(harness.scheduler.add({1, 5000}, greedy(3)), Error);
   harness.add({1, 5}, greedy(3));
@@ -387,7 +399,7 @@ TEST(Task5_2_Admission, AfterARefusedRequestTheNextOneRuns) {
   harness.expect_reference_outputs();
 }
 
-TEST(Task5_2_Admission, RefusesConfigurationsThatMakeNoSense) {
+TEST(SchedulerChecks, RefusesConfigurationsThatMakeNoSense) {
   const auto expect_error = [](void (*change)(SchedulerConfig&)) {
     SchedulerConfig config = small_config();
     change(config);
@@ -401,21 +413,18 @@ TEST(Task5_2_Admission, RefusesConfigurationsThatMakeNoSense) {
   expect_error([](SchedulerConfig& c) { c.eos_token_ids = {1000}; });
 }
 
-TEST(Task5_2_Admission, ARequestWithoutASeedGetsOne) {
-  Scheduler scheduler(small_config());
+TEST(SchedulerChecks, ARequestWithoutASeedGetsOne) {
+  OpenScheduler scheduler(small_config());
   SamplingParams sampling = greedy(1);
   sampling.seed.reset();
   scheduler.add({1}, sampling);
   scheduler.add({1}, sampling);
-  SchedulerOutput output;
-  scheduler.schedule(output);
-  ASSERT_EQ(output.new_sequences.size(), 2u);
-  ASSERT_TRUE(output.new_sequences[0].sampling.seed.has_value());
-  EXPECT_NE(output.new_sequences[0].sampling.seed, output.new_sequences[1].sampling.seed);
+  ASSERT_TRUE(scheduler.sequence(0).sampling.seed.has_value());
+  EXPECT_NE(scheduler.sequence(0).sampling.seed, scheduler.sequence(1).sampling.seed);
 }
 
 // The captured graph of nano-vllm (PR #258) had one block-table column too few for a full-length sequence.
-TEST(Task5_2_Admission, AFullLengthSequenceHasNoMoreBlocksThanItsLengthTakes) {
+TEST(Task5_2_ContinuousBatching, AFullLengthSequenceHasNoMoreBlocksThanItsLengthTakes) {
   SchedulerConfig config = small_config();
   config.batch.max_model_len = 64;
   config.batch.max_num_batched_tokens = 64;

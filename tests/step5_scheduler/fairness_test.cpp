@@ -205,7 +205,7 @@ TEST(Task5_2_Fairness, NoDecodeEverWaitsOnRandomDays) {
   EXPECT_GT(num_mixed_steps, 1000);
 }
 
-TEST(Task5_2_PartialPrefills, RefusesLimitsThatDoNotFitEachOther) {
+TEST(SchedulerChecks, RefusesLimitsThatDoNotFitEachOther) {
   const auto expect_error = [](void (*change)(SchedulerConfig&), const std::string& field) {
     SchedulerConfig config = small_config();
     change(config);

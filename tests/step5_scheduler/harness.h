@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "step1_layers/core/error.h"
-#include "step5_scheduler/scheduler.h"
 #include "tests/step5_scheduler/kv_simulator.h"
+#include "tests/step5_scheduler/open_scheduler.h"
 
 namespace ladder {
 
@@ -74,6 +74,7 @@ struct Harness {
     int64_t num_preemptions = 0;
   };
 
+  virtual ~Harness() = default;
   explicit Harness(const SchedulerConfig& config, int delay = 0, std::unique_ptr<PrefixIndex> index = nullptr)
       : scheduler(config, std::move(index)),
         executor(config.batch.num_kv_blocks, config.batch.block_size, config.vocab_size, delay) {}
@@ -94,9 +95,11 @@ struct Harness {
     results.at(id).aborted = results.at(id).reason == FinishReason::none;
   }
 
+  virtual void schedule() { scheduler.schedule(output); }
+
   // Plans and submits one step; false if nothing can be run now.
   bool submit() {
-    scheduler.schedule(output);
+    schedule();
     const SchedulerConfig& config = scheduler.config();
     EXPECT_LE(output.total_num_tokens + output.num_static_padding_rows, config.batch.max_num_batched_tokens);
     EXPECT_LE(std::ssize(output.scheduled), config.batch.max_num_seqs);
@@ -176,12 +179,18 @@ struct Harness {
     }
   }
 
-  Scheduler scheduler;
+  OpenScheduler scheduler;
   KvSimulator executor;
   SchedulerOutput output;
   std::deque<Ticket> tickets;
   std::map<SequenceId, Result> results;
   int64_t num_steps = 0;
+};
+
+// For the tests of update() and abort(): steps are planned without tasks 5.1 and 5.2.
+struct SimpleHarness : Harness {
+  using Harness::Harness;
+  void schedule() override { scheduler.schedule_simply(output); }
 };
 
 }  // namespace ladder

@@ -14,8 +14,10 @@
 #include <set>
 #include <stdexcept>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "step1_layers/core/error.h"
 #include "step4_runner/executor.h"
 
 namespace ladder {
@@ -43,7 +45,7 @@ class KvSimulator final : public Executor {
       : block_size_(block_size),
         vocab_size_(vocab_size),
         delay_(delay),
-        slots_(static_cast<size_t>(num_blocks * block_size), 0) {}
+        slots_(static_cast<size_t>(num_blocks * block_size)) {}
 
   int max_in_flight() const override { return 1 + delay_; }
   int64_t num_sequences() const { return static_cast<int64_t>(sequences_.size()); }
@@ -52,93 +54,57 @@ class KvSimulator final : public Executor {
 
   Ticket submit(const SchedulerOutput& step) override {
     step_ = step.step;
-    check(!step.empty(), "an empty step was submitted");
+    check(!step.empty(), kNoSequence, -1, "an empty step was submitted");
     Step planned{step.step, {}, {}, {}};
-    for (const SequenceId id : step.finished) forget(id);
-    for (const SequenceId id : step.preempted) forget(id);
-    for (const NewSequence& added : step.new_sequences) {
-      check(!sequences_.contains(added.id), "a new sequence is known already", added.id);
-      auto tokens = std::make_shared<std::vector<int32_t>>();
-      if (added.prompt_of >= 0) {
-        check(sequences_.contains(added.prompt_of), "a new sequence shares the prompt of an unknown one",
-              added.id);
-        const std::vector<int32_t>& other = *sequences_.at(added.prompt_of).tokens;
-        check(sequences_.at(added.prompt_of).num_prompt_tokens == added.num_prompt_tokens,
-              "a new sequence shares a prompt of another length", added.id);
-        tokens->assign(other.begin(), other.begin() + added.num_prompt_tokens);
-      }
-      tokens->insert(tokens->end(), added.token_ids.begin(), added.token_ids.end());
-      check(added.num_computed_tokens < static_cast<int64_t>(tokens->size()),
-            "a new sequence has no token left to compute", added.id);
-      State& state = sequences_[added.id];
-      state.num_tokens = static_cast<int64_t>(tokens->size());
-      state.tokens = std::move(tokens);
-      state.num_prompt_tokens = added.num_prompt_tokens;
-      state.seed = added.sampling.seed.value();
-      state.prompt_logprobs = added.sampling.prompt_logprobs.has_value();
-      state.table = added.block_table;
-      state.num_computed = added.num_computed_tokens;
-    }
+    for (const SequenceId id : step.finished) forget(id, "finished");
+    for (const SequenceId id : step.preempted) forget(id, "preempted");
+    for (const NewSequence& added : step.new_sequences) add(added);
     std::set<SequenceId> changed;
     for (const ContinuedSequence& continued : step.continued) {
-      check(sequences_.contains(continued.id), "a continued sequence is not known", continued.id);
+      check(sequences_.contains(continued.id), continued.id, -1,
+            "it is continued, but the runner does not know it");
       State& state = sequences_.at(continued.id);
       state.table.insert(state.table.end(), continued.new_block_ids.begin(), continued.new_block_ids.end());
       check(continued.num_computed_tokens == state.num_computed || continued.num_computed_tokens == 0,
-            "a continued sequence goes on from somewhere else", continued.id, continued.num_computed_tokens);
+            continued.id, continued.num_computed_tokens,
+            "it is continued from here, expected position {} (or 0)", state.num_computed);
       state.num_computed = continued.num_computed_tokens;
       changed.insert(continued.id);
     }
     for (const NewSequence& added : step.new_sequences)
-      check(changed.insert(added.id).second, "a sequence is both new and continued", added.id);
+      check(changed.insert(added.id).second, added.id, -1, "it is both new and continued");
 
     int64_t total = 0;
     std::set<SequenceId> seen;
     for (const ScheduledSequence& scheduled : step.scheduled) {
-      check(seen.insert(scheduled.id).second, "a sequence is scheduled twice", scheduled.id);
-      check(changed.contains(scheduled.id), "a scheduled sequence is neither new nor continued",
-            scheduled.id);
-      State& state = sequences_.at(scheduled.id);
-      check(scheduled.num_tokens >= 1, "a sequence is scheduled with no token", scheduled.id);
-      const int64_t end = state.num_computed + scheduled.num_tokens;
-      check(end <= state.num_tokens, "more tokens are scheduled than there are", scheduled.id, end - 1);
-      check(end <= static_cast<int64_t>(state.table.size()) * block_size_, "the block table is too short",
-            scheduled.id, end - 1);
-      Work work{scheduled.id,
-                state.tokens,
-                state.table,
-                state.num_computed,
-                end,
-                state.num_prompt_tokens,
-                state.seed,
-                state.prompt_logprobs,
-                end == state.num_tokens};
-      for (int64_t p = state.num_computed; p < end; ++p)
-        check(planned.writes.emplace(slot(work.table, p), scheduled.id).second, "two rows write one slot",
-              scheduled.id, p);
-      for (const int32_t block : work.table) planned.blocks[block].insert(scheduled.id);
-      planned.work.push_back(work);
-      state.num_computed = end;
-      if (work.samples) ++state.num_tokens;  // a placeholder, filled in when the step is computed
+      check(seen.insert(scheduled.id).second, scheduled.id, -1, "it is scheduled twice");
+      check(changed.contains(scheduled.id), scheduled.id, -1,
+            "it is scheduled, but neither new nor continued");
+      plan(scheduled, planned);
       total += scheduled.num_tokens;
     }
-    check(changed.size() == seen.size(), "a sequence changed that is not scheduled");
-    check(total == step.total_num_tokens, "total_num_tokens is wrong");
+    for (const SequenceId id : changed)
+      check(seen.contains(id), id, -1, "it is new or continued, but not scheduled");
+    check(total == step.total_num_tokens, kNoSequence, -1, "total_num_tokens is {}, expected {}",
+          step.total_num_tokens, total);
     num_rows_ += total;
     num_padding_rows_ += step.num_static_padding_rows;
     for (const Step& other : in_flight_)
-      for (const auto& [written, id] : planned.writes) {
+      for (const auto& [written, writer] : planned.writes) {
         const auto readers = other.blocks.find(static_cast<int32_t>(written / block_size_));
         if (readers == other.blocks.end()) continue;
         for (const SequenceId reader : readers->second)
-          check(reader == id, "a block is written that a step in flight uses for another sequence", id);
+          check(reader == writer.id, writer.id, writer.position,
+                "block {} is written, which step {}, still in flight, uses for sequence {}",
+                written / block_size_, other.step, reader);
       }
     in_flight_.push_back(std::move(planned));
     return {step.step};
   }
 
   StepOutput collect(Ticket ticket) override {
-    check(!in_flight_.empty() && in_flight_.front().step == ticket.value, "a ticket out of order");
+    check(!in_flight_.empty() && in_flight_.front().step == ticket.value, kNoSequence, -1,
+          "ticket {} is collected out of order", ticket.value);
     const Step step = std::move(in_flight_.front());
     step_ = step.step;
     in_flight_.pop_front();
@@ -149,6 +115,8 @@ class KvSimulator final : public Executor {
   }
 
  private:
+  static constexpr SequenceId kNoSequence = -1;
+
   struct State {
     std::shared_ptr<std::vector<int32_t>> tokens;  // known ones: shared with the steps in flight
     int64_t num_tokens = 0;                        // and placeholders
@@ -166,24 +134,95 @@ class KvSimulator final : public Executor {
     uint64_t seed;
     bool prompt_logprobs, samples;
   };
+  struct Writer {
+    SequenceId id = kNoSequence;
+    int64_t position = -1;
+    int64_t step = -1;
+  };
   struct Step {
     int64_t step;
     std::vector<Work> work;
-    std::map<int64_t, SequenceId> writes;            // slot -> who writes it
+    std::map<int64_t, Writer> writes;                // by slot
     std::map<int32_t, std::set<SequenceId>> blocks;  // block -> whose tables have it
+  };
+  struct Slot {
+    uint64_t fingerprint = 0;
+    Writer writer;
   };
 
   // What is wrong, with the step that is looked at and, where known, sequence and position.
-  void check(bool condition, const char* message, SequenceId id = -1, int64_t position = -1) const {
+  template <class... Args>
+  void check(bool condition, SequenceId id, int64_t position, fmt::format_string<Args...> format,
+             Args&&... args) const {
     if (condition) return;
-    std::string text = "step " + std::to_string(step_);
-    if (id >= 0) text += ", sequence " + std::to_string(id);
-    if (position >= 0) text += ", position " + std::to_string(position);
-    throw std::logic_error(text + ": " + message);
+    std::string text = fmt::format("step {}", step_);
+    if (id != kNoSequence) text += fmt::format(", sequence {}", id);
+    if (position >= 0) text += fmt::format(", position {}", position);
+    throw std::logic_error(text + ": " + fmt::format(format, std::forward<Args>(args)...));
   }
 
-  void forget(SequenceId id) {
-    check(sequences_.erase(id) == 1, "the runner should forget a sequence that it does not know", id);
+  void forget(SequenceId id, const char* why) {
+    check(sequences_.erase(id) == 1, id, -1, "the runner should forget it ({}), but does not know it", why);
+  }
+
+  void add(const NewSequence& added) {
+    check(!sequences_.contains(added.id), added.id, -1, "it is new, but the runner knows it already");
+    auto tokens = std::make_shared<std::vector<int32_t>>();
+    if (added.prompt_of >= 0) {
+      check(sequences_.contains(added.prompt_of), added.id, -1,
+            "it has the prompt of sequence {}, which the runner does not know", added.prompt_of);
+      const State& other = sequences_.at(added.prompt_of);
+      check(other.num_prompt_tokens == added.num_prompt_tokens, added.id, -1,
+            "it has the prompt of sequence {}, of {} tokens, and {} prompt tokens", added.prompt_of,
+            other.num_prompt_tokens, added.num_prompt_tokens);
+      tokens->assign(other.tokens->begin(), other.tokens->begin() + added.num_prompt_tokens);
+    }
+    tokens->insert(tokens->end(), added.token_ids.begin(), added.token_ids.end());
+    check(added.num_computed_tokens < static_cast<int64_t>(tokens->size()), added.id,
+          added.num_computed_tokens, "it is new, and of its {} tokens none is left to compute",
+          tokens->size());
+    State& state = sequences_[added.id];
+    state.num_tokens = static_cast<int64_t>(tokens->size());
+    state.tokens = std::move(tokens);
+    state.num_prompt_tokens = added.num_prompt_tokens;
+    state.seed = added.sampling.seed.value();
+    state.prompt_logprobs = added.sampling.prompt_logprobs.has_value();
+    state.table = added.block_table;
+    state.num_computed = added.num_computed_tokens;
+  }
+
+  void plan(const ScheduledSequence& scheduled, Step& planned) {
+    State& state = sequences_.at(scheduled.id);
+    check(scheduled.num_tokens >= 1, scheduled.id, -1, "it is scheduled with {} tokens",
+          scheduled.num_tokens);
+    const int64_t end = state.num_computed + scheduled.num_tokens;
+    check(end <= state.num_tokens, scheduled.id, end - 1,
+          "{} tokens are scheduled from position {} on, but there are only {} (placeholders included)",
+          scheduled.num_tokens, state.num_computed, state.num_tokens);
+    const int64_t num_slots = static_cast<int64_t>(state.table.size()) * block_size_;
+    check(end <= num_slots, scheduled.id, end - 1,
+          "the block table is too short: {} tokens need {} blocks, it has {}", end,
+          (end + block_size_ - 1) / block_size_, state.table.size());
+    Work work{scheduled.id,
+              state.tokens,
+              state.table,
+              state.num_computed,
+              end,
+              state.num_prompt_tokens,
+              state.seed,
+              state.prompt_logprobs,
+              end == state.num_tokens};
+    for (int64_t p = state.num_computed; p < end; ++p) {
+      const auto [place, is_first] =
+          planned.writes.emplace(slot(work.table, p), Writer{scheduled.id, p, step_});
+      check(is_first, scheduled.id, p,
+            "slot {} (block {}) is written in this step by sequence {}, position {}, too", place->first,
+            place->first / block_size_, place->second.id, place->second.position);
+    }
+    for (const int32_t block : work.table) planned.blocks[block].insert(scheduled.id);
+    planned.work.push_back(work);
+    state.num_computed = end;
+    if (work.samples) ++state.num_tokens;  // a placeholder, filled in when the step is computed
   }
 
   int64_t slot(const std::vector<int32_t>& table, int64_t position) const {
@@ -196,12 +235,15 @@ class KvSimulator final : public Executor {
     uint64_t expected = 0;
     for (int64_t p = 0; p < work.begin; ++p) {
       expected = extend_fingerprint(expected, work.tokens->at(p));
-      check(slots_.at(slot(work.table, p)) == expected, "the cache holds something else for a computed token",
-            work.id, p);
+      const Slot& read = slots_.at(slot(work.table, p));
+      check(read.fingerprint == expected, work.id, p,
+            "slot {} (block {}) should hold this token after those before it; it was last written {}",
+            slot(work.table, p), slot(work.table, p) / block_size_, description(read.writer));
     }
     for (int64_t p = work.begin; p < work.end; ++p) {
-      const uint64_t previous = p == 0 ? 0 : slots_.at(slot(work.table, p - 1));
-      slots_.at(slot(work.table, p)) = extend_fingerprint(previous, work.tokens->at(p));
+      const uint64_t previous = p == 0 ? 0 : slots_.at(slot(work.table, p - 1)).fingerprint;
+      slots_.at(slot(work.table, p)) = {extend_fingerprint(previous, work.tokens->at(p)),
+                                        {work.id, p, step_}};
       if (work.prompt_logprobs && p + 1 < work.num_prompt_tokens) {
         PositionLogprobs logprobs;
         logprobs.chosen = {work.tokens->at(p + 1),
@@ -210,17 +252,23 @@ class KvSimulator final : public Executor {
       }
     }
     if (work.samples) {
-      const int32_t token = next_token(slots_.at(slot(work.table, work.end - 1)), work.seed, vocab_size_);
+      const int32_t token =
+          next_token(slots_.at(slot(work.table, work.end - 1)).fingerprint, work.seed, vocab_size_);
       work.tokens->push_back(token);
       answer.token_ids.push_back(token);
     }
     return answer;
   }
 
+  static std::string description(const Writer& writer) {
+    if (writer.id == kNoSequence) return "never";
+    return fmt::format("in step {} by sequence {}, position {}", writer.step, writer.id, writer.position);
+  }
+
   int64_t block_size_, vocab_size_;
   int delay_;
   int64_t step_ = 0;  // the one that is looked at
-  std::vector<uint64_t> slots_;
+  std::vector<Slot> slots_;
   std::map<SequenceId, State> sequences_;
   std::deque<Step> in_flight_;
   int64_t num_rows_ = 0, num_padding_rows_ = 0;

@@ -26,15 +26,15 @@ std::vector<SequenceId> order_of_admission(SchedulingPolicy policy) {
   return order;
 }
 
-TEST(Task5_4_Policy, FirstComeFirstServedIgnoresPriorities) {
+TEST(Task5_2_Policy, FirstComeFirstServedIgnoresPriorities) {
   EXPECT_EQ(order_of_admission(SchedulingPolicy::fcfs), (std::vector<SequenceId>{0, 1, 2, 3, 4}));
 }
 
-TEST(Task5_4_Policy, PriorityServesLowerNumbersFirstThenFirstCome) {
+TEST(Task5_2_Policy, PriorityServesLowerNumbersFirstThenFirstCome) {
   EXPECT_EQ(order_of_admission(SchedulingPolicy::priority), (std::vector<SequenceId>{3, 1, 4, 0, 2}));
 }
 
-TEST(Task5_4_Policy, RunningSequencesAreServedInTheOrderOfThePolicyToo) {
+TEST(Task5_2_Policy, RunningSequencesAreServedInTheOrderOfThePolicyToo) {
   SchedulerConfig config = small_config();
   config.policy = SchedulingPolicy::priority;
   Harness harness(config);
@@ -52,6 +52,52 @@ TEST(Task5_4_Policy, RunningSequencesAreServedInTheOrderOfThePolicyToo) {
   EXPECT_EQ(harness.output.scheduled[0].id, 1);
   harness.collect();
   harness.run();
+}
+
+// Sequences with arrival, priority and number of tokens.
+std::unique_ptr<Sequence> sequence_of(int64_t arrival, int32_t priority, int64_t num_tokens = 1) {
+  SamplingParams sampling = greedy(8);
+  sampling.priority = priority;
+  return std::move(make_sequences(iota_prompt(num_tokens), sampling, arrival)[0]);
+}
+
+TEST(Task5_4_Policy, OneComparisonDecidesAndTwoAreNeverEqual) {
+  const auto early = sequence_of(1, 3), late = sequence_of(2, 0), latest = sequence_of(3, 0);
+  const RunsBefore fcfs{SchedulingPolicy::fcfs}, priority{SchedulingPolicy::priority};
+  EXPECT_TRUE(fcfs(early.get(), late.get())) << "first come, first served";
+  EXPECT_FALSE(fcfs(late.get(), early.get()));
+  EXPECT_TRUE(priority(late.get(), early.get())) << "the lower number runs earlier";
+  EXPECT_FALSE(priority(early.get(), late.get()));
+  EXPECT_TRUE(priority(late.get(), latest.get())) << "of equal priority the one that came first";
+  EXPECT_FALSE(priority(latest.get(), late.get()));
+  EXPECT_FALSE(priority(late.get(), late.get()));
+}
+
+TEST(Task5_4_WaitingQueue, LooksLikeOneQueueInTheOrderOfThePolicy) {
+  WaitingQueue queue(SchedulingPolicy::priority, 10);
+  const auto a = sequence_of(1, 0, 20), b = sequence_of(2, 0, 5), c = sequence_of(3, 0, 11),
+             d = sequence_of(4, -1, 10);
+  for (const auto* sequence : {&c, &b, &d, &a}) queue.insert(sequence->get());
+  EXPECT_EQ(queue.size(), 4);
+  EXPECT_EQ(queue.next(), d.get());
+  EXPECT_EQ(queue.next(d.get()), a.get());
+  EXPECT_EQ(queue.next(a.get()), b.get());
+  EXPECT_EQ(queue.next(b.get()), c.get());
+  EXPECT_EQ(queue.next(c.get()), nullptr);
+  EXPECT_EQ(queue.next(d.get(), false), b.get()) << "a and c have more than 10 tokens";
+  EXPECT_EQ(queue.next(b.get(), false), nullptr);
+  queue.erase(d.get());
+  EXPECT_EQ(queue.next(d.get()), a.get()) << "after one that has left";
+}
+
+TEST(Task5_4_WaitingQueue, ErasesASequenceThatHasGrownLongSinceItWasInserted) {
+  WaitingQueue queue(SchedulingPolicy::fcfs, 10);
+  const auto sequence = sequence_of(1, 0, 10);
+  queue.insert(sequence.get());
+  append_token(*sequence, 5, {});
+  queue.erase(sequence.get());
+  EXPECT_TRUE(queue.empty());
+  queue.erase(sequence.get());  // not there: nothing
 }
 
 TEST(Task5_4_Policy, NamesAreThoseOfTheCommandLine) {

@@ -1,3 +1,4 @@
+// Preemption in the whole scheduler (task 5.3 by itself: allocate_slots_test.cpp).
 #include <gtest/gtest.h>
 
 #include "tests/step5_scheduler/harness.h"
@@ -13,7 +14,7 @@ SchedulerConfig tight_config() {
   return config;
 }
 
-TEST(Task5_3_Preemption, TheLatestGivesWayAndKeepsItsTokens) {
+TEST(Task5_2_Preemption, TheLatestGivesWayAndKeepsItsTokens) {
   Harness harness(tight_config());
   harness.add(iota_prompt(8, 1), greedy(8));
   harness.add(iota_prompt(8, 100), greedy(8));
@@ -37,7 +38,7 @@ TEST(Task5_3_Preemption, TheLatestGivesWayAndKeepsItsTokens) {
 }
 
 // nano-vllm #144: a sequence that comes back was taken for a decoding one.
-TEST(Task5_3_Preemption, AResumedSequenceIsComputedAnewWithAllItsTokens) {
+TEST(Task5_2_Preemption, AResumedSequenceIsComputedAnewWithAllItsTokens) {
   Harness harness(tight_config());
   harness.add(iota_prompt(8, 1), greedy(8));
   harness.add(iota_prompt(8, 100), greedy(8));
@@ -57,7 +58,7 @@ TEST(Task5_3_Preemption, AResumedSequenceIsComputedAnewWithAllItsTokens) {
   harness.expect_reference_outputs();
 }
 
-TEST(Task5_3_Preemption, AResumedSequenceFindsItsOwnBlocksInTheCache) {
+TEST(Task5_2_Preemption, AResumedSequenceFindsItsOwnBlocksInTheCache) {
   SchedulerConfig config = tight_config();
   config.enable_prefix_caching = true;
   config.batch.num_kv_blocks = 6;
@@ -74,7 +75,7 @@ TEST(Task5_3_Preemption, AResumedSequenceFindsItsOwnBlocksInTheCache) {
   harness.expect_reference_outputs();
 }
 
-TEST(Task5_3_Preemption, PreemptedSequencesGoBeforeThoseThatNeverRan) {
+TEST(Task5_2_Preemption, PreemptedSequencesGoBeforeThoseThatNeverRan) {
   Harness harness(tight_config());
   harness.add(iota_prompt(8, 1), greedy(6));
   harness.add(iota_prompt(8, 100), greedy(6));
@@ -88,7 +89,7 @@ TEST(Task5_3_Preemption, PreemptedSequencesGoBeforeThoseThatNeverRan) {
   harness.expect_reference_outputs();
 }
 
-TEST(Task5_3_Preemption, ASequenceThatNeedsRoomAndIsTheLatestPreemptsItself) {
+TEST(Task5_2_Preemption, ASequenceThatNeedsRoomAndIsTheLatestPreemptsItself) {
   SchedulerConfig config = tight_config();
   config.batch.num_kv_blocks = 4;
   Harness harness(config);
@@ -105,7 +106,7 @@ TEST(Task5_3_Preemption, ASequenceThatNeedsRoomAndIsTheLatestPreemptsItself) {
   harness.expect_reference_outputs();
 }
 
-TEST(Task5_3_Preemption, UnderPriorityTheLeastImportantGivesWay) {
+TEST(Task5_2_Preemption, UnderPriorityTheLeastImportantGivesWay) {
   SchedulerConfig config = tight_config();
   config.policy = SchedulingPolicy::priority;
   Harness harness(config);
@@ -124,7 +125,7 @@ TEST(Task5_3_Preemption, UnderPriorityTheLeastImportantGivesWay) {
 }
 
 // Every sequence alone needs nearly the whole cache, so they can only run one after the other.
-TEST(Task5_3_Preemption, ManyLargeSequencesInASmallCacheAllEnd) {
+TEST(Task5_2_Preemption, ManyLargeSequencesInASmallCacheAllEnd) {
   for (const int delay : {0, 1, 2}) {
     SchedulerConfig config = tight_config();
     config.batch.num_kv_blocks = 12;
@@ -136,7 +137,7 @@ TEST(Task5_3_Preemption, ManyLargeSequencesInASmallCacheAllEnd) {
   }
 }
 
-TEST(Task5_3_Preemption, ANewcomerIsNotAdmittedIntoTheRoomThatWasMade) {
+TEST(Task5_2_Preemption, ANewcomerIsNotAdmittedIntoTheRoomThatWasMade) {
   Harness harness(tight_config());
   harness.add(iota_prompt(8, 1), greedy(8));
   harness.add(iota_prompt(8, 100), greedy(8));
@@ -152,7 +153,7 @@ TEST(Task5_3_Preemption, ANewcomerIsNotAdmittedIntoTheRoomThatWasMade) {
 
 // The first request stops, and its blocks are still being written by a step in flight. The second needs two,
 // one is free: it waits, and so does the third, for which one would be enough.
-TEST(Task5_3_Preemption, ANewcomerDoesNotOvertakeASequenceThatWaitsForBlocks) {
+TEST(Task5_2_Preemption, ANewcomerDoesNotOvertakeASequenceThatWaitsForBlocks) {
   SchedulerConfig config = tight_config();
   config.batch.num_kv_blocks = 8;
   config.batch.max_num_batched_tokens = 12;
@@ -178,7 +179,7 @@ TEST(Task5_3_Preemption, ANewcomerDoesNotOvertakeASequenceThatWaitsForBlocks) {
   harness.expect_reference_outputs();
 }
 
-TEST(Task5_3_Preemption, PromptLogprobsAreToldOnceThoughComputedTwice) {
+TEST(Task5_2_Preemption, PromptLogprobsAreToldOnceThoughComputedTwice) {
   SchedulerConfig config = tight_config();
   config.enable_prefix_caching = true;
   config.batch.num_kv_blocks = 6;
@@ -192,6 +193,25 @@ TEST(Task5_3_Preemption, PromptLogprobsAreToldOnceThoughComputedTwice) {
   EXPECT_GT(harness.results[1].num_preemptions, 0);
   ASSERT_EQ(harness.results[1].prompt_logprobs.size(), 14u);
   for (int i = 0; i < 14; ++i) EXPECT_EQ(harness.results[1].prompt_logprobs[i].chosen.token_id, 101 + i);
+}
+
+TEST(Task5_2_Preemption, APreemptedSequenceKeepsTheTokenThatWasInFlight) {
+  SchedulerConfig config = small_config();
+  config.batch.num_kv_blocks = 5;
+  config.enable_prefix_caching = false;
+  Harness harness(config, 1);
+  harness.add(iota_prompt(8, 1), greedy(8));
+  harness.add(iota_prompt(8, 100), greedy(8));
+  ASSERT_TRUE(harness.submit());
+  ASSERT_TRUE(harness.submit());  // one block is left for two sequences: the second gives way
+  EXPECT_EQ(harness.scheduler.find(1)->status, SequenceStatus::preempted);
+  EXPECT_EQ(harness.scheduler.find(1)->num_output_tokens(), 0);
+  EXPECT_EQ(harness.scheduler.blocks().num_used_blocks(), 5) << "not given back before its step is done";
+  harness.collect();
+  EXPECT_EQ(harness.scheduler.find(1)->num_output_tokens(), 1);
+  EXPECT_EQ(harness.scheduler.blocks().num_used_blocks(), 3);
+  harness.run();
+  harness.expect_reference_outputs();
 }
 
 }  // namespace

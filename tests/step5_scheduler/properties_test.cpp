@@ -117,15 +117,15 @@ void random_days(uint64_t first_seed, int days, int delay) {
   EXPECT_GT(aborted, days / 2);
 }
 
-TEST(Task5_5_Properties, BooksBalanceAndAnswersAreThoseOfTheRequestAlone) {
+TEST(Task5_2_Properties, BooksBalanceAndAnswersAreThoseOfTheRequestAlone) {
   random_days(1000, 400, 0);
 }
 
-TEST(Task5_5_Properties, TheSameWithAnExecutorThatAnswersOneStepLate) {
+TEST(Task5_2_Properties, TheSameWithAnExecutorThatAnswersOneStepLate) {
   random_days(2000, 400, 1);
 }
 
-TEST(Task5_5_Properties, TheSameWithAnExecutorThatAnswersThreeStepsLate) {
+TEST(Task5_2_Properties, TheSameWithAnExecutorThatAnswersThreeStepsLate) {
   random_days(3000, 400, 3);
 }
 

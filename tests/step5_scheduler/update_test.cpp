@@ -15,7 +15,7 @@ TEST(Task5_5_Update, EndsAtAnEndToken) {
   const std::vector<int32_t> answer = answer_to(iota_prompt(6), 10);
   SchedulerConfig config = small_config();
   config.eos_token_ids = {answer[4]};
-  Harness harness(config);
+  SimpleHarness harness(config);
   harness.add(iota_prompt(6), greedy(10));
   harness.run();
   EXPECT_EQ(harness.results[0].reason, FinishReason::stop);
@@ -32,7 +32,7 @@ TEST(Task5_5_Update, EndsAtAnEndToken) {
 TEST(Task5_5_Update, EndsAtMaxModelLen) {
   SchedulerConfig config = small_config();
   config.batch.max_model_len = 20;
-  Harness harness(config);
+  SimpleHarness harness(config);
   harness.add(iota_prompt(15), greedy(1000));
   harness.run();
   EXPECT_EQ(harness.results[0].output.size(), 5u);
@@ -40,7 +40,7 @@ TEST(Task5_5_Update, EndsAtMaxModelLen) {
 }
 
 TEST(Task5_5_Update, FullBlocksOfTheOutputAreCachedToo) {
-  Harness harness(small_config());
+  SimpleHarness harness(small_config());
   harness.add(iota_prompt(6), greedy(8));
   harness.run();
   // 13 tokens are computed (the last sampled one is not): three full blocks.
@@ -57,7 +57,7 @@ TEST(Task5_5_Update, FullBlocksOfTheOutputAreCachedToo) {
 TEST(Task5_5_Update, ChunksAreCachedAsTheyAreComputedAndNotBefore) {
   SchedulerConfig config = small_config();
   config.batch.max_num_batched_tokens = 10;
-  Harness harness(config);
+  SimpleHarness harness(config);
   harness.add(iota_prompt(30), greedy(2));
   ASSERT_TRUE(harness.submit());
   EXPECT_EQ(harness.scheduler.stats().num_cached_blocks, 0) << "scheduled, but not computed";
@@ -66,20 +66,66 @@ TEST(Task5_5_Update, ChunksAreCachedAsTheyAreComputedAndNotBefore) {
   harness.run();
 }
 
-TEST(Task5_5_Update, ScoringAPromptBypassesTheCacheAndCountsEveryPosition) {
-  Harness harness(small_config());
-  harness.add(iota_prompt(20), greedy(1));
+TEST(Task5_5_OneStepLate, OnlyWhatTheCollectedStepHasComputedIsCached) {
+  SchedulerConfig config = small_config();
+  config.batch.max_num_batched_tokens = 10;
+  SimpleHarness harness(config, 1);
+  harness.add(iota_prompt(30), greedy(2));
+  ASSERT_TRUE(harness.submit());
+  ASSERT_TRUE(harness.submit());
+  ASSERT_EQ(harness.scheduler.find(0)->num_computed_tokens, 20) << "planned";
+  harness.collect();
+  EXPECT_EQ(harness.scheduler.stats().num_cached_blocks, 2) << "10 tokens are computed: two full blocks of 4";
   harness.run();
-  SamplingParams sampling = greedy(1);
+  harness.expect_reference_outputs();
+}
+
+TEST(Task5_5_OneStepLate, WhatASequenceComputedInBlocksThatItGaveUpIsNotCached) {
+  SimpleHarness harness(small_config(), 1);
+  harness.add(iota_prompt(9), greedy(4));
+  ASSERT_TRUE(harness.submit());
+  harness.scheduler.preempt_last();
+  ASSERT_EQ(harness.scheduler.blocks().num_used_blocks(), 3) << "the step in flight writes them";
+  harness.collect();
+  EXPECT_EQ(harness.scheduler.blocks().num_used_blocks(), 0) << "and then they come back";
+  EXPECT_EQ(harness.scheduler.stats().num_cached_blocks, 0);
+  EXPECT_EQ(harness.scheduler.find(0)->num_output_tokens(), 1) << "its token is its own";
+  harness.run();
+  harness.expect_reference_outputs();
+}
+
+TEST(Task5_5_OneStepLate, APreemptedSequenceMayEndWithTheTokenThatWasInFlight) {
+  SimpleHarness harness(small_config(), 1);
+  harness.add(iota_prompt(9), greedy(1));
+  ASSERT_TRUE(harness.submit());
+  harness.scheduler.preempt_last();
+  harness.collect();
+  EXPECT_EQ(harness.results[0].reason, FinishReason::length);
+  harness.expect_empty();
+}
+
+TEST(Task5_5_Update, PromptLogprobsAreToldOnceThoughComputedTwice) {
+  SchedulerConfig config = small_config();
+  config.batch.max_num_batched_tokens = 8;
+  config.enable_prefix_caching = false;
+  SimpleHarness harness(config);
+  SamplingParams sampling = greedy(2);
   sampling.prompt_logprobs = 0;
-  harness.add(iota_prompt(20), sampling);
+  harness.add(iota_prompt(20, 100), sampling);
+  ASSERT_TRUE(harness.submit());
+  harness.collect();
+  EXPECT_EQ(harness.results[0].prompt_logprobs.size(), 8u) << "of positions 0 to 7, before there is a token";
+  ASSERT_TRUE(harness.submit());
+  harness.collect();
+  harness.scheduler.preempt_last();
   harness.run();
-  EXPECT_EQ(harness.results[1].num_cached_tokens, 0);
-  EXPECT_EQ(harness.results[1].prompt_logprobs.size(), 19u);
+  ASSERT_EQ(harness.results[0].prompt_logprobs.size(), 19u);
+  for (int i = 0; i < 19; ++i) EXPECT_EQ(harness.results[0].prompt_logprobs[i].chosen.token_id, 101 + i);
+  harness.expect_reference_outputs();
 }
 
 TEST(Task5_5_Update, SequencesEndOneByOneAndTheCountsFollow) {
-  Harness harness(small_config());
+  SimpleHarness harness(small_config());
   for (int64_t i = 0; i < 8; ++i) harness.add(iota_prompt(3, static_cast<int32_t>(10 * i)), greedy(i + 1));
   for (int64_t i = 0; i < 8; ++i) {
     ASSERT_TRUE(harness.submit());
@@ -93,7 +139,7 @@ TEST(Task5_5_Update, SequencesEndOneByOneAndTheCountsFollow) {
 TEST(Task5_5_Abort, WorksInEveryState) {
   SchedulerConfig config = small_config();
   config.batch.max_num_seqs = 2;
-  Harness harness(config);
+  SimpleHarness harness(config);
   for (int i = 0; i < 4; ++i) harness.add(iota_prompt(20, 50 * i), greedy(10));
   harness.abort(3);  // waiting, never seen by the runner
   ASSERT_TRUE(harness.submit());
@@ -111,7 +157,7 @@ TEST(Task5_5_Abort, WorksInEveryState) {
 }
 
 TEST(Task5_5_Abort, TheRunnerIsToldOnceEvenIfAStepHadNothingElseToTell) {
-  Harness harness(small_config());
+  SimpleHarness harness(small_config());
   harness.add(iota_prompt(4), greedy(5));
   ASSERT_TRUE(harness.submit());
   harness.collect();
@@ -126,7 +172,7 @@ TEST(Task5_5_Abort, TheRunnerIsToldOnceEvenIfAStepHadNothingElseToTell) {
 }
 
 TEST(Task5_5_OneStepLate, ASequenceGoesOnWithAPlaceholder) {
-  Harness harness(small_config(), 1);
+  SimpleHarness harness(small_config(), 1);
   harness.add(iota_prompt(6), greedy(5));
   ASSERT_TRUE(harness.submit());
   ASSERT_TRUE(harness.submit()) << "the first token is not known yet";
@@ -145,7 +191,7 @@ TEST(Task5_5_OneStepLate, AStopFoundLateDropsTheExtraTokenAndFreesOnce) {
   const std::vector<int32_t> answer = answer_to(iota_prompt(6), 10);
   SchedulerConfig config = small_config();
   config.eos_token_ids = {answer[2]};
-  Harness harness(config, 1);
+  SimpleHarness harness(config, 1);
   harness.add(iota_prompt(6), greedy(10));
   for (int i = 0; i < 3; ++i) {
     ASSERT_TRUE(harness.submit());
@@ -164,7 +210,7 @@ TEST(Task5_5_OneStepLate, AStopFoundLateDropsTheExtraTokenAndFreesOnce) {
 }
 
 TEST(Task5_5_OneStepLate, NothingIsSampledBeyondMaxTokens) {
-  Harness harness(small_config(), 3);
+  SimpleHarness harness(small_config(), 3);
   harness.add(iota_prompt(6), greedy(2));
   ASSERT_TRUE(harness.submit());
   ASSERT_TRUE(harness.submit());
@@ -174,29 +220,10 @@ TEST(Task5_5_OneStepLate, NothingIsSampledBeyondMaxTokens) {
   harness.expect_reference_outputs();
 }
 
-TEST(Task5_5_OneStepLate, APreemptedSequenceKeepsTheTokenThatWasInFlight) {
-  SchedulerConfig config = small_config();
-  config.batch.num_kv_blocks = 5;
-  config.enable_prefix_caching = false;
-  Harness harness(config, 1);
-  harness.add(iota_prompt(8, 1), greedy(8));
-  harness.add(iota_prompt(8, 100), greedy(8));
-  ASSERT_TRUE(harness.submit());
-  ASSERT_TRUE(harness.submit());  // one block is left for two sequences: the second gives way
-  EXPECT_EQ(harness.scheduler.find(1)->status, SequenceStatus::preempted);
-  EXPECT_EQ(harness.scheduler.find(1)->num_output_tokens(), 0);
-  EXPECT_EQ(harness.scheduler.blocks().num_used_blocks(), 5) << "not given back before its step is done";
-  harness.collect();
-  EXPECT_EQ(harness.scheduler.find(1)->num_output_tokens(), 1);
-  EXPECT_EQ(harness.scheduler.blocks().num_used_blocks(), 3);
-  harness.run();
-  harness.expect_reference_outputs();
-}
-
 // Logits that are no numbers: the sampler answers with kInvalidToken.
 TEST(Task5_5_Update, AnInvalidTokenEndsTheSequenceWithAnErrorAndIsNotAppended) {
   for (const int delay : {0, 1}) {
-    Harness harness(small_config(), delay);
+    SimpleHarness harness(small_config(), delay);
     harness.add(iota_prompt(9), greedy(10));
     harness.add(iota_prompt(9, 100), greedy(10));
     for (int i = 0; i <= delay; ++i) ASSERT_TRUE(harness.submit());
@@ -220,7 +247,7 @@ TEST(Task5_5_Update, SaysWhichStopTokenEndedASequence) {
   const std::vector<int32_t> answer = answer_to(iota_prompt(6), 10);
   SchedulerConfig config = small_config();
   config.eos_token_ids = {answer[4]};
-  Scheduler scheduler(config);
+  OpenScheduler scheduler(config);
   KvSimulator executor(config.batch.num_kv_blocks, config.batch.block_size, config.vocab_size);
   SamplingParams sampling = greedy(10);
   sampling.stop_token_ids = {answer[2]};
@@ -230,7 +257,7 @@ TEST(Task5_5_Update, SaysWhichStopTokenEndedASequence) {
   SchedulerOutput output;
   std::map<SequenceId, SequenceUpdate> last;
   std::map<SequenceId, size_t> num_tokens;
-  for (scheduler.schedule(output); !output.empty(); scheduler.schedule(output))
+  for (scheduler.schedule_simply(output); !output.empty(); scheduler.schedule_simply(output))
     for (SequenceUpdate& update : scheduler.update(executor.collect(executor.submit(output)))) {
       num_tokens[update.id] += update.new_token_ids.size();
       last[update.id] = update;
@@ -248,7 +275,7 @@ TEST(Task5_5_Update, WithoutMaxTokensASequenceGoesOnToTheEndOfTheModelOrOfTheCac
   config.batch.max_model_len = 40;
   for (const int64_t num_blocks : {20, 6}) {
     config.batch.num_kv_blocks = num_blocks;
-    Harness harness(config);
+    SimpleHarness harness(config);
     SamplingParams sampling = greedy(1);
     sampling.max_tokens.reset();
     harness.add(iota_prompt(10), sampling);
@@ -259,7 +286,7 @@ TEST(Task5_5_Update, WithoutMaxTokensASequenceGoesOnToTheEndOfTheModelOrOfTheCac
 }
 
 TEST(Task5_5_ResetPrefixCache, ForgetsEverythingUnlessBlocksAreHeld) {
-  Harness harness(small_config(), 1);
+  SimpleHarness harness(small_config(), 1);
   harness.add(iota_prompt(10), greedy(3));
   harness.run();
   harness.add(iota_prompt(10), greedy(3));
@@ -280,10 +307,10 @@ TEST(Task5_5_ResetPrefixCache, ForgetsEverythingUnlessBlocksAreHeld) {
 }
 
 TEST(Task5_5_Update, RefusesAnAnswerThatDoesNotFit) {
-  Scheduler scheduler(small_config());
+  OpenScheduler scheduler(small_config());
   scheduler.add(iota_prompt(4), greedy(3));
   SchedulerOutput output;
-  scheduler.schedule(output);
+  scheduler.schedule_simply(output);
   StepOutput step;
   step.step = output.step + 1;
   EXPECT_THROW(scheduler.update(step), Error) << "another step";
