@@ -118,7 +118,8 @@ TEST(Task5_2_Admit, TakesBlocksForTheFirstChunkAndPromisesTheRest) {
   EXPECT_EQ(budget.num_promised_blocks, 6) << "10 blocks hold 37 tokens";
 }
 
-void expect_waiting_still(OpenScheduler& scheduler, Sequence& sequence, const Budget& budget, int64_t prefill) {
+void expect_waiting_still(OpenScheduler& scheduler, Sequence& sequence, const Budget& budget,
+                          int64_t prefill) {
   EXPECT_EQ(sequence.status, SequenceStatus::waiting);
   EXPECT_TRUE(sequence.block_table.empty());
   EXPECT_EQ(sequence.num_computed_tokens, 0);
@@ -138,7 +139,8 @@ TEST(Task5_2_Admit, RefusesAFirstChunkWhereNotAllOfItWouldFit) {
   ASSERT_TRUE(scheduler.block_manager().append(others, 4));
   scheduler.add(iota_prompt(37), greedy(2));
   Budget budget = budget_of(16);
-  EXPECT_EQ(scheduler.admit(scheduler.sequence(0), budget), Admission::refused) << "9 blocks are free, 10 needed";
+  EXPECT_EQ(scheduler.admit(scheduler.sequence(0), budget), Admission::refused)
+      << "9 blocks are free, 10 needed";
   scheduler.block_manager().free(others);
   expect_waiting_still(scheduler, scheduler.sequence(0), budget, 16);
   EXPECT_EQ(scheduler.admit(scheduler.sequence(0), budget), Admission::admitted);

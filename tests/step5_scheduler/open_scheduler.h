@@ -43,7 +43,8 @@ class OpenScheduler : public Scheduler {
       plan(*sequence, num_tokens);
       budget -= num_tokens;
     }
-    for (Sequence* sequence = waiting_.next(); sequence != nullptr && budget > 0; sequence = waiting_.next()) {
+    for (Sequence* sequence = waiting_.next(); sequence != nullptr && budget > 0;
+         sequence = waiting_.next()) {
       if (std::ssize(running_) == config_.batch.max_num_seqs || sequence->num_placeholders > 0) break;
       BlockTable shared;
       blocks_.find_prefix(sequence->prefix, sequence->tokens(), shared);

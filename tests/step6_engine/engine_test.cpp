@@ -264,7 +264,7 @@ TEST(Task6_1_Engine, ARequestThatCanNeverFitIsRefused) {
   EXPECT_EQ(engine.generate({token_request({1, 2, 3, 4}, 13)})[0].completions[0].token_ids.size(), 13u);
 }
 
-TEST(Task6_3_Engine, CountsCachedTokensAndSteps) {
+TEST(Task6_1_Engine, CountsCachedTokensAndSteps) {
   Engine engine = make_engine();
   const std::vector<int32_t> prompt(21, 7);
   EXPECT_EQ(engine.generate({token_request(prompt, 3)})[0].metrics.num_cached_tokens, 0);
