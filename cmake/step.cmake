@@ -1,7 +1,11 @@
 # How a step becomes a library. Adding a file to a step's folder adds it to the build: nothing here needs an edit.
+include(${CMAKE_CURRENT_LIST_DIR}/spliced.cmake)
 
 # What every library, test and benchmark is compiled with.
 add_library(ladder_flags INTERFACE)
+if(LADDER_SPLICED_FILES MATCHES "\\.(h|cuh)(;|$)")
+  target_include_directories(ladder_flags INTERFACE ${LADDER_SPLICED})
+endif()
 target_include_directories(ladder_flags INTERFACE ${CMAKE_SOURCE_DIR})
 target_compile_options(ladder_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wall -Wextra -Wno-unknown-pragmas>)
 # GCC 12 sees overlapping copies in `"text" + string` where there are none (GCC bug 105651).
@@ -54,6 +58,8 @@ function(ladder_step number folder)
   else()
     list(FILTER sources EXCLUDE REGEX "_cuda\\.cpp$")
   endif()
+  ladder_splice(sources)
+  ladder_splice(simd_sources)
 
   set(name ladder_step${number})
   add_library(${name} STATIC ${sources})

@@ -4,10 +4,13 @@
     tools/task_boxes.py            writes each block between `<!-- box 5.2 -->` and `<!-- /box -->` anew
     tools/task_boxes.py --check    writes nothing, and says what is missing or no longer true
 
+Beside them it writes lab/regions.txt, which says by its SHA-256 what the reference text of every region is.
+
 A box stands below `<a id="task-5-2"></a>` on the page that labs.json names; three common mistakes follow it, a list
 written by hand.
 """
 import argparse
+import hashlib
 import re
 import sys
 
@@ -91,6 +94,20 @@ def mistakes_after(page, task_id):
     return count
 
 
+def region_hashes(course, root=labs.ROOT):
+    """The lines of lab/regions.txt; a region that is missing, which `problems` says, has none."""
+    lines = []
+    for task in course["tasks"]:
+        for path in task["regions"]:
+            try:
+                region = labs.regions_of((root / path).read_text())[task["id"]]
+            except (OSError, ValueError, KeyError):
+                continue
+            digest = hashlib.sha256("".join(line + "\n" for line in region).encode()).hexdigest()
+            lines.append(f"{task['id']} {path} {digest}\n")
+    return "".join(lines)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true")
@@ -117,6 +134,11 @@ def main():
             wrong.append(f"{path.relative_to(labs.ROOT)}: boxes that are no longer true; tools/task_boxes.py writes them")
         elif new != page:
             path.write_text(new)
+    hashes, written = labs.ROOT / "lab" / "regions.txt", region_hashes(course)
+    if arguments.check and (not hashes.is_file() or hashes.read_text() != written):
+        wrong.append("lab/regions.txt: not the regions as they are; tools/task_boxes.py writes it")
+    elif not arguments.check:
+        hashes.write_text(written)
     for line in wrong:
         print(f"task_boxes: {line}", file=sys.stderr)
     sys.exit(1 if wrong and arguments.check else 0)

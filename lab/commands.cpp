@@ -1,0 +1,157 @@
+#include "lab/commands.h"
+
+#include <algorithm>
+#include <iostream>
+#include <sstream>
+
+#include "lab/files.h"
+#include "lab/hand_in.h"
+#include "lab/lab_error.h"
+#include "lab/process.h"
+
+namespace lab {
+
+namespace fs = std::filesystem;
+
+namespace {
+
+std::string hours(int count) {
+  return std::to_string(count) + (count == 1 ? " hour" : " hours");
+}
+
+std::string padded(std::string text, size_t width) {
+  text.resize(std::max(width, text.size()), ' ');
+  return text;
+}
+
+const char* name_of(const TaskState& state) {
+  switch (state.text) {
+    case Text::reference:
+      return "reference";
+    case Text::stub:
+      return "stub";
+    case Text::mine:
+      return state.unfinished ? "mine, unfinished" : "mine";
+    case Text::broken:
+      return "broken";
+  }
+  return "";
+}
+
+// What the build takes, where that is not what stands in the file.
+std::string built(const TaskState& state) {
+  const bool differs = state.builds_reference && state.text != Text::reference;
+  return differs ? "the build takes the reference" : "";
+}
+
+std::vector<const Task*> with_needs(const Course& course, const Task& task) {
+  std::vector<const Task*> tasks = course.all_needs(task);
+  tasks.push_back(&task);
+  return tasks;
+}
+
+}  // namespace
+
+int list(const Tree& tree) {
+  const Course& course = tree.course();
+  for (const Lab& lab : course.labs) {
+    int sum = 0;
+    for (const std::string& id : lab.tasks) sum += course.task(id).hours;
+    std::string weeks = "optional";
+    if (!lab.weeks.empty()) {
+      weeks = "week " + std::to_string(lab.weeks.front());
+      if (lab.weeks.size() > 1) weeks += " to " + std::to_string(lab.weeks.back());
+    }
+    std::cout << lab.id << ": " << lab.title << " (" << weeks << ", " << hours(sum) << ")\n";
+    for (const std::string& id : lab.tasks) {
+      const Task& task = course.task(id);
+      std::string notes = task.given ? ", given" : "";
+      if (task.gpu) notes += ", needs a GPU";
+      for (size_t i = 0; i < task.needs.size(); ++i) notes += (i == 0 ? ", needs " : " and ") + task.needs[i];
+      std::cout << "  " << padded(id, 14) << padded(name_of(tree.state(task)), 18)
+                << padded(std::to_string(task.points), 4) << "points, " << hours(task.hours) << ": "
+                << task.title << notes << "\n";
+    }
+  }
+  return 0;
+}
+
+int status(const Tree& tree) {
+  int broken = 0, mine = 0;
+  std::cout << "release " << tree.release() << "\n";
+  for (const Task& task : tree.course().tasks) {
+    const TaskState state = tree.state(task);
+    broken += state.text == Text::broken;
+    mine += state.text == Text::mine && !state.unfinished;
+    const std::string note = state.text == Text::broken ? state.problem : built(state);
+    std::cout << padded(task.id, 14) << padded(name_of(state), 18) << (note.empty() ? task.title : note)
+              << "\n";
+  }
+  std::cout << mine << " of " << tree.course().tasks.size() << " tasks are written\n";
+  if (broken > 0) throw LabError(std::to_string(broken) + " of the tasks have broken regions, named above");
+  return 0;
+}
+
+int start(Tree& tree, const std::string& id) {
+  const Task& task = tree.course().task(id);
+  const std::vector<const Task*> needs = tree.course().all_needs(task);
+  tree.check(with_needs(tree.course(), task));
+  const std::vector<std::string> changed = tree.start(task);
+  const TaskState state = tree.state(task);
+  std::cout << "task " << task.id << ": " << task.title << " (" << hours(task.hours) << ", " << task.points
+            << " points)\n";
+  if (changed.empty())
+    std::cout << (state.text == Text::stub ? "  it is started already; nothing was changed\n"
+                                           : "  what stands in its regions is yours; nothing was changed\n");
+  std::cout << "edit\n";
+  for (const std::string& path : task.regions) {
+    const Region& region = tree.region(task, path);
+    std::cout << "  " << path << ":" << region.first_line << "-" << region.last_line << "\n";
+  }
+  if (!task.rungs.empty())
+    std::cout << "  and delete the LADDER_UNWRITTEN lines there when their rungs are written\n";
+  for (const Task* need : needs) {
+    const TaskState of = tree.state(*need);
+    std::cout << (need == needs.front() ? "uses\n" : "") << "  " << padded(need->id, 10)
+              << (of.builds_reference ? "the reference" : "yours")
+              << (built(of).empty() ? "" : " (what you wrote stays in its file)") << "\n";
+  }
+  std::cout << "tests    ./ladder lab test " << task.id << "      (" << task.target << ", " << task.filter
+            << ")\n"
+            << "chapter  " << task.chapter << "\n";
+  return 0;
+}
+
+int use(Tree& tree, const std::string& whose, const std::string& id) {
+  if (whose != "mine" && whose != "reference")
+    throw LabError("use: expected mine or reference, got '" + whose + "'");
+  const std::vector<const Task*> tasks = tree.course().tasks_of(id);
+  tree.check(tasks);
+  for (const Task* task : tasks) tree.use(*task, whose == "mine");
+  for (const Task* task : tasks) {
+    const TaskState state = tree.state(*task);
+    std::cout << "task " << task->id << ": the build takes "
+              << (state.builds_reference ? "the reference" : "yours")
+              << (built(state).empty() ? "" : "; your text stays in its file") << "\n";
+  }
+  return 0;
+}
+
+int hand_in(const Tree& tree, const std::vector<std::string>& ids, const std::string& out) {
+  std::vector<const Task*> tasks;
+  std::string name = "hand-in";
+  for (const std::string& id : ids) {
+    name += "-" + id;
+    for (const Task* task : tree.course().tasks_of(id))
+      if (!task->given || ids.size() > 1 || tree.course().task(task->id).id == id) tasks.push_back(task);
+  }
+  if (tasks.empty()) throw LabError("hand-in: expected the ids of tasks or labs, such as 5.2");
+  const fs::path path = out.empty() ? fs::path(name + ".json") : fs::path(out);
+  const std::string text = make_hand_in(tree, tasks);
+  write_file(path, text);
+  std::cout << path.string() << ": " << check_hand_in(tree, path.string()) << " regions of release "
+            << tree.release() << "\n";
+  return 0;
+}
+
+}  // namespace lab

@@ -1,0 +1,22 @@
+#pragma once
+// The commands of `./ladder lab`. Each prints to stdout and returns the exit code; LabError is a user's mistake.
+#include <string>
+#include <vector>
+
+#include "lab/tree.h"
+
+namespace lab {
+
+int list(const Tree& tree);
+int status(const Tree& tree);
+int start(Tree& tree, const std::string& id);
+int use(Tree& tree, const std::string& whose, const std::string& id);
+int test(const Tree& tree, const std::string& id, const std::string& rung);
+int demo(const Tree& tree, const std::vector<std::string>& arguments);
+int hand_in(const Tree& tree, const std::vector<std::string>& ids, const std::string& out);
+
+// For the project itself: stubs, or traced copies, of these tasks' regions written over a copy of the checkout.
+int write_stubs(const Tree& tree, const std::string& id, const std::string& folder);
+int write_traced(const Tree& tree, const std::string& folder);
+
+}  // namespace lab

@@ -1,0 +1,42 @@
+#pragma once
+// What lab/labs.json says: labs, their tasks, and where each task's regions and tests are.
+#include <filesystem>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "lab/stub.h"
+
+namespace lab {
+
+struct Task {
+  std::string id, title, chapter;
+  int hours = 0, points = 0;
+  bool core = false, given = false, gpu = false;
+  std::vector<std::string> needs;    // directly
+  std::vector<std::string> regions;  // files
+  std::string target, filter;        // the test binary and the GoogleTest filter
+  std::vector<Rung> rungs;
+};
+
+struct Lab {
+  std::string id, title;
+  std::vector<int> weeks;  // empty: not on the core path
+  std::vector<std::string> tasks;
+};
+
+struct Course {
+  std::vector<Lab> labs;
+  std::vector<Task> tasks;
+
+  const Task& task(const std::string& id) const;  // Error: no such task; names those that come near
+  // A task's id, or a lab's, which stands for all its tasks. Error: neither.
+  std::vector<const Task*> tasks_of(const std::string& id) const;
+  // Everything a task needs, directly or through others, in the order of the course.
+  std::vector<const Task*> all_needs(const Task& task) const;
+};
+
+// Error: the file is missing, is no JSON, or lacks a field, with its name.
+Course read_course(const std::filesystem::path& labs_json);
+
+}  // namespace lab

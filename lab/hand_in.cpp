@@ -1,0 +1,58 @@
+#include "lab/hand_in.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "lab/files.h"
+#include "lab/lab_error.h"
+#include "lab/process.h"
+#include "lab/sha256.h"
+
+namespace lab {
+
+using Json = nlohmann::ordered_json;
+
+std::string make_hand_in(const Tree& tree, const std::vector<const Task*>& tasks) {
+  Json regions = Json::array();
+  for (const Task* task : tasks) {
+    const TaskState state = tree.state(*task);
+    if (state.text == Text::broken) throw LabError(state.problem);
+    if (state.text != Text::mine)
+      throw LabError("task " + task->id + ": nothing of yours to hand in, its regions are " +
+                     (state.text == Text::stub ? "stubs" : "the reference"));
+    for (const std::string& path : task->regions) {
+      const std::string& text = tree.region(*task, path).text;
+      regions.push_back({{"task", task->id}, {"file", path}, {"sha256", sha256(text)}, {"text", text}});
+    }
+  }
+  const Outcome head = run({"git", "-C", tree.root().string(), "rev-parse", "HEAD"});
+  const std::string commit = head.ok() ? head.output.substr(0, head.output.find('\n')) : "";
+  const Json all = {{"format", 1}, {"release", tree.release()}, {"commit", commit}, {"regions", regions}};
+  return all.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+int check_hand_in(const Tree& tree, const std::string& path) {
+  try {
+    const Json all = Json::parse(read_file(path));
+    if (all.at("format") != 1)
+      throw LabError(path + ": a hand-in of a format that this program does not know");
+    const std::string release = all.at("release");
+    if (release != tree.release())
+      throw LabError(path + ": a hand-in of release " + release + ", this checkout is release " +
+                     tree.release());
+    for (const Json& region : all.at("regions")) {
+      const Task& task = tree.course().task(region.at("task"));
+      const std::string file = region.at("file"), text = region.at("text");
+      if (std::ranges::find(task.regions, file) == task.regions.end())
+        throw LabError(path + ": task " + task.id + " has no region in " + file);
+      if (sha256(text) != region.at("sha256"))
+        throw LabError(path + ": the text of task " + task.id + " in " + file +
+                       " is not the one that was handed in");
+    }
+    return static_cast<int>(all.at("regions").size());
+  } catch (const nlohmann::json::exception& error) {
+    throw LabError(path + ": no hand-in: " + error.what());
+  }
+}
+
+}  // namespace lab

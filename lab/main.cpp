@@ -1,0 +1,90 @@
+// `./ladder lab`: what to build next, a checkout with exactly that missing, and whether it works.
+#include <filesystem>
+#include <iostream>
+#include <string>
+#include <vector>
+
+#include "lab/commands.h"
+#include "lab/hand_in.h"
+#include "lab/lab_error.h"
+
+namespace {
+
+constexpr const char* kUsage =
+    "usage: ./ladder lab COMMAND\n"
+    "  list                     labs and tasks: what each needs, hours, points\n"
+    "  start ID                 leaves task ID for you to write, the rest as it is\n"
+    "  test ID [--rung R]       builds and runs the tests of a task or a lab\n"
+    "  status                   of every task: stub, mine or reference\n"
+    "  use mine|reference ID    which text of a task the build takes\n"
+    "  demo [ARGUMENT...]       the tiny model with what you wrote, and what of it ran\n"
+    "  hand-in ID... [--out F]  your text of these tasks as one file; hand-in --check F looks at one\n";
+
+using Arguments = std::vector<std::string>;
+
+// Takes `name VALUE` out of the arguments; "" if it is not there.
+std::string option(Arguments& arguments, const std::string& name) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i] != name) continue;
+    if (i + 1 == arguments.size()) throw lab::LabError(name + ": expected a value");
+    std::string value = arguments[i + 1];
+    arguments.erase(arguments.begin() + i, arguments.begin() + i + 2);
+    return value;
+  }
+  return "";
+}
+
+void expect(const Arguments& arguments, size_t count, const std::string& form) {
+  if (arguments.size() != count) throw lab::LabError("expected ./ladder lab " + form);
+}
+
+int run(Arguments arguments) {
+  std::string root;
+  if (!arguments.empty() && arguments[0] == "--root") root = option(arguments, "--root");
+  if (arguments.empty() || arguments[0] == "--help" || arguments[0] == "help") {
+    std::cout << kUsage;
+    return 0;
+  }
+  const std::string command = arguments[0];
+  arguments.erase(arguments.begin());
+  lab::Tree tree(root.empty() ? lab::find_root(std::filesystem::current_path())
+                              : std::filesystem::absolute(root));
+  if (command == "list") return expect(arguments, 0, "list"), lab::list(tree);
+  if (command == "status") return expect(arguments, 0, "status"), lab::status(tree);
+  if (command == "start") return expect(arguments, 1, "start ID"), lab::start(tree, arguments[0]);
+  if (command == "use")
+    return expect(arguments, 2, "use mine|reference ID"), lab::use(tree, arguments[0], arguments[1]);
+  if (command == "demo") return lab::demo(tree, arguments);
+  if (command == "sync") return expect(arguments, 0, "sync"), tree.splice(), 0;
+  if (command == "test") {
+    const std::string rung = option(arguments, "--rung");
+    return expect(arguments, 1, "test ID [--rung R]"), lab::test(tree, arguments[0], rung);
+  }
+  if (command == "hand-in") {
+    if (const std::string file = option(arguments, "--check"); !file.empty()) {
+      std::cout << file << ": " << lab::check_hand_in(tree, file) << " regions of this release\n";
+      return 0;
+    }
+    const std::string out = option(arguments, "--out");
+    return lab::hand_in(tree, arguments, out);
+  }
+  if (command == "write-stub")
+    return expect(arguments, 2, "write-stub ID FOLDER"), lab::write_stubs(tree, arguments[0], arguments[1]);
+  if (command == "write-traced")
+    return expect(arguments, 1, "write-traced FOLDER"), lab::write_traced(tree, arguments[0]);
+  throw lab::LabError("no command '" + command +
+                      "': expected list, start, test, status, use, demo or hand-in");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  try {
+    return run({argv + 1, argv + argc});
+  } catch (const lab::LabError& error) {
+    std::cerr << "lab: " << error.what() << "\n";
+  } catch (const std::exception& error) {
+    std::cerr << "lab: " << error.what() << "\n";
+  }
+  return 2;
+}

@@ -1,0 +1,168 @@
+#include <algorithm>
+#include <iostream>
+#include <map>
+#include <set>
+#include <sstream>
+
+#include "lab/commands.h"
+#include "lab/failure_text.h"
+#include "lab/files.h"
+#include "lab/functions.h"
+#include "lab/lab_error.h"
+#include "lab/process.h"
+#include "lab/test_run.h"
+
+// The commands that build and run the checkout.
+
+namespace lab {
+namespace {
+
+namespace fs = std::filesystem;
+
+void print_indented(const std::string& text) {
+  std::istringstream lines(text);
+  for (std::string line; std::getline(lines, line);) std::cout << "        " << line << "\n";
+}
+
+// The errors among what ninja prints; all of it where none is marked as one.
+std::string errors_of(const std::string& output) {
+  std::string errors;
+  std::istringstream lines(output);
+  int left = 60;
+  bool in_error = false;
+  for (std::string line; std::getline(lines, line) && left > 0;) {
+    if (line.find("error:") != std::string::npos || line.find("undefined reference") != std::string::npos)
+      in_error = true;
+    if (line.find("warning:") != std::string::npos || line.starts_with("[") ||
+        line.find("In function") != std::string::npos)
+      in_error = false;
+    if (in_error) errors += line + "\n", --left;
+  }
+  return errors.empty() ? output : errors;
+}
+
+// 1 if it does not compile, with the compiler's words; these are the student's to mend, not a wrong use of lab.
+bool build_or_say(const Tree& tree, const std::string& target) {
+  std::cout << "building " << target << " (the first time takes minutes)" << std::endl;
+  const std::string output = build(tree.root(), target);
+  if (output.empty()) return true;
+  std::cout << errors_of(output) << "it does not compile\n";
+  return false;
+}
+
+std::string counts(const std::map<Verdict, int>& of) {
+  const auto count = [&](Verdict verdict) { return of.contains(verdict) ? of.at(verdict) : 0; };
+  std::string text = std::to_string(count(Verdict::passed)) + " passed, ";
+  if (count(Verdict::failed) > 0) text += std::to_string(count(Verdict::failed)) + " failed, ";
+  if (count(Verdict::not_written) > 0) text += std::to_string(count(Verdict::not_written)) + " not written, ";
+  return text + std::to_string(count(Verdict::skipped)) + " skipped";
+}
+
+void print(const TestResult& result, const std::string& root) {
+  static const std::map<Verdict, const char*> names = {{Verdict::passed, "passed       "},
+                                                       {Verdict::failed, "FAILED       "},
+                                                       {Verdict::not_written, "not written  "},
+                                                       {Verdict::skipped, "skipped      "}};
+  std::cout << names.at(result.verdict) << result.name << "\n";
+  const size_t shown = result.verdict == Verdict::failed ? std::min<size_t>(result.messages.size(), 3)
+                                                         : std::min<size_t>(result.messages.size(), 1);
+  for (size_t i = 0; i < shown; ++i)
+    print_indented(failure_text(result.messages[i], root, result.verdict == Verdict::failed ? 16 : 3));
+  if (shown < result.messages.size() && result.verdict == Verdict::failed)
+    print_indented("and " + std::to_string(result.messages.size() - shown) + " more");
+}
+
+int test_task(const Tree& tree, const Task& task, const std::string& rung) {
+  const std::vector<const Task*> needs = tree.course().all_needs(task);
+  tree.check({&task});
+  tree.check(needs);
+  const TaskState state = tree.state(task);
+  std::cout << "task " << task.id << ": " << task.title << "\n";
+  if (state.builds_reference) std::cout << "  this is the reference, not your text\n";
+  std::string mine;
+  for (const Task* need : needs)
+    if (!tree.state(*need).builds_reference) mine += (mine.empty() ? "" : ", ") + need->id;
+  if (!mine.empty()) std::cout << "  with your own " << mine << "\n";
+  if (!build_or_say(tree, task.target)) return 1;
+  const fs::path binary = tree.root() / "build" / "release" / "tests" / task.target;
+  std::map<Verdict, int> all;
+  std::map<std::string, std::map<Verdict, int>> of_rung;
+  std::set<std::string> unwritten;
+  for (const TestResult& result : run_tests(binary, list_tests(binary, task.filter, rung))) {
+    print(result, tree.root().string());
+    ++all[result.verdict];
+    if (!rung_of(result.name).empty()) ++of_rung[rung_of(result.name)][result.verdict];
+    for (const Task* need : needs)
+      for (const std::string& message : result.messages)
+        if (message.find("task " + need->id + " is not implemented") != std::string::npos)
+          unwritten.insert(need->id);
+  }
+  for (const auto& [name, of] : of_rung) std::cout << "rung " << name << ": " << counts(of) << "\n";
+  for (const std::string& id : unwritten)
+    std::cout << "task " << id << ", which " << task.id
+              << " needs, is not written: ./ladder lab use reference " << id << "\n";
+  const bool done = all[Verdict::failed] + all[Verdict::not_written] + all[Verdict::skipped] == 0;
+  std::cout << task.id << ": " << counts(all) << "\n";
+  if (!done && !mine.empty())
+    std::cout << "  to see whether the cause is there: ./ladder lab use reference "
+              << mine.substr(0, mine.find(',')) << "\n";
+  if (all[Verdict::skipped] > 0 && all[Verdict::failed] + all[Verdict::not_written] == 0)
+    std::cout << "  a skipped test proves nothing: the milestone is "
+              << all[Verdict::passed] + all[Verdict::skipped] << " passed, 0 skipped\n";
+  if (done && state.unfinished)
+    std::cout
+        << "  but part of your text is still a stub: look for TaskNotImplemented and LADDER_UNWRITTEN\n";
+  return done && !state.unfinished ? 0 : 1;
+}
+
+}  // namespace
+
+int test(const Tree& tree, const std::string& id, const std::string& rung) {
+  tree.splice();
+  int code = 0;
+  for (const Task* task : tree.course().tasks_of(id)) code = std::max(code, test_task(tree, *task, rung));
+  return code;
+}
+
+int demo(const Tree& tree, const std::vector<std::string>& arguments) {
+  std::vector<const Task*> mine;
+  for (const Task& task : tree.course().tasks)
+    if (const TaskState state = tree.state(task); !state.builds_reference && state.text != Text::reference)
+      mine.push_back(&task);
+  tree.check(mine);
+  tree.splice(true);
+  const fs::path ran = tree.root() / ".lab" / "ran.txt";
+  fs::remove(ran);
+  int code = build_or_say(tree, "ladder") ? 0 : 1;
+  if (code == 0) {
+    std::vector<std::string> command = {(tree.root() / "build" / "release" / "ladder").string(), "demo",
+                                        "--model", (tree.root() / "models" / "tinyworld").string()};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    code = run_visibly(command, {{"LADDER_LAB_RAN", ran.string()}}).exit_code;
+  }
+  tree.splice();
+  std::map<std::string, std::set<std::string>> functions;
+  if (fs::exists(ran)) {
+    std::istringstream lines(read_file(ran));
+    for (std::string task, function; lines >> task && std::getline(lines >> std::ws, function);)
+      functions[task].insert(function);
+  }
+  if (mine.empty()) std::cout << "all of it was the reference: no region holds text of yours\n";
+  for (const Task* task : mine) {
+    std::set<std::string> ran_here = functions[task->id], all;
+    for (const std::string& path : task->regions) try {
+        for (const Function& function : find_functions(tree.region(*task, path).text))
+          if (!function.on_gpu) all.insert(function.name);
+      } catch (const LabError&) {
+        std::cout << "task " << task->id << ": " << path << " could not be watched\n";
+      }
+    std::cout << "task " << task->id << ", yours: " << ran_here.size() << " of " << all.size()
+              << " functions ran";
+    for (const std::string& name : ran_here) all.erase(name);
+    for (const std::string& name : all) std::cout << (name == *all.begin() ? "; not " : ", ") << name;
+    std::cout << "\n";
+  }
+  return code;
+}
+
+}  // namespace lab

@@ -1,0 +1,149 @@
+#include "lab/test_run.h"
+
+#include <fcntl.h>
+#include <string.h>
+#include <sys/file.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <nlohmann/json.hpp>
+#include <sstream>
+#include <thread>
+
+#include "lab/files.h"
+#include "lab/lab_error.h"
+#include "lab/process.h"
+
+namespace lab {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr std::chrono::seconds kLimit{
+    180};  // of one test; the slowest of the reference take some ten seconds
+
+// Two builds at once in one folder would spoil it; `./ladder` takes the same lock.
+class BuildLock {
+ public:
+  explicit BuildLock(const fs::path& folder) {
+    fs::create_directories(folder);
+    file_ = ::open((folder / ".ladder.lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644);
+    if (file_ >= 0) ::flock(file_, LOCK_EX);
+  }
+  ~BuildLock() { ::close(file_); }
+  BuildLock(const BuildLock&) = delete;
+  BuildLock& operator=(const BuildLock&) = delete;
+
+ private:
+  int file_;
+};
+
+// The checks that failed, from GoogleTest's own report, and why a test was skipped.
+void read_report(const fs::path& report, TestResult& result) {
+  const auto all = nlohmann::json::parse(read_file(report));
+  for (const auto& suite : all.at("testsuites"))
+    for (const auto& test : suite.at("testsuite")) {
+      if (test.value("result", "") == "SKIPPED") result.verdict = Verdict::skipped;
+      for (const auto& skip : test.value("skipped", nlohmann::json::array()))
+        result.messages.push_back(skip.at("message"));
+      for (const auto& failure : test.value("failures", nlohmann::json::array())) {
+        result.verdict = Verdict::failed;
+        result.messages.push_back(failure.at("failure"));
+      }
+    }
+}
+
+TestResult run_one(const fs::path& binary, const std::string& name, const fs::path& report) {
+  TestResult result{name, Verdict::passed, {}};
+  std::error_code ignored;
+  fs::remove(report, ignored);
+  const Outcome ran =
+      run({binary.string(), "--gtest_filter=" + name, "--gtest_output=json:" + report.string()}, kLimit,
+          {{"GOMP_SPINCOUNT", "1000"}});
+  try {
+    if (fs::exists(report)) read_report(report, result);
+  } catch (const nlohmann::json::exception&) {  // ended while it wrote: said below
+  }
+  if (ran.timed_out)
+    result.messages.push_back("did not end within " + std::to_string(kLimit.count()) +
+                              " s: a loop or a wait without end?");
+  else if (ran.signal != 0)
+    result.messages.push_back(
+        std::string("crashed: ") + ::strsignal(ran.signal) + "\n" +
+        ran.output.substr(ran.output.size() - std::min<size_t>(ran.output.size(), 600)));
+  else if (!ran.ok() && result.verdict != Verdict::failed)
+    result.messages.push_back("ended with code " + std::to_string(ran.exit_code) + "\n" + ran.output);
+  if (!ran.ok()) result.verdict = Verdict::failed;
+  if (result.verdict == Verdict::passed && !fs::exists(report)) {
+    result.verdict = Verdict::failed;
+    result.messages.push_back("ended before its test did: something calls exit()");
+  }
+  const bool unwritten = std::ranges::any_of(result.messages, [](const std::string& message) {
+    return message.find("is not implemented") != std::string::npos &&
+           message.find("task ") != std::string::npos;
+  });
+  if (result.verdict == Verdict::failed && unwritten) result.verdict = Verdict::not_written;
+  fs::remove(report, ignored);
+  return result;
+}
+
+}  // namespace
+
+std::string build(const fs::path& root, const std::string& target) {
+  const fs::path folder = root / "build" / "release";
+  const BuildLock lock(folder);
+  if (!fs::exists(folder / "build.ninja")) {
+    const Outcome configured = run(
+        {"cmake", "-G", "Ninja", "-S", root.string(), "-B", folder.string(), "-DCMAKE_BUILD_TYPE=Release"});
+    write_file(folder / "configure.log", configured.output);
+    if (!configured.ok()) return configured.output;
+  }
+  const Outcome built = run({"ninja", "-C", folder.string(), target});
+  return built.ok() ? "" : built.output.empty() ? "ninja could not be started" : built.output;
+}
+
+std::string rung_of(const std::string& test) {
+  const size_t slash = test.rfind('/');
+  return slash == std::string::npos || slash < test.find('.') ? "" : test.substr(slash + 1);
+}
+
+std::vector<std::string> list_tests(const fs::path& binary, const std::string& filter,
+                                    const std::string& rung) {
+  const Outcome listed = run({binary.string(), "--gtest_list_tests", "--gtest_filter=" + filter}, kLimit);
+  if (!listed.ok()) throw LabError(binary.string() + " does not list its tests:\n" + listed.output);
+  std::vector<std::string> names;
+  std::istringstream lines(listed.output);
+  std::string suite;
+  for (std::string line; std::getline(lines, line);) {
+    line = line.substr(0, line.find("  # "));
+    if (line.starts_with("  ")) {
+      const std::string name = suite + line.substr(2);
+      if (rung.empty() || rung_of(name) == rung || rung_of(name) == "cuda_" + rung) names.push_back(name);
+    } else if (line.ends_with('.')) {
+      suite = line;
+    }
+  }
+  if (names.empty())
+    throw LabError(rung.empty() ? "no test is named " + filter
+                                : "none of these tests is of rung '" + rung + "'");
+  return names;
+}
+
+std::vector<TestResult> run_tests(const fs::path& binary, const std::vector<std::string>& names) {
+  std::vector<TestResult> results(names.size());
+  const fs::path folder = binary.parent_path();
+  std::atomic<size_t> next = 0;
+  const auto work = [&](size_t worker) {
+    const fs::path report =
+        folder / (".lab-" + std::to_string(::getpid()) + "-" + std::to_string(worker) + ".json");
+    for (size_t i; (i = next++) < names.size();) results[i] = run_one(binary, names[i], report);
+  };
+  std::vector<std::jthread> workers;
+  const size_t count = std::clamp<size_t>(std::thread::hardware_concurrency(), 1, names.size());
+  for (size_t i = 0; i < count; ++i) workers.emplace_back(work, i);
+  workers.clear();
+  return results;
+}
+
+}  // namespace lab

@@ -1,0 +1,31 @@
+#pragma once
+// Builds a test binary and runs its tests one by one, each in a process of its own: one that crashes or never ends
+// costs the others nothing.
+#include <filesystem>
+#include <string>
+#include <vector>
+
+namespace lab {
+
+enum class Verdict { passed, failed, not_written, skipped };
+
+struct TestResult {
+  std::string name;  // Task5_2_Forks.SiblingsShareBlocks, or with a rung: .../avx2
+  Verdict verdict = Verdict::passed;
+  std::vector<std::string> messages;  // of the failed checks, or why it was skipped
+};
+
+// Configures build/release where needed and builds a target. Returns what the compiler said where it failed, or "".
+std::string build(const std::filesystem::path& root, const std::string& target);
+
+// The tests that a GoogleTest filter leaves; with `rung` only those of that rung ("avx2", "naive" of cuda_naive).
+// Error: none.
+std::vector<std::string> list_tests(const std::filesystem::path& binary, const std::string& filter,
+                                    const std::string& rung);
+
+std::vector<TestResult> run_tests(const std::filesystem::path& binary, const std::vector<std::string>& names);
+
+// What follows the last / of a test's name, if it is a rung; else "".
+std::string rung_of(const std::string& test);
+
+}  // namespace lab

@@ -1,0 +1,81 @@
+#pragma once
+// A student's checkout: what stands in each region, and which text the build takes.
+//
+// The student's text stays where it was written, in the file itself, and no command but the student's editor changes
+// it. Only `start` writes into the checkout, and only over a region that is still the reference. Where the build
+// shall take the reference although something else stands in the file, it compiles a copy of the file in
+// .lab/spliced/ with the reference in that region (cmake/spliced.cmake).
+//
+//   lab/regions.txt      which text is the reference: task, file, SHA-256 (tools/task_boxes.py writes it)
+//   .lab/reference/HASH  reference texts, kept from the moment that a region is first given away
+//   .lab/choices         the task that was started last, and what `use` was told
+//   .lab/spliced/        the copies; made anew by every command, may be deleted
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "lab/course.h"
+#include "lab/region.h"
+
+namespace lab {
+
+enum class Text { reference, stub, mine, broken };
+
+struct TaskState {
+  Text text = Text::reference;  // what stands in the checkout
+  bool unfinished = false;      // mine, but part of it still throws
+  bool builds_reference = true;
+  std::string problem;  // where broken: one line
+};
+
+class Tree {
+ public:
+  // Error: no lab/labs.json or lab/regions.txt there.
+  explicit Tree(std::filesystem::path root);
+
+  const std::filesystem::path& root() const { return root_; }
+  const Course& course() const { return course_; }
+  std::string release() const;  // names labs.json and all reference texts
+
+  TaskState state(const Task& task) const;
+  // One of a task's regions as it stands in the checkout. Error: it is not whole; says what is wrong.
+  const Region& region(const Task& task, const std::string& path) const;
+  bool is_reference(const Task& task, const std::string& path) const;
+  // What `start` puts there. Error: no stub can be made of it.
+  std::string stub(const Task& task, const std::string& path) const;
+  // Error: the text is neither in the checkout nor in .lab/reference nor in git's history.
+  std::string reference(const Task& task, const std::string& path) const;
+
+  // Error, one line: a region of one of these tasks is not whole.
+  void check(const std::vector<const Task*>& tasks) const;
+
+  // Makes this task the one whose stubs the build takes, and puts stubs where its regions are the reference.
+  // Returns the files that were changed.
+  std::vector<std::string> start(const Task& task);
+  void use(const Task& task, bool mine);
+
+  // Brings .lab/spliced in line with regions and choices. `traced`: the student's regions note that they ran.
+  void splice(bool traced = false) const;
+
+ private:
+  void keep_references() const;
+  void read_files();
+  void save_choices() const;
+  Text text_of(const Task& task, const std::string& path) const;
+
+  std::filesystem::path root_;
+  Course course_;
+  std::map<std::string, std::string> files_;                      // path -> text
+  std::map<std::string, std::map<std::string, Region>> regions_;  // path -> task -> region
+  std::map<std::string, std::string> problems_;                   // path -> what is wrong with it
+  std::map<std::pair<std::string, std::string>, std::string> reference_hashes_;  // {task, path}
+  std::string started_;
+  std::map<std::string, bool> uses_mine_;
+};
+
+// The root of the checkout that a folder is in. Error: it is in none.
+std::filesystem::path find_root(const std::filesystem::path& folder);
+
+}  // namespace lab
