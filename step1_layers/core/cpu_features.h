@@ -16,7 +16,7 @@ int64_t physical_memory_bytes();
 
 // A file named x_simd.cpp is compiled once per instruction set, each time inside the namespace LADDER_ISA. To
 // keep one set's code out of another's, such a file includes <immintrin.h>, step1_layers/core/simd.h and
-// plain declarations only, works on raw pointers and instantiates nothing that other files share. This macro
+// plain declarations only (no error.h: formatting is code), works on raw pointers and instantiates nothing that other files share. This macro
 // declares its functions for all sets:
 //
 //   LADDER_DECLARE_FOR_EACH_ISA(void silu_and_mul_f32(const float* gate_up, float* out, int64_t rows,

@@ -6,16 +6,12 @@
 // line and exits with code 2. Anything else that escapes is a defect of ours.
 #include <fmt/format.h>
 
-#include <stdexcept>
-#include <string>
 #include <utility>
 
-namespace ladder {
+#include "step1_layers/core/error_type.h"
+#include "step1_layers/core/task_not_implemented.h"
 
-class Error : public std::runtime_error {
- public:
-  explicit Error(const std::string& message) : std::runtime_error(message) {}
-};
+namespace ladder {
 
 template <class... Args>
 [[noreturn]] void fail(fmt::format_string<Args...> format, Args&&... args) {

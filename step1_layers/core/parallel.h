@@ -31,7 +31,7 @@ inline void set_num_threads([[maybe_unused]] int count) {
 }
 
 // Calls fn(begin, end) on consecutive pieces of [0, count), in parallel; no piece is smaller than `grain`
-// unless count is. fn must not throw: operators check their arguments before they split.
+// unless count is. Where a piece throws the others still end; then the caller gets the exception of one of them.
 template <class Fn>
 void parallel_for(int64_t count, int64_t grain, Fn&& fn) {
   const int64_t pieces =
@@ -41,10 +41,21 @@ void parallel_for(int64_t count, int64_t grain, Fn&& fn) {
     fn(int64_t{0}, count);
     return;
   }
+  std::exception_ptr failure;
 #ifdef _OPENMP
 #pragma omp parallel for schedule(static, 1) num_threads(static_cast <int>(pieces))
 #endif
-  for (int64_t piece = 0; piece < pieces; ++piece) fn(count * piece / pieces, count * (piece + 1) / pieces);
+  for (int64_t piece = 0; piece < pieces; ++piece) {
+    try {
+      fn(count * piece / pieces, count * (piece + 1) / pieces);
+    } catch (...) {  // no exception may leave the threads' region
+#ifdef _OPENMP
+#pragma omp critical(ladder_parallel_for)
+#endif
+      failure = std::current_exception();
+    }
+  }
+  if (failure) std::rethrow_exception(failure);
 }
 
 }  // namespace ladder

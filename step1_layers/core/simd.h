@@ -9,6 +9,7 @@
 #endif
 
 #include "step1_layers/core/dtype.h"
+#include "step1_layers/core/task_not_implemented.h"
 
 namespace ladder::LADDER_ISA {
 

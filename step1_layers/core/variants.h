@@ -10,6 +10,7 @@
 #include "step1_layers/core/context.h"
 #include "step1_layers/core/cpu_features.h"
 #include "step1_layers/core/error.h"
+#include "step1_layers/core/task_not_implemented.h"
 
 namespace ladder {
 
@@ -46,8 +47,8 @@ struct Choice {
 };
 
 // The one forced with --kernel; else the one that measurements name for this call (kernel_table.h; empty:
-// none); else the last row of the table. The last two only where they can run here, take these arguments and,
-// where the context demands it, are batch invariant. Error: the forced name does not exist, or cannot serve
+// none); else the last row of the table. The last two only where they are written, can run here, take these
+// arguments and, where the context demands it, are batch invariant. Error: the forced name does not exist, or cannot serve
 // this call; or no row can.
 template <class Args>
 Choice<Args> choose_variant(std::string_view op, std::span<const Variant<Args>> table, const OpContext& ctx,
@@ -65,7 +66,8 @@ Choice<Args> choose_variant(std::string_view op, std::span<const Variant<Args>> 
     fail("--kernel {}={}: no such kernel; {} has {}", op, forced, op, names);
   }
   auto serves = [&](const Variant<Args>& variant) {
-    return (variant.batch_invariant || !ctx.batch_invariant) && can_run(variant, ctx, args);
+    return (variant.batch_invariant || !ctx.batch_invariant) && can_run(variant, ctx, args) &&
+           !is_unwritten(op, variant.name);
   };
   if (!measured.empty())
     for (const auto& variant : table)

@@ -1,0 +1,17 @@
+#include "step1_layers/core/task_not_implemented.h"
+
+namespace ladder {
+
+TaskNotImplemented::TaskNotImplemented(const char* task)
+    : Error("task " + std::string(task) + " is not implemented") {}
+
+TaskNotImplemented::~TaskNotImplemented() = default;
+
+// Set before any other code runs, so that objects of other files can add themselves to it.
+constinit const UnwrittenRung* UnwrittenRung::first_ = nullptr;
+
+UnwrittenRung::UnwrittenRung(const char* op, const char* rung) : op_(op), rung_(rung), next_(first_) {
+  first_ = this;
+}
+
+}  // namespace ladder
