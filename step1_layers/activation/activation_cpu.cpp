@@ -11,7 +11,7 @@ constexpr float kRootHalf = 0.7071067812f;
 
 }  // namespace
 
-// >>> task 1.2: SiLU and both forms of GELU, alone and times the second half of a row, value by value
+// >>> task 1.2.loop: SiLU and both forms of GELU, alone and times the second half of a row, value by value
 namespace {
 
 float silu(float x) {
@@ -60,6 +60,6 @@ void gelu_loop(const OpContext&, const GeluArgs& args) {
     }
   });
 }
-// <<< task 1.2
+// <<< task 1.2.loop
 
 }  // namespace ladder

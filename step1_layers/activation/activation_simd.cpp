@@ -18,7 +18,7 @@ constexpr float kGeluCubic = 0.044715f, kGeluScale = 1.5957691216f;
 
 }  // namespace
 
-// >>> task 1.2: SiLU and both forms of GELU on registers of values, alone and times the second half of a row
+// >>> task 1.2.simd: SiLU and both forms of GELU on registers of values, alone and times the second half of a row
 namespace {
 
 inline Vec sigmoid(Vec x) {
@@ -93,7 +93,7 @@ void ActivationKernels<T>::gelu_and_mul(const T* gate_up, int64_t gate_up_stride
     for_each_row<true>(gate_up, gate_up_stride, out, out_stride, rows, width,
                        [](Vec v) { return gelu_erf(v); });
 }
-// <<< task 1.2
+// <<< task 1.2.simd
 
 template struct ActivationKernels<float>;
 template struct ActivationKernels<bf16>;

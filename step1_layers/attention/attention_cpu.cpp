@@ -4,7 +4,7 @@
 
 namespace ladder {
 
-// >>> task 1.7: attention of one query row over the keys it sees, and the rows of a sequence and of a batch
+// >>> task 1.7.loop: attention of one query row over the keys it sees, and the rows of a sequence and of a batch
 namespace {
 
 // key(j) and value(j) point to position j's vectors; `weights` is scratch for num_keys numbers. Returns the
@@ -88,6 +88,6 @@ void paged_attention_loop(const OpContext& ctx, const PagedAttentionArgs& args) 
     }
   });
 }
-// <<< task 1.7
+// <<< task 1.7.loop
 
 }  // namespace ladder

@@ -21,7 +21,7 @@ constexpr int kRows = 6, kColumns = 4;
 constexpr int kRows = 6, kColumns = 2;
 #endif
 
-// >>> task 1.7: the two products and the online softmax of one tile of keys
+// >>> task 1.7.simd: the two products and the online softmax of one tile of keys
 // c [R, W registers] = (factor ? c * factor : 0) + a [R, depth] b [depth, W registers], each element summed
 // in the order of depth.
 template <int R, int W>
@@ -103,7 +103,7 @@ float softmax_tile(float* scores, int64_t valid, float& largest, float& sum) {
   largest = updated;
   return factor;
 }
-// <<< task 1.7
+// <<< task 1.7.simd
 
 // Where positions [first, first + count) lie.
 template <class T>

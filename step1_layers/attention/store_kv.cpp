@@ -11,7 +11,7 @@ namespace ladder {
 
 namespace {
 
-// >>> task 1.7: keys and values to their slots, value by value and a token's heads at once
+// >>> task 1.7.store: keys and values to their slots, value by value and a token's heads at once
 void store_kv_loop(const OpContext&, const StoreKvArgs& args) {
   const int64_t* slots = args.slot_mapping.data<int64_t>();
   const int64_t block_size = args.cache.block_size();
@@ -58,7 +58,7 @@ void store_kv_copy(const OpContext&, const StoreKvArgs& args) {
                  }
                });
 }
-// <<< task 1.7
+// <<< task 1.7.store
 
 constexpr Variant<StoreKvArgs> kVariants[] = {
     {.name = "loop", .idea = "value by value", .run = store_kv_loop},

@@ -7,7 +7,7 @@
 
 namespace ladder {
 
-// >>> task 1.4: which rows and columns a rank owns
+// >>> task 1.4.shards: which rows and columns a rank owns
 FeatureRange even_shard(const std::string& what, int64_t full, int rank, int size) {
   LADDER_CHECK(full > 0 && full % size == 0, "{}: {} does not divide by {} tensor-parallel ranks", what, full,
                size);
@@ -50,6 +50,6 @@ LinearShards qkv_shards(const OpContext& ctx, const std::string& name, int64_t i
         {.full = heads.full * head_dim, .begin = heads.begin * head_dim, .size = heads.size * head_dim});
   return shards;
 }
-// <<< task 1.4
+// <<< task 1.4.shards
 
 }  // namespace ladder

@@ -21,7 +21,7 @@ void convert_row(const char* from, To* to, int64_t count, int64_t to_step) {
 
 }  // namespace
 
-// >>> task 1.4: load a rank's shard of a checkpoint tensor
+// >>> task 1.4.shards: load a rank's shard of a checkpoint tensor
 void load_shard(const std::string& what, const Tensor& checkpoint, const ShardWindow& window,
                 const Tensor& destination) {
   LADDER_CHECK(checkpoint.shape() == window.full, "{}: expected shape {}, found {}", what, window.full.str(),
@@ -67,6 +67,6 @@ void load_shard(const std::string& what, const Tensor& checkpoint, const ShardWi
     });
   });
 }
-// <<< task 1.4
+// <<< task 1.4.shards
 
 }  // namespace ladder

@@ -66,7 +66,7 @@ void add_lanes(const Vec* acc, float* sums) {
 }
 #endif
 
-// >>> task 1.4: tiles of dot products, and the order in which they go through the caches
+// >>> task 1.4.simd: tiles of dot products, and the order in which they go through the caches
 // sums[i][j] += x row i times weight row j, over one chunk.
 template <class W, int kRows, int kColumns, bool kPrefetch>
 void tile(const float* x, int64_t x_stride, const W* weight, int64_t weight_stride, int64_t k, float* sums,
@@ -175,7 +175,7 @@ void sums_blocked(const MatmulPanel& panel) {
   }
 }
 
-// <<< task 1.4
+// <<< task 1.4.simd
 
 template <class T>
 void sums_of(const MatmulPanel& panel) {

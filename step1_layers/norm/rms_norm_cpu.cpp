@@ -4,7 +4,7 @@
 
 namespace ladder {
 
-// >>> task 1.3: RMSNorm, alone and after the residual addition, value by value
+// >>> task 1.3.loop: RMSNorm, alone and after the residual addition, value by value
 namespace {
 
 template <class T>
@@ -51,6 +51,6 @@ void rms_norm_loop(const OpContext&, const FusedAddRmsNormArgs& args) {
     }
   });
 }
-// <<< task 1.3
+// <<< task 1.3.loop
 
 }  // namespace ladder

@@ -5,7 +5,7 @@
 
 namespace ladder::LADDER_ISA {
 
-// >>> task 1.3: RMSNorm on registers of values, alone and after the residual addition
+// >>> task 1.3.simd: RMSNorm on registers of values, alone and after the residual addition
 namespace {
 
 template <class T>
@@ -46,7 +46,7 @@ void NormKernels<T>::fused_add_rms_norm(const T* x, int64_t x_stride, T* residua
     normalize(residual + row * residual_stride, weight, eps, out + row * out_stride, width);
   }
 }
-// <<< task 1.3
+// <<< task 1.3.simd
 
 template struct NormKernels<float>;
 template struct NormKernels<bf16>;

@@ -2,7 +2,7 @@
 
 namespace ladder {
 
-// >>> task 1.6: rotates the pairs (i, i + half) of every head of q and k, pair by pair
+// >>> task 1.6.loop: rotates the pairs (i, i + half) of every head of q and k, pair by pair
 namespace {
 
 template <class T>
@@ -29,6 +29,6 @@ void rotary_embedding_loop(const OpContext&, const RotaryEmbeddingArgs& args) {
       }
   });
 }
-// <<< task 1.6
+// <<< task 1.6.loop
 
 }  // namespace ladder

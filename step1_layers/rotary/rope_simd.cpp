@@ -5,7 +5,7 @@
 
 namespace ladder::LADDER_ISA {
 
-// >>> task 1.6: the rotation on registers of pairs, alone and after the norm of a head
+// >>> task 1.6.simd: the rotation on registers of pairs, alone and after the norm of a head
 namespace {
 
 // Turns `count` pairs (x1, x2).
@@ -62,7 +62,7 @@ void RotaryKernels<T>::norm_rotate(const T* x, const T* weight, float eps, const
     store_partial(out + i, normed(i, count), count);
   }
 }
-// <<< task 1.6
+// <<< task 1.6.simd
 
 template struct RotaryKernels<float>;
 template struct RotaryKernels<bf16>;

@@ -14,7 +14,7 @@ namespace ladder {
 
 namespace {
 
-// >>> task 1.8: the index of the largest logit
+// >>> task 1.8.softmax: the index of the largest logit
 void argmax_loop(const OpContext&, const ArgmaxArgs& args) {
   for (int64_t row = 0; row < args.logits.dim(0); ++row) {
     const float* x = detail::row_of(args.logits, row);
@@ -32,7 +32,7 @@ void argmax_loop(const OpContext&, const ArgmaxArgs& args) {
     args.ids.data<int32_t>()[row] = best_id;
   }
 }
-// <<< task 1.8
+// <<< task 1.8.softmax
 
 template <class Kernels>
 void argmax_fast(const OpContext&, const ArgmaxArgs& args) {

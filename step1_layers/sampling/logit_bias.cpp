@@ -11,7 +11,7 @@ namespace ladder {
 
 namespace {
 
-// >>> task 1.8: the biases of one row
+// >>> task 1.8.edits: the biases of one row
 void bias_row(const ApplyLogitBiasArgs& args, int64_t row) {
   const int32_t* starts = args.row_start.data<int32_t>();
   float* x = detail::row_of(args.logits, row);
@@ -21,7 +21,7 @@ void bias_row(const ApplyLogitBiasArgs& args, int64_t row) {
     logit = bias == -INFINITY ? -INFINITY : logit + bias;  // +inf - inf would be NaN
   }
 }
-// <<< task 1.8
+// <<< task 1.8.edits
 
 void apply_logit_bias_loop(const OpContext&, const ApplyLogitBiasArgs& args) {
   for (int64_t row = 0; row < args.logits.dim(0); ++row) bias_row(args, row);

@@ -15,7 +15,7 @@ bool holds_nan(const float* x, int64_t vocab) {
 
 }  // namespace
 
-// >>> task 1.8: temperature, min-p, top-k and top-p, each from its definition
+// >>> task 1.8.filters: temperature, min-p, top-k and top-p, each from its definition
 void apply_temperature_loop(const OpContext&, const LogitsFilterArgs& args) {
   for (int64_t row = 0; row < args.logits.dim(0); ++row) {
     const float temperature = args.value.data<float>()[row];
@@ -74,6 +74,6 @@ void mask_top_p_loop(const OpContext& ctx, const LogitsFilterArgs& args) {
     }
   }
 }
-// <<< task 1.8
+// <<< task 1.8.filters
 
 }  // namespace ladder

@@ -9,7 +9,7 @@ namespace ladder {
 
 namespace {
 
-// >>> task 1.8: repetition, frequency and presence penalties of one row
+// >>> task 1.8.edits: repetition, frequency and presence penalties of one row
 void penalize_row(const ApplyPenaltiesArgs& args, int64_t row) {
   const int32_t* starts = args.row_start.data<int32_t>();
   const float repetition = args.repetition.data<float>()[row];
@@ -23,7 +23,7 @@ void penalize_row(const ApplyPenaltiesArgs& args, int64_t row) {
     if (count > 0) logit -= frequency * static_cast<float>(count) + presence;
   }
 }
-// <<< task 1.8
+// <<< task 1.8.edits
 
 void apply_penalties_loop(const OpContext&, const ApplyPenaltiesArgs& args) {
   for (int64_t row = 0; row < args.logits.dim(0); ++row) penalize_row(args, row);

@@ -4,7 +4,7 @@
 
 namespace ladder {
 
-// >>> task 1.8: Philox4x32-10 and the uniform number of a token
+// >>> task 1.8.draw: Philox4x32-10 and the uniform number of a token
 std::array<uint32_t, 4> philox4x32_10(std::array<uint32_t, 4> counter, std::array<uint32_t, 2> key) {
   for (int round = 0; round < 10; ++round) {
     const uint64_t first = uint64_t{0xD2511F53} * counter[0];
@@ -25,6 +25,6 @@ float sampling_uniform(uint64_t seed, uint64_t output_index, uint32_t token_id) 
   const float u = (static_cast<float>(words[token_id % 4]) + 0.5f) * 0x1p-32f;
   return std::min(u, 1.0f - 0x1p-24f);
 }
-// <<< task 1.8
+// <<< task 1.8.draw
 
 }  // namespace ladder

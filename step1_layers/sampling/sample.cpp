@@ -15,7 +15,7 @@ namespace ladder {
 
 namespace {
 
-// >>> task 1.8: one token per row, by the Gumbel-max trick
+// >>> task 1.8.draw: one token per row, by the Gumbel-max trick
 void sample_loop(const OpContext&, const SampleArgs& args) {
   for (int64_t row = 0; row < args.logits.dim(0); ++row) {
     const float* x = detail::row_of(args.logits, row);
@@ -43,7 +43,7 @@ void sample_loop(const OpContext&, const SampleArgs& args) {
     args.ids.data<int32_t>()[row] = best_id;
   }
 }
-// <<< task 1.8
+// <<< task 1.8.draw
 
 template <class Kernels>
 void sample_fast(const OpContext&, const SampleArgs& args) {

@@ -33,7 +33,7 @@ bool holds_nan(const float* x, int64_t vocab) {
   return false;
 }
 
-// >>> task 1.8: Philox and Gumbel noise on registers of tokens
+// >>> task 1.8.simd: Philox and Gumbel noise on registers of tokens
 constexpr int kCounters = 16;           // Philox blocks computed side by side
 constexpr int kTokens = 4 * kCounters;  // four words, four tokens each
 constexpr float kLargestNoise = 23.0f;  // -log(2^-33) = 22.87
@@ -98,7 +98,7 @@ bool may_win(const float* uniform, float largest, float best) {
   store(bound, exp(broadcast(largest - best)) * broadcast(1.001f));
   return -reduce_max(zero() - smallest) < bound[0];
 }
-// <<< task 1.8
+// <<< task 1.8.simd
 
 }  // namespace
 

@@ -13,7 +13,7 @@ namespace ladder {
 
 namespace {
 
-// >>> task 1.8: softmax and log-softmax that do not overflow
+// >>> task 1.8.softmax: softmax and log-softmax that do not overflow
 struct RowSum {
   float largest;
   double sum;  // of e^(x - largest)
@@ -45,7 +45,7 @@ void log_softmax_loop(const OpContext&, const SoftmaxArgs& args) {
           static_cast<float>(static_cast<double>(x[i]) - largest - std::log(sum));
   }
 }
-// <<< task 1.8
+// <<< task 1.8.softmax
 
 template <class Kernels>
 void softmax_fast(const OpContext&, const SoftmaxArgs& args) {

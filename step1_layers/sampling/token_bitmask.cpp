@@ -18,7 +18,7 @@ const uint32_t* mask_of(const ApplyTokenBitmaskArgs& args, int64_t row) {
   return reinterpret_cast<const uint32_t*>(args.bitmask.data<int32_t>()) + index * args.bitmask.dim(1);
 }
 
-// >>> task 1.8: forbid what a mask does not allow
+// >>> task 1.8.edits: forbid what a mask does not allow
 void apply_token_bitmask_loop(const OpContext&, const ApplyTokenBitmaskArgs& args) {
   for (int64_t row = 0; row < args.logits.dim(0); ++row) {
     const uint32_t* mask = mask_of(args, row);
@@ -28,7 +28,7 @@ void apply_token_bitmask_loop(const OpContext&, const ApplyTokenBitmaskArgs& arg
       if ((mask[id / 32] >> (id % 32) & 1) == 0) x[id] = -INFINITY;
   }
 }
-// <<< task 1.8
+// <<< task 1.8.edits
 
 void apply_token_bitmask_words(const OpContext&, const ApplyTokenBitmaskArgs& args) {
   const int64_t vocab = args.logits.dim(1);

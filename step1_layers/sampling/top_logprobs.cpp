@@ -62,7 +62,7 @@ BestList best_list(const TopLogprobsArgs& args, int64_t row) {
           args.top_ids.dim(1)};
 }
 
-// >>> task 1.8: log probabilities of the chosen and of the k best tokens
+// >>> task 1.8.softmax: log probabilities of the chosen and of the k best tokens
 void top_logprobs_loop(const OpContext&, const TopLogprobsArgs& args) {
   const int64_t vocab = args.logits.dim(1);
   for (int64_t row = 0; row < args.logits.dim(0); ++row) {
@@ -79,7 +79,7 @@ void top_logprobs_loop(const OpContext&, const TopLogprobsArgs& args) {
     finish_row(args, row, largest, sum);
   }
 }
-// <<< task 1.8
+// <<< task 1.8.softmax
 
 template <class Kernels>
 void top_logprobs_fast(const OpContext&, const TopLogprobsArgs& args) {

@@ -53,7 +53,7 @@ RopeKind kind_from_name(const std::string& name, const ConfigObject& rope) {
 
 }  // namespace
 
-// >>> task 2.1: read the rotary embedding from the older and the newer keys
+// >>> task 2.1.rope: read the rotary embedding from the older and the newer keys
 RopeConfig parse_rope_config(const ConfigObject& config, int64_t head_dim, int64_t max_position_embeddings) {
   const Json* scaling = config.find("rope_scaling");
   const char* key = scaling != nullptr && !scaling->empty() ? "rope_scaling" : "rope_parameters";
@@ -124,6 +124,6 @@ RopeConfig parse_rope_config(const ConfigObject& config, int64_t head_dim, int64
   }
   return result;
 }
-// <<< task 2.1
+// <<< task 2.1.rope
 
 }  // namespace ladder

@@ -17,7 +17,6 @@ struct Wildcards {
 
 }  // namespace
 
-// >>> task 2.3: the table of names, and finding a name in it by its pattern
 std::span<const TensorName> llama_tensor_names() {
   static constexpr TensorName names[] = {
       {"embed_tokens.weight", "embed_tokens.weight"},
@@ -38,6 +37,7 @@ std::span<const TensorName> llama_tensor_names() {
   return names;
 }
 
+// >>> task 2.3: finding a name in the table by its pattern, in both directions
 namespace {
 
 // '#' matches a number without sign and leading zeros, '*' (only at the end) a name without a dot.

@@ -44,7 +44,7 @@ const AddedToken* AddedTokenFinder::longest_at(std::string_view text) const {
   return longest;
 }
 
-// >>> task 2.5: find the added tokens: leftmost first, of those the longest, with their rules about neighbours
+// >>> task 2.5.added: find the added tokens: leftmost first, of those the longest, with their rules about neighbours
 std::vector<TextPart> AddedTokenFinder::split(std::string_view text, std::span<const TextStretch> stretches,
                                               std::span<const int32_t> control_ids) const {
   std::vector<TextPart> parts;
@@ -96,6 +96,6 @@ std::vector<TextPart> AddedTokenFinder::split(std::string_view text, std::span<c
   put(plain, text.size(), nullptr);
   return parts;
 }
-// <<< task 2.5
+// <<< task 2.5.added
 
 }  // namespace ladder

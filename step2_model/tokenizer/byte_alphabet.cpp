@@ -14,7 +14,7 @@ struct Alphabet {
   std::array<int16_t, 256 + 68> byte{};
 };
 
-// >>> task 2.5: the alphabet: printable bytes stand for themselves, the others for U+0100 and so on in order
+// Printable bytes stand for themselves, the others for U+0100 and so on in order.
 Alphabet make_alphabet() {
   Alphabet alphabet;
   alphabet.byte.fill(-1);
@@ -27,7 +27,6 @@ Alphabet make_alphabet() {
   }
   return alphabet;
 }
-// <<< task 2.5
 
 const Alphabet& the_alphabet() {
   static const Alphabet alphabet = make_alphabet();

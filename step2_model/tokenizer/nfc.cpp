@@ -36,7 +36,7 @@ size_t find_mark(std::string_view text, size_t from, size_t& base) {
   return at;
 }
 
-// >>> task 2.5: normalize one base character with the marks after it (decompose, order the marks, compose)
+// >>> task 2.5.nfc: normalize one base character with the marks after it (decompose, order the marks, compose)
 int combining_class(int32_t code_point) {
   return utf8proc_get_property(code_point)->combining_class;
 }
@@ -70,7 +70,7 @@ void append_nfc(std::string& out, std::string_view piece) {
   for (utf8proc_ssize_t i = 0; i < count; ++i)
     utf8_append(out, static_cast<uint32_t>(characters[static_cast<size_t>(i)]));
 }
-// <<< task 2.5
+// <<< task 2.5.nfc
 
 }  // namespace
 

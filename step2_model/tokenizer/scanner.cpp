@@ -84,7 +84,7 @@ struct Scanner {
   }
 };
 
-// >>> task 2.5: one piece of the text per call, by the alternatives of the pattern in their order
+// >>> task 2.5.scanner: one piece of the text per call, by the alternatives of the pattern in their order
 const char* next_piece_gpt2(const Scanner& scan, const char* at) {
   if (*at == '\'') {
     if (const int length = scan.contraction(at, false)) return at + length;
@@ -121,7 +121,7 @@ const char* next_piece_qwen2(const Scanner& scan, const char* at, int max_number
     if (is_newline(newline[-1])) return newline;
   return scan.spaces_before_word(at, run_end);
 }
-// <<< task 2.5
+// <<< task 2.5.scanner
 
 }  // namespace
 

@@ -77,7 +77,7 @@ std::vector<int32_t> Tokenizer::encode(std::span<const TextSegment> segments, bo
   return encode_valid(text, stretches, control_ids, add_special_tokens);
 }
 
-// >>> task 2.5: the way of a text: added tokens, NFC, added tokens that are sought after NFC, pieces, merges
+// >>> task 2.5.encode: the way of a text: added tokens, NFC, added tokens that are sought after NFC, pieces, merges
 std::vector<int32_t> Tokenizer::encode_valid(std::string_view text, std::span<const TextStretch> stretches,
                                              std::span<const int32_t> control_ids,
                                              bool add_special_tokens) const {
@@ -115,19 +115,7 @@ void Tokenizer::encode_between(std::string_view text, std::vector<int32_t>& ids)
   pre_tokenizer_.split(text, ends);
   bpe_.encode(text, ends, ids);
 }
-// <<< task 2.5
-
-std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
-  std::string bytes;
-  for (const int32_t id : ids) {
-    const std::string_view token = token_bytes(id);
-    if (!(skip_special && is_special(id))) bytes.append(token);
-  }
-  if (utf8_valid_prefix(bytes) == static_cast<int64_t>(bytes.size())) return bytes;
-  std::string text;
-  utf8_append_replaced(text, bytes);
-  return text;
-}
+// <<< task 2.5.encode
 
 std::string_view Tokenizer::token_bytes(int32_t id) const {
   LADDER_CHECK(tokens_.has(id), "tokenizer: there is no token of id {}; ids are in [0, {})", id,
@@ -140,35 +128,5 @@ std::optional<int32_t> Tokenizer::token_to_id(std::string_view token) const {
   return utf8_valid_prefix(token) == static_cast<int64_t>(token.size()) ? bpe_.find_written(token)
                                                                         : std::nullopt;
 }
-
-// >>> task 2.5: decode token by token; only whole characters leave, and what can never become one leaves as
-// U+FFFD
-std::string IncrementalDecoder::push(int32_t id) {
-  const std::string_view bytes = tokenizer_->token_bytes(id);
-  if (skip_special_ && tokenizer_->is_special(id)) return {};
-  pending_.append(bytes);
-  std::string text;
-  std::string_view rest = pending_;
-  while (!rest.empty()) {
-    const auto valid = static_cast<size_t>(utf8_valid_prefix(rest));
-    text.append(rest.substr(0, valid));
-    rest.remove_prefix(valid);
-    if (rest.empty()) break;
-    const Utf8Step step = utf8_step(rest);
-    if (!step.complete) break;
-    text.append("\xef\xbf\xbd");
-    rest.remove_prefix(static_cast<size_t>(step.length));
-  }
-  pending_ = std::string(rest);
-  return text;
-}
-
-std::string IncrementalDecoder::finish() {
-  std::string text;
-  utf8_append_replaced(text, pending_);
-  pending_.clear();
-  return text;
-}
-// <<< task 2.5
 
 }  // namespace ladder

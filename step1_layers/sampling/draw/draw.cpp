@@ -11,7 +11,7 @@ namespace ladder {
 
 namespace {
 
-// >>> task 1.8: the filters and the draw as a sequence of operators
+// >>> task 1.8.draw: the filters and the draw as a sequence of operators
 void draw_sequence(const OpContext& ctx, const DrawArgs& args) {
   apply_temperature(ctx, args.logits, args.temperature);
   if (args.min_p.defined()) mask_min_p(ctx, args.logits, args.min_p);
@@ -19,7 +19,7 @@ void draw_sequence(const OpContext& ctx, const DrawArgs& args) {
   if (args.top_p.defined()) mask_top_p(ctx, args.logits, args.top_p);
   sample(ctx, {args.logits, args.temperature, args.seeds, args.output_index, args.ids});
 }
-// <<< task 1.8
+// <<< task 1.8.draw
 
 constexpr Variant<DrawArgs> kVariants[] = {
     {.name = "sequence", .idea = "one operator after the other", .run = draw_sequence},
