@@ -23,13 +23,14 @@ void LocalGroup::State::Rank::reduce_scatter(const OpContext&, const Tensor& inp
                     });
 }
 
-void LocalGroup::State::Rank::all_to_all(const OpContext&, const Tensor& input, std::span<const int64_t> send_counts,
-                const Tensor& output, std::span<const int64_t> recv_counts) {
+void LocalGroup::State::Rank::all_to_all(const OpContext&, const Tensor& input,
+                                         std::span<const int64_t> send_counts, const Tensor& output,
+                                         std::span<const int64_t> recv_counts) {
   GroupCall call{.name = "all_to_all",
-            .input = input,
-            .output = output,
-            .send_counts = {send_counts.begin(), send_counts.end()},
-            .recv_counts = {recv_counts.begin(), recv_counts.end()}};
+                 .input = input,
+                 .output = output,
+                 .send_counts = {send_counts.begin(), send_counts.end()},
+                 .recv_counts = {recv_counts.begin(), recv_counts.end()}};
   state_.collective(rank_, std::move(call), [&]() -> std::string {
     if (std::string problem = counts_problem(); !problem.empty()) return problem;
     int64_t row = 0;

@@ -84,7 +84,7 @@ std::string read_quantization_config(const ConfigObject& config) {
 
 }  // namespace
 
-// >>> task 2.1.config: config.json into a DecoderSpec
+// >>> task 2.1.spec: config.json into a DecoderSpec
 DecoderSpec parse_decoder_spec(std::string_view config_text, std::string_view what,
                                std::string_view generation_text, std::string_view generation_what) {
   const Json root = parse_json(config_text, what);
@@ -121,7 +121,7 @@ DecoderSpec parse_decoder_spec(std::string_view config_text, std::string_view wh
   if (!bos.empty() && bos.front() < spec.vocab_size) spec.bos_token_id = static_cast<int32_t>(bos.front());
   return spec;
 }
-// <<< task 2.1.config
+// <<< task 2.1.spec
 
 DecoderSpec load_decoder_spec(const std::filesystem::path& directory) {
   LADDER_CHECK(std::filesystem::is_directory(directory), "{}: there is no such folder", directory.string());

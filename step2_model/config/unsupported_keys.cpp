@@ -46,7 +46,7 @@ bool is_neutral(const Json& value, double neutral) {
 
 }  // namespace
 
-// >>> task 2.1.config: refuse what would change the mathematics
+// >>> task 2.1.spec: refuse what would change the mathematics
 void refuse_unsupported_keys(const ConfigObject& config, int64_t num_layers) {
   for (const UnsupportedKey& entry : kUnsupported) {
     const auto member = config.json().find(std::string(entry.key));
@@ -71,6 +71,6 @@ void refuse_unsupported_keys(const ConfigObject& config, int64_t num_layers) {
                  config.name("use_sliding_window"), first);
   }
 }
-// <<< task 2.1.config
+// <<< task 2.1.spec
 
 }  // namespace ladder

@@ -3,7 +3,7 @@
 namespace ladder {
 namespace {
 
-// >>> task 2.1.config: Llama's own fields
+// >>> task 2.1.spec: Llama's own fields
 void read_llama_config(const ConfigObject& config, DecoderSpec& spec) {
   read_head_dim(config, spec, 0);
   read_num_kv_heads(config, spec, 0);
@@ -11,7 +11,7 @@ void read_llama_config(const ConfigObject& config, DecoderSpec& spec) {
   spec.mlp_bias = config.boolean("mlp_bias", false);
   spec.qk_norm = false;
 }
-// <<< task 2.1.config
+// <<< task 2.1.spec
 
 }  // namespace
 

@@ -3,7 +3,7 @@
 namespace ladder {
 namespace {
 
-// >>> task 2.1.config: Qwen3's own fields
+// >>> task 2.1.spec: Qwen3's own fields
 void read_qwen3_config(const ConfigObject& config, DecoderSpec& spec) {
   read_head_dim(config, spec, 128);  // hidden_size / num_attention_heads is wrong for the small models
   read_num_kv_heads(config, spec, 32);
@@ -11,7 +11,7 @@ void read_qwen3_config(const ConfigObject& config, DecoderSpec& spec) {
   spec.mlp_bias = false;
   spec.qk_norm = true;
 }
-// <<< task 2.1.config
+// <<< task 2.1.spec
 
 }  // namespace
 

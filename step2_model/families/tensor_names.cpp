@@ -37,7 +37,7 @@ std::span<const TensorName> llama_tensor_names() {
   return names;
 }
 
-// >>> task 2.3: finding a name in the table by its pattern, in both directions
+// >>> task 2.3.names: finding a name in the table by its pattern, in both directions
 namespace {
 
 // '#' matches a number without sign and leading zeros, '*' (only at the end) a name without a dot.
@@ -96,6 +96,6 @@ std::string checkpoint_name_of(const ModelFamily& family, std::string_view param
   }
   return std::string(parameter);
 }
-// <<< task 2.3
+// <<< task 2.3.names
 
 }  // namespace ladder

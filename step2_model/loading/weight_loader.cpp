@@ -49,7 +49,7 @@ struct Move {
 
 }  // namespace
 
-// >>> task 2.3: every tensor to its place, every parameter filled exactly once
+// >>> task 2.3.loading: every tensor to its place, every parameter filled exactly once
 void load_weights(const Checkpoint& checkpoint, const DecoderSpec& spec,
                   std::span<Parameter* const> parameters, const LoadProgress& progress) {
   const ModelFamily& family = family_of(spec.architecture);
@@ -111,6 +111,6 @@ void load_weights(const Checkpoint& checkpoint, const DecoderSpec& spec,
     if (progress) progress(done_bytes, total_bytes);
   }
 }
-// <<< task 2.3
+// <<< task 2.3.loading
 
 }  // namespace ladder

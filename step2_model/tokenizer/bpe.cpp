@@ -106,7 +106,7 @@ inline uint32_t Bpe::rank(int32_t left, int32_t right) const {
   }
 }
 
-// >>> task 2.5.bpe: merge the tokens of a piece, always the pair of the lowest rank, the leftmost of equal ones
+// >>> task 2.5.merge: merge the tokens of a piece, always the pair of the lowest rank, the leftmost of equal ones
 int64_t Bpe::merge_short(int32_t* ids, uint32_t* ranks, int64_t count) const {
   while (count > 1) {
     int64_t best = 0;
@@ -165,7 +165,7 @@ int64_t Bpe::merge_long(int32_t* ids, int64_t count, Workspace& workspace) const
   for (int64_t i = 0; i >= 0; i = next[static_cast<size_t>(i)]) ids[kept++] = ids[i];
   return kept;
 }
-// <<< task 2.5.bpe
+// <<< task 2.5.merge
 
 // Writes the ids of one piece (at most as many as it has bytes) and returns their number.
 int64_t Bpe::merge(std::string_view piece, int32_t* ids, Workspace& workspace) const {

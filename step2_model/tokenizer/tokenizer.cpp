@@ -77,7 +77,7 @@ std::vector<int32_t> Tokenizer::encode(std::span<const TextSegment> segments, bo
   return encode_valid(text, stretches, control_ids, add_special_tokens);
 }
 
-// >>> task 2.5.encode: the way of a text: added tokens, NFC, added tokens that are sought after NFC, pieces, merges
+// >>> task 2.5.text: the way of a text: added tokens, NFC, added tokens that are sought after NFC, pieces, merges
 std::vector<int32_t> Tokenizer::encode_valid(std::string_view text, std::span<const TextStretch> stretches,
                                              std::span<const int32_t> control_ids,
                                              bool add_special_tokens) const {
@@ -115,7 +115,7 @@ void Tokenizer::encode_between(std::string_view text, std::vector<int32_t>& ids)
   pre_tokenizer_.split(text, ends);
   bpe_.encode(text, ends, ids);
 }
-// <<< task 2.5.encode
+// <<< task 2.5.text
 
 std::string_view Tokenizer::token_bytes(int32_t id) const {
   LADDER_CHECK(tokens_.has(id), "tokenizer: there is no token of id {}; ids are in [0, {})", id,

@@ -88,7 +88,7 @@ TEST(Task1_4_LocalGroup, AllReduceGivesEveryRankTheSameBitsInRankOrder) {
       }
 }
 
-TEST(Task1_4_LocalGroup, GatherScatterAndBroadcastMoveTheRightRows) {
+TEST(Task1_4_LocalGroup, GatherAndBroadcastMoveTheRightRows) {
   for (int size : {1, 2, 4})
     on_each(size, [&](int rank, Communicator& group) {
       const auto r = static_cast<float>(rank);
@@ -96,13 +96,6 @@ TEST(Task1_4_LocalGroup, GatherScatterAndBroadcastMoveTheRightRows) {
       group.all_gather(kContext, full({2, 3}, r + 1), gathered);
       for (int64_t i = 0; i < size * 2; ++i)
         for (int64_t j = 0; j < 3; ++j) EXPECT_EQ(gathered.at<float>({i, j}), static_cast<float>(i / 2 + 1));
-
-      Tensor parts = Tensor::empty({size, 2}, DType::f32), mine = testing::poisoned({1, 2}, DType::f32);
-      for (int64_t i = 0; i < size * 2; ++i) parts.data<float>()[i] = static_cast<float>(i) + 10 * r;
-      group.reduce_scatter(kContext, parts, mine);
-      const int others = 10 * size * (size - 1) / 2;  // the sum of 10 * rank
-      for (int64_t j = 0; j < 2; ++j)
-        EXPECT_EQ(mine.at<float>({0, j}), static_cast<float>(size * (rank * 2 + j) + others));
 
       for (int root = 0; root < size; ++root) {
         Tensor value = full({5}, r);
@@ -112,7 +105,20 @@ TEST(Task1_4_LocalGroup, GatherScatterAndBroadcastMoveTheRightRows) {
     });
 }
 
-TEST(Task1_4_LocalGroup, AllToAllSendsEachRankItsRowsInRankOrder) {
+TEST(Task1_4_Exchange, ReduceScatterGivesEachRankItsPartOfTheSum) {
+  for (int size : {1, 2, 4})
+    on_each(size, [&](int rank, Communicator& group) {
+      const auto r = static_cast<float>(rank);
+      Tensor parts = Tensor::empty({size, 2}, DType::f32), mine = testing::poisoned({1, 2}, DType::f32);
+      for (int64_t i = 0; i < size * 2; ++i) parts.data<float>()[i] = static_cast<float>(i) + 10 * r;
+      group.reduce_scatter(kContext, parts, mine);
+      const int others = 10 * size * (size - 1) / 2;  // the sum of 10 * rank
+      for (int64_t j = 0; j < 2; ++j)
+        EXPECT_EQ(mine.at<float>({0, j}), static_cast<float>(size * (rank * 2 + j) + others));
+    });
+}
+
+TEST(Task1_4_Exchange, AllToAllSendsEachRankItsRowsInRankOrder) {
   Random random;
   SCOPED_TRACE(random.describe());
   for (int size : {1, 2, 4}) {
@@ -140,7 +146,7 @@ TEST(Task1_4_LocalGroup, AllToAllSendsEachRankItsRowsInRankOrder) {
   }
 }
 
-TEST(Task1_4_LocalGroup, SendAndReceiveKeepTheirOrderAndDoNotDeadlock) {
+TEST(Task1_4_Exchange, SendAndReceiveKeepTheirOrderAndDoNotDeadlock) {
   on_each(4, [](int rank, Communicator& group) {
     const int next = (rank + 1) % 4, previous = (rank + 3) % 4;
     for (int i = 0; i < 3; ++i) group.send(kContext, full({2}, static_cast<float>(10 * rank + i)), next);
@@ -181,17 +187,6 @@ TEST(Task1_4_LocalGroup, RanksThatDisagreeAllGetAnError) {
     rank == 0 ? group.barrier(kContext) : group.all_reduce(kContext, full({1}, 1));
   });
   EXPECT_THAT(errors, Each(AllOf(HasSubstr("barrier"), HasSubstr("all_reduce"))));
-  // Counts: each rank means to receive one row more than the other sends.
-  errors = errors_of(2, [](int, Communicator& group) {
-    const std::vector<int64_t> send = {1, 1}, recv = {2, 2};
-    group.all_to_all(kContext, full({2, 1}, 1), send, full({4, 1}, 1), recv);
-  });
-  EXPECT_THAT(errors, Each(AllOf(HasSubstr("all_to_all"), HasSubstr("expects 2"))));
-  errors = errors_of(2, [](int, Communicator& group) {
-    const std::vector<int64_t> counts = {-1, 3};
-    group.all_to_all(kContext, full({2, 1}, 1), counts, full({2, 1}, 1), counts);
-  });
-  EXPECT_THAT(errors, Each(HasSubstr("counts do not fit")));
   // Outputs that cannot take the ranks' inputs; a root that is not there; a window with gaps.
   errors =
       errors_of(2, [](int, Communicator& group) { group.all_gather(kContext, full({2}, 1), full({3}, 1)); });
@@ -204,6 +199,23 @@ TEST(Task1_4_LocalGroup, RanksThatDisagreeAllGetAnError) {
   EXPECT_THAT(errors, Each(HasSubstr("rank 1")));
 }
 
+TEST(Task1_4_Exchange, RanksWhoseCountsDisagreeAllGetAnError) {
+  // Counts: each rank means to receive one row more than the other sends.
+  auto errors = errors_of(2, [](int, Communicator& group) {
+    const std::vector<int64_t> send = {1, 1}, recv = {2, 2};
+    group.all_to_all(kContext, full({2, 1}, 1), send, full({4, 1}, 1), recv);
+  });
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr("all_to_all"), HasSubstr("expects 2"))));
+  errors = errors_of(2, [](int, Communicator& group) {
+    const std::vector<int64_t> counts = {-1, 3};
+    group.all_to_all(kContext, full({2, 1}, 1), counts, full({2, 1}, 1), counts);
+  });
+  EXPECT_THAT(errors, Each(HasSubstr("counts do not fit")));
+  errors = errors_of(
+      2, [](int, Communicator& group) { group.reduce_scatter(kContext, full({3}, 1), full({2}, 1)); });
+  EXPECT_THAT(errors, Each(HasSubstr("reduce_scatter")));
+}
+
 TEST(Task1_4_LocalGroup, AfterADisagreementTheGroupStillWorks) {
   on_each(2, [](int rank, Communicator& group) {
     EXPECT_THROW(group.all_reduce(kContext, full({rank + 1}, 1)), Error);
@@ -213,35 +225,44 @@ TEST(Task1_4_LocalGroup, AfterADisagreementTheGroupStillWorks) {
   });
 }
 
-TEST(Task1_4_LocalGroup, ARankThatThrowsReleasesItsPeers) {
-  for (int culprit : {0, 2, 3}) {
-    std::atomic<int> released = 0;
-    try {
-      on_each(4, [&](int rank, Communicator& group) {
-        Tensor value = full({8}, 1);
-        group.all_reduce(kContext, value);
-        if (rank == culprit) throw std::runtime_error("the disk is on fire");
-        try {
-          if (rank == 1)
-            group.recv(kContext, value, culprit);
-          else
-            group.all_reduce(kContext, value);
-        } catch (const Error& error) {
-          EXPECT_THAT(error.what(), HasSubstr(fmt::format("rank {} failed: the disk is on fire", culprit)));
-          EXPECT_THROW(group.barrier(kContext), Error);  // and so does every later call
-          ++released;
-          throw;
-        }
-      });
-      ADD_FAILURE() << "the exception was lost";
-    } catch (const std::runtime_error& error) {
-      EXPECT_STREQ(error.what(), "the disk is on fire");  // the cause, not what followed from it
-    }
-    EXPECT_EQ(released, 3);
+// After one call of all four, `culprit` throws; each of the others is released from `call` with the reason.
+void expect_released(int culprit, const std::function<void(int rank, Communicator& group)>& call) {
+  std::atomic<int> released = 0;
+  try {
+    on_each(4, [&](int rank, Communicator& group) {
+      Tensor value = full({8}, 1);
+      group.all_reduce(kContext, value);
+      if (rank == culprit) throw std::runtime_error("the disk is on fire");
+      try {
+        call(rank, group);
+      } catch (const Error& error) {
+        EXPECT_THAT(error.what(), HasSubstr(fmt::format("rank {} failed: the disk is on fire", culprit)));
+        EXPECT_THROW(group.barrier(kContext), Error);  // and so does every later call
+        ++released;
+        throw;
+      }
+    });
+    ADD_FAILURE() << "the exception was lost";
+  } catch (const std::runtime_error& error) {
+    EXPECT_STREQ(error.what(), "the disk is on fire");  // the cause, not what followed from it
   }
+  EXPECT_EQ(released, 3);
 }
 
-TEST(Task1_4_LocalGroup, ARankThatReturnsEarlyReleasesWhoNeedsItAndNobodyElse) {
+TEST(Task1_4_LocalGroup, ARankThatThrowsReleasesItsPeers) {
+  for (int culprit : {0, 2, 3})
+    expect_released(culprit, [](int, Communicator& group) { group.all_reduce(kContext, full({8}, 1)); });
+}
+
+TEST(Task1_4_Exchange, ARankThatThrowsReleasesWhoReceives) {
+  for (int culprit : {0, 2, 3})
+    expect_released(culprit, [culprit](int rank, Communicator& group) {
+      const Tensor value = full({8}, 1);
+      rank == 1 ? group.recv(kContext, value, culprit) : group.barrier(kContext);
+    });
+}
+
+TEST(Task1_4_Exchange, ARankThatReturnsEarlyReleasesWhoNeedsItAndNobodyElse) {
   const auto errors = errors_of(3, [](int rank, Communicator& group) {
     if (rank == 0) return;
     // The other two can still talk to each other ...
@@ -257,7 +278,7 @@ TEST(Task1_4_LocalGroup, ARankThatReturnsEarlyReleasesWhoNeedsItAndNobodyElse) {
   EXPECT_THAT(errors[2], HasSubstr("rank 0 has left"));
 }
 
-TEST(Task1_4_LocalGroup, AMismatchedMessageIsAnErrorOnBothSides) {
+TEST(Task1_4_Exchange, AMismatchedMessageIsAnErrorOnBothSides) {
   const auto errors = errors_of(2, [](int rank, Communicator& group) {
     Tensor value = full({rank == 0 ? 3 : 4}, 1);
     if (rank == 0) {
@@ -275,6 +296,10 @@ TEST(Task1_4_LocalGroup, RefusesRanksThatAreNotThere) {
   LocalGroup group(2);
   EXPECT_THROW(group.rank(2), Error);
   EXPECT_THROW(group.rank(-1), Error);
+}
+
+TEST(Task1_4_Exchange, RefusesPeersThatAreNotThere) {
+  LocalGroup group(2);
   EXPECT_THROW(group.rank(0).send(kContext, full({1}, 1), 0), Error);
   EXPECT_THROW(group.rank(0).recv(kContext, full({1}, 1), 7), Error);
 }

@@ -43,10 +43,18 @@ RopeConfig config_of(const nlohmann::json& golden) {
   return config;
 }
 
-TEST(Task1_6_RopeTable, FrequenciesEqualTransformersToOneUnitInTheLastPlace) {
-  const auto golden = golden_tables();
-  ASSERT_GE(golden.at("cases").size(), 20u);
-  for (const auto& one : golden.at("cases")) {
+// The golden cases of the kinds that divide the frequencies by one number, or of the other three.
+std::vector<nlohmann::json> golden_cases(bool scaled) {
+  std::vector<nlohmann::json> cases;
+  for (const auto& one : golden_tables().at("cases")) {
+    const RopeKind kind = config_of(one).kind;
+    if ((kind != RopeKind::standard && kind != RopeKind::linear) == scaled) cases.push_back(one);
+  }
+  return cases;
+}
+
+void expect_golden_frequencies(const std::vector<nlohmann::json>& cases) {
+  for (const auto& one : cases) {
     SCOPED_TRACE(one.at("name").get<std::string>());
     const auto frequencies = rope_frequencies(config_of(one), one.value("seq_len", int64_t{2}));
     const auto expected = one.at("inv_freq").get<std::vector<float>>();
@@ -59,10 +67,10 @@ TEST(Task1_6_RopeTable, FrequenciesEqualTransformersToOneUnitInTheLastPlace) {
   }
 }
 
-TEST(Task1_6_RopeTable, CosinesAndSinesEqualTransformers) {
-  const auto golden = golden_tables();
+// The number of rows that were compared.
+int64_t expect_golden_rows(const std::vector<nlohmann::json>& cases) {
   int64_t compared = 0;
-  for (const auto& one : golden.at("cases")) {
+  for (const auto& one : cases) {
     SCOPED_TRACE(one.at("name").get<std::string>());
     const RopeConfig config = config_of(one);
     const int64_t half = config.rotary_dim / 2;
@@ -91,10 +99,30 @@ TEST(Task1_6_RopeTable, CosinesAndSinesEqualTransformers) {
       }
     }
   }
-  EXPECT_GE(compared, 150);
+  return compared;
 }
 
-TEST(Task1_6_RopeTable, DynamicNtkIsFixedByTheTableLength) {
+TEST(Task1_6_StandardRopeTable, FrequenciesEqualTransformersToOneUnitInTheLastPlace) {
+  const auto cases = golden_cases(false);
+  ASSERT_GE(cases.size(), 5u);
+  expect_golden_frequencies(cases);
+}
+
+TEST(Task1_6_StandardRopeTable, CosinesAndSinesEqualTransformers) {
+  EXPECT_GE(expect_golden_rows(golden_cases(false)), 40);
+}
+
+TEST(Task1_6_ScaledRopeTable, FrequenciesEqualTransformersToOneUnitInTheLastPlace) {
+  const auto cases = golden_cases(true);
+  ASSERT_GE(cases.size(), 12u);
+  expect_golden_frequencies(cases);
+}
+
+TEST(Task1_6_ScaledRopeTable, CosinesAndSinesEqualTransformers) {
+  EXPECT_GE(expect_golden_rows(golden_cases(true)), 100);
+}
+
+TEST(Task1_6_ScaledRopeTable, DynamicNtkIsFixedByTheTableLength) {
   RopeConfig config{.kind = RopeKind::dynamic_ntk,
                     .rotary_dim = 64,
                     .factor = 2.0,
@@ -105,7 +133,7 @@ TEST(Task1_6_RopeTable, DynamicNtkIsFixedByTheTableLength) {
   EXPECT_FALSE(bitwise_equal(make_rope_table(config, 256).rows(128), plain));
 }
 
-TEST(Task1_6_RopeTable, NamesTheFieldThatMakesNoSense) {
+TEST(Task1_6_RopeConfig, NamesTheFieldThatMakesNoSense) {
   const RopeConfig good{
       .kind = RopeKind::yarn, .rotary_dim = 8, .factor = 4.0, .original_max_position_embeddings = 64};
   EXPECT_NO_THROW(rope_frequencies(good, 100));

@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "step1_layers/core/error.h"
 #include "step2_model/model.h"
 #include "tests/support/source_folder.h"
@@ -51,13 +53,27 @@ DecoderSpec parse(const Json& config, const std::string& generation = "") {
   return parse_decoder_spec(config.dump(), "config.json", generation, "generation_config.json");
 }
 
-std::string error_of(const Json& config, const std::string& generation = "") {
+// The part of parse that is a task of its own.
+RopeConfig parse_rope(const Json& config) {
+  return parse_rope_config(ConfigObject(config, "config.json"), config.at("head_dim"),
+                           config.at("max_position_embeddings"));
+}
+
+std::string error_of(const std::function<void()>& call) {
   try {
-    parse(config, generation);
+    call();
   } catch (const Error& error) {
     return error.what();
   }
   return "no error";
+}
+
+std::string error_of(const Json& config, const std::string& generation = "") {
+  return error_of([&] { parse(config, generation); });
+}
+
+std::string rope_error_of(const Json& config) {
+  return error_of([&] { parse_rope(config); });
 }
 
 TEST(Task2_1_Config, ReadsQwen3) {
@@ -127,7 +143,7 @@ TEST(Task2_1_Config, ReadsTheNewerKeys) {
   EXPECT_EQ(parse(config).rope.kind, RopeKind::standard);
 }
 
-TEST(Task2_1_Config, ReadsEveryRopeKindUnderBothNames) {
+TEST(Task2_1_Rope, ReadsEveryKindUnderBothNames) {
   struct Case {
     Json rope;
     RopeKind kind;
@@ -145,12 +161,11 @@ TEST(Task2_1_Config, ReadsEveryRopeKindUnderBothNames) {
         {with(llama3, type_key, "llama3"), RopeKind::llama3}};
     for (const Case& one : cases) {
       SCOPED_TRACE(one.rope.dump());
-      const RopeConfig older = parse(with(qwen3(), "rope_scaling", one.rope)).rope;
+      const RopeConfig older = parse_rope(with(qwen3(), "rope_scaling", one.rope));
       EXPECT_EQ(older.kind, one.kind);
       EXPECT_DOUBLE_EQ(older.theta, 1e6);
-      const RopeConfig newer =
-          parse(with(without(qwen3(), "rope_theta"), "rope_parameters", with(one.rope, "rope_theta", 123456)))
-              .rope;
+      const RopeConfig newer = parse_rope(
+          with(without(qwen3(), "rope_theta"), "rope_parameters", with(one.rope, "rope_theta", 123456)));
       EXPECT_EQ(newer.kind, one.kind);
       EXPECT_DOUBLE_EQ(newer.theta, 123456.0);
       if (one.kind != RopeKind::standard) {
@@ -165,9 +180,9 @@ TEST(Task2_1_Config, ReadsEveryRopeKindUnderBothNames) {
   }
 }
 
-TEST(Task2_1_Config, ReadsYarnsOptions) {
+TEST(Task2_1_Rope, ReadsYarnsOptions) {
   Json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}};
-  RopeConfig rope = parse(with(qwen3(), "rope_scaling", yarn)).rope;
+  RopeConfig rope = parse_rope(with(qwen3(), "rope_scaling", yarn));
   EXPECT_EQ(rope.original_max_position_embeddings, 512);  // absent: max_position_embeddings
   EXPECT_EQ(rope.beta_fast, 32);
   EXPECT_EQ(rope.beta_slow, 1);
@@ -181,7 +196,7 @@ TEST(Task2_1_Config, ReadsYarnsOptions) {
   yarn["mscale_all_dim"] = 1.0;
   yarn["truncate"] = false;
   yarn["original_max_position_embeddings"] = 64;
-  rope = parse(with(qwen3(), "rope_scaling", yarn)).rope;
+  rope = parse_rope(with(qwen3(), "rope_scaling", yarn));
   EXPECT_EQ(rope.attention_factor, 1.25);
   EXPECT_EQ(rope.beta_fast, 16);
   EXPECT_EQ(rope.beta_slow, 2);
@@ -191,7 +206,7 @@ TEST(Task2_1_Config, ReadsYarnsOptions) {
   EXPECT_EQ(rope.original_max_position_embeddings, 64);
 
   yarn.erase("factor");
-  EXPECT_EQ(parse(with(qwen3(), "rope_scaling", yarn)).rope.factor, 8.0);  // 512 / 64
+  EXPECT_EQ(parse_rope(with(qwen3(), "rope_scaling", yarn)).factor, 8.0);  // 512 / 64
 }
 
 TEST(Task2_1_Config, EndTokensComeFromGenerationConfigFirst) {
@@ -272,7 +287,7 @@ TEST(Task2_1_Config, RefusesValuesThatMakeNoSense) {
   EXPECT_THAT(error_of(qwen3(), "{"), HasSubstr("generation_config.json"));
 }
 
-TEST(Task2_1_Config, RefusesRopeThatMakesNoSense) {
+TEST(Task2_1_Rope, RefusesWhatMakesNoSense) {
   struct Case {
     Json rope;
     const char* expected;
@@ -302,10 +317,10 @@ TEST(Task2_1_Config, RefusesRopeThatMakesNoSense) {
       {{{"full_attention", {{"rope_type", "default"}}}}, "full_attention"},
       {Json::array({1}), "rope_"}};
   for (const Case& one : cases) {
-    EXPECT_THAT(error_of(with(qwen3(), "rope_scaling", one.rope)), HasSubstr(one.expected))
+    EXPECT_THAT(rope_error_of(with(qwen3(), "rope_scaling", one.rope)), HasSubstr(one.expected))
         << one.rope.dump();
     if (one.rope.is_object()) {
-      EXPECT_THAT(error_of(with(qwen3(), "rope_parameters", one.rope)), HasSubstr(one.expected))
+      EXPECT_THAT(rope_error_of(with(qwen3(), "rope_parameters", one.rope)), HasSubstr(one.expected))
           << one.rope.dump();
     }
   }

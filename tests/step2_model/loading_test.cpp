@@ -233,7 +233,7 @@ TEST(Task2_3_Loading, RefusesDamagedFiles) {
   EXPECT_THROW(load(folder.path()), Error);
 }
 
-TEST(Task2_3_Loading, FindsTheTargetOfEveryName) {
+TEST(Task2_3_Names, FindsTheTargetOfEveryName) {
   const ModelFamily& family = family_of("Qwen3ForCausalLM");
   const auto k = find_tensor_target(family, "model.layers.12.self_attn.k_proj.weight");
   ASSERT_TRUE(k.has_value());

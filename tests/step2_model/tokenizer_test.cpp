@@ -424,7 +424,7 @@ TEST(Task2_5_Tokenizer, BeginAndEndTokensComeFromTheFilesBesideIt) {
   EXPECT_EQ(Tokenizer::load(folder).bos_token_id(), std::nullopt);
 }
 
-TEST(Task2_5_Tokenizer, DecodingNamesAnIdWithoutToken) {
+TEST(Task2_5_Decode, NamesAnIdWithoutToken) {
   const Tokenizer tokenizer = Tokenizer::parse(small_json(), "small");
   for (const int32_t id : {-1, static_cast<int32_t>(tokenizer.vocab_size()), INT32_MAX, INT32_MIN}) {
     EXPECT_THROW(tokenizer.decode(std::span(&id, 1)), Error);
@@ -437,17 +437,63 @@ TEST(Task2_5_Tokenizer, DecodingNamesAnIdWithoutToken) {
   EXPECT_EQ(tokenizer.token_to_id("\xff"), std::nullopt);
 }
 
-TEST(Task2_5_Tokenizer, DecodesHalfCharactersWhenTheyAreWhole) {
+// The ids of single bytes.
+std::vector<int32_t> ids_of_bytes(const Tokenizer& tokenizer, std::string_view bytes) {
+  std::vector<int32_t> ids;
+  for (size_t i = 0; i < bytes.size(); ++i)
+    ids.push_back(tokenizer.token_to_id(written_of_bytes(bytes.substr(i, 1))).value());
+  return ids;
+}
+
+TEST(Task2_5_Decode, HalfCharactersLeaveWhenTheyAreWhole) {
   const Tokenizer tokenizer = Tokenizer::parse(small_json(), "small");
   IncrementalDecoder decoder(tokenizer);
-  const std::vector<int32_t> ids = tokenizer.encode("\U0001f600", false);
-  ASSERT_GT(ids.size(), 1u);
-  std::string text;
+  const std::vector<int32_t> ids = ids_of_bytes(tokenizer, "\U0001f600");
   for (size_t i = 0; i + 1 < ids.size(); ++i) EXPECT_EQ(decoder.push(ids[i]), "");
   EXPECT_EQ(decoder.push(ids.back()), "\U0001f600");
   EXPECT_EQ(decoder.finish(), "");
   decoder.push(ids[0]);
   EXPECT_EQ(decoder.finish(), "\ufffd");
+  EXPECT_EQ(decoder.finish(), "");  // it has left already
+}
+
+// What can never become a character leaves as soon as that is known, and what follows it is not lost.
+TEST(Task2_5_Decode, BrokenBytesLeaveAtOnce) {
+  const Tokenizer tokenizer = Tokenizer::parse(small_json(), "small");
+  const std::string_view bytes =
+      "a\xf0\x9f"
+      "b\xff\xe4\xbb\xa5\x80";
+  const std::vector<std::string> expected = {"a",
+                                             "",
+                                             "",
+                                             "\ufffd"
+                                             "b",
+                                             "\ufffd",
+                                             "",
+                                             "",
+                                             "\u4ee5",
+                                             "\ufffd"};
+  const std::vector<int32_t> ids = ids_of_bytes(tokenizer, bytes);
+  IncrementalDecoder decoder(tokenizer);
+  std::string all;
+  for (size_t i = 0; i < ids.size(); ++i) {
+    const std::string piece = decoder.push(ids[i]);
+    EXPECT_EQ(piece, expected[i]) << "byte " << i;
+    all += piece;
+  }
+  EXPECT_EQ(decoder.finish(), "");
+  EXPECT_EQ(tokenizer.decode(ids), all);
+}
+
+TEST(Task2_5_Decode, SpecialTokensAreLeftOutWhereThatIsAsked) {
+  const Tokenizer tokenizer = Tokenizer::parse(small_json(), "small");
+  std::vector<int32_t> ids = ids_of_bytes(tokenizer, "\xe4\xbb");
+  ids.push_back(*tokenizer.token_to_id("<|im_end|>"));
+  ids.push_back(*tokenizer.token_to_id("<think>"));
+  EXPECT_EQ(tokenizer.decode(ids), "\ufffd<|im_end|><think>");
+  EXPECT_EQ(tokenizer.decode(ids, true), "\ufffd<think>");
+  EXPECT_EQ(decode_step_by_step(tokenizer, ids, false), "\ufffd<|im_end|><think>");
+  EXPECT_EQ(decode_step_by_step(tokenizer, ids, true), "\ufffd<think>");
 }
 
 TEST(Task2_5_Errors, NameTheFieldThatIsNotSupported) {
