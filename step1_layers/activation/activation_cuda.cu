@@ -35,6 +35,14 @@ struct GeluErf {
 // naive
 // Any shape and stride. A thread computes one element. Neighbouring threads read neighbouring elements, so a
 // warp's accesses merge, but every instruction moves two or four bytes only.
+//
+// vectorized
+// Rows of whole 16-byte packs (packed.h), fewer than 2^31 packs in all. A pack per thread and operand: eight
+// times the bytes of the rung below (bf16) for an eighth of its instructions, and the division that finds the
+// row is paid once for eight elements, in 32 bits. Small blocks: what is in flight at one time lies close
+// together, and a few tokens still reach many multiprocessors.
+constexpr int kPackedThreads = 128;
+// >>> task 1.2.cuda: activations on the GPU, an element per thread and sixteen bytes per access
 template <bool gated, class T, class Activation>
 __global__ void activation_naive(const T* x, int64_t x_stride, T* out, int64_t out_stride, int64_t rows,
                                  int64_t width, Activation activation) {
@@ -47,12 +55,6 @@ __global__ void activation_naive(const T* x, int64_t x_stride, T* out, int64_t o
   out[row * out_stride + column] = from_float<T>(y);
 }
 
-// vectorized
-// Rows of whole 16-byte packs (packed.h), fewer than 2^31 packs in all. A pack per thread and operand: eight
-// times the bytes of the rung below (bf16) for an eighth of its instructions, and the division that finds the
-// row is paid once for eight elements, in 32 bits. Small blocks: what is in flight at one time lies close
-// together, and a few tokens still reach many multiprocessors.
-constexpr int kPackedThreads = 128;
 template <bool gated, class T, class Activation>
 __global__ void __launch_bounds__(kPackedThreads)
     activation_packed(const T* x, int64_t x_stride, T* out, int64_t out_stride, uint32_t total,
@@ -105,6 +107,7 @@ void launch_packed(const OpContext& ctx, const Tensor& x, const Tensor& out) {
                   Activation<T>{});
   });
 }
+// <<< task 1.2.cuda
 
 bool packed(const Tensor& x, const Tensor& out) {
   return is_packed(x) && is_packed(out) && out.nbytes() / 16 < int64_t{1} << 31;

@@ -13,6 +13,11 @@ namespace {
 // time is in flight. Which warp takes a key depends on its position alone: batch invariant.
 constexpr int kThreads = 128, kWarps = kThreads / kWarp, kMaxDim = 256, kPerLane = kMaxDim / kWarp;
 
+}  // namespace
+
+// >>> task 1.7.cuda: attention on the GPU, a block for each head of a query row
+namespace {
+
 template <class T>
 __global__ void __launch_bounds__(kThreads) attention_naive(Attention<T> a) {
   __shared__ float merged[kWarps][kMaxDim], largest_of[kWarps], sum_of[kWarps];
@@ -94,6 +99,8 @@ void paged_attention_cuda_naive(const OpContext& ctx, const PagedAttentionArgs& 
     launch_kernel(ctx, attention_naive<T>, static_cast<unsigned>(a.num_tokens * a.heads), kThreads, 0, a);
   });
 }
+
+// <<< task 1.7.cuda
 
 bool paged_attention_takes_naive(const PagedAttentionArgs& args) {
   return args.q.dim(2) <= kMaxDim && args.cache.v.dim(3) <= kMaxDim;

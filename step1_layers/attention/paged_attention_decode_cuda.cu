@@ -26,6 +26,11 @@ __device__ uint32_t pair_of(const uint4& a, const uint4& b, int e) {
   return __byte_perm(words_a[e / 2], words_b[e / 2], e % 2 == 0 ? 0x5410 : 0x7632);
 }
 
+}  // namespace
+
+// >>> task 1.7.cuda.grouped: decode, the query heads of a group in one tile of the tensor cores
+namespace {
+
 template <int dim, class T>
 __global__ void __launch_bounds__(kThreads, dim == 256 ? 1 : 3) attention_grouped(Attention<T> a) {
   constexpr int kQChunks = dim / 32, kVChunks = dim / 64, kOutTiles = dim / 16;
@@ -127,6 +132,8 @@ void paged_attention_cuda_grouped(const OpContext& ctx, const PagedAttentionArgs
     launch_kernel(ctx, attention_grouped<dim, T>, static_cast<unsigned>(blocks), kThreads, 0, a);
   });
 }
+
+// <<< task 1.7.cuda.grouped
 
 bool paged_attention_takes_decode(const PagedAttentionArgs& args) {
   const int64_t dim = args.q.dim(2);

@@ -235,6 +235,11 @@ __device__ void attend_whole(const Attention<T>& a, int64_t num_seqs, PreviousKe
   if (!previous.has_ended) wait_for_previous_kernel();
 }
 
+}  // namespace
+
+// >>> task 1.7.cuda.split: decode, the keys of all sequences in one line that is cut into equal parts
+namespace {
+
 // Registers are left for one more block: the previous and the next kernel share the multiprocessors.
 template <int dim, class T>
 __global__ void __launch_bounds__(kThreads, kBlocks<dim> + 1)
@@ -331,6 +336,8 @@ void paged_attention_cuda_split(const OpContext& ctx, const PagedAttentionArgs& 
     with_decode_call(args, [&]<int dim, class T>(const Attention<T>& a) { launch<dim>(ctx, a); });
   if (args.metadata.max_query_len > 1) attention_prefill(ctx, args, false);
 }
+// <<< task 1.7.cuda.split
+
 bool paged_attention_takes_split(const PagedAttentionArgs& args) {
   const int64_t dim = args.q.dim(2);
   const size_t shared = dim == 64    ? sizeof(DecodeShared<64, kWarps>)

@@ -21,7 +21,11 @@ constexpr int kThreads = 128;
 // in flight at one time then lies close together in memory, which is faster than many bytes per thread. The
 // divisions that find token and slot come before the wait for the previous kernel (kv_cache.h), and only the
 // move itself after it. Where the heads of a token are adjacent the caller makes one head of them.
-// >>> task 1.7: keys and values to their slots on the GPU, element by element and in packs
+}  // namespace
+
+// >>> task 1.7.store.cuda: keys and values to their slots on the GPU, element by element and in packs
+namespace {
+
 template <class T>
 __global__ void store_kv_naive(Store<T> s) {
   allow_next_kernel();
@@ -56,7 +60,6 @@ __global__ void __launch_bounds__(kThreads) store_kv_vectorized(Store<T> s, uint
   if (at < s.k.dim) store_pack(k_to, keys);
   if (at < s.v.dim) store_pack(v_to, values);
 }
-// <<< task 1.7
 
 }  // namespace
 
@@ -87,6 +90,8 @@ void store_kv_cuda_packed(const OpContext& ctx, const StoreKvArgs& args) {
     launch_kernel(ctx, store_kv_vectorized<T>, blocks, kThreads, 0, s, static_cast<uint32_t>(head_packs));
   });
 }
+// <<< task 1.7.store.cuda
+
 bool store_kv_is_packed(const StoreKvArgs& args) {
   const int64_t elements = args.k.numel() + args.v.numel();
   return is_packed(args.k) && is_packed(args.v) && is_packed(args.cache.k) && is_packed(args.cache.v) &&

@@ -8,7 +8,20 @@ namespace {
 // naive
 // Any shape. A thread computes one output: the CPU's loop. Every product takes two loads, and neighbouring
 // threads read weight rows that lie far apart.
+//
+// tiled
+// Any shape. A block computes 64 x 64 outputs. Sixteen columns of 64 rows of x and of weight are brought to
+// shared memory, converted once, and each is used 64 times; a thread's 4 x 4 outputs take eight loads from
+// shared memory for sixteen products. Every output is summed in the order of k, as by the rung below, to the
+// same bits: batch invariant, also together with that rung.
 constexpr int kNaiveThreads = 128;
+constexpr int kTile = 64, kDepth = 16, kOutputs = 4, kTiledThreads = (kTile / kOutputs) * (kTile / kOutputs);
+
+}  // namespace
+
+// >>> task 1.4.cuda: the matrix product on the GPU, an output per thread and a tile of outputs per block
+namespace {
+
 template <class T, class Out>
 __global__ void product_naive(Product<T, Out> p) {
   allow_next_kernel();
@@ -22,12 +35,6 @@ __global__ void product_naive(Product<T, Out> p) {
   p.store(i, j, sum);
 }
 
-// tiled
-// Any shape. A block computes 64 x 64 outputs. Sixteen columns of 64 rows of x and of weight are brought to
-// shared memory, converted once, and each is used 64 times; a thread's 4 x 4 outputs take eight loads from
-// shared memory for sixteen products. Every output is summed in the order of k, as by the rung below, to the
-// same bits: batch invariant, also together with that rung.
-constexpr int kTile = 64, kDepth = 16, kOutputs = 4, kTiledThreads = (kTile / kOutputs) * (kTile / kOutputs);
 template <class T, class Out>
 __global__ void __launch_bounds__(kTiledThreads) product_tiled(Product<T, Out> p) {
   allow_next_kernel();
@@ -88,5 +95,6 @@ void matmul_cuda_tiled(const OpContext& ctx, const MatmulArgs& args) {
     launch_kernel(ctx, product_tiled<T, Out>, static_cast<unsigned>(tiles), kTiledThreads, 0, p);
   });
 }
+// <<< task 1.4.cuda
 
 }  // namespace ladder

@@ -31,6 +31,11 @@ __device__ void copy_tile(uint32_t to, const T* from, int64_t stride, int64_t fi
   }
 }
 
+}  // namespace
+
+// >>> task 1.4.cuda.mma: the matrix product on the tensor cores
+namespace {
+
 template <class T, class Out>
 __global__ void __launch_bounds__(kThreads, 2) product_tensor_core(Product<T, Out> p, bool pairs) {
   allow_next_kernel();
@@ -134,6 +139,8 @@ void matmul_cuda_tensor_core(const OpContext& ctx, const MatmulArgs& args) {
     }
   });
 }
+
+// <<< task 1.4.cuda.mma
 
 bool matmul_takes_tensor_core(const MatmulArgs& args) {
   return dtype_size(args.x.dtype()) == 2 && args.x.dim(1) > 0 && is_packed(args.x) && is_packed(args.weight);

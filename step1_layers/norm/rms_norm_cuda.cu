@@ -1,70 +1,9 @@
-#include <iterator>
-#include <type_traits>
-
-#include "step1_layers/core/packed.h"
-#include "step1_layers/core/packs.cuh"
-#include "step1_layers/norm/rms_norm_cuda.h"
+// RMSNorm for any shape: the rungs that the one of rms_norm_registers_cuda.cu is explained against.
+#include "step1_layers/norm/norm_rows_cuda.cuh"
 
 namespace ladder {
 
 namespace {
-
-// The rows of one call: row r lies at r / inner * outer stride + r % inner * inner stride (inner: the heads
-// of a token). residual is nullptr for the plain norm.
-template <class T>
-struct NormRows {
-  const T* x;
-  T* residual;
-  const T* weight;
-  T* out;
-  int64_t rows, inner, width;
-  int64_t x_outer, x_inner, residual_outer, out_outer, out_inner;
-  float eps;
-
-  __device__ int64_t x_at(int64_t row) const { return at(row, x_outer, x_inner); }
-  __device__ int64_t out_at(int64_t row) const { return at(row, out_outer, out_inner); }
-  __device__ int64_t at(int64_t row, int64_t outer, int64_t step) const {
-    if (inner == 1) return row * outer;  // a division costs as much as the norm of a pack
-    const auto part = static_cast<uint32_t>(row), of = static_cast<uint32_t>(inner);  // below 2^32 rows
-    return int64_t{part / of} * outer + int64_t{part % of} * step;
-  }
-};
-
-template <class T>
-NormRows<T> norm_rows(const RmsNormArgs& args) {
-  const Tensor &x = args.x, &out = args.out;
-  const bool heads = x.ndim() == 3;
-  return {.x = cuda_data<T>(x),
-          .residual = nullptr,
-          .weight = cuda_data<T>(args.weight),
-          .out = cuda_data<T>(out),
-          .rows = heads ? x.dim(0) * x.dim(1) : x.dim(0),
-          .inner = heads ? x.dim(1) : 1,
-          .width = x.dim(-1),
-          .x_outer = x.stride(0),
-          .x_inner = heads ? x.stride(1) : 0,
-          .residual_outer = 0,
-          .out_outer = out.stride(0),
-          .out_inner = heads ? out.stride(1) : 0,
-          .eps = static_cast<float>(args.eps)};
-}
-
-template <class T>
-NormRows<T> norm_rows(const FusedAddRmsNormArgs& args) {
-  return {.x = cuda_data<T>(args.x),
-          .residual = cuda_data<T>(args.residual),
-          .weight = cuda_data<T>(args.weight),
-          .out = cuda_data<T>(args.out),
-          .rows = args.x.dim(0),
-          .inner = 1,
-          .width = args.x.dim(1),
-          .x_outer = args.x.stride(0),
-          .x_inner = 0,
-          .residual_outer = args.residual.stride(0),
-          .out_outer = args.out.stride(0),
-          .out_inner = 0,
-          .eps = static_cast<float>(args.eps)};
-}
 
 constexpr int kNaiveThreads = 64, kBlockThreads = 256;
 
@@ -78,7 +17,12 @@ constexpr int kNaiveThreads = 64, kBlockThreads = 256;
 // or L2.
 //
 // Both: residual = residual + x, rounded, where `fused`; then out = norm(residual), else norm(x).
-// >>> task 1.3: RMSNorm on the GPU, a row per thread and a row per block
+
+}  // namespace
+
+// >>> task 1.3.cuda: RMSNorm on the GPU, a row per thread and a row per block
+namespace {
+
 template <bool fused, class T>
 __global__ void norm_naive(NormRows<T> norm) {
   const int64_t row = int64_t{blockIdx.x} * blockDim.x + threadIdx.x;
@@ -111,148 +55,6 @@ __global__ void norm_block(NormRows<T> norm) {
   for (int64_t i = threadIdx.x; i < norm.width; i += kBlockThreads)
     out[i] = from_float<T>(to_float(fused ? residual[i] : x[i]) * scale * to_float(norm.weight[i]));
 }
-// <<< task 1.3
-
-// registers
-// Rows of whole 16-byte packs (packed.h), at most 2048 of them. `threads` threads own a row and keep it in
-// registers between the sum and the product, where `block` reads it twice: it is read once, 16 bytes per
-// instruction, and registers are rationed so that four to six blocks of 256 threads share a multiprocessor,
-// whose loads go on while one waits for its sum. The weights are read, and addresses made, before the previous
-// kernel has ended. The split of a row depends on its width alone: batch invariant.
-struct RowSplit {
-  int max_packs;  // of a row
-  int threads, packs;
-};
-// threads * packs covers the row with as few idle threads as the width allows. A row of a warp or less needs
-// no barrier, a longer one one barrier; several packs per thread keep several loads in flight, but fused each
-// pack takes twice the registers (row and residual), so there the threads are more and the packs fewer. Of a
-// copy's bandwidth at 64 MB and more, bf16 on an H200 (bench/results/h200/step1_layers.json):
-// clang-format off
-constexpr RowSplit kRowSplits[] = {
-    {16, 8, 2},        // heads of up to 128 values, four to a warp
-    {64, 32, 2},       // a row per warp
-    {128, 32, 4},      // 1024 columns: 1.01
-    {256, 128, 2},
-    {512, 256, 2},     // 4096 columns: 1.02
-    {640, 160, 4},     // 5120 columns: 1.02
-    {1024, 512, 2},
-    {2048, 1024, 2}};
-constexpr RowSplit kFusedRowSplits[] = {
-    {16, 8, 2},
-    {64, 32, 2},
-    {128, 128, 1},     // 1024 columns: 1.00
-    {256, 128, 2},
-    {512, 512, 1},     // 4096 columns: 0.97
-    {640, 320, 2},     // 5120 columns: 0.99
-    {1024, 512, 2},
-    {2048, 1024, 2}};
-// clang-format on
-constexpr int kNumRowSplits = 8;
-constexpr int64_t kMaxPacks = kRowSplits[kNumRowSplits - 1].max_packs;
-static_assert(std::size(kRowSplits) == kNumRowSplits && std::size(kFusedRowSplits) == kNumRowSplits);
-
-__host__ __device__ constexpr int block_threads(int threads) {
-  return threads < 128 ? 128 : threads;
-}
-constexpr int resident_blocks(bool fused, int threads, int packs) {
-  const int max_threads = packs > 2 ? 1024 : fused ? 1280 : 1536;  // of a multiprocessor
-  return threads > max_threads / 2 ? 1 : max_threads / block_threads(threads);
-}
-// Over the threads of a row: of a warp, or of a block that owns one row and calls this once.
-template <int threads>
-__device__ float row_sum(float x) {
-  if constexpr (threads <= kWarp) {
-    return warp_sum<threads>(x);
-  } else {
-    __shared__ float partial[threads / kWarp];
-    x = warp_sum(x);
-    if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = x;
-    __syncthreads();
-    x = 0;
-#pragma unroll
-    for (float part : partial) x += part;
-    return x;
-  }
-}
-// Stops the compiler from keeping a pack as eight floats where four words will do.
-template <class T>
-__device__ void stay_packed(Pack<T>& pack) {
-  uint32_t* word = reinterpret_cast<uint32_t*>(&pack);
-  asm volatile("" : "+r"(word[0]), "+r"(word[1]), "+r"(word[2]), "+r"(word[3]));
-}
-template <bool fused, int threads, int packs, class T>
-__global__ void __launch_bounds__(block_threads(threads), resident_blocks(fused, threads, packs))
-    norm_registers(NormRows<T> norm) {
-  constexpr int kSize = Pack<T>::kSize, kThreads = block_threads(threads);
-  allow_next_kernel();
-  const int64_t row = (int64_t{blockIdx.x} * kThreads + threadIdx.x) / threads;
-  const int thread = threadIdx.x % threads;
-  const int row_packs = row < norm.rows ? static_cast<int>(norm.width / kSize) : 0;
-  const T* x = norm.x + (fused ? row * norm.x_outer : norm.x_at(row));  // heads are not fused
-  T* out = norm.out + (fused ? row * norm.out_outer : norm.out_at(row));
-  T* residual = norm.residual + row * norm.residual_outer;
-  Pack<T> values[packs], added[packs], weights[packs];
-  float a[kSize], b[kSize];
-#pragma unroll
-  for (int j = 0; j < packs; ++j)
-    if (thread + j * threads < row_packs)
-      weights[j] = load_pack(norm.weight + (thread + j * threads) * kSize);
-  wait_for_previous_kernel();
-#pragma unroll
-  for (int j = 0; j < packs; ++j) {
-    const int pack = thread + j * threads;
-    if (pack >= row_packs) continue;
-    values[j] = load_pack(x + pack * kSize);
-    if constexpr (fused) added[j] = load_pack(residual + pack * kSize);
-  }
-  float sum = 0;
-#pragma unroll
-  for (int j = 0; j < packs; ++j) {
-    const int pack = thread + j * threads;
-    if (pack >= row_packs) continue;
-    to_floats(values[j], a);
-    if constexpr (fused) {
-      to_floats(added[j], b);
-#pragma unroll
-      for (int k = 0; k < kSize; ++k) a[k] += b[k];
-      values[j] = from_floats<T>(a);  // the norm is of the rounded sum
-      store_pack(residual + pack * kSize, values[j]);
-      to_floats(values[j], a);
-    }
-#pragma unroll
-    for (int k = 0; k < kSize; ++k) sum += a[k] * a[k];
-  }
-  sum = row_sum<threads>(sum);
-  const float scale = rsqrtf(sum / static_cast<float>(norm.width) + norm.eps);
-#pragma unroll
-  for (int j = 0; j < packs; ++j) {
-    const int pack = thread + j * threads;
-    if (pack >= row_packs) continue;
-    stay_packed(values[j]);
-    stay_packed(weights[j]);
-    to_floats(values[j], a);
-    to_floats(weights[j], b);
-#pragma unroll
-    for (int k = 0; k < kSize; ++k) a[k] *= scale * b[k];
-    store_pack(out + pack * kSize, from_floats<T>(a));
-  }
-}
-
-// The first split that a row fits.
-template <bool fused, int i = 0, class T>
-void launch_registers(const OpContext& ctx, const NormRows<T>& norm) {
-  constexpr RowSplit split = fused ? kFusedRowSplits[i] : kRowSplits[i];
-  if constexpr (i + 1 < kNumRowSplits)
-    if (norm.width / Pack<T>::kSize > split.max_packs) return launch_registers<fused, i + 1>(ctx, norm);
-  constexpr int kThreads = block_threads(split.threads);
-  const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(norm.rows * split.threads, kThreads));
-  launch_kernel(ctx, norm_registers<fused, split.threads, split.packs, T>, blocks, kThreads, 0, norm);
-}
-
-template <class Args>
-constexpr bool fuses() {
-  return std::is_same_v<Args, FusedAddRmsNormArgs>;
-}
 
 }  // namespace
 
@@ -276,29 +78,11 @@ void rms_norm_cuda_block(const OpContext& ctx, const Args& args) {
   });
   LADDER_CUDA_CHECK(cudaGetLastError());
 }
-
-template <class Args>
-void rms_norm_cuda_registers(const OpContext& ctx, const Args& args) {
-  if (args.x.numel() == 0) return;
-  with_cuda_type(args.x.dtype(),
-                 [&](auto tag) { launch_registers<fuses<Args>()>(ctx, norm_rows<decltype(tag)>(args)); });
-}
-
-template <class Args>
-bool rms_norm_fits_registers(const Args& args) {
-  if constexpr (fuses<Args>())
-    if (!is_packed(args.residual)) return false;
-  return is_packed(args.x) && is_packed(args.weight) && is_packed(args.out) &&
-         args.x.dim(-1) * dtype_size(args.x.dtype()) / 16 <= kMaxPacks;
-}
+// <<< task 1.3.cuda
 
 template void rms_norm_cuda_naive(const OpContext&, const RmsNormArgs&);
 template void rms_norm_cuda_naive(const OpContext&, const FusedAddRmsNormArgs&);
 template void rms_norm_cuda_block(const OpContext&, const RmsNormArgs&);
 template void rms_norm_cuda_block(const OpContext&, const FusedAddRmsNormArgs&);
-template void rms_norm_cuda_registers(const OpContext&, const RmsNormArgs&);
-template void rms_norm_cuda_registers(const OpContext&, const FusedAddRmsNormArgs&);
-template bool rms_norm_fits_registers(const RmsNormArgs&);
-template bool rms_norm_fits_registers(const FusedAddRmsNormArgs&);
 
 }  // namespace ladder

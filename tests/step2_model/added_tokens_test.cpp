@@ -15,7 +15,8 @@ std::string parts_of(const std::vector<AddedToken>& tokens, std::string_view tex
   for (const TextPart& part : AddedTokenFinder(tokens).split(text, stretches, control_ids)) {
     EXPECT_EQ(part.begin, end) << "a gap";
     end = part.end;
-    const std::string piece(text.substr(static_cast<size_t>(part.begin), static_cast<size_t>(end - part.begin)));
+    const std::string piece(
+        text.substr(static_cast<size_t>(part.begin), static_cast<size_t>(end - part.begin)));
     result += (result.empty() ? "" : "|") + (part.token != nullptr ? "[" + piece + "]" : piece);
   }
   EXPECT_EQ(end, static_cast<int64_t>(text.size()));

@@ -30,6 +30,27 @@ struct Shared {
   Mass masses[kBlocks];
 };
 
+__device__ Mass find_mass(Shared& s, const Row& row, const Winner& winner) {
+  Mass mass{0, 0};
+  for_each_value(row, [&](float x, int place) {
+    const uint64_t weight = weight_of(x, row.largest);
+    mass.total += weight;
+    if (x > winner.logit || (x == winner.logit && row.begin + place < winner.best.id)) mass.before += weight;
+  });
+  auto add = [](uint64_t a, uint64_t b) { return a + b; };
+  mass.before = block_reduce(mass.before, uint64_t{0}, add);
+  mass.total = block_reduce(mass.total, uint64_t{0}, add);
+  share_with_cluster(mass, s.masses);
+  mass = {0, 0};
+  for (const Mass& one : s.masses) mass = {mass.before + one.before, mass.total + one.total};
+  return mass;
+}
+
+}  // namespace
+
+// >>> task 1.8.cuda: the winner of a row whose filters leave many tokens, without a sort
+namespace {
+
 // The token of the row with the best score among those that take part and stand before `last` in order of
 // logit, equals by id. Every block gets it.
 __device__ Winner find_winner(Shared& s, const Request& request, const Row& row, const Winner& last) {
@@ -78,22 +99,6 @@ __device__ Winner find_winner(Shared& s, const Request& request, const Row& row,
     if (better_one.id != winner.best.id) winner = one;
   }
   return winner;
-}
-
-__device__ Mass find_mass(Shared& s, const Row& row, const Winner& winner) {
-  Mass mass{0, 0};
-  for_each_value(row, [&](float x, int place) {
-    const uint64_t weight = weight_of(x, row.largest);
-    mass.total += weight;
-    if (x > winner.logit || (x == winner.logit && row.begin + place < winner.best.id)) mass.before += weight;
-  });
-  auto add = [](uint64_t a, uint64_t b) { return a + b; };
-  mass.before = block_reduce(mass.before, uint64_t{0}, add);
-  mass.total = block_reduce(mass.total, uint64_t{0}, add);
-  share_with_cluster(mass, s.masses);
-  mass = {0, 0};
-  for (const Mass& one : s.masses) mass = {mass.before + one.before, mass.total + one.total};
-  return mass;
 }
 
 // min-p and top-k by their thresholds. For top-p none is needed: a token stays if the tokens before it do not
@@ -148,10 +153,6 @@ __global__ void __launch_bounds__(kThreads, 2) LADDER_CLUSTER_OF(kBlocks)
 
 }  // namespace
 
-bool draw_fits_cuda_fused(const DrawArgs& args) {
-  return args.logits.dim(1) <= kMaxVocab;
-}
-
 void draw_cuda_fused(const OpContext& ctx, const DrawArgs& args) {
   const int64_t rows = args.logits.dim(0);
   if (rows == 0) return;
@@ -168,6 +169,11 @@ void draw_cuda_fused(const OpContext& ctx, const DrawArgs& args) {
   const int64_t clusters = left == nullptr ? rows : std::min(rows, at_once);
   launch_rows(ctx, draw_search_kernel, clusters, args.logits.dim(1), draw_rows(args), static_cast<int>(rows),
               left);
+}
+// <<< task 1.8.cuda
+
+bool draw_fits_cuda_fused(const DrawArgs& args) {
+  return args.logits.dim(1) <= kMaxVocab;
 }
 
 }  // namespace ladder
