@@ -158,6 +158,21 @@ TEST(Task1_4_Exchange, SendAndReceiveKeepTheirOrderAndDoNotDeadlock) {
   });
 }
 
+TEST(Task1_4_Exchange, WhatWasSentIsNoLongerTheSenders) {
+  on_each(2, [](int rank, Communicator& group) {
+    Tensor value = full({2}, 5);
+    if (rank == 0) {
+      group.send(kContext, value, 1);
+      value.fill_bytes(0);
+    }
+    group.barrier(kContext);
+    if (rank == 0) return;
+    value.fill_bytes(0xff);
+    group.recv(kContext, value, 0);
+    EXPECT_THAT(testing::to_double(value), Each(5));
+  });
+}
+
 TEST(Task1_4_LocalGroup, ManyCallsInARowDoNotMixUp) {
   on_each(3, [](int rank, Communicator& group) {
     for (int i = 0; i < 300; ++i) {

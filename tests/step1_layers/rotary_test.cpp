@@ -4,6 +4,7 @@
 
 #include "step1_layers/core/error.h"
 #include "step1_layers/rotary/rope.h"
+#include "step1_layers/rotary/rope_frequencies.h"
 #include "tests/support/numerics.h"
 #include "tests/support/rungs.h"
 #include "tests/support/source_folder.h"
@@ -110,6 +111,15 @@ TEST(Task1_6_StandardRopeTable, FrequenciesEqualTransformersToOneUnitInTheLastPl
 
 TEST(Task1_6_StandardRopeTable, CosinesAndSinesEqualTransformers) {
   EXPECT_GE(expect_golden_rows(golden_cases(false)), 40);
+}
+
+TEST(Task1_6_StandardRopeTable, TheAttentionFactorMultipliesCosinesAndSines) {
+  const std::vector<float> inv_freq{1.0f, 0.25f};
+  float plain[3 * 4], doubled[3 * 4];
+  fill_rope_table({.inv_freq = inv_freq}, plain, 0, 3);
+  fill_rope_table({.inv_freq = inv_freq, .attention_factor = 2.0f}, doubled, 0, 3);
+  for (int i = 0; i < 12; ++i) EXPECT_EQ(doubled[i], 2 * plain[i]) << "value " << i;
+  EXPECT_EQ(doubled[0], 2.0f);
 }
 
 TEST(Task1_6_ScaledRopeTable, FrequenciesEqualTransformersToOneUnitInTheLastPlace) {
