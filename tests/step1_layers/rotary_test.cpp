@@ -47,7 +47,8 @@ RopeConfig config_of(const nlohmann::json& golden) {
 // The golden cases of the kinds that divide the frequencies by one number, or of the other three.
 std::vector<nlohmann::json> golden_cases(bool scaled) {
   std::vector<nlohmann::json> cases;
-  for (const auto& one : golden_tables().at("cases")) {
+  const auto golden = golden_tables();
+  for (const auto& one : golden.at("cases")) {
     const RopeKind kind = config_of(one).kind;
     if ((kind != RopeKind::standard && kind != RopeKind::linear) == scaled) cases.push_back(one);
   }
