@@ -88,6 +88,7 @@ int status(const Tree& tree) {
               << "\n";
   }
   std::cout << mine << " of " << tree.course().tasks.size() << " tasks are written\n";
+  tree.splice();
   if (broken > 0) throw LabError(std::to_string(broken) + " of the tasks have broken regions, named above");
   return 0;
 }

@@ -1,5 +1,6 @@
 #pragma once
-// The commands of `./ladder lab`. Each prints to stdout and returns the exit code; LabError is a user's mistake.
+// The commands of `./ladder lab`. Each prints to stdout and returns the exit code; LabError is a user's mistake. All
+// that build, and `status`, bring the copies that the build takes up to date.
 #include <string>
 #include <vector>
 

@@ -41,9 +41,10 @@ std::string errors_of(const std::string& output) {
   return errors.empty() ? output : errors;
 }
 
-// 1 if it does not compile, with the compiler's words; these are the student's to mend, not a wrong use of lab.
+// Whether it compiles; if not, what the compiler says about it.
 bool build_or_say(const Tree& tree, const std::string& target) {
-  std::cout << "building " << target << " (the first time takes minutes)" << std::endl;
+  const bool first = !fs::exists(tree.root() / "build" / "release" / "build.ninja");
+  std::cout << "building " << target << (first ? ", which takes minutes the first time" : "") << std::endl;
   const std::string output = build(tree.root(), target);
   if (output.empty()) return true;
   std::cout << errors_of(output) << "it does not compile\n";

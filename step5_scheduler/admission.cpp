@@ -19,6 +19,8 @@
 
 #include "step5_scheduler/scheduler.h"
 
+#include "step1_layers/core/task_not_implemented.h"
+
 namespace ladder {
 
 // >>> task 5.2.admit: chunks within the limits; start a waiting sequence, sharing what is computed already

@@ -12,6 +12,8 @@
 // something to compute (finished_ids_).
 #include "step5_scheduler/scheduler.h"
 
+#include "step1_layers/core/task_not_implemented.h"
+
 namespace ladder {
 
 // >>> task 5.5: end a sequence in any state, once

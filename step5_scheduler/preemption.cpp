@@ -26,6 +26,8 @@
 // asks; the sequence itself is planned after it has its slots.
 #include "step5_scheduler/scheduler.h"
 
+#include "step1_layers/core/task_not_implemented.h"
+
 namespace ladder {
 
 // >>> task 5.3: make room for a running sequence, from the end of the order; give blocks back once

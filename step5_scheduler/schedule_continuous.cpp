@@ -29,6 +29,8 @@
 
 #include "step5_scheduler/scheduler.h"
 
+#include "step1_layers/core/task_not_implemented.h"
+
 namespace ladder {
 
 // >>> task 5.2: one walk in the order of the policy over running and waiting sequences, within one budget

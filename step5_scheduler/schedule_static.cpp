@@ -25,6 +25,8 @@
 
 #include "step5_scheduler/scheduler.h"
 
+#include "step1_layers/core/task_not_implemented.h"
+
 namespace ladder {
 
 // >>> task 5.1: admit a whole batch, compute its prompts, then one token for each row until none is left

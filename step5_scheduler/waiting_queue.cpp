@@ -1,5 +1,7 @@
 #include "step5_scheduler/waiting_queue.h"
 
+#include "step1_layers/core/task_not_implemented.h"
+
 namespace ladder {
 
 // >>> task 5.4: two sorted sets that look like one

@@ -96,18 +96,33 @@ def problems(labs, root=ROOT):
     in_labs = [name for lab in labs["labs"] for name in lab["tasks"]]
     wrong += [f"task {name} is in {in_labs.count(name)} labs, expected one" for name in tasks if in_labs.count(name) != 1]
     wrong += [f"lab {lab['id']}: {name} is no task" for lab in labs["labs"] for name in lab["tasks"] if name not in tasks]
+    path = [name for lab in labs["labs"] if lab["weeks"] for name in lab["tasks"]]
+    if set(path) != {name for name, task in tasks.items() if task["core"]}:
+        wrong.append("the labs with weeks hold the tasks of the core path, and no others")
+    for place, name in enumerate(path):
+        wrong += [f"task {name} needs {need}, which comes later on the core path" for need in tasks[name]["needs"]
+                  if need in path[place:]]
     core = sum(task["hours"] for task in tasks.values() if task["core"])
     if core > 90:
         wrong.append(f"the core path takes {core} hours, expected at most 90")
 
+    for name, task in tasks.items():
+        if not task["given"] and not 2 <= task["hours"] <= 8:
+            wrong.append(f"task {name} takes {task['hours']} hours, expected 2 to 8")
+        if not task["regions"]:
+            wrong.append(f"task {name} has no region")
     stated = {(path, name) for name, task in tasks.items() for path in task["regions"]}
-    found = set()
+    found, lines = set(), dict.fromkeys(tasks, 0)
     for path in source_files(root):
         file = str(path.relative_to(root))
         try:
-            found |= {(file, name) for name in regions_of(path.read_text())}
+            for name, region in regions_of(path.read_text()).items():
+                found.add((file, name))
+                lines[name] = lines.get(name, 0) + num_lines(region)
         except ValueError as error:
             wrong.append(f"{file}: {error}")
     wrong += [f"{path}: labs.json has a region of task {name} there, the file has not" for path, name in sorted(stated - found)]
     wrong += [f"{path}: a region of task {name}, which labs.json does not name there" for path, name in sorted(found - stated)]
+    wrong += [f"task {name} has {lines[name]} lines, expected 30 to 120" for name, task in tasks.items()
+              if not task["given"] and not 30 <= lines[name] <= 120]
     return wrong

@@ -1,21 +1,26 @@
 #!/usr/bin/env python3
-"""Plants defects in the core tasks, one at a time, and expects a test to find each.
+"""Plants defects in the tasks, one at a time, and expects a test of the task itself to find each.
 
-    tools/mutants.py            builds a copy of the checkout with every mutant of lab/mutants.json in turn
-    tools/mutants.py --check    only looks whether each of them still has its place in the source
+    tools/mutants.py                  those of lab/mutants.json whose place or tests have changed since the report
+    tools/mutants.py --all            all of them
+    tools/mutants.py 5.2 3.3          those of these tasks
+    tools/mutants.py --check          builds nothing: each still has its place in the source, each task has three
 
-A mutant is {"task", "name", "file", "find", "replace"}: `find` stands in the file exactly once. It is caught by the
-tests of its task (TaskN_M_*), or, which is said, by others of its step only.
+A mutant is {"task", "name", "file", "find", "replace"}: `find` stands in the file exactly once, in the task's region
+or in what it alone uses. It is planted in a copy that the build takes instead of the file (tools/overlay.py); only that
+object and the test binary are built. The verdicts are in lab/reports/mutants.txt.
 """
 import argparse
+import hashlib
 import json
-import pathlib
-import shutil
-import subprocess
 import sys
 
-ROOT = pathlib.Path(__file__).resolve().parents[1]
-COPY = ROOT / "build" / "mutants"
+import labs
+import overlay
+
+MUTANTS = labs.ROOT / "lab" / "mutants.json"
+REPORT = labs.ROOT / "lab" / "reports" / "mutants.txt"
+HEAD = "# verdict  task  key  name   (tools/mutants.py; key: of the file, the mutant and the tests' names)\n"
 
 
 def misplaced(mutants, root):
@@ -24,57 +29,86 @@ def misplaced(mutants, root):
             if not (root / mutant["file"]).is_file() or (root / mutant["file"]).read_text().count(mutant["find"]) != 1]
 
 
-def build(step):
-    return subprocess.run(["cmake", "--build", COPY / "build", "--target", f"test_step{step}"], capture_output=True, text=True)
+def problems(mutants, tasks, root=labs.ROOT):
+    wrong = [f"stands not exactly once in its file: {name}" for name in misplaced(mutants, root)]
+    wrong += [f"of {mutant['task']}, which is no task: {mutant['name']}" for mutant in mutants if mutant["task"] not in tasks]
+    wrong += [f"in a header, which would build everything anew: {mutant['name']}" for mutant in mutants
+              if mutant["file"].endswith((".h", ".cuh"))]
+    names = [(mutant["task"], mutant["name"]) for mutant in mutants]
+    wrong += [f"twice: {name[1]}" for name in sorted(set(names)) if names.count(name) > 1]
+    for name, task in tasks.items():
+        count = sum(mutant["task"] == name for mutant in mutants)
+        if count < 3 and not task["given"]:
+            wrong.append(f"task {name} has {count}, expected three")
+    return wrong
 
 
-def caught(step, test_filter):
-    test = [COPY / "build" / "tests" / f"test_step{step}", "--gtest_brief=1", f"--gtest_filter={test_filter}"]
-    try:
-        return subprocess.run(test, capture_output=True, timeout=600).returncode != 0
-    except subprocess.TimeoutExpired:  # a test that never ends fails too
-        return True
+def key(mutant, task, root=labs.ROOT):
+    """Changes when the verdict might."""
+    text = (root / mutant["file"]).read_text()
+    return hashlib.sha256(json.dumps([text, mutant, task["tests"]]).encode()).hexdigest()[:10]
+
+
+def read_report():
+    if not REPORT.exists():
+        return {}
+    rows = [line.rstrip("\n").split("  ", 3) for line in REPORT.read_text().splitlines() if not line.startswith("#")]
+    return {(task, name): (verdict, mark) for verdict, task, mark, name in rows}
+
+
+def write_report(mutants, found):
+    lines = ["  ".join([*(found[at][0], at[0], found[at][1]), at[1]]) + "\n"
+             for mutant in mutants if (at := (mutant["task"], mutant["name"])) in found]
+    caught = sum(line.startswith("caught  ") for line in lines)
+    REPORT.parent.mkdir(exist_ok=True)
+    REPORT.write_text(HEAD + f"# {caught} of {len(mutants)} caught by the task's own tests\n" + "".join(lines))
+
+
+def verdict(builds, mutant, task):
+    text = (labs.ROOT / mutant["file"]).read_text()
+    builds.set({mutant["file"]: text.replace(mutant["find"], mutant["replace"])})
+    target = task["tests"]["target"]
+    if said := builds.build(target):
+        return "does not compile", said
+    failed = [name for name, result in builds.run(target, builds.names(target, task["tests"]["filter"])).items()
+              if result not in ("passed", "skipped")]
+    return ("caught", failed[0]) if failed else ("SURVIVES", "")
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("tasks", nargs="*", help="ids of tasks")
+    parser.add_argument("--all", action="store_true")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--build", default="build/release", help="the build folder (default: build/release)")
     arguments = parser.parse_args()
-    mutants = json.loads((ROOT / "lab" / "mutants.json").read_text())
-    if lost := misplaced(mutants, ROOT):
-        sys.exit("mutants: these stand not exactly once in their file: " + "; ".join(lost))
+    mutants = json.loads(MUTANTS.read_text())
+    tasks = {task["id"]: task for task in labs.load()["tasks"]}
+    wrong = problems(mutants, tasks)
+    for line in wrong:
+        print(f"mutants: {line}", file=sys.stderr)
     if arguments.check:
-        return
+        sys.exit(1 if wrong else 0)
+    placed = [mutant for mutant in mutants if mutant["task"] in tasks and mutant["name"] not in misplaced(mutants, labs.ROOT)]
+    found = read_report()
 
-    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0")
-    for name in filter(None, files):
-        source, target = ROOT / name, COPY / "source" / name
-        if not target.exists() or target.read_bytes() != source.read_bytes():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(source, target)
-    subprocess.run(["cmake", "-G", "Ninja", "-S", COPY / "source", "-B", COPY / "build", "-DCMAKE_BUILD_TYPE=Release",
-                    "-DLADDER_CUDA=OFF", "-DLADDER_BENCH=OFF"], check=True, capture_output=True)
+    def is_due(mutant):
+        if arguments.tasks:
+            return mutant["task"] in arguments.tasks
+        before = found.get((mutant["task"], mutant["name"]), ("", ""))
+        return arguments.all or before != ("caught", key(mutant, tasks[mutant["task"]]))
+
     alive = 0
-    for mutant in mutants:
-        step, path = mutant["task"][0], COPY / "source" / mutant["file"]
-        text = path.read_text()
-        path.write_text(text.replace(mutant["find"], mutant["replace"]))
-        try:
-            built = build(step)
-            own = f"Task{mutant['task'].replace('.', '_')}_*"
-            if built.returncode != 0:
-                verdict = "does not compile: " + built.stdout.strip().splitlines()[-1]
-            elif caught(step, own):
-                verdict = "caught"
-            elif caught(step, "*"):
-                verdict = "caught, but by tests of other tasks only"
-            else:
-                verdict = "SURVIVES"
-        finally:
-            path.write_text(text)
-        alive += not verdict.startswith("caught")
-        print(f"{mutant['task']}  {mutant['name']}: {verdict}", flush=True)
-    print(f"mutants: {len(mutants) - alive} of {len(mutants)} caught")
+    with overlay.Overlay(arguments.build) as builds:
+        for mutant in sorted(filter(is_due, placed), key=lambda mutant: (mutant["file"], mutant["task"])):
+            task = tasks[mutant["task"]]
+            if task["gpu"]:
+                continue  # needs a GPU, and a build with CUDA
+            result, by = verdict(builds, mutant, task)
+            found[mutant["task"], mutant["name"]] = (result, key(mutant, task))
+            alive += result != "caught"
+            print(f"{mutant['task']}  {mutant['name']}: {result} {by}".rstrip(), flush=True)
+            write_report(mutants, found)
     sys.exit(1 if alive else 0)
 
 

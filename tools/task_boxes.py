@@ -4,7 +4,7 @@
     tools/task_boxes.py            writes each block between `<!-- box 5.2 -->` and `<!-- /box -->` anew
     tools/task_boxes.py --check    writes nothing, and says what is missing or no longer true
 
-Beside them it writes lab/regions.txt, which says by its SHA-256 what the reference text of every region is.
+It draws the course in ROADMAP.md (course_graph.py), between `<!-- course -->` and `<!-- /course -->`. Beside them it writes lab/regions.txt, which says by its SHA-256 what the reference text of every region is.
 
 A box stands below `<a id="task-5-2"></a>` on the page that labs.json names; three common mistakes follow it, a list
 written by hand.
@@ -14,6 +14,7 @@ import hashlib
 import re
 import sys
 
+import course_graph
 import labs
 
 BOX = re.compile(r"<!-- box (\S+) -->\n.*?<!-- /box -->\n", re.DOTALL)
@@ -133,6 +134,15 @@ def main():
         if new != page and arguments.check:
             wrong.append(f"{path.relative_to(labs.ROOT)}: boxes that are no longer true; tools/task_boxes.py writes them")
         elif new != page:
+            path.write_text(new)
+    path = labs.ROOT / "ROADMAP.md"
+    page = path.read_text()
+    if not course_graph.BLOCK.search(page):
+        wrong.append("ROADMAP.md: expected a block between `<!-- course -->` and `<!-- /course -->`")
+    elif (new := course_graph.renewed(page, course["labs"], tasks)) != page:
+        if arguments.check:
+            wrong.append("ROADMAP.md: its graph of the course is no longer true; tools/task_boxes.py draws it")
+        else:
             path.write_text(new)
     hashes, written = labs.ROOT / "lab" / "regions.txt", region_hashes(course)
     if arguments.check and (not hashes.is_file() or hashes.read_text() != written):

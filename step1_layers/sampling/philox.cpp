@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "step1_layers/core/task_not_implemented.h"
+
 namespace ladder {
 
 // >>> task 1.8.draw: Philox4x32-10 and the uniform number of a token

@@ -1,5 +1,7 @@
 #include "step2_model/families/family.h"
 
+#include "step1_layers/core/task_not_implemented.h"
+
 namespace ladder {
 namespace {
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "step1_layers/core/task_not_implemented.h"
 #include "step2_model/tokenizer/unicode.h"
 
 namespace ladder {

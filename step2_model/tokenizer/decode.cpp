@@ -1,4 +1,5 @@
 // From ids back to text, all at once and token by token.
+#include "step1_layers/core/task_not_implemented.h"
 #include "step2_model/tokenizer/tokenizer.h"
 #include "step2_model/tokenizer/unicode.h"
 

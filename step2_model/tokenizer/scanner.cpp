@@ -1,5 +1,6 @@
 #include "step2_model/tokenizer/scanner.h"
 
+#include "step1_layers/core/task_not_implemented.h"
 #include "step2_model/tokenizer/unicode.h"
 
 namespace ladder {

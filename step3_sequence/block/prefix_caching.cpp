@@ -6,6 +6,8 @@
 // The third of its calls, erase(), stands in block_manager.cpp where a block is taken to be overwritten.
 #include "step3_sequence/block/block_manager.h"
 
+#include "step1_layers/core/task_not_implemented.h"
+
 namespace ladder {
 
 // >>> task 3.4: ask the prefix index, and give it what is computed

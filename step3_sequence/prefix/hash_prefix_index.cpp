@@ -17,6 +17,8 @@
 #include <algorithm>
 #include <bit>
 
+#include "step1_layers/core/task_not_implemented.h"
+
 namespace ladder {
 
 HashPrefixIndex::HashPrefixIndex(int64_t num_blocks, int64_t block_size, std::unique_ptr<BlockHasher> hasher)

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "step1_layers/core/task_not_implemented.h"
+
 namespace ladder {
 
 // >>> task 6.3: from the moments of a request and the counts of a step to the metrics

@@ -1,5 +1,7 @@
 #include "step6_engine/text/completion_text.h"
 
+#include "step1_layers/core/task_not_implemented.h"
+
 namespace ladder {
 
 CompletionText::CompletionText(const Tokenizer* tokenizer, const SamplingParams& sampling)

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "step1_layers/core/task_not_implemented.h"
+
 namespace ladder {
 
 // >>> task 6.2: hold back what may become a stop string, in time linear in the text
