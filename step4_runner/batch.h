@@ -26,8 +26,13 @@
 // The kernel in unpack_inputs_cuda.cu puts that token in, on the device; fill() does it here, for the host,
 // when the step before has been collected.
 //
-// An inconsistent SchedulerOutput is a defect of the scheduler, not of the user. It is an Error that names
-// the step and the sequence, and the batch must not be used after it.
+// An inconsistent SchedulerOutput is a defect of the scheduler, not of the user. It is an Error whose message has
+// the number of the step and of the thing, as in "step 41" and "sequence 5", and the batch must not be used after
+// it. Which steps are inconsistent: see apply().
+//
+//   batch.cpp          what TokenCounts and the buffers are made of
+//   batch_changes.cpp  4.1.changes  apply()
+//   batch_rows.cpp     4.1.rows     lay_out(), advance(), fill()
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -101,12 +106,29 @@ class Batch {
   // `config` is resolved (kv_cache_size.h). All buffers are made here, on the CPU.
   Batch(const BatchConfig& config, int64_t vocab_size);
 
-  // Applies the changes and lays out the rows of this step. Error: see above.
+  // Applies the changes and lays out the rows of this step. Error: see apply().
   void prepare(const SchedulerOutput& step);
-  // The step was launched: every sampled sequence gets a placeholder. Until that is filled the sequence may
-  // be part of the next step, and of no later one.
+  // The first half of prepare(). What is finished or preempted is forgotten, then what is new is added, then what
+  // continues gets its new blocks, at the end of its table, and its num_computed_tokens (a total); a sequence may be
+  // preempted and new again in one step. Then every scheduled sequence, in the scheduler's order, is a row of
+  // sequences(), with what it computes as num_scheduled_tokens. A prompt_of is the prompt of a sequence that is in
+  // the batch: its tokens come before the new sequence's own token_ids. Error, with the step's number and
+  //   "sequence 5"  it is unknown where it ends, continues or computes, or known where it is new; it computes
+  //                 twice, or without tokens, or tokens that it does not have, or beyond max_model_len, or beyond
+  //                 the slots of its blocks, or has draft tokens; its last token is a placeholder of an older step
+  //                 than the one before; it is said to have more computed tokens than were computed (fewer is
+  //                 legal, they are computed again); more blocks than max_blocks_per_seq(); no prompt, or a longer
+  //                 one than it has tokens; the prompt of a sequence that is not there or has another length
+  //   "block 40"    and its sequence: it is outside the cache
+  //   "token 1000"  and its sequence: it is outside the vocabulary
+  //   nothing else  more sequences than max_num_seqs, more rows (padding included) than max_num_batched_tokens, or
+  //                 a total_num_tokens that is not the sum
+  void apply(const SchedulerOutput& step);
+  // The step was launched: what it computes is computed, and every sampled sequence gets a placeholder as its last
+  // token. Until that is filled the sequence may be part of the next step, and of no later one.
   PendingTokens advance();
-  // One token for every place; those of sequences that have left the batch in the meantime are dropped.
+  // One token for every place, kInvalidToken as token 0; those of sequences that have left the batch in the
+  // meantime, or left and came back, are dropped. Error: another number of tokens than of places.
   void fill(const PendingTokens& pending, std::span<const int32_t> token_ids);
 
   // The rows of this step; views of buffers that the next prepare() overwrites.
@@ -137,7 +159,12 @@ class Batch {
   void append_blocks(BatchSequence& sequence, std::span<const int32_t> block_ids);
   void apply_changes(const SchedulerOutput& step);
   void schedule(const SchedulerOutput& step);
+  // The second half of prepare(): every view and list below from rows_. Padding rows are token 0 at position 0 in
+  // slot -1. The host numbers of the metadata are the step's own: num_tokens without padding rows, the longest
+  // query and the longest sequence.
   void lay_out(int64_t num_padding_rows);
+  // Row `row` of the block tables shows the sequence's table. Only what it does not show yet is written, and listed
+  // in table_updates_: all of it where the row held another sequence (another serial).
   void update_table_row(int64_t row, const BatchSequence& sequence);
 
   BatchConfig config_;

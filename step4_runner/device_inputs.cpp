@@ -3,14 +3,14 @@
 #include <algorithm>
 
 #include "step1_layers/core/error.h"
+#include "step1_layers/core/fake_device.h"
 #include "step4_runner/unpack_inputs.h"
 
 namespace ladder {
 
-DeviceInputs::DeviceInputs(Device device, const BatchConfig& config, bool own_buffers)
-    : device_(device), own_buffers_(own_buffers) {
+DeviceInputs::DeviceInputs(Device device, const BatchConfig& config) : device_(device) {
   sampled_ids_ = Tensor::zeros({config.max_num_seqs}, DType::i32, device);
-  if (!own_buffers_) return;
+  if (device_.is_cpu()) return;
   const int64_t rows = config.max_num_batched_tokens, seqs = config.max_num_seqs;
   input_ids_ = Tensor::zeros({rows}, DType::i32, device);
   positions_ = Tensor::zeros({rows}, DType::i32, device);
@@ -62,10 +62,9 @@ int64_t DeviceInputs::upload_bytes(const Batch& batch, int64_t rows, int64_t num
   return bytes;
 }
 
-// >>> task 4.5: stage a step's rows, spare rows and table changes
 void DeviceInputs::load(const Batch& batch, StepUpload& upload) {
   const int64_t rows = batch.input_ids().dim(0);
-  if (!own_buffers_) {
+  if (device_.is_cpu()) {
     input_ids_view_ = batch.input_ids();
     positions_view_ = batch.positions();
     metadata_ = batch.attention();
@@ -81,6 +80,7 @@ void DeviceInputs::load(const Batch& batch, StepUpload& upload) {
   metadata_.max_seq_len = batch.attention().max_seq_len;
 }
 
+// >>> task 4.5.inputs: stage a step's rows, spare rows and table changes
 void DeviceInputs::load_padded(const Batch& batch, int64_t rows, int64_t num_seqs, StepUpload& upload) {
   const AttentionMetadata& host = batch.attention();
   for_each_piece(staged_, batch, rows, num_seqs, [&]<class T>(StepUpload::Staged<T>& piece, int64_t count) {
@@ -115,10 +115,10 @@ void DeviceInputs::load_padded(const Batch& batch, int64_t rows, int64_t num_seq
   }
   *out = entry;
 }
-// <<< task 4.5
+// <<< task 4.5.inputs
 
-void DeviceInputs::unpack([[maybe_unused]] const OpContext& ctx) {
-  if (!own_buffers_) return;
+void DeviceInputs::unpack(const OpContext& ctx) {
+  if (device_.is_cpu()) return;
   UnpackInputsArgs args;
   args.input_ids = staged_.input_ids.device;
   args.positions = staged_.positions.device;
@@ -137,9 +137,9 @@ void DeviceInputs::unpack([[maybe_unused]] const OpContext& ctx) {
   args.to_logits_indices = logits_indices_;
   args.to_block_tables = block_tables_;
 #ifdef LADDER_HAS_CUDA
-  if (!device_.is_cpu()) return unpack_inputs_cuda(ctx, args);
+  if (device_.type == DeviceType::cuda) return unpack_inputs_cuda(ctx, args);
 #endif
-  unpack_inputs_cpu(args);
+  fake_launch(ctx, "unpack_inputs", [args](const OpContext&) { unpack_inputs_cpu(args); });
 }
 
 }  // namespace ladder

@@ -19,9 +19,7 @@ namespace ladder {
 
 class DeviceInputs {
  public:
-  DeviceInputs(Device device, const BatchConfig& config) : DeviceInputs(device, config, !device.is_cpu()) {}
-  // own_buffers: on the CPU, too, inputs are staged and unpacked as on a GPU. For tests.
-  DeviceInputs(Device device, const BatchConfig& config, bool own_buffers);
+  DeviceInputs(Device device, const BatchConfig& config);
 
   // Bytes that load_padded() stages; load() stages no more.
   int64_t upload_bytes(const Batch& batch, int64_t rows, int64_t num_seqs) const;
@@ -47,7 +45,6 @@ class DeviceInputs {
   void view(int64_t rows, int64_t num_seqs);
 
   Device device_;
-  bool own_buffers_;
   Tensor input_ids_, positions_, slot_mapping_, query_start_loc_, seq_lens_, block_tables_, logits_indices_;
   Tensor sampled_ids_;
   Tensor input_ids_view_, positions_view_, logits_indices_view_;

@@ -1,4 +1,4 @@
-#include "step4_runner/host_copy_cuda.h"
+#include "step4_runner/host_copy.h"
 
 #include "step1_layers/core/cuda_kernel.cuh"
 #include "step1_layers/core/error.h"
@@ -9,6 +9,7 @@ namespace {
 
 constexpr int kThreads = 256;
 
+// >>> task 4.5.cuda: kernels that copy between pinned memory and the device's
 // The way over the bus takes a microsecond or two, in which the preceding kernel still runs.
 __global__ void __launch_bounds__(kThreads) copy_from_host(const uint4* from, uint4* to, int64_t count) {
   allow_next_kernel();
@@ -25,6 +26,7 @@ __global__ void __launch_bounds__(kThreads) copy_to_host(const uint32_t* from, u
   wait_for_previous_kernel();
   if (i < count) to[i] = from[i];
 }
+// <<< task 4.5.cuda
 
 dim3 blocks_for(int64_t count) {
   return dim3(static_cast<unsigned>(ceil_div<int64_t>(count, kThreads)));

@@ -115,7 +115,7 @@ int64_t host_cache_budget(const DecoderSpec& spec, const RunnerConfig& config, M
 
 }  // namespace
 
-// >>> task 4.2: settle how many blocks the cache has and how long a sequence may be, and predict the peak
+// >>> task 4.2.sizes: settle how many blocks the cache has and how long a sequence may be
 RunnerConfig size_kv_cache(const DecoderSpec& spec, RunnerConfig config, int64_t total, int64_t used) {
   const int64_t tensors = num_cache_tensors(spec, config);
   const int64_t block_bytes =
@@ -175,7 +175,7 @@ RunnerConfig resolve_runner_config(const DecoderSpec& spec, RunnerConfig config,
 RunnerConfig resolve_runner_config(const DecoderSpec& spec, const RunnerConfig& config) {
   return resolve_runner_config(spec, config, memory_of(config.device));
 }
-// <<< task 4.2
+// <<< task 4.2.sizes
 
 // Written by all threads at once: the first touch of a page is what makes the system find memory for it.
 static Tensor touched(const Shape& shape, DType dtype, Device device) {

@@ -7,7 +7,7 @@ std::span<const int32_t> LaunchedStep::tokens() const {
   return {token_ids.data<int32_t>(), static_cast<size_t>(token_ids.numel())};
 }
 
-// >>> task 4.5: turn the results of a step that is done into its output
+// >>> task 4.4.runner: turn the results of a step that is done into its output
 StepOutput LaunchedStep::collect() const {
   const auto sampled = tokens();
   StepOutput output;
@@ -39,6 +39,6 @@ StepOutput LaunchedStep::collect() const {
   }
   return output;
 }
-// <<< task 4.5
+// <<< task 4.4.runner
 
 }  // namespace ladder

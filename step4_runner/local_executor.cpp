@@ -24,12 +24,13 @@ namespace {
 OpContext make_context(Device device, [[maybe_unused]] std::shared_ptr<void>& owner) {
   if (device.is_cpu()) return {};
 #ifdef LADDER_HAS_CUDA
-  const auto cuda = std::make_shared<CudaContext>(device.index);
-  owner = cuda;
-  return cuda->op_context();
-#else
-  fail("this build of ladder has no CUDA");
+  if (device.type == DeviceType::cuda) {
+    const auto cuda = std::make_shared<CudaContext>(device.index);
+    owner = cuda;
+    return cuda->op_context();
+  }
 #endif
+  fail("this build of ladder has no {}", device_name(device));
 }
 
 }  // namespace
@@ -44,6 +45,7 @@ struct LocalExecutor::State {
   };
 
   RunnerConfig config;
+  const OpContext* device;  // nullptr: each rank makes its own
   LocalGroup group;
   std::vector<std::thread> threads;
 
@@ -60,8 +62,11 @@ struct LocalExecutor::State {
 
   int64_t last_ticket = 0;  // of the caller's thread alone
 
-  State(const RunnerConfig& resolved, const ModelFactory& make_model)
-      : config(resolved), group(resolved.tensor_parallel_size), num_starting(resolved.tensor_parallel_size) {
+  State(const RunnerConfig& resolved, const ModelFactory& make_model, const OpContext* given_device)
+      : config(resolved),
+        device(given_device),
+        group(resolved.tensor_parallel_size),
+        num_starting(resolved.tensor_parallel_size) {
     LADDER_CHECK(config.device.is_cpu() || config.tensor_parallel_size == 1,
                  "--tensor-parallel-size {}: on a GPU this version runs one rank",
                  config.tensor_parallel_size);
@@ -84,15 +89,15 @@ struct LocalExecutor::State {
     return config.device.is_cpu() || !config.async_scheduling ? 1 : ModelRunner::kMaxInFlight;
   }
 
-  // >>> task 4.4: the life of a rank: make the runner, then step after step; an error releases the others
+  // >>> task 4.4.executor: the life of a rank: make the runner, then step after step; an error releases the others
   void run_rank(int rank, const ModelFactory& make_model) {
     set_num_threads(config.threads / config.tensor_parallel_size);
     ParallelContext parallel;
     parallel.tp = &group.rank(rank);
-    std::shared_ptr<void> device;  // outlives the runner
+    std::shared_ptr<void> device_owner;  // outlives the runner
     std::unique_ptr<ModelRunner> runner;
     guarded(rank, [&] {
-      OpContext ctx = make_context(config.device, device);
+      OpContext ctx = device != nullptr ? *device : make_context(config.device, device_owner);
       if (config.device.is_cpu())
         ctx.parallel = &parallel;  // the threads' collectives work in the CPU's memory
       ctx.batch_invariant = config.dtype == DType::f32;
@@ -151,15 +156,15 @@ struct LocalExecutor::State {
       group.fail_rank(rank, exception.what());
     }
   }
-  // <<< task 4.4
+  // <<< task 4.4.executor
 
   RunnerConfig measured;  // what rank 0's warm-up made of the configuration
   ModelRunner* first_runner = nullptr;
 };
 
 LocalExecutor::LocalExecutor(const DecoderSpec& spec, const RunnerConfig& config,
-                             const ModelFactory& make_model)
-    : state_(std::make_unique<State>(resolve_runner_config(spec, config), make_model)) {
+                             const ModelFactory& make_model, const OpContext* device)
+    : state_(std::make_unique<State>(resolve_runner_config(spec, config), make_model, device)) {
   if (state_->error) std::rethrow_exception(state_->error);
 }
 

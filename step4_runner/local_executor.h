@@ -22,8 +22,10 @@ using ModelFactory = std::function<std::unique_ptr<Model>(const OpContext& ctx)>
 class LocalExecutor final : public Executor {
  public:
   // Resolves the configuration, starts the ranks, loads their models, allocates their caches, and runs the
-  // warm-up. Error: what any rank failed with.
-  LocalExecutor(const DecoderSpec& spec, const RunnerConfig& config, const ModelFactory& make_model);
+  // warm-up. Error: what any rank failed with. `device`: the context of config.device, where the caller has
+  // one, as for a fake device; else the executor makes it.
+  LocalExecutor(const DecoderSpec& spec, const RunnerConfig& config, const ModelFactory& make_model,
+                const OpContext* device = nullptr);
   ~LocalExecutor() override;
 
   Ticket submit(const SchedulerOutput& step) override;  // Error: max_in_flight() are in flight already

@@ -28,7 +28,7 @@ void LogitsEdits::allow_only_ids(std::span<const int32_t> token_ids) {
   allow_only(bitmask);
 }
 
-// >>> task 4.3: one list of biases and masks for all rows, and what a request adds to it
+// >>> task 4.3.edits: one list of biases and masks for all rows, and what a request adds to it
 void LogitsEdits::next_row() {
   // An operator's thread has a token to itself, so a row names each once. -inf and a bias add up to -inf.
   std::sort(row_.begin(), row_.end(), [](const Entry& a, const Entry& b) { return a.token_id < b.token_id; });
@@ -82,6 +82,6 @@ void edit_as_requested(const BatchSequence& sequence, LogitsEdits& edits) {
     for (const int32_t id : sampling.all_stop_token_ids) edits.forbid(id);
   for (const auto& [id, bias] : sampling.logit_bias) edits.add_bias(id, static_cast<float>(bias));
 }
-// <<< task 4.3
+// <<< task 4.3.edits
 
 }  // namespace ladder

@@ -131,7 +131,7 @@ int64_t kv_bytes_per_token(const DecoderSpec& spec, const RunnerConfig& config) 
 }
 
 MachineMemory memory_of(Device device) {
-  if (device.is_cpu()) return machine_memory();
+  if (device.type != DeviceType::cuda) return machine_memory();
   const CudaDeviceInfo gpu = cuda_device_info(device.index);
   return {gpu.total_bytes, gpu.free_bytes};
 }

@@ -45,7 +45,7 @@ ModelRunner::~ModelRunner() {
   }
 }
 
-// >>> task 4.4: lay a step out, run the model over it, sample, and fill in the tokens when they are known
+// >>> task 4.4.runner: lay a step out, run the model over it, sample, and fill in the tokens when they are known
 std::shared_ptr<const LaunchedStep> ModelRunner::launch(const SchedulerOutput& scheduled) {
   Stopwatch phase;
   Step step = prepare(scheduled);
@@ -74,30 +74,22 @@ ModelRunner::Step ModelRunner::begin(const SchedulerOutput& scheduled) {
   step.memory = std::make_unique<ArenaScope>(*arena_);
   step.launched = std::make_shared<LaunchedStep>();
   step.launched->step = scheduled.step;
-  fill_in_tokens(ctx_.device.is_cpu() ? 0 : kMaxInFlight - 1);  // the device can fill in the last one's
+  if (!ctx_.device.is_cpu()) {
+    prepare_ahead(scheduled);
+    return step;
+  }
+  fill_in_tokens(0);
   batch_.prepare(scheduled);
-  // Penalties count the tokens of the step before, too: then it has to be waited for.
-  if (std::any_of(
-          batch_.sampled_sequences().begin(), batch_.sampled_sequences().end(),
-          [this](const BatchSequence* sequence) { return sampler_.needs_tokens(sequence->sampling); }))
-    fill_in_tokens(0);
   return step;
 }
 
 void ModelRunner::run(Step& step) {
   const ProfileRange range("4.4 run");
-  if (step.graph != nullptr) {
-    arena_->take({step.graph->arena_bytes}, DType::u8);  // what the replay leaves in use
-    step.graph->graph.replay(ctx_.stream);
-    if (step.graph_has_logits) {
-      step.logits = step.graph->output.rows(step.plan.rows);
-      return;
-    }
-    step.hidden = step.graph->output;
-  } else {
+  if (step.graph != nullptr)
+    replay(step);
+  else
     step.hidden = model_->forward(ctx_, model_input());
-  }
-  if (batch_.logits_indices().empty()) return;
+  if (step.logits.defined() || batch_.logits_indices().empty()) return;
   step.logits = model_->compute_logits(
       ctx_, gather_rows(step.hidden, batch_.logits_indices(), inputs_.logits_indices()));
 }
@@ -117,8 +109,8 @@ void ModelRunner::sample(Step& step) {
     tp_group(ctx_).broadcast(ctx_, token_ids, 0);
   }
   launched.token_ids = download_.take(ctx_, token_ids);
-  launch_prompt_logprobs(step);
-  launched.done->record(ctx_.stream);
+  if (!step.prompt.rows.empty()) launch_prompt_logprobs(step);
+  launched.done->record(ctx_);
   upload_.keep_until(launched.done);
   download_.keep_until(launched.done);
   last_graph_ = step.graph_has_logits ? step.graph : nullptr;
@@ -135,6 +127,7 @@ void ModelRunner::fill_in_tokens(size_t num_left_unknown) {
   for (; unknown_.size() > num_left_unknown; unknown_.pop_front())
     batch_.fill(unknown_.front()->pending, unknown_.front()->tokens());
 }
+// <<< task 4.4.runner
 
 Tensor ModelRunner::gather_rows(const Tensor& hidden, std::span<const int64_t> rows,
                                 const Tensor& device_rows) {
@@ -154,7 +147,6 @@ ModelInput ModelRunner::model_input() const {
   input.kv_caches = kv_caches_;
   return input;
 }
-// <<< task 4.4
 
 MemoryPlan ModelRunner::memory() const {
   MemoryPlan plan;

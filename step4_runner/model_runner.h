@@ -11,11 +11,11 @@
 // that is not too long is then replayed from a captured graph. Every rank runs the same steps, so their
 // batches stay the same.
 //
-//   model_runner.cpp    4.4  launch(), its stages, and the tokens that are known late
-//   warm_up.cpp         4.2  the largest steps, and what is left for the cache
-//   prompt_logprobs.cpp 4.3  log probabilities of prompts
-//   stage_step.cpp      4.5  what a step needs on the device, in one copy
-//   replay_step.cpp     4.6  which steps are replayed from a graph, and their capture
+//   model_runner.cpp    4.4.runner  launch() and its stages
+//   warm_up.cpp         4.2.warmup  the largest steps, and what is left for the cache
+//   prompt_logprobs.cpp 4.3.prompt  log probabilities of prompts
+//   stage_step.cpp      4.5.inputs  steps ahead: which tokens are waited for, and one copy of all that a step needs
+//   replay_step.cpp     4.6         which steps are replayed from a graph, and their capture
 #include <algorithm>
 #include <cstdint>
 #include <deque>
@@ -94,15 +94,28 @@ class ModelRunner {
   MemoryPlan memory() const;  // measured on this rank, `other` left out
 
  private:
+  // A step that has its memory, and whose batch is prepared. On the CPU every token is filled in before.
   Step begin(const SchedulerOutput& scheduled);
+  // Tokens of the oldest launched steps replace their placeholders in the batch, until no more than this many
+  // steps are left whose tokens it does not know. Waits for those it fills in.
   void fill_in_tokens(size_t num_left_unknown);
   ModelInput model_input() const;
   Tensor gather_rows(const Tensor& hidden, std::span<const int64_t> rows, const Tensor& device_rows);
   // prompt_logprobs.cpp
+  // What of the batch's prompts this step computes and somebody wants: each row whose next token is a prompt token.
   PromptPositions prompt_positions() const;
+  void stage_prompt_positions(
+      PromptPositions& prompt);  // takes its device_* from the upload, and writes them
+  // Launches their log probabilities, kLogitsRows at a time, into step.launched; on the first rank.
   void launch_prompt_logprobs(Step& step);
   // stage_step.cpp
   void stage(Step& step);
+  // On a device. The batch is prepared while the step before runs, whose tokens are placeholders; those of the
+  // step before that are waited for. Where a sequence samples by its tokens (Sampler::needs_tokens), all are.
+  void prepare_ahead(const SchedulerOutput& scheduled);
+  // On a device. Chooses the graph, plans the sampling, stages all inputs and sends them in one copy of
+  // upload_bytes() at most; the download gets room for download_bytes(). Waits for nothing.
+  void stage_ahead(Step& step);
   int64_t upload_bytes(const Step& step, int64_t rows) const;
   int64_t download_bytes(const Step& step) const;
   // warm_up.cpp
@@ -113,6 +126,7 @@ class ModelRunner {
   // replay_step.cpp
   void choose_graph(Step& step) const;
   void capture_graphs();
+  void replay(Step& step);
   int64_t max_seqs(int64_t rows) const { return std::min(rows, config_.batch.max_num_seqs); }
   bool is_first_rank() const { return tp_group(ctx_).rank() == 0; }
 

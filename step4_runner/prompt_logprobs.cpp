@@ -5,7 +5,7 @@
 
 namespace ladder {
 
-// >>> task 4.3: log probabilities of the prompt tokens that this step predicts, the LM head in chunks
+// >>> task 4.3.prompt: log probabilities of the prompt tokens that this step predicts, the LM head in chunks
 ModelRunner::PromptPositions ModelRunner::prompt_positions() const {
   PromptPositions prompt;
   for (size_t i = 0; i < batch_.sequences().size(); ++i) {
@@ -21,6 +21,20 @@ ModelRunner::PromptPositions ModelRunner::prompt_positions() const {
     }
   }
   return prompt;
+}
+
+void ModelRunner::stage_prompt_positions(PromptPositions& prompt) {
+  const auto staged_rows = upload_.take<int32_t>(std::ssize(prompt.rows));
+  const auto staged_chosen = upload_.take<int32_t>(std::ssize(prompt.chosen));
+  std::copy(prompt.rows.begin(), prompt.rows.end(), staged_rows.host);
+  std::copy(prompt.chosen.begin(), prompt.chosen.end(), staged_chosen.host);
+  prompt.device_rows = staged_rows.device;
+  prompt.device_chosen = staged_chosen.device;
+  if (const int64_t columns = max_selected(prompt.wanted); columns > 0) {
+    const auto staged_selected = upload_.take<int32_t>({std::ssize(prompt.wanted), columns});
+    write_selected_ids(prompt.wanted, columns, staged_selected.host);
+    prompt.device_selected = staged_selected.device;
+  }
 }
 
 void ModelRunner::launch_prompt_logprobs(Step& step) {
@@ -44,6 +58,6 @@ void ModelRunner::launch_prompt_logprobs(Step& step) {
          {owner.begin(), owner.end()}});
   }
 }
-// <<< task 4.3
+// <<< task 4.3.prompt
 
 }  // namespace ladder

@@ -6,18 +6,27 @@
 
 namespace ladder {
 
-// >>> task 4.6: choose a step's graph, and capture them all
+// >>> task 4.6: choose a step's graph, replay it, and capture them all
 void ModelRunner::choose_graph(Step& step) const {
   const AttentionMetadata& metadata = batch_.attention();
   const GraphSize size{batch_.input_ids().dim(0), metadata.max_seq_len};
-  // One token each, all of which yield one.
-  const bool decodes = metadata.max_query_len == 1 && step.prompt.rows.empty() &&
-                       std::ssize(batch_.sampled_sequences()) == metadata.num_seqs;
+  // One token each, all of which yield one: no prompt token is among what they predict.
+  const bool decodes =
+      metadata.max_query_len == 1 && std::ssize(batch_.sampled_sequences()) == metadata.num_seqs;
   if (decodes)
     step.graph = decode_graphs_.find(size);
   else if (metadata.max_query_len > 1)
     step.graph = mixed_graphs_.find(size);
   step.graph_has_logits = decodes && step.graph != nullptr;
+}
+
+void ModelRunner::replay(Step& step) {
+  arena_->take({step.graph->arena_bytes}, DType::u8);  // what the replay leaves in use
+  step.graph->graph.replay(ctx_);
+  if (step.graph_has_logits)
+    step.logits = step.graph->output.rows(step.plan.rows);
+  else
+    step.hidden = step.graph->output;
 }
 
 void ModelRunner::capture_graphs() {
@@ -51,12 +60,12 @@ double ModelRunner::replay_last_step(int64_t count) {
   const Tensor logits = last_graph_->output.rows(last_plan_.rows);
   const Tensor token_ids = inputs_.sampled_ids(last_plan_.rows);
   DeviceEvent begun, done;
-  begun.record(ctx_.stream);
+  begun.record(ctx_);
   for (int64_t i = 0; i < count; ++i) {
-    last_graph_->graph.replay(ctx_.stream);
+    last_graph_->graph.replay(ctx_);
     sampler_.sample(ctx_, logits, last_plan_, token_ids, download_);
   }
-  done.record(ctx_.stream);
+  done.record(ctx_);
   done.wait();
   return done.seconds_since(begun) / static_cast<double>(count);
 }

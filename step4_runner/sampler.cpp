@@ -51,7 +51,7 @@ void for_each_counts(Sequences sequences, Fn&& fn) {
     fn(has_penalties(sequence->sampling) ? sequence->counts : kNone);
 }
 
-// >>> task 4.3: every stage only where a row asks for it
+// >>> task 4.3.sampler: every stage only where a row asks for it
 void plan_penalties(SamplingPlan& plan, Sequences sequences) {
   if (!any_row(sequences, has_penalties)) return;
   int64_t entries = 0;
@@ -124,7 +124,7 @@ void draw_tokens(const OpContext& ctx, const Tensor& logits, const SamplingPlan&
              .output_index = rows_of(plan.output_index),
              .ids = token_ids});
 }
-// <<< task 4.3
+// <<< task 4.3.sampler
 
 // Rows that go through the pipeline together, and those of them that want log probabilities.
 struct Chunk {

@@ -5,50 +5,56 @@
 
 namespace ladder {
 
-// >>> task 4.5: everything that a step needs travels in one copy
+// The CPU reads the batch's own buffers, and what the sampler plans comes from the arena: it lasts no longer than it
+// must, from sample() on.
 void ModelRunner::stage(Step& step) {
-  step.prompt = prompt_positions();
-  choose_graph(step);
+  if (std::any_of(batch_.sequences().begin(), batch_.sequences().end(), [](const BatchSequence* sequence) {
+        return sequence->sampling.prompt_logprobs.has_value();
+      }))
+    step.prompt = prompt_positions();
+  if (!ctx_.device.is_cpu()) return stage_ahead(step);
+  upload_.begin(ctx_, 0);
+  download_.begin(ctx_, 0);
+  inputs_.load(batch_, upload_);
+  if (!step.prompt.rows.empty()) stage_prompt_positions(step.prompt);
+}
+
+// >>> task 4.5.inputs: lay a step out while the one before runs, and send everything it needs in one copy
+void ModelRunner::prepare_ahead(const SchedulerOutput& scheduled) {
+  fill_in_tokens(kMaxInFlight - 1);
+  batch_.prepare(scheduled);
+  const auto sampled = batch_.sampled_sequences();
+  if (std::any_of(sampled.begin(), sampled.end(), [this](const BatchSequence* sequence) {
+        return sampler_.needs_tokens(sequence->sampling);
+      }))
+    fill_in_tokens(0);
+}
+
+void ModelRunner::stage_ahead(Step& step) {
+  if (config_.cuda_graphs) choose_graph(step);
   const int64_t rows = step.graph != nullptr ? step.graph->size.rows : batch_.input_ids().dim(0);
-  // On the CPU its memory comes from the arena, and lasts no longer than it must: from sample() on.
-  if (!ctx_.device.is_cpu()) step.plan = sampler_.plan(batch_.sampled_sequences());
+  step.plan = sampler_.plan(batch_.sampled_sequences());
   upload_.begin(ctx_, upload_bytes(step, rows));
   download_.begin(ctx_, download_bytes(step));
-  step.launched->begun.record(ctx_.stream);
-
+  step.launched->begun.record(ctx_);
   if (step.graph != nullptr)
     inputs_.load_padded(batch_, rows, max_seqs(rows), upload_);
   else
     inputs_.load(batch_, upload_);
-  PromptPositions& prompt = step.prompt;
-  if (!prompt.rows.empty()) {
-    const auto staged_rows = upload_.take<int32_t>(std::ssize(prompt.rows));
-    const auto staged_chosen = upload_.take<int32_t>(std::ssize(prompt.chosen));
-    std::copy(prompt.rows.begin(), prompt.rows.end(), staged_rows.host);
-    std::copy(prompt.chosen.begin(), prompt.chosen.end(), staged_chosen.host);
-    prompt.device_rows = staged_rows.device;
-    prompt.device_chosen = staged_chosen.device;
-  }
-  if (const int64_t columns = max_selected(prompt.wanted); columns > 0) {
-    const auto staged_selected = upload_.take<int32_t>({std::ssize(prompt.wanted), columns});
-    write_selected_ids(prompt.wanted, columns, staged_selected.host);
-    prompt.device_selected = staged_selected.device;
-  }
-  if (!ctx_.device.is_cpu()) step.plan.stage(upload_);
+  if (!step.prompt.rows.empty()) stage_prompt_positions(step.prompt);
+  step.plan.stage(upload_);
   upload_.send(ctx_);
   inputs_.unpack(ctx_);
 }
-// <<< task 4.5
+// <<< task 4.5.inputs
 
 int64_t ModelRunner::upload_bytes(const Step& step, int64_t rows) const {
-  if (ctx_.device.is_cpu()) return 0;
   return inputs_.upload_bytes(batch_, rows, max_seqs(rows)) + step.plan.upload_bytes() +
          2 * StepUpload::bytes_of<int32_t>(std::ssize(step.prompt.rows)) +
          StepUpload::bytes_of<int32_t>(std::ssize(step.prompt.rows) * max_selected(step.prompt.wanted));
 }
 
 int64_t ModelRunner::download_bytes(const Step& step) const {
-  if (ctx_.device.is_cpu()) return 0;
   const auto sampled = std::ssize(batch_.sampled_sequences());
   int64_t bytes = StepUpload::bytes_of<int32_t>(sampled) + sampler_.download_bytes(step.plan, ctx_.device);
   const std::span<const WantedLogprobs> wanted = step.prompt.wanted;

@@ -50,7 +50,7 @@ void StepGraphs::capture(const OpContext& ctx, std::vector<GraphSize> sizes,
     }
     device_synchronize(ctx.device, ctx.stream);
     ArenaScope scope(*ctx.arena);
-    graph.graph.capture(ctx.stream, [&] { graph.output = forward(graph.size); });
+    graph.graph.capture(ctx, [&] { graph.output = forward(graph.size); });
     graph.arena_bytes = ctx.arena->used_bytes();
   }
 }

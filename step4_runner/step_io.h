@@ -24,8 +24,9 @@ class PinnedRing {
  public:
   static constexpr int kNumSlots = 3;  // one being written, two in flight
 
-  // The next slot, of at least `bytes`; waits until nothing in flight uses it.
-  char* next(int64_t bytes);
+  // The next slot in turn, of at least `bytes`, which `device` copies to and from; waits until the step that it
+  // was used for is done. A slot that is too small grows, the others stay as they are.
+  char* next(Device device, int64_t bytes);
   int64_t capacity() const { return slots_[static_cast<size_t>(slot_)].capacity; }
   std::shared_ptr<void> memory() const { return slots_[static_cast<size_t>(slot_)].memory; }
   void keep_until(std::shared_ptr<const DeviceEvent> done) {
@@ -81,6 +82,9 @@ class StepUpload {
     Tensor device;
   };
   Taken take_bytes(const Shape& shape, DType dtype);
+  // step_copies.cpp: where there is something to copy.
+  void make_room(const OpContext& ctx, int64_t bytes);
+  Taken take_staged(const Shape& shape, DType dtype);
 
   Arena* arena_ = nullptr;  // the CPU's
   Device device_;
@@ -99,6 +103,8 @@ class StepDownload {
   void keep_until(std::shared_ptr<const DeviceEvent> done) { ring_.keep_until(std::move(done)); }
 
  private:
+  Tensor take_staged(const OpContext& ctx, const Tensor& tensor);  // step_copies.cpp
+
   PinnedRing ring_;
   char* host_ = nullptr;
   int64_t used_ = 0;

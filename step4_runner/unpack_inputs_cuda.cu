@@ -19,6 +19,7 @@ struct Pointers {
   int64_t rows, seqs, logits_rows, updates, table_stride;
 };
 
+// >>> task 4.5.cuda: the loop of unpack_inputs_cpu.cpp as one kernel
 // The first blocks copy rows, a thread each; every further block writes one update of the block tables. The
 // next kernel is allowed only then: some read lengths and tables before they wait (kv_cache.h).
 __global__ void __launch_bounds__(kThreads) unpack_inputs(Pointers p, int64_t row_blocks) {
@@ -46,6 +47,7 @@ __global__ void __launch_bounds__(kThreads) unpack_inputs(Pointers p, int64_t ro
   __threadfence();
   allow_next_kernel();
 }
+// <<< task 4.5.cuda
 
 }  // namespace
 

@@ -26,7 +26,7 @@ void ModelRunner::allocate_cache() {
                                   config_.batch.block_size, ctx_.device);
 }
 
-// >>> task 4.2: run the largest steps, give the arena what they took in one piece, and freeze it
+// >>> task 4.2.warmup: run the largest steps, give the arena what they took in one piece, and freeze it
 void ModelRunner::run_warm_up_step(int64_t num_seqs, int64_t num_tokens, int64_t num_computed_tokens,
                                    const SamplingParams& sampling) {
   SchedulerOutput scheduled;
@@ -128,6 +128,6 @@ void ModelRunner::size_measured_cache() {
   inputs_ = DeviceInputs(ctx_.device, config_.batch);
   allocate_cache();
 }
-// <<< task 4.2
+// <<< task 4.2.warmup
 
 }  // namespace ladder

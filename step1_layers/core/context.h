@@ -15,8 +15,9 @@ class CudaContext;       // step1_layers/core/device_cuda.h
 
 struct OpContext {
   Device device;
-  int device_arch = 0;     // CUDA: kernel_arch() of the GPU
-  void* stream = nullptr;  // CUDA: the cudaStream_t that every launch and every collective is ordered on
+  int device_arch = 0;  // CUDA: kernel_arch() of the GPU
+  // CUDA: the cudaStream_t that every launch and every collective is ordered on; fake: a FakeStream.
+  void* stream = nullptr;
   const CudaContext* cuda = nullptr;          // CUDA: library handles and workspace
   Arena* arena = nullptr;                     // scratch memory; see arena.h
   const ParallelContext* parallel = nullptr;  // nullptr: one rank

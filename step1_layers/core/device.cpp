@@ -10,6 +10,7 @@
 
 #include "step1_layers/core/cpu_features.h"
 #include "step1_layers/core/error.h"
+#include "step1_layers/core/fake_device.h"
 
 #ifdef LADDER_HAS_CUDA
 #include "step1_layers/core/device_cuda.h"
@@ -51,11 +52,12 @@ std::shared_ptr<void> cpu_allocate(int64_t bytes) {
 }  // namespace
 
 std::string device_name(Device device) {
-  return device.is_cpu() ? "cpu" : fmt::format("cuda:{}", device.index);
+  if (device.is_cpu()) return "cpu";
+  return fmt::format("{}:{}", device.type == DeviceType::cuda ? "cuda" : "fake", device.index);
 }
 
 std::shared_ptr<void> device_allocate(Device device, int64_t bytes) {
-  if (device.is_cpu()) return cpu_allocate(bytes);
+  if (device.type != DeviceType::cuda) return cpu_allocate(bytes);
 #ifdef LADDER_HAS_CUDA
   return cuda::allocate(device.index, bytes);
 #else
@@ -63,7 +65,8 @@ std::shared_ptr<void> device_allocate(Device device, int64_t bytes) {
 #endif
 }
 
-std::shared_ptr<void> pinned_allocate([[maybe_unused]] int64_t bytes) {
+std::shared_ptr<void> pinned_allocate(Device device, int64_t bytes) {
+  if (device.type != DeviceType::cuda) return cpu_allocate(bytes);
 #ifdef LADDER_HAS_CUDA
   return cuda::allocate_pinned(bytes);
 #else
@@ -77,6 +80,8 @@ void device_copy(void* to, Device to_device, const void* from, Device from_devic
     std::memcpy(to, from, static_cast<size_t>(bytes));
     return;
   }
+  if (to_device.type == DeviceType::fake || from_device.type == DeviceType::fake)
+    return fake_copy(to, to_device, from, from_device, bytes, stream);
 #ifdef LADDER_HAS_CUDA
   cuda::copy(to, from, bytes, stream);
 #else
@@ -89,6 +94,7 @@ void device_fill(void* memory, Device device, uint8_t value, int64_t bytes, [[ma
     std::memset(memory, value, static_cast<size_t>(bytes));
     return;
   }
+  if (device.type == DeviceType::fake) return fake_fill(memory, value, bytes, stream);
 #ifdef LADDER_HAS_CUDA
   cuda::fill(memory, value, bytes, stream);
 #else
@@ -98,6 +104,7 @@ void device_fill(void* memory, Device device, uint8_t value, int64_t bytes, [[ma
 
 void device_synchronize(Device device, [[maybe_unused]] void* stream) {
   if (device.is_cpu()) return;
+  if (device.type == DeviceType::fake) return static_cast<FakeStream*>(stream)->synchronize();
 #ifdef LADDER_HAS_CUDA
   cuda::synchronize(stream);
 #endif

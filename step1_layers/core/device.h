@@ -9,7 +9,7 @@
 
 namespace ladder {
 
-enum class DeviceType : uint8_t { cpu, cuda };
+enum class DeviceType : uint8_t { cpu, cuda, fake };  // fake: tests play a device (fake_device.h)
 
 struct Device {
   DeviceType type = DeviceType::cpu;
@@ -25,10 +25,10 @@ std::string device_name(Device device);  // "cpu", "cuda:0"
 // much was asked for, and on CUDA how much is free).
 std::shared_ptr<void> device_allocate(Device device, int64_t bytes);
 
-// Host memory that a GPU copies to and from without a staging buffer, and that an asynchronous copy needs.
-std::shared_ptr<void> pinned_allocate(int64_t bytes);
+// Host memory that `device` copies to and from without a staging buffer, and that an asynchronous copy needs.
+std::shared_ptr<void> pinned_allocate(Device device, int64_t bytes);
 
-// Copies between any two devices, ordered on `stream` (a cudaStream_t; nullptr: the copy is done when the
+// Copies between any two devices, ordered on `stream` (OpContext::stream; nullptr: the copy is done when the
 // call returns).
 void device_copy(void* to, Device to_device, const void* from, Device from_device, int64_t bytes,
                  void* stream = nullptr);

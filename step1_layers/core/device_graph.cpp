@@ -12,12 +12,38 @@ namespace ladder {
 
 DeviceEvent& DeviceEvent::operator=(DeviceEvent&& other) noexcept {
   std::swap(event_, other.event_);
+  std::swap(fake_, other.fake_);
+  std::swap(fake_event_, other.fake_event_);
   return *this;
 }
 
 DeviceGraph& DeviceGraph::operator=(DeviceGraph&& other) noexcept {
   std::swap(graph_, other.graph_);
+  std::swap(launches_, other.launches_);
   return *this;
+}
+
+void DeviceEvent::record(const OpContext& ctx) {
+  if (ctx.device.type == DeviceType::cuda) return record_cuda(ctx.stream);
+  if (ctx.device.is_cpu()) return;
+  fake_ = &fake_stream(ctx);
+  fake_event_ = fake_->record();
+}
+
+void DeviceEvent::wait() const {
+  if (event_) wait_cuda();
+  if (fake_) fake_->wait(fake_event_);
+}
+
+void DeviceGraph::capture(const OpContext& ctx, const std::function<void()>& work) {
+  if (ctx.device.type != DeviceType::fake) return capture_cuda(ctx.stream, work);
+  launches_ = fake_stream(ctx).capture(work);
+}
+
+void DeviceGraph::replay(const OpContext& ctx) const {
+  LADDER_CHECK(graph_ != nullptr || !launches_.empty(), "a graph that was never captured is replayed");
+  if (graph_ != nullptr) return replay_cuda(ctx.stream);
+  fake_stream(ctx).replay(launches_);
 }
 
 #ifdef LADDER_HAS_CUDA
@@ -26,8 +52,7 @@ DeviceEvent::~DeviceEvent() {
   if (event_) cudaEventDestroy(static_cast<cudaEvent_t>(event_));
 }
 
-void DeviceEvent::record(void* stream) {
-  if (!stream) return;
+void DeviceEvent::record_cuda(void* stream) {
   if (!event_) {
     cudaEvent_t event = nullptr;
     LADDER_CUDA_CHECK(cudaEventCreate(&event));
@@ -36,8 +61,8 @@ void DeviceEvent::record(void* stream) {
   LADDER_CUDA_CHECK(cudaEventRecord(static_cast<cudaEvent_t>(event_), static_cast<cudaStream_t>(stream)));
 }
 
-void DeviceEvent::wait() const {
-  if (event_) LADDER_CUDA_CHECK(cudaEventSynchronize(static_cast<cudaEvent_t>(event_)));
+void DeviceEvent::wait_cuda() const {
+  LADDER_CUDA_CHECK(cudaEventSynchronize(static_cast<cudaEvent_t>(event_)));
 }
 
 double DeviceEvent::seconds_since(const DeviceEvent& earlier) const {
@@ -52,7 +77,7 @@ DeviceGraph::~DeviceGraph() {
   if (graph_) cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph_));
 }
 
-void DeviceGraph::capture(void* stream, const std::function<void()>& work) {
+void DeviceGraph::capture_cuda(void* stream, const std::function<void()>& work) {
   const auto on = static_cast<cudaStream_t>(stream);
   LADDER_CUDA_CHECK(cudaStreamBeginCapture(on, cudaStreamCaptureModeThreadLocal));
   cudaGraph_t recorded = nullptr;
@@ -75,27 +100,24 @@ void DeviceGraph::capture(void* stream, const std::function<void()>& work) {
   // instead of 2.25 on an H200.
 }
 
-void DeviceGraph::replay(void* stream) const {
-  LADDER_CHECK(graph_ != nullptr, "a graph that was never captured is replayed");
+void DeviceGraph::replay_cuda(void* stream) const {
   LADDER_CUDA_CHECK(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph_), static_cast<cudaStream_t>(stream)));
 }
 
 #else
 
 DeviceEvent::~DeviceEvent() = default;
-void DeviceEvent::record(void*) {}
-void DeviceEvent::wait() const {}
+void DeviceEvent::record_cuda(void*) {}
+void DeviceEvent::wait_cuda() const {}
 double DeviceEvent::seconds_since(const DeviceEvent&) const {
   return 0.0;
 }
 
 DeviceGraph::~DeviceGraph() = default;
-void DeviceGraph::capture(void*, const std::function<void()>&) {
+void DeviceGraph::capture_cuda(void*, const std::function<void()>&) {
   fail("this build of ladder has no CUDA");
 }
-void DeviceGraph::replay(void*) const {
-  fail("this build of ladder has no CUDA");
-}
+void DeviceGraph::replay_cuda(void*) const {}
 
 #endif
 

@@ -4,44 +4,58 @@
 // Launching a kernel costs the host 2 to 3 us, a decode step has hundreds, and a small model's GPU would wait
 // for every one of them.
 //
-// A build without CUDA has the same classes; an event is then always done, and a graph cannot be captured.
+// The CPU, which has no streams, has the same classes: an event is always past, and a graph cannot be captured.
 #include <cstdint>
 #include <functional>
+#include <utility>
+#include <vector>
+
+#include "step1_layers/core/context.h"
+#include "step1_layers/core/fake_device.h"
 
 namespace ladder {
 
-// A point in a stream. The CPU, which has no streams, is always past it.
+// A point in a stream.
 class DeviceEvent {
  public:
   DeviceEvent() = default;  // past, until it is recorded
   ~DeviceEvent();
-  DeviceEvent(DeviceEvent&& other) noexcept : event_(other.event_) { other.event_ = nullptr; }
+  DeviceEvent(DeviceEvent&& other) noexcept { *this = std::move(other); }
   DeviceEvent& operator=(DeviceEvent&& other) noexcept;
 
-  void record(void* stream);  // nullptr, the CPU: nothing to record
-  void wait() const;          // until the stream has come here
-  // Both recorded and past. 0 where there is no device.
+  void record(const OpContext& ctx);  // on its stream; the CPU: nothing to record
+  void wait() const;                  // until the stream has come here
+  // Both recorded and past. 0 where there is no GPU.
   double seconds_since(const DeviceEvent& earlier) const;
 
  private:
-  void* event_ = nullptr;  // a cudaEvent_t
+  void record_cuda(void* stream);
+  void wait_cuda() const;
+
+  void* event_ = nullptr;       // a cudaEvent_t
+  FakeStream* fake_ = nullptr;  // or one of a fake device
+  int64_t fake_event_ = 0;
 };
 
 class DeviceGraph {
  public:
   DeviceGraph() = default;
   ~DeviceGraph();
-  DeviceGraph(DeviceGraph&& other) noexcept : graph_(other.graph_) { other.graph_ = nullptr; }
+  DeviceGraph(DeviceGraph&& other) noexcept { *this = std::move(other); }
   DeviceGraph& operator=(DeviceGraph&& other) noexcept;
 
   // Records what `work` launches on the stream, without running it. `work` must not allocate, synchronise or
   // read device memory from the host, and has run once before: the first call of a kernel loads it. Error:
   // what CUDA has against the recording.
-  void capture(void* stream, const std::function<void()>& work);
-  void replay(void* stream) const;
+  void capture(const OpContext& ctx, const std::function<void()>& work);
+  void replay(const OpContext& ctx) const;
 
  private:
-  void* graph_ = nullptr;  // a cudaGraphExec_t
+  void capture_cuda(void* stream, const std::function<void()>& work);
+  void replay_cuda(void* stream) const;
+
+  void* graph_ = nullptr;                     // a cudaGraphExec_t
+  std::vector<FakeStream::Launch> launches_;  // or a fake device's
 };
 
 }  // namespace ladder

@@ -10,6 +10,7 @@
 #include "step1_layers/core/context.h"
 #include "step1_layers/core/cpu_features.h"
 #include "step1_layers/core/error.h"
+#include "step1_layers/core/fake_device.h"
 #include "step1_layers/core/task_not_implemented.h"
 
 namespace ladder {
@@ -30,8 +31,9 @@ struct Variant {
 // Whether this machine can run the variant at all, whatever the arguments.
 template <class Args>
 bool runs_here(const Variant<Args>& variant, const OpContext& ctx) {
-  return variant.device == ctx.device.type &&
-         variant.min_arch <= (ctx.device.is_cpu() ? static_cast<int>(cpu_isa()) : ctx.device_arch);
+  return variant.device == kernel_device(ctx.device) &&
+         variant.min_arch <=
+             (variant.device == DeviceType::cpu ? static_cast<int>(cpu_isa()) : ctx.device_arch);
 }
 
 template <class Args>
@@ -55,14 +57,15 @@ Choice<Args> choose_variant(std::string_view op, std::span<const Variant<Args>> 
                             const Args& args, std::string_view measured = {}) {
   if (std::string_view forced = ctx.forced_kernel(op); !forced.empty()) {
     for (const auto& variant : table) {
-      if (variant.name != forced || variant.device != ctx.device.type) continue;
+      if (variant.name != forced || variant.device != kernel_device(ctx.device)) continue;
       LADDER_CHECK(can_run(variant, ctx, args),
                    "--kernel {}={}: this kernel cannot run here or with this shape", op, forced);
       return {&variant, "forced"};
     }
     std::string names;
     for (const auto& variant : table)
-      if (variant.device == ctx.device.type) names += (names.empty() ? "" : ", ") + std::string(variant.name);
+      if (variant.device == kernel_device(ctx.device))
+        names += (names.empty() ? "" : ", ") + std::string(variant.name);
     fail("--kernel {}={}: no such kernel; {} has {}", op, forced, op, names);
   }
   auto serves = [&](const Variant<Args>& variant) {
@@ -86,7 +89,10 @@ const Variant<Args>& select_variant(std::string_view op, std::span<const Variant
 template <class Args>
 void run_variant(std::string_view op, std::span<const Variant<Args>> table, const OpContext& ctx,
                  const Args& args, std::string_view measured = {}) {
-  select_variant(op, table, ctx, args, measured).run(ctx, args);
+  const auto run = select_variant(op, table, ctx, args, measured).run;
+  if (ctx.device.type == DeviceType::fake) [[unlikely]]
+    return fake_launch(ctx, op, [run, args](const OpContext& on_cpu) { run(on_cpu, args); });
+  run(ctx, args);
 }
 
 }  // namespace ladder

@@ -7,12 +7,12 @@
 #include <numeric>
 
 #include "step1_layers/attention/paged_attention.h"
-#include "step1_layers/core/arena.h"
 #include "step1_layers/linear/matmul.h"
 #include "step4_runner/step_graphs.h"
 #include "tests/support/devices.h"
 #include "tests/support/model_devices.h"
 #include "tests/support/numerics.h"
+#include "tests/support/recording_stream.h"
 
 namespace ladder {
 namespace {
@@ -97,7 +97,6 @@ class Task4_5_DeviceInputs : public ::testing::TestWithParam<DeviceType> {
   // Sends what the batch laid out. 0 rows: as an eager step, else for a graph of so many, and as many
   // sequences.
   void send(int64_t graph_rows = 0, int64_t graph_seqs = 0) {
-    const ArenaScope scope(arena);
     const int64_t rows = graph_rows > 0 ? graph_rows : batch.input_ids().dim(0);
     const int64_t seqs = graph_rows > 0 ? graph_seqs : batch.attention().num_seqs;
     upload.begin(ctx, inputs->upload_bytes(batch, rows, seqs));
@@ -112,11 +111,8 @@ class Task4_5_DeviceInputs : public ::testing::TestWithParam<DeviceType> {
   void SetUp() override {
     ladder::testing::need_device(GetParam());
     if (IsSkipped()) return;
-    if (GetParam() == DeviceType::cuda)
-      ctx = *ladder::testing::cuda_context();
-    else
-      ctx.arena = &arena;
-    inputs = std::make_unique<DeviceInputs>(ctx.device, config, true);
+    ctx = GetParam() == DeviceType::cuda ? *ladder::testing::cuda_context() : stream.context();
+    inputs = std::make_unique<DeviceInputs>(ctx.device, config);
   }
 
   // Eagerly sent, everything must be there.
@@ -145,8 +141,8 @@ class Task4_5_DeviceInputs : public ::testing::TestWithParam<DeviceType> {
     }
   }
 
+  ladder::testing::RecordingStream stream;
   OpContext ctx;
-  Arena arena{Device{}};
   BatchConfig config = config_of_inputs();
   Batch batch{config, 1000};
   std::unique_ptr<DeviceInputs> inputs;
@@ -219,8 +215,8 @@ SchedulerOutput prompts_of_three(SequenceId sequences) {
 TEST_P(Task4_5_DeviceInputs, SpareRowsStandInNoSlotAndPlaceholdersAreFilledOnTheDevice) {
   batch.prepare(prompts_of_three(3));
   send();
-  const std::vector<int32_t> sampled{501, 502, 503};
-  inputs->sampled_ids(3).copy_from(Tensor::from<int32_t>(sampled, {3}), ctx.stream);
+  const Tensor sampled = Tensor::from<int32_t>(std::vector<int32_t>{501, 502, 503}, {3});
+  inputs->sampled_ids(3).copy_from(sampled, ctx.stream);
   batch.advance();
 
   SchedulerOutput next;
@@ -273,8 +269,8 @@ TEST_P(Task4_5_DeviceInputs, ATableMayHaveOneBlockMoreThanTheLongestSequenceFill
   expect_equal_to_the_batch();
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, Task4_5_DeviceInputs, ::testing::Values(DeviceType::cpu, DeviceType::cuda),
-                         [](const auto& info) { return info.param == DeviceType::cpu ? "cpu" : "cuda"; });
+INSTANTIATE_TEST_SUITE_P(Devices, Task4_5_DeviceInputs, ::testing::Values(DeviceType::fake, DeviceType::cuda),
+                         [](const auto& info) { return info.param == DeviceType::fake ? "fake" : "cuda"; });
 
 }  // namespace
 }  // namespace ladder

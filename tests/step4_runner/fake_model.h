@@ -4,10 +4,13 @@
 // hash, and with it the logits; nothing is rounded, so "the same" is the same bits.
 //
 // On a GPU it reads back what reached the device, thinks on the host, and writes its answers to the device:
-// it waits, so it cannot be captured into a graph.
+// it waits, so it cannot be captured into a graph. On the fake device (recording_stream.h) it is two kernels, forward
+// and logits, which say the numbers and addresses that they are launched with: a graph has them for good.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <cmath>
 #include <functional>
 #include <memory>
 #include <vector>
@@ -16,6 +19,7 @@
 #include "step1_layers/distributed/communicator.h"
 #include "step2_model/model.h"
 #include "step4_runner/memory.h"
+#include "tests/support/recording_stream.h"
 
 namespace ladder::testing {
 
@@ -83,6 +87,8 @@ class FakeModel final : public Model {
     Tensor hidden = ctx.arena->take({rows, spec_.hidden_size}, DType::f32);
     if (ctx.device.is_cpu()) {
       think(input, hidden);
+    } else if (ctx.device.type == DeviceType::fake) {
+      launch_forward(ctx, input, hidden);
     } else {
       device_synchronize(ctx.device, ctx.stream);
       ModelInput host = input;
@@ -114,6 +120,10 @@ class FakeModel final : public Model {
     Tensor logits = ctx.arena->take({hidden.dim(0), spec_.vocab_size}, DType::f32);
     if (ctx.device.is_cpu()) {
       speak(hidden, logits);
+    } else if (ctx.device.type == DeviceType::fake) {
+      recording_stream(ctx).launch(
+          {"logits", 0, [this, from = on_host(hidden), to = on_host(logits)] { speak(from, to); }},
+          {hidden.dim(0)});
     } else {
       device_synchronize(ctx.device, ctx.stream);
       const Tensor answer = Tensor::empty(logits.shape(), DType::f32);
@@ -127,13 +137,57 @@ class FakeModel final : public Model {
   int64_t max_rows_seen = 0;
   int64_t max_logits_rows_seen = 0;
 
+  // What a launch of "forward" says of its arguments, in this order.
+  enum Argument { kRows, kNumSeqs, kNumTokens, kMaxQueryLen, kMaxSeqLen, kFirstAddress };
+
  private:
+  static RecordingStream& recording_stream(const OpContext& ctx) {
+    return static_cast<RecordingStream&>(fake_stream(ctx));
+  }
+  // The fake device's memory as the host may read it, when the kernel runs.
+  static Tensor on_host(const Tensor& tensor) {
+    return tensor.rebased(const_cast<void*>(static_cast<const void*>(tensor.raw())), Device{}, nullptr);
+  }
+
+  static void launch_forward(const OpContext& ctx, const ModelInput& input, const Tensor& hidden) {
+    ModelInput host = input;
+    AttentionMetadata& m = host.attention;
+    std::vector<int64_t> arguments{hidden.dim(0), m.num_seqs, m.num_tokens, m.max_query_len, m.max_seq_len};
+    for (Tensor* tensor : {&host.input_ids, &host.positions, &m.slot_mapping, &m.query_start_loc, &m.seq_lens,
+                           &m.block_tables}) {
+      arguments.push_back(static_cast<int64_t>(reinterpret_cast<uintptr_t>(tensor->raw())));
+      *tensor = on_host(*tensor);
+    }
+    std::vector<KvCacheView> caches;
+    for (const KvCacheView& cache : input.kv_caches) caches.push_back({on_host(cache.k), on_host(cache.v)});
+    recording_stream(ctx).launch({"forward", 0,
+                                  [host, caches, to = on_host(hidden)]() mutable {
+                                    host.kv_caches = caches;
+                                    think(host, to);
+                                  }},
+                                 std::move(arguments));
+  }
+
+  // What a kernel is launched with must cover what it finds on the device.
+  static void check_bounds(const AttentionMetadata& m, int64_t rows) {
+    for (int64_t s = 0; s < m.num_seqs; ++s) {
+      const int64_t begin = m.query_start_loc.at<int32_t>({s}), end = m.query_start_loc.at<int32_t>({s + 1});
+      const int64_t length = m.seq_lens.at<int32_t>({s});
+      LADDER_CHECK(0 <= begin && begin <= end && end <= rows, "sequence {} has rows [{}, {}) of {}", s, begin,
+                   end, rows);
+      LADDER_CHECK(length <= m.max_seq_len && end - begin <= m.max_query_len,
+                   "sequence {} has {} keys and {} rows, the kernel was launched for {} and {}", s, length,
+                   end - begin, m.max_seq_len, m.max_query_len);
+    }
+  }
+
   static float& at(const Tensor& cache, int64_t slot) {
     return cache.at<float>({slot / cache.dim(1), slot % cache.dim(1), 0, 0});
   }
 
   static void think(const ModelInput& input, const Tensor& hidden) {
     const AttentionMetadata& m = input.attention;
+    check_bounds(m, hidden.dim(0));
     hidden.fill_bytes(0xff);
     for (const KvCacheView& cache : input.kv_caches) {
       for (int64_t row = 0; row < hidden.dim(0); ++row) {
@@ -163,6 +217,10 @@ class FakeModel final : public Model {
 
   void speak(const Tensor& hidden, const Tensor& logits) const {
     for (int64_t row = 0; row < hidden.dim(0); ++row) {
+      if (std::isnan(hidden.at<float>({row, 0}))) {  // a row of no sequence
+        std::fill_n(&logits.at<float>({row, 0}), spec_.vocab_size, NAN);
+        continue;
+      }
       uint64_t hash = 0;
       for (int part = 0; part < 4; ++part)
         hash |= static_cast<uint64_t>(hidden.at<float>({row, part})) << (16 * part);

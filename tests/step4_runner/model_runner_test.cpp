@@ -5,7 +5,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstring>
 #include <numeric>
 
 #include "tests/step4_runner/fake_model.h"
@@ -17,13 +16,15 @@ namespace ladder {
 namespace {
 
 using ladder::testing::DrivenRequest;
-using ladder::testing::DrivenResult;
 using ladder::testing::DriveOptions;
+using ladder::testing::expect_same;
 using ladder::testing::fake_logits;
 using ladder::testing::fake_spec;
 using ladder::testing::FakeModel;
 using ladder::testing::Random;
+using ladder::testing::random_requests;
 using ladder::testing::StepDriver;
+using ladder::testing::ways_to_drive;
 
 class OnADevice : public ::testing::TestWithParam<DeviceType> {
  protected:
@@ -66,71 +67,6 @@ INSTANTIATE_TEST_SUITE_P(Devices, Task4_3_PromptLogprobs, ladder::testing::both_
                          [](const auto& info) { return ladder::testing::device_word(info.param); });
 INSTANTIATE_TEST_SUITE_P(Devices, Task4_4_ModelRunner, ladder::testing::both_devices(),
                          [](const auto& info) { return ladder::testing::device_word(info.param); });
-
-// Requests of which several share a beginning, with every kind of sampling.
-std::vector<DrivenRequest> random_requests(Random& random, int64_t count, int64_t vocab,
-                                           int64_t longest = 60) {
-  std::vector<int32_t> common;
-  for (int i = 0; i < longest; ++i) common.push_back(static_cast<int32_t>(random.integer(0, vocab - 1)));
-  std::vector<DrivenRequest> requests(static_cast<size_t>(count));
-  for (DrivenRequest& request : requests) {
-    const int64_t length = random.integer(1, longest);
-    const int64_t shared = random.integer(0, 2) ? random.integer(0, length) : 0;
-    request.prompt.assign(common.begin(), common.begin() + shared);
-    while (static_cast<int64_t>(request.prompt.size()) < length)
-      request.prompt.push_back(static_cast<int32_t>(random.integer(0, vocab - 1)));
-    SamplingParams& p = request.sampling;
-    p.seed = static_cast<uint64_t>(random.integer(0, INT64_MAX));
-    p.max_tokens = random.integer(1, 20);
-    p.temperature = random.integer(0, 2) ? random.uniform(0.3, 1.5) : 0.0;
-    if (random.integer(0, 2) == 0) p.top_k = random.integer(1, 20);
-    if (random.integer(0, 2) == 0) p.top_p = random.uniform(0.3, 1.0);
-    if (random.integer(0, 2) == 0) p.repetition_penalty = random.uniform(0.8, 1.5);
-    if (random.integer(0, 2) == 0) p.logprobs = random.integer(0, 4);
-    if (random.integer(0, 1) == 0) p.prompt_logprobs = random.integer(0, 4);
-  }
-  return requests;
-}
-
-void expect_same(const PositionLogprobs& a, const PositionLogprobs& b) {
-  EXPECT_EQ(a.chosen.token_id, b.chosen.token_id);
-  EXPECT_EQ(a.chosen.logprob, b.chosen.logprob);
-  ASSERT_EQ(a.top.size(), b.top.size());
-  for (size_t i = 0; i < a.top.size(); ++i) {
-    EXPECT_EQ(a.top[i].token_id, b.top[i].token_id);
-    EXPECT_EQ(a.top[i].logprob, b.top[i].logprob);
-  }
-}
-
-void expect_same(const DrivenResult& a, const DrivenResult& b) {
-  EXPECT_EQ(a.token_ids, b.token_ids);
-  ASSERT_EQ(a.logits.size(), b.logits.size());
-  for (size_t i = 0; i < a.logits.size(); ++i)  // bits, so that -0 is not 0
-    ASSERT_EQ(std::memcmp(a.logits[i].data(), b.logits[i].data(), a.logits[i].size() * sizeof(float)), 0)
-        << "logits of output token " << i << " of " << a.logits.size();
-  ASSERT_EQ(a.logprobs.size(), b.logprobs.size());
-  for (size_t i = 0; i < a.logprobs.size(); ++i) expect_same(a.logprobs[i], b.logprobs[i]);
-  ASSERT_EQ(a.prompt_logprobs.size(), b.prompt_logprobs.size());
-  for (size_t i = 0; i < a.prompt_logprobs.size(); ++i)
-    expect_same(a.prompt_logprobs[i], b.prompt_logprobs[i]);
-}
-
-// Every way to cut the same requests into steps that the tests try.
-std::vector<DriveOptions> ways_to_drive() {
-  DriveOptions together, one_token, chunks, unsteady, preempted, shared, everything, padded;
-  together.max_running = 8;
-  one_token.max_running = 3;
-  one_token.max_chunk = 1;
-  chunks.max_running = 5;
-  chunks.max_chunk = 7;
-  unsteady = {8, 11, true, 0.3, 0.0, true, false, 0};
-  preempted = {6, 1 << 30, false, 0.0, 0.05, false, false, 0};
-  shared = {6, 1 << 30, false, 0.0, 0.0, false, true, 0};
-  everything = {8, 13, true, 0.1, 0.05, true, true, 0};
-  padded.max_running = 8;
-  padded.padding_rows = 9;
-  return {together, one_token, chunks, unsteady, preempted, shared, everything, padded};
-}
 
 TEST_P(Task4_4_ModelRunner, LogitsFollowFromTheTokensAlone) {
   Random random;
