@@ -52,6 +52,11 @@ DeviceEvent::~DeviceEvent() {
   if (event_) cudaEventDestroy(static_cast<cudaEvent_t>(event_));
 }
 
+DeviceGraph::~DeviceGraph() {
+  if (graph_) cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph_));
+}
+
+// >>> task 4.6.cuda: events of a stream, and graphs of what was launched on it
 void DeviceEvent::record_cuda(void* stream) {
   if (!event_) {
     cudaEvent_t event = nullptr;
@@ -71,10 +76,6 @@ double DeviceEvent::seconds_since(const DeviceEvent& earlier) const {
   LADDER_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, static_cast<cudaEvent_t>(earlier.event_),
                                          static_cast<cudaEvent_t>(event_)));
   return milliseconds * 1e-3;
-}
-
-DeviceGraph::~DeviceGraph() {
-  if (graph_) cudaGraphExecDestroy(static_cast<cudaGraphExec_t>(graph_));
 }
 
 void DeviceGraph::capture_cuda(void* stream, const std::function<void()>& work) {
@@ -103,6 +104,7 @@ void DeviceGraph::capture_cuda(void* stream, const std::function<void()>& work) 
 void DeviceGraph::replay_cuda(void* stream) const {
   LADDER_CUDA_CHECK(cudaGraphLaunch(static_cast<cudaGraphExec_t>(graph_), static_cast<cudaStream_t>(stream)));
 }
+// <<< task 4.6.cuda
 
 #else
 

@@ -20,17 +20,17 @@ namespace ladder {
 class FakeStream {
  public:
   struct Launch {
-    std::string name;             // the operator's, or one of the copies' below
-    int64_t bytes = 0;            // of a copy
+    std::string name;            // the operator's, or one of the copies' below
+    int64_t bytes = 0;           // of a copy
     std::function<void()> work;  // holds its arguments as they were at the launch
   };
   static constexpr std::string_view kFromHost = "copy_from_host", kToHost = "copy_to_host", kCopy = "copy";
 
   virtual ~FakeStream() = default;
-  virtual void launch(Launch launch) = 0;     // done some time after what was launched before
-  virtual int64_t record() = 0;               // an event: all that was launched so far
+  virtual void launch(Launch launch) = 0;  // done some time after what was launched before
+  virtual int64_t record() = 0;            // an event: all that was launched so far
   virtual void wait(int64_t event) = 0;    // until that is done
-  virtual void synchronize() = 0;             // until all is done
+  virtual void synchronize() = 0;          // until all is done
   // What `work` launches, none of it done. Waiting is an Error meanwhile.
   virtual std::vector<Launch> capture(const std::function<void()>& work) = 0;
   virtual void replay(const std::vector<Launch>& graph) = 0;  // launches it all

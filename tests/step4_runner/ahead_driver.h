@@ -12,11 +12,12 @@
 namespace ladder::testing {
 
 struct AheadOptions {
-  int64_t ahead = ModelRunner::kMaxInFlight;  // steps in flight; 1: each is collected before the next is launched
+  int64_t ahead =
+      ModelRunner::kMaxInFlight;  // steps in flight; 1: each is collected before the next is launched
   int64_t max_running = 8;
-  int64_t max_chunk = 1 << 30;       // tokens of one sequence in one step
-  double join_probability = 1.0;     // that a waiting request joins a step that has room
-  double skip_probability = 0.0;     // that a running sequence sits a step out
+  int64_t max_chunk = 1 << 30;                // tokens of one sequence in one step
+  double join_probability = 1.0;              // that a waiting request joins a step that has room
+  double skip_probability = 0.0;              // that a running sequence sits a step out
   std::function<void()> on_launched = [] {};  // after every launch
 };
 
@@ -24,7 +25,8 @@ class AheadDriver {
  public:
   AheadDriver(ModelRunner& runner, const RunnerConfig& config, Random& random)
       : runner_(runner), config_(config), random_(random) {
-    for (int64_t block = config.batch.num_kv_blocks; block-- > 0;) free_.push_back(static_cast<int32_t>(block));
+    for (int64_t block = config.batch.num_kv_blocks; block-- > 0;)
+      free_.push_back(static_cast<int32_t>(block));
   }
 
   std::vector<DrivenResult> run(const std::vector<DrivenRequest>& requests, const AheadOptions& options) {
@@ -42,7 +44,8 @@ class AheadDriver {
         in_flight_.push_back({runner_.launch(step), scheduled_});
         options.on_launched();
       }
-      while (!in_flight_.empty() && (std::ssize(in_flight_) >= options.ahead || step.empty())) collect(results);
+      while (!in_flight_.empty() && (std::ssize(in_flight_) >= options.ahead || step.empty()))
+        collect(results);
       if (::testing::Test::HasFatalFailure()) break;
     }
     return results;

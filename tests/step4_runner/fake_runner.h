@@ -26,7 +26,8 @@ struct RecordedRunner {
       : stream(pace, seed) {
     OpContext ctx = stream.context();
     ctx.batch_invariant = true;
-    runner = std::make_unique<ModelRunner>(ctx, config, std::make_unique<FakeModel>(ctx, fake_spec(), config));
+    runner =
+        std::make_unique<ModelRunner>(ctx, config, std::make_unique<FakeModel>(ctx, fake_spec(), config));
     runner->warm_up();
     stream.clear();
   }
@@ -60,7 +61,8 @@ inline SchedulerOutput prompt_step(const std::vector<SequenceId>& ids, int64_t l
   for (const SequenceId id : ids) {
     NewSequence sequence;
     sequence.id = id;
-    for (int64_t i = 0; i < length; ++i) sequence.token_ids.push_back(static_cast<int32_t>((7 * id + 3 * i) % 97));
+    for (int64_t i = 0; i < length; ++i)
+      sequence.token_ids.push_back(static_cast<int32_t>((7 * id + 3 * i) % 97));
     sequence.num_prompt_tokens = length;
     sequence.sampling = sampling;
     for (int32_t block = 0; block < 16; ++block)

@@ -75,7 +75,8 @@ TEST(Task4_6_StepGraphs, FreezeBoundsAndAddressesThatStay) {
   std::set<std::vector<int64_t>> addresses;
   for (const auto& forward : captured_forwards(recorded.stream)) {
     const int64_t rows = forward[FakeModel::kRows];
-    const bool decode = forward[FakeModel::kMaxQueryLen] == 1 && forward[FakeModel::kMaxSeqLen] < kMaxMixedKeys;
+    const bool decode =
+        forward[FakeModel::kMaxQueryLen] == 1 && forward[FakeModel::kMaxSeqLen] < kMaxMixedKeys;
     SCOPED_TRACE(rows);
     EXPECT_EQ(forward[FakeModel::kNumTokens], rows);
     EXPECT_EQ(forward[FakeModel::kNumSeqs], decode ? rows : std::min(rows, max_seqs));
@@ -89,8 +90,8 @@ TEST(Task4_6_StepGraphs, FreezeBoundsAndAddressesThatStay) {
   const auto address = [](const void* at) { return static_cast<int64_t>(reinterpret_cast<uintptr_t>(at)); };
   recorded.runner->execute(prompt_step({1, 2}, 5));
   for (const Tensor& tensor :
-       {batch.input_ids(), batch.positions(), batch.attention().slot_mapping, batch.attention().query_start_loc,
-        batch.attention().seq_lens, batch.attention().block_tables})
+       {batch.input_ids(), batch.positions(), batch.attention().slot_mapping,
+        batch.attention().query_start_loc, batch.attention().seq_lens, batch.attention().block_tables})
     EXPECT_EQ(std::count(addresses.begin()->begin(), addresses.begin()->end(), address(tensor.raw())), 0);
 }
 

@@ -56,8 +56,9 @@ TEST_F(Task4_5_Copies, AllPiecesTravelInOneCopyAndLieSideBySide) {
   for (int i = 0; i < 3; ++i) EXPECT_EQ(ids.device.data<int32_t>()[i], 10 + i);
   for (int i = 0; i < 40; ++i) EXPECT_EQ(slots.device.data<int64_t>()[i], 100 + i);
   for (int i = 0; i < 4; ++i) EXPECT_EQ(table.device.data<int32_t>()[i], 1000 + i);
-  for (const void* at : {static_cast<const void*>(ids.device.raw()), static_cast<const void*>(slots.device.raw()),
-                         static_cast<const void*>(table.device.raw())})
+  for (const void* at :
+       {static_cast<const void*>(ids.device.raw()), static_cast<const void*>(slots.device.raw()),
+        static_cast<const void*>(table.device.raw())})
     EXPECT_EQ(reinterpret_cast<uintptr_t>(at) % 16, 0u) << "a copy's kernel reads sixteen bytes at a time";
 }
 

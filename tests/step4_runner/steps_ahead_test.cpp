@@ -102,7 +102,8 @@ TEST_P(Task4_5_Ahead, StagedStepsGiveTheLogitsOfTheCpuHoweverTheyAreCut) {
     for (size_t i = 0; i < requests.size(); ++i) {
       std::vector<int32_t> tokens = requests[i].prompt;
       for (size_t t = 0; t < results[i].token_ids.size(); ++t) {
-        ASSERT_EQ(results[i].logits[t], testing::fake_logits(tokens, 97)) << "request " << i << " token " << t;
+        ASSERT_EQ(results[i].logits[t], testing::fake_logits(tokens, 97))
+            << "request " << i << " token " << t;
         tokens.push_back(results[i].token_ids[t]);
       }
     }
@@ -229,8 +230,8 @@ TEST(Task4_5_Executor, TakesTwoStepsAndWaitsInCollectAlone) {
     stream.clear();
     for (int64_t number = 0; number < 10; ++number) {
       if (std::ssize(tickets) == executor.max_in_flight()) collect();
-      tickets.push_back(executor.submit(number == 0 ? prompt_step({4}, 5)
-                                                    : decode_step(number, {4}, 4 + number)));
+      tickets.push_back(
+          executor.submit(number == 0 ? prompt_step({4}, 5) : decode_step(number, {4}, 4 + number)));
     }
     while (!tickets.empty()) collect();
     EXPECT_EQ(stream.counts().waits, 10) << "one for every step's tokens";
