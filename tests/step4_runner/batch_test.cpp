@@ -46,11 +46,21 @@ std::vector<int32_t> table_row(const Batch& batch, int64_t row, int64_t count) {
   return values<int32_t>(batch.attention().block_tables.select(0, row).narrow(0, 0, count));
 }
 
+template <class Call>
+std::string error_of(Call call) {
+  try {
+    call();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
 using Ids = std::vector<int32_t>;
 using Slots = std::vector<int64_t>;
 
 // The example at the head of batch.h: the rest of a prompt whose start is cached, a decode, a chunk.
-TEST(Task4_1_Batch, LaysOutPromptChunkAndDecodeWithoutPadding) {
+TEST(Task4_1_Rows, LaysOutPromptChunkAndDecodeWithoutPadding) {
   Batch batch(small_config(), kVocab);
   SchedulerOutput step;
   step.new_sequences = {new_sequence(7, {10, 11, 12, 13, 14, 15, 16, 17}, {5, 2}, 5),
@@ -81,14 +91,13 @@ TEST(Task4_1_Batch, LaysOutPromptChunkAndDecodeWithoutPadding) {
 }
 
 // Forgotten, then new, then continued (scheduler_output.h).
-TEST(Task4_1_Batch, ChangesAreAppliedInTheOrderThatTheHeaderStates) {
+TEST(Task4_1_Changes, ChangesAreAppliedInTheOrderThatTheHeaderStates) {
   Batch batch(small_config(), kVocab);
   SchedulerOutput step;
   step.new_sequences = {new_sequence(1, {3, 4}, {5})};
   step.scheduled = {{1, 2, {}}};
   step.total_num_tokens = 2;
-  batch.prepare(step);
-  batch.advance();
+  batch.apply(step);
 
   // Preempted and back in one step, with blocks of another table, to which a change adds one.
   SchedulerOutput back;
@@ -98,7 +107,7 @@ TEST(Task4_1_Batch, ChangesAreAppliedInTheOrderThatTheHeaderStates) {
   back.continued = {{1, {12}, 0}};
   back.scheduled = {{1, 5, {}}};
   back.total_num_tokens = 5;
-  batch.prepare(back);
+  batch.apply(back);
   ASSERT_EQ(batch.sequences().size(), 1u);
   EXPECT_EQ(batch.sequences()[0]->block_table, (std::vector<int32_t>{11, 12}));
 
@@ -107,10 +116,10 @@ TEST(Task4_1_Batch, ChangesAreAppliedInTheOrderThatTheHeaderStates) {
   gone.step = 2;
   gone.finished = {1};
   gone.continued = {{1, {}, 0}};
-  EXPECT_THROW(batch.prepare(gone), Error);
+  EXPECT_NE(error_of([&] { batch.apply(gone); }).find("sequence 1"), std::string::npos);
 }
 
-TEST(Task4_1_Batch, SampledTokensStayForTheNextStep) {
+TEST(Task4_1_Rows, SampledTokensStayForTheNextStep) {
   Batch batch(small_config(), kVocab);
   SchedulerOutput step;
   step.new_sequences = {new_sequence(1, {10, 11, 12, 13}, {3})};
@@ -132,7 +141,7 @@ TEST(Task4_1_Batch, SampledTokensStayForTheNextStep) {
 }
 
 // A step laid out while the one before still runs: its input is wherever that step samples it to.
-TEST(Task4_1_Batch, ATokenThatIsStillBeingSampledIsAPlaceholderThatTheNextStepMayUse) {
+TEST(Task4_1_Rows, ATokenThatIsStillBeingSampledIsAPlaceholderThatTheNextStepMayUse) {
   Batch batch(small_config(), kVocab);
   SchedulerOutput step;
   step.new_sequences = {new_sequence(1, {10, 11}, {3}), new_sequence(2, {20, 21, 22}, {4}),
@@ -168,9 +177,57 @@ TEST(Task4_1_Batch, ATokenThatIsStillBeingSampledIsAPlaceholderThatTheNextStepMa
   EXPECT_EQ(batch.sequences()[1]->token_ids, (Ids{20, 21, 22, 50, 51}));
 }
 
-// Preempted while its token was on the way, and back under the same id: the token is not one of the
-// newcomer's.
-TEST(Task4_1_Batch, ACompletionTakesItsPromptFromAnotherSequenceOfTheBatch) {
+// A sequence that nothing changes stays as it is; what continues gets its blocks at the end of its table and its count
+// as a total.
+TEST(Task4_1_Changes, SequencesAreKeptFromStepToStep) {
+  Batch batch(small_config(), kVocab);
+  SchedulerOutput step;
+  step.new_sequences = {new_sequence(1, {10, 11, 12, 13, 14, 15, 16}, {3, 5}, 6, 5),
+                        new_sequence(2, {20, 21}, {4}), new_sequence(3, {30}, {6})};
+  step.new_sequences[1].sampling.top_k = 7;
+  step.scheduled = {{2, 1, {}}, {1, 1, {}}, {3, 1, {}}};
+  step.total_num_tokens = 3;
+  batch.apply(step);
+  ASSERT_EQ(batch.sequences().size(), 3u);
+  EXPECT_EQ(batch.sequences()[0]->id, 2) << "in the scheduler's order";
+  EXPECT_EQ(batch.sequences()[0]->sampling.top_k, 7);
+  EXPECT_EQ(batch.sequences()[0]->num_scheduled_tokens, 1);
+  EXPECT_EQ(batch.sequences()[1]->num_prompt_tokens, 5);
+  EXPECT_EQ(batch.sequences()[1]->num_computed_tokens, 6);
+  const uint64_t serial = batch.sequences()[1]->serial;
+  EXPECT_NE(serial, batch.sequences()[0]->serial);
+
+  SchedulerOutput next;
+  next.step = 1;
+  next.finished = {3};
+  next.continued = {{1, {8, 9}, 4}};  // two tokens are rolled back
+  next.scheduled = {{1, 3, {}}};
+  next.total_num_tokens = 3;
+  batch.apply(next);
+  ASSERT_EQ(batch.sequences().size(), 1u);
+  const BatchSequence& kept = *batch.sequences()[0];
+  EXPECT_EQ(kept.token_ids, (Ids{10, 11, 12, 13, 14, 15, 16}));
+  EXPECT_EQ(kept.block_table, (Ids{3, 5, 8, 9}));
+  EXPECT_EQ(kept.num_computed_tokens, 4);
+  EXPECT_EQ(kept.num_scheduled_tokens, 3);
+  EXPECT_EQ(kept.serial, serial);
+  EXPECT_EQ(batch.num_known_sequences(), 2);
+
+  // 2 sat a step out and is still there; 1 comes back as another.
+  SchedulerOutput back;
+  back.step = 2;
+  back.preempted = {1};
+  back.new_sequences = {new_sequence(1, {10, 11}, {7})};
+  back.continued = {{2, {}, 0}};
+  back.scheduled = {{2, 2, {}}, {1, 1, {}}};
+  back.total_num_tokens = 3;
+  batch.apply(back);
+  EXPECT_EQ(batch.sequences()[0]->token_ids, (Ids{20, 21}));
+  EXPECT_EQ(batch.sequences()[1]->block_table, (Ids{7}));
+  EXPECT_NE(batch.sequences()[1]->serial, serial);
+}
+
+TEST(Task4_1_Changes, ACompletionTakesItsPromptFromAnotherSequenceOfTheBatch) {
   Batch batch(small_config(), kVocab);
   SchedulerOutput step;
   step.new_sequences = {new_sequence(1, {10, 11, 12}, {3}), new_sequence(2, {}, {4}, 0, 3),
@@ -178,7 +235,7 @@ TEST(Task4_1_Batch, ACompletionTakesItsPromptFromAnotherSequenceOfTheBatch) {
   step.new_sequences[1].prompt_of = step.new_sequences[2].prompt_of = 1;
   step.scheduled = {{1, 3, {}}, {2, 3, {}}, {3, 4, {}}};
   step.total_num_tokens = 10;
-  batch.prepare(step);
+  batch.apply(step);
   EXPECT_EQ(batch.sequences()[1]->token_ids, (Ids{10, 11, 12}));
   EXPECT_EQ(batch.sequences()[2]->token_ids, (Ids{10, 11, 12, 50})) << "and goes on with output of its own";
 
@@ -186,10 +243,12 @@ TEST(Task4_1_Batch, ACompletionTakesItsPromptFromAnotherSequenceOfTheBatch) {
   step.new_sequences.erase(step.new_sequences.begin());
   step.scheduled.erase(step.scheduled.begin());
   step.total_num_tokens = 7;
-  EXPECT_THROW(other.prepare(step), Error) << "nobody knows sequence 1";
+  EXPECT_NE(error_of([&] { other.apply(step); }).find("sequence 1"), std::string::npos);
 }
 
-TEST(Task4_1_Batch, ATokenThatArrivesLateDoesNotLandInASequenceThatCameBack) {
+// Preempted while its token was on the way, and back under the same id: the token is not one of the
+// newcomer's.
+TEST(Task4_1_Rows, ATokenThatArrivesLateDoesNotLandInASequenceThatCameBack) {
   Batch batch(small_config(), kVocab);
   SchedulerOutput step;
   step.new_sequences = {new_sequence(1, {10, 11}, {3})};
@@ -209,7 +268,7 @@ TEST(Task4_1_Batch, ATokenThatArrivesLateDoesNotLandInASequenceThatCameBack) {
 }
 
 // The sampled ids of a step are overwritten by the next one's: nobody can have them later.
-TEST(Task4_1_Batch, APlaceholderIsGoodForOneStepOnly) {
+TEST(Task4_1_Rows, APlaceholderIsGoodForOneStepOnly) {
   Batch batch(small_config(), kVocab);
   SchedulerOutput step;
   step.new_sequences = {new_sequence(1, {10}, {3}), new_sequence(2, {20, 21}, {4})};
@@ -229,12 +288,12 @@ TEST(Task4_1_Batch, APlaceholderIsGoodForOneStepOnly) {
   late.continued = {{1, {}, 1}};
   late.scheduled = {{1, 1, {}}};
   late.total_num_tokens = 1;
-  EXPECT_THROW(batch.prepare(late), Error);
+  EXPECT_NE(error_of([&] { batch.prepare(late); }).find("sequence 1"), std::string::npos);
 }
 
 // nano-vllm #144: a sequence that comes back after a preemption has output tokens, but must be prefilled
 // whole.
-TEST(Task4_1_Batch, APreemptedSequenceComesBackWithAllItsTokensAndANewTable) {
+TEST(Task4_1_Rows, APreemptedSequenceComesBackWithAllItsTokensAndANewTable) {
   Batch batch(small_config(), kVocab);
   SchedulerOutput step;
   step.new_sequences = {new_sequence(1, {10, 11, 12}, {3}), new_sequence(2, {20, 21}, {4})};
@@ -267,7 +326,7 @@ TEST(Task4_1_Batch, APreemptedSequenceComesBackWithAllItsTokensAndANewTable) {
 }
 
 // The same sequence preempted and taken back in one step keeps its row: the old table must not shine through.
-TEST(Task4_1_Batch, AReturningSequenceInItsOldRowGetsItsNewTable) {
+TEST(Task4_1_Rows, AReturningSequenceInItsOldRowGetsItsNewTable) {
   Batch batch(small_config(), kVocab);
   SchedulerOutput step;
   step.new_sequences = {new_sequence(1, {10, 11, 12, 13, 14}, {3, 6})};
@@ -286,7 +345,7 @@ TEST(Task4_1_Batch, AReturningSequenceInItsOldRowGetsItsNewTable) {
 
 // nano-vllm PR 258: 32 tokens fill 8 blocks, and the slot of the token sampled last may be reserved in a
 // ninth.
-TEST(Task4_1_Batch, AFullLengthSequenceMayHoldOneBlockMoreThanItFills) {
+TEST(Task4_1_Rows, AFullLengthSequenceMayHoldOneBlockMoreThanItFills) {
   Batch batch(small_config(), kVocab);
   std::vector<int32_t> tokens(32, 1), table{0, 1, 2, 3, 4, 5, 6, 7, 8};
   SchedulerOutput step;
@@ -299,7 +358,7 @@ TEST(Task4_1_Batch, AFullLengthSequenceMayHoldOneBlockMoreThanItFills) {
   EXPECT_EQ(values<int64_t>(batch.attention().slot_mapping).back(), 31);
 }
 
-TEST(Task4_1_Batch, PaddingRowsComeAfterTheSequencesInNoSlot) {
+TEST(Task4_1_Rows, PaddingRowsComeAfterTheSequencesInNoSlot) {
   Batch batch(small_config(), kVocab);
   SchedulerOutput step;
   step.new_sequences = {new_sequence(1, {10, 11}, {3})};
@@ -316,7 +375,7 @@ TEST(Task4_1_Batch, PaddingRowsComeAfterTheSequencesInNoSlot) {
   EXPECT_EQ(batch.logits_indices().size(), 1u);
 }
 
-TEST(Task4_1_Batch, ARolledBackSequenceIsComputedAgain) {
+TEST(Task4_1_Rows, ARolledBackSequenceIsComputedAgain) {
   Batch batch(small_config(), kVocab);
   SchedulerOutput step;
   step.new_sequences = {new_sequence(1, {10, 11, 12}, {3})};
@@ -340,30 +399,31 @@ struct Defect {
   const char* named;  // what the message must name, beside the step
 };
 
-class Task4_1_BatchDefects : public ::testing::TestWithParam<Defect> {};
+class Task4_1_ChangesDefects : public ::testing::TestWithParam<Defect> {};
 
-TEST_P(Task4_1_BatchDefects, AreErrorsThatNameTheStepAndTheThing) {
+TEST_P(Task4_1_ChangesDefects, AreErrorsThatNameTheStepAndTheThing) {
   Batch batch(small_config(), kVocab);
   SchedulerOutput first;
-  first.new_sequences = {new_sequence(1, {10, 11, 12}, {3}), new_sequence(2, {20, 21}, {4})};
-  first.scheduled = {{1, 3, {}}, {2, 2, {}}};
-  first.total_num_tokens = 5;
-  batch.prepare(first);
-  batch.fill(batch.advance(), Ids{50, 60});
+  first.new_sequences = {new_sequence(1, {10, 11, 12, 50}, {3}, 3, 3),
+                         new_sequence(2, {20, 21, 60}, {4}, 2, 2)};
+  first.scheduled = {{1, 1, {}}, {2, 1, {}}};
+  first.total_num_tokens = 2;
+  batch.apply(first);
 
   SchedulerOutput step;
   step.step = 41;
   step.continued = {{1, {}, 3}, {2, {}, 2}};
   step.scheduled = {{1, 1, {}}, {2, 1, {}}};
   step.total_num_tokens = 2;
+  SchedulerOutput sound = step;
   GetParam().make(step);
-  try {
-    batch.prepare(step);
-    FAIL() << "no Error";
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("step 41"), std::string::npos) << error.what();
-    EXPECT_NE(std::string(error.what()).find(GetParam().named), std::string::npos) << error.what();
-  }
+  const std::string error = error_of([&] { batch.apply(step); });
+  EXPECT_NE(error.find("step 41"), std::string::npos) << error;
+  EXPECT_NE(error.find(GetParam().named), std::string::npos) << error;
+
+  Batch other(small_config(), kVocab);
+  other.apply(first);
+  EXPECT_EQ(error_of([&] { other.apply(sound); }), "no error");
 }
 
 const Defect kDefects[] = {
@@ -414,10 +474,10 @@ const Defect kDefects[] = {
     {"DraftTokens", [](SchedulerOutput& s) { s.scheduled[0].draft_token_ids = {1}; }, "sequence 1"},
 };
 
-INSTANTIATE_TEST_SUITE_P(All, Task4_1_BatchDefects, ::testing::ValuesIn(kDefects),
+INSTANTIATE_TEST_SUITE_P(All, Task4_1_ChangesDefects, ::testing::ValuesIn(kDefects),
                          [](const auto& info) { return std::string(info.param.name); });
 
-TEST(Task4_1_Batch, RefusesMoreSequencesAndPositionsThanItWasMadeFor) {
+TEST(Task4_1_Changes, RefusesMoreSequencesAndPositionsThanItWasMadeFor) {
   Batch batch(small_config(), kVocab);
   SchedulerOutput step;
   for (SequenceId id = 0; id < 9; ++id) {
@@ -425,17 +485,18 @@ TEST(Task4_1_Batch, RefusesMoreSequencesAndPositionsThanItWasMadeFor) {
     step.scheduled.push_back({id, 1, {}});
   }
   step.total_num_tokens = 9;
-  EXPECT_THROW(batch.prepare(step), Error);
+  step.step = 6;
+  EXPECT_NE(error_of([&] { batch.apply(step); }).find("step 6"), std::string::npos);
 
   Batch other(small_config(), kVocab);
   SchedulerOutput longer;
   longer.new_sequences = {new_sequence(1, Ids(33, 1), {0, 1, 2, 3, 4, 5, 6, 7, 8})};
   longer.scheduled = {{1, 33, {}}};
   longer.total_num_tokens = 33;
-  EXPECT_THROW(other.prepare(longer), Error);
+  EXPECT_NE(error_of([&] { other.apply(longer); }).find("sequence 1"), std::string::npos);
 }
 
-TEST(Task4_1_Batch, CountsTokensOfPromptAndOutput) {
+TEST(Task4_1_TokenCounts, CountTokensOfPromptAndOutput) {
   TokenCounts counts;
   std::vector<int32_t> tokens{5, 6, 5, 7};
   counts.update(tokens, 3);
@@ -447,7 +508,7 @@ TEST(Task4_1_Batch, CountsTokensOfPromptAndOutput) {
 
 // A scheduler of the test's own adds, continues, skips, preempts and ends sequences at random, in random
 // order and with random chunks. Every step's rows must be those that follow from the sequences alone.
-TEST(Task4_1_Batch, RandomStepsAreLaidOutAsIfFromScratch) {
+TEST(Task4_1_Rows, RandomStepsAreLaidOutAsIfFromScratch) {
   ladder::testing::Random random;
   SCOPED_TRACE(random.describe());
   const BatchConfig config = small_config();

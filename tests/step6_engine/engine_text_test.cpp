@@ -12,8 +12,8 @@ namespace ladder {
 namespace {
 
 std::shared_ptr<const Tokenizer> tokenizer() {
-  static const auto shared = std::make_shared<const Tokenizer>(
-      Tokenizer::load(testing::source_folder() / "models" / "tinyworld"));
+  static const auto shared =
+      std::make_shared<const Tokenizer>(Tokenizer::load(testing::source_folder() / "models" / "tinyworld"));
   return shared;
 }
 
