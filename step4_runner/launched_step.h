@@ -42,7 +42,11 @@ struct LaunchedStep {
   std::shared_ptr<DeviceEvent> done = std::make_shared<DeviceEvent>();
 
   std::span<const int32_t> tokens() const;  // waits until they are there
-  StepOutput collect() const;               // waits until the step is done
+  // Waits until the step is done. One result for every row, in their order: the i-th row that yields a token gets the
+  // i-th of tokens(), and where it wants them its log probabilities, LoggedRows::rows counting those tokens; rows
+  // that yield none get none. Log probabilities of prompts go to their owners. The seconds of the whole are the sum of
+  // the three phases, the time between the events counted with the forward pass.
+  StepOutput collect() const;
 };
 
 }  // namespace ladder

@@ -78,9 +78,16 @@ class ModelRunner {
     Tensor hidden;  // [rows, hidden_size]; undefined: the graph has the logits
     Tensor logits;  // f32 [rows that yield a token, vocab], raw until sample(); undefined: there are none
   };
+  // begin() and stage(): the batch is prepared, and the inputs are on their way to where the kernels read them.
   Step prepare(const SchedulerOutput& scheduled);
+  // Leaves the hidden states in step.hidden, and in step.logits a row for each of the batch's logits_indices(); without
+  // such rows the LM head does not run. A step that has a graph is replayed from it.
   void run(Step& step);
-  void sample(Step& step);  // at most once; then step.launched can be collected
+  // At most once; then step.launched can be collected. The first rank draws (on the CPU it plans here, too), all get
+  // the tokens in the inputs' sampled_ids(), and they come back with the step. What the download and the upload have
+  // of the step is kept until its event `done`, which is recorded last; the batch advances when its rows were read,
+  // and the step's tokens are unknown until fill_in_tokens() comes to them.
+  void sample(Step& step);
 
   // Replays the last step's graph and draw, `count` times in a row with no other work of the host, and waits:
   // seconds per replay. For measuring what the host costs. Error: the last step was not replayed from a
@@ -124,8 +131,13 @@ class ModelRunner {
   void size_measured_cache();
   void allocate_cache();
   // replay_step.cpp
+  // The graph of step.graph, if one has room: a decode graph where every sequence computes one token and yields one, a
+  // mixed one where some sequence computes more.
   void choose_graph(Step& step) const;
+  // All of them, over a batch of spare rows: what a captured step reads on the host is a bound (view_padded).
   void capture_graphs();
+  // Launches the graph. What it leaves in the arena is in use until the step's memory is given back; a decode graph's
+  // output are the logits (of its first rows), a mixed one's the hidden states.
   void replay(Step& step);
   int64_t max_seqs(int64_t rows) const { return std::min(rows, config_.batch.max_num_seqs); }
   bool is_first_rank() const { return tp_group(ctx_).rank() == 0; }

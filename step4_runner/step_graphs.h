@@ -61,8 +61,9 @@ class StepGraphs {
   };
 
   // `forward(size)` launches a step of that size and returns its result; it takes memory from ctx.arena,
-  // which is empty and never moves. It is called twice for a size: kernels load and plans are made in the
-  // first call.
+  // which is empty and never moves, and is given back after each call. It is called twice for a size, the second
+  // time to be captured when the first is done: kernels load and plans are made in the first call. `sizes` ascend;
+  // the largest is captured first.
   void capture(const OpContext& ctx, std::vector<GraphSize> sizes,
                const std::function<Tensor(GraphSize size)>& forward);
 

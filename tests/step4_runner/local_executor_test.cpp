@@ -144,9 +144,11 @@ TEST(Task4_4_Ranks, AsThreadsGiveWhatOneRankGives) {
     LocalExecutor executor(fake_spec(), config, fake_models(config));
     std::vector<int32_t> result;
     SchedulerOutput step = first_step({5, 6, 7});
+    step.new_sequences[0].sampling.logprobs = 2;
     for (int64_t i = 0; i < 5; ++i) {
       const StepOutput output = executor.collect(executor.submit(step));
       result.push_back(output.sequences.at(0).token_ids.at(0));
+      EXPECT_EQ(output.sequences.at(0).logprobs.size(), 1u) << "rank 0 has them";
       step = next_step(i + 1, 3 + i);
     }
     return result;
@@ -154,6 +156,15 @@ TEST(Task4_4_Ranks, AsThreadsGiveWhatOneRankGives) {
   const std::vector<int32_t> one = tokens(1);
   EXPECT_EQ(tokens(2), one);
   EXPECT_EQ(tokens(4), one);
+}
+
+TEST(Task4_4_Ranks, HaveTheMemoryOfOneTogether) {
+  for (const int ranks : {1, 2, 4}) {
+    const RunnerConfig config = executor_config(DeviceType::cpu, ranks);
+    LocalExecutor executor(fake_spec(), config, fake_models(config));
+    // 64 blocks of 4 tokens; 2 layers, K and V, 4 heads of 2 floats: 128 bytes a token.
+    EXPECT_EQ(executor.memory().kv, 64 * 4 * 128) << ranks;
+  }
 }
 
 // A rank that throws while the others wait for it in a collective. (A GPU has one rank.)

@@ -52,7 +52,6 @@ class OnADevice : public ::testing::TestWithParam<DeviceType> {
       auto fake = std::make_unique<FakeModel>(context(), spec, config);
       model = fake.get();
       runner = std::make_unique<ModelRunner>(context(), config, std::move(fake));
-      runner->warm_up();
     }
     FakeModel* model = nullptr;
     std::unique_ptr<ModelRunner> runner;
@@ -68,13 +67,18 @@ INSTANTIATE_TEST_SUITE_P(Devices, Task4_3_PromptLogprobs, ladder::testing::both_
 INSTANTIATE_TEST_SUITE_P(Devices, Task4_4_ModelRunner, ladder::testing::both_devices(),
                          [](const auto& info) { return ladder::testing::device_word(info.param); });
 
+std::vector<DrivenRequest> without_prompt_logprobs(std::vector<DrivenRequest> requests) {
+  for (DrivenRequest& request : requests) request.sampling.prompt_logprobs.reset();
+  return requests;
+}
+
 TEST_P(Task4_4_ModelRunner, LogitsFollowFromTheTokensAlone) {
   Random random;
   SCOPED_TRACE(random.describe());
   FakeRunner fake;
   StepDriver driver(*fake.runner, test_config(), random, context());
   for (int round = 0; round < 3; ++round) {
-    const auto requests = random_requests(random, 12, 97);
+    const auto requests = without_prompt_logprobs(random_requests(random, 12, 97));
     for (const DriveOptions& options : ways_to_drive()) {
       const auto results = driver.run(requests, options);
       for (size_t i = 0; i < requests.size(); ++i) {
@@ -96,17 +100,30 @@ TEST_P(Task4_4_ModelRunner, ARequestGivesTheSameAloneAndHoweverTheStepsAreCut) {
   SCOPED_TRACE(random.describe());
   FakeRunner fake;
   StepDriver driver(*fake.runner, test_config(), random, context());
+  const auto requests = without_prompt_logprobs(random_requests(random, 16, 97));
+  const auto alone = driver.run(requests, DriveOptions{});
+  for (const DriveOptions& options : ways_to_drive()) {
+    const auto results = driver.run(requests, options);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      SCOPED_TRACE(i);
+      expect_same(alone[i], results[i]);
+    }
+  }
+}
+
+// What a request finds in the cache it does not compute, so its prompt has log probabilities only without sharing: the
+// scheduler bypasses prefix hits for such requests.
+TEST_P(Task4_3_PromptLogprobs, AreTheSameAloneAndHoweverTheStepsAreCut) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  FakeRunner fake;
+  StepDriver driver(*fake.runner, test_config(), random, context());
   const auto requests = random_requests(random, 16, 97);
   const auto alone = driver.run(requests, DriveOptions{});
   for (const DriveOptions& options : ways_to_drive()) {
-    // What a request finds in the cache it does not compute, so its prompt has log probabilities only without
-    // sharing: the scheduler bypasses prefix hits for such requests.
-    auto asked = requests;
-    if (options.share_prefixes)
-      for (DrivenRequest& request : asked) request.sampling.prompt_logprobs.reset();
-    auto results = driver.run(asked, options);
+    if (options.share_prefixes) continue;
+    const auto results = driver.run(requests, options);
     for (size_t i = 0; i < requests.size(); ++i) {
-      if (options.share_prefixes) results[i].prompt_logprobs = alone[i].prompt_logprobs;
       SCOPED_TRACE(i);
       expect_same(alone[i], results[i]);
     }
@@ -149,6 +166,7 @@ TEST_P(Task4_2_WarmUp, TheLargestStepFitsTheFrozenArena) {
   Random random;
   SCOPED_TRACE(random.describe());
   FakeRunner fake;
+  fake.runner->warm_up();
   const int64_t measured = fake.runner->memory().activations;
   EXPECT_GT(measured, 0);
   EXPECT_EQ(fake.model->max_rows_seen, test_config().batch.max_num_batched_tokens);
@@ -177,6 +195,7 @@ TEST_P(Task4_2_WarmUp, CountsThePenaltiesOfLongSequences) {
   config.batch.max_num_seqs = config.batch.max_num_batched_tokens = 64;
   config.batch.max_model_len = 2000;
   FakeRunner fake(config, fake_spec(2000));
+  fake.runner->warm_up();
   SchedulerOutput step;
   for (SequenceId id = 0; id < 64; ++id) {
     NewSequence sequence;
@@ -198,6 +217,7 @@ TEST_P(Task4_2_WarmUp, CountsThePenaltiesOfLongSequences) {
 
 TEST_P(Task4_2_WarmUp, LeavesTheCacheAndTheBatchAsTheyWere) {
   FakeRunner fake;
+  fake.runner->warm_up();
   EXPECT_EQ(fake.runner->batch().num_known_sequences(), 0);
   // A first step whose sequence reads block 0, where the warm-up's sequences stood.
   SchedulerOutput step;
