@@ -19,6 +19,8 @@ std::string hours(int count) {
   return std::to_string(count) + (count == 1 ? " hour" : " hours");
 }
 
+constexpr size_t kIdWidth = 20;
+
 std::string padded(std::string text, size_t width) {
   text.resize(std::max(width, text.size()), ' ');
   return text;
@@ -68,7 +70,7 @@ int list(const Tree& tree) {
       std::string notes = task.given ? ", given" : "";
       if (task.gpu) notes += ", needs a GPU";
       for (size_t i = 0; i < task.needs.size(); ++i) notes += (i == 0 ? ", needs " : " and ") + task.needs[i];
-      std::cout << "  " << padded(id, 14) << padded(name_of(tree.state(task)), 18)
+      std::cout << "  " << padded(id, kIdWidth) << padded(name_of(tree.state(task)), 18)
                 << padded(std::to_string(task.points), 4) << "points, " << hours(task.hours) << ": "
                 << task.title << notes << "\n";
     }
@@ -84,7 +86,7 @@ int status(const Tree& tree) {
     broken += state.text == Text::broken;
     mine += state.text == Text::mine && !state.unfinished;
     const std::string note = state.text == Text::broken ? state.problem : built(state);
-    std::cout << padded(task.id, 14) << padded(name_of(state), 18) << (note.empty() ? task.title : note)
+    std::cout << padded(task.id, kIdWidth) << padded(name_of(state), 18) << (note.empty() ? task.title : note)
               << "\n";
   }
   std::cout << mine << " of " << tree.course().tasks.size() << " tasks are written\n";
@@ -113,7 +115,7 @@ int start(Tree& tree, const std::string& id) {
     std::cout << "  and delete the LADDER_UNWRITTEN lines there when their rungs are written\n";
   for (const Task* need : needs) {
     const TaskState of = tree.state(*need);
-    std::cout << (need == needs.front() ? "uses\n" : "") << "  " << padded(need->id, 10)
+    std::cout << (need == needs.front() ? "uses\n" : "") << "  " << padded(need->id, kIdWidth)
               << (of.builds_reference ? "the reference" : "yours")
               << (built(of).empty() ? "" : " (what you wrote stays in its file)") << "\n";
   }

@@ -10,6 +10,8 @@ namespace {
 constexpr const char* kEquality = "Expected equality of these values:";
 constexpr const char* kWhich = "    Which is: ";
 
+constexpr const char* kThrown = "C++ exception with description \"";
+
 // The value at lines[at] ("  expression", and perhaps "    Which is: value"); moves on behind it.
 std::string value(const std::vector<std::string>& lines, size_t& at) {
   const std::string expression = lines[at++].substr(2);
@@ -27,8 +29,15 @@ std::string failure_text(const std::string& message, const std::string& root, in
     const bool equality = lines[i] == kEquality && i + 2 < lines.size() && lines[i + 1].starts_with("  ");
     if (!equality) {
       std::string line = lines[i++];
+      if (line == "unknown file") continue;  // of an exception
+      if (const size_t end = line.rfind("\" thrown in ");
+          line.starts_with(kThrown) && end != std::string::npos) {
+        const size_t begin = std::string(kThrown).size();
+        line = "threw: " + line.substr(begin, end - begin);
+      }
       if (const size_t at = line.find(root + "/"); !root.empty() && at != std::string::npos)
         line.erase(at, root.size() + 1);
+      while (line.starts_with("../")) line.erase(0, 3);  // as ninja calls the compiler
       out.push_back(line);
       continue;
     }

@@ -7,6 +7,7 @@
 
 namespace lab {
 
+// not_written: what failed first is that a task is not implemented.
 enum class Verdict { passed, failed, not_written, skipped };
 
 struct TestResult {

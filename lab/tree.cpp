@@ -215,8 +215,9 @@ void Tree::splice(bool traced) const {
   for (const Task& task : course_.tasks) {
     const TaskState now = state(task);
     if (now.text == Text::broken || now.text == Text::reference) continue;
+    const bool written = now.text == Text::mine && !now.unfinished;
     for (const std::string& path : task.regions) {
-      if (now.builds_reference) {
+      if (now.builds_reference || (traced && !written)) {
         if (!is_reference(task, path))
           texts[path][task.id] = {reference(task, path), path + " (the reference of task " + task.id + ")"};
       } else if (traced) {

@@ -56,7 +56,8 @@ class Tree {
   std::vector<std::string> start(const Task& task);
   void use(const Task& task, bool mine);
 
-  // Brings .lab/spliced in line with regions and choices. `traced`: the student's regions note that they ran.
+  // Brings .lab/spliced in line with regions and choices. `traced`, for the demo: the student's regions note that
+  // they ran, and where a task is not finished the reference is taken.
   void splice(bool traced = false) const;
 
  private:

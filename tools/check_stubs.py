@@ -3,6 +3,7 @@
 
     tools/check_stubs.py               all tasks; writes lab/reports/stubs.txt
     tools/check_stubs.py 5.2 3.3       these tasks; renews their lines of the report
+    tools/check_stubs.py --shard 2/8   the second eighth, for several machines; `cat` puts their reports together
     tools/check_stubs.py --quick       for CI: the syntax of every stub, and three tasks, other ones each day
 
 For every task its regions become stubs in a copy that the build takes (tools/overlay.py). Then at least one of the
@@ -93,7 +94,7 @@ def check(builds, task, tasks, cases):
     builds.set(written("write-stub", task["id"]))
     targets = sorted({task["tests"]["target"], *(target for target, names in cases.items() if names)})
     if said := builds.build(*targets):
-        return f"DOES NOT COMPILE\n{said[-1500:]}", False
+        return "DOES NOT COMPILE:\n    " + said[-1500:].replace("\n", "\n    "), False
     own, others, broken = {}, 0, []
     for target in targets:
         named = builds.names(target, task["tests"]["filter"]) if target == task["tests"]["target"] else []
@@ -161,6 +162,18 @@ def quick(builds, tasks):
     sys.exit(1 if bad else 0)
 
 
+def read_report():
+    """{task: what its lines say}."""
+    lines, name = {}, None
+    for line in REPORT.read_text().splitlines() if REPORT.exists() else ():
+        if line.startswith("    "):
+            lines[name] += "\n" + line
+        elif not line.startswith("#"):
+            name, _, said = line.partition(": ")
+            lines[name] = said
+    return lines
+
+
 def machine():
     model = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
     return f"{os.cpu_count()} cores of {model[1] if model else 'an unknown CPU'}"
@@ -170,6 +183,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="*", help="ids of tasks")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--shard", type=labs.shard, default=(1, 1), metavar="I/N")
     parser.add_argument("--build", default="build/release", help="the build folder (default: build/release)")
     arguments = parser.parse_args()
     tasks = {task["id"]: task for task in labs.load()["tasks"]}
@@ -181,13 +195,12 @@ def main():
     with overlay.Overlay(arguments.build) as builds:
         if arguments.quick:
             quick(builds, tasks)
-        lines, bad = {}, 0
-        if arguments.tasks and REPORT.exists():
-            lines = dict(line.split(": ", 1) for line in re.split(r"\n(?=\d)", REPORT.read_text().rstrip("\n")) if line[0] != "#")
+        lines, bad = read_report() if arguments.tasks else {}, 0
+        number, of = arguments.shard
+        chosen = [name for name in tasks if name in arguments.tasks or not arguments.tasks][number - 1::of]
         trace = entered(builds, tasks)
-        for name, task in tasks.items():
-            if arguments.tasks and name not in arguments.tasks:
-                continue
+        for name in chosen:
+            task = tasks[name]
             if task["given"] or task["gpu"]:
                 lines[name] = "given, never cut" if task["given"] else "its tests need a GPU; compiled where there is CUDA"
                 continue

@@ -17,6 +17,14 @@ def load(root=ROOT):
     return json.loads((root / "lab" / "labs.json").read_text())
 
 
+def shard(text):
+    """"2/8" as (2, 8)."""
+    number, of = map(int, text.split("/"))
+    if not 1 <= number <= of:
+        raise ValueError
+    return number, of
+
+
 def anchor(task_id):
     return "task-" + task_id.replace(".", "-")
 

@@ -4,6 +4,8 @@
     tools/mutants.py                  those of lab/mutants.json whose place or tests have changed since the report
     tools/mutants.py --all            all of them
     tools/mutants.py 5.2 3.3          those of these tasks
+    tools/mutants.py --shard 2/8      the second eighth of those that are due, for several machines; their reports are
+                                      put together by `cat`, and by running this once more without it
     tools/mutants.py --check          builds nothing: each still has its place in the source, each task has three
 
 A mutant is {"task", "name", "file", "find", "replace"}: `find` stands in the file exactly once, in the task's region
@@ -80,6 +82,7 @@ def main():
     parser.add_argument("tasks", nargs="*", help="ids of tasks")
     parser.add_argument("--all", action="store_true")
     parser.add_argument("--check", action="store_true")
+    parser.add_argument("--shard", type=labs.shard, default=(1, 1), metavar="I/N")
     parser.add_argument("--build", default="build/release", help="the build folder (default: build/release)")
     arguments = parser.parse_args()
     mutants = json.loads(MUTANTS.read_text())
@@ -100,7 +103,8 @@ def main():
 
     alive = 0
     with overlay.Overlay(arguments.build) as builds:
-        for mutant in sorted(filter(is_due, placed), key=lambda mutant: (mutant["file"], mutant["task"])):
+        number, of = arguments.shard
+        for mutant in sorted(filter(is_due, placed), key=lambda mutant: (mutant["file"], mutant["task"]))[number - 1::of]:
             task = tasks[mutant["task"]]
             if task["gpu"]:
                 continue  # needs a GPU, and a build with CUDA
@@ -109,6 +113,7 @@ def main():
             alive += result != "caught"
             print(f"{mutant['task']}  {mutant['name']}: {result} {by}".rstrip(), flush=True)
             write_report(mutants, found)
+    write_report(mutants, found)
     sys.exit(1 if alive else 0)
 
 

@@ -28,8 +28,8 @@ TEST(Lab_Commands, StartSaysWhatToDo) {
   const Outcome started = small.lab({"start", "3.3"});
   EXPECT_EQ(started.exit_code, 0);
   for (const char* said : {"task 3.3: the manager (3 hours, 30 points)", "step3_small/manager.cpp:6-8",
-                           "step3_small/sharing.cpp:6-8", "3.2       the reference", "./ladder lab test 3.3",
-                           "Task3_3_*", "step3_small/README.md#task-3-3"})
+                           "step3_small/sharing.cpp:6-8", "3.2                 the reference",
+                           "./ladder lab test 3.3", "Task3_3_*", "step3_small/README.md#task-3-3"})
     EXPECT_THAT(started.output, HasSubstr(said));
   EXPECT_THAT(small.lab({"start", "3.3"}).output, HasSubstr("nothing was changed"));
 }
@@ -40,8 +40,8 @@ TEST(Lab_Commands, ListAndStatusNameTheStates) {
   EXPECT_THAT(small.lab({"list"}).output, HasSubstr("memory: memory (week 1 to 2, 6 hours)"));
   small.lab({"start", "3.2"});
   const std::string status = small.lab({"status"}).output;
-  EXPECT_THAT(status, HasSubstr("3.2           stub              the pool"));
-  EXPECT_THAT(status, HasSubstr("3.3           stub              the build takes the reference"));
+  EXPECT_THAT(status, HasSubstr("3.2                 stub              the pool"));
+  EXPECT_THAT(status, HasSubstr("3.3                 stub              the build takes the reference"));
 }
 
 TEST(Lab_Commands, AnUnknownTaskLabOrCommand) {

@@ -94,8 +94,12 @@ TEST(Lab_Test, SeenAndExpected) {
           "/r/a.cpp:3\nExpected equality of these values:\n  a.size()\n    Which is: 2\n  3u\nat step 4",
           "/r"),
       "a.cpp:3\n  seen      2   (a.size())\n  expected  3u\nat step 4");
-  EXPECT_EQ(failure_text("/r/a.cpp:3\nValue of: x\n  Actual: false\nExpected: true", "/r"),
+  EXPECT_EQ(failure_text("../../a.cpp:3\nValue of: x\n  Actual: false\nExpected: true", "/r"),
             "a.cpp:3\nValue of: x\n  Actual: false\nExpected: true");
+  EXPECT_EQ(failure_text(
+                "unknown file\nC++ exception with description \"task 5.2 is \"x\"\" thrown in the test body.",
+                "/r"),
+            "threw: task 5.2 is \"x\"");
   EXPECT_EQ(failure_text("1\n2\n3\n4", "/r", 2), "1\n2\n  ...");
 }
 
