@@ -1,5 +1,6 @@
 #pragma once
-// A runner with the model of fake_model.h on the fake device, whose stream remembers what the runner does with it.
+// A runner with the model of fake_model.h on the fake device, whose stream remembers what the runner does with it. Where
+// it has graphs it is warmed up, and has captured them.
 #include <memory>
 
 #include "step4_runner/model_runner.h"
@@ -28,7 +29,7 @@ struct RecordedRunner {
     ctx.batch_invariant = true;
     runner =
         std::make_unique<ModelRunner>(ctx, config, std::make_unique<FakeModel>(ctx, fake_spec(), config));
-    runner->warm_up();
+    if (config.cuda_graphs) runner->warm_up();
     stream.clear();
   }
 
