@@ -1,5 +1,6 @@
 #pragma once
-// The clear rungs of attention.h and paged_attention.h. Their arguments have been checked.
+// The clear rungs of attention.h and paged_attention.h. Their arguments have been checked. Scores, softmax and
+// sums are in double, rounded once; scratch for the scores of one row comes from ctx.arena.
 #include "step1_layers/attention/attention.h"
 #include "step1_layers/attention/paged_attention.h"
 

@@ -27,7 +27,8 @@ struct EmbeddingArgs {
 
 std::span<const Variant<EmbeddingArgs>> embedding_variants();
 
-// One rank's rows of a table with vocab_size rows.
+// One rank's rows of a table with vocab_size rows. A rank whose rows all lie past the vocabulary owns none and
+// begins at vocab_size.
 struct VocabShard {
   int64_t vocab_size = 0;
   int64_t rows = 0;   // per rank, the same on all, padding included
@@ -44,8 +45,9 @@ class VocabParallelEmbedding {
                          int64_t hidden_size, DType dtype);
 
   std::vector<Parameter*> parameters() { return {&weight_}; }  // valid until the object moves
-  // ids [tokens] i32, out [tokens, hidden_size] in the table's dtype. Error: an id outside the vocabulary
-  // (CPU), shapes or dtypes that do not fit.
+  // ids [tokens] i32, out [tokens, hidden_size] in the table's dtype, rows of out may be strided. Every rank
+  // has the whole result. No tokens: nothing is done. Error: an id outside the vocabulary (CPU), shapes or
+  // dtypes that do not fit.
   void forward(const OpContext& ctx, const Tensor& ids, const Tensor& out) const;
 
   const VocabShard& shard() const { return shard_; }
@@ -66,7 +68,8 @@ class LmHead {
 
   std::vector<Parameter*> parameters();  // empty when tied
   // logits [rows, vocab_size] f32, the same on every rank, for hidden [rows, hidden_size] in the table's
-  // dtype. With several ranks it takes scratch from ctx.arena.
+  // dtype: the matrix product with its own rows, straight into logits where there is one rank; else gathered,
+  // with scratch from ctx.arena. Error: shapes or dtypes that do not fit, several ranks and no arena.
   void forward(const OpContext& ctx, const Tensor& hidden, const Tensor& logits) const;
 
  private:

@@ -16,9 +16,12 @@ struct ShardWindow {
   std::array<int64_t, Shape::kMaxDims> size{};
 };
 
-// destination (the window's shape, any strides) = the window of checkpoint, converted through float where
-// the dtypes differ; no temporary copy is made. CPU. The checkpoint's elements need not be aligned. Error
-// naming `what`: the checkpoint has another shape (says both), or a dtype that cannot be converted.
+// destination (the window's shape) = the window of checkpoint, which is in the CPU's memory, converted through
+// float where the dtypes differ: between f32, bf16 and f16, of one or two dimensions with adjacent elements; with
+// equal dtypes any are copied. On the CPU the destination may have any strides and no temporary copy is made;
+// a destination on a device gets in one copy what was cut out and converted here. The checkpoint's elements need
+// not be aligned. Error naming `what`: the checkpoint has another shape (says both), or a dtype that cannot be
+// converted.
 void load_shard(const std::string& what, const Tensor& checkpoint, const ShardWindow& window,
                 const Tensor& destination);
 

@@ -45,9 +45,11 @@ std::span<const ModelFamily* const> all_families();
 // By the name in config.json's "architectures". Error: unknown; lists the known ones.
 const ModelFamily& family_of(std::string_view architecture);
 
-// nullopt: the family has no tensor of this name.
+// By the first row of tensor_names that fits. '#' stands for a number without sign and leading zeros, '*' (at a
+// pattern's end) for a name that is not empty and has no dot. nullopt: the family has no tensor of this name.
 std::optional<TensorTarget> find_tensor_target(const ModelFamily& family, std::string_view checkpoint_name);
-// The other direction, for messages: the checkpoint name that fills this part of a parameter.
+// The other direction, for messages: the checkpoint name that fills this part of a parameter, with the leading
+// "model.", which lm_head.weight alone never has. The parameter's own name where no row fits.
 std::string checkpoint_name_of(const ModelFamily& family, std::string_view parameter, int part);
 
 // The names that all three families share: a pre-norm decoder with separate q, k, v, gate and up projections.

@@ -17,8 +17,10 @@ using LoadProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)
 // part of each parameter must be filled exactly once. Tensors of layers that are not among the parameters
 // (another range of a pipeline) are passed over. So are those that carry nothing: the rotary frequencies that
 // old checkpoints stored, and an lm_head beside tied embeddings, which transformers ignores too.
-// Error: lists the tensors that are missing and those that the model has no place for; or one tensor has
-// another shape or dtype than its parameter takes.
+// The largest tensors come first: while one is copied it is in memory twice. `progress`, if it is not empty, is
+// called after each with the bytes of all that were copied and of all that will be.
+// Error: lists the tensors that are missing and those that the model has no place for (listed()), before any is
+// copied; or, naming file and tensor, one has another shape or dtype than its parameter takes: f32, bf16 or f16.
 void load_weights(const Checkpoint& checkpoint, const DecoderSpec& spec,
                   std::span<Parameter* const> parameters, const LoadProgress& progress);
 

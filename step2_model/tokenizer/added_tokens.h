@@ -13,8 +13,8 @@ struct AddedToken {
   std::string content;
   int32_t id = 0;
   bool special = false;      // control token: left out by skip_special, and not recognised in untrusted text
-  bool single_word = false;  // only where no word character stands before or after it
-  bool lstrip = false;       // includes the spaces before it
+  bool single_word = false;  // only where no word character (kWord, unicode.h) stands before or after it
+  bool lstrip = false;       // includes the spaces (kSpace) before it, up to the token before
   bool rstrip = false;       // includes the spaces after it
   bool normalized = false;   // sought in the normalized text instead of the text as given
 };
@@ -44,7 +44,9 @@ class AddedTokenFinder {
   // The parts of `text` (valid UTF-8), in order and without gaps. `stretches` are those of the text, in order
   // and to its end. Control tokens are the special ones and those of the ids `control_ids`. One that is found
   // in a stretch that is not trusted stays text, and nothing is sought inside of it: as Hugging Face has it
-  // with split_special_tokens. A control token does not reach across the end of a stretch.
+  // with split_special_tokens. A control token does not reach across the end of a stretch: where one would, the
+  // longest token that ends before it counts. One that is no single word stays text, too, and the search goes on
+  // behind it.
   std::vector<TextPart> split(std::string_view text, std::span<const TextStretch> stretches,
                               std::span<const int32_t> control_ids = {}) const;
 

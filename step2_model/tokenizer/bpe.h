@@ -68,6 +68,10 @@ class Bpe {
   int64_t encode_parts(std::string_view piece, const char* text_end, int32_t* ids,
                        Workspace& workspace) const;
   int64_t merge(std::string_view piece, int32_t* ids, Workspace& workspace) const;
+  // Merge the tokens ids[0, count) of one piece in place until no pair has a rank, and return how many are left.
+  // rank(left, right) is kNoRank for a pair that is no merge, and merged_ids_[rank] the token that a merge
+  // gives. ranks[i], given and used up, is the rank of the pair (i, i + 1). A short piece is scanned for each
+  // merge; a long one takes time n log n: the workspace has memory for a list and a heap.
   int64_t merge_short(int32_t* ids, uint32_t* ranks, int64_t count) const;
   int64_t merge_long(int32_t* ids, int64_t count, Workspace& workspace) const;
 

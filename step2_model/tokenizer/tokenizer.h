@@ -82,8 +82,13 @@ class Tokenizer {
   void parse_added_tokens(const Json& added, std::string_view what);
   void parse_post_processor(const Json& value, std::string_view what);
   void apply(const TokenizerConfig& config);
+  // The way of a text of valid UTF-8: raw_added_ cuts it; what lies between goes through NFC (nfc_) and, where
+  // there are any, normalized_added_, which needs the stretches of the normalized text; what lies between those
+  // goes through encode_between. prefix_ and suffix_ around all of it where add_special_tokens says so.
   std::vector<int32_t> encode_valid(std::string_view text, std::span<const TextStretch> stretches,
                                     std::span<const int32_t> control_ids, bool add_special_tokens) const;
+  // Appends the ids of a text without added tokens: the prefix space where the pre-tokenizer asks for one and
+  // none is there, the pieces, their merges.
   void encode_between(std::string_view text, std::vector<int32_t>& ids) const;
 
   Bpe bpe_;
@@ -104,9 +109,11 @@ class IncrementalDecoder {
   explicit IncrementalDecoder(const Tokenizer& tokenizer, bool skip_special = false)
       : tokenizer_(&tokenizer), skip_special_(skip_special) {}
 
-  // The text that is certain after one more token; empty while a character is incomplete.
+  // The text that is certain after one more token; empty while a character is incomplete. Bytes that can no
+  // longer become one give U+FFFD at once, as many as decode() gives. Error for an id that has no token.
   std::string push(int32_t id);
-  // The text that is left when no more tokens come: U+FFFD for an incomplete character, else nothing.
+  // The text that is left when no more tokens come: U+FFFD for an incomplete character, else nothing. It leaves
+  // once.
   std::string finish();
 
  private:
