@@ -129,6 +129,14 @@ RUNG_TEST(Task1_8_Softmax, ACutTokenHasProbabilityZeroAndEqualOnesShareExactly, 
     ASSERT_EQ(out.at<float>({0, i}), i % 7 == 3 && i < 7 * 256 ? 1.0f / 256 : 0.0f) << i;
 }
 
+// Whatever the largest logit is, it is subtracted: e^-2000 is 0.
+RUNG_TEST(Task1_8_Softmax, LogitsFarBelowZeroShareToo, "softmax", softmax_variants()) {
+  const Tensor logits = Tensor::empty({1, 64}, DType::f32), out = poisoned({1, 64}, DType::f32);
+  for (int64_t i = 0; i < 64; ++i) logits.at<float>({0, i}) = -2000.0f;
+  call(softmax, ctx, logits, out);
+  for (int64_t i = 0; i < 64; ++i) ASSERT_EQ(out.at<float>({0, i}), 1.0f / 64) << i;
+}
+
 RUNG_TEST(Task1_8_LogSoftmax, ACutTokenHasLogProbabilityMinusInfinity, "log_softmax",
           log_softmax_variants()) {
   Tensor logits = Tensor::from<float>(std::vector<float>{-INFINITY, 3.0f, -INFINITY}, {1, 3});
