@@ -1,5 +1,6 @@
 // Task 1.4: linear layers whose weights are split over ranks.
 #include "step1_layers/linear/linear.h"
+#include "step1_layers/linear/load_shard.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -257,6 +258,21 @@ TEST(Task1_4_Linear, LoadingNamesTheParameterAndBothShapes) {
   EXPECT_THAT(error_of([&] { parameters[0]->load(zeros({6, 8}), 2); }), HasSubstr("no part 2"));
   parameters[0]->load(zeros({10, 8}), 1);
   EXPECT_TRUE(parameters[0]->is_loaded());
+}
+
+TEST(Task1_4_Linear, AWindowIsCutOutAndConverted) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  const Tensor checkpoint = random.normal({5, 9}, DType::bf16);
+  const ShardWindow window{.full = {5, 9}, .begin = {1, 2}, .size = {3, 4}};
+  for (DType dtype : {DType::bf16, DType::f32, DType::f16}) {
+    const Tensor wide = testing::poisoned({3, 6}, dtype), destination = wide.narrow(1, 1, 4);
+    load_shard("w", checkpoint, window, destination);
+    EXPECT_TRUE(testing::bitwise_equal(destination, checkpoint.narrow(0, 1, 3).narrow(1, 2, 4).to(dtype)));
+    for (int64_t column : {0, 5})
+      EXPECT_TRUE(testing::bitwise_equal(wide.narrow(1, column, 1), testing::poisoned({3, 1}, dtype)))
+          << column;
+  }
 }
 
 TEST(Task1_4_Linear, LoadsFromMappedBytesAtAnyAddress) {
