@@ -1,9 +1,9 @@
 #pragma once
 // Task 4.5: a step's copies between pinned memory and the device.
 //
-// On a GPU they are kernels. A copy of the driver's is done by the GPU's copy engine, and the work before and after it by other units:
-// handing over and back costs more than the few kilobytes of a step. These kernels read and write
-// pinned memory themselves, over the bus, and are launched like any other.
+// On a GPU they are kernels. A copy of the driver's is done by the GPU's copy engine, and the work before and
+// after it by other units: handing over and back costs more than the few kilobytes of a step. These kernels
+// read and write pinned memory themselves, over the bus, and are launched like any other.
 #include <cstdint>
 
 #include "step1_layers/core/context.h"

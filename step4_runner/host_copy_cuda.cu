@@ -11,7 +11,8 @@ constexpr int kThreads = 256;
 
 // >>> task 4.5.cuda: kernels that copy between pinned memory and the device's
 // The way over the bus takes a microsecond or two, in which the preceding kernel still runs.
-__global__ void __launch_bounds__(kThreads) copy_from_host(const uint4* from, uint4* to, int64_t count) {
+__global__ void __launch_bounds__(kThreads)
+    copy_from_host_kernel(const uint4* from, uint4* to, int64_t count) {
   allow_next_kernel();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   uint4 word{};
@@ -20,7 +21,8 @@ __global__ void __launch_bounds__(kThreads) copy_from_host(const uint4* from, ui
   if (i < count) to[i] = word;
 }
 
-__global__ void __launch_bounds__(kThreads) copy_to_host(const uint32_t* from, uint32_t* to, int64_t count) {
+__global__ void __launch_bounds__(kThreads)
+    copy_to_host_kernel(const uint32_t* from, uint32_t* to, int64_t count) {
   allow_next_kernel();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   wait_for_previous_kernel();
@@ -37,16 +39,16 @@ dim3 blocks_for(int64_t count) {
 void copy_from_host_cuda(const OpContext& ctx, void* to, const void* from, int64_t bytes) {
   const int64_t count = ceil_div<int64_t>(bytes, sizeof(uint4));
   if (count == 0) return;
-  launch_kernel(ctx, copy_from_host, blocks_for(count), dim3(kThreads), 0, static_cast<const uint4*>(from),
-                static_cast<uint4*>(to), count);
+  launch_kernel(ctx, copy_from_host_kernel, blocks_for(count), dim3(kThreads), 0,
+                static_cast<const uint4*>(from), static_cast<uint4*>(to), count);
 }
 
 void copy_to_host_cuda(const OpContext& ctx, void* to, const void* from, int64_t bytes) {
   LADDER_CHECK(bytes % 4 == 0, "{} bytes come back from a step: not whole words", bytes);
   const auto count = bytes / static_cast<int64_t>(sizeof(uint32_t));
   if (count == 0) return;
-  launch_kernel(ctx, copy_to_host, blocks_for(count), dim3(kThreads), 0, static_cast<const uint32_t*>(from),
-                static_cast<uint32_t*>(to), count);
+  launch_kernel(ctx, copy_to_host_kernel, blocks_for(count), dim3(kThreads), 0,
+                static_cast<const uint32_t*>(from), static_cast<uint32_t*>(to), count);
 }
 
 }  // namespace ladder
