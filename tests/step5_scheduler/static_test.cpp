@@ -70,6 +70,24 @@ TEST(Task5_1_StaticBatching, NobodyDecodesBeforeAllPromptsAreDone) {
   EXPECT_EQ(steps, expected);
 }
 
+// A row that waits for the other prompts is no idle one: its padding was counted with the prompts'.
+TEST(Task5_1_StaticBatching, NoRowIsIdleBeforeAllPromptsAreDone) {
+  SchedulerConfig config = static_config();
+  config.batch.max_num_batched_tokens = 16;
+  Harness harness(config);
+  harness.add(iota_prompt(12), greedy(2));
+  harness.add(iota_prompt(8), greedy(1));
+  std::vector<std::pair<int64_t, int64_t>> rows;  // tokens, padding
+  while (harness.submit()) {
+    rows.push_back({harness.output.total_num_tokens, harness.output.num_static_padding_rows});
+    harness.collect();
+  }
+  const std::vector<std::pair<int64_t, int64_t>> expected = {{16, 0},  // 12 and 4
+                                                             {4, 4},   // two prompts padded to 12
+                                                             {1, 1}};
+  EXPECT_EQ(rows, expected);
+}
+
 TEST(Task5_1_StaticBatching, ReservesTheLongestAnswerForEachSequence) {
   SchedulerConfig config = static_config();
   config.batch.num_kv_blocks = 10;
