@@ -53,8 +53,17 @@ inline std::optional<int64_t> wanted_logprobs(const SamplingParams& params) {
   return 0;
 }
 
-// Error, naming the field and what was expected: NaN or out-of-range values, n outside 1..kMaxCompletions,
-// lists or strings that are too long, ids outside the vocabulary.
+// Error, one line that names the field and what was expected, where a field is outside the range that stands
+// beside it above (a NaN is outside of each; temperature and repetition_penalty are finite), and where
+//   n                     is not 1 .. kMaxCompletions
+//   min_tokens            is below 0, or above max_tokens if that is set
+//   logprobs, prompt_...  are set to something below -1 or above kMaxLogprobs
+//   a list of ids         has one outside 0 .. vocab_size - 1, or is longer than its limit below (allowed_token_ids:
+//                         than the vocabulary); so for the keys of logit_bias
+//   bad_words, stop       hold more strings than their limit, an empty one, or one of too many bytes
+//   bad_words_token_ids   holds more than 2 kMaxBadWords words, an empty one, or one of more than
+//                         2 kMaxBadWordBytes ids
+//   cache_salt            is longer than its limit
 inline constexpr int64_t kMaxCompletions = 256;
 inline constexpr int64_t kMaxLogprobs = 64;
 inline constexpr int64_t kMaxLogprobTokenIds = 128;

@@ -64,18 +64,21 @@ struct Sequence {
   bool finished() const { return status == SequenceStatus::finished; }
 };
 
-// The n sequences of one request, numbered from `first_id`; completion i samples with seed + i. Prompt
-// log probabilities, where asked for, come with completion 0 alone. Ids and parameters must be valid, see
-// validate_prompt and validate_sampling_params, and `sampling.seed` and `sampling.max_tokens` set.
+// The n sequences of one request: completion i has the id and arrival first_id + i, samples with seed + i, and
+// is otherwise like the others, whose first_sibling is first_id. Prompt log probabilities, where asked for, come
+// with completion 0 alone. The prompt and its names (PrefixKey::prompt_hashes, empty yet) exist once for all;
+// each key has the salt and the number of prompt tokens. Ids and parameters must be valid, see validate_prompt
+// and validate_sampling_params. Error: `sampling.seed` or `sampling.max_tokens` is not set.
 std::vector<std::unique_ptr<Sequence>> make_sequences(std::vector<int32_t> prompt_token_ids,
                                                       const SamplingParams& sampling, SequenceId first_id);
 
-// Error: an empty prompt, an id outside the vocabulary.
+// Error, naming the id: an empty prompt, an id outside 0 .. vocab_size - 1.
 void validate_prompt(const std::vector<int32_t>& prompt_token_ids, int64_t vocab_size);
 
-// Appends a sampled token and says whether it ends the sequence: unless ignored an end token, or a stop id,
-// which is remembered (finish "stop"; the token stays in the output), but neither before the output has
-// min_tokens; or the last of max_tokens ("length").
+// Appends a sampled token and says whether it ends the sequence. stop: it is one of eos_token_ids, unless
+// ignore_eos, or of stop_token_ids; in the second case, if it is no end token that counts, stop_token_id is set.
+// Neither ends a sequence whose output, this token included, has fewer than min_tokens. length: the output has
+// max_tokens, and it is no stop. The token stays in the output in any case.
 FinishReason append_token(Sequence& sequence, int32_t token_id, const std::vector<int32_t>& eos_token_ids);
 
 }  // namespace ladder

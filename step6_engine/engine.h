@@ -116,14 +116,24 @@ class Engine {
     int64_t num_sequences = 0;
   };
 
-  // Submits until as many steps are in flight as may be, or nothing can be scheduled; times what starts.
+  // Schedules and submits until as many steps are in flight as the executor takes, or a step is empty. The
+  // requests of sequences that are new to the runner are timed (RequestTimer::on_scheduled).
   void submit_steps();
-  // Waits for the oldest step and applies its updates; fills results_.metrics. `begin`: when step() began.
+  // Waits for the oldest step in flight, if there is one, and applies its updates. Fills results_.metrics, with
+  // the scheduler's stats from before the update (the step still holds its blocks then), and adds it to
+  // metrics_. `begin`: when step() began, on the clock of seconds_now().
   void collect_oldest(double begin);
-  // Tokens and text of one completion, to results_.updates and to the request's output. A stop string ends the
-  // sequence in the scheduler, too. A sequence without an owner was aborted, and nothing happens.
+  // Tokens and text of one completion (CompletionText::append), to a new entry of results_.updates and to the
+  // request's output, both alike; tokens and log probabilities (where wanted) up to the token that completed a
+  // stop string. Prompt log probabilities go to the output alone; num_cached_tokens is completion 0's. What
+  // came is timed (RequestTimer::on_tokens). The stop reason is the stop string, or else the stop id that ended
+  // it. FinishReason::error has a line for its caller in `error`.
+  // A completion that ends has no owner any more; the scheduler is told where it does not know of the end (a
+  // stop string: abort); then end_completion().
   void apply(const SequenceUpdate& update, double now);
-  // A completion has ended; with the last one the request is forgotten, its output in results_.finished.
+  // A completion has ended, its output is complete: counts its preemptions. With the last one of the request
+  // its metrics are filled (RequestTimer::fill) and added to metrics_, which counts it as aborted or failed if
+  // any of its completions ended so, and it is forgotten, its output in results_.finished.
   void end_completion(ActiveRequest& request, int64_t num_preemptions);
   bool is_known(const RequestId& id) const;
   void end_request(ActiveRequest& request, FinishReason reason, const std::string& error);

@@ -26,15 +26,19 @@ class StreamBuffer {
  public:
   explicit StreamBuffer(std::function<void()> on_ready) : on_ready_(std::move(on_ready)) {}
 
+  // Appends tokens, text and log probabilities to those of the same completion that were not taken yet; the
+  // later reason counts.
   void push(CompletionUpdate&& update);
   void end(RequestOutput&& output);  // nothing is pushed after it
 
   using Clock = std::chrono::steady_clock;
-  // Waits until there is something; none: nothing came in time, or the end was taken before.
+  // Waits until there is something, and takes all of it; none: nothing came in time, or the end was taken
+  // before.
   std::optional<StreamUpdate> take(std::optional<Clock::time_point> deadline);
   bool end_taken() const;
 
  private:
+  // Wakes who waits, and calls on_ready_ if there was nothing before. Without the lock.
   void announce(bool was_empty);
   bool empty() const { return content_.updates.empty() && !content_.output; }
 

@@ -40,12 +40,22 @@ class ThreadEngineClient final : public EngineClient {
 
   bool on_loop(std::function<bool()> task);
   // The rest is the loop's.
+  // Until it is stopped: sleeps while the inbox is empty and there is nothing to compute, does the inbox's
+  // tasks in order, hands out what needs no step, then runs one step, and publishes the stats. Stopped, it goes
+  // on while it can step and inbox_->drain_until has not come; when it ends the inbox is closed, with no task in
+  // it, and what is left is aborted and handed out.
   void run();
   bool can_step() const { return !paused_ && !engine_->dead() && engine_->has_unfinished(); }
+  // A request of the inbox. If the engine does not take it any more its stream ends with an output of n
+  // completions with FinishReason::error and the engine's message.
   void add(PreparedRequest request, std::shared_ptr<StreamBuffer> buffer);
+  // Delivers what a step of the engine brings. Where it dies of it: the stats tell first, then come the outputs
+  // that it died with.
   template <class Work>
   void step_with(Work work);
+  // Updates and outputs to their streams; an update whose stream has ended is dropped.
   void deliver(StepResult result);
+  // Forgets the stream, frees the id of the request (inbox_->living), and only then ends the buffer.
   void end_stream(RequestOutput output);
   void publish_stats();
 

@@ -5,7 +5,10 @@
 //   free, cached     in the free list, and still in the prefix index: a hit revives it, need overwrites it
 //   held             ref_count entries of block tables hold it, cached or not
 //
-// Free and held blocks always add up to all of them. A table holds one reference for each of its entries.
+// Free and held blocks always add up to all of them. A table holds one reference for each of its entries. This
+// class alone counts them: a block's ref_count is 1 when it is taken to be written, one more for each further
+// table that shares it, one less for each table that gives it back; and it is in the free list exactly while
+// its ref_count is 0, which nobody else sees to.
 //
 // A prefix index knows which blocks hold the keys and values of which token prefix (task 3.4; for this file
 // it is enough that a block is in it or not, and leaves it when it is overwritten). Blocks are taken from the
@@ -42,14 +45,15 @@ class BlockManager {
     return num_tokens <= std::ssize(table) * block_size_ || append_blocks(table, num_tokens);
   }
 
-  // Starts a table, which must be empty, with `shared` (a prefix hit, or the first blocks of a sibling's
-  // table) and appends to it. All or nothing, as append. `num_left_free`: false also if fewer blocks than
-  // that would be left free.
+  // Starts a table, which must be empty (else Error), with `shared` (a prefix hit, or the first blocks of a
+  // sibling's table) and appends to it until it has room for `num_tokens`. All or nothing, as append; a block
+  // of `shared` may be free, and is then taken out of the free ones too. `num_left_free`: false also if fewer
+  // blocks than that would be left free.
   bool allocate(BlockTable& table, std::span<const int32_t> shared, int64_t num_tokens,
                 int64_t num_left_free = 0);
 
-  // Gives up the table's references, from its last block to its first, and empties it. Error: a block that
-  // nobody holds, which was given back twice.
+  // Gives up the table's references, from its last block to its first, and empties it. Who gives up the last
+  // one of a block puts it into the free list. Error, naming the block: nobody holds it, it was given back twice.
   void free(BlockTable& table);
 
   // Task 3.4, in block/prefix_caching.cpp.
@@ -70,7 +74,8 @@ class BlockManager {
   const BlockPool& pool() const { return pool_; }
 
  private:
-  bool append_blocks(BlockTable& table, int64_t num_tokens);
+  bool append_blocks(BlockTable& table, int64_t num_tokens);  // append() where the table is too short
+  // The next free block, to be overwritten: out of the index, with one reference. One must be free.
   int32_t take_free();
 
   BlockPool pool_;

@@ -51,7 +51,7 @@ class BlockPool {
   std::vector<int32_t> free_ids() const;  // front to back
 
  private:
-  void link_before(int32_t id, int32_t next);
+  void link_before(int32_t id, int32_t next);  // `id`, which is in no list; `next` is in it, or the sentinel
 
   std::vector<Block> blocks_;  // and the sentinel
   int64_t num_free_ = 0;

@@ -5,8 +5,10 @@
 //   block 0 = SHA-256(root,    tokens of block 0)
 //   block i = SHA-256(block i-1, tokens of block i)   so the name of a block covers every token before it
 //
-// Every field is preceded by a tag and by its length. Without them a salt "x" and an adapter "x" would give
-// the same bytes and share a cache across users (seen in vLLM, issue 44701). The secret is drawn per process
+// What is hashed is a row of fields: of the root r (the secret), s (the salt), a (the adapter), of a block p (the
+// name of its parent), t (its token ids, 4 bytes each), in this order. Every field is preceded by its letter as a
+// tag and by its length in bytes (8 bytes). Without them a salt "x" and an adapter "x" would give the same bytes
+// and share a cache across users (seen in vLLM, issue 44701). The secret is drawn per process
 // unless a seed is configured: names that can be predicted can be aimed at (CVE-2025-25183).
 #include <array>
 #include <cstdint>

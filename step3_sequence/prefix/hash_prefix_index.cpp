@@ -29,7 +29,6 @@ HashPrefixIndex::HashPrefixIndex(int64_t num_blocks, int64_t block_size, std::un
       slots_(std::bit_ceil(static_cast<uint64_t>(2 * num_blocks))),
       mask_(slots_.size() - 1) {}
 
-// Where a block's slot is looked for: from its home on, to the first slot that is empty.
 void HashPrefixIndex::put(int32_t block_id, IndexedBlock block, std::span<const int32_t> tokens) {
   blocks_[block_id] = std::move(block);
   std::copy(tokens.begin(), tokens.end(), tokens_.begin() + block_id * block_size_);

@@ -47,9 +47,16 @@ class HashPrefixIndex final : public PrefixIndex {
     uint32_t tag = 0;       // 32 bits of the hash: another block's slot is passed over without looking at it
   };
 
+  // The name of full block `index` of the tokens. The key keeps names: prompt_hashes has the root's first, then
+  // those of the full blocks of the prompt, own_hashes those of the blocks after these. What is missing up to
+  // `index` is computed, each from the one before, and nothing beyond.
   const BlockHash& hash_of(PrefixKey& key, const TokenView& tokens, int64_t index);
+  // A block of this name, with these tokens, after this parent, and where that is 0 of the key's salt and
+  // adapter. -1: none.
   int32_t find(const PrefixKey& key, const BlockHash& hash, uint64_t parent_entry,
-               std::span<const int32_t> tokens) const;  // -1: none
+               std::span<const int32_t> tokens) const;
+  // Given: fills the block's row of blocks_ and tokens_, and gives it the first empty slot from its home on. So
+  // between a block's home and its slot no slot is empty: erase() must keep it so.
   void put(int32_t block_id, IndexedBlock block, std::span<const int32_t> tokens);
   static uint32_t tag_of(const BlockHash& hash) { return static_cast<uint32_t>(hash.words[1]); }
   uint64_t home(int32_t block_id) const { return blocks_[block_id].hash.words[0] & mask_; }

@@ -53,17 +53,20 @@ class PrefixIndex {
  public:
   virtual ~PrefixIndex() = default;
 
-  // Replaces `block_ids` by the blocks of the longest indexed prefix of `tokens`, at most `max_blocks`.
+  // Replaces `block_ids` by the blocks of the longest indexed prefix of `tokens`, at most `max_blocks`. The key
+  // counts these from now on (num_indexed_blocks, last_entry), whatever it counted before.
   virtual void match(PrefixKey& key, const TokenView& tokens, int64_t max_blocks,
                      std::vector<int32_t>& block_ids) = 0;
 
-  // The first `num_full_blocks` blocks of `block_table`, which are held, hold the prefix of `tokens`.
+  // The first `num_full_blocks` blocks of `block_table`, which are held, hold the prefix of `tokens`: indexes
+  // those that are not in the index (the key counts the leading ones that are; a sibling may have indexed
+  // further ones), and the key counts all of them.
   // Content that other blocks hold already gets one more block: a table is never rewritten, and nothing is
   // freed.
   virtual void insert(PrefixKey& key, const TokenView& tokens, std::span<const int32_t> block_table,
                       int64_t num_full_blocks) = 0;
 
-  // The block is about to be overwritten.
+  // The block, which is in the index, is about to be overwritten: nobody finds it any more.
   virtual void erase(int32_t block_id) = 0;
 
   virtual bool contains(int32_t block_id) const = 0;

@@ -32,8 +32,11 @@ class RequestTimer {
   explicit RequestTimer(double arrival) : arrival_(arrival) {}
 
   void on_scheduled(double now);  // only the first call counts
+  // `count` tokens of a completion arrive together; 0: nothing has happened. They share the wait since that
+  // completion's last token evenly: as many gaps, each a part of it. Its first tokens have no wait before them.
   void on_tokens(int64_t completion, int64_t count, double now);
-  // Fills the time fields and num_output_tokens; the rest of `metrics` is kept.
+  // Fills the time fields (0 where what they measure has not happened) and num_output_tokens; the rest of
+  // `metrics` is kept.
   void fill(RequestMetrics& metrics) const;
 
  private:
@@ -77,7 +80,9 @@ struct EngineMetrics {
   double kv_used_share_sum = 0.0;  // sum over steps of live tokens / token slots of the blocks in use
   int64_t kv_used_steps = 0;
 
+  // Counts a step: steps, tokens, peaks, seconds, and, where blocks are in use, the live share of their slots.
   void add(const StepMetrics& step, int64_t block_size);
+  // Counts a request that has finished and its tokens; whether it was aborted or failed is its caller's to count.
   void add(const RequestMetrics& request);
   // Share of the KV memory given out that holds live tokens, averaged over steps; the rest is reserved or
   // padding.

@@ -31,7 +31,10 @@ class CompletionText {
   };
   // The tokens of one step and the reason, if any, why the scheduler ended the sequence with them. What has
   // no text: a token that stops the sequence (an end token, a stop id), unless what stops is to be included;
-  // special tokens, unless they are not to be skipped.
+  // special tokens, unless they are not to be skipped; tokens that the tokenizer does not know. With a reason
+  // nothing more will come: what was held back is certain then. A stop string that is completed is the reason,
+  // whatever the scheduler's was, and nothing after the token that completed it counts; before min_tokens were
+  // exceeded it completes nothing.
   Appended append(std::span<const int32_t> token_ids, FinishReason finish_reason);
 
  private:
