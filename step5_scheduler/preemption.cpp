@@ -55,11 +55,12 @@ void Scheduler::preempt_last() {
 }
 
 void Scheduler::release_blocks(Sequence& sequence) {
-  if (sequence.num_steps_in_flight > 0)
+  if (sequence.num_steps_in_flight > 0) {
     deferred_.push_back({sequence.last_scheduled_step, std::move(sequence.block_table)});
-  else
+    sequence.block_table.clear();
+  } else {
     blocks_.free(sequence.block_table);
-  sequence.block_table.clear();
+  }
   sequence.num_known_blocks = 0;
 }
 // <<< task 5.3
