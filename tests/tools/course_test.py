@@ -1,6 +1,7 @@
 """The scripts of the course: what they find wrong with regions, labs.json, boxes and mutants."""
 import copy
 import pathlib
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -21,6 +22,12 @@ def task(name, **other):
     return {"id": name, "title": "a title", "chapter": f"step3_small/README.md#{labs.anchor(name)}", "hours": 2, "points": 20,
             "core": True, "given": False, "needs": [], "regions": [f"step3_small/{name}.cpp"],
             "tests": {"target": "test_step3", "filter": f"Task{step}_{number}_*"}, "gpu": False, "rungs": []} | other
+
+
+class ThisCheckout(unittest.TestCase):
+    def test_regions_boxes_graph_and_hashes_fit(self):
+        done = subprocess.run([sys.executable, "-B", ROOT / "tools" / "task_boxes.py", "--check"], capture_output=True, text=True)
+        self.assertEqual(done.stderr, "")
 
 
 class Course(unittest.TestCase):
