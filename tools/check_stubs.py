@@ -174,11 +174,6 @@ def read_report():
     return lines
 
 
-def machine():
-    model = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
-    return f"{os.cpu_count()} cores of {model[1] if model else 'an unknown CPU'}"
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="*", help="ids of tasks")
@@ -209,9 +204,8 @@ def main():
             lines[name], good = check(builds, task, tasks, cases)
             bad += not good
             print(f"{name}: {lines[name]}", flush=True)
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=labs.ROOT, capture_output=True, text=True).stdout
     REPORT.parent.mkdir(exist_ok=True)
-    REPORT.write_text(f"# {shlex.join(['tools/check_stubs.py', *arguments.tasks])}; commit {commit.strip()}; {machine()}\n"
+    REPORT.write_text(labs.made_by(shlex.join(["tools/check_stubs.py", *arguments.tasks]))
                       + "".join(f"{name}: {lines[name]}\n" for name in tasks if name in lines))
     sys.exit(1 if bad else 0)
 

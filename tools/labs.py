@@ -3,8 +3,10 @@
 A region stands between `// >>> task ID: one line` and `// <<< task ID`. lab/README.md says how to write one.
 """
 import json
+import os
 import pathlib
 import re
+import subprocess
 
 ROOT = pathlib.Path(__file__).resolve().parents[1]
 ID = re.compile(r"[1-9]\.[1-9][0-9]?(\.[a-z][a-z0-9]*){0,2}")
@@ -15,6 +17,13 @@ TASK_KEYS = {"id": str, "title": str, "chapter": str, "hours": int, "points": in
 
 def load(root=ROOT):
     return json.loads((root / "lab" / "labs.json").read_text())
+
+
+def made_by(command):
+    """The first line of a report: what made it, from which commit, where."""
+    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True).stdout
+    model = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
+    return f"# {command}; commit {commit.strip()}; {os.cpu_count()} cores of {model[1] if model else 'an unknown CPU'}\n"
 
 
 def shard(text):

@@ -22,7 +22,7 @@ import overlay
 
 MUTANTS = labs.ROOT / "lab" / "mutants.json"
 REPORT = labs.ROOT / "lab" / "reports" / "mutants.txt"
-HEAD = "# verdict  task  key  name   (tools/mutants.py; key: of the file, the mutant and the tests' names)\n"
+HEAD = "# verdict  task  key  name; the key is of the file, the mutant and the task's filter of tests\n"
 
 
 def misplaced(mutants, root):
@@ -63,7 +63,9 @@ def write_report(mutants, found):
              for mutant in mutants if (at := (mutant["task"], mutant["name"])) in found]
     caught = sum(line.startswith("caught  ") for line in lines)
     REPORT.parent.mkdir(exist_ok=True)
-    REPORT.write_text(HEAD + f"# {caught} of {len(mutants)} caught by the task's own tests\n" + "".join(lines))
+    REPORT.write_text(labs.made_by("tools/mutants.py") + HEAD
+                      + f"# {caught} caught by the task's own tests, {len(lines) - caught} not, {len(mutants) - len(lines)} not run\n"
+                      + "".join(lines))
 
 
 def verdict(builds, mutant, task):
