@@ -21,9 +21,13 @@ def load(root=ROOT):
 
 def made_by(command):
     """The first line of a report: what made it, from which commit, where."""
-    commit = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True).stdout
+    def git(*arguments):
+        return subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+
+    changed = git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!lab/reports")
+    commit = git("rev-parse", "--short", "HEAD") + (" and changes" if changed else "")
     model = re.search(r"model name\s*: (.*)", pathlib.Path("/proc/cpuinfo").read_text())
-    return f"# {command}; commit {commit.strip()}; {os.cpu_count()} cores of {model[1] if model else 'an unknown CPU'}\n"
+    return f"# {command}; commit {commit}; {os.cpu_count()} cores of {model[1] if model else 'an unknown CPU'}\n"
 
 
 def shard(text):
