@@ -54,6 +54,7 @@ TEST(Task2_5_AddedTokens, StripTakesTheSpacesBeside) {
   EXPECT_EQ(parts_of({right}, "a <r> \u3000 b"), "a |[<r> \u3000 ]|b");
   // Spaces between two tokens belong to the first that takes them, and to one only.
   EXPECT_EQ(parts_of({left, right}, "<r>  <l>"), "[<r>  ]|[<l>]");
+  EXPECT_EQ(parts_of({right, token(" x")}, "<r> x x"), "[<r> ]|[x]|[ x]");
   EXPECT_EQ(parts_of({left}, "  <l>"), "[  <l>]");
   EXPECT_EQ(parts_of({right}, "<r>  "), "[<r>  ]");
 }

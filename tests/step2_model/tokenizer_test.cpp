@@ -158,6 +158,9 @@ TEST(Task2_5_Nfc, ComposesOrdersAndLeavesComposedTextAlone) {
   EXPECT_EQ(normalize_nfc("\u212b"), "\u00c5");
   EXPECT_EQ(normalize_nfc("\u00c0\u0323"), "\u1ea0\u0300");
   EXPECT_EQ(normalize_nfc("\u0958"), "\u0915\u093c");
+  // Marks of one class keep their order, whatever their numbers are.
+  EXPECT_EQ(normalize_nfc("q\u0302\u0301"), std::nullopt);
+  EXPECT_EQ(normalize_nfc("q\u0301\u0302\u0323"), "q\u0323\u0301\u0302");
 }
 
 // Byte pair encoding as the definition has it, on ids: rank by rank, leftmost first.
