@@ -178,6 +178,7 @@ std::vector<Malformation> malformations() {
       {"bytes_overflow", file("F32", "[4611686018427387904]", "[0,0]", ""), "\"a\""},
       {"overflow_beside_a_zero", file("U8", "[0,4294967296,4294967296]", "[0,0]", ""), "\"a\""},
       {"shape_and_bytes_disagree", file("F32", "[2]", "[0,4]", four), "\"a\""},
+      {"more_bytes_than_the_shape_needs", file("F32", "[1]", "[0,8]", eight), "\"a\""},
       {"one_offset", file("U8", "[4]", "[0]", four), "\"a\""},
       {"three_offsets", file("U8", "[4]", "[0,4,8]", four), "\"a\""},
       {"end_before_begin", file("U8", "[4]", "[4,0]", four), "\"a\""},
