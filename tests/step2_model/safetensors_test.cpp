@@ -296,6 +296,16 @@ TEST(Task2_2_Checkpoint, RefusesABadIndex) {
       ::testing::AllOf(HasSubstr("\"b\""), HasSubstr("one.safetensors"), HasSubstr("two.safetensors")));
 }
 
+TEST(Task2_2_Checkpoint, RefusesAnIndexThatNamesAnotherShard) {
+  TemporaryFolder folder;
+  write_safetensors(folder / "one.safetensors", {{"a", numbers({3})}});
+  write_safetensors(folder / "two.safetensors", {{"c", numbers({3})}});
+  write_file(folder / "model.safetensors.index.json",
+             R"({"weight_map":{"a":"two.safetensors","c":"one.safetensors"}})");
+  EXPECT_THAT(error_of([&] { Checkpoint checkpoint(folder.path()); }),
+              ::testing::AllOf(HasSubstr("index.json"), HasSubstr("safetensors")));
+}
+
 TEST(Task2_2_Checkpoint, NamesWhatIsMissing) {
   TemporaryFolder folder;
   EXPECT_THAT(error_of([&] { Checkpoint checkpoint(folder.path()); }), HasSubstr(folder.path().string()));
