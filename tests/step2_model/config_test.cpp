@@ -180,6 +180,22 @@ TEST(Task2_1_Rope, ReadsEveryKindUnderBothNames) {
   }
 }
 
+TEST(Task2_1_Rope, WhereTwoKeysSayTheSameOneCounts) {
+  Json config = with(qwen3(), "rope_scaling",
+                     {{"rope_type", "yarn"},
+                      {"type", "linear"},
+                      {"factor", 4.0},
+                      {"rope_theta", 5000},
+                      {"original_max_position_embeddings", 64}});
+  config["rope_parameters"] = {{"rope_type", "dynamic"}, {"factor", 2.0}};
+  config["original_max_position_embeddings"] = 128;
+  const RopeConfig rope = parse_rope(config);
+  EXPECT_EQ(rope.kind, RopeKind::yarn);
+  EXPECT_EQ(rope.factor, 4.0);
+  EXPECT_DOUBLE_EQ(rope.theta, 5000);                     // not the one beside, 1e6
+  EXPECT_EQ(rope.original_max_position_embeddings, 128);  // but here the one beside
+}
+
 TEST(Task2_1_Rope, ReadsYarnsOptions) {
   Json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}};
   RopeConfig rope = parse_rope(with(qwen3(), "rope_scaling", yarn));
