@@ -201,6 +201,18 @@ TEST(Task2_6_ChatTemplate, RefusesEveryChangeOfOneTokenInQwen3) {
   EXPECT_GT(changed, 2000);
 }
 
+TEST(Task2_6_ChatTemplate, AToolsAnswerIsNoQuestion) {
+  const ChatTemplate qwen3 = ChatTemplate::named("qwen3", "");
+  const auto rendered = [&](const char* last) {
+    const ChatMessage messages[] = {
+        {"user", "q"}, {"assistant", "<think>\nt\n</think>\n\na"}, {"user", last}};
+    return qwen3.render(messages);
+  };
+  // Thoughts are kept after the last question, and dropped before it.
+  EXPECT_THAT(rendered("<tool_response>\nx\n</tool_response>"), HasSubstr("<think>\nt\n</think>\n\na"));
+  EXPECT_THAT(rendered("more"), ::testing::Not(HasSubstr("<think>")));
+}
+
 TEST(Task2_6_ChatTemplate, Qwen3EqualsTheSharedConversations) {
   if (!std::filesystem::exists(kQwen3))
     GTEST_SKIP() << "no ../shared/data/qwen3-tokenizer beside the checkout";
