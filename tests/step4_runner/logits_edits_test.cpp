@@ -7,6 +7,7 @@
 
 #include <cmath>
 #include <limits>
+#include <map>
 
 #include "step1_layers/core/error.h"
 #include "step1_layers/sampling/invalid_token.h"
@@ -240,7 +241,7 @@ TEST(Task4_3_LogitsEditsList, ARowNamesEachTokenOnceAndEqualNeighboursShareAMask
 }
 
 // A row without parameters of its own uploads nothing for these stages, so no kernel runs for them.
-TEST(Task4_3_LogitsEditsList, APlainStepStagesNothing) {
+TEST(Task4_3_Plan, OfAPlainStepStagesNothing) {
   BatchSequence sequence;
   sequence.token_ids = {1};
   sequence.num_prompt_tokens = 1;
@@ -249,6 +250,50 @@ TEST(Task4_3_LogitsEditsList, APlainStepStagesNothing) {
   EXPECT_EQ(Sampler(100).plan(batch).upload_bytes(), 0);
   sequence.sampling.logit_bias = {{3, 1.0}};
   EXPECT_GT(Sampler(100).plan(batch).upload_bytes(), 0);
+}
+
+// What a request adds to a row, and nothing of the sampler: token -> bias.
+std::map<int32_t, float> edits_of(const SamplingParams& sampling, std::vector<int32_t> prompt,
+                                  const std::vector<int32_t>& output) {
+  BatchSequence sequence;
+  sequence.sampling = sampling;
+  sequence.num_prompt_tokens = std::ssize(prompt);
+  sequence.token_ids = std::move(prompt);
+  sequence.token_ids.insert(sequence.token_ids.end(), output.begin(), output.end());
+  LogitsEdits edits(40);
+  edit_as_requested(sequence, edits);
+  edits.next_row();
+  std::map<int32_t, float> result;
+  for (size_t i = 0; i < edits.token_ids().size(); ++i) result[edits.token_ids()[i]] = edits.biases()[i];
+  return result;
+}
+using Edits = std::map<int32_t, float>;
+
+TEST(Task4_3_LogitsEditsList, MinTokensCountsTheOutputAlone) {
+  SamplingParams sampling;
+  sampling.min_tokens = 2;
+  sampling.all_stop_token_ids = {4, 3, 4};
+  sampling.logit_bias = {{4, 1.0}, {9, 0.5}};
+  const Edits early{{3, -kInfinity}, {4, -kInfinity}, {9, 0.5f}}, late{{4, 1.0f}, {9, 0.5f}};
+  EXPECT_EQ(edits_of(sampling, {1, 2, 3, 4}, {}), early) << "forbidden whatever its bias is";
+  EXPECT_EQ(edits_of(sampling, {1, 2, 3, 4}, {5}), early);
+  EXPECT_EQ(edits_of(sampling, {1, 2, 3, 4}, {5, 6}), late);
+}
+
+TEST(Task4_3_LogitsEditsList, ABadWordIsForbiddenWhereTheOutputEndsInItsBeginning) {
+  SamplingParams sampling;
+  sampling.bad_words_token_ids = {{8}, {1, 2, 4}, {2, 3}};
+  const auto forbidden = [&](std::vector<int32_t> prompt, const std::vector<int32_t>& output) {
+    std::vector<int32_t> ids;
+    for (const auto& [id, bias] : edits_of(sampling, std::move(prompt), output)) ids.push_back(id);
+    return ids;
+  };
+  EXPECT_THAT(forbidden({5}, {}), ElementsAre(8));
+  EXPECT_THAT(forbidden({5}, {1, 2}), ElementsAre(3, 4, 8));
+  EXPECT_THAT(forbidden({5}, {2}), ElementsAre(3, 8));
+  EXPECT_THAT(forbidden({5}, {1, 2, 5}), ElementsAre(8));
+  EXPECT_THAT(forbidden({1}, {2}), ElementsAre(3, 8)) << "a prompt is no beginning";
+  EXPECT_THAT(forbidden({1, 2}, {}), ElementsAre(8));
 }
 
 TEST(Task4_3_LogitsEditsList, OnlyBadWordsOfSeveralTokensNeedTheTokens) {
