@@ -1,5 +1,7 @@
 #include "step4_runner/launched_step.h"
 
+#include "step1_layers/core/error.h"
+
 namespace ladder {
 
 std::span<const int32_t> LaunchedStep::tokens() const {

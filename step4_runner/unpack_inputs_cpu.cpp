@@ -2,6 +2,7 @@
 // step's inputs need no copy: the fake device of the tests does.
 #include <algorithm>
 
+#include "step1_layers/core/error.h"
 #include "step4_runner/unpack_inputs.h"
 
 namespace ladder {
