@@ -16,6 +16,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <utility>
 
 #include "step1_layers/core/task_not_implemented.h"
 

@@ -49,7 +49,8 @@ class HashPrefixIndex final : public PrefixIndex {
 
   // The name of full block `index` of the tokens. The key keeps names: prompt_hashes has the root's first, then
   // those of the full blocks of the prompt, own_hashes those of the blocks after these. What is missing up to
-  // `index` is computed, each from the one before, and nothing beyond.
+  // `index` is computed, each from the one before, and nothing beyond; one that is kept is there at once, however
+  // long the prompt is.
   const BlockHash& hash_of(PrefixKey& key, const TokenView& tokens, int64_t index);
   // A block of this name, with these tokens, after this parent, and where that is 0 of the key's salt and
   // adapter. -1: none.

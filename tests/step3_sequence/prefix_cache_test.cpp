@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <functional>
 
 #include "step3_sequence/block/block_manager.h"
@@ -319,6 +320,31 @@ TEST(Task3_4_PrefixCache, ABlockIsNotFoundAfterAnotherParentOfEqualHash) {
   PrefixKey fresh;
   index.match(fresh, b, 2, found);
   EXPECT_EQ(found, Ids{2}) << "block 1 was computed after other tokens";
+}
+
+class CheapHasher final : public BlockHasher {
+ public:
+  BlockHash root(std::string_view, std::string_view) override { return {{1, 1, 0, 0}}; }
+  BlockHash block(const BlockHash& parent, std::span<const int32_t> tokens) override {
+    const uint64_t word = (parent.words[0] ^ static_cast<uint64_t>(tokens[0])) * 0x9e3779b97f4a7c15ull + 1;
+    return {{word ^ (word >> 31), word >> 17, 0, 0}};
+  }
+};
+
+// Milliseconds, in time linear in the prompt; one that walks along all names for each block takes seconds.
+TEST(Task3_4_PrefixCache, ALongPromptIsNamedAndFoundInLinearTime) {
+  constexpr int32_t kNumBlocks = 60'000;
+  HashPrefixIndex index(kNumBlocks, 1, std::make_unique<CheapHasher>());
+  const Ids tokens = range(1, kNumBlocks);
+  PrefixKey key;
+  key.num_prompt_tokens = kNumBlocks / 2;  // names of the prompt, and of what follows it
+  const auto begin = std::chrono::steady_clock::now();
+  index.insert(key, tokens, range(0, kNumBlocks), kNumBlocks);
+  Ids found;
+  index.match(key, tokens, kNumBlocks, found);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  EXPECT_EQ(found, range(0, kNumBlocks));
+  EXPECT_LT(seconds.count(), 2.0);
 }
 
 TEST(Task3_4_PrefixCache, ResetForgetsAllContentUnlessABlockIsHeld) {
