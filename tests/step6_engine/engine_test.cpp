@@ -275,6 +275,11 @@ TEST(Task6_1_Engine, CountsCachedTokensAndSteps) {
   EXPECT_EQ(engine.metrics().num_tokens, 21 + 2 + 1 + 2);
   EXPECT_GT(engine.metrics().peak_kv_blocks, 5);
   EXPECT_GE(warm.metrics.time_to_first_token, warm.metrics.queue_seconds);
+
+  Request several = token_request(std::vector<int32_t>(21, 8), 3);
+  several.sampling.n = 2;
+  EXPECT_EQ(engine.generate({several})[0].metrics.num_cached_tokens, 0)
+      << "of completion 0; what the other one shares with it was computed for this request";
 }
 
 }  // namespace

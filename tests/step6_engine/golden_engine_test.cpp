@@ -28,7 +28,7 @@ EngineOptions options_for(const GoldenCheckpoint& checkpoint, DeviceType device 
   return testing::small_options(checkpoint.directory, device, checkpoint.max_model_len);
 }
 
-class Task6_1_GoldenEngine : public ::testing::TestWithParam<std::tuple<std::string, DeviceType>> {
+class GoldenEngine : public ::testing::TestWithParam<std::tuple<std::string, DeviceType>> {
  protected:
   void SetUp() override { testing::need_device(device); }
 
@@ -36,14 +36,14 @@ class Task6_1_GoldenEngine : public ::testing::TestWithParam<std::tuple<std::str
   const GoldenCheckpoint checkpoint = golden(std::get<0>(GetParam()));
 };
 
-TEST_P(Task6_1_GoldenEngine, GreedyTokensEqualTransformersInOneBatch) {
+TEST_P(GoldenEngine, GreedyTokensEqualTransformersInOneBatch) {
   const auto outputs =
       engine_with(options_for(checkpoint, device))->generate(testing::greedy_requests(checkpoint));
   for (size_t i = 0; i < outputs.size(); ++i)
     EXPECT_EQ(outputs[i].completions[0].token_ids, checkpoint.prompts[i].greedy_token_ids) << "prompt " << i;
 }
 
-TEST_P(Task6_1_GoldenEngine, GenerationEndsAtTheConfiguredEndTokens) {
+TEST_P(GoldenEngine, GenerationEndsAtTheConfiguredEndTokens) {
   std::vector<Request> requests = testing::greedy_requests(checkpoint);
   for (Request& request : requests) request.sampling.ignore_eos = false;
   const auto outputs = engine_with(options_for(checkpoint, device))->generate(requests);
@@ -64,7 +64,7 @@ TEST_P(Task6_1_GoldenEngine, GenerationEndsAtTheConfiguredEndTokens) {
 
 // f32, one rank: the same bits alone, in a batch, in chunks of any size, with and without a (cold, warm)
 // prefix cache, and after preemption.
-TEST_P(Task6_1_GoldenEngine, NothingAroundARequestChangesABitOfIt) {
+TEST_P(GoldenEngine, NothingAroundARequestChangesABitOfIt) {
   const std::vector<Request> requests = testing::greedy_requests(checkpoint);
   EngineOptions plain = options_for(checkpoint, device);
   plain.enable_prefix_caching = false;
@@ -105,7 +105,7 @@ TEST_P(Task6_1_GoldenEngine, NothingAroundARequestChangesABitOfIt) {
   }
 }
 
-TEST_P(Task6_1_GoldenEngine, PreemptionChangesNoBit) {
+TEST_P(GoldenEngine, PreemptionChangesNoBit) {
   std::vector<Request> requests = testing::greedy_requests(checkpoint);
   EngineOptions options = options_for(checkpoint, device);
   const auto undisturbed = engine_with(options)->generate(requests);
@@ -133,7 +133,7 @@ TEST_P(Task6_1_GoldenEngine, PreemptionChangesNoBit) {
   }
 }
 
-TEST_P(Task6_1_GoldenEngine, ScoresAgreeWithGeneratedLogprobs) {
+TEST_P(GoldenEngine, ScoresAgreeWithGeneratedLogprobs) {
   EngineOptions options = options_for(checkpoint, device);
   options.full_length_prompts = true;
   const std::unique_ptr<Engine> engine = engine_with(options);
@@ -161,10 +161,10 @@ TEST_P(Task6_1_GoldenEngine, ScoresAgreeWithGeneratedLogprobs) {
   }
 }
 
-class Task6_1_GoldenEngineRanks : public ::testing::TestWithParam<std::string> {};
+class GoldenEngineRanks : public ::testing::TestWithParam<std::string> {};
 
 // Several ranks: the same tokens, or the first difference is between two tokens that are nearly as likely.
-TEST_P(Task6_1_GoldenEngineRanks, TensorParallelRanksAgreeOrPartAtANearTie) {
+TEST_P(GoldenEngineRanks, TensorParallelRanksAgreeOrPartAtANearTie) {
   const GoldenCheckpoint checkpoint = golden(GetParam());
   const std::vector<Request> requests = testing::greedy_requests(checkpoint);
   const DecoderSpec spec = load_decoder_spec(checkpoint.directory);
@@ -197,14 +197,14 @@ TEST_P(Task6_1_GoldenEngineRanks, TensorParallelRanksAgreeOrPartAtANearTie) {
   }
 }
 
-class Task6_1_EngineFeatures : public ::testing::TestWithParam<DeviceType> {
+class EngineFeatures : public ::testing::TestWithParam<DeviceType> {
  protected:
   void SetUp() override { testing::need_device(GetParam()); }
 };
 
 // Every pair of features in one run at least: whatever is switched on, greedy requests keep their tokens,
 // everybody gets an answer of the right shape, and the cache is empty at the end.
-TEST_P(Task6_1_EngineFeatures, WorkInEveryPairing) {
+TEST_P(EngineFeatures, WorkInEveryPairing) {
   const GoldenCheckpoint checkpoint = golden("qwen3_tied");
   testing::Random random;
   SCOPED_TRACE(random.describe());
@@ -274,16 +274,16 @@ TEST_P(Task6_1_EngineFeatures, WorkInEveryPairing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(
-    Goldens, Task6_1_GoldenEngine,
+    Goldens, GoldenEngine,
     ::testing::Combine(::testing::ValuesIn(testing::golden_names(testing::golden_folder())),
                        testing::both_devices()),
     [](const auto& info) {
       return std::get<0>(info.param) + "_" + testing::device_word(std::get<1>(info.param));
     });
-INSTANTIATE_TEST_SUITE_P(Goldens, Task6_1_GoldenEngineRanks,
+INSTANTIATE_TEST_SUITE_P(Goldens, GoldenEngineRanks,
                          ::testing::ValuesIn(testing::golden_names(testing::golden_folder())),
                          [](const auto& info) { return info.param; });
-INSTANTIATE_TEST_SUITE_P(Devices, Task6_1_EngineFeatures, testing::both_devices(),
+INSTANTIATE_TEST_SUITE_P(Devices, EngineFeatures, testing::both_devices(),
                          [](const auto& info) { return testing::device_word(info.param); });
 
 }  // namespace

@@ -39,7 +39,7 @@ std::vector<Request> mixed_requests(const GoldenCheckpoint& checkpoint) {
   return requests;
 }
 
-class Task6_1_GpuSwitches : public ::testing::TestWithParam<std::string> {
+class GpuSwitches : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override { testing::need_device(DeviceType::cuda); }
   const GoldenCheckpoint checkpoint = testing::load_golden(testing::golden_folder() / GetParam());
@@ -68,7 +68,7 @@ class Task6_1_GpuSwitches : public ::testing::TestWithParam<std::string> {
   }
 };
 
-TEST_P(Task6_1_GpuSwitches, GraphsAsynchronyAndDependentLaunchChangeNoBitInF32) {
+TEST_P(GpuSwitches, GraphsAsynchronyAndDependentLaunchChangeNoBitInF32) {
   const auto plain = run(false, false, false);
   expect_same(run(false, false, true), plain, "dependent launch");
   expect_same(run(true, false, false), plain, "graphs");
@@ -77,13 +77,13 @@ TEST_P(Task6_1_GpuSwitches, GraphsAsynchronyAndDependentLaunchChangeNoBitInF32) 
   expect_same(run(true, true, true, 5), plain, "everything, five at a time: graphs with padding rows");
 }
 
-INSTANTIATE_TEST_SUITE_P(Goldens, Task6_1_GpuSwitches,
+INSTANTIATE_TEST_SUITE_P(Goldens, GpuSwitches,
                          ::testing::Values("qwen3_tied", "qwen2_bias", "llama_one_kv_head", "qwen3_odd_sizes",
                                            "qwen3_dynamic_ntk"),
                          [](const auto& info) { return info.param; });
 
 // The drawn tokens of a request are those of the CPU: the noise is the same function on both.
-TEST(Task6_1_Gpu, DrawsTheTokensThatTheCpuDraws) {
+TEST(GpuEngine, DrawsTheTokensThatTheCpuDraws) {
   testing::need_device(DeviceType::cuda);
   if (::testing::Test::IsSkipped()) return;
   for (const char* name : {"qwen3_tied", "llama_biases"}) {
@@ -109,7 +109,7 @@ TEST(Task6_1_Gpu, DrawsTheTokensThatTheCpuDraws) {
   }
 }
 
-class Task6_1_GpuTypes : public ::testing::TestWithParam<DType> {
+class GpuTypes : public ::testing::TestWithParam<DType> {
  protected:
   void SetUp() override { testing::need_device(DeviceType::cuda); }
 };
@@ -126,7 +126,7 @@ std::vector<std::vector<int32_t>> texts_of(const GoldenCheckpoint& checkpoint) {
 // The same text on both devices: a GPU's log probabilities are no further from f32's than the CPU's in the
 // same type. And left to choose: random small models find many tokens about as likely, so most answers part
 // somewhere, where the difference is no more than what the type costs.
-TEST_P(Task6_1_GpuTypes, SmallModelsRoundAsTheCpuDoesAndPartAtNearTies) {
+TEST_P(GpuTypes, SmallModelsRoundAsTheCpuDoesAndPartAtNearTies) {
   for (const std::string& name : testing::golden_names(testing::golden_folder())) {
     const GoldenCheckpoint checkpoint = testing::load_golden(testing::golden_folder() / name);
     EngineOptions options =
@@ -149,7 +149,7 @@ TEST_P(Task6_1_GpuTypes, SmallModelsRoundAsTheCpuDoesAndPartAtNearTies) {
 }
 
 // The trained model is sure of its answers, so few of them may part; text and stop strings included.
-TEST_P(Task6_1_GpuTypes, TheTinyModelGivesTheCpusAnswers) {
+TEST_P(GpuTypes, TheTinyModelGivesTheCpusAnswers) {
   const std::filesystem::path model = testing::tiny_model();
   std::vector<Request> requests;
   std::ifstream lines(model / "demo_prompts.jsonl");
@@ -189,9 +189,9 @@ TEST_P(Task6_1_GpuTypes, TheTinyModelGivesTheCpusAnswers) {
   EXPECT_LE(different, GetParam() == DType::f32 ? 0u : 2u);
 }
 
-// What f32 promises to the bit (Task6_1_GoldenEngine), the narrower types promise up to a near tie: kernels
+// What f32 promises to the bit (GoldenEngine), the narrower types promise up to a near tie: kernels
 // are chosen by the number of rows, and each sums in an order of its own.
-TEST_P(Task6_1_GpuTypes, BatchesChunksCacheAndPreemptionMoveAnAnswerNoFurtherThanANearTie) {
+TEST_P(GpuTypes, BatchesChunksCacheAndPreemptionMoveAnAnswerNoFurtherThanANearTie) {
   for (const char* name : {"qwen3_tied", "llama_biases", "qwen2_mha_f16"}) {
     const GoldenCheckpoint checkpoint = testing::load_golden(testing::golden_folder() / name);
     const std::vector<Request> requests = testing::greedy_requests(checkpoint);
@@ -229,7 +229,7 @@ TEST_P(Task6_1_GpuTypes, BatchesChunksCacheAndPreemptionMoveAnAnswerNoFurtherTha
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Types, Task6_1_GpuTypes, ::testing::Values(DType::f32, DType::bf16, DType::f16),
+INSTANTIATE_TEST_SUITE_P(Types, GpuTypes, ::testing::Values(DType::f32, DType::bf16, DType::f16),
                          [](const auto& info) { return std::string(dtype_name(info.param)); });
 
 }  // namespace

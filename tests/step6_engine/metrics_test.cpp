@@ -108,7 +108,7 @@ TEST(Task6_3_EngineMetrics, HitRateIsCachedOverPromptTokens) {
   EXPECT_EQ(metrics.num_preemptions, 2);
 }
 
-TEST(Task6_3_Percentile, IsTheNearestRank) {
+TEST(Percentile, IsTheNearestRank) {
   EXPECT_DOUBLE_EQ(percentile({}, 0.5), 0.0);
   EXPECT_DOUBLE_EQ(percentile({3.0, 1.0, 2.0}, 0.5), 2.0);
   EXPECT_DOUBLE_EQ(percentile({4.0, 1.0, 3.0, 2.0}, 0.5), 2.0);

@@ -22,7 +22,7 @@ struct Storm {
   int num_requests;
 };
 
-class Task6_1_RandomRequests : public ::testing::TestWithParam<Storm> {
+class RandomRequests : public ::testing::TestWithParam<Storm> {
  protected:
   void SetUp() override { testing::need_device(GetParam().device); }
 };
@@ -88,7 +88,7 @@ void expect_answers(const Request& request, const RequestOutput& output) {
   EXPECT_EQ(output.prompt_logprobs.size(), sampling.prompt_logprobs ? static_cast<size_t>(prompt - 1) : 0u);
 }
 
-TEST_P(Task6_1_RandomRequests, TheBooksBalanceAfterAbortsAndPreemptions) {
+TEST_P(RandomRequests, TheBooksBalanceAfterAbortsAndPreemptions) {
   const Storm storm = GetParam();
   Random random;
   SCOPED_TRACE(random.describe());
@@ -184,7 +184,7 @@ TEST_P(Task6_1_RandomRequests, TheBooksBalanceAfterAbortsAndPreemptions) {
       static_cast<long long>(stats.num_preemptions), static_cast<long long>(num_steps));
 }
 
-INSTANTIATE_TEST_SUITE_P(Devices, Task6_1_RandomRequests,
+INSTANTIATE_TEST_SUITE_P(Devices, RandomRequests,
                          ::testing::Values(Storm{DeviceType::cpu, DType::f32, 400},
                                            Storm{DeviceType::cuda, DType::f32, 2000},
                                            Storm{DeviceType::cuda, DType::bf16, 10000}),
