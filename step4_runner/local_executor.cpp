@@ -71,7 +71,16 @@ struct LocalExecutor::State {
                  "--tensor-parallel-size {}: on a GPU this version runs one rank",
                  config.tensor_parallel_size);
     for (int rank = 0; rank < config.tensor_parallel_size; ++rank)
-      threads.emplace_back([this, rank, &make_model] { run_rank(rank, make_model); });
+      threads.emplace_back([this, rank, &make_model] {
+        try {
+          run_rank(rank, make_model);
+        } catch (...) {  // before it has started: nobody else would hear of it
+          std::lock_guard lock(mutex);
+          if (!error) error = std::current_exception();
+          num_starting = 0;
+          work_done.notify_one();
+        }
+      });
     std::unique_lock lock(mutex);
     work_done.wait(lock, [this] { return num_starting == 0; });
   }
