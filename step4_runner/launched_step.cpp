@@ -1,6 +1,7 @@
 #include "step4_runner/launched_step.h"
 
 #include "step1_layers/core/error.h"
+#include "step1_layers/core/task_not_implemented.h"
 
 namespace ladder {
 
