@@ -59,7 +59,8 @@ void Engine::die(std::exception_ptr error) {
   error_message_ = message_of(error_);
   in_flight_.clear();    // the executor is not asked again
   scheduler_.abandon();  // first: after an update that failed halfway it must not be asked for anything else
-  while (!requests_.empty()) end_request(requests_.begin()->second, FinishReason::error, error_message_);
+  for (auto next = requests_.begin(); next != requests_.end();)  // which takes the request out of the map
+    end_request((next++)->second, FinishReason::error, error_message_);
 }
 
 }  // namespace ladder
