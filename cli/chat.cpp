@@ -125,7 +125,7 @@ void run_chat(const ChatFlags& flags) {
   LADDER_CHECK(sampling.n == 1, "--n {}: a conversation has one answer at a time", sampling.n);
   LADDER_CHECK(folder.tokenizer != nullptr, "chat: {} has no tokenizer.json", flags.engine.model);
   const ChatTemplate chat_template = load_chat_template(options.model);
-  LADDER_CHECK(!flags.no_thinking || chat_template.name() == "qwen3",
+  LADDER_CHECK(!flags.no_thinking || chat_template.has_thinking_switch(),
                "--no-thinking: the template of {} is {}, which has no thinking to switch off; expected qwen3",
                flags.engine.model, chat_template.name());
   std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);

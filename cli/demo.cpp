@@ -46,7 +46,7 @@ void run_demo(const EngineFlags& flags, const std::string& prompts) {
   defaults.max_tokens = 64;
   const std::vector<RequestLine> lines = read_request_lines(
       prompts.empty() ? (options.model / "demo_prompts.jsonl").string() : prompts, defaults);
-  check_requests(lines, folder);
+  check_requests(lines, folder, options);
   LADDER_CHECK(folder.tokenizer != nullptr, "demo: {} has no tokenizer.json to write answers with",
                options.model.string());
   std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);

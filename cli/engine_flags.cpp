@@ -137,6 +137,8 @@ void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_de
       ->type_name("SHARE")
       ->capture_default_str()
       ->group(group);
+  limit("--max-logprobs", options_.max_logprobs, -1,
+        "log probabilities of a token that a request may ask for; -1: no limit, also the whole vocabulary");
   app.add_option("--threads", options_.runner.threads, "threads, of all ranks together [one per core]")
       ->check(whole_in_range(kThreadsRange))
       ->type_name("N")

@@ -68,7 +68,7 @@ void run_generate(const GenerateFlags& flags) {
   const EngineOptions options = flags.engine.options();
   const ModelFolder folder = open_model_folder(options.model, flags.sampling.generation_config());
   const std::vector<RequestLine> lines = requests_of(flags, folder.default_sampling);
-  check_requests(lines, folder);
+  check_requests(lines, folder, options);
   ThreadEngineClient client(load_engine_with_progress(options, folder));
 
   const bool json = flags.format == "jsonl";

@@ -36,11 +36,13 @@ std::unique_ptr<Engine> load_engine_with_progress(EngineOptions options, const M
   return load_engine(options, folder);
 }
 
-void check_requests(std::span<const RequestLine> lines, const ModelFolder& folder) {
+void check_requests(std::span<const RequestLine> lines, const ModelFolder& folder,
+                    const EngineOptions& options) {
   for (const RequestLine& line : lines)
     named(line, [&] {
       const Request& request = line.request;
       validate_sampling_params(request.sampling, folder.spec.vocab_size);
+      check_max_logprobs(request.sampling, folder.spec.vocab_size, options.max_logprobs);
       if (request.prompt) {
         LADDER_CHECK(folder.tokenizer != nullptr,
                      "a text prompt needs a tokenizer, and the model's folder has no tokenizer.json: "

@@ -16,7 +16,8 @@ namespace ladder {
 std::unique_ptr<Engine> load_engine_with_progress(EngineOptions options, const ModelFolder& folder);
 
 // Everything about the requests that can be known before weights are loaded. Error, beginning with the line.
-void check_requests(std::span<const RequestLine> lines, const ModelFolder& folder);
+void check_requests(std::span<const RequestLine> lines, const ModelFolder& folder,
+                    const EngineOptions& options);
 
 struct RunCallbacks {
   std::function<void(int64_t index, RequestOutput&)> on_output;  // in input order

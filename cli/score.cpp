@@ -30,13 +30,18 @@ void run_score(const ScoreFlags& flags) {
   options.enable_prefix_caching = false;
   options.full_length_prompts = true;
   const ModelFolder folder = open_model_folder(options.model);
-  check_requests(lines,
-                 folder);  // with the sampling fields as the lines have them: unused here, but not unchecked
+  // With the sampling fields as the lines have them: unused here, but not unchecked.
+  check_requests(lines, folder, options);
+  SamplingParams scoring;
+  scoring.max_tokens = 1;
+  scoring.temperature = 0.0;
+  scoring.prompt_logprobs = flags.top;
+  try {
+    check_max_logprobs(scoring, folder.spec.vocab_size, options.max_logprobs);
+  } catch (const Error& error) {
+    fail("--top {}: {}", flags.top, error.what());
+  }
   for (RequestLine& line : lines) {
-    SamplingParams scoring;
-    scoring.max_tokens = 1;
-    scoring.temperature = 0.0;
-    scoring.prompt_logprobs = flags.top;
     scoring.priority = line.request.sampling.priority;
     line.request.sampling = scoring;
   }

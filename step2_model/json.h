@@ -1,8 +1,8 @@
 #pragma once
-// Reading JSON that nobody vouches for: config.json, tokenizer.json, an index of shards, a request.
+// Reading JSON that cannot be trusted: config.json, tokenizer.json, an index of shards, a request.
 //
 // nlohmann-json parses; what it lets through, and what would hurt later, is refused here: nesting deep enough
-// to overflow the stack of whoever walks the tree, the same key twice (it would silently keep one), and
+// to overflow the stack of a function that walks the tree, the same key twice (it would silently keep one), and
 // numbers that convert to something they are not (1e3, 2.0, -1 and 2^64 read as unsigned integers). Every
 // error is one line, starts with `what` (a file name, or a file name and a field) and says what was expected.
 #include <cstdint>

@@ -22,7 +22,7 @@ struct BatchConfig {
   int64_t max_blocks_per_seq() const { return max_model_len / block_size + 1; }
 };
 
-// The two limits of a step where nobody sets them. On a GPU they are vLLM's for one of 70 GB and more:
+// The two limits of a step where they are not set. On a GPU they are vLLM's for one of 70 GB and more:
 // decoding costs a GPU about the same for one sequence as for 256, as the weights are read once for all of
 // them; and 8192 rows are enough for its matrix products to run at their full rate, yet take well under a
 // tenth of a second on a model of 8 billion parameters, which decoding sequences have to wait for.

@@ -89,4 +89,15 @@ void validate_sampling_params(const SamplingParams& params, int64_t vocab_size) 
 }
 // <<< task 3.1
 
+void check_max_logprobs(const SamplingParams& params, int64_t vocab_size, int64_t max_logprobs) {
+  const auto check = [&](std::string_view name, std::optional<int64_t> count) {
+    const int64_t wanted = count == -1 ? vocab_size : count.value_or(0);
+    LADDER_CHECK(max_logprobs == -1 || wanted <= max_logprobs,
+                 "{}: {} log probabilities of a token are asked for, --max-logprobs is {}", name, wanted,
+                 max_logprobs);
+  };
+  check("logprobs", params.logprobs);
+  check("prompt_logprobs", params.prompt_logprobs);
+}
+
 }  // namespace ladder

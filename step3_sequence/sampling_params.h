@@ -76,4 +76,8 @@ inline constexpr int64_t kMaxStopTokenIds = 256;
 inline constexpr int64_t kMaxCacheSaltBytes = 1024;
 void validate_sampling_params(const SamplingParams& params, int64_t vocab_size);
 
+// Error, naming the field: more log probabilities of a token than `max_logprobs`, where the whole vocabulary
+// counts as vocab_size. -1: no limit. A token's take 8 bytes each, for every position of a prompt too.
+void check_max_logprobs(const SamplingParams& params, int64_t vocab_size, int64_t max_logprobs);
+
 }  // namespace ladder

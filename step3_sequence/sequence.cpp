@@ -1,3 +1,16 @@
+// The simple version, one completion per request:
+//
+//   make_sequences(prompt, sampling, id):
+//     return [Sequence(id, prompt, sampling)]
+//   append_token(sequence, token):
+//     sequence.output.append(token)
+//     if token in end_tokens: return "stop"
+//     if len(sequence.output) == max_tokens: return "length"
+//     return "none"
+//
+// What each further line buys: n completions share one prompt and the hashes of its blocks, and draw
+// differently, each with a seed of its own; ignore_eos, stop ids and min_tokens say which token ends a
+// sequence, and stop_token_id which one did.
 #include "step3_sequence/sequence.h"
 
 #include <algorithm>

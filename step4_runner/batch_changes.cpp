@@ -55,7 +55,7 @@ void Batch::apply_changes(const SchedulerOutput& step) {
     BatchSequence& sequence = find(change.id);
     continued_.push_back(&sequence);
     append_blocks(sequence, change.new_block_ids);
-    // Fewer than we count is a rollback, and legal; more would read K and V that nobody wrote.
+    // Fewer than we count is a rollback, and legal; more would read K and V that were never written.
     LADDER_CHECK(
         change.num_computed_tokens >= 0 && change.num_computed_tokens <= sequence.num_computed_tokens,
         "step {}: sequence {} is said to have {} computed tokens, {} were computed", step_, change.id,

@@ -72,7 +72,7 @@ int64_t device_cache_bytes(const DecoderSpec& spec, const RunnerConfig& config) 
   return tensors * ((bytes + kDevicePage - 1) / kDevicePage * kDevicePage);
 }
 
-// A cache of a size that somebody asked for. What the libraries and the graphs take is not known yet, so that
+// A cache of a size that was asked for. What the libraries and the graphs take is not known yet, so that
 // what passes may still be a little too much; what does not pass is too much in any case.
 void expect_room(const DecoderSpec& spec, const RunnerConfig& config, MachineMemory memory) {
   if (config.device.is_cpu()) return;

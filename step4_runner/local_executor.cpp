@@ -45,7 +45,8 @@ struct LocalExecutor::State {
   };
 
   RunnerConfig config;
-  const OpContext* device;  // nullptr: each rank makes its own
+  std::shared_ptr<LogitsProcessor> processor;  // rank 0's; may be null
+  const OpContext* device;                     // nullptr: each rank makes its own
   LocalGroup group;
   std::vector<std::thread> threads;
 
@@ -62,8 +63,10 @@ struct LocalExecutor::State {
 
   int64_t last_ticket = 0;  // of the caller's thread alone
 
-  State(const RunnerConfig& resolved, const ModelFactory& make_model, const OpContext* given_device)
+  State(const RunnerConfig& resolved, const ModelFactory& make_model,
+        std::shared_ptr<LogitsProcessor> logits_processor, const OpContext* given_device)
       : config(resolved),
+        processor(std::move(logits_processor)),
         device(given_device),
         group(resolved.tensor_parallel_size),
         num_starting(resolved.tensor_parallel_size) {
@@ -114,6 +117,7 @@ struct LocalExecutor::State {
       ctx.kernels = config.kernels;
       runner = std::make_unique<ModelRunner>(ctx, config, make_model(ctx));
       runner->warm_up();
+      if (rank == 0 && processor) runner->sampler().add_processor(processor);
       std::lock_guard lock(mutex);
       const MemoryPlan mine = runner->memory();
       memory.weights += mine.weights;
@@ -172,8 +176,10 @@ struct LocalExecutor::State {
 };
 
 LocalExecutor::LocalExecutor(const DecoderSpec& spec, const RunnerConfig& config,
-                             const ModelFactory& make_model, const OpContext* device)
-    : state_(std::make_unique<State>(resolve_runner_config(spec, config), make_model, device)) {
+                             const ModelFactory& make_model, std::shared_ptr<LogitsProcessor> processor,
+                             const OpContext* device)
+    : state_(std::make_unique<State>(resolve_runner_config(spec, config), make_model, std::move(processor),
+                                     device)) {
   if (state_->error) std::rethrow_exception(state_->error);
 }
 
@@ -237,20 +243,23 @@ double LocalExecutor::replay_last_step(int64_t count) {
   return state_->first_runner->replay_last_step(count);
 }
 
-std::unique_ptr<LocalExecutor> make_local_executor(const std::filesystem::path& directory,
-                                                   const DecoderSpec& spec, const RunnerConfig& config,
-                                                   std::function<void(int64_t done, int64_t total)> progress,
-                                                   const ModelMakers& makers) {
-  const RunnerConfig resolved = resolve_runner_config(spec, config);
-  return std::make_unique<LocalExecutor>(spec, resolved, [&](const OpContext& ctx) {
-    ModelOptions options;
-    options.dtype = resolved.dtype;
-    options.load_format = resolved.load_format;
-    options.max_model_len = resolved.batch.max_model_len;
-    options.makers = makers;
-    if (tp_group(ctx).rank() == 0) options.progress = progress;
-    return load_model(ctx, directory, spec, options);
-  });
+std::unique_ptr<LocalExecutor> make_local_executor(const ExecutorOptions& options) {
+  LADDER_CHECK(!options.runner_makers.proposer,
+               "proposer: there is a maker of one, and this executor verifies no draft tokens");
+  const RunnerConfig resolved = resolve_runner_config(options.spec, options.config);
+  const auto& make_processor = options.runner_makers.logits_processor;
+  return std::make_unique<LocalExecutor>(
+      options.spec, resolved,
+      [&](const OpContext& ctx) {
+        ModelOptions model;
+        model.dtype = resolved.dtype;
+        model.load_format = resolved.load_format;
+        model.max_model_len = resolved.batch.max_model_len;
+        model.makers = options.model_makers;
+        if (tp_group(ctx).rank() == 0) model.progress = options.progress;
+        return load_model(ctx, options.model, options.spec, model);
+      },
+      make_processor ? make_processor(options) : nullptr);
 }
 
 }  // namespace ladder

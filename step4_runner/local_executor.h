@@ -6,11 +6,11 @@
 // next step may be submitted before, and collect() waits for the GPU. If a rank throws, the others are
 // released from the collective they wait in, and collect() throws what that rank threw: an executor that
 // failed stays failed.
-#include <filesystem>
 #include <functional>
 #include <memory>
 
 #include "step4_runner/executor.h"
+#include "step4_runner/executor_options.h"
 #include "step4_runner/kv_cache_size.h"
 #include "step4_runner/model_runner.h"
 
@@ -22,10 +22,11 @@ using ModelFactory = std::function<std::unique_ptr<Model>(const OpContext& ctx)>
 class LocalExecutor final : public Executor {
  public:
   // Resolves the configuration, starts the ranks, loads their models, allocates their caches, and runs the
-  // warm-up. Error: what any rank failed with. `device`: the context of config.device, where the caller has
-  // one, as for a fake device; else the executor makes it.
+  // warm-up. Rank 0 samples, after the warm-up with `processor` unless that is null. Error: what any rank failed
+  // with. `device`: the context of config.device, where the caller has one, as for a fake device; else the
+  // executor makes it.
   LocalExecutor(const DecoderSpec& spec, const RunnerConfig& config, const ModelFactory& make_model,
-                const OpContext* device = nullptr);
+                std::shared_ptr<LogitsProcessor> processor = {}, const OpContext* device = nullptr);
   ~LocalExecutor() override;
 
   Ticket submit(const SchedulerOutput& step) override;  // Error: max_in_flight() are in flight already
@@ -42,10 +43,8 @@ class LocalExecutor final : public Executor {
   std::unique_ptr<State> state_;
 };
 
-// With the model of DIR (step2_model/model.h), of the parts that `makers` make on every rank's own thread.
-// `progress` hears rank 0's loading.
-std::unique_ptr<LocalExecutor> make_local_executor(
-    const std::filesystem::path& directory, const DecoderSpec& spec, const RunnerConfig& config,
-    std::function<void(int64_t done, int64_t total)> progress = {}, const ModelMakers& makers = {});
+// With the model of the folder (step2_model/model.h), of the parts that the makers make on every rank's own
+// thread. `progress` hears rank 0's loading. Error: a maker of a proposer, since nothing here verifies drafts.
+std::unique_ptr<LocalExecutor> make_local_executor(const ExecutorOptions& options);
 
 }  // namespace ladder

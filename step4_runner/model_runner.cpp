@@ -41,7 +41,7 @@ ModelRunner::~ModelRunner() {
   try {
     device_synchronize(ctx_.device, ctx_.stream);
   } catch (const std::exception&) {
-    // The device failed; whoever collected a step has seen it.
+    // The device failed, as the collection of a step has said.
   }
 }
 

@@ -109,7 +109,7 @@ class ModelRunner {
   ModelInput model_input() const;
   Tensor gather_rows(const Tensor& hidden, std::span<const int64_t> rows, const Tensor& device_rows);
   // prompt_logprobs.cpp
-  // What of the batch's prompts this step computes and somebody wants: each row whose next token is a prompt token.
+  // What of the batch's prompts this step computes and a request wants: each row whose next token is a prompt token.
   PromptPositions prompt_positions() const;
   void stage_prompt_positions(
       PromptPositions& prompt);  // takes its device_* from the upload, and writes them

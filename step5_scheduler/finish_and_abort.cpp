@@ -1,4 +1,4 @@
-// Task 5.5: how a sequence ends, whoever ends it: a stop, a length or an error in update(), abort() from
+// Task 5.5: how a sequence ends, for whatever reason: a stop, a length or an error in update(), abort() from
 // outside.
 //
 // The simple version, where no step is in flight:

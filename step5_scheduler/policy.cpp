@@ -1,3 +1,10 @@
+// The simple version, first come first served:
+//
+//   runs_before(a, b):  return a.arrival < b.arrival
+//
+// What each further line buys: a policy looks at its own key first, and falls back on the arrival where two are
+// equal. No two sequences are equal then, so that a set may be sorted by this order, and who is preempted
+// last and who first does not depend on where a sequence stands in a list.
 #include "step5_scheduler/policy.h"
 
 #include "step1_layers/core/error.h"

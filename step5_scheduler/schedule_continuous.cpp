@@ -11,7 +11,7 @@
 //       plan(sequence, n); budget -= n
 //   while waiting and budget > 0 and len(running) < max_num_seqs:
 //     n = admit(waiting[0], budget)
-//     if n == 0: break                                           # nobody overtakes the head of the queue
+//     if n == 0: break                                           # none overtakes the head of the queue
 //     budget -= n
 //
 // What each further line buys:

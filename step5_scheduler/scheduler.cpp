@@ -39,6 +39,8 @@ SchedulerConfig checked(SchedulerConfig config) {
                "long-prefill-token-threshold {} needs chunked prefill", config.long_prefill_token_threshold);
   if (config.max_num_partial_prefills > 1 && config.long_prefill_token_threshold == 0)
     config.long_prefill_token_threshold = std::max<int64_t>(1, config.batch.max_model_len * 4 / 100);
+  LADDER_CHECK(config.max_logprobs >= -1, "max-logprobs must be at least 0, or -1 for no limit, got {}",
+               config.max_logprobs);
   LADDER_CHECK(config.watermark >= 0 && config.watermark < 1,
                "watermark must be at least 0 and below 1, got {}", config.watermark);
   for (const int32_t id : config.eos_token_ids)
@@ -71,6 +73,7 @@ Scheduler::~Scheduler() = default;
 
 void Scheduler::check(const std::vector<int32_t>& prompt_token_ids, const SamplingParams& sampling) const {
   validate_sampling_params(sampling, config_.vocab_size);
+  check_max_logprobs(sampling, config_.vocab_size, config_.max_logprobs);
   validate_prompt(prompt_token_ids, config_.vocab_size);
   const auto prompt = std::ssize(prompt_token_ids);
   LADDER_CHECK(prompt < config_.batch.max_model_len,

@@ -35,6 +35,7 @@ struct SchedulerConfig {
   BatchConfig batch;  // all of it set: what the executor was made with (LocalExecutor::config())
   int64_t vocab_size = 0;
   std::vector<int32_t> eos_token_ids;
+  int64_t max_logprobs = 20;  // that a request may ask for, of a token; -1: no limit. As vLLM's
   SchedulingPolicy policy = SchedulingPolicy::fcfs;
 
   bool enable_prefix_caching = true;
@@ -46,7 +47,7 @@ struct SchedulerConfig {
   // How prompts that do not fit into one step share the budget (names and defaults are vLLM's). At most
   // max_num_partial_prefills of them get a chunk in one step, and even shares of what the decodes leave; at
   // most max_long_partial_prefills of these lack more than long_prefill_token_threshold tokens, and get no
-  // larger chunk than that, so that short prompts pass long ones. Budget that nobody else wants goes to those
+  // larger chunk than that, so that short prompts pass long ones. Budget that is left over goes to those
   // that were cut, in the order of the policy: the limits never make a step smaller.
   int64_t max_num_partial_prefills = 1;
   int64_t max_long_partial_prefills = 1;
@@ -91,16 +92,17 @@ struct SchedulerStats {
 class Scheduler {
  public:
   // Error, naming the field: sizes below 1, an unchunked budget smaller than max_model_len, end tokens outside
-  // the vocabulary, limits of partial prefills that do not fit each other, a watermark outside [0, 1).
+  // the vocabulary, max_logprobs below -1, limits of partial prefills that do not fit each other, a watermark
+  // outside [0, 1).
   // `index`: what finds cached prefixes; null: chained block hashes, if enable_prefix_caching asks for them.
   explicit Scheduler(SchedulerConfig config, std::unique_ptr<PrefixIndex> index = nullptr);
   ~Scheduler();
 
   // Queues a request; returns the ids of its n sequences, completion 0 first. A missing seed is drawn;
   // max_tokens is cut to what max_model_len leaves, and becomes all that it and the cache leave where it is
-  // absent. Nothing is queued on an Error: an invalid parameter (see validate_sampling_params), an empty
-  // prompt, an id outside the vocabulary, a prompt longer than max_model_len - 1, or prompt + max_tokens that
-  // do not fit the KV cache even when alone.
+  // absent. Nothing is queued on an Error: an invalid parameter (see validate_sampling_params), more log
+  // probabilities than max_logprobs, an empty prompt, an id outside the vocabulary, a prompt longer than
+  // max_model_len - 1, or prompt + max_tokens that do not fit the KV cache even when alone.
   std::vector<SequenceId> add(std::vector<int32_t> prompt_token_ids, const SamplingParams& sampling);
   // The checks of add() alone. Reads nothing that changes: safe from any thread.
   void check(const std::vector<int32_t>& prompt_token_ids, const SamplingParams& sampling) const;
@@ -169,15 +171,15 @@ class Scheduler {
     int64_t num_partial = 0;          // prompts that were cut ...
     int64_t num_long = 0;             // ... long ones among them
     int64_t num_promised_blocks = 0;  // needed by the cut prompts that come earlier in the order
-    bool with_limits = true;          // the first walk; in the second the rest goes to whoever can use it
+    bool with_limits = true;          // the first walk; in the second the rest goes to all that can use it
     bool limited = false;             // a limit has cut or passed over a prompt
-    bool short_of_blocks = false;     // nobody is admitted any more in this step
+    bool short_of_blocks = false;     // no sequence is admitted any more in this step
   };
   enum class Admission : uint8_t {
     admitted,
     passed_over,  // not now, but the next one may
     too_long,     // likewise, if it is short
-    refused,      // and nobody after it
+    refused,      // and all after it
   };
 
   // Given, scheduler.cpp: what both ways of scheduling are made of. A step is planned first, and written into
@@ -286,7 +288,7 @@ class Scheduler {
   bool allocate_slots(Sequence& sequence, int64_t num_tokens);
   // Moves the last of running_ to waiting_, with the status preempted, without blocks, with nothing computed
   // and nothing counted in its prefix key (forget_table()). Its tokens and placeholders stay. Counts in
-  // num_preemptions, its own and of totals_. The runner, if it knows the sequence (num_known_blocks), is told
+  // num_preemptions, its own and of totals_. The runner, if it knows the sequence (num_known_blocks), learns of it
   // with the next step: preempted_ids_.
   void preempt_last();
   // Gives the sequence's blocks back, once, and leaves it an empty table of which the runner knows nothing.

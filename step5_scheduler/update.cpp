@@ -10,6 +10,7 @@
 //
 // What each further line buys, with steps in flight:
 //
+//   kInvalidToken  logits that hold a NaN: the sequence ends with an error, nothing is appended
 //   records        what was true when the step was planned: later steps have moved the sequence on since
 //   finished()     a token that was sampled beyond a stop is dropped
 //   epoch          a sequence that was preempted since has given up the blocks that this step wrote

@@ -1,3 +1,10 @@
+// The simple version:
+//
+//   insert(sequence):  waiting.add(sequence)        # a set, sorted by runs_before
+//   next(previous):    return the first of `waiting` that comes after `previous`
+//
+// What each further line buys: a second set for long prompts, so that a walk that may start none of them passes
+// over all at once; next() is the earlier of both sets' next ones.
 #include "step5_scheduler/waiting_queue.h"
 
 #include "step1_layers/core/task_not_implemented.h"

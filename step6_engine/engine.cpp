@@ -12,7 +12,7 @@
 //     return results
 //
 // What the rest buys: aborts end a request in the middle of all that; the first error ends the engine with
-// every request in it; and results wait in `results_` until somebody takes them, so that nothing is lost
+// every request in it; and results wait in `results_` until they are taken, so that nothing is lost
 // between two calls (end_requests.cpp, generate.cpp).
 #include "step6_engine/engine.h"
 

@@ -1,12 +1,12 @@
 #pragma once
-// Task 6.4: the engine as everybody but its own loop uses it: from any thread.
+// Task 6.4: the engine as all code but its own loop uses it: from any thread.
 //
 //   submit() --checked--> inbox --> [ the loop:  inbox, then one step of the engine, and again ]
 //                                       |
 //   RequestStream.next() <-- buffer <---+  updates, in the end the output
 //
-// What can be wrong with a request is said by submit(), on the caller's thread. From then on the stream tells
-// everything, and always ends with an output: finished, aborted, or FinishReason::error with the reason. A
+// What can be wrong with a request is said by submit(), on the caller's thread. From then on all news comes
+// by the stream, which always ends with an output: finished, aborted, or FinishReason::error with the reason. A
 // slow reader does not hold up the loop: what it has not read is merged, so a buffer never holds more than the
 // request's own tokens.
 //

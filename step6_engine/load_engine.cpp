@@ -42,8 +42,7 @@ RunnerConfig resolved_runner_config(const EngineOptions& options, const DecoderS
 }
 
 MadeExecutor make_executor_in_process(const ExecutorOptions& options) {
-  std::unique_ptr<LocalExecutor> executor = make_local_executor(options.model, options.spec, options.config,
-                                                                options.progress, options.model_makers);
+  std::unique_ptr<LocalExecutor> executor = make_local_executor(options);
   const BatchConfig batch = executor->config().batch;
   return {std::move(executor), batch};
 }
@@ -64,6 +63,7 @@ SchedulerConfig scheduler_config(const EngineOptions& options, const DecoderSpec
   config.max_long_partial_prefills = options.max_long_partial_prefills;
   config.long_prefill_token_threshold = options.long_prefill_token_threshold;
   config.watermark = options.watermark;
+  config.max_logprobs = options.max_logprobs;
   config.static_batching = options.static_batching;
   config.recompute_everything = options.recompute_everything;
   return config;
@@ -72,9 +72,13 @@ SchedulerConfig scheduler_config(const EngineOptions& options, const DecoderSpec
 }  // namespace
 
 std::unique_ptr<Engine> load_engine(const EngineOptions& options, const ModelFolder& folder) {
-  MadeExecutor made =
-      options.makers.executor({options.model, options.makers.model, folder.spec,
-                               resolved_runner_config(options, folder.spec), options.progress});
+  MadeExecutor made = options.makers.executor({.model = options.model,
+                                               .spec = folder.spec,
+                                               .config = resolved_runner_config(options, folder.spec),
+                                               .progress = options.progress,
+                                               .tokenizer = folder.tokenizer,
+                                               .model_makers = options.makers.model,
+                                               .runner_makers = options.makers.runner});
   return std::make_unique<Engine>(std::move(made.executor),
                                   scheduler_config(options, folder.spec, made.batch), folder.tokenizer);
 }

@@ -30,6 +30,7 @@ struct EngineOptions {
   int64_t max_long_partial_prefills = SchedulerConfig{}.max_long_partial_prefills;
   int64_t long_prefill_token_threshold = SchedulerConfig{}.long_prefill_token_threshold;
   double watermark = SchedulerConfig{}.watermark;
+  int64_t max_logprobs = SchedulerConfig{}.max_logprobs;  // of a token, that a request may ask for
   bool static_batching = false;
   bool recompute_everything = false;
   // Prompts may fill max_model_len: one more token is sampled, and never computed. For scoring.

@@ -22,7 +22,7 @@ from ladder_table import as_markdown, as_text, plain  # noqa: E402
 MODELS = Path(__file__).resolve().parent.parent / "models"
 LARGE = 64e6  # bytes of tensors or of weights that count as large
 MISSING = "not measured"
-SHOWN = 6  # of the values behind a row, the worst
+SHOWN = 6  # of the values that a row sums up, the worst
 FEW_ROWS = (1, 2, 4, 8, 16)
 SMALL_WEIGHTS = ("0.6b_gate_up", "0.6b_down", "0.6b_o", "0.6b_qkv")
 LARGE_WEIGHTS = ("8b_gate_up", "8b_down", "0.6b_lm_head")

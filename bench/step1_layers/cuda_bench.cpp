@@ -89,7 +89,7 @@ void attention() {
   for (const Batch& batch : batches) {
     const int64_t heads = batch.heads;
     double pairs = 0, keys = 0;
-    int64_t rows = 0, blocks = 0, most_blocks = 0, longest = 0;
+    int64_t rows = 0, blocks = 0, max_blocks = 0, longest = 0;
     for (int64_t length : batch.lengths) {
       const int64_t query_len = batch.query_len == 0 ? length : batch.query_len;
       const auto first = static_cast<double>(length - query_len), count = static_cast<double>(query_len);
@@ -97,7 +97,7 @@ void attention() {
       keys += static_cast<double>(length);
       rows += query_len;
       blocks += (length + batch.block_size - 1) / batch.block_size;
-      most_blocks = std::max(most_blocks, (length + batch.block_size - 1) / batch.block_size);
+      max_blocks = std::max(max_blocks, (length + batch.block_size - 1) / batch.block_size);
       longest = std::max(longest, length);
     }
     problems.push_back(
@@ -114,7 +114,7 @@ void attention() {
              lens.push_back(static_cast<int32_t>(length));
              // Blocks of all sequences interleaved, as they are given out while sequences grow together.
              const int64_t used = (length + batch.block_size - 1) / batch.block_size;
-             for (int64_t b = 0; b < most_blocks; ++b)
+             for (int64_t b = 0; b < max_blocks; ++b)
                tables.push_back(b < used ? static_cast<int32_t>(next++ * (batch.in_order ? 1 : 7919) % blocks)
                                          : -1);
            }
@@ -122,7 +122,7 @@ void attention() {
            AttentionMetadata metadata;
            metadata.query_start_loc = Tensor::from<int32_t>(starts, {seqs + 1});
            metadata.seq_lens = Tensor::from<int32_t>(lens, {seqs});
-           metadata.block_tables = Tensor::from<int32_t>(tables, {seqs, most_blocks});
+           metadata.block_tables = Tensor::from<int32_t>(tables, {seqs, max_blocks});
            metadata.num_seqs = seqs;
            metadata.num_tokens = rows;
            metadata.max_query_len = batch.query_len == 0 ? longest : batch.query_len;

@@ -28,11 +28,11 @@ struct Model {
 constexpr Model kModels[] = {{"0.6b", 28, 1024, 2048, 4096, 3072}, {"8b", 36, 4096, 4096, 6144, 12288}};
 
 struct Layer {
-  Tensor gain;
+  Tensor norm;
   ColumnParallelLinear qkv, o, gate_up, down;
 
   Layer(const OpContext& ctx, const Model& m, const Tensor& values)
-      : gain(values.narrow(0, 0, m.hidden).to(ctx.device)),
+      : norm(values.narrow(0, 0, m.hidden).to(ctx.device)),
         qkv(ctx, "qkv", m.hidden, m.qkv, {kType, false, nullptr}),
         o(ctx, "o", m.q, m.hidden, {kType, false, nullptr}),
         gate_up(ctx, "gate_up", m.hidden, 2 * m.intermediate, {kType, false, nullptr}),
@@ -81,10 +81,10 @@ void layer_products(benchmark::State& state, const Model& model, int64_t rows, s
   try {
     time_cuda_graph(state, static_cast<int>(model.layers), [&](int i) {
       const Layer& layer = layers[static_cast<size_t>(i)];
-      if (runs(0)) norm_qkv(ctx, stream, layer.gain, 1e-6, layer.qkv, qkv);
+      if (runs(0)) norm_qkv(ctx, stream, layer.norm, 1e-6, layer.qkv, qkv);
       if (runs(1)) o_residual(ctx, queries, layer.o, stream);
       if (runs(2))
-        norm_gate_up_silu(ctx, stream, layer.gain, 1e-6, layer.gate_up, MlpActivation::silu, activated);
+        norm_gate_up_silu(ctx, stream, layer.norm, 1e-6, layer.gate_up, MlpActivation::silu, activated);
       if (runs(3)) down_residual(ctx, activated, layer.down, stream);
     });
   } catch (const Error& error) {
@@ -154,12 +154,12 @@ void whole_layers(benchmark::State& state, const Model& model, int64_t sequences
                                    .num_tokens = sequences,
                                    .max_query_len = 1,
                                    .max_seq_len = kLongest};
-  const Tensor by_head = qkv.view({sequences, heads + 2 * kv_heads, kHeadDim}), gains = take({kHeadDim});
+  const Tensor by_head = qkv.view({sequences, heads + 2 * kv_heads, kHeadDim}), head_norm = take({kHeadDim});
   QkNormRopeStoreArgs store{.q = by_head.narrow(1, 0, heads),
                             .k = by_head.narrow(1, heads, kv_heads),
                             .v = by_head.narrow(1, heads + kv_heads, kv_heads),
-                            .q_norm_weight = gains,
-                            .k_norm_weight = gains,
+                            .q_norm_weight = head_norm,
+                            .k_norm_weight = head_norm,
                             .positions = i32(positions, {sequences}),
                             .table = make_rope_table({.rotary_dim = kHeadDim}, kLongest).to(ctx.device),
                             .slot_mapping = metadata.slot_mapping,
@@ -168,11 +168,11 @@ void whole_layers(benchmark::State& state, const Model& model, int64_t sequences
     time_cuda_graph(state, static_cast<int>(model.layers), [&](int i) {
       const Layer& layer = layers[static_cast<size_t>(i)];
       store.cache = caches[static_cast<size_t>(i)];
-      norm_qkv(ctx, stream, layer.gain, 1e-6, layer.qkv, qkv);
+      norm_qkv(ctx, stream, layer.norm, 1e-6, layer.qkv, qkv);
       attention_with_store(ctx, store, metadata, 1 / std::sqrt(kHeadDim),
                            attention.view({sequences, heads, kHeadDim}));
       o_residual(ctx, attention, layer.o, stream);
-      norm_gate_up_silu(ctx, stream, layer.gain, 1e-6, layer.gate_up, MlpActivation::silu, activated);
+      norm_gate_up_silu(ctx, stream, layer.norm, 1e-6, layer.gate_up, MlpActivation::silu, activated);
       down_residual(ctx, activated, layer.down, stream);
     });
   } catch (const Error& error) {

@@ -28,7 +28,7 @@ double cuda_matmul_rate();
 
 // Warms up, captures call(0), ..., call(calls - 1), over again where they are short, and replays them: 15
 // times, fewer where calls are slow, but never fewer than 3. The median is the time of the benchmark's one
-// iteration. Calls of more than 100 ms are left out. `prepare(i)`, if there is one, is captured in front of
+// iteration. Calls of more than 100 ms are left out. `prepare(i)`, if there is one, is captured before
 // call(i); what it takes alone is subtracted.
 void time_cuda_graph(benchmark::State& state, int calls, const std::function<void(int)>& call,
                      const std::function<void(int)>& prepare = {});

@@ -111,7 +111,7 @@ void check_report_file(const std::string& file) {
   std::error_code none;
   const bool is_new = !std::filesystem::exists(file, none);
   LADDER_CHECK(std::ofstream(file, std::ios::app).good(), "--json {}: cannot be written", file);
-  if (is_new) std::filesystem::remove(file, none);  // whoever stops the benchmark finds no empty report
+  if (is_new) std::filesystem::remove(file, none);  // no empty report is left where the benchmark is stopped
 }
 
 void write_report(const std::string& file, const std::vector<Measurement>& results,

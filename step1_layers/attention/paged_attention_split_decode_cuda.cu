@@ -138,7 +138,7 @@ __device__ Line find_place(const Attention<T>& a, int part, int& parts) {
 // Whether blocks that take whole sequences would end later than with equal parts of total / parts tiles,
 // whose merge takes about as long as six tiles. A block alone is some three times as fast as in company, so
 // with a block for each sequence the longest may be somewhat longer than a part. Where there are more
-// sequences than blocks, it must be about half a part, so that nobody begins a last one when others end.
+// sequences than blocks, it must be about half a part, so that no block begins its last one when others end.
 // Measured on an H200 with heads of 128.
 __device__ bool cuts_pay(const Line& line, int parts) {
   const int64_t total = line.total - kGapTiles * line.used, longest = line.longest - kGapTiles;

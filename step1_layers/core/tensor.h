@@ -48,7 +48,7 @@ class Tensor {
   // New memory, uninitialised. Error: negative size, overflow, out of memory (says how much).
   static Tensor empty(const Shape& shape, DType dtype, Device device = {});
   static Tensor zeros(const Shape& shape, DType dtype, Device device = {});
-  // A window onto memory somebody else owns; `owner`, if given, is kept alive with the tensor.
+  // A window onto memory that is not its own; `owner`, if given, is kept alive with the tensor.
   static Tensor wrap(void* data, const Shape& shape, DType dtype, Device device = {},
                      std::shared_ptr<void> owner = nullptr);
   template <class T>
@@ -83,7 +83,7 @@ class Tensor {
                 int64_t length) const;          // elements [start, start + length) of one dimension
   Tensor select(int dim, int64_t index) const;  // one index; the dimension disappears
   Tensor view(const Shape& shape) const;        // the same elements under another shape
-  // The same window onto memory somebody else owns, its first element at `data`.
+  // The same window onto memory that is not its own, its first element at `data`.
   Tensor rebased(void* data, Device device, std::shared_ptr<void> owner = nullptr) const;
   Tensor rows(int64_t count) const { return narrow(0, 0, count); }
 

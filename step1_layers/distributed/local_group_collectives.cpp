@@ -25,7 +25,7 @@ void LocalGroup::State::barrier() {
     return;
   }
   changed.wait(lock, [&] { return generation != mine || !(why = obstacle(-1)).empty(); });
-  // A barrier that everybody reached counts, also if somebody left right after it.
+  // A barrier that all ranks reached counts, also if one of them left right after it.
   LADDER_CHECK(generation != mine, "{}", why);
 }
 

@@ -70,7 +70,7 @@ struct LocalGroup::State {
   // "rank 1 has left the group". Under the mutex.
   std::string obstacle(int peer) const;
   // Returns when every rank has called it. Error: the obstacle, where a rank will never come; but a barrier
-  // that everybody reached counts, also if somebody leaves right after it.
+  // that all ranks reached counts, also if one of them leaves right after it.
   void barrier();
   // Every rank looks at the same calls and so comes to the same answer. Empty: they fit together.
   std::string disagreement() const;

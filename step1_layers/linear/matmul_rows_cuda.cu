@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 
   float* parts = partial + tile * splits * kOutputs;
   if (output < kOutputs) parts[split * kOutputs + output] = sum;
-  __threadfence();  // the part is visible to whoever sees the counter grow
+  __threadfence();  // the part is visible to a block that sees the counter grow
   __syncthreads();
   if (threadIdx.x == 0) {
     is_last = atomicAdd(&counters[tile], 1) == splits - 1;

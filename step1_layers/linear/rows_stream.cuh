@@ -55,7 +55,7 @@ struct BlockShare {
 };
 
 // The ring of slots that the weights come through. A thread copies the bytes that it will multiply itself, so
-// nobody waits for another thread's copies: no barrier. Rows and columns past the end become zeros.
+// no thread waits for another's copies: no barrier. Rows and columns past the end become zeros.
 template <class T, StreamShape shape>
 struct WeightRing {
   // The next slot to ask for.

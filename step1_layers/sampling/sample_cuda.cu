@@ -47,8 +47,8 @@ struct Gumbel {
 template <class Score>
 __device__ Best best_of_range(const float* x, int64_t begin, int64_t end, const Score& score) {
   Best best = no_best();
-  // A NaN is remembered and not acted upon: a way out of the loop would keep the loads of later turns behind
-  // it.
+  // A NaN is remembered and not acted upon: with a way out of the loop the loads of later turns would have
+  // to wait for it.
   bool has_nan = false;
   const bool aligned = is_aligned(x);
   for (int64_t first = begin + threadIdx.x * kGroup; first < end; first += kThreads * kGroup) {

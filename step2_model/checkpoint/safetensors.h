@@ -6,11 +6,11 @@
 //             "__metadata__": {string: string}}
 //   the rest  the tensors' bytes; data_offsets count from here
 //
-// The file comes from somebody else, so nothing in it is believed before it is checked: the tensors, in the
+// The file cannot be trusted, so nothing in it is believed before it is checked: the tensors, in the
 // order of their offsets, must tile the data exactly (no hole, no overlap, no byte left over), and every size
 // must follow from dtype and shape, in arithmetic that notices overflow. A file that passes can be read
-// without a further check. (A file that somebody truncates while it is mapped still kills the process with
-// SIGBUS; whoever writes checkpoints writes a new file and renames it.)
+// without a further check. (A file that is truncated while it is mapped still kills the process with
+// SIGBUS; a program that writes checkpoints should write a new file and rename it.)
 #include <cstdint>
 #include <filesystem>
 #include <memory>

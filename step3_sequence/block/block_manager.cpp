@@ -35,7 +35,7 @@ bool BlockManager::append_blocks(BlockTable& table, int64_t num_tokens) {
 bool BlockManager::allocate(BlockTable& table, std::span<const int32_t> shared, int64_t num_tokens,
                             int64_t num_left_free) {
   LADDER_CHECK(table.empty(), "a block table must be empty when it is allocated");
-  // A shared block that nobody holds leaves the free list too, so it counts as taken.
+  // A shared block that no table holds leaves the free list too, so it counts as taken.
   const int64_t revived =
       std::count_if(shared.begin(), shared.end(), [&](int32_t id) { return pool_.block(id).ref_count == 0; });
   const int64_t appended = blocks_for(num_tokens) - std::ssize(shared);

@@ -53,7 +53,7 @@ class BlockManager {
                 int64_t num_left_free = 0);
 
   // Gives up the table's references, from its last block to its first, and empties it. Who gives up the last
-  // one of a block puts it into the free list. Error, naming the block: nobody holds it, it was given back twice.
+  // one of a block puts it into the free list. Error, naming the block: no table holds it, it was given back twice.
   void free(BlockTable& table);
 
   // Task 3.4, in block/prefix_caching.cpp.

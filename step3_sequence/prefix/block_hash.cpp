@@ -1,3 +1,11 @@
+// The simple version:
+//
+//   root(salt):             return sha256(salt)
+//   block(parent, tokens):  return sha256(parent + bytes(tokens))
+//
+// What each further line buys: a tag and a length before each field, so that no two lists of fields have the
+// same bytes; the secret in the root, so that names cannot be predicted; one digest and one buffer for all
+// calls, since looking the digest up costs more than hashing a block.
 #include "step3_sequence/prefix/block_hash.h"
 
 #include <openssl/evp.h>

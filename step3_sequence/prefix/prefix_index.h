@@ -66,7 +66,7 @@ class PrefixIndex {
   virtual void insert(PrefixKey& key, const TokenView& tokens, std::span<const int32_t> block_table,
                       int64_t num_full_blocks) = 0;
 
-  // The block, which is in the index, is about to be overwritten: nobody finds it any more.
+  // The block, which is in the index, is about to be overwritten: it is not found any more.
   virtual void erase(int32_t block_id) = 0;
 
   virtual bool contains(int32_t block_id) const = 0;

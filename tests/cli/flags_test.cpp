@@ -93,6 +93,8 @@ TEST(Cli_EngineFlags, SwitchesAndSizesReachTheOptions) {
   EXPECT_EQ(options_of({"--max-long-partial-prefills", "2"}).max_long_partial_prefills, 2);
   EXPECT_EQ(options_of({"--long-prefill-token-threshold", "500"}).long_prefill_token_threshold, 500);
   EXPECT_EQ(options_of({"--watermark", "0.2"}).watermark, 0.2);
+  EXPECT_EQ(plain.max_logprobs, 20);
+  EXPECT_EQ(options_of({"--max-logprobs=-1"}).max_logprobs, -1);
   EXPECT_EQ(options_of({"--block-size", "32"}).runner.batch.block_size, 32);
   EXPECT_EQ(options_of({"--kv-memory", "2MiB"}).runner.kv_memory, 2 << 20);
   EXPECT_EQ(options_of({"--kernel", "matmul=loop"}).runner.kernels.at("matmul"), "loop");

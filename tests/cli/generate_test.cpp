@@ -158,6 +158,9 @@ TEST(Cli_Generate, FlagsOutOfRangeAreNamed) {
   refused({"--stop-token-ids", "131"}, "131");
   refused({"--stop-token-ids", "1", "--stop-token-ids", ""}, "--stop-token-ids");
   refused({"--logprobs", "1000"}, "--logprobs");
+  refused({"--logprobs", "21"}, "--max-logprobs");
+  refused({"--logprobs=-1", "--max-logprobs", "60"}, "--max-logprobs");
+  refused({"--max-logprobs=-2"}, "--max-logprobs");
   refused({"--format", "xml"}, "--format");
   refused({"--device", "tpu"}, "--device");
   refused({"--load-format", "pickle"}, "--load-format");

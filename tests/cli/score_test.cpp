@@ -64,6 +64,23 @@ TEST_P(Cli_ScoreOnDevice, ScoreWritesOneLinePerTextThenASummary) {
   EXPECT_NEAR(lines.back().at("summary").at("perplexity").get<double>(), perplexity, 1e-6 * perplexity);
 }
 
+TEST(Cli_Score, MoreLogprobsThanTheLimitAreRefusedByName) {
+  testing::TemporaryFolder folder;
+  testing::write_file(folder / "in.jsonl", R"({"prompt_token_ids": [1, 2, 3]})");
+  const auto score = [&](std::vector<std::string> more) {
+    std::vector<std::string> arguments{
+        "score",    "--model", testing::tied_model(), "--input", (folder / "in.jsonl").string(),
+        "--format", "jsonl"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    return run_binary(with_small_cache(arguments, DeviceType::cpu));
+  };
+  expect_refused(score({"--top=-1"}), "--max-logprobs");
+  expect_refused(score({"--top", "21"}), "--top 21");
+  const BinaryResult all = score({"--top=-1", "--max-logprobs=-1"});
+  ASSERT_EQ(all.exit_code, 0) << all.err;
+  EXPECT_EQ(json_lines(all.out).at(0).at("top").at(1).size(), 131u);
+}
+
 TEST_P(Cli_ScoreOnDevice, ATextToScoreMayFillTheModel) {
   testing::TemporaryFolder folder;
   testing::write_file(folder / "full.jsonl", Json{{"prompt_token_ids", std::vector<int>(512, 7)}}.dump());

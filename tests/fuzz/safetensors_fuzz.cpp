@@ -1,4 +1,4 @@
-// A safetensors file, or an index of shards, from somebody who means harm: read or refused, never a crash and
+// A safetensors file, or an index of shards, made to do harm: read or refused, never a crash and
 // never a byte outside of the file.
 #include <sys/mman.h>
 #include <unistd.h>

@@ -27,7 +27,7 @@ void on_each(int size, const std::function<void(int rank, Communicator& group)>&
   run_ranks(size, [&](int rank, const ParallelContext& parallel) { fn(rank, *parallel.tp); });
 }
 
-// What every rank's call failed with, "" where it did not. The ranks catch, so nobody fails as a whole.
+// What every rank's call failed with, "" where it did not. The ranks catch, so that the group does not fail as a whole.
 std::vector<std::string> errors_of(int size, const std::function<void(int rank, Communicator& group)>& fn) {
   std::vector<std::string> errors(static_cast<size_t>(size));
   on_each(size, [&](int rank, Communicator& group) {

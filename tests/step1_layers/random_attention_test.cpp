@@ -1,4 +1,4 @@
-// Every rung of paged attention over batches that nobody chose: heads, groups, pages, lengths, prefix hits,
+// Every rung of paged attention over batches drawn at random: heads, groups, pages, lengths, prefix hits,
 // chunks among single rows, sequences without a row, all tensors within wider ones, bounds above the truth.
 #include "tests/step1_layers/attention_scene.h"
 

@@ -1,4 +1,4 @@
-// Every rung of the operators on rows over shapes, strides and alignments that nobody chose: windows into
+// Every rung of the operators on rows over shapes, strides and alignments drawn at random: windows into
 // wider tensors of NaN, rows of whole packs and others, no rows at all.
 #include <gtest/gtest.h>
 

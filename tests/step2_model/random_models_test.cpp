@@ -1,5 +1,5 @@
 // Task 2.4: models of random shape and kind against the reference model. The goldens hold the reference to
-// transformers; here it holds the engine to itself where nobody looked.
+// transformers; here the engine is compared with itself on shapes that no golden file has.
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>

@@ -113,7 +113,7 @@ TEST(Task3_3_BlockManager, ABlockThatIsTakenToBeOverwrittenLeavesTheIndex) {
   ASSERT_TRUE(blocks.append(table, 8));
   EXPECT_FALSE(blocks.is_cached(0));
   EXPECT_FALSE(blocks.is_cached(1));
-  EXPECT_TRUE(blocks.is_cached(2)) << "nobody took it";
+  EXPECT_TRUE(blocks.is_cached(2)) << "it was not taken";
   EXPECT_EQ(blocks.num_cached_blocks(), 1);
 }
 

@@ -80,6 +80,32 @@ TEST(Task3_1_SamplingParams, RefusesWhatLiesOutOfRangeAndTakesTheEnds) {
   expect_fine([](SamplingParams& p) { p.logprobs = p.prompt_logprobs = -1; });  // the whole vocabulary
 }
 
+TEST(Task3_1_SamplingParams, NoMoreLogprobsOfATokenThanTheLimit) {
+  const auto refused = [](auto SamplingParams::*field, int64_t wanted, int64_t limit) -> std::string {
+    SamplingParams params;
+    params.*field = wanted;
+    try {
+      check_max_logprobs(params, 50, limit);
+      return "";
+    } catch (const Error& error) {
+      return error.what();
+    }
+  };
+  for (const auto& [field, name] : {std::pair(&SamplingParams::logprobs, "logprobs: "),
+                                    std::pair(&SamplingParams::prompt_logprobs, "prompt_logprobs: ")}) {
+    EXPECT_EQ(refused(field, 20, 20), "");
+    EXPECT_EQ(refused(field, 21, 20).find(name), 0u) << "named";
+    EXPECT_NE(refused(field, 21, 20).find("--max-logprobs"), std::string::npos);
+    EXPECT_EQ(refused(field, 0, 0), "");
+    EXPECT_NE(refused(field, 1, 0), "");
+    EXPECT_NE(refused(field, -1, 49), "") << "the whole vocabulary counts as what it has";
+    EXPECT_EQ(refused(field, -1, 50), "");
+    EXPECT_EQ(refused(field, -1, -1), "") << "no limit";
+    EXPECT_EQ(refused(field, 60, -1), "");
+  }
+  check_max_logprobs(SamplingParams{}, 50, 0);  // a request without any
+}
+
 // CVE-2026-34756: n was a way to ask for any amount of memory.
 TEST(Task3_1_SamplingParams, RefusesNoneAndABillionCompletions) {
   for (const int64_t n :

@@ -1,6 +1,6 @@
 #pragma once
 // Steps requests through a ModelRunner as the engine does on a GPU: a step is launched before the one before it is
-// collected, so that its sequences end in tokens that nobody on the host knows yet.
+// collected, so that its sequences end in tokens that the host does not know yet.
 #include <gtest/gtest.h>
 
 #include <deque>
@@ -139,7 +139,7 @@ class AheadDriver {
   std::vector<int32_t> free_;
   std::vector<Running> running_;
   std::deque<InFlight> in_flight_;
-  std::vector<SequenceId> finished_;  // not told to the runner yet
+  std::vector<SequenceId> finished_;  // the runner does not know yet
   std::vector<size_t> scheduled_;     // requests of the step that schedule() made
   SequenceId next_id_ = 0;
   int64_t num_steps_ = 0;

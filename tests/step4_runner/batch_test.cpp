@@ -267,7 +267,7 @@ TEST(Task4_1_Rows, ATokenThatArrivesLateDoesNotLandInASequenceThatCameBack) {
   EXPECT_EQ(batch.sequences()[0]->token_ids, (Ids{10, 11, 12}));
 }
 
-// The sampled ids of a step are overwritten by the next one's: nobody can have them later.
+// The sampled ids of a step are overwritten by the next one's: they cannot be read later.
 TEST(Task4_1_Rows, APlaceholderIsGoodForOneStepOnly) {
   Batch batch(small_config(), kVocab);
   SchedulerOutput step;

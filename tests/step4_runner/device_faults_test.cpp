@@ -28,7 +28,7 @@ DecoderSpec tiny_spec() {
 }
 
 // Its logits are zeros. Once it is broken its kernel, captured or not, looks a token up that lies terabytes
-// behind its table.
+// past its table.
 class FaultyModel final : public Model {
  public:
   explicit FaultyModel(const OpContext& ctx)
@@ -129,7 +129,7 @@ TEST(Task4_5_DeviceFaults, AFailedKernelIsAnErrorThatNamesItsStepAndEndsTheProce
     EXPECT_EXIT(end_with_the_error(false, graphs), ::testing::ExitedWithCode(2),
                 "step 3: cuda.*illegal memory access")
         << (graphs ? "replayed" : "eager");
-    // The step in flight may meet the fault, too; the one behind it may be launched before it is seen.
+    // The step in flight may meet the fault, too; the one after it may be launched before it is seen.
     EXPECT_EXIT(end_with_the_error(true, graphs), ::testing::ExitedWithCode(2),
                 "step [2-5]: cuda.*illegal memory access")
         << (graphs ? "replayed" : "eager");

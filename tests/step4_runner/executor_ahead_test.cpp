@@ -32,7 +32,7 @@ TEST(Task4_4_ExecutorAhead, TakesTwoStepsAndWaitsInCollectAlone) {
     const OpContext ctx = stream.context();
     RunnerConfig asked = config;
     asked.async_scheduling = tokens == &ahead;
-    LocalExecutor executor(fake_spec(), asked, models(asked), &ctx);
+    LocalExecutor executor(fake_spec(), asked, models(asked), {}, &ctx);
     ASSERT_EQ(executor.max_in_flight(), tokens == &ahead ? 2 : 1);
     std::deque<Ticket> tickets;
     const auto collect = [&] {
@@ -53,10 +53,36 @@ TEST(Task4_4_ExecutorAhead, TakesTwoStepsAndWaitsInCollectAlone) {
   EXPECT_EQ(ahead, one_by_one);
 }
 
+// As a grammar does: which token may follow depends on the last one, which the step before samples.
+TEST(Task4_4_ExecutorAhead, ALogitsProcessorSeesTheTokensThatItNeeds) {
+  struct Successor final : LogitsProcessor {
+    bool needs_tokens(const SamplingParams&) const override { return true; }
+    void edit(const BatchSequence& sequence, LogitsEdits& edits) override {
+      edits.allow_only_ids(std::vector<int32_t>{(sequence.token_ids.back() + 1) % 97});
+    }
+  };
+  RecordingStream stream;
+  const OpContext ctx = stream.context();
+  LocalExecutor executor(fake_spec(), recorded_config(), models(recorded_config()),
+                         std::make_shared<Successor>(), &ctx);
+  std::deque<Ticket> tickets;
+  std::vector<int32_t> tokens;
+  for (int64_t number = 0; number < 10 || !tickets.empty(); ++number) {
+    if (number < 10)
+      tickets.push_back(
+          executor.submit(number == 0 ? prompt_step({4}, 5) : decode_step(number, {4}, 4 + number)));
+    if (number < 10 && std::ssize(tickets) < executor.max_in_flight()) continue;
+    tokens.push_back(executor.collect(tickets.front()).sequences.at(0).token_ids.at(0));
+    tickets.pop_front();
+  }
+  ASSERT_EQ(tokens.size(), 10u);
+  for (size_t i = 1; i < tokens.size(); ++i) EXPECT_EQ(tokens[i], (tokens[i - 1] + 1) % 97);
+}
+
 TEST(Task4_4_ExecutorAhead, AKernelThatFailsIsAnErrorThatNamesItsStep) {
   RecordingStream stream;
   const OpContext ctx = stream.context();
-  LocalExecutor executor(fake_spec(), recorded_config(), models(recorded_config()), &ctx);
+  LocalExecutor executor(fake_spec(), recorded_config(), models(recorded_config()), {}, &ctx);
   const Ticket first = executor.submit(prompt_step({4}, 5));
   executor.collect(first);
   const Ticket second = executor.submit(decode_step(1, {4}, 5));

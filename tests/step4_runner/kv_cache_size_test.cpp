@@ -104,7 +104,7 @@ int64_t allocated_cache(int64_t num_blocks) {
 }
 
 TEST(Task4_2_GpuMemory, AnOpenCacheIsWhatUtilizationLeavesBesideTheRest) {
-  const MachineMemory gpu{140 * kGiB, 138 * kGiB};  // 2 GiB are somebody else's
+  const MachineMemory gpu{140 * kGiB, 138 * kGiB};  // 2 GiB are another process's
   RunnerConfig config = gpu_config();
   const int64_t block = 114688 * 16;
   for (const double utilization : {0.5, 0.77, 0.9, 1.0}) {

@@ -296,6 +296,27 @@ TEST(Task4_3_LogitsEditsList, ABadWordIsForbiddenWhereTheOutputEndsInItsBeginnin
   EXPECT_THAT(forbidden({1, 2}, {}), ElementsAre(8));
 }
 
+TEST(Task4_3_LogitsEditsList, AProcessorWithoutAWishStagesNothing) {
+  struct Silent final : LogitsProcessor {
+    bool needs_tokens(const SamplingParams&) const override { return false; }
+    void edit(const BatchSequence&, LogitsEdits& edits) override {
+      if (speaks) edits.forbid(3);
+    }
+    bool speaks = false;
+  };
+  BatchSequence sequence;
+  sequence.token_ids = {1};
+  sequence.num_prompt_tokens = 1;
+  sequence.sampling.temperature = 0;
+  const std::vector<BatchSequence*> batch{&sequence};
+  const auto processor = std::make_shared<Silent>();
+  Sampler sampler(100);
+  sampler.add_processor(processor);
+  EXPECT_EQ(sampler.plan(batch).upload_bytes(), 0);
+  processor->speaks = true;
+  EXPECT_GT(sampler.plan(batch).upload_bytes(), 0);
+}
+
 TEST(Task4_3_LogitsEditsList, OnlyBadWordsOfSeveralTokensNeedTheTokens) {
   SamplingParams params;
   params.min_tokens = 3;

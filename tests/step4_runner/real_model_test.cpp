@@ -127,7 +127,7 @@ std::vector<std::vector<int32_t>> greedy(const GoldenCheckpoint& golden, RunnerC
                                          MemoryPlan* measured = nullptr, MemoryPlan* predicted = nullptr) {
   const DecoderSpec spec = load_decoder_spec(golden.directory);
   config.tensor_parallel_size = ranks;
-  auto executor = make_local_executor(golden.directory, spec, config);
+  auto executor = make_local_executor({.model = golden.directory, .spec = spec, .config = config});
   if (measured) *measured = executor->memory();
   if (predicted) *predicted = predict_memory(spec, executor->config());
   std::vector<std::vector<int32_t>> tokens(golden.prompts.size());
@@ -189,7 +189,7 @@ TEST(Task4_4_TensorParallel, TwoAndFourRanksGiveTheTokensOfTransformers) {
       EXPECT_NEAR(static_cast<double>(measured.activations), static_cast<double>(predicted.activations),
                   0.2 * static_cast<double>(measured.activations))
           << name << ", " << ranks << " ranks";
-      measured.other = predicted.other = 0;  // what the process has besides, which nobody measures here
+      measured.other = predicted.other = 0;  // what the process has besides, which is not measured here
       EXPECT_NEAR(static_cast<double>(measured.total()), static_cast<double>(predicted.total()),
                   0.1 * static_cast<double>(measured.total()))
           << name << ", " << ranks << " ranks";

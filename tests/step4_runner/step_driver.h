@@ -285,7 +285,7 @@ class StepDriver {
   RunnerConfig config_;
   Random& random_;
   std::vector<int> references_;                   // per block
-  std::vector<SequenceId> finished_, preempted_;  // not told to the runner yet
+  std::vector<SequenceId> finished_, preempted_;  // the runner does not know yet
   SequenceId next_id_ = 0;
   int64_t num_steps_ = 0;
   int64_t num_shared_ = 0;

@@ -297,7 +297,7 @@ TEST(Task5_2_Forks, ThePromptIsSentOnceForAllCompletions) {
     }
     harness.collect();
   }
-  // Two of the four run at a time; those that follow find nobody who still has the prompt.
+  // Two of the four run at a time; those that follow find the prompt no more.
   EXPECT_EQ(num_sent, 2 * 41);
   harness.expect_reference_outputs();
 }

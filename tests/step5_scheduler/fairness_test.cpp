@@ -131,7 +131,7 @@ TEST(Task5_2_PartialPrefills, TheThresholdAloneLeavesRoomForShortPrompts) {
   harness.add(iota_prompt(100, 200), greedy(2));
   harness.add(iota_prompt(4, 700), greedy(2));
   EXPECT_EQ(steps_to_first_token(harness, 2), 1);
-  EXPECT_EQ(num_tokens_of(harness.output, 0), 12) << "6, and what nobody else could use";
+  EXPECT_EQ(num_tokens_of(harness.output, 0), 12) << "6, and what no other could use";
   EXPECT_EQ(num_tokens_of(harness.output, 1), 0) << "one partial prefill at a time";
   harness.run();
   harness.expect_reference_outputs();
@@ -232,6 +232,7 @@ TEST(SchedulerChecks, RefusesLimitsThatDoNotFitEachOther) {
                "long-prefill-token-threshold");
   expect_error([](SchedulerConfig& c) { c.watermark = 1; }, "watermark");
   expect_error([](SchedulerConfig& c) { c.watermark = -0.1; }, "watermark");
+  expect_error([](SchedulerConfig& c) { c.max_logprobs = -2; }, "max-logprobs");
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include <random>
 
+#include "tests/step5_scheduler/checked_index.h"
 #include "tests/step5_scheduler/harness.h"
 
 namespace ladder {
@@ -43,7 +44,8 @@ Day random_day(uint64_t seed, int delay, bool static_batching = false, bool reco
   config.eos_token_ids = {3, 4};
   config.static_batching = static_batching;
   config.recompute_everything = recompute;
-  Harness harness(config, delay);
+  Harness harness(config, delay,
+                  std::make_unique<CheckedIndex>(config.batch.num_kv_blocks, config.batch.block_size));
 
   // Prompts are cut from few texts, so that prefixes are shared.
   std::vector<std::vector<int32_t>> texts(3);

@@ -20,7 +20,7 @@ TEST(Task5_2_Watermark, ANewcomerLeavesItFreeWhileOthersRun) {
   harness.add(iota_prompt(84, 100), greedy(4));  // 21 blocks: with the first 10, 9 would be left
   harness.add(iota_prompt(4, 300), greedy(4));
   ASSERT_TRUE(harness.submit());
-  EXPECT_EQ(harness.scheduler.stats().num_running, 1) << "and nobody overtakes the second";
+  EXPECT_EQ(harness.scheduler.stats().num_running, 1) << "and none overtakes the second";
   harness.collect();
   harness.run();
   harness.expect_reference_outputs();

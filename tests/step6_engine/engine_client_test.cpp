@@ -132,6 +132,9 @@ TEST(Task6_4_EngineClient, ABadRequestIsToldToItsSubmitterAndToNobodyElse) {
   EXPECT_THROW(client.submit(token_request({1}, 0)), Error);
   EXPECT_THROW(client.submit(token_request({testing::kFakeVocab}, 4)), Error);
   EXPECT_THROW(client.submit(token_request({1}, 4, "a")), Error);
+  Request logged = token_request({1}, 4);
+  logged.sampling.logprobs = -1;
+  EXPECT_THROW(client.submit(logged), Error);
   EXPECT_EQ(client.stats().num_requests, 1);
   gate.open();
   EXPECT_EQ(output_of(good).completions[0].token_ids, expected_tokens({1}, 4));
@@ -296,7 +299,7 @@ TEST(Task6_4_EngineClient, ASlowReaderKeepsNobodyWaitingAndMissesNothing) {
   output_of(fast);
   const std::optional<StreamUpdate> all = slow.next();
   ASSERT_TRUE(all.has_value());
-  ASSERT_EQ(all->updates.size(), 1u) << "one update for each completion, however long nobody looked";
+  ASSERT_EQ(all->updates.size(), 1u) << "one update for each completion, however late it is read";
   EXPECT_EQ(all->updates[0].token_ids, expected_tokens({1, 2}, 50));
   ASSERT_TRUE(all->output.has_value());
   EXPECT_TRUE(slow.ended());
@@ -318,7 +321,7 @@ TEST(Task6_4_EngineClient, OnReadyIsCalledWhenThereIsSomethingAfterNothing) {
   while (!stream.ended()) {
     {
       std::unique_lock lock(mutex);
-      ASSERT_TRUE(called.wait_for(lock, 60s, [&] { return num_calls > num_seen; })) << "nobody called";
+      ASSERT_TRUE(called.wait_for(lock, 60s, [&] { return num_calls > num_seen; })) << "there was no call";
       num_seen = num_calls;
     }
     while (std::optional<StreamUpdate> update = stream.next(0s))
@@ -455,7 +458,7 @@ TEST(Task6_4_EngineClient, ManyThreadsAtRandom) {
           if (auto update = stream->next(std::chrono::microseconds(random() % 300)))
             whole = std::move(update->output);
           client.abort(stream->request_id());
-          client.abort(std::to_string(random() % 100));  // somebody's
+          client.abort(std::to_string(random() % 100));  // another thread's, maybe
           break;
         case 2:
           stream->next(std::chrono::microseconds(random() % 300));

@@ -231,6 +231,13 @@ TEST(Task6_1_Engine, ABadRequestIsNamedAndLeavesNothingBehind) {
   Request many = token_request({1}, 4);
   many.sampling.n = 1000000000;
   EXPECT_NE(message(many).find("n"), std::string::npos);
+  Request logged = token_request({1}, 4);
+  for (const int64_t wanted : {int64_t{-1}, fake_config().max_logprobs + 1}) {
+    logged.sampling.prompt_logprobs = wanted;
+    EXPECT_NE(message(logged).find("--max-logprobs"), std::string::npos) << message(logged);
+  }
+  logged.sampling.prompt_logprobs = fake_config().max_logprobs;
+  EXPECT_NO_THROW(engine.prepare(logged));
   EXPECT_FALSE(engine.has_unfinished());
 
   EXPECT_THROW(engine.generate({token_request({1, 2}, 4), token_request({}, 4)}), Error);

@@ -1,5 +1,5 @@
 // Task 6.1: a storm of random requests and random aborts on a cache that is too small for them, with a real
-// model on each device. At the end the books must balance: everybody who stayed has an answer, and nothing is
+// model on each device. At the end the books must balance: every request that was not aborted has an answer, and nothing is
 // held, known or in flight.
 #include <gtest/gtest.h>
 #include <algorithm>

@@ -1,4 +1,4 @@
-// Task 6.1: an engine used at random by somebody who is never done with one thing before the next begins:
+// Task 6.1: an engine used at random, where one thing begins before another is done:
 // requests of every kind, aborts, generate() in between, callbacks that throw, and in the end often an
 // executor that fails. Every request has one output, whose tokens are the right ones, and the books balance.
 #include <gtest/gtest.h>

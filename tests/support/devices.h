@@ -22,7 +22,7 @@ const OpContext* cuda_context();
 void note_left_out();
 
 // How call() served an operator on the GPU: by the rung that the context forces, or by another one. By the
-// operator's function, since somebody cleared them.
+// operator's function, since they were cleared.
 struct GpuCalls {
   int64_t served = 0;
   int64_t replaced = 0;

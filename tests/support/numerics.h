@@ -59,7 +59,7 @@ class Random {
 // small rest of large ones.
 void take_magnitudes(const Tensor& values);
 
-// An output filled with NaN, so that an element nobody wrote is found.
+// An output filled with NaN, so that an element that was not written is found.
 Tensor poisoned(const Shape& shape, DType dtype);
 
 }  // namespace ladder::testing
