@@ -42,10 +42,10 @@ std::string errors_of(const std::string& output) {
 }
 
 // Whether it compiles; if not, what the compiler says about it.
-bool build_or_say(const Tree& tree, const std::string& target) {
-  const bool first = !fs::exists(tree.root() / "build" / "release" / "build.ninja");
+bool build_or_say(const Tree& tree, bool gpu, const std::string& target) {
+  const bool first = !fs::exists(build_folder(tree.root(), gpu) / "build.ninja");
   std::cout << "building " << target << (first ? ", which takes minutes the first time" : "") << std::endl;
-  const std::string output = build(tree.root(), target);
+  const std::string output = build(tree.root(), gpu, target);
   if (output.empty()) return true;
   std::cout << errors_of(output) << "it does not compile\n";
   return false;
@@ -84,8 +84,8 @@ int test_task(const Tree& tree, const Task& task, const std::string& rung) {
   for (const Task* need : needs)
     if (!tree.state(*need).builds_reference) mine += (mine.empty() ? "" : ", ") + need->id;
   if (!mine.empty()) std::cout << "  with your own " << mine << "\n";
-  if (!build_or_say(tree, task.target)) return 1;
-  const fs::path binary = tree.root() / "build" / "release" / "tests" / task.target;
+  if (!build_or_say(tree, task.gpu, task.target)) return 1;
+  const fs::path binary = build_folder(tree.root(), task.gpu) / "tests" / task.target;
   std::map<Verdict, int> all;
   std::map<std::string, std::map<Verdict, int>> of_rung;
   std::set<std::string> unwritten;
@@ -140,9 +140,10 @@ int demo(const Tree& tree, const std::vector<std::string>& arguments) {
   tree.splice(true);
   const fs::path ran = tree.root() / ".lab" / "ran.txt";
   fs::remove(ran);
-  int code = build_or_say(tree, "ladder") ? 0 : 1;
+  const bool gpu = std::any_of(mine.begin(), mine.end(), [](const Task* task) { return task->gpu; });
+  int code = build_or_say(tree, gpu, "ladder") ? 0 : 1;
   if (code == 0) {
-    std::vector<std::string> command = {(tree.root() / "build" / "release" / "ladder").string(), "demo",
+    std::vector<std::string> command = {(build_folder(tree.root(), gpu) / "ladder").string(), "demo",
                                         "--model", (tree.root() / "models" / "tinyworld").string()};
     command.insert(command.end(), arguments.begin(), arguments.end());
     code = run_visibly(command, {{"LADDER_LAB_RAN", ran.string()}}).exit_code;

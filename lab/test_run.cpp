@@ -88,12 +88,18 @@ TestResult run_one(const fs::path& binary, const std::string& name, const fs::pa
 
 }  // namespace
 
-std::string build(const fs::path& root, const std::string& target) {
-  const fs::path folder = root / "build" / "release";
+fs::path build_folder(const fs::path& root, bool gpu) {
+  return root / "build" / (gpu ? "release" : "course");
+}
+
+std::string build(const fs::path& root, bool gpu, const std::string& target) {
+  const fs::path folder = build_folder(root, gpu);
   const BuildLock lock(folder);
   if (!fs::exists(folder / "build.ninja")) {
-    const Outcome configured = run(
-        {"cmake", "-G", "Ninja", "-S", root.string(), "-B", folder.string(), "-DCMAKE_BUILD_TYPE=Release"});
+    std::vector<std::string> configure = {"cmake",       "-G", "Ninja",         "-S",
+                                          root.string(), "-B", folder.string(), "-DCMAKE_BUILD_TYPE=Release"};
+    if (!gpu) configure.insert(configure.end(), {"-DLADDER_CUDA=OFF", "-DLADDER_BENCH=OFF"});
+    const Outcome configured = run(configure);
     write_file(folder / "configure.log", configured.output);
     if (!configured.ok()) return configured.output;
   }

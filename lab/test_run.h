@@ -16,8 +16,12 @@ struct TestResult {
   std::vector<std::string> messages;  // of the failed checks, or why it was skipped
 };
 
-// Configures build/release where needed and builds a target. Returns what the compiler said where it failed, or "".
-std::string build(const std::filesystem::path& root, const std::string& target);
+// Where tasks are built: build/course, without CUDA and without benchmarks, which takes minutes less; those that need
+// a GPU in build/release, as ./ladder does it.
+std::filesystem::path build_folder(const std::filesystem::path& root, bool gpu);
+
+// Configures the folder where needed and builds a target. Returns what the compiler said where it failed, or "".
+std::string build(const std::filesystem::path& root, bool gpu, const std::string& target);
 
 // The tests that a GoogleTest filter leaves; with `rung` only those of that rung ("avx2", "naive" of cuda_naive).
 // Error: none.

@@ -35,7 +35,7 @@ void Engine::end_request(ActiveRequest& request, FinishReason reason, const std:
     const SequenceId id = request.completions[i].sequence;
     const Sequence* sequence = scheduler_.find(id);
     const int64_t num_preemptions = sequence == nullptr ? 0 : sequence->num_preemptions;
-    scheduler_.abort(id);
+    if (!dead()) scheduler_.abort(id);
     owners_.erase(id);
 
     CompletionUpdate& news = results_.updates.emplace_back();
@@ -57,8 +57,13 @@ void Engine::end_request(ActiveRequest& request, FinishReason reason, const std:
 void Engine::die(std::exception_ptr error) {
   error_ = std::move(error);
   error_message_ = message_of(error_);
-  in_flight_.clear();    // the executor is not asked again
-  scheduler_.abandon();  // first: after an update that failed halfway it must not be asked for anything else
+  in_flight_.clear();  // the executor is not asked again
+  try {
+    scheduler_
+        .abandon();  // first: after an update that failed halfway it must not be asked for anything else
+  } catch (const std::exception&) {
+    // The books of the blocks are broken too. The first error stands, and everyone who waits is given it.
+  }
   for (auto next = requests_.begin(); next != requests_.end();)  // which takes the request out of the map
     end_request((next++)->second, FinishReason::error, error_message_);
 }
