@@ -296,7 +296,7 @@ TEST(Task4_3_LogitsEditsList, ABadWordIsForbiddenWhereTheOutputEndsInItsBeginnin
   EXPECT_THAT(forbidden({1, 2}, {}), ElementsAre(8));
 }
 
-TEST(Task4_3_LogitsEditsList, AProcessorWithoutAWishStagesNothing) {
+TEST(Task4_3_Plan, AProcessorWithoutAWishStagesNothing) {
   struct Silent final : LogitsProcessor {
     bool needs_tokens(const SamplingParams&) const override { return false; }
     void edit(const BatchSequence&, LogitsEdits& edits) override {
