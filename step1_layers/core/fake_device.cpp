@@ -32,11 +32,15 @@ void fake_copy(void* to, Device to_device, const void* from, Device from_device,
   const std::string_view name = from_device.is_cpu() ? FakeStream::kFromHost
                                 : to_device.is_cpu() ? FakeStream::kToHost
                                                      : FakeStream::kCopy;
-  launch_or_run(stream, name, bytes, [=] { std::memcpy(to, from, static_cast<size_t>(bytes)); });
+  launch_or_run(stream, name, bytes, [=] {
+    if (bytes > 0) std::memcpy(to, from, static_cast<size_t>(bytes));
+  });
 }
 
 void fake_fill(void* memory, uint8_t value, int64_t bytes, void* stream) {
-  launch_or_run(stream, "fill", bytes, [=] { std::memset(memory, value, static_cast<size_t>(bytes)); });
+  launch_or_run(stream, "fill", bytes, [=] {
+    if (bytes > 0) std::memset(memory, value, static_cast<size_t>(bytes));
+  });
 }
 
 }  // namespace ladder
