@@ -45,7 +45,7 @@ int check_hand_in(const Tree& tree, const std::string& path) {
       const std::string file = region.at("file"), text = region.at("text");
       if (std::ranges::find(task.regions, file) == task.regions.end())
         throw LabError(path + ": task " + task.id + " has no region in " + file);
-      if (sha256(text) != region.at("sha256"))
+      if (sha256(text) != region.at("sha256").get<std::string>())
         throw LabError(path + ": the text of task " + task.id + " in " + file +
                        " is not the one that was handed in");
     }
