@@ -8,6 +8,7 @@
 #include "cli/commands.h"
 #include "cli/terminal.h"
 #include "step1_layers/core/error.h"
+#include "step1_layers/core/task_not_implemented.h"
 
 namespace ladder {
 
@@ -93,6 +94,8 @@ int run_command_line(int argc, char** argv) {
     return report("error", fmt::format("{}: {}", error.path1().string(), error.code().message()), 2);
   } catch (const std::bad_alloc&) {
     return report("error", "out of memory", 2);
+  } catch (const TaskNotImplemented& task) {
+    return report("error", task.what(), 1);
   } catch (const std::exception& error) {
     return report("internal error", error.what(), 1);
   }

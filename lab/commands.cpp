@@ -116,7 +116,7 @@ int start(Tree& tree, const std::string& id) {
   for (const Task* need : needs) {
     const TaskState of = tree.state(*need);
     std::cout << (need == needs.front() ? "uses\n" : "") << "  " << padded(need->id, kIdWidth)
-              << (of.builds_reference ? "the reference" : "yours")
+              << (of.builds_reference ? "the reference" : of.unfinished ? "yours, unfinished" : "yours")
               << (built(of).empty() ? "" : " (what you wrote stays in its file)") << "\n";
   }
   std::cout << "tests    ./ladder lab test " << task.id << "      (" << task.target << ", " << task.filter
@@ -153,7 +153,8 @@ int hand_in(const Tree& tree, const std::vector<std::string>& ids, const std::st
   const std::string text = make_hand_in(tree, tasks);
   write_file(path, text);
   std::cout << path.string() << ": " << check_hand_in(tree, path.string()) << " regions of release "
-            << tree.release() << "\n";
+            << tree.release() << "\n"
+            << left_behind(tree, tasks);
   return 0;
 }
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "lab/files.h"
 #include "lab/lab_error.h"
@@ -29,6 +30,16 @@ std::string make_hand_in(const Tree& tree, const std::vector<const Task*>& tasks
   const std::string commit = head.ok() ? head.output.substr(0, head.output.find('\n')) : "";
   const Json all = {{"format", 1}, {"release", tree.release()}, {"commit", commit}, {"regions", regions}};
   return all.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
+}
+
+std::string left_behind(const Tree& tree, const std::vector<const Task*>& tasks) {
+  std::set<std::string> paths;
+  for (const Task* task : tasks)
+    for (const std::string& path : tree.changed_outside(*task)) paths.insert(path);
+  std::string lines;
+  for (const std::string& path : paths)
+    lines += "  " + path + " was changed outside its regions, and a hand-in does not hold that\n";
+  return lines;
 }
 
 int check_hand_in(const Tree& tree, const std::string& path) {

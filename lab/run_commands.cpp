@@ -8,6 +8,7 @@
 #include "lab/failure_text.h"
 #include "lab/files.h"
 #include "lab/functions.h"
+#include "lab/hand_in.h"
 #include "lab/lab_error.h"
 #include "lab/process.h"
 #include "lab/test_run.h"
@@ -84,6 +85,7 @@ int test_task(const Tree& tree, const Task& task, const std::string& rung) {
   for (const Task* need : needs)
     if (!tree.state(*need).builds_reference) mine += (mine.empty() ? "" : ", ") + need->id;
   if (!mine.empty()) std::cout << "  with your own " << mine << "\n";
+  std::cout << left_behind(tree, {&task});
   if (!build_or_say(tree, task.gpu, task.target)) return 1;
   const fs::path binary = build_folder(tree.root(), task.gpu) / "tests" / task.target;
   std::map<Verdict, int> all;

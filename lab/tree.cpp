@@ -154,6 +154,19 @@ void Tree::check(const std::vector<const Task*>& tasks) const {
     for (const std::string& path : task->regions) region(*task, path);
 }
 
+std::vector<std::string> Tree::changed_outside(const Task& task) const {
+  std::vector<std::string> changed;
+  for (const std::string& path : task.regions) {
+    region(task, path);  // so it is whole
+    std::map<std::string, NewText> nothing;
+    for (const auto& [id, region] : regions_.at(path)) nothing[id] = {};
+    const auto hash = reference_hashes_.find({"outside", path});
+    if (hash == reference_hashes_.end() || hash_of(with_regions(files_.at(path), nothing)) != hash->second)
+      changed.push_back(path);
+  }
+  return changed;
+}
+
 // While the checkout still has them: a text that is written over must not be gone.
 void Tree::keep_references() const {
   for (const Task& task : course_.tasks)

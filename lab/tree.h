@@ -6,7 +6,8 @@
 // shall take the reference although something else stands in the file, it compiles a copy of the file in
 // .lab/spliced/ with the reference in that region (cmake/spliced.cmake).
 //
-//   lab/regions.txt      which text is the reference: task, file, SHA-256 (tools/task_boxes.py writes it)
+//   lab/regions.txt      which text is the reference: task, file, SHA-256, and "outside", file, SHA-256 for what
+//                        stands around the regions (tools/task_boxes.py writes it)
 //   .lab/reference/HASH  reference texts, kept from the moment that a region is first given away
 //   .lab/choices         the task that was started last, and what `use` was told
 //   .lab/spliced/        the copies; made anew by every command, may be deleted
@@ -51,6 +52,9 @@ class Tree {
   // Error, one line: a region of one of these tasks is not whole.
   void check(const std::vector<const Task*>& tasks) const;
 
+  // The files of a task's regions that differ from the release's outside all regions.
+  std::vector<std::string> changed_outside(const Task& task) const;
+
   // Makes this task the one whose stubs the build takes, and puts stubs where its regions are the reference.
   // Returns the files that were changed.
   std::vector<std::string> start(const Task& task);
@@ -71,7 +75,7 @@ class Tree {
   std::map<std::string, std::string> files_;                      // path -> text
   std::map<std::string, std::map<std::string, Region>> regions_;  // path -> task -> region
   std::map<std::string, std::string> problems_;                   // path -> what is wrong with it
-  std::map<std::pair<std::string, std::string>, std::string> reference_hashes_;  // {task, path}
+  std::map<std::pair<std::string, std::string>, std::string> reference_hashes_;  // {task or "outside", path}
   std::string started_;
   std::map<std::string, bool> uses_mine_;
 };

@@ -9,9 +9,15 @@ namespace {
 
 constexpr int kThreads = 256;
 
+dim3 blocks_for(int64_t count) {
+  return dim3(static_cast<unsigned>(ceil_div<int64_t>(count, kThreads)));
+}
+
+}  // namespace
+
 // >>> task 4.5.cuda: kernels that copy between pinned memory and the device's
 // The way over the bus takes a microsecond or two, in which the preceding kernel still runs.
-__global__ void __launch_bounds__(kThreads)
+static __global__ void __launch_bounds__(kThreads)
     copy_from_host_kernel(const uint4* from, uint4* to, int64_t count) {
   allow_next_kernel();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
@@ -21,20 +27,13 @@ __global__ void __launch_bounds__(kThreads)
   if (i < count) to[i] = word;
 }
 
-__global__ void __launch_bounds__(kThreads)
+static __global__ void __launch_bounds__(kThreads)
     copy_to_host_kernel(const uint32_t* from, uint32_t* to, int64_t count) {
   allow_next_kernel();
   const int64_t i = static_cast<int64_t>(blockIdx.x) * kThreads + threadIdx.x;
   wait_for_previous_kernel();
   if (i < count) to[i] = from[i];
 }
-// <<< task 4.5.cuda
-
-dim3 blocks_for(int64_t count) {
-  return dim3(static_cast<unsigned>(ceil_div<int64_t>(count, kThreads)));
-}
-
-}  // namespace
 
 void copy_from_host_cuda(const OpContext& ctx, void* to, const void* from, int64_t bytes) {
   const int64_t count = ceil_div<int64_t>(bytes, sizeof(uint4));
@@ -50,5 +49,6 @@ void copy_to_host_cuda(const OpContext& ctx, void* to, const void* from, int64_t
   launch_kernel(ctx, copy_to_host_kernel, blocks_for(count), dim3(kThreads), 0,
                 static_cast<const uint32_t*>(from), static_cast<uint32_t*>(to), count);
 }
+// <<< task 4.5.cuda
 
 }  // namespace ladder

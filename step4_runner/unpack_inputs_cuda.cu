@@ -19,10 +19,39 @@ struct Pointers {
   int64_t rows, seqs, logits_rows, updates, table_stride;
 };
 
+Pointers pointers_of(const UnpackInputsArgs& args) {
+  Pointers p{};
+  const auto from = [](const Tensor& tensor) { return tensor.data<int32_t>(); };
+  p.input_ids = from(args.input_ids);
+  p.positions = from(args.positions);
+  p.query_start_loc = from(args.query_start_loc);
+  p.seq_lens = from(args.seq_lens);
+  p.logits_indices = from(args.logits_indices);
+  p.table_updates = from(args.table_updates);
+  p.table_entries = from(args.table_entries);
+  p.sampled_ids = from(args.sampled_ids);
+  p.slot_mapping = args.slot_mapping.data<int64_t>();
+  p.to_input_ids = from(args.to_input_ids);
+  p.to_positions = from(args.to_positions);
+  p.to_query_start_loc = from(args.to_query_start_loc);
+  p.to_seq_lens = from(args.to_seq_lens);
+  p.to_logits_indices = from(args.to_logits_indices);
+  p.to_block_tables = from(args.to_block_tables);
+  p.to_slot_mapping = args.to_slot_mapping.data<int64_t>();
+  p.rows = args.input_ids.dim(0);
+  p.seqs = args.seq_lens.dim(0);
+  p.logits_rows = args.logits_indices.dim(0);
+  p.updates = (args.table_updates.dim(0) - 1) / 3;
+  p.table_stride = args.to_block_tables.stride(0);
+  return p;
+}
+
+}  // namespace
+
 // >>> task 4.5.cuda: the loop of unpack_inputs_cpu.cpp as one kernel
 // The first blocks copy rows, a thread each; every further block writes one update of the block tables. The
 // next kernel is allowed only then: some read lengths and tables before they wait (kv_cache.h).
-__global__ void __launch_bounds__(kThreads) unpack_inputs(Pointers p, int64_t row_blocks) {
+static __global__ void __launch_bounds__(kThreads) unpack_inputs(Pointers p, int64_t row_blocks) {
   wait_for_previous_kernel();
   if (blockIdx.x >= row_blocks) {
     const int32_t* update = p.table_updates + (blockIdx.x - row_blocks) * 3;
@@ -47,37 +76,13 @@ __global__ void __launch_bounds__(kThreads) unpack_inputs(Pointers p, int64_t ro
   __threadfence();
   allow_next_kernel();
 }
-// <<< task 4.5.cuda
-
-}  // namespace
 
 void unpack_inputs_cuda(const OpContext& ctx, const UnpackInputsArgs& args) {
-  Pointers p{};
-  const auto from = [](const Tensor& tensor) { return tensor.data<int32_t>(); };
-  p.input_ids = from(args.input_ids);
-  p.positions = from(args.positions);
-  p.query_start_loc = from(args.query_start_loc);
-  p.seq_lens = from(args.seq_lens);
-  p.logits_indices = from(args.logits_indices);
-  p.table_updates = from(args.table_updates);
-  p.table_entries = from(args.table_entries);
-  p.sampled_ids = from(args.sampled_ids);
-  p.slot_mapping = args.slot_mapping.data<int64_t>();
-  p.to_input_ids = from(args.to_input_ids);
-  p.to_positions = from(args.to_positions);
-  p.to_query_start_loc = from(args.to_query_start_loc);
-  p.to_seq_lens = from(args.to_seq_lens);
-  p.to_logits_indices = from(args.to_logits_indices);
-  p.to_block_tables = from(args.to_block_tables);
-  p.to_slot_mapping = args.to_slot_mapping.data<int64_t>();
-  p.rows = args.input_ids.dim(0);
-  p.seqs = args.seq_lens.dim(0);
-  p.logits_rows = args.logits_indices.dim(0);
-  p.updates = (args.table_updates.dim(0) - 1) / 3;
-  p.table_stride = args.to_block_tables.stride(0);
+  const Pointers p = pointers_of(args);
   const int64_t row_blocks = ceil_div<int64_t>(std::max(p.rows, p.seqs + 1), kThreads);
   launch_kernel(ctx, unpack_inputs, dim3(static_cast<unsigned>(row_blocks + p.updates)), dim3(kThreads), 0, p,
                 row_blocks);
 }
+// <<< task 4.5.cuda
 
 }  // namespace ladder

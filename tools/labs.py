@@ -52,6 +52,11 @@ def all_needs(tasks, task_id):
     return found
 
 
+def outside_of(text):
+    """What stands outside the regions, and their markers."""
+    return re.sub(r"(^[ \t]*// >>> task .*\n)(?:.*\n)*?(?=[ \t]*// <<< task )", r"\1", text, flags=re.MULTILINE)
+
+
 def regions_of(text):
     """{id: lines between its markers}; raises ValueError where the markers do not match."""
     regions, open_id, start = {}, None, 0

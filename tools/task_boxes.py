@@ -4,7 +4,8 @@
     tools/task_boxes.py            writes each block between `<!-- box 5.2 -->` and `<!-- /box -->` anew
     tools/task_boxes.py --check    writes nothing, and says what is missing or no longer true
 
-It draws the course in ROADMAP.md (course_graph.py), between `<!-- course -->` and `<!-- /course -->`. Beside them it writes lab/regions.txt, which says by its SHA-256 what the reference text of every region is.
+It draws the course in ROADMAP.md (course_graph.py), between `<!-- course -->` and `<!-- /course -->`. Beside them it writes lab/regions.txt, which says by its SHA-256 what the reference text of every region is,
+and what stands outside the regions of a file.
 
 A box stands below `<a id="task-5-2"></a>` on the page that labs.json names; three common mistakes follow it, a list
 written by hand.
@@ -97,16 +98,18 @@ def mistakes_after(page, task_id):
 
 def region_hashes(course, root=labs.ROOT):
     """The lines of lab/regions.txt; a region that is missing, which `problems` says, has none."""
-    lines = []
+    lines, files = [], {}
     for task in course["tasks"]:
         for path in task["regions"]:
             try:
-                region = labs.regions_of((root / path).read_text())[task["id"]]
+                text = (root / path).read_text()
+                region = labs.regions_of(text)[task["id"]]
             except (OSError, ValueError, KeyError):
                 continue
+            files[path] = hashlib.sha256(labs.outside_of(text).encode()).hexdigest()
             digest = hashlib.sha256("".join(line + "\n" for line in region).encode()).hexdigest()
             lines.append(f"{task['id']} {path} {digest}\n")
-    return "".join(lines)
+    return "".join(lines) + "".join(f"outside {path} {digest}\n" for path, digest in sorted(files.items()))
 
 
 def main():

@@ -1,9 +1,11 @@
 #include "step1_layers/core/task_not_implemented.h"
 
+#include <string>
+
 namespace ladder {
 
 TaskNotImplemented::TaskNotImplemented(const char* task)
-    : Error("task " + std::string(task) + " is not implemented") {}
+    : std::logic_error("task " + std::string(task) + " is not implemented") {}
 
 TaskNotImplemented::~TaskNotImplemented() = default;
 

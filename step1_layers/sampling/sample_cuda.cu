@@ -30,7 +30,7 @@ struct Gumbel {
     source = {static_cast<uint64_t>(seeds[row]), static_cast<uint64_t>(output_index[row])};
   }
   __device__ bool can_win(float largest, float best) const {
-    return greedy || largest + kLargestNoise > best;
+    return greedy || !(largest + kLargestNoise <= best);  // NaN can
   }
 
   // x[i] belongs to token first + i, first a multiple of four.
@@ -43,26 +43,25 @@ struct Gumbel {
   }
 };
 
-// The best of tokens [begin, end) of a row, begin a multiple of four, over the threads of a block.
+// The best of tokens [begin, end) of a row, begin a multiple of four, over the threads of a block. A NaN stays
+// in best.value, at the price of no instruction and of no way out of the loop, which would keep the loads of
+// later turns waiting.
 template <class Score>
 __device__ Best best_of_range(const float* x, int64_t begin, int64_t end, const Score& score) {
   Best best = no_best();
-  // A NaN is remembered and not acted upon: with a way out of the loop the loads of later turns would have
-  // to wait for it.
-  bool has_nan = false;
   const bool aligned = is_aligned(x);
   for (int64_t first = begin + threadIdx.x * kGroup; first < end; first += kThreads * kGroup) {
     float values[kGroup];
     load_group(x, first, end, aligned, values);
-    const float largest = max_or_nan(values);
-    has_nan |= isnan(largest);
-    if (!score.can_win(largest, best.value)) continue;
+    if (!score.can_win(max_or_nan(values), best.value)) continue;
     score.add_noise(static_cast<uint32_t>(first), values);
 #pragma unroll
-    for (int i = 0; i < kGroup; ++i)  // ids ascend, so only a larger value replaces
-      if (values[i] > best.value) best = {values[i], static_cast<int32_t>(first + i)};
+    for (int i = 0; i < kGroup; ++i) {  // ids ascend, so only a larger value replaces
+      best.id = values[i] > best.value ? static_cast<int32_t>(first + i) : best.id;
+      best.value = max_or_nan(values[i], best.value);
+    }
   }
-  return block_best(has_nan ? invalid_best() : best);
+  return block_best(isnan(best.value) ? invalid_best() : best);
 }
 
 // block

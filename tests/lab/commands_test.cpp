@@ -130,6 +130,21 @@ TEST(Lab_HandIn, HoldsTheTextsOfRegionsAndWhereTheyCameFrom) {
   EXPECT_EQ(small.lab({"hand-in", "--check", out}).exit_code, 0);
 }
 
+TEST(Lab_HandIn, SaysWhatItDoesNotHold) {
+  SmallTree small;
+  small.lab({"start", "3.3"});
+  small.edit(kManager, "  throw ladder::TaskNotImplemented(\"3.3\");", "  return twice(free);");
+  small.edit(kSharing, "  throw ladder::TaskNotImplemented(\"3.3\");", "  return 2 * count;");
+  const std::string out = (small.root() / "out.json").string();
+  EXPECT_THAT(small.lab({"hand-in", "3.3", "--out", out}).output, Not(HasSubstr("changed outside")));
+  small.edit(kManager, "// >>> task 3.3", "int twice(int count) { return 2 * count; }\n// >>> task 3.3");
+  const Outcome handed_in = small.lab({"hand-in", "3.3", "--out", out});
+  EXPECT_EQ(handed_in.exit_code, 0);
+  EXPECT_THAT(handed_in.output, HasSubstr(std::string(kManager) + " was changed outside its regions"));
+  EXPECT_THAT(handed_in.output, Not(HasSubstr(kSharing)));
+  EXPECT_THAT(small.read("out.json"), Not(HasSubstr("int twice")));
+}
+
 TEST(Lab_HandIn, OneOfAnotherReleaseOrDamaged) {
   SmallTree small;
   small.lab({"start", "3.2"});

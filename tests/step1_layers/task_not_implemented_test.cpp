@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <type_traits>
+
 #include "step1_layers/core/error.h"
 #include "step1_layers/core/parallel.h"
 #include "step1_layers/core/variants.h"
@@ -33,13 +35,9 @@ std::string_view chosen(std::string_view op, std::string_view measured = {}) {
   return select_variant<NoArgs>(op, kTable, OpContext{}, {}, measured).name;
 }
 
-TEST(Task1_1_NotImplemented, SaysWhichTaskAndIsAnError) {
-  try {
-    throw TaskNotImplemented("5.2");
-  } catch (const Error& error) {
-    EXPECT_STREQ(error.what(), "task 5.2 is not implemented");
-    EXPECT_NE(dynamic_cast<const TaskNotImplemented*>(&error), nullptr);
-  }
+TEST(Task1_1_NotImplemented, SaysWhichTaskAndIsNoErrorThatATestMayExpect) {
+  EXPECT_STREQ(TaskNotImplemented("5.2").what(), "task 5.2 is not implemented");
+  EXPECT_FALSE((std::is_base_of_v<Error, TaskNotImplemented>));
 }
 
 TEST(Task1_1_NotImplemented, AnUnwrittenRungIsNotChosen) {
