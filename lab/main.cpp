@@ -62,7 +62,8 @@ int run(Arguments arguments) {
   }
   if (command == "hand-in") {
     if (const std::string file = option(arguments, "--check"); !file.empty()) {
-      std::cout << file << ": " << lab::check_hand_in(tree, file) << " regions of this release\n";
+      const int regions = lab::check_hand_in(tree, file);
+      std::cout << file << ": " << regions << " regions of this release\n";
       return 0;
     }
     const std::string out = option(arguments, "--out");

@@ -159,7 +159,9 @@ TEST(Lab_HandIn, OneOfAnotherReleaseOrDamaged) {
   small.write("out.json", good);
   small.write("lab/labs.json", small.read("lab/labs.json") + "\n");
   expect_refused(small, {"hand-in", "--check", out}, "a hand-in of release");
-  expect_refused(small, {"hand-in", "--check", (small.root() / "absent").string()}, "cannot be read");
+  const std::string absent = (small.root() / "absent").string();
+  expect_refused(small, {"hand-in", "--check", absent}, "cannot be read");
+  EXPECT_EQ(small.lab({"hand-in", "--check", absent}).output, "lab: " + absent + ": cannot be read\n");
 }
 
 }  // namespace
