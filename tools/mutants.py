@@ -4,6 +4,7 @@
     tools/mutants.py                  those of lab/mutants.json whose place or tests have changed since the report
     tools/mutants.py --all            all of them
     tools/mutants.py 5.2 3.3          those of these tasks
+    tools/mutants.py --gpu            those of the tasks whose tests need a GPU, and no others
     tools/mutants.py --shard 2/8      the second eighth of those that are due, for several machines; their reports are
                                       put together by `cat`, and by running this once more without it
     tools/mutants.py --check          builds nothing: each still has its place in the source, each task has three
@@ -83,6 +84,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="*", help="ids of tasks")
     parser.add_argument("--all", action="store_true")
+    parser.add_argument("--gpu", action="store_true")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--shard", type=labs.shard, default=(1, 1), metavar="I/N")
     parser.add_argument("--build", default="build/release", help="the build folder (default: build/release)")
@@ -98,6 +100,8 @@ def main():
     found = read_report()
 
     def is_due(mutant):
+        if tasks[mutant["task"]]["gpu"] != arguments.gpu:
+            return False
         if arguments.tasks:
             return mutant["task"] in arguments.tasks
         before = found.get((mutant["task"], mutant["name"]), ("", ""))
@@ -108,8 +112,6 @@ def main():
         number, of = arguments.shard
         for mutant in sorted(filter(is_due, placed), key=lambda mutant: (mutant["file"], mutant["task"]))[number - 1::of]:
             task = tasks[mutant["task"]]
-            if task["gpu"]:
-                continue  # needs a GPU, and a build with CUDA
             result, by = verdict(builds, mutant, task)
             found[mutant["task"], mutant["name"]] = (result, key(mutant, task))
             alive += result != "caught"
