@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "step1_layers/core/cuda_kernel.cuh"
+#include "step1_layers/core/task_not_implemented.h"
 #include "step4_runner/unpack_inputs.h"
 
 namespace ladder {

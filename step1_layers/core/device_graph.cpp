@@ -35,6 +35,10 @@ void DeviceEvent::wait() const {
   if (fake_) fake_->wait(fake_event_);
 }
 
+double DeviceEvent::seconds_since(const DeviceEvent& earlier) const {
+  return event_ && earlier.event_ ? seconds_since_cuda(earlier) : 0.0;
+}
+
 void DeviceGraph::capture(const OpContext& ctx, const std::function<void()>& work) {
   if (ctx.device.type != DeviceType::fake) return capture_cuda(ctx.stream, work);
   launches_ = fake_stream(ctx).capture(work);
@@ -70,8 +74,7 @@ void DeviceEvent::wait_cuda() const {
   LADDER_CUDA_CHECK(cudaEventSynchronize(static_cast<cudaEvent_t>(event_)));
 }
 
-double DeviceEvent::seconds_since(const DeviceEvent& earlier) const {
-  if (!event_ || !earlier.event_) return 0.0;
+double DeviceEvent::seconds_since_cuda(const DeviceEvent& earlier) const {
   float milliseconds = 0.0f;
   LADDER_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, static_cast<cudaEvent_t>(earlier.event_),
                                          static_cast<cudaEvent_t>(event_)));
@@ -111,7 +114,7 @@ void DeviceGraph::replay_cuda(void* stream) const {
 DeviceEvent::~DeviceEvent() = default;
 void DeviceEvent::record_cuda(void*) {}
 void DeviceEvent::wait_cuda() const {}
-double DeviceEvent::seconds_since(const DeviceEvent&) const {
+double DeviceEvent::seconds_since_cuda(const DeviceEvent&) const {
   return 0.0;
 }
 

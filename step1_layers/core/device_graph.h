@@ -31,6 +31,7 @@ class DeviceEvent {
  private:
   void record_cuda(void* stream);
   void wait_cuda() const;
+  double seconds_since_cuda(const DeviceEvent& earlier) const;
 
   void* event_ = nullptr;       // a cudaEvent_t
   FakeStream* fake_ = nullptr;  // or one of a fake device
