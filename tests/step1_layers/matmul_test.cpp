@@ -173,20 +173,18 @@ RUNG_TEST(Task1_4_Matmul, TheNumberOfThreadsDoesNotChangeTheBits, "matmul",
   }
 }
 
-TEST(Task1_4_Matmul, TheDeclaredWorkspaceIsWhatARungTakes) {
+RUNG_TEST(Task1_4_Matmul, TheDeclaredWorkspaceIsWhatARungTakes, "matmul", matmul_variants()) {
   for (int64_t m : {1, 6, 7, 100}) {
     MatmulArgs args{Tensor::zeros({m, 1030}, DType::bf16), Tensor::zeros({77, 1030}, DType::bf16), Tensor(),
                     Tensor::zeros({m, 77}, DType::bf16)};
-    for (const auto& variant : matmul_variants()) {
-      Arena arena;
-      OpContext ctx;
-      ctx.arena = &arena;
-      if (!testing::can_run_rung(variant, ctx, args)) continue;
-      testing::run_rung(variant, ctx, args);
-      const int64_t declared = variant.workspace != nullptr ? variant.workspace(args) : 0;
-      EXPECT_LE(declared, arena.peak_bytes()) << variant.name;
-      EXPECT_LE(arena.peak_bytes(), declared + 3 * 256) << variant.name;  // up to three aligned pieces
-    }
+    Arena arena;
+    OpContext own = ctx;
+    own.arena = &arena;
+    if (!testing::can_run_rung(rung, own, args)) continue;
+    testing::run_rung(rung, own, args);
+    const int64_t declared = rung.workspace != nullptr ? rung.workspace(args) : 0;
+    EXPECT_LE(declared, arena.peak_bytes());
+    EXPECT_LE(arena.peak_bytes(), declared + 3 * 256);  // up to three aligned pieces
   }
 }
 
@@ -234,22 +232,21 @@ TEST(Task1_4_Matmul, ClassesOfRowCountsCoverAllAndWasteLittle) {
   EXPECT_LT(classes.size(), 80);
 }
 
-TEST(Task1_4_Matmul, NothingToDoAndNothingToSum) {
-  OpContext ctx;
+TEST(Task1_4_Matmul, NothingToDo) {
   const Tensor weight = Tensor::zeros({4, 3}, DType::f32);
-  EXPECT_NO_THROW(
-      matmul(ctx, Tensor::empty({0, 3}, DType::f32), weight, Tensor(), Tensor::empty({0, 4}, DType::f32)));
-  // k = 0: an empty sum, so the bias alone.
+  EXPECT_NO_THROW(matmul(OpContext{}, Tensor::empty({0, 3}, DType::f32), weight, Tensor(),
+                         Tensor::empty({0, 4}, DType::f32)));
+}
+
+// k = 0: an empty sum, so the bias alone.
+RUNG_TEST(Task1_4_Matmul, NothingToSum, "matmul", matmul_variants()) {
   const std::vector<float> values = {1, 2, 3, 4, 5};
-  for (const auto& variant : matmul_variants()) {
-    MatmulArgs args{Tensor::empty({2, 0}, DType::f32), Tensor::empty({5, 0}, DType::f32),
-                    Tensor::from<float>(values, {5}), poisoned({2, 5}, DType::f32)};
-    if (!testing::can_run_rung(variant, ctx, args)) continue;
-    testing::run_rung(variant, ctx, args);
-    for (int64_t row = 0; row < 2; ++row)
-      for (int64_t j = 0; j < 5; ++j)
-        EXPECT_EQ(args.out.at<float>({row, j}), values[static_cast<size_t>(j)]) << variant.name;
-  }
+  MatmulArgs args{Tensor::empty({2, 0}, DType::f32), Tensor::empty({5, 0}, DType::f32),
+                  Tensor::from<float>(values, {5}), poisoned({2, 5}, DType::f32)};
+  if (!testing::can_run_rung(rung, ctx, args)) return;
+  testing::run_rung(rung, ctx, args);
+  for (int64_t row = 0; row < 2; ++row)
+    for (int64_t j = 0; j < 5; ++j) EXPECT_EQ(args.out.at<float>({row, j}), values[static_cast<size_t>(j)]);
 }
 
 TEST(Task1_4_Matmul, RefusesWhatDoesNotFit) {

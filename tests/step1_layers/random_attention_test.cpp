@@ -1,6 +1,7 @@
-// Every rung of paged attention over batches drawn at random: heads, groups, pages, lengths, prefix hits,
+// Paged attention over batches drawn at random: heads, groups, pages, lengths, prefix hits,
 // chunks among single rows, sequences without a row, all tensors within wider ones, bounds above the truth.
 #include "tests/step1_layers/attention_scene.h"
+#include "tests/support/rungs.h"
 
 namespace ladder {
 namespace {
@@ -72,12 +73,9 @@ Tensor widened(Random& random, const Shape& shape, DType dtype) {
   return wide.narrow(1, head, shape[1]).narrow(2, first, shape[2]);
 }
 
-TEST(Task1_7_PagedAttention, RandomBatches) {
+RUNG_TEST(Task1_7_PagedAttention, RandomBatches, "paged_attention", paged_attention_variants()) {
   Random random;
   SCOPED_TRACE(random.describe());
-  Arena arena;
-  OpContext ctx;
-  ctx.arena = &arena;
   for (int i = 0; i < 12 && !::testing::Test::HasFailure(); ++i) {
     const Batch batch = random_batch(random);
     const int64_t padding = random.integer(0, 3);
@@ -91,10 +89,9 @@ TEST(Task1_7_PagedAttention, RandomBatches) {
     const Tensor out = widened(random, {rows[0], rows[1], batch.shape.v_dim}, batch.dtype),
                  nothing = out.clone();
     const double scale = random.uniform(0.5, 1.5) / std::sqrt(static_cast<double>(batch.shape.k_dim));
-    Tensor lse, no_lse;
+    Tensor lse;
     if (random.integer(0, 3) > 0) {
       lse = poisoned({rows[0], rows[1] + random.integer(0, 3)}, DType::f32).narrow(1, 0, rows[1]);
-      no_lse = lse.clone();
     }
     const Tensor tables =
         Tensor::empty({metadata.num_seqs, metadata.block_tables.dim(1) + random.integer(0, 5)}, DType::i32);
@@ -103,37 +100,30 @@ TEST(Task1_7_PagedAttention, RandomBatches) {
     used_tables.copy_from(metadata.block_tables);
     metadata.block_tables = used_tables;
     const PagedAttentionArgs args{q, input.cache, metadata, scale, out, lse};
-    std::vector<Reference> expected;
-    for (const Part& part : batch.parts)
-      expected.push_back(attention_reference(*part.data, part.begin, part.end, scale));
-
-    for (const auto& rung : paged_attention_variants()) {
-      if (!can_run_rung(rung, ctx, args)) continue;
-      SCOPED_TRACE(std::string(rung.name) + ": q " + q.str() + ", cache " + input.cache.k.str() + ", " +
-                   std::to_string(batch.parts.size()) + " sequences, at most " +
-                   std::to_string(metadata.max_query_len) + " rows and " +
-                   std::to_string(metadata.max_seq_len) + " keys, values of " +
-                   std::to_string(batch.shape.v_dim));
-      out.copy_from(nothing);
-      if (lse.defined()) lse.copy_from(no_lse);
-      run_rung(rung, ctx, args);
-      int64_t row = 0;
-      for (size_t p = 0; p < batch.parts.size(); ++p) {
-        const int64_t length = batch.parts[p].end - batch.parts[p].begin;
-        if (length == 0) continue;
-        // A head of few values may be the small rest of large ones: all heads of a row are one row here.
-        const Tensor got = out.narrow(0, row, length).clone();
-        ASSERT_TRUE(close_to(got.view({length, rows[1] * batch.shape.v_dim}), expected[p].out))
-            << "rows " << batch.parts[p].begin << ".." << batch.parts[p].end;
-        if (lse.defined()) {
-          const auto sums = to_double(lse.narrow(0, row, length));
-          for (size_t at = 0; at < sums.size(); ++at) ASSERT_NEAR(sums[at], expected[p].lse[at], 1e-4);
-        }
-        row += length;
+    if (!can_run_rung(rung, ctx, args)) continue;
+    SCOPED_TRACE(
+        "q " + q.str() + ", cache " + input.cache.k.str() + ", " + std::to_string(batch.parts.size()) +
+        " sequences, at most " + std::to_string(metadata.max_query_len) + " rows and " +
+        std::to_string(metadata.max_seq_len) + " keys, values of " + std::to_string(batch.shape.v_dim));
+    run_rung(rung, ctx, args);
+    int64_t row = 0;
+    for (size_t p = 0; p < batch.parts.size(); ++p) {
+      const int64_t length = batch.parts[p].end - batch.parts[p].begin;
+      if (length == 0) continue;
+      const Reference expected =
+          attention_reference(*batch.parts[p].data, batch.parts[p].begin, batch.parts[p].end, scale);
+      // A head of few values may be the small rest of large ones: all heads of a row are one row here.
+      const Tensor got = out.narrow(0, row, length).clone();
+      ASSERT_TRUE(close_to(got.view({length, rows[1] * batch.shape.v_dim}), expected.out))
+          << "rows " << batch.parts[p].begin << ".." << batch.parts[p].end;
+      if (lse.defined()) {
+        const auto sums = to_double(lse.narrow(0, row, length));
+        for (size_t at = 0; at < sums.size(); ++at) ASSERT_NEAR(sums[at], expected.lse[at], 1e-4);
       }
-      const int64_t rest = rows[0] - row;
-      ASSERT_TRUE(bitwise_equal(out.narrow(0, row, rest), nothing.narrow(0, row, rest)));
+      row += length;
     }
+    const int64_t rest = rows[0] - row;
+    ASSERT_TRUE(bitwise_equal(out.narrow(0, row, rest), nothing.narrow(0, row, rest)));
   }
 }
 

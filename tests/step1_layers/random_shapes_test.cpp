@@ -1,4 +1,4 @@
-// Every rung of the operators on rows over shapes, strides and alignments drawn at random: windows into
+// The operators on rows over shapes, strides and alignments drawn at random: windows into
 // wider tensors of NaN, rows of whole packs and others, no rows at all.
 #include <gtest/gtest.h>
 
@@ -9,6 +9,7 @@
 #include "tests/step1_layers/norm_rotate_reference.h"
 #include "tests/support/devices.h"
 #include "tests/support/numerics.h"
+#include "tests/support/rungs.h"
 
 namespace ladder {
 namespace {
@@ -60,25 +61,18 @@ double rounded(double value, DType dtype) {
   return to_double(t.to(dtype))[0];
 }
 
-// Runs a call on every rung that takes it; prepare() before each and check() after it.
+// Runs a call on the rung, if it takes it, and check() after it.
 template <class Args>
-void on_rungs(std::span<const Variant<Args>> table, const Args& args, const std::function<void()>& prepare,
-              const std::function<void()>& check) {
-  Arena arena;
-  OpContext ctx;
-  ctx.arena = &arena;
+void on(const OpContext& ctx, const Variant<Args>& rung, const std::type_identity_t<Args>& args,
+        const std::function<void()>& check) {
+  if (!can_run_rung(rung, ctx, args)) return;
   std::string sizes;
   Args copy = args;
   for (const Tensor* tensor : tensors_of(copy))
     if (tensor->defined()) sizes.append(" ").append(tensor->str());
-  for (const auto& rung : table) {
-    if (!can_run_rung(rung, ctx, args)) continue;
-    SCOPED_TRACE(std::string(rung.name) + (rung.device == DeviceType::cuda ? " on the GPU:" : ":") + sizes);
-    prepare();
-    run_rung(rung, ctx, args);
-    check();
-    if (::testing::Test::HasFailure()) return;
-  }
+  SCOPED_TRACE("sizes" + sizes);
+  run_rung(rung, ctx, args);
+  check();
 }
 
 // Calls one_case(random, its tensors) many times, until one fails.
@@ -94,39 +88,58 @@ double gelu_of(double x, GeluKind kind) {
   return x / 2 * (1 + std::tanh(std::sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
 }
 
-TEST(Task1_2_Activation, RandomShapes) {
-  many_cases([](Random& random, const Case& of) {
-    const DType dtype = any_dtype(random);
+// What the gated activations and gelu share: x holds gates and values side by side.
+struct Activations {
+  Activations(Random& random, const Case& of) : dtype(any_dtype(random)) {
     const int64_t rows = random.integer(0, 40), width = 7 + any_width(random, 3000);
-    const Tensor x = of.filled({rows, 2 * width}, dtype), out = of.window({rows, width}, dtype);
-    const GeluKind kind = random.integer(0, 1) ? GeluKind::erf : GeluKind::tanh;
-    const std::vector<double> values = to_double(x);
-    const auto gated = [&](auto&& activation) {
-      std::vector<double> result;
-      for (int64_t row = 0; row < rows; ++row)
-        for (int64_t i = 0; i < width; ++i) {
-          const auto gate = static_cast<size_t>(row * 2 * width + i);
-          result.push_back(activation(values[gate]) * values[gate + static_cast<size_t>(width)]);
-        }
-      return result;
-    };
-    const auto clear = [&] { out.copy_from(poisoned(out.shape(), dtype)); };
-    const auto expect = [&](const std::vector<double>& expected) {
-      return [&out, expected] { EXPECT_TRUE(close_to(out, expected)); };
-    };
-    on_rungs<SiluAndMulArgs>(silu_and_mul_variants(), {x, out}, clear,
-                             expect(gated([](double v) { return v / (1 + std::exp(-v)); })));
-    const auto gelu = [kind](double v) { return gelu_of(v, kind); };
-    on_rungs<GeluAndMulArgs>(gelu_and_mul_variants(), {x, out, kind}, clear, expect(gated(gelu)));
-    const Tensor plain = x.narrow(1, 0, width).clone();
-    std::vector<double> expected = to_double(plain);
-    for (double& value : expected) value = gelu(value);
-    on_rungs<GeluArgs>(gelu_variants(), {plain, out, kind}, clear, expect(expected));
+    x = of.filled({rows, 2 * width}, dtype);
+    out = of.window({rows, width}, dtype);
+    gelu = random.integer(0, 1) ? GeluKind::erf : GeluKind::tanh;
+  }
+
+  // What is expected of `activation`, times the values if `gated`.
+  std::vector<double> of_gates(const std::function<double(double)>& activation, bool gated = true) const {
+    const std::vector<double> all = to_double(x);
+    const auto width = static_cast<size_t>(out.dim(1));
+    std::vector<double> result;
+    for (size_t row = 0; row < all.size(); row += 2 * width)
+      for (size_t i = row; i < row + width; ++i)
+        result.push_back(activation(all[i]) * (gated ? all[i + width] : 1));
+    return result;
+  }
+
+  DType dtype;
+  Tensor x, out;
+  GeluKind gelu{};
+};
+
+RUNG_TEST(Task1_2_SiluAndMul, RandomShapes, "silu_and_mul", silu_and_mul_variants()) {
+  many_cases([&](Random& random, const Case& of) {
+    const Activations a(random, of);
+    on(ctx, rung, {a.x, a.out},
+       [&] { EXPECT_TRUE(close_to(a.out, a.of_gates([](double v) { return v / (1 + std::exp(-v)); }))); });
   });
 }
 
-TEST(Task1_3_RmsNorm, RandomShapes) {
-  many_cases([](Random& random, const Case& of) {
+RUNG_TEST(Task1_2_GeluAndMul, RandomShapes, "gelu_and_mul", gelu_and_mul_variants()) {
+  many_cases([&](Random& random, const Case& of) {
+    const Activations a(random, of);
+    on(ctx, rung, {a.x, a.out, a.gelu},
+       [&] { EXPECT_TRUE(close_to(a.out, a.of_gates([&](double v) { return gelu_of(v, a.gelu); }))); });
+  });
+}
+
+RUNG_TEST(Task1_2_Gelu, RandomShapes, "gelu", gelu_variants()) {
+  many_cases([&](Random& random, const Case& of) {
+    const Activations a(random, of);
+    const auto gelu = [&](double v) { return gelu_of(v, a.gelu); };
+    on(ctx, rung, {a.x.narrow(1, 0, a.out.dim(1)).clone(), a.out, a.gelu},
+       [&] { EXPECT_TRUE(close_to(a.out, a.of_gates(gelu, false))); });
+  });
+}
+
+RUNG_TEST(Task1_3_RmsNorm, RandomShapes, "rms_norm", rms_norm_variants()) {
+  many_cases([&](Random& random, const Case& of) {
     const DType dtype = any_dtype(random);
     const int64_t rows = random.integer(0, 30), width = any_width(random, 9000);
     const bool heads = random.integer(0, 2) == 0, in_place = random.integer(0, 1) == 0;
@@ -134,37 +147,30 @@ TEST(Task1_3_RmsNorm, RandomShapes) {
     const Tensor x = of.filled(shape, dtype), weight = of.filled({width}, dtype);
     const Tensor out = in_place ? x : of.window(shape, dtype), before = x.clone();
     const double eps = random.one_of<double>({1e-6, 0.1});  // the second is seen in every type
-    const std::vector<double> expected = normed(x, weight, eps);
-    const auto prepare = [&] {
-      out.copy_from(poisoned(shape, dtype));
-      x.copy_from(before);
-    };
-    on_rungs<RmsNormArgs>(rms_norm_variants(), {x, weight, eps, out}, prepare,
-                          [&] { EXPECT_TRUE(close_to(out, expected)); });
-    if (heads) return;
-
-    const Tensor residual = of.filled(shape, dtype), residual_before = residual.clone();
-    const auto more = to_double(residual);
-    const Tensor sum = Tensor::empty(shape, DType::f32);
-    const auto values = to_double(before);
-    for (size_t i = 0; i < values.size(); ++i) sum.data<float>()[i] = static_cast<float>(values[i] + more[i]);
-    const Tensor rounded_sum = sum.to(dtype);
-    const std::vector<double> normed_sum = normed(rounded_sum, weight, eps);
-    on_rungs<FusedAddRmsNormArgs>(
-        fused_add_rms_norm_variants(), {x, residual, weight, eps, out},
-        [&] {
-          prepare();
-          residual.copy_from(residual_before);
-        },
-        [&] {
-          EXPECT_TRUE(bitwise_equal(residual, rounded_sum));
-          EXPECT_TRUE(close_to(out, normed_sum));
-        });
+    on(ctx, rung, {x, weight, eps, out}, [&] { EXPECT_TRUE(close_to(out, normed(before, weight, eps))); });
   });
 }
 
-TEST(Task1_5_Embedding, RandomShapes) {
-  many_cases([](Random& random, const Case& of) {
+RUNG_TEST(Task1_3_FusedAddRmsNorm, RandomShapes, "fused_add_rms_norm", fused_add_rms_norm_variants()) {
+  many_cases([&](Random& random, const Case& of) {
+    const DType dtype = any_dtype(random);
+    const Shape shape = {random.integer(0, 30), any_width(random, 9000)};
+    const Tensor x = of.filled(shape, dtype), weight = of.filled({shape[1]}, dtype),
+                 residual = of.filled(shape, dtype), out = random.integer(0, 1) ? x : of.window(shape, dtype);
+    const double eps = random.one_of<double>({1e-6, 0.1});
+    const auto values = to_double(x), more = to_double(residual);
+    const Tensor sum = Tensor::empty(shape, DType::f32);
+    for (size_t i = 0; i < values.size(); ++i) sum.data<float>()[i] = static_cast<float>(values[i] + more[i]);
+    const Tensor rounded_sum = sum.to(dtype);
+    on(ctx, rung, {x, residual, weight, eps, out}, [&] {
+      EXPECT_TRUE(bitwise_equal(residual, rounded_sum));
+      EXPECT_TRUE(close_to(out, normed(rounded_sum, weight, eps)));
+    });
+  });
+}
+
+RUNG_TEST(Task1_5_Embedding, RandomShapes, "embedding", embedding_variants()) {
+  many_cases([&](Random& random, const Case& of) {
     const DType dtype = any_dtype(random);
     const int64_t tokens = random.integer(0, 70), width = any_width(random, 5000),
                   rows = random.integer(1, 30), begin = random.integer(0, 20);
@@ -175,14 +181,12 @@ TEST(Task1_5_Embedding, RandomShapes) {
       ids.at<int32_t>({i}) = static_cast<int32_t>(id);
       if (id >= begin && id < begin + rows) expected.select(0, i).copy_from(weight.select(0, id - begin));
     }
-    on_rungs<EmbeddingArgs>(
-        embedding_variants(), {ids, weight, begin, out}, [&] { out.copy_from(poisoned(out.shape(), dtype)); },
-        [&] { EXPECT_TRUE(bitwise_equal(out, expected)); });
+    on(ctx, rung, {ids, weight, begin, out}, [&] { EXPECT_TRUE(bitwise_equal(out, expected)); });
   });
 }
 
-TEST(Task1_4_Matmul, RandomShapes) {
-  many_cases([](Random& random, const Case& of) {
+RUNG_TEST(Task1_4_Matmul, RandomShapes, "matmul", matmul_variants()) {
+  many_cases([&](Random& random, const Case& of) {
     const DType dtype = any_dtype(random), out_dtype = random.integer(0, 2) ? dtype : DType::f32;
     const int64_t max_rows = random.one_of<int64_t>({1, 4, 16, 32, 150});
     const int64_t m = random.integer(1, max_rows), n = any_width(random, 1500),
@@ -204,14 +208,12 @@ TEST(Task1_4_Matmul, RandomShapes) {
                                               right.begin() + j * k, added[static_cast<size_t>(j)]));
     if (exact)
       for (double& value : expected) value = rounded(value, out_dtype);
-    on_rungs<MatmulArgs>(
-        matmul_variants(), {x, weight, bias, out}, [&] { out.copy_from(poisoned(out.shape(), out_dtype)); },
-        [&] {
-          if (exact)
-            EXPECT_EQ(to_double(out), expected);
-          else
-            EXPECT_TRUE(close_to(out, expected, k));
-        });
+    on(ctx, rung, {x, weight, bias, out}, [&] {
+      if (exact)
+        EXPECT_EQ(to_double(out), expected);
+      else
+        EXPECT_TRUE(close_to(out, expected, k));
+    });
   });
 }
 
@@ -237,9 +239,9 @@ void expect_slots(const Tensor& cache, const std::vector<double>& rows, const Te
   }
 }
 
-TEST(Task1_7_QkNormRopeStore, RandomShapes) {
-  many_cases([](Random& random, const Case& of) {
-    const DType dtype = any_dtype(random);
+// Queries, keys and values of some tokens, and the cache that they go to.
+struct Heads {
+  Heads(Random& random, const Case& of) : dtype(any_dtype(random)) {
     const int64_t dim = random.one_of<int64_t>({64, 128, 256, 2 * random.integer(2, 90)});
     const int64_t rotary_dim = random.integer(0, 3) ? dim : 2 * random.integer(1, dim / 2);
     const int64_t tokens = random.integer(0, 1) ? random.integer(0, 8) : random.integer(0, 60),
@@ -247,7 +249,6 @@ TEST(Task1_7_QkNormRopeStore, RandomShapes) {
                   kv_heads = random.integer(1, 8), heads = kv_heads * random.integer(1, 5),
                   block_size = random.integer(1, 40), blocks = tokens / block_size + 2;
     // Together as a product makes them, or each by itself.
-    QkNormRopeStoreArgs args;
     if (random.integer(0, 1)) {
       const Tensor qkv = of.filled({tokens, heads + 2 * kv_heads, dim}, dtype);
       args.q = qkv.narrow(1, 0, heads);
@@ -275,36 +276,53 @@ TEST(Task1_7_QkNormRopeStore, RandomShapes) {
     args.slot_mapping = Tensor::from<int64_t>(slots, {stored});
     args.cache = {of.window({blocks, block_size, kv_heads, dim}, dtype),
                   of.window({blocks, block_size, kv_heads, dim}, dtype)};
-    const Tensor q = args.q.clone(), k = args.k.clone(), nothing = poisoned(args.cache.k.shape(), dtype);
-    const auto v = to_double(args.v);
-    const auto prepare = [&] {
-      args.q.copy_from(q);
-      args.k.copy_from(k);
-      args.cache.k.copy_from(nothing);
-      args.cache.v.copy_from(nothing);
-    };
+    q = args.q.clone(), k = args.k.clone();
+  }
 
-    on_rungs<StoreKvArgs>(store_kv_variants(), {args.k, args.v, args.slot_mapping, args.cache}, prepare, [&] {
-      expect_slots(args.cache.k, to_double(k), args.slot_mapping, true);
-      expect_slots(args.cache.v, v, args.slot_mapping, true);
+  // Queries or keys of before, each row normed by `weight` where there is one, turned to its position.
+  std::vector<double> turned(const Tensor& rows, const Tensor& weight) const {
+    return rotated(rows, weight, args.eps, args.positions, args.table);
+  }
+
+  DType dtype;
+  QkNormRopeStoreArgs args;
+  Tensor q, k;  // as they were
+};
+
+RUNG_TEST(Task1_7_StoreKv, RandomShapes, "store_kv", store_kv_variants()) {
+  many_cases([&](Random& random, const Case& of) {
+    const Heads heads(random, of);
+    const QkNormRopeStoreArgs& args = heads.args;
+    on(ctx, rung, {args.k, args.v, args.slot_mapping, args.cache}, [&] {
+      expect_slots(args.cache.k, to_double(heads.k), args.slot_mapping, true);
+      expect_slots(args.cache.v, to_double(args.v), args.slot_mapping, true);
     });
-    const auto q_turned = rotated(q, {}, 0, args.positions, args.table),
-               k_turned = rotated(k, {}, 0, args.positions, args.table);
-    on_rungs<RotaryEmbeddingArgs>(rotary_embedding_variants(), {args.positions, args.q, args.k, args.table},
-                                  prepare, [&] {
-                                    EXPECT_TRUE(close_to(args.q, q_turned));
-                                    EXPECT_TRUE(close_to(args.k, k_turned));
-                                  });
-    const auto q_expected = rotated(q, args.q_norm_weight, args.eps, args.positions, args.table),
-               k_expected = rotated(k, args.k_norm_weight, args.eps, args.positions, args.table);
-    for (const auto& rung : qk_norm_rope_store_variants()) {
-      if (rung.name == "sequence") continue;  // rounds between its parts, which have had their turn
-      on_rungs<QkNormRopeStoreArgs>({&rung, 1}, args, prepare, [&] {
-        EXPECT_TRUE(close_to(args.q, q_expected));
-        expect_slots(args.cache.k, k_expected, args.slot_mapping, false);
-        expect_slots(args.cache.v, v, args.slot_mapping, true);
-      });
-    }
+  });
+}
+
+RUNG_TEST(Task1_6_RotaryEmbedding, RandomShapes, "rotary_embedding", rotary_embedding_variants()) {
+  many_cases([&](Random& random, const Case& of) {
+    const Heads heads(random, of);
+    const QkNormRopeStoreArgs& args = heads.args;
+    on(ctx, rung, {args.positions, args.q, args.k, args.table}, [&] {
+      EXPECT_TRUE(close_to(args.q, heads.turned(heads.q, {})));
+      EXPECT_TRUE(close_to(args.k, heads.turned(heads.k, {})));
+    });
+  });
+}
+
+// The rung `sequence` rounds between its parts, which have had their turn.
+RUNG_TEST(Task1_7_QkNormRopeStore, RandomShapes, "qk_norm_rope_store",
+          rungs_where(qk_norm_rope_store_variants(),
+                      [](const auto& rung) { return rung.name != "sequence"; })) {
+  many_cases([&](Random& random, const Case& of) {
+    const Heads heads(random, of);
+    const QkNormRopeStoreArgs& args = heads.args;
+    on(ctx, rung, args, [&] {
+      EXPECT_TRUE(close_to(args.q, heads.turned(heads.q, args.q_norm_weight)));
+      expect_slots(args.cache.k, heads.turned(heads.k, args.k_norm_weight), args.slot_mapping, false);
+      expect_slots(args.cache.v, to_double(args.v), args.slot_mapping, true);
+    });
   });
 }
 

@@ -1,8 +1,7 @@
-// One small call of every rung of the ladders whose other tests are too large, or do not reach every rung in
-// every run, for a tool that follows every access to memory (tools/gpu_check.sh).
+// One small call of the rungs of the ladders whose other tests are too large, or do not reach every rung in every
+// run, for a tool that follows every access to memory (tools/gpu_check.sh).
 #include <gtest/gtest.h>
 
-#include <map>
 #include <numeric>
 
 #include "step1_layers/linear/matmul.h"
@@ -10,13 +9,14 @@
 #include "step1_layers/sampling/softmax.h"
 #include "step1_layers/sampling/top_logprobs.h"
 #include "tests/step1_layers/attention_scene.h"
+#include "tests/support/rungs.h"
 
 namespace ladder {
 namespace {
 
 using namespace ladder::testing;
 
-TEST(Task1_4_Matmul, OneSmallCallOfEveryRung) {
+RUNG_TEST(Task1_4_Matmul, OneSmallCall, "matmul", matmul_variants()) {
   Random random;
   SCOPED_TRACE(random.describe());
   for (DType dtype : {DType::f32, DType::bf16})
@@ -30,18 +30,15 @@ TEST(Task1_4_Matmul, OneSmallCallOfEveryRung) {
         for (int64_t j = 0; j < n; ++j)
           expected.push_back(
               std::inner_product(x.begin() + i * k, x.begin() + (i + 1) * k, weight.begin() + j * k, 0.0));
-      for (const auto& rung : matmul_variants()) {
-        if (!can_run_rung(rung, OpContext{}, args)) continue;
-        args.out.fill_bytes(0xff);
-        run_rung(rung, OpContext{}, args);
-        EXPECT_EQ(to_double(args.out), expected) << rung.name << ", " << m << " rows";
-      }
+      if (!can_run_rung(rung, ctx, args)) continue;
+      run_rung(rung, ctx, args);
+      EXPECT_EQ(to_double(args.out), expected) << m << " rows";
     }
 }
 
 // Decoding rows alone, where sequences lie in several tiles of keys and parts of them; then with a chunk.
-TEST(Task1_7_PagedAttention, OneSmallCallOfEveryRung) {
-  std::map<std::string_view, int> served;
+RUNG_TEST(Task1_7_PagedAttention, OneSmallCall, "paged_attention", paged_attention_variants()) {
+  int served = 0;
   for (const HeadShape& shape : {HeadShape{4, 2, 64, 64}, {8, 1, 128, 128}, {2, 1, 256, 256}})
     for (bool chunk : {false, true}) {
       Random random;
@@ -53,87 +50,64 @@ TEST(Task1_7_PagedAttention, OneSmallCallOfEveryRung) {
       if (chunk) parts[1].begin = 33;
       const AttentionInput input = lay_out(OpContext{}, random, parts, 16);
       const double scale = 1 / std::sqrt(static_cast<double>(shape.k_dim));
-      Arena arena;
-      OpContext ctx;
-      ctx.arena = &arena;
-      for (const auto& rung : paged_attention_variants()) {
-        const Attended result = poisoned_output(input);
-        const PagedAttentionArgs args{input.q, input.cache, input.metadata, scale, result.out, result.lse};
-        if (!can_run_rung(rung, ctx, args)) continue;
-        ++served[rung.name];
-        run_rung(rung, ctx, args);
-        int64_t row = 0;
-        for (const Part& part : parts) {
-          const int64_t rows = part.end - part.begin;
-          const Reference expected = attention_reference(*part.data, part.begin, part.end, scale);
-          EXPECT_TRUE(close_to(result.out.narrow(0, row, rows), expected.out)) << rung.name;
-          row += rows;
-        }
+      const Attended result = poisoned_output(input);
+      const PagedAttentionArgs args{input.q, input.cache, input.metadata, scale, result.out, result.lse};
+      if (!can_run_rung(rung, ctx, args)) continue;
+      ++served;
+      run_rung(rung, ctx, args);
+      int64_t row = 0;
+      for (const Part& part : parts) {
+        const int64_t rows = part.end - part.begin;
+        const Reference expected = attention_reference(*part.data, part.begin, part.end, scale);
+        EXPECT_TRUE(close_to(result.out.narrow(0, row, rows), expected.out));
+        row += rows;
       }
     }
-  const OpContext* gpu = cuda_context();
-  if (gpu == nullptr || gpu->device_arch > 90) return;  // later chips lack instructions of 9.0
-  for (const auto& rung : paged_attention_variants()) {
-    if (!runs_here(rung, *gpu)) continue;
-    EXPECT_GT(served[rung.name], 0) << rung.name << " took none of them";
-  }
+  EXPECT_TRUE(served > 0 || ctx.device_arch > 90)
+      << "it took none of them";  // later chips lack instructions of 9.0
 }
 
 // Top-k leaves one token, so the noise cannot matter.
-TEST(Task1_8_Draw, OneSmallCallOfEveryRung) {
+RUNG_TEST(Task1_8_Draw, OneSmallCall, "draw", draw_variants()) {
   const int64_t rows = 2, vocab = 4099;
   Tensor logits = Tensor::zeros({rows, vocab}, DType::f32);
   for (int64_t row = 0; row < rows; ++row)
     for (int64_t i = 0; i < 20; ++i) logits.at<float>({row, 1000 + i + row}) = static_cast<float>(40 - i);
   const auto column = [&]<class T>(std::vector<T> values) { return Tensor::from<T>(values, {rows}); };
-  Arena arena;
-  OpContext ctx;
-  ctx.arena = &arena;
-  for (float top_p : {0.5f, 1.0f})
-    for (const auto& rung : draw_variants()) {
-      DrawArgs args;
-      args.logits = logits.clone();
-      args.temperature = column(std::vector<float>{1, 1});
-      args.top_k = column(std::vector<int32_t>{1, 1});
-      args.top_p = column(std::vector<float>{top_p, top_p});
-      args.seeds = column(std::vector<int64_t>{1, 2});
-      args.output_index = column(std::vector<int64_t>{3, 4});
-      args.ids = poisoned({rows}, DType::i32);
-      if (!can_run_rung(rung, ctx, args)) continue;
-      run_rung(rung, ctx, args);
-      for (int32_t row : {0, 1}) EXPECT_EQ(args.ids.at<int32_t>({row}), 1000 + row) << rung.name;
-    }
-}
-
-TEST(Task1_8_Softmax, OneSmallCallOfEveryRung) {
-  const int64_t rows = 2, vocab = 4096;  // equal logits: the answer is exact
-  const SoftmaxArgs args{Tensor::zeros({rows, vocab}, DType::f32), poisoned({rows, vocab}, DType::f32)};
-  for (const auto& rung : softmax_variants()) {
-    if (!can_run_rung(rung, OpContext{}, args)) continue;
-    args.out.fill_bytes(0xff);
-    run_rung(rung, OpContext{}, args);
-    for (double value : to_double(args.out)) ASSERT_EQ(value, 1.0 / vocab) << rung.name;
+  for (float top_p : {0.5f, 1.0f}) {
+    DrawArgs args;
+    args.logits = logits.clone();
+    args.temperature = column(std::vector<float>{1, 1});
+    args.top_k = column(std::vector<int32_t>{1, 1});
+    args.top_p = column(std::vector<float>{top_p, top_p});
+    args.seeds = column(std::vector<int64_t>{1, 2});
+    args.output_index = column(std::vector<int64_t>{3, 4});
+    args.ids = poisoned({rows}, DType::i32);
+    if (!can_run_rung(rung, ctx, args)) continue;
+    run_rung(rung, ctx, args);
+    for (int32_t row : {0, 1}) EXPECT_EQ(args.ids.at<int32_t>({row}), 1000 + row);
   }
 }
 
-TEST(Task1_8_TopLogprobs, OneSmallCallOfEveryRung) {
+RUNG_TEST(Task1_8_Softmax, OneSmallCall, "softmax", softmax_variants()) {
+  const int64_t rows = 2, vocab = 4096;  // equal logits: the answer is exact
+  const SoftmaxArgs args{Tensor::zeros({rows, vocab}, DType::f32), poisoned({rows, vocab}, DType::f32)};
+  if (!can_run_rung(rung, ctx, args)) return;
+  run_rung(rung, ctx, args);
+  for (double value : to_double(args.out)) ASSERT_EQ(value, 1.0 / vocab);
+}
+
+RUNG_TEST(Task1_8_TopLogprobs, OneSmallCall, "top_logprobs", top_logprobs_variants()) {
   const int64_t rows = 2, vocab = 4099, k = 5;
   Tensor logits = Tensor::zeros({rows, vocab}, DType::f32);
   for (int64_t row = 0; row < rows; ++row)
     for (int64_t i = 0; i < k; ++i) logits.at<float>({row, 4000 - 700 * i}) = static_cast<float>(90 - i);
   const TopLogprobsArgs args{logits, Tensor::zeros({rows}, DType::i32), poisoned({rows}, DType::f32),
                              poisoned({rows, k}, DType::i32), poisoned({rows, k}, DType::f32)};
-  Arena arena;
-  OpContext ctx;
-  ctx.arena = &arena;
-  for (const auto& rung : top_logprobs_variants()) {
-    if (!can_run_rung(rung, ctx, args)) continue;
-    args.top_ids.fill_bytes(0xff);
-    run_rung(rung, ctx, args);
-    for (int64_t row = 0; row < rows; ++row)
-      for (int64_t i = 0; i < k; ++i)
-        EXPECT_EQ(args.top_ids.at<int32_t>({row, i}), 4000 - 700 * i) << rung.name;
-  }
+  if (!can_run_rung(rung, ctx, args)) return;
+  run_rung(rung, ctx, args);
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t i = 0; i < k; ++i) EXPECT_EQ(args.top_ids.at<int32_t>({row, i}), 4000 - 700 * i);
 }
 
 }  // namespace
