@@ -46,22 +46,6 @@ void on_rung(std::string_view op, const Variant<Args>& variant, Fn&& fn) {
   EXPECT_EQ(arena.used_bytes(), 0) << "scratch that was not given back";
 }
 
-// on_rung for each of them, all in one test. A machine must be able to run `least` of them.
-template <class Args, class Fn>
-void on_every_rung(std::string_view op, std::span<const Variant<Args>> table, Fn&& fn, int least = 2) {
-  int rungs = 0;
-  for (const auto& variant : table) {
-    if (variant.device == DeviceType::cuda && cuda_context() == nullptr) {
-      note_left_out();
-      continue;
-    }
-    if (!runs_here(variant, variant.device == DeviceType::cuda ? *cuda_context() : OpContext{})) continue;
-    on_rung(op, variant, fn);
-    ++rungs;
-  }
-  EXPECT_GE(rungs, least) << op << " is a ladder of more rungs";
-}
-
 // The rows of a table that a test is about.
 template <class Args, class Keep>
 std::vector<Variant<Args>> rungs_where(std::span<const Variant<Args>> table, Keep&& keep) {
