@@ -110,6 +110,23 @@ RUNG_TEST(Task1_4_Matmul, IsExactOnSmallIntegers, "matmul", matmul_variants()) {
   for_each_case(without_scratch_memory, rung, cases, false, expect_equal);
 }
 
+// 257 has no bf16 of its own: rounded first, it would be 256, and 255 with the bias.
+RUNG_TEST(Task1_4_Matmul, TheBiasIsAddedBeforeTheRounding, "matmul", matmul_variants()) {
+  const auto ones = [](const Shape& shape, float value = 1) {
+    const Tensor result = Tensor::empty(shape, DType::f32);
+    std::fill_n(result.data<float>(), result.numel(), value);
+    return result.to(DType::bf16);
+  };
+  for (int64_t m : {1, 5, 40}) {
+    const MatmulArgs args{ones({m, 264}).narrow(1, 0, 257), ones({48, 264}).narrow(1, 0, 257), ones({48}, -1),
+                          poisoned({m, 48}, DType::bf16)};
+    if (!testing::can_run_rung(rung, ctx, args)) continue;
+    testing::run_rung(rung, ctx, args);
+    EXPECT_EQ(testing::to_double(args.out), std::vector<double>(static_cast<size_t>(m * 48), 256.0))
+        << m << " rows";
+  }
+}
+
 RUNG_TEST(Task1_4_Matmul, RowsMayBeWindowsOfWiderTensors, "matmul", matmul_variants()) {
   static const Cases cases([](Random& random, const Problem& p, DType dtype) {
     return MatmulArgs{random.exact({p.m, p.k + 5}, dtype).narrow(1, 3, p.k),
