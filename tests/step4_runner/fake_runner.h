@@ -1,7 +1,10 @@
 #pragma once
 // A runner with the model of fake_model.h on the fake device, whose stream remembers what the runner does with it. Where
 // it has graphs it is warmed up, and has captured them.
+#include <gtest/gtest.h>
+
 #include <memory>
+#include <string>
 
 #include "step4_runner/model_runner.h"
 #include "tests/step4_runner/fake_model.h"
@@ -19,6 +22,16 @@ inline RunnerConfig recorded_config(bool graphs = false) {
   config.batch.num_kv_blocks = 300;
   config.cuda_graphs = graphs;
   return config;
+}
+
+// For INSTANTIATE_TEST_SUITE_P.
+inline auto every_pace() {
+  using Pace = RecordingStream::Pace;
+  return ::testing::Values(Pace::late, Pace::at_once, Pace::random);
+}
+inline std::string pace_name(const ::testing::TestParamInfo<RecordingStream::Pace>& info) {
+  using Pace = RecordingStream::Pace;
+  return info.param == Pace::late ? "late" : info.param == Pace::at_once ? "at_once" : "random";
 }
 
 struct RecordedRunner {

@@ -142,12 +142,7 @@ TEST(Task4_6_StepGraphs, ADecodeStepIsOneReplayAndItsSampling) {
 }
 
 class Task4_6_Replays : public ::testing::TestWithParam<Pace> {};
-INSTANTIATE_TEST_SUITE_P(Paces, Task4_6_Replays, ::testing::Values(Pace::late, Pace::at_once, Pace::random),
-                         [](const auto& info) {
-                           return std::string(info.param == Pace::late      ? "late"
-                                              : info.param == Pace::at_once ? "at_once"
-                                                                            : "random");
-                         });
+INSTANTIATE_TEST_SUITE_P(Paces, Task4_6_Replays, testing::every_pace(), testing::pace_name);
 
 TEST_P(Task4_6_Replays, GiveWhatLaunchesOneByOneGive) {
   Random random;

@@ -45,12 +45,7 @@ std::vector<DrivenResult> on_the_cpu(const std::vector<DrivenRequest>& requests,
 }
 
 class Task4_5_Ahead : public ::testing::TestWithParam<Pace> {};
-INSTANTIATE_TEST_SUITE_P(Paces, Task4_5_Ahead, ::testing::Values(Pace::late, Pace::at_once, Pace::random),
-                         [](const auto& info) {
-                           return std::string(info.param == Pace::late      ? "late"
-                                              : info.param == Pace::at_once ? "at_once"
-                                                                            : "random");
-                         });
+INSTANTIATE_TEST_SUITE_P(Paces, Task4_5_Ahead, testing::every_pace(), testing::pace_name);
 
 TEST_P(Task4_5_Ahead, GivesWhatStepsOneAfterTheOtherGive) {
   Random random;
