@@ -12,7 +12,7 @@
 //
 //   chunk_size()            limits for prompts that are not computed whole (vLLM: PartialPrefillMetadata)
 //   siblings                the completions of one request compute and hash its prompt once, index or not
-//   num_left_free           the blocks that it needs later, those that more urgent prompts still need, and the
+//   headroom                the blocks that it needs later, those that more urgent prompts still need, and the
 //                           watermark: a sequence that is admitted into the last block is soon preempted
 //                           again, and what it computed is computed twice
 #include <algorithm>
