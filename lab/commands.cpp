@@ -67,7 +67,11 @@ int list(const Tree& tree) {
     std::cout << lab.id << ": " << lab.title << " (" << weeks << ", " << hours(sum) << ")\n";
     for (const std::string& id : lab.tasks) {
       const Task& task = course.task(id);
-      std::string notes = task.given ? ", given" : "";
+      if (task.given) {
+        std::cout << "  " << padded(id, kIdWidth) << padded("given", 18) << task.title << "\n";
+        continue;
+      }
+      std::string notes;
       if (task.gpu) notes += ", needs a GPU";
       for (size_t i = 0; i < task.needs.size(); ++i) notes += (i == 0 ? ", needs " : " and ") + task.needs[i];
       std::cout << "  " << padded(id, kIdWidth) << padded(name_of(tree.state(task)), 18)
@@ -85,7 +89,8 @@ int status(const Tree& tree) {
     const TaskState state = tree.state(task);
     broken += state.text == Text::broken;
     mine += state.text == Text::mine && !state.unfinished;
-    const std::string note = state.text == Text::broken ? state.problem : built(state);
+    std::string note = state.text == Text::broken ? state.problem : built(state);
+    if (note.empty() && state.is_reference) note = "the reference's very text";
     std::cout << padded(task.id, kIdWidth) << padded(name_of(state), 18) << (note.empty() ? task.title : note)
               << "\n";
   }
@@ -95,17 +100,20 @@ int status(const Tree& tree) {
   return 0;
 }
 
-int start(Tree& tree, const std::string& id) {
+int start(Tree& tree, const std::string& id, bool anew) {
   const Task& task = tree.course().task(id);
   const std::vector<const Task*> needs = tree.course().all_needs(task);
   tree.check(with_needs(tree.course(), task));
-  const std::vector<std::string> changed = tree.start(task);
+  const std::vector<std::string> changed = tree.start(task, anew);
   const TaskState state = tree.state(task);
   std::cout << "task " << task.id << ": " << task.title << " (" << hours(task.hours) << ", " << task.points
             << " points)\n";
   if (changed.empty())
     std::cout << (state.text == Text::stub ? "  it is started already; nothing was changed\n"
                                            : "  what stands in its regions is yours; nothing was changed\n");
+  if (changed.empty() && state.is_reference)
+    std::cout << "  (it is the reference's very text; to cut it out: ./ladder lab start " << task.id
+              << " --anew)\n";
   std::cout << "edit\n";
   for (const std::string& path : task.regions) {
     const Region& region = tree.region(task, path);
@@ -116,7 +124,9 @@ int start(Tree& tree, const std::string& id) {
   for (const Task* need : needs) {
     const TaskState of = tree.state(*need);
     std::cout << (need == needs.front() ? "uses\n" : "") << "  " << padded(need->id, kIdWidth)
-              << (of.builds_reference ? "the reference" : of.unfinished ? "yours, unfinished" : "yours")
+              << (of.builds_reference ? "the reference"
+                  : of.unfinished     ? "yours, unfinished"
+                                      : "yours")
               << (built(of).empty() ? "" : " (what you wrote stays in its file)") << "\n";
   }
   std::cout << "tests    ./ladder lab test " << task.id << "      (" << task.target << ", " << task.filter
@@ -152,7 +162,8 @@ int hand_in(const Tree& tree, const std::vector<std::string>& ids, const std::st
   const fs::path path = out.empty() ? fs::path(name + ".json") : fs::path(out);
   const std::string text = make_hand_in(tree, tasks);
   write_file(path, text);
-  std::cout << path.string() << ": " << check_hand_in(tree, path.string()) << " regions of release "
+  const int regions = check_hand_in(tree, path.string());
+  std::cout << path.string() << ": " << regions << (regions == 1 ? " region" : " regions") << " of release "
             << tree.release() << "\n"
             << left_behind(tree, tasks);
   return 0;

@@ -10,7 +10,7 @@ namespace lab {
 
 int list(const Tree& tree);
 int status(const Tree& tree);
-int start(Tree& tree, const std::string& id);
+int start(Tree& tree, const std::string& id, bool anew);
 int use(Tree& tree, const std::string& whose, const std::string& id);
 int test(const Tree& tree, const std::string& id, const std::string& rung);
 int demo(const Tree& tree, const std::vector<std::string>& arguments);

@@ -13,7 +13,7 @@ namespace {
 constexpr const char* kUsage =
     "usage: ./ladder lab COMMAND\n"
     "  list                     labs and tasks: what each needs, hours, points\n"
-    "  start ID                 leaves task ID for you to write, the rest as it is\n"
+    "  start ID [--anew]        leaves task ID for you to write, the rest as it is\n"
     "  test ID [--rung R]       builds and runs the tests of a task or a lab\n"
     "  status                   of every task: stub, mine or reference\n"
     "  use mine|reference ID    which text of a task the build takes\n"
@@ -51,7 +51,10 @@ int run(Arguments arguments) {
                               : std::filesystem::absolute(root));
   if (command == "list") return expect(arguments, 0, "list"), lab::list(tree);
   if (command == "status") return expect(arguments, 0, "status"), lab::status(tree);
-  if (command == "start") return expect(arguments, 1, "start ID"), lab::start(tree, arguments[0]);
+  if (command == "start") {
+    const bool anew = std::erase(arguments, "--anew") > 0;
+    return expect(arguments, 1, "start ID [--anew]"), lab::start(tree, arguments[0], anew);
+  }
   if (command == "use")
     return expect(arguments, 2, "use mine|reference ID"), lab::use(tree, arguments[0], arguments[1]);
   if (command == "demo") return lab::demo(tree, arguments);

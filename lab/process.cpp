@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -35,7 +36,8 @@ pid_t start(const std::vector<std::string>& command, const std::map<std::string,
   if (child < 0) throw LabError("cannot start " + command[0]);
   if (child == 0) {
     if (output >= 0) {
-      ::setpgid(0, 0);
+      ::setpgid(0, 0);  // so Ctrl-C ends this program alone, and with it, by the next line, the child
+      ::prctl(PR_SET_PDEATHSIG, SIGKILL);
       ::dup2(output, STDOUT_FILENO);
       ::dup2(output, STDERR_FILENO);
     }

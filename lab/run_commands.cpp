@@ -91,7 +91,7 @@ int test_task(const Tree& tree, const Task& task, const std::string& rung) {
   std::map<Verdict, int> all;
   std::map<std::string, std::map<Verdict, int>> of_rung;
   std::set<std::string> unwritten;
-  for (const TestResult& result : run_tests(binary, list_tests(binary, task.filter, rung))) {
+  const auto take = [&](const TestResult& result) {
     print(result, tree.root().string());
     ++all[result.verdict];
     if (!rung_of(result.name).empty()) ++of_rung[rung_of(result.name)][result.verdict];
@@ -99,7 +99,9 @@ int test_task(const Tree& tree, const Task& task, const std::string& rung) {
       for (const std::string& message : result.messages)
         if (message.find("task " + need->id + " is not implemented") != std::string::npos)
           unwritten.insert(need->id);
-  }
+  };
+  run_tests(binary, list_tests(binary, task.filter, rung), take,
+            [](const std::string& name) { std::cout << "still running " << name << std::endl; });
   for (const auto& [name, of] : of_rung) std::cout << "rung " << name << ": " << counts(of) << "\n";
   for (const std::string& id : unwritten)
     std::cout << "task " << id << ", which " << task.id
@@ -107,8 +109,10 @@ int test_task(const Tree& tree, const Task& task, const std::string& rung) {
   const bool done = all[Verdict::failed] + all[Verdict::not_written] + all[Verdict::skipped] == 0;
   std::cout << task.id << ": " << counts(all) << "\n";
   if (!done && !mine.empty())
-    std::cout << "  to see whether the cause is there: ./ladder lab use reference "
-              << mine.substr(0, mine.find(',')) << "\n";
+    std::cout << "  to see whether the cause is in one of your others: ./ladder lab use reference "
+              << mine.substr(0, mine.find(','))
+              << (mine.find(',') == std::string::npos ? "" : " (or" + mine.substr(mine.find(',') + 1) + ")")
+              << "\n";
   if (all[Verdict::skipped] > 0 && all[Verdict::failed] + all[Verdict::not_written] == 0)
     std::cout << "  a skipped test proves nothing: the milestone is "
               << all[Verdict::passed] + all[Verdict::skipped] << " passed, 0 skipped\n";
@@ -151,6 +155,7 @@ int demo(const Tree& tree, const std::vector<std::string>& arguments) {
     code = run_visibly(command, {{"LADDER_LAB_RAN", ran.string()}}).exit_code;
   }
   tree.splice();
+  if (code != 0) return code;
   std::map<std::string, std::set<std::string>> functions;
   if (fs::exists(ran)) {
     std::istringstream lines(read_file(ran));
@@ -158,6 +163,7 @@ int demo(const Tree& tree, const std::vector<std::string>& arguments) {
       functions[task].insert(function);
   }
   if (mine.empty()) std::cout << "all of it was the reference: no region holds text of yours\n";
+  bool all_ran = true;
   for (const Task* task : mine) {
     std::set<std::string> ran_here = functions[task->id], all;
     for (const std::string& path : task->regions) try {
@@ -171,7 +177,10 @@ int demo(const Tree& tree, const std::vector<std::string>& arguments) {
     for (const std::string& name : ran_here) all.erase(name);
     for (const std::string& name : all) std::cout << (name == *all.begin() ? "; not " : ", ") << name;
     std::cout << "\n";
+    all_ran &= all.empty();
   }
+  if (!all_ran && arguments.empty())
+    std::cout << "  a small cache makes blocks scarce: ./ladder lab demo --num-kv-blocks 40\n";
   return code;
 }
 

@@ -6,8 +6,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <atomic>
+#include <condition_variable>
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <sstream>
 #include <thread>
 
@@ -20,8 +24,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::chrono::seconds kLimit{
-    180};  // of one test; the slowest of the reference take some ten seconds
+// Of one test; the slowest of the reference take some ten seconds. Where one never ends, more will not.
+constexpr std::chrono::seconds kLimit{90}, kLimitAfterOne{20}, kLong{10};
 
 // Two builds at once in one folder would spoil it; `./ladder` takes the same lock.
 class BuildLock {
@@ -54,24 +58,37 @@ void read_report(const fs::path& report, TestResult& result) {
     }
 }
 
-TestResult run_one(const fs::path& binary, const std::string& name, const fs::path& report) {
+// What a program printed last, without GoogleTest's own lines.
+std::string last_lines(const std::string& output) {
+  constexpr std::array kOwn = {"Running main()", "Note: Google Test", "[=====", "[-----", "[ RUN "};
+  std::string kept;
+  std::istringstream lines(output);
+  for (std::string line; std::getline(lines, line);)
+    if (std::ranges::none_of(kOwn, [&](const char* begin) { return line.starts_with(begin); }))
+      kept += line + "\n";
+  return kept.substr(kept.size() - std::min<size_t>(kept.size(), 600));
+}
+
+TestResult run_one(const fs::path& binary, const std::string& name, const fs::path& report,
+                   std::chrono::seconds limit, bool& timed_out) {
   TestResult result{name, Verdict::passed, {}};
   std::error_code ignored;
   fs::remove(report, ignored);
   const Outcome ran =
-      run({binary.string(), "--gtest_filter=" + name, "--gtest_output=json:" + report.string()}, kLimit,
-          {{"GOMP_SPINCOUNT", "1000"}});
+      run({binary.string(), "--gtest_filter=" + name, "--gtest_output=json:" + report.string()}, limit,
+          // What is read after it was given back shall not look as it did before.
+          {{"GOMP_SPINCOUNT", "1000"}, {"MALLOC_PERTURB_", "165"}});
   try {
     if (fs::exists(report)) read_report(report, result);
   } catch (const nlohmann::json::exception&) {  // ended while it wrote: said below
   }
+  timed_out = ran.timed_out;
   if (ran.timed_out)
-    result.messages.push_back("did not end within " + std::to_string(kLimit.count()) +
+    result.messages.push_back("did not end within " + std::to_string(limit.count()) +
                               " s: a loop or a wait without end?");
   else if (ran.signal != 0)
-    result.messages.push_back(
-        std::string("crashed: ") + ::strsignal(ran.signal) + "\n" +
-        ran.output.substr(ran.output.size() - std::min<size_t>(ran.output.size(), 600)));
+    result.messages.push_back(std::string("crashed: ") + ::strsignal(ran.signal) + "\n" +
+                              last_lines(ran.output));
   else if (!ran.ok() && result.verdict != Verdict::failed)
     result.messages.push_back("ended with code " + std::to_string(ran.exit_code) + "\n" + ran.output);
   if (!ran.ok()) result.verdict = Verdict::failed;
@@ -134,20 +151,40 @@ std::vector<std::string> list_tests(const fs::path& binary, const std::string& f
   return names;
 }
 
-std::vector<TestResult> run_tests(const fs::path& binary, const std::vector<std::string>& names) {
-  std::vector<TestResult> results(names.size());
-  const fs::path folder = binary.parent_path();
+void run_tests(const fs::path& binary, const std::vector<std::string>& names,
+               const std::function<void(const TestResult&)>& report,
+               const std::function<void(const std::string&)>& still_running) {
+  std::mutex mutex;
+  std::condition_variable one_done;
+  std::vector<std::optional<TestResult>> results(names.size());
   std::atomic<size_t> next = 0;
+  std::atomic<bool> one_never_ends = false;
+  const fs::path folder = binary.parent_path();
   const auto work = [&](size_t worker) {
-    const fs::path report =
+    const fs::path file =
         folder / (".lab-" + std::to_string(::getpid()) + "-" + std::to_string(worker) + ".json");
-    for (size_t i; (i = next++) < names.size();) results[i] = run_one(binary, names[i], report);
+    for (size_t i; (i = next++) < names.size();) {
+      bool timed_out = false;
+      TestResult result =
+          run_one(binary, names[i], file, one_never_ends ? kLimitAfterOne : kLimit, timed_out);
+      if (timed_out) one_never_ends = true;
+      const std::lock_guard lock(mutex);
+      results[i] = std::move(result);
+      one_done.notify_one();
+    }
   };
   std::vector<std::jthread> workers;
   const size_t count = std::clamp<size_t>(std::thread::hardware_concurrency(), 1, names.size());
   for (size_t i = 0; i < count; ++i) workers.emplace_back(work, i);
-  workers.clear();
-  return results;
+  for (size_t i = 0; i < names.size(); ++i) {
+    std::unique_lock lock(mutex);
+    const auto known = [&] { return results[i].has_value(); };
+    if (!one_done.wait_for(lock, kLong, known)) {
+      still_running(names[i]);
+      one_done.wait(lock, known);
+    }
+    report(*results[i]);
+  }
 }
 
 }  // namespace lab

@@ -2,6 +2,7 @@
 // Builds a test binary and runs its tests one by one, each in a process of its own: one that crashes or never ends
 // costs the others nothing.
 #include <filesystem>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -28,7 +29,11 @@ std::string build(const std::filesystem::path& root, bool gpu, const std::string
 std::vector<std::string> list_tests(const std::filesystem::path& binary, const std::string& filter,
                                     const std::string& rung);
 
-std::vector<TestResult> run_tests(const std::filesystem::path& binary, const std::vector<std::string>& names);
+// As many at a time as there are cores. Calls report() in the order of `names`, each as soon as it is known, and
+// still_running() with the next one's name where that takes long.
+void run_tests(const std::filesystem::path& binary, const std::vector<std::string>& names,
+               const std::function<void(const TestResult&)>& report,
+               const std::function<void(const std::string&)>& still_running);
 
 // What follows the last / of a test's name, if it is a rung; else "".
 std::string rung_of(const std::string& test);

@@ -54,6 +54,7 @@ Tree::Tree(fs::path root) : root_(std::move(root)), course_(read_course(root_ / 
   std::istringstream choices(read_file(root_ / ".lab" / "choices"));
   for (std::string what, id; choices >> what >> id;) {
     if (what == "start") started_ = id;
+    if (what == "start" || what == "begun") begun_.insert(id);
     if (what == "mine" || what == "reference") uses_mine_[id] = what == "mine";
   }
 }
@@ -117,19 +118,20 @@ std::string Tree::reference(const Task& task, const std::string& path) const {
 }
 
 Text Tree::text_of(const Task& task, const std::string& path) const {
-  if (is_reference(task, path)) return Text::reference;
+  if (is_reference(task, path)) return begun_.contains(task.id) ? Text::mine : Text::reference;
   return is_stub(region(task, path).text, task.id, task.rungs) ? Text::stub : Text::mine;
 }
 
 TaskState Tree::state(const Task& task) const {
   TaskState state;
-  bool mine = false, stub = false, unfinished = false;
+  bool mine = false, stub = false, unfinished = false, same = true;
   for (const std::string& path : task.regions) {
     try {
       const Text text = text_of(task, path);
       mine |= text == Text::mine;
       stub |= text == Text::stub;
       unfinished |= text != Text::reference && is_unfinished(region(task, path).text);
+      same &= is_reference(task, path);
     } catch (const LabError& error) {
       state.text = Text::broken;
       state.problem = error.what();
@@ -139,6 +141,7 @@ TaskState Tree::state(const Task& task) const {
   }
   state.text = mine ? Text::mine : stub ? Text::stub : Text::reference;
   state.unfinished = mine && unfinished;
+  state.is_reference = mine && same;
   const auto told = uses_mine_.find(task.id);
   if (state.text == Text::reference)
     state.builds_reference = true;
@@ -180,15 +183,19 @@ void Tree::keep_references() const {
 
 void Tree::save_choices() const {
   std::string lines = started_.empty() ? "" : "start " + started_ + "\n";
+  for (const std::string& id : begun_)
+    if (id != started_) lines += "begun " + id + "\n";
   for (const auto& [id, mine] : uses_mine_) lines += (mine ? "mine " : "reference ") + id + "\n";
   write_file(root_ / ".lab" / "choices", lines);
 }
 
-std::vector<std::string> Tree::start(const Task& task) {
+std::vector<std::string> Tree::start(const Task& task, bool anew) {
   if (task.given) throw LabError("task " + task.id + " is given: there is nothing to write");
+  const TaskState before = state(task);
   std::map<std::string, std::string> changed;
   for (const std::string& path : task.regions) {
-    if (!is_reference(task, path)) continue;  // a stub already, or the student's own text
+    if (!is_reference(task, path)) continue;           // a stub already, or the student's own text
+    if (before.text == Text::mine && !anew) continue;  // may be what the student wrote
     changed[path] = with_regions(files_.at(path), {{task.id, {stub(task, path), ""}}});
   }
   keep_references();
@@ -200,6 +207,7 @@ std::vector<std::string> Tree::start(const Task& task) {
   files_.clear(), regions_.clear(), problems_.clear();
   read_files();
   started_ = task.id;
+  begun_.insert(task.id);
   uses_mine_.erase(task.id);
   save_choices();
   splice();

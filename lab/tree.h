@@ -9,11 +9,12 @@
 //   lab/regions.txt      which text is the reference: task, file, SHA-256, and "outside", file, SHA-256 for what
 //                        stands around the regions (tools/task_boxes.py writes it)
 //   .lab/reference/HASH  reference texts, kept from the moment that a region is first given away
-//   .lab/choices         the task that was started last, and what `use` was told
+//   .lab/choices         which tasks were started, which of them last, and what `use` was told
 //   .lab/spliced/        the copies; made anew by every command, may be deleted
 #include <filesystem>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -27,6 +28,7 @@ enum class Text { reference, stub, mine, broken };
 struct TaskState {
   Text text = Text::reference;  // what stands in the checkout
   bool unfinished = false;      // mine, but part of it still throws
+  bool is_reference = false;    // mine, and what was written is the reference's very text
   bool builds_reference = true;
   std::string problem;  // where broken: one line
 };
@@ -55,9 +57,10 @@ class Tree {
   // The files of a task's regions that differ from the release's outside all regions.
   std::vector<std::string> changed_outside(const Task& task) const;
 
-  // Makes this task the one whose stubs the build takes, and puts stubs where its regions are the reference.
-  // Returns the files that were changed.
-  std::vector<std::string> start(const Task& task);
+  // Makes this task the one whose stubs the build takes, and puts stubs where its regions are the reference: never
+  // beside a text of the student's, and once started only with `anew`, since what was written may be the reference's
+  // very text. Returns the files that were changed.
+  std::vector<std::string> start(const Task& task, bool anew = false);
   void use(const Task& task, bool mine);
 
   // Brings .lab/spliced in line with regions and choices. `traced`, for the demo: the student's regions note that
@@ -76,7 +79,8 @@ class Tree {
   std::map<std::string, std::map<std::string, Region>> regions_;  // path -> task -> region
   std::map<std::string, std::string> problems_;                   // path -> what is wrong with it
   std::map<std::pair<std::string, std::string>, std::string> reference_hashes_;  // {task or "outside", path}
-  std::string started_;
+  std::string started_;                                                          // last
+  std::set<std::string> begun_;                                                  // started at any time
   std::map<std::string, bool> uses_mine_;
 };
 

@@ -325,7 +325,7 @@ class Scheduler {
 
   std::unordered_map<SequenceId, std::unique_ptr<Sequence>> sequences_;
   WaitingQueue waiting_;
-  int64_t num_watermark_blocks_ = 0;  // that admission leaves free: config.watermark of all blocks
+  int64_t num_watermark_blocks_ = 0;    // that admission leaves free: config.watermark of all blocks
   std::vector<Sequence*> running_;      // in the order of the policy
   std::deque<InFlightStep> in_flight_;  // oldest first
   std::vector<DeferredBlocks> deferred_;

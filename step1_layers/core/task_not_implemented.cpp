@@ -4,8 +4,10 @@
 
 namespace ladder {
 
-TaskNotImplemented::TaskNotImplemented(const char* task)
-    : std::logic_error("task " + std::string(task) + " is not implemented") {}
+TaskNotImplemented::TaskNotImplemented(const char* task, const char* file, int line)
+    : std::logic_error("task " + std::string(task) + " is not implemented (" +
+                       std::string(file).substr(std::string_view(file).rfind('/') + 1) + ":" +
+                       std::to_string(line) + ")") {}
 
 TaskNotImplemented::~TaskNotImplemented() = default;
 

@@ -16,8 +16,10 @@ namespace ladder {
 // No Error: a test that expects one must not be content with this.
 class TaskNotImplemented : public std::logic_error {
  public:
-  explicit TaskNotImplemented(const char* task);  // "task 5.2 is not implemented"
-  ~TaskNotImplemented() override;                 // out of line, and with it all that an exception type needs
+  // "task 5.2 is not implemented (admission.cpp:40)"
+  explicit TaskNotImplemented(const char* task, const char* file = __builtin_FILE(),
+                              int line = __builtin_LINE());
+  ~TaskNotImplemented() override;  // out of line, and with it all that an exception type needs
 };
 
 // A rung that is not written, in a list of all of them: an object with static storage.

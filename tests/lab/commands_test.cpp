@@ -130,6 +130,20 @@ TEST(Lab_HandIn, HoldsTheTextsOfRegionsAndWhereTheyCameFrom) {
   EXPECT_EQ(small.lab({"hand-in", "--check", out}).exit_code, 0);
 }
 
+TEST(Lab_HandIn, OfATextThatIsTheReferences) {
+  SmallTree small;
+  const std::string out = (small.root() / "out.json").string();
+  small.lab({"start", "3.2"});
+  small.edit(kPool, "  throw ladder::TaskNotImplemented(\"3.2\");", "  return free - 1;");
+  EXPECT_THAT(small.lab({"start", "3.2"}).output, HasSubstr("./ladder lab start 3.2 --anew"));
+  EXPECT_THAT(small.lab({"status"}).output, HasSubstr("the reference's very text"));
+  const Outcome handed_in = small.lab({"hand-in", "3.2", "--out", out});
+  EXPECT_EQ(handed_in.exit_code, 0);
+  EXPECT_THAT(handed_in.output, HasSubstr("out.json: 1 region of release"));
+  EXPECT_EQ(small.lab({"start", "3.2", "--anew"}).exit_code, 0);
+  EXPECT_THAT(small.read(kPool), HasSubstr("TaskNotImplemented"));
+}
+
 TEST(Lab_HandIn, SaysWhatItDoesNotHold) {
   SmallTree small;
   small.lab({"start", "3.3"});

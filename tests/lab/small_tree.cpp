@@ -95,8 +95,8 @@ void SmallTree::git(std::vector<std::string> arguments) const {
 void SmallTree::write_hashes() const {
   std::string lines;
   for (const auto& [id, path] : {std::pair{"3.2", kPool}, {"3.3", kManager}, {"3.3", kSharing}})
-    lines += std::string(id) + " " + path + " " + sha256(find_regions(read(path)).at(id).text) + "\n" + "outside " +
-             path + " " + sha256(with_regions(read(path), {{id, {}}})) + "\n";
+    lines += std::string(id) + " " + path + " " + sha256(find_regions(read(path)).at(id).text) + "\n" +
+             "outside " + path + " " + sha256(with_regions(read(path), {{id, {}}})) + "\n";
   write("lab/regions.txt", lines);
 }
 

@@ -2,9 +2,13 @@
 #include "lab/test_run.h"
 
 #include <gmock/gmock.h>
+#include <signal.h>
+
+#include <thread>
 
 #include "lab/failure_text.h"
 #include "lab/files.h"
+#include "lab/process.h"
 #include "tests/lab/small_tree.h"
 
 namespace lab {
@@ -14,12 +18,21 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 constexpr const char* kTests = R"(#include <gtest/gtest.h>
+#include <unistd.h>
 #include <cstdlib>
+#include <fstream>
 #include "step3_small/small.h"
 TEST(Task3_2_Pool, Takes) { EXPECT_EQ(ladder::take(3), 2) << "step 7, sequence 1, position 4"; }
 TEST(Task3_2_Pool, Crashes) { if (ladder::take(3) != 2) std::abort(); }
 TEST(Task3_2_Pool, Exits) { if (ladder::take(3) != 2) std::exit(0); }
 TEST(Task3_2_Pool, Skips) { GTEST_SKIP() << "no GPU"; }
+TEST(Task3_2_Pool, WhatIsFreedIsOverwritten) { EXPECT_STREQ(std::getenv("MALLOC_PERTURB_"), "165"); }
+TEST(Task3_2_Pool, NeverEnds) {
+  const char* file = std::getenv("SMALL_TREE_PID");
+  if (file == nullptr) return;
+  std::ofstream(file) << getpid() << std::endl;
+  for (;;) pause();
+}
 TEST(Task3_3_Manager, Allocates) { EXPECT_EQ(ladder::allocate(3), 1); }
 TEST(Task3_3_Manager, Shares) { EXPECT_EQ(ladder::share(3), 4); }
 )";
@@ -48,18 +61,19 @@ TEST(Lab_Test, EachTestAloneAndEveryVerdict) {
   Outcome tested = small.lab({"test", "3.2"});
   EXPECT_EQ(tested.exit_code, 1);
   EXPECT_THAT(tested.output, HasSubstr("not written  Task3_2_Pool.Takes"));
-  EXPECT_THAT(tested.output, HasSubstr("3.2: 0 passed, 3 not written, 1 skipped"));
+  EXPECT_THAT(tested.output, HasSubstr("3.2: 2 passed, 3 not written, 1 skipped"));
 
   small.edit(kPool, "throw ladder::TaskNotImplemented(\"3.2\")", "return free - 9");
   tested = small.lab({"test", "3.2"});
   EXPECT_EQ(tested.exit_code, 1);
-  EXPECT_THAT(tested.output, HasSubstr("test.cpp:4"));
+  EXPECT_THAT(tested.output, HasSubstr("test.cpp:6"));
   EXPECT_THAT(tested.output, HasSubstr("seen      -6   (ladder::take(3))"));
   EXPECT_THAT(tested.output, HasSubstr("expected  2"));
   EXPECT_THAT(tested.output, HasSubstr("step 7, sequence 1, position 4"));
   EXPECT_THAT(tested.output, HasSubstr("crashed: Aborted"));
   EXPECT_THAT(tested.output, HasSubstr("ended before its test did"));
-  EXPECT_THAT(tested.output, HasSubstr("3.2: 0 passed, 3 failed, 1 skipped"));
+  EXPECT_THAT(tested.output, Not(HasSubstr("Running main()")));
+  EXPECT_THAT(tested.output, HasSubstr("3.2: 2 passed, 3 failed, 1 skipped"));
 
   tested = small.lab({"test", "3.3"});  // the student's own 3.2 below the reference of 3.3
   EXPECT_EQ(tested.exit_code, 1);
@@ -76,9 +90,19 @@ TEST(Lab_Test, EachTestAloneAndEveryVerdict) {
   small.edit(kPool, "return free - 9", "return free - 1");
   tested = small.lab({"test", "3.2"});
   EXPECT_EQ(tested.exit_code, 1) << "a skipped test is not passed";
-  EXPECT_THAT(tested.output, HasSubstr("3.2: 3 passed, 1 skipped"));
+  EXPECT_THAT(tested.output, HasSubstr("3.2: 5 passed, 1 skipped"));
   EXPECT_THAT(tested.output,
-              HasSubstr("a skipped test proves nothing: the milestone is 4 passed, 0 skipped"));
+              HasSubstr("a skipped test proves nothing: the milestone is 6 passed, 0 skipped"));
+
+  // Ctrl-C, or worse, ends the test with the program.
+  const std::filesystem::path pid_file = small.root() / "pid";
+  ::setenv("SMALL_TREE_PID", pid_file.c_str(), 1);
+  run({LAB_BINARY, "--root", small.root().string(), "test", "3.2"}, std::chrono::seconds(3));
+  ::unsetenv("SMALL_TREE_PID");
+  const pid_t left = std::stoi(read_file(pid_file));
+  for (int i = 0; i < 100 && ::kill(left, 0) == 0; ++i)
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_NE(::kill(left, 0), 0) << "a test that never ends outlives who started it";
 
   small.edit(kPool, "return free - 1;", "return free - ;");
   tested = small.lab({"test", "3.2"});

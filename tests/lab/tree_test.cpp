@@ -56,12 +56,36 @@ TEST(Lab_Tree, StartingAgainChangesNothing) {
   EXPECT_EQ(small.state("3.2").text, Text::mine);
 }
 
+TEST(Lab_Tree, WhatWasWrittenMayBeTheReferencesVeryText) {
+  SmallTree small;
+  start(small, "3.3");
+  write_own(small, kManager, "3.3");
+  small.edit(kSharing, "  throw ladder::TaskNotImplemented(\"3.3\");", "  return count + 1;");
+  const std::string manager = small.read(kManager), sharing = small.read(kSharing);
+  EXPECT_THAT(start(small, "3.3"), IsEmpty());
+  EXPECT_EQ(small.read(kSharing), sharing);
+  EXPECT_FALSE(small.state("3.3").is_reference);
+
+  small.edit(kManager, kMine, "  return take(free) - 1;");
+  EXPECT_THAT(start(small, "3.3"), IsEmpty());
+  start(small, "3.2");
+  EXPECT_THAT(start(small, "3.3"), IsEmpty()) << "it is remembered beside the one started last";
+  EXPECT_EQ(small.state("3.3").text, Text::mine);
+  EXPECT_TRUE(small.state("3.3").is_reference);
+  EXPECT_FALSE(small.state("3.3").builds_reference);
+  small.edit(kManager, "  return take(free) - 1;", kMine);
+  Tree tree = small.tree();
+  EXPECT_THAT(tree.start(tree.course().task("3.3"), true), ElementsAre(kSharing));
+  EXPECT_THAT(small.read(kManager), HasSubstr(kMine)) << "a text of one's own is never cut out";
+}
+
 TEST(Lab_Tree, AnInterruptedStartIsFinishedByTheNext) {
   SmallTree small;
   start(small, "3.3");
   const std::string stub = small.read(kSharing);
   small.edit(kSharing, "  throw ladder::TaskNotImplemented(\"3.3\");",
-             "  return count + 1;");  // never got there
+             "  return count + 1;");  // never got there, nor to its last act:
+  std::filesystem::remove(small.root() / ".lab" / "choices");
   EXPECT_THAT(start(small, "3.3"), ElementsAre(kSharing));
   EXPECT_EQ(small.read(kSharing), stub);
 }

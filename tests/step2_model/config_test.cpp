@@ -236,6 +236,7 @@ TEST(Task2_1_Config, EndTokensComeFromGenerationConfigFirst) {
   // Beyond the vocabulary: can never be produced.
   EXPECT_THAT(parse(with(qwen3(), "eos_token_id", 151645)).eos_token_ids, IsEmpty());
   EXPECT_EQ(parse(with(qwen3(), "bos_token_id", 5)).bos_token_id, 5);
+  EXPECT_EQ(parse(with(qwen3(), "bos_token_id", 151643)).bos_token_id, -1);
   DecoderSpec spec = parse(with(qwen3(), "eos_token_id", {3, 4}));
   for (const int64_t id : {int64_t{6}, int64_t{3}, spec.vocab_size, int64_t{-1}}) spec.add_eos_token(id);
   EXPECT_THAT(spec.eos_token_ids, ElementsAre(3, 4, 6));

@@ -418,6 +418,25 @@ TEST(Task2_5_Tokenizer, BeginAndEndTokensComeFromTheFilesBesideIt) {
   begin["add_bos_token"] = false;
   EXPECT_EQ(around("llama3", begin), "a");
 
+  // A post-processor that writes a token behind the text by itself.
+  Json ends = parse_json(read_text_file(kGoldens / "llama3" / "tokenizer.json"), "llama3");
+  Json& single = ends.at("post_processor").at("processors").at(1).at("single");
+  std::swap(single.at(0), single.at(1));
+  const auto around_ended = [&](const Json& config) {
+    testing::write_file(folder / "tokenizer.json", ends.dump());
+    testing::write_file(folder / "tokenizer_config.json", config.dump());
+    std::string written;
+    const Tokenizer tokenizer = Tokenizer::load(folder);
+    for (const int32_t id : tokenizer.encode("a", true)) written += tokenizer.token_bytes(id);
+    return written;
+  };
+  Json end = {{"eos_token", "<|begin|>"}};
+  EXPECT_EQ(around_ended(end), "a<|begin|>");
+  end["add_eos_token"] = true;
+  EXPECT_EQ(around_ended(end), "a<|begin|>");
+  end["add_eos_token"] = false;
+  EXPECT_EQ(around_ended(end), "a");
+
   around("qwen", named);
   const Tokenizer tokenizer = Tokenizer::load(folder);
   EXPECT_EQ(tokenizer.bos_token_id(), tokenizer.token_to_id("<|im_start|>"));

@@ -36,6 +36,68 @@ TEST(LoadEngine, TakesTheExecutorThatItIsGiven) {
             testing::expected_tokens({1, 2, 3}, 9));
 }
 
+TEST(LoadEngine, GivesTheSchedulerEveryOption) {
+  const ModelFolder folder = open_model_folder(testing::tiny_model());
+  EngineOptions options = fake_options();
+  options.policy = SchedulingPolicy::priority;
+  options.enable_prefix_caching = false;
+  options.max_num_partial_prefills = 3;
+  options.max_long_partial_prefills = 2;
+  options.long_prefill_token_threshold = 7;
+  options.watermark = 0.25;
+  options.max_logprobs = 4;
+  const SchedulerConfig shared = load_engine(options, folder)->scheduler().config();
+  EXPECT_EQ(shared.vocab_size, folder.spec.vocab_size);
+  EXPECT_EQ(shared.eos_token_ids, folder.spec.eos_token_ids);
+  EXPECT_EQ(shared.policy, SchedulingPolicy::priority);
+  EXPECT_FALSE(shared.enable_prefix_caching);
+  EXPECT_TRUE(shared.enable_chunked_prefill);
+  EXPECT_EQ(shared.max_num_partial_prefills, 3);
+  EXPECT_EQ(shared.max_long_partial_prefills, 2);
+  EXPECT_EQ(shared.long_prefill_token_threshold, 7);
+  EXPECT_EQ(shared.watermark, 0.25);
+  EXPECT_EQ(shared.max_logprobs, 4);
+
+  options = fake_options();
+  options.enable_chunked_prefill = false;
+  options.static_batching = true;
+  options.recompute_everything = true;
+  const SchedulerConfig baseline = load_engine(options, folder)->scheduler().config();
+  EXPECT_EQ(baseline.policy, SchedulingPolicy::fcfs);
+  EXPECT_TRUE(baseline.enable_prefix_caching);
+  EXPECT_FALSE(baseline.enable_chunked_prefill);
+  EXPECT_TRUE(baseline.static_batching);
+  EXPECT_TRUE(baseline.recompute_everything);
+}
+
+TEST(LoadEngine, TheEndTokenOfTheTokenizerEndsToo) {
+  const testing::TemporaryFolder folder;
+  for (const char* name : {"config.json", "tokenizer.json", "tokenizer_config.json"})
+    std::filesystem::copy_file(testing::tiny_model() / name, folder / name);
+  const int32_t end = *open_model_folder(folder.path()).tokenizer->eos_token_id();
+  const auto with_config_end = [&](const nlohmann::json& id) {
+    nlohmann::json config = nlohmann::json::parse(std::ifstream(testing::tiny_model() / "config.json"));
+    config["eos_token_id"] = id;
+    std::ofstream(folder / "config.json") << config;
+    return open_model_folder(folder.path()).spec.eos_token_ids;
+  };
+  EXPECT_EQ(with_config_end(nullptr), std::vector<int32_t>{end});
+  EXPECT_EQ(with_config_end(1), (std::vector<int32_t>{1, end}));
+  EXPECT_EQ(with_config_end(end), std::vector<int32_t>{end});
+}
+
+TEST(LoadEngine, TellsHowFarTheWeightsAre) {
+  EngineOptions options = testing::small_options(testing::tiny_model(), DeviceType::cpu, 64);
+  int64_t last = 0, all = 0;
+  options.progress = [&](int64_t done, int64_t total) {
+    EXPECT_GE(done, last);
+    last = done, all = total;
+  };
+  load_engine(options, open_model_folder(testing::tiny_model()));
+  EXPECT_GT(all, 0);
+  EXPECT_EQ(last, all);
+}
+
 TEST(LoadEngine, GivesTheMakersOfTheModelOn) {
   EngineOptions options = testing::small_options(testing::tiny_model(), DeviceType::cpu, 64);
   const ModelFolder folder = open_model_folder(testing::tiny_model());
