@@ -38,7 +38,7 @@ bool BlockManager::allocate(BlockTable& table, std::span<const int32_t> shared, 
   // A shared block that no table holds leaves the free list too, so it counts as taken.
   const int64_t revived =
       std::count_if(shared.begin(), shared.end(), [&](int32_t id) { return pool_.block(id).ref_count == 0; });
-  const int64_t appended = blocks_for(num_tokens) - std::ssize(shared);
+  const int64_t appended = std::max<int64_t>(0, blocks_for(num_tokens) - std::ssize(shared));
   if (revived + appended + num_left_free > num_free_blocks()) return false;
 
   table.reserve(blocks_for(num_tokens));

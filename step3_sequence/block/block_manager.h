@@ -46,23 +46,26 @@ class BlockManager {
   }
 
   // Starts a table, which must be empty (else Error), with `shared` (a prefix hit, or the first blocks of a
-  // sibling's table) and appends to it until it has room for `num_tokens`. All or nothing, as append; a block
-  // of `shared` may be free, and is then taken out of the free ones too. `num_left_free`: false also if fewer
-  // blocks than that would be left free.
+  // sibling's table; all of them, also where num_tokens needs fewer) and appends to it until it has room for
+  // `num_tokens`. All or nothing, as append; a block of `shared` may be free, and is then taken out of the free
+  // ones too. `num_left_free`: false also if fewer blocks than that would be left free, even if none is taken.
   bool allocate(BlockTable& table, std::span<const int32_t> shared, int64_t num_tokens,
                 int64_t num_left_free = 0);
 
   // Gives up the table's references, from its last block to its first, and empties it. Who gives up the last
-  // one of a block puts it into the free list. Error, naming the block: no table holds it, it was given back twice.
+  // one of a block puts it into the free list. Error, naming the block: no table holds it, it was given back
+  // twice. That is a defect of the caller: nothing is promised of the table and the counts after it.
   void free(BlockTable& table);
 
   // Task 3.4, in block/prefix_caching.cpp.
 
-  // The blocks of the longest cached prefix of these tokens. Full blocks only, and never all tokens: the
-  // logits after the last one can only come from computing it. Nothing is held until allocate().
+  // Replaces `blocks` by those of the longest cached prefix of these tokens (none without an index). Full blocks
+  // only, and never all tokens: the logits after the last one can only come from computing it. Nothing is held
+  // until allocate().
   void find_prefix(PrefixKey& key, const TokenView& tokens, BlockTable& blocks);
 
-  // The first `num_computed_tokens` tokens have their K and V in the table's blocks: indexes the full ones.
+  // The first `num_computed_tokens` tokens, at most all of them, have their K and V in the table's blocks: indexes
+  // the full ones. Nothing changes if the key counts as many already, or more.
   void cache(PrefixKey& key, const TokenView& tokens, const BlockTable& table, int64_t num_computed_tokens);
 
   // Forgets all cached prefixes. False, and nothing changed, while a block is held: what its sequence computes

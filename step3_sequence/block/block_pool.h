@@ -31,6 +31,8 @@ struct Block {
   int32_t next = -1;
 };
 
+// What its functions ask of a block, that it is free or is not, they do not check: the block manager's counts
+// see to it.
 class BlockPool {
  public:
   // All blocks 0..num_blocks-1 are free, in this order. Error: num_blocks outside 1..2^31-2.

@@ -53,14 +53,16 @@ class PrefixIndex {
  public:
   virtual ~PrefixIndex() = default;
 
-  // Replaces `block_ids` by the blocks of the longest indexed prefix of `tokens`, at most `max_blocks`. The key
-  // counts these from now on (num_indexed_blocks, last_entry), whatever it counted before.
+  // Replaces `block_ids` by the blocks of the longest indexed prefix of `tokens`, at most `max_blocks`, which is
+  // not more than `tokens` has full blocks. The key counts these from now on (num_indexed_blocks, last_entry; 0
+  // and 0 if none is found), whatever it counted before. It names the blocks that it finds, and at most one more.
   virtual void match(PrefixKey& key, const TokenView& tokens, int64_t max_blocks,
                      std::vector<int32_t>& block_ids) = 0;
 
   // The first `num_full_blocks` blocks of `block_table`, which are held, hold the prefix of `tokens`: indexes
   // those that are not in the index (the key counts the leading ones that are; a sibling may have indexed
-  // further ones), and the key counts all of them.
+  // further ones, which are not named again), and the key counts all of them. `num_full_blocks` is at least what
+  // the key counts; a call takes time for the blocks beyond that only, however long the table is.
   // Content that other blocks hold already gets one more block: a table is never rewritten, and nothing is
   // freed.
   virtual void insert(PrefixKey& key, const TokenView& tokens, std::span<const int32_t> block_table,

@@ -1,5 +1,6 @@
 #include "step3_sequence/block/block_manager.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -42,6 +43,22 @@ TEST(Task3_3_BlockManager, ChangesNothingWhenTheRoomIsTooSmall) {
   EXPECT_EQ(other, (Ids{1}));
 }
 
+TEST(Task3_3_BlockManager, LeavesTheOtherBlocksFreeAlsoWhereNoneIsTaken) {
+  BlockManager blocks(3, 4);
+  BlockTable parent, child;
+  ASSERT_TRUE(blocks.append(parent, 8));
+  EXPECT_FALSE(blocks.allocate(child, parent, 8, 2)) << "both blocks are shared, and one is free";
+  EXPECT_TRUE(child.empty());
+  EXPECT_TRUE(blocks.allocate(child, parent, 8, 1));
+}
+
+TEST(Task3_3_BlockManager, RefusesToStartATableThatIsNotEmpty) {
+  BlockManager blocks(4, 4);
+  BlockTable table;
+  ASSERT_TRUE(blocks.append(table, 4));
+  EXPECT_THROW(blocks.allocate(table, {}, 8), Error);
+}
+
 TEST(Task3_3_BlockManager, SharesFullBlocksOfACommonPrefix) {
   BlockManager blocks(8, 4);
   BlockTable parent, child;
@@ -77,6 +94,28 @@ TEST(Task3_3_BlockManager, NoticesABlockThatIsGivenBackTwice) {
   BlockTable copy = table;
   blocks.free(table);
   EXPECT_THROW(blocks.free(copy), Error);
+}
+
+TEST(Task3_3_BlockManager, NoticesABlockThatStandsTwiceInTheTableOfItsOnlyHolder) {
+  BlockManager blocks(2, 4);
+  BlockTable table;
+  ASSERT_TRUE(blocks.append(table, 4));
+  table.push_back(table[0]);
+  EXPECT_THROW(blocks.free(table), Error) << "one reference, two entries";
+}
+
+TEST(Task3_3_BlockManager, NamesTheBlockThatIsGivenBackTwice) {
+  BlockManager blocks(40, 4);
+  BlockTable table;
+  ASSERT_TRUE(blocks.append(table, 160));
+  blocks.free(table);
+  BlockTable again = {37};
+  try {
+    blocks.free(again);
+    ADD_FAILURE() << "no Error";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), testing::HasSubstr("37"));
+  }
 }
 
 // An index that knows only which blocks it was given: what task 3.3 needs to know of one.
@@ -129,6 +168,34 @@ TEST(Task3_3_BlockManager, ASharedBlockThatNobodyHoldsCountsAsTaken) {
   EXPECT_TRUE(blocks.is_cached(1)) << "a hit overwrites nothing";
   EXPECT_EQ(blocks.ref_count(1), 1);
   EXPECT_EQ(blocks.num_free_blocks(), 0);
+}
+
+TEST(Task3_3_BlockManager, ASharedBlockIsNotTakenToBeOverwritten) {
+  BlockManager blocks(4, 4, std::make_unique<ListedBlocks>(Ids{0, 1}));
+  BlockTable table;
+  ASSERT_TRUE(blocks.allocate(table, Ids{0, 1}, 16));
+  EXPECT_EQ(table, (Ids{0, 1, 2, 3})) << "0 and 1 stood at the front of the free list";
+  EXPECT_EQ(blocks.ref_count(0), 1);
+  EXPECT_TRUE(blocks.is_cached(0));
+}
+
+TEST(Task3_3_BlockManager, SharedBlocksBeyondTheRoomAskedForAreTakenToo) {
+  BlockManager blocks(4, 4, std::make_unique<ListedBlocks>(Ids{0, 1, 2}));
+  BlockTable table;
+  EXPECT_FALSE(blocks.allocate(table, Ids{0, 1, 2}, 4, 2)) << "three revived blocks leave one of four free";
+  EXPECT_TRUE(table.empty());
+  ASSERT_TRUE(blocks.allocate(table, Ids{0, 1, 2}, 4, 1));
+  EXPECT_EQ(table, (Ids{0, 1, 2}));
+}
+
+TEST(Task3_3_BlockManager, EvictsNothingWhenTheRoomIsTooSmall) {
+  BlockManager blocks(3, 4, std::make_unique<ListedBlocks>(Ids{1, 2}));
+  BlockTable table;
+  ASSERT_TRUE(blocks.append(table, 4));
+  EXPECT_FALSE(blocks.append(table, 17));
+  EXPECT_TRUE(blocks.is_cached(1));
+  EXPECT_TRUE(blocks.is_cached(2));
+  EXPECT_EQ(blocks.pool().free_ids(), (Ids{1, 2}));
 }
 
 TEST(Task3_3_BlockManager, RefusesSizesThatMakeNoSense) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <list>
 #include <random>
 
@@ -39,6 +40,13 @@ TEST(Task3_2_BlockPool, GivesBackToEitherEnd) {
   EXPECT_EQ(pool.free_ids(), (Ids{3, 2, 0}));
 }
 
+TEST(Task3_2_BlockPool, ATakenBlockHasNoLinks) {
+  BlockPool pool(4);
+  pool.take(2);
+  EXPECT_EQ(pool.block(2).previous, -1);
+  EXPECT_EQ(pool.block(2).next, -1);
+}
+
 // The links of an emptied list must close on the sentinel, or the next block given back is lost.
 TEST(Task3_2_BlockPool, CanBeEmptiedAndFilledAgain) {
   BlockPool pool(1);
@@ -56,6 +64,28 @@ TEST(Task3_2_BlockPool, RefusesSizesThatMakeNoSense) {
   EXPECT_THROW(BlockPool(0), Error);
   EXPECT_THROW(BlockPool(-1), Error);
   EXPECT_THROW(BlockPool(int64_t{1} << 31), Error);
+  EXPECT_THROW(BlockPool((int64_t{1} << 32) + 1), Error) << "1, if only the lower 32 bits are looked at";
+}
+
+// Milliseconds, whatever the length of the list; one that walks along it for each block takes seconds.
+constexpr int32_t kManyBlocks = 60'000;
+
+TEST(Task3_2_BlockPool, TakesFromTheBackOfALongListInConstantTime) {
+  BlockPool pool(kManyBlocks);
+  const auto begin = std::chrono::steady_clock::now();
+  for (int32_t id = kManyBlocks - 1; id >= 0; --id) pool.take(id);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  EXPECT_EQ(pool.num_free(), 0);
+  EXPECT_LT(seconds.count(), 1.0);
+}
+
+TEST(Task3_2_BlockPool, GivesBackToTheBackOfALongListInConstantTime) {
+  BlockPool pool(kManyBlocks);
+  const auto begin = std::chrono::steady_clock::now();
+  for (int32_t i = 0; i < kManyBlocks; ++i) pool.push_back(pool.take_front());
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  EXPECT_EQ(pool.front(), 0);
+  EXPECT_LT(seconds.count(), 1.0);
 }
 
 TEST(Task3_2_BlockPool, DoesWhatAStandardListDoes) {

@@ -104,6 +104,43 @@ TEST(Task3_4_PrefixCache, OnlyBlocksThatAreComputedAreFound) {
   EXPECT_EQ(hits(blocks, range(1, 13)), 12);
 }
 
+TEST(Task3_4_PrefixCache, FewerComputedTokensThanBeforeChangeNothing) {
+  BlockManager blocks = cached_manager(8);
+  User user(range(1, 16));
+  ASSERT_TRUE(blocks.append(user.table, 16));
+  blocks.cache(user.key, user.tokens, user.table, 12);
+  blocks.cache(user.key, user.tokens, user.table, 4);
+  EXPECT_EQ(user.key.num_indexed_blocks, 3);
+  blocks.cache(user.key, user.tokens, user.table, 16);
+  EXPECT_EQ(blocks.num_cached_blocks(), 4);
+  EXPECT_EQ(hits(blocks, range(1, 17)), 16);
+}
+
+TEST(Task3_4_PrefixCache, AMatchReplacesTheBlocksOfTheListItIsGiven) {
+  HashPrefixIndex index(4, kBlockSize, std::make_unique<Sha256BlockHasher>(1));
+  PrefixKey key, other;
+  index.insert(key, range(1, 8), Ids{0, 1}, 2);
+  Ids found = {3};
+  index.match(key, range(1, 8), 2, found);
+  EXPECT_EQ(found, (Ids{0, 1}));
+  index.match(other, range(50, 8), 2, found);
+  EXPECT_EQ(found, Ids{});
+}
+
+TEST(Task3_4_PrefixCache, AKeyCountsNoBlocksAfterAMatchThatFindsNone) {
+  HashPrefixIndex index(4, kBlockSize, std::make_unique<Sha256BlockHasher>(1));
+  const Ids tokens = range(1, 8);
+  PrefixKey key;
+  index.insert(key, tokens, Ids{0, 1}, 2);
+  ASSERT_EQ(key.num_indexed_blocks, 2);
+  index.erase(1);
+  index.erase(0);
+  Ids found;
+  index.match(key, tokens, 2, found);
+  EXPECT_EQ(key.num_indexed_blocks, 0);
+  EXPECT_EQ(key.last_entry, 0);
+}
+
 // The exact order, as vLLM's test_prefill has it: partial blocks first, for immediate use; cached ones last,
 // of one prefix the tail before the root.
 TEST(Task3_4_PrefixCache, FreesPartialBlocksToTheFrontAndAPrefixTailFirst) {
@@ -304,6 +341,25 @@ TEST(Task3_4_PrefixCache, EqualHashesNeverGiveAnotherPromptsBlocks) {
   EXPECT_EQ(hits(blocks, mixed), 4) << "b's second block comes after b's first, not after a's";
 }
 
+TEST(Task3_4_PrefixCache, SaltAndAdapterAreBothComparedWhereHashesAreEqual) {
+  BlockManager blocks = cached_manager(16, std::make_unique<CollidingHasher>());
+  User user(range(1, 4), "x", "a");
+  user.run(blocks);
+  EXPECT_EQ(hits(blocks, range(1, 5), "x", "b"), 0);
+  EXPECT_EQ(hits(blocks, range(1, 5), "y", "a"), 0);
+  EXPECT_EQ(hits(blocks, range(1, 5), "x", "a"), 4);
+}
+
+TEST(Task3_4_PrefixCache, AnAdapterWithoutASaltIsComparedToo) {
+  BlockManager blocks = cached_manager(16, std::make_unique<CollidingHasher>());
+  User plain(range(1, 4)), adapted(range(50, 4), "", "a");
+  plain.run(blocks);
+  adapted.run(blocks);
+  EXPECT_EQ(hits(blocks, range(1, 5), "", "a"), 0);
+  EXPECT_EQ(hits(blocks, range(50, 5)), 0);
+  EXPECT_EQ(hits(blocks, range(50, 5), "", "a"), 4);
+}
+
 // The same, where the first block is evicted while its successor stays, and another first block of equal hash
 // takes its place in the chain.
 TEST(Task3_4_PrefixCache, ABlockIsNotFoundAfterAnotherParentOfEqualHash) {
@@ -320,6 +376,130 @@ TEST(Task3_4_PrefixCache, ABlockIsNotFoundAfterAnotherParentOfEqualHash) {
   PrefixKey fresh;
   index.match(fresh, b, 2, found);
   EXPECT_EQ(found, Ids{2}) << "block 1 was computed after other tokens";
+}
+
+// Counts what it is asked for.
+struct NameCounts {
+  int64_t roots = 0, blocks = 0;
+};
+
+class CountingHasher final : public BlockHasher {
+ public:
+  explicit CountingHasher(NameCounts& counts) : counts_(counts) {}
+  BlockHash root(std::string_view salt, std::string_view adapter) override {
+    ++counts_.roots;
+    return hasher_.root(salt, adapter);
+  }
+  BlockHash block(const BlockHash& parent, std::span<const int32_t> tokens) override {
+    ++counts_.blocks;
+    return hasher_.block(parent, tokens);
+  }
+
+ private:
+  NameCounts& counts_;
+  Sha256BlockHasher hasher_{1};
+};
+
+TEST(Task3_4_PrefixCache, ALookUpNamesOneBlockMoreThanItFinds) {
+  const Ids tokens = range(1, 4000);
+  for (const int64_t num_prompt_tokens : {0, 4000}) {  // names of the output, names of the prompt
+    SCOPED_TRACE("prompt tokens " + std::to_string(num_prompt_tokens));
+    NameCounts counts;
+    HashPrefixIndex index(8, kBlockSize, std::make_unique<CountingHasher>(counts));
+    Ids found;
+    PrefixKey early, first, late;
+    early.num_prompt_tokens = late.num_prompt_tokens = num_prompt_tokens;
+    index.match(early, tokens, 999, found);
+    EXPECT_EQ(counts.blocks, 1) << "nothing is indexed";
+    index.insert(first, tokens, Ids{0, 1, 2}, 3);
+    counts.blocks = 0;
+    index.match(late, tokens, 999, found);
+    EXPECT_EQ(found, (Ids{0, 1, 2}));
+    EXPECT_EQ(counts.blocks, 4) << "three are indexed";
+  }
+}
+
+TEST(Task3_4_PrefixCache, AKeyIsAskedForEachNameOnce) {
+  NameCounts counts;
+  HashPrefixIndex index(8, kBlockSize, std::make_unique<CountingHasher>(counts));
+  const Ids tokens = range(1, 12);
+  PrefixKey key;
+  key.num_prompt_tokens = 8;
+  Ids found;
+  index.match(key, tokens, 3, found);
+  index.match(key, tokens, 3, found);
+  index.insert(key, tokens, Ids{0, 1, 2}, 3);
+  index.match(key, tokens, 3, found);
+  EXPECT_EQ(counts.roots, 1);
+  EXPECT_EQ(counts.blocks, 3);
+}
+
+TEST(Task3_4_PrefixCache, BlocksThatASiblingHasIndexedAreNotNamedAgain) {
+  NameCounts counts;
+  HashPrefixIndex index(8, kBlockSize, std::make_unique<CountingHasher>(counts));
+  const Ids tokens = range(1, 12);
+  PrefixKey key, sibling;
+  index.insert(sibling, tokens, Ids{0, 1, 2}, 3);
+  counts = {};
+  index.insert(key, tokens, Ids{0, 1, 2}, 3);
+  EXPECT_EQ(counts.blocks, 0) << "the table's blocks are in the index";
+  EXPECT_EQ(key.num_indexed_blocks, 3);
+  EXPECT_EQ(key.last_entry, sibling.last_entry);
+}
+
+// The key of a completion; copies of it are those of its siblings.
+PrefixKey completion_key(int64_t num_prompt_tokens) {
+  PrefixKey key;
+  key.prompt_hashes = std::make_shared<std::vector<BlockHash>>();
+  key.num_prompt_tokens = num_prompt_tokens;
+  return key;
+}
+
+TEST(Task3_4_PrefixCache, CompletionsNameTheBlocksOfTheirPromptOnce) {
+  NameCounts counts;
+  HashPrefixIndex index(8, kBlockSize, std::make_unique<CountingHasher>(counts));
+  const Ids prompt = range(1, 8);
+  PrefixKey a = completion_key(8), b = a;
+  index.insert(a, prompt, Ids{0, 1}, 2);
+  index.insert(b, prompt, Ids{2, 3}, 2);  // computed at the same time, in blocks of its own
+  EXPECT_EQ(counts.roots, 1);
+  EXPECT_EQ(counts.blocks, 2);
+}
+
+// Two completions of a prompt of six tokens: the second block is theirs, although the prompt begins it.
+class TwoCompletions {
+ public:
+  TwoCompletions() {
+    PrefixKey a = completion_key(6), b = a;
+    index_.insert(a, TokenView(prompt_, output_a), Ids{0, 1, 2}, 3);
+    index_.insert(b, TokenView(prompt_, output_b), Ids{0, 4, 5}, 3);
+  }
+
+  // What a later prompt finds that begins with the prompt and this output.
+  Ids found(const Ids& output) {
+    Ids tokens = prompt_;
+    tokens.insert(tokens.end(), output.begin(), output.end());
+    PrefixKey key = completion_key(12);
+    Ids ids;
+    index_.match(key, tokens, 3, ids);
+    return ids;
+  }
+
+  const Ids output_a = range(10, 6), output_b = range(20, 6);
+
+ private:
+  const Ids prompt_ = range(1, 6);
+  HashPrefixIndex index_{8, kBlockSize, std::make_unique<Sha256BlockHasher>(1)};
+};
+
+TEST(Task3_4_PrefixCache, CompletionsDoNotShareTheNamesOfTheirOutputs) {
+  TwoCompletions completions;
+  EXPECT_EQ(completions.found(completions.output_b), (Ids{0, 4, 5}));
+}
+
+TEST(Task3_4_PrefixCache, ABlockOfTheOutputIsNamedAfterTheOneBeforeIt) {
+  TwoCompletions completions;
+  EXPECT_EQ(completions.found(completions.output_a), (Ids{0, 1, 2}));
 }
 
 class CheapHasher final : public BlockHasher {
@@ -347,6 +527,19 @@ TEST(Task3_4_PrefixCache, ALongPromptIsNamedAndFoundInLinearTime) {
   EXPECT_LT(seconds.count(), 2.0);
 }
 
+// The same of a decode, which indexes one block after the other: a call looks at the new one, not at all of them.
+TEST(Task3_4_PrefixCache, ALongTableIsIndexedBlockByBlockInLinearTime) {
+  constexpr int32_t kNumBlocks = 100'000;
+  HashPrefixIndex index(kNumBlocks, 1, std::make_unique<CheapHasher>());
+  const Ids tokens = range(1, kNumBlocks), table = range(0, kNumBlocks);
+  PrefixKey key;
+  const auto begin = std::chrono::steady_clock::now();
+  for (int32_t i = 1; i <= kNumBlocks; ++i) index.insert(key, tokens, table, i);
+  const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - begin;
+  EXPECT_EQ(index.size(), kNumBlocks);
+  EXPECT_LT(seconds.count(), 2.0);
+}
+
 TEST(Task3_4_PrefixCache, ResetForgetsAllContentUnlessABlockIsHeld) {
   BlockManager blocks = cached_manager(16);
   User a(range(1, 12), "salt");
@@ -369,6 +562,14 @@ TEST(Task3_4_PrefixCache, WithoutAnIndexNothingIsFound) {
   EXPECT_EQ(a.run(blocks), 0);
   EXPECT_EQ(hits(blocks, range(1, 9)), 0);
   EXPECT_EQ(blocks.num_cached_blocks(), 0);
+}
+
+TEST(Task3_4_PrefixCache, WithoutAnIndexTheBlocksOfAnEarlierLookUpAreForgotten) {
+  BlockManager blocks(8, kBlockSize);
+  User user(range(1, 9));
+  BlockTable found = {7};
+  blocks.find_prefix(user.key, user.tokens, found);
+  EXPECT_EQ(found, BlockTable{});
 }
 
 }  // namespace
