@@ -54,6 +54,7 @@ void Scheduler::walk(Budget& budget) {
   const RunsBefore runs_before{config_.policy};
   budget.num_promised_blocks = 0;
   Sequence* newcomer = waiting_.next();
+  bool with_long = true;
   for (size_t i = 0;;) {
     // allocate_slots() preempts from the end of running_ and admit() inserts: the size is read anew each time.
     const size_t num_running = running_.size();
@@ -65,7 +66,8 @@ void Scheduler::walk(Budget& budget) {
         newcomer = nullptr;
         continue;
       }
-      newcomer = waiting_.next(newcomer, admission != Admission::too_long);
+      with_long &= admission != Admission::too_long;
+      newcomer = waiting_.next(newcomer, with_long);
       i += admission == Admission::admitted;
     } else if (i < num_running) {
       go_on(*running_[i++], budget);

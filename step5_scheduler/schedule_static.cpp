@@ -51,6 +51,7 @@ int64_t Scheduler::schedule_static() {
       start_over_.push_back(sequence->id);
   }
 
+  if (plan_.empty()) return 0;
   const int64_t num_idle_rows = prompts_done ? num_batch_rows_ - std::ssize(plan_) : 0;
   const int64_t num_padding_rows = std::min(budget, num_idle_rows + num_prompt_padding_rows_);
   num_prompt_padding_rows_ -= std::max<int64_t>(num_padding_rows - num_idle_rows, 0);

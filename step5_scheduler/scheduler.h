@@ -211,7 +211,8 @@ class Scheduler {
   // then computes nothing.
   // Returns the step's rows of padding, which count against max_num_batched_tokens too: once all prompts were
   // done before this step, one for each row of the batch for which nothing is planned; and as many of
-  // num_prompt_padding_rows_ as there is room for, which are then off that number.
+  // num_prompt_padding_rows_ as there is room for, which are then off that number. Where nothing is planned at
+  // all the step is dropped: it has no padding, and that number stays.
   int64_t schedule_static();
   // Moves sequences from waiting_ to running_ in the order of the queue while fewer than max_num_seqs run and
   // the next one gets blocks for its longest answer: all but the last token of it, which is never computed.
@@ -232,7 +233,8 @@ class Scheduler {
   // Goes once through running_ and waiting_ together, in the order of the policy: go_on() for who runs,
   // admit() for who waits. Nobody is admitted while no `prefill` is left, max_num_seqs run, or blocks were
   // short in this step, and nobody else in this walk after one was refused. After one that was too_long only
-  // short ones are asked. Who is admitted is not visited again. running_ grows by admissions and may lose its
+  // short ones are asked, to the end of the walk, whoever is admitted meanwhile: long ones keep their order.
+  // "Long" is here what WaitingQueue::next() passes over. Who is admitted is not visited again. running_ grows by admissions and may lose its
   // end to preemptions while the walk is in it. Promises (num_promised_blocks) begin at 0 in each walk.
   void walk(Budget& budget);
   // Plans what the budget allows for a running sequence, and takes it out of the budget: the token of one that

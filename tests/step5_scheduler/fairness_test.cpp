@@ -137,6 +137,27 @@ TEST(Task5_2_PartialPrefills, TheThresholdAloneLeavesRoomForShortPrompts) {
   harness.expect_reference_outputs();
 }
 
+// Long ones keep their order: after one that waits none is asked, not even one that is short but for its hits.
+TEST(Task5_2_PartialPrefills, AfterALongOneThatWaitsOnlyShortOnesAreAdmitted) {
+  SchedulerConfig config = config_of(SchedulingPolicy::fcfs);
+  config.long_prefill_token_threshold = 8;
+  Harness harness(config);
+  harness.add(iota_prompt(40, 500), greedy(1));
+  harness.run();
+  const SequenceId at_work = harness.add(iota_prompt(30), greedy(1))[0];
+  const SequenceId waits = harness.add(iota_prompt(30, 100), greedy(1))[0];
+  const SequenceId is_short = harness.add(iota_prompt(2, 200), greedy(1))[0];
+  const SequenceId cached = harness.add(iota_prompt(40, 500), greedy(1))[0];  // 36 of its tokens
+  ASSERT_TRUE(harness.submit());
+  EXPECT_EQ(num_tokens_of(harness.output, at_work), 8 + 6) << "the threshold, and what is left in the end";
+  EXPECT_EQ(num_tokens_of(harness.output, waits), 0) << "one partial prefill at a time";
+  EXPECT_EQ(num_tokens_of(harness.output, is_short), 2);
+  EXPECT_EQ(num_tokens_of(harness.output, cached), 0) << "its turn comes after the one that waits";
+  harness.collect();
+  harness.run();
+  harness.expect_reference_outputs();
+}
+
 // A limit says who comes first. It never leaves budget unused: as many steps with any limits as without.
 TEST(Task5_2_PartialPrefills, LimitsNeverMakeAStepSmaller) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {

@@ -114,5 +114,21 @@ TEST(Task5_1_StaticBatching, WithoutKvReuseEveryTokenIsComputedAgain) {
   harness.expect_reference_outputs();
 }
 
+// The executor runs ahead: a step is asked for before the tokens of the last one have come.
+TEST(Task5_1_StaticBatching, PaddingIsNotLostInAStepThatIsDropped) {
+  SchedulerConfig config = static_config();
+  config.recompute_everything = true;
+  config.batch.max_num_batched_tokens = 24;
+  Harness harness(config, 1);
+  harness.add(iota_prompt(1), greedy(2));
+  harness.add(iota_prompt(20, 100), greedy(2));  // 19 rows of padding for the other one
+  ASSERT_TRUE(harness.submit());
+  EXPECT_EQ(harness.output.num_static_padding_rows, 3) << "24 rows, 21 of them tokens";
+  EXPECT_FALSE(harness.submit()) << "both sequences wait for their tokens";
+  EXPECT_EQ(harness.output.num_static_padding_rows, 0);
+  harness.run();
+  EXPECT_EQ(harness.executor.num_padding_rows(), 3 + 1) << "one more beside the second step's 2 + 21 tokens";
+}
+
 }  // namespace
 }  // namespace ladder
