@@ -23,6 +23,8 @@
 //   chunk_size()              The limits of partial prefills: short prompts pass long ones.
 //   the second walk           What the limits left over goes to those that were cut or passed over. A limit
 //                             decides who comes first; it never leaves budget unused.
+//   request_passed_over       Of many completions that wait for the same prompt one looks at all siblings and at
+//                             the prefix index in each step, not every one of them.
 //   short_of_blocks           A newcomer does not overtake a sequence that waits for blocks, nor take those
 //                             that a preemption has just freed. Sequences that run and need no block go on.
 #include <algorithm>
@@ -55,17 +57,21 @@ void Scheduler::walk(Budget& budget) {
   budget.num_promised_blocks = 0;
   Sequence* newcomer = waiting_.next();
   bool with_long = true;
+  SequenceId request_passed_over = -1;
   for (size_t i = 0;;) {
     // allocate_slots() preempts from the end of running_ and admit() inserts: the size is read anew each time.
     const size_t num_running = running_.size();
     if (budget.prefill == 0 || budget.short_of_blocks || std::ssize(running_) >= config_.batch.max_num_seqs)
       newcomer = nullptr;
     if (newcomer != nullptr && (i == num_running || runs_before(newcomer, running_[i]))) {
-      const Admission admission = admit(*newcomer, budget);
+      const Admission admission =
+          newcomer->first_sibling == request_passed_over ? Admission::passed_over : admit(*newcomer, budget);
       if (admission == Admission::refused) {
         newcomer = nullptr;
         continue;
       }
+      if (admission == Admission::passed_over && newcomer->num_output_tokens() == 0)
+        request_passed_over = newcomer->first_sibling;
       with_long &= admission != Admission::too_long;
       newcomer = waiting_.next(newcomer, with_long);
       i += admission == Admission::admitted;

@@ -234,7 +234,8 @@ class Scheduler {
   // admit() for who waits. Nobody is admitted while no `prefill` is left, max_num_seqs run, or blocks were
   // short in this step, and nobody else in this walk after one was refused. After one that was too_long only
   // short ones are asked, to the end of the walk, whoever is admitted meanwhile: long ones keep their order.
-  // "Long" is here what WaitingQueue::next() passes over. Who is admitted is not visited again. running_ grows by admissions and may lose its
+  // "Long" is here what WaitingQueue::next() passes over. After one without output was passed_over its siblings
+  // are, to the end of the walk, and without being asked: they need as much of the prompt. Who is admitted is not visited again. running_ grows by admissions and may lose its
   // end to preemptions while the walk is in it. Promises (num_promised_blocks) begin at 0 in each walk.
   void walk(Budget& budget);
   // Plans what the budget allows for a running sequence, and takes it out of the budget: the token of one that

@@ -282,6 +282,49 @@ TEST(Task5_2_Forks, ThePromptIsHashedOnceForAllCompletions) {
   }
 }
 
+class CountingIndex final : public PrefixIndex {
+ public:
+  CountingIndex(const BatchConfig& config, int64_t& num_matches)
+      : num_matches_(num_matches),
+        index_(config.num_kv_blocks, config.block_size, std::make_unique<Sha256BlockHasher>(1)) {}
+  void match(PrefixKey& key, const TokenView& tokens, int64_t max_blocks,
+             std::vector<int32_t>& block_ids) override {
+    ++num_matches_;
+    index_.match(key, tokens, max_blocks, block_ids);
+  }
+  void insert(PrefixKey& key, const TokenView& tokens, std::span<const int32_t> block_table,
+              int64_t num_full_blocks) override {
+    index_.insert(key, tokens, block_table, num_full_blocks);
+  }
+  void erase(int32_t block_id) override { index_.erase(block_id); }
+  bool contains(int32_t block_id) const override { return index_.contains(block_id); }
+  int64_t size() const override { return index_.size(); }
+
+ private:
+  int64_t& num_matches_;
+  HashPrefixIndex index_;
+};
+
+// 256 completions of a prompt of 128k tokens that each looked for themselves took 30 ms in each step.
+TEST(Task5_2_Forks, OneCompletionAsksForAllThatWaitForThePrompt) {
+  SchedulerConfig config = small_config();
+  config.batch.max_num_seqs = 16;
+  config.long_prefill_token_threshold = 32;  // so that a walk comes to those that wait
+  int64_t num_matches = 0;
+  Harness harness(config, 0, std::make_unique<CountingIndex>(config.batch, num_matches));
+  SamplingParams sampling = greedy(2);
+  sampling.n = 16;
+  harness.add(iota_prompt(202), sampling);
+  while (harness.results[0].output.empty()) {
+    num_matches = 0;
+    ASSERT_TRUE(harness.submit());
+    EXPECT_LE(num_matches, 2) << "look-ups of a prefix in step " << harness.output.step << ", in two walks";
+    harness.collect();
+  }
+  harness.run();
+  harness.expect_reference_outputs();
+}
+
 TEST(Task5_2_Forks, ThePromptIsSentOnceForAllCompletions) {
   SchedulerConfig config = small_config();
   config.batch.max_num_seqs = 2;
