@@ -85,7 +85,7 @@ struct SchedulerStats {
   int64_t num_live_tokens = 0;    // slots of the used blocks that hold a computed token of a running sequence
   // Since the start:
   int64_t num_preemptions = 0;
-  int64_t num_prefix_queried_tokens = 0;  // prompt tokens of all sequences that were admitted
+  int64_t num_prefix_queried_tokens = 0;  // prompt tokens of all sequences that admit() let run
   int64_t num_prefix_hit_tokens = 0;      // of these, cached or shared by a sibling
 };
 
@@ -217,34 +217,36 @@ class Scheduler {
   // Moves sequences from waiting_ to running_ in the order of the queue while fewer than max_num_seqs run and
   // the next one gets blocks for its longest answer: all but the last token of it, which is never computed.
   // Sets num_batch_rows_, and num_prompt_padding_rows_ to what is missing where every prompt is as long as the
-  // longest.
+  // longest; what an earlier batch has left of it is forgotten. totals_ do not change: nothing is looked up.
   void admit_static_batch();
   // Of those in start_over_ whose sampled token has come (no placeholder is left) nothing is computed any more,
   // and they leave the list, as do those that are not known any more.
   void forget_computed_tokens();
 
   // 5.2, schedule_continuous.cpp: the walk.
-  // One walk with limits. If a limit has cut or passed over a prompt, and there is budget left for it and
-  // nobody was short of blocks, another one without.
+  // One walk with limits. If a limit has cut or passed over a prompt (`limited`), `prefill` is left, and the
+  // step is not short_of_blocks, another one without. Only who runs makes a step short_of_blocks (go_on()); a
+  // newcomer that is refused does not.
   void schedule_continuous();
   // max_num_batched_tokens: of these `decode` one for each running sequence that wants just one (as far as they
   // go), the rest `prefill`.
   Budget set_aside() const;
-  // Goes once through running_ and waiting_ together, in the order of the policy: go_on() for who runs,
-  // admit() for who waits. Nobody is admitted while no `prefill` is left, max_num_seqs run, or blocks were
-  // short in this step, and nobody else in this walk after one was refused. After one that was too_long only
-  // short ones are asked, to the end of the walk, whoever is admitted meanwhile: long ones keep their order.
-  // "Long" is here what WaitingQueue::next() passes over. After one without output was passed_over its siblings
-  // are, to the end of the walk, and without being asked: they need as much of the prompt. Who is admitted is not visited again. running_ grows by admissions and may lose its
-  // end to preemptions while the walk is in it. Promises (num_promised_blocks) begin at 0 in each walk.
+  // Goes once through running_ and waiting_ together, in the order of the policy: go_on() for who runs, admit()
+  // for who waits. Nobody is admitted while no `prefill` is left, max_num_seqs run, or blocks were short in
+  // this step, and nobody else in this walk after one was refused. After one that was too_long only short ones
+  // are asked, to the end of the walk, whoever is admitted meanwhile: long ones keep their order. "Long" is
+  // here what WaitingQueue::next() passes over. After one without output was passed_over its siblings are, to
+  // the end of the walk, and without being asked: they need as much of the prompt. Who is admitted is not
+  // visited again. running_ grows by admissions and may lose its end to preemptions while the walk is in it.
+  // Promises (num_promised_blocks) begin at 0 in each walk.
   void walk(Budget& budget);
   // Plans what the budget allows for a running sequence, and takes it out of the budget: the token of one that
   // wants just one comes from `decode` while there is some, everything else is chunk_size() of `prefill`. Room
   // comes from allocate_slots(); in the second walk from blocks_.append(), since those at the end of running_
   // may be planned by then and must not be preempted, and what the first walk planned for the sequence grows
   // (plan_ has one entry for a sequence). Without room nothing is planned; that, or a preemption on the way to
-  // it, makes the step short_of_blocks. If it has room but does not get all that it wants, the blocks that it
-  // needs for the rest of its tokens are promised to it.
+  // it, makes the step short_of_blocks. If it has room but does not get all that it wants, or chunk_size() gave
+  // it no token, the blocks that it needs for the rest of its tokens are promised to it.
   void go_on(Sequence& sequence, Budget& budget);
 
   // 5.2.admit, admission.cpp.
@@ -257,13 +259,15 @@ class Scheduler {
   // Of its first admission (no preemptions) num_cached_tokens and the totals_ of queried and hit prompt tokens
   // tell. Unless it is admitted no list, block or count has changed.
   Admission admit(Sequence& sequence, Budget& budget);
-  // Replaces `shared` by full blocks that hold the sequence's first tokens already: those of the prompt in the
-  // table of a running sibling (any completion of its request) that has computed them, or a cached prefix,
-  // whichever is longer; the sibling's where it has no output yet. Never all tokens: the last one's logits are
-  // needed. None where prompt_logprobs are asked for: these need every token computed. Nothing is held by it.
+  // Replaces `shared` by full blocks that hold the sequence's first tokens already: all full blocks of the
+  // prompt, from the table of a running sibling (any completion of its request) that has computed these (the
+  // prompt's end, in no full block, need not be computed); or a cached prefix; whichever is longer. Where
+  // `sequence` has no output the cache cannot hold more than the prompt, and the sibling's are taken. Never all
+  // tokens: the last one's logits are needed, so of a prompt of whole blocks that has no output the last is
+  // left out. None where prompt_logprobs are asked for: these need every token computed. Nothing is held by it.
   // `prefix` of the sequence counts the blocks of a cached prefix, and no others (forget_table()).
-  // False: a running sibling is in the middle of the prompt, and what was found is shorter; the sequence
-  // should wait rather than compute it too.
+  // False: a running sibling has not computed these full blocks of the prompt, however many it has, and what
+  // was found is shorter than they are; the sequence should wait rather than compute them too.
   //
   // A sibling has "computed" what is planned: if it was given its prompt in this very step, its blocks are
   // shared before anything is written into them. That is safe: in every layer the runner stores the K and V of
@@ -302,13 +306,15 @@ class Scheduler {
   // 5.5, update.cpp.
   // Applies the answer for one sequence of the step. The step is not in flight for it any more, nor is its
   // placeholder, if it samples; to a sequence that has ended since nothing else happens. Its token is appended
-  // (append_token()); instead of appending it kInvalidToken ends the sequence with FinishReason::error. What
-  // this step has computed, the first num_computed_after tokens, is cached, unless the token was invalid or
-  // the blocks were given up since (`epoch`). The prompt log probabilities of the answer begin at the position
-  // num_computed_before; those that were delivered before a preemption (num_prompt_logprobs) are left out.
-  // An update is made if there is a token, an end or a prompt log probability to tell. A sequence that ends is
-  // finish()ed, but stays in running_: update() takes all of them off at once, deletes those that no step in
-  // flight computes, and gives back the blocks that waited for this step.
+  // (append_token()); instead, kInvalidToken ends the sequence with FinishReason::error, and neither it nor its
+  // log probabilities are told. What this step has computed, the first num_computed_after tokens, is cached,
+  // unless the token was invalid or the blocks were given up since (`epoch`). The prompt log probabilities of
+  // the answer begin at the position num_computed_before; those that were delivered before a preemption
+  // (num_prompt_logprobs) are left out. An update is made if there is a token, an end or a prompt log
+  // probability to tell. A sequence that ends is finish()ed, but stays in running_: update() takes all of them
+  // off at once, deletes those that no step in flight computes, and gives back the blocks that waited for this
+  // step, wherever they stand in deferred_. The step's records go to spare_records_, whose memory the next step
+  // uses.
   // Error: another sequence's answer, or not one token where it samples and none where it does not.
   void apply(InFlightSequence& record, SequenceStepOutput& answer);
 

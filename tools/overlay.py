@@ -73,7 +73,7 @@ class Overlay:
         with tempfile.TemporaryDirectory() as folder:
             flags, report = pathlib.Path(folder, "flags"), pathlib.Path(folder, "report.json")
             flags.write_text(f"--gtest_filter={':'.join(names)}\n--gtest_output=json:{report}\n")
-            environment = os.environ | {"GOMP_SPINCOUNT": "1000"} | ({"LADDER_LAB_RAN": str(trace)} if trace else {})
+            environment = os.environ | {"GOMP_SPINCOUNT": "1000", "MALLOC_PERTURB_": "165"} | ({"LADDER_LAB_RAN": str(trace)} if trace else {})
             died = "did not end"
             try:
                 done = subprocess.run([self.binary(target), f"--gtest_flagfile={flags}"], capture_output=True, text=True,

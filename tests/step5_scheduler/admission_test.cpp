@@ -183,6 +183,17 @@ TEST(Task5_2_Admit, WithoutAChunkALongOneLetsShortOnesPassAndAShortOneNobody) {
   EXPECT_EQ(scheduler.admit(scheduler.sequence(1), budget), Admission::refused);
 }
 
+// Short of blocks is a step in which a running sequence lacks them.
+TEST(Task5_2_Admit, OneThatIsRefusedDoesNotMakeTheStepShortOfBlocks) {
+  OpenScheduler scheduler(config_of(10));
+  scheduler.add(iota_prompt(20), greedy(2));
+  scheduler.add(iota_prompt(30, 100), greedy(2));
+  Budget budget = budget_of(64);
+  ASSERT_EQ(scheduler.admit(scheduler.sequence(0), budget), Admission::admitted);
+  ASSERT_EQ(scheduler.admit(scheduler.sequence(1), budget), Admission::refused) << "8 blocks needed, 5 free";
+  EXPECT_FALSE(budget.short_of_blocks);
+}
+
 // It was preempted while a token was being sampled: computed without that token it would be given another.
 TEST(Task5_2_Admit, WaitsForATokenThatIsBeingSampled) {
   OpenScheduler scheduler(config_of(100));
@@ -295,6 +306,17 @@ TEST(Task5_2_AdmitSharing, OneWhoseSiblingIsInTheMiddleOfThePromptIsPassedOver) 
   ASSERT_TRUE(scheduler.block_manager().append(scheduler.sequence(0).block_table, 40));
   EXPECT_EQ(scheduler.admit(scheduler.sequence(1), budget), Admission::admitted);
   EXPECT_EQ(scheduler.sequence(1).num_cached_tokens, 40);
+}
+
+TEST(Task5_2_AdmitSharing, OneWhoseSiblingHasNoFullBlockYetIsPassedOver) {
+  Siblings siblings(41);
+  OpenScheduler& scheduler = siblings.scheduler;
+  Budget budget = budget_of(3);
+  ASSERT_EQ(scheduler.admit(scheduler.sequence(0), budget), Admission::admitted);
+  ASSERT_EQ(scheduler.sequence(0).num_computed_tokens, 3);
+  budget = budget_of(100);
+  EXPECT_EQ(scheduler.admit(scheduler.sequence(1), budget), Admission::passed_over)
+      << "it would compute all ten blocks of the prompt too";
 }
 
 TEST(Task5_2_AdmitSharing, OneThatWaitsForASiblingTakesAWholeCachedPromptInstead) {

@@ -158,6 +158,93 @@ TEST(Task5_2_PartialPrefills, AfterALongOneThatWaitsOnlyShortOnesAreAdmitted) {
   harness.expect_reference_outputs();
 }
 
+SchedulerConfig two_walks_config(int64_t budget, int64_t num_blocks) {
+  SchedulerConfig config = small_config();  // 4 tokens a block
+  config.batch.max_num_batched_tokens = budget;
+  config.batch.num_kv_blocks = num_blocks;
+  config.watermark = 0;
+  config.long_prefill_token_threshold = 8;
+  return config;
+}
+
+TEST(Task5_2_Promises, ARunningPromptThatGetsNoTokenIsPromisedItsBlocks) {
+  SchedulerConfig config = two_walks_config(10, 20);
+  config.policy = SchedulingPolicy::priority;
+  Harness harness(config);
+  harness.add(iota_prompt(40), with_priority(1, 1));  // 10 blocks in all, 3 after the first step
+  ASSERT_TRUE(harness.submit());
+  harness.collect();
+  harness.add(iota_prompt(40, 100), with_priority(1, 0));  // goes first, and is promised 10 blocks
+  harness.add(iota_prompt(2, 200), with_priority(1, 2));
+  ASSERT_TRUE(harness.submit());
+  EXPECT_EQ(num_tokens_of(harness.output, 0), 0) << "one partial prefill at a time";
+  EXPECT_EQ(num_tokens_of(harness.output, 2), 0) << "all free blocks are promised to the two long ones";
+  harness.collect();
+  harness.run();
+  harness.expect_reference_outputs();
+}
+
+TEST(Task5_2_Promises, BeginAnewInTheSecondWalk) {
+  Harness harness(two_walks_config(64, 9));
+  harness.add(iota_prompt(16), greedy(1));
+  harness.add(iota_prompt(16, 100), greedy(1));
+  ASSERT_TRUE(harness.submit());
+  EXPECT_EQ(num_tokens_of(harness.output, 0), 16);
+  EXPECT_EQ(num_tokens_of(harness.output, 1), 16) << "5 blocks are free, and none is promised any more";
+  harness.collect();
+  harness.run();
+  harness.expect_reference_outputs();
+}
+
+TEST(Task5_2_ShortOfBlocks, ANewcomerThatIsRefusedLeavesTheRestToThoseThatWereCut) {
+  SchedulerConfig config = two_walks_config(32, 12);
+  config.max_num_partial_prefills = config.max_long_partial_prefills = 2;
+  Harness harness(config);
+  harness.add(iota_prompt(40), greedy(1));
+  harness.add(iota_prompt(40, 100), greedy(1));
+  ASSERT_TRUE(harness.submit());
+  EXPECT_EQ(num_tokens_of(harness.output, 0), 32) << "8, and in the second walk the rest";
+  EXPECT_EQ(num_tokens_of(harness.output, 1), 0) << "20 blocks needed for both, 12 are there";
+  harness.collect();
+  harness.run();
+  harness.expect_reference_outputs();
+}
+
+TEST(Task5_2_ShortOfBlocks, ANewcomerDoesNotOvertakeWhoFindsNoBlocksInTheSecondWalk) {
+  Harness harness(two_walks_config(20, 16));
+  harness.add(iota_prompt(60), greedy(1));
+  ASSERT_TRUE(harness.submit());
+  harness.collect();
+  BlockTable held;
+  ASSERT_TRUE(harness.scheduler.block_manager().append(held, 7 * 4));  // 4 are free
+  harness.add(iota_prompt(3, 100), greedy(1));
+  ASSERT_TRUE(harness.submit());
+  EXPECT_EQ(num_tokens_of(harness.output, 0), 8) << "then 2 blocks are free, and 12 more tokens need 3";
+  EXPECT_EQ(num_tokens_of(harness.output, 1), 0) << "the blocks that are left are not for a newcomer";
+  harness.scheduler.block_manager().free(held);
+  harness.collect();
+}
+
+TEST(Task5_2_ShortOfBlocks, NoSecondWalkIntoTheRoomThatAPreemptionMade) {
+  SchedulerConfig config = two_walks_config(36, 20);
+  config.long_prefill_token_threshold = 16;
+  Harness harness(config);
+  harness.add(iota_prompt(40), greedy(4));
+  harness.add(iota_prompt(4, 100), greedy(4));
+  harness.add(iota_prompt(16, 200), greedy(4));
+  ASSERT_TRUE(harness.submit());
+  ASSERT_EQ(harness.output.total_num_tokens, 36);
+  harness.collect();
+  BlockTable held;
+  ASSERT_TRUE(harness.scheduler.block_manager().append(held, 7 * 4));  // 4 are free
+  ASSERT_TRUE(harness.submit());
+  EXPECT_EQ(harness.output.preempted, (std::vector<SequenceId>{2})) << "for the next token of sequence 1";
+  EXPECT_EQ(num_tokens_of(harness.output, 0), 16) << "a chunk of the first walk, and no other";
+  EXPECT_EQ(num_tokens_of(harness.output, 1), 1);
+  harness.scheduler.block_manager().free(held);
+  harness.collect();
+}
+
 // A limit says who comes first. It never leaves budget unused: as many steps with any limits as without.
 TEST(Task5_2_PartialPrefills, LimitsNeverMakeAStepSmaller) {
   for (uint64_t seed = 1; seed <= 60; ++seed) {

@@ -130,5 +130,45 @@ TEST(Task5_1_StaticBatching, PaddingIsNotLostInAStepThatIsDropped) {
   EXPECT_EQ(harness.executor.num_padding_rows(), 3 + 1) << "one more beside the second step's 2 + 21 tokens";
 }
 
+TEST(Task5_1_StaticBatching, PaddingThatABatchLeftIsNotTheNextOnes) {
+  SchedulerConfig config = static_config();
+  config.batch.max_num_seqs = 2;
+  config.batch.max_num_batched_tokens = 24;
+  Harness harness(config);
+  for (const int64_t size : {1, 20, 4, 4}) harness.add(iota_prompt(size), greedy(1));
+  ASSERT_TRUE(harness.submit());
+  EXPECT_EQ(harness.output.num_static_padding_rows, 3) << "of 19 that two prompts of 20 would have";
+  harness.collect();
+  ASSERT_TRUE(harness.submit());
+  EXPECT_EQ(harness.output.total_num_tokens, 8);
+  EXPECT_EQ(harness.output.num_static_padding_rows, 0) << "two prompts of 4";
+  harness.collect();
+}
+
+TEST(Task5_1_StaticBatching, WithoutChunksAPromptThatWaitsLetsThoseAfterItGoOn) {
+  SchedulerConfig config = static_config();
+  config.enable_chunked_prefill = false;
+  config.batch.max_num_batched_tokens = 256;
+  Harness harness(config);
+  for (const int64_t size : {200, 100, 30}) harness.add(iota_prompt(size), greedy(1));
+  ASSERT_TRUE(harness.submit());
+  EXPECT_EQ(harness.output.total_num_tokens, 200 + 30);
+  harness.collect();
+  harness.run();
+  harness.expect_reference_outputs();
+}
+
+TEST(Task5_1_StaticBatching, NoBatchBeginsWhileAStepIsInFlight) {
+  Harness harness(static_config(), 1);
+  harness.add(iota_prompt(5), greedy(4));
+  ASSERT_TRUE(harness.submit());
+  harness.abort(0);  // nothing runs now
+  harness.add(iota_prompt(3), greedy(4));
+  EXPECT_FALSE(harness.submit());
+  harness.collect();
+  EXPECT_TRUE(harness.submit());
+  harness.collect();
+}
+
 }  // namespace
 }  // namespace ladder

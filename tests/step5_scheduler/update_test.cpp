@@ -171,6 +171,33 @@ TEST(Task5_5_Abort, TheRunnerIsToldOnceEvenIfAStepHadNothingElseToTell) {
   harness.collect();
 }
 
+TEST(Task5_5_Abort, TheReasonIsWrittenIntoTheSequence) {
+  SimpleHarness harness(small_config(), 1);
+  harness.add(iota_prompt(5), greedy(4));
+  ASSERT_TRUE(harness.submit());
+  harness.abort(0);
+  ASSERT_NE(harness.scheduler.find(0), nullptr) << "a step in flight computes it";
+  EXPECT_EQ(harness.scheduler.find(0)->finish_reason, FinishReason::abort);
+  harness.collect();
+  harness.expect_empty();
+}
+
+// What waits for its blocks is in no order of steps.
+TEST(Task5_5_OneStepLate, BlocksComeBackWithTheirStepThoughEarlierOnesWaitLonger) {
+  SimpleHarness harness(small_config(), 1);
+  harness.add(iota_prompt(5), greedy(4));
+  harness.add(iota_prompt(9, 100), greedy(1));
+  ASSERT_TRUE(harness.submit());  // both
+  ASSERT_TRUE(harness.submit());  // sequence 0
+  harness.abort(0);
+  harness.abort(1);
+  harness.collect();
+  EXPECT_EQ(harness.scheduler.blocks().num_used_blocks(), 2)
+      << "of sequence 0; step 0 was the last of sequence 1";
+  harness.collect();
+  harness.expect_empty();
+}
+
 TEST(Task5_5_OneStepLate, ASequenceGoesOnWithAPlaceholder) {
   SimpleHarness harness(small_config(), 1);
   harness.add(iota_prompt(6), greedy(5));
@@ -241,6 +268,20 @@ TEST(Task5_5_Update, AnInvalidTokenEndsTheSequenceWithAnErrorAndIsNotAppended) {
     harness.run();
     harness.expect_reference_outputs();
   }
+}
+
+TEST(Task5_5_Update, AnInvalidTokenBringsNoLogprobs) {
+  SimpleHarness harness(small_config());
+  SamplingParams sampling = greedy(10);
+  sampling.logprobs = 1;
+  harness.add(iota_prompt(9), sampling);
+  ASSERT_TRUE(harness.submit());
+  StepOutput answer = harness.executor.collect(harness.tickets.front());
+  answer.sequences[0].token_ids = {kInvalidToken};
+  answer.sequences[0].logprobs.resize(1);
+  const std::vector<SequenceUpdate>& updates = harness.scheduler.update(std::move(answer));
+  ASSERT_EQ(updates.size(), 1u);
+  EXPECT_TRUE(updates[0].logprobs.empty());
 }
 
 TEST(Task5_5_Update, SaysWhichStopTokenEndedASequence) {
@@ -322,6 +363,25 @@ TEST(Task5_5_Update, RefusesAnAnswerThatDoesNotFit) {
   step.sequences[0].token_ids = {5};
   EXPECT_EQ(scheduler.update(step).size(), 1u);
   EXPECT_THROW(scheduler.update(step), Error) << "nothing is in flight";
+}
+
+TEST(Task5_5_Update, RefusesTheAnswerForAnotherSequence) {
+  SimpleHarness harness(small_config());
+  harness.add(iota_prompt(5), greedy(4));
+  harness.add(iota_prompt(5, 50), greedy(4));
+  ASSERT_TRUE(harness.submit());
+  StepOutput answer = harness.executor.collect(harness.tickets.front());
+  std::swap(answer.sequences[0], answer.sequences[1]);
+  EXPECT_THROW(harness.scheduler.update(std::move(answer)), Error);
+}
+
+TEST(Task5_5_Update, RefusesATokenForAChunkThatSamplesNone) {
+  SimpleHarness harness(small_config());  // 64 tokens a step
+  harness.add(iota_prompt(100), greedy(4));
+  ASSERT_TRUE(harness.submit());
+  StepOutput answer = harness.executor.collect(harness.tickets.front());
+  answer.sequences[0].token_ids = {5};
+  EXPECT_THROW(harness.scheduler.update(std::move(answer)), Error);
 }
 
 }  // namespace
