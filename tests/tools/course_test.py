@@ -87,12 +87,22 @@ class Course(unittest.TestCase):
                "const int kTable[] = {1, 2};\nB::B() : e_(1) { // }\n}\nbool R::operator()(int) const { return true; }\n"
         self.assertEqual(task_boxes.functions(code.split("\n")), ["a", "B::c", "B::B", "R::operator()"])
 
-    def test_hashes_are_of_the_text_between_the_markers(self):
-        before = task_boxes.region_hashes(self.labs, self.root)
+    def test_hashes_are_of_the_text_between_the_markers_and_of_what_is_outside(self):
+        def hashes():
+            lines = task_boxes.region_hashes(self.labs, self.root).splitlines()
+            return ([line for line in lines if not line.startswith("outside ")],
+                    [line for line in lines if line.startswith("outside ")])
+
+        inside, outside = hashes()
+        self.assertEqual([line.split()[0] for line in inside], ["3.2", "3.3"])
+        self.assertEqual(len(outside), 2)
         self.write("3.2", f"// moved\n// >>> task 3.2: another line\n{CODE}// <<< task 3.2\n")
-        self.assertEqual(task_boxes.region_hashes(self.labs, self.root), before)
-        self.write("3.2", f"// >>> task 3.2: a line\n{CODE};\n// <<< task 3.2\n")
-        self.assertNotEqual(task_boxes.region_hashes(self.labs, self.root), before)
+        self.assertEqual(hashes()[0], inside)
+        self.assertNotEqual(hashes()[1], outside)
+        self.write("3.2", f"// moved\n// >>> task 3.2: another line\n{CODE};\n// <<< task 3.2\n")
+        moved = "// moved\n// >>> task 3.2: another line\n// <<< task 3.2\n"
+        self.assertEqual(labs.outside_of(f"// moved\n// >>> task 3.2: another line\n{CODE};\n// <<< task 3.2\n"), moved)
+        self.assertNotEqual(hashes()[0], inside)
 
     def test_the_graph_has_an_arrow_per_need(self):
         drawn = course_graph.course(self.labs["labs"], {task["id"]: task for task in self.labs["tasks"]})
