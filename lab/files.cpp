@@ -1,6 +1,7 @@
 #include "lab/files.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <fstream>
@@ -45,6 +46,16 @@ void write_file(const fs::path& path, const std::string& text) {
 
 void write_if_changed(const fs::path& path, const std::string& text) {
   if (!fs::exists(path) || read_file(path) != text) write_file(path, text);
+}
+
+FileLock::FileLock(const fs::path& path) {
+  fs::create_directories(path.parent_path());
+  file_ = ::open(path.c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644);
+  if (file_ < 0 || ::flock(file_, LOCK_EX) != 0) throw LabError(path.string() + ": cannot be locked");
+}
+
+FileLock::~FileLock() {
+  ::close(file_);
 }
 
 }  // namespace lab

@@ -15,4 +15,16 @@ void write_file(const std::filesystem::path& path, const std::string& text);
 // write_file unless that is what stands there already, so that nothing is built again for it.
 void write_if_changed(const std::filesystem::path& path, const std::string& text);
 
+// Holds a lock until it goes; waits while another process holds it. Makes the file and its folder.
+class FileLock {
+ public:
+  explicit FileLock(const std::filesystem::path& path);
+  ~FileLock();
+  FileLock(const FileLock&) = delete;
+  FileLock& operator=(const FileLock&) = delete;
+
+ private:
+  int file_;
+};
+
 }  // namespace lab

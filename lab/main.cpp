@@ -1,10 +1,12 @@
 // `./ladder lab`: what to build next, a checkout with exactly that missing, and whether it works.
 #include <filesystem>
 #include <iostream>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "lab/commands.h"
+#include "lab/files.h"
 #include "lab/hand_in.h"
 #include "lab/lab_error.h"
 
@@ -47,8 +49,12 @@ int run(Arguments arguments) {
   }
   const std::string command = arguments[0];
   arguments.erase(arguments.begin());
-  lab::Tree tree(root.empty() ? lab::find_root(std::filesystem::current_path())
-                              : std::filesystem::absolute(root));
+  const std::filesystem::path folder =
+      root.empty() ? lab::find_root(std::filesystem::current_path()) : std::filesystem::absolute(root);
+  std::optional<lab::FileLock> lock;
+  if (command == "start" || command == "use" || command == "status" || command == "sync")
+    lock.emplace(lab::lock_of(folder));
+  lab::Tree tree(folder);
   if (command == "list") return expect(arguments, 0, "list"), lab::list(tree);
   if (command == "status") return expect(arguments, 0, "status"), lab::status(tree);
   if (command == "start") {

@@ -42,11 +42,14 @@ std::string errors_of(const std::string& output) {
   return errors.empty() ? output : errors;
 }
 
-// Whether it compiles; if not, what the compiler says about it.
-bool build_or_say(const Tree& tree, bool gpu, const std::string& target) {
+// Whether it compiles; if not, what the compiler says about it. Until it is built nobody else changes the copies.
+bool build_or_say(const Tree& tree, bool gpu, const std::string& target, bool traced = false) {
+  const FileLock lock(lock_of(tree.root()));
+  tree.splice(traced);
   const bool first = !fs::exists(build_folder(tree.root(), gpu) / "build.ninja");
   std::cout << "building " << target << (first ? ", which takes minutes the first time" : "") << std::endl;
   const std::string output = build(tree.root(), gpu, target);
+  if (traced) tree.splice();
   if (output.empty()) return true;
   std::cout << errors_of(output) << "it does not compile\n";
   return false;
@@ -126,7 +129,6 @@ int test_task(const Tree& tree, const Task& task, const std::string& rung) {
 }  // namespace
 
 int test(const Tree& tree, const std::string& id, const std::string& rung) {
-  tree.splice();
   int code = 0;
   for (const Task* task : tree.course().tasks_of(id)) code = std::max(code, test_task(tree, *task, rung));
   return code;
@@ -143,18 +145,16 @@ int demo(const Tree& tree, const std::vector<std::string>& arguments) {
     else
       std::cout << "task " << task.id << " is not written: the reference runs instead\n";
   }
-  tree.splice(true);
   const fs::path ran = tree.root() / ".lab" / "ran.txt";
   fs::remove(ran);
   const bool gpu = std::any_of(mine.begin(), mine.end(), [](const Task* task) { return task->gpu; });
-  int code = build_or_say(tree, gpu, "ladder") ? 0 : 1;
+  int code = build_or_say(tree, gpu, "ladder", true) ? 0 : 1;
   if (code == 0) {
     std::vector<std::string> command = {(build_folder(tree.root(), gpu) / "ladder").string(), "demo",
                                         "--model", (tree.root() / "models" / "tinyworld").string()};
     command.insert(command.end(), arguments.begin(), arguments.end());
     code = run_visibly(command, {{"LADDER_LAB_RAN", ran.string()}}).exit_code;
   }
-  tree.splice();
   if (code != 0) return code;
   std::map<std::string, std::set<std::string>> functions;
   if (fs::exists(ran)) {

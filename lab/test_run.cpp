@@ -1,8 +1,6 @@
 #include "lab/test_run.h"
 
-#include <fcntl.h>
 #include <string.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -26,22 +24,6 @@ namespace fs = std::filesystem;
 
 // Of one test; the slowest of the reference take some ten seconds. Where one never ends, more will not.
 constexpr std::chrono::seconds kLimit{90}, kLimitAfterOne{20}, kLong{10};
-
-// Two builds at once in one folder would spoil it; `./ladder` takes the same lock.
-class BuildLock {
- public:
-  explicit BuildLock(const fs::path& folder) {
-    fs::create_directories(folder);
-    file_ = ::open((folder / ".ladder.lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644);
-    if (file_ >= 0) ::flock(file_, LOCK_EX);
-  }
-  ~BuildLock() { ::close(file_); }
-  BuildLock(const BuildLock&) = delete;
-  BuildLock& operator=(const BuildLock&) = delete;
-
- private:
-  int file_;
-};
 
 // The checks that failed, from GoogleTest's own report, and why a test was skipped.
 void read_report(const fs::path& report, TestResult& result) {
@@ -111,7 +93,8 @@ fs::path build_folder(const fs::path& root, bool gpu) {
 
 std::string build(const fs::path& root, bool gpu, const std::string& target) {
   const fs::path folder = build_folder(root, gpu);
-  const BuildLock lock(folder);
+  const FileLock lock(
+      folder / ".ladder.lock");  // which `./ladder` takes too: two builds at once would spoil the folder
   if (!fs::exists(folder / "build.ninja")) {
     std::vector<std::string> configure = {"cmake",       "-G", "Ninja",         "-S",
                                           root.string(), "-B", folder.string(), "-DCMAKE_BUILD_TYPE=Release"};

@@ -38,6 +38,10 @@ std::optional<std::string> from_history(const fs::path& root, const std::string&
 
 }  // namespace
 
+fs::path lock_of(const fs::path& root) {
+  return root / ".lab" / "lock";
+}
+
 fs::path find_root(const fs::path& folder) {
   for (fs::path at = fs::absolute(folder);; at = at.parent_path()) {
     if (fs::exists(at / "lab" / "labs.json")) return at;

@@ -84,6 +84,9 @@ class Tree {
   std::map<std::string, bool> uses_mine_;
 };
 
+// Locked (FileLock) by whoever changes choices or copies, or builds from them: one command after the other.
+std::filesystem::path lock_of(const std::filesystem::path& root);
+
 // The root of the checkout that a folder is in. Error: it is in none.
 std::filesystem::path find_root(const std::filesystem::path& folder);
 

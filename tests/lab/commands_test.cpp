@@ -1,6 +1,7 @@
 // The program as a student calls it; above all what it says when something is wrong: one line, code 2, no change.
 #include <gmock/gmock.h>
 
+#include "lab/files.h"
 #include "tests/lab/small_tree.h"
 
 namespace lab {
@@ -42,6 +43,19 @@ TEST(Lab_Commands, ListAndStatusNameTheStates) {
   const std::string status = small.lab({"status"}).output;
   EXPECT_THAT(status, HasSubstr("3.2                 stub              the pool"));
   EXPECT_THAT(status, HasSubstr("3.3                 stub              the build takes the reference"));
+}
+
+TEST(Lab_Commands, OneAfterTheOtherChangesChoicesAndCopies) {
+  SmallTree small;
+  for (const std::vector<std::string>& arguments :
+       {std::vector<std::string>{"start", "3.2"}, {"status"}, {"use", "reference", "3.3"}, {"test", "3.3"}}) {
+    std::vector<std::string> command = {LAB_BINARY, "--root", small.root().string()};
+    command.insert(command.end(), arguments.begin(), arguments.end());
+    const FileLock other(lock_of(small.root()));
+    EXPECT_TRUE(run(command, std::chrono::seconds(1)).timed_out) << arguments[0];
+  }
+  EXPECT_EQ(small.state("3.2").text, Text::reference);
+  EXPECT_EQ(small.lab({"start", "3.2"}).exit_code, 0);
 }
 
 TEST(Lab_Commands, AnUnknownTaskLabOrCommand) {
