@@ -28,6 +28,11 @@ Task read_task(const json& from) {
   from.at("tests").at("target").get_to(task.target);
   from.at("tests").at("filter").get_to(task.filter);
   for (const json& rung : from.at("rungs")) task.rungs.push_back({rung.at("op"), rung.at("names")});
+  task.allows = from.value("allows", task.allows);
+  if (const auto hidden = from.find("hidden"); hidden != from.end()) {
+    hidden->at("target").get_to(task.hidden_target);
+    hidden->at("filter").get_to(task.hidden_filter);
+  }
   return task;
 }
 

@@ -17,6 +17,8 @@ struct Task {
   std::vector<std::string> regions;  // files
   std::string target, filter;        // the test binary and the GoogleTest filter
   std::vector<Rung> rungs;
+  std::vector<std::string> allows;           // of what rules.h refuses in a region
+  std::string hidden_target, hidden_filter;  // the hidden tests; "" where it has none
 };
 
 struct Lab {

@@ -103,7 +103,7 @@ int test_task(const Tree& tree, const Task& task, const std::string& rung) {
         if (message.find("task " + need->id + " is not implemented") != std::string::npos)
           unwritten.insert(need->id);
   };
-  run_tests(binary, list_tests(binary, task.filter, rung), take,
+  run_tests(plainly(binary), list_tests(binary, task.filter, rung), take,
             [](const std::string& name) { std::cout << "still running " << name << std::endl; });
   for (const auto& [name, of] : of_rung) std::cout << "rung " << name << ": " << counts(of) << "\n";
   for (const std::string& id : unwritten)

@@ -23,9 +23,9 @@ namespace {
 namespace fs = std::filesystem;
 using Clock = std::chrono::steady_clock;
 
-constexpr int kResult = 3;                     // the file descriptor
+constexpr int kResult = 3;  // the file descriptor
 constexpr std::chrono::milliseconds kPoll{50};
-constexpr const char* kScratch = "/tmp";       // in the namespaces
+constexpr const char* kScratch = "/tmp";  // in the namespaces
 
 bool is_root() {
   return ::geteuid() == 0;
@@ -46,14 +46,16 @@ void add_way(std::vector<std::string>& to, std::set<fs::path>& made, const fs::p
   fs::path at;
   for (const fs::path& part : path.parent_path()) {
     at /= part;
-    if (at != "/" && at != kScratch && made.insert(at).second) add(to, {"--perms", "0755", "--dir", at.string()});
+    if (at != "/" && at != kScratch && made.insert(at).second)
+      add(to, {"--perms", "0755", "--dir", at.string()});
   }
 }
 
 // The words before the command that give it namespaces, its limit of processes, and under root a user of its own.
 std::vector<std::string> in_namespaces(const Limits& limits, const Folders& folders, uid_t user) {
-  std::vector<std::string> words = {"bwrap",         "--unshare-pid", "--unshare-net",        "--unshare-ipc",
-                                    "--unshare-uts", "--new-session", "--unshare-cgroup-try", "--die-with-parent"};
+  std::vector<std::string> words = {
+      "bwrap",         "--unshare-pid", "--unshare-net",        "--unshare-ipc",
+      "--unshare-uts", "--new-session", "--unshare-cgroup-try", "--die-with-parent"};
   if (is_root())
     add(words, {"--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"});
   else
@@ -74,7 +76,8 @@ std::vector<std::string> in_namespaces(const Limits& limits, const Folders& fold
       add_way(words, made, path);
       add(words, {writable ? "--bind" : "--ro-bind", path.string(), path.string()});
     }
-  add(words, {"--remount-ro", "/", "--chdir", folders.start.empty() ? kScratch : fs::canonical(folders.start).string()});
+  add(words, {"--remount-ro", "/", "--chdir",
+              folders.start.empty() ? kScratch : fs::canonical(folders.start).string()});
   add(words, {"--", "prlimit", "--nproc=" + std::to_string(limits.processes), "--"});
   if (user != 0)
     add(words, {"setpriv", "--reuid", std::to_string(user), "--regid", std::to_string(user), "--clear-groups",
@@ -85,8 +88,17 @@ std::vector<std::string> in_namespaces(const Limits& limits, const Folders& fold
 // The same without namespaces. Not run by root, the limit of processes would count those of the whole session.
 std::vector<std::string> in_the_open(const Limits& limits, uid_t user) {
   if (user == 0) return {};
-  return {"prlimit", "--nproc=" + std::to_string(limits.processes), "--", "setpriv", "--reuid",
-          std::to_string(user), "--regid", std::to_string(user), "--clear-groups", "--no-new-privs", "--"};
+  return {"prlimit",
+          "--nproc=" + std::to_string(limits.processes),
+          "--",
+          "setpriv",
+          "--reuid",
+          std::to_string(user),
+          "--regid",
+          std::to_string(user),
+          "--clear-groups",
+          "--no-new-privs",
+          "--"};
 }
 
 struct Pipe {
@@ -116,8 +128,8 @@ void set_limit(int which, int64_t value) {
 }
 
 // Between fork and exec only what is safe in a program with threads.
-pid_t start(const std::vector<std::string>& words, const std::vector<std::string>& settings, const Limits& limits,
-            const fs::path& folder, Pipe& input, Pipe& output, Pipe& result) {
+pid_t start(const std::vector<std::string>& words, const std::vector<std::string>& settings,
+            const Limits& limits, const fs::path& folder, Pipe& input, Pipe& output, Pipe& result) {
   std::vector<char*> arguments, environment;
   for (const std::string& text : words) arguments.push_back(const_cast<char*>(text.c_str()));
   for (const std::string& text : settings) environment.push_back(const_cast<char*>(text.c_str()));
@@ -178,7 +190,8 @@ void watch(pid_t child, const Limits& limits, Pipe& output, Pipe& result, Confin
   int status = 0;
   auto next_look = Clock::now();
   while (true) {
-    pollfd ready[2] = {{output_open ? output.read : -1, POLLIN, 0}, {result_open ? result.read : -1, POLLIN, 0}};
+    pollfd ready[2] = {{output_open ? output.read : -1, POLLIN, 0},
+                       {result_open ? result.read : -1, POLLIN, 0}};
     const int count = ::poll(ready, 2, ended ? 0 : static_cast<int>(kPoll.count()));
     if (ready[0].revents != 0) output_open = take(output.read, outcome.output, limits.output);
     if (ready[1].revents != 0) result_open = take(result.read, outcome.result, limits.output);
@@ -189,14 +202,16 @@ void watch(pid_t child, const Limits& limits, Pipe& output, Pipe& result, Confin
     }
     if (ended || Clock::now() < next_look) {
       if (!output_open && !result_open && !ended) ::poll(nullptr, 0, 2);
-      if (Clock::now() > deadline + std::chrono::seconds(5)) break;  // others still write: they end with the sandbox
+      if (Clock::now() > deadline + std::chrono::seconds(5))
+        break;  // others still write: they end with the sandbox
       continue;
     }
     next_look = Clock::now() + kPoll;
     const TreeUse use = use_of_tree(child);
     if (Clock::now() > deadline) {
       outcome.timed_out = true;
-      outcome.stopped = "did not end within " + std::to_string(limits.wall.count()) + " s: a loop or a wait without end?";
+      outcome.stopped =
+          "did not end within " + std::to_string(limits.wall.count()) + " s: a loop or a wait without end?";
     } else if (use.memory > limits.memory) {
       outcome.stopped = "took more than " + mebibytes(limits.memory) + " of memory";
     } else if (use.processes > limits.processes + 8) {  // what starts it are some more
@@ -211,7 +226,8 @@ void watch(pid_t child, const Limits& limits, Pipe& output, Pipe& result, Confin
   }
   if (WIFSIGNALED(status)) outcome.signal = WTERMSIG(status);
   outcome.exit_code = WIFEXITED(status) ? WEXITSTATUS(status) : 128 + outcome.signal;
-  if (outcome.exit_code > 128 && outcome.signal == 0) outcome.signal = outcome.exit_code - 128;  // as bwrap tells it
+  if (outcome.exit_code > 128 && outcome.signal == 0)
+    outcome.signal = outcome.exit_code - 128;  // as bwrap tells it
   if (outcome.stopped.empty() && outcome.signal == SIGXCPU)
     outcome.stopped = "took more than " + std::to_string(limits.cpu.count()) + " s of processor time";
 }
@@ -225,7 +241,8 @@ void check_sandbox(Sandbox sandbox) {
   if (tried.ok()) return;
   const std::string why = tried.output.substr(0, tried.output.find('\n'));
   if (sandbox == Sandbox::none)
-    throw LabError("no process of another user can be started here: " + (why.empty() ? "setpriv failed" : why));
+    throw LabError("no process of another user can be started here: " +
+                   (why.empty() ? "setpriv failed" : why));
   if (tried.exit_code == 127) throw LabError("the sandbox needs bwrap: install the package bubblewrap");
   throw LabError("no namespaces here, so no sandbox (" + why +
                  "); in a container that is thrown away afterwards: --sandbox none");
@@ -249,7 +266,8 @@ Confined run_confined(const std::vector<std::string>& command, const Limits& lim
   for (const auto& [name, value] : folders.environment) settings.push_back(name + "=" + value);
   Pipe input, output, result;
   if (folders.input.size() > 4096) throw LabError("run_confined: more than 4096 bytes of input");
-  if (::write(input.write, folders.input.data(), folders.input.size()) < 0) throw LabError("no input can be given");
+  if (::write(input.write, folders.input.data(), folders.input.size()) < 0)
+    throw LabError("no input can be given");
   const fs::path begin = !open ? fs::path() : folders.start.empty() ? scratch : folders.start;
   const pid_t child = start(words, settings, limits, begin, input, output, result);
   input.close_write();

@@ -18,25 +18,29 @@ namespace lab {
 
 struct Limits {
   std::chrono::seconds wall{90}, cpu{180};
-  int64_t memory = int64_t{2} << 30;   // bytes resident in all its processes together; looked at 20 times a second
+  int64_t memory =
+      int64_t{2} << 30;  // bytes resident in all its processes together; looked at 20 times a second
   int64_t scratch = int64_t{64} << 20;  // bytes in the scratch folder, all files together
   int64_t file = int64_t{256} << 20;    // bytes of any one file
-  int64_t output = int64_t{1} << 18;    // bytes kept of what it prints, and of its result; the rest is thrown away
-  int processes = 64;                   // and threads
+  int64_t output =
+      int64_t{1} << 18;  // bytes kept of what it prints, and of its result; the rest is thrown away
+  int processes = 64;    // and threads
   int open_files = 256;
 };
 
 // Seen under their own paths, beside /usr, /lib and /etc. `writable` ones have no limit of size: for compilers only.
 struct Folders {
   std::vector<std::filesystem::path> readable, writable;
-  std::map<std::string, std::string> environment;  // all of it, but for PATH, HOME and TMPDIR (the scratch folder)
-  std::string input;                               // what stands on its standard input; at most 4096 bytes
-  std::filesystem::path start;                     // where it starts; empty: in the scratch folder
+  std::map<std::string, std::string>
+      environment;              // all of it, but for PATH, HOME and TMPDIR (the scratch folder)
+  std::string input;            // what stands on its standard input; at most 4096 bytes
+  std::filesystem::path start;  // where it starts; empty: in the scratch folder
 };
 
 struct Confined : Outcome {
-  std::string result;   // what it wrote to file descriptor 3
-  std::string stopped;  // why it was ended, as a student reads it: "took more than 2048 MiB of memory"; else ""
+  std::string result;  // what it wrote to file descriptor 3
+  std::string
+      stopped;  // why it was ended, as a student reads it: "took more than 2048 MiB of memory"; else ""
 };
 
 // Where it runs: in namespaces, or (for a container that is thrown away afterwards, such as Gradescope's) as a plain

@@ -26,8 +26,8 @@ namespace fs = std::filesystem;
 constexpr std::chrono::seconds kLimit{90}, kLimitAfterOne{20}, kLong{10};
 
 // The checks that failed, from GoogleTest's own report, and why a test was skipped.
-void read_report(const fs::path& report, TestResult& result) {
-  const auto all = nlohmann::json::parse(read_file(report));
+void read_report(const std::string& report, TestResult& result) {
+  const auto all = nlohmann::json::parse(report);
   for (const auto& suite : all.at("testsuites"))
     for (const auto& test : suite.at("testsuite")) {
       if (test.value("result", "") == "SKIPPED") result.verdict = Verdict::skipped;
@@ -51,41 +51,52 @@ std::string last_lines(const std::string& output) {
   return kept.substr(kept.size() - std::min<size_t>(kept.size(), 600));
 }
 
-TestResult run_one(const fs::path& binary, const std::string& name, const fs::path& report,
-                   std::chrono::seconds limit, bool& timed_out) {
+}  // namespace
+
+StartTest plainly(const fs::path& binary) {
+  return [binary](const std::string& name, std::chrono::seconds limit, size_t worker) {
+    const fs::path report = binary.parent_path() /
+                            (".lab-" + std::to_string(::getpid()) + "-" + std::to_string(worker) + ".json");
+    std::error_code ignored;
+    fs::remove(report, ignored);
+    TestRun done;
+    done.outcome =
+        run({binary.string(), "--gtest_filter=" + name, "--gtest_output=json:" + report.string()}, limit,
+            // What is read after it was given back shall not look as it did before.
+            {{"GOMP_SPINCOUNT", "1000"}, {"MALLOC_PERTURB_", "165"}});
+    if (done.outcome.timed_out)
+      done.stopped =
+          "did not end within " + std::to_string(limit.count()) + " s: a loop or a wait without end?";
+    if (fs::exists(report)) done.report = read_file(report);
+    fs::remove(report, ignored);
+    return done;
+  };
+}
+
+TestResult judge(const std::string& name, const TestRun& run) {
   TestResult result{name, Verdict::passed, {}};
-  std::error_code ignored;
-  fs::remove(report, ignored);
-  const Outcome ran =
-      run({binary.string(), "--gtest_filter=" + name, "--gtest_output=json:" + report.string()}, limit,
-          // What is read after it was given back shall not look as it did before.
-          {{"GOMP_SPINCOUNT", "1000"}, {"MALLOC_PERTURB_", "165"}});
+  const Outcome& ran = run.outcome;
   try {
-    if (fs::exists(report)) read_report(report, result);
+    if (!run.report.empty()) read_report(run.report, result);
   } catch (const nlohmann::json::exception&) {  // ended while it wrote: said below
   }
-  timed_out = ran.timed_out;
-  if (ran.timed_out)
-    result.messages.push_back("did not end within " + std::to_string(limit.count()) +
-                              " s: a loop or a wait without end?");
+  if (!run.stopped.empty())
+    result.messages.push_back(run.stopped);
   else if (ran.signal != 0)
     result.messages.push_back(std::string("crashed: ") + ::strsignal(ran.signal) + "\n" +
                               last_lines(ran.output));
   else if (!ran.ok() && result.verdict != Verdict::failed)
     result.messages.push_back("ended with code " + std::to_string(ran.exit_code) + "\n" + ran.output);
-  if (!ran.ok()) result.verdict = Verdict::failed;
-  if (result.verdict == Verdict::passed && !fs::exists(report)) {
+  if (!ran.ok() || !run.stopped.empty()) result.verdict = Verdict::failed;
+  if (result.verdict == Verdict::passed && run.report.empty()) {
     result.verdict = Verdict::failed;
     result.messages.push_back("ended before its test did: something calls exit()");
   }
   const bool unwritten =
       !result.messages.empty() && result.messages[0].find("is not implemented") != std::string::npos;
   if (result.verdict == Verdict::failed && unwritten) result.verdict = Verdict::not_written;
-  fs::remove(report, ignored);
   return result;
 }
-
-}  // namespace
 
 fs::path build_folder(const fs::path& root, bool gpu) {
   return root / "build" / (gpu ? "release" : "course");
@@ -134,7 +145,7 @@ std::vector<std::string> list_tests(const fs::path& binary, const std::string& f
   return names;
 }
 
-void run_tests(const fs::path& binary, const std::vector<std::string>& names,
+void run_tests(const StartTest& start, const std::vector<std::string>& names,
                const std::function<void(const TestResult&)>& report,
                const std::function<void(const std::string&)>& still_running) {
   std::mutex mutex;
@@ -142,15 +153,11 @@ void run_tests(const fs::path& binary, const std::vector<std::string>& names,
   std::vector<std::optional<TestResult>> results(names.size());
   std::atomic<size_t> next = 0;
   std::atomic<bool> one_never_ends = false;
-  const fs::path folder = binary.parent_path();
   const auto work = [&](size_t worker) {
-    const fs::path file =
-        folder / (".lab-" + std::to_string(::getpid()) + "-" + std::to_string(worker) + ".json");
     for (size_t i; (i = next++) < names.size();) {
-      bool timed_out = false;
-      TestResult result =
-          run_one(binary, names[i], file, one_never_ends ? kLimitAfterOne : kLimit, timed_out);
-      if (timed_out) one_never_ends = true;
+      const TestRun ran = start(names[i], one_never_ends ? kLimitAfterOne : kLimit, worker);
+      if (ran.outcome.timed_out) one_never_ends = true;
+      TestResult result = judge(names[i], ran);
       const std::lock_guard lock(mutex);
       results[i] = std::move(result);
       one_done.notify_one();

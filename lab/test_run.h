@@ -1,10 +1,13 @@
 #pragma once
 // Builds a test binary and runs its tests one by one, each in a process of its own: one that crashes or never ends
 // costs the others nothing.
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <string>
 #include <vector>
+
+#include "lab/process.h"
 
 namespace lab {
 
@@ -29,9 +32,25 @@ std::string build(const std::filesystem::path& root, bool gpu, const std::string
 std::vector<std::string> list_tests(const std::filesystem::path& binary, const std::string& filter,
                                     const std::string& rung);
 
+// How a test ended that ran alone in its process.
+struct TestRun {
+  Outcome outcome;
+  std::string stopped;  // why it was ended, if it was
+  std::string report;   // GoogleTest's, as JSON; "" if the process ended before it was written
+};
+
+// Runs one test, within this time; `worker` names what runs beside it.
+using StartTest = std::function<TestRun(const std::string& name, std::chrono::seconds limit, size_t worker)>;
+
+// As `lab test` does it: a process with the rights of the user.
+StartTest plainly(const std::filesystem::path& binary);
+
+// What a run says about its test.
+TestResult judge(const std::string& name, const TestRun& run);
+
 // As many at a time as there are cores. Calls report() in the order of `names`, each as soon as it is known, and
 // still_running() with the next one's name where that takes long.
-void run_tests(const std::filesystem::path& binary, const std::vector<std::string>& names,
+void run_tests(const StartTest& start, const std::vector<std::string>& names,
                const std::function<void(const TestResult&)>& report,
                const std::function<void(const std::string&)>& still_running);
 

@@ -13,6 +13,9 @@ ID = re.compile(r"[1-9]\.[1-9][0-9]?(\.[a-z][a-z0-9]*){0,2}")
 MARKER = re.compile(r"^[ \t]*// (>>>|<<<) task (\S*?)(?::.*)?$", re.MULTILINE)
 TASK_KEYS = {"id": str, "title": str, "chapter": str, "hours": int, "points": int, "core": bool, "given": bool,
              "needs": list, "regions": list, "tests": dict, "gpu": bool, "rungs": list}
+# What grading adds (lab/WRITING.md); a task may have them, behind the others.
+OPTIONAL_KEYS = {"allows": list, "hidden": dict, "race": dict, "counts": list, "lane": str}
+ALLOWS = {"asm", "builtins", "casts", "extern", "files", "threads"}
 
 
 def load(root=ROOT):
@@ -92,11 +95,15 @@ def problems(labs, root=ROOT):
             wrong.append(f"'{name}' is no task id: expected 5.2, 1.7.simd or 1.7.store.cuda")
         if name in tasks:
             wrong.append(f"task {name} stands twice")
-        if list(task) != list(TASK_KEYS):
-            wrong.append(f"task {name}: expected the keys {', '.join(TASK_KEYS)}, in this order")
+        if list(task)[:len(TASK_KEYS)] != list(TASK_KEYS) or set(task) - set(TASK_KEYS) - set(OPTIONAL_KEYS):
+            wrong.append(f"task {name}: expected the keys {', '.join(TASK_KEYS)}, in this order, then perhaps {', '.join(OPTIONAL_KEYS)}")
             continue
-        for key, kind in TASK_KEYS.items():
-            if type(task[key]) is not kind:
+        if unknown := set(task.get("allows", ())) - ALLOWS:
+            wrong.append(f"task {name} allows {', '.join(sorted(unknown))}: expected {', '.join(sorted(ALLOWS))}")
+        if "hidden" in task and set(task["hidden"]) != {"target", "filter"}:
+            wrong.append(f"task {name}: hidden is {{target, filter}}")
+        for key, kind in (TASK_KEYS | OPTIONAL_KEYS).items():
+            if key in task and type(task[key]) is not kind:
                 wrong.append(f"task {name}: {key} is not of type {kind.__name__}")
         if set(task["tests"]) != {"target", "filter"} or not task["tests"]["filter"]:
             wrong.append(f"task {name}: tests is {{target, filter}}")

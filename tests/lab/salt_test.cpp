@@ -13,7 +13,9 @@ TEST(Salt, IsHmacSha256) {  // RFC 4231, test case 2
   EXPECT_EQ(derive_number("Jefe", "what do ya want for nothing?"), 0x5bdcc146bf60754eull);
 }
 
-TEST(Salt, SeparatesPurposes) { EXPECT_NE(derive("s", "key/blocks"), derive("s", "key/scheduler")); }
+TEST(Salt, SeparatesPurposes) {
+  EXPECT_NE(derive("s", "key/blocks"), derive("s", "key/scheduler"));
+}
 
 TEST(Salt, HexadecimalDigitsBothWays) {
   EXPECT_EQ(from_hex("00fF10"), std::string("\x00\xff\x10", 3));

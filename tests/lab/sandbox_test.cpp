@@ -98,20 +98,24 @@ TEST_P(LabSandbox, LimitsFilesAndOutput) {
   Limits limits = seconds(30);
   limits.file = 1 << 20;
   limits.output = 1000;
-  const Confined ran = sh("head -c 3000000 /dev/zero > $TMPDIR/x; stat -c %s $TMPDIR/x; yes | head -c 100000", limits);
+  const Confined ran =
+      sh("head -c 3000000 /dev/zero > $TMPDIR/x; stat -c %s $TMPDIR/x; yes | head -c 100000", limits);
   EXPECT_NE(ran.output.find("1048576\n"), std::string::npos) << ran.output;
   EXPECT_EQ(ran.output.size(), 1000u);
 }
 
 INSTANTIATE_TEST_SUITE_P(Each, LabSandbox, ::testing::Values(Sandbox::namespaces, Sandbox::none),
-                         [](const auto& info) { return info.param == Sandbox::none ? "none" : "namespaces"; });
+                         [](const auto& info) {
+                           return info.param == Sandbox::none ? "none" : "namespaces";
+                         });
 
 TEST_P(LabSandboxNamespaces, LimitsTheScratchFolder) {
   Limits limits = seconds(30);
   limits.scratch = 4 << 20;
   const Confined ran = sh(
       "for i in $(seq 20); do head -c 1000000 /dev/zero > $TMPDIR/$i; done 2>/dev/null; du -sm $TMPDIR | cut -f1; "
-      "head -c 3000000 /dev/zero > /dev/shm/x; stat -c %s /dev/shm/x; touch /dev/x && echo wrote", limits);
+      "head -c 3000000 /dev/zero > /dev/shm/x; stat -c %s /dev/shm/x; touch /dev/x && echo wrote",
+      limits);
   EXPECT_EQ(ran.output.substr(0, 2), "4\n") << ran.output;
   EXPECT_NE(ran.output.find("1048576\n"), std::string::npos) << ran.output;
   EXPECT_EQ(ran.output.find("wrote"), std::string::npos) << ran.output;
@@ -125,11 +129,11 @@ TEST_P(LabSandboxNamespaces, SeesOnlyWhatItIsGivenAndWritesNothing) {
   const std::string at = folder.string();
   Folders folders;
   folders.readable = {folder / "inside"};
-  const Confined ran = run_confined({"bash", "-c",
-                                     "cat " + at + "/inside/a; cat " + at + "/b; echo x > " + at +
-                                         "/inside/a; echo x > " + at + "/c; touch /usr/x /x /etc/x; echo; ls /; " +
-                                         "ls /proc | grep -c '^[0-9]'"},
-                                    {}, folders, GetParam());
+  const Confined ran =
+      run_confined({"bash", "-c",
+                    "cat " + at + "/inside/a; cat " + at + "/b; echo x > " + at + "/inside/a; echo x > " +
+                        at + "/c; touch /usr/x /x /etc/x; echo; ls /; " + "ls /proc | grep -c '^[0-9]'"},
+                   {}, folders, GetParam());
   EXPECT_EQ(ran.output.front(), 'A');
   EXPECT_EQ(ran.output.find("B"), std::string::npos);
   EXPECT_EQ(ran.output.find("home\n"), std::string::npos);

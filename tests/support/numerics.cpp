@@ -86,12 +86,11 @@ std::vector<double> to_double(const Tensor& tensor) {
   return ::testing::AssertionSuccess();
 }
 
-namespace {
 uint64_t fresh_seed() {
+  ::testing::Test::RecordProperty("inputs", "random");
   if (const char* text = std::getenv("LADDER_TEST_SEED")) return std::strtoull(text, nullptr, 10);
   return std::random_device{}();
 }
-}  // namespace
 
 Random::Random() : Random(fresh_seed()) {}
 

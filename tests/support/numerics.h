@@ -30,6 +30,10 @@ double row_bound(DType dtype, int64_t reduction_length = 1);
 
 std::vector<double> to_double(const Tensor& tensor);
 
+// LADDER_TEST_SEED, or another number in every run. Notes in GoogleTest's report that the test's inputs are random:
+// `lab grade` runs such tests again with a seed that nobody knows.
+uint64_t fresh_seed();
+
 // Random inputs are fresh in every run; a failing test prints the seed and LADDER_TEST_SEED repeats it.
 class Random {
  public:
