@@ -8,6 +8,7 @@
 #include "lab/hand_in.h"
 #include "lab/lab_error.h"
 #include "lab/process.h"
+#include "lab/unlock.h"
 
 namespace lab {
 
@@ -125,14 +126,27 @@ int start(Tree& tree, const std::string& id, bool anew) {
     const TaskState of = tree.state(*need);
     std::cout << (need == needs.front() ? "uses\n" : "") << "  " << padded(need->id, kIdWidth)
               << (of.builds_reference ? "the reference"
+                  : of.is_missing     ? "not written here and not unlocked"
                   : of.unfinished     ? "yours, unfinished"
                                       : "yours")
               << (built(of).empty() ? "" : " (what you wrote stays in its file)") << "\n";
   }
-  std::cout << "tests    ./ladder lab test " << task.id << "      (" << task.target << ", " << task.filter
-            << ")\n"
+  std::cout << missing_needs(tree, task) << "tests    ./ladder lab test " << task.id << "      ("
+            << task.target << ", " << task.filter << ")\n"
             << "chapter  " << task.chapter << "\n";
   return 0;
+}
+
+std::string missing_needs(const Tree& tree, const Task& of) {
+  std::string ids;
+  int count = 0;
+  for (const Task* need : tree.course().all_needs(of)) {
+    if (!tree.state(*need).is_missing) continue;
+    ids += (count++ == 0 ? "" : ", ") + need->id;
+  }
+  if (count == 0) return "";
+  return "needs " + ids + ", which " + (count == 1 ? "is" : "are") +
+         " not written here and not unlocked: tests that come there fail\n";
 }
 
 int use(Tree& tree, const std::string& whose, const std::string& id) {
@@ -147,6 +161,14 @@ int use(Tree& tree, const std::string& whose, const std::string& id) {
               << (state.builds_reference ? "the reference" : "yours")
               << (built(state).empty() ? "" : "; your text stays in its file") << "\n";
   }
+  return 0;
+}
+
+int unlock_lab(const Tree& tree, const std::string& id, const std::string& key) {
+  const bool news = unlock(tree, id, key);
+  std::cout << "lab " << id << (news ? " is unlocked: " : " was unlocked before; nothing has changed: ")
+            << "./ladder lab use reference ID takes the reference of its tasks\n";
+  tree.splice();
   return 0;
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "lab/release.h"
 #include "lab/tree.h"
 
 namespace lab {
@@ -15,6 +16,14 @@ int use(Tree& tree, const std::string& whose, const std::string& id);
 int test(const Tree& tree, const std::string& id, const std::string& rung);
 int demo(const Tree& tree, const std::vector<std::string>& arguments);
 int hand_in(const Tree& tree, const std::vector<std::string>& ids, const std::string& out);
+int unlock_lab(const Tree& tree, const std::string& id, const std::string& key);
+
+// What `of` needs and a release has not: one line, or "".
+std::string missing_needs(const Tree& tree, const Task& of);
+
+// For instructors.
+int release(const Tree& tree, const ReleaseOptions& options);
+int print_keys(const Tree& tree, const std::string& salt);
 
 // For the project itself: stubs, or traced copies, of these tasks' regions written over a copy of the checkout.
 int write_stubs(const Tree& tree, const std::string& id, const std::string& folder);

@@ -2,6 +2,7 @@
 #include <filesystem>
 #include <iostream>
 #include <optional>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -20,7 +21,12 @@ constexpr const char* kUsage =
     "  status                   of every task: stub, mine or reference\n"
     "  use mine|reference ID    which text of a task the build takes\n"
     "  demo [ARGUMENT...]       the tiny model with what you wrote, and what of it ran\n"
-    "  hand-in ID... [--out F]  your text of these tasks as one file; hand-in --check F looks at one\n";
+    "  hand-in ID... [--out F]  your text of these tasks as one file; hand-in --check F looks at one\n"
+    "  unlock LAB --key K       the reference of a released lab, with the instructor's key\n"
+    "for instructors\n"
+    "  release --course C --salt S [--out FOLDER] [--labs A,B] [--no-reference] [--variants none]\n"
+    "                           a repository for students, without the reference\n"
+    "  release --keys --salt S  the keys of its labs\n";
 
 using Arguments = std::vector<std::string>;
 
@@ -34,6 +40,30 @@ std::string option(Arguments& arguments, const std::string& name) {
     return value;
   }
   return "";
+}
+
+// release: a folder named after the course, beside the checkout.
+lab::ReleaseOptions release_options(Arguments& arguments, const std::filesystem::path& root) {
+  lab::ReleaseOptions options;
+  options.course = option(arguments, "--course");
+  options.salt = option(arguments, "--salt");
+  options.out = option(arguments, "--out");
+  if (options.out.empty()) {
+    std::string name = options.course;
+    for (char& letter : name)
+      if (!std::isalnum(static_cast<unsigned char>(letter))) letter = '-';
+    options.out = std::filesystem::weakly_canonical(root).parent_path() / ("ladder-" + name);
+  }
+  options.out = std::filesystem::absolute(options.out);
+  if (!options.out.has_filename()) options.out = options.out.parent_path();  // given as FOLDER/
+  std::istringstream labs(option(arguments, "--labs"));
+  for (std::string lab; std::getline(labs, lab, ',');) options.labs.push_back(lab);
+  options.with_reference = std::erase(arguments, "--no-reference") == 0;
+  if (const std::string variants = option(arguments, "--variants"); !variants.empty()) {
+    if (variants != "none") throw lab::LabError("--variants: expected none, got '" + variants + "'");
+    options.with_variants = false;
+  }
+  return options;
 }
 
 void expect(const Arguments& arguments, size_t count, const std::string& form) {
@@ -52,7 +82,8 @@ int run(Arguments arguments) {
   const std::filesystem::path folder =
       root.empty() ? lab::find_root(std::filesystem::current_path()) : std::filesystem::absolute(root);
   std::optional<lab::FileLock> lock;
-  if (command == "start" || command == "use" || command == "status" || command == "sync")
+  if (command == "start" || command == "use" || command == "status" || command == "sync" ||
+      command == "unlock")
     lock.emplace(lab::lock_of(folder));
   lab::Tree tree(folder);
   if (command == "list") return expect(arguments, 0, "list"), lab::list(tree);
@@ -78,12 +109,24 @@ int run(Arguments arguments) {
     const std::string out = option(arguments, "--out");
     return lab::hand_in(tree, arguments, out);
   }
+  if (command == "release") {
+    if (std::erase(arguments, "--keys") > 0) {
+      const std::string salt = option(arguments, "--salt");
+      return expect(arguments, 0, "release --keys --salt S"), lab::print_keys(tree, salt);
+    }
+    const lab::ReleaseOptions options = release_options(arguments, tree.root());
+    return expect(arguments, 0, "release --course C --salt S ..."), lab::release(tree, options);
+  }
+  if (command == "unlock") {
+    const std::string key = option(arguments, "--key");
+    return expect(arguments, 1, "unlock LAB --key K"), lab::unlock_lab(tree, arguments[0], key);
+  }
   if (command == "write-stub")
     return expect(arguments, 2, "write-stub ID FOLDER"), lab::write_stubs(tree, arguments[0], arguments[1]);
   if (command == "write-traced")
     return expect(arguments, 1, "write-traced FOLDER"), lab::write_traced(tree, arguments[0]);
   throw lab::LabError("no command '" + command +
-                      "': expected list, start, test, status, use, demo or hand-in");
+                      "': expected list, start, test, status, use, demo, hand-in, unlock or release");
 }
 
 }  // namespace

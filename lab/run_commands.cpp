@@ -86,9 +86,10 @@ int test_task(const Tree& tree, const Task& task, const std::string& rung) {
   if (state.builds_reference) std::cout << "  this is the reference, not your text\n";
   std::string mine;
   for (const Task* need : needs)
-    if (!tree.state(*need).builds_reference) mine += (mine.empty() ? "" : ", ") + need->id;
+    if (const TaskState of = tree.state(*need); !of.builds_reference && !of.is_missing)
+      mine += (mine.empty() ? "" : ", ") + need->id;
   if (!mine.empty()) std::cout << "  with your own " << mine << "\n";
-  std::cout << left_behind(tree, {&task});
+  std::cout << missing_needs(tree, task) << left_behind(tree, {&task});
   if (!build_or_say(tree, task.gpu, task.target)) return 1;
   const fs::path binary = build_folder(tree.root(), task.gpu) / "tests" / task.target;
   std::map<Verdict, int> all;
@@ -107,8 +108,10 @@ int test_task(const Tree& tree, const Task& task, const std::string& rung) {
             [](const std::string& name) { std::cout << "still running " << name << std::endl; });
   for (const auto& [name, of] : of_rung) std::cout << "rung " << name << ": " << counts(of) << "\n";
   for (const std::string& id : unwritten)
-    std::cout << "task " << id << ", which " << task.id
-              << " needs, is not written: ./ladder lab use reference " << id << "\n";
+    std::cout << "task " << id << ", which " << task.id << " needs, is not written"
+              << (tree.state(tree.course().task(id)).is_missing ? " here and not unlocked"
+                                                                : ": ./ladder lab use reference " + id)
+              << "\n";
   const bool done = all[Verdict::failed] + all[Verdict::not_written] + all[Verdict::skipped] == 0;
   std::cout << task.id << ": " << counts(all) << "\n";
   if (!done && !mine.empty())
@@ -143,7 +146,8 @@ int demo(const Tree& tree, const std::vector<std::string>& arguments) {
     if (state.text == Text::mine && !state.unfinished)
       mine.push_back(&task);
     else
-      std::cout << "task " << task.id << " is not written: the reference runs instead\n";
+      std::cout << "task " << task.id << " is not written"
+                << (state.is_missing ? " here and not unlocked" : ": the reference runs instead") << "\n";
   }
   const fs::path ran = tree.root() / ".lab" / "ran.txt";
   fs::remove(ran);

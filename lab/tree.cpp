@@ -19,6 +19,12 @@ std::string hash_of(std::string text) {
   return sha256(text);
 }
 
+std::string lab_of(const Course& course, const std::string& task) {
+  for (const Lab& lab : course.labs)
+    if (std::ranges::count(lab.tasks, task) > 0) return lab.id;
+  return "LAB";
+}
+
 // The region as some older commit has it, looked for from the newest to the oldest.
 std::optional<std::string> from_history(const fs::path& root, const std::string& id, const std::string& path,
                                         const std::string& hash) {
@@ -53,6 +59,12 @@ fs::path find_root(const fs::path& folder) {
 Tree::Tree(fs::path root) : root_(std::move(root)), course_(read_course(root_ / "lab" / "labs.json")) {
   std::istringstream lines(read_file(root_ / "lab" / "regions.txt"));
   for (std::string id, path, hash; lines >> id >> path >> hash;) reference_hashes_[{id, path}] = hash;
+  release_info_ = read_release_info(root_);
+  if (release_info_)
+    for (const Lab& lab : course_.labs)
+      if (std::ranges::count(release_info_->cut, lab.id) > 0)
+        for (const std::string& id : lab.tasks)
+          if (!course_.task(id).given) cut_.insert(id);
   read_files();
   if (!fs::exists(root_ / ".lab" / "choices")) return;
   std::istringstream choices(read_file(root_ / ".lab" / "choices"));
@@ -112,6 +124,11 @@ std::string Tree::reference(const Task& task, const std::string& path) const {
   const fs::path kept = root_ / ".lab" / "reference" / hash->second;
   if (fs::exists(kept))
     if (std::string text = read_file(kept); hash_of(text) == hash->second) return text;
+  if (is_cut(task))
+    throw LabError("the reference of task " + task.id + " is not here: " +
+                   (release_info_->sealed.empty() ? "this release came without it"
+                                                  : "./ladder lab unlock " + lab_of(course_, task.id) +
+                                                        " --key K, with the key that the instructor gives"));
   if (auto text = from_history(root_, task.id, path, hash->second)) {
     write_file(kept, *text);
     return *text;
@@ -121,8 +138,25 @@ std::string Tree::reference(const Task& task, const std::string& path) const {
                  task.id);
 }
 
+void Tree::keep_reference(const Task& task, const std::string& path, const std::string& text) const {
+  const auto hash = reference_hashes_.find({task.id, path});
+  if (hash == reference_hashes_.end() || hash_of(text) != hash->second)
+    throw LabError("the reference of task " + task.id + " in " + path +
+                   " is not the one that lab/regions.txt names");
+  write_if_changed(root_ / ".lab" / "reference" / hash->second, text);
+}
+
+bool Tree::has_reference(const Task& task) const {
+  if (!is_cut(task)) return true;
+  return std::ranges::all_of(task.regions, [&](const std::string& path) {
+    const auto hash = reference_hashes_.find({task.id, path});
+    return hash != reference_hashes_.end() && fs::exists(root_ / ".lab" / "reference" / hash->second);
+  });
+}
+
 Text Tree::text_of(const Task& task, const std::string& path) const {
-  if (is_reference(task, path)) return begun_.contains(task.id) ? Text::mine : Text::reference;
+  if (is_reference(task, path))
+    return is_cut(task) || begun_.contains(task.id) ? Text::mine : Text::reference;
   return is_stub(region(task, path).text, task.id, task.rungs) ? Text::stub : Text::mine;
 }
 
@@ -153,6 +187,10 @@ TaskState Tree::state(const Task& task) const {
     state.builds_reference = !told->second;
   else
     state.builds_reference = unfinished && task.id != started_;
+  if (state.text != Text::reference && !has_reference(task)) {
+    state.builds_reference = false;
+    state.is_missing = unfinished;
+  }
   return state;
 }
 
@@ -242,7 +280,7 @@ void Tree::splice(bool traced) const {
     if (now.text == Text::broken || now.text == Text::reference) continue;
     const bool written = now.text == Text::mine && !now.unfinished;
     for (const std::string& path : task.regions) {
-      if (now.builds_reference || (traced && !written)) {
+      if (now.builds_reference || (traced && !written && !now.is_missing)) {
         if (!is_reference(task, path))
           texts[path][task.id] = {reference(task, path), path + " (the reference of task " + task.id + ")"};
       } else if (traced) {

@@ -8,7 +8,8 @@
 //
 //   lab/regions.txt      which text is the reference: task, file, SHA-256, and "outside", file, SHA-256 for what
 //                        stands around the regions (tools/task_boxes.py writes it)
-//   .lab/reference/HASH  reference texts, kept from the moment that a region is first given away
+//   .lab/reference/HASH  reference texts, kept from the moment that a region is first given away, or unlocked
+//   lab/release.json     in a released repository: the tasks of which labs are there without their reference
 //   .lab/choices         which tasks were started, which of them last, and what `use` was told
 //   .lab/spliced/        the copies; made anew by every command, may be deleted
 #include <filesystem>
@@ -20,6 +21,7 @@
 
 #include "lab/course.h"
 #include "lab/region.h"
+#include "lab/release_info.h"
 
 namespace lab {
 
@@ -30,7 +32,8 @@ struct TaskState {
   bool unfinished = false;      // mine, but part of it still throws
   bool is_reference = false;    // mine, and what was written is the reference's very text
   bool builds_reference = true;
-  std::string problem;  // where broken: one line
+  bool is_missing = false;  // not written, and this release's reference of it is not unlocked
+  std::string problem;      // where broken: one line
 };
 
 class Tree {
@@ -40,7 +43,11 @@ class Tree {
 
   const std::filesystem::path& root() const { return root_; }
   const Course& course() const { return course_; }
-  std::string release() const;  // names labs.json and all reference texts
+  std::string release() const;  // names labs.json and all reference texts, also where they are not there
+  const std::optional<ReleaseInfo>& release_info() const { return release_info_; }
+  // Whether the checkout is a release that came without this task's reference. What stands in its regions is never
+  // taken for the reference.
+  bool is_cut(const Task& task) const { return cut_.contains(task.id); }
 
   TaskState state(const Task& task) const;
   // One of a task's regions as it stands in the checkout. Error: it is not whole; says what is wrong.
@@ -50,6 +57,10 @@ class Tree {
   std::string stub(const Task& task, const std::string& path) const;
   // Error: the text is neither in the checkout nor in .lab/reference nor in git's history.
   std::string reference(const Task& task, const std::string& path) const;
+  // Error: `text` is not what lab/regions.txt names. It is found by reference() from now on.
+  void keep_reference(const Task& task, const std::string& path, const std::string& text) const;
+  // False: the task is cut and was not unlocked.
+  bool has_reference(const Task& task) const;
 
   // Error, one line: a region of one of these tasks is not whole.
   void check(const std::vector<const Task*>& tasks) const;
@@ -79,8 +90,10 @@ class Tree {
   std::map<std::string, std::map<std::string, Region>> regions_;  // path -> task -> region
   std::map<std::string, std::string> problems_;                   // path -> what is wrong with it
   std::map<std::pair<std::string, std::string>, std::string> reference_hashes_;  // {task or "outside", path}
-  std::string started_;                                                          // last
-  std::set<std::string> begun_;                                                  // started at any time
+  std::optional<ReleaseInfo> release_info_;
+  std::set<std::string> cut_;
+  std::string started_;          // last
+  std::set<std::string> begun_;  // started at any time
   std::map<std::string, bool> uses_mine_;
 };
 
