@@ -110,7 +110,7 @@ int start(Tree& tree, const std::string& id, bool anew) {
   std::cout << "task " << task.id << ": " << task.title << " (" << hours(task.hours) << ", " << task.points
             << " points)\n";
   if (changed.empty())
-    std::cout << (state.text == Text::stub ? "  it is started already; nothing was changed\n"
+    std::cout << (state.text == Text::stub ? "  its stub stands there already; nothing was changed\n"
                                            : "  what stands in its regions is yours; nothing was changed\n");
   if (changed.empty() && state.is_reference)
     std::cout << "  (it is the reference's very text; to cut it out: ./ladder lab start " << task.id

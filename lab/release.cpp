@@ -25,7 +25,8 @@ constexpr size_t kShortestSalt = 16;
 std::string git(const fs::path& folder, std::vector<std::string> arguments) {
   arguments.insert(arguments.begin(), {"git", "-C", folder.string()});
   const Outcome done = run(arguments);
-  if (!done.ok()) throw LabError("git " + arguments[3] + ": " + done.output.substr(0, done.output.find('\n')));
+  if (!done.ok())
+    throw LabError("git " + arguments[3] + ": " + done.output.substr(0, done.output.find('\n')));
   return done.output.substr(0, done.output.find_last_not_of("\n") + 1);
 }
 
@@ -80,13 +81,15 @@ void check(const Tree& tree, const ReleaseOptions& options) {
                    " characters or more, since all keys follow from it; `openssl rand -hex 16` makes one");
   if (tree.release_info()) throw LabError("release: this checkout is a release itself");
   for (const fs::path& path : {options.out, beside(options.out)}) {
-    if (fs::exists(fs::symlink_status(path))) throw LabError("release: " + path.string() + " is there already");
+    if (fs::exists(fs::symlink_status(path)))
+      throw LabError("release: " + path.string() + " is there already");
     if (is_within(path, tree.root()))
-      throw LabError("release: " + path.string() + " lies in this checkout; --out FOLDER names another place");
+      throw LabError("release: " + path.string() +
+                     " lies in this checkout; --out FOLDER names another place");
   }
   const Outcome top = run({"git", "-C", tree.root().string(), "rev-parse", "--show-toplevel"});
-  if (!top.ok() || fs::weakly_canonical(top.output.substr(0, top.output.find('\n'))) !=
-                       fs::weakly_canonical(tree.root()))
+  if (!top.ok() ||
+      fs::weakly_canonical(top.output.substr(0, top.output.find('\n'))) != fs::weakly_canonical(tree.root()))
     throw LabError("release: " + tree.root().string() + " is not the root of a git repository");
   const std::string changed = git(tree.root(), {"status", "--porcelain", "--untracked-files=no"});
   if (!changed.empty())
@@ -118,8 +121,7 @@ RemovedLines cut_out(const Tree& tree, const std::vector<std::string>& labs) {
       for (const std::string& path : task.regions) {
         const std::string stub = tree.stub(task, path);
         removed.add(tree.region(task, path).text, stub);
-        write_file(tree.root() / path,
-                   with_regions(read_file(tree.root() / path), {{id, {stub, ""}}}));
+        write_file(tree.root() / path, with_regions(read_file(tree.root() / path), {{id, {stub, ""}}}));
       }
     }
   }
@@ -168,7 +170,8 @@ ReleaseInfo make_release(const Tree& tree, const ReleaseOptions& options) {
   info.salt = key_id(derive(options.salt, "id of the salt"));
 
   const NewFolder repository(options.out), instructors(beside(options.out));
-  git(tree.root(), {"checkout-index", "-a", "-f", "--prefix=" + fs::absolute(repository.path()).string() + "/"});
+  git(tree.root(),
+      {"checkout-index", "-a", "-f", "--prefix=" + fs::absolute(repository.path()).string() + "/"});
   const json bugs = read_bugs(repository.path());
   std::vector<Variant> variants = read_variants(repository.path());
   if (options.with_variants) {

@@ -18,14 +18,17 @@ int release(const Tree& tree, const ReleaseOptions& options) {
             << "', without the reference of";
   for (const std::string& lab : info.cut) std::cout << " " << lab;
   std::cout << "\n";
-  for (const auto& [name, choice] : info.variants) std::cout << "  variant " << name << ": " << choice << "\n";
+  for (const auto& [name, choice] : info.variants)
+    std::cout << "  variant " << name << ": " << choice << "\n";
   if (info.sealed.empty()) {
     std::cout << "the reference is not in it, so nothing can be unlocked\n";
   } else {
-    std::cout << "keys, one for each lab, for ./ladder lab unlock LAB --key K (again: release --keys --salt S)\n";
+    std::cout
+        << "keys, one for each lab, for ./ladder lab unlock LAB --key K (again: release --keys --salt S)\n";
     print_keys(lab_keys(tree.course(), options.salt), info.cut);
   }
-  std::cout << options.out.string() << "-instructor: for you alone, it holds the salt; gradescope/ there, zipped, is the "
+  std::cout << options.out.string()
+            << "-instructor: for you alone, it holds the salt; gradescope/ there, zipped, is the "
             << "autograder\n";
   return 0;
 }

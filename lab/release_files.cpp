@@ -39,8 +39,10 @@ constexpr const char* kLeftOut[] = {
 std::vector<fs::path> files_below(const fs::path& folder) {
   std::vector<fs::path> paths;
   for (fs::recursive_directory_iterator at(folder), end; at != end; ++at) {
-    if (at->path().filename() == ".git") at.disable_recursion_pending();
-    else if (at->is_regular_file() && !at->is_symlink()) paths.push_back(at->path());
+    if (at->path().filename() == ".git")
+      at.disable_recursion_pending();
+    else if (at->is_regular_file() && !at->is_symlink())
+      paths.push_back(at->path());
   }
   std::ranges::sort(paths);
   return paths;

@@ -31,8 +31,8 @@ std::optional<ReleaseInfo> read_release_info(const std::filesystem::path& root) 
 }
 
 std::string write_release_info(const ReleaseInfo& info) {
-  const Json all = {{"format", 1},           {"course", info.course}, {"release", info.release},
-                    {"source", info.source}, {"cut", info.cut},       {"sealed", info.sealed},
+  const Json all = {{"format", 1},           {"course", info.course},    {"release", info.release},
+                    {"source", info.source}, {"cut", info.cut},          {"sealed", info.sealed},
                     {"salt", info.salt},     {"variants", info.variants}};
   return all.dump(1) + "\n";
 }

@@ -14,8 +14,9 @@ namespace lab {
 
 struct ReleaseInfo {
   std::string course, release, source;
-  std::vector<std::string> cut;               // labs whose tasks are stubs, without their reference
-  std::map<std::string, std::string> sealed;  // lab -> id of the key of lab/sealed/LAB.bin; empty: none is there
+  std::vector<std::string> cut;  // labs whose tasks are stubs, without their reference
+  std::map<std::string, std::string>
+      sealed;  // lab -> id of the key of lab/sealed/LAB.bin; empty: none is there
   std::string salt;
   std::map<std::string, std::string> variants;  // which choice the course's text has
 };

@@ -50,8 +50,7 @@ json open_lab(const Tree& tree, const std::string& id, const std::string& digits
   if (key.size() != 32) throw LabError("--key: expected 64 hexadecimal digits, as the instructor gives them");
   if (key_id(key) != info->sealed.at(id)) {
     for (const auto& [other, its_key] : info->sealed)
-      if (its_key == key_id(key))
-        throw LabError("this is the key of lab " + other + ", not of lab " + id);
+      if (its_key == key_id(key)) throw LabError("this is the key of lab " + other + ", not of lab " + id);
     throw LabError("this is not the key of lab " + id + " of the course '" + info->course + "'");
   }
   if (!fs::exists(tree.root() / path)) throw LabError(path + " is missing: git checkout " + path);
