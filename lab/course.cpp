@@ -29,6 +29,11 @@ Task read_task(const json& from) {
   from.at("tests").at("filter").get_to(task.filter);
   for (const json& rung : from.at("rungs")) task.rungs.push_back({rung.at("op"), rung.at("names")});
   task.allows = from.value("allows", task.allows);
+  task.counts = from.value("counts", task.counts);
+  if (const auto race = from.find("race"); race != from.end()) {
+    race->at("ops").get_to(task.race_ops);
+    race->at("rung").get_to(task.race_rung);
+  }
   if (const auto hidden = from.find("hidden"); hidden != from.end()) {
     hidden->at("target").get_to(task.hidden_target);
     hidden->at("filter").get_to(task.hidden_filter);

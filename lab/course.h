@@ -19,6 +19,9 @@ struct Task {
   std::vector<Rung> rungs;
   std::vector<std::string> allows;           // of what rules.h refuses in a region
   std::string hidden_target, hidden_filter;  // the hidden tests; "" where it has none
+  std::vector<std::string> counts;           // counted problems (performance_points.h)
+  std::vector<std::string> race_ops;         // what is raced against the reference ...
+  std::string race_rung;                     // ... "loop", or "simd", the widest that the machine has
 };
 
 struct Lab {

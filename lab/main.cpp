@@ -18,6 +18,7 @@ constexpr const char* kUsage =
     "  list                     labs and tasks: what each needs, hours, points\n"
     "  start ID [--anew]        leaves task ID for you to write, the rest as it is\n"
     "  test ID [--rung R]       builds and runs the tests of a task or a lab\n"
+    "  bench ID                 counts and times of a task beside the reference's\n"
     "  status                   of every task: stub, mine or reference\n"
     "  use mine|reference ID    which text of a task the build takes\n"
     "  demo [ARGUMENT...]       the tiny model with what you wrote, and what of it ran\n"
@@ -100,6 +101,7 @@ int run(Arguments arguments) {
     const std::string rung = option(arguments, "--rung");
     return expect(arguments, 1, "test ID [--rung R]"), lab::test(tree, arguments[0], rung);
   }
+  if (command == "bench") return expect(arguments, 1, "bench ID"), lab::bench(tree, arguments[0]);
   if (command == "hand-in") {
     if (const std::string file = option(arguments, "--check"); !file.empty()) {
       const int regions = lab::check_hand_in(tree, file);
@@ -126,7 +128,7 @@ int run(Arguments arguments) {
   if (command == "write-traced")
     return expect(arguments, 1, "write-traced FOLDER"), lab::write_traced(tree, arguments[0]);
   throw lab::LabError("no command '" + command +
-                      "': expected list, start, test, status, use, demo, hand-in, unlock or release");
+                      "': expected list, start, test, bench, status, use, demo, hand-in, unlock or release");
 }
 
 }  // namespace

@@ -22,21 +22,31 @@ const std::vector<Kind>& kinds() {
   static const std::vector<Kind> all = {
       {"assembly", "asm", {"asm", "__asm", "__asm__"}},
       {"declarations of what stands elsewhere", "extern", {"extern", "__extension__"}},
-      {"the system", "", {"system", "popen", "fork", "vfork", "clone", "execl", "execle", "execlp", "execv", "execve",
-                          "execvp", "execvpe", "posix_spawn", "posix_spawnp", "syscall", "ptrace", "mmap", "munmap",
-                          "mprotect", "dlopen", "dlsym", "dlclose", "sigaction", "raise", "sbrk", "prctl", "setrlimit"}},
-      {"the environment", "", {"getenv", "secure_getenv", "setenv", "putenv", "unsetenv", "environ", "__environ"}},
-      {"the end of the process", "", {"exit", "_exit", "_Exit", "quick_exit", "at_quick_exit", "atexit", "on_exit",
-                                      "terminate", "set_terminate", "longjmp", "siglongjmp", "setjmp", "sigsetjmp"}},
-      {"files", "files", {"fopen", "fopen64", "freopen", "fdopen", "tmpfile", "fstream", "ifstream", "ofstream",
-                          "wfstream", "wifstream", "wofstream", "filebuf", "wfilebuf", "basic_filebuf",
-                          "basic_fstream", "basic_ifstream", "basic_ofstream", "filesystem", "openat", "creat",
-                          "opendir", "FILE"}},
+      {"the system", "", {"system",      "popen",        "fork",     "vfork",   "clone",     "execl",
+                          "execle",      "execlp",       "execv",    "execve",  "execvp",    "execvpe",
+                          "posix_spawn", "posix_spawnp", "syscall",  "ptrace",  "mmap",      "munmap",
+                          "mprotect",    "dlopen",       "dlsym",    "dlclose", "sigaction", "raise",
+                          "sbrk",        "prctl",        "setrlimit"}},
+      {"the environment",
+       "",
+       {"getenv", "secure_getenv", "setenv", "putenv", "unsetenv", "environ", "__environ"}},
+      {"the end of the process",
+       "",
+       {"exit", "_exit", "_Exit", "quick_exit", "at_quick_exit", "atexit", "on_exit", "terminate",
+        "set_terminate", "longjmp", "siglongjmp", "setjmp", "sigsetjmp"}},
+      {"files", "files", {"fopen",          "fopen64",       "freopen",       "fdopen",
+                          "tmpfile",        "fstream",       "ifstream",      "ofstream",
+                          "wfstream",       "wifstream",     "wofstream",     "filebuf",
+                          "wfilebuf",       "basic_filebuf", "basic_fstream", "basic_ifstream",
+                          "basic_ofstream", "filesystem",    "openat",        "creat",
+                          "opendir",        "FILE"}},
       {"sockets", "", {"socket", "socketpair", "getaddrinfo", "sendto", "recvfrom"}},
       {"threads", "threads", {"jthread", "pthread_create", "thrd_create", "packaged_task", "this_thread"}},
       {"addresses made of other things", "casts", {"reinterpret_cast", "bit_cast", "start_lifetime_as"}},
       {"the test framework", "", {"testing", "RUN_ALL_TESTS", "main"}},
-      {"macros of the compiler", "builtins", {"_Pragma", "__pragma", "__attribute__", "__attribute", "__declspec"}},
+      {"macros of the compiler",
+       "builtins",
+       {"_Pragma", "__pragma", "__attribute__", "__attribute", "__declspec"}},
   };
   return all;
 }
@@ -44,27 +54,33 @@ const std::vector<Kind>& kinds() {
 // Only of std, or of the global namespace: by themselves these words are good names.
 const std::map<std::string_view, std::pair<std::string_view, std::string_view>>& qualified() {
   static const std::map<std::string_view, std::pair<std::string_view, std::string_view>> all = {
-      {"thread", {"threads", "threads"}},      {"async", {"threads", "threads"}},
-      {"abort", {"the end of the process", ""}}, {"remove", {"files", "files"}},
-      {"rename", {"files", "files"}},          {"signal", {"the system", ""}}};
+      {"thread", {"threads", "threads"}},
+      {"async", {"threads", "threads"}},
+      {"abort", {"the end of the process", ""}},
+      {"remove", {"files", "files"}},
+      {"rename", {"files", "files"}},
+      {"signal", {"the system", ""}}};
   return all;
 }
 
-constexpr std::array<std::string_view, 7> kGlobalCalls = {"open", "read", "write", "close", "unlink", "kill", "connect"};
-constexpr std::array<std::string_view, 7> kAttributes = {"maybe_unused", "nodiscard",   "likely",           "unlikely",
-                                                         "fallthrough",  "noreturn", "no_unique_address"};
-constexpr std::array<std::string_view, 7> kTestMacros = {"GTEST_", "TEST_", "EXPECT_", "ASSERT_",
+constexpr std::array<std::string_view, 7> kGlobalCalls = {"open",   "read", "write",  "close",
+                                                          "unlink", "kill", "connect"};
+constexpr std::array<std::string_view, 7> kAttributes = {
+    "maybe_unused", "nodiscard", "likely", "unlikely", "fallthrough", "noreturn", "no_unique_address"};
+constexpr std::array<std::string_view, 7> kTestMacros = {"GTEST_",      "TEST_",        "EXPECT_",  "ASSERT_",
                                                          "LADDER_LAB_", "LADDER_TEST_", "RUNG_TEST"};
 // Of CUDA C++, of vector registers, and of the language: not the compiler's own functions.
 constexpr std::array<std::string_view, 24> kReserved = {
-    "__global__",  "__device__",   "__host__",       "__shared__",    "__constant__",    "__launch_bounds__",
-    "__align__",   "__restrict__", "__syncthreads",  "__syncwarp",    "__shfl_sync",     "__shfl_xor_sync",
-    "__shfl_down_sync", "__shfl_up_sync", "__any_sync", "__all_sync", "__ballot_sync",   "__activemask",
-    "__ffs",       "__popc",       "__threadfence",  "__func__",      "__forceinline__", "__nv_bfloat16"};
+    "__global__",        "__device__",      "__host__",         "__shared__",     "__constant__",
+    "__launch_bounds__", "__align__",       "__restrict__",     "__syncthreads",  "__syncwarp",
+    "__shfl_sync",       "__shfl_xor_sync", "__shfl_down_sync", "__shfl_up_sync", "__any_sync",
+    "__all_sync",        "__ballot_sync",   "__activemask",     "__ffs",          "__popc",
+    "__threadfence",     "__func__",        "__forceinline__",  "__nv_bfloat16"};
 // Pure functions of their arguments.
 constexpr std::array<std::string_view, 9> kBuiltins = {
-    "__builtin_sqrtf", "__builtin_sqrt", "__builtin_fmaf", "__builtin_prefetch",    "__builtin_mul_overflow",
-    "__builtin_add_overflow", "__builtin_expect", "__builtin_unreachable", "__builtin_fma"};
+    "__builtin_sqrtf",    "__builtin_sqrt",         "__builtin_fmaf",
+    "__builtin_prefetch", "__builtin_mul_overflow", "__builtin_add_overflow",
+    "__builtin_expect",   "__builtin_unreachable",  "__builtin_fma"};
 
 bool is_utf8(std::string_view text) {
   for (size_t i = 0; i < text.size();) {
@@ -107,8 +123,8 @@ class Check {
   void refuse(size_t i, const std::string& what, std::string_view allows = "") {
     if (allowed(allows)) return;
     const std::string_view text = tokens_[i].text.substr(0, 40);
-    found_.push_back(line(tokens_[i].begin) + "`" + std::string(text.substr(0, text.find('\n'))) + "`: " + what +
-                     " may not stand in a region");
+    found_.push_back(line(tokens_[i].begin) + "`" + std::string(text.substr(0, text.find('\n'))) +
+                     "`: " + what + " may not stand in a region");
   }
   std::string_view text(size_t i) const { return i < tokens_.size() ? tokens_[i].text : std::string_view(); }
   bool adjacent(size_t i) const {
@@ -123,10 +139,11 @@ class Check {
       if (one.starts_with("<<<<<<<") || one.starts_with(">>>>>>>") || one.starts_with("=======") ||
           one.starts_with("|||||||"))
         found_.push_back(line(at) + "a merge conflict that is not resolved");
-      while (!one.empty() && (one.back() == ' ' || one.back() == '\t' || one.back() == '\r' || one.back() == '\f' ||
-                              one.back() == '\v'))
+      while (!one.empty() && (one.back() == ' ' || one.back() == '\t' || one.back() == '\r' ||
+                              one.back() == '\f' || one.back() == '\v'))
         one.remove_suffix(1);
-      if (one.ends_with('\\') || one.ends_with("?" "?/"))
+      if (one.ends_with('\\') || one.ends_with("?"
+                                               "?/"))
         found_.push_back(line(at) + "a line that a backslash continues may not stand in a region");
       const size_t first = one.find_first_not_of(" \t");
       const std::string_view trimmed = first == std::string_view::npos ? "" : one.substr(first);
@@ -193,13 +210,17 @@ class Check {
 
   void symbol(size_t i) {
     const std::string_view t = text(i);
-    if (t == "\\" || t == "@" || t == "`" || static_cast<unsigned char>(t[0]) >= 0x80) refuse(i, "this character");
+    if (t == "\\" || t == "@" || t == "`" || static_cast<unsigned char>(t[0]) >= 0x80)
+      refuse(i, "this character");
     if (t == "#") refuse(i, "a line of the preprocessor");
     const std::string_view next = adjacent(i) ? text(i + 1) : std::string_view();
     const bool digraph = (t == "%" && (next == ":" || next == "::" || next == ">")) ||
                          (t == "<" && (next == "%" || next == "%=" || next == ":")) ||
                          (t == ":" && next == ">") || (t == "::" && next == ">") || (t == "?" && next == "?");
-    if (digraph) refuse(i, "another spelling of a symbol (<% %> <: :> %: ?" "?)");
+    if (digraph)
+      refuse(i,
+             "another spelling of a symbol (<% %> <: :> %: ?"
+             "?)");
     if (t == "[" && text(i + 1) == "[" && adjacent(i)) attribute(i);
     // (T*) x and (T*)(x): a pointer made of something else.
     if ((t == "*" || t == "&") && text(i + 1) == ")" && i + 2 < tokens_.size()) {
@@ -212,8 +233,8 @@ class Check {
   }
 
   static bool is_qualifier(std::string_view word) {
-    return word == "const" || word == "noexcept" || word == "override" || word == "final" || word == "requires" ||
-           word == "volatile" || word == "mutable" || word == "and" || word == "or";
+    return word == "const" || word == "noexcept" || word == "override" || word == "final" ||
+           word == "requires" || word == "volatile" || word == "mutable" || word == "and" || word == "or";
   }
 
   // Whether the parenthesis that closes at `close` is one of a cast: nothing that could be called stands before it.
@@ -238,8 +259,9 @@ class Check {
       if (text(k) == ")") --depth;
       if (depth == 0 && tokens_[k].kind == TokenKind::word &&
           std::ranges::find(kAttributes, text(k)) == kAttributes.end())
-        return refuse(k, "an attribute other than maybe_unused, nodiscard, likely, unlikely, fallthrough, noreturn",
-                      "builtins");
+        return refuse(
+            k, "an attribute other than maybe_unused, nodiscard, likely, unlikely, fallthrough, noreturn",
+            "builtins");
     }
   }
 
@@ -262,22 +284,24 @@ class Check {
       if (std::ranges::find(kind.words, t) != kind.words.end() && !is_member(i))
         return refuse(i, std::string(kind.what), kind.allows);
     const std::string_view before = i > 0 ? text(i - 1) : std::string_view();
-    const bool global = before == "::" && (i < 2 || (tokens_[i - 2].kind != TokenKind::word && text(i - 2) != ">") ||
-                                           text(i - 2) == "return" || text(i - 2) == "else");
+    const bool global =
+        before == "::" && (i < 2 || (tokens_[i - 2].kind != TokenKind::word && text(i - 2) != ">") ||
+                           text(i - 2) == "return" || text(i - 2) == "else");
     const bool of_std = before == "::" && i >= 2 && text(i - 2) == "std";
     if (const auto found = qualified().find(t); found != qualified().end() && (global || of_std)) {
       // std::remove(begin, end, value) is an algorithm.
       if (t == "remove" && of_std) return;
       return refuse(i, std::string(found->second.first), found->second.second);
     }
-    if (global && std::ranges::find(kGlobalCalls, t) != kGlobalCalls.end()) return refuse(i, "files and sockets", "files");
+    if (global && std::ranges::find(kGlobalCalls, t) != kGlobalCalls.end())
+      return refuse(i, "files and sockets", "files");
     for (const std::string_view begin : kTestMacros)
       if (t.starts_with(begin)) return refuse(i, "the test framework");
     if (t.find('\\') != std::string_view::npos) return refuse(i, "this character");
     if (t.starts_with("__") && std::ranges::find(kReserved, t) == kReserved.end() &&
-        std::ranges::find(kBuiltins, t) == kBuiltins.end() && !t.starts_with("__m128") && !t.starts_with("__m256") &&
-        !t.starts_with("__m512") && !t.starts_with("__nv_") && !t.starts_with("__half") && !is_member(i) &&
-        !allowed("asm"))
+        std::ranges::find(kBuiltins, t) == kBuiltins.end() && !t.starts_with("__m128") &&
+        !t.starts_with("__m256") && !t.starts_with("__m512") && !t.starts_with("__nv_") &&
+        !t.starts_with("__half") && !is_member(i) && !allowed("asm"))
       return refuse(i, "a name of the compiler's own", "builtins");
   }
 

@@ -10,34 +10,99 @@ namespace lab {
 namespace {
 
 // Of the C library and the compiler's run-time library: no file, no process, no thread, no clock.
-constexpr std::array<std::string_view, 63> kHarmless = {
-    "memcpy",          "memmove",        "memset",         "memcmp",          "memchr",
-    "strlen",          "strcmp",         "strncmp",        "strchr",          "strtol",
-    "strtoll",         "strtoull",       "strtod",         "strtof",          "malloc",
-    "free",            "calloc",         "realloc",        "aligned_alloc",   "bcmp",
-    "__memcpy_chk",    "__memmove_chk",  "__memset_chk",   "__stack_chk_fail", "__assert_fail",
-    "__errno_location", "__gxx_personality_v0", "_Unwind_Resume", "__dso_handle", "_GLOBAL_OFFSET_TABLE_",
-    "__tls_get_addr",  "__libc_single_threaded", "__dynamic_cast", "__cpu_model", "qsort",
-    "bsearch",         "printf",         "fprintf",        "puts",            "putchar",
-    "fputs",           "fputc",          "fwrite",         "fflush",          "stdout",
-    "stderr",          "snprintf",       "__printf_chk",   "__fprintf_chk",   "__snprintf_chk",
-    "abs",             "labs",           "llabs",          "__popcountdi2",   "__mulodi4",
-    "__powidf2",       "__powisf2",      "__cpu_indicator_init", "__cpu_features2", "toupper",
-    "tolower",         "isalpha",        "__divti3"};
+constexpr std::array<std::string_view, 63> kHarmless = {"memcpy",
+                                                        "memmove",
+                                                        "memset",
+                                                        "memcmp",
+                                                        "memchr",
+                                                        "strlen",
+                                                        "strcmp",
+                                                        "strncmp",
+                                                        "strchr",
+                                                        "strtol",
+                                                        "strtoll",
+                                                        "strtoull",
+                                                        "strtod",
+                                                        "strtof",
+                                                        "malloc",
+                                                        "free",
+                                                        "calloc",
+                                                        "realloc",
+                                                        "aligned_alloc",
+                                                        "bcmp",
+                                                        "__memcpy_chk",
+                                                        "__memmove_chk",
+                                                        "__memset_chk",
+                                                        "__stack_chk_fail",
+                                                        "__assert_fail",
+                                                        "__errno_location",
+                                                        "__gxx_personality_v0",
+                                                        "_Unwind_Resume",
+                                                        "__dso_handle",
+                                                        "_GLOBAL_OFFSET_TABLE_",
+                                                        "__tls_get_addr",
+                                                        "__libc_single_threaded",
+                                                        "__dynamic_cast",
+                                                        "__cpu_model",
+                                                        "qsort",
+                                                        "bsearch",
+                                                        "printf",
+                                                        "fprintf",
+                                                        "puts",
+                                                        "putchar",
+                                                        "fputs",
+                                                        "fputc",
+                                                        "fwrite",
+                                                        "fflush",
+                                                        "stdout",
+                                                        "stderr",
+                                                        "snprintf",
+                                                        "__printf_chk",
+                                                        "__fprintf_chk",
+                                                        "__snprintf_chk",
+                                                        "abs",
+                                                        "labs",
+                                                        "llabs",
+                                                        "__popcountdi2",
+                                                        "__mulodi4",
+                                                        "__powidf2",
+                                                        "__powisf2",
+                                                        "__cpu_indicator_init",
+                                                        "__cpu_features2",
+                                                        "toupper",
+                                                        "tolower",
+                                                        "isalpha",
+                                                        "__divti3"};
 constexpr std::array<std::string_view, 40> kMath = {
-    "sin",    "cos",   "tan",   "asin",   "acos",  "atan",  "atan2", "sinh",      "cosh",      "tanh",
-    "exp",    "exp2",  "expm1", "log",    "log2",  "log10", "log1p", "pow",       "sqrt",      "cbrt",
-    "hypot",  "erf",   "erfc",  "tgamma", "lgamma", "ceil", "floor", "trunc",     "round",     "lround",
-    "llround", "rint", "nearbyint", "lrint", "fmod", "remainder", "fma", "fmax",  "fmin",      "sincos"};
+    "sin",     "cos",  "tan",       "asin",   "acos",   "atan",      "atan2", "sinh",  "cosh",  "tanh",
+    "exp",     "exp2", "expm1",     "log",    "log2",   "log10",     "log1p", "pow",   "sqrt",  "cbrt",
+    "hypot",   "erf",  "erfc",      "tgamma", "lgamma", "ceil",      "floor", "trunc", "round", "lround",
+    "llround", "rint", "nearbyint", "lrint",  "fmod",   "remainder", "fma",   "fmax",  "fmin",  "sincos"};
 // Prefixes of mangled names: the standard library, C++'s run-time library, fmt, the sanitizers.
-constexpr std::array<std::string_view, 18> kLibraries = {
-    "_ZNSt", "_ZNKSt", "_ZSt", "_ZTVSt", "_ZTISt", "_ZTSSt", "_ZTVN10__cxxabiv1", "_ZTIN10__cxxabiv1", "_Zn", "_Zd",
-    "__cxa_", "_ZN3fmt", "_ZNK3fmt", "_ZTIN3fmt", "_ZTVN3fmt", "__asan_", "__ubsan_", "_ZNVSt"};
+constexpr std::array<std::string_view, 18> kLibraries = {"_ZNSt",
+                                                         "_ZNKSt",
+                                                         "_ZSt",
+                                                         "_ZTVSt",
+                                                         "_ZTISt",
+                                                         "_ZTSSt",
+                                                         "_ZTVN10__cxxabiv1",
+                                                         "_ZTIN10__cxxabiv1",
+                                                         "_Zn",
+                                                         "_Zd",
+                                                         "__cxa_",
+                                                         "_ZN3fmt",
+                                                         "_ZNK3fmt",
+                                                         "_ZTIN3fmt",
+                                                         "_ZTVN3fmt",
+                                                         "__asan_",
+                                                         "__ubsan_",
+                                                         "_ZNVSt"};
 // And of these what reaches outside the process or is a thread.
 constexpr std::array<std::string_view, 18> kOutside = {
-    "St6thread",    "10filesystem", "basic_filebuf", "basic_ifstream", "basic_ofstream", "basic_fstream",
-    "filebuf",      "buffered_file", "4file",        "St13__future",   "_Async_state",   "__future_base",
-    "_Prime_future", "St8thread",   "condition_variable", "_V28terminate", "set_terminate", "__cxa_demangle"};
+    "St6thread",     "10filesystem",  "basic_filebuf", "basic_ifstream", "basic_ofstream",
+    "basic_fstream", "filebuf",       "buffered_file", "4file",          "St13__future",
+    "_Async_state",  "__future_base", "_Prime_future", "St8thread",      "condition_variable",
+    "_V28terminate", "set_terminate", "__cxa_demangle"};
 
 bool starts_with_any(std::string_view name, auto& prefixes) {
   return std::ranges::any_of(prefixes, [&](std::string_view prefix) { return name.starts_with(prefix); });
@@ -52,8 +117,8 @@ bool is_math(std::string_view name) {
 bool is_harmless(std::string_view name) {
   if (std::ranges::find(kHarmless, name) != kHarmless.end() || is_math(name)) return true;
   if (!starts_with_any(name, kLibraries)) return false;
-  return std::ranges::none_of(kOutside,
-                              [&](std::string_view part) { return name.find(part) != std::string_view::npos; });
+  return std::ranges::none_of(
+      kOutside, [&](std::string_view part) { return name.find(part) != std::string_view::npos; });
 }
 
 // ladder:: in a mangled name.
@@ -93,7 +158,9 @@ SymbolFindings compare_symbols(const Symbols& object, const Symbols& reference,
                                const std::set<std::string>& elsewhere) {
   SymbolFindings findings;
   for (const std::string& name : object.undefined) {
-    if (reference.undefined.contains(name) || reference.strong.contains(name) || reference.weak.contains(name)) continue;
+    if (reference.undefined.contains(name) || reference.strong.contains(name) ||
+        reference.weak.contains(name))
+      continue;
     if (is_harmless(name)) continue;
     if (is_ours(name))
       findings.unusual.push_back("calls " + readable(name) + ", which the reference does not");
@@ -104,8 +171,8 @@ SymbolFindings compare_symbols(const Symbols& object, const Symbols& reference,
     if (reference.strong.contains(name) || reference.weak.contains(name)) continue;
     if (elsewhere.contains(name))
       findings.forbidden.push_back("defines `" + readable(name) + "`, which stands elsewhere");
-    else if (!is_ours(name) && !name.starts_with("_ZSt") && !name.starts_with("_ZNSt") && !name.starts_with("_ZZ") &&
-             !name.starts_with("_ZGV") && !name.starts_with("DW.ref"))
+    else if (!is_ours(name) && !name.starts_with("_ZSt") && !name.starts_with("_ZNSt") &&
+             !name.starts_with("_ZZ") && !name.starts_with("_ZGV") && !name.starts_with("DW.ref"))
       findings.forbidden.push_back("defines `" + readable(name) + "` outside namespace ladder");
   }
   return findings;

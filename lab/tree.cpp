@@ -273,14 +273,14 @@ void Tree::use(const Task& task, bool mine) {
   splice();
 }
 
-void Tree::splice(bool traced) const {
+void Tree::splice(bool traced, bool all_reference) const {
   std::map<std::string, std::map<std::string, NewText>> texts;  // path -> task -> text
   for (const Task& task : course_.tasks) {
     const TaskState now = state(task);
     if (now.text == Text::broken || now.text == Text::reference) continue;
     const bool written = now.text == Text::mine && !now.unfinished;
     for (const std::string& path : task.regions) {
-      if (now.builds_reference || (traced && !written && !now.is_missing)) {
+      if (all_reference || now.builds_reference || (traced && !written && !now.is_missing)) {
         if (!is_reference(task, path))
           texts[path][task.id] = {reference(task, path), path + " (the reference of task " + task.id + ")"};
       } else if (traced) {

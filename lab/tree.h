@@ -75,8 +75,9 @@ class Tree {
   void use(const Task& task, bool mine);
 
   // Brings .lab/spliced in line with regions and choices. `traced`, for the demo: the student's regions note that
-  // they ran, and where a task is not finished the reference is taken.
-  void splice(bool traced = false) const;
+  // they ran, and where a task is not finished the reference is taken. `all_reference`: of every task, whatever was
+  // chosen.
+  void splice(bool traced = false, bool all_reference = false) const;
 
  private:
   void keep_references() const;

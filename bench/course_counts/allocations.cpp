@@ -1,7 +1,9 @@
+// malloc and its kin in the place of the C library's, which offers itself under other names too (glibc: __libc_malloc):
+// operator new, containers and a region's own calls all end here. Not for builds with sanitizers, which do the same.
 #include "bench/course_counts/allocations.h"
 
-#include <cstdlib>
-#include <new>
+#include <cerrno>
+#include <cstddef>
 
 namespace {
 
@@ -9,34 +11,44 @@ namespace {
 bool counts = false;
 int64_t count = 0;
 
-void* allocate(std::size_t size, std::size_t alignment) {
+void note() {
   if (counts) ++count;
-  void* memory = alignment == 0 ? std::malloc(size == 0 ? 1 : size)
-                                : std::aligned_alloc(alignment, (size + alignment - 1) / alignment * alignment);
-  if (memory == nullptr) throw std::bad_alloc();
-  return memory;
 }
 
 }  // namespace
 
-void* operator new(std::size_t size) {
-  return allocate(size, 0);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+extern "C" {
+
+void* __libc_malloc(size_t size);
+void* __libc_calloc(size_t count, size_t size);
+void* __libc_realloc(void* memory, size_t size);
+void* __libc_memalign(size_t alignment, size_t size);
+
+void* malloc(size_t size) {
+  note();
+  return __libc_malloc(size);
 }
-void* operator new(std::size_t size, std::align_val_t alignment) {
-  return allocate(size, static_cast<std::size_t>(alignment));
+void* calloc(size_t members, size_t size) {
+  note();
+  return __libc_calloc(members, size);
 }
-void operator delete(void* memory) noexcept {
-  std::free(memory);
+void* realloc(void* memory, size_t size) {
+  note();
+  return __libc_realloc(memory, size);
 }
-void operator delete(void* memory, std::size_t) noexcept {
-  std::free(memory);
+void* aligned_alloc(size_t alignment, size_t size) {
+  note();
+  return __libc_memalign(alignment, size);
 }
-void operator delete(void* memory, std::align_val_t) noexcept {
-  std::free(memory);
+int posix_memalign(void** memory, size_t alignment, size_t size) {
+  note();
+  *memory = __libc_memalign(alignment, size);
+  return *memory == nullptr ? ENOMEM : 0;
 }
-void operator delete(void* memory, std::size_t, std::align_val_t) noexcept {
-  std::free(memory);
-}
+
+}  // extern "C"
+#endif
 
 namespace ladder::course {
 

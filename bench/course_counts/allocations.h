@@ -1,5 +1,6 @@
 #pragma once
-// How often the student's code asked for memory: every operator new of the worker is counted while a Counting lives.
+// How often the student's code asked for memory: every malloc, and so every operator new, of the worker is counted while
+// a Counting lives.
 #include <cstdint>
 
 namespace ladder::course {

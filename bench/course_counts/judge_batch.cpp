@@ -64,7 +64,8 @@ Counts judge_batch(Worker& worker, Random& random) {
     scheduler.schedule(step);
     if (step.empty()) break;  // all are done; rare
     tickets.push_back(simulator.submit(step));
-    const json answer = worker.ask({{"do", "step"}, {"step", step}, {"tokens", tokens ? json(*tokens) : json()}});
+    const json answer =
+        worker.ask({{"do", "step"}, {"step", step}, {"tokens", tokens ? json(*tokens) : json()}});
     if (tokens) {
       batch.fill(pending.front(), *tokens);
       pending.pop_front();
@@ -82,7 +83,8 @@ Counts judge_batch(Worker& worker, Random& random) {
       const auto entries = update.at(2).get<std::vector<int32_t>>();
       std::vector<int32_t>& row = tables.at(update.at(0).get<size_t>());
       const auto begin = update.at(1).get<int64_t>();
-      if (begin < 0 || begin + std::ssize(entries) > std::ssize(row)) throw WorkerError("a table update out of bounds");
+      if (begin < 0 || begin + std::ssize(entries) > std::ssize(row))
+        throw WorkerError("a table update out of bounds");
       std::copy(entries.begin(), entries.end(), row.begin() + begin);
       counts["table_entries"] += std::ssize(entries);
     }

@@ -28,15 +28,18 @@ class BlockTruth {
     const json answer = ask("start", id, tokens);
     if (!answer.at("ok").get<bool>()) {
       // A cached prefix may be free: at most all blocks of the prompt are needed.
-      expect(num_free() < blocks_for(std::ssize(tokens)), "allocate() refuses although enough blocks are free");
+      expect(num_free() < blocks_for(std::ssize(tokens)),
+             "allocate() refuses although enough blocks are free");
       return false;
     }
     const int64_t shared = answer.at("shared");
     Table& table = tables_[id];
     table.tokens = tokens;
     const auto ids = answer.at("added").get<std::vector<int32_t>>();
-    expect(shared * block_size_ < std::ssize(tokens), "a prefix of all tokens is shared: the last must be computed");
-    expect(std::ssize(ids) == blocks_for(std::ssize(tokens)), "a table of " + std::to_string(ids.size()) + " blocks");
+    expect(shared * block_size_ < std::ssize(tokens),
+           "a prefix of all tokens is shared: the last must be computed");
+    expect(std::ssize(ids) == blocks_for(std::ssize(tokens)),
+           "a table of " + std::to_string(ids.size()) + " blocks");
     for (int64_t i = 0; i < std::ssize(ids); ++i) {
       Block& block = at(ids[static_cast<size_t>(i)]);
       if (i < shared)
@@ -203,7 +206,8 @@ Counts judge_pool(Worker& worker, Random& random) {
       }
     }
     const json answer = worker.ask({{"do", "operate"}, {"operations", operations}});
-    expect(answer.at("taken").get<std::vector<int32_t>>() == taken, "take_front() takes other blocks than a list");
+    expect(answer.at("taken").get<std::vector<int32_t>>() == taken,
+           "take_front() takes other blocks than a list");
     expect(answer.at("free").get<std::vector<int32_t>>() == std::vector<int32_t>(free.begin(), free.end()),
            "the free list is not what a list would be");
     counts["allocations"] += answer.at("allocations").get<int64_t>();

@@ -58,7 +58,8 @@ Counts judge_copies(Worker& worker, Random& random) {
     expected.push_back(sums);
   }
   // No way to bring them there with less.
-  if (counts["copies"] < 2 * 60 || counts["bytes"] < staged) throw WorkerError("fewer copies than there were steps");
+  if (counts["copies"] < 2 * 60 || counts["bytes"] < staged)
+    throw WorkerError("fewer copies than there were steps");
   return counts;
 }
 
@@ -98,7 +99,8 @@ Counts judge_ahead(Worker& worker, Random& random) {
       ++num_steps;
     }
     if (in_flight == 0 || (launched && in_flight < 2)) continue;
-    const json answer = worker.ask({{"do", "collect"}});  // which waits, as it must: only launches are counted
+    const json answer =
+        worker.ask({{"do", "collect"}});  // which waits, as it must: only launches are counted
     --in_flight;
     auto collected = answer.at("answer").get<StepOutput>();
     for (const SequenceStepOutput& sequence : collected.sequences)
@@ -106,7 +108,8 @@ Counts judge_ahead(Worker& worker, Random& random) {
         const auto found = sequences.find(sequence.id);
         if (found == sequences.end()) throw WorkerError("tokens of a sequence that is none");
         if (token != next_token(found->second))
-          throw WorkerError("sequence " + std::to_string(sequence.id) + " has another token than the model said");
+          throw WorkerError("sequence " + std::to_string(sequence.id) +
+                            " has another token than the model said");
         found->second.push_back(token);
       }
     scheduler.update(std::move(collected));

@@ -71,8 +71,8 @@ class SchedulerJudge {
       if (!tickets_.empty() && (!submitted || std::ssize(tickets_) == simulator_.max_in_flight()))
         collect();
       else if (!submitted && num_unfinished_ > 0)
-        throw WorkerError("nothing is scheduled, no step is in flight, and " + std::to_string(num_unfinished_) +
-                          " sequences are not done");
+        throw WorkerError("nothing is scheduled, no step is in flight, and " +
+                          std::to_string(num_unfinished_) + " sequences are not done");
       if (!submitted) ++now_;  // an idle step, so that what is to come arrives
       if (now_ > kMaxSteps) throw WorkerError("no end after " + std::to_string(now_) + " steps");
     }
@@ -93,18 +93,19 @@ class SchedulerJudge {
     while (!waiting_.empty() && waiting_.front().arrival <= now_) {
       const Request request = waiting_.front();
       waiting_.pop_front();
-      const auto ids = worker_.ask({{"do", "add"}, {"prompt", request.prompt}, {"sampling", request.sampling}})
-                           .at("ids")
-                           .get<std::vector<SequenceId>>();
+      const auto ids =
+          worker_.ask({{"do", "add"}, {"prompt", request.prompt}, {"sampling", request.sampling}})
+              .at("ids")
+              .get<std::vector<SequenceId>>();
       if (std::ssize(ids) != request.sampling.n) throw WorkerError("add() gave another number of sequences");
       for (int64_t i = 0; i < request.sampling.n; ++i) {
         Running running;
         running.request = request;
         running.group = groups_.size();
         running.arrival = now_;
-        running.expected =
-            reference_output(request.prompt, request.sampling, *request.sampling.seed + static_cast<uint64_t>(i),
-                             kVocab, load_.batch.max_model_len, {});
+        running.expected = reference_output(request.prompt, request.sampling,
+                                            *request.sampling.seed + static_cast<uint64_t>(i), kVocab,
+                                            load_.batch.max_model_len, {});
         if (!running_.emplace(ids[static_cast<size_t>(i)], running).second)
           throw WorkerError("add() gave an id twice");
         ++num_unfinished_;
@@ -174,7 +175,8 @@ class SchedulerJudge {
       if (running.done) throw WorkerError("a sequence that has ended is updated");
       const auto tokens = update.at(1).get<std::vector<int32_t>>();
       if (!tokens.empty()) {
-        const int64_t waited = now_ - (running.last_token_step < 0 ? running.arrival : running.last_token_step);
+        const int64_t waited =
+            now_ - (running.last_token_step < 0 ? running.arrival : running.last_token_step);
         int64_t& longest = counts_[running.last_token_step < 0 ? "longest_wait" : "longest_gap"];
         longest = std::max(longest, waited);
         if (running.last_token_step < 0) counts_["total_wait"] += waited;
@@ -183,7 +185,8 @@ class SchedulerJudge {
       running.output.insert(running.output.end(), tokens.begin(), tokens.end());
       if (!update.at(2).get<bool>()) continue;
       if (running.output != running.expected)
-        throw WorkerError("sequence " + std::to_string(update.at(0).get<SequenceId>()) + " ended with other tokens");
+        throw WorkerError("sequence " + std::to_string(update.at(0).get<SequenceId>()) +
+                          " ended with other tokens");
       running.done = true;
       --num_unfinished_;
       if (--groups_[running.group] == 0) go_on(running);
@@ -242,10 +245,10 @@ Counts judge_static(Worker& worker, Random& random) {
 Counts judge_mixed(Worker& worker, Random& random) {
   Workload load{.batch = batch(12, 48, 1000), .partial_prefills = 3, .long_prefill = 24};
   for (int i = 0; i < 60; ++i)
-    load.requests.push_back(
-        {integer(random, 0, 240),
-         random_tokens(random, integer(random, 0, 3) == 0 ? integer(random, 150, 350) : integer(random, 4, 30)),
-         sampling(random, integer(random, 4, 40))});
+    load.requests.push_back({integer(random, 0, 240),
+                             random_tokens(random, integer(random, 0, 3) == 0 ? integer(random, 150, 350)
+                                                                              : integer(random, 4, 30)),
+                             sampling(random, integer(random, 4, 40))});
   return judge(worker, std::move(load), random);
 }
 

@@ -20,8 +20,8 @@ namespace {
 using Judge = Counts (*)(Worker&, Random&);
 
 const std::map<std::string, Judge> kJudges = {
-    {"pool", judge_pool},     {"blocks", judge_blocks}, {"prefix", judge_prefix}, {"batch", judge_batch},
-    {"copies", judge_copies}, {"ahead", judge_ahead},   {"static", judge_static}, {"mixed", judge_mixed},
+    {"pool", judge_pool},     {"blocks", judge_blocks},   {"prefix", judge_prefix}, {"batch", judge_batch},
+    {"copies", judge_copies}, {"ahead", judge_ahead},     {"static", judge_static}, {"mixed", judge_mixed},
     {"shared", judge_shared}, {"crowded", judge_crowded}, {"turns", judge_turns}};
 
 using Make = std::unique_ptr<CountedWorker> (*)(const json&);

@@ -56,10 +56,14 @@ inline void from_json(const nlohmann::json& from, ScheduledSequence& to) {
 }
 
 inline void to_json(nlohmann::json& to, const SchedulerOutput& from) {
-  to = {{"step", from.step},           {"scheduled", from.scheduled},
-        {"new", from.new_sequences},   {"continued", from.continued},
-        {"finished", from.finished},   {"preempted", from.preempted},
-        {"rows", from.total_num_tokens}, {"padding", from.num_static_padding_rows}};
+  to = {{"step", from.step},
+        {"scheduled", from.scheduled},
+        {"new", from.new_sequences},
+        {"continued", from.continued},
+        {"finished", from.finished},
+        {"preempted", from.preempted},
+        {"rows", from.total_num_tokens},
+        {"padding", from.num_static_padding_rows}};
 }
 inline void from_json(const nlohmann::json& from, SchedulerOutput& to) {
   from.at("step").get_to(to.step);
@@ -89,7 +93,8 @@ inline void from_json(const nlohmann::json& from, StepOutput& to) {
 }
 
 inline void to_json(nlohmann::json& to, const BatchConfig& from) {
-  to = {from.max_num_seqs, from.max_num_batched_tokens, from.max_model_len, from.block_size, from.num_kv_blocks};
+  to = {from.max_num_seqs, from.max_num_batched_tokens, from.max_model_len, from.block_size,
+        from.num_kv_blocks};
 }
 inline void from_json(const nlohmann::json& from, BatchConfig& to) {
   from.at(0).get_to(to.max_num_seqs);

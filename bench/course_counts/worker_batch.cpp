@@ -36,7 +36,8 @@ class BatchWorker final : public CountedWorker {
     const AttentionMetadata& m = batch_.attention();
     json updates = json::array();
     for (const TableUpdate& update : batch_.table_updates()) {
-      const Tensor row = m.block_tables.select(0, update.row).narrow(0, update.begin, update.end - update.begin);
+      const Tensor row =
+          m.block_tables.select(0, update.row).narrow(0, update.begin, update.end - update.begin);
       updates.push_back({update.row, update.begin, values<int32_t>(row)});
     }
     const auto indices = batch_.logits_indices();

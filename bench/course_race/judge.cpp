@@ -29,7 +29,7 @@
 namespace ladder::course {
 namespace {
 
-constexpr double kFullRatio = 1.2;  // full points up to here, lab/README.md
+constexpr double kFullRatio = 1.2;   // full points up to here, lab/README.md
 constexpr double kTolerance = 5e-5;  // of a tensor's norm, as tests/support/numerics.h has it for long sums
 constexpr int kEarly = 64;           // values that are looked at as soon as the worker is done
 
@@ -80,7 +80,8 @@ struct Taken {
 // One build's worker, its memory, and what it gave in the last repetition.
 class Racer {
  public:
-  Racer(const RaceOp& op, const std::string& rung, const std::vector<std::string>& command, const RaceOptions& options)
+  Racer(const RaceOp& op, const std::string& rung, const std::vector<std::string>& command,
+        const RaceOptions& options)
       : op_(op),
         options_(options),
         shared_(bytes_of(op)),
@@ -88,7 +89,8 @@ class Racer {
         worker_(command, shared_.file(), std::chrono::seconds(20)),
         tensors_(pieces_in(op, shared_.data())),
         copies_(pieces_in(op, outputs_.data())) {
-    if (::clock_getcpuclockid(worker_.pid(), &clock_) != 0) throw std::runtime_error("the worker has no CPU clock");
+    if (::clock_getcpuclockid(worker_.pid(), &clock_) != 0)
+      throw std::runtime_error("the worker has no CPU clock");
     worker_.ask({{"do", "make"}, {"op", op.name}, {"rung", rung}});
     idle_since_ = seconds_of(clock_);
   }
@@ -127,7 +129,8 @@ class Racer {
   void check_late() const {
     if (options_.without.contains("late")) return;
     for (size_t i = 0; i < tensors_.size(); ++i)
-      if (is_written(op_.pieces[i]) && std::memcmp(copies_[i].raw(), tensors_[i].raw(), copies_[i].nbytes()) != 0)
+      if (is_written(op_.pieces[i]) &&
+          std::memcmp(copies_[i].raw(), tensors_[i].raw(), copies_[i].nbytes()) != 0)
         throw WorkerError("it wrote its output after it had said that it was done");
     for (const auto& [piece, at, value] : early_)
       if (std::memcmp(static_cast<const char*>(copies_[piece].raw()) + at, &value, sizeof value) != 0)
@@ -167,7 +170,8 @@ class Racer {
     for (size_t i = 0; i < tensors_.size(); ++i)
       if (is_written(op_.pieces[i]))
         for (int n = 0; n < kEarly; ++n) {
-          const auto at = static_cast<int64_t>(random() % static_cast<uint64_t>(tensors_[i].nbytes() / 4)) * 4;
+          const auto at =
+              static_cast<int64_t>(random() % static_cast<uint64_t>(tensors_[i].nbytes() / 4)) * 4;
           uint32_t value = 0;
           std::memcpy(&value, static_cast<const char*>(tensors_[i].raw()) + at, sizeof value);
           early_.push_back({i, at, value});
@@ -200,7 +204,8 @@ void check_outputs(const RaceOp& op, const Tensors& outputs, const Tensors& expe
     int64_t cut = 0;  // values that are infinite on one side only: a mask's border
     const float *seen = outputs[i].data<float>(), *right = expected[i].data<float>();
     for (int64_t j = 0; j < expected[i].numel(); ++j) {
-      if (std::isnan(seen[j])) throw WorkerError("its output holds values that were not written, or are no numbers");
+      if (std::isnan(seen[j]))
+        throw WorkerError("its output holds values that were not written, or are no numbers");
       if (std::isinf(seen[j]) || std::isinf(right[j])) {
         cut += seen[j] != right[j];
         continue;
@@ -257,18 +262,21 @@ void summarize(const RaceOp& op, const std::vector<Taken>& student, const std::v
   result.share = least / result.seconds;
   if (options.without.contains("floor")) return;
   if (result.seconds < 0.7 * least)
-    result.flags.push_back("faster than its bytes and products allow: " + std::to_string(1e6 * result.seconds) +
-                           " us, the roofline says " + std::to_string(1e6 * least) + " us");
+    result.flags.push_back(
+        "faster than its bytes and products allow: " + std::to_string(1e6 * result.seconds) +
+        " us, the roofline says " + std::to_string(1e6 * least) + " us");
   if (result.wall_ratio > 2.5 * result.ratio + 1)
-    result.flags.push_back("takes " + std::to_string(result.wall_ratio) +
-                           " times as long as the reference by the wall clock, but uses little of the processor: "
-                           "does somebody else compute for it?");
+    result.flags.push_back(
+        "takes " + std::to_string(result.wall_ratio) +
+        " times as long as the reference by the wall clock, but uses little of the processor: "
+        "does somebody else compute for it?");
 }
 
 }  // namespace
 
-RaceResult race(const RaceOp& op, const std::string& rung, uint64_t seed, const std::vector<std::string>& student,
-                const std::vector<std::string>& reference, const RaceOptions& options) {
+RaceResult race(const RaceOp& op, const std::string& rung, uint64_t seed,
+                const std::vector<std::string>& student, const std::vector<std::string>& reference,
+                const RaceOptions& options) {
   Random random(seed), order{std::random_device{}()};
   Racer theirs(op, rung, student, options);
   Racer ours(op, rung, reference, options);

@@ -25,17 +25,18 @@ struct RaceOptions {
 };
 
 struct RaceResult {
-  double ratio = 0;           // student's seconds / reference's, the median over the repetitions
-  double low = 0, high = 0;   // the 95 % confidence interval of that median: points are given for `low`
+  double ratio = 0;          // student's seconds / reference's, the median over the repetitions
+  double low = 0, high = 0;  // the 95 % confidence interval of that median: points are given for `low`
   int repetitions = 0;
   double seconds = 0, reference_seconds = 0;  // medians, of the worker's CPU clock, an empty call taken off
-  double wall_ratio = 0;      // by the wall clock, the lower quartiles
-  double share = 0;           // of the roofline: the least time for its bytes and products / the student's
+  double wall_ratio = 0;                      // by the wall clock, the lower quartiles
+  double share = 0;  // of the roofline: the least time for its bytes and products / the student's
   std::vector<std::string> flags;  // what an instructor must look at; with one of them nothing is scored
 };
 
 // Error (WorkerError): the student's code failed, is wrong, or does not keep to the rules.
-RaceResult race(const RaceOp& op, const std::string& rung, uint64_t seed, const std::vector<std::string>& student,
-                const std::vector<std::string>& reference, const RaceOptions& options);
+RaceResult race(const RaceOp& op, const std::string& rung, uint64_t seed,
+                const std::vector<std::string>& student, const std::vector<std::string>& reference,
+                const RaceOptions& options);
 
 }  // namespace ladder::course

@@ -67,7 +67,8 @@ int judge(const std::vector<std::string>& arguments) {
   }
   RaceOptions options;
   for (size_t i = 5; i + 1 < arguments.size(); i += 2) {
-    if (arguments[i] == "--repetitions") options.repetitions = std::max(std::atoi(arguments[i + 1].c_str()), 1);
+    if (arguments[i] == "--repetitions")
+      options.repetitions = std::max(std::atoi(arguments[i + 1].c_str()), 1);
     if (arguments[i] == "--without") options.without.insert(arguments[i + 1]);
   }
   std::string line;
@@ -76,7 +77,8 @@ int judge(const std::vector<std::string>& arguments) {
   const uint64_t seed = Random(words)();
   json result = {{"op", op->name}, {"rung", rung_here(arguments[2])}};
   try {
-    const RaceResult raced = race(*op, arguments[2], seed, {arguments[3], "work"}, {arguments[4], "work"}, options);
+    const RaceResult raced =
+        race(*op, arguments[2], seed, {arguments[3], "work"}, {arguments[4], "work"}, options);
     result.update({{"ratio", raced.ratio},
                    {"low", raced.low},
                    {"high", raced.high},
@@ -102,6 +104,7 @@ int main(int count, char** values) {
   const std::vector<std::string> arguments(values + 1, values + count);
   if (arguments == std::vector<std::string>{"work"}) return ladder::course::work();
   if (arguments.size() >= 5 && arguments[0] == "judge") return ladder::course::judge(arguments);
-  std::cerr << "course_race judge OP RUNG STUDENT REFERENCE [--repetitions N]      with the seed on standard input\n";
+  std::cerr
+      << "course_race judge OP RUNG STUDENT REFERENCE [--repetitions N]      with the seed on standard input\n";
   return 2;
 }

@@ -52,14 +52,15 @@ double size(const RaceOp& op) {
 
 // An operator of floats, whose tensors take any values.
 template <class Args, class Make>
-RaceOp plain(std::string name, std::span<const Variant<Args>> (*table)(), std::vector<Piece> pieces, double flops,
-             Make make) {
+RaceOp plain(std::string name, std::span<const Variant<Args>> (*table)(), std::vector<Piece> pieces,
+             double flops, Make make) {
   RaceOp op{std::move(name), std::move(pieces), 0, flops, {}, {}};
   op.bytes = size(op);
   op.fill = [pieces = op.pieces](Random& random, const Tensors& tensors) {
     fill_all(random, RaceOp{{}, pieces, 0, 0, {}, {}}, tensors);
   };
-  op.run = [table, make, name = op.name](const OpContext& ctx, std::string_view rung, const Tensors& tensors) {
+  op.run = [table, make, name = op.name](const OpContext& ctx, std::string_view rung,
+                                         const Tensors& tensors) {
     run_rung<Args>(name, table(), ctx, rung, make(tensors));
   };
   return op;
@@ -68,8 +69,9 @@ RaceOp plain(std::string name, std::span<const Variant<Args>> (*table)(), std::v
 RaceOp matmul_op(std::string name, int64_t m, int64_t n, int64_t k) {
   return plain<MatmulArgs>(std::move(name), matmul_variants,
                            {{input, {m, k}}, {input, {n, k}}, {output, {m, n}}},
-                           2.0 * static_cast<double>(m * n * k),
-                           [](const Tensors& t) { return MatmulArgs{t[0], t[1], Tensor(), t[2]}; });
+                           2.0 * static_cast<double>(m * n * k), [](const Tensors& t) {
+                             return MatmulArgs{t[0], t[1], Tensor(), t[2]};
+                           });
 }
 
 RaceOp rotary_op() {
@@ -194,25 +196,40 @@ RaceOp sample_op() {
 
 const std::vector<RaceOp>& ops() {
   static const std::vector<RaceOp> kOps = {
-      plain<SiluAndMulArgs>("silu_and_mul", silu_and_mul_variants, {{input, {384, 6144}}, {output, {384, 3072}}}, 0,
-                            [](const Tensors& t) { return SiluAndMulArgs{t[0], t[1]}; }),
+      plain<SiluAndMulArgs>("silu_and_mul", silu_and_mul_variants,
+                            {{input, {384, 6144}}, {output, {384, 3072}}}, 0,
+                            [](const Tensors& t) {
+                              return SiluAndMulArgs{t[0], t[1]};
+                            }),
       plain<GeluArgs>("gelu", gelu_variants, {{input, {384, 3072}}, {output, {384, 3072}}}, 0,
-                      [](const Tensors& t) { return GeluArgs{t[0], t[1], GeluKind::tanh}; }),
-      plain<RmsNormArgs>("rms_norm", rms_norm_variants, {{input, {640, 2048}}, {input, {2048}}, {output, {640, 2048}}},
-                         0, [](const Tensors& t) { return RmsNormArgs{t[0], t[1], 1e-6, t[2]}; }),
+                      [](const Tensors& t) {
+                        return GeluArgs{t[0], t[1], GeluKind::tanh};
+                      }),
+      plain<RmsNormArgs>("rms_norm", rms_norm_variants,
+                         {{input, {640, 2048}}, {input, {2048}}, {output, {640, 2048}}}, 0,
+                         [](const Tensors& t) {
+                           return RmsNormArgs{t[0], t[1], 1e-6, t[2]};
+                         }),
       plain<FusedAddRmsNormArgs>(
           "fused_add_rms_norm", fused_add_rms_norm_variants,
           {{input, {512, 2048}}, {both, {512, 2048}}, {input, {2048}}, {output, {512, 2048}}}, 0,
-          [](const Tensors& t) { return FusedAddRmsNormArgs{t[0], t[1], t[2], 1e-6, t[3]}; }),
+          [](const Tensors& t) {
+            return FusedAddRmsNormArgs{t[0], t[1], t[2], 1e-6, t[3]};
+          }),
       matmul_op("matmul", 32, 768, 768),
       rotary_op(),
       paged_attention_op(),
-      plain<CausalAttentionArgs>("causal_attention", causal_attention_variants,
-                                 {{input, {128, 8, 64}}, {input, {256, 2, 64}}, {input, {256, 2, 64}}, {output, {128, 8, 64}}},
-                                 4.0 * 128 * 128 * 8 * 64,
-                                 [](const Tensors& t) { return CausalAttentionArgs{t[0], t[1], t[2], 0.125, t[3]}; }),
+      plain<CausalAttentionArgs>(
+          "causal_attention", causal_attention_variants,
+          {{input, {128, 8, 64}}, {input, {256, 2, 64}}, {input, {256, 2, 64}}, {output, {128, 8, 64}}},
+          4.0 * 128 * 128 * 8 * 64,
+          [](const Tensors& t) {
+            return CausalAttentionArgs{t[0], t[1], t[2], 0.125, t[3]};
+          }),
       plain<SoftmaxArgs>("softmax", softmax_variants, {{input, {8, 32000}}, {output, {8, 32000}}}, 0,
-                         [](const Tensors& t) { return SoftmaxArgs{t[0], t[1]}; }),
+                         [](const Tensors& t) {
+                           return SoftmaxArgs{t[0], t[1]};
+                         }),
       filter_op("mask_top_k", mask_top_k_variants, true),
       filter_op("mask_top_p", mask_top_p_variants, false),
       sample_op(),

@@ -21,23 +21,25 @@ TEST(LabRules, EveryReferenceRegionPasses) {
   for (const Task& task : tree.course().tasks)
     for (const std::string& path : task.regions) {
       ++regions;
-      EXPECT_THAT(findings(tree.region(task, path).text, task.allows), IsEmpty()) << task.id << " in " << path;
+      EXPECT_THAT(findings(tree.region(task, path).text, task.allows), IsEmpty())
+          << task.id << " in " << path;
     }
   EXPECT_GT(regions, 70);
 }
 
 TEST(LabRules, InnocentNamesCommentsAndStringsPass) {
-  for (const char* text : {
-           "int file_index(int thread) { return thread; }  // never calls system(\"rm\") or fork()\n",
-           "void f() { throw Error(\"system(1): the environment, #include <x>, asm\"); }\n",
-           "/* getenv(\"HOME\"); extern */ int exit_code = 0, system_prompt = 1, forked = 2, asm_like = 3;\n",
-           "void Scheduler::abort(int id) { scheduler.abort(id); abort(id); queue->exit(); }\n",
-           "void f() { list.erase(std::remove(list.begin(), list.end(), 3), list.end()); table.open(); read(1); }\n",
-           "int f(int a, int b) { return a % b > 2 ? a * (b) : (a) * b; }\n",
-           "std::function<void(int*)> f = [](int*) {}; int g(const char*) noexcept; auto h = sizeof(int*) * 2;\n",
-           "#pragma omp parallel for\n", "namespace {\nint x;\n}  // namespace\n",
-           "[[nodiscard]] int f([[maybe_unused]] int x) { return a[b[0]]; }\n",
-           "void f() { const int64_t n = int64_t{1} * x; y = v[::ladder::k]; char c = '\\\\'; }\n"})
+  for (
+      const char* text :
+      {"int file_index(int thread) { return thread; }  // never calls system(\"rm\") or fork()\n",
+       "void f() { throw Error(\"system(1): the environment, #include <x>, asm\"); }\n",
+       "/* getenv(\"HOME\"); extern */ int exit_code = 0, system_prompt = 1, forked = 2, asm_like = 3;\n",
+       "void Scheduler::abort(int id) { scheduler.abort(id); abort(id); queue->exit(); }\n",
+       "void f() { list.erase(std::remove(list.begin(), list.end(), 3), list.end()); table.open(); read(1); }\n",
+       "int f(int a, int b) { return a % b > 2 ? a * (b) : (a) * b; }\n",
+       "std::function<void(int*)> f = [](int*) {}; int g(const char*) noexcept; auto h = sizeof(int*) * 2;\n",
+       "#pragma omp parallel for\n", "namespace {\nint x;\n}  // namespace\n",
+       "[[nodiscard]] int f([[maybe_unused]] int x) { return a[b[0]]; }\n",
+       "void f() { const int64_t n = int64_t{1} * x; y = v[::ladder::k]; char c = '\\\\'; }\n"})
     EXPECT_THAT(findings(text), IsEmpty()) << text;
 }
 
@@ -146,8 +148,9 @@ TEST(LabRules, SymbolsBeyondTheReferences) {
   reference.undefined = {"memcpy", "GOMP_parallel"};
   reference.strong = {"_ZN6ladder1fEv"};
   object = reference;
-  object.undefined.insert({"memmove", "tanhf", "_ZSt20__throw_length_errorPKc", "_ZN6ladder1gEv", "read",
-                           "_ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE"});
+  object.undefined.insert(
+      {"memmove", "tanhf", "_ZSt20__throw_length_errorPKc", "_ZN6ladder1gEv", "read",
+       "_ZNSt6thread15_M_start_threadESt10unique_ptrINS_6_StateESt14default_deleteIS1_EEPFvvE"});
   object.strong.insert({"_ZN6ladder6helperEv", "_ZN6ladder5otherEv", "malloc_hook"});
   const SymbolFindings found = compare_symbols(object, reference, {"_ZN6ladder5otherEv"});
   EXPECT_EQ(found.unusual.size(), 1u);

@@ -1,0 +1,41 @@
+#pragma once
+// Performance points of a hand-in: what a task's counted problems and races bring. The programs course_counts and
+// course_race (bench/) judge; the judges are the pristine build's, the workers that run the student's code the student's
+// build's. Both run in the sandbox.
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "lab/course.h"
+#include "lab/grade.h"
+#include "lab/rules.h"
+#include "lab/sandbox.h"
+
+namespace lab {
+
+// A build's programs for this, and the names of the targets that make them.
+struct MeasuredBuild {
+  std::filesystem::path counts, race;
+};
+std::vector<std::string> measuring_targets(const Task& task);  // empty: the task has no performance points
+MeasuredBuild measured_build(const std::filesystem::path& build_folder);
+
+struct Measuring {
+  MeasuredBuild student, pristine;
+  std::string salt;   // of the instructor: workloads follow from it
+  double points = 0;  // of the task's performance in all
+  Sandbox sandbox = Sandbox::namespaces;
+  // Instead of the sandbox: a student's own `lab bench`.
+  bool confined = true;
+};
+
+bool has_performance(const Task& task);
+
+// One part for each count and each race; together they have `points`. A flag is what an instructor must look at.
+std::vector<Part> counted_parts(const Task& task, const Measuring& with, std::vector<std::string>& flags);
+std::vector<Part> raced_parts(const Task& task, const Measuring& with, std::vector<std::string>& flags);
+
+// Names of libraries' kernels that an object calls: a task that is raced is to be written, not called.
+std::vector<std::string> library_calls(const Symbols& object);
+
+}  // namespace lab
