@@ -175,19 +175,29 @@ int unlock_lab(const Tree& tree, const std::string& id, const std::string& key) 
 int hand_in(const Tree& tree, const std::vector<std::string>& ids, const std::string& out) {
   std::vector<const Task*> tasks;
   std::string name = "hand-in";
+  std::vector<Bug> bugs;
   for (const std::string& id : ids) {
+    if (const bool is_bug = id.find('#') != std::string::npos; is_bug) {
+      bugs.push_back(find_bug(tree.root(), id));
+      name += "-" + bugs.back().name();
+      continue;
+    }
     name += "-" + id;
     for (const Task* task : tree.course().tasks_of(id))
       if (!task->given || ids.size() > 1 || tree.course().task(task->id).id == id) tasks.push_back(task);
   }
-  if (tasks.empty()) throw LabError("hand-in: expected the ids of tasks or labs, such as 5.2");
+  if (tasks.empty() && bugs.empty())
+    throw LabError("hand-in: expected the ids of tasks, labs or bugs, such as 5.2");
   const fs::path path = out.empty() ? fs::path(name + ".json") : fs::path(out);
-  const std::string text = make_hand_in(tree, tasks);
+  const std::string text = make_hand_in(tree, tasks, bugs);
   write_file(path, text);
-  const int regions = check_hand_in(tree, path.string());
-  std::cout << path.string() << ": " << regions << (regions == 1 ? " region" : " regions") << " of release "
-            << tree.release() << "\n"
-            << left_behind(tree, tasks);
+  const int texts = check_hand_in(tree, path.string()), tests = static_cast<int>(bugs.size());
+  std::cout << path.string() << ": ";
+  if (tests < texts) std::cout << texts - tests << (texts - tests == 1 ? " region" : " regions");
+  if (tests > 0)
+    std::cout << (tests < texts ? " and " : "") << tests
+              << (tests == 1 ? " test of a bug" : " tests of bugs");
+  std::cout << " of release " << tree.release() << "\n" << left_behind(tree, tasks);
   return 0;
 }
 

@@ -27,6 +27,11 @@ std::string missing_needs(const Tree& tree, const Task& of);
 int release(const Tree& tree, const ReleaseOptions& options);
 int print_keys(const Tree& tree, const std::string& salt);
 
+// Seeded defects (bug.h): all of them; one, with its report and a file for the test; whether that test finds it.
+int list_bugs(const Tree& tree);
+int bug(const Tree& tree, const std::string& id);
+int test_bug(const Tree& tree, const std::string& id);
+
 // For the project itself: stubs, or traced copies, of these tasks' regions written over a copy of the checkout.
 int write_stubs(const Tree& tree, const std::string& id, const std::string& folder);
 int write_traced(const Tree& tree, const std::string& folder);

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 
+#include "lab/bug_judge.h"
 #include "lab/files.h"
 #include "lab/lab_error.h"
 #include "lab/process.h"
@@ -11,9 +12,11 @@
 
 namespace lab {
 
+namespace fs = std::filesystem;
 using Json = nlohmann::ordered_json;
 
-std::string make_hand_in(const Tree& tree, const std::vector<const Task*>& tasks) {
+std::string make_hand_in(const Tree& tree, const std::vector<const Task*>& tasks,
+                         const std::vector<Bug>& bugs) {
   Json regions = Json::array();
   for (const Task* task : tasks) {
     const TaskState state = tree.state(*task);
@@ -26,9 +29,19 @@ std::string make_hand_in(const Tree& tree, const std::vector<const Task*>& tasks
       regions.push_back({{"task", task->id}, {"file", path}, {"sha256", sha256(text)}, {"text", text}});
     }
   }
+  Json tests = Json::array();
+  for (const Bug& bug : bugs) {
+    if (!fs::exists(tree.root() / bug.test_path()))
+      throw LabError("bug " + bug.id + ": no test of yours, " + bug.test_path() + " is not there");
+    const std::string text = read_file(tree.root() / bug.test_path());
+    for (const std::string& problem : {refused_bug_test(text), not_written_yet(bug, text)})
+      if (!problem.empty()) throw LabError("bug " + bug.id + ": " + problem);
+    tests.push_back({{"bug", bug.id}, {"sha256", sha256(text)}, {"text", text}});
+  }
   const Outcome head = run({"git", "-C", tree.root().string(), "rev-parse", "HEAD"});
   const std::string commit = head.ok() ? head.output.substr(0, head.output.find('\n')) : "";
-  const Json all = {{"format", 1}, {"release", tree.release()}, {"commit", commit}, {"regions", regions}};
+  Json all = {{"format", 1}, {"release", tree.release()}, {"commit", commit}, {"regions", regions}};
+  if (!tests.empty()) all["bugs"] = tests;
   return all.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
@@ -60,7 +73,12 @@ int check_hand_in(const Tree& tree, const std::string& path) {
         throw LabError(path + ": the text of task " + task.id + " in " + file +
                        " is not the one that was handed in");
     }
-    return static_cast<int>(all.at("regions").size());
+    const Json bugs = all.value("bugs", Json::array());
+    for (const Json& bug : bugs)
+      if (sha256(bug.at("text").get<std::string>()) != bug.at("sha256").get<std::string>())
+        throw LabError(path + ": the test of bug " + bug.at("bug").get<std::string>() +
+                       " is not the one that was handed in");
+    return static_cast<int>(all.at("regions").size() + bugs.size());
   } catch (const nlohmann::json::exception& error) {
     throw LabError(path + ": no hand-in: " + error.what());
   }

@@ -21,6 +21,7 @@ constexpr const char* kUsage =
     "  bench ID                 counts and times of a task beside the reference's\n"
     "  status                   of every task: stub, mine or reference\n"
     "  use mine|reference ID    which text of a task the build takes\n"
+    "  bug --list | bug ID      seeded defects: one such as 3.3#2, for which you write the test that finds it\n"
     "  demo [ARGUMENT...]       the tiny model with what you wrote, and what of it ran\n"
     "  hand-in ID... [--out F]  your text of these tasks as one file; hand-in --check F looks at one\n"
     "  unlock LAB --key K       the reference of a released lab, with the instructor's key\n"
@@ -95,17 +96,23 @@ int run(Arguments arguments) {
   }
   if (command == "use")
     return expect(arguments, 2, "use mine|reference ID"), lab::use(tree, arguments[0], arguments[1]);
+  if (command == "bug") {
+    if (arguments == Arguments{"--list"}) return lab::list_bugs(tree);
+    return expect(arguments, 1, "bug ID, or bug --list"), lab::bug(tree, arguments[0]);
+  }
   if (command == "demo") return lab::demo(tree, arguments);
   if (command == "sync") return expect(arguments, 0, "sync"), tree.splice(), 0;
   if (command == "test") {
     const std::string rung = option(arguments, "--rung");
-    return expect(arguments, 1, "test ID [--rung R]"), lab::test(tree, arguments[0], rung);
+    expect(arguments, 1, "test ID [--rung R]");
+    if (arguments[0].find('#') != std::string::npos) return lab::test_bug(tree, arguments[0]);
+    return lab::test(tree, arguments[0], rung);
   }
   if (command == "bench") return expect(arguments, 1, "bench ID"), lab::bench(tree, arguments[0]);
   if (command == "hand-in") {
     if (const std::string file = option(arguments, "--check"); !file.empty()) {
-      const int regions = lab::check_hand_in(tree, file);
-      std::cout << file << ": " << regions << " regions of this release\n";
+      const int texts = lab::check_hand_in(tree, file);
+      std::cout << file << ": " << texts << " texts of this release\n";
       return 0;
     }
     const std::string out = option(arguments, "--out");
@@ -128,7 +135,7 @@ int run(Arguments arguments) {
   if (command == "write-traced")
     return expect(arguments, 1, "write-traced FOLDER"), lab::write_traced(tree, arguments[0]);
   throw lab::LabError("no command '" + command +
-                      "': expected list, start, test, bench, status, use, demo, hand-in, unlock or release");
+                      "': expected list, start, test, bench, status, use, bug, demo, hand-in, unlock or release");
 }
 
 }  // namespace

@@ -25,23 +25,6 @@ void print_indented(const std::string& text) {
   for (std::string line; std::getline(lines, line);) std::cout << "        " << line << "\n";
 }
 
-// The errors among what ninja prints; all of it where none is marked as one.
-std::string errors_of(const std::string& output) {
-  std::string errors;
-  std::istringstream lines(output);
-  int left = 60;
-  bool in_error = false;
-  for (std::string line; std::getline(lines, line) && left > 0;) {
-    if (line.find("error:") != std::string::npos || line.find("undefined reference") != std::string::npos)
-      in_error = true;
-    if (line.find("warning:") != std::string::npos || line.starts_with("[") ||
-        line.find("In function") != std::string::npos)
-      in_error = false;
-    if (in_error) errors += line + "\n", --left;
-  }
-  return errors.empty() ? output : errors;
-}
-
 // Whether it compiles; if not, what the compiler says about it. Until it is built nobody else changes the copies.
 bool build_or_say(const Tree& tree, bool gpu, const std::string& target, bool traced = false) {
   const FileLock lock(lock_of(tree.root()));

@@ -118,6 +118,22 @@ std::string build(const fs::path& root, bool gpu, const std::string& target) {
   return built.ok() ? "" : built.output.empty() ? "ninja could not be started" : built.output;
 }
 
+std::string errors_of(const std::string& output) {
+  std::string errors;
+  std::istringstream lines(output);
+  int left = 60;
+  bool in_error = false;
+  for (std::string line; std::getline(lines, line) && left > 0;) {
+    if (line.find("error:") != std::string::npos || line.find("undefined reference") != std::string::npos)
+      in_error = true;
+    if (line.find("warning:") != std::string::npos || line.starts_with("[") ||
+        line.find("In function") != std::string::npos)
+      in_error = false;
+    if (in_error) errors += line + "\n", --left;
+  }
+  return errors.empty() ? output : errors;
+}
+
 std::string rung_of(const std::string& test) {
   const size_t slash = test.rfind('/');
   return slash == std::string::npos || slash < test.find('.') ? "" : test.substr(slash + 1);

@@ -27,6 +27,9 @@ std::filesystem::path build_folder(const std::filesystem::path& root, bool gpu);
 // Configures the folder where needed and builds a target. Returns what the compiler said where it failed, or "".
 std::string build(const std::filesystem::path& root, bool gpu, const std::string& target);
 
+// The errors among what ninja prints; all of it where none is marked as one.
+std::string errors_of(const std::string& output);
+
 // The tests that a GoogleTest filter leaves; with `rung` only those of that rung ("avx2", "naive" of cuda_naive).
 // Error: none.
 std::vector<std::string> list_tests(const std::filesystem::path& binary, const std::string& filter,

@@ -154,6 +154,16 @@ bool Tree::has_reference(const Task& task) const {
   });
 }
 
+std::string Tree::reference_file(const std::string& path) const {
+  const auto problem = problems_.find(path);
+  if (problem != problems_.end()) throw LabError(problem->second);
+  const auto regions = regions_.find(path);
+  if (regions == regions_.end()) return read_file(root_ / path);
+  std::map<std::string, NewText> texts;
+  for (const auto& [id, region] : regions->second) texts[id] = {reference(course_.task(id), path), ""};
+  return with_regions(files_.at(path), texts);
+}
+
 Text Tree::text_of(const Task& task, const std::string& path) const {
   if (is_reference(task, path))
     return is_cut(task) || begun_.contains(task.id) ? Text::mine : Text::reference;
@@ -280,7 +290,7 @@ void Tree::splice(bool traced, bool all_reference) const {
     if (now.text == Text::broken || now.text == Text::reference) continue;
     const bool written = now.text == Text::mine && !now.unfinished;
     for (const std::string& path : task.regions) {
-      if (all_reference || now.builds_reference || (traced && !written && !now.is_missing)) {
+      if ((all_reference && has_reference(task)) || now.builds_reference || (traced && !written && !now.is_missing)) {
         if (!is_reference(task, path))
           texts[path][task.id] = {reference(task, path), path + " (the reference of task " + task.id + ")"};
       } else if (traced) {

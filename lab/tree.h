@@ -62,6 +62,9 @@ class Tree {
   // False: the task is cut and was not unlocked.
   bool has_reference(const Task& task) const;
 
+  // A file of the checkout with the reference in all its regions. Error, as reference(), or a region is not whole.
+  std::string reference_file(const std::string& path) const;
+
   // Error, one line: a region of one of these tasks is not whole.
   void check(const std::vector<const Task*>& tasks) const;
 
@@ -75,8 +78,8 @@ class Tree {
   void use(const Task& task, bool mine);
 
   // Brings .lab/spliced in line with regions and choices. `traced`, for the demo: the student's regions note that
-  // they ran, and where a task is not finished the reference is taken. `all_reference`: of every task, whatever was
-  // chosen.
+  // they ran, and where a task is not finished the reference is taken. `all_reference`: of every task whose
+  // reference is at hand, whatever was chosen.
   void splice(bool traced = false, bool all_reference = false) const;
 
  private:
