@@ -32,14 +32,49 @@ Bug read_bug(const json& from) {
 }
 
 // Of the standard library: values, containers, algorithms. None that opens files, starts threads or reads a clock.
-constexpr std::array kStandard = {
-    "algorithm",  "array",    "bit",      "bitset",      "cmath",         "concepts", "cstddef",
-    "cstdint",    "cstring",  "deque",    "format",      "functional",    "initializer_list",
-    "iomanip",    "iterator", "limits",   "list",        "map",           "memory",   "numbers",
-    "numeric",    "optional", "ostream",  "queue",       "random",        "ranges",   "ratio",
-    "set",        "span",     "sstream",  "stack",       "stdexcept",     "string",   "string_view",
-    "tuple",      "type_traits", "unordered_map", "unordered_set", "utility", "variant", "vector",
-    "gtest/gtest.h", "gmock/gmock.h"};
+constexpr std::array kStandard = {"algorithm",
+                                  "array",
+                                  "bit",
+                                  "bitset",
+                                  "cmath",
+                                  "concepts",
+                                  "cstddef",
+                                  "cstdint",
+                                  "cstring",
+                                  "deque",
+                                  "format",
+                                  "functional",
+                                  "initializer_list",
+                                  "iomanip",
+                                  "iterator",
+                                  "limits",
+                                  "list",
+                                  "map",
+                                  "memory",
+                                  "numbers",
+                                  "numeric",
+                                  "optional",
+                                  "ostream",
+                                  "queue",
+                                  "random",
+                                  "ranges",
+                                  "ratio",
+                                  "set",
+                                  "span",
+                                  "sstream",
+                                  "stack",
+                                  "stdexcept",
+                                  "string",
+                                  "string_view",
+                                  "tuple",
+                                  "type_traits",
+                                  "unordered_map",
+                                  "unordered_set",
+                                  "utility",
+                                  "variant",
+                                  "vector",
+                                  "gtest/gtest.h",
+                                  "gmock/gmock.h"};
 
 bool may_include(const std::string& line) {
   static const std::regex kForm(R"re(#[ \t]*include[ \t]*(?:<([^>]*)>|"([^"]*)")[ \t\r]*(?://.*)?)re");
@@ -88,9 +123,10 @@ Bug find_bug(const fs::path& root, const std::string& id) {
 }
 
 std::string bug_template(const Bug& bug) {
-  std::string text = "// Bug " + bug.id + ": " + bug.title + ".\n" +
-                     "// A test that fails where this happens and passes where it does not: ./ladder lab test " +
-                     bug.id + "\n#include <gtest/gtest.h>\n";
+  std::string text =
+      "// Bug " + bug.id + ": " + bug.title + ".\n" +
+      "// A test that fails where this happens and passes where it does not: ./ladder lab test " + bug.id +
+      "\n#include <gtest/gtest.h>\n";
   for (const std::string& header : bug.includes) text += "\n#include \"" + header + "\"";
   return text + "\n\nnamespace ladder {\nnamespace {\n\nTEST(Bug" + bug.name() +
          ", SaysWhatShouldHaveHappened) {\n}\n\n}  // namespace\n}  // namespace ladder\n";

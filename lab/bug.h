@@ -14,12 +14,12 @@
 namespace lab {
 
 struct Bug {
-  std::string id, task;         // "3.3#1", "3.3"
-  std::string title, report;    // the symptom in a line, and as a user reports it; never the cause
-  std::string file;             // where the defect is
-  std::string find, replace;    // `find` stands exactly once in the reference of the file
-  std::string source;           // where a defect of this kind was seen
-  std::string target;           // the step's test binary whose library and headers the test uses: "test_step3"
+  std::string id, task;       // "3.3#1", "3.3"
+  std::string title, report;  // the symptom in a line, and as a user reports it; never the cause
+  std::string file;           // where the defect is
+  std::string find, replace;  // `find` stands exactly once in the reference of the file
+  std::string source;         // where a defect of this kind was seen
+  std::string target;         // the step's test binary whose library and headers the test uses: "test_step3"
   std::vector<std::string> includes;  // that the template of the test begins with
   int hours = 0;
 

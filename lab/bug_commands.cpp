@@ -50,7 +50,8 @@ int list_bugs(const Tree& tree) {
     const std::string text = text_of(tree, bug);
     const char* state = text.empty() ? "-" : not_written_yet(bug, text).empty() ? "test written" : "begun";
     std::cout << bug.id << std::string(bug.id.size() < 16 ? 16 - bug.id.size() : 1, ' ') << state
-              << std::string(14 - std::string(state).size(), ' ') << hours(bug.hours) << ": " << bug.title << "\n";
+              << std::string(14 - std::string(state).size(), ' ') << hours(bug.hours) << ": " << bug.title
+              << "\n";
   }
   return 0;
 }
@@ -62,9 +63,11 @@ int bug(const Tree& tree, const std::string& id) {
   const fs::path path = tree.root() / bug.test_path();
   const bool there = fs::exists(path);
   if (!there) write_file(path, bug_template(bug));
-  std::cout << "bug " << bug.id << ": " << bug.title << " (" << hours(bug.hours) << ", of task " << task.id << ")\n";
+  std::cout << "bug " << bug.id << ": " << bug.title << " (" << hours(bug.hours) << ", of task " << task.id
+            << ")\n";
   print_wrapped(bug.report, "  ", 100);
-  std::cout << "write    " << bug.test_path() << (there ? "      (it is there; nothing was changed)" : "") << "\n"
+  std::cout << "write    " << bug.test_path() << (there ? "      (it is there; nothing was changed)" : "")
+            << "\n"
             << "         a test that fails where this happens, by a check, and passes on the reference\n"
             << "test     ./ladder lab test " << bug.id << "\n"
             << "hand in  ./ladder lab hand-in " << bug.id << "\n"
@@ -90,7 +93,8 @@ int test_bug(const Tree& tree, const std::string& id) {
     const FileLock lock(lock_of(tree.root()));
     tree.splice(false, true);
     std::cout << "building it beside the defect and beside the reference"
-              << (fs::exists(folder / "build.ninja") ? "" : ", which takes minutes the first time") << std::endl;
+              << (fs::exists(folder / "build.ninja") ? "" : ", which takes minutes the first time")
+              << std::endl;
     said = build(tree.root(), false, bug_target(bug));
     tree.splice();
   }

@@ -24,7 +24,8 @@ std::string listed(const std::set<std::string>& names) {
 
 std::string indented(const std::string& text) {
   std::string lines = "\n  ";
-  for (const char c : text.substr(0, text.find_last_not_of('\n') + 1)) lines += c == '\n' ? "\n  " : std::string(1, c);
+  for (const char c : text.substr(0, text.find_last_not_of('\n') + 1))
+    lines += c == '\n' ? "\n  " : std::string(1, c);
   return lines;
 }
 
@@ -41,7 +42,8 @@ BugRun read_bug_run(const Outcome& ended, const std::string& report) {
     if (!report.empty() && run.broke.empty())
       for (const json& suite : all.at("testsuites"))
         for (const json& test : suite.at("testsuite")) {
-          const std::string name = suite.at("name").get<std::string>() + "." + test.at("name").get<std::string>();
+          const std::string name =
+              suite.at("name").get<std::string>() + "." + test.at("name").get<std::string>();
           const json failures = test.value("failures", json::array());
           if (failures.empty() && test.value("result", "") == "COMPLETED") run.passed.insert(name);
           for (const json& failure : failures) {
@@ -95,7 +97,8 @@ BugVerdict judge_bug(const fs::path& build_folder, const Bug& bug, const RunBug&
           return verdict;
         }
         if (!defect && !now.failed.empty()) {
-          verdict.why = "it fails on the reference, where it must pass: " + listed(now.failed) + indented(now.message);
+          verdict.why =
+              "it fails on the reference, where it must pass: " + listed(now.failed) + indented(now.message);
           return verdict;
         }
         if (!defect && now.passed.empty()) {
@@ -104,15 +107,19 @@ BugVerdict judge_bug(const fs::path& build_folder, const Bug& bug, const RunBug&
         }
         if (!defect && passed.empty()) passed = now.passed;
         if (i > 0 && now.failed != failed) {
-          verdict.why = where + " it does not fail each time: " + listed(now.failed.empty() ? failed : now.failed);
+          verdict.why =
+              where + " it does not fail each time: " + listed(now.failed.empty() ? failed : now.failed);
           return verdict;
         }
         failed = now.failed;
-        if (defect && std::ranges::none_of(failed, [&](const std::string& name) { return passed.contains(name); })) {
-          verdict.why = failed.empty() ? "it passes on the defect, where it must fail: what was reported happens there, "
-                                         "and no check sees it"
-                                       : "what fails on the defect does not pass on the reference: " + listed(failed);
-          if (level == "O1") verdict.why += "\n(with the file compiled in another way; the answer must not depend on it)";
+        if (defect &&
+            std::ranges::none_of(failed, [&](const std::string& name) { return passed.contains(name); })) {
+          verdict.why = failed.empty()
+                            ? "it passes on the defect, where it must fail: what was reported happens there, "
+                              "and no check sees it"
+                            : "what fails on the defect does not pass on the reference: " + listed(failed);
+          if (level == "O1")
+            verdict.why += "\n(with the file compiled in another way; the answer must not depend on it)";
           return verdict;
         }
         if (verdict.message.empty()) verdict.message = now.message;

@@ -13,8 +13,8 @@ namespace lab {
 // What one run of a test binary did.
 struct BugRun {
   std::set<std::string> passed, failed;  // names of tests; failed: by a check, EXPECT_... or ASSERT_...
-  std::string broke;                     // why it is no answer: it crashed, did not end, threw, ended by exit(); or ""
-  std::string message;                   // of the first check that failed, as GoogleTest has it
+  std::string broke;    // why it is no answer: it crashed, did not end, threw, ended by exit(); or ""
+  std::string message;  // of the first check that failed, as GoogleTest has it
 };
 
 // From how a binary ended and the report of --gtest_output=json ("" if it wrote none).

@@ -34,12 +34,16 @@ add_library(ladder_step3 STATIC ${sources})
 target_include_directories(ladder_step3 PUBLIC ${CMAKE_SOURCE_DIR})
 add_library(ladder_test_support INTERFACE)
 target_link_libraries(ladder_test_support INTERFACE GTest::gtest)
+function(ladder_test_binary name library)
+  add_executable(${name} ${ARGN})
+  target_link_libraries(${name} PRIVATE ${library} GTest::gtest_main)
+endfunction()
 include(cmake/bugs.cmake)
 )";
 
 std::string test_that(const std::string& body) {
-  return "#include <gtest/gtest.h>\n#include <vector>\n#include \"step3_small/small.h\"\nTEST(Bug, Found) {\n" + body +
-         "\n}\n";
+  return "#include <gtest/gtest.h>\n#include <vector>\n#include \"step3_small/small.h\"\nTEST(Bug, Found) {\n" +
+         body + "\n}\n";
 }
 
 class BugLab : public ::testing::Test {
@@ -60,7 +64,8 @@ class BugLab : public ::testing::Test {
 };
 
 TEST_F(BugLab, GivesTheSymptomAndAFileThatIsNeverOverwritten) {
-  EXPECT_THAT(small_.lab({"bug", "--list"}).output, HasSubstr("3.2#1           -             1 hour: one block is missing"));
+  EXPECT_THAT(small_.lab({"bug", "--list"}).output,
+              HasSubstr("3.2#1           -             1 hour: one block is missing"));
   const Outcome first = small_.lab({"bug", "3.2#1"});
   EXPECT_EQ(first.exit_code, 0);
   for (const char* said : {"Blocks get lost.", kTestPath, "./ladder lab test 3.2#1"})
@@ -80,8 +85,10 @@ TEST_F(BugLab, GivesTheSymptomAndAFileThatIsNeverOverwritten) {
 TEST_F(BugLab, TheDefectIsThatOfTheReferenceWhateverStandsInTheFile) {
   small_.lab({"start", "3.2"});  // a stub: `find` is not in the file any more
   EXPECT_EQ(small_.lab({"bug", "3.2#1"}).exit_code, 0);
-  EXPECT_THAT(small_.read(".lab/bugs/3_2_1/ladder_step3/defect/step3_small/pool.cpp"), HasSubstr("return free - 2;"));
-  EXPECT_THAT(small_.read(".lab/bugs/3_2_1/ladder_step3/reference/step3_small/pool.cpp"), HasSubstr("return free - 1;"));
+  EXPECT_THAT(small_.read(".lab/bugs/3_2_1/ladder_step3/defect/step3_small/pool.cpp"),
+              HasSubstr("return free - 2;"));
+  EXPECT_THAT(small_.read(".lab/bugs/3_2_1/ladder_step3/reference/step3_small/pool.cpp"),
+              HasSubstr("return free - 1;"));
   EXPECT_THAT(small_.read(kPool), HasSubstr("TaskNotImplemented"));
   EXPECT_EQ(small_.lab({"status"}).exit_code, 0);
 }
@@ -97,9 +104,9 @@ TEST_F(BugLab, ATestIncludesHeadersOfTheProjectAndContainersOnly) {
   EXPECT_EQ(refused_bug_test(test_that("")), "");
   EXPECT_EQ(refused_bug_test("#include \"tests/step5_scheduler/harness.h\"  // a harness\n"), "");
   for (const char* line :
-       {"#include \"step3_small/pool.cpp\"", "#include \"../.lab/bugs/3_2_1/pool.h\"", "#include <fstream>", "#include <unistd.h>",
-        "#define private public", "#include </etc/passwd>", "#include \"tests/../lab/files.h\"", "#pragma GCC optimize(0)",
-        "#include KNOWN", "#embed <data>"})
+       {"#include \"step3_small/pool.cpp\"", "#include \"../.lab/bugs/3_2_1/pool.h\"", "#include <fstream>",
+        "#include <unistd.h>", "#define private public", "#include </etc/passwd>",
+        "#include \"tests/../lab/files.h\"", "#pragma GCC optimize(0)", "#include KNOWN", "#embed <data>"})
     EXPECT_THAT(refused_bug_test("int a;\n" + std::string(line) + "\n"), HasSubstr("line 2")) << line;
 }
 
@@ -143,7 +150,8 @@ TEST_F(BugLab, TheHandInHoldsTheTest) {
   EXPECT_THAT(handed_in.output, HasSubstr("1 test of a bug of release"));
   EXPECT_THAT(small_.read("out.json"), HasSubstr("\"bug\": \"3.2#1\""));
   EXPECT_EQ(small_.lab({"hand-in", "--check", out}).exit_code, 0);
-  small_.write("out.json", small_.read("out.json").replace(small_.read("out.json").find("take(3)"), 7, "take(4)"));
+  small_.write("out.json",
+               small_.read("out.json").replace(small_.read("out.json").find("take(3)"), 7, "take(4)"));
   EXPECT_THAT(small_.lab({"hand-in", "--check", out}).output, HasSubstr("is not the one that was handed in"));
 }
 
@@ -161,7 +169,8 @@ TEST(BugJudge, WhatAnEndedRunSays) {
   EXPECT_EQ(whole.message, "a.cpp:3\nFailure");
 
   std::string thrown = kReport;
-  thrown.replace(thrown.find("a.cpp:3"), 7, "unknown file\\nC++ exception with description \\\"no\\\" thrown");
+  thrown.replace(thrown.find("a.cpp:3"), 7,
+                 "unknown file\\nC++ exception with description \\\"no\\\" thrown");
   EXPECT_THAT(read_bug_run(ended, thrown).broke, HasSubstr("let an exception out of Bug.Fails"));
   EXPECT_THAT(read_bug_run(ended, "").broke, HasSubstr("ended before its tests did, with code 1"));
   EXPECT_THAT(read_bug_run(ended, "{\"testsuites\": [").broke, HasSubstr("while it wrote its report"));
@@ -180,7 +189,8 @@ TEST(BugJudge, ATestThatDoesNotDoTheSameEachTimeFindsNothing) {
   bug.id = "3.2#1";
   for (const char* text : {"defect", "reference"})
     for (const char* level : {"O1", "O2"})
-      write_file(folder.path() / "tests" / (bug_target(bug) + "_" + text + "_" + level), text + std::string(level));
+      write_file(folder.path() / "tests" / (bug_target(bug) + "_" + text + "_" + level),
+                 text + std::string(level));
   const auto judge = [&](const std::function<bool(const std::string& binary, int run)>& fails) {
     int run = 0;
     return judge_bug(folder.path(), bug, [&](const std::filesystem::path& binary) {
@@ -191,10 +201,13 @@ TEST(BugJudge, ATestThatDoesNotDoTheSameEachTimeFindsNothing) {
   };
   const auto is_defect = [](const std::string& binary) { return binary.starts_with("defect"); };
   EXPECT_TRUE(judge([&](const std::string& binary, int) { return is_defect(binary); }).found);
-  EXPECT_THAT(judge([&](const std::string&, int run) { return run % 2 == 1; }).why, HasSubstr("fails on the reference"));
-  EXPECT_THAT(judge([&](const std::string& binary, int run) { return is_defect(binary) && run % 2 == 0; }).why,
-              HasSubstr("does not fail each time"));
-  EXPECT_THAT(judge([&](const std::string& binary, int) { return binary == "defectO2"; }).why, HasSubstr("another way"))
+  EXPECT_THAT(judge([&](const std::string&, int run) { return run % 2 == 1; }).why,
+              HasSubstr("fails on the reference"));
+  EXPECT_THAT(
+      judge([&](const std::string& binary, int run) { return is_defect(binary) && run % 2 == 0; }).why,
+      HasSubstr("does not fail each time"));
+  EXPECT_THAT(judge([&](const std::string& binary, int) { return binary == "defectO2"; }).why,
+              HasSubstr("another way"))
       << "it knows the code, not what it does";
 }
 
