@@ -134,8 +134,9 @@ int run(Arguments arguments) {
     return expect(arguments, 2, "write-stub ID FOLDER"), lab::write_stubs(tree, arguments[0], arguments[1]);
   if (command == "write-traced")
     return expect(arguments, 1, "write-traced FOLDER"), lab::write_traced(tree, arguments[0]);
-  throw lab::LabError("no command '" + command +
-                      "': expected list, start, test, bench, status, use, bug, demo, hand-in, unlock or release");
+  throw lab::LabError(
+      "no command '" + command +
+      "': expected list, start, test, bench, status, use, bug, demo, hand-in, unlock or release");
 }
 
 }  // namespace

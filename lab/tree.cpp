@@ -290,7 +290,8 @@ void Tree::splice(bool traced, bool all_reference) const {
     if (now.text == Text::broken || now.text == Text::reference) continue;
     const bool written = now.text == Text::mine && !now.unfinished;
     for (const std::string& path : task.regions) {
-      if ((all_reference && has_reference(task)) || now.builds_reference || (traced && !written && !now.is_missing)) {
+      if ((all_reference && has_reference(task)) || now.builds_reference ||
+          (traced && !written && !now.is_missing)) {
         if (!is_reference(task, path))
           texts[path][task.id] = {reference(task, path), path + " (the reference of task " + task.id + ")"};
       } else if (traced) {
