@@ -13,7 +13,7 @@ int list(const Tree& tree);
 int status(const Tree& tree);
 int start(Tree& tree, const std::string& id, bool anew);
 int use(Tree& tree, const std::string& whose, const std::string& id);
-int test(const Tree& tree, const std::string& id, const std::string& rung);
+int test(const Tree& tree, const std::string& id, const std::string& rung, bool emulated = false);
 // What the performance points of a task are made of, on workloads that are not secret (lab/README.md).
 int bench(const Tree& tree, const std::string& id);
 int demo(const Tree& tree, const std::vector<std::string>& arguments);

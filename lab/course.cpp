@@ -34,6 +34,7 @@ Task read_task(const json& from) {
     race->at("ops").get_to(task.race_ops);
     race->at("rung").get_to(task.race_rung);
   }
+  task.lane = from.value("lane", task.lane);
   if (const auto hidden = from.find("hidden"); hidden != from.end()) {
     hidden->at("target").get_to(task.hidden_target);
     hidden->at("filter").get_to(task.hidden_filter);

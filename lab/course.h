@@ -18,6 +18,7 @@ struct Task {
   std::string target, filter;        // the test binary and the GoogleTest filter
   std::vector<Rung> rungs;
   std::vector<std::string> allows;           // of what rules.h refuses in a region
+  std::string lane;                          // "emulator": its tests run there too (lane.h)
   std::string hidden_target, hidden_filter;  // the hidden tests; "" where it has none
   std::vector<std::string> counts;           // counted problems (performance_points.h)
   std::vector<std::string> race_ops;         // what is raced against the reference ...

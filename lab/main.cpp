@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lab/commands.h"
+#include "lab/emulated_source.h"
 #include "lab/files.h"
 #include "lab/hand_in.h"
 #include "lab/lab_error.h"
@@ -18,6 +19,7 @@ constexpr const char* kUsage =
     "  list                     labs and tasks: what each needs, hours, points\n"
     "  start ID [--anew]        leaves task ID for you to write, the rest as it is\n"
     "  test ID [--rung R]       builds and runs the tests of a task or a lab\n"
+    "       [--lane emulator]   CUDA kernels without a GPU (lab/EMULATOR.md)\n"
     "  bench ID                 counts and times of a task beside the reference's\n"
     "  status                   of every task: stub, mine or reference\n"
     "  use mine|reference ID    which text of a task the build takes\n"
@@ -81,6 +83,11 @@ int run(Arguments arguments) {
   }
   const std::string command = arguments[0];
   arguments.erase(arguments.begin());
+  if (command == "write-emulated") {  // a step of the build (emulator/CMakeLists.txt): no tree needed
+    expect(arguments, 2, "write-emulated FILE OUT");
+    lab::write_if_changed(arguments[1], lab::emulated_source(lab::read_file(arguments[0]), arguments[0]));
+    return 0;
+  }
   const std::filesystem::path folder =
       root.empty() ? lab::find_root(std::filesystem::current_path()) : std::filesystem::absolute(root);
   std::optional<lab::FileLock> lock;
@@ -103,10 +110,12 @@ int run(Arguments arguments) {
   if (command == "demo") return lab::demo(tree, arguments);
   if (command == "sync") return expect(arguments, 0, "sync"), tree.splice(), 0;
   if (command == "test") {
-    const std::string rung = option(arguments, "--rung");
-    expect(arguments, 1, "test ID [--rung R]");
+    const std::string rung = option(arguments, "--rung"), lane = option(arguments, "--lane");
+    if (!lane.empty() && lane != "emulator")
+      throw lab::LabError("--lane: expected emulator, got '" + lane + "'");
+    expect(arguments, 1, "test ID [--rung R] [--lane emulator]");
     if (arguments[0].find('#') != std::string::npos) return lab::test_bug(tree, arguments[0]);
-    return lab::test(tree, arguments[0], rung);
+    return lab::test(tree, arguments[0], rung, lane == "emulator");
   }
   if (command == "bench") return expect(arguments, 1, "bench ID"), lab::bench(tree, arguments[0]);
   if (command == "hand-in") {

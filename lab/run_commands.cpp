@@ -10,6 +10,7 @@
 #include "lab/functions.h"
 #include "lab/hand_in.h"
 #include "lab/lab_error.h"
+#include "lab/lane.h"
 #include "lab/process.h"
 #include "lab/test_run.h"
 
@@ -34,6 +35,12 @@ bool build_or_say(const Tree& tree, bool gpu, const std::string& target, bool tr
   const std::string output = build(tree.root(), gpu, target);
   if (traced) tree.splice();
   if (output.empty()) return true;
+  if (output.find("unknown target '" + target) != std::string::npos) {
+    std::cout << "this build has no " << target
+              << ": the emulator takes g++ and libboost-context-dev; install it, remove "
+              << build_folder(tree.root(), gpu).string() << "/CMakeCache.txt and try again\n";
+    return false;
+  }
   std::cout << errors_of(output) << "it does not compile\n";
   return false;
 }
@@ -60,7 +67,7 @@ void print(const TestResult& result, const std::string& root) {
     print_indented("and " + std::to_string(result.messages.size() - shown) + " more");
 }
 
-int test_task(const Tree& tree, const Task& task, const std::string& rung) {
+int test_task(const Tree& tree, const Task& task, const std::string& rung, bool emulated) {
   const std::vector<const Task*> needs = tree.course().all_needs(task);
   tree.check({&task});
   tree.check(needs);
@@ -73,8 +80,10 @@ int test_task(const Tree& tree, const Task& task, const std::string& rung) {
       mine += (mine.empty() ? "" : ", ") + need->id;
   if (!mine.empty()) std::cout << "  with your own " << mine << "\n";
   std::cout << missing_needs(tree, task) << left_behind(tree, {&task});
-  if (!build_or_say(tree, task.gpu, task.target)) return 1;
-  const fs::path binary = build_folder(tree.root(), task.gpu) / "tests" / task.target;
+  const bool gpu = task.gpu && !emulated;
+  const std::string target = emulated ? kEmulatorTarget : task.target;
+  if (!build_or_say(tree, gpu, target)) return 1;
+  const fs::path binary = build_folder(tree.root(), gpu) / "tests" / target;
   std::map<Verdict, int> all;
   std::map<std::string, std::map<Verdict, int>> of_rung;
   std::set<std::string> unwritten;
@@ -105,6 +114,9 @@ int test_task(const Tree& tree, const Task& task, const std::string& rung) {
   if (all[Verdict::skipped] > 0 && all[Verdict::failed] + all[Verdict::not_written] == 0)
     std::cout << "  a skipped test proves nothing: the milestone is "
               << all[Verdict::passed] + all[Verdict::skipped] << " passed, 0 skipped\n";
+  if (all[Verdict::skipped] > 0 && !emulated && task.lane == "emulator")
+    std::cout << "  without a GPU: ./ladder lab test " << task.id << " --lane emulator\n";
+  if (emulated) draw_accesses(tree, task, rung);
   const bool unfinished = state.unfinished && !state.builds_reference;
   if (done && unfinished)
     std::cout
@@ -114,9 +126,17 @@ int test_task(const Tree& tree, const Task& task, const std::string& rung) {
 
 }  // namespace
 
-int test(const Tree& tree, const std::string& id, const std::string& rung) {
+int test(const Tree& tree, const std::string& id, const std::string& rung, bool emulated) {
+  const std::vector<const Task*> tasks = tree.course().tasks_of(id);
   int code = 0;
-  for (const Task* task : tree.course().tasks_of(id)) code = std::max(code, test_task(tree, *task, rung));
+  for (const Task* task : tasks) {
+    const std::string refused = emulated ? why_not_emulated(tree, *task) : "";
+    if (!refused.empty() && tasks.size() == 1) throw LabError(refused);
+    if (!refused.empty())
+      std::cout << refused << "\n";
+    else
+      code = std::max(code, test_task(tree, *task, rung, emulated));
+  }
   return code;
 }
 

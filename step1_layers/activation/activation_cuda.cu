@@ -12,9 +12,13 @@ constexpr int kThreads = 256;
 template <class T>
 __device__ float sigmoid(float x) {
   if constexpr (std::is_same_v<T, float>) return 1.0f / (1.0f + expf(-x));
-  float y;
-  asm("rcp.approx.f32 %0, %1;" : "=f"(y) : "f"(1.0f + __expf(-x)));
+  float y = 1.0f + __expf(-x);
+#ifdef __CUDA_ARCH__
+  asm("rcp.approx.f32 %0, %0;" : "+f"(y));
   return y;
+#else  // the emulator
+  return 1.0f / y;
+#endif
 }
 
 template <class T>

@@ -55,6 +55,14 @@ const OpContext* cuda_context() {
 #endif
 }
 
+bool emulated() {
+#ifdef LADDER_EMULATED
+  return true;
+#else
+  return false;
+#endif
+}
+
 void note_left_out() {
   const ::testing::TestInfo* test = ::testing::UnitTest::GetInstance()->current_test_info();
   static const ::testing::TestInfo* last = nullptr;

@@ -18,6 +18,10 @@ namespace ladder::testing {
 // A context on the GPU that lives as long as the process; nullptr where there is no GPU.
 const OpContext* cuda_context();
 
+// Whether that GPU is the emulated one (lab/EMULATOR.md), which takes microseconds for what a GPU does in nanoseconds:
+// tests leave out there what is only large.
+bool emulated();
+
 // Says, once in every test, that CUDA rungs are left out and why.
 void note_left_out();
 

@@ -1,0 +1,18 @@
+#pragma once
+// The emulator lane: the tests of a task with CUDA kernels, without a GPU (EMULATOR.md).
+#include <string>
+
+#include "lab/tree.h"
+
+namespace lab {
+
+constexpr const char* kEmulatorTarget = "test_emulator";
+
+// Why a task's tests do not run on the emulated device, a line; "" where they do.
+std::string why_not_emulated(const Tree& tree, const Task& task);
+
+// Prints what the rungs of a task cost, with a picture of one warp's accesses, and writes the pictures to
+// build/course/emulator. Where one cannot run, its report stands in its place.
+void draw_accesses(const Tree& tree, const Task& task, const std::string& rung);
+
+}  // namespace lab
