@@ -25,15 +25,19 @@ std::string failure_text(const std::string& message, const std::string& root, in
   std::vector<std::string> lines, out;
   std::istringstream in(message);
   for (std::string line; std::getline(in, line);) lines.push_back(line);
+  bool thrown = false;
   for (size_t i = 0; i < lines.size();) {
     const bool equality = lines[i] == kEquality && i + 2 < lines.size() && lines[i + 1].starts_with("  ");
     if (!equality) {
       std::string line = lines[i++];
       if (line == "unknown file") continue;  // of an exception
-      if (const size_t end = line.rfind("\" thrown in ");
-          line.starts_with(kThrown) && end != std::string::npos) {
-        const size_t begin = std::string(kThrown).size();
-        line = "threw: " + line.substr(begin, end - begin);
+      if (line.starts_with(kThrown)) {       // of one line or several
+        line = "threw: " + line.substr(std::string(kThrown).size());
+        thrown = true;
+      }
+      if (const size_t end = line.rfind("\" thrown in "); thrown && end != std::string::npos) {
+        line.erase(end);
+        thrown = false;
       }
       if (const size_t at = line.find(root + "/"); !root.empty() && at != std::string::npos)
         line.erase(at, root.size() + 1);

@@ -12,7 +12,7 @@ constexpr const char* kEmulatorTarget = "test_emulator";
 std::string why_not_emulated(const Tree& tree, const Task& task);
 
 // Prints what the rungs of a task cost, with a picture of one warp's accesses, and writes the pictures to
-// build/course/emulator. Where one cannot run, its report stands in its place.
+// build/course/emulator. Nothing of a rung that cannot run.
 void draw_accesses(const Tree& tree, const Task& task, const std::string& rung);
 
 }  // namespace lab

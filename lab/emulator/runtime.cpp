@@ -119,7 +119,11 @@ cudaError_t cudaGetLastError() {
   return std::exchange(last_error, cudaSuccess);
 }
 const char* cudaGetErrorString(cudaError_t status) {
-  if (status == cudaErrorLaunchFailure) return ladder_emulator::grid().reports().c_str();
+  if (status == cudaErrorLaunchFailure) {
+    static std::string text;
+    text = "\n" + ladder_emulator::grid().reports() + "\n";
+    return text.c_str();
+  }
   return status == cudaErrorMemoryAllocation ? "out of memory" : "an error";
 }
 const char* cudaGetErrorName(cudaError_t status) {
