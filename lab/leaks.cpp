@@ -7,7 +7,7 @@
 namespace lab {
 namespace {
 
-constexpr size_t kShortest = 20, kStart = 12, kRun = 4;
+constexpr size_t kShortest = 20, kStart = 12, kRun = 6;
 
 // Without indentation; blank ones are left out.
 std::vector<std::string> lines_of(std::string_view text) {

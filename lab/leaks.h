@@ -14,8 +14,8 @@ class RemovedLines {
  public:
   // What `text` has and `stub` has not.
   void add(std::string_view text, std::string_view stub);
-  // `code` is given to students whatever is cut: its lines tell nothing from now on, unless four of them in a row
-  // are four of a removed body in a row. Returns the first of such four; "": none.
+  // `code` is given to students whatever is cut: its lines tell nothing from now on, unless six of them in a row
+  // are six of a removed body in a row. Returns the first of such six; "": none.
   std::string give(std::string_view code);
   // The first of these lines that stands anywhere in a text, as it is or as JSON writes it; "": none.
   std::string find_in(std::string_view text) const;
@@ -26,7 +26,7 @@ class RemovedLines {
   std::vector<std::string> all_in(std::string_view text, bool only_first) const;
 
   std::unordered_map<std::string, std::set<std::string>> by_start_;  // by their first bytes
-  std::set<std::string> runs_;                                       // four lines each
+  std::set<std::string> runs_;                                       // six lines each
 };
 
 }  // namespace lab

@@ -102,11 +102,19 @@ void check(const Tree& tree, const ReleaseOptions& options) {
                        " is not the reference; a release is made of the project's own text");
 }
 
+// The seeded defects. Error: one of them has not its one place in this course's text.
 json read_bugs(const fs::path& root) {
   const fs::path path = root / "lab" / "bugs.json";
   if (!fs::exists(path)) return json::array();
-  json bugs = json::parse(read_file(path), nullptr, false);
+  const json bugs = json::parse(read_file(path), nullptr, false);
   if (!bugs.is_array()) throw LabError("lab/bugs.json is no JSON array");
+  for (const json& bug : bugs) {
+    const std::string text = read_file(root / bug.at("file").get<std::string>()), find = bug.at("find");
+    const size_t at = text.find(find);
+    if (at == std::string::npos || text.find(find, at + 1) != std::string::npos)
+      throw LabError("lab/bugs.json: " + bug.at("id").get<std::string>() +
+                     " stands not exactly once in its file; --salt with other variants, or --variants none");
+  }
   return bugs;
 }
 
@@ -128,29 +136,30 @@ RemovedLines cut_out(const Tree& tree, const std::vector<std::string>& labs) {
   return removed;
 }
 
-// One commit, whatever the user's settings and hooks are.
+// All that stands there, whatever the user's settings and hooks are.
 void commit(const fs::path& folder, const ReleaseInfo& info) {
-  git(folder, {"init", "-q", "--template=", "-b", "main"});
   git(folder, {"-c", "core.autocrlf=false", "-c", "core.excludesFile=/dev/null", "add", "-A", "-f"});
   git(folder, {"-c", "user.name=" + info.course, "-c", "user.email=course@example.invalid", "-c",
                "commit.gpgsign=false", "-c", "core.hooksPath=/dev/null", "commit", "-q", "-m",
                info.course + ", release " + info.release});
 }
 
-// The autograder of Gradescope: the project's tree, which has the reference, and the salt.
-void write_instructors_folder(const Tree& tree, const ReleaseOptions& options, const fs::path& folder) {
-  const fs::path gradescope = folder / "gradescope";
-  fs::create_directories(gradescope);
+// What hand-ins are graded in, and what Gradescope does it with: the project's tree with the course's variants, and the
+// reference and the salt.
+void write_instructors_folder(const Tree& tree, const std::string& salt, const ReleaseInfo& info,
+                              const fs::path& folder) {
+  const fs::path whole = folder / "ladder";
   git(tree.root(), {"clone", "-q", "--no-local", "--depth", "1", "-c", "advice.detachedHead=false",
-                    tree.root().string(), (gradescope / "ladder").string()});
-  git(gradescope / "ladder", {"remote", "remove", "origin"});
+                    tree.root().string(), whole.string()});
+  git(whole, {"remote", "remove", "origin"});
+  apply_variants(whole, info.variants);
+  fs::remove(whole / "lab" / "variants.json");  // they are made
+  if (!git(whole, {"status", "--porcelain"}).empty()) commit(whole, info);
+  const fs::path scripts = whole / "lab" / "release" / "gradescope";
   for (const char* name : {"setup.sh", "run_autograder"})
-    if (fs::exists(tree.root() / "lab" / "release" / "gradescope" / name))
-      fs::copy_file(tree.root() / "lab" / "release" / "gradescope" / name, gradescope / name);
-  for (const fs::path& path : {folder / "salt", gradescope / "salt"}) {
-    write_file(path, options.salt + "\n");
-    fs::permissions(path, fs::perms::owner_read | fs::perms::owner_write);
-  }
+    if (fs::exists(scripts / name)) fs::copy_file(scripts / name, folder / name);
+  write_file(folder / "salt", salt + "\n");
+  fs::permissions(folder / "salt", fs::perms::owner_read | fs::perms::owner_write);
 }
 
 }  // namespace
@@ -172,13 +181,13 @@ ReleaseInfo make_release(const Tree& tree, const ReleaseOptions& options) {
   const NewFolder repository(options.out), instructors(beside(options.out));
   git(tree.root(),
       {"checkout-index", "-a", "-f", "--prefix=" + fs::absolute(repository.path()).string() + "/"});
-  const json bugs = read_bugs(repository.path());
-  std::vector<Variant> variants = read_variants(repository.path());
-  if (options.with_variants) {
-    info.variants = apply_variants(repository.path(), options.salt);
-  } else {
+  const std::vector<Variant> variants = read_variants(repository.path());
+  if (options.with_variants)
+    info.variants = draw_variants(variants, options.salt);
+  else
     for (const Variant& variant : variants) info.variants[variant.name] = variant.choices[0].name;
-  }
+  apply_variants(repository.path(), info.variants);
+  const json bugs = read_bugs(repository.path());
   const Tree whole(repository.path());
   info.release = whole.release();
   std::map<std::string, std::string> sealed;
@@ -198,8 +207,9 @@ ReleaseInfo make_release(const Tree& tree, const ReleaseOptions& options) {
   for (const auto& [lab, text] : sealed)
     write_file(repository.path() / "lab" / "sealed" / (lab + ".bin"), text);
   expect_no_leaks(repository.path(), removed);
+  git(repository.path(), {"init", "-q", "--template=", "-b", "main"});
   commit(repository.path(), info);
-  write_instructors_folder(tree, options, instructors.path());
+  write_instructors_folder(tree, options.salt, info, instructors.path());
   repository.finish();
   instructors.finish();
   return info;

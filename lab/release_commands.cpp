@@ -28,8 +28,8 @@ int release(const Tree& tree, const ReleaseOptions& options) {
     print_keys(lab_keys(tree.course(), options.salt), info.cut);
   }
   std::cout << options.out.string()
-            << "-instructor: for you alone, it holds the salt; gradescope/ there, zipped, is the "
-            << "autograder\n";
+            << "-instructor: for you alone, it holds the salt and the tree to grade in; zipped it is "
+            << "Gradescope's autograder\n";
   return 0;
 }
 

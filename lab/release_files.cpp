@@ -22,6 +22,8 @@ constexpr const char* kLeftOut[] = {
     "tests/hidden",
     "tests/lab",
     "tests/tools",
+    "tools/bugs.py",
+    "tools/check_release.sh",
     "tools/check_stubs.py",
     "tools/course_graph.py",
     "tools/documented_commands.txt",

@@ -98,10 +98,4 @@ void apply_variants(const fs::path& root, const std::map<std::string, std::strin
   if (!edited.empty()) hash_again(root, edited);
 }
 
-std::map<std::string, std::string> apply_variants(const fs::path& root, const std::string& salt) {
-  const std::map<std::string, std::string> choices = draw_variants(read_variants(root), salt);
-  apply_variants(root, choices);
-  return choices;
-}
-
 }  // namespace lab

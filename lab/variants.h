@@ -40,7 +40,4 @@ std::map<std::string, std::string> draw_variants(const std::vector<Variant>& var
 // release ids and hashes are those of the release. Error: no such choice, or a text stands not exactly once.
 void apply_variants(const std::filesystem::path& root, const std::map<std::string, std::string>& choices);
 
-// What `release --salt S` and `grade --salt S` do to their copy of the tree. Returns the choices.
-std::map<std::string, std::string> apply_variants(const std::filesystem::path& root, const std::string& salt);
-
 }  // namespace lab

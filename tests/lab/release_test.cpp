@@ -3,12 +3,17 @@
 
 #include <gmock/gmock.h>
 
+#include <nlohmann/json.hpp>
+#include <set>
+#include <sstream>
+
 #include "lab/files.h"
 #include "lab/hand_in.h"
 #include "lab/lab_error.h"
 #include "lab/leaks.h"
 #include "lab/salt.h"
 #include "lab/unlock.h"
+#include "lab/variants.h"
 #include "tests/lab/small_tree.h"
 
 namespace lab {
@@ -29,7 +34,9 @@ class Released : public ::testing::Test {
     small.edit("lab/labs.json", R"(["3.1", "3.2", "3.3"]})",
                R"(["3.1", "3.2"]}, {"id": "sharing", "title": "s", "weeks": [3], "tasks": ["3.3"]})");
     small.write("lab/mutants.json", "[\"return take(free) - 1;\"]");
-    small.write("lab/bugs.json", R"([{"id": "3.2#1", "task": "3.2"}, {"id": "3.3#1", "task": "3.3"}])");
+    small.write("lab/bugs.json",
+                R"([{"id": "3.2#1", "task": "3.2", "file": "step3_small/pool.cpp", "find": "free - 1"},
+               {"id": "3.3#1", "task": "3.3", "file": "step3_small/sharing.cpp", "find": "count + 1"}])");
     small.write("tests/hidden/step3/hidden_test.cpp", "secret");
     small.write("lab/README.md", "For all.\n<!-- instructor -->\nFor one.\n<!-- /instructor -->\nFor all.\n");
     small.git({"init", "-q"});
@@ -99,8 +106,7 @@ TEST_F(Released, HasOneCommitWithoutAnyLineOfTheReferenceOrTheSalt) {
   const std::string out = options().out.string();
   EXPECT_EQ(run({"git", "-C", out, "rev-list", "--all", "--count"}).output, "1\n");
   EXPECT_EQ(run({"git", "-C", out, "status", "--porcelain"}).output, "");
-  const std::string objects =
-      run({"git", "-C", out, "cat-file", "--batch", "--batch-all-objects"}).output;
+  const std::string objects = run({"git", "-C", out, "cat-file", "--batch", "--batch-all-objects"}).output;
   EXPECT_THAT(objects, HasSubstr("int take(int free)"));
   for (const std::string line : {"return free - 1;", "return take(free) - 1;", "return count + 1;", kSalt})
     EXPECT_THAT(objects, Not(HasSubstr(line)));
@@ -221,10 +227,57 @@ TEST_F(Released, NoPageMayQuoteTheReference) {
 TEST_F(Released, TheInstructorHasTheProjectsTreeAndTheSaltBeside) {
   release(options());
   const fs::path beside = options().out.string() + "-instructor";
-  EXPECT_EQ(read_file(beside / "gradescope" / "salt"), std::string(kSalt) + "\n");
-  EXPECT_EQ(fs::status(beside / "gradescope" / "salt").permissions(),
-            fs::perms::owner_read | fs::perms::owner_write);
-  EXPECT_EQ(Tree(beside / "gradescope" / "ladder").release(), students().release());
+  EXPECT_EQ(read_file(beside / "salt"), std::string(kSalt) + "\n");
+  EXPECT_EQ(fs::status(beside / "salt").permissions(), fs::perms::owner_read | fs::perms::owner_write);
+  EXPECT_EQ(Tree(beside / "ladder").release(), students().release());
+}
+
+// 3.2 gives back one block, or two.
+constexpr const char* kVariants =
+    R"([{"name": "step", "title": "t", "tasks": ["3.2"], "choices": [{"name": "one", "edits": []},
+  {"name": "two", "edits": [
+    {"file": "step3_small/small.h", "find": "int take(int free);", "replace": "int take(int free);  // two"},
+    {"file": "step3_small/pool.cpp", "find": "return free - 1;", "replace": "return free - 1 - 1;"}]}]}])";
+
+TEST_F(Released, HasTheVariantThatTheSaltDraws) {
+  small.write("lab/variants.json", kVariants);
+  commit();
+  std::set<std::string> drawn;
+  for (const char* salt : {"spring of the course", "autumn of the course", "winter of the course",
+                           "summer of the course", "the next of the course"}) {
+    ReleaseOptions with = options();
+    with.salt = salt;
+    with.out = folder.path() / std::to_string(drawn.size()) / salt;
+    const ReleaseInfo info = release(with);
+    if (!drawn.insert(info.variants.at("step")).second) continue;
+    const bool two = info.variants.at("step") == "two";
+    const std::string text = two ? "return free - 1 - 1;" : "return free - 1;";
+    EXPECT_EQ(info.release == small.tree().release(), !two) << "another release, with hand-ins of its own";
+    EXPECT_EQ(read_file(with.out / "step3_small/small.h").find("// two") != std::string::npos, two);
+    EXPECT_FALSE(fs::exists(with.out / "lab/variants.json"));
+    const Tree graded(with.out.string() + "-instructor/ladder");
+    EXPECT_EQ(graded.release(), info.release) << "hand-ins are graded where the same was drawn";
+    EXPECT_THAT(graded.reference(graded.course().task("3.2"), kPool), HasSubstr(text));
+    EXPECT_TRUE(graded.changed_outside(graded.course().task("3.2")).empty());
+    unlock(Tree(with.out), "memory", to_hex(derive(salt, "key/memory")));
+    const Tree tree(with.out);
+    EXPECT_THAT(tree.reference(tree.course().task("3.2"), kPool), HasSubstr(text));
+  }
+  EXPECT_EQ(drawn.size(), 2u);
+  ReleaseOptions none = options();
+  none.with_variants = false;
+  EXPECT_EQ(release(none).variants.at("step"), "one");
+}
+
+TEST_F(Released, AnEditWithoutItsOnePlaceMakesNoRelease) {
+  std::string variants = kVariants;
+  for (size_t at; (at = variants.find("return free - 1;")) != std::string::npos;)
+    variants.replace(at, 16, "return nothing;");
+  small.write("lab/variants.json", variants);
+  commit();
+  EXPECT_THROW(apply_variants(small.root(), {{"step", "two"}}), LabError);
+  EXPECT_THROW(apply_variants(small.root(), {{"step", "three"}}), LabError);
+  EXPECT_THROW(apply_variants(small.root(), {{"other", "two"}}), LabError);
 }
 
 TEST_F(Released, CommandsSayWhatIsNotUnlocked) {
@@ -233,7 +286,8 @@ TEST_F(Released, CommandsSayWhatIsNotUnlocked) {
     arguments.insert(arguments.begin(), {LAB_BINARY, "--root", options().out.string()});
     return run(arguments);
   };
-  EXPECT_THAT(lab({"start", "3.3"}).output, HasSubstr("needs 3.2, which is not written here and not unlocked"));
+  EXPECT_THAT(lab({"start", "3.3"}).output,
+              HasSubstr("needs 3.2, which is not written here and not unlocked"));
   EXPECT_EQ(lab({"use", "reference", "3.2"}).exit_code, 2);
   EXPECT_EQ(lab({"unlock", "memory", "--key", key("sharing")}).exit_code, 2);
   EXPECT_EQ(lab({"unlock", "memory", "--key", key("memory")}).exit_code, 0);
@@ -244,8 +298,84 @@ TEST_F(Released, CommandsSayWhatIsNotUnlocked) {
   EXPECT_THAT(small.lab({"release", "--keys", "--salt", kSalt}).output, HasSubstr(key("memory")));
 }
 
-TEST(RemovedLines, AreFoundInTextInJsonAndFourInARowInCode) {
-  const std::string body = "  int64_t total_of_all = sum(x);\n  std::string s = \"a quoted word\";\n  x += 1;\n  y = x * x;\n";
+// The project itself, as it stands in the folder, committed or not.
+class ProjectsRelease : public ::testing::Test {
+ protected:
+  ProjectsRelease() {
+    const std::string source = LAB_SOURCE_DIR;
+    std::istringstream names(
+        run({"git", "-C", source, "ls-files", "-co", "--exclude-standard", "-z"}).output);
+    for (std::string name; std::getline(names, name, '\0');) {
+      if (!fs::exists(fs::path(source) / name)) continue;
+      fs::create_directories((root / name).parent_path());
+      fs::copy(fs::path(source) / name, root / name, fs::copy_options::copy_symlinks);
+    }
+    for (const std::vector<std::string>& words : {std::vector<std::string>{"init", "-q"},
+                                                  {"add", "-A", "-f"},
+                                                  {"-c", "user.name=a", "-c", "user.email=a@b", "-c",
+                                                   "commit.gpgsign=false", "commit", "-q", "-m", "c"}}) {
+      std::vector<std::string> command = {"git", "-C", root.string()};
+      command.insert(command.end(), words.begin(), words.end());
+      EXPECT_TRUE(run(command).ok());
+    }
+  }
+
+  ladder::testing::TemporaryFolder folder;
+  fs::path root = folder.path() / "the project", out = folder.path() / "a course";
+};
+
+TEST_F(ProjectsRelease, IsWholeAndGivesNothingAway) {
+  const Tree project(root);
+  const ReleaseInfo info =
+      make_release(project, {.course = "C", .salt = kSalt, .out = out, .labs = {}, .with_variants = false});
+  const Tree students(out);
+  EXPECT_EQ(students.release(), project.release());
+  RemovedLines removed;
+  for (const Task& task : students.course().tasks) {
+    const TaskState state = students.state(task);
+    const bool cut = task.core && !task.given;
+    EXPECT_EQ(state.text, cut ? Text::stub : Text::reference) << task.id << " " << state.problem;
+    EXPECT_EQ(state.is_missing, cut) << task.id;
+    EXPECT_TRUE(students.changed_outside(task).empty()) << task.id;
+    for (const std::string& path : task.regions)
+      if (cut) removed.add(project.region(task, path).text, project.stub(task, path));
+  }
+  // Of the commit's objects, those of code may have a line of it by chance; the same six in a row never.
+  const std::string git_dir = (out / ".git").string();
+  std::istringstream tracked(run({"git", "--git-dir", git_dir, "ls-files"}).output);
+  for (std::string name; std::getline(tracked, name);) {
+    const std::string ending = fs::path(name).extension();
+    if (ending == ".cpp" || ending == ".h" || ending == ".cu" || ending == ".cuh") {
+      EXPECT_EQ(removed.give(read_file(out / name)), "") << name;
+    }
+  }
+  ASSERT_FALSE(removed.empty());
+  const std::string objects =
+      run({"git", "--git-dir", git_dir, "cat-file", "--batch", "--batch-all-objects"}).output;
+  EXPECT_GT(objects.size(), 10'000'000u);
+  EXPECT_EQ(removed.find_in(objects), "");
+  EXPECT_EQ(objects.find(kSalt), std::string::npos);
+  EXPECT_EQ(run({"git", "--git-dir", git_dir, "rev-list", "--all", "--count"}).output, "1\n");
+
+  const std::string workflow = read_file(out / ".github" / "workflows" / "classroom.yml");
+  for (const Task& task : students.course().tasks)
+    EXPECT_EQ(workflow.find("./ladder lab test " + task.id + "\n") != std::string::npos,
+              task.core && !task.given && !task.gpu)
+        << task.id;
+  EXPECT_TRUE(nlohmann::json::accept(read_file(out / ".devcontainer" / "devcontainer.json")));
+  EXPECT_THAT(read_file(out / "lab" / "README.md"), Not(HasSubstr("--salt")));
+  for (const char* path :
+       {"lab/mutants.json", "lab/variants.json", "lab/reports", "lab/release", "tests/hidden", "tests/lab"})
+    EXPECT_FALSE(fs::exists(out / path)) << path;
+  for (const std::string& lab : info.cut)
+    EXPECT_TRUE(unlock(students, lab, to_hex(derive(kSalt, "key/" + lab)))) << lab;
+  for (const Task& task : students.course().tasks) EXPECT_FALSE(students.state(task).is_missing) << task.id;
+}
+
+TEST(RemovedLines, AreFoundInTextInJsonAndSixInARowInCode) {
+  const std::string body =
+      "  int64_t total_of_all = sum(x);\n  std::string s = \"a quoted word\";\n  x += 1;\n  y = x * x;\n"
+      "  z = y - 1;\n  return z;\n";
   RemovedLines removed;
   removed.add("int f() {\n" + body + "}\n", "int f() {\n}\n");
   EXPECT_EQ(removed.find_in("as in `int64_t total_of_all = sum(x);`"), "int64_t total_of_all = sum(x);");
@@ -254,7 +384,7 @@ TEST(RemovedLines, AreFoundInTextInJsonAndFourInARowInCode) {
   EXPECT_EQ(removed.find_in("x += 1;"), "") << "short lines stand everywhere";
   EXPECT_EQ(removed.give("    int64_t total_of_all = sum(x);\n"), "") << "one line in given code is chance";
   EXPECT_EQ(removed.find_in("int64_t total_of_all = sum(x);"), "");
-  EXPECT_EQ(removed.give(body), "int64_t total_of_all = sum(x);") << "four are not";
+  EXPECT_EQ(removed.give(body), "int64_t total_of_all = sum(x);") << "six are not";
 }
 
 }  // namespace
