@@ -27,6 +27,7 @@ constexpr const char* kLeftOut[] = {
     "tools/check_stubs.py",
     "tools/course_graph.py",
     "tools/documented_commands.txt",
+    "tools/emulator_check.py",
     "tools/goldens",
     "tools/gpu_check.sh",
     "tools/labs.py",
