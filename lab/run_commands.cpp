@@ -74,10 +74,12 @@ int test_task(const Tree& tree, const Task& task, const std::string& rung, bool 
   const TaskState state = tree.state(task);
   std::cout << "task " << task.id << ": " << task.title << "\n";
   if (state.builds_reference) std::cout << "  this is the reference, not your text\n";
-  std::string mine;
+  std::string mine, swappable;
   for (const Task* need : needs)
-    if (const TaskState of = tree.state(*need); !of.builds_reference && !of.is_missing)
+    if (const TaskState of = tree.state(*need); !of.builds_reference && !of.is_missing) {
       mine += (mine.empty() ? "" : ", ") + need->id;
+      if (tree.has_reference(*need)) swappable += (swappable.empty() ? "" : ", ") + need->id;
+    }
   if (!mine.empty()) std::cout << "  with your own " << mine << "\n";
   std::cout << missing_needs(tree, task) << left_behind(tree, {&task});
   const bool gpu = task.gpu && !emulated;
@@ -106,10 +108,12 @@ int test_task(const Tree& tree, const Task& task, const std::string& rung, bool 
               << "\n";
   const bool done = all[Verdict::failed] + all[Verdict::not_written] + all[Verdict::skipped] == 0;
   std::cout << task.id << ": " << counts(all) << "\n";
-  if (!done && !mine.empty())
+  if (!done && !swappable.empty())
     std::cout << "  to see whether the cause is in one of your others: ./ladder lab use reference "
-              << mine.substr(0, mine.find(','))
-              << (mine.find(',') == std::string::npos ? "" : " (or" + mine.substr(mine.find(',') + 1) + ")")
+              << swappable.substr(0, swappable.find(','))
+              << (swappable.find(',') == std::string::npos
+                      ? ""
+                      : " (or" + swappable.substr(swappable.find(',') + 1) + ")")
               << "\n";
   if (all[Verdict::skipped] > 0 && all[Verdict::failed] + all[Verdict::not_written] == 0)
     std::cout << "  a skipped test proves nothing: the milestone is "
