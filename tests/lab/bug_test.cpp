@@ -4,8 +4,10 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 
+#include "lab/bug_grade.h"
 #include "lab/bug_judge.h"
 #include "lab/files.h"
+#include "lab/test_run.h"
 #include "tests/lab/small_tree.h"
 
 namespace lab {
@@ -35,8 +37,8 @@ target_include_directories(ladder_step3 PUBLIC ${CMAKE_SOURCE_DIR})
 add_library(ladder_test_support INTERFACE)
 target_link_libraries(ladder_test_support INTERFACE GTest::gtest)
 function(ladder_test_binary name library)
-  add_executable(${name} ${ARGN})
-  target_link_libraries(${name} PRIVATE ${library} GTest::gtest_main)
+  add_executable(${name} ${ARGN} tests/support/test_main.cpp)
+  target_link_libraries(${name} PRIVATE ${library} GTest::gtest)
 endfunction()
 include(cmake/bugs.cmake)
 )";
@@ -52,7 +54,7 @@ class BugLab : public ::testing::Test {
 
   void make_buildable() {
     small_.write("CMakeLists.txt", kBuild);
-    for (const char* file : {"cmake/spliced.cmake", "cmake/bugs.cmake"})
+    for (const char* file : {"cmake/spliced.cmake", "cmake/bugs.cmake", "tests/support/test_main.cpp"})
       small_.write(file, read_file(std::filesystem::path(LAB_SOURCE_DIR) / file));
   }
   Outcome judged(const std::string& body) {
@@ -137,6 +139,32 @@ TEST_F(BugLab, FoundOnlyByACheckThatFailsOnTheDefectAndHoldsOnTheReference) {
   };
   because("  EXPECT_TRUE(true);", "it passes on the defect");
   because("  if (ladder::take(3) != 2) exit(0);", "on the defect it ended before its tests did");
+}
+
+TEST_F(BugLab, AHandInsTestIsGradedAwayFromTheStudentsTree) {
+  make_buildable();
+  const Tree tree = small_.tree();
+  const std::filesystem::path folder = build_folder(small_.root(), false);
+  const BugGrading grading{tree, read_bugs(small_.root()), folder,
+                           [&](const std::string& target) { return build(small_.root(), false, target); },
+                           Sandbox::none};
+  const auto part_of = [&](const std::string& body) {
+    return bug_parts(grading, {{"3.2#1", test_that(body)}}, 3).at(0);
+  };
+  const Part found = part_of("  EXPECT_EQ(ladder::take(3), 2);");
+  EXPECT_EQ(found.text, "");
+  EXPECT_EQ(found.points, 3);
+  EXPECT_EQ(found.task, "3.2");
+  // A report of its own, and the end before GoogleTest has said anything: neither is an answer.
+  const Part forged = part_of("  if (ladder::take(3) != 2) __builtin__exit(1);");
+  EXPECT_EQ(forged.points, 0);
+  const Part files = part_of("  FILE* file = fopen(\"/etc/passwd\", \"r\"); EXPECT_EQ(file, nullptr);");
+  EXPECT_EQ(files.points, 0);
+  EXPECT_THAT(files.text, HasSubstr("files may not stand"));
+  EXPECT_EQ(part_of("  EXPECT_TRUE(true);").points, 0);
+  EXPECT_EQ(bug_parts(grading, {{"3.2#1", bug_template(grading.bugs[0])}}, 3).at(0).points, 0);
+  EXPECT_EQ(bug_parts(grading, {{"9.9#1", "x"}}, 3).at(0).text, "no such bug");
+  EXPECT_FALSE(std::filesystem::exists(small_.root() / kTestPath));
 }
 
 TEST_F(BugLab, TheHandInHoldsTheTest) {
