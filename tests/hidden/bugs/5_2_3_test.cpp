@@ -10,7 +10,7 @@ TEST(Bug5_2_3, BlocksThatACutSequenceStillNeedsAreKeptForIt) {
   SchedulerConfig config = small_config();
   config.batch.num_kv_blocks = 12;
   config.batch.max_num_batched_tokens = 8;
-  config.max_num_partial_prefills = 2;
+  config.max_num_partial_prefills = config.max_long_partial_prefills = 2;
   config.enable_prefix_caching = false;
   config.watermark = 0;
   Harness harness(config);
