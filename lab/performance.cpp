@@ -23,9 +23,10 @@ json judged(const std::vector<std::string>& command, const std::string& seed, co
   if (with.confined) {
     Limits limits;
     limits.wall = std::chrono::seconds(120);
-    ran = run_confined(command, limits,
-                       {.readable = {judge, worker}, .writable = {}, .environment = {}, .input = seed + "\n", .start = {}},
-                       with.sandbox);
+    ran = run_confined(
+        command, limits,
+        {.readable = {judge, worker}, .writable = {}, .environment = {}, .input = seed + "\n", .start = {}},
+        with.sandbox);
   } else {
     const fs::path script = "/bin/sh";
     std::vector<std::string> piped = {script, "-c", "seed=$1; shift; echo \"$seed\" | \"$@\"", "sh", seed};
@@ -44,7 +45,8 @@ json judged(const std::vector<std::string>& command, const std::string& seed, co
 
 json counts_of(const std::string& problem, const fs::path& worker, const Measuring& with) {
   const std::string seed = to_hex(derive(with.salt, "counts/" + problem));
-  return judged({with.pristine.counts, "judge", problem, "--", worker, "work"}, seed, with, with.pristine.counts, worker);
+  return judged({with.pristine.counts, "judge", problem, "--", worker, "work"}, seed, with,
+                with.pristine.counts, worker);
 }
 
 size_t num_measurements(const Task& task) {
@@ -109,7 +111,8 @@ std::vector<Part> counted_parts(const Task& task, const Measuring& with, std::ve
       if (seen.contains("error")) {
         part.text = seen.at("error");
       } else {
-        const int64_t count = seen.at("counts").at(counted.count), expected = reference.at("counts").at(counted.count);
+        const int64_t count = seen.at("counts").at(counted.count),
+                      expected = reference.at("counts").at(counted.count);
         part.points = of * counted_share(counted, count, expected);
         part.text = std::to_string(count) + ", the reference " + std::to_string(expected);
         // Twice as good as the reference: a better idea, or a count that is not true.
@@ -125,10 +128,21 @@ std::vector<Part> counted_parts(const Task& task, const Measuring& with, std::ve
 std::vector<Part> raced_parts(const Task& task, const Measuring& with, std::vector<std::string>& flags) {
   std::vector<Part> parts;
   const double of = with.points / static_cast<double>(std::max<size_t>(num_measurements(task), 1));
+  std::string calls;
+  for (const fs::path& object : with.objects)
+    for (const std::string& name : library_calls(symbols_of(object)))
+      calls += (calls.empty() ? "" : ", ") + name;
+  if (!calls.empty()) flags.push_back("task " + task.id + " calls a library's kernel: " + calls);
   for (const std::string& op : task.race_ops) {
+    if (!calls.empty()) {
+      parts.push_back({task.id, "performance", "race " + op + "/" + task.race_rung, 0, of,
+                       "not scored: it calls a library's kernel, " + calls});
+      continue;
+    }
     const std::string seed = to_hex(derive(with.salt, "race/" + op));
-    const json result = judged({with.pristine.race, "judge", op, task.race_rung, with.student.race, with.pristine.race},
-                               seed, with, with.pristine.race, with.student.race);
+    const json result =
+        judged({with.pristine.race, "judge", op, task.race_rung, with.student.race, with.pristine.race}, seed,
+               with, with.pristine.race, with.student.race);
     parts.push_back(raced_part(task, op, result, of, flags));
   }
   return parts;

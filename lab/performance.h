@@ -24,6 +24,8 @@ struct Measuring {
   MeasuredBuild student, pristine;
   std::string salt;   // of the instructor: workloads follow from it
   double points = 0;  // of the task's performance in all
+  std::vector<std::filesystem::path>
+      objects;  // what the compiler made of the student's files, for library_calls()
   Sandbox sandbox = Sandbox::namespaces;
   // Instead of the sandbox: a student's own `lab bench`.
   bool confined = true;
@@ -31,7 +33,8 @@ struct Measuring {
 
 bool has_performance(const Task& task);
 
-// One part for each count and each race; together they have `points`. A flag is what an instructor must look at.
+// One part for each count and each race; together they have `points`. A flag is what an instructor must look at. Error
+// (LabError): a judge could not measure, or the reference fails.
 std::vector<Part> counted_parts(const Task& task, const Measuring& with, std::vector<std::string>& flags);
 std::vector<Part> raced_parts(const Task& task, const Measuring& with, std::vector<std::string>& flags);
 

@@ -22,7 +22,7 @@ const std::vector<Counted>& counted() {
       {.problem = "static", .count = "steps"},
       {.problem = "static", .count = "rows"},
       {.problem = "mixed", .count = "steps"},
-      {.problem = "mixed", .count = "longest_gap", .slack = 1},
+      {.problem = "mixed", .count = "longest_gap", .slack = 0},
       {.problem = "mixed", .count = "total_wait", .within = 1.15},
       {.problem = "shared", .count = "steps"},
       {.problem = "shared", .count = "rows"},

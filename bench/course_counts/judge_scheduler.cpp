@@ -23,7 +23,7 @@ struct Request {
 
 struct Workload {
   BatchConfig batch;
-  bool is_static = false;
+  bool is_static = false, priorities = false;
   int64_t partial_prefills = 1, long_prefill = 0;
   int delay = 0;  // steps that are in flight beside the one that is planned
   std::vector<Request> requests = {};
@@ -55,6 +55,7 @@ class SchedulerJudge {
                  {"batch", load_.batch},
                  {"vocab_size", kVocab},
                  {"static", load_.is_static},
+                 {"priorities", load_.priorities},
                  {"partial_prefills", load_.partial_prefills},
                  {"long_prefill", load_.long_prefill}});
     for (const char* name : {"steps", "rows", "preemptions", "recomputed", "tokens_hit", "longest_gap",
@@ -241,14 +242,17 @@ Counts judge_static(Worker& worker, Random& random) {
   return judge(worker, std::move(load), random);
 }
 
-// Prompts of very different lengths beside decodes.
+// Prompts of very different lengths beside decodes; long ones come first in the order.
 Counts judge_mixed(Worker& worker, Random& random) {
-  Workload load{.batch = batch(12, 48, 1000), .partial_prefills = 3, .long_prefill = 24};
-  for (int i = 0; i < 60; ++i)
-    load.requests.push_back({integer(random, 0, 240),
-                             random_tokens(random, integer(random, 0, 3) == 0 ? integer(random, 150, 350)
-                                                                              : integer(random, 4, 30)),
-                             sampling(random, integer(random, 4, 40))});
+  Workload load{.batch = batch(12, 48, 1000), .priorities = true, .partial_prefills = 3, .long_prefill = 44};
+  for (int i = 0; i < 60; ++i) {
+    const bool is_long = integer(random, 0, 3) == 0;
+    load.requests.push_back(
+        {integer(random, 0, 200),
+         random_tokens(random, is_long ? integer(random, 150, 350) : integer(random, 4, 30)),
+         sampling(random, integer(random, 4, 40))});
+    load.requests.back().sampling.priority = is_long ? 0 : 1;
+  }
   return judge(worker, std::move(load), random);
 }
 

@@ -9,13 +9,18 @@
 namespace ladder {
 
 inline void to_json(nlohmann::json& to, const SamplingParams& from) {
-  to = {{"max_tokens", *from.max_tokens}, {"n", from.n}, {"seed", *from.seed}, {"stop", from.stop_token_ids}};
+  to = {{"max_tokens", *from.max_tokens},
+        {"n", from.n},
+        {"seed", *from.seed},
+        {"stop", from.stop_token_ids},
+        {"priority", from.priority}};
 }
 inline void from_json(const nlohmann::json& from, SamplingParams& to) {
   to.temperature = 0;
   to.max_tokens = from.at("max_tokens").get<int64_t>();
   to.n = from.at("n");
   to.seed = from.at("seed").get<uint64_t>();
+  to.priority = from.at("priority");
   to.stop_token_ids = from.at("stop").get<std::vector<int32_t>>();
 }
 

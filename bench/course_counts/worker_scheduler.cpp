@@ -34,6 +34,7 @@ class SchedulerWorker final : public CountedWorker {
     config.static_batching = settings.at("static");
     config.max_num_partial_prefills = settings.at("partial_prefills");
     config.long_prefill_token_threshold = settings.at("long_prefill");
+    if (settings.at("priorities").get<bool>()) config.policy = SchedulingPolicy::priority;
     config.prefix_cache_seed = 1;
     return config;
   }

@@ -18,7 +18,7 @@ namespace ladder::course {
 //   idle       the worker must not compute while it is not asked
 //   floor      nothing is faster than the bytes and products that it needs
 //   outside    the judge's own clock and not the worker's (left out: the worker reports its seconds)
-//   hidden     the expected output is not in memory that the worker sees (left out: it lies behind the output)
+//   hidden     the expected output is not in memory that the worker sees (left out: it lies behind the problem)
 struct RaceOptions {
   int repetitions = 31;  // up to three times as many where the result is not clear
   std::set<std::string> without;
@@ -29,7 +29,7 @@ struct RaceResult {
   double low = 0, high = 0;  // the 95 % confidence interval of that median: points are given for `low`
   int repetitions = 0;
   double seconds = 0, reference_seconds = 0;  // medians, of the worker's CPU clock, an empty call taken off
-  double wall_ratio = 0;                      // by the wall clock, the lower quartiles
+  double wall_ratio = 0;                      // by the wall clock, of the shortest turns
   double share = 0;  // of the roofline: the least time for its bytes and products / the student's
   std::vector<std::string> flags;  // what an instructor must look at; with one of them nothing is scored
 };
