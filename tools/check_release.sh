@@ -19,7 +19,7 @@ say() { printf '\n== %s\n' "$*"; }
 expect() {
   local wanted=$1 code=0
   shift
-  printf '$ %s\n' "${*/$out/OUT}"
+  printf '$ %s\n' "$*" | sed "s|$out|OUT|g; s|$root/||g"
   "$@" >"$out/said.txt" 2>&1 || code=$?
   grep -vE '^(ladder: |building |passed |not written  |skipped |        |-- |\[|  variant|  [a-z]+  [0-9a-f]{64}$)' "$out/said.txt" |
     sed "s|$out|OUT|g" | tail -n 40 || true

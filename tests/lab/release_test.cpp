@@ -232,6 +232,29 @@ TEST_F(Released, TheInstructorHasTheProjectsTreeAndTheSaltBeside) {
   EXPECT_EQ(Tree(beside / "ladder").release(), students().release());
 }
 
+TEST(Gradescope, GradesOneHandInAndSaysWhenThereAreNoneOrSeveral) {
+  const ladder::testing::TemporaryFolder folder;
+  const fs::path root = folder.path() / "auto grader", results = root / "results" / "results.json";
+  write_file(root / "source" / "salt", "a salt\n");
+  write_file(root / "source" / "ladder" / "ladder", "#!/bin/sh\necho \"$@\"\n");
+  fs::permissions(root / "source" / "ladder" / "ladder", fs::perms::owner_all);
+  fs::create_directories(root / "results");
+  const auto grade = [&] {
+    run({"bash", LAB_SOURCE_DIR "/lab/release/gradescope/run_autograder"}, std::chrono::seconds(60),
+        {{"AUTOGRADER", root.string()}});
+    return read_file(results);
+  };
+  EXPECT_THAT(nlohmann::json::parse(grade()).at("output").get<std::string>(), HasSubstr("0 hand-ins"));
+  write_file(root / "submission" / "h.json", "{}");
+  EXPECT_THAT(grade(),
+              testing::AllOf(HasSubstr("lab grade "), HasSubstr("h.json --salt a salt --format gradescope")));
+  write_file(root / "submission" / "h2.json", "{}");
+  EXPECT_THAT(nlohmann::json::parse(grade()).at("output").get<std::string>(), HasSubstr("2 hand-ins"));
+  fs::remove(root / "submission" / "h2.json");
+  write_file(root / "source" / "ladder" / "ladder", "#!/bin/sh\nexit 2\n");
+  EXPECT_EQ(nlohmann::json::parse(grade()).at("score"), 0) << "what fails leaves a result too";
+}
+
 // 3.2 gives back one block, or two.
 constexpr const char* kVariants =
     R"([{"name": "step", "title": "t", "tasks": ["3.2"], "choices": [{"name": "one", "edits": []},
