@@ -5,7 +5,7 @@ measured as `lab grade` measures it. Expects that each cheat is caught, and that
     tools/course_cheats.py                 all of tests/hidden/cheats/cheats.json; writes lab/reports/cheats.txt
     tools/course_cheats.py NAME...         these; writes nothing
     tools/course_cheats.py --quick         some of them, for CI
-    tools/course_cheats.py --self 20       the reference raced against itself so often; writes lab/reports/races.txt
+    tools/course_cheats.py --self 20 [OP...]   the reference raced against itself so often; writes lab/reports/races.txt
 
 A cheat is a region's text (NAME.txt) or a change of the reference's. It can be caught by
     rules     what may not stand in a region (lab/rules.h)         symbols   what the object calls (library_calls())
@@ -122,9 +122,9 @@ def look_at(cheat, builds, lab, pristine, student):
     return found, without
 
 
-def self_races(times, builds):
+def self_races(times, builds, names):
     """The reference's program against itself: each race must bring full points."""
-    ops = sorted({(op, task["race"]["rung"]) for task in labs.load()["tasks"] for op in task.get("race", {}).get("ops", ())})
+    ops = sorted({(op, task["race"]["rung"]) for task in labs.load()["tasks"] for op in task.get("race", {}).get("ops", ()) if not names or op in names})
     lines, failed = [], 0
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
@@ -143,7 +143,7 @@ def self_races(times, builds):
                          f"scored (low) at most {lows[-1]:.3f}{'  ' + '; '.join(odd) if odd else ''}\n")
             print(lines[-1], end="", flush=True)
     load = os.getloadavg()[1]
-    RACES.write_text(labs.made_by(f"tools/course_cheats.py --self {times}")
+    RACES.write_text(labs.made_by(" ".join(["tools/course_cheats.py --self", str(times), *names]))
                      + f"# the reference raced against itself; load of the machine meanwhile: {load:.1f} on {os.cpu_count()} cores\n"
                      + "".join(lines))
     return failed
@@ -158,7 +158,7 @@ def main():
     arguments = parser.parse_args()
     if arguments.times:
         with overlay.Overlay(arguments.build) as builds:
-            sys.exit(1 if self_races(arguments.times, builds) else 0)
+            sys.exit(1 if self_races(arguments.times, builds, arguments.names) else 0)
     cheats = json.loads((FOLDER / "cheats.json").read_text())
     wanted = QUICK if arguments.quick else set(arguments.names) or {cheat["name"] for cheat in cheats}
     lines, missed = [], []
