@@ -32,6 +32,12 @@ int list_bugs(const Tree& tree);
 int bug(const Tree& tree, const std::string& id);
 int test_bug(const Tree& tree, const std::string& id);
 
+// For an instructor: points and reports for hand-ins. Exit code 1: some of them could not be graded in full.
+struct GradeSettings {
+  std::string format, salt, tasks, out, sandbox;  // as on the command line; "" where not given
+};
+int grade(const Tree& tree, const std::vector<std::string>& hand_ins, const GradeSettings& settings);
+
 // For the project itself: stubs, or traced copies, of these tasks' regions written over a copy of the checkout.
 int write_stubs(const Tree& tree, const std::string& id, const std::string& folder);
 // What rules.h and performance.h say of a region's text and of the object made of it, a line each; 1 if there is any.

@@ -30,7 +30,9 @@ constexpr const char* kUsage =
     "for instructors\n"
     "  release --course C --salt S [--out FOLDER] [--labs A,B] [--no-reference] [--variants none]\n"
     "                           a repository for students, without the reference\n"
-    "  release --keys --salt S  the keys of its labs\n";
+    "  release --keys --salt S  the keys of its labs\n"
+    "  grade HANDIN... [--format text|gradescope|classroom|csv] [--salt S] [--tasks ID,...] [--out FOLDER]\n"
+    "                           points and a report for each hand-in: files, folders, archives of them\n";
 
 using Arguments = std::vector<std::string>;
 
@@ -139,6 +141,15 @@ int run(Arguments arguments) {
     const std::string key = option(arguments, "--key");
     return expect(arguments, 1, "unlock LAB --key K"), lab::unlock_lab(tree, arguments[0], key);
   }
+  if (command == "grade") {
+    lab::GradeSettings settings;
+    settings.format = option(arguments, "--format");
+    settings.salt = option(arguments, "--salt");
+    settings.tasks = option(arguments, "--tasks");
+    settings.out = option(arguments, "--out");
+    settings.sandbox = option(arguments, "--sandbox");
+    return lab::grade(tree, arguments, settings);
+  }
   if (command == "write-stub")
     return expect(arguments, 2, "write-stub ID FOLDER"), lab::write_stubs(tree, arguments[0], arguments[1]);
   if (command == "check-text" && arguments.size() >= 2)
@@ -149,7 +160,7 @@ int run(Arguments arguments) {
     return expect(arguments, 1, "write-traced FOLDER"), lab::write_traced(tree, arguments[0]);
   throw lab::LabError(
       "no command '" + command +
-      "': expected list, start, test, bench, status, use, bug, demo, hand-in, unlock or release");
+      "': expected list, start, test, bench, status, use, bug, demo, hand-in, unlock, release or grade");
 }
 
 }  // namespace

@@ -56,10 +56,9 @@ std::vector<std::string> in_namespaces(const Limits& limits, const Folders& fold
   std::vector<std::string> words = {
       "bwrap",         "--unshare-pid", "--unshare-net",        "--unshare-ipc",
       "--unshare-uts", "--new-session", "--unshare-cgroup-try", "--die-with-parent"};
-  if (is_root())
-    add(words, {"--cap-drop", "ALL", "--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"});
-  else
-    add(words, {"--unshare-user"});
+  if (!is_root()) add(words, {"--unshare-user"});
+  if (is_root()) add(words, {"--cap-drop", "ALL"});
+  if (user != 0) add(words, {"--cap-add", "CAP_SETUID", "--cap-add", "CAP_SETGID"});
   std::set<fs::path> made = {"/usr", "/etc", "/proc", "/dev"};
   add(words, {"--ro-bind", "/usr", "/usr", "--ro-bind", "/etc", "/etc", "--proc", "/proc", "--dev", "/dev"});
   for (const char* name : {"/bin", "/sbin", "/lib", "/lib32", "/lib64"}) {
@@ -251,7 +250,8 @@ void check_sandbox(Sandbox sandbox) {
 Confined run_confined(const std::vector<std::string>& command, const Limits& limits, const Folders& folders,
                       Sandbox sandbox) {
   const bool open = sandbox == Sandbox::none;
-  const uid_t user = is_root() ? fresh_user() : 0;
+  // A compiler writes into the caller's folders, so it stays the caller, if without a root's rights.
+  const uid_t user = is_root() && folders.writable.empty() ? fresh_user() : 0;
   fs::path scratch = kScratch;
   if (open) {
     std::string name = (fs::temp_directory_path() / "ladder-lab-XXXXXX").string();

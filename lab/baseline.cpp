@@ -1,0 +1,239 @@
+#include "lab/baseline.h"
+
+#include <algorithm>
+#include <atomic>
+#include <cmath>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <thread>
+
+#include "lab/files.h"
+#include "lab/lab_error.h"
+#include "lab/salt.h"
+#include "lab/sha256.h"
+#include "lab/stub.h"
+
+namespace lab {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+
+constexpr int kSecretSeeds = 2;  // of each test with random inputs
+
+std::string seed_of(const std::string& salt, const Task& task, int number) {
+  return std::to_string(derive_number(salt, "seed/" + task.id + "/" + std::to_string(number)));
+}
+
+// A word that what is tested cannot know.
+std::string fresh_word() {
+  std::random_device random;
+  std::string bytes;
+  for (int i = 0; i < 32; ++i) bytes += static_cast<char>(random());
+  return to_hex(bytes);
+}
+
+// Of the one test in GoogleTest's report: whether its inputs are random.
+bool is_random(const std::string& report) {
+  for (const auto& suite : json::parse(report).at("testsuites"))
+    for (const auto& test : suite.at("testsuite"))
+      if (test.contains("inputs")) return true;
+  return false;
+}
+
+// Exactly this test has run to its end.
+bool is_about(const std::string& report, const std::string& name) {
+  try {
+    const json all = json::parse(report);
+    const auto& suites = all.at("testsuites");
+    if (all.at("tests") != 1 || suites.size() != 1 || suites[0].at("testsuite").size() != 1) return false;
+    const auto& test = suites[0].at("testsuite")[0];
+    return suites[0].at("name").get<std::string>() + "." + test.at("name").get<std::string>() == name &&
+           test.at("status") == "RUN" && (test.at("result") == "COMPLETED" || test.at("result") == "SKIPPED");
+  } catch (const json::exception&) {
+    return false;
+  }
+}
+
+// All at a time that the cores can run; the results in the order of the tests.
+template <class Result, class Run>
+std::vector<Result> on_all_cores(size_t count, const Run& run_one) {
+  std::vector<Result> results(count);
+  std::atomic<size_t> next = 0;
+  std::vector<std::jthread> workers;
+  const size_t cores = std::max<size_t>(std::thread::hardware_concurrency(), 1);
+  for (size_t i = 0; i < std::min(cores, count); ++i)
+    workers.emplace_back([&] {
+      for (size_t at; (at = next++) < count;) results[at] = run_one(at);
+    });
+  workers.clear();
+  return results;
+}
+
+json to_json(const Baseline& baseline) {
+  json all;
+  for (const GradedTest& test : baseline.tests)
+    all["tests"].push_back({test.target, test.name, test.part, test.seed, test.seconds.at(Build::release),
+                            test.seconds.at(Build::asan), test.guard});
+  all["skipped"] = baseline.skipped;
+  for (const auto& [path, symbols] : baseline.symbols)
+    all["symbols"][path] = {symbols.undefined, symbols.strong, symbols.weak};
+  all["elsewhere"] = baseline.elsewhere;
+  all["targets"] = baseline.targets;
+  return all;
+}
+
+Baseline from_json(const json& all) {
+  Baseline baseline;
+  for (const json& test : all.at("tests"))
+    baseline.tests.push_back({test[0], test[1], test[2], test[3], {{Build::release, test[4]}, {Build::asan, test[5]}},
+                              test[6]});
+  baseline.skipped = all.at("skipped");
+  for (const auto& [path, sets] : all.at("symbols").items()) baseline.symbols[path] = {sets[0], sets[1], sets[2]};
+  baseline.elsewhere = all.at("elsewhere");
+  baseline.targets = all.at("targets");
+  return baseline;
+}
+
+// Runs the reference and keeps what it took. A test that is skipped leaves the list.
+void run_reference(const GradeTree& tree, Build build, Sandbox sandbox, Baseline& baseline,
+                   std::vector<std::string>* random) {
+  const auto runs = on_all_cores<std::pair<TestRun, double>>(baseline.tests.size(), [&](size_t i) {
+    const auto begin = std::chrono::steady_clock::now();
+    TestRun run = run_graded(tree, baseline.tests[i], build, sandbox, true, false);
+    return std::pair(run, std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());
+  });
+  std::vector<GradedTest> kept;
+  for (size_t i = 0; i < runs.size(); ++i) {
+    GradedTest& test = baseline.tests[i];
+    const TestResult result = judge(test.name, runs[i].first);
+    if (result.verdict == Verdict::skipped) {
+      baseline.skipped.push_back(test.name + ": " + (result.messages.empty() ? "" : result.messages[0]));
+      continue;
+    }
+    if (result.verdict != Verdict::passed)
+      throw LabError("the reference fails " + test.name + (build == Build::asan ? " with AddressSanitizer" : "") + " (" +
+                     test.part + ", seed " + test.seed + "): " + (result.messages.empty() ? "" : result.messages[0]));
+    if (random != nullptr && is_random(runs[i].first.report)) random->push_back(test.name);
+    test.seconds[build] = runs[i].second;
+    kept.push_back(std::move(test));
+  }
+  baseline.tests = std::move(kept);
+}
+
+}  // namespace
+
+TestRun run_graded(const GradeTree& tree, const GradedTest& test, Build build, Sandbox sandbox, bool reference,
+                   bool never_ends) {
+  const fs::path binary = tree.binary(build, test.target);
+  Limits limits;
+  limits.memory = int64_t{build == Build::asan ? 4 : 2} << 30;
+  double seconds = 120;
+  if (!reference) seconds = std::max(never_ends ? 3.0 : 10.0, (never_ends ? 5 : 10) * test.seconds.at(build));
+  limits.wall = std::chrono::seconds(static_cast<int64_t>(std::ceil(seconds)));
+  limits.cpu = limits.wall * 4;
+  Folders folders;
+  folders.readable = {binary.parent_path()};
+  for (const char* name : {"tests/goldens", "models"})
+    if (fs::is_directory(tree.root() / name)) folders.readable.push_back(tree.root() / name);
+  folders.environment = {{"GOMP_SPINCOUNT", "1000"}, {"LADDER_TEST_SEED", test.seed}};
+  if (build == Build::release)
+    folders.environment["MALLOC_PERTURB_"] = "165";  // what is read after it was given back shall look different
+  else if (sandbox == Sandbox::none)
+    folders.environment["ASAN_OPTIONS"] = "detect_leaks=0";  // needs ptrace, which containers refuse
+  const std::string word = fresh_word();
+  folders.input = word + "\n";
+  const Confined ran = run_confined({"sh", "-c", "exec \"$0\" --graded --gtest_filter=\"$1\" --gtest_output=json:$TMPDIR/report.json",
+                                     binary.string(), test.name},
+                                    limits, folders, sandbox);
+  TestRun run{ran, ran.stopped, ""};
+  const std::string begin = word + "\n", end = "\n" + word + "\n";
+  if (ran.result.size() > begin.size() + end.size() && ran.result.starts_with(begin) && ran.result.ends_with(end)) {
+    const std::string report = ran.result.substr(begin.size(), ran.result.size() - begin.size() - end.size());
+    if (is_about(report, test.name)) run.report = report;
+  }
+  return run;
+}
+
+std::vector<TestResult> run_graded_tests(const GradeTree& tree, const std::vector<GradedTest>& tests, Sandbox sandbox) {
+  std::atomic<bool> never_ends = false;
+  return on_all_cores<TestResult>(tests.size(), [&](size_t i) {
+    TestResult result;
+    for (const Build build : {Build::release, Build::asan}) {
+      const TestRun run = run_graded(tree, tests[i], build, sandbox, false, never_ends);
+      if (run.outcome.timed_out) never_ends = true;
+      result = judge(tests[i].name, run);
+      if (result.verdict == Verdict::passed) continue;
+      if (build == Build::asan)
+        for (std::string& message : result.messages) message = "with AddressSanitizer and UBSan: " + message;
+      break;
+    }
+    return result;
+  });
+}
+
+Baseline make_baseline(GradeTree& tree, const Task& task, const std::string& salt, Sandbox sandbox) {
+  Baseline baseline;
+  baseline.targets = {task.target};
+  if (!task.hidden_target.empty()) baseline.targets.push_back(task.hidden_target);
+  tree.restore();
+  for (const Build build : {Build::release, Build::asan}) tree.build_reference(build, baseline.targets);
+  const fs::path kept = tree.folder() / ("baseline-" + task.id + ".json");
+  const std::string key = sha256(tree.hash() + task.filter + task.hidden_filter + derive(salt, "seed/" + task.id) +
+                                 (sandbox == Sandbox::none ? "none" : ""));
+  if (fs::exists(kept)) {
+    const json all = json::parse(read_file(kept), nullptr, false);
+    if (all.is_object() && all.value("key", "") == key) return from_json(all);
+  }
+  const auto add = [&](const std::string& target, const std::string& filter, const std::string& part, int seed) {
+    for (const std::string& name : list_tests(tree.binary(Build::release, target), filter, ""))
+      baseline.tests.push_back({target, name, part, seed_of(salt, task, seed), {}, false});
+  };
+  std::vector<std::string> random;
+  add(task.target, task.filter, "public", 0);
+  run_reference(tree, Build::release, sandbox, baseline, &random);
+  run_reference(tree, Build::asan, sandbox, baseline, nullptr);
+  Baseline hidden;
+  std::swap(hidden.tests, baseline.tests);
+  for (int seed = 1; seed <= kSecretSeeds; ++seed) {
+    for (const GradedTest& test : hidden.tests)
+      if (std::ranges::find(random, test.name) != random.end())
+        baseline.tests.push_back({test.target, test.name, "hidden", seed_of(salt, task, seed), {}, false});
+    if (!task.hidden_target.empty()) add(task.hidden_target, task.hidden_filter, "hidden", seed);
+  }
+  run_reference(tree, Build::release, sandbox, baseline, nullptr);
+  run_reference(tree, Build::asan, sandbox, baseline, nullptr);
+  baseline.tests.insert(baseline.tests.begin(), hidden.tests.begin(), hidden.tests.end());
+  for (const std::string& path : task.regions) {
+    for (const fs::path& object : tree.objects(Build::release, path)) {
+      const Symbols symbols = symbols_of(object);
+      baseline.symbols[path].undefined.insert(symbols.undefined.begin(), symbols.undefined.end());
+      baseline.symbols[path].strong.insert(symbols.strong.begin(), symbols.strong.end());
+      baseline.symbols[path].weak.insert(symbols.weak.begin(), symbols.weak.end());
+    }
+  }
+  for (const std::string& target : baseline.targets) {
+    const Symbols all = symbols_of(tree.binary(Build::release, target));
+    baseline.elsewhere.insert(all.strong.begin(), all.strong.end());
+    baseline.elsewhere.insert(all.weak.begin(), all.weak.end());
+  }
+
+  std::map<std::string, std::string> stubs;
+  for (const std::string& path : task.regions)
+    stubs[path] = make_stub(tree.reference(task, path), task.id, task.rungs);
+  tree.put(task, stubs);
+  if (const std::string said = tree.build_hand_in(Build::release, baseline.targets); !said.empty())
+    throw LabError("the stub of task " + task.id + " does not compile:\n" + said);
+  const auto passes = on_all_cores<char>(baseline.tests.size(), [&](size_t i) {
+    const GradedTest& test = baseline.tests[i];
+    return judge(test.name, run_graded(tree, test, Build::release, sandbox, false, false)).verdict == Verdict::passed;
+  });
+  for (size_t i = 0; i < passes.size(); ++i) baseline.tests[i].guard = passes[i] != 0;
+  tree.restore();
+  json all = to_json(baseline);
+  all["key"] = key;
+  write_file(kept, all.dump());
+  return baseline;
+}
+
+}  // namespace lab

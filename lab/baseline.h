@@ -1,0 +1,42 @@
+#pragma once
+// What the reference does in a task's tests: which there are, how long they take, which pass on an empty text too.
+// A hand-in is held against it.
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "lab/grade_tree.h"
+#include "lab/test_run.h"
+
+namespace lab {
+
+// A test, run once for each of these seeds.
+struct GradedTest {
+  std::string target, name;
+  std::string part;  // "public" or "hidden"
+  std::string seed;  // LADDER_TEST_SEED
+  std::map<Build, double> seconds;
+  bool guard = false;  // passes on the stub: brings no points, and costs as much as another where it fails
+};
+
+struct Baseline {
+  std::vector<GradedTest> tests;
+  std::vector<std::string> skipped;      // what this machine cannot run
+  std::map<std::string, Symbols> symbols;  // of each region's file
+  std::set<std::string> elsewhere;         // what the test binary defines
+  std::vector<std::string> targets;
+};
+
+// From .lab/grade/baseline-TASK.json where nothing has changed since. Error: the reference fails a test.
+Baseline make_baseline(GradeTree& tree, const Task& task, const std::string& salt, Sandbox sandbox);
+
+// Starts a task's tests in the sandbox. `never_ends`: set when one was ended by its time, and then others get less.
+TestRun run_graded(const GradeTree& tree, const GradedTest& test, Build build, Sandbox sandbox, bool reference,
+                   bool never_ends);
+
+// The tests' results in their order, as many at a time as there are cores. Release first, and of those that pass the
+// same with ASan.
+std::vector<TestResult> run_graded_tests(const GradeTree& tree, const std::vector<GradedTest>& tests, Sandbox sandbox);
+
+}  // namespace lab

@@ -1,0 +1,157 @@
+#include "lab/submissions.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "lab/archive.h"
+#include "lab/files.h"
+#include "lab/lab_error.h"
+#include "lab/sha256.h"
+
+namespace lab {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::string one_line(std::string text) {
+  std::ranges::replace_if(text, [](unsigned char c) { return c < ' '; }, ' ');
+  return text.substr(0, 300);
+}
+
+std::string student_of(const fs::path& path, const std::string& otherwise) {
+  const std::string stem = path.stem().string();
+  if (!stem.starts_with("hand-in")) return stem;
+  const std::string folder = path.parent_path().filename().string();
+  return folder.empty() || folder == "." ? otherwise.empty() ? stem : otherwise : folder;
+}
+
+void add_file(const fs::path& path, bool named, std::vector<Submission>& to) {
+  Submission submission{path.string(), student_of(path, ""), "", "", {}};
+  std::error_code error;
+  if (!named && fs::is_symlink(path)) {
+    submission.error = "a link, not a file";
+  } else if (!fs::is_regular_file(path)) {
+    submission.error = "neither a file nor a folder";
+  } else if (is_archive(path)) {
+    std::string stem = path.filename().string();
+    for (const char* ending : {".zip", ".tar.gz", ".tgz", ".tar"})
+      if (stem.ends_with(ending)) stem.resize(stem.size() - std::string(ending).size());
+    submission.student = stem;
+    std::vector<Submission> inside;
+    try {
+      read_archive(path, [&](ArchiveEntry entry) {
+        inside.push_back({path.string() + ":" + one_line(entry.path), student_of(entry.path, stem),
+                          std::move(entry.text), entry.error, {}});
+      });
+      if (inside.empty()) submission.error = "no hand-in (.json) in the archive";
+    } catch (const LabError& wrong) {
+      submission.error = one_line(wrong.what());
+    }
+    to.insert(to.end(), inside.begin(), inside.end());
+    if (submission.error.empty()) return;
+  } else if (static_cast<int64_t>(fs::file_size(path, error)) > ArchiveLimits{}.entry) {
+    submission.error = "more than " + std::to_string(ArchiveLimits{}.entry >> 20) + " MiB: no hand-in is so large";
+  } else {
+    try {
+      submission.text = read_file(path);
+    } catch (const LabError& wrong) {
+      submission.error = wrong.what();
+    }
+  }
+  to.push_back(std::move(submission));
+}
+
+// A student with several hand-ins, and students with the same one.
+void compare(std::vector<Submission>& all) {
+  std::map<std::string, std::vector<Submission*>> by_student, by_text;
+  for (Submission& one : all) {
+    by_student[one.student].push_back(&one);
+    if (!one.text.empty()) by_text[one.text].push_back(&one);
+  }
+  for (const auto& [student, of] : by_student)
+    for (Submission* one : of)
+      if (of.size() > 1) one->flags.push_back(student + " handed in " + std::to_string(of.size()) + " times; each is graded");
+  for (const auto& [text, of] : by_text)
+    for (Submission* one : of)
+      for (const Submission* other : of)
+        if (other->student != one->student) one->flags.push_back("the same hand-in as that of " + other->student);
+}
+
+}  // namespace
+
+std::vector<Submission> read_submissions(const std::vector<std::string>& paths) {
+  std::vector<Submission> all;
+  for (const std::string& name : paths) {
+    if (!fs::exists(name)) throw LabError(name + ": no such file or folder");
+    if (!fs::is_directory(name)) {
+      add_file(name, true, all);
+      continue;
+    }
+    for (auto at = fs::recursive_directory_iterator(name, fs::directory_options::skip_permission_denied);
+         at != fs::recursive_directory_iterator(); ++at) {
+      const fs::path& path = at->path();
+      if (at->is_symlink() ? path.extension() == ".json" || is_archive(path)
+                           : !at->is_directory() && (path.extension() == ".json" || is_archive(path)))
+        add_file(path, false, all);
+    }
+  }
+  if (all.empty()) throw LabError("no hand-in there: expected .json files, or .zip, .tar or .tar.gz of them");
+  std::ranges::stable_sort(all, {}, [](const Submission& one) { return std::pair(one.student, one.name); });
+  compare(all);
+  return all;
+}
+
+HandIn read_hand_in(const Tree& tree, const std::string& text, const std::vector<std::string>& tasks) {
+  HandIn hand_in;
+  hand_in.json = text;
+  const auto wrong = [&](const std::string& line) { hand_in.errors.push_back(one_line(line)); };
+  try {
+    const auto all = nlohmann::json::parse(text);
+    if (all.at("format") != 1) return wrong("a hand-in of a format that this program does not know"), hand_in;
+    const std::string release = all.at("release");
+    if (release != tree.release())
+      return wrong("a hand-in of release " + release + "; this is release " + tree.release()), hand_in;
+    std::set<std::string> bad;
+    for (const auto& region : all.at("regions")) {
+      const std::string id = region.at("task"), file = region.at("file"), content = region.at("text");
+      const auto task = std::ranges::find(tree.course().tasks, id, &Task::id);
+      if (task == tree.course().tasks.end()) {
+        wrong("a region of task '" + id + "', which the course has not: left out");
+        continue;
+      }
+      if (!tasks.empty() && std::ranges::find(tasks, id) == tasks.end()) {
+        wrong("a region of task " + id + ", which is not graded: left out");
+        continue;
+      }
+      if (task->given) {
+        wrong("a region of task " + id + ", which is given: left out");
+        continue;
+      }
+      if (std::ranges::find(task->regions, file) == task->regions.end()) {
+        wrong("task " + id + " has no region in '" + file + "'");
+        bad.insert(id);
+      } else if (sha256(content) != region.at("sha256").get<std::string>()) {
+        wrong("the text of task " + id + " in " + file + " is not the one that was handed in: its hash differs");
+        bad.insert(id);
+      } else if (!hand_in.texts[id].emplace(file, content).second) {
+        wrong("task " + id + ": two texts for " + file);
+        bad.insert(id);
+      }
+    }
+    for (const auto& [id, files] : hand_in.texts)
+      for (const std::string& path : tree.course().task(id).regions)
+        if (!files.contains(path)) {
+          wrong("task " + id + ": no text for its region in " + path);
+          bad.insert(id);
+        }
+    for (const std::string& id : bad) hand_in.texts.erase(id);
+    for (const std::string& id : tasks)
+      if (!hand_in.texts.contains(id) && !bad.contains(id)) wrong("nothing of task " + id + " in it");
+  } catch (const nlohmann::json::exception& error) {
+    hand_in.texts.clear();
+    wrong(std::string("no hand-in: ") + error.what());
+  }
+  return hand_in;
+}
+
+}  // namespace lab
