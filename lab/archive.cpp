@@ -14,7 +14,8 @@ namespace lab {
 
 bool is_archive(const std::filesystem::path& path) {
   const std::string name = path.filename().string();
-  return name.ends_with(".zip") || name.ends_with(".tar") || name.ends_with(".tar.gz") || name.ends_with(".tgz");
+  return name.ends_with(".zip") || name.ends_with(".tar") || name.ends_with(".tar.gz") ||
+         name.ends_with(".tgz");
 }
 
 #ifdef LAB_HAS_LIBARCHIVE
@@ -47,7 +48,8 @@ void read_archive(const std::filesystem::path& path, const std::function<void(Ar
   const auto check = [&](int code) {
     if (code < ARCHIVE_WARN) {
       const char* why = archive_error_string(in.get());
-      throw LabError(path.filename().string() + ": the archive cannot be read: " + (why == nullptr ? "" : why));
+      throw LabError(path.filename().string() +
+                     ": the archive cannot be read: " + (why == nullptr ? "" : why));
     }
     return code;
   };

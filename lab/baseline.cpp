@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <functional>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <random>
 #include <thread>
 
@@ -86,10 +88,11 @@ json to_json(const Baseline& baseline) {
 Baseline from_json(const json& all) {
   Baseline baseline;
   for (const json& test : all.at("tests"))
-    baseline.tests.push_back({test[0], test[1], test[2], test[3], {{Build::release, test[4]}, {Build::asan, test[5]}},
-                              test[6]});
+    baseline.tests.push_back(
+        {test[0], test[1], test[2], test[3], {{Build::release, test[4]}, {Build::asan, test[5]}}, test[6]});
   baseline.skipped = all.at("skipped");
-  for (const auto& [path, sets] : all.at("symbols").items()) baseline.symbols[path] = {sets[0], sets[1], sets[2]};
+  for (const auto& [path, sets] : all.at("symbols").items())
+    baseline.symbols[path] = {sets[0], sets[1], sets[2]};
   baseline.elsewhere = all.at("elsewhere");
   baseline.targets = all.at("targets");
   return baseline;
@@ -112,8 +115,9 @@ void run_reference(const GradeTree& tree, Build build, Sandbox sandbox, Baseline
       continue;
     }
     if (result.verdict != Verdict::passed)
-      throw LabError("the reference fails " + test.name + (build == Build::asan ? " with AddressSanitizer" : "") + " (" +
-                     test.part + ", seed " + test.seed + "): " + (result.messages.empty() ? "" : result.messages[0]));
+      throw LabError("the reference fails " + test.name +
+                     (build == Build::asan ? " with AddressSanitizer" : "") + " (" + test.part + ", seed " +
+                     test.seed + "): " + (result.messages.empty() ? "" : result.messages[0]));
     if (random != nullptr && is_random(runs[i].first.report)) random->push_back(test.name);
     test.seconds[build] = runs[i].second;
     kept.push_back(std::move(test));
@@ -123,8 +127,8 @@ void run_reference(const GradeTree& tree, Build build, Sandbox sandbox, Baseline
 
 }  // namespace
 
-TestRun run_graded(const GradeTree& tree, const GradedTest& test, Build build, Sandbox sandbox, bool reference,
-                   bool never_ends) {
+TestRun run_graded(const GradeTree& tree, const GradedTest& test, Build build, Sandbox sandbox,
+                   bool reference, bool never_ends) {
   const fs::path binary = tree.binary(build, test.target);
   Limits limits;
   limits.memory = int64_t{build == Build::asan ? 4 : 2} << 30;
@@ -138,26 +142,35 @@ TestRun run_graded(const GradeTree& tree, const GradedTest& test, Build build, S
     if (fs::is_directory(tree.root() / name)) folders.readable.push_back(tree.root() / name);
   folders.environment = {{"GOMP_SPINCOUNT", "1000"}, {"LADDER_TEST_SEED", test.seed}};
   if (build == Build::release)
-    folders.environment["MALLOC_PERTURB_"] = "165";  // what is read after it was given back shall look different
+    folders.environment["MALLOC_PERTURB_"] =
+        "165";  // what is read after it was given back shall look different
   else if (sandbox == Sandbox::none)
     folders.environment["ASAN_OPTIONS"] = "detect_leaks=0";  // needs ptrace, which containers refuse
   const std::string word = fresh_word();
   folders.input = word + "\n";
-  const Confined ran = run_confined({"sh", "-c", "exec \"$0\" --graded --gtest_filter=\"$1\" --gtest_output=json:$TMPDIR/report.json",
-                                     binary.string(), test.name},
-                                    limits, folders, sandbox);
+  const Confined ran = run_confined(
+      {"sh", "-c", "exec \"$0\" --graded --gtest_filter=\"$1\" --gtest_output=json:$TMPDIR/report.json",
+       binary.string(), test.name},
+      limits, folders, sandbox);
   TestRun run{ran, ran.stopped, ""};
   const std::string begin = word + "\n", end = "\n" + word + "\n";
-  if (ran.result.size() > begin.size() + end.size() && ran.result.starts_with(begin) && ran.result.ends_with(end)) {
+  if (ran.result.size() > begin.size() + end.size() && ran.result.starts_with(begin) &&
+      ran.result.ends_with(end)) {
     const std::string report = ran.result.substr(begin.size(), ran.result.size() - begin.size() - end.size());
     if (is_about(report, test.name)) run.report = report;
   }
   return run;
 }
 
-std::vector<TestResult> run_graded_tests(const GradeTree& tree, const std::vector<GradedTest>& tests, Sandbox sandbox) {
+std::vector<TestResult> run_graded_tests(const GradeTree& tree, const std::vector<GradedTest>& tests,
+                                         Sandbox sandbox) {
   std::atomic<bool> never_ends = false;
-  return on_all_cores<TestResult>(tests.size(), [&](size_t i) {
+  std::vector<size_t> order(tests.size());  // the longest first, so that no core waits for one at the end
+  std::iota(order.begin(), order.end(), 0);
+  std::ranges::stable_sort(order, std::greater(), [&](size_t i) { return tests[i].seconds.at(Build::asan); });
+  std::vector<TestResult> results(tests.size());
+  on_all_cores<char>(tests.size(), [&](size_t at) {
+    const size_t i = order[at];
     TestResult result;
     for (const Build build : {Build::release, Build::asan}) {
       const TestRun run = run_graded(tree, tests[i], build, sandbox, false, never_ends);
@@ -168,8 +181,10 @@ std::vector<TestResult> run_graded_tests(const GradeTree& tree, const std::vecto
         for (std::string& message : result.messages) message = "with AddressSanitizer and UBSan: " + message;
       break;
     }
-    return result;
+    results[i] = std::move(result);
+    return '\0';
   });
+  return results;
 }
 
 Baseline make_baseline(GradeTree& tree, const Task& task, const std::string& salt, Sandbox sandbox) {
@@ -179,13 +194,14 @@ Baseline make_baseline(GradeTree& tree, const Task& task, const std::string& sal
   tree.restore();
   for (const Build build : {Build::release, Build::asan}) tree.build_reference(build, baseline.targets);
   const fs::path kept = tree.folder() / ("baseline-" + task.id + ".json");
-  const std::string key = sha256(tree.hash() + task.filter + task.hidden_filter + derive(salt, "seed/" + task.id) +
-                                 (sandbox == Sandbox::none ? "none" : ""));
+  const std::string key = sha256(tree.hash() + task.filter + task.hidden_filter +
+                                 derive(salt, "seed/" + task.id) + (sandbox == Sandbox::none ? "none" : ""));
   if (fs::exists(kept)) {
     const json all = json::parse(read_file(kept), nullptr, false);
     if (all.is_object() && all.value("key", "") == key) return from_json(all);
   }
-  const auto add = [&](const std::string& target, const std::string& filter, const std::string& part, int seed) {
+  const auto add = [&](const std::string& target, const std::string& filter, const std::string& part,
+                       int seed) {
     for (const std::string& name : list_tests(tree.binary(Build::release, target), filter, ""))
       baseline.tests.push_back({target, name, part, seed_of(salt, task, seed), {}, false});
   };
@@ -220,13 +236,14 @@ Baseline make_baseline(GradeTree& tree, const Task& task, const std::string& sal
 
   std::map<std::string, std::string> stubs;
   for (const std::string& path : task.regions)
-    stubs[path] = make_stub(tree.reference(task, path), task.id, task.rungs);
+    stubs[path] = make_stub(tree.tree().reference(task, path), task.id, task.rungs);
   tree.put(task, stubs);
   if (const std::string said = tree.build_hand_in(Build::release, baseline.targets); !said.empty())
     throw LabError("the stub of task " + task.id + " does not compile:\n" + said);
   const auto passes = on_all_cores<char>(baseline.tests.size(), [&](size_t i) {
     const GradedTest& test = baseline.tests[i];
-    return judge(test.name, run_graded(tree, test, Build::release, sandbox, false, false)).verdict == Verdict::passed;
+    return judge(test.name, run_graded(tree, test, Build::release, sandbox, false, false)).verdict ==
+           Verdict::passed;
   });
   for (size_t i = 0; i < passes.size(); ++i) baseline.tests[i].guard = passes[i] != 0;
   tree.restore();

@@ -22,7 +22,7 @@ struct GradedTest {
 
 struct Baseline {
   std::vector<GradedTest> tests;
-  std::vector<std::string> skipped;      // what this machine cannot run
+  std::vector<std::string> skipped;        // what this machine cannot run
   std::map<std::string, Symbols> symbols;  // of each region's file
   std::set<std::string> elsewhere;         // what the test binary defines
   std::vector<std::string> targets;
@@ -32,11 +32,12 @@ struct Baseline {
 Baseline make_baseline(GradeTree& tree, const Task& task, const std::string& salt, Sandbox sandbox);
 
 // Starts a task's tests in the sandbox. `never_ends`: set when one was ended by its time, and then others get less.
-TestRun run_graded(const GradeTree& tree, const GradedTest& test, Build build, Sandbox sandbox, bool reference,
-                   bool never_ends);
+TestRun run_graded(const GradeTree& tree, const GradedTest& test, Build build, Sandbox sandbox,
+                   bool reference, bool never_ends);
 
 // The tests' results in their order, as many at a time as there are cores. Release first, and of those that pass the
 // same with ASan.
-std::vector<TestResult> run_graded_tests(const GradeTree& tree, const std::vector<GradedTest>& tests, Sandbox sandbox);
+std::vector<TestResult> run_graded_tests(const GradeTree& tree, const std::vector<GradedTest>& tests,
+                                         Sandbox sandbox);
 
 }  // namespace lab

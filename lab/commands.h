@@ -34,7 +34,7 @@ int test_bug(const Tree& tree, const std::string& id);
 
 // For an instructor: points and reports for hand-ins. Exit code 1: some of them could not be graded in full.
 struct GradeSettings {
-  std::string format, salt, tasks, out, sandbox;  // as on the command line; "" where not given
+  std::string format, salt, tasks, out, sandbox, variants;  // as on the command line; "" where not given
 };
 int grade(const Tree& tree, const std::vector<std::string>& hand_ins, const GradeSettings& settings);
 

@@ -1,6 +1,7 @@
 #include "lab/grade.h"
 
 #include <algorithm>
+#include <future>
 #include <sstream>
 
 #include "lab/baseline.h"
@@ -22,7 +23,8 @@ std::string compile_errors(const std::string& output, const std::string& root) {
   int left = 30;
   bool in_error = false;
   for (std::string line; std::getline(lines, line) && left > 0;) {
-    for (const char* mark : {"error:", "undefined reference", "multiple definition", "internal compiler error"})
+    for (const char* mark :
+         {"error:", "undefined reference", "multiple definition", "internal compiler error"})
       in_error |= line.find(mark) != std::string::npos;
     if (line.find("warning:") != std::string::npos || line.starts_with("[") || line.starts_with("ninja: "))
       in_error = false;
@@ -36,7 +38,8 @@ std::string without_seeds(const std::string& text) {
   std::string kept;
   std::istringstream lines(text);
   for (std::string line; std::getline(lines, line);) {
-    if (line.find("LADDER_TEST_SEED") != std::string::npos || line.find("seed ") != std::string::npos) continue;
+    if (line.find("LADDER_TEST_SEED") != std::string::npos || line.find("seed ") != std::string::npos)
+      continue;
     if (line.find("tests/hidden/") != std::string::npos) continue;
     if (line == "Google Test trace:") continue;
     kept += (kept.empty() ? "" : "\n") + line;
@@ -68,11 +71,14 @@ double Grade::of() const {
 }
 
 struct Grader::State {
-  State(const Tree& of, GradeOptions from) : tree(of), options(std::move(from)), graded(of, options.sandbox) {}
+  State(const Tree& instructors, GradeOptions from)
+      : options(std::move(from)),
+        graded(instructors, options.with_variants ? options.salt : "", options.sandbox),
+        tree(graded.tree()) {}
 
-  const Tree& tree;
   GradeOptions options;
   GradeTree graded;
+  const Tree& tree;
   std::map<std::string, Baseline> baselines;
 
   const Baseline& baseline(const Task& task) {
@@ -95,8 +101,8 @@ struct Grader::State {
   }
 
   // Each test that an empty text fails brings the same; one that it passes is no work, but costs where it fails.
-  void tested(const Task& task, const Baseline& of, const std::vector<TestResult>& results, const std::string& part,
-              double points, Grade& grade) const {
+  void tested(const Task& task, const Baseline& of, const std::vector<TestResult>& results,
+              const std::string& part, double points, Grade& grade) const {
     int count = 0, guards = 0, broken = 0;
     for (const GradedTest& test : of.tests)
       if (test.part == part) ++(test.guard ? guards : count);
@@ -132,8 +138,9 @@ struct Grader::State {
     bool same = true;
     for (const auto& [path, text] : texts) {
       for (const std::string& line : forbidden_in(text, task.allows)) refused.push_back(path + ", " + line);
-      same &= text == graded.reference(task, path);
-      if (is_unfinished(text)) grade.flags.push_back("task " + task.id + ": " + path + " still holds a stub's lines");
+      same &= text == tree.reference(task, path);
+      if (is_unfinished(text))
+        grade.flags.push_back("task " + task.id + ": " + path + " still holds a stub's lines");
     }
     if (same) grade.flags.push_back("task " + task.id + ": the reference's very text");
     if (!refused.empty()) {
@@ -143,12 +150,13 @@ struct Grader::State {
       return nothing(task, of, "not graded: " + refused[0], grade);
     }
     graded.put(task, texts);
-    std::string said;
-    for (const Build build : {Build::release, Build::asan})
-      if (said.empty()) said = graded.build_hand_in(build, of.targets);
+    auto asan = std::async(std::launch::async, [&] { return graded.build_hand_in(Build::asan, of.targets); });
+    std::string said = graded.build_hand_in(Build::release, of.targets);
+    if (const std::string with_asan = asan.get(); said.empty()) said = with_asan;
     if (!said.empty()) {
       grade.errors.push_back("task " + task.id + ": it does not compile");
-      return nothing(task, of, "it does not compile:\n" + compile_errors(said, graded.root().string()), grade);
+      return nothing(task, of, "it does not compile:\n" + compile_errors(said, graded.root().string()),
+                     grade);
     }
     for (const auto& [path, text] : texts) {
       Symbols symbols;
@@ -159,7 +167,8 @@ struct Grader::State {
         symbols.weak.insert(one.weak.begin(), one.weak.end());
       }
       const SymbolFindings found = compare_symbols(symbols, of.symbols.at(path), of.elsewhere);
-      for (const std::string& line : found.unusual) grade.flags.push_back("task " + task.id + ": " + path + " " + line);
+      for (const std::string& line : found.unusual)
+        grade.flags.push_back("task " + task.id + ": " + path + " " + line);
       for (const std::string& line : found.forbidden) refused.push_back(path + " " + line);
     }
     if (!refused.empty()) {
@@ -186,7 +195,12 @@ Grader::Grader(const Tree& tree, GradeOptions options) {
 
 Grader::~Grader() = default;
 
-void Grader::prepare(const std::vector<std::string>& tasks, const std::function<void(const std::string&)>& say) {
+const Tree& Grader::tree() const {
+  return state_->tree;
+}
+
+void Grader::prepare(const std::vector<std::string>& tasks,
+                     const std::function<void(const std::string&)>& say) {
   for (const std::string& id : tasks) {
     say("the reference of task " + id);
     state_->baseline(state_->tree.course().task(id));
@@ -209,13 +223,14 @@ Grade Grader::grade(const Submission& submission) {
   }
   const HandIn hand_in = read_hand_in(state_->tree, submission.text, state_->options.tasks);
   grade.errors = hand_in.errors;
-  for (const auto& [id, texts] : hand_in.texts) state_->grade_task(state_->tree.course().task(id), texts, grade);
+  for (const auto& [id, texts] : hand_in.texts)
+    state_->grade_task(state_->tree.course().task(id), texts, grade);
   for (const std::string& id : state_->options.tasks)
     if (!hand_in.texts.contains(id)) {
       const Task& task = state_->tree.course().task(id);
       grade.tasks.push_back(id);
-      state_->nothing(task, state_->baseline(task), "not graded: " + (grade.errors.empty() ? "" : grade.errors.back()),
-                      grade);
+      state_->nothing(task, state_->baseline(task),
+                      "not graded: " + (grade.errors.empty() ? "" : grade.errors.back()), grade);
     }
   state_->graded.restore();
   return grade;

@@ -22,9 +22,9 @@ struct Part {
 };
 
 struct Grade {
-  std::string hand_in;              // the file, or the archive and the file in it
+  std::string hand_in;  // the file, or the archive and the file in it
   std::string student;
-  std::vector<std::string> tasks;   // graded
+  std::vector<std::string> tasks;  // graded
   std::vector<Part> parts;
   std::vector<std::string> flags;   // what an instructor must look at, one line each
   std::vector<std::string> errors;  // why nothing, or not all, could be graded, one line each
@@ -36,6 +36,7 @@ struct Grade {
 struct GradeOptions {
   std::vector<std::string> tasks;  // that are graded; empty: those that a hand-in holds
   std::string salt;
+  bool with_variants = true;  // as `release` made the course
   Sandbox sandbox = Sandbox::namespaces;
 };
 
@@ -47,6 +48,7 @@ class Grader {
   ~Grader();
 
   Grade grade(const Submission& submission);
+  const Tree& tree() const;  // the course as it was released
   // Builds and runs the reference of these tasks, so that grade() need not. Says what it does.
   void prepare(const std::vector<std::string>& tasks, const std::function<void(const std::string&)>& say);
 

@@ -30,7 +30,8 @@ std::vector<std::string> task_ids(const Tree& tree, const std::string& list) {
 // A name for a file: a student's name is theirs to choose.
 std::string file_name(const std::string& student) {
   std::string name = student.substr(0, 100);
-  std::ranges::replace_if(name, [](unsigned char c) { return !std::isalnum(c) && c != '-' && c != '_' && c != '.'; }, '_');
+  std::ranges::replace_if(
+      name, [](unsigned char c) { return !std::isalnum(c) && c != '-' && c != '_' && c != '.'; }, '_');
   return name.empty() || name[0] == '.' ? "_" + name : name;
 }
 
@@ -69,17 +70,23 @@ int grade(const Tree& tree, const std::vector<std::string>& hand_ins, const Grad
     throw LabError("--sandbox " + settings.sandbox + ": expected namespaces or none");
   const std::vector<Submission> submissions = read_submissions(hand_ins);
   const bool one_file = format == "text" || format == "csv" || submissions.size() == 1;
-  if (!one_file && settings.out.empty()) throw LabError("--format " + format + " for several hand-ins: expected --out FOLDER");
+  if (!one_file && settings.out.empty())
+    throw LabError("--format " + format + " for several hand-ins: expected --out FOLDER");
 
-  std::set<std::string> tasks(options.tasks.begin(), options.tasks.end());
-  if (tasks.empty())
-    for (const Submission& submission : submissions)
-      for (const auto& [id, texts] : read_hand_in(tree, submission.text, {}).texts) tasks.insert(id);
+  if (!settings.variants.empty() && settings.variants != "none")
+    throw LabError("--variants " + settings.variants +
+                   ": expected none, or nothing: those that the salt draws");
+  options.with_variants = settings.variants.empty();
   if (settings.salt.empty())
     std::cerr << "lab: no --salt: the hidden tests' seeds are ones that every student can compute\n";
   Grader grader(tree, options);
-  grader.prepare({tasks.begin(), tasks.end()},
-                 [](const std::string& what) { std::cerr << "lab: building and running " << what << std::endl; });
+  std::set<std::string> tasks(options.tasks.begin(), options.tasks.end());
+  if (tasks.empty())
+    for (const Submission& submission : submissions)
+      for (const auto& [id, texts] : read_hand_in(grader.tree(), submission.text, {}).texts) tasks.insert(id);
+  grader.prepare({tasks.begin(), tasks.end()}, [](const std::string& what) {
+    std::cerr << "lab: building and running " << what << std::endl;
+  });
 
   std::vector<Grade> grades;
   std::set<std::string> names;
@@ -95,7 +102,8 @@ int grade(const Tree& tree, const std::vector<std::string>& hand_ins, const Grad
       continue;
     }
     std::string name = file_name(grade.student);
-    for (int count = 2; !names.insert(name).second; ++count) name = file_name(grade.student) + "-" + std::to_string(count);
+    for (int count = 2; !names.insert(name).second; ++count)
+      name = file_name(grade.student) + "-" + std::to_string(count);
     write_file(fs::path(settings.out) / (name + (format == "text" ? ".txt" : ".json")), text);
   }
   if (format == "csv" || !settings.out.empty()) {

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 #include <sstream>
@@ -13,6 +14,7 @@
 #include "lab/files.h"
 #include "lab/lab_error.h"
 #include "lab/sha256.h"
+#include "lab/variants.h"
 
 namespace lab {
 namespace {
@@ -54,38 +56,51 @@ std::vector<std::string> files_of(const fs::path& root) {
 
 }  // namespace
 
-GradeTree::GradeTree(const Tree& tree, Sandbox sandbox)
-    : tree_(tree), sandbox_(sandbox), folder_(tree.root() / ".lab" / "grade") {
+GradeTree::GradeTree(const Tree& instructors, const std::string& salt, Sandbox sandbox)
+    : sandbox_(sandbox), folder_(instructors.root() / ".lab" / "grade") {
   ::umask(022);  // the tests run as another user, who must be able to read them
   fs::create_directories(folder_);
   lock_ = ::open((folder_ / ".lock").c_str(), O_CREAT | O_RDWR | O_CLOEXEC, 0644);
   if (lock_ < 0 || ::flock(lock_, LOCK_EX | LOCK_NB) != 0)
     throw LabError("another `lab grade` works in " + folder_.string());
-  copy();
+  copy(instructors, salt);
+  tree_.emplace(root());
 }
 
 GradeTree::~GradeTree() {
   ::close(lock_);
 }
 
-void GradeTree::copy() {
+void GradeTree::copy(const Tree& instructors, const std::string& salt) {
   std::map<std::string, std::vector<const Task*>> tasks_of;
-  for (const Task& task : tree_.course().tasks)
+  for (const Task& task : instructors.course().tasks)
     for (const std::string& path : task.regions) tasks_of[path].push_back(&task);
-  std::string all;
-  for (const std::string& name : files_of(tree_.root())) {
-    std::string text = read_file(tree_.root() / name);
+  // Made beside it, so that a file which the variants change is written, and built, only where it is another than before.
+  const fs::path made = folder_ / "new";
+  fs::remove_all(made);
+  const std::vector<std::string> files = files_of(instructors.root());
+  for (const std::string& name : files) {
+    std::string text = read_file(instructors.root() / name);
     if (const auto of = tasks_of.find(name); of != tasks_of.end()) {
       std::map<std::string, NewText> references;
       for (const Task* task : of->second)
-        if (!tree_.is_reference(*task, name)) references[task->id] = {tree_.reference(*task, name), ""};
+        if (!instructors.is_reference(*task, name))
+          references[task->id] = {instructors.reference(*task, name), ""};
       text = with_regions(text, references);
-      pristine_[name] = text;
     }
+    fs::create_directories((made / name).parent_path());
+    std::ofstream(made / name, std::ios::binary) << text;
+  }
+  if (!salt.empty()) apply_variants(made, salt);
+  std::string all;
+  for (const std::string& name : files) {
+    const std::string text = read_file(made / name);
     write_if_changed(root() / name, text);
+    if (tasks_of.contains(name)) pristine_[name] = text;
     hashes_[name] = sha256(text);
     all += name + " " + hashes_[name] + "\n";
   }
+  fs::remove_all(made);
   hash_ = sha256(all);
   std::vector<fs::path> gone;
   for (auto at = fs::recursive_directory_iterator(root()); at != fs::recursive_directory_iterator(); ++at) {

@@ -1,8 +1,10 @@
 #pragma once
-// The tree that hand-ins are graded in: the instructor's files with the reference in every region, in .lab/grade/tree,
-// built once. A hand-in's texts stand in it while they are built and no longer.
+// The tree that hand-ins are graded in: the instructor's files with the reference in every region and the variants that
+// the salt draws, as the released course has them, in .lab/grade/tree, built once. A hand-in's texts stand in it while
+// they are built and no longer.
 #include <filesystem>
 #include <map>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,8 +18,9 @@ enum class Build { release, asan };
 
 class GradeTree {
  public:
-  // Brings the copy up to date. Error: a reference is not there (unlock it), or another `grade` works in it.
-  GradeTree(const Tree& tree, Sandbox sandbox);
+  // Brings the copy up to date. `salt` empty: no variants. Error: a reference is not there (unlock it), or another
+  // `grade` works in it.
+  GradeTree(const Tree& instructors, const std::string& salt, Sandbox sandbox);
   ~GradeTree();
   GradeTree(const GradeTree&) = delete;
   GradeTree& operator=(const GradeTree&) = delete;
@@ -40,19 +43,20 @@ class GradeTree {
   // What the compiler made of a file, once per instruction set.
   std::vector<std::filesystem::path> objects(Build build, const std::string& file) const;
 
-  std::string reference(const Task& task, const std::string& path) const { return tree_.reference(task, path); }
+  // The course as it was released; all its regions hold the reference.
+  const Tree& tree() const { return *tree_; }
 
  private:
   std::filesystem::path build_folder(Build build) const;
   void configure(Build build);
-  void copy();
+  void copy(const Tree& instructors, const std::string& salt);
 
-  const Tree& tree_;
+  std::optional<Tree> tree_;
   Sandbox sandbox_;
   std::filesystem::path folder_;
   std::string hash_;
   int lock_ = -1;
-  std::map<std::string, std::string> hashes_;   // of every file, by path
+  std::map<std::string, std::string> hashes_;    // of every file, by path
   std::map<std::string, std::string> pristine_;  // the text of every file with regions
 };
 

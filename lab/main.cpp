@@ -148,6 +148,7 @@ int run(Arguments arguments) {
     settings.tasks = option(arguments, "--tasks");
     settings.out = option(arguments, "--out");
     settings.sandbox = option(arguments, "--sandbox");
+    settings.variants = option(arguments, "--variants");
     return lab::grade(tree, arguments, settings);
   }
   if (command == "write-stub")

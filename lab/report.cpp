@@ -51,8 +51,8 @@ std::string points_text(double points) {
 
 std::string text_report(const Grade& grade) {
   std::ostringstream out;
-  out << grade.student << ": " << points_text(grade.points()) << " of " << points_text(grade.of()) << " points  ("
-      << grade.hand_in << ")\n";
+  out << grade.student << ": " << points_text(grade.points()) << " of " << points_text(grade.of())
+      << " points  (" << grade.hand_in << ")\n";
   for (const std::string& line : grade.errors) out << "  error: " << line << "\n";
   for (const std::string& line : grade.flags) out << "  flag: " << line << "\n";
   for (const std::string& task : grade.tasks) {
@@ -91,11 +91,12 @@ std::string gradescope_report(const Grade& grade) {
   all["extra_data"] = {{"flags", grade.flags}};
   all["tests"] = Json::array();
   for (const Part& part : grade.parts) {
-    Json test = {{"name", "task " + part.task + ": " + (part.part == "public" ? "" : part.part + " ") + part.name},
-                 {"score", rounded(part.points)},
-                 {"max_score", rounded(part.of)},
-                 {"status", is_full(part) ? "passed" : "failed"},
-                 {"output", part.text}};
+    Json test = {
+        {"name", "task " + part.task + ": " + (part.part == "public" ? "" : part.part + " ") + part.name},
+        {"score", rounded(part.points)},
+        {"max_score", rounded(part.of)},
+        {"status", is_full(part) ? "passed" : "failed"},
+        {"output", part.text}};
     test["visibility"] = part.part == "hidden" ? "after_published" : "visible";
     all["tests"].push_back(test);
   }
@@ -103,13 +104,15 @@ std::string gradescope_report(const Grade& grade) {
 }
 
 std::string classroom_report(const Grade& grade) {
-  Json all = {{"version", 1}, {"status", "pass"}, {"max_score", rounded(grade.of())}, {"tests", Json::array()}};
+  Json all = {
+      {"version", 1}, {"status", "pass"}, {"max_score", rounded(grade.of())}, {"tests", Json::array()}};
   for (const Part& part : grade.parts) {
     const bool full = is_full(part);
     if (!full) all["status"] = "fail";
-    Json test = {{"name", "task " + part.task + ": " + (part.part == "public" ? "" : part.part + " ") + part.name},
-                 {"status", full ? "pass" : "fail"},
-                 {"score", rounded(part.points)}};
+    Json test = {
+        {"name", "task " + part.task + ": " + (part.part == "public" ? "" : part.part + " ") + part.name},
+        {"status", full ? "pass" : "fail"},
+        {"score", rounded(part.points)}};
     if (!part.text.empty()) test["message"] = part.text;
     all["tests"].push_back(test);
   }
@@ -136,10 +139,12 @@ std::string csv_report(const std::vector<Grade>& grades) {
           sums[part.part].first += part.points, sums[part.part].second += part.of;
           points += part.points, of += part.of;
         }
-      rows += csv_field(grade.student) + "," + csv_field(grade.hand_in) + "," + task + "," + points_text(points) + "," +
-              points_text(of);
+      rows += csv_field(grade.student) + "," + csv_field(grade.hand_in) + "," + task + "," +
+              points_text(points) + "," + points_text(of);
       for (const std::string& kind : kinds)
-        rows += sums.contains(kind) ? "," + points_text(sums[kind].first) + "," + points_text(sums[kind].second) : ",,";
+        rows += sums.contains(kind)
+                    ? "," + points_text(sums[kind].first) + "," + points_text(sums[kind].second)
+                    : ",,";
       rows += "," + csv_field(joined(grade.errors, "; ")) + "," + csv_field(joined(grade.flags, "; ")) + "\n";
     }
   }

@@ -14,7 +14,8 @@ namespace {
 namespace fs = std::filesystem;
 
 std::string one_line(std::string text) {
-  std::ranges::replace_if(text, [](unsigned char c) { return c < ' '; }, ' ');
+  std::ranges::replace_if(
+      text, [](unsigned char c) { return c < ' '; }, ' ');
   return text.substr(0, 300);
 }
 
@@ -40,8 +41,11 @@ void add_file(const fs::path& path, bool named, std::vector<Submission>& to) {
     std::vector<Submission> inside;
     try {
       read_archive(path, [&](ArchiveEntry entry) {
-        inside.push_back({path.string() + ":" + one_line(entry.path), student_of(entry.path, stem),
-                          std::move(entry.text), entry.error, {}});
+        inside.push_back({path.string() + ":" + one_line(entry.path),
+                          student_of(entry.path, stem),
+                          std::move(entry.text),
+                          entry.error,
+                          {}});
       });
       if (inside.empty()) submission.error = "no hand-in (.json) in the archive";
     } catch (const LabError& wrong) {
@@ -50,7 +54,8 @@ void add_file(const fs::path& path, bool named, std::vector<Submission>& to) {
     to.insert(to.end(), inside.begin(), inside.end());
     if (submission.error.empty()) return;
   } else if (static_cast<int64_t>(fs::file_size(path, error)) > ArchiveLimits{}.entry) {
-    submission.error = "more than " + std::to_string(ArchiveLimits{}.entry >> 20) + " MiB: no hand-in is so large";
+    submission.error =
+        "more than " + std::to_string(ArchiveLimits{}.entry >> 20) + " MiB: no hand-in is so large";
   } else {
     try {
       submission.text = read_file(path);
@@ -70,11 +75,13 @@ void compare(std::vector<Submission>& all) {
   }
   for (const auto& [student, of] : by_student)
     for (Submission* one : of)
-      if (of.size() > 1) one->flags.push_back(student + " handed in " + std::to_string(of.size()) + " times; each is graded");
+      if (of.size() > 1)
+        one->flags.push_back(student + " handed in " + std::to_string(of.size()) + " times; each is graded");
   for (const auto& [text, of] : by_text)
     for (Submission* one : of)
       for (const Submission* other : of)
-        if (other->student != one->student) one->flags.push_back("the same hand-in as that of " + other->student);
+        if (other->student != one->student)
+          one->flags.push_back("the same hand-in as that of " + other->student);
 }
 
 }  // namespace
@@ -131,7 +138,8 @@ HandIn read_hand_in(const Tree& tree, const std::string& text, const std::vector
         wrong("task " + id + " has no region in '" + file + "'");
         bad.insert(id);
       } else if (sha256(content) != region.at("sha256").get<std::string>()) {
-        wrong("the text of task " + id + " in " + file + " is not the one that was handed in: its hash differs");
+        wrong("the text of task " + id + " in " + file +
+              " is not the one that was handed in: its hash differs");
         bad.insert(id);
       } else if (!hand_in.texts[id].emplace(file, content).second) {
         wrong("task " + id + ": two texts for " + file);

@@ -9,10 +9,11 @@
 namespace lab {
 
 struct Submission {
-  std::string name;     // as the instructor finds it: the path, or ARCHIVE:PATH
-  std::string student;  // the file's name without its ending; of hand-in-5.2.json the folder's or the archive's
-  std::string text;     // the JSON
-  std::string error;    // why there is none, one line
+  std::string name;  // as the instructor finds it: the path, or ARCHIVE:PATH
+  std::string
+      student;        // the file's name without its ending; of hand-in-5.2.json the folder's or the archive's
+  std::string text;   // the JSON
+  std::string error;  // why there is none, one line
   std::vector<std::string> flags;
 };
 
@@ -23,7 +24,7 @@ std::vector<Submission> read_submissions(const std::vector<std::string>& paths);
 struct HandIn {
   std::map<std::string, std::map<std::string, std::string>> texts;  // task -> file -> region
   std::vector<std::string> errors;                                  // one line each
-  std::string json;                                                 // the whole, for parts that read other keys
+  std::string json;  // the whole, for parts that read other keys
 };
 
 // `tasks`: the ids that are graded; empty: those that the hand-in holds.

@@ -105,7 +105,7 @@ def main():
             (folder / f"{name}.json").write_text(text)
         if arguments.hand_ins:
             return 0
-        command = ["grade", folder, "--tasks", TASK, "--salt", "a class", "--format", "csv"]
+        command = ["grade", folder, "--tasks", TASK, "--salt", "a class", "--variants", "none", "--format", "csv"]
         began = time.time()
         done = subprocess.run([*program, *command], stdout=subprocess.PIPE, text=True)
         took = time.time() - began
@@ -120,7 +120,7 @@ def main():
         lines.append(f"{'ok  ' if fits else 'WRONG'}  {name:24} expected {wanted:5} got {row['points']:>6} of {row['of']}  {why}\n")
     load = " ".join(f"{x:.1f}" for x in os.getloadavg())
     text = (labs.made_by("tools/grade_class.py")
-            + f"# lab grade CLASS --tasks {TASK} --salt S --format csv: {len(rows)} hand-ins in {took / 60:.1f} minutes, the reference's "
+            + f"# lab grade CLASS --tasks {TASK} --salt S --variants none --format csv: {len(rows)} hand-ins in {took / 60:.1f} minutes, the reference's "
               f"runs included; exit code {done.returncode}; load {load}\n" + "".join(lines))
     print(text)
     if not arguments.only:

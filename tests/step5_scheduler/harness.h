@@ -139,7 +139,7 @@ struct Harness {
 
   void run() {
     while (turn()) {
-      if (testing::Test::HasFatalFailure()) return;
+      if (::testing::Test::HasFatalFailure()) return;
       expect_books_balance(scheduler);
       ASSERT_LT(num_steps, 100000) << "no end";
     }
