@@ -191,14 +191,31 @@ Baseline make_baseline(GradeTree& tree, const Task& task, const std::string& sal
   Baseline baseline;
   baseline.targets = {task.target};
   if (!task.hidden_target.empty()) baseline.targets.push_back(task.hidden_target);
+  baseline.measuring = measuring_targets(task);
   tree.restore();
   for (const Build build : {Build::release, Build::asan}) tree.build_reference(build, baseline.targets);
+  if (!baseline.measuring
+           .empty()) {  // the judges, and who runs against a student's, have the reference in them
+    tree.build_reference(Build::release, baseline.measuring);
+    const MeasuredBuild built = measured_build(tree.build_folder(Build::release));
+    const fs::path folder = tree.folder() / ("measured-" + task.id);
+    baseline.pristine = {folder / built.counts.filename(), folder / built.race.filename()};
+    fs::create_directories(folder);
+    for (const auto& [from, to] :
+         {std::pair(built.counts, baseline.pristine.counts), std::pair(built.race, baseline.pristine.race)})
+      if (fs::exists(from)) fs::copy_file(from, to, fs::copy_options::overwrite_existing);
+  }
   const fs::path kept = tree.folder() / ("baseline-" + task.id + ".json");
   const std::string key = sha256(tree.hash() + task.filter + task.hidden_filter +
                                  derive(salt, "seed/" + task.id) + (sandbox == Sandbox::none ? "none" : ""));
   if (fs::exists(kept)) {
     const json all = json::parse(read_file(kept), nullptr, false);
-    if (all.is_object() && all.value("key", "") == key) return from_json(all);
+    if (all.is_object() && all.value("key", "") == key) {
+      Baseline known = from_json(all);
+      known.measuring = baseline.measuring;
+      known.pristine = baseline.pristine;
+      return known;
+    }
   }
   const auto add = [&](const std::string& target, const std::string& filter, const std::string& part,
                        int seed) {

@@ -90,6 +90,7 @@ struct Grader::State {
   Shares shares(const Task& task, const Baseline& of) const {
     HasParts has;
     has.hidden = std::ranges::any_of(of.tests, [](const GradedTest& test) { return test.part == "hidden"; });
+    has.performance = !of.measuring.empty();
     return shares_of(task.points, has);
   }
 
@@ -98,6 +99,7 @@ struct Grader::State {
     const Shares all = shares(task, of);
     if (all.published > 0) grade.parts.push_back({task.id, "public", "all tests", 0, all.published, why});
     if (all.hidden > 0) grade.parts.push_back({task.id, "hidden", "all tests", 0, all.hidden, why});
+    if (all.performance > 0) grade.parts.push_back({task.id, "performance", "all", 0, all.performance, why});
   }
 
   // Each test that an empty text fails brings the same; one that it passes is no work, but costs where it fails.
@@ -131,6 +133,25 @@ struct Grader::State {
     }
   }
 
+  // Counted and timed.
+  void measured(const Task& task, const Baseline& of, double points, Grade& grade) const {
+    if (of.measuring.empty()) return;
+    Measuring with;
+    with.student = measured_build(graded.build_folder(Build::release));
+    with.pristine = of.pristine;
+    with.salt = options.salt;
+    with.points = points;
+    with.sandbox = options.sandbox;
+    try {
+      for (auto parts : {counted_parts(task, with, grade.flags), raced_parts(task, with, grade.flags)})
+        for (Part& part : parts) grade.parts.push_back(std::move(part));
+    } catch (const LabError& error) {
+      grade.flags.push_back("task " + task.id + ": not measured: " + error.what());
+      grade.parts.push_back(
+          {task.id, "performance", "all", 0, points, std::string("not measured: ") + error.what()});
+    }
+  }
+
   void grade_task(const Task& task, const std::map<std::string, std::string>& texts, Grade& grade) {
     const Baseline& of = baseline(task);
     grade.tasks.push_back(task.id);
@@ -151,7 +172,9 @@ struct Grader::State {
     }
     graded.put(task, texts);
     auto asan = std::async(std::launch::async, [&] { return graded.build_hand_in(Build::asan, of.targets); });
-    std::string said = graded.build_hand_in(Build::release, of.targets);
+    std::vector<std::string> targets = of.targets;
+    targets.insert(targets.end(), of.measuring.begin(), of.measuring.end());
+    std::string said = graded.build_hand_in(Build::release, targets);
     if (const std::string with_asan = asan.get(); said.empty()) said = with_asan;
     if (!said.empty()) {
       grade.errors.push_back("task " + task.id + ": it does not compile");
@@ -170,6 +193,9 @@ struct Grader::State {
       for (const std::string& line : found.unusual)
         grade.flags.push_back("task " + task.id + ": " + path + " " + line);
       for (const std::string& line : found.forbidden) refused.push_back(path + " " + line);
+      if (!task.race_ops.empty())
+        for (const std::string& name : library_calls(symbols))
+          refused.push_back(path + " calls " + name + " of a library");
     }
     if (!refused.empty()) {
       grade.errors.push_back("task " + task.id + ": " + refused[0]);
@@ -179,6 +205,7 @@ struct Grader::State {
     const Shares all = shares(task, of);
     tested(task, of, results, "public", all.published, grade);
     tested(task, of, results, "hidden", all.hidden, grade);
+    measured(task, of, all.performance, grade);
     for (const std::string& name : of.skipped)
       grade.flags.push_back("task " + task.id + ": not tested on this machine: " + name);
   }

@@ -27,6 +27,7 @@ class GradeTree {
 
   const std::filesystem::path& folder() const { return folder_; }  // .lab/grade
   std::filesystem::path root() const { return folder_ / "tree"; }
+  std::filesystem::path build_folder(Build build) const;
   std::filesystem::path binary(Build build, const std::string& target) const;
   std::string hash() const { return hash_; }  // of all its files
 
@@ -47,7 +48,6 @@ class GradeTree {
   const Tree& tree() const { return *tree_; }
 
  private:
-  std::filesystem::path build_folder(Build build) const;
   void configure(Build build);
   void copy(const Tree& instructors, const std::string& salt);
 

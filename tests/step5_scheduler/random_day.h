@@ -20,12 +20,13 @@ struct Day {
 
 // The most of each.
 struct DaySizes {
-  int64_t block_size = 8, num_kv_blocks = 60, max_model_len = 100, max_num_seqs = 12, max_num_batched_tokens = 80;
+  int64_t block_size = 8, num_kv_blocks = 60, max_model_len = 100, max_num_seqs = 12,
+          max_num_batched_tokens = 80;
   int64_t completions = 4, num_events = 150;
 };
 
 inline Day random_day(uint64_t seed, int delay, bool static_batching = false, bool recompute = false,
-               const DaySizes& sizes = {}) {
+                      const DaySizes& sizes = {}) {
   SCOPED_TRACE("seed " + std::to_string(seed) + ", delay " + std::to_string(delay));
   std::mt19937_64 random(seed);
   SchedulerConfig config;
@@ -57,7 +58,8 @@ inline Day random_day(uint64_t seed, int delay, bool static_batching = false, bo
   // Prompts are cut from few texts, so that prefixes are shared.
   std::vector<std::vector<int32_t>> texts(3);
   for (auto& text : texts)
-    for (int64_t i = 0; i < sizes.max_model_len; ++i) text.push_back(static_cast<int32_t>(uniform(random, 0, 49)));
+    for (int64_t i = 0; i < sizes.max_model_len; ++i)
+      text.push_back(static_cast<int32_t>(uniform(random, 0, 49)));
 
   Day day;
   std::vector<SequenceId> ids;

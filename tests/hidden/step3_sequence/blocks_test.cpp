@@ -89,7 +89,8 @@ TEST(Hidden3_3_BlockManager, DoesWhatCountingByHandDoes) {
             if (cached.contains(id) && random.integer(0, 1) == 1 && shared.size() < 3) shared.push_back(id);
         }
         const int64_t num_tokens = random.integer(1, 6 * block_size), left = random.integer(0, 2);
-        const int64_t fresh = std::max<int64_t>((num_tokens + block_size - 1) / block_size - std::ssize(shared), 0);
+        const int64_t fresh =
+            std::max<int64_t>((num_tokens + block_size - 1) / block_size - std::ssize(shared), 0);
         const int64_t revived = std::ranges::count_if(shared, [&](int32_t id) { return holders[id] == 0; });
         BlockTable table;
         const bool fits = fresh + revived + left <= std::ssize(free);
@@ -132,7 +133,8 @@ TEST(Hidden3_3_BlockManager, DoesWhatCountingByHandDoes) {
           if (--holders[*id] == 0) cached.contains(*id) ? free.push_back(*id) : free.push_front(*id);
       }
       ASSERT_EQ(blocks.pool().free_ids(), Ids(free.begin(), free.end()));
-      for (int32_t id = 0; id < num_blocks; ++id) ASSERT_EQ(blocks.ref_count(id), holders[id]) << "block " << id;
+      for (int32_t id = 0; id < num_blocks; ++id)
+        ASSERT_EQ(blocks.ref_count(id), holders[id]) << "block " << id;
     }
   }
 }

@@ -46,8 +46,8 @@ TEST(Hidden5_2_Budget, IsUsedUpWhileAnybodyLacksATokenAndNoDecodeWaits) {
       int64_t decoded = 0;
       for (const ScheduledSequence& scheduled : harness.output.scheduled)
         for (const Sequence* sequence : running)
-          decoded += sequence->id == scheduled.id && sequence->num_computed_tokens == sequence->num_tokens() &&
-                     scheduled.num_tokens == 1;
+          decoded += sequence->id == scheduled.id &&
+                     sequence->num_computed_tokens == sequence->num_tokens() && scheduled.num_tokens == 1;
       ASSERT_GE(decoded, decodes) << "step " << harness.output.step << ": a decode waits";
       harness.collect();
     }
@@ -90,7 +90,8 @@ TEST(Hidden5_5_Abort, LeavesTheOthersTheirAnswers) {
     for (int i = 0; i < 12; ++i) {
       SamplingParams sampling = greedy(random.integer(1, 25));
       sampling.n = static_cast<int32_t>(random.integer(1, 3));
-      for (const SequenceId id : harness.add(random_prompt(random, random.integer(1, 60)), sampling)) ids.push_back(id);
+      for (const SequenceId id : harness.add(random_prompt(random, random.integer(1, 60)), sampling))
+        ids.push_back(id);
     }
     for (int turn = 0; turn < 40; ++turn) {
       harness.turn();
