@@ -91,7 +91,7 @@ void GradeTree::copy(const Tree& instructors, const std::string& salt) {
     fs::create_directories((made / name).parent_path());
     std::ofstream(made / name, std::ios::binary) << text;
   }
-  if (!salt.empty()) apply_variants(made, salt);
+  if (!salt.empty()) apply_variants(made, draw_variants(read_variants(made), salt));
   std::string all;
   for (const std::string& name : files) {
     const std::string text = read_file(made / name);

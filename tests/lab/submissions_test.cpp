@@ -106,23 +106,28 @@ TEST_F(LabSubmissions, WhatIsNoHandInForThisCourse) {
   EXPECT_THAT(errors("{\"format\": 1}"), ElementsAre(HasSubstr("no hand-in")));
   EXPECT_THAT(errors("{\"format\": 2}"), ElementsAre(HasSubstr("format")));
   EXPECT_THAT(errors(std::string(100000, '[')), ElementsAre(HasSubstr("no hand-in")));
-  EXPECT_THAT(errors("{\"format\": 1, \"release\": \"0123\", \"regions\": []}"), ElementsAre(HasSubstr("of release 0123")));
+  EXPECT_THAT(errors("{\"format\": 1, \"release\": \"0123\", \"regions\": []}"),
+              ElementsAre(HasSubstr("of release 0123")));
   EXPECT_THAT(errors("{\"format\": 1, \"release\": \"\xff\xfe\"}"), ElementsAre(HasSubstr("no hand-in")));
 }
 
 TEST_F(LabSubmissions, RegionsThatAreNotGraded) {
   EXPECT_THAT(errors(hand_in({region("int x;\n")})), IsEmpty());
-  EXPECT_THAT(errors(hand_in({region("x", "5.2", "../../etc/passwd")})), ElementsAre(HasSubstr("no region in '../../etc/passwd'")));
+  EXPECT_THAT(errors(hand_in({region("x", "5.2", "../../etc/passwd")})),
+              ElementsAre(HasSubstr("no region in '../../etc/passwd'")));
   EXPECT_THAT(errors(hand_in({region("x", "5.2", "/etc/passwd")})), ElementsAre(HasSubstr("no region in")));
   EXPECT_THAT(errors(hand_in({region("x", "5.2", "lab/grade.cpp")})), ElementsAre(HasSubstr("no region in")));
   EXPECT_THAT(errors(hand_in({region("x", "9.9")})), ElementsAre(HasSubstr("task '9.9'")));
-  EXPECT_THAT(errors(hand_in({region("x", "5.4", "step5_scheduler/policy.cpp")})), ElementsAre(HasSubstr("given")));
+  EXPECT_THAT(errors(hand_in({region("x", "5.4", "step5_scheduler/policy.cpp")})),
+              ElementsAre(HasSubstr("given")));
   EXPECT_THAT(errors(hand_in({region("x"), region("y")})), ElementsAre(HasSubstr("two texts")));
-  EXPECT_THAT(errors(hand_in({region("x", "3.1", "step3_sequence/sequence.cpp")})), ElementsAre(HasSubstr("no text for")));
+  EXPECT_THAT(errors(hand_in({region("x", "3.1", "step3_sequence/sequence.cpp")})),
+              ElementsAre(HasSubstr("no text for")));
   json other = region("x");
   other["text"] = "y";
   EXPECT_THAT(errors(hand_in({other})), ElementsAre(HasSubstr("hash")));
-  const HandIn of_two = read_hand_in(tree, hand_in({region("x"), region("y", "5.3", "step5_scheduler/preemption.cpp")}), {"5.2"});
+  const HandIn of_two = read_hand_in(
+      tree, hand_in({region("x"), region("y", "5.3", "step5_scheduler/preemption.cpp")}), {"5.2"});
   EXPECT_THAT(of_two.errors, ElementsAre(HasSubstr("task 5.3, which is not graded")));
   EXPECT_EQ(of_two.texts.size(), 1u);
   EXPECT_THAT(errors(hand_in(json::array()), {"5.2"}), ElementsAre(HasSubstr("nothing of task 5.2")));
@@ -142,8 +147,9 @@ TEST_F(LabSubmissions, ArchivesOfAClass) {
 
 TEST_F(LabSubmissions, PathsAndLinksInArchives) {
   write("in/x/ann.json", "{}");
-  ASSERT_TRUE(sh("cd in && ln -s /etc/passwd eve.json && ln x/ann.json x/hard.json && cp x/ann.json ../up.json && "
-                 "tar cPf ../class.tar x/ann.json eve.json ../up.json x/hard.json \"$PWD/x/ann.json\" && cd .. && rm -r in up.json"));
+  ASSERT_TRUE(sh(
+      "cd in && ln -s /etc/passwd eve.json && ln x/ann.json x/hard.json && cp x/ann.json ../up.json && "
+      "tar cPf ../class.tar x/ann.json eve.json ../up.json x/hard.json \"$PWD/x/ann.json\" && cd .. && rm -r in up.json"));
   const auto all = read();
   ASSERT_EQ(all.size(), 5u);
   int good = 0;
@@ -159,7 +165,8 @@ TEST_F(LabSubmissions, PathsAndLinksInArchives) {
 
 TEST_F(LabSubmissions, AnArchiveThatUnpacksToTenGigabytesIsOneLineAndTheOthersAreRead) {
   write("ann.json", "{}");
-  ASSERT_TRUE(sh("head -c 300000000 /dev/zero > bomb.json && tar cf - bomb.json | gzip -1 > eve.tar.gz && rm bomb.json"));
+  ASSERT_TRUE(sh(
+      "head -c 300000000 /dev/zero > bomb.json && tar cf - bomb.json | gzip -1 > eve.tar.gz && rm bomb.json"));
   const auto all = read();
   ASSERT_EQ(all.size(), 2u);
   EXPECT_EQ(all[0].text, "{}");
