@@ -32,8 +32,8 @@ BugRun run_graded(const fs::path& binary, Sandbox sandbox) {
   folders.readable = {binary.parent_path()};
   folders.environment = {{"GOMP_SPINCOUNT", "1000"}};
   folders.input = word + "\n";
-  const Confined ended =
-      run_confined({binary.string(), "--graded", "--gtest_output=json:report.json"}, kLimits, folders, sandbox);
+  const Confined ended = run_confined({binary.string(), "--graded", "--gtest_output=json:report.json"},
+                                      kLimits, folders, sandbox);
   if (!ended.stopped.empty()) {
     BugRun run;
     run.broke = ended.stopped;

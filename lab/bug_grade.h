@@ -11,9 +11,9 @@
 namespace lab {
 
 struct BugGrading {
-  const Tree& tree;               // pristine: the reference in every region
-  std::vector<Bug> bugs;          // the instructor's
-  std::filesystem::path folder;   // where `tree` is built
+  const Tree& tree;              // pristine: the reference in every region
+  std::vector<Bug> bugs;         // the instructor's
+  std::filesystem::path folder;  // where `tree` is built
   // Builds a target of ninja there, in the sandbox: a test may hold anything. Returns what the compiler said, or "".
   std::function<std::string(const std::string& target)> build;
   Sandbox sandbox = Sandbox::namespaces;
