@@ -27,6 +27,11 @@ struct Bug {
   std::string test_path() const;  // "tests/bugs/3_3_1_test.cpp", below the root
 };
 
+// A student's test for a bug, as it was handed in.
+struct BugTest {
+  std::string bug, text;  // "3.3#2", the file
+};
+
 // Error: the file is no list of bugs. None of both files is there: none.
 std::vector<Bug> read_bugs(const std::filesystem::path& root);
 // Error: no such bug; says how bugs come into a release.

@@ -19,10 +19,6 @@ struct BugGrading {
   Sandbox sandbox = Sandbox::namespaces;
 };
 
-struct BugTest {
-  std::string bug, text;  // "3.3#2", the file
-};
-
 // One part for each test, `of` points each: all of them if the test finds its defect, none otherwise, and why. What it
 // writes into the tree is gone when it returns.
 std::vector<Part> bug_parts(const BugGrading& grading, const std::vector<BugTest>& tests, double of);

@@ -5,6 +5,7 @@
 #include <sstream>
 
 #include "lab/baseline.h"
+#include "lab/bug_grade.h"
 #include "lab/failure_text.h"
 #include "lab/lab_error.h"
 #include "lab/points.h"
@@ -74,11 +75,13 @@ struct Grader::State {
   State(const Tree& instructors, GradeOptions from)
       : options(std::move(from)),
         graded(instructors, options.with_variants ? options.salt : "", options.sandbox),
-        tree(graded.tree()) {}
+        tree(graded.tree()),
+        bugs(read_bugs(tree.root())) {}
 
   GradeOptions options;
   GradeTree graded;
   const Tree& tree;
+  std::vector<Bug> bugs;
   std::map<std::string, Baseline> baselines;
 
   const Baseline& baseline(const Task& task) {
@@ -91,6 +94,7 @@ struct Grader::State {
     HasParts has;
     has.hidden = std::ranges::any_of(of.tests, [](const GradedTest& test) { return test.part == "hidden"; });
     has.performance = !of.measuring.empty();
+    has.bug = std::ranges::find(bugs, task.id, &Bug::task) != bugs.end();
     return shares_of(task.points, has);
   }
 
@@ -149,6 +153,32 @@ struct Grader::State {
       grade.flags.push_back("task " + task.id + ": not measured: " + error.what());
       grade.parts.push_back(
           {task.id, "performance", "all", 0, points, std::string("not measured: ") + error.what()});
+    }
+  }
+
+  // The bugs of a task divide its share among them.
+  void grade_bugs(const std::vector<BugTest>& tests, Grade& grade) {
+    graded.restore();
+    BugGrading with{tree, bugs, graded.build_folder(Build::release),
+                    [&](const std::string& target) { return graded.build_hand_in(Build::release, {target}); },
+                    options.sandbox};
+    std::vector<std::string> asked = options.bugs;
+    if (asked.empty())
+      for (const BugTest& test : tests) asked.push_back(test.bug);
+    std::map<std::string, std::vector<std::string>> of_task;
+    for (const std::string& id : asked) of_task[std::ranges::find(bugs, id, &Bug::id)->task].push_back(id);
+    for (const auto& [id, its] : of_task) {
+      const Task& task = tree.course().task(id);
+      const double each = shares_of(task.points, {.bug = true}).bug / static_cast<double>(its.size());
+      if (std::ranges::find(grade.tasks, id) == grade.tasks.end()) grade.tasks.push_back(id);
+      graded.build_reference(Build::release, {task.target});  // so that only the test is built in the sandbox
+      for (const std::string& bug : its) {
+        const auto test = std::ranges::find(tests, bug, &BugTest::bug);
+        if (test == tests.end())
+          grade.parts.push_back({id, "bug", bug, 0, each, "not in the hand-in"});
+        else
+          for (Part& part : bug_parts(with, {*test}, each)) grade.parts.push_back(std::move(part));
+      }
     }
   }
 
@@ -246,9 +276,12 @@ Grade Grader::grade(const Submission& submission) {
       grade.tasks.push_back(id);
       state_->nothing(task, state_->baseline(task), submission.error, grade);
     }
+    state_->grade_bugs({}, grade);
     return grade;
   }
-  const HandIn hand_in = read_hand_in(state_->tree, submission.text, state_->options.tasks);
+  std::vector<std::string> ids = state_->options.tasks;
+  ids.insert(ids.end(), state_->options.bugs.begin(), state_->options.bugs.end());
+  const HandIn hand_in = read_hand_in(state_->tree, submission.text, ids);
   grade.errors = hand_in.errors;
   for (const auto& [id, texts] : hand_in.texts)
     state_->grade_task(state_->tree.course().task(id), texts, grade);
@@ -259,6 +292,7 @@ Grade Grader::grade(const Submission& submission) {
       state_->nothing(task, state_->baseline(task),
                       "not graded: " + (grade.errors.empty() ? "" : grade.errors.back()), grade);
     }
+  state_->grade_bugs(hand_in.bugs, grade);
   state_->graded.restore();
   return grade;
 }

@@ -34,7 +34,8 @@ struct Grade {
 };
 
 struct GradeOptions {
-  std::vector<std::string> tasks;  // that are graded; empty: those that a hand-in holds
+  std::vector<std::string> tasks;  // the ids of those that are graded
+  std::vector<std::string> bugs;   // the same; both empty: all that a hand-in holds
   std::string salt;
   bool with_variants = true;  // as `release` made the course
   Sandbox sandbox = Sandbox::namespaces;

@@ -18,12 +18,16 @@ namespace fs = std::filesystem;
 
 constexpr std::array<std::string_view, 4> kFormats = {"text", "gradescope", "classroom", "csv"};
 
-std::vector<std::string> task_ids(const Tree& tree, const std::string& list) {
+// The tasks of a list of tasks, labs and bugs; the bugs go to `bugs`.
+std::vector<std::string> task_ids(const Tree& tree, const std::string& list, std::vector<std::string>& bugs) {
   std::vector<std::string> ids;
   std::istringstream words(list);
   for (std::string id; std::getline(words, id, ',');)
-    for (const Task* task : tree.course().tasks_of(id))
-      if (!task->given || task->id == id) ids.push_back(task->id);
+    if (id.find('#') != std::string::npos)
+      bugs.push_back(find_bug(tree.root(), id).id);
+    else
+      for (const Task* task : tree.course().tasks_of(id))
+        if (!task->given || task->id == id) ids.push_back(task->id);
   return ids;
 }
 
@@ -63,7 +67,7 @@ int grade(const Tree& tree, const std::vector<std::string>& hand_ins, const Grad
   if (hand_ins.empty()) throw LabError("grade: expected hand-ins: .json files, folders or archives of them");
   GradeOptions options;
   options.salt = settings.salt;
-  options.tasks = task_ids(tree, settings.tasks);
+  options.tasks = task_ids(tree, settings.tasks, options.bugs);
   if (settings.sandbox == "none")
     options.sandbox = Sandbox::none;
   else if (!settings.sandbox.empty() && settings.sandbox != "namespaces")
@@ -81,7 +85,7 @@ int grade(const Tree& tree, const std::vector<std::string>& hand_ins, const Grad
     std::cerr << "lab: no --salt: the hidden tests' seeds are ones that every student can compute\n";
   Grader grader(tree, options);
   std::set<std::string> tasks(options.tasks.begin(), options.tasks.end());
-  if (tasks.empty())
+  if (settings.tasks.empty())
     for (const Submission& submission : submissions)
       for (const auto& [id, texts] : read_hand_in(grader.tree(), submission.text, {}).texts) tasks.insert(id);
   grader.prepare({tasks.begin(), tasks.end()}, [](const std::string& what) {

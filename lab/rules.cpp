@@ -43,7 +43,7 @@ const std::vector<Kind>& kinds() {
       {"sockets", "", {"socket", "socketpair", "getaddrinfo", "sendto", "recvfrom"}},
       {"threads", "threads", {"jthread", "pthread_create", "thrd_create", "packaged_task", "this_thread"}},
       {"addresses made of other things", "casts", {"reinterpret_cast", "bit_cast", "start_lifetime_as"}},
-      {"the test framework", "", {"testing", "RUN_ALL_TESTS", "main"}},
+      {"the test framework", "tests", {"testing", "RUN_ALL_TESTS", "main"}},
       {"macros of the compiler",
        "builtins",
        {"_Pragma", "__pragma", "__attribute__", "__attribute", "__declspec"}},
@@ -275,9 +275,9 @@ class Check {
 
   void word(size_t i) {
     const std::string_view t = text(i);
-    if (t == "using" && text(i + 1) == "namespace") return refuse(i, "using namespace");
+    if (t == "using" && text(i + 1) == "namespace") return refuse(i, "using namespace", "tests");
     if (t == "namespace" && text(i + 1) != "{" && (i == 0 || text(i - 1) != "using"))
-      return refuse(i, "a namespace with a name");
+      return refuse(i, "a namespace with a name", "tests");
     if (t == "operator" && (text(i + 1) == "new" || text(i + 1) == "delete"))
       return refuse(i, "operator new or delete");
     for (const Kind& kind : kinds())
@@ -296,7 +296,7 @@ class Check {
     if (global && std::ranges::find(kGlobalCalls, t) != kGlobalCalls.end())
       return refuse(i, "files and sockets", "files");
     for (const std::string_view begin : kTestMacros)
-      if (t.starts_with(begin)) return refuse(i, "the test framework");
+      if (t.starts_with(begin)) return refuse(i, "the test framework", "tests");
     if (t.find('\\') != std::string_view::npos) return refuse(i, "this character");
     if (t.starts_with("__") && std::ranges::find(kReserved, t) == kReserved.end() &&
         std::ranges::find(kBuiltins, t) == kBuiltins.end() && !t.starts_with("__m128") &&

@@ -108,10 +108,12 @@ std::vector<Submission> read_submissions(const std::vector<std::string>& paths) 
   return all;
 }
 
-HandIn read_hand_in(const Tree& tree, const std::string& text, const std::vector<std::string>& tasks) {
+HandIn read_hand_in(const Tree& tree, const std::string& text, const std::vector<std::string>& ids) {
   HandIn hand_in;
-  hand_in.json = text;
   const auto wrong = [&](const std::string& line) { hand_in.errors.push_back(one_line(line)); };
+  const auto graded = [&](const std::string& id) {
+    return ids.empty() || std::ranges::find(ids, id) != ids.end();
+  };
   try {
     const auto all = nlohmann::json::parse(text);
     if (all.at("format") != 1) return wrong("a hand-in of a format that this program does not know"), hand_in;
@@ -126,7 +128,7 @@ HandIn read_hand_in(const Tree& tree, const std::string& text, const std::vector
         wrong("a region of task '" + id + "', which the course has not: left out");
         continue;
       }
-      if (!tasks.empty() && std::ranges::find(tasks, id) == tasks.end()) {
+      if (!graded(id)) {
         wrong("a region of task " + id + ", which is not graded: left out");
         continue;
       }
@@ -153,10 +155,33 @@ HandIn read_hand_in(const Tree& tree, const std::string& text, const std::vector
           bad.insert(id);
         }
     for (const std::string& id : bad) hand_in.texts.erase(id);
-    for (const std::string& id : tasks)
-      if (!hand_in.texts.contains(id) && !bad.contains(id)) wrong("nothing of task " + id + " in it");
+    const std::vector<Bug> bugs = read_bugs(tree.root());
+    for (const auto& test : all.value("bugs", nlohmann::json::array())) {
+      const std::string id = test.at("bug"), content = test.at("text");
+      if (std::ranges::find(bugs, id, &Bug::id) == bugs.end()) {
+        wrong("a test of bug '" + id + "', which the course has not: left out");
+      } else if (!graded(id)) {
+        wrong("a test of bug " + id + ", which is not graded: left out");
+      } else if (sha256(content) != test.at("sha256").get<std::string>()) {
+        wrong("the test of bug " + id + " is not the one that was handed in: its hash differs");
+        bad.insert(id);
+      } else if (std::ranges::find(hand_in.bugs, id, &BugTest::bug) != hand_in.bugs.end()) {
+        wrong("bug " + id + ": two tests");
+        bad.insert(id);
+      } else {
+        hand_in.bugs.push_back({id, content});
+      }
+    }
+    std::erase_if(hand_in.bugs, [&](const BugTest& test) { return bad.contains(test.bug); });
+    for (const std::string& id : ids) {
+      const bool is_there = hand_in.texts.contains(id) || bad.contains(id) ||
+                            std::ranges::find(hand_in.bugs, id, &BugTest::bug) != hand_in.bugs.end();
+      if (!is_there)
+        wrong("nothing of " + (id.find('#') == std::string::npos ? "task " + id : "bug " + id) + " in it");
+    }
   } catch (const nlohmann::json::exception& error) {
     hand_in.texts.clear();
+    hand_in.bugs.clear();
     wrong(std::string("no hand-in: ") + error.what());
   }
   return hand_in;

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "lab/bug.h"
 #include "lab/tree.h"
 
 namespace lab {
@@ -23,11 +24,11 @@ std::vector<Submission> read_submissions(const std::vector<std::string>& paths);
 // What a hand-in holds for the tasks that are graded, checked against the course.
 struct HandIn {
   std::map<std::string, std::map<std::string, std::string>> texts;  // task -> file -> region
+  std::vector<BugTest> bugs;                                        // tests for seeded defects
   std::vector<std::string> errors;                                  // one line each
-  std::string json;  // the whole, for parts that read other keys
 };
 
-// `tasks`: the ids that are graded; empty: those that the hand-in holds.
-HandIn read_hand_in(const Tree& tree, const std::string& json, const std::vector<std::string>& tasks);
+// `ids`: of the tasks and bugs that are graded; empty: all that the hand-in holds.
+HandIn read_hand_in(const Tree& tree, const std::string& json, const std::vector<std::string>& ids);
 
 }  // namespace lab

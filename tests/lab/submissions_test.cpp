@@ -133,6 +133,35 @@ TEST_F(LabSubmissions, RegionsThatAreNotGraded) {
   EXPECT_THAT(errors(hand_in(json::array()), {"5.2"}), ElementsAre(HasSubstr("nothing of task 5.2")));
 }
 
+TEST_F(LabSubmissions, TestsOfSeededDefects) {
+  const auto with = [&](const json& tests) {
+    json all = json::parse(hand_in(json::array()));
+    all["bugs"] = tests;
+    return all.dump();
+  };
+  const auto test = [](const std::string& bug, const std::string& text) {
+    return json{{"bug", bug}, {"sha256", sha256(text)}, {"text", text}};
+  };
+  const HandIn all = read_hand_in(tree, with({test("5.2#1", "x"), test("3.4#1", "y")}), {});
+  EXPECT_THAT(all.errors, ElementsAre());
+  ASSERT_EQ(all.bugs.size(), 2u);
+  EXPECT_EQ(all.bugs[1].bug + all.bugs[1].text, "3.4#1y");
+  const HandIn one = read_hand_in(tree, with({test("5.2#1", "x"), test("3.4#1", "y")}), {"3.4#1"});
+  EXPECT_THAT(one.errors, ElementsAre(HasSubstr("bug 5.2#1, which is not graded")));
+  ASSERT_EQ(one.bugs.size(), 1u);
+  EXPECT_EQ(one.bugs[0].bug, "3.4#1");
+  EXPECT_THAT(errors(with(json::array({test("9.9#1", "x")}))),
+              ElementsAre(HasSubstr("'9.9#1', which the course has not")));
+  EXPECT_THAT(errors(with(json::array({test("5.2#1", "x")})), {"5.2#2"}),
+              ElementsAre(HasSubstr("bug 5.2#1"), HasSubstr("nothing of bug 5.2#2")));
+  json other = test("5.2#1", "x");
+  other["text"] = "y";
+  EXPECT_THAT(errors(with(json::array({other}))), ElementsAre(HasSubstr("hash")));
+  const std::string twice = with({test("5.2#1", "x"), test("5.2#1", "y")});
+  EXPECT_THAT(errors(twice), ElementsAre(HasSubstr("two tests")));
+  EXPECT_EQ(read_hand_in(tree, twice, {}).bugs.size(), 0u) << "neither is taken";
+}
+
 #ifdef LAB_HAS_LIBARCHIVE
 TEST_F(LabSubmissions, ArchivesOfAClass) {
   write("in/ann.json", "{}");
