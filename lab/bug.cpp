@@ -7,6 +7,7 @@
 
 #include "lab/files.h"
 #include "lab/lab_error.h"
+#include "lab/rules.h"
 #include "lab/tokens.h"
 
 namespace lab {
@@ -153,7 +154,15 @@ std::string refused_bug_test(const std::string& text) {
              std::string(token.text.substr(0, token.text.find('\n'))) +
              "` has no place in such a test: it includes headers of steps, of tests, GoogleTest and standard "
              "containers, nothing else";
-  return "";
+  std::string code;  // the rules know no #include
+  for (size_t at = 0; at < text.size();) {
+    const size_t end = std::min(text.find('\n', at), text.size() - 1) + 1;
+    const std::string line = text.substr(at, end - at);
+    code += line.substr(std::min(line.find_first_not_of(" \t"), line.size())).starts_with('#') ? "\n" : line;
+    at = end;
+  }
+  const std::vector<std::string> forbidden = forbidden_in(code, {"tests"});
+  return forbidden.empty() ? "" : forbidden.front();
 }
 
 }  // namespace lab

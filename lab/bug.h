@@ -45,7 +45,8 @@ std::string bug_template(const Bug& bug);
 void prepare_bug(const Tree& tree, const Bug& bug);
 
 // Why such a test cannot be taken, one line; "" if it can. It may include standard headers of values and containers,
-// GoogleTest and the headers of steps and tests, and has no other line for the preprocessor.
+// GoogleTest and the headers of steps and tests, has no other line for the preprocessor, and keeps to the rules of what is handed
+// in (rules.h), with "tests" allowed. The same for `lab test`, `hand-in` and `grade`.
 std::string refused_bug_test(const std::string& text);
 
 }  // namespace lab

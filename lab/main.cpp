@@ -31,7 +31,7 @@ constexpr const char* kUsage =
     "  release --course C --salt S [--out FOLDER] [--labs A,B] [--no-reference] [--variants none]\n"
     "                           a repository for students, without the reference\n"
     "  release --keys --salt S  the keys of its labs\n"
-    "  grade HANDIN... [--format text|gradescope|classroom|csv] [--salt S] [--tasks ID,...] [--out FOLDER]\n"
+    "  grade HANDIN... [--format text|gradescope|classroom|csv] [--salt S | --salt-file F] [--tasks ID,...] [--out FOLDER]\n"
     "                           points and a report for each hand-in: files, folders, archives of them\n";
 
 using Arguments = std::vector<std::string>;
@@ -145,6 +145,10 @@ int run(Arguments arguments) {
     lab::GradeSettings settings;
     settings.format = option(arguments, "--format");
     settings.salt = option(arguments, "--salt");
+    if (const std::string file = option(arguments, "--salt-file"); !file.empty()) {
+      settings.salt = lab::read_file(file);
+      settings.salt.erase(settings.salt.find_last_not_of(" \n") + 1);
+    }
     settings.tasks = option(arguments, "--tasks");
     settings.out = option(arguments, "--out");
     settings.sandbox = option(arguments, "--sandbox");

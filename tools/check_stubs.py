@@ -194,6 +194,7 @@ def main():
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--gpu", action="store_true")
     parser.add_argument("--shard", type=labs.shard, default=(1, 1), metavar="I/N")
+    parser.add_argument("--processes", type=int, default=1, help="as many run a binary's tests side by side (default: 1)")
     parser.add_argument("--build", default="build/release", help="the build folder (default: build/release)")
     arguments = parser.parse_args()
     tasks = {task["id"]: task for task in labs.load()["tasks"]}
@@ -202,7 +203,7 @@ def main():
             sys.exit(f"check_stubs: no task '{name}'")
     subprocess.run(["cmake", "-G", "Ninja", "-S", labs.ROOT / "lab", "-B", LAB.parent], check=True, capture_output=True)
     subprocess.run(["ninja", "-C", LAB.parent, "--quiet", "lab"], check=True)
-    with overlay.Overlay(arguments.build) as builds:
+    with overlay.Overlay(arguments.build, arguments.processes) as builds:
         if arguments.quick:
             quick(builds, tasks)
         bad, lines = 0, {name: said for name, said in read_report().items()

@@ -87,6 +87,7 @@ def main():
     parser.add_argument("--gpu", action="store_true")
     parser.add_argument("--check", action="store_true")
     parser.add_argument("--shard", type=labs.shard, default=(1, 1), metavar="I/N")
+    parser.add_argument("--processes", type=int, default=1, help="as many run a binary's tests side by side (default: 1)")
     parser.add_argument("--build", default="build/release", help="the build folder (default: build/release)")
     arguments = parser.parse_args()
     mutants = json.loads(MUTANTS.read_text())
@@ -108,7 +109,7 @@ def main():
         return arguments.all or before != ("caught", key(mutant, tasks[mutant["task"]]))
 
     alive = 0
-    with overlay.Overlay(arguments.build) as builds:
+    with overlay.Overlay(arguments.build, arguments.processes) as builds:
         number, of = arguments.shard
         for mutant in sorted(filter(is_due, placed), key=lambda mutant: (mutant["file"], mutant["task"]))[number - 1::of]:
             task = tasks[mutant["task"]]

@@ -138,7 +138,11 @@ TEST_F(BugLab, FoundOnlyByACheckThatFailsOnTheDefectAndHoldsOnTheReference) {
     EXPECT_THAT(judged_now.output, HasSubstr(why));
   };
   because("  EXPECT_TRUE(true);", "it passes on the defect");
-  because("  if (ladder::take(3) != 2) exit(0);", "on the defect it ended before its tests did");
+  because("  volatile int* nowhere = nullptr; if (ladder::take(3) != 2) *nowhere = 1;",
+          "on the defect it crashed");
+  const Outcome refused = judged("  if (ladder::take(3) != 2) exit(0);");
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.output, HasSubstr("`exit`"));
 }
 
 TEST_F(BugLab, AHandInsTestIsGradedAwayFromTheStudentsTree) {
@@ -237,6 +241,25 @@ TEST(BugJudge, ATestThatDoesNotDoTheSameEachTimeFindsNothing) {
   EXPECT_THAT(judge([&](const std::string& binary, int) { return binary == "defectO2"; }).why,
               HasSubstr("another way"))
       << "it knows the code, not what it does";
+}
+
+TEST(BugTests, TheSolutionsKeepToTheRules) {
+  int count = 0;
+  for (const auto& file : std::filesystem::directory_iterator(LAB_SOURCE_DIR "/tests/hidden/bugs")) {
+    if (file.path().extension() != ".cpp") continue;
+    EXPECT_EQ(refused_bug_test(read_file(file.path())), "") << file.path();
+    ++count;
+  }
+  EXPECT_GE(count, 12);
+}
+
+TEST(BugTests, TheRulesOfWhatIsHandedIn) {
+  EXPECT_EQ(
+      refused_bug_test("#include <gtest/gtest.h>\nnamespace ladder {\nTEST(A, B) { EXPECT_EQ(1, 1); }\n}\n"),
+      "");
+  EXPECT_THAT(refused_bug_test("#include <gtest/gtest.h>\nTEST(A, B) { std::getenv(\"X\"); }"),
+              testing::AllOf(HasSubstr("line 2"), HasSubstr("getenv")));
+  EXPECT_THAT(refused_bug_test("#include <fstream>\n"), HasSubstr("<fstream>"));
 }
 
 }  // namespace

@@ -246,8 +246,9 @@ TEST(Gradescope, GradesOneHandInAndSaysWhenThereAreNoneOrSeveral) {
   };
   EXPECT_THAT(nlohmann::json::parse(grade()).at("output").get<std::string>(), HasSubstr("0 hand-ins"));
   write_file(root / "submission" / "h.json", "{}");
-  EXPECT_THAT(grade(), testing::AllOf(HasSubstr("lab grade "),
-                                      HasSubstr("h.json --salt a salt --sandbox none --format gradescope")));
+  EXPECT_THAT(grade(),
+              testing::AllOf(HasSubstr("lab grade "),
+                             HasSubstr("h.json --salt-file ../salt --sandbox none --format gradescope")));
   write_file(root / "submission" / "h2.json", "{}");
   EXPECT_THAT(nlohmann::json::parse(grade()).at("output").get<std::string>(), HasSubstr("2 hand-ins"));
   fs::remove(root / "submission" / "h2.json");
