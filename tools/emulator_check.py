@@ -51,7 +51,7 @@ def build(folder, options):
 
 def on_gpu(binary, problem):
     """The GPU's counters of all kernels that a problem launches."""
-    printed = run(["ncu", "--csv", "--print-units", "base", "--metrics", ",".join(METRICS.values()), binary, "run",
+    printed = run(["ncu", "--clock-control", "none", "--csv", "--print-units", "base", "--metrics", ",".join(METRICS.values()), binary, "run",
                    problem]).stdout
     return counters(printed)
 

@@ -124,6 +124,35 @@ RUNG_TEST(Task1_3_RmsNorm, ARowDoesNotDependOnTheOthersOrOnThreads, "rms_norm", 
   }
 }
 
+// Kernels that let the next one start early (cuda_kernel.cuh) wait before they read: here what the same rung still writes,
+// and the last columns of its rows, which come last.
+RUNG_TEST(Task1_3_RmsNorm, ReadsWhatTheKernelInFrontWrote, "rms_norm",
+          rungs_where(rms_norm_variants(),
+                      [](const auto& rung) { return rung.device == DeviceType::cuda; })) {
+  const int64_t rows = emulated() ? 2 : 128, width = emulated() ? 256 : 8192, tail = width / 8;
+  Random random;
+  SCOPED_TRACE(random.describe());
+  OpContext gpu = *cuda_context();
+  gpu.dependent_launch = true;
+  const Tensor x = random.normal({rows, width}, DType::bf16).to(gpu.device);
+  const Tensor weight = random.normal({width}, DType::bf16).to(gpu.device);
+  const Tensor between = Tensor::empty({rows, width}, DType::bf16, gpu.device);
+  const Tensor out = Tensor::empty({rows, tail}, DType::bf16, gpu.device);
+  const RmsNormArgs first{x, weight, 1e-6, between};
+  const RmsNormArgs second{between.narrow(1, width - tail, tail), weight.narrow(0, 0, tail), 1e-6, out};
+  const auto result = [&](bool wait) {
+    for (const Tensor& tensor : {between, out}) tensor.fill_bytes(0xff);
+    rung.run(gpu, first);
+    if (wait) device_synchronize(gpu.device, gpu.stream);
+    rung.run(gpu, second);
+    device_synchronize(gpu.device, gpu.stream);
+    return out.to(Device{});
+  };
+  const Tensor expected = result(true);
+  for (int i = 0; i < (emulated() ? 1 : 200) && !::testing::Test::HasFailure(); ++i)
+    EXPECT_TRUE(bitwise_equal(result(false), expected)) << "in call " << i;
+}
+
 TEST(Task1_3_RmsNorm, NamesWhatDoesNotFit) {
   OpContext ctx;
   auto f32 = [](const Shape& shape) { return Tensor::zeros(shape, DType::f32); };
