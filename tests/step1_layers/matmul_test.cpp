@@ -128,33 +128,6 @@ RUNG_TEST(Task1_4_Matmul, TheBiasIsAddedBeforeTheRounding, "matmul", matmul_vari
   }
 }
 
-// As many tiles as the GPU can hold at once: warps of a block drift apart, and one that runs ahead of a missing barrier
-// overwrites what another still reads.
-RUNG_TEST(Task1_4_Matmul, IsExactWhereTheGpuIsFull, "matmul",
-          testing::rungs_where(matmul_variants(),
-                               [](const auto& rung) { return rung.device == DeviceType::cuda; })) {
-  constexpr int64_t kRows = 7, kColumns = 61;  // that differ; the others repeat them
-  const int64_t m = testing::emulated() ? 20 : 512, n = testing::emulated() ? 70 : 8448, k = 200;
-  Random random;
-  SCOPED_TRACE(random.describe());
-  for (DType dtype : {DType::f32, DType::bf16}) {
-    const Tensor rows = random.exact({kRows, k}, dtype), columns = random.exact({kColumns, k}, dtype);
-    MatmulArgs args{Tensor::empty({m, k}, dtype), Tensor::empty({n, k}, dtype), Tensor(),
-                    poisoned({m, n}, DType::f32)};
-    for (int64_t i = 0; i < m; ++i) args.x.narrow(0, i, 1).copy_from(rows.narrow(0, i % kRows, 1));
-    for (int64_t j = 0; j < n; ++j) args.weight.narrow(0, j, 1).copy_from(columns.narrow(0, j % kColumns, 1));
-    if (!testing::can_run_rung(rung, ctx, args)) continue;
-    testing::run_rung(rung, ctx, args);
-    const std::vector<double> expected = reference({rows, columns, Tensor(), Tensor()});
-    const float* out = args.out.data<float>();
-    int64_t wrong = 0;
-    for (int64_t i = 0; i < m; ++i)
-      for (int64_t j = 0; j < n; ++j)
-        wrong += out[i * n + j] != expected[static_cast<size_t>(i % kRows * kColumns + j % kColumns)];
-    EXPECT_EQ(wrong, 0) << "of " << m * n << " outputs, " << dtype_name(dtype);
-  }
-}
-
 RUNG_TEST(Task1_4_Matmul, RowsMayBeWindowsOfWiderTensors, "matmul", matmul_variants()) {
   static const Cases cases([](Random& random, const Problem& p, DType dtype) {
     return MatmulArgs{random.exact({p.m, p.k + 5}, dtype).narrow(1, 3, p.k),
