@@ -67,14 +67,14 @@ class Overlay:
                 suite = line
         return found
 
-    def run(self, target, names, trace=None):
+    def run(self, target, names, trace=None, seed=None):
         """{test case: "passed", "skipped", or the first message of what failed}."""
         with concurrent.futures.ThreadPoolExecutor(self.processes) as pool:
-            parts = pool.map(lambda part: self.run_process(target, part, trace),
+            parts = pool.map(lambda part: self.run_process(target, part, trace, seed),
                              [names[i::self.processes] for i in range(self.processes)])
             return {name: verdict for part in parts for name, verdict in part.items()}
 
-    def run_process(self, target, names, trace=None):
+    def run_process(self, target, names, trace=None, seed=None):
         """As run(), all in one process; where that dies, each in its own."""
         if not names:
             return {}
@@ -82,6 +82,7 @@ class Overlay:
             flags, report = pathlib.Path(folder, "flags"), pathlib.Path(folder, "report.json")
             flags.write_text(f"--gtest_filter={':'.join(names)}\n--gtest_output=json:{report}\n")
             environment = os.environ | {"GOMP_SPINCOUNT": "1000", "MALLOC_PERTURB_": "165"} | ({"LADDER_LAB_RAN": str(trace)} if trace else {})
+            environment |= {"LADDER_TEST_SEED": seed} if seed else {}
             died = "did not end"
             try:
                 done = subprocess.run([self.binary(target), f"--gtest_flagfile={flags}"], capture_output=True, text=True,
@@ -93,7 +94,7 @@ class Overlay:
                 return verdicts(json.loads(report.read_text()))
         if len(names) == 1:
             return {names[0]: died}
-        return {name: verdict for one in names for name, verdict in self.run_process(target, [one], trace).items()}
+        return {name: verdict for one in names for name, verdict in self.run_process(target, [one], trace, seed).items()}
 
 
 def verdicts(report):

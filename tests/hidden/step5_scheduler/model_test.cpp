@@ -105,5 +105,44 @@ TEST(Hidden5_5_Abort, LeavesTheOthersTheirAnswers) {
   }
 }
 
+// Looks at who gives way in each schedule(). SchedulerOutput::preempted says it too late: those of a schedule() that
+// planned nothing are told with the next step, in which one of them may run again, before others.
+struct WatchesWhoGivesWay : Harness {
+  using Harness::Harness;
+  void schedule() override {
+    const auto ran = scheduler.running_;
+    Harness::schedule();
+    const RunsBefore runs_before{scheduler.config().policy};
+    for (const Sequence* sequence : ran) {
+      if (sequence->status != SequenceStatus::preempted) continue;
+      for (const Sequence* running : scheduler.running_)
+        EXPECT_TRUE(runs_before(running, sequence)) << "sequence " << sequence->id << " gave way, "
+                                                    << running->id << " did not, step " << output.step;
+    }
+  }
+};
+
+TEST(Hidden5_3_Order, WhoGivesWayStandsBehindAllWhoRunOn) {
+  testing::Random random;
+  int64_t num_preemptions = 0;
+  for (int day = 0; day < 60; ++day) {
+    SchedulerConfig config = small_config();
+    config.policy = random.one_of<SchedulingPolicy>({SchedulingPolicy::fcfs, SchedulingPolicy::priority});
+    config.batch.block_size = random.integer(1, 7);
+    config.batch.num_kv_blocks = random.integer(90, 160) / config.batch.block_size;
+    WatchesWhoGivesWay harness(config, static_cast<int>(random.integer(0, 2)));
+    for (int i = 0; i < 12; ++i) {
+      SamplingParams sampling = greedy(random.integer(1, 25));
+      sampling.priority = static_cast<int32_t>(random.integer(-1, 1));
+      harness.add(random_prompt(random, random.integer(1, 60)), sampling);
+    }
+    harness.run();
+    harness.expect_reference_outputs();
+    if (HasFailure()) return;
+    num_preemptions += harness.scheduler.stats().num_preemptions;
+  }
+  EXPECT_GT(num_preemptions, 30) << "nobody had to give way";
+}
+
 }  // namespace
 }  // namespace ladder
