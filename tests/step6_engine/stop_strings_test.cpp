@@ -3,30 +3,14 @@
 
 #include <gtest/gtest.h>
 
-#include <optional>
-
+#include "tests/step6_engine/cut_at_stop.h"
 #include "tests/support/numerics.h"
 
 namespace ladder {
 namespace {
 
-struct Result {
-  std::string text;
-  bool matched;
-  bool operator==(const Result&) const = default;
-};
-
-// The definition, without a stream: the match that ends first, of several the longest.
-Result cut_at_stop(const std::string& text, const std::vector<std::string>& stops) {
-  for (size_t end = 1; end <= text.size(); ++end) {
-    std::optional<size_t> longest;
-    for (const std::string& stop : stops)
-      if (stop.size() <= end && text.compare(end - stop.size(), stop.size(), stop) == 0)
-        longest = std::max(longest.value_or(0), stop.size());
-    if (longest) return {text.substr(0, end - *longest), true};
-  }
-  return {text, false};
-}
+using testing::cut_at_stop;
+using testing::CutText;
 
 TEST(Task6_2_StopStrings, TextBeforeTheMatchIsLetOutAndTheStopStringIsNot) {
   StopStrings stops({"END"});
@@ -89,7 +73,7 @@ TEST(Task6_2_StopStrings, ResultDoesNotDependOnHowTheTextIsCut) {
     }
     out += stream.finish();
     matches += stream.matched();
-    ASSERT_EQ((Result{out, stream.matched()}), cut_at_stop(text, stops)) << "text " << text;
+    ASSERT_EQ((CutText{out, stream.matched()}), cut_at_stop(text, stops)) << "text " << text;
   }
   EXPECT_GT(matches, 200);
 }

@@ -36,7 +36,8 @@ TEST(Hidden1_6_StandardRopeTable, FarPositionsOfAnyBase) {
     for (int64_t position = begin; position < begin + 3; ++position)
       for (int64_t i = 0; i < dim / 2; ++i) {
         const float angle = static_cast<float>(position) * inverse[i];
-        EXPECT_NEAR(table[position * dim + i], factor * std::cos(double{angle}), 1e-6) << position << " pair " << i;
+        EXPECT_NEAR(table[position * dim + i], factor * std::cos(double{angle}), 1e-6)
+            << position << " pair " << i;
         EXPECT_NEAR(table[position * dim + dim / 2 + i], factor * std::sin(double{angle}), 1e-6)
             << position << " pair " << i;
       }
@@ -91,7 +92,8 @@ TEST(Hidden1_6_ScaledRopeTable, FollowsItsFormulas) {
     config.beta_fast = random.uniform(8, 50);
     config.beta_slow = random.uniform(0.5, 4);
     config.truncate = random.integer(0, 1) == 0;
-    if (random.integer(0, 1)) config.mscale = random.uniform(0.5, 2), config.mscale_all_dim = random.uniform(0.5, 2);
+    if (random.integer(0, 1))
+      config.mscale = random.uniform(0.5, 2), config.mscale_all_dim = random.uniform(0.5, 2);
     if (random.integer(0, 3) == 0) config.attention_factor = random.uniform(0.5, 2);
     config.low_freq_factor = random.uniform(0.5, 2);
     config.high_freq_factor = config.low_freq_factor + random.uniform(0.5, 6);
@@ -109,8 +111,9 @@ TEST(Hidden1_6_ScaledRopeTable, FollowsItsFormulas) {
 // Queries and keys in rows with others between them, turned by a table of any angles.
 struct Turned {
   Turned(Random& random, DType dtype) {
-    const int64_t tokens = random.integer(1, 70), heads = random.integer(1, 9), kv_heads = random.integer(1, 5),
-                  dim = random.integer(2, 150), rotary_dim = 2 * random.integer(1, dim / 2);
+    const int64_t tokens = random.integer(1, 70), heads = random.integer(1, 9),
+                  kv_heads = random.integer(1, 5), dim = random.integer(2, 150),
+                  rotary_dim = 2 * random.integer(1, dim / 2);
     all = random.normal({tokens, heads + kv_heads + 2, dim}, dtype);
     before = all.clone();
     q = all.narrow(1, 1, heads), k = all.narrow(1, heads + 2, kv_heads);
@@ -167,7 +170,8 @@ struct Slots {
       if (slot < 0) continue;
       ++stored;
       const Tensor held = cache.inside.select(0, slot / block_size).select(0, slot % block_size);
-      const auto row = std::span(rows).subspan(static_cast<size_t>(token * width), static_cast<size_t>(width));
+      const auto row =
+          std::span(rows).subspan(static_cast<size_t>(token * width), static_cast<size_t>(width));
       if (exact)
         ASSERT_EQ(to_double(held), std::vector<double>(row.begin(), row.end())) << "slot " << slot;
       else
@@ -184,7 +188,8 @@ struct Slots {
 };
 
 RUNG_TEST(Hidden1_6_QkNormRopeStore, PartsOfHeadsWithAndWithoutNorm, "qk_norm_rope_store",
-          rungs_where(qk_norm_rope_store_variants(), [](const auto& rung) { return rung.name != "sequence"; })) {
+          rungs_where(qk_norm_rope_store_variants(),
+                      [](const auto& rung) { return rung.name != "sequence"; })) {
   repeated(25, [&](Random& random) {
     const DType dtype = any_float(random);
     const Turned rows(random, dtype);
@@ -196,9 +201,9 @@ RUNG_TEST(Hidden1_6_QkNormRopeStore, PartsOfHeadsWithAndWithoutNorm, "qk_norm_ro
     const double eps = random.uniform(0, 0.5);
     const auto q = rotated(rows.q, q_weight, eps, rows.positions, rows.table),
                k = rotated(rows.k, k_weight, eps, rows.positions, rows.table);
-    const QkNormRopeStoreArgs args{rows.q,        rows.k,     v,           q_weight,
-                                   k_weight,      eps,        rows.positions, rows.table,
-                                   slots.mapping, {slots.k.inside, slots.v.inside}};
+    const QkNormRopeStoreArgs args{
+        rows.q, rows.k,         v,          q_weight,      k_weight,
+        eps,    rows.positions, rows.table, slots.mapping, {slots.k.inside, slots.v.inside}};
     if (!can_run_rung(rung, ctx, args)) return;
     run_rung(rung, ctx, args);
     EXPECT_TRUE(close_to(rows.q, q)) << rows.q.str() << ", table " << rows.table.str();
@@ -230,7 +235,8 @@ DType mostly_f32(Random& random) {
 // Head sizes and groups that no model has; scores of up to a hundred, whose powers no type holds.
 HeadShape odd_heads(Random& random) {
   const int64_t kv_heads = random.integer(1, 3), dim = random.integer(5, 100);
-  return {kv_heads * random.integer(1, 7), kv_heads, dim, random.integer(0, 1) ? dim : random.integer(5, 100)};
+  return {kv_heads * random.integer(1, 7), kv_heads, dim,
+          random.integer(0, 1) ? dim : random.integer(5, 100)};
 }
 
 double any_scale(Random& random, const HeadShape& shape) {
@@ -242,7 +248,8 @@ void expect_rows(const Tensor& out, const std::vector<double>& expected) {
   EXPECT_TRUE(close_to(out.clone().view({out.dim(0), out.dim(1) * out.dim(2)}), expected)) << out.str();
 }
 
-RUNG_TEST(Hidden1_7_PagedAttention, LargeScoresInBlocksOfAnySize, "paged_attention", mixed_attention_variants()) {
+RUNG_TEST(Hidden1_7_PagedAttention, LargeScoresInBlocksOfAnySize, "paged_attention",
+          mixed_attention_variants()) {
   repeated(12, [&](Random& random) {
     const DType dtype = mostly_f32(random);
     const HeadShape shape = odd_heads(random);
@@ -253,7 +260,8 @@ RUNG_TEST(Hidden1_7_PagedAttention, LargeScoresInBlocksOfAnySize, "paged_attenti
     std::vector<Part> parts;
     for (const SequenceData& of : data) {
       const int64_t begin = random.integer(0, of.length() - 1);
-      parts.push_back({&of, begin, random.integer(0, 1) ? begin + 1 : random.integer(begin + 1, of.length())});
+      parts.push_back(
+          {&of, begin, random.integer(0, 1) ? begin + 1 : random.integer(begin + 1, of.length())});
     }
     const Attended got = attend(ctx, random, parts, random.integer(1, 37), scale);
     int64_t row = 0;
@@ -262,13 +270,15 @@ RUNG_TEST(Hidden1_7_PagedAttention, LargeScoresInBlocksOfAnySize, "paged_attenti
       const Reference expected = attention_reference(*part.data, part.begin, part.end, scale);
       expect_rows(got.out.narrow(0, row, length), expected.out);
       const auto lse = to_double(got.lse.narrow(0, row, length));
-      for (size_t i = 0; i < lse.size(); ++i) EXPECT_NEAR(lse[i], expected.lse[i], 1e-4 + 1e-5 * std::abs(lse[i]));
+      for (size_t i = 0; i < lse.size(); ++i)
+        EXPECT_NEAR(lse[i], expected.lse[i], 1e-4 + 1e-5 * std::abs(lse[i]));
       row += length;
     }
   });
 }
 
-RUNG_TEST(Hidden1_7_CausalAttention, TheLastRowsOfASequence, "causal_attention", causal_attention_variants()) {
+RUNG_TEST(Hidden1_7_CausalAttention, TheLastRowsOfASequence, "causal_attention",
+          causal_attention_variants()) {
   repeated(12, [&](Random& random) {
     const DType dtype = mostly_f32(random);
     const HeadShape shape = odd_heads(random);
@@ -276,7 +286,8 @@ RUNG_TEST(Hidden1_7_CausalAttention, TheLastRowsOfASequence, "causal_attention",
     const SequenceData data = random_sequence(random, random.integer(1, 190), shape, dtype);
     const int64_t length = data.length(), begin = random.integer(0, length - 1);
     const Margins out(random, {length - begin, shape.heads, shape.v_dim}, dtype);
-    const CausalAttentionArgs args{data.q.narrow(0, begin, length - begin), data.k, data.v, scale, out.inside};
+    const CausalAttentionArgs args{data.q.narrow(0, begin, length - begin), data.k, data.v, scale,
+                                   out.inside};
     if (!can_run_rung(rung, ctx, args)) return;
     run_rung(rung, ctx, args);
     expect_rows(out.inside, attention_reference(data, begin, length, scale).out);

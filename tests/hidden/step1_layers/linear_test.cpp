@@ -24,8 +24,8 @@ std::vector<double> product(const Tensor& x, const Tensor& weight, const Tensor&
   const int64_t k = x.dim(1);
   for (int64_t i = 0; i < x.dim(0); ++i)
     for (int64_t j = 0; j < weight.dim(0); ++j)
-      out.push_back(std::inner_product(left.begin() + i * k, left.begin() + (i + 1) * k, right.begin() + j * k,
-                                       bias.defined() ? added[j] : 0.0));
+      out.push_back(std::inner_product(left.begin() + i * k, left.begin() + (i + 1) * k,
+                                       right.begin() + j * k, bias.defined() ? added[j] : 0.0));
   return out;
 }
 
@@ -82,7 +82,8 @@ struct Parts {
   void load(Linear& linear, const OpContext& ctx) const {
     for (Parameter* parameter : linear.parameters())
       for (size_t part = 0; part < weights.size(); ++part)
-        parameter->load((parameter->name.ends_with(".bias") ? biases : weights)[part], static_cast<int>(part));
+        parameter->load((parameter->name.ends_with(".bias") ? biases : weights)[part],
+                        static_cast<int>(part));
     linear.process_after_load(ctx);
   }
   std::vector<Tensor> weights, biases;
@@ -97,7 +98,8 @@ void expect_part(const Tensor& out, const Tensor& x, const Parts& parts, size_t 
 
 TEST(Hidden1_4_Linear, ColumnsOfThreeAndSixRanks) {
   repeated(4, [](Random& random) {
-    const int64_t in = random.integer(1, 50), width = 6 * random.integer(1, 9), other = 6 * random.integer(1, 9);
+    const int64_t in = random.integer(1, 50), width = 6 * random.integer(1, 9),
+                  other = 6 * random.integer(1, 9);
     const DType dtype = any_float(random);
     const Parts parts(random, in, {width, other});
     const Tensor x = random.exact({4, in}, dtype);
@@ -249,7 +251,8 @@ TEST(Hidden1_4_Exchange, PartsOfSumsRowsAndMessagesOnOddRanks) {
 
 TEST(Hidden1_5_Embedding, AndLogitsOnThreeAndFiveRanks) {
   repeated(6, [](Random& random) {
-    const int64_t vocab = random.integer(1, 200), hidden = random.integer(1, 40), tokens = random.integer(1, 60);
+    const int64_t vocab = random.integer(1, 200), hidden = random.integer(1, 40),
+                  tokens = random.integer(1, 60);
     const DType dtype = any_float(random);
     const Tensor table = random.exact({vocab, hidden}, dtype), ids = Tensor::empty({tokens}, DType::i32),
                  expected = Tensor::empty({tokens, hidden}, dtype);

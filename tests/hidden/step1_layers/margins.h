@@ -26,7 +26,8 @@ struct Margins {
     int64_t nan = 0, nan_inside = 0;
     for (const double value : to_double(whole)) nan += std::isnan(value);
     for (const double value : to_double(inside)) nan_inside += std::isnan(value);
-    EXPECT_EQ(nan - nan_inside, whole.numel() - inside.numel()) << "something was written beside " << inside.str();
+    EXPECT_EQ(nan - nan_inside, whole.numel() - inside.numel())
+        << "something was written beside " << inside.str();
   }
 };
 

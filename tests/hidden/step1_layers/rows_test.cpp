@@ -35,11 +35,9 @@ void check_activation(bool gated, double (*activation)(double), Run&& run) {
     const int64_t rows = random.integer(1, 45), width = random.integer(1, 700);
     const Margins x(random, {rows, gated ? 2 * width : width}, dtype), out(random, {rows, width}, dtype);
     // Below -4 the results leave the range in which f16 has a relative precision.
-    fill_rows(random, x.inside, [&] {
-      return random.integer(0, 1) ? random.uniform(-4, 4) : std::exp(random.uniform(-6, 3));
-    });
-    if (gated)
-      fill_rows(random, x.inside.narrow(1, width, width), [&] { return random.uniform(-2, 2); });
+    fill_rows(random, x.inside,
+              [&] { return random.integer(0, 1) ? random.uniform(-4, 4) : std::exp(random.uniform(-6, 3)); });
+    if (gated) fill_rows(random, x.inside.narrow(1, width, width), [&] { return random.uniform(-2, 2); });
     const auto values = to_double(x.inside);
     std::vector<double> expected;
     for (int64_t row = 0; row < rows; ++row)
@@ -67,7 +65,8 @@ constexpr std::pair<GeluKind, double (*)(double)> kGeluForms[] = {{GeluKind::erf
                                                                   {GeluKind::tanh, gelu_by_tanh}};
 
 RUNG_TEST(Hidden1_2_SiluAndMul, RowsOfOneMagnitude, "silu_and_mul", silu_and_mul_variants()) {
-  check_activation(true, silu_of, [&](const Tensor& x, const Tensor& out) { call(silu_and_mul, ctx, x, out); });
+  check_activation(true, silu_of,
+                   [&](const Tensor& x, const Tensor& out) { call(silu_and_mul, ctx, x, out); });
 }
 
 RUNG_TEST(Hidden1_2_Gelu, RowsOfOneMagnitude, "gelu", gelu_variants()) {
@@ -94,7 +93,8 @@ RUNG_TEST(Hidden1_3_RmsNorm, HeadsOfAnyMagnitudeBesideOthers, "rms_norm", rms_no
     const double magnitude = any_magnitude(random, dtype), eps = magnitude * magnitude * random.uniform(0, 1);
     const Tensor all = poisoned({tokens, heads + 3, width}, dtype),
                  x = all.narrow(1, random.integer(0, 3), heads), weight = random.normal({width}, dtype);
-    fill_rows(random, x, [&] { return magnitude * random.uniform(0.5, 2) * (random.integer(0, 1) ? 1 : -1); });
+    fill_rows(random, x,
+              [&] { return magnitude * random.uniform(0.5, 2) * (random.integer(0, 1) ? 1 : -1); });
     const Margins out(random, {tokens, heads, width}, dtype);
     const auto expected = normed(x, weight, eps);
     call(rms_norm, ctx, x, weight, eps, out.inside);
