@@ -30,6 +30,7 @@ constexpr const char* kLeftOut[] = {
     "tools/emulator_check.py",
     "tools/goldens",
     "tools/gpu_check.sh",
+    "tools/hidden_check.sh",
     "tools/labs.py",
     "tools/long_check.sh",
     "tools/mutants.py",

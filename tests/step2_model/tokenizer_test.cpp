@@ -18,6 +18,7 @@
 #include "step2_model/tokenizer/byte_alphabet.h"
 #include "step2_model/tokenizer/nfc.h"
 #include "step2_model/tokenizer/unicode.h"
+#include "tests/step2_model/merge_by_definition.h"
 #include "tests/support/source_folder.h"
 #include "tests/support/temporary_folder.h"
 
@@ -26,6 +27,7 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
+using testing::merge_by_definition;
 
 const std::filesystem::path kGoldens = testing::source_folder() / "tests/goldens/tokenizer";
 const std::filesystem::path kQwen3 = testing::source_folder() / "../shared/data/qwen3-tokenizer";
@@ -161,25 +163,6 @@ TEST(Task2_5_Nfc, ComposesOrdersAndLeavesComposedTextAlone) {
   // Marks of one class keep their order, whatever their numbers are.
   EXPECT_EQ(normalize_nfc("q\u0302\u0301"), std::nullopt);
   EXPECT_EQ(normalize_nfc("q\u0301\u0302\u0323"), "q\u0323\u0301\u0302");
-}
-
-// Byte pair encoding as the definition has it, on ids: rank by rank, leftmost first.
-std::vector<int32_t> merge_by_definition(const std::string& text,
-                                         const std::vector<std::array<int32_t, 3>>& merges) {
-  std::vector<int32_t> ids;
-  for (const char byte : text) ids.push_back(static_cast<uint8_t>(byte));
-  while (true) {
-    size_t best_rank = merges.size(), best = 0;
-    for (size_t i = 0; i + 1 < ids.size(); ++i)
-      for (size_t rank = 0; rank < best_rank; ++rank)
-        if (merges[rank][0] == ids[i] && merges[rank][1] == ids[i + 1]) {
-          best_rank = rank;
-          best = i;
-        }
-    if (best_rank == merges.size()) return ids;
-    ids[best] = merges[best_rank][2];
-    ids.erase(ids.begin() + static_cast<std::ptrdiff_t>(best) + 1);
-  }
 }
 
 TEST(Task2_5_Bpe, EqualsTheDefinitionOnRandomVocabularies) {

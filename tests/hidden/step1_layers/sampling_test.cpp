@@ -243,7 +243,7 @@ void check_probabilities(bool log, Run&& run) {
       const auto expected = logprobs_of(row_of(logits, row), vocab);
       for (int64_t i = 0; i < vocab; ++i) {
         const double seen = row_of(out, row)[i], wanted = log ? expected[i] : std::exp(expected[i]);
-        const double bound = std::isinf(expected[i]) ? 0 : 1e-6 + 2e-5 * std::abs(wanted);
+        const double bound = std::isinf(expected[i]) ? 0 : (log ? 1e-5 : 1e-6) + 2e-5 * std::abs(wanted);
         ASSERT_TRUE(seen == wanted || std::abs(seen - wanted) <= bound)
             << seen << " instead of " << wanted << ", row " << row << " token " << i;
       }

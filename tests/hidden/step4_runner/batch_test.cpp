@@ -38,7 +38,8 @@ struct Sequences {
     sequence.num_prompt_tokens = length;
     for (int64_t i = 0; i < length; ++i)
       sequence.token_ids.push_back(static_cast<int32_t>(random.integer(0, kVocab - 1)));
-    for (int64_t slot = 0; slot < length; slot += config.block_size) sequence.block_table.push_back(next_block++);
+    for (int64_t slot = 0; slot < length; slot += config.block_size)
+      sequence.block_table.push_back(next_block++);
     first.scheduled.push_back({id, length, {}});
     first.total_num_tokens += length;
     first.new_sequences.push_back(std::move(sequence));
@@ -79,7 +80,8 @@ std::string name_of(const SchedulerOutput& step, size_t at = 0) {
 const Defect kDefects[] = {
     {"unknown", [](auto& s, auto&) { return s.scheduled[0].id = s.continued[0].id = 7777, "sequence 7777"; }},
     {"twice", [](auto& s, auto&) { return s.scheduled[1].id = s.scheduled[0].id, name_of(s); }},
-    {"no tokens", [](auto& s, auto&) { return s.scheduled[0].num_tokens = 0, --s.total_num_tokens, name_of(s); }},
+    {"no tokens",
+     [](auto& s, auto&) { return s.scheduled[0].num_tokens = 0, --s.total_num_tokens, name_of(s); }},
     {"tokens that it has not",
      [](auto& s, auto&) { return s.scheduled[0].num_tokens = 2, ++s.total_num_tokens, name_of(s); }},
     {"more computed than was",
@@ -90,7 +92,9 @@ const Defect kDefects[] = {
        return "block " + std::to_string(of.config.num_kv_blocks);
      }},
     {"known and new",
-     [](auto& s, const Sequences& of) { return s.new_sequences.push_back(of.first.new_sequences[0]), name_of(s); }},
+     [](auto& s, const Sequences& of) {
+       return s.new_sequences.push_back(of.first.new_sequences[0]), name_of(s);
+     }},
     {"ends and is unknown", [](auto& s, auto&) { return s.finished.push_back(8888), "sequence 8888"; }},
     {"a total that is no sum", [](auto& s, auto&) { return ++s.total_num_tokens, ""; }},
     {"a draft", [](auto& s, auto&) { return s.scheduled[1].draft_token_ids.push_back(3), name_of(s, 1); }},
@@ -129,8 +133,8 @@ TEST(Hidden4_1_Changes, NoTokenLiesBeyondTheBlocks) {
     Batch batch(sequences.config, kVocab);
     try {
       batch.prepare(sequences.first);
-      ADD_FAILURE() << std::ssize(sequence.token_ids) << " tokens in " << sequence.block_table.size() << " blocks of "
-                    << sequences.config.block_size;
+      ADD_FAILURE() << std::ssize(sequence.token_ids) << " tokens in " << sequence.block_table.size()
+                    << " blocks of " << sequences.config.block_size;
     } catch (const Error& error) {
       EXPECT_THAT(error.what(), HasSubstr(named));
     }
@@ -164,8 +168,8 @@ TEST(Hidden4_1_Changes, WhoLeavesAndComesBackInOneStepIsNew) {
     EXPECT_EQ(sequence.token_ids, again.token_ids);
 
     const PendingTokens next = batch.advance();
-    batch.fill(pending, Ids(pending.places.size(), 77));  // one of them is for the one that left
     batch.fill(next, Ids(next.places.size(), 88));
+    batch.fill(pending, Ids(pending.places.size(), 77));  // one of them is for the one that left
     for (size_t i = 0; i < batch.sequences().size(); ++i) {
       Ids expected = sequences.first.new_sequences[i].token_ids;
       if (i != back) expected.push_back(77);
@@ -232,7 +236,8 @@ TEST(Hidden4_3_Edits, ForbidAndFavourAsAsked) {
     }
     p.min_tokens = random.integer(0, 8);
     for (int64_t i = random.integer(0, 3); i > 0; --i) p.all_stop_token_ids.push_back(any());
-    for (int64_t i = random.integer(0, 5); i > 0; --i) p.logit_bias[any()] = static_cast<double>(random.integer(-9, 9));
+    for (int64_t i = random.integer(0, 5); i > 0; --i)
+      p.logit_bias[any()] = static_cast<double>(random.integer(-9, 9));
     if (random.integer(0, 1))
       for (int64_t i = random.integer(1, vocab); i > 0; --i) p.allowed_token_ids.push_back(any());
 
@@ -240,7 +245,8 @@ TEST(Hidden4_3_Edits, ForbidAndFavourAsAsked) {
     for (const auto& [id, bias] : p.logit_bias) expected[id] += static_cast<float>(bias);
     const Ids output(sequence.token_ids.begin() + sequence.num_prompt_tokens, sequence.token_ids.end());
     for (const Ids& word : p.bad_words_token_ids)
-      if (output.size() + 1 >= word.size() && std::equal(word.begin(), word.end() - 1, output.end() - std::ssize(word) + 1))
+      if (output.size() + 1 >= word.size() &&
+          std::equal(word.begin(), word.end() - 1, output.end() - std::ssize(word) + 1))
         expected[word.back()] = -INFINITY;
     if (std::ssize(output) < p.min_tokens)
       for (const int32_t id : p.all_stop_token_ids) expected[id] = -INFINITY;
@@ -257,7 +263,8 @@ TEST(Hidden4_3_Edits, ForbidAndFavourAsAsked) {
     ASSERT_EQ(edits.row_start().size(), 3u);
     for (int32_t i = edits.row_start()[1]; i < edits.row_start()[2]; ++i) {
       seen[edits.token_ids()[i]] += edits.biases()[i];
-      EXPECT_EQ(++times[edits.token_ids()[i]], 1) << "token " << edits.token_ids()[i] << " stands twice in the row";
+      EXPECT_EQ(++times[edits.token_ids()[i]], 1)
+          << "token " << edits.token_ids()[i] << " stands twice in the row";
     }
     if (const int32_t mask = edits.mask_index()[1]; mask >= 0)
       for (int64_t id = 0; id < vocab; ++id)

@@ -47,7 +47,8 @@ struct CpuRunner {
     runner = std::make_unique<ModelRunner>(ctx, config, std::move(fake));
     driver = std::make_unique<StepDriver>(*runner, config, random, ctx);
   }
-  std::vector<DrivenResult> run(const std::vector<DrivenRequest>& requests, const DriveOptions& options = {}) {
+  std::vector<DrivenResult> run(const std::vector<DrivenRequest>& requests,
+                                const DriveOptions& options = {}) {
     return driver->run(requests, options);
   }
   RunnerConfig config;
@@ -65,7 +66,8 @@ SchedulerOutput prompts(const std::vector<SequenceId>& ids, int64_t length, cons
   for (NewSequence& sequence : step.new_sequences) {
     for (int32_t& token : sequence.token_ids) token %= static_cast<int32_t>(sizes.vocab);
     sequence.block_table.resize(static_cast<size_t>(blocks));
-    std::iota(sequence.block_table.begin(), sequence.block_table.end(), static_cast<int32_t>(sequence.id * blocks));
+    std::iota(sequence.block_table.begin(), sequence.block_table.end(),
+              static_cast<int32_t>(sequence.id * blocks));
   }
   return step;
 }
@@ -89,8 +91,8 @@ DriveOptions any_way(Random& random, const RunnerConfig& config, bool shared) {
           random.integer(0, 9)};
 }
 
-void expect_logits_of_tokens(const std::vector<DrivenRequest>& requests, const std::vector<DrivenResult>& results,
-                             int64_t vocab) {
+void expect_logits_of_tokens(const std::vector<DrivenRequest>& requests,
+                             const std::vector<DrivenResult>& results, int64_t vocab) {
   for (size_t i = 0; i < requests.size(); ++i) {
     std::vector<int32_t> tokens = requests[i].prompt;
     ASSERT_EQ(std::ssize(results[i].token_ids), *requests[i].sampling.max_tokens);
@@ -131,7 +133,8 @@ TEST(Hidden4_4_Runner, AStepTakesAsLongAsItsParts) {
   CpuRunner cpu(sizes, random);
   const StepOutput output = cpu.runner->execute(prompts({3, 1}, random.integer(2, 9), sizes));
   ASSERT_EQ(output.sequences.size(), 2u);
-  EXPECT_NEAR(output.execute_seconds, output.prepare_seconds + output.forward_seconds + output.sample_seconds, 1e-9);
+  EXPECT_NEAR(output.execute_seconds, output.prepare_seconds + output.forward_seconds + output.sample_seconds,
+              1e-9);
   EXPECT_GT(output.sample_seconds, 0);
 }
 
@@ -197,10 +200,18 @@ TEST(Hidden4_3_Sampler, EveryRowGetsWhatItAsksFor) {
       row.sampling.seed = random.engine()();
       expected.push_back(best);
       switch (random.integer(0, 7)) {
-        case 0: row.sampling.temperature = 0; break;
-        case 1: row.sampling.top_k = 1; break;
-        case 2: row.sampling.top_p = 1e-3; break;
-        case 3: row.sampling.min_p = 1; break;
+        case 0:
+          row.sampling.temperature = 0;
+          break;
+        case 1:
+          row.sampling.top_k = 1;
+          break;
+        case 2:
+          row.sampling.top_p = 1e-3;
+          break;
+        case 3:
+          row.sampling.min_p = 1;
+          break;
         case 4:  // the best stands in the output, so that a penalty of 2 leaves the second
           row.token_ids.push_back(best);
           row.sampling.presence_penalty = 2;
@@ -297,7 +308,8 @@ TEST(Hidden4_2_Memory, TheCacheIsAsLargeAsMemoryAndUse) {
     const MachineMemory memory{250'000 * kMiB, 200'000 * kMiB};
     const RunnerConfig open = resolve_runner_config(spec, config, memory);
     EXPECT_EQ(open.batch.max_model_len, spec.max_position_embeddings);
-    const int64_t longest = (open.batch.max_model_len + config.batch.block_size - 1) / config.batch.block_size;
+    const int64_t longest =
+        (open.batch.max_model_len + config.batch.block_size - 1) / config.batch.block_size;
     EXPECT_EQ(open.batch.num_kv_blocks, std::min(4096 * kMiB / block, config.batch.max_num_seqs * longest));
     // A length that nobody asked for gives way to a small cache; one that was asked for is an error.
     config.kv_memory = random.integer(1, longest) * block;
@@ -325,7 +337,8 @@ TEST(Hidden4_2_Memory, AGpusCacheFillsWhatTheOthersLeave) {
     const int64_t total = random.integer(40'000, 140'000) * kMiB, used = random.integer(1000, 9000) * kMiB;
     config = resolve_runner_config(spec, config, {total, total});
     const int64_t blocks = size_kv_cache(spec, config, total, used).batch.num_kv_blocks,
-                  left = static_cast<int64_t>(config.gpu_memory_utilization * static_cast<double>(total)) - used;
+                  left =
+                      static_cast<int64_t>(config.gpu_memory_utilization * static_cast<double>(total)) - used;
     // K and V of each layer, each in whole pages of two MiB.
     const auto bytes = [&](int64_t count) {
       const int64_t tensor = count * 2 * spec.num_kv_heads * spec.head_dim * 16;
@@ -384,7 +397,8 @@ TEST(Hidden4_4_Executor, TheFirstErrorIsTold) {
   const int culprit = static_cast<int>(random.integer(0, 3));
   const RunnerConfig config = ranks_config(sizes, 4);
   std::atomic<bool> paper = true;  // while the ranks warm up
-  LocalExecutor executor(fake_spec(sizes.vocab), config, models(config, sizes.vocab, [&paper, culprit](int rank) {
+  LocalExecutor executor(fake_spec(sizes.vocab), config,
+                         models(config, sizes.vocab, [&paper, culprit](int rank) {
                            if (rank == culprit && !paper) throw Error("no more paper");
                          }));
   paper = false;
@@ -444,6 +458,38 @@ TEST(Hidden4_5_Inputs, ADecodeIsOneCopyEachWayAndTheHostDoesNotWait) {
   }
 }
 
+// What a graph of more rows and sequences than the step has is given of those that are spare.
+TEST(Hidden4_5_Inputs, SpareRowsStandInNoSlotAndSpareSequencesHaveNoKeys) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  for (int round = 0; round < 20; ++round) {
+    const Sizes sizes(random);
+    RecordingStream stream;
+    const OpContext ctx = stream.context();
+    DeviceInputs inputs(ctx.device, sizes.config.batch);
+    Batch batch(sizes.config.batch, sizes.vocab);
+    std::vector<SequenceId> ids(static_cast<size_t>(random.integer(1, 4)));
+    std::iota(ids.begin(), ids.end(), 0);
+    const int64_t length = random.integer(1, 4), rows = std::ssize(ids) * length,
+                  graph_rows = rows + random.integer(0, 4),
+                  graph_seqs = std::ssize(ids) + random.integer(0, 4);
+    batch.prepare(prompts(ids, length, sizes));
+    StepUpload upload;
+    upload.begin(ctx, inputs.upload_bytes(batch, graph_rows, graph_seqs));
+    inputs.load_padded(batch, graph_rows, graph_seqs, upload);
+    upload.send(ctx);
+    inputs.unpack(ctx);
+    stream.synchronize();
+    inputs.view_padded(graph_rows, graph_seqs, graph_rows, sizes.config.batch.max_model_len);
+    const Tensor slots = inputs.attention().slot_mapping.to(Device{}),
+                 lengths = inputs.attention().seq_lens.to(Device{});
+    for (int64_t row = 0; row < graph_rows; ++row)
+      EXPECT_EQ(slots.at<int64_t>({row}) == -1, row >= rows) << "row " << row << " of " << rows;
+    for (int64_t i = 0; i < graph_seqs; ++i)
+      EXPECT_EQ(lengths.at<int32_t>({i}), i < std::ssize(ids) ? length : 0) << "sequence " << i;
+  }
+}
+
 // Steps of any size, each read on the device when its turn comes, some of them collected late.
 class Hidden4_5_Copies : public ::testing::TestWithParam<Pace> {};
 INSTANTIATE_TEST_SUITE_P(Paces, Hidden4_5_Copies, every_pace(), pace_name);
@@ -465,12 +511,14 @@ TEST_P(Hidden4_5_Copies, ArriveWholeAndInTheirOrder) {
       done[static_cast<size_t>(step) - 2]->wait();
       EXPECT_EQ(results[static_cast<size_t>(step) - 2].data<int32_t>()[1], step - 2);
     }
-    const int64_t small = random.integer(1, 30), large = random.integer(1, random.one_of<int64_t>({100, 60000}));
+    const int64_t small = random.integer(1, 30),
+                  large = random.integer(1, random.one_of<int64_t>({100, 60000}));
     upload.begin(ctx, StepUpload::bytes_of<int32_t>(small) + StepUpload::bytes_of<int64_t>(large));
     const auto first = upload.take<int32_t>(small);
     const auto second = upload.take<int64_t>(large);
     EXPECT_EQ(reinterpret_cast<uintptr_t>(second.device.raw()) % 16, 0u);
-    for (int64_t i = 0; i < small; ++i) sent[step].push_back(first.host[i] = static_cast<int32_t>(random.integer(0, 999)));
+    for (int64_t i = 0; i < small; ++i)
+      sent[step].push_back(first.host[i] = static_cast<int32_t>(random.integer(0, 999)));
     for (int64_t i = 0; i < large; ++i) sent[step].push_back(second.host[i] = random.integer(0, 999));
     stream.clear();
     upload.send(ctx);
@@ -508,7 +556,8 @@ TEST(Hidden4_5_Copies, OneSlotIsWaitedForAtATime) {
       EXPECT_GT(stream.num_pending(), 0) << "of " << pending << " launches none is left";
     }
     sent.emplace_back();
-    for (int i = 0; i < 7; ++i) sent.back().push_back(piece.host[i] = static_cast<int32_t>(random.integer(0, 99)));
+    for (int i = 0; i < 7; ++i)
+      sent.back().push_back(piece.host[i] = static_cast<int32_t>(random.integer(0, 99)));
     upload.send(ctx);
     stream.launch({"read", 0, [from = piece.device, &to = seen[step]] {
                      to.assign(from.data<int32_t>(), from.data<int32_t>() + 7);
@@ -550,7 +599,8 @@ TEST(Hidden4_6_Graphs, HaveRoomForWhatTheyServeAndNoMoreThanNeeded) {
   SCOPED_TRACE(random.describe());
   for (int round = 0; round < 200; ++round) {
     std::vector<GraphSize> sizes;
-    for (int64_t i = random.integer(1, 9); i > 0; --i) sizes.push_back({random.integer(1, 50), random.integer(1, 50)});
+    for (int64_t i = random.integer(1, 9); i > 0; --i)
+      sizes.push_back({random.integer(1, 50), random.integer(1, 50)});
     std::ranges::sort(sizes, [](const GraphSize& a, const GraphSize& b) {
       return std::pair(a.rows, a.max_seq_len) < std::pair(b.rows, b.max_seq_len);
     });
@@ -570,7 +620,8 @@ TEST(Hidden4_6_Graphs, AreCapturedFromTheLargestAfterARun) {
   OpContext ctx = stream.context();
   Arena arena(ctx.device);
   ctx.arena = &arena;
-  std::vector<GraphSize> sizes{{random.integer(1, 3), 9}, {random.integer(4, 9), 9}, {random.integer(10, 20), 9}};
+  std::vector<GraphSize> sizes{
+      {random.integer(1, 3), 9}, {random.integer(4, 9), 9}, {random.integer(10, 20), 9}};
   std::vector<int64_t> calls, expected;
   for (size_t i = sizes.size(); i-- > 0;) expected.insert(expected.end(), 2, sizes[i].rows);
   StepGraphs graphs;

@@ -18,7 +18,8 @@ using namespace std::chrono_literals;
 using namespace ladder::testing;
 
 std::unique_ptr<Engine> engine_of(SchedulerConfig config, int depth = 1, FakeExecutor::Fault fault = {}) {
-  return std::make_unique<Engine>(std::make_unique<FakeExecutor>(mixed, depth, std::move(fault)), config, nullptr);
+  return std::make_unique<Engine>(std::make_unique<FakeExecutor>(mixed, depth, std::move(fault)), config,
+                                  nullptr);
 }
 
 // A request of such an engine would run for minutes.
@@ -56,13 +57,15 @@ TEST(Hidden6_4_Client, LateReadersMissNothingAndIdsAreFreeAtTheEnd) {
   SCOPED_TRACE(random.describe());
   ThreadEngineClient client(engine_of(fake_config(), static_cast<int>(random.integer(1, 3))));
   for (int round = 0; round < 40; ++round) {
-    Request request = token_request({1, static_cast<int32_t>(random.integer(0, 9))}, random.integer(1, 50), "same");
+    Request request =
+        token_request({1, static_cast<int32_t>(random.integer(0, 9))}, random.integer(1, 50), "same");
     request.sampling.n = static_cast<int32_t>(random.integer(1, 3));
     RequestStream stream = client.submit(request);
     EXPECT_THROW(client.submit(token_request({}, 3)), Error);
     const RequestOutput output = read_all(stream, random);
     for (const CompletionOutput& completion : output.completions)
-      EXPECT_EQ(completion.token_ids, expected_tokens(request.prompt_token_ids, *request.sampling.max_tokens));
+      EXPECT_EQ(completion.token_ids,
+                expected_tokens(request.prompt_token_ids, *request.sampling.max_tokens));
   }
   EXPECT_EQ(client.stats().num_requests, 0);
 }
@@ -78,7 +81,8 @@ TEST(Hidden6_4_Buffer, MergesAndCallsOnceForEachTimeItWasEmpty) {
     if (random.integer(0, 3) == 0) {
       if (const auto update = buffer.take(StreamBuffer::Clock::now()))
         for (const CompletionUpdate& news : update->updates)
-          taken[news.completion].insert(taken[news.completion].end(), news.token_ids.begin(), news.token_ids.end());
+          taken[news.completion].insert(taken[news.completion].end(), news.token_ids.begin(),
+                                        news.token_ids.end());
       EXPECT_EQ(taken, pushed);
       empty = true;
       continue;
@@ -86,7 +90,8 @@ TEST(Hidden6_4_Buffer, MergesAndCallsOnceForEachTimeItWasEmpty) {
     CompletionUpdate update;
     update.completion = random.integer(0, 3);
     update.token_ids.assign(static_cast<size_t>(random.integer(1, 3)), i);
-    pushed[update.completion].insert(pushed[update.completion].end(), update.token_ids.begin(), update.token_ids.end());
+    pushed[update.completion].insert(pushed[update.completion].end(), update.token_ids.begin(),
+                                     update.token_ids.end());
     buffer.push(std::move(update));
     expected_calls += empty;
     empty = false;
@@ -126,7 +131,8 @@ TEST(Hidden6_4_Client, ADeadEngineEndsEveryStreamWithItsError) {
     const std::string where = random.integer(0, 1) ? "submit" : "collect";
     ThreadEngineClient client(engine_of(fake_config(), static_cast<int>(random.integer(1, 3)),
                                         [fatal, where](std::string_view call, int64_t step) {
-                                          if (call == where && step == fatal) throw std::runtime_error("no power");
+                                          if (call == where && step == fatal)
+                                            throw std::runtime_error("no power");
                                         }));
     std::vector<RequestStream> streams;
     try {

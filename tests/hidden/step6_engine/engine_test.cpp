@@ -84,7 +84,8 @@ TEST(Hidden6_1_Engine, EveryUpdateAndOutputIsThatOfTheRequestAlone) {
           } else {
             EXPECT_TRUE(one.aborted);
             EXPECT_EQ(completion.finish_reason, FinishReason::abort);
-            EXPECT_TRUE(std::equal(completion.token_ids.begin(), completion.token_ids.end(), expected.begin()));
+            EXPECT_TRUE(
+                std::equal(completion.token_ids.begin(), completion.token_ids.end(), expected.begin()));
           }
         }
         told.erase(output.request_id);
@@ -159,9 +160,13 @@ TEST(Hidden6_1_Engine, AStopStringEndsTheSequence) {
     Request request = token_request({1, 2}, 50);
     request.sampling.stop = random_stops(random, text);
     std::string updates;
-    const auto output = engine.generate({request}, [&](const StepResult& step) {
-      for (const CompletionUpdate& update : step.updates) updates += update.text;
-    })[0].completions[0];
+    const auto output = engine
+                            .generate({request},
+                                      [&](const StepResult& step) {
+                                        for (const CompletionUpdate& update : step.updates)
+                                          updates += update.text;
+                                      })[0]
+                            .completions[0];
     const CutText expected = cut_at_stop(text, request.sampling.stop);
     EXPECT_EQ(output.text, expected.text);
     EXPECT_EQ(updates, expected.text);
@@ -214,14 +219,16 @@ TEST(Hidden6_2_CompletionText, TokensBecomeTextAsDefined) {
 
     // Stop strings count that end in the text of a token after min_tokens; the stop token has no text.
     const auto text_of = [&](int64_t count) {
-      return tokenizer()->decode(
-          std::span(ids).first(static_cast<size_t>(stops_at_id && count == std::ssize(ids) ? count - 1 : count)), true);
+      return tokenizer()->decode(std::span(ids).first(static_cast<size_t>(
+                                     stops_at_id && count == std::ssize(ids) ? count - 1 : count)),
+                                 true);
     };
     const CutText expected =
         cut_at_stop(text_of(std::ssize(ids)), sampling.stop, text_of(sampling.min_tokens).size());
     int64_t num_expected = std::ssize(ids);
     if (expected.matched)
-      while (cut_at_stop(text_of(num_expected - 1), sampling.stop, text_of(sampling.min_tokens).size()).matched)
+      while (
+          cut_at_stop(text_of(num_expected - 1), sampling.stop, text_of(sampling.min_tokens).size()).matched)
         --num_expected;
 
     CompletionText completion(tokenizer().get(), sampling);
@@ -230,7 +237,8 @@ TEST(Hidden6_2_CompletionText, TokensBecomeTextAsDefined) {
     CompletionText::Appended appended;
     for (size_t at = 0; at < ids.size() && appended.finish_reason == FinishReason::none;) {
       const size_t size = std::min<size_t>(ids.size() - at, static_cast<size_t>(random.integer(1, 4)));
-      appended = completion.append(std::span(ids).subspan(at, size), at + size == ids.size() ? last : FinishReason::none);
+      appended = completion.append(std::span(ids).subspan(at, size),
+                                   at + size == ids.size() ? last : FinishReason::none);
       out += appended.text;
       num_tokens += appended.num_tokens;
       at += size;
@@ -267,7 +275,8 @@ TEST(Hidden6_3_RequestTimer, CountsFromItsMoments) {
       last = now;
       num_tokens += count;
       if (const auto before = last_of.find(completion); before != last_of.end())
-        gaps.insert(gaps.end(), static_cast<size_t>(count), (now - before->second) / static_cast<double>(count));
+        gaps.insert(gaps.end(), static_cast<size_t>(count),
+                    (now - before->second) / static_cast<double>(count));
       last_of[completion] = now;
     }
     RequestMetrics seen;
@@ -277,7 +286,8 @@ TEST(Hidden6_3_RequestTimer, CountsFromItsMoments) {
     EXPECT_NEAR(seen.end_to_end_seconds, last < 0 ? 0 : last - arrival, 1e-9);
     EXPECT_EQ(seen.num_output_tokens, num_tokens);
     const double sum = std::accumulate(gaps.begin(), gaps.end(), 0.0);
-    EXPECT_NEAR(seen.inter_token_latency_mean, gaps.empty() ? 0 : sum / static_cast<double>(gaps.size()), 1e-9);
+    EXPECT_NEAR(seen.inter_token_latency_mean, gaps.empty() ? 0 : sum / static_cast<double>(gaps.size()),
+                1e-9);
     EXPECT_NEAR(seen.inter_token_latency_max, gaps.empty() ? 0 : *std::ranges::max_element(gaps), 1e-9);
   }
 }
@@ -303,7 +313,8 @@ TEST(Hidden6_3_EngineMetrics, AddUp) {
       blocks = std::max(blocks, step.num_kv_blocks_used);
       seconds += step.seconds;
       if (step.num_kv_blocks_used == 0) continue;
-      shares += static_cast<double>(step.num_kv_tokens) / static_cast<double>(step.num_kv_blocks_used * block_size);
+      shares +=
+          static_cast<double>(step.num_kv_tokens) / static_cast<double>(step.num_kv_blocks_used * block_size);
       ++used_steps;
       RequestMetrics request;
       prompts += request.num_prompt_tokens = random.integer(1, 99);
@@ -315,7 +326,8 @@ TEST(Hidden6_3_EngineMetrics, AddUp) {
     EXPECT_EQ(metrics.peak_kv_blocks, blocks);
     EXPECT_NEAR(metrics.step_seconds, seconds, 1e-9);
     EXPECT_NEAR(metrics.kv_live_share(), used_steps == 0 ? 0 : shares / used_steps, 1e-9);
-    EXPECT_NEAR(metrics.prefix_hit_rate(), prompts == 0 ? 0 : static_cast<double>(cached) / static_cast<double>(prompts), 1e-9);
+    EXPECT_NEAR(metrics.prefix_hit_rate(),
+                prompts == 0 ? 0 : static_cast<double>(cached) / static_cast<double>(prompts), 1e-9);
   }
 }
 

@@ -1,0 +1,92 @@
+#pragma once
+// Checkpoints of random shape and kind, for models that no golden file has.
+#include <nlohmann/json.hpp>
+
+#include <cmath>
+#include <string>
+#include <vector>
+
+#include "step2_model/decoder/decoder_spec.h"
+#include "tests/support/numerics.h"
+#include "tests/support/safetensors_writer.h"
+
+namespace ladder::testing {
+
+using nlohmann::json;
+
+inline json random_rope(Random& random) {
+  const std::vector<json> kinds = {
+      {{"rope_type", "default"}},
+      {{"rope_type", "linear"}, {"factor", 2.5}},
+      {{"rope_type", "dynamic"}, {"factor", 3.0}},
+      {{"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 16}},
+      {{"rope_type", "llama3"},
+       {"factor", 8.0},
+       {"low_freq_factor", 1.0},
+       {"high_freq_factor", 4.0},
+       {"original_max_position_embeddings", 16}}};
+  json rope = random.one_of(kinds);
+  rope["rope_theta"] = random.one_of<double>({100.0, 10000.0, 1e6});
+  return rope;
+}
+
+inline json random_config(Random& random) {
+  const std::string family = random.one_of<std::string>({"Qwen3", "Qwen2", "Llama"});
+  const int64_t kv_heads = random.one_of<int64_t>({1, 2, 3, 4});
+  const int64_t heads = kv_heads * random.one_of<int64_t>({1, 2, 3, 5, 8});
+  json config = {{"architectures", {family + "ForCausalLM"}},
+                 {"hidden_size", random.integer(12, 90)},
+                 {"intermediate_size", random.integer(1, 130)},
+                 {"num_hidden_layers", random.integer(1, 3)},
+                 {"num_attention_heads", heads},
+                 {"num_key_value_heads", kv_heads},
+                 {"head_dim", random.one_of<int64_t>({4, 6, 10, 16, 18, 64, 66, 130})},
+                 // Logits are compared by their rows: one of a single logit may be as small as it likes.
+                 {"vocab_size", random.integer(8, 300)},
+                 {"max_position_embeddings", 64},
+                 {"rms_norm_eps", random.one_of<double>({1e-6, 1e-2, 0.3})},
+                 {"hidden_act", random.one_of<std::string>({"silu", "gelu", "gelu_pytorch_tanh"})},
+                 {"tie_word_embeddings", random.integer(0, 1) == 1},
+                 {"rope_parameters", random_rope(random)}};
+  if (family != "Qwen2") config["attention_bias"] = random.integer(0, 1) == 1;
+  if (family == "Llama") config["mlp_bias"] = random.integer(0, 1) == 1;
+  return config;
+}
+
+inline NamedTensors random_weights(Random& random, const DecoderSpec& spec) {
+  NamedTensors tensors;
+  auto add = [&](const std::string& name, const Shape& shape) {
+    const bool gains = name.find("norm") != std::string::npos;
+    const double deviation =
+        shape.ndim() == 2 ? 1.5 / std::sqrt(static_cast<double>(shape[1])) : (gains ? 1.0 : 0.3);
+    tensors.emplace_back(name, random.normal(shape, DType::f32, deviation));
+  };
+  auto add_linear = [&](const std::string& name, int64_t out, int64_t in, bool bias) {
+    add(name + ".weight", {out, in});
+    if (bias) add(name + ".bias", {out});
+  };
+  const int64_t hidden = spec.hidden_size, mlp = spec.intermediate_size;
+  const int64_t q = spec.num_heads * spec.head_dim, kv = spec.num_kv_heads * spec.head_dim;
+  add("model.embed_tokens.weight", {spec.vocab_size, hidden});
+  if (!spec.tie_word_embeddings) add("lm_head.weight", {spec.vocab_size, hidden});
+  add("model.norm.weight", {hidden});
+  for (int64_t i = 0; i < spec.num_layers; ++i) {
+    const std::string layer = "model.layers." + std::to_string(i) + ".";
+    add(layer + "input_layernorm.weight", {hidden});
+    add(layer + "post_attention_layernorm.weight", {hidden});
+    add_linear(layer + "self_attn.q_proj", q, hidden, spec.qkv_bias);
+    add_linear(layer + "self_attn.k_proj", kv, hidden, spec.qkv_bias);
+    add_linear(layer + "self_attn.v_proj", kv, hidden, spec.qkv_bias);
+    add_linear(layer + "self_attn.o_proj", hidden, q, spec.o_bias);
+    if (spec.qk_norm) {
+      add(layer + "self_attn.q_norm.weight", {spec.head_dim});
+      add(layer + "self_attn.k_norm.weight", {spec.head_dim});
+    }
+    add_linear(layer + "mlp.gate_proj", mlp, hidden, spec.mlp_bias);
+    add_linear(layer + "mlp.up_proj", mlp, hidden, spec.mlp_bias);
+    add_linear(layer + "mlp.down_proj", hidden, mlp, spec.mlp_bias);
+  }
+  return tensors;
+}
+
+}  // namespace ladder::testing
