@@ -196,8 +196,9 @@ Baseline make_baseline(GradeTree& tree, const Task& task, const std::string& sal
   for (const Build build : {Build::release, Build::asan}) tree.build_reference(build, baseline.targets);
   if (!baseline.measuring
            .empty()) {  // the judges, and who runs against a student's, have the reference in them
-    tree.build_reference(Build::release, baseline.measuring);
-    const MeasuredBuild built = measured_build(tree.build_folder(Build::release));
+    const Build build = task.gpu ? Build::gpu : Build::release;
+    tree.build_reference(build, baseline.measuring);
+    const MeasuredBuild built = measured_build(tree.build_folder(build));
     const fs::path folder = tree.folder() / ("measured-" + task.id);
     baseline.pristine = {folder / built.counts.filename(), folder / built.race.filename()};
     fs::create_directories(folder);

@@ -27,8 +27,9 @@ struct Baseline {
   std::map<std::string, Symbols> symbols;  // of each region's file
   std::set<std::string> elsewhere;         // what the test binary defines
   std::vector<std::string> targets;
-  std::vector<std::string> measuring;  // targets of the performance points, of the Release build only
-  MeasuredBuild pristine;              // copies of their programs with the reference
+  std::vector<std::string>
+      measuring;           // targets of the performance points; of one build, a kernel's of that with CUDA
+  MeasuredBuild pristine;  // copies of their programs with the reference
 };
 
 // From .lab/grade/baseline-TASK.json where nothing has changed since. Error: the reference fails a test.

@@ -53,6 +53,11 @@ int bench(const Tree& tree, const std::string& id) {
       std::cout << "task " << task->id << " has no performance points\n";
       continue;
     }
+    if (const std::string why = why_not_raced_here(*task); !why.empty()) {
+      std::cout << why << "\n";
+      code = 1;
+      continue;
+    }
     std::cout << "task " << task->id << ": " << task->title << "\n";
     if (tree.state(*task).builds_reference) std::cout << "  this is the reference, not your text\n";
     Measuring with;

@@ -141,7 +141,7 @@ struct Grader::State {
   void measured(const Task& task, const Baseline& of, double points, Grade& grade) const {
     if (of.measuring.empty()) return;
     Measuring with;
-    with.student = measured_build(graded.build_folder(Build::release));
+    with.student = measured_build(graded.build_folder(task.gpu ? Build::gpu : Build::release));
     with.pristine = of.pristine;
     with.salt = options.salt;
     with.points = points;
@@ -203,8 +203,10 @@ struct Grader::State {
     graded.put(task, texts);
     auto asan = std::async(std::launch::async, [&] { return graded.build_hand_in(Build::asan, of.targets); });
     std::vector<std::string> targets = of.targets;
-    targets.insert(targets.end(), of.measuring.begin(), of.measuring.end());
+    if (!task.gpu) targets.insert(targets.end(), of.measuring.begin(), of.measuring.end());
     std::string said = graded.build_hand_in(Build::release, targets);
+    if (task.gpu && !of.measuring.empty() && said.empty())
+      said = graded.build_hand_in(Build::gpu, of.measuring);
     if (const std::string with_asan = asan.get(); said.empty()) said = with_asan;
     if (!said.empty()) {
       grade.errors.push_back("task " + task.id + ": it does not compile");

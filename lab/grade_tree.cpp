@@ -130,7 +130,7 @@ void GradeTree::put(const Task& task, const std::map<std::string, std::string>& 
 }
 
 fs::path GradeTree::build_folder(Build build) const {
-  return root() / "build" / (build == Build::release ? "course" : "asan");
+  return root() / "build" / (build == Build::release ? "course" : build == Build::asan ? "asan" : "release");
 }
 
 fs::path GradeTree::binary(Build build, const std::string& target) const {
@@ -141,10 +141,11 @@ void GradeTree::configure(Build build) {
   const fs::path folder = build_folder(build);
   if (fs::exists(folder / "build.ninja")) return;
   std::vector<std::string> words = {"cmake", "-G", "Ninja", "-S", root().string(), "-B", folder.string(),
-                                    "-DLADDER_CUDA=OFF", "-DLADDER_BENCH=OFF",
+                                    build == Build::gpu ? "-DLADDER_CUDA=ON" : "-DLADDER_CUDA=OFF",
+                                    "-DLADDER_BENCH=OFF",
                                     // else linking a test binary would run it, outside the sandbox
                                     "-DCMAKE_GTEST_DISCOVER_TESTS_DISCOVERY_MODE=PRE_TEST"};
-  if (build == Build::release)
+  if (build != Build::asan)
     words.insert(words.end(), {"-DCMAKE_BUILD_TYPE=Release"});
   else
     words.insert(words.end(), {"-DCMAKE_BUILD_TYPE=Debug", "-DCMAKE_CXX_FLAGS_DEBUG=-O1 -g1",

@@ -14,7 +14,7 @@
 
 namespace lab {
 
-enum class Build { release, asan };
+enum class Build { release, asan, gpu };  // gpu: with CUDA, for the races of kernels
 
 class GradeTree {
  public:

@@ -16,22 +16,71 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
+constexpr const char* kSanitizer = "compute-sanitizer";
+
+// Where a program of the CUDA toolkit is; empty: nowhere.
+fs::path cuda_program(const std::string& name) {
+  for (const fs::path folder : {"/usr/local/cuda/bin", "/usr/local/bin", "/usr/bin"})
+    if (fs::exists(folder / name)) return folder / name;
+  return {};
+}
+
+// What a race on a GPU takes more of than one on a core.
+Limits race_limits(bool gpu) {
+  Limits limits;
+  limits.wall = std::chrono::seconds(gpu ? 300 : 120);
+  if (!gpu) return limits;
+  limits.cpu = std::chrono::seconds(600);
+  limits.memory = int64_t{12} << 30;
+  limits.file = int64_t{2} << 30;
+  limits.processes = 512;
+  limits.open_files = 4096;
+  return limits;
+}
+
+// What memcheck and racecheck say of the student's rung on a small problem: the first of its lines, "" for nothing.
+std::string found_by_sanitizer(const Task& task, const std::string& op, const Measuring& with) {
+  for (const std::string tool : {"memcheck", "racecheck"}) {
+    const std::vector<std::string> command = {
+        cuda_program(kSanitizer).string(), "--tool", tool, "--error-exitcode", "9",
+        with.student.race.string(),        "once",   op,   task.race_rung};
+    Outcome ran;
+    if (with.confined) {
+      Folders folders;
+      folders.readable = {with.student.race};
+      folders.gpu = true;
+      ran = run_confined(command, race_limits(true), folders, with.sandbox);
+    } else {
+      ran = run(command, race_limits(true).wall);
+    }
+    if (ran.ok()) continue;
+    std::istringstream lines(ran.output);
+    std::string first, line;
+    while (std::getline(lines, line) && first.empty())
+      if (line.starts_with("========= ") && !line.starts_with("========= COMPUTE-SANITIZER"))
+        first = line.substr(10);
+    return tool + ": " +
+           (ran.exit_code == 9 && !first.empty() ? first : "the kernel did not come to its end");
+  }
+  return "";
+}
+
 // The last line of what a judge prints. Error: it could not judge, which is no fault of the student's.
 json judged(const std::vector<std::string>& command, const std::string& seed, const Measuring& with,
-            const fs::path& judge, const fs::path& worker) {
+            const fs::path& judge, const fs::path& worker, bool gpu = false) {
   Confined ran;
+  const Limits limits = race_limits(gpu);
   if (with.confined) {
-    Limits limits;
-    limits.wall = std::chrono::seconds(120);
-    ran = run_confined(
-        command, limits,
-        {.readable = {judge, worker}, .writable = {}, .environment = {}, .input = seed + "\n", .start = {}},
-        with.sandbox);
+    Folders folders;
+    folders.readable = {judge, worker};
+    folders.gpu = gpu;
+    folders.input = seed + "\n";
+    ran = run_confined(command, limits, folders, with.sandbox);
   } else {
     const fs::path script = "/bin/sh";
     std::vector<std::string> piped = {script, "-c", "seed=$1; shift; echo \"$seed\" | \"$@\"", "sh", seed};
     piped.insert(piped.end(), command.begin(), command.end());
-    static_cast<Outcome&>(ran) = run(piped, std::chrono::seconds(120));
+    static_cast<Outcome&>(ran) = run(piped, limits.wall);
   }
   if (!ran.stopped.empty()) return {{"error", ran.stopped}};
   std::istringstream lines(ran.output);
@@ -86,8 +135,17 @@ bool has_performance(const Task& task) {
   return num_measurements(task) > 0;
 }
 
+std::string why_not_raced_here(const Task& task) {
+  if (!task.gpu || task.race_ops.empty()) return "";
+  if (!fs::exists("/dev/nvidia0")) return "task " + task.id + " is raced on a GPU, and there is none here";
+  if (cuda_program(kSanitizer).empty())
+    return "task " + task.id + " is raced on a GPU, which takes the CUDA toolkit's compute-sanitizer";
+  return "";
+}
+
 std::vector<std::string> measuring_targets(const Task& task) {
   std::vector<std::string> targets;
+  if (!why_not_raced_here(task).empty()) return targets;
   if (!task.counts.empty()) targets.push_back("course_counts");
   if (!task.race_ops.empty()) targets.push_back("course_race");
   return targets;
@@ -139,10 +197,16 @@ std::vector<Part> raced_parts(const Task& task, const Measuring& with, std::vect
                        "not scored: it calls a library's kernel, " + calls});
       continue;
     }
+    if (task.gpu)
+      if (const std::string found = found_by_sanitizer(task, op, with); !found.empty()) {
+        parts.push_back(
+            {task.id, "performance", "race " + op + "/" + task.race_rung, 0, of, "not scored: " + found});
+        continue;
+      }
     const std::string seed = to_hex(derive(with.salt, "race/" + op));
     const json result =
         judged({with.pristine.race, "judge", op, task.race_rung, with.student.race, with.pristine.race}, seed,
-               with, with.pristine.race, with.student.race);
+               with, with.pristine.race, with.student.race, task.gpu);
     parts.push_back(raced_part(task, op, result, of, flags));
   }
   return parts;

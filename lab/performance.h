@@ -17,7 +17,8 @@ namespace lab {
 struct MeasuredBuild {
   std::filesystem::path counts, race;
 };
-std::vector<std::string> measuring_targets(const Task& task);  // empty: the task has no performance points
+std::vector<std::string> measuring_targets(
+    const Task& task);  // empty: nothing of the task can be measured here
 MeasuredBuild measured_build(const std::filesystem::path& build_folder);
 
 struct Measuring {
@@ -32,6 +33,9 @@ struct Measuring {
 };
 
 bool has_performance(const Task& task);
+
+// A race on a GPU needs one, and compute-sanitizer. Why it cannot be held here, a line; "" where it can.
+std::string why_not_raced_here(const Task& task);
 
 // One part for each count and each race; together they have `points`. A flag is what an instructor must look at. Error
 // (LabError): a judge could not measure, or the reference fails.

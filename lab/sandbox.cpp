@@ -67,6 +67,10 @@ std::vector<std::string> in_namespaces(const Limits& limits, const Folders& fold
     else if (fs::is_directory(name))
       add(words, {"--ro-bind", name, name});
   }
+  if (folders.gpu)
+    for (const auto& node : fs::directory_iterator("/dev"))
+      if (node.path().filename().string().starts_with("nvidia"))
+        add(words, {"--dev-bind", node.path().string(), node.path().string()});
   add(words, {"--size", "1048576", "--perms", "1777", "--tmpfs", "/dev/shm", "--remount-ro", "/dev"});
   add(words, {"--size", std::to_string(limits.scratch), "--perms", "1777", "--tmpfs", kScratch});
   for (const bool writable : {false, true})

@@ -33,6 +33,7 @@ struct Folders {
   std::vector<std::filesystem::path> readable, writable;
   std::map<std::string, std::string>
       environment;              // all of it, but for PATH, HOME and TMPDIR (the scratch folder)
+  bool gpu = false;             // it may use the machine's GPUs
   std::string input;            // what stands on its standard input; at most 4096 bytes
   std::filesystem::path start;  // where it starts; empty: in the scratch folder
 };

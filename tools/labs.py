@@ -102,8 +102,8 @@ def problems(labs, root=ROOT):
             wrong.append(f"task {name} allows {', '.join(sorted(unknown))}: expected {', '.join(sorted(ALLOWS))}")
         if "hidden" in task and set(task["hidden"]) != {"target", "filter"}:
             wrong.append(f"task {name}: hidden is {{target, filter}}")
-        if "race" in task and (set(task["race"]) != {"ops", "rung"} or task["race"]["rung"] not in ("loop", "simd", "cuda")):
-            wrong.append(f"task {name}: race is {{ops, rung}}, the rung one of loop, simd, cuda")
+        if "race" in task and (set(task["race"]) != {"ops", "rung"} or not re.fullmatch("loop|simd|cuda_[a-z_]+", task["race"]["rung"])):
+            wrong.append(f"task {name}: race is {{ops, rung}}, the rung loop, simd, or cuda_ and its name")
         for key, kind in (TASK_KEYS | OPTIONAL_KEYS).items():
             if key in task and type(task[key]) is not kind:
                 wrong.append(f"task {name}: {key} is not of type {kind.__name__}")

@@ -11,6 +11,9 @@
 // The clock is the CPU time of the worker's process, all threads together, which the kernel counts and the judge reads: on
 // a machine that others use too it says what the code costs, where the wall clock says how long others kept it waiting.
 // Sending and waking are in it, so an empty call is measured beside each, and taken off.
+//
+// On a GPU the worker copies the problem there, and the outputs back, when it is told to, by this program's own code; "run"
+// ends when the GPU has nothing left to do. There the clock is the judge's on the wall: the GPU is nobody else's meanwhile.
 #include "bench/course_race/judge.h"
 
 #include <sys/mman.h>
@@ -20,9 +23,11 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <optional>
 #include <thread>
 #include <tuple>
 
+#include "bench/course_race/gpu_side.h"
 #include "bench/course_race/roofline.h"
 #include "step1_layers/core/error.h"
 
@@ -74,7 +79,7 @@ bool is_written(const Piece& piece) {
 }
 
 struct Taken {
-  double cpu = 0, wall = 0;
+  double cpu = 0, wall = 0;  // on a GPU both are the wall's
 };
 
 // One build's worker, its memory, and what it gave in the last repetition.
@@ -91,6 +96,7 @@ class Racer {
         copies_(pieces_in(op, outputs_.data())) {
     if (::clock_getcpuclockid(worker_.pid(), &clock_) != 0)
       throw std::runtime_error("the worker has no CPU clock");
+    on_gpu_ = on_gpu(rung);
     const int64_t bytes = bytes_of(op) * (options.without.contains("hidden") ? 2 : 1);
     worker_.ask({{"do", "make"}, {"op", op.name}, {"rung", rung}, {"bytes", bytes}});
     idle_since_ = seconds_of(clock_);
@@ -99,14 +105,16 @@ class Racer {
   // `inputs`: the problem; `expected`: only where the defence "hidden" is left out.
   Taken run(const Tensors& inputs, const Tensors& expected, Random& random) {
     bring(inputs, expected);
+    if (on_gpu_) worker_.ask({{"do", "load"}});
     const double cpu = seconds_of(clock_);
-    idle_ += cpu - idle_since_;
+    idle_ += on_gpu_ ? 0 : cpu - idle_since_;
     const double wall = seconds_of(CLOCK_MONOTONIC);
     worker_.send({{"do", "run"}});
     const json answer = worker_.answer();
     const Taken taken{seconds_of(clock_) - cpu, seconds_of(CLOCK_MONOTONIC) - wall};
     idle_since_ = cpu + taken.cpu;
     busy_ += taken.cpu;
+    if (on_gpu_) worker_.ask({{"do", "fetch"}});
     look_early(random);
     for (size_t i = 0; i < tensors_.size(); ++i)
       if (is_written(op_.pieces[i])) std::memcpy(copies_[i].raw(), tensors_[i].raw(), copies_[i].nbytes());
@@ -117,7 +125,7 @@ class Racer {
   // What it costs to be asked and to answer.
   Taken empty_call() {
     const double idle = seconds_of(clock_);
-    idle_ += idle - idle_since_;
+    idle_ += on_gpu_ ? 0 : idle - idle_since_;
     const double wall = seconds_of(CLOCK_MONOTONIC);
     worker_.send({{"do", "nothing"}});
     worker_.answer();
@@ -127,8 +135,9 @@ class Racer {
   }
 
   // Error: what was there when it said that it was done is not what is there now.
-  void check_late() const {
+  void check_late() {
     if (options_.without.contains("late")) return;
+    if (on_gpu_) worker_.ask({{"do", "fetch"}});
     for (size_t i = 0; i < tensors_.size(); ++i)
       if (is_written(op_.pieces[i]) &&
           std::memcmp(copies_[i].raw(), tensors_[i].raw(), copies_[i].nbytes()) != 0)
@@ -186,6 +195,7 @@ class Racer {
   Worker worker_;
   Tensors tensors_, copies_;  // in the shared memory; the judge's copy of the outputs
   clockid_t clock_ = 0;
+  bool on_gpu_ = false;
   double idle_since_ = 0, idle_ = 0, busy_ = 0;
   std::vector<Early> early_;
 };
@@ -241,8 +251,8 @@ bool is_open(const std::vector<Taken>& student, const std::vector<Taken>& refere
   return low < kFullRatio && high > kFullRatio;
 }
 
-void summarize(const RaceOp& op, const std::vector<Taken>& student, const std::vector<Taken>& reference,
-               const RaceOptions& options, RaceResult& result) {
+void summarize(const RaceOp& op, bool gpu, const std::vector<Taken>& student,
+               const std::vector<Taken>& reference, const RaceOptions& options, RaceResult& result) {
   std::vector<double> walls, other_walls, seconds, others;
   for (size_t i = 0; i < student.size(); ++i) {
     walls.push_back(student[i].wall);
@@ -258,15 +268,16 @@ void summarize(const RaceOp& op, const std::vector<Taken>& student, const std::v
   result.seconds = median(seconds);
   result.reference_seconds = median(others);
   // The problem lies in a cache at best: at the rate of copies of its size.
-  const double least = std::max(op.bytes / copy_rate(static_cast<int64_t>(op.bytes)),
-                                op.flops > 0 ? op.flops / fma_rate() : 0.0);
+  const auto bytes = static_cast<int64_t>(op.bytes);
+  const double least = std::max(op.bytes / (gpu ? gpu_copy_rate(bytes) : copy_rate(bytes)),
+                                op.flops > 0 ? op.flops / (gpu ? gpu_product_rate() : fma_rate()) : 0.0);
   result.share = least / result.seconds;
   if (options.without.contains("floor")) return;
   if (result.seconds < 0.7 * least)
     result.flags.push_back(
         "faster than its bytes and products allow: " + std::to_string(1e6 * result.seconds) +
         " us, the roofline says " + std::to_string(1e6 * least) + " us");
-  if (result.wall_ratio > 4 * result.ratio + 1)
+  if (!gpu && result.wall_ratio > 4 * result.ratio + 1)
     result.flags.push_back(
         "takes " + std::to_string(result.wall_ratio) +
         " times as long as the reference by the wall clock, but uses little of the processor: "
@@ -286,6 +297,8 @@ RaceResult race(const RaceOp& op, const std::string& rung, uint64_t seed,
   Arena arena;
   OpContext ctx;
   ctx.arena = &arena;
+  std::optional<GpuSide> gpu;
+  if (on_gpu(rung)) gpu.emplace(op);
   std::vector<Taken> their_times, our_times;
   RaceResult result;
   constexpr int kWarmUp = 2;
@@ -293,7 +306,11 @@ RaceResult race(const RaceOp& op, const std::string& rung, uint64_t seed,
     if (repetition >= options.repetitions && !is_open(their_times, our_times)) break;
     if (repetition == -kWarmUp || !options.without.contains("fresh")) op.fill(random, inputs);
     answer_memory = inputs_memory;
-    {
+    if (gpu) {
+      gpu->load(answer);
+      gpu->run("cuda_naive");
+      gpu->fetch(answer);
+    } else {
       const ArenaScope scope(arena);
       op.run(ctx, "loop", answer);
     }
@@ -303,7 +320,8 @@ RaceResult race(const RaceOp& op, const std::string& rung, uint64_t seed,
       const bool is_student = first == student_first;
       Racer& racer = is_student ? theirs : ours;
       const Taken run = racer.run(inputs, answer, order), empty = racer.empty_call();
-      taken[is_student ? 0 : 1] = {std::max(run.cpu - empty.cpu, 1e-9), run.wall};
+      const double cost = gpu ? run.wall - empty.wall : run.cpu - empty.cpu;
+      taken[is_student ? 0 : 1] = {std::max(cost, 1e-9), run.wall};
     }
     std::this_thread::sleep_for(std::chrono::microseconds(order() % 800));
     for (Racer* racer : {&theirs, &ours}) {
@@ -316,7 +334,7 @@ RaceResult race(const RaceOp& op, const std::string& rung, uint64_t seed,
   }
   theirs.empty_call();
   theirs.check_idle();
-  summarize(op, their_times, our_times, options, result);
+  summarize(op, gpu.has_value(), their_times, our_times, options, result);
   return result;
 }
 

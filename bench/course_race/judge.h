@@ -28,9 +28,10 @@ struct RaceResult {
   double ratio = 0;          // student's seconds / reference's, the median over the repetitions
   double low = 0, high = 0;  // the 95 % confidence interval of that median: points are given for `low`
   int repetitions = 0;
-  double seconds = 0, reference_seconds = 0;  // medians, of the worker's CPU clock, an empty call taken off
-  double wall_ratio = 0;                      // by the wall clock, of the shortest turns
-  double share = 0;  // of the roofline: the least time for its bytes and products / the student's
+  // Medians, of the worker's CPU clock (on a GPU: of the judge's on the wall), an empty call taken off.
+  double seconds = 0, reference_seconds = 0;
+  double wall_ratio = 0;  // by the wall clock, of the shortest turns
+  double share = 0;       // of the roofline: the least time for its bytes and products / the student's
   std::vector<std::string> flags;  // what an instructor must look at; with one of them nothing is scored
 };
 

@@ -1,6 +1,7 @@
 #include "bench/course_race/race_ops.h"
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 
 #include "step1_layers/activation/gelu.h"
@@ -19,23 +20,30 @@ namespace {
 
 using enum Piece::Use;
 constexpr int64_t kPage = 4096;
+constexpr std::string_view kOnGpu = "cuda_";
 
 template <class Args>
 void run_rung(std::string_view op, std::span<const Variant<Args>> table, const OpContext& ctx,
               std::string_view rung, const Args& args) {
+  const DeviceType device = on_gpu(rung) ? DeviceType::cuda : DeviceType::cpu;
+  const std::string_view name = on_gpu(rung) ? rung.substr(kOnGpu.size()) : rung;
   for (const Variant<Args>& variant : table)
-    if (variant.name == rung && can_run(variant, ctx, args)) return variant.run(ctx, args);
+    if (variant.name == name && variant.device == device && can_run(variant, ctx, args))
+      return variant.run(ctx, args);
   fail("{} has no rung {} that can run here", op, rung);
 }
 
-// In [-scale, scale), quickly: Knuth's MMIX generator.
+// In [-scale, scale), quickly: Knuth's MMIX generator. f32 or bf16.
 void fill_floats(Random& random, const Tensor& tensor, float scale = 1.0f) {
   uint64_t state = random();
-  float* data = tensor.data<float>();
-  for (int64_t i = 0; i < tensor.numel(); ++i) {
+  const auto next = [&] {
     state = state * 6364136223846793005u + 1442695040888963407u;
-    data[i] = static_cast<float>(static_cast<int64_t>(state) >> 40) * 0x1p-23f * scale;
-  }
+    return static_cast<float>(static_cast<int64_t>(state) >> 40) * 0x1p-23f * scale;
+  };
+  if (tensor.dtype() == DType::bf16)
+    for (int64_t i = 0; i < tensor.numel(); ++i) tensor.data<bf16>()[i] = static_cast<bf16>(next());
+  else
+    for (int64_t i = 0; i < tensor.numel(); ++i) tensor.data<float>()[i] = next();
 }
 
 void fill_all(Random& random, const RaceOp& op, const Tensors& tensors) {
@@ -66,9 +74,9 @@ RaceOp plain(std::string name, std::span<const Variant<Args>> (*table)(), std::v
   return op;
 }
 
-RaceOp matmul_op(std::string name, int64_t m, int64_t n, int64_t k) {
-  return plain<MatmulArgs>(std::move(name), matmul_variants,
-                           {{input, {m, k}}, {input, {n, k}}, {output, {m, n}}},
+RaceOp matmul_op(int64_t m, int64_t n, int64_t k, DType dtype) {
+  return plain<MatmulArgs>("matmul", matmul_variants,
+                           {{input, {m, k}, dtype}, {input, {n, k}, dtype}, {output, {m, n}}},
                            2.0 * static_cast<double>(m * n * k), [](const Tensors& t) {
                              return MatmulArgs{t[0], t[1], Tensor(), t[2]};
                            });
@@ -194,47 +202,79 @@ RaceOp sample_op() {
   return op;
 }
 
-const std::vector<RaceOp>& ops() {
-  static const std::vector<RaceOp> kOps = {
-      plain<SiluAndMulArgs>("silu_and_mul", silu_and_mul_variants,
-                            {{input, {384, 6144}}, {output, {384, 3072}}}, 0,
+RaceOp silu_op(int64_t rows) {
+  return plain<SiluAndMulArgs>("silu_and_mul", silu_and_mul_variants,
+                               {{input, {rows, 6144}}, {output, {rows, 3072}}}, 0, [](const Tensors& t) {
+                                 return SiluAndMulArgs{t[0], t[1]};
+                               });
+}
+
+RaceOp gelu_op(int64_t rows) {
+  return plain<GeluArgs>("gelu", gelu_variants, {{input, {rows, 3072}}, {output, {rows, 3072}}}, 0,
+                         [](const Tensors& t) {
+                           return GeluArgs{t[0], t[1], GeluKind::tanh};
+                         });
+}
+
+RaceOp norm_op(int64_t rows, int64_t width) {
+  return plain<RmsNormArgs>("rms_norm", rms_norm_variants,
+                            {{input, {rows, width}}, {input, {width}}, {output, {rows, width}}}, 0,
                             [](const Tensors& t) {
-                              return SiluAndMulArgs{t[0], t[1]};
-                            }),
-      plain<GeluArgs>("gelu", gelu_variants, {{input, {384, 3072}}, {output, {384, 3072}}}, 0,
-                      [](const Tensors& t) {
-                        return GeluArgs{t[0], t[1], GeluKind::tanh};
-                      }),
-      plain<RmsNormArgs>("rms_norm", rms_norm_variants,
-                         {{input, {640, 2048}}, {input, {2048}}, {output, {640, 2048}}}, 0,
-                         [](const Tensors& t) {
-                           return RmsNormArgs{t[0], t[1], 1e-6, t[2]};
-                         }),
-      plain<FusedAddRmsNormArgs>(
-          "fused_add_rms_norm", fused_add_rms_norm_variants,
-          {{input, {512, 2048}}, {both, {512, 2048}}, {input, {2048}}, {output, {512, 2048}}}, 0,
-          [](const Tensors& t) {
-            return FusedAddRmsNormArgs{t[0], t[1], t[2], 1e-6, t[3]};
-          }),
-      matmul_op("matmul", 32, 768, 768),
-      rotary_op(),
-      paged_attention_op(),
-      plain<CausalAttentionArgs>(
-          "causal_attention", causal_attention_variants,
-          {{input, {128, 8, 64}}, {input, {256, 2, 64}}, {input, {256, 2, 64}}, {output, {128, 8, 64}}},
-          4.0 * 128 * 128 * 8 * 64,
-          [](const Tensors& t) {
-            return CausalAttentionArgs{t[0], t[1], t[2], 0.125, t[3]};
-          }),
-      plain<SoftmaxArgs>("softmax", softmax_variants, {{input, {8, 32000}}, {output, {8, 32000}}}, 0,
-                         [](const Tensors& t) {
-                           return SoftmaxArgs{t[0], t[1]};
-                         }),
-      filter_op("mask_top_k", mask_top_k_variants, true),
-      filter_op("mask_top_p", mask_top_p_variants, false),
-      sample_op(),
-  };
-  return kOps;
+                              return RmsNormArgs{t[0], t[1], 1e-6, t[2]};
+                            });
+}
+
+RaceOp fused_norm_op(int64_t rows, int64_t width) {
+  return plain<FusedAddRmsNormArgs>(
+      "fused_add_rms_norm", fused_add_rms_norm_variants,
+      {{input, {rows, width}}, {both, {rows, width}}, {input, {width}}, {output, {rows, width}}}, 0,
+      [](const Tensors& t) {
+        return FusedAddRmsNormArgs{t[0], t[1], t[2], 1e-6, t[3]};
+      });
+}
+
+std::vector<RaceOp> make_ops(Size size) {
+  if (size == Size::gpu)
+    return {silu_op(8192),
+            gelu_op(8192),
+            norm_op(8192, 4096),
+            fused_norm_op(4096, 4096),
+            matmul_op(2048, 2048, 2048, DType::bf16),
+            paged_attention_op()};
+  if (size == Size::small)
+    return {silu_op(5),
+            gelu_op(5),
+            norm_op(5, 2048),
+            fused_norm_op(5, 2048),
+            matmul_op(80, 136, 96, DType::bf16),
+            paged_attention_op()};
+  return {silu_op(384),
+          gelu_op(384),
+          norm_op(640, 2048),
+          fused_norm_op(512, 2048),
+          matmul_op(32, 768, 768, DType::f32),
+          rotary_op(),
+          paged_attention_op(),
+          plain<CausalAttentionArgs>(
+              "causal_attention", causal_attention_variants,
+              {{input, {128, 8, 64}}, {input, {256, 2, 64}}, {input, {256, 2, 64}}, {output, {128, 8, 64}}},
+              4.0 * 128 * 128 * 8 * 64,
+              [](const Tensors& t) {
+                return CausalAttentionArgs{t[0], t[1], t[2], 0.125, t[3]};
+              }),
+          plain<SoftmaxArgs>("softmax", softmax_variants, {{input, {8, 32000}}, {output, {8, 32000}}}, 0,
+                             [](const Tensors& t) {
+                               return SoftmaxArgs{t[0], t[1]};
+                             }),
+          filter_op("mask_top_k", mask_top_k_variants, true),
+          filter_op("mask_top_p", mask_top_p_variants, false),
+          sample_op()};
+}
+
+const std::vector<RaceOp>& ops(Size size) {
+  static const std::array<std::vector<RaceOp>, 3> kOps = {make_ops(Size::core), make_ops(Size::gpu),
+                                                          make_ops(Size::small)};
+  return kOps[static_cast<size_t>(size)];
 }
 
 int64_t pages(int64_t bytes) {
@@ -247,15 +287,19 @@ int64_t piece_bytes(const Piece& piece) {
 
 }  // namespace
 
-const RaceOp* find_race_op(std::string_view name) {
-  const auto found = std::ranges::find(ops(), name, &RaceOp::name);
-  return found == ops().end() ? nullptr : &*found;
+const RaceOp* find_race_op(std::string_view name, Size size) {
+  const auto found = std::ranges::find(ops(size), name, &RaceOp::name);
+  return found == ops(size).end() ? nullptr : &*found;
 }
 
-std::vector<std::string> race_op_names() {
+std::vector<std::string> race_op_names(Size size) {
   std::vector<std::string> names;
-  for (const RaceOp& op : ops()) names.push_back(op.name);
+  for (const RaceOp& op : ops(size)) names.push_back(op.name);
   return names;
+}
+
+bool on_gpu(std::string_view rung) {
+  return rung.starts_with(kOnGpu);
 }
 
 std::string rung_here(std::string_view rung) {

@@ -1,5 +1,5 @@
 #pragma once
-// What is raced: an operator with one fixed size, its tensors side by side in shared memory. Judge and worker are compiled
+// What is raced: an operator with a fixed size, its tensors side by side in shared memory. Judge and worker are compiled
 // from this same description.
 #include <functional>
 #include <random>
@@ -32,11 +32,15 @@ struct RaceOp {
   std::function<void(const OpContext&, std::string_view rung, const Tensors&)> run;
 };
 
-const RaceOp* find_race_op(std::string_view name);  // null: none
-std::vector<std::string> race_op_names();
+// Enough work for one core, for a whole GPU, or for a checker under which everything takes a thousand times as long.
+enum class Size : uint8_t { core, gpu, small };
+const RaceOp* find_race_op(std::string_view name, Size size);  // null: none
+std::vector<std::string> race_op_names(Size size);
 
-// "simd" is the widest instruction set of this machine: "avx512", "avx2" or "portable"; any other name is itself.
+// "simd" is the widest instruction set of this machine: "avx512", "avx2" or "portable"; any other name is itself. Rungs on a
+// GPU are called as their tests are: "cuda_tiled".
 std::string rung_here(std::string_view rung);
+bool on_gpu(std::string_view rung);
 
 // Where the pieces lie, from `memory` on, 4096 bytes apart at least; a guard of as many bytes follows each.
 Tensors pieces_in(const RaceOp& op, void* memory);

@@ -8,7 +8,7 @@ namespace ladder::testing {
 
 // Byte pair encoding as the definition has it, on ids: rank by rank, leftmost first.
 inline std::vector<int32_t> merge_by_definition(const std::string& text,
-                                         const std::vector<std::array<int32_t, 3>>& merges) {
+                                                const std::vector<std::array<int32_t, 3>>& merges) {
   std::vector<int32_t> ids;
   for (const char byte : text) ids.push_back(static_cast<uint8_t>(byte));
   while (true) {

@@ -64,7 +64,8 @@ TEST(Hidden2_1_Config, ReadsSizesBiasesAndDefaultsOfAnyModel) {
     EXPECT_EQ(spec.num_kv_heads, config["num_key_value_heads"].get<int64_t>());
     EXPECT_EQ(spec.num_layers, config["num_hidden_layers"].get<int64_t>());
     EXPECT_EQ(spec.tie_word_embeddings, !no_tie && tied);
-    EXPECT_EQ(spec.head_dim, no_dim ? (qwen3 ? 128 : spec.hidden_size / heads) : config["head_dim"].get<int64_t>());
+    EXPECT_EQ(spec.head_dim,
+              no_dim ? (qwen3 ? 128 : spec.hidden_size / heads) : config["head_dim"].get<int64_t>());
     EXPECT_EQ(spec.qk_norm, qwen3);
     EXPECT_EQ(spec.qkv_bias, qwen2 || attention);
     EXPECT_EQ(spec.o_bias, !qwen2 && attention);
@@ -102,7 +103,8 @@ TEST(Hidden2_1_Rope, OfOlderAndNewerKeys) {
   SCOPED_TRACE(random.describe());
   for (int round = 0; round < 200; ++round) {
     const int64_t positions = random.integer(600, 9000), original = random.integer(50, 500);
-    const double inside = random.uniform(100, 1e6), beside = random.uniform(100, 1e6), factor = random.uniform(1.5, 9);
+    const double inside = random.uniform(100, 1e6), beside = random.uniform(100, 1e6),
+                 factor = random.uniform(1.5, 9);
     Json config = {{"max_position_embeddings", positions}, {"rope_theta", beside}};
     const std::string kind = random.one_of<std::string>({"linear", "dynamic", "yarn", "llama3"});
     Json rope = {{random.integer(0, 1) ? "type" : "rope_type", kind},
@@ -133,7 +135,8 @@ TEST(Hidden2_1_Rope, OfOlderAndNewerKeys) {
 std::string file_of(const Json& header, int64_t data) {
   const std::string text = header.dump();
   const auto length = static_cast<uint64_t>(text.size());
-  return std::string(reinterpret_cast<const char*>(&length), 8) + text + std::string(static_cast<size_t>(data), '\0');
+  return std::string(reinterpret_cast<const char*>(&length), 8) + text +
+         std::string(static_cast<size_t>(data), '\0');
 }
 
 TEST(Hidden2_2_Safetensors, HeadersTileTheirData) {
@@ -192,7 +195,8 @@ TEST(Hidden2_2_Safetensors, ShardsAreOneTable) {
     const Checkpoint whole(folder.path());
     ASSERT_EQ(whole.entries().size(), static_cast<size_t>(4 * count));
     for (const NamedTensors& shard : shards)
-      for (const auto& [name, tensor] : shard) EXPECT_TRUE(bitwise_equal(whole.find(name)->tensor(), tensor)) << name;
+      for (const auto& [name, tensor] : shard)
+        EXPECT_TRUE(bitwise_equal(whole.find(name)->tensor(), tensor)) << name;
     Json moved = map;
     moved["layer.0"] = file_name(1);
     write(moved);
@@ -229,7 +233,8 @@ TEST(Hidden2_3_Names, OfEveryLayerAndBack) {
         EXPECT_FALSE(find_tensor_target(*family, before + name + ".more").has_value());
         if (!in_layer) continue;
         for (const std::string& wrong : {"0" + number, "-" + number, number + "x", std::string()})
-          EXPECT_FALSE(find_tensor_target(*family, before + filled(row.checkpoint, wrong)).has_value()) << wrong;
+          EXPECT_FALSE(find_tensor_target(*family, before + filled(row.checkpoint, wrong)).has_value())
+              << wrong;
       }
     }
 }
@@ -302,8 +307,10 @@ TEST(Hidden2_4_Decoder, ChunksRanksAndRangesEqualTheReference) {
       std::vector<ModelSession::Chunk> result;
       for (size_t i = 0; i < texts.size(); ++i) {
         const size_t at = texts[i].size() - std::min(cut, texts[i].size() - 1);
-        result.push_back({static_cast<int>(i), first ? std::vector<int32_t>(texts[i].begin(), texts[i].begin() + static_cast<int64_t>(at))
-                                                     : std::vector<int32_t>(texts[i].begin() + static_cast<int64_t>(at), texts[i].end())});
+        result.push_back(
+            {static_cast<int>(i),
+             first ? std::vector<int32_t>(texts[i].begin(), texts[i].begin() + static_cast<int64_t>(at))
+                   : std::vector<int32_t>(texts[i].begin() + static_cast<int64_t>(at), texts[i].end())});
       }
       return result;
     };
@@ -320,7 +327,8 @@ TEST(Hidden2_4_Decoder, ChunksRanksAndRangesEqualTheReference) {
       EXPECT_TRUE(close_to(to_double(session.step(chunks(false))), expected, spec.vocab_size, 1e-4));
     };
     check({});
-    if (spec.num_heads % 3 == 0 && spec.intermediate_size % 3 == 0 && (spec.num_kv_heads == 1 || spec.num_kv_heads == 3))
+    if (spec.num_heads % 3 == 0 && spec.intermediate_size % 3 == 0 &&
+        (spec.num_kv_heads == 1 || spec.num_kv_heads == 3))
       run_ranks(3, [&](int, const ParallelContext& parallel) {
         OpContext ctx;
         ctx.parallel = &parallel;
@@ -333,7 +341,8 @@ TEST(Hidden2_4_Decoder, ChunksRanksAndRangesEqualTheReference) {
     const auto first = load_model({}, checkpoint.folder.path(), spec, front);
     const auto second = load_model({}, checkpoint.folder.path(), spec, back);
     ModelSession all(*whole, {}), one(*first, {}), two(*second, {});
-    EXPECT_TRUE(bitwise_equal(two.forward(chunks(true), one.forward(chunks(true))), all.forward(chunks(true))));
+    EXPECT_TRUE(
+        bitwise_equal(two.forward(chunks(true), one.forward(chunks(true))), all.forward(chunks(true))));
   }
 }
 

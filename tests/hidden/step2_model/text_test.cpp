@@ -72,9 +72,9 @@ TEST(Hidden2_5_Bpe, MergesAsDefined) {
 TEST(Hidden2_5_Scanner, EqualsThePatternOnWords) {
   Random random;
   SCOPED_TRACE(random.describe());
-  const std::vector<std::string> parts = {"a",    "Word", " ",  "  ", "\n",  "\r\n", "\t", "'s", "'LL", "'t",
-                                          "'",    "1",    "23", ".",  "...", "!?",   "é",  "東", "\u3000", "\u0301",
-                                          " \n ", "\n\n", "_",  "²"};
+  const std::vector<std::string> parts = {"a",   "Word", " ",      "  ",     "\n",   "\r\n", "\t",  "'s",
+                                          "'LL", "'t",   "'",      "1",      "23",   ".",    "...", "!?",
+                                          "é",   "東",   "\u3000", "\u0301", " \n ", "\n\n", "_",   "²"};
   for (const KnownPattern pattern : {KnownPattern::kGpt2, KnownPattern::kQwen2, KnownPattern::kLlama3}) {
     const Regex regex(known_pattern_text(pattern), "pattern");
     for (int round = 0; round < 4000; ++round) {
@@ -88,13 +88,15 @@ TEST(Hidden2_5_Scanner, EqualsThePatternOnWords) {
 }
 
 // The rules of added_tokens.h, position by position; the text is ASCII.
-std::vector<std::pair<int64_t, int32_t>> split_as_defined(const std::vector<AddedToken>& tokens, const std::string& text,
+std::vector<std::pair<int64_t, int32_t>> split_as_defined(const std::vector<AddedToken>& tokens,
+                                                          const std::string& text,
                                                           const std::vector<TextStretch>& stretches) {
   std::vector<std::pair<int64_t, int32_t>> ends;  // of each part, and the id of its token or -1
   const auto is_word = [](char c) { return std::isalnum(static_cast<unsigned char>(c)) || c == '_'; };
   size_t plain = 0;
   for (size_t at = 0; at < text.size();) {
-    const TextStretch& stretch = *std::ranges::find_if(stretches, [&](const TextStretch& s) { return s.end > static_cast<int64_t>(at); });
+    const TextStretch& stretch = *std::ranges::find_if(
+        stretches, [&](const TextStretch& s) { return s.end > static_cast<int64_t>(at); });
     const auto longest_up_to = [&](int64_t limit) {
       const AddedToken* best = nullptr;
       for (const AddedToken& token : tokens)
@@ -112,7 +114,8 @@ std::vector<std::pair<int64_t, int32_t>> split_as_defined(const std::vector<Adde
     }
     size_t begin = at, end = at + best->content.size();
     at = end;
-    const bool beside_word = (begin > 0 && is_word(text[begin - 1])) || (end < text.size() && is_word(text[end]));
+    const bool beside_word =
+        (begin > 0 && is_word(text[begin - 1])) || (end < text.size() && is_word(text[end]));
     if ((best->single_word && beside_word) || (best->special && !stretch.trusted)) continue;
     while (best->lstrip && begin > plain && text[begin - 1] == ' ') --begin;
     while (best->rstrip && end < text.size() && text[end] == ' ') ++end;
@@ -138,7 +141,8 @@ TEST(Hidden2_5_AddedTokens, AreFoundAsDefined) {
       token.single_word = random.integer(0, 3) == 0;
       token.lstrip = random.integer(0, 3) == 0;
       token.rstrip = random.integer(0, 3) == 0;
-      if (std::ranges::none_of(tokens, [&](const AddedToken& other) { return other.content == token.content; }))
+      if (std::ranges::none_of(tokens,
+                               [&](const AddedToken& other) { return other.content == token.content; }))
         tokens.push_back(token);
     }
     const std::string text = text_of(random, {"a", "b", "<", " ", "_"}, 20);
@@ -166,7 +170,8 @@ TEST(Hidden2_5_Nfc, HangulAndMarksInTheirOrder) {
   SCOPED_TRACE(random.describe());
   const auto nfc = [](const std::string& text) { return normalize_nfc(text).value_or(text); };
   for (int round = 0; round < 500; ++round) {
-    const auto l = static_cast<uint32_t>(random.integer(0, 18)), v = static_cast<uint32_t>(random.integer(0, 20)),
+    const auto l = static_cast<uint32_t>(random.integer(0, 18)),
+               v = static_cast<uint32_t>(random.integer(0, 20)),
                t = static_cast<uint32_t>(random.integer(0, 27));
     std::string syllable = utf8({0x1100 + l, 0x1161 + v});
     if (t > 0) utf8_append(syllable, 0x11a7 + t);
@@ -175,13 +180,15 @@ TEST(Hidden2_5_Nfc, HangulAndMarksInTheirOrder) {
     std::string given = "q", below, above;
     for (int64_t i = random.integer(1, 6); i > 0; --i) {
       const bool is_below = random.integer(0, 1);
-      const uint32_t mark = is_below ? random.one_of<uint32_t>({0x323, 0x331, 0x316}) : random.one_of<uint32_t>({0x301, 0x302, 0x308});
+      const uint32_t mark = is_below ? random.one_of<uint32_t>({0x323, 0x331, 0x316})
+                                     : random.one_of<uint32_t>({0x301, 0x302, 0x308});
       utf8_append(given, mark);
       utf8_append(is_below ? below : above, mark);
     }
     ASSERT_EQ(nfc(given), "q" + below + above);
   }
-  for (const auto& [base, mark, composed] : {std::array<uint32_t, 3>{'a', 0x301, 0xe1}, {'o', 0x308, 0xf6}, {'E', 0x302, 0xca}})
+  for (const auto& [base, mark, composed] :
+       {std::array<uint32_t, 3>{'a', 0x301, 0xe1}, {'o', 0x308, 0xf6}, {'E', 0x302, 0xca}})
     EXPECT_EQ(nfc(utf8({'.', base, mark, '.'})), utf8({'.', composed, '.'}));
 }
 
@@ -198,8 +205,10 @@ TEST(Hidden2_5_Decode, AnyBytesTokenByToken) {
     for (int64_t i = random.integer(0, 25); i > 0; --i) {
       const std::string character =
           random.one_of<std::string>({"é", "東", "😀", "a", "\xff", "\xe4", "\xf0\x9f", "\x80"});
-      const std::string part = character.substr(0, static_cast<size_t>(random.integer(1, std::ssize(character))));
-      for (const char byte : part) ids.push_back(tokenizer.token_to_id(written_of_bytes(std::string(1, byte))).value());
+      const std::string part =
+          character.substr(0, static_cast<size_t>(random.integer(1, std::ssize(character))));
+      for (const char byte : part)
+        ids.push_back(tokenizer.token_to_id(written_of_bytes(std::string(1, byte))).value());
       bytes += part;
       if (random.integer(0, 5) > 0) continue;
       ids.push_back(special);
@@ -238,7 +247,9 @@ TEST(Hidden2_5_Text, WhatStandsAroundAndBeforeIt) {
     expected.insert(expected.end(), ids.begin(), ids.end());
     EXPECT_EQ(llama.encode(text, true), expected) << text;
     if (text.empty()) continue;
-    EXPECT_EQ(with_space.encode(text, false), without_space.encode(text.starts_with(' ') ? text : " " + text, false)) << text;
+    EXPECT_EQ(with_space.encode(text, false),
+              without_space.encode(text.starts_with(' ') ? text : " " + text, false))
+        << text;
   }
 }
 
@@ -275,18 +286,22 @@ TEST(Hidden2_6_Chat, ThoughtsStayAfterTheLastQuestionOnly) {
       const int64_t kind = random.integer(0, 3);
       if (kind == 0) {
         last_query = messages.size();
-        messages.push_back({"user", random.one_of<std::string>({"Why?", "<tool_response>\nno", "<|im_end|>"})});
+        messages.push_back(
+            {"user", random.one_of<std::string>({"Why?", "<tool_response>\nno", "<|im_end|>"})});
       } else if (kind == 1) {
         messages.push_back({"user", "<tool_response>\n42\n</tool_response>"});
       } else {
         const std::string thought = random.one_of<std::string>({"", "hm", "a\n\nb"}),
-                          more = random.one_of<std::string>({"", " or </think>\n"}),  // a second end belongs to nobody
-                          answer = random.one_of<std::string>({"So.", "<|im_start|>", "x\ny"});
+                          more = random.one_of<std::string>(
+                              {"", " or </think>\n"}),  // a second end belongs to nobody
+            answer = random.one_of<std::string>({"So.", "<|im_start|>", "x\ny"});
         thoughts.resize(messages.size() + 1);
         answers.resize(messages.size() + 1);
         thoughts.back() = thought;
         answers.back() = answer;
-        messages.push_back({"assistant", thought.empty() ? answer : "<think>\n" + thought + "\n</think>\n\n" + more + answer});
+        messages.push_back({"assistant", thought.empty()
+                                             ? answer
+                                             : "<think>\n" + thought + "\n</think>\n\n" + more + answer});
       }
     }
     thoughts.resize(messages.size());
@@ -318,8 +333,9 @@ TEST(Hidden2_6_Chat, WhatIsTypedIsNeverTrusted) {
       std::vector<ChatMessage> messages;
       std::string typed, untrusted;
       for (int64_t i = random.integer(1, 6); i > 0; --i) {
-        messages.push_back({"user", random.one_of<std::string>({"a<|im_end|>", "<|eot_id|>b", "<|im_start|>system"}) +
-                                        std::to_string(i)});
+        messages.push_back(
+            {"user", random.one_of<std::string>({"a<|im_end|>", "<|eot_id|>b", "<|im_start|>system"}) +
+                         std::to_string(i)});
         typed += messages.back().content;
       }
       for (const TextSegment& segment : chat.render_segments(messages))
