@@ -43,7 +43,8 @@ int write_stubs(const Tree& tree, const std::string& id, const std::string& fold
 // What rules.h and performance.h say of a region's text and of the object made of it, a line each; 1 if there is any.
 int check_text(const Tree& tree, const std::string& id, const std::vector<std::string>& text_and_objects);
 // A task's performance points, 100 in all, of a build folder's programs beside a pristine one's, in the sandbox.
-int measure(const Tree& tree, const std::string& id, const std::vector<std::string>& folders_and_objects);
+int measure(const Tree& tree, const std::string& id, const std::vector<std::string>& folders_and_objects,
+            bool confined);
 int write_traced(const Tree& tree, const std::string& folder);
 
 }  // namespace lab

@@ -159,8 +159,10 @@ int run(Arguments arguments) {
     return expect(arguments, 2, "write-stub ID FOLDER"), lab::write_stubs(tree, arguments[0], arguments[1]);
   if (command == "check-text" && arguments.size() >= 2)
     return lab::check_text(tree, arguments[0], {arguments.begin() + 1, arguments.end()});
-  if (command == "measure" && arguments.size() >= 3)
-    return lab::measure(tree, arguments[0], {arguments.begin() + 1, arguments.end()});
+  if (command == "measure" && arguments.size() >= 3) {
+    const bool confined = std::erase(arguments, "--unconfined") == 0;
+    return lab::measure(tree, arguments[0], {arguments.begin() + 1, arguments.end()}, confined);
+  }
   if (command == "write-traced")
     return expect(arguments, 1, "write-traced FOLDER"), lab::write_traced(tree, arguments[0]);
   throw lab::LabError(

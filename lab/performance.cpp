@@ -1,5 +1,7 @@
 #include "lab/performance.h"
 
+#include <stdlib.h>
+
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -20,8 +22,10 @@ constexpr const char* kSanitizer = "compute-sanitizer";
 
 // Where a program of the CUDA toolkit is; empty: nowhere.
 fs::path cuda_program(const std::string& name) {
-  for (const fs::path folder : {"/usr/local/cuda/bin", "/usr/local/bin", "/usr/bin"})
-    if (fs::exists(folder / name)) return folder / name;
+  std::istringstream folders(std::string("/usr/local/cuda/bin:") +
+                             (::getenv("PATH") ? ::getenv("PATH") : ""));
+  for (std::string folder; std::getline(folders, folder, ':');)
+    if (!folder.empty() && fs::exists(fs::path(folder) / name)) return fs::path(folder) / name;
   return {};
 }
 

@@ -47,7 +47,8 @@ int check_text(const Tree& tree, const std::string& id, const std::vector<std::s
   return found;
 }
 
-int measure(const Tree& tree, const std::string& id, const std::vector<std::string>& folders_and_objects) {
+int measure(const Tree& tree, const std::string& id, const std::vector<std::string>& folders_and_objects,
+            bool confined) {
   const Task& task = tree.course().task(id);
   Measuring with;
   with.student = measured_build(folders_and_objects[0]);
@@ -55,6 +56,7 @@ int measure(const Tree& tree, const std::string& id, const std::vector<std::stri
   with.objects.assign(folders_and_objects.begin() + 2, folders_and_objects.end());
   with.salt = std::to_string(std::random_device{}());
   with.points = 100;
+  with.confined = confined;
   std::vector<std::string> flags;
   std::vector<Part> parts = counted_parts(task, with, flags);
   for (Part& part : raced_parts(task, with, flags)) parts.push_back(std::move(part));

@@ -6,6 +6,8 @@ measured as `lab grade` measures it. Expects that each cheat is caught, and that
     tools/course_cheats.py NAME...         these; writes nothing
     tools/course_cheats.py --quick         some of them, for CI; none where there is no sandbox
     tools/course_cheats.py --self 20 [OP...]   the reference raced against itself so often; writes lab/reports/races.txt
+    tools/course_cheats.py --gpu [...]     those of kernels and no others, on a GPU, without a sandbox; with --self their
+                                           races; writes cheats_gpu.txt or races_gpu.txt
 
 A cheat is a region's text (NAME.txt) or a change of the reference's. It can be caught by
     rules     what may not stand in a region (lab/rules.h)         symbols   what the object calls (library_calls())
@@ -28,8 +30,6 @@ import labs
 import overlay
 
 FOLDER = labs.ROOT / "tests" / "hidden" / "cheats"
-REPORT = labs.ROOT / "lab" / "reports" / "cheats.txt"
-RACES = labs.ROOT / "lab" / "reports" / "races.txt"
 QUICK = {"cached_results", "changed_flags", "library_call", "forged_answer", "skipped_with_old_results", "budget_left_over",
          "claims_hits_that_are_none"}
 PROGRAMS = ("course_counts", "course_race")
@@ -80,7 +80,11 @@ def said(result):
     return f"{100 * share:.0f} % of the points: {result['ratio']:.2f} times the reference's time{flags}"
 
 
-def look_at(cheat, builds, lab, pristine, student):
+def report(name, gpu):
+    return labs.ROOT / "lab" / "reports" / (name + "_gpu.txt" if gpu else name + ".txt")
+
+
+def look_at(cheat, builds, lab, pristine, student, gpu):
     """({what: what it says}, {defence left out: what it would have been worth})"""
     found = {}
     tests = pristine / "tests"
@@ -103,7 +107,8 @@ def look_at(cheat, builds, lab, pristine, student):
     for line in lines.splitlines():
         what, _, rest = line.partition(": ")
         found.setdefault(what, rest)
-    code, output = run([lab, "--root", labs.ROOT, "measure", cheat["task"], student, pristine, *objects])
+    code, output = run([lab, "--root", labs.ROOT, "measure", cheat["task"], student, pristine, *objects,
+                        *["--unconfined"] * gpu])
     if code:
         raise SystemExit(f"course_cheats: {cheat['name']}: {output}")
     got = [(float(points), float(of), rest) for points, of, rest in re.findall(r"^([\d.e-]+) of ([\d.e-]+)  (.*)$", output, re.M)]
@@ -122,9 +127,10 @@ def look_at(cheat, builds, lab, pristine, student):
     return found, without
 
 
-def self_races(times, builds, names):
+def self_races(times, builds, names, gpu):
     """The reference's program against itself: each race must bring full points."""
-    ops = sorted({(op, task["race"]["rung"]) for task in labs.load()["tasks"] for op in task.get("race", {}).get("ops", ()) if not names or op in names})
+    ops = sorted({(op, task["race"]["rung"]) for task in labs.load()["tasks"] if task["gpu"] == gpu
+                  for op in task.get("race", {}).get("ops", ()) if not names or op in names})
     lines, failed = [], 0
     with tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
@@ -139,13 +145,16 @@ def self_races(times, builds, names):
             lows = sorted(result["low"] for result in results if "low" in result)
             odd = [said(result) for result in results if "error" in result or result["flags"]]
             failed += full < times
-            lines.append(f"{op}/{rung}  full points in {full} of {times}  ratio {ratios[0]:.3f} to {ratios[-1]:.3f}, "
-                         f"scored (low) at most {lows[-1]:.3f}{'  ' + '; '.join(odd) if odd else ''}\n")
+            measured = (f"ratio {ratios[0]:.3f} to {ratios[-1]:.3f}, scored (low) at most {lows[-1]:.3f}, "
+                        f"{100 * results[-1].get('share', 0):.0f} % of the roofline") if ratios else ""
+            lines.append(f"{op}/{rung}  full points in {full} of {times}  {measured}{'  ' + '; '.join(odd) if odd else ''}\n")
             print(lines[-1], end="", flush=True)
     load = os.getloadavg()[1]
-    RACES.write_text(labs.made_by(" ".join(["tools/course_cheats.py --self", str(times), *names]))
-                     + f"# the reference raced against itself; load of the machine meanwhile: {load:.1f} on {os.cpu_count()} cores\n"
-                     + "".join(lines))
+    command = ["tools/course_cheats.py", *["--gpu"] * gpu, "--self", str(times), *names]
+    report("races", gpu).write_text(
+        labs.made_by(" ".join(command))
+        + f"# the reference raced against itself; load of the machine meanwhile: {load:.1f} on {os.cpu_count()} cores\n"
+        + "".join(lines))
     return failed
 
 
@@ -159,29 +168,33 @@ def main():
     parser.add_argument("names", nargs="*")
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--self", type=int, metavar="N", dest="times")
+    parser.add_argument("--gpu", action="store_true")
     parser.add_argument("--build", default="build/release", help="the build folder (default: build/release)")
     arguments = parser.parse_args()
     if arguments.times:
         with overlay.Overlay(arguments.build) as builds:
-            sys.exit(1 if self_races(arguments.times, builds, arguments.names) else 0)
+            sys.exit(1 if self_races(arguments.times, builds, arguments.names, arguments.gpu) else 0)
     if arguments.quick and not has_sandbox():
         print("course_cheats: skipped, bubblewrap is not installed or may make no namespaces here")
         return
-    cheats = json.loads((FOLDER / "cheats.json").read_text())
+    cheats = [cheat for cheat in json.loads((FOLDER / "cheats.json").read_text())
+              if cheat.get("gpu", False) == arguments.gpu]
     wanted = QUICK if arguments.quick else set(arguments.names) or {cheat["name"] for cheat in cheats}
     lines, missed = [], []
     with overlay.Overlay(arguments.build) as builds, tempfile.TemporaryDirectory() as folder:
         folder = pathlib.Path(folder)
         folder.chmod(0o755)
-        if output := builds.build("lab", *PROGRAMS):
+        programs = ["course_race"] if arguments.gpu else PROGRAMS
+        if output := builds.build("lab", *programs):
             raise SystemExit(output)
         lab = shutil.copy(builds.build_folder / "lab" / "lab", folder / "lab")
-        for program in PROGRAMS:
+        for program in programs:
             keep(builds, folder / "pristine", program)
         for cheat in cheats:
             if cheat["name"] not in wanted:
                 continue
-            found, without = look_at(cheat, builds, lab, folder / "pristine", folder / "student")
+            found, without = look_at(cheat, builds, lab, folder / "pristine", folder / "student",
+                                     arguments.gpu)
             by = [what for what in cheat["caught_by"] if what in found]
             if by != cheat["caught_by"]:
                 missed.append(cheat["name"])
@@ -192,7 +205,8 @@ def main():
             lines.append(text)
             print(text, end="", flush=True)
     if not arguments.names and not arguments.quick:
-        REPORT.write_text(labs.made_by("tools/course_cheats.py") + f"# {len(lines) - len(missed)} of {len(lines)} caught as expected\n"
+        made_by = labs.made_by("tools/course_cheats.py" + " --gpu" * arguments.gpu)
+        report("cheats", arguments.gpu).write_text(made_by + f"# {len(lines) - len(missed)} of {len(lines)} caught as expected\n"
                           + "".join(lines))
     for name in missed:
         print(f"course_cheats: {name} was not caught as expected", file=sys.stderr)

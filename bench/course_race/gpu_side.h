@@ -17,8 +17,8 @@ class GpuSide {
   GpuSide(const GpuSide&) = delete;
   GpuSide& operator=(const GpuSide&) = delete;
 
-  void load(const Tensors& host);         // all pieces
-  void run(std::string_view rung);        // and waits until the GPU has nothing to do, whatever stream was used
+  void load(const Tensors& host);   // all pieces
+  void run(std::string_view rung);  // and waits until the GPU has nothing to do, whatever stream was used
   void fetch(const Tensors& host) const;  // the pieces that are written
 
  private:
