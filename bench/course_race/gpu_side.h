@@ -1,6 +1,7 @@
 #pragma once
 // A raced operator on a GPU: its tensors there, and the way from and to those in shared memory. The judge and the workers
 // have one each, in contexts of their own.
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string_view>
@@ -8,6 +9,9 @@
 #include "bench/course_race/race_ops.h"
 
 namespace ladder::course {
+
+// Judge and worker look for each other's messages for so long before they sleep.
+constexpr std::chrono::microseconds kGpuSpin{5000};
 
 class GpuSide {
  public:
@@ -26,8 +30,8 @@ class GpuSide {
   std::unique_ptr<State> state_;
 };
 
-// What this GPU reaches, by the judge's clock, waiting included: bytes per second, read and written together, of a copy of
-// `bytes` / 2, and FLOP/s of the library's product of bf16 matrices. The best of some.
+// What this GPU reaches, by the judge's clock: bytes per second, read and written together, of copies of `bytes` / 2, and
+// FLOP/s of the library's product of bf16 matrices. The best of some turns.
 double gpu_copy_rate(int64_t bytes);
 double gpu_product_rate();
 

@@ -97,6 +97,7 @@ class Racer {
     if (::clock_getcpuclockid(worker_.pid(), &clock_) != 0)
       throw std::runtime_error("the worker has no CPU clock");
     on_gpu_ = on_gpu(rung);
+    if (on_gpu_) worker_.spin(kGpuSpin);
     const int64_t bytes = bytes_of(op) * (options.without.contains("hidden") ? 2 : 1);
     worker_.ask({{"do", "make"}, {"op", op.name}, {"rung", rung}, {"bytes", bytes}});
     idle_since_ = seconds_of(clock_);
@@ -302,7 +303,8 @@ RaceResult race(const RaceOp& op, const std::string& rung, uint64_t seed,
   std::vector<Taken> their_times, our_times;
   RaceResult result;
   constexpr int kWarmUp = 2;
-  for (int repetition = -kWarmUp; repetition < 3 * options.repetitions; ++repetition) {
+  const int most = gpu ? options.repetitions : 3 * options.repetitions;
+  for (int repetition = -kWarmUp; repetition < most; ++repetition) {
     if (repetition >= options.repetitions && !is_open(their_times, our_times)) break;
     if (repetition == -kWarmUp || !options.without.contains("fresh")) op.fill(random, inputs);
     answer_memory = inputs_memory;

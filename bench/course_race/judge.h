@@ -20,7 +20,7 @@ namespace ladder::course {
 //   outside    the judge's own clock and not the worker's (left out: the worker reports its seconds)
 //   hidden     the expected output is not in memory that the worker sees (left out: it lies behind the problem)
 struct RaceOptions {
-  int repetitions = 31;  // up to three times as many where the result is not clear
+  int repetitions = 31;  // on a core up to three times as many where the result is not clear
   std::set<std::string> without;
 };
 

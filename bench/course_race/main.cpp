@@ -52,7 +52,7 @@ int work() {
   ctx.arena = &arena;
   std::optional<GpuSide> gpu;
   for (;;) {
-    const json request = receive();
+    const json request = receive(gpu ? kGpuSpin : std::chrono::microseconds(0));
     try {
       const std::string what = request.at("do");
       double seconds = 0;

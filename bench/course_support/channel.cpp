@@ -30,6 +30,15 @@ void write_line(int socket, const json& message) {
   }
 }
 
+// Returns when something is there, or after so long.
+void look_for(int socket, std::chrono::microseconds time) {
+  const auto deadline = Clock::now() + time;
+  char byte = 0;
+  while (time.count() > 0 && ::recv(socket, &byte, 1, MSG_DONTWAIT | MSG_PEEK) < 0 &&
+         Clock::now() < deadline) {
+  }
+}
+
 }  // namespace
 
 Worker::Worker(const std::vector<std::string>& command, int memory, std::chrono::milliseconds limit)
@@ -81,6 +90,7 @@ void Worker::send(json request) {
 }
 
 json Worker::answer() {
+  if (received_.empty()) look_for(socket_, spin_);
   const auto deadline = Clock::now() + limit_;
   size_t end = 0;
   while ((end = received_.find('\n')) == std::string::npos) {
@@ -115,8 +125,9 @@ json Worker::ask(json request) {
   return answer();
 }
 
-json receive() {
+json receive(std::chrono::microseconds spin) {
   static std::string received;
+  if (received.empty()) look_for(kWorkerSocket, spin);
   for (;;) {
     const size_t end = received.find('\n');
     if (end != std::string::npos) {

@@ -40,6 +40,8 @@ class Worker {
   // The same in two halves, for a clock between them. The number of the request is the answer's.
   void send(json request);
   json answer();
+  // From now on answer() looks for so long before it sleeps: to be woken takes as long as a fast kernel.
+  void spin(std::chrono::microseconds before_sleep) { spin_ = before_sleep; }
 
   pid_t pid() const { return pid_; }
 
@@ -47,13 +49,14 @@ class Worker {
   pid_t pid_ = -1;
   int socket_ = -1;
   std::chrono::milliseconds limit_;
+  std::chrono::microseconds spin_{0};
   std::string received_;
   uint64_t expected_ = 0;
   std::mt19937_64 random_{std::random_device{}()};
 };
 
-// The worker's end: the next request, and its answer. receive() ends the process when the judge has gone.
-json receive();
+// The worker's end: the next request, and its answer. receive() ends the process when the judge has gone. `spin`: as above.
+json receive(std::chrono::microseconds spin = {});
 void reply(const json& request, json answer);
 // Answers with the error that a request ended in.
 void reply_error(const json& request, const std::string& error);
