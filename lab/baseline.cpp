@@ -11,6 +11,7 @@
 
 #include "lab/files.h"
 #include "lab/lab_error.h"
+#include "lab/lane.h"
 #include "lab/salt.h"
 #include "lab/sha256.h"
 #include "lab/stub.h"
@@ -75,8 +76,7 @@ std::vector<Result> on_all_cores(size_t count, const Run& run_one) {
 json to_json(const Baseline& baseline) {
   json all;
   for (const GradedTest& test : baseline.tests)
-    all["tests"].push_back({test.target, test.name, test.part, test.seed, test.seconds.at(Build::release),
-                            test.seconds.at(Build::asan), test.guard});
+    all["tests"].push_back({test.target, test.name, test.part, test.seed, test.seconds, test.guard});
   all["skipped"] = baseline.skipped;
   for (const auto& [path, symbols] : baseline.symbols)
     all["symbols"][path] = {symbols.undefined, symbols.strong, symbols.weak};
@@ -89,7 +89,7 @@ Baseline from_json(const json& all) {
   Baseline baseline;
   for (const json& test : all.at("tests"))
     baseline.tests.push_back(
-        {test[0], test[1], test[2], test[3], {{Build::release, test[4]}, {Build::asan, test[5]}}, test[6]});
+        {test[0], test[1], test[2], test[3], test[4].get<std::map<Build, double>>(), test[5]});
   baseline.skipped = all.at("skipped");
   for (const auto& [path, sets] : all.at("symbols").items())
     baseline.symbols[path] = {sets[0], sets[1], sets[2]};
@@ -162,17 +162,18 @@ TestRun run_graded(const GradeTree& tree, const GradedTest& test, Build build, S
   return run;
 }
 
-std::vector<TestResult> run_graded_tests(const GradeTree& tree, const std::vector<GradedTest>& tests,
-                                         Sandbox sandbox) {
+std::vector<TestResult> run_graded_tests(const GradeTree& tree, const Baseline& of, Sandbox sandbox) {
+  const std::vector<GradedTest>& tests = of.tests;
   std::atomic<bool> never_ends = false;
   std::vector<size_t> order(tests.size());  // the longest first, so that no core waits for one at the end
   std::iota(order.begin(), order.end(), 0);
-  std::ranges::stable_sort(order, std::greater(), [&](size_t i) { return tests[i].seconds.at(Build::asan); });
+  std::ranges::stable_sort(order, std::greater(),
+                           [&](size_t i) { return tests[i].seconds.at(*of.builds.rbegin()); });
   std::vector<TestResult> results(tests.size());
   on_all_cores<char>(tests.size(), [&](size_t at) {
     const size_t i = order[at];
     TestResult result;
-    for (const Build build : {Build::release, Build::asan}) {
+    for (const Build build : of.builds) {
       const TestRun run = run_graded(tree, tests[i], build, sandbox, false, never_ends);
       if (run.outcome.timed_out) never_ends = true;
       result = judge(tests[i].name, run);
@@ -189,11 +190,15 @@ std::vector<TestResult> run_graded_tests(const GradeTree& tree, const std::vecto
 
 Baseline make_baseline(GradeTree& tree, const Task& task, const std::string& salt, Sandbox sandbox) {
   Baseline baseline;
-  baseline.targets = {task.target};
-  if (!task.hidden_target.empty()) baseline.targets.push_back(task.hidden_target);
+  const bool emulated = task.gpu && task.lane == "emulator";
+  const std::string target = emulated ? kEmulatorTarget : task.target;
+  if (emulated) baseline.builds = {Build::release};
+  baseline.targets = {target};
+  const bool has_hidden = !task.hidden_target.empty() && !emulated;
+  if (has_hidden) baseline.targets.push_back(task.hidden_target);
   baseline.measuring = measuring_targets(task);
   tree.restore();
-  for (const Build build : {Build::release, Build::asan}) tree.build_reference(build, baseline.targets);
+  for (const Build build : baseline.builds) tree.build_reference(build, baseline.targets);
   if (!baseline.measuring
            .empty()) {  // the judges, and who runs against a student's, have the reference in them
     const Build build = task.gpu ? Build::gpu : Build::release;
@@ -213,6 +218,7 @@ Baseline make_baseline(GradeTree& tree, const Task& task, const std::string& sal
     const json all = json::parse(read_file(kept), nullptr, false);
     if (all.is_object() && all.value("key", "") == key) {
       Baseline known = from_json(all);
+      known.builds = baseline.builds;
       known.measuring = baseline.measuring;
       known.pristine = baseline.pristine;
       return known;
@@ -224,19 +230,18 @@ Baseline make_baseline(GradeTree& tree, const Task& task, const std::string& sal
       baseline.tests.push_back({target, name, part, seed_of(salt, task, seed), {}, false});
   };
   std::vector<std::string> random;
-  add(task.target, task.filter, "public", 0);
-  run_reference(tree, Build::release, sandbox, baseline, &random);
-  run_reference(tree, Build::asan, sandbox, baseline, nullptr);
+  add(target, task.filter, "public", 0);
+  for (const Build build : baseline.builds)
+    run_reference(tree, build, sandbox, baseline, build == Build::release ? &random : nullptr);
   Baseline hidden;
   std::swap(hidden.tests, baseline.tests);
   for (int seed = 1; seed <= kSecretSeeds; ++seed) {
     for (const GradedTest& test : hidden.tests)
       if (std::ranges::find(random, test.name) != random.end())
         baseline.tests.push_back({test.target, test.name, "hidden", seed_of(salt, task, seed), {}, false});
-    if (!task.hidden_target.empty()) add(task.hidden_target, task.hidden_filter, "hidden", seed);
+    if (has_hidden) add(task.hidden_target, task.hidden_filter, "hidden", seed);
   }
-  run_reference(tree, Build::release, sandbox, baseline, nullptr);
-  run_reference(tree, Build::asan, sandbox, baseline, nullptr);
+  for (const Build build : baseline.builds) run_reference(tree, build, sandbox, baseline, nullptr);
   baseline.tests.insert(baseline.tests.begin(), hidden.tests.begin(), hidden.tests.end());
   for (const std::string& path : task.regions) {
     for (const fs::path& object : tree.objects(Build::release, path)) {

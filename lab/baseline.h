@@ -15,13 +15,14 @@ namespace lab {
 // A test, run once for each of these seeds.
 struct GradedTest {
   std::string target, name;
-  std::string part;  // "public" or "hidden"
-  std::string seed;  // LADDER_TEST_SEED
-  std::map<Build, double> seconds;
+  std::string part;                 // "public" or "hidden"
+  std::string seed;                 // LADDER_TEST_SEED
+  std::map<Build, double> seconds;  // of the builds that it is run in
   bool guard = false;  // passes on the stub: brings no points, and costs as much as another where it fails
 };
 
 struct Baseline {
+  std::set<Build> builds = {Build::release, Build::asan};  // the emulator reports by itself what ASan would
   std::vector<GradedTest> tests;
   std::vector<std::string> skipped;        // what this machine cannot run
   std::map<std::string, Symbols> symbols;  // of each region's file
@@ -41,7 +42,6 @@ TestRun run_graded(const GradeTree& tree, const GradedTest& test, Build build, S
 
 // The tests' results in their order, as many at a time as there are cores. Release first, and of those that pass the
 // same with ASan.
-std::vector<TestResult> run_graded_tests(const GradeTree& tree, const std::vector<GradedTest>& tests,
-                                         Sandbox sandbox);
+std::vector<TestResult> run_graded_tests(const GradeTree& tree, const Baseline& of, Sandbox sandbox);
 
 }  // namespace lab

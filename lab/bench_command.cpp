@@ -34,6 +34,16 @@ MeasuredBuild build_and_keep(const Tree& tree, const Task& task, bool reference)
   return {kept / built.counts.filename(), kept / built.race.filename()};
 }
 
+// A measurement runs tasks that come later, too: names one that is not written instead.
+std::string unwritten_in(const Tree& tree, const Task& measured, const std::string& error) {
+  for (const Task& task : tree.course().tasks)
+    if (error.find("task " + task.id + " is not implemented") != std::string::npos && task.id != measured.id)
+      return "bench " + measured.id + " runs task " + task.id + " too, which is not written" +
+             (tree.has_reference(task) ? ": ./ladder lab use reference " + task.id
+                                       : " here and not unlocked");
+  return error;
+}
+
 // A release may lack references until they are unlocked.
 bool lacks_reference(const Tree& tree, const Task& task) {
   try {
@@ -65,9 +75,7 @@ int bench(const Tree& tree, const std::string& id) {
       const FileLock lock(lock_of(tree.root()));
       with.student = build_and_keep(tree, *task, false);
       with.pristine = with.student;
-      bool missing = false;
-      for (const Task& other : tree.course().tasks) missing |= lacks_reference(tree, other);
-      if (missing)
+      if (lacks_reference(tree, *task))
         std::cout << "  without a reference, which this release does not hold: yours beside itself\n";
       else
         with.pristine = build_and_keep(tree, *task, true);
@@ -76,8 +84,13 @@ int bench(const Tree& tree, const std::string& id) {
     with.points = 100;
     with.confined = false;
     std::vector<std::string> flags;
-    std::vector<Part> parts = counted_parts(*task, with, flags);
-    for (Part& part : raced_parts(*task, with, flags)) parts.push_back(std::move(part));
+    std::vector<Part> parts;
+    try {
+      parts = counted_parts(*task, with, flags);
+      for (Part& part : raced_parts(*task, with, flags)) parts.push_back(std::move(part));
+    } catch (const LabError& error) {
+      throw LabError(unwritten_in(tree, *task, error.what()));
+    }
     double points = 0;
     for (const Part& part : parts) {
       points += part.points;

@@ -73,7 +73,7 @@ int list(const Tree& tree) {
         continue;
       }
       std::string notes;
-      if (task.gpu) notes += ", needs a GPU";
+      if (task.gpu) notes += task.lane.empty() ? ", needs a GPU" : ", needs a GPU or --lane emulator";
       for (size_t i = 0; i < task.needs.size(); ++i) notes += (i == 0 ? ", needs " : " and ") + task.needs[i];
       std::cout << "  " << padded(id, kIdWidth) << padded(name_of(tree.state(task)), 18)
                 << padded(std::to_string(task.points), 4) << "points, " << hours(task.hours) << ": "
@@ -133,6 +133,9 @@ int start(Tree& tree, const std::string& id, bool anew) {
   }
   std::cout << missing_needs(tree, task) << "tests    ./ladder lab test " << task.id << "      ("
             << task.target << ", " << task.filter << ")\n"
+            << (task.lane == "emulator"
+                    ? "         ./ladder lab test " + task.id + " --lane emulator, without a GPU\n"
+                    : "")
             << "chapter  " << task.chapter << "\n";
   return 0;
 }
@@ -198,6 +201,10 @@ int hand_in(const Tree& tree, const std::vector<std::string>& ids, const std::st
     std::cout << (tests < texts ? " and " : "") << tests
               << (tests == 1 ? " test of a bug" : " tests of bugs");
   std::cout << " of release " << tree.release() << "\n" << left_behind(tree, tasks);
+  for (const Task* task : tasks)
+    if (tree.state(*task).unfinished)
+      std::cout << "  part of task " << task->id
+                << " is still a stub: look for TaskNotImplemented and LADDER_UNWRITTEN\n";
   return 0;
 }
 

@@ -8,6 +8,7 @@
 #include "lab/bug_grade.h"
 #include "lab/failure_text.h"
 #include "lab/lab_error.h"
+#include "lab/lane.h"
 #include "lab/points.h"
 #include "lab/rules.h"
 #include "lab/stub.h"
@@ -201,13 +202,16 @@ struct Grader::State {
       return nothing(task, of, "not graded: " + refused[0], grade);
     }
     graded.put(task, texts);
-    auto asan = std::async(std::launch::async, [&] { return graded.build_hand_in(Build::asan, of.targets); });
+    std::future<std::string> asan;
+    if (of.builds.contains(Build::asan))
+      asan = std::async(std::launch::async, [&] { return graded.build_hand_in(Build::asan, of.targets); });
     std::vector<std::string> targets = of.targets;
     if (!task.gpu) targets.insert(targets.end(), of.measuring.begin(), of.measuring.end());
     std::string said = graded.build_hand_in(Build::release, targets);
     if (task.gpu && !of.measuring.empty() && said.empty())
       said = graded.build_hand_in(Build::gpu, of.measuring);
-    if (const std::string with_asan = asan.get(); said.empty()) said = with_asan;
+    if (asan.valid())
+      if (const std::string with_asan = asan.get(); said.empty()) said = with_asan;
     if (!said.empty()) {
       grade.errors.push_back("task " + task.id + ": it does not compile");
       return nothing(task, of, "it does not compile:\n" + compile_errors(said, graded.root().string()),
@@ -233,7 +237,7 @@ struct Grader::State {
       grade.errors.push_back("task " + task.id + ": " + refused[0]);
       return nothing(task, of, "not graded: " + refused[0], grade);
     }
-    const std::vector<TestResult> results = run_graded_tests(graded, of.tests, options.sandbox);
+    const std::vector<TestResult> results = run_graded_tests(graded, of, options.sandbox);
     const Shares all = shares(task, of);
     tested(task, of, results, "public", all.published, grade);
     tested(task, of, results, "hidden", all.hidden, grade);
@@ -245,8 +249,8 @@ struct Grader::State {
 
 Grader::Grader(const Tree& tree, GradeOptions options) {
   for (const std::string& id : options.tasks) {
-    const Task& task = tree.course().task(id);
-    if (task.given) throw LabError("task " + id + " is given: there is nothing to grade");
+    const std::string why = why_not_graded(tree.course().task(id));
+    if (!why.empty()) throw LabError(why);
   }
   check_sandbox(options.sandbox);
   state_ = std::make_unique<State>(tree, std::move(options));

@@ -8,6 +8,7 @@
 #include "lab/files.h"
 #include "lab/grade.h"
 #include "lab/lab_error.h"
+#include "lab/lane.h"
 #include "lab/report.h"
 #include "lab/submissions.h"
 
@@ -27,7 +28,7 @@ std::vector<std::string> task_ids(const Tree& tree, const std::string& list, std
       bugs.push_back(find_bug(tree.root(), id).id);
     else
       for (const Task* task : tree.course().tasks_of(id))
-        if (!task->given || task->id == id) ids.push_back(task->id);
+        if (why_not_graded(*task).empty() || task->id == id) ids.push_back(task->id);
   return ids;
 }
 
@@ -64,7 +65,9 @@ int grade(const Tree& tree, const std::vector<std::string>& hand_ins, const Grad
   const std::string format = settings.format.empty() ? "text" : settings.format;
   if (std::ranges::find(kFormats, format) == kFormats.end())
     throw LabError("--format " + format + ": expected text, gradescope, classroom or csv");
-  if (hand_ins.empty()) throw LabError("grade: expected hand-ins: .json files, folders or archives of them");
+  const bool only_prepares = hand_ins.empty() && !settings.tasks.empty();
+  if (hand_ins.empty() && !only_prepares)
+    throw LabError("grade: expected hand-ins: .json files, folders or archives of them");
   GradeOptions options;
   options.salt = settings.salt;
   options.tasks = task_ids(tree, settings.tasks, options.bugs);
@@ -72,8 +75,9 @@ int grade(const Tree& tree, const std::vector<std::string>& hand_ins, const Grad
     options.sandbox = Sandbox::none;
   else if (!settings.sandbox.empty() && settings.sandbox != "namespaces")
     throw LabError("--sandbox " + settings.sandbox + ": expected namespaces or none");
-  const std::vector<Submission> submissions = read_submissions(hand_ins);
-  const bool one_file = format == "text" || format == "csv" || submissions.size() == 1;
+  const std::vector<Submission> submissions =
+      only_prepares ? std::vector<Submission>() : read_submissions(hand_ins);
+  const bool one_file = format == "text" || format == "csv" || submissions.size() <= 1;
   if (!one_file && settings.out.empty())
     throw LabError("--format " + format + " for several hand-ins: expected --out FOLDER");
 
@@ -91,6 +95,7 @@ int grade(const Tree& tree, const std::vector<std::string>& hand_ins, const Grad
   grader.prepare({tasks.begin(), tasks.end()}, [](const std::string& what) {
     std::cerr << "lab: building and running " << what << std::endl;
   });
+  if (only_prepares) return 0;
 
   std::vector<Grade> grades;
   std::set<std::string> names;

@@ -178,9 +178,9 @@ std::string GradeTree::build_hand_in(Build build, const std::vector<std::string>
 std::vector<fs::path> GradeTree::objects(Build build, const std::string& file) const {
   std::vector<fs::path> found;
   const fs::path folder = build_folder(build);
-  const std::string wanted = (root() / file).string();
+  const std::string wanted = (root() / file).string(), emulated = (folder / "emulated" / file).string();
   for (const auto& entry : nlohmann::json::parse(read_file(folder / "compile_commands.json")))
-    if (entry.at("file") == wanted) {
+    if (entry.at("file") == wanted || entry.at("file") == emulated) {
       const std::string command = entry.at("command");
       const size_t begin = command.find(" -o ") + 4;
       found.push_back(folder / command.substr(begin, command.find(' ', begin) - begin));

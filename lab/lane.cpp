@@ -28,6 +28,12 @@ std::string why_not_emulated(const Tree& tree, const Task& task) {
   return begin + "it takes what only a GPU has (lab/EMULATOR.md)";
 }
 
+std::string why_not_graded(const Task& task) {
+  if (task.given) return "task " + task.id + " is given: there is nothing to grade";
+  if (task.gpu && task.lane != "emulator") return "task " + task.id + " takes a GPU, and is not graded here";
+  return "";
+}
+
 void draw_accesses(const Tree& tree, const Task& task, const std::string& rung) {
   const std::filesystem::path folder = build_folder(tree.root(), false);
   for (const Rung& ladder : task.rungs)

@@ -11,6 +11,10 @@ constexpr const char* kEmulatorTarget = "test_emulator";
 // Why a task's tests do not run on the emulated device, a line; "" where they do.
 std::string why_not_emulated(const Tree& tree, const Task& task);
 
+// Why `lab grade` does not grade a task, a line; "" where it does. It has no GPU: tasks that need one are graded in the
+// emulator lane, or not at all.
+std::string why_not_graded(const Task& task);
+
 // Prints what the rungs of a task cost, with a picture of one warp's accesses, and writes the pictures to
 // build/course/emulator. Nothing of a rung that cannot run.
 void draw_accesses(const Tree& tree, const Task& task, const std::string& rung);

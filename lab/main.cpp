@@ -32,7 +32,9 @@ constexpr const char* kUsage =
     "                           a repository for students, without the reference\n"
     "  release --keys --salt S  the keys of its labs\n"
     "  grade HANDIN... [--format text|gradescope|classroom|csv] [--salt S | --salt-file F] [--tasks ID,...] [--out FOLDER]\n"
-    "                           points and a report for each hand-in: files, folders, archives of them\n";
+    "        [--sandbox none] [--variants none]\n"
+    "                           points and a report for each hand-in: files, folders, archives of them; with --tasks and\n"
+    "                           no hand-in: builds and runs the reference, so that grading begins at once\n";
 
 using Arguments = std::vector<std::string>;
 

@@ -5,6 +5,7 @@
 
 #include "lab/files.h"
 #include "lab/lab_error.h"
+#include "lab/lane.h"
 
 namespace lab {
 namespace {
@@ -76,7 +77,7 @@ std::string classroom_workflow(const Course& course, const ReleaseInfo& info) {
     if (std::ranges::count(info.cut, lab.id) == 0) continue;
     for (const std::string& id : lab.tasks) {
       const Task& task = course.task(id);
-      if (task.given || task.gpu) continue;
+      if (!why_not_graded(task).empty()) continue;
       std::string step = "task-" + id;
       std::ranges::replace(step, '.', '-');
       std::string upper = step;
@@ -84,7 +85,7 @@ std::string classroom_workflow(const Course& course, const ReleaseInfo& info) {
       steps += "      - name: task " + id + "\n        id: " + step +
                "\n        uses: classroom-resources/autograding-command-grader@v1\n        with:\n"
                "          test-name: task " +
-               id + "\n          command: ./ladder lab test " + id +
+               id + "\n          command: ./ladder lab test " + id + (task.gpu ? " --lane emulator" : "") +
                "\n          timeout: 30\n          max-score: " + std::to_string(task.points) + "\n";
       results += "          " + upper + "_RESULTS: \"${{steps." + step + ".outputs.result}}\"\n";
       runners += (runners.empty() ? "" : ",") + step;
@@ -120,6 +121,15 @@ void leave_out(const fs::path& tree) {
 void add_course_files(const fs::path& tree, const Course& course, const ReleaseInfo& info) {
   write_file(tree / ".github" / "workflows" / "classroom.yml", classroom_workflow(course, info));
   write_file(tree / "lab" / "release.json", write_release_info(info));
+  if (!fs::exists(tree / "README.md")) return;
+  std::string page = read_file(tree / "README.md");
+  page.insert(
+      page.find('\n') + 1,
+      "\n**This is the repository of " + info.course +
+          ".** The tasks of its labs are yours to write, and [lab/README.md](lab/README.md) is the page to\n"
+          "begin with. Until they are written or unlocked, `./ladder demo`, and what else runs the whole engine, stops at\n"
+          "the first that is not there.\n");
+  write_file(tree / "README.md", page);
 }
 
 void expect_no_leaks(const fs::path& tree, RemovedLines removed) {

@@ -18,8 +18,9 @@ std::string joined(const std::vector<std::string>& lines, const std::string& bet
   return all;
 }
 
+// A test that brings nothing where it passes has a text where it fails.
 bool is_full(const Part& part) {
-  return part.points >= part.of - 1e-9 && part.text.empty();
+  return part.points >= part.of - 1e-9 && (part.of > 0 || part.text.empty());
 }
 
 // Points come in thirds and sevenths; sums must come out even.
@@ -32,8 +33,10 @@ std::string dump(const Json& all) {
 }
 
 std::string csv_field(const std::string& text) {
-  if (text.find_first_of(",\"\n\r") == std::string::npos) return text;
-  std::string quoted = "\"";
+  // What begins so is a formula to a spreadsheet, and students choose names.
+  const bool formula = !text.empty() && std::string_view("=+-@\t\r").find(text[0]) != std::string_view::npos;
+  if (!formula && text.find_first_of(",\"\n\r") == std::string::npos) return text;
+  std::string quoted = formula ? "\"'" : "\"";
   for (const char c : text) quoted += c == '"' ? std::string("\"\"") : std::string(1, c);
   return quoted + "\"";
 }

@@ -44,6 +44,7 @@ const std::vector<Kind>& kinds() {
       {"threads", "threads", {"jthread", "pthread_create", "thrd_create", "packaged_task", "this_thread"}},
       {"addresses made of other things", "casts", {"reinterpret_cast", "bit_cast", "start_lifetime_as"}},
       {"the test framework", "tests", {"testing", "RUN_ALL_TESTS", "main"}},
+      {"the emulator", "", {"ladder_emulator"}},
       {"macros of the compiler",
        "builtins",
        {"_Pragma", "__pragma", "__attribute__", "__attribute", "__declspec"}},
@@ -76,6 +77,12 @@ constexpr std::array<std::string_view, 24> kReserved = {
     "__shfl_sync",       "__shfl_xor_sync", "__shfl_down_sync", "__shfl_up_sync", "__any_sync",
     "__all_sync",        "__ballot_sync",   "__activemask",     "__ffs",          "__popc",
     "__threadfence",     "__func__",        "__forceinline__",  "__nv_bfloat16"};
+// The same, all that begin so: `__half2float`, `__reduce_add_sync`.
+constexpr std::array<std::string_view, 23> kReservedBegins = {
+    "__m128",         "__m256",     "__m512",     "__nv_",    "__half",    "__syncthreads_",
+    "__threadfence_", "__reduce_",  "__match_",   "__ldc",    "__ldg",     "__stc",
+    "__bfloat162",    "__float2",   "__float_as", "__int_as", "__uint_as", "__expf",
+    "__logf",         "__fdividef", "__frcp_rn",  "__clz",    "__umulhi"};
 // Pure functions of their arguments.
 constexpr std::array<std::string_view, 9> kBuiltins = {
     "__builtin_sqrtf",    "__builtin_sqrt",         "__builtin_fmaf",
@@ -299,9 +306,9 @@ class Check {
       if (t.starts_with(begin)) return refuse(i, "the test framework", "tests");
     if (t.find('\\') != std::string_view::npos) return refuse(i, "this character");
     if (t.starts_with("__") && std::ranges::find(kReserved, t) == kReserved.end() &&
-        std::ranges::find(kBuiltins, t) == kBuiltins.end() && !t.starts_with("__m128") &&
-        !t.starts_with("__m256") && !t.starts_with("__m512") && !t.starts_with("__nv_") &&
-        !t.starts_with("__half") && !is_member(i) && !allowed("asm"))
+        std::ranges::find(kBuiltins, t) == kBuiltins.end() &&
+        std::ranges::none_of(kReservedBegins, [&](std::string_view begin) { return t.starts_with(begin); }) &&
+        !is_member(i) && !allowed("asm"))
       return refuse(i, "a name of the compiler's own", "builtins");
   }
 

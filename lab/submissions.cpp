@@ -6,6 +6,7 @@
 #include "lab/archive.h"
 #include "lab/files.h"
 #include "lab/lab_error.h"
+#include "lab/lane.h"
 #include "lab/sha256.h"
 
 namespace lab {
@@ -132,8 +133,8 @@ HandIn read_hand_in(const Tree& tree, const std::string& text, const std::vector
         wrong("a region of task " + id + ", which is not graded: left out");
         continue;
       }
-      if (task->given) {
-        wrong("a region of task " + id + ", which is given: left out");
+      if (const std::string why = why_not_graded(*task); !why.empty()) {
+        wrong(why + ": its region is left out");
         continue;
       }
       if (std::ranges::find(task->regions, file) == task->regions.end()) {

@@ -62,7 +62,8 @@ def box(task, tasks, root=labs.ROOT):
         lines += labs.num_lines(region)
         rows.append(f"| `{path}` | {', '.join(f'`{name}`' for name in functions(region))} | {labs.num_lines(region)} |")
     needs = listed(f"{need} ({tasks[need]['title']})" for need in task["needs"]) or "nothing else of the course"
-    gpu = ", on a machine with a GPU" if task["gpu"] else ""
+    emulated = task.get("lane") == "emulator"
+    gpu = ", on a machine with a GPU" + (" or on the emulator" if emulated else "") if task["gpu"] else ""
     hours = f"{task['hours']} hour" + ("s" if task["hours"] != 1 else "")
     return "\n".join([
         f"**Task {task['id']}: {task['title']}.** {kind.capitalize()}, {hours}, {lines} lines{gpu}."
@@ -73,7 +74,8 @@ def box(task, tasks, root=labs.ROOT):
         *rows,
         "",
         f"Needs {needs}. Tests: `./ladder lab test {task['id']}`, which are `{task['tests']['filter']}` of "
-        f"`{task['tests']['target']}`.",
+        f"`{task['tests']['target']}`."
+        + (f" Without a GPU: `./ladder lab test {task['id']} --lane emulator`." if emulated else ""),
     ])
 
 

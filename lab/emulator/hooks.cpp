@@ -1,8 +1,12 @@
 // What the compiler calls for every load and store of a kernel (-fsanitize=thread, without that sanitizer's library),
 // and what kernel.h declares.
+#include <stdio.h>
+#include <stdlib.h>
+
 #include "lab/emulator/grid.h"
 #include "lab/emulator/kernel.h"
 #include "lab/emulator/launch.h"
+#include "lab/emulator/memory.h"
 #include "lab/emulator/source_lines.h"
 
 #define LADDER_HOOK(name, bytes, writes)                         \
@@ -18,10 +22,20 @@
 namespace ladder_emulator {
 namespace {
 
+// A GPU's memory is not the host's: on a GPU the process ends here too.
+[[noreturn]] void host_access(bool writes, const void* at) {
+  fprintf(stderr, "%s: the host %s memory of the device; only kernels may\n", grid().line(at).c_str(),
+          writes ? "writes" : "reads");
+  abort();
+}
+
 // Host code of the same file (launches) runs outside of any thread of a block.
 inline void access(void* address, size_t bytes, bool writes, const void* at) {
+  const auto where = reinterpret_cast<uintptr_t>(address);
   if (grid().block().current() != nullptr)
-    grid().access(reinterpret_cast<uintptr_t>(address), bytes, writes, false, at);
+    grid().access(where, bytes, writes, false, at);
+  else if (const Region* region = memory().find(where); region != nullptr && region->space == Space::global)
+    host_access(writes, at);
 }
 
 }  // namespace

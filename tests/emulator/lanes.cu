@@ -70,3 +70,11 @@ std::vector<int> count_block() {
   cudaFree(out);
   return results;
 }
+
+int host_reads_the_device() {
+  int* out = nullptr;
+  cudaMalloc(&out, sizeof(int));
+  const int value = *out;
+  cudaFree(out);
+  return value;
+}

@@ -6,3 +6,5 @@
 std::vector<std::vector<int>> exchange_lanes();
 // Counts of a block of 64 threads: __syncthreads_count, _or and _and of `thread < 10`, an atomic sum of all.
 std::vector<int> count_block();
+// What no host can do on a GPU: reads an int of the device's memory.
+int host_reads_the_device();

@@ -32,4 +32,8 @@ TEST(EmulatorLanes, ABlockCountsAtItsBarriers) {
   EXPECT_EQ(count_block(), (std::vector<int>{11, 1, 0, 63 * 64 / 2, 63 * 64 / 2, 10}));
 }
 
+TEST(EmulatorLanes, OnlyKernelsTouchTheDevicesMemory) {
+  EXPECT_DEATH(host_reads_the_device(), "lanes.cu:.*: the host reads memory of the device");
+}
+
 }  // namespace

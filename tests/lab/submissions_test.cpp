@@ -120,6 +120,10 @@ TEST_F(LabSubmissions, RegionsThatAreNotGraded) {
   EXPECT_THAT(errors(hand_in({region("x", "9.9")})), ElementsAre(HasSubstr("task '9.9'")));
   EXPECT_THAT(errors(hand_in({region("x", "5.4", "step5_scheduler/policy.cpp")})),
               ElementsAre(HasSubstr("given")));
+  EXPECT_THAT(
+      errors(hand_in({region("x", "1.4.cuda.mma", "step1_layers/linear/matmul_tensor_core_cuda.cu")})),
+      ElementsAre(HasSubstr("takes a GPU")));
+  EXPECT_THAT(errors(hand_in({region("x", "1.4.cuda", "step1_layers/linear/matmul_cuda.cu")})), IsEmpty());
   EXPECT_THAT(errors(hand_in({region("x"), region("y")})), ElementsAre(HasSubstr("two texts")));
   EXPECT_THAT(errors(hand_in({region("x", "3.1", "step3_sequence/sequence.cpp")})),
               ElementsAre(HasSubstr("no text for")));
@@ -229,41 +233,52 @@ Grade sample() {
   grade.tasks = {"5.2"};
   grade.parts = {{"5.2", "public", "Task5_2_A.B", 16, 16, ""},
                  {"5.2", "public", "Task5_2_A.C", 0, 16, "  seen 1\n  expected 2"},
-                 {"5.2", "hidden", "Hidden5_2_A.D", 8, 8, ""}};
+                 {"5.2", "hidden", "Hidden5_2_A.D", 8, 8, ""},
+                 {"5.2", "public", "Task5_2_A.E", 0, 0, "an unwritten task passes this"},
+                 {"5.2", "performance", "mixed steps", 4, 4, "10, the reference 10"}};
   grade.flags = {"a flag"};
   return grade;
 }
 
 TEST(LabReport, TextNamesWhatFailed) {
   const std::string text = text_report(sample());
-  EXPECT_THAT(text, HasSubstr("24 of 40 points"));
-  EXPECT_THAT(text, HasSubstr("public 16/32, hidden 8/8; 2 of 3 passed"));
+  EXPECT_THAT(text, HasSubstr("28 of 44 points"));
+  EXPECT_THAT(text, HasSubstr("public 16/32, hidden 8/8, performance 4/4; 3 of 5 passed"));
   EXPECT_THAT(text, HasSubstr("0/16  Task5_2_A.C\n          seen 1"));
 }
 
 TEST(LabReport, GradescopeShowsHiddenTestsLaterAndFlagsToNoStudent) {
   const json all = json::parse(gradescope_report(sample()));
-  EXPECT_EQ(all.at("score"), 24);
-  EXPECT_EQ(all.at("tests").size(), 3u);
+  EXPECT_EQ(all.at("score"), 28);
+  EXPECT_EQ(all.at("tests").size(), 5u);
   EXPECT_EQ(all.at("tests")[1].at("max_score"), 16);
   EXPECT_EQ(all.at("tests")[1].at("status"), "failed");
   EXPECT_EQ(all.at("tests")[2].at("visibility"), "after_published");
+  EXPECT_EQ(all.at("tests")[3].at("status"), "failed");
+  EXPECT_EQ(all.at("tests")[4].at("status"), "passed");
   EXPECT_EQ(all.at("output"), "");
 }
 
 TEST(LabReport, ClassroomSumsUpToThePoints) {
   const json all = json::parse(classroom_report(sample()));
   EXPECT_EQ(all.at("version"), 1);
-  EXPECT_EQ(all.at("max_score"), 40);
+  EXPECT_EQ(all.at("max_score"), 44);
   EXPECT_EQ(all.at("status"), "fail");
   double sum = 0;
   for (const json& test : all.at("tests")) sum += test.at("score").get<double>();
-  EXPECT_EQ(sum, 24);
+  EXPECT_EQ(sum, 28);
+
+  Grade right = sample();
+  std::erase_if(right.parts, [](const Part& part) { return part.points < part.of || part.of == 0; });
+  EXPECT_EQ(json::parse(classroom_report(right)).at("status"), "pass");
 }
 
 TEST(LabReport, CsvQuotesWhatStudentsChoose) {
   const std::string rows = csv_report({sample()});
-  EXPECT_THAT(rows, HasSubstr("\"ann, \"\"A\"\"\",class/ann.json,5.2,24,40,16,32,8,8,"));
+  EXPECT_THAT(rows, HasSubstr("\"ann, \"\"A\"\"\",class/ann.json,5.2,28,44,16,32,8,8,4,4,"));
+  Grade formula = sample();
+  formula.student = "=1+2";
+  EXPECT_THAT(csv_report({formula}), HasSubstr("\"'=1+2\",class/ann.json"));
 }
 
 }  // namespace
