@@ -38,7 +38,9 @@ std::string fresh_word() {
 
 // Of the one test in GoogleTest's report: whether its inputs are random.
 bool is_random(const std::string& report) {
-  for (const auto& suite : json::parse(report).at("testsuites"))
+  const json all =
+      json::parse(report);  // a name of its own: a range-for keeps only what it names itself alive
+  for (const auto& suite : all.at("testsuites"))
     for (const auto& test : suite.at("testsuite"))
       if (test.contains("inputs")) return true;
   return false;
