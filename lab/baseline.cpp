@@ -246,7 +246,9 @@ Baseline make_baseline(GradeTree& tree, const Task& task, const std::string& sal
   for (const Build build : baseline.builds) run_reference(tree, build, sandbox, baseline, nullptr);
   baseline.tests.insert(baseline.tests.begin(), hidden.tests.begin(), hidden.tests.end());
   for (const std::string& path : task.regions) {
-    for (const fs::path& object : tree.objects(Build::release, path)) {
+    const std::vector<fs::path> objects = tree.objects(Build::release, path);
+    if (objects.empty()) throw LabError("the build compiles " + path + " into no object that is known");
+    for (const fs::path& object : objects) {
       const Symbols symbols = symbols_of(object);
       baseline.symbols[path].undefined.insert(symbols.undefined.begin(), symbols.undefined.end());
       baseline.symbols[path].strong.insert(symbols.strong.begin(), symbols.strong.end());

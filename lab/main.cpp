@@ -92,8 +92,8 @@ int run(Arguments arguments) {
     lab::write_if_changed(arguments[1], lab::emulated_source(lab::read_file(arguments[0]), arguments[0]));
     return 0;
   }
-  const std::filesystem::path folder =
-      root.empty() ? lab::find_root(std::filesystem::current_path()) : std::filesystem::absolute(root);
+  const std::filesystem::path folder = root.empty() ? lab::find_root(std::filesystem::current_path())
+                                                    : std::filesystem::weakly_canonical(root);
   std::optional<lab::FileLock> lock;
   if (command == "start" || command == "use" || command == "status" || command == "sync" ||
       command == "unlock")

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
 
 #include "lab/archive.h"
 #include "lab/files.h"
@@ -68,16 +69,31 @@ void add_file(const fs::path& path, bool named, std::vector<Submission>& to) {
 }
 
 // A student with several hand-ins, and students with the same one.
+// The tasks and bugs that a hand-in says it holds.
+std::set<std::string> ids_in(const std::string& text) {
+  std::set<std::string> ids;
+  try {
+    const auto all = nlohmann::json::parse(text);
+    for (const auto& region : all.at("regions")) ids.insert(region.at("task"));
+    for (const auto& test : all.value("bugs", nlohmann::json::array())) ids.insert(test.at("bug"));
+  } catch (const nlohmann::json::exception&) {  // said where it is graded
+  }
+  return ids;
+}
+
 void compare(std::vector<Submission>& all) {
-  std::map<std::string, std::vector<Submission*>> by_student, by_text;
+  std::map<std::string, std::map<std::string, std::vector<Submission*>>> by_student;  // and task
+  std::map<std::string, std::vector<Submission*>> by_text;
   for (Submission& one : all) {
-    by_student[one.student].push_back(&one);
+    for (const std::string& id : ids_in(one.text)) by_student[one.student][id].push_back(&one);
     if (!one.text.empty()) by_text[one.text].push_back(&one);
   }
-  for (const auto& [student, of] : by_student)
-    for (Submission* one : of)
-      if (of.size() > 1)
-        one->flags.push_back(student + " handed in " + std::to_string(of.size()) + " times; each is graded");
+  for (const auto& [student, tasks] : by_student)
+    for (const auto& [id, of] : tasks)
+      for (Submission* one : of)
+        if (of.size() > 1)
+          one->flags.push_back(student + " handed in " + id + " " + std::to_string(of.size()) +
+                               " times; each is graded");
   for (const auto& [text, of] : by_text)
     for (Submission* one : of)
       for (const Submission* other : of)

@@ -86,14 +86,16 @@ TEST_F(LabSubmissions, HugeFilesAreNotRead) {
 }
 
 TEST_F(LabSubmissions, TwiceAndTheSameAsAnothers) {
-  write("a/ann.json", "{}");
-  write("b/ann.json", "[]");
-  write("bob.json", "{}");
+  write("a/ann.json", hand_in({region("x")}));
+  write("b/ann.json", hand_in({region("y")}));
+  write("bob.json", hand_in({region("x")}));
+  write("c/ann.json", hand_in({region("x", "5.3", "step5_scheduler/preemption.cpp")}));
   const auto all = read();
-  ASSERT_EQ(all.size(), 3u);
-  EXPECT_THAT(all[0].flags, ElementsAre(HasSubstr("2 times"), HasSubstr("bob")));
-  EXPECT_THAT(all[1].flags, ElementsAre(HasSubstr("2 times")));
-  EXPECT_THAT(all[2].flags, ElementsAre(HasSubstr("ann")));
+  ASSERT_EQ(all.size(), 4u);
+  EXPECT_THAT(all[0].flags, ElementsAre(HasSubstr("5.2 2 times"), HasSubstr("bob")));
+  EXPECT_THAT(all[1].flags, ElementsAre(HasSubstr("5.2 2 times")));
+  EXPECT_THAT(all[2].flags, IsEmpty());  // another task
+  EXPECT_THAT(all[3].flags, ElementsAre(HasSubstr("ann")));
 }
 
 TEST_F(LabSubmissions, AnEmptyFolderAndAMissingOneAreTheInstructorsMistakes) {

@@ -1,0 +1,123 @@
+// A class graded from end to end by the program, in a small course of its own: built, run and reported.
+#include <gmock/gmock.h>
+
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "lab/files.h"
+#include "lab/lab_error.h"
+#include "lab/sandbox.h"
+#include "lab/sha256.h"
+#include "tests/lab/small_tree.h"
+
+namespace lab {
+namespace {
+
+namespace fs = std::filesystem;
+using nlohmann::json;
+using ::testing::HasSubstr;
+
+constexpr const char* kBuild = R"(cmake_minimum_required(VERSION 3.18)
+project(small CXX)
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(LADDER_SANITIZE)
+  add_compile_options(-fsanitize=${LADDER_SANITIZE})
+  add_link_options(-fsanitize=${LADDER_SANITIZE})
+endif()
+include_directories(${CMAKE_SOURCE_DIR})
+find_package(GTest REQUIRED)
+add_library(small step3_small/pool.cpp step3_small/manager.cpp step3_small/sharing.cpp)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY ${CMAKE_BINARY_DIR}/tests)
+add_executable(test_step3 tests/pool_test.cpp tests/support/test_main.cpp)
+target_link_libraries(test_step3 small GTest::gtest)
+)";
+
+constexpr const char* kTests = R"(#include <gtest/gtest.h>
+#include <cstdlib>
+#include "step3_small/small.h"
+TEST(Task3_2_Pool, TakesOne) { EXPECT_EQ(ladder::take(7), 6); }
+TEST(Task3_2_Pool, TakesOneOfMany) {
+  RecordProperty("inputs", "random");
+  const int free = static_cast<int>(std::strtoull(std::getenv("LADDER_TEST_SEED"), nullptr, 10) % 1000 + 100);
+  EXPECT_EQ(ladder::take(free), free - 1);
+}
+TEST(Task3_3_Manager, Allocates) { EXPECT_EQ(ladder::allocate(7), 5); }
+)";
+
+std::string hand_in(const SmallTree& small, const std::string& text) {
+  const json region = {{"task", "3.2"}, {"file", kPool}, {"sha256", sha256(text)}, {"text", text}};
+  return json{{"format", 1}, {"release", small.tree().release()}, {"commit", ""}, {"regions", {region}}}
+      .dump();
+}
+
+// Points of the tests of one part.
+double sum(const json& results, const std::string& part) {
+  double points = 0;
+  for (const json& test : results.at("tests"))
+    if (test.at("name").get<std::string>().starts_with("task 3.2: " + part)) points += test.at("score").get<double>();
+  return points;
+}
+
+TEST(LabGrade, AClassWithoutNamespaces) {
+  try {
+    check_sandbox(Sandbox::none);
+  } catch (const LabError& error) {
+    GTEST_SKIP() << error.what();
+  }
+  const SmallTree small;
+  small.write("CMakeLists.txt", kBuild);
+  small.write("tests/pool_test.cpp", kTests);
+  small.write("tests/support/test_main.cpp",
+              read_file(fs::path(LAB_SOURCE_DIR) / "tests/support/test_main.cpp"));
+  small.write("salt.txt", "0123456789abcdef-small\n");
+  const fs::path hand_ins = small.root() / "hand-ins", out = small.root() / "out";
+  const auto put = [&](const std::string& name, const std::string& text) {
+    write_file(hand_ins / (name + ".json"), hand_in(small, text));
+  };
+  put("right", "int take(int free) {\n  return free + 1 - 2;\n}\n");
+  put("wrong", "int take(int free) {\n  return free == 7 ? 6 : 0;\n}\n");
+  put("endless", "int take(int free) {\n  volatile int left = free;\n  while (left > 0) left = free;\n  return left;\n}\n");
+  put("broken", "int take(int free) {\n  return fre;\n}\n");
+  put("refused", "int take(int free) {\n  return system(\"id\") + free;\n}\n");
+  fs::create_symlink("/etc/passwd", hand_ins / "link.json");
+
+  const auto grade = [&](const std::vector<std::string>& arguments) {
+    std::vector<std::string> all = {"grade", "--salt-file", (small.root() / "salt.txt").string(), "--sandbox",
+                                    "none",  "--tasks",     "3.2"};
+    all.insert(all.end(), arguments.begin(), arguments.end());
+    return small.lab(all);
+  };
+  const Outcome prepared = grade({});
+  ASSERT_EQ(prepared.exit_code, 0) << prepared.output;
+  const Outcome graded = grade({hand_ins.string(), "--format", "gradescope", "--out", out.string()});
+  EXPECT_EQ(graded.exit_code, 1) << graded.output;  // some have an error
+
+  const auto results = [&](const std::string& student) {
+    return json::parse(read_file(out / (student + ".json")));
+  };
+  EXPECT_EQ(results("right").at("score"), 20) << results("right");
+  EXPECT_EQ(sum(results("right"), "hidden"), 4);  // the test with random inputs, with seeds that the salt gives
+  EXPECT_EQ(results("wrong").at("score"), 8) << results("wrong");  // one of two public tests
+  EXPECT_EQ(sum(results("wrong"), "hidden"), 0);
+  EXPECT_EQ(results("endless").at("score"), 0);
+  EXPECT_THAT(results("endless").dump(), HasSubstr("did not end within"));
+  EXPECT_THAT(results("broken").at("output"), "task 3.2: it does not compile");
+  EXPECT_THAT(results("broken").dump(), HasSubstr("step3_small/pool.cpp:7"));
+  EXPECT_THAT(results("refused").at("output").get<std::string>(), HasSubstr("line 2: `system`"));
+  EXPECT_THAT(results("link").at("output").get<std::string>(), HasSubstr("link"));
+  for (const char* student : {"endless", "broken", "refused", "link"})
+    EXPECT_EQ(results(student).at("score"), 0) << student;
+
+  const std::string rows = read_file(out / "grades.csv");
+  EXPECT_THAT(rows, HasSubstr("\nright,"));
+  EXPECT_THAT(rows, HasSubstr("3.2,20,20,16,16,4,4,"));
+  const Outcome one = grade({(hand_ins / "right.json").string(), "--format", "classroom"});
+  EXPECT_EQ(one.exit_code, 0) << one.output;
+  const size_t begin = one.output.find('{');
+  ASSERT_NE(begin, std::string::npos) << one.output;
+  EXPECT_EQ(json::parse(one.output.substr(begin)).at("status"), "pass");
+}
+
+}  // namespace
+}  // namespace lab
