@@ -55,7 +55,8 @@ std::string hand_in(const SmallTree& small, const std::string& text) {
 double sum(const json& results, const std::string& part) {
   double points = 0;
   for (const json& test : results.at("tests"))
-    if (test.at("name").get<std::string>().starts_with("task 3.2: " + part)) points += test.at("score").get<double>();
+    if (test.at("name").get<std::string>().starts_with("task 3.2: " + part))
+      points += test.at("score").get<double>();
   return points;
 }
 
@@ -77,14 +78,15 @@ TEST(LabGrade, AClassWithoutNamespaces) {
   };
   put("right", "int take(int free) {\n  return free + 1 - 2;\n}\n");
   put("wrong", "int take(int free) {\n  return free == 7 ? 6 : 0;\n}\n");
-  put("endless", "int take(int free) {\n  volatile int left = free;\n  while (left > 0) left = free;\n  return left;\n}\n");
+  put("endless",
+      "int take(int free) {\n  volatile int left = free;\n  while (left > 0) left = free;\n  return left;\n}\n");
   put("broken", "int take(int free) {\n  return fre;\n}\n");
   put("refused", "int take(int free) {\n  return system(\"id\") + free;\n}\n");
   fs::create_symlink("/etc/passwd", hand_ins / "link.json");
 
   const auto grade = [&](const std::vector<std::string>& arguments) {
-    std::vector<std::string> all = {"grade", "--salt-file", (small.root() / "salt.txt").string(), "--sandbox",
-                                    "none",  "--tasks",     "3.2"};
+    std::vector<std::string> all = {
+        "grade", "--salt-file", (small.root() / "salt.txt").string(), "--sandbox", "none", "--tasks", "3.2"};
     all.insert(all.end(), arguments.begin(), arguments.end());
     return small.lab(all);
   };
@@ -97,7 +99,8 @@ TEST(LabGrade, AClassWithoutNamespaces) {
     return json::parse(read_file(out / (student + ".json")));
   };
   EXPECT_EQ(results("right").at("score"), 20) << results("right");
-  EXPECT_EQ(sum(results("right"), "hidden"), 4);  // the test with random inputs, with seeds that the salt gives
+  EXPECT_EQ(sum(results("right"), "hidden"),
+            4);  // the test with random inputs, with seeds that the salt gives
   EXPECT_EQ(results("wrong").at("score"), 8) << results("wrong");  // one of two public tests
   EXPECT_EQ(sum(results("wrong"), "hidden"), 0);
   EXPECT_EQ(results("endless").at("score"), 0);

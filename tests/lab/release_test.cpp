@@ -247,9 +247,8 @@ TEST(Gradescope, GradesOneHandInAndSaysWhenThereAreNoneOrSeveral) {
   };
   EXPECT_THAT(nlohmann::json::parse(grade()).at("output").get<std::string>(), HasSubstr("0 hand-ins"));
   write_file(root / "submission" / "h.json", "{}");
-  EXPECT_THAT(grade(),
-              HasSubstr("lab grade " + (root / "submission/h.json").string() + " --salt-file " +
-                        (root / "source/salt").string() + " --sandbox none --format gradescope"));
+  EXPECT_THAT(grade(), HasSubstr("lab grade " + (root / "submission/h.json").string() + " --salt-file " +
+                                 (root / "source/salt").string() + " --sandbox none --format gradescope"));
   write_file(root / "source" / "tasks", "5.2, 5.3#1\n");
   EXPECT_THAT(grade(), HasSubstr("h.json --tasks 5.2,5.3#1 --salt-file "));
   write_file(root / "submission" / "h2.json", "{}");
