@@ -42,9 +42,9 @@ class Conversation {
         sampling_(sampling) {
     if (flags.no_thinking) options_.enable_thinking = false;
     // The token that ends a turn ends the answer, even where the checkpoint lists another end token only.
-    const bool llama = template_.name().starts_with("llama");
-    if (const auto end = tokenizer_.token_to_id(llama ? "<|eot_id|>" : "<|im_end|>"))
-      sampling_.stop_token_ids.push_back(*end);
+    for (const std::string_view token : template_.control_tokens(tokenizer_))
+      for (const std::string_view end : {"<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>"})
+        if (token == end) sampling_.stop_token_ids.push_back(*tokenizer_.token_to_id(token));
     if (!flags.system.empty()) messages_.push_back({"system", flags.system});
     num_fixed_ = messages_.size();
   }
@@ -125,9 +125,10 @@ void run_chat(const ChatFlags& flags) {
   LADDER_CHECK(sampling.n == 1, "--n {}: a conversation has one answer at a time", sampling.n);
   LADDER_CHECK(folder.tokenizer != nullptr, "chat: {} has no tokenizer.json", flags.engine.model);
   const ChatTemplate chat_template = load_chat_template(options.model);
-  LADDER_CHECK(!flags.no_thinking || chat_template.has_thinking_switch(),
-               "--no-thinking: the template of {} is {}, which has no thinking to switch off; expected qwen3",
-               flags.engine.model, chat_template.name());
+  LADDER_CHECK(
+      !flags.no_thinking || chat_template.has_thinking_switch(),
+      "--no-thinking: the chat template of {} has no thinking to switch off (it reads no enable_thinking)",
+      flags.engine.model);
   std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
   const int64_t max_model_len = engine->scheduler().config().batch.max_model_len;
   ThreadEngineClient client(std::move(engine));

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <fstream>
+#include <type_traits>
+#include <unordered_set>
 #include <vector>
 
 #include "step1_layers/core/error.h"
@@ -12,28 +14,44 @@ namespace {
 
 // Builds the tree from nlohmann's events, because its own builder has neither a depth limit nor a duplicate
 // check.
-class TreeBuilder final : public nlohmann::json_sax<Json> {
+template <class Tree>
+class TreeBuilder final : public nlohmann::json_sax<Tree> {
  public:
-  TreeBuilder(Json& root, std::string_view text, std::string_view what, int max_depth)
+  using typename nlohmann::json_sax<Tree>::number_integer_t;
+  using typename nlohmann::json_sax<Tree>::number_unsigned_t;
+  using typename nlohmann::json_sax<Tree>::number_float_t;
+  using typename nlohmann::json_sax<Tree>::string_t;
+  using typename nlohmann::json_sax<Tree>::binary_t;
+
+  TreeBuilder(Tree& root, std::string_view text, std::string_view what, int max_depth)
       : root_(root), text_(text), what_(what), max_depth_(max_depth) {}
 
-  bool null() override { return put(Json(nullptr)) != nullptr; }
-  bool boolean(bool value) override { return put(Json(value)) != nullptr; }
-  bool number_integer(number_integer_t value) override { return put(Json(value)) != nullptr; }
-  bool number_unsigned(number_unsigned_t value) override { return put(Json(value)) != nullptr; }
-  bool number_float(number_float_t value, const string_t&) override { return put(Json(value)) != nullptr; }
-  bool string(string_t& value) override { return put(Json(std::move(value))) != nullptr; }
+  bool null() override { return put(Tree(nullptr)) != nullptr; }
+  bool boolean(bool value) override { return put(Tree(value)) != nullptr; }
+  bool number_integer(number_integer_t value) override { return put(Tree(value)) != nullptr; }
+  bool number_unsigned(number_unsigned_t value) override { return put(Tree(value)) != nullptr; }
+  bool number_float(number_float_t value, const string_t&) override { return put(Tree(value)) != nullptr; }
+  bool string(string_t& value) override { return put(Tree(std::move(value))) != nullptr; }
   bool binary(binary_t&) override { return false; }
 
-  bool start_object(std::size_t) override { return open(Json::object()); }
-  bool start_array(std::size_t) override { return open(Json::array()); }
+  bool start_object(std::size_t) override { return open(Tree::object()); }
+  bool start_array(std::size_t) override { return open(Tree::array()); }
   bool end_object() override { return close(); }
   bool end_array() override { return close(); }
 
   bool key(string_t& name) override {
-    const auto [position, inserted] = stack_.back()->get_ref<Json::object_t&>().emplace(name, nullptr);
-    LADDER_CHECK(inserted, "{}: the key {} occurs twice in one object", what_, json_brief(name));
-    member_ = &position->second;
+    auto& members = stack_.back()->template get_ref<typename Tree::object_t&>();
+    bool is_new = false;
+    if constexpr (std::is_same_v<Tree, OrderedJson>) {  // a list of members, which knows no quick search
+      is_new = names_.back().insert(name).second;
+      members.push_back({name, nullptr});
+      member_ = &members.back().second;
+    } else {
+      const auto [position, inserted] = members.emplace(name, nullptr);
+      is_new = inserted;
+      member_ = &position->second;
+    }
+    LADDER_CHECK(is_new, "{}: the key {} occurs twice in one object", what_, json_brief(name));
     return true;
   }
 
@@ -57,7 +75,7 @@ class TreeBuilder final : public nlohmann::json_sax<Json> {
   }
 
  private:
-  Json* put(Json&& value) {
+  Tree* put(Tree&& value) {
     if (stack_.empty()) {
       root_ = std::move(value);
       return &root_;
@@ -66,37 +84,47 @@ class TreeBuilder final : public nlohmann::json_sax<Json> {
       *member_ = std::move(value);
       return member_;
     }
-    auto& array = stack_.back()->get_ref<Json::array_t&>();
+    auto& array = stack_.back()->template get_ref<typename Tree::array_t&>();
     array.push_back(std::move(value));
     return &array.back();
   }
 
-  bool open(Json&& container) {
+  bool open(Tree&& container) {
     LADDER_CHECK(static_cast<int>(stack_.size()) < max_depth_,
                  "{}: more than {} objects and arrays within each other", what_, max_depth_);
     stack_.push_back(put(std::move(container)));
+    names_.emplace_back();
     return true;
   }
 
   bool close() {
     stack_.pop_back();
+    names_.pop_back();
     return true;
   }
 
-  Json& root_;
+  Tree& root_;
   std::string_view text_;
   std::string_view what_;
   int max_depth_;
-  std::vector<Json*> stack_;  // the containers still open; a parent does not change while a child is open
-  Json* member_ = nullptr;    // where the value of the key just read goes
+  std::vector<Tree*> stack_;  // the containers still open; a parent does not change while a child is open
+  std::vector<std::unordered_set<std::string>> names_;  // of the containers still open, for OrderedJson
+  Tree* member_ = nullptr;                              // where the value of the key just read goes
 };
 
 }  // namespace
 
 Json parse_json(std::string_view text, std::string_view what, int max_depth) {
   Json root;
-  TreeBuilder builder(root, text, what, max_depth);
+  TreeBuilder<Json> builder(root, text, what, max_depth);
   Json::sax_parse(text.begin(), text.end(), &builder);
+  return root;
+}
+
+OrderedJson parse_ordered_json(std::string_view text, std::string_view what, int max_depth) {
+  OrderedJson root;
+  TreeBuilder<OrderedJson> builder(root, text, what, max_depth);
+  OrderedJson::sax_parse(text.begin(), text.end(), &builder);
   return root;
 }
 

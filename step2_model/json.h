@@ -15,10 +15,14 @@
 namespace ladder {
 
 using Json = nlohmann::json;
+// With the members of an object in the order in which they were written: for what is written again, such as the
+// definition of a tool in a prompt.
+using OrderedJson = nlohmann::ordered_json;
 
 // Throws Error with line (where there are several) and column on malformed text (invalid UTF-8 included), on
 // a key that occurs twice in one object, and on more than max_depth objects and arrays within each other.
 Json parse_json(std::string_view text, std::string_view what, int max_depth = 64);
+OrderedJson parse_ordered_json(std::string_view text, std::string_view what, int max_depth = 64);
 
 // The file as it is; Error where it is missing, is no regular file, cannot be read, or is larger than
 // max_bytes.

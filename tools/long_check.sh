@@ -7,6 +7,7 @@
 #   commands   the documented commands that are slow (tools/documented_commands.txt)
 #   tsan       the tests under ThreadSanitizer
 #   fuzz       every libFuzzer target for five minutes (clang 16)
+#   jinja      3,000 random chat templates of a fresh seed against jinja2, which pip installs into DIR
 #   soak       the random tests of steps 1, 2 and 6, twenty times with fresh seeds
 #   mutants    defects planted in the core tasks, each of which a test must find (tools/mutants.py)
 #   cheats     known cheats of the course's graders, and answers that are right but slow (tools/course_cheats.py)
@@ -14,7 +15,7 @@ set -uo pipefail
 root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd)
 out=long_check
 parts=()
-every=(commands tsan fuzz soak mutants cheats)
+every=(commands tsan fuzz jinja soak mutants cheats)
 
 fail() { echo "long_check: $*" >&2; exit 2; }
 
@@ -50,6 +51,15 @@ fuzz() {
       "$out/corpus/$target" "$corpus" || status=1
   done
   return $status
+}
+
+jinja() {
+  local python="$out/jinja2/bin/python" seed=$RANDOM$RANDOM
+  python3 -m venv "$out/jinja2" && "$python" -m pip install -q jinja2 || return 1
+  "$python" -B tools/goldens/jinja_oracle.py random "$seed" 3000 "$out/jinja.jsonl" || return 1
+  cmake -G Ninja -S . -B build/release -DCMAKE_BUILD_TYPE=Release && cmake --build build/release --target test_step2 || return 1
+  LADDER_JINJA_CASES="$out/jinja.jsonl" build/release/tests/test_step2 --gtest_brief=1 --gtest_filter='JinjaOracle.*' || return 1
+  echo "seed $seed: 3000 templates, equal"
 }
 
 soak() {

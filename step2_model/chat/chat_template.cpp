@@ -1,207 +1,210 @@
 #include "step2_model/chat/chat_template.h"
 
+#include <algorithm>
+#include <array>
+
 #include "step1_layers/core/error.h"
-#include "step2_model/chat/known_templates.h"
-#include "step2_model/tokenizer/unicode.h"
+#include "step2_model/chat/jinja/interpreter.h"
+#include "step2_model/chat/jinja/json_value.h"
+#include "step2_model/chat/jinja/parser.h"
 
 namespace ladder {
 namespace {
 
-constexpr std::string_view kThinkEnd = "</think>";
+using jinja::Interpreter;
+using jinja::Value;
 
-// Builds segments: `fixed` is what the template writes, `typed` what came from outside.
-struct Segments {
-  std::vector<TextSegment> list;
+// Names that a request cannot give: they are set here, or mean something to the caller of transformers' function.
+constexpr std::string_view kOwnNames[] = {
+    "messages",     "tools",          "documents",     "add_generation_prompt",
+    "bos_token",    "eos_token",      "pad_token",     "unk_token",
+    "range",        "dict",           "namespace",     "raise_exception",
+    "strftime_now", "tokenize",       "chat_template", "continue_final_message",
+    "return_dict",  "return_tensors", "padding",       "truncation",
+    "max_length",   "loop",           "caller",        "varargs",
+    "kwargs"};
 
-  Segments& fixed(std::string_view text) { return add(text, true); }
-  Segments& typed(std::string_view text) { return add(text, false); }
+// Roles are part of control tokens in some templates ('<|' + role + '|>'): these words may be.
+constexpr std::string_view kRoles[] = {"system",    "user",     "assistant", "tool",
+                                       "developer", "function", "ipython"};
 
- private:
-  Segments& add(std::string_view text, bool trusted) {
-    if (!text.empty()) {
-      if (list.empty() || list.back().trusted != trusted) list.push_back({"", trusted});
-      list.back().text.append(text);
-    }
-    return *this;
+// A message as the template sees it: all of it from outside but the name of a known role.
+Value message_value(Interpreter& in, const OrderedJson& message) {
+  const Value value = jinja::value_of_json(in, message);
+  jinja::Dict::Items items = value.dict()->items;
+  for (auto& [key, held] : items) {
+    if (key.string()->text.bytes() != "role") continue;
+    const std::string& role = held.string()->text.bytes();
+    if (std::find(std::begin(kRoles), std::end(kRoles), role) != std::end(kRoles)) held = in.text(role);
   }
-};
-
-std::string_view strip_newlines(std::string_view text, bool left, bool right) {
-  while (left && text.starts_with('\n')) text.remove_prefix(1);
-  while (right && text.ends_with('\n')) text.remove_suffix(1);
-  return text;
+  return in.dict(std::move(items), jinja::Origin::outside);
 }
 
-// Python's str.strip(), which is Jinja's `trim`: Unicode's white space and the four separators U+001C to
-// U+001F.
-std::string_view trim(std::string_view text) {
-  const auto is_space = [](uint32_t c) {
-    return (unicode_classes(c) & kSpace) != 0 || (c >= 0x1c && c <= 0x1f);
-  };
-  while (!text.empty()) {
-    const Utf8Step step = utf8_step(text);
-    if (!step.valid || !is_space(utf8_decode(text.data()).code_point)) break;
-    text.remove_prefix(static_cast<size_t>(step.length));
+void check_messages(const OrderedJson& messages) {
+  LADDER_CHECK(messages.is_array() && !messages.empty(), "chat: expected at least one message");
+  for (const OrderedJson& message : messages) {
+    LADDER_CHECK(message.is_object(), "chat: expected every message to be an object");
+    const auto role = message.find("role");
+    LADDER_CHECK(role != message.end() && role->is_string(), "chat: expected every message to have a role");
   }
-  while (!text.empty()) {
-    size_t last = text.size() - 1;
-    while (last > 0 && (text[last] & 0xc0) == 0x80) --last;
-    const Utf8Step step = utf8_step(text.substr(last));
-    if (!step.valid || !is_space(utf8_decode(text.data() + last).code_point)) break;
-    text.remove_suffix(text.size() - last);
-  }
-  return text;
 }
 
-// >>> task 2.6: render a conversation as ChatML, with old thoughts dropped where the model thinks, and as Llama 3
-Segments render_chatml(const ChatFormat& format, std::span<const ChatMessage> messages) {
-  Segments out;
-  if (messages[0].role != "system" && !format.default_system.empty())
-    out.fixed("<|im_start|>system\n").fixed(format.default_system).fixed("<|im_end|>\n");
+OrderedJson json_of(std::span<const ChatMessage> messages) {
+  OrderedJson list = OrderedJson::array();
   for (const ChatMessage& message : messages)
-    out.fixed("<|im_start|>").fixed(message.role).fixed("\n").typed(message.content).fixed("<|im_end|>\n");
-  return out;
+    list.push_back({{"role", message.role}, {"content", message.content}});
+  return list;
 }
 
-Segments render_thinking(std::span<const ChatMessage> messages) {
-  // Thoughts are only kept after the last question.
-  size_t last_query = messages.size() - 1;
-  for (size_t i = messages.size(); i-- > 0;) {
-    const std::string_view content = messages[i].content;
-    if (messages[i].role == "user" &&
-        !(content.starts_with("<tool_response>") && content.ends_with("</tool_response>"))) {
-      last_query = i;
-      break;
-    }
-  }
-  Segments out;
-  for (size_t i = 0; i < messages.size(); ++i) {
-    const ChatMessage& message = messages[i];
-    out.fixed("<|im_start|>").fixed(message.role).fixed("\n");
-    std::string_view content = message.content, thoughts;
-    if (message.role == "assistant") {
-      if (const size_t first_end = content.find(kThinkEnd); first_end != std::string_view::npos) {
-        thoughts = strip_newlines(content.substr(0, first_end), false, true);
-        if (const size_t begin = thoughts.rfind("<think>"); begin != std::string_view::npos)
-          thoughts.remove_prefix(begin + std::string_view("<think>").size());
-        thoughts = strip_newlines(thoughts, true, true);
-        content = strip_newlines(content.substr(content.rfind(kThinkEnd) + kThinkEnd.size()), true, false);
-      }
-      if (i > last_query && (i + 1 == messages.size() || !thoughts.empty())) {
-        out.fixed("<think>\n").typed(thoughts).fixed("\n</think>\n\n");
-        content = strip_newlines(content, true, false);
-      }
-    }
-    out.typed(content).fixed("<|im_end|>\n");
-  }
-  return out;
+std::string text_of(const std::vector<TextSegment>& segments) {
+  std::string text;
+  for (const TextSegment& segment : segments) text.append(segment.text);
+  return text;
 }
-
-Segments render_llama3(const ChatFormat& format, std::span<const ChatMessage> messages,
-                       std::string_view bos_token, std::string_view date) {
-  Segments out;
-  out.fixed(bos_token);
-  const auto header = [&out](std::string_view role) {
-    out.fixed("<|start_header_id|>").fixed(role).fixed("<|end_header_id|>\n\n");
-  };
-  if (format.writes_dates) {
-    header("system");
-    out.fixed("Cutting Knowledge Date: December 2023\nToday Date: ").typed(date).fixed("\n\n");
-    if (messages[0].role == "system") {
-      out.typed(trim(messages[0].content));
-      messages = messages.subspan(1);
-    }
-    out.fixed("<|eot_id|>");
-  }
-  for (const ChatMessage& message : messages) {
-    header(message.role);
-    out.typed(trim(message.content)).fixed("<|eot_id|>");
-  }
-  return out;
-}
-// <<< task 2.6
 
 }  // namespace
 
-ChatTemplate::ChatTemplate(const ChatFormat& format, std::string_view bos_token, std::string_view what)
-    : format_(&format) {
-  if (format.style != TurnStyle::llama3) return;
-  LADDER_CHECK(!bos_token.empty(), "{}: the chat template {} writes a begin token, and bos_token names none",
-               what, format.name);
-  bos_token_ = bos_token;
+struct ChatTemplate::Program {
+  std::string what;
+  ChatTokens tokens;
+  jinja::Tree tree;
+  std::string written;  // all texts that the template itself can write, with a zero byte behind each
+};
+
+ChatTemplate ChatTemplate::parse(std::string_view jinja, const ChatTokens& tokens, std::string_view what) {
+  auto program = std::make_shared<Program>();
+  program->what = what;
+  program->tokens = tokens;
+  int line = 1;
+  try {
+    program->tree = jinja::parse_template(jinja, line);
+  } catch (const jinja::Refusal& refusal) {
+    fail("{}: line {}: {}", what, line, refusal.what());
+  }
+  for (const std::string& text : program->tree.constants) program->written.append(text).push_back('\0');
+  for (const auto& [name, token] :
+       {std::pair("bos_token", tokens.bos_token), std::pair("eos_token", tokens.eos_token)}) {
+    const auto& names = program->tree.names;
+    const auto symbol = static_cast<size_t>(std::find(names.begin(), names.end(), name) - names.begin());
+    LADDER_CHECK(symbol == names.size() || !token.empty() || !program->tree.read[symbol] ||
+                     program->tree.tested[symbol],
+                 "{}: the chat template writes {}, and the checkpoint names none", what, name);
+    if (!token.empty()) program->written.append(token).push_back('\0');
+  }
+  return ChatTemplate(std::move(program));
 }
 
-ChatTemplate ChatTemplate::recognise(std::string_view jinja, std::string_view bos_token,
-                                     std::string_view what) {
-  const std::string sha256 = chat_template_sha256(jinja);
-  const ChatFormat* format = find_chat_format(sha256);
-  LADDER_CHECK(
-      format != nullptr,
-      "{}: this chat template is not known (SHA-256 {}): its text as a whole is none of {}; a prompt "
-      "that is already rendered needs no template (generate)",
-      what, sha256, chat_format_names());
-  return {*format, bos_token, what};
-}
-
-ChatTemplate ChatTemplate::named(std::string_view name, std::string_view bos_token) {
-  return {chat_format_named(name), bos_token, name};
-}
-
-std::string_view ChatTemplate::name() const {
-  return format_->name;
+bool ChatTemplate::reads(std::string_view name) const {
+  const jinja::Tree& tree = program_->tree;
+  for (size_t symbol = 0; symbol < tree.names.size(); ++symbol)
+    if (tree.names[symbol] == name) return tree.read[symbol];
+  return false;
 }
 
 bool ChatTemplate::has_thinking_switch() const {
-  return format_->thinking == Thinking::optional;
+  return reads("enable_thinking");
 }
-
 bool ChatTemplate::has_date() const {
-  return format_->writes_dates;
+  return reads("date_string");
+}
+bool ChatTemplate::has_clock() const {
+  return reads("strftime_now");
+}
+bool ChatTemplate::has_tools() const {
+  return reads("tools");
 }
 
-std::vector<std::string_view> ChatTemplate::control_tokens() const {
-  std::vector<std::string_view> tokens(format_->control_tokens.begin(), format_->control_tokens.end());
-  if (!bos_token_.empty()) tokens.push_back(bos_token_);
+std::vector<std::string_view> ChatTemplate::control_tokens(const Tokenizer& tokenizer) const {
+  const std::string& written = program_->written;
+  const auto is_written = [&](std::string_view token) {
+    if (written.find(token) != std::string::npos) return true;
+    for (const std::string_view role : kRoles)
+      if (const size_t at = token.find(role);
+          at != std::string_view::npos && at > 0 && at + role.size() < token.size())
+        if (written.find(token.substr(0, at)) != std::string::npos &&
+            written.find(token.substr(at + role.size())) != std::string::npos)
+          return true;
+    return false;
+  };
+  std::vector<std::string_view> tokens;
+  for (const auto& [content, id] : tokenizer.added_tokens()) {
+    const bool bracketed = (content.starts_with('<') && content.ends_with('>')) ||
+                           (content.starts_with('[') && content.ends_with(']'));
+    if (bracketed && is_written(content)) tokens.push_back(content);
+  }
   return tokens;
+}
+
+std::vector<TextSegment> ChatTemplate::render_segments(const ChatRequest& request) const {
+  const ChatOptions& options = request.options;
+  check_messages(request.messages);
+  LADDER_CHECK(!options.enable_thinking || has_thinking_switch(), "chat: {} has no enable_thinking",
+               program_->what);
+  LADDER_CHECK(!options.date || has_date(), "chat: {} has no date", program_->what);
+  LADDER_CHECK(!options.now || has_clock(), "chat: {} asks for no time", program_->what);
+  LADDER_CHECK(request.variables.is_object(), "chat: expected the template's variables to be an object");
+  for (const auto& [name, value] : request.variables.items())
+    LADDER_CHECK(std::find(std::begin(kOwnNames), std::end(kOwnNames), name) == std::end(kOwnNames),
+                 "chat: the template's variable {} cannot be given by a request", name);
+
+  Interpreter interpreter(program_->tree, jinja::Limits{});
+  std::vector<TextSegment> segments;
+  try {
+    jinja::define_functions(interpreter, options.now);
+    for (const auto& [name, value] : request.variables.items())
+      interpreter.define(name, jinja::value_of_json(interpreter, value));
+    if (options.enable_thinking) interpreter.define("enable_thinking", Value::of(*options.enable_thinking));
+    if (options.date) interpreter.define("date_string", jinja::value_of_json(interpreter, *options.date));
+    interpreter.define("add_generation_prompt", Value::of(options.add_generation_prompt));
+    interpreter.define("tools", jinja::value_of_json(interpreter, request.tools));
+    interpreter.define("documents", jinja::value_of_json(interpreter, request.documents));
+    const ChatTokens& tokens = program_->tokens;
+    for (const auto& [name, token] :
+         {std::pair<std::string_view, const std::string&>("bos_token", tokens.bos_token),
+          {"eos_token", tokens.eos_token},
+          {"pad_token", tokens.pad_token},
+          {"unk_token", tokens.unk_token}})
+      if (!token.empty()) interpreter.define(name, interpreter.text(token));
+    std::vector<Value> messages;
+    for (const OrderedJson& message : request.messages)
+      messages.push_back(message_value(interpreter, message));
+    interpreter.define("messages",
+                       interpreter.list(std::move(messages), jinja::Sequence::list, jinja::Origin::outside));
+    interpreter.run().for_each_stretch([&](std::string_view bytes, jinja::Origin origin) {
+      segments.push_back({std::string(bytes), origin == jinja::Origin::trusted});
+    });
+  } catch (const jinja::Refusal& refusal) {
+    fail("{}: line {}: {}", program_->what, interpreter.line(), refusal.what());
+  }
+  return segments;
 }
 
 std::vector<TextSegment> ChatTemplate::render_segments(std::span<const ChatMessage> messages,
                                                        const ChatOptions& options) const {
-  LADDER_CHECK(!messages.empty(), "chat: expected at least one message");
-  for (const ChatMessage& message : messages)
-    LADDER_CHECK(message.role == "system" || message.role == "user" || message.role == "assistant",
-                 "chat: expected a message of the role system, user or assistant, found {}",
-                 json_brief(message.role));
-  LADDER_CHECK(!options.enable_thinking || has_thinking_switch(),
-               "chat: the template {} has no enable_thinking", name());
-  LADDER_CHECK(!options.date || has_date(), "chat: the template {} has no date", name());
+  ChatRequest request;
+  request.messages = json_of(messages);
+  request.options = options;
+  return render_segments(request);
+}
 
-  const bool prompts = options.add_generation_prompt || format_->always_prompts;
-  if (format_->style == TurnStyle::llama3) {
-    Segments out = render_llama3(*format_, messages, bos_token_, options.date.value_or("26 Jul 2024"));
-    if (prompts) out.fixed("<|start_header_id|>assistant<|end_header_id|>\n\n");
-    return std::move(out.list);
-  }
-  Segments out =
-      format_->thinking == Thinking::none ? render_chatml(*format_, messages) : render_thinking(messages);
-  if (prompts) {
-    out.fixed("<|im_start|>assistant\n");
-    if (format_->thinking == Thinking::always) out.fixed("<think>\n");
-    if (!options.enable_thinking.value_or(true)) out.fixed("<think>\n\n</think>\n\n");
-  }
-  return std::move(out.list);
+std::string ChatTemplate::render(const ChatRequest& request) const {
+  return text_of(render_segments(request));
 }
 
 std::string ChatTemplate::render(std::span<const ChatMessage> messages, const ChatOptions& options) const {
-  std::string text;
-  for (const TextSegment& segment : render_segments(messages, options)) text.append(segment.text);
-  return text;
+  return text_of(render_segments(messages, options));
+}
+
+std::vector<int32_t> encode_chat(const ChatTemplate& chat_template, const Tokenizer& tokenizer,
+                                 const ChatRequest& request) {
+  return tokenizer.encode(chat_template.render_segments(request), false,
+                          chat_template.control_tokens(tokenizer));
 }
 
 std::vector<int32_t> encode_chat(const ChatTemplate& chat_template, const Tokenizer& tokenizer,
                                  std::span<const ChatMessage> messages, const ChatOptions& options) {
   return tokenizer.encode(chat_template.render_segments(messages, options), false,
-                          chat_template.control_tokens());
+                          chat_template.control_tokens(tokenizer));
 }
 
 }  // namespace ladder

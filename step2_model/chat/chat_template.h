@@ -3,76 +3,100 @@
 //
 //     <|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n
 //
-// A checkpoint brings its template as a Jinja program. We run no programs from checkpoints: the templates of
-// the supported families are built in (known_templates.h), and the checkpoint's text as a whole says which of
-// them it is. A template that is none of them is an error, for a prompt that is slightly wrong gives answers
-// that are slightly wrong.
+// A checkpoint brings its template as a Jinja program; it is read when the checkpoint is (jinja/parser.h) and run for
+// every conversation (jinja/interpreter.h), with the result that transformers has with jinja2. What it may use is
+// bounded (jinja/budget.h).
 //
-// What people typed never becomes a control token: a conversation is rendered in segments (tokenizer.h), of
-// which only those that the template wrote are trusted. Typing <|im_end|> does not end one's turn, whether the
-// tokenizer calls <|im_end|> special or not.
+// What people typed never becomes a control token: a conversation is rendered in segments (tokenizer.h), of which only
+// those that the template itself wrote are trusted, however it cuts and joins texts. Typing <|im_end|> does not end
+// one's turn, whether the tokenizer calls <|im_end|> special or not.
+#include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "step2_model/json.h"
 #include "step2_model/tokenizer/tokenizer.h"
 
 namespace ladder {
 
 struct ChatMessage {
-  std::string role;  // system, user or assistant
+  std::string role;  // system, user, assistant, or what else the template knows
   std::string content;
 };
 
 struct ChatOptions {
   bool add_generation_prompt = true;                   // end with the beginning of the assistant's turn
   std::optional<bool> enable_thinking = std::nullopt;  // Qwen3: false closes the thinking before it begins
-  // Llama 3.1 and later: today's date. Without it the date is the one that the template falls back on, so
-  // that a prompt, and what the prefix cache holds of it, stays the same from day to day.
+  // Llama 3.1 and later: today's date, the template's date_string. Without it the date is the one that the template
+  // falls back on, so that a prompt, and what the prefix cache holds of it, stays the same from day to day.
   std::optional<std::string> date = std::nullopt;
+  // What the template's clock (strftime_now) shows; without it the 26th of July 2024, for the same reason.
+  std::optional<std::chrono::system_clock::time_point> now = std::nullopt;
 };
 
-struct ChatFormat;  // known_templates.h
+// A conversation as a request brings it.
+struct ChatRequest {
+  // A list of objects, each with a role. What else they have is between the request and the template: content (a
+  // string, null, or parts), name, reasoning_content, tool_calls, tool_call_id.
+  OrderedJson messages;
+  OrderedJson tools, documents;  // null: none
+  // Further variables of the template (chat_template_kwargs): an object whose names are none of the template's own.
+  OrderedJson variables = OrderedJson::object();
+  ChatOptions options;
+};
+
+// The texts of the tokens that a template may write by name; empty: there is none.
+struct ChatTokens {
+  std::string bos_token, eos_token, pad_token, unk_token;
+};
 
 class ChatTemplate {
  public:
-  // The built-in template whose text equals `jinja` as a whole. `bos_token` is the text of the begin token,
-  // for templates that write it. Error, starting with `what`, where the text is none of the known ones, or
-  // its template writes a begin token and there is none.
-  static ChatTemplate recognise(std::string_view jinja, std::string_view bos_token, std::string_view what);
-  // The built-in template of this name. Error: there is none; lists the names.
-  static ChatTemplate named(std::string_view name, std::string_view bos_token);
+  // Reads a template; `what` is what errors call it. Error, with the line: no Jinja, a statement, filter or test that is
+  // not supported, a bos_token or eos_token that it writes and that is not in `tokens`.
+  static ChatTemplate parse(std::string_view jinja, const ChatTokens& tokens, std::string_view what);
 
-  std::string_view name() const;     // "qwen3", "qwen2.5", "llama3.1", ...
-  bool has_thinking_switch() const;  // whether ChatOptions::enable_thinking may be given
-  bool has_date() const;             // whether ChatOptions::date may be given
+  bool has_thinking_switch()
+      const;               // whether ChatOptions::enable_thinking may be given: it reads enable_thinking
+  bool has_date() const;   // whether ChatOptions::date may be given: it reads date_string
+  bool has_clock() const;  // whether ChatOptions::now may be given: it calls strftime_now
+  bool has_tools() const;  // whether it reads tools: else a request's tools would go unseen
 
-  // The added tokens that the template writes: in what people typed they are plain text.
-  std::vector<std::string_view> control_tokens() const;
+  // The tokenizer's added tokens in <> or [] that the template writes: in what people typed they are plain text. A
+  // token counts as written where its text stands in the template, or its parts around the name of a role do: phi's
+  // '<|' + role + '|>'.
+  std::vector<std::string_view> control_tokens(const Tokenizer& tokenizer) const;
 
-  // The conversation in segments; all of them one after the other are the text. Error for no messages, or a
-  // role that is none of system, user and assistant.
+  // The conversation in segments; all of them one after the other are the text. Error: no messages, one without a role,
+  // options that the template does not read, and with the template's name and line what the template refuses, what is
+  // not supported, and what exceeds the limits.
+  std::vector<TextSegment> render_segments(const ChatRequest& request) const;
   std::vector<TextSegment> render_segments(std::span<const ChatMessage> messages,
                                            const ChatOptions& options = {}) const;
+  std::string render(const ChatRequest& request) const;
   std::string render(std::span<const ChatMessage> messages, const ChatOptions& options = {}) const;
 
  private:
-  ChatTemplate(const ChatFormat& format, std::string_view bos_token, std::string_view what);
+  struct Program;
+  explicit ChatTemplate(std::shared_ptr<const Program> program) : program_(std::move(program)) {}
+  bool reads(std::string_view name) const;
 
-  const ChatFormat* format_;
-  std::string bos_token_;  // empty where the template writes none
+  std::shared_ptr<const Program> program_;  // never changes: a template may render in several threads
 };
 
 // The template of a checkpoint's folder: chat_template.jinja, else `chat_template` in tokenizer_config.json
-// (a string, or a list of named ones of which "default" is taken). Error where there is none, or it is not
-// known.
+// (a string, or a list of named ones of which "default" is taken). Error where there is none, or it cannot be read.
 ChatTemplate load_chat_template(const std::filesystem::path& directory);
 
 // The prompt's token ids. The template writes the begin token itself where its model wants one.
+std::vector<int32_t> encode_chat(const ChatTemplate& chat_template, const Tokenizer& tokenizer,
+                                 const ChatRequest& request);
 std::vector<int32_t> encode_chat(const ChatTemplate& chat_template, const Tokenizer& tokenizer,
                                  std::span<const ChatMessage> messages, const ChatOptions& options = {});
 

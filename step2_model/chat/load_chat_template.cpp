@@ -14,20 +14,22 @@ ChatTemplate load_chat_template(const std::filesystem::path& directory) {
                "{}: no chat template: neither chat_template.jinja nor tokenizer_config.json",
                directory.string());
   const Json config = has_config ? load_json(config_path) : Json::object();
-  const std::string bos_token = load_tokenizer_config(directory).bos_token;
-  if (has_jinja) return ChatTemplate::recognise(read_text_file(jinja_path), bos_token, jinja_path.string());
+  const TokenizerConfig named_tokens = load_tokenizer_config(directory);
+  const ChatTokens tokens{named_tokens.bos_token, named_tokens.eos_token, named_tokens.pad_token,
+                          named_tokens.unk_token};
+  if (has_jinja) return ChatTemplate::parse(read_text_file(jinja_path), tokens, jinja_path.string());
 
   const Json* value = json_find(config, "chat_template", what);
   const std::string template_what = fmt::format("{}: chat_template", what);
   LADDER_CHECK(value != nullptr, "{}: there is no chat_template, so this model cannot chat", what);
   if (value->is_string())
-    return ChatTemplate::recognise(json_string(*value, template_what), bos_token, template_what);
+    return ChatTemplate::parse(json_string(*value, template_what), tokens, template_what);
   LADDER_CHECK(value->is_array(), "{}: expected a string or a list of named templates, found {}",
                template_what, json_brief(*value));
   for (const Json& named : *value)
     if (json_string(json_at(named, "name", template_what), template_what) == "default")
-      return ChatTemplate::recognise(json_string(json_at(named, "template", template_what), template_what),
-                                     bos_token, template_what + " \"default\"");
+      return ChatTemplate::parse(json_string(json_at(named, "template", template_what), template_what),
+                                 tokens, template_what + " \"default\"");
   fail("{}: none of the named templates is called \"default\"", template_what);
 }
 

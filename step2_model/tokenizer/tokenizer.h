@@ -71,6 +71,9 @@ class Tokenizer {
   std::optional<int32_t> bos_token_id() const { return bos_token_id_; }
   std::optional<int32_t> eos_token_id() const { return eos_token_id_; }
 
+  // The added tokens of the file, special or not, by their content.
+  const std::map<std::string, int32_t, std::less<>>& added_tokens() const { return added_ids_; }
+
   // The id of a token as it is written in the file: an added token's content ("<|im_end|>"), else "Ġthe".
   std::optional<int32_t> token_to_id(std::string_view token) const;
 

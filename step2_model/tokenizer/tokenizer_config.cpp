@@ -30,6 +30,8 @@ TokenizerConfig load_tokenizer_config(const std::filesystem::path& directory) {
     const std::string what = path.string();
     read_token(config, "bos_token", what, result.bos_token);
     read_token(config, "eos_token", what, result.eos_token);
+    read_token(config, "pad_token", what, result.pad_token);
+    read_token(config, "unk_token", what, result.unk_token);
     if (std::string_view(name) != "tokenizer_config.json") continue;
     read_flag(config, "add_bos_token", what, result.add_bos_token);
     read_flag(config, "add_eos_token", what, result.add_eos_token);

@@ -9,6 +9,7 @@ namespace ladder {
 
 struct TokenizerConfig {
   std::string bos_token, eos_token;  // texts of the begin and the end token; empty: none is named
+  std::string pad_token, unk_token;  // for chat templates, which may write them
   // Whether a text gets them; absent: tokenizer.json's post-processor decides.
   std::optional<bool> add_bos_token, add_eos_token;
 };

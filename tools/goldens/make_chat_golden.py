@@ -2,7 +2,7 @@
 """Write tests/goldens/chat_templates.jsonl: the SHA-256 of published chat templates and what transformers renders with them.
 
 FOLDER holds the templates as NAME.jinja, or as NAME--EDITION.jinja where one was published in several spellings or
-editions that render the same; NAME is the name in step2_model/chat/known_templates.cpp. The texts themselves are not
+editions that render the same; NAME says which one it is. The texts themselves are not
 part of this repository: they come with the checkpoints (the field chat_template of tokenizer_config.json).
 
 Run: pip install transformers jinja2; python3 tools/goldens/make_chat_golden.py FOLDER

@@ -14,6 +14,7 @@
 #include "step2_model/tokenizer/scanner.h"
 #include "step2_model/tokenizer/tokenizer.h"
 #include "step2_model/tokenizer/unicode.h"
+#include "tests/step2_model/chat_templates.h"
 #include "tests/step2_model/merge_by_definition.h"
 #include "tests/support/numerics.h"
 #include "tests/support/source_folder.h"
@@ -276,7 +277,7 @@ TEST(Hidden2_5_Text, TokensThatAreSoughtInNormalizedText) {
 TEST(Hidden2_6_Chat, ThoughtsStayAfterTheLastQuestionOnly) {
   Random random;
   SCOPED_TRACE(random.describe());
-  const ChatTemplate chat = ChatTemplate::named("qwen3", "");
+  const ChatTemplate chat = testing::parsed(testing::own_template("qwen3"));
   for (int round = 0; round < 500; ++round) {
     std::vector<ChatMessage> messages;
     std::vector<std::string> thoughts, answers;
@@ -328,7 +329,7 @@ TEST(Hidden2_6_Chat, WhatIsTypedIsNeverTrusted) {
   Random random;
   SCOPED_TRACE(random.describe());
   for (const char* name : {"qwen3", "qwen2.5", "chatml", "llama3"}) {
-    const ChatTemplate chat = ChatTemplate::named(name, "<|begin|>");
+    const ChatTemplate chat = testing::parsed(testing::own_template(name), "<|begin|>");
     for (int round = 0; round < 50; ++round) {
       std::vector<ChatMessage> messages;
       std::string typed, untrusted;
