@@ -86,18 +86,23 @@ class Copy:
                 shutil.copymode(labs.ROOT / path, target)
 
     def failed(self, task):
-        """The task's tests that fail, and how many there are."""
-        target = task["tests"]["target"]
+        """The task's tests that fail, hidden ones among them, and how many there are."""
+        tests = []
+        for suite in filter(None, (task["tests"], task.get("hidden"))):
+            tests += self.results(suite["target"], suite["filter"])
+        return [name for name, bad in tests if bad], len(tests)
+
+    def results(self, target, test_filter):
+        """(test, whether it fails) of a test binary."""
         built = subprocess.run(["ninja", "-C", BUILD, target], capture_output=True, text=True)
         if built.returncode != 0:
             raise SystemExit(built.stdout[-3000:])
         report = BUILD / "variant.json"
         report.unlink(missing_ok=True)
-        subprocess.run([BUILD / "tests" / target, f"--gtest_filter={task['tests']['filter']}", f"--gtest_output=json:{report}"],
+        subprocess.run([BUILD / "tests" / target, f"--gtest_filter={test_filter}", f"--gtest_output=json:{report}"],
                        capture_output=True, env=os.environ | {"GOMP_SPINCOUNT": "1000"}, timeout=600)
         suites = json.loads(report.read_text())["testsuites"]
-        tests = [(f"{suite['name']}.{test['name']}", "failures" in test) for suite in suites for test in suite["testsuite"]]
-        return [name for name, bad in tests if bad], len(tests)
+        return [(f"{suite['name']}.{test['name']}", "failures" in test) for suite in suites for test in suite["testsuite"]]
 
 
 def main():
@@ -122,7 +127,8 @@ def main():
         for choice in variant["choices"][1:]:
             texts = edited(choice["edits"], lambda path: (labs.ROOT / path).read_text())
             copy.set(texts)
-            for target in sorted({tasks[name]["tests"]["target"] for name in variant["tasks"]}):
+            for target in sorted({tasks[name][kind]["target"] for name in variant["tasks"] for kind in ("tests", "hidden")
+                                  if kind in tasks[name]}):
                 failures, count = copy.failed({"tests": {"target": target, "filter": "*"}})
                 bad += bool(failures)
                 lines.append(f"{variant['name']}  {choice['name']}  its reference: {count - len(failures)} of {count} tests of "

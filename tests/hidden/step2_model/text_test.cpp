@@ -154,8 +154,12 @@ TEST(Hidden2_5_AddedTokens, AreFoundAsDefined) {
     }
     if (stretches.empty()) stretches.push_back({0, true});
     std::vector<std::pair<int64_t, int32_t>> seen;
-    for (const TextPart& part : AddedTokenFinder(tokens).split(text, stretches))
+    int64_t end = 0;
+    for (const TextPart& part : AddedTokenFinder(tokens).split(text, stretches)) {
+      ASSERT_EQ(part.begin, end) << "\"" << text << "\", round " << round;
+      end = part.end;
       seen.emplace_back(part.end, part.token == nullptr ? -1 : part.token->id);
+    }
     ASSERT_EQ(seen, split_as_defined(tokens, text, stretches)) << "\"" << text << "\", round " << round;
   }
 }

@@ -144,5 +144,84 @@ TEST(Hidden5_3_Order, WhoGivesWayStandsBehindAllWhoRunOn) {
   EXPECT_GT(num_preemptions, 30) << "nobody had to give way";
 }
 
+// Steps of a batch by the rules of schedule_static(), counted from the scheduler's state before each of them.
+struct WatchesBatches : Harness {
+  using Harness::Harness;
+  void schedule() override {
+    const BatchConfig& batch = scheduler.config().batch;
+    std::vector<const Sequence*> rows(scheduler.running_.begin(), scheduler.running_.end());
+    if (rows.empty() && scheduler.num_steps_in_flight() == 0) {
+      int64_t free = scheduler.blocks().num_free_blocks(), longest = 0, sum = 0;
+      for (const Sequence* next = scheduler.waiting_.next();
+           next != nullptr && std::ssize(rows) < batch.max_num_seqs;
+           next = scheduler.waiting_.next(const_cast<Sequence*>(next))) {
+        free -= scheduler.blocks().blocks_for(next->num_prompt_tokens + *next->sampling.max_tokens - 1);
+        if (free < 0) break;
+        rows.push_back(next);
+        longest = std::max(longest, next->num_prompt_tokens);
+        sum += next->num_prompt_tokens;
+      }
+      num_rows = std::ssize(rows);
+      prompt_padding = num_rows * longest - sum;
+    }
+    const auto has_output = [](const Sequence* row) {
+      return row->num_output_tokens() + row->num_placeholders > 0;
+    };
+    const bool prompts_done = std::ranges::all_of(rows, has_output);
+    int64_t budget = batch.max_num_batched_tokens;
+    std::vector<std::pair<SequenceId, int64_t>> expected, seen;
+    for (const Sequence* row : rows) {
+      const bool is_full = row->num_output_tokens() + row->num_placeholders >= *row->sampling.max_tokens;
+      int64_t num_tokens = is_full || (!prompts_done && has_output(row)) ? 0 : row->num_uncomputed_tokens();
+      if (num_tokens > budget) num_tokens = scheduler.config().enable_chunked_prefill ? budget : 0;
+      if (num_tokens > 0) expected.emplace_back(row->id, num_tokens);
+      budget -= num_tokens;
+    }
+    int64_t padding = 0;
+    if (!expected.empty()) {
+      const int64_t num_idle = prompts_done ? num_rows - std::ssize(expected) : 0;
+      padding = std::min(budget, num_idle + prompt_padding);
+      prompt_padding -= std::max<int64_t>(padding - num_idle, 0);
+    }
+    Harness::schedule();
+    for (const ScheduledSequence& scheduled : output.scheduled)
+      seen.emplace_back(scheduled.id, scheduled.num_tokens);
+    EXPECT_EQ(seen, expected) << "step " << output.step;
+    EXPECT_EQ(output.num_static_padding_rows, padding) << "step " << output.step;
+  }
+  int64_t num_rows = 0, prompt_padding = 0;
+};
+
+TEST(Hidden5_1_Steps, AreThoseOfTheRules) {
+  testing::Random random;
+  for (int day = 0; day < 60; ++day) {
+    SchedulerConfig config = small_config();
+    config.static_batching = true;
+    config.enable_chunked_prefill = random.integer(0, 1) == 0;
+    config.policy = random.one_of<SchedulingPolicy>({SchedulingPolicy::fcfs, SchedulingPolicy::priority});
+    config.batch.max_num_seqs = random.integer(1, 8);
+    config.batch.max_model_len = 80;
+    config.batch.max_num_batched_tokens =
+        random.integer(config.enable_chunked_prefill ? config.batch.max_num_seqs : 80, 120);
+    config.batch.num_kv_blocks = random.integer(25, 90);
+    WatchesBatches harness(config, static_cast<int>(random.integer(0, 2)));
+    std::vector<SequenceId> ids;
+    for (int turn = 0; turn < 120; ++turn) {
+      if (random.integer(0, 5) == 0) {
+        SamplingParams sampling = greedy(random.integer(1, 20));
+        sampling.priority = static_cast<int32_t>(random.integer(-1, 1));
+        for (const SequenceId id : harness.add(random_prompt(random, random.integer(1, 60)), sampling))
+          ids.push_back(id);
+      }
+      if (!ids.empty() && random.integer(0, 25) == 0) harness.abort(random.one_of(ids));
+      harness.turn();
+      if (HasFailure()) return;
+    }
+    harness.run();
+    harness.expect_reference_outputs();
+    if (HasFailure()) return;
+  }
+}
+
 }  // namespace
 }  // namespace ladder
