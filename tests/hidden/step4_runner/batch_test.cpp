@@ -246,7 +246,7 @@ TEST(Hidden4_3_Edits, ForbidAndFavourAsAsked) {
     const Ids output(sequence.token_ids.begin() + sequence.num_prompt_tokens, sequence.token_ids.end());
     for (const Ids& word : p.bad_words_token_ids)
       if (output.size() + 1 >= word.size() &&
-          std::equal(word.begin(), word.end() - 1, output.end() - std::ssize(word) + 1))
+          std::equal(word.begin(), word.end() - 1, output.end() - (std::ssize(word) - 1)))
         expected[word.back()] = -INFINITY;
     if (std::ssize(output) < p.min_tokens)
       for (const int32_t id : p.all_stop_token_ids) expected[id] = -INFINITY;
