@@ -155,7 +155,8 @@ TEST(Hidden2_5_AddedTokens, AreFoundAsDefined) {
     if (stretches.empty()) stretches.push_back({0, true});
     std::vector<std::pair<int64_t, int32_t>> seen;
     int64_t end = 0;
-    for (const TextPart& part : AddedTokenFinder(tokens).split(text, stretches)) {
+    const AddedTokenFinder finder(tokens);  // the parts point into it
+    for (const TextPart& part : finder.split(text, stretches)) {
       ASSERT_EQ(part.begin, end) << "\"" << text << "\", round " << round;
       end = part.end;
       seen.emplace_back(part.end, part.token == nullptr ? -1 : part.token->id);
