@@ -58,7 +58,7 @@ void for_each_row_with_scratch(const OpContext& ctx, const Tensor& logits, Fn&& 
 // its k best in a heap whose worst stands on top, and passes over every chunk that holds nothing better.
 template <class Kernels>
 float kth_largest(const float* x, int64_t vocab, int64_t k, float* scratch) {
-  constexpr int64_t kChunk = 256, kSmall = 256;
+  constexpr int64_t kChunk = 128, kSmall = 256;
   if (k > kSmall) {
     if (std::isnan(Kernels::maximum(x, vocab))) return NAN;  // no order
     std::copy(x, x + vocab, scratch);
