@@ -1,5 +1,5 @@
-# The libraries that the project uses, and which of the optional ones this build has: OpenMP, oneDNN, CUDA.
-# LADDER_ONEDNN_LIBRARIES and LADDER_CUDA_LIBRARIES are empty where it has not.
+# The libraries that the project uses, and which of the optional ones this build has: OpenMP, oneDNN, CUDA,
+# Boost for the server. LADDER_ONEDNN_LIBRARIES, LADDER_CUDA_LIBRARIES and LADDER_HAS_SERVER are empty where it has not.
 
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
@@ -13,7 +13,8 @@ pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
 set(LADDER_OPENMP AUTO CACHE STRING "threads inside an operator: AUTO, ON or OFF")
 set(LADDER_ONEDNN AUTO CACHE STRING "oneDNN rungs of the matrix product: AUTO, ON or OFF")
 set(LADDER_CUDA AUTO CACHE STRING "the CUDA rungs of every ladder: AUTO, ON or OFF")
-foreach(part OPENMP ONEDNN CUDA)
+set(LADDER_SERVER AUTO CACHE STRING "the HTTP server and its load generator: AUTO, ON or OFF")
+foreach(part OPENMP ONEDNN CUDA SERVER)
   if(NOT LADDER_${part} MATCHES "^(AUTO|ON|OFF)$")
     message(FATAL_ERROR "LADDER_${part}=${LADDER_${part}}: expected AUTO, ON or OFF")
   endif()
@@ -37,6 +38,22 @@ if(NOT LADDER_ONEDNN STREQUAL "OFF")
                                                                                   ${DNNL_INCLUDE_DIR})
   elseif(LADDER_ONEDNN STREQUAL "ON")
     message(FATAL_ERROR "LADDER_ONEDNN=ON, but oneDNN (libdnnl-dev) is not installed")
+  endif()
+endif()
+
+if(NOT LADDER_SERVER STREQUAL "OFF")
+  # Headers only (Beast, Asio), so they are looked up directly.
+  find_path(LADDER_BEAST_INCLUDE boost/beast.hpp)
+  if(LADDER_BEAST_INCLUDE)
+    file(STRINGS ${LADDER_BEAST_INCLUDE}/boost/version.hpp boost_version REGEX "define BOOST_VERSION ")
+    string(REGEX REPLACE ".* ([0-9]+)$" "\\1" boost_version "${boost_version}")
+  endif()
+  if(LADDER_BEAST_INCLUDE AND boost_version GREATER_EQUAL 108100)
+    set(LADDER_HAS_SERVER ON)
+  elseif(LADDER_SERVER STREQUAL "ON")
+    message(FATAL_ERROR "LADDER_SERVER=ON, but Boost 1.81 or newer (libboost1.81-dev) is not installed")
+  else()
+    message(STATUS "no Boost of 1.81 or newer was found: the build has no server")
   endif()
 endif()
 
