@@ -19,11 +19,11 @@
 namespace ladder {
 
 struct HttpRequest {
-  std::string method;  // "GET"
-  std::string path;    // "/v1/models": without the root path and the query
-  std::string query;   // what follows the '?'
-  std::vector<std::pair<std::string, std::string>> headers;
-  std::string body;
+  std::string method = {};  // "GET"
+  std::string path = {};    // "/v1/models": without the root path and the query
+  std::string query = {};   // what follows the '?'
+  std::vector<std::pair<std::string, std::string>> headers = {};
+  std::string body = {};
 
   // The first header of this name, in any case; empty: there is none.
   std::string_view header(std::string_view name) const;
@@ -31,7 +31,7 @@ struct HttpRequest {
 
 struct HttpResponse {
   int status = 200;
-  std::string body;
+  std::string body = {};
   std::string content_type = "application/json";
   std::vector<std::pair<std::string, std::string>> headers = {};
 };
