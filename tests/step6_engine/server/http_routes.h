@@ -1,0 +1,107 @@
+#pragma once
+// A server with routes to test HTTP itself by: no engine, no model.
+#include <atomic>
+#include <memory>
+#include <mutex>
+
+#include "step6_engine/server/http/http_server.h"
+#include "tests/step6_engine/server/http_client.h"
+
+namespace ladder::testing {
+
+// A stream that a test's thread feeds.
+struct TestStream {
+  std::mutex mutex;
+  std::string text;  // not taken yet
+  bool ended = false;
+  std::function<void()> wake;
+  std::atomic<int> num_advances = 0, num_destroyed = 0, num_held = 0;
+  std::atomic<int64_t> num_taken = 0;
+
+  void push(std::string_view more, bool end = false) {
+    {
+      std::lock_guard lock(mutex);
+      text += more;
+      ended = end;
+    }
+    wake();
+  }
+};
+
+class TestAnswer final : public HttpAnswer {
+ public:
+  explicit TestAnswer(std::shared_ptr<TestStream> stream) : stream_(std::move(stream)) {}
+  ~TestAnswer() override { ++stream_->num_destroyed; }
+
+  void advance(HttpExchange& exchange) override {
+    ++stream_->num_advances;
+    if (!began_) exchange.begin({.content_type = "text/event-stream"});
+    began_ = true;
+    std::lock_guard lock(stream_->mutex);
+    stream_->num_taken += std::ssize(stream_->text);
+    if (!stream_->text.empty()) exchange.write(stream_->text);
+    stream_->text.clear();
+    if (stream_->ended) exchange.finish();
+  }
+
+ private:
+  std::shared_ptr<TestStream> stream_;
+  bool began_ = false;
+};
+
+// Time-outs short enough for a test to wait for them.
+inline HttpServerOptions test_options() {
+  HttpServerOptions options;
+  options.port = 0;
+  options.request.max_body_bytes = 1 << 20;
+  return options;
+}
+
+//   GET /open      "open", without a key
+//   GET /plain     "plain"
+//   POST /echo     its body; on a worker: /echo_worker
+//   GET /stream    the server's stream
+//   GET /never     held, and never ends;  GET /forgets  no answer at all;  GET /throws
+struct TestServer {
+  std::shared_ptr<TestStream> stream = std::make_shared<TestStream>();
+  std::unique_ptr<HttpServer> server;
+
+  explicit TestServer(HttpServerOptions options = test_options()) {
+    Router router;
+    const auto add = [&](const char* method, const char* path, HttpHandler handler,
+                         Access access = Access::with_key, RunsOn runs_on = RunsOn::connection) {
+      router.add({method, path, access, runs_on, std::move(handler)});
+    };
+    const HttpHandler echo = [](std::shared_ptr<HttpExchange> exchange) {
+      exchange->respond({.body = exchange->request().body, .content_type = "text/plain"});
+    };
+    add("GET", "/open", [](auto exchange) { exchange->respond({.body = "open"}); }, Access::anyone);
+    add("GET", "/plain", [](auto exchange) { exchange->respond({.body = "plain"}); });
+    add("POST", "/echo", echo);
+    add("POST", "/echo_worker", echo, Access::with_key, RunsOn::worker);
+    const HttpHandler hold = [stream = stream](std::shared_ptr<HttpExchange> exchange) {
+      stream->wake = exchange->waker();
+      exchange->hold(std::make_unique<TestAnswer>(stream));
+      ++stream->num_held;
+    };
+    add("GET", "/stream", hold);
+    add("POST", "/stream_worker", hold, Access::with_key, RunsOn::worker);
+    add("GET", "/forgets", [](auto) {});
+    add("POST", "/forgets_worker", [](auto) {}, Access::with_key, RunsOn::worker);
+    add("GET", "/throws", [](auto) { throw std::runtime_error("/secret/path at 0x7ffc00001000"); });
+    server = std::make_unique<HttpServer>(std::move(options), std::move(router));
+  }
+
+  RawClient connect(int receive_buffer = 0) const { return RawClient(server->port(), receive_buffer); }
+};
+
+inline std::string get(std::string_view path, std::string_view headers = {}) {
+  return "GET " + std::string(path) + " HTTP/1.1\r\nHost: a\r\n" + std::string(headers) + "\r\n";
+}
+
+inline std::string post(std::string_view path, std::string_view body, std::string_view headers = {}) {
+  return "POST " + std::string(path) + " HTTP/1.1\r\nHost: a\r\nContent-Length: " +
+         std::to_string(body.size()) + "\r\n" + std::string(headers) + "\r\n" + std::string(body);
+}
+
+}  // namespace ladder::testing
