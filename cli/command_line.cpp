@@ -57,6 +57,7 @@ int parse_and_run(int argc, char** argv) {
       {"tokenize", "texts to token ids and back, as JSON lines", add_tokenize_command},
       {"info", "what a model is, and what of it fits this machine; or the machine alone", add_info_command},
       {"bench", "throughput, latency, and what each optimisation is worth", add_bench_command},
+      {"serve", "answer over HTTP, as OpenAI's API does", add_serve_command},
       {"demo", "eight prompts answered together by the tiny model", add_demo_command},
   };
   std::vector<std::pair<CLI::App*, RunCommand>> added;

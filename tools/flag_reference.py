@@ -15,7 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGE = ROOT / "cli" / "README.md"
 BEGIN = "<!-- flags: tools/flag_reference.py -->"
 END = "<!-- end -->"
-COMMANDS = ["generate", "chat", "score", "tokenize", "info", "demo", "bench throughput", "bench latency",
+COMMANDS = ["generate", "chat", "score", "tokenize", "info", "serve", "demo", "bench throughput", "bench latency",
             "bench progression", "bench graph-replay"]
 
 OPTION = re.compile(r"  (?:-\w,)?(--[\w-]+)(?: ([A-Z][\w.]*)(?::\{[^}]*\})?(?:=(\S+))?)?(?: \.\.\.)?( REQUIRED)?(?: (.*))?")

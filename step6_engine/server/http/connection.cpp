@@ -98,7 +98,8 @@ void Connection::on_read(ErrorCode code, std::string_view bytes) {
       if (code) return close();
       return read_more();
     case Phase::opening:
-    case Phase::closed: return;
+    case Phase::closed:
+      return;
   }
 }
 
@@ -237,12 +238,13 @@ void Connection::linger() {
 
 void Connection::log_access() const {
   if (!core_.options.access_log) return;
-  std::string request = fmt::format("{} {}", method_.empty() ? "-" : method_, target_.empty() ? "-" : target_);
+  std::string request =
+      fmt::format("{} {}", method_.empty() ? "-" : method_, target_.empty() ? "-" : target_);
   for (char& c : request)
     if (static_cast<unsigned char>(c) < 0x20 || static_cast<unsigned char>(c) >= 0x7f || c == '"') c = '?';
   const double milliseconds = std::chrono::duration<double, std::milli>(Clock::now() - began_).count();
-  core_.options.access_log(fmt::format("{} \"{}\" {} {} bytes {:.1f} ms{}", peer_, request, status_, num_sent_,
-                                       milliseconds, phase_ == Phase::closed ? " (cut)" : ""));
+  core_.options.access_log(fmt::format("{} \"{}\" {} {} bytes {:.1f} ms{}", peer_, request, status_,
+                                       num_sent_, milliseconds, phase_ == Phase::closed ? " (cut)" : ""));
 }
 
 }  // namespace ladder

@@ -65,7 +65,8 @@ void Connection::pump() {
   }
   advancing_ = false;
   if (failed && began_stream_) return close();  // a stream cut short is the only way left to say so
-  if (failed && !all_made_) send(with_common_headers(error_response(500, "the server has a defect: see its log")));
+  if (failed && !all_made_)
+    send(with_common_headers(error_response(500, "the server has a defect: see its log")));
   if (!piece_.empty()) {
     if (framing_ == BodyFraming::chunked) {
       append_chunk(piece_, next_);
@@ -74,7 +75,8 @@ void Connection::pump() {
     }
     piece_.clear();
   }
-  if (all_made_ && began_stream_ && framing_ == BodyFraming::chunked && method_ != "HEAD") next_ += kLastChunk;
+  if (all_made_ && began_stream_ && framing_ == BodyFraming::chunked && method_ != "HEAD")
+    next_ += kLastChunk;
   if (all_made_) answer_.reset();
   write_more();
 }

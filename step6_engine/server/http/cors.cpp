@@ -11,9 +11,8 @@ bool has(const std::vector<std::string>& list, std::string_view value) {
 }
 
 bool equal_in_any_case(std::string_view a, std::string_view b) {
-  return std::equal(a.begin(), a.end(), b.begin(), b.end(), [](unsigned char x, unsigned char y) {
-    return std::tolower(x) == std::tolower(y);
-  });
+  return std::equal(a.begin(), a.end(), b.begin(), b.end(),
+                    [](unsigned char x, unsigned char y) { return std::tolower(x) == std::tolower(y); });
 }
 
 std::string joined(const std::vector<std::string>& list) {
@@ -61,7 +60,8 @@ std::optional<HttpResponse> Cors::preflight(const HttpRequest& request) const {
   std::string refused;
   if (!allows_origin(origin)) refused += "origin";
   const bool all_methods = has(options_.allowed_methods, "*");
-  if (!all_methods && !has(options_.allowed_methods, method)) refused += refused.empty() ? "method" : ", method";
+  if (!all_methods && !has(options_.allowed_methods, method))
+    refused += refused.empty() ? "method" : ", method";
   const std::string_view headers = request.header("Access-Control-Request-Headers");
   const bool all_headers = has(options_.allowed_headers, "*");
   for (size_t begin = 0; !all_headers && begin < headers.size();) {
@@ -81,9 +81,9 @@ std::optional<HttpResponse> Cors::preflight(const HttpRequest& request) const {
     return response;
   }
   add_origin(origin, response);
-  response.headers.emplace_back("Access-Control-Allow-Methods",
-                                all_methods ? "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT"
-                                            : joined(options_.allowed_methods));
+  response.headers.emplace_back(
+      "Access-Control-Allow-Methods",
+      all_methods ? "DELETE, GET, HEAD, OPTIONS, PATCH, POST, PUT" : joined(options_.allowed_methods));
   if (!all_headers) {
     response.headers.emplace_back("Access-Control-Allow-Headers", joined(options_.allowed_headers));
   } else if (!headers.empty()) {

@@ -48,8 +48,8 @@ void Exchange::respond(HttpResponse response) {
 
 void Exchange::hold(std::unique_ptr<HttpAnswer> answer) {
   claim();
-  const auto give = [self = shared_from_this(), held = std::make_shared<std::unique_ptr<HttpAnswer>>(
-                                                    std::move(answer))] {
+  const auto give = [self = shared_from_this(),
+                     held = std::make_shared<std::unique_ptr<HttpAnswer>>(std::move(answer))] {
     if (const auto alive = self->connection_.lock()) alive->hold(self, std::move(*held));
   };
   if (thread_->is_this_thread()) return give();

@@ -13,7 +13,7 @@
 namespace ladder {
 
 struct Decision {
-  const Route* route = nullptr;         // who answers; null: this is the answer
+  const Route* route = nullptr;  // who answers; null: this is the answer
   std::optional<HttpResponse> answer = {};
 };
 

@@ -64,7 +64,8 @@ void HttpServer::Impl::listen() {
   if (!code) acceptor->set_option(tcp::acceptor::reuse_address(true), code);
   // Inherited by what is accepted, and to be set before the window is agreed on.
   if (!code && options.send_buffer_bytes > 0)
-    acceptor->set_option(asio::socket_base::send_buffer_size(static_cast<int>(options.send_buffer_bytes)), code);
+    acceptor->set_option(asio::socket_base::send_buffer_size(static_cast<int>(options.send_buffer_bytes)),
+                         code);
   if (!code) acceptor->bind(endpoint, code);
   if (!code) acceptor->listen(1024, code);
   LADDER_CHECK(!code, "--host {} --port {}: {}", options.host, options.port, code.message());
@@ -78,7 +79,8 @@ void HttpServer::Impl::accept() {
     if (!acceptor->is_open()) return;
     if (!code) {
       take(std::move(socket), thread);
-    } else if (code != asio::error::connection_aborted) {  // most likely no descriptor is left: there may be soon
+    } else if (code !=
+               asio::error::connection_aborted) {  // most likely no descriptor is left: there may be soon
       pause->expires_after(std::chrono::milliseconds(50));
       pause->async_wait([this](ErrorCode cancelled) {
         if (!cancelled && acceptor->is_open()) accept();

@@ -28,11 +28,12 @@ namespace ladder {
 
 struct HttpServerOptions {
   std::string host = "127.0.0.1";
-  int port = 8000;  // 0: any that is free
+  int port = 8000;                                  // 0: any that is free
   std::string ssl_certfile = {}, ssl_keyfile = {};  // PEM; both or none
   std::vector<std::string> api_keys = {};           // none: everybody may ask
   CorsOptions cors = {};
-  std::string root_path = {};  // "/llm": requests for /llm/health and, from a proxy that cuts it off, for /health
+  std::string root_path =
+      {};  // "/llm": requests for /llm/health and, from a proxy that cuts it off, for /health
 
   int io_threads = 2;
   int worker_threads = 2;
@@ -43,14 +44,16 @@ struct HttpServerOptions {
   int64_t send_buffer_bytes = 256 * 1024;
 
   using Milliseconds = std::chrono::milliseconds;
-  Milliseconds idle_timeout{60'000};    // between two requests of a connection
-  Milliseconds header_timeout{10'000};  // from a request's first byte, or the connection's begin, to its headers' end
-  Milliseconds body_timeout{60'000};    // from there to the end of its body
-  Milliseconds write_timeout{30'000};   // in which a client must read something of what waits for it
-  Milliseconds linger_timeout{1'000};   // for a client to close its side once we have closed ours
+  Milliseconds idle_timeout{60'000};  // between two requests of a connection
+  Milliseconds header_timeout{
+      10'000};  // from a request's first byte, or the connection's begin, to its headers' end
+  Milliseconds body_timeout{60'000};   // from there to the end of its body
+  Milliseconds write_timeout{30'000};  // in which a client must read something of what waits for it
+  Milliseconds linger_timeout{1'000};  // for a client to close its side once we have closed ours
 
-  std::function<void(std::string_view line)> access_log = {};  // one line per answer, from any of the I/O threads
-  std::function<void(std::string_view line)> error_log = {};   // a handler threw: a defect of ours
+  std::function<void(std::string_view line)> access_log =
+      {};  // one line per answer, from any of the I/O threads
+  std::function<void(std::string_view line)> error_log = {};  // a handler threw: a defect of ours
 };
 
 class HttpServer {

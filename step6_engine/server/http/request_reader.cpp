@@ -39,8 +39,8 @@ void RequestReader::State::refuse(const beast::error_code& code) {
     return refuse(431, fmt::format("the headers are longer than {} bytes, which is all they may be",
                                    limits.max_header_bytes));
   if (code == http::error::body_limit)
-    return refuse(413, fmt::format("the body is longer than {} bytes, which is all it may be",
-                                   limits.max_body_bytes));
+    return refuse(
+        413, fmt::format("the body is longer than {} bytes, which is all it may be", limits.max_body_bytes));
   if (code == http::error::bad_version) return refuse(505, "expected HTTP/1.1 or HTTP/1.0");
   refuse(400, fmt::format("this is no HTTP request: {}", code.message()));
 }
@@ -64,9 +64,8 @@ void RequestReader::State::take_head() {
   if (num_lengths > 1) return refuse(400, "expected one Content-Length");
   if (num_lengths > 0 && num_encodings > 0)
     return refuse(400, "expected Content-Length or Transfer-Encoding, not both");
-  if (num_encodings > 0 &&
-      (is_http_1_0 || num_encodings > 1 ||
-       !beast::iequals(message[http::field::transfer_encoding], "chunked")))
+  if (num_encodings > 0 && (is_http_1_0 || num_encodings > 1 ||
+                            !beast::iequals(message[http::field::transfer_encoding], "chunked")))
     return refuse(400, "Transfer-Encoding: expected chunked, and HTTP/1.1");
   if (num_hosts > 1 || (num_hosts == 0 && !is_http_1_0)) return refuse(400, "expected one Host");
   if (message.count(http::field::expect) > 0 && !is_http_1_0) {
@@ -106,7 +105,8 @@ size_t RequestReader::feed(std::string_view bytes) {
   State& s = *state_;
   if (s.done || s.error_status != 0) return 0;
   size_t skipped = 0;  // empty lines before a request
-  while (!s.started && skipped < bytes.size() && (bytes[skipped] == '\r' || bytes[skipped] == '\n')) ++skipped;
+  while (!s.started && skipped < bytes.size() && (bytes[skipped] == '\r' || bytes[skipped] == '\n'))
+    ++skipped;
   bytes.remove_prefix(skipped);
   s.started |= !bytes.empty();
 
@@ -146,9 +146,9 @@ size_t RequestReader::feed(std::string_view bytes) {
     return skipped + (position >= num_rest ? position - num_rest : 0);
   s.rest = std::string(input.substr(position));
   if (std::ssize(s.rest) > s.limits.max_header_bytes)  // a line of a chunk that does not end
-    s.refuse(had_head ? 400 : 431, had_head ? "the body's chunks are malformed"
-                                            : fmt::format("the headers are longer than {} bytes",
-                                                          s.limits.max_header_bytes));
+    s.refuse(had_head ? 400 : 431,
+             had_head ? "the body's chunks are malformed"
+                      : fmt::format("the headers are longer than {} bytes", s.limits.max_header_bytes));
   return skipped + bytes.size();
 }
 

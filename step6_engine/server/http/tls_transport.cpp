@@ -21,9 +21,10 @@ class TlsTransport final : public Transport {
   }
 
   void read(Owner owner) override {
-    stream_.async_read_some(asio::buffer(buffer_), [this, owner = std::move(owner)](ErrorCode code, size_t size) {
-      owner->on_read(code, {buffer_.data(), size});
-    });
+    stream_.async_read_some(asio::buffer(buffer_),
+                            [this, owner = std::move(owner)](ErrorCode code, size_t size) {
+                              owner->on_read(code, {buffer_.data(), size});
+                            });
   }
 
   void write(Owner owner, std::string_view bytes) override {
@@ -57,7 +58,8 @@ std::unique_ptr<Transport> make_tls_transport(asio::ip::tcp::socket socket, asio
   return std::make_unique<TlsTransport>(std::move(socket), context);
 }
 
-std::shared_ptr<asio::ssl::context> make_tls_context(const std::string& certfile, const std::string& keyfile) {
+std::shared_ptr<asio::ssl::context> make_tls_context(const std::string& certfile,
+                                                     const std::string& keyfile) {
   auto context = std::make_shared<asio::ssl::context>(asio::ssl::context::tls_server);
   context->set_options(asio::ssl::context::no_tlsv1 | asio::ssl::context::no_tlsv1_1 |
                        asio::ssl::context::no_compression);

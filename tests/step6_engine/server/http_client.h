@@ -70,8 +70,8 @@ class RawClient {
   bool receive_until(std::string_view text, std::chrono::milliseconds timeout = 5s) {
     const auto until = std::chrono::steady_clock::now() + timeout;
     while (got_.find(text) == got_.npos) {
-      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(
-          until - std::chrono::steady_clock::now());
+      const auto left =
+          std::chrono::duration_cast<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
       if (left.count() <= 0 || !receive(left)) return false;
     }
     return true;

@@ -75,7 +75,8 @@ struct TestServer {
     const HttpHandler echo = [](std::shared_ptr<HttpExchange> exchange) {
       exchange->respond({.body = exchange->request().body, .content_type = "text/plain"});
     };
-    add("GET", "/open", [](auto exchange) { exchange->respond({.body = "open"}); }, Access::anyone);
+    add(
+        "GET", "/open", [](auto exchange) { exchange->respond({.body = "open"}); }, Access::anyone);
     add("GET", "/plain", [](auto exchange) { exchange->respond({.body = "plain"}); });
     add("POST", "/echo", echo);
     add("POST", "/echo_worker", echo, Access::with_key, RunsOn::worker);
@@ -87,7 +88,8 @@ struct TestServer {
     add("GET", "/stream", hold);
     add("POST", "/stream_worker", hold, Access::with_key, RunsOn::worker);
     add("GET", "/forgets", [](auto) {});
-    add("POST", "/forgets_worker", [](auto) {}, Access::with_key, RunsOn::worker);
+    add(
+        "POST", "/forgets_worker", [](auto) {}, Access::with_key, RunsOn::worker);
     add("GET", "/throws", [](auto) { throw std::runtime_error("/secret/path at 0x7ffc00001000"); });
     server = std::make_unique<HttpServer>(std::move(options), std::move(router));
   }
@@ -100,8 +102,9 @@ inline std::string get(std::string_view path, std::string_view headers = {}) {
 }
 
 inline std::string post(std::string_view path, std::string_view body, std::string_view headers = {}) {
-  return "POST " + std::string(path) + " HTTP/1.1\r\nHost: a\r\nContent-Length: " +
-         std::to_string(body.size()) + "\r\n" + std::string(headers) + "\r\n" + std::string(body);
+  return "POST " + std::string(path) +
+         " HTTP/1.1\r\nHost: a\r\nContent-Length: " + std::to_string(body.size()) + "\r\n" +
+         std::string(headers) + "\r\n" + std::string(body);
 }
 
 }  // namespace ladder::testing

@@ -1,0 +1,42 @@
+#pragma once
+// The flags of `ladder serve` beside those of the engine. Names are vLLM's where it has the flag.
+#include <CLI/CLI.hpp>
+#include <chrono>
+#include <cstdint>
+#include <filesystem>
+#include <string>
+#include <vector>
+
+#include "step6_engine/server/http/http_server.h"
+
+namespace ladder {
+
+class ServerFlags {
+ public:
+  void add(CLI::App& app);
+
+  // Error naming the flag.
+  HttpServerOptions http_options() const;
+  // The names that requests may use; not empty: else the model's folder's name.
+  std::vector<std::string> model_names(const std::filesystem::path& model) const;
+  std::chrono::milliseconds stuck_after() const { return in_milliseconds(stuck_after_); }
+  std::chrono::milliseconds drain_time() const { return in_milliseconds(drain_timeout); }
+  bool is_loopback() const;  // only this machine can connect
+
+  std::string generation_config = "auto";
+  int64_t max_num_queued_reqs = 0, max_num_queued_tokens = 0;  // 0: no limit
+  double drain_timeout = 30;                                    // seconds
+  bool access_log = false;
+
+ private:
+  static std::chrono::milliseconds in_milliseconds(double seconds) {
+    return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+  }
+
+  HttpServerOptions http_;
+  std::vector<std::string> served_names_, origins_, methods_, headers_;
+  std::string max_body_size_ = "32MiB", max_header_size_ = "64KiB";
+  double idle_timeout_ = 60, header_timeout_ = 10, body_timeout_ = 60, write_timeout_ = 30, stuck_after_ = 60;
+};
+
+}  // namespace ladder
