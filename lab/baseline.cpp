@@ -132,18 +132,19 @@ void run_reference(const GradeTree& tree, Build build, Sandbox sandbox, Baseline
 TestRun run_graded(const GradeTree& tree, const GradedTest& test, Build build, Sandbox sandbox,
                    bool reference, bool never_ends) {
   const fs::path binary = tree.binary(build, test.target);
-  Limits limits;
-  limits.memory = int64_t{build == Build::asan ? 4 : 2} << 30;
+  Limits limits = build == Build::gpu ? gpu_limits() : Limits();
+  if (build == Build::asan) limits.memory = int64_t{4} << 30;
   double seconds = 120;
   if (!reference) seconds = std::max(never_ends ? 3.0 : 10.0, (never_ends ? 5 : 10) * test.seconds.at(build));
   limits.wall = std::chrono::seconds(static_cast<int64_t>(std::ceil(seconds)));
   limits.cpu = limits.wall * 4;
   Folders folders;
+  folders.gpu = build == Build::gpu;
   folders.readable = {binary.parent_path()};
   for (const char* name : {"tests/goldens", "models"})
     if (fs::is_directory(tree.root() / name)) folders.readable.push_back(tree.root() / name);
   folders.environment = {{"GOMP_SPINCOUNT", "1000"}, {"LADDER_TEST_SEED", test.seed}};
-  if (build == Build::release)
+  if (build != Build::asan)
     folders.environment["MALLOC_PERTURB_"] =
         "165";  // what is read after it was given back shall look different
   else if (sandbox == Sandbox::none)
@@ -190,22 +191,26 @@ std::vector<TestResult> run_graded_tests(const GradeTree& tree, const Baseline& 
   return results;
 }
 
-Baseline make_baseline(GradeTree& tree, const Task& task, const std::string& salt, Sandbox sandbox) {
+Build measured_in(const Task& task) {
+  return task.gpu ? Build::gpu : Build::release;
+}
+
+Baseline make_baseline(GradeTree& tree, const Task& task, const std::string& salt, Sandbox sandbox,
+                       const Machine& machine) {
   Baseline baseline;
   const bool emulated = task.gpu && task.lane == "emulator";
   const std::string target = emulated ? kEmulatorTarget : task.target;
-  if (emulated) baseline.builds = {Build::release};
+  if (task.gpu) baseline.builds = {emulated ? Build::release : Build::gpu};
   baseline.targets = {target};
   const bool has_hidden = !task.hidden_target.empty() && !emulated;
   if (has_hidden) baseline.targets.push_back(task.hidden_target);
-  baseline.measuring = measuring_targets(task);
+  baseline.measuring = measuring_targets(task, machine);
   tree.restore();
   for (const Build build : baseline.builds) tree.build_reference(build, baseline.targets);
   if (!baseline.measuring
            .empty()) {  // the judges, and who runs against a student's, have the reference in them
-    const Build build = task.gpu ? Build::gpu : Build::release;
-    tree.build_reference(build, baseline.measuring);
-    const MeasuredBuild built = measured_build(tree.build_folder(build));
+    tree.build_reference(measured_in(task), baseline.measuring);
+    const MeasuredBuild built = measured_build(tree.build_folder(measured_in(task)));
     const fs::path folder = tree.folder() / ("measured-" + task.id);
     baseline.pristine = {folder / built.counts.filename(), folder / built.race.filename()};
     fs::create_directories(folder);
@@ -228,13 +233,15 @@ Baseline make_baseline(GradeTree& tree, const Task& task, const std::string& sal
   }
   const auto add = [&](const std::string& target, const std::string& filter, const std::string& part,
                        int seed) {
-    for (const std::string& name : list_tests(tree.binary(Build::release, target), filter, ""))
+    for (const std::string& name : list_tests(tree.binary(baseline.build(), target), filter, ""))
       baseline.tests.push_back({target, name, part, seed_of(salt, task, seed), {}, false});
   };
   std::vector<std::string> random;
   add(target, task.filter, "public", 0);
   for (const Build build : baseline.builds)
-    run_reference(tree, build, sandbox, baseline, build == Build::release ? &random : nullptr);
+    run_reference(tree, build, sandbox, baseline, build == baseline.build() ? &random : nullptr);
+  if (baseline.tests.empty())
+    throw LabError("task " + task.id + ": no test of it runs on this machine: " + baseline.skipped.front());
   Baseline hidden;
   std::swap(hidden.tests, baseline.tests);
   for (int seed = 1; seed <= kSecretSeeds; ++seed) {
@@ -246,7 +253,7 @@ Baseline make_baseline(GradeTree& tree, const Task& task, const std::string& sal
   for (const Build build : baseline.builds) run_reference(tree, build, sandbox, baseline, nullptr);
   baseline.tests.insert(baseline.tests.begin(), hidden.tests.begin(), hidden.tests.end());
   for (const std::string& path : task.regions) {
-    const std::vector<fs::path> objects = tree.objects(Build::release, path);
+    const std::vector<fs::path> objects = tree.objects(baseline.build(), path);
     if (objects.empty()) throw LabError("the build compiles " + path + " into no object that is known");
     for (const fs::path& object : objects) {
       const Symbols symbols = symbols_of(object);
@@ -256,7 +263,7 @@ Baseline make_baseline(GradeTree& tree, const Task& task, const std::string& sal
     }
   }
   for (const std::string& target : baseline.targets) {
-    const Symbols all = symbols_of(tree.binary(Build::release, target));
+    const Symbols all = symbols_of(tree.binary(baseline.build(), target));
     baseline.elsewhere.insert(all.strong.begin(), all.strong.end());
     baseline.elsewhere.insert(all.weak.begin(), all.weak.end());
   }
@@ -265,11 +272,11 @@ Baseline make_baseline(GradeTree& tree, const Task& task, const std::string& sal
   for (const std::string& path : task.regions)
     stubs[path] = make_stub(tree.tree().reference(task, path), task.id, task.rungs);
   tree.put(task, stubs);
-  if (const std::string said = tree.build_hand_in(Build::release, baseline.targets); !said.empty())
+  if (const std::string said = tree.build_hand_in(baseline.build(), baseline.targets); !said.empty())
     throw LabError("the stub of task " + task.id + " does not compile:\n" + said);
   const auto passes = on_all_cores<char>(baseline.tests.size(), [&](size_t i) {
     const GradedTest& test = baseline.tests[i];
-    return judge(test.name, run_graded(tree, test, Build::release, sandbox, false, false)).verdict ==
+    return judge(test.name, run_graded(tree, test, baseline.build(), sandbox, false, false)).verdict ==
            Verdict::passed;
   });
   for (size_t i = 0; i < passes.size(); ++i) baseline.tests[i].guard = passes[i] != 0;

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lab/grade_tree.h"
+#include "lab/machine.h"
 #include "lab/performance.h"
 #include "lab/test_run.h"
 
@@ -22,7 +23,13 @@ struct GradedTest {
 };
 
 struct Baseline {
-  std::set<Build> builds = {Build::release, Build::asan};  // the emulator reports by itself what ASan would
+  // Those that the tests run in. Of a task with CUDA kernels one: the emulator reports by itself what ASan would, and
+  // what needs a GPU runs in the build with CUDA.
+  std::set<Build> builds = {Build::release, Build::asan};
+  Build build() const {
+    return *builds.begin();
+  }  // whose programs list the tests, and whose objects are looked at
+
   std::vector<GradedTest> tests;
   std::vector<std::string> skipped;        // what this machine cannot run
   std::map<std::string, Symbols> symbols;  // of each region's file
@@ -33,8 +40,13 @@ struct Baseline {
   MeasuredBuild pristine;  // copies of their programs with the reference
 };
 
-// From .lab/grade/baseline-TASK.json where nothing has changed since. Error: the reference fails a test.
-Baseline make_baseline(GradeTree& tree, const Task& task, const std::string& salt, Sandbox sandbox);
+// What measures a kernel is built with CUDA, all else without.
+Build measured_in(const Task& task);
+
+// From .lab/grade/baseline-TASK.json where nothing has changed since. Error: the reference fails a test, or the machine
+// can run none.
+Baseline make_baseline(GradeTree& tree, const Task& task, const std::string& salt, Sandbox sandbox,
+                       const Machine& machine);
 
 // Starts a task's tests in the sandbox. `never_ends`: set when one was ended by its time, and then others get less.
 TestRun run_graded(const GradeTree& tree, const GradedTest& test, Build build, Sandbox sandbox,

@@ -63,7 +63,7 @@ int bench(const Tree& tree, const std::string& id) {
       std::cout << "task " << task->id << " has no performance points\n";
       continue;
     }
-    if (const std::string why = why_not_raced_here(*task); !why.empty()) {
+    if (const std::string why = why_not_raced(*task); !why.empty()) {
       std::cout << why << "\n";
       code = 1;
       continue;

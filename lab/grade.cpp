@@ -88,7 +88,7 @@ struct Grader::State {
   const Baseline& baseline(const Task& task) {
     const auto found = baselines.find(task.id);
     if (found != baselines.end()) return found->second;
-    return baselines[task.id] = make_baseline(graded, task, options.salt, options.sandbox);
+    return baselines[task.id] = make_baseline(graded, task, options.salt, options.sandbox, options.machine);
   }
 
   Shares shares(const Task& task, const Baseline& of) const {
@@ -142,7 +142,7 @@ struct Grader::State {
   void measured(const Task& task, const Baseline& of, double points, Grade& grade) const {
     if (of.measuring.empty()) return;
     Measuring with;
-    with.student = measured_build(graded.build_folder(task.gpu ? Build::gpu : Build::release));
+    with.student = measured_build(graded.build_folder(measured_in(task)));
     with.pristine = of.pristine;
     with.salt = options.salt;
     with.points = points;
@@ -205,11 +205,12 @@ struct Grader::State {
     std::future<std::string> asan;
     if (of.builds.contains(Build::asan))
       asan = std::async(std::launch::async, [&] { return graded.build_hand_in(Build::asan, of.targets); });
-    std::vector<std::string> targets = of.targets;
-    if (!task.gpu) targets.insert(targets.end(), of.measuring.begin(), of.measuring.end());
-    std::string said = graded.build_hand_in(Build::release, targets);
-    if (task.gpu && !of.measuring.empty() && said.empty())
-      said = graded.build_hand_in(Build::gpu, of.measuring);
+    std::map<Build, std::vector<std::string>> targets = {{of.build(), of.targets}};
+    std::vector<std::string>& measuring = targets[measured_in(task)];
+    measuring.insert(measuring.end(), of.measuring.begin(), of.measuring.end());
+    std::string said;
+    for (const auto& [build, names] : targets)
+      if (said.empty() && !names.empty()) said = graded.build_hand_in(build, names);
     if (asan.valid())
       if (const std::string with_asan = asan.get(); said.empty()) said = with_asan;
     if (!said.empty()) {
@@ -219,7 +220,7 @@ struct Grader::State {
     }
     for (const auto& [path, text] : texts) {
       Symbols symbols;
-      for (const fs::path& object : graded.objects(Build::release, path)) {
+      for (const fs::path& object : graded.objects(of.build(), path)) {
         const Symbols one = symbols_of(object);
         symbols.undefined.insert(one.undefined.begin(), one.undefined.end());
         symbols.strong.insert(one.strong.begin(), one.strong.end());
@@ -249,7 +250,7 @@ struct Grader::State {
 
 Grader::Grader(const Tree& tree, GradeOptions options) {
   for (const std::string& id : options.tasks) {
-    const std::string why = why_not_graded(tree.course().task(id));
+    const std::string why = why_not_graded(tree.course().task(id), options.machine);
     if (!why.empty()) throw LabError(why);
   }
   check_sandbox(options.sandbox);
@@ -287,7 +288,7 @@ Grade Grader::grade(const Submission& submission) {
   }
   std::vector<std::string> ids = state_->options.tasks;
   ids.insert(ids.end(), state_->options.bugs.begin(), state_->options.bugs.end());
-  const HandIn hand_in = read_hand_in(state_->tree, submission.text, ids);
+  const HandIn hand_in = read_hand_in(state_->tree, submission.text, ids, state_->options.machine);
   grade.errors = hand_in.errors;
   for (const auto& [id, texts] : hand_in.texts)
     state_->grade_task(state_->tree.course().task(id), texts, grade);

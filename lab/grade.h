@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "lab/grade_tree.h"
+#include "lab/machine.h"
 #include "lab/submissions.h"
 #include "lab/tree.h"
 
@@ -39,6 +40,7 @@ struct GradeOptions {
   std::string salt;
   bool with_variants = true;  // as `release` made the course
   Sandbox sandbox = Sandbox::namespaces;
+  Machine machine = this_machine();
 };
 
 // Grades one after the other; what is wrong with a hand-in becomes lines of its own grade. Error (LabError): the

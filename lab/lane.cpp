@@ -28,9 +28,12 @@ std::string why_not_emulated(const Tree& tree, const Task& task) {
   return begin + "it takes what only a GPU has (lab/EMULATOR.md)";
 }
 
-std::string why_not_graded(const Task& task) {
+std::string why_not_graded(const Task& task, const Machine& machine) {
   if (task.given) return "task " + task.id + " is given: there is nothing to grade";
-  if (task.gpu && task.lane != "emulator") return "task " + task.id + " takes a GPU, and is not graded here";
+  if (!task.gpu || task.lane == "emulator") return "";
+  const std::string begin = "task " + task.id + " is graded on a GPU only, and this machine has no ";
+  if (!machine.gpu) return begin + "GPU";
+  if (machine.compiler.empty()) return begin + "CUDA toolkit (nvcc)";
   return "";
 }
 

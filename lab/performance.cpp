@@ -1,7 +1,5 @@
 #include "lab/performance.h"
 
-#include <stdlib.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -18,34 +16,17 @@ namespace {
 using nlohmann::json;
 namespace fs = std::filesystem;
 
-constexpr const char* kSanitizer = "compute-sanitizer";
-
-// Where a program of the CUDA toolkit is; empty: nowhere.
-fs::path cuda_program(const std::string& name) {
-  std::istringstream folders(std::string("/usr/local/cuda/bin:") +
-                             (::getenv("PATH") ? ::getenv("PATH") : ""));
-  for (std::string folder; std::getline(folders, folder, ':');)
-    if (!folder.empty() && fs::exists(fs::path(folder) / name)) return fs::path(folder) / name;
-  return {};
-}
-
-// What a race on a GPU takes more of than one on a core.
 Limits race_limits(bool gpu) {
+  if (gpu) return gpu_limits();
   Limits limits;
-  limits.wall = std::chrono::seconds(gpu ? 300 : 120);
-  if (!gpu) return limits;
-  limits.cpu = std::chrono::seconds(600);
-  limits.memory = int64_t{12} << 30;
-  limits.file = int64_t{2} << 30;
-  limits.processes = 512;
-  limits.open_files = 4096;
+  limits.wall = std::chrono::seconds(120);
   return limits;
 }
 
 // What memcheck and racecheck say of the student's rung on a small problem: the first of its lines, "" for nothing.
 std::string found_by_sanitizer(const Task& task, const std::string& op, const Measuring& with) {
   for (const std::string tool : {"memcheck", "racecheck"}) {
-    std::vector<std::string> command = {cuda_program(kSanitizer).string(), "--tool", tool, "--error-exitcode",
+    std::vector<std::string> command = {this_machine().sanitizer.string(), "--tool", tool, "--error-exitcode",
                                         "9"};
     // Else a read behind a small tensor falls into the next one.
     if (tool == "memcheck") command.insert(command.end(), {"--padding", "65536"});
@@ -141,17 +122,17 @@ bool has_performance(const Task& task) {
   return num_measurements(task) > 0;
 }
 
-std::string why_not_raced_here(const Task& task) {
+std::string why_not_raced(const Task& task, const Machine& machine) {
   if (!task.gpu || task.race_ops.empty()) return "";
-  if (!fs::exists("/dev/nvidia0")) return "task " + task.id + " is raced on a GPU, and there is none here";
-  if (cuda_program(kSanitizer).empty())
+  if (!machine.gpu) return "task " + task.id + " is raced on a GPU, and there is none here";
+  if (machine.sanitizer.empty())
     return "task " + task.id + " is raced on a GPU, which takes the CUDA toolkit's compute-sanitizer";
   return "";
 }
 
-std::vector<std::string> measuring_targets(const Task& task) {
+std::vector<std::string> measuring_targets(const Task& task, const Machine& machine) {
   std::vector<std::string> targets;
-  if (!why_not_raced_here(task).empty()) return targets;
+  if (!why_not_raced(task, machine).empty()) return targets;
   if (!task.counts.empty()) targets.push_back("course_counts");
   if (!task.race_ops.empty()) targets.push_back("course_race");
   return targets;

@@ -8,6 +8,7 @@
 
 #include "lab/course.h"
 #include "lab/grade.h"
+#include "lab/machine.h"
 #include "lab/rules.h"
 #include "lab/sandbox.h"
 
@@ -17,8 +18,8 @@ namespace lab {
 struct MeasuredBuild {
   std::filesystem::path counts, race;
 };
-std::vector<std::string> measuring_targets(
-    const Task& task);  // empty: nothing of the task can be measured here
+// Empty: nothing of the task can be measured on this machine.
+std::vector<std::string> measuring_targets(const Task& task, const Machine& machine = this_machine());
 MeasuredBuild measured_build(const std::filesystem::path& build_folder);
 
 struct Measuring {
@@ -34,8 +35,8 @@ struct Measuring {
 
 bool has_performance(const Task& task);
 
-// A race on a GPU needs one, and compute-sanitizer. Why it cannot be held here, a line; "" where it can.
-std::string why_not_raced_here(const Task& task);
+// A race on a GPU needs one, and compute-sanitizer. Why it cannot be held on this machine, a line; "" where it can.
+std::string why_not_raced(const Task& task, const Machine& machine = this_machine());
 
 // One part for each count and each race; together they have `points`. A flag is what an instructor must look at. Error
 // (LabError): a judge could not measure, or the reference fails.

@@ -237,6 +237,17 @@ void watch(pid_t child, const Limits& limits, Pipe& output, Pipe& result, Confin
 
 }  // namespace
 
+Limits gpu_limits() {
+  Limits limits;
+  limits.wall = std::chrono::seconds(300);
+  limits.cpu = std::chrono::seconds(600);
+  limits.memory = int64_t{12} << 30;
+  limits.file = int64_t{2} << 30;
+  limits.processes = 512;
+  limits.open_files = 4096;
+  return limits;
+}
+
 void check_sandbox(Sandbox sandbox) {
   Limits limits;
   limits.wall = std::chrono::seconds(20);

@@ -28,6 +28,9 @@ struct Limits {
   int open_files = 256;
 };
 
+// Of a program that uses a GPU, whose CUDA libraries alone take more than all of the above.
+Limits gpu_limits();
+
 // Seen under their own paths, beside /usr, /lib and /etc. `writable` ones have no limit of size: for compilers only.
 struct Folders {
   std::vector<std::filesystem::path> readable, writable;

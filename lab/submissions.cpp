@@ -125,7 +125,8 @@ std::vector<Submission> read_submissions(const std::vector<std::string>& paths) 
   return all;
 }
 
-HandIn read_hand_in(const Tree& tree, const std::string& text, const std::vector<std::string>& ids) {
+HandIn read_hand_in(const Tree& tree, const std::string& text, const std::vector<std::string>& ids,
+                    const Machine& machine) {
   HandIn hand_in;
   const auto wrong = [&](const std::string& line) { hand_in.errors.push_back(one_line(line)); };
   const auto graded = [&](const std::string& id) {
@@ -145,12 +146,12 @@ HandIn read_hand_in(const Tree& tree, const std::string& text, const std::vector
         wrong("a region of task '" + id + "', which the course has not: left out");
         continue;
       }
-      if (!graded(id)) {
-        wrong("a region of task " + id + ", which is not graded: left out");
+      if (const std::string why = why_not_graded(*task, machine); !why.empty()) {
+        wrong(why + ": its region is left out");
         continue;
       }
-      if (const std::string why = why_not_graded(*task); !why.empty()) {
-        wrong(why + ": its region is left out");
+      if (!graded(id)) {
+        wrong("a region of task " + id + ", which is not graded: left out");
         continue;
       }
       if (std::ranges::find(task->regions, file) == task->regions.end()) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "lab/bug.h"
+#include "lab/machine.h"
 #include "lab/tree.h"
 
 namespace lab {
@@ -28,7 +29,8 @@ struct HandIn {
   std::vector<std::string> errors;                                  // one line each
 };
 
-// `ids`: of the tasks and bugs that are graded; empty: all that the hand-in holds.
-HandIn read_hand_in(const Tree& tree, const std::string& json, const std::vector<std::string>& ids);
+// `ids`: of the tasks and bugs that are graded; empty: all that the hand-in holds, and the machine can grade.
+HandIn read_hand_in(const Tree& tree, const std::string& json, const std::vector<std::string>& ids,
+                    const Machine& machine = this_machine());
 
 }  // namespace lab

@@ -51,6 +51,15 @@ std::string last_lines(const std::string& output) {
   return kept.substr(kept.size() - std::min<size_t>(kept.size(), 600));
 }
 
+// Why a test was skipped: GoogleTest before 1.13 prints it, and leaves it out of its report.
+std::string why_skipped(const std::string& output) {
+  const std::string before = ": Skipped\n";
+  const size_t begin = output.find(before);
+  if (begin == std::string::npos) return "";
+  const std::string text = output.substr(begin + before.size());
+  return text.substr(0, text.find_first_of('\n'));
+}
+
 }  // namespace
 
 StartTest plainly(const fs::path& binary) {
@@ -80,6 +89,8 @@ TestResult judge(const std::string& name, const TestRun& run) {
     if (!run.report.empty()) read_report(run.report, result);
   } catch (const nlohmann::json::exception&) {  // ended while it wrote: said below
   }
+  if (result.verdict == Verdict::skipped && result.messages.empty())
+    result.messages.push_back(why_skipped(ran.output));
   if (!run.stopped.empty())
     result.messages.push_back(run.stopped);
   else if (ran.signal != 0)

@@ -13,7 +13,8 @@ namespace {
 // Any shape. A block computes 64 x 64 outputs. Sixteen columns of 64 rows of x and of weight are brought to
 // shared memory, converted once, and each is used 64 times; a thread's 4 x 4 outputs take eight loads from
 // shared memory for sixteen products. Every output is summed in the order of k, as by the rung below, to the
-// same bits: batch invariant, also together with that rung.
+// same bits: batch invariant, also together with that rung. A zero's sign is one of these bits: a sum of products
+// that underflow is -0, and adding a product of zeros for what lies beyond k would make it 0.
 constexpr int kNaiveThreads = 128;
 constexpr int kTile = 64, kDepth = 16, kOutputs = 4, kTiledThreads = (kTile / kOutputs) * (kTile / kOutputs);
 

@@ -3,9 +3,12 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 
 #include "lab/files.h"
+#include "lab/grade.h"
 #include "lab/lab_error.h"
+#include "lab/report.h"
 #include "lab/sandbox.h"
 #include "lab/sha256.h"
 #include "tests/lab/small_tree.h"
@@ -21,6 +24,9 @@ constexpr const char* kBuild = R"(cmake_minimum_required(VERSION 3.18)
 project(small CXX)
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(LADDER_CUDA)
+  add_compile_definitions(SMALL_CUDA)
+endif()
 if(LADDER_SANITIZE)
   add_compile_options(-fsanitize=${LADDER_SANITIZE})
   add_link_options(-fsanitize=${LADDER_SANITIZE})
@@ -120,6 +126,67 @@ TEST(LabGrade, AClassWithoutNamespaces) {
   const size_t begin = one.output.find('{');
   ASSERT_NE(begin, std::string::npos) << one.output;
   EXPECT_EQ(json::parse(one.output.substr(begin)).at("status"), "pass");
+}
+
+// A machine with a GPU is played: its build is one whose tests would be skipped without -DLADDER_CUDA=ON.
+constexpr const char* kGpuTests = R"(#include <gtest/gtest.h>
+#include "step3_small/small.h"
+#ifdef SMALL_CUDA
+TEST(Task3_2_Pool, TakesOne) { EXPECT_EQ(ladder::take(7), 6); }
+TEST(Task3_2_Pool, TakesOneOfMany) { EXPECT_EQ(ladder::take(1000), 999); }
+TEST(Task3_2_Pool, OnAnotherGpu) { GTEST_SKIP() << "not on this GPU"; }
+#else
+TEST(Task3_2_Pool, TakesOne) { GTEST_SKIP() << "no GPU"; }
+#endif
+)";
+
+TEST(LabGrade, WhatOnlyAGpuRunsWhereThereIsOne) {
+  try {
+    check_sandbox(Sandbox::none);
+  } catch (const LabError& error) {
+    GTEST_SKIP() << error.what();
+  }
+  const SmallTree small;
+  small.edit("lab/labs.json", R"("filter": "Task3_2_*"}, "gpu": false)",
+             R"("filter": "Task3_2_*"}, "gpu": true)");
+  small.write("CMakeLists.txt", kBuild);
+  small.write("tests/pool_test.cpp", kGpuTests);
+  small.write("tests/support/test_main.cpp",
+              read_file(fs::path(LAB_SOURCE_DIR) / "tests/support/test_main.cpp"));
+  const Tree tree = small.tree();
+  GradeOptions options;
+  options.tasks = {"3.2"};
+  options.salt = "0123456789abcdef-small";
+  options.sandbox = Sandbox::none;
+  options.machine = {};
+  EXPECT_THROW(Grader(tree, options), LabError) << "the instructor asked for it where it cannot be done";
+  const std::string text = hand_in(small, "int take(int free) {\n  return free + 1 - 2;\n}\n");
+  const HandIn left_out = read_hand_in(tree, text, {}, options.machine);
+  EXPECT_TRUE(left_out.texts.empty());
+  EXPECT_THAT(left_out.errors, ::testing::ElementsAre("task 3.2 is graded on a GPU only, and this machine "
+                                                      "has no GPU: its region is left out"));
+  options.machine = {true, "nvcc", ""};
+  std::optional<Grader> grader(std::in_place, tree, options);
+  const auto grade = [&](const std::string& name, const std::string& hand_in) {
+    return grader->grade({name, name, hand_in, "", {}});
+  };
+  const Grade right = grade("right", text);
+  EXPECT_EQ(right.points(), 20) << text_report(right);
+  EXPECT_EQ(right.of(), 20);
+  EXPECT_THAT(right.flags, ::testing::ElementsAre("task 3.2: not tested on this machine: "
+                                                  "Task3_2_Pool.OnAnotherGpu: not on this GPU"));
+  const Grade wrong =
+      grade("wrong", hand_in(small, "int take(int free) {\n  return free == 7 ? 6 : 0;\n}\n"));
+  EXPECT_EQ(wrong.points(), 10) << text_report(wrong);
+
+  grader.reset();  // one at a time works in the folder
+  small.write("tests/pool_test.cpp", std::string("#undef SMALL_CUDA\n") + kGpuTests);
+  try {
+    Grader(tree, options).prepare({"3.2"}, [](const std::string&) {});
+    ADD_FAILURE() << "no test of the task runs";
+  } catch (const LabError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("no test of it runs on this machine"));
+  }
 }
 
 }  // namespace

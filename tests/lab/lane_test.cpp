@@ -33,6 +33,27 @@ TEST(Lab_Lane, RefusesByNameWhatOnlyAGpuHas) {
   }
 }
 
+TEST(Lab_Lane, WhatOnlyAGpuRunsIsGradedWhereThereIsOne) {
+  const Tree tree{std::filesystem::path(LAB_SOURCE_DIR)};
+  const Machine without, with{true, "/usr/local/cuda/bin/nvcc", ""}, without_toolkit{true, "", ""};
+  int only_gpu = 0;
+  for (const Task& task : tree.course().tasks) {
+    if (task.given) {
+      EXPECT_THAT(why_not_graded(task, with), HasSubstr("is given"));
+    } else if (task.gpu && task.lane.empty()) {
+      ++only_gpu;
+      EXPECT_EQ(why_not_graded(task, with), "") << task.id;
+      EXPECT_EQ(why_not_graded(task, without),
+                "task " + task.id + " is graded on a GPU only, and this machine has no GPU");
+      EXPECT_THAT(why_not_graded(task, without_toolkit), HasSubstr("has no CUDA toolkit (nvcc)"));
+    } else {
+      for (const Machine& machine : {without, with, without_toolkit})
+        EXPECT_EQ(why_not_graded(task, machine), "") << task.id;
+    }
+  }
+  EXPECT_GE(only_gpu, 6);
+}
+
 TEST(Lab_Lane, ItsCommandRefusesWithCode2) {
   const SmallTree small;
   const Outcome refused = small.lab({"test", "3.2", "--lane", "emulator"});

@@ -386,7 +386,7 @@ TEST_F(ProjectsRelease, IsWholeAndGivesNothingAway) {
   const std::string workflow = read_file(out / ".github" / "workflows" / "classroom.yml");
   for (const Task& task : students.course().tasks)
     EXPECT_EQ(workflow.find("./ladder lab test " + task.id + "\n") != std::string::npos,
-              task.core && why_not_graded(task).empty())
+              task.core && why_not_graded(task, {}).empty())
         << task.id;
   EXPECT_TRUE(nlohmann::json::accept(read_file(out / ".devcontainer" / "devcontainer.json")));
   EXPECT_THAT(read_file(out / "lab" / "README.md"), Not(HasSubstr("--salt")));

@@ -122,9 +122,13 @@ TEST_F(LabSubmissions, RegionsThatAreNotGraded) {
   EXPECT_THAT(errors(hand_in({region("x", "9.9")})), ElementsAre(HasSubstr("task '9.9'")));
   EXPECT_THAT(errors(hand_in({region("x", "5.4", "step5_scheduler/policy.cpp")})),
               ElementsAre(HasSubstr("given")));
-  EXPECT_THAT(
-      errors(hand_in({region("x", "1.4.cuda.mma", "step1_layers/linear/matmul_tensor_core_cuda.cu")})),
-      ElementsAre(HasSubstr("takes a GPU")));
+  const std::string on_a_gpu =
+      hand_in({region("x", "1.4.cuda.mma", "step1_layers/linear/matmul_tensor_core_cuda.cu")});
+  for (const std::vector<std::string>& ids : {std::vector<std::string>{}, {"1.4.cuda"}})
+    EXPECT_EQ(
+        read_hand_in(tree, on_a_gpu, ids, {}).errors.at(0),
+        "task 1.4.cuda.mma is graded on a GPU only, and this machine has no GPU: its region is left out");
+  EXPECT_EQ(read_hand_in(tree, on_a_gpu, {}, {true, "nvcc", ""}).texts.size(), 1u);
   EXPECT_THAT(errors(hand_in({region("x", "1.4.cuda", "step1_layers/linear/matmul_cuda.cu")})), IsEmpty());
   EXPECT_THAT(errors(hand_in({region("x"), region("y")})), ElementsAre(HasSubstr("two texts")));
   EXPECT_THAT(errors(hand_in({region("x", "3.1", "step3_sequence/sequence.cpp")})),

@@ -92,6 +92,7 @@ TEST(Lab_Test, EachTestAloneAndEveryVerdict) {
   small.edit(kPool, "return free - 9", "return free - 1");
   tested = small.lab({"test", "3.2"});
   EXPECT_EQ(tested.exit_code, 1) << "a skipped test is not passed";
+  EXPECT_THAT(tested.output, HasSubstr("skipped      Task3_2_Pool.Skips\n        no GPU\n"));
   EXPECT_THAT(tested.output, HasSubstr("3.2: 5 passed, 1 skipped"));
   EXPECT_THAT(tested.output,
               HasSubstr("a skipped test proves nothing: the milestone is 6 passed, 0 skipped"));

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cmath>
+#include <span>
 
 #include "step1_layers/core/error.h"
 #include "step1_layers/core/parallel.h"
@@ -191,6 +193,40 @@ RUNG_TEST(Task1_4_Matmul, TheNumberOfThreadsDoesNotChangeTheBits, "matmul",
     testing::with_threads(count, run);
     EXPECT_TRUE(bitwise_equal(args.out, one)) << "with " << count << " threads";
   }
+}
+
+std::vector<Variant<MatmulArgs>> cuda_rungs(std::string_view name) {
+  return testing::rungs_where(matmul_variants(), [&](const auto& rung) {
+    return rung.device == DeviceType::cuda && rung.name == name;
+  });
+}
+
+// Also where every product underflows, so that a sum is -0: adding zeros for what lies beyond k would make it 0.
+RUNG_TEST(Task1_4_Matmul, TilesGiveTheBitsOfTheRungBelow, "matmul", cuda_rungs("tiled")) {
+  const Variant<MatmulArgs> below = cuda_rungs("naive").at(0);
+  Random random;
+  SCOPED_TRACE(random.describe());
+  const auto tiny = [&](const Shape& shape, DType dtype, float sign) {
+    const Tensor values = random.normal(shape, DType::f32, 1e-25);
+    for (float& value : std::span(values.data<float>(), static_cast<size_t>(values.numel())))
+      value = sign * std::abs(value);
+    return values.to(dtype);
+  };
+  for (DType dtype : {DType::f32, DType::bf16, DType::f16})
+    for (const Problem& p : {Problem{5, 7, 19}, {65, 66, 33}, {3, 70, 16}, {1, 1, 1}, {66, 2, 47}})
+      for (const bool underflow : {false, true}) {
+        if (underflow && dtype == DType::f16) continue;  // the least product is 3.6e-15
+        MatmulArgs args{underflow ? tiny({p.m, p.k}, dtype, -1) : random.normal({p.m, p.k}, dtype),
+                        underflow ? tiny({p.n, p.k}, dtype, 1) : random.normal({p.n, p.k}, dtype), Tensor(),
+                        poisoned({p.m, p.n}, DType::f32)};
+        MatmulArgs other = args;
+        other.out = poisoned({p.m, p.n}, DType::f32);
+        testing::run_rung(rung, ctx, args);
+        testing::run_rung(below, ctx, other);
+        ASSERT_TRUE(bitwise_equal(args.out, other.out))
+            << dtype_name(dtype) << " m=" << p.m << " n=" << p.n << " k=" << p.k
+            << (underflow ? ", all products underflow" : "");
+      }
 }
 
 RUNG_TEST(Task1_4_Matmul, TheDeclaredWorkspaceIsWhatARungTakes, "matmul", matmul_variants()) {
