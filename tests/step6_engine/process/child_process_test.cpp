@@ -1,0 +1,171 @@
+#include "step6_engine/process/child_process.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include <csignal>
+
+#include "step1_layers/core/error.h"
+#include "tests/step6_engine/process/open_files.h"
+
+namespace ladder {
+namespace {
+
+using namespace std::chrono_literals;
+using testing::num_open_files;
+using testing::process_state;
+
+// `script` talks to its parent through descriptor 3.
+ChildOptions shell(const std::string& script) {
+  return {"the child", {"-c", script}, "/bin/sh"};
+}
+
+// Until the connection ends; fails the test after ten seconds.
+std::string read_all(const FileDescriptor& socket) {
+  std::string text;
+  char piece[256];
+  pollfd polled{socket.number(), POLLIN, 0};
+  while (::poll(&polled, 1, 10'000) > 0) {
+    const ssize_t count = ::read(socket.number(), piece, sizeof piece);
+    if (count <= 0) return text;
+    text.append(piece, static_cast<size_t>(count));
+  }
+  ADD_FAILURE() << "the connection has not ended; so far \"" << text << '"';
+  return text;
+}
+std::string read_some(const FileDescriptor& socket) {
+  char piece[256];
+  pollfd polled{socket.number(), POLLIN, 0};
+  if (::poll(&polled, 1, 10'000) <= 0) return "nothing came";
+  const ssize_t count = ::read(socket.number(), piece, sizeof piece);
+  return std::string(piece, static_cast<size_t>(std::max<ssize_t>(count, 0)));
+}
+
+TEST(ChildProcess, TheSocketGoesBothWaysAndEndsWithTheChild) {
+  const int before = num_open_files();
+  {
+    ChildProcess child(shell("read line <&3; echo \"got $line, $0 $1\" >&3; exit 3"));
+    const FileDescriptor socket = child.take_socket();
+    ASSERT_EQ(::write(socket.number(), "hello\n", 6), 6);
+    EXPECT_EQ(read_all(socket), "got hello, --fd 3\n");
+    const auto ended = child.wait(10s);
+    ASSERT_TRUE(ended.has_value());
+    EXPECT_EQ(ended->code, 3);
+    EXPECT_EQ(child.what_happened(),
+              "the child (pid " + std::to_string(child.pid()) + ") ended with exit code 3");
+    EXPECT_EQ(process_state(child.pid()), 0) << "a zombie";
+  }
+  EXPECT_EQ(num_open_files(), before);
+}
+
+TEST(ChildProcess, ASignalIsSaidInWords) {
+  ChildProcess child(shell("kill -9 $$"));
+  EXPECT_EQ(child.wait(10s)->in_words(), "was ended by SIGKILL (as a system does that runs out of memory)");
+  ChildProcess aborted(shell("kill -ABRT $$"));
+  EXPECT_EQ(aborted.wait(10s)->in_words(), "was ended by SIGABRT");
+}
+
+TEST(ChildProcess, WhatCannotBeStartedIsAnError) {
+  const int before = num_open_files();
+  try {
+    ChildProcess child({"the child", {}, "/no/such/program"});
+    FAIL() << "started";
+  } catch (const Error& error) {
+    EXPECT_STREQ(error.what(), "the child: /no/such/program cannot be started: No such file or directory");
+  }
+  EXPECT_EQ(num_open_files(), before);
+}
+
+// Also of what was opened without O_CLOEXEC, as libraries do.
+TEST(ChildProcess, NothingElseIsInherited) {
+  const FileDescriptor careless(::fcntl(STDERR_FILENO, F_DUPFD, 50));
+  ChildProcess child(shell("cd /proc/self/fd; echo * >&3"));
+  // 0, 1, 2, the socket, and at most one that the shell itself has open for the folder.
+  const std::string files = read_all(child.take_socket());
+  EXPECT_EQ(files.substr(0, 7), "0 1 2 3");
+  EXPECT_LE(files.size(), std::string("0 1 2 3 10\n").size()) << files;
+  EXPECT_EQ(files.find(" " + std::to_string(careless.number()) + " "), std::string::npos) << files;
+}
+
+TEST(ChildProcess, BlockedAndIgnoredSignalsAreNotInherited) {
+  sigset_t term, before;
+  sigemptyset(&term);
+  sigaddset(&term, SIGTERM);
+  pthread_sigmask(SIG_BLOCK, &term, &before);
+  const auto handler = std::signal(SIGTERM, SIG_IGN);
+  {
+    ChildProcess child(shell("echo ready >&3; exec sleep 60"));
+    const FileDescriptor socket = child.take_socket();
+    EXPECT_EQ(read_some(socket), "ready\n");
+    EXPECT_EQ(child.end(0ms, 10s).signal, SIGTERM);
+  }
+  std::signal(SIGTERM, handler);
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+TEST(ChildProcess, EndWaitsThenAsksThenKills) {
+  ChildProcess polite(shell("read line <&3; exit 0"));
+  polite.take_socket();  // and closes it
+  EXPECT_EQ(polite.end(10s).code, 0) << "it was given time to end by itself";
+
+  ChildProcess deaf(shell("trap '' TERM; echo ready >&3; while true; do sleep 0.05; done"));
+  const FileDescriptor socket = deaf.take_socket();
+  EXPECT_EQ(read_some(socket), "ready\n");
+  const auto begin = std::chrono::steady_clock::now();
+  EXPECT_EQ(deaf.end(50ms, 100ms).signal, SIGKILL);
+  EXPECT_GE(std::chrono::steady_clock::now() - begin, 150ms);
+  EXPECT_EQ(deaf.end(0ms).signal, SIGKILL) << "once more is no harm";
+}
+
+TEST(ChildProcess, AStoppedChildEndsToo) {
+  ChildProcess child(shell("echo ready >&3; kill -STOP $$; sleep 60"));
+  const FileDescriptor socket = child.take_socket();
+  EXPECT_EQ(read_some(socket), "ready\n");
+  EXPECT_FALSE(child.wait(50ms).has_value()) << "stopped is not ended";
+  EXPECT_EQ(child.end(0ms, 10s).signal, SIGTERM);
+}
+
+TEST(ChildProcess, TheDestructorLeavesNoProcessAndNoThread) {
+  const int files = num_open_files(), threads = testing::num_threads();
+  int pid = 0;
+  {
+    ChildProcess child(shell("sleep 60"));
+    pid = child.pid();
+    EXPECT_NE(process_state(pid), 0);
+  }
+  EXPECT_EQ(process_state(pid), 0);
+  EXPECT_EQ(num_open_files(), files);
+  EXPECT_EQ(testing::num_threads(), threads);
+}
+
+// A parent that is killed cannot end anybody: the kernel does.
+TEST(ChildProcess, AKilledParentTakesItsChildAlong) {
+  int ends[2];
+  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+  const FileDescriptor mine(ends[0]);
+  FileDescriptor theirs(ends[1]);
+  const pid_t parent = fork();
+  if (parent == 0) {
+    ChildProcess child(shell("exec sleep 60"));
+    const int pid = child.pid();
+    if (::write(ends[1], &pid, sizeof pid) == sizeof pid) ::pause();
+    _exit(1);
+  }
+  theirs.close();
+  int pid = 0;
+  ASSERT_EQ(::read(mine.number(), &pid, sizeof pid), static_cast<ssize_t>(sizeof pid));
+  EXPECT_NE(process_state(pid), 0);
+  ::kill(parent, SIGKILL);
+  const auto begin = std::chrono::steady_clock::now();
+  while (process_state(pid) != 0 && process_state(pid) != 'Z' && std::chrono::steady_clock::now() - begin < 5s)
+    std::this_thread::sleep_for(1ms);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 1s);
+  int status = 0;
+  waitpid(parent, &status, 0);
+}
+
+}  // namespace
+}  // namespace ladder
