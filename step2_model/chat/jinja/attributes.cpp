@@ -7,7 +7,22 @@
 namespace ladder::jinja {
 namespace {
 
-constexpr size_t kAttributeBytes = sizeof(std::pair<std::string, Value>);  // of a namespace
+// What an attribute of a namespace takes.
+size_t attribute_bytes(std::string_view name) {
+  return sizeof(std::pair<std::string, Value>) + name.size();
+}
+
+// The attribute of this name, or nullptr.
+template <class Space>
+auto* find_attribute(Budget& budget, Space& space, std::string_view name) {
+  budget.look_up(space.attributes.size());
+  for (auto& [attribute, held] : space.attributes) {
+    if (attribute.size() != name.size()) continue;
+    budget.touch(name.size());
+    if (attribute == name) return &held;
+  }
+  return static_cast<decltype(&space.attributes[0].second)>(nullptr);
+}
 
 // Python's rule for an index that may count from the end.
 bool resolve_index(int64_t& index, size_t size) {
@@ -43,14 +58,14 @@ Value Interpreter::text(Text content, bool markup) {
 }
 
 Value Interpreter::list(std::vector<Value> items, Sequence kind, Origin origin) {
-  budget_.step(static_cast<int64_t>(items.size() / 4));
+  budget_.step(1 + static_cast<int64_t>(items.size() / 4));
   auto made = std::make_shared<List>(kind, std::move(items), &budget_);
   made->origin = origin;
   return Value(std::move(made));
 }
 
 Value Interpreter::dict(Dict::Items items, Origin origin) {
-  budget_.step(static_cast<int64_t>(items.size() / 4));
+  budget_.step(1 + static_cast<int64_t>(items.size() / 4));
   auto made = std::make_shared<Dict>(std::move(items), &budget_);
   made->origin = origin;
   return Value(std::shared_ptr<const Dict>(std::move(made)));
@@ -64,8 +79,11 @@ Value Interpreter::function(std::string name, std::function<Value(Interpreter&, 
 }
 
 Value Interpreter::name_space(std::vector<std::pair<std::string, Value>> attributes) {
-  budget_.hold(sizeof(Namespace) +
-               kAttributeBytes * attributes.size());  // until the run ends: see namespaces_
+  budget_.hold(sizeof(Namespace));  // until the run ends: see namespaces_
+  for (const auto& [name, value] : attributes) {
+    budget_.touch(name.size());
+    budget_.hold(attribute_bytes(name));
+  }
   namespaces_.push_back(std::make_shared<Namespace>(Namespace{std::move(attributes)}));
   return Value(namespaces_.back());
 }
@@ -74,9 +92,7 @@ Value Interpreter::attribute(const Value& value, std::string_view name) {
   if (value.is_undefined()) refuse("'{}' is undefined", value.undefined_name());
   if (value.loop() != nullptr && !has_method(value, name)) return loop_attribute(*value.loop(), name);
   if (const Namespace* space = value.name_space()) {
-    budget_.look_up(space->attributes.size());
-    for (const auto& [attribute, held] : space->attributes)
-      if (attribute == name) return held;
+    if (const Value* held = find_attribute(budget_, *space, name)) return *held;
   } else if (has_method(value, name)) {
     return function(
         std::string(name),
@@ -91,17 +107,15 @@ Value Interpreter::attribute(const Value& value, std::string_view name) {
                                               (name == "grouper" || name == "list")) {
     return list->items[name == "list" ? 1 : 0];  // what groupby makes
   }
-  return Value::undefined(fmt::format("{} object has no attribute {}", value.type_name(), name));
+  return Value::undefined(fmt::format("{} object has no attribute {}", value.type_name(), brief(name)));
 }
 
 void Interpreter::set_attribute(Namespace& space, const std::string& name, Value value) {
-  budget_.look_up(space.attributes.size());
-  for (auto& [attribute, held] : space.attributes)
-    if (attribute == name) {
-      held = std::move(value);
-      return;
-    }
-  budget_.hold(kAttributeBytes);
+  if (Value* held = find_attribute(budget_, space, name)) {
+    *held = std::move(value);
+    return;
+  }
+  budget_.hold(attribute_bytes(name));
   space.attributes.emplace_back(name, std::move(value));
 }
 
@@ -189,6 +203,7 @@ Value Interpreter::slice(const Value& value, const Value& start, const Value& st
 std::shared_ptr<List> Interpreter::iterate(const Value& value) {
   std::vector<Value> items;
   if (List* elements = value.list()) {
+    budget_.step(static_cast<int64_t>(elements->items.size() / 4));
     if (elements->kind != Sequence::iterator) return value.shared<List>();
     if (!std::exchange(elements->consumed, true)) items = std::move(elements->items);
   } else if (const Dict* dict = value.dict()) {

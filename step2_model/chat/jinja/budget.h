@@ -2,9 +2,9 @@
 // What a template may use. A template is a program that comes with a checkpoint, and its input comes from a request:
 // neither may hang the server, fill its memory or overflow its stack.
 //
-// Steps are counted for every node that is evaluated for every 64 bytes that are copied or looked at and for every 32
-// names that are looked through; memory is
-// what values hold at the same time, given back when they go.
+// Steps are counted for every node that is evaluated, for every 64 bytes that are copied or compared, for every 8 bytes
+// that are read character by character, and for every 32 names that are looked through. Memory is what values hold at
+// the same time, those that are being made included, given back when they go.
 #include <cstdint>
 #include <stdexcept>
 #include <string>
@@ -42,8 +42,10 @@ class Budget {
   void step(int64_t steps = 1) {
     if ((steps_left_ -= steps) < 0) refuse("more than {} steps", limits_.steps);
   }
-  // A copy of, or a look at, this many bytes.
+  // A copy of, or a comparison with, this many bytes.
   void touch(size_t bytes) { step(static_cast<int64_t>(bytes / 64)); }
+  // A walk over the characters of a text of this many bytes.
+  void walk(size_t bytes) { step(static_cast<int64_t>(bytes / 8)); }
 
   // A look for one of this many names, one after the other.
   void look_up(size_t names) { step(static_cast<int64_t>(names / 32)); }

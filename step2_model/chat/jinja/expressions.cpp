@@ -167,7 +167,7 @@ Value Interpreter::evaluate_dict(const Expression& node) {
   for (size_t i = 0; i < node.operands.size(); i += 2) {
     Value key = evaluate(*node.operands[i]);
     Value value = evaluate(*node.operands[i + 1]);
-    check_key(key);
+    check_key(key, budget_);
     const auto same = std::find_if(items.begin(), items.end(),
                                    [&](const auto& item) { return equal(item.first, key, budget_); });
     if (same != items.end()) {

@@ -79,6 +79,12 @@ Value sort_key(Interpreter& in, const Value& item, const Value* attribute, bool 
 
 using Keyed = std::pair<std::vector<Value>, Value>;  // the keys of an item, and the item
 
+// What they take, from before they are made until they are sorted.
+Holding hold_keyed(Interpreter& in, size_t items, size_t keys) {
+  in.budget().require(items, 2 * (sizeof(Keyed) + keys * sizeof(Value)));
+  return Holding(&in.budget(), items * 2 * (sizeof(Keyed) + keys * sizeof(Value)));
+}
+
 void sort_by_keys(Interpreter& in, std::vector<Keyed>& items, bool reverse) {
   const auto before = [&](const Keyed& a, const Keyed& b) {
     for (size_t i = 0; i < a.first.size(); ++i)
@@ -109,8 +115,10 @@ Value sort(Interpreter& in, const Value& subject, const Arguments& given) {
     const std::string comma = ",";
     attributes = split(in.budget(), attribute->string()->text, &comma, -1, false);
   }
+  const std::shared_ptr<List> elements = in.iterate(subject);
+  const Holding held = hold_keyed(in, elements->items.size(), std::max<size_t>(attributes.size(), 1));
   std::vector<Keyed> keyed;
-  for (const auto elements = in.iterate(subject); const Value& item : elements->items) {
+  for (const Value& item : elements->items) {
     Keyed entry{{}, item};
     for (const Text& name : attributes) {
       const Value path = in.text(name);
@@ -133,6 +141,7 @@ Value dictsort(Interpreter& in, const Value& subject, const Arguments& given) {
     refuse("dictsort: sorts by \"key\" or \"value\", not by \"{}\"", part);
   if (subject.is_undefined()) refuse("'{}' is undefined", subject.undefined_name());
   if (subject.dict() == nullptr) refuse("dictsort: expected a dict, found a {}", subject.type_name());
+  const Holding held = hold_keyed(in, subject.dict()->items.size(), 1);
   std::vector<Keyed> keyed;
   for (const auto& [key, value] : subject.dict()->items)
     keyed.push_back(
@@ -150,7 +159,7 @@ Value unique(Interpreter& in, const Value& subject, const Arguments& given) {
   std::vector<Value> seen, kept;
   for (const auto elements = in.iterate(subject); const Value& item : elements->items) {
     Value key = sort_key(in, item, attribute, flag_argument(case_sensitive, false));
-    check_key(key);
+    check_key(key, in.budget());
     if (std::any_of(seen.begin(), seen.end(),
                     [&](const Value& other) { return equal(other, key, in.budget()); }))
       continue;
@@ -215,8 +224,10 @@ Value groupby(Interpreter& in, const Value& subject, const Arguments& given) {
   const auto [attribute, otherwise, case_sensitive] =
       bind<3>(given, "groupby", {"attribute", "default", "case_sensitive"}, 1);
   const bool with_case = flag_argument(case_sensitive, false);
+  const std::shared_ptr<List> elements = in.iterate(subject);
+  const Holding held = hold_keyed(in, elements->items.size(), 1);
   std::vector<Keyed> keyed;
-  for (const auto elements = in.iterate(subject); const Value& item : elements->items) {
+  for (const Value& item : elements->items) {
     Value key = path_of(in, item, *attribute);
     if (key.is_undefined() && otherwise != nullptr) key = *otherwise;
     Value compared = with_case ? key : without_case(in, key);

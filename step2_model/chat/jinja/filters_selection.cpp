@@ -11,6 +11,7 @@
 namespace ladder::jinja {
 
 Value path_of(Interpreter& in, const Value& item, const Value& path) {
+  in.budget().step();
   const String* name = path.string();
   if (name == nullptr) return in.item(item, path);
   Value value = item;
@@ -18,7 +19,8 @@ Value path_of(Interpreter& in, const Value& item, const Value& path) {
   for (const Text& part : split(in.budget(), name->text, &dot, -1, false)) {
     const bool is_index = !part.empty() && std::all_of(part.bytes().begin(), part.bytes().end(),
                                                        [](char c) { return c >= '0' && c <= '9'; });
-    value = in.item(value, is_index ? Value::of(parse_integer(part.bytes(), 10).value_or(0)) : in.text(part));
+    value = in.item(value, is_index ? Value::of(parse_integer(in.budget(), part.bytes(), 10).value_or(0))
+                                    : in.text(part));
   }
   return value;
 }

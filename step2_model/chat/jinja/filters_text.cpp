@@ -52,18 +52,16 @@ Text title_filter(Budget& budget, const Text& text) {
 
 Value trim(Interpreter& in, const Value& subject, const Arguments& given) {
   const auto [characters] = bind<1>(given, "trim", {"chars"});
-  const Text text = print(in, subject);
-  in.budget().touch(text.size());
   const bool has_set = characters != nullptr && !characters->is_none();
-  return in.text(
-      strip(text, has_set ? &string_argument(characters, "trim").text.bytes() : nullptr, true, true));
+  return in.text(strip(in.budget(), print(in, subject),
+                       has_set ? &string_argument(characters, "trim").text.bytes() : nullptr, true, true));
 }
 
 Value replace(Interpreter& in, const Value& subject, const Arguments& given) {
   const auto [old_part, new_part, count] = bind<3>(given, "replace", {"old", "new", "count"}, 2);
   const int64_t most = count == nullptr || count->is_none() ? -1 : integer_argument(count, "replace", -1);
-  return in.text(
-      replace_all(in.budget(), print(in, subject), print(in, *old_part).bytes(), print(in, *new_part), most));
+  return in.text(replace_all(in.budget(), print(in, subject), print(in, *old_part).bytes(),
+                             print(in, *new_part), std::max<int64_t>(most, -1)));
 }
 
 // Lines after the first begin with the indent; empty ones do not unless `blank`.
@@ -71,13 +69,15 @@ Value indent(Interpreter& in, const Value& subject, const Arguments& given) {
   const auto [width, first, blank] = bind<3>(given, "indent", {"width", "first", "blank"});
   Text by;
   if (width != nullptr && width->string() != nullptr) {
-    by = width->string()->text;
+    by = print(in, *width);
   } else {
-    const int64_t spaces = integer_argument(width, "indent", 4);
-    in.budget().require(static_cast<size_t>(std::max<int64_t>(spaces, 0)));
-    by = Text(std::string(static_cast<size_t>(std::max<int64_t>(spaces, 0)), ' '), Origin::trusted);
+    const auto spaces = static_cast<size_t>(std::max<int64_t>(integer_argument(width, "indent", 4), 0));
+    in.budget().require(spaces);
+    in.budget().touch(spaces);
+    by = Text(std::string(spaces, ' '), Origin::trusted);
   }
-  Text text = string_argument(&subject, "indent").text;
+  string_argument(&subject, "indent");
+  Text text = print(in, subject);
   text.append("\n", Origin::trusted);  // as Jinja does, so that a last line break keeps its line
   TextBuilder out(in.budget());
   if (flag_argument(first, false)) out.append(by);
@@ -119,6 +119,7 @@ Value wordcount(Interpreter& in, const Value& subject, const Arguments& given) {
   int64_t words = 0;
   bool within = false;
   const Text text = print(in, subject);
+  in.budget().walk(text.size());
   for (size_t at = 0; at < text.size();) {
     const Utf8Char c = utf8_decode(text.bytes().data() + at);
     const bool is_word = c.code_point == '_' || (unicode_classes(c.code_point) & (kLetter | kNumber)) != 0;
@@ -129,7 +130,7 @@ Value wordcount(Interpreter& in, const Value& subject, const Arguments& given) {
   return Value::of(words);
 }
 
-Value to_integer(Interpreter&, const Value& subject, const Arguments& given) {
+Value to_integer(Interpreter& in, const Value& subject, const Arguments& given) {
   const auto [otherwise, base] = bind<2>(given, "int", {"default", "base"});
   const Value none = otherwise == nullptr ? Value::of(int64_t{0}) : *otherwise;
   if (subject.is_undefined()) refuse("'{}' is undefined", subject.undefined_name());
@@ -138,9 +139,9 @@ Value to_integer(Interpreter&, const Value& subject, const Arguments& given) {
   if (const String* text = subject.string()) {
     const int64_t digits = integer_argument(base, "int", 10);
     if (digits < 2 || digits > 36) refuse("int: the base lies between 2 and 36");
-    if (const auto value = parse_integer(text->text.bytes(), static_cast<int>(digits)))
+    if (const auto value = parse_integer(in.budget(), text->text.bytes(), static_cast<int>(digits)))
       return Value::of(*value);
-    number = parse_float(text->text.bytes());
+    number = parse_float(in.budget(), text->text.bytes());
   } else if (subject.is<double>()) {
     number = subject.number();
   }
@@ -149,12 +150,12 @@ Value to_integer(Interpreter&, const Value& subject, const Arguments& given) {
   return Value::of(static_cast<int64_t>(*number));
 }
 
-Value to_float(Interpreter&, const Value& subject, const Arguments& given) {
+Value to_float(Interpreter& in, const Value& subject, const Arguments& given) {
   const auto [otherwise] = bind<1>(given, "float", {"default"});
   if (subject.is_undefined()) refuse("'{}' is undefined", subject.undefined_name());
   if (subject.is_number()) return Value::of(subject.number());
   const String* text = subject.string();
-  const auto number = text == nullptr ? std::nullopt : parse_float(text->text.bytes());
+  const auto number = text == nullptr ? std::nullopt : parse_float(in.budget(), text->text.bytes());
   return number ? Value::of(*number) : otherwise == nullptr ? Value::of(0.0) : *otherwise;
 }
 
@@ -179,6 +180,7 @@ Value round_filter(Interpreter&, const Value& subject, const Arguments& given) {
     if (digits < 0) {
       const double unit = std::pow(10.0, static_cast<double>(-digits));
       const double rounded = std::nearbyint(value / unit) * unit;
+      if (subject.is_integer() && !(std::abs(rounded) < 9.2e18)) refuse("an integer needs more than 64 bits");
       return subject.is_integer() ? Value::of(static_cast<int64_t>(rounded)) : Value::of(rounded);
     }
     return Value::of(std::strtod(fmt::format("{:.{}f}", value, digits).c_str(), nullptr));
@@ -198,6 +200,7 @@ Value tojson(Interpreter& in, const Value& subject, const Arguments& given) {
   if (indents != nullptr && !indents->is_none()) {
     style.indents = true;
     if (const String* text = indents->string()) {
+      in.budget().touch(text->text.size());
       style.indent = text->text.bytes();
       style.origin = text->text.least_origin();
     } else {
@@ -210,9 +213,11 @@ Value tojson(Interpreter& in, const Value& subject, const Arguments& given) {
   if (separators != nullptr && !separators->is_none()) {
     const std::shared_ptr<List> pair = in.iterate(*separators);
     if (pair->items.size() != 2) refuse("tojson: expected two separators, found {}", pair->items.size());
-    for (const Value& separator : pair->items)
-      if (string_argument(&separator, "tojson").text.least_origin() == Origin::outside)
-        style.origin = Origin::outside;
+    for (const Value& separator : pair->items) {
+      const Text& text = string_argument(&separator, "tojson").text;
+      in.budget().touch(text.size());
+      if (text.least_origin() == Origin::outside) style.origin = Origin::outside;
+    }
     style.item_separator = pair->items[0].string()->text.bytes();
     style.key_separator = pair->items[1].string()->text.bytes();
   }

@@ -151,7 +151,8 @@ Value format_braces(Interpreter& in, const Text& format, const Arguments& argume
     const Value* value = nullptr;
     if (field.empty() || (field[0] >= '0' && field[0] <= '9')) {
       const size_t index =
-          field.empty() ? next++ : static_cast<size_t>(parse_integer(field, 10).value_or(INT64_MAX));
+          field.empty() ? next++
+                        : static_cast<size_t>(parse_integer(in.budget(), field, 10).value_or(INT64_MAX));
       if (index < arguments.positional.size()) value = &arguments.positional[index];
     } else {
       for (const auto& [name, given] : arguments.named)

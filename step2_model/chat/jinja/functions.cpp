@@ -47,7 +47,7 @@ Dict::Items pairs_of(Interpreter& in, const Arguments& given, std::string_view w
   Dict::Items distinct;
   for (auto& [key, value] : items) {
     in.budget().step(static_cast<int64_t>(distinct.size() / 8));
-    check_key(key);
+    check_key(key, in.budget());
     const auto same = std::find_if(distinct.begin(), distinct.end(),
                                    [&](const auto& other) { return equal(other.first, key, in.budget()); });
     if (same != distinct.end()) {

@@ -12,6 +12,8 @@
 namespace ladder::jinja {
 namespace {
 
+constexpr size_t kMaxName = 1000;  // bytes: names are copied and compared without being counted as steps
+
 // Longest first.
 constexpr std::string_view kSymbols[] = {"//", "**", "==", "!=", ">=", "<=", "+", "-", "/",
                                          "*",  "%",  "~",  "[",  "]",  "(",  ")", "{", "}",
@@ -326,7 +328,13 @@ std::vector<Token> read_tokens(std::string_view source, int& line) {
   line = 1;
   if (utf8_valid_prefix(source) != static_cast<int64_t>(source.size())) refuse("the text is not UTF-8");
   const std::string text = with_plain_line_breaks(source);
-  return Lexer(text, line).run();
+  std::vector<Token> tokens = Lexer(text, line).run();
+  for (const Token& token : tokens)
+    if (token.kind == TokenKind::name && token.text.size() > kMaxName) {
+      line = token.line;
+      refuse("a name has at most {} bytes", kMaxName);
+    }
+  return tokens;
 }
 
 }  // namespace ladder::jinja

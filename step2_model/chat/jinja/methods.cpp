@@ -10,7 +10,7 @@ namespace {
 
 Value get(Interpreter& in, const Value& self, const Arguments& given) {
   const auto [key, otherwise] = bind<2>(given, "get", {"key", "default"}, 1);
-  check_key(*key);
+  check_key(*key, in.budget());
   const Value* found = self.dict()->find(*key, in.budget());
   return found != nullptr ? *found : otherwise != nullptr ? *otherwise : Value();
 }
@@ -81,13 +81,25 @@ Value cycle(Interpreter&, const Value& self, const Arguments& given) {
   return given.positional[self.loop()->index % given.positional.size()];
 }
 
+// A loop that remembers itself would never be given back.
+void refuse_loops(Budget& budget, const Value& value) {
+  budget.step();
+  if (value.loop() != nullptr || value.callable() != nullptr) refuse("loop.changed compares plain values");
+  if (const List* list = value.list())
+    for (const Value& item : list->items) refuse_loops(budget, item);
+  if (const Dict* dict = value.dict())
+    for (const auto& [key, item] : dict->items) {
+      refuse_loops(budget, key);
+      refuse_loops(budget, item);
+    }
+}
+
 Value changed(Interpreter& in, const Value& self, const Arguments& given) {
   std::optional<std::vector<Value>>& last = self.loop()->changed;
   if (last && std::equal(last->begin(), last->end(), given.positional.begin(), given.positional.end(),
                          [&](const Value& a, const Value& b) { return equal(a, b, in.budget()); }))
     return Value::of(false);
-  for (const Value& value : given.positional)
-    if (value.loop() != nullptr || value.callable() != nullptr) refuse("loop.changed compares plain values");
+  for (const Value& value : given.positional) refuse_loops(in.budget(), value);
   last = given.positional;
   return Value::of(true);
 }

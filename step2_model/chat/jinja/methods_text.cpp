@@ -26,8 +26,8 @@ template <bool left, bool right>
 Value strip_method(Interpreter& in, const Value& self, const Arguments& given) {
   const auto [characters] = bind<1>(given, "strip", {"chars"});
   const bool has_set = characters != nullptr && !characters->is_none();
-  return in.text(strip(text_of(self), has_set ? &string_argument(characters, "strip").text.bytes() : nullptr,
-                       left, right));
+  return in.text(strip(in.budget(), text_of(self),
+                       has_set ? &string_argument(characters, "strip").text.bytes() : nullptr, left, right));
 }
 
 template <bool from_right>
@@ -62,7 +62,8 @@ Value partition(Interpreter& in, const Value& self, const Arguments& given) {
 }
 
 // Begin and end of [start, end) in bytes; nothing where start lies behind the text.
-std::optional<std::pair<size_t, size_t>> range_of(const Value& self, const Value* start, const Value* end) {
+std::optional<std::pair<size_t, size_t>> range_of(Interpreter& in, const Value& self, const Value* start,
+                                                  const Value* end) {
   const auto length = static_cast<int64_t>(self.string()->length);
   const auto place = [&](const Value* value, int64_t otherwise) {
     if (value == nullptr || value->is_none()) return otherwise;
@@ -72,15 +73,20 @@ std::optional<std::pair<size_t, size_t>> range_of(const Value& self, const Value
   const int64_t from = place(start, 0), to = std::min(place(end, length), length);
   if (from > to) return std::nullopt;
   const std::string& bytes = text_of(self).bytes();
-  return std::pair(code_point_offset(bytes, static_cast<size_t>(from)),
-                   code_point_offset(bytes, static_cast<size_t>(to)));
+  const auto offset = [&](int64_t at) {
+    if (at == length) return bytes.size();
+    if (at == 0 || self.string()->is_ascii()) return static_cast<size_t>(at);
+    in.budget().walk(bytes.size());
+    return code_point_offset(bytes, static_cast<size_t>(at));
+  };
+  return std::pair(offset(from), offset(to));
 }
 
 template <bool at_end>
 Value starts_with(Interpreter& in, const Value& self, const Arguments& given) {
   const auto [parts, start, end] =
       bind<3>(given, at_end ? "endswith" : "startswith", {"prefix", "start", "end"}, 1);
-  const auto range = range_of(self, start, end);
+  const auto range = range_of(in, self, start, end);
   const auto holds = [&](const Value& part) {
     const std::string& bytes = string_argument(&part, "startswith and endswith").text.bytes();
     if (!range) return false;
@@ -99,9 +105,9 @@ template <bool from_right, bool must_be_there>
 Value find_method(Interpreter& in, const Value& self, const Arguments& given) {
   const auto [part, start, end] = bind<3>(given, "find", {"sub", "start", "end"}, 1);
   const std::string& sought = string_argument(part, "find").text.bytes();
-  const auto range = range_of(self, start, end);
+  const auto range = range_of(in, self, start, end);
   const std::string& bytes = text_of(self).bytes();
-  in.budget().touch(2 * bytes.size());
+  in.budget().touch(2 * bytes.size() + sought.size());
   size_t found = std::string::npos;
   if (range) {
     const std::string_view text = std::string_view(bytes).substr(range->first, range->second - range->first);
@@ -120,7 +126,7 @@ Value find_method(Interpreter& in, const Value& self, const Arguments& given) {
 Value count(Interpreter& in, const Value& self, const Arguments& given) {
   const auto [part, start, end] = bind<3>(given, "count", {"sub", "start", "end"}, 1);
   const std::string& sought = string_argument(part, "count").text.bytes();
-  const auto range = range_of(self, start, end);
+  const auto range = range_of(in, self, start, end);
   if (!range) return Value::of(int64_t{0});
   const std::string_view text =
       std::string_view(text_of(self).bytes()).substr(range->first, range->second - range->first);
@@ -137,7 +143,7 @@ Value replace(Interpreter& in, const Value& self, const Arguments& given) {
   const auto [old_part, new_part, most] = bind<3>(given, "replace", {"old", "new", "count"}, 2);
   return in.text(replace_all(in.budget(), text_of(self), string_argument(old_part, "replace").text.bytes(),
                              string_argument(new_part, "replace").text,
-                             integer_argument(most, "replace", -1)));
+                             std::max<int64_t>(integer_argument(most, "replace", -1), -1)));
 }
 
 Value join(Interpreter& in, const Value& self, const Arguments& given) {
@@ -157,19 +163,26 @@ Value remove_affix(Interpreter& in, const Value& self, const Arguments& given) {
   const auto [affix] = bind<1>(given, at_end ? "removesuffix" : "removeprefix", {"affix"}, 1);
   const std::string &part = string_argument(affix, "removeprefix").text.bytes(),
                     &bytes = text_of(self).bytes();
+  in.budget().touch(part.size());
   if (part.empty() || !(at_end ? bytes.ends_with(part) : bytes.starts_with(part))) return self;
   return in.text(at_end ? text_of(self).slice(0, bytes.size() - part.size())
                         : text_of(self).slice(part.size(), bytes.size()));
+}
+
+// How many characters are missing to this width.
+int64_t missing_to(const Value& text, int64_t width) {
+  return std::max(width, static_cast<int64_t>(text.string()->length)) -
+         static_cast<int64_t>(text.string()->length);
 }
 
 // Padding to a width: -1 left-justifies, 1 right-justifies, 0 centers.
 template <int side>
 Value justify(Interpreter& in, const Value& self, const Arguments& given) {
   const auto [width, fill] = bind<2>(given, "ljust, rjust and center", {"width", "fillchar"}, 1);
-  const int64_t missing = integer_argument(width, "ljust", 0) - static_cast<int64_t>(self.string()->length);
+  const int64_t missing = missing_to(self, integer_argument(width, "ljust", 0));
   if (fill != nullptr && string_argument(fill, "ljust").length != 1)
     refuse("a fill character is one character");
-  if (missing <= 0) return self;
+  if (missing == 0) return self;
   in.budget().require(static_cast<size_t>(missing));
   // As CPython centers: the odd one goes left where the width is odd.
   const int64_t left = side < 0   ? 0
@@ -186,8 +199,8 @@ Value justify(Interpreter& in, const Value& self, const Arguments& given) {
 Value zfill(Interpreter& in, const Value& self, const Arguments& given) {
   const auto [width] = bind<1>(given, "zfill", {"width"}, 1);
   const Text& text = text_of(self);
-  const int64_t missing = integer_argument(width, "zfill", 0) - static_cast<int64_t>(self.string()->length);
-  in.budget().require(static_cast<size_t>(std::max<int64_t>(missing, 0)));
+  const int64_t missing = missing_to(self, integer_argument(width, "zfill", 0));
+  in.budget().require(static_cast<size_t>(missing));
   const size_t sign = text.bytes().starts_with('-') || text.bytes().starts_with('+') ? 1 : 0;
   TextBuilder out(in.budget());
   out.append(text.slice(0, sign));
@@ -229,7 +242,7 @@ template <bool (*belongs)(uint32_t)>
 Value all_are(Interpreter& in, const Value& self, const Arguments& given) {
   expect_no_arguments(given, "the method");
   const std::string& bytes = text_of(self).bytes();
-  in.budget().touch(bytes.size());
+  in.budget().walk(bytes.size());
   for (size_t at = 0; at < bytes.size(); at += static_cast<size_t>(utf8_decode(bytes.data() + at).length))
     if (!belongs(utf8_decode(bytes.data() + at).code_point)) return Value::of(false);
   return Value::of(!bytes.empty());
@@ -240,7 +253,7 @@ template <bool (*wanted)(uint32_t), bool (*unwanted)(uint32_t)>
 Value has_case(Interpreter& in, const Value& self, const Arguments& given) {
   expect_no_arguments(given, "the method");
   const std::string& bytes = text_of(self).bytes();
-  in.budget().touch(bytes.size());
+  in.budget().walk(bytes.size());
   bool any = false;
   for (size_t at = 0; at < bytes.size(); at += static_cast<size_t>(utf8_decode(bytes.data() + at).length)) {
     const uint32_t c = utf8_decode(bytes.data() + at).code_point;

@@ -147,7 +147,7 @@ bool Interpreter::contains(const Value& container, const Value& element) {
     return find_bytes(text->text.bytes(), part->text.bytes(), 0) != std::string::npos;
   }
   if (const Dict* dict = container.dict()) {
-    check_key(element);
+    check_key(element, budget_);
     return dict->find(element, budget_) != nullptr;
   }
   const std::shared_ptr<List> items = iterate(container);

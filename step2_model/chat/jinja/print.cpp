@@ -30,6 +30,7 @@ bool is_printable(uint32_t code_point) {
 
 // In single quotes, or in double quotes where it has single ones and no double ones.
 void append_string_repr(TextBuilder& out, const Text& text) {
+  out.walk(text);
   const std::string& bytes = text.bytes();
   const bool has_single = bytes.find('\'') != std::string::npos,
              has_double = bytes.find('"') != std::string::npos;
@@ -134,7 +135,10 @@ void append_repr(TextBuilder& out, const Value& value) {
 }
 
 Text print(Interpreter& interpreter, const Value& value) {
-  if (const String* string = value.string()) return string->text;
+  if (const String* string = value.string()) {
+    interpreter.budget().touch(string->text.bytes_held());
+    return string->text;
+  }
   TextBuilder out(interpreter.budget());
   if (!value.is_undefined()) append_repr(out, value);
   return out.take();

@@ -6,28 +6,37 @@
 
 namespace ladder::jinja {
 
-// Grows within the budget: nothing is made that the budget does not allow.
+// Grows within the budget: nothing is made that the budget does not allow. Several may grow at the same time, each
+// within another's operands, so what they hold is counted from the beginning.
 class TextBuilder {
  public:
   explicit TextBuilder(Budget& budget) : budget_(budget) {}
+  ~TextBuilder() { budget_.release(held_); }
+  TextBuilder(const TextBuilder&) = delete;
   void append(const Text& text) {
-    reserve(text.size());
+    reserve(text.bytes_held());
     text_.append(text);
   }
   void append(std::string_view bytes, Origin origin = Origin::trusted) {
     reserve(bytes.size());
     text_.append(bytes, origin);
   }
-  const Text& text() const { return text_; }
-  Text take() { return std::move(text_); }
+  // Before the characters of a text are written one by one.
+  void walk(const Text& text) { budget_.walk(text.size()); }
+  Text take() {
+    budget_.release(std::exchange(held_, 0));
+    return std::move(text_);
+  }
 
  private:
   void reserve(size_t bytes) {
     budget_.step(1 + static_cast<int64_t>(bytes / 64));
-    budget_.require(text_.size() + bytes);
+    budget_.hold(bytes);
+    held_ += bytes;
   }
   Budget& budget_;
   Text text_;
+  size_t held_ = 0;
 };
 
 // str(value): a text as it is, undefined as nothing, a list as Python prints it. Refusal: an iterator, a range, a

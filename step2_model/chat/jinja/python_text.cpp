@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <set>
 
 #include "step1_layers/core/task_not_implemented.h"
 #include "step2_model/chat/jinja/interpreter.h"
@@ -16,12 +17,18 @@
 namespace ladder::jinja {
 
 // >>> task 2.6.filters: strip, replace, split and change case, every character with its mark
-Text strip(const Text& text, const std::string* characters, bool left, bool right) {
+Text strip(Budget& budget, const Text& text, const std::string* characters, bool left, bool right) {
   const std::string& bytes = text.bytes();
+  std::set<uint32_t> set;
+  for (size_t at = 0; characters != nullptr && at < characters->size();) {
+    budget.step();
+    const Utf8Char c = utf8_decode(characters->data() + at);
+    set.insert(c.code_point);
+    at += static_cast<size_t>(c.length);
+  }
   const auto goes = [&](size_t at) {
-    const Utf8Char c = utf8_decode(bytes.data() + at);
-    if (characters == nullptr) return is_python_space(c.code_point);
-    return characters->find(bytes.substr(at, static_cast<size_t>(c.length))) != std::string::npos;
+    const uint32_t c = utf8_decode(bytes.data() + at).code_point;
+    return characters == nullptr ? is_python_space(c) : set.contains(c);
   };
   size_t begin = 0, end = bytes.size();
   while (left && begin < end && goes(begin))
@@ -32,6 +39,7 @@ Text strip(const Text& text, const std::string* characters, bool left, bool righ
     if (!goes(last)) break;
     end = last;
   }
+  budget.walk(bytes.size() - (end - begin));
   return text.slice(begin, end);
 }
 
@@ -71,7 +79,7 @@ std::vector<Text> split_at(Budget& budget, const Text& text, std::string separat
     std::reverse(bytes.begin(), bytes.end());
     std::reverse(separator.begin(), separator.end());
   }
-  budget.touch(bytes.size());
+  budget.touch(bytes.size() + separator.size());
   std::vector<size_t> cuts;
   for (size_t at = 0; static_cast<int64_t>(cuts.size()) != most;) {
     const size_t found = find_bytes(bytes, separator, at);
@@ -106,7 +114,7 @@ std::vector<Text> split_words(Budget& budget, const Text& text, int64_t most, bo
     at += static_cast<size_t>(c.length);
     if (within) words.back().second = at;
   }
-  budget.step(static_cast<int64_t>(bytes.size() / 8));
+  budget.walk(bytes.size());
   budget.require(words.size() * sizeof(Text));
   if (const auto cuts = static_cast<size_t>(most); most >= 0 && words.size() > cuts) {
     if (from_right) {
@@ -133,6 +141,7 @@ std::vector<Text> split(Budget& budget, const Text& text, const std::string* sep
 std::vector<Text> split_lines(Budget& budget, const Text& text, bool keep_ends) {
   std::vector<Text> lines;
   const std::string& bytes = text.bytes();
+  budget.walk(bytes.size());
   size_t begin = 0;
   for (size_t at = 0; at < bytes.size();) {
     const Utf8Char c = utf8_decode(bytes.data() + at);
@@ -156,7 +165,7 @@ std::vector<Text> split_lines(Budget& budget, const Text& text, bool keep_ends) 
 Text map_characters(Budget& budget, const Text& text,
                     const std::function<void(uint32_t, std::string&)>& map) {
   TextBuilder result(budget);
-  budget.step(static_cast<int64_t>(text.size() / 8));
+  budget.walk(text.size());
   text.for_each_stretch([&](std::string_view stretch, Origin origin) {
     std::string mapped;
     for (size_t at = 0; at < stretch.size();) {
@@ -243,8 +252,9 @@ Value without_case(Interpreter& interpreter, const Value& value) {
   return string == nullptr ? value : interpreter.text(lower(interpreter.budget(), string->text));
 }
 
-std::optional<int64_t> parse_integer(std::string_view text, int base) {
-  std::string digits = strip(Text(text, Origin::trusted), nullptr, true, true).bytes();
+std::optional<int64_t> parse_integer(Budget& budget, std::string_view text, int base) {
+  budget.walk(text.size());
+  std::string digits = strip(budget, Text(text, Origin::trusted), nullptr, true, true).bytes();
   const bool negative = digits.starts_with('-');
   if (negative || digits.starts_with('+')) digits.erase(0, 1);
   const auto prefix = [&](std::string_view a, std::string_view b, int of) {
@@ -265,8 +275,9 @@ std::optional<int64_t> parse_integer(std::string_view text, int base) {
   return value;
 }
 
-std::optional<double> parse_float(std::string_view text) {
-  std::string digits = strip(Text(text, Origin::trusted), nullptr, true, true).bytes();
+std::optional<double> parse_float(Budget& budget, std::string_view text) {
+  budget.walk(text.size());
+  std::string digits = strip(budget, Text(text, Origin::trusted), nullptr, true, true).bytes();
   for (char& c : digits) c = static_cast<char>(c >= 'A' && c <= 'Z' ? c + 32 : c);
   const bool negative = digits.starts_with('-');
   if (negative || digits.starts_with('+')) digits.erase(0, 1);

@@ -8,7 +8,7 @@
 namespace ladder::jinja {
 
 // str.strip(characters): all characters of the set go from the ends; without a set, Python's white space.
-Text strip(const Text& text, const std::string* characters, bool left, bool right);
+Text strip(Budget& budget, const Text& text, const std::string* characters, bool left, bool right);
 // str.replace(old, new, count); a count below 0 means all.
 Text replace_all(Budget& budget, const Text& text, std::string_view old_part, const Text& new_part,
                  int64_t count = -1);
@@ -34,7 +34,7 @@ Text escape_html(Budget& budget, const Text& text);
 Value without_case(Interpreter& interpreter, const Value& value);
 
 // int(text) and float(text); nothing where it is no number.
-std::optional<int64_t> parse_integer(std::string_view text, int base);
-std::optional<double> parse_float(std::string_view text);
+std::optional<int64_t> parse_integer(Budget& budget, std::string_view text, int base);
+std::optional<double> parse_float(Budget& budget, std::string_view text);
 
 }  // namespace ladder::jinja

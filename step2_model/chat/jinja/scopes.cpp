@@ -6,6 +6,12 @@ namespace ladder::jinja {
 Interpreter::Interpreter(const Tree& tree, const Limits& limits)
     : tree_(tree), budget_(limits), globals_(tree.names.size()) {}
 
+namespace {
+
+constexpr size_t kNameBytes = 2 * sizeof(std::pair<int, Value>);  // of a scope, which grows by doubling
+
+}  // namespace
+
 // Namespaces may hold each other, and long chains of them; macros hold scopes.
 Interpreter::~Interpreter() {
   for (Scope& scope : scopes_) scope.names.clear();
@@ -40,6 +46,7 @@ Scope* Interpreter::new_scope(Scope* parent) {
 
 void Interpreter::end_scope(Scope* scope) {
   if (scope->captured) return;
+  budget_.release(kNameBytes * scope->names.size());
   scope->names.clear();
   free_scopes_.push_back(scope);
 }
@@ -51,6 +58,7 @@ void Interpreter::store(Scope& scope, int symbol, Value value) {
       old = std::move(value);
       return;
     }
+  budget_.hold(kNameBytes);
   scope.names.emplace_back(symbol, std::move(value));
 }
 

@@ -69,6 +69,7 @@ std::string json_float(double value) {
 
 void Writer::write_string(const Text& text, Origin origin) {
   out_.append("\"", origin);
+  out_.walk(text);
   text.for_each_stretch([&](std::string_view stretch, Origin mark) {
     size_t plain = 0;
     for (size_t at = 0; at < stretch.size();) {

@@ -53,8 +53,12 @@ const Value* Dict::find(const Value& key, Budget& budget) const {
 
 const Value* Dict::find(std::string_view key, Budget& budget) const {
   budget.step(static_cast<int64_t>(items.size() / 8));
-  for (const auto& [name, value] : items)
-    if (const String* text = name.string(); text != nullptr && text->text.bytes() == key) return &value;
+  for (const auto& [name, value] : items) {
+    const String* text = name.string();
+    if (text == nullptr || text->text.size() != key.size()) continue;
+    budget.touch(key.size());
+    if (text->text.bytes() == key) return &value;
+  }
   return nullptr;
 }
 
@@ -63,6 +67,10 @@ Value::Value(Value&&) noexcept = default;
 Value& Value::operator=(const Value&) = default;
 Value& Value::operator=(Value&&) noexcept = default;
 Value::~Value() = default;
+
+Value Value::undefined(std::string_view name) {
+  return Value(Undefined{std::make_shared<const std::string>(brief(name))});
+}
 
 std::string_view Value::type_name() const {
   switch (data_.index()) {
@@ -98,15 +106,23 @@ int Value::depth() const {
   if (const List* values = list()) return values->depth;
   if (const Dict* values = dict()) return values->depth;
   if (const Callable* function = callable()) return function->depth;
+  if (const Loop* of = loop()) return of->items->depth + 1;
   return 0;
 }
 
-void check_key(const Value& value) {
+std::string_view brief(std::string_view name) {
+  size_t end = std::min<size_t>(name.size(), 100);
+  while (end < name.size() && end > 0 && (name[end] & 0xc0) == 0x80) --end;
+  return name.substr(0, end);
+}
+
+void check_key(const Value& value, Budget& budget) {
+  budget.step();
   const List* list = value.list();
   if (value.dict() != nullptr || (list != nullptr && list->kind == Sequence::list))
     refuse("a {} cannot be a key", value.type_name());
   if (list != nullptr && list->kind == Sequence::tuple)
-    for (const Value& item : list->items) check_key(item);
+    for (const Value& item : list->items) check_key(item, budget);
 }
 
 bool is_true(const Value& value) {

@@ -22,7 +22,7 @@ class Value;
 class Interpreter;  // interpreter.h
 
 struct Undefined {
-  std::string name;  // what was not found, for messages
+  std::shared_ptr<const std::string> name;  // what was not found, for messages
 };
 struct None {};
 
@@ -107,7 +107,7 @@ class Value {
       (!std::same_as<std::remove_cvref_t<T>, Value>)explicit Value(T&& data)
       : data_(std::forward<T>(data)) {}
 
-  static Value undefined(std::string_view name) { return Value(Undefined{std::string(name)}); }
+  static Value undefined(std::string_view name);  // of which only the beginning is kept
   static Value of(bool value) { return Value(Data(value)); }
   static Value of(int64_t value) { return Value(Data(value)); }
   static Value of(double value) { return Value(Data(value)); }
@@ -132,7 +132,7 @@ class Value {
   int64_t integer() const { return is<bool>() ? std::get<bool>(data_) : std::get<int64_t>(data_); }
   double number() const { return is<double>() ? std::get<double>(data_) : static_cast<double>(integer()); }
   bool boolean() const { return std::get<bool>(data_); }
-  const std::string& undefined_name() const { return std::get<Undefined>(data_).name; }
+  const std::string& undefined_name() const { return *std::get<Undefined>(data_).name; }
   template <class T>
   const std::shared_ptr<T>& shared() const {
     return std::get<std::shared_ptr<T>>(data_);
@@ -153,8 +153,10 @@ class Value {
   Data data_;
 };
 
+// A name as messages show it: its first 100 bytes at most.
+std::string_view brief(std::string_view name);
 // Refusal for what Python takes as no key of a dict: lists, dicts, and tuples that hold one.
-void check_key(const Value& value);
+void check_key(const Value& value, Budget& budget);
 // Python's bool(value). An undefined value is false.
 bool is_true(const Value& value);
 // Python's ==: True equals 1, texts are equal whatever their marks, undefined equals undefined only.
