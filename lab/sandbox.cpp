@@ -125,8 +125,8 @@ struct Pipe {
   }
 };
 
-void set_limit(int which, int64_t value) {
-  const rlimit limit{static_cast<rlim_t>(value), static_cast<rlim_t>(value)};
+void set_limit(int which, int64_t value, int64_t grace = 0) {
+  const rlimit limit{static_cast<rlim_t>(value), static_cast<rlim_t>(value + grace)};
   ::setrlimit(static_cast<__rlimit_resource>(which), &limit);
 }
 
@@ -151,7 +151,8 @@ pid_t start(const std::vector<std::string>& words, const std::vector<std::string
   else
     ::dup2(result.write, kResult);
   if (!folder.empty() && ::chdir(folder.c_str()) != 0) ::_exit(127);
-  set_limit(RLIMIT_CPU, limits.cpu.count());
+  set_limit(RLIMIT_CPU, limits.cpu.count(),
+            2);  // SIGXCPU first, which says what it was, and SIGKILL in the end
   set_limit(RLIMIT_FSIZE, limits.file);
   set_limit(RLIMIT_NOFILE, limits.open_files);
   set_limit(RLIMIT_CORE, 0);

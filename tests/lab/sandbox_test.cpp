@@ -59,6 +59,14 @@ TEST_P(LabSandbox, EndsWhatNeverEnds) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
 }
 
+TEST_P(LabSandbox, SaysWhenTheProcessorTimeIsUsedUp) {
+  Limits limits = seconds(30);
+  limits.cpu = std::chrono::seconds(1);
+  const Confined ran = sh("exec bash -c 'while true; do :; done'", limits);
+  EXPECT_FALSE(ran.timed_out);
+  EXPECT_EQ(ran.stopped, "took more than 1 s of processor time");
+}
+
 TEST_P(LabSandbox, EndsWhatOutlivesTheCommand) {
   if (GetParam() == Sandbox::none && ::geteuid() != 0) GTEST_SKIP() << "has no user id of its own";
   const std::string name = "7" + std::to_string(::getpid());
