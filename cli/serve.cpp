@@ -110,13 +110,15 @@ void run_serve(const ServeFlags& flags) {
 
   write_out(limits_text(flags, options, batch));
   if (!flags.server.is_loopback() && server_options.http.api_keys.empty())
-    log_line(fmt::format("ladder: warning: --host {} may be reached from other machines, and there is no --api-key",
-                         server_options.http.host));
+    log_line(fmt::format(
+        "ladder: warning: --host {} may be reached from other machines, and there is no --api-key",
+        server_options.http.host));
   write_out(fmt::format("listening on {} (ctrl-C ends)\n", server.address()));
 
   signals.wait();
-  log_line(fmt::format("ladder: stopping: {} s for what is under way (--drain-timeout); once more ends at once",
-                       flags.server.drain_timeout));
+  log_line(
+      fmt::format("ladder: stopping: {} s for what is under way (--drain-timeout); once more ends at once",
+                  flags.server.drain_timeout));
   std::thread([&signals] { _exit(128 + signals.wait()); }).detach();
   server.stop(flags.server.drain_time());
 }

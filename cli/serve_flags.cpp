@@ -35,8 +35,8 @@ void ServerFlags::add(CLI::App& app) {
     CLI::Option* option = app.add_option(name, value, help)->type_name(type)->group(group);
     if (!value.empty()) option->capture_default_str();
   };
-  const auto list = [&](const char* group, const char* name, std::vector<std::string>& values, const char* type,
-                        const char* help) {
+  const auto list = [&](const char* group, const char* name, std::vector<std::string>& values,
+                        const char* type, const char* help) {
     return app.add_option(name, values, help)->type_name(type)->allow_extra_args(false)->group(group);
   };
   const auto number = [&](const char* group, const char* name, int64_t& value, int64_t low, int64_t high,
@@ -72,7 +72,8 @@ void ServerFlags::add(CLI::App& app) {
        "sites whose pages a browser lets talk to this server (CORS), one or a JSON list; may repeat [none]");
   list(who, "--allowed-methods", methods_, "METHODS", "of requests from such pages [\"*\"]");
   list(who, "--allowed-headers", headers_, "HEADERS", "of requests from such pages [\"*\"]");
-  app.add_flag("--allow-credentials", http_.cors.allow_credentials, "let such pages send cookies")->group(who);
+  app.add_flag("--allow-credentials", http_.cors.allow_credentials, "let such pages send cookies")
+      ->group(who);
   text(who, "--root-path", http_.root_path, "PATH", "what a proxy puts before every path, e.g. /llm");
 
   const char* what = "What is served";

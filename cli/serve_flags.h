@@ -25,7 +25,7 @@ class ServerFlags {
 
   std::string generation_config = "auto";
   int64_t max_num_queued_reqs = 0, max_num_queued_tokens = 0;  // 0: no limit
-  double drain_timeout = 30;                                    // seconds
+  double drain_timeout = 30;                                   // seconds
   bool access_log = false;
 
  private:

@@ -1,4 +1,4 @@
-// ladder bench throughput | latency | progression | graph-replay
+// ladder bench throughput | latency | progression | graph-replay | serve | canned
 #include "cli/bench/bench.h"
 
 namespace ladder {
@@ -11,15 +11,23 @@ RunCommand add_bench_command(CLI::App& app) {
       "progression", "one small workload, with one optimisation after another switched on");
   CLI::App* graph_replay = app.add_subcommand(
       "graph-replay", "what the host costs: steps of the engine against replays of their graph alone");
+  CLI::App* serve =
+      app.add_subcommand("serve", "load on a server that speaks OpenAI's API: latencies, goodput");
+  CLI::App* canned =
+      app.add_subcommand("canned", "a server without an engine: how much load a client can make");
   const RunCommand run_throughput = add_bench_throughput(*throughput);
   const RunCommand run_latency = add_bench_latency(*latency);
   const RunCommand run_progression = add_bench_progression(*progression);
   const RunCommand run_graph_replay = add_bench_graph_replay(*graph_replay);
+  const RunCommand run_serve = add_bench_serve(*serve);
+  const RunCommand run_canned = add_bench_canned(*canned);
   return [=] {
     if (throughput->parsed()) run_throughput();
     if (latency->parsed()) run_latency();
     if (progression->parsed()) run_progression();
     if (graph_replay->parsed()) run_graph_replay();
+    if (serve->parsed()) run_serve();
+    if (canned->parsed()) run_canned();
   };
 }
 

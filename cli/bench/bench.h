@@ -8,5 +8,7 @@ RunCommand add_bench_throughput(CLI::App& app);
 RunCommand add_bench_latency(CLI::App& app);
 RunCommand add_bench_progression(CLI::App& app);
 RunCommand add_bench_graph_replay(CLI::App& app);
+RunCommand add_bench_serve(CLI::App& app);
+RunCommand add_bench_canned(CLI::App& app);
 
 }  // namespace ladder

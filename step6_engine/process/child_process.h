@@ -48,7 +48,8 @@ class ChildProcess {
   std::optional<ChildExit> wait(std::chrono::milliseconds timeout) const;
   // Waits `patience` for it to end by itself, then SIGTERM, and `grace` later SIGKILL. Whoever calls this has told
   // it before to end, if only by closing the socket.
-  ChildExit end(std::chrono::milliseconds patience, std::chrono::milliseconds grace = std::chrono::seconds(2));
+  ChildExit end(std::chrono::milliseconds patience,
+                std::chrono::milliseconds grace = std::chrono::seconds(2));
 
   // "the engine's process (pid 4711) was ended by SIGKILL ...", for a parent that has lost the connection: waits a
   // moment for the end, since the socket closes before the process is gone.
@@ -65,9 +66,9 @@ class ChildProcess {
 
   mutable std::mutex mutex_;
   mutable std::condition_variable changed_;
-  bool started_ = false;             // or failed to start:
-  int start_error_ = 0;              // errno
-  std::optional<ChildExit> exit_;    // set: the pid is not ours any more
+  bool started_ = false;           // or failed to start:
+  int start_error_ = 0;            // errno
+  std::optional<ChildExit> exit_;  // set: the pid is not ours any more
   std::thread watcher_;
 };
 

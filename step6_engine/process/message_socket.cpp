@@ -44,7 +44,8 @@ bool MessageSocket::wait_for(short events, std::optional<Clock::time_point> dead
       timeout = static_cast<int>(std::min<int64_t>(left, 1 << 30));
     }
     pollfd polled{socket_.number(), events, 0};
-    if (::poll(&polled, 1, timeout) > 0) return true;  // or the connection has ended, as the next call will say
+    if (::poll(&polled, 1, timeout) > 0)
+      return true;  // or the connection has ended, as the next call will say
   }
 }
 
@@ -71,8 +72,8 @@ std::optional<Message> MessageSocket::read_up_to(uint32_t max_bytes) {
   Header header;
   const size_t had = read_bytes(reinterpret_cast<char*>(&header), sizeof header);
   if (had == 0) return {};
-  LADDER_CHECK(had == sizeof header, "the connection ended after {} of {} bytes of a message's beginning", had,
-               sizeof header);
+  LADDER_CHECK(had == sizeof header, "the connection ended after {} of {} bytes of a message's beginning",
+               had, sizeof header);
   LADDER_CHECK(header.size <= max_bytes, "a message of {} bytes: at most {} are expected", header.size,
                max_bytes);
   Message message{header.type, {}};
@@ -90,8 +91,8 @@ std::optional<Message> MessageSocket::read_up_to(uint32_t max_bytes) {
 
 void MessageSocket::write(uint32_t type, std::string_view bytes,
                           std::optional<std::chrono::milliseconds> timeout) {
-  LADDER_CHECK(bytes.size() <= max_message_bytes_, "a message of {} bytes: at most {} may be sent", bytes.size(),
-               max_message_bytes_);
+  LADDER_CHECK(bytes.size() <= max_message_bytes_, "a message of {} bytes: at most {} may be sent",
+               bytes.size(), max_message_bytes_);
   std::optional<Clock::time_point> deadline;
   if (timeout) deadline = Clock::now() + *timeout;
   Header header{static_cast<uint32_t>(bytes.size()), type};
@@ -137,7 +138,8 @@ void MessageSocket::exchange_hello(std::chrono::milliseconds timeout) {
   LADDER_CHECK(theirs->type == kHelloType, "the other side is not Ladder");
   WireReader reader(theirs->bytes);
   const auto version = reader.value<uint32_t>();
-  LADDER_CHECK(version == kVersion, "the other side is another version of Ladder: its messages are version {}, expected {}",
+  LADDER_CHECK(version == kVersion,
+               "the other side is another version of Ladder: its messages are version {}, expected {}",
                version, kVersion);
   reader.expect_end();
 }

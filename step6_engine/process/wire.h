@@ -81,10 +81,7 @@ class WireWriter {
         value);
   }
   template <class T>
-    requires(std::is_class_v<T>)
-  void put(const T& value) {
-    wire_fields(*this, value);
-  }
+  requires(std::is_class_v<T>) void put(const T& value) { wire_fields(*this, value); }
 
   std::string& bytes_;
 };
@@ -111,8 +108,8 @@ class WireReader {
 
  private:
   std::string_view take(size_t count) {
-    LADDER_CHECK(count <= rest_.size(), "message: {} bytes expected at {} of {}", count,
-                 size_ - rest_.size(), size_);
+    LADDER_CHECK(count <= rest_.size(), "message: {} bytes expected at {} of {}", count, size_ - rest_.size(),
+                 size_);
     const std::string_view taken = rest_.substr(0, count);
     rest_.remove_prefix(count);
     return taken;
@@ -169,10 +166,7 @@ class WireReader {
     ((++index == kind ? get(value.template emplace<T>()) : void()), ...);
   }
   template <class T>
-    requires(std::is_class_v<T>)
-  void get(T& value) {
-    wire_fields(*this, value);
-  }
+  requires(std::is_class_v<T>) void get(T& value) { wire_fields(*this, value); }
 
   std::string_view rest_;
   size_t size_;

@@ -22,7 +22,8 @@ struct ServerOptions {
   HttpServerOptions http = {};
   // While requests run a step ends at least that often; else /health says 503.
   std::chrono::milliseconds stuck_after{60'000};
-  std::function<void(const std::string& error)> on_engine_death = {};  // called once, from a thread of the server
+  std::function<void(const std::string& error)> on_engine_death =
+      {};  // called once, from a thread of the server
 };
 
 class Server {

@@ -8,17 +8,24 @@ namespace ladder {
 
 std::string_view health_name(EngineHealth health) {
   switch (health) {
-    case EngineHealth::ok: return "ok";
-    case EngineHealth::draining: return "draining";
-    case EngineHealth::stuck: return "stuck";
-    case EngineHealth::dead: return "dead";
+    case EngineHealth::ok:
+      return "ok";
+    case EngineHealth::draining:
+      return "draining";
+    case EngineHealth::stuck:
+      return "stuck";
+    case EngineHealth::dead:
+      return "dead";
   }
   return "unknown";
 }
 
 EngineWatch::EngineWatch(const EngineClient& client, std::chrono::milliseconds stuck_after,
                          std::function<void(const std::string&)> on_death)
-    : client_(client), stuck_after_(stuck_after), on_death_(std::move(on_death)), last_progress_(Clock::now()) {
+    : client_(client),
+      stuck_after_(stuck_after),
+      on_death_(std::move(on_death)),
+      last_progress_(Clock::now()) {
   LADDER_CHECK(stuck_after.count() > 0, "--stuck-after: expected more than 0");
   look();
   thread_ = std::thread([this] { run(); });

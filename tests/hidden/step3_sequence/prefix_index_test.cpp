@@ -75,13 +75,20 @@ class IndexDay {
   void run() {
     for (int event = 0; event < 250; ++event) {
       const int64_t kind = random_.integer(0, 9);
-      if (kind < 2) begin();
-      else if (users_.empty()) continue;
-      else if (kind < 5) compute(any());
-      else if (kind < 6) look_up(any());
-      else if (kind < 7) begin_sibling(any());
-      else if (kind < 8) leave();
-      else evict();
+      if (kind < 2)
+        begin();
+      else if (users_.empty())
+        continue;
+      else if (kind < 5)
+        compute(any());
+      else if (kind < 6)
+        look_up(any());
+      else if (kind < 7)
+        begin_sibling(any());
+      else if (kind < 8)
+        leave();
+      else
+        evict();
       find_as_somebody_else();
       check_blocks();
       if (::testing::Test::HasFailure()) return;
@@ -188,8 +195,7 @@ class IndexDay {
     user.key.adapter = user.prompt->adapter;
     user.key.prompt_hashes = user.prompt->names;
     if (user.prompt->names) user.key.num_prompt_tokens = std::ssize(user.prompt->tokens);
-    if (random_.integer(0, 2) > 0)
-      match(user, random_.integer(0, user.tokens().size() / size_), user.table);
+    if (random_.integer(0, 2) > 0) match(user, random_.integer(0, user.tokens().size() / size_), user.table);
     users_.push_back(std::move(user));
   }
 
@@ -236,9 +242,7 @@ class IndexDay {
     match(user, random_.integer(0, user.tokens().size() / size_), user.table);
   }
 
-  void leave() {
-    users_.erase(users_.begin() + random_.integer(0, std::ssize(users_) - 1));
-  }
+  void leave() { users_.erase(users_.begin() + random_.integer(0, std::ssize(users_) - 1)); }
 
   // Nobody's block that is indexed; the last one that holds a content stays while a longer one needs it.
   void evict() {
@@ -365,8 +369,9 @@ TEST(Hidden3_4_Manager, AKeyNeverCountsFewerBlocks) {
   for (int day = 0; day < 50; ++day) {
     const int64_t size = random.integer(1, 9), num_tokens = random.integer(1, 90);
     NameCounts counts;
-    BlockManager blocks(100, size, std::make_unique<HashPrefixIndex>(
-                                       100, size, std::make_unique<CountingHasher>(counts, ~uint64_t{0})));
+    BlockManager blocks(
+        100, size,
+        std::make_unique<HashPrefixIndex>(100, size, std::make_unique<CountingHasher>(counts, ~uint64_t{0})));
     Ids tokens;
     for (int64_t i = 0; i < num_tokens; ++i) tokens.push_back(static_cast<int32_t>(random.integer(0, 99)));
     PrefixKey key;

@@ -86,11 +86,16 @@ class PaperUpdates : public SimpleHarness {
   void day() {
     for (int event = 0; event < 140; ++event) {
       const int64_t kind = random_.integer(0, 11);
-      if (kind == 0) add_one();
-      else if (kind == 1 && !sequences_.empty()) abort_one();
-      else if (kind == 2 && !scheduler.running_.empty()) preempt_one();
-      else if (kind < 7 && std::ssize(tickets) < executor.max_in_flight()) submit_one();
-      else if (!tickets.empty()) collect_one();
+      if (kind == 0)
+        add_one();
+      else if (kind == 1 && !sequences_.empty())
+        abort_one();
+      else if (kind == 2 && !scheduler.running_.empty())
+        preempt_one();
+      else if (kind < 7 && std::ssize(tickets) < executor.max_in_flight())
+        submit_one();
+      else if (!tickets.empty())
+        collect_one();
       check_state();
       if (::testing::Test::HasFailure()) return;
     }
@@ -138,7 +143,8 @@ class PaperUpdates : public SimpleHarness {
     int64_t num_cached_tokens = 0, num_preemptions = 0;
   };
 
-  PaperUpdates(testing::Random& random, const SchedulerConfig& config, int delay, std::unique_ptr<Slots> slots)
+  PaperUpdates(testing::Random& random, const SchedulerConfig& config, int delay,
+               std::unique_ptr<Slots> slots)
       : SimpleHarness(config, delay, std::make_unique<Witness>(config.batch, *slots)),
         random_(random),
         slots_(std::move(slots)) {}
@@ -147,7 +153,8 @@ class PaperUpdates : public SimpleHarness {
     Ids prompt(static_cast<size_t>(random_.integer(1, 60)), 7);  // few texts: prefixes are found again
     for (size_t i = 0; i < prompt.size(); i += 9) prompt[i] = static_cast<int32_t>(random_.integer(0, 1));
     SamplingParams sampling = random_sampling(random_);
-    if (random_.integer(0, 2) == 0) {  // nobody's blocks, so that every position is computed, and its own after
+    if (random_.integer(0, 2) ==
+        0) {  // nobody's blocks, so that every position is computed, and its own after
       sampling.prompt_logprobs = 0;
       sampling.cache_salt = std::to_string(sequences_.size());
     } else {
@@ -274,7 +281,8 @@ class PaperUpdates : public SimpleHarness {
         ++num_invalid;
       } else if (!one.token_ids.empty()) {
         told.tokens = one.token_ids;
-        for (const PositionLogprobs& logprobs : one.logprobs) told.logprobs.push_back(logprobs.chosen.logprob);
+        for (const PositionLogprobs& logprobs : one.logprobs)
+          told.logprobs.push_back(logprobs.chosen.logprob);
         known.output.push_back(one.token_ids[0]);
         told.reason = reason_of(known, one.token_ids[0], told.stop_token_id);
       }
@@ -291,8 +299,9 @@ class PaperUpdates : public SimpleHarness {
     }
     std::map<SequenceId, Told> seen;
     for (const SequenceUpdate& update : scheduler.update(std::move(answer))) {
-      Told told{update.new_token_ids,  {}, {}, update.finish_reason, update.stop_token_id, update.num_cached_tokens,
-                update.num_preemptions};
+      Told told{
+          update.new_token_ids,  {}, {}, update.finish_reason, update.stop_token_id, update.num_cached_tokens,
+          update.num_preemptions};
       for (const PositionLogprobs& one : update.logprobs) told.logprobs.push_back(one.chosen.logprob);
       for (const PositionLogprobs& one : update.prompt_logprobs)
         told.prompt_tokens.push_back(one.chosen.token_id);
@@ -311,7 +320,8 @@ class PaperUpdates : public SimpleHarness {
       EXPECT_EQ(seen[id].num_preemptions, told.num_preemptions);
     }
     for (const auto& [id, told] : seen)
-      EXPECT_TRUE(expected.contains(id)) << "step " << step << ": nothing of sequence " << id << " is to be told";
+      EXPECT_TRUE(expected.contains(id))
+          << "step " << step << ": nothing of sequence " << id << " is to be told";
     for (const auto& [id, cached] : is_cached)
       EXPECT_EQ(scheduler.blocks().is_cached(id), cached) << "block " << id << " after step " << step;
   }

@@ -160,7 +160,8 @@ TEST(ChildProcess, AKilledParentTakesItsChildAlong) {
   EXPECT_NE(process_state(pid), 0);
   ::kill(parent, SIGKILL);
   const auto begin = std::chrono::steady_clock::now();
-  while (process_state(pid) != 0 && process_state(pid) != 'Z' && std::chrono::steady_clock::now() - begin < 5s)
+  while (process_state(pid) != 0 && process_state(pid) != 'Z' &&
+         std::chrono::steady_clock::now() - begin < 5s)
     std::this_thread::sleep_for(1ms);
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 1s);
   int status = 0;

@@ -66,7 +66,8 @@ TEST(MessageSocket, MessagesComeWholeAndInOrder) {
 
 // Byte by byte, with a signal in between that interrupts the calls.
 TEST(MessageSocket, PartialReadsAndInterruptedCallsAreTakenUpAgain) {
-  struct sigaction action {}, before{};
+  struct sigaction action {
+  }, before{};
   action.sa_handler = [](int) {};  // no SA_RESTART: calls return EINTR
   sigaction(SIGUSR1, &action, &before);
   auto [raw, end] = socket_pair();
@@ -124,7 +125,8 @@ TEST(MessageSocket, AWriterIsNotHeldUpForEver) {
   MessageSocket writer(std::move(one)), stopped(std::move(other));
   const std::string large(4 << 20, 'x');
   const auto begin = std::chrono::steady_clock::now();
-  EXPECT_EQ(error_of([&] { writer.write(1, large, 100ms); }), "the connection: the other side takes no messages");
+  EXPECT_EQ(error_of([&] { writer.write(1, large, 100ms); }),
+            "the connection: the other side takes no messages");
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
   EXPECT_EQ(error_of([&] { writer.write(1, "x", 100ms); }), "the connection has ended")
       << "half a message is out: nothing may follow it";
@@ -212,7 +214,7 @@ struct Everything {
 };
 
 template <class Wire, class T>
-  requires WireForm<T, Everything>
+requires WireForm<T, Everything>
 void wire_fields(Wire& wire, T& value) {
   auto& [flag, number, real, text, ids, words, bias, seed, either] = value;
   wire(flag, number, real, text, ids, words, bias, seed, either);
@@ -236,7 +238,8 @@ TEST(Wire, EveryTypeSurvivesAndEveryCutIsAnError) {
   for (int round = 0; round < 3000; ++round) {
     std::string broken = bytes;
     for (int i = 0; i < 3; ++i)
-      broken[static_cast<size_t>(random.integer(0, std::ssize(broken) - 1))] = static_cast<char>(random.integer(0, 255));
+      broken[static_cast<size_t>(random.integer(0, std::ssize(broken) - 1))] =
+          static_cast<char>(random.integer(0, 255));
     WireReader at_random(broken);
     try {
       at_random.value<std::vector<Everything>>();

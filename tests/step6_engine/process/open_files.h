@@ -10,13 +10,15 @@ namespace ladder::testing {
 
 inline int num_open_files() {
   int count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) count += !entry.path().empty();
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd"))
+    count += !entry.path().empty();
   return count;
 }
 
 inline int num_threads() {
   int count = 0;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task")) count += !entry.path().empty();
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task"))
+    count += !entry.path().empty();
   return count;
 }
 
