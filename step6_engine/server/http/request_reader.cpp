@@ -55,6 +55,9 @@ void RequestReader::State::take_head() {
   int64_t num_headers = 0, num_lengths = 0, num_encodings = 0, num_hosts = 0;
   for (const auto& field : message) {
     ++num_headers;
+    if (field.name() == http::field::content_length &&  // Beast takes "5, 5" for 5
+        field.value().find_first_not_of("0123456789") != field.value().npos)
+      return refuse(400, "Content-Length: expected a number");
     num_lengths += field.name() == http::field::content_length;
     num_encodings += field.name() == http::field::transfer_encoding;
     num_hosts += field.name() == http::field::host;

@@ -34,6 +34,7 @@ class RawClient {
   ~RawClient() { close(); }
 
   bool connected() const { return connected_; }
+  int descriptor() const { return fd_; }
   void close() {
     if (fd_ >= 0) ::close(std::exchange(fd_, -1));
   }

@@ -49,11 +49,27 @@ class TestAnswer final : public HttpAnswer {
   bool began_ = false;
 };
 
-// Time-outs short enough for a test to wait for them.
+// Whoever wakes it from within advance() must be asked again.
+class ChainAnswer final : public HttpAnswer {
+ public:
+  explicit ChainAnswer(std::function<void()> wake) : wake_(std::move(wake)) {}
+  void advance(HttpExchange& exchange) override {
+    if (line_ == 0) exchange.begin({.content_type = "text/event-stream"});
+    exchange.write("line " + std::to_string(line_) + "\n");
+    if (++line_ == 100) return exchange.finish();
+    wake_();
+  }
+
+ private:
+  std::function<void()> wake_;
+  int line_ = 0;
+};
+
 inline HttpServerOptions test_options() {
   HttpServerOptions options;
   options.port = 0;
   options.request.max_body_bytes = 1 << 20;
+  options.linger_timeout = std::chrono::milliseconds(200);
   return options;
 }
 
@@ -61,10 +77,14 @@ inline HttpServerOptions test_options() {
 //   GET /plain     "plain"
 //   POST /echo     its body; on a worker: /echo_worker
 //   GET /stream    the server's stream
-//   GET /never     held, and never ends;  GET /forgets  no answer at all;  GET /throws
+//   GET /chain     a stream that wakes itself after each of 100 lines
+//   POST /slow     a worker that waits for `gate`
+//   GET /forgets   no answer at all;  GET /throws
 struct TestServer {
   std::shared_ptr<TestStream> stream = std::make_shared<TestStream>();
-  std::unique_ptr<HttpServer> server;
+  std::atomic<bool> gate_open = false;
+  std::atomic<int> num_slow = 0, num_echoed = 0;
+  std::unique_ptr<HttpServer> server;  // last: it ends first
 
   explicit TestServer(HttpServerOptions options = test_options()) {
     Router router;
@@ -72,7 +92,8 @@ struct TestServer {
                          Access access = Access::with_key, RunsOn runs_on = RunsOn::connection) {
       router.add({method, path, access, runs_on, std::move(handler)});
     };
-    const HttpHandler echo = [](std::shared_ptr<HttpExchange> exchange) {
+    const HttpHandler echo = [this](std::shared_ptr<HttpExchange> exchange) {
+      ++num_echoed;
       exchange->respond({.body = exchange->request().body, .content_type = "text/plain"});
     };
     add(
@@ -87,12 +108,23 @@ struct TestServer {
     };
     add("GET", "/stream", hold);
     add("POST", "/stream_worker", hold, Access::with_key, RunsOn::worker);
+    add("GET", "/chain", [](std::shared_ptr<HttpExchange> exchange) {
+      exchange->hold(std::make_unique<ChainAnswer>(exchange->waker()));
+    });
+    const HttpHandler slow = [this](std::shared_ptr<HttpExchange> exchange) {
+      ++num_slow;
+      while (!gate_open) usleep(1000);
+      exchange->respond({.body = "slow"});
+    };
+    add("POST", "/slow", slow, Access::with_key, RunsOn::worker);
     add("GET", "/forgets", [](auto) {});
     add(
         "POST", "/forgets_worker", [](auto) {}, Access::with_key, RunsOn::worker);
     add("GET", "/throws", [](auto) { throw std::runtime_error("/secret/path at 0x7ffc00001000"); });
     server = std::make_unique<HttpServer>(std::move(options), std::move(router));
   }
+
+  ~TestServer() { gate_open = true; }
 
   RawClient connect(int receive_buffer = 0) const { return RawClient(server->port(), receive_buffer); }
 };

@@ -1,0 +1,213 @@
+// An answer that is made bit by bit: woken, written, read slowly, or by nobody any more.
+#include <thread>
+
+#include "tests/step6_engine/server/http_routes.h"
+
+namespace ladder::testing {
+namespace {
+
+// The bytes within chunks; empty on a mistake in their framing.
+std::string unchunked(std::string_view bytes) {
+  std::string text;
+  while (true) {
+    const size_t line = bytes.find("\r\n");
+    if (line == bytes.npos) return {};
+    const size_t size = std::stoul(std::string(bytes.substr(0, line)), nullptr, 16);
+    bytes.remove_prefix(line + 2);
+    if (size == 0) return bytes == "\r\n" ? text : std::string();
+    if (bytes.size() < size + 2 || bytes.substr(size, 2) != "\r\n") return {};
+    text += bytes.substr(0, size);
+    bytes.remove_prefix(size + 2);
+  }
+}
+
+bool begins_stream(RawClient& client, TestServer& test, std::string_view request) {
+  const int before = test.stream->num_held;
+  return client.send(request) && client.receive_until("\r\n\r\n") &&
+         eventually([&] { return test.stream->num_held > before; });
+}
+
+TEST(Task6_6_Stream, ComesInChunksAsItIsMade) {
+  TestServer test;
+  for (const std::string& request : {get("/stream"), post("/stream_worker", "{}")}) {
+    RawClient client = test.connect();
+    ASSERT_TRUE(begins_stream(client, test, request));
+    EXPECT_NE(client.got().find("Transfer-Encoding: chunked"), std::string::npos);
+    EXPECT_NE(client.got().find("Content-Type: text/event-stream\r\n"), std::string::npos);
+    test.stream->push("data: one\n\n");
+    ASSERT_TRUE(client.receive_until("b\r\ndata: one\n\n\r\n"));
+    test.stream->push("data: two\n\n", true);
+    ASSERT_TRUE(client.receive_until("b\r\ndata: two\n\n\r\n0\r\n\r\n"));
+    client.got().clear();
+    client.send(get("/plain"));
+    EXPECT_EQ(body_of(client.answer()), "plain");
+    test.stream->ended = false;
+  }
+  EXPECT_TRUE(eventually([&] { return test.stream->num_destroyed == 2; }));
+}
+
+TEST(Task6_6_Stream, AClientOfHttp10GetsItWithoutChunksUntilTheEnd) {
+  TestServer test;
+  RawClient client = test.connect();
+  ASSERT_TRUE(begins_stream(client, test, "GET /stream HTTP/1.0\r\nConnection: keep-alive\r\n\r\n"));
+  test.stream->push("one");
+  ASSERT_TRUE(client.receive_until("\r\n\r\none"));
+  test.stream->push(" two", true);
+  const std::string& all = client.rest();
+  EXPECT_TRUE(all.ends_with("\r\n\r\none two")) << all;
+  EXPECT_NE(all.find("Connection: close"), all.npos);
+  EXPECT_EQ(all.find("chunked"), all.npos);
+}
+
+TEST(Task6_6_Stream, AWakeWithinAdvanceIsNotLost) {
+  TestServer test;
+  RawClient client = test.connect();
+  client.send(get("/chain"));
+  EXPECT_TRUE(client.receive_until("line 99\n")) << client.got().size();
+}
+
+TEST(Task6_6_Stream, WakesOfAnotherThreadAreNotLost) {
+  TestServer test;
+  RawClient client = test.connect();
+  ASSERT_TRUE(begins_stream(client, test, get("/stream")));
+  std::string expected;
+  std::thread writer([&] {
+    for (int i = 0; i < 20000; ++i) {
+      const std::string line = std::to_string(i) + "\n";
+      expected += line;
+      test.stream->push(line);
+      if (i % 1000 == 0) usleep(1000);  // so that the connection falls asleep now and then
+    }
+    test.stream->push("", true);
+  });
+  EXPECT_TRUE(client.receive_until("\r\n0\r\n\r\n"));
+  writer.join();
+  EXPECT_EQ(unchunked(body_of(client.got())), expected);
+}
+
+// The engine's wakes for a client that does not read: its answer is not asked until what it gave has left.
+TEST(Task6_6_Stream, ASlowReaderHoldsNoMoreThanOnePiece) {
+  HttpServerOptions options = test_options();
+  options.send_buffer_bytes = 16 * 1024;
+  TestServer test(options);
+  RawClient client = test.connect(16 * 1024);
+  ASSERT_TRUE(begins_stream(client, test, get("/stream")));
+  const std::string piece(64 * 1024, 'x');
+  constexpr int kPieces = 300;
+  for (int i = 0; i < kPieces; ++i) {
+    test.stream->push(piece);
+    usleep(200);
+  }
+  usleep(20'000);
+  // What the kernel's two buffers and one piece hold; all the rest stayed where it is made.
+  EXPECT_LT(test.stream->num_taken, 4 << 20);
+  const int advances = test.stream->num_advances;
+  for (int i = 0; i < 100; ++i) test.stream->wake();
+  usleep(20'000);
+  EXPECT_EQ(test.stream->num_advances, advances) << "it was asked while a write was under way";
+  test.stream->push("", true);
+  EXPECT_TRUE(client.receive_until("\r\n0\r\n\r\n", 20s));
+  EXPECT_EQ(unchunked(body_of(client.got())).size(), piece.size() * kPieces);
+}
+
+TEST(Task6_6_Stream, AReaderThatIsTooSlowIsCut) {
+  HttpServerOptions options = test_options();
+  options.send_buffer_bytes = 16 * 1024;
+  options.write_timeout = 100ms;
+  TestServer test(options);
+  RawClient client = test.connect(16 * 1024);
+  ASSERT_TRUE(begins_stream(client, test, get("/stream")));
+  test.stream->push(std::string(8 << 20, 'x'));
+  EXPECT_TRUE(eventually([&] { return test.stream->num_destroyed == 1; }));
+  EXPECT_TRUE(eventually([&] { return test.server->num_connections() == 0; }));
+  EXPECT_EQ(test.server->num_requests(), 0);
+}
+
+TEST(Task6_6_Stream, AReaderThatReadsSlowlyButReadsIsNotCut) {
+  HttpServerOptions options = test_options();
+  options.send_buffer_bytes = 16 * 1024;
+  options.write_timeout = 400ms;
+  TestServer test(options);
+  RawClient client = test.connect(16 * 1024);
+  ASSERT_TRUE(begins_stream(client, test, get("/stream")));
+  const std::string all(1 << 20, 'x');
+  test.stream->push(all, true);
+  const auto begin = std::chrono::steady_clock::now();
+  while (client.got().size() < 700'000 && client.receive()) usleep(30'000);
+  EXPECT_TRUE(client.receive_until("\r\n0\r\n\r\n", 20s));
+  EXPECT_GT(std::chrono::steady_clock::now() - begin, 400ms) << "the test was too quick to show it";
+  EXPECT_EQ(unchunked(body_of(client.got())), all);
+}
+
+TEST(Task6_6_Stream, AClientThatGoesAwayIsNoticedThoughNothingIsWritten) {
+  TestServer test;
+  for (const bool half : {false, true}) {
+    RawClient client = test.connect();
+    const int destroyed = test.stream->num_destroyed;
+    ASSERT_TRUE(begins_stream(client, test, get("/stream")));
+    EXPECT_EQ(test.stream->num_destroyed, destroyed);
+    if (half) {
+      client.shut_writing();  // as a client that ends: nobody tells the two apart
+    } else {
+      client.close();
+    }
+    EXPECT_TRUE(eventually([&] { return test.stream->num_destroyed == destroyed + 1; })) << half;
+    EXPECT_TRUE(eventually([&] { return test.server->num_requests() == 0; }));
+    test.stream->wake();  // after the end: nothing happens
+  }
+}
+
+// It went while its request was on a worker: what the worker then holds is destroyed at once.
+TEST(Task6_6_Stream, AnAnswerForNobodyIsDestroyed) {
+  HttpServerOptions options = test_options();
+  options.worker_threads = 1;
+  TestServer test(options);
+  RawClient blocker = test.connect();
+  blocker.send(post("/slow", ""));
+  ASSERT_TRUE(eventually([&] { return test.num_slow == 1; }));
+  {
+    RawClient client = test.connect();
+    client.send(post("/stream_worker", ""));
+    ASSERT_TRUE(eventually([&] { return test.server->num_requests() == 2; }));
+  }
+  ASSERT_TRUE(eventually([&] { return test.server->num_requests() == 1; }));
+  test.gate_open = true;
+  EXPECT_EQ(body_of(blocker.answer()), "slow");
+  EXPECT_EQ(test.stream->num_held, test.stream->num_destroyed);
+}
+
+TEST(Task6_6_Stream, ManyStreamsAtOnceOnTwoThreads) {
+  TestServer test;
+  std::vector<RawClient> clients;
+  for (int i = 0; i < 50; ++i) {
+    clients.push_back(test.connect());
+    clients.back().send(get("/chain"));
+  }
+  for (RawClient& client : clients) EXPECT_TRUE(client.receive_until("\r\n0\r\n\r\n"));
+}
+
+TEST(Task6_6_Stream, StopDestroysWhatIsHeld) {
+  TestServer test;
+  RawClient client = test.connect();
+  ASSERT_TRUE(begins_stream(client, test, get("/stream")));
+  test.server->stop();
+  EXPECT_EQ(test.stream->num_destroyed, 1);
+  test.stream->wake();  // the waker outlives the server
+  test.server.reset();
+  test.stream->wake();
+}
+
+TEST(Task6_6_Stream, HeadGetsTheHeadAlone) {
+  TestServer test;
+  RawClient client = test.connect();
+  client.send("HEAD /stream HTTP/1.1\r\nHost: a\r\n\r\n" );
+  ASSERT_TRUE(client.receive_until("\r\n\r\n"));
+  EXPECT_TRUE(eventually([&] { return test.stream->num_destroyed == 1; }));
+  EXPECT_TRUE(client.got().ends_with("\r\n\r\n"));
+  client.got().clear();
+  client.send(get("/plain"));
+  EXPECT_EQ(body_of(client.answer()), "plain");
+}
+
+}  // namespace
+}  // namespace ladder::testing
