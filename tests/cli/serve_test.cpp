@@ -45,9 +45,12 @@ TEST(Cli_Serve, WarnsOfAnOpenDoor) {
 }
 
 TEST(Cli_Serve, MistakesAreOneLine) {
-  for (const std::vector<std::string>& flags :
-       {std::vector<std::string>{"--host", "no such host"}, {"--ssl-certfile", "/none"}, {"--max-body-size", "much"},
-        {"--root-path", "llm"}, {"--allowed-origins", "[1]"}, {"--api-key", ""}}) {
+  for (const std::vector<std::string>& flags : {std::vector<std::string>{"--host", "no such host"},
+                                                {"--ssl-certfile", "/none"},
+                                                {"--max-body-size", "much"},
+                                                {"--root-path", "llm"},
+                                                {"--allowed-origins", "[1]"},
+                                                {"--api-key", ""}}) {
     std::vector<std::string> arguments = {"serve", "--port", "0", "--num-kv-blocks", "256"};
     arguments.insert(arguments.end(), flags.begin(), flags.end());
     const BinaryResult result = run_binary(arguments);

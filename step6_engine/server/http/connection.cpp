@@ -218,7 +218,7 @@ void Connection::end_answer() {
   reader_.reset();
   empty(piece_);
   empty(next_);
-  if (!may_keep_alive()) return linger();
+  if (!keep_alive_) return linger();
   phase_ = Phase::head;
   set_deadline(core_.options.idle_timeout);
   std::string early;

@@ -36,11 +36,12 @@ class Connection final : public TransportEvents, public std::enable_shared_from_
   void on_read(ErrorCode code, std::string_view bytes) override;
   void on_written(ErrorCode code, size_t num_bytes) override;
 
-  // connection_answer.cpp. An exchange's calls, already on this thread; those of an exchange that has ended are
-  // ignored.
+  // connection_answer.cpp. An exchange's calls, already on this thread. Those of an exchange that is not the one being
+  // answered (any more) do nothing, and what they were given ends.
   void respond(uint64_t exchange_number, HttpResponse response);
+  // Task 6.6. Takes the answer and the exchange, which counts as a wake.
   void hold(std::shared_ptr<Exchange> exchange, std::unique_ptr<HttpAnswer> answer);
-  void on_wake(uint64_t exchange_number);
+  void on_wake(uint64_t exchange_number);  // task 6.6
   // Within advance().
   bool is_advancing() const { return advancing_; }
   void end_with(HttpResponse response);
@@ -64,12 +65,23 @@ class Connection final : public TransportEvents, public std::enable_shared_from_
   void log_access() const;
 
   // connection_answer.cpp.
-  // Sends the whole answer. The connection stays open after it where `keep_alive_` holds.
+  // Makes the whole answer and sends it. The connection stays open after it where `keep_alive_` holds.
   void send(const HttpResponse& response);
-  // Asks the answer to go on, if it was woken and nothing that it wrote is still under way; sends what it writes.
+  void respond_with_defect();
+  void log_error(const std::exception& error) const;
+  // Task 6.6. Asks the answer to go on, and sends what it writes: if there is one, it was woken since it was last asked,
+  // nothing that it wrote is still under way (writing_), and the handler that gave it has returned (in_handler_); else
+  // nothing happens, and it is called again when that changes. advancing_ holds during advance() alone. What advance()
+  // throws is logged; if the answer is not all made then, a stream that has begun is cut (close()), and any other
+  // answer is a 500. An answer that is all made is destroyed, outside advance().
   void pump();
+  // Task 6.6. Moves piece_ to the end of next_: of a stream in chunks as one chunk, and after the last piece (all_made_)
+  // what ends the chunks, except for HEAD, whose answer has no body.
+  void frame_piece();
   void all_written();
-  void client_gone();  // while answering
+  // Task 6.6. The client has closed its side while answering. An answer that is all made still goes out, and the
+  // connection is not kept after it; any other ends here and now.
+  void client_gone();
   bool may_keep_alive() const { return keep_alive_ && !core_.draining; }
   HttpResponse with_common_headers(HttpResponse response) const;
 

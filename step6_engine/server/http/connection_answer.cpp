@@ -38,6 +38,7 @@ void Connection::end_with(HttpResponse response) {
   send(with_common_headers(std::move(response)));
 }
 
+// >>> task 6.6: the answer goes on
 void Connection::hold(std::shared_ptr<Exchange> exchange, std::unique_ptr<HttpAnswer> answer) {
   if (phase_ != Phase::answering || exchange->number() != exchange_number_) return;
   exchange_ = std::move(exchange);
@@ -55,45 +56,59 @@ void Connection::on_wake(uint64_t exchange_number) {
 void Connection::pump() {
   if (!answer_ || !woken_ || writing_ || in_handler_) return;
   woken_ = false;
-  advancing_ = true;
   bool failed = false;
+  advancing_ = true;
   try {
     answer_->advance(*exchange_);
   } catch (const std::exception& error) {
-    core_.log_error(fmt::format("{} {}: {}", method_, target_, error.what()));
+    log_error(error);
     failed = true;
   }
   advancing_ = false;
-  if (failed && began_stream_) return close();  // a stream cut short is the only way left to say so
-  if (failed && !all_made_)
-    send(with_common_headers(error_response(500, "the server has a defect: see its log")));
+  if (failed && !all_made_) {
+    if (began_stream_) return close();  // a stream cut short is the only way left to say so
+    respond_with_defect();
+  }
+  frame_piece();
+  if (all_made_) answer_.reset();
+  write_more();
+}
+
+// One piece at a time: a connection holds no more of a stream than what its last advance() wrote.
+void Connection::frame_piece() {
+  const bool chunked = began_stream_ && framing_ == BodyFraming::chunked;
   if (!piece_.empty()) {
-    if (framing_ == BodyFraming::chunked) {
+    if (chunked) {
       append_chunk(piece_, next_);
     } else {
       next_ += piece_;
     }
     piece_.clear();
   }
-  if (all_made_ && began_stream_ && framing_ == BodyFraming::chunked && method_ != "HEAD")
-    next_ += kLastChunk;
-  if (all_made_) answer_.reset();
-  write_more();
+  if (all_made_ && chunked && method_ != "HEAD") next_ += kLastChunk;
 }
 
-// A new piece is asked for only now, so a connection holds no more than one.
+void Connection::client_gone() {
+  if (all_made_) {  // it may have closed its side alone, and still read
+    keep_alive_ = false;
+  } else {
+    close();
+  }
+}
+// <<< task 6.6
+
 void Connection::all_written() {
   if (all_made_) return end_answer();
   no_deadline();
   pump();
 }
 
-void Connection::client_gone() {
-  if (all_made_) {  // it may have closed its side alone, and still read
-    keep_alive_ = false;
-    return;
-  }
-  close();
+void Connection::log_error(const std::exception& error) const {
+  core_.log_error(fmt::format("{} {}: {}", method_, target_, error.what()));
+}
+
+void Connection::respond_with_defect() {
+  send(with_common_headers(error_response(500, "the server has a defect: see its log")));
 }
 
 void Connection::begin_stream(HttpResponse head) {

@@ -121,7 +121,8 @@ HttpServer::HttpServer(HttpServerOptions options, Router router) {
   const HttpServerOptions& checked = impl_->core.options;
   if (!checked.ssl_certfile.empty()) impl_->tls = make_tls_context(checked.ssl_certfile, checked.ssl_keyfile);
   for (int i = 0; i < checked.io_threads; ++i)
-    impl_->threads.push_back(std::make_shared<IoThread>(tick_of(checked)));
+    impl_->threads.push_back(std::make_shared<IoThread>(
+        tick_of(checked), [core = &impl_->core](const std::string& line) { core->log_error(line); }));
   impl_->listen();
   for (const auto& thread : impl_->threads) thread->start();
   impl_->threads[0]->post([impl = impl_.get()] { impl->accept(); });

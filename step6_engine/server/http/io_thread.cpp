@@ -2,21 +2,33 @@
 
 #include <boost/asio/post.hpp>
 
+#include "step1_layers/core/task_not_implemented.h"
 #include "step6_engine/server/http/connection.h"
 
 namespace ladder {
 
-IoThread::IoThread(Clock::duration tick) : tick_(tick) {}
+IoThread::IoThread(Clock::duration tick, std::function<void(std::string)> on_error)
+    : tick_(tick), on_error_(std::move(on_error)) {}
 
 IoThread::~IoThread() {
   stop();
 }
 
 void IoThread::start() {
-  thread_ = std::thread([this] {
-    id_ = std::this_thread::get_id();
-    context_.run();
-  });
+  thread_ = std::thread([this] { run(); });
+}
+
+// One connection's trouble (no memory left, say) does not end the others'.
+void IoThread::run() {
+  id_ = std::this_thread::get_id();
+  while (true) {
+    try {
+      context_.run();
+      return;
+    } catch (const std::exception& error) {
+      on_error_(error.what());
+    }
+  }
 }
 
 void IoThread::stop() {
@@ -40,6 +52,7 @@ void IoThread::post(std::function<void()> task) {
   if (!closed_) asio::post(context_, std::move(task));
 }
 
+// >>> task 6.6: many wakes become one
 void IoThread::wake(const std::shared_ptr<Wake>& wake) {
   if (wake->pending.exchange(true)) return;
   std::lock_guard lock(mutex_);
@@ -62,6 +75,8 @@ void IoThread::run_ready() {
   }
   running_.clear();
 }
+
+// <<< task 6.6
 
 void IoThread::add(std::shared_ptr<Connection> connection) {
   connections_.insert(std::move(connection));

@@ -11,6 +11,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <string>
 #include <thread>
 #include <unordered_set>
 #include <vector>
@@ -32,8 +33,8 @@ class IoThread : public std::enable_shared_from_this<IoThread> {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // Connections' deadlines are looked at once per `tick`.
-  explicit IoThread(Clock::duration tick);
+  // Connections' deadlines are looked at once per `tick`. `on_error`: something threw that must not.
+  IoThread(Clock::duration tick, std::function<void(std::string)> on_error);
   ~IoThread();
 
   void start();
@@ -42,7 +43,9 @@ class IoThread : public std::enable_shared_from_this<IoThread> {
 
   // From any thread.
   bool is_this_thread() const { return std::this_thread::get_id() == id_; }
-  void post(std::function<void()> task);
+  void post(std::function<void()> task);  // dropped once the thread is stopped
+  // Task 6.6. The wake's connection gets on_wake(), once for all calls until it begins to. Of all wakes that come until
+  // the thread gets to them, the first alone posts something to it. Dropped once the thread is stopped.
   void wake(const std::shared_ptr<Wake>& wake);
 
   // The thread's own.
@@ -52,10 +55,14 @@ class IoThread : public std::enable_shared_from_this<IoThread> {
   void remove(const std::shared_ptr<Connection>& connection) { connections_.erase(connection); }
 
  private:
+  // Task 6.6. on_wake() of all that is ready and lives, in order, without the lock. What wakes one of them from within
+  // its on_wake() is a new wake.
   void run_ready();
+  void run();
   void schedule_tick();
 
   const Clock::duration tick_;
+  const std::function<void(std::string)> on_error_;
   asio::io_context context_{1};
   asio::executor_work_guard<asio::io_context::executor_type> work_{context_.get_executor()};
   asio::steady_timer timer_{context_};

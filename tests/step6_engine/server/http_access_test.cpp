@@ -25,12 +25,13 @@ TEST(Task6_6_Access, EveryRouteIsOpenByListOrNeedsAKey) {
   EXPECT_EQ(ask(test, "HEAD /open HTTP/1.1\r\nHost: a\r\n\r\n"), 200);
   EXPECT_EQ(test.num_slow + test.num_echoed + test.stream->num_held, 0);
 
-  for (const char* header : {"Authorization: Bearer first key", "Authorization: bearer second", "X-Api-Key: second"})
-    EXPECT_EQ(ask(test, get("/plain", std::string(header) + "\r\n")), 200) << header;
   for (const char* header :
-       {"Authorization: Bearer", "Authorization: Bearer ", "Authorization: Bearer first", "Authorization: Basic second",
-        "Authorization: Bearer second ky", "Authorization: second", "X-Api-Key: ", "X-Api-Key: secon",
-        "X-Api-Key: second2", "X-Api-Key: SECOND", "Authorization: Bearer first keysecond"})
+       {"Authorization: Bearer first key", "Authorization: bearer second", "X-Api-Key: second"})
+    EXPECT_EQ(ask(test, get("/plain", std::string(header) + "\r\n")), 200) << header;
+  for (const char* header : {"Authorization: Bearer", "Authorization: Bearer ", "Authorization: Bearer first",
+                             "Authorization: Basic second", "Authorization: Bearer second ky",
+                             "Authorization: second", "X-Api-Key: ", "X-Api-Key: secon", "X-Api-Key: second2",
+                             "X-Api-Key: SECOND", "Authorization: Bearer first keysecond"})
     EXPECT_EQ(ask(test, get("/plain", std::string(header) + "\r\n")), 401) << header;
 }
 
@@ -50,8 +51,8 @@ TEST(Task6_6_Access, ContinueIsSaidToWhoMaySendABody) {
   options.api_keys = {"key"};
   TestServer test(options);
   const auto head = [](const char* headers, const char* length) {
-    return "POST /echo HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: " + std::string(length) + "\r\n" +
-           headers + "\r\n";
+    return "POST /echo HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: " +
+           std::string(length) + "\r\n" + headers + "\r\n";
   };
   RawClient client = test.connect();
   client.send(head("X-Api-Key: key\r\n", "5"));
@@ -79,8 +80,8 @@ TEST(Task6_6_Access, OtherSitesMayAskOnlyWhereListed) {
   const auto preflight = [&](const char* origin, const char* method, const char* headers) {
     RawClient client = test.connect();
     client.send("OPTIONS /plain HTTP/1.1\r\nHost: a\r\nOrigin: " + std::string(origin) +
-                "\r\nAccess-Control-Request-Method: " + method + "\r\nAccess-Control-Request-Headers: " + headers +
-                "\r\n\r\n");
+                "\r\nAccess-Control-Request-Method: " + method +
+                "\r\nAccess-Control-Request-Headers: " + headers + "\r\n\r\n");
     return client.answer();
   };
   const std::string good = preflight("https://a.example", "POST", "authorization, Content-Type");

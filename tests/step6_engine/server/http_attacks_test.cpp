@@ -72,7 +72,8 @@ TEST(Task6_6_Attack, BodiesWithoutEnd) {
                               std::string(1 << 20, 'x')),
             400)
       << "a chunk's line without end";
-  EXPECT_EQ(refusal(test, "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nfffff0\r\n"), 413)
+  EXPECT_EQ(refusal(test, "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nfffff0\r\n"),
+            413)
       << "one chunk of more than there may be";
   expect_growth_below(24 << 20, before);
   EXPECT_EQ(test.num_echoed, 0);
@@ -94,24 +95,36 @@ TEST(Task6_6_Attack, AMillionChunksOfSixBytes) {
 // Where two readers of the same bytes could disagree about the request's end.
 TEST(Task6_6_Attack, AmbiguousLengths) {
   TestServer test;
-  for (const char* headers :
-       {"Content-Length: 5\r\nContent-Length: 6\r\n", "Content-Length: 5\r\nContent-Length: 5\r\n",
-        "Content-Length: 5, 5\r\n", "Content-Length: -5\r\n", "Content-Length: +5\r\n", "Content-Length: 0x5\r\n",
-        "Content-Length: 5 5\r\n", "Content-Length: five\r\n", "Content-Length: \r\n",
-        "Content-Length: 18446744073709551621\r\n", "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
-        "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n", "Transfer-Encoding: identity\r\n",
-        "Transfer-Encoding: xchunked\r\n", "Transfer-Encoding: chunked, chunked\r\n",
-        "Transfer-Encoding: chunked, identity\r\n", "Transfer-Encoding: gzip, chunked\r\n",
-        "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n", "Content-Length : 5\r\n",
-        "Content-Length: 5\n\r\nX: y\r\n", "Transfer-Encoding : chunked\r\n"}) {
+  for (const char* headers : {"Content-Length: 5\r\nContent-Length: 6\r\n",
+                              "Content-Length: 5\r\nContent-Length: 5\r\n",
+                              "Content-Length: 5, 5\r\n",
+                              "Content-Length: -5\r\n",
+                              "Content-Length: +5\r\n",
+                              "Content-Length: 0x5\r\n",
+                              "Content-Length: 5 5\r\n",
+                              "Content-Length: five\r\n",
+                              "Content-Length: \r\n",
+                              "Content-Length: 18446744073709551621\r\n",
+                              "Content-Length: 5\r\nTransfer-Encoding: chunked\r\n",
+                              "Transfer-Encoding: chunked\r\nContent-Length: 5\r\n",
+                              "Transfer-Encoding: identity\r\n",
+                              "Transfer-Encoding: xchunked\r\n",
+                              "Transfer-Encoding: chunked, chunked\r\n",
+                              "Transfer-Encoding: chunked, identity\r\n",
+                              "Transfer-Encoding: gzip, chunked\r\n",
+                              "Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n",
+                              "Content-Length : 5\r\n",
+                              "Content-Length: 5\n\r\nX: y\r\n",
+                              "Transfer-Encoding : chunked\r\n"}) {
     const int status =
         refusal(test, "POST /echo HTTP/1.1\r\nHost: a\r\n" + std::string(headers) + "\r\nhello");
     EXPECT_TRUE(status == 400 || status == 413) << headers << status;
   }
-  for (const char* chunks : {"-1\r\nx\r\n0\r\n\r\n", "0x1\r\nx\r\n0\r\n\r\n", "g\r\nx\r\n0\r\n\r\n",
-                             "fffffffffffffffff\r\nx\r\n0\r\n\r\n", "\r\nx\r\n0\r\n\r\n", "1\r\nxy\r\n0\r\n\r\n"}) {
-    const int status =
-        refusal(test, "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" + std::string(chunks));
+  for (const char* chunks :
+       {"-1\r\nx\r\n0\r\n\r\n", "0x1\r\nx\r\n0\r\n\r\n", "g\r\nx\r\n0\r\n\r\n",
+        "fffffffffffffffff\r\nx\r\n0\r\n\r\n", "\r\nx\r\n0\r\n\r\n", "1\r\nxy\r\n0\r\n\r\n"}) {
+    const int status = refusal(
+        test, "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n" + std::string(chunks));
     EXPECT_TRUE(status == 400 || status == 413) << chunks << status;
   }
   EXPECT_EQ(test.num_echoed, 0);
@@ -121,8 +134,9 @@ TEST(Task6_6_Attack, AmbiguousLengths) {
 TEST(Task6_6_Attack, NoHttp) {
   TestServer test;
   for (const std::string& bytes :
-       {std::string("hello\r\n\r\n"), std::string("GET /plain\r\n\r\n"), std::string("GET  /plain HTTP/1.1\r\n\r\n"),
-        std::string("GET plain HTTP/1.1\r\nHost: a\r\n\r\n"), std::string("GET /plain HTTP/1.1\r\n\r\n"),
+       {std::string("hello\r\n\r\n"), std::string("GET /plain\r\n\r\n"),
+        std::string("GET  /plain HTTP/1.1\r\n\r\n"), std::string("GET plain HTTP/1.1\r\nHost: a\r\n\r\n"),
+        std::string("GET /plain HTTP/1.1\r\n\r\n"),
         std::string("GET /plain HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n"),
         std::string("GET /plain HTTP/1.1\r\nHost: a\r\nX\r\n\r\n"),
         std::string("GET /plain HTTP/1.1\r\nHost: a\r\nX: a\0b\r\n\r\n", 46),
@@ -136,8 +150,9 @@ TEST(Task6_6_Attack, NoHttp) {
 TEST(Task6_6_Attack, PathsLeadNowhere) {
   TestServer test;
   RawClient client = test.connect();
-  for (const char* path : {"/../../../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "//etc/passwd", "/open/../plain2",
-                           "/..;/plain", "/%00", "/plain/", "/plain%2f", "/PLAIN", "/.git/config"}) {
+  for (const char* path :
+       {"/../../../../etc/passwd", "/%2e%2e/%2e%2e/etc/passwd", "//etc/passwd", "/open/../plain2",
+        "/..;/plain", "/%00", "/plain/", "/plain%2f", "/PLAIN", "/.git/config"}) {
     client.send(get(path));
     const std::string answer = client.answer();
     EXPECT_EQ(status_of(answer), 404) << path;
@@ -161,7 +176,8 @@ TEST(Task6_6_Attack, ATruncatedBodyIsNoRequest) {
 TEST(Task6_6_Attack, ABodyLongerThanItSaysIsNoSecondRequest) {
   TestServer test;
   RawClient client = test.connect();
-  client.send("POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhelloGET /open HTTP/1.1\r\nHost: a\r\n\r\n");
+  client.send(
+      "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nhelloGET /open HTTP/1.1\r\nHost: a\r\n\r\n");
   const std::string& all = client.rest();
   EXPECT_TRUE(all.ends_with("hello")) << all;
 }
@@ -206,7 +222,8 @@ TEST(Task6_6_Timeout, ARequestThatDripsIsRefused) {
     RawClient client = test.connect();
     client.send(begin);
     const auto start = std::chrono::steady_clock::now();
-    while (!client.receive(5ms) && !client.closed() && std::chrono::steady_clock::now() - start < 5s) client.send("x");
+    while (!client.receive(5ms) && !client.closed() && std::chrono::steady_clock::now() - start < 5s)
+      client.send("x");
     EXPECT_EQ(status_of(client.got()), 408) << begin << client.got();
   }
   EXPECT_TRUE(eventually([&] { return test.server->num_connections() == 0; }));

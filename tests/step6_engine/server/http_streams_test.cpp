@@ -200,7 +200,7 @@ TEST(Task6_6_Stream, StopDestroysWhatIsHeld) {
 TEST(Task6_6_Stream, HeadGetsTheHeadAlone) {
   TestServer test;
   RawClient client = test.connect();
-  client.send("HEAD /stream HTTP/1.1\r\nHost: a\r\n\r\n" );
+  client.send("HEAD /stream HTTP/1.1\r\nHost: a\r\n\r\n");
   ASSERT_TRUE(client.receive_until("\r\n\r\n"));
   EXPECT_TRUE(eventually([&] { return test.stream->num_destroyed == 1; }));
   EXPECT_TRUE(client.got().ends_with("\r\n\r\n"));

@@ -49,7 +49,8 @@ class Certificate {
 
 class TlsClient {
  public:
-  explicit TlsClient(uint16_t port) : socket_(port), context_(SSL_CTX_new(TLS_client_method())), ssl_(SSL_new(context_.get())) {
+  explicit TlsClient(uint16_t port)
+      : socket_(port), context_(SSL_CTX_new(TLS_client_method())), ssl_(SSL_new(context_.get())) {
     SSL_set_fd(ssl_.get(), socket_.descriptor());
     connected_ = SSL_connect(ssl_.get()) == 1;
   }

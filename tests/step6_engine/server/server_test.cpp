@@ -129,15 +129,18 @@ TEST(Task6_6_Server, EveryRouteIsOpenByListOrNeedsAKey) {
   ASSERT_GE(routes.size(), 4u);
   for (const Route& route : routes) {
     const bool is_open = std::find(open.begin(), open.end(), route.path) != open.end();
-    const std::string request = route.method + " " + route.path + " HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n";
-    EXPECT_EQ(status_of(answer_to(server.port(), request)) == 401, !is_open) << route.method << " " << route.path;
+    const std::string request =
+        route.method + " " + route.path + " HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n";
+    EXPECT_EQ(status_of(answer_to(server.port(), request)) == 401, !is_open)
+        << route.method << " " << route.path;
   }
 }
 
 TEST(Task6_6_Server, VersionAndHealthLookAsVllmsDo) {
   ScriptedClient client;
   Server server(server_options(), client);
-  EXPECT_EQ(body_of(answer_to(server.port(), get("/version"))), "{\"version\":\"" + std::string(kLadderVersion) + "\"}");
+  EXPECT_EQ(body_of(answer_to(server.port(), get("/version"))),
+            "{\"version\":\"" + std::string(kLadderVersion) + "\"}");
   EXPECT_EQ(body_of(answer_to(server.port(), get("/health"))), "");
 }
 
@@ -179,7 +182,8 @@ struct TokenServer {
     client = std::make_unique<ThreadEngineClient>(
         std::unique_ptr<Engine>(new Engine(make_engine(1, fake_config(), next))));
     server = std::make_unique<Server>(server_options(), *client, [this](Router& router) {
-      router.add({"GET", "/tokens", Access::with_key, RunsOn::worker, [this](std::shared_ptr<HttpExchange> exchange) {
+      router.add({"GET", "/tokens", Access::with_key, RunsOn::worker,
+                  [this](std::shared_ptr<HttpExchange> exchange) {
                     Request request = token_request({1, 2, 3}, 60);
                     request.sampling.ignore_eos = true;
                     RequestStream stream = client->submit(request, exchange->waker());
