@@ -131,7 +131,7 @@ int judge(const std::vector<std::string>& arguments) {
 }  // namespace
 }  // namespace ladder::course
 
-int main(int count, char** values) {
+int main(int count, char** values) try {
   const std::vector<std::string> arguments(values + 1, values + count);
   if (arguments == std::vector<std::string>{"work"}) return ladder::course::work();
   if (arguments.size() >= 5 && arguments[0] == "judge") return ladder::course::judge(arguments);
@@ -139,5 +139,8 @@ int main(int count, char** values) {
     return ladder::course::once(arguments[1], arguments[2]);
   std::cerr
       << "course_race judge OP RUNG STUDENT REFERENCE [--repetitions N]      with the seed on standard input\n";
+  return 2;
+} catch (const std::exception& error) {  // no GPU, no such rung, what a kernel did to the GPU
+  std::cerr << "course_race: " << error.what() << "\n";
   return 2;
 }
