@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <atomic>
 #include <cmath>
+#include <exception>
 #include <functional>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <random>
@@ -60,18 +62,27 @@ bool is_about(const std::string& report, const std::string& name) {
   }
 }
 
-// All at a time that the cores can run; the results in the order of the tests.
+// All at a time that the cores can run; the results in the order of the tests. Throws what one of them throws, when all
+// have ended.
 template <class Result, class Run>
 std::vector<Result> on_all_cores(size_t count, const Run& run_one) {
   std::vector<Result> results(count);
   std::atomic<size_t> next = 0;
+  std::exception_ptr thrown;
+  std::once_flag once;
   std::vector<std::jthread> workers;
   const size_t cores = std::max<size_t>(std::thread::hardware_concurrency(), 1);
   for (size_t i = 0; i < std::min(cores, count); ++i)
     workers.emplace_back([&] {
-      for (size_t at; (at = next++) < count;) results[at] = run_one(at);
+      try {
+        for (size_t at; (at = next++) < count;) results[at] = run_one(at);
+      } catch (...) {
+        next = count;
+        std::call_once(once, [&] { thrown = std::current_exception(); });
+      }
     });
   workers.clear();
+  if (thrown) std::rethrow_exception(thrown);
   return results;
 }
 

@@ -149,7 +149,8 @@ int run(Arguments arguments) {
     settings.salt = option(arguments, "--salt");
     if (const std::string file = option(arguments, "--salt-file"); !file.empty()) {
       settings.salt = lab::read_file(file);
-      settings.salt.erase(settings.salt.find_last_not_of(" \n") + 1);
+      settings.salt.erase(settings.salt.find_last_not_of(" \t\r\n") + 1);
+      if (settings.salt.empty()) throw lab::LabError("--salt-file " + file + ": holds no salt");
     }
     settings.tasks = option(arguments, "--tasks");
     settings.out = option(arguments, "--out");

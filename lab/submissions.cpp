@@ -68,7 +68,6 @@ void add_file(const fs::path& path, bool named, std::vector<Submission>& to) {
   to.push_back(std::move(submission));
 }
 
-// A student with several hand-ins, and students with the same one.
 // The tasks and bugs that a hand-in says it holds.
 std::set<std::string> ids_in(const std::string& text) {
   std::set<std::string> ids;
@@ -81,6 +80,7 @@ std::set<std::string> ids_in(const std::string& text) {
   return ids;
 }
 
+// A student with several hand-ins, and students with the same one.
 void compare(std::vector<Submission>& all) {
   std::map<std::string, std::map<std::string, std::vector<Submission*>>> by_student;  // and task
   std::map<std::string, std::vector<Submission*>> by_text;

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "lab/baseline.h"
 #include "lab/files.h"
 #include "lab/grade.h"
 #include "lab/lab_error.h"
@@ -187,6 +188,26 @@ TEST(LabGrade, WhatOnlyAGpuRunsWhereThereIsOne) {
   } catch (const LabError& error) {
     EXPECT_THAT(error.what(), HasSubstr("no test of it runs on this machine"));
   }
+}
+
+TEST(LabGrade, AnEmptySaltFileIsNoSalt) {
+  const SmallTree small;
+  small.write("salt.txt", " \r\n");
+  const Outcome graded =
+      small.lab({"grade", "--salt-file", (small.root() / "salt.txt").string(), "--tasks", "3.2"});
+  EXPECT_EQ(graded.exit_code, 2);
+  EXPECT_THAT(graded.output, HasSubstr("salt.txt: holds no salt"));
+}
+
+// Tests run in threads of the grader: what one throws ends the grading with its reason, not the program without one.
+TEST(LabGrade, ATestThatCannotBeStartedIsAnError) {
+  const SmallTree small;
+  const GradeTree tree(small.tree(), "", Sandbox::namespaces);
+  Baseline of;
+  of.builds = {Build::release};
+  for (const char* name : {"A.B", "A.C", "A.D"})
+    of.tests.push_back({"never_built", name, "public", "1", {{Build::release, 1.0}}, false});
+  EXPECT_THROW(run_graded_tests(tree, of, Sandbox::namespaces), std::filesystem::filesystem_error);
 }
 
 }  // namespace
