@@ -45,6 +45,21 @@ TEST(Lab_Commands, ListAndStatusNameTheStates) {
   EXPECT_THAT(status, HasSubstr("3.3                 stub              the build takes the reference"));
 }
 
+// 3.2 has the emulator lane, 3.3 needs a real GPU.
+TEST(Lab_Commands, StartAndListSayWhereACudaTaskIsTested) {
+  SmallTree small;
+  small.edit("lab/labs.json", R"("filter": "Task3_2_*"}, "gpu": false)",
+             R"("filter": "Task3_2_*"}, "lane": "emulator", "gpu": true)");
+  small.edit("lab/labs.json", R"("filter": "Task3_3_*"}, "gpu": false)",
+             R"("filter": "Task3_3_*"}, "gpu": true)");
+  const std::string list = small.lab({"list"}).output;
+  EXPECT_THAT(list, HasSubstr("2 hours: the pool, needs a GPU or --lane emulator\n"));
+  EXPECT_THAT(list, HasSubstr("3 hours: the manager, needs a GPU, needs 3.2\n"));
+  EXPECT_THAT(small.lab({"start", "3.2"}).output,
+              HasSubstr("         ./ladder lab test 3.2 --lane emulator, without a GPU\n"));
+  EXPECT_THAT(small.lab({"start", "3.3"}).output, Not(HasSubstr("--lane")));
+}
+
 TEST(Lab_Commands, OneAfterTheOtherChangesChoicesAndCopies) {
   SmallTree small;
   for (const std::vector<std::string>& arguments :
@@ -171,6 +186,23 @@ TEST(Lab_HandIn, SaysWhatItDoesNotHold) {
   EXPECT_THAT(handed_in.output, HasSubstr(std::string(kManager) + " was changed outside its regions"));
   EXPECT_THAT(handed_in.output, Not(HasSubstr(kSharing)));
   EXPECT_THAT(small.read("out.json"), Not(HasSubstr("int twice")));
+}
+
+TEST(Lab_HandIn, SaysThatPartOfATaskIsStillAStub) {
+  SmallTree small;
+  small.lab({"start", "3.3"});
+  small.edit(kManager, "  throw ladder::TaskNotImplemented(\"3.3\");", "  return free - 2;");
+  const std::string out = (small.root() / "out.json").string();
+  const std::string line =
+      "  part of task 3.3 is still a stub: look for TaskNotImplemented and LADDER_UNWRITTEN\n";
+  const Outcome half = small.lab({"hand-in", "3.3", "--out", out});
+  EXPECT_EQ(half.exit_code, 0);
+  EXPECT_THAT(half.output, HasSubstr(line));
+  small.edit(kSharing, "  throw ladder::TaskNotImplemented(\"3.3\");",
+             "  LADDER_UNWRITTEN(\"op\", \"rung\")\n  return 2;");
+  EXPECT_THAT(small.lab({"hand-in", "3.3", "--out", out}).output, HasSubstr(line));
+  small.edit(kSharing, "  LADDER_UNWRITTEN(\"op\", \"rung\")\n", "");
+  EXPECT_THAT(small.lab({"hand-in", "3.3", "--out", out}).output, Not(HasSubstr("stub")));
 }
 
 TEST(Lab_HandIn, OneOfAnotherReleaseOrDamaged) {
