@@ -129,7 +129,8 @@ int start(Tree& tree, const std::string& id, bool anew) {
                   : of.is_missing     ? "not written here and not unlocked"
                   : of.unfinished     ? "yours, unfinished"
                                       : "yours")
-              << (built(of).empty() ? "" : " (what you wrote stays in its file)") << "\n";
+              << (built(of).empty() || of.text == Text::stub ? "" : " (what you wrote stays in its file)")
+              << "\n";
   }
   std::cout << missing_needs(tree, task) << "tests    ./ladder lab test " << task.id << "      ("
             << task.target << ", " << task.filter << ")\n"

@@ -74,8 +74,9 @@ TEST_F(LabBench, SetsYoursBesideTheReference) {
   small.edit(kPool, kStub, "  return free - 3;");
   const Outcome slower = small.lab({"bench", "3.2"});
   EXPECT_EQ(slower.exit_code, 1);
-  for (const char* said : {"task 3.2: the pool\n", "building course_counts\n", "building course_counts of the reference\n",
-                           "  42 %  pool allocations: 30, the reference 10\n", "3.2: 42 % of the performance points\n"})
+  for (const char* said :
+       {"task 3.2: the pool\n", "building course_counts\n", "building course_counts of the reference\n",
+        "  42 %  pool allocations: 30, the reference 10\n", "3.2: 42 % of the performance points\n"})
     EXPECT_THAT(slower.output, HasSubstr(said));
   EXPECT_THAT(slower.output, Not(HasSubstr("this is the reference")));
   small.edit(kPool, "free - 3", "fre - 3");
@@ -91,16 +92,19 @@ TEST_F(LabBench, WithoutTheReferenceItSaysSoAndWhatElseIsMissing) {
   small.edit(kPool, "  return free - 1;", "  return free - 2;");
   const Outcome unwritten = small.lab({"bench", "3.2"});
   EXPECT_EQ(unwritten.exit_code, 2);
-  EXPECT_THAT(unwritten.output, HasSubstr("without a reference, which this release does not hold: yours beside itself"));
-  EXPECT_THAT(unwritten.output, HasSubstr("lab: bench 3.2 runs task 3.3 too, which is not written: ./ladder lab use "
-                                          "reference 3.3\n"));
+  EXPECT_THAT(unwritten.output,
+              HasSubstr("without a reference, which this release does not hold: yours beside itself"));
+  EXPECT_THAT(unwritten.output,
+              HasSubstr("lab: bench 3.2 runs task 3.3 too, which is not written: ./ladder lab use "
+                        "reference 3.3\n"));
   small.lab({"use", "reference", "3.3"});
   const Outcome alone = small.lab({"bench", "3.2"});
   EXPECT_EQ(alone.exit_code, 0) << alone.output;
   EXPECT_THAT(alone.output, HasSubstr("pool allocations: 20, the reference 20"));
   small.lab({"use", "mine", "3.3"});
-  small.write("lab/release.json", R"({"format": 1, "course": "C", "release": ")" + small.tree().release() +
-                                      R"(", "source": "", "cut": ["memory"], "sealed": {"memory": "00"}, "salt": "",
+  small.write("lab/release.json",
+              R"({"format": 1, "course": "C", "release": ")" + small.tree().release() +
+                  R"(", "source": "", "cut": ["memory"], "sealed": {"memory": "00"}, "salt": "",
                                           "variants": {}})");
   forget_reference("int allocate(int free) {\n  return take(free) - 1;\n}\n");
   EXPECT_THAT(small.lab({"bench", "3.2"}).output,

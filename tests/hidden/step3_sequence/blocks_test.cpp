@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cctype>
+#include <ctime>
 #include <list>
+#include <numeric>
 #include <set>
 
 #include "step1_layers/core/error.h"
@@ -46,6 +48,30 @@ TEST(Hidden3_2_BlockPool, DoesWhatAListDoes) {
       for (const int32_t id : taken) ASSERT_FALSE(pool.is_free(id));
     }
   }
+}
+
+TEST(Hidden3_2_BlockPool, RefusesSizesThatNoBlockNumberHas) {
+  testing::Random random;
+  SCOPED_TRACE(random.describe());
+  for (const int64_t num_blocks :
+       {-random.integer(0, 1 << 20), (int64_t{1} << 32) + random.integer(1, 1000),
+        -(int64_t{1} << 32) + random.integer(1, 1000), (int64_t{1} << 31) - 1 + random.integer(0, 1) * 5})
+    EXPECT_THROW(BlockPool pool(num_blocks), Error) << num_blocks;
+}
+
+// Blocks taken from anywhere, and given back to both ends, in a list of many.
+TEST(Hidden3_2_BlockPool, TakesAsLongForManyBlocksAsForFew) {
+  testing::Random random;
+  const auto count = static_cast<int32_t>(random.integer(60'000, 70'000));
+  Ids ids(static_cast<size_t>(count));
+  std::iota(ids.begin(), ids.end(), 0);
+  std::ranges::shuffle(ids, random.engine());
+  BlockPool pool(count);
+  const std::clock_t begin = std::clock();
+  for (size_t i = 0; i < ids.size() / 2; ++i) pool.take(ids[i]);
+  for (size_t i = 0; i < ids.size() / 2; ++i) i % 2 == 0 ? pool.push_back(ids[i]) : pool.push_front(ids[i]);
+  EXPECT_LT(static_cast<double>(std::clock() - begin) / CLOCKS_PER_SEC, 1.0) << "seconds of the processor";
+  EXPECT_EQ(pool.num_free(), count);
 }
 
 // An index by hand: what was put in stays until it is overwritten.
