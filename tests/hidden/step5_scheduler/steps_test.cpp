@@ -202,13 +202,13 @@ struct WatchesSteps : Harness {
     const SchedulerStats before = scheduler.stats();
     Harness::schedule();
     const SchedulerStats after = scheduler.stats();
-    EXPECT_EQ(after.num_prefix_queried_tokens - before.num_prefix_queried_tokens, paper.num_queried_tokens)
-        << "step " << output.step;
-    EXPECT_EQ(after.num_prefix_hit_tokens - before.num_prefix_hit_tokens, paper.num_hit_tokens)
-        << "step " << output.step;
     std::map<SequenceId, int64_t> seen;
     for (const ScheduledSequence& scheduled : output.scheduled) seen[scheduled.id] = scheduled.num_tokens;
     EXPECT_EQ(seen, paper.planned) << "tokens by sequence, step " << output.step;
+    EXPECT_EQ(after.num_prefix_queried_tokens - before.num_prefix_queried_tokens, paper.num_queried_tokens)
+        << "prompt tokens of those who are admitted for the first time, step " << output.step;
+    EXPECT_EQ(after.num_prefix_hit_tokens - before.num_prefix_hit_tokens, paper.num_hit_tokens)
+        << "of these, shared, step " << output.step;
     for (const Sequence* sequence : ran)
       EXPECT_EQ(sequence->status == SequenceStatus::preempted,
                 std::ranges::count(paper.gave_way, sequence->id) > 0)
