@@ -70,7 +70,8 @@ class RawClient {
   // Reads until the text has come; false: it did not.
   bool receive_until(std::string_view text, std::chrono::milliseconds timeout = 5s) {
     const auto until = std::chrono::steady_clock::now() + timeout;
-    while (got_.find(text) == got_.npos) {
+    for (size_t seen = 0; got_.find(text, seen) == got_.npos;) {
+      seen = got_.size() < text.size() ? 0 : got_.size() - text.size();
       const auto left =
           std::chrono::duration_cast<std::chrono::milliseconds>(until - std::chrono::steady_clock::now());
       if (left.count() <= 0 || !receive(left)) return false;

@@ -93,7 +93,7 @@ TEST(Task6_6_Stream, ASlowReaderHoldsNoMoreThanOnePiece) {
   RawClient client = test.connect(16 * 1024);
   ASSERT_TRUE(begins_stream(client, test, get("/stream")));
   const std::string piece(64 * 1024, 'x');
-  constexpr int kPieces = 300;
+  constexpr int kPieces = 150;
   for (int i = 0; i < kPieces; ++i) {
     test.stream->push(piece);
     usleep(200);
