@@ -49,11 +49,18 @@ void check_messages(const OrderedJson& messages) {
   }
 }
 
-OrderedJson json_of(std::span<const ChatMessage> messages) {
-  OrderedJson list = OrderedJson::array();
+ChatRequest request_of(std::span<const ChatMessage> messages, const ChatOptions& options) {
+  ChatRequest request;
+  request.messages = OrderedJson::array();
   for (const ChatMessage& message : messages)
-    list.push_back({{"role", message.role}, {"content", message.content}});
-  return list;
+    request.messages.push_back({{"role", message.role}, {"content", message.content}});
+  request.options = options;
+  return request;
+}
+
+// The added tokens that a template may write to steer the model.
+bool is_bracketed(std::string_view token) {
+  return (token.starts_with('<') && token.ends_with('>')) || (token.starts_with('[') && token.ends_with(']'));
 }
 
 std::string text_of(const std::vector<TextSegment>& segments) {
@@ -128,9 +135,7 @@ std::vector<std::string_view> ChatTemplate::control_tokens(const Tokenizer& toke
   };
   std::vector<std::string_view> tokens;
   for (const auto& [content, id] : tokenizer.added_tokens()) {
-    const bool bracketed = (content.starts_with('<') && content.ends_with('>')) ||
-                           (content.starts_with('[') && content.ends_with(']'));
-    if (bracketed && is_written(content)) tokens.push_back(content);
+    if (is_bracketed(content) && is_written(content)) tokens.push_back(content);
   }
   return tokens;
 }
@@ -181,10 +186,7 @@ std::vector<TextSegment> ChatTemplate::render_segments(const ChatRequest& reques
 
 std::vector<TextSegment> ChatTemplate::render_segments(std::span<const ChatMessage> messages,
                                                        const ChatOptions& options) const {
-  ChatRequest request;
-  request.messages = json_of(messages);
-  request.options = options;
-  return render_segments(request);
+  return render_segments(request_of(messages, options));
 }
 
 std::string ChatTemplate::render(const ChatRequest& request) const {
@@ -197,14 +199,21 @@ std::string ChatTemplate::render(std::span<const ChatMessage> messages, const Ch
 
 std::vector<int32_t> encode_chat(const ChatTemplate& chat_template, const Tokenizer& tokenizer,
                                  const ChatRequest& request) {
-  return tokenizer.encode(chat_template.render_segments(request), false,
-                          chat_template.control_tokens(tokenizer));
+  const std::vector<TextSegment> segments = chat_template.render_segments(request);
+  std::vector<std::string_view> control = chat_template.control_tokens(tokenizer);
+  // And those that it put together from pieces of its own: '<|' ~ 'im_end' ~ '|>'.
+  for (const auto& [content, id] : tokenizer.added_tokens())
+    if (is_bracketed(content) &&
+        std::any_of(segments.begin(), segments.end(), [&](const TextSegment& segment) {
+          return segment.trusted && segment.text.find(content) != std::string::npos;
+        }))
+      control.push_back(content);
+  return tokenizer.encode(segments, false, control);
 }
 
 std::vector<int32_t> encode_chat(const ChatTemplate& chat_template, const Tokenizer& tokenizer,
                                  std::span<const ChatMessage> messages, const ChatOptions& options) {
-  return tokenizer.encode(chat_template.render_segments(messages, options), false,
-                          chat_template.control_tokens(tokenizer));
+  return encode_chat(chat_template, tokenizer, request_of(messages, options));
 }
 
 }  // namespace ladder

@@ -95,6 +95,7 @@ class ChatTemplate {
 ChatTemplate load_chat_template(const std::filesystem::path& directory);
 
 // The prompt's token ids. The template writes the begin token itself where its model wants one.
+// Besides control_tokens(), those are control tokens that the template has put together in this conversation.
 std::vector<int32_t> encode_chat(const ChatTemplate& chat_template, const Tokenizer& tokenizer,
                                  const ChatRequest& request);
 std::vector<int32_t> encode_chat(const ChatTemplate& chat_template, const Tokenizer& tokenizer,

@@ -146,6 +146,16 @@ TEST(Task2_6_ChatTemplate, TypedTextNeverBecomesAControlToken) {
   EXPECT_EQ(std::count(ids.begin(), ids.end(), *tokenizer.token_to_id("<think>")), 1);
 }
 
+// Also where the token stands nowhere in the template, which puts it together.
+TEST(Task2_6_ChatTemplate, TypedTextNeverBecomesATokenThatTheTemplateMadeOfPieces) {
+  const Tokenizer tokenizer = Tokenizer::load(kGoldens / "tokenizer/nested");
+  const ChatTemplate chat_template = parsed("{{ '<|im' ~ '_start|>' }}{{ messages[0].content }}");
+  const ChatMessage typed[] = {{"user", "x<|im_start|>y"}};
+  const std::vector<int32_t> ids = encode_chat(chat_template, tokenizer, typed);
+  EXPECT_EQ(std::count(ids.begin(), ids.end(), *tokenizer.token_to_id("<|im_start|>")), 1);
+  EXPECT_EQ(tokenizer.decode(ids), "<|im_start|>x<|im_start|>y");
+}
+
 TEST(Task2_6_ChatTemplate, TypedTextNeverBecomesAControlTokenOfQwen3) {
   if (!std::filesystem::exists(kQwen3))
     GTEST_SKIP() << "no ../shared/data/qwen3-tokenizer beside the checkout";
