@@ -41,8 +41,9 @@ class EngineUnavailable : public Error {
 // As of the end of the loop's last turn.
 struct EngineStats {
   SchedulerStats scheduler;
-  EngineMetrics metrics;     // metrics.num_steps is a heartbeat: it grows while requests are served
-  int64_t num_requests = 0;  // submitted, and not ended
+  EngineMetrics metrics;             // metrics.num_steps is a heartbeat: it grows while requests are served
+  int64_t num_queued_sequences = 0;  // that wait for their first step, those of the inbox included
+  int64_t num_requests = 0;          // submitted, and not ended
   bool paused = false;
   bool stopped = false;          // no requests are taken
   std::string error;             // what the engine died of; empty while it lives

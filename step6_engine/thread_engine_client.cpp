@@ -33,6 +33,7 @@ struct ThreadEngineClient::Inbox {
   EngineStats stats;
 
   // Under the lock.
+  int64_t num_queued() const { return stats.scheduler.num_waiting + num_new_sequences; }
   void post(Task task) {
     tasks.push_back(std::move(task));
     wake.notify_one();
@@ -40,7 +41,7 @@ struct ThreadEngineClient::Inbox {
 };
 
 ThreadEngineClient::ThreadEngineClient(std::unique_ptr<Engine> engine, EngineClientOptions options)
-    : engine_(std::move(engine)), options_(options), inbox_(std::make_shared<Inbox>()) {
+    : engine_(std::move(engine)), options_(std::move(options)), inbox_(std::make_shared<Inbox>()) {
   publish_stats();
   thread_ = std::thread([this] { run(); });
   loop_id_ = thread_.get_id();
@@ -57,7 +58,7 @@ RequestStream ThreadEngineClient::submit(const Request& request, std::function<v
   std::lock_guard lock(inbox_->mutex);
   if (!inbox_->stats.error.empty()) throw EngineUnavailable(inbox_->stats.error);
   if (inbox_->stopping) throw EngineUnavailable("the engine is stopping and takes no more requests");
-  const int64_t num_queued = inbox_->stats.scheduler.num_waiting + inbox_->num_new_sequences;
+  const int64_t num_queued = inbox_->num_queued();
   if (options_.max_num_queued_reqs > 0 && num_queued >= options_.max_num_queued_reqs)
     throw QueueFull(fmt::format("{} requests are waiting, which is all there may be (max_num_queued_reqs {})",
                                 num_queued, options_.max_num_queued_reqs));
@@ -93,6 +94,7 @@ void ThreadEngineClient::abort(const RequestId& id) {
 EngineStats ThreadEngineClient::stats() const {
   std::lock_guard lock(inbox_->mutex);
   EngineStats stats = inbox_->stats;
+  stats.num_queued_sequences = inbox_->num_queued();
   stats.num_requests = std::ssize(inbox_->living);
   stats.stopped = inbox_->stopping;
   return stats;
@@ -232,9 +234,12 @@ void ThreadEngineClient::publish_stats() {
   stats.paused = paused_;
   stats.error = engine_->error();
   stats.exception = engine_->exception();
-  std::lock_guard lock(inbox_->mutex);
-  inbox_->stats = std::move(stats);
-  inbox_->num_new_sequences -= std::exchange(num_taken_sequences_, 0);  // the scheduler counts them now
+  {
+    std::lock_guard lock(inbox_->mutex);
+    inbox_->stats = std::move(stats);
+    inbox_->num_new_sequences -= std::exchange(num_taken_sequences_, 0);  // the scheduler counts them now
+  }
+  if (options_.on_turn) options_.on_turn();
 }
 
 }  // namespace ladder

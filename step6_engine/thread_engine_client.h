@@ -4,6 +4,7 @@
 // The thread alone touches the engine. What others want of it (add, abort, pause, ...) goes into an inbox,
 // which the loop empties before each step: the inbox's lock is held for a few instructions and never during
 // a step. An idle or paused loop sleeps. There is no other such loop: servers and replicas use this one.
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <thread>
@@ -18,6 +19,9 @@ struct EngineClientOptions {
   // Requests may be submitted while fewer than that many sequences wait for their first step, else submit()
   // throws QueueFull. 0: no limit. (vLLM: --max-num-queued-reqs.)
   int64_t max_num_queued_reqs = 0;
+  // Called at the end of each turn of the loop, on its thread, when all streams have what the turn brought; as
+  // on_ready it must neither block nor throw. Also once before the first turn.
+  std::function<void()> on_turn = {};
 };
 
 class ThreadEngineClient final : public EngineClient {

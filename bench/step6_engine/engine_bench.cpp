@@ -2,40 +2,12 @@
 // bookkeeping. And stop strings, per byte of text.
 #include <benchmark/benchmark.h>
 
+#include "bench/step6_engine/instant_executor.h"
 #include "step6_engine/engine.h"
 #include "step6_engine/text/stop_strings.h"
 
 namespace ladder {
 namespace {
-
-// Answers token 7 for every sequence that this step brings to its last token.
-class InstantExecutor final : public Executor {
- public:
-  Ticket submit(const SchedulerOutput& step) override {
-    for (const NewSequence& sequence : step.new_sequences)
-      missing_[sequence.id] = static_cast<int64_t>(sequence.token_ids.size()) - sequence.num_computed_tokens +
-                              (sequence.prompt_of >= 0 ? sequence.num_prompt_tokens : 0);
-    output_.step = step.step;
-    output_.sequences.clear();
-    for (const ScheduledSequence& scheduled : step.scheduled) {
-      int64_t& missing = missing_[scheduled.id];
-      missing -= scheduled.num_tokens;
-      SequenceStepOutput answer;
-      answer.id = scheduled.id;
-      if (missing == 0) {
-        answer.token_ids = {7};
-        missing = 1;
-      }
-      output_.sequences.push_back(std::move(answer));
-    }
-    return {step.step};
-  }
-  StepOutput collect(Ticket) override { return std::move(output_); }
-
- private:
-  std::unordered_map<SequenceId, int64_t> missing_;
-  StepOutput output_;
-};
 
 void BM_EngineStep(benchmark::State& state) {
   const int64_t num_sequences = state.range(0);

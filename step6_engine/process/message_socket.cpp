@@ -34,7 +34,6 @@ void MessageSocket::shut_down() {
   ::shutdown(socket_.number(), SHUT_RDWR);
 }
 
-// False: the deadline has come.
 bool MessageSocket::wait_for(short events, std::optional<Clock::time_point> deadline) {
   while (true) {
     int timeout = -1;
@@ -49,7 +48,7 @@ bool MessageSocket::wait_for(short events, std::optional<Clock::time_point> dead
   }
 }
 
-// Reads `size` bytes; fewer: the connection has ended.
+// >>> task 6.9: whole messages out of a stream, and into it
 size_t MessageSocket::read_bytes(char* to, size_t size) {
   size_t done = 0;
   while (done < size) {
@@ -126,6 +125,7 @@ void MessageSocket::write(uint32_t type, std::string_view bytes,
     }
   }
 }
+// <<< task 6.9
 
 void MessageSocket::exchange_hello(std::chrono::milliseconds timeout) {
   std::string mine;

@@ -32,9 +32,10 @@ class MessageSocket {
   // message is larger than it may be.
   std::optional<Message> read() { return read_up_to(max_message_bytes_); }
 
-  // Error: the connection has ended, or the peer has not taken the whole message in time, which ends it. A peer
-  // that always reads takes it at once; one that was stopped holds its writers up for no longer than that.
-  // None: waits until it is taken or the connection ends.
+  // Error: the message is too large, and nothing was sent; or the connection has ended, or the peer has not taken the
+  // whole message in time: that ends the connection, and every later write is an Error at once, since nothing may
+  // follow a part of a message. A peer that always reads takes it at once; one that was stopped holds its writers up
+  // for no longer than that. No timeout: waits until it is taken or the connection ends. Raises no SIGPIPE.
   void write(uint32_t type, std::string_view bytes, std::optional<std::chrono::milliseconds> timeout = {});
 
   // Ends the connection for both sides and wakes who reads or writes. From any thread, any number of times.
@@ -45,8 +46,15 @@ class MessageSocket {
   void exchange_hello(std::chrono::milliseconds timeout);
 
  private:
+  // read(), whose size may be at most max_bytes. Memory grows with what has come, by a MiB at a time, and never by what
+  // a length says.
   std::optional<Message> read_up_to(uint32_t max_bytes);
+  // Reads `size` bytes, in as many pieces as they come, and goes on after a signal (EINTR). Returns how many there
+  // were; fewer: the connection has ended, or was reset (ECONNRESET). Error: any other failure, or read_deadline_ has
+  // come, where there is one.
   size_t read_bytes(char* to, size_t size);
+  // Waits until the socket can be read (POLLIN) or written (POLLOUT), or its connection has ended. False: the deadline
+  // has come.
   bool wait_for(short events, std::optional<std::chrono::steady_clock::time_point> deadline);
 
   const FileDescriptor socket_;

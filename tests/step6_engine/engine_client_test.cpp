@@ -1,4 +1,5 @@
-// Task 6.4: the engine's thread, over an executor without a model.
+// Tasks 6.4 and 6.9: the engine's thread, and the same engine behind a socket, over an executor without a model.
+// Whoever uses an EngineClient must not see which one it is.
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -10,8 +11,8 @@
 #include <thread>
 
 #include "step1_layers/core/error.h"
-#include "step6_engine/thread_engine_client.h"
 #include "tests/step6_engine/fake_engine.h"
+#include "tests/step6_engine/remote/make_client.h"
 #include "tests/support/numerics.h"
 
 namespace ladder {
@@ -71,12 +72,13 @@ Request endless_request(RequestId id = {}) {
   return token_request({1, 2, 3}, int64_t{1} << 20, std::move(id));
 }
 // Cheap for long sequences.
-std::unique_ptr<Engine> endless_engine(FakeExecutor::Fault fault = {}, int max_in_flight = 1) {
+std::unique_ptr<Engine> endless_engine(FakeExecutor::Fault fault = {}, int max_in_flight = 1,
+                                       SchedulerConfig config = long_config()) {
   return std::make_unique<Engine>(
       std::make_unique<FakeExecutor>(
           [](const std::vector<int32_t>& token_ids, int64_t) { return token_ids.back() % 900 + 1; },
           max_in_flight, std::move(fault)),
-      long_config(), nullptr);
+      std::move(config), nullptr);
 }
 
 // The stream's output, or an exception that fails the test, where RequestStream::output() would wait for ever.
@@ -92,13 +94,25 @@ RequestOutput output_of(RequestStream&& stream) {
   return output_of(stream);
 }
 
-TEST(Task6_4_EngineClient, AStreamHasEveryTokenOnceAndEndsWithTheOutput) {
+class EngineClientTest : public ::testing::TestWithParam<testing::MakeClient> {
+ protected:
+  using ClientPointer = testing::ClientPointer;
+  ClientPointer make_client(std::unique_ptr<Engine> engine, EngineClientOptions options = {}) {
+    return GetParam()(std::move(engine), std::move(options));
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Task6_4_Thread, EngineClientTest,
+                         ::testing::Values(testing::client_in_this_process));
+INSTANTIATE_TEST_SUITE_P(Task6_9_Socket, EngineClientTest, ::testing::Values(testing::client_over_a_socket));
+
+TEST_P(EngineClientTest, AStreamHasEveryTokenOnceAndEndsWithTheOutput) {
   for (int depth : {1, 2, 3}) {
-    ThreadEngineClient client(fake_engine(depth));
+    const ClientPointer client = make_client(fake_engine(depth));
     Request request = token_request({1, 2, 3, 4}, 20);
     request.sampling.n = 2;
     request.sampling.logprobs = 0;
-    RequestStream stream = client.submit(request);
+    RequestStream stream = client->submit(request);
     std::vector<std::vector<int32_t>> tokens(2);
     std::optional<RequestOutput> output;
     while (std::optional<StreamUpdate> update = stream.next()) {
@@ -119,54 +133,54 @@ TEST(Task6_4_EngineClient, AStreamHasEveryTokenOnceAndEndsWithTheOutput) {
       EXPECT_EQ(output->completions.at(i).token_ids, tokens[i]);
     }
     EXPECT_THROW(stream.output(), Error);
-    EXPECT_EQ(client.stats().num_requests, 0);
+    EXPECT_EQ(client->stats().num_requests, 0);
   }
 }
 
-TEST(Task6_4_EngineClient, ABadRequestIsToldToItsSubmitterAndToNobodyElse) {
+TEST_P(EngineClientTest, ABadRequestIsToldToItsSubmitterAndToNobodyElse) {
   Gate gate;
-  ThreadEngineClient client(fake_engine(1, gate.fault()));
-  RequestStream good = client.submit(token_request({1}, 4, "a"));
+  const ClientPointer client = make_client(fake_engine(1, gate.fault()));
+  RequestStream good = client->submit(token_request({1}, 4, "a"));
   gate.wait_until_reached();  // none of these waits for the step that is being computed
-  EXPECT_THROW(client.submit(token_request({}, 4)), Error);
-  EXPECT_THROW(client.submit(token_request({1}, 0)), Error);
-  EXPECT_THROW(client.submit(token_request({testing::kFakeVocab}, 4)), Error);
-  EXPECT_THROW(client.submit(token_request({1}, 4, "a")), Error);
+  EXPECT_THROW(client->submit(token_request({}, 4)), Error);
+  EXPECT_THROW(client->submit(token_request({1}, 0)), Error);
+  EXPECT_THROW(client->submit(token_request({testing::kFakeVocab}, 4)), Error);
+  EXPECT_THROW(client->submit(token_request({1}, 4, "a")), Error);
   Request logged = token_request({1}, 4);
   logged.sampling.logprobs = -1;
-  EXPECT_THROW(client.submit(logged), Error);
-  EXPECT_EQ(client.stats().num_requests, 1);
+  EXPECT_THROW(client->submit(logged), Error);
+  EXPECT_EQ(client->stats().num_requests, 1);
   gate.open();
   EXPECT_EQ(output_of(good).completions[0].token_ids, expected_tokens({1}, 4));
-  EXPECT_EQ(output_of(client.submit(token_request({1}, 4, "a"))).completions[0].token_ids.size(), 4u)
+  EXPECT_EQ(output_of(client->submit(token_request({1}, 4, "a"))).completions[0].token_ids.size(), 4u)
       << "its id is free again as soon as the end was read";
 }
 
-TEST(Task6_4_EngineClient, AbortBeforeTheFirstStepAndTwiceAndAfterTheEnd) {
-  Gate gate;
-  ThreadEngineClient client(fake_engine(1, gate.fault()));
-  RequestStream first = client.submit(token_request({1}, 4));
-  gate.wait_until_reached();
-  RequestStream waiting = client.submit(token_request({2}, 4, "w"));
-  client.abort("w");
-  client.abort("w");
-  client.abort("unknown");
-  gate.open();
+TEST_P(EngineClientTest, AbortBeforeTheFirstStepAndTwiceAndAfterTheEnd) {
+  SchedulerConfig one_at_a_time = long_config();
+  one_at_a_time.batch.max_num_seqs = 1;
+  const ClientPointer client = make_client(endless_engine({}, 1, one_at_a_time));
+  RequestStream first = client->submit(endless_request());
+  RequestStream waiting = client->submit(token_request({2}, 4, "w"));
+  client->abort("w");
+  client->abort("w");
+  client->abort("unknown");
   const RequestOutput output = output_of(waiting);
   EXPECT_EQ(output.completions[0].finish_reason, FinishReason::abort);
   EXPECT_TRUE(output.completions[0].token_ids.empty());
   EXPECT_EQ(output.prompt_token_ids, (std::vector<int32_t>{2}));
-  EXPECT_EQ(output_of(first).completions[0].finish_reason, FinishReason::length);
-  client.abort(first.request_id());
-  EXPECT_EQ(output_of(client.submit(token_request({1, 1}, 4))).completions[0].token_ids,
-            expected_tokens({1, 1}, 4));
+  client->abort(first.request_id());
+  EXPECT_EQ(output_of(first).completions[0].finish_reason, FinishReason::abort);
+  client->abort(first.request_id());
+  EXPECT_EQ(output_of(client->submit(token_request({1, 1}, 4))).completions[0].token_ids,
+            (std::vector<int32_t>{2, 3, 4, 5}));
 }
 
-TEST(Task6_4_EngineClient, AbortInTheMiddleKeepsWhatWasGenerated) {
-  ThreadEngineClient client(endless_engine());
-  RequestStream stream = client.submit(endless_request());
+TEST_P(EngineClientTest, AbortInTheMiddleKeepsWhatWasGenerated) {
+  const ClientPointer client = make_client(endless_engine());
+  RequestStream stream = client->submit(endless_request());
   size_t num_tokens = stream.next()->updates.at(0).token_ids.size();
-  client.abort(stream.request_id());
+  client->abort(stream.request_id());
   while (std::optional<StreamUpdate> update = stream.next()) {
     for (const CompletionUpdate& news : update->updates) num_tokens += news.token_ids.size();
     if (!update->output) continue;
@@ -187,24 +201,24 @@ TEST(Task6_4_EngineClient, AbortInTheMiddleKeepsWhatWasGenerated) {
   return ::testing::AssertionFailure() << "requests are left after a minute";
 }
 
-TEST(Task6_4_EngineClient, AStreamThatIsDroppedAbortsItsRequest) {
-  ThreadEngineClient client(endless_engine());
+TEST_P(EngineClientTest, AStreamThatIsDroppedAbortsItsRequest) {
+  const ClientPointer client = make_client(endless_engine());
   {
-    RequestStream stream = client.submit(endless_request("x"));
+    RequestStream stream = client->submit(endless_request("x"));
     stream.next();
     RequestStream moved = std::move(stream);  // no drop
     EXPECT_TRUE(moved.next().has_value());
-    moved = client.submit(endless_request("y"));  // drops x
+    moved = client->submit(endless_request("y"));  // drops x
     EXPECT_EQ(moved.next()->updates.at(0).request_id, "y");
   }
-  EXPECT_TRUE(becomes_idle(client));
+  EXPECT_TRUE(becomes_idle(*client));
 }
 
-TEST(Task6_4_EngineClient, DestructionEndsEveryStreamWithAbort) {
+TEST_P(EngineClientTest, DestructionEndsEveryStreamWithAbort) {
   std::vector<RequestStream> streams;
   {
-    ThreadEngineClient client(endless_engine());
-    for (int i = 0; i < 20; ++i) streams.push_back(client.submit(endless_request()));
+    const ClientPointer client = make_client(endless_engine());
+    for (int i = 0; i < 20; ++i) streams.push_back(client->submit(endless_request()));
     streams[0].next();
   }
   for (RequestStream& stream : streams) {
@@ -213,13 +227,13 @@ TEST(Task6_4_EngineClient, DestructionEndsEveryStreamWithAbort) {
   }
 }
 
-TEST(Task6_4_EngineClient, ADeadEngineEndsEveryStreamWithItsErrorAndTakesNoMore) {
+TEST_P(EngineClientTest, ADeadEngineEndsEveryStreamWithItsErrorAndTakesNoMore) {
   std::atomic<bool> broken = false;
-  ThreadEngineClient client(endless_engine([&](std::string_view, int64_t) {
+  const ClientPointer client = make_client(endless_engine([&](std::string_view, int64_t) {
     if (broken) throw std::runtime_error("the lamp went out");
   }));
   std::vector<RequestStream> streams;
-  for (int i = 0; i < 20; ++i) streams.push_back(client.submit(endless_request()));
+  for (int i = 0; i < 20; ++i) streams.push_back(client->submit(endless_request()));
   streams[0].next();
   broken = true;
   for (RequestStream& stream : streams) {
@@ -229,24 +243,25 @@ TEST(Task6_4_EngineClient, ADeadEngineEndsEveryStreamWithItsErrorAndTakesNoMore)
   }
   broken = false;
   try {
-    client.submit(endless_request());
+    client->submit(endless_request());
     FAIL() << "accepted";
   } catch (const EngineUnavailable& error) {
     EXPECT_STREQ(error.what(), "the lamp went out");
   }
-  EXPECT_EQ(client.stats().error, "the lamp went out");
-  EXPECT_EQ(client.stats().num_requests, 0);
-  EXPECT_EQ(client.stats().scheduler.num_used_blocks, 0);
-  client.abort("unknown");
-  client.pause();  // none of these hangs
-  client.resume();
-  client.stop(1h);
+  EXPECT_EQ(client->stats().error, "the lamp went out");
+  EXPECT_EQ(client->stats().num_requests, 0);
+  EXPECT_EQ(client->stats().scheduler.num_used_blocks, 0);
+  client->abort("unknown");
+  client->pause();  // none of these hangs
+  client->resume();
+  client->stop(1h);
 }
 
-TEST(Task6_4_EngineClient, APausedEngineStandsStillAndLosesNothing) {
+TEST_P(EngineClientTest, APausedEngineStandsStillAndLosesNothing) {
   std::atomic<int64_t> num_calls = 0;
-  ThreadEngineClient client(endless_engine([&](std::string_view, int64_t) { ++num_calls; }, 2));
-  RequestStream stream = client.submit(endless_request());
+  const ClientPointer client =
+      make_client(endless_engine([&](std::string_view, int64_t) { ++num_calls; }, 2));
+  RequestStream stream = client->submit(endless_request());
   std::vector<int32_t> tokens;
   const auto read = [&](std::optional<StreamUpdate> update) {
     ASSERT_TRUE(update.has_value());
@@ -254,48 +269,48 @@ TEST(Task6_4_EngineClient, APausedEngineStandsStillAndLosesNothing) {
       tokens.insert(tokens.end(), news.token_ids.begin(), news.token_ids.end());
   };
   read(stream.next());
-  client.pause();
-  client.pause();
-  EXPECT_TRUE(client.stats().paused);
+  client->pause();
+  client->pause();
+  EXPECT_TRUE(client->stats().paused);
   const int64_t calls_then = num_calls;
   EXPECT_EQ(calls_then % 2, 0) << "a step was left in flight";
-  RequestStream later = client.submit(token_request({3}, 5));
-  RequestStream aborted = client.submit(token_request({4}, 5));
-  client.abort(aborted.request_id());
+  RequestStream later = client->submit(token_request({3}, 5));
+  RequestStream aborted = client->submit(token_request({4}, 5));
+  client->abort(aborted.request_id());
   EXPECT_EQ(output_of(aborted).completions[0].finish_reason, FinishReason::abort) << "aborts need no step";
   while (std::optional<StreamUpdate> update = stream.next(20ms)) read(std::move(update));
   EXPECT_EQ(num_calls, calls_then);
   const size_t num_then = tokens.size();
 
-  client.resume();
+  client->resume();
   EXPECT_EQ(output_of(later).completions[0].token_ids, (std::vector<int32_t>{4, 5, 6, 7, 8}));
   read(stream.next());
   EXPECT_GT(tokens.size(), num_then);
   for (size_t i = 0; i < tokens.size(); ++i)
     ASSERT_EQ(tokens[i], (i == 0 ? 3 : tokens[i - 1]) % 900 + 1)
         << "token " << i << " is lost or comes twice";
-  EXPECT_FALSE(client.stats().paused);
+  EXPECT_FALSE(client->stats().paused);
 }
 
-TEST(Task6_4_EngineClient, TheLoopSleepsWhereThereIsNothingToDo) {
+TEST_P(EngineClientTest, TheLoopSleepsWhereThereIsNothingToDo) {
   const auto processor_seconds = [] { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; };
-  ThreadEngineClient client(endless_engine());
+  const ClientPointer client = make_client(endless_engine());
   const double begin = processor_seconds();
   std::this_thread::sleep_for(150ms);
-  RequestStream stream = client.submit(endless_request());
+  RequestStream stream = client->submit(endless_request());
   stream.next();
-  client.pause();
+  client->pause();
   const double busy = processor_seconds();
   std::this_thread::sleep_for(150ms);
   EXPECT_LT(processor_seconds() - busy, 0.05) << "paused";
-  client.abort(stream.request_id());
+  client->abort(stream.request_id());
   EXPECT_LT(busy - begin, 0.15) << "idle";
 }
 
-TEST(Task6_4_EngineClient, ASlowReaderKeepsNobodyWaitingAndMissesNothing) {
-  ThreadEngineClient client(fake_engine());
-  RequestStream slow = client.submit(token_request({1, 2}, 50));
-  RequestStream fast = client.submit(token_request({3, 4}, 55));
+TEST_P(EngineClientTest, ASlowReaderKeepsNobodyWaitingAndMissesNothing) {
+  const ClientPointer client = make_client(fake_engine());
+  RequestStream slow = client->submit(token_request({1, 2}, 50));
+  RequestStream fast = client->submit(token_request({3, 4}, 55));
   output_of(fast);
   const std::optional<StreamUpdate> all = slow.next();
   ASSERT_TRUE(all.has_value());
@@ -305,12 +320,12 @@ TEST(Task6_4_EngineClient, ASlowReaderKeepsNobodyWaitingAndMissesNothing) {
   EXPECT_TRUE(slow.ended());
 }
 
-TEST(Task6_4_EngineClient, OnReadyIsCalledWhenThereIsSomethingAfterNothing) {
+TEST_P(EngineClientTest, OnReadyIsCalledWhenThereIsSomethingAfterNothing) {
   std::mutex mutex;
   std::condition_variable called;
   int num_calls = 0;
-  ThreadEngineClient client(fake_engine());
-  RequestStream stream = client.submit(token_request({1, 2}, 30), [&] {
+  const ClientPointer client = make_client(fake_engine());
+  RequestStream stream = client->submit(token_request({1, 2}, 30), [&] {
     std::lock_guard lock(mutex);
     ++num_calls;
     called.notify_one();
@@ -331,107 +346,107 @@ TEST(Task6_4_EngineClient, OnReadyIsCalledWhenThereIsSomethingAfterNothing) {
   EXPECT_EQ(tokens, expected_tokens({1, 2}, 30));
 }
 
-TEST(Task6_4_EngineClient, OnReadyMayNotWaitForTheLoopItRunsOn) {
+TEST_P(EngineClientTest, OnReadyMayNotWaitForTheLoopItRunsOn) {
   std::atomic<int> num_refused = 0;
-  ThreadEngineClient client(fake_engine());
-  std::vector<std::function<void()>> calls = {[&] { client.pause(); }, [&] { client.reset_prefix_cache(); },
-                                              [&] { client.stop(); }};
+  const ClientPointer client = make_client(fake_engine());
+  std::vector<std::function<void()>> calls = {[&] { client->pause(); }, [&] { client->reset_prefix_cache(); },
+                                              [&] { client->stop(); }};
   for (const auto& call : calls) {
     client
-        .submit(token_request({1}, 1),
-                [&] {
-                  try {
-                    call();
-                  } catch (const Error&) {
-                    ++num_refused;
-                  }
-                })
+        ->submit(token_request({1}, 1),
+                 [&] {
+                   try {
+                     call();
+                   } catch (const Error&) {
+                     ++num_refused;
+                   }
+                 })
         .output();
   }
-  client.stop();
+  client->stop();
   EXPECT_GE(num_refused, 3);
 }
 
-TEST(Task6_4_EngineClient, ATimeoutIsNotTheEnd) {
+TEST_P(EngineClientTest, ATimeoutIsNotTheEnd) {
   Gate gate;
-  ThreadEngineClient client(fake_engine(1, gate.fault()));
-  RequestStream stream = client.submit(token_request({1}, 3));
+  const ClientPointer client = make_client(fake_engine(1, gate.fault()));
+  RequestStream stream = client->submit(token_request({1}, 3));
   EXPECT_FALSE(stream.next(1ms).has_value());
   EXPECT_FALSE(stream.ended());
   gate.open();
   EXPECT_EQ(output_of(stream).completions[0].token_ids.size(), 3u);
 }
 
-TEST(Task6_4_EngineClient, AFullQueueIsSaidAndEmptiesAgain) {
+TEST_P(EngineClientTest, AFullQueueIsSaidAndEmptiesAgain) {
   Gate gate;
-  ThreadEngineClient client(fake_engine(1, gate.fault()), {.max_num_queued_reqs = 3});
-  RequestStream first = client.submit(token_request({1}, 4));
+  const ClientPointer client = make_client(fake_engine(1, gate.fault()), {.max_num_queued_reqs = 3});
+  RequestStream first = client->submit(token_request({1}, 4));
   gate.wait_until_reached();
   std::vector<RequestStream> waiting;
   EXPECT_THROW(
       {
-        for (int i = 0; i < 4; ++i) waiting.push_back(client.submit(token_request({2}, 4)));
+        for (int i = 0; i < 4; ++i) waiting.push_back(client->submit(token_request({2}, 4)));
       },
       QueueFull);
   EXPECT_GE(waiting.size(), 2u);
   gate.open();
   for (RequestStream& stream : waiting) output_of(stream);
   output_of(first);
-  EXPECT_EQ(output_of(client.submit(token_request({1}, 4))).completions[0].token_ids.size(), 4u);
+  EXPECT_EQ(output_of(client->submit(token_request({1}, 4))).completions[0].token_ids.size(), 4u);
 }
 
-TEST(Task6_4_EngineClient, StopDrainsWhatItHasAndTakesNoMore) {
+TEST_P(EngineClientTest, StopDrainsWhatItHasAndTakesNoMore) {
   Gate gate;
-  ThreadEngineClient client(fake_engine(1, gate.fault()));
+  const ClientPointer client = make_client(fake_engine(1, gate.fault()));
   std::vector<RequestStream> streams;
-  for (int i = 0; i < 12; ++i) streams.push_back(client.submit(token_request({1, 2}, 20)));
+  for (int i = 0; i < 12; ++i) streams.push_back(client->submit(token_request({1, 2}, 20)));
   gate.wait_until_reached();
-  std::thread stopper([&] { client.stop(1h); });
-  while (!client.stats().stopped) std::this_thread::sleep_for(1ms);
-  EXPECT_THROW(client.submit(token_request({1}, 4)), EngineUnavailable);
+  std::thread stopper([&] { client->stop(1h); });
+  while (!client->stats().stopped) std::this_thread::sleep_for(1ms);
+  EXPECT_THROW(client->submit(token_request({1}, 4)), EngineUnavailable);
   gate.open();
   stopper.join();
   for (RequestStream& stream : streams)
     EXPECT_EQ(output_of(stream).completions[0].token_ids, expected_tokens({1, 2}, 20));
-  EXPECT_THROW(client.pause(), EngineUnavailable);
-  client.stop();
+  EXPECT_THROW(client->pause(), EngineUnavailable);
+  client->stop();
 }
 
-TEST(Task6_4_EngineClient, ASecondStopCutsTheDrainingShort) {
-  ThreadEngineClient client(endless_engine());
-  RequestStream stream = client.submit(endless_request());
+TEST_P(EngineClientTest, ASecondStopCutsTheDrainingShort) {
+  const ClientPointer client = make_client(endless_engine());
+  RequestStream stream = client->submit(endless_request());
   stream.next();
-  std::thread stopper([&] { client.stop(1h); });
-  while (!client.stats().stopped) std::this_thread::sleep_for(1ms);
-  client.stop(0ms);
+  std::thread stopper([&] { client->stop(1h); });
+  while (!client->stats().stopped) std::this_thread::sleep_for(1ms);
+  client->stop(0ms);
   stopper.join();
   EXPECT_EQ(output_of(stream).completions[0].finish_reason, FinishReason::abort);
 }
 
-TEST(Task6_4_EngineClient, ThePrefixCacheIsForgottenOnlyWhereNobodyHoldsIt) {
-  ThreadEngineClient client(fake_engine());
+TEST_P(EngineClientTest, ThePrefixCacheIsForgottenOnlyWhereNobodyHoldsIt) {
+  const ClientPointer client = make_client(fake_engine());
   const std::vector<int32_t> prompt(21, 7);
   const auto num_cached = [&] {
-    return output_of(client.submit(token_request(prompt, 3))).metrics.num_cached_tokens;
+    return output_of(client->submit(token_request(prompt, 3))).metrics.num_cached_tokens;
   };
   EXPECT_EQ(num_cached(), 0);
   EXPECT_EQ(num_cached(), 20);
-  EXPECT_TRUE(client.reset_prefix_cache());
+  EXPECT_TRUE(client->reset_prefix_cache());
   EXPECT_EQ(num_cached(), 0);
 
-  ThreadEngineClient busy(endless_engine());
-  RequestStream stream = busy.submit(endless_request());
+  const ClientPointer busy = make_client(endless_engine());
+  RequestStream stream = busy->submit(endless_request());
   stream.next();
-  EXPECT_FALSE(busy.reset_prefix_cache());
+  EXPECT_FALSE(busy->reset_prefix_cache());
 }
 
 // Many threads that submit, read, abort, drop, pause and ask, all at once; under a thread sanitizer too.
-TEST(Task6_4_EngineClient, ManyThreadsAtRandom) {
+TEST_P(EngineClientTest, ManyThreadsAtRandom) {
   constexpr int kThreads = 8, kRequests = 60;
   SchedulerConfig config = fake_config();
   config.batch.num_kv_blocks = 32;
   config.policy = SchedulingPolicy::priority;
-  ThreadEngineClient client(fake_engine(2, {}, config), {.max_num_queued_reqs = 60});
+  const ClientPointer client = make_client(fake_engine(2, {}, config), {.max_num_queued_reqs = 60});
   std::atomic<int64_t> num_whole = 0, num_aborted = 0, num_dropped = 0, num_full = 0;
   testing::Random seeds;
   SCOPED_TRACE(seeds.describe());
@@ -444,7 +459,7 @@ TEST(Task6_4_EngineClient, ManyThreadsAtRandom) {
       request.sampling.priority = static_cast<int32_t>(random() % 3);
       std::optional<RequestStream> stream;
       try {
-        stream.emplace(client.submit(request));
+        stream.emplace(client->submit(request));
       } catch (const QueueFull&) {
         ++num_full;
         continue;
@@ -452,13 +467,13 @@ TEST(Task6_4_EngineClient, ManyThreadsAtRandom) {
       std::optional<RequestOutput> whole;
       switch (random() % 6) {
         case 0:
-          client.abort(stream->request_id());
+          client->abort(stream->request_id());
           break;
         case 1:
           if (auto update = stream->next(std::chrono::microseconds(random() % 300)))
             whole = std::move(update->output);
-          client.abort(stream->request_id());
-          client.abort(std::to_string(random() % 100));  // another thread's, maybe
+          client->abort(stream->request_id());
+          client->abort(std::to_string(random() % 100));  // another thread's, maybe
           break;
         case 2:
           stream->next(std::chrono::microseconds(random() % 300));
@@ -467,13 +482,13 @@ TEST(Task6_4_EngineClient, ManyThreadsAtRandom) {
           continue;
         case 3:
           if (thread == 0) {
-            client.pause();
-            EXPECT_GE(client.stats().num_requests, 0);
-            client.resume();
+            client->pause();
+            EXPECT_GE(client->stats().num_requests, 0);
+            client->resume();
           }
           break;
         case 4:
-          client.reset_prefix_cache();
+          client->reset_prefix_cache();
           break;
         default:
           break;
@@ -500,9 +515,9 @@ TEST(Task6_4_EngineClient, ManyThreadsAtRandom) {
   EXPECT_GT(num_whole, kThreads * kRequests / 4);
   EXPECT_GT(num_aborted, kThreads);
   EXPECT_GT(num_dropped, kThreads);
-  EXPECT_TRUE(becomes_idle(client));
-  client.stop(1h);
-  const EngineStats stats = client.stats();
+  EXPECT_TRUE(becomes_idle(*client));
+  client->stop(1h);
+  const EngineStats stats = client->stats();
   EXPECT_EQ(stats.scheduler.num_used_blocks, 0);
   EXPECT_EQ(stats.scheduler.num_running + stats.scheduler.num_waiting, 0);
 }

@@ -46,7 +46,7 @@ std::string error_of(const std::function<void()>& work) {
   return "no error";
 }
 
-TEST(MessageSocket, MessagesComeWholeAndInOrder) {
+TEST(Task6_9_MessageSocket, MessagesComeWholeAndInOrder) {
   auto [one, other] = socket_pair();
   MessageSocket writer(std::move(one)), reader(std::move(other));
   std::vector<std::string> sent = {"", "a", std::string(70'000, 'b'), std::string(5'000'000, 'c'), "end"};
@@ -65,7 +65,7 @@ TEST(MessageSocket, MessagesComeWholeAndInOrder) {
 }
 
 // Byte by byte, with a signal in between that interrupts the calls.
-TEST(MessageSocket, PartialReadsAndInterruptedCallsAreTakenUpAgain) {
+TEST(Task6_9_MessageSocket, PartialReadsAndInterruptedCallsAreTakenUpAgain) {
   struct sigaction action {
   }, before{};
   action.sa_handler = [](int) {};  // no SA_RESTART: calls return EINTR
@@ -88,7 +88,7 @@ TEST(MessageSocket, PartialReadsAndInterruptedCallsAreTakenUpAgain) {
   EXPECT_EQ(message->bytes, "hello");
 }
 
-TEST(MessageSocket, AMessageCutAtAnyByteIsAnErrorAndAnEndBetweenTwoIsNone) {
+TEST(Task6_9_MessageSocket, AMessageCutAtAnyByteIsAnErrorAndAnEndBetweenTwoIsNone) {
   const std::string whole = frame(5, 7, "hello");
   for (size_t cut = 0; cut <= whole.size(); ++cut) {
     auto [raw, end] = socket_pair();
@@ -106,7 +106,7 @@ TEST(MessageSocket, AMessageCutAtAnyByteIsAnErrorAndAnEndBetweenTwoIsNone) {
   }
 }
 
-TEST(MessageSocket, ALengthAloneTakesNoMemory) {
+TEST(Task6_9_MessageSocket, ALengthAloneTakesNoMemory) {
   auto [raw, end] = socket_pair();
   MessageSocket reader(std::move(end));
   send_raw(raw, frame(0xffffffff, 1, ""));
@@ -120,7 +120,7 @@ TEST(MessageSocket, ALengthAloneTakesNoMemory) {
   EXPECT_EQ(limited.read()->bytes.size(), 10u) << "the refusal has sent nothing";
 }
 
-TEST(MessageSocket, AWriterIsNotHeldUpForEver) {
+TEST(Task6_9_MessageSocket, AWriterIsNotHeldUpForEver) {
   auto [one, other] = socket_pair();
   MessageSocket writer(std::move(one)), stopped(std::move(other));
   const std::string large(4 << 20, 'x');
@@ -133,7 +133,7 @@ TEST(MessageSocket, AWriterIsNotHeldUpForEver) {
   EXPECT_THROW(stopped.read(), Error) << "and the reader does not take the half for a whole";
 }
 
-TEST(MessageSocket, ShutDownWakesWhoReadsAndWhoWrites) {
+TEST(Task6_9_MessageSocket, ShutDownWakesWhoReadsAndWhoWrites) {
   auto [one, other] = socket_pair();
   MessageSocket socket(std::move(one)), peer(std::move(other));
   std::thread reads([&] { EXPECT_FALSE(socket.read().has_value()); });
@@ -144,7 +144,7 @@ TEST(MessageSocket, ShutDownWakesWhoReadsAndWhoWrites) {
   writes.join();
 }
 
-TEST(MessageSocket, ManyWritersMixNoMessages) {
+TEST(Task6_9_MessageSocket, ManyWritersMixNoMessages) {
   auto [one, other] = socket_pair();
   MessageSocket writer(std::move(one)), reader(std::move(other));
   std::vector<std::thread> threads;
@@ -159,7 +159,7 @@ TEST(MessageSocket, ManyWritersMixNoMessages) {
   for (std::thread& thread : threads) thread.join();
 }
 
-TEST(MessageSocket, TheFirstMessageSaysWhoIsThere) {
+TEST(Task6_9_MessageSocket, TheFirstMessageSaysWhoIsThere) {
   {
     auto [one, other] = socket_pair();
     MessageSocket left(std::move(one)), right(std::move(other));
@@ -181,7 +181,7 @@ TEST(MessageSocket, TheFirstMessageSaysWhoIsThere) {
 }
 
 // Whatever comes: a message or an Error.
-TEST(MessageSocket, RandomBytes) {
+TEST(Task6_9_MessageSocket, RandomBytes) {
   testing::Random random;
   SCOPED_TRACE(random.describe());
   for (int round = 0; round < 300; ++round) {

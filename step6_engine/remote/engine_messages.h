@@ -1,0 +1,79 @@
+#pragma once
+// What an engine's process and the process that uses it say to each other (serve_engine.h, socket_engine_client.h).
+//
+//   user                                   engine
+//     |  hello                        hello  |     MessageSocket::exchange_hello
+//     |            progress, progress, ...   |     while weights are read
+//     |            ready (or failed)         |     what a user must know to check requests
+//     |  submit, abort, call                 |     at any time
+//     |                          turn        |     everything that happened since the last one, in one message
+//
+// A request has a number on the wire, of which the user takes one after the other: its id may come again as soon as it
+// has ended, while news of the first one is still on the way. Its prompt is not sent back.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "step6_engine/engine_client.h"
+
+namespace ladder {
+
+enum class EngineMessage : uint32_t { progress = 1, ready, failed, turn, submit = 16, abort, call };
+
+// --- from the engine ---------------------------------------------------------------------------------------
+
+struct ProgressMessage {
+  int64_t done = 0, total = 0;  // bytes of weights
+};
+
+// The engine could not be made.
+struct FailedMessage {
+  bool users_mistake = false;  // Error, and not a defect of ours
+  std::string text;
+};
+
+// Updates and outputs are without their request's id, outputs without the prompt.
+struct UpdateMessage {
+  uint64_t number = 0;
+  CompletionUpdate update;
+};
+struct OutputMessage {
+  uint64_t number = 0;
+  RequestOutput output;
+};
+// The answer to a call.
+struct ReplyMessage {
+  uint64_t number = 0;
+  bool value = false;
+  bool unavailable = false;  // EngineUnavailable, saying `error`
+  std::string error;
+};
+// To be read in this order: the statistics are at least as new as what follows.
+struct TurnMessage {
+  EngineStats stats;
+  uint64_t num_sequences_taken = 0;  // of all submitted so far, those that `stats` knows of
+  std::vector<UpdateMessage> updates;
+  std::vector<OutputMessage> outputs;
+  std::vector<ReplyMessage> replies;
+};
+
+// --- to the engine -----------------------------------------------------------------------------------------
+
+// Prepared: token ids, and bad words as such.
+struct SubmitMessage {
+  uint64_t number = 0;
+  Request request;
+};
+struct AbortMessage {
+  uint64_t number = 0;
+};
+enum class EngineCall : uint8_t { pause, resume, reset_prefix_cache, stop };
+struct CallMessage {
+  uint64_t number = 0;
+  EngineCall call = EngineCall::pause;
+  int64_t drain_milliseconds = 0;  // of stop
+};
+
+// `ready` is a SchedulerConfig.
+
+}  // namespace ladder
