@@ -34,7 +34,8 @@ std::string explain(const CLI::ParseError& error, const CLI::App& app, int argc,
     path += " " + command->get_name();
   }
   std::string names;
-  for (const CLI::App* one : command->get_subcommands([](const CLI::App*) { return true; }))
+  for (const CLI::App* one :
+       command->get_subcommands([](const CLI::App* one) { return !one->get_group().empty(); }))
     names += (names.empty() ? "" : ", ") + one->get_name();
   if (names.empty()) return fmt::format("{} (see {} --help)", error.what(), path);
   return fmt::format("{}expected a command, one of {} (see {} --help)",
@@ -47,7 +48,7 @@ int parse_and_run(int argc, char** argv) {
   app.require_subcommand(1);
   struct Command {
     const char* name;
-    const char* help;
+    const char* help;  // empty: not shown
     RunCommand (*add)(CLI::App&);
   };
   const Command commands[] = {
@@ -59,10 +60,12 @@ int parse_and_run(int argc, char** argv) {
       {"bench", "throughput, latency, and what each optimisation is worth", add_bench_command},
       {"serve", "answer over HTTP, as OpenAI's API does", add_serve_command},
       {"demo", "eight prompts answered together by the tiny model", add_demo_command},
+      {"engine-process", "", add_engine_process_command},
   };
   std::vector<std::pair<CLI::App*, RunCommand>> added;
   for (const Command& command : commands) {
     CLI::App* subcommand = app.add_subcommand(command.name, command.help);
+    if (*command.help == '\0') subcommand->group("");
     added.emplace_back(subcommand, command.add(*subcommand));
   }
 

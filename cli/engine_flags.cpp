@@ -41,6 +41,7 @@ std::map<std::string, std::string, std::less<>> forced_kernels(const std::vector
 void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_default) {
   options_.runner = defaults;
   model = std::move(model_default);
+  const size_t num_before = app.get_options().size();
   CLI::Option* option =
       app.add_option("--model", model, "folder with config.json, safetensors and tokenizer.json")
           ->type_name("DIR");
@@ -169,6 +170,22 @@ void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_de
   switch_off(app, "--no-dependent-launch", options_.runner.dependent_launch,
              "set a kernel up only when the one before it has ended")
       ->group(gpu);
+  for (CLI::Option* added : app.get_options()) added_.push_back(added);
+  added_.erase(added_.begin(), added_.begin() + static_cast<std::ptrdiff_t>(num_before));
+}
+
+std::vector<std::string> EngineFlags::arguments() const {
+  std::vector<std::string> words = {"--model=" +
+                                    model};  // its default depends on where the program is asked from
+  for (const CLI::Option* option : added_) {
+    if (option->count() == 0 || option->get_name() == "--model") continue;
+    if (option->get_items_expected_max() == 0) {
+      words.push_back(option->get_name());
+    } else {
+      for (const std::string& value : option->results()) words.push_back(option->get_name() + "=" + value);
+    }
+  }
+  return words;
 }
 
 EngineOptions EngineFlags::options() const {

@@ -14,6 +14,8 @@ class EngineFlags {
   // `model_default`: the folder where --model is not given; none: it must be given.
   void add(CLI::App& app, RunnerConfig defaults = {}, std::string model_default = {});
   EngineOptions options() const;  // Error naming the flag
+  // What was given, to be given to this program again: the same flags in another process.
+  std::vector<std::string> arguments() const;
 
   std::string model;
 
@@ -25,6 +27,7 @@ class EngineFlags {
   std::string policy_ = "fcfs";
   std::string kv_memory_;
   std::vector<std::string> kernels_;
+  std::vector<const CLI::Option*> added_;  // by add()
 };
 
 }  // namespace ladder

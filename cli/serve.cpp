@@ -10,6 +10,7 @@
 
 #include "cli/commands.h"
 #include "cli/engine_flags.h"
+#include "cli/engine_process.h"
 #include "cli/flag_values.h"
 #include "cli/run_requests.h"
 #include "cli/serve_flags.h"
@@ -89,6 +90,22 @@ std::string limits_text(const ServeFlags& flags, const EngineOptions& options, c
   });
 }
 
+// The engine in a thread of this process, or in a process of its own.
+std::pair<std::unique_ptr<EngineClient>, BatchConfig> start_engine(const ServeFlags& flags,
+                                                                   const EngineOptions& options,
+                                                                   const ModelFolder& folder) {
+  EngineClientOptions client_options;
+  client_options.max_num_queued_reqs = flags.server.max_num_queued_reqs;
+  if (flags.server.engine_process) {
+    auto client = start_engine_process_with_progress(flags.engine, folder, std::move(client_options));
+    const BatchConfig batch = client->config().batch;
+    return {std::move(client), batch};
+  }
+  std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
+  const BatchConfig batch = engine->scheduler().config().batch;
+  return {std::make_unique<ThreadEngineClient>(std::move(engine), std::move(client_options)), batch};
+}
+
 void run_serve(const ServeFlags& flags) {
   const StopSignals signals;
   raise_descriptor_limit();
@@ -103,10 +120,8 @@ void run_serve(const ServeFlags& flags) {
   };
 
   const ModelFolder folder = open_model_folder(options.model, flags.server.generation_config);
-  std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
-  const BatchConfig batch = engine->scheduler().config().batch;
-  ThreadEngineClient client(std::move(engine), {.max_num_queued_reqs = flags.server.max_num_queued_reqs});
-  Server server(server_options, client);
+  const auto [client, batch] = start_engine(flags, options, folder);
+  Server server(server_options, *client);
 
   write_out(limits_text(flags, options, batch));
   if (!flags.server.is_loopback() && server_options.http.api_keys.empty())

@@ -112,6 +112,9 @@ void ServerFlags::add(CLI::App& app) {
           "for what is under way once the server is asked to stop (SIGTERM, ctrl-C); then it is aborted");
   seconds(running, "--stuck-after", stuck_after_, 0.01,
           "without the end of a step while requests run, until /health says 503");
+  app.add_flag("--engine-process", engine_process,
+               "run the engine in a process of its own: a crash of one leaves the other to say so")
+      ->group(running);
   app.add_flag("--access-log", access_log, "one line per answer on standard error")->group(running);
 }
 

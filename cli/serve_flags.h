@@ -27,6 +27,7 @@ class ServerFlags {
   int64_t max_num_queued_reqs = 0, max_num_queued_tokens = 0;  // 0: no limit
   double drain_timeout = 30;                                   // seconds
   bool access_log = false;
+  bool engine_process = false;
 
  private:
   static std::chrono::milliseconds in_milliseconds(double seconds) {

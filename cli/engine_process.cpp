@@ -1,0 +1,48 @@
+// ladder engine-process: the engine alone, for the program at the other end of a socket. No user starts it.
+#include "cli/engine_process.h"
+
+#include <utility>
+
+#include "cli/commands.h"
+#include "cli/flag_values.h"
+#include "cli/terminal.h"
+#include "cli/tiny_model.h"
+#include "step6_engine/remote/engine_process.h"
+
+namespace ladder {
+
+std::unique_ptr<SocketEngineClient> start_engine_process_with_progress(const EngineFlags& flags,
+                                                                       const ModelFolder& folder,
+                                                                       EngineClientOptions options) {
+  ProgressBar bar("loading", 0, "bytes");
+  EngineProcessOptions process;
+  process.arguments = flags.arguments();
+  process.arguments.insert(process.arguments.begin(), "engine-process");
+  process.tokenizer = folder.tokenizer;
+  process.client = std::move(options);
+  process.progress = [&bar](int64_t done, int64_t total) {
+    bar.set_total(total);
+    bar.set(done);
+  };
+  return start_engine_process(std::move(process));
+}
+
+RunCommand add_engine_process_command(CLI::App& app) {
+  struct Flags {
+    EngineFlags engine;
+    int descriptor = -1;
+  };
+  auto flags = std::make_shared<Flags>();
+  flags->engine.add(app, {}, tiny_model_folder());
+  app.add_option("--fd", flags->descriptor, "the connection")->check(whole_in_range(3, 1 << 20))->required();
+  return [flags] {
+    run_engine_process(flags->descriptor, [&](LoadProgress progress) {
+      EngineOptions options = flags->engine.options();
+      options.progress = std::move(progress);
+      // The defaults of sampling are filled in by who asks.
+      return load_engine(options, open_model_folder(options.model, "vllm"));
+    });
+  };
+}
+
+}  // namespace ladder

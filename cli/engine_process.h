@@ -1,0 +1,15 @@
+#pragma once
+#include <memory>
+
+#include "cli/engine_flags.h"
+#include "step6_engine/remote/socket_engine_client.h"
+
+namespace ladder {
+
+// The engine of these flags in a process of its own, with a bar on standard error while it loads. Error: as
+// start_engine_process().
+std::unique_ptr<SocketEngineClient> start_engine_process_with_progress(const EngineFlags& flags,
+                                                                       const ModelFolder& folder,
+                                                                       EngineClientOptions options);
+
+}  // namespace ladder

@@ -1,0 +1,192 @@
+// The engine in a process of its own, with a real model: what its user sees when one of the two is killed.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <csignal>
+#include <fstream>
+#include <set>
+#include <thread>
+
+#include "step6_engine/load_engine.h"
+#include "step6_engine/remote/engine_process.h"
+#include "tests/cli/program.h"
+#include "tests/step6_engine/process/open_files.h"
+
+namespace ladder::testing {
+namespace {
+
+using namespace std::chrono_literals;
+using Clock = std::chrono::steady_clock;
+
+EngineProcessOptions tinyworld_options(std::vector<std::string> more = {}) {
+  EngineProcessOptions options;
+  options.program = ladder_binary();
+  options.arguments = {"engine-process", "--model=" + tinyworld(), "--num-kv-blocks=2048", "--device=cpu",
+                       "--dtype=f32"};
+  options.arguments.insert(options.arguments.end(), more.begin(), more.end());
+  options.tokenizer = open_model_folder(tinyworld()).tokenizer;
+  return options;
+}
+
+Request story(int64_t max_tokens, bool greedy = true) {
+  Request request;
+  request.prompt = "One day";
+  request.sampling.max_tokens = max_tokens;
+  request.sampling.ignore_eos = true;
+  request.sampling.seed = 1;
+  if (greedy) request.sampling.temperature = 0;
+  return request;
+}
+
+// The processes whose parent is this one or, where a thread of this one was it, is called so.
+std::set<int> children_of(int parent) {
+  std::set<int> children;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
+    const std::string name = entry.path().filename();
+    if (name.find_first_not_of("0123456789") != name.npos) continue;
+    std::ifstream file(entry.path() / "stat");
+    std::string text;
+    std::getline(file, text);
+    const size_t end = text.rfind(')');
+    if (end == text.npos) continue;
+    char state = 0;
+    int of = 0;
+    if (std::sscanf(text.c_str() + end + 1, " %c %d", &state, &of) == 2 && of == parent && state != 'Z')
+      children.insert(std::stoi(name));
+  }
+  return children;
+}
+
+std::set<std::string> files_in(const std::filesystem::path& folder) {
+  std::set<std::string> files;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) files.insert(entry.path());
+  return files;
+}
+
+std::string texts_of(RequestStream& stream) {
+  std::string text;
+  while (std::optional<StreamUpdate> update = stream.next(60s))
+    for (const CompletionUpdate& news : update->updates) text += news.text;
+  return text;
+}
+
+TEST(Cli_EngineProcess, AnswersAreThoseOfAnEngineInThisProcess) {
+  std::vector<std::string> words = {
+      "generate", "--model",  tinyworld(), "--num-kv-blocks", "2048", "--dtype",       "f32", "--device",
+      "cpu",      "--prompt", "One day",   "--max-tokens",    "24",   "--temperature", "0",   "--ignore-eos"};
+  const BinaryResult alone = run_binary(words);
+  ASSERT_EQ(alone.exit_code, 0) << alone.err;
+  const auto shm = files_in("/dev/shm");
+  const auto client = start_engine_process(tinyworld_options());
+  RequestStream stream = client->submit(story(24));
+  const std::string text = texts_of(stream);
+  EXPECT_FALSE(text.empty());
+  EXPECT_NE(alone.out.find(text), alone.out.npos) << alone.out << "\n" << text;
+  EXPECT_EQ(files_in("/dev/shm"), shm);
+}
+
+TEST(Cli_EngineProcess, WhatTheUserGotWrongIsTheUsersError) {
+  try {
+    start_engine_process(tinyworld_options({"--max-model-len=100000000"}));
+    FAIL() << "started";
+  } catch (const Error& error) {
+    EXPECT_NE(std::string(error.what()).find("max-model-len"), std::string::npos) << error.what();
+  }
+  EngineProcessOptions nowhere = tinyworld_options();
+  nowhere.arguments[1] = "--model=/no/such/folder";
+  EXPECT_THROW(start_engine_process(std::move(nowhere)), Error);
+  EXPECT_TRUE(children_of(::getpid()).empty());
+}
+
+TEST(Cli_EngineProcess, AKilledEngineEndsEveryRequestWithinASecond) {
+  const auto shm = files_in("/dev/shm");
+  const int files = num_open_files(), threads = num_threads();
+  for (const std::string phase : {"idle", "prefill", "stream"}) {
+    SCOPED_TRACE(phase);
+    const auto client = start_engine_process(tinyworld_options());
+    const std::set<int> children = children_of(::getpid());
+    ASSERT_EQ(children.size(), 1u);
+    std::vector<RequestStream> streams;
+    if (phase != "idle")
+      for (int i = 0; i < 8; ++i) streams.push_back(client->submit(story(1000)));
+    if (phase == "stream")
+      for (RequestStream& stream : streams) ASSERT_TRUE(stream.next(60s).has_value());
+    ::kill(*children.begin(), SIGKILL);
+    const auto begin = Clock::now();
+    while (client->stats().error.empty() && Clock::now() - begin < 30s) std::this_thread::sleep_for(1ms);
+    EXPECT_LT(Clock::now() - begin, 1s);
+    EXPECT_NE(client->stats().error.find("was ended by SIGKILL"), std::string::npos) << client->stats().error;
+    for (RequestStream& stream : streams) {
+      const RequestOutput output = stream.output();
+      EXPECT_EQ(output.completions.at(0).finish_reason, FinishReason::error);
+      EXPECT_NE(output.completions[0].error.find("SIGKILL"), std::string::npos);
+      EXPECT_EQ(output.completions[0].token_ids.empty(),
+                phase == "prefill" && output.completions[0].text->empty());
+    }
+    EXPECT_LT(Clock::now() - begin, 1s);
+    EXPECT_THROW(client->submit(story(1)), EngineUnavailable);
+  }
+  EXPECT_TRUE(children_of(::getpid()).empty()) << "an orphan or a zombie";
+  EXPECT_EQ(files_in("/dev/shm"), shm);
+  EXPECT_EQ(num_open_files(), files);
+  EXPECT_EQ(num_threads(), threads);
+}
+
+TEST(Cli_EngineProcess, AnEngineKilledWhileItLoadsIsSaidAtOnce) {
+  EngineProcessOptions options = tinyworld_options();
+  bool killed = false;
+  options.progress = [&](int64_t, int64_t) {
+    if (std::exchange(killed, true)) return;
+    for (const int child : children_of(::getpid())) ::kill(child, SIGKILL);
+  };
+  try {
+    start_engine_process(std::move(options));
+    FAIL() << "started";
+  } catch (const EngineUnavailable& error) {
+    EXPECT_NE(std::string(error.what()).find("was ended by SIGKILL"), std::string::npos) << error.what();
+  }
+  EXPECT_TRUE(killed);
+  EXPECT_TRUE(children_of(::getpid()).empty());
+}
+
+// The parent cannot clean up: its child must notice, in the middle of a computation too.
+TEST(Cli_EngineProcess, AKilledParentLeavesNoEngine) {
+  const auto shm = files_in("/dev/shm");
+  for (const bool busy : {false, true}) {
+    int ends[2];
+    ASSERT_EQ(pipe(ends), 0);
+    const int parent = fork();
+    if (parent == 0) {
+      const auto client = start_engine_process(tinyworld_options());
+      std::vector<RequestStream> streams;
+      if (busy)
+        for (int i = 0; i < 8; ++i) streams.push_back(client->submit(story(1000)));
+      const int child = *children_of(::getpid()).begin();
+      if (write(ends[1], &child, sizeof child) == sizeof child) ::pause();
+      _exit(1);
+    }
+    int child = 0;
+    ASSERT_EQ(read(ends[0], &child, sizeof child), static_cast<ssize_t>(sizeof child));
+    ::close(ends[0]);
+    ::close(ends[1]);
+    ::kill(parent, SIGKILL);
+    const auto begin = Clock::now();
+    while (process_state(child) != 0 && process_state(child) != 'Z' && Clock::now() - begin < 30s)
+      std::this_thread::sleep_for(1ms);
+    EXPECT_LT(Clock::now() - begin, 1s);
+    int status = 0;
+    waitpid(parent, &status, 0);
+  }
+  EXPECT_EQ(files_in("/dev/shm"), shm);
+}
+
+TEST(Cli_EngineProcess, IsNoCommandForUsers) {
+  EXPECT_EQ(run_binary({"--help"}).out.find("engine-process"), std::string::npos);
+  const BinaryResult result = run_binary({"engine-process", "--fd", "700"});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.err.find("--fd 700: expected a connected socket"), std::string::npos) << result.err;
+}
+
+}  // namespace
+}  // namespace ladder::testing
