@@ -1,5 +1,8 @@
 #include "step6_engine/server/http/http_server.h"
 
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
 #include <algorithm>
 #include <boost/asio/ip/v6_only.hpp>
 #include <boost/asio/steady_timer.hpp>
@@ -27,6 +30,19 @@ void check_options(const HttpServerOptions& options) {
   LADDER_CHECK(options.port >= 0 && options.port <= 65535, "--port {}: expected 0 to 65535", options.port);
   LADDER_CHECK(options.ssl_certfile.empty() == options.ssl_keyfile.empty(),
                "--ssl-certfile and --ssl-keyfile: expected both or none");
+}
+
+// A machine that vanished says nothing: one whose stream is silent is asked after a minute whether it is still there, and
+// given up half a minute later.
+void watch_peer(tcp::socket& socket) {
+  ErrorCode ignored;
+  socket.set_option(asio::socket_base::keep_alive(true), ignored);
+  const auto set = [&](int option, int value) {
+    setsockopt(socket.native_handle(), IPPROTO_TCP, option, &value, sizeof value);
+  };
+  set(TCP_KEEPIDLE, 60);
+  set(TCP_KEEPINTVL, 10);
+  set(TCP_KEEPCNT, 3);
 }
 
 std::string url_host(const std::string& host) {
@@ -105,7 +121,7 @@ void HttpServer::Impl::take(tcp::socket socket, const std::shared_ptr<IoThread>&
     return;  // closes it
   }
   socket.set_option(tcp::no_delay(true), ignored);
-  socket.set_option(asio::socket_base::keep_alive(true), ignored);
+  watch_peer(socket);
   const tcp::endpoint peer = socket.remote_endpoint(ignored);
   auto transport = tls ? make_tls_transport(std::move(socket), *tls)
                        : make_plain_transport(std::move(socket), thread->read_buffer());
