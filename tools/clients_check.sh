@@ -83,7 +83,8 @@ check_guidellm() {
 
 check_aiperf() {
   installed aiperf aiperf && version aiperf aiperf || return 1
-  "$venvs/aiperf/bin/aiperf" profile --model tinyworld --url "$url" --endpoint-type chat --streaming \
+  # With HF_HUB_OFFLINE it takes a folder for the name of a repository.
+  env -u HF_HUB_OFFLINE "$venvs/aiperf/bin/aiperf" profile --model tinyworld --url "$url" --endpoint-type chat --streaming \
     --tokenizer "$model" --concurrency 4 --request-count 16 --use-server-token-count --ui none \
     --synthetic-input-tokens-mean 32 --output-tokens-mean 16 --extra-inputs ignore_eos:true min_tokens:16 \
     --output-artifact-dir "$out/aiperf" &&
