@@ -91,7 +91,7 @@ class Conversation {
     RequestStream stream = client_.submit(request);
     RequestOutput output;
     while (std::optional<StreamUpdate> update = stream.next()) {
-      for (const CompletionUpdate& completion : update->updates) write_out(completion.text);
+      for (const CompletionUpdate& completion : update->updates) write_text(completion.text);
       if (update->output) output = std::move(*update->output);
     }
     check_engine_lives(client_, output);

@@ -60,6 +60,7 @@ int parse_and_run(int argc, char** argv) {
       {"bench", "throughput, latency, and what each optimisation is worth", add_bench_command},
       {"serve", "answer over HTTP, as OpenAI's API does", add_serve_command},
       {"demo", "eight prompts answered together by the tiny model", add_demo_command},
+      {"trace", "what a trace says that --trace has written; for ui.perfetto.dev", add_trace_command},
       {"engine-process", "", add_engine_process_command},
   };
   std::vector<std::pair<CLI::App*, RunCommand>> added;

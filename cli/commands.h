@@ -17,6 +17,7 @@ RunCommand add_bench_command(CLI::App& app);
 RunCommand add_demo_command(CLI::App& app);
 RunCommand add_engine_process_command(CLI::App& app);  // not a user's: `serve --engine-process` starts it
 RunCommand add_serve_command(CLI::App& app);
+RunCommand add_trace_command(CLI::App& app);
 
 // The whole program. 0: done. 2: the user's mistake, as one line on standard error. 1: a defect of ours.
 int run_command_line(int argc, char** argv);

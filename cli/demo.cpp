@@ -79,7 +79,7 @@ void run_demo(const EngineFlags& flags, const std::string& prompts) {
     if (live) {
       answers += block;
     } else {
-      write_out(block);
+      write_text(block);
     }
     first_token.push_back(output.metrics.time_to_first_token);
     if (output.metrics.num_output_tokens > 1) gaps.push_back(output.metrics.inter_token_latency_mean);
@@ -90,22 +90,22 @@ void run_demo(const EngineFlags& flags, const std::string& prompts) {
 
   client.stop();  // its figures are complete then
   const EngineMetrics metrics = client.stats().metrics;
-  write_out(answers + "\n" +
-            format_pairs({
-                {"prompts answered together", format_count(metrics.peak_running)},
-                {"tokens in", format_count(metrics.num_prompt_tokens)},
-                {"tokens out", format_count(metrics.num_output_tokens)},
-                {"time to first token, median", format_seconds(percentile(first_token, 0.5))},
-                {"inter-token latency, median", format_seconds(percentile(gaps, 0.5))},
-                {"inter-token latency, longest", format_seconds(longest_gap)},
-                {"tokens/s out", fmt::format("{:.0f}", static_cast<double>(metrics.num_output_tokens) /
-                                                           metrics.step_seconds)},
-                {"KV blocks used at the peak",
-                 fmt::format("{} of {} (of {} tokens)", format_count(metrics.peak_kv_blocks),
-                             format_count(batch.num_kv_blocks), batch.block_size)},
-                {"prefix-cache hit rate",
-                 fmt::format("{:.1f} % of the tokens in", 100.0 * metrics.prefix_hit_rate())},
-            }));
+  write_text(answers + "\n" +
+             format_pairs({
+                 {"prompts answered together", format_count(metrics.peak_running)},
+                 {"tokens in", format_count(metrics.num_prompt_tokens)},
+                 {"tokens out", format_count(metrics.num_output_tokens)},
+                 {"time to first token, median", format_seconds(percentile(first_token, 0.5))},
+                 {"inter-token latency, median", format_seconds(percentile(gaps, 0.5))},
+                 {"inter-token latency, longest", format_seconds(longest_gap)},
+                 {"tokens/s out", fmt::format("{:.0f}", static_cast<double>(metrics.num_output_tokens) /
+                                                            metrics.step_seconds)},
+                 {"KV blocks used at the peak",
+                  fmt::format("{} of {} (of {} tokens)", format_count(metrics.peak_kv_blocks),
+                              format_count(batch.num_kv_blocks), batch.block_size)},
+                 {"prefix-cache hit rate",
+                  fmt::format("{:.1f} % of the tokens in", 100.0 * metrics.prefix_hit_rate())},
+             }));
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include "cli/run_requests.h"
 #include "cli/sampling_flags.h"
 #include "cli/terminal.h"
+#include "cli/trace_flags.h"
 #include "step1_layers/core/error.h"
 #include "step6_engine/thread_engine_client.h"
 
@@ -18,6 +19,7 @@ namespace {
 struct GenerateFlags {
   EngineFlags engine;
   SamplingFlags sampling;
+  TraceFlags trace;
   std::string prompt, prompts, prompt_token_ids;
   CLI::Option* prompt_option = nullptr;
   std::string format = "text";
@@ -69,7 +71,10 @@ void run_generate(const GenerateFlags& flags) {
   const ModelFolder folder = open_model_folder(options.model, flags.sampling.generation_config());
   const std::vector<RequestLine> lines = requests_of(flags, folder.default_sampling);
   check_requests(lines, folder, options);
-  ThreadEngineClient client(load_engine_with_progress(options, folder));
+  const std::shared_ptr<TraceWriter> trace = flags.trace.open();
+  std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
+  record_if_wanted(*engine, trace);
+  ThreadEngineClient client(std::move(engine));
 
   const bool json = flags.format == "jsonl";
   const bool stream = !json && lines.size() == 1 && lines[0].request.sampling.n == 1 &&
@@ -77,15 +82,15 @@ void run_generate(const GenerateFlags& flags) {
   RunCallbacks callbacks;
   if (stream) {
     callbacks.on_update = [](int64_t, const StreamUpdate& update) {
-      for (const CompletionUpdate& completion : update.updates) write_out(completion.text);
+      for (const CompletionUpdate& completion : update.updates) write_text(completion.text);
     };
     callbacks.on_output = [](int64_t, RequestOutput&) { write_out("\n"); };
   } else {
     callbacks.progress_label = "generating";
     callbacks.on_output = [&](int64_t index, RequestOutput& output) {
-      write_out(json ? generate_line(index, output,
-                                     wanted_logprobs(lines[static_cast<size_t>(index)].request.sampling))
-                     : as_text(index, output, lines.size() > 1));
+      write_text(json ? generate_line(index, output,
+                                      wanted_logprobs(lines[static_cast<size_t>(index)].request.sampling))
+                      : as_text(index, output, lines.size() > 1));
     };
   }
   run_requests(client, lines, callbacks);
@@ -107,6 +112,7 @@ RunCommand add_generate_command(CLI::App& app) {
       ->check(CLI::IsMember({"text", "jsonl"}))
       ->type_name("FORMAT")
       ->capture_default_str();
+  flags->trace.add(app);
   flags->engine.add(app);
   SamplingParams shown;
   shown.max_tokens = kDefaultMaxTokens;

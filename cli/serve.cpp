@@ -16,8 +16,10 @@
 #include "cli/serve_flags.h"
 #include "cli/terminal.h"
 #include "cli/tiny_model.h"
+#include "cli/trace_flags.h"
 #include "step1_layers/core/error.h"
 #include "step6_engine/server/server.h"
+#include "step6_engine/server/window/window.h"
 #include "step6_engine/thread_engine_client.h"
 
 namespace ladder {
@@ -27,6 +29,7 @@ namespace {
 struct ServeFlags {
   EngineFlags engine;
   ServerFlags server;
+  TraceFlags trace;
 };
 
 // SIGTERM and SIGINT, taken by wait() alone: blocked in all threads, so this comes before any thread is started.
@@ -91,9 +94,9 @@ std::string limits_text(const ServeFlags& flags, const EngineOptions& options, c
 }
 
 // The engine in a thread of this process, or in a process of its own.
-std::pair<std::unique_ptr<EngineClient>, BatchConfig> start_engine(const ServeFlags& flags,
-                                                                   const EngineOptions& options,
-                                                                   const ModelFolder& folder) {
+std::pair<std::unique_ptr<EngineClient>, BatchConfig> start_engine(
+    const ServeFlags& flags, const EngineOptions& options, const ModelFolder& folder,
+    const std::shared_ptr<TraceWriter>& trace) {
   EngineClientOptions client_options;
   client_options.max_num_queued_reqs = flags.server.max_num_queued_reqs;
   if (flags.server.engine_process) {
@@ -102,6 +105,7 @@ std::pair<std::unique_ptr<EngineClient>, BatchConfig> start_engine(const ServeFl
     return {std::move(client), batch};
   }
   std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
+  record_if_wanted(*engine, trace);
   const BatchConfig batch = engine->scheduler().config().batch;
   return {std::make_unique<ThreadEngineClient>(std::move(engine), std::move(client_options)), batch};
 }
@@ -120,8 +124,12 @@ void run_serve(const ServeFlags& flags) {
   };
 
   const ModelFolder folder = open_model_folder(options.model, flags.server.generation_config);
-  const auto [client, batch] = start_engine(flags, options, folder);
-  Server server(server_options, *client);
+  const std::shared_ptr<TraceWriter> trace = flags.trace.open();
+  LADDER_CHECK(trace == nullptr || !flags.server.engine_process,
+               "--trace: the engine is in a process of its own (--engine-process), which writes none");
+  const auto [client, batch] = start_engine(flags, options, folder, trace);
+  EngineClient& engine = *client;
+  Server server(server_options, engine, [&engine](Router& router) { add_window_routes(router, engine); });
 
   write_out(limits_text(flags, options, batch));
   if (!flags.server.is_loopback() && server_options.http.api_keys.empty())
@@ -143,6 +151,7 @@ void run_serve(const ServeFlags& flags) {
 RunCommand add_serve_command(CLI::App& app) {
   auto flags = std::make_shared<ServeFlags>();
   flags->server.add(app);
+  flags->trace.add(app);
   flags->engine.add(app, {}, tiny_model_folder());
   return [flags] { run_serve(*flags); };
 }

@@ -22,6 +22,29 @@ void write_out(std::string_view text) {
   fail("cannot write to standard output: {}", std::strerror(errno));
 }
 
+void write_text(std::string_view text) {
+  if (stdout_is_terminal())
+    write_out(printable(text));
+  else
+    write_out(text);
+}
+
+std::string printable(std::string_view text) {
+  std::string shown;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto c = static_cast<unsigned char>(text[i]);
+    const auto next = i + 1 < text.size() ? static_cast<unsigned char>(text[i + 1]) : 0;
+    const bool c1 = c == 0xc2 && next >= 0x80 && next < 0xa0;
+    if (c == '\r' && next == '\n') continue;
+    if (c1 || (c < 0x20 && c != '\n' && c != '\t') || c == 0x7f)
+      shown += "\xef\xbf\xbd";
+    else
+      shown += text[i];
+    i += c1;
+  }
+  return shown;
+}
+
 bool stdout_is_terminal() {
   return isatty(STDOUT_FILENO) == 1;
 }

@@ -239,6 +239,14 @@ std::vector<const BlockTable*> Scheduler::block_tables() const {
   return tables;
 }
 
+std::vector<SequenceId> Scheduler::waiting_ids(int64_t at_most) const {
+  std::vector<SequenceId> ids;
+  for (Sequence* next = waiting_.next(); next != nullptr && std::ssize(ids) < at_most;
+       next = waiting_.next(next))
+    ids.push_back(next->id);
+  return ids;
+}
+
 const Sequence* Scheduler::find(SequenceId id) const {
   const auto found = sequences_.find(id);
   return found == sequences_.end() ? nullptr : found->second.get();

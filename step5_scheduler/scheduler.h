@@ -135,6 +135,9 @@ class Scheduler {
   const BlockManager& blocks() const { return blocks_; }
   // Every table that holds references, those of ended sequences in flight too: for checking the books.
   std::vector<const BlockTable*> block_tables() const;
+  int64_t num_waiting() const { return waiting_.size(); }
+  // The first of those that wait, in the order of the policy.
+  std::vector<SequenceId> waiting_ids(int64_t at_most) const;
   // Null: unknown, or ended and forgotten.
   const Sequence* find(SequenceId id) const;
 

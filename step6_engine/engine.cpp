@@ -115,7 +115,21 @@ StepResult Engine::collect_step() {
 }
 
 StepResult Engine::take_results() {
-  return std::exchange(results_, {});
+  StepResult results = std::exchange(results_, {});
+  for (const auto& observer : observers_) observer->on_results(*this, results);
+  return results;
+}
+
+Ticket Engine::submit(const SchedulerOutput& step) {
+  for (const auto& observer : observers_) observer->on_submit(*this, step);
+  return executor_->submit(step);
+}
+
+std::optional<Engine::Owner> Engine::find_owner(SequenceId id) const {
+  const auto found = owners_.find(id);
+  if (found == owners_.end()) return {};
+  const ActiveRequest& request = *found->second.request;
+  return Owner{request.output.request_id, found->second.completion, request.timer.arrival()};
 }
 
 // >>> task 6.1: submit, collect, hand the tokens to their requests
@@ -130,8 +144,8 @@ void Engine::submit_steps() {
     for (const NewSequence& sequence : scheduled_.new_sequences)
       if (auto owner = owners_.find(sequence.id); owner != owners_.end())
         owner->second.request->timer.on_scheduled(now);
-    in_flight_.push_back({executor_->submit(scheduled_), scheduled_.total_num_tokens,
-                          static_cast<int64_t>(scheduled_.scheduled.size())});
+    in_flight_.push_back(
+        {submit(scheduled_), scheduled_.total_num_tokens, static_cast<int64_t>(scheduled_.scheduled.size())});
   }
 }
 

@@ -20,12 +20,14 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "step2_model/tokenizer/tokenizer.h"
 #include "step5_scheduler/scheduler.h"
+#include "step6_engine/engine_observer.h"
 #include "step6_engine/prepare_request.h"
 #include "step6_engine/request.h"
 #include "step6_engine/text/completion_text.h"
@@ -92,6 +94,17 @@ class Engine {
   Executor& executor() { return *executor_; }
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
 
+  // Sees every step from now on; as long as the engine lives.
+  void add_observer(std::shared_ptr<EngineObserver> observer) { observers_.push_back(std::move(observer)); }
+
+  // Whose sequence it is; none: nobody's, or it has ended.
+  struct Owner {
+    RequestId request_id;
+    int64_t completion = 0;
+    double arrival = 0.0;  // of the request: seconds on a steady clock
+  };
+  std::optional<Owner> find_owner(SequenceId id) const;
+
  private:
   struct ActiveCompletion {
     SequenceId sequence = 0;
@@ -119,6 +132,8 @@ class Engine {
   // Schedules and submits until as many steps are in flight as the executor takes, or a step is empty. The
   // requests of sequences that are new to the runner are timed (RequestTimer::on_scheduled).
   void submit_steps();
+  // Given: tells the observers, then hands the step to the executor.
+  Ticket submit(const SchedulerOutput& step);
   // Waits for the oldest step in flight, if there is one, and applies its updates. Fills results_.metrics, with
   // the scheduler's stats from before the update (the step still holds its blocks then), and adds it to
   // metrics_. `begin`: when step() began, on the clock of seconds_now().
@@ -151,6 +166,7 @@ class Engine {
   StepResult results_;  // not handed out yet
   std::exception_ptr error_;
   std::string error_message_;
+  std::vector<std::shared_ptr<EngineObserver>> observers_;
   SchedulerOutput scheduled_;  // reused
   EngineMetrics metrics_;
 };

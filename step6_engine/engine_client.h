@@ -17,6 +17,7 @@
 #include <exception>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "step1_layers/core/error.h"
 #include "step5_scheduler/scheduler.h"
@@ -50,6 +51,15 @@ struct EngineStats {
   std::exception_ptr exception;  // the same, as it was thrown; null where the engine is in another process
 };
 
+// What a viewer has not seen yet: lines of the trace's format (step6_engine/trace/trace_json.h), complete, without
+// line ends.
+struct TraceSlice {
+  std::vector<std::string> lines;
+  int64_t next = 0;  // the position to ask with for what follows
+  // `lines` begins with the header, and its first record is a restart: what the viewer knew counts no more.
+  bool restarted = false;
+};
+
 class EngineClient {
  public:
   virtual ~EngineClient() = default;
@@ -73,6 +83,11 @@ class EngineClient {
 
   // Forgets all cached prefixes. False, and nothing happens, while a request holds KV blocks.
   virtual bool reset_prefix_cache() = 0;
+
+  // What the engine did since `position` (0: from the beginning of what is there), at most so many records. Each call
+  // has the engine record its steps for some seconds more; otherwise it records none. Who asks too seldom for the
+  // size of the buffer gets a restart. An engine that cannot be watched has no lines.
+  virtual TraceSlice trace_since(int64_t position, int64_t /*max_records*/) { return {{}, position, false}; }
 
   // Takes no more requests, goes on for at most `drain` with those that it has, then ends the rest with
   // FinishReason::abort. A second call may shorten the first one's time. An engine that is paused does not

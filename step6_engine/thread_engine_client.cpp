@@ -41,7 +41,11 @@ struct ThreadEngineClient::Inbox {
 };
 
 ThreadEngineClient::ThreadEngineClient(std::unique_ptr<Engine> engine, EngineClientOptions options)
-    : engine_(std::move(engine)), options_(std::move(options)), inbox_(std::make_shared<Inbox>()) {
+    : engine_(std::move(engine)),
+      options_(std::move(options)),
+      inbox_(std::make_shared<Inbox>()),
+      trace_(std::make_shared<TraceRing>(trace_header(*engine_))) {
+  engine_->add_observer(trace_);
   publish_stats();
   thread_ = std::thread([this] { run(); });
   loop_id_ = thread_.get_id();
@@ -139,6 +143,16 @@ void ThreadEngineClient::resume() {
 
 bool ThreadEngineClient::reset_prefix_cache() {
   return on_loop([this] { return engine_->reset_prefix_cache(); });
+}
+
+// An engine at rest is asked for its blocks once; it answers with the next call.
+TraceSlice ThreadEngineClient::trace_since(int64_t position, int64_t max_records) {
+  bool was_watched = false;
+  TraceSlice slice = trace_->since(position, max_records, &was_watched);
+  if (was_watched) return slice;
+  std::lock_guard lock(inbox_->mutex);
+  if (!inbox_->closed) inbox_->post([this] { trace_->look(*engine_); });
+  return slice;
 }
 
 void ThreadEngineClient::stop(std::chrono::milliseconds drain) {

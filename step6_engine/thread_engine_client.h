@@ -12,6 +12,7 @@
 
 #include "step6_engine/engine.h"
 #include "step6_engine/engine_client.h"
+#include "step6_engine/trace/trace_ring.h"
 
 namespace ladder {
 
@@ -36,6 +37,7 @@ class ThreadEngineClient final : public EngineClient {
   void pause() override;
   void resume() override;
   bool reset_prefix_cache() override;
+  TraceSlice trace_since(int64_t position, int64_t max_records) override;
   void stop(std::chrono::milliseconds drain = std::chrono::milliseconds(0)) override;
 
  private:
@@ -66,6 +68,7 @@ class ThreadEngineClient final : public EngineClient {
   const std::unique_ptr<Engine> engine_;
   const EngineClientOptions options_;
   const std::shared_ptr<Inbox> inbox_;  // streams may outlive the client
+  const std::shared_ptr<TraceRing> trace_;
   // The loop's:
   std::unordered_map<RequestId, std::shared_ptr<StreamBuffer>> streams_;
   int64_t num_taken_sequences_ = 0;

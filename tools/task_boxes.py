@@ -122,7 +122,7 @@ def main():
     wrong = labs.problems(course)
     tasks = {task["id"]: task for task in course["tasks"]}
     pages = sorted({labs.ROOT / task["chapter"].partition("#")[0] for task in course["tasks"]})
-    unfit = [task for task in course["tasks"] if any(f"task {task['id']}" in line for line in wrong)]
+    unfit = [task for task in course["tasks"] if any(re.search(rf"task {re.escape(task['id'])}(?!\.?\w)", line) for line in wrong)]
     writable = {name: task for name, task in tasks.items() if task not in unfit}
     for path in pages:
         page = path.read_text()

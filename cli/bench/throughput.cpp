@@ -9,6 +9,7 @@
 #include "cli/flag_values.h"
 #include "cli/run_requests.h"
 #include "cli/terminal.h"
+#include "cli/trace_flags.h"
 #include "step1_layers/core/error.h"
 
 namespace ladder {
@@ -20,11 +21,13 @@ constexpr double kMaxLength = 1 << 24;
 struct ThroughputFlags {
   EngineFlags engine;
   Workload workload;
+  TraceFlags trace;
   std::string json;
 };
 
 void run_throughput(const ThroughputFlags& flags) {
   check_report_file(flags.json);
+  const std::shared_ptr<TraceWriter> trace = flags.trace.open();
   const EngineOptions options = flags.engine.options();
   const ModelFolder folder = open_model_folder(options.model);
   const std::vector<Request> requests = make_requests(flags.workload, folder.spec.vocab_size);
@@ -32,6 +35,7 @@ void run_throughput(const ThroughputFlags& flags) {
   const BenchMachine machine{config.device, config.threads, copy_bandwidth(config.device)};
   const std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
   engine->generate(make_warm_up(flags.workload, folder.spec.vocab_size, config.device));
+  record_if_wanted(*engine, trace);
   Measurement m = measure(*engine, requests, "throughput");
   if (machine.copy_bandwidth > 0.0)
     m.of_streaming_limit = streamed_bytes(requests, folder.spec, config) / machine.copy_bandwidth / m.seconds;
@@ -70,11 +74,13 @@ struct LatencyFlags {
   int64_t prompt_len = 128;
   int64_t output_len = 128;
   int64_t repeat = 3;
+  TraceFlags trace;
   std::string json;
 };
 
 void run_latency(const LatencyFlags& flags) {
   check_report_file(flags.json);
+  const std::shared_ptr<TraceWriter> trace = flags.trace.open();
   EngineOptions options = flags.engine.options();
   options.enable_prefix_caching = false;  // every repetition computes its prompt
   options.runner.batch.max_num_seqs = 1;
@@ -90,6 +96,7 @@ void run_latency(const LatencyFlags& flags) {
   const double weights = static_cast<double>(streamed_weight_bytes(folder.spec, config.dtype));
   const std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
   engine->generate(make_warm_up(workload, folder.spec.vocab_size, config.device));
+  record_if_wanted(*engine, trace);
 
   std::vector<Measurement> results;
   std::vector<std::vector<std::string>> table{
@@ -145,6 +152,7 @@ RunCommand add_bench_throughput(CLI::App& app) {
       ->type_name("S")
       ->capture_default_str();
   app.add_option("--json", flags->json, "write the result to this file too")->type_name("FILE");
+  flags->trace.add(app);
   flags->engine.add(app);
   return [flags] { run_throughput(*flags); };
 }
@@ -161,6 +169,7 @@ RunCommand add_bench_latency(CLI::App& app) {
   add("--output-len", flags->output_len, "tokens to generate");
   add("--repeat", flags->repeat, "how often");
   app.add_option("--json", flags->json, "write the results to this file too")->type_name("FILE");
+  flags->trace.add(app);
   flags->engine.add(app);
   return [flags] { run_latency(*flags); };
 }

@@ -38,6 +38,7 @@ class RequestTimer {
   // Fills the time fields (0 where what they measure has not happened) and num_output_tokens; the rest of
   // `metrics` is kept.
   void fill(RequestMetrics& metrics) const;
+  double arrival() const { return arrival_; }
 
  private:
   double arrival_;
