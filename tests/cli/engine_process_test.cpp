@@ -91,7 +91,8 @@ TEST(Cli_EngineProcess, WhatTheUserGotWrongIsTheUsersError) {
     start_engine_process(tinyworld_options({"--no-chunked-prefill", "--max-num-batched-tokens=16"}));
     FAIL() << "started";
   } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("--max-num-batched-tokens 16"), std::string::npos) << error.what();
+    EXPECT_NE(std::string(error.what()).find("--max-num-batched-tokens 16"), std::string::npos)
+        << error.what();
   }
   EngineProcessOptions nowhere = tinyworld_options();
   nowhere.arguments[1] = "--model=/no/such/folder";
