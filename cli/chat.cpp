@@ -41,10 +41,7 @@ class Conversation {
         template_(chat_template),
         sampling_(sampling) {
     if (flags.no_thinking) options_.enable_thinking = false;
-    // The token that ends a turn ends the answer, even where the checkpoint lists another end token only.
-    for (const std::string_view token : template_.control_tokens(tokenizer_))
-      for (const std::string_view end : {"<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>"})
-        if (token == end) sampling_.stop_token_ids.push_back(*tokenizer_.token_to_id(token));
+    for (const int32_t id : turn_end_token_ids(template_, tokenizer_)) sampling_.stop_token_ids.push_back(id);
     if (!flags.system.empty()) messages_.push_back({"system", flags.system});
     num_fixed_ = messages_.size();
   }

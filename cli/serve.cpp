@@ -18,6 +18,7 @@
 #include "cli/tiny_model.h"
 #include "cli/trace_flags.h"
 #include "step1_layers/core/error.h"
+#include "step6_engine/server/openai/openai_routes.h"
 #include "step6_engine/server/server.h"
 #include "step6_engine/server/window/window.h"
 #include "step6_engine/thread_engine_client.h"
@@ -99,6 +100,7 @@ std::pair<std::unique_ptr<EngineClient>, BatchConfig> start_engine(
     const std::shared_ptr<TraceWriter>& trace) {
   EngineClientOptions client_options;
   client_options.max_num_queued_reqs = flags.server.max_num_queued_reqs;
+  client_options.max_num_queued_tokens = flags.server.max_num_queued_tokens;
   if (flags.server.engine_process) {
     auto client = start_engine_process_with_progress(flags.engine, folder, std::move(client_options));
     const BatchConfig batch = client->config().batch;
@@ -127,9 +129,15 @@ void run_serve(const ServeFlags& flags) {
   const std::shared_ptr<TraceWriter> trace = flags.trace.open();
   LADDER_CHECK(trace == nullptr || !flags.server.engine_process,
                "--trace: the engine is in a process of its own (--engine-process), which writes none");
-  const auto [client, batch] = start_engine(flags, options, folder, trace);
-  EngineClient& engine = *client;
-  Server server(server_options, engine, [&engine](Router& router) { add_window_routes(router, engine); });
+  const auto started = start_engine(flags, options, folder, trace);
+  EngineClient& client = *started.first;
+  const BatchConfig& batch = started.second;
+  const auto model = std::make_shared<const ServedModel>(
+      make_served_model(options.model, folder, batch.max_model_len, flags.server.model_names(options.model)));
+  Server server(server_options, client, [&](Router& router) {
+    add_window_routes(router, client);
+    add_openai_routes(router, client, model, {.tokenizer_info = flags.server.tokenizer_info});
+  });
 
   write_out(limits_text(flags, options, batch));
   if (!flags.server.is_loopback() && server_options.http.api_keys.empty())

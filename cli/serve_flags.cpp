@@ -115,6 +115,9 @@ void ServerFlags::add(CLI::App& app) {
   app.add_flag("--engine-process", engine_process,
                "run the engine in a process of its own: a crash of one leaves the other to say so")
       ->group(running);
+  app.add_flag("--enable-tokenizer-info-endpoint", tokenizer_info,
+               "answer GET /tokenizer_info, which shows the chat template")
+      ->group(running);
   app.add_flag("--access-log", access_log, "one line per answer on standard error")->group(running);
 }
 

@@ -28,6 +28,7 @@ class ServerFlags {
   double drain_timeout = 30;                                   // seconds
   bool access_log = false;
   bool engine_process = false;
+  bool tokenizer_info = false;  // GET /tokenizer_info
 
  private:
   static std::chrono::milliseconds in_milliseconds(double seconds) {

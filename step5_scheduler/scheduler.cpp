@@ -232,6 +232,13 @@ SchedulerStats Scheduler::stats() const {
   return stats;
 }
 
+int64_t Scheduler::num_waiting_tokens() const {
+  int64_t num_tokens = 0;
+  for (Sequence* waiting = waiting_.next(); waiting != nullptr; waiting = waiting_.next(waiting))
+    num_tokens += waiting->num_tokens();
+  return num_tokens;
+}
+
 std::vector<const BlockTable*> Scheduler::block_tables() const {
   std::vector<const BlockTable*> tables;
   for (const auto& [id, sequence] : sequences_) tables.push_back(&sequence->block_table);

@@ -131,6 +131,9 @@ class Scheduler {
   bool has_unfinished() const { return !waiting_.empty() || !running_.empty(); }
   int64_t num_steps_in_flight() const { return static_cast<int64_t>(in_flight_.size()); }
   SchedulerStats stats() const;
+  // Tokens of all sequences that wait, each with its whole prompt: how much work stands before a newcomer, at the most
+  // (what is cached or shared by siblings is not looked up). Walks through the queue.
+  int64_t num_waiting_tokens() const;
   const SchedulerConfig& config() const { return config_; }
   const BlockManager& blocks() const { return blocks_; }
   // Every table that holds references, those of ended sequences in flight too: for checking the books.

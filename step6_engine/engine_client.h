@@ -47,6 +47,7 @@ struct EngineStats {
   int64_t num_requests = 0;          // submitted, and not ended
   bool paused = false;
   bool stopped = false;          // no requests are taken
+  std::string queue_full;        // what a QueueFull would say now; empty: there is room
   std::string error;             // what the engine died of; empty while it lives
   std::exception_ptr exception;  // the same, as it was thrown; null where the engine is in another process
 };

@@ -4,9 +4,7 @@
 //   {"prompt": "Once upon a time", "max_tokens": 20, "temperature": 0}
 //   {"prompt_token_ids": [1, 2, 3], "stop": ["\n"], "seed": 7}
 //
-// The fields are those of SamplingParams under their names there, and request_id. A field that is null counts
-// as absent, but where the default says something and there is an "off", null is off: max_tokens (to the end),
-// top_k, seed, stop, logprobs, prompt_logprobs.
+// The fields are those of SamplingParams (sampling_json.h), and request_id.
 #include <string_view>
 
 #include "step6_engine/request.h"

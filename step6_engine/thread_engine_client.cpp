@@ -22,7 +22,8 @@ struct ThreadEngineClient::Inbox {
   std::mutex mutex;
   std::condition_variable wake;  // the loop
   std::deque<Task> tasks;
-  int64_t num_new_sequences = 0;  // submitted, and not in `stats` yet
+  Queued added;                    // submitted, and not in `stats` yet
+  int64_t num_waiting_tokens = 0;  // goes with `stats`; counted where they are bounded
   // Requests that have not ended. A task for one of them finds it in the engine or finds it ended, never
   // another one of the same id, since tasks are done in order.
   std::unordered_map<RequestId, std::shared_ptr<StreamBuffer>> living;
@@ -33,7 +34,7 @@ struct ThreadEngineClient::Inbox {
   EngineStats stats;
 
   // Under the lock.
-  int64_t num_queued() const { return stats.scheduler.num_waiting + num_new_sequences; }
+  int64_t num_queued() const { return stats.scheduler.num_waiting + added.num_sequences; }
   void post(Task task) {
     tasks.push_back(std::move(task));
     wake.notify_one();
@@ -62,10 +63,7 @@ RequestStream ThreadEngineClient::submit(const Request& request, std::function<v
   std::lock_guard lock(inbox_->mutex);
   if (!inbox_->stats.error.empty()) throw EngineUnavailable(inbox_->stats.error);
   if (inbox_->stopping) throw EngineUnavailable("the engine is stopping and takes no more requests");
-  const int64_t num_queued = inbox_->num_queued();
-  if (options_.max_num_queued_reqs > 0 && num_queued >= options_.max_num_queued_reqs)
-    throw QueueFull(fmt::format("{} requests are waiting, which is all there may be (max_num_queued_reqs {})",
-                                num_queued, options_.max_num_queued_reqs));
+  if (const std::string full = queue_full(); !full.empty()) throw QueueFull(full);
   RequestId id = prepared->request_id;
   if (id.empty()) {
     do id = std::to_string(inbox_->next_id++);
@@ -76,7 +74,8 @@ RequestStream ThreadEngineClient::submit(const Request& request, std::function<v
 
   prepared->request_id = id;
   inbox_->living.emplace(id, buffer);
-  inbox_->num_new_sequences += prepared->sampling.n;
+  inbox_->added.num_sequences += prepared->sampling.n;
+  inbox_->added.num_tokens += prepared->sampling.n * std::ssize(prepared->prompt_token_ids);
   inbox_->post([this, prepared, buffer] { add(std::move(*prepared), buffer); });
 
   // Holds the inbox, not the client: a stream may be dropped after the client. Once the loop has ended no
@@ -101,7 +100,21 @@ EngineStats ThreadEngineClient::stats() const {
   stats.num_queued_sequences = inbox_->num_queued();
   stats.num_requests = std::ssize(inbox_->living);
   stats.stopped = inbox_->stopping;
+  stats.queue_full = queue_full();
   return stats;
+}
+
+std::string ThreadEngineClient::queue_full() const {
+  const int64_t num_sequences = inbox_->num_queued();
+  if (options_.max_num_queued_reqs > 0 && num_sequences >= options_.max_num_queued_reqs)
+    return fmt::format("{} requests are waiting, which is all there may be (max_num_queued_reqs {})",
+                       num_sequences, options_.max_num_queued_reqs);
+  const int64_t num_tokens = inbox_->num_waiting_tokens + inbox_->added.num_tokens;
+  if (options_.max_num_queued_tokens > 0 && num_tokens >= options_.max_num_queued_tokens)
+    return fmt::format(
+        "requests with {} tokens are waiting, which is all there may be (max_num_queued_tokens {})",
+        num_tokens, options_.max_num_queued_tokens);
+  return {};
 }
 
 // Runs the task between two steps and returns its answer.
@@ -182,7 +195,7 @@ void ThreadEngineClient::run() {
         break;
       }
       tasks.swap(inbox_->tasks);
-      num_taken_sequences_ = inbox_->num_new_sequences;
+      taken_ = inbox_->added;
     }
     for (const Task& task : tasks) task();
     deliver(engine_->take_results());  // aborted ones need not wait for a step
@@ -248,10 +261,15 @@ void ThreadEngineClient::publish_stats() {
   stats.paused = paused_;
   stats.error = engine_->error();
   stats.exception = engine_->exception();
+  const int64_t num_waiting_tokens =
+      options_.max_num_queued_tokens > 0 ? engine_->scheduler().num_waiting_tokens() : 0;
   {
     std::lock_guard lock(inbox_->mutex);
     inbox_->stats = std::move(stats);
-    inbox_->num_new_sequences -= std::exchange(num_taken_sequences_, 0);  // the scheduler counts them now
+    inbox_->num_waiting_tokens = num_waiting_tokens;
+    inbox_->added.num_sequences -= taken_.num_sequences;  // the scheduler counts them now
+    inbox_->added.num_tokens -= taken_.num_tokens;
+    taken_ = {};
   }
   if (options_.on_turn) options_.on_turn();
 }

@@ -20,6 +20,9 @@ struct EngineClientOptions {
   // Requests may be submitted while fewer than that many sequences wait for their first step, else submit()
   // throws QueueFull. 0: no limit. (vLLM: --max-num-queued-reqs.)
   int64_t max_num_queued_reqs = 0;
+  // The same for the tokens of these sequences (Scheduler::num_waiting_tokens()): a bound on how long the last one
+  // waits, whatever the prompts' lengths. 0: no limit.
+  int64_t max_num_queued_tokens = 0;
   // Called at the end of each turn of the loop, on its thread, when all streams have what the turn brought; as
   // on_ready it must neither block nor throw. Also once before the first turn.
   std::function<void()> on_turn = {};
@@ -42,6 +45,10 @@ class ThreadEngineClient final : public EngineClient {
 
  private:
   struct Inbox;
+  struct Queued {
+    int64_t num_sequences = 0;
+    int64_t num_tokens = 0;
+  };
   using Task = std::function<void()>;
 
   bool on_loop(std::function<bool()> task);
@@ -64,6 +71,8 @@ class ThreadEngineClient final : public EngineClient {
   // Forgets the stream, frees the id of the request (inbox_->living), and only then ends the buffer.
   void end_stream(RequestOutput output);
   void publish_stats();
+  // What a QueueFull says; empty: there is room. Under the inbox's lock.
+  std::string queue_full() const;
 
   const std::unique_ptr<Engine> engine_;
   const EngineClientOptions options_;
@@ -71,7 +80,7 @@ class ThreadEngineClient final : public EngineClient {
   const std::shared_ptr<TraceRing> trace_;
   // The loop's:
   std::unordered_map<RequestId, std::shared_ptr<StreamBuffer>> streams_;
-  int64_t num_taken_sequences_ = 0;
+  Queued taken_;  // out of the inbox, and not in its stats yet
   bool paused_ = false;
 
   std::mutex join_mutex_;  // of thread_

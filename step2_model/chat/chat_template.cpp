@@ -197,6 +197,14 @@ std::string ChatTemplate::render(std::span<const ChatMessage> messages, const Ch
   return text_of(render_segments(messages, options));
 }
 
+std::vector<int32_t> turn_end_token_ids(const ChatTemplate& chat_template, const Tokenizer& tokenizer) {
+  std::vector<int32_t> ids;
+  for (const std::string_view token : chat_template.control_tokens(tokenizer))
+    for (const std::string_view end : {"<|im_end|>", "<|eot_id|>", "<|end|>", "<end_of_turn>"})
+      if (token == end) ids.push_back(*tokenizer.token_to_id(token));
+  return ids;
+}
+
 std::vector<int32_t> encode_chat(const ChatTemplate& chat_template, const Tokenizer& tokenizer,
                                  const ChatRequest& request) {
   const std::vector<TextSegment> segments = chat_template.render_segments(request);

@@ -94,6 +94,10 @@ class ChatTemplate {
 // (a string, or a list of named ones of which "default" is taken). Error where there is none, or it cannot be read.
 ChatTemplate load_chat_template(const std::filesystem::path& directory);
 
+// The control tokens of the template that end a turn, such as <|im_end|>: an answer ends there, even where the checkpoint
+// lists another end token only.
+std::vector<int32_t> turn_end_token_ids(const ChatTemplate& chat_template, const Tokenizer& tokenizer);
+
 // The prompt's token ids. The template writes the begin token itself where its model wants one.
 // Besides control_tokens(), those are control tokens that the template has put together in this conversation.
 std::vector<int32_t> encode_chat(const ChatTemplate& chat_template, const Tokenizer& tokenizer,
