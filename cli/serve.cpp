@@ -18,6 +18,7 @@
 #include "cli/tiny_model.h"
 #include "cli/trace_flags.h"
 #include "step1_layers/core/error.h"
+#include "step6_engine/server/metrics/prometheus.h"
 #include "step6_engine/server/openai/openai_routes.h"
 #include "step6_engine/server/server.h"
 #include "step6_engine/server/window/window.h"
@@ -118,6 +119,7 @@ void run_serve(const ServeFlags& flags) {
   const EngineOptions options = flags.engine.options();
   ServerOptions server_options;
   server_options.http = flags.server.http_options();
+  check_metrics_prefix(flags.server.metrics_prefix);  // before a model is loaded
   server_options.stuck_after = flags.server.stuck_after();
   server_options.http.error_log = log_line;
   if (flags.server.access_log) server_options.http.access_log = log_line;
@@ -134,9 +136,14 @@ void run_serve(const ServeFlags& flags) {
   const BatchConfig& batch = started.second;
   const auto model = std::make_shared<const ServedModel>(
       make_served_model(options.model, folder, batch.max_model_len, flags.server.model_names(options.model)));
+  const PrometheusOptions metrics = {.prefix = flags.server.metrics_prefix,
+                                     .model_name = flags.server.model_names(options.model)[0],
+                                     .batch = batch,
+                                     .enable_prefix_caching = options.enable_prefix_caching};
   Server server(server_options, client, [&](Router& router) {
     add_window_routes(router, client);
     add_openai_routes(router, client, model, {.tokenizer_info = flags.server.tokenizer_info});
+    add_metrics_route(router, client, metrics);
   });
 
   write_out(limits_text(flags, options, batch));

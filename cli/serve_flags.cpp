@@ -118,6 +118,8 @@ void ServerFlags::add(CLI::App& app) {
   app.add_flag("--enable-tokenizer-info-endpoint", tokenizer_info,
                "answer GET /tokenizer_info, which shows the chat template")
       ->group(running);
+  text(running, "--metrics-prefix", metrics_prefix, "PREFIX",
+       "of the names under GET /metrics; vllm: for boards made for vLLM");
   app.add_flag("--access-log", access_log, "one line per answer on standard error")->group(running);
 }
 

@@ -24,6 +24,7 @@ class ServerFlags {
   bool is_loopback() const;  // only this machine can connect
 
   std::string generation_config = "auto";
+  std::string metrics_prefix = "ladder:";
   int64_t max_num_queued_reqs = 0, max_num_queued_tokens = 0;  // 0: no limit
   double drain_timeout = 30;                                   // seconds
   bool access_log = false;

@@ -62,6 +62,7 @@ RequestId Engine::add_request(PreparedRequest request) {
   ActiveRequest active(seconds_now());
   const SamplingParams& sampling = request.sampling;
   const std::vector<SequenceId> sequences = scheduler_.add(request.prompt_token_ids, sampling);
+  metrics_.serving.on_request(sampling);
   active.output.request_id = id;
   active.output.metrics.num_prompt_tokens = std::ssize(request.prompt_token_ids);
   active.output.prompt_token_ids = std::move(request.prompt_token_ids);
@@ -172,6 +173,7 @@ void Engine::collect_oldest(double begin) {
   for (const SequenceUpdate& update : scheduler_.update(std::move(output))) apply(update, now);
   results_.metrics.seconds = seconds_now() - begin;
   metrics_.add(results_.metrics, scheduler_.config().batch.block_size);
+  metrics_.serving.on_step(step.num_tokens);
 }
 
 void Engine::apply(const SequenceUpdate& update, double now) {
@@ -187,6 +189,7 @@ void Engine::apply(const SequenceUpdate& update, double now) {
 
   CompletionText::Appended appended =
       request.completions[static_cast<size_t>(index)].text.append(update.new_token_ids, update.finish_reason);
+  metrics_.serving.on_tokens(request.timer, request.output.metrics, index, appended.num_tokens, now);
   request.timer.on_tokens(index, appended.num_tokens, now);
 
   CompletionUpdate& news = results_.updates.emplace_back();
@@ -229,6 +232,7 @@ void Engine::end_completion(ActiveRequest& request, int64_t num_preemptions) {
   };
   metrics_.num_requests_aborted += ended_by(FinishReason::abort);
   metrics_.num_requests_failed += ended_by(FinishReason::error);
+  metrics_.serving.on_ended(request.output);
   const RequestId id = request.output.request_id;
   results_.finished.push_back(std::move(request.output));
   requests_.erase(id);

@@ -136,19 +136,20 @@ class Engine {
   Ticket submit(const SchedulerOutput& step);
   // Waits for the oldest step in flight, if there is one, and applies its updates. Fills results_.metrics, with
   // the scheduler's stats from before the update (the step still holds its blocks then), and adds it to
-  // metrics_. `begin`: when step() began, on the clock of seconds_now().
+  // metrics_, its tokens to metrics_.serving (on_step) too. `begin`: when step() began, on the clock of seconds_now().
   void collect_oldest(double begin);
   // Tokens and text of one completion (CompletionText::append), to a new entry of results_.updates and to the
   // request's output, both alike; tokens and log probabilities (where wanted) up to the token that completed a
   // stop string. Prompt log probabilities go to the output alone; num_cached_tokens is completion 0's. What
-  // came is timed (RequestTimer::on_tokens). The stop reason is the stop string, or else the stop id that ended
+  // came is observed (metrics_.serving.on_tokens) and then timed (RequestTimer::on_tokens). The stop reason is the stop string, or else the stop id that ended
   // it. FinishReason::error has a line for its caller in `error`.
   // A completion that ends has no owner any more; the scheduler is told where it does not know of the end (a
   // stop string: abort); then end_completion().
   void apply(const SequenceUpdate& update, double now);
   // A completion has ended, its output is complete: counts its preemptions. With the last one of the request
   // its metrics are filled (RequestTimer::fill) and added to metrics_, which counts it as aborted or failed if
-  // any of its completions ended so, and it is forgotten, its output in results_.finished.
+  // any of its completions ended so and observes the output (metrics_.serving.on_ended), and it is forgotten, its
+  // output in results_.finished.
   void end_completion(ActiveRequest& request, int64_t num_preemptions);
   bool is_known(const RequestId& id) const;
   void end_request(ActiveRequest& request, FinishReason reason, const std::string& error);

@@ -12,6 +12,8 @@
 #include <map>
 #include <vector>
 
+#include "step6_engine/metrics/serving_metrics.h"
+
 namespace ladder {
 
 struct RequestMetrics {
@@ -39,6 +41,14 @@ class RequestTimer {
   // `metrics` is kept.
   void fill(RequestMetrics& metrics) const;
   double arrival() const { return arrival_; }
+
+  double arrival() const { return arrival_; }
+  double first_token() const { return first_token_; }  // -1: there was none
+  double last_token(int64_t completion) const {        // -1: there was none
+    return static_cast<size_t>(completion) < last_token_of_.size()
+               ? last_token_of_[static_cast<size_t>(completion)]
+               : -1.0;
+  }
 
  private:
   double arrival_;
@@ -80,6 +90,7 @@ struct EngineMetrics {
   double execute_seconds = 0.0;
   double kv_used_share_sum = 0.0;  // sum over steps of live tokens / token slots of the blocks in use
   int64_t kv_used_steps = 0;
+  ServingMetrics serving;
 
   // Counts a step: steps, tokens, peaks, seconds, and, where blocks are in use, the live share of their slots.
   void add(const StepMetrics& step, int64_t block_size);

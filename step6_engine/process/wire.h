@@ -9,6 +9,7 @@
 //     auto& [x, y] = point;     // names them all: a field that is added later does not compile without a place here
 //     wire(x, y);
 //   }
+#include <array>
 #include <bit>
 #include <cstdint>
 #include <cstring>
@@ -60,6 +61,10 @@ class WireWriter {
     } else {
       for (const T& one : list) put(one);
     }
+  }
+  template <WirePlain T, size_t N>
+  void put(const std::array<T, N>& list) {
+    bytes_.append(reinterpret_cast<const char*>(list.data()), sizeof list);
   }
   template <class Key, class T>
   void put(const std::map<Key, T>& map) {
@@ -142,6 +147,10 @@ class WireReader {
       list.clear();
       for (uint32_t i = 0; i < count; ++i) get(list.emplace_back());
     }
+  }
+  template <WirePlain T, size_t N>
+  void get(std::array<T, N>& list) {
+    std::memcpy(list.data(), take(sizeof list).data(), sizeof list);
   }
   template <class Key, class T>
   void get(std::map<Key, T>& map) {

@@ -65,13 +65,29 @@ LADDER_WIRE_FORM(SchedulerStats) {
   wire(num_waiting, num_running, num_blocks, num_used_blocks, num_cached_blocks, num_live_tokens,
        num_preemptions, num_prefix_queried_tokens, num_prefix_hit_tokens);
 }
+template <class Wire, class T>
+requires IsHistogram<std::remove_const_t<T>>
+void wire_fields(Wire& wire, T& value) {
+  auto& [counts, sum] = value;
+  wire(counts, sum);
+}
+LADDER_WIRE_FORM(ServingMetrics) {
+  auto& [time_to_first_token, inter_token_latency, end_to_end, queue, prefill, decode, inference,
+         request_time_per_output_token, request_prompt_tokens, request_generation_tokens,
+         request_max_generation_tokens, request_n, request_max_tokens, step_tokens, num_prompt_tokens,
+         num_generation_tokens, num_completions_ended] = value;
+  wire(time_to_first_token, inter_token_latency, end_to_end, queue, prefill, decode, inference,
+       request_time_per_output_token, request_prompt_tokens, request_generation_tokens,
+       request_max_generation_tokens, request_n, request_max_tokens, step_tokens, num_prompt_tokens,
+       num_generation_tokens, num_completions_ended);
+}
 LADDER_WIRE_FORM(EngineMetrics) {
   auto& [num_steps, num_tokens, num_requests_finished, num_requests_aborted, num_requests_failed,
          num_prompt_tokens, num_output_tokens, num_cached_tokens, num_preemptions, peak_running,
-         peak_kv_blocks, step_seconds, execute_seconds, kv_used_share_sum, kv_used_steps] = value;
+         peak_kv_blocks, step_seconds, execute_seconds, kv_used_share_sum, kv_used_steps, serving] = value;
   wire(num_steps, num_tokens, num_requests_finished, num_requests_aborted, num_requests_failed,
        num_prompt_tokens, num_output_tokens, num_cached_tokens, num_preemptions, peak_running, peak_kv_blocks,
-       step_seconds, execute_seconds, kv_used_share_sum, kv_used_steps);
+       step_seconds, execute_seconds, kv_used_share_sum, kv_used_steps, serving);
 }
 // The exception itself stays where it was thrown.
 LADDER_WIRE_FORM(EngineStats) {

@@ -289,5 +289,26 @@ TEST(Task6_1_Engine, CountsCachedTokensAndSteps) {
       << "of completion 0; what the other one shares with it was computed for this request";
 }
 
+TEST(Task6_1_Engine, WhatItServesIsObserved) {
+  Engine engine = make_engine();
+  Request several = token_request({1, 2, 3}, 6);
+  several.sampling.n = 2;
+  engine.generate({token_request(std::vector<int32_t>(21, 7), 3), several});
+  const ServingMetrics& serving = engine.metrics().serving;
+  const auto count_of = [](const auto& histogram) {
+    return std::accumulate(histogram.counts.begin(), histogram.counts.end(), int64_t{0});
+  };
+  EXPECT_EQ(count_of(serving.step_tokens), engine.metrics().num_steps) << "on_step, once for each step";
+  EXPECT_DOUBLE_EQ(serving.step_tokens.sum, static_cast<double>(engine.metrics().num_tokens));
+  EXPECT_EQ(count_of(serving.time_to_first_token), 2) << "on_tokens, before the timer hears of them";
+  EXPECT_EQ(count_of(serving.inter_token_latency), 2 + 5 + 5);
+  EXPECT_EQ(serving.num_prompt_tokens, 21 + 3);
+  EXPECT_EQ(serving.num_generation_tokens, 3 + 6 + 6);
+  EXPECT_EQ(count_of(serving.end_to_end), 2) << "on_ended, with the metrics of the request filled";
+  EXPECT_GT(serving.end_to_end.sum, 0.0);
+  EXPECT_EQ(serving.num_completions_ended[static_cast<size_t>(FinishReason::length)], 3);
+  EXPECT_EQ(count_of(serving.request_n), 2);
+}
+
 }  // namespace
 }  // namespace ladder
