@@ -30,6 +30,9 @@ RunCommand add_bench_serve(CLI::App& app) {
 RunCommand add_bench_canned(CLI::App& app) {
   return refuse(app);
 }
+RunCommand add_bench_serve_overhead(CLI::App& app) {
+  return refuse(app);
+}
 
 }  // namespace ladder
 

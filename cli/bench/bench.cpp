@@ -1,4 +1,4 @@
-// ladder bench throughput | latency | progression | graph-replay | serve | canned
+// ladder bench throughput | latency | progression | graph-replay | serve | canned | serve-overhead
 #include "cli/bench/bench.h"
 
 namespace ladder {
@@ -15,12 +15,15 @@ RunCommand add_bench_command(CLI::App& app) {
       app.add_subcommand("serve", "load on a server that speaks OpenAI's API: latencies, goodput");
   CLI::App* canned =
       app.add_subcommand("canned", "a server without an engine: how much load a client can make");
+  CLI::App* overhead = app.add_subcommand(
+      "serve-overhead", "what the server costs: the same requests by the engine itself and over HTTP");
   const RunCommand run_throughput = add_bench_throughput(*throughput);
   const RunCommand run_latency = add_bench_latency(*latency);
   const RunCommand run_progression = add_bench_progression(*progression);
   const RunCommand run_graph_replay = add_bench_graph_replay(*graph_replay);
   const RunCommand run_serve = add_bench_serve(*serve);
   const RunCommand run_canned = add_bench_canned(*canned);
+  const RunCommand run_overhead = add_bench_serve_overhead(*overhead);
   return [=] {
     if (throughput->parsed()) run_throughput();
     if (latency->parsed()) run_latency();
@@ -28,6 +31,7 @@ RunCommand add_bench_command(CLI::App& app) {
     if (graph_replay->parsed()) run_graph_replay();
     if (serve->parsed()) run_serve();
     if (canned->parsed()) run_canned();
+    if (overhead->parsed()) run_overhead();
   };
 }
 

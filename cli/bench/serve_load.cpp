@@ -85,7 +85,7 @@ LoadResult run_load(const std::vector<ServeRequest>& requests, const LoadOptions
   }
 
   result.cpu_seconds.resize(static_cast<size_t>(num_threads));
-  load.begin = std::chrono::steady_clock::now();
+  load.begin = result.begin = std::chrono::steady_clock::now();
   std::atomic<int> running{num_threads};
   std::vector<std::thread> threads;
   for (size_t i = 0; i < contexts.size(); ++i)

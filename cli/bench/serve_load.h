@@ -4,7 +4,7 @@
 // times are seconds of one steady clock since the load began.
 //
 //   thread:  [ stream: wait for the request's time -> send -> read events ... -> next request ]  x its share
-#include <atomic>
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <string>
@@ -62,6 +62,7 @@ struct LoadResult {
   std::vector<ServeRecord> records;  // in the requests' order
   double seconds = 0.0;              // from the begin to the last answer's end
   std::vector<double> cpu_seconds;   // of each thread
+  std::chrono::steady_clock::time_point begin;
 };
 
 // Sends all of them; returns when all are over. Error: the host's name is unknown.
