@@ -31,7 +31,7 @@ std::string on_one_line(std::string_view text) {
     if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
     if (c != ' ' || (!line.empty() && line.back() != ' ')) line += c;
   }
-  return printable(line);
+  return harmless(line);
 }
 
 std::string keep_end(std::string_view text, size_t width) {

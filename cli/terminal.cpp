@@ -24,12 +24,12 @@ void write_out(std::string_view text) {
 
 void write_text(std::string_view text) {
   if (stdout_is_terminal())
-    write_out(printable(text));
+    write_out(harmless(text));
   else
     write_out(text);
 }
 
-std::string printable(std::string_view text) {
+std::string harmless(std::string_view text) {
   std::string shown;
   for (size_t i = 0; i < text.size(); ++i) {
     const auto c = static_cast<unsigned char>(text[i]);

@@ -21,11 +21,11 @@ class OutputClosed : public std::runtime_error {
 // Writes to standard output and flushes. OutputClosed: the reader has gone. Error: any other failure (disk
 // full).
 void write_out(std::string_view text);
-// Text that a model wrote, as it is into a file or a pipe; on a terminal without what a terminal obeys (printable()).
+// Text that a model wrote, as it is into a file or a pipe; on a terminal without what a terminal obeys (harmless()).
 void write_text(std::string_view text);
 // Control characters but line breaks and tabs, of either range (C0 and DEL, and C1, which some terminals obey too),
 // become U+FFFD, and a return before a line break goes. UTF-8 in, UTF-8 out.
-std::string printable(std::string_view text);
+std::string harmless(std::string_view text);
 bool stdout_is_terminal();
 bool stdin_is_terminal();
 

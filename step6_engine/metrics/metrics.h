@@ -42,7 +42,6 @@ class RequestTimer {
   void fill(RequestMetrics& metrics) const;
   double arrival() const { return arrival_; }
 
-  double arrival() const { return arrival_; }
   double first_token() const { return first_token_; }  // -1: there was none
   double last_token(int64_t completion) const {        // -1: there was none
     return static_cast<size_t>(completion) < last_token_of_.size()
