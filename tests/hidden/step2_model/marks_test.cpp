@@ -14,8 +14,8 @@ using jinja::Text;
 
 struct Model {
   std::string bytes;
-  std::vector<Origin> origins;          // of each byte
-  std::vector<size_t> borders{0};       // of characters, the end among them
+  std::vector<Origin> origins;     // of each byte
+  std::vector<size_t> borders{0};  // of characters, the end among them
 
   void append(const std::string& character, Origin origin) {
     bytes += character;
@@ -43,7 +43,8 @@ void expect_same(const Text& text, const Model& model) {
   std::vector<std::pair<std::string, Origin>> seen, expected;
   text.for_each_stretch([&](std::string_view bytes, Origin origin) { seen.emplace_back(bytes, origin); });
   for (size_t at = 0; at < model.bytes.size(); ++at) {
-    if (expected.empty() || expected.back().second != model.origins[at]) expected.emplace_back("", model.origins[at]);
+    if (expected.empty() || expected.back().second != model.origins[at])
+      expected.emplace_back("", model.origins[at]);
     expected.back().first += model.bytes[at];
   }
   ASSERT_EQ(seen, expected) << "stretches of " << model.bytes;
@@ -57,7 +58,8 @@ void expect_same(const Text& text, const Model& model) {
 TEST(Hidden2_6_Marks, EveryByteKeepsItsOrigin) {
   testing::Random random;
   SCOPED_TRACE(random.describe());
-  const std::vector<std::string> characters = {"a", "<|", "\n", "é", "ß", "—", "漢", "😀", std::string(1, '\0')};
+  const std::vector<std::string> characters = {
+      "a", "<|", "\n", "é", "ß", "—", "漢", "😀", std::string(1, '\0')};
   for (int day = 0; day < 300; ++day) {
     Text text;
     Model model;
