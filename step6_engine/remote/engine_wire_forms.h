@@ -91,7 +91,8 @@ LADDER_WIRE_FORM(EngineMetrics) {
 }
 // The exception itself stays where it was thrown.
 LADDER_WIRE_FORM(EngineStats) {
-  auto& [scheduler, metrics, num_queued_sequences, num_requests, paused, stopped, queue_full, error, exception] = value;
+  auto& [scheduler, metrics, num_queued_sequences, num_requests, paused, stopped, queue_full, error,
+         exception] = value;
   wire(scheduler, metrics, num_queued_sequences, num_requests, paused, stopped, queue_full, error);
 }
 

@@ -88,7 +88,7 @@ TEST(Cli_Trace, WhatIsWrongIsOneLine) {
 
 TEST(Cli_Terminal, TextOfAModelHasNothingThatATerminalObeys) {
   EXPECT_EQ(harmless("a\x1b[2Jb\x07\x7f\xc2\x9b"
-                      "1m c\n\td"),
+                     "1m c\n\td"),
             "a\xef\xbf\xbd[2Jb\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"
             "1m c\n\td");
   EXPECT_EQ(harmless("caf\xc3\xa9 \xc2\xa0 \xe2\x82\xac \xf0\x9f\x98\x80"),
