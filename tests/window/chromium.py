@@ -85,6 +85,11 @@ class Page:
             raise RuntimeError(f"{method}: {message['error']['message']}")
         return message["result"]
 
+    def close(self):
+        """Its feed too: a browser opens six connections to a server, all its tabs together."""
+        self.call("Page.close")
+        self.socket.close()
+
     def evaluate(self, expression):
         result = self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
         if "exceptionDetails" in result:
