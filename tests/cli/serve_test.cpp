@@ -1,4 +1,5 @@
 // ladder serve as a user starts and ends it. A script talks to it, since the program runs until it is told to stop.
+#ifdef LADDER_HAS_SERVER
 #include "tests/cli/program.h"
 
 namespace ladder::testing {
@@ -61,3 +62,4 @@ TEST(Cli_Serve, MistakesAreOneLine) {
 
 }  // namespace
 }  // namespace ladder::testing
+#endif
