@@ -90,9 +90,10 @@ class Visitor {
       prompt += std::to_string(random_.integer(0, 40)) + (i > 1 ? "," : "]");
     std::string fields;
     if (random_.integer(0, 3) == 0) fields += R"(,"temperature":0)";
-    if (random_.integer(0, 3) == 0) fields += R"(,"logprobs":2)";
+    const bool echo = random_.integer(0, 5) == 0;
+    if (echo) fields += R"(,"echo":true)";
+    if (!(stream && echo) && random_.integer(0, 3) == 0) fields += R"(,"logprobs":2)";  // a 400 together
     if (random_.integer(0, 3) == 0) fields += R"(,"stop":["zzzz","qqqq"])";
-    if (random_.integer(0, 5) == 0) fields += R"(,"echo":true)";
     if (stream) fields += R"(,"stream":true,"stream_options":{"include_usage":true})";
     return R"({"ignore_eos":true,"prompt":)" + prompt + R"(,"max_tokens":)" + std::to_string(max_tokens) +
            fields + "}";
