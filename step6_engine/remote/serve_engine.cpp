@@ -95,13 +95,13 @@ class EngineServer {
 
   std::mutex streams_mutex_;
   std::unordered_map<uint64_t, RequestStream> streams_;  // of the output thread, once they are in it
+  uint64_t num_sequences_taken_ = 0;  // those that the client's statistics know of, neither more nor fewer
 
   std::mutex mutex_;
   std::condition_variable turn_ended_;
   std::vector<uint64_t> ready_;  // streams that have something
   std::vector<OutputMessage> refused_;
   std::vector<ReplyMessage> replies_;
-  uint64_t num_sequences_taken_ = 0;
   bool turn_over_ = false;
   bool closing_ = false;
 };
@@ -128,23 +128,27 @@ void EngineServer::run_input() {
   }
 }
 
-// The lock is held until the stream has its place: the engine's thread may have news for it before.
+// The lock is held until the stream has its place, since the engine's thread may have news for it before, and until the
+// request is counted.
 void EngineServer::submit(SubmitMessage message) {
   const uint64_t number = message.number;
   const int64_t n = std::clamp<int64_t>(message.request.sampling.n, 1, kMaxCompletions);
   std::optional<OutputMessage> refused;
-  try {
+  {
     std::lock_guard lock(streams_mutex_);
-    streams_.emplace(number, client_->submit(message.request, [this, number] { on_ready(number); }));
-  } catch (const Error& error) {  // the user has checked the request: the engine has died since
-    refused = OutputMessage{number, failed_output(n, error.what())};
+    try {
+      streams_.emplace(number, client_->submit(message.request, [this, number] { on_ready(number); }));
+    } catch (const Error& error) {  // the user has checked the request: the engine has died since
+      refused = OutputMessage{number, failed_output(n, error.what())};
+    }
+    num_sequences_taken_ += static_cast<uint64_t>(n);
   }
+  if (!refused) return;
   {
     std::lock_guard lock(mutex_);
-    num_sequences_taken_ += static_cast<uint64_t>(n);
-    if (refused) refused_.push_back(std::move(*refused));
+    refused_.push_back(std::move(*refused));
   }
-  if (refused) end_turn();
+  end_turn();
 }
 
 void EngineServer::call(CallMessage message) {
@@ -210,16 +214,17 @@ void EngineServer::run_output() {
         turn.outputs.swap(refused_);
         ready.insert(ready.end(), ready_.begin(), ready_.end());
         ready_.clear();
-        turn.num_sequences_taken =
-            num_sequences_taken_;  // before the statistics: these know of as many, at least
       }
       do {
         size_t num_bytes = 0, num_done = 0;
         while (num_done < ready.size() && num_bytes < kTurnBytes)
           add_news(ready[num_done++], turn, num_bytes);
         ready.erase(ready.begin(), ready.begin() + static_cast<std::ptrdiff_t>(num_done));
-        turn.stats =
-            client_->stats();  // after the news: an engine that died is known to be dead with its outputs
+        {  // after the news: an engine that died is known to be dead with its outputs
+          std::lock_guard lock(streams_mutex_);
+          turn.num_sequences_taken = num_sequences_taken_;
+          turn.stats = client_->stats();
+        }
         std::vector<ReplyMessage> replies;
         if (!ready.empty()) replies.swap(turn.replies);
         bytes.clear();

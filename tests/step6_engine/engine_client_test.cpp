@@ -103,8 +103,10 @@ class EngineClientTest : public ::testing::TestWithParam<testing::MakeClient> {
 };
 
 INSTANTIATE_TEST_SUITE_P(Task6_4_Thread, EngineClientTest,
-                         ::testing::Values(testing::client_in_this_process));
-INSTANTIATE_TEST_SUITE_P(Task6_9_Socket, EngineClientTest, ::testing::Values(testing::client_over_a_socket));
+                         ::testing::Values(testing::client_in_this_process),
+                         [](const auto&) { return "InThisProcess"; });
+INSTANTIATE_TEST_SUITE_P(Task6_9_Socket, EngineClientTest, ::testing::Values(testing::client_over_a_socket),
+                         [](const auto&) { return "OverASocket"; });
 
 TEST_P(EngineClientTest, AStreamHasEveryTokenOnceAndEndsWithTheOutput) {
   for (int depth : {1, 2, 3}) {
@@ -393,6 +395,19 @@ TEST_P(EngineClientTest, AFullQueueIsSaidAndEmptiesAgain) {
   for (RequestStream& stream : waiting) output_of(stream);
   output_of(first);
   EXPECT_EQ(output_of(client->submit(token_request({1}, 4))).completions[0].token_ids.size(), 4u);
+}
+
+// While requests are on their way to the engine its statistics change: those of the way and those of the engine are
+// one sum, in which none is twice.
+TEST_P(EngineClientTest, NoMoreAreWaitingThanThereAre) {
+  const ClientPointer client = make_client(fake_engine(), {});
+  std::vector<RequestStream> streams;
+  for (int i = 0; i < 3000; ++i) {
+    streams.push_back(client->submit(token_request({1}, 2)));
+    const EngineStats stats = client->stats();
+    ASSERT_LE(stats.num_queued_sequences, stats.num_requests) << "request " << i;
+  }
+  for (RequestStream& stream : streams) output_of(stream);
 }
 
 TEST_P(EngineClientTest, StopDrainsWhatItHasAndTakesNoMore) {
