@@ -102,8 +102,7 @@ class EngineClientTest : public ::testing::TestWithParam<testing::MakeClient> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Task6_4_Thread, EngineClientTest,
-                         ::testing::Values(testing::client_in_this_process),
+INSTANTIATE_TEST_SUITE_P(Task6_4_Thread, EngineClientTest, ::testing::Values(testing::client_in_this_process),
                          [](const auto&) { return "InThisProcess"; });
 INSTANTIATE_TEST_SUITE_P(Task6_9_Socket, EngineClientTest, ::testing::Values(testing::client_over_a_socket),
                          [](const auto&) { return "OverASocket"; });
