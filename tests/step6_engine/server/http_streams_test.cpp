@@ -66,6 +66,33 @@ TEST(Task6_6_Stream, AWakeWithinAdvanceIsNotLost) {
   EXPECT_TRUE(client.receive_until("line 99\n")) << client.got().size();
 }
 
+// It writes at every second call only, so that it is asked from within a wake too, not just after a write.
+class HesitantAnswer final : public HttpAnswer {
+ public:
+  explicit HesitantAnswer(std::function<void()> wake) : wake_(std::move(wake)) {}
+  void advance(HttpExchange& exchange) override {
+    if (calls_ == 0) exchange.begin({});
+    if (++calls_ == 20) return exchange.finish();
+    if (calls_ % 2 == 0) exchange.write("x");
+    wake_();
+  }
+
+ private:
+  std::function<void()> wake_;
+  int calls_ = 0;
+};
+
+TEST(Task6_6_Stream, AWakeFromWithinAWakeIsNotLost) {
+  Router router;
+  router.add({"GET", "/", Access::anyone, RunsOn::connection, [](std::shared_ptr<HttpExchange> exchange) {
+                exchange->hold(std::make_unique<HesitantAnswer>(exchange->waker()));
+              }});
+  HttpServer server(test_options(), std::move(router));
+  RawClient client(server.port());
+  client.send(get("/"));
+  EXPECT_TRUE(client.receive_until("\r\n0\r\n\r\n")) << client.got();
+}
+
 TEST(Task6_6_Stream, WakesOfAnotherThreadAreNotLost) {
   TestServer test;
   RawClient client = test.connect();
