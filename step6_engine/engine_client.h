@@ -22,6 +22,7 @@
 #include "step1_layers/core/error.h"
 #include "step5_scheduler/scheduler.h"
 #include "step6_engine/metrics/metrics.h"
+#include "step6_engine/queued_work.h"
 #include "step6_engine/request.h"
 #include "step6_engine/request_stream.h"
 
@@ -42,9 +43,9 @@ class EngineUnavailable : public Error {
 // As of the end of the loop's last turn.
 struct EngineStats {
   SchedulerStats scheduler;
-  EngineMetrics metrics;             // metrics.num_steps is a heartbeat: it grows while requests are served
-  int64_t num_queued_sequences = 0;  // that wait for their first step, those of the inbox included
-  int64_t num_requests = 0;          // submitted, and not ended
+  EngineMetrics metrics;     // metrics.num_steps is a heartbeat: it grows while requests are served
+  QueuedWork queued;         // what is on its way to the scheduler included
+  int64_t num_requests = 0;  // submitted, and not ended
   bool paused = false;
   bool stopped = false;          // no requests are taken
   std::string queue_full;        // what a QueueFull would say now; empty: there is room

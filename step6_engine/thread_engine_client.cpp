@@ -22,8 +22,7 @@ struct ThreadEngineClient::Inbox {
   std::mutex mutex;
   std::condition_variable wake;  // the loop
   std::deque<Task> tasks;
-  Queued added;                    // submitted, and not in `stats` yet
-  int64_t num_waiting_tokens = 0;  // goes with `stats`; counted where they are bounded
+  QueuedWork added;  // submitted, and not in `stats` yet
   // Requests that have not ended. A task for one of them finds it in the engine or finds it ended, never
   // another one of the same id, since tasks are done in order.
   std::unordered_map<RequestId, std::shared_ptr<StreamBuffer>> living;
@@ -34,7 +33,10 @@ struct ThreadEngineClient::Inbox {
   EngineStats stats;
 
   // Under the lock.
-  int64_t num_queued() const { return stats.scheduler.num_waiting + added.num_sequences; }
+  QueuedWork queued() const {
+    QueuedWork sum = stats.queued;
+    return sum += added;
+  }
   void post(Task task) {
     tasks.push_back(std::move(task));
     wake.notify_one();
@@ -45,6 +47,7 @@ ThreadEngineClient::ThreadEngineClient(std::unique_ptr<Engine> engine, EngineCli
     : engine_(std::move(engine)),
       options_(std::move(options)),
       inbox_(std::make_shared<Inbox>()),
+      counts_tokens_(options_.max_num_queued_tokens > 0),
       trace_(std::make_shared<TraceRing>(trace_header(*engine_))) {
   engine_->add_observer(trace_);
   publish_stats();
@@ -63,7 +66,9 @@ RequestStream ThreadEngineClient::submit(const Request& request, std::function<v
   std::lock_guard lock(inbox_->mutex);
   if (!inbox_->stats.error.empty()) throw EngineUnavailable(inbox_->stats.error);
   if (inbox_->stopping) throw EngineUnavailable("the engine is stopping and takes no more requests");
-  if (const std::string full = queue_full(); !full.empty()) throw QueueFull(full);
+  const std::string full =
+      queue_full(inbox_->queued(), options_.max_num_queued_reqs, options_.max_num_queued_tokens);
+  if (!full.empty()) throw QueueFull(full);
   RequestId id = prepared->request_id;
   if (id.empty()) {
     do id = std::to_string(inbox_->next_id++);
@@ -74,8 +79,7 @@ RequestStream ThreadEngineClient::submit(const Request& request, std::function<v
 
   prepared->request_id = id;
   inbox_->living.emplace(id, buffer);
-  inbox_->added.num_sequences += prepared->sampling.n;
-  inbox_->added.num_tokens += prepared->sampling.n * std::ssize(prepared->prompt_token_ids);
+  inbox_->added += work_of(prepared->sampling.n, prepared->prompt_token_ids);
   inbox_->post([this, prepared, buffer] { add(std::move(*prepared), buffer); });
 
   // Holds the inbox, not the client: a stream may be dropped after the client. Once the loop has ended no
@@ -97,24 +101,11 @@ void ThreadEngineClient::abort(const RequestId& id) {
 EngineStats ThreadEngineClient::stats() const {
   std::lock_guard lock(inbox_->mutex);
   EngineStats stats = inbox_->stats;
-  stats.num_queued_sequences = inbox_->num_queued();
+  stats.queued = inbox_->queued();
   stats.num_requests = std::ssize(inbox_->living);
   stats.stopped = inbox_->stopping;
-  stats.queue_full = queue_full();
+  stats.queue_full = queue_full(stats.queued, options_.max_num_queued_reqs, options_.max_num_queued_tokens);
   return stats;
-}
-
-std::string ThreadEngineClient::queue_full() const {
-  const int64_t num_sequences = inbox_->num_queued();
-  if (options_.max_num_queued_reqs > 0 && num_sequences >= options_.max_num_queued_reqs)
-    return fmt::format("{} requests are waiting, which is all there may be (max_num_queued_reqs {})",
-                       num_sequences, options_.max_num_queued_reqs);
-  const int64_t num_tokens = inbox_->num_waiting_tokens + inbox_->added.num_tokens;
-  if (options_.max_num_queued_tokens > 0 && num_tokens >= options_.max_num_queued_tokens)
-    return fmt::format(
-        "requests with {} tokens are waiting, which is all there may be (max_num_queued_tokens {})",
-        num_tokens, options_.max_num_queued_tokens);
-  return {};
 }
 
 // Runs the task between two steps and returns its answer.
@@ -261,14 +252,12 @@ void ThreadEngineClient::publish_stats() {
   stats.paused = paused_;
   stats.error = engine_->error();
   stats.exception = engine_->exception();
-  const int64_t num_waiting_tokens =
-      options_.max_num_queued_tokens > 0 ? engine_->scheduler().num_waiting_tokens() : 0;
+  stats.queued.num_sequences = stats.scheduler.num_waiting;
+  if (counts_tokens_) stats.queued.num_tokens = engine_->scheduler().num_waiting_tokens();
   {
     std::lock_guard lock(inbox_->mutex);
     inbox_->stats = std::move(stats);
-    inbox_->num_waiting_tokens = num_waiting_tokens;
-    inbox_->added.num_sequences -= taken_.num_sequences;  // the scheduler counts them now
-    inbox_->added.num_tokens -= taken_.num_tokens;
+    inbox_->added -= taken_;  // the scheduler counts them now
     taken_ = {};
   }
   if (options_.on_turn) options_.on_turn();

@@ -4,6 +4,7 @@
 // The thread alone touches the engine. What others want of it (add, abort, pause, ...) goes into an inbox,
 // which the loop empties before each step: the inbox's lock is held for a few instructions and never during
 // a step. An idle or paused loop sleeps. There is no other such loop: servers and replicas use this one.
+#include <atomic>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -43,12 +44,12 @@ class ThreadEngineClient final : public EngineClient {
   TraceSlice trace_since(int64_t position, int64_t max_records) override;
   void stop(std::chrono::milliseconds drain = std::chrono::milliseconds(0)) override;
 
+  // From now on the statistics count queued tokens, as they do where there is a bound on them: for a bound that is kept
+  // elsewhere (remote/serve_engine.h).
+  void count_queued_tokens() { counts_tokens_ = true; }
+
  private:
   struct Inbox;
-  struct Queued {
-    int64_t num_sequences = 0;
-    int64_t num_tokens = 0;
-  };
   using Task = std::function<void()>;
 
   bool on_loop(std::function<bool()> task);
@@ -71,16 +72,15 @@ class ThreadEngineClient final : public EngineClient {
   // Forgets the stream, frees the id of the request (inbox_->living), and only then ends the buffer.
   void end_stream(RequestOutput output);
   void publish_stats();
-  // What a QueueFull says; empty: there is room. Under the inbox's lock.
-  std::string queue_full() const;
 
   const std::unique_ptr<Engine> engine_;
   const EngineClientOptions options_;
   const std::shared_ptr<Inbox> inbox_;  // streams may outlive the client
+  std::atomic<bool> counts_tokens_;
   const std::shared_ptr<TraceRing> trace_;
   // The loop's:
   std::unordered_map<RequestId, std::shared_ptr<StreamBuffer>> streams_;
-  Queued taken_;  // out of the inbox, and not in its stats yet
+  QueuedWork taken_;  // out of the inbox, and not in its stats yet
   bool paused_ = false;
 
   std::mutex join_mutex_;  // of thread_

@@ -5,6 +5,7 @@
 //     |  hello                        hello  |     MessageSocket::exchange_hello
 //     |            progress, progress, ...   |     while weights are read
 //     |            ready (or failed)         |     what a user must know to check requests
+//     |  count_queued_tokens                 |     first, if the user bounds them; it has no bytes
 //     |  submit, abort, call                 |     at any time
 //     |                          turn        |     everything that happened since the last one, in one message
 //
@@ -18,7 +19,16 @@
 
 namespace ladder {
 
-enum class EngineMessage : uint32_t { progress = 1, ready, failed, turn, submit = 16, abort, call };
+enum class EngineMessage : uint32_t {
+  progress = 1,
+  ready,
+  failed,
+  turn,
+  submit = 16,
+  abort,
+  call,
+  count_queued_tokens
+};
 
 // --- from the engine ---------------------------------------------------------------------------------------
 
@@ -51,7 +61,7 @@ struct ReplyMessage {
 // To be read in this order: the statistics are at least as new as what follows.
 struct TurnMessage {
   EngineStats stats;
-  uint64_t num_sequences_taken = 0;  // of all submitted so far, those that `stats` knows of
+  QueuedWork taken;  // of all submitted so far, what `stats` knows of
   std::vector<UpdateMessage> updates;
   std::vector<OutputMessage> outputs;
   std::vector<ReplyMessage> replies;

@@ -89,11 +89,14 @@ LADDER_WIRE_FORM(EngineMetrics) {
        num_prompt_tokens, num_output_tokens, num_cached_tokens, num_preemptions, peak_running, peak_kv_blocks,
        step_seconds, execute_seconds, kv_used_share_sum, kv_used_steps, serving);
 }
+LADDER_WIRE_FORM(QueuedWork) {
+  auto& [num_sequences, num_tokens] = value;
+  wire(num_sequences, num_tokens);
+}
 // The exception itself stays where it was thrown.
 LADDER_WIRE_FORM(EngineStats) {
-  auto& [scheduler, metrics, num_queued_sequences, num_requests, paused, stopped, queue_full, error,
-         exception] = value;
-  wire(scheduler, metrics, num_queued_sequences, num_requests, paused, stopped, queue_full, error);
+  auto& [scheduler, metrics, queued, num_requests, paused, stopped, queue_full, error, exception] = value;
+  wire(scheduler, metrics, queued, num_requests, paused, stopped, queue_full, error);
 }
 
 LADDER_WIRE_FORM(BatchConfig) {
@@ -131,8 +134,8 @@ LADDER_WIRE_FORM(ReplyMessage) {
   wire(number, result, unavailable, error);
 }
 LADDER_WIRE_FORM(TurnMessage) {
-  auto& [stats, num_sequences_taken, updates, outputs, replies] = value;
-  wire(stats, num_sequences_taken, updates, outputs, replies);
+  auto& [stats, taken, updates, outputs, replies] = value;
+  wire(stats, taken, updates, outputs, replies);
 }
 LADDER_WIRE_FORM(SubmitMessage) {
   auto& [number, request] = value;

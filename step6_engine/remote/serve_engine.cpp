@@ -95,7 +95,7 @@ class EngineServer {
 
   std::mutex streams_mutex_;
   std::unordered_map<uint64_t, RequestStream> streams_;  // of the output thread, once they are in it
-  uint64_t num_sequences_taken_ = 0;  // those that the client's statistics know of, neither more nor fewer
+  QueuedWork taken_;  // what the client's statistics know of, neither more nor less
 
   std::mutex mutex_;
   std::condition_variable turn_ended_;
@@ -122,6 +122,9 @@ void EngineServer::run_input() {
       case EngineMessage::call:
         call(from_bytes<CallMessage>(message->bytes));
         break;
+      case EngineMessage::count_queued_tokens:
+        client_->count_queued_tokens();
+        break;
       default:
         fail("message: type {} is not one that an engine takes", message->type);
     }
@@ -133,6 +136,7 @@ void EngineServer::run_input() {
 void EngineServer::submit(SubmitMessage message) {
   const uint64_t number = message.number;
   const int64_t n = std::clamp<int64_t>(message.request.sampling.n, 1, kMaxCompletions);
+  const QueuedWork work = work_of(n, message.request.prompt_token_ids);
   std::optional<OutputMessage> refused;
   {
     std::lock_guard lock(streams_mutex_);
@@ -141,7 +145,7 @@ void EngineServer::submit(SubmitMessage message) {
     } catch (const Error& error) {  // the user has checked the request: the engine has died since
       refused = OutputMessage{number, failed_output(n, error.what())};
     }
-    num_sequences_taken_ += static_cast<uint64_t>(n);
+    taken_ += work;
   }
   if (!refused) return;
   {
@@ -222,7 +226,7 @@ void EngineServer::run_output() {
         ready.erase(ready.begin(), ready.begin() + static_cast<std::ptrdiff_t>(num_done));
         {  // after the news: an engine that died is known to be dead with its outputs
           std::lock_guard lock(streams_mutex_);
-          turn.num_sequences_taken = num_sequences_taken_;
+          turn.taken = taken_;
           turn.stats = client_->stats();
         }
         std::vector<ReplyMessage> replies;

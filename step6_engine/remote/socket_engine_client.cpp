@@ -34,17 +34,27 @@ struct SocketEngineClient::Link {
   std::unordered_map<uint64_t, std::promise<ReplyMessage>> calls;
   uint64_t next_number = 0;
   int64_t next_id = 0;
-  uint64_t num_sequences_sent = 0, num_sequences_taken = 0;
-  bool stopping = false;  // no more requests
-  bool closed = false;    // the connection is not needed any more
-  std::string lost;       // why there is none; empty while there is
+  QueuedWork sent, taken;  // by the engine
+  bool stopping = false;   // no more requests
+  bool closed = false;     // the connection is not needed any more
+  std::string lost;        // why there is none; empty while there is
   EngineStats stats;
+
+  // Under the lock. Those on their way to the engine and those that wait there, none of them twice.
+  QueuedWork queued() const {
+    QueuedWork sum = stats.queued;
+    sum += sent;
+    return sum -= taken;
+  }
 
   // Whoever cannot be sent a message is lost, as the reader will find and tell.
   template <class T>
   void send(EngineMessage type, const T& message) {
+    send_bytes(type, to_bytes(message));
+  }
+  void send_bytes(EngineMessage type, std::string_view bytes) {
     try {
-      socket->write(static_cast<uint32_t>(type), to_bytes(message), kPatience);
+      socket->write(static_cast<uint32_t>(type), bytes, kPatience);
     } catch (const Error&) {
       socket->shut_down();
     }
@@ -82,6 +92,7 @@ SocketEngineClient::SocketEngineClient(std::unique_ptr<MessageSocket> socket, Sc
       child_(std::move(child)),
       link_(std::make_shared<Link>(std::move(socket))) {
   link_->stats.scheduler = limits_.stats();  // until the first turn
+  if (options_.max_num_queued_tokens > 0) link_->send_bytes(EngineMessage::count_queued_tokens, {});
   reader_ = std::thread([this] { run(); });
   reader_id_ = reader_.get_id();
 }
@@ -115,12 +126,9 @@ RequestStream SocketEngineClient::submit(const Request& request, std::function<v
     if (!link_->lost.empty()) throw EngineUnavailable(link_->lost);
     if (!link_->stats.error.empty()) throw EngineUnavailable(link_->stats.error);
     if (link_->stopping) throw EngineUnavailable("the engine is stopping and takes no more requests");
-    const int64_t num_queued = link_->stats.num_queued_sequences +
-                               static_cast<int64_t>(link_->num_sequences_sent - link_->num_sequences_taken);
-    if (options_.max_num_queued_reqs > 0 && num_queued >= options_.max_num_queued_reqs)
-      throw QueueFull(
-          fmt::format("{} requests are waiting, which is all there may be (max_num_queued_reqs {})",
-                      num_queued, options_.max_num_queued_reqs));
+    const std::string full =
+        queue_full(link_->queued(), options_.max_num_queued_reqs, options_.max_num_queued_tokens);
+    if (!full.empty()) throw QueueFull(full);
     if (id.empty()) {
       do id = std::to_string(link_->next_id++);
       while (link_->numbers.contains(id));
@@ -134,7 +142,7 @@ RequestStream SocketEngineClient::submit(const Request& request, std::function<v
     in_flight->so_far.request_id = id;
     link_->numbers.emplace(id, message.number);
     link_->requests.emplace(message.number, in_flight);
-    link_->num_sequences_sent += static_cast<uint64_t>(message.request.sampling.n);
+    link_->sent += work_of(message.request.sampling.n, message.request.prompt_token_ids);
   }
   link_->send(EngineMessage::submit, message);
   return RequestStream(id, in_flight->buffer,
@@ -155,7 +163,8 @@ void SocketEngineClient::abort(const RequestId& id) {
 EngineStats SocketEngineClient::stats() const {
   std::lock_guard lock(link_->mutex);
   EngineStats stats = link_->stats;
-  stats.num_queued_sequences += static_cast<int64_t>(link_->num_sequences_sent - link_->num_sequences_taken);
+  stats.queued = link_->queued();
+  stats.queue_full = queue_full(stats.queued, options_.max_num_queued_reqs, options_.max_num_queued_tokens);
   stats.num_requests = std::ssize(link_->requests);
   stats.stopped = link_->stopping;
   if (!link_->lost.empty()) stats.error = link_->lost;
@@ -235,7 +244,7 @@ void SocketEngineClient::take_turn(TurnMessage turn) {
   {
     std::lock_guard lock(link_->mutex);
     link_->stats = std::move(turn.stats);
-    link_->num_sequences_taken = turn.num_sequences_taken;
+    link_->taken = turn.taken;
     for (const UpdateMessage& one : turn.updates) {
       const auto found = link_->requests.find(one.number);
       receivers.push_back(found == link_->requests.end() ? nullptr : found->second);

@@ -59,7 +59,7 @@ class SocketEngineClient final : public EngineClient {
   // The reader's:
   // Until the connection ends: takes turns. Then lose().
   void run();
-  // The statistics and num_sequences_taken first. Each update, with its request's id, goes to the request's buffer, and
+  // The statistics and what was taken (link_->stats, link_->taken) first. Each update, with its request's id, goes to the request's buffer, and
   // what it brings is also appended to what is known of the answer (so_far). An output, with its request's id and
   // prompt, ends the request, which is not under way any more, and its id free, before its buffer ends. Replies last,
   // each to the promise of its call, which is forgotten. What belongs to no request or call that is under way is

@@ -396,15 +396,46 @@ TEST_P(EngineClientTest, AFullQueueIsSaidAndEmptiesAgain) {
   EXPECT_EQ(output_of(client->submit(token_request({1}, 4))).completions[0].token_ids.size(), 4u);
 }
 
+// Those that wait in the scheduler count as well as those that it has yet to see.
+TEST_P(EngineClientTest, AQueueFullOfTokensIsSaidAndEmptiesAgain) {
+  SchedulerConfig one_at_a_time = long_config();
+  one_at_a_time.batch.max_num_seqs = 1;
+  const ClientPointer client =
+      make_client(endless_engine({}, 1, one_at_a_time), {.max_num_queued_tokens = 10});
+  RequestStream first = client->submit(endless_request());
+  first.next();  // it runs; soon the statistics know it
+  while (client->stats().queued.num_sequences > 0) std::this_thread::sleep_for(1ms);
+  Request four = token_request({1, 2}, 4);
+  four.sampling.n = 2;
+  std::vector<RequestStream> waiting;
+  for (int i = 0; i < 2; ++i) waiting.push_back(client->submit(four));
+  EXPECT_EQ(client->stats().queue_full, "");
+  waiting.push_back(client->submit(token_request({1, 2}, 4)));
+  for (const auto begin = StreamBuffer::Clock::now(); StreamBuffer::Clock::now() - begin < 20ms;) {
+    const EngineStats stats = client->stats();
+    ASSERT_EQ(stats.queued.num_sequences, 5);
+    ASSERT_EQ(stats.queued.num_tokens, 10);
+    ASSERT_NE(stats.queue_full.find("10 tokens"), std::string::npos) << stats.queue_full;
+    EXPECT_THROW(client->submit(token_request({1}, 4)), QueueFull);
+  }
+  EXPECT_EQ(client->stats().num_requests, 4);
+  client->abort(first.request_id());
+  for (RequestStream& stream : waiting) output_of(stream);
+  output_of(first);
+  EXPECT_TRUE(becomes_idle(*client));
+  EXPECT_EQ(output_of(client->submit(token_request({1}, 4))).completions[0].token_ids.size(), 4u);
+}
+
 // While requests are on their way to the engine its statistics change: those of the way and those of the engine are
 // one sum, in which none is twice.
 TEST_P(EngineClientTest, NoMoreAreWaitingThanThereAre) {
-  const ClientPointer client = make_client(fake_engine(), {});
+  const ClientPointer client = make_client(fake_engine(), {.max_num_queued_tokens = int64_t{1} << 40});
   std::vector<RequestStream> streams;
   for (int i = 0; i < 3000; ++i) {
-    streams.push_back(client->submit(token_request({1}, 2)));
+    streams.push_back(client->submit(token_request({1, 2}, 2)));
     const EngineStats stats = client->stats();
-    ASSERT_LE(stats.num_queued_sequences, stats.num_requests) << "request " << i;
+    ASSERT_LE(stats.queued.num_sequences, stats.num_requests) << "request " << i;
+    ASSERT_EQ(stats.queued.num_tokens, 2 * stats.queued.num_sequences) << "request " << i;
   }
   for (RequestStream& stream : streams) output_of(stream);
 }

@@ -127,8 +127,8 @@ TEST(Task6_9_Failures, TheQueueIsBoundedBeforeTheEngineHasSeenIt) {
   streams.push_back(played.client->submit(token_request({1}, 9)));
   EXPECT_THROW(played.client->submit(token_request({1}, 9)), QueueFull);
   TurnMessage turn = turn_with_token(0, 5);
-  turn.num_sequences_taken = 2;
-  turn.stats.num_queued_sequences = 1;
+  turn.taken = {2, 2};
+  turn.stats.queued = {1, 1};
   played.send(turn);
   streams[0].next();
   streams.push_back(played.client->submit(token_request({1}, 9)));
