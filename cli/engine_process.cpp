@@ -12,12 +12,14 @@
 namespace ladder {
 
 std::unique_ptr<SocketEngineClient> start_engine_process_with_progress(const EngineFlags& flags,
+                                                                       const TraceFlags& trace,
                                                                        const ModelFolder& folder,
                                                                        EngineClientOptions options) {
   ProgressBar bar("loading", 0, "bytes");
   EngineProcessOptions process;
   process.arguments = flags.arguments();
   process.arguments.insert(process.arguments.begin(), "engine-process");
+  for (std::string& word : trace.arguments()) process.arguments.push_back(std::move(word));
   process.tokenizer = folder.tokenizer;
   process.client = std::move(options);
   process.progress = [&bar](int64_t done, int64_t total) {
@@ -30,17 +32,22 @@ std::unique_ptr<SocketEngineClient> start_engine_process_with_progress(const Eng
 RunCommand add_engine_process_command(CLI::App& app) {
   struct Flags {
     EngineFlags engine;
+    TraceFlags trace;
     int descriptor = -1;
   };
   auto flags = std::make_shared<Flags>();
   flags->engine.add(app, {}, tiny_model_folder());
+  flags->trace.add(app);
   app.add_option("--fd", flags->descriptor, "the connection")->check(whole_in_range(3, 1 << 20))->required();
   return [flags] {
     run_engine_process(flags->descriptor, [&](LoadProgress progress) {
       EngineOptions options = flags->engine.options();
       options.progress = std::move(progress);
+      const std::shared_ptr<TraceWriter> trace = flags->trace.open();
       // The defaults of sampling are filled in by who asks.
-      return load_engine(options, open_model_folder(options.model, "vllm"));
+      std::unique_ptr<Engine> engine = load_engine(options, open_model_folder(options.model, "vllm"));
+      record_if_wanted(*engine, trace);
+      return engine;
     });
   };
 }

@@ -96,17 +96,19 @@ std::string limits_text(const ServeFlags& flags, const EngineOptions& options, c
 }
 
 // The engine in a thread of this process, or in a process of its own.
-std::pair<std::unique_ptr<EngineClient>, BatchConfig> start_engine(
-    const ServeFlags& flags, const EngineOptions& options, const ModelFolder& folder,
-    const std::shared_ptr<TraceWriter>& trace) {
+std::pair<std::unique_ptr<EngineClient>, BatchConfig> start_engine(const ServeFlags& flags,
+                                                                   const EngineOptions& options,
+                                                                   const ModelFolder& folder) {
   EngineClientOptions client_options;
   client_options.max_num_queued_reqs = flags.server.max_num_queued_reqs;
   client_options.max_num_queued_tokens = flags.server.max_num_queued_tokens;
   if (flags.server.engine_process) {
-    auto client = start_engine_process_with_progress(flags.engine, folder, std::move(client_options));
+    auto client =
+        start_engine_process_with_progress(flags.engine, flags.trace, folder, std::move(client_options));
     const BatchConfig batch = client->config().batch;
     return {std::move(client), batch};
   }
+  const std::shared_ptr<TraceWriter> trace = flags.trace.open();
   std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
   record_if_wanted(*engine, trace);
   const BatchConfig batch = engine->scheduler().config().batch;
@@ -128,10 +130,7 @@ void run_serve(const ServeFlags& flags) {
   };
 
   const ModelFolder folder = open_model_folder(options.model, flags.server.generation_config);
-  const std::shared_ptr<TraceWriter> trace = flags.trace.open();
-  LADDER_CHECK(trace == nullptr || !flags.server.engine_process,
-               "--trace: the engine is in a process of its own (--engine-process), which writes none");
-  const auto started = start_engine(flags, options, folder, trace);
+  const auto started = start_engine(flags, options, folder);
   EngineClient& client = *started.first;
   const BatchConfig& batch = started.second;
   const auto model = std::make_shared<const ServedModel>(

@@ -26,6 +26,11 @@ std::shared_ptr<TraceWriter> TraceFlags::open() const {
   }
 }
 
+std::vector<std::string> TraceFlags::arguments() const {
+  if (file_.empty()) return {};
+  return {"--trace=" + file_, "--trace-limit=" + limit_};
+}
+
 void record_if_wanted(Engine& engine, const std::shared_ptr<TraceWriter>& writer) {
   if (writer != nullptr) record_to_file(engine, writer);
 }

@@ -3,6 +3,7 @@
 #include <CLI/CLI.hpp>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "step6_engine/trace/trace_file.h"
 
@@ -13,6 +14,8 @@ class TraceFlags {
   void add(CLI::App& app);
   // Null: no --trace. Makes the file, so call it before a model is loaded. Error naming the flag.
   std::shared_ptr<TraceWriter> open() const;
+  // The same flags, for another process.
+  std::vector<std::string> arguments() const;
 
  private:
   std::string file_;

@@ -86,9 +86,10 @@ class EngineClient {
   // Forgets all cached prefixes. False, and nothing happens, while a request holds KV blocks.
   virtual bool reset_prefix_cache() = 0;
 
-  // What the engine did since `position` (0: from the beginning of what is there), at most so many records. Each call
+  // What the engine did since `position` (0: from the beginning of what is there), at most so many records, and fewer
+  // where they are large (TraceRingLimits): the next call goes on. Each call
   // has the engine record its steps for some seconds more; otherwise it records none. Who asks too seldom for the
-  // size of the buffer gets a restart. An engine that cannot be watched has no lines.
+  // size of the buffer gets a restart. An engine that cannot be watched has no lines. Error: EngineUnavailable (lost).
   virtual TraceSlice trace_since(int64_t position, int64_t /*max_records*/) { return {{}, position, false}; }
 
   // Takes no more requests, goes on for at most `drain` with those that it has, then ends the rest with

@@ -11,7 +11,8 @@ namespace ladder {
 
 struct QueuedWork {
   int64_t num_sequences = 0;
-  int64_t num_tokens = 0;  // of these, as Scheduler::num_waiting_tokens(); without a bound on them not all are counted
+  int64_t num_tokens =
+      0;  // of these, as Scheduler::num_waiting_tokens(); without a bound on them not all are counted
 
   QueuedWork& operator+=(const QueuedWork& other) {
     num_sequences += other.num_sequences;

@@ -57,6 +57,7 @@ struct ReplyMessage {
   bool value = false;
   bool unavailable = false;  // EngineUnavailable, saying `error`
   std::string error;
+  TraceSlice trace;
 };
 // To be read in this order: the statistics are at least as new as what follows.
 struct TurnMessage {
@@ -77,11 +78,12 @@ struct SubmitMessage {
 struct AbortMessage {
   uint64_t number = 0;
 };
-enum class EngineCall : uint8_t { pause, resume, reset_prefix_cache, stop };
+enum class EngineCall : uint8_t { pause, resume, reset_prefix_cache, trace_since, stop };
 struct CallMessage {
   uint64_t number = 0;
   EngineCall call = EngineCall::pause;
-  int64_t drain_milliseconds = 0;  // of stop
+  int64_t drain_milliseconds = 0;               // of stop
+  int64_t trace_position = 0, max_records = 0;  // of trace_since
 };
 
 // `ready` is a SchedulerConfig.

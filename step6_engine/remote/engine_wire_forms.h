@@ -129,9 +129,13 @@ LADDER_WIRE_FORM(OutputMessage) {
   auto& [number, output] = value;
   wire(number, output);
 }
+LADDER_WIRE_FORM(TraceSlice) {
+  auto& [lines, next, restarted] = value;
+  wire(lines, next, restarted);
+}
 LADDER_WIRE_FORM(ReplyMessage) {
-  auto& [number, result, unavailable, error] = value;
-  wire(number, result, unavailable, error);
+  auto& [number, result, unavailable, error, trace] = value;
+  wire(number, result, unavailable, error, trace);
 }
 LADDER_WIRE_FORM(TurnMessage) {
   auto& [stats, taken, updates, outputs, replies] = value;
@@ -146,8 +150,8 @@ LADDER_WIRE_FORM(AbortMessage) {
   wire(number);
 }
 LADDER_WIRE_FORM(CallMessage) {
-  auto& [number, call, drain_milliseconds] = value;
-  wire(number, call, drain_milliseconds);
+  auto& [number, call, drain_milliseconds, trace_position, max_records] = value;
+  wire(number, call, drain_milliseconds, trace_position, max_records);
   check_enum(call, EngineCall::stop);
 }
 

@@ -173,6 +173,9 @@ void EngineServer::call(CallMessage message) {
         case EngineCall::reset_prefix_cache:
           reply.value = client_->reset_prefix_cache();
           break;
+        case EngineCall::trace_since:
+          reply.trace = client_->trace_since(message.trace_position, message.max_records);
+          break;
         case EngineCall::stop:
           client_->stop(std::chrono::milliseconds(message.drain_milliseconds));
           break;

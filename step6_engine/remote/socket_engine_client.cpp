@@ -186,11 +186,14 @@ std::future<ReplyMessage> SocketEngineClient::send_call(CallMessage message) {
   return reply;
 }
 
-bool SocketEngineClient::call(EngineCall call) {
-  const ReplyMessage reply = send_call({.call = call}).get();
+ReplyMessage SocketEngineClient::checked(ReplyMessage reply) {
   if (reply.unavailable) throw EngineUnavailable(reply.error);
   LADDER_CHECK(reply.error.empty(), "{}", reply.error);
-  return reply.value;
+  return reply;
+}
+
+bool SocketEngineClient::call(EngineCall call) {
+  return checked(send_call({.call = call}).get()).value;
 }
 
 void SocketEngineClient::pause() {
@@ -201,6 +204,13 @@ void SocketEngineClient::resume() {
 }
 bool SocketEngineClient::reset_prefix_cache() {
   return call(EngineCall::reset_prefix_cache);
+}
+
+TraceSlice SocketEngineClient::trace_since(int64_t position, int64_t max_records) {
+  std::future<ReplyMessage> reply =
+      send_call({.call = EngineCall::trace_since, .trace_position = position, .max_records = max_records});
+  if (reply.wait_for(kPatience) != std::future_status::ready) return {{}, position, false};
+  return checked(reply.get()).trace;
 }
 
 void SocketEngineClient::stop(std::chrono::milliseconds drain) {

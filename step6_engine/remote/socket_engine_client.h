@@ -45,6 +45,8 @@ class SocketEngineClient final : public EngineClient {
   void pause() override;
   void resume() override;
   bool reset_prefix_cache() override;
+  // A peer that does not answer within kPatience has no lines.
+  TraceSlice trace_since(int64_t position, int64_t max_records) override;
   void stop(std::chrono::milliseconds drain = std::chrono::milliseconds(0)) override;
 
   const SchedulerConfig& config() const { return limits_.config(); }
@@ -53,6 +55,8 @@ class SocketEngineClient final : public EngineClient {
   struct InFlight;
   struct Link;
 
+  // The reply that came. Error, EngineUnavailable: it says so.
+  static ReplyMessage checked(ReplyMessage reply);
   bool call(EngineCall call);
   std::future<ReplyMessage> send_call(CallMessage message);
   void check_thread() const;

@@ -95,11 +95,17 @@ TraceSlice TraceRing::since(int64_t position, int64_t max_records, bool* was_wat
     const int64_t count = std::clamp<int64_t>(max_records, 0, end - position);
     const auto begin = records_.begin() + (position - first_);
     records.assign(begin, begin + count);
-    slice.next = position + count;
   }
   if (slice.restarted) slice.lines.push_back(trace_json(header));
   if (restart) slice.lines.push_back(trace_json(*restart));
-  for (const auto& record : records) slice.lines.push_back(trace_json(*record));
+  slice.next = position;
+  int64_t num_bytes = 0;
+  for (const auto& record : records) {
+    if (num_bytes >= limits_.max_slice_bytes) break;
+    slice.lines.push_back(trace_json(*record));
+    num_bytes += std::ssize(slice.lines.back());
+    ++slice.next;
+  }
   return slice;
 }
 

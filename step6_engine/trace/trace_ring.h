@@ -16,8 +16,9 @@ namespace ladder {
 
 struct TraceRingLimits {
   int64_t max_records = 4096;
-  int64_t max_entries = int64_t{1} << 20;  // of all lists in all records: some tens of MB
-  double watch_seconds = 5.0;              // for so long after the last since() it goes on recording
+  int64_t max_entries = int64_t{1} << 20;      // of all lists in all records: some tens of MB
+  int64_t max_slice_bytes = int64_t{1} << 20;  // a slice is no longer, but for the record that reaches it
+  double watch_seconds = 5.0;                  // for so long after the last since() it goes on recording
 };
 
 class TraceRing final : public EngineObserver {

@@ -1,6 +1,7 @@
 // ladder serve as a user starts and ends it. A script talks to it, since the program runs until it is told to stop.
 #ifdef LADDER_HAS_SERVER
 #include "tests/cli/program.h"
+#include "tests/support/temporary_folder.h"
 
 namespace ladder::testing {
 namespace {
@@ -38,6 +39,22 @@ TEST(Cli_Serve, AnswersUntilItIsToldToStop) {
     EXPECT_TRUE(has(out, "2 requests of that length")) << out;
     EXPECT_FALSE(has(out, "warning")) << out;
   }
+}
+
+TEST(Cli_Serve, AnEngineInAProcessOfItsOwnIsTracedToo) {
+  const TemporaryFolder folder;
+  const std::string trace = (folder / "trace.jsonl").string();
+  const std::string body = R"({"prompt":[1,2,3],"max_tokens":3,"ignore_eos":true})";
+  const std::string out = with_server(
+      "--engine-process --trace " + trace,
+      "exec 3<>/dev/tcp/127.0.0.1/$PORT; printf 'POST /v1/completions HTTP/1.0\\r\\nContent-Type: "
+      "application/json\\r\\nContent-Length: " +
+          std::to_string(body.size()) + "\\r\\n\\r\\n" + body + "' >&3; head -1 <&3; exec 3>&-; kill $PID");
+  EXPECT_TRUE(has(out, "HTTP/1.1 200 OK")) << out;
+  EXPECT_TRUE(has(out, "exit 0")) << out;
+  const BinaryResult result = run_binary({"trace", trace});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_TRUE(has(result.out, "completions seen                1\n")) << result.out;
 }
 
 TEST(Cli_Serve, WarnsOfAnOpenDoor) {

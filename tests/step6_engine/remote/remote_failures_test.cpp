@@ -81,6 +81,7 @@ TEST(Task6_9_Failures, ALostEngineEndsEveryRequestWithWhatItHadAndSaysSo) {
   EXPECT_EQ(played.client->stats().num_requests, 0);
   EXPECT_THROW(played.client->submit(token_request({1}, 1)), EngineUnavailable);
   EXPECT_THROW(played.client->resume(), EngineUnavailable);
+  EXPECT_THROW(played.client->trace_since(0, 1), EngineUnavailable);
   played.client->abort("two");
   played.client->stop();
 }

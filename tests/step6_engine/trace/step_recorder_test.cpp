@@ -16,6 +16,7 @@
 #include "step6_engine/trace/trace_ring.h"
 #include "step6_engine/trace/trace_state.h"
 #include "tests/step6_engine/fake_engine.h"
+#include "tests/step6_engine/remote/make_client.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ladder {
@@ -302,6 +303,27 @@ TEST(Task6_10_TraceRing, AViewerThatIsTooSlowStartsAnewAndIsRight) {
   EXPECT_TRUE(slow.state->sequences().empty());
 }
 
+TEST(Task6_10_TraceRing, AnswersFewerRecordsWhereTheyAreLong) {
+  Engine engine = make_engine();
+  TraceRingLimits limits;
+  limits.max_slice_bytes = 1;
+  const auto ring = std::make_shared<TraceRing>(trace_header(engine), limits);
+  engine.add_observer(ring);
+  ring->since(0, 10);
+  engine.add_request(token_request(prompt_of(9, 1), 20));
+  run(engine);
+  Viewer viewer;
+  int64_t slices = 0;
+  for (TraceSlice slice = ring->since(0, 100); !slice.lines.empty();
+       slice = ring->since(viewer.position, 100)) {
+    viewer.take(slice);
+    ++slices;
+  }
+  EXPECT_EQ(slices, 22) << "one record is as much as there may be";
+  EXPECT_EQ(viewer.num_gaps, 0);
+  EXPECT_EQ(viewer.state->blocks(), Truth::table(engine));
+}
+
 TEST(Task6_10_TraceRing, AnswersNoMoreRecordsThanAskedFor) {
   Engine engine = make_engine();
   const auto ring = std::make_shared<TraceRing>(trace_header(engine));
@@ -322,14 +344,14 @@ TEST(Task6_10_TraceRing, AnswersNoMoreRecordsThanAskedFor) {
   EXPECT_EQ(viewer.state->blocks(), Truth::table(engine));
 }
 
-TEST(Task6_10_Watch, AViewerSeesAnEngineAtRestAndItsStepsFromAnotherThread) {
-  ThreadEngineClient client(std::unique_ptr<Engine>(new Engine(make_engine(2))));
+void expect_to_be_watched(EngineClient& client) {
   client.submit(token_request(prompt_of(9, 1), 4)).output();
   Viewer viewer;
   for (int i = 0; i < 1000 && (!viewer.state || viewer.state->num_blocks_of(BlockState::cached) == 0); ++i) {
     viewer.take(client.trace_since(viewer.position, 100));
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
+  ASSERT_TRUE(viewer.state.has_value());
   EXPECT_EQ(viewer.state->num_blocks_of(BlockState::cached), 3) << "of the request before";
   RequestStream stream = client.submit(token_request(prompt_of(9, 50), 30));
   while (!stream.ended()) {
@@ -343,8 +365,21 @@ TEST(Task6_10_Watch, AViewerSeesAnEngineAtRestAndItsStepsFromAnotherThread) {
   EXPECT_EQ(viewer.num_gaps, 0);
   EXPECT_TRUE(viewer.state->sequences().empty());
   EXPECT_EQ(viewer.state->num_blocks_of(BlockState::held), 0);
+}
+
+TEST(Task6_10_Watch, AViewerSeesAnEngineAtRestAndItsStepsFromAnotherThread) {
+  ThreadEngineClient client(std::unique_ptr<Engine>(new Engine(make_engine(2))));
+  expect_to_be_watched(client);
   client.stop();
   client.trace_since(0, 10);
+}
+
+TEST(Task6_10_Watch, AViewerSeesAnEngineOverASocketToo) {
+  const testing::ClientPointer client =
+      testing::client_over_a_socket(std::unique_ptr<Engine>(new Engine(make_engine(2))), {});
+  expect_to_be_watched(*client);
+  client->stop();
+  EXPECT_THROW(client->trace_since(0, 10), EngineUnavailable);
 }
 
 std::string error_of(const std::filesystem::path& path) {
