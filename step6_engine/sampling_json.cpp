@@ -3,8 +3,11 @@
 #include <charconv>
 #include <limits>
 #include <map>
+#include <optional>
+#include <utility>
 
 #include "step1_layers/core/error.h"
+#include "step2_model/json_packed_ids.h"
 
 namespace ladder {
 
@@ -105,6 +108,7 @@ const std::map<std::string, Field, std::less<>>& sampling_fields() {
 }  // namespace
 
 std::vector<int32_t> json_token_ids(const Json& value, const std::string& what) {
+  if (std::optional<std::vector<int32_t>> packed = packed_ids(value)) return std::move(*packed);
   LADDER_CHECK(value.is_array(), "{}: expected a list of token ids, found {}", what, json_brief(value));
   std::vector<int32_t> ids;
   ids.reserve(value.size());

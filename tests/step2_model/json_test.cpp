@@ -6,6 +6,7 @@
 #include <cmath>
 
 #include "step1_layers/core/error.h"
+#include "step2_model/json_packed_ids.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ladder {
@@ -28,6 +29,45 @@ TEST(Json, AFileMayBeAsLargeAsTheLimitAndNoLarger) {
   EXPECT_EQ(read_text_file(folder / "file", 5), "12345");
   EXPECT_THROW(read_text_file(folder / "file", 4), Error);
   EXPECT_THROW(read_text_file(folder.path()), Error);
+}
+
+// A list of `count` numbers, of which that at `place` is another value.
+std::string list_with(size_t count, size_t place, const std::string& other) {
+  std::string text = "[";
+  for (size_t i = 0; i < count; ++i) text += (i > 0 ? "," : "") + (i == place ? other : std::to_string(i));
+  return text + "]";
+}
+
+TEST(Json, ALongListOfIdsIsPackedAndHasThemAll) {
+  const std::string list = list_with(kPackedFrom, 7, "2147483647");
+  const Json packed = parse_json_with_packed_ids(R"({"a":[)" + list + ",3," + list + R"(],"b":1})", "text");
+  const Json plain = parse_json(R"({"a":[)" + list + ",3," + list + R"(],"b":1})", "text");
+  EXPECT_EQ(packed["b"], 1);
+  ASSERT_EQ(packed["a"].size(), 3u);
+  EXPECT_EQ(packed["a"][1], 3);
+  for (const size_t i : {0, 2}) {
+    EXPECT_EQ(packed_ids(packed["a"][i]), plain["a"][i].get<std::vector<int32_t>>());
+    EXPECT_EQ(json_brief(packed["a"][i]), json_brief(plain["a"][i]));
+    EXPECT_FALSE(packed_ids(plain["a"][i]).has_value());
+  }
+}
+
+TEST(Json, EveryOtherListIsAsItWas) {
+  const size_t n = kPackedFrom + 1;
+  std::vector<std::string> texts = {"[]", "[1]", "7", list_with(kPackedFrom - 1, n, "")};
+  for (const size_t place : {size_t{0}, n / 2, n - 1})
+    for (const char* other : {"-1", "2147483648", "1e3", "2.0", "null", "\"5\"", "[]", "[1,2]", "{\"k\":[1]}",
+                              "99999999999999999999", "true"})
+      texts.push_back(list_with(n, place, other));
+  for (const std::string& text : texts) {
+    EXPECT_EQ(parse_json_with_packed_ids(text, "text"), parse_json(text, "text")) << text;
+    EXPECT_EQ(parse_json_with_packed_ids("{\"a\":[" + text + "," + text + "]}", "text"),
+              parse_json("{\"a\":[" + text + "," + text + "]}", "text"))
+        << text;
+  }
+  EXPECT_TRUE(parse_json_with_packed_ids("[1,2]", "text")[0].is_number_unsigned());
+  EXPECT_THROW(parse_json_with_packed_ids(list_with(n, n - 1, "1,"), "text"), Error);
+  EXPECT_THROW(parse_json_with_packed_ids(list_with(n, n - 1, "[[1]]"), "text", 2), Error);
 }
 
 TEST(Json, IntegersAreThoseThatFit) {

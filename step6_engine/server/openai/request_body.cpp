@@ -10,6 +10,7 @@
 #include <random>
 #include <utility>
 
+#include "step2_model/json_packed_ids.h"
 #include "step6_engine/sampling_json.h"
 #include "step6_engine/server/openai/api_error.h"
 
@@ -43,7 +44,7 @@ bool is_null_or(const Json& value, const Json& neutral) {
 
 RequestBody::RequestBody(const HttpRequest& request) {
   check_content_type(request);
-  fields_ = parse_json(request.body, "the body");
+  fields_ = parse_json_with_packed_ids(request.body, "the body");
   if (!fields_.is_object()) refuse({}, "the body: expected a JSON object, found " + json_brief(fields_));
 }
 

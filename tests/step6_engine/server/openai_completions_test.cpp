@@ -1,4 +1,6 @@
 // POST /v1/completions: answers equal Engine::generate, whole and streamed.
+#include <numeric>
+
 #include "tests/step6_engine/server/openai_fixture.h"
 
 namespace ladder {
@@ -99,6 +101,32 @@ TEST_F(Task6_7_Completions, PromptsMayBeTextsOrIdsOrListsOfThem) {
   EXPECT_EQ(texts(Json::array({"One day", "The"})), (std::vector<std::string>{first, second}));
   EXPECT_EQ(texts(Json::array({a, b})), (std::vector<std::string>{first, second}));
   EXPECT_EQ(texts(Json::array({b})), (std::vector<std::string>{second}));
+}
+
+// Lists of hundreds of ids are read in another way than short ones (json_packed_ids.h).
+TEST_F(Task6_7_Completions, ALongListOfIdsIsReadAsAShortOne) {
+  const auto list = [](int begin, int end) {
+    std::string ids;
+    for (int i = begin; i < end; ++i) ids += (i > begin ? "," : "") + std::to_string(20 + i);
+    return "[" + ids + "]";
+  };
+  std::vector<int32_t> ids(400);
+  std::iota(ids.begin(), ids.end(), 20);
+  EXPECT_EQ(answer("/detokenize", "{\"tokens\":" + list(0, 400) + "}")["prompt"],
+            model().tokenizer->decode(ids));
+  const auto prompt = [&](const std::string& ids, const std::string& more) {
+    return answer(kPath,
+                  "{\"prompt\":" + ids + R"(,"max_tokens":4,"temperature":0,"echo":true)" + more + "}");
+  };
+  const Json cut = prompt(list(0, 400), R"(,"truncate_prompt_tokens":9)");
+  EXPECT_EQ(cut["choices"][0]["text"], prompt(list(391, 400), "")["choices"][0]["text"]);
+  EXPECT_EQ(cut["usage"]["prompt_tokens"], 9);
+  EXPECT_EQ(prompt("[[7]," + list(0, 400) + "]", R"(,"truncate_prompt_tokens":9)")["choices"][1]["text"],
+            cut["choices"][0]["text"]);
+  for (const std::string field : {"stop", "temperature", "stream_options", "bad_words"})
+    EXPECT_EQ(
+        refusal(kPath, R"({"prompt":[1],"stream":true,")" + field + "\":" + list(0, 300) + "}")["param"],
+        field);
 }
 
 TEST_F(Task6_7_Completions, ChoicesAreNumberedPromptByPrompt) {
