@@ -4,6 +4,7 @@
 
 #include "cli/flag_values.h"
 #include "step1_layers/core/error.h"
+#include "step6_engine/server/http/io_thread_count.h"
 
 namespace ladder {
 
@@ -98,8 +99,8 @@ void ServerFlags::add(CLI::App& app) {
           "without reading any of what waits for it, until a client is cut");
 
   const char* running = "How the server runs";
-  app.add_option("--io-threads", http_.io_threads, "threads for connections")
-      ->check(whole_in_range(1, 256))
+  app.add_option("--io-threads", io_threads_, "threads for connections; 0: half of the cores, 2 to 8")
+      ->check(whole_in_range(0, 256))
       ->type_name("N")
       ->capture_default_str()
       ->group(running);
@@ -125,6 +126,7 @@ void ServerFlags::add(CLI::App& app) {
 
 HttpServerOptions ServerFlags::http_options() const {
   HttpServerOptions options = http_;
+  options.io_threads = io_threads_ > 0 ? io_threads_ : default_io_threads();
   options.cors.allowed_origins = texts(origins_, "--allowed-origins");
   if (!methods_.empty()) options.cors.allowed_methods = texts(methods_, "--allowed-methods");
   if (!headers_.empty()) options.cors.allowed_headers = texts(headers_, "--allowed-headers");

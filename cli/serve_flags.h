@@ -37,6 +37,7 @@ class ServerFlags {
   }
 
   HttpServerOptions http_;
+  int io_threads_ = 0;  // by the machine's cores
   std::vector<std::string> served_names_, origins_, methods_, headers_;
   std::string max_body_size_ = "32MiB", max_header_size_ = "64KiB";
   double idle_timeout_ = 60, header_timeout_ = 10, body_timeout_ = 60, write_timeout_ = 30, stuck_after_ = 60;

@@ -15,7 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGE = ROOT / "cli" / "README.md"
 BEGIN = "<!-- flags: tools/flag_reference.py -->"
 END = "<!-- end -->"
-COMMANDS = ["generate", "chat", "score", "tokenize", "info", "serve", "demo", "bench throughput", "bench latency",
+COMMANDS = ["generate", "chat", "score", "tokenize", "info", "serve", "trace", "demo", "bench throughput", "bench latency",
             "bench progression", "bench graph-replay"]
 
 OPTION = re.compile(r"  (?:-\w,)?(--[\w-]+)(?: ([A-Z][\w.]*)(?::\{[^}]*\})?(?:=(\S+))?)?(?: \.\.\.)?( REQUIRED)?(?: (.*))?")
@@ -40,7 +40,7 @@ def parse_help(text):
             group[flag] = [value, "must be given" if required else default, description.strip()]
         elif flag is not None:
             group[flag][2] = (group[flag][2] + " " + line.strip()).strip()
-    return groups
+    return {group: flags for group, flags in groups.items() if flags}  # "Positionals" have none
 
 
 def table(rows):

@@ -18,6 +18,7 @@
 #include "cli/run_requests.h"
 #include "cli/terminal.h"
 #include "step1_layers/core/error.h"
+#include "step6_engine/server/http/io_thread_count.h"
 #include "step6_engine/server/openai/openai_routes.h"
 #include "step6_engine/server/server.h"
 #include "step6_engine/thread_engine_client.h"
@@ -69,7 +70,7 @@ class ClockedClient final : public EngineClient {
 struct OverheadFlags {
   EngineFlags engine;
   Workload workload;
-  int64_t client_threads = 2, io_threads = 2, repeat = 3;
+  int64_t client_threads = 2, io_threads = 0, repeat = 3;
   std::string json;
 };
 
@@ -139,7 +140,8 @@ void run_overhead(const OverheadFlags& flags) {
   ClockedClient client(inner);
   ServerOptions server_options;
   server_options.http.port = 0;
-  server_options.http.io_threads = static_cast<int>(flags.io_threads);
+  server_options.http.io_threads =
+      flags.io_threads > 0 ? static_cast<int>(flags.io_threads) : default_io_threads();
   Server server(server_options, client, [&](Router& router) { add_openai_routes(router, client, model); });
 
   MessageOptions message;
@@ -220,7 +222,10 @@ RunCommand add_bench_serve_overhead(CLI::App& app) {
       ->capture_default_str();
   add("--repeat", flags->repeat, 1000, "how often, either way");
   add("--client-threads", flags->client_threads, 256, "threads of the client");
-  add("--io-threads", flags->io_threads, 256, "threads of the server's connections");
+  app.add_option("--io-threads", flags->io_threads, "threads of the server's connections; 0: as ladder serve")
+      ->check(whole_in_range(0, 256))
+      ->type_name("N")
+      ->capture_default_str();
   app.add_option("--json", flags->json, "write the figures to this file too")->type_name("FILE");
   flags->engine.add(app);
   return [flags] { run_overhead(*flags); };

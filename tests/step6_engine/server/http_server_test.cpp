@@ -2,6 +2,7 @@
 #include <thread>
 
 #include "step1_layers/core/error.h"
+#include "step6_engine/server/http/io_thread_count.h"
 #include "tests/step6_engine/server/http_routes.h"
 
 namespace ladder::testing {
@@ -122,6 +123,14 @@ TEST(Task6_6_HttpServer, ASecondRequestThatComesTooEarlyIsNotAnswered) {
     client.send(get("/plain"));
     EXPECT_EQ(body_of(client.answer()), "plain");
   }
+}
+
+TEST(HttpServer, HalfOfTheCoresServeConnectionsWithinBounds) {
+  EXPECT_EQ(io_threads_for(0), 2) << "unknown";
+  EXPECT_EQ(io_threads_for(2), 2);
+  EXPECT_EQ(io_threads_for(6), 3);
+  EXPECT_EQ(io_threads_for(16), 8);
+  EXPECT_EQ(io_threads_for(128), 8);
 }
 
 TEST(Task6_6_HttpServer, ADefectIsAnAnswerWithoutItsInsides) {
