@@ -9,13 +9,15 @@
 #   fuzz       every libFuzzer target for five minutes (clang 16)
 #   jinja      3,000 random chat templates of a fresh seed against jinja2, which pip installs into DIR
 #   soak       the random tests of steps 1, 2 and 6, twenty times with fresh seeds
+#   server     whatever clients do to a server for ten minutes (tests/step6_engine/server/server_soak_test.cpp), under
+#              AddressSanitizer and again under ThreadSanitizer
 #   mutants    defects planted in the core tasks, each of which a test must find (tools/mutants.py)
 #   cheats     known cheats of the course's graders, and answers that are right but slow (tools/course_cheats.py)
 set -uo pipefail
 root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd)
 out=long_check
 parts=()
-every=(commands tsan fuzz jinja soak mutants cheats)
+every=(commands tsan fuzz jinja soak server mutants cheats)
 
 fail() { echo "long_check: $*" >&2; exit 2; }
 
@@ -67,6 +69,16 @@ soak() {
   local step status=0
   for step in 1 2 6; do
     "build/release/tests/test_step$step" --gtest_brief=1 --gtest_repeat=20 --gtest_filter='*Random*' || status=1
+  done
+  return $status
+}
+
+server() {
+  local preset status=0
+  for preset in asan tsan; do
+    cmake --preset "$preset" && cmake --build --preset "$preset" --target test_server || return 1
+    echo "$preset:"
+    LADDER_SOAK_SECONDS=600 "build/$preset/tests/test_server" --gtest_filter='Server_Soak.*' || status=1
   done
   return $status
 }

@@ -3,7 +3,7 @@
 # and 256 requests at a time and at a fixed rate of half of what vLLM carried at 256. Random weights, token ids. Under nine
 # minutes, of which vLLM's start takes one to two.
 #
-#   tools/serve_compare.sh [--out DIR] [--model DIR] [--binary FILE] [--peer "COMMAND"|none] [--num-prompts N] [--requests N]
+#   tools/serve_compare.sh [--out DIR] [--model DIR] [--binary FILE] [--peer "COMMAND"|none] [--num-prompts N]
 #
 # --out: default ./serve_compare; one JSON file per run, table.md, the servers' logs. --model: a folder with a config.json,
 # default models/qwen3-0.6b. --peer: how vLLM's server is started, without its arguments; default
