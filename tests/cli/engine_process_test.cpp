@@ -1,5 +1,4 @@
 // The engine in a process of its own, with a real model: what its user sees when one of the two is killed.
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -11,7 +10,9 @@
 #include "step6_engine/load_engine.h"
 #include "step6_engine/remote/engine_process.h"
 #include "tests/cli/program.h"
+#include "tests/step6_engine/process/killed_parent.h"
 #include "tests/step6_engine/process/open_files.h"
+#include "tests/support/in_time.h"
 
 namespace ladder::testing {
 namespace {
@@ -100,38 +101,43 @@ TEST(Cli_EngineProcess, WhatTheUserGotWrongIsTheUsersError) {
   EXPECT_TRUE(children_of(::getpid()).empty());
 }
 
+// How long it takes from the end of the engine to that of every request.
+Clock::duration end_of_requests(const std::string& phase) {
+  SCOPED_TRACE(phase);
+  const auto client = start_engine_process(tinyworld_options());
+  const std::set<int> children = children_of(::getpid());
+  EXPECT_EQ(children.size(), 1u);
+  std::vector<RequestStream> streams;
+  if (phase != "idle")
+    for (int i = 0; i < 8; ++i) streams.push_back(client->submit(story(4000)));
+  if (phase == "stream") {
+    for (RequestStream& stream : streams) EXPECT_TRUE(stream.next(60s).has_value());
+  }
+  for (const int child : children) ::kill(child, SIGKILL);
+  const auto begin = Clock::now();
+  while (client->stats().error.empty() && Clock::now() - begin < 30s) std::this_thread::sleep_for(1ms);
+  EXPECT_NE(client->stats().error.find("was ended by SIGKILL"), std::string::npos) << client->stats().error;
+  for (RequestStream& stream : streams) {
+    const RequestOutput output = stream.output();
+    EXPECT_EQ(output.completions.at(0).finish_reason, FinishReason::error);
+    EXPECT_NE(output.completions[0].error.find("SIGKILL"), std::string::npos);
+    EXPECT_EQ(output.completions[0].token_ids.empty(),
+              phase == "prefill" && output.completions[0].text->empty());
+  }
+  const Clock::duration took = Clock::now() - begin;
+  EXPECT_THROW(client->submit(story(1)), EngineUnavailable);
+  return took;
+}
+
 TEST(Cli_EngineProcess, AKilledEngineEndsEveryRequestWithinASecond) {
   const auto shm = files_in("/dev/shm");
   const int files = num_open_files(), threads = num_threads();
-  for (const std::string phase : {"idle", "prefill", "stream"}) {
-    SCOPED_TRACE(phase);
-    const auto client = start_engine_process(tinyworld_options());
-    const std::set<int> children = children_of(::getpid());
-    ASSERT_EQ(children.size(), 1u);
-    std::vector<RequestStream> streams;
-    if (phase != "idle")
-      for (int i = 0; i < 8; ++i) streams.push_back(client->submit(story(1000)));
-    if (phase == "stream")
-      for (RequestStream& stream : streams) ASSERT_TRUE(stream.next(60s).has_value());
-    ::kill(*children.begin(), SIGKILL);
-    const auto begin = Clock::now();
-    while (client->stats().error.empty() && Clock::now() - begin < 30s) std::this_thread::sleep_for(1ms);
-    EXPECT_LT(Clock::now() - begin, 1s);
-    EXPECT_NE(client->stats().error.find("was ended by SIGKILL"), std::string::npos) << client->stats().error;
-    for (RequestStream& stream : streams) {
-      const RequestOutput output = stream.output();
-      EXPECT_EQ(output.completions.at(0).finish_reason, FinishReason::error);
-      EXPECT_NE(output.completions[0].error.find("SIGKILL"), std::string::npos);
-      EXPECT_EQ(output.completions[0].token_ids.empty(),
-                phase == "prefill" && output.completions[0].text->empty());
-    }
-    EXPECT_LT(Clock::now() - begin, 1s);
-    EXPECT_THROW(client->submit(story(1)), EngineUnavailable);
-  }
+  for (const char* phase : {"idle", "prefill", "stream"})
+    expect_within(1s, [phase] { return end_of_requests(phase); });
   EXPECT_TRUE(children_of(::getpid()).empty()) << "an orphan or a zombie";
   EXPECT_EQ(files_in("/dev/shm"), shm);
   EXPECT_EQ(num_open_files(), files);
-  EXPECT_EQ(num_threads(), threads);
+  EXPECT_TRUE(threads_end(threads));
 }
 
 TEST(Cli_EngineProcess, AnEngineKilledWhileItLoadsIsSaidAtOnce) {
@@ -154,31 +160,16 @@ TEST(Cli_EngineProcess, AnEngineKilledWhileItLoadsIsSaidAtOnce) {
 // The parent cannot clean up: its child must notice, in the middle of a computation too.
 TEST(Cli_EngineProcess, AKilledParentLeavesNoEngine) {
   const auto shm = files_in("/dev/shm");
-  for (const bool busy : {false, true}) {
-    int ends[2];
-    ASSERT_EQ(pipe(ends), 0);
-    const int parent = fork();
-    if (parent == 0) {
-      const auto client = start_engine_process(tinyworld_options());
-      std::vector<RequestStream> streams;
-      if (busy)
-        for (int i = 0; i < 8; ++i) streams.push_back(client->submit(story(1000)));
-      const int child = *children_of(::getpid()).begin();
-      if (write(ends[1], &child, sizeof child) == sizeof child) ::pause();
-      _exit(1);
-    }
-    int child = 0;
-    ASSERT_EQ(read(ends[0], &child, sizeof child), static_cast<ssize_t>(sizeof child));
-    ::close(ends[0]);
-    ::close(ends[1]);
-    ::kill(parent, SIGKILL);
-    const auto begin = Clock::now();
-    while (process_state(child) != 0 && process_state(child) != 'Z' && Clock::now() - begin < 30s)
-      std::this_thread::sleep_for(1ms);
-    EXPECT_LT(Clock::now() - begin, 1s);
-    int status = 0;
-    waitpid(parent, &status, 0);
-  }
+  for (const bool busy : {false, true})
+    expect_within(1s, [busy] {
+      return life_after_parent([busy](const auto& tell) {
+        const auto client = start_engine_process(tinyworld_options());
+        std::vector<RequestStream> streams;
+        if (busy)
+          for (int i = 0; i < 8; ++i) streams.push_back(client->submit(story(4000)));
+        tell(*children_of(::getpid()).begin());
+      });
+    });
   EXPECT_EQ(files_in("/dev/shm"), shm);
 }
 

@@ -298,14 +298,13 @@ TEST_P(EngineClientTest, TheLoopSleepsWhereThereIsNothingToDo) {
   const ClientPointer client = make_client(endless_engine());
   const double begin = processor_seconds();
   std::this_thread::sleep_for(150ms);
+  EXPECT_LT(processor_seconds() - begin, 0.05) << "idle";
   RequestStream stream = client->submit(endless_request());
   stream.next();
   client->pause();
-  const double busy = processor_seconds();
+  const double paused = processor_seconds();
   std::this_thread::sleep_for(150ms);
-  EXPECT_LT(processor_seconds() - busy, 0.05) << "paused";
-  client->abort(stream.request_id());
-  EXPECT_LT(busy - begin, 0.15) << "idle";
+  EXPECT_LT(processor_seconds() - paused, 0.05) << "paused";
 }
 
 TEST_P(EngineClientTest, ASlowReaderKeepsNobodyWaitingAndMissesNothing) {

@@ -3,13 +3,13 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <poll.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
 
 #include <csignal>
 
 #include "step1_layers/core/error.h"
+#include "tests/step6_engine/process/killed_parent.h"
 #include "tests/step6_engine/process/open_files.h"
+#include "tests/support/in_time.h"
 
 namespace ladder {
 namespace {
@@ -138,34 +138,16 @@ TEST(ChildProcess, TheDestructorLeavesNoProcessAndNoThread) {
   }
   EXPECT_EQ(process_state(pid), 0);
   EXPECT_EQ(num_open_files(), files);
-  EXPECT_EQ(testing::num_threads(), threads);
+  EXPECT_TRUE(testing::threads_end(threads));
 }
 
-// A parent that is killed cannot end anybody: the kernel does.
 TEST(ChildProcess, AKilledParentTakesItsChildAlong) {
-  int ends[2];
-  ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
-  const FileDescriptor mine(ends[0]);
-  FileDescriptor theirs(ends[1]);
-  const pid_t parent = fork();
-  if (parent == 0) {
-    ChildProcess child(shell("exec sleep 60"));
-    const int pid = child.pid();
-    if (::write(ends[1], &pid, sizeof pid) == sizeof pid) ::pause();
-    _exit(1);
-  }
-  theirs.close();
-  int pid = 0;
-  ASSERT_EQ(::read(mine.number(), &pid, sizeof pid), static_cast<ssize_t>(sizeof pid));
-  EXPECT_NE(process_state(pid), 0);
-  ::kill(parent, SIGKILL);
-  const auto begin = std::chrono::steady_clock::now();
-  while (process_state(pid) != 0 && process_state(pid) != 'Z' &&
-         std::chrono::steady_clock::now() - begin < 5s)
-    std::this_thread::sleep_for(1ms);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 1s);
-  int status = 0;
-  waitpid(parent, &status, 0);
+  testing::expect_within(1s, [] {
+    return testing::life_after_parent([](const auto& tell) {
+      ChildProcess child(shell("exec sleep 60"));
+      tell(child.pid());
+    });
+  });
 }
 
 }  // namespace

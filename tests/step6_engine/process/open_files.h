@@ -1,9 +1,9 @@
 #pragma once
 // What a process leaves behind if it is careless.
-#include <dirent.h>
+#include <unistd.h>
 
+#include <cstdio>
 #include <filesystem>
-#include <set>
 #include <string>
 
 namespace ladder::testing {
@@ -15,11 +15,18 @@ inline int num_open_files() {
   return count;
 }
 
+// A thread that was joined may be among them for a moment: the kernel tells its joiner before it takes it off the list.
 inline int num_threads() {
   int count = 0;
   for (const auto& entry : std::filesystem::directory_iterator("/proc/self/task"))
     count += !entry.path().empty();
   return count;
+}
+
+// Whether they come to be no more than that.
+inline bool threads_end(int num_before) {
+  for (int i = 0; i < 10'000 && num_threads() > num_before; ++i) usleep(1000);
+  return num_threads() <= num_before;
 }
 
 // 'R', 'S', 'Z' (a zombie), ...; 0: there is no such process.

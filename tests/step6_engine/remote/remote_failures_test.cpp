@@ -113,10 +113,12 @@ TEST(Task6_9_Failures, NewsOfARequestThatHasEndedIsDropped) {
   played.send(end);
   first.output();
   RequestStream second = played.client->submit(token_request({4}, 9, "a"));  // the id is free
-  EXPECT_NE(played.read_submit(), number);
+  const uint64_t its_number = played.read_submit();
+  EXPECT_NE(its_number, number);
   played.send(turn_with_token(number, 5));
   played.send(end);
-  EXPECT_FALSE(second.next(20ms).has_value());
+  played.send(turn_with_token(its_number, 6));
+  EXPECT_EQ(second.next()->updates.at(0).token_ids, (std::vector<int32_t>{6})) << "and nothing before";
   EXPECT_EQ(played.client->stats().num_requests, 1);
 }
 
@@ -162,7 +164,7 @@ TEST(Task6_9_Failures, AUserThatGoesEndsTheEngine) {
     MessageSocket user(std::move(pair.user));
     ServerThread server(std::move(pair.engine), fake_engine([&](std::string_view, int64_t) {
                           ++num_steps;
-                          std::this_thread::sleep_for(1ms);
+                          std::this_thread::sleep_for(20ms);
                         }));
     EXPECT_EQ(user.read()->type, static_cast<uint32_t>(EngineMessage::ready));
     const SubmitMessage submit{0, token_request({1, 2, 3}, 60, "a")};
@@ -205,18 +207,25 @@ TEST(Task6_9_Turns, AStepIsOneMessage) {
                         if (call == "submit") std::this_thread::sleep_for(2ms);
                       }));
   user.read();
+  const auto call = [&user](EngineCall call) {
+    user.write(static_cast<uint32_t>(EngineMessage::call), to_bytes(CallMessage{.call = call}));
+  };
+  call(EngineCall::pause);  // so that all begin in one step
+  while (from_bytes<TurnMessage>(user.read()->bytes).replies.empty()) {
+  }
   for (uint64_t i = 0; i < 8; ++i)
     user.write(static_cast<uint32_t>(EngineMessage::submit),
                to_bytes(SubmitMessage{i, token_request({static_cast<int32_t>(i)}, 20, std::to_string(i))}));
-  size_t num_updates = 0, num_messages = 0;
+  call(EngineCall::resume);
+  size_t num_tokens = 0, num_messages = 0;
   for (size_t num_outputs = 0; num_outputs < 8;) {
     const auto turn = from_bytes<TurnMessage>(user.read()->bytes);
-    num_updates += turn.updates.size();
+    for (const UpdateMessage& one : turn.updates) num_tokens += one.update.token_ids.size();
     num_messages += !turn.updates.empty();
     num_outputs += turn.outputs.size();
   }
-  EXPECT_GE(num_updates, 8u * 19u);
-  EXPECT_LE(num_messages, 24u) << "20 steps; the first ones need not have all";
+  EXPECT_EQ(num_tokens, 8u * 20u);
+  EXPECT_LE(num_messages, 24u) << "20 steps, of which few are told in two parts";
   user.shut_down();
   EXPECT_EQ(server.join(), "");
 }
@@ -227,9 +236,11 @@ TEST(Task6_9_Turns, AUserThatDoesNotReadGetsFewerLargerUpdates) {
   config.batch.max_model_len = 1 << 20;
   config.batch.num_kv_blocks = 1 << 19;
   config.enable_prefix_caching = false;
+  std::atomic<int64_t> num_steps = 0;
   auto engine = std::make_unique<Engine>(
       std::make_unique<FakeExecutor>(
-          [](const std::vector<int32_t>& ids, int64_t) { return ids.back() % 900 + 1; }, 1),
+          [](const std::vector<int32_t>& ids, int64_t) { return ids.back() % 900 + 1; }, 1,
+          [&](std::string_view call, int64_t) { num_steps += call == "submit"; }),
       config, nullptr);
   SocketPair pair;
   MessageSocket user(std::move(pair.user));
@@ -238,7 +249,7 @@ TEST(Task6_9_Turns, AUserThatDoesNotReadGetsFewerLargerUpdates) {
   constexpr int64_t kTokens = 100'000;
   user.write(static_cast<uint32_t>(EngineMessage::submit),
              to_bytes(SubmitMessage{0, token_request({1}, kTokens, "a")}));
-  std::this_thread::sleep_for(300ms);
+  while (num_steps < kTokens) std::this_thread::sleep_for(1ms);  // the engine waits for no reader
   int64_t num_tokens = 0, num_messages = 0, largest = 0;
   for (bool ended = false; !ended; ++num_messages) {
     const auto turn = from_bytes<TurnMessage>(user.read()->bytes);
@@ -249,8 +260,8 @@ TEST(Task6_9_Turns, AUserThatDoesNotReadGetsFewerLargerUpdates) {
     ended = !turn.outputs.empty();
   }
   EXPECT_EQ(num_tokens, kTokens);
-  EXPECT_LT(num_messages, kTokens / 2);
-  EXPECT_GT(largest, 100);
+  EXPECT_LT(num_messages, kTokens / 10) << "what the socket's buffers hold, and the rest";
+  EXPECT_GT(largest, kTokens / 2);
   user.shut_down();
   EXPECT_EQ(server.join(), "");
 }
@@ -265,7 +276,7 @@ TEST(Task6_9_Turns, NothingIsLeftOpen) {
     if (i % 2 == 0) stream.output();
   }
   EXPECT_EQ(testing::num_open_files(), files);
-  EXPECT_EQ(testing::num_threads(), threads);
+  EXPECT_TRUE(testing::threads_end(threads));
 }
 
 }  // namespace

@@ -16,6 +16,9 @@ namespace ladder::testing {
 
 using namespace std::chrono_literals;
 
+// For what must come: long, since the machine may be busy with other things. Only a test that fails waits for it.
+constexpr std::chrono::milliseconds kPatience = 30s;
+
 class RawClient {
  public:
   // `receive_buffer`: the kernel's, to read slowly; 0: the system's choice.
@@ -41,7 +44,7 @@ class RawClient {
   void shut_writing() { shutdown(fd_, SHUT_WR); }
 
   // False: the server has closed, or takes no more within the time.
-  bool send(std::string_view bytes, std::chrono::milliseconds timeout = 5s) {
+  bool send(std::string_view bytes, std::chrono::milliseconds timeout = kPatience) {
     const auto until = std::chrono::steady_clock::now() + timeout;
     while (!bytes.empty()) {
       const ssize_t sent = ::send(fd_, bytes.data(), bytes.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
@@ -58,7 +61,7 @@ class RawClient {
   }
 
   // One more piece into got(). False: the server has closed, or nothing came in time (closed() tells).
-  bool receive(std::chrono::milliseconds timeout = 5s) {
+  bool receive(std::chrono::milliseconds timeout = kPatience) {
     pollfd waited{fd_, POLLIN, 0};
     if (poll(&waited, 1, static_cast<int>(timeout.count())) <= 0) return false;
     char buffer[65536];
@@ -68,7 +71,7 @@ class RawClient {
     return false;
   }
   // Reads until the text has come; false: it did not.
-  bool receive_until(std::string_view text, std::chrono::milliseconds timeout = 5s) {
+  bool receive_until(std::string_view text, std::chrono::milliseconds timeout = kPatience) {
     const auto until = std::chrono::steady_clock::now() + timeout;
     for (size_t seen = 0; got_.find(text, seen) == got_.npos;) {
       seen = got_.size() < text.size() ? 0 : got_.size() - text.size();
@@ -79,7 +82,7 @@ class RawClient {
     return true;
   }
   // All that comes until the server closes; a failure if it does not in time.
-  const std::string& rest(std::chrono::milliseconds timeout = 5s) {
+  const std::string& rest(std::chrono::milliseconds timeout = kPatience) {
     const auto until = std::chrono::steady_clock::now() + timeout;
     while (std::chrono::steady_clock::now() < until && receive(100ms) | !closed_) {
     }
@@ -87,7 +90,7 @@ class RawClient {
     return got_;
   }
   // One answer with a Content-Length, taken out of got(); empty: none came.
-  std::string answer(std::chrono::milliseconds timeout = 5s) {
+  std::string answer(std::chrono::milliseconds timeout = kPatience) {
     if (!receive_until("\r\n\r\n", timeout)) return {};
     const size_t head = got_.find("\r\n\r\n") + 4;
     const size_t field = got_.find("Content-Length: ");
@@ -120,7 +123,7 @@ inline std::string body_of(const std::string& answer) {
 
 // Waits until the condition holds; false: it did not in time.
 template <class Condition>
-bool eventually(Condition condition, std::chrono::milliseconds timeout = 5s) {
+bool eventually(Condition condition, std::chrono::milliseconds timeout = kPatience) {
   const auto until = std::chrono::steady_clock::now() + timeout;
   while (!condition()) {
     if (std::chrono::steady_clock::now() > until) return false;

@@ -6,26 +6,13 @@
 
 #include <csignal>
 #include <cstdio>
-#include <fstream>
 #include <thread>
 
 #include "tests/step6_engine/server/http_routes.h"
+#include "tests/step6_engine/server/process_size.h"
 
 namespace ladder::testing {
 namespace {
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kCanBeMeasured = false;
-#else
-constexpr bool kCanBeMeasured = true;
-#endif
-
-int64_t resident_bytes() {
-  std::ifstream file("/proc/self/statm");
-  int64_t size = 0, resident = 0;
-  file >> size >> resident;
-  return resident * 4096;
-}
 
 struct CpuTime {
   double user = 0, system = 0;  // seconds
@@ -124,12 +111,10 @@ std::unique_ptr<HttpServer> serve(Streams& streams) {
 }
 
 bool all_hold(Streams& streams, int count) {
-  return eventually(
-      [&] {
-        std::lock_guard lock(streams.mutex);
-        return std::ssize(streams.wakes) == count;
-      },
-      30s);
+  return eventually([&] {
+    std::lock_guard lock(streams.mutex);
+    return std::ssize(streams.wakes) == count;
+  });
 }
 
 TEST(Task6_6_Cost, AThousandIdleStreamsAreSmall) {

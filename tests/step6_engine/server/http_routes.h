@@ -129,6 +129,14 @@ struct TestServer {
   RawClient connect(int receive_buffer = 0) const { return RawClient(server->port(), receive_buffer); }
 };
 
+// Until the server's one I/O thread (options.io_threads = 1) has seen everything that was sent, or woken, before: it takes
+// things in their order, and this is a request on another connection.
+inline void wait_until_seen(const TestServer& test) {
+  RawClient other = test.connect();
+  other.send("GET /open HTTP/1.1\r\nHost: a\r\n\r\n");
+  EXPECT_EQ(status_of(other.answer()), 200);
+}
+
 inline std::string get(std::string_view path, std::string_view headers = {}) {
   return "GET " + std::string(path) + " HTTP/1.1\r\nHost: a\r\n" + std::string(headers) + "\r\n";
 }

@@ -97,7 +97,9 @@ TEST(Task6_6_HttpServer, MethodsAndPaths) {
 }
 
 TEST(Task6_6_HttpServer, ASecondRequestThatComesTooEarlyIsNotAnswered) {
-  TestServer test;
+  HttpServerOptions options = test_options();
+  options.io_threads = 1;
+  TestServer test(options);
   {
     RawClient client = test.connect();
     client.send(get("/plain") + get("/open"));  // in one packet
@@ -110,7 +112,7 @@ TEST(Task6_6_HttpServer, ASecondRequestThatComesTooEarlyIsNotAnswered) {
     client.send(post("/slow", ""));
     ASSERT_TRUE(eventually([&] { return test.num_slow == 1; }));
     client.send(get("/open"));
-    usleep(20'000);
+    wait_until_seen(test);
     test.gate_open = true;
     const std::string& all = client.rest();
     EXPECT_TRUE(all.ends_with("slow")) << all;
@@ -200,7 +202,7 @@ TEST(Task6_6_HttpServer, ItDrains) {
   idle.send(get("/plain"));  // answered once more, and closed
   EXPECT_NE(idle.rest().find("Connection: close"), std::string::npos);
   test.gate_open = true;
-  EXPECT_TRUE(test.server->wait_until_idle(5s));
+  EXPECT_TRUE(test.server->wait_until_idle(kPatience));
   EXPECT_TRUE(busy.rest().ends_with("slow"));
 }
 

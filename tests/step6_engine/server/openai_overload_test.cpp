@@ -33,11 +33,14 @@ struct FakeServer {
     router.find("POST", kPath)->handler(exchange);
     return exchange;
   }
+  // Until the loop is done with all requests. The blocks are told at the end of its turn, and so last.
   void wait_until_idle() {
-    for (int i = 0; i < 2000 && client.stats().num_requests > 0; ++i)
-      std::this_thread::sleep_for(std::chrono::milliseconds(5));
-    EXPECT_EQ(client.stats().num_requests, 0);
-    EXPECT_EQ(client.stats().scheduler.num_used_blocks, 0);
+    const auto is_idle = [this] {
+      const EngineStats stats = client.stats();
+      return stats.num_requests == 0 && stats.scheduler.num_used_blocks == 0;
+    };
+    for (int i = 0; i < 6000 && !is_idle(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(5));
+    EXPECT_TRUE(is_idle());
   }
 
   ThreadEngineClient client;

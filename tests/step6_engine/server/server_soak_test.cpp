@@ -191,9 +191,6 @@ TEST(Server_Soak, BooksBalanceAndNothingGrowsWhateverClientsDo) {
   ThreadEngineClient client(load_engine(options, folder), {.max_num_queued_reqs = 5});
   ServerOptions server_options;
   server_options.http.port = 0;
-  server_options.http.write_timeout = 300ms;
-  server_options.http.body_timeout = 500ms;
-  server_options.http.header_timeout = 500ms;
   server_options.http.send_buffer_bytes = 4096;
   Server server(server_options, client, [&](Router& router) { add_openai_routes(router, client, model); });
 

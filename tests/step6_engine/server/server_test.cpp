@@ -41,7 +41,7 @@ class ScriptedClient final : public EngineClient {
 ServerOptions server_options() {
   ServerOptions options;
   options.http = test_options();
-  options.stuck_after = 150ms;
+  options.stuck_after = 400ms;
   return options;
 }
 
@@ -55,28 +55,38 @@ int health_of(const Server& server) {
   return status_of(answer_to(server.port(), get("/health")));
 }
 
+// Whether /health comes to say this. On a busy machine the thread that looks, or this one, may come too late, and the
+// engine seem stuck for a moment: what is wrong stays so.
+bool becomes(const Server& server, int status) {
+  return eventually([&] { return health_of(server) == status; });
+}
+
 TEST(Task6_6_Health, ProgressIsHealthAndNothingElse) {
   ScriptedClient client;
-  Server server(server_options(), client);
+  ServerOptions options = server_options();
+  Server server(options, client);
+  const auto long_enough = 2 * options.stuck_after;
   EXPECT_EQ(health_of(server), 200);
-  usleep(300'000);
-  EXPECT_EQ(health_of(server), 200) << "idle for long";
+  std::this_thread::sleep_for(long_enough);
+  EXPECT_TRUE(becomes(server, 200)) << "idle for long";
 
   client.set([](EngineStats& stats) { stats.num_requests = 1; });
   EXPECT_EQ(health_of(server), 200) << "a request has just come";
-  for (int i = 0; i < 40; ++i) {
+  const auto step_and_look = [&] {
     client.set([](EngineStats& stats) { ++stats.metrics.num_steps; });
     usleep(10'000);
-    ASSERT_EQ(health_of(server), 200) << "it runs";
-  }
-  EXPECT_TRUE(eventually([&] { return health_of(server) == 503; })) << "no step ends any more";
+    return health_of(server) == 200;
+  };
+  for (const auto end = std::chrono::steady_clock::now() + long_enough;
+       std::chrono::steady_clock::now() < end;)
+    ASSERT_TRUE(eventually(step_and_look)) << "it runs";
+  EXPECT_TRUE(becomes(server, 503)) << "no step ends any more";
   EXPECT_NE(answer_to(server.port(), get("/ping")).find("stuck"), std::string::npos);
   EXPECT_EQ(status_of(answer_to(server.port(), post("/ping", ""))), 503);
-  client.set([](EngineStats& stats) { ++stats.metrics.num_steps; });
-  EXPECT_TRUE(eventually([&] { return health_of(server) == 200; })) << "it goes on";
+  EXPECT_TRUE(eventually(step_and_look)) << "it goes on";
   client.set([](EngineStats& stats) { stats.paused = true; });
-  usleep(300'000);
-  EXPECT_EQ(health_of(server), 200) << "paused on purpose";
+  std::this_thread::sleep_for(long_enough);
+  EXPECT_TRUE(becomes(server, 200)) << "paused on purpose";
 }
 
 TEST(Task6_6_Health, ADeadEngineIsNotHealthy) {
@@ -90,11 +100,12 @@ TEST(Task6_6_Health, ADeadEngineIsNotHealthy) {
   };
   Server server(options, client);
   client.set([](EngineStats& stats) { stats.error = "/home/user/model at 0x7fff1234"; });
-  EXPECT_TRUE(eventually([&] { return health_of(server) == 503; }));
+  EXPECT_TRUE(becomes(server, 503));
   const std::string answer = answer_to(server.port(), get("/health"));
   EXPECT_EQ(answer.find("0x"), answer.npos) << "its reason is for the owner";
   EXPECT_EQ(answer.find("/home"), answer.npos);
-  usleep(50'000);
+  const int looks = client.num_looks;
+  EXPECT_TRUE(eventually([&] { return client.num_looks >= looks + 3; }));  // it tells once
   std::lock_guard lock(mutex);
   EXPECT_EQ(deaths, std::vector<std::string>{"/home/user/model at 0x7fff1234"});
 }
@@ -104,9 +115,9 @@ TEST(Task6_6_Health, AnEngineThatDoesNotEvenTellIsNotHealthy) {
   Server server(server_options(), client);
   {
     std::lock_guard lock(client.mutex);  // stats() hangs
-    EXPECT_TRUE(eventually([&] { return health_of(server) == 503; }));
+    EXPECT_TRUE(becomes(server, 503));
   }
-  EXPECT_TRUE(eventually([&] { return health_of(server) == 200; }));
+  EXPECT_TRUE(becomes(server, 200));
 }
 
 TEST(Task6_6_Health, AProbeAsksTheEngineNothing) {
@@ -203,7 +214,7 @@ TEST(Task6_6_Server, TokensArriveAsTheyAreMade) {
 }
 
 TEST(Task6_6_Server, AClientThatGoesAwayGivesItsBlocksBack) {
-  TokenServer test(5ms);
+  TokenServer test(50ms);
   RawClient client(test.server->port());
   client.send(get("/tokens"));
   ASSERT_TRUE(client.receive_until("data: "));
@@ -232,7 +243,7 @@ TEST(Task6_6_Server, StopEndsWhatTakesTooLong) {
   ASSERT_TRUE(client.receive_until("data: "));
   const auto begin = std::chrono::steady_clock::now();
   test.server->stop(50ms);
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 3s);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s) << "all of it would take 6 s";
   EXPECT_TRUE(client.receive_until("data: aborted\n\n")) << client.got();
   EXPECT_EQ(test.client->stats().scheduler.num_used_blocks, 0);
 }

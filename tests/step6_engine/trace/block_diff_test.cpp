@@ -47,10 +47,20 @@ BlockState state_of(const BlockManager& blocks, int64_t id) {
   return blocks.is_cached(static_cast<int32_t>(id)) ? BlockState::cached : BlockState::free;
 }
 
-void PrintTo(const BlockRun& run, std::ostream* out) {
-  *out << "blocks " << run.blocks.first << " to " << run.blocks.first + run.blocks.count - 1
-       << " are in state " << static_cast<int>(run.state);
-}
+// A sequence of eight ones has ended: its blocks, 0 and 1, are cached, and that was told.
+struct CachedTable {
+  BlockManager blocks;
+  BlockDiff diff;
+
+  explicit CachedTable(int64_t num_blocks) : blocks(make_blocks(num_blocks)), diff(num_blocks) {
+    Holder ended(std::vector<int32_t>(8, 1));
+    EXPECT_TRUE(ended.begin(blocks));
+    ended.computed(blocks);
+    blocks.free(ended.table);
+    diff.look(blocks);
+    diff.take();
+  }
+};
 
 TEST(Task6_10_BlockDiff, OfAnUntouchedTableIsEmpty) {
   const BlockManager blocks = make_blocks(8);
@@ -98,14 +108,9 @@ TEST(Task6_10_BlockDiff, RunsOfDifferentStatesAndWithGapsAreApart) {
 }
 
 TEST(Task6_10_BlockDiff, AnEvictionIsTold) {
-  BlockManager blocks = make_blocks(2);
-  BlockDiff diff(2);
-  Holder a(std::vector<int32_t>(8, 1)), b(std::vector<int32_t>(8, 2));
-  ASSERT_TRUE(a.begin(blocks));
-  a.computed(blocks);
-  blocks.free(a.table);
-  diff.look(blocks);
-  diff.take();
+  CachedTable table(2);
+  auto& [blocks, diff] = table;
+  Holder b(std::vector<int32_t>(8, 2));
   ASSERT_TRUE(b.begin(blocks));
   diff.look(blocks);
   b.computed(blocks);  // indexed again, with other content, before it is told
@@ -118,28 +123,18 @@ TEST(Task6_10_BlockDiff, AnEvictionIsTold) {
 }
 
 TEST(Task6_10_BlockDiff, ARevivedBlockIsNotEvicted) {
-  BlockManager blocks = make_blocks(4);
-  BlockDiff diff(4);
-  Holder a(std::vector<int32_t>(8, 1)), b({1, 1, 1, 1, 1, 1, 1, 1, 2});
-  ASSERT_TRUE(a.begin(blocks));
-  a.computed(blocks);
-  blocks.free(a.table);
-  diff.look(blocks);
-  diff.take();
+  CachedTable table(4);
+  auto& [blocks, diff] = table;
+  Holder b({1, 1, 1, 1, 1, 1, 1, 1, 2});
   ASSERT_TRUE(b.begin(blocks));
   diff.look(blocks);
   EXPECT_THAT(diff.take().evicted, IsEmpty());
 }
 
 TEST(Task6_10_BlockDiff, AnEvictedBlockThatIsFreeAgainHasAnEvictionAndARun) {
-  BlockManager blocks = make_blocks(2);
-  BlockDiff diff(2);
-  Holder a(std::vector<int32_t>(8, 1)), b(std::vector<int32_t>(8, 2));
-  ASSERT_TRUE(a.begin(blocks));
-  a.computed(blocks);
-  blocks.free(a.table);
-  diff.look(blocks);
-  diff.take();
+  CachedTable table(2);
+  auto& [blocks, diff] = table;
+  Holder b(std::vector<int32_t>(8, 2));
   ASSERT_TRUE(b.begin(blocks));
   blocks.free(b.table);  // never computed
   diff.look(blocks);
