@@ -10,7 +10,7 @@ namespace {
 
 // A buffer that one large request or answer made large does not stay so.
 constexpr size_t kKeptBuffer = 16 * 1024;
-// Of a second request that comes too early; more than that is no mistake.
+// Of a second request that comes before the first one's answer has left: with that many no more are read.
 constexpr size_t kMaxEarlyBytes = 64 * 1024;
 
 void empty(std::string& buffer) {
@@ -88,8 +88,8 @@ void Connection::on_read(ErrorCode code, std::string_view bytes) {
     case Phase::answering:
       if (code) return client_gone();
       if (all_made_) {
-        if (early_.size() + bytes.size() > kMaxEarlyBytes) return;  // the rest waits in the kernel
         early_ += bytes;
+        if (early_.size() > kMaxEarlyBytes) return;  // what follows waits in the kernel
       } else if (!without_empty_lines(bytes).empty()) {
         keep_alive_ = false;
       }
@@ -120,7 +120,7 @@ void Connection::take(std::string_view bytes) {
     method_ = request.method;
     target_ = request.path;
     if (reader_->error_status() != 0) return refuse(reader_->error_status(), reader_->error());
-    is_http_1_0 = reader_->is_http_1_0();
+    is_http_1_0_ = reader_->is_http_1_0();
     core_.cors.add_headers(request, common_);
     Decision decision = core_.gate.decide(request);
     if (decision.answer) {

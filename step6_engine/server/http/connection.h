@@ -105,7 +105,7 @@ class Connection final : public TransportEvents, public std::enable_shared_from_
   std::shared_ptr<Exchange> exchange_;  // while an answer is held
   std::unique_ptr<HttpAnswer> answer_;
   bool counted_ = false;  // in core_.num_requests
-  bool keep_alive_ = false, is_http_1_0 = false;
+  bool keep_alive_ = false, is_http_1_0_ = false;
   bool in_handler_ = false;
   bool woken_ = false, advancing_ = false;
   bool began_stream_ = false;

@@ -115,8 +115,8 @@ void Connection::begin_stream(HttpResponse head) {
   LADDER_CHECK(!began_stream_ && !all_made_, "a stream begins once");
   began_stream_ = true;
   status_ = head.status;
-  framing_ = is_http_1_0 ? BodyFraming::until_close : BodyFraming::chunked;
-  keep_alive_ = may_keep_alive() && !is_http_1_0;
+  framing_ = is_http_1_0_ ? BodyFraming::until_close : BodyFraming::chunked;
+  keep_alive_ = may_keep_alive() && !is_http_1_0_;
   append_head(with_common_headers(std::move(head)), {.framing = framing_, .keep_alive = keep_alive_}, next_);
   if (method_ == "HEAD") all_made_ = true;
 }

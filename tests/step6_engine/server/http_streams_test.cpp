@@ -140,6 +140,22 @@ TEST(Task6_6_Stream, ASlowReaderHoldsNoMoreThanOnePiece) {
   EXPECT_EQ(unchunked(body_of(client.got())).size(), first.size() + piece.size() * kPieces);
 }
 
+// All of the first answer is made, and waits for the client, which sends its next request meanwhile.
+TEST(Task6_6_Stream, ARequestThatComesBeforeTheAnswerHasLeftIsKeptWhole) {
+  TestServer test(small_buffers());
+  RawClient client = test.connect(16 * 1024);
+  const std::string body(1 << 20, 'x');
+  client.send(post("/echo", body));
+  ASSERT_TRUE(client.receive_until("\r\n\r\n"));
+  std::string next;
+  while (next.size() < 400'000) next += std::to_string(next.size()) + " ";
+  std::thread sender([&] { client.send(post("/echo", next)); });
+  usleep(100'000);  // that the server reads of it what it will; the answer is the same if it has not
+  EXPECT_EQ(body_of(client.answer()), body);
+  EXPECT_EQ(body_of(client.answer()), next);
+  sender.join();
+}
+
 TEST(Task6_6_Stream, AReaderThatIsTooSlowIsCut) {
   HttpServerOptions options = small_buffers();
   options.write_timeout = 100ms;
