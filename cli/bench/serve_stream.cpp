@@ -71,7 +71,8 @@ void LoadStream::connect(size_t endpoint) {
                             if (endpoint + 1 < load_.endpoints.size()) return connect(endpoint + 1);
                             return end("connect", failure.message());
                           }
-                          socket_.set_option(asio::ip::tcp::no_delay(true));
+                          Failure ignored;
+                          socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
                           write();
                         });
 }

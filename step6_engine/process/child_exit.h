@@ -10,7 +10,7 @@ struct ChildExit {
   std::optional<int> signal;  // or this ended it
 
   bool ok() const { return code == 0; }
-  // "ended with exit code 3", "was ended by SIGKILL (killed; the system does that where memory runs out)".
+  // "ended with exit code 3", "was ended by SIGKILL (as a system does that runs out of memory)".
   std::string in_words() const;
 };
 

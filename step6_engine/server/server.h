@@ -22,8 +22,8 @@ struct ServerOptions {
   HttpServerOptions http = {};
   // While requests run a step ends at least that often; else /health says 503.
   std::chrono::milliseconds stuck_after{60'000};
-  std::function<void(const std::string& error)> on_engine_death =
-      {};  // called once, from a thread of the server
+  // Called once, from a thread of the server.
+  std::function<void(const std::string& error)> on_engine_death = {};
 };
 
 class Server {

@@ -32,8 +32,8 @@ struct HttpServerOptions {
   std::string ssl_certfile = {}, ssl_keyfile = {};  // PEM; both or none
   std::vector<std::string> api_keys = {};           // none: everybody may ask
   CorsOptions cors = {};
-  std::string root_path =
-      {};  // "/llm": requests for /llm/health and, from a proxy that cuts it off, for /health
+  // "/llm": requests for /llm/health and, from a proxy that cuts it off, for /health.
+  std::string root_path = {};
 
   int io_threads = 2;
   int worker_threads = 2;
@@ -45,15 +45,14 @@ struct HttpServerOptions {
 
   using Milliseconds = std::chrono::milliseconds;
   Milliseconds idle_timeout{60'000};  // between two requests of a connection
-  Milliseconds header_timeout{
-      10'000};  // from a request's first byte, or the connection's begin, to its headers' end
+  // From a request's first byte, or the connection's begin, to its headers' end.
+  Milliseconds header_timeout{10'000};
   Milliseconds body_timeout{60'000};   // from there to the end of its body
   Milliseconds write_timeout{30'000};  // in which a client must read something of what waits for it
   Milliseconds linger_timeout{1'000};  // for a client to close its side once we have closed ours
 
-  std::function<void(std::string_view line)> access_log =
-      {};  // one line per answer, from any of the I/O threads
-  std::function<void(std::string_view line)> error_log = {};  // a handler threw: a defect of ours
+  // One line per answer, and one where a handler threw, which is a defect of ours. From any of the server's threads.
+  std::function<void(std::string_view line)> access_log = {}, error_log = {};
 };
 
 class HttpServer {

@@ -20,8 +20,8 @@ inline constexpr int64_t kMaxRequestIdBytes = 256;
 
 class RequestBody {
  public:
-  // Error, as ApiError 400: the content type is not JSON, the body is no object, deeper than 64, not UTF-8, or has a key
-  // twice. `request` outlives it.
+  // Error, which is a 400: the content type is not JSON, the body is no object, deeper than 64, not UTF-8, or has a key
+  // twice.
   explicit RequestBody(const HttpRequest& request);
   // The same of a chat: messages, tools, documents and chat_template_kwargs keep the order of their members.
   static RequestBody of_chat(const HttpRequest& request);
@@ -52,7 +52,7 @@ void refuse_unsupported(const RequestBody& body);
 SamplingParams sampling_of(const RequestBody& body, const ServedModel& model,
                            std::initializer_list<std::string_view> skip = {});
 
-// id, stream and its options, and what the answer is to show. `prefix`: "cmpl-".
+// id, stream and its options, and what the answer is to show.
 AnswerPlan answer_plan_of(const RequestBody& body, const HttpRequest& request, Api api,
                           std::shared_ptr<const ServedModel> model);
 
