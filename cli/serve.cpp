@@ -122,6 +122,7 @@ void run_serve(const ServeFlags& flags) {
   ServerOptions server_options;
   server_options.http = flags.server.http_options();
   check_metrics_prefix(flags.server.metrics_prefix);  // before a model is loaded
+  ToolCallParserMaker tool_call_parser = flags.server.tool_call_parser();
   server_options.stuck_after = flags.server.stuck_after();
   server_options.http.error_log = log_line;
   if (flags.server.access_log) server_options.http.access_log = log_line;
@@ -133,8 +134,10 @@ void run_serve(const ServeFlags& flags) {
   const auto started = start_engine(flags, options, folder);
   EngineClient& client = *started.first;
   const BatchConfig& batch = started.second;
-  const auto model = std::make_shared<const ServedModel>(
-      make_served_model(options.model, folder, batch.max_model_len, flags.server.model_names(options.model)));
+  ServedModel served =
+      make_served_model(options.model, folder, batch.max_model_len, flags.server.model_names(options.model));
+  served.tool_call_parser = std::move(tool_call_parser);
+  const auto model = std::make_shared<const ServedModel>(std::move(served));
   const PrometheusOptions metrics = {.prefix = flags.server.metrics_prefix,
                                      .model_name = flags.server.model_names(options.model)[0],
                                      .batch = batch,

@@ -5,6 +5,7 @@
 #include "cli/flag_values.h"
 #include "step1_layers/core/error.h"
 #include "step6_engine/server/http/io_thread_count.h"
+#include "step6_engine/server/openai/tools/tool_call_parsers.h"
 
 namespace ladder {
 
@@ -83,6 +84,12 @@ void ServerFlags::add(CLI::App& app) {
   text(what, "--generation-config", generation_config, "FROM",
        "defaults of sampling: auto (generation_config.json), none, or another folder");
 
+  app.add_flag("--enable-auto-tool-choice", auto_tool_choice_,
+               "let models call tools when they choose to: requests with tools need it, or tool_choice none")
+      ->group(what);
+  text(what, "--tool-call-parser", tool_call_parser_, "NAME",
+       "how the model writes a call: hermes (Qwen too) or llama3_json");
+
   const char* limits = "What one client, or all of them, may take";
   number(limits, "--max-num-queued-reqs", max_num_queued_reqs, 0, kMany,
          "sequences that may wait for their first step; more are answered 429; 0: no limit");
@@ -146,6 +153,14 @@ std::vector<std::string> ServerFlags::model_names(const std::filesystem::path& m
   std::filesystem::path folder = std::filesystem::absolute(model).lexically_normal();
   if (!folder.has_filename()) folder = folder.parent_path();
   return {folder.filename().string()};
+}
+
+ToolCallParserMaker ServerFlags::tool_call_parser() const {
+  LADDER_CHECK(!auto_tool_choice_ || !tool_call_parser_.empty(),
+               "--enable-auto-tool-choice: it needs --tool-call-parser");
+  if (tool_call_parser_.empty()) return {};
+  ToolCallParserMaker make = tool_call_parser_of(tool_call_parser_);
+  return auto_tool_choice_ ? std::move(make) : ToolCallParserMaker();
 }
 
 bool ServerFlags::is_loopback() const {

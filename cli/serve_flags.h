@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "step6_engine/server/http/http_server.h"
+#include "step6_engine/server/openai/tools/tool_call_parser.h"
 
 namespace ladder {
 
@@ -21,6 +22,8 @@ class ServerFlags {
   std::vector<std::string> model_names(const std::filesystem::path& model) const;
   std::chrono::milliseconds stuck_after() const { return in_milliseconds(stuck_after_); }
   std::chrono::milliseconds drain_time() const { return in_milliseconds(drain_timeout); }
+  // Empty: none is wanted. Error naming the flag.
+  ToolCallParserMaker tool_call_parser() const;
   bool is_loopback() const;  // only this machine can connect
 
   std::string generation_config = "auto";
@@ -40,6 +43,8 @@ class ServerFlags {
   int io_threads_ = 0;  // by the machine's cores
   std::vector<std::string> served_names_, origins_, methods_, headers_;
   std::string max_body_size_ = "32MiB", max_header_size_ = "64KiB";
+  bool auto_tool_choice_ = false;
+  std::string tool_call_parser_;
   double idle_timeout_ = 60, header_timeout_ = 10, body_timeout_ = 60, write_timeout_ = 30, stuck_after_ = 60;
 };
 

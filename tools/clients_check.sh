@@ -58,7 +58,22 @@ version() { "$venvs/$1/bin/python" -c "from importlib.metadata import version; p
 
 check_openai() {
   installed openai openai && version openai openai &&
-    "$venvs/openai/bin/python" -B "$root/tools/clients/openai_check.py" "$url/v1"
+    "$venvs/openai/bin/python" -B "$root/tools/clients/openai_check.py" "$url/v1" && check_openai_tools
+}
+
+# A server of its own, with a model that can be made to write a call: openai_tools_check.py says how.
+check_openai_tools() {
+  python3 -B "$root/tools/clients/tinyworld_with_tools.py" "$model" "$out/tinyworld_tools" || return 1
+  serve "$out/tinyworld_tools" $((port + 1)) "$out/server_tools.txt" --enable-auto-tool-choice --tool-call-parser hermes
+  local status=1
+  tools_server=$!
+  answers $((port + 1)) $tools_server &&
+    "$venvs/openai/bin/python" -B "$root/tools/clients/openai_tools_check.py" "http://127.0.0.1:$((port + 1))/v1" \
+      "$out/tinyworld_tools/call_tokens.json" && status=0
+  kill -TERM $tools_server
+  wait $tools_server || status=1
+  tools_server=
+  return $status
 }
 
 check_lm-eval() {
@@ -108,33 +123,26 @@ sys.exit(not (result["completed"] == 16 and result["total_output_tokens"] == 256
   done
 }
 
-# tinyworld with a chat template that shows tools, as Hermes' does; its own knows none.
-python3 -B - "$model" "$out/tinyworld" <<'P' || exit 2
-import json, pathlib, shutil, sys
+# serve MODEL PORT LOG FLAG...: in the background.
+serve() {
+  local folder=$1 port=$2 log=$3
+  shift 3
+  "$binary" serve --model "$folder" --served-model-name tinyworld --port "$port" --kv-memory 256MiB "$@" >"$log" 2>&1 &
+}
 
-model, copy = map(pathlib.Path, sys.argv[1:])
-shutil.rmtree(copy, ignore_errors=True)
-copy.mkdir()
-for file in model.iterdir():
-    if file.is_file() and file.name != "tokenizer_config.json":
-        (copy / file.name).symlink_to(file.resolve())
-config = json.loads((model / "tokenizer_config.json").read_text())
-tools = """{%- if tools %}{{- '<|im_start|>system\\nTools: ' }}{%- for tool in tools %}{{- tool | tojson }}{%- endfor %}{{- '<|im_end|>\\n' }}{%- endif %}
-{%- for message in messages %}
-{%- if message.tool_calls %}{%- for call in message.tool_calls %}{{- '<tool_call>' + (call.function | tojson) + '</tool_call>' }}{%- endfor %}{%- endif %}
-{%- endfor %}
-"""
-(copy / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": tools + config["chat_template"]}))
-P
-"$binary" serve --model "$out/tinyworld" --served-model-name tinyworld --port "$port" --kv-memory 256MiB \
-  --enable-tokenizer-info-endpoint >"$out/server.txt" 2>&1 &
+# answers PORT PID: waits for the server; 1: it has ended.
+answers() {
+  for _ in $(seq 100); do
+    python3 -c "import urllib.request; urllib.request.urlopen('http://127.0.0.1:$1/health', timeout=1)" 2>/dev/null && return
+    kill -0 "$2" 2>/dev/null || return 1
+    sleep 0.2
+  done
+}
+
+serve "$model" "$port" "$out/server.txt" --enable-tokenizer-info-endpoint
 server=$!
-trap 'kill $server 2>/dev/null; wait $server 2>/dev/null' EXIT
-for _ in $(seq 100); do
-  python3 -c "import urllib.request; urllib.request.urlopen('$url/health', timeout=1)" 2>/dev/null && break
-  kill -0 $server 2>/dev/null || { cat "$out/server.txt" >&2; fail "the server ended"; }
-  sleep 0.2
-done
+trap 'kill $server ${tools_server:-} 2>/dev/null; wait $server 2>/dev/null' EXIT
+answers "$port" $server || { cat "$out/server.txt" >&2; fail "the server ended"; }
 
 failed=0
 summary=()

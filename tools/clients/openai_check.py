@@ -2,7 +2,6 @@
 
 Every check prints a line; exit code 1 if one failed.
 """
-import json
 import sys
 
 import openai
@@ -121,24 +120,6 @@ def _():
     expect(content[0].token == content[0].top_logprobs[0].token, content[0])
 
 
-WEATHER = {"type": "function", "function": {"name": "weather", "description": "The weather of a town",
-           "parameters": {"type": "object", "properties": {"town": {"type": "string"}}, "required": ["town"]}}}
-
-
-# The model is too small to call tools by itself: tests/step6_engine/server has answers that do.
-@check("chat: tools are taken, tool_choice none and auto, a conversation with a call and its result")
-def _():
-    first = client.chat.completions.create(model=model, messages=MESSAGES, tools=[WEATHER], tool_choice="auto", max_tokens=8, temperature=0)
-    expect(first.choices[0].finish_reason in ("stop", "length", "tool_calls"), first)
-    none = client.chat.completions.create(model=model, messages=MESSAGES, tools=[WEATHER], tool_choice="none", max_tokens=8, temperature=0)
-    expect(not none.choices[0].message.tool_calls, none)
-    call = {"id": "call_1", "type": "function", "function": {"name": "weather", "arguments": json.dumps({"town": "Northfield"})}}
-    conversation = MESSAGES + [{"role": "assistant", "content": "", "tool_calls": [call]},
-                               {"role": "tool", "tool_call_id": "call_1", "content": "sunny"}]
-    last = client.chat.completions.create(model=model, messages=conversation, tools=[WEATHER], max_tokens=8, temperature=0)
-    expect(last.choices[0].message.role == "assistant" and last.usage.prompt_tokens > first.usage.prompt_tokens, last)
-
-
 def refused(kind, word, **fields):
     try:
         client.chat.completions.create(**{"model": model, "messages": MESSAGES, "max_tokens": 4, **fields})
@@ -151,7 +132,6 @@ def refused(kind, word, **fields):
 @check("errors: BadRequestError names the field, NotFoundError the model")
 def _():
     refused(openai.BadRequestError, "temperature", temperature=-1)
-    refused(openai.BadRequestError, "tool_choice", tools=[WEATHER], tool_choice="required")
     refused(openai.BadRequestError, "response_format", response_format={"type": "json_schema", "json_schema": {"name": "a", "schema": {}}})
     refused(openai.BadRequestError, "content", messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://x/y.png"}}]}])
     refused(openai.NotFoundError, "nobody", model="nobody")

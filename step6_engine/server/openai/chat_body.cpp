@@ -11,17 +11,21 @@ namespace ladder {
 
 namespace {
 
-// auto and none; whether calls in the answer are to be looked for. required and a named tool need an answer that is
-// held to a grammar.
-bool wants_tool_calls(const RequestBody& body, bool has_tools) {
+// auto, which is also what is meant where there are tools and no choice, and none: what finds calls in the answer, or
+// nothing. required and a named tool need an answer that is held to a grammar.
+ToolCallParserMaker tool_call_parser_for(const RequestBody& body, bool has_tools, const ServedModel& model) {
+  const bool in_parallel = body.flag("parallel_tool_calls", true);
   const Json* choice = body.find("tool_choice");
-  if (choice == nullptr) return has_tools;
-  if (*choice == "none") return false;
-  if (*choice != "auto")
+  if (choice == nullptr ? !has_tools : *choice == "none") return {};
+  if (choice != nullptr && *choice != "auto")
     refuse("tool_choice",
            "tool_choice: only \"none\" and \"auto\" are supported, found " + json_brief(*choice));
   if (!has_tools) refuse("tool_choice", "tool_choice: it needs tools");
-  return true;
+  if (!model.tool_call_parser)
+    refuse("tool_choice",
+           "tool_choice: \"auto\" tool choice, which tools without a choice mean too, requires "
+           "--enable-auto-tool-choice and --tool-call-parser to be set");
+  return in_parallel ? model.tool_call_parser : first_call_only(model.tool_call_parser);
 }
 
 }  // namespace
@@ -52,7 +56,9 @@ GenerationPlan chat_plan(const HttpRequest& request, std::shared_ptr<const Serve
     for (const int32_t id : model->turn_end_token_ids) sampling.stop_token_ids.push_back(id);
 
   ChatPrompt prompt = chat_prompt(body, *model);
-  if (wants_tool_calls(body, prompt.has_tools)) answer.tool_call_parser = model->tool_call_parser;
+  answer.tool_call_parser = tool_call_parser_for(body, prompt.has_tools, *model);
+  if (answer.tool_call_parser)
+    sampling.skip_special_tokens = false;  // some models' marks of a call are special
   truncate_prompt(body, *model, prompt.token_ids);
   fit_context(std::ssize(prompt.token_ids), *model, "messages", sampling);
   AnswerPlan::Prompt& shown = answer.prompts.emplace_back();

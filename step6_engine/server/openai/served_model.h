@@ -26,7 +26,7 @@ struct ServedModel {
   int64_t created = 0;              // seconds since 1970
   std::vector<int32_t> turn_end_token_ids;  // what ends an answer in a chat, beside the model's end tokens
   std::string tokenizer_info;               // JSON: what GET /tokenizer_info answers
-  ToolCallParserMaker tool_call_parser;     // empty: tool calls in an answer stay text
+  ToolCallParserMaker tool_call_parser;     // empty: no calls are looked for, tool_choice auto is a 400
   std::string folder;                       // for messages to be kept free of it
 
   bool is_called(std::string_view name) const;

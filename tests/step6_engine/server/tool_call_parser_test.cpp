@@ -57,31 +57,33 @@ Parsed parse_text(const std::string& parser_name, const std::string& text) {
 }
 
 const std::vector<std::string> kMalformed = {
-    R"({"name": "f"})",                                      // no arguments
-    R"({"arguments": {}})",                                  // no name
-    R"({"name": "", "arguments": {}})",                      //
-    R"({"name": 1, "arguments": {}})",                       //
-    R"({"name": "f", "arguments": 1})",                      //
-    R"({"name": "f", "arguments": [1]})",                    //
-    R"({"name": "f", "arguments": null})",                   //
-    R"({"name": "f", "arguments": "no object"})",            //
-    R"({"name": "f", "arguments": "{} {}"})",                //
-    R"({"name": "f", "arguments": {"a": }})",                //
-    R"({"name": "f", "arguments": {"a": 01}})",              //
-    R"({"name": "f", "arguments": {"a": NaN}})",             //
-    R"({"name": "f", "arguments": {"a": 1,}})",              //
-    R"({"name": "f", "arguments": {'a': 1}})",               //
-    R"({"name": "f", "arguments": {"a": "\x"}})",            //
-    R"({"name": "\ud800", "arguments": {}})",                // half a character
-    R"({"a": {"name": "f", "arguments": {}}})",              // those of an object within
+    R"({"name": "f"})",                            // no arguments
+    R"({"arguments": {}})",                        // no name
+    R"({"name": "", "arguments": {}})",            //
+    R"({"name": 1, "arguments": {}})",             //
+    R"({"name": "f", "arguments": 1})",            //
+    R"({"name": "f", "arguments": [1]})",          //
+    R"({"name": "f", "arguments": null})",         //
+    R"({"name": "f", "arguments": "no object"})",  //
+    R"({"name": "f", "arguments": "{} {}"})",      //
+    R"({"name": "f", "arguments": {"a": }})",      //
+    R"({"name": "f", "arguments": {"a": 01}})",    //
+    R"({"name": "f", "arguments": {"a": NaN}})",   //
+    R"({"name": "f", "arguments": {"a": 1,}})",    //
+    R"({"name": "f", "arguments": {'a': 1}})",     //
+    R"({"name": "f", "arguments": {"a": "\x"}})",  //
+    R"({"name": "\ud800", "arguments": {}})",      // half a character
+    R"({"a": {"name": "f", "arguments": {}}})",    // those of an object within
     "{\"name\": \"f\", \"arguments\": {\"a\": \"line\nend\"}}",
     "{}",
 };
 
 TEST(Task6_8_Hermes, ACallIsTakenOutOfTheText) {
-  EXPECT_EQ(parse_text("hermes", "Let me see.\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Ulm\"}}\n"
-                                 "</tool_call>\n"),
-            (Parsed{"Let me see.\n", {{"weather", R"({"city": "Ulm"})"}}}));
+  EXPECT_EQ(
+      parse_text("hermes",
+                 "Let me see.\n<tool_call>\n{\"name\": \"weather\", \"arguments\": {\"city\": \"Ulm\"}}\n"
+                 "</tool_call>\n"),
+      (Parsed{"Let me see.\n", {{"weather", R"({"city": "Ulm"})"}}}));
 }
 
 TEST(Task6_8_Hermes, SeveralCallsHaveWhiteSpaceBetweenThem) {
@@ -122,33 +124,41 @@ TEST(Task6_8_Hermes, WhatTheEndCutsOffIsText) {
 
 TEST(Task6_8_Hermes, ACallMayFollowOneThatIsNone) {
   const std::string good = R"(<tool_call>{"name": "f", "arguments": {}}</tool_call>)";
-  for (const std::string bad : {"<tool_call>", "<tool_call>oops", "<tool_call>{\"name\": ", "<", "<tool_", "<tool_call>{\"a\": 1}",
-                                "<tool_call>{\"name\": \"g\", \"arguments\": {}} <", "{\"name\": \"g\", \"arguments\": {}}"})
+  for (const std::string bad :
+       {"<tool_call>", "<tool_call>oops", "<tool_call>{\"name\": ", "<", "<tool_", "<tool_call>{\"a\": 1}",
+        "<tool_call>{\"name\": \"g\", \"arguments\": {}} <", "{\"name\": \"g\", \"arguments\": {}}"})
     EXPECT_EQ(parse_text("hermes", bad + good), (Parsed{bad, {{"f", "{}"}}})) << bad;
 }
 
 TEST(Task6_8_Llama3, TheTextIsACall) {
   const Parsed call{"", {{"f", R"({"a": 1})"}}};
   for (const std::string before : {"", " \n", "<|python_tag|>", "\n<|python_tag|> "})
-    for (const std::string text : {R"({"name": "f", "parameters": {"a": 1}})", R"({"type": "function", "name": "f", "arguments": {"a": 1}} )"})
+    for (const std::string text : {R"({"name": "f", "parameters": {"a": 1}})",
+                                   R"({"type": "function", "name": "f", "arguments": {"a": 1}} )"})
       EXPECT_EQ(parse_text("llama3_json", before + text), call) << before + text;
 }
 
 TEST(Task6_8_Llama3, SeveralCallsHaveASemicolonBetweenThem) {
-  EXPECT_EQ(parse_text("llama3_json", R"({"name": "f", "parameters": {}}; {"name": "g", "parameters": {"a": {}}};{"name": "h", "parameters": {}})"),
-            (Parsed{"", {{"f", "{}"}, {"g", R"({"a": {}})"}, {"h", "{}"}}}));
+  EXPECT_EQ(
+      parse_text(
+          "llama3_json",
+          R"({"name": "f", "parameters": {}}; {"name": "g", "parameters": {"a": {}}};{"name": "h", "parameters": {}})"),
+      (Parsed{"", {{"f", "{}"}, {"g", R"({"a": {}})"}, {"h", "{}"}}}));
 }
 
 TEST(Task6_8_Llama3, OtherTextStaysText) {
-  for (const std::string text : {"Hello.", "  ", "", " a {\"name\": \"f\", \"parameters\": {}}", R"({"answer": 42})",
-                                 "[1, 2]", "<|python_tag|>print(1)", "{\"name\": \"f\", \"parameters\": {}"})
+  for (const std::string text :
+       {"Hello.", "  ", "", " a {\"name\": \"f\", \"parameters\": {}}", R"({"answer": 42})", "[1, 2]",
+        "<|python_tag|>print(1)", "{\"name\": \"f\", \"parameters\": {}"})
     EXPECT_EQ(parse_text("llama3_json", text), (Parsed{text, {}}));
-  for (const std::string& object : kMalformed) EXPECT_EQ(parse_text("llama3_json", object), (Parsed{object, {}}));
+  for (const std::string& object : kMalformed)
+    EXPECT_EQ(parse_text("llama3_json", object), (Parsed{object, {}}));
 }
 
 TEST(Task6_8_Llama3, TextAfterACallStaysText) {
   const std::string call = R"({"name": "f", "parameters": {}})";
-  for (const std::string rest : {" so be it", "; so be it", ";; ", "; {\"a\": 1}", " {\"name\": \"g\", \"parameters\": {}}"})
+  for (const std::string rest :
+       {" so be it", "; so be it", ";; ", "; {\"a\": 1}", " {\"name\": \"g\", \"parameters\": {}}"})
     EXPECT_EQ(parse_text("llama3_json", call + rest).calls, (std::vector<Call>{{"f", "{}"}}));
   EXPECT_EQ(parse_text("llama3_json", call + " ; so be it").content, " ; so be it");
   EXPECT_EQ(parse_text("llama3_json", call + "; {\"a\": 1}").content, "; {\"a\": 1}");
@@ -158,13 +168,31 @@ TEST(Task6_8_Llama3, TextAfterACallStaysText) {
 // Texts of all kinds of parts, for both parsers.
 std::string random_text(Random& random) {
   static const std::vector<std::string> parts = {
-      "<tool_call>", "</tool_call>", "<|python_tag|>", "{\"name\": \"f\", \"arguments\": {\"a\": [1, \"}\"]}}",
-      "{\"name\": \"g\", \"parameters\": {}}", "<tool_call>{\"name\": \"h\", \"arguments\": {}}</tool_call>", " ", "\n", ";", "<",
-      "{", "}", "\"", "ä€", "text", "<tool_call>\n{\"name\": \"ö\", \"arguments\": {\"ä\": \"€\"}}\n</tool_call>", "\\", ",", ":", "1"};
+      "<tool_call>",
+      "</tool_call>",
+      "<|python_tag|>",
+      "{\"name\": \"f\", \"arguments\": {\"a\": [1, \"}\"]}}",
+      "{\"name\": \"g\", \"parameters\": {}}",
+      "<tool_call>{\"name\": \"h\", \"arguments\": {}}</tool_call>",
+      " ",
+      "\n",
+      ";",
+      "<",
+      "{",
+      "}",
+      "\"",
+      "ä€",
+      "text",
+      "<tool_call>\n{\"name\": \"ö\", \"arguments\": {\"ä\": \"€\"}}\n</tool_call>",
+      "\\",
+      ",",
+      ":",
+      "1"};
   std::string text;
   for (int64_t i = random.integer(0, 12); i > 0; --i)
-    text += random.integer(0, 9) == 0 ? kMalformed[static_cast<size_t>(random.integer(0, std::ssize(kMalformed) - 1))]
-                                      : parts[static_cast<size_t>(random.integer(0, std::ssize(parts) - 1))];
+    text += random.integer(0, 9) == 0
+                ? kMalformed[static_cast<size_t>(random.integer(0, std::ssize(kMalformed) - 1))]
+                : parts[static_cast<size_t>(random.integer(0, std::ssize(parts) - 1))];
   return text;
 }
 
@@ -188,7 +216,9 @@ TEST(Task6_8_Cuts, RandomTextsInRandomPieces) {
     for (const std::string parser : {"hermes", "llama3_json"}) {
       const Parsed whole = parse_text(parser, text);
       num_calls += static_cast<int>(whole.calls.size());
-      if (whole.calls.empty()) ASSERT_EQ(whole.content, text) << "no call, so all of it is text";
+      if (whole.calls.empty()) {
+        ASSERT_EQ(whole.content, text) << "no call, so all of it is text";
+      }
       std::vector<std::string> bytes, pieces;
       for (const char c : text) bytes.emplace_back(1, c);
       for (size_t at = 0; at < text.size();) {
@@ -218,7 +248,8 @@ TEST(Task6_8_Calls, IdsAreRandom) {
   std::set<std::string> ids;
   for (int i = 0; i < 100; ++i) {
     const auto parser = tool_call_parser_of("hermes")();
-    const ToolTextDelta delta = parser->append(R"(<tool_call>{"name": "f", "arguments": {}}</tool_call><tool_call>{"name": "f", "arguments": {}}</tool_call>)");
+    const ToolTextDelta delta = parser->append(
+        R"(<tool_call>{"name": "f", "arguments": {}}</tool_call><tool_call>{"name": "f", "arguments": {}}</tool_call>)");
     for (const ToolCallDelta& call : delta.tool_calls) {
       EXPECT_TRUE(std::regex_match(call.id, std::regex("call_[0-9a-f]{24}"))) << call.id;
       ids.insert(call.id);
@@ -258,12 +289,15 @@ TEST(Task6_8_Calls, NoMoreThanTheLimitIsHeldBack) {
 
 TEST(JsonScanner, TakesWhatAJsonParserTakes) {
   Random random(8);
-  const std::vector<std::string> parts = {"{", "}", "[", "]", ",", ":", "\"a\"", "\"\\u00e4\\n\"", "1", "-", "0", ".5", "e+3", "true", "null", "false",
-                                          " ", "\"b\":", "\"", "\\", "12", "E", "{\"a\":1}", "[]", "tru"};
+  const std::vector<std::string> parts = {
+      "{",  "}",  "[",         "]",    ",",    ":",     "\"a\"", "\"\\u00e4\\n\"", "1",  "-",
+      "0",  ".5", "e+3",       "true", "null", "false", " ",     "\"b\":",         "\"", "\\",
+      "12", "E",  "{\"a\":1}", "[]",   "tru"};
   int num_complete = 0;
   for (int round = 0; round < 200000; ++round) {
     std::string text = "{\"k\":";
-    for (int64_t i = random.integer(0, 6); i > 0; --i) text += parts[static_cast<size_t>(random.integer(0, std::ssize(parts) - 1))];
+    for (int64_t i = random.integer(0, 6); i > 0; --i)
+      text += parts[static_cast<size_t>(random.integer(0, std::ssize(parts) - 1))];
     text += "}";
     JsonScanner scanner;
     JsonScanner::State state = JsonScanner::State::more;
@@ -271,10 +305,38 @@ TEST(JsonScanner, TakesWhatAJsonParserTakes) {
     while (end < text.size() && state == JsonScanner::State::more) state = scanner.feed(text[end++]);
     const bool whole = state == JsonScanner::State::complete && end == text.size();
     num_complete += whole;
-    ASSERT_EQ(whole, nlohmann::json::accept(text)) << text;
-    if (state == JsonScanner::State::complete) ASSERT_TRUE(nlohmann::json::accept(text.substr(0, end))) << text;
+    const bool accepted = nlohmann::json::accept(text);
+    // To nlohmann/json a number beyond double's range is malformed; in JSON it is a number.
+    if (whole && !accepted && std::regex_search(text, std::regex(R"([eE]\+?\d{3})"))) continue;
+    ASSERT_EQ(whole, accepted) << text;
+    if (state == JsonScanner::State::complete && end < text.size()) {
+      ASSERT_TRUE(nlohmann::json::accept(text.substr(0, end))) << text;
+    }
   }
   EXPECT_GT(num_complete, 1000);
+}
+
+// Deeper than kMaxDepth is text; a number of any size is the client's to read.
+TEST(Task6_8_Calls, DepthIsBoundedAndNumbersAreNot) {
+  const auto call = [](const std::string& value) {
+    return R"(<tool_call>{"name": "f", "arguments": {"a": )" + value + "}}</tool_call>";
+  };
+  const auto nested = [](size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); };
+  const size_t room = JsonScanner::kMaxDepth - 2;
+  for (const std::string& value : {nested(room), "1e400", "-" + std::string(5000, '9')})
+    EXPECT_EQ(parse_text("hermes", call(value)), (Parsed{"", {{"f", "{\"a\": " + value + "}"}}}));
+  for (const std::string& value :
+       {nested(room + 1), nested(100'000), std::string("+1"), std::string("Infinity")})
+    EXPECT_EQ(parse_text("hermes", call(value)), (Parsed{call(value), {}})) << value.substr(0, 20);
+}
+
+TEST(ToolCallParser, OfSeveralCallsTheFirstOnly) {
+  const auto parser = first_call_only(tool_call_parser_of("hermes"))();
+  const std::string call = R"(<tool_call>{"name": "f", "arguments": {}}</tool_call>)";
+  EXPECT_EQ(parser->append("a" + call).tool_calls.size(), 1u);
+  const ToolTextDelta delta = parser->append(call + " b");
+  EXPECT_TRUE(delta.tool_calls.empty());
+  EXPECT_EQ(delta.content + parser->finish().content, " b");
 }
 
 TEST(ToolCallParser, AnUnknownNameIsAnError) {

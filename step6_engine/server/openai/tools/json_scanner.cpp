@@ -30,7 +30,8 @@ JsonScanner::State JsonScanner::feed(char c) {
       if (string_is_key_ && open_.size() == 1) key_ += '\\';  // no name that is looked for
       expects_ = c == 'u' ? Expects::unicode : Expects::string;
       digits_missing_ = 4;
-      return c == 'u' || std::string_view("\"\\/bfnrt").find(c) != std::string_view::npos ? State::more : malformed();
+      return c == 'u' || std::string_view("\"\\/bfnrt").find(c) != std::string_view::npos ? State::more
+                                                                                          : malformed();
     case Expects::unicode:
       if (std::string_view("0123456789abcdefABCDEF").find(c) == std::string_view::npos) return malformed();
       if (--digits_missing_ == 0) expects_ = Expects::string;
@@ -100,7 +101,11 @@ JsonScanner::State JsonScanner::begin_value(char c) {
 bool JsonScanner::number_goes_on(char c) {
   char next = 0;
   if (is_digit(c))
-    next = number_ == '-' ? (c == '0' ? '0' : '1') : number_ == '1' ? '1' : number_ == '.' || number_ == '2' ? '2' : number_ == '0' ? 0 : '3';
+    next = number_ == '-'                     ? (c == '0' ? '0' : '1')
+           : number_ == '1'                   ? '1'
+           : number_ == '.' || number_ == '2' ? '2'
+           : number_ == '0'                   ? 0
+                                              : '3';
   else if (c == '.')
     next = number_ == '0' || number_ == '1' ? '.' : 0;
   else if (c == 'e' || c == 'E')

@@ -29,18 +29,18 @@ class JsonScanner {
 
  private:
   enum class Expects : uint8_t {
-    object,         // the first '{'
+    object,  // the first '{'
     value,
-    value_or_end,   // after '['
-    key_or_end,     // after '{'
+    value_or_end,  // after '['
+    key_or_end,    // after '{'
     key,
     colon,
     comma_or_end,
     string,
     escape,
-    unicode,        // hexadecimal digits of an escape
+    unicode,  // hexadecimal digits of an escape
     number,
-    literal,        // the rest of true, false, null
+    literal,  // the rest of true, false, null
     nothing
   };
   State begin_value(char c);
@@ -51,10 +51,10 @@ class JsonScanner {
   State malformed() { return expects_ = Expects::nothing, State::malformed; }
 
   Expects expects_ = Expects::object;
-  std::string open_;          // '{' and '[' that are not closed
-  std::string key_;           // of the member at depth 1, its first bytes
-  size_t position_ = 0;       // of the byte that is fed
-  size_t value_begin_ = 0;    // of the member's value at depth 1
+  std::string open_;        // '{' and '[' that are not closed
+  std::string key_;         // of the member at depth 1, its first bytes
+  size_t position_ = 0;     // of the byte that is fed
+  size_t value_begin_ = 0;  // of the member's value at depth 1
   bool string_is_key_ = false;
   int digits_missing_ = 0;    // of a \u escape
   char number_ = 0;           // what came last in the number: - 0 1 . 2 e s 3 (see number_goes_on)

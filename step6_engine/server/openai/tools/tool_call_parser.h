@@ -35,4 +35,7 @@ class ToolCallParser {
 
 using ToolCallParserMaker = std::function<std::unique_ptr<ToolCallParser>()>;
 
+// For "parallel_tool_calls": false: the same without the calls after the first, which are dropped (as vLLM).
+ToolCallParserMaker first_call_only(ToolCallParserMaker make);
+
 }  // namespace ladder

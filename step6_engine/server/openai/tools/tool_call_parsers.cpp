@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "step1_layers/core/error.h"
+#include "step1_layers/core/task_not_implemented.h"
 
 namespace ladder {
 
@@ -45,7 +46,8 @@ bool is_object(std::string_view json_text) {
 // Name and arguments; none: this object calls nothing.
 std::optional<ToolCallDelta> call_of(std::string_view object, const JsonScanner& scanner) {
   const auto part = [object](JsonScanner::Range range) { return object.substr(range.begin, range.length); };
-  const std::string_view arguments = part(scanner.arguments.length > 0 ? scanner.arguments : scanner.parameters);
+  const std::string_view arguments =
+      part(scanner.arguments.length > 0 ? scanner.arguments : scanner.parameters);
   if (scanner.name.length == 0 || arguments.empty()) return {};
   std::optional<std::string> name = string_of(part(scanner.name));
   if (!name || name->empty()) return {};
@@ -55,11 +57,30 @@ std::optional<ToolCallDelta> call_of(std::string_view object, const JsonScanner&
   return ToolCallDelta{.name = *std::move(name), .arguments = *std::move(text)};
 }
 
+class FirstCallOnly final : public ToolCallParser {
+ public:
+  explicit FirstCallOnly(std::unique_ptr<ToolCallParser> parser) : parser_(std::move(parser)) {}
+  ToolTextDelta append(std::string_view text) override { return filtered(parser_->append(text)); }
+  ToolTextDelta finish() override { return filtered(parser_->finish()); }
+
+ private:
+  static ToolTextDelta filtered(ToolTextDelta delta) {
+    std::erase_if(delta.tool_calls, [](const ToolCallDelta& call) { return call.index > 0; });
+    return delta;
+  }
+  const std::unique_ptr<ToolCallParser> parser_;
+};
+
 }  // namespace
+
+ToolCallParserMaker first_call_only(ToolCallParserMaker make) {
+  return [make = std::move(make)] { return std::make_unique<FirstCallOnly>(make()); };
+}
 
 ToolCallParserMaker tool_call_parser_of(std::string_view name) {
   const bool hermes = name == "hermes";
-  LADDER_CHECK(hermes || name == "llama3_json", "--tool-call-parser {}: there are hermes and llama3_json", name);
+  LADDER_CHECK(hermes || name == "llama3_json", "--tool-call-parser {}: there are hermes and llama3_json",
+               name);
   return [marks = hermes ? kHermesMarks : kLlama3Marks] { return std::make_unique<MarkedCallParser>(marks); };
 }
 

@@ -27,7 +27,7 @@ inline constexpr size_t kMaxCallBytes = size_t{1} << 18;
 struct CallMarks {
   std::string_view open;   // before a call
   std::string_view close;  // after it; empty: the object's end is its end
-  bool bare = false;       // objects at the text's beginning, and after a call and ';', are calls without a mark
+  bool bare = false;  // objects at the text's beginning, and after a call and ';', are calls without a mark
 };
 inline constexpr CallMarks kHermesMarks{"<tool_call>", "</tool_call>", false};
 inline constexpr CallMarks kLlama3Marks{"<|python_tag|>", "", true};
@@ -60,8 +60,8 @@ class MarkedCallParser final : public ToolCallParser {
 
   const CallMarks marks_;
   Within within_ = Within::text;
-  std::string held_;        // since a call may have begun
-  size_t matched_ = 0;      // bytes of a mark
+  std::string held_;         // since a call may have begun
+  size_t matched_ = 0;       // bytes of a mark
   size_t object_begin_ = 0;  // in held_
   JsonScanner scanner_;
   bool in_gap_;        // after a call (bare: and at the beginning), white space alone so far
