@@ -31,7 +31,8 @@ std::shared_ptr<const ServedModel> model_with(const std::string& parser) {
 }
 
 GenerationPlan plan_of(const std::shared_ptr<const ServedModel>& model, const std::string& members) {
-  return chat_plan(testing::FakeExchange::post("/v1/chat/completions", "{" + members + "}")->request(), model);
+  return chat_plan(testing::FakeExchange::post("/v1/chat/completions", "{" + members + "}")->request(),
+                   model);
 }
 
 // The choice of a whole answer with this text.
@@ -55,7 +56,8 @@ Json streamed_choice(const AnswerPlan& plan, const std::vector<std::string>& pie
     std::string out;
     writer.write(out, 0, update);
     for (size_t begin = 0; begin < out.size(); begin = out.find("\n\n", begin) + 2) {
-      const Json choice = Json::parse(out.substr(begin + 6, out.find("\n\n", begin) - begin - 6))["choices"][0];
+      const Json choice =
+          Json::parse(out.substr(begin + 6, out.find("\n\n", begin) - begin - 6))["choices"][0];
       const Json& delta = choice["delta"];
       EXPECT_TRUE(finish_reason.is_null()) << "a chunk behind the end";
       finish_reason = choice["finish_reason"];
@@ -73,9 +75,11 @@ Json streamed_choice(const AnswerPlan& plan, const std::vector<std::string>& pie
 
 TEST(OpenAiTools, AStreamIsTheWholeAnswerAtEveryCut) {
   const std::map<std::string, std::string> texts = {
-      {"hermes", "Söon:\n<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"ä</tool_call>\"}}</tool_call>\n<tool_call>"
-                 "{\"name\": \"g\", \"arguments\": {}}</tool_call>"},
-      {"llama3_json", R"({"name": "f", "parameters": {"a": "ä</tool_call>"}}; {"name": "g", "parameters": {}})"}};
+      {"hermes",
+       "Söon:\n<tool_call>{\"name\": \"f\", \"arguments\": {\"a\": \"ä</tool_call>\"}}</tool_call>\n<tool_call>"
+       "{\"name\": \"g\", \"arguments\": {}}</tool_call>"},
+      {"llama3_json",
+       R"({"name": "f", "parameters": {"a": "ä</tool_call>"}}; {"name": "g", "parameters": {}})"}};
   for (const auto& [parser, text] : texts) {
     const GenerationPlan plan = plan_of(model_with(parser), kHi + "," + kTools + R"(,"stream":true)");
     const Json whole = whole_choice(plan.answer, text);
@@ -84,10 +88,12 @@ TEST(OpenAiTools, AStreamIsTheWholeAnswerAtEveryCut) {
     EXPECT_EQ(message["content"], parser == "hermes" ? Json("Söon:\n") : Json());
     ASSERT_EQ(message["tool_calls"].size(), 2u);
     EXPECT_EQ(message["tool_calls"][0]["type"], "function");
-    EXPECT_EQ(message["tool_calls"][0]["function"]["arguments"], R"({"a": "ä</tool_call>"})") << "as a string";
+    EXPECT_EQ(message["tool_calls"][0]["function"]["arguments"], R"({"a": "ä</tool_call>"})")
+        << "as a string";
     EXPECT_NE(message["tool_calls"][0]["id"], message["tool_calls"][1]["id"]);
-    Json expected = {{"finish_reason", "tool_calls"},
-                     {"message", {{"content", parser == "hermes" ? "Söon:\n" : ""}, {"tool_calls", Json::array()}}}};
+    Json expected = {
+        {"finish_reason", "tool_calls"},
+        {"message", {{"content", parser == "hermes" ? "Söon:\n" : ""}, {"tool_calls", Json::array()}}}};
     for (const Json& call : message["tool_calls"])
       expected["message"]["tool_calls"].push_back(call["function"]);
     for (size_t cut = 0; cut <= text.size(); ++cut) {
@@ -101,7 +107,8 @@ TEST(OpenAiTools, AStreamIsTheWholeAnswerAtEveryCut) {
 TEST(OpenAiTools, WhatIsNoCallIsTheAnswersText) {
   const GenerationPlan plan = plan_of(model_with("hermes"), kHi + "," + kTools);
   EXPECT_FALSE(plan.requests[0].sampling.skip_special_tokens) << "some models' marks are special tokens";
-  for (const std::string text : {"Hello.", "", "<tool_call>{\"name\": \"f\"}</tool_call>", "<tool_call>{\"name\""}) {
+  for (const std::string text :
+       {"Hello.", "", "<tool_call>{\"name\": \"f\"}</tool_call>", "<tool_call>{\"name\""}) {
     const Json choice = whole_choice(plan.answer, text);
     EXPECT_EQ(choice["finish_reason"], "stop");
     EXPECT_EQ(choice["message"]["content"], text);
@@ -131,18 +138,22 @@ TEST(OpenAiTools, WhatCannotBeServedIsRefusedByName) {
     }
     return std::string("served");
   };
-  for (const std::string choice : {R"("required")", R"({"type":"function","function":{"name":"weather"}})", "5"})
-    EXPECT_TRUE(param_of("hermes", kTools + R"(,"tool_choice":)" + choice).starts_with("tool_choice: ")) << choice;
+  for (const std::string choice :
+       {R"("required")", R"({"type":"function","function":{"name":"weather"}})", "5"})
+    EXPECT_TRUE(param_of("hermes", kTools + R"(,"tool_choice":)" + choice).starts_with("tool_choice: "))
+        << choice;
   for (const std::string choice : {"", R"(,"tool_choice":"auto")", R"(,"tool_choice":null)"})
     EXPECT_NE(param_of("", kTools + choice).find("--enable-auto-tool-choice"), std::string::npos) << choice;
   EXPECT_TRUE(param_of("hermes", R"("tool_choice":"auto")").starts_with("tool_choice: "));
-  EXPECT_TRUE(param_of("hermes", kTools + R"(,"parallel_tool_calls":"no")").starts_with("parallel_tool_calls: "));
+  EXPECT_TRUE(
+      param_of("hermes", kTools + R"(,"parallel_tool_calls":"no")").starts_with("parallel_tool_calls: "));
 }
 
 TEST(OpenAiTools, WithoutParallelCallsThereIsOne) {
   const std::string call = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
   for (const auto& [value, count] : {std::pair("false", 1), {"true", 2}, {"null", 2}}) {
-    const GenerationPlan plan = plan_of(model_with("hermes"), kHi + "," + kTools + R"(,"parallel_tool_calls":)" + value);
+    const GenerationPlan plan =
+        plan_of(model_with("hermes"), kHi + "," + kTools + R"(,"parallel_tool_calls":)" + value);
     EXPECT_EQ(whole_choice(plan.answer, call + call)["message"]["tool_calls"].size(), count);
     EXPECT_EQ(streamed_choice(plan.answer, {call, call})["message"]["tool_calls"].size(), count);
   }
@@ -151,15 +162,17 @@ TEST(OpenAiTools, WithoutParallelCallsThereIsOne) {
 TEST(OpenAiTools, ToolsCallsAndResultsGoInThroughTheTemplate) {
   const auto model = model_with("hermes");
   const GenerationPlan plan = plan_of(
-      model, R"("messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":null,"tool_calls":[{"id":"call_1",)"
-             R"("type":"function","function":{"name":"weather","arguments":"{\"town\": \"Ulm\"}"}}]},)"
-             R"({"role":"tool","tool_call_id":"call_1","content":[{"type":"text","text":"sunny"}]}],)" +
-                 kTools);
-  EXPECT_EQ(model->tokenizer->decode(plan.requests[0].prompt_token_ids, false),
-            "<|im_start|>system\n<tools>{\"type\": \"function\", \"function\": {\"name\": \"weather\", \"parameters\": "
-            "{\"type\": \"object\"}}}</tools><|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n<tool_call>"
-            "{\"name\": \"weather\", \"arguments\": {\"town\": \"Ulm\"}}</tool_call><|im_end|>\n<|im_start|>tool\nsunny"
-            "<|im_end|>\n<|im_start|>assistant\n");
+      model,
+      R"("messages":[{"role":"user","content":"Hi"},{"role":"assistant","content":null,"tool_calls":[{"id":"call_1",)"
+      R"("type":"function","function":{"name":"weather","arguments":"{\"town\": \"Ulm\"}"}}]},)"
+      R"({"role":"tool","tool_call_id":"call_1","content":[{"type":"text","text":"sunny"}]}],)" +
+          kTools);
+  EXPECT_EQ(
+      model->tokenizer->decode(plan.requests[0].prompt_token_ids, false),
+      "<|im_start|>system\n<tools>{\"type\": \"function\", \"function\": {\"name\": \"weather\", \"parameters\": "
+      "{\"type\": \"object\"}}}</tools><|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n<tool_call>"
+      "{\"name\": \"weather\", \"arguments\": {\"town\": \"Ulm\"}}</tool_call><|im_end|>\n<|im_start|>tool\nsunny"
+      "<|im_end|>\n<|im_start|>assistant\n");
 }
 
 }  // namespace

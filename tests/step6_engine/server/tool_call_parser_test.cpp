@@ -323,7 +323,7 @@ TEST(Task6_8_Calls, DepthIsBoundedAndNumbersAreNot) {
   };
   const auto nested = [](size_t depth) { return std::string(depth, '[') + std::string(depth, ']'); };
   const size_t room = JsonScanner::kMaxDepth - 2;
-  for (const std::string& value : {nested(room), "1e400", "-" + std::string(5000, '9')})
+  for (const std::string& value : {nested(room), std::string("1e400"), "-" + std::string(5000, '9')})
     EXPECT_EQ(parse_text("hermes", call(value)), (Parsed{"", {{"f", "{\"a\": " + value + "}"}}}));
   for (const std::string& value :
        {nested(room + 1), nested(100'000), std::string("+1"), std::string("Infinity")})
