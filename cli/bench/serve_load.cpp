@@ -63,6 +63,7 @@ ServeAddress parse_base_url(const std::string& url) {
                  "{}: expected a port behind the colon", url);
   }
   LADDER_CHECK(!address.host.empty(), "{}: expected a host", url);
+  address.authority = authority;
   return address;
 }
 
@@ -109,8 +110,8 @@ HttpReply http_get(const ServeAddress& address, const std::string& path, const s
   asio::io_context context;
   tcp::socket socket(context);
   const std::vector<tcp::endpoint> endpoints = resolve(address);
-  const std::string message = fmt::format("GET {}{} HTTP/1.1\r\nHost: {}:{}\r\nConnection: close\r\n{}\r\n",
-                                          address.path, path, address.host, address.port, headers);
+  const std::string message = fmt::format("GET {}{} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n{}\r\n",
+                                          address.path, path, address.authority, headers);
   HttpReply reply;
   std::function<void(std::string_view)> on_body = [&](std::string_view bytes) { reply.body += bytes; };
   ResponseReader response(&on_body);

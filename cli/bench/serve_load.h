@@ -16,7 +16,8 @@ namespace ladder {
 struct ServeAddress {
   std::string host;
   uint16_t port = 0;
-  std::string path;  // what the base URL has behind the port: "" or "/llm"
+  std::string path;       // what the base URL has behind the port: "" or "/llm"
+  std::string authority;  // "127.0.0.1:8000", "[::1]:8000": the header Host
 };
 
 // "http://127.0.0.1:8000/llm". Error: another scheme, no host, a port that is none.

@@ -71,10 +71,10 @@ ServeRequest make_message(const Request& request, const MessageOptions& options)
   }
   const std::string body = fmt::format("{{{},{}", prompt, fields.dump().substr(1));
   made.message = fmt::format(
-      "POST {}{} HTTP/1.1\r\nHost: {}:{}\r\nContent-Type: application/json\r\nAccept: text/event-stream\r\n{}"
+      "POST {}{} HTTP/1.1\r\nHost: {}\r\nContent-Type: application/json\r\nAccept: text/event-stream\r\n{}"
       "Content-Length: {}\r\n\r\n{}",
-      options.address.path, options.chat ? "/v1/chat/completions" : "/v1/completions", options.address.host,
-      options.address.port, authorization(options.api_key), body.size(), body);
+      options.address.path, options.chat ? "/v1/chat/completions" : "/v1/completions",
+      options.address.authority, authorization(options.api_key), body.size(), body);
   return made;
 }
 

@@ -39,12 +39,12 @@ bool MessageSocket::wait_for(short events, std::optional<Clock::time_point> dead
     int timeout = -1;
     if (deadline) {
       const auto left = std::chrono::ceil<std::chrono::milliseconds>(*deadline - Clock::now()).count();
-      if (left <= 0) return false;
-      timeout = static_cast<int>(std::min<int64_t>(left, 1 << 30));
+      timeout = static_cast<int>(std::clamp<int64_t>(left, 0, 1 << 30));
     }
     pollfd polled{socket_.number(), events, 0};
     if (::poll(&polled, 1, timeout) > 0)
       return true;  // or the connection has ended, as the next call will say
+    if (timeout == 0) return false;
   }
 }
 

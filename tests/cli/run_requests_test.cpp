@@ -48,7 +48,9 @@ TEST(Cli_RunRequests, OutputsComeInTheOrderOfTheInputEachAfterItsUpdates) {
       const Request& request = lines.at(static_cast<size_t>(index)).request;
       const auto expected = expected_tokens(request.prompt_token_ids, *request.sampling.max_tokens);
       EXPECT_EQ(output.completions.at(0).token_ids, expected);
-      if (with_updates) EXPECT_EQ(updates.at(static_cast<size_t>(index)), expected);
+      if (with_updates) {
+        EXPECT_EQ(updates.at(static_cast<size_t>(index)), expected);
+      }
     };
     run_requests(client, lines, callbacks);
     EXPECT_EQ(order, (std::vector<int64_t>{0, 1, 2}));

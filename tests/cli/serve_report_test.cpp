@@ -170,6 +170,7 @@ TEST(Cli_ServePlan, BaseUrlIsReadWhole) {
   EXPECT_EQ(ipv6.host, "::1");
   EXPECT_EQ(ipv6.port, 8000);
   EXPECT_EQ(ipv6.path, "/v");
+  EXPECT_EQ(ipv6.authority, "[::1]:8000");
   for (const char* wrong :
        {"https://a", "a:80", "http://", "http://a:", "http://a:0", "http://a:99999", "http://a:8x"})
     EXPECT_THROW(parse_base_url(wrong), Error) << wrong;

@@ -127,7 +127,11 @@ std::vector<std::vector<int32_t>> greedy(const GoldenCheckpoint& golden, RunnerC
                                          MemoryPlan* measured = nullptr, MemoryPlan* predicted = nullptr) {
   const DecoderSpec spec = load_decoder_spec(golden.directory);
   config.tensor_parallel_size = ranks;
-  auto executor = make_local_executor({.model = golden.directory, .spec = spec, .config = config});
+  ExecutorOptions options;
+  options.model = golden.directory;
+  options.spec = spec;
+  options.config = config;
+  auto executor = make_local_executor(options);
   if (measured) *measured = executor->memory();
   if (predicted) *predicted = predict_memory(spec, executor->config());
   std::vector<std::vector<int32_t>> tokens(golden.prompts.size());
