@@ -10,7 +10,7 @@
 #   lm-eval   local-completions: log likelihoods equal to those of `ladder score`, and a task of its own
 #   guidellm  concurrent chats and completions over synthetic text
 #   aiperf    chats, streamed, with its own token count beside the server's
-#   vllm      vllm bench serve, completions of token counts and chats (5 GB: it needs all of vLLM to be installed)
+#   vllm      vllm bench serve, completions of token counts and chats (9 GB: it needs all of vLLM to be installed)
 set -uo pipefail
 root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd)
 venvs=${XDG_CACHE_HOME:-$HOME/.cache}/ladder-clients
