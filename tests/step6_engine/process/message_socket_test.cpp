@@ -130,6 +130,7 @@ TEST(Task6_9_MessageSocket, AWriterIsNotHeldUpForEver) {
   EXPECT_LT(std::chrono::steady_clock::now() - begin, 5s);
   EXPECT_EQ(error_of([&] { writer.write(1, "x", 100ms); }), "the connection has ended")
       << "half a message is out: nothing may follow it";
+  writer.shut_down();  // as write() has, if it is right: the reader must not wait for a wrong one
   EXPECT_THROW(stopped.read(), Error) << "and the reader does not take the half for a whole";
 }
 
