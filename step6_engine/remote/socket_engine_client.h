@@ -63,12 +63,12 @@ class SocketEngineClient final : public EngineClient {
   // The reader's:
   // Until the connection ends: takes turns. Then lose().
   void run();
-  // The statistics and what was taken (link_->stats, link_->taken) first. Each update, with its request's id, goes to the request's buffer, and
-  // what it brings is also appended to what is known of the answer (so_far). An output, with its request's id and
-  // prompt, ends the request, which is not under way any more, and its id free, before its buffer ends. Replies last,
-  // each to the promise of its call, which is forgotten. What belongs to no request or call that is under way is
-  // dropped. In the end on_turn, if there is one. link_->mutex is never held while a buffer is given something, since
-  // that calls on_ready. Error: a completion that its request does not have.
+  // The statistics and what was taken (link_->stats, link_->taken) first. Each update, with its request's id, goes to
+  // the request's buffer, and what it brings is also appended to what is known of the answer (so_far). An output, with
+  // its request's id and prompt, ends the request, which is not under way any more, and its id free, before its buffer
+  // ends. Replies last, each to the promise of its call, which is forgotten. What belongs to no request or call that is
+  // under way is dropped. In the end on_turn, if there is one. link_->mutex is never held while a buffer is given
+  // something, since that calls on_ready. Error: a completion that its request does not have.
   void take_turn(TurnMessage turn);
   // The connection has ended. Unless that was asked for it is the engine's death: the statistics tell, then every
   // request ends with FinishReason::error and what is known of its answer, then every call.

@@ -304,15 +304,21 @@ TEST(Task6_10_TraceRing, AViewerThatIsTooSlowStartsAnewAndIsRight) {
   EXPECT_TRUE(slow.state->sequences().empty());
 }
 
-TEST(Task6_10_TraceRing, AnswersFewerRecordsWhereTheyAreLong) {
-  Engine engine = make_engine();
-  TraceRingLimits limits;
-  limits.max_slice_bytes = 1;
-  const auto ring = std::make_shared<TraceRing>(trace_header(engine), limits);
+// What a ring knows of one request's run that was watched from its beginning.
+std::shared_ptr<TraceRing> watched_run(Engine& engine, const TraceRingLimits& limits) {
+  auto ring = std::make_shared<TraceRing>(trace_header(engine), limits);
   engine.add_observer(ring);
   ring->since(0, 10);
   engine.add_request(token_request(prompt_of(9, 1), 20));
   run(engine);
+  return ring;
+}
+
+TEST(Task6_10_TraceRing, AnswersFewerRecordsWhereTheyAreLong) {
+  Engine engine = make_engine();
+  TraceRingLimits limits;
+  limits.max_slice_bytes = 1;
+  const auto ring = watched_run(engine, limits);
   Viewer viewer;
   int64_t slices = 0;
   for (TraceSlice slice = ring->since(0, 100); !slice.lines.empty();
@@ -327,11 +333,7 @@ TEST(Task6_10_TraceRing, AnswersFewerRecordsWhereTheyAreLong) {
 
 TEST(Task6_10_TraceRing, AnswersNoMoreRecordsThanAskedFor) {
   Engine engine = make_engine();
-  const auto ring = std::make_shared<TraceRing>(trace_header(engine));
-  engine.add_observer(ring);
-  ring->since(0, 10);
-  engine.add_request(token_request(prompt_of(9, 1), 20));
-  run(engine);
+  const auto ring = watched_run(engine, {});
   Viewer viewer;
   int64_t slices = 0;
   while (true) {
