@@ -287,6 +287,15 @@ TEST(Task6_8_Calls, NoMoreThanTheLimitIsHeldBack) {
   EXPECT_EQ(parser->append("z").content, "z");
 }
 
+TEST(Task6_8_Calls, AGapIsHeldBackToFourKilobytes) {
+  const auto parser = tool_call_parser_of("hermes")();
+  EXPECT_EQ(parser->append("<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>").tool_calls.size(),
+            1u);
+  EXPECT_EQ(parser->append(std::string(4096, ' ')).content, "");
+  EXPECT_EQ(parser->append(" ").content.size(), 4097u);
+  EXPECT_EQ(parser->append(" ").content, " ") << "the gap is over: this is text";
+}
+
 TEST(JsonScanner, TakesWhatAJsonParserTakes) {
   Random random(8);
   const std::vector<std::string> parts = {
