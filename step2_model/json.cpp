@@ -26,41 +26,31 @@ class TreeBuilder final : public nlohmann::json_sax<Tree> {
   using typename nlohmann::json_sax<Tree>::string_t;
   using typename nlohmann::json_sax<Tree>::binary_t;
 
-  TreeBuilder(Tree& root, std::string_view text, std::string_view what, int max_depth, bool packs_ids = false)
-      : root_(root), text_(text), what_(what), max_depth_(max_depth), packs_ids_(packs_ids) {}
+  // `text`: the whole, in which errors are placed. `cut`: the lists that are packed, if there are any.
+  TreeBuilder(Tree& root, std::string_view text, std::string_view what, int max_depth,
+              const TextWithoutIds* cut = nullptr)
+      : root_(root), text_(text), what_(what), max_depth_(max_depth), cut_(cut) {}
 
   bool null() override { return put(Tree(nullptr)) != nullptr; }
   bool boolean(bool value) override { return put(Tree(value)) != nullptr; }
   bool number_integer(number_integer_t value) override { return put(Tree(value)) != nullptr; }
-  bool number_unsigned(number_unsigned_t value) override {
-    if (in_ids_ && value <= static_cast<number_unsigned_t>(std::numeric_limits<int32_t>::max())) {
-      ids_.push_back(static_cast<int32_t>(value));
-      return true;
-    }
-    return put(Tree(value)) != nullptr;
-  }
+  bool number_unsigned(number_unsigned_t value) override { return put(Tree(value)) != nullptr; }
   bool number_float(number_float_t value, const string_t&) override { return put(Tree(value)) != nullptr; }
   bool string(string_t& value) override { return put(Tree(std::move(value))) != nullptr; }
   bool binary(binary_t&) override { return false; }
 
   bool start_object(std::size_t) override { return open(Tree::object()); }
   bool start_array(std::size_t) override {
-    open(Tree::array());
-    in_ids_ = packs_ids_;
-    return true;
+    const size_t array = num_arrays_++;
+    if (!cut_ || next_list_ == cut_->lists.size() || cut_->lists[next_list_].array != array)
+      return open(Tree::array());
+    const std::vector<int32_t>& ids = cut_->lists[next_list_++].ids;
+    std::vector<uint8_t> bytes(ids.size() * sizeof(int32_t));
+    std::memcpy(bytes.data(), ids.data(), bytes.size());
+    return open(Tree::binary(std::move(bytes)));
   }
   bool end_object() override { return close(); }
-  bool end_array() override {
-    if (in_ids_ && ids_.size() >= kPackedFrom) {
-      std::vector<uint8_t> bytes(ids_.size() * sizeof(int32_t));
-      std::memcpy(bytes.data(), ids_.data(), bytes.size());
-      *stack_.back() = Tree::binary(std::move(bytes));
-      ids_.clear();
-      in_ids_ = false;
-    }
-    unpack();
-    return close();
-  }
+  bool end_array() override { return close(); }
 
   bool key(string_t& name) override {
     auto& members = stack_.back()->template get_ref<typename Tree::object_t&>();
@@ -80,6 +70,7 @@ class TreeBuilder final : public nlohmann::json_sax<Tree> {
 
   bool parse_error(std::size_t position, const std::string&,
                    const nlohmann::detail::exception& error) override {
+    if (cut_) position = cut_->position_in_text(position);
     const std::string_view before = text_.substr(0, position == 0 ? 0 : std::min(position - 1, text_.size()));
     const auto line = 1 + std::count(before.begin(), before.end(), '\n');
     const size_t newline = before.rfind('\n');
@@ -98,17 +89,7 @@ class TreeBuilder final : public nlohmann::json_sax<Tree> {
   }
 
  private:
-  // The array that is being read is not one of ids, or too short for one: those that it began with are values.
-  void unpack() {
-    if (!std::exchange(in_ids_, false)) return;
-    auto& array = stack_.back()->template get_ref<typename Tree::array_t&>();
-    array.reserve(ids_.size());
-    for (const int32_t id : ids_) array.emplace_back(static_cast<number_unsigned_t>(id));
-    ids_.clear();
-  }
-
   Tree* put(Tree&& value) {
-    unpack();
     if (stack_.empty()) {
       root_ = std::move(value);
       return &root_;
@@ -143,9 +124,8 @@ class TreeBuilder final : public nlohmann::json_sax<Tree> {
   std::vector<Tree*> stack_;  // the containers still open; a parent does not change while a child is open
   std::vector<std::unordered_set<std::string>> names_;  // of the containers still open, for OrderedJson
   Tree* member_ = nullptr;                              // where the value of the key just read goes
-  const bool packs_ids_;
-  bool in_ids_ = false;       // the innermost container is an array with nothing but ids so far
-  std::vector<int32_t> ids_;  // which are not in it yet
+  const TextWithoutIds* cut_;
+  size_t num_arrays_ = 0, next_list_ = 0;  // of cut_->lists
 };
 
 }  // namespace
@@ -158,9 +138,11 @@ Json parse_json(std::string_view text, std::string_view what, int max_depth) {
 }
 
 Json parse_json_with_packed_ids(std::string_view text, std::string_view what, int max_depth) {
+  const TextWithoutIds cut = cut_out_ids(text);
+  if (cut.lists.empty()) return parse_json(text, what, max_depth);
   Json root;
-  TreeBuilder<Json> builder(root, text, what, max_depth, true);
-  Json::sax_parse(text.begin(), text.end(), &builder);
+  TreeBuilder<Json> builder(root, text, what, max_depth, &cut);
+  Json::sax_parse(cut.rest.begin(), cut.rest.end(), &builder);
   return root;
 }
 
@@ -228,14 +210,6 @@ bool json_bool(const Json& value, std::string_view what) {
 const std::string& json_string(const Json& value, std::string_view what) {
   LADDER_CHECK(value.is_string(), "{}: expected a string, found {}", what, json_brief(value));
   return value.get_ref<const std::string&>();
-}
-
-std::optional<std::vector<int32_t>> packed_ids(const Json& value) {
-  if (!value.is_binary()) return {};
-  const std::vector<uint8_t>& bytes = value.get_binary();
-  std::vector<int32_t> ids(bytes.size() / sizeof(int32_t));
-  std::memcpy(ids.data(), bytes.data(), bytes.size());
-  return ids;
 }
 
 std::string json_brief(const Json& value) {

@@ -70,6 +70,42 @@ TEST(Json, EveryOtherListIsAsItWas) {
   EXPECT_THROW(parse_json_with_packed_ids(list_with(n, n - 1, "[[1]]"), "text", 2), Error);
 }
 
+// With its packed lists as arrays again.
+Json unpacked(const Json& value) {
+  if (const auto ids = packed_ids(value)) return *ids;
+  Json all = value;
+  if (value.is_structured())
+    for (auto& member : all) member = unpacked(member);
+  return all;
+}
+
+// Numbers, brackets and quotes in strings are no lists, and what is wrong is named where it stands.
+TEST(Json, ListsInStringsStayAndErrorsAreWhereTheyWere) {
+  const std::string list = list_with(kPackedFrom, 7, "0");
+  const std::string text =
+      R"({"[": "[1,2,)" + list + R"(\"[", "\\": )" + list + R"(, "b": [[" ]", 1], )" + list + "]}";
+  const Json packed = parse_json_with_packed_ids(text, "text"), plain = parse_json(text, "text");
+  EXPECT_EQ(packed["["], plain["["]);
+  EXPECT_EQ(packed["b"][0], plain["b"][0]);
+  EXPECT_EQ(packed_ids(packed["\\"]), plain["\\"].get<std::vector<int32_t>>());
+  EXPECT_EQ(packed_ids(packed["b"][1]), plain["b"][1].get<std::vector<int32_t>>());
+
+  // Whatever is cut off, doubled or put in anywhere: both say the same of it.
+  const auto said = [](auto parse, const std::string& broken) -> std::string {
+    try {
+      return "valid: " + unpacked(parse(broken, "text", 64)).dump();
+    } catch (const Error& error) {
+      return error.what();
+    }
+  };
+  for (const std::string_view with : {"", ",", "]", "[", "\"", "\\", "0", "x", " ", "\n", "{", "}"})
+    for (size_t at = 0; at <= text.size(); at += at % 97 < 24 ? 1 : 11) {
+      std::string broken = text;
+      with.empty() ? broken.erase(at) : broken.insert(at, with);
+      ASSERT_EQ(said(parse_json_with_packed_ids, broken), said(parse_json, broken)) << at << " " << with;
+    }
+}
+
 TEST(Json, IntegersAreThoseThatFit) {
   EXPECT_EQ(json_int(parse_json("-3", "text"), "text", -3, 3), -3);
   EXPECT_EQ(json_int(parse_json("3", "text"), "text", -3, 3), 3);
