@@ -106,7 +106,7 @@ void ServerFlags::add(CLI::App& app) {
           "without reading any of what waits for it, until a client is cut");
 
   const char* running = "How the server runs";
-  app.add_option("--io-threads", io_threads_, "threads for connections; 0: half of the cores, 2 to 8")
+  app.add_option("--io-threads", io_threads_, "threads for connections; 0: as many as cores, 2 to 16")
       ->check(whole_in_range(0, 256))
       ->type_name("N")
       ->capture_default_str()

