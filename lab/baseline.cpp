@@ -15,6 +15,7 @@
 #include "lab/lab_error.h"
 #include "lab/lane.h"
 #include "lab/salt.h"
+#include "lab/sanitizer.h"
 #include "lab/sha256.h"
 #include "lab/stub.h"
 
@@ -89,7 +90,8 @@ std::vector<Result> on_all_cores(size_t count, const Run& run_one) {
 json to_json(const Baseline& baseline) {
   json all;
   for (const GradedTest& test : baseline.tests)
-    all["tests"].push_back({test.target, test.name, test.part, test.seed, test.seconds, test.guard});
+    all["tests"].push_back(
+        {test.target, test.name, test.part, test.seed, test.seconds, test.guard, test.tools});
   all["skipped"] = baseline.skipped;
   for (const auto& [path, symbols] : baseline.symbols)
     all["symbols"][path] = {symbols.undefined, symbols.strong, symbols.weak};
@@ -102,13 +104,25 @@ Baseline from_json(const json& all) {
   Baseline baseline;
   for (const json& test : all.at("tests"))
     baseline.tests.push_back(
-        {test[0], test[1], test[2], test[3], test[4].get<std::map<Build, double>>(), test[5]});
+        {test[0], test[1], test[2], test[3], test[4].get<std::map<Build, double>>(), test[5], test[6]});
   baseline.skipped = all.at("skipped");
   for (const auto& [path, sets] : all.at("symbols").items())
     baseline.symbols[path] = {sets[0], sets[1], sets[2]};
   baseline.elsewhere = all.at("elsewhere");
   baseline.targets = all.at("targets");
   return baseline;
+}
+
+// What a test's process sees.
+Folders folders_of(const GradeTree& tree, const fs::path& binary, Build build, const std::string& seed) {
+  Folders folders;
+  folders.gpu = build == Build::gpu;
+  folders.readable = {binary.parent_path()};
+  for (const char* name : {"tests/goldens", "models"})
+    if (fs::is_directory(tree.root() / name)) folders.readable.push_back(tree.root() / name);
+  // As many threads on any machine: on one of many cores their waiting alone would take the processor time allowed.
+  folders.environment = {{"GOMP_SPINCOUNT", "1000"}, {"OMP_NUM_THREADS", "4"}, {"LADDER_TEST_SEED", seed}};
+  return folders;
 }
 
 // Runs the reference and keeps what it took. A test that is skipped leaves the list.
@@ -149,14 +163,7 @@ TestRun run_graded(const GradeTree& tree, const GradedTest& test, Build build, S
   if (!reference) seconds = std::max(never_ends ? 3.0 : 10.0, (never_ends ? 5 : 10) * test.seconds.at(build));
   limits.wall = std::chrono::seconds(static_cast<int64_t>(std::ceil(seconds)));
   limits.cpu = limits.wall * 4;
-  Folders folders;
-  folders.gpu = build == Build::gpu;
-  folders.readable = {binary.parent_path()};
-  for (const char* name : {"tests/goldens", "models"})
-    if (fs::is_directory(tree.root() / name)) folders.readable.push_back(tree.root() / name);
-  // As many threads on any machine: on one of many cores their waiting alone would take the processor time allowed.
-  folders.environment = {
-      {"GOMP_SPINCOUNT", "1000"}, {"OMP_NUM_THREADS", "4"}, {"LADDER_TEST_SEED", test.seed}};
+  Folders folders = folders_of(tree, binary, build, test.seed);
   if (build != Build::asan)
     folders.environment["MALLOC_PERTURB_"] =
         "165";  // what is read after it was given back shall look different
@@ -176,6 +183,30 @@ TestRun run_graded(const GradeTree& tree, const GradedTest& test, Build build, S
     if (is_about(report, test.name)) run.report = report;
   }
   return run;
+}
+
+std::string found_in_tests(const GradeTree& tree, const Baseline& of, const std::vector<bool>& passed,
+                           const Machine& machine, Sandbox sandbox) {
+  for (const std::string tool : kSanitizerTools) {
+    const GradedTest* looked_at = nullptr;
+    std::string names;
+    for (size_t i = 0; i < of.tests.size(); ++i) {
+      if (!of.tests[i].tools.contains(tool)) continue;
+      looked_at = &of.tests[i];
+      if (passed[i]) names += (names.empty() ? "" : ":") + of.tests[i].name;
+    }
+    if (looked_at == nullptr) continue;
+    if (names.empty()) return tool + ": no test passes that it looks at, such as " + looked_at->name;
+    const fs::path binary = tree.binary(of.build(), looked_at->target);
+    const std::string found = found_by_sanitizer(
+        machine.sanitizer, tool, {binary.string(), "--gtest_brief=1", "--gtest_filter=" + names},
+        [&](const std::vector<std::string>& command) -> Outcome {
+          return run_confined(command, gpu_limits(), folders_of(tree, binary, of.build(), looked_at->seed),
+                              sandbox);
+        });
+    if (!found.empty()) return found;
+  }
+  return "";
 }
 
 std::vector<TestResult> run_graded_tests(const GradeTree& tree, const Baseline& of, Sandbox sandbox) {
@@ -232,8 +263,10 @@ Baseline make_baseline(GradeTree& tree, const Task& task, const std::string& sal
       if (fs::exists(from)) fs::copy_file(from, to, fs::copy_options::overwrite_existing);
   }
   const fs::path kept = tree.folder() / ("baseline-" + task.id + ".json");
-  const std::string key = sha256(tree.hash() + task.filter + task.hidden_filter +
-                                 derive(salt, "seed/" + task.id) + (sandbox == Sandbox::none ? "none" : ""));
+  const bool looked_at = baseline.build() == Build::gpu && !machine.sanitizer.empty();
+  const std::string key =
+      sha256(tree.hash() + task.filter + task.hidden_filter + derive(salt, "seed/" + task.id) +
+             (sandbox == Sandbox::none ? "none" : "") + (looked_at ? "sanitizer" : ""));
   if (fs::exists(kept)) {
     const json all = json::parse(read_file(kept), nullptr, false);
     if (all.is_object() && all.value("key", "") == key) {
@@ -247,7 +280,7 @@ Baseline make_baseline(GradeTree& tree, const Task& task, const std::string& sal
   const auto add = [&](const std::string& target, const std::string& filter, const std::string& part,
                        int seed) {
     for (const std::string& name : list_tests(tree.binary(baseline.build(), target), filter, ""))
-      baseline.tests.push_back({target, name, part, seed_of(salt, task, seed), {}, false});
+      baseline.tests.push_back({target, name, part, seed_of(salt, task, seed), {}, false, {}});
   };
   std::vector<std::string> random;
   add(target, task.filter, "public", 0);
@@ -255,12 +288,22 @@ Baseline make_baseline(GradeTree& tree, const Task& task, const std::string& sal
     run_reference(tree, build, sandbox, baseline, build == baseline.build() ? &random : nullptr);
   if (baseline.tests.empty())
     throw LabError("task " + task.id + ": no test of it runs on this machine: " + baseline.skipped.front());
+  if (looked_at) {
+    for (const auto& [tool, filter] : task.sanitized)
+      for (const std::string& name : list_tests(tree.binary(baseline.build(), target), filter, ""))
+        for (GradedTest& test : baseline.tests)
+          if (test.name == name) test.tools.insert(tool);
+    const std::string found =
+        found_in_tests(tree, baseline, std::vector<bool>(baseline.tests.size(), true), machine, sandbox);
+    if (!found.empty()) throw LabError("the reference of task " + task.id + " is not clean: " + found);
+  }
   Baseline hidden;
   std::swap(hidden.tests, baseline.tests);
   for (int seed = 1; seed <= kSecretSeeds; ++seed) {
     for (const GradedTest& test : hidden.tests)
       if (std::ranges::find(random, test.name) != random.end())
-        baseline.tests.push_back({test.target, test.name, "hidden", seed_of(salt, task, seed), {}, false});
+        baseline.tests.push_back(
+            {test.target, test.name, "hidden", seed_of(salt, task, seed), {}, false, {}});
     if (has_hidden) add(task.hidden_target, task.hidden_filter, "hidden", seed);
   }
   for (const Build build : baseline.builds) run_reference(tree, build, sandbox, baseline, nullptr);

@@ -20,6 +20,7 @@ struct GradedTest {
   std::string seed;                 // LADDER_TEST_SEED
   std::map<Build, double> seconds;  // of the builds that it is run in
   bool guard = false;  // passes on the stub: brings no points, and costs as much as another where it fails
+  std::set<std::string> tools;  // of sanitizer.h, that look at it once more
 };
 
 struct Baseline {
@@ -51,6 +52,11 @@ Baseline make_baseline(GradeTree& tree, const Task& task, const std::string& sal
 // Starts a task's tests in the sandbox. `never_ends`: set when one was ended by its time, and then others get less.
 TestRun run_graded(const GradeTree& tree, const GradedTest& test, Build build, Sandbox sandbox,
                    bool reference, bool never_ends);
+
+// What a tool of compute-sanitizer finds in those of its tests that have passed, on a GPU: "racecheck: ...". Where of
+// its tests none has passed that is what it says, since no run is clean then. "": nothing, or no test is looked at.
+std::string found_in_tests(const GradeTree& tree, const Baseline& of, const std::vector<bool>& passed,
+                           const Machine& machine, Sandbox sandbox);
 
 // The tests' results in their order, as many at a time as there are cores. Release first, and of those that pass the
 // same with ASan.

@@ -35,6 +35,7 @@ Task read_task(const json& from) {
     race->at("rung").get_to(task.race_rung);
   }
   task.lane = from.value("lane", task.lane);
+  task.sanitized = from.value("sanitized", task.sanitized);
   if (const auto hidden = from.find("hidden"); hidden != from.end()) {
     hidden->at("target").get_to(task.hidden_target);
     hidden->at("filter").get_to(task.hidden_filter);

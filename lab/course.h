@@ -23,6 +23,8 @@ struct Task {
   std::vector<std::string> counts;           // counted problems (performance_points.h)
   std::vector<std::string> race_ops;         // what is raced against the reference ...
   std::string race_rung;                     // ... "loop", or "simd", the widest that the machine has
+  // Of a task whose tests need a GPU: the filter of those that a tool of sanitizer.h looks at, by the tool.
+  std::map<std::string, std::string> sanitized;
 };
 
 struct Lab {

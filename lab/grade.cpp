@@ -138,6 +138,27 @@ struct Grader::State {
     }
   }
 
+  // What passes on a GPU by luck is no work: with a finding of memcheck or racecheck no test brings anything.
+  void looked_at(const Task& task, const Baseline& of, const std::vector<TestResult>& results,
+                 Grade& grade) const {
+    const auto brought = [&](const Part& one) { return one.task == task.id && one.points > 0; };
+    if (std::ranges::none_of(grade.parts, brought)) return;
+    std::vector<bool> passed;
+    for (const TestResult& result : results) passed.push_back(result.verdict == Verdict::passed);
+    const std::string found = found_in_tests(graded, of, passed, options.machine, options.sandbox);
+    if (found.empty()) return;
+    grade.errors.push_back("task " + task.id + ": " + found);
+    std::map<std::string, Part> taken;
+    for (const Part& one : grade.parts)
+      if (brought(one)) {
+        Part& all = taken[one.part];
+        all = {task.id, one.part, "the tests that pass", 0, all.of + one.of, "not scored: " + found};
+      }
+    std::erase_if(grade.parts, brought);
+    for (const char* part : {"public", "hidden"})
+      if (taken.contains(part)) grade.parts.push_back(taken[part]);
+  }
+
   // Counted and timed.
   void measured(const Task& task, const Baseline& of, double points, Grade& grade) const {
     if (of.measuring.empty()) return;
@@ -146,6 +167,7 @@ struct Grader::State {
     with.pristine = of.pristine;
     with.salt = options.salt;
     with.points = points;
+    with.sanitizer = options.machine.sanitizer;
     with.sandbox = options.sandbox;
     try {
       for (auto parts : {counted_parts(task, with, grade.flags), raced_parts(task, with, grade.flags)})
@@ -242,6 +264,11 @@ struct Grader::State {
     const Shares all = shares(task, of);
     tested(task, of, results, "public", all.published, grade);
     tested(task, of, results, "hidden", all.hidden, grade);
+    looked_at(task, of, results, grade);
+    if (!task.sanitized.empty() && options.machine.sanitizer.empty())
+      grade.flags.push_back("task " + task.id +
+                            ": not looked at by memcheck and racecheck, which take the CUDA toolkit's "
+                            "compute-sanitizer");
     measured(task, of, all.performance, grade);
     for (const std::string& name : of.skipped)
       grade.flags.push_back("task " + task.id + ": not tested on this machine: " + name);

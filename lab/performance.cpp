@@ -9,6 +9,7 @@
 #include "lab/lab_error.h"
 #include "lab/performance_points.h"
 #include "lab/salt.h"
+#include "lab/sanitizer.h"
 
 namespace lab {
 namespace {
@@ -23,32 +24,20 @@ Limits race_limits(bool gpu) {
   return limits;
 }
 
-// What memcheck and racecheck say of the student's rung on a small problem: the first of its lines, "" for nothing.
-std::string found_by_sanitizer(const Task& task, const std::string& op, const Measuring& with) {
-  for (const std::string tool : {"memcheck", "racecheck"}) {
-    std::vector<std::string> command = {this_machine().sanitizer.string(), "--tool", tool, "--error-exitcode",
-                                        "9"};
-    // Else a read behind a small tensor falls into the next one.
-    if (tool == "memcheck") command.insert(command.end(), {"--padding", "65536"});
-    command.insert(command.end(), {with.student.race.string(), "once", op, task.race_rung});
-    Outcome ran;
-    if (with.confined) {
-      Folders folders;
-      folders.readable = {with.student.race};
-      folders.gpu = true;
-      ran = run_confined(command, race_limits(true), folders, with.sandbox);
-    } else {
-      ran = run(command, race_limits(true).wall);
-    }
-    if (ran.ok()) continue;
-    std::istringstream lines(ran.output);
-    std::string first, line;
-    while (std::getline(lines, line) && first.empty())
-      if (line.starts_with("========= ") && !line.starts_with("========= COMPUTE-SANITIZER"))
-        first = line.substr(10);
-    return tool + ": " +
-           (ran.exit_code == 9 && !first.empty() ? first : "the kernel did not come to its end");
-  }
+// What memcheck and racecheck say of the student's rung on a small problem; "" for nothing.
+std::string found_in_race(const Task& task, const std::string& op, const Measuring& with) {
+  const auto start = [&](const std::vector<std::string>& command) -> Outcome {
+    if (!with.confined) return run(command, race_limits(true).wall);
+    Folders folders;
+    folders.readable = {with.student.race};
+    folders.gpu = true;
+    return run_confined(command, race_limits(true), folders, with.sandbox);
+  };
+  for (const char* tool : kSanitizerTools)
+    if (const std::string found = found_by_sanitizer(
+            with.sanitizer, tool, {with.student.race.string(), "once", op, task.race_rung}, start);
+        !found.empty())
+      return found;
   return "";
 }
 
@@ -185,7 +174,7 @@ std::vector<Part> raced_parts(const Task& task, const Measuring& with, std::vect
       continue;
     }
     if (task.gpu)
-      if (const std::string found = found_by_sanitizer(task, op, with); !found.empty()) {
+      if (const std::string found = found_in_race(task, op, with); !found.empty()) {
         parts.push_back(
             {task.id, "performance", "race " + op + "/" + task.race_rung, 0, of, "not scored: " + found});
         continue;

@@ -14,7 +14,7 @@ MARKER = re.compile(r"^[ \t]*// (>>>|<<<) task (\S*?)(?::.*)?$", re.MULTILINE)
 TASK_KEYS = {"id": str, "title": str, "chapter": str, "hours": int, "points": int, "core": bool, "given": bool,
              "needs": list, "regions": list, "tests": dict, "gpu": bool, "rungs": list}
 # What grading adds (lab/WRITING.md); a task may have them, behind the others.
-OPTIONAL_KEYS = {"allows": list, "hidden": dict, "race": dict, "counts": list, "lane": str}
+OPTIONAL_KEYS = {"allows": list, "hidden": dict, "race": dict, "counts": list, "lane": str, "sanitized": dict}
 ALLOWS = {"asm", "builtins", "casts", "extern", "files", "threads"}
 
 
@@ -104,6 +104,9 @@ def problems(labs, root=ROOT):
             wrong.append(f"task {name}: hidden is {{target, filter}}")
         if "race" in task and (set(task["race"]) != {"ops", "rung"} or not re.fullmatch("loop|simd|cuda_[a-z_]+", task["race"]["rung"])):
             wrong.append(f"task {name}: race is {{ops, rung}}, the rung loop, simd, or cuda_ and its name")
+        on_gpu_only = task["gpu"] and "lane" not in task
+        if on_gpu_only != ("sanitized" in task) or set(task.get("sanitized", ())) - {"memcheck", "racecheck"}:
+            wrong.append(f"task {name}: sanitized is {{memcheck, racecheck}}, of tasks that only a GPU runs")
         for key, kind in (TASK_KEYS | OPTIONAL_KEYS).items():
             if key in task and type(task[key]) is not kind:
                 wrong.append(f"task {name}: {key} is not of type {kind.__name__}")

@@ -190,6 +190,121 @@ TEST(LabGrade, WhatOnlyAGpuRunsWhereThereIsOne) {
   }
 }
 
+// compute-sanitizer is played too: it finds what the tests print of take(0) and take(1), which no test compares.
+constexpr const char* kLookedAtTests = R"(#include <gtest/gtest.h>
+#include <cstdio>
+#include "step3_small/small.h"
+#ifdef SMALL_CUDA
+TEST(Task3_2_Pool, TakesOne) {
+  EXPECT_EQ(ladder::take(7), 6);
+  std::printf("of 0: %d, of 1: %d\n", ladder::take(0), ladder::take(1));
+}
+TEST(Task3_2_Pool, TakesOneOfMany) { EXPECT_EQ(ladder::take(1000), 999); }
+#endif
+)";
+
+constexpr const char* kPlayedSanitizer = R"sh(#!/bin/sh
+tool=$2
+while [ "${1##*/}" != test_step3 ]; do shift; done
+said=$("$@")
+code=$?
+echo "========= COMPUTE-SANITIZER"
+echo "$said"
+case "$*" in
+  *--gtest_filter=Task3_2_Pool.TakesOne) ;;
+  *) echo "========= Error: started as $*"; exit 9 ;;
+esac
+case "$tool $said" in
+  memcheck*"of 0: 5"*) echo "========= Invalid __global__ read of size 4 bytes"; exit 9 ;;
+  racecheck*"of 1: 5"*) echo "========= Error: Race reported between Write access at take()"; exit 9 ;;
+esac
+echo "========= ERROR SUMMARY: 0 errors"
+exit $code
+)sh";
+
+TEST(LabGrade, OnAGpuNoPointsWithAFindingOfMemcheckOrRacecheck) {
+  try {
+    check_sandbox(Sandbox::none);
+  } catch (const LabError& error) {
+    GTEST_SKIP() << error.what();
+  }
+  const SmallTree small;
+  small.edit("lab/labs.json", R"("filter": "Task3_2_*"}, "gpu": false)",
+             R"("filter": "Task3_2_*"}, "sanitized": {"memcheck": "*.TakesOne", "racecheck": "*.TakesOne"},
+                "gpu": true)");
+  small.write("CMakeLists.txt", kBuild);
+  small.write("tests/pool_test.cpp", kLookedAtTests);
+  small.write("tests/support/test_main.cpp",
+              read_file(fs::path(LAB_SOURCE_DIR) / "tests/support/test_main.cpp"));
+  const fs::path sanitizer = small.root() / "sanitizer";
+  write_file(sanitizer, kPlayedSanitizer);
+  fs::permissions(sanitizer, fs::perms::owner_all | fs::perms::group_exec | fs::perms::others_exec |
+                                 fs::perms::group_read | fs::perms::others_read);
+  const Tree tree = small.tree();
+  GradeOptions options;
+  options.tasks = {"3.2"};
+  options.salt = "0123456789abcdef-small";
+  options.sandbox = Sandbox::none;
+  options.machine = {true, "nvcc", sanitizer};
+  std::optional<Grader> grader(std::in_place, tree, options);
+  const auto grade = [&](const std::string& body) {
+    const std::string text = hand_in(small, "int take(int free) {\n" + body + "}\n");
+    return grader->grade({"one", "one", text, "", {}});
+  };
+  const Grade clean = grade("  return free + 1 - 2;\n");
+  EXPECT_EQ(clean.points(), 20) << text_report(clean);
+  EXPECT_TRUE(clean.errors.empty() && clean.flags.empty()) << text_report(clean);
+
+  const Grade reads = grade("  return free == 0 ? 5 : free - 1;\n");
+  EXPECT_EQ(reads.points(), 0) << text_report(reads);
+  EXPECT_EQ(reads.of(), 20);
+  EXPECT_THAT(reads.errors,
+              ::testing::ElementsAre("task 3.2: memcheck: Invalid __global__ read of size 4 bytes"));
+
+  // A test that fails says so still.
+  const Grade races = grade("  return free == 1 ? 5 : free == 1000 ? 0 : free - 1;\n");
+  EXPECT_EQ(races.points(), 0);
+  EXPECT_EQ(races.of(), 20);
+  EXPECT_EQ(text_report(races),
+            "one: 0 of 20 points  (one)\n"
+            "  error: task 3.2: racecheck: Error: Race reported between Write access at take()\n"
+            "task 3.2: public 0/20; 0 of 2 passed\n"
+            "  0/10  Task3_2_Pool.TakesOneOfMany\n"
+            "        tests/pool_test.cpp:9\n"
+            "          seen      0   (ladder::take(1000))\n"
+            "          expected  999\n"
+            "  0/10  the tests that pass\n"
+            "        not scored: racecheck: Error: Race reported between Write access at take()\n");
+
+  const Grade unseen = grade("  return free == 1000 ? 999 : 0;\n");
+  EXPECT_EQ(unseen.points(), 0) << "what is looked at does not pass";
+  EXPECT_THAT(unseen.errors,
+              ::testing::ElementsAre("task 3.2: memcheck: no test passes that it looks at, such "
+                                     "as Task3_2_Pool.TakesOne"));
+  const Grade nothing = grade("  return 0;\n");
+  EXPECT_EQ(nothing.points(), 0);
+  EXPECT_TRUE(nothing.errors.empty()) << text_report(nothing);
+
+  grader.reset();
+  options.machine.sanitizer.clear();
+  grader.emplace(tree, options);
+  const Grade without = grade("  return free == 0 ? 5 : free - 1;\n");
+  EXPECT_EQ(without.points(), 20) << text_report(without);
+  EXPECT_THAT(without.flags,
+              ::testing::ElementsAre(HasSubstr("task 3.2: not looked at by memcheck and racecheck")));
+
+  grader.reset();
+  small.write("tests/pool_test.cpp", kLookedAtTests);
+  small.edit("tests/pool_test.cpp", R"(\n", ladder::take(0))", R"(\n", 5)");
+  options.machine.sanitizer = sanitizer;
+  try {
+    Grader(tree, options).prepare({"3.2"}, [](const std::string&) {});
+    ADD_FAILURE() << "the reference is not clean";
+  } catch (const LabError& error) {
+    EXPECT_THAT(error.what(), HasSubstr("the reference of task 3.2 is not clean: memcheck: Invalid"));
+  }
+}
+
 TEST(LabGrade, AnEmptySaltFileIsNoSalt) {
   const SmallTree small;
   small.write("salt.txt", " \r\n");
@@ -206,7 +321,7 @@ TEST(LabGrade, ATestThatCannotBeStartedIsAnError) {
   Baseline of;
   of.builds = {Build::release};
   for (const char* name : {"A.B", "A.C", "A.D"})
-    of.tests.push_back({"never_built", name, "public", "1", {{Build::release, 1.0}}, false});
+    of.tests.push_back({"never_built", name, "public", "1", {{Build::release, 1.0}}, false, {}});
   EXPECT_THROW(run_graded_tests(tree, of, Sandbox::namespaces), std::filesystem::filesystem_error);
 }
 

@@ -52,6 +52,7 @@ class Course(unittest.TestCase):
 
     def test_what_is_right_has_no_problems(self):
         self.assertEqual(self.problems(), "")
+        self.assertEqual(self.problems(lambda labs: labs["tasks"][0].update(gpu=True, sanitized={"memcheck": "*"})), "")
 
     def test_labs_that_are_wrong(self):
         first = lambda key, value: lambda labs: labs["tasks"][0].__setitem__(key, value)
@@ -59,6 +60,8 @@ class Course(unittest.TestCase):
                              (first("hours", "2"), "type int"), (first("needs", ["3.3"]), "needs itself"),
                              (first("needs", ["9.9"]), "no task"), (first("regions", []), "has no region"),
                              (first("chapter", "step3_small/README.md"), "anchor"), (first("core", False), "core path"),
+                             (first("gpu", True), "sanitized is"), (first("sanitized", {"memcheck": "*"}), "sanitized is"),
+                             (lambda labs: labs["tasks"][0].update(gpu=True, sanitized={"synccheck": "*"}), "sanitized is"),
                              (lambda labs: labs["labs"][0]["tasks"].reverse(), "comes later"),
                              (lambda labs: labs["labs"][0]["tasks"].pop(), "in 0 labs")]:
             with self.subTest(said):
