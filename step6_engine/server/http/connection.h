@@ -73,7 +73,8 @@ class Connection final : public TransportEvents, public std::enable_shared_from_
   // nothing that it wrote is still under way (writing_), and the handler that gave it has returned (in_handler_); else
   // nothing happens, and it is called again when that changes. advancing_ holds during advance() alone. What advance()
   // throws is logged; if the answer is not all made then, a stream that has begun is cut (close()), and any other
-  // answer is a 500. An answer that is all made is destroyed, outside advance().
+  // answer is a 500. An answer that is all made is destroyed, outside advance(); where nothing of it is left to be
+  // written (a stream without chunks, whose end has no bytes), all_written() follows.
   void pump();
   // Task 6.6. Moves piece_ to the end of next_: of a stream in chunks as one chunk, and after the last piece (all_made_)
   // what ends the chunks, except for HEAD, whose answer has no body.

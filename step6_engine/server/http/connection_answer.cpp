@@ -71,6 +71,7 @@ void Connection::pump() {
   }
   frame_piece();
   if (all_made_) answer_.reset();
+  if (all_made_ && next_.empty() && !writing_) return all_written();  // its bytes have left before its end
   write_more();
 }
 

@@ -71,7 +71,15 @@ void IoThread::run_ready() {
   }
   for (const std::shared_ptr<Wake>& wake : running_) {
     wake->pending = false;  // first: what comes while the answer looks for news is a wake of its own
-    if (const auto connection = wake->connection.lock()) connection->on_wake(wake->exchange_number);
+    const auto connection = wake->connection.lock();
+    if (!connection) continue;
+    try {
+      connection->on_wake(wake->exchange_number);
+    } catch (const std::exception&
+                 error) {  // nobody knows how far it came; the others' wakes are not lost with it
+      on_error_(error.what());
+      connection->close();
+    }
   }
   running_.clear();
 }

@@ -56,7 +56,8 @@ class IoThread : public std::enable_shared_from_this<IoThread> {
 
  private:
   // Task 6.6. on_wake() of all that is ready and lives, in order, without the lock. What wakes one of them from within
-  // its on_wake() is a new wake.
+  // its on_wake() is a new wake. What one throws is told to on_error_ and closes that connection; the others still get
+  // theirs.
   void run_ready();
   void run();
   void schedule_tick();

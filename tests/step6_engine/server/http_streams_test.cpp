@@ -1,5 +1,7 @@
 // An answer that is made bit by bit: woken, written, read slowly, or by nobody any more.
+#include <stdexcept>
 #include <thread>
+#include <utility>
 
 #include "tests/step6_engine/server/http_routes.h"
 
@@ -59,6 +61,21 @@ TEST(Task6_6_Stream, AClientOfHttp10GetsItWithoutChunksUntilTheEnd) {
   EXPECT_EQ(all.find("chunked"), all.npos);
 }
 
+// Without chunks the end has no bytes: when it comes alone, there is nothing to write that could lead to it.
+TEST(Task6_6_Stream, AStreamWithoutChunksEndsAfterItsLastBytesHaveLeft) {
+  TestServer test;
+  RawClient client = test.connect();
+  ASSERT_TRUE(begins_stream(client, test, "GET /stream HTTP/1.0\r\n\r\n"));
+  test.stream->push("all of it");
+  ASSERT_TRUE(client.receive_until("all of it"));
+  const int advances = test.stream->num_advances;
+  usleep(20'000);  // that the server, too, knows that it has left
+  test.stream->push("", true);
+  EXPECT_TRUE(client.rest().ends_with("\r\n\r\nall of it"));
+  EXPECT_GT(test.stream->num_advances, advances);
+  EXPECT_TRUE(eventually([&] { return test.server->num_requests() == 0; }));
+}
+
 TEST(Task6_6_Stream, AWakeWithinAdvanceIsNotLost) {
   TestServer test;
   RawClient client = test.connect();
@@ -91,6 +108,61 @@ TEST(Task6_6_Stream, AWakeFromWithinAWakeIsNotLost) {
   RawClient client(server.port());
   client.send(get("/"));
   EXPECT_TRUE(client.receive_until("\r\n0\r\n\r\n")) << client.got();
+}
+
+// Two are woken while the thread is busy. What the first one throws, here out of the log of its own failure, closes its
+// connection and no other.
+TEST(Task6_6_Stream, AConnectionThatThrowsTakesNoOtherWakesAlong) {
+  class Defect final : public HttpAnswer {
+   public:
+    void advance(HttpExchange& exchange) override {
+      if (std::exchange(begun_, true)) throw std::runtime_error("a defect");
+      exchange.begin({});
+    }
+
+   private:
+    bool begun_ = false;
+  };
+  const auto stream = std::make_shared<TestStream>();
+  std::function<void()> wake_defect;
+  std::atomic<bool> busy = false, gate_open = false;
+  std::atomic<int> num_lines = 0;
+  Router router;
+  const auto add = [&](const char* path, HttpHandler handler) {
+    router.add({"GET", path, Access::anyone, RunsOn::connection, std::move(handler)});
+  };
+  add("/defect", [&](std::shared_ptr<HttpExchange> exchange) {
+    wake_defect = exchange->waker();
+    exchange->hold(std::make_unique<Defect>());
+  });
+  add("/stream", [&](std::shared_ptr<HttpExchange> exchange) {
+    stream->wake = exchange->waker();
+    exchange->hold(std::make_unique<TestAnswer>(stream));
+  });
+  add("/busy", [&](auto exchange) {
+    busy = true;
+    while (!gate_open) usleep(1000);
+    exchange->respond({});
+  });
+  HttpServerOptions options = test_options();
+  options.io_threads = 1;
+  options.error_log = [&](std::string_view) {
+    if (num_lines++ == 0) throw std::runtime_error("the log is full");
+  };
+  HttpServer server(std::move(options), std::move(router));
+  RawClient broken(server.port()), sound(server.port()), other(server.port());
+  broken.send(get("/defect"));
+  ASSERT_TRUE(broken.receive_until("\r\n\r\n"));
+  sound.send(get("/stream"));
+  ASSERT_TRUE(sound.receive_until("\r\n\r\n"));
+  other.send(get("/busy"));
+  ASSERT_TRUE(eventually([&] { return busy == true; }));
+  wake_defect();
+  stream->push("data", true);
+  gate_open = true;
+  EXPECT_TRUE(sound.receive_until("data\r\n0\r\n\r\n")) << sound.got();
+  EXPECT_EQ(broken.rest().find("\r\n0\r\n"), std::string::npos);
+  EXPECT_EQ(num_lines, 2) << "the failure, and that it could not be logged";
 }
 
 TEST(Task6_6_Stream, WakesOfAnotherThreadAreNotLost) {
