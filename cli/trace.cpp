@@ -87,7 +87,9 @@ class Summary {
     });
     if (end.truncated) text += "The file had become as large as it might: what followed was not recorded.\n";
     if (end.cut_off)
-      text += "The last line is not complete and was left out: the program was ended while it wrote.\n";
+      text +=
+          "The last line is not complete and was left out: the program was ended while it wrote, or the disk "
+          "was full.\n";
     return text;
   }
 

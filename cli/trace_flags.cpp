@@ -1,5 +1,7 @@
 #include "cli/trace_flags.h"
 
+#include <cstdio>
+
 #include "cli/flag_values.h"
 #include "step1_layers/core/error.h"
 
@@ -20,7 +22,9 @@ std::shared_ptr<TraceWriter> TraceFlags::open() const {
   const int64_t limit = parse_bytes(limit_, "--trace-limit");
   if (file_.empty()) return nullptr;
   try {
-    return std::make_shared<TraceWriter>(file_, limit);
+    return std::make_shared<TraceWriter>(file_, limit, [](const std::string& why) {
+      std::fprintf(stderr, "ladder: --trace: %s\n", why.c_str());
+    });
   } catch (const Error& error) {
     throw Error(std::string("--trace: ") + error.what());
   }

@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <utility>
 
 #include "step1_layers/core/error.h"
 #include "step6_engine/trace/step_recorder.h"
@@ -15,32 +16,44 @@ constexpr int64_t kMaxLine = int64_t{64} << 20;  // of a file that is read
 
 }  // namespace
 
-TraceWriter::TraceWriter(const std::filesystem::path& path, int64_t max_bytes)
-    : file_(std::fopen(path.c_str(), "wbe")),
+TraceWriter::TraceWriter(const std::filesystem::path& path, int64_t max_bytes, OnError on_error)
+    : path_(path.string()),
+      on_error_(std::move(on_error)),
+      file_(std::fopen(path.c_str(), "wbe")),
       bytes_left_(max_bytes - static_cast<int64_t>(trace_json(TraceTruncated{}).size()) - 1) {
-  LADDER_CHECK(file_ != nullptr, "{}: cannot be written: {}", path.string(), std::strerror(errno));
+  LADDER_CHECK(file_ != nullptr, "{}: cannot be written: {}", path_, std::strerror(errno));
 }
 
 TraceWriter::~TraceWriter() {
-  std::fclose(file_);
+  if (std::fclose(file_) != 0) give_up();
+}
+
+void TraceWriter::give_up() {
+  const int error = errno;
+  ended_ = true;
+  if (!std::exchange(failed_, true))
+    on_error_(fmt::format("{}: cannot be written any more, and ends here: {}", path_, std::strerror(error)));
+}
+
+// Most of what cannot be written fails here: until then it waits in memory.
+void TraceWriter::flush() {
+  if (std::fflush(file_) != 0) give_up();
 }
 
 void TraceWriter::put(const std::string& line) {
   if (ended_) return;
   bytes_left_ -= static_cast<int64_t>(line.size()) + 1;
   ended_ = bytes_left_ < 0;
-  const std::string last = ended_ ? trace_json(TraceTruncated{}) : "";
-  const std::string& text = ended_ ? last : line;
-  if (std::fwrite(text.data(), 1, text.size(), file_) != text.size() || std::fputc('\n', file_) == EOF)
-    ended_ = true;
-  if (ended_) std::fflush(file_);
+  const std::string text = (ended_ ? trace_json(TraceTruncated{}) : line) + "\n";
+  if (std::fwrite(text.data(), 1, text.size(), file_) != text.size()) give_up();
+  if (ended_ && !failed_) flush();
 }
 
 void TraceWriter::write(const TraceRecord& record) {
   put(trace_json(record));
   if (ended_ || (record.step >= 0 && record.begin < flushed_ + 1.0)) return;
   flushed_ = record.begin;
-  std::fflush(file_);
+  flush();
 }
 
 void record_to_file(Engine& engine, std::shared_ptr<TraceWriter> writer) {

@@ -14,11 +14,14 @@ namespace ladder {
 
 // Writes what an engine does from now on, until it is destroyed: at least once a second, and always when the engine
 // comes to rest, so that a reader finds whole lines of what was. A file that cannot be written any more (disk full)
-// ends the recording and nothing else.
+// ends the recording, which on_error is told once, and nothing else: the engine's answers are worth more than its trace.
 class TraceWriter {
  public:
+  using OnError = std::function<void(const std::string& why)>;  // names the file
+
   // Error: the file cannot be made. `max_bytes`: the file grows no larger; a last line says where that ended it.
-  TraceWriter(const std::filesystem::path& path, int64_t max_bytes);
+  // `on_error` is called by whoever writes, the destructor too, and must not throw.
+  TraceWriter(const std::filesystem::path& path, int64_t max_bytes, OnError on_error);
   ~TraceWriter();
 
   void write(const TraceHeader& header) { put(trace_json(header)); }
@@ -26,11 +29,16 @@ class TraceWriter {
 
  private:
   void put(const std::string& line);
+  void flush();
+  void give_up();  // errno says why
 
+  const std::string path_;
+  const OnError on_error_;
   std::FILE* file_ = nullptr;
   int64_t bytes_left_ = 0;
   double flushed_ = 0.0;  // on the records' clock
-  bool ended_ = false;
+  bool ended_ = false;    // nothing more is written:
+  bool failed_ = false;   // it could not be
 };
 
 // Adds an observer to the engine that writes.
@@ -38,7 +46,8 @@ void record_to_file(Engine& engine, std::shared_ptr<TraceWriter> writer);
 
 struct TraceFileEnd {
   bool truncated = false;  // the file had become as large as it might
-  bool cut_off = false;    // the last line is not complete: who wrote it was killed. It is left out.
+  // The last line is not complete and left out: who wrote it was killed, or its disk was full.
+  bool cut_off = false;
 };
 
 // Calls on_header once, then on_record for each record, in order. Error, naming file and line: it cannot be read, or is

@@ -67,6 +67,15 @@ TEST(Cli_Trace, ALimitedFileSaysThatItIsNotTheWhole) {
   EXPECT_THAT(run_binary({"trace", path}).out, HasSubstr("as large as it might"));
 }
 
+TEST(Cli_Trace, AFullDiskIsSaidAndTheAnswersStillCome) {
+  const BinaryResult result =
+      run_binary({"generate", "--model", testing::tinyworld(), "--kv-memory", "4MiB", "--prompt", "One day",
+                  "--max-tokens", "4", "--trace", "/dev/full"});
+  EXPECT_EQ(result.exit_code, 0);
+  EXPECT_NE(result.out, "");
+  EXPECT_THAT(result.err, HasSubstr("ladder: --trace: /dev/full: cannot be written any more"));
+}
+
 TEST(Cli_Trace, WhatIsWrongIsOneLine) {
   const testing::TemporaryFolder folder;
   expect_refused(run_binary({"trace", (folder / "none").string()}), "no such file");

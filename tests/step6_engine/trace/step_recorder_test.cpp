@@ -483,7 +483,8 @@ TEST(Task6_10_TraceFile, GrowsNoLargerThanItMayAndSaysSo) {
   for (const int64_t limit : {1000, 1037, 5000}) {
     {
       Engine engine = make_engine();
-      record_to_file(engine, std::make_shared<TraceWriter>(path, limit));
+      record_to_file(engine, std::make_shared<TraceWriter>(
+                                 path, limit, [](const std::string& why) { ADD_FAILURE() << why; }));
       for (int i = 0; i < 20; ++i) engine.add_request(token_request(prompt_of(9, i), 20));
       run(engine);
     }
@@ -495,7 +496,24 @@ TEST(Task6_10_TraceFile, GrowsNoLargerThanItMayAndSaysSo) {
     EXPECT_FALSE(end.cut_off);
     EXPECT_GT(num_records, 1);
   }
-  EXPECT_THROW(TraceWriter(folder.path(), 1000), Error);
+  EXPECT_THROW(TraceWriter(folder.path(), 1000, {}), Error);
+}
+
+// Every write to /dev/full fails: the engine goes on, and the file's owner is told once, at the latest by the end.
+TEST(TraceFile, AFullDiskEndsTheRecordingAndIsSaidOnce) {
+  for (const int32_t num_requests : {0, 20})
+    for (const int64_t limit : {1000, 1 << 30}) {
+      std::vector<std::string> said;
+      {
+        Engine engine = make_engine();
+        record_to_file(engine, std::make_shared<TraceWriter>(
+                                   "/dev/full", limit, [&](const std::string& why) { said.push_back(why); }));
+        std::vector<Request> requests;
+        for (int32_t i = 0; i < num_requests; ++i) requests.push_back(token_request(prompt_of(9, i), 20));
+        EXPECT_EQ(engine.generate(requests).size(), requests.size());
+      }
+      EXPECT_THAT(said, ElementsAre(AllOf(HasSubstr("/dev/full"), HasSubstr("No space left"))));
+    }
 }
 
 TEST(Task6_10_Perfetto, IsJsonWithATrackPerCompletionAndNoOverlap) {
