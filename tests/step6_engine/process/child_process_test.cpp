@@ -68,6 +68,29 @@ TEST(ChildProcess, ASignalIsSaidInWords) {
   EXPECT_EQ(aborted.wait(10s)->in_words(), "was ended by SIGABRT");
 }
 
+// The socket closes before the process is gone; so its end is waited for, and for no longer than a moment.
+TEST(ChildProcess, WhatHappenedWaitsAMomentForTheEnd) {
+  std::string words, expected = "-";
+  for (int i = 0; i < 3 && words != expected; ++i) {  // where the processors are busy its end may take longer
+    ChildProcess ending(shell("exec 3>&-; sleep 0.1; exit 4"));
+    EXPECT_EQ(read_all(ending.take_socket()), "");
+    words = ending.what_happened();
+    expected = "the child (pid " + std::to_string(ending.pid()) + ") ended with exit code 4";
+  }
+  EXPECT_EQ(words, expected);
+  testing::expect_within(1s, [] {
+    ChildProcess running(shell("exec 3>&-; exec sleep 60"));
+    EXPECT_EQ(read_all(running.take_socket()), "");
+    const auto begin = std::chrono::steady_clock::now();
+    const std::string still = running.what_happened();
+    const auto end = std::chrono::steady_clock::now();
+    EXPECT_EQ(still, "the child (pid " + std::to_string(running.pid()) +
+                         ") has closed its connection, and still runs");
+    EXPECT_GE(end - begin, 400ms);
+    return end - begin;
+  });
+}
+
 TEST(ChildProcess, WhatCannotBeStartedIsAnError) {
   const int before = num_open_files();
   try {

@@ -156,6 +156,27 @@ TEST(Task6_9_Failures, AnEngineThatTakesNothingIsGivenUp) {
     EXPECT_EQ(stream.output().completions.at(0).finish_reason, FinishReason::error);
 }
 
+// A window that asks is not held up by an engine that does not answer: after its patience there is nothing new.
+TEST(Task6_9_Failures, ATraceThatDoesNotComeIsNotWaitedForForEver) {
+  PlayedEngine played;
+  std::future<TraceSlice> slice =
+      std::async(std::launch::async, [&] { return played.client->trace_since(7, 100); });
+  const std::optional<Message> asked = played.engine->read();  // and not answered
+  ASSERT_TRUE(asked && asked->type == static_cast<uint32_t>(EngineMessage::call));
+  EXPECT_EQ(slice.wait_for(SocketEngineClient::kPatience - 1s), std::future_status::timeout);
+  EXPECT_EQ(slice.wait_for(30s), std::future_status::ready);
+  TurnMessage turn;  // its answer comes late, and that is no harm
+  turn.replies.resize(1);
+  turn.replies[0].number = from_bytes<CallMessage>(asked->bytes).number;
+  turn.replies[0].trace = {{"late"}, 99, true};
+  played.send(turn);
+  const TraceSlice nothing = slice.get();
+  EXPECT_TRUE(nothing.lines.empty());
+  EXPECT_EQ(nothing.next, 7) << "the next question is the same one";
+  EXPECT_FALSE(nothing.restarted);
+  EXPECT_EQ(played.client->stats().error, "") << "the engine is not given up for it";
+}
+
 // The other side: a user that goes, or that sends nonsense, leaves no step running.
 TEST(Task6_9_Failures, AUserThatGoesEndsTheEngine) {
   for (const bool nonsense : {false, true}) {
