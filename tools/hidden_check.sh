@@ -12,6 +12,7 @@ for folder in tests/hidden/step*_*; do
   step=${folder#tests/hidden/}
   targets+=("hidden_${step%%_*}")
 done
+targets+=(hidden_server)
 ninja -C "$build" "${targets[@]}" >/dev/null
 export GOMP_SPINCOUNT=1000
 failed=0
