@@ -16,9 +16,11 @@ PAGE = ROOT / "cli" / "README.md"
 BEGIN = "<!-- flags: tools/flag_reference.py -->"
 END = "<!-- end -->"
 COMMANDS = ["generate", "chat", "score", "tokenize", "info", "serve", "trace", "demo", "bench throughput", "bench latency",
-            "bench progression", "bench graph-replay"]
+            "bench progression", "bench graph-replay", "bench serve", "bench canned", "bench serve-overhead"]
 
-OPTION = re.compile(r"  (?:-\w,)?(--[\w-]+)(?: ([A-Z][\w.]*)(?::\{[^}]*\})?(?:=(\S+))?)?(?: \.\.\.)?( REQUIRED)?(?: (.*))?")
+# A default may be several words, so what follows is told from it by two spaces, or by its column.
+OPTION = re.compile(r"  (?:-\w,)?(--[\w-]+)(?: ([A-Z][\w.]*)(?::\{[^}]*\})?(?:=(\S+(?: \S+)*?))?)?(?: \.\.\.)?( REQUIRED)?"
+                    r"(?: (\(Env:\w+\)))?(?:(?: {2,}|(?<=^.{29}) )(.*))?")
 
 
 def parse_help(text):
@@ -34,10 +36,10 @@ def parse_help(text):
         elif group is None or not line.strip() or not line.startswith("  "):
             flag = None
         elif found := OPTION.fullmatch(line):
-            flag, value, default, required, description = found.groups(default="")
+            flag, value, default, required, environment, description = found.groups(default="")
             if default.isupper():  # OP=NAME: a value of that form, no default
                 value, default = f"{value}={default}", ""
-            group[flag] = [value, "must be given" if required else default, description.strip()]
+            group[flag] = [value, "must be given" if required else default, f"{environment} {description}".strip()]
         elif flag is not None:
             group[flag][2] = (group[flag][2] + " " + line.strip()).strip()
     return {group: flags for group, flags in groups.items() if flags}  # "Positionals" have none
