@@ -1,106 +1,27 @@
-// Tasks 6.4 and 6.9: the engine's thread, and the same engine behind a socket, over an executor without a model.
-// Whoever uses an EngineClient must not see which one it is.
-#include <gtest/gtest.h>
-
+// Tasks 6.4 and 6.9: requests and their streams with the engine's thread, and with the same engine behind a socket.
 #include <atomic>
-#include <condition_variable>
-#include <ctime>
-#include <mutex>
+#include <optional>
 #include <random>
-#include <stdexcept>
-#include <thread>
 
 #include "step1_layers/core/error.h"
-#include "tests/step6_engine/fake_engine.h"
-#include "tests/step6_engine/remote/make_client.h"
+#include "tests/step6_engine/engine_client_fixture.h"
 #include "tests/support/numerics.h"
 
 namespace ladder {
 namespace {
 
 using namespace std::chrono_literals;
+using testing::becomes_idle;
+using testing::endless_engine;
+using testing::endless_request;
+using testing::EngineClientTest;
 using testing::expected_tokens;
 using testing::fake_config;
-using testing::FakeExecutor;
+using testing::fake_engine;
+using testing::Gate;
+using testing::long_config;
+using testing::output_of;
 using testing::token_request;
-
-std::unique_ptr<Engine> fake_engine(int max_in_flight = 1, FakeExecutor::Fault fault = {},
-                                    SchedulerConfig config = fake_config()) {
-  return std::make_unique<Engine>(
-      std::make_unique<FakeExecutor>(testing::mixed, max_in_flight, std::move(fault)), config, nullptr);
-}
-
-// Holds the loop in its next submit() until it is let go. Shared with the executor.
-class Gate {
- public:
-  FakeExecutor::Fault fault() {
-    return [this](std::string_view call, int64_t) {
-      std::unique_lock lock(mutex_);
-      if (call != "submit" || !closed_) return;
-      ++num_waiting_;
-      changed_.notify_all();
-      changed_.wait(lock, [this] { return !closed_; });
-      --num_waiting_;
-    };
-  }
-  void wait_until_reached() {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return num_waiting_ > 0; });
-  }
-  void open() {
-    std::lock_guard lock(mutex_);
-    closed_ = false;
-    changed_.notify_all();
-  }
-
- private:
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool closed_ = true;
-  int num_waiting_ = 0;
-};
-
-// A request that runs long enough to be caught in the middle: 2^20 tokens.
-SchedulerConfig long_config() {
-  SchedulerConfig config = fake_config();
-  config.batch.max_model_len = int64_t{1} << 20;
-  config.batch.num_kv_blocks = int64_t{1} << 19;
-  config.enable_prefix_caching = false;
-  return config;
-}
-Request endless_request(RequestId id = {}) {
-  return token_request({1, 2, 3}, int64_t{1} << 20, std::move(id));
-}
-// Cheap for long sequences.
-std::unique_ptr<Engine> endless_engine(FakeExecutor::Fault fault = {}, int max_in_flight = 1,
-                                       SchedulerConfig config = long_config()) {
-  return std::make_unique<Engine>(
-      std::make_unique<FakeExecutor>(
-          [](const std::vector<int32_t>& token_ids, int64_t) { return token_ids.back() % 900 + 1; },
-          max_in_flight, std::move(fault)),
-      std::move(config), nullptr);
-}
-
-// The stream's output, or an exception that fails the test, where RequestStream::output() would wait for ever.
-RequestOutput output_of(RequestStream& stream) {
-  while (!stream.ended()) {
-    std::optional<StreamUpdate> update = stream.next(60s);
-    if (!update) throw std::runtime_error("request " + stream.request_id() + ": nothing came for a minute");
-    if (update->output) return std::move(*update->output);
-  }
-  throw std::runtime_error("request " + stream.request_id() + ": its output was read before");
-}
-RequestOutput output_of(RequestStream&& stream) {
-  return output_of(stream);
-}
-
-class EngineClientTest : public ::testing::TestWithParam<testing::MakeClient> {
- protected:
-  using ClientPointer = testing::ClientPointer;
-  ClientPointer make_client(std::unique_ptr<Engine> engine, EngineClientOptions options = {}) {
-    return GetParam()(std::move(engine), std::move(options));
-  }
-};
 
 INSTANTIATE_TEST_SUITE_P(Task6_4_Thread, EngineClientTest, ::testing::Values(testing::client_in_this_process),
                          [](const auto&) { return "InThisProcess"; });
@@ -191,17 +112,6 @@ TEST_P(EngineClientTest, AbortInTheMiddleKeepsWhatWasGenerated) {
   EXPECT_GE(num_tokens, 1u);
 }
 
-// Waits until no request is left, neither in the client nor, a turn of the loop later, in the scheduler.
-::testing::AssertionResult becomes_idle(const EngineClient& client) {
-  for (const auto begin = StreamBuffer::Clock::now(); StreamBuffer::Clock::now() - begin < 60s;) {
-    const EngineStats stats = client.stats();
-    if (stats.num_requests + stats.scheduler.num_running + stats.scheduler.num_waiting == 0)
-      return ::testing::AssertionSuccess();
-    std::this_thread::sleep_for(1ms);
-  }
-  return ::testing::AssertionFailure() << "requests are left after a minute";
-}
-
 TEST_P(EngineClientTest, AStreamThatIsDroppedAbortsItsRequest) {
   const ClientPointer client = make_client(endless_engine());
   {
@@ -256,55 +166,6 @@ TEST_P(EngineClientTest, ADeadEngineEndsEveryStreamWithItsErrorAndTakesNoMore) {
   client->pause();  // none of these hangs
   client->resume();
   client->stop(1h);
-}
-
-TEST_P(EngineClientTest, APausedEngineStandsStillAndLosesNothing) {
-  std::atomic<int64_t> num_calls = 0;
-  const ClientPointer client =
-      make_client(endless_engine([&](std::string_view, int64_t) { ++num_calls; }, 2));
-  RequestStream stream = client->submit(endless_request());
-  std::vector<int32_t> tokens;
-  const auto read = [&](std::optional<StreamUpdate> update) {
-    ASSERT_TRUE(update.has_value());
-    for (const CompletionUpdate& news : update->updates)
-      tokens.insert(tokens.end(), news.token_ids.begin(), news.token_ids.end());
-  };
-  read(stream.next());
-  client->pause();
-  client->pause();
-  EXPECT_TRUE(client->stats().paused);
-  const int64_t calls_then = num_calls;
-  EXPECT_EQ(calls_then % 2, 0) << "a step was left in flight";
-  RequestStream later = client->submit(token_request({3}, 5));
-  RequestStream aborted = client->submit(token_request({4}, 5));
-  client->abort(aborted.request_id());
-  EXPECT_EQ(output_of(aborted).completions[0].finish_reason, FinishReason::abort) << "aborts need no step";
-  while (std::optional<StreamUpdate> update = stream.next(20ms)) read(std::move(update));
-  EXPECT_EQ(num_calls, calls_then);
-  const size_t num_then = tokens.size();
-
-  client->resume();
-  EXPECT_EQ(output_of(later).completions[0].token_ids, (std::vector<int32_t>{4, 5, 6, 7, 8}));
-  read(stream.next());
-  EXPECT_GT(tokens.size(), num_then);
-  for (size_t i = 0; i < tokens.size(); ++i)
-    ASSERT_EQ(tokens[i], (i == 0 ? 3 : tokens[i - 1]) % 900 + 1)
-        << "token " << i << " is lost or comes twice";
-  EXPECT_FALSE(client->stats().paused);
-}
-
-TEST_P(EngineClientTest, TheLoopSleepsWhereThereIsNothingToDo) {
-  const auto processor_seconds = [] { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; };
-  const ClientPointer client = make_client(endless_engine());
-  const double begin = processor_seconds();
-  std::this_thread::sleep_for(150ms);
-  EXPECT_LT(processor_seconds() - begin, 0.05) << "idle";
-  RequestStream stream = client->submit(endless_request());
-  stream.next();
-  client->pause();
-  const double paused = processor_seconds();
-  std::this_thread::sleep_for(150ms);
-  EXPECT_LT(processor_seconds() - paused, 0.05) << "paused";
 }
 
 TEST_P(EngineClientTest, ASlowReaderKeepsNobodyWaitingAndMissesNothing) {
@@ -375,113 +236,6 @@ TEST_P(EngineClientTest, ATimeoutIsNotTheEnd) {
   EXPECT_FALSE(stream.ended());
   gate.open();
   EXPECT_EQ(output_of(stream).completions[0].token_ids.size(), 3u);
-}
-
-TEST_P(EngineClientTest, AFullQueueIsSaidAndEmptiesAgain) {
-  Gate gate;
-  const ClientPointer client = make_client(fake_engine(1, gate.fault()), {.max_num_queued_reqs = 3});
-  RequestStream first = client->submit(token_request({1}, 4));
-  gate.wait_until_reached();
-  std::vector<RequestStream> waiting;
-  EXPECT_THROW(
-      {
-        for (int i = 0; i < 4; ++i) waiting.push_back(client->submit(token_request({2}, 4)));
-      },
-      QueueFull);
-  EXPECT_GE(waiting.size(), 2u);
-  gate.open();
-  for (RequestStream& stream : waiting) output_of(stream);
-  output_of(first);
-  EXPECT_EQ(output_of(client->submit(token_request({1}, 4))).completions[0].token_ids.size(), 4u);
-}
-
-// Those that wait in the scheduler count as well as those that it has yet to see.
-TEST_P(EngineClientTest, AQueueFullOfTokensIsSaidAndEmptiesAgain) {
-  SchedulerConfig one_at_a_time = long_config();
-  one_at_a_time.batch.max_num_seqs = 1;
-  const ClientPointer client =
-      make_client(endless_engine({}, 1, one_at_a_time), {.max_num_queued_tokens = 10});
-  RequestStream first = client->submit(endless_request());
-  first.next();  // it runs; soon the statistics know it
-  while (client->stats().queued.num_sequences > 0) std::this_thread::sleep_for(1ms);
-  Request four = token_request({1, 2}, 4);
-  four.sampling.n = 2;
-  std::vector<RequestStream> waiting;
-  for (int i = 0; i < 2; ++i) waiting.push_back(client->submit(four));
-  EXPECT_EQ(client->stats().queue_full, "");
-  waiting.push_back(client->submit(token_request({1, 2}, 4)));
-  for (const auto begin = StreamBuffer::Clock::now(); StreamBuffer::Clock::now() - begin < 20ms;) {
-    const EngineStats stats = client->stats();
-    ASSERT_EQ(stats.queued.num_sequences, 5);
-    ASSERT_EQ(stats.queued.num_tokens, 10);
-    ASSERT_NE(stats.queue_full.find("10 tokens"), std::string::npos) << stats.queue_full;
-    EXPECT_THROW(client->submit(token_request({1}, 4)), QueueFull);
-  }
-  EXPECT_EQ(client->stats().num_requests, 4);
-  client->abort(first.request_id());
-  for (RequestStream& stream : waiting) output_of(stream);
-  output_of(first);
-  EXPECT_TRUE(becomes_idle(*client));
-  EXPECT_EQ(output_of(client->submit(token_request({1}, 4))).completions[0].token_ids.size(), 4u);
-}
-
-// While requests are on their way to the engine its statistics change: those of the way and those of the engine are
-// one sum, in which none is twice.
-TEST_P(EngineClientTest, NoMoreAreWaitingThanThereAre) {
-  const ClientPointer client = make_client(fake_engine(), {.max_num_queued_tokens = int64_t{1} << 40});
-  std::vector<RequestStream> streams;
-  for (int i = 0; i < 3000; ++i) {
-    streams.push_back(client->submit(token_request({1, 2}, 2)));
-    const EngineStats stats = client->stats();
-    ASSERT_LE(stats.queued.num_sequences, stats.num_requests) << "request " << i;
-    ASSERT_EQ(stats.queued.num_tokens, 2 * stats.queued.num_sequences) << "request " << i;
-  }
-  for (RequestStream& stream : streams) output_of(stream);
-}
-
-TEST_P(EngineClientTest, StopDrainsWhatItHasAndTakesNoMore) {
-  Gate gate;
-  const ClientPointer client = make_client(fake_engine(1, gate.fault()));
-  std::vector<RequestStream> streams;
-  for (int i = 0; i < 12; ++i) streams.push_back(client->submit(token_request({1, 2}, 20)));
-  gate.wait_until_reached();
-  std::thread stopper([&] { client->stop(1h); });
-  while (!client->stats().stopped) std::this_thread::sleep_for(1ms);
-  EXPECT_THROW(client->submit(token_request({1}, 4)), EngineUnavailable);
-  gate.open();
-  stopper.join();
-  for (RequestStream& stream : streams)
-    EXPECT_EQ(output_of(stream).completions[0].token_ids, expected_tokens({1, 2}, 20));
-  EXPECT_THROW(client->pause(), EngineUnavailable);
-  client->stop();
-}
-
-TEST_P(EngineClientTest, ASecondStopCutsTheDrainingShort) {
-  const ClientPointer client = make_client(endless_engine());
-  RequestStream stream = client->submit(endless_request());
-  stream.next();
-  std::thread stopper([&] { client->stop(1h); });
-  while (!client->stats().stopped) std::this_thread::sleep_for(1ms);
-  client->stop(0ms);
-  stopper.join();
-  EXPECT_EQ(output_of(stream).completions[0].finish_reason, FinishReason::abort);
-}
-
-TEST_P(EngineClientTest, ThePrefixCacheIsForgottenOnlyWhereNobodyHoldsIt) {
-  const ClientPointer client = make_client(fake_engine());
-  const std::vector<int32_t> prompt(21, 7);
-  const auto num_cached = [&] {
-    return output_of(client->submit(token_request(prompt, 3))).metrics.num_cached_tokens;
-  };
-  EXPECT_EQ(num_cached(), 0);
-  EXPECT_EQ(num_cached(), 20);
-  EXPECT_TRUE(client->reset_prefix_cache());
-  EXPECT_EQ(num_cached(), 0);
-
-  const ClientPointer busy = make_client(endless_engine());
-  RequestStream stream = busy->submit(endless_request());
-  stream.next();
-  EXPECT_FALSE(busy->reset_prefix_cache());
 }
 
 // Many threads that submit, read, abort, drop, pause and ask, all at once; under a thread sanitizer too.
