@@ -1,6 +1,5 @@
 // Tasks 4.1 to 4.6 in whole steps: caches and steps of other sizes than the public tests', with the model that answers by a
 // hash of all tokens before (fake_model.h).
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <atomic>
@@ -18,7 +17,6 @@ namespace ladder {
 namespace {
 
 using namespace ladder::testing;
-using ::testing::HasSubstr;
 using Pace = RecordingStream::Pace;
 
 constexpr int64_t kMiB = int64_t{1} << 20;
@@ -370,6 +368,8 @@ TEST(Hidden4_4_Executor, RanksAnswerAsOneAndAddUpTheirMemory) {
   SCOPED_TRACE(random.describe());
   const Sizes sizes(random);
   const int64_t length = random.integer(2, 9);
+  SamplingParams sampling = greedy();
+  sampling.logprobs = random.integer(1, 5);  // which the first rank alone computes
   std::vector<std::vector<int32_t>> tokens;
   int64_t kv = 0;
   for (const int ranks : {1, 2, 4}) {
@@ -377,12 +377,15 @@ TEST(Hidden4_4_Executor, RanksAnswerAsOneAndAddUpTheirMemory) {
     LocalExecutor executor(fake_spec(sizes.vocab), config, models(config, sizes.vocab));
     tokens.emplace_back();
     for (int64_t number = 0; number < 6; ++number) {
-      const SchedulerOutput step =
-          number == 0 ? prompts({2, 1}, length, sizes) : decode_step(number, {1, 2}, length - 1 + number);
+      const SchedulerOutput step = number == 0 ? prompts({2, 1}, length, sizes, sampling)
+                                               : decode_step(number, {1, 2}, length - 1 + number);
       const StepOutput output = executor.collect(executor.submit(step));
       EXPECT_EQ(output.step, number);
-      for (const SequenceStepOutput& sequence : output.sequences)
+      for (const SequenceStepOutput& sequence : output.sequences) {
         tokens.back().insert(tokens.back().end(), sequence.token_ids.begin(), sequence.token_ids.end());
+        ASSERT_EQ(sequence.logprobs.size(), 1u) << ranks << " ranks";
+        EXPECT_EQ(std::ssize(sequence.logprobs[0].top), *sampling.logprobs);
+      }
     }
     EXPECT_EQ(tokens.back(), tokens.front()) << ranks << " ranks";
     if (ranks == 1) kv = executor.memory().kv;
@@ -406,8 +409,41 @@ TEST(Hidden4_4_Executor, TheFirstErrorIsTold) {
     executor.collect(executor.submit(prompts({1}, 3, sizes)));
     ADD_FAILURE() << "the error was lost";
   } catch (const std::exception& error) {
-    EXPECT_THAT(error.what(), HasSubstr("no more paper"));
+    EXPECT_STREQ(error.what(), "no more paper") << "the others were released by it, and failed in their turn";
   }
+}
+
+// Two steps in flight, and one at a time.
+TEST(Hidden4_4_Executor, StepsAheadAreLaunchedInTheirOrder) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  const Sizes sizes(random);
+  const RunnerConfig config = sizes.config;
+  const int64_t length = random.integer(2, 9), count = random.integer(4, 8);
+  std::vector<std::vector<int32_t>> tokens;
+  for (const bool ahead : {true, false}) {
+    RecordingStream stream;
+    const OpContext ctx = stream.context();
+    LocalExecutor executor(fake_spec(sizes.vocab), config, models(config, sizes.vocab), {}, &ctx);
+    ASSERT_EQ(executor.max_in_flight(), 2);
+    std::vector<Ticket> tickets;
+    tokens.emplace_back();
+    const auto collect = [&] {
+      const StepOutput output = executor.collect(tickets.front());
+      tickets.erase(tickets.begin());
+      tokens.back().push_back(static_cast<int32_t>(output.step));
+      for (const SequenceStepOutput& sequence : output.sequences)
+        tokens.back().insert(tokens.back().end(), sequence.token_ids.begin(), sequence.token_ids.end());
+    };
+    for (int64_t number = 0; number < count; ++number) {
+      tickets.push_back(executor.submit(number == 0 ? prompts({2, 5, 1}, length, sizes)
+                                                    : decode_step(number, {1, 2, 5}, length - 1 + number)));
+      if (!ahead || tickets.size() == 2) collect();
+    }
+    while (!tickets.empty()) collect();
+  }
+  EXPECT_EQ(std::ssize(tokens[0]), 4 * count);
+  EXPECT_EQ(tokens[0], tokens[1]);
 }
 
 class Hidden4_5_Inputs : public ::testing::TestWithParam<Pace> {};
@@ -523,9 +559,12 @@ TEST_P(Hidden4_5_Copies, ArriveWholeAndInTheirOrder) {
     stream.clear();
     upload.send(ctx);
     EXPECT_EQ(stream.counts().copies_from_host, 1);
-    stream.launch({"read", 0, [a = first.device, b = second.device, &to = seen[step]] {
-                     to.assign(a.data<int32_t>(), a.data<int32_t>() + a.numel());
-                     to.insert(to.end(), b.data<int64_t>(), b.data<int64_t>() + b.numel());
+    // Addresses, as a kernel has them: they keep no memory.
+    stream.launch({"read", 0,
+                   [a = first.device.data<int32_t>(), b = second.device.data<int64_t>(), small, large,
+                    &to = seen[step]] {
+                     to.assign(a, a + small);
+                     to.insert(to.end(), b, b + large);
                    }});
     stream.launch({"sample", 0, [token, step] { std::fill_n(token.data<int32_t>(), 3, step); }});
     download.begin(ctx, StepUpload::bytes_of<int32_t>(3));
@@ -591,6 +630,41 @@ TEST_P(Hidden4_6_Graphs, ReplaysGiveWhatTheCpuGives) {
     const auto results = AheadDriver(*recorded.runner, sizes.config, random).run(requests, options);
     EXPECT_GT(recorded.stream.counts().replays, 0);
     for (size_t i = 0; i < requests.size(); ++i) expect_same(expected[i], results[i]);
+  }
+}
+
+// Chunks of prompts, of one token or of more, and prompts of one token, which are as good as decodes.
+TEST(Hidden4_6_Graphs, HaveLogitsWhereEachRowYieldsAToken) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  for (int round = 0; round < 40; ++round) {
+    Sizes sizes(random, true);
+    sizes.vocab = 97;
+    RecordedRunner recorded(sizes.config);
+    std::vector<SequenceId> ids(static_cast<size_t>(random.integer(1, 4)));
+    std::iota(ids.begin(), ids.end(), 0);
+    SchedulerOutput given = prompts(ids, 3, sizes);
+    const bool chunks_of_one = random.integer(0, 3) > 0;
+    bool each_yields = true;
+    int64_t longest = 0;
+    given.total_num_tokens = 0;
+    for (size_t i = 0; i < ids.size(); ++i) {
+      NewSequence& sequence = given.new_sequences[i];
+      sequence.num_prompt_tokens = random.integer(0, 2) > 0 ? 1 : random.integer(1, 3);
+      sequence.token_ids.resize(static_cast<size_t>(sequence.num_prompt_tokens));
+      int64_t& rows = given.scheduled[i].num_tokens;
+      rows = chunks_of_one ? 1 : random.integer(1, sequence.num_prompt_tokens);
+      given.total_num_tokens += rows;
+      each_yields &= rows == sequence.num_prompt_tokens;
+      longest = std::max(longest, rows);
+    }
+    ModelRunner::Step step = recorded.runner->prepare(given);
+    EXPECT_EQ(step.graph_has_logits, longest == 1 && each_yields) << "round " << round;
+    EXPECT_EQ(step.graph != nullptr, longest > 1 || each_yields) << "round " << round;
+    if (step.graph != nullptr) EXPECT_GE(step.graph->size.rows, given.total_num_tokens);
+    recorded.runner->run(step);
+    recorded.runner->sample(step);
+    step.launched->collect();
   }
 }
 
