@@ -82,7 +82,6 @@ int bench(const Tree& tree, const std::string& id) {
     }
     with.salt = "not secret";
     with.points = 100;
-    with.sanitizer = this_machine().sanitizer;
     with.confined = false;
     std::vector<std::string> flags;
     std::vector<Part> parts;

@@ -27,8 +27,8 @@ struct Measuring {
   std::string salt;   // of the instructor: workloads follow from it
   double points = 0;  // of the task's performance in all
   std::vector<std::filesystem::path>
-      objects;                      // what the compiler made of the student's files, for library_calls()
-  std::filesystem::path sanitizer;  // compute-sanitizer, where a race is on a GPU
+      objects;  // what the compiler made of the student's files, for library_calls()
+  std::filesystem::path sanitizer = this_machine().sanitizer;  // where a race is on a GPU
   Sandbox sandbox = Sandbox::namespaces;
   // Instead of the sandbox: a student's own `lab bench`.
   bool confined = true;
