@@ -137,6 +137,10 @@ class TemplateOfTokens {
       for (const std::string& token : tokens) expected.push_back({token, line});
       source += written + space();
     }
+    if (!block && chance(random_, 10)) {  // no sign there, but an operator
+      expected.push_back({"symbol:+", 1 + static_cast<int>(std::ranges::count(source, '\n'))});
+      source += "+";
+    }
     source += right + (block ? "%}" : "}}");
     expected.push_back({block ? "%}:" : "}}:"});
     before_ = {block ? Kind::block : Kind::variable, right};
