@@ -68,14 +68,23 @@ def may_fail(name, target, task, tasks):
                for owner in owners(name, target, tasks)) or not owners(name, target, tasks)
 
 
-def all_targets(tasks):
-    return sorted({task["tests"]["target"] for task in tasks.values()})
+def step_of(target):
+    """The server's library is the topmost."""
+    return int(found[1]) if (found := re.fullmatch(r"test_step(\d+)", target)) else sys.maxsize
 
 
-def entered(builds, tasks):
-    """{target: {test case: ids of the tasks whose regions it entered}}."""
-    builds.set(written("write-traced"))
-    if said := builds.build(*all_targets(tasks)):
+def targets_that_enter(chosen, tasks):
+    """The test binaries that hold regions of these tasks: those of their step and of later ones."""
+    lowest = min((int(name.split(".")[0]) for name in chosen), default=0)
+    return sorted(target for target in {task["tests"]["target"] for task in tasks.values()} if step_of(target) >= lowest)
+
+
+def entered(builds, chosen, tasks):
+    """{target: {test case: ids of the tasks whose regions it entered}}, of the chosen tasks at least."""
+    targets = targets_that_enter(chosen, tasks)
+    files = {path for name in chosen for path in tasks[name]["regions"]}
+    builds.set({path: text for path, text in written("write-traced").items() if path in files})
+    if said := builds.build(*targets):
         sys.exit(f"check_stubs: the traced copies do not compile\n{said}")
 
     def of_case(target, name):
@@ -84,7 +93,7 @@ def entered(builds, tasks):
             builds.run(target, [name], trace)
             return target, name, sorted({line.split()[0] for line in trace.read_text().splitlines()} if trace.exists() else ())
 
-    found = {target: {} for target in all_targets(tasks)}
+    found = {target: {} for target in targets}
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count()) as pool:
         for done in concurrent.futures.as_completed([pool.submit(of_case, target, name) for target in found
                                                      for name in builds.names(target)]):
@@ -212,7 +221,7 @@ def main():
         chosen = [name for name in tasks if tasks[name]["gpu"] == arguments.gpu
                   and (name in arguments.tasks or not arguments.tasks)][number - 1::of]
         made_by = labs.made_by(shlex.join(["tools/check_stubs.py", *["--gpu"] * arguments.gpu, *arguments.tasks]))
-        trace = {} if arguments.gpu else entered(builds, tasks)
+        trace = {} if arguments.gpu else entered(builds, chosen, tasks)
         for name in chosen:
             task = tasks[name]
             if task["given"]:
