@@ -323,8 +323,11 @@ Grade Grader::grade(const Submission& submission) {
     if (!hand_in.texts.contains(id)) {
       const Task& task = state_->tree.course().task(id);
       grade.tasks.push_back(id);
-      state_->nothing(task, state_->baseline(task),
-                      "not graded: " + (grade.errors.empty() ? "" : grade.errors.back()), grade);
+      const auto own = hand_in.why_not.find(id);  // else nothing of the hand-in could be read
+      const std::string why = own != hand_in.why_not.end() ? own->second
+                              : hand_in.errors.empty()     ? ""
+                                                           : hand_in.errors[0];
+      state_->nothing(task, state_->baseline(task), "not graded: " + why, grade);
     }
   state_->grade_bugs(hand_in.bugs, grade);
   state_->graded.restore();

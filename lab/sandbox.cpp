@@ -10,8 +10,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <atomic>
+#include <bitset>
 #include <cerrno>
+#include <condition_variable>
+#include <mutex>
 #include <set>
 
 #include "lab/lab_error.h"
@@ -31,11 +33,45 @@ bool is_root() {
   return ::geteuid() == 0;
 }
 
-// A user id that nobody else uses: the limit of processes counts by it, and kill() finds by it.
-uid_t fresh_user() {
-  static std::atomic<uint32_t> count = 0;
-  return 20000 + (static_cast<uint32_t>(::getpid()) % 1000) * 40 + count++ % 40;
+// The user ids of this process that none of its programs has now: the limit of processes counts by the id, and
+// kill_user() finds by it, so that a short program's end must not be that of a long one beside it.
+class UserIds {
+ public:
+  uid_t take() {
+    std::unique_lock lock(mutex_);
+    one_is_free_.wait(lock, [this] { return free_.any(); });
+    const size_t id = free_._Find_first();
+    free_.reset(id);
+    return static_cast<uid_t>(20000 + static_cast<size_t>(::getpid()) % 1000 * kCount + id);
+  }
+  void give_back(uid_t user) {
+    std::lock_guard lock(mutex_);
+    free_.set((user - 20000) % kCount);
+    one_is_free_.notify_one();
+  }
+
+ private:
+  static constexpr size_t kCount = 40;  // at a time; all of them below 65536, as many as a container may have
+  std::mutex mutex_;
+  std::condition_variable one_is_free_;
+  std::bitset<kCount> free_ = std::bitset<kCount>().set();
+};
+
+UserIds& user_ids() {
+  static UserIds ids;
+  return ids;
 }
+
+// 0: the caller's own.
+struct User {
+  explicit User(bool own) : id(own ? user_ids().take() : 0) {}
+  ~User() {
+    if (id != 0) user_ids().give_back(id);
+  }
+  User(const User&) = delete;
+  User& operator=(const User&) = delete;
+  const uid_t id;
+};
 
 void add(std::vector<std::string>& to, std::initializer_list<std::string> words) {
   to.insert(to.end(), words);
@@ -267,7 +303,8 @@ Confined run_confined(const std::vector<std::string>& command, const Limits& lim
                       Sandbox sandbox) {
   const bool open = sandbox == Sandbox::none;
   // A compiler writes into the caller's folders, so it stays the caller, if without a root's rights.
-  const uid_t user = is_root() && folders.writable.empty() ? fresh_user() : 0;
+  const User taken(is_root() && folders.writable.empty());
+  const uid_t user = taken.id;
   fs::path scratch = kScratch;
   if (open) {
     std::string name = (fs::temp_directory_path() / "ladder-lab-XXXXXX").string();

@@ -128,7 +128,10 @@ std::vector<Submission> read_submissions(const std::vector<std::string>& paths) 
 HandIn read_hand_in(const Tree& tree, const std::string& text, const std::vector<std::string>& ids,
                     const Machine& machine) {
   HandIn hand_in;
-  const auto wrong = [&](const std::string& line) { hand_in.errors.push_back(one_line(line)); };
+  const auto wrong = [&](const std::string& line, const std::string& of = {}) {
+    hand_in.errors.push_back(one_line(line));
+    if (!of.empty()) hand_in.why_not.emplace(of, hand_in.errors.back());
+  };
   const auto graded = [&](const std::string& id) {
     return ids.empty() || std::ranges::find(ids, id) != ids.end();
   };
@@ -147,7 +150,7 @@ HandIn read_hand_in(const Tree& tree, const std::string& text, const std::vector
         continue;
       }
       if (const std::string why = why_not_graded(*task, machine); !why.empty()) {
-        wrong(why + ": its region is left out");
+        wrong(why + ": its region is left out", id);
         continue;
       }
       if (!graded(id)) {
@@ -155,21 +158,22 @@ HandIn read_hand_in(const Tree& tree, const std::string& text, const std::vector
         continue;
       }
       if (std::ranges::find(task->regions, file) == task->regions.end()) {
-        wrong("task " + id + " has no region in '" + file + "'");
+        wrong("task " + id + " has no region in '" + file + "'", id);
         bad.insert(id);
       } else if (sha256(content) != region.at("sha256").get<std::string>()) {
-        wrong("the text of task " + id + " in " + file +
-              " is not the one that was handed in: its hash differs");
+        wrong(
+            "the text of task " + id + " in " + file + " is not the one that was handed in: its hash differs",
+            id);
         bad.insert(id);
       } else if (!hand_in.texts[id].emplace(file, content).second) {
-        wrong("task " + id + ": two texts for " + file);
+        wrong("task " + id + ": two texts for " + file, id);
         bad.insert(id);
       }
     }
     for (const auto& [id, files] : hand_in.texts)
       for (const std::string& path : tree.course().task(id).regions)
         if (!files.contains(path)) {
-          wrong("task " + id + ": no text for its region in " + path);
+          wrong("task " + id + ": no text for its region in " + path, id);
           bad.insert(id);
         }
     for (const std::string& id : bad) hand_in.texts.erase(id);
@@ -181,10 +185,10 @@ HandIn read_hand_in(const Tree& tree, const std::string& text, const std::vector
       } else if (!graded(id)) {
         wrong("a test of bug " + id + ", which is not graded: left out");
       } else if (sha256(content) != test.at("sha256").get<std::string>()) {
-        wrong("the test of bug " + id + " is not the one that was handed in: its hash differs");
+        wrong("the test of bug " + id + " is not the one that was handed in: its hash differs", id);
         bad.insert(id);
       } else if (std::ranges::find(hand_in.bugs, id, &BugTest::bug) != hand_in.bugs.end()) {
-        wrong("bug " + id + ": two tests");
+        wrong("bug " + id + ": two tests", id);
         bad.insert(id);
       } else {
         hand_in.bugs.push_back({id, content});
@@ -195,7 +199,8 @@ HandIn read_hand_in(const Tree& tree, const std::string& text, const std::vector
       const bool is_there = hand_in.texts.contains(id) || bad.contains(id) ||
                             std::ranges::find(hand_in.bugs, id, &BugTest::bug) != hand_in.bugs.end();
       if (!is_there)
-        wrong("nothing of " + (id.find('#') == std::string::npos ? "task " + id : "bug " + id) + " in it");
+        wrong("nothing of " + (id.find('#') == std::string::npos ? "task " + id : "bug " + id) + " in it",
+              id);
     }
   } catch (const nlohmann::json::exception& error) {
     hand_in.texts.clear();

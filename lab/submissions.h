@@ -27,6 +27,8 @@ struct HandIn {
   std::map<std::string, std::map<std::string, std::string>> texts;  // task -> file -> region
   std::vector<BugTest> bugs;                                        // tests for seeded defects
   std::vector<std::string> errors;                                  // one line each
+  std::map<std::string, std::string>
+      why_not;  // of a task or bug of `ids` that is not in it: its own line of these
 };
 
 // `ids`: of the tasks and bugs that are graded; empty: all that the hand-in holds, and the machine can grade.

@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <fstream>
+#include <future>
 
 #include "lab/lab_error.h"
 
@@ -83,6 +84,15 @@ TEST_P(LabSandbox, EndsWhatOutlivesTheCommand) {
     if (alive) ::usleep(20000);
   }
   EXPECT_FALSE(alive);
+}
+
+// Which it would if its user id were given to one of them.
+TEST_P(LabSandbox, ALongProgramOutlivesManyShortOnes) {
+  auto of_long =
+      std::async(std::launch::async, [&] { return sh("read -t 60 < <(sleep 3; echo go); echo ended"); });
+  for (int i = 0; i < 50; ++i) EXPECT_EQ(sh("echo short").output, "short\n");
+  const Confined ran = of_long.get();
+  EXPECT_EQ(ran.output, "ended\n") << ran.signal;
 }
 
 TEST_P(LabSandbox, LimitsMemoryOfAllProcessesTogether) {

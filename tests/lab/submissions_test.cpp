@@ -141,6 +141,10 @@ TEST_F(LabSubmissions, RegionsThatAreNotGraded) {
   EXPECT_THAT(of_two.errors, ElementsAre(HasSubstr("task 5.3, which is not graded")));
   EXPECT_EQ(of_two.texts.size(), 1u);
   EXPECT_THAT(errors(hand_in(json::array()), {"5.2"}), ElementsAre(HasSubstr("nothing of task 5.2")));
+  // Each task's own line, where several are missing.
+  const HandIn of_none = read_hand_in(tree, hand_in(json::array()), {"5.2", "5.3"});
+  EXPECT_THAT(of_none.why_not.at("5.2"), HasSubstr("nothing of task 5.2"));
+  EXPECT_THAT(of_none.why_not.at("5.3"), HasSubstr("nothing of task 5.3"));
 }
 
 TEST_F(LabSubmissions, TestsOfSeededDefects) {
