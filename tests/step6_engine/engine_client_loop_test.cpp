@@ -95,7 +95,9 @@ TEST_P(EngineClientTest, AQueueFullOfTokensIsSaidAndEmptiesAgain) {
       make_client(endless_engine({}, 1, one_at_a_time), {.max_num_queued_tokens = 10});
   RequestStream first = client->submit(endless_request());
   first.next();  // it runs; soon the statistics know it
-  while (client->stats().queued.num_sequences > 0) std::this_thread::sleep_for(1ms);
+  for (int i = 0; i < 10'000 && client->stats().queued.num_sequences > 0; ++i)
+    std::this_thread::sleep_for(1ms);
+  ASSERT_EQ(client->stats().queued.num_sequences, 0) << "it was taken, and is still counted";
   Request four = token_request({1, 2}, 4);
   four.sampling.n = 2;
   std::vector<RequestStream> waiting;

@@ -172,7 +172,8 @@ TEST(Task6_10_Watch, AViewerSeesAnEngineAtRestAndItsStepsFromAnotherThread) {
   client.trace_since(0, 10);
 }
 
-TEST(Task6_10_Watch, AViewerSeesAnEngineOverASocketToo) {
+// Of no task's: it takes 6.9 and 6.10.
+TEST(TraceWatch, AViewerSeesAnEngineOverASocketToo) {
   const testing::ClientPointer client =
       testing::client_over_a_socket(std::unique_ptr<Engine>(new Engine(make_engine(2))), {});
   expect_to_be_watched(*client);
