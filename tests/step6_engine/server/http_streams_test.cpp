@@ -302,7 +302,7 @@ TEST(Task6_6_Stream, ManyStreamsAtOnceOnTwoThreads) {
     clients.push_back(test.connect());
     clients.back().send(get("/chain"));
   }
-  for (RawClient& client : clients) EXPECT_TRUE(client.receive_until("\r\n0\r\n\r\n"));
+  for (RawClient& client : clients) ASSERT_TRUE(client.receive_until("\r\n0\r\n\r\n"));
 }
 
 TEST(Task6_6_Stream, StopDestroysWhatIsHeld) {

@@ -51,12 +51,15 @@ class TlsClient {
  public:
   explicit TlsClient(uint16_t port)
       : socket_(port), context_(SSL_CTX_new(TLS_client_method())), ssl_(SSL_new(context_.get())) {
+    const timeval patience{.tv_sec = std::chrono::duration_cast<std::chrono::seconds>(kPatience).count(),
+                           .tv_usec = 0};
+    setsockopt(socket_.descriptor(), SOL_SOCKET, SO_RCVTIMEO, &patience, sizeof patience);
     SSL_set_fd(ssl_.get(), socket_.descriptor());
     connected_ = SSL_connect(ssl_.get()) == 1;
   }
   bool connected() const { return connected_; }
   void send(std::string_view bytes) { SSL_write(ssl_.get(), bytes.data(), static_cast<int>(bytes.size())); }
-  // Until the text has come, or the connection ends.
+  // Until the text has come, the connection ends, or nothing comes for kPatience.
   const std::string& receive_until(std::string_view text) {
     char buffer[4096];
     while (got_.find(text) == got_.npos) {
