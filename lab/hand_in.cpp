@@ -8,6 +8,7 @@
 #include "lab/files.h"
 #include "lab/lab_error.h"
 #include "lab/process.h"
+#include "lab/rules.h"
 #include "lab/sha256.h"
 
 namespace lab {
@@ -24,6 +25,9 @@ std::string make_hand_in(const Tree& tree, const std::vector<const Task*>& tasks
     if (state.text != Text::mine)
       throw LabError("task " + task->id + ": nothing of yours to hand in, its regions are " +
                      (state.text == Text::stub ? "stubs" : "the reference"));
+    if (const std::string refused = refused_in(tree, *task); !refused.empty())
+      throw LabError("task " + task->id + " would not be graded:\n" +
+                     refused.substr(0, refused.find_last_not_of('\n') + 1));
     for (const std::string& path : task->regions) {
       const std::string& text = tree.region(*task, path).text;
       regions.push_back({{"task", task->id}, {"file", path}, {"sha256", sha256(text)}, {"text", text}});
@@ -52,6 +56,18 @@ std::string left_behind(const Tree& tree, const std::vector<const Task*>& tasks)
   std::string lines;
   for (const std::string& path : paths)
     lines += "  " + path + " was changed outside its regions, and a hand-in does not hold that\n";
+  return lines;
+}
+
+std::string refused_in(const Tree& tree, const Task& task) {
+  std::string lines;
+  for (const std::string& path : task.regions) {
+    const Region& region = tree.region(task, path);
+    const std::vector<std::string> found = forbidden_in(region.text, task.allows, region.first_line);
+    if (!found.empty())
+      lines += "  " + path + ", " + found[0] +
+               (found.size() > 1 ? " (and " + std::to_string(found.size() - 1) + " more)" : "") + "\n";
+  }
   return lines;
 }
 

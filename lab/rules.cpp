@@ -210,7 +210,11 @@ class Check {
     };
     if (next_word() == "pragma") {
       const std::string_view which = next_word();
-      if (which == "omp" || which == "unroll") return;
+      if (which == "omp" || which == "unroll") {  // their clauses hold expressions
+        for (const std::string& found : Check(rest, allows_).run())
+          found_.push_back(line(tokens_[i].begin) + found.substr(found.find(": ") + 2));
+        return;
+      }
     }
     refuse(i, "a line of the preprocessor, other than #pragma omp and #pragma unroll,");
   }
@@ -320,8 +324,10 @@ class Check {
 
 }  // namespace
 
-std::vector<std::string> forbidden_in(std::string_view region, const std::vector<std::string>& allows) {
-  return Check(region, allows).run();
+std::vector<std::string> forbidden_in(std::string_view region, const std::vector<std::string>& allows,
+                                      int first_line) {
+  const std::string in_file = std::string(first_line - 1, '\n') + std::string(region);
+  return Check(in_file, allows).run();
 }
 
 }  // namespace lab

@@ -12,8 +12,9 @@ namespace lab {
 
 // One line each, with the line in the region: "line 12: `getenv`: the environment is not ...". `allows` (labs.json) names
 // what a task may use all the same: "asm", "builtins", "casts", "extern", "files", "threads"; and "tests", for a student's
-// test of a bug, lets it have the test framework and namespaces.
-std::vector<std::string> forbidden_in(std::string_view region, const std::vector<std::string>& allows);
+// test of a bug, lets it have the test framework and namespaces. `first_line`: the number of the region's first line.
+std::vector<std::string> forbidden_in(std::string_view region, const std::vector<std::string>& allows,
+                                      int first_line = 1);
 
 // The names in an object or a program, as nm prints them, mangled.
 struct Symbols {

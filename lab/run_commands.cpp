@@ -125,7 +125,9 @@ int test_task(const Tree& tree, const Task& task, const std::string& rung, bool 
   if (done && unfinished)
     std::cout
         << "  but part of your text is still a stub: look for TaskNotImplemented and LADDER_UNWRITTEN\n";
-  return done && !unfinished ? 0 : 1;
+  const std::string refused = state.builds_reference ? "" : refused_in(tree, task);
+  if (!refused.empty()) std::cout << "  but your text would not be graded:\n" << refused;
+  return done && !unfinished && refused.empty() ? 0 : 1;
 }
 
 }  // namespace

@@ -205,6 +205,20 @@ TEST(Lab_HandIn, SaysThatPartOfATaskIsStillAStub) {
   EXPECT_THAT(small.lab({"hand-in", "3.3", "--out", out}).output, Not(HasSubstr("stub")));
 }
 
+TEST(Lab_HandIn, HoldsNothingThatAGraderRefuses) {
+  SmallTree small;
+  small.lab({"start", "3.2"});
+  small.edit(kPool, "  throw ladder::TaskNotImplemented(\"3.2\");",
+             "#define ONE 1\n  return free - ONE * *(int*)&one;");
+  const std::string out = (small.root() / "out.json").string();
+  const Outcome refused = small.lab({"hand-in", "3.2", "--out", out});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_THAT(refused.output, HasSubstr("task 3.2 would not be graded"));
+  EXPECT_THAT(refused.output, HasSubstr(std::string(kPool) + ", line 7: `#define ONE 1`"));
+  EXPECT_THAT(refused.output, HasSubstr("(and 1 more)"));
+  EXPECT_FALSE(std::filesystem::exists(out));
+}
+
 TEST(Lab_HandIn, OneOfAnotherReleaseOrDamaged) {
   SmallTree small;
   small.lab({"start", "3.2"});

@@ -38,7 +38,7 @@ TEST(LabRules, InnocentNamesCommentsAndStringsPass) {
        "int f(int a, int b) { return a % b > 2 ? a * (b) : (a) * b; }\n",
        "std::function<void(int*)> f = [](int*) {}; int g(const char*) noexcept; auto h = sizeof(int*) * 2;\n",
        "__device__ float f(float x) { return __expf(__ldg(&a) + __reduce_add_sync(m, 1) + __float2half_rn(x)); }\n",
-       "#pragma omp parallel for\n", "namespace {\nint x;\n}  // namespace\n",
+       "#pragma omp parallel for num_threads(n) if (n > 1) reduction(+ : sum)  // not with system()\n", "namespace {\nint x;\n}  // namespace\n",
        "[[nodiscard]] int f([[maybe_unused]] int x) { return a[b[0]]; }\n",
        "void f() { const int64_t n = int64_t{1} * x; y = v[::ladder::k]; char c = '\\\\'; }\n"})
     EXPECT_THAT(findings(text), IsEmpty()) << text;
@@ -67,6 +67,9 @@ const Cheat kCheats[] = {
     {"#if 0\n", "#if 0"},
     {"#pragma GCC optimize(\"O3\")\n", "#pragma GCC"},
     {"#line 3 \"x\"\n", "#line"},
+    {"#pragma omp parallel for num_threads(system(\"ls\"))\n", "line 2: `system`"},
+    {"#pragma omp parallel num_threads(({ asm(\"nop\"); 1; }))\n", "assembly"},
+    {"#pragma unroll (getenv(\"HOME\") != nullptr)\n", "getenv"},
     {"void f() { _Pragma(\"GCC poison x\") }\n", "_Pragma"},
     {"void f() { asm volatile(\"syscall\"); }\n", "asm"},
     {"void f() { __asm__(\"nop\"); }\n", "__asm__"},

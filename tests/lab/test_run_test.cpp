@@ -97,6 +97,15 @@ TEST(Lab_Test, EachTestAloneAndEveryVerdict) {
   EXPECT_THAT(tested.output,
               HasSubstr("a skipped test proves nothing: the milestone is 6 passed, 0 skipped"));
 
+  small.lab({"start", "3.3"});
+  const std::string stub = "  throw ladder::TaskNotImplemented(\"3.3\");";
+  small.edit(kManager, stub, "  using namespace std;\n  return take(free) - 1;");
+  small.edit(kSharing, stub, "  return count + 1;");
+  tested = small.lab({"test", "3.3"});
+  EXPECT_EQ(tested.exit_code, 1) << "what would bring no points is not done";
+  EXPECT_THAT(tested.output, HasSubstr("3.3: 2 passed, 0 skipped\n  but your text would not be graded:\n  " +
+                                       std::string(kManager) + ", line 7: `using`"));
+
   // Ctrl-C, or worse, ends the test with the program.
   const std::filesystem::path pid_file = small.root() / "pid";
   ::setenv("SMALL_TREE_PID", pid_file.c_str(), 1);
