@@ -36,7 +36,8 @@ std::vector<std::string> task_ids(const Tree& tree, const std::string& list, std
 std::string file_name(const std::string& student) {
   std::string name = student.substr(0, 100);
   std::ranges::replace_if(
-      name, [](unsigned char c) { return !std::isalnum(c) && c != '-' && c != '_' && c != '.'; }, '_');
+      name, [](unsigned char c) { return c < 0x80 && !std::isalnum(c) && c != '-' && c != '_' && c != '.'; },
+      '_');
   return name.empty() || name[0] == '.' ? "_" + name : name;
 }
 

@@ -32,6 +32,13 @@ std::string dump(const Json& all) {
   return all.dump(1, ' ', false, Json::error_handler_t::replace) + "\n";
 }
 
+// What a test says can hold a student's bytes; a terminal would take some of them for commands.
+std::string without_controls(std::string text) {
+  std::ranges::replace_if(
+      text, [](unsigned char c) { return (c < ' ' && c != '\n' && c != '\t') || c == 0x7f; }, '?');
+  return text;
+}
+
 std::string csv_field(const std::string& text) {
   // What begins so is a formula to a spreadsheet, and students choose names.
   const bool formula = !text.empty() && std::string_view("=+-@\t\r").find(text[0]) != std::string_view::npos;
@@ -83,7 +90,7 @@ std::string text_report(const Grade& grade) {
       for (std::string line; std::getline(lines, line);) out << "        " << line << "\n";
     }
   }
-  return out.str();
+  return without_controls(out.str());
 }
 
 std::string gradescope_report(const Grade& grade) {

@@ -15,9 +15,11 @@ namespace {
 
 namespace fs = std::filesystem;
 
+constexpr size_t kMaxErrors = 20;  // that a report says of one hand-in
+
 std::string one_line(std::string text) {
   std::ranges::replace_if(
-      text, [](unsigned char c) { return c < ' '; }, ' ');
+      text, [](unsigned char c) { return c < ' ' || c == 0x7f; }, ' ');
   return text.substr(0, 300);
 }
 
@@ -29,7 +31,7 @@ std::string student_of(const fs::path& path, const std::string& otherwise) {
 }
 
 void add_file(const fs::path& path, bool named, std::vector<Submission>& to) {
-  Submission submission{path.string(), student_of(path, ""), "", "", {}};
+  Submission submission{one_line(path.string()), one_line(student_of(path, "")), "", "", {}};
   std::error_code error;
   if (!named && fs::is_symlink(path)) {
     submission.error = "a link, not a file";
@@ -39,12 +41,12 @@ void add_file(const fs::path& path, bool named, std::vector<Submission>& to) {
     std::string stem = path.filename().string();
     for (const char* ending : {".zip", ".tar.gz", ".tgz", ".tar"})
       if (stem.ends_with(ending)) stem.resize(stem.size() - std::string(ending).size());
-    submission.student = stem;
+    submission.student = one_line(stem);
     std::vector<Submission> inside;
     try {
       read_archive(path, [&](ArchiveEntry entry) {
-        inside.push_back({path.string() + ":" + one_line(entry.path),
-                          student_of(entry.path, stem),
+        inside.push_back({submission.name + ":" + one_line(entry.path),
+                          one_line(student_of(entry.path, stem)),
                           std::move(entry.text),
                           entry.error,
                           {}});
@@ -129,8 +131,11 @@ HandIn read_hand_in(const Tree& tree, const std::string& text, const std::vector
                     const Machine& machine) {
   HandIn hand_in;
   const auto wrong = [&](const std::string& line, const std::string& of = {}) {
-    hand_in.errors.push_back(one_line(line));
-    if (!of.empty()) hand_in.why_not.emplace(of, hand_in.errors.back());
+    if (!of.empty()) hand_in.why_not.emplace(of, one_line(line));
+    if (hand_in.errors.size() < kMaxErrors)
+      hand_in.errors.push_back(one_line(line));
+    else if (hand_in.errors.size() == kMaxErrors)
+      hand_in.errors.push_back("and more of this kind");
   };
   const auto graded = [&](const std::string& id) {
     return ids.empty() || std::ranges::find(ids, id) != ids.end();

@@ -10,7 +10,7 @@ namespace lab {
 namespace {
 
 // Of the C library and the compiler's run-time library: no file, no process, no thread, no clock.
-constexpr std::array<std::string_view, 63> kHarmless = {"memcpy",
+constexpr std::array<std::string_view, 98> kHarmless = {"memcpy",
                                                         "memmove",
                                                         "memset",
                                                         "memcmp",
@@ -72,20 +72,68 @@ constexpr std::array<std::string_view, 63> kHarmless = {"memcpy",
                                                         "toupper",
                                                         "tolower",
                                                         "isalpha",
-                                                        "__divti3"};
-constexpr std::array<std::string_view, 40> kMath = {
-    "sin",     "cos",  "tan",       "asin",   "acos",   "atan",      "atan2", "sinh",  "cosh",  "tanh",
-    "exp",     "exp2", "expm1",     "log",    "log2",   "log10",     "log1p", "pow",   "sqrt",  "cbrt",
-    "hypot",   "erf",  "erfc",      "tgamma", "lgamma", "ceil",      "floor", "trunc", "round", "lround",
-    "llround", "rint", "nearbyint", "lrint",  "fmod",   "remainder", "fma",   "fmax",  "fmin",  "sincos"};
+                                                        "__divti3",
+                                                        "strtold",
+                                                        "strtoul",
+                                                        "strstr",
+                                                        "strrchr",
+                                                        "strcpy",
+                                                        "strncpy",
+                                                        "strspn",
+                                                        "strcspn",
+                                                        "vsnprintf",
+                                                        "__vsnprintf_chk",
+                                                        "sprintf",
+                                                        "__sprintf_chk",
+                                                        "__strcpy_chk",
+                                                        "__strncpy_chk",
+                                                        "isalnum",
+                                                        "isdigit",
+                                                        "isxdigit",
+                                                        "isspace",
+                                                        "isblank",
+                                                        "isupper",
+                                                        "islower",
+                                                        "ispunct",
+                                                        "isprint",
+                                                        "iscntrl",
+                                                        "isgraph",
+                                                        "__muldc3",
+                                                        "__mulsc3",
+                                                        "__divdc3",
+                                                        "__divsc3",
+                                                        "__truncsfhf2",
+                                                        "__truncdfhf2",
+                                                        "__extendhfsf2",
+                                                        "__extendhfdf2",
+                                                        "__truncsfbf2",
+                                                        "__extendbfsf2"};
+constexpr std::array<std::string_view, 54> kMath = {
+    "sin",   "cos",    "tan",    "asin",    "acos",      "atan",      "atan2",  "sinh",   "cosh",
+    "tanh",  "exp",    "exp2",   "expm1",   "log",       "log2",      "log10",  "log1p",  "pow",
+    "sqrt",  "cbrt",   "hypot",  "erf",     "erfc",      "tgamma",    "lgamma", "ceil",   "floor",
+    "trunc", "round",  "lround", "llround", "rint",      "nearbyint", "lrint",  "fmod",   "remainder",
+    "fma",   "fmax",   "fmin",   "sincos",  "asinh",     "acosh",     "atanh",  "ldexp",  "frexp",
+    "modf",  "scalbn", "ilogb",  "logb",    "nextafter", "llrint",    "fdim",   "remquo", "roundeven"};
 // Prefixes of mangled names: the standard library, C++'s run-time library, fmt, the sanitizers, the emulator (whose own name
 // rules.cpp refuses: only CUDA's built-in functions call it).
-constexpr std::array<std::string_view, 20> kLibraries = {"_ZNSt",
+constexpr std::array<std::string_view, 31> kLibraries = {"_ZNSt",
                                                          "_ZNKSt",
                                                          "_ZSt",
                                                          "_ZTVSt",
                                                          "_ZTISt",
                                                          "_ZTSSt",
+                                                         "_ZTTSt",
+                                                         "_ZTVNSt",
+                                                         "_ZTINSt",
+                                                         "_ZTSNSt",
+                                                         "_ZTTNSt",
+                                                         "_ZNSi",
+                                                         "_ZNKSi",
+                                                         "_ZNSo",
+                                                         "_ZNKSo",
+                                                         "_ZNSd",
+                                                         "_ZNKSd",
                                                          "_ZTVN10__cxxabiv1",
                                                          "_ZTIN10__cxxabiv1",
                                                          "_Zn",
@@ -117,7 +165,19 @@ bool is_math(std::string_view name) {
   return std::ranges::find(kMath, name.substr(0, name.size() - 1)) != kMath.end();
 }
 
+// What is thrown or caught of C++'s own types, such as `int` and `const char*`: _ZTIi, _ZTIPKc.
+bool is_type_of_the_language(std::string_view name) {
+  if (!name.starts_with("_ZTI") && !name.starts_with("_ZTS")) return false;
+  name.remove_prefix(4);
+  for (const char qualifier : {'P', 'K'})
+    if (name.starts_with(qualifier)) name.remove_prefix(1);
+  return name.size() == 1 && name[0] >= 'a' && name[0] <= 'z';
+}
+
 bool is_harmless(std::string_view name) {
+  if (name.starts_with("__isoc23_"))
+    name.remove_prefix(9);  // strtol() and the like, as newer C libraries name them
+  if (is_type_of_the_language(name)) return true;
   if (std::ranges::find(kHarmless, name) != kHarmless.end() || is_math(name)) return true;
   if (!starts_with_any(name, kLibraries)) return false;
   return std::ranges::none_of(

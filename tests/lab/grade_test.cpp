@@ -84,7 +84,7 @@ TEST(LabGrade, AClassWithoutNamespaces) {
     write_file(hand_ins / (name + ".json"), hand_in(small, text));
   };
   put("right", "int take(int free) {\n  return free + 1 - 2;\n}\n");
-  put("wrong", "int take(int free) {\n  return free == 7 ? 6 : 0;\n}\n");
+  put("李雷", "int take(int free) {\n  return free == 7 ? 6 : 0;\n}\n");
   put("endless",
       "int take(int free) {\n  volatile int left = free;\n  while (left > 0) left = free;\n  return left;\n}\n");
   put("broken", "int take(int free) {\n  return fre;\n}\n");
@@ -108,8 +108,8 @@ TEST(LabGrade, AClassWithoutNamespaces) {
   EXPECT_EQ(results("right").at("score"), 20) << results("right");
   EXPECT_EQ(sum(results("right"), "hidden"),
             4);  // the test with random inputs, with seeds that the salt gives
-  EXPECT_EQ(results("wrong").at("score"), 8) << results("wrong");  // one of two public tests
-  EXPECT_EQ(sum(results("wrong"), "hidden"), 0);
+  EXPECT_EQ(results("李雷").at("score"), 8) << results("李雷");  // one of two public tests
+  EXPECT_EQ(sum(results("李雷"), "hidden"), 0);
   EXPECT_EQ(results("endless").at("score"), 0);
   EXPECT_THAT(results("endless").dump(), HasSubstr("did not end within"));
   EXPECT_THAT(results("broken").at("output"), "task 3.2: it does not compile");

@@ -38,7 +38,8 @@ TEST(LabRules, InnocentNamesCommentsAndStringsPass) {
        "int f(int a, int b) { return a % b > 2 ? a * (b) : (a) * b; }\n",
        "std::function<void(int*)> f = [](int*) {}; int g(const char*) noexcept; auto h = sizeof(int*) * 2;\n",
        "__device__ float f(float x) { return __expf(__ldg(&a) + __reduce_add_sync(m, 1) + __float2half_rn(x)); }\n",
-       "#pragma omp parallel for num_threads(n) if (n > 1) reduction(+ : sum)  // not with system()\n", "namespace {\nint x;\n}  // namespace\n",
+       "#pragma omp parallel for num_threads(n) if (n > 1) reduction(+ : sum)  // not with system()\n",
+       "namespace {\nint x;\n}  // namespace\n",
        "[[nodiscard]] int f([[maybe_unused]] int x) { return a[b[0]]; }\n",
        "void f() { const int64_t n = int64_t{1} * x; y = v[::ladder::k]; char c = '\\\\'; }\n"})
     EXPECT_THAT(findings(text), IsEmpty()) << text;
@@ -146,6 +147,35 @@ TEST(LabRules, BytesThatAreNoText) {
   EXPECT_THAT(findings("// \xe2\x82")[0], HasSubstr("UTF-8"));
   EXPECT_THAT(findings("// \xe2\x82\xac\n"), IsEmpty());
   EXPECT_THAT(findings(std::string(300000, ' '))[0], HasSubstr("bytes"));
+}
+
+// What ordinary C++ calls that opens no file and starts nothing: streams into strings, std::to_string(double), thrown
+// numbers and texts, character classes.
+TEST(LabRules, SymbolsOfTheLanguageAreHarmless) {
+  Symbols object;
+  object.undefined = {"_ZTTNSt7__cxx1119basic_ostringstreamIcSt11char_traitsIcESaIcEEE",
+                      "_ZTVNSt7__cxx1115basic_stringbufIcSt11char_traitsIcESaIcEEE",
+                      "_ZNSolsEi",
+                      "_ZNSirsERi",
+                      "_ZNSdD2Ev",
+                      "_ZTIi",
+                      "_ZTIPKc",
+                      "vsnprintf",
+                      "strtoul",
+                      "__isoc23_strtol",
+                      "isspace",
+                      "isupper",
+                      "ldexp",
+                      "frexpf",
+                      "llrintl",
+                      "__truncsfhf2"};
+  EXPECT_THAT(compare_symbols(object, {}, {}).forbidden, IsEmpty());
+  for (const char* name :
+       {"_ZTTSt14basic_ofstreamIcSt11char_traitsIcEE", "__isoc23_fscanf", "_ZTI4Mine", "getc",
+        "_ZNSt13basic_filebufIcSt11char_traitsIcEEC1Ev", "usleep", "getenv", "signal"}) {
+    object.undefined = {name};
+    EXPECT_EQ(compare_symbols(object, {}, {}).forbidden.size(), 1u) << name;
+  }
 }
 
 TEST(LabRules, SymbolsBeyondTheReferences) {

@@ -98,6 +98,21 @@ TEST_F(LabSubmissions, TwiceAndTheSameAsAnothers) {
   EXPECT_THAT(all[3].flags, ElementsAre(HasSubstr("ann")));
 }
 
+TEST_F(LabSubmissions, NamesAndErrorsAreOneLineEachAndNotWithoutEnd) {
+  write("new\nline\x1b[31m/eve\n  error: 20 of 20.json", "{}");
+  const auto all = read();
+  ASSERT_EQ(all.size(), 1u);
+  EXPECT_EQ(all[0].student, "eve   error: 20 of 20");
+  EXPECT_EQ(all[0].name.find_first_of("\n\x1b"), std::string::npos);
+  std::vector<json> regions;
+  for (int i = 0; i < 5000; ++i) regions.push_back(region("x", "9." + std::to_string(i)));
+  const std::vector<std::string> said = errors(hand_in(regions));
+  EXPECT_EQ(said.size(), 21u);
+  EXPECT_EQ(said.back(), "and more of this kind");
+  const HandIn asked = read_hand_in(tree, hand_in(regions), {"5.2"});
+  EXPECT_THAT(asked.why_not.at("5.2"), HasSubstr("nothing of task 5.2"));
+}
+
 TEST_F(LabSubmissions, AnEmptyFolderAndAMissingOneAreTheInstructorsMistakes) {
   EXPECT_THROW(read(), LabError);
   EXPECT_THROW(read_submissions({(folder / "none").string()}), LabError);
@@ -255,6 +270,10 @@ TEST(LabReport, TextNamesWhatFailed) {
   EXPECT_THAT(text, HasSubstr("28 of 44 points"));
   EXPECT_THAT(text, HasSubstr("public 16/32, hidden 8/8, performance 4/4; 3 of 5 passed"));
   EXPECT_THAT(text, HasSubstr("0/16  Task5_2_A.C\n          seen 1"));
+
+  Grade escapes = sample();
+  escapes.parts[1].text = "threw: \x1b[2J\xe2\x82\xac\tred\r";
+  EXPECT_THAT(text_report(escapes), HasSubstr("threw: ?[2J\xe2\x82\xac\tred?\n"));
 }
 
 TEST(LabReport, GradescopeShowsHiddenTestsLaterAndFlagsToNoStudent) {
