@@ -32,6 +32,7 @@ GOOGLE = {
     "step4_runner": ["bench_step4", "--benchmark_filter=.", "5"],
     "step5_scheduler": ["bench_step5", "--benchmark_filter=.", "10"],
     "step6_engine": ["bench_step6", "--benchmark_filter=.", "5"],
+    "step7_parallel": ["bench_step7", "--benchmark_filter=.", "5"],
 }
 # name: arguments of the program, which writes its own JSON
 PROGRAM = {

@@ -4,9 +4,8 @@
 //
 // A struct is described once, for both directions, by a function beside its own wire form:
 //
-//   template <class Wire, class T> requires WireForm<T, Point>
-//   void wire_fields(Wire& wire, T& point) {
-//     auto& [x, y] = point;     // names them all: a field that is added later does not compile without a place here
+//   LADDER_WIRE_FORM(Point) {
+//     auto& [x, y] = value;     // names them all: a field that is added later does not compile without a place here
 //     wire(x, y);
 //   }
 #include <array>
@@ -185,6 +184,26 @@ class WireReader {
 template <class Enum>
 void check_enum(Enum value, Enum last) {
   LADDER_CHECK(value <= last, "message: {} is no value of this field", static_cast<int64_t>(value));
+}
+
+#define LADDER_WIRE_FORM(Type)   \
+  template <class Wire, class T> \
+  requires WireForm<T, Type>     \
+  void wire_fields(Wire& wire, T& value)
+
+template <class T>
+std::string to_bytes(const T& value) {
+  std::string bytes;
+  WireWriter{bytes}(value);
+  return bytes;
+}
+// Error: the bytes are not just that.
+template <class T>
+T from_bytes(std::string_view bytes) {
+  WireReader reader(bytes);
+  T result = reader.value<T>();
+  reader.expect_end();
+  return result;
 }
 
 }  // namespace ladder

@@ -9,11 +9,6 @@
 
 namespace ladder {
 
-#define LADDER_WIRE_FORM(Type)   \
-  template <class Wire, class T> \
-  requires WireForm<T, Type>     \
-  void wire_fields(Wire& wire, T& value)
-
 LADDER_WIRE_FORM(TokenLogprob) {
   auto& [token_id, logprob] = value;
   wire(token_id, logprob);
@@ -153,23 +148,6 @@ LADDER_WIRE_FORM(CallMessage) {
   auto& [number, call, drain_milliseconds, trace_position, max_records] = value;
   wire(number, call, drain_milliseconds, trace_position, max_records);
   check_enum(call, EngineCall::stop);
-}
-
-#undef LADDER_WIRE_FORM
-
-template <class T>
-std::string to_bytes(const T& value) {
-  std::string bytes;
-  WireWriter{bytes}(value);
-  return bytes;
-}
-// Error: the bytes are not just that.
-template <class T>
-T from_bytes(std::string_view bytes) {
-  WireReader reader(bytes);
-  T result = reader.value<T>();
-  reader.expect_end();
-  return result;
 }
 
 }  // namespace ladder
