@@ -9,6 +9,7 @@
 #include <csignal>
 #include <cstring>
 #include <filesystem>
+#include <functional>
 #include <future>
 #include <random>
 #include <thread>
@@ -93,6 +94,17 @@ std::string wrong_with(StepRingReader reader, uint64_t seed, int count, const St
   return error.what();
 }
 
+// Exit code 0: the work said true. Whatever it throws, the child does not go on as a second test program.
+pid_t child_that(const std::function<bool()>& work) {
+  const pid_t child = ::fork();
+  if (child != 0) return child;
+  try {
+    ::_exit(work() ? 0 : 1);
+  } catch (...) {
+    ::_exit(2);
+  }
+}
+
 TEST(Task7_1_StepRing, EveryReaderGetsEveryMessageInOrder) {
   const uint64_t seed = std::random_device()();
   SCOPED_TRACE(seed);
@@ -147,8 +159,8 @@ TEST(Task7_1_StepRing, ReadersMayBeProcesses) {
   StepRingWriter writer(shape);
   pid_t children[2];
   for (int reader = 0; reader < 2; ++reader) {
-    children[reader] = ::fork();
-    if (children[reader] == 0) ::_exit(wrong_with(reader_of(writer, reader), 7, 200, shape).empty() ? 0 : 1);
+    children[reader] =
+        child_that([&] { return wrong_with(reader_of(writer, reader), 7, 200, shape).empty(); });
   }
   for (int i = 0; i < 200; ++i) put(writer, message_of(7, i, shape));
   EXPECT_TRUE(writer.wait_until_taken(kPatience));
@@ -248,12 +260,10 @@ TEST(Task7_1_StepRing, ItsEndWakesWhoWaits) {
 // Whoever watches the processes closes the ring: the writer does not wait for the dead.
 TEST(Task7_1_StepRing, AKilledReaderNeedNotBeWaitedFor) {
   StepRingWriter writer({2, 1, 8}, 0us);
-  const pid_t child = ::fork();
-  if (child == 0) {
+  const pid_t child = child_that([&] {
     std::string message;
-    reader_of(writer, 0, 0us).read(message, kPatience);
-    ::_exit(0);
-  }
+    return reader_of(writer, 0, 0us).read(message, kPatience) == Read::closed;
+  });
   std::this_thread::sleep_for(10ms);
   ::kill(child, SIGKILL);
   auto watching = std::async(std::launch::async, [&] {
