@@ -120,7 +120,7 @@ TEST(OpenAiTools, NoneLooksForNoCalls) {
   const std::string call = "<tool_call>{\"name\": \"f\", \"arguments\": {}}</tool_call>";
   for (const std::string parser : {"hermes", ""})
     for (const std::string& members : {kTools + R"(,"tool_choice":"none")", std::string(R"("tools":[])"),
-                                      std::string(R"("tools":null,"tool_choice":null)")}) {
+                                       std::string(R"("tools":null,"tool_choice":null)")}) {
       const GenerationPlan plan = plan_of(model_with(parser), kHi + "," + members);
       EXPECT_TRUE(plan.requests[0].sampling.skip_special_tokens);
       EXPECT_EQ(whole_choice(plan.answer, call)["message"]["content"], call) << members;
