@@ -54,7 +54,8 @@ class Model {
   // Hidden states [num_tokens, hidden_size] in the arena; after the last layer they are normalised. The
   // caller's ArenaScope bounds their life.
   virtual Tensor forward(const OpContext& ctx, const ModelInput& input) = 0;
-  // logits [rows, vocab_size] f32 in the arena, the same on every rank, for hidden rows [rows, hidden_size].
+  // logits [rows, vocab_size] f32 in the arena for hidden rows [rows, hidden_size], on the first tensor-parallel rank;
+  // undefined on the others, which take part.
   virtual Tensor compute_logits(const OpContext& ctx, const Tensor& hidden) = 0;
 };
 

@@ -44,6 +44,14 @@ struct StepOutput {
   double sample_seconds = 0.0;                // sampling and log probabilities
 };
 
+// What a step has sampled, for the ranks of a pipeline: the tokens of the last stage travel to the others with a later
+// step. One for each sequence of it that got one, in the order of SchedulerOutput::scheduled.
+struct KnownTokens {
+  int64_t step = 0;
+  std::vector<int32_t> token_ids;
+};
+KnownTokens known_tokens(const StepOutput& output);
+
 struct Ticket {
   int64_t value = 0;
 };

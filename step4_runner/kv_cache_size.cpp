@@ -5,6 +5,7 @@
 
 #include "step1_layers/core/error.h"
 #include "step1_layers/core/parallel.h"
+#include "step4_runner/rank_grid.h"
 
 namespace ladder {
 
@@ -35,6 +36,21 @@ int64_t max_positions(const DecoderSpec& spec) {
   return spec.rope.kind == RopeKind::dynamic_ntk ? kMaxModelLenRange.max : model_positions(spec);
 }
 
+// Whole heads on every rank. KV heads may be fewer than ranks: neighbours then hold the same one.
+bool can_be_split(const DecoderSpec& spec, int64_t ranks) {
+  return spec.num_heads % ranks == 0 && spec.intermediate_size % ranks == 0 &&
+         (spec.num_kv_heads % ranks == 0 || ranks % spec.num_kv_heads == 0);
+}
+
+std::string sizes_that_fit(const DecoderSpec& spec) {
+  std::vector<int64_t> sizes;
+  for (int64_t ranks = 1; ranks <= std::min(spec.num_heads, kTensorParallelSizeRange.max); ++ranks)
+    if (can_be_split(spec, ranks)) sizes.push_back(ranks);
+  const int64_t last = sizes.back();
+  sizes.pop_back();
+  return sizes.empty() ? std::to_string(last) : fmt::format("{} or {}", fmt::join(sizes, ", "), last);
+}
+
 void check_flags(const DecoderSpec& spec, const RunnerConfig& config) {
   const BatchConfig& batch = config.batch;
   expect_range(batch.max_num_seqs, kMaxNumSeqsRange, "--max-num-seqs");
@@ -46,29 +62,45 @@ void check_flags(const DecoderSpec& spec, const RunnerConfig& config) {
   expect_range(config.kv_memory, {0, int64_t{1} << 50}, "--kv-memory");
   if (config.threads != 0) expect_range(config.threads, kThreadsRange, "--threads");
   expect_range(config.tensor_parallel_size, kTensorParallelSizeRange, "--tensor-parallel-size");
-  const int64_t ranks = config.tensor_parallel_size;
-  LADDER_CHECK(spec.num_heads % ranks == 0, "--tensor-parallel-size {} does not divide the model's {} heads",
-               ranks, spec.num_heads);
-  LADDER_CHECK(
-      spec.num_kv_heads % ranks == 0 || ranks % spec.num_kv_heads == 0,
-      "--tensor-parallel-size {} does not fit the model's {} key/value heads: one must divide the other",
-      ranks, spec.num_kv_heads);
+  expect_range(config.pipeline_parallel_size, kPipelineParallelSizeRange, "--pipeline-parallel-size");
+  LADDER_CHECK(can_be_split(spec, config.tensor_parallel_size),
+               "--tensor-parallel-size {} does not fit the model's {} heads, {} key/value heads and MLP of {}: "
+               "expected {}",
+               config.tensor_parallel_size, spec.num_heads, spec.num_kv_heads, spec.intermediate_size,
+               sizes_that_fit(spec));
+  LADDER_CHECK(config.pipeline_parallel_size <= spec.num_layers,
+               "--pipeline-parallel-size {}: the model has {} layers, and each stage needs one",
+               config.pipeline_parallel_size, spec.num_layers);
+  if (config.stage_ends.empty()) return;
+  bool ascend = std::ssize(config.stage_ends) == config.pipeline_parallel_size && config.stage_ends[0] > 0 &&
+                config.stage_ends.back() == spec.num_layers;
+  for (size_t stage = 1; stage < config.stage_ends.size(); ++stage)
+    ascend &= config.stage_ends[stage] > config.stage_ends[stage - 1];
+  LADDER_CHECK(ascend, "the layers at which the stages end: expected {} numbers that ascend to {}, found {}",
+               config.pipeline_parallel_size, spec.num_layers, fmt::join(config.stage_ends, ", "));
+}
+
+// Where nobody has said better: as many layers in each stage, or one more in the later ones.
+std::vector<int64_t> even_stages(int64_t num_layers, int stages) {
+  std::vector<int64_t> ends;
+  for (int64_t stage = 1; stage <= stages; ++stage) ends.push_back(num_layers * stage / stages);
+  return ends;
 }
 
 double mib(int64_t bytes) {
   return static_cast<double>(bytes) / kMiB;
 }
 
-// K and V of every layer are allocations of their own.
-int64_t num_cache_tensors(const DecoderSpec& spec, const RunnerConfig& config) {
-  return 2 * spec.num_layers * config.tensor_parallel_size;
+// K and V of every layer of a rank are allocations of their own.
+int64_t num_cache_tensors(const RunnerConfig& config, int stage) {
+  return 2 * layers_of(config, stage).size();
 }
 
-// What the cache takes from a GPU.
-int64_t device_cache_bytes(const DecoderSpec& spec, const RunnerConfig& config) {
-  const int64_t tensors = num_cache_tensors(spec, config);
-  const int64_t bytes =
-      kv_bytes_per_token(spec, config) * config.batch.block_size * config.batch.num_kv_blocks / tensors;
+// What the cache takes from the GPU of a rank.
+int64_t device_cache_bytes(const DecoderSpec& spec, const RunnerConfig& config, int stage) {
+  const int64_t tensors = num_cache_tensors(config, stage);
+  const int64_t bytes = rank_kv_bytes_per_token(spec, config, stage) * config.batch.block_size *
+                        config.batch.num_kv_blocks / tensors;
   return tensors * ((bytes + kDevicePage - 1) / kDevicePage * kDevicePage);
 }
 
@@ -76,15 +108,17 @@ int64_t device_cache_bytes(const DecoderSpec& spec, const RunnerConfig& config) 
 // what passes may still be a little too much; what does not pass is too much in any case.
 void expect_room(const DecoderSpec& spec, const RunnerConfig& config, MachineMemory memory) {
   if (config.device.is_cpu()) return;
-  const MemoryPlan plan = predict_memory(spec, config);
-  const int64_t cache = device_cache_bytes(spec, config), beside = plan.weights + plan.activations;
-  LADDER_CHECK(
-      cache + beside <= memory.available,
-      "out of GPU memory: the KV cache takes {:.1f} MiB and the model {:.1f} MiB beside it, together {:.1f}, "
-      "and {} has {:.1f} of {:.1f} MiB free: expected a lower {}{}",
-      mib(cache), mib(beside), mib(cache + beside), device_name(config.device), mib(memory.available),
-      mib(memory.total), config.kv_memory > 0 ? "--kv-memory" : "--num-kv-blocks",
-      beside <= memory.available ? "" : ", and a smaller model or lower --max-num-batched-tokens");
+  for (int stage = 0; stage < config.pipeline_parallel_size; ++stage) {
+    const MemoryPlan plan = predict_rank_memory(spec, config, stage);
+    const int64_t cache = device_cache_bytes(spec, config, stage), beside = plan.weights + plan.activations;
+    LADDER_CHECK(
+        cache + beside <= memory.available,
+        "out of GPU memory: the KV cache takes {:.1f} MiB and the model {:.1f} MiB beside it, together {:.1f}, "
+        "and {} has {:.1f} of {:.1f} MiB free: expected a lower {}{}",
+        mib(cache), mib(beside), mib(cache + beside), device_name(config.device), mib(memory.available),
+        mib(memory.total), config.kv_memory > 0 ? "--kv-memory" : "--num-kv-blocks",
+        beside <= memory.available ? "" : ", and a smaller model or lower --max-num-batched-tokens");
+  }
 }
 
 // The cache is known: an open length becomes what it holds. `flag`: what would make it larger.
@@ -98,6 +132,17 @@ void fit_length(const DecoderSpec& spec, RunnerConfig& config, const char* flag)
       "raise {} or lower --max-model-len",
       mib(kv_bytes_per_token(spec, config) * num_slots), config.batch.num_kv_blocks, config.batch.block_size,
       config.batch.max_model_len, flag);
+}
+
+// What the GPUs' caches may have before anything is measured: the rank with the least room decides.
+RunnerConfig predict_kv_cache(const DecoderSpec& spec, const RunnerConfig& config, MachineMemory memory) {
+  RunnerConfig smallest = config;
+  for (int stage = 0; stage < config.pipeline_parallel_size; ++stage) {
+    const int64_t used = memory.total - memory.available + predict_rank_memory(spec, config, stage).total();
+    const RunnerConfig sized = size_kv_cache(spec, config, memory.total, used, stage);
+    if (stage == 0 || sized.batch.num_kv_blocks < smallest.batch.num_kv_blocks) smallest = sized;
+  }
+  return smallest;
 }
 
 // What the CPU's cache may have where neither --num-kv-blocks nor --kv-memory is set.
@@ -116,10 +161,10 @@ int64_t host_cache_budget(const DecoderSpec& spec, const RunnerConfig& config, M
 }  // namespace
 
 // >>> task 4.2.sizes: settle how many blocks the cache has and how long a sequence may be
-RunnerConfig size_kv_cache(const DecoderSpec& spec, RunnerConfig config, int64_t total, int64_t used) {
-  const int64_t tensors = num_cache_tensors(spec, config);
+RunnerConfig size_kv_cache(const DecoderSpec& spec, RunnerConfig config, int64_t total, int64_t used, int stage) {
+  const int64_t tensors = num_cache_tensors(config, stage);
   const int64_t block_bytes =
-      kv_bytes_per_token(spec, config) * config.batch.block_size / tensors;  // of one tensor
+      rank_kv_bytes_per_token(spec, config, stage) * config.batch.block_size / tensors;  // of one tensor
   const auto budget = static_cast<int64_t>(static_cast<double>(total) * config.gpu_memory_utilization) - used;
   const int64_t tensor_budget = std::max<int64_t>(budget, 0) / tensors / kDevicePage * kDevicePage;
   LADDER_CHECK(
@@ -140,6 +185,7 @@ RunnerConfig resolve_runner_config(const DecoderSpec& spec, RunnerConfig config,
   if (config.batch.max_num_batched_tokens == 0)  // room for a token of every sequence
     config.batch.max_num_batched_tokens = std::max(limits.max_num_batched_tokens, config.batch.max_num_seqs);
   check_flags(spec, config);
+  if (config.stage_ends.empty()) config.stage_ends = even_stages(spec.num_layers, config.pipeline_parallel_size);
   if (config.threads == 0) config.threads = num_threads();
   if (config.batch.max_model_len == 0) {
     config.max_model_len_is_default = true;
@@ -154,8 +200,7 @@ RunnerConfig resolve_runner_config(const DecoderSpec& spec, RunnerConfig config,
   if (config.kv_memory == 0 && !config.device.is_cpu()) {
     config.num_kv_blocks_is_predicted = true;
     config.batch.num_kv_blocks = 0;  // not counted in what the rest takes
-    return size_kv_cache(spec, config, memory.total,
-                         memory.total - memory.available + predict_memory(spec, config).total());
+    return predict_kv_cache(spec, config, memory);
   }
   int64_t budget = config.kv_memory;
   int64_t max_blocks = kNumKvBlocksRange.max;

@@ -27,19 +27,21 @@ namespace ladder {
 //   kv_memory       as many blocks as fit
 //   otherwise       on the CPU a quarter of the memory, at most 4 GiB, at most 90 % of what is free beside
 //                   weights and activations, and never more than max_num_seqs sequences of max_model_len can
-//                   use; on a GPU what gpu_memory_utilization leaves beside what else is in its memory. That
-//                   is a prediction (num_kv_blocks_is_predicted) until the warm-up has measured it.
+//                   use; on a GPU what gpu_memory_utilization leaves beside what else is in its memory, on
+//                   the rank with the least. That is a prediction (num_kv_blocks_is_predicted) until the warm-up
+//                   has measured it.
 // A max_model_len that was not set becomes the model's own, or what the cache holds if that is less. Error,
-// naming the flag: a size below 1, ranks that do not divide the heads, a max_model_len beyond the model's, a
+// naming the flag: a size below 1, ranks that do not divide the heads, more stages than layers, a max_model_len beyond
+// the model's, a
 // cache that does not hold one sequence of max_model_len, a cache asked for that a GPU has no room for beside
 // the model.
 RunnerConfig resolve_runner_config(const DecoderSpec& spec, RunnerConfig config, MachineMemory memory);
 RunnerConfig resolve_runner_config(const DecoderSpec& spec,
                                    const RunnerConfig& config);  // memory_of(its device)
 
-// On a GPU: the cache that `used` bytes of the GPU's memory (by anyone, this process included) leave room
-// for. Error: it does not hold one sequence of max_model_len.
-RunnerConfig size_kv_cache(const DecoderSpec& spec, RunnerConfig config, int64_t total, int64_t used);
+// On a GPU: the cache that `used` bytes of its memory (by anyone, this process included) leave room for, on a rank of
+// this stage. Error: it does not hold one sequence of max_model_len.
+RunnerConfig size_kv_cache(const DecoderSpec& spec, RunnerConfig config, int64_t total, int64_t used, int stage = 0);
 
 // One view per layer, blocks [num_blocks, block_size, heads, dim] for K and for V, zeroed.
 std::vector<KvCacheView> allocate_kv_caches(std::span<const KvCacheSpec> specs, int64_t num_blocks,

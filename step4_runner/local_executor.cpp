@@ -6,48 +6,30 @@
 #include <exception>
 #include <mutex>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "step1_layers/core/error.h"
 #include "step1_layers/core/parallel.h"
 #include "step1_layers/distributed/local_group.h"
-
-#ifdef LADDER_HAS_CUDA
-#include "step1_layers/core/device_cuda.h"
-#endif
+#include "step4_runner/rank_grid.h"
 
 namespace ladder {
-
-namespace {
-
-// `owner` keeps what the context points to.
-OpContext make_context(Device device, [[maybe_unused]] std::shared_ptr<void>& owner) {
-  if (device.is_cpu()) return {};
-#ifdef LADDER_HAS_CUDA
-  if (device.type == DeviceType::cuda) {
-    const auto cuda = std::make_shared<CudaContext>(device.index);
-    owner = cuda;
-    return cuda->op_context();
-  }
-#endif
-  fail("this build of ladder has no {}", device_name(device));
-}
-
-}  // namespace
 
 struct LocalExecutor::State {
   // A step that was submitted and not collected. Ranks launch it one after the other, in the order of
   // submission.
   struct InFlight {
     SchedulerOutput step;
+    std::vector<KnownTokens> known;                // in a pipeline: what came since the step before
     int num_waiting = 0;                           // ranks that have not launched it
-    std::shared_ptr<const LaunchedStep> launched;  // by rank 0
+    std::shared_ptr<const LaunchedStep> launched;  // by the rank that answers
   };
 
   RunnerConfig config;
-  std::shared_ptr<LogitsProcessor> processor;  // rank 0's; may be null
+  std::shared_ptr<LogitsProcessor> processor;  // of the rank that samples; may be null
   const OpContext* device;                     // nullptr: each rank makes its own
-  LocalGroup group;
+  std::vector<std::unique_ptr<LocalGroup>> stages, columns;  // the groups of the grid
   std::vector<std::thread> threads;
 
   // Guarded by the mutex. A rank works when `given` is ahead of what it has done; the last one to launch a
@@ -61,19 +43,24 @@ struct LocalExecutor::State {
   std::exception_ptr error;  // the first one; it stays
   MemoryPlan memory;
 
-  int64_t last_ticket = 0;  // of the caller's thread alone
+  // Of the caller's thread alone.
+  int64_t last_ticket = 0;
+  std::vector<KnownTokens> known;  // of the steps collected since the last one was submitted
 
   State(const RunnerConfig& resolved, const ModelFactory& make_model,
         std::shared_ptr<LogitsProcessor> logits_processor, const OpContext* given_device)
       : config(resolved),
         processor(std::move(logits_processor)),
         device(given_device),
-        group(resolved.tensor_parallel_size),
-        num_starting(resolved.tensor_parallel_size) {
-    LADDER_CHECK(config.device.is_cpu() || config.tensor_parallel_size == 1,
-                 "--tensor-parallel-size {}: on a GPU this version runs one rank",
-                 config.tensor_parallel_size);
-    for (int rank = 0; rank < config.tensor_parallel_size; ++rank)
+        num_starting(num_ranks(resolved)) {
+    LADDER_CHECK(config.device.is_cpu() || num_ranks(config) == 1,
+                 "{} ranks as threads of one process: expected --device cpu; on GPUs each rank is a process",
+                 num_ranks(config));
+    for (int stage = 0; stage < config.pipeline_parallel_size; ++stage)
+      stages.push_back(std::make_unique<LocalGroup>(config.tensor_parallel_size));
+    for (int column = 0; column < config.tensor_parallel_size; ++column)
+      columns.push_back(std::make_unique<LocalGroup>(config.pipeline_parallel_size));
+    for (int rank = 0; rank < num_ranks(config); ++rank)
       threads.emplace_back([this, rank, &make_model] {
         try {
           run_rank(rank, make_model);
@@ -97,27 +84,27 @@ struct LocalExecutor::State {
     for (std::thread& thread : threads) thread.join();
   }
 
-  int max_in_flight() const {
-    return config.device.is_cpu() || !config.async_scheduling ? 1 : ModelRunner::kMaxInFlight;
+  // Every other rank is released from whatever it waits for.
+  void fail_rank(int rank, const std::string& reason) {
+    const GridPlace place = place_of(config, rank);
+    for (auto& stage : stages) stage->fail_rank(place.tensor_rank, reason);
+    for (auto& column : columns) column->fail_rank(place.stage, reason);
   }
 
   // >>> task 4.4.executor: the life of a rank: make the runner, then step after step; an error releases the others
   void run_rank(int rank, const ModelFactory& make_model) {
-    set_num_threads(config.threads / config.tensor_parallel_size);
+    set_num_threads(std::max(config.threads / num_ranks(config), 1));
+    const GridPlace place = place_of(config, rank);
     ParallelContext parallel;
-    parallel.tp = &group.rank(rank);
+    parallel.tp = &stages[static_cast<size_t>(place.stage)]->rank(place.tensor_rank);
+    parallel.pp = &columns[static_cast<size_t>(place.tensor_rank)]->rank(place.stage);
     std::shared_ptr<void> device_owner;  // outlives the runner
     std::unique_ptr<ModelRunner> runner;
     guarded(rank, [&] {
-      OpContext ctx = device != nullptr ? *device : make_context(config.device, device_owner);
+      OpContext ctx = device != nullptr ? *device : make_rank_context(config.device, device_owner);
       if (config.device.is_cpu())
         ctx.parallel = &parallel;  // the threads' collectives work in the CPU's memory
-      ctx.batch_invariant = config.dtype == DType::f32;
-      ctx.dependent_launch &= config.dependent_launch;
-      ctx.kernels = config.kernels;
-      runner = std::make_unique<ModelRunner>(ctx, config, make_model(ctx));
-      runner->warm_up();
-      if (rank == 0 && processor) runner->sampler().add_processor(processor);
+      runner = start_rank(ctx, config, make_model, processor);
       std::lock_guard lock(mutex);
       const MemoryPlan mine = runner->memory();
       memory.weights += mine.weights;
@@ -145,14 +132,14 @@ struct LocalExecutor::State {
       std::shared_ptr<const LaunchedStep> launched;
       guarded(rank, [&] {
         try {
-          launched = runner->launch(work->step);
+          launched = runner->launch(work->step, work->known);
         } catch (const Error& error) {
           if (config.device.is_cpu()) throw;
           fail("step {}: {}", work->step.step, error.what());
         }
       });
       std::lock_guard lock(mutex);
-      if (rank == 0) work->launched = std::move(launched);
+      if (rank == answering_rank(config)) work->launched = std::move(launched);
       if (--work->num_waiting == 0) work_done.notify_one();
     }
   }
@@ -166,7 +153,7 @@ struct LocalExecutor::State {
         std::lock_guard lock(mutex);
         if (!error) error = std::current_exception();  // before the others hear of it and fail in their turn
       }
-      group.fail_rank(rank, exception.what());
+      fail_rank(rank, exception.what());
     }
   }
   // <<< task 4.4.executor
@@ -186,7 +173,7 @@ LocalExecutor::LocalExecutor(const DecoderSpec& spec, const RunnerConfig& config
 LocalExecutor::~LocalExecutor() = default;
 
 int LocalExecutor::max_in_flight() const {
-  return state_->max_in_flight();
+  return max_steps_in_flight(state_->config);
 }
 
 Ticket LocalExecutor::submit(const SchedulerOutput& step) {
@@ -196,7 +183,8 @@ Ticket LocalExecutor::submit(const SchedulerOutput& step) {
     LADDER_CHECK(std::ssize(state_->in_flight) < max_in_flight(),
                  "step {} is submitted while {} are in flight, which is all there may be", step.step,
                  state_->in_flight.size());
-    state_->in_flight.push_back({step, state_->config.tensor_parallel_size, nullptr});
+    state_->in_flight.push_back(
+        {step, std::exchange(state_->known, {}), num_ranks(state_->config), nullptr});
     ++state_->given;
   }
   state_->work_given.notify_all();
@@ -217,7 +205,9 @@ StepOutput LocalExecutor::collect(Ticket ticket) {
   if (state_->error) std::rethrow_exception(state_->error);
   lock.unlock();
   try {
-    return step.launched->collect();
+    StepOutput output = step.launched->collect();
+    if (state_->config.pipeline_parallel_size > 1) state_->known.push_back(known_tokens(output));
+    return output;
   } catch (const std::exception& error) {  // a kernel failed, which is found out here: say in which step
     std::lock_guard relock(state_->mutex);
     if (!state_->error)
@@ -250,15 +240,7 @@ std::unique_ptr<LocalExecutor> make_local_executor(const ExecutorOptions& option
   const auto& make_processor = options.runner_makers.logits_processor;
   return std::make_unique<LocalExecutor>(
       options.spec, resolved,
-      [&](const OpContext& ctx) {
-        ModelOptions model;
-        model.dtype = resolved.dtype;
-        model.load_format = resolved.load_format;
-        model.max_model_len = resolved.batch.max_model_len;
-        model.makers = options.model_makers;
-        if (tp_group(ctx).rank() == 0) model.progress = options.progress;
-        return load_model(ctx, options.model, options.spec, model);
-      },
+      model_factory(options, resolved),
       make_processor ? make_processor(options) : nullptr);
 }
 

@@ -1,10 +1,11 @@
 #pragma once
 // Task 4.4: an executor in this process.
 //
-// Every tensor-parallel rank is a thread with its own shard of the model, its own KV cache, arena and batch.
-// A step is handed to all of them; rank 0's answer is collected. On a GPU a rank's thread only launches: the
-// next step may be submitted before, and collect() waits for the GPU. If a rank throws, the others are
-// released from the collective they wait in, and collect() throws what that rank threw: an executor that
+// Every rank of the grid (rank_grid.h) is a thread with its own shard of the model, its own KV cache, arena and batch.
+// A step is handed to all of them; the answer of the one that samples is collected. On a GPU a rank's thread only
+// launches: the next step may be submitted before, and collect() waits for the GPU. In a pipeline a step may be
+// submitted for each stage: while the last one computes the oldest, the first one is at the newest. If a rank throws, the
+// others are released from the collective they wait in, and collect() throws what that rank threw: an executor that
 // failed stays failed.
 #include <functional>
 #include <memory>
@@ -13,17 +14,15 @@
 #include "step4_runner/executor_options.h"
 #include "step4_runner/kv_cache_size.h"
 #include "step4_runner/model_runner.h"
+#include "step4_runner/rank_start.h"
 
 namespace ladder {
-
-// Makes one rank's model; ctx.parallel says which rank. Called on the rank's own thread.
-using ModelFactory = std::function<std::unique_ptr<Model>(const OpContext& ctx)>;
 
 class LocalExecutor final : public Executor {
  public:
   // Resolves the configuration, starts the ranks, loads their models, allocates their caches, and runs the
-  // warm-up. Rank 0 samples, after the warm-up with `processor` unless that is null. Error: what any rank failed
-  // with. `device`: the context of config.device, where the caller has one, as for a fake device; else the
+  // warm-up. The rank that samples does so with `processor` after the warm-up, unless that is null. Error: what any rank
+  // failed with; several ranks on a GPU. `device`: the context of config.device, where the caller has one, as for a fake device; else the
   // executor makes it.
   LocalExecutor(const DecoderSpec& spec, const RunnerConfig& config, const ModelFactory& make_model,
                 std::shared_ptr<LogitsProcessor> processor = {}, const OpContext* device = nullptr);
@@ -31,7 +30,7 @@ class LocalExecutor final : public Executor {
 
   Ticket submit(const SchedulerOutput& step) override;  // Error: max_in_flight() are in flight already
   StepOutput collect(Ticket ticket) override;
-  int max_in_flight() const override;  // 2 on a GPU, unless async_scheduling is off
+  int max_in_flight() const override;  // max_steps_in_flight()
 
   const RunnerConfig& config() const;  // resolved: what the scheduler is made with
   MemoryPlan memory() const;           // measured, all ranks; `other` left out

@@ -8,6 +8,7 @@
 #include "step1_layers/sampling/token_bitmask.h"
 #include "step3_sequence/sampling_params.h"
 #include "step4_runner/model_runner.h"
+#include "step4_runner/rank_grid.h"
 
 namespace ladder {
 
@@ -39,7 +40,7 @@ RankWidths rank_widths(const DecoderSpec& spec, int64_t ranks) {
 }
 
 // One rank's parameters and rotary table: what Model::weight_bytes() will say.
-int64_t weight_bytes(const DecoderSpec& spec, const RunnerConfig& config) {
+int64_t weight_bytes(const DecoderSpec& spec, const RunnerConfig& config, int stage) {
   const auto [q, kv, mlp, vocab] = rank_widths(spec, config.tensor_parallel_size);
   const int64_t hidden = spec.hidden_size;
   int64_t layer = hidden * (q + 2 * kv) + q * hidden + 3 * hidden * mlp + 2 * hidden;
@@ -47,13 +48,15 @@ int64_t weight_bytes(const DecoderSpec& spec, const RunnerConfig& config) {
   if (spec.o_bias) layer += hidden;
   if (spec.mlp_bias) layer += 2 * mlp + hidden;
   if (spec.qk_norm) layer += 2 * spec.head_dim;
-  const int64_t tables = vocab * hidden * (spec.tie_word_embeddings ? 1 : 2);
-  return (spec.num_layers * layer + tables + hidden) * dtype_size(config.dtype) +
+  const bool is_first = stage == 0, is_last = stage + 1 == config.pipeline_parallel_size;
+  const int64_t tables =
+      vocab * hidden * (spec.tie_word_embeddings ? int64_t{is_first || is_last} : int64_t{is_first} + is_last);
+  return (layers_of(config, stage).size() * layer + tables + (is_last ? hidden : 0)) * dtype_size(config.dtype) +
          config.batch.max_model_len * spec.rope.rotary_dim * dtype_size(DType::f32);
 }
 
 // The widest moment of one rank's largest step: in a layer, or between the LM head and the sampler.
-int64_t activation_bytes(const DecoderSpec& spec, const RunnerConfig& config) {
+int64_t activation_bytes(const DecoderSpec& spec, const RunnerConfig& config, int stage) {
   const int64_t ranks = config.tensor_parallel_size;
   const int64_t element = dtype_size(config.dtype);
   const int64_t rows = config.batch.max_num_batched_tokens;
@@ -64,6 +67,9 @@ int64_t activation_bytes(const DecoderSpec& spec, const RunnerConfig& config) {
   const int64_t mlp_layer = mlp + hidden + 2 * mlp;  // activated, normalised input, gate and up
   const int64_t packed_input = hidden * dtype_size(DType::f32);  // the matrix product's copy
   const int64_t layer = rows * (std::max(attention_layer, mlp_layer) * element + packed_input);
+  // The residual stream is there throughout, and what comes from the stage before.
+  const int64_t stream = rows * (stage == 0 ? 2 : 3) * hidden * element;
+  if (stage + 1 < config.pipeline_parallel_size) return stream + layer;
 
   const int64_t row_bytes = spec.vocab_size * dtype_size(DType::f32);
   // Several ranks gather their shares of the logits before they put them in order.
@@ -86,12 +92,12 @@ int64_t activation_bytes(const DecoderSpec& spec, const RunnerConfig& config) {
           : 0;
   // Top-k and top-p sort a row in scratch of their own, one per thread.
   const int64_t filters =
-      config.device.is_cpu() ? std::min(config.threads / ranks, raw) * 2 * row_bytes : raw * row_bytes;
+      config.device.is_cpu() ? std::min<int64_t>(config.threads / num_ranks(config), raw) * 2 * row_bytes : raw * row_bytes;
   const int64_t logits =
       sampled * (hidden * element + row_bytes) +
       std::max({sampled * gathered_row, penalties + edits + raw * (row_bytes + best) + filters,
                 scored * (hidden * element + row_bytes + std::max(gathered_row, best))});
-  return rows * 2 * hidden * element + std::max(layer, logits);  // the residual stream is there throughout
+  return stream + std::max(layer, logits);
 }
 
 // The program and its libraries, the tokenizer's tables, the batch.
@@ -99,7 +105,7 @@ int64_t other_bytes(const DecoderSpec& spec, const RunnerConfig& config) {
   if (!config.device.is_cpu()) return kDeviceOverhead;
   const int64_t block_tables =
       config.batch.max_num_seqs * config.batch.max_blocks_per_seq() * dtype_size(DType::i32);
-  return 24 * kMiB + spec.vocab_size * 256 + block_tables * config.tensor_parallel_size;
+  return 24 * kMiB + spec.vocab_size * 256 + block_tables * num_ranks(config);
 }
 
 }  // namespace
@@ -130,18 +136,36 @@ int64_t kv_bytes_per_token(const DecoderSpec& spec, const RunnerConfig& config) 
   return spec.num_layers * 2 * kv * dtype_size(config.dtype) * config.tensor_parallel_size;
 }
 
+int64_t rank_kv_bytes_per_token(const DecoderSpec& spec, const RunnerConfig& config, int stage) {
+  const int64_t kv = rank_widths(spec, config.tensor_parallel_size).kv;
+  return layers_of(config, stage).size() * 2 * kv * dtype_size(config.dtype);
+}
+
 MachineMemory memory_of(Device device) {
   if (device.type != DeviceType::cuda) return machine_memory();
   const CudaDeviceInfo gpu = cuda_device_info(device.index);
   return {gpu.total_bytes, gpu.free_bytes};
 }
 
+MemoryPlan predict_rank_memory(const DecoderSpec& spec, const RunnerConfig& config, int stage) {
+  MemoryPlan plan;
+  plan.weights = weight_bytes(spec, config, stage);
+  plan.kv = rank_kv_bytes_per_token(spec, config, stage) * config.batch.block_size * config.batch.num_kv_blocks;
+  plan.activations = activation_bytes(spec, config, stage);
+  plan.other = other_bytes(spec, config);
+  return plan;
+}
+
 MemoryPlan predict_memory(const DecoderSpec& spec, const RunnerConfig& config) {
   MemoryPlan plan;
-  plan.weights = weight_bytes(spec, config) * config.tensor_parallel_size;
-  plan.kv = kv_bytes_per_token(spec, config) * config.batch.block_size * config.batch.num_kv_blocks;
-  plan.activations = activation_bytes(spec, config) * config.tensor_parallel_size;
+  for (int stage = 0; stage < config.pipeline_parallel_size; ++stage) {
+    const MemoryPlan rank = predict_rank_memory(spec, config, stage);
+    plan.weights += rank.weights * config.tensor_parallel_size;
+    plan.kv += rank.kv * config.tensor_parallel_size;
+    plan.activations += rank.activations * config.tensor_parallel_size;
+  }
   plan.other = other_bytes(spec, config);
+  if (!config.device.is_cpu()) plan.other *= num_ranks(config);
   return plan;
 }
 

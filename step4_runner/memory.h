@@ -20,7 +20,7 @@ struct MachineMemory {
 MachineMemory machine_memory();
 MachineMemory memory_of(Device device);  // the machine's, or the GPU's
 
-// Bytes; of all ranks of this process together.
+// Bytes.
 struct MemoryPlan {
   int64_t weights = 0;
   int64_t kv = 0;
@@ -30,10 +30,12 @@ struct MemoryPlan {
   int64_t total() const { return weights + kv + activations + other; }
 };
 
-// K and V of one token, all layers and ranks.
+// K and V of one token: all layers and ranks, and those that a rank of a stage holds.
 int64_t kv_bytes_per_token(const DecoderSpec& spec, const RunnerConfig& config);
+int64_t rank_kv_bytes_per_token(const DecoderSpec& spec, const RunnerConfig& config, int stage);
 
-// What a process with this model and this (resolved) configuration will use at its peak.
+// What this model and this (resolved) configuration will use at their peak: a rank of a stage, and all ranks together.
+MemoryPlan predict_rank_memory(const DecoderSpec& spec, const RunnerConfig& config, int stage);
 MemoryPlan predict_memory(const DecoderSpec& spec, const RunnerConfig& config);
 
 }  // namespace ladder

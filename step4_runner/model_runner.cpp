@@ -7,6 +7,7 @@
 #include "step1_layers/core/error.h"
 #include "step1_layers/core/profile.h"
 #include "step1_layers/embedding/embedding.h"
+#include "step4_runner/rank_grid.h"
 
 namespace ladder {
 
@@ -32,8 +33,13 @@ ModelRunner::ModelRunner(const OpContext& ctx, const RunnerConfig& config, std::
       model_(std::move(model)),
       batch_(config.batch, model_->spec().vocab_size),
       inputs_(ctx.device, config.batch),
+      upload_(max_steps_in_flight(config) + 1),
+      download_(max_steps_in_flight(config) + 1),
       sampler_(model_->spec().vocab_size) {
   ctx_.arena = arena_.get();
+  if (!is_first_stage())
+    received_ = Tensor::zeros({config.batch.max_num_batched_tokens, model_->spec().hidden_size}, model_->dtype(),
+                              ctx.device);
   if (!config_.num_kv_blocks_is_predicted) allocate_cache();
 }
 
@@ -46,8 +52,10 @@ ModelRunner::~ModelRunner() {
 }
 
 // >>> task 4.4.runner: lay a step out, run the model over it, sample, and fill in the tokens when they are known
-std::shared_ptr<const LaunchedStep> ModelRunner::launch(const SchedulerOutput& scheduled) {
+std::shared_ptr<const LaunchedStep> ModelRunner::launch(const SchedulerOutput& scheduled,
+                                                        std::span<const KnownTokens> known) {
   Stopwatch phase;
+  learn(known);
   Step step = prepare(scheduled);
   const double prepare_seconds = phase.lap();
   run(step);
@@ -78,18 +86,23 @@ ModelRunner::Step ModelRunner::begin(const SchedulerOutput& scheduled) {
     prepare_ahead(scheduled);
     return step;
   }
-  fill_in_tokens(0);
+  if (!is_pipeline()) fill_in_tokens(0);
   batch_.prepare(scheduled);
+  if (is_pipeline()) expect_known_tokens();
   return step;
 }
 
 void ModelRunner::run(Step& step) {
   const ProfileRange range("4.4 run");
+  Communicator& pp = pp_group(ctx_);
+  const int64_t rows = batch_.input_ids().dim(0);
+  if (!is_first_stage()) pp.recv(ctx_, received_.rows(rows), pp.rank() - 1);
   if (step.graph != nullptr)
     replay(step);
   else
     step.hidden = model_->forward(ctx_, model_input());
-  if (step.logits.defined() || batch_.logits_indices().empty()) return;
+  if (!is_last_stage()) return pp.send(ctx_, step.hidden.rows(rows), pp.rank() + 1);
+  if (step.graph_has_logits || batch_.logits_indices().empty()) return;
   step.logits = model_->compute_logits(
       ctx_, gather_rows(step.hidden, batch_.logits_indices(), inputs_.logits_indices()));
 }
@@ -99,16 +112,15 @@ void ModelRunner::sample(Step& step) {
   LaunchedStep& launched = *step.launched;
   const auto sampled = batch_.sampled_sequences();
   const Tensor token_ids = inputs_.sampled_ids(std::ssize(sampled));
-  if (ctx_.device.is_cpu() && is_first_rank()) {
+  if (ctx_.device.is_cpu() && samples()) {
     step.plan = sampler_.plan(sampled);
     step.plan.stage(upload_);
   }
-  if (!sampled.empty()) {
-    if (is_first_rank())
-      launched.logprobs = sampler_.sample(ctx_, step.logits, step.plan, token_ids, download_);
+  if (!sampled.empty() && is_last_stage()) {
+    if (samples()) launched.logprobs = sampler_.sample(ctx_, step.logits, step.plan, token_ids, download_);
     tp_group(ctx_).broadcast(ctx_, token_ids, 0);
   }
-  launched.token_ids = download_.take(ctx_, token_ids);
+  if (is_last_stage()) launched.token_ids = download_.take(ctx_, token_ids);
   if (!step.prompt.rows.empty()) launch_prompt_logprobs(step);
   launched.done->record(ctx_);
   upload_.keep_until(launched.done);
@@ -121,6 +133,24 @@ void ModelRunner::sample(Step& step) {
         {sequence->id, sequence->yields_token(), wanted_logprobs(sequence->sampling).has_value()});
   launched.pending = batch_.advance();
   unknown_.push_back(step.launched);
+}
+
+void ModelRunner::learn(std::span<const KnownTokens> known) {
+  for (const KnownTokens& tokens : known) {
+    LADDER_CHECK(!unknown_.empty() && unknown_.front()->step == tokens.step,
+                 "the tokens of step {} came, expected those of {}", tokens.step,
+                 unknown_.empty() ? "none" : fmt::format("step {}", unknown_.front()->step));
+    batch_.fill(unknown_.front()->pending, tokens.token_ids);
+    unknown_.pop_front();
+  }
+}
+
+void ModelRunner::expect_known_tokens() const {
+  for (const BatchSequence* sequence : batch_.sequences()) {
+    const int64_t last = sequence->num_computed_tokens + sequence->num_scheduled_tokens - 1;
+    LADDER_CHECK(sequence->token_ids[static_cast<size_t>(last)] != Batch::kPlaceholder,
+                 "sequence {} computes a token that is still in the pipeline", sequence->id);
+  }
 }
 
 void ModelRunner::fill_in_tokens(size_t num_left_unknown) {
@@ -143,6 +173,7 @@ ModelInput ModelRunner::model_input() const {
   ModelInput input;
   input.input_ids = inputs_.input_ids();
   input.positions = inputs_.positions();
+  if (!is_first_stage()) input.hidden = received_.rows(input.positions.dim(0));
   input.attention = inputs_.attention();
   input.kv_caches = kv_caches_;
   return input;
@@ -152,7 +183,7 @@ MemoryPlan ModelRunner::memory() const {
   MemoryPlan plan;
   plan.weights = model_->weight_bytes();
   for (const KvCacheView& cache : kv_caches_) plan.kv += cache.k.nbytes() + cache.v.nbytes();
-  plan.activations = activation_bytes_;
+  plan.activations = activation_bytes_ + received_.nbytes();
   return plan;
 }
 

@@ -4,12 +4,16 @@
 //   prepare(scheduled)  the persistent batch applies what changed and lays out the rows, which travel to the
 //                       device
 //   run(step)           the model, then the LM head on the rows that yield a token
-//   sample(step)        rank 0 draws and broadcasts the tokens; the batch gets placeholders for them
+//   sample(step)        the first rank draws and broadcasts the tokens; the batch gets placeholders for them
 //
 // launch() is the three in a row. On a GPU none of them waits: what launch() returns is collected when the
 // step is done, and the next step may be launched before, its unknown tokens filled in on the device. A step
 // that is not too long is then replayed from a captured graph. Every rank runs the same steps, so their
 // batches stay the same.
+//
+// In a pipeline this is one stage: run() begins with the hidden states of the stage before and ends by sending its own to
+// the next; only the last stage has an LM head and samples. The tokens come to the batches of all stages with a later
+// step (KnownTokens): nobody waits but a stage for the one before it.
 //
 //   model_runner.cpp    4.4.runner  launch() and its stages
 //   warm_up.cpp         4.2.warmup  the largest steps, and what is left for the cache
@@ -42,7 +46,7 @@ class ModelRunner {
   // Rows of the LM head at a time where every prompt position needs logits: [kLogitsRows, vocab] is the most
   // that a long prompt's log probabilities take.
   static constexpr int64_t kLogitsRows = 128;
-  // Steps that may be launched and not collected.
+  // Steps that may be launched and not collected, where there is no pipeline.
   static constexpr int kMaxInFlight = 2;
 
   // `config` is resolved; `ctx` carries the device, the parallel groups and the kernels. Allocates the KV
@@ -55,8 +59,10 @@ class ModelRunner {
   // graphs are captured. Error: no memory is left.
   void warm_up();
 
-  // At most kMaxInFlight launched steps may be uncollected. The answer may be collected on another thread.
-  std::shared_ptr<const LaunchedStep> launch(const SchedulerOutput& step);
+  // At most max_steps_in_flight() (rank_grid.h) launched steps may be uncollected. The answer may be collected on another
+  // thread, in a pipeline that of the last stage. `known`: in a pipeline the tokens of the next steps whose tokens were
+  // not given before, oldest first. Error: a sequence computes a token that is not among them.
+  std::shared_ptr<const LaunchedStep> launch(const SchedulerOutput& step, std::span<const KnownTokens> known = {});
   StepOutput execute(const SchedulerOutput& step) { return launch(step)->collect(); }
 
   // The prompt tokens whose log probabilities a step computes.
@@ -76,17 +82,18 @@ class ModelRunner {
     bool graph_has_logits = false;             // and that is a decode graph
     SamplingPlan plan;
     Tensor hidden;  // [rows, hidden_size]; undefined: the graph has the logits
-    Tensor logits;  // f32 [rows that yield a token, vocab], raw until sample(); undefined: there are none
+    Tensor logits;  // f32 [rows that yield a token, vocab], raw until sample(); undefined: there are none here
   };
   // begin() and stage(): the batch is prepared, and the inputs are on their way to where the kernels read them.
   Step prepare(const SchedulerOutput& scheduled);
-  // Leaves the hidden states in step.hidden, and in step.logits a row for each of the batch's logits_indices(); without
-  // such rows the LM head does not run. A step that has a graph is replayed from it.
+  // Leaves the hidden states in step.hidden, and on the first rank in step.logits a row for each of the batch's
+  // logits_indices(); without such rows the LM head does not run. A step that has a graph is replayed from it. In a
+  // pipeline the hidden states of the stage before come first, and this stage's go to the next one instead of the head.
   void run(Step& step);
-  // At most once; then step.launched can be collected. The first rank draws (on the CPU it plans here, too), all get
-  // the tokens in the inputs' sampled_ids(), and they come back with the step. What the download and the upload have
-  // of the step is kept until its event `done`, which is recorded last; the batch advances when its rows were read,
-  // and the step's tokens are unknown until fill_in_tokens() comes to them.
+  // At most once; then step.launched can be collected. The first rank of the last stage draws (on the CPU it plans here,
+  // too), all of that stage get the tokens in the inputs' sampled_ids(), and they come back with the step. What the
+  // download and the upload have of the step is kept until its event `done`, which is recorded last; the batch advances
+  // when its rows were read, and the step's tokens are unknown until fill_in_tokens() or learn() comes to them.
   void sample(Step& step);
 
   // Replays the last step's graph and draw, `count` times in a row with no other work of the host, and waits:
@@ -98,12 +105,17 @@ class ModelRunner {
   const RunnerConfig& config() const { return config_; }  // num_kv_blocks is known after the warm-up
   const Batch& batch() const { return batch_; }
   const Model& model() const { return *model_; }
+  bool samples() const { return is_last_stage() && tp_group(ctx_).rank() == 0; }
   MemoryPlan memory() const;  // measured on this rank, `other` left out
 
  private:
   // A step that has its memory, and whose batch is prepared. On the CPU every token is filled in before.
   Step begin(const SchedulerOutput& scheduled);
-  // Tokens of the oldest launched steps replace their placeholders in the batch, until no more than this many
+  // In a pipeline: the tokens of the oldest steps that are not known yet. Error: they are another step's.
+  void learn(std::span<const KnownTokens> known);
+  // Error: the step computes a token that nobody has told.
+  void expect_known_tokens() const;
+  // Without a pipeline: tokens of the oldest launched steps replace their placeholders in the batch, until no more than this many
   // steps are left whose tokens it does not know. Waits for those it fills in.
   void fill_in_tokens(size_t num_left_unknown);
   ModelInput model_input() const;
@@ -118,7 +130,7 @@ class ModelRunner {
   // stage_step.cpp
   void stage(Step& step);
   // On a device. The batch is prepared while the step before runs, whose tokens are placeholders; those of the
-  // step before that are waited for. Where a sequence samples by its tokens (Sampler::needs_tokens), all are.
+  // step before that are waited for (in a pipeline nothing is: learn()). Where a sequence samples by its tokens (Sampler::needs_tokens), all are.
   void prepare_ahead(const SchedulerOutput& scheduled);
   // On a device. Chooses the graph, plans the sampling, stages all inputs and sends them in one copy of
   // upload_bytes() at most; the download gets room for download_bytes(). Waits for nothing.
@@ -140,7 +152,9 @@ class ModelRunner {
   // output are the logits (of its first rows), a mixed one's the hidden states.
   void replay(Step& step);
   int64_t max_seqs(int64_t rows) const { return std::min(rows, config_.batch.max_num_seqs); }
-  bool is_first_rank() const { return tp_group(ctx_).rank() == 0; }
+  bool is_first_stage() const { return pp_group(ctx_).rank() == 0; }
+  bool is_last_stage() const { return pp_group(ctx_).rank() + 1 == pp_group(ctx_).size(); }
+  bool is_pipeline() const { return pp_group(ctx_).size() > 1; }
 
   RunnerConfig config_;
   std::unique_ptr<Arena> arena_;
@@ -149,6 +163,7 @@ class ModelRunner {
   std::vector<KvCacheView> kv_caches_;
   Batch batch_;
   DeviceInputs inputs_;
+  Tensor received_;  // [max_num_batched_tokens, hidden_size] of the stage before, where graphs know it; the first has none
   StepUpload upload_;
   StepDownload download_;
   Sampler sampler_;

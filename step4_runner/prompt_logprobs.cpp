@@ -48,7 +48,7 @@ void ModelRunner::launch_prompt_logprobs(Step& step) {
     };
     const Tensor logits = model_->compute_logits(
         ctx_, gather_rows(step.hidden, part(prompt.rows), prompt.device_rows.narrow(0, first, rows)));
-    if (!is_first_rank()) continue;
+    if (!samples()) continue;
     const auto owner = part(prompt.owner);
     step.launched->prompt_logprobs.push_back(
         {position_logprobs(

@@ -17,16 +17,16 @@ void ModelRunner::choose_graph(Step& step) const {
     step.graph = decode_graphs_.find(size);
   else if (metadata.max_query_len > 1)
     step.graph = mixed_graphs_.find(size);
-  step.graph_has_logits = decodes && step.graph != nullptr;
+  step.graph_has_logits = decodes && step.graph != nullptr && is_last_stage();
 }
 
 void ModelRunner::replay(Step& step) {
   arena_->take({step.graph->arena_bytes}, DType::u8);  // what the replay leaves in use
   step.graph->graph.replay(ctx_);
-  if (step.graph_has_logits)
-    step.logits = step.graph->output.rows(step.plan.rows);
-  else
+  if (!step.graph_has_logits)
     step.hidden = step.graph->output;
+  else if (step.graph->output.defined())  // on the first rank
+    step.logits = step.graph->output.rows(step.plan.rows);
 }
 
 void ModelRunner::capture_graphs() {
@@ -42,7 +42,8 @@ void ModelRunner::capture_graphs() {
   stage_spare_rows(decode.back().rows);
   decode_graphs_.capture(ctx_, decode, [&](GraphSize size) {
     inputs_.view_padded(size.rows, size.rows, 1, size.max_seq_len);
-    return model_->compute_logits(ctx_, model_->forward(ctx_, model_input()));
+    const Tensor hidden = model_->forward(ctx_, model_input());
+    return is_last_stage() ? model_->compute_logits(ctx_, hidden) : hidden;
   });
   const std::vector<GraphSize> mixed = mixed_graph_sizes(rows);
   stage_spare_rows(mixed.back().rows);

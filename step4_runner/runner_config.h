@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <vector>
 
 #include "step1_layers/core/device.h"
 #include "step1_layers/core/dtype.h"
@@ -31,7 +32,11 @@ struct RunnerConfig {
   bool async_scheduling = true;  // step N + 1 is prepared and launched while step N runs
   bool dependent_launch = true;  // a kernel is set up while the one before it ends, where the GPU can (9.0)
 
+  // The grid of ranks (rank_grid.h). On GPUs each rank has one of its own, `device` and those after it.
   int tensor_parallel_size = 1;
+  int pipeline_parallel_size = 1;
+  std::vector<int64_t> stage_ends;  // the layers at which the stages end, ascending. Empty: as even as they go
+  bool naive_pipeline = false;      // one batch at a time goes through all stages (a baseline)
   int threads = 0;                                          // all ranks together. 0: one per core
   std::map<std::string, std::string, std::less<>> kernels;  // --kernel op=variant
 };

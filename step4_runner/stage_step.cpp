@@ -8,7 +8,7 @@ namespace ladder {
 // The CPU reads the batch's own buffers, and what the sampler plans comes from the arena: it lasts no longer than it
 // must, from sample() on.
 void ModelRunner::stage(Step& step) {
-  if (std::any_of(batch_.sequences().begin(), batch_.sequences().end(), [](const BatchSequence* sequence) {
+  if (is_last_stage() && std::any_of(batch_.sequences().begin(), batch_.sequences().end(), [](const BatchSequence* sequence) {
         return sequence->sampling.prompt_logprobs.has_value();
       }))
     step.prompt = prompt_positions();
@@ -21,6 +21,10 @@ void ModelRunner::stage(Step& step) {
 
 // >>> task 4.5.inputs: lay a step out while the one before runs, and send everything it needs in one copy
 void ModelRunner::prepare_ahead(const SchedulerOutput& scheduled) {
+  if (is_pipeline()) {
+    batch_.prepare(scheduled);
+    return expect_known_tokens();
+  }
   fill_in_tokens(kMaxInFlight - 1);
   batch_.prepare(scheduled);
   const auto sampled = batch_.sampled_sequences();
@@ -33,7 +37,7 @@ void ModelRunner::prepare_ahead(const SchedulerOutput& scheduled) {
 void ModelRunner::stage_ahead(Step& step) {
   if (config_.cuda_graphs) choose_graph(step);
   const int64_t rows = step.graph != nullptr ? step.graph->size.rows : batch_.input_ids().dim(0);
-  step.plan = sampler_.plan(batch_.sampled_sequences());
+  if (samples()) step.plan = sampler_.plan(batch_.sampled_sequences());
   upload_.begin(ctx_, upload_bytes(step, rows));
   download_.begin(ctx_, download_bytes(step));
   step.launched->begun.record(ctx_);

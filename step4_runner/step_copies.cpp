@@ -20,7 +20,7 @@ int64_t grown(int64_t capacity, int64_t bytes) {
 
 // >>> task 4.5.copies: stage the inputs of a step in pinned memory, and bring its results back
 char* PinnedRing::next(Device device, int64_t bytes) {
-  slot_ = (slot_ + 1) % kNumSlots;
+  slot_ = (slot_ + 1) % static_cast<int>(slots_.size());
   Slot& slot = slots_[static_cast<size_t>(slot_)];
   if (slot.done) slot.done->wait();
   if (slot.capacity < bytes) {

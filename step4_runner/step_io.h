@@ -8,10 +8,10 @@
 // inputs comes before the copy that overwrites them.
 //
 // On the CPU there is nothing to copy: what is taken is memory of the arena, and what comes back is kept.
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "step1_layers/core/context.h"
 #include "step1_layers/core/device_graph.h"
@@ -19,10 +19,13 @@
 
 namespace ladder {
 
-// The pinned slots of one direction. A slot is used again when the step that it was used for is done.
+// The pinned slots of one direction. A slot is used again when the step that it was used for is done; with one more than
+// there are steps in flight it has also been collected.
 class PinnedRing {
  public:
   static constexpr int kNumSlots = 3;  // one being written, two in flight
+
+  explicit PinnedRing(int num_slots = kNumSlots) : slots_(static_cast<size_t>(num_slots)) {}
 
   // The next slot in turn, of at least `bytes`, which `device` copies to and from; waits until the step that it
   // was used for is done. A slot that is too small grows, the others stay as they are.
@@ -39,12 +42,14 @@ class PinnedRing {
     int64_t capacity = 0;
     std::shared_ptr<const DeviceEvent> done;
   };
-  std::array<Slot, kNumSlots> slots_;
+  std::vector<Slot> slots_;
   int slot_ = 0;
 };
 
 class StepUpload {
  public:
+  explicit StepUpload(int num_slots = PinnedRing::kNumSlots) : ring_(num_slots) {}
+
   // `host` is written now; `device` holds the same after send().
   template <class T>
   struct Staged {
@@ -97,6 +102,8 @@ class StepUpload {
 
 class StepDownload {
  public:
+  explicit StepDownload(int num_slots = PinnedRing::kNumSlots) : ring_(num_slots) {}
+
   void begin(const OpContext& ctx, int64_t bytes);  // room for so much
   // A contiguous copy on the host, there once the step is done.
   Tensor take(const OpContext& ctx, const Tensor& tensor);

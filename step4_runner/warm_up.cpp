@@ -7,6 +7,7 @@
 #include "step1_layers/core/error.h"
 #include "step1_layers/linear/matmul.h"
 #include "step4_runner/model_runner.h"
+#include "step4_runner/rank_grid.h"
 
 namespace ladder {
 
@@ -18,6 +19,15 @@ constexpr int64_t kSpareBytes = int64_t{16} << 20;
 constexpr int64_t kGraphLayerBytes = int64_t{64} << 10;
 // What comes after the cache: kernels that no warm-up step ran, the lists of a step with many penalties.
 constexpr int64_t kLateBytes = int64_t{64} << 20;
+
+// The least of what the ranks of the group have; each of them gets it.
+int64_t least_of(const OpContext& ctx, Communicator& group, int64_t mine) {
+  const Tensor all = Tensor::empty({group.size()}, DType::i64, ctx.device);
+  group.all_gather(ctx, Tensor::from<int64_t>({{mine}}, {1}).to(ctx.device), all);
+  device_synchronize(ctx.device, ctx.stream);
+  const Tensor host = all.to(Device{});
+  return *std::min_element(host.data<int64_t>(), host.data<int64_t>() + group.size());
+}
 
 }  // namespace
 
@@ -50,7 +60,7 @@ void ModelRunner::run_warm_up_step(int64_t num_seqs, int64_t num_tokens, int64_t
   std::fill_n(slots.data<int64_t>(), slots.numel(), -1);
   // The lists that the sampler stages grow with the tokens that a sequence has used, at most every one of the
   // vocabulary, and with the tokens that requests forbid. On a GPU they are not in the arena.
-  if (ctx_.device.is_cpu() && is_first_rank()) {
+  if (ctx_.device.is_cpu() && samples()) {
     const int64_t vocab = model_->spec().vocab_size, used = std::min(config_.batch.max_model_len, vocab);
     std::vector<int32_t> all(static_cast<size_t>(vocab));
     std::iota(all.begin(), all.end(), 0);
@@ -65,15 +75,16 @@ void ModelRunner::run_warm_up_step(int64_t num_seqs, int64_t num_tokens, int64_t
   stage(step);
   run(step);
   sample(step);
-  fill_in_tokens(0);
+  step.launched->done->wait();
+  unknown_.clear();  // nobody asks for its tokens
   batch_ = Batch(config_.batch, model_->spec().vocab_size);
 }
 
 void ModelRunner::warm_up() {
   // One piece, with room to spare, first: memory that grows piece by piece leaves gaps, which the peak would
   // count.
-  const MemoryPlan plan = predict_memory(model_->spec(), config_);
-  arena_->reserve((ctx_.device.is_cpu() ? 2 : 1) * plan.activations / config_.tensor_parallel_size);
+  const MemoryPlan plan = predict_rank_memory(model_->spec(), config_, pp_group(ctx_).rank());
+  arena_->reserve((ctx_.device.is_cpu() ? 2 : 1) * plan.activations);
   if (config_.num_kv_blocks_is_predicted)  // one block, which is not written
     kv_caches_ = allocate_kv_caches(model_->kv_cache_specs(), 1, config_.batch.block_size, ctx_.device);
 
@@ -121,9 +132,15 @@ void ModelRunner::size_measured_cache() {
       config_.cuda_graphs ? std::ssize(decode_graph_sizes(max_seqs(rows), config_.batch.max_model_len)) +
                                 std::ssize(mixed_graph_sizes(rows))
                           : 0;
-  config_ = size_kv_cache(model_->spec(), config_, memory.total,
-                          memory.total - memory.available +
-                              num_graphs * model_->spec().num_layers * kGraphLayerBytes + kLateBytes);
+  const int stage = pp_group(ctx_).rank();
+  const int64_t used = memory.total - memory.available +
+                       num_graphs * layers_of(config_, stage).size() * kGraphLayerBytes + kLateBytes;
+  config_ = size_kv_cache(model_->spec(), config_, memory.total, used, stage);
+  // All ranks have the same blocks: as many as the one with the least room.
+  for (Communicator* group : {&tp_group(ctx_), &pp_group(ctx_)}) {
+    config_.batch.num_kv_blocks = least_of(ctx_, *group, config_.batch.num_kv_blocks);
+    config_.batch.max_model_len = least_of(ctx_, *group, config_.batch.max_model_len);
+  }
   batch_ = Batch(config_.batch, model_->spec().vocab_size);
   inputs_ = DeviceInputs(ctx_.device, config_.batch);
   allocate_cache();

@@ -89,6 +89,17 @@ void device_copy(void* to, Device to_device, const void* from, Device from_devic
 #endif
 }
 
+void device_copy_rows(void* to, Device to_device, int64_t to_pitch, const void* from, Device from_device,
+                      int64_t from_pitch, int64_t row_bytes, int64_t rows, void* stream) {
+#ifdef LADDER_HAS_CUDA
+  if (to_device.type == DeviceType::cuda || from_device.type == DeviceType::cuda)
+    return cuda::copy_rows(to, to_pitch, from, from_pitch, row_bytes, rows, stream);
+#endif
+  for (int64_t row = 0; row < rows; ++row)
+    device_copy(static_cast<char*>(to) + row * to_pitch, to_device,
+                static_cast<const char*>(from) + row * from_pitch, from_device, row_bytes, stream);
+}
+
 void device_fill(void* memory, Device device, uint8_t value, int64_t bytes, [[maybe_unused]] void* stream) {
   if (device.is_cpu()) {
     std::memset(memory, value, static_cast<size_t>(bytes));

@@ -32,6 +32,9 @@ std::shared_ptr<void> pinned_allocate(Device device, int64_t bytes);
 // call returns).
 void device_copy(void* to, Device to_device, const void* from, Device from_device, int64_t bytes,
                  void* stream = nullptr);
+// `rows` pieces of `row_bytes`, which begin `to_pitch` and `from_pitch` bytes apart.
+void device_copy_rows(void* to, Device to_device, int64_t to_pitch, const void* from, Device from_device,
+                      int64_t from_pitch, int64_t row_bytes, int64_t rows, void* stream = nullptr);
 void device_fill(void* memory, Device device, uint8_t value, int64_t bytes, void* stream = nullptr);
 void device_synchronize(Device device, void* stream);  // waits for all work of the stream; the CPU has none
 

@@ -187,13 +187,16 @@ Tensor Tensor::to(Device device, void* stream) const {
 void Tensor::copy_from(const Tensor& source, void* stream) const {
   LADDER_CHECK(source.shape() == shape_ && source.dtype() == dtype_, "cannot copy {} into {}", source.str(),
                str());
-  if (!device_.is_cpu() || !source.device().is_cpu()) {
-    LADDER_CHECK(is_contiguous() && source.is_contiguous(), "a copy from {} to {} takes contiguous tensors",
-                 device_name(source.device()), device_name(device_));
-    device_copy(data_, device_, source.data_, source.device(), nbytes(), stream);
-    return;
-  }
   const int64_t size = dtype_size(dtype_);
+  if (!device_.is_cpu() || !source.device().is_cpu()) {
+    if (is_contiguous() && source.is_contiguous())
+      return device_copy(data_, device_, source.data_, source.device(), nbytes(), stream);
+    LADDER_CHECK(ndim() == 2 && stride(1) == 1 && source.stride(1) == 1,
+                 "a copy from {} to {} takes contiguous tensors, or rows of adjacent elements",
+                 device_name(source.device()), device_name(device_));
+    return device_copy_rows(data_, device_, stride(0) * size, source.data_, source.device(), source.stride(0) * size,
+                            dim(1) * size, dim(0), stream);
+  }
   const char* from_data = static_cast<const char*>(source.data_);
   char* to_data = static_cast<char*>(data_);
   if (is_contiguous() && source.is_contiguous()) {

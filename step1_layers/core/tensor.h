@@ -92,7 +92,8 @@ class Tensor {
   // returns.
   Tensor to(Device device, void* stream = nullptr) const;
   Tensor clone() const;  // a contiguous copy on the same device
-  // Same shape and dtype. Any strides on the CPU; contiguous on both sides where a GPU takes part.
+  // Same shape and dtype. Any strides on the CPU; where a GPU takes part contiguous on both sides, or two-dimensional
+  // with adjacent elements in a row.
   void copy_from(const Tensor& source, void* stream = nullptr) const;
   void fill_bytes(uint8_t value) const;  // contiguous; 0xff makes NaN of every floating dtype
 

@@ -4,7 +4,10 @@
 // A Communicator is one rank's handle to a group. Every call is ordered on the caller's stream (ctx.stream;
 // on the CPU it returns when done), neither allocates nor synchronises with the host on a device, and so can
 // be captured in a graph. Every rank of the group must make the same calls in the same order with the same
-// sizes. Reductions are done in f32 and in rank order, so every rank ends with the same bits.
+// sizes.
+//
+// Every rank ends with the same bits of a sum: what the ranks decide from it (a router's choice, a token) must
+// be the same everywhere. Ours add in f32 and in rank order, rounded once; NCCL adds in an order of its own.
 #include <cstdint>
 #include <span>
 
@@ -12,6 +15,15 @@
 #include "step1_layers/core/tensor.h"
 
 namespace ladder {
+
+// residual += sum over the ranks of `partial`; out = rms_norm(residual) * weight.
+struct AllReduceNormArgs {
+  Tensor partial;   // [rows, hidden]; holds the sum afterwards, or anything: not to be read
+  Tensor residual;  // [rows, hidden], the same on all ranks
+  Tensor weight;    // [hidden]
+  double eps = 0;
+  Tensor out;  // [rows, hidden]; may be `partial`
+};
 
 class Communicator {
  public:
@@ -33,6 +45,13 @@ class Communicator {
   virtual void recv(const OpContext& ctx, const Tensor& tensor, int from) = 0;
   virtual void broadcast(const OpContext& ctx, const Tensor& tensor, int root) = 0;
   virtual void barrier(const OpContext& ctx) = 0;
+
+  // At `root`: output [size * n, ...] = the ranks' inputs [n, ...] one after another; elsewhere `output` is not looked
+  // at. By send and recv, where there is nothing better.
+  virtual void gather(const OpContext& ctx, const Tensor& input, const Tensor& output, int root);
+  // What follows a row-parallel product in a decoder layer, in one call, so that it may be one kernel. By the
+  // operators one after the other, where there is nothing better.
+  virtual void all_reduce_add_norm(const OpContext& ctx, const AllReduceNormArgs& args);
 };
 
 // The group of one: every collective is a no-op or a copy.
@@ -49,6 +68,9 @@ struct ParallelContext {
 
 inline Communicator& tp_group(const OpContext& ctx) {
   return ctx.parallel ? *ctx.parallel->tp : single_rank();
+}
+inline Communicator& pp_group(const OpContext& ctx) {
+  return ctx.parallel ? *ctx.parallel->pp : single_rank();
 }
 
 }  // namespace ladder

@@ -82,9 +82,11 @@ void VocabParallelEmbedding::forward(const OpContext& ctx, const Tensor& ids, co
 }
 
 void LmHead::forward(const OpContext& ctx, const Tensor& hidden, const Tensor& logits) const {
-  expect_dtype(logits, DType::f32, "lm head: logits");
-  expect_shape(logits, {hidden.dim(0), shard_.vocab_size}, "lm head: logits");
   Communicator& tp = tp_group(ctx);
+  if (tp.rank() == 0) {
+    expect_dtype(logits, DType::f32, "lm head: logits");
+    expect_shape(logits, {hidden.dim(0), shard_.vocab_size}, "lm head: logits");
+  }
   if (tp.size() == 1) {
     matmul(ctx, hidden, weight_.tensor, Tensor(), logits);
     return;
@@ -94,14 +96,16 @@ void LmHead::forward(const OpContext& ctx, const Tensor& hidden, const Tensor& l
   LADDER_CHECK(ctx.arena != nullptr, "lm head: several ranks need scratch memory in the context");
   ArenaScope scope(*ctx.arena);
   Tensor mine = ctx.arena->take({rows, shard_.rows}, DType::f32);
-  Tensor all = ctx.arena->take({tp.size() * rows, shard_.rows}, DType::f32);
+  Tensor all;
+  if (tp.rank() == 0) all = ctx.arena->take({tp.size() * rows, shard_.rows}, DType::f32);
   matmul(ctx, hidden, weight_.tensor, Tensor(), mine);
-  tp.all_gather(ctx, mine, all);
+  tp.gather(ctx, mine, all, 0);
+  if (tp.rank() != 0) return;
   // Rank after rank becomes column after column; the last ranks' padding is cut off.
   for (int rank = 0; rank < tp.size(); ++rank) {
     const int64_t begin = std::min(rank * shard_.rows, shard_.vocab_size);
     const int64_t count = std::min(shard_.rows, shard_.vocab_size - begin);
-    logits.narrow(1, begin, count).copy_from(all.narrow(0, rank * rows, rows).narrow(1, 0, count));
+    logits.narrow(1, begin, count).copy_from(all.narrow(0, rank * rows, rows).narrow(1, 0, count), ctx.stream);
   }
 }
 // <<< task 1.5

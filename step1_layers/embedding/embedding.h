@@ -4,7 +4,7 @@
 // Rank r owns rows [r * n, (r + 1) * n) of the table, n = ceil(vocab_size / ranks); rows beyond the
 // vocabulary are zero padding, so the vocabulary need not divide by the ranks. The embedding looks its ids
 // up, leaves zero where another rank owns the row, and sums over the ranks. The LM head multiplies by the
-// same (tied) or its own table: every rank has the logits of its rows, and all of them gather all.
+// same (tied) or its own table: every rank has the logits of its rows, and rank 0, which samples, gets all.
 #include <cstdint>
 #include <span>
 #include <string>
@@ -67,8 +67,8 @@ class LmHead {
   explicit LmHead(const VocabParallelEmbedding& embedding);
 
   std::vector<Parameter*> parameters();  // empty when tied
-  // logits [rows, vocab_size] f32, the same on every rank, for hidden [rows, hidden_size] in the table's
-  // dtype: the matrix product with its own rows, straight into logits where there is one rank; else gathered,
+  // logits [rows, vocab_size] f32 on rank 0 (elsewhere not looked at), for hidden [rows, hidden_size] in the
+  // table's dtype: the matrix product with its own rows, straight into logits where there is one rank; else gathered,
   // with scratch from ctx.arena. Error: shapes or dtypes that do not fit, several ranks and no arena.
   void forward(const OpContext& ctx, const Tensor& hidden, const Tensor& logits) const;
 

@@ -65,6 +65,11 @@ Parameter make_parameter(const OpContext& ctx, const std::string& name, const Li
 }  // namespace
 
 void Linear::forward(const OpContext& ctx, const Tensor& x, const Tensor& out) const {
+  forward_partial(ctx, x, out);
+  if (shards_.reduce) tp_group(ctx).all_reduce(ctx, out);
+}
+
+void Linear::forward_partial(const OpContext& ctx, const Tensor& x, const Tensor& out) const {
   if (!shards_.reduce) {
     method_->apply(ctx, shape_, tensors_, x, out);
     return;
@@ -73,7 +78,6 @@ void Linear::forward(const OpContext& ctx, const Tensor& x, const Tensor& out) c
   LinearShape partial = shape_;
   partial.bias = shape_.bias && tp_group(ctx).rank() == 0;
   method_->apply(ctx, partial, tensors_, x, out);
-  tp_group(ctx).all_reduce(ctx, out);
 }
 
 Linear::Linear(const OpContext& ctx, std::string name, LinearShards shards, const LinearOptions& options)

@@ -44,6 +44,9 @@ class Linear {
   // out [m, out_features] = x [m, in_features] * weight^T (+ bias), where the sizes are this rank's. `out`
   // has the dtype of x, or is f32. Error: shapes or dtypes that do not fit.
   void forward(const OpContext& ctx, const Tensor& x, const Tensor& out) const;
+  // Of a row-parallel layer only this rank's part of the sum over the ranks; else as forward(). Whoever calls it adds
+  // the parts up, and may do more in the same call (Communicator::all_reduce_add_norm).
+  void forward_partial(const OpContext& ctx, const Tensor& x, const Tensor& out) const;
 
   // For kernels that fuse the product with what precedes or follows it; weight undefined: there is no dense
   // matrix, and forward() is the only way.

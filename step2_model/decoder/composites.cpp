@@ -15,16 +15,17 @@ namespace ladder {
 // >>> task 2.4: the composites of a decoder layer as plain sequences of operators
 void add_norm(const OpContext& ctx, ResidualStream& stream, const Tensor& norm_weight, double eps,
               const Tensor& out) {
-  if (stream.has_pending) {
+  if (!stream.has_pending) return rms_norm(ctx, stream.residual, norm_weight, eps, out);
+  if (stream.pending_is_partial)
+    tp_group(ctx).all_reduce_add_norm(ctx, {stream.pending, stream.residual, norm_weight, eps, out});
+  else
     fused_add_rms_norm(ctx, stream.pending, stream.residual, norm_weight, eps, out);
-    stream.has_pending = false;
-  } else {
-    rms_norm(ctx, stream.residual, norm_weight, eps, out);
-  }
+  stream.has_pending = false;
 }
 
 void add_pending(const OpContext& ctx, ResidualStream& stream) {
   if (!stream.has_pending) return;
+  if (stream.pending_is_partial) tp_group(ctx).all_reduce(ctx, stream.pending);
   add_residual(ctx, stream.pending, stream.residual);
   stream.has_pending = false;
 }
@@ -57,8 +58,9 @@ void norm_gate_up_silu_sequence(const OpContext& ctx, const NormGateUpArgs& args
 }
 
 void linear_residual_sequence(const OpContext& ctx, const LinearResidualArgs& args) {
-  args.linear->forward(ctx, args.x, args.stream->pending);
+  args.linear->forward_partial(ctx, args.x, args.stream->pending);
   args.stream->has_pending = true;
+  args.stream->pending_is_partial = !args.one_rank;
 }
 
 }  // namespace

@@ -18,14 +18,16 @@ namespace ladder {
 
 // The residual stream x between two composites: x = residual, or residual + pending where has_pending. What
 // the composite before computed may wait in `pending`, because the norm that comes next reads both anyway and
-// adds them in the same pass. A composite that has done the addition itself leaves has_pending false.
+// adds them in the same pass. A composite that has done the addition itself leaves has_pending false. With several
+// tensor-parallel ranks it may be this rank's part of a sum: then the norm adds up the ranks' parts, too.
 struct ResidualStream {
   Tensor residual;  // [tokens, hidden_size]
   Tensor pending;   // [tokens, hidden_size], meaningful where has_pending
   bool has_pending = false;
+  bool pending_is_partial = false;  // meaningful where has_pending
 };
 
-// residual += pending, then out = norm(residual). `out` may be stream.pending.
+// residual += pending, then out = norm(residual). `out` may be stream.pending, whose content is lost.
 void add_norm(const OpContext& ctx, ResidualStream& stream, const Tensor& norm_weight, double eps,
               const Tensor& out);
 // residual += pending, for a stream that no norm follows.

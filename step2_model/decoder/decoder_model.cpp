@@ -2,6 +2,7 @@
 
 #include "step1_layers/core/error.h"
 #include "step1_layers/core/profile.h"
+#include "step1_layers/distributed/communicator.h"
 #include "step1_layers/rotary/rope.h"
 
 namespace ladder {
@@ -88,7 +89,8 @@ Tensor DecoderModel::forward(const OpContext& ctx, const ModelInput& input) {
 Tensor DecoderModel::compute_logits(const OpContext& ctx, const Tensor& hidden) {
   const ProfileRange range("1.5 LM head");
   LADDER_CHECK(lm_head_.has_value(), "only the last range of layers has an LM head");
-  const Tensor logits = ctx.arena->take({hidden.dim(0), spec_.vocab_size}, DType::f32);
+  Tensor logits;
+  if (tp_group(ctx).rank() == 0) logits = ctx.arena->take({hidden.dim(0), spec_.vocab_size}, DType::f32);
   lm_head_->forward(ctx, hidden, logits);
   return logits;
 }

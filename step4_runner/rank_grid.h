@@ -1,0 +1,52 @@
+#pragma once
+// The ranks of one engine: a grid of pipeline stages, each split over tensor-parallel ranks.
+//
+//                       tensor rank 0   tensor rank 1
+//   stage 0, layers 0 to 17     rank 0          rank 1        a stage's ranks split every layer between them and
+//   stage 1, layers 18 to 35    rank 2          rank 3        sum over them; hidden states go down a column
+//
+// The numbers are vLLM's: neighbouring ranks, which talk most, are tensor-parallel.
+#include <cstdint>
+
+#include "step4_runner/runner_config.h"
+
+namespace ladder {
+
+struct GridPlace {
+  int tensor_rank = 0;
+  int stage = 0;
+  bool operator==(const GridPlace&) const = default;
+};
+
+inline int num_ranks(const RunnerConfig& config) {
+  return config.tensor_parallel_size * config.pipeline_parallel_size;
+}
+inline GridPlace place_of(const RunnerConfig& config, int rank) {
+  return {rank % config.tensor_parallel_size, rank / config.tensor_parallel_size};
+}
+inline int rank_at(const RunnerConfig& config, GridPlace place) {
+  return place.stage * config.tensor_parallel_size + place.tensor_rank;
+}
+// The rank that samples and answers: the first one of the last stage.
+inline int answering_rank(const RunnerConfig& config) {
+  return rank_at(config, {0, config.pipeline_parallel_size - 1});
+}
+
+struct LayerRange {
+  int64_t begin = 0, end = 0;
+  int64_t size() const { return end - begin; }
+};
+// `config` is resolved: stage_ends has an entry for each stage.
+inline LayerRange layers_of(const RunnerConfig& config, int stage) {
+  const auto at = static_cast<size_t>(stage);
+  return {at == 0 ? 0 : config.stage_ends[at - 1], config.stage_ends[at]};
+}
+
+// Steps that may be submitted and not collected. A pipeline is full with one in every stage; one GPU computes a step
+// while the host prepares the next.
+inline int max_steps_in_flight(const RunnerConfig& config) {
+  if (config.pipeline_parallel_size > 1) return config.naive_pipeline ? 1 : config.pipeline_parallel_size;
+  return config.device.is_cpu() || !config.async_scheduling ? 1 : 2;
+}
+
+}  // namespace ladder

@@ -1,0 +1,50 @@
+#include "step4_runner/rank_start.h"
+
+#include "step1_layers/core/error.h"
+#include "step4_runner/rank_grid.h"
+
+#ifdef LADDER_HAS_CUDA
+#include "step1_layers/core/device_cuda.h"
+#endif
+
+namespace ladder {
+
+OpContext make_rank_context(Device device, [[maybe_unused]] std::shared_ptr<void>& owner) {
+  if (device.is_cpu()) return {};
+#ifdef LADDER_HAS_CUDA
+  if (device.type == DeviceType::cuda) {
+    const auto cuda = std::make_shared<CudaContext>(device.index);
+    owner = cuda;
+    return cuda->op_context();
+  }
+#endif
+  fail("this build of ladder has no {}", device_name(device));
+}
+
+ModelFactory model_factory(const ExecutorOptions& options, const RunnerConfig& config) {
+  return [options, config](const OpContext& ctx) {
+    const LayerRange layers = layers_of(config, pp_group(ctx).rank());
+    ModelOptions model;
+    model.dtype = config.dtype;
+    model.load_format = config.load_format;
+    model.max_model_len = config.batch.max_model_len;
+    model.layer_begin = layers.begin;
+    model.layer_end = layers.end;
+    model.makers = options.model_makers;
+    if (tp_group(ctx).rank() == 0 && pp_group(ctx).rank() == 0) model.progress = options.progress;
+    return load_model(ctx, options.model, options.spec, model);
+  };
+}
+
+std::unique_ptr<ModelRunner> start_rank(OpContext ctx, const RunnerConfig& config, const ModelFactory& make_model,
+                                        const std::shared_ptr<LogitsProcessor>& processor) {
+  ctx.batch_invariant = config.dtype == DType::f32;
+  ctx.dependent_launch &= config.dependent_launch;
+  ctx.kernels = config.kernels;
+  auto runner = std::make_unique<ModelRunner>(ctx, config, make_model(ctx));
+  runner->warm_up();
+  if (runner->samples() && processor) runner->sampler().add_processor(processor);
+  return runner;
+}
+
+}  // namespace ladder
