@@ -80,25 +80,18 @@ void check_flags(const DecoderSpec& spec, const RunnerConfig& config) {
                config.pipeline_parallel_size, spec.num_layers, fmt::join(config.stage_ends, ", "));
 }
 
-// Where nobody has said better: as many layers in each stage, or one more in the later ones.
-std::vector<int64_t> even_stages(int64_t num_layers, int stages) {
-  std::vector<int64_t> ends;
-  for (int64_t stage = 1; stage <= stages; ++stage) ends.push_back(num_layers * stage / stages);
-  return ends;
-}
-
 double mib(int64_t bytes) {
   return static_cast<double>(bytes) / kMiB;
 }
 
 // K and V of every layer of a rank are allocations of their own.
-int64_t num_cache_tensors(const RunnerConfig& config, int stage) {
-  return 2 * layers_of(config, stage).size();
+int64_t num_cache_tensors(const DecoderSpec& spec, const RunnerConfig& config, int stage) {
+  return 2 * layers_of(config, spec.num_layers, stage).size();
 }
 
 // What the cache takes from the GPU of a rank.
 int64_t device_cache_bytes(const DecoderSpec& spec, const RunnerConfig& config, int stage) {
-  const int64_t tensors = num_cache_tensors(config, stage);
+  const int64_t tensors = num_cache_tensors(spec, config, stage);
   const int64_t bytes = rank_kv_bytes_per_token(spec, config, stage) * config.batch.block_size *
                         config.batch.num_kv_blocks / tensors;
   return tensors * ((bytes + kDevicePage - 1) / kDevicePage * kDevicePage);
@@ -109,7 +102,7 @@ int64_t device_cache_bytes(const DecoderSpec& spec, const RunnerConfig& config, 
 void expect_room(const DecoderSpec& spec, const RunnerConfig& config, MachineMemory memory) {
   if (config.device.is_cpu()) return;
   for (int stage = 0; stage < config.pipeline_parallel_size; ++stage) {
-    const MemoryPlan plan = predict_rank_memory(spec, config, stage);
+    const MemoryPlan plan = predict_rank_memory(spec, config, {0, stage});
     const int64_t cache = device_cache_bytes(spec, config, stage), beside = plan.weights + plan.activations;
     LADDER_CHECK(
         cache + beside <= memory.available,
@@ -138,7 +131,7 @@ void fit_length(const DecoderSpec& spec, RunnerConfig& config, const char* flag)
 RunnerConfig predict_kv_cache(const DecoderSpec& spec, const RunnerConfig& config, MachineMemory memory) {
   RunnerConfig smallest = config;
   for (int stage = 0; stage < config.pipeline_parallel_size; ++stage) {
-    const int64_t used = memory.total - memory.available + predict_rank_memory(spec, config, stage).total();
+    const int64_t used = memory.total - memory.available + predict_rank_memory(spec, config, {0, stage}).total();
     const RunnerConfig sized = size_kv_cache(spec, config, memory.total, used, stage);
     if (stage == 0 || sized.batch.num_kv_blocks < smallest.batch.num_kv_blocks) smallest = sized;
   }
@@ -162,7 +155,7 @@ int64_t host_cache_budget(const DecoderSpec& spec, const RunnerConfig& config, M
 
 // >>> task 4.2.sizes: settle how many blocks the cache has and how long a sequence may be
 RunnerConfig size_kv_cache(const DecoderSpec& spec, RunnerConfig config, int64_t total, int64_t used, int stage) {
-  const int64_t tensors = num_cache_tensors(config, stage);
+  const int64_t tensors = num_cache_tensors(spec, config, stage);
   const int64_t block_bytes =
       rank_kv_bytes_per_token(spec, config, stage) * config.batch.block_size / tensors;  // of one tensor
   const auto budget = static_cast<int64_t>(static_cast<double>(total) * config.gpu_memory_utilization) - used;
@@ -185,7 +178,6 @@ RunnerConfig resolve_runner_config(const DecoderSpec& spec, RunnerConfig config,
   if (config.batch.max_num_batched_tokens == 0)  // room for a token of every sequence
     config.batch.max_num_batched_tokens = std::max(limits.max_num_batched_tokens, config.batch.max_num_seqs);
   check_flags(spec, config);
-  if (config.stage_ends.empty()) config.stage_ends = even_stages(spec.num_layers, config.pipeline_parallel_size);
   if (config.threads == 0) config.threads = num_threads();
   if (config.batch.max_model_len == 0) {
     config.max_model_len_is_default = true;

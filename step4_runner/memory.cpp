@@ -8,7 +8,6 @@
 #include "step1_layers/sampling/token_bitmask.h"
 #include "step3_sequence/sampling_params.h"
 #include "step4_runner/model_runner.h"
-#include "step4_runner/rank_grid.h"
 
 namespace ladder {
 
@@ -51,12 +50,12 @@ int64_t weight_bytes(const DecoderSpec& spec, const RunnerConfig& config, int st
   const bool is_first = stage == 0, is_last = stage + 1 == config.pipeline_parallel_size;
   const int64_t tables =
       vocab * hidden * (spec.tie_word_embeddings ? int64_t{is_first || is_last} : int64_t{is_first} + is_last);
-  return (layers_of(config, stage).size() * layer + tables + (is_last ? hidden : 0)) * dtype_size(config.dtype) +
+  return (layers_of(config, spec.num_layers, stage).size() * layer + tables + (is_last ? hidden : 0)) * dtype_size(config.dtype) +
          config.batch.max_model_len * spec.rope.rotary_dim * dtype_size(DType::f32);
 }
 
 // The widest moment of one rank's largest step: in a layer, or between the LM head and the sampler.
-int64_t activation_bytes(const DecoderSpec& spec, const RunnerConfig& config, int stage) {
+int64_t activation_bytes(const DecoderSpec& spec, const RunnerConfig& config, GridPlace place) {
   const int64_t ranks = config.tensor_parallel_size;
   const int64_t element = dtype_size(config.dtype);
   const int64_t rows = config.batch.max_num_batched_tokens;
@@ -68,8 +67,8 @@ int64_t activation_bytes(const DecoderSpec& spec, const RunnerConfig& config, in
   const int64_t packed_input = hidden * dtype_size(DType::f32);  // the matrix product's copy
   const int64_t layer = rows * (std::max(attention_layer, mlp_layer) * element + packed_input);
   // The residual stream is there throughout, and what comes from the stage before.
-  const int64_t stream = rows * (stage == 0 ? 2 : 3) * hidden * element;
-  if (stage + 1 < config.pipeline_parallel_size) return stream + layer;
+  const int64_t stream = rows * (place.stage == 0 ? 2 : 3) * hidden * element;
+  if (place.stage + 1 < config.pipeline_parallel_size) return stream + layer;
 
   const int64_t row_bytes = spec.vocab_size * dtype_size(DType::f32);
   // Several ranks gather their shares of the logits before they put them in order.
@@ -79,6 +78,8 @@ int64_t activation_bytes(const DecoderSpec& spec, const RunnerConfig& config, in
   const int64_t sampled = std::min(config.batch.max_num_seqs, rows);
   const int64_t raw = std::min(sampled, config.device.is_cpu() ? Sampler::kRows : Sampler::kDeviceRows);
   const int64_t scored = std::min(rows, ModelRunner::kLogitsRows);
+  if (place.tensor_rank > 0)  // its share of the logits, for the first rank
+    return stream + std::max(layer, std::max(sampled, scored) * (hidden * element + vocab * dtype_size(DType::f32)));
   // The lists of used tokens are staged for all rows of a step; on a GPU not in the arena.
   const int64_t penalties =
       config.device.is_cpu()
@@ -138,7 +139,7 @@ int64_t kv_bytes_per_token(const DecoderSpec& spec, const RunnerConfig& config) 
 
 int64_t rank_kv_bytes_per_token(const DecoderSpec& spec, const RunnerConfig& config, int stage) {
   const int64_t kv = rank_widths(spec, config.tensor_parallel_size).kv;
-  return layers_of(config, stage).size() * 2 * kv * dtype_size(config.dtype);
+  return layers_of(config, spec.num_layers, stage).size() * 2 * kv * dtype_size(config.dtype);
 }
 
 MachineMemory memory_of(Device device) {
@@ -147,22 +148,23 @@ MachineMemory memory_of(Device device) {
   return {gpu.total_bytes, gpu.free_bytes};
 }
 
-MemoryPlan predict_rank_memory(const DecoderSpec& spec, const RunnerConfig& config, int stage) {
+MemoryPlan predict_rank_memory(const DecoderSpec& spec, const RunnerConfig& config, GridPlace place) {
   MemoryPlan plan;
-  plan.weights = weight_bytes(spec, config, stage);
-  plan.kv = rank_kv_bytes_per_token(spec, config, stage) * config.batch.block_size * config.batch.num_kv_blocks;
-  plan.activations = activation_bytes(spec, config, stage);
+  plan.weights = weight_bytes(spec, config, place.stage);
+  plan.kv =
+      rank_kv_bytes_per_token(spec, config, place.stage) * config.batch.block_size * config.batch.num_kv_blocks;
+  plan.activations = activation_bytes(spec, config, place);
   plan.other = other_bytes(spec, config);
   return plan;
 }
 
 MemoryPlan predict_memory(const DecoderSpec& spec, const RunnerConfig& config) {
   MemoryPlan plan;
-  for (int stage = 0; stage < config.pipeline_parallel_size; ++stage) {
-    const MemoryPlan rank = predict_rank_memory(spec, config, stage);
-    plan.weights += rank.weights * config.tensor_parallel_size;
-    plan.kv += rank.kv * config.tensor_parallel_size;
-    plan.activations += rank.activations * config.tensor_parallel_size;
+  for (int rank = 0; rank < num_ranks(config); ++rank) {
+    const MemoryPlan of_rank = predict_rank_memory(spec, config, place_of(config, rank));
+    plan.weights += of_rank.weights;
+    plan.kv += of_rank.kv;
+    plan.activations += of_rank.activations;
   }
   plan.other = other_bytes(spec, config);
   if (!config.device.is_cpu()) plan.other *= num_ranks(config);

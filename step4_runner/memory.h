@@ -8,6 +8,7 @@
 #include <cstdint>
 
 #include "step2_model/decoder/decoder_spec.h"
+#include "step4_runner/rank_grid.h"
 #include "step4_runner/runner_config.h"
 
 namespace ladder {
@@ -34,8 +35,8 @@ struct MemoryPlan {
 int64_t kv_bytes_per_token(const DecoderSpec& spec, const RunnerConfig& config);
 int64_t rank_kv_bytes_per_token(const DecoderSpec& spec, const RunnerConfig& config, int stage);
 
-// What this model and this (resolved) configuration will use at their peak: a rank of a stage, and all ranks together.
-MemoryPlan predict_rank_memory(const DecoderSpec& spec, const RunnerConfig& config, int stage);
+// What this model and this (resolved) configuration will use at their peak: one rank, and all ranks together.
+MemoryPlan predict_rank_memory(const DecoderSpec& spec, const RunnerConfig& config, GridPlace place);
 MemoryPlan predict_memory(const DecoderSpec& spec, const RunnerConfig& config);
 
 }  // namespace ladder

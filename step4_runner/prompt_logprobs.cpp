@@ -25,10 +25,11 @@ ModelRunner::PromptPositions ModelRunner::prompt_positions() const {
 
 void ModelRunner::stage_prompt_positions(PromptPositions& prompt) {
   const auto staged_rows = upload_.take<int32_t>(std::ssize(prompt.rows));
-  const auto staged_chosen = upload_.take<int32_t>(std::ssize(prompt.chosen));
   std::copy(prompt.rows.begin(), prompt.rows.end(), staged_rows.host);
-  std::copy(prompt.chosen.begin(), prompt.chosen.end(), staged_chosen.host);
   prompt.device_rows = staged_rows.device;
+  if (!samples()) return;  // takes part in the LM head alone
+  const auto staged_chosen = upload_.take<int32_t>(std::ssize(prompt.chosen));
+  std::copy(prompt.chosen.begin(), prompt.chosen.end(), staged_chosen.host);
   prompt.device_chosen = staged_chosen.device;
   if (const int64_t columns = max_selected(prompt.wanted); columns > 0) {
     const auto staged_selected = upload_.take<int32_t>({std::ssize(prompt.wanted), columns});

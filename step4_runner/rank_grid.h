@@ -36,10 +36,14 @@ struct LayerRange {
   int64_t begin = 0, end = 0;
   int64_t size() const { return end - begin; }
 };
-// `config` is resolved: stage_ends has an entry for each stage.
-inline LayerRange layers_of(const RunnerConfig& config, int stage) {
-  const auto at = static_cast<size_t>(stage);
-  return {at == 0 ? 0 : config.stage_ends[at - 1], config.stage_ends[at]};
+// Those of a stage, of a model with so many.
+inline LayerRange layers_of(const RunnerConfig& config, int64_t num_layers, int stage) {
+  const auto end_of = [&](int before) {
+    if (before == 0) return int64_t{0};
+    if (config.stage_ends.empty()) return num_layers * before / config.pipeline_parallel_size;
+    return config.stage_ends[static_cast<size_t>(before) - 1];
+  };
+  return {end_of(stage), end_of(stage + 1)};
 }
 
 // Steps that may be submitted and not collected. A pipeline is full with one in every stage; one GPU computes a step

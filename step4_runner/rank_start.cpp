@@ -23,7 +23,7 @@ OpContext make_rank_context(Device device, [[maybe_unused]] std::shared_ptr<void
 
 ModelFactory model_factory(const ExecutorOptions& options, const RunnerConfig& config) {
   return [options, config](const OpContext& ctx) {
-    const LayerRange layers = layers_of(config, pp_group(ctx).rank());
+    const LayerRange layers = layers_of(config, options.spec.num_layers, pp_group(ctx).rank());
     ModelOptions model;
     model.dtype = config.dtype;
     model.load_format = config.load_format;

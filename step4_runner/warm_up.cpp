@@ -83,7 +83,7 @@ void ModelRunner::run_warm_up_step(int64_t num_seqs, int64_t num_tokens, int64_t
 void ModelRunner::warm_up() {
   // One piece, with room to spare, first: memory that grows piece by piece leaves gaps, which the peak would
   // count.
-  const MemoryPlan plan = predict_rank_memory(model_->spec(), config_, pp_group(ctx_).rank());
+  const MemoryPlan plan = predict_rank_memory(model_->spec(), config_, {tp_group(ctx_).rank(), pp_group(ctx_).rank()});
   arena_->reserve((ctx_.device.is_cpu() ? 2 : 1) * plan.activations);
   if (config_.num_kv_blocks_is_predicted)  // one block, which is not written
     kv_caches_ = allocate_kv_caches(model_->kv_cache_specs(), 1, config_.batch.block_size, ctx_.device);
@@ -134,7 +134,7 @@ void ModelRunner::size_measured_cache() {
                           : 0;
   const int stage = pp_group(ctx_).rank();
   const int64_t used = memory.total - memory.available +
-                       num_graphs * layers_of(config_, stage).size() * kGraphLayerBytes + kLateBytes;
+                       num_graphs * std::ssize(model_->kv_cache_specs()) * kGraphLayerBytes + kLateBytes;
   config_ = size_kv_cache(model_->spec(), config_, memory.total, used, stage);
   // All ranks have the same blocks: as many as the one with the least room.
   for (Communicator* group : {&tp_group(ctx_), &pp_group(ctx_)}) {

@@ -25,6 +25,7 @@
 //                             decides who comes first; it never leaves budget unused.
 //   request_passed_over       Of many completions that wait for the same prompt one looks at all siblings and at
 //                             the prefix index in each step, not every one of them.
+//   pipeline_depth            In a pipeline a step leaves the next ones, in other stages, their share of the decodes.
 //   short_of_blocks           A newcomer does not overtake a sequence that waits for blocks, nor take those
 //                             that a preemption has just freed. Sequences that run and need no block go on.
 #include <algorithm>
@@ -46,7 +47,13 @@ void Scheduler::schedule_continuous() {
 
 Scheduler::Budget Scheduler::set_aside() const {
   Budget budget;
-  for (const Sequence* sequence : running_) budget.decode += num_wanted_tokens(*sequence) == 1;
+  int64_t num_in_flight = 0;
+  for (const Sequence* sequence : running_) {
+    budget.decode += num_wanted_tokens(*sequence) == 1;
+    num_in_flight += sequence->num_placeholders > 0;
+  }
+  if (const int64_t depth = config_.pipeline_depth; depth > 1)
+    budget.decode = std::min(budget.decode, (budget.decode + num_in_flight + depth - 1) / depth);
   budget.decode = std::min(budget.decode, config_.batch.max_num_batched_tokens);
   budget.prefill = config_.batch.max_num_batched_tokens - budget.decode;
   return budget;
@@ -61,7 +68,7 @@ void Scheduler::walk(Budget& budget) {
   for (size_t i = 0;;) {
     // allocate_slots() preempts from the end of running_ and admit() inserts: the size is read anew each time.
     const size_t num_running = running_.size();
-    if (budget.prefill == 0 || budget.short_of_blocks || std::ssize(running_) >= config_.batch.max_num_seqs)
+    if (budget.prefill == 0 || budget.short_of_blocks || std::ssize(running_) >= max_num_running() || step_is_full())
       newcomer = nullptr;
     if (newcomer != nullptr && (i == num_running || runs_before(newcomer, running_[i]))) {
       const Admission admission =
@@ -86,6 +93,13 @@ void Scheduler::walk(Budget& budget) {
 void Scheduler::go_on(Sequence& sequence, Budget& budget) {
   const int64_t num_wanted = num_wanted_tokens(sequence);
   const bool decodes = num_wanted == 1 && budget.decode > 0;
+  if (num_wanted == 1 && !decodes && config_.pipeline_depth > 1) return;  // of another step's share
+  const auto cut = budget.with_limits ? plan_.end()
+                                      : std::find_if(plan_.begin(), plan_.end(), [&](const Planned& planned) {
+                                          return planned.sequence == &sequence;
+                                        });
+  const bool is_cut = cut != plan_.end();
+  if (!is_cut && step_is_full()) return;
   const int64_t num_tokens = decodes ? 1 : chunk_size(num_wanted, budget);
   if (num_tokens > 0) {
     const int64_t num_slots = sequence.num_computed_tokens + num_tokens;
@@ -95,12 +109,7 @@ void Scheduler::go_on(Sequence& sequence, Budget& budget) {
                                               : blocks_.append(sequence.block_table, num_slots);
     budget.short_of_blocks |= !has_slots || totals_.num_preemptions > num_preemptions;
     if (!has_slots) return;
-    const auto cut = budget.with_limits
-                         ? plan_.end()
-                         : std::find_if(plan_.begin(), plan_.end(), [&](const Planned& planned) {
-                             return planned.sequence == &sequence;
-                           });
-    if (cut == plan_.end()) {
+    if (!is_cut) {
       plan(sequence, num_tokens);
     } else {
       cut->num_tokens += num_tokens;

@@ -151,6 +151,7 @@ void Scheduler::end_step(SchedulerOutput& output) {
 }
 
 int64_t Scheduler::num_wanted_tokens(const Sequence& sequence) const {
+  if (config_.pipeline_depth > 1 && sequence.num_placeholders > 0) return 0;
   // Everything it may still get is being sampled already.
   if (sequence.num_output_tokens() + sequence.num_placeholders >= *sequence.sampling.max_tokens) return 0;
   return sequence.num_uncomputed_tokens();

@@ -57,6 +57,12 @@ struct SchedulerConfig {
   // others run: room for those to grow. See the table in README.md for what it is worth.
   double watermark = 0.05;
 
+  // Stages of a pipeline, each of which computes a step of its own: so many steps are in flight, and one has up to
+  // max_num_seqs sequences, as ever, but so many times as many run. A sequence whose token is being sampled is in no
+  // other step (the token is at the other end of the pipeline), and a step takes an even share of those that decode:
+  // else the first would take all and leave the stages behind it empty.
+  int64_t pipeline_depth = 1;
+
   // The baselines that the progression starts from.
   bool static_batching = false;       // a batch runs until all of it is done; see schedule_static.cpp
   bool recompute_everything = false;  // static, and every token is computed again for every new token
@@ -193,7 +199,8 @@ class Scheduler {
   void begin_step(SchedulerOutput& output);
   void end_step(SchedulerOutput& output);  // emits what was planned; nothing, if nothing was
   // Tokens that the sequence could compute now, whatever the budget: all that are not computed, the one that is
-  // being sampled included. 0 where max_tokens of them are in its output or being sampled.
+  // being sampled included. 0 where max_tokens of them are in its output or being sampled, and in a pipeline where one is
+  // being sampled.
   int64_t num_wanted_tokens(const Sequence& sequence) const;
   // The sequence has the status running from now on, and its place in running_. It must be in no list: its
   // caller has taken it off waiting_ before.
@@ -235,11 +242,12 @@ class Scheduler {
   // newcomer that is refused does not.
   void schedule_continuous();
   // max_num_batched_tokens: of these `decode` one for each running sequence that wants just one (as far as they
-  // go), the rest `prefill`.
+  // go), the rest `prefill`. In a pipeline no more than an even share, rounded up, of those that want one or have one
+  // being sampled.
   Budget set_aside() const;
   // Goes once through running_ and waiting_ together, in the order of the policy: go_on() for who runs, admit()
-  // for who waits. Nobody is admitted while no `prefill` is left, max_num_seqs run, or blocks were short in
-  // this step, and nobody else in this walk after one was refused. After one that was too_long only short ones
+  // for who waits. Nobody is admitted while no `prefill` is left, max_num_running() run, the step has max_num_seqs
+  // sequences, or blocks were short in this step, and nobody else in this walk after one was refused. After one that was too_long only short ones
   // are asked, to the end of the walk, whoever is admitted meanwhile: long ones keep their order. "Long" is
   // here what WaitingQueue::next() passes over. After one without output was passed_over its siblings are, to
   // the end of the walk, and without being asked: they need as much of the prompt. Who is admitted is not
@@ -247,7 +255,8 @@ class Scheduler {
   // Promises (num_promised_blocks) begin at 0 in each walk.
   void walk(Budget& budget);
   // Plans what the budget allows for a running sequence, and takes it out of the budget: the token of one that
-  // wants just one comes from `decode` while there is some, everything else is chunk_size() of `prefill`. Room
+  // wants just one comes from `decode` while there is some (in a pipeline only then), everything else is chunk_size() of
+  // `prefill`. Nothing for one sequence more than max_num_seqs in this step. Room
   // comes from allocate_slots(); in the second walk from blocks_.append(), since those at the end of running_
   // may be planned by then and must not be preempted, and what the first walk planned for the sequence grows
   // (plan_ has one entry for a sequence). Without room nothing is planned; that, or a preemption on the way to
@@ -289,6 +298,8 @@ class Scheduler {
   // `num_tokens` of the `num_wanted` are given out: takes them off `prefill`, and counts a prompt that was cut
   // (num_partial), if it is long in num_long too.
   void take(int64_t num_wanted, int64_t num_tokens, Budget& budget) const;
+  int64_t max_num_running() const { return config_.batch.max_num_seqs * config_.pipeline_depth; }
+  bool step_is_full() const { return std::ssize(plan_) >= config_.batch.max_num_seqs; }
   bool is_long(int64_t num_tokens) const {
     return config_.long_prefill_token_threshold > 0 && num_tokens > config_.long_prefill_token_threshold;
   }
