@@ -36,7 +36,8 @@ ModelFactory model_factory(const ExecutorOptions& options, const RunnerConfig& c
   };
 }
 
-std::unique_ptr<ModelRunner> start_rank(OpContext ctx, const RunnerConfig& config, const ModelFactory& make_model,
+std::unique_ptr<ModelRunner> start_rank(OpContext ctx, const RunnerConfig& config,
+                                        const ModelFactory& make_model,
                                         const std::shared_ptr<LogitsProcessor>& processor) {
   ctx.batch_invariant = config.dtype == DType::f32;
   ctx.dependent_launch &= config.dependent_launch;

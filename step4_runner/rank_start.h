@@ -21,7 +21,8 @@ OpContext make_rank_context(Device device, std::shared_ptr<void>& owner);
 // Loads, allocates, warms up: the ranks of a grid do this together, as they take part in each other's collectives.
 // `ctx` has the device and the groups. The rank that samples does so, after the warm-up, with `processor` unless that is
 // null.
-std::unique_ptr<ModelRunner> start_rank(OpContext ctx, const RunnerConfig& config, const ModelFactory& make_model,
+std::unique_ptr<ModelRunner> start_rank(OpContext ctx, const RunnerConfig& config,
+                                        const ModelFactory& make_model,
                                         const std::shared_ptr<LogitsProcessor>& processor);
 
 }  // namespace ladder

@@ -4,6 +4,7 @@
 // proposer of drafts hands in a function here, so that no step names a later one.
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "step2_model/model_makers.h"
 #include "step4_runner/executor.h"
@@ -25,6 +26,9 @@ struct EngineMakers {
   ModelMakers model;    // of linear methods, attention, MLP: step2_model/model_makers.h
   RunnerMakers runner;  // of a logits processor, a proposer: step4_runner/executor_options.h
   ExecutorMaker executor = make_executor_in_process;
+  // The layers at which the stages of a pipeline end (RunnerConfig::stage_ends), where the configuration does not say it;
+  // empty: as even as they go.
+  std::function<std::vector<int64_t>(const DecoderSpec& spec, int stages)> split_layers;
 };
 
 }  // namespace ladder

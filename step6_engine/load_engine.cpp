@@ -4,6 +4,7 @@
 #include "step2_model/model.h"
 #include "step4_runner/local_executor.h"
 #include "step4_runner/memory.h"
+#include "step4_runner/rank_grid.h"
 #include "step6_engine/generation_config.h"
 
 namespace ladder {
@@ -22,6 +23,9 @@ RunnerConfig resolved_runner_config(const EngineOptions& options, const DecoderS
                                     MachineMemory memory) {
   RunnerConfig config = options.runner;
   config.dtype = options.dtype.value_or(spec.checkpoint_dtype);
+  const int stages = config.pipeline_parallel_size;
+  if (stages > 1 && stages <= spec.num_layers && config.stage_ends.empty() && options.makers.split_layers)
+    config.stage_ends = options.makers.split_layers(spec, stages);
   RunnerConfig resolved = resolve_runner_config(spec, config, memory);
   // What the scheduler calls max_model_len, see scheduler_config().
   const int64_t longest = resolved.batch.max_model_len + (options.full_length_prompts ? 1 : 0);
@@ -50,7 +54,7 @@ MadeExecutor make_executor_in_process(const ExecutorOptions& options) {
 namespace {
 
 SchedulerConfig scheduler_config(const EngineOptions& options, const DecoderSpec& spec,
-                                 const BatchConfig& batch) {
+                                 const BatchConfig& batch, int pipeline_depth) {
   SchedulerConfig config;
   config.batch = batch;
   if (options.full_length_prompts) ++config.batch.max_model_len;
@@ -64,6 +68,7 @@ SchedulerConfig scheduler_config(const EngineOptions& options, const DecoderSpec
   config.long_prefill_token_threshold = options.long_prefill_token_threshold;
   config.watermark = options.watermark;
   config.max_logprobs = options.max_logprobs;
+  config.pipeline_depth = pipeline_depth;
   config.static_batching = options.static_batching;
   config.recompute_everything = options.recompute_everything;
   return config;
@@ -72,15 +77,18 @@ SchedulerConfig scheduler_config(const EngineOptions& options, const DecoderSpec
 }  // namespace
 
 std::unique_ptr<Engine> load_engine(const EngineOptions& options, const ModelFolder& folder) {
+  const RunnerConfig config = resolved_runner_config(options, folder.spec);
+  const int pipeline_depth = config.pipeline_parallel_size > 1 ? max_steps_in_flight(config) : 1;
   MadeExecutor made = options.makers.executor({.model = options.model,
                                                .spec = folder.spec,
-                                               .config = resolved_runner_config(options, folder.spec),
+                                               .config = config,
                                                .progress = options.progress,
                                                .tokenizer = folder.tokenizer,
                                                .model_makers = options.makers.model,
                                                .runner_makers = options.makers.runner});
   return std::make_unique<Engine>(std::move(made.executor),
-                                  scheduler_config(options, folder.spec, made.batch), folder.tokenizer);
+                                  scheduler_config(options, folder.spec, made.batch, pipeline_depth),
+                                  folder.tokenizer);
 }
 
 }  // namespace ladder
