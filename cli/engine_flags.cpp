@@ -1,9 +1,14 @@
 #include "cli/engine_flags.h"
 
+#include <iterator>
+#include <numeric>
+
 #include "cli/device_flag.h"
 #include "cli/flag_values.h"
 #include "cli/kernels.h"
 #include "step1_layers/core/error.h"
+#include "step4_runner/rank_grid.h"
+#include "step7_parallel/pipeline/split_layers.h"
 
 namespace ladder {
 
@@ -19,6 +24,20 @@ DType parse_dtype(const std::string& name) {
 CLI::Option* switch_off(CLI::App& app, const char* name, bool& value, const char* help) {
   return app.add_flag_callback(
       name, [&value] { value = false; }, help);
+}
+
+// Each rank has a GPU, this one and those after it.
+void expect_gpus(const RunnerConfig& runner) {
+  if (runner.device.is_cpu() || num_ranks(runner) == 1) return;
+  const int count = cuda_device_count(nullptr), needed = runner.device.index + num_ranks(runner);
+  LADDER_CHECK(
+      needed <= count,
+      "--tensor-parallel-size {} times --pipeline-parallel-size {} are {} ranks, each on a GPU from {} on: this "
+      "machine has {} GPU{}",
+      runner.tensor_parallel_size, runner.pipeline_parallel_size, num_ranks(runner),
+      device_name(runner.device), count, count == 1 ? "" : "s");
+  for (int index = runner.device.index; index < needed; ++index)
+    check_usable(cuda_device_info(index), fmt::format("rank {}", index - runner.device.index));
 }
 
 // --kernel op=name, each operator once.
@@ -144,16 +163,11 @@ void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_de
       ->check(whole_in_range(kThreadsRange))
       ->type_name("N")
       ->group(group);
-  app.add_option("--tensor-parallel-size", options_.runner.tensor_parallel_size,
-                 "ranks (as threads of the CPU) that split every layer")
-      ->check(whole_in_range(kTensorParallelSizeRange))
-      ->type_name("N")
-      ->capture_default_str()
-      ->group(group);
   app.add_option("--kernel", kernels_, "force the kernel of an operator, e.g. matmul=loop; may repeat")
       ->type_name("OP=NAME")
       ->allow_extra_args(false)
       ->group(group);
+  add_ranks(app);
   const char* gpu = "How a GPU is used (the CPU has none of this and ignores it)";
   app.add_option("--gpu-memory-utilization", options_.runner.gpu_memory_utilization,
                  "share of the GPU's memory for weights, activations and KV cache together")
@@ -172,6 +186,33 @@ void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_de
       ->group(gpu);
   for (CLI::Option* added : app.get_options()) added_.push_back(added);
   added_.erase(added_.begin(), added_.begin() + static_cast<std::ptrdiff_t>(num_before));
+}
+
+void EngineFlags::add_ranks(CLI::App& app) {
+  const char* group = "Several ranks (each a GPU, or some threads of the CPU)";
+  app.add_option("--tensor-parallel-size", options_.runner.tensor_parallel_size,
+                 "ranks that split every layer")
+      ->check(whole_in_range(kTensorParallelSizeRange))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option(
+         "--pipeline-parallel-size", options_.runner.pipeline_parallel_size,
+         "stages, each with a part of the layers; times --tensor-parallel-size is the number of ranks")
+      ->check(whole_in_range(kPipelineParallelSizeRange))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--pipeline-layers", pipeline_layers_,
+                 "layers of each stage, e.g. 17,15 [so that the slowest stage is as fast as can be]")
+      ->check(whole_in_range(1, 1 << 16))
+      ->delimiter(',')
+      ->type_name("N,N,...")
+      ->allow_extra_args(false)
+      ->group(group);
+  app.add_flag("--naive-pipeline", options_.runner.naive_pipeline,
+               "one batch at a time goes through the stages (a baseline)")
+      ->group(group);
 }
 
 std::vector<std::string> EngineFlags::arguments() const {
@@ -196,9 +237,14 @@ EngineOptions EngineFlags::options() const {
   RunnerConfig& runner = options.runner;
   runner.device = find_device(device_);
   runner.load_format = load_format_ == "dummy" ? LoadFormat::dummy : LoadFormat::automatic;
-  LADDER_CHECK(runner.device.is_cpu() || runner.tensor_parallel_size == 1,
-               "--tensor-parallel-size {}: on GPUs one rank only so far; with --device cpu ranks are threads",
-               runner.tensor_parallel_size);
+  options.makers.split_layers = split_layers;
+  if (!pipeline_layers_.empty()) {
+    LADDER_CHECK(std::ssize(pipeline_layers_) == runner.pipeline_parallel_size,
+                 "--pipeline-layers {}: expected as many numbers as --pipeline-parallel-size, which is {}",
+                 fmt::join(pipeline_layers_, ","), runner.pipeline_parallel_size);
+    std::partial_sum(pipeline_layers_.begin(), pipeline_layers_.end(), std::back_inserter(runner.stage_ends));
+  }
+  expect_gpus(runner);
   LADDER_CHECK(runner.batch.num_kv_blocks == 0 || kv_memory_.empty(),
                "--num-kv-blocks and --kv-memory say the same thing: expected one of them");
   if (!kv_memory_.empty()) runner.kv_memory = parse_bytes(kv_memory_, "--kv-memory");

@@ -20,6 +20,8 @@ class EngineFlags {
   std::string model;
 
  private:
+  void add_ranks(CLI::App& app);
+
   EngineOptions options_;  // what the flags set directly; the others are read from these:
   std::string dtype_ = "auto";
   std::string device_ = "auto";
@@ -27,6 +29,7 @@ class EngineFlags {
   std::string policy_ = "fcfs";
   std::string kv_memory_;
   std::vector<std::string> kernels_;
+  std::vector<int64_t> pipeline_layers_;
   std::vector<const CLI::Option*> added_;  // by add()
 };
 

@@ -11,6 +11,8 @@
 #include "step1_layers/core/error.h"
 #include "step1_layers/core/parallel.h"
 #include "step4_runner/memory.h"
+#include "step4_runner/rank_grid.h"
+#include "step7_parallel/pipeline/split_layers.h"
 
 namespace ladder {
 
@@ -54,8 +56,7 @@ using Pairs = std::vector<std::pair<std::string, std::string>>;
 Pairs describe_device(const RunnerConfig& config) {
   if (config.device.is_cpu())
     return {{"  processor", fmt::format("{} ({})", cpu_name(), isa_name(cpu_isa()))},
-            {"  threads", format_count(config.threads)},
-            {"  tensor-parallel ranks", format_count(config.tensor_parallel_size)}};
+            {"  threads", format_count(config.threads)}};
   const CudaDeviceInfo gpu = cuda_device_info(config.device.index);
   const auto version = [](int number) { return fmt::format("{}.{}", number / 1000, number % 1000 / 10); };
   const auto on = [](bool value) { return std::string(value ? "on" : "off"); };
@@ -121,6 +122,51 @@ std::string describe_choices(const DecoderSpec& spec, const RunnerConfig& config
          format_table(table);
 }
 
+// "queries 0 to 15, keys 0 to 3": the heads of a tensor-parallel rank, of which KV heads may be shared by neighbours.
+std::string heads_of(const DecoderSpec& spec, const RunnerConfig& config, int tensor_rank) {
+  const auto range = [&](int64_t heads) {
+    const int64_t ranks = config.tensor_parallel_size;
+    const int64_t begin = heads * tensor_rank / ranks, size = std::max<int64_t>(heads / ranks, 1);
+    return size == 1 ? std::to_string(begin) : fmt::format("{} to {}", begin, begin + size - 1);
+  };
+  return fmt::format("{}; {}", range(spec.num_heads), range(spec.num_kv_heads));
+}
+
+// Which rank has what, where there are several.
+std::string describe_ranks(const DecoderSpec& spec, const RunnerConfig& config) {
+  std::vector<std::vector<std::string>> table{{"  rank", "on", "stage", "layers", "beside them",
+                                               "heads; KV heads", "weights", "KV cache", "at the peak"}};
+  for (int rank = 0; rank < num_ranks(config); ++rank) {
+    const GridPlace place = place_of(config, rank);
+    const LayerRange layers = layers_of(config, spec.num_layers, place.stage);
+    const MemoryPlan plan = predict_rank_memory(spec, config, place);
+    const bool is_first = place.stage == 0, is_last = place.stage + 1 == config.pipeline_parallel_size;
+    const Device device =
+        config.device.is_cpu() ? config.device : Device{config.device.type, config.device.index + rank};
+    table.push_back({fmt::format("  {}", rank), device_name(device), std::to_string(place.stage),
+                     fmt::format("{} to {}", layers.begin, layers.end - 1),
+                     is_first && is_last ? "embedding, head"
+                     : is_first          ? "embedding"
+                     : is_last           ? "head"
+                                         : "",
+                     heads_of(spec, config, place.tensor_rank), format_bytes(plan.weights),
+                     format_bytes(plan.kv),
+                     format_bytes(plan.weights + plan.kv + plan.activations +
+                                  (config.device.is_cpu() ? 0 : plan.other))});
+  }
+  std::string text =
+      fmt::format("\n{} ranks: {} tensor-parallel in each of {} stage{}; rank = stage * {} + tensor rank\n",
+                  num_ranks(config), config.tensor_parallel_size, config.pipeline_parallel_size,
+                  config.pipeline_parallel_size == 1 ? "" : "s", config.tensor_parallel_size) +
+      format_table(table);
+  if (config.pipeline_parallel_size == 1) return text;
+  std::vector<int64_t> ends;
+  for (int stage = 0; stage < config.pipeline_parallel_size; ++stage)
+    ends.push_back(layers_of(config, spec.num_layers, stage).end);
+  return text + fmt::format("The slowest stage has {:.2f} times the work of the mean one, head included.\n",
+                            imbalance(spec, ends));
+}
+
 std::string free_of(const MachineMemory& memory) {
   return fmt::format("{} of {}", format_bytes(memory.available), format_bytes(memory.total));
 }
@@ -136,6 +182,16 @@ void run_info_of_machine(const EngineOptions& options) {
   write_out("This machine\n" + format_pairs(here) + "\nKernels, and the idea of each\n" +
             describe_kernels(config) +
             "\nWith --model DIR: the model, what fits, and the kernels it gets.\n");
+}
+
+// Each rank on its own GPU, or all in the memory of this machine.
+bool fits(const DecoderSpec& spec, const RunnerConfig& config, const MachineMemory& memory) {
+  if (config.device.is_cpu()) return predict_memory(spec, config).total() <= memory.available;
+  for (int rank = 0; rank < num_ranks(config); ++rank)
+    if (predict_rank_memory(spec, config, place_of(config, rank)).total() >
+        free_memory({config.device.type, config.device.index + rank}).available)
+      return false;
+  return true;
 }
 
 void run_info(const EngineFlags& flags) {
@@ -190,8 +246,9 @@ void run_info(const EngineFlags& flags) {
               {"  everything else", format_bytes(plan.other)},
               {"  together", format_bytes(plan.total())},
               {"  free on this machine", free_of(memory)},
-              {"  fits", plan.total() <= memory.available ? "yes" : "no"},
+              {"  fits", fits(spec, config, memory) ? "yes" : "no"},
           });
+  if (num_ranks(config) > 1) text += describe_ranks(spec, config);
   text += "\nKernels, and the idea of each\n" + describe_kernels(config);
   if (!config.device.is_cpu()) text += describe_choices(spec, config);
   write_out(text);

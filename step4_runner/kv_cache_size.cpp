@@ -76,7 +76,9 @@ void check_flags(const DecoderSpec& spec, const RunnerConfig& config) {
                 config.stage_ends.back() == spec.num_layers;
   for (size_t stage = 1; stage < config.stage_ends.size(); ++stage)
     ascend &= config.stage_ends[stage] > config.stage_ends[stage - 1];
-  LADDER_CHECK(ascend, "the layers at which the stages end: expected {} numbers that ascend to {}, found {}",
+  LADDER_CHECK(ascend,
+               "--pipeline-layers: expected {} numbers of layers, each at least 1, that add up to {}; the stages would "
+               "end at {}",
                config.pipeline_parallel_size, spec.num_layers, fmt::join(config.stage_ends, ", "));
 }
 
