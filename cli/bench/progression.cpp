@@ -34,6 +34,8 @@ struct Rung {
   bool cuda_graphs = false;
   bool async_scheduling = false;
   bool dependent_launch = false;
+  // Of a pipeline.
+  bool full_pipeline = false;
 };
 
 constexpr Rung kRungs[] = {
@@ -61,9 +63,15 @@ constexpr Rung kGpuRungs[] = {
      .dependent_launch = true},
 };
 
-std::vector<Rung> rungs_for(Device device) {
+// The last rung is the one below with a batch in every stage; until then one at a time goes through the stages.
+std::vector<Rung> rungs_for(const RunnerConfig& config) {
   std::vector<Rung> rungs(std::begin(kRungs), std::end(kRungs));
-  if (!device.is_cpu()) rungs.insert(rungs.end(), std::begin(kGpuRungs), std::end(kGpuRungs));
+  if (!config.device.is_cpu()) rungs.insert(rungs.end(), std::begin(kGpuRungs), std::end(kGpuRungs));
+  if (config.pipeline_parallel_size > 1) {
+    rungs.push_back(rungs.back());
+    rungs.back().name = "a batch in every stage";
+    rungs.back().full_pipeline = true;
+  }
   return rungs;
 }
 
@@ -79,6 +87,7 @@ EngineOptions options_of(const Rung& rung, EngineOptions options) {
   options.runner.cuda_graphs = rung.cuda_graphs;
   options.runner.async_scheduling = rung.async_scheduling;
   options.runner.dependent_launch = rung.dependent_launch;
+  options.runner.naive_pipeline = !rung.full_pipeline;
   return options;
 }
 
@@ -95,7 +104,7 @@ void run_progression(const ProgressionFlags& flags) {
   const Device device = options.runner.device;
   BenchMachine machine{device, 1, copy_bandwidth(device)};
   std::vector<Measurement> results;
-  for (const Rung& rung : rungs_for(device)) {
+  for (const Rung& rung : rungs_for(options.runner)) {
     const EngineOptions of_rung = options_of(rung, options);
     const RunnerConfig config = resolved_runner_config(of_rung, folder.spec);
     machine.threads = config.threads;
