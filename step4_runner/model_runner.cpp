@@ -135,6 +135,12 @@ void ModelRunner::sample(Step& step) {
   unknown_.push_back(step.launched);
 }
 
+void ModelRunner::fill_in_tokens(size_t num_left_unknown) {
+  for (; unknown_.size() > num_left_unknown; unknown_.pop_front())
+    batch_.fill(unknown_.front()->pending, unknown_.front()->tokens());
+}
+// <<< task 4.4.runner
+
 void ModelRunner::learn(std::span<const KnownTokens> known) {
   for (const KnownTokens& tokens : known) {
     LADDER_CHECK(!unknown_.empty() && unknown_.front()->step == tokens.step,
@@ -152,12 +158,6 @@ void ModelRunner::expect_known_tokens() const {
                  "sequence {} computes a token that is still in the pipeline", sequence->id);
   }
 }
-
-void ModelRunner::fill_in_tokens(size_t num_left_unknown) {
-  for (; unknown_.size() > num_left_unknown; unknown_.pop_front())
-    batch_.fill(unknown_.front()->pending, unknown_.front()->tokens());
-}
-// <<< task 4.4.runner
 
 Tensor ModelRunner::gather_rows(const Tensor& hidden, std::span<const int64_t> rows,
                                 const Tensor& device_rows) {
