@@ -1,8 +1,6 @@
 // What LocalGroup is made of beside its collectives (local_group_collectives.cpp, local_group_exchange.cpp).
 #include <algorithm>
-#include <cstring>
 #include <exception>
-#include <numeric>
 #include <thread>
 #include <utility>
 
@@ -18,24 +16,11 @@ void LocalGroup::State::leave(int rank, const std::string& reason) {
   changed.notify_all();
 }
 
-std::string LocalGroup::State::disagreement() const {
-  const GroupCall& first = calls[0];
-  for (int r = 0; r < size(); ++r) {
-    const GroupCall& call = calls[static_cast<size_t>(r)];
-    if (std::strcmp(call.name, first.name) != 0)
-      return fmt::format("rank 0 called {} while rank {} called {}", first.name, r, call.name);
-    for (const Tensor* tensor : {&call.input, &call.output})
-      if (tensor->defined() && !(tensor->device().is_cpu() && tensor->is_contiguous()))
-        return fmt::format("{}: rank {}'s {} is not contiguous CPU memory", call.name, r, tensor->str());
-    const bool by_rows = !call.send_counts.empty();
-    if (call.input.dtype() != first.input.dtype() || call.output.dtype() != first.output.dtype() ||
-        (!by_rows &&
-         (call.input.numel() != first.input.numel() || call.output.numel() != first.output.numel())) ||
-        (by_rows && row_elements(call.input) != row_elements(first.input)) || call.root != first.root)
-      return fmt::format("{}: rank 0 brought {} and rank {} brought {}", call.name, first.input.str(), r,
-                         call.input.str());
-  }
-  return {};
+std::vector<CallForm> LocalGroup::State::forms() const {
+  std::vector<CallForm> forms;
+  for (const GroupCall& call : calls)
+    forms.push_back(call_form(call.name, call.input, call.output, call.root, !call.send_counts.empty()));
+  return forms;
 }
 
 void LocalGroup::State::Rank::check_peer(const char* name, int peer) const {
@@ -43,31 +28,12 @@ void LocalGroup::State::Rank::check_peer(const char* name, int peer) const {
 }
 
 std::string LocalGroup::State::Rank::counts_problem() const {
-  for (int r = 0; r < size(); ++r) {
-    const GroupCall& call = state_.calls[at(r)];
-    const auto sum = [](const std::vector<int64_t>& counts) {
-      return std::accumulate(counts.begin(), counts.end(), int64_t{0});
-    };
-    const auto valid = [&](const std::vector<int64_t>& counts) {
-      return counts.size() == at(size()) &&
-             std::all_of(counts.begin(), counts.end(), [](int64_t count) { return count >= 0; });
-    };
-    if (!valid(call.send_counts) || !valid(call.recv_counts) || call.input.ndim() < 1 ||
-        call.output.ndim() < 1 || sum(call.send_counts) != call.input.dim(0) ||
-        sum(call.recv_counts) != call.output.dim(0) || call.output.dtype() != call.input.dtype() ||
-        row_elements(call.output) != row_elements(call.input))
-      return fmt::format("all_to_all: rank {}'s counts do not fit {} and {}", r, call.input.str(),
-                         call.output.str());
+  CallCounts counts;
+  for (const GroupCall& call : state_.calls) {
+    counts.send.push_back(call.send_counts);
+    counts.recv.push_back(call.recv_counts);
   }
-  for (int from = 0; from < size(); ++from)
-    for (int to = 0; to < size(); ++to) {
-      const int64_t sent = state_.calls[at(from)].send_counts[at(to)];
-      const int64_t expected = state_.calls[at(to)].recv_counts[at(from)];
-      if (sent != expected)
-        return fmt::format("all_to_all: rank {} sends {} rows to rank {}, which expects {}", from, sent, to,
-                           expected);
-    }
-  return {};
+  return ladder::counts_problem(state_.forms(), counts);
 }
 
 LocalGroup::LocalGroup(int size) {

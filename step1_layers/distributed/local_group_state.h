@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "step1_layers/core/error.h"
+#include "step1_layers/distributed/call_form.h"
 #include "step1_layers/distributed/local_group.h"
 
 namespace ladder {
@@ -32,16 +33,6 @@ inline int64_t row_elements(const Tensor& tensor) {
 
 inline char* row_address(const Tensor& tensor, int64_t row) {
   return static_cast<char*>(tensor.raw()) + row * row_elements(tensor) * dtype_size(tensor.dtype());
-}
-
-// to[i] = the sum of from[r][i] over the ranks, in float and in rank order, written to all of `to`.
-template <class T>
-void reduce_elements(const std::vector<const T*>& from, const std::vector<T*>& to, int64_t count) {
-  for (int64_t i = 0; i < count; ++i) {
-    float sum = 0;
-    for (const T* values : from) sum += static_cast<float>(values[i]);
-    for (T* values : to) values[i] = T(sum);
-  }
 }
 
 struct LocalGroup::State {
@@ -72,8 +63,8 @@ struct LocalGroup::State {
   // Returns when every rank has called it. Error: the obstacle, where a rank will never come; but a barrier
   // that all ranks reached counts, also if one of them leaves right after it.
   void barrier();
-  // Every rank looks at the same calls and so comes to the same answer. Empty: they fit together.
-  std::string disagreement() const;
+  // The calls without their elements, by rank (call_form.h).
+  std::vector<CallForm> forms() const;
   // Runs work() between two barriers: after the first every rank's call is known, and no rank returns (and
   // reuses its tensors) before the second. Error, on every rank: the ranks disagree, or work() fails or returns
   // a text that is not empty (what is wrong, the same on every rank).
@@ -120,7 +111,7 @@ template <class Work>
 void LocalGroup::State::collective(int rank, GroupCall call, Work&& work) {
   calls[static_cast<size_t>(rank)] = std::move(call);
   barrier();
-  std::string problem = disagreement();
+  std::string problem = disagreement(forms());
   if (problem.empty()) {
     try {
       problem = work();
