@@ -1,0 +1,262 @@
+#include "step7_parallel/communicators/shared_memory_group.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+
+#include <csignal>
+#include <filesystem>
+#include <functional>
+#include <set>
+#include <thread>
+
+#include "step1_layers/core/error.h"
+#include "step7_parallel/communicators/forked_ranks.h"
+#include "tests/step7_parallel/communicators/collective_cases.h"
+#include "tests/support/in_time.h"
+#include "tests/support/numerics.h"
+
+namespace ladder {
+namespace {
+
+using namespace std::chrono_literals;
+using ::testing::AllOf;
+using ::testing::Each;
+using ::testing::HasSubstr;
+using Clock = std::chrono::steady_clock;
+
+const OpContext kContext;
+constexpr auto kDeadline = 60s;
+
+Tensor ones(int64_t count) {
+  const Tensor tensor = Tensor::empty({count}, DType::f32);
+  std::fill_n(tensor.data<float>(), count, 1.0f);
+  return tensor;
+}
+
+std::string error_of(const std::function<void()>& work) {
+  try {
+    work();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+std::set<std::string> files_of_memory() {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) names.insert(entry.path());
+  return names;
+}
+
+// Staging and slots so small that every call takes many rounds, and ranks that always sleep.
+TEST(SharedMemoryGroup, EveryCaseInSmallPiecesAndWithoutLooking) {
+  for (const auto& one : testing::collective_cases())
+    for (const int size : {2, 3}) {
+      const uint64_t seed = testing::fresh_seed();
+      const int64_t bytes = one.name == "ten_thousand_random_calls" ? 192 : 16 << 10;
+      const auto errors = run_forked_ranks({.shape = {size, bytes, 64 * (bytes / 192), 4},
+                                            .patience = {.timeout = kDeadline, .spin = 0us},
+                                            .deadline = kDeadline},
+                                           [&](int, Communicator& group) { one.run(group, seed); });
+      EXPECT_THAT(errors, Each("")) << one.name << ", " << size << " ranks, LADDER_TEST_SEED=" << seed;
+    }
+}
+
+// Two slots hold two short messages, or two slots of one.
+TEST(SharedMemoryGroup, ASenderIsAheadByWhatTheSlotsHold) {
+  const auto errors = run_forked_ranks(
+      {.shape = {2, 4096, 4096, 2}, .patience = {.timeout = 300ms}}, [](int rank, Communicator& group) {
+        if (rank == 1) return std::this_thread::sleep_for(5s);
+        group.send(kContext, ones(3), 1);
+        group.send(kContext, ones(1000), 1);
+        const std::string text = error_of([&] { group.send(kContext, ones(1), 1); });
+        if (text != "no error") fail("the third: {}", text);
+      });
+  EXPECT_THAT(errors[0], AllOf(HasSubstr("the third: rank 1 (process "), HasSubstr("within 300 ms"),
+                               HasSubstr("rank 0's send")));
+}
+
+// Point to point is between two: the third may be in a collective, or nowhere.
+TEST(SharedMemoryGroup, TwoTalkWhileTheThirdIsElsewhere) {
+  const auto errors = run_forked_ranks(
+      {.shape = {3, 4096, 4096, 2}, .patience = {.timeout = 5s}}, [](int rank, Communicator& group) {
+        if (rank < 2)
+          for (int i = 0; i < 100; ++i) {
+            const Tensor value = ones(5000);
+            rank == 0 ? group.send(kContext, value, 1) : group.recv(kContext, value, 0);
+          }
+        group.barrier(kContext);
+      });
+  EXPECT_THAT(errors, Each(""));
+}
+
+enum class Fault { throws, killed, stopped, returns };
+
+std::string name_of(const ::testing::TestParamInfo<Fault>& info) {
+  static constexpr const char* kNames[] = {"Throws", "IsKilled", "Stops", "Returns"};
+  return kNames[static_cast<int>(info.param)];
+}
+
+class ARankThat : public ::testing::TestWithParam<Fault> {};
+
+// In the midst of large collectives, and while it is waited for by a recv.
+TEST_P(ARankThat, ReleasesTheOthersWithItsNameAndTheCause) {
+  const std::set<std::string> before = files_of_memory();
+  for (const int culprit : {0, 2})
+    for (const bool messages : {false, true}) {
+      const auto live = [&](int rank, Communicator& group) {
+        const Tensor value = ones(400'000);
+        if (rank == culprit && (GetParam() == Fault::killed || GetParam() == Fault::stopped))
+          std::thread([] {  // wherever the rank then is
+            std::this_thread::sleep_for(30ms);
+            ::raise(GetParam() == Fault::killed ? SIGKILL : SIGSTOP);
+          })
+              .detach();
+        const int next = (rank + 1) % 3, previous = (rank + 2) % 3;
+        for (int call = 0;; ++call) {
+          if (rank == culprit && call == 5 && GetParam() == Fault::throws)
+            throw std::runtime_error("the disk is on fire");
+          if (rank == culprit && call == 5 && GetParam() == Fault::returns) return;
+          if (messages) {
+            group.send(kContext, value, next);
+            group.recv(kContext, value, previous);
+          } else {
+            group.all_reduce(kContext, value);
+          }
+        }
+      };
+      const Clock::time_point begin = Clock::now();
+      const auto errors =
+          run_forked_ranks({.shape = {3, 64 << 10, 512 << 10, 4}, .patience = {.timeout = 500ms}}, live);
+      // The bound of a wait, and two seconds until a stopped one is killed.
+      EXPECT_LT(std::chrono::duration<double>(Clock::now() - begin).count(), 5);
+      const auto name = fmt::format("rank {}", culprit);
+      for (int rank = 0; rank < 3; ++rank) {
+        const std::string& error = errors[static_cast<size_t>(rank)];
+        SCOPED_TRACE(fmt::format("rank {} of culprit {}: {}", rank, culprit, error));
+        EXPECT_EQ(error.find('\n'), std::string::npos);
+        if (rank != culprit && !messages) {
+          EXPECT_THAT(error, HasSubstr(name));
+        }
+        switch (GetParam()) {
+          case Fault::throws:
+            EXPECT_THAT(error, HasSubstr("the disk is on fire"));
+            break;
+          case Fault::killed:
+            EXPECT_THAT(error, HasSubstr("ended by signal 9"));
+            break;
+          case Fault::stopped:  // a stopped one is killed in the end
+            if (rank == culprit)
+              EXPECT_THAT(error, HasSubstr("ended by signal 9"));
+            else
+              EXPECT_THAT(error, HasSubstr("within 500 ms"));
+            break;
+          case Fault::returns:
+            if (rank == culprit)
+              EXPECT_EQ(error, "");
+            else  // whoever needs it learns that at once, and others of them
+              EXPECT_THAT(error, HasSubstr(fmt::format("rank {} has left the group", culprit)));
+        }
+      }
+      if (HasFailure()) return;
+    }
+  EXPECT_EQ(files_of_memory(), before);
+}
+
+INSTANTIATE_TEST_SUITE_P(SharedMemoryGroup, ARankThat,
+                         ::testing::Values(Fault::throws, Fault::killed, Fault::stopped, Fault::returns),
+                         name_of);
+
+TEST(SharedMemoryGroup, ClosingReleasesWhoeverWaitsAtOnce) {
+  const SharedMemoryGroup group = SharedMemoryGroup::create({.size = 2});
+  const auto rank = group.join(0, {.timeout = kDeadline});
+  for (const bool in_recv : {false, true}) {
+    testing::expect_within(5s, [&] {
+      const Clock::time_point begin = Clock::now();
+      std::thread closer([&] {
+        std::this_thread::sleep_for(20ms);
+        group.close("rank 1 failed: no memory");
+        group.close("another reason, which is too late");
+      });
+      EXPECT_EQ(
+          error_of([&] { in_recv ? rank->recv(kContext, ones(3), 1) : rank->all_reduce(kContext, ones(3)); }),
+          "rank 1 failed: no memory");
+      closer.join();
+      return Clock::now() - begin;
+    });
+    EXPECT_EQ(error_of([&] { rank->send(kContext, ones(3), 1); }), "rank 1 failed: no memory");
+  }
+  EXPECT_EQ(group.closed_because(), "rank 1 failed: no memory");
+}
+
+TEST(SharedMemoryGroup, WhatWasSentBeforeARankLeftIsReceived) {
+  const SharedMemoryGroup group = SharedMemoryGroup::create({.size = 3});
+  const auto first = group.join(0), second = group.join(1);
+  auto third = group.join(2);
+  third->send(kContext, ones(3), 0);
+  third.reset();
+  const Tensor value = testing::poisoned({3}, DType::f32);
+  first->recv(kContext, value, 2);
+  EXPECT_EQ(testing::to_double(value), (std::vector<double>{1, 1, 1}));
+  EXPECT_EQ(error_of([&] { first->recv(kContext, value, 2); }), "rank 2 has left the group");
+  EXPECT_EQ(error_of([&] { first->send(kContext, value, 2); }), "rank 2 has left the group");
+  // The others can still talk to each other, but not meet: however often they try.
+  first->send(kContext, value, 1);
+  second->recv(kContext, value, 0);
+  for (int i = 0; i < 4; ++i)
+    EXPECT_EQ(error_of([&] { first->barrier(kContext); }), "rank 2 has left the group");
+  EXPECT_EQ(error_of([&] { second->barrier(kContext); }), "rank 2 has left the group");
+}
+
+TEST(SharedMemoryGroup, AMismatchedMessageIsAnErrorOnBothSides) {
+  const auto errors = run_forked_ranks({.shape = {.size = 2}}, [](int rank, Communicator& group) {
+    const Tensor value = ones(rank == 0 ? 3 : 4);
+    if (rank == 1) return group.recv(kContext, value, 0);
+    group.send(kContext, value, 1);
+    group.recv(kContext, value, 1);  // waits for what will never come
+  });
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr("f32[3]"), HasSubstr("f32[4]"))));
+}
+
+TEST(SharedMemoryGroup, AWatchdogSaysWhereEachRankStands) {
+  const auto errors =
+      run_forked_ranks({.shape = {.size = 2}, .deadline = 300ms}, [](int rank, Communicator& group) {
+        group.barrier(kContext);
+        rank == 0 ? group.all_reduce(kContext, ones(3)) : group.recv(kContext, ones(3), 0);
+      });
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr("not done within 300 ms"), HasSubstr("in call 2, all_reduce"),
+                                 HasSubstr("in call 2, recv"))));
+}
+
+TEST(SharedMemoryGroup, IsOpenedByItsDescriptorAndJoinedOnceByEachRank) {
+  const SharedMemoryGroup made = SharedMemoryGroup::create({2, 4096, 128, 4});
+  const SharedMemoryGroup opened =
+      SharedMemoryGroup::open(FileDescriptor(::fcntl(made.descriptor(), F_DUPFD_CLOEXEC, 0)));
+  EXPECT_EQ(opened.size(), 2);
+  const auto one = made.join(0);
+  EXPECT_EQ(one->rank(), 0);
+  EXPECT_EQ(one->size(), 2);
+  EXPECT_THAT(error_of([&] { opened.join(0); }), HasSubstr("rank 0 (process"));
+  EXPECT_THAT(error_of([&] { opened.join(2); }), HasSubstr("no rank 2"));
+  const auto two = opened.join(1);
+  one->send(kContext, ones(100), 1);
+  two->recv(kContext, ones(100), 0);
+  EXPECT_THROW(one->send(kContext, ones(1), 0), Error);
+  EXPECT_THROW(one->recv(kContext, ones(1), 2), Error);
+}
+
+TEST(SharedMemoryGroup, RefusesShapesAndMemoryThatAreNone) {
+  for (const GroupMemoryShape& shape : std::vector<GroupMemoryShape>{
+           {0, 4096, 4096, 2}, {1000, 4096, 4096, 2}, {2, 100, 64, 2}, {8, 64, 64, 1}, {2, 4096, 64, 0}})
+    EXPECT_THROW(SharedMemoryGroup::create(shape), Error) << shape.size;
+  SharedMemory other = SharedMemory::create("other", 4096);
+  EXPECT_THAT(error_of([&] {
+                SharedMemoryGroup::open(FileDescriptor(::fcntl(other.descriptor(), F_DUPFD_CLOEXEC, 0)));
+              }),
+              HasSubstr("something else"));
+}
+
+}  // namespace
+}  // namespace ladder
