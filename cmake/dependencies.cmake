@@ -1,5 +1,6 @@
 # The libraries that the project uses, and which of the optional ones this build has: OpenMP, oneDNN, CUDA,
-# Boost for the server. LADDER_ONEDNN_LIBRARIES, LADDER_CUDA_LIBRARIES and LADDER_HAS_SERVER are empty where it has not.
+# Boost for the server, MPI. LADDER_ONEDNN_LIBRARIES, LADDER_CUDA_LIBRARIES, LADDER_HAS_SERVER and LADDER_HAS_MPI are
+# empty where it has not.
 
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
@@ -14,7 +15,8 @@ set(LADDER_OPENMP AUTO CACHE STRING "threads inside an operator: AUTO, ON or OFF
 set(LADDER_ONEDNN AUTO CACHE STRING "oneDNN rungs of the matrix product: AUTO, ON or OFF")
 set(LADDER_CUDA AUTO CACHE STRING "the CUDA rungs of every ladder: AUTO, ON or OFF")
 set(LADDER_SERVER AUTO CACHE STRING "the HTTP server and its load generator: AUTO, ON or OFF")
-foreach(part OPENMP ONEDNN CUDA SERVER)
+set(LADDER_MPI AUTO CACHE STRING "groups of ranks that mpirun starts: AUTO, ON or OFF")
+foreach(part OPENMP ONEDNN CUDA SERVER MPI)
   if(NOT LADDER_${part} MATCHES "^(AUTO|ON|OFF)$")
     message(FATAL_ERROR "LADDER_${part}=${LADDER_${part}}: expected AUTO, ON or OFF")
   endif()
@@ -54,6 +56,17 @@ if(NOT LADDER_SERVER STREQUAL "OFF")
     message(FATAL_ERROR "LADDER_SERVER=ON, but Boost 1.81 or newer (libboost1.81-dev) is not installed")
   else()
     message(STATUS "no Boost of 1.81 or newer was found: the build has no server")
+  endif()
+endif()
+
+if(NOT LADDER_MPI STREQUAL "OFF")
+  find_package(MPI QUIET COMPONENTS CXX)
+  if(MPI_CXX_FOUND)
+    set(LADDER_HAS_MPI ON)
+  elseif(LADDER_MPI STREQUAL "ON")
+    message(FATAL_ERROR "LADDER_MPI=ON, but MPI (libopenmpi-dev, openmpi-bin) is not installed")
+  else()
+    message(STATUS "no MPI was found: the build has no ranks that mpirun starts")
   endif()
 endif()
 

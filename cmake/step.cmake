@@ -45,7 +45,7 @@ endif()
 function(ladder_step number folder)
   cmake_parse_arguments(arg "" "" "PUBLIC;PRIVATE" ${ARGN})
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${CMAKE_SOURCE_DIR}/${folder}/*.cpp)
-  list(FILTER sources EXCLUDE REGEX "/server/")  # a library of its own
+  list(FILTER sources EXCLUDE REGEX "/(server|mpi)/")  # libraries of their own
   set(simd_sources ${sources})
   list(FILTER simd_sources INCLUDE REGEX "_simd\\.cpp$")
   list(FILTER sources EXCLUDE REGEX "_simd\\.cpp$")
