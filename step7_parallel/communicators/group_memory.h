@@ -16,7 +16,7 @@ namespace ladder {
 
 struct GroupMemoryShape {
   int size = 1;                               // ranks
-  int64_t staging_bytes = 1 << 20;            // of a rank, twice
+  int64_t staging_bytes = 512 << 10;          // of a rank, twice
   int64_t slot_bytes = 256 << 10, slots = 4;  // of a mailbox: what a sender may be ahead of its receiver
 };
 

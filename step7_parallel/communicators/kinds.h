@@ -25,7 +25,7 @@ struct CommunicatorKind {
                                   const std::function<void(int rank, Communicator& group)>& fn);
 };
 
-// The slowest first.
+// The clearest first, by device.
 const std::vector<CommunicatorKind>& communicator_kinds();
 const CommunicatorKind& communicator_kind(
     std::string_view name);  // Error: there is none; says which there are
