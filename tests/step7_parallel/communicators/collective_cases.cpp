@@ -339,6 +339,8 @@ void disagreements_are_the_same_error_everywhere(Communicator& group, uint64_t) 
         [&] { me == 0 ? group.barrier(kContext) : group.all_reduce(kContext, zeros({9})); });
   fails({"all_gather", "[2]", "[1]"}, [&] { group.all_gather(kContext, zeros({2}), zeros({1})); });
   fails({"reduce_scatter"}, [&] { group.reduce_scatter(kContext, zeros({1}), zeros({2})); });
+  fails({"broadcast", "as root", fmt::format("rank {} rank {}", last, last)},
+        [&] { group.broadcast(kContext, zeros({2}), me == last ? last : 0); });
   fails({"broadcast", "no rank 77"}, [&] { group.broadcast(kContext, zeros({2}), 77); });
   fails({fmt::format("rank {}", last), "not contiguous"}, [&] {
     group.all_reduce(kContext, me == last ? zeros({2, 4}).narrow(1, 0, 2) : zeros({2, 2}));

@@ -13,7 +13,7 @@ namespace {
 using namespace std::chrono_literals;
 using testing::CollectiveCase;
 
-constexpr auto kDeadline = 60s;
+constexpr auto kDeadline = 20s;
 
 struct Setting {
   const CommunicatorKind* kind;
@@ -32,6 +32,10 @@ std::vector<Setting> settings() {
   return settings;
 }
 
+void PrintTo(const Setting& setting, std::ostream* out) {
+  *out << setting.kind->name << ", " << setting.one->name;
+}
+
 class EveryCommunicator : public ::testing::TestWithParam<Setting> {};
 
 TEST_P(EveryCommunicator, DoesIt) {
@@ -41,6 +45,7 @@ TEST_P(EveryCommunicator, DoesIt) {
     const uint64_t seed = testing::fresh_seed();
     const auto errors = kind->run(size, kDeadline, [&](int, Communicator& group) { one->run(group, seed); });
     EXPECT_THAT(errors, ::testing::Each("")) << size << " ranks, LADDER_TEST_SEED=" << seed;
+    if (HasFailure()) return;
   }
 }
 

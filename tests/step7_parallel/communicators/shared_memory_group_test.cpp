@@ -8,6 +8,7 @@
 #include <csignal>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <set>
 #include <thread>
 
@@ -24,10 +25,12 @@ using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::Each;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 using Clock = std::chrono::steady_clock;
 
 const OpContext kContext;
-constexpr auto kDeadline = 60s;
+constexpr auto kDeadline = 20s;
+const SharedMemoryGroup::Patience kPatience{.timeout = 10s};
 
 Tensor ones(int64_t count) {
   const Tensor tensor = Tensor::empty({count}, DType::f32);
@@ -61,7 +64,24 @@ TEST(SharedMemoryGroup, EveryCaseInSmallPiecesAndWithoutLooking) {
                                             .deadline = kDeadline},
                                            [&](int, Communicator& group) { one.run(group, seed); });
       EXPECT_THAT(errors, Each("")) << one.name << ", " << size << " ranks, LADDER_TEST_SEED=" << seed;
+      if (HasFailure()) return;
     }
+}
+
+// In one process, where ThreadSanitizer sees all sides.
+TEST(SharedMemoryGroup, RanksMayBeThreads) {
+  for (const auto& one : testing::collective_cases()) {
+    const uint64_t seed = testing::fresh_seed();
+    const SharedMemoryGroup group = SharedMemoryGroup::create({3, 64 << 10, 4096, 4});
+    std::vector<std::future<std::string>> ranks;
+    for (int rank = 0; rank < 3; ++rank)
+      ranks.push_back(std::async(std::launch::async, [&, rank] {
+        const auto mine = group.join(rank, {.timeout = kDeadline});
+        return error_of([&] { one.run(*mine, seed); });
+      }));
+    for (auto& rank : ranks) EXPECT_EQ(rank.get(), "no error") << one.name << ", LADDER_TEST_SEED=" << seed;
+    if (HasFailure()) return;
+  }
 }
 
 // Two slots hold two short messages, or two slots of one.
@@ -150,8 +170,12 @@ TEST_P(ARankThat, ReleasesTheOthersWithItsNameAndTheCause) {
           case Fault::stopped:  // a stopped one is killed in the end
             if (rank == culprit)
               EXPECT_THAT(error, HasSubstr("ended by signal 9"));
-            else
+            else if (messages)
               EXPECT_THAT(error, HasSubstr("within 500 ms"));
+            else  // it alone is named
+              EXPECT_THAT(
+                  error, MatchesRegex(name + R"( \(process [0-9]+\) did not come to rank [0-2]'s all_reduce )"
+                                             "within 500 ms"));
             break;
           case Fault::returns:
             if (rank == culprit)
@@ -191,10 +215,29 @@ TEST(SharedMemoryGroup, ClosingReleasesWhoeverWaitsAtOnce) {
   EXPECT_EQ(group.closed_because(), "rank 1 failed: no memory");
 }
 
+TEST(SharedMemoryGroup, LeavingReleasesWhoeverNeedsTheRankAtOnce) {
+  for (const bool in_recv : {false, true})
+    testing::expect_within(5s, [&] {
+      const SharedMemoryGroup group = SharedMemoryGroup::create({.size = 2});
+      const auto rank = group.join(0, kPatience);
+      auto other = group.join(1, kPatience);
+      const Clock::time_point begin = Clock::now();
+      std::thread leaver([&] {
+        std::this_thread::sleep_for(20ms);
+        other.reset();
+      });
+      EXPECT_EQ(
+          error_of([&] { in_recv ? rank->recv(kContext, ones(3), 1) : rank->all_reduce(kContext, ones(3)); }),
+          "rank 1 has left the group");
+      leaver.join();
+      return Clock::now() - begin;
+    });
+}
+
 TEST(SharedMemoryGroup, WhatWasSentBeforeARankLeftIsReceived) {
   const SharedMemoryGroup group = SharedMemoryGroup::create({.size = 3});
-  const auto first = group.join(0), second = group.join(1);
-  auto third = group.join(2);
+  const auto first = group.join(0, kPatience), second = group.join(1, kPatience);
+  auto third = group.join(2, kPatience);
   third->send(kContext, ones(3), 0);
   third.reset();
   const Tensor value = testing::poisoned({3}, DType::f32);
@@ -211,13 +254,13 @@ TEST(SharedMemoryGroup, WhatWasSentBeforeARankLeftIsReceived) {
 }
 
 TEST(SharedMemoryGroup, AMismatchedMessageIsAnErrorOnBothSides) {
-  const auto errors = run_forked_ranks({.shape = {.size = 2}}, [](int rank, Communicator& group) {
-    const Tensor value = ones(rank == 0 ? 3 : 4);
-    if (rank == 1) return group.recv(kContext, value, 0);
-    group.send(kContext, value, 1);
-    group.recv(kContext, value, 1);  // waits for what will never come
-  });
-  EXPECT_THAT(errors, Each(AllOf(HasSubstr("f32[3]"), HasSubstr("f32[4]"))));
+  const SharedMemoryGroup group = SharedMemoryGroup::create({.size = 2});
+  const auto sender = group.join(0, kPatience), receiver = group.join(1, kPatience);
+  sender->send(kContext, ones(3), 1);
+  const std::string problem = error_of([&] { receiver->recv(kContext, ones(4), 0); });
+  EXPECT_EQ(problem, "recv of f32[4] from rank 0, which sent f32[3]");
+  // The sender went on long ago: it learns by its next call.
+  EXPECT_EQ(error_of([&] { sender->recv(kContext, ones(3), 1); }), "rank 1 failed: " + problem);
 }
 
 TEST(SharedMemoryGroup, AWatchdogSaysWhereEachRankStands) {
@@ -235,12 +278,12 @@ TEST(SharedMemoryGroup, IsOpenedByItsDescriptorAndJoinedOnceByEachRank) {
   const SharedMemoryGroup opened =
       SharedMemoryGroup::open(FileDescriptor(::fcntl(made.descriptor(), F_DUPFD_CLOEXEC, 0)));
   EXPECT_EQ(opened.size(), 2);
-  const auto one = made.join(0);
+  const auto one = made.join(0, kPatience);
   EXPECT_EQ(one->rank(), 0);
   EXPECT_EQ(one->size(), 2);
-  EXPECT_THAT(error_of([&] { opened.join(0); }), HasSubstr("rank 0 (process"));
-  EXPECT_THAT(error_of([&] { opened.join(2); }), HasSubstr("no rank 2"));
-  const auto two = opened.join(1);
+  EXPECT_THAT(error_of([&] { opened.join(0, kPatience); }), HasSubstr("rank 0 (process"));
+  EXPECT_THAT(error_of([&] { opened.join(2, kPatience); }), HasSubstr("no rank 2"));
+  const auto two = opened.join(1, kPatience);
   one->send(kContext, ones(100), 1);
   two->recv(kContext, ones(100), 0);
   EXPECT_THROW(one->send(kContext, ones(1), 0), Error);
