@@ -1,6 +1,7 @@
 #include "step7_parallel/communicators/mpi/mpi_exchange.h"
 
 #include <algorithm>
+#include <exception>
 #include <thread>
 
 #include "step1_layers/core/error.h"
@@ -33,8 +34,9 @@ MpiExchange::MpiExchange(MPI_Comm comm, std::chrono::milliseconds timeout) : com
 }
 
 MpiExchange::~MpiExchange() {
-  // What was sent and not received would hold MPI_Finalize up.
-  const Clock::time_point deadline = Clock::now() + timeout_;
+  // What was sent and not received would hold MPI_Finalize up. But an error on its way is not to wait for it.
+  const Clock::time_point deadline =
+      Clock::now() + (std::uncaught_exceptions() > 0 ? Clock::duration(0) : timeout_);
   for (forget_what_is_gone(); !posted_.empty() && failure_.empty() && Clock::now() < deadline;
        forget_what_is_gone())
     std::this_thread::sleep_for(kPause);

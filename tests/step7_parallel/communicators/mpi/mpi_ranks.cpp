@@ -26,7 +26,10 @@ void fault(Communicator& group, const std::string& kind, int culprit) {
   const Tensor value = Tensor::zeros({100'000}, DType::f32);
   for (int call = 0; call < 1'000'000; ++call) {
     if (call == 20 && group.rank() == culprit) {
-      if (kind == "throw") fail("the disk is on fire");
+      if (kind == "throw") {
+        group.send(kContext, value, (culprit + 1) % group.size());  // nobody receives it
+        fail("the disk is on fire");
+      }
       ::raise(kind == "kill" ? SIGKILL : SIGSTOP);
     }
     group.all_reduce(kContext, value);
@@ -65,7 +68,7 @@ int run(MpiWorld& world, const std::vector<std::string>& arguments) {
     return 0;
   }
   LADDER_CHECK(arguments.size() == 3, "{} takes two arguments", what);
-  const auto group = world.group(0, what == "fault" ? 2s : 60s);
+  const auto group = world.group(0, arguments[1] == "stop" ? 2s : 60s);
   if (what == "case") testing::collective_case(arguments[1]).run(*group, std::stoull(arguments[2]));
   if (what == "fault") fault(*group, arguments[1], std::stoi(arguments[2]));
   if (what == "time") time_all_reduce(*group, std::stoll(arguments[1]), std::stoi(arguments[2]));
