@@ -59,8 +59,8 @@ std::string run_by_mpirun([[maybe_unused]] int size, [[maybe_unused]] int64_t by
                           [[maybe_unused]] double& seconds) {
 #ifdef MPI_RANKS
   const std::string command = fmt::format(
-      "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 mpirun --oversubscribe --bind-to none --timeout 60 "
-      "-n {} {} time {} {} 2> /dev/null",
+      "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout -s KILL 90 "
+      "mpirun --oversubscribe --bind-to none --timeout 60 -n {} {} time {} {} 2> /dev/null",
       size, MPI_RANKS, bytes, calls_of(bytes));
   FILE* const out = ::popen(command.c_str(), "r");
   const bool is_measured = out != nullptr && std::fscanf(out, "%lf", &seconds) == 1;
