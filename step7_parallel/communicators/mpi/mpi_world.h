@@ -11,6 +11,8 @@
 // core (take --bind-to none). A rank that dies ends all of them within about a second; one that is stopped is
 // noticed by nobody but us. A child process that inherits OMPI_* and PMIX_* cannot be an MPI program of its own.
 // Without mpirun the world is one rank.
+// mpirun itself can hang when its ranks abort (seen with Open MPI 4.1.4 and PMIx 4.2.2): whoever starts it by a script
+// bounds it from outside, `timeout -s KILL`.
 #include <chrono>
 #include <functional>
 #include <memory>
