@@ -91,6 +91,13 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t bytes, cudaMemcpyKind)
 cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t bytes, cudaMemcpyKind kind, cudaStream_t) {
   return cudaMemcpy(to, from, bytes, kind);
 }
+cudaError_t cudaMemcpy2DAsync(void* to, size_t to_pitch, const void* from, size_t from_pitch, size_t width,
+                              size_t height, cudaMemcpyKind kind, cudaStream_t) {
+  for (size_t row = 0; row < height; ++row)
+    cudaMemcpy(static_cast<char*>(to) + row * to_pitch, static_cast<const char*>(from) + row * from_pitch,
+               width, kind);
+  return cudaSuccess;
+}
 cudaError_t cudaMemset(void* memory, int value, size_t bytes) {
   memset(memory, value, bytes);
   ladder_emulator::memory().set_known(memory, bytes);
