@@ -1,6 +1,6 @@
 # The libraries that the project uses, and which of the optional ones this build has: OpenMP, oneDNN, CUDA,
-# Boost for the server, MPI. LADDER_ONEDNN_LIBRARIES, LADDER_CUDA_LIBRARIES, LADDER_HAS_SERVER and LADDER_HAS_MPI are
-# empty where it has not.
+# NCCL, Boost for the server, MPI. LADDER_ONEDNN_LIBRARIES, LADDER_CUDA_LIBRARIES, LADDER_NCCL_INCLUDE,
+# LADDER_HAS_SERVER and LADDER_HAS_MPI are empty where it has not.
 
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
@@ -95,6 +95,12 @@ if(NOT LADDER_CUDA STREQUAL "OFF")
     list(TRANSFORM CMAKE_CUDA_ARCHITECTURES REPLACE "^90(|-real|-virtual)$" "90a\\1")
     enable_language(CUDA)
     set(LADDER_CUDA_LIBRARIES CUDA::cudart CUDA::cublasLt)
+    # NCCL's header; the library is looked up when it is first wanted.
+    find_path(LADDER_NCCL_INCLUDE nccl.h HINTS ${CUDAToolkit_INCLUDE_DIRS})
+    if(NOT LADDER_NCCL_INCLUDE)
+      set(LADDER_NCCL_INCLUDE "")
+      message(STATUS "no nccl.h was found: the build has no NCCL")
+    endif()
     set(CMAKE_CUDA_STANDARD 20)
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
     if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake below 3.26 does not know C++20 of nvcc

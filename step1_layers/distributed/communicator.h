@@ -38,7 +38,7 @@ class Communicator {
   // output [n, ...] = this rank's part of the sum of the ranks' inputs [size * n, ...].
   virtual void reduce_scatter(const OpContext& ctx, const Tensor& input, const Tensor& output) = 0;
   // Rows: send_counts[r] rows of input go to rank r, recv_counts[r] rows of output come from rank r, in rank
-  // order.
+  // order. The host reads the counts: a graph replays those of its capture.
   virtual void all_to_all(const OpContext& ctx, const Tensor& input, std::span<const int64_t> send_counts,
                           const Tensor& output, std::span<const int64_t> recv_counts) = 0;
   virtual void send(const OpContext& ctx, const Tensor& tensor, int to) = 0;

@@ -8,6 +8,9 @@
 #include "step1_layers/distributed/local_group.h"
 #include "step7_parallel/communicators/call_trace.h"
 #include "step7_parallel/communicators/forked_ranks.h"
+#ifdef LADDER_HAS_CUDA
+#include "step7_parallel/communicators/gpu/gpu_ranks.h"
+#endif
 
 namespace ladder {
 
@@ -61,6 +64,23 @@ std::vector<std::string> run_processes(int size, std::chrono::milliseconds deadl
                           fn);
 }
 
+#ifdef LADDER_HAS_CUDA
+std::string obstacle_of_gpus(int size) {
+  return gpu_ranks_obstacle(size);
+}
+
+std::vector<std::string> run_gpus(int size, std::chrono::milliseconds deadline,
+                                  const std::function<void(int rank, Communicator& group)>& fn) {
+  return run_gpu_ranks(size, deadline, [&](const GpuRank& rank) { fn(rank.group.rank(), rank.group); });
+}
+#else
+std::string obstacle_of_gpus(int) {
+  return "this build has no CUDA";
+}
+
+constexpr std::nullptr_t run_gpus = nullptr;
+#endif
+
 }  // namespace
 
 const std::vector<CommunicatorKind>& communicator_kinds() {
@@ -83,6 +103,12 @@ const std::vector<CommunicatorKind>& communicator_kinds() {
        .sums_in_rank_order = true,
        .obstacle = no_obstacle,
        .run = run_processes},
+      {.name = "gpu",
+       .device = DeviceType::cuda,
+       .idea = "sums over memory that the GPUs can all address, the rest and large sums by NCCL",
+       .needs = "a GPU a rank; NCCL",
+       .obstacle = obstacle_of_gpus,
+       .run = run_gpus},
   };
   return kinds;
 }

@@ -1,0 +1,165 @@
+// all_reduce between GPUs by every rung of its table, and all_reduce_add_norm, bf16, in a graph: a call's time is that
+// of the median replay of a graph of many calls in a row over rotating buffers, by events on rank 0, divided by their
+// number. Making a group takes seconds, so the first benchmark measures all of them.
+#ifdef LADDER_HAS_CUDA
+#include <benchmark/benchmark.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <random>
+
+#include "step1_layers/core/device_graph.h"
+#include "step1_layers/core/error.h"
+#include "step7_parallel/communicators/gpu/gpu_ranks.h"
+
+namespace ladder {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int64_t kKiB = 1 << 10, kMiB = 1 << 20;
+constexpr int64_t kBytes[] = {8 * kKiB, 16 * kKiB, 32 * kKiB, 64 * kKiB, 128 * kKiB, 256 * kKiB, 512 * kKiB,
+                              kMiB,     2 * kMiB,  4 * kMiB,  8 * kMiB,  16 * kMiB,  64 * kMiB,  256 * kMiB};
+constexpr int64_t kRows[] = {1, 4, 8, 16, 32, 64, 128, 256};
+constexpr int64_t kWidth = 4096;
+
+// Seconds of one of the calls call(0), ..., call(sets - 1), made over and over.
+double measure(const GpuRank& rank, int64_t bytes, int sets, const std::function<void(int)>& call) {
+  const int calls = static_cast<int>(std::clamp<int64_t>((int64_t{2} << 30) / bytes, 20, 1000));
+  for (int i = 0; i < sets; ++i) call(i);
+  device_synchronize(rank.ctx.device, rank.ctx.stream);
+  rank.host.barrier({});
+  DeviceGraph graph;
+  graph.capture(rank.ctx, [&] {
+    for (int i = 0; i < calls; ++i) call(i % sets);
+  });
+  std::vector<double> times;
+  DeviceEvent begin, end;
+  for (int replay = 0; replay < 11; ++replay) {
+    rank.host.barrier({});
+    begin.record(rank.ctx);
+    graph.replay(rank.ctx);
+    end.record(rank.ctx);
+    end.wait();
+    times.push_back(end.seconds_since(begin) / calls);
+  }
+  rank.host.barrier({});
+  std::nth_element(times.begin(), times.begin() + 5, times.end());
+  return times[5];
+}
+
+// Random and small: a sum in place at most doubles what is there with every call.
+void fill(const GpuRank& rank, const Tensor& tensor) {
+  std::mt19937 random(static_cast<unsigned>(rank.group.rank()));
+  const Tensor some = Tensor::empty({std::min<int64_t>(tensor.numel(), 2 << 20)}, DType::bf16);
+  for (int64_t i = 0; i < some.numel(); ++i) {
+    const auto exponent = static_cast<uint16_t>(1 + random() % 8),
+               others = static_cast<uint16_t>(random() & 0x807f);
+    const auto bits = static_cast<uint16_t>(others | exponent << 7);
+    std::memcpy(static_cast<char*>(some.raw()) + i * 2, &bits, sizeof bits);
+  }
+  const Tensor flat = tensor.view({tensor.numel()}), there = some.to(rank.ctx.device);
+  for (int64_t at = 0; at < flat.numel(); at += some.numel()) {
+    const int64_t count = std::min(some.numel(), flat.numel() - at);
+    flat.narrow(0, at, count).copy_from(there.narrow(0, 0, count), rank.ctx.stream);
+  }
+  device_synchronize(rank.ctx.device, rank.ctx.stream);
+}
+
+int sets_of(int64_t bytes) {  // together past the L2 cache, where that is not hundreds
+  return static_cast<int>(std::clamp<int64_t>(128 * kMiB / bytes, 2, 100));
+}
+
+void measure_all(const GpuRank& rank, std::map<std::string, double>& seconds) {
+  const auto note = [&](const std::string& name, double value) {
+    if (rank.group.rank() == 0) seconds[name] = value;
+  };
+  for (const int64_t bytes : kBytes) {
+    const int sets = sets_of(bytes);
+    const Tensor all = Tensor::zeros({sets, bytes / 2}, DType::bf16, rank.ctx.device);
+    for (const auto& rung : peer_all_reduce_variants()) {
+      const auto args = [&](int i) { return rank.group.peer_args(all.select(0, i)); };
+      if (!can_run(rung, rank.ctx, args(0))) continue;
+      fill(rank, all);
+      note(fmt::format("{}/{}", rung.name, bytes),
+           measure(rank, bytes, sets, [&](int i) { rung.run(rank.ctx, args(i)); }));
+    }
+  }
+  for (const int64_t rows : kRows) {
+    const int64_t bytes = rows * kWidth * 2;
+    const int sets = sets_of(bytes);
+    const auto make = [&](int64_t lines) {
+      return Tensor::zeros({sets, lines, kWidth}, DType::bf16, rank.ctx.device);
+    };
+    const Tensor partial = make(rows), residual = make(rows), out = make(rows), weight = make(1);
+    for (const Tensor& tensor : {partial, residual, weight}) fill(rank, tensor);
+    const auto args = [&](int i) -> AllReduceNormArgs {
+      return {partial.select(0, i), residual.select(0, i), weight.select(0, i).select(0, 0), 1e-6,
+              out.select(0, i)};
+    };
+    note(fmt::format("bare/{}", rows),
+         measure(rank, bytes, sets, [&](int i) { rank.group.all_reduce(rank.ctx, partial.select(0, i)); }));
+    note(fmt::format("fused/{}", rows),
+         measure(rank, bytes, sets, [&](int i) { rank.group.all_reduce_add_norm(rank.ctx, args(i)); }));
+    note(fmt::format("operators/{}", rows), measure(rank, bytes, sets, [&](int i) {
+           rank.group.Communicator::all_reduce_add_norm(rank.ctx, args(i));
+         }));
+  }
+}
+
+struct Measured {
+  std::string error;
+  std::map<std::string, double> seconds;
+};
+
+const Measured& measured(int size) {
+  static std::map<int, Measured> of_sizes;
+  const auto [at, is_new] = of_sizes.try_emplace(size);
+  Measured& of_size = at->second;
+  if (!is_new) return of_size;
+  of_size.error = gpu_ranks_obstacle(size);
+  if (of_size.error.empty())
+    for (const std::string& error :
+         run_gpu_ranks(size, 300s, [&](const GpuRank& rank) { measure_all(rank, of_size.seconds); }))
+      if (of_size.error.empty()) of_size.error = error;
+  return of_size;
+}
+
+void report(benchmark::State& state, const std::string& name, int64_t bytes, const std::string& beside) {
+  const Measured& all = measured(static_cast<int>(state.range(0)));
+  const auto found = all.seconds.find(name), other = all.seconds.find(beside);
+  if (found == all.seconds.end())
+    return state.SkipWithError(all.error.empty() ? "this rung does not take this size" : all.error.c_str());
+  for (auto _ : state) state.SetIterationTime(found->second);
+  state.SetBytesProcessed(state.iterations() * bytes);
+  if (other != all.seconds.end())
+    state.counters[beside.starts_with("nccl") ? "of_nccl" : "of_bare"] = found->second / other->second;
+}
+
+const bool kRegistered = [] {
+  const auto add = [](const std::string& name, const std::string& argument, int64_t value, int64_t bytes,
+                      const std::string& key, const std::string& beside) {
+    benchmark::RegisterBenchmark(name.c_str(),
+                                 [=](benchmark::State& state) { report(state, key, bytes, beside); })
+        ->ArgNames({"ranks", argument})
+        ->ArgsProduct({{2, 4, 8}, {value}})
+        ->UseManualTime()
+        ->Iterations(1)
+        ->Unit(benchmark::kMicrosecond);
+  };
+  for (const int64_t bytes : kBytes)
+    for (const auto& rung : peer_all_reduce_variants())
+      add(fmt::format("BM_GpuAllReduce_{}", rung.name), "bytes", bytes, bytes,
+          fmt::format("{}/{}", rung.name, bytes), fmt::format("nccl/{}", bytes));
+  for (const int64_t rows : kRows)
+    for (const char* const form : {"bare", "fused", "operators"})
+      add(fmt::format("BM_GpuAllReduceNorm_{}", form), "rows", rows, rows * kWidth * 2,
+          fmt::format("{}/{}", form, rows), fmt::format("bare/{}", rows));
+  return true;
+}();
+
+}  // namespace
+}  // namespace ladder
+#endif

@@ -1,0 +1,178 @@
+#include <cstring>
+#include <random>
+
+#include "step1_layers/core/device_cuda.h"
+#include "step1_layers/core/error.h"
+#include "step7_parallel/communicators/gpu/peer_memory.h"
+
+namespace ladder {
+
+namespace {
+
+constexpr int64_t kTextBytes = 512;
+
+// Small allocations share a block of the driver's, and a handle is one of the block: ours is a block of its own.
+constexpr int64_t kBlockBytes = int64_t{2} << 20;
+
+// What one rank tells the others of its memory.
+struct Handle {
+  uint64_t process = 0;
+  void* address = nullptr;
+  cudaIpcMemHandle_t ipc = {};
+  bool has_ipc = false;
+  char bus[24] = {};  // the GPU's PCI address: processes may number GPUs differently
+};
+static_assert(sizeof(Handle) < kTextBytes);
+
+// Equal in the threads of one process alone. A process id would not do: containers have their own.
+uint64_t this_process() {
+  static const uint64_t number = [] {
+    std::random_device random;
+    return uint64_t{random()} << 32 | random();
+  }();
+  return number;
+}
+
+// The first text that says something, and whose it is.
+void fail_if_any(Communicator& host, const std::string& mine) {
+  const std::vector<std::string> texts = exchange_texts(host, mine);
+  for (size_t rank = 0; rank < texts.size(); ++rank)
+    LADDER_CHECK(texts[rank].empty(), "no peer memory: rank {}: {}", rank, texts[rank]);
+}
+
+template <class Work>
+std::string error_of(Work&& work) {
+  try {
+    work();
+    return {};
+  } catch (const Error& error) {
+    return error.what();
+  }
+}
+
+}  // namespace
+
+std::vector<std::string> exchange_texts(Communicator& host, const std::string& mine) {
+  const Tensor text = Tensor::zeros({1, kTextBytes}, DType::u8);
+  const Tensor all = Tensor::zeros({host.size(), kTextBytes}, DType::u8);
+  const auto length = static_cast<uint16_t>(std::min<size_t>(mine.size(), kTextBytes - sizeof(uint16_t)));
+  std::memcpy(text.raw(), &length, sizeof length);
+  std::memcpy(static_cast<char*>(text.raw()) + sizeof length, mine.data(), length);
+  host.all_gather({}, text, all);
+  std::vector<std::string> texts;
+  for (int rank = 0; rank < host.size(); ++rank) {
+    const char* const at = static_cast<const char*>(all.raw()) + rank * kTextBytes;
+    uint16_t bytes = 0;
+    std::memcpy(&bytes, at, sizeof bytes);
+    texts.emplace_back(at + sizeof bytes, bytes);
+  }
+  return texts;
+}
+
+PeerMemory::PeerMemory(int device_index, Communicator& host) : device_(device_index), host_(host) {
+  LADDER_CHECK(host.size() <= kMaxPeers, "no peer memory: {} ranks, expected at most {}", host.size(),
+               kMaxPeers);
+  group_.rank = host.rank();
+  group_.layout = peer_layout(host.size());
+  Handle mine;
+  const std::string problem = error_of([&] {
+    LADDER_CUDA_CHECK(cudaSetDevice(device_));
+    const int64_t bytes = (group_.layout.total + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
+    LADDER_CUDA_CHECK(cudaMalloc(&own_, static_cast<size_t>(bytes)));
+    group_.memory[group_.rank] = static_cast<char*>(own_);
+    stop_ = cuda::allocate_pinned(sizeof(int));
+    *static_cast<int*>(stop_.get()) = 0;
+    group_.stop = static_cast<const int*>(stop_.get());
+    mine.process = this_process();
+    mine.address = own_;
+    mine.has_ipc = cudaIpcGetMemHandle(&mine.ipc, own_) == cudaSuccess;  // matters to other processes only
+    cudaGetLastError();
+    LADDER_CUDA_CHECK(cudaDeviceGetPCIBusId(mine.bus, sizeof mine.bus, device_));
+  });
+  try {
+    fail_if_any(host_, problem);
+    const std::vector<std::string> handles =
+        exchange_texts(host_, std::string(reinterpret_cast<const char*>(&mine), sizeof mine));
+    std::string unreachable;
+    for (int rank = 0; rank < host_.size() && unreachable.empty(); ++rank)
+      if (rank != group_.rank) unreachable = open(rank, handles[static_cast<size_t>(rank)]);
+    fail_if_any(host_, unreachable);
+    fail_if_any(host_, copy_problem());
+    fail_if_any(host_, error_of([&] { clear_peer_memory(group_); }));
+  } catch (...) {
+    close();
+    throw;
+  }
+}
+
+std::string PeerMemory::open(int rank, const std::string& text) {
+  Handle handle;
+  std::memcpy(static_cast<void*>(&handle), text.data(), sizeof handle);
+  int device = 0, can = 0;
+  if (cudaDeviceGetByPCIBusId(&device, handle.bus) != cudaSuccess) {
+    cudaGetLastError();
+    return fmt::format("the GPU of rank {} ({}) is not visible here", rank, handle.bus);
+  }
+  return error_of([&] {
+    LADDER_CHECK(device != device_, "the GPU of rank {} is its own: expected one GPU a rank", rank);
+    LADDER_CUDA_CHECK(cudaDeviceCanAccessPeer(&can, device_, device));
+    LADDER_CHECK(can != 0, "cuda:{} cannot access the memory of cuda:{}, that of rank {}", device_, device,
+                 rank);
+    if (handle.process == this_process()) {
+      const cudaError_t status = cudaDeviceEnablePeerAccess(device, 0);
+      if (status == cudaErrorPeerAccessAlreadyEnabled)
+        cudaGetLastError();
+      else
+        LADDER_CUDA_CHECK(status);
+      group_.memory[rank] = static_cast<char*>(handle.address);
+    } else {
+      LADDER_CHECK(handle.has_ipc, "the driver gives no handle for the memory of rank {}", rank);
+      LADDER_CUDA_CHECK(cudaIpcOpenMemHandle(&opened_[rank], handle.ipc, cudaIpcMemLazyEnablePeerAccess));
+      group_.memory[rank] = static_cast<char*>(opened_[rank]);
+    }
+  });
+}
+
+// Every rank writes into every other's memory, and each looks at its own.
+std::string PeerMemory::copy_problem() {
+  std::string problem = error_of([&] {
+    for (int rank = 0; rank < host_.size(); ++rank)
+      if (rank != group_.rank) write_peer_pattern(group_, rank);
+  });
+  host_.barrier({});
+  if (!problem.empty()) return problem;
+  std::vector<int> words(static_cast<size_t>(host_.size() * kPatternWords));
+  problem = error_of([&] {
+    LADDER_CUDA_CHECK(cudaMemcpy(words.data(), own_, words.size() * sizeof(int), cudaMemcpyDeviceToHost));
+  });
+  for (int from = 0; from < host_.size() && problem.empty(); ++from)
+    for (int i = 0; i < kPatternWords && from != group_.rank && problem.empty(); ++i)
+      if (words[static_cast<size_t>(from * kPatternWords + i)] != pattern_word(from, group_.rank, i))
+        problem = fmt::format(
+            "what rank {} wrote into its memory did not arrive, though the driver reports access", from);
+  return problem;
+}
+
+void PeerMemory::stop() const {
+  *static_cast<volatile int*>(stop_.get()) = 1;
+}
+
+// Nobody's memory is freed while another has it open.
+void PeerMemory::close() {
+  cudaSetDevice(device_);
+  for (void* const memory : opened_)
+    if (memory != nullptr) cudaIpcCloseMemHandle(memory);
+  try {
+    host_.barrier({});
+  } catch (const std::exception&) {  // a rank that is no more has nothing open
+  }
+  if (own_ != nullptr) cudaFree(own_);
+}
+
+PeerMemory::~PeerMemory() {
+  cudaSetDevice(device_);
+  cudaDeviceSynchronize();
+  close();
+}
+
+}  // namespace ladder
