@@ -16,6 +16,24 @@ std::string obstacle_of_any(Communicator& host, const std::string& mine) {
   return {};
 }
 
+void check_norm(const OpContext& ctx, const AllReduceNormArgs& args) {
+  const Tensor& partial = args.partial;
+  expect_shape(partial, {-1, -1}, "all_reduce_add_norm: partial");
+  const auto expect = [&](const Tensor& tensor, const char* what) {
+    LADDER_CHECK(tensor.dtype() == partial.dtype() && tensor.device() == ctx.device &&
+                     tensor.dim(-1) == partial.dim(1) && (tensor.dim(-1) <= 1 || tensor.stride(-1) == 1),
+                 "all_reduce_add_norm: {}: expected rows like those of {} on {}, got {} on {}", what,
+                 partial.str(), device_name(ctx.device), tensor.str(), device_name(tensor.device()));
+  };
+  for (const auto& [tensor, what] :
+       {std::pair(&partial, "partial"), {&args.residual, "residual"}, {&args.out, "out"}}) {
+    expect_shape(*tensor, {partial.dim(0), -1}, fmt::format("all_reduce_add_norm: {}", what));
+    expect(*tensor, what);
+  }
+  expect_shape(args.weight, {-1}, "all_reduce_add_norm: weight");
+  expect(args.weight, "weight");
+}
+
 }  // namespace
 
 GpuCommunicator::GpuCommunicator(const OpContext& ctx, Communicator& host)
@@ -84,10 +102,13 @@ void GpuCommunicator::all_reduce(const OpContext& ctx, const Tensor& tensor) {
 }
 
 void GpuCommunicator::all_reduce_add_norm(const OpContext& ctx, const AllReduceNormArgs& args) {
-  const bool pushes = peers_ && fastest_all_reduce(size_, args.partial.nbytes()) == "push" &&
-                      fits_all_reduce_norm(peers_->group(), args);
+  check_norm(ctx, args);
   const std::string_view forced = ctx.forced_kernel("all_reduce");
-  if (pushes && (forced.empty() || forced == "push")) return all_reduce_norm_push(ctx, peers_->group(), args);
+  const bool pushes = peers_ && fastest_all_reduce(size_, args.partial.nbytes()) == "push" &&
+                      (forced.empty() || forced == "push") &&
+                      ctx.forced_kernel("fused_add_rms_norm").empty() &&
+                      fits_all_reduce_norm(peers_->group(), args);
+  if (pushes) return all_reduce_norm_push(ctx, peers_->group(), args);
   Communicator::all_reduce_add_norm(ctx, args);
 }
 

@@ -21,6 +21,7 @@ constexpr Variant<PeerAllReduceArgs> kRungs[] = {
     {.name = "nccl",
      .device = DeviceType::cuda,
      .idea = "the library: rings and trees over any link",
+     .batch_invariant = false,  // its order of adding depends on the size
      .supports = has_nccl,
      .run = all_reduce_nccl},
     {.name = "barrier",
@@ -57,6 +58,11 @@ std::string_view fastest_all_reduce(int size, int64_t bytes) {
 }
 
 void peer_all_reduce(const OpContext& ctx, const PeerAllReduceArgs& args) {
+  if (ctx.batch_invariant && args.group == nullptr) {  // NCCL alone: nothing keeps that promise
+    OpContext any = ctx;
+    any.batch_invariant = false;
+    return peer_all_reduce(any, args);
+  }
   const int size = args.group != nullptr ? args.group->layout.size : args.nccl->size();
   run_variant<PeerAllReduceArgs>("all_reduce", kRungs, ctx, args,
                                  fastest_all_reduce(size, args.tensor.nbytes()));

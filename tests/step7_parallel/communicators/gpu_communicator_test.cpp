@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -249,6 +250,27 @@ std::vector<const Variant<PeerAllReduceArgs>*> rungs() {
 INSTANTIATE_TEST_SUITE_P(Table, EveryAllReduce, ::testing::ValuesIn(rungs()),
                          [](const auto& info) { return std::string(info.param->name); });
 
+// Needs no GPU: every group's buffers lie one behind the other, in whole packs, and take what the choice gives them.
+TEST(PeerLayout, TakesWhatIsPushed) {
+  for (int size = 2; size <= kMaxPeers; ++size) {
+    PeerGroup group;
+    group.layout = peer_layout(size);
+    const PeerLayout& layout = group.layout;
+    EXPECT_EQ(PeerLayout::kPull % 16 + layout.slices % 16 + layout.push % 16 + layout.slice_bytes % 16, 0)
+        << size;
+    EXPECT_EQ(layout.slices - PeerLayout::kPull, 2 * kMaxPeerBlocks * layout.pull_bytes);
+    EXPECT_EQ(layout.push - layout.slices, 2 * kMaxPeerBlocks * size * layout.slice_bytes);
+    EXPECT_EQ(layout.total - layout.push, 2 * kMaxPeerBlocks * size * layout.push_bytes);
+    EXPECT_LE(layout.total, int64_t{64} << 20);
+    int word = 0;
+    for (int64_t bytes = 2; fastest_all_reduce(size, bytes) == "push"; bytes = bytes * 5 / 4 / 2 * 2 + 2)
+      EXPECT_TRUE(fits_push({&group, nullptr, Tensor::wrap(&word, {bytes / 2}, DType::bf16)})) << bytes;
+    EXPECT_FALSE(fits_push({&group, nullptr, Tensor::wrap(&word, {int64_t{1} << 24}, DType::f32)}));
+    const Tensor x = Tensor::wrap(&word, {3, 100}, DType::bf16);  // rows of twelve packs and a half
+    EXPECT_FALSE(fits_all_reduce_norm(group, {x, x, x.select(0, 0), 1e-6, x}));
+  }
+}
+
 // The rungs share counters, flags and memory: all of them in one graph, in any order, of any size, with the fused call
 // among them.
 TEST(GpuCommunicator, TenThousandRandomCallsInOneGraph) {
@@ -305,6 +327,35 @@ TEST(GpuCommunicator, TenThousandRandomCallsInOneGraph) {
   });
 }
 
+// Calls take their halves in turns, or a fast rank writes where a slow one has not read: too rarely to be seen in sums.
+TEST(GpuCommunicator, EveryPushCountsInTheBlocksThatItHas) {
+  NEEDS_GPUS(2);
+  on_gpus([](const GpuRank& rank, uint64_t) {
+    if (!rank.group.without_peers().empty()) return;
+    const Tensor rows = Tensor::zeros({3, 4096}, DType::bf16, rank.ctx.device), residual = rows.clone();
+    const PeerAllReduceArgs args = rank.group.peer_args(rows);
+    const auto pushes = [&] {
+      synchronize(rank);
+      std::array<PeerCounters, kMaxPeerBlocks> counters;
+      device_copy(counters.data(), {}, args.group->memory[rank.group.rank()] + PeerLayout::kCounters,
+                  rank.ctx.device, sizeof counters);
+      std::vector<uint32_t> pushes;
+      for (const PeerCounters& block : counters) pushes.push_back(block.pushes);
+      return pushes;
+    };
+    const auto expect_one_more = [&](std::vector<uint32_t> before, size_t blocks, const char* what) {
+      for (size_t block = 0; block < blocks; ++block) ++before[block];
+      LADDER_CHECK(pushes() == before, "wrong: the counters after {}", what);
+    };
+    const std::vector<uint32_t> first = pushes();
+    rank.group.all_reduce_add_norm(rank.ctx, {rows, residual, rows.select(0, 0), 1e-6, rows});
+    expect_one_more(first, 3, "three rows with their norm, a block each");
+    const std::vector<uint32_t> second = pushes();
+    all_reduce_push(rank.ctx, args);
+    expect_one_more(second, 12, "1536 packs, 128 in a block");
+  });
+}
+
 // In one kernel where it fits, by the operators where it does not, with the same bits.
 TEST(GpuCommunicator, AllReduceAddNormIsTheOperatorsOneAfterTheOther) {
   NEEDS_GPUS(2);
@@ -347,6 +398,28 @@ TEST(GpuCommunicator, TheFusedKernelTakesWhatADecodeStepHas) {
       LADDER_CHECK(rank.group.size() > 2 || fits_all_reduce_norm(*rank.group.peer_args(x).group, args),
                    "{} rows of 4096 do not fit", rows);
     }
+  });
+}
+
+// Ours add in one order whatever the size. f32 asks for that, so NCCL does not serve it, but where it is all there is.
+TEST(GpuCommunicator, LargeSumsThatMayNotDependOnTheSizeAreOurs) {
+  NEEDS_GPUS(2);
+  on_gpus([](const GpuRank& rank, uint64_t) {
+    OpContext ctx = rank.ctx;
+    ctx.batch_invariant = true;
+    const int64_t count = int64_t{20} << 20;
+    const auto rung = [&](const PeerAllReduceArgs& args) {
+      return choose_variant<PeerAllReduceArgs>("all_reduce", peer_all_reduce_variants(), ctx, args, "nccl")
+          .variant->name;
+    };
+    const Tensor value = Tensor::zeros({count}, DType::f32, ctx.device);
+    if (rank.group.without_peers().empty())
+      LADDER_CHECK(rung(rank.group.peer_args(value)) == "two_shot", "by NCCL");
+    if (!rank.group.without_nccl().empty()) return;
+    PeerAllReduceArgs alone = rank.group.peer_args(Tensor::zeros({4}, DType::f32, ctx.device));
+    alone.group = nullptr;
+    peer_all_reduce(ctx, alone);
+    synchronize(rank);
   });
 }
 
@@ -444,6 +517,17 @@ TEST(GpuCommunicator, NamesWhatItCannotTake) {
     names(error_of([&] { rank.group.all_reduce(rank.ctx, host); }), "on cpu");
     names(error_of([&] { rank.group.all_reduce(rank.ctx, gaps); }), "contiguous");
     names(error_of([&] { rank.group.all_reduce(rank.ctx, ints); }), "i32");
+    const Tensor rows = Tensor::zeros({2, 64}, DType::f32, rank.ctx.device), row = rows.select(0, 0);
+    const Tensor narrow = Tensor::zeros({2, 32}, DType::f32, rank.ctx.device);
+    names(error_of([&] {
+            rank.group.all_reduce_add_norm(rank.ctx, {rows, narrow, row, 1e-6, rows});
+          }),
+          "residual");
+    names(error_of([&] { rank.group.all_reduce_add_norm(rank.ctx, {rows, rows, row, 1e-6, row}); }), "out");
+    names(error_of([&] {
+            rank.group.all_reduce_add_norm(rank.ctx, {rows, rows, narrow.select(0, 0), 1e-6, rows});
+          }),
+          "weight");
     if (!rank.group.without_nccl().empty()) return;
     const Tensor four = Tensor::zeros({4}, DType::f32, rank.ctx.device);
     names(error_of([&] { rank.group.send(rank.ctx, four, rank.group.rank()); }), "another rank");
