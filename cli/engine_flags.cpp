@@ -26,18 +26,12 @@ CLI::Option* switch_off(CLI::App& app, const char* name, bool& value, const char
       name, [&value] { value = false; }, help);
 }
 
-// Each rank has a GPU, this one and those after it.
-void expect_gpus(const RunnerConfig& runner) {
-  if (runner.device.is_cpu() || num_ranks(runner) == 1) return;
-  const int count = cuda_device_count(nullptr), needed = runner.device.index + num_ranks(runner);
+void expect_one_rank_on_a_gpu(const RunnerConfig& runner) {
   LADDER_CHECK(
-      needed <= count,
-      "--tensor-parallel-size {} times --pipeline-parallel-size {} are {} ranks, each on a GPU from {} on: this "
-      "machine has {} GPU{}",
-      runner.tensor_parallel_size, runner.pipeline_parallel_size, num_ranks(runner),
-      device_name(runner.device), count, count == 1 ? "" : "s");
-  for (int index = runner.device.index; index < needed; ++index)
-    check_usable(cuda_device_info(index), fmt::format("rank {}", index - runner.device.index));
+      runner.device.is_cpu() || num_ranks(runner) == 1,
+      "--tensor-parallel-size {} and --pipeline-parallel-size {}: on GPUs one rank only so far; with "
+      "--device cpu ranks are threads",
+      runner.tensor_parallel_size, runner.pipeline_parallel_size);
 }
 
 // --kernel op=name, each operator once.
@@ -189,7 +183,7 @@ void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_de
 }
 
 void EngineFlags::add_ranks(CLI::App& app) {
-  const char* group = "Several ranks (each a GPU, or some threads of the CPU)";
+  const char* group = "Several ranks (on the CPU, as threads)";
   app.add_option("--tensor-parallel-size", options_.runner.tensor_parallel_size,
                  "ranks that split every layer")
       ->check(whole_in_range(kTensorParallelSizeRange))
@@ -244,7 +238,7 @@ EngineOptions EngineFlags::options() const {
                  fmt::join(pipeline_layers_, ","), runner.pipeline_parallel_size);
     std::partial_sum(pipeline_layers_.begin(), pipeline_layers_.end(), std::back_inserter(runner.stage_ends));
   }
-  expect_gpus(runner);
+  expect_one_rank_on_a_gpu(runner);
   LADDER_CHECK(runner.batch.num_kv_blocks == 0 || kv_memory_.empty(),
                "--num-kv-blocks and --kv-memory say the same thing: expected one of them");
   if (!kv_memory_.empty()) runner.kv_memory = parse_bytes(kv_memory_, "--kv-memory");

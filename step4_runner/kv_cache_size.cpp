@@ -63,11 +63,12 @@ void check_flags(const DecoderSpec& spec, const RunnerConfig& config) {
   if (config.threads != 0) expect_range(config.threads, kThreadsRange, "--threads");
   expect_range(config.tensor_parallel_size, kTensorParallelSizeRange, "--tensor-parallel-size");
   expect_range(config.pipeline_parallel_size, kPipelineParallelSizeRange, "--pipeline-parallel-size");
-  LADDER_CHECK(can_be_split(spec, config.tensor_parallel_size),
-               "--tensor-parallel-size {} does not fit the model's {} heads, {} key/value heads and MLP of {}: "
-               "expected {}",
-               config.tensor_parallel_size, spec.num_heads, spec.num_kv_heads, spec.intermediate_size,
-               sizes_that_fit(spec));
+  LADDER_CHECK(
+      can_be_split(spec, config.tensor_parallel_size),
+      "--tensor-parallel-size {} does not fit the model's {} heads, {} key/value heads and MLP of {}: "
+      "expected {}",
+      config.tensor_parallel_size, spec.num_heads, spec.num_kv_heads, spec.intermediate_size,
+      sizes_that_fit(spec));
   LADDER_CHECK(config.pipeline_parallel_size <= spec.num_layers,
                "--pipeline-parallel-size {}: the model has {} layers, and each stage needs one",
                config.pipeline_parallel_size, spec.num_layers);
@@ -76,10 +77,11 @@ void check_flags(const DecoderSpec& spec, const RunnerConfig& config) {
                 config.stage_ends.back() == spec.num_layers;
   for (size_t stage = 1; stage < config.stage_ends.size(); ++stage)
     ascend &= config.stage_ends[stage] > config.stage_ends[stage - 1];
-  LADDER_CHECK(ascend,
-               "--pipeline-layers: expected {} numbers of layers, each at least 1, that add up to {}; the stages would "
-               "end at {}",
-               config.pipeline_parallel_size, spec.num_layers, fmt::join(config.stage_ends, ", "));
+  LADDER_CHECK(
+      ascend,
+      "--pipeline-layers: expected {} numbers of layers, each at least 1, that add up to {}; the stages would "
+      "end at {}",
+      config.pipeline_parallel_size, spec.num_layers, fmt::join(config.stage_ends, ", "));
 }
 
 double mib(int64_t bytes) {
@@ -133,7 +135,8 @@ void fit_length(const DecoderSpec& spec, RunnerConfig& config, const char* flag)
 RunnerConfig predict_kv_cache(const DecoderSpec& spec, const RunnerConfig& config, MachineMemory memory) {
   RunnerConfig smallest = config;
   for (int stage = 0; stage < config.pipeline_parallel_size; ++stage) {
-    const int64_t used = memory.total - memory.available + predict_rank_memory(spec, config, {0, stage}).total();
+    const int64_t used =
+        memory.total - memory.available + predict_rank_memory(spec, config, {0, stage}).total();
     const RunnerConfig sized = size_kv_cache(spec, config, memory.total, used, stage);
     if (stage == 0 || sized.batch.num_kv_blocks < smallest.batch.num_kv_blocks) smallest = sized;
   }
@@ -156,7 +159,8 @@ int64_t host_cache_budget(const DecoderSpec& spec, const RunnerConfig& config, M
 }  // namespace
 
 // >>> task 4.2.sizes: settle how many blocks the cache has and how long a sequence may be
-RunnerConfig size_kv_cache(const DecoderSpec& spec, RunnerConfig config, int64_t total, int64_t used, int stage) {
+RunnerConfig size_kv_cache(const DecoderSpec& spec, RunnerConfig config, int64_t total, int64_t used,
+                           int stage) {
   const int64_t tensors = num_cache_tensors(spec, config, stage);
   const int64_t block_bytes =
       rank_kv_bytes_per_token(spec, config, stage) * config.batch.block_size / tensors;  // of one tensor

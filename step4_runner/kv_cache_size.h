@@ -41,7 +41,8 @@ RunnerConfig resolve_runner_config(const DecoderSpec& spec,
 
 // On a GPU: the cache that `used` bytes of its memory (by anyone, this process included) leave room for, on a rank of
 // this stage. Error: it does not hold one sequence of max_model_len.
-RunnerConfig size_kv_cache(const DecoderSpec& spec, RunnerConfig config, int64_t total, int64_t used, int stage = 0);
+RunnerConfig size_kv_cache(const DecoderSpec& spec, RunnerConfig config, int64_t total, int64_t used,
+                           int stage = 0);
 
 // One view per layer, blocks [num_blocks, block_size, heads, dim] for K and for V, zeroed.
 std::vector<KvCacheView> allocate_kv_caches(std::span<const KvCacheSpec> specs, int64_t num_blocks,

@@ -27,8 +27,8 @@ struct LocalExecutor::State {
   };
 
   RunnerConfig config;
-  std::shared_ptr<LogitsProcessor> processor;  // of the rank that samples; may be null
-  const OpContext* device;                     // nullptr: each rank makes its own
+  std::shared_ptr<LogitsProcessor> processor;                // of the rank that samples; may be null
+  const OpContext* device;                                   // nullptr: each rank makes its own
   std::vector<std::unique_ptr<LocalGroup>> stages, columns;  // the groups of the grid
   std::vector<std::thread> threads;
 
@@ -54,8 +54,7 @@ struct LocalExecutor::State {
         device(given_device),
         num_starting(num_ranks(resolved)) {
     LADDER_CHECK(config.device.is_cpu() || num_ranks(config) == 1,
-                 "{} ranks as threads of one process: expected --device cpu; on GPUs each rank is a process",
-                 num_ranks(config));
+                 "{} ranks as threads of one process: expected --device cpu", num_ranks(config));
     for (int stage = 0; stage < config.pipeline_parallel_size; ++stage)
       stages.push_back(std::make_unique<LocalGroup>(config.tensor_parallel_size));
     for (int column = 0; column < config.tensor_parallel_size; ++column)
@@ -183,8 +182,7 @@ Ticket LocalExecutor::submit(const SchedulerOutput& step) {
     LADDER_CHECK(std::ssize(state_->in_flight) < max_in_flight(),
                  "step {} is submitted while {} are in flight, which is all there may be", step.step,
                  state_->in_flight.size());
-    state_->in_flight.push_back(
-        {step, std::exchange(state_->known, {}), num_ranks(state_->config), nullptr});
+    state_->in_flight.push_back({step, std::exchange(state_->known, {}), num_ranks(state_->config), nullptr});
     ++state_->given;
   }
   state_->work_given.notify_all();
@@ -238,10 +236,8 @@ std::unique_ptr<LocalExecutor> make_local_executor(const ExecutorOptions& option
                "proposer: there is a maker of one, and this executor verifies no draft tokens");
   const RunnerConfig resolved = resolve_runner_config(options.spec, options.config);
   const auto& make_processor = options.runner_makers.logits_processor;
-  return std::make_unique<LocalExecutor>(
-      options.spec, resolved,
-      model_factory(options, resolved),
-      make_processor ? make_processor(options) : nullptr);
+  return std::make_unique<LocalExecutor>(options.spec, resolved, model_factory(options, resolved),
+                                         make_processor ? make_processor(options) : nullptr);
 }
 
 }  // namespace ladder

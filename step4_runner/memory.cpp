@@ -49,8 +49,10 @@ int64_t weight_bytes(const DecoderSpec& spec, const RunnerConfig& config, int st
   if (spec.qk_norm) layer += 2 * spec.head_dim;
   const bool is_first = stage == 0, is_last = stage + 1 == config.pipeline_parallel_size;
   const int64_t tables =
-      vocab * hidden * (spec.tie_word_embeddings ? int64_t{is_first || is_last} : int64_t{is_first} + is_last);
-  return (layers_of(config, spec.num_layers, stage).size() * layer + tables + (is_last ? hidden : 0)) * dtype_size(config.dtype) +
+      vocab * hidden *
+      (spec.tie_word_embeddings ? int64_t{is_first || is_last} : int64_t{is_first} + is_last);
+  return (layers_of(config, spec.num_layers, stage).size() * layer + tables + (is_last ? hidden : 0)) *
+             dtype_size(config.dtype) +
          config.batch.max_model_len * spec.rope.rotary_dim * dtype_size(DType::f32);
 }
 
@@ -79,7 +81,8 @@ int64_t activation_bytes(const DecoderSpec& spec, const RunnerConfig& config, Gr
   const int64_t raw = std::min(sampled, config.device.is_cpu() ? Sampler::kRows : Sampler::kDeviceRows);
   const int64_t scored = std::min(rows, ModelRunner::kLogitsRows);
   if (place.tensor_rank > 0)  // its share of the logits, for the first rank
-    return stream + std::max(layer, std::max(sampled, scored) * (hidden * element + vocab * dtype_size(DType::f32)));
+    return stream +
+           std::max(layer, std::max(sampled, scored) * (hidden * element + vocab * dtype_size(DType::f32)));
   // The lists of used tokens are staged for all rows of a step; on a GPU not in the arena.
   const int64_t penalties =
       config.device.is_cpu()
@@ -92,8 +95,9 @@ int64_t activation_bytes(const DecoderSpec& spec, const RunnerConfig& config, Gr
                        std::min(kMaxEditedTokens, spec.vocab_size) * 2 * dtype_size(DType::i32))
           : 0;
   // Top-k and top-p sort a row in scratch of their own, one per thread.
-  const int64_t filters =
-      config.device.is_cpu() ? std::min<int64_t>(config.threads / num_ranks(config), raw) * 2 * row_bytes : raw * row_bytes;
+  const int64_t filters = config.device.is_cpu()
+                              ? std::min<int64_t>(config.threads / num_ranks(config), raw) * 2 * row_bytes
+                              : raw * row_bytes;
   const int64_t logits =
       sampled * (hidden * element + row_bytes) +
       std::max({sampled * gathered_row, penalties + edits + raw * (row_bytes + best) + filters,
@@ -151,8 +155,8 @@ MachineMemory memory_of(Device device) {
 MemoryPlan predict_rank_memory(const DecoderSpec& spec, const RunnerConfig& config, GridPlace place) {
   MemoryPlan plan;
   plan.weights = weight_bytes(spec, config, place.stage);
-  plan.kv =
-      rank_kv_bytes_per_token(spec, config, place.stage) * config.batch.block_size * config.batch.num_kv_blocks;
+  plan.kv = rank_kv_bytes_per_token(spec, config, place.stage) * config.batch.block_size *
+            config.batch.num_kv_blocks;
   plan.activations = activation_bytes(spec, config, place);
   plan.other = other_bytes(spec, config);
   return plan;

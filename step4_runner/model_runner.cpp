@@ -38,8 +38,8 @@ ModelRunner::ModelRunner(const OpContext& ctx, const RunnerConfig& config, std::
       sampler_(model_->spec().vocab_size) {
   ctx_.arena = arena_.get();
   if (!is_first_stage())
-    received_ = Tensor::zeros({config.batch.max_num_batched_tokens, model_->spec().hidden_size}, model_->dtype(),
-                              ctx.device);
+    received_ = Tensor::zeros({config.batch.max_num_batched_tokens, model_->spec().hidden_size},
+                              model_->dtype(), ctx.device);
   if (!config_.num_kv_blocks_is_predicted) allocate_cache();
 }
 

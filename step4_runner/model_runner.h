@@ -62,7 +62,8 @@ class ModelRunner {
   // At most max_steps_in_flight() (rank_grid.h) launched steps may be uncollected. The answer may be collected on another
   // thread, in a pipeline that of the last stage. `known`: in a pipeline the tokens of the next steps whose tokens were
   // not given before, oldest first. Error: a sequence computes a token that is not among them.
-  std::shared_ptr<const LaunchedStep> launch(const SchedulerOutput& step, std::span<const KnownTokens> known = {});
+  std::shared_ptr<const LaunchedStep> launch(const SchedulerOutput& step,
+                                             std::span<const KnownTokens> known = {});
   StepOutput execute(const SchedulerOutput& step) { return launch(step)->collect(); }
 
   // The prompt tokens whose log probabilities a step computes.
@@ -82,7 +83,8 @@ class ModelRunner {
     bool graph_has_logits = false;             // and that is a decode graph
     SamplingPlan plan;
     Tensor hidden;  // [rows, hidden_size]; undefined: the graph has the logits
-    Tensor logits;  // f32 [rows that yield a token, vocab], raw until sample(); undefined: there are none here
+    Tensor
+        logits;  // f32 [rows that yield a token, vocab], raw until sample(); undefined: there are none here
   };
   // begin() and stage(): the batch is prepared, and the inputs are on their way to where the kernels read them.
   Step prepare(const SchedulerOutput& scheduled);
@@ -163,7 +165,8 @@ class ModelRunner {
   std::vector<KvCacheView> kv_caches_;
   Batch batch_;
   DeviceInputs inputs_;
-  Tensor received_;  // [max_num_batched_tokens, hidden_size] of the stage before, where graphs know it; the first has none
+  Tensor
+      received_;  // [max_num_batched_tokens, hidden_size] of the stage before, where graphs know it; the first has none
   StepUpload upload_;
   StepDownload download_;
   Sampler sampler_;

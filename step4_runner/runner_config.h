@@ -35,9 +35,10 @@ struct RunnerConfig {
   // The grid of ranks (rank_grid.h). On GPUs each rank has one of its own, `device` and those after it.
   int tensor_parallel_size = 1;
   int pipeline_parallel_size = 1;
-  std::vector<int64_t> stage_ends;  // the layers at which the stages end, ascending. Empty: as even as they go
-  bool naive_pipeline = false;      // one batch at a time goes through all stages (a baseline)
-  int threads = 0;                                          // all ranks together. 0: one per core
+  std::vector<int64_t>
+      stage_ends;               // the layers at which the stages end, ascending. Empty: as even as they go
+  bool naive_pipeline = false;  // one batch at a time goes through all stages (a baseline)
+  int threads = 0;              // all ranks together. 0: one per core
   std::map<std::string, std::string, std::less<>> kernels;  // --kernel op=variant
 };
 

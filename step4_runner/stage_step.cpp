@@ -8,7 +8,8 @@ namespace ladder {
 // The CPU reads the batch's own buffers, and what the sampler plans comes from the arena: it lasts no longer than it
 // must, from sample() on.
 void ModelRunner::stage(Step& step) {
-  if (is_last_stage() && std::any_of(batch_.sequences().begin(), batch_.sequences().end(), [](const BatchSequence* sequence) {
+  if (is_last_stage() &&
+      std::any_of(batch_.sequences().begin(), batch_.sequences().end(), [](const BatchSequence* sequence) {
         return sequence->sampling.prompt_logprobs.has_value();
       }))
     step.prompt = prompt_positions();

@@ -83,7 +83,8 @@ void ModelRunner::run_warm_up_step(int64_t num_seqs, int64_t num_tokens, int64_t
 void ModelRunner::warm_up() {
   // One piece, with room to spare, first: memory that grows piece by piece leaves gaps, which the peak would
   // count.
-  const MemoryPlan plan = predict_rank_memory(model_->spec(), config_, {tp_group(ctx_).rank(), pp_group(ctx_).rank()});
+  const MemoryPlan plan =
+      predict_rank_memory(model_->spec(), config_, {tp_group(ctx_).rank(), pp_group(ctx_).rank()});
   arena_->reserve((ctx_.device.is_cpu() ? 2 : 1) * plan.activations);
   if (config_.num_kv_blocks_is_predicted)  // one block, which is not written
     kv_caches_ = allocate_kv_caches(model_->kv_cache_specs(), 1, config_.batch.block_size, ctx_.device);

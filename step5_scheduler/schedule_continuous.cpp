@@ -68,7 +68,8 @@ void Scheduler::walk(Budget& budget) {
   for (size_t i = 0;;) {
     // allocate_slots() preempts from the end of running_ and admit() inserts: the size is read anew each time.
     const size_t num_running = running_.size();
-    if (budget.prefill == 0 || budget.short_of_blocks || std::ssize(running_) >= max_num_running() || step_is_full())
+    if (budget.prefill == 0 || budget.short_of_blocks || std::ssize(running_) >= max_num_running() ||
+        step_is_full())
       newcomer = nullptr;
     if (newcomer != nullptr && (i == num_running || runs_before(newcomer, running_[i]))) {
       const Admission admission =

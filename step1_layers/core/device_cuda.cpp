@@ -100,12 +100,12 @@ void copy(void* to, const void* from, int64_t bytes, void* stream) {
   }
 }
 
-void copy_rows(void* to, int64_t to_pitch, const void* from, int64_t from_pitch, int64_t row_bytes, int64_t rows,
-               void* stream) {
+void copy_rows(void* to, int64_t to_pitch, const void* from, int64_t from_pitch, int64_t row_bytes,
+               int64_t rows, void* stream) {
   if (row_bytes == 0 || rows == 0) return;
   const auto bytes = [](int64_t count) { return static_cast<size_t>(count); };
-  LADDER_CUDA_CHECK(cudaMemcpy2DAsync(to, bytes(to_pitch), from, bytes(from_pitch), bytes(row_bytes), bytes(rows),
-                                      cudaMemcpyDefault, static_cast<cudaStream_t>(stream)));
+  LADDER_CUDA_CHECK(cudaMemcpy2DAsync(to, bytes(to_pitch), from, bytes(from_pitch), bytes(row_bytes),
+                                      bytes(rows), cudaMemcpyDefault, static_cast<cudaStream_t>(stream)));
   if (!stream) LADDER_CUDA_CHECK(cudaStreamSynchronize(nullptr));
 }
 

@@ -59,8 +59,8 @@ namespace cuda {
 std::shared_ptr<void> allocate(int index, int64_t bytes);
 std::shared_ptr<void> allocate_pinned(int64_t bytes);
 void copy(void* to, const void* from, int64_t bytes, void* stream);
-void copy_rows(void* to, int64_t to_pitch, const void* from, int64_t from_pitch, int64_t row_bytes, int64_t rows,
-               void* stream);
+void copy_rows(void* to, int64_t to_pitch, const void* from, int64_t from_pitch, int64_t row_bytes,
+               int64_t rows, void* stream);
 void fill(void* memory, uint8_t value, int64_t bytes, void* stream);
 void synchronize(void* stream);
 int device_count(std::string* reason);

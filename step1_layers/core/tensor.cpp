@@ -194,8 +194,8 @@ void Tensor::copy_from(const Tensor& source, void* stream) const {
     LADDER_CHECK(ndim() == 2 && stride(1) == 1 && source.stride(1) == 1,
                  "a copy from {} to {} takes contiguous tensors, or rows of adjacent elements",
                  device_name(source.device()), device_name(device_));
-    return device_copy_rows(data_, device_, stride(0) * size, source.data_, source.device(), source.stride(0) * size,
-                            dim(1) * size, dim(0), stream);
+    return device_copy_rows(data_, device_, stride(0) * size, source.data_, source.device(),
+                            source.stride(0) * size, dim(1) * size, dim(0), stream);
   }
   const char* from_data = static_cast<const char*>(source.data_);
   char* to_data = static_cast<char*>(data_);

@@ -105,7 +105,8 @@ void LmHead::forward(const OpContext& ctx, const Tensor& hidden, const Tensor& l
   for (int rank = 0; rank < tp.size(); ++rank) {
     const int64_t begin = std::min(rank * shard_.rows, shard_.vocab_size);
     const int64_t count = std::min(shard_.rows, shard_.vocab_size - begin);
-    logits.narrow(1, begin, count).copy_from(all.narrow(0, rank * rows, rows).narrow(1, 0, count), ctx.stream);
+    logits.narrow(1, begin, count)
+        .copy_from(all.narrow(0, rank * rows, rows).narrow(1, 0, count), ctx.stream);
   }
 }
 // <<< task 1.5
