@@ -47,8 +47,11 @@ TEST(Task2_4_RandomModels, EqualTheReference) {
     auto check = [&](const OpContext& ctx) {
       const auto model = load_model(ctx, folder.path(), spec, {});
       ModelSession session(*model, ctx, /*block_size=*/3);
-      const auto logits = to_double(session.step({{0, ids}}));
-      EXPECT_TRUE(close_to(logits, expected, spec.vocab_size, 1e-4));
+      const Tensor logits = session.step({{0, ids}});
+      const bool draws_tokens = tp_group(ctx).rank() == 0;
+      ASSERT_EQ(logits.defined(), draws_tokens);
+      if (!draws_tokens) return;
+      EXPECT_TRUE(close_to(to_double(logits), expected, spec.vocab_size, 1e-4));
     };
     check({});
     if (spec.num_heads % 2 == 0 && spec.intermediate_size % 2 == 0 &&

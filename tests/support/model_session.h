@@ -49,11 +49,12 @@ class ModelSession {
     return result;
   }
 
-  // logits [rows of all chunks, vocab_size] f32, a copy.
+  // logits [rows of all chunks, vocab_size] f32, a copy; undefined on all tensor-parallel ranks but the first.
   Tensor step(const std::vector<Chunk>& chunks) {
     const Tensor hidden = forward(chunks);
     ArenaScope scope(arena_);
-    return model_.compute_logits(ctx_, hidden).clone();
+    const Tensor logits = model_.compute_logits(ctx_, hidden);
+    return logits.defined() ? logits.clone() : Tensor();
   }
 
   int64_t arena_peak_bytes() const { return arena_.peak_bytes(); }
