@@ -6,16 +6,15 @@
 #include <sys/mman.h>
 
 #include <csignal>
-#include <filesystem>
 #include <functional>
 #include <future>
-#include <set>
 #include <thread>
 
 #include "step1_layers/core/error.h"
 #include "step7_parallel/communicators/forked_ranks.h"
 #include "tests/step7_parallel/communicators/collective_cases.h"
 #include "tests/support/in_time.h"
+#include "tests/support/memory_files.h"
 #include "tests/support/numerics.h"
 
 namespace ladder {
@@ -45,12 +44,6 @@ std::string error_of(const std::function<void()>& work) {
     return error.what();
   }
   return "no error";
-}
-
-std::set<std::string> files_of_memory() {
-  std::set<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) names.insert(entry.path());
-  return names;
 }
 
 // Staging and slots so small that every call takes many rounds, and ranks that always sleep.
@@ -123,7 +116,7 @@ class ARankThat : public ::testing::TestWithParam<Fault> {};
 
 // In the midst of large collectives, and while it is waited for by a recv.
 TEST_P(ARankThat, ReleasesTheOthersWithItsNameAndTheCause) {
-  const std::set<std::string> before = files_of_memory();
+  const auto before = testing::files_of_memory();
   for (const int culprit : {0, 2})
     for (const bool messages : {false, true}) {
       const auto live = [&](int rank, Communicator& group) {
@@ -186,7 +179,7 @@ TEST_P(ARankThat, ReleasesTheOthersWithItsNameAndTheCause) {
       }
       if (HasFailure()) return;
     }
-  EXPECT_EQ(files_of_memory(), before);
+  EXPECT_EQ(testing::files_of_memory(), before);
 }
 
 INSTANTIATE_TEST_SUITE_P(SharedMemoryGroup, ARankThat,

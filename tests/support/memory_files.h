@@ -1,0 +1,19 @@
+#pragma once
+// What stands in /dev/shm: shared memory that has a name stays there when its processes are gone.
+#include <filesystem>
+#include <set>
+#include <string>
+
+namespace ladder::testing {
+
+// Without the segments of Open MPI, whose ranks other tests may be running just now.
+inline std::set<std::string> files_of_memory() {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    const std::string name = entry.path().filename();
+    if (!name.starts_with("vader_segment")) names.insert(name);
+  }
+  return names;
+}
+
+}  // namespace ladder::testing
