@@ -62,6 +62,7 @@ int parse_and_run(int argc, char** argv) {
       {"demo", "eight prompts answered together by the tiny model", add_demo_command},
       {"trace", "what a trace says that --trace has written; for ui.perfetto.dev", add_trace_command},
       {"engine-process", "", add_engine_process_command},
+      {"worker-process", "", add_worker_process_command},
   };
   std::vector<std::pair<CLI::App*, RunCommand>> added;
   for (const Command& command : commands) {

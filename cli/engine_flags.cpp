@@ -9,6 +9,7 @@
 #include "step1_layers/core/error.h"
 #include "step4_runner/rank_grid.h"
 #include "step7_parallel/pipeline/split_layers.h"
+#include "step7_parallel/workers/worker_executor.h"
 
 namespace ladder {
 
@@ -24,14 +25,6 @@ DType parse_dtype(const std::string& name) {
 CLI::Option* switch_off(CLI::App& app, const char* name, bool& value, const char* help) {
   return app.add_flag_callback(
       name, [&value] { value = false; }, help);
-}
-
-void expect_one_rank_on_a_gpu(const RunnerConfig& runner) {
-  LADDER_CHECK(
-      runner.device.is_cpu() || num_ranks(runner) == 1,
-      "--tensor-parallel-size {} and --pipeline-parallel-size {}: on GPUs one rank only so far; with "
-      "--device cpu ranks are threads",
-      runner.tensor_parallel_size, runner.pipeline_parallel_size);
 }
 
 // --kernel op=name, each operator once.
@@ -183,7 +176,7 @@ void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_de
 }
 
 void EngineFlags::add_ranks(CLI::App& app) {
-  const char* group = "Several ranks (on the CPU, as threads)";
+  const char* group = "Several ranks (on GPUs each has one of its own)";
   app.add_option("--tensor-parallel-size", options_.runner.tensor_parallel_size,
                  "ranks that split every layer")
       ->check(whole_in_range(kTensorParallelSizeRange))
@@ -207,6 +200,24 @@ void EngineFlags::add_ranks(CLI::App& app) {
   app.add_flag("--naive-pipeline", options_.runner.naive_pipeline,
                "one batch at a time goes through the stages (a baseline)")
       ->group(group);
+  app.add_option("--distributed-executor-backend", executor_backend_,
+                 "ranks as threads, or mp: as processes; auto: threads on the CPU, mp for several GPUs")
+      ->check(CLI::IsMember({"auto", "threads", "mp"}))
+      ->type_name("KIND")
+      ->capture_default_str()
+      ->group(group);
+}
+
+ExecutorMaker EngineFlags::executor_maker(const RunnerConfig& runner) const {
+  const bool several_gpus = !runner.device.is_cpu() && num_ranks(runner) > 1;
+  LADDER_CHECK(!several_gpus || executor_backend_ != "threads",
+               "--distributed-executor-backend threads: {} ranks on GPUs are processes, expected auto or mp",
+               num_ranks(runner));
+  if (executor_backend_ != "mp" && !several_gpus) return make_executor_in_process;
+  WorkerProgram program;
+  program.arguments = arguments();
+  program.arguments.insert(program.arguments.begin(), "worker-process");
+  return make_worker_executor(std::move(program));
 }
 
 std::vector<std::string> EngineFlags::arguments() const {
@@ -238,7 +249,7 @@ EngineOptions EngineFlags::options() const {
                  fmt::join(pipeline_layers_, ","), runner.pipeline_parallel_size);
     std::partial_sum(pipeline_layers_.begin(), pipeline_layers_.end(), std::back_inserter(runner.stage_ends));
   }
-  expect_one_rank_on_a_gpu(runner);
+  options.makers.executor = executor_maker(runner);
   LADDER_CHECK(runner.batch.num_kv_blocks == 0 || kv_memory_.empty(),
                "--num-kv-blocks and --kv-memory say the same thing: expected one of them");
   if (!kv_memory_.empty()) runner.kv_memory = parse_bytes(kv_memory_, "--kv-memory");

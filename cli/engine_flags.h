@@ -21,12 +21,14 @@ class EngineFlags {
 
  private:
   void add_ranks(CLI::App& app);
+  ExecutorMaker executor_maker(const RunnerConfig& runner) const;
 
   EngineOptions options_;  // what the flags set directly; the others are read from these:
   std::string dtype_ = "auto";
   std::string device_ = "auto";
   std::string load_format_ = "auto";
   std::string policy_ = "fcfs";
+  std::string executor_backend_ = "auto";
   std::string kv_memory_;
   std::vector<std::string> kernels_;
   std::vector<int64_t> pipeline_layers_;

@@ -13,6 +13,7 @@
 #include "step4_runner/memory.h"
 #include "step4_runner/rank_grid.h"
 #include "step7_parallel/pipeline/split_layers.h"
+#include "step7_parallel/workers/rank_groups.h"
 
 namespace ladder {
 
@@ -141,10 +142,8 @@ std::string describe_ranks(const DecoderSpec& spec, const RunnerConfig& config) 
     const LayerRange layers = layers_of(config, spec.num_layers, place.stage);
     const MemoryPlan plan = predict_rank_memory(spec, config, place);
     const bool is_first = place.stage == 0, is_last = place.stage + 1 == config.pipeline_parallel_size;
-    const Device device =
-        config.device.is_cpu() ? config.device : Device{config.device.type, config.device.index + rank};
-    table.push_back({fmt::format("  {}", rank), device_name(device), std::to_string(place.stage),
-                     fmt::format("{} to {}", layers.begin, layers.end - 1),
+    table.push_back({fmt::format("  {}", rank), device_name(device_of_rank(config, rank)),
+                     std::to_string(place.stage), fmt::format("{} to {}", layers.begin, layers.end - 1),
                      is_first && is_last ? "embedding, head"
                      : is_first          ? "embedding"
                      : is_last           ? "head"
@@ -189,13 +188,14 @@ bool fits(const DecoderSpec& spec, const RunnerConfig& config, const MachineMemo
   if (config.device.is_cpu()) return predict_memory(spec, config).total() <= memory.available;
   for (int rank = 0; rank < num_ranks(config); ++rank)
     if (predict_rank_memory(spec, config, place_of(config, rank)).total() >
-        free_memory({config.device.type, config.device.index + rank}).available)
+        free_memory(device_of_rank(config, rank)).available)
       return false;
   return true;
 }
 
 void run_info(const EngineFlags& flags) {
   const EngineOptions options = flags.options();
+  expect_a_gpu_for_each_rank(options.runner, num_ranks(options.runner));
   const ModelFolder folder = open_model_folder(options.model);
   const DecoderSpec& spec = folder.spec;
   const MachineMemory memory = free_memory(options.runner.device);

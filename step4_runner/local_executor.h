@@ -43,7 +43,7 @@ class LocalExecutor final : public Executor {
 };
 
 // With the model of the folder (step2_model/model.h), of the parts that the makers make on every rank's own
-// thread. `progress` hears rank 0's loading. Error: a maker of a proposer, since nothing here verifies drafts.
+// thread. Error: a maker of a proposer, since nothing here verifies drafts.
 std::unique_ptr<LocalExecutor> make_local_executor(const ExecutorOptions& options);
 
 }  // namespace ladder

@@ -21,9 +21,23 @@ OpContext make_rank_context(Device device, [[maybe_unused]] std::shared_ptr<void
   fail("this build of ladder has no {}", device_name(device));
 }
 
+void SummedProgress::set(int rank, int64_t done, int64_t total) {
+  if (!progress_) return;
+  std::lock_guard lock(mutex_);
+  ranks_[static_cast<size_t>(rank)] = {done, total};
+  Bytes sum;
+  for (const Bytes& one : ranks_) {
+    sum.done += one.done;
+    sum.total += one.total;
+  }
+  progress_(sum.done, sum.total);
+}
+
 ModelFactory model_factory(const ExecutorOptions& options, const RunnerConfig& config) {
-  return [options, config](const OpContext& ctx) {
-    const LayerRange layers = layers_of(config, options.spec.num_layers, pp_group(ctx).rank());
+  const auto progress = std::make_shared<SummedProgress>(num_ranks(config), options.progress);
+  return [options, config, progress](const OpContext& ctx) {
+    const GridPlace place{tp_group(ctx).rank(), pp_group(ctx).rank()};
+    const LayerRange layers = layers_of(config, options.spec.num_layers, place.stage);
     ModelOptions model;
     model.dtype = config.dtype;
     model.load_format = config.load_format;
@@ -31,7 +45,9 @@ ModelFactory model_factory(const ExecutorOptions& options, const RunnerConfig& c
     model.layer_begin = layers.begin;
     model.layer_end = layers.end;
     model.makers = options.model_makers;
-    if (tp_group(ctx).rank() == 0 && pp_group(ctx).rank() == 0) model.progress = options.progress;
+    model.progress = [progress, rank = rank_at(config, place)](int64_t done, int64_t total) {
+      progress->set(rank, done, total);
+    };
     return load_model(ctx, options.model, options.spec, model);
   };
 }

@@ -45,6 +45,17 @@ RunnerConfig resolved_runner_config(const EngineOptions& options, const DecoderS
   return resolved_runner_config(options, spec, memory_of(options.runner.device));
 }
 
+ExecutorOptions executor_options(const EngineOptions& options, const ModelFolder& folder,
+                                 const RunnerConfig& config) {
+  return {.model = options.model,
+          .spec = folder.spec,
+          .config = config,
+          .progress = options.progress,
+          .tokenizer = folder.tokenizer,
+          .model_makers = options.makers.model,
+          .runner_makers = options.makers.runner};
+}
+
 MadeExecutor make_executor_in_process(const ExecutorOptions& options) {
   std::unique_ptr<LocalExecutor> executor = make_local_executor(options);
   const BatchConfig batch = executor->config().batch;
@@ -79,13 +90,7 @@ SchedulerConfig scheduler_config(const EngineOptions& options, const DecoderSpec
 std::unique_ptr<Engine> load_engine(const EngineOptions& options, const ModelFolder& folder) {
   const RunnerConfig config = resolved_runner_config(options, folder.spec);
   const int pipeline_depth = config.pipeline_parallel_size > 1 ? max_steps_in_flight(config) : 1;
-  MadeExecutor made = options.makers.executor({.model = options.model,
-                                               .spec = folder.spec,
-                                               .config = config,
-                                               .progress = options.progress,
-                                               .tokenizer = folder.tokenizer,
-                                               .model_makers = options.makers.model,
-                                               .runner_makers = options.makers.runner});
+  MadeExecutor made = options.makers.executor(executor_options(options, folder, config));
   return std::make_unique<Engine>(std::move(made.executor),
                                   scheduler_config(options, folder.spec, made.batch, pipeline_depth),
                                   folder.tokenizer);

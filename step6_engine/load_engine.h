@@ -56,6 +56,10 @@ RunnerConfig resolved_runner_config(const EngineOptions& options, const DecoderS
 // With the memory that the device has.
 RunnerConfig resolved_runner_config(const EngineOptions& options, const DecoderSpec& spec);
 
+// What an executor of these options is made from.
+ExecutorOptions executor_options(const EngineOptions& options, const ModelFolder& folder,
+                                 const RunnerConfig& config);
+
 // Loads the weights, allocates the KV cache, warms up.
 std::unique_ptr<Engine> load_engine(const EngineOptions& options, const ModelFolder& folder);
 

@@ -9,6 +9,8 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <fstream>
+#include <span>
 
 #include "step1_layers/core/error.h"
 
@@ -18,7 +20,8 @@ namespace {
 
 // In the child, between fork and exec: only calls that are safe in a process whose other threads are gone, so no
 // memory is allocated and nothing is locked. Where something fails its errno goes into `report`.
-[[noreturn]] void become(const char* program, char* const* arguments, int channel, int report, pid_t parent) {
+[[noreturn]] void become(const char* program, char* const* arguments, int channel, int report,
+                         std::span<const int> inherited, pid_t parent) {
   constexpr int kReport = ChildProcess::kChannelNumber + 1;
   const auto failed = [&report] {
     const int error = errno;
@@ -33,16 +36,23 @@ namespace {
   if (getppid() != parent) _exit(1);  // it ended before the line above
 
   // First all away from the numbers that they get: one may have the other's.
-  const int channel_copy = fcntl(channel, F_DUPFD_CLOEXEC, kReport + 1);
-  const int report_copy = fcntl(report, F_DUPFD_CLOEXEC, kReport + 1);
+  static_assert(ChildProcess::kFirstInherited == kReport + 1);
+  const int first_free = ChildProcess::kFirstInherited + static_cast<int>(inherited.size());
+  int inherited_copies[ChildProcess::kMaxInherited];
+  for (size_t i = 0; i < inherited.size(); ++i)
+    if ((inherited_copies[i] = fcntl(inherited[i], F_DUPFD_CLOEXEC, first_free)) < 0) failed();
+  const int channel_copy = fcntl(channel, F_DUPFD_CLOEXEC, first_free);
+  const int report_copy = fcntl(report, F_DUPFD_CLOEXEC, first_free);
   const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
   if (channel_copy < 0 || report_copy < 0 || nothing < 0) failed();
   if (dup3(report_copy, kReport, O_CLOEXEC) < 0) failed();
   report = kReport;
   if (dup2(channel_copy, ChildProcess::kChannelNumber) < 0) failed();  // stays open in what is executed
   if (dup2(nothing, STDIN_FILENO) < 0) failed();
+  for (size_t i = 0; i < inherited.size(); ++i)
+    if (dup2(inherited_copies[i], ChildProcess::kFirstInherited + static_cast<int>(i)) < 0) failed();
   // Whatever some library has opened without O_CLOEXEC: a copy of a socket keeps it open after its owner is gone.
-  syscall(SYS_close_range, kReport + 1, ~0U, 0);
+  syscall(SYS_close_range, first_free, ~0U, 0);
   execv(program, arguments);
   failed();
   _exit(126);
@@ -51,6 +61,9 @@ namespace {
 }  // namespace
 
 ChildProcess::ChildProcess(ChildOptions options) : options_(std::move(options)) {
+  LADDER_CHECK(std::ssize(options_.descriptors) <= kMaxInherited,
+               "{}: {} descriptors are to be inherited, expected at most {}", options_.name,
+               options_.descriptors.size(), kMaxInherited);
   int ends[2];
   LADDER_CHECK(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) == 0, "{}: a socket pair: {}",
                options_.name, std::strerror(errno));
@@ -91,7 +104,8 @@ void ChildProcess::run(FileDescriptor child_socket) {
     const pid_t parent = getpid();
     pid = fork();
     if (pid == 0)
-      become(options_.program.c_str(), arguments.data(), child_socket.number(), report[1], parent);
+      become(options_.program.c_str(), arguments.data(), child_socket.number(), report[1],
+             options_.descriptors, parent);
     if (pid < 0) error = errno;
     report_write.close();
     child_socket.close();
@@ -136,7 +150,20 @@ std::optional<ChildExit> ChildProcess::wait(std::chrono::milliseconds timeout) c
 
 void ChildProcess::signal(int number) const {
   std::lock_guard lock(mutex_);
-  if (!exit_) kill(pid_, number);
+  if (!exit_) ::kill(pid_, number);
+}
+
+void ChildProcess::kill() const {
+  signal(SIGKILL);
+}
+
+bool ChildProcess::is_stopped() const {
+  std::lock_guard lock(mutex_);
+  if (exit_) return false;
+  std::string line;  // "4711 (its name, with any bytes) T 1 ..."
+  std::getline(std::ifstream(fmt::format("/proc/{}/stat", pid_)), line);
+  const size_t name_end = line.rfind(')');
+  return name_end != std::string::npos && name_end + 2 < line.size() && line[name_end + 2] == 'T';
 }
 
 ChildExit ChildProcess::end(std::chrono::milliseconds patience, std::chrono::milliseconds grace) {

@@ -9,8 +9,9 @@
 // does not look (a long computation) the kernel kills it (PR_SET_PDEATHSIG). That signal comes when the *thread* that
 // forked ends: the fork is done by a thread of its own, which then waits for the child, so no child stays a zombie.
 //
-// Standard output and error are the parent's; standard input is empty. Nothing else is inherited. The child is in a
-// process group of its own: an interrupt from the terminal is for the parent, which decides what becomes of both.
+// Standard output and error are the parent's; standard input is empty. Nothing else is inherited but what
+// ChildOptions::descriptors names. The child is in a process group of its own: an interrupt from the terminal is for the
+// parent, which decides what becomes of both.
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
@@ -28,11 +29,16 @@ struct ChildOptions {
   std::string name;  // for messages: "the engine's process"
   std::vector<std::string> arguments;
   std::string program = "/proc/self/exe";  // this program, even if its file was replaced
+  // Open files of this process that the child gets too, as numbers kFirstInherited, kFirstInherited + 1, ...: shared memory.
+  // At most kMaxInherited.
+  std::vector<int> descriptors = {};
 };
 
 class ChildProcess {
  public:
   static constexpr int kChannelNumber = 3;
+  static constexpr int kFirstInherited = 5;
+  static constexpr int kMaxInherited = 8;
 
   // Error: the program cannot be started. `--fd 3` is put behind the arguments.
   explicit ChildProcess(ChildOptions options);
@@ -50,6 +56,11 @@ class ChildProcess {
   // it before to end, if only by closing the socket.
   ChildExit end(std::chrono::milliseconds patience,
                 std::chrono::milliseconds grace = std::chrono::seconds(2));
+
+  // SIGKILL, now; does not wait for the end.
+  void kill() const;
+  // By SIGSTOP: it exists and does nothing until somebody sends it SIGCONT.
+  bool is_stopped() const;
 
   // "the engine's process (pid 4711) was ended by SIGKILL ...", for a parent that has lost the connection: waits a
   // moment for the end, since the socket closes before the process is gone.

@@ -65,8 +65,8 @@ class WireWriter {
   void put(const std::array<T, N>& list) {
     bytes_.append(reinterpret_cast<const char*>(list.data()), sizeof list);
   }
-  template <class Key, class T>
-  void put(const std::map<Key, T>& map) {
+  template <class Key, class T, class Compare>
+  void put(const std::map<Key, T, Compare>& map) {
     put(static_cast<uint32_t>(map.size()));
     for (const auto& [key, value] : map) (*this)(key, value);
   }
@@ -151,8 +151,8 @@ class WireReader {
   void get(std::array<T, N>& list) {
     std::memcpy(list.data(), take(sizeof list).data(), sizeof list);
   }
-  template <class Key, class T>
-  void get(std::map<Key, T>& map) {
+  template <class Key, class T, class Compare>
+  void get(std::map<Key, T, Compare>& map) {
     map.clear();
     for (uint32_t left = take_count(); left > 0; --left) {
       Key key{};

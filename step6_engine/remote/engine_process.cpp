@@ -1,14 +1,12 @@
 #include "step6_engine/remote/engine_process.h"
 
-#include <fcntl.h>
-#include <sys/socket.h>
-
 #include <chrono>
 #include <stdexcept>
 #include <utility>
 #include <variant>
 
 #include "step1_layers/core/error.h"
+#include "step6_engine/process/parent_socket.h"
 #include "step6_engine/remote/engine_wire_forms.h"
 #include "step6_engine/remote/serve_engine.h"
 
@@ -68,14 +66,7 @@ std::unique_ptr<SocketEngineClient> start_engine_process(EngineProcessOptions op
 }
 
 void run_engine_process(int descriptor, const std::function<std::unique_ptr<Engine>(LoadProgress)>& make) {
-  int type = 0;
-  socklen_t size = sizeof type;
-  LADDER_CHECK(getsockopt(descriptor, SOL_SOCKET, SO_TYPE, &type, &size) == 0 && type == SOCK_STREAM,
-               "--fd {}: expected a connected socket (`ladder serve --engine-process` starts this command)",
-               descriptor);
-  FileDescriptor owned(descriptor);
-  ::fcntl(descriptor, F_SETFD, FD_CLOEXEC);
-  MessageSocket socket(std::move(owned));
+  MessageSocket socket(take_parent_socket(descriptor, "`ladder serve --engine-process`"));
   socket.exchange_hello(kHelloTimeout);
   std::unique_ptr<Engine> engine;
   try {

@@ -117,6 +117,9 @@ StepRingReader::Read StepRingReader::read(std::string& message, std::chrono::mil
 StepRingWriter::StepRingWriter(const StepRingShape& shape, std::chrono::microseconds spin)
     : memory_(SharedMemory::create("ladder steps", StepRingMemory::size_of(shape)), shape), spin_(spin) {}
 
+StepRingWriter::StepRingWriter(FileDescriptor descriptor, std::chrono::microseconds spin)
+    : memory_(SharedMemory::open(std::move(descriptor))), spin_(spin) {}
+
 std::string StepRingWriter::who_is_slowest() const {
   const uint64_t least = taken_by_all();
   int reader = 0;

@@ -33,6 +33,10 @@ class StepRingWriter {
   explicit StepRingWriter(const StepRingShape& shape,
                           std::chrono::microseconds spin = std::chrono::microseconds(100));
 
+  // The writer of a ring that another process has made, and to which nobody wrote. Error: there is none in that memory.
+  explicit StepRingWriter(FileDescriptor descriptor,
+                          std::chrono::microseconds spin = std::chrono::microseconds(100));
+
   // For the readers' processes: by a fork, or sent over a socket.
   int descriptor() const { return memory_.descriptor(); }
 

@@ -26,6 +26,11 @@ LADDER_WIRE_FORM(SchedulerOutput) {
        num_static_padding_rows);
 }
 
+LADDER_WIRE_FORM(KnownTokens) {
+  auto& [step, token_ids] = value;
+  wire(step, token_ids);
+}
+
 LADDER_WIRE_FORM(SequenceStepOutput) {
   auto& [id, token_ids, logprobs, prompt_logprobs] = value;
   wire(id, token_ids, logprobs, prompt_logprobs);

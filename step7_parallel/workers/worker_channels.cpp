@@ -1,0 +1,92 @@
+#include "step7_parallel/workers/worker_channels.h"
+
+#include <fcntl.h>
+
+#include "step1_layers/core/error.h"
+#include "step6_engine/process/child_process.h"
+
+namespace ladder {
+
+namespace {
+
+StepRingShape ring_for(int num_readers) {
+  return {.num_readers = num_readers};
+}
+
+FileDescriptor copy_of(int descriptor) {
+  FileDescriptor copy(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
+  LADDER_CHECK(copy, "a descriptor of shared memory cannot be copied: too many files are open");
+  return copy;
+}
+
+// The i-th that this process has inherited.
+FileDescriptor inherited(int i) {
+  FileDescriptor descriptor(ChildProcess::kFirstInherited + i);
+  LADDER_CHECK(::fcntl(descriptor.number(), F_SETFD, FD_CLOEXEC) == 0, "shared memory {} was not handed on",
+               i);
+  return descriptor;
+}
+
+}  // namespace
+
+WorkerChannels::WorkerChannels(const RunnerConfig& config)
+    : config_(config),
+      steps_(ring_for(num_ranks(config))),
+      made_answers_(ring_for(1)),
+      answers_(copy_of(made_answers_.descriptor()), 0) {
+  const int tp = config.tensor_parallel_size, pp = config.pipeline_parallel_size;
+  for (int stage = 0; tp > 1 && stage < pp; ++stage)
+    stages_.push_back(SharedMemoryGroup::create({.size = tp}));
+  for (int column = 0; pp > 1 && column < tp; ++column)
+    columns_.push_back(SharedMemoryGroup::create({.size = pp}));
+}
+
+std::vector<int> WorkerChannels::descriptors_of(int rank) const {
+  const GridPlace place = place_of(config_, rank);
+  std::vector<int> descriptors = {steps_.descriptor(), made_answers_.descriptor()};
+  if (!stages_.empty()) descriptors.push_back(stages_[static_cast<size_t>(place.stage)].descriptor());
+  if (!columns_.empty()) descriptors.push_back(columns_[static_cast<size_t>(place.tensor_rank)].descriptor());
+  return descriptors;
+}
+
+void WorkerChannels::close(const std::string& reason) {
+  for (const auto* groups : {&stages_, &columns_})
+    for (const SharedMemoryGroup& group : *groups) group.close(reason);
+  steps_.close();
+  made_answers_.close();
+}
+
+std::string WorkerChannels::where() const {
+  std::string text;
+  for (const auto* groups : {&stages_, &columns_})
+    for (size_t i = 0; i < groups->size(); ++i) {
+      std::string lines = (*groups)[i].where();
+      while (lines.ends_with('\n')) lines.pop_back();
+      for (size_t end; (end = lines.find('\n')) != std::string::npos;) lines.replace(end, 1, ", ");
+      text += fmt::format("{}{} {}: {}", text.empty() ? "" : "; ", groups == &stages_ ? "stage" : "column", i,
+                          lines);
+    }
+  return text;
+}
+
+InheritedChannels::InheritedChannels(const RunnerConfig& config, int rank)
+    : steps(inherited(0), rank), answers(inherited(1)) {
+  const GridPlace place = place_of(config, rank);
+  int next = 2;
+  if (config.tensor_parallel_size > 1)
+    stage = groups.emplace_back(SharedMemoryGroup::open(inherited(next++))).join(place.tensor_rank);
+  if (config.pipeline_parallel_size > 1)
+    column = groups.emplace_back(SharedMemoryGroup::open(inherited(next++))).join(place.stage);
+}
+
+std::string InheritedChannels::closed_because() const {
+  for (const SharedMemoryGroup& group : groups)
+    if (const std::string reason = group.closed_because(); !reason.empty()) return reason;
+  return {};
+}
+
+void InheritedChannels::close_groups(const std::string& reason) const {
+  for (const SharedMemoryGroup& group : groups) group.close(reason);
+}
+
+}  // namespace ladder

@@ -1,0 +1,54 @@
+#pragma once
+// The shared memory of an engine and its workers: two rings and the groups of the grid. The engine makes them before it
+// starts a worker, which inherits the four of its place (ChildOptions::descriptors), in this order:
+//
+//   steps      a ring, from the engine to all workers
+//   answers    a ring, from the answering worker to the engine
+//   stage      its stage's group     (not there with one rank in a stage)
+//   column     its column's group    (not there with one stage)
+#include <string>
+#include <vector>
+
+#include "step4_runner/rank_grid.h"
+#include "step7_parallel/communicators/shared_memory_group.h"
+#include "step7_parallel/workers/step_ring.h"
+
+namespace ladder {
+
+class WorkerChannels {
+ public:
+  // Error: there is not that much memory.
+  explicit WorkerChannels(const RunnerConfig& config);
+
+  StepRingWriter& steps() { return steps_; }
+  StepRingReader& answers() { return answers_; }
+  std::vector<int> descriptors_of(int rank) const;
+  // Whoever waits for anything here is released: workers get what is in the ring of steps, and in a collective an Error
+  // with the reason. From any thread.
+  void close(const std::string& reason);
+  // For people, in one line: what each rank does in its groups. Empty: there is no group of several.
+  std::string where() const;
+
+ private:
+  RunnerConfig config_;
+  StepRingWriter steps_;
+  StepRingWriter made_answers_;  // nobody writes by it: it has made the ring, and can close it
+  StepRingReader answers_;
+  std::vector<SharedMemoryGroup> stages_, columns_;  // empty: groups of one
+};
+
+// The same for one worker, of the descriptors that it has inherited.
+struct InheritedChannels {
+  InheritedChannels(const RunnerConfig& config, int rank);
+
+  StepRingReader steps;
+  StepRingWriter answers;
+  std::vector<SharedMemoryGroup> groups;  // those that it is in
+  std::unique_ptr<Communicator> stage, column;
+
+  // empty: no group of it is.
+  std::string closed_because() const;
+  void close_groups(const std::string& reason) const;
+};
+
+}  // namespace ladder

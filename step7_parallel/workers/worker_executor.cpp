@@ -1,0 +1,88 @@
+#include "step7_parallel/workers/worker_executor.h"
+
+#include <utility>
+
+#include "step1_layers/core/error.h"
+#include "step7_parallel/workers/rank_groups.h"
+
+namespace ladder {
+
+namespace {
+
+// How often a wait looks whether the workers are still there; their failure closes the ring and ends the wait at once.
+constexpr std::chrono::milliseconds kLook{1'000};
+
+}  // namespace
+
+WorkerExecutor::WorkerExecutor(const ExecutorOptions& options, const WorkerProgram& program,
+                               std::chrono::milliseconds step_patience)
+    : config_(options.config), step_patience_(step_patience) {
+  expect_a_gpu_for_each_rank(config_, num_ranks(config_));
+  channels_ = std::make_unique<WorkerChannels>(config_);
+  workers_ = std::make_unique<WorkerProcesses>(config_, run_fingerprint(options.model, program.program),
+                                               program, *channels_, options.progress);
+  for (const WorkerReady& ready : workers_->wait_until_ready()) {
+    batch_ = ready.batch;  // the ranks have agreed on it
+    memory_.weights += ready.memory.weights;
+    memory_.kv += ready.memory.kv;
+    memory_.activations += ready.memory.activations;
+  }
+}
+
+WorkerExecutor::~WorkerExecutor() = default;
+
+int WorkerExecutor::max_in_flight() const {
+  return max_steps_in_flight(config_);
+}
+
+Ticket WorkerExecutor::submit(const SchedulerOutput& step) {
+  workers_->check();
+  LADDER_CHECK(num_in_flight_ < max_in_flight(),
+               "step {} is submitted while {} are in flight, which is all there may be", step.step,
+               num_in_flight_);
+  step_bytes_.clear();
+  WireWriter{step_bytes_}(step, std::exchange(known_, {}));
+  try {
+    channels_->steps().write(step_bytes_, step_patience_);
+  } catch (const Error& error) {  // closed, or some rank takes nothing
+    workers_->end_all(
+        {false, fmt::format("step {} cannot be handed to the workers: {}", step.step, error.what())});
+    workers_->check();
+  }
+  ++num_in_flight_;
+  return {++last_ticket_};
+}
+
+StepOutput WorkerExecutor::collect(Ticket ticket) {
+  workers_->check();
+  const int64_t oldest = last_ticket_ - num_in_flight_ + 1;
+  LADDER_CHECK(num_in_flight_ > 0 && ticket.value == oldest,
+               "ticket {} is collected, the oldest step in flight is {}", ticket.value,
+               num_in_flight_ == 0 ? "none" : std::to_string(oldest));
+  const auto deadline = std::chrono::steady_clock::now() + step_patience_;
+  while (channels_->answers().read(answer_bytes_, std::min(kLook, step_patience_)) !=
+         StepRingReader::Read::message) {
+    workers_->check();
+    if (std::chrono::steady_clock::now() < deadline) continue;
+    const std::string where = channels_->where();
+    workers_->end_all({false, fmt::format("no answer to a step within {} ms{}{}", step_patience_.count(),
+                                          where.empty() ? "" : "; ", where)});
+    workers_->check();
+  }
+  --num_in_flight_;
+  StepOutput output = from_bytes<StepOutput>(answer_bytes_);
+  if (config_.pipeline_parallel_size > 1) known_.push_back(known_tokens(output));
+  return output;
+}
+
+ExecutorMaker make_worker_executor(WorkerProgram program) {
+  return [program = std::move(program)](const ExecutorOptions& options) -> MadeExecutor {
+    LADDER_CHECK(!options.runner_makers.proposer,
+                 "proposer: there is a maker of one, and this executor verifies no draft tokens");
+    auto executor = std::make_unique<WorkerExecutor>(options, program);
+    const BatchConfig batch = executor->batch();
+    return {std::move(executor), batch};
+  };
+}
+
+}  // namespace ladder

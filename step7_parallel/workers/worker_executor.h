@@ -1,0 +1,55 @@
+#pragma once
+// Task 7.6: an executor whose ranks are processes.
+//
+//   submit()    the step, and what is known of earlier ones' tokens, is written once into the ring that all workers read
+//   collect()   the answer of the one that samples is read from the other ring
+//
+// An executor that has failed stays failed: submit() and collect() throw the first failure, which names the rank.
+// vLLM's is MultiprocExecutor in vllm/v1/executor/multiproc_executor.py.
+#include <functional>
+#include <memory>
+
+#include "step4_runner/executor.h"
+#include "step4_runner/executor_options.h"
+#include "step6_engine/engine_makers.h"
+#include "step7_parallel/workers/worker_processes.h"
+
+namespace ladder {
+
+class WorkerExecutor final : public Executor {
+ public:
+  // Of a step, after which the workers are given up.
+  static constexpr std::chrono::milliseconds kStepPatience{300'000};
+
+  // options.config is resolved. Returns when all ranks are ready. Error: what a rank says is wrong; fewer GPUs than ranks.
+  // std::runtime_error: how one ended.
+  WorkerExecutor(const ExecutorOptions& options, const WorkerProgram& program,
+                 std::chrono::milliseconds step_patience = kStepPatience);
+  ~WorkerExecutor() override;
+
+  Ticket submit(const SchedulerOutput& step) override;
+  StepOutput collect(Ticket ticket) override;
+  int max_in_flight() const override;
+
+  const BatchConfig& batch() const { return batch_; }
+  const MemoryPlan& memory() const { return memory_; }  // measured, all ranks; `other` left out
+  std::vector<int> pids() const { return workers_->pids(); }
+
+ private:
+  RunnerConfig config_;
+  std::chrono::milliseconds step_patience_;
+  std::unique_ptr<WorkerChannels> channels_;
+  std::unique_ptr<WorkerProcesses> workers_;
+  BatchConfig batch_;
+  MemoryPlan memory_;
+
+  int64_t last_ticket_ = 0;
+  int num_in_flight_ = 0;
+  std::vector<KnownTokens> known_;  // of the steps collected since the last one was submitted
+  std::string step_bytes_, answer_bytes_;
+};
+
+// For EngineMakers::executor. Error: a maker of a proposer, since nothing here verifies drafts.
+ExecutorMaker make_worker_executor(WorkerProgram program);
+
+}  // namespace ladder

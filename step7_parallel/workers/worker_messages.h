@@ -1,0 +1,69 @@
+#pragma once
+// What an engine's process and its workers say to each other over their sockets, until every worker is ready and when one
+// fails. Steps and answers go through rings (step_ring.h).
+//
+//   engine                                    worker
+//     |  hello                        hello     |     MessageSocket::exchange_hello
+//     |  setup                                  |     which rank, of what
+//     |               progress, progress, ...   |     while its weights are read
+//     |               ready                     |     it runs steps now
+//     |               failed                    |     at any time; then it ends
+#include <string>
+
+#include "step4_runner/memory.h"
+#include "step7_parallel/workers/run_fingerprint.h"
+#include "step7_parallel/workers/step_wire_forms.h"
+
+namespace ladder {
+
+enum class WorkerMessage : uint32_t { setup = 1, progress, ready, failed };
+
+struct WorkerSetup {
+  int rank = 0;
+  RunnerConfig config;  // resolved, the same for all ranks
+  RunFingerprint fingerprint;
+};
+struct WorkerReady {
+  BatchConfig batch;  // with the KV blocks that there are
+  MemoryPlan memory;  // of this rank
+};
+struct WorkerFailed {
+  bool users_mistake = false;
+  bool follows_from_another = false;  // it was released from a wait because another rank had failed
+  std::string text;
+};
+// `progress` is a ProgressMessage (step6_engine/remote/engine_messages.h).
+
+LADDER_WIRE_FORM(RunnerConfig) {
+  auto& [device, dtype, load_format, batch, kv_memory, num_kv_blocks_is_predicted, max_model_len_is_default,
+         gpu_memory_utilization, cuda_graphs, async_scheduling, dependent_launch, tensor_parallel_size,
+         pipeline_parallel_size, stage_ends, naive_pipeline, threads, kernels] = value;
+  wire(device.type, device.index, dtype, load_format, batch, kv_memory, num_kv_blocks_is_predicted,
+       max_model_len_is_default, gpu_memory_utilization, cuda_graphs, async_scheduling, dependent_launch,
+       tensor_parallel_size, pipeline_parallel_size, stage_ends, naive_pipeline, threads, kernels);
+  check_enum(device.type, DeviceType::fake);
+  check_enum(dtype, DType::f64);
+  check_enum(load_format, LoadFormat::dummy);
+}
+LADDER_WIRE_FORM(MemoryPlan) {
+  auto& [weights, kv, activations, other] = value;
+  wire(weights, kv, activations, other);
+}
+LADDER_WIRE_FORM(RunFingerprint) {
+  auto& [program, model] = value;
+  wire(program, model);
+}
+LADDER_WIRE_FORM(WorkerSetup) {
+  auto& [rank, config, fingerprint] = value;
+  wire(rank, config, fingerprint);
+}
+LADDER_WIRE_FORM(WorkerReady) {
+  auto& [batch, memory] = value;
+  wire(batch, memory);
+}
+LADDER_WIRE_FORM(WorkerFailed) {
+  auto& [users_mistake, follows_from_another, text] = value;
+  wire(users_mistake, follows_from_another, text);
+}
+
+}  // namespace ladder

@@ -1,0 +1,191 @@
+#include "step7_parallel/workers/worker_process.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <deque>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <thread>
+
+#include "step1_layers/core/error.h"
+#include "step1_layers/core/parallel.h"
+#include "step4_runner/rank_start.h"
+#include "step6_engine/process/message_socket.h"
+#include "step6_engine/process/parent_socket.h"
+#include "step7_parallel/workers/rank_groups.h"
+#include "step7_parallel/workers/worker_channels.h"
+#include "step7_parallel/workers/worker_messages.h"
+
+namespace ladder {
+
+namespace {
+
+constexpr std::chrono::seconds kHelloTimeout{30};
+constexpr std::chrono::seconds kLook{
+    1};  // a wait for steps is cut into pieces of it: it has no end of its own
+constexpr std::chrono::seconds kAnswerTimeout{30};
+
+// The answers to steps, in their order. On a GPU a step is launched long before it is done: a thread waits for that while
+// the worker's own launches the next one. On the CPU a launched step is done, and its answer needs no other thread.
+class Answers {
+ public:
+  using Launched = std::shared_ptr<const LaunchedStep>;
+
+  Answers(StepRingWriter& ring, bool computes_later, std::function<void(std::exception_ptr)> failed)
+      : ring_(ring), failed_(std::move(failed)) {
+    if (computes_later) thread_ = std::thread([this] { answer_all(); });
+  }
+  ~Answers() {
+    {
+      std::lock_guard lock(mutex_);
+      ending_ = true;
+    }
+    changed_.notify_one();
+    if (thread_.joinable()) thread_.join();
+  }
+
+  void add(Launched step) {
+    if (!thread_.joinable()) return answer(*step);
+    {
+      std::lock_guard lock(mutex_);
+      launched_.push_back(std::move(step));
+    }
+    changed_.notify_one();
+  }
+
+ private:
+  void answer(const LaunchedStep& step) { ring_.write(to_bytes(step.collect()), kAnswerTimeout); }
+  void answer_all() try {
+    std::unique_lock lock(mutex_);
+    for (;;) {
+      changed_.wait(lock, [this] { return ending_ || !launched_.empty(); });
+      if (ending_) return;
+      const Launched step = std::move(launched_.front());
+      launched_.pop_front();
+      lock.unlock();
+      answer(*step);
+      lock.lock();
+    }
+  } catch (...) {
+    failed_(std::current_exception());
+  }
+
+  StepRingWriter& ring_;
+  const std::function<void(std::exception_ptr)> failed_;
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::deque<Launched> launched_;
+  bool ending_ = false;
+  std::thread thread_;
+};
+
+WorkerFailed in_words(std::exception_ptr exception) {
+  try {
+    std::rethrow_exception(exception);
+  } catch (const Error& error) {
+    return {true, false, error.what()};
+  } catch (const std::bad_alloc&) {
+    return {true, false, "out of memory"};
+  } catch (const std::exception& error) {
+    return {false, false, error.what()};
+  } catch (...) {
+    return {false, false, "an exception that is none of std::exception"};
+  }
+}
+
+WorkerSetup read_setup(MessageSocket& socket) {
+  const std::optional<Message> message = socket.read();
+  LADDER_CHECK(message && message->type == static_cast<uint32_t>(WorkerMessage::setup),
+               "the engine's process sent no setup");
+  return from_bytes<WorkerSetup>(message->bytes);
+}
+
+template <class T>
+void send(MessageSocket& socket, WorkerMessage type, const T& message) {
+  socket.write(static_cast<uint32_t>(type), to_bytes(message));
+}
+
+class Worker {
+ public:
+  Worker(MessageSocket& socket, const WorkerSetup& setup)
+      : socket_(socket), rank_(setup.rank), config_(setup.config), channels_(config_, rank_) {}
+
+  void run(const RunFingerprint& theirs, const std::function<ExecutorOptions()>& make_options) try {
+    ExecutorOptions options = make_options();
+    expect_same(run_fingerprint(options.model), theirs, "the engine's process");
+    set_num_threads(std::max(config_.threads / num_ranks(config_), 1));
+    config_.device = device_of_rank(config_, rank_);
+    options.config = config_;
+    options.progress = [this](int64_t done, int64_t total) {
+      send(socket_, WorkerMessage::progress, ProgressMessage{done, total});
+    };
+
+    OpContext ctx = make_rank_context(config_.device, device_);
+    groups_.emplace(ctx, std::move(channels_.stage), std::move(channels_.column));
+    ctx.parallel = &groups_->context();
+    const bool answers = rank_ == answering_rank(config_);
+    const auto& make_processor = options.runner_makers.logits_processor;
+    const auto runner = start_rank(ctx, config_, model_factory(options, config_),
+                                   answers && make_processor ? make_processor(options) : nullptr);
+    send(socket_, WorkerMessage::ready, WorkerReady{runner->config().batch, runner->memory()});
+    run_steps(*runner, answers);
+  } catch (...) {
+    say(std::current_exception());
+  }
+
+ private:
+  void run_steps(ModelRunner& runner, bool answers) {
+    // What fails on the thread of the answers ends the process from there: this one may be waiting for anything.
+    Answers answered(channels_.answers, !config_.device.is_cpu(), [this](std::exception_ptr exception) {
+      say(exception);
+      ::_exit(1);
+    });
+    std::string bytes;
+    SchedulerOutput step;
+    std::vector<KnownTokens> known;
+    for (;;) {
+      const auto read = channels_.steps.read(bytes, kLook);
+      if (read == StepRingReader::Read::closed) return;
+      if (read == StepRingReader::Read::nothing_yet) continue;
+      WireReader wire(bytes);
+      wire(step, known);
+      wire.expect_end();
+      auto launched = runner.launch(step, known);
+      groups_->check();
+      if (answers) answered.add(std::move(launched));
+    }
+  }
+
+  // First to the engine, then to the peers: so that it hears the cause before what follows from it, as well as that goes.
+  void say(std::exception_ptr exception) {
+    WorkerFailed failed = in_words(exception);
+    failed.follows_from_another = !channels_.closed_because().empty();
+    try {
+      send(socket_, WorkerMessage::failed, failed);
+    } catch (const Error&) {  // the engine is gone, and with it whoever would want to know
+    }
+    channels_.close_groups(fmt::format("rank {} failed: {}", rank_, failed.text));
+  }
+
+  MessageSocket& socket_;
+  const int rank_;
+  RunnerConfig config_;
+  InheritedChannels channels_;
+  // Outlive run(): what it throws is told before the peers see that this rank has left their groups.
+  std::shared_ptr<void> device_;
+  std::optional<RankGroups> groups_;
+};
+
+}  // namespace
+
+void run_worker_process(int descriptor, const std::function<ExecutorOptions()>& make_options) {
+  MessageSocket socket(take_parent_socket(descriptor, "an engine with several worker processes"));
+  socket.exchange_hello(kHelloTimeout);
+  const WorkerSetup setup = read_setup(socket);
+  Worker(socket, setup).run(setup.fingerprint, make_options);
+}
+
+}  // namespace ladder

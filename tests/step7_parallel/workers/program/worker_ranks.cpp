@@ -1,0 +1,88 @@
+// What the tests of worker processes start as workers: PROGRAM MODEL FAULT --fd N. A fault is "none" or
+// "RANK KIND FORWARD": on the FORWARD-th forward pass of that rank's first layer (0: while its model is made, 1: the
+// warm-up's) it happens what KIND says.
+#include <signal.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstdlib>
+#include <new>
+#include <sstream>
+#include <string>
+
+#include "step1_layers/core/error.h"
+#include "step1_layers/distributed/communicator.h"
+#include "step4_runner/rank_grid.h"
+#include "step6_engine/load_engine.h"
+#include "step7_parallel/workers/worker_process.h"
+
+namespace ladder {
+namespace {
+
+struct Fault {
+  int rank = -1;
+  std::string kind;
+  int forward = 0;
+
+  void happen() const {
+    if (kind == "kill") raise(SIGKILL);
+    if (kind == "stop") raise(SIGSTOP);
+    if (kind == "hang")
+      for (;;) pause();
+    if (kind == "abort") std::abort();
+    if (kind == "exit") _exit(3);
+    if (kind == "memory") throw std::bad_alloc();
+    if (kind == "defect") throw std::logic_error("the disk is on fire");
+    if (kind == "mistake") fail("expected a drier disk");
+  }
+};
+
+class FaultyMlp final : public Mlp {
+ public:
+  FaultyMlp(std::unique_ptr<Mlp> mlp, Fault fault) : mlp_(std::move(mlp)), fault_(std::move(fault)) {}
+  std::vector<Parameter*> parameters() override { return mlp_->parameters(); }
+  void process_after_load(const OpContext& ctx) override { mlp_->process_after_load(ctx); }
+  void forward(const OpContext& ctx, const Tensor& norm_weight, double eps,
+               ResidualStream& stream) const override {
+    if (++num_forwards_ == fault_.forward) fault_.happen();
+    mlp_->forward(ctx, norm_weight, eps, stream);
+  }
+
+ private:
+  std::unique_ptr<Mlp> mlp_;
+  Fault fault_;
+  mutable int num_forwards_ = 0;
+};
+
+ExecutorOptions options_of(const std::string& model, const Fault& fault) {
+  const ModelFolder folder = open_model_folder(model);
+  EngineOptions options;
+  options.model = model;
+  auto made = std::make_shared<bool>(false);
+  if (fault.rank >= 0)
+    options.makers.model.mlp = [fault, made](const OpContext& ctx, const std::string& name,
+                                             const DecoderSpec& spec, DType dtype,
+                                             const ModelMakers&) -> std::unique_ptr<Mlp> {
+      auto mlp = make_mlp({}, ctx, name, spec, dtype);
+      const int rank = pp_group(ctx).rank() * tp_group(ctx).size() + tp_group(ctx).rank();
+      if (rank != fault.rank || std::exchange(*made, true)) return mlp;
+      if (fault.forward == 0) fault.happen();
+      return std::make_unique<FaultyMlp>(std::move(mlp), fault);
+    };
+  return executor_options(options, folder, {});
+}
+
+}  // namespace
+}  // namespace ladder
+
+int main(int argc, char** argv) try {
+  if (argc != 5) return 2;
+  ladder::Fault fault;
+  if (std::istringstream words(argv[2]); std::string(argv[2]) != "none")
+    words >> fault.rank >> fault.kind >> fault.forward;
+  ladder::run_worker_process(std::atoi(argv[4]), [&] { return ladder::options_of(argv[1], fault); });
+  return 0;
+} catch (const std::exception& error) {
+  std::fprintf(stderr, "%s\n", error.what());
+  return 2;
+}
