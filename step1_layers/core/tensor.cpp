@@ -187,6 +187,7 @@ Tensor Tensor::to(Device device, void* stream) const {
 void Tensor::copy_from(const Tensor& source, void* stream) const {
   LADDER_CHECK(source.shape() == shape_ && source.dtype() == dtype_, "cannot copy {} into {}", source.str(),
                str());
+  if (numel() == 0) return;  // such a tensor may have no memory
   const int64_t size = dtype_size(dtype_);
   if (!device_.is_cpu() || !source.device().is_cpu()) {
     if (is_contiguous() && source.is_contiguous())
