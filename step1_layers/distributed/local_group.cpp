@@ -1,7 +1,9 @@
 // What LocalGroup is made of beside its collectives (local_group_collectives.cpp, local_group_exchange.cpp).
 #include <algorithm>
+#include <cstdio>
+#include <cstdlib>
 #include <exception>
-#include <thread>
+#include <future>
 #include <utility>
 
 #include "step1_layers/core/parallel.h"
@@ -39,7 +41,11 @@ std::string LocalGroup::State::Rank::counts_problem() const {
 LocalGroup::LocalGroup(int size) {
   LADDER_CHECK(size >= 1, "a group has at least one rank, not {}", size);
   state_ = std::make_unique<State>(size);
-  for (int r = 0; r < size; ++r) state_->ranks.push_back(std::make_unique<State::Rank>(*state_, r));
+  for (int r = 0; r < size; ++r) {
+    state_->ranks.push_back(std::make_unique<State::Rank>(*state_, r));
+    state_->traced_ranks.push_back(
+        std::make_unique<TracedCommunicator>(*state_->ranks.back(), state_->trace));
+  }
 }
 
 LocalGroup::~LocalGroup() = default;
@@ -50,7 +56,7 @@ int LocalGroup::size() const {
 
 Communicator& LocalGroup::rank(int rank) {
   LADDER_CHECK(rank >= 0 && rank < size(), "a group of {} has no rank {}", size(), rank);
-  return *state_->ranks[static_cast<size_t>(rank)];
+  return *state_->traced_ranks[static_cast<size_t>(rank)];
 }
 
 void LocalGroup::leave(int rank) {
@@ -61,7 +67,12 @@ void LocalGroup::fail_rank(int rank, const std::string& reason) {
   state_->leave(rank, reason.empty() ? "for no stated reason" : reason);
 }
 
-void run_ranks(int size, const std::function<void(int rank, const ParallelContext& parallel)>& fn) {
+std::string LocalGroup::where() const {
+  return state_->trace.str();
+}
+
+void run_ranks(int size, const std::function<void(int rank, const ParallelContext& parallel)>& fn,
+               std::chrono::milliseconds deadline) {
   LocalGroup group(size);
   std::mutex mutex;
   std::exception_ptr first;
@@ -89,9 +100,18 @@ void run_ranks(int size, const std::function<void(int rank, const ParallelContex
       group.fail_rank(rank, reason);
     }
   };
-  std::vector<std::thread> threads;
-  for (int rank = 0; rank < size; ++rank) threads.emplace_back(run, rank);
-  for (std::thread& thread : threads) thread.join();
+  std::vector<std::future<void>> ranks;
+  for (int rank = 0; rank < size; ++rank) ranks.push_back(std::async(std::launch::async, run, rank));
+  const auto until = std::chrono::steady_clock::now() + deadline;
+  for (int rank = 0; rank < size; ++rank) {
+    const std::future<void>& mine = ranks[static_cast<size_t>(rank)];
+    if (mine.wait_until(until) == std::future_status::ready) continue;
+    const std::string where = fmt::format("not done within {} ms:\n{}", deadline.count(), group.where());
+    group.fail_rank(rank, where);
+    if (mine.wait_for(std::chrono::seconds(10)) == std::future_status::ready) continue;
+    std::fprintf(stderr, "rank %d is %s", rank, where.c_str());
+    std::abort();
+  }
   if (first) std::rethrow_exception(first);
 }
 

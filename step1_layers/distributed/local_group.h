@@ -3,6 +3,7 @@
 //
 // Tensor parallelism can so be built, tested and debugged on any machine; NCCL and MPI implement the same
 // interface in step 7.
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <string>
@@ -27,6 +28,8 @@ class LocalGroup {
   // The same after an error: every other rank is released from whatever it waits for with the error "rank 2
   // failed: <reason>".
   void fail_rank(int rank, const std::string& reason);
+  // For people: what each rank does, "rank 1: in call 12, all_reduce f32[4]; before it: ...", a line each.
+  std::string where() const;
 
   struct State;
 
@@ -36,7 +39,10 @@ class LocalGroup {
 
 // Runs fn(rank, parallel) on `size` threads whose tensor-parallel group is a LocalGroup of them, and waits
 // for all. The calling thread's num_threads() are shared out among them. An exception in one rank releases
-// the others from their collectives; the first exception is thrown again here.
-void run_ranks(int size, const std::function<void(int rank, const ParallelContext& parallel)>& fn);
+// the others from their collectives; the first exception is thrown again here. Past the deadline the ranks are
+// released too, with an Error that says where each of them stands: ranks that wait for each other fail a test and
+// do not hang it. Ranks that do not even then end, end the program.
+void run_ranks(int size, const std::function<void(int rank, const ParallelContext& parallel)>& fn,
+               std::chrono::milliseconds deadline = std::chrono::minutes(2));
 
 }  // namespace ladder

@@ -10,6 +10,7 @@
 
 #include "step1_layers/core/error.h"
 #include "step1_layers/distributed/call_form.h"
+#include "step1_layers/distributed/call_trace.h"
 #include "step1_layers/distributed/local_group.h"
 
 namespace ladder {
@@ -41,7 +42,8 @@ struct LocalGroup::State {
   explicit State(int size)
       : gone(static_cast<size_t>(size)),
         calls(static_cast<size_t>(size)),
-        mailboxes(static_cast<size_t>(size * size)) {}
+        mailboxes(static_cast<size_t>(size * size)),
+        trace(size) {}
 
   int size() const { return static_cast<int>(calls.size()); }
 
@@ -54,6 +56,8 @@ struct LocalGroup::State {
   std::vector<GroupCall> calls;
   std::vector<std::deque<Tensor>> mailboxes;  // [from * size + to]: sent and not yet received
   std::vector<std::unique_ptr<Rank>> ranks;
+  CallTrace trace;  // which locks for itself
+  std::vector<std::unique_ptr<TracedCommunicator>> traced_ranks;
 
   // The rank is gone, with a reason if it failed; wakes whoever waits.
   void leave(int rank, const std::string& reason);

@@ -1,12 +1,8 @@
 #include "step7_parallel/communicators/kinds.h"
 
-#include <future>
-#include <thread>
-
 #include "step1_layers/core/error.h"
 #include "step1_layers/core/parallel.h"
 #include "step1_layers/distributed/local_group.h"
-#include "step7_parallel/communicators/call_trace.h"
 #include "step7_parallel/communicators/forked_ranks.h"
 #ifdef LADDER_HAS_CUDA
 #include "step7_parallel/communicators/gpu/gpu_ranks.h"
@@ -30,31 +26,24 @@ std::string obstacle_of_mpi(int) {
 
 std::vector<std::string> run_threads(int size, std::chrono::milliseconds deadline,
                                      const std::function<void(int rank, Communicator& group)>& fn) {
-  LocalGroup group(size);
-  CallTrace trace(size);
-  const auto live = [&](int rank) -> std::string {
+  std::vector<std::string> errors(static_cast<size_t>(size));
+  const auto live = [&](int rank, const ParallelContext& parallel) {
     set_num_threads(1);
-    std::string error = "an exception";
+    std::string& error = errors[static_cast<size_t>(rank)];
     try {
-      TracedCommunicator mine(group.rank(rank), trace);
-      fn(rank, mine);
-      group.leave(rank);
-      return {};
+      fn(rank, *parallel.tp);
     } catch (const std::exception& caught) {
       error = caught.what();
+      throw;
     } catch (...) {
+      error = "an exception";
+      throw;
     }
-    group.fail_rank(rank, error);
-    return error;
   };
-  std::vector<std::future<std::string>> ranks;
-  for (int rank = 0; rank < size; ++rank) ranks.push_back(std::async(std::launch::async, live, rank));
-  const auto until = std::chrono::steady_clock::now() + deadline;
-  for (int rank = 0; rank < size; ++rank)
-    if (ranks[static_cast<size_t>(rank)].wait_until(until) != std::future_status::ready)
-      group.fail_rank(rank, fmt::format("not done within {} ms:\n{}", deadline.count(), trace.str()));
-  std::vector<std::string> errors;
-  for (auto& rank : ranks) errors.push_back(rank.get());
+  try {
+    run_ranks(size, live, deadline);
+  } catch (...) {  // the first of the errors
+  }
   return errors;
 }
 

@@ -10,7 +10,6 @@
 #include "step1_layers/core/error.h"
 #include "step1_layers/core/parallel.h"
 #include "step1_layers/distributed/local_group.h"
-#include "step7_parallel/communicators/call_trace.h"
 
 namespace ladder {
 
@@ -25,7 +24,6 @@ std::string gpu_ranks_obstacle(int size) {
 std::vector<std::string> run_gpu_ranks(int size, std::chrono::milliseconds deadline,
                                        const std::function<void(const GpuRank& rank)>& fn) {
   LocalGroup host(size);
-  CallTrace trace(size);
   std::mutex mutex;
   std::vector<GpuCommunicator*> groups(static_cast<size_t>(size));
   const auto release_all = [&](int rank, const std::string& reason) {
@@ -42,7 +40,7 @@ std::vector<std::string> run_gpu_ranks(int size, std::chrono::milliseconds deadl
       Arena arena{{DeviceType::cuda, rank}};
       OpContext ctx = cuda.op_context();
       ctx.arena = &arena;
-      TracedCommunicator on_host(host.rank(rank), trace);
+      Communicator& on_host = host.rank(rank);
       GpuCommunicator group(ctx, on_host);
       {
         const std::lock_guard lock(mutex);
@@ -70,9 +68,9 @@ std::vector<std::string> run_gpu_ranks(int size, std::chrono::milliseconds deadl
   for (int rank = 0; rank < size; ++rank) {
     auto& mine = ranks[static_cast<size_t>(rank)];
     if (mine.wait_until(until) == std::future_status::ready) continue;
-    release_all(rank, fmt::format("not done within {} ms:\n{}", deadline.count(), trace.str()));
+    release_all(rank, fmt::format("not done within {} ms:\n{}", deadline.count(), host.where()));
     if (mine.wait_for(std::chrono::seconds(10)) == std::future_status::ready) continue;
-    std::fprintf(stderr, "rank %d did not end:\n%s\n", rank, trace.str().c_str());
+    std::fprintf(stderr, "rank %d did not end:\n%s\n", rank, host.where().c_str());
     std::_Exit(1);
   }
   std::vector<std::string> errors;
