@@ -86,7 +86,8 @@ class ModelRunner {
     Tensor
         logits;  // f32 [rows that yield a token, vocab], raw until sample(); undefined: there are none here
   };
-  // begin() and stage(): the batch is prepared, and the inputs are on their way to where the kernels read them.
+  // begin() and stage(): the batch is prepared, and the inputs are on their way to where the kernels read them. Error,
+  // where RunnerConfig::check_batches asks: other ranks have another batch.
   Step prepare(const SchedulerOutput& scheduled);
   // Leaves the hidden states in step.hidden, and on the first rank in step.logits a row for each of the batch's
   // logits_indices(); without such rows the LM head does not run. A step that has a graph is replayed from it. In a

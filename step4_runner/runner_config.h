@@ -14,6 +14,12 @@
 
 namespace ladder {
 
+#ifdef NDEBUG
+inline constexpr bool kIsDebugBuild = false;
+#else
+inline constexpr bool kIsDebugBuild = true;
+#endif
+
 struct RunnerConfig {
   Device device;
   DType dtype = DType::f32;
@@ -38,7 +44,8 @@ struct RunnerConfig {
   std::vector<int64_t>
       stage_ends;               // the layers at which the stages end, ascending. Empty: as even as they go
   bool naive_pipeline = false;  // one batch at a time goes through all stages (a baseline)
-  int threads = 0;              // all ranks together. 0: one per core
+  bool check_batches = kIsDebugBuild;  // on the CPU the ranks compare theirs at every step (batch_check.h)
+  int threads = 0;                     // all ranks together. 0: one per core
   std::map<std::string, std::string, std::less<>> kernels;  // --kernel op=variant
 };
 

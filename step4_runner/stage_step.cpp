@@ -1,13 +1,17 @@
 // Task 4.5: what a step needs on the device, side by side in one copy, and the room for what comes back.
 #include <algorithm>
 
+#include "step4_runner/batch_check.h"
 #include "step4_runner/model_runner.h"
+#include "step4_runner/rank_grid.h"
 
 namespace ladder {
 
 // The CPU reads the batch's own buffers, and what the sampler plans comes from the arena: it lasts no longer than it
 // must, from sample() on.
 void ModelRunner::stage(Step& step) {
+  if (config_.check_batches && num_ranks(config_) > 1 && ctx_.device.is_cpu())
+    compare_batches(ctx_, checksums_of(step.launched->step, batch_));
   if (is_last_stage() &&
       std::any_of(batch_.sequences().begin(), batch_.sequences().end(), [](const BatchSequence* sequence) {
         return sequence->sampling.prompt_logprobs.has_value();
