@@ -273,6 +273,7 @@ TEST(PeerLayout, TakesWhatIsPushed) {
 
 // The rungs share counters, flags and memory: all of them in one graph, in any order, of any size, with the fused call
 // among them.
+// Field bug vLLM 28334 (FIELD_BUGS.md).
 TEST(GpuCommunicator, TenThousandRandomCallsInOneGraph) {
   NEEDS_GPUS(2);
   on_gpus([](const GpuRank& rank, uint64_t seed) {
@@ -536,6 +537,7 @@ TEST(GpuCommunicator, NamesWhatItCannotTake) {
 }
 
 // The others' kernels wait for it, and are released.
+// Field bugs NCCL 279 and 863 (FIELD_BUGS.md).
 TEST(GpuCommunicator, ARankThatThrowsReleasesTheOthers) {
   NEEDS_GPUS(2);
   const auto begin = std::chrono::steady_clock::now();
@@ -556,6 +558,7 @@ TEST(GpuCommunicator, ARankThatThrowsReleasesTheOthers) {
 
 // A process each, as in serving: their memory is opened by handles. Needs a process that has not used a GPU yet, since
 // a GPU's context does not survive a fork: as ctest runs it.
+// Field bug vLLM 42609 (FIELD_BUGS.md).
 TEST(GpuCommunicatorOfProcesses, SumsThroughHandles) {
   const auto errors =
       run_forked_ranks({.shape = {.size = 2}, .patience = {.timeout = 60s}, .deadline = 60s},

@@ -115,6 +115,7 @@ std::string name_of(const ::testing::TestParamInfo<Fault>& info) {
 class ARankThat : public ::testing::TestWithParam<Fault> {};
 
 // In the midst of large collectives, and while it is waited for by a recv.
+// Field bugs NCCL 279 and 863 (FIELD_BUGS.md).
 TEST_P(ARankThat, ReleasesTheOthersWithItsNameAndTheCause) {
   const auto before = testing::files_of_memory();
   for (const int culprit : {0, 2})

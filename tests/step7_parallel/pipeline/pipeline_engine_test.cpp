@@ -3,36 +3,19 @@
 
 #include <tuple>
 
-#include "step1_layers/core/error.h"
 #include "step4_runner/rank_grid.h"
-#include "step7_parallel/pipeline/split_layers.h"
-#include "tests/step6_engine/engine_runs.h"
 #include "tests/step6_engine/fake_engine.h"
+#include "tests/step7_parallel/engine_on_grid.h"
 
 namespace ladder {
 namespace {
 
 using testing::engine_with;
+using testing::fits;
 using testing::GoldenCheckpoint;
+using testing::Grid;
+using testing::on_grid;
 using testing::same_bits;
-
-struct Grid {
-  int tp = 1, pp = 1;
-};
-
-EngineOptions on_grid(EngineOptions options, Grid grid, bool naive = false) {
-  options.runner.tensor_parallel_size = grid.tp;
-  options.runner.pipeline_parallel_size = grid.pp;
-  options.runner.naive_pipeline = naive;
-  options.makers.split_layers = split_layers;
-  return options;
-}
-
-bool fits(const DecoderSpec& spec, Grid grid) {
-  return spec.num_layers >= grid.pp && spec.num_heads % grid.tp == 0 &&
-         spec.intermediate_size % grid.tp == 0 &&
-         (spec.num_kv_heads % grid.tp == 0 || grid.tp % spec.num_kv_heads == 0);
-}
 
 class PipelineGoldens : public ::testing::TestWithParam<std::string> {
  protected:

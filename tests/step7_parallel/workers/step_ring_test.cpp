@@ -132,6 +132,7 @@ TEST(Task7_1_StepRing, EveryReaderGetsEveryMessageInOrder) {
 
 // Chunks as large as a copy takes long, and more readers than processors: one that has to pause in its copy finds another
 // chunk behind the pause if its slot was given back too early, or shown too early.
+// Field bug vLLM 29819, and so does NoWakeIsLost: see FIELD_BUGS.md.
 TEST(Task7_1_StepRing, ASlotIsReadWholeBeforeItIsWrittenAgain) {
   const StepRingShape shape{6, 1, 4 << 20};
   StepRingWriter writer(shape);

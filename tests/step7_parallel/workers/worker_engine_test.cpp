@@ -11,16 +11,11 @@ namespace ladder {
 namespace {
 
 using testing::engine_with;
+using testing::fits;
 using testing::Grid;
 using testing::on_grid;
 using testing::on_workers;
 using testing::same_bits;
-
-bool fits(const DecoderSpec& spec, Grid grid) {
-  return spec.num_layers >= grid.pp && spec.num_heads % grid.tp == 0 &&
-         spec.intermediate_size % grid.tp == 0 &&
-         (spec.num_kv_heads % grid.tp == 0 || grid.tp % spec.num_kv_heads == 0);
-}
 
 class Task7_6_Workers : public ::testing::TestWithParam<std::string> {};
 

@@ -1,0 +1,40 @@
+// FIELD_BUGS.md names tests by their names: they are there.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <regex>
+#include <set>
+#include <string>
+
+#include "tests/support/source_folder.h"
+
+namespace ladder {
+namespace {
+
+std::string text_of(const std::filesystem::path& file) {
+  std::ifstream in(file, std::ios::binary);
+  return {std::istreambuf_iterator<char>(in), {}};
+}
+
+TEST(FieldBugs, EachTestThatIsNamedIsThere) {
+  const std::filesystem::path tests = testing::source_folder() / "tests";
+  std::set<std::string> there;
+  const std::regex macro(R"(TEST(?:_P|_F)?\(\s*(\w+),\s*(\w+)\s*\))");
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(tests)) {
+    if (entry.path().extension() != ".cpp") continue;
+    const std::string text = text_of(entry.path());
+    for (std::sregex_iterator it(text.begin(), text.end(), macro), end; it != end; ++it)
+      there.insert((*it)[1].str() + "." + (*it)[2].str());
+  }
+  const std::string table = text_of(tests / "step7_parallel" / "FIELD_BUGS.md");
+  const std::regex name(R"(`(\w+\.\w+)`)");
+  int count = 0;
+  for (std::sregex_iterator it(table.begin(), table.end(), name), end; it != end; ++it, ++count)
+    EXPECT_EQ(there.count((*it)[1].str()), 1u) << "there is no test " << (*it)[1].str();
+  EXPECT_GT(count, 12);
+}
+
+}  // namespace
+}  // namespace ladder
