@@ -16,10 +16,10 @@ std::string why_not_emulated(const Tree& tree, const Task& task) {
   struct Reason {
     const char *in_a_name, *what;
   };
-  constexpr std::array kReasons = {Reason{"wgmma", "tensor cores (wgmma)"},
-                                   Reason{"mma", "tensor cores (mma)"},
-                                   Reason{"cluster", "clusters of blocks"},
-                                   Reason{"cp_async", "asynchronous copies"}, Reason{"Graph", "CUDA graphs"}};
+  constexpr std::array kReasons = {
+      Reason{"wgmma", "tensor cores (wgmma)"}, Reason{"mma", "tensor cores (mma)"},
+      Reason{"cluster", "clusters of blocks"}, Reason{"cp_async", "asynchronous copies"},
+      Reason{"Graph", "CUDA graphs"},          Reason{"PeerGroup", "another GPU, whose kernel it waits for"}};
   for (const Reason& reason : kReasons)
     for (const std::string& path : task.regions)
       for (const Token& token : tokenize(tree.region(task, path).text))

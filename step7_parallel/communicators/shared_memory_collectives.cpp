@@ -21,21 +21,6 @@ void SharedMemoryRank::put(const void* bytes, int64_t count, int64_t at) {
   if (count > 0) std::memcpy(staged(rank_) + at, bytes, static_cast<size_t>(count));
 }
 
-void SharedMemoryRank::meet() {
-  // Whoever knows that somebody will never come does not arrive: or else two arrivals of one rank would pass for two
-  // ranks.
-  if (is_obstructed(kEverybody)) fail("{}", obstacle(kEverybody));
-  memory_->place(rank_).rounds.store(++rounds_);
-  const uint64_t all = rounds_ * static_cast<uint64_t>(size());
-  if (memory_->arrived().fetch_add(1) + 1 == all) return memory_->ring_all();
-  wait([&] { return memory_->arrived().load() >= all; }, kEverybody,
-       [&] {
-         const uint32_t call = memory_->place(rank_).doing.load();
-         return fmt::format("{} did not come to rank {}'s {}", absent_from_meeting(), rank_,
-                            GroupMemory::call_name(call));
-       });
-}
-
 void SharedMemoryRank::agree(const CallForm& call, std::span<const int64_t> send_counts,
                              std::span<const int64_t> recv_counts) {
   GroupMemory::Staging& mine = memory_->staging(rank_, turn_);
@@ -56,6 +41,22 @@ void SharedMemoryRank::barrier(const OpContext&) {
   const InCall in_call(*this, "barrier");
   next_turn();
   agree(call_form("barrier"));
+}
+
+// >>> task 7.2: a meeting of all ranks, and the sum of what they bring to it
+void SharedMemoryRank::meet() {
+  // Whoever knows that somebody will never come does not arrive: or else two arrivals of one rank would pass for two
+  // ranks.
+  if (is_obstructed(kEverybody)) fail("{}", obstacle(kEverybody));
+  memory_->place(rank_).rounds.store(++rounds_);
+  const uint64_t all = rounds_ * static_cast<uint64_t>(size());
+  if (memory_->arrived().fetch_add(1) + 1 == all) return memory_->ring_all();
+  wait([&] { return memory_->arrived().load() >= all; }, kEverybody,
+       [&] {
+         const uint32_t call = memory_->place(rank_).doing.load();
+         return fmt::format("{} did not come to rank {}'s {}", absent_from_meeting(), rank_,
+                            GroupMemory::call_name(call));
+       });
 }
 
 void SharedMemoryRank::all_reduce(const OpContext&, const Tensor& tensor) {
@@ -86,6 +87,7 @@ void SharedMemoryRank::all_reduce(const OpContext&, const Tensor& tensor) {
     done += count;
   } while (done < tensor.numel());
 }
+// <<< task 7.2
 
 void SharedMemoryRank::all_gather(const OpContext&, const Tensor& input, const Tensor& output) {
   const InCall in_call(*this, "all_gather");

@@ -1,11 +1,19 @@
 // send and recv of a SharedMemoryGroup: a ring of slots per pair of ranks, whose two words say how many slots were
-// ever written and taken. A message begins in a slot of its own, which also says its shape and dtype.
+// ever written and taken. A message begins in a slot of its own, which also says its shape and dtype; one of no bytes
+// takes a slot too. A tensor with gaps is sent as if it had none, and received into its places.
+//
+// send. Error: `to` is this rank or none; the tensor is not on the CPU; `to` has left; as wait(), missing "rank 1
+// (process 4711) has taken nothing of rank 0's send".
+// recv. Error: as send; the message has another shape or dtype ("recv of f32[4] from rank 0, which sent f32[3]"), of
+// which the sender learns by the group's closing, "rank 1 failed: recv of ..."; missing "rank 0 (process 4711) has sent
+// nothing that rank 1 receives". What was sent before a rank left is received.
 #include <cstring>
 
 #include "step7_parallel/communicators/shared_memory_rank.h"
 
 namespace ladder {
 
+// >>> task 7.2: a message into the slots of a mailbox, and out of them
 void SharedMemoryRank::send(const OpContext&, const Tensor& tensor, int to) {
   check_peer("send", to);
   LADDER_CHECK(tensor.device().is_cpu(), "send: {} is not on the CPU", tensor.str());
@@ -60,5 +68,6 @@ void SharedMemoryRank::recv(const OpContext&, const Tensor& tensor, int from) {
   } while (done < message.nbytes());
   if (message.raw() != tensor.raw()) tensor.copy_from(message);
 }
+// <<< task 7.2
 
 }  // namespace ladder

@@ -31,7 +31,11 @@ class SharedMemoryRank final : public Communicator {
   // Afterwards all that the ranks have put is to be read, until the next round's meeting is over.
   void next_turn() { ++turn_; }
   void put(const void* bytes, int64_t count, int64_t at = 0);  // into this rank's staging area
-  void meet();                                                 // Error: as wait()
+  // Returns when every rank has come to as many meetings as this one: arrived() counts what all of them ever did, and
+  // the last one of a meeting rings all. Place::rounds says how often this rank came, for absent_from_meeting(). Error:
+  // one has left or the group is closed, and then this rank does not arrive either; as wait(), where missing() says
+  // "rank 2 (process 4711) did not come to rank 0's all_reduce".
+  void meet();
   // meet(), in which the ranks learn of each other's calls. Error, on every rank: they disagree, or the call does
   // not fit itself.
   void agree(const CallForm& call, std::span<const int64_t> send_counts = {},

@@ -25,8 +25,9 @@ struct LayerCosts {
 LayerCosts layer_costs(const DecoderSpec& spec);
 
 // The layers at which the stages end (RunnerConfig::stage_ends), so that the most expensive stage costs the least; among
-// such splits one with the most layers in the last stage, the others even, with what is left over in the middle, where
-// no table takes memory from the KV cache. 1 <= stages <= spec.num_layers.
+// such splits the one with the most layers in the last stage. The others are even; what is left over goes to the last of
+// them, one layer each: the middle of the pipeline, where no table takes memory from the KV cache. No stage is empty.
+// Error: stages < 1 or > spec.num_layers.
 std::vector<int64_t> split_layers(const DecoderSpec& spec, int stages);
 
 // The most expensive stage over the mean of all: 1 is a perfect split, and 1 - 1 / this the share of time that the stages

@@ -20,6 +20,7 @@ TEST(Lab_Lane, RefusesByNameWhatOnlyAGpuHas) {
               HasSubstr("task 1.4.cuda.mma is not for the emulator: it takes tensor cores"));
   EXPECT_THAT(refusal("1.8.cuda"), HasSubstr("clusters of blocks"));
   EXPECT_THAT(refusal("4.6.cuda"), HasSubstr("CUDA graphs"));
+  EXPECT_THAT(refusal("7.3"), HasSubstr("another GPU"));
   EXPECT_THAT(refusal("3.2"), HasSubstr("./ladder lab test 3.2"));
   for (const Task& task : tree.course().tasks) {
     const std::string line = refusal(task.id.c_str());

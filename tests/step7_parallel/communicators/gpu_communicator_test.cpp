@@ -115,7 +115,7 @@ struct Window {
   }
 };
 
-class EveryAllReduce : public ::testing::TestWithParam<const Variant<PeerAllReduceArgs>*> {
+class Task7_3_AllReduce : public ::testing::TestWithParam<const Variant<PeerAllReduceArgs>*> {
  protected:
   static bool is_ours() { return GetParam()->name != "nccl"; }
   // False: the rung does not take it.
@@ -128,7 +128,7 @@ class EveryAllReduce : public ::testing::TestWithParam<const Variant<PeerAllRedu
 };
 
 // Odd sizes, none, one, some that many blocks and many chunks take, at any alignment.
-TEST_P(EveryAllReduce, Sums) {
+TEST_P(Task7_3_AllReduce, Sums) {
   NEEDS_GPUS(2);
   on_gpus([](const GpuRank& rank, uint64_t seed) {
     Random random(seed);
@@ -151,7 +151,7 @@ TEST_P(EveryAllReduce, Sums) {
   });
 }
 
-TEST_P(EveryAllReduce, IsExactForIntegers) {
+TEST_P(Task7_3_AllReduce, IsExactForIntegers) {
   NEEDS_GPUS(2);
   on_gpus([](const GpuRank& rank, uint64_t seed) {
     Random random(seed);
@@ -167,7 +167,7 @@ TEST_P(EveryAllReduce, IsExactForIntegers) {
 }
 
 // Values that look like what an empty buffer holds, zeros of both signs in every neighbourhood, infinity, NaN.
-TEST_P(EveryAllReduce, PassesEveryValue) {
+TEST_P(Task7_3_AllReduce, PassesEveryValue) {
   NEEDS_GPUS(2);
   if (!is_ours()) GTEST_SKIP() << "the order of NCCL's sums, and so their zeros' signs, are its own";
   on_gpus([](const GpuRank& rank, uint64_t seed) {
@@ -199,7 +199,7 @@ TEST_P(EveryAllReduce, PassesEveryValue) {
 }
 
 // A captured call is replayed with other inputs in the same place, while ranks come early and late.
-TEST_P(EveryAllReduce, IsReplayed) {
+TEST_P(Task7_3_AllReduce, IsReplayed) {
   NEEDS_GPUS(2);
   on_gpus([](const GpuRank& rank, uint64_t seed) {
     Random random(seed), delays(seed * 31 + static_cast<uint64_t>(rank.group.rank()));
@@ -247,7 +247,7 @@ std::vector<const Variant<PeerAllReduceArgs>*> rungs() {
   for (const auto& rung : peer_all_reduce_variants()) rungs.push_back(&rung);
   return rungs;
 }
-INSTANTIATE_TEST_SUITE_P(Table, EveryAllReduce, ::testing::ValuesIn(rungs()),
+INSTANTIATE_TEST_SUITE_P(Table, Task7_3_AllReduce, ::testing::ValuesIn(rungs()),
                          [](const auto& info) { return std::string(info.param->name); });
 
 // Needs no GPU: every group's buffers lie one behind the other, in whole packs, and take what the choice gives them.

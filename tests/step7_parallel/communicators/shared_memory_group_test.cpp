@@ -47,7 +47,7 @@ std::string error_of(const std::function<void()>& work) {
 }
 
 // Staging and slots so small that every call takes many rounds, and ranks that always sleep.
-TEST(SharedMemoryGroup, EveryCaseInSmallPiecesAndWithoutLooking) {
+TEST(Task7_2_SharedMemory, EveryCaseInSmallPiecesAndWithoutLooking) {
   for (const auto& one : testing::collective_cases())
     for (const int size : {2, 3}) {
       const uint64_t seed = testing::fresh_seed();
@@ -62,7 +62,7 @@ TEST(SharedMemoryGroup, EveryCaseInSmallPiecesAndWithoutLooking) {
 }
 
 // In one process, where ThreadSanitizer sees all sides.
-TEST(SharedMemoryGroup, RanksMayBeThreads) {
+TEST(Task7_2_SharedMemory, RanksMayBeThreads) {
   for (const auto& one : testing::collective_cases()) {
     const uint64_t seed = testing::fresh_seed();
     const SharedMemoryGroup group = SharedMemoryGroup::create({3, 64 << 10, 4096, 4});
@@ -72,13 +72,15 @@ TEST(SharedMemoryGroup, RanksMayBeThreads) {
         const auto mine = group.join(rank, {.timeout = kDeadline});
         return error_of([&] { one.run(*mine, seed); });
       }));
+    for (const auto deadline = Clock::now() + kDeadline; auto& rank : ranks)
+      if (rank.wait_until(deadline) != std::future_status::ready) group.close("not done in time");
     for (auto& rank : ranks) EXPECT_EQ(rank.get(), "no error") << one.name << ", LADDER_TEST_SEED=" << seed;
     if (HasFailure()) return;
   }
 }
 
 // Two slots hold two short messages, or two slots of one.
-TEST(SharedMemoryGroup, ASenderIsAheadByWhatTheSlotsHold) {
+TEST(Task7_2_SharedMemory, ASenderIsAheadByWhatTheSlotsHold) {
   const auto errors = run_forked_ranks(
       {.shape = {2, 4096, 4096, 2}, .patience = {.timeout = 300ms}}, [](int rank, Communicator& group) {
         if (rank == 1) return std::this_thread::sleep_for(5s);
@@ -92,16 +94,17 @@ TEST(SharedMemoryGroup, ASenderIsAheadByWhatTheSlotsHold) {
 }
 
 // Point to point is between two: the third may be in a collective, or nowhere.
-TEST(SharedMemoryGroup, TwoTalkWhileTheThirdIsElsewhere) {
-  const auto errors = run_forked_ranks(
-      {.shape = {3, 4096, 4096, 2}, .patience = {.timeout = 5s}}, [](int rank, Communicator& group) {
-        if (rank < 2)
-          for (int i = 0; i < 100; ++i) {
-            const Tensor value = ones(5000);
-            rank == 0 ? group.send(kContext, value, 1) : group.recv(kContext, value, 0);
-          }
-        group.barrier(kContext);
-      });
+TEST(Task7_2_SharedMemory, TwoTalkWhileTheThirdIsElsewhere) {
+  const auto errors =
+      run_forked_ranks({.shape = {3, 4096, 4096, 2}, .patience = {.timeout = 5s}, .deadline = kDeadline},
+                       [](int rank, Communicator& group) {
+                         if (rank < 2)
+                           for (int i = 0; i < 100; ++i) {
+                             const Tensor value = ones(5000);
+                             rank == 0 ? group.send(kContext, value, 1) : group.recv(kContext, value, 0);
+                           }
+                         group.barrier(kContext);
+                       });
   EXPECT_THAT(errors, Each(""));
 }
 
@@ -142,8 +145,8 @@ TEST_P(ARankThat, ReleasesTheOthersWithItsNameAndTheCause) {
         }
       };
       const Clock::time_point begin = Clock::now();
-      const auto errors =
-          run_forked_ranks({.shape = {3, 64 << 10, 512 << 10, 4}, .patience = {.timeout = 500ms}}, live);
+      const auto errors = run_forked_ranks(
+          {.shape = {3, 64 << 10, 512 << 10, 4}, .patience = {.timeout = 500ms}, .deadline = 10s}, live);
       // The bound of a wait, and two seconds until a stopped one is killed.
       EXPECT_LT(std::chrono::duration<double>(Clock::now() - begin).count(), 5);
       const auto name = fmt::format("rank {}", culprit);
@@ -183,11 +186,11 @@ TEST_P(ARankThat, ReleasesTheOthersWithItsNameAndTheCause) {
   EXPECT_EQ(testing::files_of_memory(), before);
 }
 
-INSTANTIATE_TEST_SUITE_P(SharedMemoryGroup, ARankThat,
+INSTANTIATE_TEST_SUITE_P(Task7_2_SharedMemory, ARankThat,
                          ::testing::Values(Fault::throws, Fault::killed, Fault::stopped, Fault::returns),
                          name_of);
 
-TEST(SharedMemoryGroup, ClosingReleasesWhoeverWaitsAtOnce) {
+TEST(Task7_2_SharedMemory, ClosingReleasesWhoeverWaitsAtOnce) {
   const SharedMemoryGroup group = SharedMemoryGroup::create({.size = 2});
   const auto rank = group.join(0, {.timeout = kDeadline});
   for (const bool in_recv : {false, true}) {
@@ -209,7 +212,7 @@ TEST(SharedMemoryGroup, ClosingReleasesWhoeverWaitsAtOnce) {
   EXPECT_EQ(group.closed_because(), "rank 1 failed: no memory");
 }
 
-TEST(SharedMemoryGroup, LeavingReleasesWhoeverNeedsTheRankAtOnce) {
+TEST(Task7_2_SharedMemory, LeavingReleasesWhoeverNeedsTheRankAtOnce) {
   for (const bool in_recv : {false, true})
     testing::expect_within(5s, [&] {
       const SharedMemoryGroup group = SharedMemoryGroup::create({.size = 2});
@@ -228,7 +231,7 @@ TEST(SharedMemoryGroup, LeavingReleasesWhoeverNeedsTheRankAtOnce) {
     });
 }
 
-TEST(SharedMemoryGroup, WhatWasSentBeforeARankLeftIsReceived) {
+TEST(Task7_2_SharedMemory, WhatWasSentBeforeARankLeftIsReceived) {
   const SharedMemoryGroup group = SharedMemoryGroup::create({.size = 3});
   const auto first = group.join(0, kPatience), second = group.join(1, kPatience);
   auto third = group.join(2, kPatience);
@@ -247,7 +250,7 @@ TEST(SharedMemoryGroup, WhatWasSentBeforeARankLeftIsReceived) {
   EXPECT_EQ(error_of([&] { second->barrier(kContext); }), "rank 2 has left the group");
 }
 
-TEST(SharedMemoryGroup, AMismatchedMessageIsAnErrorOnBothSides) {
+TEST(Task7_2_SharedMemory, AMismatchedMessageIsAnErrorOnBothSides) {
   const SharedMemoryGroup group = SharedMemoryGroup::create({.size = 2});
   const auto sender = group.join(0, kPatience), receiver = group.join(1, kPatience);
   sender->send(kContext, ones(3), 1);
@@ -257,7 +260,7 @@ TEST(SharedMemoryGroup, AMismatchedMessageIsAnErrorOnBothSides) {
   EXPECT_EQ(error_of([&] { sender->recv(kContext, ones(3), 1); }), "rank 1 failed: " + problem);
 }
 
-TEST(SharedMemoryGroup, AWatchdogSaysWhereEachRankStands) {
+TEST(Task7_2_SharedMemory, AWatchdogSaysWhereEachRankStands) {
   const auto errors =
       run_forked_ranks({.shape = {.size = 2}, .deadline = 300ms}, [](int rank, Communicator& group) {
         group.barrier(kContext);
@@ -267,7 +270,7 @@ TEST(SharedMemoryGroup, AWatchdogSaysWhereEachRankStands) {
                                  HasSubstr("in call 2, recv"))));
 }
 
-TEST(SharedMemoryGroup, IsOpenedByItsDescriptorAndJoinedOnceByEachRank) {
+TEST(Task7_2_SharedMemory, IsOpenedByItsDescriptorAndJoinedOnceByEachRank) {
   const SharedMemoryGroup made = SharedMemoryGroup::create({2, 4096, 128, 4});
   const SharedMemoryGroup opened =
       SharedMemoryGroup::open(FileDescriptor(::fcntl(made.descriptor(), F_DUPFD_CLOEXEC, 0)));
@@ -284,7 +287,7 @@ TEST(SharedMemoryGroup, IsOpenedByItsDescriptorAndJoinedOnceByEachRank) {
   EXPECT_THROW(one->recv(kContext, ones(1), 2), Error);
 }
 
-TEST(SharedMemoryGroup, RefusesShapesAndMemoryThatAreNone) {
+TEST(Task7_2_SharedMemory, RefusesShapesAndMemoryThatAreNone) {
   for (const GroupMemoryShape& shape : std::vector<GroupMemoryShape>{
            {0, 4096, 4096, 2}, {1000, 4096, 4096, 2}, {2, 100, 64, 2}, {8, 64, 64, 1}, {2, 4096, 64, 0}})
     EXPECT_THROW(SharedMemoryGroup::create(shape), Error) << shape.size;

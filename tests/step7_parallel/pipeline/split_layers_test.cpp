@@ -33,6 +33,20 @@ TEST(Task7_5_SplitLayers, TheLastStageHasFewerLayersForItsHead) {
   EXPECT_EQ(split_layers(spec_of("qwen3-0.6b"), 2), (std::vector<int64_t>{19, 28}));
 }
 
+TEST(Task7_5_SplitLayers, CountsTheParametersOfEveryProduct) {
+  DecoderSpec spec;
+  spec.hidden_size = 10;
+  spec.num_heads = 3;
+  spec.num_kv_heads = 1;
+  spec.head_dim = 4;  // q and o of 10 x 12, k and v of 10 x 4
+  spec.intermediate_size = 7;
+  spec.vocab_size = 11;
+  EXPECT_EQ(layer_costs(spec).layer, 2 * 120 + 2 * 40 + 3 * 70);
+  EXPECT_EQ(layer_costs(spec).head, 110);
+  spec.tie_word_embeddings = true;
+  EXPECT_EQ(layer_costs(spec).head, 110) << "a tied head is read all the same";
+}
+
 TEST(Task7_5_SplitLayers, NoOtherSplitHasACheaperSlowestStage) {
   testing::Random random;
   SCOPED_TRACE(random.describe());
