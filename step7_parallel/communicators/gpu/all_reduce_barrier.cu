@@ -14,6 +14,9 @@ namespace ladder {
 //     meet
 //     chunk = sum over ranks r, in order, of staging[half] of r
 //     half = 1 - half
+//
+// A chunk is what one half of a block's staging holds (PeerLayout::pull_bytes). The grid has a thread for each pack and
+// kMaxPeerBlocks blocks at most; a tensor of no elements launches nothing.
 
 namespace {
 

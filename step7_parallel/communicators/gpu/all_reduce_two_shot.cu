@@ -15,6 +15,9 @@ namespace ladder {
 //     my slice = sum over ranks r, in order, of slices[from r]; sums[from me] at every s = it
 //     meet                                       (the slices have been read by now)
 //     slice s = sums[from s], for each rank s
+//
+// A chunk is a slice for each rank (PeerLayout::slice_bytes); of a short one the slices are even, in packs and rounded
+// up, so the last may be short or empty. A rank's own slice is in no buffer. The grid is that of `barrier`.
 
 namespace {
 
