@@ -100,16 +100,17 @@ TEST_P(PipelineRequests, GetWhatOneRankGivesThem) {
   const auto outputs = engine->generate(requests);
   for (size_t i = 0; i < outputs.size(); ++i) {
     ASSERT_EQ(outputs[i].completions.size(), expected[i].completions.size());
-    if (grid.tp == 1) {
-      EXPECT_TRUE(same_bits(outputs[i], expected[i])) << "request " << i;
-      ASSERT_EQ(outputs[i].prompt_logprobs.size(), expected[i].prompt_logprobs.size());
-      for (size_t p = 0; p < outputs[i].prompt_logprobs.size(); ++p)
-        EXPECT_EQ(outputs[i].prompt_logprobs[p].chosen.logprob,
-                  expected[i].prompt_logprobs[p].chosen.logprob);
-    } else if (requests[i].sampling.temperature == 0.0) {
-      for (size_t c = 0; c < outputs[i].completions.size(); ++c)
-        EXPECT_TRUE(testing::equal_or_near_tie(expected[i].completions[c], outputs[i].completions[c], 1e-4,
-                                               fmt::format("request {}", i)));
+    if (grid.tp == 1 || requests[i].sampling.temperature == 0.0) {
+      EXPECT_TRUE(testing::answers_as_one_rank(expected[i], outputs[i], grid, fmt::format("request {}", i)));
+    }
+    ASSERT_EQ(outputs[i].prompt_logprobs.size(), expected[i].prompt_logprobs.size());
+    for (size_t p = 0; p < outputs[i].prompt_logprobs.size(); ++p) {
+      const float mine = outputs[i].prompt_logprobs[p].chosen.logprob,
+                  alone = expected[i].prompt_logprobs[p].chosen.logprob;
+      if (grid.tp == 1)
+        EXPECT_EQ(mine, alone) << "request " << i;
+      else
+        EXPECT_NEAR(mine, alone, 1e-4) << "request " << i;
     }
   }
   testing::expect_books_closed(engine->scheduler());
