@@ -46,12 +46,13 @@ std::string error_of(const std::function<void()>& work) {
   return "no error";
 }
 
-// Staging and slots so small that every call takes many rounds, and ranks that always sleep.
+// Staging and slots so small that every call takes many rounds, with sums of one meeting and of two; and ranks that
+// always sleep.
 TEST(Task7_2_SharedMemory, EveryCaseInSmallPiecesAndWithoutLooking) {
   for (const auto& one : testing::collective_cases())
     for (const int size : {2, 3}) {
       const uint64_t seed = testing::fresh_seed();
-      const int64_t bytes = one.name == "ten_thousand_random_calls" ? 192 : 16 << 10;
+      const int64_t bytes = one.name == "ten_thousand_random_calls" ? 192 : 48 << 10;
       const auto errors = run_forked_ranks({.shape = {size, bytes, 64 * (bytes / 192), 4},
                                             .patience = {.timeout = kDeadline, .spin = 0us},
                                             .deadline = kDeadline},
