@@ -4,8 +4,10 @@
 #include <filesystem>
 #include <new>
 #include <sstream>
+#include <string_view>
 
 #include "cli/commands.h"
+#include "cli/mpi_launch.h"
 #include "cli/terminal.h"
 #include "step1_layers/core/error.h"
 #include "step1_layers/core/task_not_implemented.h"
@@ -88,8 +90,9 @@ int parse_and_run(int argc, char** argv) {
 
 }  // namespace
 
-int run_command_line(int argc, char** argv) {
-  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an error of write(), see write_out
+namespace {
+
+int run_and_report(int argc, char** argv) {
   try {
     return parse_and_run(argc, argv);
   } catch (const OutputClosed&) {
@@ -105,6 +108,20 @@ int run_command_line(int argc, char** argv) {
   } catch (const std::exception& error) {
     return report("internal error", error.what(), 1);
   }
+}
+
+// A part of a program that mpirun may have started, and no rank of its own.
+bool is_child_of_ours(int argc, char** argv) {
+  return argc > 1 &&
+         (std::string_view(argv[1]) == "engine-process" || std::string_view(argv[1]) == "worker-process");
+}
+
+}  // namespace
+
+int run_command_line(int argc, char** argv) {
+  std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an error of write(), see write_out
+  const auto run = [argc, argv] { return run_and_report(argc, argv); };
+  return started_by_mpirun() && !is_child_of_ours(argc, argv) ? run_as_rank(argc, argv, run) : run();
 }
 
 }  // namespace ladder

@@ -6,6 +6,7 @@
 #include "cli/device_flag.h"
 #include "cli/flag_values.h"
 #include "cli/kernels.h"
+#include "cli/mpi_launch.h"
 #include "step1_layers/core/error.h"
 #include "step4_runner/rank_grid.h"
 #include "step7_parallel/pipeline/split_layers.h"
@@ -200,20 +201,29 @@ void EngineFlags::add_ranks(CLI::App& app) {
   app.add_flag("--naive-pipeline", options_.runner.naive_pipeline,
                "one batch at a time goes through the stages (a baseline)")
       ->group(group);
-  app.add_option("--distributed-executor-backend", executor_backend_,
-                 "ranks as threads, or mp: as processes; auto: threads on the CPU, mp for several GPUs")
-      ->check(CLI::IsMember({"auto", "threads", "mp"}))
+  app.add_option(
+         "--distributed-executor-backend", executor_backend_,
+         "ranks as threads, as processes (mp) or as those that mpirun has started (mpi); auto: threads on the "
+         "CPU, mp for several GPUs, mpi under mpirun")
+      ->check(CLI::IsMember({"auto", "threads", "mp", "mpi"}))
       ->type_name("KIND")
       ->capture_default_str()
       ->group(group);
 }
 
 ExecutorMaker EngineFlags::executor_maker(const RunnerConfig& runner) const {
+  LaunchedWorld* const launched = launched_world();
+  const std::string& wanted = executor_backend_;
+  LADDER_CHECK(wanted == "auto" || (wanted == "mpi") == (launched != nullptr),
+               "--distributed-executor-backend {}: {}", wanted,
+               launched != nullptr ? "mpirun has started several ranks, expected auto or mpi"
+                                   : "expected mpirun to start the ranks: mpirun -np N ladder ...");
+  if (launched != nullptr) return make_launched_executor(arguments(), *launched);
   const bool several_gpus = !runner.device.is_cpu() && num_ranks(runner) > 1;
-  LADDER_CHECK(!several_gpus || executor_backend_ != "threads",
+  LADDER_CHECK(!several_gpus || wanted != "threads",
                "--distributed-executor-backend threads: {} ranks on GPUs are processes, expected auto or mp",
                num_ranks(runner));
-  if (executor_backend_ != "mp" && !several_gpus) return make_executor_in_process;
+  if (wanted != "mp" && !several_gpus) return make_executor_in_process;
   WorkerProgram program;
   program.arguments = arguments();
   program.arguments.insert(program.arguments.begin(), "worker-process");

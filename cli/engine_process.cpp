@@ -5,8 +5,10 @@
 
 #include "cli/commands.h"
 #include "cli/flag_values.h"
+#include "cli/mpi_launch.h"
 #include "cli/terminal.h"
 #include "cli/tiny_model.h"
+#include "step1_layers/core/error.h"
 #include "step6_engine/remote/engine_process.h"
 
 namespace ladder {
@@ -15,6 +17,8 @@ std::unique_ptr<SocketEngineClient> start_engine_process_with_progress(const Eng
                                                                        const TraceFlags& trace,
                                                                        const ModelFolder& folder,
                                                                        EngineClientOptions options) {
+  LADDER_CHECK(launched_world() == nullptr,
+               "--engine-process: expected without mpirun, of whose ranks the first one has the engine");
   ProgressBar bar("loading", 0, "bytes");
   EngineProcessOptions process;
   process.arguments = flags.arguments();

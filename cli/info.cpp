@@ -13,7 +13,7 @@
 #include "step4_runner/memory.h"
 #include "step4_runner/rank_grid.h"
 #include "step7_parallel/pipeline/split_layers.h"
-#include "step7_parallel/workers/rank_groups.h"
+#include "step7_parallel/workers/process_rank.h"
 
 namespace ladder {
 

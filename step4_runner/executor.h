@@ -63,6 +63,8 @@ class Executor {
   virtual StepOutput collect(
       Ticket ticket) = 0;  // Error: a ticket out of order, or what the step failed with
   virtual int max_in_flight() const { return 1; }  // steps that may be submitted and not collected
+  // For an engine without steps to run: throws what the executor has failed with by itself. Waits for nothing.
+  virtual void check() {}
 };
 
 }  // namespace ladder

@@ -115,6 +115,10 @@ StepResult Engine::collect_step() {
   return take_results();
 }
 
+void Engine::check() {
+  or_die([this] { executor_->check(); });
+}
+
 StepResult Engine::take_results() {
   StepResult results = std::exchange(results_, {});
   for (const auto& observer : observers_) observer->on_results(*this, results);

@@ -17,6 +17,12 @@
 
 namespace ladder {
 
+namespace {
+
+constexpr std::chrono::seconds kIdleLook{1};
+
+}  // namespace
+
 // Shared by the callers' threads, the loop and the streams.
 struct ThreadEngineClient::Inbox {
   std::mutex mutex;
@@ -179,7 +185,12 @@ void ThreadEngineClient::run() {
     std::deque<Task> tasks;
     {
       std::unique_lock lock(inbox_->mutex);
-      inbox_->wake.wait(lock, [this] { return !inbox_->tasks.empty() || inbox_->stopping || can_step(); });
+      const auto has_work = [this] { return !inbox_->tasks.empty() || inbox_->stopping || can_step(); };
+      while (!inbox_->wake.wait_for(lock, kIdleLook, has_work)) {
+        lock.unlock();
+        look_after_idle_engine();
+        lock.lock();
+      }
       if (inbox_->tasks.empty() && inbox_->stopping &&
           (!can_step() || StreamBuffer::Clock::now() >= inbox_->drain_until)) {
         inbox_->closed = true;
@@ -244,6 +255,16 @@ void ThreadEngineClient::end_stream(RequestOutput output) {
   buffer->end(std::move(output));
 }
 // <<< task 6.4
+
+// Its executor may be processes, of which one has died.
+void ThreadEngineClient::look_after_idle_engine() {
+  if (engine_->dead()) return;
+  try {
+    engine_->check();
+  } catch (const std::exception&) {
+    publish_stats();
+  }
+}
 
 void ThreadEngineClient::publish_stats() {
   EngineStats stats;

@@ -59,6 +59,7 @@ class ThreadEngineClient final : public EngineClient {
   // on while it can step and inbox_->drain_until has not come; when it ends the inbox is closed, with no task in
   // it, and what is left is aborted and handed out.
   void run();
+  void look_after_idle_engine();
   bool can_step() const { return !paused_ && !engine_->dead() && engine_->has_unfinished(); }
   // A request of the inbox. If the engine does not take it any more its stream ends with an output of n
   // completions with FinishReason::error and the engine's message.

@@ -3,7 +3,7 @@
 #include <utility>
 
 #include "step1_layers/core/error.h"
-#include "step7_parallel/workers/rank_groups.h"
+#include "step7_parallel/workers/process_rank.h"
 
 namespace ladder {
 

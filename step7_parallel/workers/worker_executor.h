@@ -30,6 +30,7 @@ class WorkerExecutor final : public Executor {
   Ticket submit(const SchedulerOutput& step) override;
   StepOutput collect(Ticket ticket) override;
   int max_in_flight() const override;
+  void check() override { workers_->check(); }
 
   const BatchConfig& batch() const { return batch_; }
   const MemoryPlan& memory() const { return memory_; }  // measured, all ranks; `other` left out

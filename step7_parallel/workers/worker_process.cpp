@@ -2,7 +2,6 @@
 
 #include <unistd.h>
 
-#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
@@ -11,11 +10,9 @@
 #include <thread>
 
 #include "step1_layers/core/error.h"
-#include "step1_layers/core/parallel.h"
-#include "step4_runner/rank_start.h"
 #include "step6_engine/process/message_socket.h"
 #include "step6_engine/process/parent_socket.h"
-#include "step7_parallel/workers/rank_groups.h"
+#include "step7_parallel/workers/process_rank.h"
 #include "step7_parallel/workers/worker_channels.h"
 #include "step7_parallel/workers/worker_messages.h"
 
@@ -111,33 +108,24 @@ void send(MessageSocket& socket, WorkerMessage type, const T& message) {
 class Worker {
  public:
   Worker(MessageSocket& socket, const WorkerSetup& setup)
-      : socket_(socket), rank_(setup.rank), config_(setup.config), channels_(config_, rank_) {}
+      : socket_(socket), number_(setup.rank), config_(setup.config), channels_(config_, number_) {}
 
   void run(const RunFingerprint& theirs, const std::function<ExecutorOptions()>& make_options) try {
     ExecutorOptions options = make_options();
     expect_same(run_fingerprint(options.model), theirs, "the engine's process");
-    set_num_threads(std::max(config_.threads / num_ranks(config_), 1));
-    config_.device = device_of_rank(config_, rank_);
-    options.config = config_;
     options.progress = [this](int64_t done, int64_t total) {
       send(socket_, WorkerMessage::progress, ProgressMessage{done, total});
     };
-
-    OpContext ctx = make_rank_context(config_.device, device_);
-    groups_.emplace(ctx, std::move(channels_.stage), std::move(channels_.column));
-    ctx.parallel = &groups_->context();
-    const bool answers = rank_ == answering_rank(config_);
-    const auto& make_processor = options.runner_makers.logits_processor;
-    const auto runner = start_rank(ctx, config_, model_factory(options, config_),
-                                   answers && make_processor ? make_processor(options) : nullptr);
-    send(socket_, WorkerMessage::ready, WorkerReady{runner->config().batch, runner->memory()});
-    run_steps(*runner, answers);
+    ProcessRank rank(config_, number_, number_, channels_.stage.get(), channels_.column.get());
+    rank.start(options);
+    send(socket_, WorkerMessage::ready, WorkerReady{rank.runner().config().batch, rank.runner().memory()});
+    run_steps(rank);
   } catch (...) {
     say(std::current_exception());
   }
 
  private:
-  void run_steps(ModelRunner& runner, bool answers) {
+  void run_steps(ProcessRank& rank) {
     // What fails on the thread of the answers ends the process from there: this one may be waiting for anything.
     Answers answered(channels_.answers, !config_.device.is_cpu(), [this](std::exception_ptr exception) {
       say(exception);
@@ -153,9 +141,8 @@ class Worker {
       WireReader wire(bytes);
       wire(step, known);
       wire.expect_end();
-      auto launched = runner.launch(step, known);
-      groups_->check();
-      if (answers) answered.add(std::move(launched));
+      auto launched = rank.launch(step, known);
+      if (rank.answers()) answered.add(std::move(launched));
     }
   }
 
@@ -167,16 +154,14 @@ class Worker {
       send(socket_, WorkerMessage::failed, failed);
     } catch (const Error&) {  // the engine is gone, and with it whoever would want to know
     }
-    channels_.close_groups(fmt::format("rank {} failed: {}", rank_, failed.text));
+    channels_.close_groups(fmt::format("rank {} failed: {}", number_, failed.text));
   }
 
   MessageSocket& socket_;
-  const int rank_;
-  RunnerConfig config_;
-  InheritedChannels channels_;
-  // Outlive run(): what it throws is told before the peers see that this rank has left their groups.
-  std::shared_ptr<void> device_;
-  std::optional<RankGroups> groups_;
+  const int number_;
+  const RunnerConfig config_;
+  InheritedChannels
+      channels_;  // outlive run(): what that throws is told before the peers see that it has left
 };
 
 }  // namespace

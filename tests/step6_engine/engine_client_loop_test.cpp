@@ -55,6 +55,18 @@ TEST_P(EngineClientTest, APausedEngineStandsStillAndLosesNothing) {
   EXPECT_FALSE(client->stats().paused);
 }
 
+// A worker process that dies while nobody asks for anything: the next request should not be the one that finds out.
+TEST_P(EngineClientTest, AnIdleEngineWhoseExecutorFailsIsKnownToBeDead) {
+  std::unique_ptr<Engine> engine = endless_engine();
+  auto& executor = dynamic_cast<testing::FakeExecutor&>(engine->executor());
+  const ClientPointer client = make_client(std::move(engine));
+  EXPECT_EQ(client->stats().error, "");
+  executor.failed_by_itself = true;
+  for (int i = 0; i < 5000 && client->stats().error.empty(); ++i) std::this_thread::sleep_for(1ms);
+  EXPECT_EQ(client->stats().error, "the executor is gone");
+  EXPECT_THROW(client->submit(token_request({3}, 5)), EngineUnavailable);
+}
+
 TEST_P(EngineClientTest, TheLoopSleepsWhereThereIsNothingToDo) {
   const auto processor_seconds = [] { return static_cast<double>(std::clock()) / CLOCKS_PER_SEC; };
   const ClientPointer client = make_client(endless_engine());

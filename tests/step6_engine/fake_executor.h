@@ -4,9 +4,11 @@
 // several steps at once.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <map>
+#include <stdexcept>
 #include <string_view>
 
 #include "step4_runner/executor.h"
@@ -75,6 +77,11 @@ class FakeExecutor final : public Executor {
   }
 
   int max_in_flight() const override { return max_in_flight_; }
+  // It fails without a step.
+  void check() override {
+    if (failed_by_itself) throw std::runtime_error("the executor is gone");
+  }
+  std::atomic<bool> failed_by_itself = false;
 
  private:
   struct State {

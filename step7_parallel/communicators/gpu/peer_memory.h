@@ -5,12 +5,10 @@
 #include <vector>
 
 #include "step1_layers/distributed/communicator.h"
+#include "step7_parallel/communicators/exchange_texts.h"
 #include "step7_parallel/communicators/gpu/peer_group.h"
 
 namespace ladder {
-
-// Every rank tells all others a short text, through a group on the CPU; by rank.
-std::vector<std::string> exchange_texts(Communicator& host, const std::string& mine);
 
 // One allocation on this rank's GPU, and a view of every other rank's. Ranks of other processes open it by a CUDA IPC
 // handle; ranks that are threads of this process, which cannot open their own handle, by its address. Either is

@@ -9,8 +9,6 @@ namespace ladder {
 
 namespace {
 
-constexpr int64_t kTextBytes = 512;
-
 // Small allocations share a block of the driver's, and a handle is one of the block: ours is a block of its own.
 constexpr int64_t kBlockBytes = int64_t{2} << 20;
 
@@ -22,7 +20,7 @@ struct Handle {
   bool has_ipc = false;
   char bus[24] = {};  // the GPU's PCI address: processes may number GPUs differently
 };
-static_assert(sizeof(Handle) < kTextBytes);
+static_assert(sizeof(Handle) < kMaxTextBytes);
 
 // Equal in the threads of one process alone. A process id would not do: containers have their own.
 uint64_t this_process() {
@@ -51,23 +49,6 @@ std::string error_of(Work&& work) {
 }
 
 }  // namespace
-
-std::vector<std::string> exchange_texts(Communicator& host, const std::string& mine) {
-  const Tensor text = Tensor::zeros({1, kTextBytes}, DType::u8);
-  const Tensor all = Tensor::zeros({host.size(), kTextBytes}, DType::u8);
-  const auto length = static_cast<uint16_t>(std::min<size_t>(mine.size(), kTextBytes - sizeof(uint16_t)));
-  std::memcpy(text.raw(), &length, sizeof length);
-  std::memcpy(static_cast<char*>(text.raw()) + sizeof length, mine.data(), length);
-  host.all_gather({}, text, all);
-  std::vector<std::string> texts;
-  for (int rank = 0; rank < host.size(); ++rank) {
-    const char* const at = static_cast<const char*>(all.raw()) + rank * kTextBytes;
-    uint16_t bytes = 0;
-    std::memcpy(&bytes, at, sizeof bytes);
-    texts.emplace_back(at + sizeof bytes, bytes);
-  }
-  return texts;
-}
 
 PeerMemory::PeerMemory(int device_index, Communicator& host) : device_(device_index), host_(host) {
   LADDER_CHECK(host.size() <= kMaxPeers, "no peer memory: {} ranks, expected at most {}", host.size(),

@@ -1,6 +1,7 @@
 #include "step7_parallel/communicators/mpi/mpi_world.h"
 
 #include <cstdio>
+#include <cstdlib>
 
 #include "step1_layers/core/error.h"
 #include "step7_parallel/communicators/mpi/mpi_communicator.h"
@@ -45,9 +46,13 @@ int MpiWorld::run(const std::function<int()>& program) {
   } catch (...) {
   }
   fmt::print(stderr, "rank {} of {} failed: {}\n", rank(), size(), error);
+  abort(2);
+}
+
+void MpiWorld::abort(int code) {
   std::fflush(nullptr);
-  MPI_Abort(MPI_COMM_WORLD, 2);
-  return 2;
+  MPI_Abort(MPI_COMM_WORLD, code);
+  std::_Exit(code);  // not reached: MPI_Abort has no promise of that in its type
 }
 
 }  // namespace ladder

@@ -39,6 +39,7 @@ class MpiWorld {
   // Runs the program and returns its exit code. If it throws, this rank says so in one line and ends all ranks with
   // exit code 2: whoever is in a call that needs this rank could not be told otherwise.
   int run(const std::function<int()>& program);
+  [[noreturn]] void abort(int code);  // ends all ranks, now
 };
 
 }  // namespace ladder

@@ -28,7 +28,7 @@ using ::testing::MatchesRegex;
 using Clock = std::chrono::steady_clock;
 
 const OpContext kContext;
-constexpr auto kDeadline = 20s;
+constexpr auto kDeadline = 120s;
 const SharedMemoryGroup::Patience kPatience{.timeout = 10s};
 
 Tensor ones(int64_t count) {

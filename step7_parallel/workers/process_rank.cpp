@@ -1,0 +1,81 @@
+#include "step7_parallel/workers/process_rank.h"
+
+#include <algorithm>
+
+#include "step1_layers/core/error.h"
+#include "step1_layers/core/parallel.h"
+#include "step4_runner/rank_start.h"
+
+#ifdef LADDER_HAS_CUDA
+#include "step7_parallel/communicators/gpu/gpu_communicator.h"
+#endif
+
+namespace ladder {
+
+struct ProcessRank::Groups {
+#ifdef LADDER_HAS_CUDA
+  std::unique_ptr<GpuCommunicator> stage, column;
+#endif
+  ParallelContext context;
+};
+
+ProcessRank::ProcessRank(const RunnerConfig& config, int rank, int local_rank, Communicator* stage,
+                         Communicator* column)
+    : config_(config), rank_(rank), groups_(std::make_unique<Groups>()) {
+  set_num_threads(std::max(config_.threads / num_ranks(config_), 1));
+  config_.device = device_of_rank(config, local_rank);
+  ctx_ = make_rank_context(config_.device, device_);
+  ctx_.parallel = &groups_->context;
+  if (stage != nullptr) groups_->context.tp = stage;
+  if (column != nullptr) groups_->context.pp = column;
+#ifdef LADDER_HAS_CUDA
+  if (config_.device.type != DeviceType::cuda) return;
+  const auto on_gpu = [this](Communicator*& used, std::unique_ptr<GpuCommunicator>& owner,
+                             Communicator* host) {
+    if (host != nullptr) used = (owner = std::make_unique<GpuCommunicator>(ctx_, *host)).get();
+  };
+  on_gpu(groups_->context.tp, groups_->stage, stage);
+  on_gpu(groups_->context.pp, groups_->column, column);
+#endif
+}
+
+ProcessRank::~ProcessRank() = default;
+
+void ProcessRank::start(const ExecutorOptions& options, const std::function<void()>& loaded) {
+  const auto& make_processor = options.runner_makers.logits_processor;
+  runner_ = start_rank(
+      ctx_, config_,
+      [load = model_factory(options, config_), &loaded](const OpContext& ctx) {
+        auto model = load(ctx);
+        if (loaded) loaded();
+        return model;
+      },
+      answers() && make_processor ? make_processor(options) : nullptr);
+}
+
+std::shared_ptr<const LaunchedStep> ProcessRank::launch(const SchedulerOutput& step,
+                                                        std::span<const KnownTokens> known) {
+  auto launched = runner_->launch(step, known);
+#ifdef LADDER_HAS_CUDA
+  if (groups_->stage) groups_->stage->check();
+  if (groups_->column) groups_->column->check();
+#endif
+  return launched;
+}
+
+Device device_of_rank(const RunnerConfig& config, int local_rank) {
+  return config.device.is_cpu() ? config.device
+                                : Device{config.device.type, config.device.index + local_rank};
+}
+
+void expect_a_gpu_for_each_rank(const RunnerConfig& config, int ranks) {
+  if (config.device.type != DeviceType::cuda) return;
+  const int gpus = cuda_device_count();
+  LADDER_CHECK(
+      config.device.index + ranks <= gpus,
+      "--tensor-parallel-size {} and --pipeline-parallel-size {} from {} on: {} ranks on this machine need a GPU "
+      "each, and it has {}",
+      config.tensor_parallel_size, config.pipeline_parallel_size, device_name(config.device), ranks, gpus);
+}
+
+}  // namespace ladder
