@@ -31,11 +31,11 @@ std::string shell_quoted(const std::string& text) {
 }
 
 BinaryResult run_binary(const std::vector<std::string>& arguments, const std::string& input,
-                        const std::string& environment) {
+                        const std::string& environment, const std::string& launcher) {
   TemporaryFolder folder;
   write_file(folder / "in", input);
-  std::string command =
-      (environment.empty() ? "" : "env " + shell_quoted(environment) + " ") + shell_quoted(ladder_binary());
+  std::string command = (environment.empty() ? "" : "env " + shell_quoted(environment) + " ") +
+                        (launcher.empty() ? "" : launcher + " ") + shell_quoted(ladder_binary());
   for (const std::string& argument : arguments) command += " " + shell_quoted(argument);
   command += " <" + shell_quoted((folder / "in").string()) + " >" + shell_quoted((folder / "out").string()) +
              " 2>" + shell_quoted((folder / "err").string());

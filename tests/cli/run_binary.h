@@ -17,8 +17,8 @@ std::string ladder_binary();
 std::string read_file(const std::filesystem::path& path);
 std::string shell_quoted(const std::string& text);
 
-// `environment`: "NAME=value" for this run.
+// `environment`: "NAME=value" for this run. `launcher`: words before the program's, as the shell reads them.
 BinaryResult run_binary(const std::vector<std::string>& arguments, const std::string& input = {},
-                        const std::string& environment = {});
+                        const std::string& environment = {}, const std::string& launcher = {});
 
 }  // namespace ladder::testing
