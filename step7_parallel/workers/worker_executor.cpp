@@ -35,6 +35,7 @@ int WorkerExecutor::max_in_flight() const {
   return max_steps_in_flight(config_);
 }
 
+// >>> task 7.6: hand a step to all workers, fetch its answer, and where none comes say why
 Ticket WorkerExecutor::submit(const SchedulerOutput& step) {
   workers_->check();
   LADDER_CHECK(num_in_flight_ < max_in_flight(),
@@ -74,6 +75,7 @@ StepOutput WorkerExecutor::collect(Ticket ticket) {
   if (config_.pipeline_parallel_size > 1) known_.push_back(known_tokens(output));
   return output;
 }
+// <<< task 7.6
 
 ExecutorMaker make_worker_executor(WorkerProgram program) {
   return [program = std::move(program)](const ExecutorOptions& options) -> MadeExecutor {

@@ -15,8 +15,8 @@ namespace ladder {
 namespace {
 
 using namespace std::chrono_literals;
-using ::testing::HasSubstr;
 using testing::Grid;
+using ::testing::HasSubstr;
 using testing::on_grid;
 using testing::same_bits;
 
@@ -43,8 +43,9 @@ class World {
   const SharedMemoryGroup& group(int key, int size) {
     std::lock_guard lock(mutex_);
     const auto found = groups_.find(key);
-    return found != groups_.end() ? found->second
-                                  : groups_.emplace(key, SharedMemoryGroup::create({.size = size})).first->second;
+    return found != groups_.end()
+               ? found->second
+               : groups_.emplace(key, SharedMemoryGroup::create({.size = size})).first->second;
   }
 
   int size_;
@@ -89,8 +90,8 @@ TEST_P(LaunchedGrids, AnswerWhatThreadsOfOneProcessAnswer) {
   const Grid grid{std::get<0>(GetParam()), std::get<1>(GetParam())};
   for (const char* name : {"qwen3_tied", "llama_biases"}) {
     const auto checkpoint = testing::load_golden(testing::golden_folder() / name);
-    const EngineOptions options =
-        on_grid(testing::small_options(checkpoint.directory, DeviceType::cpu, checkpoint.max_model_len), grid);
+    const EngineOptions options = on_grid(
+        testing::small_options(checkpoint.directory, DeviceType::cpu, checkpoint.max_model_len), grid);
     if (load_decoder_spec(checkpoint.directory).num_layers < grid.pp) continue;
     const std::vector<Request> requests = testing::greedy_requests(checkpoint);
     const auto expected = testing::engine_with(options)->generate(requests);
@@ -108,7 +109,7 @@ TEST_P(LaunchedGrids, AnswerWhatThreadsOfOneProcessAnswer) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Task7_6, LaunchedGrids,
+INSTANTIATE_TEST_SUITE_P(Grids, LaunchedGrids,
                          ::testing::Values(std::tuple(2, 1), std::tuple(1, 2), std::tuple(2, 2)),
                          [](const auto& info) {
                            return fmt::format("tp{}_pp{}", std::get<0>(info.param), std::get<1>(info.param));
@@ -126,8 +127,9 @@ std::string error_of(const std::function<void()>& work) {
 }
 
 // Whatever is wrong before a step is heard of by all, and the next engine can be tried.
-TEST(Task7_6_Launched, WhatIsWrongOnOneRankIsTheErrorOfAll) {
-  const EngineOptions good = on_grid(testing::small_options(testing::tiny_model(), DeviceType::cpu, 64), {2, 1});
+TEST(LaunchedRanks, WhatIsWrongOnOneRankIsTheErrorOfAll) {
+  const EngineOptions good =
+      on_grid(testing::small_options(testing::tiny_model(), DeviceType::cpu, 64), {2, 1});
   EngineOptions other_files = good, no_files = good, faulty = good;
   other_files.model = testing::golden_folder() / "qwen3_tied";
   no_files.model = "/no/such/folder";
@@ -139,21 +141,24 @@ TEST(Task7_6_Launched, WhatIsWrongOnOneRankIsTheErrorOfAll) {
       {2, 1},
       [&](LaunchedWorld& world) {
         const auto start = [&] { return error_of([&] { testing::engine_with(launched(good, world)); }); };
-        EXPECT_THAT(start(), HasSubstr("agreed: rank 1 of 2: this program and the files of --model are others"));
-        EXPECT_THAT(start(), HasSubstr("agreed: rank 1 of 2: --model /no/such/folder: there is no such folder"));
+        EXPECT_THAT(start(),
+                    HasSubstr("agreed: rank 1 of 2: this program and the files of --model are others"));
+        EXPECT_THAT(start(),
+                    HasSubstr("agreed: rank 1 of 2: --model /no/such/folder: there is no such folder"));
         EXPECT_THAT(start(), HasSubstr("agreed: rank 1 of 2: the disk is on fire"));
         EXPECT_EQ(start(), "no error");
         EngineOptions too_many = on_grid(good, {4, 1});
-        EXPECT_EQ(error_of([&] { testing::engine_with(launched(too_many, world)); }),
-                  "2 ranks were started: expected --tensor-parallel-size times --pipeline-parallel-size to be that, it "
-                  "is 4 times 1");
+        EXPECT_EQ(
+            error_of([&] { testing::engine_with(launched(too_many, world)); }),
+            "2 ranks were started: expected --tensor-parallel-size times --pipeline-parallel-size to be that, it "
+            "is 4 times 1");
         EXPECT_FALSE(world.broken);
       },
       [&](int) { return parts_of(of_rank_1[next++]); });
   EXPECT_THAT(errors, ::testing::Each(""));
 }
 
-TEST(Task7_6_Launched, ArgumentsMustBeTheSame) {
+TEST(LaunchedRanks, ArgumentsMustBeTheSame) {
   World world(3);
   std::vector<std::string> errors(3);
   std::vector<std::thread> threads;
@@ -161,21 +166,24 @@ TEST(Task7_6_Launched, ArgumentsMustBeTheSame) {
     threads.emplace_back([&, rank] {
       LaunchedWorld mine = world.of(rank, {3, 1});
       agree_on(mine, "same", "the arguments");
-      errors[static_cast<size_t>(rank)] = error_of([&] { agree_on(mine, rank == 2 ? "other" : "same", "the arguments"); });
+      errors[static_cast<size_t>(rank)] =
+          error_of([&] { agree_on(mine, rank == 2 ? "other" : "same", "the arguments"); });
     });
   for (std::thread& thread : threads) thread.join();
-  EXPECT_THAT(errors, ::testing::Each("agreed: rank 2 of 3: the arguments are others than rank 0's, expected the same on "
-                                      "all ranks"));
+  EXPECT_THAT(errors, ::testing::Each(
+                          "agreed: rank 2 of 3: the arguments are others than rank 0's, expected the same on "
+                          "all ranks"));
 }
 
 // A step that fails on rank 0 leaves the others waiting: whoever has started them must know.
-TEST(Task7_6_Launched, AStepThatFailsBreaksTheWorld) {
+TEST(LaunchedRanks, AStepThatFailsBreaksTheWorld) {
   const EngineOptions good = testing::small_options(testing::tiny_model(), DeviceType::cpu, 64);
   const auto errors = run_world(
       {1, 1},
       [&](LaunchedWorld& world) {
         const ModelFolder folder = open_model_folder(good.model);
-        LaunchedExecutor executor(executor_options(good, folder, resolved_runner_config(good, folder.spec)), {}, world);
+        LaunchedExecutor executor(executor_options(good, folder, resolved_runner_config(good, folder.spec)),
+                                  {}, world);
         SchedulerOutput step;
         step.continued.push_back({7, {}, 1});  // nobody has heard of it
         step.scheduled.push_back({7, 1, {}});

@@ -83,9 +83,9 @@ struct Phase {
 };
 constexpr Phase kPhases[] = {{"Load", 0}, {"WarmUp", 1}, {"Step", 4}};
 
-class AFaultOfAWorker : public ::testing::TestWithParam<std::tuple<Phase, Fault>> {};
+class Task7_6_Faults : public ::testing::TestWithParam<std::tuple<Phase, Fault>> {};
 
-TEST_P(AFaultOfAWorker, EndsAllOfThemInTimeAndNamesTheRank) {
+TEST_P(Task7_6_Faults, EndsAllOfThemInTimeAndNamesTheRank) {
   const auto [phase, fault] = GetParam();
   const auto before = children();
   const auto memory = testing::files_of_memory();
@@ -116,7 +116,7 @@ TEST_P(AFaultOfAWorker, EndsAllOfThemInTimeAndNamesTheRank) {
   EXPECT_EQ(testing::num_open_files(), files);
 }
 
-INSTANTIATE_TEST_SUITE_P(Task7_6, AFaultOfAWorker,
+INSTANTIATE_TEST_SUITE_P(Faults, Task7_6_Faults,
                          ::testing::Combine(::testing::ValuesIn(kPhases), ::testing::ValuesIn(kFaults)),
                          [](const auto& info) {
                            return fmt::format("{}_{}", std::get<0>(info.param).name,
@@ -145,9 +145,9 @@ SchedulerOutput first_step() {
 }
 
 // Nobody waits for anything: still it is noticed, and the next step is refused at once.
-class AnIdleWorker : public ::testing::TestWithParam<int> {};
+class Task7_6_Idle : public ::testing::TestWithParam<int> {};
 
-TEST_P(AnIdleWorker, ThatIsEndedOrStoppedEndsTheOthersToo) {
+TEST_P(Task7_6_Idle, ThatIsEndedOrStoppedEndsTheOthersToo) {
   for (const int rank : {0, 1}) {
     WorkerExecutor executor = executor_on(tiny({2, 1}));
     const std::vector<int> pids = executor.pids();
@@ -161,8 +161,20 @@ TEST_P(AnIdleWorker, ThatIsEndedOrStoppedEndsTheOthersToo) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Task7_6, AnIdleWorker, ::testing::Values(SIGKILL, SIGTERM, SIGSTOP),
+INSTANTIATE_TEST_SUITE_P(Signals, Task7_6_Idle, ::testing::Values(SIGKILL, SIGTERM, SIGSTOP),
                          [](const auto& info) { return sigabbrev_np(info.param); });
+
+TEST(Task7_6_Workers, TakeAsManyStepsAsTheyMayAndGiveThemInOrder) {
+  WorkerExecutor executor = executor_on(tiny({1, 1}));
+  EXPECT_EQ(outcome_of([&] { executor.collect({1}); }).text,
+            "ticket 1 is collected, the oldest step in flight is none");
+  const Ticket ticket = executor.submit(first_step());
+  EXPECT_EQ(outcome_of([&] { executor.submit(first_step()); }).text,
+            "step 1 is submitted while 1 are in flight, which is all there may be");
+  EXPECT_EQ(outcome_of([&] { executor.collect({2}); }).text,
+            "ticket 2 is collected, the oldest step in flight is 1");
+  EXPECT_EQ(executor.collect(ticket).sequences.size(), 1u);
+}
 
 TEST(Task7_6_Workers, ThatAreStoppedForAMomentGoOn) {
   WorkerExecutor executor = executor_on(tiny({2, 1}));
