@@ -42,6 +42,9 @@ struct StepOutput {
   double prepare_seconds = 0.0;               // the batch
   double forward_seconds = 0.0;               // the model and the LM head; on a GPU sampling, too
   double sample_seconds = 0.0;                // sampling and log probabilities
+  // Of the whole, on the CPU, by the rank that answers: calls to the others of its stage; waiting for the stage before.
+  double communicate_seconds = 0.0;
+  double stage_wait_seconds = 0.0;
 };
 
 // What a step has sampled, for the ranks of a pipeline: the tokens of the last stage travel to the others with a later

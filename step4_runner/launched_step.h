@@ -38,6 +38,7 @@ struct LaunchedStep {
   // Host seconds. On a GPU the events say how long the rest took; one between forward pass and sampling would
   // cost every step 2 us to say where the border is.
   double prepare_seconds = 0.0, forward_seconds = 0.0, sample_seconds = 0.0;
+  double communicate_seconds = 0.0, stage_wait_seconds = 0.0;  // of these
   DeviceEvent begun;
   std::shared_ptr<DeviceEvent> done = std::make_shared<DeviceEvent>();
 

@@ -37,10 +37,21 @@ ModelRunner::ModelRunner(const OpContext& ctx, const RunnerConfig& config, std::
       download_(max_steps_in_flight(config) + 1),
       sampler_(model_->spec().vocab_size) {
   ctx_.arena = arena_.get();
+  if (ctx_.device.is_cpu() && ctx_.parallel != nullptr) measure_groups();
   if (!is_first_stage())
     received_ = Tensor::zeros({config.batch.max_num_batched_tokens, model_->spec().hidden_size},
                               model_->dtype(), ctx.device);
   if (!config_.num_kv_blocks_is_predicted) allocate_cache();
+}
+
+void ModelRunner::measure_groups() {
+  measured_groups_ = *ctx_.parallel;
+  const auto measure = [](Communicator*& group, std::unique_ptr<MeasuredCommunicator>& owner) {
+    if (group->size() > 1) group = (owner = std::make_unique<MeasuredCommunicator>(*group)).get();
+  };
+  measure(measured_groups_.tp, measured_tp_);
+  measure(measured_groups_.pp, measured_pp_);
+  ctx_.parallel = &measured_groups_;
 }
 
 ModelRunner::~ModelRunner() {
@@ -67,6 +78,8 @@ std::shared_ptr<const LaunchedStep> ModelRunner::launch(const SchedulerOutput& s
   step.launched->prepare_seconds = prepare_seconds;
   if (ctx_.device.is_cpu()) step.launched->forward_seconds = forward_seconds;
   if (ctx_.device.is_cpu()) step.launched->sample_seconds = sample_seconds;
+  if (measured_tp_) step.launched->communicate_seconds = measured_tp_->take_other_seconds();
+  if (measured_pp_) step.launched->stage_wait_seconds = measured_pp_->take_recv_seconds();
   return step.launched;
 }
 

@@ -29,6 +29,7 @@
 #include "step1_layers/core/arena.h"
 #include "step1_layers/core/context.h"
 #include "step1_layers/distributed/communicator.h"
+#include "step1_layers/distributed/measured_communicator.h"
 #include "step2_model/model.h"
 #include "step4_runner/batch.h"
 #include "step4_runner/device_inputs.h"
@@ -122,6 +123,7 @@ class ModelRunner {
   // steps are left whose tokens it does not know. Waits for those it fills in.
   void fill_in_tokens(size_t num_left_unknown);
   ModelInput model_input() const;
+  void measure_groups();
   Tensor gather_rows(const Tensor& hidden, std::span<const int64_t> rows, const Tensor& device_rows);
   // prompt_logprobs.cpp
   // What of the batch's prompts this step computes and a request wants: each row whose next token is a prompt token.
@@ -166,6 +168,9 @@ class ModelRunner {
   std::vector<KvCacheView> kv_caches_;
   Batch batch_;
   DeviceInputs inputs_;
+  // On the CPU: the groups of ctx_, measured.
+  std::unique_ptr<MeasuredCommunicator> measured_tp_, measured_pp_;
+  ParallelContext measured_groups_;
   Tensor
       received_;  // [max_num_batched_tokens, hidden_size] of the stage before, where graphs know it; the first has none
   StepUpload upload_;

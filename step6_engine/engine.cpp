@@ -172,7 +172,9 @@ void Engine::collect_oldest(double begin) {
                       .num_waiting = stats.num_waiting,
                       .num_kv_blocks_used = stats.num_used_blocks,
                       .num_kv_tokens = stats.num_live_tokens,
-                      .execute_seconds = output.execute_seconds};
+                      .execute_seconds = output.execute_seconds,
+                      .communicate_seconds = output.communicate_seconds,
+                      .stage_wait_seconds = output.stage_wait_seconds};
   const double now = seconds_now();
   for (const SequenceUpdate& update : scheduler_.update(std::move(output))) apply(update, now);
   results_.metrics.seconds = seconds_now() - begin;

@@ -141,6 +141,8 @@ void write_report(const std::string& file, const std::vector<Measurement>& resul
          {"peak_kv_blocks", m.engine.peak_kv_blocks},
          {"kv_live_share", m.engine.kv_live_share()},
          {"executor_seconds", m.engine.execute_seconds},
+         {"communicate_seconds", m.engine.communicate_seconds},
+         {"stage_wait_seconds", m.engine.stage_wait_seconds},
          {"step_seconds", m.engine.step_seconds},
          {"of_streaming_limit", m.of_streaming_limit > 0.0 ? Json(m.of_streaming_limit) : Json()}});
   write_report(file, std::move(list), machine);

@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "cli/bench/bench.h"
+#include "cli/bench/ranks_report.h"
 #include "cli/bench/report.h"
 #include "cli/bench/streaming_limit.h"
 #include "cli/bench/workload.h"
@@ -11,6 +12,7 @@
 #include "cli/terminal.h"
 #include "cli/trace_flags.h"
 #include "step1_layers/core/error.h"
+#include "step4_runner/rank_grid.h"
 
 namespace ladder {
 
@@ -31,7 +33,8 @@ void run_throughput(const ThroughputFlags& flags) {
   const EngineOptions options = flags.engine.options();
   const ModelFolder folder = open_model_folder(options.model);
   const std::vector<Request> requests = make_requests(flags.workload, folder.spec.vocab_size);
-  const RunnerConfig config = resolved_runner_config(options, folder.spec);
+  const MachineMemory memory = memory_of(options.runner.device);
+  const RunnerConfig config = resolved_runner_config(options, folder.spec, memory);
   const BenchMachine machine{config.device, config.threads, copy_bandwidth(config.device)};
   const std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
   engine->generate(make_warm_up(flags.workload, folder.spec.vocab_size, config.device));
@@ -66,7 +69,12 @@ void run_throughput(const ThroughputFlags& flags) {
     lines.push_back({"of the limit of reading weights and cache at that rate",
                      fmt::format("{:.2f}", m.of_streaming_limit)});
   }
-  write_out(format_pairs(lines));
+  for (auto& line : describe_shares(config, m)) lines.push_back(std::move(line));
+  std::string text = format_pairs(lines);
+  if (num_ranks(config) > 1)
+    text += "\nWhat fits, as predicted for this machine\n" +
+            describe_capacities(rank_capacities(options, folder.spec, memory));
+  write_out(text);
 }
 
 struct LatencyFlags {
@@ -118,6 +126,9 @@ void run_latency(const LatencyFlags& flags) {
   write_report(flags.json, results, machine);
   std::string text = fmt::format("{} prompt tokens, {} output tokens\n", flags.prompt_len, flags.output_len) +
                      format_table(table);
+  if (!results.empty())
+    for (const auto& [what, share] : describe_shares(config, results.back()))
+      text += fmt::format("{}: {}\n", what, share);
   if (machine.copy_bandwidth > 0.0)
     text += fmt::format(
         "{}. The limit: reading {} of weights for every token at {:.0f} GB/s, the copy bandwidth measured "

@@ -45,6 +45,8 @@ void EngineMetrics::add(const StepMetrics& step, int64_t block_size) {
   peak_kv_blocks = std::max(peak_kv_blocks, step.num_kv_blocks_used);
   step_seconds += step.seconds;
   execute_seconds += step.execute_seconds;
+  communicate_seconds += step.communicate_seconds;
+  stage_wait_seconds += step.stage_wait_seconds;
   if (step.num_kv_blocks_used > 0) {
     kv_used_share_sum +=
         static_cast<double>(step.num_kv_tokens) / static_cast<double>(step.num_kv_blocks_used * block_size);

@@ -67,9 +67,11 @@ struct StepMetrics {
   int64_t num_running = 0;  // sequences scheduled in this step
   int64_t num_waiting = 0;  // sequences left waiting
   int64_t num_kv_blocks_used = 0;
-  int64_t num_kv_tokens = 0;     // tokens that live sequences hold in those blocks
-  double seconds = 0.0;          // the whole step: schedule, execute, update, text
-  double execute_seconds = 0.0;  // of that, inside the executor
+  int64_t num_kv_tokens = 0;         // tokens that live sequences hold in those blocks
+  double seconds = 0.0;              // the whole step: schedule, execute, update, text
+  double execute_seconds = 0.0;      // of that, inside the executor
+  double communicate_seconds = 0.0;  // of that, as in StepOutput
+  double stage_wait_seconds = 0.0;
 };
 
 // Sums over the engine's life.
@@ -87,6 +89,8 @@ struct EngineMetrics {
   int64_t peak_kv_blocks = 0;
   double step_seconds = 0.0;
   double execute_seconds = 0.0;
+  double communicate_seconds = 0.0;
+  double stage_wait_seconds = 0.0;
   double kv_used_share_sum = 0.0;  // sum over steps of live tokens / token slots of the blocks in use
   int64_t kv_used_steps = 0;
   ServingMetrics serving;

@@ -79,10 +79,12 @@ LADDER_WIRE_FORM(ServingMetrics) {
 LADDER_WIRE_FORM(EngineMetrics) {
   auto& [num_steps, num_tokens, num_requests_finished, num_requests_aborted, num_requests_failed,
          num_prompt_tokens, num_output_tokens, num_cached_tokens, num_preemptions, peak_running,
-         peak_kv_blocks, step_seconds, execute_seconds, kv_used_share_sum, kv_used_steps, serving] = value;
+         peak_kv_blocks, step_seconds, execute_seconds, communicate_seconds, stage_wait_seconds,
+         kv_used_share_sum, kv_used_steps, serving] = value;
   wire(num_steps, num_tokens, num_requests_finished, num_requests_aborted, num_requests_failed,
        num_prompt_tokens, num_output_tokens, num_cached_tokens, num_preemptions, peak_running, peak_kv_blocks,
-       step_seconds, execute_seconds, kv_used_share_sum, kv_used_steps, serving);
+       step_seconds, execute_seconds, communicate_seconds, stage_wait_seconds, kv_used_share_sum,
+       kv_used_steps, serving);
 }
 LADDER_WIRE_FORM(QueuedWork) {
   auto& [num_sequences, num_tokens] = value;

@@ -36,8 +36,10 @@ LADDER_WIRE_FORM(SequenceStepOutput) {
   wire(id, token_ids, logprobs, prompt_logprobs);
 }
 LADDER_WIRE_FORM(StepOutput) {
-  auto& [step, sequences, execute_seconds, prepare_seconds, forward_seconds, sample_seconds] = value;
-  wire(step, sequences, execute_seconds, prepare_seconds, forward_seconds, sample_seconds);
+  auto& [step, sequences, execute_seconds, prepare_seconds, forward_seconds, sample_seconds,
+         communicate_seconds, stage_wait_seconds] = value;
+  wire(step, sequences, execute_seconds, prepare_seconds, forward_seconds, sample_seconds,
+       communicate_seconds, stage_wait_seconds);
 }
 
 }  // namespace ladder
