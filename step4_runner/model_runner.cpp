@@ -66,6 +66,8 @@ ModelRunner::~ModelRunner() {
 std::shared_ptr<const LaunchedStep> ModelRunner::launch(const SchedulerOutput& scheduled,
                                                         std::span<const KnownTokens> known) {
   Stopwatch phase;
+  if (measured_tp_) measured_tp_->take_other_seconds();  // of the warm-up
+  if (measured_pp_) measured_pp_->take_recv_seconds();
   learn(known);
   Step step = prepare(scheduled);
   const double prepare_seconds = phase.lap();
