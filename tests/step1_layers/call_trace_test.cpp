@@ -156,5 +156,20 @@ TEST(Task1_4_Exchange, RanksThatBothReceiveAreAnErrorThatSaysSo) {
                     HasSubstr("rank 1: in call 1, recv f32[4] from 0\n")));
 }
 
+// One that waits for something else than its peers cannot be released.
+TEST(RunRanks, ARankThatDoesNotEndEndsTheProgramWithWhereItStands) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto hang = [] {
+    run_ranks(
+        1,
+        [](int, const ParallelContext& parallel) {
+          parallel.tp->barrier(kContext);
+          std::this_thread::sleep_for(1h);
+        },
+        100ms);
+  };
+  EXPECT_DEATH(hang(), HasSubstr("rank 0 is not done within 100 ms:\nrank 0: after call 1, barrier"));
+}
+
 }  // namespace
 }  // namespace ladder
