@@ -32,7 +32,8 @@ TEST(FieldBugs, EachTestThatIsNamedIsThere) {
   const std::regex name(R"(`(\w+\.\w+)`)");
   int count = 0;
   for (std::sregex_iterator it(table.begin(), table.end(), name), end; it != end; ++it, ++count)
-    EXPECT_EQ(there.count((*it)[1].str()), 1u) << "there is no test " << (*it)[1].str();
+    EXPECT_EQ(there.count((*it)[1].str()), 1u)
+        << "FIELD_BUGS.md names " << (*it)[1].str() << ": there is no such test";
   EXPECT_GT(count, 12);
 }
 
