@@ -244,6 +244,12 @@ std::vector<std::string> EngineFlags::arguments() const {
   return words;
 }
 
+ExecutorOptions EngineFlags::parts() const {
+  EngineOptions options;
+  options.model = model;
+  return executor_options(options, open_model_folder(model, "vllm"), {});
+}
+
 EngineOptions EngineFlags::options() const {
   EngineOptions options = options_;
   options.model = model;

@@ -14,6 +14,8 @@ class EngineFlags {
   // `model_default`: the folder where --model is not given; none: it must be given.
   void add(CLI::App& app, RunnerConfig defaults = {}, std::string model_default = {});
   EngineOptions options() const;  // Error naming the flag
+  // The model and its parts alone, for a rank of an engine that another process has: no device is looked at.
+  ExecutorOptions parts() const;
   // What was given, to be given to this program again: the same flags in another process.
   std::vector<std::string> arguments() const;
 

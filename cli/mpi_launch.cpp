@@ -35,8 +35,7 @@ ExecutorOptions options_of(const std::vector<std::string>& arguments) {
   EngineFlags flags;
   flags.add(app, {}, tiny_model_folder());
   app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // CLI11 takes them from the end
-  const EngineOptions options = flags.options();
-  return executor_options(options, open_model_folder(options.model, "vllm"), options.runner);
+  return flags.parts();
 }
 #endif
 

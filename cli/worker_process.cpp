@@ -16,12 +16,7 @@ RunCommand add_worker_process_command(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
   flags->engine.add(app, {}, tiny_model_folder());
   app.add_option("--fd", flags->descriptor, "the connection")->check(whole_in_range(3, 1 << 20))->required();
-  return [flags] {
-    run_worker_process(flags->descriptor, [&] {
-      const EngineOptions options = flags->engine.options();
-      return executor_options(options, open_model_folder(options.model, "vllm"), options.runner);
-    });
-  };
+  return [flags] { run_worker_process(flags->descriptor, [&] { return flags->engine.parts(); }); };
 }
 
 }  // namespace ladder

@@ -23,6 +23,8 @@ class WorkerChannels {
   StepRingWriter& steps() { return steps_; }
   StepRingReader& answers() { return answers_; }
   std::vector<int> descriptors_of(int rank) const;
+  // No more steps: workers end when they have done those in the ring, together, as groups of GPUs are unmade.
+  void end_steps() { steps_.close(); }
   // Whoever waits for anything here is released: workers get what is in the ring of steps, and in a collective an Error
   // with the reason. From any thread.
   void close(const std::string& reason);

@@ -50,7 +50,7 @@ WorkerProcesses::~WorkerProcesses() {
     ending_ = true;
   }
   changed_.notify_all();
-  channels_.close("the engine has ended");
+  channels_.end_steps();
   for (Worker& worker : workers_) worker.child->end(kEndPatience);
   for (Worker& worker : workers_) worker.listener.join();
   watcher_.join();

@@ -46,7 +46,7 @@ class WorkerProcesses {
   // Starts them all; `channels` outlives this.
   WorkerProcesses(const RunnerConfig& config, const RunFingerprint& fingerprint, const WorkerProgram& program,
                   WorkerChannels& channels, SummedProgress::Progress progress);
-  ~WorkerProcesses();  // closes the channels; workers that do not end by that are killed
+  ~WorkerProcesses();  // ends the ring of steps; workers that do not end by that are killed
   WorkerProcesses(const WorkerProcesses&) = delete;
 
   // By rank, when all of them are ready. Throws what check() does.

@@ -15,6 +15,7 @@ namespace ladder {
 namespace {
 
 using namespace std::chrono_literals;
+using testing::fits;
 using testing::Grid;
 using ::testing::HasSubstr;
 using testing::on_grid;
@@ -88,11 +89,11 @@ class LaunchedGrids : public ::testing::TestWithParam<std::tuple<int, int>> {};
 
 TEST_P(LaunchedGrids, AnswerWhatThreadsOfOneProcessAnswer) {
   const Grid grid{std::get<0>(GetParam()), std::get<1>(GetParam())};
-  for (const char* name : {"qwen3_tied", "llama_biases"}) {
+  for (const std::string& name : testing::golden_names(testing::golden_folder())) {
     const auto checkpoint = testing::load_golden(testing::golden_folder() / name);
     const EngineOptions options = on_grid(
         testing::small_options(checkpoint.directory, DeviceType::cpu, checkpoint.max_model_len), grid);
-    if (load_decoder_spec(checkpoint.directory).num_layers < grid.pp) continue;
+    if (!fits(load_decoder_spec(checkpoint.directory), grid)) continue;
     const std::vector<Request> requests = testing::greedy_requests(checkpoint);
     const auto expected = testing::engine_with(options)->generate(requests);
     const auto errors = run_world(
@@ -110,7 +111,8 @@ TEST_P(LaunchedGrids, AnswerWhatThreadsOfOneProcessAnswer) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Grids, LaunchedGrids,
-                         ::testing::Values(std::tuple(2, 1), std::tuple(1, 2), std::tuple(2, 2)),
+                         ::testing::Values(std::tuple(2, 1), std::tuple(4, 1), std::tuple(1, 2),
+                                           std::tuple(1, 3), std::tuple(1, 4), std::tuple(2, 2)),
                          [](const auto& info) {
                            return fmt::format("tp{}_pp{}", std::get<0>(info.param), std::get<1>(info.param));
                          });

@@ -23,7 +23,8 @@ TEST_P(Task7_6_Workers, AnswerWhatThreadsAnswer) {
   const auto checkpoint = testing::load_golden(testing::golden_folder() / GetParam());
   const DecoderSpec spec = load_decoder_spec(checkpoint.directory);
   const std::vector<Request> requests = testing::greedy_requests(checkpoint);
-  for (const Grid grid : {Grid{1, 1}, Grid{2, 1}, Grid{1, 2}, Grid{2, 2}}) {
+  for (const Grid grid :
+       {Grid{1, 1}, Grid{2, 1}, Grid{4, 1}, Grid{1, 2}, Grid{1, 3}, Grid{1, 4}, Grid{2, 2}}) {
     if (!fits(spec, grid)) continue;
     EngineOptions options = on_grid(
         testing::small_options(checkpoint.directory, DeviceType::cpu, checkpoint.max_model_len), grid);
