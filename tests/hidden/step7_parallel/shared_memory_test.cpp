@@ -145,9 +145,63 @@ TEST(Hidden7_2_SharedMemory, AMailboxHoldsAsManyMessagesAsItHasSlots) {
     }
     EXPECT_THROW(receiver->recv(kContext, value, from), Error);
     EXPECT_THROW(receiver->send(kContext, value, from), Error);
-    EXPECT_THROW(receiver->barrier(kContext), Error);
+    for (int i = 0; i < shape.size; ++i) EXPECT_THROW(receiver->barrier(kContext), Error);
+    if (shape.size > 2) {  // those who cannot meet have not arrived for others
+      const auto third = group.join((from + 2) % shape.size, patience);
+      EXPECT_THROW(third->barrier(kContext), Error);
+    }
     EXPECT_EQ(group.closed_because(), "") << "the others may still talk to each other";
   }
+}
+
+// A rank that calls something else: the same error for all, and the next sum is as if nothing had been. A message that
+// is not what its receiver takes: an error there, and one for its sender with the same words.
+TEST(Hidden7_2_SharedMemory, WhoPartsFromTheOthersIsNoticedByAll) {
+  const uint64_t seed = fresh_seed();
+  Random random(seed);
+  const GroupMemoryShape shape = random_shape(random, 4);
+  const auto culprit = static_cast<int>(random.integer(0, shape.size - 1));
+  const int64_t count = random.integer(1, 20'000), other = count + random.integer(1, 9);
+  const SharedMemoryGroup group = SharedMemoryGroup::create(shape);
+  const auto error_of = [](const std::function<void()>& call) -> std::string {
+    try {
+      call();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  const auto live = [&](int rank) {
+    const auto mine = group.join(rank, {.timeout = kDeadline});
+    std::vector<std::string> said;
+    for (const DType dtype : {DType::f32, DType::bf16}) {
+      const Tensor value = Tensor::zeros({rank == culprit ? other : count}, dtype);
+      said.push_back(error_of([&] { mine->all_reduce(kContext, value); }));
+      said.push_back(error_of([&] { check_sum(*mine, seed, count, dtype); }));
+    }
+    mine->barrier(kContext);
+    if (rank == culprit) {
+      mine->send(kContext, Tensor::zeros({2, 3}, DType::f32), (culprit + 1) % shape.size);
+      const Tensor answer = Tensor::zeros({1}, DType::f32);  // which does not come
+      said.push_back(error_of([&] { mine->recv(kContext, answer, (culprit + 1) % shape.size); }));
+    } else if (rank == (culprit + 1) % shape.size) {
+      said.push_back(error_of([&] { mine->recv(kContext, Tensor::zeros({3, 2}, DType::f32), culprit); }));
+    }
+    return said;
+  };
+  std::vector<std::future<std::vector<std::string>>> ranks;
+  for (int rank = 0; rank < shape.size; ++rank) ranks.push_back(std::async(std::launch::async, live, rank));
+  std::vector<std::vector<std::string>> said;
+  for (auto& rank : ranks) said.push_back(rank.get());
+  for (const auto& one : said)
+    for (size_t i = 0; i < 4; ++i) {
+      EXPECT_EQ(one[i], said[0][i]) << "seed " << seed;
+      EXPECT_EQ(one[i] == "no error", i % 2 == 1) << one[i] << ", seed " << seed;
+    }
+  const std::string problem = said[static_cast<size_t>((culprit + 1) % shape.size)].back();
+  EXPECT_NE(problem, "no error");
+  EXPECT_NE(said[static_cast<size_t>(culprit)].back().find(problem), std::string::npos)
+      << said[static_cast<size_t>(culprit)].back() << ", seed " << seed;
 }
 
 }  // namespace

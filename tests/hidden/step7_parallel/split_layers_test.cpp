@@ -21,6 +21,7 @@ DecoderSpec random_spec(testing::Random& random) {
   spec.head_dim = random.integer(1, 5);
   spec.intermediate_size = random.integer(1, 9);
   spec.vocab_size = random.integer(1, 700);
+  spec.tie_word_embeddings = random.integer(0, 1) == 1;
   return spec;
 }
 
