@@ -25,7 +25,7 @@ class SharedMemoryRank final : public Communicator {
 
  private:
   static constexpr int kEverybody = -1;
-  class InCall;  // while it lives, SharedMemoryGroup::where() tells of the call
+  class InCall;  // every call begins with one: while it lives, SharedMemoryGroup::where() tells of the call
 
   // A round is next_turn(), any number of put(), and then agree(), if it is a collective's first, or meet().
   // Afterwards all that the ranks have put is to be read, until the next round's meeting is over.
