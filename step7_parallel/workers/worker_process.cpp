@@ -21,8 +21,8 @@ namespace ladder {
 namespace {
 
 constexpr std::chrono::seconds kHelloTimeout{30};
-constexpr std::chrono::seconds kLook{
-    1};  // a wait for steps is cut into pieces of it: it has no end of its own
+// A wait for steps has no end of its own: it is cut into pieces of this.
+constexpr std::chrono::seconds kLook{1};
 constexpr std::chrono::seconds kAnswerTimeout{30};
 
 // The answers to steps, in their order. On a GPU a step is launched long before it is done: a thread waits for that while
@@ -160,8 +160,8 @@ class Worker {
   MessageSocket& socket_;
   const int number_;
   const RunnerConfig config_;
-  InheritedChannels
-      channels_;  // outlive run(): what that throws is told before the peers see that it has left
+  // Outlive run(): what that throws is told before the peers see that it has left.
+  InheritedChannels channels_;
 };
 
 }  // namespace

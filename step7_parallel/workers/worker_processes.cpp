@@ -94,7 +94,7 @@ void WorkerProcesses::hear(int rank, const Message& message) {
       const auto failed = from_bytes<WorkerFailed>(message.bytes);
       const Failure failure{failed.users_mistake,
                             fmt::format("rank {} of {}: {}", rank, num_ranks(config_), failed.text)};
-      failed.follows_from_another ? end_all_later(failure) : static_cast<void>(end_all(failure));
+      failed.follows_from_another ? end_all_later(failure) : end_all(failure);
       return;
     }
     default:
@@ -141,16 +141,15 @@ void WorkerProcesses::end_all_later(const Failure& failure) {
   changed_.notify_all();
 }
 
-WorkerProcesses::Failure WorkerProcesses::end_all(const Failure& failure) {
+void WorkerProcesses::end_all(const Failure& failure) {
   {
     std::lock_guard lock(mutex_);
-    if (failure_ || ending_) return failure_.value_or(failure);
+    if (failure_ || ending_) return;
     failure_ = failure;
   }
   channels_.close(failure.text);
   for (const Worker& worker : workers_) worker.child->kill();
   changed_.notify_all();
-  return failure;
 }
 
 std::vector<WorkerReady> WorkerProcesses::wait_until_ready() {

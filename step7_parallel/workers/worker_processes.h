@@ -53,8 +53,8 @@ class WorkerProcesses {
   std::vector<WorkerReady> wait_until_ready();
   // Nothing, or throws the failure: an Error where it is the user's mistake, else a std::runtime_error.
   void check() const;
-  // From outside: some step has no answer. The first failure counts, and is returned.
-  Failure end_all(const Failure& failure);
+  // From outside: some step has no answer. Where there is a failure already, that one counts.
+  void end_all(const Failure& failure);
 
   std::vector<int> pids() const;
 
