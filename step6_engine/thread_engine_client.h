@@ -24,6 +24,9 @@ struct EngineClientOptions {
   // The same for the tokens of these sequences (Scheduler::num_waiting_tokens()): a bound on how long the last one
   // waits, whatever the prompts' lengths. 0: no limit.
   int64_t max_num_queued_tokens = 0;
+  // For a SocketEngineClient. Others submit to the same engine, so the other side keeps these bounds too, and submit()
+  // waits for its word.
+  bool queue_is_shared = false;
   // Called at the end of each turn of the loop, on its thread, when all streams have what the turn brought; as
   // on_ready it must neither block nor throw. Also once before the first turn.
   std::function<void()> on_turn = {};

@@ -56,10 +56,7 @@ std::unique_ptr<SocketEngineClient> start_engine_process(EngineProcessOptions op
     throw EngineUnavailable(
         fmt::format("{} before the engine was ready: {}", child->what_happened(), error.what()));
   }
-  if (const auto* failed = std::get_if<FailedMessage>(&answer)) {
-    if (failed->users_mistake) throw Error(failed->text);
-    throw std::runtime_error(failed->text);
-  }
+  if (const auto* failed = std::get_if<FailedMessage>(&answer)) throw_failure(*failed);
   return std::make_unique<SocketEngineClient>(std::move(socket), std::get<SchedulerConfig>(std::move(answer)),
                                               std::move(options.tokenizer), std::move(options.client),
                                               std::move(child));

@@ -132,16 +132,16 @@ LADDER_WIRE_FORM(TraceSlice) {
   wire(lines, next, restarted);
 }
 LADDER_WIRE_FORM(ReplyMessage) {
-  auto& [number, result, unavailable, error, trace] = value;
-  wire(number, result, unavailable, error, trace);
+  auto& [number, result, unavailable, queue_full, error, trace] = value;
+  wire(number, result, unavailable, queue_full, error, trace);
 }
 LADDER_WIRE_FORM(TurnMessage) {
   auto& [stats, taken, updates, outputs, replies] = value;
   wire(stats, taken, updates, outputs, replies);
 }
 LADDER_WIRE_FORM(SubmitMessage) {
-  auto& [number, request] = value;
-  wire(number, request);
+  auto& [number, request, wants_reply] = value;
+  wire(number, request, wants_reply);
 }
 LADDER_WIRE_FORM(AbortMessage) {
   auto& [number] = value;

@@ -5,6 +5,7 @@
 #include <condition_variable>
 #include <future>
 #include <mutex>
+#include <optional>
 #include <thread>
 #include <unordered_map>
 #include <utility>
@@ -22,6 +23,8 @@ namespace {
 constexpr size_t kTurnBytes = 16 << 20;
 // An answer larger than this, whole vocabularies of log probabilities, does not go through.
 constexpr size_t kMaxAnswerBytes = MessageSocket::kMaxMessageBytes / 2;
+// Of a client that tells no turns.
+constexpr std::chrono::milliseconds kStatisticsPeriod{200};
 
 size_t bytes_of(const std::vector<PositionLogprobs>& logprobs) {
   size_t sum = 0;
@@ -52,57 +55,86 @@ RequestOutput failed_output(int64_t n, const std::string& error) {
   return output;
 }
 
+void note_error(ReplyMessage& reply, const std::exception& error) {
+  reply.unavailable = dynamic_cast<const EngineUnavailable*>(&error) != nullptr;
+  reply.queue_full = dynamic_cast<const QueueFull*>(&error) != nullptr;
+  reply.error = error.what();
+}
+
+// What the engine's thread has to tell the output. A stream may call once more after it was dropped, so it is shared.
+struct News {
+  std::mutex mutex;
+  std::condition_variable come;
+  std::vector<uint64_t> ready;  // streams that have something
+  std::vector<OutputMessage> refused;
+  std::vector<ReplyMessage> replies;
+  bool turn_over = true;  // the first message says how things are
+  bool closing = false;
+
+  // Wakes the output.
+  void end_turn() {
+    {
+      std::lock_guard lock(mutex);
+      turn_over = true;
+    }
+    come.notify_one();
+  }
+};
+
 class EngineServer {
  public:
-  EngineServer(MessageSocket& socket, std::unique_ptr<Engine> engine) : socket_(socket) {
-    const std::string ready = to_bytes(engine->scheduler().config());
-    EngineClientOptions options;  // no limit to the queue: the user knows it, and refuses before it sends
-    options.on_turn = [this] { end_turn(); };
-    client_ = std::make_unique<ThreadEngineClient>(std::move(engine), std::move(options));
-    socket_.write(static_cast<uint32_t>(EngineMessage::ready), ready);
+  EngineServer(MessageSocket& socket, EngineClient& client, ServeEngineOptions options)
+      : socket_(socket), client_(client), options_(std::move(options)) {
+    socket_.write(static_cast<uint32_t>(EngineMessage::ready), to_bytes(options_.config));
+    if (options_.turns != nullptr) listener_ = options_.turns->add([news = news_] { news->end_turn(); });
     output_ = std::thread([this] { run_output(); });
   }
 
   ~EngineServer() {
     socket_.shut_down();
-    client_->stop();
-    calls_.clear();  // waits for them: the engine's loop has ended, so none of them lasts
     {
-      std::lock_guard lock(mutex_);
+      std::lock_guard lock(streams_mutex_);
       closing_ = true;
+      streams_.clear();  // aborts them
     }
-    turn_ended_.notify_one();
+    streams_changed_.notify_all();
+    calls_.clear();  // waits for them: each lasts no longer than the engine's step
+    if (options_.turns != nullptr) options_.turns->remove(listener_);
+    {
+      std::lock_guard lock(news_->mutex);
+      news_->closing = true;
+    }
+    news_->come.notify_one();
     output_.join();
   }
 
   void run_input();
 
  private:
+  using Clock = std::chrono::steady_clock;
+
   // Input:
   void submit(SubmitMessage message);
   void call(CallMessage message);
-  // Engine's thread:
-  void on_ready(uint64_t number);
-  void end_turn();
+  // A call's thread:
+  void stop(std::chrono::milliseconds drain);
   // Output:
   void run_output();
   void add_news(uint64_t number, TurnMessage& turn, size_t& num_bytes);
 
   MessageSocket& socket_;
-  std::unique_ptr<ThreadEngineClient> client_;
+  EngineClient& client_;
+  const ServeEngineOptions options_;
+  const std::shared_ptr<News> news_ = std::make_shared<News>();
+  TurnListeners::Listener listener_;
   std::vector<std::future<void>> calls_;  // each waits on a thread of its own: aborts must get past them
   std::thread output_;
 
   std::mutex streams_mutex_;
+  std::condition_variable streams_changed_;              // one has ended, or closing_
   std::unordered_map<uint64_t, RequestStream> streams_;  // of the output thread, once they are in it
   QueuedWork taken_;  // what the client's statistics know of, neither more nor less
-
-  std::mutex mutex_;
-  std::condition_variable turn_ended_;
-  std::vector<uint64_t> ready_;  // streams that have something
-  std::vector<OutputMessage> refused_;
-  std::vector<ReplyMessage> replies_;
-  bool turn_over_ = false;
+  std::optional<Clock::time_point> drain_until_;  // set: the user has stopped
   bool closing_ = false;
 };
 
@@ -116,15 +148,21 @@ void EngineServer::run_input() {
         const auto number = from_bytes<AbortMessage>(message->bytes).number;
         std::lock_guard lock(streams_mutex_);
         if (const auto found = streams_.find(number); found != streams_.end())
-          client_->abort(found->second.request_id());
+          client_.abort(found->second.request_id());
         break;
       }
       case EngineMessage::call:
         call(from_bytes<CallMessage>(message->bytes));
         break;
       case EngineMessage::count_queued_tokens:
-        client_->count_queued_tokens();
+        if (options_.count_queued_tokens) options_.count_queued_tokens();
         break;
+      case EngineMessage::serving:
+        if (options_.on_serving) options_.on_serving();
+        break;
+      case EngineMessage::failed:
+        if (options_.on_failed) options_.on_failed(from_bytes<FailedMessage>(message->bytes));
+        return;
       default:
         fail("message: type {} is not one that an engine takes", message->type);
     }
@@ -137,22 +175,39 @@ void EngineServer::submit(SubmitMessage message) {
   const uint64_t number = message.number;
   const int64_t n = std::clamp<int64_t>(message.request.sampling.n, 1, kMaxCompletions);
   const QueuedWork work = work_of(n, message.request.prompt_token_ids);
-  std::optional<OutputMessage> refused;
+  const bool wakes = options_.turns == nullptr;
+  const auto on_ready = [news = news_, number, wakes] {
+    {
+      std::lock_guard lock(news->mutex);
+      news->ready.push_back(number);
+    }
+    if (wakes) news->end_turn();
+  };
+  ReplyMessage reply;
+  reply.number = number;
+  message.request.request_id.insert(0, options_.id_prefix);
   {
     std::lock_guard lock(streams_mutex_);
     try {
-      streams_.emplace(number, client_->submit(message.request, [this, number] { on_ready(number); }));
-    } catch (const Error& error) {  // the user has checked the request: the engine has died since
-      refused = OutputMessage{number, failed_output(n, error.what())};
+      if (drain_until_) throw EngineUnavailable("the engine is stopping and takes no more requests");
+      streams_.emplace(number, client_.submit(message.request, on_ready));
+      reply.value = true;
+    } catch (
+        const Error&
+            error) {  // the user has checked the request: the engine has died since, or the queue is full
+      note_error(reply, error);
     }
     taken_ += work;
   }
-  if (!refused) return;
+  if (reply.value && !message.wants_reply) return;
   {
-    std::lock_guard lock(mutex_);
-    refused_.push_back(std::move(*refused));
+    std::lock_guard lock(news_->mutex);
+    if (message.wants_reply)
+      news_->replies.push_back(std::move(reply));
+    else
+      news_->refused.push_back({number, failed_output(n, reply.error)});
   }
-  end_turn();
+  news_->end_turn();
 }
 
 void EngineServer::call(CallMessage message) {
@@ -165,44 +220,43 @@ void EngineServer::call(CallMessage message) {
     try {
       switch (message.call) {
         case EngineCall::pause:
-          client_->pause();
+          client_.pause();
           break;
         case EngineCall::resume:
-          client_->resume();
+          client_.resume();
           break;
         case EngineCall::reset_prefix_cache:
-          reply.value = client_->reset_prefix_cache();
+          reply.value = client_.reset_prefix_cache();
           break;
         case EngineCall::trace_since:
-          reply.trace = client_->trace_since(message.trace_position, message.max_records);
+          reply.trace = client_.trace_since(message.trace_position, message.max_records);
           break;
         case EngineCall::stop:
-          client_->stop(std::chrono::milliseconds(message.drain_milliseconds));
+          stop(std::chrono::milliseconds(message.drain_milliseconds));
           break;
       }
     } catch (const std::exception& error) {
-      reply.unavailable = dynamic_cast<const EngineUnavailable*>(&error) != nullptr;
-      reply.error = error.what();
+      note_error(reply, error);
     }
     {
-      std::lock_guard lock(mutex_);
-      replies_.push_back(std::move(reply));
+      std::lock_guard lock(news_->mutex);
+      news_->replies.push_back(std::move(reply));
     }
-    end_turn();
+    news_->end_turn();
   }));
 }
 
-void EngineServer::on_ready(uint64_t number) {
-  std::lock_guard lock(mutex_);
-  ready_.push_back(number);
-}
-
-void EngineServer::end_turn() {
-  {
-    std::lock_guard lock(mutex_);
-    turn_over_ = true;
-  }
-  turn_ended_.notify_one();
+// EngineClient::stop() for this user alone. Returns when the outputs of all its requests are in a message.
+void EngineServer::stop(std::chrono::milliseconds drain) {
+  constexpr std::chrono::milliseconds kLook{
+      20};  // whether the engine was paused, or another stop() shortens the time
+  std::unique_lock lock(streams_mutex_);
+  const auto until = Clock::now() + drain;
+  drain_until_ = std::min(drain_until_.value_or(until), until);
+  while (!streams_.empty() && !closing_ && Clock::now() < *drain_until_ && !client_.stats().paused)
+    streams_changed_.wait_until(lock, std::min(*drain_until_, Clock::now() + kLook));
+  for (const auto& [number, stream] : streams_) client_.abort(stream.request_id());
+  streams_changed_.wait(lock, [this] { return closing_ || streams_.empty(); });
 }
 
 void EngineServer::run_output() {
@@ -212,15 +266,19 @@ void EngineServer::run_output() {
     while (true) {
       TurnMessage turn;
       {
-        std::unique_lock lock(mutex_);
-        turn_ended_.wait(lock, [this] { return turn_over_ || closing_; });
-        if (closing_) return;
-        turn_over_ = false;
-        // A reply comes after all that happened before the call returned, since that is in `ready_`.
-        turn.replies.swap(replies_);
-        turn.outputs.swap(refused_);
-        ready.insert(ready.end(), ready_.begin(), ready_.end());
-        ready_.clear();
+        std::unique_lock lock(news_->mutex);
+        const auto come = [this] { return news_->turn_over || news_->closing; };
+        if (options_.turns != nullptr)
+          news_->come.wait(lock, come);
+        else
+          news_->come.wait_for(lock, kStatisticsPeriod, come);
+        if (news_->closing) return;
+        news_->turn_over = false;
+        // A reply comes after all that happened before the call returned, since that is in `ready`.
+        turn.replies.swap(news_->replies);
+        turn.outputs.swap(news_->refused);
+        ready.insert(ready.end(), news_->ready.begin(), news_->ready.end());
+        news_->ready.clear();
       }
       do {
         size_t num_bytes = 0, num_done = 0;
@@ -230,7 +288,7 @@ void EngineServer::run_output() {
         {  // after the news: an engine that died is known to be dead with its outputs
           std::lock_guard lock(streams_mutex_);
           turn.taken = taken_;
-          turn.stats = client_->stats();
+          turn.stats = client_.stats();
         }
         std::vector<ReplyMessage> replies;
         if (!ready.empty()) replies.swap(turn.replies);
@@ -268,13 +326,23 @@ void EngineServer::add_news(uint64_t number, TurnMessage& turn, size_t& num_byte
     num_bytes += bytes_of(*news->output);
     turn.outputs.push_back({number, std::move(*news->output)});
     streams_.erase(found);
+    streams_changed_.notify_all();
   }
 }
 
 }  // namespace
 
+void serve_engine(MessageSocket& socket, EngineClient& client, ServeEngineOptions options) {
+  EngineServer(socket, client, std::move(options)).run_input();
+}
+
 void serve_engine(MessageSocket& socket, std::unique_ptr<Engine> engine) {
-  EngineServer(socket, std::move(engine)).run_input();
+  TurnListeners turns;
+  ServeEngineOptions options{.config = engine->scheduler().config(), .turns = &turns};
+  // No limit to the queue: the user knows it, and refuses before it sends.
+  ThreadEngineClient client(std::move(engine), {.on_turn = [&turns] { turns.announce(); }});
+  options.count_queued_tokens = [&client] { client.count_queued_tokens(); };
+  serve_engine(socket, client, std::move(options));
 }
 
 }  // namespace ladder

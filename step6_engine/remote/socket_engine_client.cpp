@@ -59,6 +59,14 @@ struct SocketEngineClient::Link {
       socket->shut_down();
     }
   }
+  // A request that was not taken.
+  void forget(uint64_t number) {
+    std::lock_guard lock(mutex);
+    const auto found = requests.find(number);
+    if (found == requests.end()) return;
+    numbers.erase(found->second->id);
+    requests.erase(found);
+  }
   void abort(uint64_t number) {
     std::lock_guard send_lock(send_mutex);
     {
@@ -92,7 +100,8 @@ SocketEngineClient::SocketEngineClient(std::unique_ptr<MessageSocket> socket, Sc
       child_(std::move(child)),
       link_(std::make_shared<Link>(std::move(socket))) {
   link_->stats.scheduler = limits_.stats();  // until the first turn
-  if (options_.max_num_queued_tokens > 0) link_->send_bytes(EngineMessage::count_queued_tokens, {});
+  if (options_.max_num_queued_tokens > 0 && !options_.queue_is_shared)
+    link_->send_bytes(EngineMessage::count_queued_tokens, {});
   reader_ = std::thread([this] { run(); });
   reader_id_ = reader_.get_id();
 }
@@ -118,33 +127,47 @@ RequestStream SocketEngineClient::submit(const Request& request, std::function<v
   SubmitMessage message;
   message.request.prompt_token_ids = std::move(prepared.prompt_token_ids);
   message.request.sampling = std::move(prepared.sampling);
+  message.wants_reply =
+      options_.queue_is_shared && (options_.max_num_queued_reqs > 0 || options_.max_num_queued_tokens > 0);
+  if (message.wants_reply) check_thread();
 
   RequestId id = prepared.request_id;
-  std::lock_guard send_lock(link_->send_mutex);
+  std::future<ReplyMessage> reply;
   {
-    std::lock_guard lock(link_->mutex);
-    if (!link_->lost.empty()) throw EngineUnavailable(link_->lost);
-    if (!link_->stats.error.empty()) throw EngineUnavailable(link_->stats.error);
-    if (link_->stopping) throw EngineUnavailable("the engine is stopping and takes no more requests");
-    const std::string full =
-        queue_full(link_->queued(), options_.max_num_queued_reqs, options_.max_num_queued_tokens);
-    if (!full.empty()) throw QueueFull(full);
-    if (id.empty()) {
-      do id = std::to_string(link_->next_id++);
-      while (link_->numbers.contains(id));
-    }
-    LADDER_CHECK(!link_->numbers.contains(id), "request_id {}: another request of this id has not ended yet",
-                 id);
+    std::lock_guard send_lock(link_->send_mutex);
+    {
+      std::lock_guard lock(link_->mutex);
+      if (!link_->lost.empty()) throw EngineUnavailable(link_->lost);
+      if (!link_->stats.error.empty()) throw EngineUnavailable(link_->stats.error);
+      if (link_->stopping) throw EngineUnavailable("the engine is stopping and takes no more requests");
+      const std::string full =
+          queue_full(link_->queued(), options_.max_num_queued_reqs, options_.max_num_queued_tokens);
+      if (!full.empty()) throw QueueFull(full);
+      if (id.empty()) {
+        do id = std::to_string(link_->next_id++);
+        while (link_->numbers.contains(id));
+      }
+      LADDER_CHECK(!link_->numbers.contains(id),
+                   "request_id {}: another request of this id has not ended yet", id);
 
-    message.number = link_->next_number++;
-    message.request.request_id = id;
-    in_flight->id = id;
-    in_flight->so_far.request_id = id;
-    link_->numbers.emplace(id, message.number);
-    link_->requests.emplace(message.number, in_flight);
-    link_->sent += work_of(message.request.sampling.n, message.request.prompt_token_ids);
+      message.number = link_->next_number++;
+      message.request.request_id = id;
+      in_flight->id = id;
+      in_flight->so_far.request_id = id;
+      link_->numbers.emplace(id, message.number);
+      link_->requests.emplace(message.number, in_flight);
+      link_->sent += work_of(message.request.sampling.n, message.request.prompt_token_ids);
+      if (message.wants_reply) reply = link_->calls[message.number].get_future();
+    }
+    link_->send(EngineMessage::submit, message);
   }
-  link_->send(EngineMessage::submit, message);
+  if (message.wants_reply) {
+    const ReplyMessage answer = reply.get();
+    if (!answer.error.empty()) {
+      link_->forget(message.number);
+      checked(answer);
+    }
+  }
   return RequestStream(id, in_flight->buffer,
                        [link = link_, number = message.number] { link->abort(number); });
 }
@@ -188,6 +211,7 @@ std::future<ReplyMessage> SocketEngineClient::send_call(CallMessage message) {
 
 ReplyMessage SocketEngineClient::checked(ReplyMessage reply) {
   if (reply.unavailable) throw EngineUnavailable(reply.error);
+  if (reply.queue_full) throw QueueFull(reply.error);
   LADDER_CHECK(reply.error.empty(), "{}", reply.error);
   return reply;
 }

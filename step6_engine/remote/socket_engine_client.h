@@ -55,7 +55,7 @@ class SocketEngineClient final : public EngineClient {
   struct InFlight;
   struct Link;
 
-  // The reply that came. Error, EngineUnavailable: it says so.
+  // The reply that came. Error, EngineUnavailable, QueueFull: it says so.
   static ReplyMessage checked(ReplyMessage reply);
   bool call(EngineCall call);
   std::future<ReplyMessage> send_call(CallMessage message);

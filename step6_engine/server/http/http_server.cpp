@@ -1,16 +1,17 @@
 #include "step6_engine/server/http/http_server.h"
 
+#include <fcntl.h>
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
 #include <algorithm>
-#include <boost/asio/ip/v6_only.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <thread>
 
 #include "step1_layers/core/error.h"
 #include "step6_engine/server/http/connection.h"
 #include "step6_engine/server/http/errors.h"
+#include "step6_engine/server/http/listening_socket.h"
 
 namespace ladder {
 
@@ -27,7 +28,6 @@ IoThread::Clock::duration tick_of(const HttpServerOptions& options) {
 
 void check_options(const HttpServerOptions& options) {
   LADDER_CHECK(options.io_threads >= 1, "io_threads {}: expected at least 1", options.io_threads);
-  LADDER_CHECK(options.port >= 0 && options.port <= 65535, "--port {}: expected 0 to 65535", options.port);
   LADDER_CHECK(options.ssl_certfile.empty() == options.ssl_keyfile.empty(),
                "--ssl-certfile and --ssl-keyfile: expected both or none");
 }
@@ -43,10 +43,6 @@ void watch_peer(tcp::socket& socket) {
   set(TCP_KEEPIDLE, 60);
   set(TCP_KEEPINTVL, 10);
   set(TCP_KEEPCNT, 3);
-}
-
-std::string url_host(const std::string& host) {
-  return host.find(':') == host.npos ? host : fmt::format("[{}]", host);
 }
 
 }  // namespace
@@ -68,24 +64,18 @@ struct HttpServer::Impl {
 };
 
 void HttpServer::Impl::listen() {
-  const HttpServerOptions& options = core.options;
-  ErrorCode code;
-  tcp::resolver resolver(threads[0]->context());
-  const auto found = resolver.resolve(options.host, std::to_string(options.port),
-                                      tcp::resolver::passive | tcp::resolver::numeric_service, code);
-  LADDER_CHECK(!code && !found.empty(), "--host {}: {}", options.host, code.message());
-  const tcp::endpoint endpoint = found.begin()->endpoint();
+  FileDescriptor opened;
+  int number = core.options.listening_socket;
+  if (number < 0) {
+    opened = open_listening_socket(core.options);
+    number = opened.number();
+  }
+  port = port_of(number);
+  int family = AF_INET;
+  socklen_t size = sizeof family;
+  getsockopt(number, SOL_SOCKET, SO_DOMAIN, &family, &size);
   acceptor = std::make_unique<tcp::acceptor>(threads[0]->context());
-  acceptor->open(endpoint.protocol(), code);
-  if (!code) acceptor->set_option(tcp::acceptor::reuse_address(true), code);
-  // Inherited by what is accepted, and to be set before the window is agreed on.
-  if (!code && options.send_buffer_bytes > 0)
-    acceptor->set_option(asio::socket_base::send_buffer_size(static_cast<int>(options.send_buffer_bytes)),
-                         code);
-  if (!code) acceptor->bind(endpoint, code);
-  if (!code) acceptor->listen(1024, code);
-  LADDER_CHECK(!code, "--host {} --port {}: {}", options.host, options.port, code.message());
-  port = acceptor->local_endpoint().port();
+  acceptor->assign(family == AF_INET6 ? tcp::v6() : tcp::v4(), fcntl(number, F_DUPFD_CLOEXEC, 0));
   pause = std::make_unique<asio::steady_timer>(threads[0]->context());
 }
 
@@ -153,9 +143,7 @@ uint16_t HttpServer::port() const {
 }
 
 std::string HttpServer::address() const {
-  const HttpServerOptions& options = impl_->core.options;
-  return fmt::format("{}://{}:{}{}", impl_->tls ? "https" : "http", url_host(options.host), impl_->port,
-                     options.root_path);
+  return http_address(impl_->core.options, impl_->port);
 }
 
 void HttpServer::stop_accepting() {

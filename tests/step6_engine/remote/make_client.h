@@ -37,9 +37,13 @@ struct SocketPair {
 class ServerThread {
  public:
   ServerThread(FileDescriptor end, std::unique_ptr<Engine> engine)
-      : socket_(std::move(end)), thread_([this, engine = std::move(engine)]() mutable {
+      : ServerThread(std::move(end),
+                     [engine = std::make_shared<std::unique_ptr<Engine>>(std::move(engine))](
+                         MessageSocket& socket) { serve_engine(socket, std::move(*engine)); }) {}
+  ServerThread(FileDescriptor end, std::function<void(MessageSocket&)> serve)
+      : socket_(std::move(end)), thread_([this, serve = std::move(serve)] {
           try {
-            serve_engine(socket_, std::move(engine));
+            serve(socket_);
           } catch (const std::exception& error) {
             error_ = error.what();
             socket_.shut_down();
@@ -61,12 +65,12 @@ class ServerThread {
   std::thread thread_;
 };
 
-// Both ends of the socket in this process, so that a test can look at both.
-inline ClientPointer client_over_a_socket(std::unique_ptr<Engine> engine, EngineClientOptions options) {
+// Both ends of the socket in this process, so that a test can look at both. `serve` is what ServerThread takes.
+template <class Serve>
+ClientPointer client_of_server(Serve serve, const SchedulerConfig& config, EngineClientOptions options) {
   SocketPair pair;
-  const SchedulerConfig config = engine->scheduler().config();
   auto socket = std::make_unique<MessageSocket>(std::move(pair.user));
-  auto server = std::make_shared<ServerThread>(std::move(pair.engine), std::move(engine));
+  auto server = std::make_shared<ServerThread>(std::move(pair.engine), std::move(serve));
   const std::optional<Message> ready = socket->read();
   if (!ready || ready->type != static_cast<uint32_t>(EngineMessage::ready))
     throw Error("the engine is not ready");
@@ -76,6 +80,11 @@ inline ClientPointer client_over_a_socket(std::unique_ptr<Engine> engine, Engine
             if (const std::string error = server->join(); !error.empty())
               ADD_FAILURE() << "the engine's side: " << error;
           }};
+}
+
+inline ClientPointer client_over_a_socket(std::unique_ptr<Engine> engine, EngineClientOptions options) {
+  const SchedulerConfig config = engine->scheduler().config();
+  return client_of_server(std::move(engine), config, std::move(options));
 }
 
 }  // namespace ladder::testing
