@@ -65,6 +65,7 @@ int parse_and_run(int argc, char** argv) {
       {"trace", "what a trace says that --trace has written; for ui.perfetto.dev", add_trace_command},
       {"engine-process", "", add_engine_process_command},
       {"worker-process", "", add_worker_process_command},
+      {"api-server", "", add_api_server_command},
   };
   std::vector<std::pair<CLI::App*, RunCommand>> added;
   for (const Command& command : commands) {
@@ -112,8 +113,9 @@ int run_and_report(int argc, char** argv) {
 
 // A part of a program that mpirun may have started, and no rank of its own.
 bool is_child_of_ours(int argc, char** argv) {
-  return argc > 1 &&
-         (std::string_view(argv[1]) == "engine-process" || std::string_view(argv[1]) == "worker-process");
+  if (argc < 2) return false;
+  const std::string_view command = argv[1];
+  return command == "engine-process" || command == "worker-process" || command == "api-server";
 }
 
 }  // namespace

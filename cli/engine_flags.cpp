@@ -233,14 +233,8 @@ ExecutorMaker EngineFlags::executor_maker(const RunnerConfig& runner) const {
 std::vector<std::string> EngineFlags::arguments() const {
   std::vector<std::string> words = {"--model=" +
                                     model};  // its default depends on where the program is asked from
-  for (const CLI::Option* option : added_) {
-    if (option->count() == 0 || option->get_name() == "--model") continue;
-    if (option->get_items_expected_max() == 0) {
-      words.push_back(option->get_name());
-    } else {
-      for (const std::string& value : option->results()) words.push_back(option->get_name() + "=" + value);
-    }
-  }
+  for (std::string& word : arguments_of(added_))
+    if (!word.starts_with("--model=")) words.push_back(std::move(word));
   return words;
 }
 

@@ -1,6 +1,7 @@
 #include "cli/flag_values.h"
 
 #include <charconv>
+#include <cstdlib>
 
 #include "step1_layers/core/error.h"
 
@@ -88,6 +89,22 @@ std::vector<int32_t> parse_token_ids(std::string_view text, std::string_view fla
     begin = end + 1;
   }
   return ids;
+}
+
+std::vector<std::string> arguments_of(const std::vector<const CLI::Option*>& options) {
+  std::vector<std::string> words;
+  for (const CLI::Option* option : options) {
+    if (option->count() == 0) continue;
+    if (const char* value = std::getenv(option->get_envname().c_str());
+        value != nullptr && option->results() == std::vector<std::string>{value})
+      continue;
+    if (option->get_items_expected_max() == 0) {
+      words.push_back(option->get_name());
+    } else {
+      for (const std::string& value : option->results()) words.push_back(option->get_name() + "=" + value);
+    }
+  }
+  return words;
 }
 
 }  // namespace ladder

@@ -25,4 +25,8 @@ int64_t parse_bytes(std::string_view text, std::string_view flag);
 // "1,2,3". Error naming the flag.
 std::vector<int32_t> parse_token_ids(std::string_view text, std::string_view flag);
 
+// What of these options was given, as words to give to this program again. What came from an environment variable is in
+// the other process' environment too, and not for everybody to see in a command line.
+std::vector<std::string> arguments_of(const std::vector<const CLI::Option*>& options);
+
 }  // namespace ladder

@@ -24,6 +24,9 @@ RunCommand refuse(CLI::App& app) {
 RunCommand add_serve_command(CLI::App& app) {
   return refuse(app);
 }
+RunCommand add_api_server_command(CLI::App& app) {
+  return refuse(app);
+}
 RunCommand add_bench_serve(CLI::App& app) {
   return refuse(app);
 }

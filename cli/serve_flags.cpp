@@ -32,6 +32,7 @@ std::vector<std::string> texts(const std::vector<std::string>& values, const cha
 }  // namespace
 
 void ServerFlags::add(CLI::App& app) {
+  const size_t num_before = app.get_options().size();
   const auto text = [&](const char* group, const char* name, std::string& value, const char* type,
                         const char* help) {
     CLI::Option* option = app.add_option(name, value, help)->type_name(type)->group(group);
@@ -95,7 +96,8 @@ void ServerFlags::add(CLI::App& app) {
          "sequences that may wait for their first step; more are answered 429; 0: no limit");
   number(limits, "--max-num-queued-tokens", max_num_queued_tokens, 0, kMany,
          "prompt tokens that may wait for their first step; more are answered 429; 0: no limit");
-  number(limits, "--max-connections", http_.max_connections, 1, 1'000'000, "connections at the same time");
+  number(limits, "--max-connections", http_.max_connections, 1, 1'000'000,
+         "connections at the same time, of each API server");
   text(limits, "--max-body-size", max_body_size_, "SIZE", "of a request");
   text(limits, "--max-header-size", max_header_size_, "SIZE", "of a request's headers together");
   number(limits, "--h11-max-header-count", http_.request.max_headers, 1, 10'000, "headers of a request");
@@ -106,7 +108,8 @@ void ServerFlags::add(CLI::App& app) {
           "without reading any of what waits for it, until a client is cut");
 
   const char* running = "How the server runs";
-  app.add_option("--io-threads", io_threads_, "threads for connections; 0: as many as cores, 2 to 16")
+  app.add_option("--io-threads", io_threads_,
+                 "threads for connections; 0: as many as cores, 2 to 16, shared by the API servers")
       ->check(whole_in_range(0, 256))
       ->type_name("N")
       ->capture_default_str()
@@ -123,17 +126,25 @@ void ServerFlags::add(CLI::App& app) {
   app.add_flag("--engine-process", engine_process,
                "run the engine in a process of its own: a crash of one leaves the other to say so")
       ->group(running);
+  app.add_option("--api-server-count", api_server_count,
+                 "processes that speak HTTP and tokenise, in front of one engine and behind one port")
+      ->check(whole_in_range(1, 64))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(running);
   app.add_flag("--enable-tokenizer-info-endpoint", tokenizer_info,
                "answer GET /tokenizer_info, which shows the chat template")
       ->group(running);
   text(running, "--metrics-prefix", metrics_prefix, "PREFIX",
        "of the names under GET /metrics; vllm: for boards made for vLLM");
   app.add_flag("--access-log", access_log, "one line per answer on standard error")->group(running);
+  for (const CLI::Option* added : app.get_options()) added_.push_back(added);
+  added_.erase(added_.begin(), added_.begin() + static_cast<std::ptrdiff_t>(num_before));
 }
 
 HttpServerOptions ServerFlags::http_options() const {
   HttpServerOptions options = http_;
-  options.io_threads = io_threads_ > 0 ? io_threads_ : default_io_threads();
+  options.io_threads = io_threads_ > 0 ? io_threads_ : std::max(2, default_io_threads() / api_server_count);
   options.cors.allowed_origins = texts(origins_, "--allowed-origins");
   if (!methods_.empty()) options.cors.allowed_methods = texts(methods_, "--allowed-methods");
   if (!headers_.empty()) options.cors.allowed_headers = texts(headers_, "--allowed-headers");

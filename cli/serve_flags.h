@@ -7,8 +7,10 @@
 #include <string>
 #include <vector>
 
+#include "cli/flag_values.h"
 #include "step6_engine/server/http/http_server.h"
 #include "step6_engine/server/openai/tools/tool_call_parser.h"
+#include "step6_engine/thread_engine_client.h"
 
 namespace ladder {
 
@@ -24,12 +26,18 @@ class ServerFlags {
   std::chrono::milliseconds drain_time() const { return in_milliseconds(drain_timeout); }
   // Empty: none is wanted. Error naming the flag.
   ToolCallParserMaker tool_call_parser() const;
+  EngineClientOptions client_options() const {
+    return {.max_num_queued_reqs = max_num_queued_reqs, .max_num_queued_tokens = max_num_queued_tokens};
+  }
+  // What was given, to be given to an API server.
+  std::vector<std::string> arguments() const { return arguments_of(added_); }
   bool is_loopback() const;  // only this machine can connect
 
   std::string generation_config = "auto";
   std::string metrics_prefix = "ladder:";
   int64_t max_num_queued_reqs = 0, max_num_queued_tokens = 0;  // 0: no limit
   double drain_timeout = 30;                                   // seconds
+  int api_server_count = 1;
   bool access_log = false;
   bool engine_process = false;
   bool tokenizer_info = false;  // GET /tokenizer_info
@@ -46,6 +54,7 @@ class ServerFlags {
   bool auto_tool_choice_ = false;
   std::string tool_call_parser_;
   double idle_timeout_ = 60, header_timeout_ = 10, body_timeout_ = 60, write_timeout_ = 30, stuck_after_ = 60;
+  std::vector<const CLI::Option*> added_;  // by add()
 };
 
 }  // namespace ladder

@@ -10,6 +10,7 @@
 #include "step6_engine/load_engine.h"
 #include "step6_engine/remote/engine_process.h"
 #include "tests/cli/program.h"
+#include "tests/step6_engine/process/children_of.h"
 #include "tests/step6_engine/process/killed_parent.h"
 #include "tests/step6_engine/process/open_files.h"
 #include "tests/support/in_time.h"
@@ -38,25 +39,6 @@ Request story(int64_t max_tokens, bool greedy = true) {
   request.sampling.seed = 1;
   if (greedy) request.sampling.temperature = 0;
   return request;
-}
-
-// The processes whose parent is this one or, where a thread of this one was it, is called so.
-std::set<int> children_of(int parent) {
-  std::set<int> children;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc")) {
-    const std::string name = entry.path().filename();
-    if (name.find_first_not_of("0123456789") != name.npos) continue;
-    std::ifstream file(entry.path() / "stat");
-    std::string text;
-    std::getline(file, text);
-    const size_t end = text.rfind(')');
-    if (end == text.npos) continue;
-    char state = 0;
-    int of = 0;
-    if (std::sscanf(text.c_str() + end + 1, " %c %d", &state, &of) == 2 && of == parent && state != 'Z')
-      children.insert(std::stoi(name));
-  }
-  return children;
 }
 
 std::set<std::string> files_in(const std::filesystem::path& folder) {

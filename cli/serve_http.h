@@ -1,0 +1,47 @@
+#pragma once
+// The HTTP side of `ladder serve`: in the process of the engine's client, or in each of several API servers.
+#include <csignal>
+#include <memory>
+#include <string_view>
+
+#include "cli/engine_flags.h"
+#include "cli/serve_flags.h"
+#include "cli/trace_flags.h"
+#include "step5_scheduler/scheduler.h"
+#include "step6_engine/server/server.h"
+
+namespace ladder {
+
+struct ServeFlags {
+  void add(CLI::App& app);
+
+  EngineFlags engine;
+  ServerFlags server;
+  TraceFlags trace;
+};
+
+// SIGTERM and SIGINT, taken by wait() alone: blocked in all threads, so this comes before any thread is started.
+class StopSignals {
+ public:
+  StopSignals();
+  int wait() const;
+  // From now on the next one ends the process at once.
+  void end_at_the_next() const;
+
+ private:
+  sigset_t set_;
+};
+
+// A connection is a descriptor: as many as the system lets this process have.
+void raise_descriptor_limit();
+
+void log_line(std::string_view line);  // on standard error
+
+// Error naming the flag: of everything that can be checked before a model is loaded.
+ServerOptions server_options(const ServerFlags& flags);
+
+// With all routes. `config` is the engine's.
+std::unique_ptr<Server> make_server(const ServeFlags& flags, ServerOptions options, const ModelFolder& folder,
+                                    const SchedulerConfig& config, EngineClient& client);
+
+}  // namespace ladder
