@@ -4,6 +4,7 @@
 #include "step1_layers/core/parallel.h"
 #include "step1_layers/distributed/local_group.h"
 #include "step7_parallel/communicators/forked_ranks.h"
+#include "step7_parallel/communicators/tcp/tcp_mesh.h"
 #ifdef LADDER_HAS_CUDA
 #include "step7_parallel/communicators/gpu/gpu_ranks.h"
 #endif
@@ -86,6 +87,12 @@ const std::vector<CommunicatorKind>& communicator_kinds() {
        .sums_in_rank_order = true,
        .obstacle = obstacle_of_mpi,
        .run = nullptr},
+      {.name = "tcp",
+       .idea = "the same messages over a connection to each peer",
+       .needs = "one machine or several",
+       .sums_in_rank_order = true,
+       .obstacle = no_obstacle,
+       .run = run_tcp_ranks},
       {.name = "shared_memory",
        .idea = "two staging areas a rank, in turns: one meeting a round",
        .needs = "one machine",

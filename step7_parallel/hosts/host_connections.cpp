@@ -38,35 +38,11 @@ struct Welcome {
 };
 static_assert(sizeof(Greeting) == 44 && sizeof(Answer) == 76 && sizeof(Welcome) == 33, "no gaps");
 
-// Of so few bytes that the kernel takes them all at once; if it does not, the peer has gone.
-template <class T>
-bool send_whole(int socket, const T& message) {
-  return ::send(socket, &message, sizeof message, MSG_NOSIGNAL | MSG_DONTWAIT) ==
-         static_cast<ssize_t>(sizeof message);
-}
-
-// False: the connection ended before the whole was there, or the deadline came.
-template <class T>
-bool receive_whole(int socket, T& message, Clock::time_point deadline) {
-  auto* const bytes = reinterpret_cast<char*>(&message);
-  for (size_t got = 0; got < sizeof message;) {
-    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
-    pollfd polled{socket, POLLIN, 0};
-    if (left <= 0 || (::poll(&polled, 1, static_cast<int>(left)) < 0 && errno != EINTR)) return false;
-    const ssize_t count = ::recv(socket, bytes + got, sizeof message - got, MSG_DONTWAIT);
-    if (count > 0)
-      got += static_cast<size_t>(count);
-    else if (count == 0 || (errno != EAGAIN && errno != EINTR))
-      return false;
-  }
-  return true;
-}
-
 // The connector's part. False: the connection ended. Error: it will never be one.
 bool shake_hands(int socket, const HostAddress& address, const HostSecret& secret,
                  Clock::time_point deadline) {
   Greeting theirs;
-  if (!receive_whole(socket, theirs, deadline)) return false;
+  if (!receive_whole(socket, &theirs, sizeof theirs, deadline)) return false;
   LADDER_CHECK(theirs.is_ladder(), "{}: what listens there is not Ladder", address.str());
   LADDER_CHECK(theirs.version == kVersion,
                "{}: another version of Ladder: its handshake is version {}, expected {}", address.str(),
@@ -74,7 +50,8 @@ bool shake_hands(int socket, const HostAddress& address, const HostSecret& secre
   Answer mine;
   mine.proof = prove(secret, HostRole::connector, theirs.nonce, mine.greeting.nonce);
   Welcome welcome;
-  if (!send_whole(socket, mine) || !receive_whole(socket, welcome, deadline)) return false;
+  if (!send_at_once(socket, &mine, sizeof mine) || !receive_whole(socket, &welcome, sizeof welcome, deadline))
+    return false;
   LADDER_CHECK(welcome.verdict != Verdict::other_version,
                "{}: it is another version of Ladder than version {}", address.str(), kVersion);
   // A listener that does not know the secret can say welcome, but not prove it.
@@ -115,7 +92,7 @@ void HostListener::take_new_ones() {
       set_tcp_options(number, timeouts_.cut);
       const Greeting greeting;
       HostConnection connection{std::move(socket), peer_address(number)};
-      if (!send_whole(number, greeting)) continue;
+      if (!send_at_once(number, &greeting, sizeof greeting)) continue;
       if (std::ssize(unproved_) == kMostUnproved) unproved_.pop_front();
       unproved_.push_back({std::move(connection), greeting.nonce, Clock::now() + timeouts_.handshake, {}});
     } catch (const Error&) {  // it has gone already
@@ -144,7 +121,7 @@ bool HostListener::hear(Unproved& one, std::optional<HostConnection>& proved) {
     welcome.verdict = Verdict::other_secret;
   else
     welcome.proof = proof(HostRole::listener);  // for nobody else: it is a sample of the secret
-  if (send_whole(socket, welcome) && welcome.verdict == Verdict::welcome) {
+  if (send_at_once(socket, &welcome, sizeof welcome) && welcome.verdict == Verdict::welcome) {
     set_blocking(socket, true);
     proved = std::move(one.connection);
   }

@@ -151,6 +151,24 @@ void set_blocking(int socket, bool blocking) {
       "a socket's flags: {}", std::strerror(errno));
 }
 
+bool send_at_once(int socket, const void* bytes, size_t size) {
+  return ::send(socket, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(size);
+}
+
+bool receive_whole(int socket, void* to, size_t size, Clock::time_point deadline) {
+  for (size_t got = 0; got < size;) {
+    const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now()).count();
+    pollfd polled{socket, POLLIN, 0};
+    if (left <= 0 || (::poll(&polled, 1, static_cast<int>(left)) < 0 && errno != EINTR)) return false;
+    const ssize_t count = ::recv(socket, static_cast<char*>(to) + got, size - got, MSG_DONTWAIT);
+    if (count > 0)
+      got += static_cast<size_t>(count);
+    else if (count == 0 || (errno != EAGAIN && errno != EINTR))
+      return false;
+  }
+  return true;
+}
+
 HostAddress local_address(int socket) {
   sockaddr_storage address{};
   socklen_t size = sizeof address;

@@ -34,6 +34,11 @@ FileDescriptor try_to_connect(const HostAddress& address, std::chrono::steady_cl
 void set_tcp_options(int socket, std::chrono::milliseconds cut);
 void set_blocking(int socket, bool blocking);
 
+// So few bytes that the kernel takes them all. False: it does not, the peer has gone.
+bool send_at_once(int socket, const void* bytes, size_t size);
+// False: the connection ended before all were there, or the deadline came.
+bool receive_whole(int socket, void* to, size_t size, std::chrono::steady_clock::time_point deadline);
+
 HostAddress local_address(int socket);
 HostAddress peer_address(int socket);
 

@@ -15,7 +15,6 @@ using Clock = std::chrono::steady_clock;
 constexpr int64_t kMostAtOnce = int64_t{1} << 30;       // MPI counts in int
 constexpr auto kLooks = std::chrono::milliseconds(2);   // without a pause
 constexpr auto kPause = std::chrono::microseconds(50);  // between looks, afterwards
-constexpr size_t kMostPosted = 1000;                    // messages that nobody has received
 
 }  // namespace
 
@@ -43,7 +42,7 @@ MpiExchange::~MpiExchange() {
   if (failure_.empty() && posted_.empty()) MPI_Comm_free(&comm_);
 }
 
-void MpiExchange::start(const MpiPiece& piece, bool sends, Tag tag,
+void MpiExchange::start(const PeerPiece& piece, bool sends, Tag tag,
                         std::vector<MPI_Request>& requests) const {
   auto* const bytes = static_cast<std::byte*>(const_cast<void*>(piece.bytes));
   int64_t done = 0;
@@ -82,16 +81,16 @@ void MpiExchange::wait(std::vector<MPI_Request>& requests, std::span<const int> 
   fail("{}", failure_);
 }
 
-void MpiExchange::exchange(std::span<const MpiPiece> to, std::span<const MpiPiece> from, Tag tag) {
+void MpiExchange::exchange(std::span<const PeerPiece> to, std::span<const PeerPiece> from, Tag tag) {
   LADDER_CHECK(failure_.empty(), "{}", failure_);
   forget_what_is_gone();
   std::vector<MPI_Request> requests;
   std::vector<int> peers;
-  for (const MpiPiece& piece : from) {
+  for (const PeerPiece& piece : from) {
     start(piece, false, tag, requests);
     peers.resize(requests.size(), piece.peer);
   }
-  for (const MpiPiece& piece : to) {
+  for (const PeerPiece& piece : to) {
     start(piece, true, tag, requests);
     peers.resize(requests.size(), piece.peer);
   }

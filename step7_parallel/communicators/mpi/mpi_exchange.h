@@ -3,49 +3,36 @@
 #include <mpi.h>
 
 #include <chrono>
-#include <cstddef>
 #include <deque>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "step1_layers/core/tensor.h"
+#include "step7_parallel/communicators/peer_exchange.h"
 
 namespace ladder {
 
 // Error: `what` failed, with MPI's reason.
 void check_mpi(int code, const char* what);
 
-// Bytes to or from one peer.
-struct MpiPiece {
-  int peer = 0;
-  const void* bytes = nullptr;  // written to if it is a piece to be received
-  int64_t count = 0;
-};
-
-class MpiExchange {
+class MpiExchange final : public PeerExchange {
  public:
-  enum Tag : int { collective, form, message };
-
   MpiExchange(MPI_Comm comm, std::chrono::milliseconds timeout);
   MpiExchange(const MpiExchange&) = delete;
-  ~MpiExchange();
+  ~MpiExchange() override;
 
-  int rank() const { return rank_; }
-  int size() const { return size_; }
-
-  // Sends and receives all of them, and returns when the memory is the caller's again. Error: not within the timeout;
-  // names whom was waited for, and so does every later call. MPI may then still write to what was to be received.
-  void exchange(std::span<const MpiPiece> to, std::span<const MpiPiece> from, Tag tag = collective);
-  // Sends without waiting. The exchange owns the bytes until they are gone.
-  void post(const Tensor& bytes, int to, Tag tag);
+  int rank() const override { return rank_; }
+  int size() const override { return size_; }
+  // After an Error MPI may still write to what was to be received.
+  void exchange(std::span<const PeerPiece> to, std::span<const PeerPiece> from, Tag tag) override;
+  void post(const Tensor& bytes, int to, Tag tag) override;
 
  private:
   struct Posted {
     Tensor bytes;
     std::vector<MPI_Request> requests;
   };
-  void start(const MpiPiece& piece, bool sends, Tag tag, std::vector<MPI_Request>& requests) const;
+  void start(const PeerPiece& piece, bool sends, Tag tag, std::vector<MPI_Request>& requests) const;
   void wait(std::vector<MPI_Request>& requests, std::span<const int> peers);
   void forget_what_is_gone();
 

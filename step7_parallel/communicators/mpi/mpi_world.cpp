@@ -4,7 +4,8 @@
 #include <cstdlib>
 
 #include "step1_layers/core/error.h"
-#include "step7_parallel/communicators/mpi/mpi_communicator.h"
+#include "step7_parallel/communicators/exchange_communicator.h"
+#include "step7_parallel/communicators/mpi/mpi_exchange.h"
 
 namespace ladder {
 
@@ -34,7 +35,7 @@ std::unique_ptr<Communicator> MpiWorld::group(int colour, std::chrono::milliseco
   LADDER_CHECK(colour >= 0, "an MPI group of colour {}: expected 0 or more", colour);
   MPI_Comm comm = MPI_COMM_NULL;
   check_mpi(MPI_Comm_split(MPI_COMM_WORLD, colour, rank(), &comm), "MPI_Comm_split");
-  return std::make_unique<MpiCommunicator>(comm, timeout);
+  return std::make_unique<ExchangeCommunicator>(std::make_unique<MpiExchange>(comm, timeout));
 }
 
 int MpiWorld::run(const std::function<int()>& program) {

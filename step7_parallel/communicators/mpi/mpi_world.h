@@ -1,11 +1,6 @@
 #pragma once
 // Ranks that mpirun started, on one machine or several, and groups of them. CPU tensors.
 //
-// Everything stands on one exchange: to each peer some bytes, from each peer some bytes, all at once, with a bound
-// on the time. Before a collective the ranks exchange what they call (call_form.h), so that a disagreement is an
-// Error on all of them and not a hang; then each sums what is its own in f32 and in rank order, as the other CPU
-// groups do.
-//
 // What to know of Open MPI: mpirun refuses root unless OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 // are set, refuses more ranks than cores without --oversubscribe, and binds each of one or two ranks to a single
 // core (take --bind-to none). A rank that dies ends all of them within about a second; one that is stopped is

@@ -1,17 +1,22 @@
 #pragma once
-// One rank of a group of MPI's ranks. Internal to this folder; mpi_world.h has the idea.
+// A group of ranks of the CPU whose collectives are exchanges of bytes between them (peer_exchange.h).
+//
+// Before a collective the ranks exchange what they call (call_form.h), so that a disagreement is an Error on all of them
+// and not a hang; then each sums what is its own in f32 and in rank order, as the other CPU groups do.
+#include <memory>
+
 #include "step1_layers/distributed/call_form.h"
 #include "step1_layers/distributed/communicator.h"
-#include "step7_parallel/communicators/mpi/mpi_exchange.h"
+#include "step7_parallel/communicators/peer_exchange.h"
 
 namespace ladder {
 
-class MpiCommunicator final : public Communicator {
+class ExchangeCommunicator final : public Communicator {
  public:
-  MpiCommunicator(MPI_Comm comm, std::chrono::milliseconds timeout) : exchange_(comm, timeout) {}
+  explicit ExchangeCommunicator(std::unique_ptr<PeerExchange> exchange) : exchange_(std::move(exchange)) {}
 
-  int rank() const override { return exchange_.rank(); }
-  int size() const override { return exchange_.size(); }
+  int rank() const override { return exchange_->rank(); }
+  int size() const override { return exchange_->size(); }
   void all_reduce(const OpContext& ctx, const Tensor& tensor) override;
   void all_gather(const OpContext& ctx, const Tensor& input, const Tensor& output) override;
   void reduce_scatter(const OpContext& ctx, const Tensor& input, const Tensor& output) override;
@@ -35,7 +40,7 @@ class MpiCommunicator final : public Communicator {
                      std::span<const int64_t> into);
   void check_peer(const char* name, int peer) const;
 
-  MpiExchange exchange_;
+  const std::unique_ptr<PeerExchange> exchange_;
 };
 
 }  // namespace ladder

@@ -1,4 +1,4 @@
-#include "step7_parallel/communicators/mpi/mpi_communicator.h"
+#include "step7_parallel/communicators/exchange_communicator.h"
 
 #include <cstring>
 #include <numeric>
@@ -36,9 +36,9 @@ void sum_in_rank_order(const Tensor& parts, T* to) {
 
 }  // namespace
 
-void MpiCommunicator::scatter_bytes(const void* from, std::span<const int64_t> begins, void* to,
-                                    std::span<const int64_t> into) {
-  std::vector<MpiPiece> sends, receives;
+void ExchangeCommunicator::scatter_bytes(const void* from, std::span<const int64_t> begins, void* to,
+                                         std::span<const int64_t> into) {
+  std::vector<PeerPiece> sends, receives;
   for (int peer = 0; peer < size(); ++peer) {
     const auto p = static_cast<size_t>(peer);
     const int64_t sent = begins[p + 1] - begins[p], received = into[p + 1] - into[p];
@@ -49,11 +49,11 @@ void MpiCommunicator::scatter_bytes(const void* from, std::span<const int64_t> b
       std::memcpy(byte_of(to, into[p]), byte_of(from, begins[p]), static_cast<size_t>(sent));
     }
   }
-  exchange_.exchange(sends, receives);
+  exchange_->exchange(sends, receives);
 }
 
-void MpiCommunicator::gather_bytes(const void* mine, int64_t count, void* all) {
-  std::vector<MpiPiece> sends, receives;
+void ExchangeCommunicator::gather_bytes(const void* mine, int64_t count, void* all) {
+  std::vector<PeerPiece> sends, receives;
   for (int peer = 0; peer < size() && count > 0; ++peer) {
     if (peer != rank()) {
       sends.push_back({peer, mine, count});
@@ -62,11 +62,11 @@ void MpiCommunicator::gather_bytes(const void* mine, int64_t count, void* all) {
       std::memcpy(byte_of(all, peer * count), mine, static_cast<size_t>(count));
     }
   }
-  exchange_.exchange(sends, receives);
+  exchange_->exchange(sends, receives);
 }
 
-void MpiCommunicator::agree(const CallForm& call, std::span<const int64_t> send_counts,
-                            std::span<const int64_t> recv_counts) {
+void ExchangeCommunicator::agree(const CallForm& call, std::span<const int64_t> send_counts,
+                                 std::span<const int64_t> recv_counts) {
   const auto ranks = static_cast<size_t>(size());
   std::vector<CallForm> calls(ranks);
   gather_bytes(&call, sizeof call, calls.data());
@@ -93,11 +93,11 @@ void MpiCommunicator::agree(const CallForm& call, std::span<const int64_t> send_
   LADDER_CHECK(problem.empty(), "{}", problem);
 }
 
-void MpiCommunicator::barrier(const OpContext&) {
+void ExchangeCommunicator::barrier(const OpContext&) {
   agree(call_form("barrier"));
 }
 
-void MpiCommunicator::all_reduce(const OpContext&, const Tensor& tensor) {
+void ExchangeCommunicator::all_reduce(const OpContext&, const Tensor& tensor) {
   agree(call_form("all_reduce", tensor));
   const int64_t count = tensor.numel(), element = dtype_size(tensor.dtype());
   with_float_type(tensor.dtype(), "all_reduce", [&](auto tag) {
@@ -118,25 +118,25 @@ void MpiCommunicator::all_reduce(const OpContext&, const Tensor& tensor) {
     scatter_bytes(values, begins, parts.raw(), begins_of(equal, element));
     const Tensor sum = Tensor::empty({mine}, tensor.dtype());
     sum_in_rank_order<T>(parts, sum.data<T>());
-    std::vector<MpiPiece> sends, receives;
+    std::vector<PeerPiece> sends, receives;
     for (int peer = 0; peer < size(); ++peer) {
       const auto p = static_cast<size_t>(peer);
       if (peer == rank()) continue;
       sends.push_back({peer, sum.raw(), sum.nbytes()});
       receives.push_back({peer, byte_of(tensor.raw(), begins[p]), begins[p + 1] - begins[p]});
     }
-    exchange_.exchange(sends, receives);
+    exchange_->exchange(sends, receives);
     std::memcpy(byte_of(tensor.raw(), begins[static_cast<size_t>(rank())]), sum.raw(),
                 static_cast<size_t>(sum.nbytes()));
   });
 }
 
-void MpiCommunicator::all_gather(const OpContext&, const Tensor& input, const Tensor& output) {
+void ExchangeCommunicator::all_gather(const OpContext&, const Tensor& input, const Tensor& output) {
   agree(call_form("all_gather", input, output));
   gather_bytes(input.raw(), input.nbytes(), output.raw());
 }
 
-void MpiCommunicator::reduce_scatter(const OpContext&, const Tensor& input, const Tensor& output) {
+void ExchangeCommunicator::reduce_scatter(const OpContext&, const Tensor& input, const Tensor& output) {
   agree(call_form("reduce_scatter", input, output));
   with_float_type(input.dtype(), "reduce_scatter", [&](auto tag) {
     using T = decltype(tag);
@@ -148,50 +148,51 @@ void MpiCommunicator::reduce_scatter(const OpContext&, const Tensor& input, cons
   });
 }
 
-void MpiCommunicator::all_to_all(const OpContext&, const Tensor& input, std::span<const int64_t> send_counts,
-                                 const Tensor& output, std::span<const int64_t> recv_counts) {
+void ExchangeCommunicator::all_to_all(const OpContext&, const Tensor& input,
+                                      std::span<const int64_t> send_counts, const Tensor& output,
+                                      std::span<const int64_t> recv_counts) {
   const CallForm call = call_form("all_to_all", input, output, 0, true);
   agree(call, send_counts, recv_counts);
   const int64_t row = call.input.row_elements() * dtype_size(input.dtype());
   scatter_bytes(input.raw(), begins_of(send_counts, row), output.raw(), begins_of(recv_counts, row));
 }
 
-void MpiCommunicator::broadcast(const OpContext&, const Tensor& tensor, int root) {
+void ExchangeCommunicator::broadcast(const OpContext&, const Tensor& tensor, int root) {
   agree(call_form("broadcast", tensor, {}, root));
-  const MpiPiece whole{root, tensor.raw(), tensor.nbytes()};
-  if (rank() != root) return exchange_.exchange({}, {&whole, 1});
-  std::vector<MpiPiece> sends;
+  const PeerPiece whole{root, tensor.raw(), tensor.nbytes()};
+  if (rank() != root) return exchange_->exchange({}, {&whole, 1});
+  std::vector<PeerPiece> sends;
   for (int peer = 0; peer < size(); ++peer)
     if (peer != root) sends.push_back({peer, whole.bytes, whole.count});
-  exchange_.exchange(sends, {});
+  exchange_->exchange(sends, {});
 }
 
-void MpiCommunicator::check_peer(const char* name, int peer) const {
+void ExchangeCommunicator::check_peer(const char* name, int peer) const {
   LADDER_CHECK(peer >= 0 && peer < size() && peer != rank(), "{}: rank {} has no peer {}", name, rank(),
                peer);
 }
 
-void MpiCommunicator::send(const OpContext&, const Tensor& tensor, int to) {
+void ExchangeCommunicator::send(const OpContext&, const Tensor& tensor, int to) {
   check_peer("send", to);
   LADDER_CHECK(tensor.device().is_cpu(), "send: {} is not on the CPU", tensor.str());
   const Tensor copy = tensor.clone(), form = Tensor::empty({sizeof(TensorForm)}, DType::u8);
   const TensorForm of_copy = TensorForm::of(copy);
   std::memcpy(form.raw(), &of_copy, sizeof of_copy);
-  exchange_.post(form, to, MpiExchange::form);
-  exchange_.post(copy, to, MpiExchange::message);
+  exchange_->post(form, to, PeerExchange::form);
+  exchange_->post(copy, to, PeerExchange::message);
 }
 
-void MpiCommunicator::recv(const OpContext&, const Tensor& tensor, int from) {
+void ExchangeCommunicator::recv(const OpContext&, const Tensor& tensor, int from) {
   check_peer("recv", from);
   LADDER_CHECK(tensor.device().is_cpu(), "recv: {} is not on the CPU", tensor.str());
   TensorForm sent;
-  const MpiPiece form{from, &sent, sizeof sent};
-  exchange_.exchange({}, {&form, 1}, MpiExchange::form);
+  const PeerPiece form{from, &sent, sizeof sent};
+  exchange_->exchange({}, {&form, 1}, PeerExchange::form);
   LADDER_CHECK(sent.shape() == tensor.shape() && sent.dtype == tensor.dtype(),
                "recv of {} from rank {}, which sent {}", tensor.str(), from, sent.str());
   const Tensor into = tensor.is_contiguous() ? tensor : Tensor::empty(tensor.shape(), tensor.dtype());
-  const MpiPiece message{from, into.raw(), into.nbytes()};
-  exchange_.exchange({}, {&message, 1}, MpiExchange::message);
+  const PeerPiece message{from, into.raw(), into.nbytes()};
+  exchange_->exchange({}, {&message, 1}, PeerExchange::message);
   if (into.raw() != tensor.raw()) tensor.copy_from(into);
 }
 
