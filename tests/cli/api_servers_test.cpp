@@ -130,11 +130,17 @@ TEST(Cli_ApiServers, AServerToldToStopDrainsAllOfThem) {
     std::vector<RawClient> streams;
     for (const int one : server.children("api-server")) {
       const OnlyThisOne only(server, one);
-      streams.push_back(begun_stream(server, 200));
+      streams.push_back(begun_stream(server, 400));
     }
     server.kill(SIGTERM);
     EXPECT_TRUE(eventually([&] { return !RawClient(server.port()).connected(); })) << "nobody new is taken";
-    for (RawClient& stream : streams) EXPECT_TRUE(stream.receive_until("[DONE]")) << stream.got();
+    for (RawClient& stream : streams) {
+      while (stream.receive(0ms)) {
+      }
+      EXPECT_EQ(stream.got().find("[DONE]"), std::string::npos) << "while the others are still answered";
+      EXPECT_TRUE(stream.receive_until("[DONE]")) << stream.got();
+      EXPECT_NE(stream.got().find("\"finish_reason\":\"length\""), std::string::npos);
+    }
     EXPECT_EQ(server.exit_code(), 0) << server.err();
     EXPECT_TRUE(children_of(server.pid()).empty());
   }
