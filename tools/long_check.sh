@@ -11,13 +11,15 @@
 #   soak       the random tests of steps 1, 2 and 6, twenty times with fresh seeds
 #   server     whatever clients do to a server for ten minutes (tests/step6_engine/server/server_soak_test.cpp), under
 #              AddressSanitizer and again under ThreadSanitizer
+#   kills      20,000 requests to `ladder serve` with several API servers, while processes of it are killed at random
+#              (tests/cli/serve_soak_test.cpp)
 #   mutants    defects planted in the core tasks, each of which a test must find (tools/mutants.py)
 #   cheats     known cheats of the course's graders, and answers that are right but slow (tools/course_cheats.py)
 set -uo pipefail
 root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd)
 out=long_check
 parts=()
-every=(commands tsan fuzz jinja soak server mutants cheats)
+every=(commands tsan fuzz jinja soak server kills mutants cheats)
 
 fail() { echo "long_check: $*" >&2; exit 2; }
 
@@ -81,6 +83,11 @@ server() {
     LADDER_SOAK_SECONDS=600 "build/$preset/tests/test_server" --gtest_filter='Server_Soak.*' || status=1
   done
   return $status
+}
+
+kills() {
+  cmake -G Ninja -S . -B build/release -DCMAKE_BUILD_TYPE=Release && cmake --build build/release --target ladder test_cli || return 1
+  LADDER_SOAK_REQUESTS=20000 build/release/tests/test_cli --gtest_filter='Cli_ServeSoak.*'
 }
 
 mutants() { python3 -B tools/mutants.py; }

@@ -23,8 +23,9 @@ namespace {
 constexpr size_t kTurnBytes = 16 << 20;
 // An answer larger than this, whole vocabularies of log probabilities, does not go through.
 constexpr size_t kMaxAnswerBytes = MessageSocket::kMaxMessageBytes / 2;
-// Of a client that tells no turns.
-constexpr std::chrono::milliseconds kStatisticsPeriod{200};
+// A message at least that often: not everything ends with a turn. Of several engines one may be lost, or back, and its
+// requests ended by somebody else than an engine.
+constexpr std::chrono::milliseconds kPeriod{200};
 
 size_t bytes_of(const std::vector<PositionLogprobs>& logprobs) {
   size_t sum = 0;
@@ -268,10 +269,7 @@ void EngineServer::run_output() {
       {
         std::unique_lock lock(news_->mutex);
         const auto come = [this] { return news_->turn_over || news_->closing; };
-        if (options_.turns != nullptr)
-          news_->come.wait(lock, come);
-        else
-          news_->come.wait_for(lock, kStatisticsPeriod, come);
+        news_->come.wait_for(lock, kPeriod, come);
         if (news_->closing) return;
         news_->turn_over = false;
         // A reply comes after all that happened before the call returned, since that is in `ready`.

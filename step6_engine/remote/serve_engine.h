@@ -4,9 +4,9 @@
 //   socket --> input: this thread     submit, abort, call ------> EngineClient: the engine's thread
 //   socket <-- output: a thread  <-- which requests have news, and once per turn: "a turn is over" <--+
 //
-// The output thread is woken once per turn of the engine's loop and takes what all streams have into one message. It
-// makes the next message only when this one has left: what comes meanwhile is merged in the streams' buffers. So a user
-// that does not read holds up nobody and fills no memory. vLLM: vllm/v1/engine/core.py (EngineCoreProc).
+// The output thread is woken once per turn of the engine's loop, and a few times a second, and takes what all streams have
+// into one message. It makes the next message only when this one has left: what comes meanwhile is merged in the streams'
+// buffers. So a user that does not read holds up nobody and fills no memory. vLLM: vllm/v1/engine/core.py (EngineCoreProc).
 #include <functional>
 #include <memory>
 #include <string>
@@ -22,8 +22,7 @@ namespace ladder {
 
 struct ServeEngineOptions {
   SchedulerConfig config;  // what the user is told, to check requests by
-  // What the client's EngineClientOptions::on_turn tells. Null: the client tells no turns. Then news leaves as it comes,
-  // and the statistics at least five times a second.
+  // What the client's EngineClientOptions::on_turn tells. Null: the client tells no turns, and news leaves as it comes.
   TurnListeners* turns = nullptr;
   // Before each request's id: what several users of one engine call by the same id are different requests.
   std::string id_prefix = {};

@@ -21,9 +21,9 @@ using testing::token_request;
 class SharedEngine {
  public:
   explicit SharedEngine(std::unique_ptr<Engine> engine, bool tells_turns = true,
-                        EngineClientOptions options = {})
+                        EngineClientOptions options = {}, bool forgets_turns = false)
       : config_(engine->scheduler().config()), turns_(tells_turns ? &listeners_ : nullptr) {
-    options.on_turn = [this] { listeners_.announce(); };
+    if (!forgets_turns) options.on_turn = [this] { listeners_.announce(); };
     client_ = std::make_unique<ThreadEngineClient>(std::move(engine), std::move(options));
   }
 
@@ -163,6 +163,14 @@ TEST_P(Task6_9_SharedEngine, TheQueueIsBoundedForAllUsersTogether) {
   EXPECT_GE(num_taken, kBound - 1);
   EXPECT_LE(num_taken, kBound);
   EXPECT_EQ(num_taken + num_refused, 3 * 2 * kBound);
+}
+
+// As it is with what ends a request between the turns of several engines.
+TEST(Task6_9_SharedEngines, NewsThatNoTurnFollowsIsToldAllTheSame) {
+  SharedEngine engine(testing::fake_engine(), true, {}, /*forgets_turns=*/true);
+  const auto user = engine.connect();
+  const RequestOutput output = output_of(user->submit(token_request({1, 2}, 3)));
+  EXPECT_EQ(output.completions.at(0).token_ids, expected_tokens({1, 2}, 3));
 }
 
 TEST(Task6_9_SharedEngines, TheEnginesDeathIsToldToEveryUser) {

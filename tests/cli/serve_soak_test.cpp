@@ -1,0 +1,209 @@
+// Many clients of `ladder serve` with several replicas and several API servers, some of which leave early, while processes
+// are killed at random: every request is answered or its client is told, none twice, and nothing is left behind.
+//
+// LADDER_SOAK_REQUESTS: how many; a few hundred unless it says so (tools/long_check.sh asks for 20,000).
+#ifdef LADDER_HAS_SERVER
+#include <atomic>
+#include <cstdio>
+#include <cstdlib>
+#include <mutex>
+#include <random>
+
+#include "tests/cli/running_server.h"
+#include "tests/step6_engine/process/open_files.h"
+#include "tests/support/numerics.h"
+
+namespace ladder::testing {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+constexpr int kClients = 16;
+constexpr int kKinds = 32;  // of requests, each with its one right answer
+
+Json request_of(int kind) {
+  return {{"prompt", kind % 2 == 0 ? "One day" : "The favourite food of"},
+          {"max_tokens", 2 + kind},
+          {"ignore_eos", true},
+          {"temperature", kind % 3 == 0 ? 0.0 : 1.0},
+          {"seed", kind}};
+}
+
+// What a client has got: the text, and how often its end was told.
+struct Answer {
+  std::string text;
+  int num_ends = 0;
+  bool whole = false;  // nothing is missing
+  bool error = false;  // the server says that it failed
+};
+
+Answer read_answer(const std::string& got, bool stream) {
+  Answer answer;
+  const size_t head = got.find("\r\n\r\n");
+  if (head == got.npos) return answer;
+  if (status_of(got) != 200) {
+    answer.error = answer.whole = status_of(got) == 500 || status_of(got) == 503;
+    return answer;
+  }
+  const auto add = [&answer](const std::string& text) {
+    const Json json = Json::parse(text, nullptr, false);
+    if (!json.is_object()) return;
+    answer.error |= json.contains("error");
+    if (!json.contains("choices")) return;
+    for (const Json& choice : json["choices"]) {
+      answer.text += choice["text"].get<std::string>();
+      answer.num_ends += !choice["finish_reason"].is_null();
+    }
+  };
+  if (!stream) {
+    add(body_of(got));
+    answer.whole = answer.num_ends > 0;
+    return answer;
+  }
+  int num_done = 0;
+  for (size_t at = got.find("data: "); at != got.npos; at = got.find("data: ", at + 1)) {
+    const std::string event = got.substr(at + 6, got.find("\n\n", at) - at - 6);
+    if (event == "[DONE]")
+      ++num_done;
+    else
+      add(event);
+  }
+  EXPECT_LE(num_done, 1) << got;
+  answer.whole = num_done == 1;
+  return answer;
+}
+
+// Processes that may be killed, and when that last happened.
+class Killer {
+ public:
+  explicit Killer(const RunningServer& server) : server_(server) {}
+
+  void kill_one(const std::string& command) {
+    const std::vector<int> found = server_.children(command);
+    if (found.size() < 2) return;  // one is left to answer
+    last_ = Clock::now();
+    ::kill(found[num_killed_ % found.size()], SIGKILL);
+    last_ = Clock::now();
+    ++num_killed_;
+  }
+  // Whether what began then may have been hit.
+  bool may_have_hit(Clock::time_point begin) const { return last_.load() > begin - std::chrono::seconds(2); }
+  size_t num_killed() const { return num_killed_; }
+
+ private:
+  const RunningServer& server_;
+  std::atomic<Clock::time_point> last_{Clock::time_point{}};
+  std::atomic<size_t> num_killed_ = 0;
+};
+
+struct Counts {
+  std::atomic<int64_t> answered = 0, failed = 0, lost = 0, left = 0;
+};
+
+class Client {
+ public:
+  Client(const RunningServer& server, const std::vector<std::string>& expected, uint64_t seed)
+      : server_(server), expected_(expected), random_(seed) {}
+
+  void ask(const Killer& killer, Counts& counts) {
+    const int kind = static_cast<int>(random_() % kKinds);
+    const bool stream = random_() % 2 == 0;
+    Json body = request_of(kind);
+    body["stream"] = stream;
+    const auto begin = Clock::now();
+    RawClient client(server_.port());
+    ASSERT_TRUE(client.connected()) << "somebody always listens";
+    client.send(RunningServer::completion(body));
+    if (random_() % 8 == 0) {  // it leaves: at once, or in the middle
+      if (random_() % 2 == 0) client.receive(std::chrono::milliseconds(random_() % 50));
+      ++counts.left;
+      return;
+    }
+    client.rest(std::chrono::seconds(120));
+    const Answer answer = read_answer(client.got(), stream);
+    if (answer.whole && !answer.error) {
+      EXPECT_EQ(answer.text, expected_[static_cast<size_t>(kind)]);
+      EXPECT_EQ(answer.num_ends, 1) << client.got();
+      ++counts.answered;
+      return;
+    }
+    EXPECT_TRUE(killer.may_have_hit(begin)) << "nobody was killed; got: " << client.got();
+    EXPECT_LE(answer.num_ends, 1) << client.got();
+    ++(answer.whole ? counts.failed : counts.lost);
+  }
+
+ private:
+  const RunningServer& server_;
+  const std::vector<std::string>& expected_;
+  std::mt19937_64 random_;
+};
+
+std::set<std::string> shared_memory() {
+  std::set<std::string> names;
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) names.insert(entry.path());
+  return names;
+}
+
+TEST(Cli_ServeSoak, EveryRequestIsAnsweredOnceOrItsClientIsToldWhoeverIsKilled) {
+  const char* said = std::getenv("LADDER_SOAK_REQUESTS");
+  const int64_t num_requests = said != nullptr ? std::atoll(said) : 300;
+  const uint64_t seed = fresh_seed();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  const std::set<std::string> shm = shared_memory();
+  RunningServer server({"--api-server-count=2", "--engine-process", "--num-kv-blocks=512"});
+  ASSERT_TRUE(server.ready());
+  std::vector<std::string> expected;
+  for (int kind = 0; kind < kKinds; ++kind) {
+    const Json answer = Json::parse(body_of(server.post(request_of(kind))), nullptr, false);
+    ASSERT_TRUE(answer.is_object() && answer.contains("choices"));
+    expected.push_back(answer["choices"][0]["text"]);
+  }
+
+  Killer killer(server);
+  Counts counts;
+  std::atomic<int64_t> num_asked = 0;
+  std::vector<std::thread> clients;
+  for (uint64_t i = 0; i < kClients; ++i)
+    clients.emplace_back([&, i] {
+      Client client(server, expected, seed + i);
+      while (num_asked++ < num_requests && !::testing::Test::HasFailure()) client.ask(killer, counts);
+    });
+  std::thread kills([&] {
+    std::mt19937_64 random(seed);
+    while (num_asked < num_requests && !::testing::Test::HasFailure()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100 + random() % 900));
+      killer.kill_one("api-server");
+    }
+  });
+  for (std::thread& client : clients) client.join();
+  kills.join();
+  EXPECT_EQ(counts.answered + counts.failed + counts.lost + counts.left, num_requests);
+  EXPECT_GT(counts.answered, num_requests / 2);
+
+  // The books, and that all are back.
+  EXPECT_TRUE(eventually([&] { return server.children("api-server").size() == 2; }));
+  EXPECT_TRUE(eventually([&] {
+    return server.metric("num_requests_running") + server.metric("num_requests_waiting") == 0 &&
+           server.metric("kv_cache_usage_perc") == 0;
+  })) << body_of(server.get("/metrics"));
+  EXPECT_EQ(status_of(server.get("/health")), 200);
+  for (int kind = 0; kind < kKinds; ++kind) {
+    const Json answer = Json::parse(body_of(server.post(request_of(kind))), nullptr, false);
+    EXPECT_TRUE(answer.is_object() && answer["choices"][0]["text"] == expected[static_cast<size_t>(kind)]);
+  }
+
+  const std::set<int> children = children_of(server.pid());
+  server.kill(SIGTERM);
+  EXPECT_EQ(server.exit_code(), 0) << server.err();
+  for (const int child : children) EXPECT_EQ(process_state(child), 0) << child;
+  EXPECT_FALSE(RawClient(server.port()).connected());
+  EXPECT_EQ(shared_memory(), shm);
+  std::printf(
+      "%ld requests: %ld answered, %ld failed, %ld lost with a server, %ld left early; %zu processes killed\n",
+      static_cast<long>(num_requests), static_cast<long>(counts.answered), static_cast<long>(counts.failed),
+      static_cast<long>(counts.lost), static_cast<long>(counts.left), killer.num_killed());
+}
+
+}  // namespace
+}  // namespace ladder::testing
+#endif
