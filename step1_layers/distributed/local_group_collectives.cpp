@@ -67,6 +67,21 @@ void LocalGroup::State::Rank::broadcast(const OpContext&, const Tensor& tensor, 
   });
 }
 
+void LocalGroup::State::Rank::gather(const OpContext&, const Tensor& input, const Tensor& output, int root) {
+  GroupCall call{
+      .name = "gather", .input = input, .root = root, .gathered = rank_ == root ? output : Tensor()};
+  state_.collective(rank_, std::move(call), [&]() -> std::string {
+    if (root < 0 || root >= size()) return fmt::format("gather: there is no rank {}", root);
+    const Tensor& all = state_.calls[at(root)].gathered;
+    if (!all.is_contiguous() || all.dtype() != input.dtype() || all.numel() != size() * input.numel())
+      return fmt::format("gather: {} cannot take {} of {} ranks", all.str(), input.str(), size());
+    // Each rank brings its own part, so that all copy at once.
+    std::memcpy(static_cast<char*>(all.raw()) + rank_ * input.nbytes(), input.raw(),
+                static_cast<size_t>(input.nbytes()));
+    return {};
+  });
+}
+
 void LocalGroup::State::Rank::barrier(const OpContext&) {
   state_.collective(rank_, {.name = "barrier"}, []() -> std::string { return {}; });
 }

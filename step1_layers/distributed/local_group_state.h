@@ -23,6 +23,7 @@ struct GroupCall {
   std::vector<int64_t> send_counts = {};
   std::vector<int64_t> recv_counts = {};
   int root = 0;
+  Tensor gathered = {};  // at the root of a gather; elsewhere nothing, so ranks are not compared by it
 };
 
 // The elements of one row: of one index of the first dimension.
@@ -89,6 +90,7 @@ class LocalGroup::State::Rank final : public Communicator {
   void all_gather(const OpContext& ctx, const Tensor& input, const Tensor& output) override;
   void broadcast(const OpContext& ctx, const Tensor& tensor, int root) override;
   void barrier(const OpContext& ctx) override;
+  void gather(const OpContext& ctx, const Tensor& input, const Tensor& output, int root) override;
   void reduce_scatter(const OpContext& ctx, const Tensor& input, const Tensor& output) override;
   void all_to_all(const OpContext& ctx, const Tensor& input, std::span<const int64_t> send_counts,
                   const Tensor& output, std::span<const int64_t> recv_counts) override;

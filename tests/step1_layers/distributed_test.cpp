@@ -105,6 +105,22 @@ TEST(Task1_4_LocalGroup, GatherAndBroadcastMoveTheRightRows) {
     });
 }
 
+TEST(Task1_4_LocalGroup, OnlyTheRootGathers) {
+  for (int size : {2, 3})
+    on_each(size, [size](int rank, Communicator& group) {
+      for (int root = 0; root < size; ++root) {
+        const Tensor mine = full({1, 2}, static_cast<float>(10 + rank));
+        const Tensor all = testing::poisoned({size, 2}, DType::f32), not_looked_at = full({5}, -1);
+        group.gather(kContext, mine, rank == root ? all : root == 1 ? Tensor() : not_looked_at, root);
+        EXPECT_THAT(testing::to_double(not_looked_at), Each(-1));
+        if (rank != root) continue;
+        for (int from = 0; from < size; ++from)
+          EXPECT_THAT(testing::to_double(all.narrow(0, from, 1)), Each(10 + from))
+              << "rank " << from << "'s part";
+      }
+    });
+}
+
 TEST(Task1_4_Exchange, ReduceScatterGivesEachRankItsPartOfTheSum) {
   for (int size : {1, 2, 4})
     on_each(size, [&](int rank, Communicator& group) {
@@ -206,7 +222,17 @@ TEST(Task1_4_LocalGroup, RanksThatDisagreeAllGetAnError) {
   errors =
       errors_of(2, [](int, Communicator& group) { group.all_gather(kContext, full({2}, 1), full({3}, 1)); });
   EXPECT_THAT(errors, Each(HasSubstr("all_gather")));
+  for (const Tensor& output :
+       {full({3}, 1), Tensor::zeros({4}, DType::bf16), full({2, 4}, 1).narrow(1, 0, 2), Tensor()}) {
+    errors = errors_of(2, [&](int rank, Communicator& group) {
+      group.gather(kContext, full({2}, 1), rank == 1 ? output : full({4}, 1), 1);
+    });
+    EXPECT_THAT(errors, Each(HasSubstr("gather")));
+  }
   errors = errors_of(2, [](int, Communicator& group) { group.broadcast(kContext, full({2}, 1), 2); });
+  EXPECT_THAT(errors, Each(HasSubstr("no rank 2")));
+  errors =
+      errors_of(2, [](int, Communicator& group) { group.gather(kContext, full({2}, 1), full({4}, 1), 2); });
   EXPECT_THAT(errors, Each(HasSubstr("no rank 2")));
   errors = errors_of(2, [](int rank, Communicator& group) {
     group.all_reduce(kContext, rank == 0 ? full({2, 2}, 1) : full({2, 4}, 1).narrow(1, 0, 2));

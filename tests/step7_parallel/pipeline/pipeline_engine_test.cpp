@@ -125,7 +125,7 @@ INSTANTIATE_TEST_SUITE_P(Grids, PipelineRequests,
                          });
 
 // As many steps in flight as stages, of which none has a sequence of another; each takes its share of those that decode.
-TEST(Task7_5_Pipeline, StepsInFlightShareTheSequencesEvenly) {
+TEST(Pipelines, StepsInFlightShareTheSequencesEvenly) {
   EngineOptions options = on_grid(testing::small_options(testing::tiny_model(), DeviceType::cpu, 96), {1, 2});
   const std::unique_ptr<Engine> engine = engine_with(options);
   struct Shares : EngineObserver {
@@ -153,7 +153,7 @@ TEST(Task7_5_Pipeline, StepsInFlightShareTheSequencesEvenly) {
     EXPECT_NEAR(static_cast<double>(shares->sizes[i]), 4.5, 0.5) << "step " << i;
 }
 
-TEST(Task7_5_Pipeline, ANaiveOneHasOneStepInFlight) {
+TEST(Pipelines, ANaiveOneHasOneStepInFlight) {
   RunnerConfig config;
   config.pipeline_parallel_size = 4;
   EXPECT_EQ(max_steps_in_flight(config), 4);
@@ -162,7 +162,7 @@ TEST(Task7_5_Pipeline, ANaiveOneHasOneStepInFlight) {
 }
 
 // Random requests that come and are aborted at any time, with steps in flight.
-TEST(Task7_5_Pipeline, TheBooksBalanceAfterThousandsOfRequestsWithAborts) {
+TEST(Pipelines, TheBooksBalanceAfterThousandsOfRequestsWithAborts) {
   EngineOptions options =
       on_grid(testing::small_options(testing::golden_folder() / "qwen3_tied", DeviceType::cpu, 40), {1, 2});
   options.runner.batch.block_size = 4;
