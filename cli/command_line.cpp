@@ -11,6 +11,7 @@
 #include "cli/terminal.h"
 #include "step1_layers/core/error.h"
 #include "step1_layers/core/task_not_implemented.h"
+#include "step6_engine/process/process_failed.h"
 
 namespace ladder {
 
@@ -104,6 +105,8 @@ int run_and_report(int argc, char** argv) {
     return report("error", fmt::format("{}: {}", error.path1().string(), error.code().message()), 2);
   } catch (const std::bad_alloc&) {
     return report("error", "out of memory", 2);
+  } catch (const ProcessFailed& failed) {
+    return report("error", failed.what(), 1);
   } catch (const TaskNotImplemented& task) {
     return report("error", task.what(), 1);
   } catch (const std::exception& error) {

@@ -10,6 +10,7 @@
 
 #ifdef LADDER_HAS_MPI
 #include "step7_parallel/communicators/mpi/mpi_world.h"
+#include "step7_parallel/workers/rank_watch.h"
 #endif
 
 namespace ladder {
@@ -51,6 +52,8 @@ LaunchedWorld* launched_world() {
 
 #ifdef LADDER_HAS_MPI
 int run_as_rank(int argc, char** argv, const std::function<int()>& command) {
+  const RankWatch watch(fmt::format("rank {} of {}", from_environment("OMPI_COMM_WORLD_RANK"),
+                                    from_environment("OMPI_COMM_WORLD_SIZE")));
   MpiWorld mpi;
   LaunchedWorld world;
   world.steps = mpi.group(0, kStepTimeout);

@@ -9,10 +9,10 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
-#include <fstream>
 #include <span>
 
 #include "step1_layers/core/error.h"
+#include "step6_engine/process/stopped_process.h"
 
 namespace ladder {
 
@@ -159,11 +159,7 @@ void ChildProcess::kill() const {
 
 bool ChildProcess::is_stopped() const {
   std::lock_guard lock(mutex_);
-  if (exit_) return false;
-  std::string line;  // "4711 (its name, with any bytes) T 1 ..."
-  std::getline(std::ifstream(fmt::format("/proc/{}/stat", pid_)), line);
-  const size_t name_end = line.rfind(')');
-  return name_end != std::string::npos && name_end + 2 < line.size() && line[name_end + 2] == 'T';
+  return !exit_ && is_stopped_process(pid_);
 }
 
 ChildExit ChildProcess::end(std::chrono::milliseconds patience, std::chrono::milliseconds grace) {

@@ -22,7 +22,7 @@ class WorkerExecutor final : public Executor {
   static constexpr std::chrono::milliseconds kStepPatience{300'000};
 
   // options.config is resolved. Returns when all ranks are ready. Error: what a rank says is wrong; fewer GPUs than ranks.
-  // std::runtime_error: how one ended.
+  // ProcessFailed: how one ended.
   WorkerExecutor(const ExecutorOptions& options, const WorkerProgram& program,
                  std::chrono::milliseconds step_patience = kStepPatience);
   ~WorkerExecutor() override;

@@ -1,10 +1,10 @@
 #include "step7_parallel/workers/worker_processes.h"
 
 #include <algorithm>
-#include <stdexcept>
 #include <utility>
 
 #include "step1_layers/core/error.h"
+#include "step6_engine/process/process_failed.h"
 
 namespace ladder {
 
@@ -170,7 +170,7 @@ void WorkerProcesses::check() const {
   std::lock_guard lock(mutex_);
   if (!failure_) return;
   if (failure_->users_mistake) throw Error(failure_->text);
-  throw std::runtime_error(failure_->text);
+  throw ProcessFailed(failure_->text);
 }
 
 std::vector<int> WorkerProcesses::pids() const {

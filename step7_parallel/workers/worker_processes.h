@@ -51,7 +51,7 @@ class WorkerProcesses {
 
   // By rank, when all of them are ready. Throws what check() does.
   std::vector<WorkerReady> wait_until_ready();
-  // Nothing, or throws the failure: an Error where it is the user's mistake, else a std::runtime_error.
+  // Nothing, or throws the failure: an Error where it is the user's mistake, else ProcessFailed.
   void check() const;
   // From outside: some step has no answer. Where there is a failure already, that one counts.
   void end_all(const Failure& failure);

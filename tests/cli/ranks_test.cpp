@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdlib>
 
 #include "tests/cli/run_binary.h"
@@ -13,16 +14,23 @@ namespace {
 
 using testing::BinaryResult;
 using ::testing::HasSubstr;
+using ::testing::MatchesRegex;
 using testing::run_binary;
 
 const std::string kModel = (testing::source_folder() / "models" / "tinyworld").string();
 
-std::vector<std::string> generate(std::vector<std::string> more = {}) {
+std::vector<std::string> generate(std::vector<std::string> more = {}, int max_tokens = 12) {
   std::vector<std::string> words = {"generate", "--model",       kModel, "--prompt", "Once", "--max-tokens",
-                                    "12",       "--temperature", "0",    "--device", "cpu",  "--dtype",
+                                    "",         "--temperature", "0",    "--device", "cpu",  "--dtype",
                                     "f32"};
+  words[6] = std::to_string(max_tokens);
   words.insert(words.end(), more.begin(), more.end());
   return words;
+}
+// That is not at its end before somebody has hurt it.
+std::vector<std::string> long_story(std::vector<std::string> more) {
+  more.insert(more.end(), {"--ignore-eos", "--n=8"});
+  return generate(more, 500);
 }
 const std::vector<std::string> kGrid = {"--tensor-parallel-size=2", "--pipeline-parallel-size=2"};
 
@@ -43,6 +51,18 @@ TEST(Cli_Ranks, WhatAWorkerCannotDoIsOneLine) {
   EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
 }
 
+TEST(Cli_Ranks, AKilledWorkerIsOneLine) {
+  if (std::system("command -v pgrep > /dev/null") != 0) GTEST_SKIP() << "pgrep (procps) is not installed";
+  const BinaryResult result =
+      run_binary(long_story({"--distributed-executor-backend=mp", "--tensor-parallel-size=2"}), {}, {},
+                 R"sh(sh -c '"$0" "$@" &
+                  for i in $(seq 500); do [ "$(pgrep -P $! | wc -l)" = 2 ] && break; sleep 0.02; done; sleep 0.3
+                  kill -KILL "$(pgrep -P $! | tail -1)"; wait $!')sh");
+  EXPECT_EQ(result.exit_code, 1);
+  EXPECT_THAT(result.err,
+              MatchesRegex("ladder: error: rank 1 of 2 \\(pid [0-9]+\\) was ended by SIGKILL .*\n"));
+}
+
 TEST(Cli_Ranks, RanksOfMpirunNeedIt) {
   const BinaryResult result = run_binary(generate({"--distributed-executor-backend=mpi"}));
   EXPECT_EQ(result.exit_code, 2);
@@ -50,12 +70,20 @@ TEST(Cli_Ranks, RanksOfMpirunNeedIt) {
 }
 
 #ifdef LADDER_HAS_MPI
-BinaryResult mpirun(int size, const std::vector<std::string>& words) {
+// `launcher`: as run_binary() has it, on each rank.
+BinaryResult mpirun(int size, const std::vector<std::string>& words, const std::string& launcher = {}) {
   return run_binary(words, {}, {},
                     "env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout -s KILL 90 mpirun "
                     "--oversubscribe --bind-to none --timeout 60 -n " +
-                        std::to_string(size));
+                        std::to_string(size) + " " + launcher);
 }
+
+int count(const std::string& text, const std::string& part) {
+  int found = 0;
+  for (size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) ++found;
+  return found;
+}
+
 #define NEEDS_MPIRUN()                                   \
   if (std::system("command -v mpirun > /dev/null") != 0) \
   GTEST_SKIP() << "mpirun (openmpi-bin) is not installed"
@@ -70,11 +98,6 @@ TEST(Cli_Ranks, ThoseOfMpirunGiveTheTextOfThreads) {
 
 TEST(Cli_Ranks, ThoseOfMpirunReportAMistakeOnce) {
   NEEDS_MPIRUN();
-  const auto count = [](const std::string& text, const std::string& part) {
-    int found = 0;
-    for (size_t at = 0; (at = text.find(part, at)) != std::string::npos; ++at) ++found;
-    return found;
-  };
   for (const auto& words : {generate({"--tensor-parallel-size=3"}), generate({"--nonsense"}), generate()}) {
     const BinaryResult ranks = mpirun(2, words);
     EXPECT_EQ(ranks.exit_code, 2) << ranks.err;
@@ -82,6 +105,23 @@ TEST(Cli_Ranks, ThoseOfMpirunReportAMistakeOnce) {
   }
   // What needs no ranks is done once.
   EXPECT_EQ(count(mpirun(2, {"info", "--model", kModel, "--device", "cpu"}).out, "Model\n"), 1);
+}
+
+// Five seconds long: a rank that stands still is waited for a while. Rank 0 too, in which the engine is.
+TEST(Cli_Ranks, OneOfMpirunThatIsStoppedEndsAll) {
+  NEEDS_MPIRUN();
+  for (const int rank : {0, 1}) {
+    const std::string number = std::to_string(rank);
+    const auto begin = std::chrono::steady_clock::now();
+    const BinaryResult ranks = mpirun(2, long_story({"--tensor-parallel-size=2"}),
+                                      "sh -c 'if [ $OMPI_COMM_WORLD_RANK = " + number +
+                                          R"( ]; then (sleep 0.7; kill -STOP $$) & fi; exec "$0" "$@"')");
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    EXPECT_NE(ranks.exit_code, 0);
+    EXPECT_EQ(count(ranks.err, "ladder: error: rank " + number + " of 2 (pid "), 1) << ranks.err;
+    EXPECT_EQ(count(ranks.err, "ladder: "), 1) << ranks.err;
+    EXPECT_LT(took.count(), 5.7);
+  }
 }
 #endif
 

@@ -4,7 +4,7 @@
 // What to know of Open MPI: mpirun refuses root unless OMPI_ALLOW_RUN_AS_ROOT=1 and OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 // are set, refuses more ranks than cores without --oversubscribe, and binds each of one or two ranks to a single
 // core (take --bind-to none). A rank that dies ends all of them within about a second; one that is stopped is
-// noticed by nobody but us. A child process that inherits OMPI_* and PMIX_* cannot be an MPI program of its own.
+// noticed by nobody but us (step7_parallel/workers/rank_watch.h, or a deadline). A child process that inherits OMPI_* and PMIX_* cannot be an MPI program of its own.
 // Without mpirun the world is one rank.
 // mpirun itself can hang when its ranks abort (seen with Open MPI 4.1.4 and PMIx 4.2.2): whoever starts it by a script
 // bounds it from outside, `timeout -s KILL`.
