@@ -6,8 +6,11 @@
 #include <chrono>
 #include <cstdlib>
 
+#include "tests/cli/program.h"
 #include "tests/cli/run_binary.h"
+#include "tests/support/golden_checkpoint.h"
 #include "tests/support/source_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace ladder {
 namespace {
@@ -94,6 +97,55 @@ TEST(Cli_Ranks, ThoseOfMpirunGiveTheTextOfThreads) {
   const BinaryResult ranks = mpirun(4, generate(kGrid));
   EXPECT_EQ(ranks.exit_code, 0) << ranks.err;
   EXPECT_EQ(ranks.out, threads.out);
+}
+
+// KV heads that ranks share, layers that do not divide, a tied head: the other goldens and grids are run as processes and
+// as ranks of a test's own (Task7_6_Workers, LaunchedGrids).
+TEST(Cli_Ranks, ThoseOfMpirunGiveTheTokensOfTransformers) {
+  NEEDS_MPIRUN();
+  struct Run {
+    const char* golden;
+    int tp, pp;
+  };
+  for (const auto& [golden, tp, pp] : {Run{"llama_one_kv_head", 2, 1},
+                                       {"qwen3_sharded", 1, 3},
+                                       {"qwen3_tied", 2, 2},
+                                       {"qwen3_untied", 4, 1}}) {
+    SCOPED_TRACE(golden);
+    const auto checkpoint = testing::load_golden(testing::source_folder() / "tests" / "goldens" / golden);
+    const testing::TemporaryFolder folder;
+    std::string prompts;
+    for (const auto& prompt : checkpoint.prompts)
+      prompts += nlohmann::json{{"prompt_token_ids", prompt.token_ids}}.dump() + "\n";
+    testing::write_file(folder / "prompts.jsonl", prompts);
+    const BinaryResult ranks = mpirun(tp * pp, {"generate",
+                                                "--model",
+                                                checkpoint.directory.string(),
+                                                "--prompts",
+                                                (folder / "prompts.jsonl").string(),
+                                                "--max-tokens",
+                                                std::to_string(checkpoint.prompts[0].greedy_token_ids.size()),
+                                                "--ignore-eos",
+                                                "--temperature",
+                                                "0",
+                                                "--device",
+                                                "cpu",
+                                                "--dtype",
+                                                "f32",
+                                                "--format",
+                                                "jsonl",
+                                                "--tensor-parallel-size",
+                                                std::to_string(tp),
+                                                "--pipeline-parallel-size",
+                                                std::to_string(pp)});
+    ASSERT_EQ(ranks.exit_code, 0) << ranks.err;
+    const auto lines = testing::json_lines(ranks.out);
+    ASSERT_EQ(lines.size(), checkpoint.prompts.size());
+    for (size_t i = 0; i < lines.size(); ++i)
+      EXPECT_EQ(lines[i].at("outputs").at(0).at("token_ids").get<std::vector<int32_t>>(),
+                checkpoint.prompts[i].greedy_token_ids)
+          << "prompt " << i;
+  }
 }
 
 TEST(Cli_Ranks, ThoseOfMpirunReportAMistakeOnce) {

@@ -2,9 +2,11 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <csignal>
 #include <cstdio>
 #include <functional>
@@ -39,8 +41,15 @@ Ended run_watched(const std::function<void()>& rank, std::chrono::milliseconds p
   close(ends[1]);
   Ended ended;
   char bytes[512];
-  for (ssize_t count; (count = read(ends[0], bytes, sizeof bytes)) > 0;)
-    ended.said.append(bytes, static_cast<size_t>(count));
+  pollfd news{.fd = ends[0], .events = POLLIN, .revents = 0};
+  for (ssize_t count = 1; count > 0; ended.said.append(bytes, static_cast<size_t>(count))) {
+    if (poll(&news, 1, 10'000) == 0) {
+      ADD_FAILURE() << "neither the rank nor who watches it ends";
+      kill(pid, SIGKILL);
+      break;
+    }
+    count = std::max<ssize_t>(read(ends[0], bytes, sizeof bytes), 0);
+  }
   close(ends[0]);
   waitpid(pid, &ended.status, 0);
   return ended;
