@@ -10,8 +10,8 @@
 // slow reader does not hold up the loop: what it has not read is merged, so a buffer never holds more than the
 // request's own tokens.
 //
-// The first implementation is thread_engine_client.h; an engine in another process, or several of them with
-// a balancer, fit behind the same functions. vLLM: vllm/engine/protocol.py, vllm/v1/engine/async_llm.py.
+// The first implementation is thread_engine_client.h; an engine in another process (remote/), or several of them with
+// a balancer (step 7), fit behind the same functions. vLLM: vllm/engine/protocol.py, vllm/v1/engine/async_llm.py.
 #include <chrono>
 #include <cstdint>
 #include <exception>
@@ -50,6 +50,9 @@ struct EngineStats {
   bool stopped = false;          // no requests are taken
   std::string queue_full;        // what a QueueFull would say now; empty: there is room
   std::string error;             // what the engine died of; empty while it lives
+  // Of several engines behind one client, which ends no request of the others where one dies: see replica_stats().
+  int64_t num_replicas = 1;
+  int64_t num_live_replicas = 1;
   std::exception_ptr exception;  // the same, as it was thrown; null where the engine is in another process
 };
 
@@ -77,6 +80,10 @@ class EngineClient {
   virtual void abort(const RequestId& id) = 0;
 
   virtual EngineStats stats() const = 0;
+  // Of each engine behind this client, by their numbers; `error` says what one has died of that is not back yet, and what is
+  // counted since the start goes on where one was started again. May wait for another process: for those who read it every
+  // few seconds. Error: EngineUnavailable (lost).
+  virtual std::vector<EngineStats> replica_stats() const { return {stats()}; }
 
   // Returns when no step is being computed; none begins before resume(). Requests are still taken and
   // aborted. A pause within a pause is one pause.

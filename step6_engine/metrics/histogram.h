@@ -29,6 +29,11 @@ struct Histogram {
     counts[at] += times;
     sum += value * static_cast<double>(times);
   }
+  Histogram& operator+=(const Histogram& other) {
+    for (size_t i = 0; i < counts.size(); ++i) counts[i] += other.counts[i];
+    sum += other.sum;
+    return *this;
+  }
 };
 
 template <class T>

@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "step1_layers/core/task_not_implemented.h"
+#include "step6_engine/metrics/sum_fields.h"
 
 namespace ladder {
 
@@ -62,6 +63,20 @@ void EngineMetrics::add(const RequestMetrics& request) {
   num_preemptions += request.num_preemptions;
 }
 // <<< task 6.3
+
+static auto fields_of(auto& metrics) {
+  auto& [num_steps, num_tokens, num_finished, num_aborted, num_failed, num_prompt, num_output, num_cached,
+         num_preemptions, peak_running, peak_blocks, step_seconds, execute_seconds, communicate_seconds,
+         stage_wait_seconds, kv_share_sum, kv_steps, serving] = metrics;
+  return std::tie(num_steps, num_tokens, num_finished, num_aborted, num_failed, num_prompt, num_output,
+                  num_cached, num_preemptions, peak_running, peak_blocks, step_seconds, execute_seconds,
+                  communicate_seconds, stage_wait_seconds, kv_share_sum, kv_steps, serving);
+}
+
+EngineMetrics& EngineMetrics::operator+=(const EngineMetrics& other) {
+  add_fields(fields_of(*this), fields_of(other));
+  return *this;
+}
 
 double EngineMetrics::prefix_hit_rate() const {
   return num_prompt_tokens == 0

@@ -99,6 +99,8 @@ struct EngineMetrics {
   void add(const StepMetrics& step, int64_t block_size);
   // Counts a request that has finished and its tokens; whether it was aborted or failed is its caller's to count.
   void add(const RequestMetrics& request);
+  // Of another engine; peaks add up too, as what all of them may have had at once.
+  EngineMetrics& operator+=(const EngineMetrics& other);
   // Share of the KV memory given out that holds live tokens, averaged over steps; the rest is reserved or
   // padding.
   double kv_live_share() const {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "step6_engine/metrics/sum_fields.h"
 #include "step6_engine/request.h"
 
 namespace ladder {
@@ -46,6 +47,19 @@ void ServingMetrics::on_ended(const RequestOutput& output) {
   for (const CompletionOutput& completion : output.completions)
     request_generation_tokens.observe(static_cast<double>(completion.token_ids.size()));
   request_max_generation_tokens.observe(static_cast<double>(longest));
+}
+
+static auto fields_of(auto& metrics) {
+  auto& [first_token, gap, end_to_end, queue, prefill, decode, inference, gap_of_request, prompt, generation,
+         max_generation, n, max_tokens, step_tokens, num_prompt, num_generation, num_ended] = metrics;
+  return std::tie(first_token, gap, end_to_end, queue, prefill, decode, inference, gap_of_request, prompt,
+                  generation, max_generation, n, max_tokens, step_tokens, num_prompt, num_generation,
+                  num_ended);
+}
+
+ServingMetrics& ServingMetrics::operator+=(const ServingMetrics& other) {
+  add_fields(fields_of(*this), fields_of(other));
+  return *this;
 }
 
 }  // namespace ladder

@@ -66,6 +66,8 @@ struct ServingMetrics {
   void on_tokens(const RequestTimer& timer, const RequestMetrics& request, int64_t completion, int64_t count,
                  double now);
   void on_ended(const RequestOutput& output);  // which is complete, its metrics too
+
+  ServingMetrics& operator+=(const ServingMetrics& other);  // of another engine
 };
 
 }  // namespace ladder

@@ -92,8 +92,10 @@ LADDER_WIRE_FORM(QueuedWork) {
 }
 // The exception itself stays where it was thrown.
 LADDER_WIRE_FORM(EngineStats) {
-  auto& [scheduler, metrics, queued, num_requests, paused, stopped, queue_full, error, exception] = value;
-  wire(scheduler, metrics, queued, num_requests, paused, stopped, queue_full, error);
+  auto& [scheduler, metrics, queued, num_requests, paused, stopped, queue_full, error, num_replicas,
+         num_live_replicas, exception] = value;
+  wire(scheduler, metrics, queued, num_requests, paused, stopped, queue_full, error, num_replicas,
+       num_live_replicas);
 }
 
 LADDER_WIRE_FORM(BatchConfig) {

@@ -23,8 +23,11 @@ Server::~Server() {
 Router Server::routes(const std::function<void(Router&)>& add_routes) {
   const HttpHandler health = [this](std::shared_ptr<HttpExchange> exchange) {
     const EngineHealth health = watch_.health();
-    if (health == EngineHealth::ok) return exchange->respond({});
-    exchange->respond(error_response(503, fmt::format("the engine is {}", health_name(health))));
+    if (health != EngineHealth::ok)
+      return exchange->respond(error_response(503, fmt::format("the engine is {}", health_name(health))));
+    if (watch_.num_replicas() == 1) return exchange->respond({});
+    exchange->respond({.body = fmt::format("{{\"replicas\":{},\"live_replicas\":{}}}", watch_.num_replicas(),
+                                           watch_.num_live_replicas())});
   };
   const HttpHandler version = [](std::shared_ptr<HttpExchange> exchange) {
     exchange->respond({.body = fmt::format("{{\"version\":\"{}\"}}", kLadderVersion)});

@@ -12,6 +12,8 @@ std::string_view health_name(EngineHealth health) {
       return "ok";
     case EngineHealth::draining:
       return "draining";
+    case EngineHealth::down:
+      return "down";
     case EngineHealth::stuck:
       return "stuck";
     case EngineHealth::dead:
@@ -54,6 +56,8 @@ void EngineWatch::run() {
 void EngineWatch::look() {
   const EngineStats stats = client_.stats();
   stopped_ = stats.stopped;
+  num_live_replicas_ = stats.num_live_replicas;
+  num_replicas_ = stats.num_replicas;
   if (!stats.error.empty() && !dead_.exchange(true) && on_death_) on_death_(stats.error);
   const bool moved = stats.metrics.num_steps != num_steps_;
   num_steps_ = stats.metrics.num_steps;
@@ -64,6 +68,7 @@ EngineHealth EngineWatch::health() const {
   if (dead_) return EngineHealth::dead;
   // A look that does not return is as bad as a step that does not end.
   if (Clock::now() - last_progress_.load() > stuck_after_) return EngineHealth::stuck;
+  if (num_live_replicas_ == 0) return EngineHealth::down;
   return draining_ || stopped_ ? EngineHealth::draining : EngineHealth::ok;
 }
 

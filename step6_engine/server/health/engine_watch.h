@@ -3,6 +3,7 @@
 //
 //   ok        idle, or its heartbeat (num_steps) moves
 //   draining  it was stopped and ends what it has
+//   down      none of several engines lives; each is being started again
 //   stuck     requests run, and no step has ended for `stuck_after`
 //   dead      it has died, and serves nothing any more
 //
@@ -20,7 +21,7 @@
 
 namespace ladder {
 
-enum class EngineHealth { ok, draining, stuck, dead };
+enum class EngineHealth { ok, draining, down, stuck, dead };
 std::string_view health_name(EngineHealth health);
 
 class EngineWatch {
@@ -34,6 +35,9 @@ class EngineWatch {
   ~EngineWatch();
 
   EngineHealth health() const;
+  // Of several engines behind the client, those that live, and all.
+  int64_t num_live_replicas() const { return num_live_replicas_; }
+  int64_t num_replicas() const { return num_replicas_; }
   // From now on `draining`, unless it is worse.
   void set_draining() { draining_ = true; }
 
@@ -45,6 +49,7 @@ class EngineWatch {
   const std::chrono::milliseconds stuck_after_;
   const std::function<void(const std::string&)> on_death_;
   std::atomic<bool> dead_{false}, stopped_{false}, draining_{false};
+  std::atomic<int64_t> num_live_replicas_{1}, num_replicas_{1};
   // When a step was last known to end, or the engine to be idle or paused.
   std::atomic<Clock::time_point> last_progress_;
   int64_t num_steps_ = -1;

@@ -32,7 +32,7 @@ static void append_escaped(std::string& out, std::string_view text, bool quoted)
   }
 }
 
-static void append_label_list(std::string& out, std::initializer_list<MetricLabel> labels) {
+void MetricsText::append_label_list(std::string& out, std::initializer_list<MetricLabel> labels) {
   for (const MetricLabel& label : labels) {
     if (!out.empty() && out.back() != '{') out += ',';
     out += label.name;
@@ -71,9 +71,7 @@ void MetricsText::append_labels(std::initializer_list<MetricLabel> labels) {
   text_ += '}';
 }
 
-void MetricsText::histogram(std::string_view name, std::string_view help, const HistogramView& histogram,
-                            double max_bound) {
-  family(name, "histogram", help);
+void MetricsText::histogram_samples(const HistogramView& histogram, double max_bound) {
   int64_t up_to = 0;
   for (size_t i = 0; i < histogram.bounds.size(); ++i) {
     up_to += histogram.counts[i];

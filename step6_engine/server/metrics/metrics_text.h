@@ -35,6 +35,11 @@ class MetricsText {
  public:
   // Every name gets `prefix` before it, every sample the labels `common`.
   MetricsText(std::string_view prefix, std::initializer_list<MetricLabel> common);
+  // Those of the samples that follow: one family may have samples of several engines.
+  void set_common(std::initializer_list<MetricLabel> common) {
+    common_.clear();
+    append_label_list(common_, common);
+  }
 
   // The lines HELP and TYPE of a family; its samples follow. `type`: counter, gauge, histogram. `name` is without the
   // prefix. In `help` backslashes and ends of lines are escaped.
@@ -42,11 +47,16 @@ class MetricsText {
   // A sample of the last family: the name, `suffix`, the common labels and `labels` in this order, in whose values
   // backslashes, quotes and ends of lines are escaped, and the value. No braces where there is no label.
   void sample(double value, std::initializer_list<MetricLabel> labels = {}, std::string_view suffix = {});
-  // A family of type histogram and its samples: for each bound up to `max_bound` the number of values that are not
-  // above it, for the bound +Inf that of all (those between max_bound and the last bound too), then the sum and the
-  // number. A bound of a million or more is written with an exponent, 1e+06.
+  // The samples of a family of type histogram: for each bound up to `max_bound` the number of values that are not above
+  // it, for the bound +Inf that of all (those between max_bound and the last bound too), then the sum and the number. A
+  // bound of a million or more is written with an exponent, 1e+06.
+  void histogram_samples(const HistogramView& histogram,
+                         double max_bound = std::numeric_limits<double>::infinity());
   void histogram(std::string_view name, std::string_view help, const HistogramView& histogram,
-                 double max_bound = std::numeric_limits<double>::infinity());
+                 double max_bound = std::numeric_limits<double>::infinity()) {
+    family(name, "histogram", help);
+    histogram_samples(histogram, max_bound);
+  }
 
   void counter(std::string_view name, std::string_view help, double value) {
     family(name, "counter", help);
@@ -61,6 +71,7 @@ class MetricsText {
 
  private:
   void append_labels(std::initializer_list<MetricLabel> labels);
+  static void append_label_list(std::string& out, std::initializer_list<MetricLabel> labels);
 
   std::string prefix_;
   std::string common_;  // as it stands in a sample: a="b",c="d"

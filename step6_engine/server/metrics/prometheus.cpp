@@ -1,6 +1,7 @@
 #include "step6_engine/server/metrics/prometheus.h"
 
 #include <cctype>
+#include <limits>
 
 #include "step1_layers/core/error.h"
 #include "step6_engine/server/metrics/metrics_text.h"
@@ -10,69 +11,119 @@ namespace ladder {
 namespace {
 
 constexpr std::string_view kVllmPrefix = "vllm:";
-constexpr std::string_view kEngine = "0";  // of several behind one server
 
-void append_gauges(MetricsText& text, const SchedulerStats& scheduler, bool with_old_names) {
-  const double usage = scheduler.num_blocks == 0 ? 0.0
-                                                 : static_cast<double>(scheduler.num_used_blocks) /
-                                                       static_cast<double>(scheduler.num_blocks);
-  text.gauge("num_requests_running", "Number of sequences in model execution batches.",
-             static_cast<double>(scheduler.num_running));
-  text.gauge("num_requests_waiting", "Number of sequences waiting to be processed.",
-             static_cast<double>(scheduler.num_waiting));
-  text.gauge("kv_cache_usage_perc", "KV cache usage. 1 means 100 percent.", usage);
-  if (with_old_names) text.gauge("gpu_cache_usage_perc", "Deprecated: kv_cache_usage_perc.", usage);
-}
+// Writes families that have a sample, or a histogram's samples, for every engine.
+class FamiliesText {
+ public:
+  FamiliesText(std::span<const EngineStats> engines, const PrometheusOptions& options)
+      : text_(options.prefix, {}), engines_(engines), options_(options) {}
 
-void append_counters(MetricsText& text, const EngineStats& stats) {
+  bool with_old_names() const { return options_.prefix == kVllmPrefix; }
+  std::string take() { return text_.take(); }
+
+  // write(stats) writes the samples of one engine into text().
+  template <class Write>
+  void family(std::string_view name, std::string_view type, std::string_view help, Write write) {
+    text_.family(name, type, help);
+    for (size_t i = 0; i < engines_.size(); ++i) {
+      text_.set_common({{"model_name", options_.model_name},
+                        {"engine", std::to_string(options_.first_engine + static_cast<int>(i))}});
+      write(engines_[i]);
+    }
+  }
+  template <class Value>
+  void number(std::string_view name, std::string_view type, std::string_view help, Value value) {
+    family(name, type, help,
+           [&](const EngineStats& stats) { text_.sample(static_cast<double>(value(stats))); });
+  }
+  template <class Member>
+  void histogram(std::string_view name, std::string_view help, Member member,
+                 double max_bound = std::numeric_limits<double>::infinity()) {
+    family(name, "histogram", help, [&](const EngineStats& stats) {
+      text_.histogram_samples(stats.metrics.serving.*member, max_bound);
+    });
+  }
+  MetricsText& text() { return text_; }
+
+ private:
+  MetricsText text_;
+  const std::span<const EngineStats> engines_;
+  const PrometheusOptions& options_;
+};
+
+double kv_usage(const EngineStats& stats) {
   const SchedulerStats& scheduler = stats.scheduler;
-  const ServingMetrics& serving = stats.metrics.serving;
-  text.counter("prefix_cache_queries_total", "Prompt tokens that were looked for in the prefix cache.",
-               static_cast<double>(scheduler.num_prefix_queried_tokens));
-  text.counter("prefix_cache_hits_total", "Prompt tokens that were found in the prefix cache.",
-               static_cast<double>(scheduler.num_prefix_hit_tokens));
-  text.counter("num_preemptions_total", "Number of preemptions.",
-               static_cast<double>(scheduler.num_preemptions));
-  text.counter("prompt_tokens_total", "Number of prompt tokens of requests that have got a token.",
-               static_cast<double>(serving.num_prompt_tokens));
-  text.counter("generation_tokens_total", "Number of tokens generated.",
-               static_cast<double>(serving.num_generation_tokens));
-  text.family("request_success_total", "counter", "Number of completions that have ended, by the reason.");
-  for (const FinishReason reason :
-       {FinishReason::stop, FinishReason::length, FinishReason::abort, FinishReason::error})
-    text.sample(static_cast<double>(serving.num_completions_ended[static_cast<size_t>(reason)]),
-                {{"finished_reason", finish_reason_name(reason)}});
+  return scheduler.num_blocks == 0 ? 0.0
+                                   : static_cast<double>(scheduler.num_used_blocks) /
+                                         static_cast<double>(scheduler.num_blocks);
 }
 
-void append_histograms(MetricsText& text, const ServingMetrics& serving, double max_length,
-                       bool with_old_names) {
+void append_gauges(FamiliesText& text) {
+  text.number("num_requests_running", "gauge", "Number of sequences in model execution batches.",
+              [](const EngineStats& stats) { return stats.scheduler.num_running; });
+  text.number("num_requests_waiting", "gauge", "Number of sequences waiting to be processed.",
+              [](const EngineStats& stats) { return stats.scheduler.num_waiting; });
+  text.number("kv_cache_usage_perc", "gauge", "KV cache usage. 1 means 100 percent.", kv_usage);
+  if (text.with_old_names())
+    text.number("gpu_cache_usage_perc", "gauge", "Deprecated: kv_cache_usage_perc.", kv_usage);
+}
+
+void append_counters(FamiliesText& text) {
+  const auto counter = [&](std::string_view name, std::string_view help, auto value) {
+    text.number(name, "counter", help, value);
+  };
+  counter("prefix_cache_queries_total", "Prompt tokens that were looked for in the prefix cache.",
+          [](const EngineStats& stats) { return stats.scheduler.num_prefix_queried_tokens; });
+  counter("prefix_cache_hits_total", "Prompt tokens that were found in the prefix cache.",
+          [](const EngineStats& stats) { return stats.scheduler.num_prefix_hit_tokens; });
+  counter("num_preemptions_total", "Number of preemptions.",
+          [](const EngineStats& stats) { return stats.scheduler.num_preemptions; });
+  counter("prompt_tokens_total", "Number of prompt tokens of requests that have got a token.",
+          [](const EngineStats& stats) { return stats.metrics.serving.num_prompt_tokens; });
+  counter("generation_tokens_total", "Number of tokens generated.",
+          [](const EngineStats& stats) { return stats.metrics.serving.num_generation_tokens; });
+  text.family("request_success_total", "counter", "Number of completions that have ended, by the reason.",
+              [&](const EngineStats& stats) {
+                const auto& num_ended = stats.metrics.serving.num_completions_ended;
+                for (const FinishReason reason :
+                     {FinishReason::stop, FinishReason::length, FinishReason::abort, FinishReason::error})
+                  text.text().sample(static_cast<double>(num_ended[static_cast<size_t>(reason)]),
+                                     {{"finished_reason", finish_reason_name(reason)}});
+              });
+}
+
+void append_histograms(FamiliesText& text, double max_length) {
   text.histogram("time_to_first_token_seconds", "Time to first token in seconds.",
-                 serving.time_to_first_token);
+                 &ServingMetrics::time_to_first_token);
   text.histogram("inter_token_latency_seconds", "Time between two tokens of a completion in seconds.",
-                 serving.inter_token_latency);
-  if (with_old_names)
+                 &ServingMetrics::inter_token_latency);
+  if (text.with_old_names())
     text.histogram("time_per_output_token_seconds", "Deprecated: inter_token_latency_seconds.",
-                   serving.inter_token_latency);
+                   &ServingMetrics::inter_token_latency);
   text.histogram("request_time_per_output_token_seconds",
                  "Mean time between two tokens of a request in seconds.",
-                 serving.request_time_per_output_token);
-  text.histogram("e2e_request_latency_seconds", "Arrival to last token in seconds.", serving.end_to_end);
-  text.histogram("request_queue_time_seconds", "Arrival to first computed token in seconds.", serving.queue);
+                 &ServingMetrics::request_time_per_output_token);
+  text.histogram("e2e_request_latency_seconds", "Arrival to last token in seconds.",
+                 &ServingMetrics::end_to_end);
+  text.histogram("request_queue_time_seconds", "Arrival to first computed token in seconds.",
+                 &ServingMetrics::queue);
   text.histogram("request_inference_time_seconds", "First computed token to last token in seconds.",
-                 serving.inference);
+                 &ServingMetrics::inference);
   text.histogram("request_prefill_time_seconds", "First computed token to first generated token in seconds.",
-                 serving.prefill);
-  text.histogram("request_decode_time_seconds", "First to last generated token in seconds.", serving.decode);
+                 &ServingMetrics::prefill);
+  text.histogram("request_decode_time_seconds", "First to last generated token in seconds.",
+                 &ServingMetrics::decode);
   text.histogram("request_prompt_tokens", "Number of prompt tokens of a request.",
-                 serving.request_prompt_tokens, max_length);
+                 &ServingMetrics::request_prompt_tokens, max_length);
   text.histogram("request_generation_tokens", "Number of tokens generated for a completion.",
-                 serving.request_generation_tokens, max_length);
+                 &ServingMetrics::request_generation_tokens, max_length);
   text.histogram("request_max_num_generation_tokens", "Number of tokens of a request's longest completion.",
-                 serving.request_max_generation_tokens, max_length);
-  text.histogram("request_params_n", "The parameter n of requests.", serving.request_n);
+                 &ServingMetrics::request_max_generation_tokens, max_length);
+  text.histogram("request_params_n", "The parameter n of requests.", &ServingMetrics::request_n);
   text.histogram("request_params_max_tokens", "The parameter max_tokens of requests that set it.",
-                 serving.request_max_tokens, max_length);
-  text.histogram("iteration_tokens_total", "Number of tokens computed in a step.", serving.step_tokens);
+                 &ServingMetrics::request_max_tokens, max_length);
+  text.histogram("iteration_tokens_total", "Number of tokens computed in a step.",
+                 &ServingMetrics::step_tokens);
 }
 
 }  // namespace
@@ -88,18 +139,18 @@ void check_metrics_prefix(const std::string& prefix) {
                prefix);
 }
 
-std::string prometheus_text(const EngineStats& stats, const PrometheusOptions& options) {
-  const bool with_old_names = options.prefix == kVllmPrefix;
-  MetricsText text(options.prefix, {{"model_name", options.model_name}, {"engine", kEngine}});
-  append_gauges(text, stats.scheduler, with_old_names);
-  append_counters(text, stats);
-  append_histograms(text, stats.metrics.serving, static_cast<double>(options.batch.max_model_len),
-                    with_old_names);
-
-  text.family("cache_config_info", "gauge", "How the KV cache is set up; always 1.");
-  text.sample(1, {{"block_size", std::to_string(options.batch.block_size)},
-                  {"num_gpu_blocks", std::to_string(options.batch.num_kv_blocks)},
-                  {"enable_prefix_caching", options.enable_prefix_caching ? "True" : "False"}});
+std::string prometheus_text(std::span<const EngineStats> engines, const PrometheusOptions& options) {
+  FamiliesText text(engines, options);
+  append_gauges(text);
+  append_counters(text);
+  append_histograms(text, static_cast<double>(options.batch.max_model_len));
+  text.number("engine_alive", "gauge", "1 while the engine serves requests, 0 while it is down.",
+              [](const EngineStats& stats) { return stats.error.empty() ? 1 : 0; });
+  text.family("cache_config_info", "gauge", "How the KV cache is set up; always 1.", [&](const EngineStats&) {
+    text.text().sample(1, {{"block_size", std::to_string(options.batch.block_size)},
+                           {"num_gpu_blocks", std::to_string(options.batch.num_kv_blocks)},
+                           {"enable_prefix_caching", options.enable_prefix_caching ? "True" : "False"}});
+  });
   return text.take();
 }
 
@@ -108,7 +159,7 @@ void add_metrics_route(Router& router, const EngineClient& client, PrometheusOpt
   // On a worker: counting descriptors takes milliseconds where there are many.
   router.add({"GET", "/metrics", Access::with_key, RunsOn::worker,
               [&client, options = std::move(options)](std::shared_ptr<HttpExchange> exchange) {
-                exchange->respond({.body = prometheus_text(client.stats(), options) + process_metrics_text(),
+                exchange->respond({.body = prometheus_text(client.replica_stats(), options) + process_metrics_text(),
                                    .content_type = "text/plain; version=0.0.4; charset=utf-8"});
               }});
 }

@@ -131,12 +131,17 @@ const std::map<std::string, std::string> kNames = {
     {"request_params_max_tokens", "histogram"},
     {"request_max_num_generation_tokens", "histogram"},
     {"iteration_tokens_total", "histogram"},
+    {"engine_alive", "gauge"},
     {"cache_config_info", "gauge"},
 };
 
+std::string text_of(const EngineStats& stats, const PrometheusOptions& options) {
+  return prometheus_text({&stats, 1}, options);
+}
+
 TEST(Task6_5_Prometheus, NamesAndTypesAreTheListsUnderEitherPrefix) {
   for (const std::string prefix : {"ladder:", "vllm:", ""}) {
-    const auto families = parse(prometheus_text({}, options_of(prefix)));
+    const auto families = parse(text_of({}, options_of(prefix)));
     std::map<std::string, std::string> expected;
     for (const auto& [name, type] : kNames) expected[prefix + name] = type;
     if (prefix == "vllm:") {  // what vLLM had before 0.9 and 0.11
@@ -150,7 +155,7 @@ TEST(Task6_5_Prometheus, NamesAndTypesAreTheListsUnderEitherPrefix) {
 }
 
 TEST(Task6_5_Prometheus, EverySampleTellsTheModelAndTheEngine) {
-  for (const auto& [name, family] : parse(prometheus_text(served_stats(), options_of("vllm:"))))
+  for (const auto& [name, family] : parse(text_of(served_stats(), options_of("vllm:"))))
     for (const Sample& sample : family.samples) {
       EXPECT_EQ(sample.labels.at("model_name"), "tiny") << name;
       EXPECT_EQ(sample.labels.at("engine"), "0") << name;
@@ -159,7 +164,7 @@ TEST(Task6_5_Prometheus, EverySampleTellsTheModelAndTheEngine) {
 
 TEST(Task6_5_Prometheus, BucketsRiseToTheirCount) {
   int num_histograms = 0;
-  for (const auto& [name, family] : parse(prometheus_text(served_stats(), options_of("ladder:")))) {
+  for (const auto& [name, family] : parse(text_of(served_stats(), options_of("ladder:")))) {
     if (family.type != "histogram") continue;
     ++num_histograms;
     SCOPED_TRACE(name);
@@ -183,7 +188,7 @@ TEST(Task6_5_Prometheus, BucketsRiseToTheirCount) {
 }
 
 TEST(Task6_5_Prometheus, CountsAreThoseOfTheRequests) {
-  const auto families = parse(prometheus_text(served_stats(), options_of("")));
+  const auto families = parse(text_of(served_stats(), options_of("")));
   EXPECT_EQ(value_of(families, "prompt_tokens_total"), 5 * 9 + 3);
   EXPECT_EQ(value_of(families, "generation_tokens_total"), 4 + 5 + 6 + 7 + 8 + 2 * 5);
   EXPECT_EQ(value_of(families, "request_success_total", {{"finished_reason", "length"}}), 7);
@@ -200,10 +205,29 @@ TEST(Task6_5_Prometheus, KvUseIsAShare) {
   stats.scheduler.num_used_blocks = 16;
   stats.scheduler.num_running = 3;
   stats.scheduler.num_waiting = 2;
-  const auto families = parse(prometheus_text(stats, options_of("")));
+  const auto families = parse(text_of(stats, options_of("")));
   EXPECT_EQ(value_of(families, "kv_cache_usage_perc"), 0.25);
   EXPECT_EQ(value_of(families, "num_requests_running"), 3);
   EXPECT_EQ(value_of(families, "num_requests_waiting"), 2);
+}
+
+TEST(Task6_5_Prometheus, EachOfSeveralEnginesHasItsSamples) {
+  std::array<EngineStats, 3> engines;
+  for (size_t i = 0; i < engines.size(); ++i) {
+    engines[i].scheduler.num_running = static_cast<int64_t>(10 + i);
+    engines[i].metrics.serving.time_to_first_token.observe(0.5, static_cast<int64_t>(i));
+  }
+  engines[1].error = "gone";
+  PrometheusOptions options = options_of("");
+  options.first_engine = 4;
+  const auto families = parse(prometheus_text(engines, options));
+  for (size_t i = 0; i < engines.size(); ++i) {
+    const std::string label = std::to_string(4 + i);
+    EXPECT_EQ(value_of(families, "num_requests_running", {{"engine", label}}), static_cast<double>(10 + i));
+    EXPECT_EQ(value_of(families, "time_to_first_token_seconds", {{"engine", label}, {"le", "+Inf"}}),
+              static_cast<double>(i));
+    EXPECT_EQ(value_of(families, "engine_alive", {{"engine", label}}), i == 1 ? 0 : 1);
+  }
 }
 
 std::vector<std::string> bounds_of(const std::string& text, const std::string& name) {
@@ -219,7 +243,7 @@ TEST(Task6_5_Prometheus, BoundsAreVllms) {
   using ::testing::ElementsAre;
   PrometheusOptions options = options_of("");
   options.batch.max_model_len = 2048;
-  const std::string text = prometheus_text({}, options);
+  const std::string text = text_of({}, options);
   EXPECT_THAT(bounds_of(text, "time_to_first_token_seconds"),
               ElementsAre("0.001", "0.005", "0.01", "0.02", "0.04", "0.06", "0.08", "0.1", "0.25", "0.5",
                           "0.75", "1.0", "2.5", "5.0", "7.5", "10.0", "20.0", "40.0", "80.0", "160.0",
@@ -244,7 +268,7 @@ TEST(Task6_5_Prometheus, BoundsAreVllms) {
 // 004f771f3a6b49597546b05c7d83686d1e121fa0 (41,260 bytes), and the two that newer ones ask for in place of the last two.
 TEST(Task6_5_Prometheus, ABoardMadeForVllmFindsItsNames) {
   std::set<std::string> samples;
-  for (const auto& [name, family] : parse(prometheus_text({}, options_of("vllm:"))))
+  for (const auto& [name, family] : parse(text_of({}, options_of("vllm:"))))
     for (const Sample& sample : family.samples) samples.insert(sample.name);
   for (const char* name : {"vllm:e2e_request_latency_seconds_bucket",
                            "vllm:e2e_request_latency_seconds_sum",
