@@ -238,6 +238,19 @@ std::vector<std::string> EngineFlags::arguments() const {
   return words;
 }
 
+std::vector<std::string> EngineFlags::arguments_of_replica(const EngineOptions& own) const {
+  std::vector<std::string> words = arguments();
+  const auto replace = [&](const std::string& flag, const std::string& value) {
+    std::erase_if(words, [&](const std::string& word) { return word.starts_with(flag + "="); });
+    words.push_back(flag + "=" + value);
+  };
+  const RunnerConfig& runner = own.runner;
+  replace("--device", device_name(runner.device));
+  if (runner.threads > 0) replace("--threads", std::to_string(runner.threads));
+  if (runner.batch.num_kv_blocks > 0) replace("--num-kv-blocks", std::to_string(runner.batch.num_kv_blocks));
+  return words;
+}
+
 ExecutorOptions EngineFlags::parts() const {
   EngineOptions options;
   options.model = model;

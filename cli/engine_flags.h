@@ -18,6 +18,8 @@ class EngineFlags {
   ExecutorOptions parts() const;
   // What was given, to be given to this program again: the same flags in another process.
   std::vector<std::string> arguments() const;
+  // The same for one of several replicas, whose device, threads and KV cache are its own.
+  std::vector<std::string> arguments_of_replica(const EngineOptions& own) const;
 
   std::string model;
 

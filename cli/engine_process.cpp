@@ -9,9 +9,16 @@
 #include "cli/terminal.h"
 #include "cli/tiny_model.h"
 #include "step1_layers/core/error.h"
-#include "step6_engine/remote/engine_process.h"
 
 namespace ladder {
+
+EngineProcessOptions engine_process_options(std::vector<std::string> arguments, const ModelFolder& folder) {
+  EngineProcessOptions process;
+  process.arguments = std::move(arguments);
+  process.arguments.insert(process.arguments.begin(), "engine-process");
+  process.tokenizer = folder.tokenizer;
+  return process;
+}
 
 std::unique_ptr<SocketEngineClient> start_engine_process_with_progress(const EngineFlags& flags,
                                                                        const TraceFlags& trace,
@@ -20,11 +27,8 @@ std::unique_ptr<SocketEngineClient> start_engine_process_with_progress(const Eng
   LADDER_CHECK(launched_world() == nullptr,
                "--engine-process: expected without mpirun, of whose ranks the first one has the engine");
   ProgressBar bar("loading", 0, "bytes");
-  EngineProcessOptions process;
-  process.arguments = flags.arguments();
-  process.arguments.insert(process.arguments.begin(), "engine-process");
+  EngineProcessOptions process = engine_process_options(flags.arguments(), folder);
   for (std::string& word : trace.arguments()) process.arguments.push_back(std::move(word));
-  process.tokenizer = folder.tokenizer;
   process.client = std::move(options);
   process.progress = [&bar](int64_t done, int64_t total) {
     bar.set_total(total);

@@ -5,12 +5,11 @@
 #include "cli/engine_flags.h"
 #include "cli/flag_values.h"
 #include "cli/json_lines.h"
+#include "cli/make_client.h"
 #include "cli/run_requests.h"
 #include "cli/sampling_flags.h"
 #include "cli/terminal.h"
-#include "cli/trace_flags.h"
 #include "step1_layers/core/error.h"
-#include "step6_engine/thread_engine_client.h"
 
 namespace ladder {
 
@@ -18,6 +17,7 @@ namespace {
 
 struct GenerateFlags {
   EngineFlags engine;
+  DataParallelFlags replicas;
   SamplingFlags sampling;
   TraceFlags trace;
   std::string prompt, prompts, prompt_token_ids;
@@ -71,10 +71,8 @@ void run_generate(const GenerateFlags& flags) {
   const ModelFolder folder = open_model_folder(options.model, flags.sampling.generation_config());
   const std::vector<RequestLine> lines = requests_of(flags, folder.default_sampling);
   check_requests(lines, folder, options);
-  const std::shared_ptr<TraceWriter> trace = flags.trace.open();
-  std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
-  record_if_wanted(*engine, trace);
-  ThreadEngineClient client(std::move(engine));
+  const MadeClient made = make_client(
+      {.engine = flags.engine, .replicas = flags.replicas, .trace = flags.trace}, options, folder);
 
   const bool json = flags.format == "jsonl";
   const bool stream = !json && lines.size() == 1 && lines[0].request.sampling.n == 1 &&
@@ -93,7 +91,7 @@ void run_generate(const GenerateFlags& flags) {
                       : as_text(index, output, lines.size() > 1));
     };
   }
-  run_requests(client, lines, callbacks);
+  run_requests(*made.client, lines, callbacks);
 }
 
 }  // namespace
@@ -114,6 +112,7 @@ RunCommand add_generate_command(CLI::App& app) {
       ->capture_default_str();
   flags->trace.add(app);
   flags->engine.add(app);
+  flags->replicas.add(app);
   SamplingParams shown;
   shown.max_tokens = kDefaultMaxTokens;
   flags->sampling.add(app, shown);

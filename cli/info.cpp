@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "cli/commands.h"
+#include "cli/data_parallel_flags.h"
 #include "cli/engine_flags.h"
 #include "cli/kernels.h"
 #include "cli/terminal.h"
@@ -12,6 +13,7 @@
 #include "step1_layers/core/parallel.h"
 #include "step4_runner/memory.h"
 #include "step4_runner/rank_grid.h"
+#include "step7_parallel/data/replica_config.h"
 #include "step7_parallel/pipeline/split_layers.h"
 #include "step7_parallel/workers/process_rank.h"
 
@@ -37,12 +39,21 @@ std::string_view rope_name(RopeKind kind) {
 
 // Also says what a model would take that this machine has no room for: then as if there were no end of
 // memory.
+constexpr MachineMemory kEndless = {int64_t{1} << 60, int64_t{1} << 60};
+
 RunnerConfig config_to_show(const EngineOptions& options, const DecoderSpec& spec, MachineMemory memory) {
   try {
     return resolved_runner_config(options, spec, memory);
   } catch (const Error&) {  // a flag that makes no sense is refused again
-    constexpr int64_t kEndless = int64_t{1} << 60;
-    return resolved_runner_config(options, spec, {kEndless, kEndless});
+    return resolved_runner_config(options, spec, kEndless);
+  }
+}
+EngineOptions replica_to_show(const EngineOptions& options, const DecoderSpec& spec, int local, int num_local,
+                              MachineMemory memory) {
+  try {
+    return options_of_replica(options, spec, local, num_local, memory);
+  } catch (const Error&) {
+    return options_of_replica(options, spec, local, num_local, kEndless);
   }
 }
 
@@ -193,12 +204,36 @@ bool fits(const DecoderSpec& spec, const RunnerConfig& config, const MachineMemo
   return true;
 }
 
-void run_info(const EngineFlags& flags) {
-  const EngineOptions options = flags.options();
+// The whole grid: replicas of ranks.
+std::string describe_replicas(const EngineOptions& options, const DecoderSpec& spec, int num_replicas,
+                              MachineMemory memory) {
+  std::vector<std::vector<std::string>> table{{"  replica", "ranks", "on", "threads", "KV blocks"}};
+  for (int replica = 0; replica < num_replicas; ++replica) {
+    const RunnerConfig own =
+        config_to_show(replica_to_show(options, spec, replica, num_replicas, memory), spec, memory);
+    const int ranks = num_ranks(own);
+    const std::string first = device_name(device_of_rank(own, 0)), last = device_name(device_of_rank(own, ranks - 1));
+    table.push_back({fmt::format("  {}", replica), fmt::format("{} to {}", replica * ranks, (replica + 1) * ranks - 1),
+                     first == last ? first : first + " to " + last,
+                     own.device.is_cpu() ? std::to_string(own.threads) : "-",
+                     format_count(own.batch.num_kv_blocks)});
+  }
+  return fmt::format("\n{} replicas (--data-parallel-size), each with weights, cache and scheduler of its own\n",
+                     num_replicas) +
+         format_table(table);
+}
+
+void run_info(const EngineFlags& flags, const DataParallelFlags& replicas) {
+  const int num_replicas = replicas.range().num_local;
+  EngineOptions options = flags.options();
   expect_a_gpu_for_each_rank(options.runner, num_ranks(options.runner));
+  expect_a_gpu_for_each_replica(options.runner, num_replicas);
   const ModelFolder folder = open_model_folder(options.model);
   const DecoderSpec& spec = folder.spec;
   const MachineMemory memory = free_memory(options.runner.device);
+  const std::string replicas_text =
+      num_replicas > 1 ? describe_replicas(options, spec, num_replicas, memory) : std::string();
+  options = replica_to_show(options, spec, 0, num_replicas, memory);
   const RunnerConfig config = config_to_show(options, spec, memory);
   const MemoryPlan plan = predict_memory(spec, config);
   const int64_t per_token = kv_bytes_per_token(spec, config);
@@ -248,6 +283,7 @@ void run_info(const EngineFlags& flags) {
               {"  free on this machine", free_of(memory)},
               {"  fits", fits(spec, config, memory) ? "yes" : "no"},
           });
+  text += replicas_text;
   if (num_ranks(config) > 1) text += describe_ranks(spec, config);
   text += "\nKernels, and the idea of each\n" + describe_kernels(config);
   if (!config.device.is_cpu()) text += describe_choices(spec, config);
@@ -257,10 +293,18 @@ void run_info(const EngineFlags& flags) {
 }  // namespace
 
 RunCommand add_info_command(CLI::App& app) {
-  auto flags = std::make_shared<EngineFlags>();
-  flags->add(app);
+  struct Flags {
+    EngineFlags engine;
+    DataParallelFlags replicas;
+  };
+  auto flags = std::make_shared<Flags>();
+  flags->engine.add(app);
+  flags->replicas.add(app);
   const CLI::Option* model = app.get_option("--model")->required(false);
-  return [flags, model] { model->count() > 0 ? run_info(*flags) : run_info_of_machine(flags->options()); };
+  return [flags, model] {
+    model->count() > 0 ? run_info(flags->engine, flags->replicas)
+                       : run_info_of_machine(flags->engine.options());
+  };
 }
 
 }  // namespace ladder

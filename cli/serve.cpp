@@ -2,15 +2,13 @@
 #include <memory>
 
 #include "cli/commands.h"
-#include "cli/engine_process.h"
 #include "cli/flag_values.h"
-#include "cli/run_requests.h"
+#include "cli/make_client.h"
 #include "cli/serve_http.h"
 #include "cli/terminal.h"
 #include "step1_layers/core/error.h"
 #include "step6_engine/remote/api_servers.h"
 #include "step6_engine/server/http/listening_socket.h"
-#include "step6_engine/thread_engine_client.h"
 
 namespace ladder {
 
@@ -24,7 +22,7 @@ std::string limits_text(const ServeFlags& flags, const EngineOptions& options, c
     return value == 0 ? std::string("no limit") : fmt::format("{} {}", format_count(value), unit);
   };
   const HttpServerOptions http = flags.server.http_options();
-  return format_pairs({
+  std::vector<std::pair<std::string, std::string>> lines = {
       {"model", fmt::format("{} on {}", flags.server.model_names(options.model)[0],
                             options.runner.device.is_cpu() ? "the CPU" : "a GPU")},
       {"KV cache", fmt::format("{} tokens, {} blocks of {}", format_count(num_tokens),
@@ -46,25 +44,13 @@ std::string limits_text(const ServeFlags& flags, const EngineOptions& options, c
                    format_bytes(http.request.max_body_bytes))},
       {"keys", http.api_keys.empty() ? std::string("none: everybody who reaches the port may ask (--api-key)")
                                      : std::to_string(http.api_keys.size())},
-  });
-}
-
-// The engine in a thread of this process, or in a process of its own.
-std::pair<std::unique_ptr<EngineClient>, SchedulerConfig> start_engine(const ServeFlags& flags,
-                                                                       const EngineOptions& options,
-                                                                       const ModelFolder& folder,
-                                                                       EngineClientOptions client_options) {
-  if (flags.server.engine_process) {
-    auto client =
-        start_engine_process_with_progress(flags.engine, flags.trace, folder, std::move(client_options));
-    const SchedulerConfig config = client->config();
-    return {std::move(client), config};
-  }
-  const std::shared_ptr<TraceWriter> trace = flags.trace.open();
-  std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
-  record_if_wanted(*engine, trace);
-  const SchedulerConfig config = engine->scheduler().config();
-  return {std::make_unique<ThreadEngineClient>(std::move(engine), std::move(client_options)), config};
+  };
+  const ReplicaRange replicas = flags.replicas.range();
+  if (replicas.num_replicas > 1)
+    lines.insert(lines.begin() + 1,
+                 {"replicas", fmt::format("{} to {} of {}; each has what follows", replicas.first,
+                                          replicas.first + replicas.num_local - 1, replicas.num_replicas)});
+  return format_pairs(lines);
 }
 
 void say_engine_death(const std::string& error) {
@@ -91,7 +77,7 @@ void wait_for_the_end(const ServeFlags& flags, const StopSignals& signals) {
 
 std::vector<std::string> api_server_arguments(const ServeFlags& flags) {
   std::vector<std::string> words = {"api-server"};
-  for (auto& part : {flags.server.arguments(), flags.engine.arguments()})
+  for (auto& part : {flags.server.arguments(), flags.engine.arguments(), flags.replicas.arguments()})
     words.insert(words.end(), part.begin(), part.end());
   return words;
 }
@@ -107,9 +93,14 @@ void run_serve(const ServeFlags& flags) {
   TurnListeners turns;
   EngineClientOptions client_options = flags.server.client_options();
   client_options.on_turn = [&turns] { turns.announce(); };
-  const auto started = start_engine(flags, options, folder, std::move(client_options));
-  EngineClient& client = *started.first;
-  const SchedulerConfig& config = started.second;
+  const MadeClient made = make_client({.engine = flags.engine,
+                                       .replicas = flags.replicas,
+                                       .trace = flags.trace,
+                                       .engine_process = flags.server.engine_process,
+                                       .stuck_after = flags.server.stuck_after()},
+                                      options, folder, std::move(client_options));
+  EngineClient& client = *made.client;
+  const SchedulerConfig& config = made.config;
 
   if (flags.server.api_server_count == 1) {
     http_side.on_engine_death = say_engine_death;

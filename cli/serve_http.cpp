@@ -17,6 +17,8 @@ void ServeFlags::add(CLI::App& app) {
   server.add(app);
   trace.add(app);
   engine.add(app, {}, tiny_model_folder());
+  replicas.add(app);
+  replicas.add_for_server(app);
 }
 
 StopSignals::StopSignals() {
@@ -67,6 +69,7 @@ std::unique_ptr<Server> make_server(const ServeFlags& flags, ServerOptions optio
   const auto model = std::make_shared<const ServedModel>(std::move(served));
   const PrometheusOptions metrics = {.prefix = flags.server.metrics_prefix,
                                      .model_name = names[0],
+                                     .first_engine = flags.replicas.range().first,
                                      .batch = config.batch,
                                      .enable_prefix_caching = config.enable_prefix_caching};
   return std::make_unique<Server>(std::move(options), client, [&](Router& router) {

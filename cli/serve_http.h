@@ -4,6 +4,7 @@
 #include <memory>
 #include <string_view>
 
+#include "cli/data_parallel_flags.h"
 #include "cli/engine_flags.h"
 #include "cli/serve_flags.h"
 #include "cli/trace_flags.h"
@@ -16,6 +17,7 @@ struct ServeFlags {
   void add(CLI::App& app);
 
   EngineFlags engine;
+  DataParallelFlags replicas;
   ServerFlags server;
   TraceFlags trace;
 };

@@ -7,6 +7,7 @@
 #include <fstream>
 #include <numeric>
 
+#include "cli/run_requests.h"
 #include "cli/terminal.h"
 #include "step1_layers/core/cpu_features.h"
 #include "step1_layers/core/error.h"
@@ -60,6 +61,14 @@ double Measurement::total_tokens_per_second() const {
   return static_cast<double>(engine.num_prompt_tokens + engine.num_output_tokens) / seconds;
 }
 
+static void add_latencies(Measurement& measurement, const RequestMetrics& metrics) {
+  measurement.time_to_first_token.push_back(metrics.time_to_first_token);
+  if (metrics.num_output_tokens > 1)
+    measurement.inter_token_latency.push_back(metrics.inter_token_latency_mean);
+  measurement.inter_token_latency_max =
+      std::max(measurement.inter_token_latency_max, metrics.inter_token_latency_max);
+}
+
 Measurement measure(Engine& engine, const std::vector<Request>& requests, const std::string& name) {
   Measurement measurement;
   measurement.name = name;
@@ -82,14 +91,30 @@ Measurement measure(Engine& engine, const std::vector<Request>& requests, const 
   });
   measurement.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   measurement.engine = engine.metrics();
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    const RequestMetrics& metrics = outputs[i].metrics;
-    measurement.time_to_first_token.push_back(metrics.time_to_first_token);
-    if (metrics.num_output_tokens > 1)
-      measurement.inter_token_latency.push_back(metrics.inter_token_latency_mean);
-    measurement.inter_token_latency_max =
-        std::max(measurement.inter_token_latency_max, metrics.inter_token_latency_max);
+  for (const RequestOutput& output : outputs) add_latencies(measurement, output.metrics);
+  return measurement;
+}
+
+Measurement measure(EngineClient& client, const std::vector<Request>& requests, const std::string& name) {
+  Measurement measurement;
+  measurement.name = name;
+  ProgressBar bar(name, std::ssize(requests), "requests");
+  std::vector<RequestStream> streams;
+  const auto begin = std::chrono::steady_clock::now();
+  for (const Request& request : requests) streams.push_back(client.submit(request));
+  for (size_t i = 0; i < streams.size(); ++i) {
+    const RequestOutput output = streams[i].output();
+    check_engine_lives(client, output);
+    for (const CompletionOutput& completion : output.completions)
+      LADDER_CHECK(completion.error.empty(), "request {}: {}", i, completion.error);
+    measurement.engine.add(output.metrics);
+    add_latencies(measurement, output.metrics);
+    bar.set(static_cast<int64_t>(i) + 1);
   }
+  measurement.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+  const EngineStats stats = client.stats();
+  measurement.engine.peak_running = stats.metrics.peak_running;
+  measurement.engine.peak_kv_blocks = stats.metrics.peak_kv_blocks;
   return measurement;
 }
 

@@ -7,6 +7,7 @@
 #include "step1_layers/core/device.h"
 #include "step2_model/json.h"
 #include "step6_engine/engine.h"
+#include "step6_engine/engine_client.h"
 
 namespace ladder {
 
@@ -26,6 +27,9 @@ struct Measurement {
 // Adds all requests at once and runs them to the end, under a bar with that name. Error: a request is longer
 // than the longest sequence, or does not fit the cache.
 Measurement measure(Engine& engine, const std::vector<Request>& requests, const std::string& name);
+
+// The same of several engines behind a client. What is counted is their sum, as far as outputs tell it, and their peaks.
+Measurement measure(EngineClient& client, const std::vector<Request>& requests, const std::string& name);
 
 // Where it was measured.
 struct BenchMachine {

@@ -8,10 +8,12 @@
 #include "cli/bench/workload.h"
 #include "cli/engine_flags.h"
 #include "cli/flag_values.h"
+#include "cli/make_client.h"
 #include "cli/run_requests.h"
 #include "cli/terminal.h"
 #include "cli/trace_flags.h"
 #include "step1_layers/core/error.h"
+#include "step1_layers/core/parallel.h"
 #include "step4_runner/rank_grid.h"
 
 namespace ladder {
@@ -22,12 +24,56 @@ constexpr double kMaxLength = 1 << 24;
 
 struct ThroughputFlags {
   EngineFlags engine;
+  DataParallelFlags replicas;
   Workload workload;
   TraceFlags trace;
   std::string json;
 };
 
+// Of several replicas behind their door.
+void run_replicas(const ThroughputFlags& flags, int num_replicas) {
+  check_report_file(flags.json);
+  const EngineOptions options = flags.engine.options();
+  const ModelFolder folder = open_model_folder(options.model);
+  const std::vector<Request> requests = make_requests(flags.workload, folder.spec.vocab_size);
+  const BenchMachine machine{options.runner.device,
+                             options.runner.threads > 0 ? options.runner.threads : num_threads(),
+                             copy_bandwidth(options.runner.device)};
+  const MadeClient made = make_client(
+      {.engine = flags.engine, .replicas = flags.replicas, .trace = flags.trace}, options, folder);
+  const std::vector<Request> warm_up = make_warm_up(flags.workload, folder.spec.vocab_size, machine.device);
+  for (int i = 0; i < num_replicas && !warm_up.empty(); ++i) measure(*made.client, warm_up, "warm-up");
+  const std::vector<EngineStats> before = made.client->replica_stats();
+  const Measurement m = measure(*made.client, requests, "throughput");
+  write_report(flags.json, {m}, machine);
+  std::vector<std::vector<std::string>> table{
+      {"replica", "output tokens", "prompt tokens found in the cache", "most sequences in a step"}};
+  const std::vector<EngineStats> after = made.client->replica_stats();
+  for (size_t i = 0; i < after.size(); ++i)
+    table.push_back({std::to_string(i),
+                     format_count(after[i].metrics.num_output_tokens - before[i].metrics.num_output_tokens),
+                     format_count(after[i].metrics.num_cached_tokens - before[i].metrics.num_cached_tokens),
+                     format_count(after[i].metrics.peak_running)});
+  write_out(format_pairs({
+                {"replicas", fmt::format("{}, balanced by {}", num_replicas, flags.replicas.balancer())},
+                {"requests", format_count(m.engine.num_requests_finished)},
+                {"prompt tokens", format_count(m.engine.num_prompt_tokens)},
+                {"output tokens", format_count(m.engine.num_output_tokens)},
+                {"time", format_seconds(m.seconds)},
+                {"output tokens/s", fmt::format("{:.1f}", m.output_tokens_per_second())},
+                {"prompt and output tokens/s", fmt::format("{:.1f}", m.total_tokens_per_second())},
+                {"prompt tokens found in the cache", fmt::format("{:.1f} %", 100 * m.engine.prefix_hit_rate())},
+                {"time to first token, median", format_seconds(percentile(m.time_to_first_token, 0.5))},
+                {"time to first token, 99 %", format_seconds(percentile(m.time_to_first_token, 0.99))},
+                {"inter-token latency, mean", format_seconds(mean(m.inter_token_latency))},
+                {"preemptions", format_count(m.engine.num_preemptions)},
+            }) +
+            "\n" + format_table(table));
+}
+
 void run_throughput(const ThroughputFlags& flags) {
+  if (const int num_replicas = flags.replicas.range().num_local; num_replicas > 1)
+    return run_replicas(flags, num_replicas);
   check_report_file(flags.json);
   const std::shared_ptr<TraceWriter> trace = flags.trace.open();
   const EngineOptions options = flags.engine.options();
@@ -165,6 +211,7 @@ RunCommand add_bench_throughput(CLI::App& app) {
   app.add_option("--json", flags->json, "write the result to this file too")->type_name("FILE");
   flags->trace.add(app);
   flags->engine.add(app);
+  flags->replicas.add(app);
   return [flags] { run_throughput(*flags); };
 }
 

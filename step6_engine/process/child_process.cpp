@@ -43,7 +43,7 @@ namespace {
     if ((inherited_copies[i] = fcntl(inherited[i], F_DUPFD_CLOEXEC, first_free)) < 0) failed();
   const int channel_copy = fcntl(channel, F_DUPFD_CLOEXEC, first_free);
   const int report_copy = fcntl(report, F_DUPFD_CLOEXEC, first_free);
-  const int nothing = open("/dev/null", O_RDONLY | O_CLOEXEC);
+  const int nothing = fcntl(open("/dev/null", O_RDONLY | O_CLOEXEC), F_DUPFD_CLOEXEC, first_free);
   if (channel_copy < 0 || report_copy < 0 || nothing < 0) failed();
   if (dup3(report_copy, kReport, O_CLOEXEC) < 0) failed();
   report = kReport;

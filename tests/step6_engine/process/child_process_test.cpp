@@ -5,6 +5,8 @@
 #include <poll.h>
 
 #include <csignal>
+#include <thread>
+#include <vector>
 
 #include "step1_layers/core/error.h"
 #include "tests/step6_engine/process/killed_parent.h"
@@ -111,6 +113,20 @@ TEST(ChildProcess, NothingElseIsInherited) {
   EXPECT_EQ(files.substr(0, 7), "0 1 2 3");
   EXPECT_LE(files.size(), std::string("0 1 2 3 10\n").size()) << files;
   EXPECT_EQ(files.find(" " + std::to_string(careless.number()) + " "), std::string::npos) << files;
+}
+
+// While others start and end too, any number may be free, also the child's 3 and 4: then what is opened for the child's
+// input lies where another descriptor is to be.
+TEST(ChildProcess, ManyAreStartedAtOnce) {
+  std::vector<std::thread> starters;
+  for (int thread = 0; thread < 4; ++thread)
+    starters.emplace_back([] {
+      for (int i = 0; i < 50; ++i) {
+        ChildProcess child(shell("readlink /proc/self/fd/0 >&3"));
+        EXPECT_EQ(read_all(child.take_socket()), "/dev/null\n");
+      }
+    });
+  for (std::thread& starter : starters) starter.join();
 }
 
 TEST(ChildProcess, BlockedAndIgnoredSignalsAreNotInherited) {
