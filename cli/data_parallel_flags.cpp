@@ -26,9 +26,10 @@ void DataParallelFlags::add(CLI::App& app) {
       ->type_name("N")
       ->capture_default_str()
       ->group(kGroup);
-  app.add_option("--data-parallel-backend", backend_,
-                 "replicas as threads of this process, or as processes (mp), of which one may die without the "
-                 "others; auto: threads on the CPU, mp on GPUs")
+  app.add_option(
+         "--data-parallel-backend", backend_,
+         "replicas as threads of this process, or as processes (mp), of which one may die without the "
+         "others; auto: threads on the CPU, mp on GPUs")
       ->check(CLI::IsMember({"auto", "threads", "mp"}))
       ->type_name("KIND")
       ->capture_default_str()
@@ -49,8 +50,9 @@ void DataParallelFlags::add_for_server(CLI::App& app) {
         ->type_name("N")
         ->group(kGroup);
   };
-  app.add_flag("--data-parallel-external-lb", external_,
-               "this server has one replica of --data-parallel-size, and a balancer of yours stands in front");
+  app.add_flag(
+      "--data-parallel-external-lb", external_,
+      "this server has one replica of --data-parallel-size, and a balancer of yours stands in front");
   number("--data-parallel-rank", rank_, 0, "its number; says --data-parallel-external-lb too");
   app.add_flag("--data-parallel-hybrid-lb", hybrid_,
                "this server has the replicas of its machine, and a balancer of yours stands in front");
@@ -71,18 +73,21 @@ ReplicaRange DataParallelFlags::range() const {
   LADDER_CHECK(!external || !hybrid_,
                "--data-parallel-external-lb and --data-parallel-hybrid-lb: expected one of them");
   if (external) {
-    LADDER_CHECK(rank_ >= 0, "--data-parallel-external-lb: expected --data-parallel-rank, the replica's number");
-    LADDER_CHECK(size_local_ <= 1 && start_rank_ < 0,
-                 "--data-parallel-rank {}: a server with one replica, expected no --data-parallel-size-local and "
-                 "no --data-parallel-start-rank",
-                 rank_);
+    LADDER_CHECK(rank_ >= 0,
+                 "--data-parallel-external-lb: expected --data-parallel-rank, the replica's number");
+    LADDER_CHECK(
+        size_local_ <= 1 && start_rank_ < 0,
+        "--data-parallel-rank {}: a server with one replica, expected no --data-parallel-size-local and "
+        "no --data-parallel-start-rank",
+        rank_);
     LADDER_CHECK(rank_ < size_, "--data-parallel-rank {}: expected 0 to {}, as --data-parallel-size is {}",
                  rank_, size_ - 1, size_);
     return {size_, rank_, 1};
   }
-  LADDER_CHECK(hybrid_ || (size_local_ == 0 && start_rank_ < 0),
-               "--data-parallel-size-local and --data-parallel-start-rank: expected --data-parallel-hybrid-lb, by "
-               "which a server has a part of the replicas");
+  LADDER_CHECK(
+      hybrid_ || (size_local_ == 0 && start_rank_ < 0),
+      "--data-parallel-size-local and --data-parallel-start-rank: expected --data-parallel-hybrid-lb, by "
+      "which a server has a part of the replicas");
   ReplicaRange range{size_, std::max(start_rank_, 0), size_local_ > 0 ? size_local_ : size_};
   LADDER_CHECK(range.first + range.num_local <= size_,
                "--data-parallel-start-rank {} and --data-parallel-size-local {}: replicas {} to {}, of {} "

@@ -25,7 +25,9 @@ class DataParallelFlags {
   // Error naming the flags: numbers that do not fit each other.
   ReplicaRange range() const;
   // Whether several replicas are processes: `auto` says so of those on GPUs.
-  bool in_processes(Device device) const { return wants_processes() || (backend_ == "auto" && !device.is_cpu()); }
+  bool in_processes(Device device) const {
+    return wants_processes() || (backend_ == "auto" && !device.is_cpu());
+  }
   bool wants_processes() const { return backend_ == "mp"; }
   const std::string& balancer() const { return balancer_; }
   // What was given, to be given to an API server.

@@ -212,14 +212,16 @@ std::string describe_replicas(const EngineOptions& options, const DecoderSpec& s
     const RunnerConfig own =
         config_to_show(replica_to_show(options, spec, replica, num_replicas, memory), spec, memory);
     const int ranks = num_ranks(own);
-    const std::string first = device_name(device_of_rank(own, 0)), last = device_name(device_of_rank(own, ranks - 1));
-    table.push_back({fmt::format("  {}", replica), fmt::format("{} to {}", replica * ranks, (replica + 1) * ranks - 1),
-                     first == last ? first : first + " to " + last,
-                     own.device.is_cpu() ? std::to_string(own.threads) : "-",
-                     format_count(own.batch.num_kv_blocks)});
+    const std::string first = device_name(device_of_rank(own, 0)),
+                      last = device_name(device_of_rank(own, ranks - 1));
+    table.push_back(
+        {fmt::format("  {}", replica), fmt::format("{} to {}", replica * ranks, (replica + 1) * ranks - 1),
+         first == last ? first : first + " to " + last,
+         own.device.is_cpu() ? std::to_string(own.threads) : "-", format_count(own.batch.num_kv_blocks)});
   }
-  return fmt::format("\n{} replicas (--data-parallel-size), each with weights, cache and scheduler of its own\n",
-                     num_replicas) +
+  return fmt::format(
+             "\n{} replicas (--data-parallel-size), each with weights, cache and scheduler of its own\n",
+             num_replicas) +
          format_table(table);
 }
 

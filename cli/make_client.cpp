@@ -41,20 +41,22 @@ std::unique_ptr<DataParallelClient> start_replicas(const ClientFlags& flags, con
   LADDER_CHECK(launched_world() == nullptr,
                "--data-parallel-size {}: expected without mpirun, whose ranks are those of one replica",
                range.num_replicas);
-  LADDER_CHECK(flags.trace.arguments().empty(),
-               "--trace: expected with one replica, of {} on this machine; the server's page shows the first one",
-               range.num_local);
+  LADDER_CHECK(
+      flags.trace.arguments().empty(),
+      "--trace: expected with one replica, of {} on this machine; the server's page shows the first one",
+      range.num_local);
   expect_a_gpu_for_each_replica(options.runner, range.num_local);
   std::vector<EngineOptions> of_replicas;
   for (int local = 0; local < range.num_local; ++local)
-    of_replicas.push_back(options_of_replica(options, folder.spec, local, range.num_local,
-                                             memory_of(options.runner.device)));
+    of_replicas.push_back(
+        options_of_replica(options, folder.spec, local, range.num_local, memory_of(options.runner.device)));
   auto bar = std::make_shared<ProgressBar>(fmt::format("loading {} replicas", range.num_local), 0, "bytes");
   auto progress = std::make_shared<SummedProgress>(range.num_local, [bar](int64_t done, int64_t total) {
     bar->set_total(total);
     bar->set(done);
   });
-  auto loading = std::make_shared<std::atomic<bool>>(true);  // and not started again later, which nobody waits for
+  auto loading =
+      std::make_shared<std::atomic<bool>>(true);  // and not started again later, which nobody waits for
   DataParallelOptions door;
   door.num_replicas = range.num_local;
   door.first_replica = range.first;

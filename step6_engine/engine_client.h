@@ -47,9 +47,9 @@ struct EngineStats {
   QueuedWork queued;         // what is on its way to the scheduler included
   int64_t num_requests = 0;  // submitted, and not ended
   bool paused = false;
-  bool stopped = false;          // no requests are taken
-  std::string queue_full;        // what a QueueFull would say now; empty: there is room
-  std::string error;             // what the engine died of; empty while it lives
+  bool stopped = false;    // no requests are taken
+  std::string queue_full;  // what a QueueFull would say now; empty: there is room
+  std::string error;       // what the engine died of; empty while it lives
   // Of several engines behind one client, which ends no request of the others where one dies: see replica_stats().
   int64_t num_replicas = 1;
   int64_t num_live_replicas = 1;

@@ -54,21 +54,22 @@ void run_replicas(const ThroughputFlags& flags, int num_replicas) {
                      format_count(after[i].metrics.num_output_tokens - before[i].metrics.num_output_tokens),
                      format_count(after[i].metrics.num_cached_tokens - before[i].metrics.num_cached_tokens),
                      format_count(after[i].metrics.peak_running)});
-  write_out(format_pairs({
-                {"replicas", fmt::format("{}, balanced by {}", num_replicas, flags.replicas.balancer())},
-                {"requests", format_count(m.engine.num_requests_finished)},
-                {"prompt tokens", format_count(m.engine.num_prompt_tokens)},
-                {"output tokens", format_count(m.engine.num_output_tokens)},
-                {"time", format_seconds(m.seconds)},
-                {"output tokens/s", fmt::format("{:.1f}", m.output_tokens_per_second())},
-                {"prompt and output tokens/s", fmt::format("{:.1f}", m.total_tokens_per_second())},
-                {"prompt tokens found in the cache", fmt::format("{:.1f} %", 100 * m.engine.prefix_hit_rate())},
-                {"time to first token, median", format_seconds(percentile(m.time_to_first_token, 0.5))},
-                {"time to first token, 99 %", format_seconds(percentile(m.time_to_first_token, 0.99))},
-                {"inter-token latency, mean", format_seconds(mean(m.inter_token_latency))},
-                {"preemptions", format_count(m.engine.num_preemptions)},
-            }) +
-            "\n" + format_table(table));
+  write_out(
+      format_pairs({
+          {"replicas", fmt::format("{}, balanced by {}", num_replicas, flags.replicas.balancer())},
+          {"requests", format_count(m.engine.num_requests_finished)},
+          {"prompt tokens", format_count(m.engine.num_prompt_tokens)},
+          {"output tokens", format_count(m.engine.num_output_tokens)},
+          {"time", format_seconds(m.seconds)},
+          {"output tokens/s", fmt::format("{:.1f}", m.output_tokens_per_second())},
+          {"prompt and output tokens/s", fmt::format("{:.1f}", m.total_tokens_per_second())},
+          {"prompt tokens found in the cache", fmt::format("{:.1f} %", 100 * m.engine.prefix_hit_rate())},
+          {"time to first token, median", format_seconds(percentile(m.time_to_first_token, 0.5))},
+          {"time to first token, 99 %", format_seconds(percentile(m.time_to_first_token, 0.99))},
+          {"inter-token latency, mean", format_seconds(mean(m.inter_token_latency))},
+          {"preemptions", format_count(m.engine.num_preemptions)},
+      }) +
+      "\n" + format_table(table));
 }
 
 void run_throughput(const ThroughputFlags& flags) {

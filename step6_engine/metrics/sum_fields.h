@@ -26,7 +26,8 @@ template <class To, class More>
 void add_fields(const To& to, const More& more) {
   [&]<size_t... i>(std::index_sequence<i...>) {
     (add_field(std::get<i>(to), std::get<i>(more)), ...);
-  }(std::make_index_sequence<std::tuple_size_v<To>>());
+  }
+  (std::make_index_sequence<std::tuple_size_v<To>>());
 }
 
 }  // namespace ladder

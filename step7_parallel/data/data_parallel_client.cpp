@@ -56,7 +56,8 @@ struct DataParallelClient::Route {
   // What the replica sends; by whoever pumps.
   std::mutex mutex;
   std::optional<RequestStream> stream;  // none before it was sent, and after its end
-  std::vector<CompletionUpdate> last_words;  // that a completion has failed: not told before it is known whether it is tried again
+  std::vector<CompletionUpdate>
+      last_words;  // that a completion has failed: not told before it is known whether it is tried again
   bool streamed = false;  // the reader may have got something
 
   // Under State::mutex:
@@ -196,8 +197,8 @@ bool DataParallelClient::send(const std::shared_ptr<Route>& route) {
   std::vector<ReplicaLoad> loads = this->loads();
   const Request& request = route->request;
   while (std::ranges::any_of(loads, [](const ReplicaLoad& load) { return load.takes_requests; })) {
-    const auto chosen = static_cast<size_t>(
-        state_->balancer->choose({request.prompt_token_ids, request.sampling.n}, loads));
+    const auto chosen =
+        static_cast<size_t>(state_->balancer->choose({request.prompt_token_ids, request.sampling.n}, loads));
     const std::shared_ptr<EngineClient> client = replicas_[chosen]->client();
     loads[chosen].takes_requests = false;  // what follows fails where it has died since
     if (client == nullptr) continue;
@@ -389,8 +390,7 @@ void DataParallelClient::stop(std::chrono::milliseconds drain) {
     state_->wake.notify_all();
   }
   std::vector<std::thread> stopping;
-  for (const auto& replica : replicas_)
-    stopping.emplace_back([&replica, drain] { replica->stop(drain); });
+  for (const auto& replica : replicas_) stopping.emplace_back([&replica, drain] { replica->stop(drain); });
   for (std::thread& thread : stopping) thread.join();
   std::lock_guard join(join_mutex_);
   if (retries_.joinable()) retries_.join();

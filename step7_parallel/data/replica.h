@@ -86,7 +86,7 @@ class Replica {
   std::condition_variable changed_;
   std::shared_ptr<EngineClient> client_;
   SchedulerConfig config_;
-  EngineStats past_;  // counted by those that have died
+  EngineStats past_;                         // counted by those that have died
   std::string why_ = "it is being started";  // there is no client
   std::exception_ptr failed_;                // the first start
   bool started_ = false, look_ = false, paused_ = false, stopping_ = false;

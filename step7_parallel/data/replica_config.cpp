@@ -28,11 +28,12 @@ EngineOptions options_of_replica(const EngineOptions& options, const DecoderSpec
 void expect_a_gpu_for_each_replica(const RunnerConfig& config, int num_local) {
   if (config.device.type != DeviceType::cuda) return;
   const int gpus = cuda_device_count(), wanted = num_local * num_ranks(config);
-  LADDER_CHECK(config.device.index + wanted <= gpus,
-               "--data-parallel-size: {} replicas on this machine of {} rank{} each need a GPU for each rank, "
-               "{} from {} on, and it has {}",
-               num_local, num_ranks(config), num_ranks(config) == 1 ? "" : "s", wanted,
-               device_name(config.device), gpus);
+  LADDER_CHECK(
+      config.device.index + wanted <= gpus,
+      "--data-parallel-size: {} replicas on this machine of {} rank{} each need a GPU for each rank, "
+      "{} from {} on, and it has {}",
+      num_local, num_ranks(config), num_ranks(config) == 1 ? "" : "s", wanted, device_name(config.device),
+      gpus);
 }
 
 }  // namespace ladder

@@ -53,9 +53,9 @@ class FamiliesText {
 
 double kv_usage(const EngineStats& stats) {
   const SchedulerStats& scheduler = stats.scheduler;
-  return scheduler.num_blocks == 0 ? 0.0
-                                   : static_cast<double>(scheduler.num_used_blocks) /
-                                         static_cast<double>(scheduler.num_blocks);
+  return scheduler.num_blocks == 0
+             ? 0.0
+             : static_cast<double>(scheduler.num_used_blocks) / static_cast<double>(scheduler.num_blocks);
 }
 
 void append_gauges(FamiliesText& text) {
@@ -159,8 +159,9 @@ void add_metrics_route(Router& router, const EngineClient& client, PrometheusOpt
   // On a worker: counting descriptors takes milliseconds where there are many.
   router.add({"GET", "/metrics", Access::with_key, RunsOn::worker,
               [&client, options = std::move(options)](std::shared_ptr<HttpExchange> exchange) {
-                exchange->respond({.body = prometheus_text(client.replica_stats(), options) + process_metrics_text(),
-                                   .content_type = "text/plain; version=0.0.4; charset=utf-8"});
+                exchange->respond(
+                    {.body = prometheus_text(client.replica_stats(), options) + process_metrics_text(),
+                     .content_type = "text/plain; version=0.0.4; charset=utf-8"});
               }});
 }
 

@@ -96,7 +96,8 @@ TEST(Task7_7_Door, EveryAnswerIsOneEnginesWhateverTheBalancer) {
       options.balancer = row.name;
       DataParallelClient client(std::move(options));
       std::vector<RequestStream> streams;
-      for (int32_t i = 0; i < 40; ++i) streams.push_back(client.submit(token_request({i % 7, i}, 1 + i % 20)));
+      for (int32_t i = 0; i < 40; ++i)
+        streams.push_back(client.submit(token_request({i % 7, i}, 1 + i % 20)));
       for (int32_t i = 0; i < 40; ++i)
         EXPECT_EQ(output_of(streams[static_cast<size_t>(i)]).completions.at(0).token_ids,
                   expected_tokens({i % 7, i}, 1 + i % 20));
@@ -110,6 +111,7 @@ TEST(Task7_7_Door, ADecisionSeesTheRequestsThatWereSentBefore) {
   DataParallelOptions options = options_for(3, [](int) { return endless_engine(); });
   options.balancer = "queue_length";
   DataParallelClient client(std::move(options));
+  client.pause();
   std::vector<RequestStream> streams;
   for (int i = 0; i < 12; ++i) streams.push_back(client.submit(endless_request()));
   EXPECT_EQ(requests_of(client), std::vector<int64_t>({4, 4, 4}));
@@ -165,8 +167,8 @@ TEST(Task7_7_Door, ADeathEndsWhatHadBegunAndSendsTheRestElsewhere) {
   options.log = log.writer();
   DataParallelClient client(std::move(options));
   client.pause();
-  RequestStream begun = client.submit(endless_request());          // replica 0
-  RequestStream other = client.submit(endless_request());          // replica 1
+  RequestStream begun = client.submit(endless_request());  // replica 0
+  RequestStream other = client.submit(endless_request());  // replica 1
   client.resume();
   begun.next();
   other.next();
@@ -195,21 +197,23 @@ TEST(Task7_7_Door, ADeathEndsWhatHadBegunAndSendsTheRestElsewhere) {
 TEST(Task7_7_Door, ARequestThatKillsEnginesKillsTwoOfThem) {
   std::atomic<int> num_deaths = 0;
   DataParallelOptions options = options_for(4, [&](int) {
-    return std::make_unique<Engine>(std::make_unique<FakeExecutor>([&](const std::vector<int32_t>& ids, int64_t) {
-                                      if (ids[0] == 666) {
-                                        ++num_deaths;
-                                        throw std::runtime_error("poison");
-                                      }
-                                      return ids.back() + 1;
-                                    }),
-                                    fake_config(), nullptr);
+    return std::make_unique<Engine>(
+        std::make_unique<FakeExecutor>([&](const std::vector<int32_t>& ids, int64_t) {
+          if (ids[0] == 666) {
+            ++num_deaths;
+            throw std::runtime_error("poison");
+          }
+          return ids.back() + 1;
+        }),
+        fake_config(), nullptr);
   });
   DataParallelClient client(std::move(options));
   const RequestOutput output = output_of(client.submit(token_request({666}, 5)));
   EXPECT_EQ(output.completions[0].finish_reason, FinishReason::error);
   EXPECT_EQ(output.completions[0].error, "poison");
   EXPECT_EQ(num_deaths, 2);
-  EXPECT_EQ(output_of(client.submit(token_request({1}, 2))).completions[0].token_ids, std::vector<int32_t>({2, 3}));
+  EXPECT_EQ(output_of(client.submit(token_request({1}, 2))).completions[0].token_ids,
+            std::vector<int32_t>({2, 3}));
 }
 
 TEST(Task7_7_Door, NumbersGoOnWhereAReplicaWasStartedAgain) {
@@ -219,9 +223,11 @@ TEST(Task7_7_Door, NumbersGoOnWhereAReplicaWasStartedAgain) {
   ASSERT_TRUE(becomes_idle(client));
   const int64_t num_steps = client.stats().metrics.num_steps;
   faults.broken[0] = true;
-  EXPECT_EQ(output_of(client.submit(token_request({1}, 4))).completions[0].finish_reason, FinishReason::error);
+  EXPECT_EQ(output_of(client.submit(token_request({1}, 4))).completions[0].finish_reason,
+            FinishReason::error);
   EXPECT_TRUE(becomes([&] { return faults.num_started[0] == 2 && client.stats().num_live_replicas == 1; }));
-  EXPECT_EQ(output_of(client.submit(token_request({3}, 4))).completions[0].token_ids, expected_tokens({3}, 4));
+  EXPECT_EQ(output_of(client.submit(token_request({3}, 4))).completions[0].token_ids,
+            expected_tokens({3}, 4));
   ASSERT_TRUE(becomes_idle(client));
   EXPECT_EQ(client.stats().metrics.num_output_tokens, 16);
   EXPECT_GT(client.stats().metrics.num_steps, num_steps);
@@ -244,12 +250,14 @@ TEST(Task7_7_Door, WhileNoneLivesThatIsWhatASubmitterHears) {
   EXPECT_TRUE(becomes([&] { return client.stats().num_live_replicas == 0; }));
   EXPECT_THROW(client.submit(token_request({1}, 2)), EngineUnavailable);
   EXPECT_EQ(client.stats().num_requests, 0);
-  EXPECT_TRUE(becomes([&] { return log.count("replica 1: no lamp; it is started again") > 3; })) << "it gave up";
+  EXPECT_TRUE(becomes([&] { return log.count("replica 1: no lamp; it is started again") > 3; }))
+      << "it gave up";
   EXPECT_EQ(client.replica_stats()[1].error, "no lamp");
   for (auto& broken : faults.broken) broken = false;
   can_start = true;
   EXPECT_TRUE(becomes([&] { return client.stats().num_live_replicas == 2; }));
-  EXPECT_EQ(output_of(client.submit(token_request({3}, 4))).completions[0].token_ids, expected_tokens({3}, 4));
+  EXPECT_EQ(output_of(client.submit(token_request({3}, 4))).completions[0].token_ids,
+            expected_tokens({3}, 4));
 }
 
 TEST(Task7_7_Door, APauseHoldsForAReplicaThatIsStartedMeanwhile) {
@@ -269,9 +277,8 @@ TEST(Task7_7_Door, APauseHoldsForAReplicaThatIsStartedMeanwhile) {
 
 TEST(Task7_7_Door, AReplicaThatMakesNoStepIsNotWaitedFor) {
   Gate gate;
-  DataParallelOptions options = options_for(2, [&](int number) {
-    return number == 0 ? endless_engine(gate.fault()) : endless_engine();
-  });
+  DataParallelOptions options = options_for(
+      2, [&](int number) { return number == 0 ? endless_engine(gate.fault()) : endless_engine(); });
   options.stuck_after = 50ms;
   Log log;
   options.log = log.writer();
@@ -307,8 +314,7 @@ TEST(Task7_7_Door, WhatPreventsTheFirstStartIsThrown) {
 TEST(Task7_7_Door, EveryRequestIsAnsweredOnceWhateverDies) {
   constexpr int kThreads = 4, kRequests = 150;
   Faults faults;
-  DataParallelOptions options =
-      options_for(3, [&](int number) { return fake_engine(2, faults.of(number)); });
+  DataParallelOptions options = options_for(3, [&](int number) { return fake_engine(2, faults.of(number)); });
   options.first_pause = 1ms;
   options.max_pause = 2ms;
   DataParallelClient client(std::move(options));
@@ -330,8 +336,8 @@ TEST(Task7_7_Door, EveryRequestIsAnsweredOnceWhateverDies) {
     users.emplace_back([&, thread] {
       std::mt19937 random(seed + 1 + static_cast<uint32_t>(thread));
       for (int i = 0; i < kRequests; ++i) {
-        const Request request =
-            token_request({thread, static_cast<int32_t>(random() % 5)}, 1 + static_cast<int64_t>(random() % 25));
+        const Request request = token_request({thread, static_cast<int32_t>(random() % 5)},
+                                              1 + static_cast<int64_t>(random() % 25));
         RequestStream stream = client.submit(request);
         if (random() % 8 == 0) client.abort(stream.request_id());
         std::vector<int32_t> streamed;
