@@ -84,7 +84,7 @@ TEST(Task7_7_PrefixTree, WhatOneReplicaForgetsOthersKeep) {
 // A chain of thousands of turns ends without as many calls within each other, and a prompt that is longer than all that may
 // be held is forgotten at once.
 TEST(Task7_7_PrefixTree, LongPromptsAndDeepTrees) {
-  constexpr int32_t kDepth = 40'000;
+  constexpr int32_t kDepth = 30'000;
   PrefixTree tree(1, 2 * kDepth);
   Tokens session(kDepth);
   std::iota(session.begin(), session.end(), 0);
