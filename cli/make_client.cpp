@@ -2,6 +2,7 @@
 
 #include <atomic>
 #include <cstdio>
+#include <limits>
 
 #include "cli/engine_process.h"
 #include "cli/mpi_launch.h"
@@ -21,7 +22,8 @@ StartedEngine start_in_thread(EngineOptions options, const ModelFolder& folder, 
   options.progress = std::move(progress);
   std::unique_ptr<Engine> engine = load_engine(options, folder);
   SchedulerConfig config = engine->scheduler().config();
-  return {std::make_unique<ThreadEngineClient>(std::move(engine), std::move(client_options)), std::move(config)};
+  return {std::make_unique<ThreadEngineClient>(std::move(engine), std::move(client_options)),
+          std::move(config)};
 }
 
 StartedEngine start_in_process(const EngineFlags& flags, const EngineOptions& options,
@@ -73,7 +75,9 @@ std::unique_ptr<DataParallelClient> start_replicas(const ClientFlags& flags, con
     LoadProgress of_this = [=](int64_t done, int64_t total) {
       if (*loading) progress->set(local, done, total);
     };
-    EngineClientOptions of_engine;  // the door bounds the queue
+    EngineClientOptions of_engine;  // the door bounds the queue; tokens are counted where somebody does
+    if (client_options.max_num_queued_tokens > 0)
+      of_engine.max_num_queued_tokens = std::numeric_limits<int64_t>::max();
     of_engine.on_turn = client_options.on_turn;
     return in_processes ? start_in_process(engine, own, folder, std::move(of_this), std::move(of_engine))
                         : start_in_thread(own, folder, std::move(of_this), std::move(of_engine));
@@ -104,7 +108,8 @@ MadeClient make_client(const ClientFlags& flags, const EngineOptions& options, c
   std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
   record_if_wanted(*engine, trace);
   SchedulerConfig config = engine->scheduler().config();
-  return {std::make_unique<ThreadEngineClient>(std::move(engine), std::move(client_options)), std::move(config)};
+  return {std::make_unique<ThreadEngineClient>(std::move(engine), std::move(client_options)),
+          std::move(config)};
 }
 
 }  // namespace ladder

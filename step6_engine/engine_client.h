@@ -83,7 +83,7 @@ class EngineClient {
   // Of each engine behind this client, by their numbers; `error` says what one has died of that is not back yet, and what is
   // counted since the start goes on where one was started again. May wait for another process: for those who read it every
   // few seconds. Error: EngineUnavailable (lost).
-  virtual std::vector<EngineStats> replica_stats() const { return {stats()}; }
+  virtual std::vector<EngineStats> replica_stats() { return {stats()}; }
 
   // Returns when no step is being computed; none begins before resume(). Requests are still taken and
   // aborted. A pause within a pause is one pause.

@@ -23,7 +23,7 @@ struct Header {
 };
 
 constexpr uint32_t kHelloType = 0x4c444452;  // "LDDR"
-constexpr uint32_t kVersion = 3;             // of all messages: one more with every change of a wire form
+constexpr uint32_t kVersion = 4;             // of all messages: one more with every change of a wire form
 
 }  // namespace
 

@@ -66,6 +66,7 @@ struct ReplyMessage {
   bool queue_full = false;   // QueueFull, saying `error`
   std::string error;
   TraceSlice trace;
+  std::vector<EngineStats> replicas;
 };
 // To be read in this order: the statistics are at least as new as what follows.
 struct TurnMessage {
@@ -88,7 +89,7 @@ struct SubmitMessage {
 struct AbortMessage {
   uint64_t number = 0;
 };
-enum class EngineCall : uint8_t { pause, resume, reset_prefix_cache, trace_since, stop };
+enum class EngineCall : uint8_t { pause, resume, reset_prefix_cache, trace_since, replica_stats, stop };
 struct CallMessage {
   uint64_t number = 0;
   EngineCall call = EngineCall::pause;

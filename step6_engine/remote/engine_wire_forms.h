@@ -134,8 +134,8 @@ LADDER_WIRE_FORM(TraceSlice) {
   wire(lines, next, restarted);
 }
 LADDER_WIRE_FORM(ReplyMessage) {
-  auto& [number, result, unavailable, queue_full, error, trace] = value;
-  wire(number, result, unavailable, queue_full, error, trace);
+  auto& [number, result, unavailable, queue_full, error, trace, replicas] = value;
+  wire(number, result, unavailable, queue_full, error, trace, replicas);
 }
 LADDER_WIRE_FORM(TurnMessage) {
   auto& [stats, taken, updates, outputs, replies] = value;

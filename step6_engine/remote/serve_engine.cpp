@@ -232,6 +232,9 @@ void EngineServer::call(CallMessage message) {
         case EngineCall::trace_since:
           reply.trace = client_.trace_since(message.trace_position, message.max_records);
           break;
+        case EngineCall::replica_stats:
+          reply.replicas = client_.replica_stats();
+          break;
         case EngineCall::stop:
           stop(std::chrono::milliseconds(message.drain_milliseconds));
           break;

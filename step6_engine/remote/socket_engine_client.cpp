@@ -230,6 +230,15 @@ bool SocketEngineClient::reset_prefix_cache() {
   return call(EngineCall::reset_prefix_cache);
 }
 
+std::vector<EngineStats> SocketEngineClient::replica_stats() {
+  EngineStats sum = stats();
+  if (sum.num_replicas > 1) {
+    std::future<ReplyMessage> reply = send_call({.call = EngineCall::replica_stats});
+    if (reply.wait_for(kPatience) == std::future_status::ready) return checked(reply.get()).replicas;
+  }
+  return {std::move(sum)};
+}
+
 TraceSlice SocketEngineClient::trace_since(int64_t position, int64_t max_records) {
   std::future<ReplyMessage> reply =
       send_call({.call = EngineCall::trace_since, .trace_position = position, .max_records = max_records});

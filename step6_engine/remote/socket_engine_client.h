@@ -47,6 +47,8 @@ class SocketEngineClient final : public EngineClient {
   bool reset_prefix_cache() override;
   // A peer that does not answer within kPatience has no lines.
   TraceSlice trace_since(int64_t position, int64_t max_records) override;
+  // Of a peer that does not answer within kPatience: their sum.
+  std::vector<EngineStats> replica_stats() override;
   void stop(std::chrono::milliseconds drain = std::chrono::milliseconds(0)) override;
 
   const SchedulerConfig& config() const { return limits_.config(); }

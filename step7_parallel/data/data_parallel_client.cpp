@@ -325,7 +325,7 @@ EngineStats DataParallelClient::stats() const {
   return sum;
 }
 
-std::vector<EngineStats> DataParallelClient::replica_stats() const {
+std::vector<EngineStats> DataParallelClient::replica_stats() {
   std::vector<EngineStats> all;
   for (const auto& replica : replicas_) all.push_back(replica->stats());
   return all;

@@ -58,7 +58,7 @@ class DataParallelClient final : public EngineClient {
   void abort(const RequestId& id) override;
   // Sums over the replicas; `paused` and `stopped` are the door's.
   EngineStats stats() const override;
-  std::vector<EngineStats> replica_stats() const override;
+  std::vector<EngineStats> replica_stats() override;
   // These wait for the replicas, so on_ready must not call them. Error: it does.
   void pause() override;
   void resume() override;

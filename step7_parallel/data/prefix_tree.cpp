@@ -47,7 +47,7 @@ PrefixTree::~PrefixTree() {
   }
 }
 
-// >>> task 7.7.prefix_tree: a radix tree that knows who holds what
+// >>> task 7.7.tree: a radix tree that knows who holds what
 void PrefixTree::match(std::span<const int32_t> prompt, std::span<int64_t> lengths) const {
   std::ranges::fill(lengths, 0);
   const Node* node = root_.get();
@@ -123,7 +123,7 @@ void PrefixTree::drop_first(int replica) {
   --num_nodes_;
   node->parent->children.erase(node->tokens[0]);
 }
-// <<< task 7.7.prefix_tree
+// <<< task 7.7.tree
 
 PrefixTree::Node* PrefixTree::add_child(Node* parent, std::span<const int32_t> tokens) {
   auto child = std::make_unique<Node>();

@@ -1,5 +1,5 @@
 #pragma once
-// Task 7.7.prefix_tree: what the prefix cache of each replica is thought to hold, as a radix tree of token ids.
+// Task 7.7.tree: what the prefix cache of each replica is thought to hold, as a radix tree of token ids.
 //
 //   root -- "You are a helpful assistant." {0, 1, 2} -- " Where is ..." {0} -- " And who ..." {0}
 //                                                    \- " Write a ..." {1, 2}

@@ -154,7 +154,7 @@ std::string prometheus_text(std::span<const EngineStats> engines, const Promethe
   return text.take();
 }
 
-void add_metrics_route(Router& router, const EngineClient& client, PrometheusOptions options) {
+void add_metrics_route(Router& router, EngineClient& client, PrometheusOptions options) {
   check_metrics_prefix(options.prefix);
   // On a worker: counting descriptors takes milliseconds where there are many.
   router.add({"GET", "/metrics", Access::with_key, RunsOn::worker,

@@ -33,6 +33,6 @@ std::string process_metrics_text();
 
 // GET /metrics, behind the key where there is one: requests' lengths and times are nobody's business. The client must
 // outlive the router.
-void add_metrics_route(Router& router, const EngineClient& client, PrometheusOptions options);
+void add_metrics_route(Router& router, EngineClient& client, PrometheusOptions options);
 
 }  // namespace ladder

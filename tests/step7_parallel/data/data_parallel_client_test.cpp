@@ -82,7 +82,7 @@ struct Faults {
   }
 };
 
-std::vector<int64_t> requests_of(const DataParallelClient& client) {
+std::vector<int64_t> requests_of(DataParallelClient& client) {
   std::vector<int64_t> requests;
   for (const EngineStats& stats : client.replica_stats()) requests.push_back(stats.num_requests);
   return requests;
@@ -341,15 +341,19 @@ TEST(Task7_7_Door, EveryRequestIsAnsweredOnceWhateverDies) {
         RequestStream stream = client.submit(request);
         if (random() % 8 == 0) client.abort(stream.request_id());
         std::vector<int32_t> streamed;
+        bool failed = false;
         std::optional<RequestOutput> output;
         while (std::optional<StreamUpdate> update = stream.next()) {
           EXPECT_FALSE(output.has_value());
-          for (const CompletionUpdate& one : update->updates)
+          for (const CompletionUpdate& one : update->updates) {
+            failed = failed || one.finish_reason == FinishReason::error;
             streamed.insert(streamed.end(), one.token_ids.begin(), one.token_ids.end());
+          }
           if (update->output) output = std::move(update->output);
         }
         const CompletionOutput& answer = output.value().completions.at(0);
         EXPECT_EQ(answer.token_ids, streamed) << "a token twice, or of two tries";
+        EXPECT_TRUE(!failed || answer.finish_reason == FinishReason::error) << "a failure that was mended was told";
         const auto expected = expected_tokens(request.prompt_token_ids, *request.sampling.max_tokens);
         ASSERT_LE(streamed.size(), expected.size());
         EXPECT_TRUE(std::equal(streamed.begin(), streamed.end(), expected.begin()));

@@ -1,4 +1,4 @@
-// Task 7.7.prefix_tree: what each replica is thought to hold.
+// Task 7.7.tree: what each replica is thought to hold.
 #include "step7_parallel/data/prefix_tree.h"
 
 #include <gtest/gtest.h>
