@@ -2,7 +2,7 @@
 // Several API servers in front of one engine: processes of this program that speak HTTP, parse, render and tokenise, where
 // one process would be kept busy by it.
 //
-//   clients ==> one listening socket <== API server 0: HTTP, tokenizer, SocketEngineClient ---\
+//   clients ==> one listening socket <== API server 0: HTTP, tokenizer, SocketEngineClient ----,
 //                                    <== API server 1: HTTP, tokenizer, SocketEngineClient ----+--> this process:
 //                                                                                                   serve_engine() for
 //                                                                                                   each, one EngineClient

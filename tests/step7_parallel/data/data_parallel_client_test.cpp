@@ -353,7 +353,8 @@ TEST(Task7_7_Door, EveryRequestIsAnsweredOnceWhateverDies) {
         }
         const CompletionOutput& answer = output.value().completions.at(0);
         EXPECT_EQ(answer.token_ids, streamed) << "a token twice, or of two tries";
-        EXPECT_TRUE(!failed || answer.finish_reason == FinishReason::error) << "a failure that was mended was told";
+        EXPECT_TRUE(!failed || answer.finish_reason == FinishReason::error)
+            << "a failure that was mended was told";
         const auto expected = expected_tokens(request.prompt_token_ids, *request.sampling.max_tokens);
         ASSERT_LE(streamed.size(), expected.size());
         EXPECT_TRUE(std::equal(streamed.begin(), streamed.end(), expected.begin()));
