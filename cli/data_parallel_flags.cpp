@@ -29,7 +29,7 @@ void DataParallelFlags::add(CLI::App& app) {
   app.add_option(
          "--data-parallel-backend", backend_,
          "replicas as threads of this process, or as processes (mp), of which one may die without the "
-         "others; auto: threads on the CPU, mp on GPUs")
+         "others; auto: threads on the CPU, mp on GPUs. Said of one replica, that one too is started again when it dies")
       ->check(CLI::IsMember({"auto", "threads", "mp"}))
       ->type_name("KIND")
       ->capture_default_str()

@@ -29,6 +29,8 @@ class DataParallelFlags {
     return wants_processes() || (backend_ == "auto" && !device.is_cpu());
   }
   bool wants_processes() const { return backend_ == "mp"; }
+  // Whether there are several replicas here, or one that is to be started again when it dies: a backend was asked for.
+  bool has_door() const { return range().num_local > 1 || backend_ != "auto"; }
   const std::string& balancer() const { return balancer_; }
   // What was given, to be given to an API server.
   std::vector<std::string> arguments() const { return arguments_of(added_); }

@@ -45,14 +45,16 @@ std::unique_ptr<DataParallelClient> start_replicas(const ClientFlags& flags, con
                range.num_replicas);
   LADDER_CHECK(
       flags.trace.arguments().empty(),
-      "--trace: expected with one replica, of {} on this machine; the server's page shows the first one",
-      range.num_local);
+      "--trace: expected without --data-parallel-size and --data-parallel-backend; the server's page shows the first "
+      "replica");
   expect_a_gpu_for_each_replica(options.runner, range.num_local);
   std::vector<EngineOptions> of_replicas;
   for (int local = 0; local < range.num_local; ++local)
     of_replicas.push_back(
         options_of_replica(options, folder.spec, local, range.num_local, memory_of(options.runner.device)));
-  auto bar = std::make_shared<ProgressBar>(fmt::format("loading {} replicas", range.num_local), 0, "bytes");
+  auto bar = std::make_shared<ProgressBar>(
+      range.num_local == 1 ? std::string("loading") : fmt::format("loading {} replicas", range.num_local), 0,
+      "bytes");
   auto progress = std::make_shared<SummedProgress>(range.num_local, [bar](int64_t done, int64_t total) {
     bar->set_total(total);
     bar->set(done);
@@ -93,12 +95,12 @@ std::unique_ptr<DataParallelClient> start_replicas(const ClientFlags& flags, con
 MadeClient make_client(const ClientFlags& flags, const EngineOptions& options, const ModelFolder& folder,
                        EngineClientOptions client_options) {
   const ReplicaRange range = flags.replicas.range();
-  if (range.num_local > 1) {
+  if (flags.replicas.has_door()) {
     auto client = start_replicas(flags, options, folder, range, client_options);
     SchedulerConfig config = client->config();
     return {std::move(client), std::move(config)};
   }
-  if (flags.engine_process || flags.replicas.wants_processes()) {
+  if (flags.engine_process) {
     auto client =
         start_engine_process_with_progress(flags.engine, flags.trace, folder, std::move(client_options));
     SchedulerConfig config = client->config();

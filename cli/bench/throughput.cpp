@@ -73,8 +73,7 @@ void run_replicas(const ThroughputFlags& flags, int num_replicas) {
 }
 
 void run_throughput(const ThroughputFlags& flags) {
-  if (const int num_replicas = flags.replicas.range().num_local; num_replicas > 1)
-    return run_replicas(flags, num_replicas);
+  if (flags.replicas.has_door()) return run_replicas(flags, flags.replicas.range().num_local);
   check_report_file(flags.json);
   const std::shared_ptr<TraceWriter> trace = flags.trace.open();
   const EngineOptions options = flags.engine.options();
