@@ -11,7 +11,7 @@
 #   soak       the random tests of steps 1, 2 and 6, twenty times with fresh seeds
 #   server     whatever clients do to a server for ten minutes (tests/step6_engine/server/server_soak_test.cpp), under
 #              AddressSanitizer and again under ThreadSanitizer
-#   kills      20,000 requests to `ladder serve` with several API servers, while processes of it are killed at random
+#   kills      20,000 requests to `ladder serve` with replicas and API servers, which are killed at random
 #              (tests/cli/serve_soak_test.cpp)
 #   mutants    defects planted in the core tasks, each of which a test must find (tools/mutants.py)
 #   cheats     known cheats of the course's graders, and answers that are right but slow (tools/course_cheats.py)

@@ -150,7 +150,8 @@ TEST(Cli_ServeSoak, EveryRequestIsAnsweredOnceOrItsClientIsToldWhoeverIsKilled) 
   const uint64_t seed = fresh_seed();
   SCOPED_TRACE("seed " + std::to_string(seed));
   const std::set<std::string> shm = shared_memory();
-  RunningServer server({"--api-server-count=2", "--engine-process", "--num-kv-blocks=512"});
+  RunningServer server({"--api-server-count=2", "--data-parallel-size=2", "--data-parallel-backend=mp",
+                        "--num-kv-blocks=512"});
   ASSERT_TRUE(server.ready());
   std::vector<std::string> expected;
   for (int kind = 0; kind < kKinds; ++kind) {
@@ -172,7 +173,7 @@ TEST(Cli_ServeSoak, EveryRequestIsAnsweredOnceOrItsClientIsToldWhoeverIsKilled) 
     std::mt19937_64 random(seed);
     while (num_asked < num_requests && !::testing::Test::HasFailure()) {
       std::this_thread::sleep_for(std::chrono::milliseconds(100 + random() % 900));
-      killer.kill_one("api-server");
+      killer.kill_one(random() % 2 == 0 ? "api-server" : "engine-process");
     }
   });
   for (std::thread& client : clients) client.join();
@@ -181,12 +182,16 @@ TEST(Cli_ServeSoak, EveryRequestIsAnsweredOnceOrItsClientIsToldWhoeverIsKilled) 
   EXPECT_GT(counts.answered, num_requests / 2);
 
   // The books, and that all are back.
-  EXPECT_TRUE(eventually([&] { return server.children("api-server").size() == 2; }));
+  for (const char* command :
+       {"api-server", "engine-process"})  // a replica that was killed often waits for a minute
+    EXPECT_TRUE(eventually([&] { return server.children(command).size() == 2; }, 90s)) << command;
   EXPECT_TRUE(eventually([&] {
     return server.metric("num_requests_running") + server.metric("num_requests_waiting") == 0 &&
            server.metric("kv_cache_usage_perc") == 0;
   })) << body_of(server.get("/metrics"));
   EXPECT_EQ(status_of(server.get("/health")), 200);
+  EXPECT_TRUE(
+      eventually([&] { return server.get("/health").find("\"live_replicas\":2") != std::string::npos; }));
   for (int kind = 0; kind < kKinds; ++kind) {
     const Json answer = Json::parse(body_of(server.post(request_of(kind))), nullptr, false);
     EXPECT_TRUE(answer.is_object() && answer["choices"][0]["text"] == expected[static_cast<size_t>(kind)]);

@@ -175,7 +175,7 @@ TEST(Task6_9_MessageSocket, TheFirstMessageSaysWhoIsThere) {
     return error_of([&] { reader.exchange_hello(timeout); });
   };
   EXPECT_EQ(answer_to(frame(4, 0x4c444452, std::string("\x63\0\0\0", 4))),
-            "the other side is another version of Ladder: its messages are version 99, expected 3");
+            "the other side is another version of Ladder: its messages are version 99, expected 4");
   EXPECT_EQ(answer_to("GET / HTTP/1.1\r\n\r\n").substr(0, 9), "a message");
   EXPECT_EQ(answer_to(frame(0, 1, "")), "the other side is not Ladder");
   EXPECT_EQ(answer_to("", 50ms), "the connection: nothing came in time");

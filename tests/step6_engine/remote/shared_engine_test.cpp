@@ -188,6 +188,22 @@ TEST(Task6_9_SharedEngines, TheEnginesDeathIsToldToEveryUser) {
   EXPECT_NE(one->stats().error, "");
 }
 
+// Before its user has heard of it.
+TEST(Task6_9_SharedEngines, WhyARequestIsNotTakenIsSaidBySubmit) {
+  testing::Gate gate;
+  SharedEngine engine(endless_engine(gate.fault()));
+  const auto one = engine.connect({.queue_is_shared = true}), two = engine.connect({.queue_is_shared = true});
+  RequestStream running = one->submit(endless_request());
+  gate.wait_until_reached();
+  std::thread stop([&] { engine.client().stop(); });
+  while (!engine.client().stats().stopped) std::this_thread::sleep_for(1ms);
+  EXPECT_FALSE(two->stats().stopped) << "it does not know";
+  EXPECT_THROW(two->submit(token_request({1}, 1)), EngineUnavailable);
+  EXPECT_EQ(two->stats().num_requests, 0);
+  gate.open();
+  stop.join();
+}
+
 // A stream may call once more after it was dropped, and by then its server is gone.
 TEST_P(Task6_9_SharedEngine, UsersThatComeAndGoLeaveNothing) {
   SharedEngine engine(endless_engine(), GetParam());
