@@ -4,6 +4,7 @@
 #include "step3_sequence/scheduler_output.h"
 #include "step4_runner/executor.h"
 #include "step6_engine/remote/engine_wire_forms.h"
+#include "step7_parallel/workers/wire_table.h"
 
 namespace ladder {
 
@@ -11,19 +12,26 @@ LADDER_WIRE_FORM(NewSequence) {
   auto& [id, prompt_of, token_ids, num_prompt_tokens, sampling, block_table, num_computed_tokens] = value;
   wire(id, prompt_of, token_ids, num_prompt_tokens, sampling, block_table, num_computed_tokens);
 }
-LADDER_WIRE_FORM(ContinuedSequence) {
-  auto& [id, new_block_ids, num_computed_tokens] = value;
-  wire(id, new_block_ids, num_computed_tokens);
+template <class T>
+requires WireForm<T, ContinuedSequence>
+auto columns_of(T& row) {
+  auto& [id, new_block_ids, num_computed_tokens] = row;
+  return std::tie(id, new_block_ids, num_computed_tokens);
 }
-LADDER_WIRE_FORM(ScheduledSequence) {
-  auto& [id, num_tokens, draft_token_ids] = value;
-  wire(id, num_tokens, draft_token_ids);
+template <class T>
+requires WireForm<T, ScheduledSequence>
+auto columns_of(T& row) {
+  auto& [id, num_tokens, draft_token_ids] = row;
+  return std::tie(id, num_tokens, draft_token_ids);
 }
 LADDER_WIRE_FORM(SchedulerOutput) {
   auto& [step, scheduled, new_sequences, continued, finished, preempted, total_num_tokens,
          num_static_padding_rows] = value;
-  wire(step, scheduled, new_sequences, continued, finished, preempted, total_num_tokens,
-       num_static_padding_rows);
+  wire(step);
+  wire_table(wire, scheduled);
+  wire(new_sequences);
+  wire_table(wire, continued);
+  wire(finished, preempted, total_num_tokens, num_static_padding_rows);
 }
 
 LADDER_WIRE_FORM(KnownTokens) {

@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
+#include "tests/support/numerics.h"
+
 namespace ladder {
 namespace {
 
@@ -27,6 +31,18 @@ SchedulerOutput some_step() {
   step.preempted = {12};
   step.total_num_tokens = 513;
   step.num_static_padding_rows = 6;
+  return step;
+}
+
+// Every sixteenth sequence begins a block.
+SchedulerOutput decode_step(int64_t num_sequences) {
+  SchedulerOutput step;
+  for (int64_t i = 0; i < num_sequences; ++i) {
+    step.scheduled.push_back({.id = 900 + i, .num_tokens = 1, .draft_token_ids = {}});
+    step.continued.push_back({.id = 900 + i, .new_block_ids = {}, .num_computed_tokens = 1000 + i});
+    if (i % 16 == 0) step.continued.back().new_block_ids.push_back(static_cast<int32_t>(i));
+  }
+  step.total_num_tokens = num_sequences;
   return step;
 }
 
@@ -56,6 +72,73 @@ TEST(StepWireForms, AStepIsWhatItWas) {
   EXPECT_EQ(read.preempted, std::vector<SequenceId>{12});
   EXPECT_EQ(read.total_num_tokens, 513);
   EXPECT_EQ(read.num_static_padding_rows, 6);
+}
+
+// Columns of every width, with the ends of what a number can be.
+TEST(StepWireForms, StepsOfRandomNumbersAreWhatTheyWere) {
+  testing::Random random;
+  SCOPED_TRACE(random.describe());
+  constexpr int64_t kLeast = std::numeric_limits<int64_t>::min(), kMost = std::numeric_limits<int64_t>::max();
+  for (int round = 0; round < 300; ++round) {
+    const int64_t span =
+        random.one_of<int64_t>({0, 1, 0xff, 0x100, 0xffff, 0x10000, 0xffffffff, 0x100000000, kMost});
+    const int64_t least = random.one_of<int64_t>({0, 7, -span / 2, span == kMost ? 0 : kMost - span});
+    const auto number = [&] {
+      return random.one_of<int64_t>(
+          {least, least + span, least + random.integer(0, std::min<int64_t>(span, 1 << 30))});
+    };
+    const auto list = [&] {
+      std::vector<int32_t> values(static_cast<size_t>(random.integer(0, 2) == 0 ? random.integer(1, 5) : 0));
+      for (int32_t& value : values) value = static_cast<int32_t>(number());
+      return values;
+    };
+    SchedulerOutput step;
+    step.scheduled.resize(static_cast<size_t>(random.integer(0, 40)));
+    for (auto& [id, num_tokens, drafts] : step.scheduled)
+      id = number(), num_tokens = number(), drafts = list();
+    step.continued.resize(static_cast<size_t>(random.integer(0, 40)));
+    for (auto& [id, blocks, computed] : step.continued) id = number(), blocks = list(), computed = number();
+    if (round % 10 == 0 && !step.continued.empty()) step.continued[0].id = kLeast;
+    SchedulerOutput read = decode_step(17);  // into what another step has left
+    const std::string bytes = to_bytes(step);
+    WireReader wire(bytes);
+    wire(read);
+    wire.expect_end();
+    ASSERT_EQ(read.scheduled.size(), step.scheduled.size());
+    for (size_t i = 0; i < step.scheduled.size(); ++i) {
+      ASSERT_EQ(read.scheduled[i].id, step.scheduled[i].id);
+      ASSERT_EQ(read.scheduled[i].num_tokens, step.scheduled[i].num_tokens);
+      ASSERT_EQ(read.scheduled[i].draft_token_ids, step.scheduled[i].draft_token_ids);
+    }
+    ASSERT_EQ(read.continued.size(), step.continued.size());
+    for (size_t i = 0; i < step.continued.size(); ++i) {
+      ASSERT_EQ(read.continued[i].id, step.continued[i].id);
+      ASSERT_EQ(read.continued[i].new_block_ids, step.continued[i].new_block_ids);
+      ASSERT_EQ(read.continued[i].num_computed_tokens, step.continued[i].num_computed_tokens);
+    }
+  }
+}
+
+TEST(StepWireForms, WhatIsAlikeTakesNoBytes) {
+  EXPECT_LT(to_bytes(decode_step(256)).size(), 2000u);  // of 10,300
+  EXPECT_LT(to_bytes(decode_step(1)).size(), 200u);
+}
+
+// Any byte of it may be another: an Error, or some other step, and no memory that is not there.
+TEST(StepWireForms, AStepWithAWrongByteIsAnErrorOrAnotherStep) {
+  const std::string bytes = to_bytes(some_step());
+  int refused = 0;
+  for (size_t at = 0; at < bytes.size(); ++at)
+    for (const int with : {0x00, 0x01, 0x7f, 0x80, 0xff}) {
+      std::string wrong = bytes;
+      wrong[at] = static_cast<char>(with);
+      try {
+        from_bytes<SchedulerOutput>(wrong);
+      } catch (const Error&) {
+        ++refused;
+      }
+    }
+  EXPECT_GT(refused, 100);
 }
 
 TEST(StepWireForms, AnAnswerIsWhatItWas) {
