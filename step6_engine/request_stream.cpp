@@ -61,7 +61,7 @@ std::optional<StreamUpdate> StreamBuffer::take(std::optional<Clock::time_point> 
   const auto is_ready = [this] { return !empty() || end_taken_; };
   if (!deadline)
     ready_.wait(lock, is_ready);
-  else
+  else if (!is_ready() && Clock::now() < *deadline)  // to ask the system for no wait at all takes long too
     ready_.wait_until(lock, *deadline, is_ready);
   if (empty()) return std::nullopt;
   end_taken_ = content_.output.has_value();

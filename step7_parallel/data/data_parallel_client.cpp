@@ -230,20 +230,20 @@ void DataParallelClient::pump(const std::shared_ptr<Route>& route) {
   const TellsNews telling;
   std::unique_lock lock(route->mutex);
   if (!route->stream) return;
-  while (std::optional<StreamUpdate> update = route->stream->next(std::chrono::nanoseconds(0))) {
-    for (CompletionUpdate& one : update->updates) {
-      if (one.finish_reason == FinishReason::error) {
-        route->last_words.push_back(std::move(one));
-        continue;
-      }
-      route->streamed = true;
-      route->buffer->push(std::move(one));
+  std::optional<StreamUpdate> update = route->stream->next(std::chrono::nanoseconds(0));
+  if (!update) return;  // another one has taken it
+  for (CompletionUpdate& one : update->updates) {
+    if (one.finish_reason == FinishReason::error) {
+      route->last_words.push_back(std::move(one));
+      continue;
     }
-    if (!update->output) continue;
-    route->stream.reset();
-    lock.unlock();
-    return finish(route, std::move(*update->output));
+    route->streamed = true;
+    route->buffer->push(std::move(one));
   }
+  if (!update->output) return;
+  route->stream.reset();
+  lock.unlock();
+  finish(route, std::move(*update->output));
 }
 
 void DataParallelClient::finish(const std::shared_ptr<Route>& route, RequestOutput output) {
