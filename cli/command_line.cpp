@@ -8,6 +8,7 @@
 
 #include "cli/commands.h"
 #include "cli/mpi_launch.h"
+#include "cli/node_launch.h"
 #include "cli/terminal.h"
 #include "step1_layers/core/error.h"
 #include "step1_layers/core/task_not_implemented.h"
@@ -66,6 +67,7 @@ int parse_and_run(int argc, char** argv) {
       {"trace", "what a trace says that --trace has written; for ui.perfetto.dev", add_trace_command},
       {"engine-process", "", add_engine_process_command},
       {"worker-process", "", add_worker_process_command},
+      {"launched-rank", "", add_launched_rank_command},
       {"api-server", "", add_api_server_command},
   };
   std::vector<std::pair<CLI::App*, RunCommand>> added;
@@ -118,7 +120,8 @@ int run_and_report(int argc, char** argv) {
 bool is_child_of_ours(int argc, char** argv) {
   if (argc < 2) return false;
   const std::string_view command = argv[1];
-  return command == "engine-process" || command == "worker-process" || command == "api-server";
+  return command == "engine-process" || command == "worker-process" || command == "api-server" ||
+         command == "launched-rank";
 }
 
 }  // namespace
@@ -126,7 +129,13 @@ bool is_child_of_ours(int argc, char** argv) {
 int run_command_line(int argc, char** argv) {
   std::signal(SIGPIPE, SIG_IGN);  // a closed pipe is an error of write(), see write_out
   const auto run = [argc, argv] { return run_and_report(argc, argv); };
-  return started_by_mpirun() && !is_child_of_ours(argc, argv) ? run_as_rank(argc, argv, run) : run();
+  if (is_child_of_ours(argc, argv)) return run();
+  const std::optional<NodeLaunch> nodes = started_on_nodes(argc, argv);
+  if (nodes && started_by_mpirun())
+    return report("error", "--nnodes: expected without mpirun, which starts the ranks of all hosts itself",
+                  2);
+  if (nodes) return run_on_nodes(*nodes, argc, argv, run);
+  return started_by_mpirun() ? run_as_rank(argc, argv, run) : run();
 }
 
 }  // namespace ladder

@@ -6,7 +6,7 @@
 #include "cli/device_flag.h"
 #include "cli/flag_values.h"
 #include "cli/kernels.h"
-#include "cli/mpi_launch.h"
+#include "cli/launched_command.h"
 #include "step1_layers/core/error.h"
 #include "step4_runner/rank_grid.h"
 #include "step7_parallel/pipeline/split_layers.h"
@@ -209,15 +209,18 @@ void EngineFlags::add_ranks(CLI::App& app) {
       ->type_name("KIND")
       ->capture_default_str()
       ->group(group);
+  nodes_.add(app);
 }
 
 ExecutorMaker EngineFlags::executor_maker(const RunnerConfig& runner) const {
   LaunchedWorld* const launched = launched_world();
   const std::string& wanted = executor_backend_;
-  LADDER_CHECK(wanted == "auto" || (wanted == "mpi") == (launched != nullptr),
+  const bool by_mpirun = launched != nullptr && launched->started_by == "mpirun";
+  LADDER_CHECK(wanted == "auto" || (wanted == "mpi" ? by_mpirun : launched == nullptr),
                "--distributed-executor-backend {}: {}", wanted,
-               launched != nullptr ? "mpirun has started several ranks, expected auto or mpi"
-                                   : "expected mpirun to start the ranks: mpirun -np N ladder ...");
+               launched == nullptr ? "expected mpirun to start the ranks: mpirun -np N ladder ..."
+                                   : fmt::format("{} has started several ranks, expected auto{}",
+                                                 launched->started_by, by_mpirun ? " or mpi" : ""));
   if (launched != nullptr) return make_launched_executor(arguments(), *launched);
   const bool several_gpus = !runner.device.is_cpu() && num_ranks(runner) > 1;
   LADDER_CHECK(!several_gpus || wanted != "threads",

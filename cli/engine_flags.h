@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/node_flags.h"
 #include "step6_engine/load_engine.h"
 
 namespace ladder {
@@ -36,6 +37,7 @@ class EngineFlags {
   std::string kv_memory_;
   std::vector<std::string> kernels_;
   std::vector<int64_t> pipeline_layers_;
+  NodeFlags nodes_;                        // read before all others, node_launch.h
   std::vector<const CLI::Option*> added_;  // by add()
 };
 

@@ -5,7 +5,7 @@
 
 #include "cli/commands.h"
 #include "cli/flag_values.h"
-#include "cli/mpi_launch.h"
+#include "cli/launched_command.h"
 #include "cli/terminal.h"
 #include "cli/tiny_model.h"
 #include "step1_layers/core/error.h"
@@ -24,8 +24,9 @@ std::unique_ptr<SocketEngineClient> start_engine_process_with_progress(const Eng
                                                                        const TraceFlags& trace,
                                                                        const ModelFolder& folder,
                                                                        EngineClientOptions options) {
-  LADDER_CHECK(launched_world() == nullptr,
-               "--engine-process: expected without mpirun, of whose ranks the first one has the engine");
+  LADDER_CHECK(
+      launched_world() == nullptr,
+      "--engine-process: expected without mpirun and --nnodes, of whose ranks the first one has the engine");
   ProgressBar bar("loading", 0, "bytes");
   EngineProcessOptions process = engine_process_options(flags.arguments(), folder);
   for (std::string& word : trace.arguments()) process.arguments.push_back(std::move(word));

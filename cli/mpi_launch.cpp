@@ -4,9 +4,7 @@
 #include <cstdlib>
 #include <string_view>
 
-#include "cli/engine_flags.h"
-#include "cli/tiny_model.h"
-#include "step1_layers/core/error.h"
+#include "cli/launched_command.h"
 
 #ifdef LADDER_HAS_MPI
 #include "step7_parallel/communicators/mpi/mpi_world.h"
@@ -16,8 +14,6 @@
 namespace ladder {
 
 namespace {
-
-LaunchedWorld* world_of_rank_0 = nullptr;
 
 // What Open MPI tells each process; 0: it does not.
 int from_environment(const char* name) {
@@ -30,24 +26,12 @@ int from_environment(const char* name) {
 constexpr std::chrono::minutes kCallTimeout{5};
 // For the next step, which comes when somebody asks for something.
 constexpr std::chrono::hours kStepTimeout{24 * 365};
-
-ExecutorOptions options_of(const std::vector<std::string>& arguments) {
-  CLI::App app;
-  EngineFlags flags;
-  flags.add(app, {}, tiny_model_folder());
-  app.parse(std::vector<std::string>(arguments.rbegin(), arguments.rend()));  // CLI11 takes them from the end
-  return flags.parts();
-}
 #endif
 
 }  // namespace
 
 bool started_by_mpirun() {
   return from_environment("OMPI_COMM_WORLD_SIZE") > 1;
-}
-
-LaunchedWorld* launched_world() {
-  return world_of_rank_0;
 }
 
 #ifdef LADDER_HAS_MPI
@@ -69,15 +53,12 @@ int run_as_rank(int argc, char** argv, const std::function<int()>& command) {
     return 2;
   }
   if (world.rank() == 0) {
-    world_of_rank_0 = &world;
-    const int code = command();
-    world_of_rank_0 = nullptr;
-    dismiss_launched_ranks(world);
+    const int code = run_with_ranks(world, command);
     if (world.broken) mpi.abort(code == 0 ? 1 : code);
     return code;
   }
   return mpi.run([&] {
-    serve_launched_rank(options_of, world);
+    serve_launched_rank(options_of_rank, world);
     return 0;
   });
 }

@@ -2,8 +2,6 @@
 // `mpirun -np 4 ladder generate --tensor-parallel-size 4 ...`: rank 0 runs the command, the others are ranks of its engine.
 #include <functional>
 
-#include "step7_parallel/workers/launched_ranks.h"
-
 namespace ladder {
 
 // Whether mpirun has started this process, as one of several.
@@ -13,8 +11,5 @@ bool started_by_mpirun();
 // arrival and the dismissal of the others. A failure that the others cannot hear of ends all of them. Error: this build
 // has no MPI.
 int run_as_rank(int argc, char** argv, const std::function<int()>& command);
-
-// The ranks of this run, on rank 0 of several that mpirun has started; else nullptr.
-LaunchedWorld* launched_world();
 
 }  // namespace ladder

@@ -151,6 +151,11 @@ void set_blocking(int socket, bool blocking) {
       "a socket's flags: {}", std::strerror(errno));
 }
 
+void set_read_timeout(int socket, std::chrono::milliseconds timeout) {
+  const auto count = timeout.count();
+  set_option(socket, SOL_SOCKET, SO_RCVTIMEO, timeval{count / 1000, count % 1000 * 1000});
+}
+
 bool send_at_once(int socket, const void* bytes, size_t size) {
   return ::send(socket, bytes, size, MSG_NOSIGNAL | MSG_DONTWAIT) == static_cast<ssize_t>(size);
 }

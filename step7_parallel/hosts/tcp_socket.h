@@ -33,6 +33,8 @@ FileDescriptor try_to_connect(const HostAddress& address, std::chrono::steady_cl
 // are under way to it (TCP_USER_TIMEOUT) or none (SO_KEEPALIVE); one that is stopped is not: its machine answers for it.
 void set_tcp_options(int socket, std::chrono::milliseconds cut);
 void set_blocking(int socket, bool blocking);
+// A read that waits for longer fails (SO_RCVTIMEO).
+void set_read_timeout(int socket, std::chrono::milliseconds timeout);
 
 // So few bytes that the kernel takes them all. False: it does not, the peer has gone.
 bool send_at_once(int socket, const void* bytes, size_t size);

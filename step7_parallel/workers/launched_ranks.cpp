@@ -225,7 +225,8 @@ void serve_launched_rank(
         try {
           rank.emplace(
               config, [&] { return make_options(arguments); }, world);
-        } catch (const AgreedError&) {  // rank 0 says it, and goes on to whatever it does then
+        } catch (const AgreedError& error) {  // rank 0 says it, and goes on to whatever it does then
+          world.agreed_error = error.what();
         }
         break;
       case FromRank0::step: {

@@ -1,5 +1,5 @@
 #pragma once
-// Task 7.6: ranks that somebody else has started, one process each: mpirun, on one machine or several. Rank 0's process has
+// Task 7.6: ranks that somebody else has started, one process each, on one machine or several: mpirun, or --nnodes (hosts/). Rank 0's process has
 // the engine too, and computes its own share where it submits a step.
 //
 //   rank 0    engine --> LaunchedExecutor: submit()   step to all, without waiting; its own rank launches it
@@ -25,7 +25,9 @@ struct LaunchedWorld {
   std::unique_ptr<Communicator> steps, calls;
   // The ranks that name the same colour, in their order. All ranks call it, in the same order.
   std::function<std::unique_ptr<Communicator>(int colour)> make_group;
-  int local_rank = 0;   // of this process, among those of its machine
+  std::string started_by = "mpirun";
+  int local_rank = 0;        // of this process, among those of its machine
+  std::string agreed_error;  // the last AgreedError that rank 0 reports, on the others
   bool broken = false;  // this rank has failed where others wait for it: they can only be ended from outside
 
   int rank() const { return calls->rank(); }

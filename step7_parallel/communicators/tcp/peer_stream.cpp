@@ -72,6 +72,7 @@ bool PeerStream::send_some() {
   return true;
 }
 
+// >>> task 7.8: pieces out of a stream, as they come
 bool PeerStream::receive_some() {
   constexpr int64_t kHeader = sizeof(Header);
   for (;;) {
@@ -116,6 +117,7 @@ void PeerStream::end_piece() {
     if (wants_) wants_ = !take_kept();
   }
 }
+// <<< task 7.8
 
 bool PeerStream::take_kept() {
   std::deque<Kept>& pieces = kept(wanted_tag_);

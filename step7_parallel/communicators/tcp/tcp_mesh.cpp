@@ -39,9 +39,10 @@ FileDescriptor TcpMesh::wait_for(const Caller& caller, Clock::time_point deadlin
   }
 }
 
-std::unique_ptr<Communicator> TcpMesh::group(const std::vector<int>& ranks, std::chrono::milliseconds timeout,
+std::unique_ptr<Communicator> TcpMesh::group(const std::vector<int>& ranks, std::chrono::milliseconds connect,
+                                             std::chrono::milliseconds timeout,
                                              std::function<void(const std::string&)> failed) {
-  const Clock::time_point deadline = Clock::now() + timeout;
+  const Clock::time_point deadline = Clock::now() + connect;
   const int32_t number = num_groups_++;
   std::vector<PeerStream> peers;
   int mine = -1;
@@ -79,7 +80,7 @@ std::vector<std::string> run_tcp_ranks(int size, std::chrono::milliseconds deadl
           places.push_back({{"127.0.0.1", std::stoi(port)}, fmt::format("rank {}", ranks.back())});
         }
         mesh.meet(rank, std::move(places));
-        fn(rank, *mesh.group(ranks, deadline));
+        fn(rank, *mesh.group(ranks, deadline, deadline));
       });
 }
 

@@ -26,9 +26,10 @@ class TcpMesh {
   // Where all of them are, by rank, of which this one is `rank`.
   void meet(int rank, std::vector<TcpPlace> places);
 
-  // All ranks of the mesh call it, in the same order, each with the ranks of a group that it is in. `timeout`: of the
-  // connections, and of each call in the group. `failed`: as TcpExchange's. Error: a rank of it does not come.
-  std::unique_ptr<Communicator> group(const std::vector<int>& ranks, std::chrono::milliseconds timeout,
+  // All ranks of the mesh call it, in the same order, each with the ranks of a group that it is in. `connect`: until all of
+  // them are connected; `timeout`: of each call in the group. `failed`: as TcpExchange's. Error: a rank does not come.
+  std::unique_ptr<Communicator> group(const std::vector<int>& ranks, std::chrono::milliseconds connect,
+                                      std::chrono::milliseconds timeout,
                                       std::function<void(const std::string&)> failed = {});
 
  private:

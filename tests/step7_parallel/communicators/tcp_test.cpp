@@ -223,7 +223,7 @@ TEST(TcpMesh, GroupsAreConnectedWhoeverComesFirst) {
         std::vector<std::unique_ptr<Communicator>> groups;
         for (int turn = 0; turn < 6; ++turn) {
           const int other = turn % 2 == 0 ? rank ^ 1 : rank ^ 2;
-          groups.push_back(mesh.group({std::min(rank, other), std::max(rank, other)}, 10s));
+          groups.push_back(mesh.group({std::min(rank, other), std::max(rank, other)}, 10s, 10s));
         }
         for (size_t turn = 0; turn < groups.size(); ++turn) {
           const int other = turn % 2 == 0 ? rank ^ 1 : rank ^ 2;
@@ -241,7 +241,7 @@ TEST(TcpMesh, GroupsAreConnectedWhoeverComesFirst) {
 TEST(TcpMesh, ARankThatDoesNotComeIsNamed) {
   TcpMesh mesh("127.0.0.1", {});
   mesh.meet(0, {{mesh.address(), "rank 0"}, {{"127.0.0.1", 1}, "rank 1 (node 1)"}});
-  EXPECT_THAT(error_of([&] { mesh.group({0, 1}, 200ms); }), HasSubstr("rank 1 (node 1) has not connected"));
+  EXPECT_THAT(error_of([&] { mesh.group({0, 1}, 200ms, 1s); }), HasSubstr("rank 1 (node 1) has not connected"));
 }
 
 }  // namespace

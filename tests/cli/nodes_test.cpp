@@ -1,0 +1,225 @@
+// One engine on several hosts as a user starts it: nodes on this machine, and nodes that reach each other by a network.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+#include <cstdlib>
+#include <future>
+#include <thread>
+
+#include "step7_parallel/hosts/tcp_socket.h"
+#include "tests/cli/run_binary.h"
+#include "tests/support/source_folder.h"
+
+namespace ladder {
+namespace {
+
+using testing::BinaryResult;
+using ::testing::HasSubstr;
+using testing::run_binary;
+using Clock = std::chrono::steady_clock;
+
+const std::string kModel = (testing::source_folder() / "models" / "tinyworld").string();
+const std::string kBound = "timeout -s KILL 90";  // of a hang
+
+using Words = std::vector<std::string>;
+
+Words plus(Words words, const Words& more) {
+  words.insert(words.end(), more.begin(), more.end());
+  return words;
+}
+Words generate(const Words& more) {
+  return plus({"generate", "--model", kModel, "--prompt", "Once", "--max-tokens", "12", "--temperature", "0",
+               "--device", "cpu", "--dtype", "f32"},
+              more);
+}
+std::string free_port() {
+  return std::to_string(local_address(listen_on({"127.0.0.1", 0}, 1).number()).port);
+}
+int lines(const std::string& text) {
+  return static_cast<int>(std::count(text.begin(), text.end(), '\n'));
+}
+
+struct Nodes {
+  BinaryResult node[2];
+  double seconds = 0;
+};
+
+// The same words on both, and what is said to each alone; `launchers`: before the program, by node.
+Nodes on_two(Words words, const Words& of_0, const Words& of_1,
+             const std::array<std::string, 2>& launchers = {kBound, kBound}) {
+  words = plus(words, {"--nnodes", "2"});
+  const auto begin = Clock::now();
+  auto other = std::async(std::launch::async, [&] {
+    return run_binary(plus(plus(words, {"--node-rank=1"}), of_1), {}, {}, launchers[1]);
+  });
+  Nodes nodes;
+  nodes.node[0] = run_binary(plus(plus(words, {"--node-rank", "0"}), of_0), {}, {}, launchers[0]);
+  nodes.node[1] = other.get();
+  nodes.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+  return nodes;
+}
+
+const Words kGrid = {"--tensor-parallel-size=2", "--pipeline-parallel-size=2"};
+
+TEST(Cli_Nodes, GiveTheTextOfOneRank) {
+  const BinaryResult one = run_binary(generate({}));
+  ASSERT_EQ(one.exit_code, 0) << one.err;
+  for (const Words& grid :
+       {Words{"--tensor-parallel-size=2"}, Words{"--pipeline-parallel-size", "2"}, kGrid}) {
+    const Nodes nodes = on_two(generate(plus(grid, {"--master-port", free_port()})), {}, {});
+    for (const BinaryResult& node : nodes.node) EXPECT_EQ(node.exit_code, 0) << node.err;
+    EXPECT_EQ(nodes.node[0].out, one.out);
+    EXPECT_EQ(nodes.node[1].out + nodes.node[1].err, "") << "node 0 speaks for all";
+  }
+}
+
+TEST(Cli_Nodes, WhatIsWrongIsOneLineOnEachAndSoon) {
+  struct Case {
+    Words words, of_0, of_1;
+    std::string says;
+  };
+  const Case cases[] = {
+      {{}, {"--max-tokens=5"}, {}, "the arguments of node 1 are others than node 0's"},
+      {{}, {"--kernel=matmul=nonsense"}, {"--kernel=matmul=nonsense"}, ""},
+      {{}, {}, {"--secret-file", (testing::source_folder() / "LICENSE").string()}, "another secret"},
+      {{}, {}, {"--node-rank=0"}, ""},
+      {{"--tensor-parallel-size=3"}, {}, {}, "expected to divide the number of ranks"},
+  };
+  for (const Case& one : cases) {
+    const Nodes nodes = on_two(
+        generate(plus(plus(kGrid, {"--master-port", free_port(), "--node-arrival-timeout=3"}), one.words)),
+        one.of_0, one.of_1);
+    bool said = false;
+    for (const BinaryResult& node : nodes.node) {
+      EXPECT_EQ(node.exit_code, 2) << node.err;
+      EXPECT_EQ(lines(node.err), 1) << node.err;
+      EXPECT_EQ(node.out, "");
+      said = said || node.err.find(one.says) != std::string::npos;
+    }
+    EXPECT_TRUE(said) << nodes.node[0].err << nodes.node[1].err << "expected " << one.says;
+    EXPECT_LT(nodes.seconds, 20);
+  }
+}
+
+TEST(Cli_Nodes, ANodeThatDoesNotComeIsNamed) {
+  const std::string port = free_port();
+  const BinaryResult alone =
+      run_binary(generate(plus(kGrid, {"--nnodes=2", "--master-port", port, "--node-arrival-timeout=0.5"})),
+                 {}, {}, kBound);
+  EXPECT_EQ(alone.exit_code, 2);
+  EXPECT_EQ(alone.err, "ladder: error: node 1 of 2 has not arrived at 127.0.0.1:" + port + " within 0.5 s\n");
+  const BinaryResult other = run_binary(generate(plus(kGrid, {"--nnodes=2", "--node-rank=1", "--master-port",
+                                                              port, "--node-arrival-timeout=0.5"})),
+                                        {}, {}, kBound);
+  EXPECT_EQ(other.exit_code, 2);
+  EXPECT_THAT(other.err, HasSubstr("127.0.0.1:" + port));
+  EXPECT_EQ(lines(other.err), 1) << other.err;
+}
+
+#ifdef LADDER_HAS_SERVER
+Words serve(const Words& more) {
+  return plus({"serve", "--model", kModel, "--device", "cpu", "--node-timeout", "1.5", "--port", free_port(),
+               "--master-port", free_port()},
+              plus(kGrid, more));
+}
+
+// While nobody asks for anything: a node that is killed, and one that is stopped.
+TEST(Cli_Nodes, OneThatEndsOrIsStoppedEndsTheOther) {
+  for (const bool stopped : {false, true}) {
+    // timeout stops it after two seconds and kills it five later, or kills it at once.
+    const std::string faulty = stopped ? "timeout -s STOP -k 5 2" : "timeout -s KILL 2";
+    for (const int node : {0, 1}) {
+      std::array<std::string, 2> launchers = {kBound, kBound};
+      launchers[static_cast<size_t>(node)] = faulty;
+      const Nodes nodes = on_two(serve({}), {}, {}, launchers);
+      const BinaryResult& other = nodes.node[1 - node];
+      EXPECT_EQ(other.exit_code, 2) << other.err;
+      EXPECT_THAT(other.err, HasSubstr(node == 0 ? "error: rank 0 (node 0, 127.0.0.1) has "
+                                                 : "error: rank 2 (node 1, 127.0.0.1) has "));
+      EXPECT_THAT(other.err, HasSubstr(stopped ? "has said nothing for 1.5 s" : "has ended\n"));
+      EXPECT_LT(nodes.seconds, 20);
+    }
+  }
+}
+
+int shell(const std::string& command) {
+  return std::system((command + " > /dev/null 2>&1").c_str());
+}
+
+// Two network namespaces and a cable between them.
+class Namespaces {
+ public:
+  Namespaces() {
+    const std::string id = std::to_string(::getpid() % 100000);
+    for (const char* const side : {"a", "b"}) names_.push_back("ladder" + id + side);
+    const std::string &a = names_[0], &b = names_[1];
+    is_there_ = shell("ip netns add " + a) == 0 && shell("ip netns add " + b) == 0 &&
+                shell("ip -n " + a + " link add cable type veth peer name cable netns " + b) == 0;
+    for (int side = 0; side < 2 && is_there_; ++side) {
+      const std::string in = "ip -n " + names_[static_cast<size_t>(side)];
+      is_there_ = shell(in + " addr add 10.77.0." + std::to_string(side + 1) + "/24 dev cable") == 0 &&
+                  shell(in + " link set cable up") == 0 && shell(in + " link set lo up") == 0;
+    }
+  }
+  ~Namespaces() {
+    for (const std::string& name : names_) shell("ip netns del " + name);
+  }
+  bool is_there() const { return is_there_; }
+  std::string in(int side) const { return "ip netns exec " + names_[static_cast<size_t>(side)]; }
+  void cut() { EXPECT_EQ(shell("ip -n " + names_[0] + " link set cable down"), 0); }
+
+ private:
+  std::vector<std::string> names_;
+  bool is_there_ = false;
+};
+
+class Cli_NodesOfANetwork : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    if (!network_.is_there())
+      GTEST_SKIP() << "network namespaces are refused here (ip netns add, ip link add type veth)";
+  }
+  std::array<std::string, 2> launchers(const std::string& variable = "LADDER_SECRET=the word") {
+    std::array<std::string, 2> words;
+    for (const int side : {0, 1})
+      words[static_cast<size_t>(side)] =
+          kBound + " " + network_.in(side) + " env " + testing::shell_quoted(variable);
+    return words;
+  }
+  const Words master_ = {"--master-addr", "10.77.0.1"};
+  Namespaces network_;
+};
+
+TEST_F(Cli_NodesOfANetwork, GiveTheTextOfOneRankToWhoKnowsTheSecret) {
+  const BinaryResult one = run_binary(generate({}));
+  const Nodes nodes = on_two(generate(plus(kGrid, master_)), {}, {}, launchers());
+  EXPECT_EQ(nodes.node[0].exit_code, 0) << nodes.node[0].err;
+  EXPECT_EQ(nodes.node[1].exit_code, 0) << nodes.node[1].err;
+  EXPECT_EQ(nodes.node[0].out, one.out);
+  const Nodes open = on_two(generate(plus(kGrid, master_)), {}, {}, launchers("LADDER_SECRET="));
+  for (const BinaryResult& node : open.node) {
+    EXPECT_EQ(node.exit_code, 2);
+    EXPECT_THAT(node.err, HasSubstr("--master-addr 10.77.0.1: other machines can reach it"));
+  }
+}
+
+TEST_F(Cli_NodesOfANetwork, ACutEndsBothInTime) {
+  auto cut = std::async(std::launch::async, [&] {
+    std::this_thread::sleep_for(std::chrono::seconds(3));
+    network_.cut();
+  });
+  const Nodes nodes = on_two(serve(master_), {}, {}, launchers());
+  cut.get();
+  EXPECT_THAT(nodes.node[0].err, HasSubstr("(node 1, 10.77.0.2) has said nothing for 1.5 s"));
+  EXPECT_THAT(nodes.node[1].err, HasSubstr("(node 0, 10.77.0.1) has said nothing for 1.5 s"));
+  for (const BinaryResult& node : nodes.node) EXPECT_EQ(node.exit_code, 2);
+  EXPECT_LT(nodes.seconds, 10);
+}
+#endif
+
+}  // namespace
+}  // namespace ladder
