@@ -221,6 +221,8 @@ ExecutorMaker EngineFlags::executor_maker(const RunnerConfig& runner) const {
                launched == nullptr ? "expected mpirun to start the ranks: mpirun -np N ladder ..."
                                    : fmt::format("{} has started several ranks, expected auto{}",
                                                  launched->started_by, by_mpirun ? " or mpi" : ""));
+  LADDER_CHECK(launched == nullptr || by_mpirun || runner.device.is_cpu(),
+               "--nnodes: ranks of several hosts add up on the CPU alone, expected --device cpu");
   if (launched != nullptr) return make_launched_executor(arguments(), *launched);
   const bool several_gpus = !runner.device.is_cpu() && num_ranks(runner) > 1;
   LADDER_CHECK(!several_gpus || wanted != "threads",

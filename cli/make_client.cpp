@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "cli/engine_process.h"
-#include "cli/mpi_launch.h"
+#include "cli/launched_command.h"
 #include "cli/run_requests.h"
 #include "cli/terminal.h"
 #include "step1_layers/core/error.h"
@@ -40,9 +40,10 @@ StartedEngine start_in_process(const EngineFlags& flags, const EngineOptions& op
 std::unique_ptr<DataParallelClient> start_replicas(const ClientFlags& flags, const EngineOptions& options,
                                                    const ModelFolder& folder, ReplicaRange range,
                                                    const EngineClientOptions& client_options) {
-  LADDER_CHECK(launched_world() == nullptr,
-               "--data-parallel-size {}: expected without mpirun, whose ranks are those of one replica",
-               range.num_replicas);
+  LADDER_CHECK(
+      launched_world() == nullptr,
+      "--data-parallel-size {}: expected without mpirun and --nnodes, whose ranks are those of one replica",
+      range.num_replicas);
   LADDER_CHECK(
       flags.trace.arguments().empty(),
       "--trace: expected without --data-parallel-size and --data-parallel-backend; the server's page shows the first "

@@ -13,6 +13,7 @@
 #include "step7_parallel/hosts/tcp_socket.h"
 #include "tests/cli/run_binary.h"
 #include "tests/support/source_folder.h"
+#include "tests/support/temporary_folder.h"
 
 namespace ladder {
 namespace {
@@ -51,7 +52,7 @@ struct Nodes {
 // The same words on both, and what is said to each alone; `launchers`: before the program, by node.
 Nodes on_two(Words words, const Words& of_0, const Words& of_1,
              const std::array<std::string, 2>& launchers = {kBound, kBound}) {
-  words = plus(words, {"--nnodes", "2"});
+  if (std::find(words.begin(), words.end(), "--nnodes=3") == words.end()) words.push_back("--nnodes=2");
   const auto begin = Clock::now();
   auto other = std::async(std::launch::async, [&] {
     return run_binary(plus(plus(words, {"--node-rank=1"}), of_1), {}, {}, launchers[1]);
@@ -82,12 +83,13 @@ TEST(Cli_Nodes, WhatIsWrongIsOneLineOnEachAndSoon) {
     Words words, of_0, of_1;
     std::string says;
   };
+  const testing::TemporaryFolder folder;
+  testing::write_file(folder / "secret", "a word");
   const Case cases[] = {
       {{}, {"--max-tokens=5"}, {}, "the arguments of node 1 are others than node 0's"},
       {{}, {"--kernel=matmul=nonsense"}, {"--kernel=matmul=nonsense"}, ""},
-      {{}, {}, {"--secret-file", (testing::source_folder() / "LICENSE").string()}, "another secret"},
-      {{}, {}, {"--node-rank=0"}, ""},
-      {{"--tensor-parallel-size=3"}, {}, {}, "expected to divide the number of ranks"},
+      {{}, {}, {"--secret-file", (folder / "secret").string()}, "another secret"},
+      {{"--nnodes=3"}, {}, {}, "expected to divide the number of ranks"},
   };
   for (const Case& one : cases) {
     const Nodes nodes = on_two(
@@ -122,27 +124,42 @@ TEST(Cli_Nodes, ANodeThatDoesNotComeIsNamed) {
 
 #ifdef LADDER_HAS_SERVER
 Words serve(const Words& more) {
-  return plus({"serve", "--model", kModel, "--device", "cpu", "--node-timeout", "1.5", "--port", free_port(),
+  return plus({"serve", "--model", kModel, "--device", "cpu", "--node-timeout", "3", "--port", free_port(),
                "--master-port", free_port()},
               plus(kGrid, more));
 }
 
+// A shell that kills the program after four seconds, or stops it then and kills it eight later. (`timeout -s STOP` lets it
+// go on at once.)
+std::string ends_after_4_s(bool stopped) {
+  return std::string("sh -c '\"$@\" & sleep 4; ") + (stopped ? "kill -STOP $!; sleep 8; " : "") +
+         "kill -KILL $!; wait $!' sh";
+}
+
 // While nobody asks for anything: a node that is killed, and one that is stopped.
 TEST(Cli_Nodes, OneThatEndsOrIsStoppedEndsTheOther) {
-  for (const bool stopped : {false, true}) {
-    // timeout stops it after two seconds and kills it five later, or kills it at once.
-    const std::string faulty = stopped ? "timeout -s STOP -k 5 2" : "timeout -s KILL 2";
+  struct Case {
+    bool stopped;
+    int node;
+    std::future<Nodes> ended;
+  };
+  std::vector<Case> cases;
+  for (const bool stopped : {false, true})
     for (const int node : {0, 1}) {
       std::array<std::string, 2> launchers = {kBound, kBound};
-      launchers[static_cast<size_t>(node)] = faulty;
-      const Nodes nodes = on_two(serve({}), {}, {}, launchers);
-      const BinaryResult& other = nodes.node[1 - node];
-      EXPECT_EQ(other.exit_code, 2) << other.err;
-      EXPECT_THAT(other.err, HasSubstr(node == 0 ? "error: rank 0 (node 0, 127.0.0.1) has "
-                                                 : "error: rank 2 (node 1, 127.0.0.1) has "));
-      EXPECT_THAT(other.err, HasSubstr(stopped ? "has said nothing for 1.5 s" : "has ended\n"));
-      EXPECT_LT(nodes.seconds, 20);
+      launchers[static_cast<size_t>(node)] = ends_after_4_s(stopped);
+      cases.push_back({stopped, node, std::async(std::launch::async, [words = serve({}), launchers] {
+                         return on_two(words, {}, {}, launchers);
+                       })});
     }
+  for (Case& one : cases) {
+    const Nodes nodes = one.ended.get();
+    const BinaryResult& other = nodes.node[1 - one.node];
+    EXPECT_EQ(other.exit_code, 2) << other.err;
+    EXPECT_THAT(other.err, HasSubstr(one.node == 0 ? "error: rank 0 (node 0, 127.0.0.1) has "
+                                                   : "error: rank 2 (node 1, 127.0.0.1) has "));
+    EXPECT_THAT(other.err, HasSubstr(one.stopped ? "has said nothing for 3 s" : "has ended"));
+    EXPECT_LT(nodes.seconds, 40);
   }
 }
 
@@ -209,15 +226,15 @@ TEST_F(Cli_NodesOfANetwork, GiveTheTextOfOneRankToWhoKnowsTheSecret) {
 
 TEST_F(Cli_NodesOfANetwork, ACutEndsBothInTime) {
   auto cut = std::async(std::launch::async, [&] {
-    std::this_thread::sleep_for(std::chrono::seconds(3));
+    std::this_thread::sleep_for(std::chrono::seconds(4));  // for the start
     network_.cut();
   });
   const Nodes nodes = on_two(serve(master_), {}, {}, launchers());
   cut.get();
-  EXPECT_THAT(nodes.node[0].err, HasSubstr("(node 1, 10.77.0.2) has said nothing for 1.5 s"));
-  EXPECT_THAT(nodes.node[1].err, HasSubstr("(node 0, 10.77.0.1) has said nothing for 1.5 s"));
+  EXPECT_THAT(nodes.node[0].err, HasSubstr("(node 1, 10.77.0.2) has said nothing for 3 s"));
+  EXPECT_THAT(nodes.node[1].err, HasSubstr("(node 0, 10.77.0.1) has said nothing for 3 s"));
   for (const BinaryResult& node : nodes.node) EXPECT_EQ(node.exit_code, 2);
-  EXPECT_LT(nodes.seconds, 10);
+  EXPECT_LT(nodes.seconds, 20);
 }
 #endif
 

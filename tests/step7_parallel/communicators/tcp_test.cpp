@@ -241,7 +241,10 @@ TEST(TcpMesh, GroupsAreConnectedWhoeverComesFirst) {
 TEST(TcpMesh, ARankThatDoesNotComeIsNamed) {
   TcpMesh mesh("127.0.0.1", {});
   mesh.meet(0, {{mesh.address(), "rank 0"}, {{"127.0.0.1", 1}, "rank 1 (node 1)"}});
-  EXPECT_THAT(error_of([&] { mesh.group({0, 1}, 200ms, 1s); }), HasSubstr("rank 1 (node 1) has not connected"));
+  EXPECT_THAT(error_of([&] {
+                mesh.group({0, 1}, 200ms, 1s);
+              }),
+              HasSubstr("rank 1 (node 1) has not connected"));
 }
 
 }  // namespace
