@@ -90,12 +90,13 @@ bool PeerStream::receive_some() {
   }
 }
 
-// A header is there: where its bytes go. Straight to whoever wants them, if nothing older is kept for him.
+// A header is there: where its bytes go. Straight to whoever wants them: had anything older been kept for him, he would
+// have it.
 void PeerStream::begin_piece() {
   LADDER_CHECK(header_.count >= 0 && header_.count <= kMostBytes && header_.tag >= 0 && header_.tag <= kFails,
                "{} sent what is no piece: {} bytes of tag {}", name_, header_.count, header_.tag);
   if (header_.tag >= kNumTags) return begin_last_words();
-  reads_wanted_ = wants_ && header_.tag == wanted_tag_ && kept(header_.tag).empty();
+  reads_wanted_ = wants_ && header_.tag == wanted_tag_;
   if (reads_wanted_) {
     LADDER_CHECK(header_.count == wanted_count_, "{} sent {} bytes where {} are expected", name_,
                  header_.count, wanted_count_);

@@ -94,6 +94,23 @@ TEST(Task7_8_Stream, WantedBytesGoStraightToTheirPlace) {
   EXPECT_TRUE(got == text);
 }
 
+TEST(Task7_8_Stream, BytesMayComeOneAtATime) {
+  auto [left, right] = connected();
+  PeerStream to(std::move(right), "rank 1");
+  std::string got(300, '?');  // whose count is no count while half of it is there
+  to.want(PeerExchange::collective, got.data(), 300);
+  const int64_t header[2] = {300, PeerExchange::collective};
+  const std::string bytes =
+      std::string(reinterpret_cast<const char*>(header), sizeof header) + std::string(300, 'x');
+  for (const char& byte : bytes) {
+    EXPECT_TRUE(to.wants()) << "after " << &byte - bytes.data() << " bytes";
+    ASSERT_TRUE(send_at_once(left.number(), &byte, 1));
+    ASSERT_TRUE(to.pump());
+  }
+  EXPECT_FALSE(to.wants());
+  EXPECT_EQ(got, std::string(300, 'x'));
+}
+
 TEST(Task7_8_Stream, AnEndInTheMiddleOfAPieceIsAnEnd) {
   auto [left, right] = connected();
   PeerStream to(std::move(right), "rank 1");
