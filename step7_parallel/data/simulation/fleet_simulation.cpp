@@ -1,0 +1,222 @@
+#include "step7_parallel/data/simulation/fleet_simulation.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <memory>
+#include <queue>
+#include <random>
+
+#include "step1_layers/core/error.h"
+
+namespace ladder {
+
+namespace {
+
+int64_t uniform(std::mt19937_64& random, int64_t low, int64_t high) {
+  return low + static_cast<int64_t>(random() % static_cast<uint64_t>(high - low + 1));
+}
+
+// By hand: the standard leaves open which numbers its distributions make.
+double exponential(std::mt19937_64& random, double mean) {
+  return -mean * std::log((static_cast<double>(random() >> 11) + 0.5) * 0x1p-53);
+}
+
+double percentile(std::vector<double>& values, double share) {
+  if (values.empty()) return 0;
+  const auto rank = static_cast<size_t>(share * static_cast<double>(values.size() - 1));
+  std::nth_element(values.begin(), values.begin() + static_cast<int64_t>(rank), values.end());
+  return values[rank];
+}
+
+// A turn arrives, or a replica's step ends.
+struct Event {
+  double time = 0;
+  int64_t order = 0;  // of events at one time
+  bool is_arrival = false;
+  int64_t index = 0;  // of the session, or the replica
+  bool operator>(const Event& other) const {
+    return time != other.time ? time > other.time : order > other.order;
+  }
+};
+
+class Fleet {
+ public:
+  Fleet(const FleetConfig& config, const std::vector<SimulatedSession>& sessions)
+      : config_(config),
+        sessions_(sessions),
+        random_(config.seed),
+        states_(sessions.size()),
+        loads_(static_cast<size_t>(config.num_replicas)) {
+    const BatchConfig& batch = config.scheduler.batch;
+    balancer_ = make_balancer(config.balancer, {.num_replicas = config.num_replicas,
+                                                .cache_tokens = batch.num_kv_blocks * batch.block_size});
+    for (int i = 0; i < config.num_replicas; ++i)
+      replicas_.push_back(std::make_unique<SimulatedReplica>(config.scheduler, config.model));
+    double begin = 0;
+    for (int64_t i = 0; i < std::ssize(sessions); ++i) {
+      if (config.sessions_per_second > 0) begin += exponential(random_, 1 / config.sessions_per_second);
+      push(begin, true, i);
+    }
+  }
+
+  FleetResult run() {
+    while (!events_.empty()) {
+      const Event event = events_.top();
+      events_.pop();
+      now_ = event.time;
+      if (event.is_arrival) {
+        arrive(event.index);
+      } else {
+        end_step(event.index);
+        begin_step(event.index);
+      }
+    }
+    return result();
+  }
+
+ private:
+  struct State {
+    std::vector<int32_t> tokens;  // all that was said
+    size_t turn = 0;
+    double sent = 0, last_token = 0;
+    int64_t num_output = 0;  // of this turn
+    size_t replica = 0;
+  };
+
+  void push(double time, bool is_arrival, int64_t index) {
+    events_.push({time, next_order_++, is_arrival, index});
+  }
+
+  void arrive(int64_t session) {
+    State& state = states_[static_cast<size_t>(session)];
+    const SimulatedTurn& turn = sessions_[static_cast<size_t>(session)][state.turn];
+    for (int64_t i = 0; i < turn.num_new_tokens; ++i)
+      state.tokens.push_back(static_cast<int32_t>(uniform(random_, 0, config_.scheduler.vocab_size - 1)));
+    note_imbalance();
+    state.replica = static_cast<size_t>(balancer_->choose({state.tokens, 1}, loads_));
+    state.sent = now_;
+    state.num_output = 0;
+    ++loads_[state.replica].num_in_flight;
+    ++loads_[state.replica].num_waiting;
+    ++num_requests_;
+    SimulatedReplica& replica = *replicas_[state.replica];
+    replica.add(session, state.tokens, turn.num_output);
+    if (!replica.in_step()) begin_step(static_cast<int64_t>(state.replica));
+  }
+
+  void begin_step(int64_t replica) {
+    if (const auto seconds = replicas_[static_cast<size_t>(replica)]->begin_step())
+      push(now_ + *seconds, false, replica);
+  }
+
+  void end_step(int64_t index) {
+    SimulatedReplica& replica = *replicas_[static_cast<size_t>(index)];
+    ReplicaLoad& load = loads_[static_cast<size_t>(index)];
+    for (const SimulatedToken& token : replica.end_step()) {
+      State& state = states_[static_cast<size_t>(token.request)];
+      if (state.num_output++ == 0)
+        ttfts_.push_back(now_ - state.sent);
+      else
+        gaps_.push_back(now_ - state.last_token);
+      state.last_token = now_;
+      state.tokens.push_back(token.token_id);
+      ++num_output_tokens_;
+      if (!token.is_last) continue;
+      --load.num_in_flight;
+      const SimulatedSession& session = sessions_[static_cast<size_t>(token.request)];
+      if (++state.turn == session.size()) {
+        state.tokens = {};
+      } else {
+        const double think = config_.sessions_per_second > 0 ? session[state.turn].think_seconds : 0;
+        push(now_ + think, true, token.request);
+      }
+    }
+    const SchedulerStats stats = replica.stats();
+    load.num_waiting = stats.num_waiting;
+    load.num_running = stats.num_running;
+    load.kv_usage = static_cast<double>(stats.num_used_blocks) / static_cast<double>(stats.num_blocks);
+  }
+
+  void note_imbalance() {
+    int64_t most = 0, sum = 0;
+    for (const ReplicaLoad& load : loads_) {
+      most = std::max(most, load.num_in_flight);
+      sum += load.num_in_flight;
+    }
+    if (sum == 0) return;
+    imbalance_sum_ +=
+        static_cast<double>(most) * static_cast<double>(loads_.size()) / static_cast<double>(sum);
+    ++num_imbalances_;
+  }
+
+  FleetResult result() {
+    FleetResult result;
+    result.num_requests = num_requests_;
+    result.seconds = now_;
+    result.ttft_p50 = percentile(ttfts_, 0.5);
+    result.ttft_p99 = percentile(ttfts_, 0.99);
+    for (const double gap : gaps_) result.inter_token_mean += gap / static_cast<double>(gaps_.size());
+    result.inter_token_p99 = percentile(gaps_, 0.99);
+    result.imbalance = imbalance_sum_ / static_cast<double>(std::max<int64_t>(num_imbalances_, 1));
+    int64_t queried = 0, hit = 0;
+    for (const auto& replica : replicas_) {
+      const SchedulerStats stats = replica->stats();
+      LADDER_CHECK(stats.num_used_blocks == 0,
+                   "simulated replica: {} KV blocks are held after the last answer", stats.num_used_blocks);
+      queried += stats.num_prefix_queried_tokens;
+      hit += stats.num_prefix_hit_tokens;
+    }
+    result.hit_rate = static_cast<double>(hit) / static_cast<double>(std::max<int64_t>(queried, 1));
+    result.output_tokens_per_second = now_ > 0 ? static_cast<double>(num_output_tokens_) / now_ : 0;
+    return result;
+  }
+
+  const FleetConfig& config_;
+  const std::vector<SimulatedSession>& sessions_;
+  std::mt19937_64 random_;
+  std::vector<State> states_;  // of the sessions
+  std::vector<ReplicaLoad> loads_;
+  std::unique_ptr<Balancer> balancer_;
+  std::vector<std::unique_ptr<SimulatedReplica>> replicas_;
+  std::priority_queue<Event, std::vector<Event>, std::greater<>> events_;
+  int64_t next_order_ = 0;
+  double now_ = 0;
+
+  std::vector<double> ttfts_, gaps_;
+  int64_t num_requests_ = 0, num_output_tokens_ = 0;
+  double imbalance_sum_ = 0;
+  int64_t num_imbalances_ = 0;
+};
+
+}  // namespace
+
+std::vector<SimulatedSession> make_independent_requests(int64_t count, uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::vector<SimulatedSession> sessions(static_cast<size_t>(count));
+  for (SimulatedSession& session : sessions) {
+    const int64_t prompt = uniform(random, 100, 1024);
+    session.push_back({prompt, uniform(random, 100, 1024), 0});
+  }
+  return sessions;
+}
+
+std::vector<SimulatedSession> make_growing_sessions(int64_t count, uint64_t seed) {
+  constexpr int kTurns = 8;
+  constexpr double kThinkSeconds = 5;
+  std::mt19937_64 random(seed);
+  std::vector<SimulatedSession> sessions(static_cast<size_t>(count));
+  for (SimulatedSession& session : sessions)
+    for (int turn = 0; turn < kTurns; ++turn) {
+      const int64_t num_new_tokens = uniform(random, 512, 1024);
+      const int64_t num_output = uniform(random, 128, 384);
+      session.push_back({num_new_tokens, num_output, exponential(random, kThinkSeconds)});
+    }
+  return sessions;
+}
+
+FleetResult simulate_fleet(const FleetConfig& config, const std::vector<SimulatedSession>& sessions) {
+  return Fleet(config, sessions).run();
+}
+
+}  // namespace ladder

@@ -1,0 +1,53 @@
+#pragma once
+// Many replicas and a balancer in virtual time: the same policies that stand before engines (balancer.h), at sizes that
+// nobody has on a desk.
+//
+//   arrivals (Poisson) --> Balancer::choose() --> SimulatedReplica x N, each with steps of its own length
+//        ^                                                  |
+//        +---- a session's next turn, after thinking -------+
+//
+// Everything follows from the seed. What a balancer sees of waiting, running and KV use is as old as the replica's last step
+// and what was sent since; num_in_flight is exact.
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "step7_parallel/data/simulation/simulated_replica.h"
+
+namespace ladder {
+
+struct SimulatedTurn {
+  int64_t num_new_tokens = 0;  // of the user, behind all that was said before
+  int64_t num_output = 0;
+  double think_seconds = 0;  // before it is sent; the first one's is not looked at
+};
+using SimulatedSession = std::vector<SimulatedTurn>;
+
+// One turn each, prompts and answers uniform in 100 .. 1024 tokens: the field's common workload.
+std::vector<SimulatedSession> make_independent_requests(int64_t count, uint64_t seed);
+// Eight turns, each of 512 .. 1024 new tokens and an answer of 128 .. 384: about 8k tokens at the end. Thinking takes 5 s in
+// the mean, exponentially.
+std::vector<SimulatedSession> make_growing_sessions(int64_t count, uint64_t seed);
+
+struct FleetConfig {
+  SchedulerConfig scheduler;  // of each replica
+  StepTimeModel model;
+  int num_replicas = 1;
+  std::string balancer = "round_robin";
+  double sessions_per_second = 0;  // of the whole fleet; 0: all begin at once, and nobody thinks
+  uint64_t seed = 0;
+};
+
+struct FleetResult {
+  int64_t num_requests = 0;
+  double seconds = 0;  // until the last answer's end
+  double ttft_p50 = 0, ttft_p99 = 0, inter_token_mean = 0, inter_token_p99 = 0;  // seconds
+  double imbalance = 0;  // most requests in flight on a replica / the mean, as arrivals find it, in the mean
+  double hit_rate = 0;   // of all prompt tokens
+  double output_tokens_per_second = 0;
+};
+
+// Until all is answered. Error: no such balancer, or a prompt that Scheduler::add() refuses.
+FleetResult simulate_fleet(const FleetConfig& config, const std::vector<SimulatedSession>& sessions);
+
+}  // namespace ladder

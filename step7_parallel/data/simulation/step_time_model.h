@@ -1,0 +1,41 @@
+#pragma once
+// How long a step of an engine takes, as a sum of what it does:
+//
+//   seconds = fixed + per_sequence * sequences + per_prompt_token * prompt tokens + per_kv_token * KV tokens read
+//
+// `fixed` is reading the weights and starting kernels; attention reads the K and V of all tokens before a row's own.
+#include <cstdint>
+#include <span>
+
+namespace ladder {
+
+// What one step computes.
+struct StepWork {
+  int64_t num_sequences = 0;
+  int64_t num_prompt_tokens = 0;  // all rows but one of each sequence that samples
+  int64_t num_kv_tokens = 0;      // of all sequences, those computed before this step
+};
+
+struct StepTimeModel {
+  double fixed = 0;  // seconds, all four
+  double per_sequence = 0;
+  double per_prompt_token = 0;
+  double per_kv_token = 0;
+
+  double seconds(const StepWork& work) const {
+    return fixed + per_sequence * static_cast<double>(work.num_sequences) +
+           per_prompt_token * static_cast<double>(work.num_prompt_tokens) +
+           per_kv_token * static_cast<double>(work.num_kv_tokens);
+  }
+};
+
+// Qwen3-0.6B in bf16 on one H200, solved from four committed runs (bench/results/h200; the shares are from the lengths):
+//   latency_qwen3-0.6b     a token alone, about 80 tokens before it               0.538 ms
+//   decode256_qwen3-0.6b   256 sequences, about 80 tokens before each             2.248 ms
+//                          their prompts of 32 tokens each, in one step           17.7 ms
+//   throughput_qwen3-0.6b  1,024 steps: 140,841 sequences, 140,344 prompt tokens,
+//                          125 million KV tokens                                  5.08 s
+inline constexpr StepTimeModel kQwen3SmallOnH200{
+    .fixed = 0.531e-3, .per_sequence = 4.37e-6, .per_prompt_token = 2.02e-6, .per_kv_token = 29.0e-9};
+
+}  // namespace ladder
