@@ -16,7 +16,8 @@ PAGE = ROOT / "cli" / "README.md"
 BEGIN = "<!-- flags: tools/flag_reference.py -->"
 END = "<!-- end -->"
 COMMANDS = ["generate", "chat", "score", "tokenize", "info", "serve", "trace", "demo", "bench throughput", "bench latency",
-            "bench progression", "bench graph-replay", "bench serve", "bench canned", "bench serve-overhead"]
+            "bench progression", "bench graph-replay", "bench serve", "bench canned", "bench serve-overhead",
+            "bench balancers"]
 
 # A default may be several words, so what follows is told from it by two spaces, or by its column.
 OPTION = re.compile(r"  (?:-\w,)?(--[\w-]+)(?: ([A-Z][\w.]*)(?::\{[^}]*\})?(?:=(\S+(?: \S+)*?))?)?(?: \.\.\.)?( REQUIRED)?"

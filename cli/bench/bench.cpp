@@ -1,4 +1,4 @@
-// ladder bench throughput | latency | progression | graph-replay | serve | canned | serve-overhead
+// ladder bench throughput | latency | progression | graph-replay | serve | canned | serve-overhead | balancers
 #include "cli/bench/bench.h"
 
 namespace ladder {
@@ -17,6 +17,8 @@ RunCommand add_bench_command(CLI::App& app) {
       app.add_subcommand("canned", "a server without an engine: how much load a client can make");
   CLI::App* overhead = app.add_subcommand(
       "serve-overhead", "what the server costs: the same requests by the engine itself and over HTTP");
+  CLI::App* balancers =
+      app.add_subcommand("balancers", "balancers of replicas in a simulation: tail latency, imbalance, hits");
   const RunCommand run_throughput = add_bench_throughput(*throughput);
   const RunCommand run_latency = add_bench_latency(*latency);
   const RunCommand run_progression = add_bench_progression(*progression);
@@ -24,6 +26,7 @@ RunCommand add_bench_command(CLI::App& app) {
   const RunCommand run_serve = add_bench_serve(*serve);
   const RunCommand run_canned = add_bench_canned(*canned);
   const RunCommand run_overhead = add_bench_serve_overhead(*overhead);
+  const RunCommand run_balancers = add_bench_balancers(*balancers);
   return [=] {
     if (throughput->parsed()) run_throughput();
     if (latency->parsed()) run_latency();
@@ -32,6 +35,7 @@ RunCommand add_bench_command(CLI::App& app) {
     if (serve->parsed()) run_serve();
     if (canned->parsed()) run_canned();
     if (overhead->parsed()) run_overhead();
+    if (balancers->parsed()) run_balancers();
   };
 }
 

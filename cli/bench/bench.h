@@ -11,5 +11,6 @@ RunCommand add_bench_graph_replay(CLI::App& app);
 RunCommand add_bench_serve(CLI::App& app);
 RunCommand add_bench_canned(CLI::App& app);
 RunCommand add_bench_serve_overhead(CLI::App& app);
+RunCommand add_bench_balancers(CLI::App& app);
 
 }  // namespace ladder
