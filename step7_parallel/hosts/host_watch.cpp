@@ -71,7 +71,7 @@ void HostWatch::listen_to(WatchedPeer& peer) {
                               peer.name, std::chrono::duration<double>(silence_).count())
                 : fmt::format("{}: {}", peer.name, error.what());
   }
-  fail(cause);
+  peer.follows ? suspect(cause) : fail(cause);
 }
 
 void HostWatch::fail(const std::string& cause) {

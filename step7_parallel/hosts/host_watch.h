@@ -20,6 +20,8 @@ namespace ladder {
 struct WatchedPeer {
   std::unique_ptr<MessageSocket> socket;  // whose reads are an Error past the silence
   std::string name;                       // "rank 3 (node 1, 10.0.0.2)"
+  // It ends where its node's first rank does: that one, heard of a moment later, is the cause.
+  bool follows = false;
 };
 
 class HostWatch {

@@ -170,7 +170,8 @@ Met receive_ranks(const HostPlace& place) {
   }
   for (Arrival& arrival : arrivals) {
     send(*arrival.socket, Kind::roster, roster);
-    met.watched.push_back({std::move(arrival.socket), roster.names[static_cast<size_t>(arrival.rank)]});
+    met.watched.push_back({std::move(arrival.socket), roster.names[static_cast<size_t>(arrival.rank)],
+                           arrival.join.local_rank > 0});
   }
   met.places = places_of(roster);
   met.mesh->meet(0, met.places);

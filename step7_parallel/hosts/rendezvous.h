@@ -13,7 +13,8 @@ namespace ladder {
 struct Met {
   std::unique_ptr<TcpMesh> mesh;     // that knows all places
   std::vector<TcpPlace> places;      // by rank
-  std::vector<WatchedPeer> watched;  // for the HostWatch of this rank
+  // For the HostWatch of this rank; on rank 0 a node's ranks but its first one follow that one.
+  std::vector<WatchedPeer> watched;
 };
 
 // On rank 0, who listens until all have come. Error, which those who have come are told too: some have not within

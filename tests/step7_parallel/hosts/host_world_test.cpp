@@ -83,9 +83,11 @@ TEST(Task7_8_Rendezvous, AllLearnWhereTheOthersAreWhoeverComesFirst) {
     }
     ASSERT_EQ(of_rank.watched.size(), rank == 0 ? 5u : 1u);
   }
-  for (int other = 1; other < 6; ++other)
-    EXPECT_EQ(met[0].watched[static_cast<size_t>(other - 1)].name,
-              met[0].places[static_cast<size_t>(other)].name);
+  for (int other = 1; other < 6; ++other) {
+    const WatchedPeer& peer = met[0].watched[static_cast<size_t>(other - 1)];
+    EXPECT_EQ(peer.name, met[0].places[static_cast<size_t>(other)].name);
+    EXPECT_EQ(peer.follows, other % 2 == 1) << peer.name;  // two ranks a node
+  }
 }
 
 TEST(Task7_8_Rendezvous, TheNodesThatAreMissingAreNamedToAllThatHaveCome) {
