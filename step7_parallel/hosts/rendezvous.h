@@ -11,8 +11,8 @@
 namespace ladder {
 
 struct Met {
-  std::unique_ptr<TcpMesh> mesh;     // that knows all places
-  std::vector<TcpPlace> places;      // by rank
+  std::unique_ptr<TcpMesh> mesh;  // that knows all places
+  std::vector<TcpPlace> places;   // by rank
   // For the HostWatch of this rank; on rank 0 a node's ranks but its first one follow that one.
   std::vector<WatchedPeer> watched;
 };
