@@ -1,0 +1,107 @@
+#include "step1_layers/core/packs.cuh"
+#include "step1_layers/moe/experts_cuda.cuh"
+
+namespace ladder {
+
+namespace {
+
+constexpr int kThreads = 256, kWarps = kThreads / kWarp;
+
+// naive
+// Any shape and dtype. A warp per value that is computed: one kernel for the activated values of all pairs, one for the
+// outputs, which adds up the experts of a token in their order. Every pair reads its expert's weights anew.
+// >>> task 1.9.cuda: the experts on a GPU, a warp per value
+template <class T>
+__device__ float warp_dot(const T* a, const T* b, int size) {
+  float sum = 0;
+  for (int i = static_cast<int>(threadIdx.x) % kWarp; i < size; i += kWarp)
+    sum += to_float(a[i]) * to_float(b[i]);
+  return warp_sum(sum);
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) activate_naive(Experts<T> e, T* activated) {
+  allow_next_kernel();
+  wait_for_previous_kernel();
+  const int64_t value = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
+  if (value >= int64_t{e.pairs()} * e.width) return;
+  const int pair = static_cast<int>(value / e.width), column = static_cast<int>(value % e.width);
+  const int expert = e.expert_of(pair);
+  if (expert < 0) return;
+  const T* x = e.x + pair / e.top_k * e.x_stride;
+  const float gate = warp_dot(x, e.gate_row(expert, column), e.hidden);
+  const float up = warp_dot(x, e.up_row(expert, column), e.hidden);
+  if (threadIdx.x % kWarp == 0) activated[value] = from_float<T>(silu_and_mul<T>(gate, up));
+}
+
+template <class T>
+__global__ void __launch_bounds__(kThreads) project_naive(Experts<T> e, const T* activated) {
+  allow_next_kernel();
+  wait_for_previous_kernel();
+  const int64_t value = int64_t{blockIdx.x} * kWarps + threadIdx.x / kWarp;
+  if (value >= int64_t{e.tokens} * e.hidden) return;
+  const int token = static_cast<int>(value / e.hidden), column = static_cast<int>(value % e.hidden);
+  float sum = 0;
+  for (int pair = token * e.top_k; pair < (token + 1) * e.top_k; ++pair)
+    if (const int expert = e.expert_of(pair); expert >= 0)
+      sum += e.weights[pair] *
+             warp_dot(activated + int64_t{pair} * e.width, e.down_row(expert, column), e.width);
+  if (threadIdx.x % kWarp == 0) e.out[token * e.out_stride + column] = from_float<T>(sum);
+}
+// <<< task 1.9.cuda
+
+// A pack of a token's columns per thread.
+template <class T, class Result>
+__global__ void __launch_bounds__(kThreads) combine(Experts<T> e, const Result* results) {
+  allow_next_kernel();
+  const int packs = e.hidden / Pack<T>::kSize;
+  const int64_t index = int64_t{blockIdx.x} * kThreads + threadIdx.x;
+  wait_for_previous_kernel();
+  if (index >= int64_t{e.tokens} * packs) return;
+  const int token = static_cast<int>(index / packs),
+            column = static_cast<int>(index % packs) * Pack<T>::kSize;
+  float sum[Pack<T>::kSize] = {};
+  for (int pair = token * e.top_k; pair < (token + 1) * e.top_k; ++pair) {
+    if (e.expert_of(pair) < 0) continue;
+    const Result* from = results + int64_t{pair} * e.hidden + column;
+#pragma unroll
+    for (int first = 0; first < Pack<T>::kSize; first += Pack<Result>::kSize) {
+      float part[Pack<Result>::kSize];
+      to_floats(load_pack(from + first), part);
+#pragma unroll
+      for (int i = 0; i < Pack<Result>::kSize; ++i) sum[first + i] += part[i];
+    }
+  }
+  store_pack(e.out + token * e.out_stride + column, from_floats<T>(sum));
+}
+
+}  // namespace
+
+void moe_experts_cuda(const OpContext& ctx, const MoeExpertsArgs& args) {
+  with_cuda_type(args.x.dtype(), [&](auto tag) {
+    using T = decltype(tag);
+    const Experts<T> e = experts_of<T>(args);
+    ArenaScope scope(*ctx.arena);
+    const Tensor activated = ctx.arena->take({e.pairs(), e.width}, args.x.dtype());
+    auto blocks = [](int64_t values) { return static_cast<unsigned>(ceil_div<int64_t>(values, kWarps)); };
+    launch_kernel(ctx, activate_naive<T>, blocks(int64_t{e.pairs()} * e.width), kThreads, 0, e,
+                  cuda_data<T>(activated));
+    launch_kernel(ctx, project_naive<T>, blocks(int64_t{e.tokens} * e.hidden), kThreads, 0, e,
+                  cuda_data<T>(activated));
+  });
+}
+
+void combine_results(const OpContext& ctx, const MoeExpertsArgs& args, const Tensor& results) {
+  with_cuda_type(args.x.dtype(), [&](auto tag) {
+    using T = decltype(tag);
+    const Experts<T> e = experts_of<T>(args);
+    const int64_t packs = int64_t{e.tokens} * (e.hidden / Pack<T>::kSize);
+    const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(packs, kThreads));
+    if (results.dtype() == DType::f32)
+      launch_kernel(ctx, combine<T, float>, blocks, kThreads, 0, e, cuda_data<float>(results));
+    else
+      launch_kernel(ctx, combine<T, T>, blocks, kThreads, 0, e, cuda_data<T>(results));
+  });
+}
+
+}  // namespace ladder

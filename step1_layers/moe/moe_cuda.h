@@ -1,0 +1,19 @@
+#pragma once
+// The CUDA rungs of router.h and experts.h. Their arguments have been checked.
+#include "step1_layers/moe/experts.h"
+#include "step1_layers/moe/router.h"
+
+namespace ladder {
+
+void route_tokens_cuda(const OpContext& ctx, const RouteTokensArgs& args);
+bool route_tokens_cuda_takes(const RouteTokensArgs& args);
+
+void moe_experts_cuda(const OpContext& ctx, const MoeExpertsArgs& args);
+
+void moe_experts_cuda_grouped(const OpContext& ctx, const MoeExpertsArgs& args);
+bool moe_experts_takes_grouped(const MoeExpertsArgs& args);
+
+void moe_experts_cuda_stream(const OpContext& ctx, const MoeExpertsArgs& args);
+bool moe_experts_takes_stream(const MoeExpertsArgs& args);
+
+}  // namespace ladder

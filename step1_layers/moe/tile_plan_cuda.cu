@@ -1,0 +1,80 @@
+#include "step1_layers/moe/tile_plan_cuda.h"
+
+#include <algorithm>
+
+#include "step1_layers/core/cuda_kernel.cuh"
+
+namespace ladder {
+
+namespace {
+
+constexpr int kPlanThreads = 1024;
+
+int max_tiles(const MoeExpertsArgs& args, int rows) {
+  const int64_t pairs = args.expert_ids.numel();
+  return static_cast<int>(std::min(pairs, args.gate_up.dim(0)) + pairs / rows);
+}
+
+// The sum over the threads before this one of a block of kPlanThreads.
+__device__ int sum_before(int value, int* warp_sums) {
+  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
+  int sum = value;
+  for (int offset = 1; offset < kWarp; offset *= 2) {
+    const int before = __shfl_up_sync(kAllLanes, sum, offset);
+    if (lane >= offset) sum += before;
+  }
+  if (lane == kWarp - 1) warp_sums[warp] = sum;
+  __syncthreads();
+  for (int other = 0; other < warp; ++other) sum += warp_sums[other];
+  __syncthreads();
+  return sum - value;
+}
+
+// One block: a histogram of the pairs in shared memory, a thread per expert that finds where its pairs and its tiles
+// begin, and the pairs put in their places.
+// >>> task 1.9.cuda.tiles: pairs sorted by expert on the device
+__global__ void __launch_bounds__(kPlanThreads)
+    plan_tiles_kernel(const int32_t* expert_ids, int num_pairs, int experts, int rows, Tile* tiles,
+                      int num_tiles, int32_t* pairs) {
+  __shared__ int counts[kMaxPlannedExperts], warp_sums[kPlanThreads / kWarp];
+  allow_next_kernel();
+  const int thread = static_cast<int>(threadIdx.x);
+  counts[thread] = 0;
+  __syncthreads();
+  wait_for_previous_kernel();
+  for (int pair = thread; pair < num_pairs; pair += kPlanThreads) {
+    const int expert = expert_ids[pair];
+    if (expert >= 0 && expert < experts) atomicAdd(&counts[expert], 1);
+  }
+  __syncthreads();
+
+  const int count = counts[thread], my_tiles = (count + rows - 1) / rows;
+  const int first = sum_before(count, warp_sums), first_tile = sum_before(my_tiles, warp_sums);
+  for (int i = 0; i < my_tiles; ++i)
+    tiles[first_tile + i] = {thread, first + i * rows, min(rows, count - i * rows), 0};
+  counts[thread] = first;  // from here on: where its next pair goes
+  if (thread == kPlanThreads - 1) warp_sums[0] = first_tile + my_tiles;
+  __syncthreads();
+
+  for (int tile = warp_sums[0] + thread; tile < num_tiles; tile += kPlanThreads) tiles[tile] = {-1, 0, 0, 0};
+  for (int pair = thread; pair < num_pairs; pair += kPlanThreads) {
+    const int expert = expert_ids[pair];
+    if (expert >= 0 && expert < experts) pairs[atomicAdd(&counts[expert], 1)] = pair;
+  }
+}
+// <<< task 1.9.cuda.tiles
+
+}  // namespace
+
+TilePlan plan_tiles(const OpContext& ctx, const MoeExpertsArgs& args, int rows) {
+  const int64_t num_pairs = args.expert_ids.numel();
+  const int num_tiles = max_tiles(args, rows);
+  const Tensor tiles = ctx.arena->take({num_tiles, 4}, DType::i32);
+  const Tensor pairs = ctx.arena->take({num_pairs}, DType::i32);
+  launch_kernel(ctx, plan_tiles_kernel, 1, kPlanThreads, 0, cuda_data<int32_t>(args.expert_ids),
+                static_cast<int>(num_pairs), static_cast<int>(args.gate_up.dim(0)), rows,
+                cuda_data<Tile>(tiles), num_tiles, cuda_data<int32_t>(pairs));
+  return {cuda_data<Tile>(tiles), cuda_data<int32_t>(pairs), num_tiles};
+}
+
+}  // namespace ladder
