@@ -73,9 +73,7 @@ __device__ void multiply(float (&d)[64], Token&& token, Row&& row, int length) {
   for (int part = 0; part < parts; ++part) {
     wait_copies<S::kStages - 2>();
     fence_for_wgmma();
-    wgmma_wait<0>();  // the product of the part before: its place is refilled
-    keep_in_place(d);
-    __syncthreads();
+    __syncthreads();  // the part is there for all, and all are done with the one whose place is refilled
     fetch(part + S::kStages - 1);
     const uint32_t at = stages + part % S::kStages * S::kStageBytes;
     uint32_t a[kDepth / 16][4];
@@ -90,9 +88,11 @@ __device__ void multiply(float (&d)[64], Token&& token, Row&& row, int length) {
     for (int step = 0; step < kDepth / 16; ++step)
       wgmma_64x128x16<false, T>(d, a[step], b + step * 2, part > 0 || step > 0);
     wgmma_commit();
+    wgmma_wait<0>();
+    keep_in_place(d);
+#pragma unroll
+    for (int step = 0; step < kDepth / 16; ++step) keep_in_place(a[step]);
   }
-  wgmma_wait<0>();
-  keep_in_place(d);
 }
 
 // Calls use(row of the tile, column of the warpgroup's 128, index into d) for the pairs of values that this thread has.
@@ -124,7 +124,7 @@ __global__ void __launch_bounds__(kThreads, Shape<token_groups>::kBlocks)
     if (column >= e.width) return nullptr;
     return row / 8 % 2 == 0 ? e.gate_row(tile.expert, column) : e.up_row(tile.expert, column);
   };
-  float d[64];
+  float d[64] = {};
   multiply<token_groups, T>(d, token, weight, e.hidden);
   const int group_column = token_groups == 2 ? 0 : static_cast<int>(threadIdx.x) / kWarpgroup * 64;
   for_each_value<token_groups>([&](int row, int octet, int offset, int i) {
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kThreads, Shape<token_groups>::kBlocks)
   auto weight = [&](int row) -> const T* {
     return first_column + row < e.hidden ? e.down_row(tile.expert, first_column + row) : nullptr;
   };
-  float d[64];
+  float d[64] = {};
   multiply<token_groups, T>(d, token, weight, e.width);
   const int group_column = token_groups == 2 ? 0 : static_cast<int>(threadIdx.x) / kWarpgroup * 128;
   for_each_value<token_groups>([&](int row, int octet, int offset, int i) {
