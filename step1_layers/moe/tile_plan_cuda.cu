@@ -30,6 +30,24 @@ __device__ int sum_before(int value, int* warp_sums) {
   return sum - value;
 }
 
+// Calls use(pair, expert) for this thread's share of the pairs that have an expert here. Some ids are asked for before the
+// first is used: one block alone has little else to do while it waits for memory.
+template <class Use>
+__device__ void for_each_pair(const int32_t* expert_ids, int num_pairs, int experts, Use&& use) {
+  constexpr int kAtOnce = 8;
+  for (int first = static_cast<int>(threadIdx.x); first < num_pairs; first += kAtOnce * kPlanThreads) {
+    int ids[kAtOnce];
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i) {
+      const int pair = first + i * kPlanThreads;
+      ids[i] = pair < num_pairs ? expert_ids[pair] : -1;
+    }
+#pragma unroll
+    for (int i = 0; i < kAtOnce; ++i)
+      if (ids[i] >= 0 && ids[i] < experts) use(first + i * kPlanThreads, ids[i]);
+  }
+}
+
 // One block: a histogram of the pairs in shared memory, a thread per expert that finds where its pairs and its tiles
 // begin, and the pairs put in their places.
 // >>> task 1.9.cuda.tiles: pairs sorted by expert on the device
@@ -42,10 +60,7 @@ __global__ void __launch_bounds__(kPlanThreads)
   counts[thread] = 0;
   __syncthreads();
   wait_for_previous_kernel();
-  for (int pair = thread; pair < num_pairs; pair += kPlanThreads) {
-    const int expert = expert_ids[pair];
-    if (expert >= 0 && expert < experts) atomicAdd(&counts[expert], 1);
-  }
+  for_each_pair(expert_ids, num_pairs, experts, [&](int, int expert) { atomicAdd(&counts[expert], 1); });
   __syncthreads();
 
   const int count = counts[thread], my_tiles = (count + rows - 1) / rows;
@@ -57,10 +72,8 @@ __global__ void __launch_bounds__(kPlanThreads)
   __syncthreads();
 
   for (int tile = warp_sums[0] + thread; tile < num_tiles; tile += kPlanThreads) tiles[tile] = {-1, 0, 0, 0};
-  for (int pair = thread; pair < num_pairs; pair += kPlanThreads) {
-    const int expert = expert_ids[pair];
-    if (expert >= 0 && expert < experts) pairs[atomicAdd(&counts[expert], 1)] = pair;
-  }
+  for_each_pair(expert_ids, num_pairs, experts,
+                [&](int pair, int expert) { pairs[atomicAdd(&counts[expert], 1)] = pair; });
 }
 // <<< task 1.9.cuda.tiles
 
