@@ -28,10 +28,11 @@ struct MoeExpertsArgs {
 
 std::span<const Variant<MoeExpertsArgs>> moe_experts_variants();
 
-// Products are summed in float; gate and up, the activation, and the weighted sum (in the order of a token's experts)
-// are each rounded once to x's dtype. A token never meets an expert twice. No tokens: nothing is done.
-// Error: shapes or dtypes that do not fit together. Expert numbers are not looked at beforehand: on the CPU one that
-// does not exist is an Error, on a GPU it adds nothing.
+// Products are summed in float; gate and up, the activation, and the weighted sum of a token's experts are each rounded
+// once to x's dtype. (A rung may round an expert's weighted part of the sum, too.) A token never meets an expert twice. No
+// tokens: nothing is done. Rows of x and out may be strided, all else is contiguous.
+// Error: shapes or dtypes that do not fit together. Expert numbers are not looked at beforehand: on the CPU one that does
+// not exist is an Error, on a GPU it adds nothing.
 void moe_experts(const OpContext& ctx, const MoeExpertsArgs& args);
 
 }  // namespace ladder

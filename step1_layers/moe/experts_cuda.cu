@@ -10,7 +10,6 @@ constexpr int kThreads = 256, kWarps = kThreads / kWarp;
 // naive
 // Any shape and dtype. A warp per value that is computed: one kernel for the activated values of all pairs, one for the
 // outputs, which adds up the experts of a token in their order. Every pair reads its expert's weights anew.
-// >>> task 1.9.cuda: the experts on a GPU, a warp per value
 template <class T>
 __device__ float warp_dot(const T* a, const T* b, int size) {
   float sum = 0;
@@ -48,7 +47,6 @@ __global__ void __launch_bounds__(kThreads) project_naive(Experts<T> e, const T*
              warp_dot(activated + int64_t{pair} * e.width, e.down_row(expert, column), e.width);
   if (threadIdx.x % kWarp == 0) e.out[token * e.out_stride + column] = from_float<T>(sum);
 }
-// <<< task 1.9.cuda
 
 // A pack of a token's columns per thread.
 template <class T, class Result>

@@ -27,7 +27,6 @@ __device__ bool comes_before(float key, int id, float other_key, int other_id) {
 // block
 // At most 1024 experts. A block per token, a thread per expert: a thread reads all keys in shared memory, counts those
 // that come before its own, and so knows its place without a loop over the places, a sort or an atomic.
-// >>> task 1.9.cuda.router: the router on a GPU, a thread per expert
 // What the thread's expert is chosen by: -infinity where its group is not among the best.
 __device__ float key_of(const Route& route, float* keys, float* group_scores, float key) {
   const int expert = static_cast<int>(threadIdx.x);
@@ -95,7 +94,6 @@ __global__ void route_block(Route route) {
   }
   route.weights[token * route.weights_stride + expert] = weight * route.scaling_factor;
 }
-// <<< task 1.9.cuda.router
 
 // sparsemixer: the best, weighed among those near it; then once more without it.
 __global__ void route_sparsemixer(Route route) {

@@ -50,7 +50,6 @@ __device__ void for_each_pair(const int32_t* expert_ids, int num_pairs, int expe
 
 // One block: a histogram of the pairs in shared memory, a thread per expert that finds where its pairs and its tiles
 // begin, and the pairs put in their places.
-// >>> task 1.9.cuda.tiles: pairs sorted by expert on the device
 __global__ void __launch_bounds__(kPlanThreads)
     plan_tiles_kernel(const int32_t* expert_ids, int num_pairs, int experts, int rows, Tile* tiles,
                       int num_tiles, int32_t* pairs) {
@@ -75,7 +74,6 @@ __global__ void __launch_bounds__(kPlanThreads)
   for_each_pair(expert_ids, num_pairs, experts,
                 [&](int pair, int expert) { pairs[atomicAdd(&counts[expert], 1)] = pair; });
 }
-// <<< task 1.9.cuda.tiles
 
 }  // namespace
 

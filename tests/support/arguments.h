@@ -8,6 +8,8 @@
 #include "step1_layers/attention/store_kv.h"
 #include "step1_layers/embedding/embedding.h"
 #include "step1_layers/linear/matmul.h"
+#include "step1_layers/moe/experts.h"
+#include "step1_layers/moe/router.h"
 #include "step1_layers/norm/rms_norm.h"
 #include "step1_layers/rotary/rope.h"
 #include "step1_layers/sampling/argmax.h"
@@ -59,6 +61,12 @@ inline auto tensors_of(EmbeddingArgs& a) {
 }
 inline auto tensors_of(MatmulArgs& a) {
   return std::array{&a.x, &a.weight, &a.bias, &a.out};
+}
+inline auto tensors_of(RouteTokensArgs& a) {
+  return std::array{&a.logits, &a.correction_bias, &a.expert_ids, &a.weights};
+}
+inline auto tensors_of(MoeExpertsArgs& a) {
+  return std::array{&a.x, &a.expert_ids, &a.weights, &a.gate_up, &a.down, &a.out};
 }
 inline auto tensors_of(StoreKvArgs& a) {
   return std::array{&a.k, &a.v, &a.slot_mapping, &a.cache.k, &a.cache.v};
