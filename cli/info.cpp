@@ -225,6 +225,26 @@ std::string describe_replicas(const EngineOptions& options, const DecoderSpec& s
          format_table(table);
 }
 
+std::string parameters_text(const DecoderSpec& spec) {
+  const std::string all = format_count(spec.num_parameters());
+  return spec.num_expert_layers() == 0
+             ? all
+             : fmt::format("{}, of which a token meets {}", all, format_count(spec.num_active_parameters()));
+}
+
+std::string mlp_text(const DecoderSpec& spec) {
+  const ExpertsSpec& experts = spec.experts;
+  if (spec.num_expert_layers() == 0) return format_count(spec.intermediate_size);
+  std::string text = fmt::format("{} of {} experts of {}", experts.rule.top_k, experts.num_experts,
+                                 format_count(experts.intermediate_size));
+  if (experts.shared_intermediate_size > 0)
+    text += fmt::format(", and a shared one of {}", format_count(experts.shared_intermediate_size));
+  if (spec.num_expert_layers() < spec.num_layers)
+    text += fmt::format("; {} layers without experts: {}", spec.num_layers - spec.num_expert_layers(),
+                        format_count(spec.intermediate_size));
+  return text;
+}
+
 void run_info(const EngineFlags& flags, const DataParallelFlags& replicas) {
   const int num_replicas = replicas.range().num_local;
   EngineOptions options = flags.options();
@@ -240,17 +260,16 @@ void run_info(const EngineFlags& flags, const DataParallelFlags& replicas) {
   const MemoryPlan plan = predict_memory(spec, config);
   const int64_t per_token = kv_bytes_per_token(spec, config);
   const int64_t slots = config.batch.num_kv_blocks * config.batch.block_size;
-  const int64_t parameters = spec.num_parameters();
   const int64_t blocks_per_sequence =
       (config.batch.max_model_len + config.batch.block_size - 1) / config.batch.block_size;
 
   std::string text =
       "Model\n" + format_pairs({
                       {"  architecture", spec.architecture},
-                      {"  parameters", format_count(parameters)},
+                      {"  parameters", parameters_text(spec)},
                       {"  layers", format_count(spec.num_layers)},
                       {"  hidden size", format_count(spec.hidden_size)},
-                      {"  MLP size", format_count(spec.intermediate_size)},
+                      {"  MLP size", mlp_text(spec)},
                       {"  heads", fmt::format("{} query, {} key/value, of {}", spec.num_heads,
                                               spec.num_kv_heads, spec.head_dim)},
                       {"  vocabulary", fmt::format("{}{}", format_count(spec.vocab_size),

@@ -15,6 +15,9 @@
 #include "step1_layers/embedding/embedding.h"
 #include "step1_layers/linear/linear.h"
 #include "step1_layers/linear/matmul.h"
+#include "step1_layers/moe/experts.h"
+#include "step1_layers/moe/router.h"
+#include "step1_layers/moe/shared_expert.h"
 #include "step1_layers/norm/rms_norm.h"
 #include "step1_layers/rotary/rope.h"
 #include "step1_layers/sampling/argmax.h"
@@ -80,6 +83,9 @@ std::vector<OperatorInfo> operators(Device device) {
       describe("o_residual", o_residual_variants(), ctx),
       describe("norm_gate_up_silu", norm_gate_up_silu_variants(), ctx),
       describe("down_residual", down_residual_variants(), ctx),
+      describe("route_tokens", route_tokens_variants(), ctx),
+      describe("moe_experts", moe_experts_variants(), ctx),
+      describe("add_shared_expert", add_shared_expert_variants(), ctx),
       describe("silu_and_mul", silu_and_mul_variants(), ctx),
       describe("gelu", gelu_variants(), ctx),
       describe("gelu_and_mul", gelu_and_mul_variants(), ctx),
@@ -166,6 +172,10 @@ std::vector<ProductKernels> product_kernels(const DecoderSpec& spec, const Runne
       product.kernels.push_back(kernel);
     }
   }
+  if (spec.num_expert_layers() == spec.num_layers)  // no layer has the MLP of one part
+    std::erase_if(products, [](const ProductKernels& product) {
+      return product.name == "norm_gate_up_silu" || product.name == "down_residual";
+    });
   return products;
 }
 

@@ -1,6 +1,9 @@
 #include "step2_model/model_makers.h"
 
+#include <fmt/format.h>
+
 #include "step2_model/decoder/dense_mlp.h"
+#include "step2_model/decoder/moe_mlp.h"
 
 namespace ladder {
 namespace {
@@ -32,9 +35,11 @@ std::unique_ptr<Attention> make_attention(const ModelMakers& makers, const OpCon
   return std::make_unique<WholeAttention>(cache);
 }
 
-std::unique_ptr<Mlp> make_mlp(const ModelMakers& makers, const OpContext& ctx, const std::string& name,
+std::unique_ptr<Mlp> make_mlp(const ModelMakers& makers, const OpContext& ctx, int64_t layer,
                               const DecoderSpec& spec, DType dtype) {
-  if (makers.mlp) return makers.mlp(ctx, name, spec, dtype, makers);
+  if (makers.mlp) return makers.mlp(ctx, layer, spec, dtype, makers);
+  const std::string name = fmt::format("layers.{}", layer);
+  if (spec.has_experts(layer)) return std::make_unique<MoeMlp>(ctx, name, spec, dtype, makers);
   return std::make_unique<DenseMlp>(ctx, name, spec, dtype, makers);
 }
 

@@ -3,8 +3,8 @@
 //
 // The decoder asks a maker for the linear method of every linear, for every layer's attention and for its MLP.
 // An empty maker gives the part that this project has below step 2: dense weights, attention of one rank over
-// its whole cache, gate / up / down. A quantized format, attention over several ranks or an expert layer is a
-// maker that the program fills in, so that no step names a later one.
+// its whole cache, gate / up / down or experts. A quantized format, attention over several ranks or experts on several
+// ranks is a maker that the program fills in, so that no step names a later one.
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -53,8 +53,8 @@ struct ModelMakers {
   // `cache` is what one rank with these heads keeps by default.
   std::function<std::unique_ptr<Attention>(const OpContext& ctx, int64_t layer, const KvCacheSpec& cache)>
       attention;
-  // `name` is "layers.<layer>"; parameters are named below it.
-  std::function<std::unique_ptr<Mlp>(const OpContext& ctx, const std::string& name, const DecoderSpec& spec,
+  // Parameters are named below "layers.<layer>".
+  std::function<std::unique_ptr<Mlp>(const OpContext& ctx, int64_t layer, const DecoderSpec& spec,
                                      DType dtype, const ModelMakers& makers)>
       mlp;
 };
@@ -64,7 +64,7 @@ LinearOptions make_linear_options(const ModelMakers& makers, const std::string& 
                                   DType dtype, bool bias);
 std::unique_ptr<Attention> make_attention(const ModelMakers& makers, const OpContext& ctx, int64_t layer,
                                           const KvCacheSpec& cache);
-std::unique_ptr<Mlp> make_mlp(const ModelMakers& makers, const OpContext& ctx, const std::string& name,
+std::unique_ptr<Mlp> make_mlp(const ModelMakers& makers, const OpContext& ctx, int64_t layer,
                               const DecoderSpec& spec, DType dtype);
 
 }  // namespace ladder

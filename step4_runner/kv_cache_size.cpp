@@ -38,8 +38,21 @@ int64_t max_positions(const DecoderSpec& spec) {
 
 // Whole heads on every rank. KV heads may be fewer than ranks: neighbours then hold the same one.
 bool can_be_split(const DecoderSpec& spec, int64_t ranks) {
-  return spec.num_heads % ranks == 0 && spec.intermediate_size % ranks == 0 &&
+  const bool has_dense = spec.num_expert_layers() < spec.num_layers;
+  return spec.num_heads % ranks == 0 && (!has_dense || spec.intermediate_size % ranks == 0) &&
+         spec.experts.intermediate_size % ranks == 0 && spec.experts.shared_intermediate_size % ranks == 0 &&
          (spec.num_kv_heads % ranks == 0 || ranks % spec.num_kv_heads == 0);
+}
+
+// "MLP of 3072", "experts of 1408 and 5632"
+std::string mlp_widths(const DecoderSpec& spec) {
+  std::string text;
+  if (spec.num_expert_layers() < spec.num_layers) text = fmt::format("MLP of {}", spec.intermediate_size);
+  if (spec.num_expert_layers() == 0) return text;
+  text += fmt::format("{}experts of {}", text.empty() ? "" : " and ", spec.experts.intermediate_size);
+  if (spec.experts.shared_intermediate_size > 0)
+    text += fmt::format(" and {}", spec.experts.shared_intermediate_size);
+  return text;
 }
 
 std::string sizes_that_fit(const DecoderSpec& spec) {
@@ -65,10 +78,8 @@ void check_flags(const DecoderSpec& spec, const RunnerConfig& config) {
   expect_range(config.pipeline_parallel_size, kPipelineParallelSizeRange, "--pipeline-parallel-size");
   LADDER_CHECK(
       can_be_split(spec, config.tensor_parallel_size),
-      "--tensor-parallel-size {} does not fit the model's {} heads, {} key/value heads and MLP of {}: "
-      "expected {}",
-      config.tensor_parallel_size, spec.num_heads, spec.num_kv_heads, spec.intermediate_size,
-      sizes_that_fit(spec));
+      "--tensor-parallel-size {} does not fit the model's {} heads, {} key/value heads and {}: expected {}",
+      config.tensor_parallel_size, spec.num_heads, spec.num_kv_heads, mlp_widths(spec), sizes_that_fit(spec));
   LADDER_CHECK(config.pipeline_parallel_size <= spec.num_layers,
                "--pipeline-parallel-size {}: the model has {} layers, and each stage needs one",
                config.pipeline_parallel_size, spec.num_layers);

@@ -29,31 +29,51 @@ int64_t read_number(const char* path, const std::string& key = {}) {
 
 // One rank's width of what is split over the ranks; a KV head stays whole.
 struct RankWidths {
-  int64_t q, kv, mlp, vocab;
+  int64_t q, kv, mlp, expert, shared_expert, vocab;
 };
 
 RankWidths rank_widths(const DecoderSpec& spec, int64_t ranks) {
   return {spec.num_heads / ranks * spec.head_dim,
-          std::max<int64_t>(spec.num_kv_heads / ranks, 1) * spec.head_dim, spec.intermediate_size / ranks,
+          std::max<int64_t>(spec.num_kv_heads / ranks, 1) * spec.head_dim,
+          spec.intermediate_size / ranks,
+          spec.experts.intermediate_size / ranks,
+          spec.experts.shared_intermediate_size / ranks,
           (spec.vocab_size + ranks - 1) / ranks};
 }
 
 // One rank's parameters and rotary table: what Model::weight_bytes() will say.
 int64_t weight_bytes(const DecoderSpec& spec, const RunnerConfig& config, int stage) {
-  const auto [q, kv, mlp, vocab] = rank_widths(spec, config.tensor_parallel_size);
-  const int64_t hidden = spec.hidden_size;
-  int64_t layer = hidden * (q + 2 * kv) + q * hidden + 3 * hidden * mlp + 2 * hidden;
+  const RankWidths widths = rank_widths(spec, config.tensor_parallel_size);
+  const int64_t hidden = spec.hidden_size, q = widths.q, kv = widths.kv;
+  int64_t layer = hidden * (q + 2 * kv) + q * hidden + 2 * hidden;
   if (spec.qkv_bias) layer += q + 2 * kv;
   if (spec.o_bias) layer += hidden;
-  if (spec.mlp_bias) layer += 2 * mlp + hidden;
   if (spec.qk_norm) layer += 2 * spec.head_dim;
+  int64_t mlp = 3 * hidden * widths.mlp;
+  if (spec.mlp_bias) mlp += 2 * widths.mlp + hidden;
+  int64_t mixture = spec.experts.num_experts * (hidden + 3 * hidden * widths.expert);
+  if (widths.shared_expert > 0) mixture += 3 * hidden * widths.shared_expert + hidden;
+
+  const LayerRange layers = layers_of(config, spec.num_layers, stage);
+  int64_t of_layers = layers.size() * layer;
+  for (int64_t i = layers.begin; i < layers.end; ++i) of_layers += spec.has_experts(i) ? mixture : mlp;
   const bool is_first = stage == 0, is_last = stage + 1 == config.pipeline_parallel_size;
   const int64_t tables =
-      vocab * hidden *
+      widths.vocab * hidden *
       (spec.tie_word_embeddings ? int64_t{is_first || is_last} : int64_t{is_first} + is_last);
-  return (layers_of(config, spec.num_layers, stage).size() * layer + tables + (is_last ? hidden : 0)) *
-             dtype_size(config.dtype) +
+  return (of_layers + tables + (is_last ? hidden : 0)) * dtype_size(config.dtype) +
          config.batch.max_model_len * spec.rope.rotary_dim * dtype_size(DType::f32);
+}
+
+// Of a layer with experts, which all tokens of a step go to: the norm's output, the router's, and what the experts that
+// run at a time leave behind, their results in float.
+int64_t mixture_bytes(const DecoderSpec& spec, const RankWidths& widths, int64_t rows, int64_t element) {
+  const int64_t hidden = spec.hidden_size, top_k = spec.experts.rule.top_k;
+  const int64_t routed =
+      spec.experts.num_experts * dtype_size(DType::f32) + 2 * top_k * dtype_size(DType::i32);
+  const int64_t results = top_k * (hidden * dtype_size(DType::f32) + 2 * dtype_size(DType::i32));
+  const int64_t one_expert = (hidden + 3 * std::max(widths.expert, widths.shared_expert)) * element;
+  return rows * (hidden * element + routed + results + one_expert + hidden * dtype_size(DType::f32));
 }
 
 // The widest moment of one rank's largest step: in a layer, or between the LM head and the sampler.
@@ -62,12 +82,14 @@ int64_t activation_bytes(const DecoderSpec& spec, const RunnerConfig& config, Gr
   const int64_t element = dtype_size(config.dtype);
   const int64_t rows = config.batch.max_num_batched_tokens;
   const int64_t hidden = spec.hidden_size;
-  const auto [q, kv, mlp, vocab] = rank_widths(spec, ranks);
+  const RankWidths widths = rank_widths(spec, ranks);
+  const int64_t q = widths.q, kv = widths.kv, mlp = widths.mlp, vocab = widths.vocab;
   const int64_t attention_layer =
       q + 2 * kv + std::max(hidden, q);              // qkv, then the normalised input or the output
   const int64_t mlp_layer = mlp + hidden + 2 * mlp;  // activated, normalised input, gate and up
   const int64_t packed_input = hidden * dtype_size(DType::f32);  // the matrix product's copy
-  const int64_t layer = rows * (std::max(attention_layer, mlp_layer) * element + packed_input);
+  int64_t layer = rows * (std::max(attention_layer, mlp_layer) * element + packed_input);
+  if (spec.num_expert_layers() > 0) layer = std::max(layer, mixture_bytes(spec, widths, rows, element));
   // The residual stream is there throughout, and what comes from the stage before.
   const int64_t stream = rows * (place.stage == 0 ? 2 : 3) * hidden * element;
   if (place.stage + 1 < config.pipeline_parallel_size) return stream + layer;

@@ -1,7 +1,8 @@
 #pragma once
-// The CUDA rungs of router.h and experts.h. Their arguments have been checked.
+// The CUDA rungs of router.h, experts.h and shared_expert.h. Their arguments have been checked.
 #include "step1_layers/moe/experts.h"
 #include "step1_layers/moe/router.h"
+#include "step1_layers/moe/shared_expert.h"
 
 namespace ladder {
 
@@ -15,5 +16,7 @@ bool moe_experts_takes_grouped(const MoeExpertsArgs& args);
 
 void moe_experts_cuda_stream(const OpContext& ctx, const MoeExpertsArgs& args);
 bool moe_experts_takes_stream(const MoeExpertsArgs& args);
+
+void add_shared_expert_cuda(const OpContext& ctx, const AddSharedExpertArgs& args);
 
 }  // namespace ladder

@@ -46,10 +46,10 @@ DecoderSpec parse_decoder_spec(std::string_view config, std::string_view what,
 RopeConfig parse_rope_config(const ConfigObject& config, int64_t head_dim, int64_t max_position_embeddings);
 
 // Error, naming the key: the file has one that changes the mathematics and is not implemented (soft-capped
-// logits, experts, ...: the list in unsupported_keys.cpp, unless its value is neutral); layer_types that are not
+// logits, experts where the family has none, ...: the list in unsupported_keys.cpp, unless its value is neutral); layer_types that are not
 // num_layers times "full_attention"; or, without layer_types, use_sliding_window and a window (an absent
 // sliding_window is one, null is none) that layers from max_window_layers (28) on would have. Keys that are
 // unknown and not on that list are taken to be harmless: configs are full of them.
-void refuse_unsupported_keys(const ConfigObject& config, int64_t num_layers);
+void refuse_unsupported_keys(const ConfigObject& config, int64_t num_layers, bool has_experts);
 
 }  // namespace ladder

@@ -104,8 +104,11 @@ DecoderSpec parse_decoder_spec(std::string_view config_text, std::string_view wh
   spec.activation = read_activation(config);
   spec.checkpoint_dtype = read_dtype(config);
   spec.quantization_config = read_quantization_config(config);
-  refuse_unsupported_keys(config, spec.num_layers);
-  family_of(spec.architecture).read_config(config, spec);
+  const ModelFamily& family = family_of(spec.architecture);
+  refuse_unsupported_keys(config, spec.num_layers, family.has_experts);
+  family.read_config(config, spec);
+  LADDER_CHECK(spec.experts.num_experts == 0 || spec.activation == MlpActivation::silu,
+               "{}: experts with another activation than silu are not supported", config.name("hidden_act"));
   spec.rope = parse_rope_config(config, spec.head_dim, spec.max_position_embeddings);
 
   // generation_config.json's end tokens replace config.json's, as in transformers and vLLM.

@@ -12,6 +12,8 @@ struct UnsupportedKey {
   std::string_view meaning;  // what the key would ask for
 };
 
+constexpr std::string_view kExperts = "experts";  // which some families have
+
 // null, false, an empty list or object, and the neutral number are harmless everywhere.
 constexpr UnsupportedKey kUnsupported[] = {
     {"attn_logit_softcapping", 0, "soft-capped attention scores"},
@@ -28,9 +30,9 @@ constexpr UnsupportedKey kUnsupported[] = {
     {"alibi", 0, "ALiBi positions"},
     {"attention_chunk_size", 0, "chunked attention"},
     {"no_rope_layers", 0, "layers without rotary embedding"},
-    {"num_experts", 0, "experts"},
-    {"num_local_experts", 0, "experts"},
-    {"n_routed_experts", 0, "experts"},
+    {"num_experts", 0, kExperts},
+    {"num_local_experts", 0, kExperts},
+    {"n_routed_experts", 0, kExperts},
     {"kv_lora_rank", 0, "latent attention"},
     {"cross_attention_layers", 0, "cross attention"},
     {"add_cross_attention", 0, "cross attention"},
@@ -47,8 +49,9 @@ bool is_neutral(const Json& value, double neutral) {
 }  // namespace
 
 // >>> task 2.1.spec: refuse what would change the mathematics
-void refuse_unsupported_keys(const ConfigObject& config, int64_t num_layers) {
+void refuse_unsupported_keys(const ConfigObject& config, int64_t num_layers, bool has_experts) {
   for (const UnsupportedKey& entry : kUnsupported) {
+    if (has_experts && entry.meaning == kExperts) continue;
     const auto member = config.json().find(std::string(entry.key));
     LADDER_CHECK(member == config.json().end() || is_neutral(*member, entry.neutral),
                  "{}: {} ({}) is not supported", config.name(entry.key), json_brief(*member), entry.meaning);

@@ -48,7 +48,7 @@ DecoderLayer::DecoderLayer(const OpContext& ctx, int64_t layer, const DecoderSpe
               make_linear_options(makers, layer_name(layer) + ".o_proj", spec, dtype, spec.o_bias)),
       post_attention_norm_(replicated_vector(ctx, layer_name(layer) + ".post_attention_layernorm.weight",
                                              spec.hidden_size, dtype)),
-      mlp_(make_mlp(makers, ctx, layer_name(layer), spec, dtype)) {
+      mlp_(make_mlp(makers, ctx, layer, spec, dtype)) {
   if (spec.qk_norm) {
     q_norm_ = replicated_vector(ctx, layer_name(layer) + ".q_norm.weight", spec.head_dim, dtype);
     k_norm_ = replicated_vector(ctx, layer_name(layer) + ".k_norm.weight", spec.head_dim, dtype);

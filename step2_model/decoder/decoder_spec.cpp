@@ -11,17 +11,47 @@ void DecoderSpec::add_eos_token(int64_t id) {
     eos_token_ids.push_back(token);
 }
 
+int64_t DecoderSpec::num_expert_layers() const {
+  return experts.num_experts > 0 ? std::count(experts.layers.begin(), experts.layers.end(), true) : 0;
+}
+
+int64_t DecoderSpec::mean_active_mlp_width() const {
+  const int64_t of_experts =
+      experts.rule.top_k * experts.intermediate_size + experts.shared_intermediate_size;
+  const int64_t expert_layers = num_expert_layers();
+  return ((num_layers - expert_layers) * intermediate_size + expert_layers * of_experts) /
+         std::max<int64_t>(num_layers, 1);
+}
+
+namespace {
+
+// All parameters, of a model whose expert layers hold so many experts beside the shared one.
+int64_t parameters_with(const DecoderSpec& spec, int64_t num_experts) {
+  const int64_t q_width = spec.num_heads * spec.head_dim, kv_width = spec.num_kv_heads * spec.head_dim;
+  const int64_t hidden = spec.hidden_size;
+  int64_t layer = hidden * (q_width + 2 * kv_width) + q_width * hidden;  // attention
+  layer += 2 * hidden;                                                   // the two norms
+  if (spec.qkv_bias) layer += q_width + 2 * kv_width;
+  if (spec.o_bias) layer += hidden;
+  if (spec.qk_norm) layer += 2 * spec.head_dim;
+  int64_t mlp = 3 * hidden * spec.intermediate_size;  // gate, up, down
+  if (spec.mlp_bias) mlp += 2 * spec.intermediate_size + hidden;
+  const ExpertsSpec& experts = spec.experts;
+  int64_t mixture = hidden * experts.num_experts + num_experts * 3 * hidden * experts.intermediate_size;
+  if (experts.shared_intermediate_size > 0) mixture += 3 * hidden * experts.shared_intermediate_size + hidden;
+  const int64_t embeddings = spec.vocab_size * hidden * (spec.tie_word_embeddings ? 1 : 2);
+  return spec.num_layers * layer + (spec.num_layers - spec.num_expert_layers()) * mlp +
+         spec.num_expert_layers() * mixture + embeddings + hidden;
+}
+
+}  // namespace
+
 int64_t DecoderSpec::num_parameters() const {
-  const int64_t q_width = num_heads * head_dim, kv_width = num_kv_heads * head_dim;
-  int64_t layer = hidden_size * (q_width + 2 * kv_width) + q_width * hidden_size;  // attention
-  layer += 3 * hidden_size * intermediate_size;                                    // gate, up, down
-  layer += 2 * hidden_size;                                                        // the two norms
-  if (qkv_bias) layer += q_width + 2 * kv_width;
-  if (o_bias) layer += hidden_size;
-  if (mlp_bias) layer += 2 * intermediate_size + hidden_size;
-  if (qk_norm) layer += 2 * head_dim;
-  const int64_t embeddings = vocab_size * hidden_size * (tie_word_embeddings ? 1 : 2);
-  return num_layers * layer + embeddings + hidden_size;
+  return parameters_with(*this, experts.num_experts);
+}
+
+int64_t DecoderSpec::num_active_parameters() const {
+  return parameters_with(*this, experts.num_experts > 0 ? experts.rule.top_k : 0);
 }
 
 }  // namespace ladder

@@ -6,11 +6,22 @@
 #include <vector>
 
 #include "step1_layers/core/dtype.h"
+#include "step1_layers/moe/router.h"
 #include "step1_layers/rotary/rope_config.h"
 
 namespace ladder {
 
 enum class MlpActivation : uint8_t { silu, gelu_tanh, gelu };
+
+// The layers whose MLP is a mixture of experts (step1_layers/moe/), all of them alike.
+struct ExpertsSpec {
+  int64_t num_experts = 0;        // 0: no layer has any
+  int64_t intermediate_size = 0;  // of one expert
+  RouterRule rule;                // its top_k experts compute a token
+  // An expert besides, which computes every token; its output is weighed by sigmoid(a row of weights * x). 0: none.
+  int64_t shared_intermediate_size = 0;
+  std::vector<bool> layers;  // which they are; as many as the model has
+};
 
 struct DecoderSpec {
   std::string architecture;  // "Qwen3ForCausalLM", as config.json names it
@@ -29,6 +40,7 @@ struct DecoderSpec {
   bool qk_norm = false;  // RMSNorm of every query and key head before the rotation
   bool tie_word_embeddings = false;
   MlpActivation activation = MlpActivation::silu;
+  ExpertsSpec experts;
   RopeConfig rope;
   std::string quantization_config;       // that object of config.json as JSON text; empty: dense weights
   DType checkpoint_dtype = DType::bf16;  // what config.json says the weights are; --dtype auto follows it
@@ -39,7 +51,16 @@ struct DecoderSpec {
   // outside of the vocabulary and so can never be produced, changes nothing.
   void add_eos_token(int64_t id);
 
+  bool has_experts(int64_t layer) const {
+    return experts.num_experts > 0 && experts.layers[static_cast<size_t>(layer)];
+  }
+  int64_t num_expert_layers() const;
+  // What a token meets in a layer, on average: the MLP, or the chosen experts and the shared one.
+  int64_t mean_active_mlp_width() const;
+
   int64_t num_parameters() const;
+  // Of them, those that a token meets: of experts the chosen ones and the shared one.
+  int64_t num_active_parameters() const;
 };
 
 }  // namespace ladder

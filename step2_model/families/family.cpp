@@ -6,11 +6,13 @@ namespace ladder {
 namespace {
 
 constexpr int64_t kMaxHeadDim = 1024;
+constexpr int64_t kMaxExperts = 1 << 14, kMaxExpertWidth = 1 << 20;
 
 }  // namespace
 
 std::span<const ModelFamily* const> all_families() {
-  static const ModelFamily* const families[] = {&qwen3_family(), &qwen2_family(), &llama_family()};
+  static const ModelFamily* const families[] = {&qwen3_family(),   &qwen2_family(),     &llama_family(),
+                                                &mixtral_family(), &qwen2_moe_family(), &qwen3_moe_family()};
   return families;
 }
 
@@ -45,6 +47,31 @@ void read_head_dim(const ConfigObject& config, DecoderSpec& spec, int64_t defaul
   LADDER_CHECK(spec.head_dim >= 2 && spec.head_dim <= kMaxHeadDim && spec.head_dim % 2 == 0,
                "{}: expected an even number up to {} (rotary embedding turns pairs), found {}",
                config.name("head_dim"), kMaxHeadDim, spec.head_dim);
+}
+
+void read_qwen_experts(const ConfigObject& config, DecoderSpec& spec, int64_t num_experts, int64_t top_k,
+                       int64_t width) {
+  ExpertsSpec& experts = spec.experts;
+  experts.num_experts = config.integer("num_experts", 0, kMaxExperts, num_experts);
+  if (experts.num_experts == 0) return;
+  experts.rule.top_k = config.integer("num_experts_per_tok", 1, experts.num_experts, top_k);
+  experts.rule.normalize = config.boolean("norm_topk_prob", false);
+  experts.intermediate_size = config.integer("moe_intermediate_size", 1, kMaxExpertWidth, width);
+  const int64_t step = config.integer("decoder_sparse_step", 1, INT32_MAX, 1);
+  for (int64_t layer = 0; layer < spec.num_layers; ++layer) experts.layers.push_back((layer + 1) % step == 0);
+  if (const Json* dense = config.find("mlp_only_layers")) {
+    LADDER_CHECK(dense->is_array(), "{}: expected a list of layers, found {}", config.name("mlp_only_layers"),
+                 json_brief(*dense));
+    for (const Json& layer : *dense)
+      experts.layers[json_int(layer, config.name("mlp_only_layers"), 0, spec.num_layers - 1)] = false;
+  }
+}
+
+void refuse_sliding_window(const ConfigObject& config, const DecoderSpec& spec) {
+  const int64_t window = config.integer("sliding_window", 0, INT64_MAX, INT64_MAX);
+  LADDER_CHECK(window >= spec.max_position_embeddings,
+               "{}: {} is not supported, expected null or at least max_position_embeddings ({})",
+               config.name("sliding_window"), window, spec.max_position_embeddings);
 }
 
 }  // namespace ladder

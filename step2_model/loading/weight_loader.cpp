@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 
 #include "step1_layers/core/error.h"
 #include "step2_model/families/family.h"
@@ -30,15 +31,18 @@ bool is_ignorable(const DecoderSpec& spec, std::string_view name) {
   return spec.tie_word_embeddings && (name == "lm_head.weight" || name == "model.lm_head.weight");
 }
 
-// Another range of a pipeline owns this tensor.
+// Another range of a pipeline owns this tensor. `field_names`: what the layers of this one have; where only some of the
+// model's have experts, those of another range may have other ones.
 bool belongs_to_another_range(const DecoderSpec& spec, const TensorTarget& target,
-                              const std::vector<std::string>& field_names) {
+                              const std::vector<std::string>& field_names, bool has_layer) {
   if (target.layer < 0)  // the ends of the model: whichever of them this range does not have
     return target.parameter == "embed_tokens.weight" || target.parameter == "norm.weight" ||
            target.parameter == "lm_head.weight";
+  if (target.layer >= spec.num_layers) return false;
+  const int64_t expert_layers = spec.num_expert_layers();
+  if (!has_layer && expert_layers > 0 && expert_layers < spec.num_layers) return true;
   const std::string field = target.parameter.substr(target.parameter.find('.', 7) + 1);  // after "layers.N."
-  return target.layer < spec.num_layers &&
-         std::find(field_names.begin(), field_names.end(), field) != field_names.end();
+  return std::find(field_names.begin(), field_names.end(), field) != field_names.end();
 }
 
 struct Move {
@@ -71,16 +75,20 @@ void load_weights(const Checkpoint& checkpoint, const DecoderSpec& spec,
     if (place != by_name.end()) {
       moves.push_back({&entry, place->second, target->part});
       total_bytes += entry.info->nbytes();
-    } else if (!target || !belongs_to_another_range(spec, *target, layer_fields)) {
+    } else if (!target ||
+               !belongs_to_another_range(
+                   spec, *target, layer_fields,
+                   by_name.contains(fmt::format("layers.{}.input_layernorm.weight", target->layer)))) {
       unexpected.push_back(entry.info->name);
     }
   }
 
+  std::set<std::pair<const Parameter*, int>> filled;
+  for (const Move& move : moves) filled.emplace(move.parameter, move.part);
   std::vector<std::string> missing;
   for (const Parameter* parameter : parameters)
     for (int part = 0; part < parameter->num_parts; ++part)
-      if (std::none_of(moves.begin(), moves.end(),
-                       [&](const Move& move) { return move.parameter == parameter && move.part == part; }))
+      if (!filled.contains({parameter, part}))
         missing.push_back(checkpoint_name_of(family, parameter->name, part));
   const std::string folder = checkpoint.directory().string();
   if (!missing.empty() || !unexpected.empty()) {

@@ -9,7 +9,7 @@ namespace ladder {
 // >>> task 7.5: what a layer and the head cost, and the cuts of which the slowest stage is the fastest
 LayerCosts layer_costs(const DecoderSpec& spec) {
   const int64_t q = spec.num_heads * spec.head_dim, kv = spec.num_kv_heads * spec.head_dim;
-  return {spec.hidden_size * (2 * q + 2 * kv + 3 * spec.intermediate_size),
+  return {spec.hidden_size * (2 * q + 2 * kv + 3 * spec.mean_active_mlp_width()),
           spec.hidden_size * spec.vocab_size};
 }
 

@@ -183,8 +183,9 @@ TEST(Task2_4_ModelMakers, AnMlpIsMadeForEveryLayerAndAsked) {
   };
   std::vector<std::string> calls;
   ModelMakers makers;
-  makers.mlp = [&](const OpContext& ctx, const std::string& name, const DecoderSpec& spec, DType dtype,
+  makers.mlp = [&](const OpContext& ctx, int64_t layer, const DecoderSpec& spec, DType dtype,
                    const ModelMakers& all) {
+    const std::string name = "layers." + std::to_string(layer);
     return std::make_unique<Recording>(std::make_unique<DenseMlp>(ctx, name, spec, dtype, all), name, calls);
   };
   const auto model = load(kGolden, makers), plain = load(kGolden, {});

@@ -135,7 +135,7 @@ TEST(LaunchedRanks, WhatIsWrongOnOneRankIsTheErrorOfAll) {
   EngineOptions other_files = good, no_files = good, faulty = good;
   other_files.model = testing::golden_folder() / "qwen3_tied";
   no_files.model = "/no/such/folder";
-  faulty.makers.model.mlp = [](const OpContext&, const std::string&, const DecoderSpec&, DType,
+  faulty.makers.model.mlp = [](const OpContext&, int64_t, const DecoderSpec&, DType,
                                const ModelMakers&) -> std::unique_ptr<Mlp> { fail("the disk is on fire"); };
   std::vector<EngineOptions> of_rank_1 = {other_files, no_files, faulty, good};
   size_t next = 0;

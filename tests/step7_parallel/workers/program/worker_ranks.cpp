@@ -60,10 +60,9 @@ ExecutorOptions options_of(const std::string& model, const Fault& fault) {
   options.model = model;
   auto made = std::make_shared<bool>(false);
   if (fault.rank >= 0)
-    options.makers.model.mlp = [fault, made](const OpContext& ctx, const std::string& name,
-                                             const DecoderSpec& spec, DType dtype,
-                                             const ModelMakers&) -> std::unique_ptr<Mlp> {
-      auto mlp = make_mlp({}, ctx, name, spec, dtype);
+    options.makers.model.mlp = [fault, made](const OpContext& ctx, int64_t layer, const DecoderSpec& spec,
+                                             DType dtype, const ModelMakers&) -> std::unique_ptr<Mlp> {
+      auto mlp = make_mlp({}, ctx, layer, spec, dtype);
       const int rank = pp_group(ctx).rank() * tp_group(ctx).size() + tp_group(ctx).rank();
       if (rank != fault.rank || std::exchange(*made, true)) return mlp;
       if (fault.forward == 0) fault.happen();

@@ -1,0 +1,43 @@
+#include <vector>
+
+#include "step2_model/families/family.h"
+
+namespace ladder {
+namespace {
+
+void read_mixtral_config(const ConfigObject& config, DecoderSpec& spec) {
+  read_head_dim(config, spec, 0);
+  read_num_kv_heads(config, spec, 8);
+  refuse_sliding_window(config, spec);
+  spec.experts.num_experts = config.integer("num_local_experts", 1, 1 << 14, 8);
+  spec.experts.rule.top_k = config.integer("num_experts_per_tok", 1, spec.experts.num_experts, 2);
+  spec.experts.rule.normalize = true;
+  spec.experts.intermediate_size = spec.intermediate_size;
+  spec.experts.layers.assign(static_cast<size_t>(spec.num_layers), true);
+}
+
+std::span<const TensorName> mixtral_tensor_names() {
+  static const std::vector<TensorName> names = [] {
+    const std::span<const TensorName> dense = llama_tensor_names();
+    std::vector<TensorName> all(dense.begin(), dense.end());
+    for (const TensorName& name : {
+             TensorName{"layers.#.block_sparse_moe.gate.weight", "layers.#.router.weight"},
+             TensorName{"layers.#.block_sparse_moe.experts.@.w1.weight", "layers.#.experts.gate_up", 0, 2},
+             TensorName{"layers.#.block_sparse_moe.experts.@.w3.weight", "layers.#.experts.gate_up", 1, 2},
+             TensorName{"layers.#.block_sparse_moe.experts.@.w2.weight", "layers.#.experts.down"},
+         })
+      all.push_back(name);
+    return all;
+  }();
+  return names;
+}
+
+}  // namespace
+
+const ModelFamily& mixtral_family() {
+  static const ModelFamily family{"MixtralForCausalLM", "mixtral", read_mixtral_config,
+                                  mixtral_tensor_names(), true};
+  return family;
+}
+
+}  // namespace ladder
