@@ -22,6 +22,8 @@ class EngineFlags {
   // The same for one of several replicas, whose device, threads and KV cache are its own.
   std::vector<std::string> arguments_of_replica(const EngineOptions& own) const;
 
+  const NodeFlags& nodes() const { return nodes_; }
+
   std::string model;
 
  private:

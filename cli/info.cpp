@@ -205,13 +205,13 @@ bool fits(const DecoderSpec& spec, const RunnerConfig& config, const MachineMemo
 }
 
 // The whole grid: replicas of ranks.
-std::string describe_replicas(const EngineOptions& options, const DecoderSpec& spec, int num_replicas,
-                              MachineMemory memory) {
+std::string describe_replicas(const EngineOptions& options, const DecoderSpec& spec,
+                              const ReplicaRange& range, MachineMemory memory) {
   std::vector<std::vector<std::string>> table{{"  replica", "ranks", "on", "threads", "KV blocks"}};
-  for (int replica = 0; replica < num_replicas; ++replica) {
+  const int ranks = num_ranks(options.runner);
+  for (int replica = 0; replica < range.num_local; ++replica) {
     const RunnerConfig own =
-        config_to_show(replica_to_show(options, spec, replica, num_replicas, memory), spec, memory);
-    const int ranks = num_ranks(own);
+        config_to_show(replica_to_show(options, spec, replica, range.num_local, memory), spec, memory);
     const std::string first = device_name(device_of_rank(own, 0)),
                       last = device_name(device_of_rank(own, ranks - 1));
     table.push_back(
@@ -219,9 +219,13 @@ std::string describe_replicas(const EngineOptions& options, const DecoderSpec& s
          first == last ? first : first + " to " + last,
          own.device.is_cpu() ? std::to_string(own.threads) : "-", format_count(own.batch.num_kv_blocks)});
   }
+  for (int replica = range.num_local; replica < range.num_replicas; ++replica)
+    table.push_back({fmt::format("  {}", replica),
+                     fmt::format("{} to {}", replica * ranks, (replica + 1) * ranks - 1), "a --headless node",
+                     "-", "-"});
   return fmt::format(
              "\n{} replicas (--data-parallel-size), each with weights, cache and scheduler of its own\n",
-             num_replicas) +
+             range.num_replicas) +
          format_table(table);
 }
 
@@ -246,7 +250,8 @@ std::string mlp_text(const DecoderSpec& spec) {
 }
 
 void run_info(const EngineFlags& flags, const DataParallelFlags& replicas) {
-  const int num_replicas = replicas.range().num_local;
+  const ReplicaRange range = replicas.range();
+  const int num_replicas = std::max(range.num_local, 1);  // shares of this machine
   EngineOptions options = flags.options();
   expect_a_gpu_for_each_rank(options.runner, num_ranks(options.runner));
   expect_a_gpu_for_each_replica(options.runner, num_replicas);
@@ -254,7 +259,7 @@ void run_info(const EngineFlags& flags, const DataParallelFlags& replicas) {
   const DecoderSpec& spec = folder.spec;
   const MachineMemory memory = free_memory(options.runner.device);
   const std::string replicas_text =
-      num_replicas > 1 ? describe_replicas(options, spec, num_replicas, memory) : std::string();
+      range.num_replicas > 1 ? describe_replicas(options, spec, range, memory) : std::string();
   options = replica_to_show(options, spec, 0, num_replicas, memory);
   const RunnerConfig config = config_to_show(options, spec, memory);
   const MemoryPlan plan = predict_memory(spec, config);
@@ -321,6 +326,7 @@ RunCommand add_info_command(CLI::App& app) {
   auto flags = std::make_shared<Flags>();
   flags->engine.add(app);
   flags->replicas.add(app);
+  flags->replicas.add_local(app);
   const CLI::Option* model = app.get_option("--model")->required(false);
   return [flags, model] {
     model->count() > 0 ? run_info(flags->engine, flags->replicas)

@@ -29,16 +29,19 @@ void NodeFlags::add(CLI::App& app) {
       ->group(group);
   app.add_option("--secret-file", secret_file_,
                  "a file with the secret that all hosts share [the variable LADDER_SECRET]; needed where "
-                 "--master-addr is not this machine alone")
+                 "--master-addr or --data-parallel-address is not this machine alone")
       ->type_name("FILE")
       ->group(group);
-  app.add_option("--node-arrival-timeout", arrival_, "seconds until all nodes must have come")
+  app.add_option(
+         "--node-arrival-timeout", arrival_,
+         "seconds until all nodes must have come, or one that has lost --data-parallel-address is back")
       ->check(above_zero(86400))
       ->type_name("S")
       ->capture_default_str()
       ->group(group);
-  app.add_option("--node-timeout", silence_,
-                 "seconds for which a rank may be silent; then all ranks of the engine end")
+  app.add_option(
+         "--node-timeout", silence_,
+         "seconds for which a rank may be silent; then all ranks of the engine end, or a node's replicas are lost")
       ->check(above_zero(86400))
       ->type_name("S")
       ->capture_default_str()
@@ -52,9 +55,6 @@ HostPlace NodeFlags::place(int num_ranks) const {
                num_nodes_, num_ranks);
   LADDER_CHECK(node_ < num_nodes_, "--node-rank {}: expected less than --nnodes, which is {}", node_,
                num_nodes_);
-  const auto milliseconds = [](double seconds) {
-    return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
-  };
   HostPlace place{.num_nodes = num_nodes_,
                   .node = node_,
                   .ranks_per_node = num_ranks / num_nodes_,
@@ -62,8 +62,8 @@ HostPlace NodeFlags::place(int num_ranks) const {
                   .master = {master_host_, master_port_},
                   .secret = read_host_secret(secret_file_),
                   .arguments = {},
-                  .arrival = milliseconds(arrival_),
-                  .silence = milliseconds(silence_)};
+                  .arrival = arrival(),
+                  .silence = silence()};
   expect_secret_for(master_host_, place.secret, "--master-addr");
   return place;
 }

@@ -1,9 +1,13 @@
 // ladder serve: the model behind HTTP.
+#include <cstdlib>
 #include <memory>
+#include <optional>
+#include <thread>
 
 #include "cli/commands.h"
 #include "cli/flag_values.h"
 #include "cli/make_client.h"
+#include "cli/serve_headless.h"
 #include "cli/serve_http.h"
 #include "cli/terminal.h"
 #include "step1_layers/core/error.h"
@@ -46,10 +50,15 @@ std::string limits_text(const ServeFlags& flags, const EngineOptions& options, c
                                      : std::to_string(http.api_keys.size())},
   };
   const ReplicaRange replicas = flags.replicas.range();
+  const int num_behind = replicas.num_local + replicas.num_remote;
   if (replicas.num_replicas > 1)
-    lines.insert(lines.begin() + 1,
-                 {"replicas", fmt::format("{} to {} of {}; each has what follows", replicas.first,
-                                          replicas.first + replicas.num_local - 1, replicas.num_replicas)});
+    lines.insert(
+        lines.begin() + 1,
+        {"replicas", fmt::format("{} to {} of {}{}; each has what follows", replicas.first,
+                                 replicas.first + num_behind - 1, replicas.num_replicas,
+                                 replicas.num_remote == 0
+                                     ? std::string()
+                                     : fmt::format(", from {} on on other machines", replicas.num_local))});
   return format_pairs(lines);
 }
 
@@ -67,12 +76,12 @@ void announce(const ServeFlags& flags, const EngineOptions& options, const Batch
   write_out(fmt::format("listening on {} (ctrl-C ends)\n", address));
 }
 
-void wait_for_the_end(const ServeFlags& flags, const StopSignals& signals) {
-  signals.wait();
-  log_line(
-      fmt::format("ladder: stopping: {} s for what is under way (--drain-timeout); once more ends at once",
-                  flags.server.drain_timeout));
-  signals.end_at_the_next();
+// Until it is destroyed: other machines may be waited for, for long, and nothing is under way yet.
+std::jthread end_at_a_signal(const StopSignals& signals) {
+  return std::jthread([&signals](const std::stop_token& over) {
+    while (!over.stop_requested())
+      if (const int signal = signals.wait_for(std::chrono::milliseconds(50))) std::_Exit(128 + signal);
+  });
 }
 
 std::vector<std::string> api_server_arguments(const ServeFlags& flags) {
@@ -93,12 +102,15 @@ void run_serve(const ServeFlags& flags) {
   TurnListeners turns;
   EngineClientOptions client_options = flags.server.client_options();
   client_options.on_turn = [&turns] { turns.announce(); };
+  std::optional<std::jthread> waiting;
+  if (flags.replicas.range().num_remote > 0) waiting = end_at_a_signal(signals);
   const MadeClient made = make_client({.engine = flags.engine,
                                        .replicas = flags.replicas,
                                        .trace = flags.trace,
                                        .engine_process = flags.server.engine_process,
                                        .stuck_after = flags.server.stuck_after()},
                                       options, folder, std::move(client_options));
+  waiting.reset();
   EngineClient& client = *made.client;
   const SchedulerConfig& config = made.config;
 
@@ -106,7 +118,8 @@ void run_serve(const ServeFlags& flags) {
     http_side.on_engine_death = say_engine_death;
     const std::unique_ptr<Server> server = make_server(flags, std::move(http_side), folder, config, client);
     announce(flags, options, config.batch, http, server->address());
-    wait_for_the_end(flags, signals);
+    signals.wait();
+    begin_to_stop(flags, signals);
     server->stop(flags.server.drain_time());
     return;
   }
@@ -119,7 +132,8 @@ void run_serve(const ServeFlags& flags) {
                       .listening_socket = std::move(listening_socket),
                       .log = [](std::string_view line) { log_line(fmt::format("ladder: {}", line)); }});
   announce(flags, options, config.batch, http, address);
-  wait_for_the_end(flags, signals);
+  signals.wait();
+  begin_to_stop(flags, signals);
   servers.stop(flags.server.drain_time());
 }
 
@@ -128,7 +142,7 @@ void run_serve(const ServeFlags& flags) {
 RunCommand add_serve_command(CLI::App& app) {
   auto flags = std::make_shared<ServeFlags>();
   flags->add(app);
-  return [flags] { run_serve(*flags); };
+  return [flags] { flags->replicas.headless() ? run_headless(*flags) : run_serve(*flags); };
 }
 
 }  // namespace ladder

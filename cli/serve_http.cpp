@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <thread>
 
@@ -35,6 +36,11 @@ int StopSignals::wait() const {
   return signal;
 }
 
+int StopSignals::wait_for(std::chrono::milliseconds time) const {
+  const timespec left{time.count() / 1000, time.count() % 1000 * 1'000'000};
+  return std::max(sigtimedwait(&set_, nullptr, &left), 0);
+}
+
 void StopSignals::end_at_the_next() const {
   std::thread([set = *this] { _exit(128 + set.wait()); }).detach();
 }
@@ -48,6 +54,13 @@ void raise_descriptor_limit() {
 
 void log_line(std::string_view line) {
   std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());
+}
+
+void begin_to_stop(const ServeFlags& flags, const StopSignals& signals) {
+  log_line(
+      fmt::format("ladder: stopping: {} s for what is under way (--drain-timeout); once more ends at once",
+                  flags.server.drain_timeout));
+  signals.end_at_the_next();
 }
 
 ServerOptions server_options(const ServerFlags& flags) {

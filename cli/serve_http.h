@@ -1,5 +1,6 @@
 #pragma once
 // The HTTP side of `ladder serve`: in the process of the engine's client, or in each of several API servers.
+#include <chrono>
 #include <csignal>
 #include <memory>
 #include <string_view>
@@ -27,6 +28,8 @@ class StopSignals {
  public:
   StopSignals();
   int wait() const;
+  // 0: none has come within that time.
+  int wait_for(std::chrono::milliseconds time) const;
   // From now on the next one ends the process at once.
   void end_at_the_next() const;
 
@@ -38,6 +41,9 @@ class StopSignals {
 void raise_descriptor_limit();
 
 void log_line(std::string_view line);  // on standard error
+
+// A stop signal has come: says so, and the next one ends the process at once.
+void begin_to_stop(const ServeFlags& flags, const StopSignals& signals);
 
 // Error naming the flag: of everything that can be checked before a model is loaded.
 ServerOptions server_options(const ServerFlags& flags);

@@ -61,6 +61,7 @@ size_t MessageSocket::read_bytes(char* to, size_t size) {
     } else if (errno == ECONNRESET) {  // ended with bytes that were not read
       break;
     } else {
+      LADDER_CHECK(errno != EAGAIN, "the connection: nothing came in time");  // SO_RCVTIMEO
       LADDER_CHECK(errno == EINTR, "the connection: {}", std::strerror(errno));
     }
   }

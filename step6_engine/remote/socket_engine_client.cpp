@@ -189,7 +189,7 @@ EngineStats SocketEngineClient::stats() const {
   stats.queued = link_->queued();
   stats.queue_full = queue_full(stats.queued, options_.max_num_queued_reqs, options_.max_num_queued_tokens);
   stats.num_requests = std::ssize(link_->requests);
-  stats.stopped = link_->stopping;
+  stats.stopped = stats.stopped || link_->stopping;
   if (!link_->lost.empty()) stats.error = link_->lost;
   return stats;
 }

@@ -116,9 +116,14 @@ DataParallelClient::DataParallelClient(DataParallelOptions options)
     replicas_.push_back(std::make_unique<Replica>(std::move(replica)));
   }
   SchedulerConfig smallest;
-  for (size_t i = 0; i < replicas_.size(); ++i) {
-    const SchedulerConfig& config = replicas_[i]->wait_until_started();
-    if (i == 0 || config.batch.num_kv_blocks < smallest.batch.num_kv_blocks) smallest = config;
+  try {
+    for (size_t i = 0; i < replicas_.size(); ++i) {
+      const SchedulerConfig& config = replicas_[i]->wait_until_started();
+      if (i == 0 || config.batch.num_kv_blocks < smallest.batch.num_kv_blocks) smallest = config;
+    }
+  } catch (...) {
+    if (options_.on_stop) options_.on_stop();  // the others are waited for
+    throw;
   }
   limits_ = std::make_unique<Scheduler>(smallest);
   BalancerOptions balancer;
@@ -389,6 +394,7 @@ void DataParallelClient::stop(std::chrono::milliseconds drain) {
     state_->stopping = true;
     state_->wake.notify_all();
   }
+  if (options_.on_stop) options_.on_stop();
   std::vector<std::thread> stopping;
   for (const auto& replica : replicas_) stopping.emplace_back([&replica, drain] { replica->stop(drain); });
   for (std::thread& thread : stopping) thread.join();

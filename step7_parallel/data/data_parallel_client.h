@@ -35,6 +35,7 @@ struct DataParallelOptions {
   int first_replica = 0;  // its number among all replicas there are; the others follow
   // Makes the engine of a replica, by its number; several at the same time, each on a thread of its own.
   std::function<StartedEngine(int number)> start;
+  std::function<void()> on_stop;  // whatever waits in `start` gives up, now and later
   std::string balancer = "queue_length";
   std::shared_ptr<const Tokenizer> tokenizer;  // null: the model has none
   // As in EngineClientOptions, of all replicas together.

@@ -63,7 +63,9 @@ std::shared_ptr<EngineClient> Replica::client() const {
 // Under the lock the client stays, and no copy is made whose end could be the client's.
 bool Replica::has_living(const EngineClient* client) const {
   std::lock_guard lock(mutex_);
-  return client_ != nullptr && client_.get() == client && client->stats().error.empty();
+  if (client_ == nullptr || client_.get() != client) return false;
+  const EngineStats stats = client->stats();
+  return stats.error.empty() && !stats.stopped;
 }
 
 EngineStats Replica::stats() const {
@@ -72,6 +74,7 @@ EngineStats Replica::stats() const {
   {
     std::lock_guard lock(mutex_);
     stats = past_;
+    add_stats(stats, last_);
     stats.error = why_;
     client = client_;
   }
@@ -122,7 +125,7 @@ void Replica::set_paused(bool paused) {
   }
 }
 
-void Replica::publish(std::shared_ptr<EngineClient> client, SchedulerConfig config) {
+void Replica::publish(std::shared_ptr<EngineClient> client, StartedEngine engine) {
   std::unique_lock lock(mutex_);
   for (bool is_paused = false; is_paused != paused_;) {  // whoever pauses now does not find it yet
     is_paused = paused_;
@@ -130,20 +133,23 @@ void Replica::publish(std::shared_ptr<EngineClient> client, SchedulerConfig conf
     is_paused ? client->pause() : client->resume();
     lock.lock();
   }
+  if (engine.name.empty() || engine.name != name_) add_stats(past_, last_);
+  last_ = {};
+  name_ = std::move(engine.name);
   client_ = std::move(client);
-  config_ = std::move(config);
+  config_ = std::move(engine.config);
+  const bool again = std::exchange(started_, true);
+  changed_.notify_all();
   if (stopping_) return;
   why_.clear();
-  if (started_) log("serves again");
-  started_ = true;
-  changed_.notify_all();
+  if (again) log("serves again");
 }
 
 void Replica::withdraw(const std::shared_ptr<EngineClient>& client, const std::string& why) {
   {
     std::lock_guard lock(mutex_);
     // At once, so that nobody counts its numbers twice or not at all.
-    add_stats(past_, counted_by(client->stats()));
+    last_ = counted_by(client->stats());
     client_ = nullptr;
     if (!why.empty()) why_ = why;
   }
@@ -159,7 +165,7 @@ void Replica::run() {
       StartedEngine engine = options_.start();
       const auto born = Clock::now();
       std::shared_ptr<EngineClient> client = std::move(engine.client);
-      publish(client, std::move(engine.config));
+      publish(client, std::move(engine));
       why = watch(*client);
       withdraw(client, why);
       client.reset();
@@ -192,6 +198,7 @@ std::string Replica::watch(EngineClient& client) {
     lock.lock();
     if (stopping_) break;
     if (!stats.error.empty()) return stats.error;
+    if (stats.stopped && stats.num_requests == 0) return "its engine was stopped";
     if (stats.metrics.num_steps != num_steps || stats.num_requests == 0 || stats.paused)
       last_progress = Clock::now();
     num_steps = stats.metrics.num_steps;

@@ -23,6 +23,9 @@ namespace ladder {
 struct StartedEngine {
   std::unique_ptr<EngineClient> client;
   SchedulerConfig config;  // of its scheduler
+  // An engine that lives on where the way to it is lost is found again by the name that it had, and goes on counting from
+  // what it had counted. Empty: a new one each time.
+  std::string name = {};
 };
 
 struct ReplicaOptions {
@@ -50,7 +53,7 @@ class Replica {
 
   // Null while there is none that lives. May die at any time: its functions say so.
   std::shared_ptr<EngineClient> client() const;
-  // Whether that is the one that lives, and its engine has not died; for the engine's own threads too.
+  // Whether that is the one that lives, and its engine has neither died nor stopped; for the engine's own threads too.
   bool has_living(const EngineClient* client) const;
   // As EngineClient::replica_stats(): of one that is not alive `error` says why, and nothing waits or runs there.
   EngineStats stats() const;
@@ -70,12 +73,13 @@ class Replica {
 
   void run();
   // From now on others find it.
-  void publish(std::shared_ptr<EngineClient> client, SchedulerConfig config);
+  void publish(std::shared_ptr<EngineClient> client, StartedEngine engine);
   // From now on they do not. Returns when nobody uses it any more: who takes the last copy ends it, and an engine's own
   // threads cannot wait for their end.
   void withdraw(const std::shared_ptr<EngineClient>& client, const std::string& why);
   void set_paused(bool paused);
-  // The engine until it is lost or the replica is stopped; says what it was lost by, empty if it was stopped.
+  // The engine until it is lost (dead, without a step for too long, or stopped by somebody else with no request left) or
+  // the replica is stopped; says what it was lost by, empty if the replica was stopped.
   std::string watch(EngineClient& client);
   // Waits unless it is stopped. False: it is.
   bool sleep(std::chrono::milliseconds pause);
@@ -86,7 +90,9 @@ class Replica {
   std::condition_variable changed_;
   std::shared_ptr<EngineClient> client_;
   SchedulerConfig config_;
-  EngineStats past_;                         // counted by those that have died
+  EngineStats past_;                         // counted by those that have died,
+  EngineStats last_;                         // and by the one that was lost last,
+  std::string name_;                         // of this name, as the one that lives
   std::string why_ = "it is being started";  // there is no client
   std::exception_ptr failed_;                // the first start
   bool started_ = false, look_ = false, paused_ = false, stopping_ = false;

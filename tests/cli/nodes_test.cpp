@@ -224,6 +224,32 @@ TEST_F(Cli_NodesOfANetwork, GiveTheTextOfOneRankToWhoKnowsTheSecret) {
   }
 }
 
+TEST_F(Cli_NodesOfANetwork, HaveReplicasBehindOneDoor) {
+  const Words all = {"serve",
+                     "--model",
+                     kModel,
+                     "--device",
+                     "cpu",
+                     "--num-kv-blocks=256",
+                     "--port",
+                     free_port(),
+                     "--data-parallel-size=2",
+                     "--data-parallel-address=10.77.0.1"};
+  const std::array<std::string, 2> launcher = launchers();
+  auto other = std::async(std::launch::async, [&] {
+    return run_binary(plus(all, {"--headless", "--data-parallel-start-rank=1"}), {}, {}, launcher[1]);
+  });
+  const BinaryResult head = run_binary(plus(all, {"--data-parallel-size-local=1"}), {}, {},
+                                       "timeout --preserve-status -s TERM 8 " + launcher[0]);
+  const BinaryResult node = other.get();
+  EXPECT_EQ(head.exit_code, 0) << head.err;
+  EXPECT_THAT(head.err, HasSubstr("the node of replica 1 (10.77.0.2) has come"));
+  EXPECT_THAT(head.out, HasSubstr("listening on"));
+  EXPECT_EQ(node.exit_code, 0) << node.err;
+  EXPECT_THAT(node.out, HasSubstr("replica 1 of 2 is behind 10.77.0.1:29550"));
+  EXPECT_THAT(node.err, HasSubstr("the head at 10.77.0.1:29550 has ended"));
+}
+
 TEST_F(Cli_NodesOfANetwork, ACutEndsBothInTime) {
   auto cut = std::async(std::launch::async, [&] {
     std::this_thread::sleep_for(std::chrono::seconds(4));  // for the start

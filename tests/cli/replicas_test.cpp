@@ -63,6 +63,12 @@ TEST(Cli_Replicas, InfoShowsTheGridAndEachOnesShare) {
   EXPECT_THAT(info.out,
               AllOf(HasSubstr("2 replicas"), HasSubstr("  0        0 to 1  cpu        4        100"),
                     HasSubstr("  1        2 to 3  cpu        4        100")));
+  const BinaryResult nodes =
+      run_binary({"info", "--model", tinyworld(), "--device=cpu", "--data-parallel-size=3",
+                  "--data-parallel-size-local=1", "--threads=8", "--num-kv-blocks=100"});
+  EXPECT_EQ(nodes.exit_code, 0) << nodes.err;
+  EXPECT_THAT(nodes.out, AllOf(HasSubstr("3 replicas"), HasSubstr("cpu        8        100\n"),
+                               HasSubstr("  2        2 to 2  a --headless node        -")));
 }
 
 TEST(Cli_Replicas, NumbersThatDoNotFitAreOneLine) {
@@ -82,8 +88,11 @@ TEST(Cli_Replicas, NumbersThatDoNotFitAreOneLine) {
 #ifdef LADDER_HAS_SERVER
   refused({"serve", model, "--data-parallel-size=4", "--data-parallel-rank=4"}, "--data-parallel-rank 4");
   refused({"serve", model, "--data-parallel-external-lb"}, "--data-parallel-rank");
-  refused({"serve", model, "--data-parallel-size=4", "--data-parallel-size-local=2"},
+  refused({"serve", model, "--data-parallel-size=4", "--data-parallel-start-rank=2"},
           "--data-parallel-hybrid-lb");
+  refused(
+      {"serve", model, "--data-parallel-size=4", "--data-parallel-hybrid-lb", "--data-parallel-size-local=0"},
+      "--data-parallel-size-local 0");
   refused({"serve", model, "--data-parallel-size=4", "--data-parallel-hybrid-lb",
            "--data-parallel-size-local=2", "--data-parallel-start-rank=3"},
           "--data-parallel-start-rank 3");

@@ -22,7 +22,11 @@ namespace ladder::testing {
 class RunningServer {
  public:
   // Returns when it listens; ready() is false where it has ended instead.
-  explicit RunningServer(std::vector<std::string> flags) {
+  explicit RunningServer(std::vector<std::string> flags) : RunningServer(std::move(flags), NoWait{}) {
+    wait_until_ready();
+  }
+  struct NoWait {};
+  RunningServer(std::vector<std::string> flags, NoWait) {
     std::vector<std::string> words = {ladder_binary(), "serve", "--port=0", "--device=cpu", "--dtype=f32"};
     words.insert(words.end(), flags.begin(), flags.end());
     std::vector<char*> arguments;
@@ -35,6 +39,8 @@ class RunningServer {
                                        O_WRONLY | O_CREAT | O_APPEND, 0600);
     if (posix_spawn(&pid_, words[0].c_str(), &files, nullptr, arguments.data(), environ) != 0) pid_ = -1;
     posix_spawn_file_actions_destroy(&files);
+  }
+  void wait_until_ready() {
     const std::string mark = "listening on http://127.0.0.1:";
     eventually(
         [&] {

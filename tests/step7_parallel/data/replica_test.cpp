@@ -234,6 +234,55 @@ TEST(Task7_7_Replica, WhatIsCountedGoesOnAndWhatWaitsIsGone) {
   EXPECT_EQ(stats.num_requests, 0);
 }
 
+TEST(Task7_7_Replica, AnEngineThatIsFoundAgainGoesOnFromWhatItHadCounted) {
+  Stage stage;
+  std::atomic<int> num_found = 0;
+  ReplicaOptions options = stage.options();
+  options.start = [start = options.start, &num_found] {
+    StartedEngine engine = start();
+    engine.name = std::to_string(std::max(1, num_found++));  // 1, 1, 2, 3
+    return engine;
+  };
+  Replica replica(std::move(options));
+  replica.wait_until_started();
+  const auto counted_after = [&](size_t life, int64_t tokens) {
+    stage.life(life)->set([&](EngineStats& stats) { stats.metrics.num_output_tokens = tokens; });
+    stage.life(life)->set([](EngineStats& stats) { stats.error = "lost"; });
+    EXPECT_TRUE(becomes([&] { return stage.life(life + 1) != nullptr && replica.client() != nullptr; }));
+    return replica.stats().metrics.num_output_tokens;
+  };
+  EXPECT_EQ(counted_after(0, 10), 0) << "what the same engine says now, and nothing besides";
+  EXPECT_EQ(counted_after(1, 12), 12) << "it is gone for good, and another one is there";
+  EXPECT_EQ(counted_after(2, 3), 15);
+}
+
+TEST(Task7_7_Replica, AnEngineThatWasStoppedIsLostWhenItHasNoRequestLeft) {
+  Stage stage;
+  Replica replica(stage.options());
+  replica.wait_until_started();
+  const std::shared_ptr<EngineClient> client = replica.client();
+  EXPECT_TRUE(replica.has_living(client.get()));
+  stage.life(0)->set(
+      [](EngineStats& stats) { stats.stopped = true, stats.num_requests = 1, stats.paused = true; });
+  std::this_thread::sleep_for(40ms);
+  EXPECT_EQ(replica.client(), client) << "it ends what it has";
+  EXPECT_FALSE(replica.has_living(client.get())) << "and nothing else";
+  stage.life(0)->set([](EngineStats& stats) { stats.num_requests = 0; });
+  EXPECT_TRUE(becomes([&] { return replica.client() == nullptr; }));
+}
+
+TEST(Task7_7_Replica, WhoWaitsForOneThatIsStoppedWhileItStartsWaitsNoLonger) {
+  Stage stage;
+  ReplicaOptions options = stage.options();
+  options.start = [start = options.start] {
+    std::this_thread::sleep_for(30ms);
+    return start();
+  };
+  Replica replica(std::move(options));
+  replica.stop(0ms);
+  replica.wait_until_started();
+}
+
 TEST(Task7_7_Replica, TheLastUserOfADeadEngineIsWaitedFor) {
   Stage stage;
   Replica replica(stage.options());

@@ -45,6 +45,7 @@ bool TcpProxy::pass_on(Direction& direction) {
 void TcpProxy::relay() {
   std::list<Connection> connections;
   while (!ending_) {
+    if (is_dropped_.exchange(false)) connections.clear();
     if (is_cut_) {
       connections.clear();
       listener_.close();

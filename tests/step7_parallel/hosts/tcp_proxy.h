@@ -20,6 +20,7 @@ class TcpProxy {
   void delay(std::chrono::milliseconds time) { delay_ = time; }
   void stall() { is_stalled_ = true; }  // the connections stay, and nothing comes through
   void cut() { is_cut_ = true; }        // they end, and there are no new ones
+  void drop() { is_dropped_ = true; }   // they end, once
   int64_t bytes() const { return bytes_; }
 
  private:
@@ -43,7 +44,7 @@ class TcpProxy {
   FileDescriptor listener_;
   HostAddress address_;
   std::atomic<std::chrono::milliseconds> delay_{};
-  std::atomic<bool> is_stalled_ = false, is_cut_ = false, ending_ = false;
+  std::atomic<bool> is_stalled_ = false, is_cut_ = false, is_dropped_ = false, ending_ = false;
   std::atomic<int64_t> bytes_ = 0;
   std::thread thread_;
 };
