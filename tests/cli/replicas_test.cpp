@@ -116,7 +116,8 @@ TEST(Cli_Replicas, ADeadReplicaTakesNoOtherRequestAndComesBack) {
   EXPECT_EQ(body_of(server.get("/health")), R"({"replicas":2,"live_replicas":2})");
   std::vector<std::future<std::string>> answers;
   for (int i = 0; i < 8; ++i)
-    answers.push_back(std::async(std::launch::async, [&] { return server.post(body(400)); }));
+    answers.push_back(
+        std::async(std::launch::async, [&] { return server.post(body(400), std::chrono::minutes(2)); }));
   ASSERT_TRUE(eventually([&] { return server.metric("num_requests_running") > 0; }));
   const std::vector<int> replicas = server.children("engine-process");
   ASSERT_EQ(replicas.size(), 2u);

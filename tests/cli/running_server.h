@@ -101,10 +101,10 @@ class RunningServer {
            "Content-Length: " +
            std::to_string(text.size()) + "\r\n\r\n" + text;
   }
-  std::string post(const Json& body) const {
+  std::string post(const Json& body, std::chrono::milliseconds timeout = kPatience) const {
     RawClient client(port_);
     if (!client.send(completion(body))) return {};
-    return client.answer();
+    return client.answer(timeout);
   }
   // The value of a metric, summed over its labels.
   double metric(const std::string& name) const {
