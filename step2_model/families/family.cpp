@@ -52,7 +52,10 @@ void read_head_dim(const ConfigObject& config, DecoderSpec& spec, int64_t defaul
 void read_qwen_experts(const ConfigObject& config, DecoderSpec& spec, int64_t num_experts, int64_t top_k,
                        int64_t width) {
   ExpertsSpec& experts = spec.experts;
-  experts.num_experts = config.integer("num_experts", 0, kMaxExperts, num_experts);
+  // transformers 5 writes num_local_experts.
+  const char* key =
+      config.has("num_experts") || !config.has("num_local_experts") ? "num_experts" : "num_local_experts";
+  experts.num_experts = config.integer(key, 0, kMaxExperts, num_experts);
   if (experts.num_experts == 0) return;
   experts.rule.top_k = config.integer("num_experts_per_tok", 1, experts.num_experts, top_k);
   experts.rule.normalize = config.boolean("norm_topk_prob", false);

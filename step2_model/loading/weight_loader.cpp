@@ -38,9 +38,9 @@ bool belongs_to_another_range(const DecoderSpec& spec, const TensorTarget& targe
   if (target.layer < 0)  // the ends of the model: whichever of them this range does not have
     return target.parameter == "embed_tokens.weight" || target.parameter == "norm.weight" ||
            target.parameter == "lm_head.weight";
-  if (target.layer >= spec.num_layers) return false;
+  if (has_layer || target.layer >= spec.num_layers) return false;
   const int64_t expert_layers = spec.num_expert_layers();
-  if (!has_layer && expert_layers > 0 && expert_layers < spec.num_layers) return true;
+  if (expert_layers > 0 && expert_layers < spec.num_layers) return true;
   const std::string field = target.parameter.substr(target.parameter.find('.', 7) + 1);  // after "layers.N."
   return std::find(field_names.begin(), field_names.end(), field) != field_names.end();
 }

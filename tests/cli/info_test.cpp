@@ -28,6 +28,17 @@ TEST(Cli_Info, SaysWhatTheModelIsAndWhatFits) {
     EXPECT_NE(result.out.find(word), std::string::npos) << word;
 }
 
+TEST(Cli_Info, OfExpertsItSaysWhatATokenMeets) {
+  const std::string model = (testing::source_folder() / "models/qwen3-30b-a3b").string();
+  const BinaryResult result =
+      run_binary({"info", "--model", model, "--device", "cpu", "--kv-memory", "4MiB"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  for (const char* word : {"30,532,122,624", "3,353,032,704", "8 of 128 experts of 768"})
+    EXPECT_NE(result.out.find(word), std::string::npos) << word << "\n" << result.out;
+  expect_refused(run_binary({"info", "--model", model, "--device", "cpu", "--tensor-parallel-size", "5"}),
+                 "768");
+}
+
 TEST(Cli_Info, WithoutAModelItIsTheMachineAndItsKernels) {
   const BinaryResult result = run_binary({"info", "--device", "cpu", "--kernel", "matmul=loop"});
   ASSERT_EQ(result.exit_code, 0) << result.err;

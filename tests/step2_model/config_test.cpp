@@ -447,12 +447,63 @@ TEST(Task2_1_Config, ReadsAFolder) {
 TEST(Task2_1_Config, CountsTheParametersOfPublishedModels) {
   const std::filesystem::path models = testing::source_folder() / "models";
   const std::pair<const char*, int64_t> published[] = {
-      {"qwen3-0.6b", 596049920},    {"qwen3-1.7b", 1720574976},  {"qwen3-4b", 4022468096},
-      {"qwen3-8b", 8190735360},     {"qwen2.5-0.5b", 494032768}, {"llama-3.2-1b", 1235814400},
-      {"llama-3.1-8b", 8030261248},
+      {"qwen3-0.6b", 596049920},    {"qwen3-1.7b", 1720574976},     {"qwen3-4b", 4022468096},
+      {"qwen3-8b", 8190735360},     {"qwen2.5-0.5b", 494032768},    {"llama-3.2-1b", 1235814400},
+      {"llama-3.1-8b", 8030261248}, {"qwen3-30b-a3b", 30532122624}, {"mixtral-8x7b", 46702792704},
   };
   for (const auto& [name, parameters] : published)
     EXPECT_EQ(load_decoder_spec(models / name).num_parameters(), parameters) << name;
+  // "A3B"; and what Mixtral's authors call 13B.
+  EXPECT_EQ(load_decoder_spec(models / "qwen3-30b-a3b").num_active_parameters(), 3353032704);
+  EXPECT_EQ(load_decoder_spec(models / "mixtral-8x7b").num_active_parameters(), 12879925248);
+  EXPECT_EQ(load_decoder_spec(models / "qwen3-8b").num_active_parameters(), 8190735360);
+}
+
+Json qwen3_moe() {
+  Json config = with(with(qwen3(), "architectures", {"Qwen3MoeForCausalLM"}), "model_type", "qwen3_moe");
+  return with(with(config, "num_experts", 6), "moe_intermediate_size", 40);
+}
+
+TEST(Task2_7_Config, ReadsTheExpertsOfEveryFamily) {
+  const Json qwen = with(with(qwen3_moe(), "num_experts_per_tok", 3), "num_hidden_layers", 6);
+  const DecoderSpec spec = parse(qwen);
+  EXPECT_EQ(spec.experts.num_experts, 6);
+  EXPECT_EQ(spec.experts.intermediate_size, 40);
+  EXPECT_EQ(spec.experts.rule.top_k, 3);
+  EXPECT_FALSE(spec.experts.rule.normalize);  // where the file does not say it
+  EXPECT_TRUE(parse(with(qwen, "norm_topk_prob", true)).experts.rule.normalize);
+  EXPECT_EQ(spec.experts.shared_intermediate_size, 0);
+  EXPECT_EQ(spec.num_expert_layers(), 6);
+  // The name that transformers 5 gives the number of experts.
+  EXPECT_EQ(parse(with(without(qwen, "num_experts"), "num_local_experts", 5)).experts.num_experts, 5);
+  const Json some = with(with(qwen, "decoder_sparse_step", 2), "mlp_only_layers", {0, 3});
+  EXPECT_THAT(parse(some).experts.layers, ElementsAre(false, true, false, false, false, true));
+
+  Json shared = with(with(qwen, "architectures", {"Qwen2MoeForCausalLM"}), "model_type", "qwen2_moe");
+  shared["shared_expert_intermediate_size"] = 72;
+  EXPECT_EQ(parse(shared).experts.shared_intermediate_size, 72);
+  EXPECT_TRUE(parse(shared).qkv_bias);
+  EXPECT_FALSE(parse(shared).qk_norm);
+
+  Json mixtral = without(with(with(qwen, "architectures", {"MixtralForCausalLM"}), "model_type", "mixtral"),
+                         "num_experts");
+  mixtral["num_local_experts"] = 4;
+  EXPECT_EQ(parse(mixtral).experts.num_experts, 4);
+  EXPECT_EQ(parse(mixtral).experts.intermediate_size, 96);
+  EXPECT_TRUE(parse(mixtral).experts.rule.normalize);
+}
+
+TEST(Task2_7_Config, RefusesExpertsThatMakeNoSense) {
+  for (const auto& [key, value] : std::vector<std::pair<std::string, Json>>{{"num_experts", -1},
+                                                                            {"num_experts_per_tok", 7},
+                                                                            {"num_experts_per_tok", 0},
+                                                                            {"moe_intermediate_size", 0},
+                                                                            {"decoder_sparse_step", 0},
+                                                                            {"mlp_only_layers", {3}},
+                                                                            {"mlp_only_layers", 1},
+                                                                            {"hidden_act", "gelu"}})
+    EXPECT_THAT(error_of(with(qwen3_moe(), key, value)), HasSubstr(key)) << value;
+  EXPECT_THAT(error_of(with(qwen3(), "num_experts", 8)), HasSubstr("num_experts"));
 }
 
 }  // namespace

@@ -30,26 +30,41 @@ inline json random_rope(Random& random) {
   return rope;
 }
 
-inline json random_config(Random& random) {
-  const std::string family = random.one_of<std::string>({"Qwen3", "Qwen2", "Llama"});
+inline json random_config(Random& random, bool experts = false) {
+  const std::string family = experts ? random.one_of<std::string>({"Mixtral", "Qwen2Moe", "Qwen3Moe"})
+                                     : random.one_of<std::string>({"Qwen3", "Qwen2", "Llama"});
   const int64_t kv_heads = random.one_of<int64_t>({1, 2, 3, 4});
   const int64_t heads = kv_heads * random.one_of<int64_t>({1, 2, 3, 5, 8});
-  json config = {{"architectures", {family + "ForCausalLM"}},
-                 {"hidden_size", random.integer(12, 90)},
-                 {"intermediate_size", random.integer(1, 130)},
-                 {"num_hidden_layers", random.integer(1, 3)},
-                 {"num_attention_heads", heads},
-                 {"num_key_value_heads", kv_heads},
-                 {"head_dim", random.one_of<int64_t>({4, 6, 10, 16, 18, 64, 66, 130})},
-                 // Logits are compared by their rows: one of a single logit may be as small as it likes.
-                 {"vocab_size", random.integer(8, 300)},
-                 {"max_position_embeddings", 64},
-                 {"rms_norm_eps", random.one_of<double>({1e-6, 1e-2, 0.3})},
-                 {"hidden_act", random.one_of<std::string>({"silu", "gelu", "gelu_pytorch_tanh"})},
-                 {"tie_word_embeddings", random.integer(0, 1) == 1},
-                 {"rope_parameters", random_rope(random)}};
-  if (family != "Qwen2") config["attention_bias"] = random.integer(0, 1) == 1;
+  json config = {
+      {"architectures", {family + "ForCausalLM"}},
+      {"hidden_size", random.integer(12, 90)},
+      {"intermediate_size", random.integer(1, 130)},
+      {"num_hidden_layers", random.integer(1, 3)},
+      {"num_attention_heads", heads},
+      {"num_key_value_heads", kv_heads},
+      {"head_dim", random.one_of<int64_t>({4, 6, 10, 16, 18, 64, 66, 130})},
+      // Logits are compared by their rows: one of a single logit may be as small as it likes.
+      {"vocab_size", random.integer(8, 300)},
+      {"max_position_embeddings", 64},
+      {"rms_norm_eps", random.one_of<double>({1e-6, 1e-2, 0.3})},
+      {"hidden_act", experts ? "silu" : random.one_of<std::string>({"silu", "gelu", "gelu_pytorch_tanh"})},
+      {"tie_word_embeddings", random.integer(0, 1) == 1},
+      {"rope_parameters", random_rope(random)}};
+  if (family == "Qwen3" || family == "Llama" || family == "Qwen3Moe")
+    config["attention_bias"] = random.integer(0, 1) == 1;
   if (family == "Llama") config["mlp_bias"] = random.integer(0, 1) == 1;
+  if (experts) {
+    const int64_t num_experts = random.integer(1, 9);
+    config[family == "Mixtral" ? "num_local_experts" : "num_experts"] = num_experts;
+    config["num_experts_per_tok"] = random.integer(1, num_experts);
+  }
+  if (family.ends_with("Moe")) {
+    config["moe_intermediate_size"] = random.integer(1, 60);
+    config["norm_topk_prob"] = random.integer(0, 1) == 1;
+    config["decoder_sparse_step"] = random.integer(1, 2);
+    if (random.integer(0, 1) == 1) config["mlp_only_layers"] = {0};
+  }
+  if (family == "Qwen2Moe") config["shared_expert_intermediate_size"] = random.integer(1, 90);
   return config;
 }
 
@@ -82,9 +97,27 @@ inline NamedTensors random_weights(Random& random, const DecoderSpec& spec) {
       add(layer + "self_attn.q_norm.weight", {spec.head_dim});
       add(layer + "self_attn.k_norm.weight", {spec.head_dim});
     }
-    add_linear(layer + "mlp.gate_proj", mlp, hidden, spec.mlp_bias);
-    add_linear(layer + "mlp.up_proj", mlp, hidden, spec.mlp_bias);
-    add_linear(layer + "mlp.down_proj", hidden, mlp, spec.mlp_bias);
+    if (!spec.has_experts(i)) {
+      add_linear(layer + "mlp.gate_proj", mlp, hidden, spec.mlp_bias);
+      add_linear(layer + "mlp.up_proj", mlp, hidden, spec.mlp_bias);
+      add_linear(layer + "mlp.down_proj", hidden, mlp, spec.mlp_bias);
+      continue;
+    }
+    const bool mixtral = spec.architecture == "MixtralForCausalLM";
+    const std::string block = layer + (mixtral ? "block_sparse_moe." : "mlp.");
+    add(block + "gate.weight", {spec.experts.num_experts, hidden});
+    for (int64_t expert = 0; expert < spec.experts.num_experts; ++expert) {
+      const std::string one = block + "experts." + std::to_string(expert) + ".";
+      add(one + (mixtral ? "w1.weight" : "gate_proj.weight"), {spec.experts.intermediate_size, hidden});
+      add(one + (mixtral ? "w3.weight" : "up_proj.weight"), {spec.experts.intermediate_size, hidden});
+      add(one + (mixtral ? "w2.weight" : "down_proj.weight"), {hidden, spec.experts.intermediate_size});
+    }
+    if (const int64_t shared = spec.experts.shared_intermediate_size; shared > 0) {
+      add(block + "shared_expert.gate_proj.weight", {shared, hidden});
+      add(block + "shared_expert.up_proj.weight", {shared, hidden});
+      add(block + "shared_expert.down_proj.weight", {hidden, shared});
+      add(block + "shared_expert_gate.weight", {1, hidden});
+    }
   }
   return tensors;
 }

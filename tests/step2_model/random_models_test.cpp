@@ -25,14 +25,14 @@ using testing::to_double;
 using testing::write_file;
 using testing::write_safetensors;
 
-TEST(Task2_4_RandomModels, EqualTheReference) {
+void expect_equal_to_the_reference(bool with_experts, int rounds) {
   Random random;
   SCOPED_TRACE(random.describe());
   const int threads = num_threads();
   set_num_threads(1);
-  for (int round = 0; round < 40; ++round) {
+  for (int round = 0; round < rounds; ++round) {
     TemporaryFolder folder;
-    const json config = random_config(random);
+    const json config = random_config(random, with_experts);
     SCOPED_TRACE(config.dump());
     write_file(folder / "config.json", config.dump());
     const DecoderSpec spec = load_decoder_spec(folder.path());
@@ -54,7 +54,11 @@ TEST(Task2_4_RandomModels, EqualTheReference) {
       EXPECT_TRUE(close_to(to_double(logits), expected, spec.vocab_size, 1e-4));
     };
     check({});
-    if (spec.num_heads % 2 == 0 && spec.intermediate_size % 2 == 0 &&
+    const ExpertsSpec& experts = spec.experts;
+    const bool no_dense_layer = spec.num_expert_layers() == spec.num_layers;
+    if (spec.num_heads % 2 == 0 && (no_dense_layer || spec.intermediate_size % 2 == 0) &&
+        (experts.intermediate_size % 2 == 0 || spec.num_expert_layers() == 0) &&
+        (experts.shared_intermediate_size % 2 == 0 || spec.num_expert_layers() == 0) &&
         (spec.num_kv_heads == 1 || spec.num_kv_heads % 2 == 0)) {
       SCOPED_TRACE("2 ranks");
       run_ranks(2, [&](int, const ParallelContext& parallel) {
@@ -63,9 +67,17 @@ TEST(Task2_4_RandomModels, EqualTheReference) {
         check(ctx);
       });
     }
-    if (HasFailure()) break;
+    if (::testing::Test::HasFailure()) break;
   }
   set_num_threads(threads);
+}
+
+TEST(Task2_4_RandomModels, EqualTheReference) {
+  expect_equal_to_the_reference(false, 40);
+}
+
+TEST(Task2_7_RandomModels, EqualTheReference) {
+  expect_equal_to_the_reference(true, 30);
 }
 
 }  // namespace

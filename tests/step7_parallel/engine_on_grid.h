@@ -22,8 +22,11 @@ inline EngineOptions on_grid(EngineOptions options, Grid grid, bool naive = fals
 }
 
 inline bool fits(const DecoderSpec& spec, Grid grid) {
+  const bool dense_layers = spec.num_expert_layers() < spec.num_layers;
   return spec.num_layers >= grid.pp && spec.num_heads % grid.tp == 0 &&
-         spec.intermediate_size % grid.tp == 0 &&
+         (!dense_layers || spec.intermediate_size % grid.tp == 0) &&
+         spec.experts.intermediate_size % grid.tp == 0 &&
+         spec.experts.shared_intermediate_size % grid.tp == 0 &&
          (spec.num_kv_heads % grid.tp == 0 || grid.tp % spec.num_kv_heads == 0);
 }
 

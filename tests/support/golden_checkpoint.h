@@ -39,13 +39,25 @@ inline GoldenCheckpoint load_golden(const std::filesystem::path& directory) {
   return golden;
 }
 
-// The names of all folders that hold a golden.json, sorted.
+// The names of all folders that hold a golden.json, sorted. Those of models with experts are of a task's own tests only
+// where the task is about them (2.7).
 inline std::vector<std::string> golden_names(const std::filesystem::path& goldens) {
   std::vector<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator(goldens))
     if (std::filesystem::exists(entry.path() / "golden.json"))
       names.push_back(entry.path().filename().string());
   std::sort(names.begin(), names.end());
+  return names;
+}
+
+inline bool has_experts(const std::filesystem::path& golden) {
+  const auto config = nlohmann::json::parse(std::ifstream(golden / "config.json"));
+  return config.contains("num_experts") || config.contains("num_local_experts");
+}
+
+inline std::vector<std::string> golden_names(const std::filesystem::path& goldens, bool with_experts) {
+  std::vector<std::string> names = golden_names(goldens);
+  std::erase_if(names, [&](const std::string& name) { return has_experts(goldens / name) != with_experts; });
   return names;
 }
 

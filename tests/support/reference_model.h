@@ -3,9 +3,12 @@
 // loops over checkpoint tensors by their checkpoint names. It shares with the engine only what it does not
 // want to judge: reading the files, the config, and the table of rotary angles (which goldens of their own
 // judge). For small models; every kernel, layout and quantization of the engine can be held against it.
+#include <algorithm>
+#include <array>
 #include <cmath>
 #include <filesystem>
 #include <map>
+#include <numeric>
 #include <span>
 #include <string>
 #include <vector>
@@ -152,11 +155,50 @@ class ReferenceModel {
       add(x[t], project(attention + "o_proj", attend(q, keys, values, t + 1)));
 
       const Row second = norm(x[t], weights_.at(layer + "post_attention_layernorm.weight"));
-      Row gate = project(mlp + "gate_proj", second);
-      const Row up = project(mlp + "up_proj", second);
-      for (size_t i = 0; i < gate.size(); ++i) gate[i] = activation(gate[i]) * up[i];
-      add(x[t], project(mlp + "down_proj", gate));
+      if (weights_.contains(mlp + "gate_proj.weight"))
+        add(x[t], run_mlp(mlp + "gate_proj", mlp + "up_proj", mlp + "down_proj", second));
+      else if (weights_.contains(mlp + "gate.weight"))
+        add(x[t], run_experts(mlp, {"gate_proj", "up_proj", "down_proj"}, second));
+      else
+        add(x[t], run_experts(layer + "block_sparse_moe.", {"w1", "w3", "w2"}, second));
     }
+  }
+
+  Row run_mlp(const std::string& gate_name, const std::string& up_name, const std::string& down_name,
+              const Row& x) const {
+    Row gate = project(gate_name, x);
+    const Row up = project(up_name, x);
+    for (size_t i = 0; i < gate.size(); ++i) gate[i] = activation(gate[i]) * up[i];
+    return project(down_name, gate);
+  }
+
+  // Softmax over all experts, the best of them, their weights divided by their sum where the model does it.
+  Row run_experts(const std::string& block, const std::array<std::string, 3>& names, const Row& x) const {
+    const RouterRule& rule = spec_.experts.rule;
+    Row scores = project(block + "gate", x);
+    double total = 0, chosen = 0;
+    for (double& score : scores) total += score = std::exp(score);
+    std::vector<size_t> order(scores.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return scores[a] > scores[b]; });
+    order.resize(static_cast<size_t>(rule.top_k));
+    for (const size_t expert : order) chosen += scores[expert];
+
+    Row out(x.size());
+    for (const size_t expert : order) {
+      const std::string prefix = block + "experts." + std::to_string(expert) + ".";
+      Row one = run_mlp(prefix + names[0], prefix + names[1], prefix + names[2], x);
+      for (double& value : one) value *= scores[expert] / (rule.normalize ? chosen : total);
+      add(out, one);
+    }
+    if (weights_.contains(block + "shared_expert_gate.weight")) {
+      const std::string shared = block + "shared_expert.";
+      Row one = run_mlp(shared + "gate_proj", shared + "up_proj", shared + "down_proj", x);
+      const double share = 1 / (1 + std::exp(-project(block + "shared_expert_gate", x)[0]));
+      for (double& value : one) value *= share;
+      add(out, one);
+    }
+    return out;
   }
 
   static void add(Row& x, const Row& y) {

@@ -9,6 +9,8 @@ is loaded back with AutoModelForCausalLM.from_pretrained: the oracle reads the v
 The weights are random but not small: gains around one, biases that matter, attention that is peaked. After each
 checkpoint is made, every tensor in turn is disturbed by a tenth of its size and the script fails unless the logits
 move by more than ten times the parity tolerance (1e-4), so a loader that drops or misplaces a tensor cannot pass.
+Of experts, which transformers keeps in one tensor, each is disturbed alone. Their files have the names that
+save_pretrained writes, an expert's matrices each by itself, as the published checkpoints have.
 
 golden.json:
     oracle            versions of transformers and torch
@@ -19,22 +21,25 @@ golden.json:
                       smallest distance between the two best logits along the continuation;
                       num_tokens_until_eos, how many of the greedy tokens there are up to and including the first
                       end token (null: none)
-Prompts whose min_gap is below 1e-3 are rejected and others drawn, so that "the same tokens" is a fair demand.
+Prompts whose min_gap is below 1e-3 are rejected and others drawn, so that "the same tokens" is a fair demand;
+and so are those of which a token's last chosen expert is less than 1e-3 before the first that is not, in the logits.
 Needs torch and transformers; everything runs on the CPU in float32.
 """
 
 import argparse
 import json
 import shutil
+import tempfile
 from pathlib import Path
 
 import torch
 import transformers
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 from transformers import AutoConfig, AutoModelForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 MIN_GAP = 1e-3
+MIN_ROUTER_GAP = 1e-3
 MIN_EFFECT = 1e-3
 NUM_GREEDY = 28
 ALL_POSITIONS_UP_TO = 9
@@ -43,6 +48,9 @@ FAMILIES = {
     "qwen3": "Qwen3ForCausalLM",
     "qwen2": "Qwen2ForCausalLM",
     "llama": "LlamaForCausalLM",
+    "mixtral": "MixtralForCausalLM",
+    "qwen2_moe": "Qwen2MoeForCausalLM",
+    "qwen3_moe": "Qwen3MoeForCausalLM",
 }
 
 
@@ -54,7 +62,7 @@ def config_file(family, style, dtype, sizes, rope, extra):
     config = {"architectures": [FAMILIES[family]], "model_type": family, "hidden_act": "silu"}
     config |= {"attention_dropout": 0.0, "initializer_range": 0.02, "rms_norm_eps": 1e-6, "use_cache": True}
     config |= sizes
-    if family in ("qwen2", "qwen3"):
+    if family.startswith("qwen"):
         config |= {"use_sliding_window": False, "sliding_window": None, "max_window_layers": sizes["num_hidden_layers"]}
     if style == "old":
         config |= {"torch_dtype": dtype, "transformers_version": "4.51.0"}
@@ -141,11 +149,40 @@ CASES = {
         family="llama", style="new", sizes=sizes(64, 4, 2, 64, max_positions=256),
         rope={"rope_theta": 50000.0, "rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64,
               "attention_factor": 1.25, "beta_fast": 16.0, "beta_slow": 2.0}, lengths=LONG),
+    "mixtral_top2": dict(
+        family="mixtral", style="old", sizes=sizes(48, 4, 2, 40), rope={"rope_theta": 1000000.0},
+        extra={"num_local_experts": 4, "num_experts_per_tok": 2, "rms_norm_eps": 1e-5, "sliding_window": None}),
+    "mixtral_sharded_bf16": dict(
+        family="mixtral", style="new", dtype="bfloat16", sizes=sizes(40, 4, 1, 24, layers=3),
+        rope={"rope_theta": 10000.0}, eos="int", shards=3,
+        extra={"num_local_experts": 6, "num_experts_per_tok": 3, "rms_norm_eps": 1e-5, "sliding_window": 4096}),
+    "qwen2_moe_shared": dict(
+        family="qwen2_moe", style="old", sizes=sizes(48, 4, 4, 64), rope={"rope_theta": 1000000.0},
+        extra={"num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 20, "norm_topk_prob": False,
+               "shared_expert_intermediate_size": 56, "decoder_sparse_step": 1, "sliding_window": 32768}),
+    # Layers 1, 3 and 5 would have experts; mlp_only_layers takes them from 3.
+    "qwen2_moe_some_layers": dict(
+        family="qwen2_moe", style="new", sizes=sizes(40, 4, 2, 56, layers=6), rope={"rope_theta": 10000.0}, eos="int",
+        extra={"num_experts": 5, "num_experts_per_tok": 2, "moe_intermediate_size": 28, "norm_topk_prob": True,
+               "shared_expert_intermediate_size": 32, "decoder_sparse_step": 2, "mlp_only_layers": [3]}),
+    "qwen3_moe_normed": dict(
+        family="qwen3_moe", style="old", sizes=sizes(48, 4, 2, 80, head_dim=16), rope={"rope_theta": 1000000.0},
+        extra={"num_experts": 8, "num_experts_per_tok": 3, "moe_intermediate_size": 24, "norm_topk_prob": True,
+               "decoder_sparse_step": 1, "mlp_only_layers": [], "attention_bias": False}),
+    # transformers 5 writes num_local_experts.
+    "qwen3_moe_new_keys": dict(
+        family="qwen3_moe", style="new", sizes=sizes(36, 6, 3, 48, head_dim=14, tied=True),
+        rope={"rope_theta": 20000.0},
+        extra={"num_local_experts": 7, "num_experts_per_tok": 2, "moe_intermediate_size": 22, "attention_bias": True}),
 }
 
 
 def write_json(path, value):
     path.write_text(json.dumps(value, indent=2) + "\n")
+
+
+def is_router(name):
+    return name.endswith("mlp.gate.weight")
 
 
 def randomize(model, generator):
@@ -165,16 +202,26 @@ def randomize(model, generator):
         elif "embed_tokens" in name:
             value = 0.5 * normal(shape)
         elif "q_proj" in name or "k_proj" in name:
-            value = 1.5 * normal(shape) / shape[1] ** 0.5
-        elif "lm_head" in name:
-            value = 2.0 * normal(shape) / shape[1] ** 0.5
+            value = 1.5 * normal(shape) / shape[-1] ** 0.5
+        elif "lm_head" in name or is_router(name):
+            value = 2.0 * normal(shape) / shape[-1] ** 0.5
         else:
-            value = 1.2 * normal(shape) / shape[1] ** 0.5
+            value = 1.2 * normal(shape) / shape[-1] ** 0.5
         parameter.data.copy_(value)
 
 
+def published_tensors(model):
+    """By the names that published checkpoints have: of experts other ones than the model's own."""
+    if not any(is_router(name) for name in model.state_dict()):
+        return model.state_dict()
+    with tempfile.TemporaryDirectory() as folder:
+        model.save_pretrained(folder)
+        return load_file(Path(folder) / "model.safetensors")
+
+
 def save_weights(folder, model, case, dtype):
-    tensors = {name: tensor.detach().to(dtype).contiguous().clone() for name, tensor in model.state_dict().items()}
+    tensors = published_tensors(model)
+    tensors = {name: tensor.detach().to(dtype).contiguous().clone() for name, tensor in tensors.items()}
     if model.config.tie_word_embeddings:
         tensors.pop("lm_head.weight", None)
         if case.get("store_tied_head"):
@@ -212,6 +259,24 @@ def all_logits(model, ids):
     return model(torch.tensor([ids]), use_cache=False).logits[0]
 
 
+def router_gap(model, ids):
+    """The smallest distance, over tokens and layers, between the last expert chosen and the first one not chosen."""
+    gap = float("inf")
+
+    def look(router, args, _):
+        nonlocal gap
+        logits = torch.nn.functional.linear(args[0].reshape(-1, args[0].shape[-1]), router.weight)
+        best = logits.topk(router.top_k + 1).values
+        gap = min(gap, (best[:, -2] - best[:, -1]).min().item())
+
+    routers = [module for name, module in model.named_modules() if is_router(name + ".weight")]
+    handles = [router.register_forward_hook(look) for router in routers]
+    all_logits(model, ids)
+    for handle in handles:
+        handle.remove()
+    return gap
+
+
 def golden_prompt(model, ids, num_greedy):
     """One entry of golden.json's prompts, and its smallest gap. Greedy recomputes everything at each token."""
     first = all_logits(model, ids)
@@ -234,11 +299,13 @@ def check_every_tensor_matters(name, model, ids, generator):
     reference = all_logits(model, ids)
     smallest = (float("inf"), "")
     for parameter_name, parameter in model.named_parameters():
-        saved = parameter.data.clone()
-        parameter.data += 0.1 * saved.std() * torch.randn(saved.shape, generator=generator)
-        effect = ((all_logits(model, ids) - reference).norm() / reference.norm()).item()
-        parameter.data = saved
-        smallest = min(smallest, (effect, parameter_name))
+        # A matrix or a vector; of experts the matrices.
+        for part in parameter.data if parameter.dim() == 3 else [parameter.data]:
+            saved = part.clone()
+            part += 0.1 * saved.std() * torch.randn(saved.shape, generator=generator)
+            effect = ((all_logits(model, ids) - reference).norm() / reference.norm()).item()
+            part.copy_(saved)
+            smallest = min(smallest, (effect, parameter_name))
     if smallest[0] < MIN_EFFECT:
         raise SystemExit(f"{name}: disturbing {smallest[1]} moves the logits by {smallest[0]:.1e} only")
     return smallest[0]
@@ -272,6 +339,8 @@ def make_case(name, case, folder, seed):
     randomize(skeleton, generator)
     save_weights(folder, skeleton, case, getattr(torch, dtype))
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    if any(is_router(name) for name in model.state_dict()):
+        model.set_experts_implementation("eager")  # the grouped one does not take every width
     if "max_model_len" in case:
         fix_dynamic_base(model, case["max_model_len"])
 
@@ -280,7 +349,7 @@ def make_case(name, case, folder, seed):
         while True:
             ids = torch.randint(0, vocab, (length,), generator=generator).tolist()
             entry = golden_prompt(model, ids, NUM_GREEDY)
-            if entry["min_gap"] >= MIN_GAP:
+            if entry["min_gap"] >= MIN_GAP and router_gap(model, ids + entry["greedy_token_ids"]) >= MIN_ROUTER_GAP:
                 break
             rejected += 1
         prompts.append(entry)
