@@ -86,6 +86,7 @@ MoeMlp::MoeMlp(const OpContext& ctx, const std::string& name, const DecoderSpec&
       replicated_matrix(ctx, name + ".shared_expert_gate.weight", 1, spec.hidden_size, dtype)});
 }
 
+// >>> task 2.7: a layer's experts: routed, run, the shared one added
 std::vector<Parameter*> MoeMlp::parameters() {
   std::vector<Parameter*> result = {&router_, &gate_up_, &down_};
   if (!shared_) return result;
@@ -133,5 +134,6 @@ void MoeMlp::add_shared(const OpContext& ctx, const Tensor& n, const Tensor& out
   matmul(ctx, n, shared_->gate.tensor, {}, gate_logits);
   add_shared_expert(ctx, gate_logits, shared, out);
 }
+// <<< task 2.7
 
 }  // namespace ladder
