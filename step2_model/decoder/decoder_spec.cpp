@@ -16,11 +16,11 @@ int64_t DecoderSpec::num_expert_layers() const {
 }
 
 int64_t DecoderSpec::mean_active_mlp_width() const {
+  const int64_t expert_layers = num_expert_layers();
+  if (expert_layers == 0) return intermediate_size;
   const int64_t of_experts =
       experts.rule.top_k * experts.intermediate_size + experts.shared_intermediate_size;
-  const int64_t expert_layers = num_expert_layers();
-  return ((num_layers - expert_layers) * intermediate_size + expert_layers * of_experts) /
-         std::max<int64_t>(num_layers, 1);
+  return ((num_layers - expert_layers) * intermediate_size + expert_layers * of_experts) / num_layers;
 }
 
 namespace {

@@ -47,6 +47,16 @@ TEST(Task7_5_SplitLayers, CountsTheParametersOfEveryProduct) {
   EXPECT_EQ(layer_costs(spec).head, 110) << "a tied head is read all the same";
 }
 
+TEST(SplitLayers, OfExpertsThoseCountThatATokenMeets) {
+  DecoderSpec spec = spec_of("qwen3-30b-a3b");
+  const int64_t attention = 2048 * (2 * 4096 + 2 * 512);
+  EXPECT_EQ(layer_costs(spec).layer, attention + 3 * 2048 * 8 * 768);
+  spec.experts.layers.assign(48, false);
+  for (size_t layer = 0; layer < 12; ++layer) spec.experts.layers[layer] = true;  // a quarter
+  spec.experts.shared_intermediate_size = 256;
+  EXPECT_EQ(layer_costs(spec).layer, attention + 3 * 2048 * (8 * 768 + 256 + 3 * 6144) / 4);
+}
+
 TEST(Task7_5_SplitLayers, NoOtherSplitHasACheaperSlowestStage) {
   testing::Random random;
   SCOPED_TRACE(random.describe());
