@@ -10,13 +10,11 @@ namespace {
 
 // grouped (sm_90a)
 // bf16 or f16, rows in whole 16-byte packs. A block multiplies a tile of an expert's tokens, gathered from wherever they
-// stand, with 256 rows of that expert's weights, on Hopper's tensor cores: tokens from registers, weights from shared
+// stand, with some rows of that expert's weights, on Hopper's tensor cores: tokens from registers, weights from shared
 // memory, where asynchronous copies bring both, some stages ahead. In the first product the rows of gate and up alternate
 // by eights, so that a thread ends up with both values of a column: SiLU needs no exchange, and the [pairs, 2 * width]
-// values in between are never written. Of many tokens per expert each of the block's two warpgroups takes 64 of a tile's
-// 128 and all 256 rows; of few, both take the same 64 tokens and 128 rows each, so that fewer rows of a tile stay empty.
-// What limits large tiles is what L2 gives: 128 x 256 values take 48 KiB for two million products; 128 x 128 took 32 for
-// one, and no more than 349 TFLOP/s came of it (8192 tokens, 8 of 128 experts each, 2048 x 768, H200).
+// values in between are never written. A block's two warpgroups have, of many tokens per expert, 64 tokens each and the
+// same 128 rows of weights; of few, the same 64 tokens and 128 rows each, so that fewer rows of a tile stay empty.
 constexpr int kThreads = 2 * kWarpgroup;
 constexpr int kDepth = 64;  // elements of the sum in a stage: rows of 128 bytes
 constexpr int kChunks = kDepth / 8;
@@ -26,18 +24,18 @@ constexpr int kRowsAtOnce =
 template <int token_groups>  // warpgroups with tokens of their own: 1 or 2
 struct Shape {
   static constexpr int kTokens = 64 * token_groups;
-  static constexpr int kRows = 256;                                // of the weights
-  static constexpr int kParts = kRows / 128 / (2 / token_groups);  // of 128 rows, that a warpgroup takes
+  static constexpr int kRows = 128 * (2 / token_groups);  // of the weights
   static constexpr int kTokenBytes = kTokens * kDepth * 2, kRowBytes = kRows * kDepth * 2;
   static constexpr int kStageBytes = kTokenBytes + kRowBytes;
-  static constexpr int kStages = token_groups == 2 ? 4 : 5;
+  static constexpr int kBlocks = token_groups;  // of a multiprocessor
+  static constexpr int kStages = token_groups == 2 ? 3 : 5;
   static constexpr int kSharedBytes = kStages * kStageBytes + 1024;  // tiles stand at multiples of 1024
 };
 
 // d = tokens * rows^T for this thread's warpgroup. token(i) and row(i) are the addresses of rows i of the tiles, nullptr
 // where there is none, which then counts as zeros.
 template <int token_groups, class T, class Token, class Row>
-__device__ void multiply(float (&d)[Shape<token_groups>::kParts][64], Token&& token, Row&& row, int length) {
+__device__ void multiply(float (&d)[64], Token&& token, Row&& row, int length) {
   using S = Shape<token_groups>;
   extern __shared__ unsigned char shared[];
   const uint32_t stages = (shared_address(shared) + 1023) & ~1023u;
@@ -71,14 +69,14 @@ __device__ void multiply(float (&d)[Shape<token_groups>::kParts][64], Token&& to
     commit_copies();
   };
 
-  // Of two parts that follow each other one is multiplied while the other's tokens come from shared memory: their
-  // registers alternate. The place of the part before these two is refilled.
-  auto multiply_part = [&](int part, uint32_t(&a)[kDepth / 16][4], uint32_t(&a_before)[kDepth / 16][4]) {
-    wait_copies<S::kStages - 3>();
+  for (int part = 0; part < S::kStages - 1; ++part) fetch(part);
+  for (int part = 0; part < parts; ++part) {
+    wait_copies<S::kStages - 2>();
     fence_for_wgmma();
     __syncthreads();  // the part is there for all, and all are done with the one whose place is refilled
-    fetch(part + S::kStages - 2);
+    fetch(part + S::kStages - 1);
     const uint32_t at = stages + part % S::kStages * S::kStageBytes;
+    uint32_t a[kDepth / 16][4];
 #pragma unroll
     for (int step = 0; step < kDepth / 16; ++step)
       load_matrices(a[step], at + swizzled(my_tokens + warp * 16 + lane % 16, step * 2 + lane / 16));
@@ -88,44 +86,30 @@ __device__ void multiply(float (&d)[Shape<token_groups>::kParts][64], Token&& to
     wgmma_fence();
 #pragma unroll
     for (int step = 0; step < kDepth / 16; ++step)
-#pragma unroll
-      for (int i = 0; i < S::kParts; ++i)
-        wgmma_64x128x16<false, T>(d[i], a[step], b + i * (128 * 128 / 16) + step * 2, part > 0 || step > 0);
+      wgmma_64x128x16<false, T>(d, a[step], b + step * 2, part > 0 || step > 0);
     wgmma_commit();
-    wgmma_wait<1>();
+    wgmma_wait<0>();
+    keep_in_place(d);
 #pragma unroll
-    for (int step = 0; step < kDepth / 16; ++step) keep_in_place(a_before[step]);
-  };
-
-  uint32_t even[kDepth / 16][4] = {}, odd[kDepth / 16][4] = {};
-  for (int part = 0; part < S::kStages - 2; ++part) fetch(part);
-  for (int part = 0; part < parts; part += 2) {
-    multiply_part(part, even, odd);
-    if (part + 1 < parts) multiply_part(part + 1, odd, even);
+    for (int step = 0; step < kDepth / 16; ++step) keep_in_place(a[step]);
   }
-  wgmma_wait<0>();
-#pragma unroll
-  for (int i = 0; i < S::kParts; ++i) keep_in_place(d[i]);
 }
 
-// Calls use(row of the tile, octet of the block's 256 columns, column in it, and where in d) for the pairs of neighbouring
-// values that this thread has.
+// Calls use(row of the tile, column of the warpgroup's 128, index into d) for the pairs of values that this thread has.
 template <int token_groups, class Use>
 __device__ void for_each_value(Use&& use) {
-  using S = Shape<token_groups>;
   const int thread = static_cast<int>(threadIdx.x), lane = thread % kWarp;
   const int row = (token_groups == 2 ? thread / kWarp : thread % kWarpgroup / kWarp) * 16 + lane / 4;
-  const int first_octet = token_groups == 2 ? 0 : thread / kWarpgroup * 16;
 #pragma unroll
   for (int half = 0; half < 2; ++half)
 #pragma unroll
-    for (int octet = 0; octet < 16 * S::kParts; ++octet)
-      use(row + half * 8, first_octet + octet, lane % 4 * 2, octet / 16, octet % 16 * 4 + 2 * half);
+    for (int tile = 0; tile < 16; ++tile) use(row + half * 8, tile, lane % 4 * 2, 4 * tile + 2 * half);
 }
 
 // activated [places of the plan, width]
 template <class T, int token_groups>
-__global__ void __launch_bounds__(kThreads, 1) activate_grouped(Experts<T> e, TilePlan plan, T* activated) {
+__global__ void __launch_bounds__(kThreads, Shape<token_groups>::kBlocks)
+    activate_grouped(Experts<T> e, TilePlan plan, T* activated) {
   using S = Shape<token_groups>;
   allow_next_kernel();
   wait_for_previous_kernel();
@@ -140,21 +124,21 @@ __global__ void __launch_bounds__(kThreads, 1) activate_grouped(Experts<T> e, Ti
     if (column >= e.width) return nullptr;
     return row / 8 % 2 == 0 ? e.gate_row(tile.expert, column) : e.up_row(tile.expert, column);
   };
-  float d[S::kParts][64] = {};
+  float d[64] = {};
   multiply<token_groups, T>(d, token, weight, e.hidden);
-  for_each_value<token_groups>([&](int row, int octet, int offset, int part, int i) {
+  const int group_column = token_groups == 2 ? 0 : static_cast<int>(threadIdx.x) / kWarpgroup * 64;
+  for_each_value<token_groups>([&](int row, int octet, int offset, int i) {
     if (octet % 2 != 0 || row >= tile.rows) return;
-    const float(&v)[64] = d[part];
-    const int column = first_column + octet / 2 * 8 + offset;
+    const int column = first_column + group_column + octet / 2 * 8 + offset;
     if (column < e.width)
       *reinterpret_cast<uint32_t*>(activated + int64_t{tile.first + row} * e.width + column) =
-          pack_pair<T>(silu_and_mul<T>(v[i], v[i + 4]), silu_and_mul<T>(v[i + 1], v[i + 5]));
+          pack_pair<T>(silu_and_mul<T>(d[i], d[i + 4]), silu_and_mul<T>(d[i + 1], d[i + 5]));
   });
 }
 
 // results [pairs, hidden], with their weights
 template <class T, int token_groups>
-__global__ void __launch_bounds__(kThreads, 1)
+__global__ void __launch_bounds__(kThreads, Shape<token_groups>::kBlocks)
     project_grouped(Experts<T> e, TilePlan plan, const T* activated, T* results) {
   using S = Shape<token_groups>;
   allow_next_kernel();
@@ -168,14 +152,15 @@ __global__ void __launch_bounds__(kThreads, 1)
   auto weight = [&](int row) -> const T* {
     return first_column + row < e.hidden ? e.down_row(tile.expert, first_column + row) : nullptr;
   };
-  float d[S::kParts][64] = {};
+  float d[64] = {};
   multiply<token_groups, T>(d, token, weight, e.width);
-  for_each_value<token_groups>([&](int row, int octet, int offset, int part, int i) {
-    const int column = first_column + octet * 8 + offset;
+  const int group_column = token_groups == 2 ? 0 : static_cast<int>(threadIdx.x) / kWarpgroup * 128;
+  for_each_value<token_groups>([&](int row, int octet, int offset, int i) {
+    const int column = first_column + group_column + octet * 8 + offset;
     if (row >= tile.rows || column >= e.hidden) return;
     const int pair = plan.pairs[tile.first + row];
     *reinterpret_cast<uint32_t*>(results + int64_t{pair} * e.hidden + column) =
-        pack_pair<T>(e.weights[pair] * d[part][i], e.weights[pair] * d[part][i + 1]);
+        pack_pair<T>(e.weights[pair] * d[i], e.weights[pair] * d[i + 1]);
   });
 }
 
