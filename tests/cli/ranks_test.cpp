@@ -74,11 +74,11 @@ TEST(Cli_Ranks, RanksOfMpirunNeedIt) {
 
 #ifdef LADDER_HAS_MPI
 // `launcher`: as run_binary() has it, on each rank.
+const std::string kMpirun =
+    "env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout -s KILL 90 mpirun --bind-to none "
+    "--timeout 60 ";
 BinaryResult mpirun(int size, const std::vector<std::string>& words, const std::string& launcher = {}) {
-  return run_binary(words, {}, {},
-                    "env OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout -s KILL 90 mpirun "
-                    "--oversubscribe --bind-to none --timeout 60 -n " +
-                        std::to_string(size) + " " + launcher);
+  return run_binary(words, {}, {}, kMpirun + "--oversubscribe -n " + std::to_string(size) + " " + launcher);
 }
 
 int count(const std::string& text, const std::string& part) {
@@ -90,6 +90,25 @@ int count(const std::string& text, const std::string& part) {
 #define NEEDS_MPIRUN()                                   \
   if (std::system("command -v mpirun > /dev/null") != 0) \
   GTEST_SKIP() << "mpirun (openmpi-bin) is not installed"
+
+// Two hosts by their names, to which mpirun gets by a shell that stays here instead of ssh; ranks of both talk by TCP, as
+// shared memory is what Open MPI tries with all that this one machine has.
+TEST(Cli_Ranks, ThoseOfAHostfileGiveTheTextOfThreads) {
+  NEEDS_MPIRUN();
+  const testing::TemporaryFolder folder;
+  testing::write_file(folder / "hosts", "ladder-a slots=2\nladder-b slots=2\n");
+  testing::write_file(folder / "stay", "#!/bin/sh\nshift\nexec sh -c \"$*\"\n");
+  std::filesystem::permissions(folder / "stay", std::filesystem::perms::owner_all);
+  const std::string launcher = kMpirun + "--mca plm_rsh_agent " + (folder / "stay").string() +
+                               " --mca pml ob1 --mca btl tcp,self --hostfile " + (folder / "hosts").string() +
+                               " -np 4 ";
+  if (std::system((launcher + "true > /dev/null 2>&1").c_str()) != 0)
+    GTEST_SKIP() << "mpirun does not start its daemons here (--hostfile, --mca plm_rsh_agent)";
+  const BinaryResult threads = run_binary(generate(kGrid));
+  const BinaryResult ranks = run_binary(generate(kGrid), {}, {}, launcher);
+  EXPECT_EQ(ranks.exit_code, 0) << ranks.err;
+  EXPECT_EQ(ranks.out, threads.out);
+}
 
 TEST(Cli_Ranks, ThoseOfMpirunGiveTheTextOfThreads) {
   NEEDS_MPIRUN();
