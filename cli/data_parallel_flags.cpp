@@ -13,6 +13,7 @@ namespace {
 
 constexpr const char* kGroup = "Several replicas (each a whole engine, on a GPU: on GPUs of its own)";
 constexpr int64_t kMaxReplicas = 1024;
+constexpr std::chrono::seconds kShortestSilence{1};
 
 }  // namespace
 
@@ -138,6 +139,10 @@ HeadPlace DataParallelFlags::head(const NodeFlags& nodes) const {
   HeadPlace place{
       {head_host_, head_port_}, read_host_secret(nodes.secret_file()), nodes.arrival(), nodes.silence()};
   expect_secret_for(head_host_, place.secret, "--data-parallel-address");
+  LADDER_CHECK(
+      place.silence >= kShortestSilence,
+      "--node-timeout {:g}: an engine on another machine speaks five times a second, expected 1 or more",
+      std::chrono::duration<double>(place.silence).count());
   return place;
 }
 

@@ -46,8 +46,9 @@ LocalReplicas::LocalReplicas(const EngineFlags& flags, const DataParallelFlags& 
         bar_->set(done);
       }) {
   LADDER_CHECK(
-      launched_world() == nullptr,
-      "--data-parallel-size {}: expected without mpirun and --nnodes, whose ranks are those of one replica",
+      launched_world() == nullptr || (range_.num_local <= 1 && !in_processes_),
+      "--data-parallel-size {}: ranks that mpirun and --nnodes start are those of one replica, expected "
+      "--data-parallel-size-local 1 and no --data-parallel-backend mp",
       range_.num_replicas);
   expect_a_gpu_for_each_replica(options.runner, range_.num_local);
   for (int local = 0; local < range_.num_local; ++local)

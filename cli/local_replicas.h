@@ -15,8 +15,8 @@ namespace ladder {
 
 class LocalReplicas {
  public:
-  // `flags` and `folder` outlive it. Error: fewer GPUs than ranks; a share that holds nothing;
-  // ranks that mpirun or --nnodes have started.
+  // `flags` and `folder` outlive it. Error: fewer GPUs than ranks; a share that holds nothing; several replicas, or one in a
+  // process of its own, where mpirun or --nnodes has started the ranks.
   LocalReplicas(const EngineFlags& flags, const DataParallelFlags& replicas, const EngineOptions& options,
                 const ModelFolder& folder);
 

@@ -115,6 +115,31 @@ TEST(Cli_Headless, RanksOfReplicasOfTwoMachinesAnswerAsOneEngine) {
   for (RunningServer* one_of : {&head, &one, &two}) EXPECT_EQ(one_of->exit_code(), 0) << one_of->err();
 }
 
+// The ranks of replica 0 are on two hosts of their own, of which one is killed.
+TEST(Cli_Headless, AReplicaMaySpanHostsAndIsLostAlone) {
+  const Words all = of_all(2, free_port());
+  const auto spanning =
+      [words =
+           of_node(all, 0, 1, {"--tensor-parallel-size=2", "--nnodes=2", "--master-port=" + free_port()})](
+          const char* rank) { return plus(words, {rank}); };
+  RunningServer head(of_head(all, 0), RunningServer::NoWait{});
+  RunningServer first(spanning("--node-rank=0"), RunningServer::NoWait{}),
+      second(spanning("--node-rank=1"), RunningServer::NoWait{}),
+      other(of_node(all, 1, 1), RunningServer::NoWait{});
+  head.wait_until_ready();
+  const std::string expected = answer_of(head);
+  for (int i = 0; i < 4; ++i) EXPECT_EQ(answer_of(head), expected);
+  EXPECT_TRUE(has_alive(head, 2, 2));
+  second.kill(SIGKILL);
+  EXPECT_EQ(first.exit_code(), 2);
+  EXPECT_THAT(first.err(), HasSubstr("rank 1 (node 1, 127.0.0.1) has ended"));
+  EXPECT_TRUE(has_alive(head, 1, 2)) << head.err();
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(answer_of(head), expected);
+  EXPECT_FALSE(other.exited());
+  head.kill(SIGTERM);
+  EXPECT_EQ(other.exit_code(), 0) << other.err();
+}
+
 TEST(Cli_Headless, AHeadThatIsKilledIsLookedForAndThenItsNodesEnd) {
   const Words all = of_all(2, free_port());
   RunningServer head(of_head(all, 1), RunningServer::NoWait{});
@@ -150,6 +175,7 @@ TEST(Cli_Headless, WhatIsWrongIsOneLine) {
   refused(of_node(all, 2, 2), "--data-parallel-start-rank 2 and --data-parallel-size-local 2");
   refused(of_node(all, 1, 2, {"--data-parallel-address=0.0.0.0"}),
           "--data-parallel-address 0.0.0.0: other machines");
+  refused({"--model=" + tinyworld(), "--headless", "--node-timeout=0.5"}, "--node-timeout 0.5");
   refused(of_node(all, 1, 2, {"--data-parallel-hybrid-lb"}), "--headless: a node has no HTTP");
   refused(of_node(of_all(3, "1"), 1, 2, {"--node-arrival-timeout=1"}), "no head at 127.0.0.1:1 within 1 s");
   head.kill(SIGKILL);

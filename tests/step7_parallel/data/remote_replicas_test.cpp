@@ -372,5 +372,16 @@ TEST(RemoteReplicas, StayPausedAcrossALoss) {
   EXPECT_EQ(output_of(stream).completions.at(0).token_ids, expected_tokens({1}, 3));
 }
 
+TEST(RemoteReplicas, WhatAHeadHasLeftIsNothingToTheNext) {
+  Head head(1, 0);
+  ReplicaNode node(node_of(head, 0, 1, [](int) { return testing::endless_engine(); }));
+  for (int i = 0; i < 2; ++i) {
+    const StartedEngine engine = head.head->start(0, nullptr, {});
+    RequestStream stream = engine.client->submit(testing::endless_request("a"));
+    ASSERT_TRUE(stream.next(30s));
+    engine.client->pause();
+  }
+}
+
 }  // namespace
 }  // namespace ladder
