@@ -14,6 +14,7 @@ constexpr int64_t kMaxWidth = int64_t{1} << 20;
 constexpr int64_t kMaxLayers = 4096;
 constexpr int64_t kMaxHeads = 4096;
 constexpr int64_t kMaxPositions = int64_t{1} << 30;
+constexpr int64_t kMaxExpertWidths = int64_t{1} << 24;  // of a layer's experts together
 
 std::string read_architecture(const ConfigObject& config) {
   const auto model_type = config.string("model_type");
@@ -107,6 +108,9 @@ DecoderSpec parse_decoder_spec(std::string_view config_text, std::string_view wh
   const ModelFamily& family = family_of(spec.architecture);
   refuse_unsupported_keys(config, spec.num_layers, family.has_experts);
   family.read_config(config, spec);
+  LADDER_CHECK(spec.experts.num_experts * spec.experts.intermediate_size <= kMaxExpertWidths,
+               "{}: {} experts of width {}: expected a width of at most {} in all", what,
+               spec.experts.num_experts, spec.experts.intermediate_size, kMaxExpertWidths);
   LADDER_CHECK(spec.experts.num_experts == 0 || spec.activation == MlpActivation::silu,
                "{}: experts with another activation than silu are not supported", config.name("hidden_act"));
   spec.rope = parse_rope_config(config, spec.head_dim, spec.max_position_embeddings);

@@ -504,6 +504,9 @@ TEST(Task2_7_Config, RefusesExpertsThatMakeNoSense) {
                                                                             {"hidden_act", "gelu"}})
     EXPECT_THAT(error_of(with(qwen3_moe(), key, value)), HasSubstr(key)) << value;
   EXPECT_THAT(error_of(with(qwen3(), "num_experts", 8)), HasSubstr("num_experts"));
+  // Together they would be more than 2^63 parameters, each alone is in its range.
+  EXPECT_THAT(error_of(with(with(qwen3_moe(), "num_experts", 1 << 14), "moe_intermediate_size", 1 << 20)),
+              HasSubstr("16384 experts"));
 }
 
 }  // namespace
