@@ -1,95 +1,26 @@
-#include <cmath>
-#include <numeric>
-
 #include "step1_layers/core/error.h"
-#include "step1_layers/moe/experts.h"
 #include "step1_layers/moe/permutation.h"
-#include "tests/support/numerics.h"
-#include "tests/support/rungs.h"
+#include "tests/step1_layers/moe_scene.h"
 
 namespace ladder {
 namespace {
 
 using namespace ladder::testing;
 
-struct Sizes {
-  int64_t tokens, top_k, experts, hidden, width;
-};
-
-// A layer and the tokens that come to it.
-struct Scene {
-  Tensor x, expert_ids, weights, gate_up, down;
-
-  Scene(Random& random, Sizes sizes, DType dtype, bool with_holes = false) {
-    const auto [tokens, top_k, experts, hidden, width] = sizes;
-    x = random.normal({tokens, hidden}, dtype);
-    gate_up = random.normal({experts, 2 * width, hidden}, dtype, 1 / std::sqrt(static_cast<double>(hidden)));
-    down = random.normal({experts, hidden, width}, dtype, 1 / std::sqrt(static_cast<double>(width)));
-    expert_ids = Tensor::empty({tokens, top_k}, DType::i32);
-    weights = Tensor::empty({tokens, top_k}, DType::f32);
-    std::vector<int32_t> all(static_cast<size_t>(experts));
-    std::iota(all.begin(), all.end(), 0);
-    for (int64_t t = 0; t < tokens; ++t) {
-      std::shuffle(all.begin(), all.end(), random.engine());
-      for (int64_t j = 0; j < top_k; ++j) {
-        expert_ids.at<int32_t>({t, j}) = with_holes && random.integer(0, 4) == 0 ? -1 : all[j];
-        weights.at<float>({t, j}) = static_cast<float>(random.uniform(0.05, 1));
-      }
-    }
-  }
-
-  // In double precision, rounded where the contract rounds.
-  std::vector<double> expected() const {
-    const int64_t hidden = x.dim(1), width = down.dim(2), top_k = expert_ids.dim(1);
-    const std::vector<double> rows = to_double(x), up_rows = to_double(gate_up), down_rows = to_double(down);
-    auto dot = [](const double* a, const double* b, int64_t size) {
-      return std::inner_product(a, a + size, b, 0.0);
-    };
-    std::vector<double> out(static_cast<size_t>(x.numel()), 0.0);
-    for (int64_t t = 0; t < x.dim(0); ++t)
-      for (int64_t j = 0; j < top_k; ++j) {
-        const int64_t e = expert_ids.at<int32_t>({t, j});
-        if (e < 0) continue;
-        const double* from = rows.data() + t * hidden;
-        const double* gate_up_of = up_rows.data() + e * 2 * width * hidden;
-        std::vector<double> sums(static_cast<size_t>(2 * width)), activated(static_cast<size_t>(width));
-        for (int64_t i = 0; i < 2 * width; ++i) sums[i] = dot(from, gate_up_of + i * hidden, hidden);
-        sums = rounded(sums);
-        for (int64_t i = 0; i < width; ++i)
-          activated[i] = sums[i] / (1 + std::exp(-sums[i])) * sums[width + i];
-        activated = rounded(activated);
-        for (int64_t i = 0; i < hidden; ++i)
-          out[t * hidden + i] += weights.at<float>({t, j}) *
-                                 dot(activated.data(), down_rows.data() + (e * hidden + i) * width, width);
-      }
-    return out;
-  }
-  std::vector<double> rounded(const std::vector<double>& values) const {
-    const std::vector<float> floats(values.begin(), values.end());
-    return to_double(Tensor::from<float>(floats, {std::ssize(floats)}).to(x.dtype()));
-  }
-
-  Tensor run(const OpContext& ctx) const {
-    const Tensor out = poisoned(x.shape(), x.dtype());
-    call(moe_experts, ctx, MoeExpertsArgs{x, expert_ids, weights, gate_up, down, out});
-    return out;
-  }
-};
-
 // One token and one expert, odd sizes, whole 64s, as many experts as there are, tiles of tokens that are just full, one
 // more than full, several for an expert; many tokens per expert.
-constexpr Sizes kSizes[] = {{1, 1, 1, 1, 1},     {1, 2, 4, 7, 5},      {3, 2, 5, 40, 24},
-                            {1, 8, 16, 128, 64}, {8, 4, 4, 64, 128},   {9, 2, 8, 192, 64},
-                            {17, 1, 3, 64, 64},  {33, 3, 9, 128, 192}, {70, 2, 2, 72, 40},
-                            {130, 1, 1, 64, 64}, {300, 2, 3, 64, 136}};
+constexpr MoeSizes kSizes[] = {{1, 1, 1, 1, 1},     {1, 2, 4, 7, 5},      {3, 2, 5, 40, 24},
+                               {1, 8, 16, 128, 64}, {8, 4, 4, 64, 128},   {9, 2, 8, 192, 64},
+                               {17, 1, 3, 64, 64},  {33, 3, 9, 128, 192}, {70, 2, 2, 72, 40},
+                               {130, 1, 1, 64, 64}, {300, 2, 3, 64, 136}};
 
 RUNG_TEST(Task1_9_Experts, EqualDoublePrecision, "moe_experts", moe_experts_variants()) {
-  for (const Sizes& sizes : kSizes)
+  for (const MoeSizes& sizes : kSizes)
     for (DType dtype : {DType::f32, DType::bf16, DType::f16}) {
       if (emulated() && sizes.tokens > 9) continue;
       Random random;
       SCOPED_TRACE(random.describe());
-      const Scene scene(random, sizes, dtype);
+      const MoeScene scene(random, sizes, dtype);
       EXPECT_TRUE(close_to(scene.run(ctx), scene.expected())) << scene.x.str() << ", " << scene.gate_up.str();
     }
 }
@@ -97,10 +28,11 @@ RUNG_TEST(Task1_9_Experts, EqualDoublePrecision, "moe_experts", moe_experts_vari
 // gate is 48, which SiLU leaves alone; all other values are small integers, and the weights powers of two.
 RUNG_TEST(Task1_9_Experts, AreExactWhereTheSumsAre, "moe_experts", moe_experts_variants()) {
   for (DType dtype : {DType::f32, DType::bf16, DType::f16})
-    for (const Sizes& sizes : {Sizes{4, 2, 5, 64, 64}, Sizes{50, 2, 3, 128, 64}, Sizes{5, 3, 6, 71, 13}}) {
+    for (const MoeSizes& sizes :
+         {MoeSizes{4, 2, 5, 64, 64}, MoeSizes{50, 2, 3, 128, 64}, MoeSizes{5, 3, 6, 71, 13}}) {
       Random random;
       SCOPED_TRACE(random.describe());
-      Scene scene(random, sizes, DType::f32, true);
+      MoeScene scene(random, sizes, DType::f32, true);
       scene.x = random.exact(scene.x.shape(), DType::f32, 1);
       scene.gate_up = random.exact(scene.gate_up.shape(), DType::f32, 1);
       scene.down = random.exact(scene.down.shape(), DType::f32, 1);
@@ -123,7 +55,7 @@ RUNG_TEST(Task1_9_Experts, MayHaveNoTokensOrAllOfThem, "moe_experts", moe_expert
   for (const auto& [tokens, expert] : {std::pair<int64_t, int32_t>{1, 2}, {19, 0}, {40, 5}}) {
     Random random;
     SCOPED_TRACE(random.describe());
-    Scene scene(random, {tokens, 1, 6, 64, 64}, DType::bf16);
+    MoeScene scene(random, {tokens, 1, 6, 64, 64}, DType::bf16);
     std::fill_n(scene.expert_ids.data<int32_t>(), tokens, expert);
     EXPECT_TRUE(close_to(scene.run(ctx), scene.expected())) << tokens << " tokens of expert " << expert;
   }
@@ -133,7 +65,7 @@ RUNG_TEST(Task1_9_Experts, AddNothingWhereThereIsNone, "moe_experts", moe_expert
   Random random;
   SCOPED_TRACE(random.describe());
   for (const int64_t tokens : {1, 6, 60}) {
-    Scene scene(random, {tokens, 3, 7, 64, 128}, DType::bf16, true);
+    MoeScene scene(random, {tokens, 3, 7, 64, 128}, DType::bf16, true);
     for (int64_t j = 0; j < 3; ++j) scene.expert_ids.at<int32_t>({tokens / 2, j}) = -1;
     for (int64_t i = 0; i < scene.weights.numel(); ++i)
       if (scene.expert_ids.data<int32_t>()[i] < 0) scene.weights.data<float>()[i] = NAN;
@@ -147,7 +79,7 @@ RUNG_TEST(Task1_9_Experts, ATokenDoesNotDependOnTheOthersOrOnStrides, "moe_exper
   if (!rung.batch_invariant) return;
   Random random;
   SCOPED_TRACE(random.describe());
-  Scene scene(random, {23, 2, 5, 71, 37}, DType::f32, true);
+  MoeScene scene(random, {23, 2, 5, 71, 37}, DType::f32, true);
   const Tensor wide = random.normal({23, 90}, DType::f32);
   scene.x = wide.narrow(1, 0, 71);
   const Tensor wide_out = poisoned({23, 90}, DType::f32), out = wide_out.narrow(1, 0, 71);
@@ -156,7 +88,7 @@ RUNG_TEST(Task1_9_Experts, ATokenDoesNotDependOnTheOthersOrOnStrides, "moe_exper
          MoeExpertsArgs{scene.x, scene.expert_ids, scene.weights, scene.gate_up, scene.down, out});
   });
   for (int64_t t : {int64_t{0}, random.integer(1, 21), int64_t{22}}) {
-    Scene alone = scene;
+    MoeScene alone = scene;
     alone.x = scene.x.narrow(0, t, 1).clone();
     alone.expert_ids = scene.expert_ids.narrow(0, t, 1).clone();
     alone.weights = scene.weights.narrow(0, t, 1).clone();
@@ -168,7 +100,7 @@ RUNG_TEST(Task1_9_Experts, ThatDoNotExistAreAnError, "moe_experts",
           rungs_where(moe_experts_variants(), [](const auto& v) { return v.device == DeviceType::cpu; })) {
   Random random;
   for (const int32_t id : {4, -2}) {
-    Scene scene(random, {3, 2, 4, 8, 8}, DType::f32);
+    MoeScene scene(random, {3, 2, 4, 8, 8}, DType::f32);
     scene.expert_ids.at<int32_t>({1, 1}) = id;
     EXPECT_THROW(scene.run(ctx), Error) << id;
   }
@@ -177,21 +109,21 @@ RUNG_TEST(Task1_9_Experts, ThatDoNotExistAreAnError, "moe_experts",
 TEST(Task1_9_Experts_Errors, NameWhatDoesNotFit) {
   Random random;
   const OpContext ctx;
-  const Scene good(random, {3, 2, 4, 8, 6}, DType::f32);
+  const MoeScene good(random, {3, 2, 4, 8, 6}, DType::f32);
   auto expect_error = [&](auto&& change) {
-    Scene scene = good;
+    MoeScene scene = good;
     Tensor out = poisoned({3, 8}, DType::f32);
     change(scene, out);
     EXPECT_THROW(moe_experts(ctx, {scene.x, scene.expert_ids, scene.weights, scene.gate_up, scene.down, out}),
                  Error);
   };
-  expect_error([](Scene& s, Tensor&) { s.x = Tensor::zeros({3, 7}, DType::f32); });
-  expect_error([](Scene& s, Tensor&) { s.x = s.x.to(DType::bf16); });
-  expect_error([](Scene& s, Tensor&) { s.expert_ids = Tensor::zeros({2, 2}, DType::i32); });
-  expect_error([](Scene& s, Tensor&) { s.weights = Tensor::zeros({3, 1}, DType::f32); });
-  expect_error([](Scene& s, Tensor&) { s.gate_up = Tensor::zeros({4, 11, 8}, DType::f32); });
-  expect_error([](Scene& s, Tensor&) { s.down = Tensor::zeros({3, 8, 6}, DType::f32); });
-  expect_error([](Scene&, Tensor& out) { out = Tensor::zeros({3, 8}, DType::f16); });
+  expect_error([](MoeScene& s, Tensor&) { s.x = Tensor::zeros({3, 7}, DType::f32); });
+  expect_error([](MoeScene& s, Tensor&) { s.x = s.x.to(DType::bf16); });
+  expect_error([](MoeScene& s, Tensor&) { s.expert_ids = Tensor::zeros({2, 2}, DType::i32); });
+  expect_error([](MoeScene& s, Tensor&) { s.weights = Tensor::zeros({3, 1}, DType::f32); });
+  expect_error([](MoeScene& s, Tensor&) { s.gate_up = Tensor::zeros({4, 11, 8}, DType::f32); });
+  expect_error([](MoeScene& s, Tensor&) { s.down = Tensor::zeros({3, 8, 6}, DType::f32); });
+  expect_error([](MoeScene&, Tensor& out) { out = Tensor::zeros({3, 8}, DType::f16); });
   Tensor out = poisoned({3, 8}, DType::f32);
   moe_experts(ctx, {good.x, good.expert_ids, good.weights, good.gate_up, good.down, out});
   EXPECT_TRUE(close_to(out, good.expected()));
