@@ -10,6 +10,7 @@
 #include "step1_layers/linear/matmul.h"
 #include "step1_layers/moe/experts.h"
 #include "step1_layers/moe/router.h"
+#include "step1_layers/norm/layer_norm.h"
 #include "step1_layers/norm/rms_norm.h"
 #include "step1_layers/rotary/rope.h"
 #include "step1_layers/sampling/argmax.h"
@@ -52,6 +53,12 @@ inline auto tensors_of(RmsNormArgs& a) {
 }
 inline auto tensors_of(FusedAddRmsNormArgs& a) {
   return std::array{&a.x, &a.residual, &a.weight, &a.out};
+}
+inline auto tensors_of(LayerNormArgs& a) {
+  return std::array{&a.x, &a.weight, &a.bias, &a.out};
+}
+inline auto tensors_of(FusedAddLayerNormArgs& a) {
+  return std::array{&a.x, &a.residual, &a.weight, &a.bias, &a.out};
 }
 inline auto tensors_of(RotaryEmbeddingArgs& a) {
   return std::array{&a.positions, &a.q, &a.k, &a.table};
