@@ -48,7 +48,8 @@ RopeConfig parse_rope_config(const ConfigObject& config, int64_t head_dim, int64
 // Error, naming the key: the file has one that changes the mathematics and is not implemented (soft-capped
 // logits, experts where the family has none, ...: the list in unsupported_keys.cpp, unless its value is neutral); layer_types that are not
 // num_layers times "full_attention"; or, without layer_types, use_sliding_window and a window (an absent
-// sliding_window is one, null is none) that layers from max_window_layers (28) on would have. Keys that are
+// sliding_window is one of 4096 tokens, null is none, and so is one of max_position_embeddings or more where the
+// rotary embedding is the standard one) that layers from max_window_layers (28) on would have. Keys that are
 // unknown and not on that list are taken to be harmless: configs are full of them.
 void refuse_unsupported_keys(const ConfigObject& config, int64_t num_layers, bool has_experts);
 

@@ -46,6 +46,15 @@ bool is_neutral(const Json& value, double neutral) {
   return (value.is_array() || value.is_object()) && value.empty();
 }
 
+// Whether one of the keys of the rotary embedding asks for another kind than the standard one.
+bool stretches_rope(const ConfigObject& config) {
+  for (const char* key : {"rope_scaling", "rope_parameters"})
+    if (const Json* rope = config.find(key); rope != nullptr && rope->is_object())
+      for (const char* kind : {"rope_type", "type"})
+        if (rope->contains(kind) && !(*rope)[kind].is_null() && (*rope)[kind] != "default") return true;
+  return false;
+}
+
 }  // namespace
 
 // >>> task 2.1.spec: refuse what would change the mathematics
@@ -65,11 +74,15 @@ void refuse_unsupported_keys(const ConfigObject& config, int64_t num_layers, boo
                    config.name("layer_types"), json_brief(type));
   } else if (config.boolean("use_sliding_window", false)) {
     // Without layer_types, transformers gives a window to the layers from max_window_layers on. An absent
-    // sliding_window is one of 4096 tokens; only null is none.
+    // sliding_window is one of 4096 tokens; only null is none. One as long as the longest text hides nothing,
+    // but a rotary embedding for longer texts leaves none that is.
     const auto window = config.json().find("sliding_window");
     const bool has_window = window == config.json().end() || !window->is_null();
+    const bool hides =
+        has_window && (stretches_rope(config) || config.integer("sliding_window", 0, INT64_MAX, 4096) <
+                                                     config.integer("max_position_embeddings", 1, INT64_MAX));
     const int64_t first = config.integer("max_window_layers", 0, INT64_MAX, 28);
-    LADDER_CHECK(!has_window || first >= num_layers,
+    LADDER_CHECK(!hides || first >= num_layers,
                  "{}: true (sliding-window attention from layer {} on) is not supported, expected false",
                  config.name("use_sliding_window"), first);
   }

@@ -383,7 +383,9 @@ TEST(Task2_1_Config, KeepsTheQuantizationConfig) {
 // As transformers' Qwen2Config and Qwen3Config read the keys.
 TEST(Task2_1_Config, AnAbsentSlidingWindowIsAWindow) {
   Json window = with(with(qwen3(), "use_sliding_window", true), "max_window_layers", 2);
+  window["max_position_embeddings"] = 4097;
   EXPECT_THAT(error_of(window), HasSubstr("use_sliding_window"));  // of 4096 tokens
+  EXPECT_EQ(error_of(with(window, "max_position_embeddings", 4096)), "no error");
   EXPECT_EQ(error_of(with(window, "sliding_window", nullptr)), "no error");
   EXPECT_EQ(error_of(with(window, "max_window_layers", 3)), "no error");
   window.erase("max_window_layers");  // 28, and there are 3 layers
@@ -395,6 +397,38 @@ TEST(Task2_1_Config, AnAbsentSlidingWindowIsAWindow) {
   EXPECT_EQ(error_of(window), "no error");
   window["layer_types"][2] = "sliding_attention";
   EXPECT_THAT(error_of(window), HasSubstr("layer_types"));
+}
+
+// It hides nothing from a text that fits into it. With another rotary embedding texts may be longer.
+TEST(Task2_1_Config, AWindowOfTheLongestTextIsFullAttention) {
+  Json window = with(with(qwen3(), "use_sliding_window", true), "max_window_layers", 0);  // 512 positions
+  EXPECT_THAT(error_of(with(window, "sliding_window", 511)), HasSubstr("use_sliding_window"));
+  window["sliding_window"] = 512;
+  EXPECT_EQ(error_of(window), "no error");
+  EXPECT_EQ(error_of(with(window, "rope_parameters", {{"rope_type", "default"}})), "no error");
+  const Json dynamic = {{"factor", 2.0}, {"rope_type", "dynamic"}};
+  for (const char* key : {"rope_scaling", "rope_parameters"})
+    EXPECT_THAT(error_of(with(window, key, dynamic)), HasSubstr("use_sliding_window")) << key;
+  const Json older = {{"factor", 2.0}, {"type", "linear"}};
+  EXPECT_THAT(error_of(with(window, "rope_scaling", older)), HasSubstr("use_sliding_window"));
+}
+
+// The config.json of Llama-2-7b as it was published first: no theta, no head_dim, a null rope_scaling.
+TEST(Task2_1_Config, ReadsLlama2) {
+  const DecoderSpec spec = parse(Json::parse(R"({"_name_or_path":"meta-llama/Llama-2-7b-hf",
+    "architectures":["LlamaForCausalLM"],"bos_token_id":1,"eos_token_id":2,"hidden_act":"silu","hidden_size":4096,
+    "initializer_range":0.02,"intermediate_size":11008,"max_position_embeddings":4096,"model_type":"llama",
+    "num_attention_heads":32,"num_hidden_layers":32,"num_key_value_heads":32,"pretraining_tp":1,
+    "rms_norm_eps":1e-05,"rope_scaling":null,"tie_word_embeddings":false,"torch_dtype":"float16",
+    "transformers_version":"4.31.0.dev0","use_cache":true,"vocab_size":32000})"));
+  EXPECT_EQ(spec.num_kv_heads, 32);
+  EXPECT_EQ(spec.head_dim, 128);
+  EXPECT_EQ(spec.rms_norm_eps, 1e-5);
+  EXPECT_EQ(spec.rope.kind, RopeKind::standard);
+  EXPECT_EQ(spec.rope.theta, 10000.0);
+  EXPECT_EQ(spec.checkpoint_dtype, DType::f16);
+  EXPECT_FALSE(spec.qkv_bias || spec.o_bias || spec.mlp_bias || spec.qk_norm || spec.tie_word_embeddings);
+  EXPECT_EQ(spec.num_parameters(), 6738415616);  // "7B"
 }
 
 TEST(Task2_1_Config, IgnoresWhatIsHarmless) {
