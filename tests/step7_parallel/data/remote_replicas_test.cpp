@@ -222,6 +222,31 @@ TEST(RemoteReplicas, ANodeThatDoesNotFitIsSentAwayByName) {
   expect_answers(*head.door, 8);
 }
 
+TEST(RemoteReplicas, ANodeThatHasComeMayLoadForLonger) {
+  Head head(2, 1, 150ms);
+  ReplicaNode node(node_of(head, 1, 1, [](int) {
+    std::this_thread::sleep_for(400ms);
+    return testing::fake_engine();
+  }));
+  head.open();
+  expect_answers(*head.door, 4);
+}
+
+// Its machine was cut off for a moment, and the head has not noticed.
+TEST(RemoteReplicas, ANodeThatIsThoughtToBeThereMayComeAgainAndNoOther) {
+  Head head(2, 1);
+  const auto answer_to = [&](const std::string& name) {
+    auto socket = message_socket(connect_to_host(head.place.address, head.place.secret, 5s), 5s);
+    socket->write(static_cast<uint32_t>(MeetingMessage::join), to_bytes(NodeJoin{name, head.run, 1, 1}));
+    const auto type = static_cast<MeetingMessage>(socket->read().value().type);
+    return std::pair(type, std::move(socket));
+  };
+  const auto first = answer_to("one"), other = answer_to("two"), again = answer_to("one");
+  EXPECT_EQ(first.first, MeetingMessage::welcome);
+  EXPECT_EQ(other.first, MeetingMessage::refused);
+  EXPECT_EQ(again.first, MeetingMessage::welcome);
+}
+
 TEST(RemoteReplicas, ANodeWithoutAHeadSaysSo) {
   Head head(2, 1);
   ReplicaNodeOptions options = node_of(head, 1, 1);
