@@ -85,5 +85,10 @@ TEST_P(Cli_BenchOnDevice, BenchPrintsATableAndWritesItsJson) {
                  "--max-model-len");
 }
 
+TEST(Cli_BenchBalancers, RefusesNamesThatThereAreNot) {
+  testing::expect_refused(run_binary({"bench", "balancers", "--balancer", "round_robin,nearest"}),
+                          "--balancer");
+}
+
 }  // namespace
 }  // namespace ladder
