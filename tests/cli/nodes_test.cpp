@@ -239,8 +239,11 @@ TEST_F(Cli_NodesOfANetwork, HaveReplicasBehindOneDoor) {
   auto other = std::async(std::launch::async, [&] {
     return run_binary(plus(all, {"--headless", "--data-parallel-start-rank=1"}), {}, {}, launcher[1]);
   });
-  const BinaryResult head = run_binary(plus(all, {"--data-parallel-size-local=1"}), {}, {},
-                                       "timeout --preserve-status -s TERM 8 " + launcher[0]);
+  // One SIGTERM: without --foreground `timeout` sends it to the program and to its group, and the second ends it at once.
+  ASSERT_TRUE(launcher[0].starts_with(kBound));
+  const BinaryResult head = run_binary(
+      plus(all, {"--data-parallel-size-local=1"}), {}, {},
+      "timeout --foreground --preserve-status -s TERM -k 78 12" + launcher[0].substr(kBound.size()));
   const BinaryResult node = other.get();
   EXPECT_EQ(head.exit_code, 0) << head.err;
   EXPECT_THAT(head.err, HasSubstr("the node of replica 1 (10.77.0.2) has come"));
