@@ -12,7 +12,9 @@ namespace ladder {
 ModelFolder open_model_folder(const std::filesystem::path& folder, const std::string& generation_config) {
   LADDER_CHECK(std::filesystem::is_directory(folder), "--model {}: there is no such folder", folder.string());
   ModelFolder result{load_decoder_spec(folder), nullptr, default_sampling_params(folder, generation_config)};
-  if (std::filesystem::exists(folder / "tokenizer.json")) {
+  // One of another kind is loaded too: the error of that says how to make a tokenizer.json.
+  const auto has = [&folder](const char* name) { return std::filesystem::exists(folder / name); };
+  if (has("tokenizer.json") || has("tokenizer.model") || has("merges.txt")) {
     result.tokenizer = std::make_shared<const Tokenizer>(Tokenizer::load(folder));
     if (const auto eos = result.tokenizer->eos_token_id()) result.spec.add_eos_token(*eos);
   }

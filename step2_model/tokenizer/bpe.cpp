@@ -92,6 +92,7 @@ inline int32_t Bpe::find_in(const std::vector<WordSlot>& table, uint64_t hash, s
 }
 
 std::optional<int32_t> Bpe::find_written(std::string_view written) const {
+  if (spelling_ == TokenSpelling::kText) return find_bytes(written);
   if (const auto bytes = bytes_of_written(written)) return find_bytes(*bytes);
   const auto other = other_tokens_.find(written);
   return other == other_tokens_.end() ? std::nullopt : std::optional(other->second);
@@ -172,8 +173,12 @@ int64_t Bpe::merge(std::string_view piece, int32_t* ids, Workspace& workspace) c
   const auto size = static_cast<int64_t>(piece.size());
   const auto byte = [piece](int64_t i) { return static_cast<uint8_t>(piece[static_cast<size_t>(i)]); };
   int64_t count = 0;
-  for (int64_t i = 0; i < size; ++i)
-    if (byte_ids_[byte(i)] >= 0) ids[count++] = byte_ids_[byte(i)];
+  if (spelling_ == TokenSpelling::kText) {
+    count = character_tokens(piece, ids);
+  } else {
+    for (int64_t i = 0; i < size; ++i)
+      if (byte_ids_[byte(i)] >= 0) ids[count++] = byte_ids_[byte(i)];
+  }
   if (count == 0) return 0;
   if (count > kShortPiece) return merge_long(ids, count, workspace);
   uint32_t ranks[kShortPiece];
@@ -216,6 +221,8 @@ int64_t Bpe::encode_parts(std::string_view piece, const char* text_end, int32_t*
   for (size_t at = 3; all_bytes_ && at + 3 <= piece.size(); ++at)
     if (leads_three_bytes(piece[at]) && leads_three_bytes(piece[at - 3]) && !may_join(piece.data() + at))
       finish(at);
+  if (spelling_ == TokenSpelling::kText)
+    for (size_t cut = next_cut(piece, 0); cut < piece.size(); cut = next_cut(piece, cut)) finish(cut);
   finish(piece.size());
   return count;
 }
@@ -258,11 +265,8 @@ void Bpe::encode(std::string_view text, std::span<const int64_t> ends, std::vect
   ids.resize(used);
 }
 
-Bpe Bpe::parse(const Json& model, std::string_view what) {
+Bpe Bpe::parse(const Json& model, std::string_view what, TokenSpelling spelling) {
   const auto field = [what](std::string_view name) { return fmt::format("{}.{}", what, name); };
-  const Json* type = json_find(model, "type", what);
-  LADDER_CHECK(type == nullptr || json_string(*type, field("type")) == "BPE",
-               "{}.type: only \"BPE\" is supported, found {}", what, json_brief(*type));
   for (const char* name : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     const Json* value = json_find(model, name, what);
     LADDER_CHECK(value == nullptr || json_string(*value, field(name)).empty(),
@@ -272,18 +276,33 @@ Bpe Bpe::parse(const Json& model, std::string_view what) {
     const Json* value = json_find(model, name, what);
     return value != nullptr && json_bool(*value, field(name));
   };
-  LADDER_CHECK(!flag("byte_fallback"), "{}.byte_fallback: true is not supported", what);
   const Json* dropout = json_find(model, "dropout", what);
   LADDER_CHECK(dropout == nullptr || json_number(*dropout, field("dropout")) == 0,
                "{}.dropout: not supported, found {}", what, json_brief(*dropout));
 
   Bpe bpe;
+  bpe.spelling_ = spelling;
   bpe.parse_vocabulary(json_at(model, "vocab", what), field("vocab"));
-  // With a token for every byte nothing is ever unknown, and the field means nothing.
-  bpe.all_bytes_ = std::find(bpe.byte_ids_.begin(), bpe.byte_ids_.end(), -1) == bpe.byte_ids_.end();
   const Json* unknown = json_find(model, "unk_token", what);
-  LADDER_CHECK(unknown == nullptr || bpe.all_bytes_,
-               "{}.unk_token: not supported where a byte has no token, found {}", what, json_brief(*unknown));
+  if (spelling == TokenSpelling::kText) {
+    bpe.fuse_unknown_ = flag("fuse_unk");
+    for (int byte = 0; byte < 256; ++byte)
+      bpe.fallback_ids_[static_cast<size_t>(byte)] =
+          flag("byte_fallback") ? bpe.find_bytes(fmt::format("<0x{:02X}>", byte)).value_or(-1) : -1;
+    if (unknown != nullptr) {
+      const auto id = bpe.find_bytes(json_string(*unknown, field("unk_token")));
+      LADDER_CHECK(id.has_value(), "{}.unk_token: {} is no token of the vocabulary", what,
+                   json_brief(*unknown));
+      bpe.unknown_id_ = *id;
+    }
+  } else {
+    LADDER_CHECK(!flag("byte_fallback"), "{}.byte_fallback: true is not supported with ByteLevel", what);
+    // With a token for every byte nothing is ever unknown, and the field means nothing.
+    bpe.all_bytes_ = std::find(bpe.byte_ids_.begin(), bpe.byte_ids_.end(), -1) == bpe.byte_ids_.end();
+    LADDER_CHECK(unknown == nullptr || bpe.all_bytes_,
+                 "{}.unk_token: not supported where a byte has no token, found {}", what,
+                 json_brief(*unknown));
+  }
   bpe.parse_merges(json_at(model, "merges", what), field("merges"));
   bpe.build_tables(flag("ignore_merges"));
   return bpe;
@@ -298,7 +317,8 @@ void Bpe::parse_vocabulary(const Json& vocabulary, std::string_view what) {
         json_int(value, fmt::format("{}[{}]", what, json_brief(written)), 0, TokenTable::kMaxTokens - 1);
     LADDER_CHECK(!tokens_.has(id), "{}: two tokens have the id {}, one of them is {}", what, id,
                  json_brief(written));
-    if (const auto bytes = bytes_of_written(written)) {
+    if (const auto bytes =
+            spelling_ == TokenSpelling::kText ? std::optional(written) : bytes_of_written(written)) {
       tokens_.set(static_cast<int32_t>(id), *bytes);
       const uint64_t hash = hash_of(*bytes);
       size_t slot = hash & (all_tokens_.size() - 1);
@@ -328,6 +348,7 @@ void Bpe::parse_merges(const Json& merges, std::string_view what) {
                  json_brief(std::string(written)));
     return *id;
   };
+  std::vector<std::pair<int32_t, int32_t>> joined;
   for (size_t index = 0; index < merges.size(); ++index) {
     // Written as ["a", "b"], or in older files as "a b", after an optional line that begins with #version.
     const Json& merge = merges[index];
@@ -352,13 +373,15 @@ void Bpe::parse_merges(const Json& merges, std::string_view what) {
     }
     const int32_t left_id = find(left, index), right_id = find(right, index);
     merged_ids_.push_back(find(std::string(left) + std::string(right), index));
-    add_join(left_id, right_id);
+    joined.emplace_back(left_id, right_id);
+    if (spelling_ == TokenSpelling::kByteAlphabet) add_join(left_id, right_id);
     set_bit(pair_filter_, filter_bit(hash_of_pair(left_id, right_id)));
     size_t slot = hash_of_pair(left_id, right_id) & (pairs_.size() - 1);
     while (pairs_[slot].left >= 0 && (pairs_[slot].left != left_id || pairs_[slot].right != right_id))
       slot = (slot + 1) & (pairs_.size() - 1);
     pairs_[slot] = {left_id, right_id, static_cast<uint32_t>(index)};
   }
+  if (spelling_ == TokenSpelling::kText) find_cuts(joined);
 }
 
 void Bpe::build_tables(bool ignore_merges) {

@@ -7,6 +7,12 @@ namespace ladder {
 
 // >>> task 2.5.decode: only whole characters leave, and what can never become one leaves as U+FFFD
 std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) const {
+  if (text_decoder_) {
+    IncrementalDecoder decoder(*this, skip_special);
+    std::string text;
+    for (const int32_t id : ids) text += decoder.push(id);
+    return text + decoder.finish();
+  }
   std::string bytes;
   for (const int32_t id : ids) {
     const std::string_view token = token_bytes(id);
@@ -21,8 +27,12 @@ std::string Tokenizer::decode(std::span<const int32_t> ids, bool skip_special) c
 std::string IncrementalDecoder::push(int32_t id) {
   const std::string_view bytes = tokenizer_->token_bytes(id);
   if (skip_special_ && tokenizer_->is_special(id)) return {};
-  pending_.append(bytes);
   std::string text;
+  if (tokenizer_->text_decoder_) {
+    tokenizer_->text_decoder_->push(decoder_state_, tokenizer_->written_.bytes(id), text);
+    return text;
+  }
+  pending_.append(bytes);
   std::string_view rest = pending_;
   while (!rest.empty()) {
     const auto valid = static_cast<size_t>(utf8_valid_prefix(rest));
@@ -40,6 +50,7 @@ std::string IncrementalDecoder::push(int32_t id) {
 
 std::string IncrementalDecoder::finish() {
   std::string text;
+  if (tokenizer_->text_decoder_) tokenizer_->text_decoder_->finish(decoder_state_, text);
   utf8_append_replaced(text, pending_);
   pending_.clear();
   return text;

@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "step1_layers/core/error.h"
-#include "step2_model/tokenizer/nfc.h"
 #include "step2_model/tokenizer/unicode.h"
 
 namespace ladder {
@@ -20,14 +19,15 @@ std::string_view slice(std::string_view text, int64_t begin, int64_t end) {
   return text.substr(static_cast<size_t>(begin), static_cast<size_t>(end - begin));
 }
 
-// A part of a text after NFC, which is applied stretch by stretch: so it is known where each of them ends.
+// A part of a text after the normalizer, which is applied stretch by stretch: so it is known where each of them
+// ends.
 struct NormalizedPart {
   std::string text;
   std::vector<TextStretch> stretches;
 };
 
 NormalizedPart normalize_part(std::string_view text, const TextPart& part,
-                              std::span<const TextStretch> stretches, bool nfc) {
+                              std::span<const TextStretch> stretches, const Normalizer& normalizer) {
   NormalizedPart result;
   auto stretch =
       std::upper_bound(stretches.begin(), stretches.end(), part.begin,
@@ -35,7 +35,7 @@ NormalizedPart normalize_part(std::string_view text, const TextPart& part,
   for (int64_t begin = part.begin; begin < part.end; ++stretch) {
     const int64_t end = std::min(part.end, stretch->end);
     const std::string_view raw = slice(text, begin, end);
-    const std::optional<std::string> changed = nfc ? normalize_nfc(raw) : std::nullopt;
+    const std::optional<std::string> changed = normalizer.normalize(raw, begin == part.begin);
     result.text.append(changed ? std::string_view(*changed) : raw);
     result.stretches.push_back({static_cast<int64_t>(result.text.size()), stretch->trusted});
     begin = end;
@@ -77,7 +77,7 @@ std::vector<int32_t> Tokenizer::encode(std::span<const TextSegment> segments, bo
   return encode_valid(text, stretches, control_ids, add_special_tokens);
 }
 
-// >>> task 2.5.text: the way of a text: added tokens, NFC, added tokens that are sought after NFC, pieces, merges
+// >>> task 2.5.text: the way of a text: added tokens, normalizer, added tokens that are sought after it, pieces, merges
 std::vector<int32_t> Tokenizer::encode_valid(std::string_view text, std::span<const TextStretch> stretches,
                                              std::span<const int32_t> control_ids,
                                              bool add_special_tokens) const {
@@ -88,16 +88,17 @@ std::vector<int32_t> Tokenizer::encode_valid(std::string_view text, std::span<co
       ids.push_back(part.token->id);
     } else if (normalized_added_.empty()) {
       const std::string_view raw = slice(text, part.begin, part.end);
-      const std::optional<std::string> changed = nfc_ ? normalize_nfc(raw) : std::nullopt;
-      encode_between(changed ? std::string_view(*changed) : raw, ids);
+      const std::optional<std::string> changed = normalizer_.normalize(raw);
+      encode_between(changed ? std::string_view(*changed) : raw, part.begin == 0, ids);
     } else {
-      const NormalizedPart normalized = normalize_part(text, part, stretches, nfc_);
+      const NormalizedPart normalized = normalize_part(text, part, stretches, normalizer_);
       for (const TextPart& inner :
            normalized_added_.split(normalized.text, normalized.stretches, control_ids)) {
         if (inner.token != nullptr)
           ids.push_back(inner.token->id);
         else
-          encode_between(slice(normalized.text, inner.begin, inner.end), ids);
+          encode_between(slice(normalized.text, inner.begin, inner.end), part.begin == 0 && inner.begin == 0,
+                         ids);
       }
     }
   }
@@ -105,11 +106,14 @@ std::vector<int32_t> Tokenizer::encode_valid(std::string_view text, std::span<co
   return ids;
 }
 
-void Tokenizer::encode_between(std::string_view text, std::vector<int32_t>& ids) const {
-  std::string prefixed;
+void Tokenizer::encode_between(std::string_view text, bool first, std::vector<int32_t>& ids) const {
+  std::string changed;
   if (pre_tokenizer_.add_prefix_space() && !text.starts_with(' ')) {
-    prefixed.append(" ").append(text);
-    text = prefixed;
+    changed.append(" ").append(text);
+    text = changed;
+  } else if (pre_tokenizer_.metaspace()) {
+    changed = pre_tokenizer_.metaspace()->mark(text, first);
+    text = changed;
   }
   std::vector<int64_t> ends;
   pre_tokenizer_.split(text, ends);

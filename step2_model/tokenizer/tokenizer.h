@@ -1,11 +1,13 @@
 #pragma once
 // tokenizer.json: text to token ids and back.
 //
-//     text -> added tokens found -> NFC -> cut into pieces -> bytes merged by BPE -> begin token before it
+//     text -> added tokens found -> normalized -> cut into pieces -> merged by BPE -> begin token before it
 //
-// Supported is byte-level BPE as GPT-2, Qwen 2 to 3 and Llama 3 have it; a file that asks for anything else
-// is refused with the name of the field. For a supported file, ids and decoded text equal those of Hugging
-// Face tokenizers (tests/goldens/tokenizer). All of it is const and may be called from several threads.
+// Supported is byte-level BPE as GPT-2, OPT, Qwen 2 to 3 and Llama 3 have it, and BPE of the SentencePiece kind
+// as Llama 2, Mistral, Mixtral, Phi 3 and Gemma have it, which merges characters; a file that asks for anything
+// else is refused with the name of the field. For a supported file, ids and decoded text equal those of Hugging
+// Face tokenizers (tests/goldens/tokenizer, tokenizer_sp). All of it is const and may be called from several
+// threads.
 #include <cstdint>
 #include <filesystem>
 #include <functional>
@@ -18,7 +20,9 @@
 
 #include "step2_model/tokenizer/added_tokens.h"
 #include "step2_model/tokenizer/bpe.h"
+#include "step2_model/tokenizer/normalizer.h"
 #include "step2_model/tokenizer/pre_tokenizer.h"
+#include "step2_model/tokenizer/text_decoder.h"
 #include "step2_model/tokenizer/tokenizer_config.h"
 
 namespace ladder {
@@ -34,7 +38,7 @@ class Tokenizer {
  public:
   // From `directory`/tokenizer.json. The begin and the end token, and whether a text gets them, come from the
   // files beside it too (tokenizer_config.h). Error where tokenizer.json is missing, malformed or not
-  // supported.
+  // supported; where a file of another kind is there (tokenizer.model) it says how to make one from it.
   static Tokenizer load(const std::filesystem::path& directory);
   // From the text of such a file; `what` is how errors call it. fast_scanner as in PreTokenizer::parse.
   static Tokenizer parse(std::string_view json, std::string_view what, bool fast_scanner = true);
@@ -56,7 +60,7 @@ class Tokenizer {
   // Error for an id that has no token.
   std::string decode(std::span<const int32_t> ids, bool skip_special = false) const;
 
-  // The bytes of one token, which may be half a character. Error for an id that has no token.
+  // The bytes of one token within a text, which may be half a character. Error for an id that has no token.
   std::string_view token_bytes(int32_t id) const;
 
   // One more than the largest id. A model's vocab_size is often larger: rows of padding without a token.
@@ -81,24 +85,28 @@ class Tokenizer {
   Tokenizer(Bpe bpe, PreTokenizer pre_tokenizer)
       : bpe_(std::move(bpe)), pre_tokenizer_(std::move(pre_tokenizer)) {}
 
-  void parse_normalizer(const Json& value, std::string_view what);
   void parse_added_tokens(const Json& added, std::string_view what);
   void parse_post_processor(const Json& value, std::string_view what);
   void apply(const TokenizerConfig& config);
-  // The way of a text of valid UTF-8: raw_added_ cuts it; what lies between goes through NFC (nfc_) and, where
+  // The way of a text of valid UTF-8: raw_added_ cuts it; what lies between goes through normalizer_ and, where
   // there are any, normalized_added_, which needs the stretches of the normalized text; what lies between those
   // goes through encode_between. prefix_ and suffix_ around all of it where add_special_tokens says so.
   std::vector<int32_t> encode_valid(std::string_view text, std::span<const TextStretch> stretches,
                                     std::span<const int32_t> control_ids, bool add_special_tokens) const;
   // Appends the ids of a text without added tokens: the prefix space where the pre-tokenizer asks for one and
-  // none is there, the pieces, their merges.
-  void encode_between(std::string_view text, std::vector<int32_t>& ids) const;
+  // none is there, or the spaces as its Metaspace writes them; the pieces, their merges. `first`: the whole text
+  // begins with this one.
+  void encode_between(std::string_view text, bool first, std::vector<int32_t>& ids) const;
+
+  friend class IncrementalDecoder;
 
   Bpe bpe_;
   PreTokenizer pre_tokenizer_;
-  bool nfc_ = false;
-  TokenTable tokens_;          // the model's and the added ones
-  std::vector<bool> special_;  // by id
+  Normalizer normalizer_;
+  std::optional<TextDecoder> text_decoder_;  // of the SentencePiece kind; byte-level tokens need none
+  TokenTable tokens_;                        // the model's and the added ones
+  TokenTable written_;                       // for text_decoder_: the same as they are written in the file
+  std::vector<bool> special_;                // by id
   std::map<std::string, int32_t, std::less<>> added_ids_;
   AddedTokenFinder raw_added_, normalized_added_;
   std::vector<int32_t> prefix_, suffix_;  // what add_special_tokens puts around a text
@@ -106,7 +114,8 @@ class Tokenizer {
 };
 
 // Decodes token by token. A piece never ends within a character: its bytes are held back until the rest has
-// come. All pieces together are what decode() gives for all ids.
+// come. All pieces together are what decode() gives for all ids. A run of byte tokens (<0x0A>, SentencePiece kind)
+// is held back until a token comes that is none: until then decode() may still make all of it U+FFFD.
 class IncrementalDecoder {
  public:
   explicit IncrementalDecoder(const Tokenizer& tokenizer, bool skip_special = false)
@@ -122,7 +131,8 @@ class IncrementalDecoder {
  private:
   const Tokenizer* tokenizer_;
   bool skip_special_;
-  std::string pending_;  // the beginning of a character, at most three bytes
+  std::string pending_;               // byte-level: the beginning of a character, at most three bytes
+  TextDecoder::State decoder_state_;  // SentencePiece kind
 };
 
 }  // namespace ladder

@@ -4,7 +4,6 @@
 
 #include "step1_layers/core/error.h"
 #include "step2_model/tokenizer/byte_alphabet.h"
-#include "step2_model/tokenizer/nfc.h"
 #include "step2_model/tokenizer/tokenizer.h"
 
 namespace ladder {
@@ -30,6 +29,7 @@ const Json& stages_of(const Json& value, const char* key, std::string_view what)
   return stages;
 }
 
+// Of a byte-level tokenizer.
 void check_decoder(const Json& value, std::string_view what) {
   const std::string& type = type_of(value, what);
   if (type == "Sequence") {
@@ -37,8 +37,9 @@ void check_decoder(const Json& value, std::string_view what) {
     LADDER_CHECK(stages.size() == 1, "{}.decoders: only one ByteLevel is supported", what);
     check_decoder(stages[0], fmt::format("{}.decoders[0]", what));
   } else {
-    LADDER_CHECK(type == "ByteLevel", "{}.type: only \"ByteLevel\" is supported, found {}", what,
-                 json_brief(type));
+    LADDER_CHECK(type == "ByteLevel",
+                 "{}.type: only \"ByteLevel\" is supported together with a ByteLevel pre_tokenizer, found {}",
+                 what, json_brief(type));
   }
 }
 
@@ -46,6 +47,11 @@ void check_decoder(const Json& value, std::string_view what) {
 
 Tokenizer Tokenizer::load(const std::filesystem::path& directory) {
   const std::filesystem::path path = directory / "tokenizer.json";
+  for (const char* other : {"tokenizer.model", "merges.txt"})
+    LADDER_CHECK(std::filesystem::exists(path) || !std::filesystem::exists(directory / other),
+                 "{}: there is none; transformers makes one from {}: python3 -c \"from transformers import "
+                 "AutoTokenizer as T; T.from_pretrained('{}').save_pretrained('{}')\"",
+                 path.string(), other, directory.string(), directory.string());
   Tokenizer tokenizer = parse(read_text_file(path), path.string());
   tokenizer.apply(load_tokenizer_config(directory));
   return tokenizer;
@@ -81,16 +87,26 @@ Tokenizer Tokenizer::parse(std::string_view json, std::string_view what, bool fa
 
   const Json& model = json_at(root, "model", what);
   LADDER_CHECK(model.is_object(), "{}: model: expected an object, found {}", what, json_brief(model));
+  const Json* type = json_find(model, "type", what);
+  LADDER_CHECK(type == nullptr || json_string(*type, field("model.type")) == "BPE",
+               "{}: model.type: only \"BPE\" is supported, found {}", what, json_brief(*type));
   check_keys(model,
              {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk",
               "byte_fallback", "ignore_merges", "vocab", "merges"},
              field("model"));
+  const Json* cuts = json_find(root, "pre_tokenizer", what);
+  PreTokenizer pre_tokenizer =
+      PreTokenizer::parse(cuts == nullptr ? Json() : *cuts, field("pre_tokenizer"), fast_scanner);
+  const bool byte_level = pre_tokenizer.byte_level();
   Tokenizer tokenizer(
-      Bpe::parse(model, field("model")),
-      PreTokenizer::parse(json_at(root, "pre_tokenizer", what), field("pre_tokenizer"), fast_scanner));
-  check_decoder(json_at(root, "decoder", what), field("decoder"));
+      Bpe::parse(model, field("model"), byte_level ? TokenSpelling::kByteAlphabet : TokenSpelling::kText),
+      std::move(pre_tokenizer));
+  if (byte_level)
+    check_decoder(json_at(root, "decoder", what), field("decoder"));
+  else
+    tokenizer.text_decoder_ = TextDecoder::parse(json_at(root, "decoder", what), field("decoder"));
   if (const Json* value = json_find(root, "normalizer", what))
-    tokenizer.parse_normalizer(*value, field("normalizer"));
+    tokenizer.normalizer_ = Normalizer::parse(*value, field("normalizer"));
   if (const Json* value = json_find(root, "added_tokens", what))
     tokenizer.parse_added_tokens(*value, field("added_tokens"));
   else
@@ -100,26 +116,16 @@ Tokenizer Tokenizer::parse(std::string_view json, std::string_view what, bool fa
   return tokenizer;
 }
 
-void Tokenizer::parse_normalizer(const Json& value, std::string_view what) {
-  const std::string& type = type_of(value, what);
-  if (type == "Sequence") {
-    const Json& stages = stages_of(value, "normalizers", what);
-    for (size_t i = 0; i < stages.size(); ++i) {
-      const std::string stage = fmt::format("{}.normalizers[{}]", what, i);
-      LADDER_CHECK(type_of(stages[i], stage) == "NFC", "{}.type: only \"NFC\" is supported, found {}", stage,
-                   json_brief(stages[i]["type"]));
-      nfc_ = true;
-    }
-  } else {
-    LADDER_CHECK(type == "NFC", "{}.type: only \"NFC\" is supported, found {}", what, json_brief(type));
-    nfc_ = true;
-  }
-}
-
 void Tokenizer::parse_added_tokens(const Json& added, std::string_view what) {
   LADDER_CHECK(added.is_array() && added.size() <= kMaxAddedTokens, "{}: expected an array of at most {}",
                what, kMaxAddedTokens);
-  tokens_ = bpe_.tokens();
+  if (text_decoder_) {
+    written_ = bpe_.tokens();
+    for (int32_t id = 0; id < written_.size(); ++id)
+      if (written_.has(id)) tokens_.set(id, text_decoder_->bytes_of(written_.bytes(id)));
+  } else {
+    tokens_ = bpe_.tokens();
+  }
   std::vector<AddedToken> raw, normalized;
   std::vector<std::string> contents;
   for (size_t i = 0; i < added.size(); ++i) {
@@ -144,13 +150,19 @@ void Tokenizer::parse_added_tokens(const Json& added, std::string_view what) {
                    *known, token.id);
     } else {
       LADDER_CHECK(!tokens_.has(token.id), "{}: {} has the id {} of another token", at, shown, token.id);
-      tokens_.set(token.id, bytes_of_written(token.content).value_or(token.content));
+      if (text_decoder_) {
+        written_.set(token.id, token.content);
+        tokens_.set(token.id, text_decoder_->bytes_of(token.content));
+      } else {
+        tokens_.set(token.id, bytes_of_written(token.content).value_or(token.content));
+      }
     }
     LADDER_CHECK(added_ids_.emplace(token.content, token.id).second, "{}: {} occurs twice", at, shown);
     special_.resize(static_cast<size_t>(tokens_.size()));
     special_[static_cast<size_t>(token.id)] = token.special;
     if (token.normalized) {
-      if (nfc_) token.content = normalize_nfc(token.content).value_or(token.content);
+      token.content = normalizer_.normalize(token.content).value_or(token.content);
+      LADDER_CHECK(!token.content.empty(), "{}: {} is empty after normalization", at, shown);
       const bool is_new = std::find(contents.begin(), contents.end(), token.content) == contents.end();
       LADDER_CHECK(is_new, "{}: {} occurs twice after normalization", at, shown);
       contents.push_back(token.content);

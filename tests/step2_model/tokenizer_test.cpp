@@ -572,5 +572,19 @@ TEST(Task2_5_Errors, MalformedFilesAreOneLine) {
   EXPECT_THROW(Tokenizer::load("/no/such/folder"), Error);
 }
 
+TEST(Task2_5_Errors, FoldersWithAnotherTokenizerSayHowToGetThisOne) {
+  for (const char* other : {"tokenizer.model", "merges.txt"}) {
+    const testing::TemporaryFolder temporary;
+    testing::write_file(temporary.path() / other, "x");
+    try {
+      Tokenizer::load(temporary.path());
+      ADD_FAILURE() << other;
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr(other));
+      EXPECT_THAT(error.what(), HasSubstr("save_pretrained"));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace ladder
