@@ -1,7 +1,10 @@
 #include "step2_model/tokenizer/normalizer.h"
 
+#include <algorithm>
+
 #include "step1_layers/core/error.h"
 #include "step2_model/tokenizer/nfc.h"
+#include "step2_model/tokenizer/unicode.h"
 
 namespace ladder {
 
@@ -39,6 +42,14 @@ void Normalizer::add_stage(const Json& value, std::string_view what) {
     fail("{}.type: NFC, Prepend, Replace and a Sequence of them are supported, found {}", what,
          json_brief(type));
   }
+}
+
+bool Normalizer::may_move_start() const {
+  return std::ranges::any_of(stages_, [](const Stage& stage) {
+    const auto* replace = std::get_if<Replacement>(&stage);
+    return replace != nullptr && (replace->content.empty() || utf8_decode(replace->pattern.data()).length <
+                                                                  static_cast<int>(replace->pattern.size()));
+  });
 }
 
 std::optional<std::string> Normalizer::normalize(std::string_view text, bool begins) const {

@@ -26,6 +26,10 @@ class Normalizer {
   // part ended, and gets nothing before it. `text` is valid UTF-8.
   std::optional<std::string> normalize(std::string_view text, bool begins = true) const;
 
+  // Whether a Replace can take the first character of a text away, or write one for several: then it is not certain
+  // that what the normal form begins with stands at the beginning of the text.
+  bool may_move_start() const;
+
  private:
   struct Nfc {};
   struct Prepend {

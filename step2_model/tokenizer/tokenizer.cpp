@@ -107,6 +107,7 @@ std::vector<int32_t> Tokenizer::encode_valid(std::string_view text, std::span<co
 }
 
 void Tokenizer::encode_between(std::string_view text, bool first, std::vector<int32_t>& ids) const {
+  if (text.empty()) return;
   std::string changed;
   if (pre_tokenizer_.add_prefix_space() && !text.starts_with(' ')) {
     changed.append(" ").append(text);

@@ -95,7 +95,7 @@ class Tokenizer {
                                     std::span<const int32_t> control_ids, bool add_special_tokens) const;
   // Appends the ids of a text without added tokens: the prefix space where the pre-tokenizer asks for one and
   // none is there, or the spaces as its Metaspace writes them; the pieces, their merges. `first`: the whole text
-  // begins with this one.
+  // begins with this one. A text of which the normalizer has left nothing gets nothing.
   void encode_between(std::string_view text, bool first, std::vector<int32_t>& ids) const;
 
   friend class IncrementalDecoder;

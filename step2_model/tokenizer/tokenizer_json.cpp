@@ -107,6 +107,13 @@ Tokenizer Tokenizer::parse(std::string_view json, std::string_view what, bool fa
     tokenizer.text_decoder_ = TextDecoder::parse(json_at(root, "decoder", what), field("decoder"));
   if (const Json* value = json_find(root, "normalizer", what))
     tokenizer.normalizer_ = Normalizer::parse(*value, field("normalizer"));
+  const std::optional<Metaspace>& metaspace = tokenizer.pre_tokenizer_.metaspace();
+  LADDER_CHECK(
+      !metaspace || metaspace->prepend != Metaspace::Prepend::kFirst ||
+          !tokenizer.normalizer_.may_move_start(),
+      "{}: pre_tokenizer.prepend_scheme: \"first\" is not supported behind a normalizer that replaces several "
+      "characters by others, or some by nothing",
+      what);
   if (const Json* value = json_find(root, "added_tokens", what))
     tokenizer.parse_added_tokens(*value, field("added_tokens"));
   else

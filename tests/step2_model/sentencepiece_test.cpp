@@ -319,6 +319,14 @@ TEST(Task2_5_Fallback, DecodersWithoutFuseSeeTokenByToken) {
   EXPECT_EQ(tokenizer.decode(std::vector{the, spaces, the}), "the the");
 }
 
+TEST(Task2_5_Fallback, ATextOfWhichNothingIsLeftGetsNoSpace) {
+  Json file = file_of("words");
+  file["normalizer"] = {{"type", "Replace"}, {"pattern", {{"String", "\n"}}}, {"content", ""}};
+  const Tokenizer tokenizer = Tokenizer::parse(file.dump(), "t");
+  EXPECT_THAT(tokenizer.encode("\n", false), ElementsAre());
+  EXPECT_EQ(tokenizer.encode("<s>\n</s>", false), tokenizer.encode("<s></s>", false));
+}
+
 TEST(Task2_5_Fallback, UntrustedSegmentsHideSpecialTokensAndGetOneSpace) {
   for (const char* kind : {"llama2_old", "mistral"}) {
     const Tokenizer tokenizer = tokenizer_of(kind);
@@ -407,6 +415,15 @@ TEST(Task2_5_Errors, OfTheSentencePieceKindNameTheField) {
       },
       "pretokenizers[1]");
   expect([](Json& j) { j["pre_tokenizer"] = {{"type", "WhitespaceSplit"}}; }, "pre_tokenizer.type");
+  for (const char* pattern : {"a", "  "})
+    expect(
+        [&](Json& j) {
+          j["pre_tokenizer"] = with("prepend_scheme", "first");
+          j["normalizer"] = {{"type", "Replace"},
+                             {"pattern", {{"String", pattern}}},
+                             {"content", *pattern == 'a' ? "" : "b"}};
+        },
+        "pre_tokenizer.prepend_scheme");
 }
 
 }  // namespace
