@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cctype>
 
+#include "step1_layers/core/error.h"
 #include "step2_model/chat/chat_template.h"
 #include "step2_model/tokenizer/added_tokens.h"
 #include "step2_model/tokenizer/bpe.h"
@@ -196,6 +197,79 @@ TEST(Hidden2_5_Nfc, HangulAndMarksInTheirOrder) {
   for (const auto& [base, mark, composed] :
        {std::array<uint32_t, 3>{'a', 0x301, 0xe1}, {'o', 0x308, 0xf6}, {'E', 0x302, 0xca}})
     EXPECT_EQ(nfc(utf8({'.', base, mark, '.'})), utf8({'.', composed, '.'}));
+}
+
+// Characters that have a token, that have tokens for their bytes, and that have neither; and any tokens back to text.
+TEST(Hidden2_5_Fallback, CharactersAndBytesAsDefined) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  for (int round = 0; round < 40; ++round) {
+    const bool fuse = random.integer(0, 1);
+    Json vocabulary = {{"<unk>", 0}, {"a", 1}, {"\u2581", 2}, {"\u2581a", 3}};
+    for (int byte = 0; byte < 256; ++byte)
+      if (byte != 0xe6) vocabulary[fmt::format("<0x{:02X}>", byte)] = 10 + byte;
+    const Json replace = {{"type", "Replace"}, {"pattern", {{"String", "\u2581"}}}, {"content", " "}};
+    const Json file = {{"model",
+                        {{"type", "BPE"},
+                         {"unk_token", "<unk>"},
+                         {"fuse_unk", fuse},
+                         {"byte_fallback", true},
+                         {"vocab", vocabulary},
+                         {"merges", Json::array({Json::array({"\u2581", "a"})})}}},
+                       {"decoder",
+                        {{"type", "Sequence"},
+                         {"decoders",
+                          {replace,
+                           {{"type", "ByteFallback"}},
+                           {{"type", "Fuse"}},
+                           {{"type", "Strip"}, {"content", " "}, {"start", 1}, {"stop", 0}}}}}}};
+    const Tokenizer tokenizer = Tokenizer::parse(file.dump(), "small");
+    std::string text;
+    std::vector<int32_t> expected;
+    for (int64_t i = random.integer(0, 30); i > 0; --i) {
+      const std::string part = random.one_of<std::string>({"a", "\u2581a", "\u00e9", "\u6771a"});
+      text += part;
+      if (part == "a" || part == "\u2581a") {
+        expected.push_back(part == "a" ? 1 : 3);
+      } else if (part == "\u00e9") {
+        for (const char byte : part) expected.push_back(10 + static_cast<uint8_t>(byte));
+      } else {  // a byte of it has no token
+        expected.insert(expected.end(), {0, 1});
+      }
+    }
+    EXPECT_EQ(tokenizer.encode(text, false), expected) << text;
+    EXPECT_EQ(std::ssize(tokenizer.encode("\u6771\u6771\u6771a", false)), fuse ? 2 : 4);
+
+    // Runs of bytes between tokens that are none.
+    std::vector<int32_t> ids;
+    std::string decoded, run;
+    const auto end_run = [&] {
+      if (utf8_valid_prefix(run) == std::ssize(run)) {
+        decoded += run;
+      } else {
+        for (size_t i = 0; i < run.size(); ++i) decoded += "\ufffd";
+      }
+      run.clear();
+    };
+    for (int64_t i = random.integer(0, 40); i > 0; --i) {
+      const auto part =
+          random.one_of<std::string>({"", "", "\n", "\u00e9", "\xc3", "\xa9", "\xf0\x9f\x98\x80"});
+      for (const char byte : part) ids.push_back(10 + static_cast<uint8_t>(byte));
+      run += part;
+      if (!part.empty()) continue;
+      end_run();
+      decoded += " a";
+      ids.push_back(3);
+    }
+    end_run();
+    if (decoded.starts_with(' ')) decoded.erase(0, 1);
+    EXPECT_EQ(tokenizer.decode(ids), decoded);
+    IncrementalDecoder decoder(tokenizer);
+    std::string seen;
+    for (const int32_t id : ids) seen += decoder.push(id);
+    EXPECT_EQ(seen + decoder.finish(), decoded);
+    EXPECT_EQ(decoder.finish(), "");
+  }
 }
 
 TEST(Hidden2_5_Decode, AnyBytesTokenByToken) {
