@@ -174,6 +174,10 @@ CASES = {
         family="qwen3_moe", style="new", sizes=sizes(36, 6, 3, 48, head_dim=14, tied=True),
         rope={"rope_theta": 20000.0},
         extra={"num_local_experts": 7, "num_experts_per_tok": 2, "moe_intermediate_size": 22, "attention_bias": True}),
+    # At the end, because a case's seed is its place.
+    "llama_2_f16": dict(  # the keys of Llama-2-7b-hf: no rope_theta, no head_dim, as many KV heads as heads
+        family="llama", style="old", dtype="float16", sizes=sizes(64, 4, 4, 112, max_positions=128),
+        rope={}, extra={"pretraining_tp": 1, "rms_norm_eps": 1e-5}),
 }
 
 
