@@ -149,8 +149,12 @@ std::vector<ProductKernels> product_kernels(const DecoderSpec& spec, const Runne
       ChosenKernel kernel{"sequence", ""};
       const auto piece = [&](const auto& choice) { kernel = {choice.variant->name, choice.why}; };
       const auto norm_args = [&](int64_t width) {
-        return NormLinearArgs{&stream, tensor({hidden}, config.dtype), spec.rms_norm_eps, &linear,
-                              tensor({m, width}, config.dtype)};
+        return NormLinearArgs{
+            &stream,
+            {tensor({hidden}, config.dtype),
+             spec.norm == NormKind::layer_norm ? tensor({hidden}, config.dtype) : Tensor(), spec.norm_eps},
+            &linear,
+            tensor({m, width}, config.dtype)};
       };
       const auto with_residual = [&](std::span<const Variant<LinearResidualArgs>> table) {
         const LinearResidualArgs args{tensor({m, k}, config.dtype), &linear, &stream,

@@ -19,6 +19,7 @@
 
 namespace ladder {
 
+struct Norm;            // decoder/norm.h
 struct ResidualStream;  // decoder/composites.h
 
 // One layer's attention, between the qkv projection and the output projection, on this rank.
@@ -39,8 +40,7 @@ class Mlp {
   // Filled once each, then process_after_load. The pointers live as long as the MLP.
   virtual std::vector<Parameter*> parameters() = 0;
   virtual void process_after_load(const OpContext& ctx) = 0;
-  virtual void forward(const OpContext& ctx, const Tensor& norm_weight, double eps,
-                       ResidualStream& stream) const = 0;
+  virtual void forward(const OpContext& ctx, const Norm& norm, ResidualStream& stream) const = 0;
 };
 
 struct ModelMakers {

@@ -81,10 +81,10 @@ void layer_products(benchmark::State& state, const Model& model, int64_t rows, s
   try {
     time_cuda_graph(state, static_cast<int>(model.layers), [&](int i) {
       const Layer& layer = layers[static_cast<size_t>(i)];
-      if (runs(0)) norm_qkv(ctx, stream, layer.norm, 1e-6, layer.qkv, qkv);
+      if (runs(0)) norm_qkv(ctx, stream, {layer.norm, {}, 1e-6}, layer.qkv, qkv);
       if (runs(1)) o_residual(ctx, queries, layer.o, stream);
       if (runs(2))
-        norm_gate_up_silu(ctx, stream, layer.norm, 1e-6, layer.gate_up, MlpActivation::silu, activated);
+        norm_gate_up_silu(ctx, stream, {layer.norm, {}, 1e-6}, layer.gate_up, MlpActivation::silu, activated);
       if (runs(3)) down_residual(ctx, activated, layer.down, stream);
     });
   } catch (const Error& error) {
@@ -168,11 +168,11 @@ void whole_layers(benchmark::State& state, const Model& model, int64_t sequences
     time_cuda_graph(state, static_cast<int>(model.layers), [&](int i) {
       const Layer& layer = layers[static_cast<size_t>(i)];
       store.cache = caches[static_cast<size_t>(i)];
-      norm_qkv(ctx, stream, layer.norm, 1e-6, layer.qkv, qkv);
+      norm_qkv(ctx, stream, {layer.norm, {}, 1e-6}, layer.qkv, qkv);
       attention_with_store(ctx, store, metadata, 1 / std::sqrt(kHeadDim),
                            attention.view({sequences, heads, kHeadDim}));
       o_residual(ctx, attention, layer.o, stream);
-      norm_gate_up_silu(ctx, stream, layer.norm, 1e-6, layer.gate_up, MlpActivation::silu, activated);
+      norm_gate_up_silu(ctx, stream, {layer.norm, {}, 1e-6}, layer.gate_up, MlpActivation::silu, activated);
       down_residual(ctx, activated, layer.down, stream);
     });
   } catch (const Error& error) {

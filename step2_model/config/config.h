@@ -15,7 +15,7 @@ namespace ladder {
 //   architecture             architectures, else by model_type            -
 //   vocab_size, hidden_size, intermediate_size, max_position_embeddings   -     as they are called
 //   num_layers, num_heads    num_hidden_layers, num_attention_heads       -
-//   rms_norm_eps             in [0, 1)                                     1e-6
+//   norm_eps                 rms_norm_eps, in [0, 1)                       1e-6
 //   tie_word_embeddings                                                    false
 //   activation, checkpoint_dtype, quantization_config                      see the functions above
 //   head_dim, num_kv_heads, biases, qk_norm    by the family (family.h, read_config)

@@ -98,9 +98,9 @@ DecoderSpec parse_decoder_spec(std::string_view config_text, std::string_view wh
   spec.num_layers = config.integer("num_hidden_layers", 1, kMaxLayers);
   spec.num_heads = config.integer("num_attention_heads", 1, kMaxHeads);
   spec.max_position_embeddings = config.integer("max_position_embeddings", 1, kMaxPositions);
-  spec.rms_norm_eps = config.number("rms_norm_eps", 1e-6);
-  LADDER_CHECK(spec.rms_norm_eps >= 0 && spec.rms_norm_eps < 1, "{}: expected a number in [0, 1), found {}",
-               config.name("rms_norm_eps"), spec.rms_norm_eps);
+  spec.norm_eps = config.number("rms_norm_eps", 1e-6);
+  LADDER_CHECK(spec.norm_eps >= 0 && spec.norm_eps < 1, "{}: expected a number in [0, 1), found {}",
+               config.name("rms_norm_eps"), spec.norm_eps);
   spec.tie_word_embeddings = config.boolean("tie_word_embeddings", false);
   spec.activation = read_activation(config);
   spec.checkpoint_dtype = read_dtype(config);

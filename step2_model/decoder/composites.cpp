@@ -4,6 +4,7 @@
 #include "step1_layers/activation/silu_and_mul.h"
 #include "step1_layers/core/kernel_table.h"
 #include "step1_layers/distributed/communicator.h"
+#include "step1_layers/norm/layer_norm.h"
 #include "step1_layers/norm/rms_norm.h"
 #include "step2_model/decoder/add_residual.h"
 #ifdef LADDER_HAS_CUDA
@@ -13,13 +14,20 @@
 namespace ladder {
 
 // >>> task 2.4: the composites of a decoder layer as plain sequences of operators
-void add_norm(const OpContext& ctx, ResidualStream& stream, const Tensor& norm_weight, double eps,
-              const Tensor& out) {
-  if (!stream.has_pending) return rms_norm(ctx, stream.residual, norm_weight, eps, out);
-  if (stream.pending_is_partial)
-    tp_group(ctx).all_reduce_add_norm(ctx, {stream.pending, stream.residual, norm_weight, eps, out});
-  else
-    fused_add_rms_norm(ctx, stream.pending, stream.residual, norm_weight, eps, out);
+void add_norm(const OpContext& ctx, ResidualStream& stream, const Norm& norm, const Tensor& out) {
+  const auto& [weight, bias, eps] = norm;
+  if (!stream.has_pending) {
+    if (bias.defined()) return layer_norm(ctx, stream.residual, weight, bias, eps, out);
+    return rms_norm(ctx, stream.residual, weight, eps, out);
+  }
+  if (bias.defined()) {  // the communicators fuse their sum with RMSNorm alone
+    if (stream.pending_is_partial) tp_group(ctx).all_reduce(ctx, stream.pending);
+    fused_add_layer_norm(ctx, stream.pending, stream.residual, weight, bias, eps, out);
+  } else if (stream.pending_is_partial) {
+    tp_group(ctx).all_reduce_add_norm(ctx, {stream.pending, stream.residual, weight, eps, out});
+  } else {
+    fused_add_rms_norm(ctx, stream.pending, stream.residual, weight, eps, out);
+  }
   stream.has_pending = false;
 }
 
@@ -36,7 +44,7 @@ void norm_qkv_sequence(const OpContext& ctx, const NormLinearArgs& args) {
   ArenaScope scope(*ctx.arena);
   const Tensor& residual = args.stream->residual;
   const Tensor normed = ctx.arena->take(residual.shape(), residual.dtype());
-  add_norm(ctx, *args.stream, args.norm_weight, args.eps, normed);
+  add_norm(ctx, *args.stream, args.norm, normed);
   args.linear->forward(ctx, normed, args.out);
 }
 
@@ -44,7 +52,7 @@ void norm_gate_up_silu_sequence(const OpContext& ctx, const NormGateUpArgs& args
   ArenaScope scope(*ctx.arena);
   const Tensor& residual = args.stream->residual;
   const Tensor normed = ctx.arena->take(residual.shape(), residual.dtype());
-  add_norm(ctx, *args.stream, args.norm_weight, args.eps, normed);
+  add_norm(ctx, *args.stream, args.norm, normed);
   const Tensor gate_up = ctx.arena->take({normed.dim(0), args.linear->out_features()}, normed.dtype());
   args.linear->forward(ctx, normed, gate_up);
   switch (args.activation) {
@@ -139,10 +147,9 @@ std::span<const Variant<LinearResidualArgs>> down_residual_variants() {
   return kLinearResidual;
 }
 
-void norm_qkv(const OpContext& ctx, ResidualStream& stream, const Tensor& norm_weight, double eps,
-              const Linear& qkv_proj, const Tensor& qkv) {
-  run_composite<NormLinearArgs>("norm_qkv", norm_qkv_variants(), ctx,
-                                {&stream, norm_weight, eps, &qkv_proj, qkv});
+void norm_qkv(const OpContext& ctx, ResidualStream& stream, const Norm& norm, const Linear& qkv_proj,
+              const Tensor& qkv) {
+  run_composite<NormLinearArgs>("norm_qkv", norm_qkv_variants(), ctx, {&stream, norm, &qkv_proj, qkv});
 }
 
 void o_residual(const OpContext& ctx, const Tensor& attention, const Linear& o_proj, ResidualStream& stream) {
@@ -150,10 +157,10 @@ void o_residual(const OpContext& ctx, const Tensor& attention, const Linear& o_p
                                     {attention, &o_proj, &stream, tp_group(ctx).size() == 1});
 }
 
-void norm_gate_up_silu(const OpContext& ctx, ResidualStream& stream, const Tensor& norm_weight, double eps,
+void norm_gate_up_silu(const OpContext& ctx, ResidualStream& stream, const Norm& norm,
                        const Linear& gate_up_proj, MlpActivation activation, const Tensor& out) {
   run_composite<NormGateUpArgs>("norm_gate_up_silu", norm_gate_up_silu_variants(), ctx,
-                                {{&stream, norm_weight, eps, &gate_up_proj, out}, activation});
+                                {{&stream, norm, &gate_up_proj, out}, activation});
 }
 
 void down_residual(const OpContext& ctx, const Tensor& activated, const Linear& down_proj,

@@ -13,6 +13,7 @@
 #include "step1_layers/core/variants.h"
 #include "step1_layers/linear/linear.h"
 #include "step2_model/decoder/decoder_spec.h"
+#include "step2_model/decoder/norm.h"
 
 namespace ladder {
 
@@ -28,16 +29,14 @@ struct ResidualStream {
 };
 
 // residual += pending, then out = norm(residual). `out` may be stream.pending, whose content is lost.
-void add_norm(const OpContext& ctx, ResidualStream& stream, const Tensor& norm_weight, double eps,
-              const Tensor& out);
+void add_norm(const OpContext& ctx, ResidualStream& stream, const Norm& norm, const Tensor& out);
 // residual += pending, for a stream that no norm follows.
 void add_pending(const OpContext& ctx, ResidualStream& stream);
 
 // Composites that norm the stream before their product: norm_qkv, and with an activation norm_gate_up_silu.
 struct NormLinearArgs {
   ResidualStream* stream;
-  Tensor norm_weight;
-  double eps;
+  Norm norm;
   const Linear* linear;
   Tensor out;
 };
@@ -58,14 +57,14 @@ std::span<const Variant<NormGateUpArgs>> norm_gate_up_silu_variants();
 std::span<const Variant<LinearResidualArgs>> down_residual_variants();
 
 // qkv [tokens, this rank's q, k and v widths] = qkv_proj(add_norm(stream)).
-void norm_qkv(const OpContext& ctx, ResidualStream& stream, const Tensor& norm_weight, double eps,
-              const Linear& qkv_proj, const Tensor& qkv);
+void norm_qkv(const OpContext& ctx, ResidualStream& stream, const Norm& norm, const Linear& qkv_proj,
+              const Tensor& qkv);
 
 // stream += o_proj(attention [tokens, this rank's heads * head_dim]).
 void o_residual(const OpContext& ctx, const Tensor& attention, const Linear& o_proj, ResidualStream& stream);
 
 // out [tokens, this rank's intermediate width] = act(gate) * up of add_norm(stream).
-void norm_gate_up_silu(const OpContext& ctx, ResidualStream& stream, const Tensor& norm_weight, double eps,
+void norm_gate_up_silu(const OpContext& ctx, ResidualStream& stream, const Norm& norm,
                        const Linear& gate_up_proj, MlpActivation activation, const Tensor& out);
 
 // stream += down_proj(activated [tokens, this rank's intermediate width]).

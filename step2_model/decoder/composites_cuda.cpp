@@ -11,10 +11,14 @@ RowsStreamArgs with_norm(const NormLinearArgs& args, Epilogue epilogue) {
   return {.x = args.stream->residual,
           .weight = dense.weight,
           .bias = dense.bias,
-          .norm_weight = args.norm_weight,
-          .eps = args.eps,
+          .norm_weight = args.norm.weight,
+          .eps = args.norm.eps,
           .epilogue = epilogue,
           .out = args.out};
+}
+// The kernel knows RMSNorm alone.
+bool may_fuse_norm(const NormLinearArgs& args) {
+  return !args.stream->has_pending && !args.norm.bias.defined();
 }
 RowsStreamArgs with_residual(const LinearResidualArgs& args) {
   const DenseLinear dense = args.linear->dense();
@@ -30,14 +34,14 @@ RowsStreamArgs with_residual(const LinearResidualArgs& args) {
 }  // namespace
 
 bool takes_fused_norm_qkv(const NormLinearArgs& args) {
-  return !args.stream->has_pending && rows_stream_takes(with_norm(args, Epilogue::store));
+  return may_fuse_norm(args) && rows_stream_takes(with_norm(args, Epilogue::store));
 }
 void fused_norm_qkv(const OpContext& ctx, const NormLinearArgs& args) {
   rows_stream(ctx, with_norm(args, Epilogue::store));
 }
 
 bool takes_fused_norm_gate_up_silu(const NormGateUpArgs& args) {
-  return !args.stream->has_pending && args.activation == MlpActivation::silu &&
+  return may_fuse_norm(args) && args.activation == MlpActivation::silu &&
          rows_stream_takes(with_norm(args, Epilogue::silu_and_mul));
 }
 void fused_norm_gate_up_silu(const OpContext& ctx, const NormGateUpArgs& args) {

@@ -3,19 +3,8 @@
 #include <cmath>
 
 #include "step1_layers/core/error.h"
-#include "step1_layers/linear/load_shard.h"
 
 namespace ladder {
-
-Parameter replicated_vector(const OpContext& ctx, const std::string& name, int64_t size, DType dtype) {
-  Parameter parameter;
-  parameter.name = name;
-  parameter.tensor = Tensor::empty({size}, dtype, ctx.device);
-  parameter.load_part = [name, size, tensor = parameter.tensor](const Tensor& checkpoint, int) {
-    load_shard(name, checkpoint, {.full = {size}, .begin = {0}, .size = {size}}, tensor);
-  };
-  return parameter;
-}
 
 namespace {
 
@@ -37,29 +26,28 @@ KvCacheSpec cache_of(const QkvParallelLinear& qkv_proj, DType dtype) {
 DecoderLayer::DecoderLayer(const OpContext& ctx, int64_t layer, const DecoderSpec& spec, DType dtype,
                            const ModelMakers& makers)
     : dtype_(dtype),
-      eps_(spec.rms_norm_eps),
-      input_norm_(
-          replicated_vector(ctx, layer_name(layer) + ".input_layernorm.weight", spec.hidden_size, dtype)),
+      eps_(spec.norm_eps),
+      input_norm_(ctx, layer_name(layer) + ".input_layernorm", spec, dtype),
       qkv_proj_(ctx, layer_name(layer) + ".qkv_proj", spec.hidden_size, spec.num_heads, spec.num_kv_heads,
                 spec.head_dim,
                 make_linear_options(makers, layer_name(layer) + ".qkv_proj", spec, dtype, spec.qkv_bias)),
       attention_(make_attention(makers, ctx, layer, cache_of(qkv_proj_, dtype))),
       o_proj_(ctx, layer_name(layer) + ".o_proj", spec.num_heads * spec.head_dim, spec.hidden_size,
               make_linear_options(makers, layer_name(layer) + ".o_proj", spec, dtype, spec.o_bias)),
-      post_attention_norm_(replicated_vector(ctx, layer_name(layer) + ".post_attention_layernorm.weight",
-                                             spec.hidden_size, dtype)),
+      post_attention_norm_(ctx, layer_name(layer) + ".post_attention_layernorm", spec, dtype),
       mlp_(make_mlp(makers, ctx, layer, spec, dtype)) {
   if (spec.qk_norm) {
-    q_norm_ = replicated_vector(ctx, layer_name(layer) + ".q_norm.weight", spec.head_dim, dtype);
-    k_norm_ = replicated_vector(ctx, layer_name(layer) + ".k_norm.weight", spec.head_dim, dtype);
+    q_norm_ = replicated_parameter(ctx, layer_name(layer) + ".q_norm.weight", {spec.head_dim}, dtype);
+    k_norm_ = replicated_parameter(ctx, layer_name(layer) + ".k_norm.weight", {spec.head_dim}, dtype);
   }
 }
 
 std::vector<Parameter*> DecoderLayer::parameters() {
-  std::vector<Parameter*> result = {&input_norm_, &post_attention_norm_};
+  std::vector<Parameter*> result;
   if (q_norm_) result.insert(result.end(), {&*q_norm_, &*k_norm_});
   for (const std::vector<Parameter*>& more :
-       {qkv_proj_.parameters(), o_proj_.parameters(), mlp_->parameters()})
+       {input_norm_.parameters(), post_attention_norm_.parameters(), qkv_proj_.parameters(),
+        o_proj_.parameters(), mlp_->parameters()})
     result.insert(result.end(), more.begin(), more.end());
   return result;
 }
@@ -88,7 +76,7 @@ void DecoderLayer::forward(const OpContext& ctx, const Tensor& positions, const 
   {
     ArenaScope scope(*ctx.arena);
     const Tensor qkv = ctx.arena->take({tokens, qkv_proj_.out_features()}, dtype_);
-    norm_qkv(ctx, stream, input_norm_.tensor, eps_, qkv_proj_, qkv);
+    norm_qkv(ctx, stream, input_norm_.norm(), qkv_proj_, qkv);
 
     // The heads of q, k and v lie side by side in a row: views of them, no copies.
     const Tensor by_head = qkv.view({tokens, heads + 2 * kv_heads, head_dim});
@@ -111,7 +99,7 @@ void DecoderLayer::forward(const OpContext& ctx, const Tensor& positions, const 
     attention_->forward(ctx, args, metadata, scale, attention);
     o_residual(ctx, attention.view({tokens, heads * head_dim}), o_proj_, stream);
   }
-  mlp_->forward(ctx, post_attention_norm_.tensor, eps_, stream);
+  mlp_->forward(ctx, post_attention_norm_.norm(), stream);
 }
 // <<< task 2.4
 

@@ -13,9 +13,6 @@
 
 namespace ladder {
 
-// A weight vector that every rank holds whole (the gains of a norm). Its parameter is `name`.
-Parameter replicated_vector(const OpContext& ctx, const std::string& name, int64_t size, DType dtype);
-
 class DecoderLayer {
  public:
   // Parameters are named below "layers.<layer>".
@@ -35,13 +32,13 @@ class DecoderLayer {
  private:
   DType dtype_;
   double eps_;
-  Parameter input_norm_;
+  NormParameters input_norm_;
   QkvParallelLinear qkv_proj_;
   std::optional<Parameter> q_norm_;
   std::optional<Parameter> k_norm_;
   std::unique_ptr<Attention> attention_;
   RowParallelLinear o_proj_;
-  Parameter post_attention_norm_;
+  NormParameters post_attention_norm_;
   std::unique_ptr<Mlp> mlp_;
 };
 

@@ -26,7 +26,7 @@ DecoderModel::DecoderModel(const OpContext& ctx, const DecoderSpec& spec, const 
   for (int64_t layer = layer_begin_; layer < layer_end_; ++layer)
     layers_.emplace_back(ctx, layer, spec_, dtype_, options.makers);
   if (is_last()) {
-    norm_ = replicated_vector(ctx, "norm.weight", spec_.hidden_size, dtype_);
+    norm_.emplace(ctx, "norm", spec_, dtype_);
     if (spec_.tie_word_embeddings)
       lm_head_.emplace(*embedding_);
     else
@@ -46,7 +46,7 @@ std::vector<Parameter*> DecoderModel::parameters() {
   };
   if (embedding_) append(embedding_->parameters());
   for (DecoderLayer& layer : layers_) append(layer.parameters());
-  if (norm_) result.push_back(&*norm_);
+  if (norm_) append(norm_->parameters());
   if (lm_head_) append(lm_head_->parameters());
   return result;
 }
@@ -79,7 +79,7 @@ Tensor DecoderModel::forward(const OpContext& ctx, const ModelInput& input) {
   for (size_t i = 0; i < layers_.size(); ++i)
     layers_[i].forward(ctx, input.positions, rope_table_, input.kv_caches[i], input.attention, stream);
   if (is_last()) {
-    add_norm(ctx, stream, norm_->tensor, spec_.rms_norm_eps, stream.pending);
+    add_norm(ctx, stream, norm_->norm(), stream.pending);
     return stream.pending;
   }
   add_pending(ctx, stream);  // the next range gets the whole sum

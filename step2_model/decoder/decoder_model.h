@@ -36,7 +36,7 @@ class DecoderModel final : public Model {
   int64_t layer_end_;
   std::optional<VocabParallelEmbedding> embedding_;  // in the first range, and in the last if it is tied
   std::vector<DecoderLayer> layers_;
-  std::optional<Parameter> norm_;  // in the last range
+  std::optional<NormParameters> norm_;  // in the last range
   std::optional<LmHead> lm_head_;
   Tensor rope_table_;
   int64_t weight_bytes_ = 0;  // of parameters() and the table

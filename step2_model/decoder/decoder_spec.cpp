@@ -30,7 +30,8 @@ int64_t parameters_with(const DecoderSpec& spec, int64_t num_experts) {
   const int64_t q_width = spec.num_heads * spec.head_dim, kv_width = spec.num_kv_heads * spec.head_dim;
   const int64_t hidden = spec.hidden_size;
   int64_t layer = hidden * (q_width + 2 * kv_width) + q_width * hidden;  // attention
-  layer += 2 * hidden;                                                   // the two norms
+  const int64_t norm = spec.norm == NormKind::layer_norm ? 2 * hidden : hidden;
+  layer += 2 * norm;
   if (spec.qkv_bias) layer += q_width + 2 * kv_width;
   if (spec.o_bias) layer += hidden;
   if (spec.qk_norm) layer += 2 * spec.head_dim;
@@ -41,7 +42,7 @@ int64_t parameters_with(const DecoderSpec& spec, int64_t num_experts) {
   if (experts.shared_intermediate_size > 0) mixture += 3 * hidden * experts.shared_intermediate_size + hidden;
   const int64_t embeddings = spec.vocab_size * hidden * (spec.tie_word_embeddings ? 1 : 2);
   return spec.num_layers * layer + (spec.num_layers - spec.num_expert_layers()) * mlp +
-         spec.num_expert_layers() * mixture + embeddings + hidden;
+         spec.num_expert_layers() * mixture + embeddings + norm;
 }
 
 }  // namespace

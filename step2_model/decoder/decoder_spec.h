@@ -11,6 +11,7 @@
 
 namespace ladder {
 
+enum class NormKind : uint8_t { rms_norm, layer_norm };  // layer_norm: with a bias
 enum class MlpActivation : uint8_t { silu, gelu_tanh, gelu };
 
 // The layers whose MLP is a mixture of experts (step1_layers/moe/), all of them alike.
@@ -33,7 +34,8 @@ struct DecoderSpec {
   int64_t num_kv_heads = 0;
   int64_t head_dim = 0;  // not always hidden_size / num_heads
   int64_t max_position_embeddings = 0;
-  double rms_norm_eps = 1e-6;
+  NormKind norm = NormKind::rms_norm;
+  double norm_eps = 1e-6;
   bool qkv_bias = false;  // q, k, v projections
   bool o_bias = false;
   bool mlp_bias = false;

@@ -25,11 +25,10 @@ void DenseMlp::process_after_load(const OpContext& ctx) {
   down_proj_.process_after_load(ctx);
 }
 
-void DenseMlp::forward(const OpContext& ctx, const Tensor& norm_weight, double eps,
-                       ResidualStream& stream) const {
+void DenseMlp::forward(const OpContext& ctx, const Norm& norm, ResidualStream& stream) const {
   ArenaScope scope(*ctx.arena);
   const Tensor activated = ctx.arena->take({stream.residual.dim(0), down_proj_.in_features()}, dtype_);
-  norm_gate_up_silu(ctx, stream, norm_weight, eps, gate_up_proj_, activation_, activated);
+  norm_gate_up_silu(ctx, stream, norm, gate_up_proj_, activation_, activated);
   down_residual(ctx, activated, down_proj_, stream);
 }
 

@@ -12,18 +12,6 @@
 namespace ladder {
 namespace {
 
-// A matrix that every rank holds whole.
-Parameter replicated_matrix(const OpContext& ctx, const std::string& name, int64_t rows, int64_t columns,
-                            DType dtype) {
-  Parameter parameter;
-  parameter.name = name;
-  parameter.tensor = Tensor::empty({rows, columns}, dtype, ctx.device);
-  parameter.load_part = [=, tensor = parameter.tensor](const Tensor& checkpoint, int) {
-    load_shard(name, checkpoint, {.full = {rows, columns}, .begin = {0, 0}, .size = {rows, columns}}, tensor);
-  };
-  return parameter;
-}
-
 // What this rank has of every expert's width.
 int64_t width_of_rank(const OpContext& ctx, const std::string& name, int64_t width) {
   const int64_t ranks = tp_group(ctx).size();
@@ -69,8 +57,8 @@ MoeMlp::MoeMlp(const OpContext& ctx, const std::string& name, const DecoderSpec&
                const ModelMakers& makers)
     : dtype_(dtype),
       rule_(spec.experts.rule),
-      router_(
-          replicated_matrix(ctx, name + ".router.weight", spec.experts.num_experts, spec.hidden_size, dtype)),
+      router_(replicated_parameter(ctx, name + ".router.weight", {spec.experts.num_experts, spec.hidden_size},
+                                   dtype)),
       gate_up_(expert_gate_up(ctx, name + ".experts.gate_up", spec.experts, spec.hidden_size, dtype)),
       down_(expert_down(ctx, name + ".experts.down", spec.experts, spec.hidden_size, dtype)) {
   const int64_t width = spec.experts.shared_intermediate_size;
@@ -83,7 +71,7 @@ MoeMlp::MoeMlp(const OpContext& ctx, const std::string& name, const DecoderSpec&
       MergedColumnParallelLinear(ctx, shared + ".gate_up_proj", spec.hidden_size, {width, width},
                                  options(shared + ".gate_up_proj")),
       RowParallelLinear(ctx, shared + ".down_proj", width, spec.hidden_size, options(shared + ".down_proj")),
-      replicated_matrix(ctx, name + ".shared_expert_gate.weight", 1, spec.hidden_size, dtype)});
+      replicated_parameter(ctx, name + ".shared_expert_gate.weight", {1, spec.hidden_size}, dtype)});
 }
 
 // >>> task 2.7: a layer's experts: routed, run, the shared one added
@@ -103,12 +91,11 @@ void MoeMlp::process_after_load(const OpContext& ctx) {
   shared_->down_proj.process_after_load(ctx);
 }
 
-void MoeMlp::forward(const OpContext& ctx, const Tensor& norm_weight, double eps,
-                     ResidualStream& stream) const {
+void MoeMlp::forward(const OpContext& ctx, const Norm& norm, ResidualStream& stream) const {
   ArenaScope scope(*ctx.arena);
   const int64_t tokens = stream.residual.dim(0);
   const Tensor n = ctx.arena->take(stream.residual.shape(), dtype_);
-  add_norm(ctx, stream, norm_weight, eps, n);
+  add_norm(ctx, stream, norm, n);
 
   const Tensor logits = ctx.arena->take({tokens, router_.tensor.dim(0)}, DType::f32);
   matmul(ctx, n, router_.tensor, {}, logits);

@@ -22,8 +22,7 @@ class MoeMlp final : public Mlp {
 
   std::vector<Parameter*> parameters() override;
   void process_after_load(const OpContext& ctx) override;
-  void forward(const OpContext& ctx, const Tensor& norm_weight, double eps,
-               ResidualStream& stream) const override;
+  void forward(const OpContext& ctx, const Norm& norm, ResidualStream& stream) const override;
 
  private:
   struct SharedExpert {

@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "step1_layers/distributed/local_group.h"
+#include "step1_layers/norm/layer_norm.h"
 #include "tests/support/devices.h"
 #include "tests/support/numerics.h"
 
@@ -194,7 +196,8 @@ void check_norm_linear(std::span<const Variant<Args>> table, std::span<const Pro
       scene.gain = gain.to(device);
       scene.out = testing::poisoned({p.rows, gated ? p.out / 2 : p.out}, dtype).to(device);
       Args args;
-      static_cast<NormLinearArgs&>(args) = {&scene.stream, scene.gain, kEps, scene.linear.get(), scene.out};
+      static_cast<NormLinearArgs&>(args) = {
+          &scene.stream, {scene.gain, {}, kEps}, scene.linear.get(), scene.out};
       if constexpr (gated) args.activation = MlpActivation::silu;
       if (!can_run(variant, scene.ctx, args)) continue;
       ++served;
@@ -281,7 +284,7 @@ TEST(Task2_4_Composites, AddPendingIsTheSumThatANormAdds) {
                    more = random.normal({p.rows, p.in}, dtype);
       ResidualStream normed{on_device(residual), on_device(more), true};
       ResidualStream added{on_device(residual), on_device(more), true};
-      add_norm(scene.ctx, normed, on_device(random.normal({p.in}, dtype)), kEps, normed.pending);
+      add_norm(scene.ctx, normed, {on_device(random.normal({p.in}, dtype)), {}, kEps}, normed.pending);
       add_pending(scene.ctx, added);
       scene.sync();
       EXPECT_FALSE(added.has_pending);
@@ -290,6 +293,36 @@ TEST(Task2_4_Composites, AddPendingIsTheSumThatANormAdds) {
       scene.sync();
       EXPECT_TRUE(bitwise_equal(added.residual.to(Device{}), normed.residual.to(Device{})));
     }
+}
+
+// What waits is added first, the parts of two ranks before it, and the norm is the one with the bias.
+TEST(Task2_4_Composites, ANormWithABiasIsALayerNorm) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  const Shape shape = {5, 24};
+  const Tensor residual = random.exact(shape, DType::f32), more = random.exact(shape, DType::f32);
+  const Norm norm{random.normal({24}, DType::f32), random.normal({24}, DType::f32), kEps};
+  const auto expected = [&](int64_t times) {
+    const Tensor sum = residual.clone(), out = testing::poisoned(shape, DType::f32);
+    for (int64_t i = 0; i < sum.numel(); ++i)
+      sum.data<float>()[i] += static_cast<float>(times) * more.data<float>()[i];
+    layer_norm({}, sum, norm.weight, norm.bias, norm.eps, out);
+    return out;
+  };
+  for (const bool pending : {false, true}) {
+    ResidualStream stream{residual.clone(), more.clone(), pending};
+    const Tensor out = testing::poisoned(shape, DType::f32);
+    add_norm({}, stream, norm, out);
+    EXPECT_TRUE(close_to(out, to_double(expected(pending ? 1 : 0)), 24)) << pending;
+    EXPECT_FALSE(stream.has_pending);
+  }
+  run_ranks(2, [&](int, const ParallelContext& parallel) {
+    OpContext ctx;
+    ctx.parallel = &parallel;
+    ResidualStream stream{residual.clone(), more.clone(), true, true};
+    add_norm(ctx, stream, norm, stream.pending);
+    EXPECT_TRUE(close_to(stream.pending, to_double(expected(2)), 24));
+  });
 }
 
 // The same product kernel, then a rounded sum: fusing must not change a bit of the residual stream.
@@ -312,7 +345,7 @@ TEST(Task2_4_Composites, TheFusedSumHasTheBitsOfTheSequence) {
         o_residual(ctx, scene.x, *scene.linear, stream);
         if (stream.has_pending) {
           const Tensor gain = residual.rows(1).view({p.out}).to(device);
-          add_norm(ctx, stream, gain, kEps, stream.pending);
+          add_norm(ctx, stream, {gain, {}, kEps}, stream.pending);
         }
         scene.sync();
         return stream.residual.to(Device{});
@@ -335,7 +368,7 @@ TEST(Task2_4_Composites, WhatMustBeSummedFirstIsLeftToTheSequence) {
   };
   auto norm_kernel = [&] {
     return select_variant<NormLinearArgs>("norm_qkv", norm_qkv_variants(), scene.ctx,
-                                          {&scene.stream, gain, kEps, scene.linear.get(), rows})
+                                          {&scene.stream, {gain, {}, kEps}, scene.linear.get(), rows})
         .name;
   };
   EXPECT_EQ(residual_kernel(false), "sequence");

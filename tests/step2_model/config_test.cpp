@@ -87,7 +87,7 @@ TEST(Task2_1_Config, ReadsQwen3) {
   EXPECT_EQ(spec.num_kv_heads, 2);
   EXPECT_EQ(spec.head_dim, 32);  // not hidden_size / heads
   EXPECT_EQ(spec.max_position_embeddings, 512);
-  EXPECT_DOUBLE_EQ(spec.rms_norm_eps, 1e-6);
+  EXPECT_DOUBLE_EQ(spec.norm_eps, 1e-6);
   EXPECT_TRUE(spec.tie_word_embeddings);
   EXPECT_TRUE(spec.qk_norm);
   EXPECT_FALSE(spec.qkv_bias || spec.o_bias || spec.mlp_bias);
@@ -125,7 +125,7 @@ TEST(Task2_1_Config, FamiliesDifferInBiasesAndDefaults) {
   for (const Json& config : {qwen2(), llama(), qwen3()}) {
     EXPECT_FALSE(parse(without(config, "tie_word_embeddings")).tie_word_embeddings);
     EXPECT_DOUBLE_EQ(parse(without(config, "rope_theta")).rope.theta, 10000.0);
-    EXPECT_DOUBLE_EQ(parse(without(config, "rms_norm_eps")).rms_norm_eps, 1e-6);
+    EXPECT_DOUBLE_EQ(parse(without(config, "rms_norm_eps")).norm_eps, 1e-6);
   }
 }
 
@@ -423,7 +423,7 @@ TEST(Task2_1_Config, ReadsLlama2) {
     "transformers_version":"4.31.0.dev0","use_cache":true,"vocab_size":32000})"));
   EXPECT_EQ(spec.num_kv_heads, 32);
   EXPECT_EQ(spec.head_dim, 128);
-  EXPECT_EQ(spec.rms_norm_eps, 1e-5);
+  EXPECT_EQ(spec.norm_eps, 1e-5);
   EXPECT_EQ(spec.rope.kind, RopeKind::standard);
   EXPECT_EQ(spec.rope.theta, 10000.0);
   EXPECT_EQ(spec.checkpoint_dtype, DType::f16);

@@ -170,10 +170,9 @@ TEST(Task2_4_ModelMakers, AnMlpIsMadeForEveryLayerAndAsked) {
         : inner_(std::move(inner)), name_(std::move(name)), calls_(calls) {}
     std::vector<Parameter*> parameters() override { return inner_->parameters(); }
     void process_after_load(const OpContext& ctx) override { inner_->process_after_load(ctx); }
-    void forward(const OpContext& ctx, const Tensor& norm_weight, double eps,
-                 ResidualStream& stream) const override {
+    void forward(const OpContext& ctx, const Norm& norm, ResidualStream& stream) const override {
       calls_.push_back(name_);
-      inner_->forward(ctx, norm_weight, eps, stream);
+      inner_->forward(ctx, norm, stream);
     }
 
    private:

@@ -80,7 +80,7 @@ class ReferenceModel {
   Row norm(const Row& x, const Row& gains) const {
     double sum = 0;
     for (const double value : x) sum += value * value;
-    const double scale = 1.0 / std::sqrt(sum / static_cast<double>(x.size()) + spec_.rms_norm_eps);
+    const double scale = 1.0 / std::sqrt(sum / static_cast<double>(x.size()) + spec_.norm_eps);
     Row out(x.size());
     for (size_t i = 0; i < x.size(); ++i) out[i] = x[i] * scale * gains[i];
     return out;

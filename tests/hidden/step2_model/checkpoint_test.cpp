@@ -370,7 +370,7 @@ TEST(Hidden2_4_Composites, WhatWaitsIsAddedOnce) {
     const auto more = to_double(stream.pending);
     for (size_t i = 0; i < sum.size(); ++i) sum[i] += more[i];
     const Tensor weight = random.normal({shape[1]}, DType::f32), out = poisoned(shape, DType::f32);
-    add_norm({}, stream, weight, 0.1, out);
+    add_norm({}, stream, {weight, {}, 0.1}, out);
     EXPECT_EQ(to_double(stream.residual), sum);
     add_pending({}, stream);
     EXPECT_EQ(to_double(stream.residual), sum) << "added twice";

@@ -42,10 +42,9 @@ class FaultyMlp final : public Mlp {
   FaultyMlp(std::unique_ptr<Mlp> mlp, Fault fault) : mlp_(std::move(mlp)), fault_(std::move(fault)) {}
   std::vector<Parameter*> parameters() override { return mlp_->parameters(); }
   void process_after_load(const OpContext& ctx) override { mlp_->process_after_load(ctx); }
-  void forward(const OpContext& ctx, const Tensor& norm_weight, double eps,
-               ResidualStream& stream) const override {
+  void forward(const OpContext& ctx, const Norm& norm, ResidualStream& stream) const override {
     if (++num_forwards_ == fault_.forward) fault_.happen();
-    mlp_->forward(ctx, norm_weight, eps, stream);
+    mlp_->forward(ctx, norm, stream);
   }
 
  private:
