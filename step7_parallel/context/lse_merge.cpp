@@ -8,7 +8,7 @@
 
 namespace ladder {
 
-// >>> task 7.10: two partial results into one
+// >>> task 7.10.merge: two partial results into one
 void merge_by_lse(const Tensor& out, const Tensor& lse, const Tensor& part_out, const Tensor& part_lse) {
   LADDER_CHECK(out.ndim() == 3 && out.shape() == part_out.shape(), "partial outputs of {} and {}", out.str(),
                part_out.str());
@@ -34,6 +34,6 @@ void merge_by_lse(const Tensor& out, const Tensor& lse, const Tensor& part_out, 
     l[row] = total;
   }
 }
-// <<< task 7.10
+// <<< task 7.10.merge
 
 }  // namespace ladder

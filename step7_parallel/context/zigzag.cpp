@@ -4,7 +4,7 @@
 
 namespace ladder {
 
-// >>> task 7.10: the two chunks of a rank, and their work
+// >>> task 7.10.merge: the two chunks of a rank, and their work
 ZigzagShare zigzag_share(int64_t length, int ranks, int rank) {
   LADDER_CHECK(length >= 0, "a prompt of {} tokens", length);
   LADDER_CHECK(ranks >= 1, "a context-parallel group of {} ranks", ranks);
@@ -23,6 +23,6 @@ int64_t causal_pairs(const ZigzagShare& share) {
   };
   return pairs(share.early) + pairs(share.late);
 }
-// <<< task 7.10
+// <<< task 7.10.merge
 
 }  // namespace ladder

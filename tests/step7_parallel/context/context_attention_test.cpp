@@ -1,6 +1,6 @@
-#include "step7_parallel/context/ring_attention.h"
-
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <cmath>
@@ -9,10 +9,10 @@
 
 #include "step1_layers/core/arena.h"
 #include "step1_layers/core/error.h"
-#include "step1_layers/distributed/local_group.h"
+#include "step7_parallel/communicators/kinds.h"
 #include "step7_parallel/context/lse_merge.h"
-#include "step7_parallel/context/zigzag.h"
-#include "tests/support/numerics.h"
+#include "step7_parallel/context/ring_attention.h"
+#include "tests/step7_parallel/context_problem.h"
 
 namespace ladder {
 namespace {
@@ -107,95 +107,69 @@ TEST(Task7_10_LseMerge, RefusesOtherShapes) {
   EXPECT_THROW(merge_by_lse(out, lse, out, Tensor::zeros({1, 2}, DType::f32)), Error);
 }
 
-// Attention on one rank, in double.
-std::vector<double> on_one_rank(const Tensor& q, const Tensor& k, const Tensor& v, double scale) {
-  const int64_t heads = q.dim(1), group = heads / k.dim(1), dim = q.dim(2);
-  std::vector<double> out(static_cast<size_t>(q.numel()), 0.0);
-  for (int64_t row = 0; row < q.dim(0); ++row)
-    for (int64_t head = 0; head < heads; ++head) {
-      double sum = 0;
-      double* o = out.data() + (row * heads + head) * dim;
-      for (int64_t j = 0; j <= row; ++j) {
-        double score = 0;
-        for (int64_t i = 0; i < dim; ++i)
-          score += static_cast<double>(q.at<float>({row, head, i})) * k.at<float>({j, head / group, i});
-        const double weight = std::exp(score * scale);
-        sum += weight;
-        for (int64_t i = 0; i < dim; ++i) o[i] += weight * v.at<float>({j, head / group, i});
-      }
-      for (int64_t i = 0; i < dim; ++i) o[i] /= sum;
-    }
-  return out;
-}
-
-// This rank's rows of a tensor [length, ...], or back into it.
-Tensor share_of(const Tensor& whole, const ZigzagShare& share) {
-  const Tensor part = Tensor::empty({share.size(), whole.dim(1), whole.dim(2)}, DType::f32);
-  part.narrow(0, 0, share.early.size()).copy_from(whole.narrow(0, share.early.begin, share.early.size()));
-  part.narrow(0, share.early.size(), share.late.size())
-      .copy_from(whole.narrow(0, share.late.begin, share.late.size()));
-  return part;
-}
-void put_back(const Tensor& part, const ZigzagShare& share, const Tensor& whole) {
-  whole.narrow(0, share.early.begin, share.early.size()).copy_from(part.narrow(0, 0, share.early.size()));
-  whole.narrow(0, share.late.begin, share.late.size())
-      .copy_from(part.narrow(0, share.early.size(), share.late.size()));
-}
-
-Tensor over_ranks(int ranks, const Tensor& q, const Tensor& k, const Tensor& v, double scale) {
-  const Tensor out = testing::poisoned(q.shape(), DType::f32);
-  run_ranks(
-      ranks,
-      [&](int rank, const ParallelContext& parallel) {
-        Arena arena;
-        OpContext ctx;
-        ctx.arena = &arena;
-        const ZigzagShare share = zigzag_share(q.dim(0), ranks, rank);
-        const Tensor part = testing::poisoned({share.size(), q.dim(1), q.dim(2)}, DType::f32);
-        ring_attention(ctx, *parallel.tp,
-                       {.length = q.dim(0),
-                        .q = share_of(q, share),
-                        .k = share_of(k, share),
-                        .v = share_of(v, share),
-                        .scale = scale,
-                        .out = part});
-        put_back(part, share, out);
-      },
-      std::chrono::seconds(10));
-  return out;
-}
-
 TEST(Task7_10_Ring, EqualsOneRankForEveryLengthAroundTheMultiples) {
   testing::Random random;
   SCOPED_TRACE(random.describe());
   for (const int ranks : {1, 2, 3, 4})
     for (const int64_t length : {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 15, 16, 17, 24, 47, 48, 49}) {
-      const int64_t kv_heads = random.integer(1, 2), heads = kv_heads * random.integer(1, 3);
-      const Tensor q = random.normal({length, heads, 16}, DType::f32),
-                   k = random.normal({length, kv_heads, 16}, DType::f32),
-                   v = random.normal({length, kv_heads, 16}, DType::f32);
-      EXPECT_TRUE(testing::close_to(over_ranks(ranks, q, k, v, 0.25), on_one_rank(q, k, v, 0.25)))
-          << length << " tokens, " << ranks << " ranks, " << heads << " heads, of keys " << kv_heads;
+      const testing::ContextProblem problem(random, ranks, {{0, length}});
+      EXPECT_TRUE(problem.is_solved_by(ring_attention)) << problem.str();
     }
+}
+
+TEST(Task7_10_Ring, ChunksSeeAllThatIsCachedOnWhateverRankItLies) {
+  testing::Random random;
+  SCOPED_TRACE(random.describe());
+  for (const int ranks : {2, 3, 4})
+    for (const int64_t cached : {1, 2, 16, 33})
+      for (const int64_t length : {1, 3, 2 * ranks, 35}) {
+        const testing::ContextProblem problem(random, ranks, {{cached, length}});
+        EXPECT_TRUE(problem.is_solved_by(ring_attention)) << problem.str();
+      }
+}
+
+TEST(Task7_10_Ring, PromptsOfABatchDoNotSeeEachOther) {
+  testing::Random random;
+  SCOPED_TRACE(random.describe());
+  for (int round = 0; round < 12; ++round) {
+    std::vector<testing::ContextPart> parts;
+    for (int64_t i = random.integer(1, 5); i > 0; --i)
+      parts.push_back({random.integer(0, 1) * random.integer(0, 40), random.integer(0, 40)});
+    const testing::ContextProblem problem(random, static_cast<int>(random.integer(2, 4)), parts);
+    EXPECT_TRUE(problem.is_solved_by(ring_attention)) << problem.str();
+  }
+}
+
+// Messages that are larger than what a transport holds: a send ends when its receiver takes it.
+TEST(Task7_10_Ring, ASendMayWaitForItsReceiver) {
+  testing::Random random;
+  SCOPED_TRACE(random.describe());
+  for (const int ranks : {2, 3}) {
+    const testing::ContextProblem problem(random, ranks, {{40000 * ranks, ranks}}, 1, 1);
+    const auto errors = communicator_kind("shared_memory")
+                            .run(ranks, std::chrono::seconds(5), [&](int rank, Communicator& group) {
+                              problem.run(ring_attention, rank, group);
+                            });
+    EXPECT_THAT(errors, ::testing::Each("")) << problem.str();
+  }
 }
 
 // One key that the last query's score singles out, at every tenth of the prompt: its value is the answer.
 TEST(Task7_10_Ring, FindsANeedleAtEveryTenth) {
   testing::Random random;
   SCOPED_TRACE(random.describe());
-  constexpr int64_t kLength = 201, kDim = 16;
+  constexpr int64_t kLength = 201;
   for (int tenth = 0; tenth <= 10; ++tenth) {
-    const int64_t place = (kLength - 1) * tenth / 10;
-    const Tensor q = random.normal({kLength, 2, kDim}, DType::f32),
-                 k = random.normal({kLength, 1, kDim}, DType::f32),
-                 v = random.normal({kLength, 1, kDim}, DType::f32);
-    for (int64_t i = 0; i < kDim; ++i) {
-      k.at<float>({place, 0, i}) = i % 2 == 0 ? 8.0f : -8.0f;
-      q.at<float>({kLength - 1, 1, i}) = i % 2 == 0 ? 8.0f : -8.0f;
+    const testing::ContextProblem problem(random, 4, {{0, kLength}}, 1, 2);
+    const int64_t place = (kLength - 1) * tenth / 10, dim = problem.q(0).dim(2);
+    for (int64_t i = 0; i < dim; ++i) {
+      problem.k(0).at<float>({place, 0, i}) = i % 2 == 0 ? 8.0f : -8.0f;
+      problem.q(0).at<float>({kLength - 1, 1, i}) = i % 2 == 0 ? 8.0f : -8.0f;
     }
-    const Tensor out = over_ranks(4, q, k, v, 0.25);
-    for (int64_t i = 0; i < kDim; ++i)
-      EXPECT_NEAR(out.at<float>({kLength - 1, 1, i}), v.at<float>({place, 0, i}), 1e-4) << "at " << place;
+    const Tensor out = problem.over_threads(ring_attention).front();
+    for (int64_t i = 0; i < dim; ++i)
+      EXPECT_NEAR(out.at<float>({kLength - 1, 1, i}), problem.v(0).at<float>({place, 0, i}), 1e-4)
+          << "at " << place;
   }
 }
 
@@ -203,14 +177,35 @@ TEST(Task7_10_Ring, RowsThatAreNotTheSharesAreAnError) {
   Arena arena;
   OpContext ctx;
   ctx.arena = &arena;
-  const Tensor t = Tensor::zeros({4, 2, 8}, DType::f32);
-  EXPECT_THROW(
-      ring_attention(ctx, single_rank(), {.length = 5, .q = t, .k = t, .v = t, .scale = 1, .out = t}), Error);
-  EXPECT_THROW(
-      ring_attention(
-          ctx, single_rank(),
-          {.length = 4, .q = t, .k = t, .v = Tensor::zeros({4, 1, 8}, DType::f32), .scale = 1, .out = t}),
-      Error);
+  const Tensor t = Tensor::zeros({4, 2, 8}, DType::f32), one_head = Tensor::zeros({4, 1, 8}, DType::f32);
+  const auto args = [](std::vector<ContextPrompt> prompts, const Tensor& q, const Tensor& k,
+                       const Tensor& v) {
+    return ContextAttentionArgs{.prompts = std::move(prompts), .q = q, .k = k, .v = v, .out = q};
+  };
+  EXPECT_NO_THROW(ring_attention(ctx, args({{4, {}}}, t.clone(), t, t)));
+  EXPECT_THROW(ring_attention(ctx, args({{5, {}}}, t, t, t)), Error);
+  EXPECT_THROW(ring_attention(ctx, args({{4, {1}}}, t, t, t)), Error);
+  EXPECT_THROW(ring_attention(ctx, args({{4, {0, 0}}}, t, t, t)), Error) << "cached keys of two ranks";
+  EXPECT_THROW(ring_attention(ctx, args({{4, {}}}, t, t, one_head)), Error);
+}
+
+// Every other rank learns that one is gone, in the middle of the ring.
+TEST(Task7_10_Ring, ARankThatDiesEndsAll) {
+  testing::Random random;
+  const testing::ContextProblem problem(random, 3, {{0, 60}}, 1, 1);
+  const auto started = std::chrono::steady_clock::now();
+  const auto errors =
+      communicator_kind("shared_memory").run(3, std::chrono::seconds(20), [&](int rank, Communicator& group) {
+        if (rank == 1) {  // it takes part in the first step and no more
+          OpContext ctx;
+          const ZigzagShare first = zigzag_share(60, 3, 0);
+          group.recv(ctx, Tensor::empty({first.size(), 1, 16}, DType::f32), 0);
+          _exit(3);
+        }
+        problem.run(ring_attention, rank, group);
+      });
+  EXPECT_THAT(errors, ::testing::Each(::testing::Not("")));
+  EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds(5));
 }
 
 }  // namespace
