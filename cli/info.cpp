@@ -31,6 +31,8 @@ std::string_view rope_name(RopeKind kind) {
       return "YaRN";
     case RopeKind::llama3:
       return "llama3";
+    case RopeKind::longrope:
+      return "LongRoPE";
     case RopeKind::standard:
       break;
   }

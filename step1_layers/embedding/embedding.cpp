@@ -16,8 +16,8 @@ namespace ladder {
 namespace {
 
 // The padding rows stay zero.
-Parameter vocab_parameter(const OpContext& ctx, const std::string& name, const VocabShard& shard,
-                          int64_t hidden_size, DType dtype) {
+Parameter vocab_matrix(const OpContext& ctx, const std::string& name, const VocabShard& shard,
+                       int64_t hidden_size, DType dtype) {
   Parameter parameter;
   parameter.name = name + ".weight";
   parameter.tensor = Tensor::empty({shard.rows, hidden_size}, dtype, ctx.device);
@@ -28,6 +28,19 @@ Parameter vocab_parameter(const OpContext& ctx, const std::string& name, const V
                {.full = {shard.vocab_size, hidden_size},
                 .begin = {shard.begin, 0},
                 .size = {shard.owned, hidden_size}},
+               tensor.rows(shard.owned));
+  };
+  return parameter;
+}
+
+Parameter vocab_bias(const OpContext& ctx, const std::string& name, const VocabShard& shard, DType dtype) {
+  Parameter parameter;
+  parameter.name = name + ".bias";
+  parameter.tensor = Tensor::empty({shard.rows}, dtype, ctx.device);
+  parameter.tensor.fill_bytes(0);
+  parameter.load_part = [what = parameter.name, tensor = parameter.tensor, shard](const Tensor& checkpoint,
+                                                                                  int) {
+    load_shard(what, checkpoint, {.full = {shard.vocab_size}, .begin = {shard.begin}, .size = {shard.owned}},
                tensor.rows(shard.owned));
   };
   return parameter;
@@ -87,8 +100,9 @@ void LmHead::forward(const OpContext& ctx, const Tensor& hidden, const Tensor& l
     expect_dtype(logits, DType::f32, "lm head: logits");
     expect_shape(logits, {hidden.dim(0), shard_.vocab_size}, "lm head: logits");
   }
+  const Tensor bias = bias_ ? bias_->tensor : Tensor();
   if (tp.size() == 1) {
-    matmul(ctx, hidden, weight_.tensor, Tensor(), logits);
+    matmul(ctx, hidden, weight_.tensor, bias, logits);
     return;
   }
   const int64_t rows = hidden.dim(0);
@@ -98,7 +112,7 @@ void LmHead::forward(const OpContext& ctx, const Tensor& hidden, const Tensor& l
   Tensor mine = ctx.arena->take({rows, shard_.rows}, DType::f32);
   Tensor all;
   if (tp.rank() == 0) all = ctx.arena->take({tp.size() * rows, shard_.rows}, DType::f32);
-  matmul(ctx, hidden, weight_.tensor, Tensor(), mine);
+  matmul(ctx, hidden, weight_.tensor, bias, mine);
   tp.gather(ctx, mine, all, 0);
   if (tp.rank() != 0) return;
   // Rank after rank becomes column after column; the last ranks' padding is cut off.
@@ -113,13 +127,15 @@ void LmHead::forward(const OpContext& ctx, const Tensor& hidden, const Tensor& l
 
 VocabParallelEmbedding::VocabParallelEmbedding(const OpContext& ctx, const std::string& name,
                                                int64_t vocab_size, int64_t hidden_size, DType dtype)
-    : shard_(vocab_shard(ctx, vocab_size)), weight_(vocab_parameter(ctx, name, shard_, hidden_size, dtype)) {}
+    : shard_(vocab_shard(ctx, vocab_size)), weight_(vocab_matrix(ctx, name, shard_, hidden_size, dtype)) {}
 
 LmHead::LmHead(const OpContext& ctx, const std::string& name, int64_t vocab_size, int64_t hidden_size,
-               DType dtype)
+               DType dtype, bool bias)
     : shard_(vocab_shard(ctx, vocab_size)),
       tied_(false),
-      weight_(vocab_parameter(ctx, name, shard_, hidden_size, dtype)) {}
+      weight_(vocab_matrix(ctx, name, shard_, hidden_size, dtype)) {
+  if (bias) bias_ = vocab_bias(ctx, name, shard_, dtype);
+}
 
 LmHead::LmHead(const VocabParallelEmbedding& embedding) : shard_(embedding.shard()), tied_(true) {
   weight_.tensor = embedding.weight();
@@ -127,7 +143,9 @@ LmHead::LmHead(const VocabParallelEmbedding& embedding) : shard_(embedding.shard
 
 std::vector<Parameter*> LmHead::parameters() {
   if (tied_) return {};
-  return {&weight_};
+  std::vector<Parameter*> result = {&weight_};
+  if (bias_) result.push_back(&*bias_);
+  return result;
 }
 
 }  // namespace ladder

@@ -6,6 +6,7 @@
 // up, leaves zero where another rank owns the row, and sums over the ranks. The LM head multiplies by the
 // same (tied) or its own table: every rank has the logits of its rows, and rank 0, which samples, gets all.
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -60,8 +61,9 @@ class VocabParallelEmbedding {
 
 class LmHead {
  public:
-  // Untied: its own table, parameter "<name>.weight".
-  LmHead(const OpContext& ctx, const std::string& name, int64_t vocab_size, int64_t hidden_size, DType dtype);
+  // Untied: its own table, parameter "<name>.weight", and if it has a bias "<name>.bias" [vocab_size].
+  LmHead(const OpContext& ctx, const std::string& name, int64_t vocab_size, int64_t hidden_size, DType dtype,
+         bool bias = false);
   // Tied: multiplies by the embedding's table and has no parameter of its own, so that the loader (step 2)
   // skips an lm_head.weight that the checkpoint holds beside it.
   explicit LmHead(const VocabParallelEmbedding& embedding);
@@ -76,6 +78,7 @@ class LmHead {
   VocabShard shard_;
   bool tied_;
   Parameter weight_;
+  std::optional<Parameter> bias_;
 };
 
 }  // namespace ladder

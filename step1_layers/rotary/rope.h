@@ -21,8 +21,9 @@
 namespace ladder {
 
 // The angular frequencies [rotary_dim / 2] in f32 as transformers makes them, and the factor that multiplies
-// cosine and sine (YaRN's attention factor, else 1). max_len fixes the base of dynamic NTK: transformers
-// recomputes it as a sequence grows, which would make cached keys depend on how a prompt was chunked.
+// cosine and sine (the attention factor of YaRN and LongRoPE, else 1). max_len fixes the base of dynamic NTK and the set of
+// LongRoPE's factors: transformers changes them as a sequence grows, which would make cached keys depend on how a prompt
+// was chunked.
 // Error: a field that makes no sense for its kind, by its name in config.json.
 struct RopeFrequencies {
   std::vector<float> inv_freq;

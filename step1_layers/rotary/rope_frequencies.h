@@ -46,4 +46,10 @@ RopeFrequencies yarn_frequencies(const RopeConfig& config);
 //                               (1 - s) * f / factor + s * f          the quotient of the product
 std::vector<float> llama3_frequencies(const RopeConfig& config);
 
+// LongRoPE. The factors are long_factor where max_len > L, else short_factor:
+//   inv_freq[i] = 1 / ([float]factors[i] * wavelength[i])                                          in float
+// The attention factor, in double and rounded at the end: long_mscale or short_mscale, whichever goes with the factors,
+// if there is one; else config.attention_factor; else sqrt(1 + ln factor / ln L), or 1 for factor <= 1.
+RopeFrequencies longrope_frequencies(const RopeConfig& config, int64_t max_len);
+
 }  // namespace ladder

@@ -8,7 +8,7 @@
 
 namespace ladder {
 
-// >>> task 1.6.scaling: dynamic NTK, YaRN and Llama 3
+// >>> task 1.6.scaling: dynamic NTK, YaRN, Llama 3 and LongRoPE
 // bloc97's "NTK-aware" scaling: a larger base stretches the slow pairs and leaves the fast ones.
 double dynamic_ntk_base(const RopeConfig& config, int64_t max_len) {
   const auto original = static_cast<double>(config.original_max_position_embeddings);
@@ -79,6 +79,23 @@ std::vector<float> llama3_frequencies(const RopeConfig& config) {
     }
   }
   return values;
+}
+
+// LongRoPE: every frequency has its own divisor, which a search has found, for short texts and for long ones.
+RopeFrequencies longrope_frequencies(const RopeConfig& config, int64_t max_len) {
+  const bool is_long = max_len > config.original_max_position_embeddings;
+  const std::vector<double>& factors = is_long ? config.long_factor : config.short_factor;
+  RopeFrequencies result;
+  result.inv_freq = rope_wavelengths(config.theta, config.rotary_dim);
+  for (size_t i = 0; i < result.inv_freq.size(); ++i)
+    result.inv_freq[i] = 1.0f / (static_cast<float>(factors[i]) * result.inv_freq[i]);
+
+  const std::optional<double>& mscale = is_long ? config.long_mscale : config.short_mscale;
+  const auto original = static_cast<double>(config.original_max_position_embeddings);
+  const double by_factor =
+      config.factor <= 1 ? 1.0 : std::sqrt(1 + std::log(config.factor) / std::log(original));
+  result.attention_factor = static_cast<float>(mscale.value_or(config.attention_factor.value_or(by_factor)));
+  return result;
 }
 // <<< task 1.6.scaling
 

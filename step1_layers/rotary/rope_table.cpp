@@ -29,6 +29,11 @@ void check_config(const RopeConfig& config, int64_t max_len) {
     LADDER_CHECK(config.low_freq_factor > 0 && config.high_freq_factor > config.low_freq_factor,
                  "rope_parameters: expected 0 < low_freq_factor < high_freq_factor, got {} and {}",
                  config.low_freq_factor, config.high_freq_factor);
+  if (config.kind == RopeKind::longrope)
+    for (const auto* factors : {&config.short_factor, &config.long_factor})
+      LADDER_CHECK(std::ssize(*factors) == config.rotary_dim / 2,
+                   "rope_parameters: longrope expects {} short_factor and long_factor each, got {}",
+                   config.rotary_dim / 2, factors->size());
   if (config.kind == RopeKind::yarn)
     LADDER_CHECK(config.theta > 1 && config.beta_fast > 0 && config.beta_slow > 0,
                  "rope_parameters: yarn expects rope_theta > 1, beta_fast > 0 and beta_slow > 0");
@@ -84,6 +89,9 @@ RopeFrequencies rope_frequencies(const RopeConfig& config, int64_t max_len) {
       break;
     case RopeKind::llama3:
       result.inv_freq = llama3_frequencies(config);
+      break;
+    case RopeKind::longrope:
+      result = longrope_frequencies(config, max_len);
       break;
   }
   return result;

@@ -40,6 +40,8 @@ DecoderSpec parse_decoder_spec(std::string_view config, std::string_view what,
 //   yarn      factor (max_position_embeddings / original, at least 1); beta_fast (32) >= beta_slow (1), where 0
 //             counts as absent; attention_factor, mscale, mscale_all_dim (none); truncate (true); original
 //   llama3    factor, low_freq_factor < high_freq_factor (all required); original
+//   longrope  short_factor, long_factor (required, head_dim / 2 numbers each); factor as yarn; original; short_mscale,
+//             long_mscale, attention_factor (none)
 //
 // Error, naming the field: another kind, a field that no kind has, a partial_rotary_factor other than 1, a theta
 // of at most 1, a number that must be above 0 and is not.

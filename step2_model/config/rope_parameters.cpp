@@ -26,7 +26,11 @@ constexpr std::string_view kKnownKeys[] = {"rope_theta",
                                            "truncate",
                                            "low_freq_factor",
                                            "high_freq_factor",
-                                           "finetuned"};
+                                           "finetuned",
+                                           "short_factor",
+                                           "long_factor",
+                                           "short_mscale",
+                                           "long_mscale"};
 
 double positive(const ConfigObject& rope, const std::string& key, double default_value) {
   const double value = rope.number(key, default_value);
@@ -41,13 +45,35 @@ double required_factor(const ConfigObject& rope) {
   return factor;
 }
 
+// A divisor for each frequency.
+std::vector<double> frequency_factors(const ConfigObject& rope, const std::string& key, int64_t count) {
+  const Json* list = rope.find(key);
+  LADDER_CHECK(list != nullptr, "{} is missing", rope.name(key));
+  LADDER_CHECK(list->is_array() && std::ssize(*list) == count,
+               "{}: expected a list of {} numbers (half of head_dim), found {}", rope.name(key), count,
+               list->is_array() ? fmt::format("{} of them", list->size()) : json_brief(*list));
+  std::vector<double> factors;
+  for (const Json& value : *list) {
+    LADDER_CHECK(value.is_number() && value.get<double>() > 0 && value.get<double>() <= 1e12,
+                 "{}: expected numbers above 0, found {}", rope.name(key), json_brief(value));
+    factors.push_back(value.get<double>());
+  }
+  return factors;
+}
+
+std::optional<double> optional_positive(const ConfigObject& rope, const std::string& key) {
+  if (!rope.has(key)) return std::nullopt;
+  return positive(rope, key, 1.0);
+}
+
 RopeKind kind_from_name(const std::string& name, const ConfigObject& rope) {
   if (name == "default") return RopeKind::standard;
   if (name == "linear") return RopeKind::linear;
   if (name == "dynamic") return RopeKind::dynamic_ntk;
   if (name == "yarn") return RopeKind::yarn;
   if (name == "llama3") return RopeKind::llama3;
-  fail("{}: expected default, linear, dynamic, yarn or llama3, found {}", rope.name("rope_type"),
+  if (name == "longrope") return RopeKind::longrope;
+  fail("{}: expected default, linear, dynamic, yarn, llama3 or longrope, found {}", rope.name("rope_type"),
        json_brief(Json(name)));
 }
 
@@ -80,6 +106,11 @@ RopeConfig parse_rope_config(const ConfigObject& config, int64_t head_dim, int64
   const int64_t original = config.integer(
       "original_max_position_embeddings", 1, kMaxPositions,
       rope.integer("original_max_position_embeddings", 1, kMaxPositions, max_position_embeddings));
+  const auto factor_or_ratio = [&] {
+    return rope.has("factor")
+               ? required_factor(rope)
+               : std::max(1.0, static_cast<double>(max_position_embeddings) / static_cast<double>(original));
+  };
   switch (result.kind) {
     case RopeKind::standard:
       break;
@@ -94,16 +125,13 @@ RopeConfig parse_rope_config(const ConfigObject& config, int64_t head_dim, int64
       break;
     case RopeKind::yarn:
       result.original_max_position_embeddings = original;
-      result.factor =
-          rope.has("factor")
-              ? required_factor(rope)
-              : std::max(1.0, static_cast<double>(max_position_embeddings) / static_cast<double>(original));
+      result.factor = factor_or_ratio();
       // transformers writes `x or 32`: a zero is an absent value
       result.beta_fast = rope.number("beta_fast", 0) == 0 ? 32.0 : positive(rope, "beta_fast", 32.0);
       result.beta_slow = rope.number("beta_slow", 0) == 0 ? 1.0 : positive(rope, "beta_slow", 1.0);
       LADDER_CHECK(result.beta_fast >= result.beta_slow, "{}: expected at least beta_slow ({}), found {}",
                    rope.name("beta_fast"), result.beta_slow, result.beta_fast);
-      if (rope.has("attention_factor")) result.attention_factor = positive(rope, "attention_factor", 1.0);
+      result.attention_factor = optional_positive(rope, "attention_factor");
       result.mscale = rope.number("mscale");
       result.mscale_all_dim = rope.number("mscale_all_dim");
       LADDER_CHECK(result.mscale.value_or(0) >= 0 && result.mscale_all_dim.value_or(0) >= 0,
@@ -120,6 +148,17 @@ RopeConfig parse_rope_config(const ConfigObject& config, int64_t head_dim, int64
       LADDER_CHECK(result.high_freq_factor > result.low_freq_factor,
                    "{}: expected more than low_freq_factor ({}), found {}", rope.name("high_freq_factor"),
                    result.low_freq_factor, result.high_freq_factor);
+      break;
+    case RopeKind::longrope:
+      LADDER_CHECK(original > 1, "{}: expected more than 1, found {}",
+                   rope.name("original_max_position_embeddings"), original);
+      result.original_max_position_embeddings = original;
+      result.factor = factor_or_ratio();
+      result.short_factor = frequency_factors(rope, "short_factor", head_dim / 2);
+      result.long_factor = frequency_factors(rope, "long_factor", head_dim / 2);
+      result.short_mscale = optional_positive(rope, "short_mscale");
+      result.long_mscale = optional_positive(rope, "long_mscale");
+      result.attention_factor = optional_positive(rope, "attention_factor");
       break;
   }
   return result;

@@ -30,7 +30,7 @@ DecoderModel::DecoderModel(const OpContext& ctx, const DecoderSpec& spec, const 
     if (spec_.tie_word_embeddings)
       lm_head_.emplace(*embedding_);
     else
-      lm_head_.emplace(ctx, "lm_head", spec_.vocab_size, spec_.hidden_size, dtype_);
+      lm_head_.emplace(ctx, "lm_head", spec_.vocab_size, spec_.hidden_size, dtype_, spec_.lm_head_bias);
   }
   rope_table_ = make_rope_table(
       spec_.rope, options.max_model_len > 0 ? options.max_model_len : spec_.max_position_embeddings);

@@ -42,7 +42,7 @@ int64_t parameters_with(const DecoderSpec& spec, int64_t num_experts) {
   if (experts.shared_intermediate_size > 0) mixture += 3 * hidden * experts.shared_intermediate_size + hidden;
   const int64_t embeddings = spec.vocab_size * hidden * (spec.tie_word_embeddings ? 1 : 2);
   return spec.num_layers * layer + (spec.num_layers - spec.num_expert_layers()) * mlp +
-         spec.num_expert_layers() * mixture + embeddings + norm;
+         spec.num_expert_layers() * mixture + embeddings + norm + (spec.lm_head_bias ? spec.vocab_size : 0);
 }
 
 }  // namespace

@@ -41,6 +41,7 @@ struct DecoderSpec {
   bool mlp_bias = false;
   bool qk_norm = false;  // RMSNorm of every query and key head before the rotation
   bool tie_word_embeddings = false;
+  bool lm_head_bias = false;  // of a head that is not tied
   MlpActivation activation = MlpActivation::silu;
   ExpertsSpec experts;
   RopeConfig rope;

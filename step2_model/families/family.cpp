@@ -12,14 +12,17 @@ constexpr int64_t kMaxExperts = 1 << 14, kMaxExpertWidth = 1 << 20;
 
 std::span<const ModelFamily* const> all_families() {
   static const ModelFamily* const families[] = {&qwen3_family(),   &qwen2_family(),     &llama_family(),
-                                                &mixtral_family(), &qwen2_moe_family(), &qwen3_moe_family()};
+                                                &mixtral_family(), &qwen2_moe_family(), &qwen3_moe_family(),
+                                                &phimoe_family()};
   return families;
 }
 
 const ModelFamily& family_of(std::string_view architecture) {
   std::string known;
   for (const ModelFamily* family : all_families()) {
-    if (family->architecture == architecture) return *family;
+    if (family->architecture == architecture ||
+        (!family->also_called.empty() && family->also_called == architecture))
+      return *family;
     known += (known.empty() ? "" : ", ") + std::string(family->architecture);
   }
   fail("unknown architecture {}, expected one of {}", json_brief(Json(std::string(architecture))), known);

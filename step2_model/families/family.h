@@ -37,7 +37,8 @@ struct ModelFamily {
   // (sizes, eps) are already there. parse_decoder_spec checks the result.
   void (*read_config)(const ConfigObject& config, DecoderSpec& spec);
   std::span<const TensorName> tensor_names;
-  bool has_experts = false;  // num_experts and its like mean something
+  bool has_experts = false;           // num_experts and its like mean something
+  std::string_view also_called = {};  // another name of the architecture
 };
 
 const ModelFamily& qwen3_family();
@@ -46,6 +47,7 @@ const ModelFamily& llama_family();
 const ModelFamily& mixtral_family();
 const ModelFamily& qwen2_moe_family();
 const ModelFamily& qwen3_moe_family();
+const ModelFamily& phimoe_family();
 std::span<const ModelFamily* const> all_families();
 
 // By the name in config.json's "architectures". Error: unknown; lists the known ones.
@@ -63,6 +65,9 @@ std::span<const TensorName> llama_tensor_names();
 
 // The names of Qwen's mixtures of experts: llama_tensor_names, a router, the experts and the shared one.
 std::span<const TensorName> qwen_moe_tensor_names();
+
+// Those of Mixtral: llama_tensor_names, the router and the experts below block_sparse_moe.
+std::span<const TensorName> mixtral_tensor_names();
 
 // Qwen's fields of them: num_experts, num_experts_per_tok, moe_intermediate_size, norm_topk_prob; a layer has experts
 // unless mlp_only_layers names it or decoder_sparse_step leaves it out.

@@ -3,6 +3,7 @@
 #include "step2_model/families/family.h"
 
 namespace ladder {
+
 namespace {
 
 void read_mixtral_config(const ConfigObject& config, DecoderSpec& spec) {
@@ -15,6 +16,8 @@ void read_mixtral_config(const ConfigObject& config, DecoderSpec& spec) {
   spec.experts.intermediate_size = spec.intermediate_size;
   spec.experts.layers.assign(static_cast<size_t>(spec.num_layers), true);
 }
+
+}  // namespace
 
 std::span<const TensorName> mixtral_tensor_names() {
   static const std::vector<TensorName> names = [] {
@@ -31,8 +34,6 @@ std::span<const TensorName> mixtral_tensor_names() {
   }();
   return names;
 }
-
-}  // namespace
 
 const ModelFamily& mixtral_family() {
   static const ModelFamily family{"MixtralForCausalLM", "mixtral", read_mixtral_config,

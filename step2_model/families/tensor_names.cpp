@@ -133,7 +133,7 @@ std::string checkpoint_name_of(const ModelFamily& family, std::string_view param
     auto found = match(entry.parameter, parameter);
     if (!found) continue;
     if (of_expert) found->expert = part / entry.parts_per_expert;
-    const bool bare = entry.checkpoint == "lm_head.weight";  // outside of the model proper
+    const bool bare = entry.checkpoint.starts_with("lm_head.");  // outside of the model proper
     return (bare ? "" : std::string(kModelPrefix)) + filled(entry.checkpoint, *found);
   }
   return std::string(parameter);

@@ -36,8 +36,8 @@ bool is_ignorable(const DecoderSpec& spec, std::string_view name) {
 bool belongs_to_another_range(const DecoderSpec& spec, const TensorTarget& target,
                               const std::vector<std::string>& field_names, bool has_layer) {
   if (target.layer < 0)  // the ends of the model: whichever of them this range does not have
-    return target.parameter == "embed_tokens.weight" || target.parameter == "norm.weight" ||
-           target.parameter == "lm_head.weight";
+    return target.parameter == "embed_tokens.weight" || target.parameter.starts_with("norm.") ||
+           target.parameter.starts_with("lm_head.");
   if (has_layer || target.layer >= spec.num_layers) return false;
   const int64_t expert_layers = spec.num_expert_layers();
   if (expert_layers > 0 && expert_layers < spec.num_layers) return true;

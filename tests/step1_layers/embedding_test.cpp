@@ -151,6 +151,28 @@ TEST(Task1_5_LmHead, TheFirstRankHasAllLogitsTiedOrNot) {
     }
 }
 
+TEST(Task1_5_LmHead, ABiasIsSplitAsTheRowsAre) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  for (const int64_t vocab : {131, 5}) {
+    const Tensor table = random.exact({vocab, kHidden}, DType::f32), bias = random.exact({vocab}, DType::f32);
+    const Tensor hidden = random.exact({3, kHidden}, DType::f32);
+    std::vector<double> expected = reference(hidden, table);
+    for (size_t i = 0; i < expected.size(); ++i)
+      expected[i] += testing::to_double(bias)[i % static_cast<size_t>(vocab)];
+    on_ranks({1, 2, 4}, [&](const OpContext& ctx, int rank) {
+      LmHead head(ctx, "lm_head", vocab, kHidden, DType::f32, true);
+      ASSERT_EQ(head.parameters().size(), 2u);
+      EXPECT_EQ(head.parameters()[1]->name, "lm_head.bias");
+      head.parameters()[0]->load(table);
+      head.parameters()[1]->load(bias);
+      Tensor logits = rank == 0 ? testing::poisoned({3, vocab}, DType::f32) : Tensor();
+      head.forward(ctx, hidden, logits);
+      if (rank == 0) EXPECT_EQ(testing::to_double(logits), expected);
+    });
+  }
+}
+
 TEST(Task1_5_LmHead, TyingSharesTheMemory) {
   OpContext ctx;
   VocabParallelEmbedding embedding(ctx, "embed", 7, kHidden, DType::f32);

@@ -23,11 +23,12 @@ RopeConfig config_of(const nlohmann::json& golden) {
   const auto& rope = golden.at("rope");
   const std::string type = rope.at("rope_type");
   RopeConfig config;
-  config.kind = type == "linear"    ? RopeKind::linear
-                : type == "dynamic" ? RopeKind::dynamic_ntk
-                : type == "yarn"    ? RopeKind::yarn
-                : type == "llama3"  ? RopeKind::llama3
-                                    : RopeKind::standard;
+  config.kind = type == "linear"     ? RopeKind::linear
+                : type == "dynamic"  ? RopeKind::dynamic_ntk
+                : type == "yarn"     ? RopeKind::yarn
+                : type == "llama3"   ? RopeKind::llama3
+                : type == "longrope" ? RopeKind::longrope
+                                     : RopeKind::standard;
   config.rotary_dim = golden.at("head_dim");
   config.theta = rope.at("rope_theta");
   config.factor = rope.value("factor", 1.0);
@@ -41,10 +42,12 @@ RopeConfig config_of(const nlohmann::json& golden) {
   config.truncate = rope.value("truncate", true);
   config.low_freq_factor = rope.value("low_freq_factor", config.low_freq_factor);
   config.high_freq_factor = rope.value("high_freq_factor", config.high_freq_factor);
+  config.short_factor = rope.value("short_factor", config.short_factor);
+  config.long_factor = rope.value("long_factor", config.long_factor);
   return config;
 }
 
-// The golden cases of the kinds that divide the frequencies by one number, or of the other three.
+// The golden cases of the kinds that divide the frequencies by one number, or of the others.
 std::vector<nlohmann::json> golden_cases(bool scaled) {
   std::vector<nlohmann::json> cases;
   const auto golden = golden_tables();
@@ -121,6 +124,27 @@ TEST(Task1_6_StandardRopeTable, TheAttentionFactorMultipliesCosinesAndSines) {
   fill_rope_table({.inv_freq = inv_freq, .attention_factor = 2.0f}, doubled, 0, 3);
   for (int i = 0; i < 12; ++i) EXPECT_EQ(doubled[i], 2 * plain[i]) << "value " << i;
   EXPECT_EQ(doubled[0], 2.0f);
+}
+
+// A model may give the factor itself, one for each set of divisors; it counts before the others.
+TEST(Task1_6_ScaledRopeTable, LongRopesScaleGoesWithItsFactors) {
+  RopeConfig config;
+  config.kind = RopeKind::longrope;
+  config.rotary_dim = 4;
+  config.factor = 16;
+  config.original_max_position_embeddings = 256;
+  config.short_factor = {1, 2};
+  config.long_factor = {1, 8};
+  EXPECT_EQ(rope_frequencies(config, 256).attention_factor, std::sqrt(1.5f));  // 1 + ln 16 / ln 256
+  config.attention_factor = 1.75;
+  config.long_mscale = 1.25;
+  EXPECT_EQ(rope_frequencies(config, 256).attention_factor, 1.75f);
+  EXPECT_EQ(rope_frequencies(config, 257).attention_factor, 1.25f);
+  config.short_mscale = 1.5;
+  EXPECT_EQ(rope_frequencies(config, 256).attention_factor, 1.5f);
+  EXPECT_EQ(rope_frequencies(config, 256).inv_freq[1], 4 * rope_frequencies(config, 257).inv_freq[1]);
+  config.long_factor = {1};
+  EXPECT_THROW(rope_frequencies(config, 256), Error);
 }
 
 TEST(Task1_6_ScaledRopeTable, FrequenciesEqualTransformersToOneUnitInTheLastPlace) {

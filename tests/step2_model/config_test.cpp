@@ -225,6 +225,31 @@ TEST(Task2_1_Rope, ReadsYarnsOptions) {
   EXPECT_EQ(parse_rope(with(qwen3(), "rope_scaling", yarn)).factor, 8.0);  // 512 / 64
 }
 
+TEST(Task2_1_Rope, ReadsLongRopesFactors) {
+  std::vector<double> fast(16, 1.25), slow(16, 3.0);
+  slow[7] = 40;
+  Json longrope = {{"type", "longrope"},
+                   {"short_factor", fast},
+                   {"long_factor", slow},
+                   {"original_max_position_embeddings", 64}};
+  RopeConfig rope = parse_rope(with(qwen3(), "rope_scaling", longrope));
+  EXPECT_EQ(rope.kind, RopeKind::longrope);
+  EXPECT_EQ(rope.short_factor, fast);
+  EXPECT_EQ(rope.long_factor, slow);
+  EXPECT_EQ(rope.original_max_position_embeddings, 64);
+  EXPECT_EQ(rope.factor, 8.0);  // 512 / 64
+  EXPECT_FALSE(rope.attention_factor || rope.short_mscale || rope.long_mscale);
+  longrope["factor"] = 3.0;
+  longrope["attention_factor"] = 1.5;
+  longrope["short_mscale"] = 1.1;
+  longrope["long_mscale"] = 1.2;
+  rope = parse_rope(with(qwen3(), "rope_scaling", longrope));
+  EXPECT_EQ(rope.factor, 3.0);
+  EXPECT_EQ(rope.attention_factor, 1.5);
+  EXPECT_EQ(rope.short_mscale, 1.1);
+  EXPECT_EQ(rope.long_mscale, 1.2);
+}
+
 TEST(Task2_1_Config, EndTokensComeFromGenerationConfigFirst) {
   EXPECT_THAT(parse(qwen3(), R"({"eos_token_id":9})").eos_token_ids, ElementsAre(9));
   EXPECT_THAT(parse(qwen3(), R"({"eos_token_id":[9,8,9]})").eos_token_ids, ElementsAre(9, 8));
@@ -314,8 +339,18 @@ TEST(Task2_1_Rope, RefusesWhatMakesNoSense) {
                        {"low_freq_factor", 1.0},
                        {"high_freq_factor", 4.0},
                        {"original_max_position_embeddings", 128}};
+  const Json list = std::vector<double>(16, 1.5);
+  Json zero = list;
+  zero[3] = 0;
   const std::vector<Case> cases = {
-      {{{"rope_type", "longrope"}}, "rope_type"},
+      {{{"rope_type", "proportional"}}, "rope_type"},
+      {{{"rope_type", "longrope"}, {"long_factor", list}}, "short_factor"},
+      {{{"rope_type", "longrope"}, {"short_factor", list}}, "long_factor"},
+      {{{"rope_type", "longrope"}, {"short_factor", {1.0}}, {"long_factor", list}}, "short_factor"},
+      {{{"rope_type", "longrope"}, {"short_factor", list}, {"long_factor", 2}}, "long_factor"},
+      {{{"rope_type", "longrope"}, {"short_factor", list}, {"long_factor", zero}}, "long_factor"},
+      {{{"rope_type", "longrope"}, {"short_factor", list}, {"long_factor", list}, {"long_mscale", 0}},
+       "long_mscale"},
       {{{"type", "mrope"}}, "rope_type"},
       {{{"rope_type", 3}}, "rope_type"},
       {{{"rope_type", "default"}, {"mrope_section", {1, 2}}}, "mrope_section"},
@@ -525,6 +560,53 @@ TEST(Task2_7_Config, ReadsTheExpertsOfEveryFamily) {
   EXPECT_EQ(parse(mixtral).experts.num_experts, 4);
   EXPECT_EQ(parse(mixtral).experts.intermediate_size, 96);
   EXPECT_TRUE(parse(mixtral).experts.rule.normalize);
+}
+
+// The sizes of Phi-3.5-MoE-instruct, whose authors speak of 41.9 billion parameters, 6.6 of them active.
+Json phimoe() {
+  const std::vector<double> factors(64, 1.5);
+  return {{"architectures", {"PhiMoEForCausalLM"}},
+          {"model_type", "phimoe"},
+          {"vocab_size", 32064},
+          {"hidden_size", 4096},
+          {"intermediate_size", 6400},
+          {"num_hidden_layers", 32},
+          {"num_attention_heads", 32},
+          {"num_key_value_heads", 8},
+          {"num_local_experts", 16},
+          {"num_experts_per_tok", 2},
+          {"router_jitter_noise", 0.02},
+          {"max_position_embeddings", 131072},
+          {"original_max_position_embeddings", 4096},
+          {"sliding_window", 131072},
+          {"attention_bias", true},
+          {"lm_head_bias", true},
+          {"torch_dtype", "bfloat16"},
+          {"rope_scaling",
+           {{"type", "longrope"},
+            {"short_factor", factors},
+            {"long_factor", factors},
+            {"original_max_position_embeddings", 4096}}}};
+}
+
+TEST(Task2_7_Config, ReadsPhiMoe) {
+  const DecoderSpec spec = parse(phimoe());
+  EXPECT_EQ(spec.num_parameters(), 41873153344);
+  EXPECT_EQ(spec.num_active_parameters() / 100'000'000, 66);
+  EXPECT_EQ(spec.norm, NormKind::layer_norm);
+  EXPECT_EQ(spec.norm_eps, 1e-5);  // where the file does not say it
+  EXPECT_TRUE(spec.qkv_bias && spec.o_bias && spec.lm_head_bias);
+  EXPECT_EQ(spec.experts.rule.score, RouterScore::sparsemixer);
+  EXPECT_EQ(spec.experts.rule.jitter, 0.02);
+  EXPECT_EQ(spec.rope.kind, RopeKind::longrope);
+  EXPECT_EQ(parse(with(phimoe(), "architectures", {"PhimoeForCausalLM"})).norm, NormKind::layer_norm);
+  const DecoderSpec plain = parse(without(without(phimoe(), "attention_bias"), "lm_head_bias"));
+  EXPECT_FALSE(plain.qkv_bias || plain.o_bias || plain.lm_head_bias);
+  EXPECT_THAT(error_of(with(phimoe(), "num_experts_per_tok", 3)), HasSubstr("num_experts_per_tok"));
+  EXPECT_THAT(error_of(with(phimoe(), "num_local_experts", 1)), HasSubstr("num_local_experts"));
+  EXPECT_THAT(error_of(with(phimoe(), "router_jitter_noise", -1)), HasSubstr("router_jitter_noise"));
+  EXPECT_THAT(error_of(with(phimoe(), "sliding_window", 2048)), HasSubstr("sliding_window"));
+  EXPECT_THAT(error_of(with(phimoe(), "tie_word_embeddings", true)), HasSubstr("lm_head_bias"));
 }
 
 TEST(Task2_7_Config, RefusesExpertsThatMakeNoSense) {

@@ -31,8 +31,9 @@ inline json random_rope(Random& random) {
 }
 
 inline json random_config(Random& random, bool experts = false) {
-  const std::string family = experts ? random.one_of<std::string>({"Mixtral", "Qwen2Moe", "Qwen3Moe"})
-                                     : random.one_of<std::string>({"Qwen3", "Qwen2", "Llama"});
+  const std::string family = experts
+                                 ? random.one_of<std::string>({"Mixtral", "Qwen2Moe", "Qwen3Moe", "PhiMoE"})
+                                 : random.one_of<std::string>({"Qwen3", "Qwen2", "Llama"});
   const int64_t kv_heads = random.one_of<int64_t>({1, 2, 3, 4});
   const int64_t heads = kv_heads * random.one_of<int64_t>({1, 2, 3, 5, 8});
   json config = {
@@ -50,15 +51,20 @@ inline json random_config(Random& random, bool experts = false) {
       {"hidden_act", experts ? "silu" : random.one_of<std::string>({"silu", "gelu", "gelu_pytorch_tanh"})},
       {"tie_word_embeddings", random.integer(0, 1) == 1},
       {"rope_parameters", random_rope(random)}};
-  if (family == "Qwen3" || family == "Llama" || family == "Qwen3Moe")
+  if (family == "Qwen3" || family == "Llama" || family == "Qwen3Moe" || family == "PhiMoE")
     config["attention_bias"] = random.integer(0, 1) == 1;
   if (family == "Llama") config["mlp_bias"] = random.integer(0, 1) == 1;
   if (experts) {
-    const int64_t num_experts = random.integer(1, 9);
-    config[family == "Mixtral" ? "num_local_experts" : "num_experts"] = num_experts;
-    config["num_experts_per_tok"] = random.integer(1, num_experts);
+    const bool two = family == "PhiMoE";  // its router chooses two
+    const int64_t num_experts = random.integer(two ? 2 : 1, 9);
+    config[two || family == "Mixtral" ? "num_local_experts" : "num_experts"] = num_experts;
+    config["num_experts_per_tok"] = two ? 2 : random.integer(1, num_experts);
   }
-  if (family.ends_with("Moe")) {
+  if (family == "PhiMoE") {
+    config["router_jitter_noise"] = random.one_of<double>({0.01, 0.2});
+    config["lm_head_bias"] = !config["tie_word_embeddings"].get<bool>() && random.integer(0, 1) == 1;
+  }
+  if (family.starts_with("Qwen") && experts) {
     config["moe_intermediate_size"] = random.integer(1, 60);
     config["norm_topk_prob"] = random.integer(0, 1) == 1;
     config["decoder_sparse_step"] = random.integer(1, 2);
@@ -83,12 +89,17 @@ inline NamedTensors random_weights(Random& random, const DecoderSpec& spec) {
   const int64_t hidden = spec.hidden_size, mlp = spec.intermediate_size;
   const int64_t q = spec.num_heads * spec.head_dim, kv = spec.num_kv_heads * spec.head_dim;
   add("model.embed_tokens.weight", {spec.vocab_size, hidden});
-  if (!spec.tie_word_embeddings) add("lm_head.weight", {spec.vocab_size, hidden});
-  add("model.norm.weight", {hidden});
+  const bool norm_bias = spec.norm == NormKind::layer_norm;
+  const auto add_norm = [&](const std::string& name) {
+    add(name + ".weight", {hidden});
+    if (norm_bias) add(name + ".bias", {hidden});
+  };
+  if (!spec.tie_word_embeddings) add_linear("lm_head", spec.vocab_size, hidden, spec.lm_head_bias);
+  add_norm("model.norm");
   for (int64_t i = 0; i < spec.num_layers; ++i) {
     const std::string layer = "model.layers." + std::to_string(i) + ".";
-    add(layer + "input_layernorm.weight", {hidden});
-    add(layer + "post_attention_layernorm.weight", {hidden});
+    add_norm(layer + "input_layernorm");
+    add_norm(layer + "post_attention_layernorm");
     add_linear(layer + "self_attn.q_proj", q, hidden, spec.qkv_bias);
     add_linear(layer + "self_attn.k_proj", kv, hidden, spec.qkv_bias);
     add_linear(layer + "self_attn.v_proj", kv, hidden, spec.qkv_bias);
@@ -103,7 +114,8 @@ inline NamedTensors random_weights(Random& random, const DecoderSpec& spec) {
       add_linear(layer + "mlp.down_proj", hidden, mlp, spec.mlp_bias);
       continue;
     }
-    const bool mixtral = spec.architecture == "MixtralForCausalLM";
+    const bool mixtral =
+        spec.architecture == "MixtralForCausalLM" || spec.architecture == "PhiMoEForCausalLM";
     const std::string block = layer + (mixtral ? "block_sparse_moe." : "mlp.");
     add(block + "gate.weight", {spec.experts.num_experts, hidden});
     for (int64_t expert = 0; expert < spec.experts.num_experts; ++expert) {

@@ -55,7 +55,7 @@ class ReferenceModel {
     const Row& head = weights_.at(spec_.tie_word_embeddings ? "embed_tokens.weight" : "lm_head.weight");
     std::vector<Row> result;
     for (const Row& row : x)
-      result.push_back(multiply(head, {}, norm(row, weights_.at("norm.weight")), spec_.vocab_size));
+      result.push_back(multiply(head, bias_of("lm_head"), norm(row, "norm"), spec_.vocab_size));
     return result;
   }
 
@@ -72,17 +72,26 @@ class ReferenceModel {
 
   Row project(const std::string& name, const Row& x) const {
     const Row& weight = weights_.at(name + ".weight");
-    const auto bias = weights_.find(name + ".bias");
-    return multiply(weight, bias == weights_.end() ? Row{} : bias->second, x,
-                    static_cast<int64_t>(weight.size() / x.size()));
+    return multiply(weight, bias_of(name), x, static_cast<int64_t>(weight.size() / x.size()));
   }
 
-  Row norm(const Row& x, const Row& gains) const {
+  // Empty where there is none.
+  Row bias_of(const std::string& name) const {
+    const auto bias = weights_.find(name + ".bias");
+    return bias == weights_.end() ? Row{} : bias->second;
+  }
+
+  // LayerNorm where the norm has a bias, else RMSNorm.
+  Row norm(const Row& x, const std::string& name) const {
+    const Row &gains = weights_.at(name + ".weight"), bias = bias_of(name);
+    const auto width = static_cast<double>(x.size());
+    const double mean = bias.empty() ? 0 : std::accumulate(x.begin(), x.end(), 0.0) / width;
     double sum = 0;
-    for (const double value : x) sum += value * value;
-    const double scale = 1.0 / std::sqrt(sum / static_cast<double>(x.size()) + spec_.norm_eps);
+    for (const double value : x) sum += (value - mean) * (value - mean);
+    const double scale = 1.0 / std::sqrt(sum / width + spec_.norm_eps);
     Row out(x.size());
-    for (size_t i = 0; i < x.size(); ++i) out[i] = x[i] * scale * gains[i];
+    for (size_t i = 0; i < x.size(); ++i)
+      out[i] = (x[i] - mean) * scale * gains[i] + (bias.empty() ? 0 : bias[i]);
     return out;
   }
 
@@ -93,7 +102,7 @@ class ReferenceModel {
       if (spec_.qk_norm) {
         const Row part(heads.begin() + static_cast<int64_t>(head),
                        heads.begin() + static_cast<int64_t>(head + width));
-        const Row normed = norm(part, weights_.at(norm_name));
+        const Row normed = norm(part, norm_name);
         std::copy(normed.begin(), normed.end(), heads.begin() + static_cast<int64_t>(head));
       }
       for (size_t i = 0; i < half; ++i) {
@@ -146,15 +155,15 @@ class ReferenceModel {
     const std::string attention = layer + "self_attn.", mlp = layer + "mlp.";
     std::vector<Row> keys, values;
     for (size_t t = 0; t < x.size(); ++t) {
-      const Row normed = norm(x[t], weights_.at(layer + "input_layernorm.weight"));
+      const Row normed = norm(x[t], layer + "input_layernorm");
       Row q = project(attention + "q_proj", normed);
       keys.push_back(project(attention + "k_proj", normed));
       values.push_back(project(attention + "v_proj", normed));
-      norm_and_rotate(q, static_cast<int64_t>(t), attention + "q_norm.weight");
-      norm_and_rotate(keys.back(), static_cast<int64_t>(t), attention + "k_norm.weight");
+      norm_and_rotate(q, static_cast<int64_t>(t), attention + "q_norm");
+      norm_and_rotate(keys.back(), static_cast<int64_t>(t), attention + "k_norm");
       add(x[t], project(attention + "o_proj", attend(q, keys, values, t + 1)));
 
-      const Row second = norm(x[t], weights_.at(layer + "post_attention_layernorm.weight"));
+      const Row second = norm(x[t], layer + "post_attention_layernorm");
       if (weights_.contains(mlp + "gate_proj.weight"))
         add(x[t], run_mlp(mlp + "gate_proj", mlp + "up_proj", mlp + "down_proj", second));
       else if (weights_.contains(mlp + "gate.weight"))
@@ -172,10 +181,36 @@ class ReferenceModel {
     return project(down_name, gate);
   }
 
+  // The best expert, weighed by a softmax over those that are near it; then the same without it.
+  Row run_sparsemixer(const std::string& block, const std::array<std::string, 3>& names, const Row& x,
+                      const Row& logits) const {
+    Row out(x.size());
+    std::vector<size_t> chosen;
+    for (int round = 0; round < 2; ++round) {
+      const auto is_left = [&](size_t e) { return chosen.empty() || e != chosen[0]; };
+      size_t best = is_left(0) ? 0 : 1;
+      for (size_t e = 0; e < logits.size(); ++e)
+        if (is_left(e) && logits[e] > logits[best]) best = e;
+      double total = 0;
+      for (size_t e = 0; e < logits.size(); ++e) {
+        const double distance = (logits[best] - logits[e]) / std::max(std::abs(logits[e]), logits[best]);
+        if (is_left(e) && distance <= 2 * spec_.experts.rule.jitter)
+          total += std::exp(logits[e] - logits[best]);
+      }
+      chosen.push_back(best);
+      const std::string prefix = block + "experts." + std::to_string(best) + ".";
+      Row one = run_mlp(prefix + names[0], prefix + names[1], prefix + names[2], x);
+      for (double& value : one) value /= total;
+      add(out, one);
+    }
+    return out;
+  }
+
   // Softmax over all experts, the best of them, their weights divided by their sum where the model does it.
   Row run_experts(const std::string& block, const std::array<std::string, 3>& names, const Row& x) const {
     const RouterRule& rule = spec_.experts.rule;
     Row scores = project(block + "gate", x);
+    if (rule.score == RouterScore::sparsemixer) return run_sparsemixer(block, names, x, scores);
     double total = 0, chosen = 0;
     for (double& score : scores) total += score = std::exp(score);
     std::vector<size_t> order(scores.size());

@@ -14,7 +14,7 @@ save_pretrained writes, an expert's matrices each by itself, as the published ch
 
 golden.json:
     oracle            versions of transformers and torch
-    max_model_len     only for dynamic NTK, see fix_dynamic_base
+    max_model_len     only for dynamic NTK and longrope, see fix_dynamic_base and fix_longrope
     eos_token_ids     what generation_config.json (or else config.json) says
     prompts[]         token_ids; logit_positions and logits (float32, one row per position: all positions of short
                       prompts, the last of long ones); greedy_token_ids (the end tokens are ignored); min_gap, the
@@ -51,6 +51,7 @@ FAMILIES = {
     "mixtral": "MixtralForCausalLM",
     "qwen2_moe": "Qwen2MoeForCausalLM",
     "qwen3_moe": "Qwen3MoeForCausalLM",
+    "phimoe": "PhiMoEForCausalLM",
 }
 
 
@@ -89,6 +90,11 @@ def sizes(hidden, heads, kv_heads, intermediate, layers=2, vocab=131, head_dim=N
 
 
 LLAMA3 = {"factor": 8.0, "high_freq_factor": 4.0, "low_freq_factor": 1.0, "original_max_position_embeddings": 64}
+LONGROPE = {"rope_theta": 10000.0, "type": "longrope", "original_max_position_embeddings": 64,
+            "short_factor": [1.0, 1.05, 1.1, 1.2, 1.3, 1.5], "short_mscale": 1.1,
+            "long_factor": [1.0, 1.3, 1.9, 2.8, 3.7, 4.0], "long_mscale": 1.3}
+PHIMOE = {"num_local_experts": 4, "num_experts_per_tok": 2, "router_jitter_noise": 0.2, "input_jitter_noise": 0.01,
+          "rms_norm_eps": 1e-5, "attention_bias": True, "lm_head_bias": True, "sliding_window": 256}
 SHORT = [1, 2, 5, 9, 17, 33, 40]
 LONG = [1, 7, 31, 97, 131, 200]
 
@@ -178,6 +184,14 @@ CASES = {
     "llama_2_f16": dict(  # the keys of Llama-2-7b-hf: no rope_theta, no head_dim, as many KV heads as heads
         family="llama", style="old", dtype="float16", sizes=sizes(64, 4, 4, 112, max_positions=128),
         rope={}, extra={"pretraining_tp": 1, "rms_norm_eps": 1e-5}),
+    # longrope's factors for short texts, which a table of original_max_position_embeddings has, and those for long ones.
+    "phimoe_short": dict(
+        family="phimoe", style="old", sizes=sizes(48, 4, 2, 40, max_positions=256), rope=LONGROPE, extra=PHIMOE,
+        lengths=[1, 2, 5, 9, 17, 33], max_model_len=64),
+    "phimoe_long": dict(
+        family="phimoe", style="new", sizes=sizes(48, 4, 1, 32, layers=3, max_positions=256),
+        rope={"rope_type": "longrope"} | {key: value for key, value in LONGROPE.items() if key != "type"},
+        extra=PHIMOE | {"attention_bias": False, "lm_head_bias": False}, eos="int", lengths=LONG),
 }
 
 
@@ -186,7 +200,7 @@ def write_json(path, value):
 
 
 def is_router(name):
-    return name.endswith("mlp.gate.weight")
+    return name.endswith(("mlp.gate.weight", "mlp.router.weight"))
 
 
 def randomize(model, generator):
@@ -197,7 +211,9 @@ def randomize(model, generator):
 
     for name, parameter in model.named_parameters():
         shape = parameter.shape
-        if name.endswith("bias"):
+        if "norm" in name and name.endswith("bias"):  # a larger one would send all tokens to the same experts
+            value = 0.15 * normal(shape)
+        elif name.endswith("bias"):
             value = 0.4 * normal(shape)
         elif "q_norm" in name or "k_norm" in name:
             value = 1.5 + 0.4 * normal(shape)
@@ -245,6 +261,19 @@ def save_weights(folder, model, case, dtype):
                {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))})
 
 
+def fix_longrope(model, max_model_len):
+    """One set of factors for all, that of max_model_len.
+
+    transformers' Phi-3.5-MoE takes the short factors for every text and only the scale of long ones, a mistake: its
+    rotary embedding asks for the frequencies without saying the length. Ladder takes both from max_model_len, as vLLM does.
+    """
+    rope = model.config.rope_parameters
+    if max_model_len > rope["original_max_position_embeddings"]:
+        rope["short_factor"], rope["short_mscale"] = rope["long_factor"], rope["long_mscale"]
+    else:
+        rope["long_factor"], rope["long_mscale"] = rope["short_factor"], rope["short_mscale"]
+
+
 def fix_dynamic_base(model, max_model_len):
     """Dynamic NTK with one base for all.
 
@@ -272,6 +301,11 @@ def router_gap(model, ids):
         logits = torch.nn.functional.linear(args[0].reshape(-1, args[0].shape[-1]), router.weight)
         best = logits.topk(router.top_k + 1).values
         gap = min(gap, (best[:, -2] - best[:, -1]).min().item())
+        if hasattr(router, "router_jitter_noise"):  # sparsemixer: also the order, and who is near enough to be weighed
+            gap = min(gap, (best[:, 0] - best[:, 1]).min().item())
+            for first in best[:, :1], best[:, 1:2]:
+                distance = (first - logits) / logits.abs().clamp(min=first) - 2 * router.router_jitter_noise
+                gap = min(gap, distance.abs().min().item())
 
     routers = [module for name, module in model.named_modules() if is_router(name + ".weight")]
     handles = [router.register_forward_hook(look) for router in routers]
@@ -322,9 +356,11 @@ def check_rope_matters(name, model, ids):
     reference = all_logits(model, ids)
     plain, _ = rotary.compute_default_rope_parameters(model.config)
     rotary.inv_freq.copy_(plain)
+    init = getattr(rotary, "rope_init_fn", None)  # Phi-3.5-MoE asks it at every step
+    rotary.rope_init_fn = lambda *args, **kwargs: (plain, 1.0)
     effect = ((all_logits(model, ids)[-1] - reference[-1]).norm() / reference[-1].norm()).item()
     rotary.inv_freq.copy_(saved)
-    rotary.attention_scaling = scaling
+    rotary.attention_scaling, rotary.rope_init_fn = scaling, init
     if effect < 100 * MIN_EFFECT:
         raise SystemExit(f"{name}: without its rope scaling the logits move by {effect:.1e} only")
 
@@ -345,7 +381,9 @@ def make_case(name, case, folder, seed):
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
     if any(is_router(name) for name in model.state_dict()):
         model.set_experts_implementation("eager")  # the grouped one does not take every width
-    if "max_model_len" in case:
+    if case["family"] == "phimoe":
+        fix_longrope(model, case.get("max_model_len", case["sizes"]["max_position_embeddings"]))
+    elif "max_model_len" in case:
         fix_dynamic_base(model, case["max_model_len"])
 
     prompts, rejected = [], 0

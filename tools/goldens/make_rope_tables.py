@@ -4,7 +4,7 @@
     python3 tools/goldens/make_rope_tables.py tests/goldens/rope_tables.json
 
 Each case holds what a config.json would say (head_dim, max_position_embeddings, rope: the entries of
-rope_parameters), for dynamic NTK the seq_len that fixes the base, and the oracle's float32 answer: inv_freq
+rope_parameters), for dynamic NTK and longrope the seq_len that fixes the base or the factors, and the oracle's float32 answer: inv_freq
 [head_dim / 2], attention_scaling (it multiplies cos and sin), and rows of cos and sin [head_dim / 2] at some positions,
 scaling included. Needs torch and transformers.
 """
@@ -22,6 +22,9 @@ from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 LLAMA31 = {"rope_type": "llama3", "rope_theta": 500000.0, "factor": 8.0, "low_freq_factor": 1.0,
            "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 YARN = {"rope_type": "yarn", "rope_theta": 1000000.0, "factor": 4.0, "original_max_position_embeddings": 32768}
+
+LONGROPE = {"rope_type": "longrope", "rope_theta": 10000.0, "factor": 32.0, "original_max_position_embeddings": 4096,
+            "short_factor": [1.0 + 0.03 * i for i in range(32)], "long_factor": [1.0 + 0.07 * i * i for i in range(32)]}
 
 # name: (head_dim, max_position_embeddings, rope parameters, seq_len)
 CASES = {
@@ -53,6 +56,10 @@ CASES = {
     "llama3_small": (32, 512, LLAMA31 | {"rope_theta": 10000.0, "original_max_position_embeddings": 64}, None),
     "llama3_other_bands": (32, 1024, LLAMA31 | {"factor": 4.0, "low_freq_factor": 2.0, "high_freq_factor": 16.0,
                                                 "original_max_position_embeddings": 256}, None),
+    "longrope_short": (64, 131072, LONGROPE, 4096),
+    "longrope_long": (64, 131072, LONGROPE, 4097),
+    "longrope_attention_factor": (64, 131072, LONGROPE | {"attention_factor": 1.1}, 131072),
+    "longrope_factor_1": (64, 4096, LONGROPE | {"factor": 1.0}, 700),
 }
 
 
@@ -65,9 +72,9 @@ def make_case(head_dim, max_positions, rope, seq_len):
                          max_position_embeddings=max_positions, rope_parameters=dict(rope))
     rotary = LlamaRotaryEmbedding(config)
     if seq_len is not None:
-        inv_freq, rotary.attention_scaling = ROPE_INIT_FUNCTIONS["dynamic"](config, seq_len=seq_len)
+        inv_freq, rotary.attention_scaling = ROPE_INIT_FUNCTIONS[rope["rope_type"]](config, seq_len=seq_len)
         rotary.inv_freq.copy_(inv_freq)
-        rotary.rope_type = "default"  # the base stays as seq_len fixed it
+        rotary.rope_type = "default"  # what seq_len fixed stays
     original = rope.get("original_max_position_embeddings", max_positions)
     positions = sorted({0, 1, 2, 17, original - 1, original, original + 1, 2 * original + 3, 4 * original - 1})
     cos, sin = rotary(torch.zeros(1), torch.tensor([positions]))
