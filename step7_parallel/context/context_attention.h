@@ -33,6 +33,9 @@ struct ContextAttentionArgs {
   Tensor k, v;  // [context_keys, kv_heads, dim], heads % kv_heads == 0
   double scale = 1.0;
   Tensor out;  // [context_rows, heads, dim]
+  // Of the method in two dimensions alone: rank r of the group is rank r % inner of `inner` and r / inner of `outer`.
+  Communicator* inner = &single_rank();
+  Communicator* outer = &single_rank();
 };
 
 // Error: rows that are not this rank's, shapes that do not fit together, a tensor of another dtype than f32, with gaps or
