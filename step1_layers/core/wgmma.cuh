@@ -2,6 +2,8 @@
 // Hopper's matrix instructions and the barriers that order them (sm_90a). PTX ISA, "Asynchronous Warpgroup
 // Level Matrix Multiply-Accumulate", "mbarrier", "setmaxnreg". Where the compiled code is for another
 // architecture the functions are empty: kernels that call them are not launched there.
+#include <cuda.h>
+
 #include "step1_layers/core/tensor_core.cuh"
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -86,6 +88,11 @@ __device__ void keep_in_place(uint32_t (&d)[count]) {
 #pragma unroll
   for (int i = 0; i < count; ++i) asm volatile("" : "+r"(d[i])::"memory");
 }
+template <class T, int rows, int count>
+__device__ void keep_in_place(T (&d)[rows][count]) {
+#pragma unroll
+  for (int i = 0; i < rows; ++i) keep_in_place(d[i]);
+}
 
 // Shared memory written so far by this thread's ordinary instructions is seen by wgmma, after a barrier with
 // the threads that issue them.
@@ -131,6 +138,31 @@ __device__ inline void wait_phase(uint32_t barrier, uint32_t parity) {
       "@!done bra again;\n"
       "}" ::"r"(barrier),
       "r"(parity)
+      : "memory");
+#endif
+}
+// The phase ends only when so many bytes have come too, which copy_box brings. Counts as an arrival.
+__device__ inline void arrive_and_expect(uint32_t barrier, uint32_t bytes) {
+#ifdef LADDER_WGMMA
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
+               : "memory");
+#endif
+}
+// This thread's arrival, when its copy_async so far have arrived: it need not wait for them itself.
+__device__ inline void arrive_with_copies(uint32_t barrier) {
+#ifdef LADDER_WGMMA
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared::cta.b64 [%0];" ::"r"(barrier) : "memory");
+#endif
+}
+// A box of a tensor (tensor_map_cuda.h) that begins at these coordinates, brought to shared memory by the copy engine. One
+// thread asks for it.
+__device__ inline void copy_box(uint32_t to, const CUtensorMap& map, uint32_t barrier, int c0, int c1, int c2,
+                                int c3, int c4) {
+#ifdef LADDER_WGMMA
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], "
+      "[%1, {%2, %3, %4, %5, %6}], [%7];" ::"r"(to),
+      "l"(&map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "r"(barrier)
       : "memory");
 #endif
 }

@@ -50,7 +50,7 @@ Experts<T> experts_of(const MoeExpertsArgs& args) {
 template <class T>
 __device__ float silu_and_mul(float gate, float up) {
   const float g = to_float(from_float<T>(gate)), u = to_float(from_float<T>(up));
-  return g / (1.0f + (sizeof(T) == 2 ? __expf(-g) : expf(-g))) * u;
+  return sizeof(T) == 2 ? __fdividef(g, 1.0f + __expf(-g)) * u : g / (1.0f + expf(-g)) * u;
 }
 
 // out[t] = the weighted sum over the experts of token t of results [pairs, hidden], which hold their weight already.

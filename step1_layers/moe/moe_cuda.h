@@ -12,7 +12,8 @@ bool route_tokens_cuda_takes(const RouteTokensArgs& args);
 void moe_experts_cuda(const OpContext& ctx, const MoeExpertsArgs& args);
 
 void moe_experts_cuda_grouped(const OpContext& ctx, const MoeExpertsArgs& args);
-bool moe_experts_takes_grouped(const MoeExpertsArgs& args);
+void moe_experts_cuda_overlapped(const OpContext& ctx, const MoeExpertsArgs& args);
+bool moe_experts_takes_grouped(const MoeExpertsArgs& args);  // both
 
 void moe_experts_cuda_stream(const OpContext& ctx, const MoeExpertsArgs& args);
 bool moe_experts_takes_stream(const MoeExpertsArgs& args);

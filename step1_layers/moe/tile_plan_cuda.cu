@@ -2,13 +2,16 @@
 
 #include <algorithm>
 
-#include "step1_layers/core/cuda_kernel.cuh"
+#include "step1_layers/core/cluster.cuh"
 
 namespace ladder {
 
 namespace {
 
 constexpr int kPlanThreads = 1024;
+// From so many pairs on, a cluster of blocks shares them: shared memory counts about one pair a clock, 71 us of 65,536 pairs
+// for one block (H200).
+constexpr int kManyPairs = 8192, kPlanBlocks = 8;
 
 int max_tiles(const MoeExpertsArgs& args, int rows) {
   const int64_t pairs = args.expert_ids.numel();
@@ -30,17 +33,17 @@ __device__ int sum_before(int value, int* warp_sums) {
   return sum - value;
 }
 
-// Calls use(pair, expert) for this thread's share of the pairs that have an expert here. Some ids are asked for before the
-// first is used: one block alone has little else to do while it waits for memory.
+// Calls use(pair, expert) for this thread's share of the pairs from `begin` to `end` that have an expert here. Some ids are
+// asked for before the first is used: few blocks have little else to do while they wait for memory.
 template <class Use>
-__device__ void for_each_pair(const int32_t* expert_ids, int num_pairs, int experts, Use&& use) {
+__device__ void for_each_pair(const int32_t* expert_ids, int begin, int end, int experts, Use&& use) {
   constexpr int kAtOnce = 8;
-  for (int first = static_cast<int>(threadIdx.x); first < num_pairs; first += kAtOnce * kPlanThreads) {
+  for (int first = begin + static_cast<int>(threadIdx.x); first < end; first += kAtOnce * kPlanThreads) {
     int ids[kAtOnce];
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i) {
       const int pair = first + i * kPlanThreads;
-      ids[i] = pair < num_pairs ? expert_ids[pair] : -1;
+      ids[i] = pair < end ? expert_ids[pair] : -1;
     }
 #pragma unroll
     for (int i = 0; i < kAtOnce; ++i)
@@ -48,30 +51,52 @@ __device__ void for_each_pair(const int32_t* expert_ids, int num_pairs, int expe
   }
 }
 
-// One block: a histogram of the pairs in shared memory, a thread per expert that finds where its pairs and its tiles
-// begin, and the pairs put in their places.
-__global__ void __launch_bounds__(kPlanThreads)
+// A block, or the blocks of a cluster with a piece of the pairs each: a histogram of them in shared memory, a thread per
+// expert that finds where its pairs and its tiles begin, and the pairs put in their places.
+template <int blocks>
+__global__ void LADDER_CLUSTER_OF(blocks) __launch_bounds__(kPlanThreads)
     plan_tiles_kernel(const int32_t* expert_ids, int num_pairs, int experts, int rows, Tile* tiles,
                       int num_tiles, int32_t* pairs) {
   __shared__ int counts[kMaxPlannedExperts], warp_sums[kPlanThreads / kWarp];
   allow_next_kernel();
-  const int thread = static_cast<int>(threadIdx.x);
+  const int thread = static_cast<int>(threadIdx.x), rank = blocks > 1 ? cluster_rank() : 0;
+  const int piece = ceil_div(num_pairs, blocks);
+  const int begin = rank * piece, end = min(begin + piece, num_pairs);
+  auto sync = [] {
+    if constexpr (blocks > 1)
+      cluster_sync();
+    else
+      __syncthreads();
+  };
   counts[thread] = 0;
   __syncthreads();
   wait_for_previous_kernel();
-  for_each_pair(expert_ids, num_pairs, experts, [&](int, int expert) { atomicAdd(&counts[expert], 1); });
-  __syncthreads();
+  for_each_pair(expert_ids, begin, end, experts, [&](int, int expert) { atomicAdd(&counts[expert], 1); });
+  sync();
 
-  const int count = counts[thread], my_tiles = (count + rows - 1) / rows;
+  int count = counts[thread], in_blocks_before = 0;
+  if constexpr (blocks > 1) {
+    count = 0;
+    for (int block = 0; block < blocks; ++block) {
+      const int there = in_block(counts, block)[thread];
+      count += there;
+      if (block < rank) in_blocks_before += there;
+    }
+    cluster_sync();  // all have read
+  }
+  const int my_tiles = (count + rows - 1) / rows;
   const int first = sum_before(count, warp_sums), first_tile = sum_before(my_tiles, warp_sums);
-  for (int i = 0; i < my_tiles; ++i)
-    tiles[first_tile + i] = {thread, first + i * rows, min(rows, count - i * rows), 0};
-  counts[thread] = first;  // from here on: where its next pair goes
+  if (rank == 0)
+    for (int i = 0; i < my_tiles; ++i)
+      tiles[first_tile + i] = {thread, first + i * rows, min(rows, count - i * rows), 0};
+  counts[thread] = first + in_blocks_before;  // from here on: where its next pair goes
   if (thread == kPlanThreads - 1) warp_sums[0] = first_tile + my_tiles;
   __syncthreads();
 
-  for (int tile = warp_sums[0] + thread; tile < num_tiles; tile += kPlanThreads) tiles[tile] = {-1, 0, 0, 0};
-  for_each_pair(expert_ids, num_pairs, experts,
+  if (rank == 0)
+    for (int tile = warp_sums[0] + thread; tile < num_tiles; tile += kPlanThreads)
+      tiles[tile] = {-1, 0, 0, 0};
+  for_each_pair(expert_ids, begin, end, experts,
                 [&](int pair, int expert) { pairs[atomicAdd(&counts[expert], 1)] = pair; });
 }
 
@@ -82,9 +107,11 @@ TilePlan plan_tiles(const OpContext& ctx, const MoeExpertsArgs& args, int rows) 
   const int num_tiles = max_tiles(args, rows);
   const Tensor tiles = ctx.arena->take({num_tiles, 4}, DType::i32);
   const Tensor pairs = ctx.arena->take({num_pairs}, DType::i32);
-  launch_kernel(ctx, plan_tiles_kernel, 1, kPlanThreads, 0, cuda_data<int32_t>(args.expert_ids),
-                static_cast<int>(num_pairs), static_cast<int>(args.gate_up.dim(0)), rows,
-                cuda_data<Tile>(tiles), num_tiles, cuda_data<int32_t>(pairs));
+  const bool many = num_pairs >= kManyPairs && ctx.device_arch >= 90;
+  launch_kernel(ctx, many ? plan_tiles_kernel<kPlanBlocks> : plan_tiles_kernel<1>, many ? kPlanBlocks : 1,
+                kPlanThreads, 0, cuda_data<int32_t>(args.expert_ids), static_cast<int>(num_pairs),
+                static_cast<int>(args.gate_up.dim(0)), rows, cuda_data<Tile>(tiles), num_tiles,
+                cuda_data<int32_t>(pairs));
   return {cuda_data<Tile>(tiles), cuda_data<int32_t>(pairs), num_tiles};
 }
 
