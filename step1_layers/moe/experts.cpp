@@ -16,6 +16,12 @@ std::span<const Variant<MoeExpertsArgs>> moe_experts_variants() {
        .run = moe_experts_per_expert},
 #ifdef LADDER_HAS_CUDA
       {.name = "naive", .device = DeviceType::cuda, .idea = "a warp per value", .run = moe_experts_cuda},
+      {.name = "per_expert",
+       .device = DeviceType::cuda,
+       .idea = "the library's products, every expert on all tokens: what was not routed to it is not added",
+       .batch_invariant = false,
+       .supports = moe_experts_takes_per_expert,
+       .run = moe_experts_cuda_per_expert},
       {.name = "grouped",
        .device = DeviceType::cuda,
        .idea =

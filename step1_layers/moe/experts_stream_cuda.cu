@@ -9,7 +9,7 @@ namespace ladder {
 namespace {
 
 // stream (sm_80)
-// bf16 or f16, hidden size and width in whole 64s. Tiles of 8, 16 or 32 tokens of an expert (tile_plan_cuda.h); a single
+// bf16 or f16, hidden size and width in whole 64s. Tiles of 8 or 16 tokens of an expert (tile_plan_cuda.h); a single
 // token needs no plan, its pairs are the tiles. On the tensor cores the weights are the rows of an mma and the tokens its
 // eight columns, so that few tokens leave little of it idle. As the order of a sum is free, sixteen bytes of a row of the
 // weights are a lane's operands of two mma as they come (rows_stream.cuh has it the other way round): a lane copies what
@@ -20,9 +20,9 @@ constexpr int kWarps = 4, kThreads = kWarps * kWarp;
 constexpr int kGroups = 2;  // mma of 16 rows of weights each
 constexpr int kLine = 64;   // elements
 constexpr int kSlots = 3;   // lines of a warp that are on their way
-// With more pairs than this per expert, on average, the tiles of this rung read the weights too often: `grouped` takes 325
-// us where it takes 344 (128 tokens, 8 of 128 experts each), and 311 where it takes 294 with half of them (H200).
-constexpr int kPairsPerExpert = 6;
+// With more pairs than this per expert, on average, the tiles of this rung read the weights too often: `overlapped` takes 294
+// us where it takes 298 (64 tokens, 8 of 128 experts each), and 264 where it takes 260 with half of them (H200).
+constexpr int kPairsPerExpert = 3;
 
 template <int octets>
 constexpr int kPacks = 2 *
@@ -219,10 +219,8 @@ void moe_experts_cuda_stream(const OpContext& ctx, const MoeExpertsArgs& args) {
       const int64_t pairs = args.expert_ids.numel(), experts = args.gate_up.dim(0);
       if (args.x.dim(0) == 1 || pairs <= experts)
         run_stream<T, 1>(ctx, args);
-      else if (pairs <= 4 * experts)
-        run_stream<T, 2>(ctx, args);
       else
-        run_stream<T, 4>(ctx, args);
+        run_stream<T, 2>(ctx, args);
     }
   });
 }

@@ -18,19 +18,28 @@ int max_tiles(const MoeExpertsArgs& args, int rows) {
   return static_cast<int>(std::min(pairs, args.gate_up.dim(0)) + pairs / rows);
 }
 
-// The sum over the threads before this one of a block of kPlanThreads.
-__device__ int sum_before(int value, int* warp_sums) {
-  const int lane = static_cast<int>(threadIdx.x) % kWarp, warp = static_cast<int>(threadIdx.x) / kWarp;
-  int sum = value;
-  for (int offset = 1; offset < kWarp; offset *= 2) {
-    const int before = __shfl_up_sync(kAllLanes, sum, offset);
-    if (lane >= offset) sum += before;
-  }
-  if (lane == kWarp - 1) warp_sums[warp] = sum;
+// The sums over the threads before this one of a block of kPlanThreads; `all`: over all of them.
+__device__ int2 sums_before(int2 value, int2& all) {
+  __shared__ int2 warps[kPlanThreads / kWarp];
+  auto sum_up = [](int2 sum) {  // over the lanes up to this one
+    const int lane = static_cast<int>(threadIdx.x) % kWarp;
+#pragma unroll
+    for (int offset = 1; offset < kWarp; offset *= 2) {
+      const int2 before = {__shfl_up_sync(kAllLanes, sum.x, offset),
+                           __shfl_up_sync(kAllLanes, sum.y, offset)};
+      if (lane >= offset) sum = {sum.x + before.x, sum.y + before.y};
+    }
+    return sum;
+  };
+  const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
+  const int2 sum = sum_up(value);
+  if (lane == kWarp - 1) warps[warp] = sum;
   __syncthreads();
-  for (int other = 0; other < warp; ++other) sum += warp_sums[other];
+  if (warp == 0) warps[lane] = sum_up(warps[lane]);
   __syncthreads();
-  return sum - value;
+  const int2 before = warp > 0 ? warps[warp - 1] : int2{0, 0};
+  all = warps[kPlanThreads / kWarp - 1];
+  return {before.x + sum.x - value.x, before.y + sum.y - value.y};
 }
 
 // Calls use(pair, expert) for this thread's share of the pairs from `begin` to `end` that have an expert here. Some ids are
@@ -57,7 +66,7 @@ template <int blocks>
 __global__ void LADDER_CLUSTER_OF(blocks) __launch_bounds__(kPlanThreads)
     plan_tiles_kernel(const int32_t* expert_ids, int num_pairs, int experts, int rows, Tile* tiles,
                       int num_tiles, int32_t* pairs) {
-  __shared__ int counts[kMaxPlannedExperts], warp_sums[kPlanThreads / kWarp];
+  __shared__ int counts[kMaxPlannedExperts];
   allow_next_kernel();
   const int thread = static_cast<int>(threadIdx.x), rank = blocks > 1 ? cluster_rank() : 0;
   const int piece = ceil_div(num_pairs, blocks);
@@ -85,17 +94,16 @@ __global__ void LADDER_CLUSTER_OF(blocks) __launch_bounds__(kPlanThreads)
     cluster_sync();  // all have read
   }
   const int my_tiles = (count + rows - 1) / rows;
-  const int first = sum_before(count, warp_sums), first_tile = sum_before(my_tiles, warp_sums);
+  int2 all;
+  const auto [first, first_tile] = sums_before({count, my_tiles}, all);
   if (rank == 0)
     for (int i = 0; i < my_tiles; ++i)
       tiles[first_tile + i] = {thread, first + i * rows, min(rows, count - i * rows), 0};
   counts[thread] = first + in_blocks_before;  // from here on: where its next pair goes
-  if (thread == kPlanThreads - 1) warp_sums[0] = first_tile + my_tiles;
   __syncthreads();
 
   if (rank == 0)
-    for (int tile = warp_sums[0] + thread; tile < num_tiles; tile += kPlanThreads)
-      tiles[tile] = {-1, 0, 0, 0};
+    for (int tile = all.y + thread; tile < num_tiles; tile += kPlanThreads) tiles[tile] = {-1, 0, 0, 0};
   for_each_pair(expert_ids, begin, end, experts,
                 [&](int pair, int expert) { pairs[atomicAdd(&counts[expert], 1)] = pair; });
 }
