@@ -12,7 +12,8 @@ bool route_tokens_cuda_takes(const RouteTokensArgs& args);
 void moe_experts_cuda(const OpContext& ctx, const MoeExpertsArgs& args);
 
 void moe_experts_cuda_per_expert(const OpContext& ctx, const MoeExpertsArgs& args);
-bool moe_experts_takes_per_expert(const MoeExpertsArgs& args);  // as many pairs as experts: nearly all are touched
+bool moe_experts_takes_per_expert(
+    const MoeExpertsArgs& args);  // as many pairs as experts: nearly all are touched
 
 void moe_experts_cuda_grouped(const OpContext& ctx, const MoeExpertsArgs& args);
 void moe_experts_cuda_overlapped(const OpContext& ctx, const MoeExpertsArgs& args);
