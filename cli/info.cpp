@@ -33,6 +33,8 @@ std::string_view rope_name(RopeKind kind) {
       return "llama3";
     case RopeKind::longrope:
       return "LongRoPE";
+    case RopeKind::none:
+      return "none";
     case RopeKind::standard:
       break;
   }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "step1_layers/activation/gelu.h"
+#include "step1_layers/activation/relu.h"
 #include "step1_layers/activation/silu_and_mul.h"
 #include "step1_layers/attention/attention.h"
 #include "step1_layers/attention/attention_with_store.h"
@@ -18,6 +19,7 @@
 #include "step1_layers/moe/experts.h"
 #include "step1_layers/moe/router.h"
 #include "step1_layers/moe/shared_expert.h"
+#include "step1_layers/norm/layer_norm.h"
 #include "step1_layers/norm/rms_norm.h"
 #include "step1_layers/rotary/rope.h"
 #include "step1_layers/sampling/argmax.h"
@@ -72,6 +74,8 @@ std::vector<OperatorInfo> operators(Device device) {
       describe("embedding", embedding_variants(), ctx),
       describe("rms_norm", rms_norm_variants(), ctx),
       describe("fused_add_rms_norm", fused_add_rms_norm_variants(), ctx),
+      describe("layer_norm", layer_norm_variants(), ctx),
+      describe("fused_add_layer_norm", fused_add_layer_norm_variants(), ctx),
       describe("matmul", matmul_variants(), ctx),
       describe("norm_qkv", norm_qkv_variants(), ctx),
       describe("rotary_embedding", rotary_embedding_variants(), ctx),
@@ -87,6 +91,7 @@ std::vector<OperatorInfo> operators(Device device) {
       describe("moe_experts", moe_experts_variants(), ctx),
       describe("add_shared_expert", add_shared_expert_variants(), ctx),
       describe("silu_and_mul", silu_and_mul_variants(), ctx),
+      describe("relu", relu_variants(), ctx),
       describe("gelu", gelu_variants(), ctx),
       describe("gelu_and_mul", gelu_and_mul_variants(), ctx),
       describe("apply_token_bitmask", apply_token_bitmask_variants(), ctx),
@@ -129,11 +134,12 @@ std::vector<ProductKernels> product_kernels(const DecoderSpec& spec, const Runne
   ctx.kernels = config.kernels;
   const int64_t q = spec.num_heads * spec.head_dim, kv = spec.num_kv_heads * spec.head_dim;
   const int64_t hidden = spec.hidden_size, mlp = spec.intermediate_size;
-  std::vector<ProductKernels> products = {{"norm_qkv", q + 2 * kv, hidden, {}},
-                                          {"o_residual", hidden, q, {}},
-                                          {"norm_gate_up_silu", 2 * mlp, hidden, {}},
-                                          {"down_residual", hidden, mlp, {}},
-                                          {"lm_head", spec.vocab_size, hidden, {}}};
+  std::vector<ProductKernels> products = {
+      {"norm_qkv", q + 2 * kv, hidden, {}},
+      {"o_residual", hidden, q, {}},
+      {spec.gated_mlp ? "norm_gate_up_silu" : "fc1", spec.gated_mlp ? 2 * mlp : mlp, hidden, {}},
+      {"down_residual", hidden, mlp, {}},
+      {"lm_head", spec.vocab_size, spec.embedding_width(), {}}};
   // What goes to the residual stream first: where it is not fused, the sum waits for the norm after it.
   for (const size_t index : {1, 3, 0, 2, 4}) {
     ProductKernels& product = products[index];

@@ -4,6 +4,7 @@
 
 #include "step2_model/decoder/dense_mlp.h"
 #include "step2_model/decoder/moe_mlp.h"
+#include "step2_model/decoder/plain_mlp.h"
 
 namespace ladder {
 namespace {
@@ -40,6 +41,7 @@ std::unique_ptr<Mlp> make_mlp(const ModelMakers& makers, const OpContext& ctx, i
   if (makers.mlp) return makers.mlp(ctx, layer, spec, dtype, makers);
   const std::string name = fmt::format("layers.{}", layer);
   if (spec.has_experts(layer)) return std::make_unique<MoeMlp>(ctx, name, spec, dtype, makers);
+  if (!spec.gated_mlp) return std::make_unique<PlainMlp>(ctx, name, spec, dtype, makers);
   return std::make_unique<DenseMlp>(ctx, name, spec, dtype, makers);
 }
 

@@ -3,7 +3,7 @@
 //
 // The decoder asks a maker for the linear method of every linear, for every layer's attention and for its MLP.
 // An empty maker gives the part that this project has below step 2: dense weights, attention of one rank over
-// its whole cache, gate / up / down or experts. A quantized format, attention over several ranks or experts on several
+// its whole cache, gate / up / down, fc1 / fc2 or experts. A quantized format, attention over several ranks or experts on several
 // ranks is a maker that the program fills in, so that no step names a later one.
 #include <cstdint>
 #include <functional>
@@ -33,7 +33,7 @@ class Attention {
                        const AttentionMetadata& metadata, double scale, const Tensor& out) const = 0;
 };
 
-// The second half of a layer, its norm included: stream += mlp(norm(stream)).
+// The second half of a layer, its norm included: stream += mlp(norm(stream)); a norm without weight is none (composites.h).
 class Mlp {
  public:
   virtual ~Mlp() = default;

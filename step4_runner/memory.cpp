@@ -45,12 +45,13 @@ RankWidths rank_widths(const DecoderSpec& spec, int64_t ranks) {
 int64_t weight_bytes(const DecoderSpec& spec, const RunnerConfig& config, int stage) {
   const RankWidths widths = rank_widths(spec, config.tensor_parallel_size);
   const int64_t hidden = spec.hidden_size, q = widths.q, kv = widths.kv;
-  int64_t layer = hidden * (q + 2 * kv) + q * hidden + 2 * hidden;
+  int64_t layer = hidden * (q + 2 * kv) + q * hidden + 2 * spec.norm_parameters();
   if (spec.qkv_bias) layer += q + 2 * kv;
   if (spec.o_bias) layer += hidden;
   if (spec.qk_norm) layer += 2 * spec.head_dim;
-  int64_t mlp = 3 * hidden * widths.mlp;
-  if (spec.mlp_bias) mlp += 2 * widths.mlp + hidden;
+  const int64_t inner = spec.gated_mlp ? 2 * widths.mlp : widths.mlp;
+  int64_t mlp = hidden * inner + widths.mlp * hidden;
+  if (spec.mlp_bias) mlp += inner + hidden;
   int64_t mixture = spec.experts.num_experts * (hidden + 3 * hidden * widths.expert);
   if (widths.shared_expert > 0) mixture += 3 * hidden * widths.shared_expert + hidden;
 
@@ -59,9 +60,13 @@ int64_t weight_bytes(const DecoderSpec& spec, const RunnerConfig& config, int st
   for (int64_t i = layers.begin; i < layers.end; ++i) of_layers += spec.has_experts(i) ? mixture : mlp;
   const bool is_first = stage == 0, is_last = stage + 1 == config.pipeline_parallel_size;
   const int64_t tables =
-      widths.vocab * hidden *
+      widths.vocab * spec.embedding_width() *
       (spec.tie_word_embeddings ? int64_t{is_first || is_last} : int64_t{is_first} + is_last);
-  return (of_layers + tables + (is_last ? hidden : 0)) * dtype_size(config.dtype) +
+  const int64_t ends = (is_first ? spec.parameters_before_layers() : 0) +
+                       (is_last ? (spec.final_norm ? spec.norm_parameters() : 0) +
+                                      (spec.lm_head_bias ? widths.vocab : 0) + spec.projection_parameters()
+                                : 0);
+  return (of_layers + tables + ends) * dtype_size(config.dtype) +
          config.batch.max_model_len * spec.rope.rotary_dim * dtype_size(DType::f32);
 }
 

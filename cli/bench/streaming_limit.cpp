@@ -26,7 +26,7 @@ double copy_bandwidth(Device device) {
 }
 
 double streamed_weight_bytes(const DecoderSpec& spec, DType dtype, int64_t tokens) {
-  const int64_t table = spec.tie_word_embeddings ? 0 : spec.vocab_size * spec.hidden_size;
+  const int64_t table = spec.tie_word_embeddings ? 0 : spec.vocab_size * spec.embedding_width();
   auto parameters = static_cast<double>(spec.num_parameters() - table);
   if (const ExpertsSpec& experts = spec.experts; experts.num_experts > 0) {
     const auto all = static_cast<double>(experts.num_experts);

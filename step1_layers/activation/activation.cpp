@@ -1,6 +1,7 @@
-// The tables of silu_and_mul.h and gelu.h, and the threads of their fast rungs.
+// The tables of silu_and_mul.h, gelu.h and relu.h, and the threads of their fast rungs.
 #include "step1_layers/activation/activation_cpu.h"
 #include "step1_layers/activation/activation_simd.h"
+#include "step1_layers/activation/relu.h"
 #include "step1_layers/core/parallel.h"
 #include "step1_layers/core/simd_rungs.h"
 #ifdef LADDER_HAS_CUDA
@@ -48,6 +49,18 @@ void gelu_fast(const OpContext&, const GeluArgs& args) {
     using T = decltype(tag);
     Kernels<T>::gelu(x.data<T>() + row * x.stride(0), x.stride(0), out.data<T>() + row * out.stride(0),
                      out.stride(0), rows, out.dim(1), args.kind == GeluKind::tanh);
+  });
+}
+
+// The compiler makes whole registers of it: a comparison needs no kernel per instruction set.
+void relu_loop(const OpContext&, const ReluArgs& args) {
+  for_each_piece(args.out, [&](auto tag, int64_t begin, int64_t rows) {
+    using T = decltype(tag);
+    for (int64_t row = begin; row < begin + rows; ++row) {
+      const T* x = args.x.data<T>() + row * args.x.stride(0);
+      T* out = args.out.data<T>() + row * args.out.stride(0);
+      for (int64_t i = 0; i < args.out.dim(1); ++i) out[i] = static_cast<float>(x[i]) < 0 ? T(0.0f) : x[i];
+    }
   });
 }
 
@@ -99,6 +112,18 @@ constexpr Variant<GeluArgs> kGelu[] = {
 #endif
 };
 
+constexpr Variant<ReluArgs> kRelu[] = {
+    {.name = "loop", .idea = "value by value, rows split among threads", .run = relu_loop},
+#ifdef LADDER_HAS_CUDA
+    {.name = "naive", .device = DeviceType::cuda, .idea = "an element per thread", .run = relu_cuda},
+    {.name = "vectorized",
+     .device = DeviceType::cuda,
+     .idea = "sixteen bytes per access, one access per thread and operand",
+     .supports = relu_is_packed,
+     .run = relu_cuda_packed},
+#endif
+};
+
 }  // namespace
 
 std::span<const Variant<SiluAndMulArgs>> silu_and_mul_variants() {
@@ -109,6 +134,9 @@ std::span<const Variant<GeluAndMulArgs>> gelu_and_mul_variants() {
 }
 std::span<const Variant<GeluArgs>> gelu_variants() {
   return kGelu;
+}
+std::span<const Variant<ReluArgs>> relu_variants() {
+  return kRelu;
 }
 
 void silu_and_mul(const OpContext& ctx, const Tensor& gate_up, const Tensor& out) {
@@ -127,6 +155,12 @@ void gelu(const OpContext& ctx, const Tensor& x, const Tensor& out, GeluKind kin
   check_matrix(out, -1, -1, out.dtype(), "gelu: out");
   check_matrix(x, out.dim(0), out.dim(1), out.dtype(), "gelu: x");
   run_variant<GeluArgs>("gelu", gelu_variants(), ctx, {x, out, kind});
+}
+
+void relu(const OpContext& ctx, const Tensor& x, const Tensor& out) {
+  check_matrix(out, -1, -1, out.dtype(), "relu: out");
+  check_matrix(x, out.dim(0), out.dim(1), out.dtype(), "relu: x");
+  run_variant<ReluArgs>("relu", relu_variants(), ctx, {x, out});
 }
 
 }  // namespace ladder

@@ -35,6 +35,10 @@ template <class T>
 struct GeluErf {
   __device__ float operator()(float x) const { return 0.5f * x * erfcf(-0.7071067812f * x); }
 };
+template <class T>
+struct Relu {
+  __device__ float operator()(float x) const { return x < 0 ? 0 : x; }
+};
 
 // naive
 // Any shape and stride. A thread computes one element. Neighbouring threads read neighbouring elements, so a
@@ -158,6 +162,16 @@ void gelu_cuda_packed(const OpContext& ctx, const GeluArgs& args) {
     launch_packed<false, GeluErf>(ctx, args.x, args.out);
 }
 bool gelu_is_packed(const GeluArgs& args) {
+  return packed(args.x, args.out);
+}
+
+void relu_cuda(const OpContext& ctx, const ReluArgs& args) {
+  launch_naive<false, Relu>(ctx, args.x, args.out);
+}
+void relu_cuda_packed(const OpContext& ctx, const ReluArgs& args) {
+  launch_packed<false, Relu>(ctx, args.x, args.out);
+}
+bool relu_is_packed(const ReluArgs& args) {
   return packed(args.x, args.out);
 }
 

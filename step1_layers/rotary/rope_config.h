@@ -8,7 +8,8 @@
 
 namespace ladder {
 
-enum class RopeKind : uint8_t { standard, linear, dynamic_ntk, yarn, llama3, longrope };
+// none: no rotation, a table of angles that are all 0, so that every kernel of attention takes the model.
+enum class RopeKind : uint8_t { none, standard, linear, dynamic_ntk, yarn, llama3, longrope };
 
 struct RopeConfig {
   RopeKind kind = RopeKind::standard;

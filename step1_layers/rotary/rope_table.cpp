@@ -16,7 +16,7 @@ void check_config(const RopeConfig& config, int64_t max_len) {
   LADDER_CHECK(std::isfinite(config.theta) && config.theta > 0, "rope_theta must be positive, got {}",
                config.theta);
   LADDER_CHECK(max_len >= 1, "rope: the table needs at least one position, got {}", max_len);
-  if (config.kind == RopeKind::standard) return;
+  if (config.kind == RopeKind::none || config.kind == RopeKind::standard) return;
   LADDER_CHECK(std::isfinite(config.factor) && config.factor >= 1,
                "rope_parameters.factor must be at least 1, got {}", config.factor);
   if (config.kind == RopeKind::linear) return;
@@ -74,6 +74,9 @@ RopeFrequencies rope_frequencies(const RopeConfig& config, int64_t max_len) {
   check_config(config, max_len);
   RopeFrequencies result;
   switch (config.kind) {
+    case RopeKind::none:
+      result.inv_freq.assign(static_cast<size_t>(config.rotary_dim / 2), 0.0f);
+      break;
     case RopeKind::standard:
       result.inv_freq = standard_frequencies(config.theta, config.rotary_dim);
       break;

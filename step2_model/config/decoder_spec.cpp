@@ -41,13 +41,14 @@ std::string read_architecture(const ConfigObject& config) {
   return architecture;
 }
 
-MlpActivation read_activation(const ConfigObject& config) {
-  const std::string name = config.string("hidden_act").value_or("silu");
+MlpActivation read_activation(const ConfigObject& config, const ModelFamily& family) {
+  const std::string name = config.string(family.activation_key).value_or(family.default_activation);
+  if (name == "relu") return MlpActivation::relu;
   if (name == "silu" || name == "swish") return MlpActivation::silu;
   if (name == "gelu") return MlpActivation::gelu;
   if (name == "gelu_pytorch_tanh" || name == "gelu_new" || name == "gelu_fast")
     return MlpActivation::gelu_tanh;
-  fail("{}: expected silu, gelu or gelu_pytorch_tanh, found {}", config.name("hidden_act"),
+  fail("{}: expected silu, gelu, gelu_pytorch_tanh or relu, found {}", config.name(family.activation_key),
        json_brief(Json(name)));
 }
 
@@ -94,7 +95,8 @@ DecoderSpec parse_decoder_spec(std::string_view config_text, std::string_view wh
   spec.architecture = read_architecture(config);
   spec.vocab_size = config.integer("vocab_size", 1, kMaxVocabulary);
   spec.hidden_size = config.integer("hidden_size", 1, kMaxWidth);
-  spec.intermediate_size = config.integer("intermediate_size", 1, kMaxWidth);
+  const ModelFamily& family = family_of(spec.architecture);
+  spec.intermediate_size = config.integer(family.intermediate_size_key, 1, kMaxWidth);
   spec.num_layers = config.integer("num_hidden_layers", 1, kMaxLayers);
   spec.num_heads = config.integer("num_attention_heads", 1, kMaxHeads);
   spec.max_position_embeddings = config.integer("max_position_embeddings", 1, kMaxPositions);
@@ -102,10 +104,9 @@ DecoderSpec parse_decoder_spec(std::string_view config_text, std::string_view wh
   LADDER_CHECK(spec.norm_eps >= 0 && spec.norm_eps < 1, "{}: expected a number in [0, 1), found {}",
                config.name("rms_norm_eps"), spec.norm_eps);
   spec.tie_word_embeddings = config.boolean("tie_word_embeddings", false);
-  spec.activation = read_activation(config);
+  spec.activation = read_activation(config, family);
   spec.checkpoint_dtype = read_dtype(config);
   spec.quantization_config = read_quantization_config(config);
-  const ModelFamily& family = family_of(spec.architecture);
   refuse_unsupported_keys(config, spec.num_layers, family.has_experts);
   family.read_config(config, spec);
   LADDER_CHECK(spec.experts.num_experts * spec.experts.intermediate_size <= kMaxExpertWidths,
@@ -113,7 +114,13 @@ DecoderSpec parse_decoder_spec(std::string_view config_text, std::string_view wh
                spec.experts.num_experts, spec.experts.intermediate_size, kMaxExpertWidths);
   LADDER_CHECK(spec.experts.num_experts == 0 || spec.activation == MlpActivation::silu,
                "{}: experts with another activation than silu are not supported", config.name("hidden_act"));
-  spec.rope = parse_rope_config(config, spec.head_dim, spec.max_position_embeddings);
+  LADDER_CHECK(spec.activation != (spec.gated_mlp ? MlpActivation::relu : MlpActivation::silu),
+               "{}: {} is not supported in an MLP {} a gate", config.name(family.activation_key),
+               spec.gated_mlp ? "relu" : "silu", spec.gated_mlp ? "with" : "without");
+  if (spec.learned_positions)
+    spec.rope = {.kind = RopeKind::none, .rotary_dim = spec.head_dim};
+  else
+    spec.rope = parse_rope_config(config, spec.head_dim, spec.max_position_embeddings);
 
   // generation_config.json's end tokens replace config.json's, as in transformers and vLLM.
   std::vector<int64_t> eos_token_ids = read_token_ids(config, "eos_token_id");

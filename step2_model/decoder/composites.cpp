@@ -2,6 +2,7 @@
 
 #include "step1_layers/activation/gelu.h"
 #include "step1_layers/activation/silu_and_mul.h"
+#include "step1_layers/core/error.h"
 #include "step1_layers/core/kernel_table.h"
 #include "step1_layers/distributed/communicator.h"
 #include "step1_layers/norm/layer_norm.h"
@@ -38,15 +39,16 @@ void add_pending(const OpContext& ctx, ResidualStream& stream) {
   stream.has_pending = false;
 }
 
-namespace {
-
-void norm_qkv_sequence(const OpContext& ctx, const NormLinearArgs& args) {
-  ArenaScope scope(*ctx.arena);
+void norm_linear(const OpContext& ctx, const NormLinearArgs& args) {
   const Tensor& residual = args.stream->residual;
+  if (!args.norm.weight.defined()) return args.linear->forward(ctx, residual, args.out);
+  ArenaScope scope(*ctx.arena);
   const Tensor normed = ctx.arena->take(residual.shape(), residual.dtype());
   add_norm(ctx, *args.stream, args.norm, normed);
   args.linear->forward(ctx, normed, args.out);
 }
+
+namespace {
 
 void norm_gate_up_silu_sequence(const OpContext& ctx, const NormGateUpArgs& args) {
   ArenaScope scope(*ctx.arena);
@@ -62,6 +64,8 @@ void norm_gate_up_silu_sequence(const OpContext& ctx, const NormGateUpArgs& args
       return gelu_and_mul(ctx, gate_up, args.out, GeluKind::erf);
     case MlpActivation::gelu_tanh:
       return gelu_and_mul(ctx, gate_up, args.out, GeluKind::tanh);
+    case MlpActivation::relu:
+      fail("no gated MLP has this activation");
   }
 }
 
@@ -79,9 +83,9 @@ namespace {
 constexpr std::string_view kSequence = "the operators one after the other";
 
 constexpr Variant<NormLinearArgs> kNormQkv[] = {
-    {.name = "sequence", .idea = kSequence, .run = norm_qkv_sequence},
+    {.name = "sequence", .idea = kSequence, .run = norm_linear},
 #ifdef LADDER_HAS_CUDA
-    {.name = "sequence", .device = DeviceType::cuda, .idea = kSequence, .run = norm_qkv_sequence},
+    {.name = "sequence", .device = DeviceType::cuda, .idea = kSequence, .run = norm_linear},
     {.name = "fused",
      .device = DeviceType::cuda,
      .idea = "few rows: every block norms them for itself, its weights fetched ahead",

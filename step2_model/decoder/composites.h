@@ -33,7 +33,8 @@ void add_norm(const OpContext& ctx, ResidualStream& stream, const Norm& norm, co
 // residual += pending, for a stream that no norm follows.
 void add_pending(const OpContext& ctx, ResidualStream& stream);
 
-// Composites that norm the stream before their product: norm_qkv, and with an activation norm_gate_up_silu.
+// Composites that norm the stream before their product (unless the norm's weight is undefined: then nothing may be
+// pending, and the stream itself is multiplied): norm_qkv, and with an activation norm_gate_up_silu.
 struct NormLinearArgs {
   ResidualStream* stream;
   Norm norm;
@@ -59,6 +60,9 @@ std::span<const Variant<LinearResidualArgs>> down_residual_variants();
 // qkv [tokens, this rank's q, k and v widths] = qkv_proj(add_norm(stream)).
 void norm_qkv(const OpContext& ctx, ResidualStream& stream, const Norm& norm, const Linear& qkv_proj,
               const Tensor& qkv);
+
+// The plain sequence of norm_qkv, for any linear.
+void norm_linear(const OpContext& ctx, const NormLinearArgs& args);
 
 // stream += o_proj(attention [tokens, this rank's heads * head_dim]).
 void o_residual(const OpContext& ctx, const Tensor& attention, const Linear& o_proj, ResidualStream& stream);

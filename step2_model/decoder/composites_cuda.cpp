@@ -18,7 +18,7 @@ RowsStreamArgs with_norm(const NormLinearArgs& args, Epilogue epilogue) {
 }
 // The kernel knows RMSNorm alone.
 bool may_fuse_norm(const NormLinearArgs& args) {
-  return !args.stream->has_pending && !args.norm.bias.defined();
+  return !args.stream->has_pending && args.norm.weight.defined() && !args.norm.bias.defined();
 }
 RowsStreamArgs with_residual(const LinearResidualArgs& args) {
   const DenseLinear dense = args.linear->dense();

@@ -1,6 +1,7 @@
 #include "step2_model/decoder/decoder_layer.h"
 
 #include <cmath>
+#include <utility>
 
 #include "step1_layers/core/error.h"
 
@@ -21,12 +22,19 @@ KvCacheSpec cache_of(const QkvParallelLinear& qkv_proj, DType dtype) {
   return spec;
 }
 
+// The stream becomes its norm.
+void norm_stream(const OpContext& ctx, ResidualStream& stream, const Norm& norm) {
+  add_norm(ctx, stream, norm, stream.pending);
+  std::swap(stream.residual, stream.pending);
+}
+
 }  // namespace
 
 DecoderLayer::DecoderLayer(const OpContext& ctx, int64_t layer, const DecoderSpec& spec, DType dtype,
                            const ModelMakers& makers)
     : dtype_(dtype),
       eps_(spec.norm_eps),
+      post_norm_(spec.post_norm),
       input_norm_(ctx, layer_name(layer) + ".input_layernorm", spec, dtype),
       qkv_proj_(ctx, layer_name(layer) + ".qkv_proj", spec.hidden_size, spec.num_heads, spec.num_kv_heads,
                 spec.head_dim,
@@ -66,6 +74,9 @@ void DecoderLayer::process_after_load(const OpContext& ctx) {
 // The code adds to one stream instead of making h and y. And it may add late: what o and down compute waits
 // in stream.pending until the next norm, which reads the stream anyway, adds it in the same pass
 // (ResidualStream in composites.h). So after the last line y is stream.residual + stream.pending.
+//
+// With post_norm (the first Transformer's order, and OPT-350M's) there is no norm before qkv and gate, and the stream is
+// normed after each addition: h = norm(x + o(...)), y = norm(h + down(...)).
 // >>> task 2.4: the forward pass of one decoder layer
 void DecoderLayer::forward(const OpContext& ctx, const Tensor& positions, const Tensor& rope_table,
                            const KvCacheView& cache, const AttentionMetadata& metadata,
@@ -76,7 +87,7 @@ void DecoderLayer::forward(const OpContext& ctx, const Tensor& positions, const 
   {
     ArenaScope scope(*ctx.arena);
     const Tensor qkv = ctx.arena->take({tokens, qkv_proj_.out_features()}, dtype_);
-    norm_qkv(ctx, stream, input_norm_.norm(), qkv_proj_, qkv);
+    norm_qkv(ctx, stream, post_norm_ ? Norm{} : input_norm_.norm(), qkv_proj_, qkv);
 
     // The heads of q, k and v lie side by side in a row: views of them, no copies.
     const Tensor by_head = qkv.view({tokens, heads + 2 * kv_heads, head_dim});
@@ -99,7 +110,9 @@ void DecoderLayer::forward(const OpContext& ctx, const Tensor& positions, const 
     attention_->forward(ctx, args, metadata, scale, attention);
     o_residual(ctx, attention.view({tokens, heads * head_dim}), o_proj_, stream);
   }
-  mlp_->forward(ctx, post_attention_norm_.norm(), stream);
+  if (post_norm_) norm_stream(ctx, stream, input_norm_.norm());
+  mlp_->forward(ctx, post_norm_ ? Norm{} : post_attention_norm_.norm(), stream);
+  if (post_norm_) norm_stream(ctx, stream, post_attention_norm_.norm());
 }
 // <<< task 2.4
 

@@ -32,6 +32,7 @@ class DecoderLayer {
  private:
   DType dtype_;
   double eps_;
+  bool post_norm_;
   NormParameters input_norm_;
   QkvParallelLinear qkv_proj_;
   std::optional<Parameter> q_norm_;

@@ -30,13 +30,22 @@ class DecoderModel final : public Model {
   bool is_last() const { return layer_end_ == spec_.num_layers; }
 
  private:
+  // Embeddings, at the width of the layers, with their positions if the model learned them.
+  void embed(const OpContext& ctx, const ModelInput& input, const Tensor& out) const;
+  // Rows [rows, hidden_size] at the width of the head.
+  Tensor project_out(const OpContext& ctx, const Tensor& hidden) const;
+
   DecoderSpec spec_;
   DType dtype_;
   int64_t layer_begin_;
   int64_t layer_end_;
   std::optional<VocabParallelEmbedding> embedding_;  // in the first range, and in the last if it is tied
+  std::optional<Parameter> project_in_;              // in the first range [hidden_size, embedding_width]
+  std::optional<Parameter>
+      positions_;  // in the first range [position_offset + max_position_embeddings, hidden_size]
   std::vector<DecoderLayer> layers_;
-  std::optional<NormParameters> norm_;  // in the last range
+  std::optional<NormParameters> norm_;    // in the last range
+  std::optional<Parameter> project_out_;  // in the last range [embedding_width, hidden_size]
   std::optional<LmHead> lm_head_;
   Tensor rope_table_;
   int64_t weight_bytes_ = 0;  // of parameters() and the table

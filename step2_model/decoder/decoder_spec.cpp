@@ -30,19 +30,21 @@ int64_t parameters_with(const DecoderSpec& spec, int64_t num_experts) {
   const int64_t q_width = spec.num_heads * spec.head_dim, kv_width = spec.num_kv_heads * spec.head_dim;
   const int64_t hidden = spec.hidden_size;
   int64_t layer = hidden * (q_width + 2 * kv_width) + q_width * hidden;  // attention
-  const int64_t norm = spec.norm == NormKind::layer_norm ? 2 * hidden : hidden;
-  layer += 2 * norm;
+  layer += 2 * spec.norm_parameters();
   if (spec.qkv_bias) layer += q_width + 2 * kv_width;
   if (spec.o_bias) layer += hidden;
   if (spec.qk_norm) layer += 2 * spec.head_dim;
-  int64_t mlp = 3 * hidden * spec.intermediate_size;  // gate, up, down
-  if (spec.mlp_bias) mlp += 2 * spec.intermediate_size + hidden;
+  const int64_t inner = spec.gated_mlp ? 2 * spec.intermediate_size : spec.intermediate_size;
+  int64_t mlp = hidden * inner + spec.intermediate_size * hidden;  // gate and up or fc1, then down or fc2
+  if (spec.mlp_bias) mlp += inner + hidden;
   const ExpertsSpec& experts = spec.experts;
   int64_t mixture = hidden * experts.num_experts + num_experts * 3 * hidden * experts.intermediate_size;
   if (experts.shared_intermediate_size > 0) mixture += 3 * hidden * experts.shared_intermediate_size + hidden;
-  const int64_t embeddings = spec.vocab_size * hidden * (spec.tie_word_embeddings ? 1 : 2);
+  const int64_t embeddings = spec.vocab_size * spec.embedding_width() * (spec.tie_word_embeddings ? 1 : 2);
   return spec.num_layers * layer + (spec.num_layers - spec.num_expert_layers()) * mlp +
-         spec.num_expert_layers() * mixture + embeddings + norm + (spec.lm_head_bias ? spec.vocab_size : 0);
+         spec.num_expert_layers() * mixture + embeddings + (spec.final_norm ? spec.norm_parameters() : 0) +
+         (spec.lm_head_bias ? spec.vocab_size : 0) + spec.parameters_before_layers() +
+         spec.projection_parameters();
 }
 
 }  // namespace

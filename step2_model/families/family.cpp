@@ -13,7 +13,7 @@ constexpr int64_t kMaxExperts = 1 << 14, kMaxExpertWidth = 1 << 20;
 std::span<const ModelFamily* const> all_families() {
   static const ModelFamily* const families[] = {&qwen3_family(),   &qwen2_family(),     &llama_family(),
                                                 &mixtral_family(), &qwen2_moe_family(), &qwen3_moe_family(),
-                                                &phimoe_family()};
+                                                &phimoe_family(),  &opt_family()};
   return families;
 }
 

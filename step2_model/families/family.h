@@ -39,6 +39,10 @@ struct ModelFamily {
   std::span<const TensorName> tensor_names;
   bool has_experts = false;           // num_experts and its like mean something
   std::string_view also_called = {};  // another name of the architecture
+  // How it calls what nearly all call so.
+  const char* intermediate_size_key = "intermediate_size";
+  const char* activation_key = "hidden_act";
+  const char* default_activation = "silu";
 };
 
 const ModelFamily& qwen3_family();
@@ -48,6 +52,7 @@ const ModelFamily& mixtral_family();
 const ModelFamily& qwen2_moe_family();
 const ModelFamily& qwen3_moe_family();
 const ModelFamily& phimoe_family();
+const ModelFamily& opt_family();
 std::span<const ModelFamily* const> all_families();
 
 // By the name in config.json's "architectures". Error: unknown; lists the known ones.

@@ -39,8 +39,7 @@ void fill_dummy_weights(std::span<Parameter* const> parameters, const LoadProgre
     const bool on_host = parameter->tensor.device().is_cpu();
     const Tensor tensor =
         on_host ? parameter->tensor : Tensor::empty(parameter->tensor.shape(), parameter->tensor.dtype());
-    const bool matrix = tensor.ndim() > 1,
-               norm = !matrix && parameter->name.find("norm") != std::string::npos;
+    const bool matrix = tensor.ndim() > 1, norm = parameter->name.find("norm.weight") != std::string::npos;
     const float mean = norm ? 1.0f : 0.0f;
     const float deviation =
         matrix ? 1.0f / std::sqrt(static_cast<float>(std::max<int64_t>(tensor.dim(-1), 1))) : 0.05f;

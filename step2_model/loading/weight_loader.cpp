@@ -31,13 +31,21 @@ bool is_ignorable(const DecoderSpec& spec, std::string_view name) {
   return spec.tie_word_embeddings && (name == "lm_head.weight" || name == "model.lm_head.weight");
 }
 
+// The parameters before the first layer and behind the last.
+bool is_at_an_end(const DecoderSpec& spec, std::string_view parameter) {
+  if (parameter == "norm.weight") return spec.final_norm;
+  if (parameter == "norm.bias") return spec.final_norm && spec.norm == NormKind::layer_norm;
+  if (parameter == "lm_head.bias") return spec.lm_head_bias;
+  if (parameter == "embed_positions.weight") return spec.learned_positions;
+  if (parameter == "project_in.weight" || parameter == "project_out.weight") return spec.embedding_size > 0;
+  return parameter == "embed_tokens.weight" || parameter == "lm_head.weight";
+}
+
 // Another range of a pipeline owns this tensor. `field_names`: what the layers of this one have; where only some of the
 // model's have experts, those of another range may have other ones.
 bool belongs_to_another_range(const DecoderSpec& spec, const TensorTarget& target,
                               const std::vector<std::string>& field_names, bool has_layer) {
-  if (target.layer < 0)  // the ends of the model: whichever of them this range does not have
-    return target.parameter == "embed_tokens.weight" || target.parameter.starts_with("norm.") ||
-           target.parameter.starts_with("lm_head.");
+  if (target.layer < 0) return is_at_an_end(spec, target.parameter);  // which this range does not have
   if (has_layer || target.layer >= spec.num_layers) return false;
   const int64_t expert_layers = spec.num_expert_layers();
   if (expert_layers > 0 && expert_layers < spec.num_layers) return true;

@@ -9,8 +9,8 @@ namespace ladder {
 // >>> task 7.5: what a layer and the head cost, and the cuts of which the slowest stage is the fastest
 LayerCosts layer_costs(const DecoderSpec& spec) {
   const int64_t q = spec.num_heads * spec.head_dim, kv = spec.num_kv_heads * spec.head_dim;
-  return {spec.hidden_size * (2 * q + 2 * kv + 3 * spec.mean_active_mlp_width()),
-          spec.hidden_size * spec.vocab_size};
+  const int64_t mlp = (spec.gated_mlp ? 3 : 2) * spec.mean_active_mlp_width();
+  return {spec.hidden_size * (2 * q + 2 * kv + mlp), spec.embedding_width() * spec.vocab_size};
 }
 
 std::vector<int64_t> split_layers(const DecoderSpec& spec, int stages) {

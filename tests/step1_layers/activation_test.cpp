@@ -1,6 +1,7 @@
 #include <cmath>
 
 #include "step1_layers/activation/gelu.h"
+#include "step1_layers/activation/relu.h"
 #include "step1_layers/activation/silu_and_mul.h"
 #include "step1_layers/core/error.h"
 #include "tests/support/numerics.h"
@@ -74,6 +75,18 @@ RUNG_TEST(Task1_2_GeluAndMul, BothFormsEqualDoublePrecision, "gelu_and_mul", gel
   check_both_forms(true, [&](const Tensor& x, const Tensor& out, GeluKind kind) {
     call(gelu_and_mul, ctx, x, out, kind);
   });
+}
+
+RUNG_TEST(Relu, IsTheLargerOfTheValueAndZero, "relu", relu_variants()) {
+  for (DType dtype : kDTypes)
+    check_activation(
+        dtype, false, [](double x) { return std::max(x, 0.0); },
+        [&](const Tensor& x, const Tensor& out) { call(relu, ctx, x, out); });
+  const Tensor x = Tensor::zeros({1, 2}, DType::f32);
+  x.data<float>()[0] = NAN;
+  call(relu, ctx, x, x);
+  EXPECT_TRUE(std::isnan(x.data<float>()[0]));  // as torch: what is broken stays visible
+  EXPECT_THROW(relu({}, x, Tensor::zeros({1, 3}, DType::f32)), Error);
 }
 
 RUNG_TEST(Task1_2_Gelu, KeepsRelativeAccuracyInTheNegativeTail, "gelu", gelu_variants()) {

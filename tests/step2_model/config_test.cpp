@@ -519,6 +519,7 @@ TEST(Task2_1_Config, CountsTheParametersOfPublishedModels) {
       {"qwen3-0.6b", 596049920},    {"qwen3-1.7b", 1720574976},     {"qwen3-4b", 4022468096},
       {"qwen3-8b", 8190735360},     {"qwen2.5-0.5b", 494032768},    {"llama-3.2-1b", 1235814400},
       {"llama-3.1-8b", 8030261248}, {"qwen3-30b-a3b", 30532122624}, {"mixtral-8x7b", 46702792704},
+      {"opt-125m", 125239296},
   };
   for (const auto& [name, parameters] : published)
     EXPECT_EQ(load_decoder_spec(models / name).num_parameters(), parameters) << name;
@@ -526,6 +527,42 @@ TEST(Task2_1_Config, CountsTheParametersOfPublishedModels) {
   EXPECT_EQ(load_decoder_spec(models / "qwen3-30b-a3b").num_active_parameters(), 3353032704);
   EXPECT_EQ(load_decoder_spec(models / "mixtral-8x7b").num_active_parameters(), 12879925248);
   EXPECT_EQ(load_decoder_spec(models / "qwen3-8b").num_active_parameters(), 8190735360);
+}
+
+Json opt() {
+  return Json::parse(R"({"architectures":["OPTForCausalLM"],"model_type":"opt","hidden_size":64,"ffn_dim":96,
+    "num_hidden_layers":3,"num_attention_heads":4,"vocab_size":1000,"max_position_embeddings":512,
+    "torch_dtype":"float16","eos_token_id":2})");
+}
+
+TEST(Task2_1_Config, ReadsOpt) {
+  const DecoderSpec spec = parse(opt());  // and what it does not say
+  EXPECT_EQ(spec.intermediate_size, 96);
+  EXPECT_EQ(spec.activation, MlpActivation::relu);
+  EXPECT_EQ(spec.norm, NormKind::layer_norm);
+  EXPECT_EQ(spec.norm_eps, 1e-5);
+  EXPECT_EQ(spec.num_kv_heads, 4);
+  EXPECT_EQ(spec.head_dim, 16);
+  EXPECT_EQ(spec.rope.kind, RopeKind::none);
+  EXPECT_EQ(spec.position_offset, 2);
+  EXPECT_EQ(spec.embedding_size, 0);
+  EXPECT_TRUE(spec.qkv_bias && spec.o_bias && spec.mlp_bias && spec.tie_word_embeddings);
+  EXPECT_TRUE(spec.final_norm && spec.learned_positions && !spec.post_norm && !spec.gated_mlp);
+
+  Json other = with(with(opt(), "do_layer_norm_before", false), "word_embed_proj_dim", 24);
+  const DecoderSpec post = parse(with(other, "activation_function", "gelu"));
+  EXPECT_TRUE(post.post_norm && !post.final_norm);
+  EXPECT_EQ(post.embedding_size, 24);
+  EXPECT_EQ(post.activation, MlpActivation::gelu);
+  EXPECT_FALSE(parse(with(opt(), "_remove_final_layer_norm", true)).final_norm);
+  EXPECT_FALSE(parse(with(opt(), "enable_bias", false)).mlp_bias);
+
+  EXPECT_THAT(error_of(without(opt(), "ffn_dim")), HasSubstr("ffn_dim"));
+  EXPECT_THAT(error_of(with(opt(), "activation_function", "silu")), HasSubstr("activation_function"));
+  EXPECT_THAT(error_of(with(opt(), "layer_norm_elementwise_affine", false)),
+              HasSubstr("layer_norm_elementwise_affine"));
+  EXPECT_THAT(error_of(with(opt(), "word_embed_proj_dim", 0)), HasSubstr("word_embed_proj_dim"));
+  EXPECT_THAT(error_of(with(qwen3(), "hidden_act", "relu")), HasSubstr("hidden_act"));
 }
 
 Json qwen3_moe() {

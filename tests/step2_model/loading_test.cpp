@@ -263,6 +263,26 @@ TEST(Task2_3_Names, FindsTheTargetOfEveryName) {
             "model.layers.3.mlp.up_proj.weight");
 }
 
+// Its layers stand below another prefix, and the norm of the whole and that of a layer have one name.
+TEST(Task2_3_Names, OptsNamesAreItsOwn) {
+  const ModelFamily& opt = family_of("OPTForCausalLM");
+  const std::pair<const char*, const char*> names[] = {
+      {"model.decoder.embed_positions.weight", "embed_positions.weight"},
+      {"model.decoder.final_layer_norm.bias", "norm.bias"},
+      {"model.decoder.layers.5.final_layer_norm.bias", "layers.5.post_attention_layernorm.bias"},
+      {"model.decoder.layers.5.self_attn_layer_norm.weight", "layers.5.input_layernorm.weight"},
+      {"model.decoder.layers.5.self_attn.out_proj.bias", "layers.5.o_proj.bias"},
+      {"model.decoder.layers.5.fc2.weight", "layers.5.fc2.weight"}};
+  for (const auto& [checkpoint, parameter] : names) {
+    const auto target = find_tensor_target(opt, checkpoint);
+    ASSERT_TRUE(target.has_value()) << checkpoint;
+    EXPECT_EQ(target->parameter, parameter);
+    EXPECT_EQ(checkpoint_name_of(opt, parameter, 0), checkpoint);
+  }
+  EXPECT_EQ(find_tensor_target(opt, "decoder.layers.0.self_attn.v_proj.bias")->part, 2);
+  EXPECT_FALSE(find_tensor_target(opt, "model.layers.0.fc1.weight").has_value());
+}
+
 TEST(Task2_3_Names, AnExpertsNumberChoosesThePart) {
   const ModelFamily &qwen = family_of("Qwen3MoeForCausalLM"), &mixtral = family_of("MixtralForCausalLM");
   const auto up = find_tensor_target(qwen, "model.layers.12.mlp.experts.105.up_proj.weight");

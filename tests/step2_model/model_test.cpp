@@ -277,6 +277,22 @@ TEST_P(Task2_4_Decoder, HoldsItsParametersOnce) {
   }
 }
 
+// There is no row for a position that the model has not learned.
+TEST(Task2_4_LearnedPositions, TextsLongerThanTheTableAreRefused) {
+  const GoldenCheckpoint golden = load_golden(kGoldens / "opt_pre_norm");
+  const DecoderSpec spec = load_decoder_spec(golden.directory);
+  ModelOptions options;
+  options.max_model_len = spec.max_position_embeddings;
+  EXPECT_EQ(load_model({}, golden.directory, spec, options)->max_model_len(), spec.max_position_embeddings);
+  ++options.max_model_len;
+  try {
+    load_model({}, golden.directory, spec, options);
+    FAIL() << "accepted";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("the 64 positions that the model has learned"));
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Goldens, Task2_4_Decoder, ::testing::ValuesIn(golden_names(kGoldens, false)),
                          [](const auto& info) { return info.param; });
 INSTANTIATE_TEST_SUITE_P(Task2_7_Experts, Task2_4_Decoder, ::testing::ValuesIn(golden_names(kGoldens, true)),

@@ -31,6 +31,7 @@ class ReferenceModel {
     for (const Checkpoint::Entry& entry : checkpoint.entries()) {
       std::string name = entry.info->name;
       if (name.rfind("model.", 0) == 0) name = name.substr(6);
+      if (name.rfind("decoder.", 0) == 0) name = common_name(name.substr(8));
       weights_[name] = to_double(entry.tensor());
     }
     const RopeFrequencies rope =
@@ -45,21 +46,43 @@ class ReferenceModel {
 
   // logits[position][token]
   std::vector<Row> logits(std::span<const int32_t> token_ids) const {
-    const int64_t hidden = spec_.hidden_size;
+    const int64_t width = spec_.embedding_width(), hidden = spec_.hidden_size;
     std::vector<Row> x;
     for (const int32_t id : token_ids) {
-      const double* row = weights_.at("embed_tokens.weight").data() + id * hidden;
-      x.emplace_back(row, row + hidden);
+      const double* row = weights_.at("embed_tokens.weight").data() + id * width;
+      Row embedded(row, row + width);
+      if (width != hidden) embedded = project("project_in", embedded);
+      if (spec_.learned_positions) {
+        const auto position = static_cast<int64_t>(x.size()) + spec_.position_offset;
+        const double* of_position = weights_.at("embed_positions.weight").data() + position * hidden;
+        add(embedded, Row(of_position, of_position + hidden));
+      }
+      x.push_back(std::move(embedded));
     }
     for (int64_t layer = 0; layer < spec_.num_layers; ++layer) run_layer(layer, x);
     const Row& head = weights_.at(spec_.tie_word_embeddings ? "embed_tokens.weight" : "lm_head.weight");
     std::vector<Row> result;
-    for (const Row& row : x)
-      result.push_back(multiply(head, bias_of("lm_head"), norm(row, "norm"), spec_.vocab_size));
+    for (const Row& row : x) {
+      const Row last = spec_.final_norm ? norm(row, "norm") : row;
+      result.push_back(multiply(head, bias_of("lm_head"),
+                                width != hidden ? project("project_out", last) : last, spec_.vocab_size));
+    }
     return result;
   }
 
  private:
+  // OPT's names, where it has what the other families have.
+  static std::string common_name(std::string name) {
+    const bool in_layer = name.rfind("layers.", 0) == 0;
+    for (const auto& [own, common] : std::initializer_list<std::pair<std::string, std::string>>{
+             {"self_attn_layer_norm", "input_layernorm"},
+             {"final_layer_norm", in_layer ? "post_attention_layernorm" : "norm"},
+             {"out_proj", "o_proj"}})
+      if (const size_t at = name.find(own); at != std::string::npos && name.rfind("project_out", 0) != 0)
+        name.replace(at, own.size(), common);
+    return name;
+  }
+
   static Row multiply(const Row& weight, const Row& bias, const Row& x, int64_t rows) {
     Row out(static_cast<size_t>(rows));
     for (size_t i = 0; i < out.size(); ++i) {
@@ -140,6 +163,8 @@ class ReferenceModel {
 
   double activation(double x) const {
     switch (spec_.activation) {
+      case MlpActivation::relu:
+        return std::max(x, 0.0);
       case MlpActivation::silu:
         return x / (1 + std::exp(-x));
       case MlpActivation::gelu:
@@ -155,7 +180,8 @@ class ReferenceModel {
     const std::string attention = layer + "self_attn.", mlp = layer + "mlp.";
     std::vector<Row> keys, values;
     for (size_t t = 0; t < x.size(); ++t) {
-      const Row normed = norm(x[t], layer + "input_layernorm");
+      const bool after = spec_.post_norm;
+      const Row normed = after ? x[t] : norm(x[t], layer + "input_layernorm");
       Row q = project(attention + "q_proj", normed);
       keys.push_back(project(attention + "k_proj", normed));
       values.push_back(project(attention + "v_proj", normed));
@@ -163,14 +189,24 @@ class ReferenceModel {
       norm_and_rotate(keys.back(), static_cast<int64_t>(t), attention + "k_norm");
       add(x[t], project(attention + "o_proj", attend(q, keys, values, t + 1)));
 
-      const Row second = norm(x[t], layer + "post_attention_layernorm");
-      if (weights_.contains(mlp + "gate_proj.weight"))
+      if (after) x[t] = norm(x[t], layer + "input_layernorm");
+      const Row second = after ? x[t] : norm(x[t], layer + "post_attention_layernorm");
+      if (!spec_.gated_mlp)
+        add(x[t], run_plain_mlp(layer, second));
+      else if (weights_.contains(mlp + "gate_proj.weight"))
         add(x[t], run_mlp(mlp + "gate_proj", mlp + "up_proj", mlp + "down_proj", second));
       else if (weights_.contains(mlp + "gate.weight"))
         add(x[t], run_experts(mlp, {"gate_proj", "up_proj", "down_proj"}, second));
       else
         add(x[t], run_experts(layer + "block_sparse_moe.", {"w1", "w3", "w2"}, second));
+      if (after) x[t] = norm(x[t], layer + "post_attention_layernorm");
     }
+  }
+
+  Row run_plain_mlp(const std::string& layer, const Row& x) const {
+    Row inner = project(layer + "fc1", x);
+    for (double& value : inner) value = activation(value);
+    return project(layer + "fc2", inner);
   }
 
   Row run_mlp(const std::string& gate_name, const std::string& up_name, const std::string& down_name,

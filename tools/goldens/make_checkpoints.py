@@ -35,7 +35,7 @@ from pathlib import Path
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, OPTForCausalLM
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 MIN_GAP = 1e-3
@@ -52,6 +52,7 @@ FAMILIES = {
     "qwen2_moe": "Qwen2MoeForCausalLM",
     "qwen3_moe": "Qwen3MoeForCausalLM",
     "phimoe": "PhiMoEForCausalLM",
+    "opt": "OPTForCausalLM",
 }
 
 
@@ -60,6 +61,8 @@ def config_file(family, style, dtype, sizes, rope, extra):
 
     style "old": rope_theta and rope_scaling at the top level, torch_dtype. style "new": rope_parameters, dtype.
     """
+    if family == "opt":
+        return opt_config_file(dtype, sizes, extra)
     config = {"architectures": [FAMILIES[family]], "model_type": family, "hidden_act": "silu"}
     config |= {"attention_dropout": 0.0, "initializer_range": 0.02, "rms_norm_eps": 1e-6, "use_cache": True}
     config |= sizes
@@ -76,6 +79,17 @@ def config_file(family, style, dtype, sizes, rope, extra):
         config["rope_parameters"] = {"rope_type": "default"} | rope
     config |= extra
     return config
+
+
+def opt_config_file(dtype, sizes, extra):
+    """As facebook/opt-125m has it: other names for the MLP, no kind of rotary embedding, and tied if it does not say."""
+    config = {"_remove_final_layer_norm": False, "activation_function": "relu", "architectures": ["OPTForCausalLM"]}
+    config |= {"attention_dropout": 0.0, "do_layer_norm_before": True, "dropout": 0.1, "init_std": 0.02, "layerdrop": 0.0}
+    config |= {"model_type": "opt", "pad_token_id": 1, "prefix": "</s>", "torch_dtype": dtype, "use_cache": True}
+    config |= {key: sizes[key] for key in ("hidden_size", "num_attention_heads", "num_hidden_layers", "vocab_size")}
+    config |= {"ffn_dim": sizes["intermediate_size"], "max_position_embeddings": sizes["max_position_embeddings"]}
+    config |= {"word_embed_proj_dim": sizes["hidden_size"], "transformers_version": "4.21.0.dev0"}
+    return config | extra
 
 
 def sizes(hidden, heads, kv_heads, intermediate, layers=2, vocab=131, head_dim=None, max_positions=512, tied=False):
@@ -192,6 +206,16 @@ CASES = {
         family="phimoe", style="new", sizes=sizes(48, 4, 1, 32, layers=3, max_positions=256),
         rope={"rope_type": "longrope"} | {key: value for key, value in LONGROPE.items() if key != "type"},
         extra=PHIMOE | {"attention_bias": False, "lm_head_bias": False}, eos="int", lengths=LONG),
+    "opt_pre_norm": dict(family="opt", style="old", sizes=sizes(48, 4, None, 72, max_positions=64), rope={}, lengths=[1, 2, 5, 17, 36]),
+    # What opt-350m does otherwise: norms after the additions, none at the end, a narrower embedding.
+    "opt_post_norm_f16": dict(
+        family="opt", style="old", dtype="float16", sizes=sizes(48, 4, None, 80, max_positions=128), rope={},
+        eos="int", extra={"do_layer_norm_before": False, "word_embed_proj_dim": 32}),
+    # As Galactica has it, with other switches besides.
+    "opt_gelu_no_bias": dict(
+        family="opt", style="old", sizes=sizes(40, 4, None, 64, max_positions=128), rope={},
+        extra={"activation_function": "gelu", "enable_bias": False, "_remove_final_layer_norm": True,
+               "tie_word_embeddings": False}),
 }
 
 
@@ -219,7 +243,9 @@ def randomize(model, generator):
             value = 1.5 + 0.4 * normal(shape)
         elif "norm" in name:
             value = 1.0 + 0.3 * normal(shape)
-        elif "embed_tokens" in name:
+        elif "embed_tokens" in name and isinstance(model, OPTForCausalLM):  # tied: others would repeat the last token
+            value = (0.15 if model.config.do_layer_norm_before else 1.0) * normal(shape)
+        elif "embed_tokens" in name or "embed_positions" in name:
             value = 0.5 * normal(shape)
         elif "q_proj" in name or "k_proj" in name:
             value = 1.5 * normal(shape) / shape[-1] ** 0.5
@@ -337,6 +363,8 @@ def check_every_tensor_matters(name, model, ids, generator):
     reference = all_logits(model, ids)
     smallest = (float("inf"), "")
     for parameter_name, parameter in model.named_parameters():
+        if isinstance(model, OPTForCausalLM) and parameter_name.endswith("k_proj.bias"):
+            continue  # without a rotation it adds the same to all scores of a query, and the softmax takes it away
         # A matrix or a vector; of experts the matrices.
         for part in parameter.data if parameter.dim() == 3 else [parameter.data]:
             saved = part.clone()
