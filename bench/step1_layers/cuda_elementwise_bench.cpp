@@ -56,6 +56,15 @@ void rows_of(int64_t rows, int64_t width) {
                            5.0 * static_cast<double>(width), [=] {
                              return FusedAddRmsNormArgs{x(), x(), random_tensor({width}, kType), 1e-6, out()};
                            });
+  const auto vector = [=] { return random_tensor({width}, kType); };
+  add<LayerNormArgs>("layer_norm", layer_norm_variants(), name, rows, 2 * width,
+                     7.0 * static_cast<double>(width), [=] {
+                       return LayerNormArgs{x(), vector(), vector(), 1e-5, out()};
+                     });
+  add<FusedAddLayerNormArgs>("fused_add_layer_norm", fused_add_layer_norm_variants(), name, rows, 4 * width,
+                             8.0 * static_cast<double>(width), [=] {
+                               return FusedAddLayerNormArgs{x(), x(), vector(), vector(), 1e-5, out()};
+                             });
   const int64_t words = std::max<int64_t>(rows, 1024);
   add<EmbeddingArgs>("embedding", embedding_variants(), fmt::format("tokens:{}/width:{}", rows, width), rows,
                      2 * width, 0, [=] {

@@ -12,6 +12,7 @@
 #include "step1_layers/attention/qk_norm_rope_store.h"
 #include "step1_layers/attention/store_kv.h"
 #include "step1_layers/embedding/embedding.h"
+#include "step1_layers/norm/layer_norm.h"
 #include "step1_layers/norm/rms_norm.h"
 #include "step1_layers/rotary/rope.h"
 
@@ -71,6 +72,8 @@ const bool kRegistered = [] {
   std::vector<BenchProblem<GeluArgs>> gelu;
   std::vector<BenchProblem<RmsNormArgs>> norm;
   std::vector<BenchProblem<FusedAddRmsNormArgs>> add_norm;
+  std::vector<BenchProblem<LayerNormArgs>> layer_norm;
+  std::vector<BenchProblem<FusedAddLayerNormArgs>> add_layer_norm;
   std::vector<BenchProblem<EmbeddingArgs>> embedding;
   std::vector<BenchProblem<RotaryEmbeddingArgs>> rotary;
   std::vector<BenchProblem<StoreKvArgs>> store;
@@ -105,6 +108,18 @@ const bool kRegistered = [] {
         return FusedAddRmsNormArgs{random_tensor({rows, kHidden}, dtype),
                                    random_tensor({rows, kHidden}, dtype), random_tensor({kHidden}, dtype),
                                    1e-6, Tensor::zeros({rows, kHidden}, dtype)};
+      }));
+      layer_norm.push_back(problem<LayerNormArgs>(dtype, rows, 2 * kHidden, 7.0 * kHidden, [=] {
+        return LayerNormArgs{random_tensor({rows, kHidden}, dtype), random_tensor({kHidden}, dtype),
+                             random_tensor({kHidden}, dtype), 1e-5, Tensor::zeros({rows, kHidden}, dtype)};
+      }));
+      add_layer_norm.push_back(problem<FusedAddLayerNormArgs>(dtype, rows, 4 * kHidden, 8.0 * kHidden, [=] {
+        return FusedAddLayerNormArgs{random_tensor({rows, kHidden}, dtype),
+                                     random_tensor({rows, kHidden}, dtype),
+                                     random_tensor({kHidden}, dtype),
+                                     random_tensor({kHidden}, dtype),
+                                     1e-5,
+                                     Tensor::zeros({rows, kHidden}, dtype)};
       }));
       embedding.push_back(problem<EmbeddingArgs>(dtype, rows, 2 * kHidden, 0, [=] {
         static int64_t word = 0;  // other words in every set of operands
@@ -143,6 +158,8 @@ const bool kRegistered = [] {
   register_ladder("gelu", gelu_variants(), gelu);
   register_ladder("rms_norm", rms_norm_variants(), norm);
   register_ladder("fused_add_rms_norm", fused_add_rms_norm_variants(), add_norm);
+  register_ladder("layer_norm", layer_norm_variants(), layer_norm);
+  register_ladder("fused_add_layer_norm", fused_add_layer_norm_variants(), add_layer_norm);
   register_ladder("embedding", embedding_variants(), embedding);
   register_ladder("rotary_embedding", rotary_embedding_variants(), rotary);
   register_ladder("store_kv", store_kv_variants(), store);
