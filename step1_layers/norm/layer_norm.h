@@ -1,5 +1,5 @@
 #pragma once
-// LayerNorm (Ba, Kiros and Hinton, 2016, arXiv 1607.06450), alone and fused with the residual addition, as
+// Task 1.10: LayerNorm (Ba, Kiros and Hinton, 2016, arXiv 1607.06450), alone and fused with the residual addition, as
 // rms_norm.h has it: the norm of OPT and of Phi-3.5-MoE.
 //
 //   out = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias        over the last dimension

@@ -4,7 +4,7 @@
 
 namespace ladder {
 
-// >>> task 1.3.layernorm: LayerNorm in a loop, alone and after the residual addition
+// >>> task 1.10: LayerNorm in a loop, alone and after the residual addition
 namespace {
 
 template <class T>
@@ -47,6 +47,6 @@ void layer_norm_loop(const OpContext&, const FusedAddLayerNormArgs& args) {
     }
   });
 }
-// <<< task 1.3.layernorm
+// <<< task 1.10
 
 }  // namespace ladder

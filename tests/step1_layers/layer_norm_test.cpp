@@ -34,7 +34,7 @@ std::vector<double> layer_norm_reference(const Tensor& x, const Tensor& weight, 
   return values;
 }
 
-RUNG_TEST(Task1_3_LayerNorm, EqualsDoublePrecision, "layer_norm", layer_norm_variants()) {
+RUNG_TEST(Task1_10_LayerNorm, EqualsDoublePrecision, "layer_norm", layer_norm_variants()) {
   for (DType dtype : kDTypes)
     for (auto [rows, width] : kShapes)
       for (double deviation : {1e-3, 1.0, 30.0}) {
@@ -49,7 +49,7 @@ RUNG_TEST(Task1_3_LayerNorm, EqualsDoublePrecision, "layer_norm", layer_norm_var
 }
 
 // Rows of 1000 +- 1, which are exact in f32: mean(x^2) - mean(x)^2 in float would be 0 or 0.06 and so on.
-RUNG_TEST(Task1_3_LayerNorm, TheVarianceIsThatOfTheDifferences, "layer_norm", layer_norm_variants()) {
+RUNG_TEST(Task1_10_LayerNorm, TheVarianceIsThatOfTheDifferences, "layer_norm", layer_norm_variants()) {
   for (int64_t width : {64, 1600, 1602}) {
     Tensor x = Tensor::empty({2, width}, DType::f32), out = poisoned({2, width}, DType::f32);
     Tensor weight = Tensor::empty({width}, DType::f32), bias = Tensor::zeros({width}, DType::f32);
@@ -66,7 +66,7 @@ RUNG_TEST(Task1_3_LayerNorm, TheVarianceIsThatOfTheDifferences, "layer_norm", la
 }
 
 // The variance of +-1e-3 is 1e-6, and with 3e-6 the root is 2e-3.
-RUNG_TEST(Task1_3_LayerNorm, EpsilonIsInsideTheRoot, "layer_norm", layer_norm_variants()) {
+RUNG_TEST(Task1_10_LayerNorm, EpsilonIsInsideTheRoot, "layer_norm", layer_norm_variants()) {
   Tensor x = Tensor::empty({1, 20}, DType::f32), weight = Tensor::empty({20}, DType::f32);
   Tensor bias = Tensor::empty({20}, DType::f32), out = poisoned({1, 20}, DType::f32);
   for (int64_t i = 0; i < 20; ++i) {
@@ -78,7 +78,7 @@ RUNG_TEST(Task1_3_LayerNorm, EpsilonIsInsideTheRoot, "layer_norm", layer_norm_va
   for (int64_t i = 0; i < 20; ++i) EXPECT_NEAR(out.at<float>({0, i}), i % 2 ? 3.5f : 2.5f, 1e-5f);
 }
 
-RUNG_TEST(Task1_3_FusedAddLayerNorm, UpdatesTheResidualAndNormsTheRoundedSum, "fused_add_layer_norm",
+RUNG_TEST(Task1_10_FusedAddLayerNorm, UpdatesTheResidualAndNormsTheRoundedSum, "fused_add_layer_norm",
           fused_add_layer_norm_variants()) {
   for (DType dtype : kDTypes)
     for (auto [rows, width] : kShapes)
@@ -101,7 +101,7 @@ RUNG_TEST(Task1_3_FusedAddLayerNorm, UpdatesTheResidualAndNormsTheRoundedSum, "f
       }
 }
 
-RUNG_TEST(Task1_3_LayerNorm, ARowDoesNotDependOnTheOthersOrOnThreads, "layer_norm", layer_norm_variants()) {
+RUNG_TEST(Task1_10_LayerNorm, ARowDoesNotDependOnTheOthersOrOnThreads, "layer_norm", layer_norm_variants()) {
   const int64_t rows = 61, width = 1000;
   Random random;
   SCOPED_TRACE(random.describe());
@@ -115,7 +115,7 @@ RUNG_TEST(Task1_3_LayerNorm, ARowDoesNotDependOnTheOthersOrOnThreads, "layer_nor
   }
 }
 
-TEST(Task1_3_LayerNorm, NamesWhatDoesNotFit) {
+TEST(Task1_10_LayerNorm, NamesWhatDoesNotFit) {
   OpContext ctx;
   auto f32 = [](const Shape& shape) { return Tensor::zeros(shape, DType::f32); };
   EXPECT_THROW(layer_norm(ctx, f32({2, 4}), f32({5}), f32({4}), 1e-5, f32({2, 4})), Error);

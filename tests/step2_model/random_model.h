@@ -134,4 +134,53 @@ inline NamedTensors random_weights(Random& random, const DecoderSpec& spec) {
   return tensors;
 }
 
+// OPT, which has its own keys and names.
+inline json random_opt_config(Random& random) {
+  const int64_t heads = random.integer(1, 6), hidden = heads * random.one_of<int64_t>({4, 6, 10, 16, 64});
+  json config = {{"architectures", {"OPTForCausalLM"}},
+                 {"hidden_size", hidden},
+                 {"ffn_dim", random.integer(1, 130)},
+                 {"num_hidden_layers", random.integer(1, 3)},
+                 {"num_attention_heads", heads},
+                 {"vocab_size", random.integer(8, 300)},
+                 {"max_position_embeddings", random.integer(40, 64)},
+                 {"activation_function", random.one_of<std::string>({"relu", "gelu", "gelu_new"})},
+                 {"word_embed_proj_dim", random.integer(0, 1) == 1 ? hidden : random.integer(1, 90)}};
+  for (const char* key :
+       {"do_layer_norm_before", "_remove_final_layer_norm", "enable_bias", "tie_word_embeddings"})
+    if (random.integer(0, 1) == 1) config[key] = random.integer(0, 1) == 1;
+  return config;
+}
+
+inline NamedTensors random_opt_weights(Random& random, const DecoderSpec& spec) {
+  NamedTensors tensors;
+  const auto add = [&](const std::string& name, int64_t rows, int64_t columns, bool bias) {
+    tensors.emplace_back(name + ".weight", random.normal({rows, columns}, DType::f32,
+                                                         1.5 / std::sqrt(static_cast<double>(columns))));
+    if (bias) tensors.emplace_back(name + ".bias", random.normal({rows}, DType::f32, 0.3));
+  };
+  const int64_t hidden = spec.hidden_size, width = spec.embedding_width();
+  const auto add_norm = [&](const std::string& name) {
+    tensors.emplace_back(name + ".weight", random.normal({hidden}, DType::f32));
+    tensors.emplace_back(name + ".bias", random.normal({hidden}, DType::f32, 0.3));
+  };
+  const std::string decoder = "model.decoder.";
+  add(decoder + "embed_tokens", spec.vocab_size, width, false);
+  add(decoder + "embed_positions", spec.max_position_embeddings + 2, hidden, false);
+  if (width != hidden) add(decoder + "project_in", hidden, width, false);
+  if (width != hidden) add(decoder + "project_out", width, hidden, false);
+  if (!spec.tie_word_embeddings) add("lm_head", spec.vocab_size, width, false);
+  if (spec.final_norm) add_norm(decoder + "final_layer_norm");
+  for (int64_t i = 0; i < spec.num_layers; ++i) {
+    const std::string layer = decoder + "layers." + std::to_string(i) + ".";
+    for (const char* projection : {"q_proj", "k_proj", "v_proj", "out_proj"})
+      add(layer + "self_attn." + projection, hidden, hidden, spec.qkv_bias);
+    add_norm(layer + "self_attn_layer_norm");
+    add_norm(layer + "final_layer_norm");
+    add(layer + "fc1", spec.intermediate_size, hidden, spec.mlp_bias);
+    add(layer + "fc2", hidden, spec.intermediate_size, spec.mlp_bias);
+  }
+  return tensors;
+}
+
 }  // namespace ladder::testing

@@ -25,18 +25,22 @@ using testing::to_double;
 using testing::write_file;
 using testing::write_safetensors;
 
-void expect_equal_to_the_reference(bool with_experts, int rounds) {
+// A checkpoint's config and the tensors that go with it.
+using Config = json (*)(Random&);
+using Weights = testing::NamedTensors (*)(Random&, const DecoderSpec&);
+
+void expect_equal_to_the_reference(Config make_config, Weights make_weights, int rounds) {
   Random random;
   SCOPED_TRACE(random.describe());
   const int threads = num_threads();
   set_num_threads(1);
   for (int round = 0; round < rounds; ++round) {
     TemporaryFolder folder;
-    const json config = random_config(random, with_experts);
+    const json config = make_config(random);
     SCOPED_TRACE(config.dump());
     write_file(folder / "config.json", config.dump());
     const DecoderSpec spec = load_decoder_spec(folder.path());
-    write_safetensors(folder / "model.safetensors", random_weights(random, spec));
+    write_safetensors(folder / "model.safetensors", make_weights(random, spec));
 
     std::vector<int32_t> ids(static_cast<size_t>(random.integer(1, 40)));
     for (int32_t& id : ids) id = static_cast<int32_t>(random.integer(0, spec.vocab_size - 1));
@@ -73,11 +77,16 @@ void expect_equal_to_the_reference(bool with_experts, int rounds) {
 }
 
 TEST(Task2_4_RandomModels, EqualTheReference) {
-  expect_equal_to_the_reference(false, 40);
+  expect_equal_to_the_reference([](Random& random) { return random_config(random); }, random_weights, 40);
 }
 
 TEST(Task2_7_RandomModels, EqualTheReference) {
-  expect_equal_to_the_reference(true, 30);
+  expect_equal_to_the_reference([](Random& random) { return random_config(random, true); }, random_weights,
+                                30);
+}
+
+TEST(Task2_4_RandomModels, OptEqualsTheReference) {
+  expect_equal_to_the_reference(testing::random_opt_config, testing::random_opt_weights, 20);
 }
 
 }  // namespace
