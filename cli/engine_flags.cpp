@@ -9,6 +9,7 @@
 #include "cli/launched_command.h"
 #include "step1_layers/core/error.h"
 #include "step4_runner/rank_grid.h"
+#include "step7_parallel/context/decode_context_attention.h"
 #include "step7_parallel/pipeline/split_layers.h"
 #include "step7_parallel/workers/worker_executor.h"
 
@@ -191,6 +192,20 @@ void EngineFlags::add_ranks(CLI::App& app) {
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
+  app.add_option(
+         "--decode-context-parallel-size", options_.runner.decode_context_parallel_size,
+         "tensor-parallel ranks with the same KV head that share out its keys, where there are more ranks "
+         "than KV heads (CPU, float32); each keeps so small a part of every KV block")
+      ->check(whole_in_range(kTensorParallelSizeRange))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--cp-kv-cache-interleave-size", options_.runner.kv_interleave_size,
+                 "tokens that they take in turns")
+      ->check(whole_in_range(kBlockSizeRange))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
   app.add_option("--pipeline-layers", pipeline_layers_,
                  "layers of each stage, e.g. 17,15 [so that the slowest stage is as fast as can be]")
       ->check(whole_in_range(1, 1 << 16))
@@ -259,6 +274,8 @@ std::vector<std::string> EngineFlags::arguments_of_replica(const EngineOptions& 
 ExecutorOptions EngineFlags::parts() const {
   EngineOptions options;
   options.model = model;
+  options.makers.model.attention = decode_context_attention(options_.runner.decode_context_parallel_size,
+                                                            options_.runner.kv_interleave_size);
   return executor_options(options, open_model_folder(model, "vllm"), {});
 }
 
@@ -271,6 +288,8 @@ EngineOptions EngineFlags::options() const {
   runner.device = find_device(device_);
   runner.load_format = load_format_ == "dummy" ? LoadFormat::dummy : LoadFormat::automatic;
   options.makers.split_layers = split_layers;
+  options.makers.model.attention =
+      decode_context_attention(runner.decode_context_parallel_size, runner.kv_interleave_size);
   if (!pipeline_layers_.empty()) {
     LADDER_CHECK(std::ssize(pipeline_layers_) == runner.pipeline_parallel_size,
                  "--pipeline-layers {}: expected as many numbers as --pipeline-parallel-size, which is {}",

@@ -173,6 +173,11 @@ std::string describe_ranks(const DecoderSpec& spec, const RunnerConfig& config) 
                   num_ranks(config), config.tensor_parallel_size, config.pipeline_parallel_size,
                   config.pipeline_parallel_size == 1 ? "" : "s", config.tensor_parallel_size) +
       format_table(table);
+  if (config.decode_context_parallel_size > 1)
+    text += fmt::format(
+        "Of each KV block every rank keeps {} of {} tokens: {} ranks share out the keys of a head, {} at a time.\n",
+        slots_of_rank(config), config.batch.block_size, config.decode_context_parallel_size,
+        config.kv_interleave_size);
   if (config.pipeline_parallel_size == 1) return text;
   std::vector<int64_t> ends;
   for (int stage = 0; stage < config.pipeline_parallel_size; ++stage)

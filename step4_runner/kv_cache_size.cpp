@@ -64,6 +64,25 @@ std::string sizes_that_fit(const DecoderSpec& spec) {
   return sizes.empty() ? std::to_string(last) : fmt::format("{} or {}", fmt::join(sizes, ", "), last);
 }
 
+void check_decode_context(const DecoderSpec& spec, const RunnerConfig& config) {
+  const int64_t ranks = config.decode_context_parallel_size, run = config.kv_interleave_size;
+  if (ranks == 1) return;
+  const int64_t sharing = std::max<int64_t>(config.tensor_parallel_size / spec.num_kv_heads, 1);
+  LADDER_CHECK(
+      ranks >= 1 && sharing % ranks == 0,
+      "--decode-context-parallel-size {}: with --tensor-parallel-size {} each of the model's {} KV heads is on {} "
+      "rank{}: expected a divisor of that",
+      ranks, config.tensor_parallel_size, spec.num_kv_heads, sharing, sharing == 1 ? "" : "s");
+  LADDER_CHECK(
+      config.device.is_cpu() && config.dtype == DType::f32,
+      "--decode-context-parallel-size {}: expected --device cpu and --dtype float32, found {} and {}", ranks,
+      device_name(config.device), dtype_name(config.dtype));
+  LADDER_CHECK(run >= 1 && run <= kBlockSizeRange.max && config.batch.block_size % (ranks * run) == 0,
+               "--block-size {}: expected a multiple of --decode-context-parallel-size {} times "
+               "--cp-kv-cache-interleave-size {}",
+               config.batch.block_size, ranks, run);
+}
+
 void check_flags(const DecoderSpec& spec, const RunnerConfig& config) {
   const BatchConfig& batch = config.batch;
   expect_range(batch.max_num_seqs, kMaxNumSeqsRange, "--max-num-seqs");
@@ -80,6 +99,7 @@ void check_flags(const DecoderSpec& spec, const RunnerConfig& config) {
       can_be_split(spec, config.tensor_parallel_size),
       "--tensor-parallel-size {} does not fit the model's {} heads, {} key/value heads and {}: expected {}",
       config.tensor_parallel_size, spec.num_heads, spec.num_kv_heads, mlp_widths(spec), sizes_that_fit(spec));
+  check_decode_context(spec, config);
   LADDER_CHECK(config.pipeline_parallel_size <= spec.num_layers,
                "--pipeline-parallel-size {}: the model has {} layers, and each stage needs one",
                config.pipeline_parallel_size, spec.num_layers);

@@ -94,6 +94,9 @@ int64_t activation_bytes(const DecoderSpec& spec, const RunnerConfig& config, Gr
   const int64_t mlp_layer = mlp + hidden + 2 * mlp;  // activated, normalised input, gate and up
   const int64_t packed_input = hidden * dtype_size(DType::f32);  // the matrix product's copy
   int64_t layer = rows * (std::max(attention_layer, mlp_layer) * element + packed_input);
+  if (const int64_t shared = config.decode_context_parallel_size; shared > 1)
+    // Queries and results of the group's heads, each there, on the way and in order, and what they weigh.
+    layer += rows * shared * (4 * q + 3 * spec.num_heads / ranks) * dtype_size(DType::f32);
   if (spec.num_expert_layers() > 0) layer = std::max(layer, mixture_bytes(spec, widths, rows, element));
   // The residual stream is there throughout, and what comes from the stage before.
   const int64_t stream = rows * (place.stage == 0 ? 2 : 3) * hidden * element;
@@ -165,7 +168,8 @@ MachineMemory machine_memory() {
 
 int64_t kv_bytes_per_token(const DecoderSpec& spec, const RunnerConfig& config) {
   const int64_t kv = rank_widths(spec, config.tensor_parallel_size).kv;
-  return spec.num_layers * 2 * kv * dtype_size(config.dtype) * config.tensor_parallel_size;
+  return spec.num_layers * 2 * kv * dtype_size(config.dtype) * config.tensor_parallel_size /
+         config.decode_context_parallel_size;
 }
 
 int64_t rank_kv_bytes_per_token(const DecoderSpec& spec, const RunnerConfig& config, int stage) {
@@ -182,8 +186,8 @@ MachineMemory memory_of(Device device) {
 MemoryPlan predict_rank_memory(const DecoderSpec& spec, const RunnerConfig& config, GridPlace place) {
   MemoryPlan plan;
   plan.weights = weight_bytes(spec, config, place.stage);
-  plan.kv = rank_kv_bytes_per_token(spec, config, place.stage) * config.batch.block_size *
-            config.batch.num_kv_blocks;
+  plan.kv =
+      rank_kv_bytes_per_token(spec, config, place.stage) * slots_of_rank(config) * config.batch.num_kv_blocks;
   plan.activations = activation_bytes(spec, config, place);
   plan.other = other_bytes(spec, config);
   return plan;

@@ -31,7 +31,7 @@ struct MemoryPlan {
   int64_t total() const { return weights + kv + activations + other; }
 };
 
-// K and V of one token: all layers and ranks, and those that a rank of a stage holds.
+// K and V of one token: all layers and ranks, and what a rank of a stage holds of a token that it has.
 int64_t kv_bytes_per_token(const DecoderSpec& spec, const RunnerConfig& config);
 int64_t rank_kv_bytes_per_token(const DecoderSpec& spec, const RunnerConfig& config, int stage);
 

@@ -32,6 +32,11 @@ inline int answering_rank(const RunnerConfig& config) {
   return rank_at(config, {0, config.pipeline_parallel_size - 1});
 }
 
+// Slots of a KV block on each rank.
+inline int64_t slots_of_rank(const RunnerConfig& config) {
+  return config.batch.block_size / config.decode_context_parallel_size;
+}
+
 struct LayerRange {
   int64_t begin = 0, end = 0;
   int64_t size() const { return end - begin; }

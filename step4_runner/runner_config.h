@@ -41,6 +41,10 @@ struct RunnerConfig {
   // The grid of ranks (rank_grid.h). On GPUs each rank has one of its own, `device` and those after it.
   int tensor_parallel_size = 1;
   int pipeline_parallel_size = 1;
+  // Of the tensor-parallel ranks that share a KV head, so many neighbours also share out its keys, in turns of so many tokens
+  // (step 7, 7.11). A KV block's slots are then divided among them. On the CPU in f32, with a maker of such attention.
+  int decode_context_parallel_size = 1;
+  int64_t kv_interleave_size = 1;
   std::vector<int64_t>
       stage_ends;               // the layers at which the stages end, ascending. Empty: as even as they go
   bool naive_pipeline = false;  // one batch at a time goes through all stages (a baseline)

@@ -33,7 +33,7 @@ int64_t least_of(const OpContext& ctx, Communicator& group, int64_t mine) {
 
 void ModelRunner::allocate_cache() {
   kv_caches_ = allocate_kv_caches(model_->kv_cache_specs(), config_.batch.num_kv_blocks,
-                                  config_.batch.block_size, ctx_.device);
+                                  slots_of_rank(config_), ctx_.device);
 }
 
 // >>> task 4.2.warmup: run the largest steps, give the arena what they took in one piece, and freeze it
