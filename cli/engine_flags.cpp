@@ -195,7 +195,7 @@ void EngineFlags::add_ranks(CLI::App& app) {
   app.add_option(
          "--decode-context-parallel-size", options_.runner.decode_context_parallel_size,
          "tensor-parallel ranks with the same KV head that share out its keys, where there are more ranks "
-         "than KV heads (CPU, float32); each keeps so small a part of every KV block")
+         "than KV heads (CPU, f32); each keeps so small a part of every KV block")
       ->check(whole_in_range(kTensorParallelSizeRange))
       ->type_name("N")
       ->capture_default_str()

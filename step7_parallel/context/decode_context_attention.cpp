@@ -150,7 +150,7 @@ decode_context_attention(int ranks, int64_t run) {
   return [ranks, run](const OpContext& ctx, int64_t, const KvCacheSpec& cache) -> std::unique_ptr<Attention> {
     LADDER_CHECK(
         ctx.device.is_cpu() && cache.dtype == DType::f32,
-        "--decode-context-parallel-size {} is there for --device cpu and --dtype float32, this is {} in {}",
+        "--decode-context-parallel-size {} is there for --device cpu and --dtype f32, this is {} in {}",
         ranks, device_name(ctx.device), dtype_name(cache.dtype));
     LADDER_CHECK(
         cache.num_kv_heads == 1 && tp_group(ctx).size() % ranks == 0,

@@ -47,6 +47,35 @@ TEST(Cli_Ranks, ProcessesGiveTheTextOfThreads) {
   EXPECT_EQ(processes.out, threads.out);
 }
 
+// Threads and processes that share out the keys of the one KV head, which `info` counts once.
+TEST(Cli_Ranks, RanksThatShareOutKeysGiveTheTokensOfOne) {
+  const std::string model = (testing::source_folder() / "tests" / "goldens" / "llama_one_kv_head").string();
+  const auto run = [&](const std::string& command, std::vector<std::string> more) {
+    std::vector<std::string> words = {command, "--model=" + model, "--device=cpu", "--dtype=f32"};
+    if (command == "generate")
+      words.insert(words.end(), {"--prompt-token-ids=3,4,5,6,7,8,9,10,11,12,13,14,15,16,17,18,19",
+                                 "--max-tokens=12", "--temperature=0"});
+    words.insert(words.end(), more.begin(), more.end());
+    return run_binary(words);
+  };
+  const std::vector<std::string> shared = {"--tensor-parallel-size=2", "--decode-context-parallel-size=2",
+                                           "--cp-kv-cache-interleave-size=4"};
+  const BinaryResult alone = run("generate", {});
+  ASSERT_EQ(alone.exit_code, 0) << alone.err;
+  for (const char* backend : {"threads", "mp"}) {
+    std::vector<std::string> words = shared;
+    words.push_back(std::string("--distributed-executor-backend=") + backend);
+    const BinaryResult result = run("generate", words);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.out, alone.out) << backend;
+  }
+  std::vector<std::string> words = shared;
+  words.push_back("--kv-memory=64K");
+  const BinaryResult info = run("info", words);
+  EXPECT_THAT(info.out, HasSubstr("336")) << "64 KiB are 160 tokens where both ranks keep them all";
+  EXPECT_THAT(info.out, HasSubstr("8 of 16 tokens"));
+}
+
 TEST(Cli_Ranks, WhatAWorkerCannotDoIsOneLine) {
   const BinaryResult result = run_binary(generate(
       {"--distributed-executor-backend=mp", "--tensor-parallel-size=2", "--kernel=matmul=nonsense"}));

@@ -194,7 +194,7 @@ TEST(Task7_11_Engine, WhatCannotBeSharedIsNamed) {
   EXPECT_THAT(refused(4, 4, 1, as_is), HasSubstr("--decode-context-parallel-size 4"));
   EXPECT_THAT(refused(4, 2, 3, as_is), AllOf(HasSubstr("--block-size 16"), HasSubstr("interleave-size 3")));
   EXPECT_THAT(refused(4, 2, 1, [](RunnerConfig& config) { config.dtype = DType::bf16; }),
-              AllOf(HasSubstr("float32"), HasSubstr("bf16")));
+              AllOf(HasSubstr("--dtype f32"), HasSubstr("bf16")));
 }
 
 }  // namespace
