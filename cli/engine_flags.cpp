@@ -10,6 +10,7 @@
 #include "step1_layers/core/error.h"
 #include "step4_runner/rank_grid.h"
 #include "step7_parallel/context/decode_context_attention.h"
+#include "step7_parallel/expert/expert_parallel.h"
 #include "step7_parallel/pipeline/split_layers.h"
 #include "step7_parallel/workers/worker_executor.h"
 
@@ -213,6 +214,10 @@ void EngineFlags::add_ranks(CLI::App& app) {
       ->type_name("N,N,...")
       ->allow_extra_args(false)
       ->group(group);
+  app.add_flag(
+         "--enable-expert-parallel", options_.runner.expert_parallel,
+         "a layer's experts are shared out whole over the ranks of a stage, instead of each one's width")
+      ->group(group);
   app.add_flag("--naive-pipeline", options_.runner.naive_pipeline,
                "one batch at a time goes through the stages (a baseline)")
       ->group(group);
@@ -271,11 +276,18 @@ std::vector<std::string> EngineFlags::arguments_of_replica(const EngineOptions& 
   return words;
 }
 
+ModelMakers EngineFlags::model_makers() const {
+  ModelMakers makers;
+  if (options_.runner.expert_parallel) makers.mlp = make_expert_parallel_mlp;
+  makers.attention = decode_context_attention(options_.runner.decode_context_parallel_size,
+                                              options_.runner.kv_interleave_size);
+  return makers;
+}
+
 ExecutorOptions EngineFlags::parts() const {
   EngineOptions options;
   options.model = model;
-  options.makers.model.attention = decode_context_attention(options_.runner.decode_context_parallel_size,
-                                                            options_.runner.kv_interleave_size);
+  options.makers.model = model_makers();
   return executor_options(options, open_model_folder(model, "vllm"), {});
 }
 
@@ -288,8 +300,12 @@ EngineOptions EngineFlags::options() const {
   runner.device = find_device(device_);
   runner.load_format = load_format_ == "dummy" ? LoadFormat::dummy : LoadFormat::automatic;
   options.makers.split_layers = split_layers;
-  options.makers.model.attention =
-      decode_context_attention(runner.decode_context_parallel_size, runner.kv_interleave_size);
+  options.makers.model = model_makers();
+  if (runner.expert_parallel && runner.tensor_parallel_size == 1) {
+    std::fprintf(stderr,
+                 "ladder: --enable-expert-parallel is off: each stage is one rank, which has all experts\n");
+    runner.expert_parallel = false;
+  }
   if (!pipeline_layers_.empty()) {
     LADDER_CHECK(std::ssize(pipeline_layers_) == runner.pipeline_parallel_size,
                  "--pipeline-layers {}: expected as many numbers as --pipeline-parallel-size, which is {}",

@@ -28,6 +28,7 @@ class EngineFlags {
 
  private:
   void add_ranks(CLI::App& app);
+  ModelMakers model_makers() const;
   ExecutorMaker executor_maker(const RunnerConfig& runner) const;
 
   EngineOptions options_;  // what the flags set directly; the others are read from these:

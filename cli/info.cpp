@@ -148,10 +148,21 @@ std::string heads_of(const DecoderSpec& spec, const RunnerConfig& config, int te
   return fmt::format("{}; {}", range(spec.num_heads), range(spec.num_kv_heads));
 }
 
+// "0 to 63 of 128": the experts that a rank has whole, "a part of all 128" where each one's width is split.
+std::string experts_of(const DecoderSpec& spec, const RunnerConfig& config, int tensor_rank) {
+  const int64_t all = spec.experts.num_experts;
+  if (!config.expert_parallel) return fmt::format("a part of all {}", all);
+  const ExpertRange here = experts_of_rank(all, config.tensor_parallel_size, tensor_rank);
+  return here.size() == 1 ? fmt::format("{} of {}", here.begin, all)
+                          : fmt::format("{} to {} of {}", here.begin, here.end - 1, all);
+}
+
 // Which rank has what, where there are several.
 std::string describe_ranks(const DecoderSpec& spec, const RunnerConfig& config) {
   std::vector<std::vector<std::string>> table{{"  rank", "on", "stage", "layers", "beside them",
                                                "heads; KV heads", "weights", "KV cache", "at the peak"}};
+  const bool shows_experts = spec.num_expert_layers() > 0 && config.tensor_parallel_size > 1;
+  if (shows_experts) table[0].insert(table[0].begin() + 6, "experts");
   for (int rank = 0; rank < num_ranks(config); ++rank) {
     const GridPlace place = place_of(config, rank);
     const LayerRange layers = layers_of(config, spec.num_layers, place.stage);
@@ -167,6 +178,8 @@ std::string describe_ranks(const DecoderSpec& spec, const RunnerConfig& config) 
                      format_bytes(plan.kv),
                      format_bytes(plan.weights + plan.kv + plan.activations +
                                   (config.device.is_cpu() ? 0 : plan.other))});
+    if (shows_experts)
+      table.back().insert(table.back().begin() + 6, experts_of(spec, config, place.tensor_rank));
   }
   std::string text =
       fmt::format("\n{} ranks: {} tensor-parallel in each of {} stage{}; rank = stage * {} + tensor rank\n",

@@ -36,11 +36,12 @@ int64_t max_positions(const DecoderSpec& spec) {
   return spec.rope.kind == RopeKind::dynamic_ntk ? kMaxModelLenRange.max : model_positions(spec);
 }
 
-// Whole heads on every rank. KV heads may be fewer than ranks: neighbours then hold the same one.
-bool can_be_split(const DecoderSpec& spec, int64_t ranks) {
+// Whole heads on every rank, and of experts a share of each one's width or at least one whole expert. KV heads may be fewer than ranks: neighbours then hold the same one.
+bool can_be_split(const DecoderSpec& spec, int64_t ranks, bool whole_experts) {
   const bool has_dense = spec.num_expert_layers() < spec.num_layers;
   return spec.num_heads % ranks == 0 && (!has_dense || spec.intermediate_size % ranks == 0) &&
-         spec.experts.intermediate_size % ranks == 0 && spec.experts.shared_intermediate_size % ranks == 0 &&
+         (whole_experts ? spec.experts.num_experts >= ranks : spec.experts.intermediate_size % ranks == 0) &&
+         spec.experts.shared_intermediate_size % ranks == 0 &&
          (spec.num_kv_heads % ranks == 0 || ranks % spec.num_kv_heads == 0);
 }
 
@@ -55,10 +56,19 @@ std::string mlp_widths(const DecoderSpec& spec) {
   return text;
 }
 
-std::string sizes_that_fit(const DecoderSpec& spec) {
+// What is split beside whole experts: ", MLP of 3072", ", shared expert of 5632".
+std::string other_widths(const DecoderSpec& spec) {
+  std::string text;
+  if (spec.num_expert_layers() < spec.num_layers) text = fmt::format(", MLP of {}", spec.intermediate_size);
+  if (spec.experts.shared_intermediate_size > 0)
+    text += fmt::format(", shared expert of {}", spec.experts.shared_intermediate_size);
+  return text;
+}
+
+std::string sizes_that_fit(const DecoderSpec& spec, bool whole_experts) {
   std::vector<int64_t> sizes;
   for (int64_t ranks = 1; ranks <= std::min(spec.num_heads, kTensorParallelSizeRange.max); ++ranks)
-    if (can_be_split(spec, ranks)) sizes.push_back(ranks);
+    if (can_be_split(spec, ranks, whole_experts)) sizes.push_back(ranks);
   const int64_t last = sizes.back();
   sizes.pop_back();
   return sizes.empty() ? std::to_string(last) : fmt::format("{} or {}", fmt::join(sizes, ", "), last);
@@ -94,10 +104,16 @@ void check_flags(const DecoderSpec& spec, const RunnerConfig& config) {
   if (config.threads != 0) expect_range(config.threads, kThreadsRange, "--threads");
   expect_range(config.tensor_parallel_size, kTensorParallelSizeRange, "--tensor-parallel-size");
   expect_range(config.pipeline_parallel_size, kPipelineParallelSizeRange, "--pipeline-parallel-size");
+  const bool whole_experts = config.expert_parallel;
+  LADDER_CHECK(!whole_experts || spec.num_expert_layers() > 0,
+               "--enable-expert-parallel: the model has no experts");
   LADDER_CHECK(
-      can_be_split(spec, config.tensor_parallel_size),
+      can_be_split(spec, config.tensor_parallel_size, whole_experts),
       "--tensor-parallel-size {} does not fit the model's {} heads, {} key/value heads and {}: expected {}",
-      config.tensor_parallel_size, spec.num_heads, spec.num_kv_heads, mlp_widths(spec), sizes_that_fit(spec));
+      config.tensor_parallel_size, spec.num_heads, spec.num_kv_heads,
+      whole_experts ? fmt::format("{} experts{}", spec.experts.num_experts, other_widths(spec))
+                    : mlp_widths(spec),
+      sizes_that_fit(spec, whole_experts));
   check_decode_context(spec, config);
   LADDER_CHECK(config.pipeline_parallel_size <= spec.num_layers,
                "--pipeline-parallel-size {}: the model has {} layers, and each stage needs one",

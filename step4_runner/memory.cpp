@@ -42,7 +42,8 @@ RankWidths rank_widths(const DecoderSpec& spec, int64_t ranks) {
 }
 
 // One rank's parameters and rotary table: what Model::weight_bytes() will say.
-int64_t weight_bytes(const DecoderSpec& spec, const RunnerConfig& config, int stage) {
+int64_t weight_bytes(const DecoderSpec& spec, const RunnerConfig& config, GridPlace place) {
+  const int stage = place.stage;
   const RankWidths widths = rank_widths(spec, config.tensor_parallel_size);
   const int64_t hidden = spec.hidden_size, q = widths.q, kv = widths.kv;
   int64_t layer = hidden * (q + 2 * kv) + q * hidden + 2 * spec.norm_parameters();
@@ -52,7 +53,14 @@ int64_t weight_bytes(const DecoderSpec& spec, const RunnerConfig& config, int st
   const int64_t inner = spec.gated_mlp ? 2 * widths.mlp : widths.mlp;
   int64_t mlp = hidden * inner + widths.mlp * hidden;
   if (spec.mlp_bias) mlp += inner + hidden;
-  int64_t mixture = spec.experts.num_experts * (hidden + 3 * hidden * widths.expert);
+  int64_t mixture = spec.experts.num_experts * hidden;
+  if (config.expert_parallel) {
+    const ExpertRange here =
+        experts_of_rank(spec.experts.num_experts, config.tensor_parallel_size, place.tensor_rank);
+    mixture += here.size() * 3 * hidden * spec.experts.intermediate_size;
+  } else {
+    mixture += spec.experts.num_experts * 3 * hidden * widths.expert;
+  }
   if (widths.shared_expert > 0) mixture += 3 * hidden * widths.shared_expert + hidden;
 
   const LayerRange layers = layers_of(config, spec.num_layers, stage);
@@ -185,7 +193,7 @@ MachineMemory memory_of(Device device) {
 
 MemoryPlan predict_rank_memory(const DecoderSpec& spec, const RunnerConfig& config, GridPlace place) {
   MemoryPlan plan;
-  plan.weights = weight_bytes(spec, config, place.stage);
+  plan.weights = weight_bytes(spec, config, place);
   plan.kv =
       rank_kv_bytes_per_token(spec, config, place.stage) * slots_of_rank(config) * config.batch.num_kv_blocks;
   plan.activations = activation_bytes(spec, config, place);

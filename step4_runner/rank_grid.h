@@ -6,6 +6,7 @@
 //   stage 1, layers 18 to 35    rank 2          rank 3        sum over them; hidden states go down a column
 //
 // The numbers are vLLM's: neighbouring ranks, which talk most, are tensor-parallel.
+#include <algorithm>
 #include <cstdint>
 
 #include "step4_runner/runner_config.h"
@@ -49,6 +50,18 @@ inline LayerRange layers_of(const RunnerConfig& config, int64_t num_layers, int 
     return config.stage_ends[static_cast<size_t>(before) - 1];
   };
   return {end_of(stage), end_of(stage + 1)};
+}
+
+struct ExpertRange {
+  int64_t begin = 0, end = 0;
+  int64_t size() const { return end - begin; }
+};
+// Those of a rank that has whole experts: neighbours, and the first ranks have one more where the ranks do not divide them.
+inline ExpertRange experts_of_rank(int64_t num_experts, int64_t ranks, int64_t rank) {
+  const auto end_of = [&](int64_t before) {
+    return num_experts / ranks * before + std::min(before, num_experts % ranks);
+  };
+  return {end_of(rank), end_of(rank + 1)};
 }
 
 // Steps that may be submitted and not collected. A pipeline is full with one in every stage; one GPU computes a step

@@ -46,8 +46,10 @@ struct RunnerConfig {
   int decode_context_parallel_size = 1;
   int64_t kv_interleave_size = 1;
   std::vector<int64_t>
-      stage_ends;               // the layers at which the stages end, ascending. Empty: as even as they go
-  bool naive_pipeline = false;  // one batch at a time goes through all stages (a baseline)
+      stage_ends;  // the layers at which the stages end, ascending. Empty: as even as they go
+  // The ranks of a stage share out the experts of a layer whole (rank_grid.h, experts_of_rank), instead of each one's width.
+  bool expert_parallel = false;
+  bool naive_pipeline = false;         // one batch at a time goes through all stages (a baseline)
   bool check_batches = kIsDebugBuild;  // on the CPU the ranks compare theirs at every step (batch_check.h)
   int threads = 0;                     // all ranks together. 0: one per core
   std::map<std::string, std::string, std::less<>> kernels;  // --kernel op=variant

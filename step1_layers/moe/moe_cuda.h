@@ -1,6 +1,7 @@
 #pragma once
-// The CUDA rungs of router.h, experts.h and shared_expert.h. Their arguments have been checked.
+// The CUDA rungs of router.h, experts.h, local_experts.h and shared_expert.h. Their arguments have been checked.
 #include "step1_layers/moe/experts.h"
+#include "step1_layers/moe/local_experts.h"
 #include "step1_layers/moe/router.h"
 #include "step1_layers/moe/shared_expert.h"
 
@@ -21,6 +22,8 @@ bool moe_experts_takes_grouped(const MoeExpertsArgs& args);  // both
 
 void moe_experts_cuda_stream(const OpContext& ctx, const MoeExpertsArgs& args);
 bool moe_experts_takes_stream(const MoeExpertsArgs& args);
+
+void find_local_experts_cuda(const OpContext& ctx, const FindLocalExpertsArgs& args);
 
 void add_shared_expert_cuda(const OpContext& ctx, const AddSharedExpertArgs& args);
 

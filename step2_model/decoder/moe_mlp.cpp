@@ -1,52 +1,77 @@
 #include "step2_model/decoder/moe_mlp.h"
 
+#include <algorithm>
+#include <numeric>
+
 #include "step1_layers/activation/silu_and_mul.h"
 #include "step1_layers/core/error.h"
 #include "step1_layers/distributed/communicator.h"
 #include "step1_layers/linear/load_shard.h"
 #include "step1_layers/linear/matmul.h"
 #include "step1_layers/moe/experts.h"
+#include "step1_layers/moe/local_experts.h"
 #include "step1_layers/moe/shared_expert.h"
 #include "step2_model/decoder/composites.h"
 
 namespace ladder {
 namespace {
 
-// What this rank has of every expert's width.
-int64_t width_of_rank(const OpContext& ctx, const std::string& name, int64_t width) {
+// What this rank has of a layer's experts: which, under what numbers, and what of their width.
+struct ExpertShare {
+  std::vector<int32_t> numbers;  // as MoeMlp's local_numbers, of all experts
+  int64_t count = 0, full_width = 0, begin = 0, width = 0;
+};
+
+ExpertShare share_of_rank(const OpContext& ctx, const std::string& name, const ExpertsSpec& experts,
+                          std::span<const int32_t> local_numbers) {
+  ExpertShare share;
+  share.full_width = share.width = experts.intermediate_size;
+  if (!local_numbers.empty()) {
+    share.numbers.assign(local_numbers.begin(), local_numbers.end());
+    share.count = std::ranges::max(local_numbers) + 1;
+    return share;
+  }
   const int64_t ranks = tp_group(ctx).size();
-  LADDER_CHECK(width % ranks == 0, "{}: {} ranks do not divide the experts' width of {}", name, ranks, width);
-  return width / ranks;
+  LADDER_CHECK(share.full_width % ranks == 0, "{}: {} ranks do not divide the experts' width of {}", name,
+               ranks, share.full_width);
+  share.numbers.resize(static_cast<size_t>(experts.num_experts));
+  std::iota(share.numbers.begin(), share.numbers.end(), 0);
+  share.count = experts.num_experts;
+  share.width = share.full_width / ranks;
+  share.begin = tp_group(ctx).rank() * share.width;
+  return share;
 }
 
-// Gate and up of every expert, the rank's rows of each.
-Parameter expert_gate_up(const OpContext& ctx, const std::string& name, const ExpertsSpec& experts,
+// Gate and up of the rank's experts, its rows of each.
+Parameter expert_gate_up(const OpContext& ctx, const std::string& name, const ExpertShare& share,
                          int64_t hidden, DType dtype) {
-  const int64_t full = experts.intermediate_size, width = width_of_rank(ctx, name, full);
   Parameter parameter;
   parameter.name = name;
-  parameter.num_parts = static_cast<int>(2 * experts.num_experts);
-  parameter.tensor = Tensor::empty({experts.num_experts, 2 * width, hidden}, dtype, ctx.device);
-  parameter.load_part = [=, begin = tp_group(ctx).rank() * width, tensor = parameter.tensor](
-                            const Tensor& checkpoint, int part) {
-    load_shard(name, checkpoint, {.full = {full, hidden}, .begin = {begin, 0}, .size = {width, hidden}},
-               tensor.select(0, part / 2).narrow(0, part % 2 * width, width));
+  parameter.num_parts = static_cast<int>(2 * share.numbers.size());
+  parameter.tensor = Tensor::empty({share.count, 2 * share.width, hidden}, dtype, ctx.device);
+  parameter.load_part = [=, tensor = parameter.tensor](const Tensor& checkpoint, int part) {
+    const int32_t here = share.numbers[static_cast<size_t>(part / 2)];
+    if (here < 0) return;
+    load_shard(name, checkpoint,
+               {.full = {share.full_width, hidden}, .begin = {share.begin, 0}, .size = {share.width, hidden}},
+               tensor.select(0, here).narrow(0, part % 2 * share.width, share.width));
   };
   return parameter;
 }
 
-// Down of every expert, the rank's columns.
-Parameter expert_down(const OpContext& ctx, const std::string& name, const ExpertsSpec& experts,
-                      int64_t hidden, DType dtype) {
-  const int64_t full = experts.intermediate_size, width = width_of_rank(ctx, name, full);
+// Down of the rank's experts, its columns.
+Parameter expert_down(const OpContext& ctx, const std::string& name, const ExpertShare& share, int64_t hidden,
+                      DType dtype) {
   Parameter parameter;
   parameter.name = name;
-  parameter.num_parts = static_cast<int>(experts.num_experts);
-  parameter.tensor = Tensor::empty({experts.num_experts, hidden, width}, dtype, ctx.device);
-  parameter.load_part = [=, begin = tp_group(ctx).rank() * width, tensor = parameter.tensor](
-                            const Tensor& checkpoint, int part) {
-    load_shard(name, checkpoint, {.full = {hidden, full}, .begin = {0, begin}, .size = {hidden, width}},
-               tensor.select(0, part));
+  parameter.num_parts = static_cast<int>(share.numbers.size());
+  parameter.tensor = Tensor::empty({share.count, hidden, share.width}, dtype, ctx.device);
+  parameter.load_part = [=, tensor = parameter.tensor](const Tensor& checkpoint, int part) {
+    const int32_t here = share.numbers[static_cast<size_t>(part)];
+    if (here < 0) return;
+    load_shard(name, checkpoint,
+               {.full = {hidden, share.full_width}, .begin = {0, share.begin}, .size = {hidden, share.width}},
+               tensor.select(0, here));
   };
   return parameter;
 }
@@ -54,13 +79,18 @@ Parameter expert_down(const OpContext& ctx, const std::string& name, const Exper
 }  // namespace
 
 MoeMlp::MoeMlp(const OpContext& ctx, const std::string& name, const DecoderSpec& spec, DType dtype,
-               const ModelMakers& makers)
+               const ModelMakers& makers, std::span<const int32_t> local_numbers)
     : dtype_(dtype),
       rule_(spec.experts.rule),
       router_(replicated_parameter(ctx, name + ".router.weight", {spec.experts.num_experts, spec.hidden_size},
-                                   dtype)),
-      gate_up_(expert_gate_up(ctx, name + ".experts.gate_up", spec.experts, spec.hidden_size, dtype)),
-      down_(expert_down(ctx, name + ".experts.down", spec.experts, spec.hidden_size, dtype)) {
+                                   dtype)) {
+  const ExpertShare share = share_of_rank(ctx, name, spec.experts, local_numbers);
+  if (!local_numbers.empty()) {
+    local_numbers_ = Tensor::empty({spec.experts.num_experts}, DType::i32, ctx.device);
+    local_numbers_.copy_from(Tensor::from<int32_t>(share.numbers, {spec.experts.num_experts}));
+  }
+  gate_up_ = expert_gate_up(ctx, name + ".experts.gate_up", share, spec.hidden_size, dtype);
+  down_ = expert_down(ctx, name + ".experts.down", share, spec.hidden_size, dtype);
   const int64_t width = spec.experts.shared_intermediate_size;
   if (width == 0) return;
   const std::string shared = name + ".shared_expert";
@@ -102,6 +132,7 @@ void MoeMlp::forward(const OpContext& ctx, const Norm& norm, ResidualStream& str
   const Tensor expert_ids = ctx.arena->take({tokens, rule_.top_k}, DType::i32);
   const Tensor weights = ctx.arena->take({tokens, rule_.top_k}, DType::f32);
   route_tokens(ctx, {logits, {}, rule_, expert_ids, weights});
+  if (local_numbers_.defined()) find_local_experts(ctx, expert_ids, local_numbers_);
   moe_experts(ctx, {n, expert_ids, weights, gate_up_.tensor, down_.tensor, stream.pending});
   if (shared_) add_shared(ctx, n, stream.pending);
   stream.has_pending = true;

@@ -4,8 +4,10 @@
 //   n = norm(x);   x += sum over the chosen experts of weight * expert(n)  (+ sigmoid(g n) * shared expert(n))
 //
 // With several tensor-parallel ranks every expert's width is split among them, and so is the shared one's: each rank routes
-// all tokens alike, since the router is on all of them, and has a part of every expert's sum.
+// all tokens alike, since the router is on all of them, and has a part of every expert's sum. Or a rank has some experts
+// whole (step7_parallel/expert): it then has all of their part of the sum, and nothing of the others'.
 #include <optional>
+#include <span>
 
 #include "step2_model/model_makers.h"
 
@@ -16,9 +18,12 @@ class MoeMlp final : public Mlp {
   // Parameters: "<name>.router.weight" [experts, hidden]; "<name>.experts.gate_up" [experts, 2 * width, hidden], whose parts
   // 2 e and 2 e + 1 are gate and up of expert e; "<name>.experts.down" [experts, hidden, width], whose part e is expert e's;
   // with a shared expert "<name>.shared_expert.gate_up_proj....", "<name>.shared_expert.down_proj....",
-  // "<name>.shared_expert_gate.weight" [1, hidden]. Error: the ranks do not divide a width.
+  // "<name>.shared_expert_gate.weight" [1, hidden].
+  // `local_numbers`: of every expert the number under which this rank has it whole, counted from 0, or -1; empty: this rank
+  // has its share of every expert's width. Parts of experts that are elsewhere are not looked at. Error: the ranks do not
+  // divide a width that is split.
   MoeMlp(const OpContext& ctx, const std::string& name, const DecoderSpec& spec, DType dtype,
-         const ModelMakers& makers);
+         const ModelMakers& makers, std::span<const int32_t> local_numbers = {});
 
   std::vector<Parameter*> parameters() override;
   void process_after_load(const OpContext& ctx) override;
@@ -36,6 +41,7 @@ class MoeMlp final : public Mlp {
   DType dtype_;
   RouterRule rule_;
   Parameter router_;
+  Tensor local_numbers_;  // [experts] i32; undefined: all experts are here
   Parameter gate_up_;
   Parameter down_;
   std::optional<SharedExpert> shared_;

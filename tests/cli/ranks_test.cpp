@@ -76,6 +76,44 @@ TEST(Cli_Ranks, RanksThatShareOutKeysGiveTheTokensOfOne) {
   EXPECT_THAT(info.out, HasSubstr("8 of 16 tokens"));
 }
 
+TEST(Cli_Ranks, ExpertsOnTheirRanksGiveTheTokensOfOneRank) {
+  const testing::TemporaryFolder folder;
+  testing::write_file(
+      folder / "prompts.jsonl",
+      R"({"prompt_token_ids": [5, 6, 7], "max_tokens": 8, "temperature": 0, "ignore_eos": true})"
+      "\n");
+  const auto run = [&](std::vector<std::string> more) {
+    std::vector<std::string> words = {"generate",
+                                      "--model",
+                                      (testing::golden_folder() / "qwen3_moe_normed").string(),
+                                      "--prompts",
+                                      (folder / "prompts.jsonl").string(),
+                                      "--device",
+                                      "cpu",
+                                      "--dtype",
+                                      "f32"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_binary(words);
+  };
+  const BinaryResult one = run({"--enable-expert-parallel"});
+  ASSERT_EQ(one.exit_code, 0) << one.err;
+  EXPECT_EQ(one.err,
+            "ladder: --enable-expert-parallel is off: each stage is one rank, which has all experts\n");
+  for (const char* backend : {"threads", "mp"}) {
+    const BinaryResult several = run({"--tensor-parallel-size=2", "--enable-expert-parallel",
+                                      std::string("--distributed-executor-backend=") + backend});
+    EXPECT_EQ(several.exit_code, 0) << several.err;
+    EXPECT_EQ(several.err, "");
+    EXPECT_EQ(several.out, one.out) << backend;
+  }
+}
+
+TEST(Cli_Ranks, ExpertsOnRanksNeedAModelThatHasSome) {
+  const BinaryResult dense = run_binary(generate({"--tensor-parallel-size=2", "--enable-expert-parallel"}));
+  EXPECT_EQ(dense.exit_code, 2);
+  EXPECT_EQ(dense.err, "ladder: error: --enable-expert-parallel: the model has no experts\n");
+}
+
 TEST(Cli_Ranks, WhatAWorkerCannotDoIsOneLine) {
   const BinaryResult result = run_binary(generate(
       {"--distributed-executor-backend=mp", "--tensor-parallel-size=2", "--kernel=matmul=nonsense"}));
