@@ -83,15 +83,16 @@ TEST(Cli_Ranks, ExpertsOnTheirRanksGiveTheTokensOfOneRank) {
       R"({"prompt_token_ids": [5, 6, 7], "max_tokens": 8, "temperature": 0, "ignore_eos": true})"
       "\n");
   const auto run = [&](std::vector<std::string> more) {
-    std::vector<std::string> words = {"generate",
-                                      "--model",
-                                      (testing::golden_folder() / "qwen3_moe_normed").string(),
-                                      "--prompts",
-                                      (folder / "prompts.jsonl").string(),
-                                      "--device",
-                                      "cpu",
-                                      "--dtype",
-                                      "f32"};
+    std::vector<std::string> words = {
+        "generate",
+        "--model",
+        (testing::source_folder() / "tests" / "goldens" / "qwen3_moe_normed").string(),
+        "--prompts",
+        (folder / "prompts.jsonl").string(),
+        "--device",
+        "cpu",
+        "--dtype",
+        "f32"};
     words.insert(words.end(), more.begin(), more.end());
     return run_binary(words);
   };
