@@ -18,6 +18,7 @@ namespace ladder::testing {
 struct ExpertProblem {
   ExpertProblem(Random& random, int ranks, MoeSizes sizes, DType dtype, bool with_holes)
       : scene(random, sizes, dtype, with_holes), sizes(sizes), ranks(ranks) {
+    for (const Tensor* values : {&scene.x, &scene.gate_up, &scene.down}) take_magnitudes(*values);
     begins.push_back(0);
     for (int rank = 1; rank < ranks; ++rank) begins.push_back(random.integer(0, sizes.tokens));
     std::sort(begins.begin(), begins.end());
@@ -68,6 +69,21 @@ struct ExpertProblem {
     for (const std::string& error : errors)
       if (!error.empty()) ADD_FAILURE() << error;
     return out;
+  }
+  // Of the experts of each rank in double, rounded once as the contract says, and added up.
+  std::vector<double> expected() const {
+    std::vector<double> sums(static_cast<size_t>(scene.x.numel()), 0.0);
+    for (int rank = 0; rank < ranks; ++rank) {
+      MoeScene part = scene;
+      part.expert_ids = scene.expert_ids.clone();
+      for (int64_t pair = 0; pair < part.expert_ids.numel(); ++pair) {
+        int32_t& expert = part.expert_ids.data<int32_t>()[pair];
+        if (expert >= 0 && rank_of[static_cast<size_t>(expert)] != rank) expert = -1;
+      }
+      const std::vector<double> of_rank = part.rounded(part.expected());
+      for (size_t i = 0; i < sums.size(); ++i) sums[i] += of_rank[i];
+    }
+    return sums;
   }
   std::string str() const {
     return fmt::format("{} tokens, {} of {} experts, {} ranks with tokens from {}, experts on {}",

@@ -6,6 +6,7 @@
 namespace ladder {
 namespace {
 
+using testing::close_to;
 using testing::ExpertProblem;
 using testing::MoeSizes;
 
@@ -22,7 +23,7 @@ TEST(Hidden7_9_Exchange, ManyRanksWithAndWithoutTokens) {
                          4};
     const ExpertProblem problem(random, static_cast<int>(random.integer(1, 8)), sizes,
                                 round % 3 == 0 ? DType::bf16 : DType::f32, round % 2 == 0);
-    EXPECT_TRUE(close_to(problem.over(communicator_kind("threads"), method()), problem.scene.expected()))
+    EXPECT_TRUE(close_to(problem.over(communicator_kind("threads"), method()), problem.expected()))
         << problem.str();
   }
 }

@@ -28,7 +28,7 @@ TEST_P(Task7_9_Exchange, GivesWhatOneRankGives) {
     const ExpertProblem exchange(random, static_cast<int>(random.integer(1, 4)), sizes, DType::f32,
                                  round % 2 == 1);
     const Tensor out = exchange.over(communicator_kind("threads"), *GetParam());
-    EXPECT_TRUE(testing::close_to(out, exchange.scene.expected())) << exchange.str();
+    EXPECT_TRUE(testing::close_to(out, exchange.expected())) << exchange.str();
   }
 }
 
@@ -40,7 +40,7 @@ TEST_P(Task7_9_Exchange, TakesTokensOfOneRankAndExpertsOfAnother) {
     exchange.begins = {0, 7, 7, 7};
     exchange.rank_of = {2, 2, 2, 2};
     const Tensor out = exchange.over(communicator_kind("threads"), *GetParam());
-    EXPECT_TRUE(testing::close_to(out, exchange.scene.expected())) << dtype_name(dtype);
+    EXPECT_TRUE(testing::close_to(out, exchange.expected())) << dtype_name(dtype);
   }
 }
 
@@ -52,7 +52,7 @@ TEST_P(Task7_9_Exchange, RunsOverProcesses) {
     const auto errors = kind.run(3, std::chrono::seconds(60), [&](int rank, Communicator& group) {
       const Tensor out = Tensor::zeros(exchange.scene.x.shape(), DType::f32);
       exchange.run(*GetParam(), rank, group, out);
-      const std::vector<double> mine = testing::to_double(out), expected = exchange.scene.expected();
+      const std::vector<double> mine = testing::to_double(out), expected = exchange.expected();
       for (int64_t i = exchange.begins[static_cast<size_t>(rank)] * 8;
            i < exchange.begins[static_cast<size_t>(rank) + 1] * 8; ++i)
         if (std::abs(mine[static_cast<size_t>(i)] - expected[static_cast<size_t>(i)]) > 1e-4)
