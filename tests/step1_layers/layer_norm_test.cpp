@@ -1,8 +1,7 @@
 #include "step1_layers/norm/layer_norm.h"
 
-#include <cmath>
-
 #include "step1_layers/core/error.h"
+#include "tests/step1_layers/norm_rotate_reference.h"
 #include "tests/support/numerics.h"
 #include "tests/support/rungs.h"
 
@@ -18,22 +17,6 @@ struct Size {
 constexpr Size kShapes[] = {{1, 1},    {3, 7},    {2, 64},   {5, 1600}, {4, 1601},
                             {33, 768}, {5, 2048}, {3, 4096}, {2, 9216}, {2, 16384}};
 
-std::vector<double> layer_norm_reference(const Tensor& x, const Tensor& weight, const Tensor& bias,
-                                         double eps) {
-  std::vector<double> values = to_double(x), scale = to_double(weight), shift = to_double(bias);
-  const size_t width = scale.size();
-  for (size_t row = 0; row < values.size() / width; ++row) {
-    double* of_row = values.data() + row * width;
-    double mean = 0, variance = 0;
-    for (size_t i = 0; i < width; ++i) mean += of_row[i] / static_cast<double>(width);
-    for (size_t i = 0; i < width; ++i)
-      variance += (of_row[i] - mean) * (of_row[i] - mean) / static_cast<double>(width);
-    for (size_t i = 0; i < width; ++i)
-      of_row[i] = (of_row[i] - mean) / std::sqrt(variance + eps) * scale[i] + shift[i];
-  }
-  return values;
-}
-
 RUNG_TEST(Task1_10_LayerNorm, EqualsDoublePrecision, "layer_norm", layer_norm_variants()) {
   for (DType dtype : kDTypes)
     for (auto [rows, width] : kShapes)
@@ -43,8 +26,7 @@ RUNG_TEST(Task1_10_LayerNorm, EqualsDoublePrecision, "layer_norm", layer_norm_va
         Tensor x = random.normal({rows, width}, dtype, deviation), weight = random.normal({width}, dtype);
         Tensor bias = random.normal({width}, dtype), out = poisoned({rows, width}, dtype);
         call(layer_norm, ctx, x, weight, bias, 1e-5, out);
-        EXPECT_TRUE(close_to(out, layer_norm_reference(x, weight, bias, 1e-5)))
-            << x.str() << " " << deviation;
+        EXPECT_TRUE(close_to(out, layer_normed(x, weight, bias, 1e-5))) << x.str() << " " << deviation;
       }
 }
 
@@ -97,7 +79,7 @@ RUNG_TEST(Task1_10_FusedAddLayerNorm, UpdatesTheResidualAndNormsTheRoundedSum, "
         Tensor out = in_place ? x : poisoned({rows, width}, dtype);
         call(fused_add_layer_norm, ctx, x, residual, weight, bias, 1e-5, out);
         EXPECT_TRUE(bitwise_equal(residual, sum));
-        EXPECT_TRUE(close_to(out, layer_norm_reference(sum, weight, bias, 1e-5))) << x.str();
+        EXPECT_TRUE(close_to(out, layer_normed(sum, weight, bias, 1e-5))) << x.str();
       }
 }
 

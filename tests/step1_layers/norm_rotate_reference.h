@@ -1,5 +1,5 @@
 #pragma once
-// RMSNorm and rotation in double precision, with no rounding between them.
+// The norms and rotation in double precision, with no rounding between them.
 #include <cmath>
 #include <vector>
 
@@ -15,6 +15,22 @@ inline std::vector<double> normed(const Tensor& x, const Tensor& weight, double 
     for (size_t i = 0; i < gains.size(); ++i) sum += values[row + i] * values[row + i];
     const double scale = 1 / std::sqrt(sum / static_cast<double>(gains.size()) + eps);
     for (size_t i = 0; i < gains.size(); ++i) values[row + i] *= scale * gains[i];
+  }
+  return values;
+}
+
+inline std::vector<double> layer_normed(const Tensor& x, const Tensor& weight, const Tensor& bias,
+                                        double eps) {
+  std::vector<double> values = to_double(x);
+  const auto gains = to_double(weight), shifts = to_double(bias);
+  const auto width = static_cast<double>(gains.size());
+  for (size_t row = 0; row < values.size(); row += gains.size()) {
+    double mean = 0, variance = 0;
+    for (size_t i = 0; i < gains.size(); ++i) mean += values[row + i] / width;
+    for (size_t i = 0; i < gains.size(); ++i)
+      variance += (values[row + i] - mean) * (values[row + i] - mean) / width;
+    for (size_t i = 0; i < gains.size(); ++i)
+      values[row + i] = (values[row + i] - mean) / std::sqrt(variance + eps) * gains[i] + shifts[i];
   }
   return values;
 }

@@ -1,10 +1,11 @@
-// Tasks 1.2 and 1.3 on rows of very different magnitudes, each with values of one magnitude, so that no row's error hides
+// Tasks 1.2, 1.3 and 1.10 on rows of very different magnitudes, each with values of one magnitude, so that no row's error hides
 // behind another's values.
 #include <cmath>
 #include <functional>
 
 #include "step1_layers/activation/gelu.h"
 #include "step1_layers/activation/silu_and_mul.h"
+#include "step1_layers/norm/layer_norm.h"
 #include "step1_layers/norm/rms_norm.h"
 #include "tests/hidden/step1_layers/margins.h"
 #include "tests/step1_layers/norm_rotate_reference.h"
@@ -122,6 +123,73 @@ RUNG_TEST(Hidden1_3_FusedAddRmsNorm, NormsTheRoundedSumOfAnyMagnitude, "fused_ad
     EXPECT_TRUE(close_to(out.inside, normed(expected, weight, eps))) << magnitude << ", eps " << eps;
     out.expect_untouched();
     residual.expect_untouched();
+  });
+}
+
+RUNG_TEST(Hidden1_10_LayerNorm, RowsOfAnyMagnitudeAndMean, "layer_norm", layer_norm_variants()) {
+  repeated(25, [&](Random& random) {
+    const DType dtype = any_float(random);
+    const Shape shape = {random.integer(1, 30),
+                         random.one_of<int64_t>({random.integer(1, 40), random.integer(41, 3000)})};
+    const double magnitude = any_magnitude(random, dtype),
+                 eps = magnitude * magnitude * random.uniform(0.01, 1);
+    const Margins x(random, shape, dtype), out(random, shape, dtype);
+    const Tensor values = random.normal(shape, DType::f32, magnitude);
+    for (int64_t row = 0; row < shape[0]; ++row) {
+      const double mean = magnitude * random.uniform(-3, 3);
+      for (int64_t i = 0; i < shape[1]; ++i) values.at<float>({row, i}) += static_cast<float>(mean);
+    }
+    x.inside.copy_from(values.to(dtype));
+    const Tensor weight = random.normal({shape[1]}, dtype), bias = random.normal({shape[1]}, dtype);
+    call(layer_norm, ctx, x.inside, weight, bias, eps, out.inside);
+    EXPECT_TRUE(close_to(out.inside, layer_normed(x.inside, weight, bias, eps)))
+        << x.inside.str() << " of " << magnitude << ", eps " << eps;
+    out.expect_untouched();
+  });
+}
+
+// Pairs as far above a large number as below it: mean and variance are exact, and the mean of the squares has no digit left
+// for the variance.
+RUNG_TEST(Hidden1_10_LayerNorm, RowsFarFromZero, "layer_norm", layer_norm_variants()) {
+  repeated(25, [&](Random& random) {
+    const int64_t width = 2 * random.integer(8, 600);
+    const auto base = static_cast<float>(random.integer(2000, 8000));
+    const Tensor x = Tensor::empty({1, width}, DType::f32), out = poisoned({1, width}, DType::f32);
+    for (int64_t i = 0; i < width; i += 2) {
+      const auto difference = static_cast<float>(random.integer(i == 0 ? 1 : 0, 2));
+      x.at<float>({0, i}) = base + difference;
+      x.at<float>({0, i + 1}) = base - difference;
+    }
+    const Tensor weight = random.normal({width}, DType::f32), bias = random.normal({width}, DType::f32);
+    call(layer_norm, ctx, x, weight, bias, 1e-5, out);
+    EXPECT_TRUE(close_to(out, layer_normed(x, weight, bias, 1e-5))) << width << " values around " << base;
+  });
+}
+
+RUNG_TEST(Hidden1_10_FusedAddLayerNorm, NormsTheRoundedSumOfAnyMagnitude, "fused_add_layer_norm",
+          fused_add_layer_norm_variants()) {
+  repeated(25, [&](Random& random) {
+    const DType dtype = any_float(random);
+    const Shape shape = {random.integer(1, 30),
+                         random.one_of<int64_t>({random.integer(1, 40), random.integer(41, 3000)})};
+    const double magnitude = any_magnitude(random, dtype),
+                 eps = magnitude * magnitude * random.uniform(0.01, 1);
+    const Margins x(random, shape, dtype), residual(random, shape, dtype), out(random, shape, dtype);
+    x.inside.copy_from(random.normal(shape, dtype, magnitude));
+    residual.inside.copy_from(random.normal(shape, dtype, magnitude * random.uniform(0.5, 2)));
+    const Tensor weight = random.normal({shape[1]}, dtype), bias = random.normal({shape[1]}, dtype),
+                 sum = Tensor::empty(shape, DType::f32);
+    const auto a = to_double(x.inside), b = to_double(residual.inside);
+    for (size_t i = 0; i < a.size(); ++i) sum.data<float>()[i] = static_cast<float>(a[i] + b[i]);
+    const Tensor expected = sum.to(dtype);
+    const bool in_place = random.integer(0, 1) == 1;
+    call(fused_add_layer_norm, ctx, x.inside, residual.inside, weight, bias, eps,
+         in_place ? x.inside : out.inside);
+    EXPECT_TRUE(bitwise_equal(residual.inside, expected));
+    EXPECT_TRUE(close_to(in_place ? x.inside : out.inside, layer_normed(expected, weight, bias, eps)))
+        << magnitude << ", eps " << eps << (in_place ? ", in place" : "");
+    residual.expect_untouched();
+    (in_place ? x : out).expect_untouched();
   });
 }
 
