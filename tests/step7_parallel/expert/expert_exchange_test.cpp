@@ -1,9 +1,11 @@
 // Task 7.9: tokens and experts on different ranks, by every method, against all experts on one rank.
 #include "step7_parallel/expert/expert_exchange.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <chrono>
+#include <csignal>
 
 #include "step1_layers/core/error.h"
 #include "step7_parallel/communicators/kinds.h"
@@ -12,8 +14,11 @@
 namespace ladder {
 namespace {
 
+using ::testing::Each;
 using testing::ExpertProblem;
+using ::testing::HasSubstr;
 using testing::MoeSizes;
+using ::testing::Ne;
 using testing::Random;
 
 class Task7_9_Exchange : public ::testing::TestWithParam<const Variant<ExpertExchangeArgs>*> {};
@@ -59,6 +64,69 @@ TEST_P(Task7_9_Exchange, RunsOverProcesses) {
           throw Error("value " + std::to_string(i) + " is wrong");
     });
     for (const std::string& error : errors) EXPECT_EQ(error, "") << kind.name;
+  }
+}
+
+// Another communicator, of a rank to which something happens before one of its calls.
+class FailingCommunicator final : public Communicator {
+ public:
+  FailingCommunicator(Communicator& inner, int call, void (*fail)())
+      : inner_(inner), call_(call), fail_(fail) {}
+
+  int rank() const override { return inner_.rank(); }
+  int size() const override { return inner_.size(); }
+  void all_reduce(const OpContext& ctx, const Tensor& tensor) override { counted().all_reduce(ctx, tensor); }
+  void all_gather(const OpContext& ctx, const Tensor& input, const Tensor& output) override {
+    counted().all_gather(ctx, input, output);
+  }
+  void reduce_scatter(const OpContext& ctx, const Tensor& input, const Tensor& output) override {
+    counted().reduce_scatter(ctx, input, output);
+  }
+  void all_to_all(const OpContext& ctx, const Tensor& input, std::span<const int64_t> sent,
+                  const Tensor& output, std::span<const int64_t> received) override {
+    counted().all_to_all(ctx, input, sent, output, received);
+  }
+  void send(const OpContext& ctx, const Tensor& tensor, int to) override { counted().send(ctx, tensor, to); }
+  void recv(const OpContext& ctx, const Tensor& tensor, int from) override {
+    counted().recv(ctx, tensor, from);
+  }
+  void broadcast(const OpContext& ctx, const Tensor& tensor, int root) override {
+    counted().broadcast(ctx, tensor, root);
+  }
+  void barrier(const OpContext& ctx) override { counted().barrier(ctx); }
+
+ private:
+  Communicator& counted() {
+    if (call_-- == 0) fail_();
+    return inner_;
+  }
+
+  Communicator& inner_;
+  int call_;  // 0: the next; below: none
+  void (*fail_)();
+};
+
+// Before each call: the counts; tokens, ids and weights on their way; the parts on their way back.
+TEST_P(Task7_9_Exchange, ARankThatDiesOnTheWayEndsAllWithinFiveSeconds) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  const ExpertProblem exchange(random, 3, {11, 2, 5, 8, 4}, DType::f32, false);
+  for (const CommunicatorKind& kind : communicator_kinds()) {
+    if (kind.device != DeviceType::cpu || kind.run == nullptr || !kind.obstacle(3).empty()) continue;
+    const bool is_process = kind.name == "shared_memory";
+    for (int call = 0; call < 5; ++call) {
+      SCOPED_TRACE(fmt::format("{}, call {}", kind.name, call));
+      const auto begin = std::chrono::steady_clock::now();
+      const auto errors = kind.run(3, std::chrono::seconds(20), [&](int rank, Communicator& group) {
+        FailingCommunicator failing(
+            group, rank == 1 ? call : -1,
+            is_process ? [] { ::raise(SIGKILL); } : [] { throw Error("the disk is on fire"); });
+        exchange.run(*GetParam(), rank, failing, Tensor::zeros(exchange.scene.x.shape(), DType::f32));
+      });
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(5));
+      EXPECT_THAT(errors[1], HasSubstr(is_process ? "signal 9" : "the disk is on fire"));
+      EXPECT_THAT(errors, Each(Ne("")));
+    }
   }
 }
 
