@@ -108,6 +108,40 @@ TEST(Hidden1_6_ScaledRopeTable, FollowsItsFormulas) {
   });
 }
 
+// Both sides of the length that the model was trained with.
+TEST(Hidden1_6_ScaledRopeTable, LongRopeChangesBeyondTheOriginalLength) {
+  repeated(20, [](Random& random) {
+    RopeConfig config;
+    config.kind = RopeKind::longrope;
+    config.theta = 1e4;
+    config.rotary_dim = 2 * random.integer(1, 60);
+    config.factor = random.uniform(1.5, 40);
+    const int64_t original = config.original_max_position_embeddings = random.integer(100, 9000);
+    for (int64_t i = 0; i < config.rotary_dim / 2; ++i) {
+      config.short_factor.push_back(random.uniform(1, 2));
+      config.long_factor.push_back(random.uniform(3, 60));
+    }
+    const double by_factor = std::sqrt(1 + std::log(config.factor) / std::log(static_cast<double>(original)));
+    double short_scale = by_factor, long_scale = by_factor;
+    if (random.integer(0, 1)) config.short_mscale = short_scale = random.uniform(0.5, 2);
+    if (random.integer(0, 1)) config.long_mscale = long_scale = random.uniform(0.5, 2);
+    for (const int64_t max_len :
+         {random.integer(1, original), original, original + 1, random.integer(9001, 40000)}) {
+      const bool is_long = max_len > original;
+      const RopeFrequencies seen = rope_frequencies(config, max_len);
+      EXPECT_NEAR(seen.attention_factor, is_long ? long_scale : short_scale, 1e-6)
+          << max_len << " of " << original;
+      ASSERT_EQ(std::ssize(seen.inv_freq), config.rotary_dim / 2);
+      for (size_t i = 0; i < seen.inv_freq.size(); ++i) {
+        const double f =
+            std::pow(1e4, -2.0 * static_cast<double>(i) / static_cast<double>(config.rotary_dim));
+        EXPECT_NEAR(seen.inv_freq[i] / f * (is_long ? config.long_factor : config.short_factor)[i], 1, 2e-4)
+            << max_len << " of " << original << ", pair " << i;
+      }
+    }
+  });
+}
+
 // Queries and keys in rows with others between them, turned by a table of any angles.
 struct Turned {
   Turned(Random& random, DType dtype) {
