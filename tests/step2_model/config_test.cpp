@@ -519,13 +519,14 @@ TEST(Task2_1_Config, CountsTheParametersOfPublishedModels) {
       {"qwen3-0.6b", 596049920},    {"qwen3-1.7b", 1720574976},     {"qwen3-4b", 4022468096},
       {"qwen3-8b", 8190735360},     {"qwen2.5-0.5b", 494032768},    {"llama-3.2-1b", 1235814400},
       {"llama-3.1-8b", 8030261248}, {"qwen3-30b-a3b", 30532122624}, {"mixtral-8x7b", 46702792704},
-      {"opt-125m", 125239296},
+      {"opt-125m", 125239296},      {"phi-3.5-moe", 41873153344},
   };
   for (const auto& [name, parameters] : published)
     EXPECT_EQ(load_decoder_spec(models / name).num_parameters(), parameters) << name;
-  // "A3B"; and what Mixtral's authors call 13B.
+  // "A3B"; and what the authors of the other two call 13B and 6.6B.
   EXPECT_EQ(load_decoder_spec(models / "qwen3-30b-a3b").num_active_parameters(), 3353032704);
   EXPECT_EQ(load_decoder_spec(models / "mixtral-8x7b").num_active_parameters(), 12879925248);
+  EXPECT_EQ(load_decoder_spec(models / "phi-3.5-moe").num_active_parameters(), 6640999744);
   EXPECT_EQ(load_decoder_spec(models / "qwen3-8b").num_active_parameters(), 8190735360);
 }
 
