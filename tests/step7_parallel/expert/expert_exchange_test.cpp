@@ -49,6 +49,23 @@ TEST_P(Task7_9_Exchange, TakesTokensOfOneRankAndExpertsOfAnother) {
   }
 }
 
+// Every token has experts on all ranks, its own among them: each adds to its sum, whatever ids it was sent with.
+TEST_P(Task7_9_Exchange, ATokenThatGoesToAllRanksComesBackWhole) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    ExpertProblem exchange(random, 4, {11, 4, 8, 8, 4}, dtype, false);
+    exchange.begins = {0, 4, 5, 9, 11};
+    exchange.rank_of = {0, 1, 2, 3, 3, 2, 1, 0};
+    for (int64_t token = 0; token < 11; ++token)
+      for (int64_t j = 0; j < 4; ++j)
+        exchange.scene.expert_ids.at<int32_t>({token, j}) =
+            static_cast<int32_t>(random.integer(0, 1) == 0 ? j : 7 - j);
+    const Tensor out = exchange.over(communicator_kind("threads"), *GetParam());
+    EXPECT_TRUE(testing::close_to(out, exchange.expected())) << exchange.str();
+  }
+}
+
 TEST_P(Task7_9_Exchange, RunsOverProcesses) {
   Random random(3);
   for (const CommunicatorKind& kind : communicator_kinds()) {
