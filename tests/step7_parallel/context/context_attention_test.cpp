@@ -205,6 +205,7 @@ TEST(Task7_10_Ring, ARankThatDiesEndsAll) {
         problem.run(ring_attention, rank, group);
       });
   EXPECT_THAT(errors, ::testing::Each(::testing::Not("")));
+  EXPECT_THAT(errors[1], ::testing::HasSubstr("exit code 3")) << "it was not sent the first step's keys";
   EXPECT_LT(std::chrono::steady_clock::now() - started, std::chrono::seconds(5));
 }
 
