@@ -33,6 +33,7 @@ GOOGLE = {
     "step5_scheduler": ["bench_step5", "--benchmark_filter=.", "10"],
     "step6_engine": ["bench_step6", "--benchmark_filter=.", "5"],
     "step7_parallel": ["bench_step7", "--benchmark_filter=.", "5"],
+    "step7_context": ["bench_step7", "--benchmark_filter=ContextAttention|DecodeContext", "3"],
 }
 # name: arguments of the program, which writes its own JSON
 PROGRAM = {

@@ -77,7 +77,10 @@ struct Preemptions : EngineObserver {
 };
 
 // Little room, shared beginnings, chunks, aborts: who is not aborted gets what one rank gives, and the books are closed.
-TEST(Task7_11_Engine, ACrowdGetsWhatOneRankGives) {
+class Task7_11_Crowds : public ::testing::TestWithParam<int> {};
+
+TEST_P(Task7_11_Crowds, GetWhatOneRankGives) {
+  const int ranks = GetParam();
   testing::Random random;
   SCOPED_TRACE(random.describe());
   EngineOptions one_rank =
@@ -103,7 +106,7 @@ TEST(Task7_11_Engine, ACrowdGetsWhatOneRankGives) {
     request.sampling.n = i % 6 == 5 ? 2 : 1;
   }
   const auto expected = engine_with(one_rank)->generate(requests);
-  const std::unique_ptr<Engine> engine = engine_with(sharing_keys(one_rank, 2, 2));
+  const std::unique_ptr<Engine> engine = engine_with(sharing_keys(one_rank, ranks, ranks));
   const auto preemptions = std::make_shared<Preemptions>();
   engine->add_observer(preemptions);
   std::map<RequestId, RequestOutput> outputs;
@@ -121,12 +124,14 @@ TEST(Task7_11_Engine, ACrowdGetsWhatOneRankGives) {
                     [](const auto& one) { return one.finish_reason == FinishReason::abort; }))
       continue;
     ++compared;
-    EXPECT_TRUE(testing::answers_as_one_rank(expected[i], output, {2, 1}, fmt::format("request {}", i)));
+    EXPECT_TRUE(testing::answers_as_one_rank(expected[i], output, {ranks, 1}, fmt::format("request {}", i)));
   }
   EXPECT_GT(compared, 8);
   EXPECT_GT(preemptions->count, 0);
   testing::expect_books_closed(engine->scheduler());
 }
+
+INSTANTIATE_TEST_SUITE_P(Ranks, Task7_11_Crowds, ::testing::Values(2, 4));
 
 // Field bug vLLM 41623: long prompts turned to nonsense.
 TEST(Task7_11_Engine, ALongPromptIsContinuedAsByOneRank) {
