@@ -10,6 +10,7 @@
 #include "step1_layers/core/error.h"
 #include "step4_runner/rank_grid.h"
 #include "step7_parallel/context/decode_context_attention.h"
+#include "step7_parallel/context/prefill_context_model.h"
 #include "step7_parallel/expert/expert_parallel.h"
 #include "step7_parallel/pipeline/split_layers.h"
 #include "step7_parallel/workers/worker_executor.h"
@@ -186,10 +187,17 @@ void EngineFlags::add_ranks(CLI::App& app) {
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
-  app.add_option(
-         "--pipeline-parallel-size", options_.runner.pipeline_parallel_size,
-         "stages, each with a part of the layers; times --tensor-parallel-size is the number of ranks")
+  app.add_option("--pipeline-parallel-size", options_.runner.pipeline_parallel_size,
+                 "stages, each with a part of the layers; times --tensor-parallel-size and "
+                 "--prefill-context-parallel-size is the number of ranks")
       ->check(whole_in_range(kPipelineParallelSizeRange))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--prefill-context-parallel-size", options_.runner.prefill_context_parallel_size,
+                 "ranks with the same weights that share out the new tokens of every step (CPU, f32); each "
+                 "keeps all keys")
+      ->check(whole_in_range(kPrefillContextParallelSizeRange))
       ->type_name("N")
       ->capture_default_str()
       ->group(group);
@@ -281,6 +289,8 @@ ModelMakers EngineFlags::model_makers() const {
   if (options_.runner.expert_parallel) makers.mlp = make_expert_parallel_mlp;
   makers.attention = decode_context_attention(options_.runner.decode_context_parallel_size,
                                               options_.runner.kv_interleave_size);
+  // With both the configuration is refused, in the flags' own words (resolve_runner_config).
+  if (!makers.attention) share_out_prefill(makers, options_.runner.prefill_context_parallel_size);
   return makers;
 }
 

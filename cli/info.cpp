@@ -163,6 +163,8 @@ std::string describe_ranks(const DecoderSpec& spec, const RunnerConfig& config) 
                                                "heads; KV heads", "weights", "KV cache", "at the peak"}};
   const bool shows_experts = spec.num_expert_layers() > 0 && config.tensor_parallel_size > 1;
   if (shows_experts) table[0].insert(table[0].begin() + 6, "experts");
+  const int shares = config.prefill_context_parallel_size;
+  if (shares > 1) table[0].insert(table[0].begin() + 3, "rows");
   for (int rank = 0; rank < num_ranks(config); ++rank) {
     const GridPlace place = place_of(config, rank);
     const LayerRange layers = layers_of(config, spec.num_layers, place.stage);
@@ -180,12 +182,26 @@ std::string describe_ranks(const DecoderSpec& spec, const RunnerConfig& config) 
                                   (config.device.is_cpu() ? 0 : plan.other))});
     if (shows_experts)
       table.back().insert(table.back().begin() + 6, experts_of(spec, config, place.tensor_rank));
+    if (shares > 1)
+      table.back().insert(table.back().begin() + 3,
+                          fmt::format("share {} of {}", place.context_rank, shares));
   }
   std::string text =
-      fmt::format("\n{} ranks: {} tensor-parallel in each of {} stage{}; rank = stage * {} + tensor rank\n",
-                  num_ranks(config), config.tensor_parallel_size, config.pipeline_parallel_size,
-                  config.pipeline_parallel_size == 1 ? "" : "s", config.tensor_parallel_size) +
-      format_table(table);
+      shares == 1
+          ? fmt::format(
+                "\n{} ranks: {} tensor-parallel in each of {} stage{}; rank = stage * {} + tensor rank\n",
+                num_ranks(config), config.tensor_parallel_size, config.pipeline_parallel_size,
+                config.pipeline_parallel_size == 1 ? "" : "s", config.tensor_parallel_size)
+          : fmt::format(
+                "\n{} ranks: {} context-parallel times {} tensor-parallel in each of {} stage{}; rank = "
+                "(stage * {} + context rank) * {} + tensor rank\n",
+                num_ranks(config), shares, config.tensor_parallel_size, config.pipeline_parallel_size,
+                config.pipeline_parallel_size == 1 ? "" : "s", shares, config.tensor_parallel_size);
+  text += format_table(table);
+  if (shares > 1)
+    text += fmt::format(
+        "The {} context ranks share out the new tokens of every step, and each keeps the keys of all tokens.\n",
+        shares);
   if (config.decode_context_parallel_size > 1)
     text += fmt::format(
         "Of each KV block every rank keeps {} of {} tokens: {} ranks share out the keys of a head, {} at a time.\n",

@@ -19,6 +19,7 @@
 
 namespace ladder {
 
+class Model;            // model.h
 struct Norm;            // decoder/norm.h
 struct ResidualStream;  // decoder/composites.h
 
@@ -57,6 +58,8 @@ struct ModelMakers {
   std::function<std::unique_ptr<Mlp>(const OpContext& ctx, int64_t layer, const DecoderSpec& spec,
                                      DType dtype, const ModelMakers& makers)>
       mlp;
+  // The model that the runner gets, around the decoder: one that computes a part of the rows, for one. Empty: the decoder.
+  std::function<std::unique_ptr<Model>(std::unique_ptr<Model> decoder)> around_decoder;
 };
 
 // The makers' answers, or the defaults.

@@ -44,5 +44,6 @@ inline constexpr FlagRange kNumKvBlocksRange{1, 1 << 30};
 inline constexpr FlagRange kThreadsRange{1, 1 << 12};
 inline constexpr FlagRange kTensorParallelSizeRange{1, 1 << 8};
 inline constexpr FlagRange kPipelineParallelSizeRange{1, 1 << 8};
+inline constexpr FlagRange kPrefillContextParallelSizeRange{1, 1 << 8};
 
 }  // namespace ladder

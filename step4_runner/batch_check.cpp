@@ -4,6 +4,7 @@
 #include <bit>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "step1_layers/core/error.h"
@@ -74,14 +75,15 @@ void compare_batches(const OpContext& ctx, const BatchChecksums& mine) {
   Communicator &tp = tp_group(ctx), &pp = pp_group(ctx);
   Row row = row_of(mine);
   if (pp.rank() + 1 < pp.size()) pp.send(ctx, tensor_of(row), pp.rank() + 1);
-  if (tp.size() > 1) {
-    std::vector<Row> rows(static_cast<size_t>(tp.size()));
-    tp.all_gather(ctx, tensor_of(row), Tensor::wrap(rows.data(), {tp.size(), kNumChecksums}, DType::i64));
+  for (const auto& [group, kind] : {std::pair{&tp, "tensor"}, {&cp_group(ctx), "context"}}) {
+    if (group->size() == 1) continue;
+    std::vector<Row> rows(static_cast<size_t>(group->size()));
+    group->all_gather(ctx, tensor_of(row),
+                      Tensor::wrap(rows.data(), {group->size(), kNumChecksums}, DType::i64));
     for (size_t rank = 1; rank < rows.size(); ++rank) {
       const std::string what = difference(rows[0], rows[rank]);
-      LADDER_CHECK(what.empty(),
-                   "step {}: tensor ranks 0 and {} of stage {} do not compute the same batch: {}", rows[0][0],
-                   rank, pp.rank(), what);
+      LADDER_CHECK(what.empty(), "step {}: {} ranks 0 and {} of stage {} do not compute the same batch: {}",
+                   rows[0][0], kind, rank, pp.rank(), what);
     }
   }
   if (pp.rank() == 0) return;

@@ -9,6 +9,8 @@
 //                |           |
 //   stage 1    rank 2  ==  rank 3     a stage sends its own to the next: before its hidden states, for which that one
 //                                     waits anyway
+//
+// and where several context ranks share out a step's rows (rank_grid.h), those gather theirs too.
 #include <cstdint>
 
 #include "step1_layers/core/context.h"
@@ -26,7 +28,7 @@ struct BatchChecksums {
 // Of a batch that is prepared.
 BatchChecksums checksums_of(int64_t step, const Batch& batch);
 
-// On the CPU. All tensor ranks of a stage call it, and all stages. Error, on every rank of a stage in which ranks
+// On the CPU. All tensor and context ranks of a stage call it, and all stages. Error, on every rank of a stage in which ranks
 // differ, and on that of two stages which comes later: the step, who differs, and in what.
 void compare_batches(const OpContext& ctx, const BatchChecksums& mine);
 

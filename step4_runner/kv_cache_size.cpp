@@ -92,6 +92,24 @@ void check_decode_context(const DecoderSpec& spec, const RunnerConfig& config) {
                config.batch.block_size, ranks, run);
 }
 
+void check_prefill_context(const RunnerConfig& config) {
+  const int64_t ranks = config.prefill_context_parallel_size;
+  expect_range(ranks, kPrefillContextParallelSizeRange, "--prefill-context-parallel-size");
+  if (ranks == 1) return;
+  LADDER_CHECK(config.device.is_cpu() && config.dtype == DType::f32,
+               "--prefill-context-parallel-size {}: expected --device cpu and --dtype f32, found {} and {}",
+               ranks, device_name(config.device), dtype_name(config.dtype));
+  LADDER_CHECK(
+      config.decode_context_parallel_size == 1,
+      "--prefill-context-parallel-size {} and --decode-context-parallel-size {}: expected one of them, as "
+      "with the first every rank keeps all keys",
+      ranks, config.decode_context_parallel_size);
+  LADDER_CHECK(!config.expert_parallel,
+               "--prefill-context-parallel-size {}: expected no --enable-expert-parallel, whose experts are "
+               "shared out over tensor-parallel ranks alone",
+               ranks);
+}
+
 void check_flags(const DecoderSpec& spec, const RunnerConfig& config) {
   const BatchConfig& batch = config.batch;
   expect_range(batch.max_num_seqs, kMaxNumSeqsRange, "--max-num-seqs");
@@ -115,6 +133,7 @@ void check_flags(const DecoderSpec& spec, const RunnerConfig& config) {
                     : mlp_widths(spec),
       sizes_that_fit(spec, whole_experts));
   check_decode_context(spec, config);
+  check_prefill_context(config);
   LADDER_CHECK(config.pipeline_parallel_size <= spec.num_layers,
                "--pipeline-parallel-size {}: the model has {} layers, and each stage needs one",
                config.pipeline_parallel_size, spec.num_layers);

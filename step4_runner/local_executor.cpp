@@ -27,9 +27,9 @@ struct LocalExecutor::State {
   };
 
   RunnerConfig config;
-  std::shared_ptr<LogitsProcessor> processor;                // of the rank that samples; may be null
-  const OpContext* device;                                   // nullptr: each rank makes its own
-  std::vector<std::unique_ptr<LocalGroup>> stages, columns;  // the groups of the grid
+  std::shared_ptr<LogitsProcessor> processor;  // of the rank that samples; may be null
+  const OpContext* device;                     // nullptr: each rank makes its own
+  std::vector<std::unique_ptr<LocalGroup>> tensor_groups, columns, context_groups;  // of the grid
   std::vector<std::thread> threads;
 
   // Guarded by the mutex. A rank works when `given` is ahead of what it has done; the last one to launch a
@@ -55,10 +55,13 @@ struct LocalExecutor::State {
         num_starting(num_ranks(resolved)) {
     LADDER_CHECK(config.device.is_cpu() || num_ranks(config) == 1,
                  "{} ranks as threads of one process: expected --device cpu", num_ranks(config));
-    for (int stage = 0; stage < config.pipeline_parallel_size; ++stage)
-      stages.push_back(std::make_unique<LocalGroup>(config.tensor_parallel_size));
-    for (int column = 0; column < config.tensor_parallel_size; ++column)
-      columns.push_back(std::make_unique<LocalGroup>(config.pipeline_parallel_size));
+    const auto make_groups = [](auto& groups, int count, int size) {
+      for (int i = 0; i < count; ++i) groups.push_back(std::make_unique<LocalGroup>(size));
+    };
+    const GridGroups count = num_groups(config);
+    make_groups(tensor_groups, count.tensor, config.tensor_parallel_size);
+    make_groups(columns, count.column, config.pipeline_parallel_size);
+    make_groups(context_groups, count.context, config.prefill_context_parallel_size);
     for (int rank = 0; rank < num_ranks(config); ++rank)
       threads.emplace_back([this, rank, &make_model] {
         try {
@@ -86,17 +89,20 @@ struct LocalExecutor::State {
   // Every other rank is released from whatever it waits for.
   void fail_rank(int rank, const std::string& reason) {
     const GridPlace place = place_of(config, rank);
-    for (auto& stage : stages) stage->fail_rank(place.tensor_rank, reason);
+    for (auto& group : tensor_groups) group->fail_rank(place.tensor_rank, reason);
     for (auto& column : columns) column->fail_rank(place.stage, reason);
+    for (auto& group : context_groups) group->fail_rank(place.context_rank, reason);
   }
 
   // >>> task 4.4.executor: the life of a rank: make the runner, then step after step; an error releases the others
   void run_rank(int rank, const ModelFactory& make_model) {
     set_num_threads(std::max(config.threads / num_ranks(config), 1));
     const GridPlace place = place_of(config, rank);
+    const GridGroups groups = groups_of(config, place);
     ParallelContext parallel;
-    parallel.tp = &stages[static_cast<size_t>(place.stage)]->rank(place.tensor_rank);
-    parallel.pp = &columns[static_cast<size_t>(place.tensor_rank)]->rank(place.stage);
+    parallel.tp = &tensor_groups[static_cast<size_t>(groups.tensor)]->rank(place.tensor_rank);
+    parallel.pp = &columns[static_cast<size_t>(groups.column)]->rank(place.stage);
+    parallel.cp = &context_groups[static_cast<size_t>(groups.context)]->rank(place.context_rank);
     std::shared_ptr<void> device_owner;  // outlives the runner
     std::unique_ptr<ModelRunner> runner;
     guarded(rank, [&] {

@@ -93,7 +93,8 @@ int64_t mixture_bytes(const DecoderSpec& spec, const RankWidths& widths, int64_t
 int64_t activation_bytes(const DecoderSpec& spec, const RunnerConfig& config, GridPlace place) {
   const int64_t ranks = config.tensor_parallel_size;
   const int64_t element = dtype_size(config.dtype);
-  const int64_t rows = config.batch.max_num_batched_tokens;
+  const int64_t all_rows = config.batch.max_num_batched_tokens, shares = config.prefill_context_parallel_size;
+  const int64_t rows = std::min(all_rows, all_rows / shares + (shares > 1 ? 2 : 0));  // the fullest share
   const int64_t hidden = spec.hidden_size;
   const RankWidths widths = rank_widths(spec, ranks);
   const int64_t q = widths.q, kv = widths.kv, mlp = widths.mlp, vocab = widths.vocab;
@@ -105,9 +106,12 @@ int64_t activation_bytes(const DecoderSpec& spec, const RunnerConfig& config, Gr
   if (const int64_t shared = config.decode_context_parallel_size; shared > 1)
     // Queries and results of the group's heads, each there, on the way and in order, and what they weigh.
     layer += rows * shared * (4 * q + 3 * spec.num_heads / ranks) * dtype_size(DType::f32);
+  if (shares > 1)  // the keys and values of its rows and of all
+    layer += (shares + 1) * rows * 2 * kv * element;
   if (spec.num_expert_layers() > 0) layer = std::max(layer, mixture_bytes(spec, widths, rows, element));
   // The residual stream is there throughout, and what comes from the stage before.
-  const int64_t stream = rows * (place.stage == 0 ? 2 : 3) * hidden * element;
+  int64_t stream = rows * (place.stage == 0 ? 2 : 3) * hidden * element;
+  if (shares > 1) stream += (all_rows + (shares + 1) * rows) * hidden * element;  // the hidden states of all
   if (place.stage + 1 < config.pipeline_parallel_size) return stream + layer;
 
   const int64_t row_bytes = spec.vocab_size * dtype_size(DType::f32);
@@ -115,9 +119,10 @@ int64_t activation_bytes(const DecoderSpec& spec, const RunnerConfig& config, Gr
   const int64_t gathered_row = ranks == 1 ? 0 : row_bytes + vocab * dtype_size(DType::f32);
   const int64_t best =
       (kMaxLogprobs + kMaxLogprobTokenIds) * (dtype_size(DType::i32) + dtype_size(DType::f32));  // of one row
-  const int64_t sampled = std::min(config.batch.max_num_seqs, rows);
+  const int64_t sampled = std::min(config.batch.max_num_seqs, all_rows);
   const int64_t raw = std::min(sampled, config.device.is_cpu() ? Sampler::kRows : Sampler::kDeviceRows);
-  const int64_t scored = std::min(rows, ModelRunner::kLogitsRows);
+  const int64_t scored = std::min(all_rows, ModelRunner::kLogitsRows);
+  if (place.context_rank > 0) return stream + layer;
   if (place.tensor_rank > 0)  // its share of the logits, for the first rank
     return stream +
            std::max(layer, std::max(sampled, scored) * (hidden * element + vocab * dtype_size(DType::f32)));
@@ -176,8 +181,8 @@ MachineMemory machine_memory() {
 
 int64_t kv_bytes_per_token(const DecoderSpec& spec, const RunnerConfig& config) {
   const int64_t kv = rank_widths(spec, config.tensor_parallel_size).kv;
-  return spec.num_layers * 2 * kv * dtype_size(config.dtype) * config.tensor_parallel_size /
-         config.decode_context_parallel_size;
+  return spec.num_layers * 2 * kv * dtype_size(config.dtype) * config.tensor_parallel_size *
+         config.prefill_context_parallel_size / config.decode_context_parallel_size;
 }
 
 int64_t rank_kv_bytes_per_token(const DecoderSpec& spec, const RunnerConfig& config, int stage) {

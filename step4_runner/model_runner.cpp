@@ -51,6 +51,7 @@ void ModelRunner::measure_groups() {
   };
   measure(measured_groups_.tp, measured_tp_);
   measure(measured_groups_.pp, measured_pp_);
+  measure(measured_groups_.cp, measured_cp_);
   ctx_.parallel = &measured_groups_;
 }
 
@@ -66,7 +67,8 @@ ModelRunner::~ModelRunner() {
 std::shared_ptr<const LaunchedStep> ModelRunner::launch(const SchedulerOutput& scheduled,
                                                         std::span<const KnownTokens> known) {
   Stopwatch phase;
-  if (measured_tp_) measured_tp_->take_other_seconds();  // of the warm-up
+  for (auto* group : {&measured_tp_, &measured_cp_})
+    if (*group) (*group)->take_other_seconds();  // of the warm-up
   if (measured_pp_) measured_pp_->take_recv_seconds();
   learn(known);
   Step step = prepare(scheduled);
@@ -80,7 +82,8 @@ std::shared_ptr<const LaunchedStep> ModelRunner::launch(const SchedulerOutput& s
   step.launched->prepare_seconds = prepare_seconds;
   if (ctx_.device.is_cpu()) step.launched->forward_seconds = forward_seconds;
   if (ctx_.device.is_cpu()) step.launched->sample_seconds = sample_seconds;
-  if (measured_tp_) step.launched->communicate_seconds = measured_tp_->take_other_seconds();
+  for (auto* group : {&measured_tp_, &measured_cp_})
+    if (*group) step.launched->communicate_seconds += (*group)->take_other_seconds();
   if (measured_pp_) step.launched->stage_wait_seconds = measured_pp_->take_recv_seconds();
   return step.launched;
 }
@@ -133,7 +136,7 @@ void ModelRunner::sample(Step& step) {
   }
   if (!sampled.empty() && is_last_stage()) {
     if (samples()) launched.logprobs = sampler_.sample(ctx_, step.logits, step.plan, token_ids, download_);
-    tp_group(ctx_).broadcast(ctx_, token_ids, 0);
+    for (Communicator* group : {&cp_group(ctx_), &tp_group(ctx_)}) group->broadcast(ctx_, token_ids, 0);
   }
   if (is_last_stage()) launched.token_ids = download_.take(ctx_, token_ids);
   if (!step.prompt.rows.empty()) launch_prompt_logprobs(step);

@@ -109,7 +109,7 @@ class ModelRunner {
   const RunnerConfig& config() const { return config_; }  // num_kv_blocks is known after the warm-up
   const Batch& batch() const { return batch_; }
   const Model& model() const { return *model_; }
-  bool samples() const { return is_last_stage() && tp_group(ctx_).rank() == 0; }
+  bool samples() const { return is_last_stage() && tp_group(ctx_).rank() == 0 && cp_group(ctx_).rank() == 0; }
   MemoryPlan memory() const;  // measured on this rank, `other` left out
 
  private:
@@ -169,7 +169,7 @@ class ModelRunner {
   Batch batch_;
   DeviceInputs inputs_;
   // On the CPU: the groups of ctx_, measured.
-  std::unique_ptr<MeasuredCommunicator> measured_tp_, measured_pp_;
+  std::unique_ptr<MeasuredCommunicator> measured_tp_, measured_pp_, measured_cp_;
   ParallelContext measured_groups_;
   Tensor
       received_;  // [max_num_batched_tokens, hidden_size] of the stage before, where graphs know it; the first has none

@@ -5,7 +5,11 @@
 //   stage 0, layers 0 to 17     rank 0          rank 1        a stage's ranks split every layer between them and
 //   stage 1, layers 18 to 35    rank 2          rank 3        sum over them; hidden states go down a column
 //
-// The numbers are vLLM's: neighbouring ranks, which talk most, are tensor-parallel.
+// With prefill context parallelism each place of it is a row of so many ranks that hold the same and share out a step's
+// tokens: context rank 0 is the grid above, context rank 1 another one like it.
+//
+// The numbers are vLLM's: rank = (stage * context ranks + context rank) * tensor ranks + tensor rank. So neighbouring ranks,
+// which talk most, are tensor-parallel.
 #include <algorithm>
 #include <cstdint>
 
@@ -16,17 +20,36 @@ namespace ladder {
 struct GridPlace {
   int tensor_rank = 0;
   int stage = 0;
+  int context_rank = 0;
   bool operator==(const GridPlace&) const = default;
 };
 
 inline int num_ranks(const RunnerConfig& config) {
-  return config.tensor_parallel_size * config.pipeline_parallel_size;
+  return config.tensor_parallel_size * config.prefill_context_parallel_size * config.pipeline_parallel_size;
 }
 inline GridPlace place_of(const RunnerConfig& config, int rank) {
-  return {rank % config.tensor_parallel_size, rank / config.tensor_parallel_size};
+  const int tp = config.tensor_parallel_size, cp = config.prefill_context_parallel_size;
+  return {rank % tp, rank / tp / cp, rank / tp % cp};
 }
 inline int rank_at(const RunnerConfig& config, GridPlace place) {
-  return place.stage * config.tensor_parallel_size + place.tensor_rank;
+  return (place.stage * config.prefill_context_parallel_size + place.context_rank) *
+             config.tensor_parallel_size +
+         place.tensor_rank;
+}
+// The three groups that a place is in, each numbered among those of its kind: the tensor ranks beside it, the stages before
+// and after it, and the context ranks that hold the same. How many of each kind there are, by the same names.
+struct GridGroups {
+  int tensor = 0, column = 0, context = 0;
+};
+inline GridGroups groups_of(const RunnerConfig& config, GridPlace place) {
+  const int tp = config.tensor_parallel_size, cp = config.prefill_context_parallel_size;
+  return {place.stage * cp + place.context_rank, place.context_rank * tp + place.tensor_rank,
+          place.stage * tp + place.tensor_rank};
+}
+inline GridGroups num_groups(const RunnerConfig& config) {
+  const int tp = config.tensor_parallel_size, cp = config.prefill_context_parallel_size,
+            pp = config.pipeline_parallel_size;
+  return {pp * cp, cp * tp, pp * tp};
 }
 // The rank that samples and answers: the first one of the last stage.
 inline int answering_rank(const RunnerConfig& config) {

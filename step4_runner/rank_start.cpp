@@ -36,7 +36,7 @@ void SummedProgress::set(int rank, int64_t done, int64_t total) {
 ModelFactory model_factory(const ExecutorOptions& options, const RunnerConfig& config) {
   const auto progress = std::make_shared<SummedProgress>(num_ranks(config), options.progress);
   return [options, config, progress](const OpContext& ctx) {
-    const GridPlace place{tp_group(ctx).rank(), pp_group(ctx).rank()};
+    const GridPlace place{tp_group(ctx).rank(), pp_group(ctx).rank(), cp_group(ctx).rank()};
     const LayerRange layers = layers_of(config, options.spec.num_layers, place.stage);
     ModelOptions model;
     model.dtype = config.dtype;

@@ -83,8 +83,8 @@ void ModelRunner::run_warm_up_step(int64_t num_seqs, int64_t num_tokens, int64_t
 void ModelRunner::warm_up() {
   // One piece, with room to spare, first: memory that grows piece by piece leaves gaps, which the peak would
   // count.
-  const MemoryPlan plan =
-      predict_rank_memory(model_->spec(), config_, {tp_group(ctx_).rank(), pp_group(ctx_).rank()});
+  const MemoryPlan plan = predict_rank_memory(
+      model_->spec(), config_, {tp_group(ctx_).rank(), pp_group(ctx_).rank(), cp_group(ctx_).rank()});
   arena_->reserve((ctx_.device.is_cpu() ? 2 : 1) * plan.activations);
   if (config_.num_kv_blocks_is_predicted)  // one block, which is not written
     kv_caches_ = allocate_kv_caches(model_->kv_cache_specs(), 1, config_.batch.block_size, ctx_.device);
@@ -138,7 +138,7 @@ void ModelRunner::size_measured_cache() {
                        num_graphs * std::ssize(model_->kv_cache_specs()) * kGraphLayerBytes + kLateBytes;
   config_ = size_kv_cache(model_->spec(), config_, memory.total, used, stage);
   // All ranks have the same blocks: as many as the one with the least room.
-  for (Communicator* group : {&tp_group(ctx_), &pp_group(ctx_)}) {
+  for (Communicator* group : {&tp_group(ctx_), &pp_group(ctx_), &cp_group(ctx_)}) {
     config_.batch.num_kv_blocks = least_of(ctx_, *group, config_.batch.num_kv_blocks);
     config_.batch.max_model_len = least_of(ctx_, *group, config_.batch.max_model_len);
   }

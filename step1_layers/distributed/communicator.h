@@ -72,5 +72,8 @@ inline Communicator& tp_group(const OpContext& ctx) {
 inline Communicator& pp_group(const OpContext& ctx) {
   return ctx.parallel ? *ctx.parallel->pp : single_rank();
 }
+inline Communicator& cp_group(const OpContext& ctx) {
+  return ctx.parallel ? *ctx.parallel->cp : single_rank();
+}
 
 }  // namespace ladder

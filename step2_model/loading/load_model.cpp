@@ -1,3 +1,5 @@
+#include <utility>
+
 #include "step1_layers/core/error.h"
 #include "step2_model/decoder/decoder_model.h"
 #include "step2_model/loading/weight_loader.h"
@@ -5,8 +7,10 @@
 
 namespace ladder {
 
-std::unique_ptr<Model> load_model(const OpContext& ctx, const std::filesystem::path& directory,
-                                  const DecoderSpec& spec, const ModelOptions& options) {
+namespace {
+
+std::unique_ptr<DecoderModel> load_decoder(const OpContext& ctx, const std::filesystem::path& directory,
+                                           const DecoderSpec& spec, const ModelOptions& options) {
   if (options.load_format == LoadFormat::dummy) {
     auto model = std::make_unique<DecoderModel>(ctx, spec, options);
     fill_dummy_weights(model->parameters(), options.progress);
@@ -18,6 +22,15 @@ std::unique_ptr<Model> load_model(const OpContext& ctx, const std::filesystem::p
   load_weights(checkpoint, spec, model->parameters(), options.progress);
   model->process_after_load(ctx);
   return model;
+}
+
+}  // namespace
+
+std::unique_ptr<Model> load_model(const OpContext& ctx, const std::filesystem::path& directory,
+                                  const DecoderSpec& spec, const ModelOptions& options) {
+  auto decoder = load_decoder(ctx, directory, spec, options);
+  if (options.makers.around_decoder) return options.makers.around_decoder(std::move(decoder));
+  return decoder;
 }
 
 }  // namespace ladder

@@ -50,12 +50,14 @@ class LaunchedRank {
     agree_on_no_error(world, error_of([&] { options = make_options(); }));
     agree_on(world, to_bytes(run_fingerprint(options.model)), "this program and the files of --model");
     agree_on_no_error(world, error_of([&] { expect_a_gpu_for_each_rank(config_, world.local_rank + 1); }));
-    const GridPlace place = place_of(config_, world.rank());
-    stage_ = world.make_group(place.stage);
-    column_ = world.make_group(config_.pipeline_parallel_size + place.tensor_rank);
+    const GridGroups mine = groups_of(config_, place_of(config_, world.rank())), count = num_groups(config_);
+    tensor_ = world.make_group(mine.tensor);
+    column_ = world.make_group(count.tensor + mine.column);
+    if (config_.prefill_context_parallel_size > 1)
+      context_ = world.make_group(count.tensor + count.column + mine.context);
     rank_.emplace(config_, world.rank(), world.local_rank,
-                  config_.tensor_parallel_size > 1 ? stage_.get() : nullptr,
-                  config_.pipeline_parallel_size > 1 ? column_.get() : nullptr);
+                  RankGroups{config_.tensor_parallel_size > 1 ? tensor_.get() : nullptr,
+                             config_.pipeline_parallel_size > 1 ? column_.get() : nullptr, context_.get()});
     bool loaded = false;
     const std::string error =
         error_of([&] { rank_->start(options, [&] { agree_on_no_error(world, {}), loaded = true; }); });
@@ -81,7 +83,7 @@ class LaunchedRank {
   }
 
   RunnerConfig config_;
-  std::unique_ptr<Communicator> stage_, column_;
+  std::unique_ptr<Communicator> tensor_, column_, context_;
   std::optional<ProcessRank> rank_;
 };
 
@@ -128,9 +130,13 @@ LaunchedExecutor::LaunchedExecutor(const ExecutorOptions& options, const std::ve
   const RunnerConfig& config = options.config;
   LADDER_CHECK(
       num_ranks(config) == world.size(),
-      "{} ranks were started: expected --tensor-parallel-size times --pipeline-parallel-size to be that, it is {} "
-      "times {}",
-      world.size(), config.tensor_parallel_size, config.pipeline_parallel_size);
+      "{} ranks were started: expected --tensor-parallel-size times --pipeline-parallel-size{} to be that, it is {} "
+      "times {}{}",
+      world.size(), config.prefill_context_parallel_size == 1 ? "" : " times --prefill-context-parallel-size",
+      config.tensor_parallel_size, config.pipeline_parallel_size,
+      config.prefill_context_parallel_size == 1
+          ? ""
+          : fmt::format(" times {}", config.prefill_context_parallel_size));
   tell_all(world, FromRank0::engine, config, arguments);
   try {
     state_.reset(new State{world,

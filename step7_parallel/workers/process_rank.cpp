@@ -14,28 +14,28 @@ namespace ladder {
 
 struct ProcessRank::Groups {
 #ifdef LADDER_HAS_CUDA
-  std::unique_ptr<GpuCommunicator> stage, column;
+  std::unique_ptr<GpuCommunicator> tensor, column;
 #endif
   ParallelContext context;
 };
 
-ProcessRank::ProcessRank(const RunnerConfig& config, int rank, int local_rank, Communicator* stage,
-                         Communicator* column)
+ProcessRank::ProcessRank(const RunnerConfig& config, int rank, int local_rank, const RankGroups& groups)
     : config_(config), rank_(rank), groups_(std::make_unique<Groups>()) {
   set_num_threads(std::max(config_.threads / num_ranks(config_), 1));
   config_.device = device_of_rank(config, local_rank);
   ctx_ = make_rank_context(config_.device, device_);
   ctx_.parallel = &groups_->context;
-  if (stage != nullptr) groups_->context.tp = stage;
-  if (column != nullptr) groups_->context.pp = column;
+  if (groups.tensor != nullptr) groups_->context.tp = groups.tensor;
+  if (groups.column != nullptr) groups_->context.pp = groups.column;
+  if (groups.context != nullptr) groups_->context.cp = groups.context;
 #ifdef LADDER_HAS_CUDA
   if (config_.device.type != DeviceType::cuda) return;
   const auto on_gpu = [this](Communicator*& used, std::unique_ptr<GpuCommunicator>& owner,
                              Communicator* host) {
     if (host != nullptr) used = (owner = std::make_unique<GpuCommunicator>(ctx_, *host)).get();
   };
-  on_gpu(groups_->context.tp, groups_->stage, stage);
-  on_gpu(groups_->context.pp, groups_->column, column);
+  on_gpu(groups_->context.tp, groups_->tensor, groups.tensor);
+  on_gpu(groups_->context.pp, groups_->column, groups.column);
 #endif
 }
 
@@ -57,7 +57,7 @@ std::shared_ptr<const LaunchedStep> ProcessRank::launch(const SchedulerOutput& s
                                                         std::span<const KnownTokens> known) {
   auto launched = runner_->launch(step, known);
 #ifdef LADDER_HAS_CUDA
-  if (groups_->stage) groups_->stage->check();
+  if (groups_->tensor) groups_->tensor->check();
   if (groups_->column) groups_->column->check();
 #endif
   return launched;

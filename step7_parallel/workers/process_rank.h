@@ -1,6 +1,6 @@
 #pragma once
-// A rank that is a process: its device, its groups (its stage's tensor-parallel ranks, and its column of stages), and its
-// runner.
+// A rank that is a process: its device, its groups (the tensor-parallel ranks beside it, its column of stages, and the
+// context ranks that share out a step's rows with it), and its runner.
 //
 //   CPU    the groups are those that it was given, in shared memory or of MPI
 //   GPU    a GpuCommunicator over each of them, by which its ranks find each other
@@ -13,12 +13,16 @@
 
 namespace ladder {
 
+// nullptr: a group of one.
+struct RankGroups {
+  Communicator *tensor = nullptr, *column = nullptr, *context = nullptr;
+};
+
 class ProcessRank {
  public:
-  // Takes part in its groups, which outlive it; nullptr: a group of one. `config` is resolved. `local_rank`: among the
+  // Takes part in its groups, which outlive it. `config` is resolved. `local_rank`: among the
   // ranks of this machine, which on GPUs have one each. All ranks come here together.
-  ProcessRank(const RunnerConfig& config, int rank, int local_rank, Communicator* stage,
-              Communicator* column);
+  ProcessRank(const RunnerConfig& config, int rank, int local_rank, const RankGroups& groups);
   ~ProcessRank();
   ProcessRank(const ProcessRank&) = delete;
 

@@ -2,6 +2,8 @@
 
 #include <fcntl.h>
 
+#include <utility>
+
 #include "step1_layers/core/error.h"
 #include "step6_engine/process/child_process.h"
 
@@ -34,23 +36,29 @@ WorkerChannels::WorkerChannels(const RunnerConfig& config)
       steps_(ring_for(num_ranks(config))),
       made_answers_(ring_for(1)),
       answers_(copy_of(made_answers_.descriptor()), 0) {
-  const int tp = config.tensor_parallel_size, pp = config.pipeline_parallel_size;
-  for (int stage = 0; tp > 1 && stage < pp; ++stage)
-    stages_.push_back(SharedMemoryGroup::create({.size = tp}));
-  for (int column = 0; pp > 1 && column < tp; ++column)
-    columns_.push_back(SharedMemoryGroup::create({.size = pp}));
+  const auto make_groups = [](std::vector<SharedMemoryGroup>& groups, int count, int size) {
+    for (int i = 0; size > 1 && i < count; ++i) groups.push_back(SharedMemoryGroup::create({.size = size}));
+  };
+  const GridGroups count = num_groups(config);
+  make_groups(tensor_groups_, count.tensor, config.tensor_parallel_size);
+  make_groups(columns_, count.column, config.pipeline_parallel_size);
+  make_groups(context_groups_, count.context, config.prefill_context_parallel_size);
 }
 
 std::vector<int> WorkerChannels::descriptors_of(int rank) const {
-  const GridPlace place = place_of(config_, rank);
+  const GridGroups mine = groups_of(config_, place_of(config_, rank));
   std::vector<int> descriptors = {steps_.descriptor(), made_answers_.descriptor()};
-  if (!stages_.empty()) descriptors.push_back(stages_[static_cast<size_t>(place.stage)].descriptor());
-  if (!columns_.empty()) descriptors.push_back(columns_[static_cast<size_t>(place.tensor_rank)].descriptor());
+  const auto hand_on = [&](const std::vector<SharedMemoryGroup>& groups, int number) {
+    if (!groups.empty()) descriptors.push_back(groups[static_cast<size_t>(number)].descriptor());
+  };
+  hand_on(tensor_groups_, mine.tensor);
+  hand_on(columns_, mine.column);
+  hand_on(context_groups_, mine.context);
   return descriptors;
 }
 
 void WorkerChannels::close(const std::string& reason) {
-  for (const auto* groups : {&stages_, &columns_})
+  for (const auto* groups : {&tensor_groups_, &columns_, &context_groups_})
     for (const SharedMemoryGroup& group : *groups) group.close(reason);
   steps_.close();
   made_answers_.close();
@@ -58,13 +66,14 @@ void WorkerChannels::close(const std::string& reason) {
 
 std::string WorkerChannels::where() const {
   std::string text;
-  for (const auto* groups : {&stages_, &columns_})
+  for (const auto& [groups, kind] : {std::pair{&tensor_groups_, "tensor group"},
+                                     {&columns_, "column"},
+                                     {&context_groups_, "context group"}})
     for (size_t i = 0; i < groups->size(); ++i) {
       std::string lines = (*groups)[i].where();
       while (lines.ends_with('\n')) lines.pop_back();
       for (size_t end; (end = lines.find('\n')) != std::string::npos;) lines.replace(end, 1, ", ");
-      text += fmt::format("{}{} {}: {}", text.empty() ? "" : "; ", groups == &stages_ ? "stage" : "column", i,
-                          lines);
+      text += fmt::format("{}{} {}: {}", text.empty() ? "" : "; ", kind, i, lines);
     }
   return text;
 }
@@ -74,9 +83,11 @@ InheritedChannels::InheritedChannels(const RunnerConfig& config, int rank)
   const GridPlace place = place_of(config, rank);
   int next = 2;
   if (config.tensor_parallel_size > 1)
-    stage = groups.emplace_back(SharedMemoryGroup::open(inherited(next++))).join(place.tensor_rank);
+    tensor = groups.emplace_back(SharedMemoryGroup::open(inherited(next++))).join(place.tensor_rank);
   if (config.pipeline_parallel_size > 1)
     column = groups.emplace_back(SharedMemoryGroup::open(inherited(next++))).join(place.stage);
+  if (config.prefill_context_parallel_size > 1)
+    context = groups.emplace_back(SharedMemoryGroup::open(inherited(next++))).join(place.context_rank);
 }
 
 std::string InheritedChannels::closed_because() const {

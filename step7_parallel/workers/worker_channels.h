@@ -1,11 +1,12 @@
 #pragma once
 // The shared memory of an engine and its workers: two rings and the groups of the grid. The engine makes them before it
-// starts a worker, which inherits the four of its place (ChildOptions::descriptors), in this order:
+// starts a worker, which inherits those of its place (ChildOptions::descriptors), in this order:
 //
 //   steps      a ring, from the engine to all workers
 //   answers    a ring, from the answering worker to the engine
-//   stage      its stage's group     (not there with one rank in a stage)
-//   column     its column's group    (not there with one stage)
+//   tensor     its tensor ranks' group    (not there with one tensor rank)
+//   column     its column's group         (not there with one stage)
+//   context    its context ranks' group   (not there with one context rank)
 #include <string>
 #include <vector>
 
@@ -36,7 +37,7 @@ class WorkerChannels {
   StepRingWriter steps_;
   StepRingWriter made_answers_;  // nobody writes by it: it has made the ring, and can close it
   StepRingReader answers_;
-  std::vector<SharedMemoryGroup> stages_, columns_;  // empty: groups of one
+  std::vector<SharedMemoryGroup> tensor_groups_, columns_, context_groups_;  // empty: groups of one
 };
 
 // The same for one worker, of the descriptors that it has inherited.
@@ -46,7 +47,7 @@ struct InheritedChannels {
   StepRingReader steps;
   StepRingWriter answers;
   std::vector<SharedMemoryGroup> groups;  // those that it is in
-  std::unique_ptr<Communicator> stage, column;
+  std::unique_ptr<Communicator> tensor, column, context;
 
   // empty: no group of it is.
   std::string closed_because() const;

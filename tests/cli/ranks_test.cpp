@@ -76,6 +76,29 @@ TEST(Cli_Ranks, RanksThatShareOutKeysGiveTheTokensOfOne) {
   EXPECT_THAT(info.out, HasSubstr("8 of 16 tokens"));
 }
 
+// Threads, processes and ranks of mpirun that share out the rows of every step, and what `info` says of them.
+TEST(Cli_Ranks, RanksThatShareOutRowsGiveTheTextOfOne) {
+  const BinaryResult alone = run_binary(generate());
+  ASSERT_EQ(alone.exit_code, 0) << alone.err;
+  for (const char* backend : {"threads", "mp"}) {
+    const BinaryResult result =
+        run_binary(generate({"--prefill-context-parallel-size=2", "--pipeline-parallel-size=2",
+                             std::string("--distributed-executor-backend=") + backend}));
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.out, alone.out) << backend;
+  }
+  const BinaryResult info = run_binary({"info", "--model", kModel, "--device=cpu", "--dtype=f32",
+                                        "--tensor-parallel-size=2", "--prefill-context-parallel-size=2"});
+  EXPECT_THAT(info.out,
+              HasSubstr("4 ranks: 2 context-parallel times 2 tensor-parallel in each of 1 stage; rank = "
+                        "(stage * 2 + context rank) * 2 + tensor rank"));
+  EXPECT_THAT(info.out, HasSubstr("share 1 of 2"));
+  const BinaryResult both = run_binary(generate(
+      {"--tensor-parallel-size=8", "--decode-context-parallel-size=2", "--prefill-context-parallel-size=2"}));
+  EXPECT_EQ(both.exit_code, 2);
+  EXPECT_THAT(both.err, HasSubstr("--prefill-context-parallel-size 2 and --decode-context-parallel-size 2"));
+}
+
 TEST(Cli_Ranks, ExpertsOnTheirRanksGiveTheTokensOfOneRank) {
   const testing::TemporaryFolder folder;
   testing::write_file(

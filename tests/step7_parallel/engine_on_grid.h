@@ -1,6 +1,7 @@
 #pragma once
 // Engines over grids of ranks, for tests. The ranks are watched (watched_executor.h) and compare their batches.
 #include "step2_model/decoder/decoder_spec.h"
+#include "step7_parallel/context/prefill_context_model.h"
 #include "step7_parallel/pipeline/split_layers.h"
 #include "tests/step6_engine/engine_runs.h"
 #include "tests/step7_parallel/watched_executor.h"
@@ -8,12 +9,14 @@
 namespace ladder::testing {
 
 struct Grid {
-  int tp = 1, pp = 1;
+  int tp = 1, pp = 1, cp = 1;
 };
 
 inline EngineOptions on_grid(EngineOptions options, Grid grid, bool naive = false) {
   options.runner.tensor_parallel_size = grid.tp;
   options.runner.pipeline_parallel_size = grid.pp;
+  options.runner.prefill_context_parallel_size = grid.cp;
+  share_out_prefill(options.makers.model, grid.cp);
   options.runner.naive_pipeline = naive;
   options.runner.check_batches = true;
   options.makers.split_layers = split_layers;

@@ -15,36 +15,50 @@ GridTrace::Group GridTrace::group(std::string name, int size) {
   return group;
 }
 
-GridTrace::GridTrace(const RunnerConfig& config) {
-  for (int stage = 0; stage < config.pipeline_parallel_size; ++stage)
-    stages_.push_back(group(fmt::format("tensor ranks of stage {}", stage), config.tensor_parallel_size));
-  for (int column = 0; column < config.tensor_parallel_size; ++column)
-    columns_.push_back(group(fmt::format("stages of tensor rank {}", column), config.pipeline_parallel_size));
+GridTrace::GridTrace(const RunnerConfig& config) : config_(config) {
+  const int tp = config.tensor_parallel_size, cp = config.prefill_context_parallel_size;
+  const GridGroups count = num_groups(config);
+  const auto of_context_rank = [&](int context_rank) {
+    return cp == 1 ? "" : fmt::format(", context rank {}", context_rank);
+  };
+  for (int i = 0; i < count.tensor; ++i)
+    tensor_groups_.push_back(
+        group(fmt::format("tensor ranks of stage {}{}", i / cp, of_context_rank(i % cp)), tp));
+  for (int i = 0; i < count.column; ++i)
+    columns_.push_back(group(fmt::format("stages of tensor rank {}{}", i % tp, of_context_rank(i / tp)),
+                             config.pipeline_parallel_size));
+  for (int i = 0; i < count.context; ++i)
+    context_groups_.push_back(
+        group(fmt::format("context ranks of stage {}, tensor rank {}", i / tp, i % tp), cp));
 }
 
 void GridTrace::join(const OpContext& ctx) {
   // It is the rank's own, and the executor lends it to nobody else: the one place where a test can get between a rank
   // and its groups.
   auto& parallel = const_cast<ParallelContext&>(*ctx.parallel);
-  const auto tensor_rank = static_cast<size_t>(parallel.tp->rank()),
-             stage = static_cast<size_t>(parallel.pp->rank());
-  const auto traced = [](Group& group, size_t rank, Communicator*& communicator) {
+  const GridPlace place{parallel.tp->rank(), parallel.pp->rank(), parallel.cp->rank()};
+  const GridGroups mine = groups_of(config_, place);
+  const auto traced = [](std::vector<Group>& groups, int number, int rank_in_group,
+                         Communicator*& communicator) {
+    Group& group = groups[static_cast<size_t>(number)];
+    const auto rank = static_cast<size_t>(rank_in_group);
     group.ranks[rank] = std::make_unique<TracedCommunicator>(*communicator, *group.trace);
     communicator = group.ranks[rank].get();
   };
-  traced(stages_[stage], tensor_rank, parallel.tp);
-  traced(columns_[tensor_rank], stage, parallel.pp);
+  traced(tensor_groups_, mine.tensor, place.tensor_rank, parallel.tp);
+  traced(columns_, mine.column, place.stage, parallel.pp);
+  traced(context_groups_, mine.context, place.context_rank, parallel.cp);
 }
 
 std::string GridTrace::where() const {
   std::string text;
-  for (const std::vector<Group>* groups : {&stages_, &columns_})
+  for (const std::vector<Group>* groups : {&tensor_groups_, &columns_, &context_groups_})
     for (const Group& group : *groups) text += group.name + ":\n" + group.trace->str();
   return text;
 }
 
 std::string GridTrace::parting() const {
-  for (const std::vector<Group>* groups : {&stages_, &columns_})
+  for (const std::vector<Group>* groups : {&tensor_groups_, &columns_, &context_groups_})
     for (const Group& group : *groups)
       if (const std::string where = group.trace->parting(); !where.empty()) return group.name + ": " + where;
   return {};

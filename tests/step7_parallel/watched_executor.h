@@ -21,8 +21,10 @@ class GridTrace {
 
   // On a rank's own thread.
   void join(const OpContext& ctx);
-  // The groups are those of tensor ranks, by stage, and those of stages, by tensor rank.
-  const CallTrace& tensor_group(int stage) const { return *stages_.at(static_cast<size_t>(stage)).trace; }
+  // The groups are those of tensor ranks, by stage, and those of stages, by tensor rank; both of context rank 0.
+  const CallTrace& tensor_group(int stage) const {
+    return *tensor_groups_.at(static_cast<size_t>(stage * config_.prefill_context_parallel_size)).trace;
+  }
   const CallTrace& column(int tensor_rank) const {
     return *columns_.at(static_cast<size_t>(tensor_rank)).trace;
   }
@@ -37,7 +39,8 @@ class GridTrace {
   };
   static Group group(std::string name, int size);
 
-  std::vector<Group> stages_, columns_;
+  RunnerConfig config_;
+  std::vector<Group> tensor_groups_, columns_, context_groups_;
 };
 
 // A LocalExecutor. Where its start or one of its steps takes longer than the deadline the program ends with where each

@@ -29,8 +29,9 @@ Request greedy_request(std::vector<int32_t> prompt, int64_t max_tokens) {
   return request;
 }
 
-std::string name_of(const ::testing::TestParamInfo<std::tuple<int, int>>& info) {
-  return fmt::format("tp{}_pp{}", std::get<0>(info.param), std::get<1>(info.param));
+std::string name_of(const ::testing::TestParamInfo<std::tuple<int, int, int>>& info) {
+  const auto [tp, pp, cp] = info.param;
+  return fmt::format("tp{}_pp{}{}", tp, pp, cp == 1 ? "" : fmt::format("_cp{}", cp));
 }
 
 // What the steps of an engine did.
@@ -56,10 +57,11 @@ struct Events : EngineObserver {
   std::deque<std::set<RequestId>> in_steps;  // whose sequences are in each step
 };
 
-class GridCrowd : public ::testing::TestWithParam<std::tuple<int, int>> {};
+class GridCrowd : public ::testing::TestWithParam<std::tuple<int, int, int>> {};
 
 TEST_P(GridCrowd, WhoIsNotAbortedGetsWhatOneRankGives) {
-  const Grid grid{std::get<0>(GetParam()), std::get<1>(GetParam())};
+  const auto [tp, pp, cp] = GetParam();
+  const Grid grid{tp, pp, cp};
   EngineOptions options = testing::small_options(testing::tiny_model(), DeviceType::cpu, 64);
   options.runner.batch.block_size = 4;
   options.runner.kv_memory = 0;
@@ -136,16 +138,21 @@ TEST_P(GridCrowd, WhoIsNotAbortedGetsWhatOneRankGives) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Grids, GridCrowd,
-                         ::testing::Values(std::tuple(1, 2), std::tuple(1, 4), std::tuple(2, 1),
-                                           std::tuple(2, 2), std::tuple(4, 2)),
+                         ::testing::Values(std::tuple(1, 2, 1), std::tuple(1, 4, 1), std::tuple(2, 1, 1),
+                                           std::tuple(2, 2, 1), std::tuple(4, 2, 1)),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Task7_12_ContextRanks, GridCrowd,
+                         ::testing::Values(std::tuple(1, 1, 2), std::tuple(1, 1, 4), std::tuple(2, 1, 2),
+                                           std::tuple(1, 2, 2)),
                          name_of);
 
 // Field bugs vLLM 51984 and SGLang 39899: ranks for which there is little or nothing to do. A prompt of one token; one
 // token asked for; a prompt in chunks, in whose first steps nobody samples.
-class OneRequest : public ::testing::TestWithParam<std::tuple<int, int>> {};
+class OneRequest : public ::testing::TestWithParam<std::tuple<int, int, int>> {};
 
 TEST_P(OneRequest, OnManyRanks) {
-  const Grid grid{std::get<0>(GetParam()), std::get<1>(GetParam())};
+  const auto [tp, pp, cp] = GetParam();
+  const Grid grid{tp, pp, cp};
   EngineOptions options = testing::small_options(testing::tiny_model(), DeviceType::cpu, 64);
   options.runner.batch.max_num_batched_tokens = 16;
   const std::unique_ptr<Engine> alone = engine_with(options), engine = engine_with(on_grid(options, grid));
@@ -158,8 +165,11 @@ TEST_P(OneRequest, OnManyRanks) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Grids, OneRequest,
-                         ::testing::Values(std::tuple(8, 1), std::tuple(1, 8), std::tuple(4, 2),
-                                           std::tuple(2, 4)),
+                         ::testing::Values(std::tuple(8, 1, 1), std::tuple(1, 8, 1), std::tuple(4, 2, 1),
+                                           std::tuple(2, 4, 1)),
+                         name_of);
+INSTANTIATE_TEST_SUITE_P(Task7_12_ContextRanks, OneRequest,
+                         ::testing::Values(std::tuple(1, 1, 8), std::tuple(2, 1, 4), std::tuple(1, 4, 2)),
                          name_of);
 
 // Field bug SGLang 26133: rows that are no tokens, whose content is anything, change no answer. Here the rows of static

@@ -52,6 +52,25 @@ EngineOptions tiny(Grid grid) {
   return on_grid(testing::small_options(testing::tiny_model(), DeviceType::cpu, 96), grid);
 }
 
+TEST(Task7_12_Workers, AnswerWhatThreadsAnswer) {
+  for (const Grid grid : {Grid{1, 1, 2}, Grid{2, 2, 2}}) {
+    const EngineOptions options = tiny(grid);
+    std::vector<Request> requests(5);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      requests[i].prompt_token_ids.assign(3 + 5 * i, static_cast<int32_t>(600 + i));
+      requests[i].sampling.temperature = 0.0;
+      requests[i].sampling.max_tokens = 6;
+      requests[i].sampling.ignore_eos = true;
+      requests[i].sampling.logprobs = 2;
+    }
+    const auto expected = engine_with(options)->generate(requests);
+    const auto outputs = engine_with(on_workers(options))->generate(requests);
+    for (size_t i = 0; i < outputs.size(); ++i)
+      EXPECT_TRUE(same_bits(outputs[i], expected[i])) << "tensor " << grid.tp << " x pipeline " << grid.pp
+                                                      << " x context " << grid.cp << ", request " << i;
+  }
+}
+
 // Everything that requests may ask for, too few blocks, and aborts while steps are in flight.
 TEST(Task7_6_Workers, ServeACrowdWithAborts) {
   EngineOptions options = tiny({2, 2});

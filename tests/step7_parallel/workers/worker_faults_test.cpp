@@ -83,37 +83,48 @@ struct Phase {
 };
 constexpr Phase kPhases[] = {{"Load", 0}, {"WarmUp", 1}, {"Step", 4}};
 
+// Four ranks end in time, each of them alike, when one has this fault, and the engine says which one.
+void expect_all_end(testing::Grid grid, int rank, const Phase& phase, const Fault& fault) {
+  SCOPED_TRACE(fmt::format("rank {}", rank));
+  const auto before = children();
+  const EngineOptions options =
+      testing::on_workers(tiny(grid), fmt::format("{} {} {}", rank, fault.kind, phase.forward));
+  Clock::time_point failed;
+  const Outcome outcome = outcome_of([&] {
+    try {
+      const auto engine = testing::engine_with(options);
+      EXPECT_GT(phase.forward, 1) << "it has started";
+      engine->generate(some_requests());
+    } catch (...) {
+      failed = Clock::now();
+      throw;
+    }
+  });
+  // Also the engine is gone here, and with it everything that it had.
+  EXPECT_LT(Clock::now() - failed, 5s);
+  EXPECT_THAT(outcome.text, MatchesRegex(fmt::format("rank {} of 4{}", rank, fault.cause)));
+  EXPECT_EQ(outcome.text.find('\n'), std::string::npos);
+  EXPECT_EQ(outcome.users_mistake, fault.users_mistake);
+  EXPECT_EQ(children(), before);
+}
+
 class Task7_6_Faults : public ::testing::TestWithParam<std::tuple<Phase, Fault>> {};
 
 TEST_P(Task7_6_Faults, EndsAllOfThemInTimeAndNamesTheRank) {
   const auto [phase, fault] = GetParam();
-  const auto before = children();
   const auto memory = testing::files_of_memory();
   const int files = testing::num_open_files();
-  for (const int rank : {0, 3}) {
-    SCOPED_TRACE(fmt::format("rank {}", rank));
-    const EngineOptions options =
-        testing::on_workers(tiny(), fmt::format("{} {} {}", rank, fault.kind, phase.forward));
-    Clock::time_point failed;
-    const Outcome outcome = outcome_of([&] {
-      try {
-        const auto engine = testing::engine_with(options);
-        EXPECT_GT(phase.forward, 1) << "it has started";
-        engine->generate(some_requests());
-      } catch (...) {
-        failed = Clock::now();
-        throw;
-      }
-    });
-    // Also the engine is gone here, and with it everything that it had.
-    EXPECT_LT(Clock::now() - failed, 5s);
-    EXPECT_THAT(outcome.text, MatchesRegex(fmt::format("rank {} of 4{}", rank, fault.cause)));
-    EXPECT_EQ(outcome.text.find('\n'), std::string::npos);
-    EXPECT_EQ(outcome.users_mistake, fault.users_mistake);
-    EXPECT_EQ(children(), before);
-  }
+  for (const int rank : {0, 3}) expect_all_end({2, 2}, rank, phase, fault);
   EXPECT_EQ(testing::files_of_memory(), memory);
   EXPECT_EQ(testing::num_open_files(), files);
+}
+
+// Where the others wait for its keys, or for its hidden states.
+TEST(Task7_12_Workers, OfWhichOneDiesAllEndInTimeAndNameTheRank) {
+  const auto memory = testing::files_of_memory();
+  for (const int rank : {0, 2}) expect_all_end({2, 1, 2}, rank, kPhases[2], kFaults[0]);
+  for (const int rank : {1, 3}) expect_all_end({1, 1, 4}, rank, kPhases[2], kFaults[5]);
+  EXPECT_EQ(testing::files_of_memory(), memory);
 }
 
 INSTANTIATE_TEST_SUITE_P(Faults, Task7_6_Faults,

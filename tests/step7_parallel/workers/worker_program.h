@@ -8,12 +8,14 @@
 namespace ladder::testing {
 
 // `model` is what the workers load; `fault` is what happens in one of them (program/worker_ranks.cpp).
-inline WorkerProgram worker_program(const std::filesystem::path& model, const std::string& fault = "none") {
-  return {.arguments = {model.string(), fault}, .program = WORKER_RANKS};
+inline WorkerProgram worker_program(const std::filesystem::path& model, const std::string& fault = "none",
+                                    int context_ranks = 1) {
+  return {.arguments = {model.string(), fault, std::to_string(context_ranks)}, .program = WORKER_RANKS};
 }
 
 inline EngineOptions on_workers(EngineOptions options, const std::string& fault = "none") {
-  options.makers.executor = make_worker_executor(worker_program(options.model, fault));
+  options.makers.executor = make_worker_executor(
+      worker_program(options.model, fault, options.runner.prefill_context_parallel_size));
   return options;
 }
 

@@ -1,4 +1,4 @@
-// What the tests of worker processes start as workers: PROGRAM MODEL FAULT --fd N. A fault is "none" or
+// What the tests of worker processes start as workers: PROGRAM MODEL FAULT CONTEXT_RANKS --fd N. A fault is "none" or
 // "RANK KIND FORWARD": on the FORWARD-th forward pass of that rank's first layer (0: while its model is made, 1: the
 // warm-up's) it happens what KIND says.
 #include <signal.h>
@@ -14,6 +14,7 @@
 #include "step1_layers/distributed/communicator.h"
 #include "step4_runner/rank_grid.h"
 #include "step6_engine/load_engine.h"
+#include "step7_parallel/context/prefill_context_model.h"
 #include "step7_parallel/workers/worker_process.h"
 
 namespace ladder {
@@ -53,16 +54,19 @@ class FaultyMlp final : public Mlp {
   mutable int num_forwards_ = 0;
 };
 
-ExecutorOptions options_of(const std::string& model, const Fault& fault) {
+ExecutorOptions options_of(const std::string& model, const Fault& fault, int context_ranks) {
   const ModelFolder folder = open_model_folder(model);
   EngineOptions options;
   options.model = model;
+  share_out_prefill(options.makers.model, context_ranks);
   auto made = std::make_shared<bool>(false);
   if (fault.rank >= 0)
     options.makers.model.mlp = [fault, made](const OpContext& ctx, int64_t layer, const DecoderSpec& spec,
                                              DType dtype, const ModelMakers&) -> std::unique_ptr<Mlp> {
       auto mlp = make_mlp({}, ctx, layer, spec, dtype);
-      const int rank = pp_group(ctx).rank() * tp_group(ctx).size() + tp_group(ctx).rank();
+      const int rank =
+          (pp_group(ctx).rank() * cp_group(ctx).size() + cp_group(ctx).rank()) * tp_group(ctx).size() +
+          tp_group(ctx).rank();
       if (rank != fault.rank || std::exchange(*made, true)) return mlp;
       if (fault.forward == 0) fault.happen();
       return std::make_unique<FaultyMlp>(std::move(mlp), fault);
@@ -74,11 +78,12 @@ ExecutorOptions options_of(const std::string& model, const Fault& fault) {
 }  // namespace ladder
 
 int main(int argc, char** argv) try {
-  if (argc != 5) return 2;
+  if (argc != 6) return 2;
   ladder::Fault fault;
   if (std::istringstream words(argv[2]); std::string(argv[2]) != "none")
     words >> fault.rank >> fault.kind >> fault.forward;
-  ladder::run_worker_process(std::atoi(argv[4]), [&] { return ladder::options_of(argv[1], fault); });
+  ladder::run_worker_process(std::atoi(argv[5]),
+                             [&] { return ladder::options_of(argv[1], fault, std::atoi(argv[3])); });
   return 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "%s\n", error.what());
