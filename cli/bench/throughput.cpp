@@ -26,6 +26,7 @@ struct ThroughputFlags {
   EngineFlags engine;
   DataParallelFlags replicas;
   Workload workload;
+  bool communication_share = false;
   TraceFlags trace;
   std::string json;
 };
@@ -77,13 +78,16 @@ void run_throughput(const ThroughputFlags& flags) {
   check_report_file(flags.json);
   const std::shared_ptr<TraceWriter> trace = flags.trace.open();
   const EngineOptions options = flags.engine.options();
+  if (flags.communication_share)
+    options_of_a_rank(options);  // says what is wrong before anything long is run
   const ModelFolder folder = open_model_folder(options.model);
   const std::vector<Request> requests = make_requests(flags.workload, folder.spec.vocab_size);
   const MachineMemory memory = memory_of(options.runner.device);
   const RunnerConfig config = resolved_runner_config(options, folder.spec, memory);
   const BenchMachine machine{config.device, config.threads, copy_bandwidth(config.device)};
-  const std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
-  engine->generate(make_warm_up(flags.workload, folder.spec.vocab_size, config.device));
+  const std::vector<Request> warm_up = make_warm_up(flags.workload, folder.spec.vocab_size, config.device);
+  std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
+  engine->generate(warm_up);
   record_if_wanted(*engine, trace);
   Measurement m = measure(*engine, requests, "throughput");
   if (machine.copy_bandwidth > 0.0)
@@ -116,6 +120,11 @@ void run_throughput(const ThroughputFlags& flags) {
                      fmt::format("{:.2f}", m.of_streaming_limit)});
   }
   for (auto& line : describe_shares(config, m)) lines.push_back(std::move(line));
+  if (flags.communication_share) {
+    engine.reset();
+    lines.push_back(
+        describe_communication(m.seconds, measure_a_rank(options, folder, warm_up, requests).seconds));
+  }
   std::string text = format_pairs(lines);
   if (num_ranks(config) > 1)
     text += "\nWhat fits, as predicted for this machine\n" +
@@ -128,6 +137,7 @@ struct LatencyFlags {
   int64_t prompt_len = 128;
   int64_t output_len = 128;
   int64_t repeat = 3;
+  bool communication_share = false;
   TraceFlags trace;
   std::string json;
 };
@@ -136,6 +146,7 @@ void run_latency(const LatencyFlags& flags) {
   check_report_file(flags.json);
   const std::shared_ptr<TraceWriter> trace = flags.trace.open();
   EngineOptions options = flags.engine.options();
+  if (flags.communication_share) options_of_a_rank(options);
   options.enable_prefix_caching = false;  // every repetition computes its prompt
   options.runner.batch.max_num_seqs = 1;
   const ModelFolder folder = open_model_folder(options.model);
@@ -148,8 +159,9 @@ void run_latency(const LatencyFlags& flags) {
   const RunnerConfig config = resolved_runner_config(options, folder.spec);
   const BenchMachine machine{config.device, config.threads, copy_bandwidth(config.device)};
   const double weights = streamed_weight_bytes(folder.spec, config.dtype, 1);
-  const std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
-  engine->generate(make_warm_up(workload, folder.spec.vocab_size, config.device));
+  const std::vector<Request> warm_up = make_warm_up(workload, folder.spec.vocab_size, config.device);
+  std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
+  engine->generate(warm_up);
   record_if_wanted(*engine, trace);
 
   std::vector<Measurement> results;
@@ -175,6 +187,13 @@ void run_latency(const LatencyFlags& flags) {
   if (!results.empty())
     for (const auto& [what, share] : describe_shares(config, results.back()))
       text += fmt::format("{}: {}\n", what, share);
+  if (flags.communication_share && !results.empty()) {
+    engine.reset();
+    const Measurement alone = measure_a_rank(options, folder, warm_up, requests);
+    const auto& [what, share] =
+        describe_communication(mean(results.back().inter_token_latency), mean(alone.inter_token_latency));
+    text += fmt::format("{}: {}\n", what, share);
+  }
   if (machine.copy_bandwidth > 0.0)
     text += fmt::format(
         "{}. The limit: reading {} of weights for every token at {:.0f} GB/s, the copy bandwidth measured "
@@ -208,6 +227,9 @@ RunCommand add_bench_throughput(CLI::App& app) {
       ->check(whole_in_range(0, std::numeric_limits<int64_t>::max()))
       ->type_name("S")
       ->capture_default_str();
+  app.add_flag(
+      "--communication-share", flags->communication_share,
+      "of tensor-parallel ranks on GPUs: run the requests once more by one rank's share of the model alone");
   app.add_option("--json", flags->json, "write the result to this file too")->type_name("FILE");
   flags->trace.add(app);
   flags->engine.add(app);
@@ -226,6 +248,9 @@ RunCommand add_bench_latency(CLI::App& app) {
   add("--prompt-len", flags->prompt_len, "tokens of the prompt");
   add("--output-len", flags->output_len, "tokens to generate");
   add("--repeat", flags->repeat, "how often");
+  app.add_flag(
+      "--communication-share", flags->communication_share,
+      "of tensor-parallel ranks on GPUs: run the requests once more by one rank's share of the model alone");
   app.add_option("--json", flags->json, "write the results to this file too")->type_name("FILE");
   flags->trace.add(app);
   flags->engine.add(app);
