@@ -41,8 +41,8 @@ void check(const OpContext& ctx, const ExpertExchangeArgs& args) {
   expect_dtype(args.out, args.x.dtype(), "expert_exchange: out");
   for (const Tensor* tensor : {&args.x, &args.expert_ids, &args.weights, &args.out})
     LADDER_CHECK(tensor->device() == ctx.device && tensor->is_contiguous(),
-                 "expert_exchange: expected tensors on {} without gaps, found {} on {}", device_name(ctx.device),
-                 tensor->str(), device_name(tensor->device()));
+                 "expert_exchange: expected tensors on {} without gaps, found {} on {}",
+                 device_name(ctx.device), tensor->str(), device_name(tensor->device()));
   if (!ctx.device.is_cpu()) {
     LADDER_CHECK(args.gpu != nullptr, "expert_exchange: on {} it needs memory that was made for it (gpu)",
                  device_name(ctx.device));

@@ -41,7 +41,8 @@ __global__ void __launch_bounds__(kMaxPeerThreads) push_tokens(ExpertGroup group
   const int thread = static_cast<int>(threadIdx.x), threads = static_cast<int>(blockDim.x);
   const int my_rows = rows_of_block(d.rows), size = group.layout.size, me = group.rank;
   int2* const experts = reinterpret_cast<int2*>(shared);
-  uint32_t* const sent_to = reinterpret_cast<uint32_t*>(experts + d.num_experts);  // bits, as in DispatchedTokens
+  uint32_t* const sent_to =
+      reinterpret_cast<uint32_t*>(experts + d.num_experts);  // bits, as in DispatchedTokens
   uint32_t* const came_from = sent_to + my_rows;
   allow_next_kernel();
   for (int i = thread; i < d.num_experts; i += threads) experts[i] = d.experts[i];  // no kernel writes them

@@ -11,7 +11,8 @@ __device__ inline ExpertCounters& expert_counters(const ExpertGroup& group) {
 
 // At rank `at`: how many combines this block of rank `from` has begun.
 __device__ inline uint32_t* start_of(const ExpertGroup& group, int at, int from) {
-  return reinterpret_cast<uint32_t*>(group.memory[at] + ExpertLayout::kStarts) + blockIdx.x * kMaxPeers + from;
+  return reinterpret_cast<uint32_t*>(group.memory[at] + ExpertLayout::kStarts) + blockIdx.x * kMaxPeers +
+         from;
 }
 __device__ inline int64_t index_of_row(const ExpertGroup& group, int from, uint32_t half, int row) {
   return (int64_t{half} * group.layout.size + from) * group.layout.max_rows + row;
@@ -25,7 +26,8 @@ __device__ inline char* token_of(const ExpertGroup& group, int at, int from, uin
          index_of_row(group, from, half, row) * group.layout.row_bytes;
 }
 __device__ inline char* part_of(const ExpertGroup& group, int at, int from, uint32_t half, int row) {
-  return group.memory[at] + group.layout.parts + index_of_row(group, from, half, row) * group.layout.row_bytes;
+  return group.memory[at] + group.layout.parts +
+         index_of_row(group, from, half, row) * group.layout.row_bytes;
 }
 
 // This block's rows of a call, of which the grid has a block for each of the first kMaxPeerBlocks.

@@ -41,7 +41,8 @@ class GpuExpertExchange {
  public:
   // By all ranks of `group` at once, with the same sizes; `host`, their group on the CPU, and `group` outlive it. Every
   // kernel is run once. Error: sizes that make no sense; there is neither NCCL nor peer access.
-  GpuExpertExchange(const OpContext& ctx, GpuCommunicator& group, Communicator& host, ExpertExchangeSizes sizes);
+  GpuExpertExchange(const OpContext& ctx, GpuCommunicator& group, Communicator& host,
+                    ExpertExchangeSizes sizes);
 
   int rank() const { return group_.rank(); }
   int size() const { return group_.size(); }
@@ -73,7 +74,8 @@ struct ExpertDispatchArgs {
 
 struct ExpertCombineArgs {
   const GpuExpertExchange* exchange = nullptr;
-  Tensor parts;           // [ranks * rows, hidden]: zeros for tokens without an expert here, as moe_experts writes them
+  Tensor
+      parts;  // [ranks * rows, hidden]: zeros for tokens without an expert here, as moe_experts writes them
   DispatchedTokens from;  // the dispatch
   Tensor out;             // [tokens, hidden] of this rank
 };
@@ -84,7 +86,8 @@ struct GpuExchangeRung {
   std::string_view name;
   bool (*supports)(const GpuExpertExchange& exchange);
   void (*dispatch)(const OpContext& ctx, const ExpertDispatchArgs& args);
-  void (*combine)(const OpContext& ctx, const ExpertCombineArgs& args);  // f32, in rank order; NCCL: its order
+  void (*combine)(const OpContext& ctx,
+                  const ExpertCombineArgs& args);  // f32, in rank order; NCCL: its order
 };
 std::span<const GpuExchangeRung> gpu_exchange_rungs();
 

@@ -16,10 +16,10 @@ void check_sizes(const ExpertExchangeSizes& sizes, int ranks) {
                sizes.max_rows, sizes.hidden, sizes.top_k);
   for (const int32_t rank : sizes.rank_of)
     LADDER_CHECK(rank >= 0 && rank < ranks, "expert_exchange: there is no rank {}, they are {}", rank, ranks);
-  LADDER_CHECK(!sizes.rank_of.empty() &&
-                   (sizes.number_of.empty() || sizes.number_of.size() == sizes.rank_of.size()),
-               "expert_exchange: expected a rank and a number for every expert, found {} and {}",
-               sizes.rank_of.size(), sizes.number_of.size());
+  LADDER_CHECK(
+      !sizes.rank_of.empty() && (sizes.number_of.empty() || sizes.number_of.size() == sizes.rank_of.size()),
+      "expert_exchange: expected a rank and a number for every expert, found {} and {}", sizes.rank_of.size(),
+      sizes.number_of.size());
   // The dispatch has them in the 48 KiB of shared memory that a block gets unasked.
   LADDER_CHECK(sizes.rank_of.size() <= 4096 && sizes.max_rows <= 65536,
                "expert_exchange: expected at most 4096 experts and 65536 rows, found {} and {}",
@@ -67,9 +67,8 @@ GpuExpertExchange::GpuExpertExchange(const OpContext& ctx, GpuCommunicator& grou
   local_numbers_ = Tensor::from<int32_t>(local, {experts}).to(ctx.device);
   if (group.peer_memory() != nullptr && row_bytes % 16 == 0) {
     peers_.layout = expert_layout(size(), sizes_.max_rows, sizes_.top_k, row_bytes);
-    peer_memory_ =
-        std::make_unique<PeerMemory>(ctx.device.index, host,
-                                     PeerBytes{ExpertLayout::kNotes, peers_.layout.total}, group.peer_memory());
+    peer_memory_ = std::make_unique<PeerMemory>(
+        ctx.device.index, host, PeerBytes{ExpertLayout::kNotes, peers_.layout.total}, group.peer_memory());
     static_cast<PeerView&>(peers_) = peer_memory_->view();
   }
   // A kernel's first call loads it: here, where no rank is ahead by more than a call (GpuCommunicator).
