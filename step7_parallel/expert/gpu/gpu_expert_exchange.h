@@ -24,8 +24,8 @@ struct ExpertExchangeSizes {
   int64_t max_rows = 0;  // tokens of a rank in a call, at most
   int64_t hidden = 0, top_k = 0;
   DType dtype = DType::bf16;
-  std::vector<int32_t> rank_of;    // of every expert of the layer: the rank that has it
-  std::vector<int32_t> number_of;  // ... and the id under which it is asked for there; empty: the layer's
+  // Of every expert of the layer the rank that has it, and the id under which it is asked for there; empty: the layer's.
+  std::vector<int32_t> rank_of = {}, number_of = {};
 };
 
 // What a dispatch brings to a rank: `rows` from every rank, in rank order.
