@@ -109,8 +109,7 @@ void GpuCommunicator::all_reduce_add_norm(const OpContext& ctx, const AllReduceN
   const std::string_view forced = ctx.forced_kernel("all_reduce");
   const bool pushes = peers_ && fastest_all_reduce(size_, args.partial.nbytes()) == "push" &&
                       (forced.empty() || forced == "push") &&
-                      ctx.forced_kernel("fused_add_rms_norm").empty() &&
-                      fits_all_reduce_norm(group_, args);
+                      ctx.forced_kernel("fused_add_rms_norm").empty() && fits_all_reduce_norm(group_, args);
   if (pushes) return all_reduce_norm_push(ctx, group_, args);
   Communicator::all_reduce_add_norm(ctx, args);
 }
