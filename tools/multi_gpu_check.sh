@@ -170,14 +170,15 @@ collectives() {
 fault() {
   local program
   timeout 60 "$(binary ladder)" bench throughput --model models/tinyworld --device "$device" --num-requests 256 \
-    --min-output-len 2000 --max-output-len 3000 --max-model-len 4096 --tensor-parallel-size "$ranks" \
+    --max-prompt-len 200 --min-output-len 1700 --max-output-len 1800 --tensor-parallel-size "$ranks" \
     --distributed-executor-backend mp >"$out/fault.txt" 2>&1 &
   program=$!
-  sleep 12
-  pkill -KILL -f 'ladder worker-process' -n
+  sleep 8
+  pkill -KILL -n -f '[w]orker-process' || echo "multi_gpu_check: no worker was there to be killed" | tee -a "$out/fault.txt"
   local start=$SECONDS status=0
   wait "$program" || status=$?
-  { echo "exit $status, $((SECONDS - start)) s after the kill; workers left: $(pgrep -fc 'ladder worker-process')"
+  [ "$status" -eq 1 ] || failed=1
+  { echo "exit $status, $((SECONDS - start)) s after the kill; workers left: $(pgrep -fc '[w]orker-process')"
     [ "$gpus" -eq 0 ] || nvidia-smi --query-gpu=index,memory.used --format=csv,noheader; } | tee -a "$out/fault.txt"
   grep -a 'error:' "$out/fault.txt"
 }

@@ -39,6 +39,8 @@ DecoderSpec model_of_a_rank(DecoderSpec spec, int ranks) {
   spec.experts.intermediate_size /= ranks;
   spec.experts.shared_intermediate_size /= ranks;
   spec.vocab_size = (spec.vocab_size + ranks - 1) / ranks;
+  spec.eos_token_ids.clear();  // they may be among the words that it does not have; bench ignores them
+  spec.bos_token_id = -1;
   return spec;
 }
 

@@ -36,6 +36,7 @@ TEST(Cli_RanksReport, ARanksShareIsAModelByItself) {
   const int64_t norms = whole.hidden_size * (2 * whole.num_layers + 1);
   EXPECT_EQ(2 * (half.num_parameters() - norms), whole.num_parameters() - norms);
   EXPECT_EQ(model_of_a_rank(whole, 16).num_kv_heads, 1);
+  EXPECT_TRUE(half.eos_token_ids.empty());  // 128001 is no word of 64128
   EXPECT_EQ(describe_communication(2.0, 1.5).second.substr(0, 7), "25.0 %:");
 
   EngineOptions options;

@@ -138,12 +138,13 @@ TEST_P(Task7_9_GpuExchange, TakesTokensOfOneRankAndExpertsOfAnother) {
 }
 
 // Two exchanges in one graph, of two layers, replayed with other tokens in the same place, while ranks come early and late.
+// In f32: the many rows of bf16 find the tail of its rounding.
 TEST_P(Task7_9_GpuExchange, IsReplayed) {
   NEEDS_GPUS(2);
   on_two_gpus([](const GpuRank& rank, uint64_t seed) {
     Random random(seed), delays(seed * 31 + static_cast<uint64_t>(rank.group.rank()));
     const MoeSizes sizes{150, 4, 9, 64, 16};
-    ExpertProblem first(random, 2, sizes, DType::bf16, true);
+    ExpertProblem first(random, 2, sizes, DType::f32, true);
     first.begins = {0, 140, 150};
     first.rank_of = {0, 1, 1, 0, 1, 0, 0, 1, 1};
     const GpuExpertExchange exchange(rank.ctx, rank.group, rank.host, sizes_of(first, 140));
@@ -161,7 +162,7 @@ TEST_P(Task7_9_GpuExchange, IsReplayed) {
     for (int replay = 0; replay < 50; ++replay) {
       std::vector<ExpertProblem> layers;
       for (const Mine& layer : mine) {
-        ExpertProblem& problem = layers.emplace_back(random, 2, sizes, DType::bf16, true);
+        ExpertProblem& problem = layers.emplace_back(random, 2, sizes, DType::f32, true);
         problem.begins = first.begins, problem.rank_of = first.rank_of;
         problem.scene.gate_up = first.scene.gate_up, problem.scene.down = first.scene.down;
         const Mine now(rank, problem);
