@@ -19,7 +19,7 @@ StepOutput LaunchedStep::collect() const {
   output.forward_seconds = forward_seconds + done->seconds_since(begun);
   output.sample_seconds = sample_seconds;
   output.communicate_seconds = communicate_seconds;
-  output.stage_wait_seconds = stage_wait_seconds;
+  output.stage_wait_seconds = stage_wait_seconds + received.seconds_since(waits);
   output.execute_seconds = output.prepare_seconds + output.forward_seconds + output.sample_seconds;
 
   std::vector<PositionLogprobs> of_sampled(logprobs.empty() ? 0 : sampled.size());

@@ -40,6 +40,7 @@ struct LaunchedStep {
   double prepare_seconds = 0.0, forward_seconds = 0.0, sample_seconds = 0.0;
   double communicate_seconds = 0.0, stage_wait_seconds = 0.0;  // of these
   DeviceEvent begun;
+  DeviceEvent waits, received;  // around the wait for the stage before, in a pipeline
   std::shared_ptr<DeviceEvent> done = std::make_shared<DeviceEvent>();
 
   std::span<const int32_t> tokens() const;  // waits until they are there

@@ -114,7 +114,7 @@ void ModelRunner::run(Step& step) {
   const ProfileRange range("4.4 run");
   Communicator& pp = pp_group(ctx_);
   const int64_t rows = batch_.input_ids().dim(0);
-  if (!is_first_stage()) pp.recv(ctx_, received_.rows(rows), pp.rank() - 1);
+  if (!is_first_stage()) receive(step, rows);
   if (step.graph != nullptr)
     replay(step);
   else
@@ -158,6 +158,13 @@ void ModelRunner::fill_in_tokens(size_t num_left_unknown) {
     batch_.fill(unknown_.front()->pending, unknown_.front()->tokens());
 }
 // <<< task 4.4.runner
+
+void ModelRunner::receive(Step& step, int64_t rows) {
+  Communicator& pp = pp_group(ctx_);
+  step.launched->waits.record(ctx_);
+  pp.recv(ctx_, received_.rows(rows), pp.rank() - 1);
+  step.launched->received.record(ctx_);
+}
 
 void ModelRunner::learn(std::span<const KnownTokens> known) {
   for (const KnownTokens& tokens : known) {

@@ -122,6 +122,8 @@ class ModelRunner {
   // Without a pipeline: tokens of the oldest launched steps replace their placeholders in the batch, until no more than this many
   // steps are left whose tokens it does not know. Waits for those it fills in.
   void fill_in_tokens(size_t num_left_unknown);
+  // The hidden states of the stage before, in received_.
+  void receive(Step& step, int64_t rows);
   ModelInput model_input() const;
   void measure_groups();
   Tensor gather_rows(const Tensor& hidden, std::span<const int64_t> rows, const Tensor& device_rows);

@@ -27,7 +27,7 @@ struct BalancersFlags {
   std::string json;
 };
 
-std::vector<SimulatedSession> make_sessions(const BalancersFlags& flags, int64_t count) {
+std::vector<PlannedSession> make_sessions(const BalancersFlags& flags, int64_t count) {
   return flags.workload == "sessions" ? make_growing_sessions(count, flags.seed)
                                       : make_independent_requests(count, flags.seed);
 }
@@ -55,8 +55,8 @@ void run_balancers(const BalancersFlags& flags) {
   const FleetConfig single = one_replica(flags);
   const auto saturating = make_sessions(flags, 512);
   double tokens_per_session = 0;
-  for (const SimulatedSession& session : saturating)
-    for (const SimulatedTurn& turn : session)
+  for (const PlannedSession& session : saturating)
+    for (const PlannedTurn& turn : session)
       tokens_per_session += static_cast<double>(turn.num_output) / static_cast<double>(saturating.size());
   const double token_rate = simulate_fleet(single, saturating).output_tokens_per_second;
   const double capacity = token_rate / tokens_per_session;

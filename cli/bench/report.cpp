@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
+#include <functional>
 #include <numeric>
 
 #include "cli/run_requests.h"
@@ -61,12 +62,10 @@ double Measurement::total_tokens_per_second() const {
   return static_cast<double>(engine.num_prompt_tokens + engine.num_output_tokens) / seconds;
 }
 
-static void add_latencies(Measurement& measurement, const RequestMetrics& metrics) {
-  measurement.time_to_first_token.push_back(metrics.time_to_first_token);
-  if (metrics.num_output_tokens > 1)
-    measurement.inter_token_latency.push_back(metrics.inter_token_latency_mean);
-  measurement.inter_token_latency_max =
-      std::max(measurement.inter_token_latency_max, metrics.inter_token_latency_max);
+void Measurement::add_latencies(const RequestMetrics& request) {
+  time_to_first_token.push_back(request.time_to_first_token);
+  if (request.num_output_tokens > 1) inter_token_latency.push_back(request.inter_token_latency_mean);
+  inter_token_latency_max = std::max(inter_token_latency_max, request.inter_token_latency_max);
 }
 
 Measurement measure(Engine& engine, const std::vector<Request>& requests, const std::string& name) {
@@ -91,31 +90,47 @@ Measurement measure(Engine& engine, const std::vector<Request>& requests, const 
   });
   measurement.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   measurement.engine = engine.metrics();
-  for (const RequestOutput& output : outputs) add_latencies(measurement, output.metrics);
+  for (const RequestOutput& output : outputs) measurement.add_latencies(output.metrics);
   return measurement;
 }
 
-Measurement measure(EngineClient& client, const std::vector<Request>& requests, const std::string& name) {
+// `run` hands over each output, of as many requests.
+static Measurement measure_outputs(
+    EngineClient& client, const std::string& name, int64_t num_requests,
+    const std::function<void(const std::function<void(const RequestOutput&)>& on_output)>& run) {
   Measurement measurement;
   measurement.name = name;
-  ProgressBar bar(name, std::ssize(requests), "requests");
-  std::vector<RequestStream> streams;
+  ProgressBar bar(name, num_requests, "requests");
   const auto begin = std::chrono::steady_clock::now();
-  for (const Request& request : requests) streams.push_back(client.submit(request));
-  for (size_t i = 0; i < streams.size(); ++i) {
-    const RequestOutput output = streams[i].output();
+  run([&](const RequestOutput& output) {
     check_engine_lives(client, output);
+    const int64_t done = std::ssize(measurement.time_to_first_token);
     for (const CompletionOutput& completion : output.completions)
-      LADDER_CHECK(completion.error.empty(), "request {}: {}", i, completion.error);
+      LADDER_CHECK(completion.error.empty(), "request {}: {}", done, completion.error);
     measurement.engine.add(output.metrics);
-    add_latencies(measurement, output.metrics);
-    bar.set(static_cast<int64_t>(i) + 1);
-  }
+    measurement.add_latencies(output.metrics);
+    bar.set(done + 1);
+  });
   measurement.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
   const EngineStats stats = client.stats();
   measurement.engine.peak_running = stats.metrics.peak_running;
   measurement.engine.peak_kv_blocks = stats.metrics.peak_kv_blocks;
   return measurement;
+}
+
+Measurement measure(EngineClient& client, const std::vector<Request>& requests, const std::string& name) {
+  return measure_outputs(client, name, std::ssize(requests), [&](const auto& on_output) {
+    std::vector<RequestStream> streams;
+    for (const Request& request : requests) streams.push_back(client.submit(request));
+    for (RequestStream& stream : streams) on_output(stream.output());
+  });
+}
+
+Measurement measure(EngineClient& client, const SessionLoad& load, const std::string& name) {
+  int64_t num_turns = 0;
+  for (const PlannedSession& session : load.sessions) num_turns += std::ssize(session);
+  return measure_outputs(client, name, num_turns,
+                         [&](const auto& on_output) { run_sessions(client, load, on_output); });
 }
 
 std::string command_of_this_process() {

@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/bench/session_load.h"
 #include "step1_layers/core/device.h"
 #include "step2_model/json.h"
 #include "step6_engine/engine.h"
@@ -22,6 +23,7 @@ struct Measurement {
 
   double output_tokens_per_second() const;
   double total_tokens_per_second() const;  // prompt and output
+  void add_latencies(const RequestMetrics& request);
 };
 
 // Adds all requests at once and runs them to the end, under a bar with that name. Error: a request is longer
@@ -30,6 +32,9 @@ Measurement measure(Engine& engine, const std::vector<Request>& requests, const 
 
 // The same of several engines behind a client. What is counted is their sum, as far as outputs tell it, and their peaks.
 Measurement measure(EngineClient& client, const std::vector<Request>& requests, const std::string& name);
+
+// The same of conversations; a request is a turn.
+Measurement measure(EngineClient& client, const SessionLoad& load, const std::string& name);
 
 // Where it was measured.
 struct BenchMachine {

@@ -6,6 +6,7 @@
 #include "cli/bench/report.h"
 #include "cli/bench/streaming_limit.h"
 #include "cli/bench/workload.h"
+#include "cli/bench/workload_flags.h"
 #include "cli/engine_flags.h"
 #include "cli/flag_values.h"
 #include "cli/make_client.h"
@@ -25,26 +26,40 @@ constexpr double kMaxLength = 1 << 24;
 struct ThroughputFlags {
   EngineFlags engine;
   DataParallelFlags replicas;
-  Workload workload;
+  WorkloadFlags workload;
+  bool communication_share = false;
   TraceFlags trace;
   std::string json;
 };
 
-// Of several replicas behind their door.
-void run_replicas(const ThroughputFlags& flags, int num_replicas) {
+// Of several replicas behind their door, and of sessions, whose turns follow on each other's answers.
+void run_through_client(const ThroughputFlags& flags) {
   check_report_file(flags.json);
   const EngineOptions options = flags.engine.options();
   const ModelFolder folder = open_model_folder(options.model);
-  const std::vector<Request> requests = make_requests(flags.workload, folder.spec.vocab_size);
+  const bool has_door = flags.replicas.has_door(), has_sessions = flags.workload.has_sessions();
+  const int num_replicas = flags.replicas.range().num_local;
+  std::vector<Request> requests;
+  SessionLoad load;
+  if (has_sessions)
+    load = flags.workload.sessions(folder.spec.vocab_size);
+  else
+    requests = make_requests(flags.workload.requests(), folder.spec.vocab_size);
   const BenchMachine machine{options.runner.device,
                              options.runner.threads > 0 ? options.runner.threads : num_threads(),
                              copy_bandwidth(options.runner.device)};
   const MadeClient made = make_client(
       {.engine = flags.engine, .replicas = flags.replicas, .trace = flags.trace}, options, folder);
-  const std::vector<Request> warm_up = make_warm_up(flags.workload, folder.spec.vocab_size, machine.device);
+  if (const int64_t limit = made.config.batch.max_model_len; has_sessions)
+    LADDER_CHECK(longest_session(load.sessions) <= limit,
+                 "a session of the workload has {} tokens at its end; --max-model-len is {}",
+                 longest_session(load.sessions), limit);
+  const std::vector<Request> warm_up =
+      make_warm_up(flags.workload.requests(), folder.spec.vocab_size, machine.device);
   for (int i = 0; i < num_replicas && !warm_up.empty(); ++i) measure(*made.client, warm_up, "warm-up");
   const std::vector<EngineStats> before = made.client->replica_stats();
-  const Measurement m = measure(*made.client, requests, "throughput");
+  const Measurement m = has_sessions ? measure(*made.client, load, "throughput")
+                                     : measure(*made.client, requests, "throughput");
   write_report(flags.json, {m}, machine);
   std::vector<std::vector<std::string>> table{
       {"replica", "output tokens", "prompt tokens found in the cache", "most sequences in a step"}};
@@ -54,36 +69,43 @@ void run_replicas(const ThroughputFlags& flags, int num_replicas) {
                      format_count(after[i].metrics.num_output_tokens - before[i].metrics.num_output_tokens),
                      format_count(after[i].metrics.num_cached_tokens - before[i].metrics.num_cached_tokens),
                      format_count(after[i].metrics.peak_running)});
-  write_out(
-      format_pairs({
-          {"replicas", fmt::format("{}, balanced by {}", num_replicas, flags.replicas.balancer())},
-          {"requests", format_count(m.engine.num_requests_finished)},
-          {"prompt tokens", format_count(m.engine.num_prompt_tokens)},
-          {"output tokens", format_count(m.engine.num_output_tokens)},
-          {"time", format_seconds(m.seconds)},
-          {"output tokens/s", fmt::format("{:.1f}", m.output_tokens_per_second())},
-          {"prompt and output tokens/s", fmt::format("{:.1f}", m.total_tokens_per_second())},
-          {"prompt tokens found in the cache", fmt::format("{:.1f} %", 100 * m.engine.prefix_hit_rate())},
-          {"time to first token, median", format_seconds(percentile(m.time_to_first_token, 0.5))},
-          {"time to first token, 99 %", format_seconds(percentile(m.time_to_first_token, 0.99))},
-          {"inter-token latency, mean", format_seconds(mean(m.inter_token_latency))},
-          {"preemptions", format_count(m.engine.num_preemptions)},
-      }) +
-      "\n" + format_table(table));
+  std::vector<std::pair<std::string, std::string>> lines;
+  if (has_door)
+    lines.push_back({"replicas", fmt::format("{}, balanced by {}", num_replicas, flags.replicas.balancer())});
+  if (has_sessions) lines.push_back({"sessions", flags.workload.sessions_text()});
+  const std::vector<std::pair<std::string, std::string>> of_all{
+      {has_sessions ? "turns" : "requests", format_count(m.engine.num_requests_finished)},
+      {"prompt tokens", format_count(m.engine.num_prompt_tokens)},
+      {"output tokens", format_count(m.engine.num_output_tokens)},
+      {"time", format_seconds(m.seconds)},
+      {"output tokens/s", fmt::format("{:.1f}", m.output_tokens_per_second())},
+      {"prompt and output tokens/s", fmt::format("{:.1f}", m.total_tokens_per_second())},
+      {"prompt tokens found in the cache", fmt::format("{:.1f} %", 100 * m.engine.prefix_hit_rate())},
+      {"time to first token, median", format_seconds(percentile(m.time_to_first_token, 0.5))},
+      {"time to first token, 99 %", format_seconds(percentile(m.time_to_first_token, 0.99))},
+      {"inter-token latency, mean", format_seconds(mean(m.inter_token_latency))},
+      {"preemptions", format_count(m.engine.num_preemptions)}};
+  lines.insert(lines.end(), of_all.begin(), of_all.end());
+  write_out(format_pairs(lines) + (has_door ? "\n" + format_table(table) : ""));
 }
 
 void run_throughput(const ThroughputFlags& flags) {
-  if (flags.replicas.has_door()) return run_replicas(flags, flags.replicas.range().num_local);
+  flags.workload.check();
+  if (flags.replicas.has_door() || flags.workload.has_sessions()) return run_through_client(flags);
   check_report_file(flags.json);
   const std::shared_ptr<TraceWriter> trace = flags.trace.open();
   const EngineOptions options = flags.engine.options();
+  if (flags.communication_share)
+    options_of_a_rank(options);  // says what is wrong before anything long is run
   const ModelFolder folder = open_model_folder(options.model);
-  const std::vector<Request> requests = make_requests(flags.workload, folder.spec.vocab_size);
+  const std::vector<Request> requests = make_requests(flags.workload.requests(), folder.spec.vocab_size);
   const MachineMemory memory = memory_of(options.runner.device);
   const RunnerConfig config = resolved_runner_config(options, folder.spec, memory);
   const BenchMachine machine{config.device, config.threads, copy_bandwidth(config.device)};
-  const std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
-  engine->generate(make_warm_up(flags.workload, folder.spec.vocab_size, config.device));
+  const std::vector<Request> warm_up =
+      make_warm_up(flags.workload.requests(), folder.spec.vocab_size, config.device);
+  std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
+  engine->generate(warm_up);
   record_if_wanted(*engine, trace);
   Measurement m = measure(*engine, requests, "throughput");
   if (machine.copy_bandwidth > 0.0)
@@ -116,6 +138,11 @@ void run_throughput(const ThroughputFlags& flags) {
                      fmt::format("{:.2f}", m.of_streaming_limit)});
   }
   for (auto& line : describe_shares(config, m)) lines.push_back(std::move(line));
+  if (flags.communication_share) {
+    engine.reset();
+    lines.push_back(
+        describe_communication(m.seconds, measure_a_rank(options, folder, warm_up, requests).seconds));
+  }
   std::string text = format_pairs(lines);
   if (num_ranks(config) > 1)
     text += "\nWhat fits, as predicted for this machine\n" +
@@ -128,6 +155,7 @@ struct LatencyFlags {
   int64_t prompt_len = 128;
   int64_t output_len = 128;
   int64_t repeat = 3;
+  bool communication_share = false;
   TraceFlags trace;
   std::string json;
 };
@@ -136,6 +164,7 @@ void run_latency(const LatencyFlags& flags) {
   check_report_file(flags.json);
   const std::shared_ptr<TraceWriter> trace = flags.trace.open();
   EngineOptions options = flags.engine.options();
+  if (flags.communication_share) options_of_a_rank(options);
   options.enable_prefix_caching = false;  // every repetition computes its prompt
   options.runner.batch.max_num_seqs = 1;
   const ModelFolder folder = open_model_folder(options.model);
@@ -148,8 +177,9 @@ void run_latency(const LatencyFlags& flags) {
   const RunnerConfig config = resolved_runner_config(options, folder.spec);
   const BenchMachine machine{config.device, config.threads, copy_bandwidth(config.device)};
   const double weights = streamed_weight_bytes(folder.spec, config.dtype, 1);
-  const std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
-  engine->generate(make_warm_up(workload, folder.spec.vocab_size, config.device));
+  const std::vector<Request> warm_up = make_warm_up(workload, folder.spec.vocab_size, config.device);
+  std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
+  engine->generate(warm_up);
   record_if_wanted(*engine, trace);
 
   std::vector<Measurement> results;
@@ -175,6 +205,13 @@ void run_latency(const LatencyFlags& flags) {
   if (!results.empty())
     for (const auto& [what, share] : describe_shares(config, results.back()))
       text += fmt::format("{}: {}\n", what, share);
+  if (flags.communication_share && !results.empty()) {
+    engine.reset();
+    const Measurement alone = measure_a_rank(options, folder, warm_up, requests);
+    const auto& [what, share] =
+        describe_communication(mean(results.back().inter_token_latency), mean(alone.inter_token_latency));
+    text += fmt::format("{}: {}\n", what, share);
+  }
   if (machine.copy_bandwidth > 0.0)
     text += fmt::format(
         "{}. The limit: reading {} of weights for every token at {:.0f} GB/s, the copy bandwidth measured "
@@ -188,26 +225,10 @@ void run_latency(const LatencyFlags& flags) {
 
 RunCommand add_bench_throughput(CLI::App& app) {
   auto flags = std::make_shared<ThroughputFlags>();
-  Workload& workload = flags->workload;
-  const auto add = [&](const char* name, int64_t& value, const char* help) {
-    app.add_option(name, value, help)
-        ->check(whole_in_range(1, kMaxLength))
-        ->type_name("N")
-        ->capture_default_str();
-  };
-  add("--num-requests", workload.num_requests, "requests, all there from the start");
-  add("--min-prompt-len", workload.min_prompt_len, "prompt lengths are uniform from this ...");
-  add("--max-prompt-len", workload.max_prompt_len, "... to this");
-  add("--min-output-len", workload.min_output_len, "output lengths are uniform from this ...");
-  add("--max-output-len", workload.max_output_len, "... to this (end tokens are ignored)");
-  app.add_option("--temperature", workload.temperature, "0 is greedy")
-      ->check(in_range(0, 100))
-      ->type_name("T")
-      ->capture_default_str();
-  app.add_option("--seed", workload.seed, "of lengths, ids and sampling")
-      ->check(whole_in_range(0, std::numeric_limits<int64_t>::max()))
-      ->type_name("S")
-      ->capture_default_str();
+  flags->workload.add(app);
+  app.add_flag(
+      "--communication-share", flags->communication_share,
+      "of tensor-parallel ranks on GPUs: run the requests once more by one rank's share of the model alone");
   app.add_option("--json", flags->json, "write the result to this file too")->type_name("FILE");
   flags->trace.add(app);
   flags->engine.add(app);
@@ -226,6 +247,9 @@ RunCommand add_bench_latency(CLI::App& app) {
   add("--prompt-len", flags->prompt_len, "tokens of the prompt");
   add("--output-len", flags->output_len, "tokens to generate");
   add("--repeat", flags->repeat, "how often");
+  app.add_flag(
+      "--communication-share", flags->communication_share,
+      "of tensor-parallel ranks on GPUs: run the requests once more by one rank's share of the model alone");
   app.add_option("--json", flags->json, "write the results to this file too")->type_name("FILE");
   flags->trace.add(app);
   flags->engine.add(app);

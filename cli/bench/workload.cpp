@@ -1,40 +1,40 @@
 #include "cli/bench/workload.h"
 
 #include <algorithm>
-#include <random>
+#include <iterator>
 
 #include "step1_layers/core/error.h"
+#include "step7_parallel/data/simulation/draws.h"
 
 namespace ladder {
 
-namespace {
-
-// In [low, high]. The standard library's distributions differ from one implementation to the next; this does
-// not.
-int64_t uniform(std::mt19937_64& random, int64_t low, int64_t high) {
-  return low + static_cast<int64_t>(random() % static_cast<uint64_t>(high - low + 1));
+std::vector<int32_t> random_ids(std::mt19937_64& random, int64_t count, int64_t vocab_size) {
+  std::vector<int32_t> ids(static_cast<size_t>(count));
+  for (int32_t& id : ids)
+    id = static_cast<int32_t>(draw_uniform(random, 0, std::min<int64_t>(10000, vocab_size) - 1));
+  return ids;
 }
 
-}  // namespace
-
-std::vector<Request> make_requests(const Workload& workload, int64_t vocab_size) {
+void check_lengths(const Workload& workload) {
   LADDER_CHECK(workload.min_prompt_len <= workload.max_prompt_len,
                "--max-prompt-len {}: expected at least --min-prompt-len {}", workload.max_prompt_len,
                workload.min_prompt_len);
   LADDER_CHECK(workload.min_output_len <= workload.max_output_len,
                "--max-output-len {}: expected at least --min-output-len {}", workload.max_output_len,
                workload.min_output_len);
+}
+
+std::vector<Request> make_requests(const Workload& workload, int64_t vocab_size) {
+  check_lengths(workload);
   std::mt19937_64 random(workload.seed);
-  const int64_t last_id = std::min<int64_t>(10000, vocab_size) - 1;
-  std::vector<int32_t> shared(static_cast<size_t>(workload.shared_prefix_len));
-  for (int32_t& id : shared) id = static_cast<int32_t>(uniform(random, 0, last_id));
+  const std::vector<int32_t> shared = random_ids(random, workload.shared_prefix_len, vocab_size);
 
   std::vector<Request> requests(static_cast<size_t>(workload.num_requests));
   for (Request& request : requests) {
     request.prompt_token_ids = shared;
-    for (int64_t i = uniform(random, workload.min_prompt_len, workload.max_prompt_len); i > 0; --i)
-      request.prompt_token_ids.push_back(static_cast<int32_t>(uniform(random, 0, last_id)));
-    request.sampling.max_tokens = uniform(random, workload.min_output_len, workload.max_output_len);
+    const int64_t own = draw_uniform(random, workload.min_prompt_len, workload.max_prompt_len);
+    std::ranges::copy(random_ids(random, own, vocab_size), std::back_inserter(request.prompt_token_ids));
+    request.sampling.max_tokens = draw_uniform(random, workload.min_output_len, workload.max_output_len);
     request.sampling.temperature = workload.temperature;
     request.sampling.ignore_eos = true;
     request.sampling.seed = random();

@@ -2,6 +2,7 @@
 // Requests made of random token ids, the field's common workload: the same seed makes the same requests
 // everywhere.
 #include <cstdint>
+#include <random>
 #include <vector>
 
 #include "step1_layers/core/device.h"
@@ -20,8 +21,13 @@ struct Workload {
   uint64_t seed = 0;
 };
 
-// Lengths uniform in their ranges, ids uniform below min(10000, vocab_size), end tokens ignored. Error: a
-// range that is empty.
+// That many, uniform below min(10000, vocab_size).
+std::vector<int32_t> random_ids(std::mt19937_64& random, int64_t count, int64_t vocab_size);
+
+// Error: a range of lengths that is empty.
+void check_lengths(const Workload& workload);
+
+// Lengths uniform in their ranges, ids from random_ids(), end tokens ignored. Error: as check_lengths().
 std::vector<Request> make_requests(const Workload& workload, int64_t vocab_size);
 
 // A few short requests like them, of other tokens: what a GPU's libraries do once (loading kernels, looking

@@ -12,6 +12,7 @@ namespace ladder {
 
 DeviceEvent& DeviceEvent::operator=(DeviceEvent&& other) noexcept {
   std::swap(event_, other.event_);
+  std::swap(gpu_, other.gpu_);
   std::swap(fake_, other.fake_);
   std::swap(fake_event_, other.fake_event_);
   return *this;
@@ -24,6 +25,7 @@ DeviceGraph& DeviceGraph::operator=(DeviceGraph&& other) noexcept {
 }
 
 void DeviceEvent::record(const OpContext& ctx) {
+  gpu_ = ctx.device.index;
   if (ctx.device.type == DeviceType::cuda) return record_cuda(ctx.stream);
   if (ctx.device.is_cpu()) return;
   fake_ = &fake_stream(ctx);
@@ -31,7 +33,10 @@ void DeviceEvent::record(const OpContext& ctx) {
 }
 
 void DeviceEvent::wait() const {
-  if (event_) wait_cuda();
+  if (event_) {
+    use_gpu();
+    wait_cuda();
+  }
   if (fake_) fake_->wait(fake_event_);
 }
 
@@ -54,6 +59,11 @@ void DeviceGraph::replay(const OpContext& ctx) const {
 
 DeviceEvent::~DeviceEvent() {
   if (event_) cudaEventDestroy(static_cast<cudaEvent_t>(event_));
+}
+
+// Whoever waits may do nothing else with GPUs: CUDA would set up GPU 0 for such a thread, and take that GPU's memory.
+void DeviceEvent::use_gpu() const {
+  LADDER_CUDA_CHECK(cudaSetDevice(gpu_));
 }
 
 DeviceGraph::~DeviceGraph() {
@@ -114,6 +124,7 @@ void DeviceGraph::replay_cuda(void* stream) const {
 DeviceEvent::~DeviceEvent() = default;
 void DeviceEvent::record_cuda(void*) {}
 void DeviceEvent::wait_cuda() const {}
+void DeviceEvent::use_gpu() const {}
 double DeviceEvent::seconds_since_cuda(const DeviceEvent&) const {
   return 0.0;
 }

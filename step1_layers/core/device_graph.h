@@ -24,16 +24,18 @@ class DeviceEvent {
   DeviceEvent& operator=(DeviceEvent&& other) noexcept;
 
   void record(const OpContext& ctx);  // on its stream; the CPU: nothing to record
-  void wait() const;                  // until the stream has come here
+  void wait() const;                  // until the stream has come here; on any thread
   // Both recorded and past. 0 where there is no GPU.
   double seconds_since(const DeviceEvent& earlier) const;
 
  private:
+  void use_gpu() const;
   void record_cuda(void* stream);
   void wait_cuda() const;
   double seconds_since_cuda(const DeviceEvent& earlier) const;
 
   void* event_ = nullptr;       // a cudaEvent_t
+  int gpu_ = 0;                 // that it was recorded on
   FakeStream* fake_ = nullptr;  // or one of a fake device
   int64_t fake_event_ = 0;
 };

@@ -1,6 +1,9 @@
 #include "step7_parallel/expert/expert_exchange.h"
 
 #include "step1_layers/core/error.h"
+#ifdef LADDER_HAS_CUDA
+#include "step7_parallel/expert/gpu/gpu_expert_exchange.h"
+#endif
 
 namespace ladder {
 namespace {
@@ -12,9 +15,22 @@ constexpr Variant<ExpertExchangeArgs> kVariants[] = {
     {.name = "all_to_all",
      .idea = "a token goes to the ranks that have one of its experts, once to each",
      .run = expert_exchange_all_to_all},
+#ifdef LADDER_HAS_CUDA
+    {.name = "nccl",
+     .device = DeviceType::cuda,
+     .idea = "all_gather by the library, of equal sizes",
+     .batch_invariant = false,  // the order of its sums is its own
+     .supports = exchange_takes_nccl,
+     .run = expert_exchange_nccl},
+    {.name = "peer",
+     .device = DeviceType::cuda,
+     .idea = "a token into the memory of the ranks that have one of its experts, and its parts back",
+     .supports = exchange_takes_peer,
+     .run = expert_exchange_peer},
+#endif
 };
 
-void check(const ExpertExchangeArgs& args) {
+void check(const OpContext& ctx, const ExpertExchangeArgs& args) {
   const int64_t tokens = args.x.dim(0);
   expect_shape(args.x, {-1, -1}, "expert_exchange: x");
   expect_shape(args.expert_ids, {tokens, -1}, "expert_exchange: expert_ids");
@@ -24,8 +40,14 @@ void check(const ExpertExchangeArgs& args) {
   expect_dtype(args.weights, DType::f32, "expert_exchange: weights");
   expect_dtype(args.out, args.x.dtype(), "expert_exchange: out");
   for (const Tensor* tensor : {&args.x, &args.expert_ids, &args.weights, &args.out})
-    LADDER_CHECK(tensor->device().is_cpu() && tensor->is_contiguous(),
-                 "expert_exchange: expected tensors on the CPU without gaps, found {}", tensor->str());
+    LADDER_CHECK(tensor->device() == ctx.device && tensor->is_contiguous(),
+                 "expert_exchange: expected tensors on {} without gaps, found {} on {}",
+                 device_name(ctx.device), tensor->str(), device_name(tensor->device()));
+  if (!ctx.device.is_cpu()) {
+    LADDER_CHECK(args.gpu != nullptr, "expert_exchange: on {} it needs memory that was made for it (gpu)",
+                 device_name(ctx.device));
+    return;
+  }
   for (const int32_t rank : args.rank_of)
     LADDER_CHECK(rank >= 0 && rank < args.ranks->size(), "expert_exchange: there is no rank {}, they are {}",
                  rank, args.ranks->size());
@@ -43,7 +65,7 @@ std::span<const Variant<ExpertExchangeArgs>> expert_exchange_variants() {
 }
 
 void expert_exchange(const OpContext& ctx, const ExpertExchangeArgs& args) {
-  check(args);
+  check(ctx, args);
   run_variant<ExpertExchangeArgs>("expert_exchange", expert_exchange_variants(), ctx, args);
 }
 

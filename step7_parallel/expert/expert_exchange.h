@@ -19,12 +19,14 @@
 
 namespace ladder {
 
+class GpuExpertExchange;  // gpu/gpu_expert_exchange.h
+
 struct ExpertExchangeArgs {
   Communicator* ranks = &single_rank();
   Tensor x;  // [tokens of this rank, hidden] f32, bf16 or f16; ranks may have different numbers, also none
   Tensor expert_ids;  // [tokens, top_k] i32, by the numbers of the layer, each at most once; -1: of none
   Tensor weights;     // [tokens, top_k] f32
-  std::vector<int32_t> rank_of;  // of every expert of the layer: the rank that has it
+  std::vector<int32_t> rank_of = {};  // of every expert of the layer: the rank that has it
   // What the experts of this rank make of some tokens, as moe_experts: out = the weighted sums. The ids are the layer's;
   // those of experts elsewhere are -1 already. Every rank calls it once.
   std::function<void(const OpContext& ctx, const Tensor& x, const Tensor& expert_ids, const Tensor& weights,
@@ -32,13 +34,17 @@ struct ExpertExchangeArgs {
       compute;
   Tensor
       out;  // [tokens, hidden] x's dtype: the sum over the ranks, in f32 and in rank order, rounded once more
+  // Where the tensors are on a GPU: the memory for it, made for these experts; `ranks` is not looked at. `compute` gets
+  // sizes().max_rows tokens of every rank, of which those without an expert here hold anything and have ids of -1, and
+  // writes zeros for them. Ids as sizes().number_of says.
+  const GpuExpertExchange* gpu = nullptr;
 };
 
 // The clearest first. All ranks of a group call the same one.
 std::span<const Variant<ExpertExchangeArgs>> expert_exchange_variants();
 
 // By the method that is forced as a kernel of "expert_exchange", else by the last of the table. Error: shapes or dtypes that do
-// not fit together, tensors with gaps or on a GPU, an id without a rank.
+// not fit together, tensors with gaps or on another device than ctx's, an id without a rank (on a GPU it counts as -1).
 void expert_exchange(const OpContext& ctx, const ExpertExchangeArgs& args);
 
 // The methods.

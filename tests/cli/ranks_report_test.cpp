@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include "step1_layers/core/error.h"
 #include "tests/support/source_folder.h"
 
 namespace ladder {
@@ -23,6 +24,32 @@ TEST(Cli_RanksReport, SharesAreOfTheTimeThatIsNotWaited) {
   ASSERT_EQ(describe_shares(config, m).size(), 2u);
   EXPECT_EQ(describe_shares(config, m)[0].second, "25.0 %");
   EXPECT_EQ(describe_shares(config, m)[1].second, "20.0 %");
+  config.device = {DeviceType::cuda, 0};  // where a clock on the host sees nothing of communication
+  ASSERT_EQ(describe_shares(config, m).size(), 1u);
+  EXPECT_EQ(describe_shares(config, m)[0].second, "20.0 %");
+}
+
+// Of a layer 1 / ranks of everything but the norms, whose rows all have; of Llama-3.1-8B with 16 ranks a whole KV head.
+TEST(Cli_RanksReport, ARanksShareIsAModelByItself) {
+  const DecoderSpec whole = load_decoder_spec(testing::source_folder() / "models" / "llama-3.1-8b");
+  const DecoderSpec half = model_of_a_rank(whole, 2);
+  const int64_t norms = whole.hidden_size * (2 * whole.num_layers + 1);
+  EXPECT_EQ(2 * (half.num_parameters() - norms), whole.num_parameters() - norms);
+  EXPECT_EQ(model_of_a_rank(whole, 16).num_kv_heads, 1);
+  EXPECT_EQ(describe_communication(2.0, 1.5).second.substr(0, 7), "25.0 %:");
+
+  EngineOptions options;
+  options.runner.device = {DeviceType::cuda, 0};
+  options.runner.tensor_parallel_size = 2;
+  options.makers.executor = nullptr;
+  const EngineOptions alone = options_of_a_rank(options);
+  EXPECT_EQ(alone.runner.tensor_parallel_size, 1);
+  EXPECT_EQ(alone.runner.load_format, LoadFormat::dummy);
+  EXPECT_TRUE(alone.makers.executor);
+  options.runner.pipeline_parallel_size = 2;
+  EXPECT_THROW(options_of_a_rank(options), Error);
+  options.runner = {};
+  EXPECT_THROW(options_of_a_rank(options), Error);
 }
 
 // Qwen3-0.6B has 16 heads, 8 of keys and values of 128 each, 28 layers; in bf16 a token takes 2 * 28 * 8 * 128 * 2 bytes.

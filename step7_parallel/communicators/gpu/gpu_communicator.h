@@ -38,6 +38,9 @@ class GpuCommunicator final : public Communicator {
   PeerAllReduceArgs peer_args(const Tensor& tensor) const;
   const std::string& without_peers() const { return without_peers_; }
   const std::string& without_nccl() const { return without_nccl_; }
+  // For exchanges with memory and calls of their own (expert/gpu). nullptr: not there.
+  const PeerMemory* peer_memory() const { return peers_.get(); }
+  NcclCommunicator* nccl_group() const { return nccl_.get(); }
 
   // Error: what NCCL has found wrong with a call that was begun.
   void check() const;
@@ -52,6 +55,7 @@ class GpuCommunicator final : public Communicator {
   std::string without_peers_, without_nccl_;
   std::unique_ptr<NcclCommunicator> nccl_;
   std::unique_ptr<PeerMemory> peers_;
+  PeerGroup group_;  // of peers_
 };
 
 }  // namespace ladder

@@ -43,7 +43,10 @@ GpuCommunicator::GpuCommunicator(const OpContext& ctx, Communicator& host)
     return;
   }
   try {
-    peers_ = std::make_unique<PeerMemory>(ctx.device.index, host);
+    group_.layout = peer_layout(size_);
+    peers_ = std::make_unique<PeerMemory>(ctx.device.index, host,
+                                          PeerBytes{group_.layout.push, group_.layout.total});
+    static_cast<PeerView&>(group_) = peers_->view();
   } catch (const Error& error) {  // on all ranks
     without_peers_ = error.what();
   }
@@ -77,7 +80,7 @@ void GpuCommunicator::warm_up(const OpContext& ctx) {
       const Tensor x = Tensor::zeros({1, width}, dtype, ctx.device), residual = x.clone(),
                    weight = x.view({width});
       const AllReduceNormArgs args{x, residual, weight, 1e-6, x};
-      if (fits_all_reduce_norm(peers_->group(), args)) all_reduce_norm_push(ctx, peers_->group(), args);
+      if (fits_all_reduce_norm(group_, args)) all_reduce_norm_push(ctx, group_, args);
       device_synchronize(ctx.device, ctx.stream);
     }
   }
@@ -90,7 +93,7 @@ NcclCommunicator& GpuCommunicator::nccl() {
 }
 
 PeerAllReduceArgs GpuCommunicator::peer_args(const Tensor& tensor) const {
-  return {peers_ ? &peers_->group() : nullptr, nccl_.get(), tensor};
+  return {peers_ ? &group_ : nullptr, nccl_.get(), tensor};
 }
 
 void GpuCommunicator::all_reduce(const OpContext& ctx, const Tensor& tensor) {
@@ -106,9 +109,8 @@ void GpuCommunicator::all_reduce_add_norm(const OpContext& ctx, const AllReduceN
   const std::string_view forced = ctx.forced_kernel("all_reduce");
   const bool pushes = peers_ && fastest_all_reduce(size_, args.partial.nbytes()) == "push" &&
                       (forced.empty() || forced == "push") &&
-                      ctx.forced_kernel("fused_add_rms_norm").empty() &&
-                      fits_all_reduce_norm(peers_->group(), args);
-  if (pushes) return all_reduce_norm_push(ctx, peers_->group(), args);
+                      ctx.forced_kernel("fused_add_rms_norm").empty() && fits_all_reduce_norm(group_, args);
+  if (pushes) return all_reduce_norm_push(ctx, group_, args);
   Communicator::all_reduce_add_norm(ctx, args);
 }
 

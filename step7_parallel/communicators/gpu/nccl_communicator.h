@@ -5,6 +5,7 @@
 // warm_up() has made the connections, which NCCL makes lazily and for which it allocates. The counts of an all_to_all
 // are read by the host: a graph replays those of its capture. Tensors are contiguous.
 #include <array>
+#include <functional>
 #include <memory>
 
 #include "step1_layers/distributed/communicator.h"
@@ -20,6 +21,8 @@ class NcclCommunicator : public Communicator {
   virtual void abort() = 0;
   // Error: what NCCL has found wrong since. A peer's death on the same machine it does not notice (NCCL issue 279).
   virtual void check() const = 0;
+  // The calls of this group that `calls` makes, as one launch.
+  virtual void together(const std::function<void()>& calls) = 0;
   // Every call, and every peer, once. All ranks together, before the first capture.
   virtual void warm_up(const OpContext& ctx) = 0;
 };

@@ -51,11 +51,15 @@ inline PeerLayout peer_layout(int size) {
   return layout;
 }
 
-struct PeerGroup {
+// One allocation of every rank (peer_memory.h).
+struct PeerView {
   int rank = 0;
-  PeerLayout layout;
   char* memory[kMaxPeers] = {};  // by rank, as this rank's GPU sees it
   const int* stop = nullptr;     // host memory: not 0 releases whoever waits (the results are then worthless)
+};
+
+struct PeerGroup : PeerView {
+  PeerLayout layout;
 };
 
 }  // namespace ladder

@@ -21,6 +21,14 @@ __device__ inline uint4 load_of_peer(const void* from) {
                : "memory");
   return words;
 }
+__device__ inline void store_word_for_peer(uint32_t* to, uint32_t word) {
+  asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(to), "r"(word) : "memory");
+}
+__device__ inline uint32_t load_word_of_peer(const uint32_t* from) {
+  uint32_t word;
+  asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(word) : "l"(from) : "memory");
+  return word;
+}
 __device__ inline void store_release(uint32_t* to, uint32_t value) {
   asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(to), "r"(value) : "memory");
 }
@@ -34,7 +42,7 @@ __device__ inline uint32_t load_acquire(const uint32_t* from) {
 // rarely.
 class PeerWait {
  public:
-  __device__ explicit PeerWait(const PeerGroup& group) : stop_(group.stop) {}
+  __device__ explicit PeerWait(const PeerView& view) : stop_(view.stop) {}
   __device__ bool is_given_up() {
     return ++looks_ % 4096 == 0 && *static_cast<const volatile int*>(stop_) != 0;
   }
@@ -129,12 +137,17 @@ __device__ void add_pack(float (&sum)[Pack<T>::kSize], const uint4& words) {
 // much as zeros do (add_pack).
 inline constexpr uint32_t kPeerPoison = 0x80000000u;
 
+__device__ inline uint32_t without_poison(uint32_t word) {
+  return word == kPeerPoison ? 0 : word;
+}
 __device__ inline uint4 without_poison(uint4 words) {
-  const auto clean = [](uint32_t word) { return word == kPeerPoison ? 0 : word; };
-  return {clean(words.x), clean(words.y), clean(words.z), clean(words.w)};
+  return {without_poison(words.x), without_poison(words.y), without_poison(words.z), without_poison(words.w)};
 }
 __device__ inline bool has_arrived(const uint4& words) {
   return words.x != kPeerPoison && words.y != kPeerPoison && words.z != kPeerPoison && words.w != kPeerPoison;
+}
+__device__ inline void poison_again(void* slot) {
+  *static_cast<uint4*>(slot) = {kPeerPoison, kPeerPoison, kPeerPoison, kPeerPoison};
 }
 
 // Pack `slot` as each rank pushed it, added in rank order; the buffer is poisoned again for the call after the next.
@@ -164,8 +177,7 @@ __device__ void sum_pushed(const PeerGroup& group, uint32_t half, int64_t slot, 
   for (int r = 0; r < max_size; ++r)
     if (r < group.layout.size) {
       add_pack<T>(sum, words[r]);
-      if (r != group.rank)
-        *reinterpret_cast<uint4*>(from[r]) = {kPeerPoison, kPeerPoison, kPeerPoison, kPeerPoison};
+      if (r != group.rank) poison_again(from[r]);
     }
 }
 

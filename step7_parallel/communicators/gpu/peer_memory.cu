@@ -27,15 +27,15 @@ int pattern_word(int from, int at, int index) {
   return word_of_pattern(from, at, index);
 }
 
-void write_peer_pattern(const PeerGroup& group, int at) {
-  write_pattern<<<1, 256>>>(reinterpret_cast<int*>(group.memory[at]), group.rank, at);
+void write_peer_pattern(const PeerView& view, int at) {
+  write_pattern<<<1, 256>>>(reinterpret_cast<int*>(view.memory[at]), view.rank, at);
   LADDER_CUDA_CHECK(cudaGetLastError());
   LADDER_CUDA_CHECK(cudaStreamSynchronize(nullptr));
 }
 
-void clear_peer_memory(const PeerGroup& group) {
-  clear_words<<<256, 256>>>(reinterpret_cast<uint32_t*>(group.memory[group.rank]), group.layout.push / 4,
-                            group.layout.total / 4);
+void clear_peer_memory(const PeerView& view, PeerBytes bytes) {
+  clear_words<<<256, 256>>>(reinterpret_cast<uint32_t*>(view.memory[view.rank]), bytes.first_poison / 4,
+                            bytes.total / 4);
   LADDER_CUDA_CHECK(cudaGetLastError());
   LADDER_CUDA_CHECK(cudaStreamSynchronize(nullptr));
 }

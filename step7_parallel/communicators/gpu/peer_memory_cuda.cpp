@@ -50,20 +50,20 @@ std::string error_of(Work&& work) {
 
 }  // namespace
 
-PeerMemory::PeerMemory(int device_index, Communicator& host) : device_(device_index), host_(host) {
+PeerMemory::PeerMemory(int device_index, Communicator& host, PeerBytes bytes, const PeerMemory* stopped_with)
+    : device_(device_index), host_(host) {
   LADDER_CHECK(host.size() <= kMaxPeers, "no peer memory: {} ranks, expected at most {}", host.size(),
                kMaxPeers);
-  group_.rank = host.rank();
-  group_.layout = peer_layout(host.size());
+  view_.rank = host.rank();
   Handle mine;
   const std::string problem = error_of([&] {
     LADDER_CUDA_CHECK(cudaSetDevice(device_));
-    const int64_t bytes = (group_.layout.total + kBlockBytes - 1) / kBlockBytes * kBlockBytes;
-    LADDER_CUDA_CHECK(cudaMalloc(&own_, static_cast<size_t>(bytes)));
-    group_.memory[group_.rank] = static_cast<char*>(own_);
-    stop_ = cuda::allocate_pinned(sizeof(int));
-    *static_cast<int*>(stop_.get()) = 0;
-    group_.stop = static_cast<const int*>(stop_.get());
+    const int64_t blocks = (bytes.total + kBlockBytes - 1) / kBlockBytes;
+    LADDER_CUDA_CHECK(cudaMalloc(&own_, static_cast<size_t>(blocks * kBlockBytes)));
+    view_.memory[view_.rank] = static_cast<char*>(own_);
+    stop_ = stopped_with != nullptr ? stopped_with->stop_ : cuda::allocate_pinned(sizeof(int));
+    if (stopped_with == nullptr) *static_cast<int*>(stop_.get()) = 0;
+    view_.stop = static_cast<const int*>(stop_.get());
     mine.process = this_process();
     mine.address = own_;
     mine.has_ipc = cudaIpcGetMemHandle(&mine.ipc, own_) == cudaSuccess;  // matters to other processes only
@@ -76,10 +76,10 @@ PeerMemory::PeerMemory(int device_index, Communicator& host) : device_(device_in
         exchange_texts(host_, std::string(reinterpret_cast<const char*>(&mine), sizeof mine));
     std::string unreachable;
     for (int rank = 0; rank < host_.size() && unreachable.empty(); ++rank)
-      if (rank != group_.rank) unreachable = open(rank, handles[static_cast<size_t>(rank)]);
+      if (rank != view_.rank) unreachable = open(rank, handles[static_cast<size_t>(rank)]);
     fail_if_any(host_, unreachable);
     fail_if_any(host_, copy_problem());
-    fail_if_any(host_, error_of([&] { clear_peer_memory(group_); }));
+    fail_if_any(host_, error_of([&] { clear_peer_memory(view_, bytes); }));
   } catch (...) {
     close();
     throw;
@@ -105,11 +105,11 @@ std::string PeerMemory::open(int rank, const std::string& text) {
         cudaGetLastError();
       else
         LADDER_CUDA_CHECK(status);
-      group_.memory[rank] = static_cast<char*>(handle.address);
+      view_.memory[rank] = static_cast<char*>(handle.address);
     } else {
       LADDER_CHECK(handle.has_ipc, "the driver gives no handle for the memory of rank {}", rank);
       LADDER_CUDA_CHECK(cudaIpcOpenMemHandle(&opened_[rank], handle.ipc, cudaIpcMemLazyEnablePeerAccess));
-      group_.memory[rank] = static_cast<char*>(opened_[rank]);
+      view_.memory[rank] = static_cast<char*>(opened_[rank]);
     }
   });
 }
@@ -118,7 +118,7 @@ std::string PeerMemory::open(int rank, const std::string& text) {
 std::string PeerMemory::copy_problem() {
   std::string problem = error_of([&] {
     for (int rank = 0; rank < host_.size(); ++rank)
-      if (rank != group_.rank) write_peer_pattern(group_, rank);
+      if (rank != view_.rank) write_peer_pattern(view_, rank);
   });
   host_.barrier({});
   if (!problem.empty()) return problem;
@@ -127,8 +127,8 @@ std::string PeerMemory::copy_problem() {
     LADDER_CUDA_CHECK(cudaMemcpy(words.data(), own_, words.size() * sizeof(int), cudaMemcpyDeviceToHost));
   });
   for (int from = 0; from < host_.size() && problem.empty(); ++from)
-    for (int i = 0; i < kPatternWords && from != group_.rank && problem.empty(); ++i)
-      if (words[static_cast<size_t>(from * kPatternWords + i)] != pattern_word(from, group_.rank, i))
+    for (int i = 0; i < kPatternWords && from != view_.rank && problem.empty(); ++i)
+      if (words[static_cast<size_t>(from * kPatternWords + i)] != pattern_word(from, view_.rank, i))
         problem = fmt::format(
             "what rank {} wrote into its memory did not arrive, though the driver reports access", from);
   return problem;

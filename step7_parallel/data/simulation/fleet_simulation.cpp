@@ -8,19 +8,11 @@
 #include <random>
 
 #include "step1_layers/core/error.h"
+#include "step7_parallel/data/simulation/draws.h"
 
 namespace ladder {
 
 namespace {
-
-int64_t uniform(std::mt19937_64& random, int64_t low, int64_t high) {
-  return low + static_cast<int64_t>(random() % static_cast<uint64_t>(high - low + 1));
-}
-
-// By hand: the standard leaves open which numbers its distributions make.
-double exponential(std::mt19937_64& random, double mean) {
-  return -mean * std::log((static_cast<double>(random() >> 11) + 0.5) * 0x1p-53);
-}
 
 double percentile(std::vector<double>& values, double share) {
   if (values.empty()) return 0;
@@ -68,7 +60,7 @@ struct Event {
 
 class Fleet {
  public:
-  Fleet(const FleetConfig& config, const std::vector<SimulatedSession>& sessions)
+  Fleet(const FleetConfig& config, const std::vector<PlannedSession>& sessions)
       : config_(config),
         sessions_(sessions),
         random_(config.seed),
@@ -80,13 +72,13 @@ class Fleet {
     for (int i = 0; i < config.num_replicas; ++i)
       replicas_.push_back(std::make_unique<SimulatedReplica>(config.scheduler, config.model));
     int64_t all_output = 0;
-    for (const SimulatedSession& session : sessions)
-      for (const SimulatedTurn& turn : session) all_output += turn.num_output;
+    for (const PlannedSession& session : sessions)
+      for (const PlannedTurn& turn : session) all_output += turn.num_output;
     measure_from_ = static_cast<int64_t>(config.measure_from * static_cast<double>(all_output));
     measure_to_ = static_cast<int64_t>(config.measure_to * static_cast<double>(all_output));
     double begin = 0;
     for (int64_t i = 0; i < std::ssize(sessions); ++i) {
-      if (config.sessions_per_second > 0) begin += exponential(random_, 1 / config.sessions_per_second);
+      if (config.sessions_per_second > 0) begin += draw_exponential(random_, 1 / config.sessions_per_second);
       push(begin, true, i);
     }
   }
@@ -122,9 +114,10 @@ class Fleet {
 
   void arrive(int64_t session) {
     State& state = states_[static_cast<size_t>(session)];
-    const SimulatedTurn& turn = sessions_[static_cast<size_t>(session)][state.turn];
+    const PlannedTurn& turn = sessions_[static_cast<size_t>(session)][state.turn];
     for (int64_t i = 0; i < turn.num_new_tokens; ++i)
-      state.tokens.push_back(static_cast<int32_t>(uniform(random_, 0, config_.scheduler.vocab_size - 1)));
+      state.tokens.push_back(
+          static_cast<int32_t>(draw_uniform(random_, 0, config_.scheduler.vocab_size - 1)));
     if (is_measuring()) note_imbalance();
     state.is_measured = is_measuring();
     state.replica = static_cast<size_t>(balancer_->choose({state.tokens, 1}, loads_));
@@ -159,7 +152,7 @@ class Fleet {
       if (num_output_tokens_ == measure_to_) measured_to_ = now_, found_after_ = found();
       if (!token.is_last) continue;
       --load.num_in_flight;
-      const SimulatedSession& session = sessions_[static_cast<size_t>(token.request)];
+      const PlannedSession& session = sessions_[static_cast<size_t>(token.request)];
       if (++state.turn == session.size()) {
         state.tokens = {};
       } else {
@@ -226,7 +219,7 @@ class Fleet {
   }
 
   const FleetConfig& config_;
-  const std::vector<SimulatedSession>& sessions_;
+  const std::vector<PlannedSession>& sessions_;
   std::mt19937_64 random_;
   std::vector<State> states_;  // of the sessions
   std::vector<ReplicaLoad> loads_;
@@ -248,31 +241,7 @@ class Fleet {
 
 }  // namespace
 
-std::vector<SimulatedSession> make_independent_requests(int64_t count, uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::vector<SimulatedSession> sessions(static_cast<size_t>(count));
-  for (SimulatedSession& session : sessions) {
-    const int64_t prompt = uniform(random, 100, 1024);
-    session.push_back({prompt, uniform(random, 100, 1024), 0});
-  }
-  return sessions;
-}
-
-std::vector<SimulatedSession> make_growing_sessions(int64_t count, uint64_t seed) {
-  constexpr int kTurns = 8;
-  constexpr double kThinkSeconds = 5;
-  std::mt19937_64 random(seed);
-  std::vector<SimulatedSession> sessions(static_cast<size_t>(count));
-  for (SimulatedSession& session : sessions)
-    for (int turn = 0; turn < kTurns; ++turn) {
-      const int64_t num_new_tokens = uniform(random, 512, 1024);
-      const int64_t num_output = uniform(random, 128, 384);
-      session.push_back({num_new_tokens, num_output, exponential(random, kThinkSeconds)});
-    }
-  return sessions;
-}
-
-FleetResult simulate_fleet(const FleetConfig& config, const std::vector<SimulatedSession>& sessions) {
+FleetResult simulate_fleet(const FleetConfig& config, const std::vector<PlannedSession>& sessions) {
   return Fleet(config, sessions).run();
 }
 

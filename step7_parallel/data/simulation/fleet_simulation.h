@@ -12,22 +12,10 @@
 #include <string>
 #include <vector>
 
+#include "step7_parallel/data/simulation/session_plan.h"
 #include "step7_parallel/data/simulation/simulated_replica.h"
 
 namespace ladder {
-
-struct SimulatedTurn {
-  int64_t num_new_tokens = 0;  // of the user, behind all that was said before
-  int64_t num_output = 0;
-  double think_seconds = 0;  // before it is sent; the first one's is not looked at
-};
-using SimulatedSession = std::vector<SimulatedTurn>;
-
-// One turn each, prompts and answers uniform in 100 .. 1024 tokens: the field's common workload.
-std::vector<SimulatedSession> make_independent_requests(int64_t count, uint64_t seed);
-// Eight turns, each of 512 .. 1024 new tokens and an answer of 128 .. 384: about 8k tokens at the end. Thinking takes 5 s in
-// the mean, exponentially.
-std::vector<SimulatedSession> make_growing_sessions(int64_t count, uint64_t seed);
 
 struct FleetConfig {
   SchedulerConfig scheduler;  // of each replica
@@ -54,6 +42,6 @@ struct FleetResult {
 };
 
 // Until all is answered. Error: no such balancer, or a prompt that Scheduler::add() refuses.
-FleetResult simulate_fleet(const FleetConfig& config, const std::vector<SimulatedSession>& sessions);
+FleetResult simulate_fleet(const FleetConfig& config, const std::vector<PlannedSession>& sessions);
 
 }  // namespace ladder

@@ -77,14 +77,17 @@ struct Preemptions : EngineObserver {
 };
 
 // Little room, shared beginnings, chunks, aborts: who is not aborted gets what one rank gives, and the books are closed.
-class Task7_11_Crowds : public ::testing::TestWithParam<int> {};
+struct CrowdOnRanks {
+  const char* model;
+  int ranks, shares;
+};
+class Task7_11_Crowds : public ::testing::TestWithParam<CrowdOnRanks> {};
 
 TEST_P(Task7_11_Crowds, GetWhatOneRankGives) {
-  const int ranks = GetParam();
+  const auto [model, ranks, shares] = GetParam();
   testing::Random random;
   SCOPED_TRACE(random.describe());
-  EngineOptions one_rank =
-      testing::small_options(testing::golden_folder() / "llama_one_kv_head", DeviceType::cpu, 48);
+  EngineOptions one_rank = testing::small_options(testing::golden_folder() / model, DeviceType::cpu, 48);
   one_rank.runner.kv_memory = 0;
   one_rank.runner.batch.block_size = 4;
   one_rank.runner.batch.num_kv_blocks = 26;
@@ -106,7 +109,7 @@ TEST_P(Task7_11_Crowds, GetWhatOneRankGives) {
     request.sampling.n = i % 6 == 5 ? 2 : 1;
   }
   const auto expected = engine_with(one_rank)->generate(requests);
-  const std::unique_ptr<Engine> engine = engine_with(sharing_keys(one_rank, ranks, ranks));
+  const std::unique_ptr<Engine> engine = engine_with(sharing_keys(one_rank, ranks, shares));
   const auto preemptions = std::make_shared<Preemptions>();
   engine->add_observer(preemptions);
   std::map<RequestId, RequestOutput> outputs;
@@ -131,7 +134,12 @@ TEST_P(Task7_11_Crowds, GetWhatOneRankGives) {
   testing::expect_books_closed(engine->scheduler());
 }
 
-INSTANTIATE_TEST_SUITE_P(Ranks, Task7_11_Crowds, ::testing::Values(2, 4));
+INSTANTIATE_TEST_SUITE_P(Ranks, Task7_11_Crowds,
+                         ::testing::Values(CrowdOnRanks{"llama_one_kv_head", 2, 2},
+                                           CrowdOnRanks{"llama_linear", 4, 2}),
+                         [](const auto& info) {
+                           return fmt::format("{}Of{}", info.param.shares, info.param.ranks);
+                         });
 
 // Field bug vLLM 41623: long prompts turned to nonsense.
 TEST(Task7_11_Engine, ALongPromptIsContinuedAsByOneRank) {

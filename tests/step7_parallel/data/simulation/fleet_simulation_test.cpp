@@ -104,10 +104,10 @@ TEST(FleetSimulation, WhatHasEndedIsNotInFlight) {
 }
 
 TEST(FleetSimulation, EachBalancerAnswersAll) {
-  const std::vector<SimulatedSession> sessions = make_growing_sessions(12, 3);
+  const std::vector<PlannedSession> sessions = make_growing_sessions(12, 3);
   int64_t num_output = 0;
-  for (const SimulatedSession& session : sessions)
-    for (const SimulatedTurn& turn : session) num_output += turn.num_output;
+  for (const PlannedSession& session : sessions)
+    for (const PlannedTurn& turn : session) num_output += turn.num_output;
   for (const BalancerRow& row : balancers()) {
     SCOPED_TRACE(row.name);
     const FleetResult result = simulate_fleet(small_fleet(3, std::string(row.name)), sessions);
@@ -121,7 +121,7 @@ TEST(FleetSimulation, EachBalancerAnswersAll) {
 }
 
 TEST(FleetSimulation, TheSeedDecides) {
-  const std::vector<SimulatedSession> sessions = make_independent_requests(60, 1);
+  const std::vector<PlannedSession> sessions = make_independent_requests(60, 1);
   FleetConfig config = small_fleet(2, "load_score");
   const FleetResult one = simulate_fleet(config, sessions);
   const FleetResult again = simulate_fleet(config, sessions);
@@ -133,7 +133,7 @@ TEST(FleetSimulation, TheSeedDecides) {
 }
 
 TEST(FleetSimulation, OfOneReplicaAllBalancersAreTheSame) {
-  const std::vector<SimulatedSession> sessions = make_growing_sessions(6, 2);
+  const std::vector<PlannedSession> sessions = make_growing_sessions(6, 2);
   const FleetResult expected = simulate_fleet(small_fleet(1, "round_robin"), sessions);
   for (const BalancerRow& row : balancers()) {
     const FleetResult result = simulate_fleet(small_fleet(1, std::string(row.name)), sessions);
@@ -143,7 +143,7 @@ TEST(FleetSimulation, OfOneReplicaAllBalancersAreTheSame) {
 }
 
 TEST(FleetSimulation, ASessionFindsItsTurnsWhereTheyWereComputed) {
-  const std::vector<SimulatedSession> sessions = make_growing_sessions(16, 4);
+  const std::vector<PlannedSession> sessions = make_growing_sessions(16, 4);
   const FleetResult turns = simulate_fleet(small_fleet(2, "round_robin"), sessions);
   const FleetResult aware = simulate_fleet(small_fleet(2, "prefix_aware"), sessions);
   EXPECT_GT(aware.hit_rate, 1.5 * turns.hit_rate);

@@ -1,0 +1,155 @@
+// Tokens to their experts on other GPUs (dispatch), the parts back (combine), and both in turn, by every rung, bf16, hidden size
+// 2048, 8 of 128 experts, the experts themselves doing nothing. As in gpu_all_reduce_bench.cpp: a call's time is that of the
+// median replay of a graph of many calls over rotating buffers, by events on rank 0, divided by their number.
+#ifdef LADDER_HAS_CUDA
+#include <benchmark/benchmark.h>
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <map>
+#include <random>
+
+#include "step1_layers/core/device_graph.h"
+#include "step4_runner/rank_grid.h"
+#include "step7_parallel/communicators/gpu/gpu_ranks.h"
+#include "step7_parallel/expert/gpu/gpu_expert_exchange.h"
+
+namespace ladder {
+namespace {
+
+using namespace std::chrono_literals;
+
+constexpr int64_t kHidden = 2048, kTopK = 8, kExperts = 128;
+constexpr int64_t kTokens[] = {1, 8, 32, 128, 512};
+constexpr const char* kForms[] = {"dispatch", "combine", "both"};
+constexpr int kCalls = 200;
+
+// What one call works with; a graph has several in turns, so that not all is in the L2 cache.
+struct Buffers {
+  Tensor x, expert_ids, weights, parts, out;
+  DispatchedTokens tokens;
+};
+
+Buffers make_buffers(const GpuRank& rank, const GpuExpertExchange& exchange, int64_t tokens, unsigned seed) {
+  std::mt19937 random(seed * 8 + static_cast<unsigned>(rank.group.rank()));
+  const Tensor x = Tensor::empty({tokens, kHidden}, DType::f32),
+               ids = Tensor::empty({tokens, kTopK}, DType::i32);
+  for (int64_t i = 0; i < x.numel(); ++i) x.data<float>()[i] = static_cast<float>(random() % 255) / 128 - 1;
+  for (int64_t i = 0; i < ids.numel(); ++i)  // one of each sixteen: never the same twice
+    ids.data<int32_t>()[i] =
+        static_cast<int32_t>(i % kTopK * (kExperts / kTopK) + random() % (kExperts / kTopK));
+  Buffers buffers;
+  buffers.x = x.to(DType::bf16).to(rank.ctx.device);
+  buffers.expert_ids = ids.to(rank.ctx.device);
+  buffers.weights = Tensor::zeros({tokens, kTopK}, DType::f32, rank.ctx.device);
+  buffers.out = Tensor::zeros({tokens, kHidden}, DType::bf16, rank.ctx.device);
+  buffers.tokens = exchange.take(*rank.ctx.arena, tokens);
+  buffers.parts = Tensor::zeros(buffers.tokens.x.shape(), DType::bf16, rank.ctx.device);
+  return buffers;
+}
+
+double measure(const GpuRank& rank, int sets, const std::function<void(int)>& call) {
+  for (int i = 0; i < sets; ++i) call(i);
+  device_synchronize(rank.ctx.device, rank.ctx.stream);
+  rank.host.barrier({});
+  DeviceGraph graph;
+  graph.capture(rank.ctx, [&] {
+    for (int i = 0; i < kCalls; ++i) call(i % sets);
+  });
+  std::vector<double> times;
+  DeviceEvent begin, end;
+  for (int replay = 0; replay < 11; ++replay) {
+    rank.host.barrier({});
+    begin.record(rank.ctx);
+    graph.replay(rank.ctx);
+    end.record(rank.ctx);
+    end.wait();
+    times.push_back(end.seconds_since(begin) / kCalls);
+  }
+  rank.host.barrier({});
+  std::nth_element(times.begin(), times.begin() + 5, times.end());
+  return times[5];
+}
+
+void measure_all(const GpuRank& rank, std::map<std::string, double>& seconds) {
+  ExpertExchangeSizes sizes{.max_rows = 512, .hidden = kHidden, .top_k = kTopK, .dtype = DType::bf16};
+  for (int owner = 0; owner < rank.group.size(); ++owner) {
+    const ExpertRange range = experts_of_rank(kExperts, rank.group.size(), owner);
+    for (int64_t expert = range.begin; expert < range.end; ++expert) {
+      sizes.rank_of.push_back(owner);
+      sizes.number_of.push_back(static_cast<int32_t>(expert - range.begin));
+    }
+  }
+  const GpuExpertExchange exchange(rank.ctx, rank.group, rank.host, sizes);
+  for (const int64_t tokens : kTokens) {
+    const int sets =
+        static_cast<int>(std::clamp<int64_t>((int64_t{64} << 20) / (tokens * kHidden * 12), 2, 20));
+    ArenaScope scope(*rank.ctx.arena);
+    std::vector<Buffers> buffers;
+    for (int i = 0; i < sets; ++i)
+      buffers.push_back(make_buffers(rank, exchange, tokens, static_cast<unsigned>(i)));
+    for (const GpuExchangeRung& rung : gpu_exchange_rungs()) {
+      if (!rung.supports(exchange)) continue;
+      const auto dispatch = [&](int i) {
+        const Buffers& b = buffers[static_cast<size_t>(i)];
+        rung.dispatch(rank.ctx, {&exchange, b.x, b.expert_ids, b.weights, b.tokens});
+      };
+      const auto combine = [&](int i) {
+        const Buffers& b = buffers[static_cast<size_t>(i)];
+        rung.combine(rank.ctx, {&exchange, b.parts, b.tokens, b.out});
+      };
+      const std::function<void(int)> forms[] = {dispatch, combine, [&](int i) { dispatch(i), combine(i); }};
+      for (size_t form = 0; form < std::size(forms); ++form) {
+        const double took = measure(rank, sets, forms[form]);
+        if (rank.group.rank() == 0) seconds[fmt::format("{}_{}/{}", rung.name, kForms[form], tokens)] = took;
+      }
+    }
+    device_synchronize(rank.ctx.device, rank.ctx.stream);
+  }
+}
+
+struct Measured {
+  std::string error;
+  std::map<std::string, double> seconds;
+};
+
+const Measured& measured(int size) {
+  static std::map<int, Measured> of_sizes;
+  const auto [at, is_new] = of_sizes.try_emplace(size);
+  Measured& of_size = at->second;
+  if (!is_new) return of_size;
+  of_size.error = gpu_ranks_obstacle(size);
+  if (of_size.error.empty())
+    for (const std::string& error :
+         run_gpu_ranks(size, 300s, [&](const GpuRank& rank) { measure_all(rank, of_size.seconds); }))
+      if (of_size.error.empty()) of_size.error = error;
+  return of_size;
+}
+
+void report(benchmark::State& state, const std::string& rung_and_form, const std::string& form) {
+  const Measured& all = measured(static_cast<int>(state.range(0)));
+  const auto found = all.seconds.find(fmt::format("{}/{}", rung_and_form, state.range(1)));
+  const auto nccl = all.seconds.find(fmt::format("nccl_{}/{}", form, state.range(1)));
+  if (found == all.seconds.end())
+    return state.SkipWithError(all.error.empty() ? "this rung cannot run here" : all.error.c_str());
+  for (auto _ : state) state.SetIterationTime(found->second);
+  if (nccl != all.seconds.end()) state.counters["of_nccl"] = found->second / nccl->second;
+}
+
+const bool kRegistered = [] {
+  for (const GpuExchangeRung& rung : gpu_exchange_rungs())
+    for (const std::string form : kForms)
+      benchmark::RegisterBenchmark(fmt::format("BM_GpuExpertExchange_{}_{}", rung.name, form).c_str(),
+                                   [key = fmt::format("{}_{}", rung.name, form),
+                                    form](benchmark::State& state) { report(state, key, form); })
+          ->ArgNames({"ranks", "tokens"})
+          ->ArgsProduct({{2, 4, 8}, {std::begin(kTokens), std::end(kTokens)}})
+          ->UseManualTime()
+          ->Iterations(1)
+          ->Unit(benchmark::kMicrosecond);
+  return true;
+}();
+
+}  // namespace
+}  // namespace ladder
+#endif
