@@ -195,8 +195,8 @@ void EngineFlags::add_ranks(CLI::App& app) {
       ->capture_default_str()
       ->group(group);
   app.add_option("--prefill-context-parallel-size", options_.runner.prefill_context_parallel_size,
-                 "ranks with the same weights that share out the new tokens of every step (CPU, f32); each "
-                 "keeps all keys")
+                 "ranks with the same weights that share out the new tokens of every step; each keeps "
+                 "all keys")
       ->check(whole_in_range(kPrefillContextParallelSizeRange))
       ->type_name("N")
       ->capture_default_str()

@@ -38,6 +38,9 @@ struct ModelInput {
   Tensor positions;  // [num_tokens] i32
   Tensor hidden;     // [num_tokens, hidden_size]: what the range before returned; undefined at layer 0
   AttentionMetadata attention;
+  // attention.query_start_loc where the host reads it; undefined in a step that is captured for a graph, in which every
+  // sequence has one row.
+  Tensor host_query_start_loc;
   std::span<const KvCacheView> kv_caches;  // one per layer of the range
 };
 

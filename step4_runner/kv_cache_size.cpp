@@ -96,9 +96,6 @@ void check_prefill_context(const RunnerConfig& config) {
   const int64_t ranks = config.prefill_context_parallel_size;
   expect_range(ranks, kPrefillContextParallelSizeRange, "--prefill-context-parallel-size");
   if (ranks == 1) return;
-  LADDER_CHECK(config.device.is_cpu() && config.dtype == DType::f32,
-               "--prefill-context-parallel-size {}: expected --device cpu and --dtype f32, found {} and {}",
-               ranks, device_name(config.device), dtype_name(config.dtype));
   LADDER_CHECK(
       config.decode_context_parallel_size == 1,
       "--prefill-context-parallel-size {} and --decode-context-parallel-size {}: expected one of them, as "

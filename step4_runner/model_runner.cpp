@@ -200,6 +200,8 @@ ModelInput ModelRunner::model_input() const {
   input.positions = inputs_.positions();
   if (!is_first_stage()) input.hidden = received_.rows(input.positions.dim(0));
   input.attention = inputs_.attention();
+  if (!batch_.sequences().empty())  // there are none while graphs are captured
+    input.host_query_start_loc = batch_.attention().query_start_loc;
   input.kv_caches = kv_caches_;
   return input;
 }

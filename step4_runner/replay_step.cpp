@@ -45,6 +45,7 @@ void ModelRunner::capture_graphs() {
     const Tensor hidden = model_->forward(ctx_, model_input());
     return is_last_stage() ? model_->compute_logits(ctx_, hidden) : hidden;
   });
+  if (cp_group(ctx_).size() > 1) return;  // which of a prompt's rows a rank has, the host says
   const std::vector<GraphSize> mixed = mixed_graph_sizes(rows);
   stage_spare_rows(mixed.back().rows);
   mixed_graphs_.capture(ctx_, mixed, [&](GraphSize size) {

@@ -42,7 +42,7 @@ struct RunnerConfig {
   int tensor_parallel_size = 1;
   int pipeline_parallel_size = 1;
   // So many ranks, each with the whole of a stage's share of the weights, compute a part of a step's rows each and keep all
-  // keys (step 7, 7.12). On the CPU in f32, with makers of such a model and such attention.
+  // keys (step 7, 7.12). With makers of such a model and such attention.
   int prefill_context_parallel_size = 1;
   // Of the tensor-parallel ranks that share a KV head, so many neighbours also share out its keys, in turns of so many tokens
   // (step 7, 7.11). A KV block's slots are then divided among them. On the CPU in f32, with a maker of such attention.

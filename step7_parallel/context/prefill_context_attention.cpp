@@ -1,7 +1,5 @@
 #include "step7_parallel/context/prefill_context_attention.h"
 
-#include <numeric>
-
 #include "step1_layers/attention/paged_attention.h"
 #include "step1_layers/attention/qk_norm_rope_store.h"
 #include "step1_layers/attention/store_kv.h"
@@ -32,14 +30,13 @@ void PrefillContextAttention::forward(const OpContext& ctx, const QkNormRopeStor
                                       const Tensor& out) const {
   Communicator& group = cp_group(ctx);
   const ArenaScope scope(*ctx.arena);
-  const int64_t rows = args.q.dim(0), most = metadata.slot_mapping.numel() / group.size();
+  const int64_t rows = args.q.dim(0), most = metadata.slot_mapping.dim(0) / (group.size() + 1);
   const int64_t heads = cache_.num_kv_heads, dim = cache_.k_dim;
 
   const Tensor mine = ctx.arena->take({2, most, heads, dim}, cache_.dtype);
   QkNormRopeStoreArgs own = args;
   own.cache = {mine.narrow(0, 0, 1), mine.narrow(0, 1, 1)};
-  own.slot_mapping = ctx.arena->take({rows}, DType::i64);
-  std::iota(own.slot_mapping.data<int64_t>(), own.slot_mapping.data<int64_t>() + rows, 0);
+  own.slot_mapping = metadata.slot_mapping.narrow(0, group.size() * most, rows);
   qk_norm_rope_store(ctx, own);
 
   const Tensor all = ctx.arena->take({group.size() * 2, most, heads, dim}, cache_.dtype);
@@ -51,10 +48,8 @@ void PrefillContextAttention::forward(const OpContext& ctx, const QkNormRopeStor
 }
 // <<< task 7.12
 
-std::unique_ptr<Attention> make_prefill_context_attention(const OpContext& ctx, int64_t,
+std::unique_ptr<Attention> make_prefill_context_attention(const OpContext&, int64_t,
                                                           const KvCacheSpec& cache) {
-  LADDER_CHECK(ctx.device.is_cpu(), "--prefill-context-parallel-size is there for --device cpu, this is {}",
-               device_name(ctx.device));
   LADDER_CHECK(cache.k_dim == cache.v_dim,
                "--prefill-context-parallel-size: keys of {} and values of {}, expected the same width",
                cache.k_dim, cache.v_dim);

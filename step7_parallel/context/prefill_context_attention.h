@@ -12,8 +12,9 @@
 namespace ladder {
 
 // For ModelMakers::attention; the group is cp_group(ctx). The metadata of forward() are those of this rank's rows, but for
-// slot_mapping: that lists the rows of all ranks, rank after rank, each filled up with -1 to as many as the fullest has.
-// Error: another device than the CPU, or keys and values of unequal width.
+// slot_mapping: that lists the rows of all ranks, rank after rank, each filled up with -1 to as many as the fullest has, and
+// after them 0, 1, 2, ..., as many: the places of this rank's own in what it sends.
+// Error: keys and values of unequal width.
 std::unique_ptr<Attention> make_prefill_context_attention(const OpContext& ctx, int64_t layer,
                                                           const KvCacheSpec& cache);
 

@@ -1,119 +1,125 @@
 #include "step7_parallel/context/prefill_context_model.h"
 
 #include <algorithm>
-#include <cstring>
+#include <numeric>
 #include <span>
 #include <utility>
 #include <vector>
 
 #include "step1_layers/core/arena.h"
+#include "step1_layers/core/device_graph.h"
 #include "step1_layers/core/error.h"
 #include "step1_layers/distributed/communicator.h"
+#include "step1_layers/embedding/embedding.h"
 #include "step7_parallel/context/prefill_context_attention.h"
-#include "step7_parallel/context/prefill_rows.h"
+#include "step7_parallel/context/share_inputs.h"
 
 namespace ladder {
 namespace {
 
-// A step as one rank of a group computes it.
-struct SharedStep {
-  std::vector<std::vector<int64_t>> rows;  // by rank, which of the step's
-  std::vector<int64_t> mine;               // rows of this rank; without any it computes row 0, for nobody
-  int64_t most = 1;                        // rows of the rank that has the most
-  AttentionMetadata attention;             // of `mine`; slot_mapping as the attention wants it
-};
-
-// The rows of each span are a sequence of their own: they end where their last key is.
-AttentionMetadata metadata_of(const std::vector<RowSpan>& spans, const AttentionMetadata& whole) {
-  const int32_t *starts = whole.query_start_loc.data<int32_t>(), *seq_lens = whole.seq_lens.data<int32_t>();
-  AttentionMetadata part = whole;
-  part.num_seqs = std::ssize(spans);
-  part.num_tokens = part.max_query_len = part.max_seq_len = 0;
-  part.block_tables = Tensor::empty({part.num_seqs, whole.block_tables.dim(1)}, DType::i32);
-  std::vector<int32_t> query_start_loc{0}, lengths;
-  for (const auto& [sequence, tokens] : spans) {
-    const int64_t before = seq_lens[sequence] - (starts[sequence + 1] - starts[sequence]);
-    part.block_tables.select(0, std::ssize(lengths)).copy_from(whole.block_tables.select(0, sequence));
-    lengths.push_back(static_cast<int32_t>(before + tokens.end));
-    part.num_tokens += tokens.size();
-    query_start_loc.push_back(static_cast<int32_t>(part.num_tokens));
-    part.max_query_len = std::max(part.max_query_len, tokens.size());
-    part.max_seq_len = std::max<int64_t>(part.max_seq_len, lengths.back());
-  }
-  part.query_start_loc = Tensor::from<int32_t>(query_start_loc, {part.num_seqs + 1});
-  part.seq_lens = Tensor::from<int32_t>(lengths, {part.num_seqs});
-  return part;
+// to[i] = from[rows[i]]
+void gather_rows(const OpContext& ctx, const Tensor& from, const Tensor& rows, const Tensor& to) {
+  run_variant("embedding", embedding_variants(), ctx, EmbeddingArgs{rows, from, 0, to});
 }
 
-SharedStep share_of_step(const AttentionMetadata& whole, const Communicator& group) {
-  const std::span starts(whole.query_start_loc.data<int32_t>(), static_cast<size_t>(whole.num_seqs + 1));
-  auto shares = share_out_rows(starts, group.size());
-  SharedStep step;
-  for (const std::vector<RowSpan>& spans : shares) {
-    std::vector<int64_t>& rows = step.rows.emplace_back();
-    for (const auto& [sequence, tokens] : spans)
-      for (int64_t token = tokens.begin; token < tokens.end; ++token)
-        rows.push_back(starts[static_cast<size_t>(sequence)] + token);
-    step.most = std::max(step.most, std::ssize(rows));
-  }
-  std::vector<RowSpan>& spans = shares[static_cast<size_t>(group.rank())];
-  step.mine = step.rows[static_cast<size_t>(group.rank())];
-  if (spans.empty()) {
-    spans = {{0, {0, 1}}};
-    step.mine = {0};
-  }
-  step.attention = metadata_of(spans, whole);
-  std::vector<int64_t> slots(static_cast<size_t>(group.size() * step.most), -1);
-  for (size_t rank = 0; rank < step.rows.size(); ++rank)
-    for (size_t i = 0; i < step.rows[rank].size(); ++i)
-      slots[rank * static_cast<size_t>(step.most) + i] =
-          whole.slot_mapping.data<int64_t>()[step.rows[rank][i]];
-  step.attention.slot_mapping = Tensor::from<int64_t>(slots, {std::ssize(slots)});
-  return step;
-}
-
-// Row rows[i] of `whole`, and row i of `part`.
-void pick_rows(const Tensor& whole, const std::vector<int64_t>& rows, const Tensor& part) {
-  for (size_t i = 0; i < rows.size(); ++i)
-    part.select(0, static_cast<int64_t>(i)).copy_from(whole.select(0, rows[i]));
-}
-void put_rows(const Tensor& part, const std::vector<int64_t>& rows, const Tensor& whole) {
-  for (size_t i = 0; i < rows.size(); ++i)
-    whole.select(0, rows[i]).copy_from(part.select(0, static_cast<int64_t>(i)));
+std::span<const int32_t> ints_of(const Tensor& tensor) {
+  return {tensor.data<int32_t>(), static_cast<size_t>(tensor.dim(0))};
 }
 
 }  // namespace
 
+PrefillContextModel::Share PrefillContextModel::share_of(const OpContext& ctx, const ModelInput& input) {
+  Communicator& group = cp_group(ctx);
+  Share share;
+  if (input.host_query_start_loc.defined()) {
+    share.plan = share_of_step(ints_of(input.host_query_start_loc), group.size(), group.rank());
+    upload_.begin(ctx, StepUpload::bytes_of<int32_t>(share.plan.numel()));
+    const auto staged = upload_.take<int32_t>(share.plan.numel());
+    share.plan.write(staged.host);
+    upload_.send(ctx);
+    const auto sent = std::make_shared<DeviceEvent>();
+    sent->record(ctx);
+    upload_.keep_until(sent);
+    share.lists = share.plan.views(staged.device);
+    return share;
+  }
+  const int64_t sequences = input.attention.num_seqs;
+  if (const auto known = single_rows_.find(sequences); known != single_rows_.end()) return known->second;
+  std::vector<int32_t> starts(static_cast<size_t>(sequences + 1));
+  std::iota(starts.begin(), starts.end(), 0);
+  share.plan = share_of_step(starts, group.size(), group.rank());
+  const Tensor host = Tensor::empty({share.plan.numel()}, DType::i32);
+  share.plan.write(host.data<int32_t>());
+  share.lists = share.plan.views(host.to(ctx.device));
+  return single_rows_[sequences] = share;
+}
+
+ModelInput PrefillContextModel::pick_inputs(const OpContext& ctx, const Share& share,
+                                            const ModelInput& input) const {
+  const AttentionMetadata& whole = input.attention;
+  const auto& [rows, all_rows, places, sequences, ends, query_start_loc] = share.lists;
+  const int64_t block_size = input.kv_caches[0].block_size(), spans = sequences.dim(0), all = all_rows.dim(0);
+  const int64_t columns =
+      std::clamp<int64_t>((whole.max_seq_len + block_size - 1) / block_size, 1, whole.block_tables.dim(1));
+  const auto take = [&](const Shape& shape, DType dtype) { return ctx.arena->take(shape, dtype); };
+
+  ModelInput mine = input;
+  mine.positions = take({rows.dim(0)}, DType::i32);
+  if (pp_group(ctx).rank() == 0) mine.input_ids = take({rows.dim(0)}, DType::i32);
+  AttentionMetadata& part = mine.attention;
+  part.query_start_loc = query_start_loc;
+  part.seq_lens = take({spans}, DType::i32);
+  part.block_tables = take({spans, columns}, DType::i32);
+  part.slot_mapping = take({all + share.plan.most}, DType::i64);
+  part.num_seqs = spans;
+  part.num_tokens = rows.dim(0);
+  part.max_query_len = share.plan.max_query_len;
+
+  ShareInputsArgs args;
+  if (pp_group(ctx).rank() == 0) args.input_ids = input.input_ids;
+  args.positions = input.positions;
+  args.slot_mapping = whole.slot_mapping;
+  args.query_start_loc = whole.query_start_loc;
+  args.seq_lens = whole.seq_lens;
+  args.block_tables = whole.block_tables;
+  args.rows = rows;
+  args.all_rows = all_rows;
+  args.sequences = sequences;
+  args.ends = ends;
+  if (pp_group(ctx).rank() == 0) args.to_input_ids = mine.input_ids;
+  args.to_positions = mine.positions;
+  args.to_slot_mapping = part.slot_mapping.rows(all);
+  args.to_local_slots = part.slot_mapping.narrow(0, all, share.plan.most);
+  args.to_seq_lens = part.seq_lens;
+  args.to_block_tables = part.block_tables;
+  share_inputs(ctx, args);
+  return mine;
+}
+
 // >>> task 7.12: this rank's rows through the layers, and all hidden states to rank 0
 Tensor PrefillContextModel::forward(const OpContext& ctx, const ModelInput& input) {
   Communicator &group = cp_group(ctx), &pp = pp_group(ctx);
-  const SharedStep step = share_of_step(input.attention, group);
-  const int64_t rows = std::ssize(step.mine), hidden_size = spec().hidden_size;
+  const int64_t hidden_size = spec().hidden_size;
   const Tensor result = ctx.arena->take({input.positions.dim(0), hidden_size}, dtype());
   const ArenaScope scope(*ctx.arena);
+  const Share share = share_of(ctx, input);
+  const int64_t rows = share.lists.rows.dim(0), most = share.plan.most;
 
-  ModelInput mine = input;
-  mine.attention = step.attention;
-  mine.positions = ctx.arena->take({rows}, DType::i32);
-  pick_rows(input.positions, step.mine, mine.positions);
-  if (pp.rank() == 0) {
-    mine.input_ids = ctx.arena->take({rows}, DType::i32);
-    pick_rows(input.input_ids, step.mine, mine.input_ids);
-  } else {
+  ModelInput mine = pick_inputs(ctx, share, input);
+  if (pp.rank() > 0) {
     mine.hidden = ctx.arena->take({rows, hidden_size}, dtype());
-    pick_rows(input.hidden, step.mine, mine.hidden);
+    gather_rows(ctx, input.hidden, share.lists.rows, mine.hidden);
   }
   const Tensor hidden = decoder_->forward(ctx, mine);
 
-  const auto& own = step.rows[static_cast<size_t>(group.rank())];
-  put_rows(hidden, own, result);
-  if (pp.rank() + 1 < pp.size()) return result;  // the next stage's rank of this number picks the same rows
-  const Tensor part = ctx.arena->take({step.most, hidden_size}, dtype());
-  part.rows(rows).copy_from(hidden);
-  const Tensor all = ctx.arena->take({group.size() * step.most, hidden_size}, dtype());
-  group.gather(ctx, part, all, 0);
-  for (int rank = 1; group.rank() == 0 && rank < group.size(); ++rank)
-    put_rows(all.narrow(0, rank * step.most, step.most), step.rows[static_cast<size_t>(rank)], result);
+  const Tensor part = ctx.arena->take({most, hidden_size}, dtype());
+  part.rows(rows).copy_from(hidden, ctx.stream);
+  const Tensor all = ctx.arena->take({group.size() * most, hidden_size}, dtype());
+  if (pp.rank() + 1 < pp.size())  // the next stage's rank of this number picks the same rows
+    all.narrow(0, group.rank() * most, most).copy_from(part, ctx.stream);
+  else
+    group.gather(ctx, part, all, 0);
+  gather_rows(ctx, all, share.lists.places, result.rows(share.lists.places.dim(0)));
   return result;
 }
 // <<< task 7.12

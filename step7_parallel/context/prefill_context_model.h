@@ -8,9 +8,15 @@
 //
 // Rows meet in attention alone: all else in a layer, most of a prompt's work, is done once and shared out. Each rank lays the
 // whole step out and picks its rows (prefill_rows.h), so the scheduler, the block manager and the runner know nothing of it.
+//
+// On a GPU the host plans whose rows are whose and sends the lists with the step; all that is picked by them is picked there. A
+// step in which each sequence has one row has the same lists whatever it computes, so it can be captured in a graph.
+#include <map>
 #include <memory>
 
 #include "step2_model/model.h"
+#include "step4_runner/step_io.h"
+#include "step7_parallel/context/step_share.h"
 
 namespace ladder {
 
@@ -32,7 +38,20 @@ class PrefillContextModel final : public Model {
   Tensor compute_logits(const OpContext& ctx, const Tensor& hidden) override;
 
  private:
+  struct Share {
+    StepShare plan;
+    ShareLists<Tensor> lists;  // on the device
+  };
+
+  // This rank's of a step. Its lists are of no use when the step is over.
+  Share share_of(const OpContext& ctx, const ModelInput& input);
+  // Picks this rank's inputs, but for the hidden states of the stage before.
+  ModelInput pick_inputs(const OpContext& ctx, const Share& share, const ModelInput& input) const;
+
   std::unique_ptr<Model> decoder_;
+  StepUpload upload_;
+  std::map<int64_t, Share>
+      single_rows_;  // of steps of so many sequences with a row each: graphs know where the lists are
 };
 
 // Fills in the makers of such a model and its attention; nothing where ranks is 1. Error: there are makers of these already.

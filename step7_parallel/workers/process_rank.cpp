@@ -14,7 +14,7 @@ namespace ladder {
 
 struct ProcessRank::Groups {
 #ifdef LADDER_HAS_CUDA
-  std::unique_ptr<GpuCommunicator> tensor, column;
+  std::unique_ptr<GpuCommunicator> tensor, column, context_ranks;
 #endif
   ParallelContext context;
 };
@@ -36,6 +36,7 @@ ProcessRank::ProcessRank(const RunnerConfig& config, int rank, int local_rank, c
   };
   on_gpu(groups_->context.tp, groups_->tensor, groups.tensor);
   on_gpu(groups_->context.pp, groups_->column, groups.column);
+  on_gpu(groups_->context.cp, groups_->context_ranks, groups.context);
 #endif
 }
 
@@ -57,8 +58,8 @@ std::shared_ptr<const LaunchedStep> ProcessRank::launch(const SchedulerOutput& s
                                                         std::span<const KnownTokens> known) {
   auto launched = runner_->launch(step, known);
 #ifdef LADDER_HAS_CUDA
-  if (groups_->tensor) groups_->tensor->check();
-  if (groups_->column) groups_->column->check();
+  for (const auto* group : {&groups_->tensor, &groups_->column, &groups_->context_ranks})
+    if (*group) (*group)->check();
 #endif
   return launched;
 }
@@ -73,9 +74,10 @@ void expect_a_gpu_for_each_rank(const RunnerConfig& config, int ranks) {
   const int gpus = cuda_device_count();
   LADDER_CHECK(
       config.device.index + ranks <= gpus,
-      "--tensor-parallel-size {} and --pipeline-parallel-size {} from {} on: {} ranks on this machine need a GPU "
-      "each, and it has {}",
-      config.tensor_parallel_size, config.pipeline_parallel_size, device_name(config.device), ranks, gpus);
+      "--tensor-parallel-size {}, --pipeline-parallel-size {} and --prefill-context-parallel-size {} from {} on: {} "
+      "ranks on this machine need a GPU each, and it has {}",
+      config.tensor_parallel_size, config.pipeline_parallel_size, config.prefill_context_parallel_size,
+      device_name(config.device), ranks, gpus);
 }
 
 }  // namespace ladder
