@@ -9,6 +9,7 @@ A row whose files are missing says so.
 import argparse
 import json
 import re
+import statistics
 import sys
 from pathlib import Path
 
@@ -22,16 +23,13 @@ class Folder:
     def __init__(self, path):
         self.path = Path(path)
 
-    def last(self, name):
-        """The last result of a file of `ladder bench`; {}: there is none."""
+    def value(self, name, key):
+        """Of the runs in a file of `ladder bench` the median; None: there is none."""
         file = self.path / f"{name}.json"
         try:
-            return json.loads(file.read_text())["results"][-1]
-        except (OSError, ValueError, KeyError, IndexError):
-            return {}
-
-    def value(self, name, key):
-        return self.last(name).get(key)
+            return statistics.median(result[key] for result in json.loads(file.read_text())["results"])
+        except (OSError, ValueError, KeyError):
+            return None
 
     def names(self, pattern):
         return sorted(file.stem for file in self.path.glob("*.json") if re.fullmatch(pattern, file.stem))
@@ -91,8 +89,8 @@ def rows(folder):
               value("sessions_round_robin", output), rate, faster)
 
     def hits(name):
-        result = folder.last(name)
-        return result["cached_tokens"] / result["prompt_tokens"] if result.get("prompt_tokens") else None
+        prompt_tokens = value(name, "prompt_tokens")
+        return value(name, "cached_tokens") / prompt_tokens if prompt_tokens else None
 
     yield row("... prompt tokens found in the cache", "1.5 x", "1.9 x", hits("sessions_prefix_aware"),
               hits("sessions_round_robin"), lambda share: f"{100 * share:.1f} %", faster)
@@ -118,8 +116,8 @@ def main():
     folder = Folder(arguments.folder)
     table = [["what", "must", "aim", "with fewer", "with more", "ratio"], *rows(folder)]
     print((as_markdown if arguments.markdown else as_text)(table))
-    for line in printed(folder):
-        print(line)
+    lines = list(printed(folder))
+    print("\n".join(["", *(f"- {line}" for line in lines)] if lines else []))
 
 
 if __name__ == "__main__":
