@@ -16,37 +16,9 @@
 #   shapes     activation and RMSNorm at three plain shapes, ours and PyTorch's
 #   table      tools/h200_table.py over the results (needs no GPU)
 set -uo pipefail
-root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd)
-build=$root/build/release
-out=gpu_check
-parts=()
 every=(tests memcheck racecheck synccheck bench engine peers shapes table)
-
-fail() { echo "gpu_check: $*" >&2; exit 2; }
-
-while [ $# -gt 0 ]; do
-  case $1 in
-    -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 0 ;;
-    --build | --out)
-      [ -n "${2:-}" ] || fail "$1: expected a folder after it"
-      [ "$1" = --build ] && build=$2 || out=$2
-      shift ;;
-    *)
-      [[ " ${every[*]} " = *" $1 "* ]] || fail "$1: expected --build DIR, --out DIR, or some of ${every[*]}"
-      parts+=("$1") ;;
-  esac
-  shift
-done
-[ ${#parts[@]} -gt 0 ] || parts=("${every[@]}")
-failed=0
-
-binary() {  # binary NAME: its path
-  local folder
-  for folder in "$build" "$build/tests" "$build/bench"; do
-    [ -x "$folder/$1" ] && [ -f "$folder/$1" ] && { printf '%s\n' "$folder/$1"; return; }
-  done
-  printf '%s\n' "$build/$1"  # the attempt to run it says that it is missing
-}
+# shellcheck source=tools/gpu_check_arguments.sh
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/gpu_check_arguments.sh"
 
 # With SHARDS=N before it, the tests of a program run in N processes side by side: most of their time goes into
 # references on the CPU. The log is the processes' logs in turn.

@@ -18,37 +18,9 @@
 #   fault        a worker is killed: one line, nothing left on the GPUs
 #   table        tools/multi_gpu_table.py over the results (needs no GPU)
 set -uo pipefail
-root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd)
-build=$root/build/release
-out=multi_gpu_check
-parts=()
 every=(smoke alone tensor pipeline data expert tests collectives fault table)
-
-fail() { echo "multi_gpu_check: $*" >&2; exit 2; }
-
-while [ $# -gt 0 ]; do
-  case $1 in
-    -h | --help) sed -n '2,/^set /{/^set /d;s/^# \{0,1\}//;p}' "${BASH_SOURCE[0]}"; exit 0 ;;
-    --build | --out)
-      [ -n "${2:-}" ] || fail "$1: expected a folder after it"
-      [ "$1" = --build ] && build=$2 || out=$2
-      shift ;;
-    *)
-      [[ " ${every[*]} " = *" $1 "* ]] || fail "$1: expected --build DIR, --out DIR, or some of ${every[*]}"
-      parts+=("$1") ;;
-  esac
-  shift
-done
-[ ${#parts[@]} -gt 0 ] || parts=("${every[@]}")
-failed=0
-
-binary() {  # binary NAME: its path
-  local folder
-  for folder in "$build" "$build/tests" "$build/bench"; do
-    [ -x "$folder/$1" ] && [ -f "$folder/$1" ] && { printf '%s\n' "$folder/$1"; return; }
-  done
-  printf '%s\n' "$build/$1"  # the attempt to run it says that it is missing
-}
+# shellcheck source=tools/gpu_check_arguments.sh
+source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/gpu_check_arguments.sh"
 
 run() {  # run NAME SECONDS COMMAND...: its output in NAME.txt
   local name=$1 limit=$2 start=$SECONDS status=0

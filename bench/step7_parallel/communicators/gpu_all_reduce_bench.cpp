@@ -1,6 +1,5 @@
-// all_reduce between GPUs by every rung of its table, and all_reduce_add_norm, bf16, in a graph: a call's time is that
-// of the median replay of a graph of many calls in a row over rotating buffers, by events on rank 0, divided by their
-// number. Making a group takes seconds, so the first benchmark measures all of them.
+// all_reduce between GPUs by every rung of its table, and all_reduce_add_norm, bf16, over rotating buffers, a call's time
+// as gpu_call_time.h says, on rank 0. Making a group takes seconds, so the first benchmark measures all of them.
 #ifdef LADDER_HAS_CUDA
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
@@ -10,9 +9,8 @@
 #include <map>
 #include <random>
 
-#include "step1_layers/core/device_graph.h"
+#include "bench/step7_parallel/communicators/gpu_call_time.h"
 #include "step1_layers/core/error.h"
-#include "step7_parallel/communicators/gpu/gpu_ranks.h"
 
 namespace ladder {
 namespace {
@@ -25,29 +23,9 @@ constexpr int64_t kBytes[] = {8 * kKiB, 16 * kKiB, 32 * kKiB, 64 * kKiB, 128 * k
 constexpr int64_t kRows[] = {1, 4, 8, 16, 32, 64, 128, 256};
 constexpr int64_t kWidth = 4096;
 
-// Seconds of one of the calls call(0), ..., call(sets - 1), made over and over.
 double measure(const GpuRank& rank, int64_t bytes, int sets, const std::function<void(int)>& call) {
   const int calls = static_cast<int>(std::clamp<int64_t>((int64_t{2} << 30) / bytes, 20, 1000));
-  for (int i = 0; i < sets; ++i) call(i);
-  device_synchronize(rank.ctx.device, rank.ctx.stream);
-  rank.host.barrier({});
-  DeviceGraph graph;
-  graph.capture(rank.ctx, [&] {
-    for (int i = 0; i < calls; ++i) call(i % sets);
-  });
-  std::vector<double> times;
-  DeviceEvent begin, end;
-  for (int replay = 0; replay < 11; ++replay) {
-    rank.host.barrier({});
-    begin.record(rank.ctx);
-    graph.replay(rank.ctx);
-    end.record(rank.ctx);
-    end.wait();
-    times.push_back(end.seconds_since(begin) / calls);
-  }
-  rank.host.barrier({});
-  std::nth_element(times.begin(), times.begin() + 5, times.end());
-  return times[5];
+  return gpu_call_seconds(rank, calls, sets, call);
 }
 
 // Random and small: a sum in place at most doubles what is there with every call.

@@ -1,6 +1,6 @@
 // Tokens to their experts on other GPUs (dispatch), the parts back (combine), and both in turn, by every rung, bf16, hidden size
-// 2048, 8 of 128 experts, the experts themselves doing nothing. As in gpu_all_reduce_bench.cpp: a call's time is that of the
-// median replay of a graph of many calls over rotating buffers, by events on rank 0, divided by their number.
+// 2048, 8 of 128 experts, the experts themselves doing nothing, over rotating buffers, a call's time as gpu_call_time.h
+// says, on rank 0.
 #ifdef LADDER_HAS_CUDA
 #include <benchmark/benchmark.h>
 #include <fmt/format.h>
@@ -9,9 +9,8 @@
 #include <map>
 #include <random>
 
-#include "step1_layers/core/device_graph.h"
+#include "bench/step7_parallel/communicators/gpu_call_time.h"
 #include "step4_runner/rank_grid.h"
-#include "step7_parallel/communicators/gpu/gpu_ranks.h"
 #include "step7_parallel/expert/gpu/gpu_expert_exchange.h"
 
 namespace ladder {
@@ -48,29 +47,6 @@ Buffers make_buffers(const GpuRank& rank, const GpuExpertExchange& exchange, int
   return buffers;
 }
 
-double measure(const GpuRank& rank, int sets, const std::function<void(int)>& call) {
-  for (int i = 0; i < sets; ++i) call(i);
-  device_synchronize(rank.ctx.device, rank.ctx.stream);
-  rank.host.barrier({});
-  DeviceGraph graph;
-  graph.capture(rank.ctx, [&] {
-    for (int i = 0; i < kCalls; ++i) call(i % sets);
-  });
-  std::vector<double> times;
-  DeviceEvent begin, end;
-  for (int replay = 0; replay < 11; ++replay) {
-    rank.host.barrier({});
-    begin.record(rank.ctx);
-    graph.replay(rank.ctx);
-    end.record(rank.ctx);
-    end.wait();
-    times.push_back(end.seconds_since(begin) / kCalls);
-  }
-  rank.host.barrier({});
-  std::nth_element(times.begin(), times.begin() + 5, times.end());
-  return times[5];
-}
-
 void measure_all(const GpuRank& rank, std::map<std::string, double>& seconds) {
   ExpertExchangeSizes sizes{.max_rows = 512, .hidden = kHidden, .top_k = kTopK, .dtype = DType::bf16};
   for (int owner = 0; owner < rank.group.size(); ++owner) {
@@ -100,7 +76,7 @@ void measure_all(const GpuRank& rank, std::map<std::string, double>& seconds) {
       };
       const std::function<void(int)> forms[] = {dispatch, combine, [&](int i) { dispatch(i), combine(i); }};
       for (size_t form = 0; form < std::size(forms); ++form) {
-        const double took = measure(rank, sets, forms[form]);
+        const double took = gpu_call_seconds(rank, kCalls, sets, forms[form]);
         if (rank.group.rank() == 0) seconds[fmt::format("{}_{}/{}", rung.name, kForms[form], tokens)] = took;
       }
     }
