@@ -91,6 +91,8 @@ void run_through_client(const ThroughputFlags& flags) {
 
 void run_throughput(const ThroughputFlags& flags) {
   flags.workload.check();
+  LADDER_CHECK(!flags.communication_share || !(flags.replicas.has_door() || flags.workload.has_sessions()),
+               "--communication-share: expected one engine and --workload independent");
   if (flags.replicas.has_door() || flags.workload.has_sessions()) return run_through_client(flags);
   check_report_file(flags.json);
   const std::shared_ptr<TraceWriter> trace = flags.trace.open();

@@ -219,6 +219,9 @@ TEST(Cli_Sessions, FlagsOfTheOtherWorkloadAreRefused) {
   expect_refused(run_binary(throughput({"--workload=sessions", "--min-output-len=500"})),
                  "--max-output-len 384");
   expect_refused(run_binary(throughput({"--workload=sessions"})), "--max-model-len");
+  expect_refused(run_binary(throughput({"--workload=sessions", "--communication-share"})),
+                 "--communication-share: expected one engine");
+  expect_refused(run_binary(throughput({"--communication-share"})), "--communication-share: on a CPU");
 }
 
 }  // namespace
