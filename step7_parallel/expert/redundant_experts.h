@@ -1,5 +1,5 @@
 #pragma once
-// Redundant experts: copies beside a layer's own, so that those that are asked for most are on several ranks (step 7, 7.9).
+// Redundant experts: copies beside a layer's own, so that those that are asked for most are on several ranks (7.9.balance).
 #include <cstdint>
 
 namespace ladder {
