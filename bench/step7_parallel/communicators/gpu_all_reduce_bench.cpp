@@ -15,8 +15,6 @@
 namespace ladder {
 namespace {
 
-using namespace std::chrono_literals;
-
 constexpr int64_t kKiB = 1 << 10, kMiB = 1 << 20;
 constexpr int64_t kBytes[] = {8 * kKiB, 16 * kKiB, 32 * kKiB, 64 * kKiB, 128 * kKiB, 256 * kKiB, 512 * kKiB,
                               kMiB,     2 * kMiB,  4 * kMiB,  8 * kMiB,  16 * kMiB,  64 * kMiB,  256 * kMiB};
@@ -87,26 +85,15 @@ void measure_all(const GpuRank& rank, std::map<std::string, double>& seconds) {
   }
 }
 
-struct Measured {
-  std::string error;
-  std::map<std::string, double> seconds;
-};
-
-const Measured& measured(int size) {
-  static std::map<int, Measured> of_sizes;
+const GpuSeconds& measured(int size) {
+  static std::map<int, GpuSeconds> of_sizes;
   const auto [at, is_new] = of_sizes.try_emplace(size);
-  Measured& of_size = at->second;
-  if (!is_new) return of_size;
-  of_size.error = gpu_ranks_obstacle(size);
-  if (of_size.error.empty())
-    for (const std::string& error :
-         run_gpu_ranks(size, 300s, [&](const GpuRank& rank) { measure_all(rank, of_size.seconds); }))
-      if (of_size.error.empty()) of_size.error = error;
-  return of_size;
+  if (is_new) at->second = measure_on_gpus(size, measure_all);
+  return at->second;
 }
 
 void report(benchmark::State& state, const std::string& name, int64_t bytes, const std::string& beside) {
-  const Measured& all = measured(static_cast<int>(state.range(0)));
+  const GpuSeconds& all = measured(static_cast<int>(state.range(0)));
   const auto found = all.seconds.find(name), other = all.seconds.find(beside);
   if (found == all.seconds.end())
     return state.SkipWithError(all.error.empty() ? "this rung does not take this size" : all.error.c_str());

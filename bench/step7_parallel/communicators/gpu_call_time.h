@@ -1,7 +1,10 @@
 #pragma once
 // The time of a call that several GPUs make together.
 #include <algorithm>
+#include <chrono>
 #include <functional>
+#include <map>
+#include <string>
 #include <vector>
 
 #include "step1_layers/core/device_graph.h"
@@ -33,6 +36,23 @@ inline double gpu_call_seconds(const GpuRank& rank, int calls, int sets,
   rank.host.barrier({});
   std::nth_element(times.begin(), times.begin() + 5, times.end());
   return times[5];
+}
+
+// What all benchmarks of a file need, measured by the first of them, as making a group takes seconds: seconds by name, of which
+// the rank that notes them is one; or why there are none.
+struct GpuSeconds {
+  std::string error;
+  std::map<std::string, double> seconds;
+};
+using MeasureOnGpus = void (*)(const GpuRank& rank, std::map<std::string, double>& seconds);
+
+inline GpuSeconds measure_on_gpus(int size, MeasureOnGpus measure) {
+  GpuSeconds measured{.error = gpu_ranks_obstacle(size)};
+  if (!measured.error.empty()) return measured;
+  for (const std::string& error : run_gpu_ranks(
+           size, std::chrono::seconds(300), [&](const GpuRank& rank) { measure(rank, measured.seconds); }))
+    if (measured.error.empty()) measured.error = error;
+  return measured;
 }
 
 }  // namespace ladder

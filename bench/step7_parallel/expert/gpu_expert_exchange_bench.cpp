@@ -16,8 +16,6 @@
 namespace ladder {
 namespace {
 
-using namespace std::chrono_literals;
-
 constexpr int64_t kHidden = 2048, kTopK = 8, kExperts = 128;
 constexpr int64_t kTokens[] = {1, 8, 32, 128, 512};
 constexpr const char* kForms[] = {"dispatch", "combine", "both"};
@@ -84,26 +82,15 @@ void measure_all(const GpuRank& rank, std::map<std::string, double>& seconds) {
   }
 }
 
-struct Measured {
-  std::string error;
-  std::map<std::string, double> seconds;
-};
-
-const Measured& measured(int size) {
-  static std::map<int, Measured> of_sizes;
+const GpuSeconds& measured(int size) {
+  static std::map<int, GpuSeconds> of_sizes;
   const auto [at, is_new] = of_sizes.try_emplace(size);
-  Measured& of_size = at->second;
-  if (!is_new) return of_size;
-  of_size.error = gpu_ranks_obstacle(size);
-  if (of_size.error.empty())
-    for (const std::string& error :
-         run_gpu_ranks(size, 300s, [&](const GpuRank& rank) { measure_all(rank, of_size.seconds); }))
-      if (of_size.error.empty()) of_size.error = error;
-  return of_size;
+  if (is_new) at->second = measure_on_gpus(size, measure_all);
+  return at->second;
 }
 
 void report(benchmark::State& state, const std::string& rung_and_form, const std::string& form) {
-  const Measured& all = measured(static_cast<int>(state.range(0)));
+  const GpuSeconds& all = measured(static_cast<int>(state.range(0)));
   const auto found = all.seconds.find(fmt::format("{}/{}", rung_and_form, state.range(1)));
   const auto nccl = all.seconds.find(fmt::format("nccl_{}/{}", form, state.range(1)));
   if (found == all.seconds.end())
