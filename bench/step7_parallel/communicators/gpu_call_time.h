@@ -38,8 +38,8 @@ inline double gpu_call_seconds(const GpuRank& rank, int calls, int sets,
   return times[5];
 }
 
-// What all benchmarks of a file need, measured by the first of them, as making a group takes seconds: seconds by name, of which
-// the rank that notes them is one; or why there are none.
+// What all benchmarks of a file need, measured by the first of them, as making a group takes seconds: seconds by name, which
+// one rank notes; or why there are none.
 struct GpuSeconds {
   std::string error;
   std::map<std::string, double> seconds;
