@@ -13,12 +13,13 @@
 #   pipeline     8B: 1,024 requests, as many steps in flight as stages, and one at a time
 #   data         0.6B: 1,024 requests, a replica on each GPU; sessions by two balancers
 #   expert       30B-A3B: the common workload, experts whole on their GPUs
+#   context      8B: a prompt of 65,536 tokens, its rows shared out
 #   tests        of communicators, workers and the exchange of experts
 #   collectives  all-reduces, dispatch and combine
 #   fault        a worker is killed: one line, nothing left on the GPUs
 #   table        tools/multi_gpu_table.py over the results (needs no GPU)
 set -uo pipefail
-every=(smoke alone tensor pipeline data expert tests collectives fault table)
+every=(smoke alone tensor pipeline data expert context tests collectives fault table)
 # shellcheck source=tools/gpu_check_arguments.sh
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/gpu_check_arguments.sh"
 
@@ -41,11 +42,6 @@ bench() {  # bench NAME SECONDS KIND MODEL ARGUMENTS...: random weights of a mod
   run "$name" "$limit" "$(binary ladder)" bench "$kind" --model "models/$model" --load-format dummy --device "$device" \
     --json "$out/$name.json" "$@"
 }
-on_gpu() {  # on_gpu INDEX COMMAND...: which sees that GPU alone
-  local index=$1
-  shift
-  CUDA_VISIBLE_DEVICES=$index "$@"
-}
 
 sizes() { local n; for n in 2 4 8; do [ "$n" -gt "$ranks" ] || echo "$n"; done; }
 
@@ -56,9 +52,12 @@ set_workloads() {
     prompt=(--prompt-len 8192 --output-len 2 --max-num-batched-tokens 8192 --max-model-len 8200 --repeat 3)
     common=() many=(--num-requests 1024)
     experts=(--max-model-len 2048)
-    sessions=(--sessions 128 --turns 8 --seed 1 --num-kv-blocks 36864 --max-model-len 16384)
+    long=(--prompt-len 65536 --output-len 2 --max-num-batched-tokens 65536 --max-model-len 65600 --repeat 2)
+    sessions=(--sessions 128 --turns 8 --seed 1 --num-kv-blocks 36864 --max-model-len 16384
+      --min-prompt-len 700 --max-prompt-len 1240 --min-output-len 16 --max-output-len 64)
   else
     one=(--prompt-len 8 --output-len 8 --repeat 1) prompt=(--prompt-len 64 --output-len 2 --repeat 1)
+    long=(--prompt-len 200 --output-len 2 --repeat 1)
     common=(--num-requests 4 --min-prompt-len 8 --max-prompt-len 32 --min-output-len 8 --max-output-len 16)
     many=("${common[@]}") experts=()
     sessions=(--sessions 3 --turns 3 --seed 1 --min-prompt-len 16 --max-prompt-len 32 --min-output-len 8 --max-output-len 16)
@@ -81,7 +80,8 @@ smoke() {
 alone() {
   { bench latency_1 90 latency llama-3.1-8b "${one[@]}"
     bench prefill_1 90 latency llama-3.1-8b "${prompt[@]}"
-    bench common_1 120 throughput llama-3.1-8b "${common[@]}"; } &
+    bench common_1 120 throughput llama-3.1-8b "${common[@]}"
+    bench long_1 90 latency llama-3.1-8b "${long[@]}"; } &
   { [ "$gpus" -lt 2 ] || export CUDA_VISIBLE_DEVICES=1
     bench many_1 150 throughput llama-3.1-8b "${many[@]}"
     bench data_1 90 throughput qwen3-0.6b "${many[@]}"; } &
@@ -123,6 +123,10 @@ expert() {
     --enable-expert-parallel
 }
 
+context() {
+  bench "long_cp$ranks" 90 latency llama-3.1-8b "${long[@]}" --prefill-context-parallel-size "$ranks"
+}
+
 tests() {
   local shard shards=8 processes=()
   for ((shard = 0; shard < shards; ++shard)); do
@@ -141,11 +145,12 @@ collectives() {
 
 fault() {
   local program
-  timeout 60 "$(binary ladder)" bench throughput --model models/tinyworld --device "$device" --num-requests 256 \
+  timeout 60 "$(binary ladder)" bench throughput --model models/tinyworld --device "$device" --num-requests 4096 \
     --max-prompt-len 200 --min-output-len 1700 --max-output-len 1800 --tensor-parallel-size "$ranks" \
     --distributed-executor-backend mp >"$out/fault.txt" 2>&1 &
   program=$!
-  sleep 8
+  for _ in {1..40}; do pgrep -f '[w]orker-process' >/dev/null && break; sleep 0.5; done
+  sleep 6  # in the middle of its work, which is longer
   pkill -KILL -n -f '[w]orker-process' || echo "multi_gpu_check: no worker was there to be killed" | tee -a "$out/fault.txt"
   local start=$SECONDS status=0
   wait "$program" || status=$?

@@ -98,6 +98,10 @@ def rows(folder):
         n = name.removeprefix("expert_ep")
         yield row(f"common workload, 30B-A3B, experts on {n} ranks", *(("1.6 x", "") if n == "2" else ("", "")),
                   value(name, output), value("expert_1", output), rate, faster)
+    for name in folder.names(r"long_cp\d+"):
+        n = name.removeprefix("long_cp")
+        yield row(f"prompt of 65,536 tokens, 8B, rows shared by {n} GPUs", *(("1.75 x", "1.9 x") if n == "2" else ("", "")),
+                  value(name, first), value("long_1", first), ms, shorter)
 
 
 def printed(folder):

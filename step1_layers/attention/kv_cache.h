@@ -56,8 +56,8 @@ struct AttentionMetadata {
   Tensor slot_mapping;
   int64_t num_seqs = 0;
   int64_t num_tokens = 0;
-  int64_t max_query_len = 0;
-  int64_t max_seq_len = 0;
+  int64_t max_query_len = 0;  // bounds, which no sequence needs to reach: of query rows
+  int64_t max_seq_len = 0;    // and of keys
 };
 
 }  // namespace ladder

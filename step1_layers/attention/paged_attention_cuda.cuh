@@ -68,6 +68,13 @@ Attention<T> attention_call(const PagedAttentionArgs& args) {
           .scale = static_cast<float>(args.scale) * kLog2E};
 }
 
+// Whether a sequence may have one row: it leaves max_query_len - 1 rows of the bound unused. Exact for prompts of one length,
+// one prompt included; otherwise the answer may be yes where there is none.
+template <class T>
+bool may_have_single_rows(const Attention<T>& a) {
+  return a.num_seqs * a.max_query_len - a.num_tokens >= a.max_query_len - 1;
+}
+
 // Query rows of sequences with one row (decode) take paged_attention_split_decode_cuda.cu, the rest
 // paged_attention_prefill_cuda.cu; a batch may hold both. `with_single`: the rest includes the single rows.
 void attention_prefill(const OpContext& ctx, const PagedAttentionArgs& args, bool with_single);

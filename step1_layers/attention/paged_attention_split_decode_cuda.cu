@@ -321,19 +321,13 @@ void launch(const OpContext& ctx, const Attention<T>& a) {
                 reinterpret_cast<unsigned*>(ctx.cuda->counters()) + CudaContext::kNumCounters - 1);
 }
 
-// A single row beside longer ones leaves max_query_len - 1 rows of their bound unused. Exact for prompts of
-// one length, one prompt included; otherwise the kernel may be launched for nothing.
-bool may_have_single_rows(const AttentionMetadata& metadata) {
-  const int64_t unused = metadata.num_seqs * metadata.max_query_len - metadata.num_tokens;
-  return unused >= metadata.max_query_len - 1;
-}
-
 }  // namespace
 
 void paged_attention_cuda_split(const OpContext& ctx, const PagedAttentionArgs& args) {
   if (args.metadata.num_tokens == 0) return;
-  if (may_have_single_rows(args.metadata))
-    with_decode_call(args, [&]<int dim, class T>(const Attention<T>& a) { launch<dim>(ctx, a); });
+  with_decode_call(args, [&]<int dim, class T>(const Attention<T>& a) {
+    if (may_have_single_rows(a)) launch<dim>(ctx, a);
+  });
   if (args.metadata.max_query_len > 1) attention_prefill(ctx, args, false);
 }
 // <<< task 1.7.cuda.split

@@ -201,7 +201,7 @@ void launch(const OpContext& ctx, const Attention<T>& a, int min_rows, int max_r
 
 template <int dim, class T>
 void launch_both(const OpContext& ctx, const Attention<T>& a) {
-  if (a.max_query_len == 1 || a.num_seqs > 1) launch<dim, 1>(ctx, a, 1, 1);
+  if (may_have_single_rows(a)) launch<dim, 1>(ctx, a, 1, 1);
   if (a.max_query_len > 1) launch<dim, 8>(ctx, a, 2, std::numeric_limits<int>::max());
 }
 

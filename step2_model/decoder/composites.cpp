@@ -99,6 +99,14 @@ constexpr Variant<NormGateUpArgs> kNormGateUpSilu[] = {
     {.name = "sequence", .idea = kSequence, .run = norm_gate_up_silu_sequence},
 #ifdef LADDER_HAS_CUDA
     {.name = "sequence", .device = DeviceType::cuda, .idea = kSequence, .run = norm_gate_up_silu_sequence},
+    {.name = "fused_silu",
+     .device = DeviceType::cuda,
+     .idea =
+         "few rows, the norm (which may add up ranks) before: a block computes matching columns of gate and up",
+     .min_arch = 90,
+     .batch_invariant = false,
+     .supports = takes_norm_then_gate_up_silu,
+     .run = norm_then_gate_up_silu},
     {.name = "fused",
      .device = DeviceType::cuda,
      .idea = "few rows: the norm first, and a block computes matching columns of gate and up",

@@ -48,6 +48,27 @@ void fused_norm_gate_up_silu(const OpContext& ctx, const NormGateUpArgs& args) {
   rows_stream(ctx, with_norm(args, Epilogue::silu_and_mul));
 }
 
+namespace {
+RowsStreamArgs without_norm(const NormGateUpArgs& args, const Tensor& x) {
+  RowsStreamArgs stream = with_norm(args, Epilogue::silu_and_mul);
+  stream.x = x;
+  stream.norm_weight = {};
+  return stream;
+}
+}  // namespace
+
+bool takes_norm_then_gate_up_silu(const NormGateUpArgs& args) {
+  return args.norm.weight.defined() && args.activation == MlpActivation::silu &&
+         rows_stream_takes(without_norm(args, args.stream->residual));
+}
+void norm_then_gate_up_silu(const OpContext& ctx, const NormGateUpArgs& args) {
+  const ArenaScope scope(*ctx.arena);
+  const Tensor& residual = args.stream->residual;
+  const Tensor normed = ctx.arena->take(residual.shape(), residual.dtype());
+  add_norm(ctx, *args.stream, args.norm, normed);
+  rows_stream(ctx, without_norm(args, normed));
+}
+
 bool takes_fused_residual(const LinearResidualArgs& args) {
   return args.one_rank && !args.stream->has_pending && rows_stream_takes(with_residual(args));
 }

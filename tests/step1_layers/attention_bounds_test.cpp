@@ -61,5 +61,20 @@ RUNG_TEST(Task1_7_PagedAttention, HostNumbersMayBeBounds, "paged_attention", mix
   }
 }
 
+// As a rank has it that computes one of a prompt's last two rows.
+RUNG_TEST(Task1_7_PagedAttention, OneRowAloneMayHaveALargerBound, "paged_attention",
+          mixed_attention_variants()) {
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    Random random;
+    SCOPED_TRACE(random.describe() + " " + std::string(dtype_name(dtype)));
+    const SequenceData data = random_sequence(random, 200, {4, 2, 128, 128}, dtype);
+    AttentionInput input = lay_out(ctx, random, {{&data, 199, 200}}, 16);
+    input.metadata.max_query_len = 2;
+    const Attended result = poisoned_output(input);
+    call(paged_attention, ctx, input.q, input.cache, input.metadata, 0.1, result.out, result.lse);
+    EXPECT_TRUE(close_to(result.out, attention_reference(data, 199, 200, 0.1).out));
+  }
+}
+
 }  // namespace
 }  // namespace ladder

@@ -84,7 +84,14 @@ struct Mine {
     const std::vector<double> all = problem.expected();
     const auto begin = all.begin() + first * problem.sizes.hidden;
     const std::vector<double> mine(begin, begin + count * problem.sizes.hidden);
-    if (count > 0) expect(testing::close_to(out.to(Device{}), mine), what + ": " + problem.str());
+    if (count == 0) return;
+    // A 16-bit part whose sum in f32 is near the middle of two values may be rounded the other way, and the parts' sum is
+    // rounded again: one rounding more than the bound has. Narrow rows have no other elements to hide it.
+    const DType dtype = out.dtype();
+    const double bound = (dtype == DType::f32 ? 1 : 2) * testing::row_bound(dtype);
+    expect(testing::close_to(testing::to_double(out.to(Device{})), mine, out.dim(1), bound,
+                             dtype == DType::f16 ? 0x1p-25 : 0),
+           what + ": " + problem.str());
   }
 };
 

@@ -10,7 +10,7 @@ using testing::engine_with;
 using testing::on_grid;
 using testing::on_workers;
 
-class Task7_12_TwoGpus : public ::testing::Test {
+class TwoContextGpus : public ::testing::Test {
  protected:
   void SetUp() override {
     std::string reason;
@@ -37,21 +37,25 @@ EngineOptions on_gpu(const std::filesystem::path& model, int64_t max_model_len) 
   return testing::small_options(model, DeviceType::cuda, max_model_len);
 }
 
-TEST_F(Task7_12_TwoGpus, GiveTheGoldensOfOne) {
-  for (const std::string& name : testing::golden_names(testing::golden_folder())) {
-    const auto checkpoint = testing::load_golden(testing::golden_folder() / name);
-    for (const int64_t chunk : {64, 5}) {
-      EngineOptions options = on_gpu(checkpoint.directory, checkpoint.max_model_len);
-      options.runner.batch.max_num_seqs = chunk == 5 ? 4 : 16;
-      options.runner.batch.max_num_batched_tokens = chunk;
-      expect_the_answers_of_one(options, testing::greedy_requests(checkpoint),
-                                fmt::format("{}, chunks of {}", name, chunk));
-    }
+using Task7_12_TwoGpusTogether = TwoContextGpus;
+class Task7_12_TwoGpus : public TwoContextGpus, public ::testing::WithParamInterface<std::string> {};
+
+TEST_P(Task7_12_TwoGpus, GiveTheGoldenOfOne) {
+  const auto checkpoint = testing::load_golden(testing::golden_folder() / GetParam());
+  for (const int64_t chunk : {64, 5}) {
+    EngineOptions options = on_gpu(checkpoint.directory, checkpoint.max_model_len);
+    options.runner.batch.max_num_seqs = chunk == 5 ? 4 : 16;
+    options.runner.batch.max_num_batched_tokens = chunk;
+    expect_the_answers_of_one(options, testing::greedy_requests(checkpoint),
+                              fmt::format("{}, chunks of {}", GetParam(), chunk));
   }
 }
+INSTANTIATE_TEST_SUITE_P(Goldens, Task7_12_TwoGpus,
+                         ::testing::ValuesIn(testing::golden_names(testing::golden_folder())),
+                         [](const auto& info) { return info.param; });
 
 // Unequal prompts, one of them many chunks long, and decodes afterwards; with graphs and without.
-TEST_F(Task7_12_TwoGpus, ServeLongAndShortPromptsTogether) {
+TEST_F(Task7_12_TwoGpusTogether, ServeLongAndShortPromptsTogether) {
   EngineOptions options = on_gpu(testing::tiny_model(), 256);
   options.runner.kv_memory = int64_t{32} << 20;
   testing::Random random;
