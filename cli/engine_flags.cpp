@@ -196,7 +196,7 @@ void EngineFlags::add_ranks(CLI::App& app) {
       ->group(group);
   app.add_option("--prefill-context-parallel-size", options_.runner.prefill_context_parallel_size,
                  "ranks with the same weights that share out the new tokens of every step; each keeps "
-                 "all keys (not tried on GPUs yet)")
+                 "all keys")
       ->check(whole_in_range(kPrefillContextParallelSizeRange))
       ->type_name("N")
       ->capture_default_str()
