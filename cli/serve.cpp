@@ -51,14 +51,14 @@ std::string limits_text(const ServeFlags& flags, const EngineOptions& options, c
   };
   const ReplicaRange replicas = flags.replicas.range();
   const int num_behind = replicas.num_local + replicas.num_remote;
+  std::string range = fmt::format("{} to {}", replicas.first, replicas.first + num_behind - 1), others;
+  if (num_behind == 1) range = std::to_string(replicas.first);
+  if (replicas.num_remote > 0) others = fmt::format(", on other machines from {} on", replicas.num_local);
   if (replicas.num_replicas > 1)
-    lines.insert(
-        lines.begin() + 1,
-        {"replicas", fmt::format("{} to {} of {}{}; each has what follows", replicas.first,
-                                 replicas.first + num_behind - 1, replicas.num_replicas,
-                                 replicas.num_remote == 0
-                                     ? std::string()
-                                     : fmt::format(", from {} on on other machines", replicas.num_local))});
+    lines.insert(lines.begin() + 1,
+                 {num_behind == 1 ? "replica" : "replicas",
+                  fmt::format("{} of {}{}; {} has what follows", range, replicas.num_replicas, others,
+                              num_behind == 1 ? "it" : "each")});
   return format_pairs(lines);
 }
 

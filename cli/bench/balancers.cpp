@@ -22,14 +22,17 @@ struct BalancersFlags {
   std::vector<std::string> balancers;  // none: all
   std::string workload = "sessions";
   int64_t sessions_per_replica = 1000;
+  double think_seconds = SessionShape{}.think_seconds;
   int64_t num_kv_blocks = 72'256;  // what an H200 has beside Qwen3-0.6B
   uint64_t seed = 0;
   std::string json;
 };
 
 std::vector<PlannedSession> make_sessions(const BalancersFlags& flags, int64_t count) {
-  return flags.workload == "sessions" ? make_growing_sessions(count, flags.seed)
-                                      : make_independent_requests(count, flags.seed);
+  if (flags.workload == "independent") return make_independent_requests(count, flags.seed);
+  SessionShape shape;
+  shape.think_seconds = flags.think_seconds;
+  return make_growing_sessions(count, flags.seed, shape);
 }
 
 FleetConfig one_replica(const BalancersFlags& flags) {
@@ -134,6 +137,10 @@ RunCommand add_bench_balancers(CLI::App& app) {
                  "how many begin, on average; half of them are measured, the middle ones")
       ->check(whole_in_range(1, 1 << 20))
       ->type_name("N")
+      ->capture_default_str();
+  app.add_option("--think-seconds", flags->think_seconds, "of a session between two turns, in the mean")
+      ->check(in_range(0, 3600))
+      ->type_name("X")
       ->capture_default_str();
   app.add_option("--num-kv-blocks", flags->num_kv_blocks, "of each replica, of 16 tokens")
       ->check(whole_in_range(1025, 1 << 24))

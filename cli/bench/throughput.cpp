@@ -1,5 +1,8 @@
 // ladder bench throughput and latency.
+#include <chrono>
 #include <memory>
+#include <thread>
+#include <vector>
 
 #include "cli/bench/bench.h"
 #include "cli/bench/ranks_report.h"
@@ -32,6 +35,31 @@ struct ThroughputFlags {
   std::string json;
 };
 
+// Error: a session that grows longer than a sequence may be.
+void check_room(const SessionLoad& load, int64_t max_model_len) {
+  const int64_t longest = longest_session(load.sessions);
+  LADDER_CHECK(longest <= max_model_len,
+               "a session of the workload has {} tokens at its end; --max-model-len is {}", longest,
+               max_model_len);
+}
+
+int64_t count_output_tokens(const std::vector<EngineStats>& replicas) {
+  int64_t count = 0;
+  for (const EngineStats& stats : replicas) count += stats.metrics.num_output_tokens;
+  return count;
+}
+
+// When they have counted so many output tokens: a stream ends before its engine's turn does, and numbers are told after it.
+// Not later than a second: of one that has died meanwhile they are lost.
+std::vector<EngineStats> replica_stats(EngineClient& client, int64_t num_output_tokens) {
+  std::vector<EngineStats> replicas = client.replica_stats();
+  for (int i = 0; i < 100 && count_output_tokens(replicas) < num_output_tokens; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    replicas = client.replica_stats();
+  }
+  return replicas;
+}
+
 // Of several replicas behind their door, and of sessions, whose turns follow on each other's answers.
 void run_through_client(const ThroughputFlags& flags) {
   check_report_file(flags.json);
@@ -41,29 +69,31 @@ void run_through_client(const ThroughputFlags& flags) {
   const int num_replicas = flags.replicas.range().num_local;
   std::vector<Request> requests;
   SessionLoad load;
-  if (has_sessions)
+  if (has_sessions) {
     load = flags.workload.sessions(folder.spec.vocab_size);
-  else
+    check_room(load, resolved_runner_config(options, folder.spec).batch.max_model_len);
+  } else {
     requests = make_requests(flags.workload.requests(), folder.spec.vocab_size);
+  }
   const BenchMachine machine{options.runner.device,
                              options.runner.threads > 0 ? options.runner.threads : num_threads(),
                              copy_bandwidth(options.runner.device)};
   const MadeClient made = make_client(
       {.engine = flags.engine, .replicas = flags.replicas, .trace = flags.trace}, options, folder);
-  if (const int64_t limit = made.config.batch.max_model_len; has_sessions)
-    LADDER_CHECK(longest_session(load.sessions) <= limit,
-                 "a session of the workload has {} tokens at its end; --max-model-len is {}",
-                 longest_session(load.sessions), limit);
+  check_room(load, made.config.batch.max_model_len);  // less, where a replica's cache holds less
   const std::vector<Request> warm_up =
       make_warm_up(flags.workload.requests(), folder.spec.vocab_size, machine.device);
-  for (int i = 0; i < num_replicas && !warm_up.empty(); ++i) measure(*made.client, warm_up, "warm-up");
-  const std::vector<EngineStats> before = made.client->replica_stats();
+  int64_t num_warm_up_tokens = 0;
+  for (int i = 0; i < num_replicas && !warm_up.empty(); ++i)
+    num_warm_up_tokens += measure(*made.client, warm_up, "warm-up").engine.num_output_tokens;
+  const std::vector<EngineStats> before = replica_stats(*made.client, num_warm_up_tokens);
   const Measurement m = has_sessions ? measure(*made.client, load, "throughput")
                                      : measure(*made.client, requests, "throughput");
   write_report(flags.json, {m}, machine);
   std::vector<std::vector<std::string>> table{
       {"replica", "output tokens", "prompt tokens found in the cache", "most sequences in a step"}};
-  const std::vector<EngineStats> after = made.client->replica_stats();
+  const std::vector<EngineStats> after =
+      replica_stats(*made.client, num_warm_up_tokens + m.engine.num_output_tokens);
   for (size_t i = 0; i < after.size(); ++i)
     table.push_back({std::to_string(i),
                      format_count(after[i].metrics.num_output_tokens - before[i].metrics.num_output_tokens),

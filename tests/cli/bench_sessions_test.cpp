@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <filesystem>
 #include <memory>
 #include <span>
+#include <sstream>
 #include <vector>
 
 #include "cli/bench/session_load.h"
@@ -206,6 +208,45 @@ TEST(Cli_Sessions, ThePrefixAwareBalancerKeepsThemWhereTheirPromptIs) {
   EXPECT_EQ(by_prefix.at("prompt_tokens"), in_turn.at("prompt_tokens"));
   EXPECT_EQ(by_prefix.at("output_tokens"), in_turn.at("output_tokens"));
   EXPECT_GT(hit_rate(by_prefix), hit_rate(in_turn) + 0.2);
+}
+
+// The replicas' numbers are told after the answers.
+TEST(Cli_Sessions, TheTableOfReplicasHasAllTokens) {
+  const std::vector<std::string> small = {
+      "--workload=sessions", "--sessions=3",       "--turns=1",          "--min-prompt-len=2",
+      "--max-prompt-len=2",  "--min-output-len=1", "--max-output-len=9", "--data-parallel-size=2"};
+  const BinaryResult result = run_binary(throughput(small));
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  int64_t all = -1, sum = 0;
+  std::istringstream lines(result.out);
+  for (std::string line, word; std::getline(lines, line);) {
+    std::istringstream words(line);
+    int64_t number = 0, tokens = 0;
+    if (line.starts_with("output tokens "))
+      words >> word >> word >> all;
+    else if (words >> number >> tokens)
+      sum += tokens;
+  }
+  EXPECT_EQ(sum, all) << result.out;
+}
+
+// A file of no weights: that is said only where the sessions fit.
+TEST(Cli_Sessions, ThatAreTooLongAreRefusedBeforeAModelIsLoaded) {
+  TemporaryFolder folder;
+  for (const auto& file : std::filesystem::directory_iterator(tinyworld()))
+    if (file.path().extension() != ".safetensors")
+      std::filesystem::copy(file.path(), folder.path() / file.path().filename());
+  write_file(folder / "model.safetensors", std::string_view("\2\0\0\0\0\0\0\0{}", 10));
+  const auto refused = [&](const char* replicas, const char* turns, const char* why) {
+    expect_refused(run_binary({"bench", "throughput", "--model", folder.path().string(), "--device=cpu",
+                               replicas, "--workload=sessions", "--max-model-len=400", "--min-prompt-len=50",
+                               "--max-prompt-len=50", "--max-output-len=200", turns}),
+                   why);
+  };
+  for (const char* replicas : {"--data-parallel-size=1", "--data-parallel-size=2"}) {
+    refused(replicas, "--turns=9", "--max-model-len is 400");
+    refused(replicas, "--turns=1", "the weights do not fit");
+  }
 }
 
 TEST(Cli_Sessions, FlagsOfTheOtherWorkloadAreRefused) {

@@ -70,7 +70,7 @@ TEST(Cli_Headless, ReplicasOfTwoMachinesAnswerAsOneEngineAndMayComeAndGo) {
   auto node = std::make_unique<RunningServer>(of_node(all, 2, 2), RunningServer::NoWait{});
   head.wait_until_ready();
   EXPECT_THAT(head.err(), HasSubstr("for replicas 2 to 3, until 60 s have passed (--node-arrival-timeout)"));
-  EXPECT_THAT(head.out(), HasSubstr("0 to 3 of 4, from 2 on on other machines"));
+  EXPECT_THAT(head.out(), HasSubstr("0 to 3 of 4, on other machines from 2 on; each has"));
   const auto expect_answers = [&] {
     for (int i = 0; i < 8; ++i) EXPECT_EQ(answer_of(head), expected);
   };

@@ -150,7 +150,11 @@ TEST(Cli_Replicas, AServerMayHaveAPartOfThem) {
   const std::string metrics = body_of(server.get("/metrics"));
   for (const char* label : {"engine=\"3\"", "engine=\"4\""}) EXPECT_THAT(metrics, HasSubstr(label));
   EXPECT_THAT(metrics, ::testing::Not(HasSubstr("engine=\"0\"")));
-  EXPECT_THAT(server.out(), HasSubstr("3 to 4 of 5"));
+  EXPECT_THAT(server.out(), HasSubstr("3 to 4 of 5; each has what follows"));
+  RunningServer one({"--data-parallel-size=5", "--data-parallel-rank=2", "--num-kv-blocks=256"});
+  ASSERT_TRUE(one.ready());
+  EXPECT_THAT(body_of(one.get("/metrics")), HasSubstr("engine=\"2\""));
+  EXPECT_THAT(one.out(), HasSubstr("2 of 5; it has what follows"));
 }
 #endif
 

@@ -11,11 +11,13 @@
 #include "step7_parallel/communicators/kinds.h"
 #include "step7_parallel/communicators/tcp/tcp_exchange.h"
 #include "step7_parallel/communicators/tcp/tcp_mesh.h"
+#include "tests/step7_parallel/communicators/connected.h"
 
 namespace ladder {
 namespace {
 
 using namespace std::chrono_literals;
+using testing::connected;
 using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 
@@ -28,12 +30,6 @@ std::string error_of(const std::function<void()>& work) {
     return error.what();
   }
   return "no error";
-}
-
-std::pair<FileDescriptor, FileDescriptor> connected() {
-  int ends[2] = {-1, -1};
-  EXPECT_EQ(::socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
-  return {FileDescriptor(ends[0]), FileDescriptor(ends[1])};
 }
 
 struct Two {

@@ -1,31 +1,17 @@
 // Task 7.7: several engines behind the functions of one.
 #include "step7_parallel/data/data_parallel_client.h"
 
-#include <atomic>
-#include <map>
-
 #include "tests/step6_engine/engine_client_cases.h"
+#include "tests/step7_parallel/data/becomes.h"
+#include "tests/step7_parallel/data/door_engines.h"
 
 namespace ladder {
 namespace {
 
+using testing::becomes;
 using testing::FakeExecutor;
-
-DataParallelOptions options_for(int num_replicas, std::function<std::unique_ptr<Engine>(int number)> make) {
-  DataParallelOptions options;
-  options.num_replicas = num_replicas;
-  options.balancer = "round_robin";
-  options.first_pause = 10ms;
-  options.max_pause = 50ms;
-  options.start = [make = std::move(make)](int number) {
-    std::unique_ptr<Engine> engine = make(number);
-    StartedEngine started;
-    started.config = engine->scheduler().config();
-    started.client = std::make_unique<ThreadEngineClient>(std::move(engine));
-    return started;
-  };
-  return options;
-}
+using testing::Faults;
+using testing::options_for;
 
 testing::ClientPointer client_behind_a_door(std::unique_ptr<Engine> engine, EngineClientOptions options) {
   auto given = std::make_shared<std::unique_ptr<Engine>>(std::move(engine));
@@ -40,15 +26,6 @@ testing::ClientPointer client_behind_a_door(std::unique_ptr<Engine> engine, Engi
 
 INSTANTIATE_TEST_SUITE_P(Task7_7_Door, EngineClientTest, ::testing::Values(client_behind_a_door),
                          [](const auto&) { return "BehindADoor"; });
-
-template <class Condition>
-::testing::AssertionResult becomes(Condition condition) {
-  for (const auto begin = StreamBuffer::Clock::now(); StreamBuffer::Clock::now() - begin < 30s;) {
-    if (condition()) return ::testing::AssertionSuccess();
-    std::this_thread::sleep_for(1ms);
-  }
-  return ::testing::AssertionFailure() << "not within 30 s";
-}
 
 // Lines that replicas log.
 class Log {
@@ -68,18 +45,6 @@ class Log {
  private:
   std::mutex mutex_;
   std::vector<std::string> lines_;
-};
-
-// Faults that can be planted in the engine that lives as replica `number`.
-struct Faults {
-  std::array<std::atomic<bool>, 8> broken{};
-  std::array<std::atomic<int>, 8> num_started{};
-  FakeExecutor::Fault of(int number) {
-    ++num_started[static_cast<size_t>(number)];
-    return [this, number](std::string_view, int64_t) {
-      if (broken[static_cast<size_t>(number)].exchange(false)) throw std::runtime_error("the lamp went out");
-    };
-  }
 };
 
 std::vector<int64_t> requests_of(DataParallelClient& client) {

@@ -8,12 +8,14 @@
 #include "step7_parallel/data/replica_head.h"
 #include "step7_parallel/data/replica_node.h"
 #include "tests/step6_engine/engine_client_fixture.h"
+#include "tests/step7_parallel/data/becomes.h"
 #include "tests/step7_parallel/hosts/tcp_proxy.h"
 
 namespace ladder {
 namespace {
 
 using namespace std::chrono_literals;
+using testing::becomes;
 using testing::becomes_idle;
 using testing::EngineClientTest;
 using testing::expected_tokens;
@@ -23,15 +25,6 @@ using testing::TcpProxy;
 using testing::token_request;
 
 using MakeEngine = std::function<std::unique_ptr<Engine>(int number)>;
-
-template <class Condition>
-::testing::AssertionResult becomes(Condition condition) {
-  for (const auto begin = StreamBuffer::Clock::now(); StreamBuffer::Clock::now() - begin < 30s;) {
-    if (condition()) return ::testing::AssertionSuccess();
-    std::this_thread::sleep_for(1ms);
-  }
-  return ::testing::AssertionFailure() << "not within 30 s";
-}
 
 class Log {
  public:

@@ -9,8 +9,8 @@
 #include <future>
 #include <thread>
 
-#include "step7_parallel/hosts/rendezvous.h"
 #include "tests/step7_parallel/engine_on_grid.h"
+#include "tests/step7_parallel/hosts/meeting.h"
 #include "tests/step7_parallel/hosts/tcp_proxy.h"
 
 namespace ladder {
@@ -18,47 +18,14 @@ namespace {
 
 using namespace std::chrono_literals;
 using ::testing::Each;
+using testing::error_of;
+using testing::free_address;
 using testing::Grid;
 using ::testing::HasSubstr;
+using testing::meeting_of;
+using testing::place_of;
 using testing::TcpProxy;
 using Clock = std::chrono::steady_clock;
-
-HostAddress free_address() {
-  return local_address(listen_on({"127.0.0.1", 0}, 1).number());
-}
-
-std::string error_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const std::exception& error) {
-    return error.what();
-  }
-  return "no error";
-}
-
-HostPlace place_of(int rank, int num_nodes, int ranks_per_node, const HostAddress& master) {
-  return {.num_nodes = num_nodes,
-          .node = rank / ranks_per_node,
-          .ranks_per_node = ranks_per_node,
-          .local_rank = rank % ranks_per_node,
-          .master = master,
-          .secret = {"the word"},
-          .arguments = "generate",
-          .arrival = 5s,
-          .silence = 5s};
-}
-
-// What each of the places hears at the rendezvous.
-std::vector<std::string> meeting_of(const std::vector<HostPlace>& places) {
-  std::vector<std::string> errors(places.size());
-  std::vector<std::thread> threads;
-  for (size_t i = 0; i < places.size(); ++i)
-    threads.emplace_back([&, i] {
-      errors[i] = error_of([&] { places[i].rank() == 0 ? receive_ranks(places[i]) : join_ranks(places[i]); });
-    });
-  for (std::thread& thread : threads) thread.join();
-  return errors;
-}
 
 TEST(Task7_8_Rendezvous, AllLearnWhereTheOthersAreWhoeverComesFirst) {
   const HostAddress master = free_address();
