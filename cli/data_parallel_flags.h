@@ -44,6 +44,11 @@ class DataParallelFlags {
     const ReplicaRange here = range();
     return here.num_local > 1 || here.num_remote > 0 || backend_ != "auto";
   }
+  // Whether --enable-expert-parallel shares experts out over all replicas there are: those that are threads of this program.
+  bool can_share_experts(Device device) const {
+    const ReplicaRange here = range();
+    return here.num_local == here.num_replicas && device.is_cpu() && !in_processes(device);
+  }
   // No HTTP: the replicas here are behind the door of another machine's server.
   bool headless() const { return headless_; }
   // Where that one is, or listens. Error naming the flag: a secret is missing.

@@ -3,6 +3,7 @@
 #include <iterator>
 #include <numeric>
 
+#include "cli/data_parallel_flags.h"
 #include "cli/device_flag.h"
 #include "cli/flag_values.h"
 #include "cli/kernels.h"
@@ -224,7 +225,8 @@ void EngineFlags::add_ranks(CLI::App& app) {
       ->group(group);
   app.add_flag(
          "--enable-expert-parallel", options_.runner.expert_parallel,
-         "a layer's experts are shared out whole over the ranks of a stage, instead of each one's width")
+         "a layer's experts are shared out whole over the ranks of a stage, those of all replicas together "
+         "where these are threads on the CPU, instead of each one's width")
       ->group(group);
   app.add_flag("--naive-pipeline", options_.runner.naive_pipeline,
                "one batch at a time goes through the stages (a baseline)")
@@ -301,7 +303,22 @@ ExecutorOptions EngineFlags::parts() const {
   return executor_options(options, open_model_folder(model, "vllm"), {});
 }
 
-EngineOptions EngineFlags::options() const {
+void EngineFlags::share_out_experts(RunnerConfig& runner, const DataParallelFlags* replicas) const {
+  const int num_replicas = replicas == nullptr ? 1 : replicas->range().num_replicas;
+  if (num_replicas > 1 && replicas->can_share_experts(runner.device) && executor_backend_ != "mp")
+    runner.expert_replicas = num_replicas;
+  else if (num_replicas > 1)
+    std::fprintf(
+        stderr,
+        "ladder: --enable-expert-parallel: each replica has all experts, as replicas share them out only "
+        "where they and their ranks are threads of one program on the CPU\n");
+  if (num_expert_ranks(runner) > 1) return;
+  std::fprintf(stderr,
+               "ladder: --enable-expert-parallel is off: each stage is one rank, which has all experts\n");
+  runner.expert_parallel = false;
+}
+
+EngineOptions EngineFlags::options(const DataParallelFlags* replicas) const {
   EngineOptions options = options_;
   options.model = model;
   if (dtype_ != "auto") options.dtype = parse_dtype(dtype_);
@@ -311,11 +328,7 @@ EngineOptions EngineFlags::options() const {
   runner.load_format = load_format_ == "dummy" ? LoadFormat::dummy : LoadFormat::automatic;
   options.makers.split_layers = split_layers;
   options.makers.model = model_makers();
-  if (runner.expert_parallel && runner.tensor_parallel_size == 1) {
-    std::fprintf(stderr,
-                 "ladder: --enable-expert-parallel is off: each stage is one rank, which has all experts\n");
-    runner.expert_parallel = false;
-  }
+  if (runner.expert_parallel) share_out_experts(runner, replicas);
   if (!pipeline_layers_.empty()) {
     LADDER_CHECK(std::ssize(pipeline_layers_) == runner.pipeline_parallel_size,
                  "--pipeline-layers {}: expected as many numbers as --pipeline-parallel-size, which is {}",

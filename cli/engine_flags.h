@@ -9,12 +9,15 @@
 
 namespace ladder {
 
+class DataParallelFlags;
+
 // add() declares the flags, options() reads them after parsing.
 class EngineFlags {
  public:
   // `model_default`: the folder where --model is not given; none: it must be given.
   void add(CLI::App& app, RunnerConfig defaults = {}, std::string model_default = {});
-  EngineOptions options() const;  // Error naming the flag
+  // Of the engine, or of each of these replicas, where the command has such flags. Error naming the flag.
+  EngineOptions options(const DataParallelFlags* replicas = nullptr) const;
   // The model and its parts alone, for a rank of an engine that another process has: no device is looked at.
   ExecutorOptions parts() const;
   // What was given, to be given to this program again: the same flags in another process.
@@ -30,6 +33,8 @@ class EngineFlags {
   void add_ranks(CLI::App& app);
   ModelMakers model_makers() const;
   ExecutorMaker executor_maker(const RunnerConfig& runner) const;
+  // Which ranks share out experts: of all replicas where they can, else of each stage. Says where none do.
+  void share_out_experts(RunnerConfig& runner, const DataParallelFlags* replicas) const;
 
   EngineOptions options_;  // what the flags set directly; the others are read from these:
   std::string dtype_ = "auto";

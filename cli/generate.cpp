@@ -67,7 +67,7 @@ std::string as_text(int64_t index, const RequestOutput& output, bool several_req
 }
 
 void run_generate(const GenerateFlags& flags) {
-  const EngineOptions options = flags.engine.options();
+  const EngineOptions options = flags.engine.options(&flags.replicas);
   const ModelFolder folder = open_model_folder(options.model, flags.sampling.generation_config());
   const std::vector<RequestLine> lines = requests_of(flags, folder.default_sampling);
   check_requests(lines, folder, options);

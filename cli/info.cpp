@@ -152,7 +152,7 @@ std::string heads_of(const DecoderSpec& spec, const RunnerConfig& config, int te
 std::string experts_of(const DecoderSpec& spec, const RunnerConfig& config, int tensor_rank) {
   const int64_t all = spec.experts.num_experts;
   if (!config.expert_parallel) return fmt::format("a part of all {}", all);
-  const ExpertRange here = experts_of_rank(all, config.tensor_parallel_size, tensor_rank);
+  const ExpertRange here = experts_of_rank(config, all, tensor_rank);
   return here.size() == 1 ? fmt::format("{} of {}", here.begin, all)
                           : fmt::format("{} to {} of {}", here.begin, here.end - 1, all);
 }
@@ -247,6 +247,8 @@ std::string describe_replicas(const EngineOptions& options, const DecoderSpec& s
                               const ReplicaRange& range, MachineMemory memory) {
   std::vector<std::vector<std::string>> table{{"  replica", "ranks", "on", "threads", "KV blocks"}};
   const int ranks = num_ranks(options.runner);
+  const bool share_experts = options.runner.expert_replicas > 1;
+  if (share_experts) table[0].push_back("experts of its tensor ranks");
   for (int replica = 0; replica < range.num_local; ++replica) {
     const RunnerConfig own =
         config_to_show(replica_to_show(options, spec, replica, range.num_local, memory), spec, memory);
@@ -256,14 +258,19 @@ std::string describe_replicas(const EngineOptions& options, const DecoderSpec& s
         {fmt::format("  {}", replica), fmt::format("{} to {}", replica * ranks, (replica + 1) * ranks - 1),
          first == last ? first : first + " to " + last,
          own.device.is_cpu() ? std::to_string(own.threads) : "-", format_count(own.batch.num_kv_blocks)});
+    if (!share_experts) continue;
+    std::vector<std::string> experts;
+    for (int rank = 0; rank < own.tensor_parallel_size; ++rank)
+      experts.push_back(experts_of(spec, own, rank));
+    table.back().push_back(fmt::format("{}", fmt::join(experts, "; ")));
   }
   for (int replica = range.num_local; replica < range.num_replicas; ++replica)
     table.push_back({fmt::format("  {}", replica),
                      fmt::format("{} to {}", replica * ranks, (replica + 1) * ranks - 1), "a --headless node",
                      "-", "-"});
   return fmt::format(
-             "\n{} replicas (--data-parallel-size), each with weights, cache and scheduler of its own\n",
-             range.num_replicas) +
+             "\n{} replicas (--data-parallel-size), each with weights, cache and scheduler of its own{}\n",
+             range.num_replicas, share_experts ? ", and a share of the experts: they step together" : "") +
          format_table(table);
 }
 
@@ -290,7 +297,7 @@ std::string mlp_text(const DecoderSpec& spec) {
 void run_info(const EngineFlags& flags, const DataParallelFlags& replicas) {
   const ReplicaRange range = replicas.range();
   const int num_replicas = std::max(range.num_local, 1);  // shares of this machine
-  EngineOptions options = flags.options();
+  EngineOptions options = flags.options(&replicas);
   expect_a_gpu_for_each_rank(options.runner, num_ranks(options.runner));
   expect_a_gpu_for_each_replica(options.runner, num_replicas);
   const ModelFolder folder = open_model_folder(options.model);

@@ -51,9 +51,11 @@ LocalReplicas::LocalReplicas(const EngineFlags& flags, const DataParallelFlags& 
       "--data-parallel-size-local 1 and no --data-parallel-backend mp",
       range_.num_replicas);
   expect_a_gpu_for_each_replica(options.runner, range_.num_local);
-  for (int local = 0; local < range_.num_local; ++local)
+  for (int local = 0; local < range_.num_local; ++local) {
     options_.push_back(
         options_of_replica(options, folder.spec, local, range_.num_local, memory_of(options.runner.device)));
+    if (options.runner.expert_replicas > 1) options_.back().makers.executor = make_lockstep_executor(groups_);
+  }
   bar_ = std::make_unique<ProgressBar>(
       range_.num_local == 1 ? std::string("loading") : fmt::format("loading {} replicas", range_.num_local),
       0, "bytes");

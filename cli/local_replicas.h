@@ -9,6 +9,7 @@
 #include "cli/terminal.h"
 #include "step4_runner/rank_start.h"
 #include "step6_engine/thread_engine_client.h"
+#include "step7_parallel/data/lockstep_executor.h"
 #include "step7_parallel/data/replica.h"
 
 namespace ladder {
@@ -24,6 +25,8 @@ class LocalReplicas {
   StartedEngine start(int number, EngineClientOptions client);
   // All have been loaded once: who is started again later is not waited for.
   void loaded();
+  // None is started any more.
+  void close() { groups_->close(); }
 
  private:
   const EngineFlags& flags_;
@@ -31,6 +34,8 @@ class LocalReplicas {
   const ReplicaRange range_;
   const bool in_processes_;
   std::vector<EngineOptions> options_;  // of each
+  const std::shared_ptr<LockstepGroups> groups_ =
+      std::make_shared<LockstepGroups>();  // of those that share out experts
   std::mutex mutex_;
   std::unique_ptr<ProgressBar> bar_;  // under mutex_; none: nobody waits
   SummedProgress progress_;

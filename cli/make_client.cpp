@@ -25,6 +25,7 @@ std::unique_ptr<DataParallelClient> start_replicas(const ClientFlags& flags, con
   const auto local = std::make_shared<LocalReplicas>(flags.engine, flags.replicas, options, folder);
   std::shared_ptr<ReplicaHead> head;  // of replicas on other machines
   DataParallelOptions door;
+  door.on_stop = [local] { local->close(); };
   if (range.num_remote > 0) {
     head =
         std::make_shared<ReplicaHead>(ReplicaHeadOptions{.place = flags.replicas.head(flags.engine.nodes()),
@@ -34,7 +35,10 @@ std::unique_ptr<DataParallelClient> start_replicas(const ClientFlags& flags, con
     log(fmt::format("waiting at {} for {}, until {:g} s have passed (--node-arrival-timeout)",
                     head->address().str(), replicas_text(range.num_local, range.num_remote),
                     std::chrono::duration<double>(flags.engine.nodes().arrival()).count()));
-    door.on_stop = [head] { head->stop(); };
+    door.on_stop = [local, head] {
+      local->close();
+      head->stop();
+    };
   }
   door.num_replicas = range.num_local + range.num_remote;
   door.first_replica = range.first;

@@ -94,7 +94,7 @@ std::vector<std::string> api_server_arguments(const ServeFlags& flags) {
 void run_serve(const ServeFlags& flags) {
   const StopSignals signals;
   raise_descriptor_limit();
-  const EngineOptions options = flags.engine.options();
+  const EngineOptions options = flags.engine.options(&flags.replicas);
   ServerOptions http_side = server_options(flags.server);  // before a model is loaded
   const HttpServerOptions http = http_side.http;
 

@@ -5,6 +5,7 @@
 // step's tokens. Several tickets may be in flight: an executor that runs ahead treats a token not yet known
 // as a placeholder, which it fills on the device. Tickets are collected in the order of submission.
 #include <cstdint>
+#include <functional>
 #include <utility>
 #include <vector>
 
@@ -68,6 +69,13 @@ class Executor {
   virtual int max_in_flight() const { return 1; }  // steps that may be submitted and not collected
   // For an engine without steps to run: throws what the executor has failed with by itself. Waits for nothing.
   virtual void check() {}
+
+  // An executor that can only run a step while others run one (replicas that share out experts, step 7). One of them is about
+  // to, and waits for this one: an engine without a step of its own then calls run_along(), which returns when that step is
+  // done, or at once where nobody had one in the end. `wake` is called by any thread when is_awaited() has become true.
+  virtual bool is_awaited() const { return false; }
+  virtual void run_along() {}
+  virtual void on_awaited(std::function<void()> /*wake*/) {}
 };
 
 }  // namespace ladder

@@ -5,7 +5,10 @@
 #include <filesystem>
 #include <functional>
 #include <memory>
+#include <string>
+#include <vector>
 
+#include "step1_layers/distributed/communicator.h"
 #include "step2_model/decoder/decoder_spec.h"
 #include "step2_model/model_makers.h"
 #include "step2_model/tokenizer/tokenizer.h"
@@ -28,6 +31,14 @@ struct RunnerMakers {
   std::function<std::unique_ptr<Proposer>(const ExecutorOptions& options)> proposer;
 };
 
+// Groups beyond one executor: the ranks that share out a stage's experts, where they are those of several executors of threads
+// (RunnerConfig::expert_replicas).
+struct ExpertRanks {
+  std::vector<Communicator*> groups;  // of each rank of this executor; they outlive it
+  // A rank of this executor has failed: the others' are released from what they wait in.
+  std::function<void(const std::string& reason)> fail;
+};
+
 struct ExecutorOptions {
   std::filesystem::path model;
   DecoderSpec spec;
@@ -36,6 +47,7 @@ struct ExecutorOptions {
   std::shared_ptr<const Tokenizer> tokenizer;                 // null: the model's folder has none
   ModelMakers model_makers;                                   // step2_model/model_makers.h
   RunnerMakers runner_makers;
+  ExpertRanks expert_ranks = {};
 };
 
 }  // namespace ladder

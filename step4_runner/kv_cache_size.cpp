@@ -129,6 +129,10 @@ void check_flags(const DecoderSpec& spec, const RunnerConfig& config) {
       whole_experts ? fmt::format("{} experts{}", spec.experts.num_experts, other_widths(spec))
                     : mlp_widths(spec),
       sizes_that_fit(spec, whole_experts));
+  LADDER_CHECK(config.expert_replicas == 1 || spec.experts.num_experts >= num_expert_ranks(config),
+               "--enable-expert-parallel: the model's {} experts are fewer than the {} ranks of {} replicas "
+               "(--data-parallel-size)",
+               spec.experts.num_experts, num_expert_ranks(config), config.expert_replicas);
   check_decode_context(spec, config);
   check_prefill_context(config);
   LADDER_CHECK(config.pipeline_parallel_size <= spec.num_layers,

@@ -29,6 +29,7 @@ struct LocalExecutor::State {
   RunnerConfig config;
   std::shared_ptr<LogitsProcessor> processor;  // of the rank that samples; may be null
   const OpContext* device;                     // nullptr: each rank makes its own
+  ExpertRanks expert_ranks;
   std::vector<std::unique_ptr<LocalGroup>> tensor_groups, columns, context_groups;  // of the grid
   std::vector<std::thread> threads;
 
@@ -48,13 +49,18 @@ struct LocalExecutor::State {
   std::vector<KnownTokens> known;  // of the steps collected since the last one was submitted
 
   State(const RunnerConfig& resolved, const ModelFactory& make_model,
-        std::shared_ptr<LogitsProcessor> logits_processor, const OpContext* given_device)
+        std::shared_ptr<LogitsProcessor> logits_processor, const OpContext* given_device,
+        ExpertRanks given_expert_ranks)
       : config(resolved),
         processor(std::move(logits_processor)),
         device(given_device),
+        expert_ranks(std::move(given_expert_ranks)),
         num_starting(num_ranks(resolved)) {
     LADDER_CHECK(config.device.is_cpu() || num_ranks(config) == 1,
                  "{} ranks as threads of one process: expected --device cpu", num_ranks(config));
+    LADDER_CHECK(config.expert_replicas == 1 || std::ssize(expert_ranks.groups) == num_ranks(config),
+                 "experts shared out over {} replicas: {} ranks have {} groups", config.expert_replicas,
+                 num_ranks(config), expert_ranks.groups.size());
     const auto make_groups = [](auto& groups, int count, int size) {
       for (int i = 0; i < count; ++i) groups.push_back(std::make_unique<LocalGroup>(size));
     };
@@ -92,6 +98,7 @@ struct LocalExecutor::State {
     for (auto& group : tensor_groups) group->fail_rank(place.tensor_rank, reason);
     for (auto& column : columns) column->fail_rank(place.stage, reason);
     for (auto& group : context_groups) group->fail_rank(place.context_rank, reason);
+    if (expert_ranks.fail) expert_ranks.fail(reason);
   }
 
   // >>> task 4.4.executor: the life of a rank: make the runner, then step after step; an error releases the others
@@ -103,6 +110,7 @@ struct LocalExecutor::State {
     parallel.tp = &tensor_groups[static_cast<size_t>(groups.tensor)]->rank(place.tensor_rank);
     parallel.pp = &columns[static_cast<size_t>(groups.column)]->rank(place.stage);
     parallel.cp = &context_groups[static_cast<size_t>(groups.context)]->rank(place.context_rank);
+    if (!expert_ranks.groups.empty()) parallel.ep = expert_ranks.groups[static_cast<size_t>(rank)];
     std::shared_ptr<void> device_owner;  // outlives the runner
     std::unique_ptr<ModelRunner> runner;
     guarded(rank, [&] {
@@ -169,9 +177,9 @@ struct LocalExecutor::State {
 
 LocalExecutor::LocalExecutor(const DecoderSpec& spec, const RunnerConfig& config,
                              const ModelFactory& make_model, std::shared_ptr<LogitsProcessor> processor,
-                             const OpContext* device)
+                             const OpContext* device, ExpertRanks expert_ranks)
     : state_(std::make_unique<State>(resolve_runner_config(spec, config), make_model, std::move(processor),
-                                     device)) {
+                                     device, std::move(expert_ranks))) {
   if (state_->error) std::rethrow_exception(state_->error);
 }
 
@@ -243,7 +251,8 @@ std::unique_ptr<LocalExecutor> make_local_executor(const ExecutorOptions& option
   const RunnerConfig resolved = resolve_runner_config(options.spec, options.config);
   const auto& make_processor = options.runner_makers.logits_processor;
   return std::make_unique<LocalExecutor>(options.spec, resolved, model_factory(options, resolved),
-                                         make_processor ? make_processor(options) : nullptr);
+                                         make_processor ? make_processor(options) : nullptr, nullptr,
+                                         options.expert_ranks);
 }
 
 }  // namespace ladder

@@ -55,8 +55,7 @@ int64_t weight_bytes(const DecoderSpec& spec, const RunnerConfig& config, GridPl
   if (spec.mlp_bias) mlp += inner + hidden;
   int64_t mixture = spec.experts.num_experts * hidden;
   if (config.expert_parallel) {
-    const ExpertRange here =
-        experts_of_rank(spec.experts.num_experts, config.tensor_parallel_size, place.tensor_rank);
+    const ExpertRange here = experts_of_rank(config, spec.experts.num_experts, place.tensor_rank);
     mixture += here.size() * 3 * hidden * spec.experts.intermediate_size;
   } else {
     mixture += spec.experts.num_experts * 3 * hidden * widths.expert;
@@ -108,7 +107,8 @@ int64_t activation_bytes(const DecoderSpec& spec, const RunnerConfig& config, Gr
     layer += rows * shared * (4 * q + 3 * spec.num_heads / ranks) * dtype_size(DType::f32);
   if (shares > 1)  // the keys and values of its rows and of all
     layer += (shares + 1) * rows * 2 * kv * element;
-  if (spec.num_expert_layers() > 0) layer = std::max(layer, mixture_bytes(spec, widths, rows, element));
+  if (spec.num_expert_layers() > 0)  // with tokens of all replicas, at most
+    layer = std::max(layer, mixture_bytes(spec, widths, rows * config.expert_replicas, element));
   // The residual stream is there throughout, and what comes from the stage before.
   int64_t stream = rows * (place.stage == 0 ? 2 : 3) * hidden * element;
   if (shares > 1) stream += (all_rows + (shares + 1) * rows) * hidden * element;  // the hidden states of all

@@ -51,6 +51,7 @@ void ModelRunner::measure_groups() {
   };
   measure(measured_groups_.tp, measured_tp_);
   measure(measured_groups_.pp, measured_pp_);
+  measure(measured_groups_.ep, measured_ep_);
   measure(measured_groups_.cp, measured_cp_);
   ctx_.parallel = &measured_groups_;
 }
@@ -67,7 +68,7 @@ ModelRunner::~ModelRunner() {
 std::shared_ptr<const LaunchedStep> ModelRunner::launch(const SchedulerOutput& scheduled,
                                                         std::span<const KnownTokens> known) {
   Stopwatch phase;
-  for (auto* group : {&measured_tp_, &measured_cp_})
+  for (auto* group : {&measured_tp_, &measured_ep_, &measured_cp_})
     if (*group) (*group)->take_other_seconds();  // of the warm-up
   if (measured_pp_) measured_pp_->take_recv_seconds();
   learn(known);
@@ -82,7 +83,7 @@ std::shared_ptr<const LaunchedStep> ModelRunner::launch(const SchedulerOutput& s
   step.launched->prepare_seconds = prepare_seconds;
   if (ctx_.device.is_cpu()) step.launched->forward_seconds = forward_seconds;
   if (ctx_.device.is_cpu()) step.launched->sample_seconds = sample_seconds;
-  for (auto* group : {&measured_tp_, &measured_cp_})
+  for (auto* group : {&measured_tp_, &measured_ep_, &measured_cp_})
     if (*group) step.launched->communicate_seconds += (*group)->take_other_seconds();
   if (measured_pp_) step.launched->stage_wait_seconds = measured_pp_->take_recv_seconds();
   return step.launched;

@@ -171,7 +171,7 @@ class ModelRunner {
   Batch batch_;
   DeviceInputs inputs_;
   // On the CPU: the groups of ctx_, measured.
-  std::unique_ptr<MeasuredCommunicator> measured_tp_, measured_pp_, measured_cp_;
+  std::unique_ptr<MeasuredCommunicator> measured_tp_, measured_pp_, measured_ep_, measured_cp_;
   ParallelContext measured_groups_;
   Tensor
       received_;  // [max_num_batched_tokens, hidden_size] of the stage before, where graphs know it; the first has none

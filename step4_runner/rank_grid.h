@@ -87,6 +87,17 @@ inline ExpertRange experts_of_rank(int64_t num_experts, int64_t ranks, int64_t r
   return {end_of(rank), end_of(rank + 1)};
 }
 
+// The same, of this configuration: the ranks of a stage count replica after replica.
+inline int num_expert_ranks(const RunnerConfig& config) {
+  return config.tensor_parallel_size * config.expert_replicas;
+}
+inline int expert_rank(const RunnerConfig& config, int tensor_rank) {
+  return config.expert_replica * config.tensor_parallel_size + tensor_rank;
+}
+inline ExpertRange experts_of_rank(const RunnerConfig& config, int64_t num_experts, int tensor_rank) {
+  return experts_of_rank(num_experts, num_expert_ranks(config), expert_rank(config, tensor_rank));
+}
+
 // Steps that may be submitted and not collected. A pipeline is full with one in every stage; one GPU computes a step
 // while the host prepares the next.
 inline int max_steps_in_flight(const RunnerConfig& config) {

@@ -52,6 +52,8 @@ struct RunnerConfig {
       stage_ends;  // the layers at which the stages end, ascending. Empty: as even as they go
   // The ranks of a stage share out the experts of a layer whole (rank_grid.h, experts_of_rank), instead of each one's width.
   bool expert_parallel = false;
+  // So many replicas of the engine share them out together, and this is that one (step 7, 7.9): their ranks step in lockstep.
+  int expert_replicas = 1, expert_replica = 0;
   bool naive_pipeline = false;         // one batch at a time goes through all stages (a baseline)
   bool check_batches = kIsDebugBuild;  // on the CPU the ranks compare theirs at every step (batch_check.h)
   int threads = 0;                     // all ranks together. 0: one per core

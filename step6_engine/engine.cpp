@@ -115,6 +115,11 @@ StepResult Engine::collect_step() {
   return take_results();
 }
 
+StepResult Engine::run_along() {
+  or_die([this] { executor_->run_along(); });
+  return take_results();
+}
+
 void Engine::check() {
   or_die([this] { executor_->check(); });
 }

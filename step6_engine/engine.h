@@ -60,6 +60,8 @@ class Engine {
   StepResult step();
   // The same without submitting further steps: for an engine that is to stand still.
   StepResult collect_step();
+  // Runs along with a step of other engines (Executor::run_along()). Error: as step().
+  StepResult run_along();
   // Between steps, where there may be none for long: has the executor failed by itself? Error, and death: as step().
   void check();
   int64_t num_steps_in_flight() const { return static_cast<int64_t>(in_flight_.size()); }

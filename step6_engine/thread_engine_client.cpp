@@ -56,6 +56,10 @@ ThreadEngineClient::ThreadEngineClient(std::unique_ptr<Engine> engine, EngineCli
       counts_tokens_(options_.max_num_queued_tokens > 0),
       trace_(std::make_shared<TraceRing>(trace_header(*engine_))) {
   engine_->add_observer(trace_);
+  engine_->executor().on_awaited([inbox = inbox_] {
+    std::lock_guard lock(inbox->mutex);
+    inbox->wake.notify_one();
+  });
   publish_stats();
   thread_ = std::thread([this] { run(); });
   loop_id_ = thread_.get_id();
@@ -185,7 +189,9 @@ void ThreadEngineClient::run() {
     std::deque<Task> tasks;
     {
       std::unique_lock lock(inbox_->mutex);
-      const auto has_work = [this] { return !inbox_->tasks.empty() || inbox_->stopping || can_step(); };
+      const auto has_work = [this] {
+        return is_awaited() || !inbox_->tasks.empty() || inbox_->stopping || can_step();
+      };
       while (!inbox_->wake.wait_for(lock, kIdleLook, has_work)) {
         lock.unlock();
         look_after_idle_engine();
@@ -201,7 +207,8 @@ void ThreadEngineClient::run() {
     }
     for (const Task& task : tasks) task();
     deliver(engine_->take_results());  // aborted ones need not wait for a step
-    if (can_step()) step_with([this] { return engine_->step(); });
+    if (can_step() || is_awaited())
+      step_with([this] { return can_step() ? engine_->step() : engine_->run_along(); });
     publish_stats();
   }
   for (const auto& [id, buffer] : streams_) engine_->abort(id);

@@ -58,12 +58,15 @@ class ThreadEngineClient final : public EngineClient {
   bool on_loop(std::function<bool()> task);
   // The rest is the loop's.
   // Until it is stopped: sleeps while the inbox is empty and there is nothing to compute, does the inbox's
-  // tasks in order, hands out what needs no step, then runs one step, and publishes the stats. Stopped, it goes
+  // tasks in order, hands out what needs no step, then runs one step, its own or along with others (is_awaited()), and
+  // publishes the stats. Stopped, it goes
   // on while it can step and inbox_->drain_until has not come; when it ends the inbox is closed, with no task in
   // it, and what is left is aborted and handed out.
   void run();
   void look_after_idle_engine();
   bool can_step() const { return !paused_ && !engine_->dead() && engine_->has_unfinished(); }
+  // Paused too: the others are not.
+  bool is_awaited() const { return !engine_->dead() && engine_->executor().is_awaited(); }
   // A request of the inbox. If the engine does not take it any more its stream ends with an output of n
   // completions with FinishReason::error and the engine's message.
   void add(PreparedRequest request, std::shared_ptr<StreamBuffer> buffer);

@@ -63,7 +63,7 @@ std::vector<EngineStats> replica_stats(EngineClient& client, int64_t num_output_
 // Of several replicas behind their door, and of sessions, whose turns follow on each other's answers.
 void run_through_client(const ThroughputFlags& flags) {
   check_report_file(flags.json);
-  const EngineOptions options = flags.engine.options();
+  const EngineOptions options = flags.engine.options(&flags.replicas);
   const ModelFolder folder = open_model_folder(options.model);
   const bool has_door = flags.replicas.has_door(), has_sessions = flags.workload.has_sessions();
   const int num_replicas = flags.replicas.range().num_local;

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "step1_layers/activation/silu_and_mul.h"
 #include "step1_layers/core/error.h"
 #include "step1_layers/distributed/communicator.h"
 #include "step1_layers/linear/load_shard.h"
 #include "step1_layers/linear/matmul.h"
-#include "step1_layers/moe/experts.h"
 #include "step1_layers/moe/local_experts.h"
 #include "step1_layers/moe/shared_expert.h"
 #include "step2_model/decoder/composites.h"
@@ -79,11 +79,12 @@ Parameter expert_down(const OpContext& ctx, const std::string& name, const Exper
 }  // namespace
 
 MoeMlp::MoeMlp(const OpContext& ctx, const std::string& name, const DecoderSpec& spec, DType dtype,
-               const ModelMakers& makers, std::span<const int32_t> local_numbers)
+               const ModelMakers& makers, std::span<const int32_t> local_numbers, ExpertRun run)
     : dtype_(dtype),
       rule_(spec.experts.rule),
       router_(replicated_parameter(ctx, name + ".router.weight", {spec.experts.num_experts, spec.hidden_size},
-                                   dtype)) {
+                                   dtype)),
+      run_(std::move(run)) {
   const ExpertShare share = share_of_rank(ctx, name, spec.experts, local_numbers);
   if (!local_numbers.empty()) {
     local_numbers_ = Tensor::empty({spec.experts.num_experts}, DType::i32, ctx.device);
@@ -132,11 +133,19 @@ void MoeMlp::forward(const OpContext& ctx, const Norm& norm, ResidualStream& str
   const Tensor expert_ids = ctx.arena->take({tokens, rule_.top_k}, DType::i32);
   const Tensor weights = ctx.arena->take({tokens, rule_.top_k}, DType::f32);
   route_tokens(ctx, {logits, {}, rule_, expert_ids, weights});
-  if (local_numbers_.defined()) find_local_experts(ctx, expert_ids, local_numbers_);
-  moe_experts(ctx, {n, expert_ids, weights, gate_up_.tensor, down_.tensor, stream.pending});
+  const MoeExpertsArgs experts{n, expert_ids, weights, gate_up_.tensor, down_.tensor, stream.pending};
+  if (run_)
+    run_(ctx, experts, [this](const OpContext& here, const MoeExpertsArgs& args) { run_here(here, args); });
+  else
+    run_here(ctx, experts);
   if (shared_) add_shared(ctx, n, stream.pending);
   stream.has_pending = true;
   stream.pending_is_partial = tp_group(ctx).size() > 1;
+}
+
+void MoeMlp::run_here(const OpContext& ctx, const MoeExpertsArgs& args) const {
+  if (local_numbers_.defined()) find_local_experts(ctx, args.expert_ids, local_numbers_);
+  moe_experts(ctx, args);
 }
 
 void MoeMlp::add_shared(const OpContext& ctx, const Tensor& n, const Tensor& out) const {

@@ -5,13 +5,22 @@
 //
 // With several tensor-parallel ranks every expert's width is split among them, and so is the shared one's: each rank routes
 // all tokens alike, since the router is on all of them, and has a part of every expert's sum. Or a rank has some experts
-// whole (step7_parallel/expert): it then has all of their part of the sum, and nothing of the others'.
+// whole (step7_parallel/expert): it then has all of their part of the sum, and nothing of the others'. Ranks that have other
+// tokens bring them to their experts by an ExpertRun.
+#include <functional>
 #include <optional>
 #include <span>
 
+#include "step1_layers/moe/experts.h"
 #include "step2_model/model_makers.h"
 
 namespace ladder {
+
+// How routed tokens come to their experts: args.out = this rank's part of the sum. `run_here` does that for the experts of this
+// rank; its ids are the layer's, and those of experts that are elsewhere are left out.
+using RunHere = std::function<void(const OpContext& ctx, const MoeExpertsArgs& args)>;
+using ExpertRun =
+    std::function<void(const OpContext& ctx, const MoeExpertsArgs& args, const RunHere& run_here)>;
 
 class MoeMlp final : public Mlp {
  public:
@@ -20,10 +29,10 @@ class MoeMlp final : public Mlp {
   // with a shared expert "<name>.shared_expert.gate_up_proj....", "<name>.shared_expert.down_proj....",
   // "<name>.shared_expert_gate.weight" [1, hidden].
   // `local_numbers`: of every expert the number under which this rank has it whole, counted from 0, or -1; empty: this rank
-  // has its share of every expert's width. Parts of experts that are elsewhere are not looked at. Error: the ranks do not
-  // divide a width that is split.
+  // has its share of every expert's width. Parts of experts that are elsewhere are not looked at. Without `run` the experts
+  // here run on all tokens. Error: the ranks do not divide a width that is split.
   MoeMlp(const OpContext& ctx, const std::string& name, const DecoderSpec& spec, DType dtype,
-         const ModelMakers& makers, std::span<const int32_t> local_numbers = {});
+         const ModelMakers& makers, std::span<const int32_t> local_numbers = {}, ExpertRun run = {});
 
   std::vector<Parameter*> parameters() override;
   void process_after_load(const OpContext& ctx) override;
@@ -35,6 +44,7 @@ class MoeMlp final : public Mlp {
     RowParallelLinear down_proj;
     Parameter gate;
   };
+  void run_here(const OpContext& ctx, const MoeExpertsArgs& args) const;  // as RunHere
   // out += what the shared expert makes of n.
   void add_shared(const OpContext& ctx, const Tensor& n, const Tensor& out) const;
 
@@ -42,6 +52,7 @@ class MoeMlp final : public Mlp {
   RouterRule rule_;
   Parameter router_;
   Tensor local_numbers_;  // [experts] i32; undefined: all experts are here
+  ExpertRun run_;         // what forward() calls for the routed tokens; empty: run_here()
   Parameter gate_up_;
   Parameter down_;
   std::optional<SharedExpert> shared_;

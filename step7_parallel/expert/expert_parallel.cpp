@@ -4,6 +4,7 @@
 #include "step1_layers/distributed/communicator.h"
 #include "step2_model/decoder/moe_mlp.h"
 #include "step4_runner/rank_grid.h"
+#include "step7_parallel/expert/expert_exchange.h"
 
 namespace ladder {
 
@@ -15,16 +16,60 @@ std::vector<int32_t> expert_map(int64_t num_experts, int64_t ranks, int64_t rank
   return numbers;
 }
 
+namespace {
+
+// Where replicas share out the experts: the group of all their ranks in the stage.
+Communicator& expert_group(const OpContext& ctx) {
+  return ctx.parallel != nullptr && ctx.parallel->ep->size() > 1 ? *ctx.parallel->ep : tp_group(ctx);
+}
+
+// The ranks have other tokens than those of other replicas, and the same as those of their own: of these each brings a share to
+// the experts. The sum over the tensor ranks, which follows, puts the shares together.
+ExpertRun bring_to_experts(std::vector<int32_t> rank_of) {
+  return [rank_of = std::move(rank_of)](const OpContext& ctx, const MoeExpertsArgs& args,
+                                        const RunHere& run_here) {
+    const Communicator& tensor = tp_group(ctx);
+    const int64_t tokens = args.x.dim(0), begin = tokens * tensor.rank() / tensor.size(),
+                  count = tokens * (tensor.rank() + 1) / tensor.size() - begin;
+    const auto share = [&](const Tensor& rows) { return rows.narrow(0, begin, count); };
+    if (count < tokens) args.out.fill_bytes(0);
+    ExpertExchangeArgs exchange;
+    exchange.ranks = &expert_group(ctx);
+    exchange.x = share(args.x);
+    exchange.expert_ids = share(args.expert_ids);
+    exchange.weights = share(args.weights);
+    exchange.out = share(args.out);
+    exchange.rank_of = rank_of;
+    exchange.compute = [&](const OpContext& here, const Tensor& x, const Tensor& expert_ids,
+                           const Tensor& weights, const Tensor& out) {
+      OpContext own = here;
+      own.arena = nullptr;  // more tokens may come than the warm-up, which sized it, has seen
+      run_here(own, {x, expert_ids, weights, args.gate_up, args.down, out});
+    };
+    expert_exchange(ctx, exchange);
+  };
+}
+
+}  // namespace
+
 std::unique_ptr<Mlp> make_expert_parallel_mlp(const OpContext& ctx, int64_t layer, const DecoderSpec& spec,
                                               DType dtype, const ModelMakers& makers) {
-  const Communicator& ranks = tp_group(ctx);
+  const Communicator& ranks = expert_group(ctx);
   if (!spec.has_experts(layer) || ranks.size() == 1) {
     ModelMakers others = makers;
     others.mlp = nullptr;
     return make_mlp(others, ctx, layer, spec, dtype);
   }
+  const int64_t experts = spec.experts.num_experts;
+  ExpertRun run;
+  if (&ranks != &tp_group(ctx)) {
+    std::vector<int32_t> rank_of;
+    for (int rank = 0; rank < ranks.size(); ++rank)
+      rank_of.resize(static_cast<size_t>(experts_of_rank(experts, ranks.size(), rank).end), rank);
+    run = bring_to_experts(std::move(rank_of));
+  }
   return std::make_unique<MoeMlp>(ctx, fmt::format("layers.{}", layer), spec, dtype, makers,
-                                  expert_map(spec.experts.num_experts, ranks.size(), ranks.rank()));
+                                  expert_map(experts, ranks.size(), ranks.rank()), std::move(run));
 }
 
 }  // namespace ladder

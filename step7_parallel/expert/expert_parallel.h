@@ -11,7 +11,10 @@
 // All ranks have all tokens, so nothing need be sent to an expert: a rank leaves out what is elsewhere, and the sum that tensor
 // parallelism takes anyway puts the parts together. Splitting widths, every rank reads a piece of every touched expert; here
 // it reads whole ones, whose products are larger, and a width need not divide. But the ranks wait for the one whose experts
-// were asked for most. (Lepikhin et al., "GShard", 2020; vLLM's --enable-expert-parallel)
+// were asked for most.
+//
+// Replicas of an engine that step together (step7_parallel/data/lockstep_group.h) share the experts out over all of their
+// ranks, and there tokens do have to be sent: by expert_exchange.h. (Lepikhin et al., "GShard", 2020; vLLM's --enable-expert-parallel)
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -25,7 +28,8 @@ namespace ladder {
 std::vector<int32_t> expert_map(int64_t num_experts, int64_t ranks, int64_t rank);
 
 // A maker of MLPs (ModelMakers::mlp): those with experts have the rank's share of them (RunnerConfig::expert_parallel), others
-// are what they are without. Where a stage has one rank it makes what the empty maker makes.
+// are what they are without. Where a stage has one rank it makes what the empty maker makes. With a group of
+// ParallelContext::ep, of the ranks of all replicas, its ranks share them out; else the tensor-parallel ones do.
 std::unique_ptr<Mlp> make_expert_parallel_mlp(const OpContext& ctx, int64_t layer, const DecoderSpec& spec,
                                               DType dtype, const ModelMakers& makers);
 

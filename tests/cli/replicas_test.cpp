@@ -71,6 +71,39 @@ TEST(Cli_Replicas, InfoShowsTheGridAndEachOnesShare) {
                                HasSubstr("  2        2 to 2  a --headless node        -")));
 }
 
+TEST(Cli_Replicas, ThatShareOutExpertsGiveTheTokensOfOneEngine) {
+  const std::string model =
+      "--model=" + (testing::source_folder() / "tests" / "goldens" / "qwen3_moe_normed").string();
+  const auto run = [&](std::vector<std::string> more) {
+    std::vector<std::string> words = {"generate", model, "--prompts=-", "--device=cpu", "--dtype=f32"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_binary(
+        words, R"({"prompt_token_ids": [5, 6, 7], "max_tokens": 8, "temperature": 0, "ignore_eos": true})"
+               "\n");
+  };
+  const std::string flag = "--enable-expert-parallel";
+  const BinaryResult one = run({});
+  ASSERT_EQ(one.exit_code, 0) << one.err;
+  for (const std::vector<std::string>& more : std::vector<std::vector<std::string>>{
+           {"--data-parallel-size=2"}, {"--data-parallel-size=2", "--tensor-parallel-size=2"}}) {
+    std::vector<std::string> words = more;
+    words.push_back(flag);
+    const BinaryResult shared = run(words);
+    EXPECT_EQ(shared.exit_code, 0) << shared.err;
+    EXPECT_EQ(shared.err, "");
+    EXPECT_EQ(shared.out, one.out);
+  }
+  const BinaryResult processes = run({"--data-parallel-size=2", "--data-parallel-backend=mp", flag});
+  EXPECT_EQ(processes.out, one.out);
+  EXPECT_THAT(processes.err, AllOf(HasSubstr("each replica has all experts"), HasSubstr(flag + " is off")));
+
+  const BinaryResult info =
+      run_binary({"info", model, "--device=cpu", "--data-parallel-size=2", "--tensor-parallel-size=2", flag});
+  EXPECT_EQ(info.exit_code, 0) << info.err;
+  EXPECT_THAT(info.out, AllOf(HasSubstr("0 to 1 of 8; 2 to 3 of 8"), HasSubstr("4 to 5 of 8; 6 to 7 of 8"),
+                              HasSubstr("they step together")));
+}
+
 TEST(Cli_Replicas, NumbersThatDoNotFitAreOneLine) {
   const auto refused = [](std::vector<std::string> words, const std::string& named) {
     const BinaryResult result = run_binary(std::move(words));
@@ -82,6 +115,9 @@ TEST(Cli_Replicas, NumbersThatDoNotFitAreOneLine) {
   refused({"generate", model, "--prompt=a", "--data-parallel-size=0"}, "--data-parallel-size");
   refused({"generate", model, "--prompt=a", "--data-parallel-balancer=best"}, "--data-parallel-balancer");
   refused({"generate", model, "--prompt=a", "--data-parallel-size=2", "--trace=t"}, "--trace");
+  refused(
+      {"generate", model, "--prompt=a", "--data-parallel-size=2", "--device=cpu", "--enable-expert-parallel"},
+      "--enable-expert-parallel: the model has no experts");
   refused({"generate", model, "--prompt=a", "--data-parallel-size=2", "--data-parallel-backend=mp",
            "--kernel=matmul=nonsense"},
           "matmul");

@@ -1,0 +1,163 @@
+#include "step7_parallel/data/lockstep_group.h"
+
+#include <algorithm>
+
+#include "step1_layers/core/error.h"
+#include "step4_runner/rank_grid.h"
+
+namespace ladder {
+
+LockstepGroup::LockstepGroup(const RunnerConfig& config)
+    : ranks_per_stage_(config.tensor_parallel_size),
+      votes_(config.expert_replicas),
+      waves_(static_cast<size_t>(config.expert_replicas)),
+      wakes_(waves_.size()),
+      leaving_(waves_.size()) {
+  for (int stage = 0; stage < config.pipeline_parallel_size; ++stage)
+    stages_.push_back(std::make_unique<LocalGroup>(num_expert_ranks(config)));
+}
+
+ExpertRanks LockstepGroup::ranks_of(int replica) {
+  ExpertRanks ranks;
+  for (const auto& stage : stages_)
+    for (int rank = 0; rank < ranks_per_stage_; ++rank)
+      ranks.groups.push_back(&stage->rank(replica * ranks_per_stage_ + rank));
+  ranks.fail = [this, replica](const std::string& reason) { fail(replica, reason); };
+  return ranks;
+}
+
+bool LockstepGroup::is_awaited(int replica) const {
+  std::lock_guard lock(mutex_);
+  return waves_[static_cast<size_t>(replica)].running() || !failure_.empty();
+}
+
+void LockstepGroup::on_awaited(int replica, std::function<void()> wake) {
+  std::lock_guard lock(mutex_);
+  wakes_[static_cast<size_t>(replica)] = std::move(wake);
+}
+
+void LockstepGroup::wake_others(int replica) const {
+  std::vector<std::function<void()>> wakes;
+  {
+    std::lock_guard lock(mutex_);
+    wakes = wakes_;
+  }
+  for (int other = 0; other < size(); ++other)
+    if (const auto& wake = wakes[static_cast<size_t>(other)]; other != replica && wake) wake();
+}
+
+void LockstepGroup::start_others(int replica, int64_t number) {
+  {
+    std::lock_guard lock(mutex_);
+    for (int other = 0; other < size(); ++other)
+      if (other != replica) waves_[static_cast<size_t>(other)].on_start(number);
+    changed_.notify_all();
+  }
+  wake_others(replica);
+}
+
+std::vector<int32_t> LockstepGroup::vote(int replica, bool has_step) {
+  const Tensor mine = Tensor::from<int32_t>(std::vector<int32_t>{has_step ? 1 : 0}, {1});
+  const Tensor all = Tensor::empty({size()}, DType::i32);
+  try {
+    votes_.rank(replica).all_gather({}, mine, all);
+  } catch (const Error&) {
+    check();
+    throw;
+  }
+  return {all.data<int32_t>(), all.data<int32_t>() + size()};
+}
+
+// >>> task 7.9.wave: start the others, vote, and hear whether there is a step
+bool LockstepGroup::next_step(int replica, bool has_step) {
+  check();
+  Wave& wave = waves_[static_cast<size_t>(replica)];
+  bool starts = false;
+  int64_t number = 0;
+  {
+    std::lock_guard lock(mutex_);
+    starts = has_step && wave.begin();
+    number = wave.number();
+  }
+  if (starts) start_others(replica, number);
+  const std::vector<int32_t> votes = vote(replica, has_step);
+  std::lock_guard lock(mutex_);
+  return wave.on_votes(votes);
+}
+// <<< task 7.9.wave
+
+void LockstepGroup::fail(int replica, const std::string& reason) {
+  {
+    std::lock_guard lock(mutex_);
+    if (!failure_.empty()) return;
+    failed_replica_ = replica;
+    failure_ = fmt::format("replica {}, which has a share of the experts, failed: {}", replica, reason);
+    changed_.notify_all();
+  }
+  votes_.fail_rank(replica, reason);
+  for (const auto& stage : stages_)
+    for (int rank = 0; rank < ranks_per_stage_; ++rank)
+      stage->fail_rank(replica * ranks_per_stage_ + rank, reason);
+  wake_others(replica);
+}
+
+std::string LockstepGroup::failure_of_another(int replica) const {
+  std::lock_guard lock(mutex_);
+  return failed_replica_ == replica ? std::string() : failure_;
+}
+
+void LockstepGroup::check() const {
+  std::lock_guard lock(mutex_);
+  LADDER_CHECK(failure_.empty(), "{}", failure_);
+}
+
+bool LockstepGroup::all_leave() const {
+  return std::ranges::all_of(leaving_, [](bool leaving) { return leaving; });
+}
+
+bool LockstepGroup::is_awaited_at_the_end(int replica) {
+  const Wave& wave = waves_[static_cast<size_t>(replica)];
+  std::unique_lock lock(mutex_);
+  leaving_[static_cast<size_t>(replica)] = true;
+  changed_.notify_all();
+  changed_.wait_for(lock, kLeavePatience, [&] { return wave.running() || all_leave() || !failure_.empty(); });
+  return wave.running() && failure_.empty();
+}
+
+void LockstepGroup::leave(int replica) {
+  std::unique_lock lock(mutex_);
+  leaving_[static_cast<size_t>(replica)] = true;
+  wakes_[static_cast<size_t>(replica)] = nullptr;
+  const bool alone = !all_leave();
+  lock.unlock();
+  if (alone) fail(replica, "it was ended before the others");
+}
+
+bool LockstepGroup::has_ended() const {
+  std::lock_guard lock(mutex_);
+  return !failure_.empty() || std::ranges::any_of(leaving_, [](bool leaving) { return leaving; });
+}
+
+std::shared_ptr<LockstepGroup> LockstepGroups::join(const RunnerConfig& config) {
+  std::lock_guard lock(mutex_);
+  LADDER_CHECK(!closed_, "the engine is stopping and starts no more replicas");
+  if (group_ == nullptr || group_->has_ended()) {
+    group_ = std::make_shared<LockstepGroup>(config);
+    num_starting_ = config.expert_replicas;
+  }
+  return group_;
+}
+
+void LockstepGroups::started(const LockstepGroup& group) {
+  std::lock_guard lock(mutex_);
+  if (&group == group_.get()) --num_starting_;
+}
+
+void LockstepGroups::close() {
+  std::lock_guard lock(mutex_);
+  closed_ = true;
+  if (group_ != nullptr && num_starting_ > 0)
+    group_->fail(0, "the engine was stopped while replicas started");
+}
+
+}  // namespace ladder

@@ -1,0 +1,98 @@
+#pragma once
+// 7.9: the replicas of this process that share out a layer's experts, and so step together: what lies between them.
+//
+//   a LocalGroup for each stage    of all replicas' ranks there: tokens to their experts and back (expert_exchange.h)
+//   a LocalGroup of the replicas   one vote each at every step (wave.h)
+//   a Wave of each                 start messages go from one to the others
+//
+// Replicas of a group end together: what one of them fails with is the end of all, and none leaves while others may need it.
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "step1_layers/distributed/local_group.h"
+#include "step4_runner/executor_options.h"
+#include "step7_parallel/data/wave.h"
+
+namespace ladder {
+
+class LockstepGroup {
+ public:
+  // Of a replica that leaves alone, until it counts as failed.
+  static constexpr std::chrono::milliseconds kLeavePatience{5'000};
+
+  // Of config.expert_replicas replicas with its grid of ranks.
+  explicit LockstepGroup(const RunnerConfig& config);
+
+  // For the ranks of a replica.
+  ExpertRanks ranks_of(int replica);
+
+  // The replica has to step; or to hear that the group has failed.
+  bool is_awaited(int replica) const;
+  // `wake` is called by any thread when it becomes true.
+  void on_awaited(int replica, std::function<void()> wake);
+  // The replica comes to a step, with one of its own or without, and waits for all others; with one, and where all sleep, it
+  // starts the wave. True: all run the step. False: nobody has one, and the wave has ended. Error: the group has failed.
+  bool next_step(int replica, bool has_step);
+
+  // The first call counts.
+  void fail(int replica, const std::string& reason);
+  // What befell another replica than this one first, for its readers; empty: nothing.
+  std::string failure_of_another(int replica) const;
+  // Error: the group has failed.
+  void check() const;
+
+  // The replica has no engine any more. True: it has to run along once more, and to ask again. False: all others are as far, or
+  // the group has failed; then it leaves.
+  bool is_awaited_at_the_end(int replica);
+  void leave(int replica);
+  // Failed or left: nobody joins it.
+  bool has_ended() const;
+
+ private:
+  int size() const { return static_cast<int>(waves_.size()); }
+  // What next_step() is made of, in this order; both without the mutex, which guards the waves.
+  // The others get the message that the wave of this number begins.
+  void start_others(int replica, int64_t number);
+  // Waits until all replicas have voted, and returns what each said, as Wave::on_votes() takes it. Error: the group has failed.
+  std::vector<int32_t> vote(int replica, bool has_step);
+  // `wake` of all replicas but this one, without the mutex.
+  void wake_others(int replica) const;
+  bool all_leave() const;  // under the mutex
+
+  const int ranks_per_stage_;  // of a replica
+  std::vector<std::unique_ptr<LocalGroup>> stages_;
+  LocalGroup votes_;
+
+  mutable std::mutex mutex_;  // of all that follows
+  std::condition_variable changed_;
+  std::vector<Wave> waves_;  // by replica
+  std::vector<std::function<void()>> wakes_;
+  std::vector<bool> leaving_;
+  int failed_replica_ = -1;
+  std::string failure_;
+};
+
+// The groups of replicas one after the other: where one has failed, its replicas are started again and meet in the next.
+class LockstepGroups {
+ public:
+  // For a replica that starts. Error: close() was called.
+  std::shared_ptr<LockstepGroup> join(const RunnerConfig& config);
+  // Of this group, which a replica has joined: it has its executor.
+  void started(const LockstepGroup& group);
+  // No replica is started any more; one that waits for others to start is released.
+  void close();
+
+ private:
+  std::mutex mutex_;
+  std::shared_ptr<LockstepGroup> group_;
+  int num_starting_ = 0;  // of those that group_ needs
+  bool closed_ = false;
+};
+
+}  // namespace ladder
