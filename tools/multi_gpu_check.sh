@@ -9,7 +9,8 @@
 # ./multi_gpu_check. Parts, all of them by default, under ten minutes together:
 #   smoke        the tiny model's text on grids of ranks is that of one rank; nothing else is tried where it is not
 #   alone        one GPU by itself, several such runs side by side: what the other parts are compared with
-#   tensor       8B: one request, a prompt of 8,192 tokens, the common workload; communication's share
+#   tensor       8B: one request, short and behind 130,000 tokens, a prompt of 8,192 tokens, the common workload;
+#                communication's share
 #   pipeline     8B: 1,024 requests, as many steps in flight as stages, and one at a time
 #   data         0.6B: 1,024 requests, a replica on each GPU; sessions by two balancers
 #   expert       30B-A3B: the common workload, experts whole on their GPUs
@@ -52,12 +53,13 @@ set_workloads() {
     prompt=(--prompt-len 8192 --output-len 2 --max-num-batched-tokens 8192 --max-model-len 8200 --repeat 3)
     common=() many=(--num-requests 1024)
     experts=(--max-model-len 2048)
+    deep=(--prompt-len 130000 --output-len 64 --max-num-batched-tokens 16384 --max-model-len 131072 --repeat 1)
     long=(--prompt-len 65536 --output-len 2 --max-num-batched-tokens 65536 --max-model-len 65600 --repeat 2)
     sessions=(--sessions 128 --turns 8 --seed 1 --num-kv-blocks 36864 --max-model-len 16384
       --min-prompt-len 700 --max-prompt-len 1240 --min-output-len 16 --max-output-len 64)
   else
     one=(--prompt-len 8 --output-len 8 --repeat 1) prompt=(--prompt-len 64 --output-len 2 --repeat 1)
-    long=(--prompt-len 200 --output-len 2 --repeat 1)
+    long=(--prompt-len 200 --output-len 2 --repeat 1) deep=(--prompt-len 200 --output-len 8 --repeat 1)
     common=(--num-requests 4 --min-prompt-len 8 --max-prompt-len 32 --min-output-len 8 --max-output-len 16)
     many=("${common[@]}") experts=()
     sessions=(--sessions 3 --turns 3 --seed 1 --min-prompt-len 16 --max-prompt-len 32 --min-output-len 8 --max-output-len 16)
@@ -81,7 +83,8 @@ alone() {
   { bench latency_1 90 latency llama-3.1-8b "${one[@]}"
     bench prefill_1 90 latency llama-3.1-8b "${prompt[@]}"
     bench common_1 120 throughput llama-3.1-8b "${common[@]}"
-    bench long_1 90 latency llama-3.1-8b "${long[@]}"; } &
+    bench long_1 90 latency llama-3.1-8b "${long[@]}"
+    bench deep_1 90 latency llama-3.1-8b "${deep[@]}"; } &
   { [ "$gpus" -lt 2 ] || export CUDA_VISIBLE_DEVICES=1
     bench many_1 150 throughput llama-3.1-8b "${many[@]}"
     bench data_1 90 throughput qwen3-0.6b "${many[@]}"; } &
@@ -96,6 +99,7 @@ tensor() {
     bench "latency_tp$n" 90 latency llama-3.1-8b "${one[@]}" --tensor-parallel-size "$n" "${share[@]}"
     bench "prefill_tp$n" 90 latency llama-3.1-8b "${prompt[@]}" --tensor-parallel-size "$n"
     bench "common_tp$n" 120 throughput llama-3.1-8b "${common[@]}" --tensor-parallel-size "$n"
+    bench "deep_tp$n" 90 latency llama-3.1-8b "${deep[@]}" --tensor-parallel-size "$n"
   done
 }
 

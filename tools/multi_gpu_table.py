@@ -72,6 +72,16 @@ def rows(folder):
                   value(f"prefill_tp{n}", first), value("prefill_1", first), ms, shorter)
         yield row(f"common workload, 8B, {n} tensor ranks", *(("1.6 x", "1.75 x") if n == "2" else ("", "")),
                   value(f"common_tp{n}", output), value("common_1", output), rate, faster)
+    for name in folder.names(r"deep_tp\d+"):
+        n = name.removeprefix("deep_tp")
+
+        def of_cache(deep, short):  # what reading 130,000 tokens' keys and values adds to a token
+            deep, short = value(deep, each), value(short, each)
+            return deep - short if deep and short else None
+
+        yield row(f"attention to 130,000 tokens, one request, 8B, {n} tensor ranks",
+                  *(("1.7 x", "") if n == "2" else ("", "")), of_cache(name, f"latency_tp{n}"), of_cache("deep_1", "latency_1"),
+                  us, shorter)
     for name in folder.names(r"many_pp\d+"):
         n = name.removeprefix("many_pp")
         bounds = ("1.6 x", "1.75 x") if n == "2" else ("", "")
