@@ -5,6 +5,7 @@
 #include <new>
 #include <sstream>
 #include <string_view>
+#include <system_error>
 
 #include "cli/commands.h"
 #include "cli/mpi_launch.h"
@@ -105,6 +106,14 @@ int run_and_report(int argc, char** argv) {
     return report("error", error.what(), 2);
   } catch (const std::filesystem::filesystem_error& error) {  // a path that cannot even be looked at
     return report("error", fmt::format("{}: {}", error.path1().string(), error.code().message()), 2);
+  } catch (const std::system_error& error) {
+    if (error.code() != std::errc::resource_unavailable_try_again)
+      return report("internal error", error.what(), 1);
+    return report(
+        "error",
+        "no more threads or processes can be started: expected a higher limit (ulimit -u, or that of the "
+        "container)",
+        2);
   } catch (const std::bad_alloc&) {
     return report("error", "out of memory", 2);
   } catch (const ProcessFailed& failed) {

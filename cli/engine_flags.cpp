@@ -10,6 +10,7 @@
 #include "cli/launched_command.h"
 #include "step1_layers/core/error.h"
 #include "step4_runner/rank_grid.h"
+#include "step7_parallel/communicators/kinds.h"
 #include "step7_parallel/context/decode_context_attention.h"
 #include "step7_parallel/context/prefill_context_model.h"
 #include "step7_parallel/expert/expert_parallel.h"
@@ -246,6 +247,8 @@ ExecutorMaker EngineFlags::executor_maker(const RunnerConfig& runner) const {
   LaunchedWorld* const launched = launched_world();
   const std::string& wanted = executor_backend_;
   const bool by_mpirun = launched != nullptr && launched->started_by == "mpirun";
+  const std::string without_mpi = communicator_kind("mpi").obstacle(2);
+  LADDER_CHECK(wanted != "mpi" || without_mpi.empty(), "--distributed-executor-backend mpi: {}", without_mpi);
   LADDER_CHECK(wanted == "auto" || (wanted == "mpi" ? by_mpirun : launched == nullptr),
                "--distributed-executor-backend {}: {}", wanted,
                launched == nullptr ? "expected mpirun to start the ranks: mpirun -np N ladder ..."

@@ -68,22 +68,31 @@ struct LocalExecutor::State {
     make_groups(tensor_groups, count.tensor, config.tensor_parallel_size);
     make_groups(columns, count.column, config.pipeline_parallel_size);
     make_groups(context_groups, count.context, config.prefill_context_parallel_size);
-    for (int rank = 0; rank < num_ranks(config); ++rank)
-      threads.emplace_back([this, rank, &make_model] {
-        try {
-          run_rank(rank, make_model);
-        } catch (...) {  // before it has started: nobody else would hear of it
-          std::lock_guard lock(mutex);
-          if (!error) error = std::current_exception();
-          num_starting = 0;
-          work_done.notify_one();
-        }
-      });
+    try {
+      for (int rank = 0; rank < num_ranks(config); ++rank)
+        threads.emplace_back([this, rank, &make_model] {
+          try {
+            run_rank(rank, make_model);
+          } catch (...) {  // before it has started: nobody else would hear of it
+            std::lock_guard lock(mutex);
+            if (!error) error = std::current_exception();
+            num_starting = 0;
+            work_done.notify_one();
+          }
+        });
+    } catch (...) {  // no more threads: the others wait for those that are not there
+      for (auto rank = static_cast<int>(threads.size()); rank < num_ranks(config); ++rank)
+        fail_rank(rank, "it was not started");
+      end_threads();
+      throw;
+    }
     std::unique_lock lock(mutex);
     work_done.wait(lock, [this] { return num_starting == 0; });
   }
 
-  ~State() {
+  ~State() { end_threads(); }
+
+  void end_threads() {
     {
       std::lock_guard lock(mutex);
       stopping = true;

@@ -8,6 +8,9 @@
 namespace ladder {
 
 std::string ChildExit::in_words() const {
+  if (stopped_for)
+    return fmt::format("was stopped (SIGSTOP) and has not gone on for {} s",
+                       std::chrono::duration<double>(*stopped_for).count());
   if (code) return fmt::format("ended with exit code {}", *code);
   if (!signal) return "ended";
   const char* name = sigabbrev_np(*signal);

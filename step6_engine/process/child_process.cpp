@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
+#include <algorithm>
 
 #include <cerrno>
 #include <csignal>
@@ -57,6 +58,9 @@ namespace {
   failed();
   _exit(126);
 }
+
+// At one that was stopped.
+constexpr std::chrono::milliseconds kLook{100};
 
 }  // namespace
 
@@ -123,9 +127,7 @@ void ChildProcess::run(FileDescriptor child_socket) {
 
   if (pid > 0) {
     // It is looked at first and only then reaped, under the lock: signal() never meets a pid that is another's.
-    siginfo_t info;
-    while (waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOWAIT) != 0 && errno == EINTR) {
-    }
+    const bool given_up = outlast(pid);
     std::lock_guard lock(mutex_);
     int status = 0;
     while (waitpid(pid, &status, 0) < 0 && errno == EINTR) {
@@ -133,6 +135,7 @@ void ChildProcess::run(FileDescriptor child_socket) {
     exit_.emplace();
     if (WIFEXITED(status)) exit_->code = WEXITSTATUS(status);
     if (WIFSIGNALED(status)) exit_->signal = WTERMSIG(status);
+    if (given_up) exit_->stopped_for = options_.stop_patience;
     started_ = true;
   } else {
     std::lock_guard lock(mutex_);
@@ -140,6 +143,27 @@ void ChildProcess::run(FileDescriptor child_socket) {
     started_ = true;
   }
   changed_.notify_all();
+}
+
+bool ChildProcess::outlast(int pid) const {
+  using Clock = std::chrono::steady_clock;
+  const auto child = static_cast<id_t>(pid);
+  bool given_up = false;
+  for (;;) {
+    siginfo_t info{};
+    const int of_stops = options_.stop_patience.count() > 0 && !given_up ? WSTOPPED : 0;
+    if (waitid(P_PID, child, &info, WEXITED | of_stops | WNOWAIT) != 0) {
+      if (errno == EINTR) continue;
+      return given_up;
+    }
+    if (info.si_code != CLD_STOPPED) return given_up;
+    waitid(P_PID, child, &info, WSTOPPED | WNOHANG);  // or the same stop would be told again
+    const auto until = Clock::now() + options_.stop_patience;
+    while (is_stopped_process(pid) && Clock::now() < until)
+      std::this_thread::sleep_for(std::min<Clock::duration>(kLook, until - Clock::now()));
+    given_up = is_stopped_process(pid);
+    if (given_up) ::kill(pid, SIGKILL);
+  }
 }
 
 std::optional<ChildExit> ChildProcess::wait(std::chrono::milliseconds timeout) const {
@@ -155,11 +179,6 @@ void ChildProcess::signal(int number) const {
 
 void ChildProcess::kill() const {
   signal(SIGKILL);
-}
-
-bool ChildProcess::is_stopped() const {
-  std::lock_guard lock(mutex_);
-  return !exit_ && is_stopped_process(pid_);
 }
 
 ChildExit ChildProcess::end(std::chrono::milliseconds patience, std::chrono::milliseconds grace) {

@@ -32,6 +32,9 @@ struct ChildOptions {
   // Open files of this process that the child gets too, as numbers kFirstInherited, kFirstInherited + 1, ...: shared memory.
   // At most kMaxInherited.
   std::vector<int> descriptors = {};
+  // Stopped (SIGSTOP) for so long without going on, it is killed, and that is how it ended: nobody waits for ever for one that
+  // never comes back. 0: it may be stopped.
+  std::chrono::milliseconds stop_patience{0};
 };
 
 class ChildProcess {
@@ -39,6 +42,8 @@ class ChildProcess {
   static constexpr int kChannelNumber = 3;
   static constexpr int kFirstInherited = 5;
   static constexpr int kMaxInherited = 8;
+  // The stop_patience of one that others wait for.
+  static constexpr std::chrono::milliseconds kStopPatience{3'000};
 
   // Error: the program cannot be started. `--fd 3` is put behind the arguments.
   explicit ChildProcess(ChildOptions options);
@@ -59,8 +64,6 @@ class ChildProcess {
 
   // SIGKILL, now; does not wait for the end.
   void kill() const;
-  // By SIGSTOP: it exists and does nothing until somebody sends it SIGCONT.
-  bool is_stopped() const;
 
   // "the engine's process (pid 4711) was ended by SIGKILL ...", for a parent that has lost the connection: waits a
   // moment for the end, since the socket closes before the process is gone.
@@ -69,6 +72,8 @@ class ChildProcess {
  private:
   // On the watching thread: starts the child, then waits for its end. `child_socket` is closed in between.
   void run(FileDescriptor child_socket);
+  // Returns when the child can be reaped. True: it was stopped for stop_patience, and so was killed.
+  bool outlast(int pid) const;
   void signal(int number) const;
 
   const ChildOptions options_;

@@ -46,8 +46,10 @@ std::variant<SchedulerConfig, FailedMessage> wait_until_ready(MessageSocket& soc
 }  // namespace
 
 std::unique_ptr<SocketEngineClient> start_engine_process(EngineProcessOptions options) {
-  auto child = std::make_unique<ChildProcess>(
-      ChildOptions{"the engine's process", std::move(options.arguments), std::move(options.program)});
+  auto child = std::make_unique<ChildProcess>(ChildOptions{.name = "the engine's process",
+                                                           .arguments = std::move(options.arguments),
+                                                           .program = std::move(options.program),
+                                                           .stop_patience = ChildProcess::kStopPatience});
   auto socket = std::make_unique<MessageSocket>(child->take_socket());
   std::variant<SchedulerConfig, FailedMessage> answer;
   try {

@@ -15,7 +15,7 @@ namespace ladder {
 
 class RankWatch {
  public:
-  // As workers have it that the engine's process watches (WorkerProcesses::kStopPatience).
+  // As workers have it that the engine's process watches (ChildProcess::kStopPatience).
   static constexpr std::chrono::milliseconds kStopPatience{3'000};
 
   // While the process has one thread; its end is the watcher's. `name`: "rank 1 of 2", for the line that is said.

@@ -14,7 +14,6 @@ using namespace std::chrono_literals;
 
 // For a program to begin. What takes long comes after the hello.
 constexpr std::chrono::seconds kHelloTimeout{30};
-constexpr std::chrono::milliseconds kLook{500};
 // For the failure that another one follows from, which may be heard of a moment later.
 constexpr std::chrono::milliseconds kCausePatience{1'000};
 // For workers that were told to end.
@@ -29,19 +28,39 @@ WorkerProcesses::WorkerProcesses(const RunnerConfig& config, const RunFingerprin
       channels_(channels),
       progress_(num_ranks(config), std::move(progress)),
       workers_(static_cast<size_t>(num_ranks(config))) {
-  for (int rank = 0; rank < num_ranks(config); ++rank) {
-    Worker& worker = workers_[static_cast<size_t>(rank)];
-    worker.child = std::make_unique<ChildProcess>(
-        ChildOptions{.name = fmt::format("rank {} of {}", rank, num_ranks(config)),
-                     .arguments = program.arguments,
-                     .program = program.program,
-                     .descriptors = channels.descriptors_of(rank)});
-    worker.socket = std::make_unique<MessageSocket>(worker.child->take_socket());
+  try {
+    for (int rank = 0; rank < num_ranks(config); ++rank) {
+      Worker& worker = workers_[static_cast<size_t>(rank)];
+      worker.child = std::make_unique<ChildProcess>(
+          ChildOptions{.name = fmt::format("rank {} of {}", rank, num_ranks(config)),
+                       .arguments = program.arguments,
+                       .program = program.program,
+                       .descriptors = channels.descriptors_of(rank),
+                       .stop_patience = ChildProcess::kStopPatience});
+      worker.socket = std::make_unique<MessageSocket>(worker.child->take_socket());
+    }
+    for (int rank = 0; rank < num_ranks(config); ++rank)
+      workers_[static_cast<size_t>(rank)].listener =
+          std::thread([this, setup = WorkerSetup{rank, config, fingerprint}] { listen(setup.rank, setup); });
+    watcher_ = std::thread([this] { watch(); });
+  } catch (...) {
+    abandon();
+    throw;
   }
-  for (int rank = 0; rank < num_ranks(config); ++rank)
-    workers_[static_cast<size_t>(rank)].listener =
-        std::thread([this, setup = WorkerSetup{rank, config, fingerprint}] { listen(setup.rank, setup); });
-  watcher_ = std::thread([this] { watch(); });
+}
+
+// They are killed before their connections close: one that finds its parent gone would say so.
+void WorkerProcesses::abandon() {
+  {
+    std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  for (const Worker& worker : workers_)
+    if (worker.child) worker.child->kill();
+  for (Worker& worker : workers_) {
+    if (worker.child) worker.child->end(std::chrono::milliseconds(0));
+    if (worker.listener.joinable()) worker.listener.join();
+  }
 }
 
 WorkerProcesses::~WorkerProcesses() {
@@ -104,31 +123,12 @@ void WorkerProcesses::hear(int rank, const Message& message) {
 
 void WorkerProcesses::watch() {
   std::unique_lock lock(mutex_);
-  auto next_look = std::chrono::steady_clock::now() + kLook;
-  while (!ending_ && !failure_) {
-    changed_.wait_until(lock, derived_ ? std::min(derived_until_, next_look) : next_look);
-    if (ending_ || failure_) return;
-    const auto now = std::chrono::steady_clock::now();
-    if (derived_ && now >= derived_until_) {
-      const Failure failure = *derived_;
-      lock.unlock();
-      end_all(failure);
-      return;
-    }
-    if (now < next_look) continue;
-    next_look = now + kLook;
-    for (Worker& worker : workers_) {
-      worker.num_looks_stopped = worker.child->is_stopped() ? worker.num_looks_stopped + 1 : 0;
-      if (worker.num_looks_stopped * kLook < kStopPatience) continue;
-      const Failure failure{
-          false, fmt::format("{} (pid {}) was stopped (SIGSTOP) and has not gone on for {} s",
-                             worker.child->name(), worker.child->pid(),
-                             std::chrono::duration_cast<std::chrono::seconds>(kStopPatience).count())};
-      lock.unlock();
-      end_all(failure);
-      return;
-    }
-  }
+  const auto is_over = [this] { return ending_ || failure_.has_value(); };
+  changed_.wait(lock, [&] { return is_over() || derived_; });
+  if (is_over() || changed_.wait_until(lock, derived_until_, is_over)) return;
+  const Failure failure = *derived_;
+  lock.unlock();
+  end_all(failure);
 }
 
 void WorkerProcesses::end_all_later(const Failure& failure) {

@@ -6,7 +6,7 @@
 //
 //   a worker says that it failed        its message (worker_messages.h), which it sends before it lets its peers go
 //   its connection ends                 it is gone: how, the system says (ChildProcess)
-//   it is stopped (SIGSTOP)             its state in /proc, twice a second; past kStopPatience it is given up
+//   it is stopped (SIGSTOP)             past ChildProcess::kStopPatience it is given up, and gone
 //   it does not come back               no answer to a step: WorkerExecutor's deadline
 //
 // The first cause counts, and the failures that follow from it, in ranks that were released from a wait, are left out.
@@ -37,8 +37,6 @@ struct WorkerProgram {
 
 class WorkerProcesses {
  public:
-  static constexpr std::chrono::milliseconds kStopPatience{3'000};
-
   struct Failure {
     bool users_mistake = false;
     std::string text;  // one line, which names the rank
@@ -64,12 +62,12 @@ class WorkerProcesses {
     std::unique_ptr<MessageSocket> socket;
     std::thread listener;
     std::optional<WorkerReady> ready;
-    int num_looks_stopped = 0;  // in a row
   };
 
   void listen(int rank, const WorkerSetup& setup);
   void hear(int rank, const Message& message);
   void watch();
+  void abandon();  // where not all could be started
   void end_all_later(const Failure& failure);
 
   const RunnerConfig config_;

@@ -167,6 +167,24 @@ TEST(ChildProcess, AStoppedChildEndsToo) {
   EXPECT_EQ(child.end(0ms, 10s).signal, SIGTERM);
 }
 
+TEST(ChildProcess, OneThatStaysStoppedIsGivenUpAndOneThatGoesOnIsNot) {
+  ChildOptions options =
+      shell("echo ready >&3; kill -STOP $$; echo on >&3; kill -STOP $$; echo on >&3; sleep 60");
+  options.stop_patience = 1500ms;
+  ChildProcess child(options);
+  const FileDescriptor socket = child.take_socket();
+  EXPECT_EQ(read_some(socket), "ready\n");
+  EXPECT_FALSE(child.wait(300ms).has_value());
+  ::kill(child.pid(), SIGCONT);
+  EXPECT_EQ(read_some(socket), "on\n");
+  const auto ended = child.wait(20s);  // of the second stop
+  ASSERT_TRUE(ended.has_value());
+  EXPECT_EQ(ended->signal, SIGKILL);
+  EXPECT_EQ(ended->in_words(), "was stopped (SIGSTOP) and has not gone on for 1.5 s");
+  EXPECT_NE(child.what_happened().find("(pid " + std::to_string(child.pid()) + ") was stopped"),
+            std::string::npos);
+}
+
 TEST(ChildProcess, TheDestructorLeavesNoProcessAndNoThread) {
   const int files = num_open_files(), threads = testing::num_threads();
   int pid = 0;

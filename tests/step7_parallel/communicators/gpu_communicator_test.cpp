@@ -34,12 +34,13 @@ constexpr DType kDTypes[] = {DType::f32, DType::bf16, DType::f16};
   if (const std::string obstacle = gpu_ranks_obstacle(count); !obstacle.empty()) GTEST_SKIP() << obstacle
 
 // Groups of two, and of all GPUs there are.
-void on_gpus(const std::function<void(const GpuRank& rank, uint64_t seed)>& fn) {
+void on_gpus(const std::function<void(const GpuRank& rank, uint64_t seed)>& fn,
+             std::chrono::seconds deadline = kDeadline) {
   std::vector<int> sizes = {2};
   if (const int all = std::min(cuda_device_count(), kMaxPeers); all > 2) sizes.push_back(all);
   for (const int size : sizes) {
     const uint64_t seed = testing::fresh_seed();
-    EXPECT_THAT(run_gpu_ranks(size, kDeadline, [&](const GpuRank& rank) { fn(rank, seed); }), Each(""))
+    EXPECT_THAT(run_gpu_ranks(size, deadline, [&](const GpuRank& rank) { fn(rank, seed); }), Each(""))
         << size << " ranks, LADDER_TEST_SEED=" << seed;
   }
 }
@@ -276,56 +277,59 @@ TEST(PeerLayout, TakesWhatIsPushed) {
 // Field bug vLLM 28334 (FIELD_BUGS.md).
 TEST(GpuCommunicator, TenThousandRandomCallsInOneGraph) {
   NEEDS_GPUS(2);
-  on_gpus([](const GpuRank& rank, uint64_t seed) {
-    constexpr int kCalls = 10'000, kReplays = 1'000;
-    Random random(seed), delays(seed * 31 + static_cast<uint64_t>(rank.group.rank()));
-    struct Call {
-      const Variant<PeerAllReduceArgs>* rung;
-      int64_t first, count;
-    };
-    std::vector<Call> calls;
-    int64_t total = 0;
-    const auto table = peer_all_reduce_variants();
-    for (int i = 0; i < kCalls; ++i) {
-      const int64_t most = random.integer(0, 199) == 0 ? 200'000 : random.one_of<int64_t>({1, 40, 600, 5000});
-      const bool uses_nccl = random.integer(0, 49) == 0 && rank.group.without_nccl().empty();
-      const auto& rung = uses_nccl ? table[0] : table[static_cast<size_t>(random.integer(1, 3))];
-      calls.push_back({&rung, total, random.integer(1, most)});
-      total += calls.back().count;
-    }
-    const Tensor source = Tensor::zeros({total}, DType::bf16, rank.ctx.device), work = source.clone();
-    const Tensor rows = Tensor::zeros({3, 4096}, DType::bf16, rank.ctx.device), residual = rows.clone();
-    const Tensor weight = Tensor::zeros({4096}, DType::bf16, rank.ctx.device), out = rows.clone();
-    const auto all = [&] {
-      work.copy_from(source, rank.ctx.stream);
-      for (size_t i = 0; i < calls.size(); ++i) {
-        const Tensor part = work.narrow(0, calls[i].first, calls[i].count);
-        calls[i].rung->run(rank.ctx, rank.group.peer_args(part));
-        if (i % 11 == 0) rank.group.all_reduce_add_norm(rank.ctx, {rows, residual, weight, 1e-6, out});
-      }
-    };
-    all();
-    synchronize(rank);
-    rank.host.barrier({});
-    DeviceGraph graph;
-    graph.capture(rank.ctx, all);
-    rank.host.barrier({});
-    Tensor sum;
-    for (int replay = 0; replay < kReplays; ++replay) {
-      if (replay % 250 == 0) {  // integers, so that NCCL's order is no matter
-        const Tensor inputs = random.exact({rank.group.size(), total}, DType::bf16);
-        source.copy_from(inputs.select(0, rank.group.rank()).to(rank.ctx.device), rank.ctx.stream);
-        sum = sum_in_rank_order(inputs);
-      }
-      if (delays.integer(0, 3) == 0)
-        std::this_thread::sleep_for(std::chrono::microseconds(delays.integer(1, 3000)));
-      graph.replay(rank.ctx);
-      if (replay % 50 == 49)
-        expect(testing::bitwise_equal(on_cpu(rank, work), sum), fmt::format("replay {}", replay));
-    }
-    synchronize(rank);
-    rank.host.barrier({});
-  });
+  on_gpus(
+      [](const GpuRank& rank, uint64_t seed) {
+        constexpr int kCalls = 10'000, kReplays = 1'000;
+        Random random(seed), delays(seed * 31 + static_cast<uint64_t>(rank.group.rank()));
+        struct Call {
+          const Variant<PeerAllReduceArgs>* rung;
+          int64_t first, count;
+        };
+        std::vector<Call> calls;
+        int64_t total = 0;
+        const auto table = peer_all_reduce_variants();
+        for (int i = 0; i < kCalls; ++i) {
+          const int64_t most =
+              random.integer(0, 199) == 0 ? 200'000 : random.one_of<int64_t>({1, 40, 600, 5000});
+          const bool uses_nccl = random.integer(0, 49) == 0 && rank.group.without_nccl().empty();
+          const auto& rung = uses_nccl ? table[0] : table[static_cast<size_t>(random.integer(1, 3))];
+          calls.push_back({&rung, total, random.integer(1, most)});
+          total += calls.back().count;
+        }
+        const Tensor source = Tensor::zeros({total}, DType::bf16, rank.ctx.device), work = source.clone();
+        const Tensor rows = Tensor::zeros({3, 4096}, DType::bf16, rank.ctx.device), residual = rows.clone();
+        const Tensor weight = Tensor::zeros({4096}, DType::bf16, rank.ctx.device), out = rows.clone();
+        const auto all = [&] {
+          work.copy_from(source, rank.ctx.stream);
+          for (size_t i = 0; i < calls.size(); ++i) {
+            const Tensor part = work.narrow(0, calls[i].first, calls[i].count);
+            calls[i].rung->run(rank.ctx, rank.group.peer_args(part));
+            if (i % 11 == 0) rank.group.all_reduce_add_norm(rank.ctx, {rows, residual, weight, 1e-6, out});
+          }
+        };
+        all();
+        synchronize(rank);
+        rank.host.barrier({});
+        DeviceGraph graph;
+        graph.capture(rank.ctx, all);
+        rank.host.barrier({});
+        Tensor sum;
+        for (int replay = 0; replay < kReplays; ++replay) {
+          if (replay % 250 == 0) {  // integers, so that NCCL's order is no matter
+            const Tensor inputs = random.exact({rank.group.size(), total}, DType::bf16);
+            source.copy_from(inputs.select(0, rank.group.rank()).to(rank.ctx.device), rank.ctx.stream);
+            sum = sum_in_rank_order(inputs);
+          }
+          if (delays.integer(0, 3) == 0)
+            std::this_thread::sleep_for(std::chrono::microseconds(delays.integer(1, 3000)));
+          graph.replay(rank.ctx);
+          if (replay % 10 == 9)
+            expect(testing::bitwise_equal(on_cpu(rank, work), sum), fmt::format("replay {}", replay));
+        }
+        synchronize(rank);
+        rank.host.barrier({});
+      },
+      600s);
 }
 
 // Calls take their halves in turns, or a fast rank writes where a slow one has not read: too rarely to be seen in sums.

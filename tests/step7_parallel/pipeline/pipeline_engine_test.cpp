@@ -162,9 +162,10 @@ TEST(Pipelines, ANaiveOneHasOneStepInFlight) {
 }
 
 // Random requests that come and are aborted at any time, with steps in flight.
-TEST(Pipelines, TheBooksBalanceAfterThousandsOfRequestsWithAborts) {
-  EngineOptions options =
-      on_grid(testing::small_options(testing::golden_folder() / "qwen3_tied", DeviceType::cpu, 40), {1, 2});
+class Crowds : public ::testing::TestWithParam<testing::Grid> {};
+TEST_P(Crowds, TheBooksBalanceAfterThousandsOfRequestsWithAborts) {
+  EngineOptions options = on_grid(
+      testing::small_options(testing::golden_folder() / "qwen3_tied", DeviceType::cpu, 40), GetParam());
   options.runner.batch.block_size = 4;
   options.runner.kv_memory = 0;
   options.runner.batch.num_kv_blocks = 50;
@@ -198,6 +199,7 @@ TEST(Pipelines, TheBooksBalanceAfterThousandsOfRequestsWithAborts) {
   EXPECT_EQ(engine->scheduler().blocks().num_used_blocks(), 0);
   testing::expect_books_closed(engine->scheduler());
 }
+INSTANTIATE_TEST_SUITE_P(Pipelines, Crowds, ::testing::Values(testing::Grid{1, 2}, testing::Grid{2, 2}));
 
 }  // namespace
 }  // namespace ladder
