@@ -83,6 +83,19 @@ TEST(Cli_EngineProcess, WhatTheUserGotWrongIsTheUsersError) {
   EXPECT_TRUE(children_of(::getpid()).empty());
 }
 
+TEST(EngineProcess, OneThatStaysStoppedIsGivenUp) {
+  const auto client = start_engine_process(tinyworld_options());
+  RequestStream stream = client->submit(story(4000));
+  EXPECT_TRUE(stream.next(60s).has_value());
+  for (const int child : children_of(::getpid())) ::kill(child, SIGSTOP);
+  const RequestOutput output = stream.output();
+  EXPECT_EQ(output.completions.at(0).finish_reason, FinishReason::error);
+  EXPECT_NE(output.completions[0].error.find("was stopped (SIGSTOP) and has not gone on for 3 s"),
+            std::string::npos)
+      << output.completions[0].error;
+  EXPECT_TRUE(children_of(::getpid()).empty());
+}
+
 // How long it takes from the end of the engine to that of every request.
 Clock::duration end_of_requests(const std::string& phase) {
   SCOPED_TRACE(phase);
