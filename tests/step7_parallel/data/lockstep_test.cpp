@@ -65,20 +65,7 @@ class Fleet {
     door.max_pause = 50ms;
     door.on_stop = [groups = groups_] { groups->close(); };
     door.start = [this, options](int number) {
-      EngineOptions own = options;
-      own.runner.expert_replica = number;
-      own.makers.model.mlp = [this, number](const OpContext& ctx, int64_t layer, const DecoderSpec& spec,
-                                            DType dtype, const ModelMakers& makers) -> std::unique_ptr<Mlp> {
-        return std::make_unique<FailingMlp>(make_expert_parallel_mlp(ctx, layer, spec, dtype, makers), faults,
-                                            number);
-      };
-      EngineClientOptions of_engine;
-      of_engine.on_turn = [&turns = turns_[static_cast<size_t>(number)]] { ++turns; };
-      std::unique_ptr<Engine> engine = testing::engine_with(own);
-      StartedEngine started;
-      started.config = engine->scheduler().config();
-      started.client = std::make_unique<ThreadEngineClient>(std::move(engine), std::move(of_engine));
-      return started;
+      return groups_->start(number, [&] { return start(options, number); });
     };
     client = std::make_unique<DataParallelClient>(std::move(door));
   }
@@ -88,6 +75,23 @@ class Fleet {
   Faults faults;
 
  private:
+  StartedEngine start(const EngineOptions& options, int number) {
+    EngineOptions own = options;
+    own.runner.expert_replica = number;
+    own.makers.model.mlp = [this, number](const OpContext& ctx, int64_t layer, const DecoderSpec& spec,
+                                          DType dtype, const ModelMakers& makers) -> std::unique_ptr<Mlp> {
+      return std::make_unique<FailingMlp>(make_expert_parallel_mlp(ctx, layer, spec, dtype, makers), faults,
+                                          number);
+    };
+    EngineClientOptions of_engine;
+    of_engine.on_turn = [&turns = turns_[static_cast<size_t>(number)]] { ++turns; };
+    std::unique_ptr<Engine> engine = testing::engine_with(own);
+    StartedEngine started;
+    started.config = engine->scheduler().config();
+    started.client = std::make_unique<ThreadEngineClient>(std::move(engine), std::move(of_engine));
+    return started;
+  }
+
   const std::shared_ptr<LockstepGroups> groups_ = std::make_shared<LockstepGroups>();
   std::vector<std::atomic<int64_t>> turns_;  // of the replicas' loops
 
@@ -289,30 +293,38 @@ TEST(Task7_9_Lockstep, TheDeathOfOneIsTheEndOfAllAndTheyStartAgainTogether) {
 
 TEST(Task7_9_Lockstep, WhatOneCannotLoadIsSaidAndNobodyWaitsForIt) {
   const Checkpoint checkpoint("mixtral_top2");
-  EngineOptions options = checkpoint.one_rank;
-  const auto groups = std::make_shared<LockstepGroups>();
-  DataParallelOptions door;
-  door.num_replicas = 2;
-  door.on_stop = [groups] { groups->close(); };
-  options.runner.expert_parallel = true;
-  options.runner.expert_replicas = 2;
-  options.makers.executor = make_lockstep_executor(groups);
-  options.makers.model.mlp = make_expert_parallel_mlp;
-  door.start = [&](int number) -> StartedEngine {
-    EngineOptions own = options;
-    own.runner.expert_replica = number;
-    const ModelFolder folder = open_model_folder(own.model);
-    if (number == 1) own.model = "a_folder_that_is_not_there";
-    std::unique_ptr<Engine> engine = load_engine(own, folder);
-    SchedulerConfig config = engine->scheduler().config();
-    return {std::make_unique<ThreadEngineClient>(std::move(engine)), std::move(config)};
-  };
-  try {
-    DataParallelClient client(std::move(door));
-    FAIL() << "it started";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("a_folder_that_is_not_there"));
-  }
+  for (const int failing : {0, 1})
+    for (const bool before_it_joins : {false, true})
+      for (const auto& [early, late] :
+           {std::pair{0ms, 20ms}, {20ms, 0ms}}) {  // who fails, and who waits for it
+        const auto groups = std::make_shared<LockstepGroups>();
+        EngineOptions options = checkpoint.one_rank;
+        options.runner.expert_parallel = true;
+        options.runner.expert_replicas = 2;
+        options.makers.executor = make_lockstep_executor(groups);
+        options.makers.model.mlp = make_expert_parallel_mlp;
+        const auto load = [&](int number) -> StartedEngine {
+          EngineOptions own = options;
+          own.runner.expert_replica = number;
+          std::this_thread::sleep_for(number == failing ? early : late);
+          ModelFolder folder = open_model_folder(own.model);
+          if (number == failing) own.model = "a_folder_that_is_not_there";
+          if (number == failing && before_it_joins) folder = open_model_folder(own.model);
+          std::unique_ptr<Engine> engine = load_engine(own, folder);
+          SchedulerConfig config = engine->scheduler().config();
+          return {std::make_unique<ThreadEngineClient>(std::move(engine)), std::move(config)};
+        };
+        DataParallelOptions door;
+        door.num_replicas = 2;
+        door.on_stop = [groups] { groups->close(); };
+        door.start = [&](int number) { return groups->start(number, [&] { return load(number); }); };
+        try {
+          DataParallelClient client(std::move(door));
+          FAIL() << "it started";
+        } catch (const Error& error) {
+          EXPECT_THAT(error.what(), HasSubstr("a_folder_that_is_not_there"));
+        }
+      }
 }
 
 TEST(Task7_9_Lockstep, WhatDoesNotFitIsNamedWithItsNumbers) {
