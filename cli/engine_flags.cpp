@@ -285,6 +285,9 @@ std::vector<std::string> EngineFlags::arguments_of_replica(const EngineOptions& 
   const RunnerConfig& runner = own.runner;
   replace("--device", device_name(runner.device));
   if (runner.threads > 0) replace("--threads", std::to_string(runner.threads));
+  if (!runner.expert_parallel)  // as has been said
+    std::erase_if(words,
+                  [](const std::string& word) { return word.starts_with("--enable-expert-parallel"); });
   if (runner.batch.num_kv_blocks > 0) replace("--num-kv-blocks", std::to_string(runner.batch.num_kv_blocks));
   return words;
 }

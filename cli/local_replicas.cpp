@@ -65,8 +65,9 @@ StartedEngine LocalReplicas::start(int number, EngineClientOptions client) {
   const int local = number - range_.first;
   const EngineOptions& own = options_[static_cast<size_t>(local)];
   LoadProgress of_this = [this, local](int64_t done, int64_t total) { progress_.set(local, done, total); };
-  return in_processes_ ? start_in_process(flags_, own, folder_, std::move(of_this), std::move(client))
-                       : start_in_thread(own, folder_, std::move(of_this), std::move(client));
+  if (in_processes_) return start_in_process(flags_, own, folder_, std::move(of_this), std::move(client));
+  const auto load = [&] { return start_in_thread(own, folder_, std::move(of_this), std::move(client)); };
+  return own.runner.expert_replicas > 1 ? groups_->start(local, load) : load();
 }
 
 void LocalReplicas::loaded() {

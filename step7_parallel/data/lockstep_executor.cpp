@@ -15,7 +15,7 @@ LockstepExecutor::~LockstepExecutor() {
   try {
     while (group_->is_awaited_at_the_end(replica_)) run_along();
   } catch (const std::exception&) {
-    // The group has failed, and a destructor cannot throw.
+    // The group has failed, or all others have left.
   }
   group_->leave(replica_);
 }

@@ -121,7 +121,7 @@ bool LockstepGroup::is_awaited_at_the_end(int replica) {
   leaving_[static_cast<size_t>(replica)] = true;
   changed_.notify_all();
   changed_.wait_for(lock, kLeavePatience, [&] { return wave.running() || all_leave() || !failure_.empty(); });
-  return wave.running() && failure_.empty();
+  return wave.running() && !all_leave() && failure_.empty();
 }
 
 void LockstepGroup::leave(int replica) {
@@ -131,6 +131,7 @@ void LockstepGroup::leave(int replica) {
   const bool alone = !all_leave();
   lock.unlock();
   if (alone) fail(replica, "it was ended before the others");
+  votes_.leave(replica);  // for one that waits in the last vote: nobody has a step any more
 }
 
 bool LockstepGroup::has_ended() const {
@@ -138,9 +139,21 @@ bool LockstepGroup::has_ended() const {
   return !failure_.empty() || std::ranges::any_of(leaving_, [](bool leaving) { return leaving; });
 }
 
+StartedEngine LockstepGroups::start(int replica, const std::function<StartedEngine()>& load) {
+  try {
+    return load();
+  } catch (const std::exception& error) {
+    std::lock_guard lock(mutex_);
+    if (have_started_) throw;
+    if (closed_.empty()) closed_ = fmt::format("replica {} did not start: {}", replica, error.what());
+    if (group_ != nullptr) group_->fail(replica, error.what());
+    throw;
+  }
+}
+
 std::shared_ptr<LockstepGroup> LockstepGroups::join(const RunnerConfig& config) {
   std::lock_guard lock(mutex_);
-  LADDER_CHECK(!closed_, "the engine is stopping and starts no more replicas");
+  LADDER_CHECK(closed_.empty(), "{}", closed_);
   if (group_ == nullptr || group_->has_ended()) {
     group_ = std::make_shared<LockstepGroup>(config);
     num_starting_ = config.expert_replicas;
@@ -150,12 +163,12 @@ std::shared_ptr<LockstepGroup> LockstepGroups::join(const RunnerConfig& config) 
 
 void LockstepGroups::started(const LockstepGroup& group) {
   std::lock_guard lock(mutex_);
-  if (&group == group_.get()) --num_starting_;
+  if (&group == group_.get() && --num_starting_ == 0) have_started_ = true;
 }
 
 void LockstepGroups::close() {
   std::lock_guard lock(mutex_);
-  closed_ = true;
+  if (closed_.empty()) closed_ = "the engine is stopping and starts no more replicas";
   if (group_ != nullptr && num_starting_ > 0)
     group_->fail(0, "the engine was stopped while replicas started");
 }

@@ -17,6 +17,7 @@
 
 #include "step1_layers/distributed/local_group.h"
 #include "step4_runner/executor_options.h"
+#include "step7_parallel/data/replica.h"
 #include "step7_parallel/data/wave.h"
 
 namespace ladder {
@@ -48,7 +49,7 @@ class LockstepGroup {
   void check() const;
 
   // The replica has no engine any more. True: it has to run along once more, and to ask again. False: all others are as far, or
-  // the group has failed; then it leaves.
+  // the group has failed; then it leaves. Who runs along when the last one leaves gets an Error.
   bool is_awaited_at_the_end(int replica);
   void leave(int replica);
   // Failed or left: nobody joins it.
@@ -81,7 +82,10 @@ class LockstepGroup {
 // The groups of replicas one after the other: where one has failed, its replicas are started again and meet in the next.
 class LockstepGroups {
  public:
-  // For a replica that starts. Error: close() was called.
+  // Starts a replica by `load`, on whose way it joins. If that throws before all have started once, no replica starts any more:
+  // nobody tries again then (replica.h), and the others would wait for it.
+  StartedEngine start(int replica, const std::function<StartedEngine()>& load);
+  // For a replica that starts. Error: none does any more.
   std::shared_ptr<LockstepGroup> join(const RunnerConfig& config);
   // Of this group, which a replica has joined: it has its executor.
   void started(const LockstepGroup& group);
@@ -92,7 +96,8 @@ class LockstepGroups {
   std::mutex mutex_;
   std::shared_ptr<LockstepGroup> group_;
   int num_starting_ = 0;  // of those that group_ needs
-  bool closed_ = false;
+  bool have_started_ = false;
+  std::string closed_;  // why no replica is started any more
 };
 
 }  // namespace ladder

