@@ -13,6 +13,7 @@
 #include "step7_parallel/communicators/kinds.h"
 #include "step7_parallel/context/decode_context_attention.h"
 #include "step7_parallel/context/prefill_context_model.h"
+#include "step7_parallel/expert/balanced_model.h"
 #include "step7_parallel/expert/expert_parallel.h"
 #include "step7_parallel/pipeline/split_layers.h"
 #include "step7_parallel/workers/worker_executor.h"
@@ -229,6 +230,23 @@ void EngineFlags::add_ranks(CLI::App& app) {
          "a layer's experts are shared out whole over the ranks of a stage, those of all replicas together "
          "where these are threads on the CPU, instead of each one's width")
       ->group(group);
+  app.add_flag(
+         "--enable-eplb", options_.runner.balance_experts,
+         "with --enable-expert-parallel, on the CPU: experts change ranks while the engine runs, by how "
+         "many tokens ask for each, and a line says how even the ranks were before and are after")
+      ->group(group);
+  app.add_option("--num-redundant-experts", options_.runner.num_redundant_experts,
+                 "with --enable-eplb: copies in each layer of the experts that are asked for most")
+      ->check(whole_in_range(0, 1 << 20))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option("--eplb-step-interval", eplb_step_interval_,
+                 "with --enable-eplb: steps from one change to the next, whose tokens are counted for it")
+      ->check(whole_in_range(1, 1 << 30))
+      ->type_name("N")
+      ->capture_default_str()
+      ->group(group);
   app.add_flag("--naive-pipeline", options_.runner.naive_pipeline,
                "one batch at a time goes through the stages (a baseline)")
       ->group(group);
@@ -286,8 +304,10 @@ std::vector<std::string> EngineFlags::arguments_of_replica(const EngineOptions& 
   replace("--device", device_name(runner.device));
   if (runner.threads > 0) replace("--threads", std::to_string(runner.threads));
   if (!runner.expert_parallel)  // as has been said
-    std::erase_if(words,
-                  [](const std::string& word) { return word.starts_with("--enable-expert-parallel"); });
+    std::erase_if(words, [](const std::string& word) {
+      return word.starts_with("--enable-expert-parallel") || word.starts_with("--enable-eplb") ||
+             word.starts_with("--num-redundant-experts=");
+    });
   if (runner.batch.num_kv_blocks > 0) replace("--num-kv-blocks", std::to_string(runner.batch.num_kv_blocks));
   return words;
 }
@@ -295,6 +315,12 @@ std::vector<std::string> EngineFlags::arguments_of_replica(const EngineOptions& 
 ModelMakers EngineFlags::model_makers() const {
   ModelMakers makers;
   if (options_.runner.expert_parallel) makers.mlp = make_expert_parallel_mlp;
+  // Both are refused with --prefill-context-parallel-size, which makes the model too, in the flags' own words.
+  if (options_.runner.balance_experts && options_.runner.prefill_context_parallel_size == 1)
+    move_experts_by_load(
+        makers, {options_.runner.num_redundant_experts, eplb_step_interval_, [](const ExpertsMoved& moved) {
+                   fmt::print(stderr, "ladder: experts by load: {}\n", moved.str());
+                 }});
   makers.attention = decode_context_attention(options_.runner.decode_context_parallel_size,
                                               options_.runner.kv_interleave_size);
   // With both the configuration is refused, in the flags' own words (resolve_runner_config).
@@ -321,7 +347,8 @@ void EngineFlags::share_out_experts(RunnerConfig& runner, const DataParallelFlag
   if (num_expert_ranks(runner) > 1) return;
   std::fprintf(stderr,
                "ladder: --enable-expert-parallel is off: each stage is one rank, which has all experts\n");
-  runner.expert_parallel = false;
+  runner.expert_parallel = runner.balance_experts = false;
+  runner.num_redundant_experts = 0;
 }
 
 EngineOptions EngineFlags::options(const DataParallelFlags* replicas) const {

@@ -148,11 +148,13 @@ std::string heads_of(const DecoderSpec& spec, const RunnerConfig& config, int te
   return fmt::format("{}; {}", range(spec.num_heads), range(spec.num_kv_heads));
 }
 
-// "0 to 63 of 128": the experts that a rank has whole, "a part of all 128" where each one's width is split.
+// "0 to 63 of 128": the experts that a rank has whole, "any 64 of 128" where they change places, "a part of all 128" where
+// each one's width is split.
 std::string experts_of(const DecoderSpec& spec, const RunnerConfig& config, int tensor_rank) {
   const int64_t all = spec.experts.num_experts;
   if (!config.expert_parallel) return fmt::format("a part of all {}", all);
   const ExpertRange here = experts_of_rank(config, all, tensor_rank);
+  if (config.balance_experts) return fmt::format("any {} of {}", here.size(), all);
   return here.size() == 1 ? fmt::format("{} of {}", here.begin, all)
                           : fmt::format("{} to {} of {}", here.begin, here.end - 1, all);
 }

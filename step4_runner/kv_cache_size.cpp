@@ -6,6 +6,7 @@
 #include "step1_layers/core/error.h"
 #include "step1_layers/core/parallel.h"
 #include "step4_runner/rank_grid.h"
+#include "step4_runner/redundant_experts.h"
 
 namespace ladder {
 
@@ -107,6 +108,19 @@ void check_prefill_context(const RunnerConfig& config) {
                ranks);
 }
 
+void check_balanced_experts(const DecoderSpec& spec, const RunnerConfig& config) {
+  LADDER_CHECK(config.num_redundant_experts == 0 || config.balance_experts,
+               "--num-redundant-experts {}: expected --enable-eplb, which says what they are copies of",
+               config.num_redundant_experts);
+  if (!config.balance_experts) return;
+  LADDER_CHECK(
+      config.expert_parallel,
+      "--enable-eplb: expected --enable-expert-parallel, with which ranks have whole experts to move");
+  LADDER_CHECK(config.device.is_cpu(),
+               "--enable-eplb: experts are moved on the CPU alone so far, expected --device cpu");
+  check_redundant_experts(spec.experts.num_experts, num_expert_ranks(config), config.num_redundant_experts);
+}
+
 void check_flags(const DecoderSpec& spec, const RunnerConfig& config) {
   const BatchConfig& batch = config.batch;
   expect_range(batch.max_num_seqs, kMaxNumSeqsRange, "--max-num-seqs");
@@ -133,6 +147,7 @@ void check_flags(const DecoderSpec& spec, const RunnerConfig& config) {
                "--enable-expert-parallel: the model's {} experts are fewer than the {} ranks of {} replicas "
                "(--data-parallel-size)",
                spec.experts.num_experts, num_expert_ranks(config), config.expert_replicas);
+  check_balanced_experts(spec, config);
   check_decode_context(spec, config);
   check_prefill_context(config);
   LADDER_CHECK(config.pipeline_parallel_size <= spec.num_layers,

@@ -94,8 +94,10 @@ inline int num_expert_ranks(const RunnerConfig& config) {
 inline int expert_rank(const RunnerConfig& config, int tensor_rank) {
   return config.expert_replica * config.tensor_parallel_size + tensor_rank;
 }
+// Redundant experts, of which all ranks have as many places, count on after the layer's own.
 inline ExpertRange experts_of_rank(const RunnerConfig& config, int64_t num_experts, int tensor_rank) {
-  return experts_of_rank(num_experts, num_expert_ranks(config), expert_rank(config, tensor_rank));
+  return experts_of_rank(num_experts + config.num_redundant_experts, num_expert_ranks(config),
+                         expert_rank(config, tensor_rank));
 }
 
 // Steps that may be submitted and not collected. A pipeline is full with one in every stage; one GPU computes a step

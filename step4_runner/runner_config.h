@@ -54,6 +54,10 @@ struct RunnerConfig {
   bool expert_parallel = false;
   // So many replicas of the engine share them out together, and this is that one (step 7, 7.9): their ranks step in lockstep.
   int expert_replicas = 1, expert_replica = 0;
+  // Experts change places while the engine runs, by how many tokens ask for each, with so many copies more than there are
+  // experts in a layer (step 7, 7.9). With makers of such layers, on the CPU.
+  bool balance_experts = false;
+  int64_t num_redundant_experts = 0;
   bool naive_pipeline = false;         // one batch at a time goes through all stages (a baseline)
   bool check_batches = kIsDebugBuild;  // on the CPU the ranks compare theirs at every step (batch_check.h)
   int threads = 0;                     // all ranks together. 0: one per core

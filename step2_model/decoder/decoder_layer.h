@@ -23,6 +23,7 @@ class DecoderLayer {
   std::vector<Parameter*> parameters();
   void process_after_load(const OpContext& ctx);
   KvCacheSpec kv_cache_spec() const { return attention_->kv_cache_spec(); }
+  Mlp& mlp() const { return *mlp_; }
 
   // Adds this layer to the stream. rope_table is f32 [max_len, rotary_dim] (rope.h); metadata's rows are the
   // stream's.

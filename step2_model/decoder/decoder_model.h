@@ -26,6 +26,7 @@ class DecoderModel final : public Model {
   // Every parameter of the range, "layers.3.qkv_proj.weight" and so on; valid while the model lives.
   std::vector<Parameter*> parameters();
   void process_after_load(const OpContext& ctx);
+  const std::vector<DecoderLayer>& layers() const { return layers_; }
   bool is_first() const { return layer_begin_ == 0; }
   bool is_last() const { return layer_end_ == spec_.num_layers; }
 

@@ -6,7 +6,7 @@
 #include <numeric>
 
 #include "step1_layers/core/error.h"
-#include "step7_parallel/expert/redundant_experts.h"
+#include "step4_runner/redundant_experts.h"
 
 namespace ladder {
 

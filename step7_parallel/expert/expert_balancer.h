@@ -33,7 +33,7 @@ struct ExpertPlacement {
 // that has no such copy, one that the first rank has not yet or the other one has twice, and among these the one whose tokens
 // per copy are nearest. (There is always one, and each exchange leaves fewer doubles.)
 //
-// Error: numbers that do not fit (redundant_experts.h); a negative load.
+// Error: numbers that do not fit (step4_runner/redundant_experts.h); a negative load.
 ExpertPlacement balance_experts(std::span<const int64_t> loads, int64_t ranks, int64_t num_redundant);
 
 // Tokens of the rank with the most over those of the mean one, where the copies of an expert share its tokens equally. 1 is

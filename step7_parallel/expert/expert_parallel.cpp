@@ -16,16 +16,18 @@ std::vector<int32_t> expert_map(int64_t num_experts, int64_t ranks, int64_t rank
   return numbers;
 }
 
-namespace {
-
-// Where replicas share out the experts: the group of all their ranks in the stage.
 Communicator& expert_group(const OpContext& ctx) {
   return ctx.parallel != nullptr && ctx.parallel->ep->size() > 1 ? *ctx.parallel->ep : tp_group(ctx);
 }
 
 // The ranks have other tokens than those of other replicas, and the same as those of their own: of these each brings a share to
 // the experts. The sum over the tensor ranks, which follows, puts the shares together.
-ExpertRun bring_to_experts(std::vector<int32_t> rank_of) {
+ExpertRun bring_to_experts(const OpContext& context, int64_t num_experts) {
+  const Communicator& ranks = expert_group(context);
+  if (&ranks == &tp_group(context)) return {};
+  std::vector<int32_t> rank_of;
+  for (int rank = 0; rank < ranks.size(); ++rank)
+    rank_of.resize(static_cast<size_t>(experts_of_rank(num_experts, ranks.size(), rank).end), rank);
   return [rank_of = std::move(rank_of)](const OpContext& ctx, const MoeExpertsArgs& args,
                                         const RunHere& run_here) {
     const Communicator& tensor = tp_group(ctx);
@@ -50,8 +52,6 @@ ExpertRun bring_to_experts(std::vector<int32_t> rank_of) {
   };
 }
 
-}  // namespace
-
 std::unique_ptr<Mlp> make_expert_parallel_mlp(const OpContext& ctx, int64_t layer, const DecoderSpec& spec,
                                               DType dtype, const ModelMakers& makers) {
   const Communicator& ranks = expert_group(ctx);
@@ -61,15 +61,9 @@ std::unique_ptr<Mlp> make_expert_parallel_mlp(const OpContext& ctx, int64_t laye
     return make_mlp(others, ctx, layer, spec, dtype);
   }
   const int64_t experts = spec.experts.num_experts;
-  ExpertRun run;
-  if (&ranks != &tp_group(ctx)) {
-    std::vector<int32_t> rank_of;
-    for (int rank = 0; rank < ranks.size(); ++rank)
-      rank_of.resize(static_cast<size_t>(experts_of_rank(experts, ranks.size(), rank).end), rank);
-    run = bring_to_experts(std::move(rank_of));
-  }
   return std::make_unique<MoeMlp>(ctx, fmt::format("layers.{}", layer), spec, dtype, makers,
-                                  expert_map(experts, ranks.size(), ranks.rank()), std::move(run));
+                                  expert_map(experts, ranks.size(), ranks.rank()),
+                                  bring_to_experts(ctx, experts));
 }
 
 }  // namespace ladder

@@ -129,6 +129,14 @@ TEST(Cli_Ranks, ExpertsOnTheirRanksGiveTheTokensOfOneRank) {
     EXPECT_EQ(several.exit_code, 0) << several.err;
     EXPECT_EQ(several.err, "");
     EXPECT_EQ(several.out, one.out) << backend;
+    const BinaryResult moving = run({"--tensor-parallel-size=2", "--enable-expert-parallel", "--enable-eplb",
+                                     "--eplb-step-interval=3", "--num-redundant-experts=2",
+                                     std::string("--distributed-executor-backend=") + backend});
+    EXPECT_EQ(moving.exit_code, 0) << moving.err;
+    EXPECT_THAT(moving.err,
+                MatchesRegex("(ladder: experts by load: layers 0 to 1: [0-2] of 2 changed, [0-9]+ "
+                             "copies, [0-9.]+ MiB; imbalance mean [12].[0-9]+, worst .*\n)+"));
+    EXPECT_EQ(moving.out, one.out) << backend;
   }
 }
 
@@ -136,6 +144,27 @@ TEST(Cli_Ranks, ExpertsOnRanksNeedAModelThatHasSome) {
   const BinaryResult dense = run_binary(generate({"--tensor-parallel-size=2", "--enable-expert-parallel"}));
   EXPECT_EQ(dense.exit_code, 2);
   EXPECT_EQ(dense.err, "ladder: error: --enable-expert-parallel: the model has no experts\n");
+}
+
+TEST(Cli_Ranks, WhatExpertsThatMoveNeedIsOneLine) {
+  const auto error_of = [](std::vector<std::string> more) {
+    std::vector<std::string> words = {
+        "info", "--model=" + (testing::source_folder() / "tests" / "goldens" / "qwen3_moe_normed").string(),
+        "--device=cpu", "--tensor-parallel-size=2"};
+    words.insert(words.end(), more.begin(), more.end());
+    const BinaryResult result = run_binary(words);
+    EXPECT_EQ(result.exit_code, result.err.empty() ? 0 : 2);
+    return result.err.empty() ? result.out : result.err;
+  };
+  EXPECT_EQ(error_of({"--enable-eplb"}),
+            "ladder: error: --enable-eplb: expected --enable-expert-parallel, with which ranks have whole "
+            "experts to move\n");
+  EXPECT_THAT(error_of({"--enable-expert-parallel", "--num-redundant-experts=2"}),
+              HasSubstr("--num-redundant-experts 2: expected --enable-eplb"));
+  EXPECT_THAT(error_of({"--enable-expert-parallel", "--enable-eplb", "--num-redundant-experts=3"}),
+              HasSubstr("expected 0, 2, 4, ... or 8"));
+  EXPECT_THAT(error_of({"--enable-expert-parallel", "--enable-eplb", "--num-redundant-experts=2"}),
+              HasSubstr("any 5 of 8"));
 }
 
 TEST(Cli_Ranks, WhatAWorkerCannotDoIsOneLine) {

@@ -1,4 +1,4 @@
-#include "step7_parallel/expert/redundant_experts.h"
+#include "step4_runner/redundant_experts.h"
 
 #include <string>
 

@@ -1,0 +1,128 @@
+#include "step7_parallel/expert/balanced_mlp.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "step1_layers/core/error.h"
+#include "step1_layers/distributed/communicator.h"
+#include "step1_layers/moe/local_experts.h"
+#include "step7_parallel/expert/expert_moves.h"
+#include "step7_parallel/expert/expert_parallel.h"
+
+namespace ladder {
+
+namespace {
+
+std::vector<int32_t> numbers_on_rank(const ExpertPlacement& placement, int64_t num_experts, int rank) {
+  std::vector<int32_t> numbers(static_cast<size_t>(num_experts), -1);
+  int32_t place = 0;
+  for (const int32_t expert : placement.rank_experts[static_cast<size_t>(rank)])
+    numbers[static_cast<size_t>(expert)] = place++;
+  return numbers;
+}
+
+// weights[to_place] = the expert that comes, for all moves of the group. Both sides count in the order of the moves.
+void move_rows(const OpContext& ctx, Communicator& group, const std::vector<ExpertMove>& moves,
+               const Tensor& weights) {
+  std::vector<int64_t> sent(static_cast<size_t>(group.size())), received(sent.size());
+  std::vector<int64_t> leaving;                           // places, by the rank that they go to
+  std::vector<std::vector<int64_t>> coming(sent.size());  // places, by the rank that they come from
+  for (const ExpertMove& move : moves) {
+    if (move.from_rank == group.rank()) {
+      leaving.push_back(move.from_place);
+      ++sent[static_cast<size_t>(move.to_rank)];
+    }
+    if (move.to_rank == group.rank()) {
+      coming[static_cast<size_t>(move.from_rank)].push_back(move.to_place);
+      ++received[static_cast<size_t>(move.from_rank)];
+    }
+  }
+  const auto rows = [&](int64_t count) { return Tensor::empty({count, weights.dim(1)}, weights.dtype()); };
+  const Tensor out = rows(std::ssize(leaving));
+  for (int64_t row = 0; row < out.dim(0); ++row)
+    out.select(0, row).copy_from(weights.select(0, leaving[static_cast<size_t>(row)]));
+  const Tensor in = rows(std::ranges::count(moves, group.rank(), &ExpertMove::to_rank));
+  group.all_to_all(ctx, out, sent, in, received);
+  int64_t row = 0;
+  for (const std::vector<int64_t>& of_rank : coming)
+    for (const int64_t place : of_rank) weights.select(0, place).copy_from(in.select(0, row++));
+}
+
+}  // namespace
+
+BalancedMlp::BalancedMlp(const OpContext& ctx, int64_t layer, const DecoderSpec& spec, DType dtype,
+                         const ModelMakers& makers, int64_t num_redundant)
+    : layer_(layer),
+      placement_(first_placement(spec.experts.num_experts, expert_group(ctx).size(), num_redundant)),
+      counts_(static_cast<size_t>(spec.experts.num_experts)),
+      exchange_(bring_to_experts(ctx, spec.experts.num_experts + num_redundant)),
+      mlp_(ctx, fmt::format("layers.{}", layer), spec, dtype, makers,
+           numbers_on_rank(placement_, spec.experts.num_experts, expert_group(ctx).rank()),
+           [this](const OpContext& here, const MoeExpertsArgs& args, const RunHere&) {
+             count(here, args.expert_ids);
+             choose_places(here, args.expert_ids);
+             const RunHere run = [this](const OpContext& own, const MoeExpertsArgs& of_places) {
+               find_local_experts(own, of_places.expert_ids, numbers_of_places_);
+               moe_experts(own, of_places);
+             };
+             exchange_ ? exchange_(here, args, run) : run(here, args);
+           }) {
+  const Communicator& group = expert_group(ctx);
+  const int64_t places = spec.experts.num_experts + num_redundant;
+  numbers_of_places_ = Tensor::from<int32_t>(expert_map(places, group.size(), group.rank()), {places});
+  for (const Parameter* parameter : mlp_.parameters())
+    if (parameter->name.ends_with(".experts.gate_up") || parameter->name.ends_with(".experts.down")) {
+      const Tensor& weights = parameter->tensor;
+      weights_.push_back(weights.view({weights.dim(0), weights.numel() / weights.dim(0)}));
+    }
+  set_placement(placement_);
+}
+
+void BalancedMlp::set_placement(const ExpertPlacement& placement) {
+  placement_ = placement;
+  places_of_.assign(counts_.size(), {});
+  int32_t place = 0;
+  for (const std::vector<int32_t>& experts : placement.rank_experts)
+    for (const int32_t expert : experts) places_of_[static_cast<size_t>(expert)].push_back(place++);
+}
+
+std::vector<int64_t> BalancedMlp::take_counts() {
+  return std::exchange(counts_, std::vector<int64_t>(counts_.size()));
+}
+
+int64_t BalancedMlp::expert_bytes() const {
+  int64_t bytes = 0;
+  for (const Tensor& weights : weights_) bytes += weights.select(0, 0).nbytes();
+  return bytes;
+}
+
+void BalancedMlp::count(const OpContext& ctx, const Tensor& expert_ids) {
+  if (!slots_.defined()) return;
+  // The tensor-parallel ranks have the same rows: each counts a share.
+  const Communicator& tensor = tp_group(ctx);
+  const int64_t tokens = expert_ids.dim(0), top_k = expert_ids.dim(1);
+  for (int64_t row = tensor.rank(); row < tokens; row += tensor.size()) {
+    if (slots_.data<int64_t>()[row] < 0) continue;
+    for (int64_t j = 0; j < top_k; ++j)
+      ++counts_[static_cast<size_t>(expert_ids.data<int32_t>()[row * top_k + j])];
+  }
+}
+
+void BalancedMlp::choose_places(const OpContext& ctx, const Tensor& expert_ids) const {
+  // Replicas begin at different copies: many of them may have one row.
+  const int64_t begin = exchange_ ? expert_group(ctx).rank() : 0, top_k = expert_ids.dim(1);
+  for (int64_t i = 0; i < expert_ids.numel(); ++i) {
+    int32_t& id = expert_ids.data<int32_t>()[i];
+    const std::vector<int32_t>& places = places_of_[static_cast<size_t>(id)];
+    id = places[static_cast<size_t>(begin + i / top_k) % places.size()];
+  }
+}
+
+int64_t BalancedMlp::move_to(const OpContext& ctx, const ExpertPlacement& next) {
+  const std::vector<ExpertMove> moves = plan_moves(placement_, next);
+  for (const Tensor& weights : weights_) move_rows(ctx, expert_group(ctx), moves, weights);
+  set_placement(next);
+  return std::ssize(moves);
+}
+
+}  // namespace ladder
