@@ -1,8 +1,10 @@
 // Task 4.4.executor: the executor with two steps in flight, on the fake device.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <deque>
 #include <string>
+#include <thread>
 
 #include "step1_layers/core/error.h"
 #include "step4_runner/local_executor.h"
@@ -44,6 +46,8 @@ TEST(Task4_4_ExecutorAhead, TakesTwoStepsAndWaitsInCollectAlone) {
       if (std::ssize(tickets) == executor.max_in_flight()) collect();
       tickets.push_back(
           executor.submit(number == 0 ? prompt_step({4}, 5) : decode_step(number, {4}, 4 + number)));
+      // Time to launch both, so that the rank takes its second step while the first is still there to be collected.
+      if (number == 1) std::this_thread::sleep_for(std::chrono::milliseconds(50));
     }
     while (!tickets.empty()) collect();
     EXPECT_EQ(stream.counts().waits, 10) << "one for every step's tokens";
