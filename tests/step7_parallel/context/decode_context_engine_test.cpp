@@ -90,7 +90,7 @@ TEST_P(Task7_11_Crowds, GetWhatOneRankGives) {
   EngineOptions one_rank = testing::small_options(testing::golden_folder() / model, DeviceType::cpu, 48);
   one_rank.runner.kv_memory = 0;
   one_rank.runner.batch.block_size = 4;
-  one_rank.runner.batch.num_kv_blocks = 26;
+  one_rank.runner.batch.num_kv_blocks = 17;
   one_rank.runner.batch.max_num_seqs = 6;
   one_rank.runner.batch.max_num_batched_tokens = 12;
   std::vector<Request> requests;
