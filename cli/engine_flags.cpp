@@ -8,6 +8,7 @@
 #include "cli/flag_values.h"
 #include "cli/kernels.h"
 #include "cli/launched_command.h"
+#include "step1_layers/attention/kv_codes.h"
 #include "step1_layers/core/error.h"
 #include "step4_runner/rank_grid.h"
 #include "step7_parallel/communicators/kinds.h"
@@ -66,6 +67,14 @@ void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_de
   const char* group = "How the model is run";
   app.add_option("--dtype", dtype_, "arithmetic and cache: auto (as config.json says), f32, bf16 or f16")
       ->check(CLI::IsMember({"auto", "f32", "bf16", "f16"}))
+      ->type_name("TYPE")
+      ->capture_default_str()
+      ->group(group);
+  app.add_option(
+         "--kv-cache-dtype", kv_cache_dtype_,
+         "what keys and values are kept in: auto (as they are computed), or on the CPU codes of fp8, int8 "
+         "or int4 with a scale per token and head")
+      ->check(CLI::IsMember({"auto", "fp8", "int8", "int4"}))
       ->type_name("TYPE")
       ->capture_default_str()
       ->group(group);
@@ -358,6 +367,7 @@ EngineOptions EngineFlags::options(const DataParallelFlags* replicas) const {
   options.policy = parse_scheduling_policy(policy_);
   RunnerConfig& runner = options.runner;
   runner.device = find_device(device_);
+  runner.kv_cache_dtype = parse_kv_cache_dtype(kv_cache_dtype_, "--kv-cache-dtype");
   runner.load_format = load_format_ == "dummy" ? LoadFormat::dummy : LoadFormat::automatic;
   options.makers.split_layers = split_layers;
   options.makers.model = model_makers();

@@ -38,6 +38,7 @@ class EngineFlags {
 
   EngineOptions options_;  // what the flags set directly; the others are read from these:
   std::string dtype_ = "auto";
+  std::string kv_cache_dtype_ = "auto";
   std::string device_ = "auto";
   std::string load_format_ = "auto";
   std::string policy_ = "fcfs";

@@ -51,6 +51,7 @@ struct ModelMakers {
   std::function<std::shared_ptr<const LinearMethod>(const std::string& name,
                                                     std::string_view quantization_config)>
       linear_method;
+  KvCacheDType kv_cache_dtype = KvCacheDType::automatic;  // in what every layer keeps its keys and values
   // `cache` is what one rank with these heads keeps by default.
   std::function<std::unique_ptr<Attention>(const OpContext& ctx, int64_t layer, const KvCacheSpec& cache)>
       attention;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "step1_layers/attention/kv_codes.h"
 #include "step1_layers/core/error.h"
 #include "step1_layers/core/parallel.h"
 #include "step4_runner/rank_grid.h"
@@ -93,6 +94,19 @@ void check_decode_context(const DecoderSpec& spec, const RunnerConfig& config) {
                config.batch.block_size, ranks, run);
 }
 
+void check_kv_cache_dtype(const RunnerConfig& config) {
+  if (config.kv_cache_dtype == KvCacheDType::automatic) return;
+  const std::string_view name = kv_cache_dtype_name(config.kv_cache_dtype);
+  LADDER_CHECK(config.device.is_cpu(),
+               "--kv-cache-dtype {}: codes are kept on the CPU alone so far, expected --device cpu or auto",
+               name);
+  LADDER_CHECK(config.decode_context_parallel_size == 1 && config.prefill_context_parallel_size == 1,
+               "--kv-cache-dtype {}: expected auto, as ranks that share out a context exchange keys as they "
+               "are (--{}-context-parallel-size {})",
+               name, config.decode_context_parallel_size > 1 ? "decode" : "prefill",
+               std::max(config.decode_context_parallel_size, config.prefill_context_parallel_size));
+}
+
 void check_prefill_context(const RunnerConfig& config) {
   const int64_t ranks = config.prefill_context_parallel_size;
   expect_range(ranks, kPrefillContextParallelSizeRange, "--prefill-context-parallel-size");
@@ -148,6 +162,7 @@ void check_flags(const DecoderSpec& spec, const RunnerConfig& config) {
                "(--data-parallel-size)",
                spec.experts.num_experts, num_expert_ranks(config), config.expert_replicas);
   check_balanced_experts(spec, config);
+  check_kv_cache_dtype(config);
   check_decode_context(spec, config);
   check_prefill_context(config);
   LADDER_CHECK(config.pipeline_parallel_size <= spec.num_layers,
@@ -316,8 +331,21 @@ std::vector<KvCacheView> allocate_kv_caches(std::span<const KvCacheSpec> specs, 
   std::vector<KvCacheView> caches;
   for (const KvCacheSpec& spec : specs) {
     KvCacheView& cache = caches.emplace_back();
-    cache.k = touched({num_blocks, block_size, spec.num_kv_heads, spec.k_dim}, spec.dtype, device);
-    cache.v = touched({num_blocks, block_size, spec.num_kv_heads, spec.v_dim}, spec.dtype, device);
+    cache.kept_as = spec.kept_as;
+    if (spec.kept_as == KvCacheDType::automatic) {
+      cache.k = touched({num_blocks, block_size, spec.num_kv_heads, spec.k_dim}, spec.dtype, device);
+      cache.v = touched({num_blocks, block_size, spec.num_kv_heads, spec.v_dim}, spec.dtype, device);
+      continue;
+    }
+    const auto codes = [&](int64_t dim) {
+      return touched({num_blocks, block_size, spec.num_kv_heads, kv_code_bytes(spec.kept_as, dim)}, DType::u8,
+                     device);
+    };
+    const Shape scales = {num_blocks, block_size, spec.num_kv_heads, kKvScales};
+    cache.k = codes(spec.k_dim);
+    cache.v = codes(spec.v_dim);
+    cache.k_scales = touched(scales, DType::f32, device);
+    cache.v_scales = touched(scales, DType::f32, device);
   }
   return caches;
 }

@@ -41,6 +41,12 @@ RankWidths rank_widths(const DecoderSpec& spec, int64_t ranks) {
           (spec.vocab_size + ranks - 1) / ranks};
 }
 
+// K and V of one token, of one layer of one rank.
+int64_t layer_kv_bytes(const DecoderSpec& spec, const RunnerConfig& config) {
+  const int64_t heads = rank_widths(spec, config.tensor_parallel_size).kv / spec.head_dim;
+  return heads * 2 * kv_head_bytes(config.kv_cache_dtype, config.dtype, spec.head_dim);
+}
+
 // One rank's parameters and rotary table: what Model::weight_bytes() will say.
 int64_t weight_bytes(const DecoderSpec& spec, const RunnerConfig& config, GridPlace place) {
   const int stage = place.stage;
@@ -180,14 +186,12 @@ MachineMemory machine_memory() {
 }
 
 int64_t kv_bytes_per_token(const DecoderSpec& spec, const RunnerConfig& config) {
-  const int64_t kv = rank_widths(spec, config.tensor_parallel_size).kv;
-  return spec.num_layers * 2 * kv * dtype_size(config.dtype) * config.tensor_parallel_size *
+  return spec.num_layers * layer_kv_bytes(spec, config) * config.tensor_parallel_size *
          config.prefill_context_parallel_size / config.decode_context_parallel_size;
 }
 
 int64_t rank_kv_bytes_per_token(const DecoderSpec& spec, const RunnerConfig& config, int stage) {
-  const int64_t kv = rank_widths(spec, config.tensor_parallel_size).kv;
-  return layers_of(config, spec.num_layers, stage).size() * 2 * kv * dtype_size(config.dtype);
+  return layers_of(config, spec.num_layers, stage).size() * layer_kv_bytes(spec, config);
 }
 
 MachineMemory memory_of(Device device) {

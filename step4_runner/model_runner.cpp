@@ -210,7 +210,7 @@ ModelInput ModelRunner::model_input() const {
 MemoryPlan ModelRunner::memory() const {
   MemoryPlan plan;
   plan.weights = model_->weight_bytes();
-  for (const KvCacheView& cache : kv_caches_) plan.kv += cache.k.nbytes() + cache.v.nbytes();
+  for (const KvCacheView& cache : kv_caches_) plan.kv += cache.nbytes();
   plan.activations = activation_bytes_ + received_.nbytes();
   return plan;
 }

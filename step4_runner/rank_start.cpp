@@ -45,6 +45,7 @@ ModelFactory model_factory(const ExecutorOptions& options, const RunnerConfig& c
     model.layer_begin = layers.begin;
     model.layer_end = layers.end;
     model.makers = options.model_makers;
+    model.makers.kv_cache_dtype = config.kv_cache_dtype;
     model.progress = [progress, rank = rank_at(config, place)](int64_t done, int64_t total) {
       progress->set(rank, done, total);
     };

@@ -25,7 +25,9 @@ struct RunnerConfig {
   DType dtype = DType::f32;
   LoadFormat load_format = LoadFormat::automatic;
 
-  BatchConfig batch;      // sizes of a step, of a sequence and of the KV cache
+  KvCacheDType kv_cache_dtype =
+      KvCacheDType::automatic;  // codes: on the CPU (step1_layers/attention/kv_codes.h)
+  BatchConfig batch;            // sizes of a step, of a sequence and of the KV cache
   int64_t kv_memory = 0;  // bytes, all ranks of this process together. 0: a share of this machine's memory
   // On a GPU where neither kv_memory nor num_kv_blocks was given: num_kv_blocks is a prediction, which the
   // warm-up replaces by what it measures.

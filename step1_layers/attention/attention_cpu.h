@@ -8,5 +8,6 @@ namespace ladder {
 
 void causal_attention_loop(const OpContext& ctx, const CausalAttentionArgs& args);
 void paged_attention_loop(const OpContext& ctx, const PagedAttentionArgs& args);
+void paged_attention_values_of_codes(const OpContext& ctx, const PagedAttentionArgs& args);
 
 }  // namespace ladder

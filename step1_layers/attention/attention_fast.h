@@ -30,7 +30,10 @@ void attend_all(const OpContext& ctx, int64_t kv_heads, int64_t group, int64_t k
   const int64_t workers = std::min<int64_t>({num_threads(), units, 1 + products / 100000});
 
   ArenaScope scope(*ctx.arena);
-  const int64_t floats = attention_padded(attention_scratch_floats(unit_tokens * group, k_dim, v_dim));
+  bool codes = false;
+  for_each_sequence(
+      [&](const AttentionWork<T>& sequence) { codes = sequence.kept_as != KvCacheDType::automatic; });
+  const int64_t floats = attention_padded(attention_scratch_floats(unit_tokens * group, k_dim, v_dim, codes));
   float* scratch = ctx.arena->take({workers, floats}, DType::f32).template data<float>();
   parallel_for(workers, 1, [&](int64_t begin, int64_t end) {
     // Worker w takes units w, w + workers, ...: late blocks of a prompt see more keys than early ones, and so
@@ -45,8 +48,15 @@ void attend_all(const OpContext& ctx, int64_t kv_heads, int64_t group, int64_t k
             work.tokens = std::min(unit_tokens, sequence.tokens - token);
             work.first_position += token;
             work.q += token * work.q_token_stride + head * group * work.q_head_stride;
-            work.k += head * k_head_stride;
-            work.v += head * v_head_stride;
+            if (codes) {
+              work.k_codes += head * k_head_stride;
+              work.v_codes += head * v_head_stride;
+              work.k_scales += head * kKvScales;
+              work.v_scales += head * kKvScales;
+            } else {
+              work.k += head * k_head_stride;
+              work.v += head * v_head_stride;
+            }
             work.out += token * work.out_token_stride + head * group * work.out_head_stride;
             if (work.lse) work.lse += token * work.lse_token_stride + head * group * work.lse_head_stride;
             work.scratch = scratch + worker * floats;

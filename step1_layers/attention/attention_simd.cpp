@@ -105,6 +105,12 @@ float softmax_tile(float* scores, int64_t valid, float& largest, float& sum) {
 }
 // <<< task 1.7.simd
 
+// One position's codes and scales, of its keys and values.
+struct CodesOfKey {
+  const uint8_t *k, *v;
+  const float *k_scales, *v_scales;
+};
+
 // Where positions [first, first + count) lie.
 template <class T>
 void locate(const AttentionWork<T>& work, int64_t first, int64_t count, const T** keys, const T** values) {
@@ -155,6 +161,85 @@ void write_row(const float* values, float sum, int64_t count, T* out) {
   if (i < count) store_partial(out + i, load(values + i) * inverse, count - i);
 }
 
+// A head's numbers of its codes (kv_codes.h), zeros from dim to `padded`. Plain loops: compilers widen them.
+void numbers_of_codes(KvCacheDType kept_as, const uint8_t* codes, const float* scales, int64_t dim,
+                      int64_t padded, float* out) {
+  const float scale = scales[0], low = scales[1];
+  if (kept_as == KvCacheDType::int8) {
+    for (int64_t i = 0; i < dim; ++i) out[i] = static_cast<float>(static_cast<int8_t>(codes[i])) * scale;
+  } else if (kept_as == KvCacheDType::int4) {
+    for (int64_t i = 0; i < dim / 2; ++i) {
+      out[2 * i] = low + static_cast<float>(codes[i] & 15) * scale;
+      out[2 * i + 1] = low + static_cast<float>(codes[i] >> 4) * scale;
+    }
+    if (dim % 2 != 0) out[dim - 1] = low + static_cast<float>(codes[dim / 2] & 15) * scale;
+  } else {
+    // E4M3's exponent and mantissa where a float has its own, whose bias is larger by 120. A cache has no NaN.
+    for (int64_t i = 0; i < dim; ++i) {
+      const uint32_t code = codes[i], bits = (code & 0x80) << 24 | (code & 0x7f) << 20;
+      out[i] = __builtin_bit_cast(float, bits) * 0x1p120f * scale;
+    }
+  }
+  for (int64_t i = dim; i < padded; ++i) out[i] = 0;
+}
+
+// Where the codes of positions [first, first + count) lie.
+template <class T>
+void locate_codes(const AttentionWork<T>& work, int64_t first, int64_t count, CodesOfKey* keys) {
+  int64_t entry = first / work.block_size, slot = first % work.block_size;
+  for (int64_t j = 0; j < count; ++entry, slot = 0) {
+    const int64_t block = work.block_table[entry];
+    for (; slot < work.block_size && j < count; ++slot, ++j) {
+      const int64_t scales = block * work.scales_block_stride + slot * work.scales_slot_stride;
+      keys[j] = {work.k_codes + block * work.k_block_stride + slot * work.k_slot_stride,
+                 work.v_codes + block * work.v_block_stride + slot * work.v_slot_stride,
+                 work.k_scales + scales, work.v_scales + scales};
+    }
+  }
+}
+
+// A tile of keys [k_dim, tile], transposed, and of values [tile, v_padded] as floats; keys past the last one are zeros: what
+// lies in their slots is not part of the sequence.
+template <class T>
+void take_tile(const AttentionWork<T>& work, int64_t tile, int64_t num_keys, const float* zeros, float* keys,
+               float* values) {
+  const int64_t count = smaller(num_keys - tile, kAttentionTile);
+  const T *key_rows[kAttentionTile], *value_rows[kAttentionTile];
+  locate(work, tile, count, key_rows, value_rows);
+  for (int64_t j = count; j < kAttentionTile; ++j) key_rows[j] = reinterpret_cast<const T*>(zeros);
+  transpose_rows(key_rows, kAttentionTile, work.k_dim, keys);
+  copy_values(value_rows, count, work.v_dim, attention_padded(work.v_dim), values);
+  if (tile + kAttentionTile >= num_keys) return;
+  // The next tile is prefetched while this one is computed: its rows lie apart, where the processor's own
+  // prefetcher does not look.
+  const int64_t next = tile + kAttentionTile, next_count = smaller(num_keys - next, kAttentionTile);
+  locate(work, next, next_count, key_rows, value_rows);
+  for (int64_t j = 0; j < next_count; ++j) {
+    prefetch(key_rows[j], work.k_dim);
+    prefetch(value_rows[j], work.v_dim);
+  }
+}
+
+// The same of codes; `key_rows` [tile, k_padded] is scratch.
+template <class T>
+void take_tile_of_codes(const AttentionWork<T>& work, int64_t tile, int64_t num_keys, const float* zeros,
+                        float* keys, float* values, float* key_rows) {
+  const int64_t count = smaller(num_keys - tile, kAttentionTile);
+  const int64_t k_padded = attention_padded(work.k_dim), v_padded = attention_padded(work.v_dim);
+  CodesOfKey codes[kAttentionTile];
+  const float* rows[kAttentionTile];
+  locate_codes(work, tile, count, codes);
+  for (int64_t j = 0; j < count; ++j) {
+    numbers_of_codes(work.kept_as, codes[j].k, codes[j].k_scales, work.k_dim, k_padded,
+                     key_rows + j * k_padded);
+    numbers_of_codes(work.kept_as, codes[j].v, codes[j].v_scales, work.v_dim, v_padded,
+                     values + j * v_padded);
+    rows[j] = key_rows + j * k_padded;
+  }
+  for (int64_t j = count; j < kAttentionTile; ++j) rows[j] = zeros;
+  transpose_rows(rows, kAttentionTile, work.k_dim, keys);
+}
+
 }  // namespace
 
 template <class T>
@@ -170,6 +255,7 @@ void AttentionKernels<T>::attend(const AttentionWork<T>& work) {
   float* sums = largest + attention_padded(rows);
   float* factors = sums + attention_padded(rows);
   float* zeros = factors + attention_padded(rows);
+  float* key_rows = zeros + k_padded + v_padded;  // of codes alone: [tile, k_padded]
 
   for (int64_t row = 0; row < rows; ++row) {
     const T* x = work.q + row / work.group * work.q_token_stride + row % work.group * work.q_head_stride;
@@ -183,22 +269,10 @@ void AttentionKernels<T>::attend(const AttentionWork<T>& work) {
   const int64_t num_keys = work.first_position + work.tokens;
   for (int64_t tile = 0; tile < num_keys; tile += kAttentionTile) {
     const int64_t count = smaller(num_keys - tile, kAttentionTile);
-    const T *key_rows[kAttentionTile], *value_rows[kAttentionTile];
-    locate(work, tile, count, key_rows, value_rows);
-    // Keys past the last one are zeros: what lies in their slots is not part of the sequence.
-    for (int64_t j = count; j < kAttentionTile; ++j) key_rows[j] = reinterpret_cast<const T*>(zeros);
-    transpose_rows(key_rows, kAttentionTile, work.k_dim, keys);
-    copy_values(value_rows, count, work.v_dim, v_padded, values);
-    if (tile + kAttentionTile < num_keys) {
-      // The next tile is prefetched while this one is computed: its rows lie apart, where the processor's own
-      // prefetcher does not look.
-      const int64_t next = tile + kAttentionTile, next_count = smaller(num_keys - next, kAttentionTile);
-      locate(work, next, next_count, key_rows, value_rows);
-      for (int64_t j = 0; j < next_count; ++j) {
-        prefetch(key_rows[j], work.k_dim);
-        prefetch(value_rows[j], work.v_dim);
-      }
-    }
+    if (work.kept_as == KvCacheDType::automatic)
+      take_tile(work, tile, num_keys, zeros, keys, values);
+    else
+      take_tile_of_codes(work, tile, num_keys, zeros, keys, values, key_rows);
 
     // Rows before `first` see none of these keys and are left alone.
     const int64_t first_token = tile > work.first_position ? tile - work.first_position : 0;

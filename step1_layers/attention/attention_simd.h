@@ -9,6 +9,7 @@
 // of its keys, whatever the shape of the block: that is what makes the kernel batch invariant.
 #include <cstdint>
 
+#include "step1_layers/attention/kv_cache.h"
 #include "step1_layers/core/cpu_features.h"
 #include "step1_layers/core/dtype.h"
 
@@ -17,16 +18,20 @@ namespace ladder {
 inline constexpr int64_t kAttentionTile = 64;
 inline constexpr int64_t kAttentionMaxLanes = 16;
 
-// All strides in elements. Key p lies at k + block_table[p / block_size] * k_block_stride +
-// p % block_size * k_slot_stride; the same for values.
+// All strides in elements, of codes in bytes. Key p lies at k + block_table[p / block_size] * k_block_stride +
+// p % block_size * k_slot_stride; the same for values, and for the scales of codes.
 template <class T>
 struct AttentionWork {
   const T* q;  // the first token's first head of the group
   int64_t q_token_stride, q_head_stride;
   int64_t tokens, group;
   int64_t first_position;  // of the first token; the last sees first_position + tokens keys
-  const T *k, *v;          // this key/value head in block 0
+  const T *k, *v;          // this key/value head in block 0; codes: nullptr
   int64_t k_block_stride, k_slot_stride, v_block_stride, v_slot_stride;
+  KvCacheDType kept_as;  // codes:
+  const uint8_t *k_codes, *v_codes;
+  const float *k_scales, *v_scales;
+  int64_t scales_block_stride, scales_slot_stride;
   const int32_t* block_table;
   int64_t block_size;
   int64_t k_dim, v_dim;
@@ -42,10 +47,12 @@ constexpr int64_t attention_padded(int64_t dim) {
   return (dim + kAttentionMaxLanes - 1) / kAttentionMaxLanes * kAttentionMaxLanes;
 }
 
-// q, scores, out, three numbers per row; the tile of keys and of values; a row of zeros.
-constexpr int64_t attention_scratch_floats(int64_t rows, int64_t k_dim, int64_t v_dim) {
+// q, scores, out, three numbers per row; the tile of keys and of values; a row of zeros; of codes the keys before they are
+// transposed.
+constexpr int64_t attention_scratch_floats(int64_t rows, int64_t k_dim, int64_t v_dim, bool codes) {
   const int64_t k = attention_padded(k_dim), v = attention_padded(v_dim);
-  return rows * (k + kAttentionTile + v) + 3 * attention_padded(rows) + kAttentionTile * (k + v) + k + v;
+  return rows * (k + kAttentionTile + v) + 3 * attention_padded(rows) + kAttentionTile * (k + v) + k + v +
+         (codes ? kAttentionTile * k : 0);
 }
 
 LADDER_DECLARE_FOR_EACH_ISA(template <class T>

@@ -12,29 +12,51 @@
 
 namespace ladder {
 
+inline constexpr int64_t kKvScales = 2;  // numbers that go with a head's codes
+
 enum class KvCacheKind : uint8_t { full };
+
+// In what keys and values are kept (kv_codes.h). `automatic`: as the model computes them.
+enum class KvCacheDType : uint8_t { automatic, fp8, int8, int4 };
+
+// Bytes of `dim` values: as codes, and with all that is kept of a head of one token.
+constexpr int64_t kv_code_bytes(KvCacheDType kept_as, int64_t dim) {
+  return kept_as == KvCacheDType::int4 ? (dim + 1) / 2 : dim;
+}
+constexpr int64_t kv_head_bytes(KvCacheDType kept_as, DType model, int64_t dim) {
+  if (kept_as == KvCacheDType::automatic) return dim * dtype_size(model);
+  return kv_code_bytes(kept_as, dim) + kKvScales * dtype_size(DType::f32);
+}
 
 // What one layer stores per token. Layers may differ.
 struct KvCacheSpec {
   KvCacheKind kind = KvCacheKind::full;
-  DType dtype = DType::f32;
+  DType dtype = DType::f32;  // the model's
+  KvCacheDType kept_as = KvCacheDType::automatic;
   int64_t num_kv_heads = 0;
-  int64_t k_dim = 0;  // per head
+  int64_t k_dim = 0;  // values per head
   int64_t v_dim = 0;
-  bool scales = false;  // quantized caches keep a scale per token and head beside the values
 
-  int64_t bytes_per_token() const { return num_kv_heads * (k_dim + v_dim) * dtype_size(dtype); }
+  int64_t bytes_per_token() const {
+    return num_kv_heads * (kv_head_bytes(kept_as, dtype, k_dim) + kv_head_bytes(kept_as, dtype, v_dim));
+  }
   bool operator==(const KvCacheSpec&) const = default;
 };
 
 // One layer's blocks. Kernels read the strides of the block, token and head dimensions from the tensors, the
 // last dimension is dense; K and V may be views of one allocation.
 struct KvCacheView {
-  Tensor k;  // [num_blocks, block_size, num_kv_heads, k_dim]
-  Tensor v;  // [num_blocks, block_size, num_kv_heads, v_dim]
+  Tensor k;  // [num_blocks, block_size, num_kv_heads, k_dim]; codes: u8 [..., kv_code_bytes(kept_as, k_dim)]
+  Tensor v;  // [num_blocks, block_size, num_kv_heads, v_dim]; likewise
+  KvCacheDType kept_as = KvCacheDType::automatic;
+  // Where codes are kept: f32 [num_blocks, block_size, num_kv_heads, 2], of every head's codes scale and lowest value.
+  Tensor k_scales, v_scales;
 
   int64_t num_blocks() const { return k.dim(0); }
   int64_t block_size() const { return k.dim(1); }
+  int64_t nbytes() const {
+    return k.nbytes() + v.nbytes() + (k_scales.defined() ? k_scales.nbytes() + v_scales.nbytes() : 0);
+  }
 };
 
 // Which rows of a flattened batch belong to which sequence, and where their K and V lie. Rows are ordered by

@@ -6,6 +6,7 @@
 
 #include "step1_layers/attention/attention_cpu.h"
 #include "step1_layers/attention/attention_fast.h"
+#include "step1_layers/attention/kv_codes.h"
 #include "step1_layers/core/simd_rungs.h"
 #ifdef LADDER_HAS_CUDA
 #include "step1_layers/attention/paged_attention_cuda.h"
@@ -28,15 +29,25 @@ void paged_attention_fast(const OpContext& ctx, const PagedAttentionArgs& args) 
     work.q_token_stride = q.stride(0);
     work.q_head_stride = q.stride(1);
     work.group = group;
-    work.k = k.data<T>();
-    work.v = v.data<T>();
+    work.kept_as = args.cache.kept_as;
+    if (work.kept_as == KvCacheDType::automatic) {
+      work.k = k.data<T>();
+      work.v = v.data<T>();
+    } else {
+      work.k_codes = k.data<uint8_t>();
+      work.v_codes = v.data<uint8_t>();
+      work.k_scales = args.cache.k_scales.data<float>();
+      work.v_scales = args.cache.v_scales.data<float>();
+      work.scales_block_stride = args.cache.k_scales.stride(0);
+      work.scales_slot_stride = args.cache.k_scales.stride(1);
+    }
     work.k_block_stride = k.stride(0);
     work.k_slot_stride = k.stride(1);
     work.v_block_stride = v.stride(0);
     work.v_slot_stride = v.stride(1);
     work.block_size = args.cache.block_size();
     work.k_dim = q.dim(2);
-    work.v_dim = v.dim(3);
+    work.v_dim = out.dim(2);
     work.scale = static_cast<float>(args.scale);
     work.out_token_stride = out.stride(0);
     work.out_head_stride = out.stride(1);
@@ -61,10 +72,15 @@ void paged_attention_fast(const OpContext& ctx, const PagedAttentionArgs& args) 
   });
 }
 
+void paged_attention_plain(const OpContext& ctx, const PagedAttentionArgs& args) {
+  if (args.cache.kept_as == KvCacheDType::automatic) return paged_attention_loop(ctx, args);
+  paged_attention_values_of_codes(ctx, args);
+}
+
 constexpr Variant<PagedAttentionArgs> kVariants[] = {
     {.name = "loop",
      .idea = "all scores of a row, then their softmax, then the mix of values; sums in double",
-     .run = paged_attention_loop},
+     .run = paged_attention_plain},
     LADDER_SIMD_RUNGS(
         paged_attention_fast, AttentionKernels,
         "tiles of 64 keys, online softmax, all rows that read a tile share it; split among threads"),
@@ -149,11 +165,9 @@ std::span<const Variant<PagedAttentionArgs>> paged_attention_variants() {
 
 void check_paged_attention(const OpContext& ctx, const PagedAttentionArgs& args) {
   const auto& [q, cache, metadata, scale, out, lse] = args;
-  expect_shape(q, {-1, -1, cache.k.dim(3)}, "paged_attention: q");
-  expect_shape(cache.v, {cache.k.dim(0), cache.k.dim(1), cache.k.dim(2), -1}, "paged_attention: v cache");
-  expect_shape(out, {-1, q.dim(1), cache.v.dim(3)}, "paged_attention: out");
-  expect_dtype(cache.k, q.dtype(), "paged_attention: k cache");
-  expect_dtype(cache.v, q.dtype(), "paged_attention: v cache");
+  expect_shape(q, {-1, -1, -1}, "paged_attention: q");
+  expect_shape(out, {-1, q.dim(1), -1}, "paged_attention: out");
+  expect_kv_cache(cache, q.dtype(), q.dim(2), out.dim(2), "paged_attention: cache");
   expect_dtype(out, q.dtype(), "paged_attention: out");
   LADDER_CHECK(q.dim(0) >= metadata.num_tokens && out.dim(0) >= metadata.num_tokens,
                "paged_attention: {} tokens, but q is {} and out is {}", metadata.num_tokens, q.str(),

@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "step1_layers/attention/kv_codes.h"
 #include "step1_layers/core/parallel.h"
 #ifdef LADDER_HAS_CUDA
 #include "step1_layers/attention/store_kv_cuda.h"
@@ -86,11 +87,11 @@ void check_store_kv(const StoreKvArgs& args, std::string_view op) {
   const KvCacheView& cache = args.cache;
   expect_shape(k, {-1, -1, -1}, op);
   expect_shape(v, {k.dim(0), k.dim(1), -1}, op);
-  expect_shape(cache.k, {-1, -1, k.dim(1), k.dim(2)}, op);
-  expect_shape(cache.v, {cache.k.dim(0), cache.k.dim(1), k.dim(1), v.dim(2)}, op);
+  expect_kv_cache(cache, k.dtype(), k.dim(2), v.dim(2), op);
+  expect_shape(cache.k, {-1, -1, k.dim(1), -1}, op);
   expect_shape(slots, {-1}, op);
   expect_dtype(slots, DType::i64, op);
-  for (const Tensor* tensor : {&v, &cache.k, &cache.v}) expect_dtype(*tensor, k.dtype(), op);
+  expect_dtype(v, k.dtype(), op);
   LADDER_CHECK(slots.dim(0) <= k.dim(0), "{}: {} slots for {} tokens", op, slots.dim(0), k.dim(0));
   LADDER_CHECK(k.stride(2) == 1 && v.stride(2) == 1 && cache.k.stride(3) == 1 && cache.v.stride(3) == 1,
                "{}: the elements of a head must be adjacent", op);
@@ -105,6 +106,7 @@ void store_kv(const OpContext& ctx, const Tensor& k, const Tensor& v, const Tens
               const KvCacheView& cache) {
   const StoreKvArgs args{k, v, slot_mapping, cache};
   check_store_kv(args, "store_kv");
+  if (cache.kept_as != KvCacheDType::automatic) return store_kv_codes(args);
   run_variant<StoreKvArgs>("store_kv", store_kv_variants(), ctx, args);
 }
 

@@ -13,10 +13,13 @@ struct StoreKvArgs {
   Tensor k;             // [tokens, kv_heads, k_dim]
   Tensor v;             // [tokens, kv_heads, v_dim]
   Tensor slot_mapping;  // [tokens] i64; -1: a padding row, not written
-  KvCacheView cache;    // the same dtype as k and v
+  KvCacheView cache;    // the same dtype as k and v, or codes
 };
 
 std::span<const Variant<StoreKvArgs>> store_kv_variants();
+
+// What store_kv does for a cache of codes: heads become codes (kv_codes.h), tokens split among threads.
+void store_kv_codes(const StoreKvArgs& args);
 
 // Error naming `op`, as for store_kv: for operators that contain the store.
 void check_store_kv(const StoreKvArgs& args, std::string_view op);

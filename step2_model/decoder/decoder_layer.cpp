@@ -14,9 +14,10 @@ std::string layer_name(int64_t layer) {
 }
 
 // What the layer keeps per token: the heads of k and v that this rank owns.
-KvCacheSpec cache_of(const QkvParallelLinear& qkv_proj, DType dtype) {
+KvCacheSpec cache_of(const QkvParallelLinear& qkv_proj, DType dtype, KvCacheDType kept_as) {
   KvCacheSpec spec;
   spec.dtype = dtype;
+  spec.kept_as = kept_as;
   spec.num_kv_heads = qkv_proj.num_kv_heads();
   spec.k_dim = spec.v_dim = qkv_proj.head_dim();
   return spec;
@@ -39,7 +40,7 @@ DecoderLayer::DecoderLayer(const OpContext& ctx, int64_t layer, const DecoderSpe
       qkv_proj_(ctx, layer_name(layer) + ".qkv_proj", spec.hidden_size, spec.num_heads, spec.num_kv_heads,
                 spec.head_dim,
                 make_linear_options(makers, layer_name(layer) + ".qkv_proj", spec, dtype, spec.qkv_bias)),
-      attention_(make_attention(makers, ctx, layer, cache_of(qkv_proj_, dtype))),
+      attention_(make_attention(makers, ctx, layer, cache_of(qkv_proj_, dtype, makers.kv_cache_dtype))),
       o_proj_(ctx, layer_name(layer) + ".o_proj", spec.num_heads * spec.head_dim, spec.hidden_size,
               make_linear_options(makers, layer_name(layer) + ".o_proj", spec, dtype, spec.o_bias)),
       post_attention_norm_(ctx, layer_name(layer) + ".post_attention_layernorm", spec, dtype),

@@ -1,7 +1,7 @@
 #include "step8_advanced/quantization/quantized_weight.h"
 
 #include "step1_layers/core/error.h"
-#include "step8_advanced/quantization/numbers/small_floats.h"
+#include "step1_layers/core/small_floats.h"
 
 namespace ladder {
 namespace {

@@ -3,6 +3,7 @@
 // reference in double precision, and scattered over the shuffled blocks of a cache whose other slots are NaN.
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 #include <numeric>
 #include <vector>
 
@@ -53,12 +54,14 @@ struct AttentionInput {
   Tensor q;  // [rows + padding, heads, k_dim]
   KvCacheView cache;
   AttentionMetadata metadata;
+  int64_t v_dim;
 };
 
 // `padding` extra query rows of NaN follow the last. Keys and values come into the cache where ctx
 // says.
 inline AttentionInput lay_out(const OpContext& ctx, Random& random, const std::vector<Part>& parts,
-                              int64_t block_size, int64_t padding = 0) {
+                              int64_t block_size, int64_t padding = 0,
+                              KvCacheDType kept_as = KvCacheDType::automatic) {
   const SequenceData& first = *parts[0].data;
   const DType dtype = first.q.dtype();
   const int64_t heads = first.q.dim(1), kv_heads = first.k.dim(1), k_dim = first.k.dim(2),
@@ -79,12 +82,22 @@ inline AttentionInput lay_out(const OpContext& ctx, Random& random, const std::v
   // K and V are views of one allocation in half of the runs.
   KvCacheView cache;
   const auto num_blocks = static_cast<int64_t>(free_blocks.size());
-  if (random.integer(0, 1)) {
+  if (kept_as != KvCacheDType::automatic) {
+    const auto codes = [&](int64_t dim) {
+      Tensor tensor =
+          Tensor::empty({num_blocks, block_size, kv_heads, kv_code_bytes(kept_as, dim)}, DType::u8);
+      std::memset(tensor.raw(), 0x7f, static_cast<size_t>(tensor.nbytes()));  // E4M3's NaN
+      return tensor;
+    };
+    const Shape scales = {num_blocks, block_size, kv_heads, kKvScales};
+    cache = {codes(k_dim), codes(v_dim), kept_as, poisoned(scales, DType::f32), poisoned(scales, DType::f32)};
+  } else if (random.integer(0, 1)) {
     Tensor both = poisoned({num_blocks, block_size, kv_heads, k_dim + v_dim}, dtype);
-    cache = {both.narrow(3, 0, k_dim), both.narrow(3, k_dim, v_dim)};
+    cache.k = both.narrow(3, 0, k_dim);
+    cache.v = both.narrow(3, k_dim, v_dim);
   } else {
-    cache = {poisoned({num_blocks, block_size, kv_heads, k_dim}, dtype),
-             poisoned({num_blocks, block_size, kv_heads, v_dim}, dtype)};
+    cache.k = poisoned({num_blocks, block_size, kv_heads, k_dim}, dtype);
+    cache.v = poisoned({num_blocks, block_size, kv_heads, v_dim}, dtype);
   }
 
   std::vector<int32_t> starts{0}, seq_lens, tables(parts.size() * static_cast<size_t>(max_blocks), -7);
@@ -120,19 +133,20 @@ inline AttentionInput lay_out(const OpContext& ctx, Random& random, const std::v
            .num_seqs = num_seqs,
            .num_tokens = rows,
            .max_query_len = longest_query,
-           .max_seq_len = longest}};
+           .max_seq_len = longest},
+          v_dim};
 }
 
 // What a call over all parts gives, out and lse full of NaN before it.
 inline Attended poisoned_output(const AttentionInput& input) {
   const int64_t rows = input.q.dim(0), heads = input.q.dim(1);
-  return {poisoned({rows, heads, input.cache.v.dim(3)}, input.q.dtype()),
-          poisoned({rows, heads}, DType::f32)};
+  return {poisoned({rows, heads, input.v_dim}, input.q.dtype()), poisoned({rows, heads}, DType::f32)};
 }
 
 inline Attended attend(const OpContext& ctx, Random& random, const std::vector<Part>& parts,
-                       int64_t block_size, double scale, int64_t padding = 0) {
-  const AttentionInput input = lay_out(ctx, random, parts, block_size, padding);
+                       int64_t block_size, double scale, int64_t padding = 0,
+                       KvCacheDType kept_as = KvCacheDType::automatic) {
+  const AttentionInput input = lay_out(ctx, random, parts, block_size, padding, kept_as);
   Attended result = poisoned_output(input);
   call(paged_attention, ctx, input.q, input.cache, input.metadata, scale, result.out, result.lse);
   return result;

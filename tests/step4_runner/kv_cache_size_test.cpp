@@ -1,6 +1,7 @@
 // Task 4.2: how large the KV cache becomes, and what is refused.
 #include "step4_runner/kv_cache_size.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "step1_layers/core/error.h"
@@ -57,6 +58,29 @@ TEST(Task4_2_Memory, KnowsTheKvBytesOfATokenOnAllRanks) {
   EXPECT_EQ(kv_bytes_per_token(qwen3_spec(), config), 114688);
   config.tensor_parallel_size = 16;  // 8 KV heads on 16 ranks: each is there twice
   EXPECT_EQ(kv_bytes_per_token(qwen3_spec(), config), 2 * 114688);
+}
+
+TEST(Task8_6_KvCacheSize, CodesTakeFewerBytes) {
+  RunnerConfig config = bf16_config();
+  config.device = Device{};
+  for (const auto& [kept_as, of_head] :
+       {std::pair{KvCacheDType::fp8, 128 + 8}, {KvCacheDType::int8, 128 + 8}, {KvCacheDType::int4, 64 + 8}}) {
+    config.kv_cache_dtype = kept_as;
+    EXPECT_EQ(kv_bytes_per_token(qwen3_spec(), config), 28 * 2 * 8 * of_head);
+    config.kv_memory = 300 * kMiB;
+    EXPECT_EQ(resolve_runner_config(qwen3_spec(), config, kBigMachine).batch.num_kv_blocks,
+              300 * kMiB / (16 * 28 * 2 * 8 * of_head));
+  }
+}
+
+TEST(Task8_6_KvCacheSize, WhereThereAreNoCodesIsSaid) {
+  RunnerConfig config = bf16_config();
+  config.kv_cache_dtype = KvCacheDType::int4;
+  config.device = {DeviceType::cuda, 0};
+  EXPECT_THAT(error_of(qwen3_spec(), config), ::testing::HasSubstr("--kv-cache-dtype int4"));
+  config.device = Device{};
+  config.prefill_context_parallel_size = 2;
+  EXPECT_THAT(error_of(qwen3_spec(), config), ::testing::HasSubstr("--kv-cache-dtype int4: expected auto"));
 }
 
 TEST(Task4_2_Memory, TheCacheIsWhatWasAskedFor) {

@@ -4,7 +4,7 @@
 #include <cmath>
 
 #include "step1_layers/core/dtype.h"
-#include "step8_advanced/quantization/numbers/small_floats.h"
+#include "step1_layers/core/small_floats.h"
 
 namespace ladder {
 namespace {

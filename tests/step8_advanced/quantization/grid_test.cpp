@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "step1_layers/core/dtype.h"
-#include "step8_advanced/quantization/numbers/small_floats.h"
+#include "step1_layers/core/small_floats.h"
 
 namespace ladder {
 namespace {

@@ -1,4 +1,4 @@
-#include "step8_advanced/quantization/numbers/small_floats.h"
+#include "step1_layers/core/small_floats.h"
 
 #include <algorithm>
 #include <bit>
