@@ -167,19 +167,6 @@ Tensor unpack_gptq_zeros(const Tensor& qzeros, int bits, bool one_less, int64_t 
   return zeros;
 }
 
-Tensor pack_awq(const Tensor& codes) {
-  expect_codes(codes, 4, "pack_awq");
-  const int64_t n = codes.dim(0), rows = codes.dim(1);
-  LADDER_CHECK(n % 8 == 0, "pack_awq: {} output features, a multiple of 8 was expected", n);
-  const Tensor words = Tensor::zeros({rows, n / 8}, DType::i32);
-  auto* to = static_cast<uint32_t*>(words.raw());
-  for (int64_t row = 0; row < rows; ++row)
-    for (int64_t at = 0; at < n; ++at)
-      to[(row * n + at) / 8] |= uint32_t{codes.data<uint8_t>()[(at / 8 * 8 + kAwqOrder[at % 8]) * rows + row]}
-                                << (at % 8 * 4);
-  return words;
-}
-
 Tensor unpack_awq(const Tensor& words, int64_t n, int64_t rows, std::string_view what) {
   LADDER_CHECK(n % 8 == 0, "{}: {} output features, a multiple of 8 was expected", what, n);
   expect_packed(words, DType::i32, rows, n / 8, what);
@@ -193,6 +180,19 @@ Tensor unpack_awq(const Tensor& words, int64_t n, int64_t rows, std::string_view
   return transposed(codes);
 }
 // <<< task 8.1.pack
+
+Tensor pack_awq(const Tensor& codes) {
+  expect_codes(codes, 4, "pack_awq");
+  const int64_t n = codes.dim(0), rows = codes.dim(1);
+  LADDER_CHECK(n % 8 == 0, "pack_awq: {} output features, a multiple of 8 was expected", n);
+  const Tensor words = Tensor::zeros({rows, n / 8}, DType::i32);
+  auto* to = static_cast<uint32_t*>(words.raw());
+  for (int64_t row = 0; row < rows; ++row)
+    for (int64_t at = 0; at < n; ++at)
+      to[(row * n + at) / 8] |= uint32_t{codes.data<uint8_t>()[(at / 8 * 8 + kAwqOrder[at % 8]) * rows + row]}
+                                << (at % 8 * 4);
+  return words;
+}
 
 Tensor pack_gptq(const Tensor& codes, int bits) {
   expect_codes(codes, bits, "pack_gptq");
