@@ -86,7 +86,7 @@ MLP = r"re:.*mlp\..*_proj$"
 
 # Each case: what quantizes, family, sizes; optional: dtype, tied, layers, one_sided, outliers (see those functions).
 CASES = {
-    "ct_w8a8_dynamic": dict(by=ct(preset="W8A8"), family="qwen3", tied=True, outliers=True, **SMALL),
+    "ct_w8a8_dynamic": dict(by=ct(preset="W8A8"), family="qwen3", outliers=True, **SMALL),
     "ct_w8a8_static_tensor": dict(
         by=ct(scheme(weights(8, "tensor"), inputs("tensor", False))), family="llama", **SMALL),
     "ct_w4a16_g32_sym": dict(by=ct(scheme(weights(4, group_size=32)), gptq=True), family="qwen3", **SMALL),
@@ -385,12 +385,14 @@ def make_case(name, case, folder, seed):
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir(parents=True)
     with tempfile.TemporaryDirectory() as work:
+        os.chdir(work)  # where the tools leave their logs
         base, out = Path(work) / "base", Path(work) / "out"
         base.mkdir()
         model = base_model(case, base, generator)
         made_by = TOOLS[case["by"]["tool"]](case, model, base, out, generator)
         for file in "config.json", "model.safetensors":
-            shutil.copy(out / file, folder)
+            shutil.copyfile(out / file, folder / file)
+        os.chdir(folder)
 
     model, linears = exact_model(folder)
     prompts, rejected, extra = draw_prompts(case, model, linears, generator)
@@ -418,6 +420,7 @@ def main():
     parser.add_argument("--only", nargs="*", choices=sorted(CASES), help="these cases alone")
     parser.add_argument("--seed", type=int, default=200)
     args = parser.parse_args()
+    args.out = args.out.resolve()
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
