@@ -37,12 +37,13 @@ os.environ.setdefault("GPTQMODEL_CPU_WORKERS", "2")  # it wants two, whatever th
 import torch
 import transformers
 from safetensors.torch import load_file, save_file
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from make_checkpoints import MIN_EFFECT, MIN_GAP, all_logits, config_file, golden_prompt, randomize, sizes, write_json
 from quantized_reader import ExactLinear, exact_model, round_e4m3
 
-TOKENIZER = Path(__file__).resolve().parents[2] / "models" / "tinyworld"
 NUM_GREEDY = 12
 MIN_TIE = 4e-6
 WEIGHT_LENGTHS = [1, 2, 5, 9, 21]
@@ -183,8 +184,10 @@ def base_model(case, folder, generator):
         positive_outliers(model)
     model = model.to(getattr(torch, dtype))
     model.save_pretrained(folder)
-    for file in "tokenizer.json", "tokenizer_config.json":  # both tools ask for a tokenizer, and use none
-        shutil.copy(TOKENIZER / file, folder)
+    # Both tools ask for a tokenizer, and use it for nothing.
+    Tokenizer(WordLevel({f"t{i}": i for i in range(case["vocab"])}, unk_token="t0")).save(str(folder / "tokenizer.json"))
+    write_json(folder / "tokenizer_config.json",
+               {"tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "t1", "eos_token": "t2", "pad_token": "t2"})
     return model
 
 
@@ -216,7 +219,7 @@ def with_gptqmodel(case, model, base, out, generator):
     from gptqmodel import GPTQModel, QuantizeConfig
 
     config = {key: value for key, value in case["by"].items() if key != "tool"}
-    quantizer = GPTQModel.load(str(base), QuantizeConfig(offload_to_disk=False, **config), device="cpu", dtype=model.dtype)
+    quantizer = GPTQModel.load(str(base), QuantizeConfig(offload_to_disk=False, pack_impl="original", **config), device="cpu", dtype=model.dtype)
     quantizer.quantize(calibration(case["vocab"], generator), batch_size=1)
     quantizer.save(str(out))
     return versions("gptqmodel")
