@@ -8,6 +8,8 @@
 #   tsan       the tests under ThreadSanitizer
 #   fuzz       every libFuzzer target for five minutes (clang 16)
 #   jinja      3,000 random chat templates of a fresh seed against jinja2, which pip installs into DIR
+#   quantized  tinyworld quantized in every way that has a file, and read back with transformers and compressed-tensors, which
+#              pip installs into DIR, 6 GB
 #   soak       the random tests of steps 1, 2 and 6, twenty times with fresh seeds
 #   server     whatever clients do to a server for ten minutes (tests/step6_engine/server/server_soak_test.cpp), under
 #              AddressSanitizer and again under ThreadSanitizer
@@ -19,7 +21,7 @@ set -uo pipefail
 root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd)
 out=long_check
 parts=()
-every=(commands tsan fuzz jinja soak server kills mutants cheats)
+every=(commands tsan fuzz jinja quantized soak server kills mutants cheats)
 
 fail() { echo "long_check: $*" >&2; exit 2; }
 
@@ -64,6 +66,22 @@ jinja() {
   cmake -G Ninja -S . -B build/release -DCMAKE_BUILD_TYPE=Release && cmake --build build/release --target test_step2 || return 1
   LADDER_JINJA_CASES="$out/jinja.jsonl" build/release/tests/test_step2 --gtest_brief=1 --gtest_filter='JinjaOracle.*' || return 1
   echo "seed $seed: 3000 templates, equal"
+}
+
+quantized() {
+  local python="$out/transformers/bin/python" folders="$out/quantized" text=models/tinyworld/eval/text.jsonl name scheme method
+  python3 -m venv "$out/transformers" && "$python" -m pip install -q torch transformers compressed-tensors || return 1
+  cmake -G Ninja -S . -B build/release -DCMAKE_BUILD_TYPE=Release && cmake --build build/release --target ladder || return 1
+  rm -rf "$folders" && mkdir "$folders" || return 1
+  for name in W4A16/rtn W4A16/gptq W4A16_ASYM/rtn W4A16_ASYM/awq W3A16/gptq W8A16/rtn W8A8/rtn FP8_DYNAMIC/rtn FP8_BLOCK/rtn \
+    NVFP4A16/rtn MXFP4A16/rtn MXFP8A16/rtn; do
+    scheme=${name%/*} method=${name#*/}
+    local -a more=()
+    [ "$method" = rtn ] || more=(--calibration "$text" --num-samples 64 --max-seq-len 512)
+    build/release/ladder quantize --model models/tinyworld --output "$folders/$scheme-$method" --scheme "$scheme" --method "$method" \
+      "${more[@]}" || return 1
+  done
+  "$python" -B tools/check_quantized_with_transformers.py --base models/tinyworld --ladder build/release/ladder "$folders"/*
 }
 
 soak() {

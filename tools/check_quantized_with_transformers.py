@@ -1,0 +1,107 @@
+#!/usr/bin/env python3
+"""What `ladder quantize` writes, read by transformers and compressed-tensors: do both find the same model in it?
+
+    pip install torch transformers compressed-tensors
+    python3 tools/check_quantized_with_transformers.py --base models/tinyworld --ladder build/release/ladder FOLDER...
+
+Random token ids go through each folder twice, with transformers in float32 and with `ladder score --dtype f32`. Compared
+are the natural log probabilities of every token of the text and of the 20 likeliest at each position: their root
+mean square difference must be at most 1e-3. Where inputs are quantized (a number between two codes may be rounded
+either way) or compressed-tensors dequantizes through bfloat16 (4-bit floats), it must be at most half of what
+quantizing itself changed, which is the same difference between the folder and --base, both with transformers.
+Exit code 1 if a folder fails.
+"""
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import torch
+import transformers
+from transformers import AutoModelForCausalLM
+
+TOP = 20
+
+
+def draw_texts(vocab, count, length, seed):
+    draw = random.Random(seed)
+    return [[draw.randrange(vocab) for _ in range(length)] for _ in range(count)]
+
+
+@torch.no_grad()
+def log_probabilities(folder, texts):
+    """Per text, of the next token at all positions but the last: [positions, vocabulary]."""
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    return [model(torch.tensor([ids]), use_cache=False).logits[0, :-1].double().log_softmax(-1) for ids in texts]
+
+
+def scores_of_ladder(ladder, folder, texts):
+    """Per text, (position, token, log probability) of the text's tokens and of the likeliest."""
+    with tempfile.NamedTemporaryFile("w", suffix=".jsonl") as file:
+        file.writelines(json.dumps({"prompt_token_ids": ids}) + "\n" for ids in texts)
+        file.flush()
+        done = subprocess.run([ladder, "score", "--model", folder, "--input", file.name, "--format", "jsonl", "--top", str(TOP),
+                               "--dtype", "f32"], stdout=subprocess.PIPE, text=True, check=True)
+    lines = [json.loads(line) for line in done.stdout.splitlines()]
+    scores = {}
+    for line in lines:
+        if "index" in line:
+            own = zip(line["token_ids"][1:], line["logprobs"][1:])
+            scores[line["index"]] = [(i, *pair) for i, pair in enumerate(own)] + [
+                (i, entry["token_id"], entry["logprob"]) for i, top in enumerate(line["top"][1:]) for entry in top]
+    return [scores[i] for i in range(len(texts))]
+
+
+def root_mean_square(values):
+    return (sum(value * value for value in values) / len(values)) ** 0.5
+
+
+def is_inexact(folder):
+    """Inputs are quantized, or weights are floats of four bits."""
+    config = json.loads((folder / "config.json").read_text()).get("quantization_config")
+    if config is None:
+        raise SystemExit(f"{folder}: has no quantization_config")
+    return any(group["input_activations"] or (group["weights"]["type"] == "float" and group["weights"]["num_bits"] == 4)
+               for group in config["config_groups"].values())
+
+
+def check(folder, base, ladder, texts):
+    theirs, ours = log_probabilities(folder, texts), scores_of_ladder(ladder, folder, texts)
+    difference, effect = [], []
+    for text in range(len(texts)):
+        for position, token, logprob in ours[text]:
+            difference.append(logprob - theirs[text][position, token].item())
+            effect.append((theirs[text][position, token] - base[text][position, token]).item())
+    difference, effect = root_mean_square(difference), root_mean_square(effect)
+    bound = 0.5 * effect if is_inexact(folder) else 1e-3
+    ok = difference <= bound
+    print(f"{folder.name:28} difference {difference:.2e}  allowed {bound:.2e}  quantizing changed {effect:.2e}  "
+          f"{'ok' if ok else 'FAILED'}", flush=True)
+    return ok
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folders", type=Path, nargs="+", metavar="FOLDER", help="what `ladder quantize --output` has made")
+    parser.add_argument("--base", type=Path, required=True, help="the model that they were made of")
+    parser.add_argument("--ladder", type=Path, required=True, help="the program")
+    parser.add_argument("--texts", type=int, default=4)
+    parser.add_argument("--length", type=int, default=48)
+    parser.add_argument("--seed", type=int, default=3)
+    args = parser.parse_args()
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    vocab = json.loads((args.base / "config.json").read_text())["vocab_size"]
+    texts = draw_texts(vocab, args.texts, args.length, args.seed)
+    base = log_probabilities(args.base, texts)
+    failed = [folder.name for folder in args.folders if not check(folder, base, args.ladder, texts)]
+    print(f"{len(args.folders)} folders, {len(failed)} failed" + "".join(f", {name}" for name in failed))
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
