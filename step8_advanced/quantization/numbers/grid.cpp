@@ -5,6 +5,7 @@
 
 #include "step1_layers/core/dtype.h"
 #include "step1_layers/core/small_floats.h"
+#include "step1_layers/core/task_not_implemented.h"
 
 namespace ladder {
 namespace {
