@@ -1,5 +1,5 @@
-// What the quantizer's algorithms take for a square matrix: calibration's H, the factor of its inverse, and the whole of GPTQ at
-// 4 bits. One iteration each: these are seconds, and nothing is warm.
+// What the quantizer's algorithms take for a square matrix: calibration's H, the factor of its inverse, and the
+// whole of GPTQ at 4 bits. One iteration each: these are seconds, and nothing is warm.
 #include <benchmark/benchmark.h>
 
 #include <numeric>
@@ -37,6 +37,13 @@ void factor_of_inverse(benchmark::State& state) {
   for (auto _ : state) benchmark::DoNotOptimize(damped_factor(h, order, "bench", 0.01, 1));
 }
 
+void error_of_layer(benchmark::State& state) {
+  const int64_t k = state.range(0);
+  const Tensor h = hessian_of(k), weight = random_tensor({k, k}, DType::f32),
+               rounded = random_tensor({k, k}, DType::f32, 2);
+  for (auto _ : state) benchmark::DoNotOptimize(layer_error(weight, rounded, h));
+}
+
 void gptq_w4(benchmark::State& state) {
   const int64_t k = state.range(0);
   const Tensor h = hessian_of(k), weight = random_tensor({k, k}, DType::f32);
@@ -56,6 +63,12 @@ BENCHMARK(hessian)
     ->Iterations(1)
     ->UseRealTime();
 BENCHMARK(factor_of_inverse)
+    ->ArgName("k")
+    ->ArgsProduct({kSizes})
+    ->Unit(benchmark::kMillisecond)
+    ->Iterations(1)
+    ->UseRealTime();
+BENCHMARK(error_of_layer)
     ->ArgName("k")
     ->ArgsProduct({kSizes})
     ->Unit(benchmark::kMillisecond)

@@ -1,6 +1,7 @@
-// What each algorithm loses of a layer's output, on a synthetic layer of 512 x 512 whose activations are as real ones are: a few
-// directions hold most of the energy, and eight features are 30 times as large as the others. 2048 rows of calibration; the error is
-// measured on 2048 others. a8, a4: activations rounded and weights not, on the rows of calibration. The counter `percent` is 100 tr(E H E^T) / tr(W H W^T), the mean over three seeds.
+// What each algorithm loses of a layer's output, on a synthetic layer of 512 x 512 whose activations are as real
+// ones are: a few directions hold most of the energy, and eight features are 30 times as large as the others. 2048
+// rows of calibration; the error is measured on 2048 others. a8, a4: activations rounded and weights not, on the
+// rows of calibration. The counter `percent` is 100 tr(E H E^T) / tr(W H W^T), the mean over three seeds.
 #include <benchmark/benchmark.h>
 
 #include <array>
@@ -105,7 +106,8 @@ Tensor awq(const Layer& layer, const QuantizationArgs& args, bool clip) {
   return rounded;
 }
 
-// Activations of `bits` bits with one scale for each `together` of their numbers, the weight as it is: |(Q(x) - x) W^T|^2 over |x W^T|^2.
+// Activations of `bits` bits with one scale for each `together` of their numbers, the weight as it is: |(Q(x) - x)
+// W^T|^2 over |x W^T|^2.
 double activation_error(const Tensor& x, const Tensor& weight, int bits, int64_t together) {
   const QuantizationArgs args{.num_bits = bits};
   const Tensor wrong = Tensor::empty(x.shape(), DType::f32),

@@ -50,8 +50,11 @@ void check_inputs(const Tensor& x, int64_t k, std::string_view name) {
 }
 
 // The columns that share a scale.
-int64_t group_of(const QuantizationArgs& args, int64_t k) {
-  return args.strategy == ScaleStrategy::group ? args.group_size : k;
+int64_t group_of(const QuantizationArgs& args, int64_t k, std::string_view name) {
+  if (args.strategy != ScaleStrategy::group) return k;
+  LADDER_CHECK(args.group_size > 0 && k % args.group_size == 0,
+               "{}: expected groups that divide {} columns, got {}", name, k, args.group_size);
+  return args.group_size;
 }
 
 // Q(W s) / s - W, for each of the rows.
@@ -75,7 +78,7 @@ Tensor rounding_errors(const Tensor& weight, const Tensor& scales, const Quantiz
 
 }  // namespace
 
-// >>> task 8.3.awq: search the scales, and where to clip
+// >>> task 8.3.awq: search the scales
 namespace {
 
 // V: how large a column's weights are within their groups, from 0 to 1.
@@ -139,7 +142,7 @@ AwqScales search_awq_scales(const Tensor& mean_abs_x, std::span<const Tensor> li
   best.scales = Tensor::empty({k}, DType::f32);
   std::fill_n(best.scales.data<float>(), k, 1.0f);
   best.error = best.identity_error = error(best.scales);
-  const std::vector<double> share = mean_share_of_group(linears, group_of(args, k));
+  const std::vector<double> share = mean_share_of_group(linears, group_of(args, k, name));
   for (int i = 0; i < options.ratios; ++i) {
     const double ratio = static_cast<double>(i) / options.ratios;
     const Tensor scales = scales_of_ratio(ratio, mean_abs_x, share, options.duo_scaling);
@@ -170,11 +173,13 @@ AwqScales search_awq_scales(const Tensor& x, const Tensor& mean_abs_x, std::span
   return search_awq_scales(mean_abs_x, linears, args, name, error, options);
 }
 
+// <<< task 8.3.awq
+
 Tensor clip_awq(const Tensor& x, const Tensor& weight, const QuantizationArgs& args, std::string_view name) {
   LADDER_CHECK(args.strategy == ScaleStrategy::group || args.strategy == ScaleStrategy::channel,
                "{}: clipping looks at one group of a row at a time; expected a group or channel strategy",
                name);
-  const int64_t n = weight.dim(0), k = weight.dim(1), group = group_of(args, k);
+  const int64_t n = weight.dim(0), k = weight.dim(1), group = group_of(args, k, name);
   check_inputs(x, k, name);
   make_weight_grids(weight, args, name);  // for its checks
   const Tensor result = weight.clone(), errors = Tensor::empty({n, group}, DType::f32);
@@ -211,6 +216,5 @@ Tensor clip_awq(const Tensor& x, const Tensor& weight, const QuantizationArgs& a
   }
   return result;
 }
-// <<< task 8.3.awq
 
 }  // namespace ladder

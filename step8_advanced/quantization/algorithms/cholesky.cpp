@@ -100,7 +100,8 @@ void invert_lower(const Tensor& tensor) {
   const Square a = square(tensor, "invert_lower");
   const auto add_product = add_product_here();
   std::vector<double> left, diagonal(kBlock * kBlock);
-  // X = L^-1, a block of rows after the other: X[block, before] = -L[block, block]^-1 * L[block, before] * X[before, before].
+  // X = L^-1, a block of rows after the other: X[block, before] = -L[block, block]^-1 * L[block, before] *
+  // X[before, before].
   for (int64_t begin = 0; begin < a.n; begin += kBlock) {
     const int64_t rows = std::min(kBlock, a.n - begin);
     std::fill(diagonal.begin(), diagonal.end(), 0.0);

@@ -3,12 +3,13 @@
 //
 //   x' = x / s,  W' = W diag(s)                                      W' x' = W x
 //
-// The division costs nothing, since it is folded into whatever made x: a norm's gain, or the rows of a linear (v before o, up
-// before down, where the shapes are equal). Every linear that takes x has to be among `linears`: q, k and v; gate and up; of a
-// mixture of experts the router and all experts. One that is forgotten sees x / s and says nothing.
+// The division costs nothing, since it is folded into whatever made x: a norm's gain, or the rows of a linear (v
+// before o, up before down, where the shapes are equal). Every linear that takes x has to be among `linears`: q, k
+// and v; gate and up; of a mixture of experts the router and all experts. One that is forgotten sees x / s and says
+// nothing.
 //
-// All tensors are f32 on the CPU and are changed in their places; scales [k] are finite and above 0. With powers of two nothing is
-// rounded, and outputs have the same bits.
+// All tensors are f32 on the CPU and are changed in their places; scales [k] are finite and above 0. With powers of
+// two nothing is rounded, and outputs have the same bits.
 #include <span>
 #include <string_view>
 
@@ -16,8 +17,8 @@
 
 namespace ladder {
 
-// What x is a norm of: y = normed * gain + bias, or normed * (1 + gain) (Gemma's) where gain_plus_one, whose gain is then not
-// divided but 1 + gain is.
+// What x is a norm of: y = normed * gain + bias, or normed * (1 + gain) (Gemma's) where gain_plus_one, whose gain
+// is then not divided but 1 + gain is.
 struct NormBefore {
   Tensor gain;       // [k]
   Tensor bias = {};  // [k] or undefined
@@ -28,7 +29,8 @@ struct NormBefore {
 void fold_scales(const NormBefore& norm, std::span<const Tensor> linears, const Tensor& scales,
                  std::string_view name);
 
-// What x is the output of: a linear with k rows. (Behind an activation only where that multiplies: up in act(gate) * up.)
+// What x is the output of: a linear with k rows. (Behind an activation only where that multiplies: up in act(gate)
+// * up.)
 struct LinearBefore {
   Tensor weight;     // [k, its inputs]
   Tensor bias = {};  // [k] or undefined

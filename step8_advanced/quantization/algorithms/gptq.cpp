@@ -71,8 +71,8 @@ GptqResult gptq(const Tensor& weight, const Tensor& hessian, const QuantizationA
   const DampedFactor factor = damped_factor(hessian, order, name, options.damping, options.max_damping);
   result.damping = factor.damping;
 
-  // Groups are made anew of the weights as the loop finds them, unless they are neighbours as stored and the loop does not
-  // come by neighbours.
+  // Groups are made anew of the weights as the loop finds them, unless they are neighbours as stored and the loop
+  // does not come by neighbours.
   const bool at_their_turn =
       args.strategy == ScaleStrategy::group && args.actorder != ActivationOrder::weight;
   const int64_t group_size = at_their_turn ? grids.group_size : options.two_of_four ? 4 : 1;

@@ -12,10 +12,10 @@
 //             they are by then
 //   round column by column, letting the columns to come make up for it      round_columns.h
 //
-// Act-order (QuantizationArgs::actorder): `none`; `weight`: groups are neighbours as stored and their grids are made before the
-// loop, so only the order of rounding differs ("static groups"); `group`: groups are formed in the order of rounding,
-// QuantizedWeight::columns and g_idx say which column is in which. Columns that matter most are rounded first, while there are
-// many others to make up for them.
+// Act-order (QuantizationArgs::actorder): `none`; `weight`: groups are neighbours as stored and their grids are
+// made before the loop, so only the order of rounding differs ("static groups"); `group`: groups are formed in the
+// order of rounding, QuantizedWeight::columns and g_idx say which column is in which. Columns that matter most are
+// rounded first, while there are many others to make up for them.
 //
 // Time: n k^2 multiplications for the loop and 2 k^3 / 3 operations for U. Memory: 16 k^2 bytes (H, and U in double).
 #include <cstdint>
@@ -39,17 +39,18 @@ struct GptqOptions {
 
 struct GptqResult {
   QuantizedWeight weight;
-  // Act-order `group` only: i32 [k], the group of each input feature, as files keep it. weight.columns lists the features
-  // by group.
+  // Act-order `group` only: i32 [k], the group of each input feature, as files keep it. weight.columns lists the
+  // features by group.
   Tensor g_idx;
   double error = 0;          // layer_error() of the result
   double damping = 0;        // that it took: above the option's where H was not positive definite with that
   int64_t dead_columns = 0;  // whose inputs were always 0
 };
 
-// weight [n, k] f32, hessian [k, k] f32 (Hessian::matrix()), both left as they are. Errors name the layer: NaN in either; a
-// group that does not divide k; act-order `group` without groups; an H that is not positive definite with max_damping
-// either; two_of_four with act-order, or groups or k that are no multiple of 4. There is no falling back to rounding to nearest: whoever wants that calls quantize_weight().
+// weight [n, k] f32, hessian [k, k] f32 (Hessian::matrix()), both left as they are. Errors name the layer: NaN in
+// either; a group that does not divide k; act-order `group` without groups; an H that is not positive definite with
+// max_damping either; two_of_four with act-order, or groups or k that are no multiple of 4. There is no falling
+// back to rounding to nearest: whoever wants that calls quantize_weight().
 GptqResult gptq(const Tensor& weight, const Tensor& hessian, const QuantizationArgs& args,
                 std::string_view name, const GptqOptions& options = {});
 

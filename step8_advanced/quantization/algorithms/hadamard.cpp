@@ -10,8 +10,8 @@
 namespace ladder {
 namespace {
 
-// Paley's first construction for a prime q with q % 4 == 3: I + S of size q + 1, where S is antisymmetric, its first row is ones,
-// and S[i][j] says whether i - j is a square modulo q.
+// Paley's first construction for a prime q with q % 4 == 3: I + S of size q + 1, where S is antisymmetric, its
+// first row is ones, and S[i][j] says whether i - j is a square modulo q.
 std::vector<int> paley(int64_t q) {
   const int64_t n = q + 1;
   std::vector<int> is_square(static_cast<size_t>(q), -1);

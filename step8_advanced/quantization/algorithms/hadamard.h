@@ -1,6 +1,7 @@
 #pragma once
-// Task 8.3: rotations that spread outliers over all features, as QuaRot (Ashkboos et al., 2024, arXiv 2404.00456) and QuIP#
-// (Tseng et al., 2024, arXiv 2402.04396) use them: y = x Q with Q orthogonal and all of its elements equally large.
+// Task 8.3: rotations that spread outliers over all features, as QuaRot (Ashkboos et al., 2024, arXiv 2404.00456)
+// and QuIP# (Tseng et al., 2024, arXiv 2402.04396) use them: y = x Q with Q orthogonal and all of its elements
+// equally large.
 //
 //   Q = D H / sqrt(n)        D: signs from a seed;  H: a Hadamard matrix: elements 1 and -1, H H^T = n I
 //
@@ -12,8 +13,8 @@
 //     for each power of two h below 2^a, in every pair of numbers h apart: (a, b) = (a + b, a - b)
 //     then in every 12 (or 20) numbers 2^a apart: times the small matrix
 //
-// One feature of size f becomes n features of size f / sqrt(n). Rotating x and every weight that takes it, W Q, leaves W x as it
-// is, since Q Q^T = I; and Q's own product with the weight that makes x can be done beforehand.
+// One feature of size f becomes n features of size f / sqrt(n). Rotating x and every weight that takes it, W Q,
+// leaves W x as it is, since Q Q^T = I; and Q's own product with the weight that makes x can be done beforehand.
 //
 // Time: n (a + 12) additions for a row of n numbers instead of n^2; memory none but a row.
 #include <cstdint>

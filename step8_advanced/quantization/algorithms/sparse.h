@@ -1,11 +1,12 @@
 #pragma once
-// Task 8.3: two of every four neighbours along k become 0 (2:4), which the tensor cores of a GPU skip ("Accelerating sparse deep
-// neural networks", Mishra et al., 2021, arXiv 2104.08378). Which two:
+// Task 8.3: two of every four neighbours along k become 0 (2:4), which the tensor cores of a GPU skip
+// ("Accelerating sparse deep neural networks", Mishra et al., 2021, arXiv 2104.08378). Which two:
 //
 //   magnitude   the least |w|
-//   Wanda       the least |w| * norm(x_i): what the weight adds to the output on the average (Sun et al., 2023, arXiv 2306.11695)
-//   SparseGPT   the least w^2 / U[i][i]^2: the error that is left when the columns to come make up for the loss, which they then
-//               do (Frantar and Alistarh, 2023, arXiv 2301.00774)
+//   Wanda       the least |w| * norm(x_i): what the weight adds to the output on the average
+//               (Sun et al., 2023, arXiv 2306.11695)
+//   SparseGPT   the least w^2 / U[i][i]^2: the error that is left when the columns to come make up for the loss,
+//               which they then do (Frantar and Alistarh, 2023, arXiv 2301.00774)
 //
 //   SparseGPT:  for each column i, in order (round_columns.h):
 //                 if i is a multiple of 4:
@@ -26,8 +27,8 @@
 
 namespace ladder {
 
-// The first row and column of four neighbours, beginning at a multiple of 4, that hold more than two numbers other than
-// 0. weight f32 [n, k].
+// The first row and column of four neighbours, beginning at a multiple of 4, that hold more than two numbers other
+// than 0. weight f32 [n, k].
 struct WeightPlace {
   int64_t row = 0, column = 0;
 };

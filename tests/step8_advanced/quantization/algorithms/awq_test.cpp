@@ -93,31 +93,35 @@ TEST(Task8_3_Awq, TakesOneWhereNothingIsBetter) {
 }
 
 TEST(Task8_3_Awq, ScalesAreThoseOfTheRatioWithTheLeastError) {
-  // One group, V = (1, 1/2, 1/4, 1/4), X = (1, 16, 4, 1).
   const std::array<Tensor, 2> linears = {Tensor::from<float>(std::vector<float>{4, -2, 1, -1}, {1, 4}),
                                          Tensor::from<float>(std::vector<float>{-8, 4, 2, 2}, {1, 4})};
   const Tensor x = Tensor::from<float>(std::vector<float>{1, 16, 4, 1}, {4});
-  for (const bool duo : {true, false}) {
-    std::vector<Tensor> seen;
-    const AwqScales best =
-        search_awq_scales(x, linears, groups_of(4), "layer",
-                          [&](const Tensor& scales) {
-                            seen.push_back(scales);
-                            return std::fabs(static_cast<double>(seen.size()) -
-                                             12);  // the identity, then ratio 0; the twelfth is 10 / 20
-                          },
-                          {.duo_scaling = duo});
-    EXPECT_EQ(best.ratio, 0.5);
-    EXPECT_EQ(best.error, 0.0);
-    EXPECT_EQ(best.identity_error, 11.0);
-    const std::vector<double> of_x = {1, 4, 2, 1}, of_w = {1, 0.5, 0.25, 0.25};
-    std::vector<double> expected;
-    for (size_t i = 0; i < 4; ++i) expected.push_back(of_x[i] / (duo ? std::sqrt(of_w[i]) + 1e-4 : 1.0));
-    const double middle = std::sqrt(*std::max_element(expected.begin(), expected.end()) *
-                                    *std::min_element(expected.begin(), expected.end()));
-    for (int64_t i = 0; i < 4; ++i)
-      EXPECT_NEAR(best.scales.at<float>({i}), expected[static_cast<size_t>(i)] / middle, 1e-4)
-          << "feature " << i;
+  for (const int64_t group : {4, 2}) {
+    for (const bool duo : {true, false}) {
+      std::vector<Tensor> seen;
+      const AwqScales best =
+          search_awq_scales(x, linears, groups_of(group), "layer",
+                            [&](const Tensor& scales) {
+                              seen.push_back(scales);
+                              return std::fabs(static_cast<double>(seen.size()) -
+                                               17);  // 1 is first, then ratio 0; this is 15 / 20
+                            },
+                            {.duo_scaling = duo});
+      EXPECT_EQ(best.ratio, 0.75);
+      EXPECT_EQ(best.error, 0.0);
+      EXPECT_EQ(best.identity_error, 16.0);
+      const std::vector<double> of_x = {1, 8, std::pow(4, 0.75),
+                                        1};  // V = (1, 1/2, 1/4, 1/4) or (1, 1/2, 1, 1)
+      const double half = std::pow(0.5, 0.25), last = group == 4 ? std::pow(0.25, 0.25) : 1.0;
+      const std::vector<double> of_w = {1, half, last, last};
+      std::vector<double> expected;
+      for (size_t i = 0; i < 4; ++i) expected.push_back(of_x[i] / (duo ? of_w[i] + 1e-4 : 1.0));
+      const double middle = std::sqrt(*std::max_element(expected.begin(), expected.end()) *
+                                      *std::min_element(expected.begin(), expected.end()));
+      for (int64_t i = 0; i < 4; ++i)
+        EXPECT_NEAR(best.scales.at<float>({i}), expected[static_cast<size_t>(i)] / middle, 1e-5)
+            << "feature " << i;
+    }
   }
 }
 
@@ -141,6 +145,11 @@ TEST(Task8_3_Awq, WhatDoesNotFitIsAnErrorThatNamesTheLayer) {
   };
   EXPECT_EQ(message(groups_of(16)), "");
   EXPECT_NE(message(groups_of(48)).find("layers.3.mlp"), std::string::npos);
+  EXPECT_NE(error_of([&] {
+              search_awq_scales(means, std::array{problem.weight}, groups_of(48), "layers.3.mlp",
+                                [](const Tensor&) { return 1.0; });
+            }).find("layers.3.mlp"),
+            std::string::npos);
   means.at<float>({5}) = -0.1f;  // the mean of x, not of |x|
   EXPECT_NE(message(groups_of(16)).find("feature 5"), std::string::npos);
   means.at<float>({5}) = 0.1f;

@@ -61,8 +61,8 @@ std::vector<double> inverse_from(const std::vector<double>& h, int64_t k, int64_
   return inverse;
 }
 
-// What GPTQ computes, as "Optimal Brain Compression" writes it: for every column the inverse of H's part for the columns that are
-// left, and all of them updated at once. In double, without blocks.
+// What GPTQ computes, as "Optimal Brain Compression" writes it: for every column the inverse of H's part for the
+// columns that are left, and all of them updated at once. In double, without blocks.
 class NaiveGptq {
  public:
   NaiveGptq(const Tensor& hessian, std::vector<int32_t> order) : order_(std::move(order)) {
@@ -118,8 +118,9 @@ std::vector<int32_t> by_diagonal(const Tensor& hessian) {
   return order;
 }
 
-// A rounding that falls on the other side changes all that follow in its row, so what is compared is how many rows are equal. Ties
-// are not rare: of a symmetric grid the group's own minimum lies half a step behind the last code but one.
+// A rounding that falls on the other side changes all that follow in its row, so what is compared is how many rows
+// are equal. Ties are not rare: of a symmetric grid the group's own minimum lies half a step behind the last code
+// but one.
 int64_t rows_that_differ(const Tensor& out, const std::vector<double>& expected) {
   int64_t rows = 0;
   for (int64_t row = 0; row < out.dim(0); ++row) {
@@ -258,8 +259,8 @@ TEST(Task8_3_Gptq, ABlockEndsWhereAGroupDoes) {
   EXPECT_EQ(end_of_block(576, 640, 100, 1), 640);
 }
 
-// The grid of a group inside a block is made of weights that have the updates of the block's columns before it: with grids of the
-// original weights the error is another one.
+// The grid of a group inside a block is made of weights that have the updates of the block's columns before it:
+// with grids of the original weights the error is another one.
 TEST(Task8_3_Gptq, AGroupsScaleIsThatOfItsWeightsWhenItsTurnComes) {
   const LayerProblem problem = layer_problem(21, 16, 128, 400);
   const QuantizationArgs args = groups_of(16);
@@ -326,6 +327,18 @@ TEST(Task8_3_Gptq, AHessianThatIsNotPositiveDefiniteTakesMoreDampingAndSaysSo) {
   const std::string message = error_of([&] { gptq(problem.weight, hessian, channels(), "layers.4.o_proj"); });
   EXPECT_NE(message.find("layers.4.o_proj"), std::string::npos) << message;
   EXPECT_NE(message.find("column 2"), std::string::npos) << message;
+}
+
+TEST(Task8_3_Gptq, RowsOfTheWeightNeverMeet) {
+  const LayerProblem problem = layer_problem(10, 600, 160, 200);
+  const QuantizationArgs args = groups_of(32);
+  const Tensor whole =
+      dequantize(gptq(problem.weight, problem.hessian, args, "layer", {.block_size = 64}).weight);
+  for (const int64_t first : {0, 255, 510, 590}) {
+    const Tensor rows = problem.weight.narrow(0, first, 10).clone();
+    const Tensor alone = dequantize(gptq(rows, problem.hessian, args, "layer", {.block_size = 64}).weight);
+    EXPECT_TRUE(testing::bitwise_equal(alone, whole.narrow(0, first, 10).clone())) << "from row " << first;
+  }
 }
 
 TEST(Task8_3_Gptq, NanIsAnErrorThatNamesTheLayer) {

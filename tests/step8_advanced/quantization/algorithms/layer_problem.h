@@ -19,9 +19,9 @@ struct LayerProblem {
   Tensor hessian;
 };
 
-// x = z * diag(i^-decay) * a random matrix, so that a few directions hold most of the energy, and a little of its own in every
-// column; `outliers`: columns whose activations are 30 times the others'; `dead`: columns that are 0. Both are spread
-// over the columns: number i is column (7 + 37 i) % k, the outliers first.
+// x = z * diag(i^-decay) * a random matrix, so that a few directions hold most of the energy, and a little of its
+// own in every column; `outliers`: columns whose activations are 30 times the others'; `dead`: columns that are 0.
+// Both are spread over the columns: number i is column (7 + 37 i) % k, the outliers first.
 inline LayerProblem layer_problem(uint64_t seed, int64_t n, int64_t k, int64_t m, double decay = 0.7,
                                   int64_t outliers = 0, int64_t dead = 0) {
   Random random(seed);

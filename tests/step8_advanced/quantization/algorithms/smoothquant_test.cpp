@@ -151,8 +151,8 @@ TEST(Task8_3_SmoothQuant, WhatDoesNotFitIsAnErrorThatNamesTheLayer) {
             std::string::npos);
 }
 
-// Features multiplied by a power of two, columns divided by it: the function is the same, and what smoothing makes of it is the
-// same in every bit.
+// Features multiplied by a power of two, columns divided by it: the function is the same, and what smoothing makes
+// of it is the same in every bit.
 TEST(Task8_3_SmoothQuant, UndoesInjectedOutliersWholly) {
   const Block plain(10), injected(10);
   for (const int64_t feature : {3, 20}) {

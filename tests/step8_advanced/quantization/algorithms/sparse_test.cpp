@@ -71,7 +71,8 @@ TEST(Task8_3_Sparse, SparseGptErrsLessThanWandaAndThatLessThanMagnitude) {
   }
 }
 
-// The choice falls when the loop reaches the four, of the weights as they are by then: blocks of any size give the same.
+// The choice falls when the loop reaches the four, of the weights as they are by then: blocks of any size give the
+// same.
 TEST(Task8_3_Sparse, TheChoiceIsOfTheUpdatedWeights) {
   const LayerProblem problem = layer_problem(5, 24, 64, 200);
   const Tensor by_one = prune_by_sparse_gpt(problem.weight, problem.hessian, "layer", 0.01, 1, 4).weight;
