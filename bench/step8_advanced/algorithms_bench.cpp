@@ -61,18 +61,21 @@ BENCHMARK(hessian)
     ->ArgsProduct({kSizes})
     ->Unit(benchmark::kMillisecond)
     ->Iterations(1)
+    ->MeasureProcessCPUTime()
     ->UseRealTime();
 BENCHMARK(factor_of_inverse)
     ->ArgName("k")
     ->ArgsProduct({kSizes})
     ->Unit(benchmark::kMillisecond)
     ->Iterations(1)
+    ->MeasureProcessCPUTime()
     ->UseRealTime();
 BENCHMARK(error_of_layer)
     ->ArgName("k")
     ->ArgsProduct({kSizes})
     ->Unit(benchmark::kMillisecond)
     ->Iterations(1)
+    ->MeasureProcessCPUTime()
     ->UseRealTime();
 BENCHMARK(gptq_w4)
     ->ArgNames({"k", "group", "actorder"})
@@ -83,6 +86,7 @@ BENCHMARK(gptq_w4)
     ->ArgsProduct({kSizes, {16}, {static_cast<int64_t>(ActivationOrder::none)}})
     ->Unit(benchmark::kMillisecond)
     ->Iterations(1)
+    ->MeasureProcessCPUTime()
     ->UseRealTime();
 
 }  // namespace
