@@ -32,11 +32,12 @@ struct RankWidths {
   int64_t q, kv, mlp, expert, shared_expert, vocab;
 };
 
-RankWidths rank_widths(const DecoderSpec& spec, int64_t ranks) {
+RankWidths rank_widths(const DecoderSpec& spec, const RunnerConfig& config) {
+  const int64_t ranks = config.tensor_parallel_size;
   return {spec.num_heads / ranks * spec.head_dim,
           std::max<int64_t>(spec.num_kv_heads / ranks, 1) * spec.head_dim,
           spec.intermediate_size / ranks,
-          spec.experts.intermediate_size / ranks,
+          spec.experts.intermediate_size / (config.expert_parallel ? ranks : num_expert_ranks(config)),
           spec.experts.shared_intermediate_size / ranks,
           (spec.vocab_size + ranks - 1) / ranks};
 }
@@ -44,7 +45,7 @@ RankWidths rank_widths(const DecoderSpec& spec, int64_t ranks) {
 // One rank's parameters and rotary table: what Model::weight_bytes() will say.
 int64_t weight_bytes(const DecoderSpec& spec, const RunnerConfig& config, GridPlace place) {
   const int stage = place.stage;
-  const RankWidths widths = rank_widths(spec, config.tensor_parallel_size);
+  const RankWidths widths = rank_widths(spec, config);
   const int64_t hidden = spec.hidden_size, q = widths.q, kv = widths.kv;
   int64_t layer = hidden * (q + 2 * kv) + q * hidden + 2 * spec.norm_parameters();
   if (spec.qkv_bias) layer += q + 2 * kv;
@@ -95,7 +96,7 @@ int64_t activation_bytes(const DecoderSpec& spec, const RunnerConfig& config, Gr
   const int64_t all_rows = config.batch.max_num_batched_tokens, shares = config.prefill_context_parallel_size;
   const int64_t rows = std::min(all_rows, all_rows / shares + (shares > 1 ? 2 : 0));  // the fullest share
   const int64_t hidden = spec.hidden_size;
-  const RankWidths widths = rank_widths(spec, ranks);
+  const RankWidths widths = rank_widths(spec, config);
   const int64_t q = widths.q, kv = widths.kv, mlp = widths.mlp, vocab = widths.vocab;
   const int64_t attention_layer =
       q + 2 * kv + std::max(hidden, q);              // qkv, then the normalised input or the output
@@ -180,13 +181,13 @@ MachineMemory machine_memory() {
 }
 
 int64_t kv_bytes_per_token(const DecoderSpec& spec, const RunnerConfig& config) {
-  const int64_t kv = rank_widths(spec, config.tensor_parallel_size).kv;
+  const int64_t kv = rank_widths(spec, config).kv;
   return spec.num_layers * 2 * kv * dtype_size(config.dtype) * config.tensor_parallel_size *
          config.prefill_context_parallel_size / config.decode_context_parallel_size;
 }
 
 int64_t rank_kv_bytes_per_token(const DecoderSpec& spec, const RunnerConfig& config, int stage) {
-  const int64_t kv = rank_widths(spec, config.tensor_parallel_size).kv;
+  const int64_t kv = rank_widths(spec, config).kv;
   return layers_of(config, spec.num_layers, stage).size() * 2 * kv * dtype_size(config.dtype);
 }
 
