@@ -38,6 +38,11 @@ void DataParallelFlags::add(CLI::App& app) {
       ->type_name("KIND")
       ->capture_default_str()
       ->group(kGroup);
+  app.add_flag(
+         "--data-parallel-split-experts", split_experts_,
+         "replicas that are threads on the CPU split every expert's width over all of their ranks, and step "
+         "together, instead of having all experts each")
+      ->group(kGroup);
   app.add_option("--data-parallel-balancer", balancer_, ideas)
       ->check(CLI::IsMember(names))
       ->type_name("NAME")
@@ -144,6 +149,12 @@ HeadPlace DataParallelFlags::head(const NodeFlags& nodes) const {
       "--node-timeout {:g}: an engine on another machine speaks five times a second, expected 1 or more",
       std::chrono::duration<double>(place.silence).count());
   return place;
+}
+
+std::string shared_experts_text(const RunnerConfig& config) {
+  if (config.expert_replicas == 1) return {};
+  return fmt::format(", and a {}: they step together",
+                     config.expert_parallel ? "share of the experts" : "part of every expert");
 }
 
 ReplicaRun replica_run(const ReplicaRange& range, const EngineOptions& options) {

@@ -24,6 +24,9 @@ struct ReplicaRange {
 // What the replicas of all machines must have in common. Error: the model cannot be read.
 ReplicaRun replica_run(const ReplicaRange& range, const EngineOptions& options);
 
+// ", and a share of the experts: they step together": what of the experts a replica has, where each has not all of them.
+std::string shared_experts_text(const RunnerConfig& config);
+
 class DataParallelFlags {
  public:
   void add(CLI::App& app);
@@ -44,7 +47,9 @@ class DataParallelFlags {
     const ReplicaRange here = range();
     return here.num_local > 1 || here.num_remote > 0 || backend_ != "auto";
   }
-  // Whether --enable-expert-parallel shares experts out over all replicas there are: those that are threads of this program.
+  // Without --enable-expert-parallel: experts are shared out over all replicas by their width.
+  bool split_experts() const { return split_experts_; }
+  // Whether experts can be shared out over all replicas there are: those that are threads of this program.
   bool can_share_experts(Device device) const {
     const ReplicaRange here = range();
     return here.num_local == here.num_replicas && device.is_cpu() && !in_processes(device);
@@ -62,6 +67,7 @@ class DataParallelFlags {
 
   int size_ = 1;
   std::string backend_ = "auto";
+  bool split_experts_ = false;
   std::string balancer_ = "queue_length";
   // Of servers; -1: not given.
   int rank_ = -1, start_rank_ = -1, size_local_ = -1;

@@ -14,8 +14,10 @@
 #include "step7_parallel/communicators/kinds.h"
 #include "step7_parallel/context/decode_context_attention.h"
 #include "step7_parallel/context/prefill_context_model.h"
+#include "step7_parallel/data/lockstep_executor.h"
 #include "step7_parallel/expert/balanced_model.h"
 #include "step7_parallel/expert/expert_parallel.h"
+#include "step7_parallel/expert/split_experts.h"
 #include "step7_parallel/pipeline/split_layers.h"
 #include "step7_parallel/workers/worker_executor.h"
 
@@ -289,10 +291,23 @@ ExecutorMaker EngineFlags::executor_maker(const RunnerConfig& runner) const {
                "--distributed-executor-backend threads: {} ranks on GPUs are processes, expected auto or mp",
                num_ranks(runner));
   if (wanted != "mp" && !several_gpus) return make_executor_in_process;
+  return make_worker_executor(worker_program());
+}
+
+WorkerProgram EngineFlags::worker_program() const {
   WorkerProgram program;
   program.arguments = arguments();
   program.arguments.insert(program.arguments.begin(), "worker-process");
-  return make_worker_executor(std::move(program));
+  return program;
+}
+
+ExecutorMaker EngineFlags::lockstep_maker(std::shared_ptr<LockstepGroups> groups) const {
+  if (executor_backend_ != "mp") return make_lockstep_executor(std::move(groups));
+  return make_lockstep_executor(
+      std::move(groups),
+      [program = worker_program()](const ExecutorOptions& options, std::vector<int> experts) {
+        return start_workers(options, program, std::move(experts));
+      });
 }
 
 std::vector<std::string> EngineFlags::arguments() const {
@@ -323,7 +338,8 @@ std::vector<std::string> EngineFlags::arguments_of_replica(const EngineOptions& 
 
 ModelMakers EngineFlags::model_makers() const {
   ModelMakers makers;
-  if (options_.runner.expert_parallel) makers.mlp = make_expert_parallel_mlp;
+  // Where no replicas share experts out, the second makes what the empty maker makes.
+  makers.mlp = options_.runner.expert_parallel ? make_expert_parallel_mlp : make_split_experts_mlp;
   // Both are refused with --prefill-context-parallel-size, which makes the model too, in the flags' own words.
   if (options_.runner.balance_experts && options_.runner.prefill_context_parallel_size == 1)
     move_experts_by_load(
@@ -346,14 +362,18 @@ ExecutorOptions EngineFlags::parts() const {
 
 void EngineFlags::share_out_experts(RunnerConfig& runner, const DataParallelFlags* replicas) const {
   const int num_replicas = replicas == nullptr ? 1 : replicas->range().num_replicas;
-  if (num_replicas > 1 && replicas->can_share_experts(runner.device) && executor_backend_ != "mp")
+  const std::string flag =
+      runner.expert_parallel ? "--enable-expert-parallel" : "--data-parallel-split-experts";
+  if (num_replicas > 1 && replicas->can_share_experts(runner.device))
     runner.expert_replicas = num_replicas;
   else if (num_replicas > 1)
-    std::fprintf(
-        stderr,
-        "ladder: --enable-expert-parallel: each replica has all experts, as replicas share them out only "
-        "where they and their ranks are threads of one program on the CPU\n");
-  if (num_expert_ranks(runner) > 1) return;
+    fmt::print(stderr,
+               "ladder: {}: each replica has all experts, as replicas share them out only where they are "
+               "threads of one program on the CPU\n",
+               flag);
+  if (!runner.expert_parallel && num_replicas == 1)
+    fmt::print(stderr, "ladder: {} is off: there is one replica\n", flag);
+  if (!runner.expert_parallel || num_expert_ranks(runner) > 1) return;
   std::fprintf(stderr,
                "ladder: --enable-expert-parallel is off: each stage is one rank, which has all experts\n");
   runner.expert_parallel = runner.balance_experts = false;
@@ -371,7 +391,12 @@ EngineOptions EngineFlags::options(const DataParallelFlags* replicas) const {
   runner.load_format = load_format_ == "dummy" ? LoadFormat::dummy : LoadFormat::automatic;
   options.makers.split_layers = split_layers;
   options.makers.model = model_makers();
-  if (runner.expert_parallel) share_out_experts(runner, replicas);
+  const bool split_experts = replicas != nullptr && replicas->split_experts();
+  LADDER_CHECK(
+      !split_experts || !runner.expert_parallel,
+      "--data-parallel-split-experts and --enable-expert-parallel: replicas share experts out by their width "
+      "or whole, expected one of them");
+  if (split_experts || runner.expert_parallel) share_out_experts(runner, replicas);
   if (!pipeline_layers_.empty()) {
     LADDER_CHECK(std::ssize(pipeline_layers_) == runner.pipeline_parallel_size,
                  "--pipeline-layers {}: expected as many numbers as --pipeline-parallel-size, which is {}",

@@ -6,6 +6,8 @@
 
 #include "cli/node_flags.h"
 #include "step6_engine/load_engine.h"
+#include "step7_parallel/data/lockstep_group.h"
+#include "step7_parallel/workers/worker_processes.h"
 
 namespace ladder {
 
@@ -26,6 +28,8 @@ class EngineFlags {
   std::vector<std::string> arguments_of_replica(const EngineOptions& own) const;
 
   const NodeFlags& nodes() const { return nodes_; }
+  // For each of several replicas that share out experts.
+  ExecutorMaker lockstep_maker(std::shared_ptr<LockstepGroups> groups) const;
 
   std::string model;
 
@@ -33,7 +37,8 @@ class EngineFlags {
   void add_ranks(CLI::App& app);
   ModelMakers model_makers() const;
   ExecutorMaker executor_maker(const RunnerConfig& runner) const;
-  // Which ranks share out experts: of all replicas where they can, else of each stage. Says where none do.
+  WorkerProgram worker_program() const;
+  // Which ranks share out experts, whole or by their width: of all replicas where they can, else of each stage. Says where none do.
   void share_out_experts(RunnerConfig& runner, const DataParallelFlags* replicas) const;
 
   EngineOptions options_;  // what the flags set directly; the others are read from these:

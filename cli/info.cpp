@@ -272,7 +272,7 @@ std::string describe_replicas(const EngineOptions& options, const DecoderSpec& s
                      "-", "-"});
   return fmt::format(
              "\n{} replicas (--data-parallel-size), each with weights, cache and scheduler of its own{}\n",
-             range.num_replicas, share_experts ? ", and a share of the experts: they step together" : "") +
+             range.num_replicas, shared_experts_text(options.runner)) +
          format_table(table);
 }
 

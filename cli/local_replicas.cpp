@@ -54,7 +54,7 @@ LocalReplicas::LocalReplicas(const EngineFlags& flags, const DataParallelFlags& 
   for (int local = 0; local < range_.num_local; ++local) {
     options_.push_back(
         options_of_replica(options, folder.spec, local, range_.num_local, memory_of(options.runner.device)));
-    if (options.runner.expert_replicas > 1) options_.back().makers.executor = make_lockstep_executor(groups_);
+    if (options.runner.expert_replicas > 1) options_.back().makers.executor = flags.lockstep_maker(groups_);
   }
   bar_ = std::make_unique<ProgressBar>(
       range_.num_local == 1 ? std::string("loading") : fmt::format("loading {} replicas", range_.num_local),

@@ -57,8 +57,8 @@ std::string limits_text(const ServeFlags& flags, const EngineOptions& options, c
   if (replicas.num_replicas > 1)
     lines.insert(lines.begin() + 1,
                  {num_behind == 1 ? "replica" : "replicas",
-                  fmt::format("{} of {}{}; {} has what follows", range, replicas.num_replicas, others,
-                              num_behind == 1 ? "it" : "each")});
+                  fmt::format("{} of {}{}; {} has what follows{}", range, replicas.num_replicas, others,
+                              num_behind == 1 ? "it" : "each", shared_experts_text(options.runner))});
   return format_pairs(lines);
 }
 

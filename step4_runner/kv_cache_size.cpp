@@ -120,6 +120,11 @@ void check_prefill_context(const RunnerConfig& config) {
                "--prefill-context-parallel-size {}: expected no --enable-expert-parallel, whose experts are "
                "shared out over tensor-parallel ranks alone",
                ranks);
+  LADDER_CHECK(
+      config.expert_replicas == 1,
+      "--prefill-context-parallel-size {}: expected no --data-parallel-split-experts, whose experts are "
+      "split over tensor-parallel ranks of the replicas alone",
+      ranks);
 }
 
 void check_balanced_experts(const DecoderSpec& spec, const RunnerConfig& config) {
@@ -157,10 +162,17 @@ void check_flags(const DecoderSpec& spec, const RunnerConfig& config) {
       whole_experts ? fmt::format("{} experts{}", spec.experts.num_experts, other_widths(spec))
                     : mlp_widths(spec),
       sizes_that_fit(spec, whole_experts));
-  LADDER_CHECK(config.expert_replicas == 1 || spec.experts.num_experts >= num_expert_ranks(config),
-               "--enable-expert-parallel: the model's {} experts are fewer than the {} ranks of {} replicas "
-               "(--data-parallel-size)",
-               spec.experts.num_experts, num_expert_ranks(config), config.expert_replicas);
+  LADDER_CHECK(config.expert_replicas == 1 || spec.num_expert_layers() > 0,
+               "--data-parallel-split-experts: the model has no experts");
+  LADDER_CHECK(whole_experts || spec.experts.intermediate_size % num_expert_ranks(config) == 0,
+               "--data-parallel-split-experts: the experts' width of {} over the {} ranks of {} replicas "
+               "(--data-parallel-size): expected a divisor of it",
+               spec.experts.intermediate_size, num_expert_ranks(config), config.expert_replicas);
+  LADDER_CHECK(
+      !whole_experts || config.expert_replicas == 1 || spec.experts.num_experts >= num_expert_ranks(config),
+      "--enable-expert-parallel: the model's {} experts are fewer than the {} ranks of {} replicas "
+      "(--data-parallel-size)",
+      spec.experts.num_experts, num_expert_ranks(config), config.expert_replicas);
   check_balanced_experts(spec, config);
   check_kv_cache_dtype(config);
   check_decode_context(spec, config);

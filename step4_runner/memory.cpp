@@ -32,25 +32,26 @@ struct RankWidths {
   int64_t q, kv, mlp, expert, shared_expert, vocab;
 };
 
-RankWidths rank_widths(const DecoderSpec& spec, int64_t ranks) {
+RankWidths rank_widths(const DecoderSpec& spec, const RunnerConfig& config) {
+  const int64_t ranks = config.tensor_parallel_size;
   return {spec.num_heads / ranks * spec.head_dim,
           std::max<int64_t>(spec.num_kv_heads / ranks, 1) * spec.head_dim,
           spec.intermediate_size / ranks,
-          spec.experts.intermediate_size / ranks,
+          spec.experts.intermediate_size / (config.expert_parallel ? ranks : num_expert_ranks(config)),
           spec.experts.shared_intermediate_size / ranks,
           (spec.vocab_size + ranks - 1) / ranks};
 }
 
 // K and V of one token, of one layer of one rank.
 int64_t layer_kv_bytes(const DecoderSpec& spec, const RunnerConfig& config) {
-  const int64_t heads = rank_widths(spec, config.tensor_parallel_size).kv / spec.head_dim;
+  const int64_t heads = rank_widths(spec, config).kv / spec.head_dim;
   return heads * 2 * kv_head_bytes(config.kv_cache_dtype, config.dtype, spec.head_dim);
 }
 
 // One rank's parameters and rotary table: what Model::weight_bytes() will say.
 int64_t weight_bytes(const DecoderSpec& spec, const RunnerConfig& config, GridPlace place) {
   const int stage = place.stage;
-  const RankWidths widths = rank_widths(spec, config.tensor_parallel_size);
+  const RankWidths widths = rank_widths(spec, config);
   const int64_t hidden = spec.hidden_size, q = widths.q, kv = widths.kv;
   int64_t layer = hidden * (q + 2 * kv) + q * hidden + 2 * spec.norm_parameters();
   if (spec.qkv_bias) layer += q + 2 * kv;
@@ -101,7 +102,7 @@ int64_t activation_bytes(const DecoderSpec& spec, const RunnerConfig& config, Gr
   const int64_t all_rows = config.batch.max_num_batched_tokens, shares = config.prefill_context_parallel_size;
   const int64_t rows = std::min(all_rows, all_rows / shares + (shares > 1 ? 2 : 0));  // the fullest share
   const int64_t hidden = spec.hidden_size;
-  const RankWidths widths = rank_widths(spec, ranks);
+  const RankWidths widths = rank_widths(spec, config);
   const int64_t q = widths.q, kv = widths.kv, mlp = widths.mlp, vocab = widths.vocab;
   const int64_t attention_layer =
       q + 2 * kv + std::max(hidden, q);              // qkv, then the normalised input or the output

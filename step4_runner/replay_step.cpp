@@ -10,9 +10,9 @@ namespace ladder {
 void ModelRunner::choose_graph(Step& step) const {
   const AttentionMetadata& metadata = batch_.attention();
   const GraphSize size{batch_.input_ids().dim(0), metadata.max_seq_len};
-  // One token each, all of which yield one: no prompt token is among what they predict.
+  // One token each, all of which yield one: no prompt token is among what they predict. Or nothing but spare rows.
   const bool decodes =
-      metadata.max_query_len == 1 && std::ssize(batch_.sampled_sequences()) == metadata.num_seqs;
+      metadata.max_query_len <= 1 && std::ssize(batch_.sampled_sequences()) == metadata.num_seqs;
   if (decodes)
     step.graph = decode_graphs_.find(size);
   else if (metadata.max_query_len > 1)

@@ -31,14 +31,15 @@ ExpertShare share_of_rank(const OpContext& ctx, const std::string& name, const E
     share.count = std::ranges::max(local_numbers) + 1;
     return share;
   }
-  const int64_t ranks = tp_group(ctx).size();
+  const Communicator& group = expert_group(ctx);
+  const int64_t ranks = group.size();
   LADDER_CHECK(share.full_width % ranks == 0, "{}: {} ranks do not divide the experts' width of {}", name,
                ranks, share.full_width);
   share.numbers.resize(static_cast<size_t>(experts.num_experts));
   std::iota(share.numbers.begin(), share.numbers.end(), 0);
   share.count = experts.num_experts;
   share.width = share.full_width / ranks;
-  share.begin = tp_group(ctx).rank() * share.width;
+  share.begin = group.rank() * share.width;
   return share;
 }
 
@@ -77,6 +78,10 @@ Parameter expert_down(const OpContext& ctx, const std::string& name, const Exper
 }
 
 }  // namespace
+
+Communicator& expert_group(const OpContext& ctx) {
+  return ctx.parallel != nullptr && ctx.parallel->ep->size() > 1 ? *ctx.parallel->ep : tp_group(ctx);
+}
 
 MoeMlp::MoeMlp(const OpContext& ctx, const std::string& name, const DecoderSpec& spec, DType dtype,
                const ModelMakers& makers, std::span<const int32_t> local_numbers, ExpertRun run)

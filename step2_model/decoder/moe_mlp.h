@@ -6,11 +6,12 @@
 // With several tensor-parallel ranks every expert's width is split among them, and so is the shared one's: each rank routes
 // all tokens alike, since the router is on all of them, and has a part of every expert's sum. Or a rank has some experts
 // whole (step7_parallel/expert): it then has all of their part of the sum, and nothing of the others'. Ranks that have other
-// tokens bring them to their experts by an ExpertRun.
+// tokens bring them to their experts by an ExpertRun; they too may have a share of every expert's width instead.
 #include <functional>
 #include <optional>
 #include <span>
 
+#include "step1_layers/distributed/communicator.h"
 #include "step1_layers/moe/experts.h"
 #include "step2_model/model_makers.h"
 
@@ -22,6 +23,10 @@ using RunHere = std::function<void(const OpContext& ctx, const MoeExpertsArgs& a
 using ExpertRun =
     std::function<void(const OpContext& ctx, const MoeExpertsArgs& args, const RunHere& run_here)>;
 
+// The ranks that share out the experts: where replicas do, those of all of them in the stage (ParallelContext::ep), else the
+// tensor-parallel ones.
+Communicator& expert_group(const OpContext& ctx);
+
 class MoeMlp final : public Mlp {
  public:
   // Parameters: "<name>.router.weight" [experts, hidden]; "<name>.experts.gate_up" [experts, 2 * width, hidden], whose parts
@@ -29,7 +34,7 @@ class MoeMlp final : public Mlp {
   // with a shared expert "<name>.shared_expert.gate_up_proj....", "<name>.shared_expert.down_proj....",
   // "<name>.shared_expert_gate.weight" [1, hidden].
   // `local_numbers`: of every expert the number under which this rank has it whole, counted from 0, or -1; empty: this rank
-  // has its share of every expert's width. Parts of experts that are elsewhere are not looked at. Without `run` the experts
+  // of expert_group() has its share of every expert's width. Parts of experts that are elsewhere are not looked at. Without `run` the experts
   // here run on all tokens. Error: the ranks do not divide a width that is split.
   MoeMlp(const OpContext& ctx, const std::string& name, const DecoderSpec& spec, DType dtype,
          const ModelMakers& makers, std::span<const int32_t> local_numbers = {}, ExpertRun run = {});

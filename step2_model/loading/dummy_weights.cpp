@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cmath>
+#include <string>
 
 #include "step1_layers/core/error.h"
 #include "step1_layers/core/parallel.h"
@@ -30,6 +32,49 @@ uint64_t seed_of(std::string_view name) {  // FNV-1a
   return mix(hash);
 }
 
+// values[i] = the random value of the parameter's element first + i.
+void fill_values(const Tensor& values, const std::string& name, int64_t first, float mean, float deviation) {
+  const uint64_t seed = seed_of(name) + static_cast<uint64_t>(first);
+  with_float_type(values.dtype(), name, [&](auto tag) {
+    using T = decltype(tag);
+    T* to = values.data<T>();
+    parallel_for(values.numel(), 1 << 16, [&](int64_t begin, int64_t end) {
+      for (int64_t i = begin; i < end; ++i)
+        to[i] = T(mean + deviation * roughly_normal(mix(seed + static_cast<uint64_t>(i))));
+    });
+  });
+}
+
+// Of a layer's experts the parts that each has, where this rank has other experts than all of the layer in their order
+// (moe_mlp.h); else 0.
+int parts_of_some_experts(const Parameter& parameter) {
+  const int parts = parameter.name.ends_with(".experts.gate_up") ? 2
+                    : parameter.name.ends_with(".experts.down")  ? 1
+                                                                 : 0;
+  return parts > 0 && parameter.num_parts != parts * parameter.tensor.dim(0) ? parts : 0;
+}
+
+// The part of an expert that is on another rank is not looked at, whatever it is; any other has to have its shape.
+bool is_here(const Parameter& parameter, int part) {
+  try {
+    parameter.load_part(Tensor::empty({1}, parameter.tensor.dtype()), part);
+    return false;
+  } catch (const Error&) {
+    return true;
+  }
+}
+
+// Each part as it would be loaded, with the values that it has where all experts are on one rank.
+void fill_some_experts(const Parameter& parameter, int parts, float deviation) {
+  const Tensor& tensor = parameter.tensor;
+  const Tensor values = Tensor::empty({tensor.dim(1) / parts, tensor.dim(2)}, tensor.dtype());
+  for (int part = 0; part < parameter.num_parts; ++part) {
+    if (!is_here(parameter, part)) continue;
+    fill_values(values, parameter.name, part * values.numel(), 0.0f, deviation);
+    parameter.load_part(values, part);
+  }
+}
+
 }  // namespace
 
 void fill_dummy_weights(std::span<Parameter* const> parameters, const LoadProgress& progress) {
@@ -42,23 +87,19 @@ void fill_dummy_weights(std::span<Parameter* const> parameters, const LoadProgre
     total_bytes += parameter->tensor.nbytes();
   }
   for (const Parameter* parameter : parameters) {
-    const bool on_host = parameter->tensor.device().is_cpu();
-    const Tensor tensor =
-        on_host ? parameter->tensor : Tensor::empty(parameter->tensor.shape(), parameter->tensor.dtype());
+    const Tensor& tensor = parameter->tensor;
     const bool matrix = tensor.ndim() > 1, norm = parameter->name.find("norm.weight") != std::string::npos;
     const float mean = norm ? 1.0f : 0.0f;
     const float deviation =
         matrix ? 1.0f / std::sqrt(static_cast<float>(std::max<int64_t>(tensor.dim(-1), 1))) : 0.05f;
-    const uint64_t seed = seed_of(parameter->name);
-    with_float_type(tensor.dtype(), parameter->name, [&](auto tag) {
-      using T = decltype(tag);
-      T* values = tensor.data<T>();
-      parallel_for(tensor.numel(), 1 << 16, [&](int64_t begin, int64_t end) {
-        for (int64_t i = begin; i < end; ++i)
-          values[i] = T(mean + deviation * roughly_normal(mix(seed + static_cast<uint64_t>(i))));
-      });
-    });
-    if (!on_host) parameter->tensor.copy_from(tensor);
+    if (const int parts = parts_of_some_experts(*parameter); parts > 0) {
+      fill_some_experts(*parameter, parts, deviation);
+    } else {
+      const bool on_host = tensor.device().is_cpu();
+      const Tensor values = on_host ? tensor : Tensor::empty(tensor.shape(), tensor.dtype());
+      fill_values(values, parameter->name, 0, mean, deviation);
+      if (!on_host) tensor.copy_from(values);
+    }
     done_bytes += tensor.nbytes();
     if (progress) progress(done_bytes, total_bytes);
   }

@@ -27,7 +27,8 @@ void load_weights(const Checkpoint& checkpoint, const DecoderSpec& spec,
 
 // Random weights of a plausible size: a matrix is normal with the deviation 1 / sqrt(columns), a norm's gains
 // lie near one, biases near zero. The values are a function of the parameter's name and the element's index,
-// so two runs are equal. Fast enough for models of many gigabytes: one hash per element, on all threads.
+// so two runs are equal; of a layer's whole experts the index counts through all of them, so a copy of one has its values on
+// whichever rank it is. Fast enough for models of many gigabytes: one hash per element, on all threads.
 // Error: a parameter that is no floating-point number (packed words, codes).
 void fill_dummy_weights(std::span<Parameter* const> parameters, const LoadProgress& progress);
 

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "step1_layers/core/error.h"
-#include "step4_runner/local_executor.h"
 
 namespace ladder {
 
@@ -36,14 +35,22 @@ auto LockstepExecutor::or_fail_all(Work work) {
 // >>> task 7.9.wave: a step of one's own, or along with the others'
 Ticket LockstepExecutor::submit(const SchedulerOutput& step) {
   return or_fail_all([&] {
-    group_->next_step(replica_, true);
-    return inner_->submit(step);
+    const int64_t mine = step.total_num_tokens + step.num_static_padding_rows;
+    const std::optional<int64_t> rows = group_->next_step(replica_, mine);
+    if (*rows == mine) return inner_->submit(step);
+    SchedulerOutput padded = step;
+    padded.num_static_padding_rows += *rows - mine;
+    return inner_->submit(padded);
   });
 }
 
 void LockstepExecutor::run_along() {
   or_fail_all([&] {
-    if (group_->next_step(replica_, false)) inner_->collect(inner_->submit({}));  // no rows
+    const std::optional<int64_t> rows = group_->next_step(replica_, {});
+    if (!rows) return;
+    SchedulerOutput nothing;  // no rows, or as many spare ones as the others have
+    nothing.num_static_padding_rows = *rows;
+    inner_->collect(inner_->submit(nothing));
   });
 }
 // <<< task 7.9.wave
@@ -57,14 +64,18 @@ void LockstepExecutor::check() {
   group_->check();
 }
 
-ExecutorMaker make_lockstep_executor(std::shared_ptr<LockstepGroups> groups) {
-  return [groups = std::move(groups)](const ExecutorOptions& options) {
-    const std::shared_ptr<LockstepGroup> group = groups->join(options.config);
+namespace {
+
+// `make_ranks` makes the executor of a replica that has joined a group.
+template <class MakeRanks>
+ExecutorMaker lockstep_executor_maker(std::shared_ptr<LockstepGroups> groups, RanksAre ranks,
+                                      MakeRanks make_ranks) {
+  return [groups = std::move(groups), ranks,
+          make_ranks = std::move(make_ranks)](const ExecutorOptions& options) {
+    const std::shared_ptr<LockstepGroup> group = groups->join(options.config, ranks);
     const int replica = options.config.expert_replica;
-    ExecutorOptions own = options;
-    own.expert_ranks = group->ranks_of(replica);
     try {
-      MadeExecutor made = make_executor_in_process(own);
+      MadeExecutor made = make_ranks(options, *group);
       groups->started(*group);
       made.executor = std::make_unique<LockstepExecutor>(std::move(made.executor), group, replica);
       return made;
@@ -75,6 +86,25 @@ ExecutorMaker make_lockstep_executor(std::shared_ptr<LockstepGroups> groups) {
       throw;
     }
   };
+}
+
+}  // namespace
+
+ExecutorMaker make_lockstep_executor(std::shared_ptr<LockstepGroups> groups) {
+  return lockstep_executor_maker(std::move(groups), RanksAre::threads,
+                                 [](const ExecutorOptions& options, LockstepGroup& group) {
+                                   ExecutorOptions own = options;
+                                   own.expert_ranks = group.ranks_of(options.config.expert_replica);
+                                   return make_executor_in_process(own);
+                                 });
+}
+
+ExecutorMaker make_lockstep_executor(std::shared_ptr<LockstepGroups> groups, WorkersStart start) {
+  return lockstep_executor_maker(
+      std::move(groups), RanksAre::processes,
+      [start = std::move(start)](const ExecutorOptions& options, const LockstepGroup& group) {
+        return start(options, group.shared_ranks());
+      });
 }
 
 }  // namespace ladder

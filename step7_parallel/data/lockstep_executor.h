@@ -1,9 +1,9 @@
 #pragma once
 // 7.9: an executor of one of the replicas that step together (lockstep_group.h). Its engine and its ranks know nothing of it:
 //
-//   submit()      waits until all replicas come to a step, then hands the step on
-//   run_along()   the same with a step without rows, an empty SchedulerOutput, which is collected too; or nothing, if nobody
-//                 else has a step either
+//   submit()      waits until all replicas come to a step, then hands the step on, filled up to the rows that they agree on
+//   run_along()   the same with a step of nothing but these, an empty SchedulerOutput (on the CPU without any rows), which is
+//                 collected too; or nothing, if nobody else has a step either
 //
 // Whatever it fails with is the end of the other replicas too.
 #include <memory>
@@ -43,5 +43,8 @@ class LockstepExecutor final : public Executor {
 // For EngineMakers::executor, of replicas whose ranks are threads of this process. All of them start at the same time, and each
 // waits for the others: they warm up together.
 ExecutorMaker make_lockstep_executor(std::shared_ptr<LockstepGroups> groups);
+// The same of replicas whose ranks are processes: `start` is start_workers() with a program (workers/worker_executor.h).
+using WorkersStart = std::function<MadeExecutor(const ExecutorOptions& options, std::vector<int> experts)>;
+ExecutorMaker make_lockstep_executor(std::shared_ptr<LockstepGroups> groups, WorkersStart start);
 
 }  // namespace ladder

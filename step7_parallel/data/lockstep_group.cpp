@@ -4,17 +4,24 @@
 
 #include "step1_layers/core/error.h"
 #include "step4_runner/rank_grid.h"
+#include "step7_parallel/data/common_rows.h"
 
 namespace ladder {
 
-LockstepGroup::LockstepGroup(const RunnerConfig& config)
+LockstepGroup::LockstepGroup(const RunnerConfig& config, RanksAre ranks)
     : ranks_per_stage_(config.tensor_parallel_size),
+      batch_(config.batch),
+      on_gpus_(!config.device.is_cpu()),
+      ranks_are_(ranks),
       votes_(config.expert_replicas),
       waves_(static_cast<size_t>(config.expert_replicas)),
       wakes_(waves_.size()),
       leaving_(waves_.size()) {
   for (int stage = 0; stage < config.pipeline_parallel_size; ++stage)
-    stages_.push_back(std::make_unique<LocalGroup>(num_expert_ranks(config)));
+    if (ranks_are_ == RanksAre::threads)
+      stages_.push_back(std::make_unique<LocalGroup>(num_expert_ranks(config)));
+    else
+      shared_stages_.push_back(SharedMemoryGroup::create({.size = num_expert_ranks(config)}));
 }
 
 ExpertRanks LockstepGroup::ranks_of(int replica) {
@@ -24,6 +31,13 @@ ExpertRanks LockstepGroup::ranks_of(int replica) {
       ranks.groups.push_back(&stage->rank(replica * ranks_per_stage_ + rank));
   ranks.fail = [this, replica](const std::string& reason) { fail(replica, reason); };
   return ranks;
+}
+
+std::vector<int> LockstepGroup::shared_ranks() const {
+  std::vector<int> descriptors;
+  for (const SharedMemoryGroup& stage : shared_stages_)
+    descriptors.insert(descriptors.end(), static_cast<size_t>(ranks_per_stage_), stage.descriptor());
+  return descriptors;
 }
 
 bool LockstepGroup::is_awaited(int replica) const {
@@ -56,33 +70,43 @@ void LockstepGroup::start_others(int replica, int64_t number) {
   wake_others(replica);
 }
 
-std::vector<int32_t> LockstepGroup::vote(int replica, bool has_step) {
-  const Tensor mine = Tensor::from<int32_t>(std::vector<int32_t>{has_step ? 1 : 0}, {1});
-  const Tensor all = Tensor::empty({size()}, DType::i32);
+LockstepGroup::Votes LockstepGroup::vote(int replica, std::optional<int64_t> rows) {
+  const Tensor mine = Tensor::from<int64_t>(std::vector<int64_t>{rows ? 1 : 0, rows.value_or(0)}, {1, 2});
+  const Tensor all = Tensor::empty({size(), 2}, DType::i64);
   try {
     votes_.rank(replica).all_gather({}, mine, all);
   } catch (const Error&) {
     check();
     throw;
   }
-  return {all.data<int32_t>(), all.data<int32_t>() + size()};
+  Votes votes;
+  for (int other = 0; other < size(); ++other) {
+    votes.has_step.push_back(static_cast<int32_t>(all.at<int64_t>({other, 0})));
+    votes.most_rows = std::max(votes.most_rows, all.at<int64_t>({other, 1}));
+  }
+  return votes;
+}
+
+int64_t LockstepGroup::rows_to_run(int64_t mine, int64_t most) const {
+  return on_gpus_ ? common_rows(most, batch_) : mine;
 }
 
 // >>> task 7.9.wave: start the others, vote, and hear whether there is a step
-bool LockstepGroup::next_step(int replica, bool has_step) {
+std::optional<int64_t> LockstepGroup::next_step(int replica, std::optional<int64_t> rows) {
   check();
   Wave& wave = waves_[static_cast<size_t>(replica)];
   bool starts = false;
   int64_t number = 0;
   {
     std::lock_guard lock(mutex_);
-    starts = has_step && wave.begin();
+    starts = rows.has_value() && wave.begin();
     number = wave.number();
   }
   if (starts) start_others(replica, number);
-  const std::vector<int32_t> votes = vote(replica, has_step);
+  const Votes votes = vote(replica, rows);
   std::lock_guard lock(mutex_);
-  return wave.on_votes(votes);
+  if (!wave.on_votes(votes.has_step)) return {};
+  return rows_to_run(rows.value_or(0), votes.most_rows);
 }
 // <<< task 7.9.wave
 
@@ -98,6 +122,7 @@ void LockstepGroup::fail(int replica, const std::string& reason) {
   for (const auto& stage : stages_)
     for (int rank = 0; rank < ranks_per_stage_; ++rank)
       stage->fail_rank(replica * ranks_per_stage_ + rank, reason);
+  for (const SharedMemoryGroup& stage : shared_stages_) stage.close(reason);
   wake_others(replica);
 }
 
@@ -151,11 +176,11 @@ StartedEngine LockstepGroups::start(int replica, const std::function<StartedEngi
   }
 }
 
-std::shared_ptr<LockstepGroup> LockstepGroups::join(const RunnerConfig& config) {
+std::shared_ptr<LockstepGroup> LockstepGroups::join(const RunnerConfig& config, RanksAre ranks) {
   std::lock_guard lock(mutex_);
   LADDER_CHECK(closed_.empty(), "{}", closed_);
   if (group_ == nullptr || group_->has_ended()) {
-    group_ = std::make_shared<LockstepGroup>(config);
+    group_ = std::make_shared<LockstepGroup>(config, ranks);
     num_starting_ = config.expert_replicas;
   }
   return group_;

@@ -26,7 +26,7 @@ void expert_exchange_all_gather(const OpContext& ctx, const ExpertExchangeArgs& 
   };
   const Tensor x = of_all(args.x, 0), expert_ids = of_all(args.expert_ids, 0xff),
                weights = of_all(args.weights, 0);
-  for (int64_t i = 0; i < size * most * top_k; ++i)
+  for (int64_t i = 0; i < size * most * top_k && !args.rank_of.empty(); ++i)
     if (int32_t& expert = expert_ids.data<int32_t>()[i]; expert >= 0)
       expert = args.rank_of[static_cast<size_t>(expert)] == ranks.rank() ? expert : -1;
 

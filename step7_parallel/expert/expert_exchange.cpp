@@ -14,6 +14,7 @@ constexpr Variant<ExpertExchangeArgs> kVariants[] = {
      .run = expert_exchange_all_gather},
     {.name = "all_to_all",
      .idea = "a token goes to the ranks that have one of its experts, once to each",
+     .supports = [](const ExpertExchangeArgs& args) { return !args.rank_of.empty(); },
      .run = expert_exchange_all_to_all},
 #ifdef LADDER_HAS_CUDA
     {.name = "nccl",
@@ -53,7 +54,7 @@ void check(const OpContext& ctx, const ExpertExchangeArgs& args) {
                  rank, args.ranks->size());
   for (int64_t i = 0; i < args.expert_ids.numel(); ++i) {
     const int32_t expert = args.expert_ids.data<int32_t>()[i];
-    LADDER_CHECK(expert >= -1 && expert < std::ssize(args.rank_of),
+    LADDER_CHECK(expert >= -1 && (args.rank_of.empty() || expert < std::ssize(args.rank_of)),
                  "expert_exchange: there is no expert {}, they are {}", expert, args.rank_of.size());
   }
 }

@@ -26,7 +26,8 @@ struct ExpertExchangeArgs {
   Tensor x;  // [tokens of this rank, hidden] f32, bf16 or f16; ranks may have different numbers, also none
   Tensor expert_ids;  // [tokens, top_k] i32, by the numbers of the layer, each at most once; -1: of none
   Tensor weights;     // [tokens, top_k] f32
-  std::vector<int32_t> rank_of = {};  // of every expert of the layer: the rank that has it
+  // Of every expert of the layer the rank that has it. Empty: each rank has a part of every expert, and all tokens go everywhere.
+  std::vector<int32_t> rank_of = {};
   // What the experts of this rank make of some tokens, as moe_experts: out = the weighted sums. The ids are the layer's;
   // those of experts elsewhere are -1 already. Every rank calls it once.
   std::function<void(const OpContext& ctx, const Tensor& x, const Tensor& expert_ids, const Tensor& weights,

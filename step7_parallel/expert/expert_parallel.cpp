@@ -1,5 +1,7 @@
 #include "step7_parallel/expert/expert_parallel.h"
 
+#include <utility>
+
 #include "step1_layers/core/error.h"
 #include "step1_layers/distributed/communicator.h"
 #include "step2_model/decoder/moe_mlp.h"
@@ -16,18 +18,9 @@ std::vector<int32_t> expert_map(int64_t num_experts, int64_t ranks, int64_t rank
   return numbers;
 }
 
-Communicator& expert_group(const OpContext& ctx) {
-  return ctx.parallel != nullptr && ctx.parallel->ep->size() > 1 ? *ctx.parallel->ep : tp_group(ctx);
-}
-
 // The ranks have other tokens than those of other replicas, and the same as those of their own: of these each brings a share to
 // the experts. The sum over the tensor ranks, which follows, puts the shares together.
-ExpertRun bring_to_experts(const OpContext& context, int64_t num_experts) {
-  const Communicator& ranks = expert_group(context);
-  if (&ranks == &tp_group(context)) return {};
-  std::vector<int32_t> rank_of;
-  for (int rank = 0; rank < ranks.size(); ++rank)
-    rank_of.resize(static_cast<size_t>(experts_of_rank(num_experts, ranks.size(), rank).end), rank);
+ExpertRun bring_to_ranks(std::vector<int32_t> rank_of) {
   return [rank_of = std::move(rank_of)](const OpContext& ctx, const MoeExpertsArgs& args,
                                         const RunHere& run_here) {
     const Communicator& tensor = tp_group(ctx);
@@ -50,6 +43,15 @@ ExpertRun bring_to_experts(const OpContext& context, int64_t num_experts) {
     };
     expert_exchange(ctx, exchange);
   };
+}
+
+ExpertRun bring_to_experts(const OpContext& ctx, int64_t num_experts) {
+  const Communicator& ranks = expert_group(ctx);
+  if (&ranks == &tp_group(ctx)) return {};
+  std::vector<int32_t> rank_of;
+  for (int rank = 0; rank < ranks.size(); ++rank)
+    rank_of.resize(static_cast<size_t>(experts_of_rank(num_experts, ranks.size(), rank).end), rank);
+  return bring_to_ranks(std::move(rank_of));
 }
 
 std::unique_ptr<Mlp> make_expert_parallel_mlp(const OpContext& ctx, int64_t layer, const DecoderSpec& spec,

@@ -29,10 +29,9 @@ namespace ladder {
 // Of every expert the number under which this rank has it, counted from 0, or -1: it is on another rank.
 std::vector<int32_t> expert_map(int64_t num_experts, int64_t ranks, int64_t rank);
 
-// The ranks that share out the experts: where replicas do, those of all of them in the stage, else the tensor-parallel ones.
-Communicator& expert_group(const OpContext& ctx);
-
-// What MoeMlp calls where replicas share out so many experts, as expert_map says; else empty: tokens stay where they are.
+// What MoeMlp calls on ranks of expert_group() where replicas share out experts. `rank_of`: as of an exchange (expert_exchange.h).
+ExpertRun bring_to_ranks(std::vector<int32_t> rank_of);
+// The same for so many experts, as expert_map says; empty where no replicas do, and tokens stay where they are.
 ExpertRun bring_to_experts(const OpContext& ctx, int64_t num_experts);
 
 // A maker of MLPs (ModelMakers::mlp): those with experts have the rank's share of them (RunnerConfig::expert_parallel), others

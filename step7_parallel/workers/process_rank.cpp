@@ -28,6 +28,7 @@ ProcessRank::ProcessRank(const RunnerConfig& config, int rank, int local_rank, c
   if (groups.tensor != nullptr) groups_->context.tp = groups.tensor;
   if (groups.column != nullptr) groups_->context.pp = groups.column;
   if (groups.context != nullptr) groups_->context.cp = groups.context;
+  if (groups.experts != nullptr) groups_->context.ep = groups.experts;
 #ifdef LADDER_HAS_CUDA
   if (config_.device.type != DeviceType::cuda) return;
   const auto on_gpu = [this](Communicator*& used, std::unique_ptr<GpuCommunicator>& owner,

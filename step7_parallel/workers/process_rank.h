@@ -1,6 +1,7 @@
 #pragma once
-// A rank that is a process: its device, its groups (the tensor-parallel ranks beside it, its column of stages, and the
-// context ranks that share out a step's rows with it), and its runner.
+// A rank that is a process: its device, its groups (the tensor-parallel ranks beside it, its column of stages, the
+// context ranks that share out a step's rows with it, and, on the CPU, the ranks of all replicas that share out experts with it),
+// and its runner.
 //
 //   CPU    the groups are those that it was given, in shared memory or of MPI
 //   GPU    a GpuCommunicator over each of them, by which its ranks find each other
@@ -15,7 +16,7 @@ namespace ladder {
 
 // nullptr: a group of one.
 struct RankGroups {
-  Communicator *tensor = nullptr, *column = nullptr, *context = nullptr;
+  Communicator *tensor = nullptr, *column = nullptr, *context = nullptr, *experts = nullptr;
 };
 
 class ProcessRank {

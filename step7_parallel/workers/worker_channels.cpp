@@ -31,11 +31,15 @@ FileDescriptor inherited(int i) {
 
 }  // namespace
 
-WorkerChannels::WorkerChannels(const RunnerConfig& config)
+WorkerChannels::WorkerChannels(const RunnerConfig& config, std::vector<int> experts)
     : config_(config),
+      experts_(std::move(experts)),
       steps_(ring_for(num_ranks(config))),
       made_answers_(ring_for(1)),
       answers_(copy_of(made_answers_.descriptor()), 0) {
+  LADDER_CHECK(config.expert_replicas == 1 || std::ssize(experts_) == num_ranks(config),
+               "experts shared out over {} replicas: {} processes have {} groups", config.expert_replicas,
+               num_ranks(config), experts_.size());
   const auto make_groups = [](std::vector<SharedMemoryGroup>& groups, int count, int size) {
     for (int i = 0; size > 1 && i < count; ++i) groups.push_back(SharedMemoryGroup::create({.size = size}));
   };
@@ -54,6 +58,7 @@ std::vector<int> WorkerChannels::descriptors_of(int rank) const {
   hand_on(tensor_groups_, mine.tensor);
   hand_on(columns_, mine.column);
   hand_on(context_groups_, mine.context);
+  if (!experts_.empty()) descriptors.push_back(experts_[static_cast<size_t>(rank)]);
   return descriptors;
 }
 
@@ -88,6 +93,9 @@ InheritedChannels::InheritedChannels(const RunnerConfig& config, int rank)
     column = groups.emplace_back(SharedMemoryGroup::open(inherited(next++))).join(place.stage);
   if (config.prefill_context_parallel_size > 1)
     context = groups.emplace_back(SharedMemoryGroup::open(inherited(next++))).join(place.context_rank);
+  if (config.expert_replicas > 1)
+    experts = groups.emplace_back(SharedMemoryGroup::open(inherited(next++)))
+                  .join(expert_rank(config, place.tensor_rank));
 }
 
 std::string InheritedChannels::closed_because() const {

@@ -7,6 +7,7 @@
 //   tensor     its tensor ranks' group    (not there with one tensor rank)
 //   column     its column's group         (not there with one stage)
 //   context    its context ranks' group   (not there with one context rank)
+//   experts    of its stage's ranks in all replicas, which share out experts (not there with one replica): made by who has these
 #include <string>
 #include <vector>
 
@@ -18,8 +19,9 @@ namespace ladder {
 
 class WorkerChannels {
  public:
-  // Error: there is not that much memory.
-  explicit WorkerChannels(const RunnerConfig& config);
+  // `experts`: where replicas share out experts, of each rank the descriptor of its stage's group, in which it joins as its
+  // expert_rank() (rank_grid.h). Error: there is not that much memory; such groups are missing.
+  explicit WorkerChannels(const RunnerConfig& config, std::vector<int> experts = {});
 
   StepRingWriter& steps() { return steps_; }
   StepRingReader& answers() { return answers_; }
@@ -34,6 +36,7 @@ class WorkerChannels {
 
  private:
   RunnerConfig config_;
+  std::vector<int> experts_;
   StepRingWriter steps_;
   StepRingWriter made_answers_;  // nobody writes by it: it has made the ring, and can close it
   StepRingReader answers_;
@@ -47,7 +50,7 @@ struct InheritedChannels {
   StepRingReader steps;
   StepRingWriter answers;
   std::vector<SharedMemoryGroup> groups;  // those that it is in
-  std::unique_ptr<Communicator> tensor, column, context;
+  std::unique_ptr<Communicator> tensor, column, context, experts;
 
   // empty: no group of it is.
   std::string closed_because() const;

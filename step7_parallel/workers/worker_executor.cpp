@@ -15,10 +15,10 @@ constexpr std::chrono::milliseconds kLook{1'000};
 }  // namespace
 
 WorkerExecutor::WorkerExecutor(const ExecutorOptions& options, const WorkerProgram& program,
-                               std::chrono::milliseconds step_patience)
+                               std::chrono::milliseconds step_patience, std::vector<int> experts)
     : config_(options.config), step_patience_(step_patience) {
   expect_a_gpu_for_each_rank(config_, num_ranks(config_));
-  channels_ = std::make_unique<WorkerChannels>(config_);
+  channels_ = std::make_unique<WorkerChannels>(config_, std::move(experts));
   workers_ = std::make_unique<WorkerProcesses>(config_, run_fingerprint(options.model, program.program),
                                                program, *channels_, options.progress);
   for (const WorkerReady& ready : workers_->wait_until_ready()) {
@@ -77,13 +77,19 @@ StepOutput WorkerExecutor::collect(Ticket ticket) {
 }
 // <<< task 7.6
 
+MadeExecutor start_workers(const ExecutorOptions& options, const WorkerProgram& program,
+                           std::vector<int> experts) {
+  LADDER_CHECK(!options.runner_makers.proposer,
+               "proposer: there is a maker of one, and this executor verifies no draft tokens");
+  auto executor =
+      std::make_unique<WorkerExecutor>(options, program, WorkerExecutor::kStepPatience, std::move(experts));
+  const BatchConfig batch = executor->batch();
+  return {std::move(executor), batch};
+}
+
 ExecutorMaker make_worker_executor(WorkerProgram program) {
-  return [program = std::move(program)](const ExecutorOptions& options) -> MadeExecutor {
-    LADDER_CHECK(!options.runner_makers.proposer,
-                 "proposer: there is a maker of one, and this executor verifies no draft tokens");
-    auto executor = std::make_unique<WorkerExecutor>(options, program);
-    const BatchConfig batch = executor->batch();
-    return {std::move(executor), batch};
+  return [program = std::move(program)](const ExecutorOptions& options) {
+    return start_workers(options, program);
   };
 }
 

@@ -8,6 +8,7 @@
 // vLLM's is MultiprocExecutor in vllm/v1/executor/multiproc_executor.py.
 #include <functional>
 #include <memory>
+#include <vector>
 
 #include "step4_runner/executor.h"
 #include "step4_runner/executor_options.h"
@@ -21,10 +22,10 @@ class WorkerExecutor final : public Executor {
   // Of a step, after which the workers are given up.
   static constexpr std::chrono::milliseconds kStepPatience{300'000};
 
-  // options.config is resolved. Returns when all ranks are ready. Error: what a rank says is wrong; fewer GPUs than ranks.
+  // options.config is resolved. `experts`: as WorkerChannels'. Returns when all ranks are ready. Error: what a rank says is wrong; fewer GPUs than ranks.
   // ProcessFailed: how one ended.
   WorkerExecutor(const ExecutorOptions& options, const WorkerProgram& program,
-                 std::chrono::milliseconds step_patience = kStepPatience);
+                 std::chrono::milliseconds step_patience = kStepPatience, std::vector<int> experts = {});
   ~WorkerExecutor() override;
 
   Ticket submit(const SchedulerOutput& step) override;
@@ -50,7 +51,10 @@ class WorkerExecutor final : public Executor {
   std::string step_bytes_, answer_bytes_;
 };
 
-// For EngineMakers::executor. Error: a maker of a proposer, since nothing here verifies drafts.
+// Error: a maker of a proposer, since nothing here verifies drafts.
+MadeExecutor start_workers(const ExecutorOptions& options, const WorkerProgram& program,
+                           std::vector<int> experts = {});
+// The same for EngineMakers::executor.
 ExecutorMaker make_worker_executor(WorkerProgram program);
 
 }  // namespace ladder

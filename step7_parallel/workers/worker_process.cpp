@@ -116,8 +116,9 @@ class Worker {
     options.progress = [this](int64_t done, int64_t total) {
       send(socket_, WorkerMessage::progress, ProgressMessage{done, total});
     };
-    ProcessRank rank(config_, number_, number_,
-                     {channels_.tensor.get(), channels_.column.get(), channels_.context.get()});
+    ProcessRank rank(
+        config_, number_, number_,
+        {channels_.tensor.get(), channels_.column.get(), channels_.context.get(), channels_.experts.get()});
     rank.start(options);
     send(socket_, WorkerMessage::ready, WorkerReady{rank.runner().config().batch, rank.runner().memory()});
     run_steps(rank);

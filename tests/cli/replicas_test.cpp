@@ -105,6 +105,39 @@ TEST(Cli_Replicas, ThatShareOutExpertsGiveTheTokensOfOneEngine) {
                               HasSubstr("they step together")));
 }
 
+TEST(Cli_Replicas, ThatSplitEveryExpertGiveTheTokensOfOneEngine) {
+  const std::string model =
+      "--model=" + (testing::source_folder() / "tests" / "goldens" / "qwen3_moe_normed").string();
+  const auto run = [&](std::vector<std::string> more) {
+    std::vector<std::string> words = {"generate", model, "--prompts=-", "--device=cpu", "--dtype=f32"};
+    words.insert(words.end(), more.begin(), more.end());
+    return run_binary(
+        words, R"({"prompt_token_ids": [5, 6, 7], "max_tokens": 8, "temperature": 0, "ignore_eos": true})"
+               "\n");
+  };
+  const std::string flag = "--data-parallel-split-experts";
+  const BinaryResult one = run({flag});
+  ASSERT_EQ(one.exit_code, 0) << one.err;
+  EXPECT_EQ(one.err, "ladder: --data-parallel-split-experts is off: there is one replica\n");
+  const BinaryResult split = run({"--data-parallel-size=2", "--tensor-parallel-size=2", flag});
+  EXPECT_EQ(split.exit_code, 0) << split.err;
+  EXPECT_EQ(split.err, "");
+  EXPECT_EQ(split.out, one.out);
+  const BinaryResult processes = run({"--data-parallel-size=2", "--data-parallel-backend=mp", flag});
+  EXPECT_EQ(processes.out, one.out);
+  EXPECT_THAT(processes.err, AllOf(HasSubstr(flag + ": each replica has all experts")));
+  EXPECT_EQ(std::ranges::count(processes.err, '\n'), 1) << processes.err;
+  const BinaryResult both = run({"--data-parallel-size=2", flag, "--enable-expert-parallel"});
+  EXPECT_EQ(both.exit_code, 2);
+  EXPECT_THAT(both.err,
+              AllOf(HasSubstr(flag), HasSubstr("--enable-expert-parallel"), HasSubstr("one of them")));
+
+  const BinaryResult info = run_binary({"info", model, "--device=cpu", "--data-parallel-size=2", flag});
+  EXPECT_EQ(info.exit_code, 0) << info.err;
+  EXPECT_THAT(info.out,
+              AllOf(HasSubstr("a part of all 8"), HasSubstr("a part of every expert: they step together")));
+}
+
 TEST(Cli_Replicas, NumbersThatDoNotFitAreOneLine) {
   const auto refused = [](std::vector<std::string> words, const std::string& named) {
     const BinaryResult result = run_binary(std::move(words));
@@ -119,6 +152,9 @@ TEST(Cli_Replicas, NumbersThatDoNotFitAreOneLine) {
   refused(
       {"generate", model, "--prompt=a", "--data-parallel-size=2", "--device=cpu", "--enable-expert-parallel"},
       "--enable-expert-parallel: the model has no experts");
+  refused({"generate", model, "--prompt=a", "--data-parallel-size=2", "--device=cpu",
+           "--data-parallel-split-experts"},
+          "--data-parallel-split-experts: the model has no experts");
   refused({"generate", model, "--prompt=a", "--data-parallel-size=2", "--data-parallel-backend=mp",
            "--kernel=matmul=nonsense"},
           "matmul");

@@ -66,6 +66,27 @@ TEST(Task4_6_StepGraphs, AreCapturedOncePerSizeTheLargestFirst) {
   EXPECT_EQ(mixed_rows, descending(mixed));
 }
 
+// A replica that runs along with others (7.9) has a step of nothing else, as large as theirs.
+TEST(Task4_6_StepGraphs, AStepOfSpareRowsAloneIsReplayedFromTheGraphOfThatSize) {
+  RecordedRunner recorded(recorded_config(true));
+  ModelRunner& runner = *recorded.runner;
+  runner.execute(prompt_step({1, 2}, 5));
+  const auto graph_of = [&](SchedulerOutput step, int64_t rows) {
+    step.num_static_padding_rows = rows - step.total_num_tokens;
+    ModelRunner::Step launching = runner.prepare(step);
+    runner.run(launching);
+    const int64_t of_graph = launching.graph == nullptr ? 0 : launching.graph->size.rows;
+    runner.sample(launching);
+    EXPECT_EQ(launching.launched->collect().sequences.size(), step.scheduled.size());
+    return of_graph;
+  };
+  EXPECT_EQ(graph_of({}, 4), 4);
+  EXPECT_EQ(graph_of(decode_step(1, {1, 2}, 5), 4), 4) << "two sequences, and two spare rows";
+  EXPECT_EQ(graph_of({}, 8), 8);
+  EXPECT_EQ(graph_of(prompt_step({3}, 5), 8), 8);
+  EXPECT_EQ(graph_of({}, 16), 0) << "beyond the graphs of decodes it is launched kernel by kernel";
+}
+
 // Everything that a kernel got at capture is what it gets in every replay: numbers must be bounds of all steps of the
 // size, addresses those of buffers that never move.
 TEST(Task4_6_StepGraphs, FreezeBoundsAndAddressesThatStay) {

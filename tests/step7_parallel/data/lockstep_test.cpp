@@ -12,6 +12,7 @@
 #include "step7_parallel/data/data_parallel_client.h"
 #include "step7_parallel/data/lockstep_executor.h"
 #include "step7_parallel/expert/expert_parallel.h"
+#include "step7_parallel/expert/split_experts.h"
 #include "tests/step6_engine/engine_client_fixture.h"
 #include "tests/step7_parallel/engine_on_grid.h"
 
@@ -51,13 +52,14 @@ class WatchedMlp final : public Mlp {
   int replica_;
 };
 
-// Engines that share out the experts, behind a door that gives each of them its turn.
+// Engines that share out the experts, whole or by their width, behind a door that gives each of them its turn.
 class Fleet {
  public:
-  Fleet(const EngineOptions& one_rank, int num_replicas, Grid grid = {}, const std::string& kernel = {})
+  Fleet(const EngineOptions& one_rank, int num_replicas, Grid grid = {}, const std::string& kernel = {},
+        bool whole_experts = true)
       : turns_(static_cast<size_t>(num_replicas)) {
     EngineOptions options = testing::on_grid(one_rank, grid);
-    options.runner.expert_parallel = true;
+    options.runner.expert_parallel = whole_experts;
     options.runner.expert_replicas = num_replicas;
     if (!kernel.empty()) options.runner.kernels["expert_exchange"] = kernel;
     options.makers.executor = make_lockstep_executor(groups_);
@@ -81,10 +83,11 @@ class Fleet {
   StartedEngine start(const EngineOptions& options, int number) {
     EngineOptions own = options;
     own.runner.expert_replica = number;
-    own.makers.model.mlp = [this, number](const OpContext& ctx, int64_t layer, const DecoderSpec& spec,
-                                          DType dtype, const ModelMakers& makers) -> std::unique_ptr<Mlp> {
-      return std::make_unique<WatchedMlp>(make_expert_parallel_mlp(ctx, layer, spec, dtype, makers), layers,
-                                          number);
+    own.makers.model.mlp = [this, number, whole = own.runner.expert_parallel](
+                               const OpContext& ctx, int64_t layer, const DecoderSpec& spec, DType dtype,
+                               const ModelMakers& makers) -> std::unique_ptr<Mlp> {
+      const auto make = whole ? make_expert_parallel_mlp : make_split_experts_mlp;
+      return std::make_unique<WatchedMlp>(make(ctx, layer, spec, dtype, makers), layers, number);
     };
     EngineClientOptions of_engine;
     of_engine.on_turn = [&turns = turns_[static_cast<size_t>(number)]] { ++turns; };
@@ -159,6 +162,32 @@ TEST_P(Task7_9_Replicas, AnswerWhatOneEngineAnswers) {
     ++cases;
   }
   EXPECT_GE(cases, 3);
+}
+
+TEST_P(Task7_9_Replicas, WithAPartOfEveryExpertAnswerWhatOneEngineAnswers) {
+  const std::vector<Request>& requests = checkpoint.requests;
+  const auto alone = testing::engine_with(checkpoint.one_rank)->generate(requests);
+  int cases = 0;
+  for (const auto& [replicas, grid] :
+       {std::pair{2, Grid{}}, {4, Grid{}}, {2, Grid{2, 1}}, {2, Grid{1, 2}}, {3, Grid{}}}) {
+    if (!testing::fits(checkpoint.spec, grid) ||
+        checkpoint.spec.experts.intermediate_size % (replicas * grid.tp) != 0)
+      continue;
+    const std::string what =
+        fmt::format("{}: {} replicas, tensor {} x pipeline {}", GetParam(), replicas, grid.tp, grid.pp);
+    Fleet fleet(checkpoint.one_rank, replicas, grid, {}, false);
+    // One by itself, while the others run along; then several, of different lengths.
+    EXPECT_TRUE(testing::equal_or_near_tie(alone[0].completions[0],
+                                           output_of(fleet.client->submit(requests[0])).completions[0], 1e-4,
+                                           what + ", one prompt by itself"));
+    std::vector<RequestStream> streams;
+    for (const Request& request : requests) streams.push_back(fleet.client->submit(request));
+    for (size_t i = 0; i < requests.size(); ++i)
+      EXPECT_TRUE(testing::equal_or_near_tie(alone[i].completions[0], output_of(streams[i]).completions[0],
+                                             1e-4, fmt::format("{}, prompt {} of several", what, i)));
+    ++cases;
+  }
+  EXPECT_GE(cases, 2);
 }
 
 INSTANTIATE_TEST_SUITE_P(Goldens, Task7_9_Replicas,

@@ -169,6 +169,21 @@ TEST_P(Task7_9_Moving, ExpertsOfReplicasAnswerWhatOneEngineAnswers) {
   EXPECT_GT(turns.layers_moved(), 0);
 }
 
+// Copies of an expert are alike also where nothing was loaded: whichever of them a token goes to, its answer is one engine's.
+TEST_P(Task7_9_Moving, ExpertsOfReplicasWithDummyWeightsAnswerWhatOneEngineAnswers) {
+  EngineOptions dummy = golden.one_rank;
+  dummy.runner.load_format = LoadFormat::dummy;
+  const auto alone = engine_with(dummy)->generate(golden.requests);
+  Turns turns;
+  DataParallelClient client(fleet_of(balanced(dummy, {}, golden.redundant(2).back(), 4, turns), 2));
+  std::vector<RequestStream> streams;
+  for (const Request& request : golden.requests) streams.push_back(client.submit(request));
+  for (size_t i = 0; i < streams.size(); ++i)
+    EXPECT_TRUE(testing::equal_or_near_tie(alone[i].completions[0],
+                                           testing::output_of(streams[i]).completions[0], 1e-4,
+                                           fmt::format("{}, prompt {}", GetParam(), i)));
+}
+
 TEST_P(Task7_9_Moving, ExpertsTakeTheMemoryThatIsPlanned) {
   const int ranks = golden.fits({2, 1}, 2) ? 2 : 3;
   const int64_t redundant = golden.redundant(ranks).back();

@@ -7,6 +7,7 @@
 #include "step1_layers/core/error.h"
 #include "step1_layers/distributed/local_group.h"
 #include "step1_layers/moe/local_experts.h"
+#include "step2_model/decoder/decoder_model.h"
 #include "step4_runner/memory.h"
 #include "step4_runner/rank_grid.h"
 #include "tests/step6_engine/fake_engine.h"
@@ -131,6 +132,33 @@ TEST_P(Task7_9_Experts, AreLoadedByTheirRankAlone) {
                        experts_of_rank(spec.experts.num_experts, 4, 3).size();
   EXPECT_EQ(bytes[0] - bytes[3],
             more * spec.num_expert_layers() * 3 * spec.hidden_size * spec.experts.intermediate_size * 4);
+}
+
+// Random weights belong to an expert, wherever it is.
+TEST_P(Task7_9_Experts, HaveTheDummyWeightsOfOneRank) {
+  const auto weights_of = [](Model& model, const std::string& name) {
+    for (Parameter* parameter : dynamic_cast<DecoderModel&>(model).parameters())
+      if (parameter->name.ends_with(name)) return parameter->tensor;
+    throw Error("no parameter ends with " + name);
+  };
+  ModelOptions options;
+  options.load_format = LoadFormat::dummy;
+  options.max_model_len = 64;
+  const auto alone = load_model({}, checkpoint.directory, spec, options);
+  options.makers.mlp = make_expert_parallel_mlp;
+  const int ranks = fits_whole(spec, {2, 1}) ? 2 : 3;
+  run_ranks(ranks, [&](int rank, const ParallelContext& parallel) {
+    OpContext ctx;
+    ctx.parallel = &parallel;
+    const auto model = load_model(ctx, checkpoint.directory, spec, options);
+    const ExpertRange here = experts_of_rank(spec.experts.num_experts, ranks, rank);
+    for (const std::string name : {".experts.gate_up", ".experts.down"}) {
+      const Tensor mine = weights_of(*model, name), all = weights_of(*alone, name);
+      EXPECT_EQ(mine.dim(0), here.size());
+      EXPECT_EQ(testing::to_double(mine), testing::to_double(all.narrow(0, here.begin, here.size())))
+          << name << ", rank " << rank;
+    }
+  });
 }
 
 // Too few blocks, prompts that begin alike, aborts: all ranks' books balance, and who is not aborted gets one rank's answer.

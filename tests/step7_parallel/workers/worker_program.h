@@ -7,10 +7,12 @@
 
 namespace ladder::testing {
 
-// `model` is what the workers load; `fault` is what happens in one of them (program/worker_ranks.cpp).
+// `model` is what the workers load; `fault` is what happens in one of them, `experts` says which they have
+// (program/worker_ranks.cpp).
 inline WorkerProgram worker_program(const std::filesystem::path& model, const std::string& fault = "none",
-                                    int context_ranks = 1) {
-  return {.arguments = {model.string(), fault, std::to_string(context_ranks)}, .program = WORKER_RANKS};
+                                    int context_ranks = 1, const std::string& experts = "all") {
+  return {.arguments = {model.string(), fault, std::to_string(context_ranks), experts},
+          .program = WORKER_RANKS};
 }
 
 inline EngineOptions on_workers(EngineOptions options, const std::string& fault = "none") {

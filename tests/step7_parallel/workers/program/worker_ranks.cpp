@@ -1,4 +1,5 @@
-// What the tests of worker processes start as workers: PROGRAM MODEL FAULT CONTEXT_RANKS --fd N. A fault is "none" or
+// What the tests of worker processes start as workers: PROGRAM MODEL FAULT CONTEXT_RANKS EXPERTS --fd N. EXPERTS of replicas are
+// "all", "whole" or "split", or "moving R N": with R redundant ones, every N steps. A fault is "none" or
 // "RANK KIND FORWARD": on the FORWARD-th forward pass of that rank's first layer (0: while its model is made, 1: the
 // warm-up's) it happens what KIND says.
 #include <signal.h>
@@ -15,6 +16,9 @@
 #include "step4_runner/rank_grid.h"
 #include "step6_engine/load_engine.h"
 #include "step7_parallel/context/prefill_context_model.h"
+#include "step7_parallel/expert/balanced_model.h"
+#include "step7_parallel/expert/expert_parallel.h"
+#include "step7_parallel/expert/split_experts.h"
 #include "step7_parallel/workers/worker_process.h"
 
 namespace ladder {
@@ -54,11 +58,23 @@ class FaultyMlp final : public Mlp {
   mutable int num_forwards_ = 0;
 };
 
-ExecutorOptions options_of(const std::string& model, const Fault& fault, int context_ranks) {
+void share_out_experts(ModelMakers& makers, const std::string& experts) {
+  std::istringstream words(experts);
+  std::string kind;
+  ExpertBalance balance;
+  words >> kind >> balance.num_redundant >> balance.step_interval;
+  if (kind == "whole") makers.mlp = make_expert_parallel_mlp;
+  if (kind == "split") makers.mlp = make_split_experts_mlp;
+  if (kind == "moving") move_experts_by_load(makers, balance);
+}
+
+ExecutorOptions options_of(const std::string& model, const Fault& fault, int context_ranks,
+                           const std::string& experts) {
   const ModelFolder folder = open_model_folder(model);
   EngineOptions options;
   options.model = model;
   share_out_prefill(options.makers.model, context_ranks);
+  share_out_experts(options.makers.model, experts);
   auto made = std::make_shared<bool>(false);
   if (fault.rank >= 0)
     options.makers.model.mlp = [fault, made](const OpContext& ctx, int64_t layer, const DecoderSpec& spec,
@@ -78,12 +94,12 @@ ExecutorOptions options_of(const std::string& model, const Fault& fault, int con
 }  // namespace ladder
 
 int main(int argc, char** argv) try {
-  if (argc != 6) return 2;
+  if (argc != 7) return 2;
   ladder::Fault fault;
   if (std::istringstream words(argv[2]); std::string(argv[2]) != "none")
     words >> fault.rank >> fault.kind >> fault.forward;
-  ladder::run_worker_process(std::atoi(argv[5]),
-                             [&] { return ladder::options_of(argv[1], fault, std::atoi(argv[3])); });
+  ladder::run_worker_process(std::atoi(argv[6]),
+                             [&] { return ladder::options_of(argv[1], fault, std::atoi(argv[3]), argv[4]); });
   return 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "%s\n", error.what());
