@@ -164,6 +164,9 @@ TEST(Cli_Generate, FlagsOutOfRangeAreNamed) {
   refused({"--format", "xml"}, "--format");
   refused({"--device", "tpu"}, "--device");
   refused({"--load-format", "pickle"}, "--load-format");
+  refused({"--kv-cache-dtype", "fp16"}, "--kv-cache-dtype");
+  refused({"--kv-cache-dtype", "fp8", "--prefill-context-parallel-size", "2"},
+          "--kv-cache-dtype fp8: expected auto");
   refused({"--scheduling-policy", "random"}, "--scheduling-policy");
   refused({"--max-num-seqs", "0"}, "--max-num-seqs");
   refused({"--block-size", "0"}, "--block-size");
@@ -200,6 +203,25 @@ TEST(Cli_Generate, FlagsOutOfRangeAreNamed) {
 }
 
 // Flags win over generation_config.json, which wins over the program's own defaults.
+TEST(Cli_Generate, TheCacheMayKeepCodesOnRanksToo) {
+  const auto answer = [](const std::vector<std::string>& more) {
+    std::vector<std::string> words = {
+        "generate",      "--model", testing::tinyworld(), "--device", "cpu",          "--prompt", "12 + 34 =",
+        "--temperature", "0",       "--kv-memory",        "16MiB",    "--max-tokens", "8"};
+    words.insert(words.end(), more.begin(), more.end());
+    const BinaryResult result = run_binary(words);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.out;
+  };
+  const std::string plain = answer({});
+  EXPECT_NE(plain.find("46"), std::string::npos) << plain;
+  for (const std::string& dtype : {"fp8", "int8", "int4"})
+    EXPECT_EQ(answer({"--kv-cache-dtype", dtype}), plain) << dtype;
+  EXPECT_EQ(answer({"--kv-cache-dtype", "int8", "--tensor-parallel-size", "2",
+                    "--distributed-executor-backend", "mp"}),
+            plain);
+}
+
 TEST(Cli_Generate, GenerationConfigGivesTheDefaults) {
   testing::TemporaryFolder folder;
   testing::write_file(folder / "generation_config.json", R"({"max_new_tokens": 3, "temperature": 0.0})");
