@@ -328,6 +328,18 @@ TEST(Task8_2_Config, ReadsGptq) {
   EXPECT_EQ(weights_of(with(ordered, "group_size", -1)).actorder, ActivationOrder::weight)
       << "rows have one group, in whatever order";
   for (const int bits : {2, 3, 8}) EXPECT_EQ(weights_of(with(json, "bits", bits)).num_bits, bits);
+  // As GPTQModel writes it: under both names, and static_groups elsewhere.
+  Json both = with(ordered, "format", "gptq");
+  both["method"] = "gptq";
+  both["lm_head"] = false;
+  both["pack_dtype"] = "int32";
+  both["meta"] = {{"quantizer", {"gptqmodel:5"}}, {"static_groups", true}};
+  EXPECT_EQ(weights_of(both).actorder, ActivationOrder::weight);
+  EXPECT_THAT(refusal(with(both, "format", "gptq_v2")), AllOf(HasSubstr("format"), HasSubstr("gptq_v2")));
+  EXPECT_THAT(refusal(with(both, "method", "awq")), HasSubstr("method"));
+  EXPECT_THAT(refusal(with(both, "lm_head", true)), HasSubstr("lm_head"));
+  EXPECT_THAT(refusal(with(both, "pack_dtype", "int16")), HasSubstr("pack_dtype"));
+  EXPECT_THAT(refusal(with(both, "rotation", "hadamard")), HasSubstr("rotation"));
   EXPECT_THAT(refusal(with(json, "bits", 5)), HasSubstr("bits"));
   EXPECT_THAT(refusal(with(json, "bits", nullptr)), HasSubstr("bits"));
   EXPECT_THAT(refusal(with(json, "checkpoint_format", "marlin")), HasSubstr("marlin"));
@@ -353,7 +365,9 @@ TEST(Task8_2_Config, ReadsAwq) {
   const Json old = {{"quant_method", "awq"}, {"w_bit", 4}, {"q_group_size", -1}, {"zero_point", false}};
   EXPECT_EQ(weights_of(old).strategy, ScaleStrategy::channel);
   EXPECT_TRUE(weights_of(old).symmetric);
-  EXPECT_THAT(refusal(with(old, "bits", 4)), AllOf(HasSubstr("bits"), HasSubstr("w_bit")));
+  EXPECT_THAT(refusal(with(old, "bits", 3)), AllOf(HasSubstr("bits"), HasSubstr("w_bit")));
+  EXPECT_EQ(weights_of(with(old, "bits", 4)).num_bits, 4) << "twice the same";
+  EXPECT_THAT(refusal(with(json, "checkpoint_format", "gemv")), HasSubstr("gemv"));
   for (const char* version : {"gemv", "gemv_fast", "marlin"})
     EXPECT_THAT(refusal(with(json, "version", version)), HasSubstr(version));
   EXPECT_THAT(refusal(with(json, "bits", 8)), HasSubstr("bits"));
