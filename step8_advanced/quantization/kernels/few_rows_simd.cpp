@@ -24,11 +24,12 @@ void tile(const QuantizedRows& weight, const FewRowsX& x, int64_t row, int64_t j
   Vec total[kRows][kColumns];
   for (int i = 0; i < kRows; ++i)
     for (int c = 0; c < kColumns; ++c) total[i][c] = zero();
-  for (int c = 0; c < kColumns; ++c)  // what the next tile needs, in lines of 64 bytes
-    for (int64_t group = 0; group < weight.groups; group += 16)
-      __builtin_prefetch(weight.scales + (j + c + kColumns) * weight.scales_stride + group);
+  int64_t fetched = 0;
   for (int64_t block = 0; block < weight.blocks; ++block) {
     const int64_t first = weight.first_group[block];
+    for (; fetched <= first; fetched += 16)  // the next tile's scales, in lines of 64 bytes
+      for (int c = 0; c < kColumns; ++c)
+        __builtin_prefetch(weight.scales + (j + c + kColumns) * weight.scales_stride + fetched);
     const int32_t* lane_group = weight.lane_group + block * kLanes;
     const float* block_x = x.values + row * x.stride + block * kPerBlock;
     for (int c = 0; c < kColumns; ++c) {
