@@ -8,7 +8,6 @@
 #include <vector>
 
 #include "step1_layers/core/error.h"
-#include "step8_advanced/quantization/algorithms/fold_scales.h"
 #include "step8_advanced/quantization/numbers/quantize_weight.h"
 #include "tests/step8_advanced/quantization/algorithms/layer_problem.h"
 

@@ -229,6 +229,25 @@ TEST(Task8_3_Gptq, IsRoundingToNearestWhereColumnsAreUncorrelated) {
   }
 }
 
+TEST(Task8_3_Gptq, GridsAreClippedAndShareAGlobalScaleWhereThatIsAskedFor) {
+  const Tensor weight = Random(12).normal({6, 64}, DType::f32),
+               hessian = diagonal_matrix(std::vector<float>(64, 1.0f));
+  for (const QuantizationArgs& args :
+       {channels(3), groups_of(16, 3), groups_of(16, 3, ActivationOrder::weight)}) {
+    const QuantizedWeight nearest =
+        quantize_weight(weight, args, make_clipped_weight_grids(weight, args, "layer"));
+    const GptqResult result = gptq(weight, hessian, args, "layer", {.clipped_grids = true});
+    EXPECT_TRUE(testing::bitwise_equal(result.weight.codes, nearest.codes));
+    EXPECT_TRUE(testing::bitwise_equal(result.weight.scales, nearest.scales));
+  }
+  QuantizationArgs nvfp4{.num_bits = 4, .is_float = true, .strategy = ScaleStrategy::group, .group_size = 16};
+  nvfp4.scale_format = ScaleFormat::e4m3;
+  const QuantizedWeight nearest = quantize_weight(weight, nvfp4, "layer", 100.0f);
+  const GptqResult result = gptq(weight, hessian, nvfp4, "layer", {.global_scale = 100.0f});
+  EXPECT_TRUE(testing::bitwise_equal(result.weight.codes, nearest.codes));
+  EXPECT_TRUE(testing::bitwise_equal(result.weight.scales, nearest.scales));
+}
+
 TEST(Task8_3_Gptq, EveryGroupSizeWorksAndOthersAreErrors) {
   const LayerProblem problem = layer_problem(3, 8, 320, 200);
   for (const int64_t group : {1, 2, 5, 32, 64, 160, 320}) {

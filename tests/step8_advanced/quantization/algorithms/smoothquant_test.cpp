@@ -165,8 +165,9 @@ TEST(Task8_3_SmoothQuant, UndoesInjectedOutliersWholly) {
     fold_scales(block->norm(), block->linears,
                 smoothquant_scales(block->max_abs_x(), block->linears, 0.5, "block"), "block");
   for (const size_t linear : {0, 1})
-    EXPECT_TRUE(testing::close_to(injected.linears[linear], testing::to_double(plain.linears[linear])));
-  EXPECT_TRUE(testing::close_to(injected.x(), testing::to_double(plain.x())));
+    EXPECT_TRUE(testing::bitwise_equal(injected.linears[linear], plain.linears[linear]))
+        << "linear " << linear;
+  EXPECT_TRUE(testing::bitwise_equal(injected.x(), plain.x()));
 }
 
 // One scale for all of x, one per row of W, 8 bits each: outliers cost most codes of the other features.

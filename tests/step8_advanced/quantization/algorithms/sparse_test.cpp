@@ -108,7 +108,7 @@ TEST(Task8_3_Sparse, TogetherWithQuantizationZerosStayZero) {
 TEST(Task8_3_Sparse, FindsAWeightThatIsNotTwoOfFour) {
   const Tensor weight = prune_by_magnitude(testing::layer_problem(6, 8, 32, 10).weight, "layer");
   EXPECT_FALSE(more_than_two_of_four(weight));
-  for (int64_t i = 0; i < 3; ++i) weight.at<float>({5, 12 + i}) = 1;
+  for (int64_t i = 0; i < 4; ++i) weight.at<float>({5, 12 + i}) = i == 1 ? 0.0f : 1.0f;
   const auto place = more_than_two_of_four(weight);
   ASSERT_TRUE(place);
   EXPECT_EQ(place->row, 5);
