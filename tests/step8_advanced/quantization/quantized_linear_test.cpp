@@ -161,6 +161,30 @@ TEST(Task8_2_Formats, RanksMayCutBytesAndShareHeads) {
   }
 }
 
+// desc_act is set, and yet the groups are neighbours: as they are, cut like any others.
+TEST(Task8_2_Formats, AnOrderThatIsNoneIsRead) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  StoredLinear stored{.format = StoredFormat::gptq};
+  QuantizationArgs& args = stored.scheme.weights;
+  args.num_bits = 4;
+  args.symmetric = false;
+  args.strategy = ScaleStrategy::group;
+  args.group_size = 64;
+  args.actorder = ActivationOrder::group;
+  std::vector<int32_t> order = order_of(random, stored, kFeatures);
+  std::sort(order.begin(), order.end());
+  const std::vector<StoredPart> parts = {random_part(random, stored, 32, kFeatures, order)};
+  for (const int ranks : {1, 2, 4})
+    on_ranks(ranks, [&](const OpContext& ctx, int rank) {
+      RowParallelLinear rows(ctx, "down", kFeatures, 32, {.method = quantized_linear_method(stored)});
+      load(rows, ctx, parts);
+      const Tensor out = testing::poisoned({kFeatures, 32}, DType::f32);
+      rows.forward(ctx, identity(kFeatures).narrow(1, rank * kFeatures / ranks, kFeatures / ranks), out);
+      expect_weight(out, 0, 32, parts[0], 0);
+    });
+}
+
 StoredLinear static_int8() {
   StoredLinear stored;
   stored.scheme.weights.strategy = ScaleStrategy::channel;
