@@ -113,7 +113,7 @@ CASES = {
     "fp8_block": dict(by={"tool": "fp8", "block": [128, 128]}, family="llama", tied=True, **WIDE),
     "fp8_static": dict(by={"tool": "fp8", "block": None}, family="llama", **SMALL),
     "ct_fp8_block": dict(by=ct(preset="FP8_BLOCK"), family="llama", tied=True, **WIDE),
-    "ct_nvfp4a16": dict(by=ct(preset="NVFP4A16"), family="qwen3", tied=True, **SMALL),
+    "ct_nvfp4a16": dict(by=ct(preset="NVFP4A16"), family="llama", tied=True, **SMALL),
     "ct_mxfp4a16": dict(by=ct(preset="MXFP4A16"), family="llama", **SMALL),
     "ct_mxfp8a16": dict(by=ct(preset="MXFP8A16"), family="qwen3", **SMALL),
     # Two widths; the regular expression of one group would match what the other's class does.
