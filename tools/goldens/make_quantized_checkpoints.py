@@ -5,11 +5,12 @@
 
 writes one folder per case, <case>/{config.json, generation_config.json, model.safetensors, golden.json}: a random
 model as make_checkpoints.py draws them (bfloat16 or float16), quantized by llm-compressor, by GPTQModel, or, where no
-tool runs without a GPU, by this script (MADE_HERE below; golden.json's "made_by" says which).
+tool runs without a GPU, by this script (with_this_script; golden.json's "made_by" says which).
 
 The logits are those of the stored numbers in double precision (quantized_reader.py): weights dequantized without
 rounding, inputs quantized as the scheme says. The reading is checked against the tools': compressed-tensors' with
-transformers in float32 on every prompt, GPTQModel's dequantized weights one by one, transformers' own of fp8 blocks;
+transformers in float32 on every prompt, GPTQModel's dequantized weights one by one, transformers' own of fp8 blocks
+(whose inputs are rounded as ct_fp8_block's are, and fp8_static's as ct_fp8_static's: those compressed-tensors ran);
 golden.json's "checked_with" says against what and how near it came. And as in make_checkpoints.py each tensor of the
 file in turn is disturbed, and the logits must move.
 
@@ -19,8 +20,9 @@ nearer to a middle than MIN_TIE of its row's root mean square.
 And int8's scale by token is absmax / 127.5: the number that gives a row its scale, if negative, lies in the middle between
 -128 and -127 always. See positive_outliers.
 
-Needs torch, transformers, llmcompressor and gptqmodel; the case ct_w4a16_actorder_group llmcompressor 0.8.1, for later ones
-refuse it (--only in an environment of its own). Everything runs on the CPU.
+Needs torch, transformers, llmcompressor and gptqmodel; everything runs on the CPU. Two kinds of cases want other versions, so
+an environment of their own and --only: ct_w4a16_actorder_group llmcompressor 0.8.1, as later ones refuse it; awq_* gptqmodel
+7.7.0, as 7.6.0, the newest beside llmcompressor 0.14, asks for CUDA there.
 """
 
 import argparse
@@ -41,7 +43,7 @@ from tokenizers.models import WordLevel
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from make_checkpoints import MIN_EFFECT, MIN_GAP, all_logits, config_file, golden_prompt, randomize, sizes, write_json
-from quantized_reader import ExactLinear, exact_model, round_e4m3
+from quantized_reader import exact_model, round_e4m3
 
 NUM_GREEDY, NUM_GREEDY_INPUTS = 12, 3
 MIN_TIE = 2e-6
@@ -74,7 +76,10 @@ def ct(*schemes, preset=None, ignore=HEAD, gptq=False):
 
 
 def gptq(bits, group_size, desc_act=False, sym=True, form="gptq"):
-    return {"tool": "gptqmodel", "bits": bits, "group_size": group_size, "desc_act": desc_act, "sym": sym, "format": form}
+    keys = {"bits": bits, "group_size": group_size, "desc_act": desc_act, "sym": sym, "format": form}
+    if group_size < 0:
+        keys["act_group_aware"] = False  # an order of groups
+    return {"tool": "gptqmodel"} | keys
 
 
 def awq(group_size):
@@ -113,7 +118,7 @@ CASES = {
     "fp8_block": dict(by={"tool": "fp8", "block": [128, 128]}, family="llama", tied=True, **WIDE),
     "fp8_static": dict(by={"tool": "fp8", "block": None}, family="llama", **SMALL),
     "ct_fp8_block": dict(by=ct(preset="FP8_BLOCK"), family="llama", tied=True, **WIDE),
-    "ct_nvfp4a16": dict(by=ct(preset="NVFP4A16"), family="qwen3", tied=True, **SMALL),
+    "ct_nvfp4a16": dict(by=ct(preset="NVFP4A16"), family="llama", tied=True, **SMALL),
     "ct_mxfp4a16": dict(by=ct(preset="MXFP4A16"), family="llama", **SMALL),
     "ct_mxfp8a16": dict(by=ct(preset="MXFP8A16"), family="qwen3", **SMALL),
     # Two widths; the regular expression of one group would match what the other's class does.
@@ -137,9 +142,10 @@ CASES = {
     "fp8_block_odd": dict(
         by={"tool": "fp8", "block": [128, 128]}, family="llama", tied=True, layers=1, **WIDE | dict(intermediate=384)),
     "gptq_w4_g32_odd": dict(by=gptq(4, 32, True), family="qwen3", tied=True, **SMALL | dict(intermediate=160)),
-    # At the end: made by an older llm-compressor.
+    # At the end, because a case's seed is its place. Made by an older llm-compressor.
     "ct_w4a16_actorder_group": dict(
         by=ct(scheme(weights(4, group_size=32, actorder="group")), gptq=True), family="qwen3", tied=True, **SMALL),
+    "gptq_w4_g32_asym": dict(by=gptq(4, 32, False, False), family="llama", one_sided=32, **SMALL),
 }
 
 
@@ -234,7 +240,7 @@ def to_e4m3(weight, scale):
 
 
 def with_this_script(case, model, base, out, generator):
-    """MADE_HERE: DeepSeek-V3's blocks, and the weights and inputs by tensor that preceded compressed-tensors."""
+    """DeepSeek-V3's blocks, and the weights and inputs by tensor that preceded compressed-tensors."""
     block, tensors = case["by"]["block"], load_file(base / "model.safetensors")
     largest = {}
     for name, module in model.named_modules():
