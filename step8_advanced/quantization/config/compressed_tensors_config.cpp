@@ -169,6 +169,8 @@ QuantizationGroup read_group(const std::string& name, const Json& json, const Co
   QuantizationGroup group;
   std::string format = all_formats;
   if (json.is_array()) {  // a preset's name and its targets
+    LADDER_CHECK(is_preset(name), "{}: not a scheme of that name, expected one of {}", what,
+                 fmt::join(preset_names(), ", "));
     group.linear.scheme = preset_scheme(name);
     for (const Json& target : json) group.targets.push_back(json_string(target, what));
     if (format.empty()) {

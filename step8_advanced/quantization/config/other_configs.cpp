@@ -29,18 +29,34 @@ std::vector<std::string> dense_modules(const ConfigObject& config, const std::st
   return names;
 }
 
-// The value under the first of two names that is there; Error: it is under both.
+// The value under the first of two names that is there; Error: both are and differ.
 std::string either(const ConfigObject& config, const std::string& name, const std::string& old_name) {
-  LADDER_CHECK(!config.has(name) || !config.has(old_name), "{}: stands beside {}, which means the same",
-               config.name(old_name), name);
-  return config.has(old_name) ? old_name : name;
+  const Json *value = config.find(name), *old = config.find(old_name);
+  LADDER_CHECK(value == nullptr || old == nullptr || *value == *old, "{}: {} beside {}, which is {}",
+               config.name(old_name), json_brief(*old), name, json_brief(*value));
+  return value == nullptr && old != nullptr ? old_name : name;
+}
+
+// What GPTQModel writes for each of its methods.
+void check_common(const ConfigObject& config, std::string_view method) {
+  const std::string found = lower_string(config, "method", method);
+  LADDER_CHECK(found == method, "{}: expected {}, found {}", config.name("method"), method,
+               json_brief(Json(found)));
+  refuse_unless_empty(config, "dynamic", "schemes of single modules are not supported");
+  refuse_unless_empty(config, "lm_head", "a quantized lm_head is not supported");
+  refuse_unless_empty(config, "rotation", "rotated activations are not supported");
+  refuse_unless_empty(config, "activation", "rounded activations are not supported");
+  const std::string words = lower_string(config, "pack_dtype", "int32");
+  LADDER_CHECK(words == "int32", "{}: expected int32, found {}", config.name("pack_dtype"),
+               json_brief(Json(words)));
 }
 
 }  // namespace
 
 ReadGroups read_gptq(const ConfigObject& config) {
-  // The second line says how the file was made, or how others are to run it; nothing of that is in the tensors.
+  // From true_sequential on: how the file was made, or how others are to run it. Nothing of that is in the tensors.
   refuse_unknown_keys(config, {"quant_method",
+                               "method",
                                "bits",
                                "group_size",
                                "desc_act",
@@ -50,20 +66,23 @@ ReadGroups read_gptq(const ConfigObject& config) {
                                "format",
                                "pack_dtype",
                                "dynamic",
+                               "rotation",
+                               "activation",
                                "modules_in_block_to_quantize",
                                "lm_head",
                                "modules_to_not_convert",
+                               "is_marlin_format",
                                "true_sequential",
                                "damp_percent",
                                "damp_auto_increment",
                                "mse",
+                               "act_group_aware",
                                "meta",
                                "quantizer",
                                "dataset",
                                "tokenizer",
                                "model_name_or_path",
                                "model_file_base_name",
-                               "is_marlin_format",
                                "use_cuda_fp16",
                                "model_seqlen",
                                "block_name_to_quantize",
@@ -77,13 +96,9 @@ ReadGroups read_gptq(const ConfigObject& config) {
                                "cache_block_outputs",
                                "backend",
                                "version"});
-  refuse_unless_empty(config, "dynamic", "schemes of single modules are not supported");
+  check_common(config, "gptq");
   refuse_unless_empty(config, "modules_in_block_to_quantize", "expected all linears of a layer");
-  refuse_unless_empty(config, "lm_head", "a quantized lm_head is not supported");
   refuse_unless_empty(config, "is_marlin_format", "weights ordered for one kernel are not supported");
-  const std::string words = lower_string(config, "pack_dtype", "int32");
-  LADDER_CHECK(words == "int32", "{}: expected int32, found {}", config.name("pack_dtype"),
-               json_brief(Json(words)));
 
   StoredLinear linear;
   linear.format = StoredFormat::gptq;
@@ -96,7 +111,9 @@ ReadGroups read_gptq(const ConfigObject& config) {
   args.symmetric = config.boolean("sym", true);
   set_group(config, "group_size", -1, args);
   if (config.boolean("desc_act", false)) {
-    const bool neighbours = config.boolean("static_groups", false) || args.strategy == ScaleStrategy::channel;
+    bool neighbours = config.boolean("static_groups", false) || args.strategy == ScaleStrategy::channel;
+    if (const Json* meta = config.find("meta"); meta != nullptr)  // where GPTQModel says it
+      neighbours = neighbours || ConfigObject(*meta, config.name("meta")).boolean("static_groups", false);
     args.actorder = neighbours ? ActivationOrder::weight : ActivationOrder::group;
   }
   const std::string key = either(config, "checkpoint_format", "format");
@@ -108,12 +125,36 @@ ReadGroups read_gptq(const ConfigObject& config) {
 }
 
 ReadGroups read_awq(const ConfigObject& config) {
-  refuse_unknown_keys(config, {"quant_method", "bits", "w_bit", "group_size", "q_group_size", "zero_point",
-                               "version", "modules_to_not_convert", "backend", "do_fuse", "fuse_max_seq_len",
-                               "modules_to_fuse", "exllama_config"});
-  const std::string version = lower_string(config, "version", "gemm");
-  LADDER_CHECK(version == "gemm", "{}: expected gemm, found {}", config.name("version"),
-               json_brief(Json(version)));
+  refuse_unknown_keys(config, {"quant_method",
+                               "method",
+                               "format",
+                               "checkpoint_format",
+                               "pack_dtype",
+                               "dynamic",
+                               "rotation",
+                               "activation",
+                               "lm_head",
+                               "desc_act",
+                               "sym",
+                               "meta",
+                               "bits",
+                               "w_bit",
+                               "group_size",
+                               "q_group_size",
+                               "zero_point",
+                               "version",
+                               "modules_to_not_convert",
+                               "backend",
+                               "do_fuse",
+                               "fuse_max_seq_len",
+                               "modules_to_fuse",
+                               "exllama_config"});
+  check_common(config, "awq");
+  for (const char* key : {"version", "format", "checkpoint_format"}) {
+    const std::string version = lower_string(config, key, "gemm");
+    LADDER_CHECK(version == "gemm", "{}: expected gemm, found {}", config.name(key),
+                 json_brief(Json(version)));
+  }
   StoredLinear linear;
   linear.format = StoredFormat::awq;
   linear.stored_scales = ScaleFormat::f16;
@@ -121,7 +162,9 @@ ReadGroups read_awq(const ConfigObject& config) {
   args.scale_format = ScaleFormat::f16;
   args.num_bits = static_cast<int>(config.integer(either(config, "bits", "w_bit"), 4, 4));
   set_group(config, either(config, "group_size", "q_group_size"), 128, args);
-  args.symmetric = !config.boolean("zero_point", true);
+  args.symmetric = !config.boolean("zero_point", !config.boolean("sym", false));
+  LADDER_CHECK(args.symmetric == config.boolean("sym", args.symmetric),
+               "{}: stands beside zero_point and says another thing", config.name("sym"));
   // As AutoAWQ reads it: "gate" keeps gate_proj dense too.
   std::vector<std::string> dense = string_list(config, "modules_to_not_convert");
   dense.push_back("lm_head");

@@ -68,8 +68,8 @@ class QuantizationConfig {
 };
 
 // The object as compressed-tensors writes it, one config group per element, status "compressed"; parse() reads it
-// back to the same groups and ignore list. Error: a format that is not compressed-tensors' (gptq, awq, scales called
-// weight_scale_inv), or one that cannot hold its scheme.
+// back to the same groups and ignore list. Scales in the model's dtype are not named in the file and read as bf16. Error:
+// a format that is not compressed-tensors' (gptq, awq, scales called weight_scale_inv), or one that cannot hold its scheme.
 std::string to_json(std::span<const QuantizationGroup> groups, std::span<const std::string> ignore);
 
 }  // namespace ladder

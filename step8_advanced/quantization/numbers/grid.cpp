@@ -4,6 +4,7 @@
 #include <cmath>
 
 #include "step1_layers/core/dtype.h"
+#include "step1_layers/core/task_not_implemented.h"
 #include "step8_advanced/quantization/numbers/small_floats.h"
 
 namespace ladder {

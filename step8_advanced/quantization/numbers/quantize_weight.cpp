@@ -1,11 +1,15 @@
 #include "step8_advanced/quantization/numbers/quantize_weight.h"
 
+#include <algorithm>
+
 #include "step1_layers/core/error.h"
 #include "step1_layers/core/parallel.h"
 #include "step8_advanced/quantization/numbers/small_floats.h"
 
 namespace ladder {
 namespace {
+
+constexpr int64_t kGrain = 1 << 15;  // numbers that are worth a thread
 
 WeightCodes codes_type(const QuantizationArgs& args) {
   if (args.is_float) return args.num_bits == 4 ? WeightCodes::fp4_e2m1 : WeightCodes::fp8_e4m3;
@@ -41,7 +45,7 @@ QuantizedWeight weight_of_codes(const Tensor& codes, const QuantizationArgs& arg
   const int64_t width = nibbles ? (weight.k + 1) / 2 : weight.k;
   weight.codes = Tensor::zeros({weight.n, width}, weight.type == WeightCodes::int8 ? DType::i8 : DType::u8);
   auto* stored = static_cast<uint8_t*>(weight.codes.raw());
-  parallel_for(weight.n, 1, [&](int64_t begin, int64_t end) {
+  parallel_for(weight.n, kGrain / std::max<int64_t>(weight.k, 1), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row)
       for (int64_t column = 0; column < weight.k; ++column) {
         const uint8_t code = stored_code(codes.data<float>()[row * codes.stride(0) + column], weight.type);
@@ -63,7 +67,7 @@ QuantizedWeight quantize_weight(const Tensor& weight, const QuantizationArgs& ar
                                 const WeightGrids& grids) {
   const int64_t n = weight.dim(0), k = weight.dim(1);
   const Tensor codes = Tensor::empty({n, k}, DType::f32);
-  parallel_for(n, 1, [&](int64_t begin, int64_t end) {
+  parallel_for(n, kGrain / std::max<int64_t>(k, 1), [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row)
       for (int64_t column = 0; column < k; ++column)
         codes.data<float>()[row * k + column] =

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <limits>
 
+#include "step1_layers/core/task_not_implemented.h"
+
 namespace ladder {
 namespace {
 

@@ -11,6 +11,8 @@
 namespace ladder {
 namespace {
 
+constexpr int64_t kGrain = 1 << 15;  // numbers that are worth a thread
+
 void expect_weight(const Tensor& weight, const QuantizationArgs& args, std::string_view name) {
   LADDER_CHECK(weight.defined() && weight.device().is_cpu() && weight.is_contiguous() &&
                    weight.dtype() == DType::f32 && weight.ndim() == 2,
@@ -90,24 +92,26 @@ WeightGrids grids_of(const Tensor& weight, const QuantizationArgs& args, float g
 
   WeightGrids grids{Tensor::empty({n, groups}, DType::f32), {}, columns};
   if (!args.symmetric) grids.zeros = Tensor::empty({n, groups}, DType::f32);
-  parallel_for((n + rows - 1) / rows, 1, [&](int64_t begin, int64_t end) {
-    std::vector<float> numbers;
-    for (int64_t row = begin * rows; row < std::min(end * rows, n); row += rows) {
-      const int64_t last_row = std::min(row + rows, n);
-      for (int64_t group = 0; group < groups; ++group) {
-        numbers.clear();
-        for (int64_t r = row; r < last_row; ++r) {
-          const float* from = weight.data<float>() + r * k;
-          numbers.insert(numbers.end(), from + group * columns, from + std::min((group + 1) * columns, k));
-        }
-        const Grid grid = make(numbers, args, global_scale);
-        for (int64_t r = row; r < last_row; ++r) {
-          grids.scales.data<float>()[r * groups + group] = grid.scale;
-          if (!args.symmetric) grids.zeros.data<float>()[r * groups + group] = grid.zero;
-        }
-      }
-    }
-  });
+  parallel_for((n + rows - 1) / rows, kGrain / std::max<int64_t>(rows * k, 1),
+               [&](int64_t begin, int64_t end) {
+                 std::vector<float> numbers;
+                 for (int64_t row = begin * rows; row < std::min(end * rows, n); row += rows) {
+                   const int64_t last_row = std::min(row + rows, n);
+                   for (int64_t group = 0; group < groups; ++group) {
+                     numbers.clear();
+                     for (int64_t r = row; r < last_row; ++r) {
+                       const float* from = weight.data<float>() + r * k;
+                       numbers.insert(numbers.end(), from + group * columns,
+                                      from + std::min((group + 1) * columns, k));
+                     }
+                     const Grid grid = make(numbers, args, global_scale);
+                     for (int64_t r = row; r < last_row; ++r) {
+                       grids.scales.data<float>()[r * groups + group] = grid.scale;
+                       if (!args.symmetric) grids.zeros.data<float>()[r * groups + group] = grid.zero;
+                     }
+                   }
+                 }
+               });
   return grids;
 }
 

@@ -87,6 +87,8 @@ TEST(Task8_1_Grid, AnAsymmetricOneHasZeroInItAlways) {
   EXPECT_EQ(make_grid(std::vector<float>{3, 15}, args).scale, 1.0f);
   EXPECT_EQ(make_grid(std::vector<float>{3, 15}, args).zero, -8.0f);
   EXPECT_EQ(make_grid(std::vector<float>{-30, -2}, args).zero, 7.0f);
+  EXPECT_EQ(make_grid(3.0f, 15.0f, args).scale, 1.0f);
+  EXPECT_EQ(make_grid(-30.0f, -2.0f, args).scale, 2.0f);
 }
 
 TEST(Task8_1_Grid, TheScaleIsOneThatItsFormatHas) {

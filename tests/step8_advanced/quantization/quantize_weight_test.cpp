@@ -310,6 +310,57 @@ TEST(Task8_1_Rtn, MoreBitsAndSmallerGroupsCostLess) {
   }
 }
 
+// The table in the chapter: what rounding costs numbers that are normal, and how many bits a number takes.
+TEST(Task8_1_Rtn, CostsWhatTheChapterSays) {
+  const QuantizationArgs channel4{.num_bits = 4, .strategy = ScaleStrategy::channel};
+  const auto groups = [](int bits, int64_t size, bool symmetric) {
+    return QuantizationArgs{
+        .num_bits = bits, .symmetric = symmetric, .strategy = ScaleStrategy::group, .group_size = size};
+  };
+  const auto floats = [](int bits, int64_t group, ScaleFormat scales) {
+    return QuantizationArgs{.num_bits = bits,
+                            .is_float = true,
+                            .strategy = group > 0 ? ScaleStrategy::group : ScaleStrategy::channel,
+                            .group_size = group,
+                            .scale_format = scales};
+  };
+  struct Row {
+    const char* name;
+    QuantizationArgs args;
+    bool clipped;
+    double bits;  // of one number, its share of scale and zero point included
+    double error;
+  };
+  const Row rows[] = {
+      {"int8, channel", {.num_bits = 8, .strategy = ScaleStrategy::channel}, false, 8.0, 0.84},
+      {"e4m3, channel", floats(8, 0, ScaleFormat::f32), false, 8.0, 2.65},
+      {"MXFP8", floats(8, 32, ScaleFormat::e8m0), false, 8.25, 2.65},
+      {"int4, channel", channel4, false, 4.0, 14.2},
+      {"int4, groups of 128", groups(4, 128, true), false, 4.125, 11.1},
+      {"int4, groups of 128, clipped", groups(4, 128, true), true, 4.125, 10.2},
+      {"int4, groups of 128, asymmetric", groups(4, 128, false), false, 4.156, 10.1},
+      {"int4, groups of 32", groups(4, 32, true), false, 4.5, 9.5},
+      {"int4, groups of 16", groups(4, 16, true), false, 5.0, 8.7},
+      {"NVFP4", floats(4, 16, ScaleFormat::e4m3), false, 4.5, 9.5},
+      {"MXFP4", floats(4, 32, ScaleFormat::e8m0), false, 4.25, 11.2},
+      {"int3, groups of 128", groups(3, 128, true), false, 3.125, 23.8},
+      {"int3, groups of 128, clipped", groups(3, 128, true), true, 3.125, 19.7},
+      {"int2, groups of 32", groups(2, 32, true), false, 2.5, 47.2},
+  };
+  std::mt19937_64 random(8);
+  const Tensor weight = random_weight(32, 2048, random);
+  const double whole = squared_error(weight, Tensor::zeros({32, 2048}, DType::f32));
+  fmt::print("| weight | bits | error % |\n|---|---:|---:|\n");
+  for (const Row& row : rows) {
+    const WeightGrids grids = row.clipped ? make_clipped_weight_grids(weight, row.args, "w")
+                                          : make_weight_grids(weight, row.args, "w");
+    const double error =
+        100 * std::sqrt(squared_error(dequantize(quantize_weight(weight, row.args, grids)), weight) / whole);
+    fmt::print("| {} | {:.4g} | {:.2f} |\n", row.name, row.bits, error);
+    EXPECT_NEAR(error, row.error, 0.05 * row.error) << row.name;
+  }
+}
+
 TEST(Task8_1_Rtn, WhatCannotBeQuantizedIsRefusedByName) {
   const auto error = [](const Tensor& weight, const QuantizationArgs& args) -> std::string {
     try {

@@ -1,0 +1,425 @@
+#include "step8_advanced/quantization/config/quantization_config.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+#include "step1_layers/core/error.h"
+#include "step2_model/json.h"
+#include "step8_advanced/quantization/config/presets.h"
+#include "tests/support/source_folder.h"
+
+namespace ladder {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using Names = std::vector<std::string>;
+
+const std::string kQ = "model.layers.3.self_attn.q_proj", kK = "model.layers.3.self_attn.k_proj",
+                  kDown = "model.layers.3.mlp.down_proj", kGate = "model.layers.3.mlp.gate_proj";
+
+QuantizationConfig parse(const Json& json) {
+  return QuantizationConfig::parse(json.dump(), "config.json: quantization_config");
+}
+
+std::optional<StoredLinear> of(const QuantizationConfig& config, const std::string& name) {
+  return config.linear(Names{name});
+}
+
+// The error, which has to be one and to begin with what is wrong.
+template <class Fn>
+std::string error_of(Fn&& fn) {
+  try {
+    fn();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("config.json: quantization_config"));
+    EXPECT_THAT(error.what(), ::testing::Not(HasSubstr("\n")));
+    return error.what();
+  }
+  ADD_FAILURE() << "no error";
+  return "";
+}
+
+std::string refusal(const Json& json) {
+  return error_of([&] { parse(json); });
+}
+
+Json packed(const Json& weights, const Json& targets = {"Linear"}) {
+  return {{"quant_method", "compressed-tensors"},
+          {"format", "pack-quantized"},
+          {"quantization_status", "compressed"},
+          {"config_groups", {{"group_0", {{"targets", targets}, {"weights", weights}}}}},
+          {"ignore", {"lm_head"}}};
+}
+
+const Json kInt4 = {{"num_bits", 4}, {"type", "int"}, {"strategy", "group"}, {"group_size", 128}};
+
+Json with(Json json, const std::string& key, const Json& value) {
+  json[key] = value;
+  return json;
+}
+
+// With one argument of the weights changed.
+Json with_argument(const std::string& key, const Json& value) {
+  return packed(with(kInt4, key, value));
+}
+
+QuantizationArgs weights_of(const Json& json) {
+  const auto linear = of(parse(json), kQ);
+  if (!linear) {
+    ADD_FAILURE() << "dense";
+    return {};
+  }
+  return linear->scheme.weights;
+}
+
+TEST(Task8_2_Config, ReadsWhatCompressedTensorsWritesForEveryPreset) {
+  const Json golden = load_json(testing::source_folder() / "tests/goldens/quantization_presets.json");
+  EXPECT_EQ(golden.at("presets").size(), preset_names().size());
+  for (const auto& [name, json] : golden.at("presets").items()) {
+    SCOPED_TRACE(name);
+    const auto linear = of(parse(json), kQ);
+    ASSERT_TRUE(linear.has_value());
+    EXPECT_EQ(linear->scheme, preset_scheme(name));
+    EXPECT_EQ(*linear, stored_linear(preset_scheme(name), name));
+    EXPECT_EQ(of(parse(json), "lm_head"), std::nullopt);
+  }
+}
+
+TEST(Task8_2_Config, EveryPresetComesBackFromItsFile) {
+  std::vector<QuantizationGroup> all;
+  for (const std::string_view name : preset_names()) {
+    SCOPED_TRACE(name);
+    const std::vector<QuantizationGroup> groups = {{{"Linear"}, stored_linear(preset_scheme(name), name)}};
+    const Names ignore = {"lm_head", "re:.*router"};
+    const QuantizationConfig read = QuantizationConfig::parse(to_json(groups, ignore), "written");
+    EXPECT_EQ(read.groups(), groups);
+    EXPECT_EQ(read.ignored(), ignore);
+    if (name == "INT8") continue;  // another name of W8A8
+    all.push_back({{fmt::format("model.layers.{}.mlp.up_proj", all.size())}, groups[0].linear});
+  }
+  const QuantizationConfig mixed = QuantizationConfig::parse(to_json(all, {}), "written");
+  EXPECT_THAT(to_json(all, {}), HasSubstr("mixed-precision"));
+  for (const QuantizationGroup& group : all) EXPECT_EQ(of(mixed, group.targets[0]), group.linear);
+}
+
+TEST(Task8_2_Config, APresetMayStandForAGroup) {
+  const Json json = {{"quant_method", "compressed-tensors"},
+                     {"config_groups", {{"fp8_dynamic", {"Linear"}}}}};
+  EXPECT_EQ(of(parse(json), kQ)->scheme, preset_scheme("FP8_DYNAMIC"));
+  EXPECT_EQ(of(parse(json), kQ)->format, StoredFormat::plain);
+  EXPECT_THAT(refusal({{"quant_method", "compressed-tensors"}, {"config_groups", {{"W9A16", {"Linear"}}}}}),
+              HasSubstr("W9A16"));
+}
+
+TEST(Task8_2_Config, TheStrategyFollowsFromTheGroup) {
+  const auto strategy = [](const Json& group_size) {
+    return weights_of(packed({{"num_bits", 4}, {"group_size", group_size}})).strategy;
+  };
+  EXPECT_EQ(strategy(nullptr), ScaleStrategy::tensor);
+  EXPECT_EQ(strategy(-1), ScaleStrategy::channel);
+  EXPECT_EQ(strategy(64), ScaleStrategy::group);
+  EXPECT_THAT(refusal(packed({{"num_bits", 4}, {"group_size", 0}})), HasSubstr("group_size"));
+  EXPECT_THAT(refusal(with_argument("strategy", "channel")), HasSubstr("group_size"));
+}
+
+TEST(Task8_2_Config, ActivationOrderHasAliases) {
+  const auto order = [](const Json& value) { return weights_of(with_argument("actorder", value)).actorder; };
+  for (const Json& value : {Json("group"), Json("dynamic"), Json(true)})
+    EXPECT_EQ(order(value), ActivationOrder::group) << value;
+  for (const Json& value : {Json("weight"), Json("static"), Json("Static")})
+    EXPECT_EQ(order(value), ActivationOrder::weight) << value;
+  for (const Json& value : {Json(), Json(false)}) EXPECT_EQ(order(value), ActivationOrder::none) << value;
+  EXPECT_THAT(refusal(with_argument("actorder", "size")), HasSubstr("actorder"));
+  EXPECT_THAT(refusal(packed({{"num_bits", 4}, {"strategy", "channel"}, {"actorder", "group"}})),
+              HasSubstr("actorder"));
+}
+
+TEST(Task8_2_Config, BlocksMayBeWrittenAsText) {
+  const auto block = [](const Json& structure) {
+    Json json =
+        packed({{"num_bits", 8}, {"type", "float"}, {"strategy", "block"}, {"block_structure", structure}});
+    json["format"] = "float-quantized";
+    return json;
+  };
+  for (const Json& structure : {Json("64x32"), Json({64, 32})}) {
+    const QuantizationArgs args = weights_of(block(structure));
+    EXPECT_EQ(args.block_rows, 64);
+    EXPECT_EQ(args.block_columns, 32);
+  }
+  for (const Json& structure :
+       {Json("64"), Json("64x"), Json("x64"), Json("64x0"), Json("-1x2"), Json("9999999x1"), Json({64}),
+        Json({64, 0}), Json({64, 1.5}), Json(7), Json()})
+    EXPECT_THAT(refusal(block(structure)), HasSubstr("block_structure")) << structure;
+}
+
+TEST(Task8_2_Config, TheMostSpecificTargetCounts) {
+  const auto group = [](int bits, const Json& targets) {
+    return Json{{"targets", targets}, {"weights", with(kInt4, "num_bits", bits)}};
+  };
+  Json json = packed(kInt4);
+  // Names before patterns before "Linear", wherever they stand.
+  json["config_groups"] = {{"a", group(2, {kDown})},
+                           {"b", group(3, {"re:.*down_proj"})},
+                           {"c", group(4, {"Linear"})},
+                           {"d", group(5, {"re:model\\.layers\\.[0-3]\\.self_attn"})}};
+  const QuantizationConfig config = parse(json);
+  EXPECT_EQ(of(config, kDown)->scheme.weights.num_bits, 2);
+  EXPECT_EQ(of(config, "model.layers.4.mlp.down_proj")->scheme.weights.num_bits, 3);
+  EXPECT_EQ(of(config, kGate)->scheme.weights.num_bits, 4);
+  EXPECT_EQ(of(config, kQ)->scheme.weights.num_bits, 5) << "a pattern need not reach the end of the name";
+  json["config_groups"].erase("c");
+  EXPECT_EQ(of(parse(json), kGate), std::nullopt) << "named by no target";
+  EXPECT_EQ(of(parse(json), "x." + kQ), std::nullopt) << "a pattern begins where the name does";
+}
+
+TEST(Task8_2_Config, TwoPatternsThatDisagreeAreAnError) {
+  Json json = packed(kInt4, {"re:.*proj"});
+  json["config_groups"]["other"] = {{"targets", {"re:.*q_proj"}}, {"weights", with(kInt4, "num_bits", 8)}};
+  const QuantizationConfig config = parse(json);
+  EXPECT_TRUE(of(config, kDown).has_value());
+  EXPECT_THAT(error_of([&] { of(config, kQ); }),
+              AllOf(HasSubstr("re:.*proj"), HasSubstr("re:.*q_proj"), HasSubstr(kQ)));
+  json["config_groups"]["other"]["weights"] = kInt4;
+  EXPECT_TRUE(of(parse(json), kQ).has_value()) << "they say the same";
+  json["config_groups"]["other"]["weights"] = with(kInt4, "num_bits", 8);
+  json["config_groups"]["name"] = {{"targets", {kQ}}, {"weights", with(kInt4, "num_bits", 2)}};
+  EXPECT_EQ(of(parse(json), kQ)->scheme.weights.num_bits, 2) << "the name is more specific than both";
+}
+
+TEST(Task8_2_Config, WhatIsIgnoredIsDense) {
+  const QuantizationConfig config =
+      parse(with(packed(kInt4), "ignore", {"lm_head", kDown, "re:.*layers.5.*gate"}));
+  EXPECT_EQ(of(config, kDown), std::nullopt);
+  EXPECT_EQ(of(config, "lm_head"), std::nullopt);
+  EXPECT_EQ(of(config, "model.layers.5.mlp.gate_proj"), std::nullopt);
+  EXPECT_TRUE(of(config, kGate).has_value());
+  EXPECT_TRUE(of(config, kDown + "2").has_value()) << "a name is not a beginning of names";
+  EXPECT_EQ(of(parse(with(packed(kInt4), "ignore", {"Linear"})), kQ), std::nullopt);
+  EXPECT_TRUE(of(parse(with(packed(kInt4), "ignore", nullptr)), "lm_head").has_value());
+}
+
+TEST(Task8_2_Config, PartsOfAMergedLinearMustAgree) {
+  const QuantizationConfig config = parse(with(packed(kInt4), "ignore", {kQ}));
+  EXPECT_THAT(error_of([&] {
+                config.linear(Names{kQ, kK});
+              }),
+              AllOf(HasSubstr(kQ), HasSubstr(kK), HasSubstr("dense")));
+  EXPECT_TRUE(config.linear(Names{kK, kGate}).has_value());
+  EXPECT_EQ(config.linear(Names{kQ}), std::nullopt);
+  Json json = packed(kInt4);
+  json["config_groups"]["keys"] = {{"targets", {kK}}, {"weights", with(kInt4, "group_size", 64)}};
+  EXPECT_THAT(error_of([&] { parse(json).linear(Names{kQ, kK}); }), AllOf(HasSubstr("128"), HasSubstr("64")));
+}
+
+TEST(Task8_2_Config, NothingUnknownIsReadOver) {
+  EXPECT_THAT(refusal(with_argument("zero_points", 1)), HasSubstr("zero_points"));
+  EXPECT_THAT(refusal(with_argument("strategy", "attn_head")), HasSubstr("attn_head"));
+  EXPECT_THAT(refusal(with_argument("type", "nf4")), HasSubstr("nf4"));
+  EXPECT_THAT(refusal(with_argument("num_bits", 9)), HasSubstr("num_bits"));
+  EXPECT_THAT(refusal(with_argument("num_bits", 4.0)), HasSubstr("num_bits"));
+  EXPECT_THAT(refusal(with_argument("dynamic", true)), HasSubstr("dynamic"));
+  EXPECT_THAT(refusal(with_argument("dynamic", "local")), HasSubstr("local"));
+  EXPECT_THAT(refusal(with_argument("scale_dtype", "torch.float8_e5m2")), HasSubstr("float8_e5m2"));
+  EXPECT_THAT(refusal(with_argument("scale_dtype", "torch.uint8")), HasSubstr("scales"));
+  EXPECT_THAT(refusal(with_argument("symmetric", "yes")), HasSubstr("symmetric"));
+  EXPECT_THAT(refusal(packed(nullptr)), HasSubstr("weights"));
+  EXPECT_THAT(refusal(packed(kInt4, {"LlamaAttention"})), HasSubstr("LlamaAttention"));
+  EXPECT_THAT(refusal(packed(kInt4, Json::array())), HasSubstr("targets"));
+  EXPECT_THAT(refusal(packed(kInt4, "Linear")), HasSubstr("targets"));
+  EXPECT_THAT(refusal(with(packed(kInt4), "quant_method", "bitsandbytes")), HasSubstr("bitsandbytes"));
+  EXPECT_THAT(refusal(with(packed(kInt4), "quant_method", "modelopt")), HasSubstr("modelopt"));
+  EXPECT_THAT(refusal(with(packed(kInt4), "format", "marlin-24")), HasSubstr("marlin-24"));
+  EXPECT_THAT(refusal(with(packed(kInt4), "format", "int-quantized-2")), HasSubstr("int-quantized-2"));
+  EXPECT_THAT(refusal(with(packed(kInt4), "format", "mixed-precision")), HasSubstr("format"));
+  EXPECT_THAT(refusal(with(packed(kInt4), "kv_cache_scheme", {{"num_bits", 8}})),
+              HasSubstr("kv_cache_scheme"));
+  EXPECT_THAT(refusal(with(packed(kInt4), "transform_config", {{"config_groups", 1}})),
+              HasSubstr("transform_config"));
+  EXPECT_THAT(refusal(with(packed(kInt4), "sparsity_config", {{"format", "sparse-24-bitmask"}})),
+              HasSubstr("sparsity_config"));
+  EXPECT_THAT(refusal(with(packed(kInt4), "quantization_status", "calibration")), HasSubstr("calibration"));
+  EXPECT_THAT(refusal(with(packed(kInt4), "packing", "x")), HasSubstr("packing"));
+  EXPECT_THAT(refusal(with(packed(kInt4), "config_groups", Json::object())), HasSubstr("config_groups"));
+  EXPECT_THAT(error_of([] { QuantizationConfig::parse("[1", "config.json: quantization_config"); }),
+              HasSubstr("JSON"));
+  EXPECT_NO_THROW(parse(with(packed(kInt4), "sparsity_config", {{"format", "dense"}})));
+  EXPECT_NO_THROW(parse(with(packed(kInt4), "sparsity_config", Json::object())));
+}
+
+TEST(Task8_2_Config, AFormatHoldsOnlyItsSchemes) {
+  const auto as = [](const std::string& format, const std::string& preset) {
+    Json json = {{"quant_method", "compressed-tensors"},
+                 {"format", format},
+                 {"config_groups", {{preset, {"Linear"}}}}};
+    return refusal(json);
+  };
+  EXPECT_THAT(as("pack-quantized", "FP8"), HasSubstr("floats"));
+  EXPECT_THAT(as("nvfp4-pack-quantized", "MXFP4"), HasSubstr("nvfp4"));
+  EXPECT_THAT(as("mxfp4-pack-quantized", "MXFP8"), HasSubstr("mxfp4"));
+  EXPECT_THAT(as("mxfp8-quantized", "W8A16"), HasSubstr("mxfp8"));
+  EXPECT_THAT(as("float-quantized", "NVFP4"), HasSubstr("scales"));
+  EXPECT_THAT(refusal(with(packed({{"num_bits", 4}, {"symmetric", false}}), "format", "pack-quantized")),
+              HasSubstr("zero points"));
+}
+
+TEST(Task8_2_Config, ActivationsHaveRulesOfTheirOwn) {
+  const auto inputs = [](const Json& arguments) {
+    Json json = packed({{"num_bits", 8}, {"strategy", "channel"}});
+    json["format"] = "int-quantized";
+    json["config_groups"]["group_0"]["input_activations"] = arguments;
+    return json;
+  };
+  const auto read = of(parse(inputs({{"strategy", "token"}, {"dynamic", true}, {"symmetric", false}})), kQ);
+  ASSERT_TRUE(read && read->scheme.input_activations);
+  EXPECT_FALSE(read->scheme.input_activations->symmetric);
+  EXPECT_TRUE(read->scheme.input_activations->dynamic);
+  EXPECT_FALSE(of(parse(inputs({{"strategy", "tensor"}})), kQ)->scheme.input_activations->dynamic);
+  EXPECT_THAT(refusal(inputs({{"strategy", "token"}})), HasSubstr("dynamic"));
+  EXPECT_THAT(refusal(inputs({{"strategy", "channel"}})), HasSubstr("input_activations"));
+  EXPECT_THAT(refusal(inputs({{"strategy", "tensor"}, {"actorder", "weight"}})), HasSubstr("actorder"));
+  Json json = inputs({{"strategy", "tensor"}});
+  json["config_groups"]["group_0"]["output_activations"] = {{"num_bits", 8}};
+  EXPECT_THAT(refusal(json), HasSubstr("output_activations"));
+}
+
+TEST(Task8_2_Config, AHostilePatternEndsInAnError) {
+  const auto begin = std::chrono::steady_clock::now();
+  const std::string name(200, 'a');
+  const QuantizationConfig config = parse(packed(kInt4, {"re:(a+)+$b|(a|a)*\\1c"}));
+  EXPECT_THAT(error_of([&] { of(config, name + "b"); }), HasSubstr("(a+)+"));
+  EXPECT_THAT(refusal(packed(kInt4, {"re:(("})), HasSubstr("(("));
+  EXPECT_THAT(refusal(packed(kInt4, {"re:" + std::string(5000, 'a')})), HasSubstr("5003"));
+  Json many = Json::array();
+  for (int i = 0; i < 300; ++i) many.push_back(fmt::format("re:{}", i));
+  EXPECT_THAT(refusal(packed(kInt4, many)), HasSubstr("256"));
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::minutes(1));
+}
+
+TEST(Task8_2_Config, ReadsGptq) {
+  const Json json = {{"quant_method", "gptq"},
+                     {"bits", 4},
+                     {"group_size", 128},
+                     {"desc_act", false},
+                     {"sym", true},
+                     {"damp_percent", 0.01},
+                     {"true_sequential", true},
+                     {"checkpoint_format", "gptq"}};
+  const auto linear = of(parse(json), kQ);
+  ASSERT_TRUE(linear.has_value());
+  EXPECT_EQ(linear->format, StoredFormat::gptq);
+  EXPECT_EQ(linear->scheme.weights, (QuantizationArgs{.num_bits = 4,
+                                                      .strategy = ScaleStrategy::group,
+                                                      .group_size = 128,
+                                                      .scale_format = ScaleFormat::f16}));
+  EXPECT_FALSE(linear->scheme.input_activations.has_value());
+  EXPECT_TRUE(linear->zeros_are_one_less);
+  EXPECT_EQ(of(parse(json), "lm_head"), std::nullopt);
+  EXPECT_EQ(of(parse(json), "model.layers.1.mlp.gate"), std::nullopt);
+
+  EXPECT_FALSE(of(parse(with(json, "checkpoint_format", "gptq_v2")), kQ)->zeros_are_one_less);
+  EXPECT_FALSE(weights_of(with(json, "sym", false)).symmetric);
+  EXPECT_EQ(weights_of(with(json, "group_size", -1)).strategy, ScaleStrategy::channel);
+  const Json ordered = with(json, "desc_act", true);
+  EXPECT_EQ(weights_of(ordered).actorder, ActivationOrder::group);
+  EXPECT_EQ(weights_of(with(ordered, "static_groups", true)).actorder, ActivationOrder::weight);
+  EXPECT_EQ(weights_of(with(ordered, "group_size", -1)).actorder, ActivationOrder::weight)
+      << "rows have one group, in whatever order";
+  for (const int bits : {2, 3, 8}) EXPECT_EQ(weights_of(with(json, "bits", bits)).num_bits, bits);
+  // As GPTQModel writes it: under both names, and static_groups elsewhere.
+  Json both = with(ordered, "format", "gptq");
+  both["method"] = "gptq";
+  both["lm_head"] = false;
+  both["pack_dtype"] = "int32";
+  both["meta"] = {{"quantizer", {"gptqmodel:5"}}, {"static_groups", true}};
+  EXPECT_EQ(weights_of(both).actorder, ActivationOrder::weight);
+  EXPECT_THAT(refusal(with(both, "format", "gptq_v2")), AllOf(HasSubstr("format"), HasSubstr("gptq_v2")));
+  EXPECT_THAT(refusal(with(both, "method", "awq")), HasSubstr("method"));
+  EXPECT_THAT(refusal(with(both, "lm_head", true)), HasSubstr("lm_head"));
+  EXPECT_THAT(refusal(with(both, "pack_dtype", "int16")), HasSubstr("pack_dtype"));
+  EXPECT_THAT(refusal(with(both, "rotation", "hadamard")), HasSubstr("rotation"));
+  EXPECT_THAT(refusal(with(json, "bits", 5)), HasSubstr("bits"));
+  EXPECT_THAT(refusal(with(json, "bits", nullptr)), HasSubstr("bits"));
+  EXPECT_THAT(refusal(with(json, "checkpoint_format", "marlin")), HasSubstr("marlin"));
+  EXPECT_THAT(refusal(with(json, "dynamic", {{"-:.*q_proj", Json::object()}})), HasSubstr("dynamic"));
+  EXPECT_THAT(refusal(with(json, "group_size", 0)), HasSubstr("group_size"));
+  EXPECT_THAT(refusal(with(json, "something", 1)), HasSubstr("something"));
+}
+
+TEST(Task8_2_Config, ReadsAwq) {
+  const Json json = {{"quant_method", "awq"}, {"bits", 4},
+                     {"group_size", 64},      {"zero_point", true},
+                     {"version", "GEMM"},     {"modules_to_not_convert", {"layers.3.mlp.down"}}};
+  const auto linear = of(parse(json), kQ);
+  ASSERT_TRUE(linear.has_value());
+  EXPECT_EQ(linear->format, StoredFormat::awq);
+  EXPECT_EQ(linear->scheme.weights, (QuantizationArgs{.num_bits = 4,
+                                                      .symmetric = false,
+                                                      .strategy = ScaleStrategy::group,
+                                                      .group_size = 64,
+                                                      .scale_format = ScaleFormat::f16}));
+  EXPECT_EQ(of(parse(json), kDown), std::nullopt) << "any piece of the name";
+  EXPECT_EQ(of(parse(json), "lm_head"), std::nullopt);
+  const Json old = {{"quant_method", "awq"}, {"w_bit", 4}, {"q_group_size", -1}, {"zero_point", false}};
+  EXPECT_EQ(weights_of(old).strategy, ScaleStrategy::channel);
+  EXPECT_TRUE(weights_of(old).symmetric);
+  EXPECT_THAT(refusal(with(old, "bits", 3)), AllOf(HasSubstr("bits"), HasSubstr("w_bit")));
+  EXPECT_EQ(weights_of(with(old, "bits", 4)).num_bits, 4) << "twice the same";
+  EXPECT_THAT(refusal(with(json, "checkpoint_format", "gemv")), HasSubstr("gemv"));
+  for (const char* version : {"gemv", "gemv_fast", "marlin"})
+    EXPECT_THAT(refusal(with(json, "version", version)), HasSubstr(version));
+  EXPECT_THAT(refusal(with(json, "bits", 8)), HasSubstr("bits"));
+}
+
+TEST(Task8_2_Config, ReadsFp8) {
+  const Json blocks = {{"quant_method", "fp8"},
+                       {"fmt", "e4m3"},
+                       {"activation_scheme", "dynamic"},
+                       {"weight_block_size", {128, 128}},
+                       {"modules_to_not_convert", {"mlp.gate", "model.layers.0"}}};
+  const auto linear = of(parse(blocks), kQ);
+  ASSERT_TRUE(linear.has_value());
+  EXPECT_EQ(linear->format, StoredFormat::plain);
+  EXPECT_TRUE(linear->scale_is_inverse);
+  EXPECT_EQ(linear->stored_scales, ScaleFormat::f32);
+  EXPECT_EQ(linear->scheme.weights.strategy, ScaleStrategy::block);
+  EXPECT_EQ(linear->scheme.weights.block_columns, 128);
+  EXPECT_EQ(linear->scheme.input_activations->strategy, ScaleStrategy::group);
+  EXPECT_TRUE(of(parse(blocks), kGate).has_value()) << "mlp.gate is a module, not the beginning of one";
+  EXPECT_EQ(of(parse(blocks), "model.layers.3.mlp.gate"), std::nullopt);
+  EXPECT_EQ(of(parse(blocks), "model.layers.0.mlp.down_proj"), std::nullopt);
+  EXPECT_TRUE(of(parse(blocks), "model.layers.01.mlp.down_proj").has_value());
+
+  const Json whole = {
+      {"quant_method", "fp8"}, {"activation_scheme", "static"}, {"ignored_layers", {"lm_head"}}};
+  EXPECT_EQ(weights_of(whole).strategy, ScaleStrategy::tensor);
+  EXPECT_FALSE(of(parse(whole), kQ)->scale_is_inverse);
+  EXPECT_FALSE(of(parse(whole), kQ)->scheme.input_activations->dynamic);
+  EXPECT_EQ(of(parse(with(whole, "activation_scheme", "dynamic")), kQ)->scheme.input_activations->strategy,
+            ScaleStrategy::token);
+  EXPECT_THAT(refusal(with(whole, "activation_scheme", "none")), HasSubstr("activation_scheme"));
+  EXPECT_THAT(refusal(with(whole, "fmt", "e5m2")), HasSubstr("e5m2"));
+  EXPECT_THAT(refusal(with(whole, "weight_block_size", {128, 128})), HasSubstr("weight_block_size"));
+  EXPECT_THAT(refusal(with(blocks, "weight_block_size", {128})), HasSubstr("weight_block_size"));
+}
+
+TEST(Task8_2_Config, OnlyCompressedTensorsFormatsAreWritten) {
+  const auto written = [](StoredLinear linear) {
+    const std::vector<QuantizationGroup> groups = {{{"Linear"}, linear}};
+    return to_json(groups, {});
+  };
+  StoredLinear linear = stored_linear(preset_scheme("FP8_BLOCK"), "w");
+  linear.scale_is_inverse = true;
+  EXPECT_THROW(written(linear), Error);
+  linear = stored_linear(preset_scheme("W4A16"), "w");
+  linear.format = StoredFormat::gptq;
+  EXPECT_THROW(written(linear), Error);
+  linear.format = StoredFormat::mx;
+  EXPECT_THROW(written(linear), Error);
+  EXPECT_THROW(to_json({}, {}), Error);
+}
+
+}  // namespace
+}  // namespace ladder
