@@ -20,6 +20,7 @@
 #include "step7_parallel/expert/split_experts.h"
 #include "step7_parallel/pipeline/split_layers.h"
 #include "step7_parallel/workers/worker_executor.h"
+#include "step8_advanced/quantization/linear/quantized_makers.h"
 
 namespace ladder {
 
@@ -338,6 +339,7 @@ std::vector<std::string> EngineFlags::arguments_of_replica(const EngineOptions& 
 
 ModelMakers EngineFlags::model_makers() const {
   ModelMakers makers;
+  makers.linear_method = make_quantized_linear_methods();
   // Where no replicas share experts out, the second makes what the empty maker makes.
   makers.mlp = options_.runner.expert_parallel ? make_expert_parallel_mlp : make_split_experts_mlp;
   // Both are refused with --prefill-context-parallel-size, which makes the model too, in the flags' own words.

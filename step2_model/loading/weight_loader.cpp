@@ -42,13 +42,14 @@ bool is_at_an_end(const DecoderSpec& spec, std::string_view parameter) {
 }
 
 // Another range of a pipeline owns this tensor. `field_names`: what the layers of this one have; where only some of the
-// model's have experts, those of another range may have other ones.
+// model's have experts or are quantized, those of another range may have other ones.
 bool belongs_to_another_range(const DecoderSpec& spec, const TensorTarget& target,
                               const std::vector<std::string>& field_names, bool has_layer) {
   if (target.layer < 0) return is_at_an_end(spec, target.parameter);  // which this range does not have
   if (has_layer || target.layer >= spec.num_layers) return false;
   const int64_t expert_layers = spec.num_expert_layers();
   if (expert_layers > 0 && expert_layers < spec.num_layers) return true;
+  if (!spec.quantization_config.empty()) return true;  // which may name some of the layers only
   const std::string field = target.parameter.substr(target.parameter.find('.', 7) + 1);  // after "layers.N."
   return std::find(field_names.begin(), field_names.end(), field) != field_names.end();
 }

@@ -59,14 +59,15 @@ class Halves final : public LinearMethod {
   }
 };
 
-// The golden checkpoint with every linear's weight halved and renamed, and a quantization_config.
-void write_halves(const testing::TemporaryFolder& folder) {
+// The golden checkpoint with every linear's weight (of this layer) halved and renamed, and a quantization_config.
+void write_halves(const testing::TemporaryFolder& folder, const std::string& layer = "layers.") {
   const Checkpoint checkpoint(kGolden);
   testing::NamedTensors tensors;
   for (const Checkpoint::Entry& entry : checkpoint.entries()) {
     std::string name = entry.info->name;
     Tensor tensor = entry.tensor().to(DType::f32).clone();
-    if (const size_t at = name.find("_proj.weight"); at != std::string::npos) {
+    if (const size_t at = name.find("_proj.weight");
+        at != std::string::npos && name.find(layer) != std::string::npos) {
       name.replace(at, std::string::npos, "_proj.halves");
       for (int64_t i = 0; i < tensor.numel(); ++i) tensor.data<float>()[i] /= 2;
     }
@@ -113,6 +114,24 @@ TEST(Task2_4_ModelMakers, AQuantizedCheckpointFillsTheParametersOfItsMethod) {
   const auto model = load(folder.path(), makers);
   EXPECT_THAT(configs, ElementsAre(R"({"quant_method":"halves"})"));
   EXPECT_TRUE(bitwise_equal(logits(*model), logits(*load(kGolden, {}))));
+}
+
+// A range of layers does not know the tensors of another range, whose linears may be kept in another way.
+TEST(Task2_4_ModelMakers, EveryLayerMayHaveAnotherMethod) {
+  const testing::TemporaryFolder folder;
+  write_halves(folder, "layers.0.");
+  ModelOptions options;
+  options.makers.linear_method = [](const OpContext&, const NamedLinear& linear) {
+    return linear.name.starts_with("layers.0.") ? std::make_shared<const Halves>() : nullptr;
+  };
+  const DecoderSpec spec = load_decoder_spec(folder.path());
+  EXPECT_TRUE(
+      bitwise_equal(logits(*load_model({}, folder.path(), spec, options)), logits(*load(kGolden, {}))));
+  for (const int64_t layer : {0, 1}) {
+    options.layer_begin = layer;
+    options.layer_end = layer + 1;
+    EXPECT_NO_THROW(load_model({}, folder.path(), spec, options)) << layer;
+  }
 }
 
 // A method whose weight is of another dtype than the model's.

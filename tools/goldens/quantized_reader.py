@@ -121,8 +121,6 @@ class ExactLinear(torch.nn.Module):
     def quantized(self, x):
         args = self.inputs
         rms = x.square().mean(-1, keepdim=True).sqrt()
-        if self.disturbance:
-            x = x + self.disturbance * rms * torch.randn_like(x)
         groups = x.unflatten(-1, (-1, args["group_size"])) if args["strategy"] == "group" else x.unsqueeze(-2)
         largest = 448.0 if args["type"] == "float" else 127.5
         if args["dynamic"]:

@@ -62,8 +62,8 @@ class GptqMethod final : public StoredMethod {
       const int64_t feature = shape.in.begin + i;
       const int64_t group = weights().strategy == ScaleStrategy::group ? feature / weights().group_size : 0;
       LADDER_CHECK(order.data<int32_t>()[i] == group,
-                   "g_idx has {} at feature {}, expected {}, as desc_act is false", order.data<int32_t>()[i],
-                   feature, group);
+                   "g_idx has {} at feature {}, expected {}: the config has no act-order",
+                   order.data<int32_t>()[i], feature, group);
     }
   }
 };

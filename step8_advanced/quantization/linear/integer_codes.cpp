@@ -46,7 +46,7 @@ struct ColumnOrder {
 
 }  // namespace
 
-// >>> task 8.2.actorder: columns in the order of their groups
+// >>> task 8.2.load: columns in the order of their groups
 namespace {
 
 // How many of the rank's features are in each group. Error: see integer_weight.
@@ -93,7 +93,7 @@ ColumnOrder sorted_columns(const Tensor& group_of, const std::vector<int64_t>& m
 }
 
 }  // namespace
-// <<< task 8.2.actorder
+// <<< task 8.2.load
 
 namespace {
 

@@ -15,9 +15,10 @@ namespace ladder {
 
 // Serves any number of linears. Merged parts (q, k, v) keep scales of their own; static activations (input_scale) are rounded
 // by each part's own, one product for each run of parts with the same.
+// Scales that are made of the activations are those of a rank's own features, whose first begins a group.
 // Error, here: a scheme that the format cannot hold, or activations that quantized_matmul does not serve. When a linear
-// is made: groups of activations that lie on two ranks. After loading: what no such file can hold: scales that are not finite and
-// above 0, NaN among the codes, zero points outside of the codes, a g_idx that does not fit.
+// is made: sizes that do not fill the words of GPTQ or AWQ. After loading: what no such file can hold: scales that are not
+// finite and above 0, NaN among the codes, zero points outside of the codes, a g_idx that does not fit.
 std::shared_ptr<const LinearMethod> quantized_linear_method(const StoredLinear& stored);
 
 }  // namespace ladder

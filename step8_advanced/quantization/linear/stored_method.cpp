@@ -94,14 +94,6 @@ Tensor StoredTensors::part(std::string_view name, const LinearShape& shape, size
 }
 
 std::vector<LinearParameterSpec> StoredMethod::parameters(const LinearShape& shape) const {
-  const std::optional<QuantizationArgs>& activations = stored_.scheme.input_activations;
-  if (activations && activations->strategy == ScaleStrategy::group)
-    LADDER_CHECK(
-        shape.in.begin % activations->group_size == 0 &&
-            (shape.in.begin + shape.in.size == shape.in.full || shape.in.size % activations->group_size == 0),
-        "input features {} to {} of {}: groups of {} activations share a scale, and a tensor-parallel rank "
-        "has whole groups",
-        shape.in.begin, shape.in.begin + shape.in.size, shape.in.full, activations->group_size);
   std::vector<LinearParameterSpec> specs = weight_tensors(shape);
   if (has_input_scale()) specs.push_back({"input_scale", DType::f32, {LinearDimension::per_part()}});
   if (shape.bias) specs.push_back({"bias", shape.dtype, {LinearDimension::along_out()}});

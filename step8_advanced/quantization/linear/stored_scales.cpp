@@ -36,7 +36,7 @@ ColumnGroups column_groups(const QuantizationArgs& args, const LinearShape& shap
   return {size, shape.in.begin % size};
 }
 
-// >>> task 8.2.scales: each row's own scales, and scales that cannot be
+// >>> task 8.2.load: each row's own scales, and scales that cannot be
 namespace {
 
 // Which element of a dimension along `out` or of parts each of the rank's rows has.
@@ -79,7 +79,7 @@ void check_e4m3(const Tensor& codes, std::string_view what) {
   for (int64_t i = 0; i < codes.numel(); ++i)
     LADDER_CHECK((bytes[i] & 0x7f) != 0x7f, "{} has a NaN in row {}", what, i / codes.dim(-1));
 }
-// <<< task 8.2.scales
+// <<< task 8.2.load
 
 Tensor transposed(const Tensor& matrix) {
   const Tensor out = Tensor::empty({matrix.dim(1), matrix.dim(0)}, DType::f32);

@@ -1,0 +1,208 @@
+// Task 8.2: whole models with a quantization_config.
+#include "step8_advanced/quantization/linear/quantized_makers.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "step1_layers/core/error.h"
+#include "step1_layers/distributed/local_group.h"
+#include "step2_model/checkpoint/checkpoint.h"
+#include "step2_model/json.h"
+#include "step2_model/model.h"
+#include "tests/step8_advanced/quantization/stored_parts.h"
+#include "tests/support/model_session.h"
+#include "tests/support/safetensors_writer.h"
+#include "tests/support/source_folder.h"
+#include "tests/support/temporary_folder.h"
+
+namespace ladder {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+using testing::Random;
+
+const std::filesystem::path kGoldens = testing::source_folder() / "tests/goldens";
+
+std::unique_ptr<Model> load(const std::filesystem::path& folder, const OpContext& ctx = {},
+                            LoadFormat format = LoadFormat::automatic) {
+  ModelOptions options;
+  options.load_format = format;
+  options.makers.linear_method = make_quantized_linear_methods();
+  return load_model(ctx, folder, load_decoder_spec(folder), options);
+}
+
+Tensor logits(Model& model, const OpContext& ctx = {}) {
+  return testing::ModelSession(model, ctx).step({{0, {3, 1, 4, 1, 5, 9, 2, 6}}, {1, {7}}});
+}
+
+// A golden checkpoint whose linears have random weights: in `quantized` stored so, under this quantization_config; in
+// `dense` as the matrices that these stand for.
+void write_twins(Random& random, const StoredLinear& stored, const Json& quantization_config,
+                 const testing::TemporaryFolder& quantized, const testing::TemporaryFolder& dense) {
+  const std::filesystem::path golden = kGoldens / "qwen3_untied";
+  const Checkpoint checkpoint(golden);
+  const QuantizationArgs& args = stored.scheme.weights;
+  testing::NamedTensors codes, matrices;
+  std::map<int64_t, std::vector<int32_t>> orders;  // of all linears with so many input features
+  for (const Checkpoint::Entry& entry : checkpoint.entries()) {
+    const std::string& name = entry.info->name;
+    const Tensor tensor = entry.tensor();
+    if (!name.ends_with("_proj.weight")) {
+      codes.emplace_back(name, tensor);
+      matrices.emplace_back(name, tensor);
+      continue;
+    }
+    const int64_t n = tensor.dim(0), k = tensor.dim(1);
+    if (args.actorder == ActivationOrder::group && !orders.contains(k))
+      orders[k] = testing::random_order(random, k, args.group_size);
+    const testing::StoredPart part = random_part(random, stored, n, k, orders[k]);
+    const std::string linear = name.substr(0, name.size() - std::string("weight").size());
+    for (const auto& [last, of_part] : part.tensors) codes.emplace_back(linear + last, of_part);
+    matrices.emplace_back(name, Tensor::from<float>(part.dense, {n, k}));
+  }
+  testing::write_safetensors(quantized / "model.safetensors", codes);
+  testing::write_safetensors(dense / "model.safetensors", matrices);
+  Json config = load_json(golden / "config.json");
+  testing::write_file(dense / "config.json", config.dump());
+  config["quantization_config"] = quantization_config;
+  testing::write_file(quantized / "config.json", config.dump());
+}
+
+struct Written {
+  StoredLinear stored;
+  Json config;
+};
+
+// As compressed-tensors writes it.
+Json groups_config(const char* format, const Json& weights) {
+  return {{"quant_method", "compressed-tensors"},
+          {"format", format},
+          {"ignore", {"lm_head"}},
+          {"config_groups", {{"group_0", {{"targets", {"Linear"}}, {"weights", weights}}}}}};
+}
+
+std::vector<Written> written_formats() {
+  std::vector<Written> all;
+  const auto add = [&](StoredFormat format, int bits, int64_t group_size, bool symmetric,
+                       const Json& config) {
+    StoredLinear stored;
+    stored.format = format;
+    stored.scheme.weights.num_bits = bits;
+    stored.scheme.weights.symmetric = symmetric;
+    stored.scheme.weights.strategy = group_size > 0 ? ScaleStrategy::group : ScaleStrategy::channel;
+    stored.scheme.weights.group_size = group_size;
+    all.push_back({stored, config});
+    return &all.back().stored;
+  };
+  add(StoredFormat::packed, 4, 8, true,
+      groups_config(
+          "pack-quantized",
+          {{"num_bits", 4}, {"type", "int"}, {"symmetric", true}, {"strategy", "group"}, {"group_size", 8}}));
+  add(StoredFormat::plain, 8, 0, true,
+      groups_config("float-quantized",
+                    {{"num_bits", 8}, {"type", "float"}, {"symmetric", true}, {"strategy", "channel"}}))
+      ->scheme.weights.is_float = true;
+  add(StoredFormat::gptq, 4, 8, false,
+      {{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 8}, {"sym", false}, {"desc_act", true}})
+      ->scheme.weights.actorder = ActivationOrder::group;
+  add(StoredFormat::gptq, 8, -1, true,
+      {{"quant_method", "gptq"}, {"bits", 8}, {"group_size", -1}, {"desc_act", false}, {"lm_head", false}});
+  add(StoredFormat::awq, 4, 8, false,
+      {{"quant_method", "awq"},
+       {"bits", 4},
+       {"group_size", 8},
+       {"zero_point", true},
+       {"version", "gemm"},
+       {"modules_to_not_convert", {"lm_head"}}});
+  return all;
+}
+
+TEST(Task8_2_Makers, AQuantizedModelComputesWhatItsDenseTwinDoes) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  for (const Written& written : written_formats()) {
+    SCOPED_TRACE(testing::describe(written.stored));
+    const testing::TemporaryFolder quantized, dense;
+    write_twins(random, written.stored, written.config, quantized, dense);
+    const Tensor expected = logits(*load(dense.path()));
+    const auto columns = expected.dim(1);
+    EXPECT_TRUE(testing::close_to(testing::to_double(logits(*load(quantized.path()))),
+                                  testing::to_double(expected), columns, 1e-4));
+    run_ranks(2, [&](int rank, const ParallelContext& parallel) {
+      OpContext ctx;
+      ctx.parallel = &parallel;
+      const auto model = load(quantized.path(), ctx);
+      const Tensor of_ranks = logits(*model, ctx);
+      if (rank != 0) return;
+      EXPECT_TRUE(
+          testing::close_to(testing::to_double(of_ranks), testing::to_double(expected), columns, 1e-4));
+    });
+  }
+}
+
+TEST(Task8_2_Makers, AModelWithoutAConfigStaysDense) {
+  const std::filesystem::path folder = kGoldens / "qwen3_untied";
+  const auto plain = load_model({}, folder, load_decoder_spec(folder), {});
+  EXPECT_TRUE(testing::bitwise_equal(logits(*load(folder)), logits(*plain)));
+}
+
+std::string error_of(const std::function<void()>& fn) {
+  try {
+    fn();
+  } catch (const Error& error) {
+    return error.what();
+  }
+  return "no error";
+}
+
+// What making a model of a golden checkpoint's shape with this quantization_config says.
+std::string error_with(const std::string& golden, const Json& quantization_config) {
+  const testing::TemporaryFolder folder;
+  Json config = load_json(kGoldens / golden / "config.json");
+  config["quantization_config"] = quantization_config;
+  testing::write_file(folder / "config.json", config.dump());
+  return error_of([&] { load(folder.path(), {}, LoadFormat::dummy); });
+}
+
+Json int8_config(const Json& ignore) {
+  Json config = groups_config(
+      "int-quantized", {{"num_bits", 8}, {"type", "int"}, {"symmetric", true}, {"strategy", "channel"}});
+  config["ignore"] = ignore;
+  return config;
+}
+
+TEST(Task8_2_Makers, WhatStaysDenseIsRefusedByName) {
+  EXPECT_THAT(error_with("qwen3_untied", int8_config(Json::array())),
+              AllOf(HasSubstr("quantization_config"), HasSubstr("lm_head")));
+  EXPECT_THAT(error_with("qwen3_moe_normed", int8_config({"lm_head"})), HasSubstr("model.layers.0.mlp.gate"));
+  EXPECT_THAT(error_with("qwen3_moe_normed", int8_config({"lm_head", "re:.*mlp.gate$"})),
+              HasSubstr("model.layers.0.mlp.experts.0.gate_proj"));
+  EXPECT_THAT(error_with("mixtral_top2", int8_config({"lm_head", "re:.*gate$"})),
+              HasSubstr("model.layers.0.block_sparse_moe.experts.0.w1"));
+}
+
+TEST(Task8_2_Makers, PartsThatAreStoredDifferentlyAreRefusedByName) {
+  EXPECT_THAT(
+      error_with("qwen3_untied", int8_config({"lm_head", "model.layers.1.self_attn.k_proj"})),
+      AllOf(HasSubstr("model.layers.1.self_attn.q_proj"), HasSubstr("model.layers.1.self_attn.k_proj")));
+}
+
+TEST(Task8_2_Makers, DummyWeightsAreRefused) {
+  EXPECT_THAT(error_with("qwen3_untied", int8_config({"lm_head"})),
+              AllOf(HasSubstr("--load-format dummy"), HasSubstr("quantization_config")));
+}
+
+TEST(Task8_2_Makers, DevicesOtherThanTheCpuAreRefused) {
+  DecoderSpec spec = load_decoder_spec(kGoldens / "qwen3_untied");
+  const auto make = make_quantized_linear_methods();
+  OpContext ctx;
+  ctx.device = {DeviceType::cuda, 0};
+  const auto method = [&] { make(ctx, {"layers.0.o_proj", {"model.layers.0.self_attn.o_proj"}, spec}); };
+  EXPECT_EQ(error_of(method), "no error");
+  spec.quantization_config = int8_config({"lm_head"}).dump();
+  EXPECT_THAT(error_of(method), AllOf(HasSubstr("quantized"), HasSubstr("CPU only")));
+}
+
+}  // namespace
+}  // namespace ladder
