@@ -60,6 +60,7 @@ int parse_and_run(int argc, char** argv) {
       {"generate", "continue prompts: one, or a file of them as one batch", add_generate_command},
       {"chat", "hold a conversation in the terminal", add_chat_command},
       {"score", "the log probability of every token of given texts, and their perplexity", add_score_command},
+      {"eval", "perplexity over a text, and how far a model is from the one it was made of", add_eval_command},
       {"tokenize", "texts to token ids and back, as JSON lines", add_tokenize_command},
       {"info", "what a model is, and what of it fits this machine; or the machine alone", add_info_command},
       {"bench", "throughput, latency, and what each optimisation is worth", add_bench_command},
