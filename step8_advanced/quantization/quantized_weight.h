@@ -22,11 +22,11 @@ enum class WeightCodes : uint8_t {
 struct QuantizedWeight {
   WeightCodes type = WeightCodes::int8;
   int64_t n = 0, k = 0;
-  Tensor codes;
-  Tensor scales;  // f32 [n, groups]; channel: one group. Blocks and tensors are expanded to rows.
+  Tensor codes = {};
+  Tensor scales = {};  // f32 [n, groups]; channel: one group. Blocks and tensors are expanded to rows.
   // Integers: the code that stands for 0. u8 [n, groups] for int4, i8 [n, groups] for int8; undefined: 8 and 0.
-  Tensor zeros;
-  Tensor columns;            // i32 [k]: the input feature of each stored column; undefined: as they are
+  Tensor zeros = {};
+  Tensor columns = {};       // i32 [k]: the input feature of each stored column; undefined: as they are
   int64_t group_size = 0;    // columns that share a scale; k where a row has one scale
   int64_t group_offset = 0;  // columns of the first group that lie on the rank before (tensor parallelism)
 
