@@ -11,6 +11,7 @@
 #include "step8_advanced/quantization/algorithms/damped_factor.h"
 #include "step8_advanced/quantization/algorithms/hessian.h"
 #include "step8_advanced/quantization/algorithms/round_columns.h"
+#include "step8_advanced/quantization/algorithms/sparse.h"
 #include "step8_advanced/quantization/numbers/quantize_weight.h"
 
 namespace ladder {
@@ -46,6 +47,10 @@ GptqResult gptq(const Tensor& weight, const Tensor& hessian, const QuantizationA
                "{}: act-order `group` forms groups; expected a group strategy, or act-order `weight`", name);
   expect_dtype(weight, DType::f32, name);
   expect_shape(weight, {-1, -1}, name);
+  LADDER_CHECK(!options.two_of_four || (args.actorder == ActivationOrder::none && weight.dim(1) % 4 == 0 &&
+                                        (args.strategy != ScaleStrategy::group || args.group_size % 4 == 0)),
+               "{}: two of four neighbours need columns in their own order, and groups of a multiple of 4",
+               name);
   GptqResult result;
   const int64_t k = weight.dim(1);
   const std::vector<double> diagonal = hessian_diagonal(hessian, k, name);
@@ -70,7 +75,8 @@ GptqResult gptq(const Tensor& weight, const Tensor& hessian, const QuantizationA
   // come by neighbours.
   const bool at_their_turn =
       args.strategy == ScaleStrategy::group && args.actorder != ActivationOrder::weight;
-  const int64_t group_size = at_their_turn ? grids.group_size : 1;
+  const int64_t group_size = at_their_turn ? grids.group_size : options.two_of_four ? 4 : 1;
+  TwoOfFour pruning(weight.dim(0), factor.u);
   rest = take_columns(rest, order);
   round_columns(rest, factor.u, options.block_size, group_size,
                 [&](int64_t row, int64_t column, const float* w) {
@@ -80,6 +86,7 @@ GptqResult gptq(const Tensor& weight, const Tensor& hessian, const QuantizationA
                              options.clipped_grids ? make_clipped_grid(numbers, args, global_scale)
                                                    : make_grid(numbers, args, global_scale));
                   }
+                  if (options.two_of_four && !pruning.keeps(row, column, w)) return 0.0f;
                   const int64_t at = at_their_turn ? column : order[static_cast<size_t>(column)];
                   return round_to_grid(w[column], grids.at(row, at), args);
                 });
