@@ -9,15 +9,9 @@
 #include <cstdint>
 
 #include "step1_layers/core/tensor.h"
+#include "step8_advanced/quantization/weight_codes.h"
 
 namespace ladder {
-
-enum class WeightCodes : uint8_t {
-  int4,  // u8 [n, ceil(k / 2)]: two codes a byte, the even column in the low half; code 0..15 stands for 0..15
-  int8,      // i8 [n, k]
-  fp8_e4m3,  // u8 [n, k], E4M3's bits
-  fp4_e2m1,  // u8 [n, ceil(k / 2)], as int4; sign << 3 | index into 0, 0.5, 1, 1.5, 2, 3, 4, 6
-};
 
 struct QuantizedWeight {
   WeightCodes type = WeightCodes::int8;

@@ -19,10 +19,10 @@ void check_weight(const QuantizedWeight& weight) {
       "quantized_matmul: {} columns in groups of {} from {} on: expected columns, a group size and an "
       "offset below it",
       weight.k, weight.group_size, weight.group_offset);
-  const bool nibbles = weight.type == WeightCodes::int4 || weight.type == WeightCodes::fp4_e2m1;
   const int64_t groups = (weight.k + weight.group_offset + weight.group_size - 1) / weight.group_size;
   const DType integers = weight.type == WeightCodes::int8 ? DType::i8 : DType::u8;
-  expect_shape(weight.codes, {weight.n, nibbles ? (weight.k + 1) / 2 : weight.k}, "quantized_matmul: codes");
+  expect_shape(weight.codes, {weight.n, is_nibble(weight.type) ? (weight.k + 1) / 2 : weight.k},
+               "quantized_matmul: codes");
   expect_dtype(weight.codes, integers, "quantized_matmul: codes");
   expect_adjacent(weight.codes, "codes");
   expect_shape(weight.scales, {weight.n, groups}, "quantized_matmul: scales");
@@ -46,7 +46,70 @@ void check_weight(const QuantizedWeight& weight) {
 
 std::span<const Variant<QuantizedMatmulArgs>> quantized_matmul_variants() {
   static const Variant<QuantizedMatmulArgs> table[] = {
-      {.name = "loop", .idea = "each weight dequantized where it is used", .run = quantized_matmul_loop},
+    {.name = "loop", .idea = "each weight dequantized where it is used", .run = quantized_matmul_loop},
+    {.name = "tiles_portable",
+     .idea = "some rows of the weight dequantized to floats once, for all rows of x",
+     .supports = dequantized_tiles_support,
+     .workspace = dequantized_tiles_workspace_portable,
+     .run = dequantized_tiles_portable},
+    // The rungs for few rows: whether they serve a call depends on its number of rows, so a row's bits would too.
+    {.name = "rows_portable",
+     .idea = "few rows: codes unpacked in registers and used at once, scales applied to sums",
+     .batch_invariant = false,
+     .supports = few_rows_support,
+     .workspace = few_rows_workspace_portable,
+     .run = few_rows_portable},
+    {.name = "int8_portable",
+     .idea = "integers on both sides: exact sums, scaled once",
+     .supports = int8_supports,
+     .workspace = int8_workspace_madd,
+     .run = int8_portable},
+#if defined(__x86_64__)
+    {.name = "tiles_avx2",
+     .idea = "the tiles in 256-bit registers",
+     .min_arch = static_cast<int>(CpuIsa::avx2),
+     .supports = dequantized_tiles_support,
+     .workspace = dequantized_tiles_workspace_avx2,
+     .run = dequantized_tiles_avx2},
+    {.name = "rows_avx2",
+     .idea = "few rows in 256-bit registers",
+     .min_arch = static_cast<int>(CpuIsa::avx2),
+     .batch_invariant = false,
+     .supports = few_rows_support,
+     .workspace = few_rows_workspace_avx2,
+     .run = few_rows_avx2},
+    {.name = "int8_avx2",
+     .idea = "integers widened to 16 bits, neighbours' products added by one instruction",
+     .min_arch = static_cast<int>(CpuIsa::avx2),
+     .supports = int8_supports,
+     .workspace = int8_workspace_madd,
+     .run = int8_avx2},
+    {.name = "tiles_avx512",
+     .idea = "the tiles in 512-bit registers",
+     .min_arch = static_cast<int>(CpuIsa::avx512),
+     .supports = dequantized_tiles_support,
+     .workspace = dequantized_tiles_workspace_avx512,
+     .run = dequantized_tiles_avx512},
+    {.name = "rows_avx512",
+     .idea = "few rows in 512-bit registers: sixteen 4-bit codes become floats in one permutation",
+     .min_arch = static_cast<int>(CpuIsa::avx512),
+     .batch_invariant = false,
+     .supports = few_rows_support,
+     .workspace = few_rows_workspace_avx512,
+     .run = few_rows_avx512},
+    {.name = "int8_avx512",
+     .idea = "integers in 512-bit registers",
+     .min_arch = static_cast<int>(CpuIsa::avx512),
+     .supports = int8_supports,
+     .workspace = int8_workspace_madd,
+     .run = int8_avx512},
+    {.name = "int8_vnni",
+     .idea = "64 products of 8-bit integers in one instruction",
+     .min_arch = static_cast<int>(CpuIsa::avx512),
+     .supports = int8_vnni_supports,
+     .workspace = int8_workspace_vnni,
+     .run = int8_vnni},
+#endif
   };
   return table;
 }

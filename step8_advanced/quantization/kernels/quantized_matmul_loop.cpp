@@ -12,7 +12,7 @@ namespace {
 
 // What the code in (row, column) stands for, in units of its group's scale.
 float unscaled(const QuantizedWeight& weight, int64_t row, int64_t column, int64_t group) {
-  const bool nibbles = weight.type == WeightCodes::int4 || weight.type == WeightCodes::fp4_e2m1;
+  const bool nibbles = is_nibble(weight.type);
   const auto* codes = static_cast<const uint8_t*>(weight.codes.raw()) + row * weight.codes.stride(0);
   uint8_t code = codes[nibbles ? column / 2 : column];
   if (nibbles) code = column % 2 == 0 ? code & 15 : code >> 4;
@@ -46,14 +46,6 @@ double dot(const float* x, const QuantizedWeight& weight, int64_t row) {
   return total;
 }
 
-template <class T, class Out>
-void multiply_row(const float* x, float row_scale, const QuantizedMatmulArgs& args, Out* out) {
-  const T* bias = args.bias.defined() ? args.bias.data<T>() : nullptr;
-  for (int64_t j = 0; j < args.weight->n; ++j)
-    out[j] = Out(
-        scaled_sum(dot(x, *args.weight, j), row_scale, bias != nullptr ? static_cast<float>(bias[j]) : 0.0f));
-}
-
 }  // namespace
 
 void quantized_matmul_loop(const OpContext&, const QuantizedMatmulArgs& args) {
@@ -68,10 +60,7 @@ void quantized_matmul_loop(const OpContext&, const QuantizedMatmulArgs& args) {
       for (int64_t column = 0; column < weight.k; ++column)  // in the order of the stored columns
         stored[static_cast<size_t>(column)] = x[static_cast<size_t>(
             weight.columns.defined() ? weight.columns.data<int32_t>()[column] : column)];
-      if (args.out.dtype() == DType::f32)
-        multiply_row<T>(stored.data(), scale, args, args.out.data<float>() + i * args.out.stride(0));
-      else
-        multiply_row<T>(stored.data(), scale, args, args.out.data<T>() + i * args.out.stride(0));
+      store_row(args, i, scale, 0, weight.n, [&](int64_t j) { return dot(stored.data(), weight, j); });
     }
   });
 }

@@ -38,20 +38,24 @@ float round_activations(const float* x, int64_t k, const std::optional<Quantizat
     std::ranges::copy(row, values);
     return 1;
   }
-  const bool has_nan = std::ranges::any_of(row, [](float number) { return std::isnan(number); });
+  const bool usable = std::ranges::all_of(
+      row, [&](float number) { return args->dynamic ? std::isfinite(number) : !std::isnan(number); });
+  if (!usable) {
+    std::fill_n(values, k, 0.0f);
+    return std::numeric_limits<float>::quiet_NaN();
+  }
   if (args->strategy == ScaleStrategy::group) {
     for (int64_t begin = 0; begin < k; begin += args->group_size) {
-      const auto group =
-          row.subspan(static_cast<size_t>(begin), static_cast<size_t>(std::min(args->group_size, k - begin)));
-      const Grid grid = make_grid(group, *args);
-      for (const float& number : group) values[&number - x] = round_to_grid(number, grid, *args);
+      const int64_t end = std::min(begin + args->group_size, k);
+      const Grid grid =
+          make_grid(row.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)), *args);
+      for (int64_t i = begin; i < end; ++i) values[i] = round_to_grid(x[i], grid, *args);
     }
-  } else {
-    const Grid grid = args->dynamic ? make_grid(row, *args) : Grid{input_scale, 0};
-    for (int64_t i = 0; i < k; ++i) values[i] = nearest_code(x[i], grid, *args) - grid.zero;
-    if (!has_nan) return grid.scale;
+    return 1;
   }
-  return has_nan ? std::numeric_limits<float>::quiet_NaN() : 1.0f;
+  const Grid grid = args->dynamic ? make_grid(row, *args) : Grid{input_scale, 0};
+  for (int64_t i = 0; i < k; ++i) values[i] = nearest_code(x[i], grid, *args) - grid.zero;
+  return grid.scale;
 }
 
 }  // namespace ladder

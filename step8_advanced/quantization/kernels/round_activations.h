@@ -18,7 +18,8 @@ void check_activations(const QuantizationArgs& args, float input_scale);
 
 // values[k] * the scale that is returned = x'[k]. With one grid for the row, values are codes less the zero point: whole
 // numbers of at most 9 bits, or floats of 8 bits and less; with groups they are x' itself and the scale is 1, as without
-// args. A row with a NaN: the scale is NaN. values may be x.
+// args. A row with a
+// NaN, and with dynamic scales one with an infinity: the scale is NaN and values are 0. values may be x.
 float round_activations(const float* x, int64_t k, const std::optional<QuantizationArgs>& args,
                         float input_scale, float* values);
 
