@@ -54,6 +54,16 @@ inline Vec spread(const float* values, int64_t groups, int64_t first, const int3
   return {
       _mm512_permutexvar_ps(_mm512_loadu_si512(lane_group), _mm512_maskz_loadu_ps(there, values + first))};
 }
+// The same of bytes.
+template <bool kSigned>
+inline Vec spread_bytes(const uint8_t* values, int64_t groups, int64_t first, const int32_t* lane_group) {
+  const int64_t count = groups - first;
+  const __mmask16 there =
+      count >= 16 ? static_cast<__mmask16>(0xffff) : static_cast<__mmask16>((1u << count) - 1);
+  const __m128i bytes = _mm_maskz_loadu_epi8(there, values + first);
+  const __m512i wide = kSigned ? _mm512_cvtepi8_epi32(bytes) : _mm512_cvtepu8_epi32(bytes);
+  return {_mm512_permutexvar_ps(_mm512_loadu_si512(lane_group), _mm512_cvtepi32_ps(wide))};
+}
 #elif defined(__AVX2__)
 using Words = __m256i;
 inline Words load_words(const uint8_t* p) {
@@ -95,6 +105,15 @@ inline Vec spread(const float* values, int64_t groups, int64_t first, const int3
   return {_mm256_permutevar8x32_ps(_mm256_maskload_ps(values + first, there),
                                    _mm256_loadu_si256(reinterpret_cast<const __m256i*>(lane_group)))};
 }
+template <bool kSigned>
+inline Vec spread_bytes(const uint8_t* values, int64_t groups, int64_t first, const int32_t* lane_group) {
+  uint64_t eight = 0;
+  std::memcpy(&eight, values + first, static_cast<size_t>(groups - first < 8 ? groups - first : 8));
+  const __m128i bytes = _mm_cvtsi64_si128(static_cast<int64_t>(eight));
+  const __m256i wide = kSigned ? _mm256_cvtepi8_epi32(bytes) : _mm256_cvtepu8_epi32(bytes);
+  return {_mm256_permutevar8x32_ps(_mm256_cvtepi32_ps(wide),
+                                   _mm256_loadu_si256(reinterpret_cast<const __m256i*>(lane_group)))};
+}
 #else
 struct Words {
   uint32_t v[kLanes];
@@ -132,18 +151,22 @@ inline Vec spread(const float* values, int64_t, int64_t first, const int32_t* la
   for (int lane = 0; lane < kLanes; ++lane) result.v[lane] = values[first + lane_group[lane]];
   return result;
 }
+template <bool kSigned>
+inline Vec spread_bytes(const uint8_t* values, int64_t, int64_t first, const int32_t* lane_group) {
+  Vec result;
+  for (int lane = 0; lane < kLanes; ++lane) {
+    const uint8_t value = values[first + lane_group[lane]];
+    result.v[lane] = kSigned ? static_cast<float>(static_cast<int8_t>(value)) : static_cast<float>(value);
+  }
+  return result;
+}
 #endif
 
-// The zero points of a block's lanes, in the decoder's codes (which count int4 from -8 on).
+// The zero points of a block's lanes, in the decoder's codes, which count int4 from -8 on.
 template <WeightCodes kType>
-inline Vec lane_zeros(const uint8_t* zeros, const int32_t* lane_group) {
-  float values[kLanes];
-  for (int lane = 0; lane < kLanes; ++lane) {
-    const uint8_t zero = zeros[lane_group[lane]];
-    values[lane] = kType == WeightCodes::int8 ? static_cast<float>(static_cast<int8_t>(zero))
-                                              : static_cast<float>(zero) - 8.0f;
-  }
-  return load(values);
+inline Vec lane_zeros(const uint8_t* zeros, int64_t groups, int64_t first, const int32_t* lane_group) {
+  const Vec values = spread_bytes<kType == WeightCodes::int8>(zeros, groups, first, lane_group);
+  return kType == WeightCodes::int8 ? values : values - broadcast(8);
 }
 
 // The words of `block`, the last one's bytes beyond the row's end as zeros.

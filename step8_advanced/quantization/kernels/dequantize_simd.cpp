@@ -18,7 +18,8 @@ void rows_of(const QuantizedRows& weight, int64_t begin, int64_t end, float* out
       const Vec scale = spread(weight.scales + j * weight.scales_stride, weight.groups, first, lane_group);
       Vec zero_point = zero();
       if (weight.zeros != nullptr)
-        zero_point = lane_zeros<kType>(weight.zeros + j * weight.zeros_stride + first, lane_group);
+        zero_point =
+            lane_zeros<kType>(weight.zeros + j * weight.zeros_stride, weight.groups, first, lane_group);
       for (int a = 0; a < codes_per_lane(kType); ++a, out += kLanes)
         store(out, (decode(words, a) - zero_point) * scale);
     }

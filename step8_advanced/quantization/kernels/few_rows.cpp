@@ -13,7 +13,8 @@ namespace ladder {
 
 namespace {
 
-constexpr int64_t kFewRows = 16;
+// Beyond, floats that are made once for all rows cost less than unpacking for four rows at a time.
+constexpr int64_t kFewRows = 12;
 
 struct Kernels {
   ActivationKernels activations;

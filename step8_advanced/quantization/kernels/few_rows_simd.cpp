@@ -24,6 +24,9 @@ void tile(const QuantizedRows& weight, const FewRowsX& x, int64_t row, int64_t j
   Vec total[kRows][kColumns];
   for (int i = 0; i < kRows; ++i)
     for (int c = 0; c < kColumns; ++c) total[i][c] = zero();
+  for (int c = 0; c < kColumns; ++c)  // what the next tile needs, in lines of 64 bytes
+    for (int64_t group = 0; group < weight.groups; group += 16)
+      __builtin_prefetch(weight.scales + (j + c + kColumns) * weight.scales_stride + group);
   for (int64_t block = 0; block < weight.blocks; ++block) {
     const int64_t first = weight.first_group[block];
     const int32_t* lane_group = weight.lane_group + block * kLanes;
@@ -33,11 +36,12 @@ void tile(const QuantizedRows& weight, const FewRowsX& x, int64_t row, int64_t j
       __builtin_prefetch(weight.codes + (j + c + kColumns) * weight.codes_stride + block * kLanes * 4);
       Vec code[kPerLane];
       for (int a = 0; a < kPerLane; ++a) code[a] = decode(words, a);
-      const Vec scale =
-          spread(weight.scales + (j + c) * weight.scales_stride, weight.groups, first, lane_group);
+      const float* scales = weight.scales + (j + c) * weight.scales_stride;
+      const Vec scale = spread(scales, weight.groups, first, lane_group);
       Vec zero_point = zero();
       if (kZeros)
-        zero_point = lane_zeros<kType>(weight.zeros + (j + c) * weight.zeros_stride + first, lane_group);
+        zero_point =
+            lane_zeros<kType>(weight.zeros + (j + c) * weight.zeros_stride, weight.groups, first, lane_group);
       for (int i = 0; i < kRows; ++i) {
         const float* at = block_x + i * x.stride;
         Vec even = load(at) * code[0], odd = load(at + kLanes) * code[1];

@@ -564,24 +564,32 @@ RUNG_TEST(Task8_4_QuantizedMatmul, TheDeclaredWorkspaceIsWhatARungTakes, "quanti
     }
 }
 
-TEST(Task8_4_QuantizedMatmul, TheChoiceFollowsTheCall) {
+// The chosen rung's name without its instruction set.
+std::string chosen(const Problem& p, WeightCodes type, std::string_view scheme, bool batch_invariant) {
   Random random;
-  const auto chosen = [&](const Problem& p, WeightCodes type, std::string_view scheme, bool batch_invariant) {
-    const QuantizedWeight weight = random_weight(random, type, p, false);
-    OpContext ctx;
-    ctx.batch_invariant = batch_invariant;
-    const QuantizedMatmulArgs args{Tensor::zeros({p.m, p.k}, DType::f32), &weight, activations(scheme), 1, {},
-                                   Tensor::zeros({p.m, p.n}, DType::f32)};
-    const auto name = choose_quantized_matmul(ctx, args).variant->name;
-    return std::string(name.substr(0, name.find('_')));
-  };
+  const QuantizedWeight weight = random_weight(random, type, p, false);
+  OpContext ctx;
+  ctx.batch_invariant = batch_invariant;
+  const QuantizedMatmulArgs args{Tensor::zeros({p.m, p.k}, DType::f32), &weight, activations(scheme), 1, {},
+                                 Tensor::zeros({p.m, p.n}, DType::f32)};
+  const auto name = choose_quantized_matmul(ctx, args).variant->name;
+  return std::string(name.substr(0, name.find('_')));
+}
+
+TEST(Task8_4_FewRows, AreServedByARungOfTheirOwnUnlessBitsMayNotDependOnTheirNumber) {
   EXPECT_EQ(chosen({1, 16, 128, 128, 0}, WeightCodes::int4, "none", false), "rows");
-  EXPECT_EQ(chosen({1, 16, 128, 128, 0}, WeightCodes::int4, "none", true), "tiles");
-  EXPECT_EQ(chosen({40, 16, 128, 128, 0}, WeightCodes::int4, "none", false), "tiles");
-  EXPECT_EQ(chosen({1, 16, 128, 128, 0}, WeightCodes::int8, "int8 token", true), "int8");
-  EXPECT_EQ(chosen({40, 16, 128, 128, 0}, WeightCodes::int8, "int8 token", false), "int8");
   EXPECT_EQ(chosen({1, 16, 128, 32, 0}, WeightCodes::int8, "int8 token", false), "rows");
   EXPECT_EQ(chosen({1, 16, 65540, 65540, 0}, WeightCodes::int8, "int8 token", false), "rows");
+  EXPECT_EQ(chosen({1, 16, 128, 128, 0}, WeightCodes::int4, "none", true), "tiles");
+}
+
+TEST(Task8_4_Int8, ServesAnyNumberOfRows) {
+  EXPECT_EQ(chosen({1, 16, 128, 128, 0}, WeightCodes::int8, "int8 token", true), "int8");
+  EXPECT_EQ(chosen({40, 16, 128, 128, 0}, WeightCodes::int8, "int8 token", false), "int8");
+}
+
+TEST(Task8_4_QuantizedMatmul, ManyRowsTakeTilesAndOddGroupsTheLoop) {
+  EXPECT_EQ(chosen({40, 16, 128, 128, 0}, WeightCodes::int4, "none", false), "tiles");
   EXPECT_EQ(chosen({1, 16, 128, 5, 0}, WeightCodes::int4, "none", false), "loop");
 }
 
