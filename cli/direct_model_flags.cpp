@@ -8,16 +8,18 @@
 #include "step1_layers/core/error.h"
 #include "step1_layers/core/parallel.h"
 #include "step3_sequence/batch_config.h"
+#include "step8_advanced/quantization/linear/quantized_makers.h"
 
 namespace ladder {
 
-void DirectModelFlags::add(CLI::App& app) {
+void DirectModelFlags::add(CLI::App& app, bool with_dtype) {
   const char* group = "How the model is run, without an engine";
-  app.add_option("--dtype", dtype_, "arithmetic: auto (as config.json says), f32, bf16 or f16")
-      ->check(CLI::IsMember({"auto", "f32", "bf16", "f16"}))
-      ->type_name("TYPE")
-      ->capture_default_str()
-      ->group(group);
+  if (with_dtype)
+    app.add_option("--dtype", dtype_, "arithmetic: auto (as config.json says), f32, bf16 or f16")
+        ->check(CLI::IsMember({"auto", "f32", "bf16", "f16"}))
+        ->type_name("TYPE")
+        ->capture_default_str()
+        ->group(group);
   app.add_option("--device", device_, "cpu alone, for now")
       ->check(device_name_check())
       ->type_name("DEVICE")
@@ -51,6 +53,7 @@ std::unique_ptr<Model> DirectModelFlags::load(const OpContext& ctx, const std::s
   ProgressBar bar("loading", 0, "bytes");
   ModelOptions options;
   options.dtype = dtype(spec);
+  options.makers.linear_method = make_quantized_linear_methods();
   options.progress = [&bar](int64_t done, int64_t total) {
     bar.set_total(total);
     bar.set(done);

@@ -11,7 +11,8 @@ namespace ladder {
 
 class DirectModelFlags {
  public:
-  void add(CLI::App& app);
+  // `with_dtype`: the user chooses the arithmetic.
+  void add(CLI::App& app, bool with_dtype = true);
   // After parsing: the device, the threads of the operators, the forced kernels. Error naming the flag.
   OpContext context() const;
   // --dtype, or what the checkpoint says.

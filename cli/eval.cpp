@@ -84,7 +84,8 @@ std::string summary_table(std::span<const ClusterSums> clusters, int64_t tokens,
     return with_error(scale * estimate.mean, scale * estimate.standard_error, digits);
   };
   std::vector<std::pair<std::string, std::string>> pairs = {
-      {"tokens", fmt::format("{} of {} clusters, windows of {}", format_count(tokens), clusters.size(), window)},
+      {"tokens",
+       fmt::format("{} of {} clusters, windows of {}", format_count(tokens), clusters.size(), window)},
       {"perplexity", perplexity(measures[0].estimate)},
       {"NLL, nats", row(measures[0].estimate, 1, 5)},
   };
@@ -101,8 +102,8 @@ std::string summary_table(std::span<const ClusterSums> clusters, int64_t tokens,
 void expect_same_tokens(const ModelFolder& folder, const ModelFolder& base, const EvalFlags& flags,
                         std::span<const TokenIds> texts) {
   LADDER_CHECK(folder.spec.vocab_size == base.spec.vocab_size,
-               "--base {}: a vocabulary of {}, expected {}, as --model has", flags.base,
-               base.spec.vocab_size, folder.spec.vocab_size);
+               "--base {}: a vocabulary of {}, expected {}, as --model has", flags.base, base.spec.vocab_size,
+               folder.spec.vocab_size);
   if (folder.tokenizer == nullptr || base.tokenizer == nullptr) return;
   LADDER_CHECK(read_texts(flags.data, base.tokenizer.get(), base.spec.vocab_size, flags.joined,
                           flags.max_documents) == std::vector<TokenIds>(texts.begin(), texts.end()),
@@ -133,8 +134,7 @@ void run_eval(const EvalFlags& flags) {
   std::vector<ClusterSums> clusters;
   {
     ProgressBar bar("evaluating", std::ssize(windows), "windows");
-    clusters =
-        evaluate(ctx, *model, base.get(), windows, [&bar](int64_t done, int64_t) { bar.set(done); });
+    clusters = evaluate(ctx, *model, base.get(), windows, [&bar](int64_t done, int64_t) { bar.set(done); });
   }
   const bool with_base = base != nullptr;
   const std::vector<Measure> measures = measures_of(clusters, with_base);

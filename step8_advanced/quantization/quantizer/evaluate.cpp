@@ -89,9 +89,8 @@ std::vector<ClusterSums> evaluate(const OpContext& ctx, Model& model, Model* bas
     std::vector<RowScore> scores(static_cast<size_t>(predicted));
     const auto score_rows = [&](int64_t begin, const Tensor& logits, const Tensor& base_logits) {
       const auto row_of = [](const Tensor& rows, int64_t row) {
-        return rows.defined()
-                   ? std::span<const float>(rows.data<float>() + row * rows.stride(0), rows.dim(1))
-                   : std::span<const float>();
+        return rows.defined() ? std::span<const float>(rows.data<float>() + row * rows.stride(0), rows.dim(1))
+                              : std::span<const float>();
       };
       parallel_for(logits.dim(0), 1, [&](int64_t first, int64_t last) {
         for (int64_t row = first; row < last; ++row)
@@ -105,9 +104,8 @@ std::vector<ClusterSums> evaluate(const OpContext& ctx, Model& model, Model* bas
           const int64_t rows = std::min(kRowsAtOnce, predicted - begin);
           pass.logits(hidden.narrow(0, begin, rows), [&](const Tensor& logits) {
             if (!base_pass) return score_rows(begin, logits, {});
-            base_pass->logits(base_hidden.narrow(0, begin, rows), [&](const Tensor& base_logits) {
-              score_rows(begin, logits, base_logits);
-            });
+            base_pass->logits(base_hidden.narrow(0, begin, rows),
+                              [&](const Tensor& base_logits) { score_rows(begin, logits, base_logits); });
           });
         }
       };

@@ -22,8 +22,9 @@ std::vector<TokenIds> read_texts(const std::filesystem::path& path, const Tokeni
                                  int64_t vocab_size, bool joined, int64_t max_documents = 0);
 
 struct TextWindow {
-  TokenIds ids;         // 2 to `window` of them: the first has nothing before it, and is not predicted
-  int64_t cluster = 0;  // windows of one cluster depend on one another; standard errors are taken between clusters
+  TokenIds ids;  // 2 to `window` of them: the first has nothing before it, and is not predicted
+  int64_t cluster =
+      0;  // windows of one cluster depend on one another; standard errors are taken between clusters
 };
 
 // What is left of a document at its end is a window too, unless it is one token. A document is a cluster; where there is one
