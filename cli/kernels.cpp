@@ -32,6 +32,7 @@
 #include "step1_layers/sampling/token_bitmask.h"
 #include "step1_layers/sampling/top_logprobs.h"
 #include "step2_model/decoder/composites.h"
+#include "step8_advanced/quantization/kernels/quantized_matmul.h"
 
 namespace ladder {
 
@@ -77,6 +78,7 @@ std::vector<OperatorInfo> operators(Device device) {
       describe("layer_norm", layer_norm_variants(), ctx),
       describe("fused_add_layer_norm", fused_add_layer_norm_variants(), ctx),
       describe("matmul", matmul_variants(), ctx),
+      describe("quantized_matmul", quantized_matmul_variants(), ctx),
       describe("norm_qkv", norm_qkv_variants(), ctx),
       describe("rotary_embedding", rotary_embedding_variants(), ctx),
       describe("qk_norm_rope_store", qk_norm_rope_store_variants(), ctx),

@@ -5,6 +5,7 @@
 #include "step2_model/decoder/dense_mlp.h"
 #include "step2_model/decoder/moe_mlp.h"
 #include "step2_model/decoder/plain_mlp.h"
+#include "step2_model/families/family.h"
 
 namespace ladder {
 namespace {
@@ -23,11 +24,26 @@ class WholeAttention final : public Attention {
   KvCacheSpec cache_;
 };
 
+// How checkpoints call the parts of a linear.
+std::vector<std::string> part_names_of(const ModelFamily& family, const std::string& linear) {
+  constexpr std::string_view kWeight = ".weight";  // any of its parameters tells
+  const std::string parameter = linear + std::string(kWeight);
+  std::vector<std::string> names;
+  for (int part = 0;; ++part) {
+    std::string name = checkpoint_name_of(family, parameter, part);
+    if (name == parameter) return names;
+    name.resize(name.size() - kWeight.size());
+    names.push_back(std::move(name));
+  }
+}
+
 }  // namespace
 
-LinearOptions make_linear_options(const ModelMakers& makers, const std::string& name, const DecoderSpec& spec,
-                                  DType dtype, bool bias) {
-  return {dtype, bias, makers.linear_method ? makers.linear_method(name, spec.quantization_config) : nullptr};
+LinearOptions make_linear_options(const ModelMakers& makers, const OpContext& ctx, const std::string& name,
+                                  const DecoderSpec& spec, DType dtype, bool bias) {
+  if (!makers.linear_method) return {dtype, bias};
+  const NamedLinear linear{name, part_names_of(family_of(spec.architecture), name), spec};
+  return {dtype, bias, makers.linear_method(ctx, linear)};
 }
 
 std::unique_ptr<Attention> make_attention(const ModelMakers& makers, const OpContext& ctx, int64_t layer,

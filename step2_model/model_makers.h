@@ -44,12 +44,19 @@ class Mlp {
   virtual void forward(const OpContext& ctx, const Norm& norm, ResidualStream& stream) const = 0;
 };
 
+// A linear that a method is wanted for.
+struct NamedLinear {
+  // "layers.3.qkv_proj": its parameters are named below it, and a checkpoint tensor
+  // "model.layers.3.self_attn.q_proj.scales" fills part 0 of "layers.3.qkv_proj.scales".
+  std::string name;
+  std::vector<std::string>
+      part_names;           // as checkpoints call its parts: "model.layers.3.self_attn.q_proj", ...
+  const DecoderSpec& spec;  // with the model's quantization_config, empty where there is none
+};
+
 struct ModelMakers {
-  // The method of the linear called `name` ("layers.3.qkv_proj"; its parameters are named below it, and a
-  // checkpoint tensor "model.layers.3.self_attn.q_proj.scales" fills part 0 of "layers.3.qkv_proj.scales").
-  // `quantization_config` is that object of config.json as text, empty where there is none. nullptr: dense.
-  std::function<std::shared_ptr<const LinearMethod>(const std::string& name,
-                                                    std::string_view quantization_config)>
+  // nullptr: dense.
+  std::function<std::shared_ptr<const LinearMethod>(const OpContext& ctx, const NamedLinear& linear)>
       linear_method;
   // `cache` is what one rank with these heads keeps by default.
   std::function<std::unique_ptr<Attention>(const OpContext& ctx, int64_t layer, const KvCacheSpec& cache)>
@@ -63,8 +70,8 @@ struct ModelMakers {
 };
 
 // The makers' answers, or the defaults.
-LinearOptions make_linear_options(const ModelMakers& makers, const std::string& name, const DecoderSpec& spec,
-                                  DType dtype, bool bias);
+LinearOptions make_linear_options(const ModelMakers& makers, const OpContext& ctx, const std::string& name,
+                                  const DecoderSpec& spec, DType dtype, bool bias);
 std::unique_ptr<Attention> make_attention(const ModelMakers& makers, const OpContext& ctx, int64_t layer,
                                           const KvCacheSpec& cache);
 std::unique_ptr<Mlp> make_mlp(const ModelMakers& makers, const OpContext& ctx, int64_t layer,

@@ -1,7 +1,5 @@
 #include "step1_layers/linear/linear.h"
 
-#include <algorithm>
-#include <numeric>
 #include <utility>
 
 #include "step1_layers/core/error.h"
@@ -12,52 +10,54 @@ namespace ladder {
 
 namespace {
 
-// A range counted in features, in elements of a dimension that holds `group` of them in each: packed words,
-// or the scales of groups.
-FeatureRange in_elements(const std::string& what, FeatureRange range, int64_t group) {
-  LADDER_CHECK(range.full % group == 0 && range.begin % group == 0 && range.size % group == 0,
-               "{}: features {}..{} of {} cannot be cut between groups of {}", what, range.begin,
-               range.begin + range.size, range.full, group);
-  return {.full = range.full / group, .begin = range.begin / group, .size = range.size / group};
+// How messages call one part of a merged parameter.
+std::string part_name(const std::string& name, int part, const LinearShape& shape) {
+  return shape.out.size() > 1 ? fmt::format("{} (part {})", name, part) : name;
 }
 
-// How messages call one part of a merged parameter.
-std::string part_name(const std::string& name, int part, const LinearShards& shards) {
-  return shards.out.size() > 1 ? fmt::format("{} (part {})", name, part) : name;
+// With a dimension of 1 at `dim` if it has all `dims` but that.
+Tensor with_one(const Tensor& tensor, size_t dim, size_t dims) {
+  if (static_cast<size_t>(tensor.ndim()) + 1 != dims) return tensor;
+  std::vector<int64_t> sizes(tensor.shape().dims().begin(), tensor.shape().dims().end());
+  sizes.insert(sizes.begin() + static_cast<std::ptrdiff_t>(dim), 1);
+  return tensor.view(Shape(sizes));
+}
+
+// Part `part` of the checkpoint, cut to this rank's share, goes beside the other parts of the one tensor.
+void load_parameter(const std::string& what, Tensor checkpoint, const LinearParameterSpec& spec,
+                    const LinearShape& shape, size_t part, Tensor destination) {
+  using Follows = LinearDimension::Follows;
+  ShardWindow window{.full = spec.shape(shape)};
+  for (size_t i = 0; i < spec.dims.size(); ++i) {
+    const LinearDimension& dim = spec.dims[i];
+    const int at = static_cast<int>(i);
+    FeatureRange range{.full = dim.elements, .begin = 0, .size = dim.elements};
+    if (dim.follows == Follows::in) range = dim.elements_of(shape.in);
+    if (dim.follows == Follows::out) {
+      range = dim.elements_of(shape.out[part]);
+      destination = destination.narrow(at, dim.begin_of_part(shape, part), range.size);
+    }
+    if (dim.follows == Follows::parts) {
+      checkpoint = with_one(checkpoint, i, spec.dims.size());
+      destination = destination.narrow(at, static_cast<int64_t>(part), 1);
+    }
+    window.full[at] = range.full;
+    window.begin[i] = range.begin;
+    window.size[i] = range.size;
+  }
+  load_shard(what, checkpoint, window, destination);
 }
 
 // The parameter that a method declared, with the rule that fills this rank's part of it.
 Parameter make_parameter(const OpContext& ctx, const std::string& name, const LinearParameterSpec& spec,
-                         const LinearShards& shards, const LinearShape& shape) {
-  // Features per element: what the method declared has as many fewer elements than the layer has features.
-  const auto group = [&](int64_t features, int dim) {
-    return dim < 0 ? 1 : std::max<int64_t>(features / std::max<int64_t>(spec.shape[dim], 1), 1);
-  };
-  const int64_t in_group = group(shape.in_features, spec.in_dim);
-  const int64_t out_group = group(shape.out_features, spec.out_dim);
+                         const LinearShape& shape) {
   Parameter parameter;
   parameter.name = name + "." + spec.name;
-  parameter.tensor = Tensor::empty(spec.shape, spec.dtype, ctx.device);
-  parameter.num_parts = spec.out_dim < 0 ? 1 : static_cast<int>(shards.out.size());
-  // Part `part` of the checkpoint, cut to this rank's share, goes beside the other parts of the one matrix.
-  parameter.load_part = [what = parameter.name, tensor = parameter.tensor, spec, shards, in_group, out_group](
+  parameter.tensor = Tensor::empty(spec.shape(shape), spec.dtype, ctx.device);
+  parameter.num_parts = spec.has_parts() ? static_cast<int>(shape.out.size()) : 1;
+  parameter.load_part = [what = parameter.name, tensor = parameter.tensor, spec, shape](
                             const Tensor& checkpoint, int part) {
-    ShardWindow window{.full = spec.shape};
-    Tensor destination = tensor;
-    for (int i = 0; i < spec.shape.ndim(); ++i) {
-      FeatureRange range{.full = spec.shape[i], .begin = 0, .size = spec.shape[i]};
-      if (i == spec.in_dim) range = in_elements(what, shards.in, in_group);
-      if (i == spec.out_dim) {
-        int64_t row = 0;
-        for (int before = 0; before < part; ++before) row += shards.out[static_cast<size_t>(before)].size;
-        range = in_elements(what, shards.out[static_cast<size_t>(part)], out_group);
-        destination = destination.narrow(i, row / out_group, range.size);
-      }
-      window.full[i] = range.full;
-      window.begin[i] = range.begin;
-      window.size[i] = range.size;
-    }
-    load_shard(part_name(what, part, shards), checkpoint, window, destination);
+    load_parameter(part_name(what, part, shape), checkpoint, spec, shape, static_cast<size_t>(part), tensor);
   };
   return parameter;
 }
@@ -66,11 +66,11 @@ Parameter make_parameter(const OpContext& ctx, const std::string& name, const Li
 
 void Linear::forward(const OpContext& ctx, const Tensor& x, const Tensor& out) const {
   forward_partial(ctx, x, out);
-  if (shards_.reduce) tp_group(ctx).all_reduce(ctx, out);
+  if (reduce_) tp_group(ctx).all_reduce(ctx, out);
 }
 
 void Linear::forward_partial(const OpContext& ctx, const Tensor& x, const Tensor& out) const {
-  if (!shards_.reduce) {
+  if (!reduce_) {
     method_->apply(ctx, shape_, tensors_, x, out);
     return;
   }
@@ -82,15 +82,11 @@ void Linear::forward_partial(const OpContext& ctx, const Tensor& x, const Tensor
 
 Linear::Linear(const OpContext& ctx, std::string name, LinearShards shards, const LinearOptions& options)
     : name_(std::move(name)),
-      shards_(std::move(shards)),
+      shape_{.in = shards.in, .out = std::move(shards.out), .bias = options.bias, .dtype = options.dtype},
+      reduce_(shards.reduce),
       method_(options.method ? options.method : unquantized_linear_method()) {
-  shape_.in_features = shards_.in.size;
-  for (const FeatureRange& part : shards_.out) shape_.out_parts.push_back(part.size);
-  shape_.out_features = std::accumulate(shape_.out_parts.begin(), shape_.out_parts.end(), int64_t{0});
-  shape_.bias = options.bias;
-  shape_.dtype = options.dtype;
   for (const LinearParameterSpec& spec : method_->parameters(shape_)) {
-    parameters_.push_back(make_parameter(ctx, name_, spec, shards_, shape_));
+    parameters_.push_back(make_parameter(ctx, name_, spec, shape_));
     tensors_.push_back(parameters_.back().tensor);
   }
 }
@@ -102,7 +98,11 @@ std::vector<Parameter*> Linear::parameters() {
 }
 
 void Linear::process_after_load(const OpContext& ctx) {
-  method_->process_after_load(ctx, shape_, tensors_);
+  try {
+    method_->process_after_load(ctx, shape_, tensors_);
+  } catch (const Error& error) {
+    fail("{}: {}", name_, error.what());
+  }
   // A method may have put repacked tensors in place of the loaded ones: let go of those.
   for (size_t i = 0; i < parameters_.size(); ++i) {
     parameters_[i].tensor = i < tensors_.size() ? tensors_[i] : Tensor();
@@ -114,7 +114,8 @@ void Linear::process_after_load(const OpContext& ctx) {
 
 int64_t Linear::nbytes() const {
   int64_t bytes = 0;
-  for (const Tensor& tensor : tensors_) bytes += tensor.nbytes();
+  for (const Tensor& tensor : tensors_)
+    if (tensor.defined()) bytes += tensor.nbytes();
   return bytes;
 }
 

@@ -31,7 +31,8 @@ struct LinearOptions {
 class Linear {
  public:
   // The parameters are "<name>.weight", "<name>.bias", ... as the method declares them, on ctx.device, for
-  // this rank of tp_group(ctx); uninitialised until loaded. A parameter has one part per merged part.
+  // this rank of tp_group(ctx); uninitialised until loaded. A parameter has one part per merged part, unless its
+  // method says that it is the same for all of them.
   Linear(const OpContext& ctx, std::string name, LinearShards shards, const LinearOptions& options);
   Linear(Linear&&) = default;
   Linear& operator=(Linear&&) = default;
@@ -53,15 +54,15 @@ class Linear {
   DenseLinear dense() const { return method_->dense(shape_, tensors_); }
 
   const std::string& name() const { return name_; }
-  int64_t in_features() const { return shape_.in_features; }    // on this rank
-  int64_t out_features() const { return shape_.out_features; }  // on this rank, all parts
-  const std::vector<int64_t>& out_parts() const { return shape_.out_parts; }
+  int64_t in_features() const { return shape_.in_features(); }    // on this rank
+  int64_t out_features() const { return shape_.out_features(); }  // on this rank, all parts
+  const std::vector<FeatureRange>& out_parts() const { return shape_.out; }
   int64_t nbytes() const;  // this rank's memory for parameters
 
  private:
   std::string name_;
-  LinearShards shards_;
   LinearShape shape_;
+  bool reduce_;  // as LinearShards has it
   std::shared_ptr<const LinearMethod> method_;
   std::vector<Parameter> parameters_;
   std::vector<Tensor> tensors_;  // the parameters' memory, as the method wants it
@@ -91,8 +92,8 @@ class QkvParallelLinear : public Linear {
   QkvParallelLinear(const OpContext& ctx, const std::string& name, int64_t in_features, int64_t num_heads,
                     int64_t num_kv_heads, int64_t head_dim, const LinearOptions& options);
 
-  int64_t num_heads() const { return out_parts()[0] / head_dim_; }     // on this rank
-  int64_t num_kv_heads() const { return out_parts()[1] / head_dim_; }  // on this rank
+  int64_t num_heads() const { return out_parts()[0].size / head_dim_; }     // on this rank
+  int64_t num_kv_heads() const { return out_parts()[1].size / head_dim_; }  // on this rank
   int64_t head_dim() const { return head_dim_; }
 
  private:

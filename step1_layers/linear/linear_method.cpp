@@ -1,10 +1,63 @@
 // The plain method: one dense matrix, as the checkpoint stores it.
 #include "step1_layers/linear/linear_method.h"
 
+#include <algorithm>
+#include <numeric>
+
 #include "step1_layers/core/error.h"
 #include "step1_layers/linear/matmul.h"
 
 namespace ladder {
+
+int64_t LinearShape::out_features() const {
+  return std::accumulate(out.begin(), out.end(), int64_t{0},
+                         [](int64_t sum, const FeatureRange& part) { return sum + part.size; });
+}
+
+FeatureRange LinearDimension::elements_of(const FeatureRange& range) const {
+  const FeatureRange whole = features_behind(range);
+  const auto up = [&](int64_t feature) { return (feature * elements + features - 1) / features; };
+  const int64_t begin = up(whole.begin);
+  return {.full = up(whole.full), .begin = begin, .size = up(whole.begin + whole.size) - begin};
+}
+
+FeatureRange LinearDimension::features_behind(const FeatureRange& range) const {
+  const int64_t begin = range.begin / features * features;
+  const int64_t end = (range.begin + range.size + features - 1) / features * features;
+  return {.full = range.full, .begin = begin, .size = std::min(end, range.full) - begin};
+}
+
+int64_t LinearDimension::begin_of_part(const LinearShape& shape, size_t part) const {
+  int64_t begin = 0;
+  for (size_t before = 0; before < part; ++before) begin += elements_of(shape.out[before]).size;
+  return begin;
+}
+
+int64_t LinearDimension::size(const LinearShape& shape) const {
+  switch (follows) {
+    case Follows::in:
+      return elements_of(shape.in).size;
+    case Follows::out:
+      return begin_of_part(shape, shape.out.size());
+    case Follows::parts:
+      return std::ssize(shape.out);
+    case Follows::nothing:
+      break;
+  }
+  return elements;
+}
+
+Shape LinearParameterSpec::shape(const LinearShape& shape) const {
+  std::vector<int64_t> sizes;
+  for (const LinearDimension& dim : dims) sizes.push_back(dim.size(shape));
+  return Shape(sizes);
+}
+
+bool LinearParameterSpec::has_parts() const {
+  return std::any_of(dims.begin(), dims.end(), [](const LinearDimension& dim) {
+    return dim.follows == LinearDimension::Follows::out || dim.follows == LinearDimension::Follows::parts;
+  });
+}
 
 namespace {
 
@@ -12,13 +65,8 @@ class UnquantizedLinearMethod final : public LinearMethod {
  public:
   std::vector<LinearParameterSpec> parameters(const LinearShape& shape) const override {
     std::vector<LinearParameterSpec> specs;
-    specs.push_back({.name = "weight",
-                     .dtype = shape.dtype,
-                     .shape = {shape.out_features, shape.in_features},
-                     .out_dim = 0,
-                     .in_dim = 1});
-    if (shape.bias)
-      specs.push_back({.name = "bias", .dtype = shape.dtype, .shape = {shape.out_features}, .out_dim = 0});
+    specs.push_back({"weight", shape.dtype, {LinearDimension::along_out(), LinearDimension::along_in()}});
+    if (shape.bias) specs.push_back({"bias", shape.dtype, {LinearDimension::along_out()}});
     return specs;
   }
 

@@ -11,28 +11,62 @@
 
 #include "step1_layers/core/context.h"
 #include "step1_layers/core/tensor.h"
+#include "step1_layers/linear/linear_shards.h"
 
 namespace ladder {
 
-// y[m, out_features] = x[m, in_features] * weight[out_features, in_features]^T (+ bias), on this rank.
+// y[m, out_features] = x[m, in_features] * weight[out_features, in_features]^T (+ bias), on this rank, and which of
+// the full matrix's rows and columns these are.
 struct LinearShape {
-  int64_t in_features = 0;
-  int64_t out_features = 0;
-  std::vector<int64_t>
-      out_parts;  // of the merged parts (q, k, v; gate, up) on this rank; their sum: out_features
+  FeatureRange in;
+  std::vector<FeatureRange> out;  // one per merged part (q, k, v; gate, up), whose rows lie side by side
   bool bias = false;
-  DType dtype = DType::f32;
+  DType dtype = DType::f32;  // the model's
+
+  int64_t in_features() const { return in.size; }
+  int64_t out_features() const;  // of all parts
 };
 
-// A parameter and the dimensions that are cut among the ranks. Such a dimension may have fewer elements than
-// the layer has features, each then stands for as many neighbours: 8 for 4-bit values in 32-bit words, 128
-// for the scales of groups of 128.
+// One dimension of a parameter. What follows the layer's features has `elements` for every `features` neighbours: 1
+// for 128 where groups of 128 share a scale, 3 words for 32 values of 3 bits; a last group may be short. A rank has the
+// elements that its features touch (elements_of), so one between two ranks is on both.
+struct LinearDimension {
+  enum class Follows : uint8_t {
+    nothing,  // `elements`, the same on every rank and for every part
+    in,
+    out,   // part after part; each part has whole elements of its own
+    parts  // one element per merged part. The checkpoint's tensor of a part lacks this dimension, or has 1
+  };
+  Follows follows = Follows::nothing;
+  int64_t features = 1, elements = 1;
+
+  static LinearDimension of_size(int64_t size) { return {Follows::nothing, 1, size}; }
+  static LinearDimension along_in(int64_t features = 1, int64_t elements = 1) {
+    return {Follows::in, features, elements};
+  }
+  static LinearDimension along_out(int64_t features = 1, int64_t elements = 1) {
+    return {Follows::out, features, elements};
+  }
+  static LinearDimension per_part() { return {Follows::parts}; }
+
+  // `range` of the full features, counted in elements; and all features that stand behind these, of which those of
+  // `range` are a part: a rank's first group may begin before its first feature.
+  FeatureRange elements_of(const FeatureRange& range) const;
+  FeatureRange features_behind(const FeatureRange& range) const;
+  // Elements on this rank, of all parts; and how many of `out` lie before those of `part`.
+  int64_t size(const LinearShape& shape) const;
+  int64_t begin_of_part(const LinearShape& shape, size_t part) const;
+};
+
+// A parameter of a linear. It has a checkpoint tensor per merged part if a dimension follows `out` or `parts`, else
+// one for all.
 struct LinearParameterSpec {
   std::string name;  // "weight", "bias", "weight_scale", ...
   DType dtype = DType::f32;
-  Shape shape;       // on this rank, all parts together
-  int out_dim = -1;  // the dimension that follows out_features, -1: none
-  int in_dim = -1;   // the dimension that follows in_features, -1: none
+  std::vector<LinearDimension> dims;
+
+  Shape shape(const LinearShape& shape) const;  // on this rank, all parts together
+  bool has_parts() const;
 };
 
 // The matrix [out_features, in_features] as it is, for kernels that fuse a product with what precedes or
@@ -47,7 +81,8 @@ class LinearMethod {
   virtual ~LinearMethod() = default;
   virtual std::vector<LinearParameterSpec> parameters(const LinearShape& shape) const = 0;
   // Once, after every parameter is filled; may repack in place or replace tensors, which are in the order of
-  // parameters(). The default leaves them as the checkpoint has them.
+  // parameters(), by others, undefined ones among them. The default leaves them as the checkpoint has them. Error: the
+  // numbers cannot be; it names the parameter, and the linear puts its own name before that.
   virtual void process_after_load(const OpContext&, const LinearShape&, std::vector<Tensor>&) const {}
   // out [m, out_features] = x [m, in_features] times the weight, plus the bias if the shape has one.
   virtual void apply(const OpContext& ctx, const LinearShape& shape, const std::vector<Tensor>& parameters,

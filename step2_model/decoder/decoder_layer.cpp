@@ -36,12 +36,13 @@ DecoderLayer::DecoderLayer(const OpContext& ctx, int64_t layer, const DecoderSpe
       eps_(spec.norm_eps),
       post_norm_(spec.post_norm),
       input_norm_(ctx, layer_name(layer) + ".input_layernorm", spec, dtype),
-      qkv_proj_(ctx, layer_name(layer) + ".qkv_proj", spec.hidden_size, spec.num_heads, spec.num_kv_heads,
-                spec.head_dim,
-                make_linear_options(makers, layer_name(layer) + ".qkv_proj", spec, dtype, spec.qkv_bias)),
+      qkv_proj_(
+          ctx, layer_name(layer) + ".qkv_proj", spec.hidden_size, spec.num_heads, spec.num_kv_heads,
+          spec.head_dim,
+          make_linear_options(makers, ctx, layer_name(layer) + ".qkv_proj", spec, dtype, spec.qkv_bias)),
       attention_(make_attention(makers, ctx, layer, cache_of(qkv_proj_, dtype))),
       o_proj_(ctx, layer_name(layer) + ".o_proj", spec.num_heads * spec.head_dim, spec.hidden_size,
-              make_linear_options(makers, layer_name(layer) + ".o_proj", spec, dtype, spec.o_bias)),
+              make_linear_options(makers, ctx, layer_name(layer) + ".o_proj", spec, dtype, spec.o_bias)),
       post_attention_norm_(ctx, layer_name(layer) + ".post_attention_layernorm", spec, dtype),
       mlp_(make_mlp(makers, ctx, layer, spec, dtype)) {
   if (spec.qk_norm) {

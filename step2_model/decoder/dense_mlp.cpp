@@ -10,9 +10,9 @@ DenseMlp::DenseMlp(const OpContext& ctx, const std::string& name, const DecoderS
       activation_(spec.activation),
       gate_up_proj_(ctx, name + ".gate_up_proj", spec.hidden_size,
                     {spec.intermediate_size, spec.intermediate_size},
-                    make_linear_options(makers, name + ".gate_up_proj", spec, dtype, spec.mlp_bias)),
+                    make_linear_options(makers, ctx, name + ".gate_up_proj", spec, dtype, spec.mlp_bias)),
       down_proj_(ctx, name + ".down_proj", spec.intermediate_size, spec.hidden_size,
-                 make_linear_options(makers, name + ".down_proj", spec, dtype, spec.mlp_bias)) {}
+                 make_linear_options(makers, ctx, name + ".down_proj", spec, dtype, spec.mlp_bias)) {}
 
 std::vector<Parameter*> DenseMlp::parameters() {
   std::vector<Parameter*> result = gate_up_proj_.parameters();

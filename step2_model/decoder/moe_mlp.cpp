@@ -96,7 +96,7 @@ MoeMlp::MoeMlp(const OpContext& ctx, const std::string& name, const DecoderSpec&
   if (width == 0) return;
   const std::string shared = name + ".shared_expert";
   const auto options = [&](const std::string& linear) {
-    return make_linear_options(makers, linear, spec, dtype, false);
+    return make_linear_options(makers, ctx, linear, spec, dtype, false);
   };
   shared_.emplace(SharedExpert{
       MergedColumnParallelLinear(ctx, shared + ".gate_up_proj", spec.hidden_size, {width, width},

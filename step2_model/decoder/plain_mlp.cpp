@@ -12,9 +12,9 @@ PlainMlp::PlainMlp(const OpContext& ctx, const std::string& name, const DecoderS
     : dtype_(dtype),
       activation_(spec.activation),
       fc1_(ctx, name + ".fc1", spec.hidden_size, spec.intermediate_size,
-           make_linear_options(makers, name + ".fc1", spec, dtype, spec.mlp_bias)),
+           make_linear_options(makers, ctx, name + ".fc1", spec, dtype, spec.mlp_bias)),
       fc2_(ctx, name + ".fc2", spec.intermediate_size, spec.hidden_size,
-           make_linear_options(makers, name + ".fc2", spec, dtype, spec.mlp_bias)) {}
+           make_linear_options(makers, ctx, name + ".fc2", spec, dtype, spec.mlp_bias)) {}
 
 std::vector<Parameter*> PlainMlp::parameters() {
   std::vector<Parameter*> result = fc1_.parameters();

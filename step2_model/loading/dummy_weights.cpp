@@ -34,7 +34,13 @@ uint64_t seed_of(std::string_view name) {  // FNV-1a
 
 void fill_dummy_weights(std::span<Parameter* const> parameters, const LoadProgress& progress) {
   int64_t done_bytes = 0, total_bytes = 0;
-  for (const Parameter* parameter : parameters) total_bytes += parameter->tensor.nbytes();
+  for (const Parameter* parameter : parameters) {
+    const DType dtype = parameter->tensor.dtype();
+    LADDER_CHECK(dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16,
+                 "--load-format dummy: {} is kept in {}, expected a model without quantization_config",
+                 parameter->name, dtype_name(dtype));
+    total_bytes += parameter->tensor.nbytes();
+  }
   for (const Parameter* parameter : parameters) {
     const bool on_host = parameter->tensor.device().is_cpu();
     const Tensor tensor =

@@ -53,6 +53,11 @@ bool belongs_to_another_range(const DecoderSpec& spec, const TensorTarget& targe
   return std::find(field_names.begin(), field_names.end(), field) != field_names.end();
 }
 
+// What is converted where the parameter has another of them; of all other dtypes it has the checkpoint's.
+bool is_float(DType dtype) {
+  return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
+}
+
 struct Move {
   const Checkpoint::Entry* entry;
   Parameter* parameter;
@@ -116,8 +121,13 @@ void load_weights(const Checkpoint& checkpoint, const DecoderSpec& spec,
   for (const Move& move : moves) {
     const SafetensorsInfo& info = *move.entry->info;
     try {
-      LADDER_CHECK(info.dtype == DType::f32 || info.dtype == DType::bf16 || info.dtype == DType::f16,
-                   "has the dtype {}, expected f32, bf16 or f16", dtype_name(info.dtype));
+      const DType wanted = move.parameter->tensor.dtype();
+      if (is_float(wanted))
+        LADDER_CHECK(is_float(info.dtype), "has the dtype {}, expected f32, bf16 or f16",
+                     dtype_name(info.dtype));
+      else
+        LADDER_CHECK(info.dtype == wanted, "has the dtype {}, expected {}", dtype_name(info.dtype),
+                     dtype_name(wanted));
       move.parameter->load(move.entry->tensor(), move.part);
     } catch (const Error& error) {
       fail("{}: tensor {}: {}", move.entry->file->path().string(), printable(info.name), error.what());

@@ -20,13 +20,15 @@ using LoadProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)
 // The largest tensors come first: while one is copied it is in memory twice. `progress`, if it is not empty, is
 // called after each with the bytes of all that were copied and of all that will be.
 // Error: lists the tensors that are missing and those that the model has no place for (listed()), before any is
-// copied; or, naming file and tensor, one has another shape or dtype than its parameter takes: f32, bf16 or f16.
+// copied; or, naming file and tensor, one has another shape or dtype than its parameter takes: for f32, bf16 and f16 one
+// of these three, else the same (packed words, codes).
 void load_weights(const Checkpoint& checkpoint, const DecoderSpec& spec,
                   std::span<Parameter* const> parameters, const LoadProgress& progress);
 
 // Random weights of a plausible size: a matrix is normal with the deviation 1 / sqrt(columns), a norm's gains
 // lie near one, biases near zero. The values are a function of the parameter's name and the element's index,
 // so two runs are equal. Fast enough for models of many gigabytes: one hash per element, on all threads.
+// Error: a parameter that is no floating-point number (packed words, codes).
 void fill_dummy_weights(std::span<Parameter* const> parameters, const LoadProgress& progress);
 
 }  // namespace ladder

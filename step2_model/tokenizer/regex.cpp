@@ -48,6 +48,24 @@ size_t interval_length(std::string_view text) {
   return closed ? end + 1 : 0;
 }
 
+std::string error_message(int code) {
+  PCRE2_UCHAR message[200] = {};
+  pcre2_get_error_message(code, message, sizeof(message));
+  return reinterpret_cast<const char*>(message);
+}
+
+using MatchData = std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)>;
+using MatchContext = std::unique_ptr<pcre2_match_context, void (*)(pcre2_match_context*)>;
+
+MatchContext limited_context(int64_t steps) {
+  MatchContext context(pcre2_match_context_create(nullptr), pcre2_match_context_free);
+  const auto limit = static_cast<uint32_t>(std::min<int64_t>(steps, UINT32_MAX));
+  pcre2_set_match_limit(context.get(), limit);
+  pcre2_set_depth_limit(context.get(), limit);
+  pcre2_set_heap_limit(context.get(), kHeapKibibytes);
+  return context;
+}
+
 }  // namespace
 
 std::string translate_pattern(std::string_view pattern, std::string_view what) {
@@ -138,11 +156,8 @@ Regex::Regex(std::string_view pattern, std::string_view what) : code_(std::make_
   code_->code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(translated.data()), translated.size(),
                               PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error,
                               &position, context.get());
-  if (code_->code == nullptr) {
-    PCRE2_UCHAR message[200] = {};
-    pcre2_get_error_message(error, message, sizeof(message));
-    fail("{}: the pattern is no regular expression: {}", what, reinterpret_cast<const char*>(message));
-  }
+  if (code_->code == nullptr)
+    fail("{}: the pattern is no regular expression: {}", what, error_message(error));
   code_->jit = pcre2_jit_compile(code_->code, PCRE2_JIT_COMPLETE) == 0;
 }
 
@@ -150,17 +165,22 @@ Regex::~Regex() = default;
 Regex::Regex(Regex&&) noexcept = default;
 Regex& Regex::operator=(Regex&&) noexcept = default;
 
+bool Regex::matches_beginning(std::string_view text, int64_t max_steps) const {
+  const MatchData data(pcre2_match_data_create_from_pattern(code_->code, nullptr), pcre2_match_data_free);
+  const MatchContext context = limited_context(max_steps);
+  // Anchored matching is not compiled: the interpreter does it, which counts every step.
+  const int count = pcre2_match(code_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), 0,
+                                PCRE2_ANCHORED, data.get(), context.get());
+  if (count < 0 && count != PCRE2_ERROR_NOMATCH)
+    fail("{}: matching {} failed: {}", what_, text.substr(0, 100), error_message(count));
+  return count >= 0;
+}
+
 void Regex::split(std::string_view text, int64_t offset, std::vector<int64_t>& ends) const {
   if (text.empty()) return;
-  const std::unique_ptr<pcre2_match_data, void (*)(pcre2_match_data*)> data(
-      pcre2_match_data_create_from_pattern(code_->code, nullptr), pcre2_match_data_free);
-  const std::unique_ptr<pcre2_match_context, void (*)(pcre2_match_context*)> context(
-      pcre2_match_context_create(nullptr), pcre2_match_context_free);
-  const int64_t steps = kMatchSteps + kMatchStepsPerByte * static_cast<int64_t>(text.size());
-  const auto limit = static_cast<uint32_t>(std::min<int64_t>(steps, UINT32_MAX));
-  pcre2_set_match_limit(context.get(), limit);
-  pcre2_set_depth_limit(context.get(), limit);
-  pcre2_set_heap_limit(context.get(), kHeapKibibytes);
+  const MatchData data(pcre2_match_data_create_from_pattern(code_->code, nullptr), pcre2_match_data_free);
+  const MatchContext context =
+      limited_context(kMatchSteps + kMatchStepsPerByte * static_cast<int64_t>(text.size()));
   std::unique_ptr<pcre2_jit_stack, void (*)(pcre2_jit_stack*)> stack(nullptr, pcre2_jit_stack_free);
   if (code_->jit) {
     stack.reset(pcre2_jit_stack_create(32 << 10, kJitStackBytes, nullptr));
@@ -174,11 +194,7 @@ void Regex::split(std::string_view text, int64_t offset, std::vector<int64_t>& e
     const int count = pcre2_match(code_->code, reinterpret_cast<PCRE2_SPTR>(text.data()), text.size(), from,
                                   PCRE2_NO_UTF_CHECK, data.get(), context.get());
     if (count == PCRE2_ERROR_NOMATCH) break;
-    if (count < 0) {
-      PCRE2_UCHAR message[200] = {};
-      pcre2_get_error_message(count, message, sizeof(message));
-      fail("{}: splitting a text by the pattern failed: {}", what_, reinterpret_cast<const char*>(message));
-    }
+    if (count < 0) fail("{}: splitting a text by the pattern failed: {}", what_, error_message(count));
     const PCRE2_SIZE* match = pcre2_get_ovector_pointer(data.get());
     const size_t begin = match[0], end = match[1];
     if (begin == end && end == last_match) {

@@ -1,5 +1,5 @@
 #pragma once
-// The general way to split a text by a pattern from tokenizer.json: PCRE2.
+// The general way to split a text by a pattern from tokenizer.json: PCRE2. Names of modules are matched with it too.
 //
 // Hugging Face runs these patterns with Oniguruma. What both engines read the same passes; \p{L}, \p{N} and
 // \s are replaced by what Oniguruma's tables say they match; what the two read differently (\w, \b, \h,
@@ -24,6 +24,10 @@ class Regex {
   // Appends `offset` + the end of each piece of `text`: the matches, and what lies between them. `text` is
   // valid UTF-8. Error where matching exceeds its limits. May be called from several threads.
   void split(std::string_view text, int64_t offset, std::vector<int64_t>& ends) const;
+
+  // Whether a match begins where `text` begins (it need not reach its end). Error where finding out takes more than
+  // `max_steps`. May be called from several threads.
+  bool matches_beginning(std::string_view text, int64_t max_steps) const;
 
  private:
   struct Code;

@@ -9,24 +9,18 @@
 #include <cstdint>
 
 #include "step1_layers/core/tensor.h"
+#include "step8_advanced/quantization/weight_codes.h"
 
 namespace ladder {
-
-enum class WeightCodes : uint8_t {
-  int4,  // u8 [n, ceil(k / 2)]: two codes a byte, the even column in the low half; code 0..15 stands for 0..15
-  int8,      // i8 [n, k]
-  fp8_e4m3,  // u8 [n, k], E4M3's bits
-  fp4_e2m1,  // u8 [n, ceil(k / 2)], as int4; sign << 3 | index into 0, 0.5, 1, 1.5, 2, 3, 4, 6
-};
 
 struct QuantizedWeight {
   WeightCodes type = WeightCodes::int8;
   int64_t n = 0, k = 0;
-  Tensor codes;
-  Tensor scales;  // f32 [n, groups]; channel: one group. Blocks and tensors are expanded to rows.
+  Tensor codes = {};
+  Tensor scales = {};  // f32 [n, groups]; channel: one group. Blocks and tensors are expanded to rows.
   // Integers: the code that stands for 0. u8 [n, groups] for int4, i8 [n, groups] for int8; undefined: 8 and 0.
-  Tensor zeros;
-  Tensor columns;            // i32 [k]: the input feature of each stored column; undefined: as they are
+  Tensor zeros = {};
+  Tensor columns = {};       // i32 [k]: the input feature of each stored column; undefined: as they are
   int64_t group_size = 0;    // columns that share a scale; k where a row has one scale
   int64_t group_offset = 0;  // columns of the first group that lie on the rank before (tensor parallelism)
 

@@ -28,7 +28,7 @@ enum class StoredFormat : uint8_t {
 
 struct StoredLinear {
   StoredFormat format = StoredFormat::plain;
-  QuantizationScheme scheme;
+  QuantizationScheme scheme = {};
   bool scale_is_inverse =
       false;  // plain: the blocks' scales are called weight_scale_inv (and multiplied all the same)
   bool zeros_are_one_less = true;  // gptq: checkpoint_format "gptq" stores zero - 1, "gptq_v2" the zero

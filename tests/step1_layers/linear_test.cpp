@@ -306,19 +306,15 @@ TEST(Task1_4_Linear, ParametersStayValidWhenTheLayerMoves) {
 // A method that packs its weight, as quantized ones do: two inputs to an element, one scale per output.
 class PackedMethod final : public LinearMethod {
  public:
-  std::vector<LinearParameterSpec> parameters(const LinearShape& shape) const override {
-    return {{.name = "packed",
-             .dtype = DType::u8,
-             .shape = {shape.out_features, shape.in_features / 2},
-             .out_dim = 0,
-             .in_dim = 1},
-            {.name = "scale", .dtype = DType::f32, .shape = {shape.out_features}, .out_dim = 0}};
+  std::vector<LinearParameterSpec> parameters(const LinearShape&) const override {
+    return {{"packed", DType::u8, {LinearDimension::along_out(), LinearDimension::along_in(2)}},
+            {"scale", DType::f32, {LinearDimension::along_out()}}};
   }
   void process_after_load(const OpContext&, const LinearShape& shape,
                           std::vector<Tensor>& parameters) const override {
-    Tensor weight = Tensor::empty({shape.out_features, shape.in_features}, DType::f32);
-    for (int64_t j = 0; j < shape.out_features; ++j)
-      for (int64_t k = 0; k < shape.in_features; ++k) {
+    Tensor weight = Tensor::empty({shape.out_features(), shape.in_features()}, DType::f32);
+    for (int64_t j = 0; j < shape.out_features(); ++j)
+      for (int64_t k = 0; k < shape.in_features(); ++k) {
         const int byte = parameters[0].at<uint8_t>({j, k / 2});
         weight.at<float>({j, k}) =
             static_cast<float>(k % 2 ? byte >> 4 : byte & 15) * parameters[1].at<float>({j});
@@ -358,6 +354,124 @@ TEST(Task1_4_Linear, AMethodMayPackAndReplaceItsParameters) {
     EXPECT_EQ(row.nbytes(), kOut * (kIn / ranks) * 4);
     EXPECT_THROW(row.parameters()[0]->load(packed), Error);
   });
+}
+
+// Only declares what it is told to.
+class Declared final : public LinearMethod {
+ public:
+  explicit Declared(LinearParameterSpec spec) : spec_(std::move(spec)) {}
+  std::vector<LinearParameterSpec> parameters(const LinearShape&) const override { return {spec_}; }
+  void apply(const OpContext&, const LinearShape&, const std::vector<Tensor>&, const Tensor&,
+             const Tensor&) const override {}
+
+ private:
+  LinearParameterSpec spec_;
+};
+
+LinearOptions declares(std::vector<LinearDimension> dims, DType dtype = DType::i32) {
+  return {.method = std::make_shared<Declared>(LinearParameterSpec{"p", dtype, std::move(dims)})};
+}
+
+std::vector<int32_t> counted(int64_t begin, int64_t count) {
+  std::vector<int32_t> numbers(static_cast<size_t>(count));
+  std::iota(numbers.begin(), numbers.end(), static_cast<int32_t>(begin));
+  return numbers;
+}
+
+Tensor counted_tensor(const Shape& shape, int64_t begin = 0) {
+  return Tensor::from<int32_t>(counted(begin, shape.numel()), shape);
+}
+
+std::vector<int32_t> numbers_of(const Tensor& tensor) {
+  const Tensor all = tensor.clone();
+  return {all.data<int32_t>(), all.data<int32_t>() + all.numel()};
+}
+
+TEST(Task1_4_Linear, ARankHasTheElementsThatItsFeaturesTouch) {
+  struct Case {
+    int64_t features, elements;  // so many features in so many elements
+    int64_t all, ranks, rank;
+    int64_t begin, count;  // of the elements
+    int64_t full;
+  };
+  for (const Case& c :
+       {Case{128, 1, 640, 2, 0, 0, 3, 5}, Case{128, 1, 640, 2, 1, 2, 3, 5},  // 2.5 groups each
+        Case{128, 1, 640, 4, 1, 1, 2, 5}, Case{128, 1, 200, 2, 1, 0, 2, 2},  // a short last one
+        Case{8, 1, 24, 2, 0, 0, 2, 3}, Case{8, 1, 24, 2, 1, 1, 2, 3}, Case{32, 3, 40, 1, 0, 0, 4, 4},
+        Case{32, 3, 64, 2, 1, 3, 3, 6},
+        Case{32, 3, 40, 2, 1, 0, 4, 4},  // three words are one group, whose codes cross words
+        Case{1, 1, 6, 3, 2, 4, 2, 6}}) {
+    SCOPED_TRACE(fmt::format("{} features in {}, rank {} of {}", c.features, c.elements, c.rank, c.ranks));
+    FakeRank rank(static_cast<int>(c.rank), static_cast<int>(c.ranks));
+    RowParallelLinear row(rank.ctx, "row", c.all, 4,
+                          declares({LinearDimension::along_in(c.features, c.elements)}));
+    row.parameters()[0]->load(counted_tensor({c.full}));
+    EXPECT_EQ(numbers_of(row.parameters()[0]->tensor), counted(c.begin, c.count));
+    ColumnParallelLinear column(rank.ctx, "column", 4, c.all,
+                                declares({LinearDimension::along_out(c.features, c.elements)}));
+    column.parameters()[0]->load(counted_tensor({c.full}));
+    EXPECT_EQ(numbers_of(column.parameters()[0]->tensor), counted(c.begin, c.count));
+    EXPECT_THAT(error_of([&] {
+                  RowParallelLinear again(rank.ctx, "row", c.all, 4,
+                                          declares({LinearDimension::along_in(c.features, c.elements)}));
+                  again.parameters()[0]->load(counted_tensor({c.full + 1}));
+                }),
+                AllOf(HasSubstr("row.p"), HasSubstr(fmt::format("[{}]", c.full))));
+  }
+}
+
+TEST(Task1_4_Linear, EachMergedPartHasWholeElementsOfItsOwn) {
+  FakeRank rank(1, 2);
+  // Blocks of 8 by 8 of 20 and 40 rows: rows 10 to 19 and 20 to 39 lie in blocks 1, 2 and in blocks 2, 3, 4.
+  MergedColumnParallelLinear linear(rank.ctx, "gate_up", 12, {20, 40},
+                                    declares({LinearDimension::along_out(8), LinearDimension::along_in(8)}));
+  Parameter* blocks = linear.parameters()[0];
+  ASSERT_EQ(blocks->num_parts, 2);
+  EXPECT_EQ(blocks->tensor.shape(), (Shape{5, 2}));
+  blocks->load(counted_tensor({5, 2}, 100), 1);
+  blocks->load(counted_tensor({3, 2}), 0);
+  EXPECT_EQ(numbers_of(blocks->tensor), (std::vector<int32_t>{2, 3, 4, 5, 104, 105, 106, 107, 108, 109}));
+}
+
+TEST(Task1_4_Linear, AParameterMayHaveOneEntryPerPart) {
+  OpContext ctx;
+  const std::vector<int64_t> parts = {4, 8};
+  MergedColumnParallelLinear scales(ctx, "l", 6, parts, declares({LinearDimension::per_part()}, DType::f32));
+  Parameter* scale = scales.parameters()[0];
+  ASSERT_EQ(scale->num_parts, 2);
+  const float values[] = {0.5f, 0.25f};
+  scale->load(Tensor::wrap(const_cast<float*>(&values[0]), {1}, DType::f32), 0);
+  scale->load(Tensor::wrap(const_cast<float*>(&values[1]), {}, DType::f32), 1);  // without dimensions
+  EXPECT_EQ(testing::to_double(scale->tensor), (std::vector<double>{0.5, 0.25}));
+
+  MergedColumnParallelLinear shapes(ctx, "l", 6, parts,
+                                    declares({LinearDimension::per_part(), LinearDimension::of_size(2)}));
+  Parameter* shape = shapes.parameters()[0];
+  shape->load(counted_tensor({2}, 7), 1);
+  shape->load(counted_tensor({2}, 3), 0);
+  EXPECT_EQ(numbers_of(shape->tensor), (std::vector<int32_t>{3, 4, 7, 8}));
+
+  // One for each input feature and part, cut like the features.
+  FakeRank rank(1, 2);
+  RowParallelLinear order(rank.ctx, "l", 6, 4,
+                          declares({LinearDimension::per_part(), LinearDimension::along_in()}));
+  order.parameters()[0]->load(counted_tensor({6}));
+  EXPECT_EQ(numbers_of(order.parameters()[0]->tensor), counted(3, 3));
+  EXPECT_THAT(error_of([&] {
+                RowParallelLinear again(rank.ctx, "l", 6, 4,
+                                        declares({LinearDimension::per_part(), LinearDimension::along_in()}));
+                again.parameters()[0]->load(counted_tensor({5}));
+              }),
+              AllOf(HasSubstr("l.p"), HasSubstr("[1, 6]")));
+}
+
+TEST(Task1_4_Linear, WhatFollowsNoFeaturesIsWholeOnEveryRankAndOneForAllParts) {
+  FakeRank rank(1, 2);
+  MergedColumnParallelLinear linear(rank.ctx, "l", 6, {4, 8}, declares({LinearDimension::of_size(3)}));
+  Parameter* whole = linear.parameters()[0];
+  EXPECT_EQ(whole->num_parts, 1);
+  whole->load(counted_tensor({3}));
+  EXPECT_EQ(numbers_of(whole->tensor), counted(0, 3));
 }
 
 }  // namespace

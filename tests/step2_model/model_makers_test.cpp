@@ -46,13 +46,7 @@ Tensor logits(Model& model) {
 class Halves final : public LinearMethod {
  public:
   std::vector<LinearParameterSpec> parameters(const LinearShape& shape) const override {
-    LinearParameterSpec halves;
-    halves.name = "halves";
-    halves.dtype = shape.dtype;
-    halves.shape = {shape.out_features, shape.in_features};
-    halves.out_dim = 0;
-    halves.in_dim = 1;
-    return {halves};
+    return {{"halves", shape.dtype, {LinearDimension::along_out(), LinearDimension::along_in()}}};
   }
   void process_after_load(const OpContext&, const LinearShape&,
                           std::vector<Tensor>& parameters) const override {
@@ -85,12 +79,13 @@ void write_halves(const testing::TemporaryFolder& folder) {
 }
 
 TEST(Task2_4_ModelMakers, ALinearMethodIsMadeForEveryLinearByName) {
-  std::vector<std::string> names;
+  std::vector<std::string> names, parts;
   std::set<std::string> configs;
   ModelMakers makers;
-  makers.linear_method = [&](const std::string& name, std::string_view config) {
-    names.push_back(name);
-    configs.emplace(config);
+  makers.linear_method = [&](const OpContext&, const NamedLinear& linear) {
+    names.push_back(linear.name);
+    if (names.size() <= 4) parts.insert(parts.end(), linear.part_names.begin(), linear.part_names.end());
+    configs.insert(linear.spec.quantization_config);
     return nullptr;  // dense
   };
   const auto model = load(kGolden, makers);
@@ -98,6 +93,10 @@ TEST(Task2_4_ModelMakers, ALinearMethodIsMadeForEveryLinearByName) {
   EXPECT_THAT(names, ElementsAre("layers.0.qkv_proj", "layers.0.o_proj", "layers.0.gate_up_proj",
                                  "layers.0.down_proj", "layers.1.qkv_proj", "layers.1.o_proj",
                                  "layers.1.gate_up_proj", "layers.1.down_proj"));
+  EXPECT_THAT(parts, ElementsAre("model.layers.0.self_attn.q_proj", "model.layers.0.self_attn.k_proj",
+                                 "model.layers.0.self_attn.v_proj", "model.layers.0.self_attn.o_proj",
+                                 "model.layers.0.mlp.gate_proj", "model.layers.0.mlp.up_proj",
+                                 "model.layers.0.mlp.down_proj"));
   EXPECT_THAT(configs, ElementsAre(""));
   EXPECT_TRUE(bitwise_equal(logits(*model), logits(*load(kGolden, {}))));
 }
@@ -107,13 +106,76 @@ TEST(Task2_4_ModelMakers, AQuantizedCheckpointFillsTheParametersOfItsMethod) {
   write_halves(folder);
   std::set<std::string> configs;
   ModelMakers makers;
-  makers.linear_method = [&](const std::string&, std::string_view config) {
-    configs.emplace(config);
+  makers.linear_method = [&](const OpContext&, const NamedLinear& linear) {
+    configs.insert(linear.spec.quantization_config);
     return std::make_shared<const Halves>();
   };
   const auto model = load(folder.path(), makers);
   EXPECT_THAT(configs, ElementsAre(R"({"quant_method":"halves"})"));
   EXPECT_TRUE(bitwise_equal(logits(*model), logits(*load(kGolden, {}))));
+}
+
+// A method whose weight is of another dtype than the model's.
+class Coded final : public LinearMethod {
+ public:
+  explicit Coded(DType dtype) : dtype_(dtype) {}
+  std::vector<LinearParameterSpec> parameters(const LinearShape&) const override {
+    return {{"halves", dtype_, {LinearDimension::along_out(), LinearDimension::along_in()}}};
+  }
+  void apply(const OpContext&, const LinearShape&, const std::vector<Tensor>&, const Tensor&,
+             const Tensor&) const override {}
+
+ private:
+  DType dtype_;
+};
+
+TEST(Task2_4_ModelMakers, CodesAreLoadedAsTheyAreAndNothingElseInTheirPlace) {
+  const testing::TemporaryFolder folder;
+  write_halves(folder);
+  const auto load_as = [&](DType dtype) {
+    ModelMakers makers;
+    makers.linear_method = [&](const OpContext&, const NamedLinear&) {
+      return std::make_shared<const Coded>(dtype);
+    };
+    load(folder.path(), makers);
+  };
+  for (const DType dtype : {DType::i8, DType::f8_e4m3, DType::i32}) try {
+      load_as(dtype);
+      ADD_FAILURE() << "loaded";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr("_proj.halves"));
+      EXPECT_THAT(error.what(), HasSubstr(fmt::format("has the dtype f32, expected {}", dtype_name(dtype))));
+    }
+  const Checkpoint checkpoint(kGolden);
+  for (const DType dtype : {DType::i8, DType::f8_e4m3, DType::u8, DType::i64}) {
+    testing::NamedTensors tensors;
+    for (const Checkpoint::Entry& entry : checkpoint.entries()) {
+      std::string name = entry.info->name;
+      Tensor tensor = entry.tensor();
+      if (const size_t at = name.find("_proj.weight"); at != std::string::npos) {
+        name.replace(at, std::string::npos, "_proj.halves");
+        tensor = Tensor::zeros(tensor.shape(), dtype);
+      }
+      tensors.emplace_back(name, tensor);
+    }
+    testing::write_safetensors(folder / "model.safetensors", tensors);
+    EXPECT_NO_THROW(load_as(dtype)) << dtype_name(dtype);
+    EXPECT_THROW(load_as(DType::f32), Error) << dtype_name(dtype);
+  }
+}
+
+TEST(Task2_4_ModelMakers, DummyWeightsAreRefusedWhereTheyAreCodes) {
+  ModelMakers makers;
+  makers.linear_method = [](const OpContext&, const NamedLinear&) {
+    return std::make_shared<const Coded>(DType::i8);
+  };
+  try {
+    load(kGolden, makers, LoadFormat::dummy);
+    ADD_FAILURE() << "loaded";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("layers.0.qkv_proj.halves"));
+    EXPECT_THAT(error.what(), HasSubstr("dummy"));
+  }
 }
 
 TEST(Task2_4_ModelMakers, AQuantizationConfigThatNoMakerTakesIsRefusedByName) {

@@ -107,15 +107,15 @@ TEST(LoadEngine, GivesTheMakersOfTheModelOn) {
   };
   const std::vector<int32_t> own = tokens();
   std::vector<std::string> names;
-  options.makers.model.linear_method = [&](const std::string& name, std::string_view) {
-    names.push_back(name);
+  options.makers.model.linear_method = [&](const OpContext&, const NamedLinear& linear) {
+    names.push_back(linear.name);
     return nullptr;  // the model's own
   };
   EXPECT_EQ(tokens(), own);
   EXPECT_EQ(std::ssize(names), 4 * folder.spec.num_layers);
-  options.makers.model.linear_method = [](const std::string& name,
-                                          std::string_view) -> std::shared_ptr<const LinearMethod> {
-    throw Error("no method for " + name);
+  options.makers.model.linear_method = [](const OpContext&,
+                                          const NamedLinear& linear) -> std::shared_ptr<const LinearMethod> {
+    throw Error("no method for " + linear.name);
   };
   try {
     load_engine(options, folder);

@@ -32,12 +32,12 @@ float stored_scale(float scale, ScaleFormat format, float global_scale) {
 }
 
 // MX: the power of two below absmax, divided by that below the largest value. The mantissa is rounded first, as if to the
-// value's own bits: 7 counts as 8.
+// one bit of E2M1 (for E4M3 too, as compressed-tensors does): 7 counts as 8.
 float mx_scale(float absmax, const QuantizationArgs& args) {
   if (absmax <= 0) return 0;
-  const int mantissa_bits = args.num_bits == 4 ? 1 : 3, largest_exponent = args.num_bits == 4 ? 2 : 8;
+  const int largest_exponent = args.num_bits == 4 ? 2 : 8;
   int exponent = std::ilogb(absmax);
-  if (std::ldexp(absmax, -exponent) + std::ldexp(1.0f, -mantissa_bits - 1) >= 2) ++exponent;
+  if (std::ldexp(absmax, -exponent) + 0.25f >= 2) ++exponent;
   return std::ldexp(1.0f, std::clamp(exponent - largest_exponent, -127, 127));
 }
 

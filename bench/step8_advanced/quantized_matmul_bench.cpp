@@ -1,0 +1,104 @@
+// The product with a quantized weight beside the dense product in bf16: decoding (1, 4, 16 rows) with a weight [4096, 4096],
+// which no cache holds as operands rotate, and a prefill of 256 rows with [2048, 2048]. bytes: codes, scales, x and out.
+#include <fmt/format.h>
+
+#include "bench/support/bench_support.h"
+#include "step1_layers/linear/matmul.h"
+#include "step8_advanced/quantization/kernels/quantized_matmul.h"
+#include "step8_advanced/quantization/numbers/small_floats.h"
+
+namespace ladder::bench {
+namespace {
+
+struct Format {
+  const char* name;
+  WeightCodes type;
+  int64_t group_size;  // 0: a row has one scale
+  bool zeros = false;
+  bool rounds_x = false;  // to integers, per token
+};
+constexpr Format kFormats[] = {
+    {"w4_g128", WeightCodes::int4, 128},  {"w4_g128_zeros", WeightCodes::int4, 128, true},
+    {"nvfp4", WeightCodes::fp4_e2m1, 16}, {"w8", WeightCodes::int8, 0},
+    {"fp8", WeightCodes::fp8_e4m3, 0},    {"w8a8", WeightCodes::int8, 0, false, true},
+};
+
+// Codes of numbers that are spread evenly over their range.
+QuantizedWeight random_weight(const Format& format, int64_t n, int64_t k) {
+  QuantizedWeight weight;
+  weight.type = format.type;
+  weight.n = n;
+  weight.k = k;
+  weight.group_size = format.group_size > 0 ? format.group_size : k;
+  const Tensor numbers = random_tensor({n, is_nibble(format.type) ? k / 2 : k}, DType::f32);
+  weight.codes = Tensor::empty(numbers.shape(), format.type == WeightCodes::int8 ? DType::i8 : DType::u8);
+  for (int64_t i = 0; i < numbers.numel(); ++i) {
+    auto& code = static_cast<uint8_t*>(weight.codes.raw())[i];
+    const float number = numbers.data<float>()[i];
+    code = format.type == WeightCodes::fp8_e4m3 ? float_to_e4m3(number * kMaxE4M3)
+                                                : static_cast<uint8_t>(static_cast<int>(number * 128));
+  }
+  weight.scales = random_tensor({n, k / weight.group_size}, DType::f32);
+  if (format.zeros) {
+    weight.zeros = Tensor::empty(weight.scales.shape(), DType::u8);
+    weight.zeros.fill_bytes(7);
+  }
+  return weight;
+}
+
+BenchProblem<QuantizedMatmulArgs> problem(const Format& format, int64_t n, int64_t k, int64_t m) {
+  BenchProblem<QuantizedMatmulArgs> result;
+  result.name = fmt::format("{}/{}x{}/m:{}", format.name, n, k, m);
+  result.dtype = DType::bf16;
+  const int64_t groups = format.group_size > 0 ? k / format.group_size : 1;
+  const int64_t codes = n * (is_nibble(format.type) ? k / 2 : k);
+  result.bytes = static_cast<double>(codes + n * groups * (4 + (format.zeros ? 1 : 0)) + 2 * m * (k + n));
+  result.flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+  result.make = [=] {
+    // What owns the weight travels with x.
+    const auto weight = std::make_shared<QuantizedWeight>(random_weight(format, n, k));
+    const Tensor values = random_tensor({m, k}, DType::bf16);
+    const auto owner = std::make_shared<std::pair<Tensor, std::shared_ptr<QuantizedWeight>>>(values, weight);
+    QuantizedMatmulArgs args;
+    args.x = Tensor::wrap(values.raw(), values.shape(), values.dtype(), Device{}, owner);
+    args.weight = weight.get();
+    if (format.rounds_x)
+      args.activations = QuantizationArgs{.strategy = ScaleStrategy::token, .dynamic = true};
+    args.out = Tensor::zeros({m, n}, DType::bf16);
+    return args;
+  };
+  return result;
+}
+
+BenchProblem<MatmulArgs> dense_problem(int64_t n, int64_t k, int64_t m) {
+  BenchProblem<MatmulArgs> result;
+  result.name = fmt::format("bf16/{}x{}/m:{}", n, k, m);
+  result.dtype = DType::bf16;
+  result.bytes = static_cast<double>(2 * (n * k + m * (k + n)));
+  result.flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+  result.make = [=] {
+    return MatmulArgs{random_tensor({m, k}, DType::bf16), random_tensor({n, k}, DType::bf16), Tensor(),
+                      Tensor::zeros({m, n}, DType::bf16)};
+  };
+  return result;
+}
+
+struct Size {
+  int64_t n, k, m;
+};
+constexpr Size kSizes[] = {{4096, 4096, 1}, {4096, 4096, 4}, {4096, 4096, 16}, {2048, 2048, 256}};
+
+const bool kRegistered = [] {
+  std::vector<BenchProblem<QuantizedMatmulArgs>> problems;
+  std::vector<BenchProblem<MatmulArgs>> dense;
+  for (const Size& size : kSizes) {
+    dense.push_back(dense_problem(size.n, size.k, size.m));
+    for (const Format& format : kFormats) problems.push_back(problem(format, size.n, size.k, size.m));
+  }
+  register_ladder("matmul", matmul_variants(), dense);
+  register_ladder("quantized_matmul", quantized_matmul_variants(), problems);
+  return true;
+}();
+
+}  // namespace
+}  // namespace ladder::bench

@@ -1,0 +1,171 @@
+// The quantization_config of programs that know one scheme for all linears: AutoGPTQ and GPTQModel, AutoAWQ, and
+// the fp8 of DeepSeek and AutoFP8.
+#include "step1_layers/core/error.h"
+#include "step8_advanced/quantization/config/read_config.h"
+
+namespace ladder {
+namespace {
+
+constexpr int64_t kMaxGroup = 1 << 20;
+
+// A group of -1 columns is a whole row.
+void set_group(const ConfigObject& config, const std::string& key, int64_t default_value,
+               QuantizationArgs& args) {
+  const int64_t size = config.integer(key, -1, kMaxGroup, default_value);
+  LADDER_CHECK(size != 0, "{}: expected -1 or more than 0, found 0", config.name(key));
+  args.strategy = size > 0 ? ScaleStrategy::group : ScaleStrategy::channel;
+  args.group_size = std::max<int64_t>(size, 0);
+}
+
+ReadGroups one_group(const StoredLinear& linear, std::vector<std::string> ignored, IgnoreRule rule) {
+  return {{{{"Linear"}, linear}}, std::move(ignored), rule};
+}
+
+// These programs leave the head and the routers as they are, whether the list says so or not.
+std::vector<std::string> dense_modules(const ConfigObject& config, const std::string& key) {
+  std::vector<std::string> names = string_list(config, key);
+  for (const char* name : {"lm_head", "mlp.gate", "block_sparse_moe.gate", "mlp.shared_expert_gate"})
+    names.push_back(name);
+  return names;
+}
+
+// The value under the first of two names that is there; Error: it is under both.
+std::string either(const ConfigObject& config, const std::string& name, const std::string& old_name) {
+  LADDER_CHECK(!config.has(name) || !config.has(old_name), "{}: stands beside {}, which means the same",
+               config.name(old_name), name);
+  return config.has(old_name) ? old_name : name;
+}
+
+}  // namespace
+
+ReadGroups read_gptq(const ConfigObject& config) {
+  // The second line says how the file was made, or how others are to run it; nothing of that is in the tensors.
+  refuse_unknown_keys(config, {"quant_method",
+                               "bits",
+                               "group_size",
+                               "desc_act",
+                               "static_groups",
+                               "sym",
+                               "checkpoint_format",
+                               "format",
+                               "pack_dtype",
+                               "dynamic",
+                               "modules_in_block_to_quantize",
+                               "lm_head",
+                               "modules_to_not_convert",
+                               "true_sequential",
+                               "damp_percent",
+                               "damp_auto_increment",
+                               "mse",
+                               "meta",
+                               "quantizer",
+                               "dataset",
+                               "tokenizer",
+                               "model_name_or_path",
+                               "model_file_base_name",
+                               "is_marlin_format",
+                               "use_cuda_fp16",
+                               "model_seqlen",
+                               "block_name_to_quantize",
+                               "module_name_preceding_first_block",
+                               "batch_size",
+                               "pad_token_id",
+                               "use_exllama",
+                               "disable_exllama",
+                               "max_input_length",
+                               "exllama_config",
+                               "cache_block_outputs",
+                               "backend",
+                               "version"});
+  refuse_unless_empty(config, "dynamic", "schemes of single modules are not supported");
+  refuse_unless_empty(config, "modules_in_block_to_quantize", "expected all linears of a layer");
+  refuse_unless_empty(config, "lm_head", "a quantized lm_head is not supported");
+  refuse_unless_empty(config, "is_marlin_format", "weights ordered for one kernel are not supported");
+  const std::string words = lower_string(config, "pack_dtype", "int32");
+  LADDER_CHECK(words == "int32", "{}: expected int32, found {}", config.name("pack_dtype"),
+               json_brief(Json(words)));
+
+  StoredLinear linear;
+  linear.format = StoredFormat::gptq;
+  linear.stored_scales = ScaleFormat::f16;
+  QuantizationArgs& args = linear.scheme.weights;
+  args.scale_format = ScaleFormat::f16;
+  args.num_bits = static_cast<int>(config.integer("bits", 2, 8));
+  LADDER_CHECK(args.num_bits <= 4 || args.num_bits == 8, "{}: expected 2, 3, 4 or 8, found {}",
+               config.name("bits"), args.num_bits);
+  args.symmetric = config.boolean("sym", true);
+  set_group(config, "group_size", -1, args);
+  if (config.boolean("desc_act", false)) {
+    const bool neighbours = config.boolean("static_groups", false) || args.strategy == ScaleStrategy::channel;
+    args.actorder = neighbours ? ActivationOrder::weight : ActivationOrder::group;
+  }
+  const std::string key = either(config, "checkpoint_format", "format");
+  const std::string format = lower_string(config, key, "gptq");
+  LADDER_CHECK(format == "gptq" || format == "gptq_v2", "{}: expected gptq or gptq_v2, found {}",
+               config.name(key), json_brief(Json(format)));
+  linear.zeros_are_one_less = format == "gptq";
+  return one_group(linear, dense_modules(config, "modules_to_not_convert"), IgnoreRule::module);
+}
+
+ReadGroups read_awq(const ConfigObject& config) {
+  refuse_unknown_keys(config, {"quant_method", "bits", "w_bit", "group_size", "q_group_size", "zero_point",
+                               "version", "modules_to_not_convert", "backend", "do_fuse", "fuse_max_seq_len",
+                               "modules_to_fuse", "exllama_config"});
+  const std::string version = lower_string(config, "version", "gemm");
+  LADDER_CHECK(version == "gemm", "{}: expected gemm, found {}", config.name("version"),
+               json_brief(Json(version)));
+  StoredLinear linear;
+  linear.format = StoredFormat::awq;
+  linear.stored_scales = ScaleFormat::f16;
+  QuantizationArgs& args = linear.scheme.weights;
+  args.scale_format = ScaleFormat::f16;
+  args.num_bits = static_cast<int>(config.integer(either(config, "bits", "w_bit"), 4, 4));
+  set_group(config, either(config, "group_size", "q_group_size"), 128, args);
+  args.symmetric = !config.boolean("zero_point", true);
+  // As AutoAWQ reads it: "gate" keeps gate_proj dense too.
+  std::vector<std::string> dense = string_list(config, "modules_to_not_convert");
+  dense.push_back("lm_head");
+  return one_group(linear, std::move(dense), IgnoreRule::substring);
+}
+
+ReadGroups read_fp8(const ConfigObject& config) {
+  refuse_unknown_keys(config, {"quant_method", "fmt", "activation_scheme", "weight_block_size",
+                               "modules_to_not_convert", "ignored_layers", "kv_cache_scheme", "scale_fmt"});
+  refuse_unless_empty(config, "kv_cache_scheme", "a quantized KV cache is not supported");
+  const std::string floats = lower_string(config, "fmt", "e4m3");
+  LADDER_CHECK(floats == "e4m3" || floats == "float8_e4m3fn", "{}: expected e4m3, found {}",
+               config.name("fmt"), json_brief(Json(floats)));
+  const std::string scales = lower_string(config, "scale_fmt", "float");
+  LADDER_CHECK(scales == "float", "{}: expected float, found {}", config.name("scale_fmt"),
+               json_brief(Json(scales)));
+  const std::string activations = lower_string(config, "activation_scheme", "dynamic");
+  LADDER_CHECK(activations == "dynamic" || activations == "static",
+               "{}: expected dynamic or static, found {}", config.name("activation_scheme"),
+               json_brief(Json(activations)));
+
+  StoredLinear linear;
+  linear.stored_scales = ScaleFormat::f32;
+  QuantizationArgs& args = linear.scheme.weights;
+  args.is_float = true;
+  QuantizationArgs inputs = args;
+  inputs.dynamic = activations == "dynamic";
+  if (inputs.dynamic) inputs.strategy = ScaleStrategy::token;
+  if (const Json* block = config.find("weight_block_size"); block != nullptr) {
+    LADDER_CHECK(block->is_array() && block->size() == 2, "{}: expected [rows, columns], found {}",
+                 config.name("weight_block_size"), json_brief(*block));
+    LADDER_CHECK(inputs.dynamic, "{}: blocks are for the activation_scheme \"dynamic\"",
+                 config.name("weight_block_size"));
+    args.strategy = ScaleStrategy::block;
+    args.block_rows = json_int((*block)[0], config.name("weight_block_size"), 1, kMaxGroup);
+    args.block_columns = json_int((*block)[1], config.name("weight_block_size"), 1, kMaxGroup);
+    inputs.strategy = ScaleStrategy::group;
+    inputs.group_size = args.block_columns;
+    linear.scale_is_inverse = true;
+  }
+  linear.scheme.input_activations = inputs;
+  std::vector<std::string> dense = dense_modules(config, "modules_to_not_convert");
+  for (std::string& name : string_list(config, "ignored_layers")) dense.push_back(std::move(name));
+  return one_group(linear, std::move(dense), IgnoreRule::module);
+}
+
+}  // namespace ladder

@@ -1,0 +1,162 @@
+#include "step8_advanced/quantization/config/quantization_config.h"
+
+#include <algorithm>
+
+#include "step1_layers/core/error.h"
+#include "step8_advanced/quantization/config/read_config.h"
+#include "step8_advanced/quantization/config/write_config.h"
+
+namespace ladder {
+namespace {
+
+constexpr std::string_view kPattern = "re:";
+constexpr std::string_view kEveryLinear = "Linear";
+// Patterns are not trusted: this many, this long, and so many steps for one name.
+constexpr size_t kMaxPatterns = 256;
+constexpr size_t kMaxPatternBytes = 1024;
+constexpr int64_t kMaxSteps = 10'000;
+
+// Whether `piece` is some whole components of a name: "mlp.gate" of "model.layers.0.mlp.gate", not of "...mlp.gate_proj".
+bool has_components(std::string_view name, std::string_view piece) {
+  if (piece.empty()) return false;
+  for (size_t at = name.find(piece); at != std::string_view::npos; at = name.find(piece, at + 1)) {
+    const size_t end = at + piece.size();
+    if ((at == 0 || name[at - 1] == '.') && (end == name.size() || name[end] == '.')) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+void refuse_unknown_keys(const ConfigObject& config, std::initializer_list<std::string_view> known) {
+  for (const auto& [key, value] : config.json().items())
+    LADDER_CHECK(std::find(known.begin(), known.end(), key) != known.end(), "{}: not known",
+                 config.name(json_brief(Json(key))));
+}
+
+void refuse_unless_empty(const ConfigObject& config, const std::string& key, std::string_view why) {
+  const Json* value = config.find(key);
+  const bool empty = value == nullptr || *value == false || (value->is_structured() && value->empty());
+  LADDER_CHECK(empty, "{}: {}, found {}", config.name(key), why, json_brief(*value));
+}
+
+std::vector<std::string> string_list(const ConfigObject& config, const std::string& key) {
+  std::vector<std::string> list;
+  const Json* value = config.find(key);
+  if (value == nullptr) return list;
+  LADDER_CHECK(value->is_array(), "{}: expected a list of strings, found {}", config.name(key),
+               json_brief(*value));
+  for (const Json& entry : *value) list.push_back(json_string(entry, config.name(key)));
+  return list;
+}
+
+std::string lower_string(const ConfigObject& config, const std::string& key, std::string_view default_value) {
+  std::string text = config.string(key).value_or(std::string(default_value));
+  for (char& c : text)
+    if (c >= 'A' && c <= 'Z') c = static_cast<char>(c + 32);
+  return text;
+}
+
+QuantizationConfig::QuantizationConfig(std::string what, std::vector<QuantizationGroup> groups,
+                                       std::vector<std::string> ignored, IgnoreRule ignore_rule)
+    : what_(std::move(what)),
+      groups_(std::move(groups)),
+      ignored_(std::move(ignored)),
+      ignore_rule_(ignore_rule) {
+  const auto compile = [this](const std::string& target, std::string_view list) {
+    const std::string name = fmt::format("{}: {} {}", what_, list, json_brief(Json(target)));
+    if (!target.starts_with(kPattern) || patterns_.contains(target)) return;
+    LADDER_CHECK(target.size() <= kMaxPatternBytes, "{}: a pattern of {} bytes, at most {}", name,
+                 target.size(), kMaxPatternBytes);
+    LADDER_CHECK(patterns_.size() < kMaxPatterns, "{}: more than {} patterns", name, kMaxPatterns);
+    patterns_[target] = std::make_shared<const Regex>(std::string_view(target).substr(kPattern.size()), name);
+  };
+  for (const QuantizationGroup& group : groups_)
+    for (const std::string& target : group.targets) {
+      // The class of a module, as in "LlamaAttention". Names of modules begin with a small letter.
+      const bool is_class = !target.empty() && target[0] >= 'A' && target[0] <= 'Z' && target != kEveryLinear;
+      LADDER_CHECK(!target.empty() && !is_class,
+                   "{}: target {}: expected a module's name, a pattern (re:...) or Linear", what_,
+                   json_brief(Json(target)));
+      compile(target, "target");
+    }
+  if (ignore_rule_ == IgnoreRule::target)
+    for (const std::string& entry : ignored_) compile(entry, "ignore");
+}
+
+QuantizationConfig QuantizationConfig::parse(std::string_view json, std::string_view what) {
+  const Json root = parse_json(json, what);
+  const ConfigObject config(root, std::string(what));
+  const std::string method = config.string("quant_method").value_or("");
+  ReadGroups read;
+  if (method == "compressed-tensors")
+    read = read_compressed_tensors(config);
+  else if (method == "gptq")
+    read = read_gptq(config);
+  else if (method == "awq")
+    read = read_awq(config);
+  else if (method == "fp8")
+    read = read_fp8(config);
+  else
+    fail("{}: expected compressed-tensors, gptq, awq or fp8, found {}", config.name("quant_method"),
+         json_brief(Json(method)));
+  return QuantizationConfig(std::string(what), std::move(read.groups), std::move(read.ignored),
+                            read.ignore_rule);
+}
+
+// >>> task 8.2.config: which target names a linear best, and whether a merged one's parts agree
+QuantizationConfig::Match QuantizationConfig::match(const std::string& target,
+                                                    const std::string& name) const {
+  if (target == name) return Match::name;
+  if (target == kEveryLinear) return Match::all;
+  if (!target.starts_with(kPattern)) return Match::none;
+  return patterns_.at(target)->matches_beginning(name, kMaxSteps) ? Match::pattern : Match::none;
+}
+
+bool QuantizationConfig::is_ignored(const std::string& name) const {
+  return std::any_of(ignored_.begin(), ignored_.end(), [&](const std::string& entry) {
+    switch (ignore_rule_) {
+      case IgnoreRule::target:
+        return match(entry, name) != Match::none;
+      case IgnoreRule::module:
+        return has_components(name, entry);
+      case IgnoreRule::substring:
+        return !entry.empty() && name.find(entry) != std::string::npos;
+    }
+    return false;
+  });
+}
+
+std::optional<StoredLinear> QuantizationConfig::part(const std::string& name) const {
+  if (is_ignored(name)) return std::nullopt;
+  Match best = Match::none;
+  std::vector<std::pair<const std::string*, const StoredLinear*>> found;  // all as specific as the best
+  for (const QuantizationGroup& group : groups_)
+    for (const std::string& target : group.targets) {
+      const Match how = match(target, name);
+      if (how == Match::none || how < best) continue;
+      if (how > best) found.clear();
+      best = how;
+      found.emplace_back(&target, &group.linear);
+    }
+  if (found.empty()) return std::nullopt;
+  for (const auto& [target, linear] : found)
+    LADDER_CHECK(*linear == *found[0].second, "{}: targets {} and {} both name {} and say different things",
+                 what_, json_brief(Json(*found[0].first)), json_brief(Json(*target)), name);
+  return *found[0].second;
+}
+
+std::optional<StoredLinear> QuantizationConfig::linear(std::span<const std::string> part_names) const {
+  if (part_names.empty()) return std::nullopt;
+  const std::optional<StoredLinear> first = part(part_names[0]);
+  for (const std::string& name : part_names.subspan(1)) {
+    const std::optional<StoredLinear> other = part(name);
+    if (!(other == first))
+      fail("{}: {} and {} are parts of one linear, but one is {} and the other {}", what_, part_names[0],
+           name, describe(first), describe(other));
+  }
+  return first;
+}
+// <<< task 8.2.config
+
+}  // namespace ladder

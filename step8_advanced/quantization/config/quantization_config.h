@@ -1,0 +1,75 @@
+#pragma once
+// config.json's "quantization_config": which linear is stored how. Nothing in it is believed: an unknown method,
+// format, strategy or argument is an Error that names it, and nothing in it is taken as a path.
+//
+//   compressed-tensors   config_groups of targets and arguments, or preset names; ignore
+//   gptq, awq            one scheme for all linears but lm_head, routers and modules_to_not_convert
+//   fp8                  the same: E4M3 with one scale, or blocks
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "step2_model/tokenizer/regex.h"
+#include "step8_advanced/quantization/stored_linear.h"
+
+namespace ladder {
+
+// What names a linear: its name in the checkpoint ("model.layers.0.mlp.down_proj"), "re:" and a pattern that matches from the
+// name's beginning on (not necessarily to its end), or "Linear", which is every one.
+struct QuantizationGroup {
+  std::vector<std::string> targets;
+  StoredLinear linear;
+
+  bool operator==(const QuantizationGroup&) const = default;
+};
+
+// How an entry of the list of dense modules names one.
+enum class IgnoreRule : uint8_t {
+  target,     // as a target does
+  module,     // whole components of the name: "mlp.gate", "lm_head"
+  substring,  // any piece of the name
+};
+
+class QuantizationConfig {
+ public:
+  // Error, beginning with `what`: a target that is none of the three kinds, or a pattern that is none.
+  QuantizationConfig(std::string what, std::vector<QuantizationGroup> groups,
+                     std::vector<std::string> ignored, IgnoreRule ignore_rule = IgnoreRule::target);
+  // `json` is the object as text; `what` begins every message ("DIR/config.json: quantization_config"). Error: see above, and
+  // where it is malformed.
+  static QuantizationConfig parse(std::string_view json, std::string_view what);
+
+  // How a linear is stored whose parts (q, k, v; gate, up; or one) have these names in the checkpoint, without ".weight";
+  // nullopt: dense. The most specific target counts: the name, then a pattern, then "Linear". What is ignored is
+  // dense. Error: the parts differ, or two targets as specific as each other do (both are named); a pattern takes too
+  // many steps.
+  std::optional<StoredLinear> linear(std::span<const std::string> part_names) const;
+
+  const std::vector<QuantizationGroup>& groups() const { return groups_; }
+  const std::vector<std::string>& ignored() const { return ignored_; }
+
+ private:
+  // Of a target or an entry of the ignore list, 0: not at all.
+  enum class Match : uint8_t { none, all, pattern, name };
+  Match match(const std::string& target, const std::string& name) const;
+  std::optional<StoredLinear> part(const std::string& name) const;
+  bool is_ignored(const std::string& name) const;
+
+  std::string what_;
+  std::vector<QuantizationGroup> groups_;
+  std::vector<std::string> ignored_;
+  IgnoreRule ignore_rule_;
+  std::map<std::string, std::shared_ptr<const Regex>> patterns_;  // of every "re:"
+};
+
+// The object as compressed-tensors writes it, one config group per element, status "compressed"; parse() reads it
+// back to the same groups and ignore list. Error: a format that is not compressed-tensors' (gptq, awq, scales called
+// weight_scale_inv), or one that cannot hold its scheme.
+std::string to_json(std::span<const QuantizationGroup> groups, std::span<const std::string> ignore);
+
+}  // namespace ladder

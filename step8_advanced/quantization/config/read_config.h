@@ -1,0 +1,32 @@
+#pragma once
+// The readers behind QuantizationConfig::parse, one per "quant_method".
+#include <initializer_list>
+#include <string>
+#include <vector>
+
+#include "step2_model/config/config_file.h"
+#include "step8_advanced/quantization/config/quantization_config.h"
+
+namespace ladder {
+
+struct ReadGroups {
+  std::vector<QuantizationGroup> groups;
+  std::vector<std::string> ignored;
+  IgnoreRule ignore_rule = IgnoreRule::target;
+};
+
+ReadGroups read_compressed_tensors(const ConfigObject& config);
+ReadGroups read_gptq(const ConfigObject& config);
+ReadGroups read_awq(const ConfigObject& config);
+ReadGroups read_fp8(const ConfigObject& config);
+
+// Error: a member of the object that is none of these.
+void refuse_unknown_keys(const ConfigObject& config, std::initializer_list<std::string_view> known);
+// Error: the member is there and neither null nor empty nor false. `why` ends the message.
+void refuse_unless_empty(const ConfigObject& config, const std::string& key, std::string_view why);
+// A list of strings, of at most this many; absent: none.
+std::vector<std::string> string_list(const ConfigObject& config, const std::string& key);
+// The member in lower case; absent: default_value.
+std::string lower_string(const ConfigObject& config, const std::string& key, std::string_view default_value);
+
+}  // namespace ladder

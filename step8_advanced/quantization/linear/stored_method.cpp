@@ -1,0 +1,161 @@
+#include "step8_advanced/quantization/linear/stored_method.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "step1_layers/core/arena.h"
+#include "step1_layers/core/error.h"
+#include "step1_layers/core/parallel.h"
+#include "step8_advanced/quantization/kernels/quantized_matmul.h"
+
+namespace ladder {
+namespace {
+
+// Where a linear's tensors lie after process_after_load; undefined what it does not have.
+enum Kept : size_t { kCodes, kScales, kZeros, kColumns, kLayout, kInputScales, kBias, kNumKept };
+
+// The numbers of a QuantizedWeight: i64 [4].
+Tensor layout_of(const QuantizedWeight& weight) {
+  const int64_t numbers[] = {static_cast<int64_t>(weight.type), weight.k, weight.group_size,
+                             weight.group_offset};
+  return Tensor::from<int64_t>(numbers, {4});
+}
+
+QuantizedWeight weight_of(const LinearShape& shape, const std::vector<Tensor>& tensors) {
+  const int64_t* layout = tensors[kLayout].data<int64_t>();
+  return {.type = static_cast<WeightCodes>(layout[0]),
+          .n = shape.out_features(),
+          .k = layout[1],
+          .codes = tensors[kCodes],
+          .scales = tensors[kScales],
+          .zeros = tensors[kZeros],
+          .columns = tensors[kColumns],
+          .group_size = layout[2],
+          .group_offset = layout[3]};
+}
+
+// x's columns in the order of the weight's, 0 where it has none.
+Tensor gather_columns(const OpContext& ctx, const Tensor& x, const Tensor& columns) {
+  const Tensor out = ctx.arena->take({x.dim(0), columns.numel()}, x.dtype());
+  const int32_t* from = columns.data<int32_t>();
+  with_float_type(x.dtype(), "x", [&](auto tag) {
+    using T = decltype(tag);
+    parallel_for(x.dim(0), 1, [&](int64_t begin, int64_t end) {
+      for (int64_t row = begin; row < end; ++row)
+        for (int64_t i = 0; i < columns.numel(); ++i)
+          out.data<T>()[row * columns.numel() + i] =
+              from[i] < 0 ? T(0.0f) : x.data<T>()[row * x.stride(0) + from[i]];
+    });
+  });
+  return out;
+}
+
+Tensor rows_of(const Tensor& tensor, int64_t begin, int64_t count) {
+  return tensor.defined() ? tensor.narrow(0, begin, count) : tensor;
+}
+
+// The rows of some parts alone, with their outputs.
+QuantizedMatmulArgs rows_of(const QuantizedMatmulArgs& args, QuantizedWeight& weight, int64_t begin,
+                            int64_t count) {
+  weight = *args.weight;
+  weight.n = count;
+  for (Tensor* tensor : {&weight.codes, &weight.scales, &weight.zeros})
+    *tensor = rows_of(*tensor, begin, count);
+  QuantizedMatmulArgs part = args;
+  part.weight = &weight;
+  part.bias = rows_of(args.bias, begin, count);
+  part.out = args.out.narrow(1, begin, count);
+  return part;
+}
+
+}  // namespace
+
+size_t StoredTensors::index_of(std::string_view name) const {
+  const auto found = std::find_if(specs_.begin(), specs_.end(),
+                                  [&](const LinearParameterSpec& spec) { return spec.name == name; });
+  LADDER_CHECK(found != specs_.end(), "{} was not declared", name);
+  return static_cast<size_t>(found - specs_.begin());
+}
+
+const Tensor& StoredTensors::operator[](std::string_view name) const {
+  return tensors_[index_of(name)];
+}
+
+Tensor StoredTensors::part(std::string_view name, const LinearShape& shape, size_t part) const {
+  const size_t index = index_of(name);
+  const std::vector<LinearDimension>& dims = specs_[index].dims;
+  const auto out = std::find_if(dims.begin(), dims.end(), [](const LinearDimension& dim) {
+    return dim.follows == LinearDimension::Follows::out;
+  });
+  return tensors_[index]
+      .narrow(static_cast<int>(out - dims.begin()), out->begin_of_part(shape, part),
+              out->elements_of(shape.out[part]).size)
+      .clone();
+}
+
+std::vector<LinearParameterSpec> StoredMethod::parameters(const LinearShape& shape) const {
+  const std::optional<QuantizationArgs>& activations = stored_.scheme.input_activations;
+  if (activations && activations->strategy == ScaleStrategy::group)
+    LADDER_CHECK(
+        shape.in.begin % activations->group_size == 0 &&
+            (shape.in.begin + shape.in.size == shape.in.full || shape.in.size % activations->group_size == 0),
+        "input features {} to {} of {}: groups of {} activations share a scale, and a tensor-parallel rank "
+        "has whole groups",
+        shape.in.begin, shape.in.begin + shape.in.size, shape.in.full, activations->group_size);
+  std::vector<LinearParameterSpec> specs = weight_tensors(shape);
+  if (has_input_scale()) specs.push_back({"input_scale", DType::f32, {LinearDimension::per_part()}});
+  if (shape.bias) specs.push_back({"bias", shape.dtype, {LinearDimension::along_out()}});
+  return specs;
+}
+
+void StoredMethod::process_after_load(const OpContext&, const LinearShape& shape,
+                                      std::vector<Tensor>& tensors) const {
+  const std::vector<LinearParameterSpec> specs = parameters(shape);
+  const StoredTensors stored(specs, tensors);
+  const QuantizedWeight weight = unpack(shape, stored);
+  std::vector<Tensor> kept(kNumKept);
+  kept[kCodes] = weight.codes;
+  kept[kScales] = weight.scales;
+  kept[kZeros] = weight.zeros;
+  kept[kColumns] = weight.columns;
+  kept[kLayout] = layout_of(weight);
+  if (shape.bias) kept[kBias] = stored["bias"];
+  if (has_input_scale()) {
+    kept[kInputScales] = stored["input_scale"];
+    for (int64_t part = 0; part < kept[kInputScales].numel(); ++part) {
+      const float scale = kept[kInputScales].data<float>()[part];
+      LADDER_CHECK(std::isfinite(scale) && scale > 0,
+                   "input_scale of part {} is {}, expected a number above 0", part, scale);
+    }
+  }
+  tensors = std::move(kept);
+}
+
+void StoredMethod::apply(const OpContext& ctx, const LinearShape& shape, const std::vector<Tensor>& tensors,
+                         const Tensor& x, const Tensor& out) const {
+  QuantizedWeight weight = weight_of(shape, tensors);
+  QuantizedMatmulArgs args{.x = x,
+                           .weight = &weight,
+                           .activations = stored_.scheme.input_activations,
+                           .bias = shape.bias ? tensors[kBias] : Tensor(),
+                           .out = out};
+  std::optional<ArenaScope> scope;
+  if (weight.columns.defined() && weight.k != shape.in_features()) {
+    scope.emplace(*ctx.arena);
+    args.x = gather_columns(ctx, x, weight.columns);
+    weight.columns = {};
+  }
+  if (!has_input_scale()) return quantized_matmul(ctx, args);
+  const float* scales = tensors[kInputScales].data<float>();
+  int64_t begin = 0;
+  for (size_t part = 0; part < shape.out.size();) {
+    args.input_scale = scales[part];
+    int64_t count = 0;
+    for (; part < shape.out.size() && scales[part] == args.input_scale; ++part) count += shape.out[part].size;
+    QuantizedWeight rows;
+    quantized_matmul(ctx, rows_of(args, rows, begin, count));
+    begin += count;
+  }
+}
+
+}  // namespace ladder

@@ -1,0 +1,55 @@
+#pragma once
+// What the formats have in common: declaring, freeing, applying. A format is a subclass with two functions.
+#include <string_view>
+#include <vector>
+
+#include "step1_layers/linear/linear_method.h"
+#include "step8_advanced/quantization/quantized_weight.h"
+#include "step8_advanced/quantization/stored_linear.h"
+
+namespace ladder {
+
+// The loaded tensors of one linear by the names that its format gave them.
+class StoredTensors {
+ public:
+  StoredTensors(const std::vector<LinearParameterSpec>& specs, const std::vector<Tensor>& tensors)
+      : specs_(specs), tensors_(tensors) {}
+  const Tensor& operator[](std::string_view name) const;
+  // The elements along `out` of one part, contiguous. Of a tensor that has such a dimension.
+  Tensor part(std::string_view name, const LinearShape& shape, size_t part) const;
+
+ private:
+  size_t index_of(std::string_view name) const;
+
+  const std::vector<LinearParameterSpec>& specs_;
+  const std::vector<Tensor>& tensors_;
+};
+
+class StoredMethod : public LinearMethod {
+ public:
+  explicit StoredMethod(const StoredLinear& stored) : stored_(stored) {}
+  std::vector<LinearParameterSpec> parameters(const LinearShape& shape) const final;
+  void process_after_load(const OpContext& ctx, const LinearShape& shape,
+                          std::vector<Tensor>& tensors) const final;
+  void apply(const OpContext& ctx, const LinearShape& shape, const std::vector<Tensor>& tensors,
+             const Tensor& x, const Tensor& out) const final;
+
+ protected:
+  // The weight's; input_scale and bias come behind them.
+  virtual std::vector<LinearParameterSpec> weight_tensors(const LinearShape& shape) const = 0;
+  // Verified and unpacked, on the CPU. Where columns of x do not fill whole groups (act_order.h), `columns` has more entries
+  // than x has columns, and -1 for none.
+  virtual QuantizedWeight unpack(const LinearShape& shape, const StoredTensors& tensors) const = 0;
+
+  const StoredLinear& stored() const { return stored_; }
+  const QuantizationArgs& weights() const { return stored_.scheme.weights; }
+
+ private:
+  bool has_input_scale() const {
+    return stored_.scheme.input_activations && !stored_.scheme.input_activations->dynamic;
+  }
+
+  StoredLinear stored_;
+};
+
+}  // namespace ladder
