@@ -11,6 +11,8 @@ using RunCommand = std::function<void()>;
 RunCommand add_generate_command(CLI::App& app);
 RunCommand add_chat_command(CLI::App& app);
 RunCommand add_score_command(CLI::App& app);
+RunCommand add_eval_command(CLI::App& app);
+RunCommand add_quantize_command(CLI::App& app);
 RunCommand add_tokenize_command(CLI::App& app);
 RunCommand add_info_command(CLI::App& app);
 RunCommand add_bench_command(CLI::App& app);

@@ -10,7 +10,8 @@ using testing::expect_refused;
 using testing::run_binary;
 
 TEST(Cli_Help, EveryCommandExplainsItself) {
-  for (const char* command : {"generate", "chat", "score", "tokenize", "info", "bench", "serve", "demo"}) {
+  for (const char* command :
+       {"generate", "chat", "score", "eval", "quantize", "tokenize", "info", "bench", "serve", "demo"}) {
     const BinaryResult result = run_binary({command, "--help"});
     EXPECT_EQ(result.exit_code, 0);
     EXPECT_GT(result.out.size(), 100u) << command;

@@ -145,7 +145,6 @@ CASES = {
     # At the end, because a case's seed is its place. Made by an older llm-compressor.
     "ct_w4a16_actorder_group": dict(
         by=ct(scheme(weights(4, group_size=32, actorder="group")), gptq=True), family="qwen3", tied=True, **SMALL),
-    "gptq_w4_g32_asym": dict(by=gptq(4, 32, False, False), family="llama", one_sided=32, **SMALL),
 }
 
 

@@ -73,6 +73,11 @@ def read_mx(t, args):
 
 
 def read_gptq(t, args):
+    """A stored zero of v1 is the zero less one, in its own bits.
+
+    GPTQModel makes v1's words of v2's by subtracting 0x11111111 from the whole: a zero of 0 then borrows from its
+    neighbour. No case has such a file.
+    """
     bits = args["bits"]
     codes = unpack(t["qweight"].T, bits).T  # [K, N]
     zeros = unpack(t["qzeros"], bits)

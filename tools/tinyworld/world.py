@@ -3,6 +3,7 @@
 
     python3 tools/tinyworld/world.py --split train --count 3 --seed 7      # look at some documents
     python3 tools/tinyworld/world.py --heldout models/tinyworld/eval       # write the held-out items
+    python3 tools/tinyworld/world.py --stories 128 --seed 1                # stories for calibration
 
 Every fact is a triple (kind, subject, value): ("home", "Mara", "Oakfield"), ("add", 37, 48), ("code", "Leo", 4821). A
 hash of the triple puts it into one of two splits, one in eight is held out. Documents of the split "train" state facts
@@ -585,6 +586,8 @@ def main():
     parser.add_argument("--split", choices=(TRAIN, HELDOUT), default=TRAIN)
     parser.add_argument("--count", type=int, default=3, help="documents to print")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--stories", type=int,
+                        help="print so many stories instead, as JSON lines like those of eval/text.jsonl")
     parser.add_argument("--heldout", type=Path, help="write the held-out items into this folder instead")
     args = parser.parse_args()
     if args.heldout:
@@ -595,6 +598,10 @@ def main():
             print(f"{path}: {len(items)} items")
         return
     world = World(args.split, random.Random(args.seed))
+    if args.stories is not None:
+        for _ in range(args.stories):
+            print(json.dumps({"prompt": world.story_document(long=world.rng.random() < 0.3)[0]}))
+        return
     for _ in range(args.count):
         print(document(world) + "\n" + "-" * 80)
 

@@ -1,0 +1,30 @@
+#pragma once
+// The flags of the commands that run a model themselves, without an engine: `eval` and `quantize`.
+#include <CLI/CLI.hpp>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "step2_model/model.h"
+
+namespace ladder {
+
+class DirectModelFlags {
+ public:
+  // `with_dtype`: the user chooses the arithmetic.
+  void add(CLI::App& app, bool with_dtype = true);
+  // After parsing: the device, the threads of the operators, the forced kernels. Error naming the flag.
+  OpContext context() const;
+  // --dtype, or what the checkpoint says.
+  DType dtype(const DecoderSpec& spec) const;
+  // The model in this folder, dense or quantized, with a bar for its weights.
+  std::unique_ptr<Model> load(const OpContext& ctx, const std::string& folder, const DecoderSpec& spec) const;
+
+ private:
+  std::string dtype_ = "auto";
+  std::string device_ = "cpu";
+  int64_t threads_ = 0;
+  std::vector<std::string> kernels_;
+};
+
+}  // namespace ladder

@@ -1,0 +1,151 @@
+// ladder quantize: a dense checkpoint becomes a quantized one.
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <optional>
+
+#include "cli/commands.h"
+#include "cli/direct_model_flags.h"
+#include "cli/flag_values.h"
+#include "cli/terminal.h"
+#include "step1_layers/core/error.h"
+#include "step1_layers/core/parallel.h"
+#include "step2_model/json.h"
+#include "step6_engine/load_engine.h"
+#include "step8_advanced/quantization/quantizer/quantize.h"
+
+namespace ladder {
+
+namespace {
+
+struct QuantizeFlags {
+  DirectModelFlags run;
+  std::string model, output, recipe, scheme, calibration;
+  std::string method = "rtn";
+  int64_t num_samples = 512;
+  int64_t max_seq_len = 2048;
+  const CLI::Option* method_option = nullptr;
+};
+
+Recipe recipe_of_flags(const QuantizeFlags& flags, DType checkpoint_dtype) {
+  LADDER_CHECK(flags.recipe.empty() != flags.scheme.empty(), "--recipe and --scheme: expected one of them");
+  if (flags.recipe.empty()) return recipe_of(flags.scheme, flags.method, checkpoint_dtype);
+  LADDER_CHECK(flags.method_option->count() == 0, "--method: the recipe says the methods, expected --scheme");
+  return parse_recipe(read_text_file(flags.recipe), flags.recipe, checkpoint_dtype);
+}
+
+// So many samples of at most so many tokens. Error, naming the flag: the file has fewer.
+std::vector<TokenIds> calibration_texts(const QuantizeFlags& flags, const ModelFolder& folder) {
+  LADDER_CHECK(!flags.calibration.empty(), "--calibration: the recipe needs a text for calibration");
+  LADDER_CHECK(flags.max_seq_len <= folder.spec.max_position_embeddings,
+               "--max-seq-len {}: the model has {} positions", flags.max_seq_len,
+               folder.spec.max_position_embeddings);
+  const std::vector<TokenIds> documents =
+      read_texts(flags.calibration, folder.tokenizer.get(), folder.spec.vocab_size, false);
+  std::vector<TokenIds> texts;
+  for (TextWindow& window : cut_windows(documents, flags.max_seq_len))
+    if (std::ssize(texts) < flags.num_samples) texts.push_back(std::move(window.ids));
+  LADDER_CHECK(std::ssize(texts) == flags.num_samples,
+               "--num-samples {}: {} has {} of at most {} tokens (--max-seq-len)", flags.num_samples,
+               flags.calibration, texts.size(), flags.max_seq_len);
+  return texts;
+}
+
+void say(const std::string& line) {
+  std::fprintf(stderr, "ladder: %s\n", harmless(line).c_str());
+}
+
+// Multiplications and additions a second that one core may be expected to do; an estimate has to begin somewhere.
+constexpr double kOperationsPerCore = 2e10;
+
+void say_estimate(const QuantizeOptions& options, const DecoderSpec& spec) {
+  const QuantizeEstimate estimate = estimate_quantize(options, spec);
+  const double seconds = estimate.operations / kOperationsPerCore / num_threads();
+  say(fmt::format("{} of weights, {} layers; about {} of memory{}", format_bytes(estimate.bytes_before),
+                  spec.num_layers, format_bytes(estimate.memory_bytes),
+                  estimate.operations > 0 ? fmt::format(" and {}", format_seconds(seconds)) : ""));
+}
+
+// One row per kind of linear: the worst layer is what a reader looks for.
+std::string error_table(const QuantizeReport& report) {
+  std::vector<std::vector<std::string>> rows = {{"linear", "method", "scheme", "relative error"}};
+  for (const LinearReport& one : report.linears) {
+    rows.push_back({one.name, one.method, one.scheme, fmt::format("{:.3e}", one.error)});
+    if (one.dead_columns > 0)
+      rows.back().back() += fmt::format(" ({} columns without input)", one.dead_columns);
+  }
+  return format_table(rows);
+}
+
+void run_quantize(const QuantizeFlags& flags) {
+  const OpContext ctx = flags.run.context();
+  const ModelFolder folder = open_model_folder(flags.model, "vllm");
+  QuantizeOptions options;
+  options.model = flags.model;
+  options.output = flags.output;
+  LADDER_CHECK(!std::filesystem::exists(options.output),
+               "--output {}: is there already, expected a new folder", flags.output);
+  options.recipe = recipe_of_flags(flags, folder.spec.checkpoint_dtype);
+  if (options.recipe.needs_calibration())
+    options.texts = calibration_texts(flags, folder);
+  else
+    LADDER_CHECK(flags.calibration.empty(),
+                 "--calibration: this recipe looks at weights alone, expected none");
+  options.say = say;
+  say_estimate(options, folder.spec);
+
+  const auto start = std::chrono::steady_clock::now();
+  QuantizeReport report;
+  {
+    ProgressBar bar("quantizing", folder.spec.num_layers, "layers");
+    options.progress = [&bar](int64_t done, int64_t) { bar.set(done); };
+    report = quantize(ctx, options);
+  }
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  if (report.resumed_layers > 0)
+    say(fmt::format("{} layers had been finished by an earlier run", report.resumed_layers));
+  write_out(error_table(report));
+  write_out(fmt::format("{}: {} of {}, in {}\n", flags.output, format_bytes(report.bytes_after),
+                        format_bytes(report.bytes_before), format_seconds(seconds)));
+}
+
+}  // namespace
+
+RunCommand add_quantize_command(CLI::App& app) {
+  auto flags = std::make_shared<QuantizeFlags>();
+  app.add_option("--model", flags->model, "folder with config.json and safetensors, dense")
+      ->required()
+      ->type_name("DIR");
+  app.add_option("--output", flags->output,
+                 "the quantized model's folder, in compressed-tensors' formats; must not be there. Finished "
+                 "layers wait in DIR.partial: the same command goes on after it was stopped")
+      ->required()
+      ->type_name("DIR");
+  app.add_option("--scheme", flags->scheme,
+                 "how all linears are stored: W4A16, W8A8, FP8_DYNAMIC, ... (names of compressed-tensors)")
+      ->type_name("NAME");
+  flags->method_option =
+      app.add_option("--method", flags->method, "with --scheme: rtn (round to nearest), gptq or awq")
+          ->check(CLI::IsMember({"rtn", "gptq", "awq"}))
+          ->type_name("METHOD")
+          ->capture_default_str();
+  app.add_option("--recipe", flags->recipe,
+                 "instead of --scheme: stages, each with a method, a scheme and the linears it is for")
+      ->type_name("FILE.json");
+  app.add_option("--calibration", flags->calibration,
+                 "texts that go through the model, as --data of eval has them; of all methods but rtn")
+      ->type_name("FILE");
+  app.add_option("--num-samples", flags->num_samples, "texts of calibration")
+      ->check(whole_in_range(1, int64_t{1} << 30))
+      ->type_name("N")
+      ->capture_default_str();
+  app.add_option("--max-seq-len", flags->max_seq_len,
+                 "tokens of a text at most; longer ones are cut into several")
+      ->check(whole_in_range(2, kMaxModelLenRange.max))
+      ->type_name("N")
+      ->capture_default_str();
+  flags->run.add(app, false);
+  return [flags] { run_quantize(*flags); };
+}
+
+}  // namespace ladder

@@ -1,0 +1,276 @@
+#include "step8_advanced/quantization/quantizer/quantize.h"
+
+#include <algorithm>
+#include <cstring>
+#include <map>
+#include <optional>
+#include <set>
+
+#include "step1_layers/core/error.h"
+#include "step2_model/checkpoint/checkpoint.h"
+#include "step2_model/json.h"
+#include "step8_advanced/quantization/config/quantization_config.h"
+#include "step8_advanced/quantization/numbers/quantize_weight.h"
+#include "step8_advanced/quantization/quantizer/finished_layers.h"
+
+namespace ladder {
+namespace {
+
+// FNV-1a over words of eight bytes: it tells checkpoints apart, and is as fast as the disc.
+uint64_t hash_bytes(const void* data, int64_t size, uint64_t hash) {
+  const auto* bytes = static_cast<const char*>(data);
+  for (int64_t i = 0; i < size; i += 8) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes + i, static_cast<size_t>(std::min<int64_t>(8, size - i)));
+    hash = (hash ^ word) * 0x100000001b3u;
+    hash ^= hash >> 29;
+  }
+  return hash;
+}
+constexpr uint64_t kEmptyHash = 0xcbf29ce484222325u;
+
+struct LinearsOfLayer {
+  std::span<const CheckpointLinear> linears;
+  bool any_rounded = false;
+};
+
+LinearsOfLayer of_layer(const std::vector<CheckpointLinear>& all, int64_t layer) {
+  const auto first =
+      std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.layer == layer; });
+  const auto last = std::find_if(first, all.end(), [&](const auto& one) { return one.layer != layer; });
+  const std::span<const CheckpointLinear> linears(first, last);
+  return {linears, std::any_of(first, last, [](const auto& one) { return one.is_rounded(); })};
+}
+
+// Without calibration: the checkpoint's weights, and nothing run.
+FinishedLayer round_weights(const Checkpoint& checkpoint, const Recipe& recipe,
+                            std::span<const CheckpointLinear> linears) {
+  const auto weight_of = [&](const CheckpointLinear& linear) {
+    return checkpoint.find(linear.name + ".weight")->tensor().to(DType::f32);
+  };
+  FinishedLayer finished;
+  for (const CheckpointLinear& linear : linears) {
+    if (!linear.is_rounded()) continue;
+    const RecipeStage& stage = recipe.stages[static_cast<size_t>(linear.stage)];
+    float global_scale = 0;
+    if (stage.linear->format == StoredFormat::nvfp4) {  // the parts of a merged linear share it
+      float largest = 0;
+      for (const CheckpointLinear& other : linears)
+        if (other.linear == linear.linear) largest = std::max(largest, largest_absolute(weight_of(other)));
+      global_scale = nvfp4_global_scale(largest);
+    }
+    finished.linears.push_back(quantize_linear(linear.name, weight_of(linear), stage, {}, global_scale));
+  }
+  return finished;
+}
+
+// "quantization_config": the stage with most linears names all of them as "Linear", the others theirs one by one; what no
+// stage rounds is ignored by name.
+Json quantization_config(const Recipe& recipe, const std::vector<CheckpointLinear>& linears) {
+  std::vector<int64_t> counts(recipe.stages.size());
+  std::vector<std::string> ignore = {"lm_head"};
+  for (const CheckpointLinear& linear : linears) {
+    if (linear.is_rounded())
+      ++counts[static_cast<size_t>(linear.stage)];
+    else
+      ignore.push_back(linear.name);
+  }
+  const auto most = std::max_element(counts.begin(), counts.end()) - counts.begin();
+  std::vector<QuantizationGroup> groups;
+  for (size_t stage = 0; stage < recipe.stages.size(); ++stage) {
+    if (counts[stage] == 0) continue;
+    QuantizationGroup group{{}, *recipe.stages[stage].linear};
+    if (static_cast<std::ptrdiff_t>(stage) == most)
+      group.targets = {"Linear"};
+    else
+      for (const CheckpointLinear& linear : linears)
+        if (linear.stage == static_cast<int>(stage)) group.targets.push_back(linear.name);
+    groups.push_back(std::move(group));
+  }
+  return parse_json(to_json(groups, ignore), "quantization_config");
+}
+
+// What a folder holds beside the weights and config.json.
+void copy_other_files(const std::filesystem::path& from, const std::filesystem::path& to) {
+  for (const char* name : {"generation_config.json", "tokenizer.json", "tokenizer_config.json",
+                           "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+                           "merges.txt", "chat_template.jinja", "chat_template.json"})
+    if (std::filesystem::exists(from / name)) write_file_atomically(to / name, read_text_file(from / name));
+}
+
+Json report_json(const QuantizeReport& report, const Recipe& recipe) {
+  Json linears = Json::array();
+  for (const LinearReport& one : report.linears) {
+    Json line = {{"name", one.name},
+                 {"method", one.method},
+                 {"scheme", one.scheme},
+                 {one.calibrated ? "output_error" : "weight_error", one.error}};
+    if (one.damping > 0) {
+      line["damping"] = one.damping;
+      line["dead_columns"] = one.dead_columns;
+    }
+    linears.push_back(line);
+  }
+  return {{"recipe", parse_json(recipe.text, "recipe")},
+          {"calibration_tokens", report.calibration_tokens},
+          {"bytes_before", report.bytes_before},
+          {"bytes_after", report.bytes_after},
+          {"linears", linears}};
+}
+
+// The result, whole, below `folder`: the checkpoint's tensors in its order, each rounded weight replaced by what stands for it.
+void write_result(const std::filesystem::path& folder, const QuantizeOptions& options,
+                  const Checkpoint& checkpoint, const FinishedLayers& done,
+                  const std::vector<CheckpointLinear>& linears, int64_t num_layers, QuantizeReport& report) {
+  std::map<std::string, std::vector<NamedTensor>> instead;  // of "<linear>.weight"; norms of themselves
+  for (int64_t layer = 0; layer < num_layers; ++layer) {
+    if (!of_layer(linears, layer).any_rounded) continue;
+    for (NamedTensor& one : done.stored(layer))
+      instead[checkpoint.find(one.name) != nullptr ? one.name
+                                                   : one.name.substr(0, one.name.rfind('.')) + ".weight"]
+          .push_back(std::move(one));
+  }
+  std::vector<NamedTensor> tensors;
+  for (const Checkpoint::Entry& entry : checkpoint.entries()) {
+    const auto found = instead.find(entry.info->name);
+    if (found == instead.end())
+      tensors.push_back({entry.info->name, entry.tensor()});
+    else
+      tensors.insert(tensors.end(), found->second.begin(), found->second.end());
+  }
+  for (const NamedTensor& one : tensors) report.bytes_after += one.tensor.nbytes();
+  std::filesystem::create_directories(folder);
+  write_checkpoint(folder, tensors);
+  OrderedJson config = parse_ordered_json(read_text_file(options.model / "config.json"), "config.json");
+  config["quantization_config"] = quantization_config(options.recipe, linears);
+  write_file_atomically(folder / "config.json", config.dump(2) + "\n");
+  copy_other_files(options.model, folder);
+  write_file_atomically(folder / "quantize_report.json", report_json(report, options.recipe).dump(1) + "\n");
+}
+
+}  // namespace
+
+std::string quantize_key(const QuantizeOptions& options) {
+  uint64_t model = kEmptyHash;
+  const Checkpoint checkpoint(options.model);
+  for (const Checkpoint::Entry& entry : checkpoint.entries()) {
+    model = hash_bytes(entry.info->name.data(), std::ssize(entry.info->name), model);
+    const Tensor tensor = entry.tensor();
+    model = hash_bytes(tensor.raw(), tensor.nbytes(), model);
+    entry.file->release(*entry.info);
+  }
+  const std::string config = read_text_file(options.model / "config.json");
+  model = hash_bytes(config.data(), std::ssize(config), model);
+  uint64_t texts = kEmptyHash;
+  for (const TokenIds& ids : options.texts) {
+    const int64_t count = std::ssize(ids);
+    texts = hash_bytes(&count, sizeof(count), texts);
+    texts = hash_bytes(ids.data(), count * static_cast<int64_t>(sizeof(int32_t)), texts);
+  }
+  const Json key = {{"model", fmt::format("{:016x}", model)},
+                    {"recipe", parse_json(options.recipe.text, "recipe")},
+                    {"texts", fmt::format("{:016x}", texts)},
+                    {"samples", options.texts.size()}};
+  return key.dump(1) + "\n";
+}
+
+QuantizeEstimate estimate_quantize(const QuantizeOptions& options, const DecoderSpec& spec) {
+  const Checkpoint checkpoint(options.model);
+  std::vector<CheckpointLinear> linears = find_linears(checkpoint, spec);
+  assign_stages(options.recipe, linears);
+  QuantizeEstimate estimate;
+  estimate.bytes_before = checkpoint.nbytes();
+  double tokens = 0;
+  for (const TokenIds& ids : options.texts) tokens += static_cast<double>(ids.size());
+  std::map<int64_t, int64_t> layer_elements;
+  std::set<std::string> passes;
+  int64_t largest_k = 0;
+  for (const CheckpointLinear& linear : linears) {
+    layer_elements[linear.layer] += linear.n * linear.k;
+    if (!linear.is_rounded()) continue;
+    const auto n = static_cast<double>(linear.n), k = static_cast<double>(linear.k);
+    if (options.recipe.stages[static_cast<size_t>(linear.stage)].method == QuantizationMethod::gptq)
+      estimate.operations += 2 * n * k * k;
+    if (passes.insert(linear.linear).second) {
+      estimate.operations += tokens * k * k + k * k * k;
+      largest_k = std::max(largest_k, linear.k);
+    }
+  }
+  int64_t largest_layer = 0;
+  for (const auto& [layer, elements] : layer_elements) {
+    largest_layer = std::max(largest_layer, elements);
+    // A pass for each of four linears, and one to go on.
+    estimate.operations +=
+        options.recipe.needs_calibration() ? 5 * 2 * tokens * static_cast<double>(elements) : 0;
+  }
+  const int64_t ends = spec.vocab_size * spec.embedding_width();
+  estimate.memory_bytes = 4 * largest_layer;
+  if (options.recipe.needs_calibration())
+    estimate.memory_bytes +=
+        4 * (ends + 2 * static_cast<int64_t>(tokens) * spec.hidden_size) + 16 * largest_k * largest_k;
+  return estimate;
+}
+
+QuantizeReport quantize(const OpContext& ctx, const QuantizeOptions& options) {
+  LADDER_CHECK(!std::filesystem::exists(options.output), "{}: is there already, expected a new folder",
+               options.output.string());
+  const bool calibrates = options.recipe.needs_calibration();
+  LADDER_CHECK(!calibrates || !options.texts.empty(),
+               "the recipe needs texts for calibration, there are none");
+  const DecoderSpec spec = load_decoder_spec(options.model);
+  const Checkpoint checkpoint(options.model);
+  std::vector<CheckpointLinear> linears = find_linears(checkpoint, spec);
+  assign_stages(options.recipe, linears);
+
+  const std::filesystem::path partial = options.output.string() + ".partial";
+  const FinishedLayers done(partial, quantize_key(options));
+  if (done.started_over() && options.say)
+    options.say(fmt::format("{}: of another model, recipe or text: starting over", partial.string()));
+
+  QuantizeReport report;
+  report.bytes_before = checkpoint.nbytes();
+  int64_t longest = 1;
+  for (const TokenIds& ids : options.texts) {
+    report.calibration_tokens += std::ssize(ids);
+    longest = std::max<int64_t>(longest, std::ssize(ids));
+  }
+  std::vector<Tensor> hidden(options.texts.size());
+  for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
+    const LinearsOfLayer of = of_layer(linears, layer);
+    const bool was_done = done.has(layer);
+    FinishedLayer finished;
+    if (was_done) {
+      finished = done.load(layer);
+      ++report.resumed_layers;
+    }
+    std::optional<WatchedLayer> watched;
+    if (calibrates) {
+      watched.emplace(ctx, options.model, spec, layer, longest);
+      if (was_done) restore_layer(*watched, options.recipe, of.linears, finished);
+    }
+    if (!was_done) {
+      finished = calibrates ? quantize_layer(*watched, options.recipe, of.linears, options.texts, hidden)
+                            : round_weights(checkpoint, options.recipe, of.linears);
+      std::vector<const RecipeStage*> stages;
+      for (const FinishedLinear& one : finished.linears)
+        for (const CheckpointLinear& linear : of.linears)
+          if (linear.name == one.report.name)
+            stages.push_back(&options.recipe.stages[static_cast<size_t>(linear.stage)]);
+      done.save(layer, finished, stages);
+    }
+    if (calibrates && layer + 1 < spec.num_layers)
+      for (size_t text = 0; text < hidden.size(); ++text)
+        hidden[text] = watched->run(options.texts[text], hidden[text]);
+    for (const FinishedLinear& one : finished.linears) report.linears.push_back(one.report);
+    if (options.progress) options.progress(layer + 1, spec.num_layers);
+  }
+
+  const std::filesystem::path unfinished = partial / "result";
+  std::filesystem::remove_all(unfinished);
+  write_result(unfinished, options, checkpoint, done, linears, spec.num_layers, report);
+  std::filesystem::rename(unfinished, options.output);
+  std::filesystem::remove_all(partial);
+  return report;
+}
+
+}  // namespace ladder

@@ -1,0 +1,142 @@
+#include "step8_advanced/quantization/quantizer/quantize_layer.h"
+
+#include <algorithm>
+#include <chrono>
+
+#include "step1_layers/core/error.h"
+#include "step8_advanced/quantization/algorithms/awq.h"
+#include "step8_advanced/quantization/algorithms/gptq.h"
+#include "step8_advanced/quantization/algorithms/hessian.h"
+#include "step8_advanced/quantization/numbers/quantize_weight.h"
+#include "step8_advanced/quantization/quantizer/smooth_layer.h"
+
+namespace ladder {
+namespace {
+
+const CheckpointLinear& find_linear(std::span<const CheckpointLinear> linears, const std::string& name) {
+  for (const CheckpointLinear& linear : linears)
+    if (linear.name == name) return linear;
+  fail("{}: not among the linears of its layer", name);
+}
+
+// The squared error of the weights alone.
+double weight_error(const Tensor& weight, const Tensor& rounded) {
+  double error = 0, all = 0;
+  for (int64_t i = 0; i < weight.numel(); ++i) {
+    const double w = weight.data<float>()[i], e = rounded.data<float>()[i] - w;
+    error += e * e;
+    all += w * w;
+  }
+  return all > 0 ? error / all : 0;
+}
+
+// NVFP4's G, which the parts of a merged linear share.
+float common_global_scale(const WatchedLinear& linear, const RecipeStage& stage) {
+  if (stage.linear->format != StoredFormat::nvfp4) return 0;
+  float largest = 0;
+  for (const WatchedPart& part : linear.parts) largest = std::max(largest, largest_absolute(part.weight));
+  return nvfp4_global_scale(largest);
+}
+
+}  // namespace
+
+FinishedLinear quantize_linear(const std::string& name, const Tensor& weight, const RecipeStage& stage,
+                               const LinearInputs& inputs, float global_scale) {
+  const auto start = std::chrono::steady_clock::now();
+  const QuantizationScheme& scheme = stage.linear->scheme;
+  FinishedLinear finished;
+  LinearReport& report = finished.report;
+  report.name = name;
+  report.method = method_name(stage.method);
+  report.scheme = stage.scheme_name;
+  if (stage.method == QuantizationMethod::gptq) {
+    QuantizationArgs args = scheme.weights;
+    args.actorder = stage.actorder;
+    GptqOptions options;
+    options.damping = stage.damping;
+    options.max_damping = std::max(1.0, stage.damping);
+    options.block_size = stage.block_size;
+    options.clipped_grids = stage.clipped_grids;
+    options.global_scale = global_scale;
+    const GptqResult result = gptq(weight, inputs.hessian, args, name, options);
+    finished.linear.weight = result.weight;
+    finished.linear.g_idx = result.g_idx;
+    report.damping = result.damping;
+    report.dead_columns = result.dead_columns;
+  } else {
+    // Scores of attention are products of what q and k give, so their weights are not clipped.
+    const bool clips =
+        stage.method == QuantizationMethod::awq && !name.ends_with(".q_proj") && !name.ends_with(".k_proj");
+    finished.linear.weight =
+        quantize_weight(clips ? clip_awq(inputs.sample, weight, scheme.weights, name) : weight,
+                        scheme.weights, name, global_scale);
+  }
+  if (global_scale > 0) finished.linear.global_scale = global_scale;
+  if (scheme.input_activations && !scheme.input_activations->dynamic)
+    finished.linear.input_scale = make_grid(-inputs.largest, inputs.largest, *scheme.input_activations).scale;
+  const Tensor rounded = dequantize(finished.linear.weight);
+  report.calibrated = inputs.hessian.defined();
+  report.error =
+      report.calibrated ? layer_error(weight, rounded, inputs.hessian) : weight_error(weight, rounded);
+  report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return finished;
+}
+
+// >>> task 8.5.sequential: a layer's linears one after the other, each on what the quantized ones before it give
+LinearInputs collect_inputs(WatchedLayer& layer, WatchedLinear& linear, std::span<const TokenIds> texts,
+                            std::span<const Tensor> hidden) {
+  Hessian hessian(linear.k(), linear.name);
+  linear.on_input = [&hessian](const Tensor& x) { hessian.add(x); };
+  for (size_t text = 0; text < texts.size(); ++text) layer.watch(texts[text], hidden[text]);
+  linear.on_input = nullptr;
+  const Tensor maxima = hessian.max_abs();
+  return {
+      hessian.matrix(), *std::max_element(maxima.data<float>(), maxima.data<float>() + maxima.numel()), {}};
+}
+
+FinishedLayer quantize_layer(WatchedLayer& layer, const Recipe& recipe,
+                             std::span<const CheckpointLinear> linears, std::span<const TokenIds> texts,
+                             std::span<const Tensor> hidden) {
+  FinishedLayer finished;
+  finished.norms = smooth_layer(layer, recipe, linears, texts, hidden);
+  for (const auto& linear : layer.linears()) {
+    const int stage_number = find_linear(linears, linear->parts.at(0).name).stage;
+    if (stage_number < 0) continue;
+    const RecipeStage& stage = recipe.stages.at(static_cast<size_t>(stage_number));
+    LinearInputs inputs = collect_inputs(layer, *linear, texts, hidden);
+    if (stage.method == QuantizationMethod::awq) inputs.sample = sample_inputs(layer, *linear, texts, hidden);
+    const float global_scale = common_global_scale(*linear, stage);
+    for (WatchedPart& part : linear->parts) {
+      finished.linears.push_back(quantize_linear(part.name, part.weight, stage, inputs, global_scale));
+      part.weight.copy_from(dequantize(finished.linears.back().linear.weight));
+    }
+    linear->activations = stage.linear->scheme.input_activations;
+    linear->input_scale = finished.linears.back().linear.input_scale;
+  }
+  return finished;
+}
+
+void restore_layer(WatchedLayer& layer, const Recipe& recipe, std::span<const CheckpointLinear> linears,
+                   const FinishedLayer& finished) {
+  for (const WatchedNorm& norm : layer.norms())
+    for (const NamedTensor& changed : finished.norms) {
+      if (changed.name == norm.gain_name) norm.gain.copy_from(changed.tensor.to(DType::f32));
+      if (changed.name == norm.bias_name) norm.bias.copy_from(changed.tensor.to(DType::f32));
+    }
+  for (const auto& linear : layer.linears())
+    for (WatchedPart& part : linear->parts) {
+      const CheckpointLinear& found = find_linear(linears, part.name);
+      if (!found.is_rounded()) continue;
+      const auto one =
+          std::find_if(finished.linears.begin(), finished.linears.end(),
+                       [&](const FinishedLinear& candidate) { return candidate.report.name == part.name; });
+      LADDER_CHECK(one != finished.linears.end(), "{}: not among the finished linears", part.name);
+      part.weight.copy_from(dequantize(one->linear.weight));
+      linear->activations =
+          recipe.stages.at(static_cast<size_t>(found.stage)).linear->scheme.input_activations;
+      linear->input_scale = one->linear.input_scale;
+    }
+}
+// <<< task 8.5.sequential
+
+}  // namespace ladder

@@ -1,0 +1,275 @@
+#include "step8_advanced/quantization/quantizer/recipe.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+
+#include "step1_layers/core/error.h"
+#include "step2_model/config/config_file.h"
+#include "step2_model/families/family.h"
+#include "step8_advanced/quantization/config/presets.h"
+#include "step8_advanced/quantization/config/quantization_config.h"
+
+namespace ladder {
+namespace {
+
+constexpr std::string_view kMethods[] = {"rtn", "gptq", "awq", "smoothquant"};
+
+QuantizationMethod parse_method(const std::string& name, const std::string& where) {
+  for (size_t i = 0; i < std::size(kMethods); ++i)
+    if (name == kMethods[i]) return static_cast<QuantizationMethod>(i);
+  fail("{}: method {}: expected one of {}", where, json_brief(Json(name)), fmt::join(kMethods, ", "));
+}
+
+ActivationOrder parse_order(const std::string& name, const std::string& where) {
+  if (name == "none") return ActivationOrder::none;
+  if (name == "group") return ActivationOrder::group;
+  LADDER_CHECK(name == "weight", "{}: actorder {}: expected weight, group or none", where,
+               json_brief(Json(name)));
+  return ActivationOrder::weight;
+}
+
+const char* format_that_reads(const Json& group) {
+  const Json weights = group.value("weights", Json::object());
+  if (!weights.is_object()) return "int-quantized";
+  const bool is_float = weights.value("type", Json("int")) == "float";
+  const bool four = weights.value("num_bits", Json(8)) == 4;
+  if (!is_float) return group.contains("input_activations") ? "int-quantized" : "pack-quantized";
+  if (!four) return weights.value("group_size", Json()) == 32 ? "mxfp8-quantized" : "float-quantized";
+  return weights.value("group_size", Json()) == 32 ? "mxfp4-pack-quantized" : "nvfp4-pack-quantized";
+}
+
+// compressed-tensors' object of one group; its reader is the one for schemes.
+StoredLinear parse_scheme(const Json& scheme, const std::string& where) {
+  if (scheme.is_string()) {
+    const std::string& name = json_string(scheme, where);
+    LADDER_CHECK(is_preset(name), "{}: {}: expected one of {}", where, json_brief(scheme),
+                 fmt::join(preset_names(), ", "));
+    return stored_linear(preset_scheme(name), where);
+  }
+  LADDER_CHECK(scheme.is_object(), "{}: expected a scheme's name or an object, found {}", where,
+               json_brief(scheme));
+  Json group = scheme;
+  LADDER_CHECK(!group.contains("targets"), "{}: targets stand beside the scheme, not in it", where);
+  group["targets"] = {"Linear"};
+  // Any that its reader takes: how the scheme is stored follows from it, below.
+  if (!group.contains("format")) group["format"] = format_that_reads(group);
+  const Json config = {{"quant_method", "compressed-tensors"}, {"config_groups", {{"group_0", group}}}};
+  const StoredLinear read = QuantizationConfig::parse(config.dump(), where).groups().at(0).linear;
+  return stored_linear(read.scheme, where);
+}
+
+// Scales as the model has its numbers, unless the format says how they are kept.
+void keep_scales_in(StoredLinear& linear, DType dtype) {
+  if (linear.format != StoredFormat::plain && linear.format != StoredFormat::packed) return;
+  linear.stored_scales = linear.scheme.weights.scale_format = dtype == DType::bf16  ? ScaleFormat::bf16
+                                                              : dtype == DType::f16 ? ScaleFormat::f16
+                                                                                    : ScaleFormat::f32;
+}
+
+std::vector<std::string> patterns_of(const ConfigObject& stage, const std::string& key,
+                                     std::vector<std::string> default_value) {
+  const Json* list = stage.find(key);
+  if (list == nullptr) return default_value;
+  LADDER_CHECK(list->is_array(), "{}: expected a list of names and patterns, found {}", stage.name(key),
+               json_brief(*list));
+  std::vector<std::string> patterns;
+  for (const Json& entry : *list) patterns.push_back(json_string(entry, stage.name(key)));
+  return patterns;
+}
+
+RecipeStage parse_stage(const Json& json, const std::string& where, DType checkpoint_dtype) {
+  const ConfigObject object(json, where);
+  RecipeStage stage;
+  stage.where = where;
+  const auto method = object.string("method");
+  LADDER_CHECK(method.has_value(), "{}: expected a method, one of {}", where, fmt::join(kMethods, ", "));
+  stage.method = parse_method(*method, where);
+  std::vector<std::string> known = {"method", "targets", "ignore"};
+  if (stage.method == QuantizationMethod::smoothquant) {
+    known.push_back("smoothing_strength");
+  } else {
+    known.push_back("scheme");
+    if (stage.method == QuantizationMethod::gptq)
+      known.insert(known.end(), {"actorder", "damping", "block_size", "clipped_grids"});
+  }
+  for (const auto& [key, value] : json.items())
+    LADDER_CHECK(std::find(known.begin(), known.end(), key) != known.end(), "{}: {}: not known; {} has {}",
+                 where, json_brief(Json(key)), *method, fmt::join(known, ", "));
+  stage.targets = patterns_of(object, "targets", {"Linear"});
+  stage.ignore = patterns_of(object, "ignore", {});
+  LADDER_CHECK(!stage.targets.empty(), "{}: targets: expected at least one", where);
+  stage.actorder = parse_order(object.string("actorder").value_or("weight"), where);
+  stage.damping = object.number("damping", stage.damping);
+  stage.block_size = object.integer("block_size", 1, 1 << 20, stage.block_size);
+  stage.clipped_grids = object.boolean("clipped_grids", false);
+  stage.smoothing_strength = object.number("smoothing_strength", stage.smoothing_strength);
+  LADDER_CHECK(stage.damping > 0 && stage.damping <= 1, "{}: damping {}: expected above 0, at most 1", where,
+               stage.damping);
+  LADDER_CHECK(stage.smoothing_strength >= 0 && stage.smoothing_strength <= 1,
+               "{}: smoothing_strength {}: expected 0 to 1", where, stage.smoothing_strength);
+  if (stage.method == QuantizationMethod::smoothquant) return stage;
+
+  const Json* scheme = object.find("scheme");
+  LADDER_CHECK(scheme != nullptr, "{}: expected a scheme", where);
+  stage.scheme_name = scheme->is_string() ? scheme->get<std::string>() : scheme->dump();
+  stage.linear = parse_scheme(*scheme, object.name("scheme"));
+  keep_scales_in(*stage.linear, checkpoint_dtype);
+  QuantizationArgs& weights = stage.linear->scheme.weights;
+  // Only groups have an order on disk; for other grids it is the algorithm's affair alone.
+  const bool ordered = stage.method == QuantizationMethod::gptq && weights.strategy == ScaleStrategy::group;
+  LADDER_CHECK(stage.actorder != ActivationOrder::group || stage.linear->format == StoredFormat::packed,
+               "{}: actorder group: expected a scheme of packed integers in groups", where);
+  weights.actorder =
+      ordered && stage.linear->format == StoredFormat::packed ? stage.actorder : ActivationOrder::none;
+  LADDER_CHECK(stage.method != QuantizationMethod::awq || weights.strategy == ScaleStrategy::group ||
+                   weights.strategy == ScaleStrategy::channel,
+               "{}: awq: expected a scheme with a scale per group or channel", where);
+  const auto& activations = stage.linear->scheme.input_activations;
+  LADDER_CHECK(!activations || activations->scale_format != ScaleFormat::e4m3,
+               "{}: activations with NVFP4's scales: expected NVFP4A16, weights alone", where);
+  return stage;
+}
+
+// Whether a target or an entry of `ignore` names a linear: the reader of quantization_config decides, as it will when the
+// result is loaded.
+class NamePattern {
+ public:
+  NamePattern(const std::string& pattern, const std::string& where)
+      : config_(QuantizationConfig::parse(
+            Json({{"quant_method", "compressed-tensors"},
+                  {"config_groups", {{"W4A16", std::vector<std::string>{pattern}}}}})
+                .dump(),
+            where)) {}
+  bool names(const std::string& linear) const { return config_.linear(std::span(&linear, 1)).has_value(); }
+
+ private:
+  QuantizationConfig config_;
+};
+
+// Which linears one of the patterns names. Error: a pattern that names none.
+std::vector<bool> named_by(const std::vector<std::string>& patterns, const char* list,
+                           const RecipeStage& stage, std::span<const CheckpointLinear> linears) {
+  std::vector<bool> named(linears.size());
+  for (const std::string& pattern : patterns) {
+    const NamePattern one(pattern, fmt::format("{}: {}", stage.where, list));
+    bool any = false;
+    for (size_t i = 0; i < linears.size(); ++i)
+      if (one.names(linears[i].name)) named[i] = any = true;
+    LADDER_CHECK(any || pattern == "lm_head",
+                 "{}: {} {}: it names none of the {} linears; they are called as {} is", stage.where, list,
+                 json_brief(Json(pattern)), linears.size(), linears.empty() ? "" : linears[0].name);
+  }
+  return named;
+}
+
+void check_shape(const RecipeStage& stage, const CheckpointLinear& linear) {
+  const QuantizationArgs& weights = stage.linear->scheme.weights;
+  LADDER_CHECK(weights.strategy != ScaleStrategy::group || linear.k % weights.group_size == 0,
+               "{}: groups of {} do not divide the {} columns of {}", stage.where, weights.group_size,
+               linear.k, linear.name);
+  LADDER_CHECK(!weights.is_float || weights.num_bits != 4 || linear.k % 2 == 0,
+               "{}: {} has {} columns, expected an even number", stage.where, linear.name, linear.k);
+  const auto& x = stage.linear->scheme.input_activations;
+  LADDER_CHECK(!x || x->strategy != ScaleStrategy::group || linear.k % x->group_size == 0,
+               "{}: activations in groups of {} do not divide the {} columns of {}", stage.where,
+               x->group_size, linear.k, linear.name);
+}
+
+}  // namespace
+
+std::string_view method_name(QuantizationMethod method) {
+  return kMethods[static_cast<size_t>(method)];
+}
+
+bool RecipeStage::needs_calibration() const {
+  if (method != QuantizationMethod::rtn) return true;
+  const auto& activations = linear->scheme.input_activations;
+  return activations && !activations->dynamic;
+}
+
+bool Recipe::needs_calibration() const {
+  return std::any_of(stages.begin(), stages.end(),
+                     [](const RecipeStage& stage) { return stage.needs_calibration(); });
+}
+
+Recipe parse_recipe(std::string_view json, std::string_view what, DType checkpoint_dtype) {
+  const Json root = parse_json(json, what);
+  const std::string where(what);
+  LADDER_CHECK(root.is_object(), "{}: expected an object, found {}", where, json_brief(root));
+  for (const auto& [key, value] : root.items())
+    LADDER_CHECK(key == "stages", "{}: {}: not known; a recipe has \"stages\"", where, json_brief(Json(key)));
+  const Json& stages = json_at(root, "stages", where);
+  LADDER_CHECK(stages.is_array() && !stages.empty(), "{}: stages: expected a list of at least one", where);
+  Recipe recipe;
+  recipe.text = root.dump();
+  bool rounds = false;
+  for (size_t i = 0; i < stages.size(); ++i) {
+    recipe.stages.push_back(
+        parse_stage(stages[i], fmt::format("{}: stages[{}]", where, i), checkpoint_dtype));
+    const bool smooths = !recipe.stages.back().rounds();
+    LADDER_CHECK(!smooths || !rounds,
+                 "{}: stages[{}]: smoothquant after a stage that rounds: expected it before", where, i);
+    rounds = rounds || !smooths;
+  }
+  LADDER_CHECK(rounds, "{}: no stage rounds anything: expected one with a scheme", where);
+  return recipe;
+}
+
+Recipe recipe_of(std::string_view scheme, std::string_view method, DType checkpoint_dtype) {
+  const Json stage = {{"method", method}, {"scheme", scheme}};
+  return parse_recipe(Json({{"stages", Json::array({stage})}}).dump(), "--scheme and --method",
+                      checkpoint_dtype);
+}
+
+std::vector<CheckpointLinear> find_linears(const Checkpoint& checkpoint, const DecoderSpec& spec) {
+  LADDER_CHECK(spec.quantization_config.empty(), "{}: quantized already, expected dense weights",
+               checkpoint.directory().string());
+  LADDER_CHECK(spec.num_expert_layers() == 0,
+               "{}: layers with experts: the quantizer takes dense layers alone",
+               checkpoint.directory().string());
+  constexpr std::string_view kWeight = ".weight";
+  const ModelFamily& family = family_of(spec.architecture);
+  std::vector<CheckpointLinear> linears;
+  for (const Checkpoint::Entry& entry : checkpoint.entries()) {
+    const auto target = find_tensor_target(family, entry.info->name);
+    if (!target || target->layer < 0 || entry.info->shape.ndim() != 2 ||
+        !target->parameter.ends_with(kWeight))
+      continue;
+    const auto without = [&](const std::string& name) {
+      return name.substr(0, name.size() - kWeight.size());
+    };
+    linears.push_back({without(entry.info->name), without(target->parameter), target->part, target->layer,
+                       entry.info->shape[0], entry.info->shape[1]});
+  }
+  std::sort(linears.begin(), linears.end(), [](const CheckpointLinear& a, const CheckpointLinear& b) {
+    return std::tie(a.layer, a.linear, a.part) < std::tie(b.layer, b.linear, b.part);
+  });
+  return linears;
+}
+
+void assign_stages(const Recipe& recipe, std::span<CheckpointLinear> linears) {
+  for (size_t s = 0; s < recipe.stages.size(); ++s) {
+    const RecipeStage& stage = recipe.stages[s];
+    const std::vector<bool> targeted = named_by(stage.targets, "target", stage, linears);
+    const std::vector<bool> ignored = named_by(stage.ignore, "ignore", stage, linears);
+    for (size_t i = 0; i < linears.size(); ++i) {
+      if (!targeted[i] || ignored[i]) continue;
+      int& assigned = stage.rounds() ? linears[i].stage : linears[i].smooth_stage;
+      LADDER_CHECK(assigned < 0, "{}: {} is rounded by stages[{}] already: expected one stage for it",
+                   stage.where, linears[i].name, assigned);
+      assigned = static_cast<int>(s);
+      if (stage.rounds()) check_shape(stage, linears[i]);
+    }
+  }
+  // Parts of one linear are stored alike.
+  std::map<std::string, const CheckpointLinear*> first_parts;
+  for (const CheckpointLinear& linear : linears) {
+    const CheckpointLinear& first = *first_parts.emplace(linear.linear, &linear).first->second;
+    LADDER_CHECK(first.stage == linear.stage && first.smooth_stage == linear.smooth_stage,
+                 "{} and {} are parts of one linear: expected the same stages for both", first.name,
+                 linear.name);
+  }
+}
+
+}  // namespace ladder

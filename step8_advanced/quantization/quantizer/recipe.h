@@ -1,0 +1,86 @@
+#pragma once
+// Task 8.5: what is to be done to a model: FILE.json, or the flags --scheme and --method.
+//
+//   {"stages": [
+//     {"method": "rtn", "scheme": "W8A16", "targets": ["re:.*down_proj"]},
+//     {"method": "gptq", "scheme": {"weights": {"num_bits": 4, "type": "int", "symmetric": true, "group_size": 64}},
+//      "ignore": ["re:.*down_proj"], "actorder": "weight", "damping": 0.01}]}
+//
+//   method        rtn, gptq, awq, or smoothquant, which rounds nothing and goes before a stage that does
+//   scheme        a name of compressed-tensors (W4A16, FP8_DYNAMIC, ...), or a config group of its: weights, input_activations
+//   targets       ["Linear"]: every linear of the decoder layers. Names as checkpoints have them ("model.layers.0.mlp.up_proj"),
+//                 or "re:" and a pattern that matches from the name's beginning on
+//   ignore        [], the same; head and embedding are never rounded
+//   gptq          actorder ("weight"; "group", "none"), damping (0.01), block_size (128), clipped_grids (false)
+//   smoothquant   smoothing_strength (0.5)
+#include <cstdint>
+#include <filesystem>
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "step2_model/checkpoint/checkpoint.h"
+#include "step2_model/decoder/decoder_spec.h"
+#include "step8_advanced/quantization/stored_linear.h"
+
+namespace ladder {
+
+enum class QuantizationMethod : uint8_t { rtn, gptq, awq, smoothquant };
+std::string_view method_name(QuantizationMethod method);
+
+struct RecipeStage {
+  std::string where;  // "FILE.json: stages[1]", for messages
+  QuantizationMethod method = QuantizationMethod::rtn;
+  std::string scheme_name;             // as the recipe has it, for people
+  std::optional<StoredLinear> linear;  // none: of smoothquant
+  std::vector<std::string> targets = {"Linear"}, ignore;
+  // gptq
+  ActivationOrder actorder = ActivationOrder::weight;
+  double damping = 0.01;
+  int64_t block_size = 128;
+  bool clipped_grids = false;
+  // smoothquant
+  double smoothing_strength = 0.5;
+
+  bool rounds() const { return linear.has_value(); }
+  // Whether it looks at what goes through the layers.
+  bool needs_calibration() const;
+};
+
+struct Recipe {
+  std::vector<RecipeStage> stages;
+  std::string text;  // as JSON, for the report
+
+  bool needs_calibration() const;
+};
+
+// `checkpoint_dtype`: what the scales are kept in, where the format has a choice. Error, beginning with `what`: a key, method,
+// scheme or order that is not known, no stage that rounds, options of another method.
+Recipe parse_recipe(std::string_view json, std::string_view what, DType checkpoint_dtype);
+// One stage for all linears, as the flags say it.
+Recipe recipe_of(std::string_view scheme, std::string_view method, DType checkpoint_dtype);
+
+// A linear of a decoder layer, as the checkpoint has it; one part of a merged one.
+struct CheckpointLinear {
+  std::string name;    // "model.layers.0.self_attn.q_proj"
+  std::string linear;  // "layers.0.qkv_proj", whose part it is
+  int part = 0;
+  int64_t layer = 0;
+  int64_t n = 0, k = 0;
+  int stage = -1;         // of the recipe, that rounds it; -1: none
+  int smooth_stage = -1;  // that smooths it
+
+  bool is_rounded() const { return stage >= 0; }
+};
+
+// All linears of the model's layers, those of one layer together and in the order of their part in the layer's. Error: layers with experts,
+// weights that are no floats (a checkpoint that is quantized already).
+std::vector<CheckpointLinear> find_linears(const Checkpoint& checkpoint, const DecoderSpec& spec);
+
+// Sets `stage` and `smooth_stage`. Error, naming stage, pattern or linear: a target or an entry of `ignore` that names none of the linears, a
+// linear that two stages round, parts of one merged linear (q, k, v) that differ, a group that does not divide k.
+void assign_stages(const Recipe& recipe, std::span<CheckpointLinear> linears);
+
+}  // namespace ladder

@@ -1,0 +1,65 @@
+#include "step8_advanced/quantization/quantizer/text_pass.h"
+
+#include <numeric>
+
+#include "step1_layers/core/error.h"
+
+namespace ladder {
+namespace {
+
+constexpr int64_t kBlockSize = 16;
+
+template <class T>
+Tensor counting(int64_t count) {  // 0, 1, 2, ...
+  const Tensor numbers = Tensor::empty({count}, dtype_of<T>);
+  std::iota(numbers.data<T>(), numbers.data<T>() + count, T{0});
+  return numbers;
+}
+
+}  // namespace
+
+TextPass::TextPass(Model& model, const OpContext& ctx, int64_t max_tokens)
+    : model_(model), ctx_(ctx), max_tokens_(max_tokens) {
+  LADDER_CHECK(ctx.device.is_cpu(), "a text passes through a model on the CPU alone");
+  LADDER_CHECK(max_tokens <= model.max_model_len(), "texts of {} tokens: the model takes {}", max_tokens,
+               model.max_model_len());
+  ctx_.arena = &arena_;
+  ctx_.batch_invariant = model.dtype() == DType::f32;
+  const int64_t blocks = (max_tokens + kBlockSize - 1) / kBlockSize;
+  for (const KvCacheSpec& spec : model.kv_cache_specs()) {
+    KvCacheView view;
+    view.k = Tensor::empty({blocks, kBlockSize, spec.num_kv_heads, spec.k_dim}, spec.dtype);
+    view.v = Tensor::empty({blocks, kBlockSize, spec.num_kv_heads, spec.v_dim}, spec.dtype);
+    caches_.push_back(view);
+  }
+}
+
+void TextPass::forward(std::span<const int32_t> ids, const Tensor& hidden,
+                       const std::function<void(const Tensor& hidden)>& use) {
+  const auto tokens = static_cast<int64_t>(ids.size());
+  LADDER_CHECK(tokens > 0 && tokens <= max_tokens_, "a text of {} tokens, expected 1 to {}", tokens,
+               max_tokens_);
+  const std::vector<int32_t> starts = {0, static_cast<int32_t>(tokens)};
+  ModelInput input;
+  input.input_ids = Tensor::from(ids, {tokens});
+  input.positions = counting<int32_t>(tokens);
+  input.hidden = hidden;
+  input.attention.query_start_loc = Tensor::from(std::span(starts), {2});
+  input.host_query_start_loc = input.attention.query_start_loc;
+  input.attention.seq_lens = Tensor::from(std::span(starts).subspan(1), {1});
+  const int64_t blocks = (tokens + kBlockSize - 1) / kBlockSize;
+  input.attention.block_tables = counting<int32_t>(blocks).view({1, blocks});
+  input.attention.slot_mapping = counting<int64_t>(tokens);
+  input.attention.num_seqs = 1;
+  input.attention.num_tokens = input.attention.max_query_len = input.attention.max_seq_len = tokens;
+  input.kv_caches = caches_;
+  ArenaScope scope(arena_);
+  use(model_.forward(ctx_, input));
+}
+
+void TextPass::logits(const Tensor& hidden, const std::function<void(const Tensor& logits)>& use) {
+  ArenaScope scope(arena_);
+  use(model_.compute_logits(ctx_, hidden));
+}
+
+}  // namespace ladder

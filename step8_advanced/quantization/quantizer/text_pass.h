@@ -1,0 +1,33 @@
+#pragma once
+// Task 8.5: one text at a time through a model, or through a range of its layers, without an engine: what evaluation and
+// calibration need. The KV cache holds that one text and is written anew for the next.
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "step2_model/model.h"
+
+namespace ladder {
+
+class TextPass {
+ public:
+  // For texts of up to max_tokens; the model outlives this. On the CPU; ctx's arena is not used.
+  TextPass(Model& model, const OpContext& ctx, int64_t max_tokens);
+
+  // Hidden states [tokens, hidden_size] of a text that begins at position 0, given to `use` and valid until it returns.
+  // A model that does not begin at layer 0 takes `hidden`, what the range before it returned, and only counts the ids.
+  void forward(std::span<const int32_t> ids, const Tensor& hidden,
+               const std::function<void(const Tensor& hidden)>& use);
+  // logits [rows, vocab_size] f32 of rows of hidden states; also within forward's `use`.
+  void logits(const Tensor& hidden, const std::function<void(const Tensor& logits)>& use);
+
+ private:
+  Model& model_;
+  Arena arena_;
+  OpContext ctx_;
+  int64_t max_tokens_;
+  std::vector<KvCacheView> caches_;
+};
+
+}  // namespace ladder

@@ -1,0 +1,82 @@
+// ladder quantize: what it writes is tests/step8_advanced's; here are its flags.
+#include "tests/cli/program.h"
+#include "tests/support/temporary_folder.h"
+
+namespace ladder {
+namespace {
+
+using testing::BinaryResult;
+using testing::expect_refused;
+using testing::Json;
+using testing::json_lines;
+using testing::run_binary;
+
+BinaryResult quantize(const std::filesystem::path& output, std::vector<std::string> more) {
+  std::vector<std::string> arguments = {"quantize", "--model", testing::tinyworld(), "--output",
+                                        output.string()};
+  arguments.insert(arguments.end(), more.begin(), more.end());
+  return run_binary(arguments);
+}
+
+std::string qa() {
+  return testing::tinyworld() + "/eval/qa.jsonl";
+}
+
+TEST(Cli_Quantize, WritesAFolderThatOtherCommandsTake) {
+  testing::TemporaryFolder folder;
+  const BinaryResult result = quantize(folder / "out", {"--scheme", "W8A16"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("model.layers.7.mlp.down_proj"), std::string::npos) << result.out;
+  EXPECT_NE(result.err.find("8 layers; about"), std::string::npos) << result.err;
+  const std::string out = (folder / "out").string();
+  const BinaryResult eval = run_binary({"eval", "--model", out, "--base", testing::tinyworld(), "--data",
+                                        testing::tinyworld() + "/eval/text.jsonl", "--max-documents", "1",
+                                        "--dtype", "f32", "--format", "jsonl"});
+  ASSERT_EQ(eval.exit_code, 0) << eval.err;
+  const Json summary = json_lines(eval.out).back().at("summary");
+  EXPECT_GT(summary.at("kl").get<double>(), 0);
+  EXPECT_LT(summary.at("kl").get<double>(), 1e-3);
+  const BinaryResult answer =
+      run_binary({"generate", "--model", out, "--prompt", "12 + 34 =", "--temperature", "0", "--max-tokens",
+                  "3", "--device", "cpu", "--kv-memory", "4MiB"});
+  ASSERT_EQ(answer.exit_code, 0) << answer.err;
+  EXPECT_NE(answer.out.find("46"), std::string::npos) << answer.out;
+  expect_refused(quantize(folder / "out", {"--scheme", "W8A16"}), "is there already");
+}
+
+TEST(Cli_Quantize, CalibratesByARecipe) {
+  testing::TemporaryFolder folder;
+  testing::write_file(
+      folder / "recipe.json",
+      R"({"stages": [{"method": "gptq", "scheme": "W4A16", "targets": ["re:.*layers.[01]..*"]}]})");
+  const BinaryResult result =
+      quantize(folder / "out", {"--recipe", (folder / "recipe.json").string(), "--calibration", qa(),
+                                "--num-samples", "4", "--max-seq-len", "128"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("gptq"), std::string::npos) << result.out;
+}
+
+TEST(Cli_Quantize, MistakesAreOneLine) {
+  testing::TemporaryFolder folder;
+  testing::write_file(folder / "recipe.json", R"({"stages": [{"method": "gptq", "scheme": "W4A16"}]})");
+  const std::string recipe = (folder / "recipe.json").string();
+  const auto out = folder / "out";
+  expect_refused(quantize(out, {}), "--scheme");
+  expect_refused(quantize(out, {"--scheme", "W4A17"}), "W4A17");
+  expect_refused(quantize(out, {"--scheme", "W4A16", "--recipe", recipe}), "--recipe and --scheme");
+  expect_refused(quantize(out, {"--recipe", recipe, "--method", "rtn"}), "--method");
+  expect_refused(quantize(out, {"--recipe", recipe}), "--calibration");
+  expect_refused(quantize(out, {"--scheme", "W4A16", "--calibration", qa()}), "--calibration");
+  expect_refused(quantize(out, {"--recipe", (folder / "none.json").string()}), "none.json");
+  const BinaryResult few =
+      quantize(out, {"--recipe", recipe, "--calibration", qa(), "--num-samples", "9999"});
+  expect_refused(few, "9999");
+  expect_refused(few, "has 400");
+  expect_refused(quantize(out, {"--recipe", recipe, "--calibration", qa(), "--max-seq-len", "4096"}),
+                 "--max-seq-len 4096");
+  expect_refused(quantize(out, {"--scheme", "W4A16", "--device", "cuda"}), "--device cuda");
+  EXPECT_FALSE(std::filesystem::exists(out));
+}
+
+}  // namespace
+}  // namespace ladder
