@@ -3,9 +3,9 @@
 #include <fmt/format.h>
 
 #include "bench/support/bench_support.h"
+#include "step1_layers/core/small_floats.h"
 #include "step1_layers/linear/matmul.h"
 #include "step8_advanced/quantization/kernels/quantized_matmul.h"
-#include "step1_layers/core/small_floats.h"
 
 namespace ladder::bench {
 namespace {

@@ -2,9 +2,9 @@
 #include <algorithm>
 #include <vector>
 
+#include "step1_layers/core/small_floats.h"
 #include "step8_advanced/quantization/kernels/quantized_matmul_rungs.h"
 #include "step8_advanced/quantization/kernels/round_activations.h"
-#include "step1_layers/core/small_floats.h"
 
 namespace ladder {
 

@@ -2,11 +2,11 @@
 #include <cmath>
 
 #include "step1_layers/core/error.h"
+#include "step1_layers/core/small_floats.h"
 #include "step8_advanced/quantization/linear/formats.h"
 #include "step8_advanced/quantization/linear/stored_method.h"
 #include "step8_advanced/quantization/linear/stored_scales.h"
 #include "step8_advanced/quantization/numbers/packing.h"
-#include "step1_layers/core/small_floats.h"
 
 namespace ladder {
 namespace {

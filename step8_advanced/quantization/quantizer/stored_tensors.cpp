@@ -5,8 +5,8 @@
 #include <cstring>
 
 #include "step1_layers/core/error.h"
-#include "step8_advanced/quantization/numbers/packing.h"
 #include "step1_layers/core/small_floats.h"
+#include "step8_advanced/quantization/numbers/packing.h"
 
 namespace ladder {
 namespace {

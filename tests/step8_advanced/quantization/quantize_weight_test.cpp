@@ -9,9 +9,9 @@
 #include <vector>
 
 #include "step1_layers/core/error.h"
+#include "step1_layers/core/small_floats.h"
 #include "step2_model/json.h"
 #include "step8_advanced/quantization/numbers/packing.h"
-#include "step1_layers/core/small_floats.h"
 #include "tests/support/numerics.h"
 #include "tests/support/source_folder.h"
 

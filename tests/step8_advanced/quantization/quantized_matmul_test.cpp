@@ -9,8 +9,8 @@
 #include <span>
 
 #include "step1_layers/core/error.h"
-#include "step8_advanced/quantization/numbers/grid.h"
 #include "step1_layers/core/small_floats.h"
+#include "step8_advanced/quantization/numbers/grid.h"
 #include "tests/support/numerics.h"
 #include "tests/support/rungs.h"
 

@@ -6,8 +6,8 @@
 #include <functional>
 #include <memory>
 
-#include "step8_advanced/quantization/numbers/packing.h"
 #include "step1_layers/core/small_floats.h"
+#include "step8_advanced/quantization/numbers/packing.h"
 
 namespace ladder::testing {
 namespace {
