@@ -43,6 +43,7 @@ int64_t clear_dead_columns(const Tensor& weight, std::span<const double> diagona
 
 DampedFactor damped_factor(const Tensor& hessian, std::span<const int32_t> order, std::string_view name,
                            double damping, double max_damping) {
+  LADDER_CHECK(damping > 0, "{}: damping of {}; expected a number above 0", name, damping);
   const auto k = static_cast<int64_t>(order.size());
   const float* h = hessian.data<float>();
   const Tensor damped = Tensor::empty({k, k}, DType::f64);

@@ -23,8 +23,8 @@ struct DampedFactor {
 
 // Of H with its rows and columns in this order, dead columns with 1 on the diagonal. Where H is not positive
 // definite with `damping` (rows fewer than columns and rounding make that), it is raised times 10 a time, up to
-// `max_damping`. Error: not with that either; names the layer, the column whose pivot was not above 0, and the
-// damping.
+// `max_damping`. Errors name the layer: damping is not above 0; H is not positive definite with max_damping either,
+// with the column whose pivot was not above 0.
 DampedFactor damped_factor(const Tensor& hessian, std::span<const int32_t> order, std::string_view name,
                            double damping, double max_damping);
 

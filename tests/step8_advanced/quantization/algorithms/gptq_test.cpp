@@ -10,6 +10,7 @@
 
 #include "step1_layers/core/error.h"
 #include "step1_layers/core/parallel.h"
+#include "step8_advanced/quantization/algorithms/damped_factor.h"
 #include "step8_advanced/quantization/algorithms/round_columns.h"
 #include "step8_advanced/quantization/numbers/quantize_weight.h"
 #include "tests/step8_advanced/quantization/algorithms/layer_problem.h"
@@ -326,6 +327,20 @@ TEST(Task8_3_Gptq, ADeadColumnIsZero) {
       for (const int64_t column : {7, 44}) EXPECT_EQ(rounded.at<float>({row, column}), 0.0f);
   }
   EXPECT_NE(problem.weight.at<float>({0, 7}), 0.0f) << "the weight itself is left as it is";
+}
+
+TEST(Task8_3_DampedFactor, AColumnThatWasNeverUsedHasOneOnTheDiagonal) {
+  const std::vector<int32_t> order = {1, 2, 0};
+  const DampedFactor factor = damped_factor(diagonal_matrix({0, 3, 5}), order, "layer", 0.01, 1);
+  for (int64_t i = 0; i < 3; ++i) {
+    const double diagonal = std::vector<double>{3, 5, 1}[static_cast<size_t>(i)] + 0.01 * 3;
+    EXPECT_NEAR(factor.u.at<float>({i, i}), 1 / std::sqrt(diagonal), 1e-6)
+        << "column " << order[static_cast<size_t>(i)];
+  }
+  EXPECT_NE(error_of([&] {
+              damped_factor(diagonal_matrix({0, 3, 5}), order, "o_proj", 0, 1);
+            }).find("o_proj"),
+            std::string::npos);
 }
 
 TEST(Task8_3_Gptq, FewerRowsThanColumnsWorkThroughDamping) {
