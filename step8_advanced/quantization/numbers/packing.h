@@ -40,8 +40,9 @@ Tensor pack_gptq(const Tensor& codes, int bits);
 Tensor unpack_gptq(const Tensor& qweight, int bits, int64_t n, int64_t k, std::string_view what);
 
 // GPTQ's qzeros, u8 [n, groups] and i32 [groups, n b / 32]. `one_less`: the file has zero - 1, modulo 2^b (checkpoint_format
-// "gptq"; "gptq_v2" has the zero). A zero of 0 is then all ones. Programs that wrote it forgot the modulo, and
-// the borrow overwrote the word's higher zeros; those are lost, and read as 0.
+// "gptq"; "gptq_v2" has the zero). A zero of 0 is then all ones. Programs that wrote it forgot the modulo: of AutoGPTQ's
+// words the borrow overwrote all higher zeros, which are lost and read as 0; GPTQModel subtracts from the word as a whole,
+// and the next zero reads one too small.
 Tensor pack_gptq_zeros(const Tensor& zeros, int bits, bool one_less);
 Tensor unpack_gptq_zeros(const Tensor& qzeros, int bits, bool one_less, int64_t n, int64_t groups,
                          std::string_view what);
