@@ -7,7 +7,7 @@
 Random token ids go through each folder twice, with transformers in float32 and with `ladder score --dtype f32`. Compared
 are the natural log probabilities of every token of the text and of the 20 likeliest at each position: their root
 mean square difference must be at most 1e-3. Where inputs are quantized (a number between two codes may be rounded
-either way) or compressed-tensors dequantizes through bfloat16 (4-bit floats), it must be at most half of what
+either way) or compressed-tensors dequantizes to bfloat16 (NVFP4, MX), it must be at most half of what
 quantizing itself changed, which is the same difference between the folder and --base, both with transformers.
 Exit code 1 if a folder fails.
 """
@@ -32,10 +32,25 @@ def draw_texts(vocab, count, length, seed):
     return [[draw.randrange(vocab) for _ in range(length)] for _ in range(count)]
 
 
+def groups_of(folder):
+    """The schemes of a quantized folder; of another one none."""
+    config = json.loads((folder / "config.json").read_text()).get("quantization_config", {"config_groups": {}})
+    return list(config["config_groups"].values())
+
+
+def dequantizes_to_bfloat16(groups):
+    """compressed-tensors does so with NVFP4 and the MX formats, whatever type is asked for."""
+    return any(g["weights"]["type"] == "float" and g["weights"]["strategy"] in ("group", "tensor_group") for g in groups)
+
+
 @torch.no_grad()
 def log_probabilities(folder, texts):
     """Per text, of the next token at all positions but the last: [positions, vocabulary]."""
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32, attn_implementation="eager").eval()
+    dtype = torch.bfloat16 if dequantizes_to_bfloat16(groups_of(folder)) else torch.float32
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
+    if dtype == torch.bfloat16:
+        model(torch.tensor([texts[0]]), use_cache=False)  # dequantizes
+        torch.nn.Module.float(model)  # model.float() refuses for quantized models
     return [model(torch.tensor([ids]), use_cache=False).logits[0, :-1].double().log_softmax(-1) for ids in texts]
 
 
@@ -60,16 +75,9 @@ def root_mean_square(values):
     return (sum(value * value for value in values) / len(values)) ** 0.5
 
 
-def is_inexact(folder):
-    """Inputs are quantized, or weights are floats of four bits."""
-    config = json.loads((folder / "config.json").read_text()).get("quantization_config")
-    if config is None:
-        raise SystemExit(f"{folder}: has no quantization_config")
-    return any(group["input_activations"] or (group["weights"]["type"] == "float" and group["weights"]["num_bits"] == 4)
-               for group in config["config_groups"].values())
-
-
 def check(folder, base, ladder, texts):
+    if not groups_of(folder):
+        raise SystemExit(f"{folder}: is not quantized")
     theirs, ours = log_probabilities(folder, texts), scores_of_ladder(ladder, folder, texts)
     difference, effect = [], []
     for text in range(len(texts)):
@@ -77,7 +85,9 @@ def check(folder, base, ladder, texts):
             difference.append(logprob - theirs[text][position, token].item())
             effect.append((theirs[text][position, token] - base[text][position, token]).item())
     difference, effect = root_mean_square(difference), root_mean_square(effect)
-    bound = 0.5 * effect if is_inexact(folder) else 1e-3
+    groups = groups_of(folder)
+    inexact = dequantizes_to_bfloat16(groups) or any(group["input_activations"] for group in groups)
+    bound = 0.5 * effect if inexact else 1e-3
     ok = difference <= bound
     print(f"{folder.name:28} difference {difference:.2e}  allowed {bound:.2e}  quantizing changed {effect:.2e}  "
           f"{'ok' if ok else 'FAILED'}", flush=True)
