@@ -18,6 +18,7 @@
 #include "step7_parallel/expert/expert_parallel.h"
 #include "step7_parallel/pipeline/split_layers.h"
 #include "step7_parallel/workers/worker_executor.h"
+#include "step8_advanced/quantization/linear/quantized_makers.h"
 
 namespace ladder {
 
@@ -294,6 +295,7 @@ std::vector<std::string> EngineFlags::arguments_of_replica(const EngineOptions& 
 
 ModelMakers EngineFlags::model_makers() const {
   ModelMakers makers;
+  makers.linear_method = make_quantized_linear_methods();
   if (options_.runner.expert_parallel) makers.mlp = make_expert_parallel_mlp;
   // Both are refused with --prefill-context-parallel-size, which makes the model too, in the flags' own words.
   if (options_.runner.balance_experts && options_.runner.prefill_context_parallel_size == 1)
