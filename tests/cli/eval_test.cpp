@@ -62,7 +62,7 @@ TEST(Cli_Eval, AModelAgainstItself) {
   EXPECT_EQ(summary.at("tokens"), 297);
   const BinaryResult table = eval({"--base", testing::tied_model()}, data);
   ASSERT_EQ(table.exit_code, 0) << table.err;
-  for (const char* word : {"perplexity", "KL(base || model) x 1000", "same likeliest token, %  100.00"})
+  for (const char* word : {"perplexity", "KL(base || model) x 1000", "same likeliest token, %   100.00"})
     EXPECT_NE(table.out.find(word), std::string::npos) << word << "\n" << table.out;
 }
 
