@@ -1,7 +1,6 @@
 #include "step1_layers/core/small_floats.h"
 
 #include <algorithm>
-#include <bit>
 #include <cmath>
 #include <limits>
 
@@ -16,7 +15,7 @@ constexpr float kE2M1[] = {0.0f, 0.5f, 1.0f, 1.5f, 2.0f, 3.0f, 4.0f, 6.0f};
 
 // >>> task 8.1.floats: the small floats' bits
 uint8_t float_to_e4m3(float x) {
-  const auto sign = static_cast<uint8_t>(std::bit_cast<uint32_t>(x) >> 31 << 7);
+  const uint8_t sign = std::signbit(x) ? 0x80 : 0;
   if (std::isnan(x)) return sign | 0x7f;
   const float absolute = std::min(std::fabs(x), kMaxE4M3);
   // The step between neighbours: an eighth of the power of two below, and 2^-9 below the smallest normal number, 2^-6.
