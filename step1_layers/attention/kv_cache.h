@@ -50,7 +50,7 @@ struct KvCacheView {
   Tensor v;  // [num_blocks, block_size, num_kv_heads, v_dim]; likewise
   KvCacheDType kept_as = KvCacheDType::automatic;
   // Where codes are kept: f32 [num_blocks, block_size, num_kv_heads, 2], of every head's codes scale and lowest value.
-  Tensor k_scales, v_scales;
+  Tensor k_scales = {}, v_scales = {};
 
   int64_t num_blocks() const { return k.dim(0); }
   int64_t block_size() const { return k.dim(1); }
