@@ -3,7 +3,7 @@
 #include <cstring>
 #include <vector>
 
-#include "step1_layers/attention/kv_codes.h"
+#include "step1_layers/attention/store_head_codes.h"
 #include "step1_layers/attention/store_kv.h"
 #include "step1_layers/core/parallel.h"
 #include "step1_layers/core/simd_rungs.h"
@@ -23,18 +23,6 @@ void qk_norm_rope_store_sequence(const OpContext& ctx, const QkNormRopeStoreArgs
   if (args.k_norm_weight.defined()) rms_norm(ctx, args.k, args.k_norm_weight, args.eps, args.k);
   rotary_embedding(ctx, args.positions, args.q, args.k, args.table);
   store_kv(ctx, args.k, args.v, args.slot_mapping, args.cache);
-}
-
-// A head into a cache of codes.
-template <class T>
-void store_codes(KvCacheDType kept_as, const T* x, int64_t dim, int64_t block, int64_t offset, int64_t head,
-                 const Tensor& codes, const Tensor& scales, std::vector<float>& values) {
-  values.resize(static_cast<size_t>(dim));
-  for (int64_t i = 0; i < dim; ++i) values[static_cast<size_t>(i)] = static_cast<float>(x[i]);
-  quantize_kv(
-      kept_as, values.data(), dim,
-      codes.data<uint8_t>() + block * codes.stride(0) + offset * codes.stride(1) + head * codes.stride(2),
-      scales.data<float>() + block * scales.stride(0) + offset * scales.stride(1) + head * scales.stride(2));
 }
 
 template <template <class> class Kernels>
@@ -62,13 +50,13 @@ void qk_norm_rope_store_fused(const OpContext&, const QkNormRopeStoreArgs& args)
         const int64_t slot = token < args.slot_mapping.dim(0) ? slots[token] : -1;
         if (slot < 0) continue;
         const int64_t block = slot / block_size, offset = slot % block_size;
-        if (const KvCacheDType kept_as = args.cache.kept_as; kept_as != KvCacheDType::automatic) {
+        if (args.cache.kept_as != KvCacheDType::automatic) {
           for (int64_t head = 0; head < k.dim(1); ++head) {
             T* x = k.data<T>() + token * k.stride(0) + head * k.stride(1);
             Kernels<T>::norm_rotate(x, k_weight, eps, angles, half, head_dim, x);
-            store_codes(kept_as, x, head_dim, block, offset, head, k_cache, args.cache.k_scales, values);
-            store_codes(kept_as, v.data<T>() + token * v.stride(0) + head * v.stride(1), v_dim, block, offset,
-                        head, v_cache, args.cache.v_scales, values);
+            store_head_codes(args.cache, k_cache, args.cache.k_scales, slot, head, x, head_dim, values);
+            store_head_codes(args.cache, v_cache, args.cache.v_scales, slot, head,
+                             v.data<T>() + token * v.stride(0) + head * v.stride(1), v_dim, values);
           }
           continue;
         }
