@@ -36,7 +36,7 @@ void causal_attention_fast(const OpContext& ctx, const CausalAttentionArgs& args
     work.out_token_stride = out.stride(0);
     work.out_head_stride = out.stride(1);
     detail::attend_all<Kernels, T>(ctx, k.dim(1), work.group, work.k_dim, work.v_dim, k.stride(1),
-                                   v.stride(1), [&](auto&& fn) { fn(work); });
+                                   v.stride(1), false, [&](auto&& fn) { fn(work); });
   });
 }
 

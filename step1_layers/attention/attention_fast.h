@@ -14,10 +14,11 @@ namespace ladder::detail {
 inline constexpr int64_t kAttentionRows = 60;
 
 // for_each_sequence(fn) calls fn(AttentionWork of the whole sequence, for key/value head 0); k_head_stride
-// and v_head_stride lead to the other heads.
+// and v_head_stride lead to the other heads. `codes`: what the cache of every sequence keeps.
 template <template <class> class Kernels, class T, class ForEachSequence>
 void attend_all(const OpContext& ctx, int64_t kv_heads, int64_t group, int64_t k_dim, int64_t v_dim,
-                int64_t k_head_stride, int64_t v_head_stride, ForEachSequence&& for_each_sequence) {
+                int64_t k_head_stride, int64_t v_head_stride, bool codes,
+                ForEachSequence&& for_each_sequence) {
   const int64_t unit_tokens = std::max<int64_t>(kAttentionRows / group, 1);
   int64_t units = 0, products = 0;
   for_each_sequence([&](const AttentionWork<T>& sequence) {
@@ -30,9 +31,6 @@ void attend_all(const OpContext& ctx, int64_t kv_heads, int64_t group, int64_t k
   const int64_t workers = std::min<int64_t>({num_threads(), units, 1 + products / 100000});
 
   ArenaScope scope(*ctx.arena);
-  bool codes = false;
-  for_each_sequence(
-      [&](const AttentionWork<T>& sequence) { codes = sequence.kept_as != KvCacheDType::automatic; });
   const int64_t floats = attention_padded(attention_scratch_floats(unit_tokens * group, k_dim, v_dim, codes));
   float* scratch = ctx.arena->take({workers, floats}, DType::f32).template data<float>();
   parallel_for(workers, 1, [&](int64_t begin, int64_t end) {

@@ -68,7 +68,7 @@ void paged_attention_fast(const OpContext& ctx, const PagedAttentionArgs& args) 
       }
     };
     detail::attend_all<Kernels, T>(ctx, kv_heads, group, work.k_dim, work.v_dim, k.stride(2), v.stride(2),
-                                   for_each_sequence);
+                                   work.kept_as != KvCacheDType::automatic, for_each_sequence);
   });
 }
 
