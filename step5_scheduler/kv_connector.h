@@ -1,0 +1,81 @@
+#pragma once
+// The scheduler's half of a connector: keys and values that come from another engine, or are kept for one (step 8,
+// disaggregation). The scheduler asks and tells; how bytes travel it does not know.
+//
+//   the engine that goes on (consumer)            the engine that computes the prompt (producer)
+//
+//   num_external_tokens()  how many, from where   may_start()      is there room for one more reader's blocks
+//   start_load()           into these blocks      on_computed()    so many tokens are in their blocks
+//   poll().loads           so many have come      hold()           its blocks stay when it ends
+//   cancel_load()          nobody wants them      poll().released  nobody reads them any more
+//
+// A sequence whose blocks are being filled has the status waiting_for_kv: it holds blocks, is in no step, and holds up
+// nobody. All functions are called on the scheduler's thread, except wake; none blocks but wait(). vLLM:
+// vllm/distributed/kv_transfer/kv_connector/v1/base.py.
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "step3_sequence/kv_transfer.h"
+#include "step3_sequence/sequence.h"
+
+namespace ladder {
+
+// The keys and values of the tokens [first_token, first_token + num_tokens) go where the table says; blocks that begin at or
+// before first_token hold others', and what lies before it is not to be touched.
+struct KvLoad {
+  SequenceId id = 0;
+  std::vector<int32_t> block_table;
+  int64_t first_token = 0;
+  int64_t num_tokens = 0;
+  std::shared_ptr<const KvTransferParams> from;
+};
+
+struct FinishedKvLoad {
+  SequenceId id = 0;
+  int64_t num_tokens =
+      0;  // that came, whole and checked, from the first on; fewer than were wanted: the rest is computed here
+  std::string error;  // why they are fewer
+};
+
+struct KvConnectorEvents {
+  std::vector<FinishedKvLoad>
+      loads;  // each that was started, once; a cancelled one too: its blocks are written no more
+  std::vector<SequenceId> released;  // each that was held, once
+};
+
+class KvConnector {
+ public:
+  virtual ~KvConnector() = default;
+
+  // Whether a prompt that is to be kept for a reader may begin (back-pressure: kept blocks are bounded).
+  virtual bool may_start(const Sequence& /*sequence*/) const { return true; }
+  // Tokens of the sequence beyond its first num_local that can be had from outside; never its last, whose logits are needed.
+  // 0: none. Changes nothing: it may be asked again.
+  virtual int64_t num_external_tokens(const Sequence& /*sequence*/, int64_t /*num_local*/) const { return 0; }
+  virtual void start_load(KvLoad /*load*/) {}
+  // It is still told by poll() when the blocks are written no more. An unknown id is ignored.
+  virtual void cancel_load(SequenceId /*id*/) {}
+
+  // The first so many tokens of a sequence with do_remote_decode are in the blocks of its table, which go on to be its own.
+  virtual void on_computed(const Sequence& /*sequence*/, int64_t /*num_computed_tokens*/) {}
+  // Such a sequence ends. With an answer its blocks stay until poll() has released it, and the request's output says it;
+  // none: nobody will read them (it was aborted, say).
+  virtual std::optional<KvTransferParams> hold(const Sequence& /*sequence*/) { return std::nullopt; }
+
+  // What has happened since the last call.
+  virtual KvConnectorEvents poll() { return {}; }
+  // Until poll() has something, or the time is over.
+  virtual void wait(std::chrono::milliseconds /*at_most*/) {}
+  // Called by any thread when poll() has something after it had nothing.
+  virtual void on_event(std::function<void()> /*wake*/) {}
+
+  // Every sequence is forgotten: no load writes and no reader reads when this returns.
+  virtual void abandon() {}
+};
+
+}  // namespace ladder
