@@ -121,10 +121,10 @@ StepResult Engine::collect_step() {
   return take_results();
 }
 
-void Engine::take_kv_events() {
-  or_die([this] {
-    if (scheduler_.connector() != nullptr) scheduler_.take_kv_events();
-  });
+StepResult Engine::take_kv_events() {
+  or_die([this] { scheduler_.take_kv_events(); });
+  waits_for_kv_ = false;
+  return take_results();
 }
 
 void Engine::on_kv_event(std::function<void()> wake) {

@@ -67,8 +67,8 @@ class Engine {
   StepResult collect_step();
   // The last step() had nothing to compute: all that is left waits for another engine, and nothing was added or taken back since.
   bool waits_for_kv() const { return waits_for_kv_; }
-  // What has come from other engines, or is kept for them no more, where no step() sees to it. Error: as step().
-  void take_kv_events();
+  // What has come from other engines, or is kept for them no more, where no step() sees to it: of an engine with a connector. Error: as step().
+  StepResult take_kv_events();
   // `wake` is called, on any thread, when there is something to take. Without a connector: never.
   void on_kv_event(std::function<void()> wake);
   // Runs along with a step of other engines (Executor::run_along()). Error: as step().
