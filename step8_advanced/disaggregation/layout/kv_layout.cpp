@@ -37,14 +37,16 @@ LayerRange layers_of_stage(const KvLayout& layout, int stage) {
 }  // namespace
 
 KvLayout kv_layout_of(const DecoderSpec& spec, const RunnerConfig& config) {
-  LADDER_CHECK(config.decode_context_parallel_size == 1,
-               "--decode-context-parallel-size {}: keys whose tokens are dealt out over ranks cannot be handed "
-               "to another engine",
-               config.decode_context_parallel_size);
-  LADDER_CHECK(config.prefill_context_parallel_size == 1,
-               "--prefill-context-parallel-size {}: keys that several ranks hold the same cannot be handed to "
-               "another engine",
-               config.prefill_context_parallel_size);
+  LADDER_CHECK(
+      config.decode_context_parallel_size == 1,
+      "--decode-context-parallel-size {}: keys whose tokens are dealt out over ranks cannot be handed "
+      "to another engine",
+      config.decode_context_parallel_size);
+  LADDER_CHECK(
+      config.prefill_context_parallel_size == 1,
+      "--prefill-context-parallel-size {}: keys that several ranks hold the same cannot be handed to "
+      "another engine",
+      config.prefill_context_parallel_size);
   KvLayout layout;
   layout.num_layers = spec.num_layers;
   layout.num_kv_heads = spec.num_kv_heads;
@@ -84,9 +86,9 @@ void expect_kv_layout(const KvLayout& layout) {
 }
 
 std::string layout_text(const KvLayout& layout) {
-  std::string text = fmt::format("{} layers of {} heads of {}, {}, TP {}", layout.num_layers,
-                                 layout.num_kv_heads, head_text(layout), kept_text(layout),
-                                 layout.tensor_parallel_size);
+  std::string text =
+      fmt::format("{} layers of {} heads of {}, {}, TP {}", layout.num_layers, layout.num_kv_heads,
+                  head_text(layout), kept_text(layout), layout.tensor_parallel_size);
   if (layout.stage_ends.size() > 1) text += fmt::format(", {} stages", layout.stage_ends.size());
   return text + fmt::format(", blocks of {}", layout.block_size);
 }

@@ -66,7 +66,8 @@ struct Place {
   HeadRange heads;
 };
 
-Place find_place(const KvLayout& layout, const RankKvCaches& caches, const KvPart& part, std::string_view op) {
+Place find_place(const KvLayout& layout, const RankKvCaches& caches, const KvPart& part,
+                 std::string_view op) {
   LADDER_CHECK(part.layer >= caches.layers.begin && part.layer < caches.layers.end,
                "{}: rank {} keeps layers {} to {}, not {}", op, caches.rank, caches.layers.begin,
                caches.layers.end - 1, part.layer);
@@ -118,8 +119,8 @@ void for_rows_of(const Plane& plane, HeadRange heads, std::span<const int32_t> b
     const auto at = static_cast<size_t>(token / block_size);
     const int64_t offset = token % block_size, left = part.num_tokens - done;
     int64_t run = block_size - offset;
-    for (size_t next = at + 1; blocks_are_dense && run < left && block_table[next] == block_table[next - 1] + 1;
-         ++next)
+    for (size_t next = at + 1;
+         blocks_are_dense && run < left && block_table[next] == block_table[next - 1] + 1; ++next)
       run += block_size;
     run = std::min(run, left);
     for (int64_t head = 0; head < part.num_heads; ++head) {
