@@ -261,6 +261,21 @@ class Cluster {
   int64_t num_transfers_ = 0, pinned_ = 0, peak_pinned_ = 0;
 };
 
+// The requests again and again, until at this rate they come for kAnswers times as long as an answer may take: before that a
+// cluster only fills, and takes any rate.
+std::vector<PlannedRequest> lasting(const PlanProblem& problem, double rate) {
+  constexpr double kAnswers = 8;
+  std::vector<PlannedRequest> requests = problem.requests;
+  const double period = requests.back().arrival - requests.front().arrival +
+                        1 / rate_of(requests);  // the next round begins as far behind as requests are apart
+  const double seconds = kAnswers * decode_load(problem).num_output * problem.level.tpot;
+  for (size_t i = 0; static_cast<double>(requests.size()) < rate * seconds; ++i) {
+    requests.push_back(requests[i]);
+    requests.back().arrival += period;
+  }
+  return requests;
+}
+
 }  // namespace
 
 ClusterResult simulate_cluster(const PlanProblem& problem, const Deployment& deployment,
@@ -273,7 +288,7 @@ double simulated_goodput(const PlanProblem& problem, const Deployment& deploymen
                          const ClusterOptions& options) {
   PlanProblem tried = problem;
   const auto is_good = [&](double rate) {
-    tried.requests = at_rate(problem.requests, rate);
+    tried.requests = at_rate(lasting(problem, rate), rate);
     tried.rate = rate;
     return simulate_cluster(tried, deployment, options).attained >= problem.level.share;
   };

@@ -8,6 +8,10 @@ namespace ladder {
 
 namespace {
 
+// Of deployments that are as good the one with the smallest chunks is chosen: the formulas do not see that short prompts share a
+// step, which makes gaps longer than a prompt alone does.
+constexpr double kAsGood = 0.98;
+
 bool is_split(const Deployment& deployment) { return deployment.kind == DeploymentKind::disaggregated; }
 
 double best_of(const std::vector<PlannedCandidate>& candidates, bool split) {
@@ -120,11 +124,12 @@ Plan make_plan(const PlanProblem& problem) {
                "s a token",
                100 * problem.level.share, problem.level.ttft, problem.level.tpot);
   const bool split = plan.best_disaggregated > kWorthDisaggregating * plan.best_monolithic;
+  const double best = split ? plan.best_disaggregated : plan.best_monolithic;
   for (const PlannedCandidate& candidate : plan.candidates)
-    if (is_split(candidate.deployment) == split) {
+    if (is_split(candidate.deployment) == split && candidate.goodput >= kAsGood * best &&
+        (plan.goodput == 0 || candidate.deployment.chunk < plan.chosen.chunk)) {
       plan.chosen = candidate.deployment;
       plan.goodput = candidate.goodput;
-      break;
     }
   plan.at_rate = predict(problem, plan.chosen, problem.rate);
   plan.block_size = block_size_for(problem);
