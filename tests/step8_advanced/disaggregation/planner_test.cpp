@@ -132,6 +132,9 @@ TEST(Task8_7_Planner, EveryPriceOfAStepCounts) {
   slower.link.bytes_per_second = 0.5e9;
   EXPECT_FALSE(predict(slower, split, 2).stable);
   EXPECT_LT(before.tpot_mean, predict(problem, chunked, 2).tpot_mean);  // no prompt beside the answers
+  const Prediction shared_out = predict(problem, {DeploymentKind::disaggregated, {1, 1}, {2, 1}, 8192}, 2);
+  const DecodeLoad load = decode_load(problem);
+  EXPECT_DOUBLE_EQ(shared_out.decode_batch, decode_batch(kModel, load, 1));  // a request a second for each of two
   EXPECT_NEAR(before.pinned_tokens, 2 * 4096 * (4096 * 131072 / 50e9), 2 * 4096 * 0.005);
 }
 
