@@ -33,7 +33,9 @@ struct PlanFlags {
   uint64_t seed = 0;
 };
 
-std::string ms(double seconds) { return fmt::format("{:.1f} ms", seconds * 1e3); }
+std::string ms(double seconds) {
+  return fmt::format("{:.1f} ms", seconds * 1e3);
+}
 
 PlanProblem problem_of(const PlanFlags& flags, const StepTimes& times, std::vector<std::string>& fits) {
   PlanProblem problem;
@@ -82,20 +84,21 @@ void run_plan(const PlanFlags& flags) {
       {"KV blocks of", fmt::format("{} tokens", plan.block_size)},
       {"at the rate asked for",
        plan.at_rate.stable
-           ? fmt::format("{:.1f} % within the level at {:.2f} requests/s; time to first token {} for {:.0f} % "
-                         "of them, {} a token",
-                         100 * plan.at_rate.attained, problem.rate, ms(plan.at_rate.ttft),
-                         100 * problem.level.share, ms(plan.at_rate.tpot_mean))
+           ? fmt::format(
+                 "{:.1f} % within the level at {:.2f} requests/s; time to first token {} for {:.0f} % "
+                 "of them, {} a token",
+                 100 * plan.at_rate.attained, problem.rate, ms(plan.at_rate.ttft), 100 * problem.level.share,
+                 ms(plan.at_rate.tpot_mean))
            : fmt::format("{:.2f} requests/s are more than it can answer", problem.rate)}};
   if (plan.prefill_needed > 0)
-    lines.push_back({"if split, needs", fmt::format("{} for prompts, {} for answers", plan.prefill_needed,
-                                                    plan.decode_needed)});
+    lines.push_back({"if split, needs",
+                     fmt::format("{} for prompts, {} for answers", plan.prefill_needed, plan.decode_needed)});
   if (is_split) {
     lines.push_back({"link in use", fmt::format("{:.0f} %{}", 100 * plan.at_rate.link_utilisation,
                                                 plan.at_rate.link_utilisation > 0.7 ? ", too much" : "")});
-    lines.push_back({"kept for readers",
-                     fmt::format("{:.0f} blocks, in the mean",
-                                 plan.at_rate.pinned_tokens / static_cast<double>(plan.block_size))});
+    lines.push_back(
+        {"kept for readers", fmt::format("{:.0f} blocks, in the mean",
+                                         plan.at_rate.pinned_tokens / static_cast<double>(plan.block_size))});
   }
   for (const std::string& fit : fits) lines.push_back({"step times", fit});
   std::string text = format_pairs(lines) + "\n";
@@ -107,10 +110,12 @@ void run_plan(const PlanFlags& flags) {
   for (const PlannedCandidate& candidate : plan.candidates) {
     const std::string name = describe(candidate.deployment);
     table.push_back({name, fmt::format("{:.2f}", candidate.goodput)});
-    rows.push_back({{"name", name}, {"predicted_goodput", candidate.goodput}, {"chosen", name == describe(plan.chosen)}});
+    rows.push_back({{"name", name},
+                    {"predicted_goodput", candidate.goodput},
+                    {"chosen", name == describe(plan.chosen)}});
     if (!flags.simulate) continue;
-    const double simulated =
-        simulated_goodput(problem, candidate.deployment, std::max(candidate.goodput, 0.01 * plan.goodput), options);
+    const double simulated = simulated_goodput(problem, candidate.deployment,
+                                               std::max(candidate.goodput, 0.01 * plan.goodput), options);
     best = std::max(best, simulated);
     if (name == describe(plan.chosen)) of_chosen = simulated;
     table.back().push_back(fmt::format("{:.2f}", simulated));
@@ -127,19 +132,26 @@ void run_plan(const PlanFlags& flags) {
 
 RunCommand add_plan_command(CLI::App& app) {
   auto flags = std::make_shared<PlanFlags>();
-  app.add_option("--step-times", flags->step_times, "measured steps of the engines, JSON")->required()->type_name("FILE");
+  app.add_option("--step-times", flags->step_times, "measured steps of the engines, JSON")
+      ->required()
+      ->type_name("FILE");
   app.add_option("--requests", flags->requests,
                  "who comes: a line each of arrival, prompt_tokens, output_tokens, cached_share")
       ->type_name("FILE");
-  app.add_option("--request-rate", flags->request_rate, "requests a second; of a file: in place of its own rate")
+  app.add_option("--request-rate", flags->request_rate,
+                 "requests a second; of a file: in place of its own rate")
       ->check(above_zero(1e6))
       ->type_name("X");
   const auto length = [&](const char* name, int64_t& value, const char* help) {
-    app.add_option(name, value, help)->check(whole_in_range(1, 1 << 20))->type_name("N")->capture_default_str();
+    app.add_option(name, value, help)
+        ->check(whole_in_range(1, 1 << 20))
+        ->type_name("N")
+        ->capture_default_str();
   };
   length("--prompt-len", flags->shape.prompt, "tokens of a prompt, in the mean");
   length("--output-len", flags->shape.output, "tokens of an answer, in the mean");
-  app.add_option("--length-spread", flags->shape.spread, "both are uniform in mean * (1 - X) to mean * (1 + X)")
+  app.add_option("--length-spread", flags->shape.spread,
+                 "both are uniform in mean * (1 - X) to mean * (1 + X)")
       ->check(in_range(0, 1))
       ->type_name("X")
       ->capture_default_str();
@@ -176,12 +188,14 @@ RunCommand add_plan_command(CLI::App& app) {
       ->type_name("MS")
       ->capture_default_str();
   app.add_flag("--layer-by-layer", flags->layer_by_layer, "keys travel while later layers are computed");
-  app.add_option("--chunk", flags->chunks, "values of --max-num-batched-tokens to choose from, with commas between")
+  app.add_option("--chunk", flags->chunks,
+                 "values of --max-num-batched-tokens to choose from, with commas between")
       ->delimiter(',')
       ->check(whole_in_range(1, 1 << 20))
       ->type_name("N")
       ->capture_default_str();
-  app.add_flag("--simulate", flags->simulate, "check all candidates by simulation, with the engine's scheduler");
+  app.add_flag("--simulate", flags->simulate,
+               "check all candidates by simulation, with the engine's scheduler");
   app.add_option("--seed", flags->seed, "of arrivals and lengths")->type_name("N")->capture_default_str();
   app.add_option("--json", flags->json, "write the candidates to this file too")->type_name("FILE");
   return [flags] { run_plan(*flags); };

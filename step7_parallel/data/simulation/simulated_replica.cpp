@@ -10,7 +10,8 @@ namespace ladder {
 SimulatedReplica::SimulatedReplica(const SchedulerConfig& config, const StepTimeModel& model)
     : scheduler_(config), model_(model), vocab_size_(config.vocab_size) {}
 
-void SimulatedReplica::add(int64_t request, std::vector<int32_t> prompt, int64_t num_output, int64_t num_given) {
+void SimulatedReplica::add(int64_t request, std::vector<int32_t> prompt, int64_t num_output,
+                           int64_t num_given) {
   SamplingParams sampling;
   sampling.max_tokens = num_output;
   sampling.ignore_eos = true;

@@ -174,9 +174,8 @@ class Cluster {
     const PromptCost cost = prompt_cost(engine.model, request, deployment_.chunk);
     const double compute = cost.seconds + static_cast<double>(cost.num_steps) * engine.model.fixed;
     const double seconds = transfer_seconds(problem_, request);
-    const double exposed = problem_.link.layer_by_layer
-                               ? exposed_transfer(seconds, compute, problem_.num_layers)
-                               : seconds;
+    const double exposed =
+        problem_.link.layer_by_layer ? exposed_transfer(seconds, compute, problem_.num_layers) : seconds;
     double& free = *std::ranges::min_element(link_free_);
     free = std::max(free + seconds, now_ + exposed);
     ++num_transfers_;

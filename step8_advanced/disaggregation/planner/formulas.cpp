@@ -74,8 +74,8 @@ int prefill_instances(double rate, double mean_seconds) {
 int decode_instances(const PlannedEngine& engine, const DecodeLoad& load, double rate, double tpot) {
   const double batch = largest_batch(engine, load, tpot);
   if (batch < 1) return 0;
-  return std::max(1, static_cast<int>(std::ceil(rate * load.num_output *
-                                                decode_step(engine.model, load, batch) / batch)));
+  return std::max(1, static_cast<int>(
+                         std::ceil(rate * load.num_output * decode_step(engine.model, load, batch) / batch)));
 }
 
 double exposed_transfer(double transfer, double compute, int64_t num_layers) {

@@ -12,7 +12,9 @@ namespace {
 // step, which makes gaps longer than a prompt alone does.
 constexpr double kAsGood = 0.98;
 
-bool is_split(const Deployment& deployment) { return deployment.kind == DeploymentKind::disaggregated; }
+bool is_split(const Deployment& deployment) {
+  return deployment.kind == DeploymentKind::disaggregated;
+}
 
 double best_of(const std::vector<PlannedCandidate>& candidates, bool split) {
   double best = 0;
@@ -43,7 +45,8 @@ double prompt_share(const PlanProblem& problem) {
   double prompts = 0;
   for (const PlannedRequest& request : problem.requests) {
     const PromptCost cost = prompt_cost(engine.model, request, problem.chunks.back());
-    prompts += (cost.seconds + cost.steps * engine.model.fixed) / static_cast<double>(problem.requests.size());
+    prompts +=
+        (cost.seconds + cost.steps * engine.model.fixed) / static_cast<double>(problem.requests.size());
   }
   return prompts / (prompts + load.num_output * decode_step(engine.model, load, batch) / batch);
 }
@@ -60,21 +63,24 @@ std::string reason_of(const PlanProblem& problem, const Plan& plan) {
   other.link.bytes_per_second = 1e15;
   other.link.latency = 0;
   if (would_split(other))
-    return fmt::format("do not disaggregate: the link is too thin ({:.2f} times the goodput; it would be worth "
-                       "it if transfers took no time)",
-                       gain);
+    return fmt::format(
+        "do not disaggregate: the link is too thin ({:.2f} times the goodput; it would be worth "
+        "it if transfers took no time)",
+        gain);
   other = problem;
   for (PlannedRequest& request : other.requests) request.num_cached = 0;
   if (would_split(other))
-    return fmt::format("do not disaggregate: too much of the prompts is in the cache already ({:.2f} times the "
-                       "goodput)",
-                       gain);
+    return fmt::format(
+        "do not disaggregate: too much of the prompts is in the cache already ({:.2f} times the "
+        "goodput)",
+        gain);
   const double share = prompt_share(problem);
   if (share < 0.2)
-    return fmt::format("do not disaggregate: prompts are short, {:.0f} % of the work ({:.2f} times the goodput)",
-                       100 * share, gain);
-  return fmt::format("do not disaggregate: engines that do both keep the level as well ({:.2f} times the goodput)",
-                     gain);
+    return fmt::format(
+        "do not disaggregate: prompts are short, {:.0f} % of the work ({:.2f} times the goodput)",
+        100 * share, gain);
+  return fmt::format(
+      "do not disaggregate: engines that do both keep the level as well ({:.2f} times the goodput)", gain);
 }
 
 }  // namespace
@@ -119,10 +125,11 @@ Plan make_plan(const PlanProblem& problem) {
   plan.best_disaggregated = best_of(plan.candidates, true);
   LADDER_CHECK(!plan.candidates.empty(), "plan: {} GPUs are fewer than the smallest engine needs",
                problem.num_gpus);
-  LADDER_CHECK(plan.candidates.front().goodput > 0,
-               "plan: no deployment answers {:.0f} % of even lone requests within {} s to the first token and {} "
-               "s a token",
-               100 * problem.level.share, problem.level.ttft, problem.level.tpot);
+  LADDER_CHECK(
+      plan.candidates.front().goodput > 0,
+      "plan: no deployment answers {:.0f} % of even lone requests within {} s to the first token and {} "
+      "s a token",
+      100 * problem.level.share, problem.level.ttft, problem.level.tpot);
   const bool split = plan.best_disaggregated > kWorthDisaggregating * plan.best_monolithic;
   const double best = split ? plan.best_disaggregated : plan.best_monolithic;
   for (const PlannedCandidate& candidate : plan.candidates)
@@ -141,7 +148,8 @@ Plan make_plan(const PlanProblem& problem) {
       double seconds = 0;
       for (const PlannedRequest& request : problem.requests) {
         const PromptCost cost = prompt_cost(prefill.model, request, candidate.deployment.chunk);
-        seconds += (cost.seconds + cost.steps * prefill.model.fixed) / static_cast<double>(problem.requests.size());
+        seconds +=
+            (cost.seconds + cost.steps * prefill.model.fixed) / static_cast<double>(problem.requests.size());
       }
       plan.prefill_needed = prefill_instances(problem.rate, seconds);
       plan.decode_needed = decode_instances(decode, decode_load(problem), problem.rate, problem.level.tpot);

@@ -16,11 +16,11 @@ struct PlannedCandidate {
 struct Plan {
   std::vector<PlannedCandidate> candidates;  // all, best first
   Deployment chosen;
-  double goodput = 0;             // of the chosen
-  Prediction at_rate;             // of the chosen, at the problem's rate
+  double goodput = 0;                                  // of the chosen
+  Prediction at_rate;                                  // of the chosen, at the problem's rate
   double best_monolithic = 0, best_disaggregated = 0;  // their goodput; 0: there is none
-  std::string reason;             // one sentence: why it is disaggregated, or not
-  int64_t block_size = 16;        // of KV blocks
+  std::string reason;                                  // one sentence: why it is disaggregated, or not
+  int64_t block_size = 16;                             // of KV blocks
   // For the problem's rate, by the formulas alone, of the chosen deployment's sizes or else of the best disaggregated one's;
   // 0: there is none.
   int prefill_needed = 0, decode_needed = 0;

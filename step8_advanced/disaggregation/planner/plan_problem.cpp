@@ -26,9 +26,9 @@ std::string describe(const Deployment& deployment) {
   if (deployment.kind == DeploymentKind::disaggregated)
     return fmt::format("{}P{}D (TP {}, TP {})", deployment.prefill.count, deployment.decode.count,
                        deployment.prefill.tensor_parallel_size, deployment.decode.tensor_parallel_size);
-  const std::string engines =
-      fmt::format("{} {} (TP {})", deployment.prefill.count,
-                  deployment.prefill.count == 1 ? "engine" : "engines", deployment.prefill.tensor_parallel_size);
+  const std::string engines = fmt::format("{} {} (TP {})", deployment.prefill.count,
+                                          deployment.prefill.count == 1 ? "engine" : "engines",
+                                          deployment.prefill.tensor_parallel_size);
   return deployment.kind == DeploymentKind::unchunked
              ? engines + ", prompts whole"
              : fmt::format("{}, chunks of {}", engines, deployment.chunk);
@@ -40,8 +40,10 @@ void check_problem(const PlanProblem& problem) {
   };
   LADDER_CHECK(!problem.requests.empty(), "plan: requests: expected at least one");
   for (const PlannedRequest& request : problem.requests) {
-    LADDER_CHECK(request.num_prompt >= 1, "plan: prompt_tokens is {}: expected at least 1", request.num_prompt);
-    LADDER_CHECK(request.num_output >= 1, "plan: output_tokens is {}: expected at least 1", request.num_output);
+    LADDER_CHECK(request.num_prompt >= 1, "plan: prompt_tokens is {}: expected at least 1",
+                 request.num_prompt);
+    LADDER_CHECK(request.num_output >= 1, "plan: output_tokens is {}: expected at least 1",
+                 request.num_output);
     LADDER_CHECK(request.num_cached >= 0 && request.num_cached < request.num_prompt,
                  "plan: {} of {} prompt tokens are cached: expected fewer than all", request.num_cached,
                  request.num_prompt);
@@ -70,8 +72,9 @@ void check_problem(const PlanProblem& problem) {
   positive(problem.link.bytes_per_second, "link rate");
   LADDER_CHECK(problem.link.latency >= 0, "plan: link latency is {}: expected none below 0",
                problem.link.latency);
-  LADDER_CHECK(!problem.chunks.empty() && problem.chunks.front() >= 1 && std::ranges::is_sorted(problem.chunks),
-               "plan: chunks: expected numbers above 0, ascending");
+  LADDER_CHECK(
+      !problem.chunks.empty() && problem.chunks.front() >= 1 && std::ranges::is_sorted(problem.chunks),
+      "plan: chunks: expected numbers above 0, ascending");
 }
 
 }  // namespace ladder

@@ -17,17 +17,18 @@ struct PlannedRequest {
 
 // What a request must get to count. `share` of the requests must.
 struct ServiceLevel {
-  double ttft = 0;   // seconds to the first token
-  double tpot = 0;   // seconds between its tokens, in the mean over the answer
-  double gap = 0;    // seconds between any two of its tokens; 0: not asked for
+  double ttft = 0;  // seconds to the first token
+  double tpot = 0;  // seconds between its tokens, in the mean over the answer
+  double gap = 0;   // seconds between any two of its tokens; 0: not asked for
   double share = 0.9;
 };
 
 // The way of keys and values out of one instance, and into one. Every instance has one.
 struct KvLink {
   double bytes_per_second = 0;
-  double latency = 0;           // seconds of each transfer besides its bytes
-  bool layer_by_layer = false;  // sent while later layers are still being computed; else when the prompt is done
+  double latency = 0;  // seconds of each transfer besides its bytes
+  bool layer_by_layer =
+      false;  // sent while later layers are still being computed; else when the prompt is done
 };
 
 // An engine of so many GPUs.
@@ -65,7 +66,8 @@ struct Deployment {
   DeploymentKind kind = DeploymentKind::chunked;
   Instances prefill;  // not disaggregated: all of them
   Instances decode;   // none, unless disaggregated
-  int64_t chunk = 0;  // max_num_batched_tokens where prompts are computed; unchunked: as long as the longest prompt
+  int64_t chunk =
+      0;  // max_num_batched_tokens where prompts are computed; unchunked: as long as the longest prompt
 
   int num_gpus() const {
     return prefill.count * prefill.tensor_parallel_size + decode.count * decode.tensor_parallel_size;

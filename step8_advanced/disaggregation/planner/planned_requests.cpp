@@ -26,7 +26,8 @@ int64_t draw_length(std::mt19937_64& random, int64_t mean, double spread) {
 
 }  // namespace
 
-std::vector<PlannedRequest> draw_requests(int64_t count, double rate, const RequestShape& shape, uint64_t seed) {
+std::vector<PlannedRequest> draw_requests(int64_t count, double rate, const RequestShape& shape,
+                                          uint64_t seed) {
   std::mt19937_64 random(seed);
   std::vector<PlannedRequest> requests(static_cast<size_t>(count));
   double now = 0;
@@ -48,7 +49,8 @@ std::vector<PlannedRequest> load_requests(const std::filesystem::path& file) {
     ++number;
     if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
     const std::string what = fmt::format("{}: line {}", file.string(), number);
-    LADDER_CHECK(std::ssize(requests) < kMostRequests, "{}: expected at most {} requests", what, kMostRequests);
+    LADDER_CHECK(std::ssize(requests) < kMostRequests, "{}: expected at most {} requests", what,
+                 kMostRequests);
     const Json json = parse_json(line, what);
     PlannedRequest request;
     request.arrival = json_number(json_at(json, "arrival", what), what + ": arrival");

@@ -15,7 +15,8 @@ struct RequestShape {
 };
 
 // Arrivals of a Poisson process at that rate. The same seed gives the same lengths, and the same arrivals but for their scale.
-std::vector<PlannedRequest> draw_requests(int64_t count, double rate, const RequestShape& shape, uint64_t seed);
+std::vector<PlannedRequest> draw_requests(int64_t count, double rate, const RequestShape& shape,
+                                          uint64_t seed);
 
 // One line a request, in any order, sorted by arrival: {"arrival": seconds, "prompt_tokens": n, "output_tokens": n,
 // "cached_share": x}, the last 0 where absent. Error naming file, line and field; no request; more than a million.

@@ -26,7 +26,9 @@ DecodeLoad decode_load(const PlanProblem& problem) {
 
 namespace {
 
-double below(double normal) { return 0.5 * std::erfc(-normal * 0.70710678118654752); }
+double below(double normal) {
+  return 0.5 * std::erfc(-normal * 0.70710678118654752);
+}
 
 // Share of what is spread around `mean` like a normal variable that is below `limit`.
 double share_below(double limit, double mean, double variance) {
@@ -137,7 +139,8 @@ Parts monolithic_parts(const PlanProblem& problem, const Deployment& deployment,
 // <<< task 8.7.planner
 
 // Seconds to the first token besides waiting for other prompts and transfers.
-std::vector<double> first_tokens(const PlanProblem& problem, const Deployment& deployment, const Parts& parts) {
+std::vector<double> first_tokens(const PlanProblem& problem, const Deployment& deployment,
+                                 const Parts& parts) {
   const bool is_split = deployment.kind == DeploymentKind::disaggregated;
   const StepTimeModel& model = engine_of(problem, deployment.prefill.tensor_parallel_size).model;
   const double step = is_split ? model.fixed : parts.step;
@@ -150,8 +153,8 @@ std::vector<double> first_tokens(const PlanProblem& problem, const Deployment& d
     const double compute = cost.seconds + static_cast<double>(cost.num_steps) * step;
     seconds.push_back(compute + running);
     if (is_split)
-      seconds.back() += exposed(problem, transfer_seconds(problem, request), compute) +
-                        parts.link.mean_wait() + parts.step;
+      seconds.back() +=
+          exposed(problem, transfer_seconds(problem, request), compute) + parts.link.mean_wait() + parts.step;
   }
   return seconds;
 }
@@ -193,16 +196,16 @@ double share_of_answers(const PlanProblem& problem, const Deployment& deployment
 
 Prediction predict(const PlanProblem& problem, const Deployment& deployment, double rate) {
   const bool is_split = deployment.kind == DeploymentKind::disaggregated;
-  const Parts parts = is_split ? disaggregated_parts(problem, deployment, rate)
-                               : monolithic_parts(problem, deployment, rate);
+  const Parts parts =
+      is_split ? disaggregated_parts(problem, deployment, rate) : monolithic_parts(problem, deployment, rate);
   Prediction result;
   result.prefill_utilisation = parts.prefill.utilisation;
   result.link_utilisation = parts.link.utilisation;
   result.decode_batch = parts.batch;
   const PlannedEngine& engine =
       engine_of(problem, (is_split ? deployment.decode : deployment.prefill).tensor_parallel_size);
-  result.stable = parts.prefill.stable && parts.link.stable &&
-                  parts.batch <= static_cast<double>(engine.max_num_seqs);
+  result.stable =
+      parts.prefill.stable && parts.link.stable && parts.batch <= static_cast<double>(engine.max_num_seqs);
   if (!result.stable) return result;
   const std::vector<double> first = first_tokens(problem, deployment, parts);
   result.attained =

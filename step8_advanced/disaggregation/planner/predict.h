@@ -7,8 +7,8 @@
 namespace ladder {
 
 struct Prediction {
-  bool stable = false;  // else nothing but the utilisations and decode_batch is told
-  double attained = 0;  // share of requests within the level
+  bool stable = false;                  // else nothing but the utilisations and decode_batch is told
+  double attained = 0;                  // share of requests within the level
   double ttft_mean = 0, tpot_mean = 0;  // seconds
   double ttft = 0;                      // that the level's share of requests does not exceed
   double prefill_utilisation = 0;

@@ -49,8 +49,8 @@ StepTimes load_step_times(const std::filesystem::path& file) {
   for (const Json& entry : list_at(json, "engines", what)) {
     const std::string where = fmt::format("{}: engines[{}]", what, index++);
     MeasuredEngine engine;
-    engine.tensor_parallel_size = static_cast<int>(json_int(
-        json_at(entry, "tensor_parallel_size", where), where + ".tensor_parallel_size", 1, 1 << 10));
+    engine.tensor_parallel_size = static_cast<int>(
+        json_int(json_at(entry, "tensor_parallel_size", where), where + ".tensor_parallel_size", 1, 1 << 10));
     engine.num_kv_tokens = json_int(json_at(entry, "kv_tokens", where), where + ".kv_tokens", 1, kMost);
     engine.max_num_seqs =
         json_int(json_at(entry, "max_num_seqs", where), where + ".max_num_seqs", 1, 1 << 16);
@@ -83,12 +83,9 @@ void save_step_times(const std::filesystem::path& file, const StepTimes& times) 
                        {"max_num_seqs", engine.max_num_seqs},
                        {"steps", std::move(rows)}});
   }
-  const OrderedJson json{{"model", times.model},
-                         {"device", times.device},
-                         {"command", times.command},
-                         {"kv_bytes_per_token", times.kv_bytes_per_token},
-                         {"num_layers", times.num_layers},
-                         {"engines", std::move(engines)}};
+  const OrderedJson json{{"model", times.model},           {"device", times.device},
+                         {"command", times.command},       {"kv_bytes_per_token", times.kv_bytes_per_token},
+                         {"num_layers", times.num_layers}, {"engines", std::move(engines)}};
   std::ofstream out(file);
   out << json.dump(1) << "\n";
   out.flush();

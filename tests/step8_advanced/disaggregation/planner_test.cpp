@@ -104,8 +104,8 @@ TEST(Task8_7_Planner, InstancesForARate) {
 }
 
 TEST(Task8_7_Planner, ATransferHidesBehindLaterLayers) {
-  EXPECT_DOUBLE_EQ(exposed_transfer(0.032, 1, 32), 0.001);      // the last layer alone
-  EXPECT_DOUBLE_EQ(exposed_transfer(1, 0.32, 32), 1 - 0.31);    // what did not fit
+  EXPECT_DOUBLE_EQ(exposed_transfer(0.032, 1, 32), 0.001);    // the last layer alone
+  EXPECT_DOUBLE_EQ(exposed_transfer(1, 0.32, 32), 1 - 0.31);  // what did not fit
   EXPECT_DOUBLE_EQ(exposed_transfer(0.5, 3, 1), 0.5);
 }
 
@@ -134,7 +134,8 @@ TEST(Task8_7_Planner, EveryPriceOfAStepCounts) {
   EXPECT_LT(before.tpot_mean, predict(problem, chunked, 2).tpot_mean);  // no prompt beside the answers
   const Prediction shared_out = predict(problem, {DeploymentKind::disaggregated, {1, 1}, {2, 1}, 8192}, 2);
   const DecodeLoad load = decode_load(problem);
-  EXPECT_DOUBLE_EQ(shared_out.decode_batch, decode_batch(kModel, load, 1));  // a request a second for each of two
+  EXPECT_DOUBLE_EQ(shared_out.decode_batch,
+                   decode_batch(kModel, load, 1));  // a request a second for each of two
   EXPECT_NEAR(before.pinned_tokens, 2 * 4096 * (4096 * 131072 / 50e9), 2 * 4096 * 0.005);
 }
 
@@ -149,7 +150,8 @@ TEST(Planner, SeparatesWhereGapsArePromisedAndSaysNoWhereItDoesNotPay) {
   const Plan small = make_plan(problem_of({.prompt = 128, .output = 400}, 5, {.ttft = 0.5, .tpot = 0.03}));
   EXPECT_NE(small.chosen.kind, DeploymentKind::disaggregated);
   EXPECT_NE(small.reason.find("prompts are short"), std::string::npos) << small.reason;
-  EXPECT_NE(make_plan(problem_of({}, 1, {.ttft = 1, .tpot = 0.03}, 1)).reason.find("one GPU"), std::string::npos);
+  EXPECT_NE(make_plan(problem_of({}, 1, {.ttft = 1, .tpot = 0.03}, 1)).reason.find("one GPU"),
+            std::string::npos);
 }
 
 TEST(Planner, RefusesWhatNobodyCouldKeep) {
@@ -191,10 +193,13 @@ TEST(ClusterSimulation, ALongPromptsScar) {
   problem.engines = {{1, {.fixed = 1, .per_prompt_token = 0.1}, 10'000, 8}};
   problem.link = {1e15, 0, false};
   const ClusterOptions options{.leave_out = 0};
-  EXPECT_NEAR(simulate_cluster(problem, {DeploymentKind::unchunked, {1, 1}, {}, 500}, options).gap_max, 41, 0.2);
-  EXPECT_NEAR(simulate_cluster(problem, {DeploymentKind::chunked, {1, 1}, {}, 101}, options).gap_max, 11, 0.2);
+  EXPECT_NEAR(simulate_cluster(problem, {DeploymentKind::unchunked, {1, 1}, {}, 500}, options).gap_max, 41,
+              0.2);
+  EXPECT_NEAR(simulate_cluster(problem, {DeploymentKind::chunked, {1, 1}, {}, 101}, options).gap_max, 11,
+              0.2);
   EXPECT_NEAR(
-      simulate_cluster(problem, {DeploymentKind::disaggregated, {1, 1}, {1, 1}, 500}, options).gap_max, 1, 1e-9);
+      simulate_cluster(problem, {DeploymentKind::disaggregated, {1, 1}, {1, 1}, 500}, options).gap_max, 1,
+      1e-9);
 }
 
 TEST(StepTimes, AFitGivesBackWhatMadeTheTable) {
@@ -239,8 +244,10 @@ TEST(StepTimes, AFileComesBack) {
 TEST(PlannedRequests, AFileIsReadSortedAndABadOneNamed) {
   const testing::TemporaryFolder folder;
   const auto file = folder.path() / "requests.jsonl";
-  std::ofstream(file) << R"({"arrival": 2, "prompt_tokens": 10, "output_tokens": 3, "cached_share": 1})" << "\n\n"
-                      << R"({"arrival": 1, "prompt_tokens": 20, "output_tokens": 4})" << "\n";
+  std::ofstream(file) << R"({"arrival": 2, "prompt_tokens": 10, "output_tokens": 3, "cached_share": 1})"
+                      << "\n\n"
+                      << R"({"arrival": 1, "prompt_tokens": 20, "output_tokens": 4})"
+                      << "\n";
   const auto requests = load_requests(file);
   ASSERT_EQ(requests.size(), 2u);
   EXPECT_EQ(requests[0].num_prompt, 20);
