@@ -69,6 +69,8 @@ int parse_and_run(int argc, char** argv) {
       {"serve", "answer over HTTP, as OpenAI's API does", add_serve_command},
       {"demo", "eight prompts answered together by the tiny model", add_demo_command},
       {"trace", "what a trace says that --trace has written; for ui.perfetto.dev", add_trace_command},
+      {"plan", "how many instances for prompts and for answers, or when not to separate them",
+       add_plan_command},
       {"engine-process", "", add_engine_process_command},
       {"worker-process", "", add_worker_process_command},
       {"launched-rank", "", add_launched_rank_command},

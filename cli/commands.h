@@ -23,6 +23,7 @@ RunCommand add_api_server_command(CLI::App& app);      // nor this: `serve --api
 RunCommand add_launched_rank_command(CLI::App& app);   // nor this: a node of several does
 RunCommand add_serve_command(CLI::App& app);
 RunCommand add_trace_command(CLI::App& app);
+RunCommand add_plan_command(CLI::App& app);
 
 // The whole program. 0: done. 2: the user's mistake, as one line on standard error. 1: a defect of ours.
 int run_command_line(int argc, char** argv);
