@@ -21,7 +21,7 @@ namespace ladder {
 namespace {
 
 struct PlanFlags {
-  std::string step_times, requests, json;
+  std::string step_times, requests, json, token_times;
   double request_rate = 0;
   RequestShape shape;
   int64_t num_requests = 1000;
@@ -66,8 +66,23 @@ PlanProblem problem_of(const PlanFlags& flags, const StepTimes& times, std::vect
   return problem;
 }
 
+// When every request gets its tokens, deployment by deployment, at the problem's rate.
+Json token_times(const PlanProblem& problem, const Plan& plan, ClusterOptions options) {
+  Json rows = Json::array();
+  for (const PlannedCandidate& candidate : plan.candidates) {
+    std::vector<TokenTime> tokens;
+    options.tokens = &tokens;
+    simulate_cluster(problem, candidate.deployment, options);
+    Json times = Json::array();
+    for (const TokenTime& token : tokens) times.push_back({token.request, token.time});
+    rows.push_back({{"name", describe(candidate.deployment)}, {"request_and_seconds", std::move(times)}});
+  }
+  return rows;
+}
+
 void run_plan(const PlanFlags& flags) {
   check_report_file(flags.json);
+  check_report_file(flags.token_times);
   const StepTimes times = load_step_times(flags.step_times);
   std::vector<std::string> fits;
   const PlanProblem problem = problem_of(flags, times, fits);
@@ -125,6 +140,7 @@ void run_plan(const PlanFlags& flags) {
   if (flags.simulate && best > 0)
     text += fmt::format("Simulated, the plan has {:.2f} of the best goodput of all.\n", of_chosen / best);
   write_report(flags.json, rows, {});
+  if (!flags.token_times.empty()) write_report(flags.token_times, token_times(problem, plan, options), {});
   write_out(text);
 }
 
@@ -198,6 +214,10 @@ RunCommand add_plan_command(CLI::App& app) {
                "check all candidates by simulation, with the engine's scheduler");
   app.add_option("--seed", flags->seed, "of arrivals and lengths")->type_name("N")->capture_default_str();
   app.add_option("--json", flags->json, "write the candidates to this file too")->type_name("FILE");
+  app.add_option(
+         "--token-times", flags->token_times,
+         "simulate all candidates at the rate asked for, and write when each request gets its tokens to this file")
+      ->type_name("FILE");
   return [flags] { run_plan(*flags); };
 }
 
