@@ -12,8 +12,8 @@
 namespace ladder {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::error_of;
+using ::testing::HasSubstr;
 using testing::layout_of;
 using testing::Random;
 using testing::TemporaryFolder;
@@ -124,7 +124,8 @@ TEST(Task8_7_Layout_Handshake, BelievesNoNumber) {
 
 TEST(Task8_7_Layout_Handshake, RefusesAnIdThatALogCannotShow) {
   KvHandshake unnamed = giver();
-  for (const std::string& id : {std::string(), std::string(129, 'x'), std::string("a\nb"), std::string("\xff")}) {
+  for (const std::string& id :
+       {std::string(), std::string(129, 'x'), std::string("a\nb"), std::string("\xff")}) {
     unnamed.engine_id = id;
     EXPECT_THAT(error_of([&] { handshake_bytes(unnamed); }), HasSubstr("id"));
   }
@@ -150,18 +151,16 @@ ModelFingerprint fingerprint_after(Change change) {
 
 TEST(KvModelFingerprint, TellsConfigurationsApart) {
   const auto with_config = [](std::string_view text) {
-    return fingerprint_after([&](const TemporaryFolder& folder, std::string&) {
-      write_file(folder / "config.json", text);
-    });
+    return fingerprint_after(
+        [&](const TemporaryFolder& folder, std::string&) { write_file(folder / "config.json", text); });
   };
   const ModelFingerprint same = with_config(R"({"hidden_size": 8, "layers": 2})");
   EXPECT_EQ(with_config(R"({"layers":2,"transformers_version":"5","hidden_size":8})"), same);
   EXPECT_NE(with_config(R"({"hidden_size": 8, "layers": 3})").model, same.model);
   EXPECT_EQ(with_config(R"({"hidden_size": 8, "layers": 3})").weights, same.weights);
   const auto with_file = [](std::string_view name) {
-    return fingerprint_after([&](const TemporaryFolder& folder, std::string&) {
-      write_file(folder / name, "{ }");
-    });
+    return fingerprint_after(
+        [&](const TemporaryFolder& folder, std::string&) { write_file(folder / name, "{ }"); });
   };
   EXPECT_EQ(with_file("notes.txt"), fingerprint_after([](auto&, auto&) {}));
   for (const char* name :

@@ -20,10 +20,10 @@ void PrintTo(const KvRead& read, std::ostream* out) {
 namespace {
 
 using ::testing::AllOf;
-using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using testing::divides;
+using ::testing::ElementsAre;
 using testing::error_of;
+using ::testing::HasSubstr;
 using testing::layout_of;
 using testing::Random;
 
@@ -106,7 +106,8 @@ TEST(Task8_7_Layout_Reads, EachRankGetsItsLayersAndHeadsOnce) {
           heads_of_rank(to.num_kv_heads, to.tensor_parallel_size, rank % to.tensor_parallel_size);
       for (int64_t layer = first_layer_of(to, rank); layer < end_layer_of(to, rank); ++layer)
         for (int64_t head = heads.first; head < heads.first + heads.count; ++head, ++wanted)
-          EXPECT_EQ((times[{rank, layer, head}]), 1) << "rank " << rank << " layer " << layer << " head " << head;
+          EXPECT_EQ((times[{rank, layer, head}]), 1)
+              << "rank " << rank << " layer " << layer << " head " << head;
     }
     EXPECT_EQ(std::ssize(times), wanted) << "a rank gets what it does not keep";
   });

@@ -7,11 +7,11 @@
 namespace ladder {
 namespace {
 
-using ::testing::HasSubstr;
 using testing::CacheKind;
 using testing::divides;
 using testing::error_of;
 using testing::first_difference;
+using ::testing::HasSubstr;
 using testing::layout_of;
 using testing::PlayedEngine;
 using testing::Random;
@@ -144,8 +144,8 @@ TEST(Task8_7_Layout_Pack, IsInTheOrderThatTheHeaderSays) {
   EXPECT_THAT(codes, ::testing::ElementsAre(30, 40, 130, 140, 31, 32, 41, 42, 131, 132, 141, 142));
   std::vector<float> scales(16);
   std::memcpy(scales.data(), packed.data() + 12, 64);
-  EXPECT_THAT(scales, ::testing::ElementsAre(33, 34, 43, 44, 133, 134, 143, 144, 35, 36, 45, 46, 135, 136,
-                                             145, 146));
+  EXPECT_THAT(scales,
+              ::testing::ElementsAre(33, 34, 43, 44, 133, 134, 143, 144, 35, 36, 45, 46, 135, 136, 145, 146));
 }
 
 TEST(Task8_7_Layout_Pack, RoundsFloatsOfAnotherDtype) {
@@ -192,14 +192,13 @@ TEST(Task8_7_Layout_Pack, CopiesToAndFromADevice) {
 TEST(Task8_7_Layout_Pack, RefusesWhatIsNotThere) {
   Random random;
   const KvLayout layout = layout_of(8, 4, {2, 4});
-  PlayedEngine engine(layout, 20, random);  // blocks of 4, and three more
+  PlayedEngine engine(layout, 20, random);     // blocks of 4, and three more
   const RankKvCaches& rank = engine.ranks[5];  // layers 2 and 3, heads 2 and 3
   const auto refusal = [&](KvPart part, int64_t extra_bytes = 0, std::span<const int32_t> table = {}) {
     if (table.empty()) table = engine.block_table;
     std::vector<std::byte> packed(static_cast<size_t>(packed_size(layout, part) % 100'000 + extra_bytes));
     const std::string packing = error_of([&] { pack_kv(layout, rank, table, part, packed); }),
-                      unpacking =
-                          error_of([&] { unpack_kv(layout, rank, table, part, packed, DType::f32); });
+                      unpacking = error_of([&] { unpack_kv(layout, rank, table, part, packed, DType::f32); });
     EXPECT_EQ(packing == "no error", unpacking == "no error") << packing << "; " << unpacking;
     return packing;
   };
