@@ -27,11 +27,10 @@ KvConnection KvConnections::connect(const std::string& address, KvDeadline deadl
   connection.channel->send(std::as_bytes(std::span(mine)), {}, deadline);
   const KvMessageHead first = connection.channel->receive_head(deadline);
   if (first.body_size != 0) throw KvChannelError("a handshake with a body");
-  connection.peer =
-      check_peer(mine_, {reinterpret_cast<const char*>(first.head.data()), first.head.size()});
+  connection.peer = check_peer(mine_, {reinterpret_cast<const char*>(first.head.data()), first.head.size()});
   connection.reads = kv_reads(connection.peer.layout, mine_.layout);
-  connection.lease = std::chrono::milliseconds(
-      receive_kv_message_of<KvWelcome>(*connection.channel, deadline).lease_ms);
+  connection.lease =
+      std::chrono::milliseconds(receive_kv_message_of<KvWelcome>(*connection.channel, deadline).lease_ms);
   return connection;
 }
 

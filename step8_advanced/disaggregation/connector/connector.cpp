@@ -56,8 +56,8 @@ KvTransferStats KvTransferConnector::stats() const {
 
 void KvTransferConnector::register_kv_caches(RankKvCaches caches) {
   const std::lock_guard lock(ranks_mutex_);
-  const size_t rank = static_cast<size_t>(caches.place.stage * ranks_.layout.tensor_parallel_size +
-                                          caches.place.tensor_rank);
+  const size_t rank =
+      static_cast<size_t>(caches.place.stage * ranks_.layout.tensor_parallel_size + caches.place.tensor_rank);
   ranks_.ranks.at(rank) = std::move(caches);
 }
 
@@ -103,7 +103,8 @@ void KvTransferConnector::on_computed(const Sequence& sequence, int64_t num_comp
   if (producer_ == nullptr) return;
   const std::string& chosen = sequence.kv_transfer->remote_request_id;
   if (chosen.empty() && !drawn_ids_.contains(sequence.id)) drawn_ids_[sequence.id] = random_name();
-  producer_->leases().computed(sequence, chosen.empty() ? drawn_ids_[sequence.id] : chosen, num_computed_tokens);
+  producer_->leases().computed(sequence, chosen.empty() ? drawn_ids_[sequence.id] : chosen,
+                               num_computed_tokens);
 }
 
 std::optional<KvTransferParams> KvTransferConnector::hold(const Sequence& sequence) {

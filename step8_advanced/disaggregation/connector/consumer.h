@@ -26,7 +26,8 @@ class KvConsumer {
   ~KvConsumer();  // no load writes when this returns
 
   // As the functions of KvConnector, on the engine's thread; `prompt` is the sequence's.
-  void want(const KvTransferParams& from);  // its producer hears that it is still wanted, until it is loaded or:
+  void want(
+      const KvTransferParams& from);  // its producer hears that it is still wanted, until it is loaded or:
   void give_up(const KvTransferParams& from);  // and its producer is told
   void start_load(KvLoad load, std::shared_ptr<const std::vector<int32_t>> prompt);
   void cancel_load(SequenceId id);
@@ -42,8 +43,8 @@ class KvConsumer {
     KvLoad load;
     std::shared_ptr<const std::vector<int32_t>> prompt;
     std::atomic<bool> cancelled = false;
-    bool started = false;                 // by a loader
-    std::shared_ptr<KvChannel> channel;   // that it waits at
+    bool started = false;                // by a loader
+    std::shared_ptr<KvChannel> channel;  // that it waits at
   };
 
   void work();

@@ -51,9 +51,9 @@ void KvHeartbeats::clear() {
 void KvHeartbeats::run() {
   std::unique_lock lock(mutex_);
   while (!stopping_) {
-    const auto next = std::min_element(producers_.begin(), producers_.end(), [](const auto& a, const auto& b) {
-      return a.second.next < b.second.next;
-    });
+    const auto next =
+        std::min_element(producers_.begin(), producers_.end(),
+                         [](const auto& a, const auto& b) { return a.second.next < b.second.next; });
     if (next == producers_.end()) {
       changed_.wait(lock);
       continue;
@@ -78,7 +78,8 @@ void KvHeartbeats::run() {
     }
     lock.lock();
     const auto told = producers_.find(address);
-    if (told != producers_.end() && lease.count() > 0) told->second.next = Clock::now() + lease / kBeatsPerLease;
+    if (told != producers_.end() && lease.count() > 0)
+      told->second.next = Clock::now() + lease / kBeatsPerLease;
   }
 }
 

@@ -62,8 +62,8 @@ void KvLeases::retract_all() {
 
 void KvLeases::retract(Entries::iterator entry, std::unique_lock<std::mutex>& lock) {
   const uint64_t lease = entry->first;
-  entry->second.over = true;     // no further pin
-  entry->second.ended = false;   // and nothing to be released
+  entry->second.over = true;    // no further pin
+  entry->second.ended = false;  // and nothing to be released
   changed_.wait(lock, [&] { return entries_.at(lease).num_pins == 0; });
   forget(entries_.find(lease));
   changed_.notify_all();
@@ -85,14 +85,14 @@ KvLeases::Ready KvLeases::wait_ready(const std::string& id, uint64_t lease, int6
   std::unique_lock lock(mutex_);
   const auto arrived = [&] { return closed_ || lease != 0 || by_id_.contains(id); };
   changed_.wait_until(lock, deadline, arrived);
-  LADDER_CHECK(arrived() && !closed_, "request '{}' is not here: its lease is over, or it has not come in time",
-               id);
+  LADDER_CHECK(arrived() && !closed_,
+               "request '{}' is not here: its lease is over, or it has not come in time", id);
   if (lease == 0) {
     const auto entry = find(id);
     const std::vector<int32_t>& prompt = *entry->second.prompt;
-    LADDER_CHECK(num_checked <= std::ssize(prompt) &&
-                     ladder::prompt_checksum(prompt, num_checked) == prompt_checksum,
-                 "request '{}' has another prompt here", id);
+    LADDER_CHECK(
+        num_checked <= std::ssize(prompt) && ladder::prompt_checksum(prompt, num_checked) == prompt_checksum,
+        "request '{}' has another prompt here", id);
     lease = entry->first;
   }
   wait_computed(lease, num_tokens + 1, deadline, lock);
@@ -105,7 +105,8 @@ void KvLeases::wait_computed(uint64_t lease, int64_t num_tokens, Clock::time_poi
     const auto entry = entries_.find(lease);
     return closed_ || entry == entries_.end() || entry->second.over ? nullptr : &entry->second;
   };
-  changed_.wait_until(lock, deadline, [&] { return alive() == nullptr || alive()->num_tokens >= num_tokens; });
+  changed_.wait_until(lock, deadline,
+                      [&] { return alive() == nullptr || alive()->num_tokens >= num_tokens; });
   const Entry* const entry = alive();
   LADDER_CHECK(entry != nullptr, "the request is over: it was aborted, or its lease ended");
   LADDER_CHECK(entry->num_tokens >= num_tokens, "request '{}' has computed {} tokens in time, expected {}",

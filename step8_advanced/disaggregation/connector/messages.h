@@ -110,7 +110,8 @@ template <class T>
 T receive_kv_message_of(KvChannel& channel, KvDeadline deadline) {
   ReceivedKvMessage received = receive_kv_message(channel, deadline);
   T* const message = std::get_if<T>(&received.message);
-  if (message == nullptr || received.body_size != 0) throw KvChannelError("the peer sends what was not asked for");
+  if (message == nullptr || received.body_size != 0)
+    throw KvChannelError("the peer sends what was not asked for");
   return std::move(*message);
 }
 

@@ -10,7 +10,8 @@ namespace ladder {
 int64_t window_tokens(const KvLayout& layout, std::span<const KvRead> reads) {
   int64_t largest = 1;
   for (const KvRead& read : reads)
-    largest = std::max(largest, packed_size(layout, {read.first_layer, read.first_head, read.num_heads, 0, 1}));
+    largest =
+        std::max(largest, packed_size(layout, {read.first_layer, read.first_head, read.num_heads, 0, 1}));
   const int64_t fit = std::max<int64_t>(1, kPartsMessageBytes / largest);
   return fit < layout.block_size ? fit : fit / layout.block_size * layout.block_size;
 }
@@ -47,8 +48,7 @@ KvReadEnd send_parts(const KvRanks& mine, std::span<const KvRead> reads, const K
           head.num_layers = std::clamp<int64_t>(kPartsMessageBytes / size, 1, end_layer - part.layer);
           packed.resize(static_cast<size_t>(head.num_layers * size));
           {
-            const KvLeases::Pin pin =
-                leases.pin(head.lease, token + head.num_tokens, patience, block_table);
+            const KvLeases::Pin pin = leases.pin(head.lease, token + head.num_tokens, patience, block_table);
             for (int64_t i = 0; i < head.num_layers; ++i, ++part.layer)
               pack_kv(mine.layout, mine.ranks.at(static_cast<size_t>(read.from_rank)), block_table, part,
                       piece_of(packed, i, size));

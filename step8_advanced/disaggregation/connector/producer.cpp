@@ -110,9 +110,9 @@ void KvProducer::answer(KvChannel& channel, std::span<const KvRead> reads, const
                    request.first_token <= std::numeric_limits<int32_t>::max() &&
                    request.num_tokens <= std::numeric_limits<int32_t>::max(),
                "tokens {} to {} of a request", request.first_token, request.num_tokens);
-  const KvReadEnd end =
-      send_parts(ranks_, reads, request, leases_, channel, after(within(request.patience_ms, config_.load_timeout)),
-                 after(config_.load_timeout), num_sent_bytes_);
+  const KvReadEnd end = send_parts(ranks_, reads, request, leases_, channel,
+                                   after(within(request.patience_ms, config_.load_timeout)),
+                                   after(config_.load_timeout), num_sent_bytes_);
   send_kv_message(channel, end, after(kFirstWords));
 }
 
