@@ -15,13 +15,15 @@
 #include <string_view>
 #include <vector>
 
+#include "step3_sequence/kv_transfer.h"
 #include "step3_sequence/prefix/prefix_index.h"
 #include "step3_sequence/sampling_params.h"
 #include "step3_sequence/scheduler_output.h"
 
 namespace ladder {
 
-enum class SequenceStatus : uint8_t { waiting, running, preempted, finished };
+// waiting_for_kv: its blocks are being filled from outside (step5_scheduler/kv_connector.h).
+enum class SequenceStatus : uint8_t { waiting, waiting_for_kv, running, preempted, finished };
 
 // error: no token could be drawn from its logits (kInvalidToken).
 enum class FinishReason : uint8_t { none, stop, length, abort, error };
@@ -50,6 +52,8 @@ struct Sequence {
   PrefixKey prefix;
   SamplingParams
       sampling;  // `seed` is set, and its own where n > 1; `max_tokens` is set and fits max_model_len
+
+  std::shared_ptr<const KvTransferParams> kv_transfer;  // of all completions of its request; null: none
 
   SequenceId first_sibling = 0;          // the id of completion 0 of the same request: its own where n is 1
   int64_t completion_index = 0;          // 0..n-1

@@ -12,6 +12,7 @@
 #include "step2_model/decoder/decoder_spec.h"
 #include "step2_model/model_makers.h"
 #include "step2_model/tokenizer/tokenizer.h"
+#include "step4_runner/kv_cache_registry.h"
 #include "step4_runner/logits_edits.h"
 #include "step4_runner/proposer.h"
 #include "step4_runner/runner_config.h"
@@ -29,6 +30,8 @@ struct RunnerMakers {
   std::function<std::shared_ptr<LogitsProcessor>(const ExecutorOptions& options)> logits_processor;
   // Error, by an executor that verifies no drafts: there is one.
   std::function<std::unique_ptr<Proposer>(const ExecutorOptions& options)> proposer;
+  // Hears where each rank's keys and values lie; it outlives the executor. Error, by an executor whose ranks are other processes: there is one.
+  std::shared_ptr<KvCacheRegistry> kv_caches;
 };
 
 // Groups beyond one executor: the ranks that share out a stage's experts, where they are those of several executors of threads

@@ -30,6 +30,7 @@ struct LocalExecutor::State {
   std::shared_ptr<LogitsProcessor> processor;  // of the rank that samples; may be null
   const OpContext* device;                     // nullptr: each rank makes its own
   ExpertRanks expert_ranks;
+  std::shared_ptr<KvCacheRegistry> kv_caches;                                       // may be null
   std::vector<std::unique_ptr<LocalGroup>> tensor_groups, columns, context_groups;  // of the grid
   std::vector<std::thread> threads;
 
@@ -50,11 +51,12 @@ struct LocalExecutor::State {
 
   State(const RunnerConfig& resolved, const ModelFactory& make_model,
         std::shared_ptr<LogitsProcessor> logits_processor, const OpContext* given_device,
-        ExpertRanks given_expert_ranks)
+        ExpertRanks given_expert_ranks, std::shared_ptr<KvCacheRegistry> registry)
       : config(resolved),
         processor(std::move(logits_processor)),
         device(given_device),
         expert_ranks(std::move(given_expert_ranks)),
+        kv_caches(std::move(registry)),
         num_starting(num_ranks(resolved)) {
     LADDER_CHECK(config.device.is_cpu() || num_ranks(config) == 1,
                  "{} ranks as threads of one process: expected --device cpu", num_ranks(config));
@@ -110,6 +112,12 @@ struct LocalExecutor::State {
     if (expert_ranks.fail) expert_ranks.fail(reason);
   }
 
+  void show_caches(int rank, const GridPlace& place, const ModelRunner& runner) const {
+    if (kv_caches == nullptr) return;
+    const LayerRange layers = layers_of(config, runner.model().spec().num_layers, place.stage);
+    kv_caches->register_kv_caches({rank, place, layers, runner.kv_caches()});
+  }
+
   // >>> task 4.4.executor: the life of a rank: make the runner, then step after step; an error releases the others
   void run_rank(int rank, const ModelFactory& make_model) {
     set_num_threads(std::max(config.threads / num_ranks(config), 1));
@@ -127,6 +135,7 @@ struct LocalExecutor::State {
       if (config.device.is_cpu())
         ctx.parallel = &parallel;  // the threads' collectives work in the CPU's memory
       runner = start_rank(ctx, config, make_model, processor);
+      show_caches(rank, place, *runner);
       std::lock_guard lock(mutex);
       const MemoryPlan mine = runner->memory();
       memory.weights += mine.weights;
@@ -186,9 +195,10 @@ struct LocalExecutor::State {
 
 LocalExecutor::LocalExecutor(const DecoderSpec& spec, const RunnerConfig& config,
                              const ModelFactory& make_model, std::shared_ptr<LogitsProcessor> processor,
-                             const OpContext* device, ExpertRanks expert_ranks)
+                             const OpContext* device, ExpertRanks expert_ranks,
+                             std::shared_ptr<KvCacheRegistry> kv_caches)
     : state_(std::make_unique<State>(resolve_runner_config(spec, config), make_model, std::move(processor),
-                                     device, std::move(expert_ranks))) {
+                                     device, std::move(expert_ranks), std::move(kv_caches))) {
   if (state_->error) std::rethrow_exception(state_->error);
 }
 
@@ -261,7 +271,7 @@ std::unique_ptr<LocalExecutor> make_local_executor(const ExecutorOptions& option
   const auto& make_processor = options.runner_makers.logits_processor;
   return std::make_unique<LocalExecutor>(options.spec, resolved, model_factory(options, resolved),
                                          make_processor ? make_processor(options) : nullptr, nullptr,
-                                         options.expert_ranks);
+                                         options.expert_ranks, options.runner_makers.kv_caches);
 }
 
 }  // namespace ladder

@@ -23,10 +23,10 @@ class LocalExecutor final : public Executor {
   // Resolves the configuration, starts the ranks, loads their models, allocates their caches, and runs the
   // warm-up. The rank that samples does so with `processor` after the warm-up, unless that is null. Error: what any rank
   // failed with; several ranks on a GPU. `device`: the context of config.device, where the caller has one, as for a fake device; else the
-  // executor makes it. `expert_ranks`: where config.expert_replicas are several.
+  // executor makes it. `expert_ranks`: where config.expert_replicas are several. `kv_caches`: hears of each rank's, or null.
   LocalExecutor(const DecoderSpec& spec, const RunnerConfig& config, const ModelFactory& make_model,
                 std::shared_ptr<LogitsProcessor> processor = {}, const OpContext* device = nullptr,
-                ExpertRanks expert_ranks = {});
+                ExpertRanks expert_ranks = {}, std::shared_ptr<KvCacheRegistry> kv_caches = {});
   ~LocalExecutor() override;
 
   Ticket submit(const SchedulerOutput& step) override;  // Error: max_in_flight() are in flight already

@@ -109,6 +109,7 @@ class ModelRunner {
   const RunnerConfig& config() const { return config_; }  // num_kv_blocks is known after the warm-up
   const Batch& batch() const { return batch_; }
   const Model& model() const { return *model_; }
+  const std::vector<KvCacheView>& kv_caches() const { return kv_caches_; }  // after the warm-up they stay
   bool samples() const { return is_last_stage() && tp_group(ctx_).rank() == 0 && cp_group(ctx_).rank() == 0; }
   MemoryPlan memory() const;  // measured on this rank, `other` left out
 

@@ -46,6 +46,8 @@ void Scheduler::take(int64_t num_wanted, int64_t num_tokens, Budget& budget) con
 Scheduler::Admission Scheduler::admit(Sequence& sequence, Budget& budget) {
   // It was preempted while a token was being sampled, which comes with the step that is still in flight.
   if (sequence.num_placeholders > 0) return Admission::refused;
+  if (connector_ != nullptr)
+    if (const std::optional<Admission> decided = admit_from_outside(sequence, budget)) return *decided;
   if (!find_shared_blocks(sequence, shared_blocks_)) return Admission::passed_over;
 
   const int64_t num_shared_tokens = std::ssize(shared_blocks_) * config_.batch.block_size;

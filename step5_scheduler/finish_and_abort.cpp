@@ -31,6 +31,7 @@ void Scheduler::finish(Sequence& sequence, FinishReason reason) {
   sequence.status = SequenceStatus::finished;
   sequence.finish_reason = reason;
   if (sequence.num_known_blocks > 0) finished_ids_.push_back(sequence.id);
+  if (connector_ != nullptr) leave_blocks(sequence);
   release_blocks(sequence);
 }
 
@@ -40,6 +41,12 @@ void Scheduler::forget_if_done(Sequence& sequence) {
 // <<< task 5.5
 
 void Scheduler::abandon() {
+  if (connector_ != nullptr) connector_->abandon();
+  for (auto& [id, table] : cancelled_loads_) blocks_.free(table);
+  for (auto& [id, held] : held_) blocks_.free(held.block_table);
+  cancelled_loads_.clear();
+  held_.clear();
+  loads_.clear();
   for (DeferredBlocks& deferred : deferred_) blocks_.free(deferred.block_table);
   for (auto& [id, sequence] : sequences_) blocks_.free(sequence->block_table);
   deferred_.clear();

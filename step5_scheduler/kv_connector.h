@@ -4,10 +4,15 @@
 //
 //   the engine that goes on (consumer)            the engine that computes the prompt (producer)
 //
-//   num_external_tokens()  how many, from where   may_start()      is there room for one more reader's blocks
-//   start_load()           into these blocks      on_computed()    so many tokens are in their blocks
-//   poll().loads           so many have come      hold()           its blocks stay when it ends
-//   cancel_load()          nobody wants them      poll().released  nobody reads them any more
+//   on_queued()            a request is here      may_start()      is there room for one more reader's blocks
+//   num_external_tokens()  how many, from where   on_computed()    so many tokens are in their blocks
+//   start_load()           into these blocks      hold()           its blocks stay when it ends
+//   poll().loads           so many have come      poll().released  nobody reads them any more
+//   cancel_load()          nobody wants them
+//   on_unneeded()          nor is there a load
+//
+// Of the n completions of a request the first one alone loads, and is kept for a reader: its siblings share its blocks here,
+// and need it once over there.
 //
 // A sequence whose blocks are being filled has the status waiting_for_kv: it holds blocks, is in no step, and holds up
 // nobody. All functions are called on the scheduler's thread, except wake; none blocks but wait(). vLLM:
@@ -37,20 +42,27 @@ struct KvLoad {
 
 struct FinishedKvLoad {
   SequenceId id = 0;
-  int64_t num_tokens =
-      0;  // that came, whole and checked, from the first on; fewer than were wanted: the rest is computed here
+  // That came, whole and checked, from the first on. Fewer than were wanted: the rest is computed here.
+  int64_t num_tokens = 0;
   std::string error;  // why they are fewer
 };
 
+// Of ids that are not known, or not any more, the scheduler takes no notice: a message may come twice.
 struct KvConnectorEvents {
   std::vector<FinishedKvLoad>
-      loads;  // each that was started, once; a cancelled one too: its blocks are written no more
-  std::vector<SequenceId> released;  // each that was held, once
+      loads;  // each that was started, a cancelled one too: its blocks are written no more
+  std::vector<SequenceId> released;  // each that was held
 };
 
 class KvConnector {
  public:
   virtual ~KvConnector() = default;
+
+  // A sequence with do_remote_prefill has come, and is going to ask for its tokens: where they are kept they are still wanted.
+  virtual void on_queued(const Sequence& /*sequence*/) {}
+  // Such a sequence needs none of them any more, and no load was started: it found here what it could use, or ended while
+  // it waited. May be told more than once.
+  virtual void on_unneeded(const Sequence& /*sequence*/) {}
 
   // Whether a prompt that is to be kept for a reader may begin (back-pressure: kept blocks are bounded).
   virtual bool may_start(const Sequence& /*sequence*/) const { return true; }
@@ -62,9 +74,12 @@ class KvConnector {
   virtual void cancel_load(SequenceId /*id*/) {}
 
   // The first so many tokens of a sequence with do_remote_decode are in the blocks of its table, which go on to be its own.
+  // 0: it is preempted, and what was told before counts no more: when this returns nobody reads its blocks, which are given
+  // to others (here a copy that is under way may be waited for).
   virtual void on_computed(const Sequence& /*sequence*/, int64_t /*num_computed_tokens*/) {}
-  // Such a sequence ends. With an answer its blocks stay until poll() has released it, and the request's output says it;
-  // none: nobody will read them (it was aborted, say).
+  // Such a sequence has ended, as its finish_reason says, perhaps before it had any blocks. With an answer its blocks stay
+  // until poll() has released it, and the request's output says the answer; none: nobody is going to read them (it was
+  // aborted, say), nor does any more.
   virtual std::optional<KvTransferParams> hold(const Sequence& /*sequence*/) { return std::nullopt; }
 
   // What has happened since the last call.

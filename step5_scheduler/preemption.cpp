@@ -45,6 +45,7 @@ void Scheduler::preempt_last() {
   Sequence& sequence = *running_.back();
   running_.pop_back();
   if (sequence.num_known_blocks > 0) preempted_ids_.push_back(sequence.id);
+  if (connector_ != nullptr) tell_preempted(sequence);
   release_blocks(sequence);
   sequence.num_computed_tokens = 0;
   sequence.prefix.forget_table();

@@ -60,16 +60,25 @@ std::unique_ptr<PrefixIndex> make_prefix_index(const SchedulerConfig& config,
 
 }  // namespace
 
-Scheduler::Scheduler(SchedulerConfig config, std::unique_ptr<PrefixIndex> index)
+Scheduler::Scheduler(SchedulerConfig config, std::unique_ptr<PrefixIndex> index,
+                     std::shared_ptr<KvConnector> connector)
     : config_(checked(std::move(config))),
       blocks_(config_.batch.num_kv_blocks, config_.batch.block_size,
               make_prefix_index(config_, std::move(index))),
+      connector_(std::move(connector)),
       seeds_(std::random_device{}()),
       waiting_(config_.policy, config_.long_prefill_token_threshold),
       num_watermark_blocks_(
-          static_cast<int64_t>(config_.watermark * static_cast<double>(blocks_.num_blocks()))) {}
+          static_cast<int64_t>(config_.watermark * static_cast<double>(blocks_.num_blocks()))) {
+  config_.has_kv_connector |= connector_ != nullptr;
+  LADDER_CHECK(!config_.has_kv_connector || !(config_.static_batching || config_.recompute_everything),
+               "static batching knows nothing of keys and values from another engine: a KV connector needs "
+               "continuous batching");
+}
 
-Scheduler::~Scheduler() = default;
+Scheduler::~Scheduler() {
+  if (connector_ != nullptr) connector_->abandon();
+}
 
 void Scheduler::check(const std::vector<int32_t>& prompt_token_ids, const SamplingParams& sampling) const {
   validate_sampling_params(sampling, config_.vocab_size);
@@ -95,9 +104,11 @@ int64_t Scheduler::max_tokens_of(const SamplingParams& sampling, int64_t num_pro
   return std::min(sampling.max_tokens.value_or(std::max<int64_t>(slots, 1)), room);
 }
 
-std::vector<SequenceId> Scheduler::add(std::vector<int32_t> prompt_token_ids,
-                                       const SamplingParams& sampling) {
+std::vector<SequenceId> Scheduler::add(std::vector<int32_t> prompt_token_ids, const SamplingParams& sampling,
+                                       std::shared_ptr<const KvTransferParams> kv_transfer) {
   check(prompt_token_ids, sampling);
+  LADDER_CHECK(kv_transfer == nullptr || connector_ != nullptr,
+               "a sequence has kv_transfer, and there is no connector");
   SamplingParams own = sampling;
   own.max_tokens = max_tokens_of(sampling, std::ssize(prompt_token_ids));
   if (!own.seed) own.seed = seeds_();
@@ -110,6 +121,8 @@ std::vector<SequenceId> Scheduler::add(std::vector<int32_t> prompt_token_ids,
   std::vector<SequenceId> ids;
   for (std::unique_ptr<Sequence>& sequence : make_sequences(std::move(prompt_token_ids), own, next_id_)) {
     ids.push_back(sequence->id);
+    sequence->kv_transfer = kv_transfer;
+    if (is_first(*sequence) && kv_transfer->do_remote_prefill) connector_->on_queued(*sequence);
     waiting_.insert(sequence.get());
     sequences_.emplace(sequence->id, std::move(sequence));
   }
@@ -118,6 +131,8 @@ std::vector<SequenceId> Scheduler::add(std::vector<int32_t> prompt_token_ids,
 }
 
 void Scheduler::schedule(SchedulerOutput& output) {
+  may_not_start_ = false;
+  if (connector_ != nullptr) take_kv_events();
   begin_step(output);
   if (config_.static_batching || config_.recompute_everything)
     output.num_static_padding_rows = schedule_static();
@@ -220,15 +235,26 @@ SchedulerStats Scheduler::stats() const {
   stats.num_blocks = blocks_.num_blocks();
   stats.num_used_blocks = blocks_.num_used_blocks();
   stats.num_cached_blocks = blocks_.num_cached_blocks();
+  stats.num_waiting_for_kv = std::ssize(loads_);
   // Slots that hold nothing lie at the end of tables, in blocks that no other table has: so blocks that are
   // shared are counted once, as they should.
   int64_t idle_slots = 0;
   for (const Sequence* sequence : running_)
     idle_slots +=
         std::ssize(sequence->block_table) * config_.batch.block_size - sequence->num_computed_tokens;
-  for (const DeferredBlocks& deferred : deferred_)
-    for (const int32_t id : deferred.block_table)
+  const auto count_idle = [&](const BlockTable& table) {
+    for (const int32_t id : table)
       if (blocks_.ref_count(id) == 1) idle_slots += config_.batch.block_size;
+  };
+  for (const DeferredBlocks& deferred : deferred_) count_idle(deferred.block_table);
+  for (const auto& [id, table] : cancelled_loads_) count_idle(table);
+  for (const Load& load : loads_)
+    idle_slots += std::ssize(load.sequence->block_table) * config_.batch.block_size -
+                  load.sequence->num_computed_tokens;
+  for (const auto& [id, held] : held_) {
+    stats.num_held_blocks += std::ssize(held.block_table);
+    idle_slots += std::ssize(held.block_table) * config_.batch.block_size - held.num_tokens;
+  }
   stats.num_live_tokens = stats.num_used_blocks * config_.batch.block_size - idle_slots;
   return stats;
 }
@@ -244,6 +270,8 @@ std::vector<const BlockTable*> Scheduler::block_tables() const {
   std::vector<const BlockTable*> tables;
   for (const auto& [id, sequence] : sequences_) tables.push_back(&sequence->block_table);
   for (const DeferredBlocks& deferred : deferred_) tables.push_back(&deferred.block_table);
+  for (const auto& [id, table] : cancelled_loads_) tables.push_back(&table);
+  for (const auto& [id, held] : held_) tables.push_back(&held.block_table);
   return tables;
 }
 

@@ -26,6 +26,7 @@
 #include "step3_sequence/block/block_manager.h"
 #include "step3_sequence/sequence.h"
 #include "step4_runner/executor.h"
+#include "step5_scheduler/kv_connector.h"
 #include "step5_scheduler/policy.h"
 #include "step5_scheduler/waiting_queue.h"
 
@@ -63,6 +64,9 @@ struct SchedulerConfig {
   // else the first would take all and leave the stages behind it empty.
   int64_t pipeline_depth = 1;
 
+  // Requests may have kv_transfer. Set where the scheduler is given a connector; whoever checks requests for it is told.
+  bool has_kv_connector = false;
+
   // The baselines that the progression starts from.
   bool static_batching = false;       // a batch runs until all of it is done; see schedule_static.cpp
   bool recompute_everything = false;  // static, and every token is computed again for every new token
@@ -80,6 +84,8 @@ struct SequenceUpdate {
   std::optional<int32_t> stop_token_id;  // of stop_token_ids, if one ended it; absent for an end token
   int64_t num_cached_tokens = 0;  // prompt tokens that were found in the prefix cache or shared by a sibling
   int64_t num_preemptions = 0;
+  std::shared_ptr<const KvTransferParams>
+      kv_transfer;  // of its end: where its blocks are kept for a reader; null: nowhere
 };
 
 struct SchedulerStats {
@@ -93,23 +99,31 @@ struct SchedulerStats {
   int64_t num_preemptions = 0;
   int64_t num_prefix_queried_tokens = 0;  // prompt tokens of all sequences that admit() let run
   int64_t num_prefix_hit_tokens = 0;      // of these, cached or shared by a sibling
+  int64_t num_external_tokens = 0;        // that came from another engine
+  // Now:
+  int64_t num_waiting_for_kv = 0;  // neither waiting nor running: their keys are on the way
+  int64_t num_held_blocks = 0;     // of the used blocks, those of ended sequences that are kept for a reader
 };
 
 class Scheduler {
  public:
   // Error, naming the field: sizes below 1, an unchunked budget smaller than max_model_len, end tokens outside
   // the vocabulary, max_logprobs below -1, limits of partial prefills that do not fit each other, a watermark
-  // outside [0, 1).
+  // outside [0, 1), a connector with static batching.
   // `index`: what finds cached prefixes; null: chained block hashes, if enable_prefix_caching asks for them.
-  explicit Scheduler(SchedulerConfig config, std::unique_ptr<PrefixIndex> index = nullptr);
-  ~Scheduler();
+  // `connector`: to other engines; null: none.
+  explicit Scheduler(SchedulerConfig config, std::unique_ptr<PrefixIndex> index = nullptr,
+                     std::shared_ptr<KvConnector> connector = nullptr);
+  ~Scheduler();  // which abandons the connector's work
 
   // Queues a request; returns the ids of its n sequences, completion 0 first. A missing seed is drawn;
   // max_tokens is cut to what max_model_len leaves, and becomes all that it and the cache leave where it is
   // absent. Nothing is queued on an Error: an invalid parameter (see validate_sampling_params), more log
   // probabilities than max_logprobs, an empty prompt, an id outside the vocabulary, a prompt longer than
   // max_model_len - 1, or prompt + max_tokens that do not fit the KV cache even when alone.
-  std::vector<SequenceId> add(std::vector<int32_t> prompt_token_ids, const SamplingParams& sampling);
+  // `kv_transfer`: null, unless there is a connector.
+  std::vector<SequenceId> add(std::vector<int32_t> prompt_token_ids, const SamplingParams& sampling,
+                              std::shared_ptr<const KvTransferParams> kv_transfer = nullptr);
   // The checks of add() alone. Reads nothing that changes: safe from any thread.
   void check(const std::vector<int32_t>& prompt_token_ids, const SamplingParams& sampling) const;
 
@@ -124,17 +138,25 @@ class Scheduler {
   // in order, and collected; an empty one is dropped.
   void schedule(SchedulerOutput& output);
 
+  // Applies what the connector has brought; schedule() begins with it. For an engine at rest, whose blocks come back.
+  void take_kv_events();
+  // Whether nothing but the connector may be what an empty step waited for.
+  bool waits_for_kv() const {
+    return !loads_.empty() || !cancelled_loads_.empty() || !held_.empty() || may_not_start_;
+  }
+  KvConnector* connector() { return connector_.get(); }
+
   // Applies the answer to the oldest submitted step. The result is valid until the next call. Error: a step
   // out of order, or an answer that does not fit what was scheduled.
   std::vector<SequenceUpdate>& update(StepOutput step);
 
   // The executor has failed, and no step in flight is going to be collected: forgets all steps and sequences
-  // and gives their blocks back.
+  // and gives their blocks back, those that are kept for a reader too.
   void abandon();
 
   // An engine is idle when nothing is unfinished and no step is in flight (the last ones may still compute
   // sequences that ended in the meantime).
-  bool has_unfinished() const { return !waiting_.empty() || !running_.empty(); }
+  bool has_unfinished() const { return !waiting_.empty() || !running_.empty() || !loads_.empty(); }
   int64_t num_steps_in_flight() const { return static_cast<int64_t>(in_flight_.size()); }
   SchedulerStats stats() const;
   // Tokens of all sequences that wait, each with its whole prompt: how much work stands before a newcomer, at the most
@@ -142,7 +164,8 @@ class Scheduler {
   int64_t num_waiting_tokens() const;
   const SchedulerConfig& config() const { return config_; }
   const BlockManager& blocks() const { return blocks_; }
-  // Every table that holds references, those of ended sequences in flight too: for checking the books.
+  // Every table that holds references, those of ended sequences too that are in flight, being filled or kept: for checking
+  // the books.
   std::vector<const BlockTable*> block_tables() const;
   int64_t num_waiting() const { return waiting_.size(); }
   // The first of those that wait, in the order of the policy.
@@ -189,7 +212,7 @@ class Scheduler {
   };
   enum class Admission : uint8_t {
     admitted,
-    passed_over,  // not now, but the next one may
+    passed_over,  // not now (or its keys come from outside from now on), but the next one may
     too_long,     // likewise, if it is short
     refused,      // and all after it
   };
@@ -343,8 +366,44 @@ class Scheduler {
   // Deletes the sequence from sequences_ if it has ended and no step in flight computes it.
   void forget_if_done(Sequence& sequence);
 
+  // 8.7.scheduler, external_kv.cpp: nothing of it is called without a connector. Of each request the first completion alone
+  // loads and is kept (is_first()).
+  //
+  // What a connector has to say of a waiting sequence before admit() looks at it; none: go on as ever.
+  // passed_over: it is to be kept, was never admitted, and may not start (may_not_start_, until the next step); or its first
+  // sibling is waiting_for_kv. Else one with do_remote_prefill that was never admitted asks, for the tokens after those
+  // that it shares (find_shared_blocks(), which may pass it over too): if there are some, its load starts. Who asked for
+  // prompt_logprobs, which need every token computed, or gets none, is unneeded.
+  std::optional<Admission> admit_from_outside(Sequence& sequence, const Budget& budget);
+  // Blocks for ALL tokens that it has, the shared ones first, so that it can compute its next step when the others have come;
+  // off waiting_, waiting_for_kv, num_computed_tokens at what is shared, and told to the connector (never its last token).
+  // passed_over: it loads. refused, and nothing has changed: as many load as may run, or there are too few blocks: as in
+  // admit(), but while others load the same are left free as while others run.
+  Admission start_load(Sequence& sequence, int64_t num_tokens, const Budget& budget);
+  // One load is over. Unknown, or over already: ignored. Cancelled: its blocks come back. Else what came counts as computed and
+  // cached, no more than was wanted, and its full blocks, and only now, are indexed.
+  void end_load(const FinishedKvLoad& event);
+  // Those whose load is over run, in the order of the policy, while max_num_running() allows it: with the blocks that they
+  // have, so that nobody who is refused blocks stands before them. This is their first admission, as admit() counts it.
+  void run_loaded();
+  // The blocks of a sequence that has ended and that somebody outside still writes or reads leave its table: those of a load
+  // that is not over, which is cancelled, and those that the connector holds. One that waits for its first admission is
+  // unneeded. Called by finish() before it releases what is left.
+  void leave_blocks(Sequence& sequence);
+  // A reader needs them no more: they come back, but no earlier than steps in flight that may write them (deferred_).
+  // Unknown: ignored.
+  void release_held(SequenceId id);
+  // Of a collected step, unless the sequence was preempted since: the connector hears what is computed of one that is kept.
+  void tell_computed(const InFlightSequence& record);
+  // Called by preempt_last() before the blocks of such a sequence are given back: nothing of it is computed any more.
+  void tell_preempted(const Sequence& sequence);
+  bool is_first(const Sequence& sequence) const {
+    return sequence.kv_transfer != nullptr && sequence.completion_index == 0;
+  }
+
   SchedulerConfig config_;
   BlockManager blocks_;
+  std::shared_ptr<KvConnector> connector_;
   std::mt19937_64 seeds_;
   int64_t next_step_ = 0;
   SequenceId next_id_ = 0;
@@ -362,6 +421,24 @@ class Scheduler {
   std::vector<InFlightSequence> spare_records_;  // a collected step's, for the next one
   BlockTable shared_blocks_, cached_blocks_;     // scratch of admit()
   SchedulerStats totals_;                        // the counts since the start
+
+  // With a connector:
+  struct Load {
+    Sequence* sequence = nullptr;  // waiting_for_kv
+    int64_t num_tokens = 0;        // that are wanted from outside
+    bool over = false;             // nothing is written any more; it waits for a seat among those that run
+  };
+  struct HeldBlocks {
+    std::vector<int32_t> block_table;
+    int64_t num_tokens = 0;                          // that are computed in them
+    int64_t last_scheduled_step = -1;                // which may write them
+    std::shared_ptr<const KvTransferParams> answer;  // where they are
+  };
+  std::vector<Load> loads_;  // in the order of their start
+  // Of sequences that ended meanwhile, until the connector says that nothing is written any more.
+  std::unordered_map<SequenceId, std::vector<int32_t>> cancelled_loads_;
+  std::unordered_map<SequenceId, HeldBlocks> held_;  // for readers, of sequences that have ended
+  bool may_not_start_ = false;                       // the connector passed over a prompt in the last step
 
   int64_t num_batch_rows_ = 0;           // static batching: rows of the batch, finished ones included
   int64_t num_prompt_padding_rows_ = 0;  // static batching: padding of its prompts, still to be computed

@@ -73,6 +73,7 @@ void Scheduler::apply(InFlightSequence& record, SequenceStepOutput& answer) {
     // Only what this step has computed is cached, not what a later one is going to.
     if (record.epoch == sequence.num_preemptions)
       blocks_.cache(sequence.prefix, sequence.tokens(), sequence.block_table, record.num_computed_after);
+    if (connector_ != nullptr) tell_computed(record);
   }
 
   std::vector<PositionLogprobs>& prompt_logprobs = answer.prompt_logprobs;
@@ -84,8 +85,11 @@ void Scheduler::apply(InFlightSequence& record, SequenceStepOutput& answer) {
   if (!record.samples && prompt_logprobs.empty()) return;
   updates_.push_back({sequence.id, std::move(answer.token_ids), std::move(answer.logprobs),
                       std::move(prompt_logprobs), reason, sequence.stop_token_id, sequence.num_cached_tokens,
-                      sequence.num_preemptions});
-  if (reason != FinishReason::none) finish(sequence, reason);
+                      sequence.num_preemptions, nullptr});
+  if (reason == FinishReason::none) return;
+  finish(sequence, reason);
+  if (const auto held = held_.find(sequence.id); held != held_.end())
+    updates_.back().kv_transfer = held->second.answer;
 }
 // <<< task 5.5
 

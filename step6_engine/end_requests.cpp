@@ -23,8 +23,10 @@ std::string message_of(const std::exception_ptr& error) {
 }  // namespace
 
 void Engine::abort(const RequestId& id) {
-  if (const auto position = requests_.find(id); position != requests_.end())
-    end_request(position->second, FinishReason::abort, {});
+  const auto position = requests_.find(id);
+  if (position == requests_.end()) return;
+  waits_for_kv_ = false;
+  end_request(position->second, FinishReason::abort, {});
 }
 
 // What had become certain of the text is out already; what was held back comes now.

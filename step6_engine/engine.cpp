@@ -35,8 +35,10 @@ double seconds_now() {
 }  // namespace
 
 Engine::Engine(std::unique_ptr<Executor> executor, SchedulerConfig config,
-               std::shared_ptr<const Tokenizer> tokenizer)
-    : executor_(std::move(executor)), scheduler_(std::move(config)), tokenizer_(std::move(tokenizer)) {}
+               std::shared_ptr<const Tokenizer> tokenizer, std::shared_ptr<KvConnector> connector)
+    : executor_(std::move(executor)),
+      scheduler_(std::move(config), nullptr, std::move(connector)),
+      tokenizer_(std::move(tokenizer)) {}
 
 Engine::~Engine() {
   try {
@@ -61,7 +63,9 @@ RequestId Engine::add_request(PreparedRequest request) {
 
   ActiveRequest active(seconds_now());
   const SamplingParams& sampling = request.sampling;
-  const std::vector<SequenceId> sequences = scheduler_.add(request.prompt_token_ids, sampling);
+  const std::vector<SequenceId> sequences =
+      scheduler_.add(request.prompt_token_ids, sampling, std::move(request.kv_transfer));
+  waits_for_kv_ = false;
   metrics_.serving.on_request(sampling);
   active.output.request_id = id;
   active.output.metrics.num_prompt_tokens = std::ssize(request.prompt_token_ids);
@@ -102,8 +106,10 @@ void Engine::or_die(Work work) {
 StepResult Engine::step() {
   or_die([this] {
     const double begin = seconds_now();
+    if (waits_for_kv_) scheduler_.connector()->wait(kKvPatience);
     submit_steps();
-    LADDER_CHECK(!in_flight_.empty() || requests_.empty(),
+    waits_for_kv_ = in_flight_.empty() && !requests_.empty() && scheduler_.waits_for_kv();
+    LADDER_CHECK(!in_flight_.empty() || requests_.empty() || waits_for_kv_,
                  "nothing can be scheduled, yet {} requests are waiting", requests_.size());
     collect_oldest(begin);
   });
@@ -113,6 +119,16 @@ StepResult Engine::step() {
 StepResult Engine::collect_step() {
   or_die([this] { collect_oldest(seconds_now()); });
   return take_results();
+}
+
+StepResult Engine::take_kv_events() {
+  or_die([this] { scheduler_.take_kv_events(); });
+  waits_for_kv_ = false;
+  return take_results();
+}
+
+void Engine::on_kv_event(std::function<void()> wake) {
+  if (scheduler_.connector() != nullptr) scheduler_.connector()->on_event(std::move(wake));
 }
 
 StepResult Engine::run_along() {
@@ -197,6 +213,7 @@ void Engine::apply(const SequenceUpdate& update, double now) {
   std::move(update.prompt_logprobs.begin(), update.prompt_logprobs.end(),
             std::back_inserter(request.output.prompt_logprobs));
   if (index == 0) request.output.metrics.num_cached_tokens = update.num_cached_tokens;
+  if (update.kv_transfer != nullptr) request.output.kv_transfer = *update.kv_transfer;
 
   CompletionText::Appended appended =
       request.completions[static_cast<size_t>(index)].text.append(update.new_token_ids, update.finish_reason);

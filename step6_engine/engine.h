@@ -14,6 +14,7 @@
 // An engine dies of the first error of its executor or its scheduler, since the content of the KV cache is
 // unknown then. From then on step(), add_request() and generate() throw that same error, every request has
 // ended with FinishReason::error, which take_results() hands out, and no KV block is held.
+#include <chrono>
 #include <cstdint>
 #include <deque>
 #include <exception>
@@ -34,6 +35,9 @@
 
 namespace ladder {
 
+// How long a step() waits for another engine.
+inline constexpr std::chrono::milliseconds kKvPatience{10};
+
 struct StepResult {
   std::vector<CompletionUpdate> updates;  // for each completion that got something, in the order of time
   std::vector<RequestOutput> finished;    // requests all of whose completions have ended
@@ -42,9 +46,9 @@ struct StepResult {
 
 class Engine {
  public:
-  // `tokenizer` may be null: prompts are token ids then, and outputs have no text.
+  // `tokenizer` may be null: prompts are token ids then, and outputs have no text. `connector`: to other engines, or null.
   Engine(std::unique_ptr<Executor> executor, SchedulerConfig config,
-         std::shared_ptr<const Tokenizer> tokenizer);
+         std::shared_ptr<const Tokenizer> tokenizer, std::shared_ptr<KvConnector> connector = nullptr);
   ~Engine();  // waits for the steps in flight
 
   // Tokens and checks, as prepare_request(). Reads nothing that changes: safe from any thread.
@@ -56,10 +60,17 @@ class Engine {
   RequestId add_request(const Request& request) { return add_request(prepare(request)); }
 
   // Runs until one submitted step is done. Error: what the executor or the scheduler failed with; the engine
-  // is dead then.
+  // is dead then. Where all that is left waits for keys from another engine it returns at once without one, and each
+  // further call waits for them, for at most kKvPatience.
   StepResult step();
   // The same without submitting further steps: for an engine that is to stand still.
   StepResult collect_step();
+  // The last step() had nothing to compute: all that is left waits for another engine, and nothing was added or taken back since.
+  bool waits_for_kv() const { return waits_for_kv_; }
+  // What has come from other engines, or is kept for them no more, where no step() sees to it: of an engine with a connector. Error: as step().
+  StepResult take_kv_events();
+  // `wake` is called, on any thread, when there is something to take. Without a connector: never.
+  void on_kv_event(std::function<void()> wake);
   // Runs along with a step of other engines (Executor::run_along()). Error: as step().
   StepResult run_along();
   // Between steps, where there may be none for long: has the executor failed by itself? Error, and death: as step().
@@ -172,6 +183,7 @@ class Engine {
   std::exception_ptr error_;
   std::string error_message_;
   std::vector<std::shared_ptr<EngineObserver>> observers_;
+  bool waits_for_kv_ = false;
   SchedulerOutput scheduled_;  // reused
   EngineMetrics metrics_;
 };

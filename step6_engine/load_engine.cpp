@@ -92,10 +92,14 @@ SchedulerConfig scheduler_config(const EngineOptions& options, const DecoderSpec
 std::unique_ptr<Engine> load_engine(const EngineOptions& options, const ModelFolder& folder) {
   const RunnerConfig config = resolved_runner_config(options, folder.spec);
   const int pipeline_depth = config.pipeline_parallel_size > 1 ? max_steps_in_flight(config) : 1;
-  MadeExecutor made = options.makers.executor(executor_options(options, folder, config));
+  ExecutorOptions parts = executor_options(options, folder, config);
+  MadeKvConnector kv;
+  if (options.makers.kv_connector) kv = options.makers.kv_connector(parts);
+  parts.runner_makers.kv_caches = kv.kv_caches;
+  MadeExecutor made = options.makers.executor(parts);
   return std::make_unique<Engine>(std::move(made.executor),
                                   scheduler_config(options, folder.spec, made.batch, pipeline_depth),
-                                  folder.tokenizer);
+                                  folder.tokenizer, std::move(kv.connector));
 }
 
 }  // namespace ladder

@@ -25,7 +25,12 @@ void add_bad_word(const std::string& word, const Tokenizer& tokenizer,
 
 PreparedRequest prepare_request(const Request& request, const Tokenizer* tokenizer,
                                 const Scheduler& scheduler) {
-  PreparedRequest prepared{request.request_id, request.prompt_token_ids, request.sampling};
+  PreparedRequest prepared{request.request_id, request.prompt_token_ids, request.sampling, nullptr};
+  if (request.kv_transfer) {
+    LADDER_CHECK(scheduler.config().has_kv_connector,
+                 "kv_transfer_params: this engine is connected with no other engine");
+    prepared.kv_transfer = std::make_shared<const KvTransferParams>(*request.kv_transfer);
+  }
   if (request.prompt) {
     LADDER_CHECK(tokenizer != nullptr,
                  "prompt: a text needs a tokenizer, and the model's folder has no tokenizer.json");

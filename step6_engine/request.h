@@ -6,6 +6,7 @@
 #include <variant>
 #include <vector>
 
+#include "step3_sequence/kv_transfer.h"
 #include "step3_sequence/sampling_params.h"
 #include "step3_sequence/sequence.h"
 #include "step4_runner/executor.h"
@@ -21,6 +22,7 @@ struct Request {
   std::optional<std::string> prompt;
   std::vector<int32_t> prompt_token_ids;
   SamplingParams sampling;
+  std::optional<KvTransferParams> kv_transfer;  // for an engine that is connected to others
 };
 
 // What ended a completion whose reason is FinishReason::stop: nothing to name where it was an end token of the
@@ -57,6 +59,7 @@ struct RequestOutput {
   // If asked for: entry i is about prompt token i + 1, given those before it; one fewer than prompt tokens.
   std::vector<PositionLogprobs> prompt_logprobs;
   RequestMetrics metrics;
+  std::optional<KvTransferParams> kv_transfer;  // where its keys and values are kept for another engine
 };
 
 }  // namespace ladder

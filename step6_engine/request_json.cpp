@@ -2,6 +2,7 @@
 
 #include "step1_layers/core/error.h"
 #include "step2_model/json.h"
+#include "step6_engine/kv_transfer_json.h"
 #include "step6_engine/sampling_json.h"
 
 namespace ladder {
@@ -28,9 +29,12 @@ Request parse_request_json(std::string_view text, std::string_view where, const 
       if (value.is_null()) continue;
       request.request_id = json_string(value, what);
       LADDER_CHECK(!request.request_id.empty(), "{}: it is empty", what);
+    } else if (key == "kv_transfer_params") {
+      if (value.is_null()) continue;
+      request.kv_transfer = parse_kv_transfer(value, what);
     } else if (!set_sampling_field(request.sampling, key, value, what)) {
-      fail("{}: unknown field {}; expected prompt or prompt_token_ids, request_id, and {}", where,
-           json_brief(key), sampling_field_names());
+      fail("{}: unknown field {}; expected prompt or prompt_token_ids, request_id, kv_transfer_params, and {}",
+           where, json_brief(key), sampling_field_names());
     }
   }
   LADDER_CHECK(request.prompt.has_value() || has_ids, "{}: expected \"prompt\" or \"prompt_token_ids\"",

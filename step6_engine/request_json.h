@@ -4,7 +4,7 @@
 //   {"prompt": "Once upon a time", "max_tokens": 20, "temperature": 0}
 //   {"prompt_token_ids": [1, 2, 3], "stop": ["\n"], "seed": 7}
 //
-// The fields are those of SamplingParams (sampling_json.h), and request_id.
+// The fields are those of SamplingParams (sampling_json.h), request_id, and kv_transfer_params (kv_transfer_json.h).
 #include <string_view>
 
 #include "step6_engine/request.h"

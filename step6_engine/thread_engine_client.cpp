@@ -35,6 +35,7 @@ struct ThreadEngineClient::Inbox {
   int64_t next_id = 0;
   bool stopping = false;  // no more requests
   bool closed = false;    // no more tasks: the loop has ended
+  bool kv_event = false;  // another engine's keys have come, or ours were read
   StreamBuffer::Clock::time_point drain_until{};
   EngineStats stats;
 
@@ -58,6 +59,11 @@ ThreadEngineClient::ThreadEngineClient(std::unique_ptr<Engine> engine, EngineCli
   engine_->add_observer(trace_);
   engine_->executor().on_awaited([inbox = inbox_] {
     std::lock_guard lock(inbox->mutex);
+    inbox->wake.notify_one();
+  });
+  engine_->on_kv_event([inbox = inbox_] {
+    std::lock_guard lock(inbox->mutex);
+    inbox->kv_event = true;
     inbox->wake.notify_one();
   });
   publish_stats();
@@ -187,10 +193,12 @@ void ThreadEngineClient::stop(std::chrono::milliseconds drain) {
 void ThreadEngineClient::run() {
   while (true) {
     std::deque<Task> tasks;
+    bool has_kv_event = false;
     {
       std::unique_lock lock(inbox_->mutex);
       const auto has_work = [this] {
-        return is_awaited() || !inbox_->tasks.empty() || inbox_->stopping || can_step();
+        return is_awaited() || !inbox_->tasks.empty() || inbox_->stopping || inbox_->kv_event ||
+               (can_step() && !engine_->waits_for_kv());
       };
       while (!inbox_->wake.wait_for(lock, kIdleLook, has_work)) {
         lock.unlock();
@@ -203,12 +211,15 @@ void ThreadEngineClient::run() {
         break;
       }
       tasks.swap(inbox_->tasks);
+      has_kv_event = std::exchange(inbox_->kv_event, false);
       taken_ = inbox_->added;
     }
     for (const Task& task : tasks) task();
     deliver(engine_->take_results());  // aborted ones need not wait for a step
-    if (can_step() || is_awaited())
-      step_with([this] { return can_step() ? engine_->step() : engine_->run_along(); });
+    const bool steps = can_step() && (has_kv_event || !engine_->waits_for_kv() || !is_awaited());
+    if (steps || is_awaited())
+      step_with([&] { return steps ? engine_->step() : engine_->run_along(); });
+    if (has_kv_event && !steps) step_with([this] { return engine_->take_kv_events(); });
     publish_stats();
   }
   for (const auto& [id, buffer] : streams_) engine_->abort(id);

@@ -28,9 +28,15 @@ LADDER_WIRE_FORM(SamplingParams) {
        stop_token_ids, include_stop_str_in_output, skip_special_tokens, ignore_eos, all_stop_token_ids,
        logprobs, prompt_logprobs, logprob_token_ids, priority, cache_salt);
 }
+LADDER_WIRE_FORM(KvTransferParams) {
+  auto& [do_remote_decode, do_remote_prefill, remote_engine_id, remote_request_id, remote_address,
+         remote_num_tokens] = value;
+  wire(do_remote_decode, do_remote_prefill, remote_engine_id, remote_request_id, remote_address,
+       remote_num_tokens);
+}
 LADDER_WIRE_FORM(Request) {
-  auto& [request_id, prompt, prompt_token_ids, sampling] = value;
-  wire(request_id, prompt, prompt_token_ids, sampling);
+  auto& [request_id, prompt, prompt_token_ids, sampling, kv_transfer] = value;
+  wire(request_id, prompt, prompt_token_ids, sampling, kv_transfer);
 }
 
 LADDER_WIRE_FORM(CompletionUpdate) {
@@ -50,15 +56,17 @@ LADDER_WIRE_FORM(RequestMetrics) {
        time_to_first_token, inter_token_latency_mean, inter_token_latency_max, end_to_end_seconds);
 }
 LADDER_WIRE_FORM(RequestOutput) {
-  auto& [request_id, prompt_token_ids, completions, prompt_logprobs, metrics] = value;
-  wire(completions, prompt_logprobs, metrics);
+  auto& [request_id, prompt_token_ids, completions, prompt_logprobs, metrics, kv_transfer] = value;
+  wire(completions, prompt_logprobs, metrics, kv_transfer);
 }
 
 LADDER_WIRE_FORM(SchedulerStats) {
   auto& [num_waiting, num_running, num_blocks, num_used_blocks, num_cached_blocks, num_live_tokens,
-         num_preemptions, num_prefix_queried_tokens, num_prefix_hit_tokens] = value;
+         num_preemptions, num_prefix_queried_tokens, num_prefix_hit_tokens, num_external_tokens,
+         num_waiting_for_kv, num_held_blocks] = value;
   wire(num_waiting, num_running, num_blocks, num_used_blocks, num_cached_blocks, num_live_tokens,
-       num_preemptions, num_prefix_queried_tokens, num_prefix_hit_tokens);
+       num_preemptions, num_prefix_queried_tokens, num_prefix_hit_tokens, num_external_tokens,
+       num_waiting_for_kv, num_held_blocks);
 }
 template <class Wire, class T>
 requires IsHistogram<std::remove_const_t<T>>
@@ -105,11 +113,12 @@ LADDER_WIRE_FORM(BatchConfig) {
 LADDER_WIRE_FORM(SchedulerConfig) {
   auto& [batch, vocab_size, eos_token_ids, max_logprobs, policy, enable_prefix_caching, prefix_cache_seed,
          enable_chunked_prefill, max_num_partial_prefills, max_long_partial_prefills,
-         long_prefill_token_threshold, watermark, pipeline_depth, static_batching, recompute_everything] =
-      value;
+         long_prefill_token_threshold, watermark, pipeline_depth, has_kv_connector, static_batching,
+         recompute_everything] = value;
   wire(batch, vocab_size, eos_token_ids, max_logprobs, policy, enable_prefix_caching, prefix_cache_seed,
        enable_chunked_prefill, max_num_partial_prefills, max_long_partial_prefills,
-       long_prefill_token_threshold, watermark, pipeline_depth, static_batching, recompute_everything);
+       long_prefill_token_threshold, watermark, pipeline_depth, has_kv_connector, static_batching,
+       recompute_everything);
   check_enum(policy, SchedulingPolicy::priority);
 }
 

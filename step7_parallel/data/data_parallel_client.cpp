@@ -147,6 +147,7 @@ RequestStream DataParallelClient::submit(const Request& request, std::function<v
   route->request.request_id = std::move(prepared.request_id);
   route->request.prompt_token_ids = std::move(prepared.prompt_token_ids);
   route->request.sampling = std::move(prepared.sampling);
+  route->request.kv_transfer = request.kv_transfer;
   route->buffer = std::make_shared<StreamBuffer>(std::move(on_ready));
   RequestId& id = route->request.request_id;
   {

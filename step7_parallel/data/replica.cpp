@@ -15,9 +15,9 @@ constexpr std::chrono::milliseconds kLook{200};
 
 auto fields_of(auto& stats) {
   auto& [num_waiting, num_running, num_blocks, num_used, num_cached, num_live_tokens, num_preemptions,
-         num_queried, num_hit] = stats;
+         num_queried, num_hit, num_external, num_waiting_for_kv, num_held] = stats;
   return std::tie(num_waiting, num_running, num_blocks, num_used, num_cached, num_live_tokens,
-                  num_preemptions, num_queried, num_hit);
+                  num_preemptions, num_queried, num_hit, num_external, num_waiting_for_kv, num_held);
 }
 
 // What stays of an engine's numbers when it is gone.
@@ -26,6 +26,7 @@ EngineStats counted_by(const EngineStats& stats) {
   counted.scheduler.num_preemptions = stats.scheduler.num_preemptions;
   counted.scheduler.num_prefix_queried_tokens = stats.scheduler.num_prefix_queried_tokens;
   counted.scheduler.num_prefix_hit_tokens = stats.scheduler.num_prefix_hit_tokens;
+  counted.scheduler.num_external_tokens = stats.scheduler.num_external_tokens;
   counted.metrics = stats.metrics;
   return counted;
 }

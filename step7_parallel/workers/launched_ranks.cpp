@@ -208,6 +208,8 @@ ExecutorMaker make_launched_executor(std::vector<std::string> arguments, Launche
   return [arguments = std::move(arguments), &world](const ExecutorOptions& options) -> MadeExecutor {
     LADDER_CHECK(!options.runner_makers.proposer,
                  "proposer: there is a maker of one, and this executor verifies no draft tokens");
+    LADDER_CHECK(options.runner_makers.kv_caches == nullptr,
+                 "a KV connector: it reads the ranks' caches, and here each rank is a process of its own");
     auto executor = std::make_unique<LaunchedExecutor>(options, arguments, world);
     const BatchConfig batch = executor->batch();
     return {std::move(executor), batch};

@@ -81,6 +81,8 @@ MadeExecutor start_workers(const ExecutorOptions& options, const WorkerProgram& 
                            std::vector<int> experts) {
   LADDER_CHECK(!options.runner_makers.proposer,
                "proposer: there is a maker of one, and this executor verifies no draft tokens");
+  LADDER_CHECK(options.runner_makers.kv_caches == nullptr,
+               "a KV connector: it reads the ranks' caches, and here each rank is a process of its own");
   auto executor =
       std::make_unique<WorkerExecutor>(options, program, WorkerExecutor::kStepPatience, std::move(experts));
   const BatchConfig batch = executor->batch();

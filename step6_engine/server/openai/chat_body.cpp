@@ -68,6 +68,7 @@ GenerationPlan chat_plan(const HttpRequest& request, std::shared_ptr<const Serve
   Request& one = plan.requests.emplace_back();
   one.prompt_token_ids = std::move(prompt.token_ids);
   one.sampling = std::move(sampling);
+  set_kv_transfer(plan, body);
   name_requests(plan);
   return plan;
 }

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "step1_layers/core/task_not_implemented.h"
+#include "step6_engine/kv_transfer_json.h"
 #include "step6_engine/server/openai/choice_text.h"
 #include "step6_engine/server/openai/json_text.h"
 #include "step6_engine/server/openai/logprobs_text.h"
@@ -127,13 +128,17 @@ void ChunkWriter::end_chunk(std::string& out, int64_t prompt, Choice& choice,
 
 void ChunkWriter::count(const RequestOutput& output) {
   *usage_.num_cached_tokens += output.metrics.num_cached_tokens;
+  kv_transfer_ = output.kv_transfer;
 }
 
 void ChunkWriter::finish(std::string& out) const {
-  if (plan_.include_usage) {
-    out += head_;
-    out += "],\"usage\":";
-    append_usage(out, usage_);
+  if (plan_.include_usage || kv_transfer_) {
+    out += head_ + "]";
+    if (plan_.include_usage) {
+      out += ",\"usage\":";
+      append_usage(out, usage_);
+    }
+    if (kv_transfer_) out += ",\"kv_transfer_params\":" + kv_transfer_text(*kv_transfer_);
     out += "}\n\n";
   }
   out += "data: [DONE]\n\n";

@@ -12,6 +12,7 @@
 // buffer.
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -29,9 +30,10 @@ class ChunkWriter {
   // the update's text, tokens, log probabilities, and the reason why the choice ended, if it did. Nothing for an update
   // that brought neither a token nor an end. plan.only_echo: the echo and the end, and no text.
   void write(std::string& out, int64_t prompt, const CompletionUpdate& update);
-  // Counts what only the end of a prompt's request tells: its cached tokens.
+  // Counts what only the end of a prompt's request tells: its cached tokens, and where its keys are kept.
   void count(const RequestOutput& output);
-  // Appends what ends the stream: the usage of all choices, where asked for, and [DONE].
+  // Appends what ends the stream: a chunk without choices with the usage of all of them, where asked for, and
+  // kv_transfer_params, where there are some; then [DONE].
   void finish(std::string& out) const;
 
  private:
@@ -55,6 +57,7 @@ class ChunkWriter {
   std::string head_;  // "data: {"id":...,"choices":[{"index":"
   std::vector<Choice> choices_;
   Usage usage_;
+  std::optional<KvTransferParams> kv_transfer_;
 };
 
 }  // namespace ladder

@@ -92,6 +92,7 @@ GenerationPlan completion_plan(const HttpRequest& request, std::shared_ptr<const
     if (answer.stream && answer.return_token_ids) shown.token_ids = prompt.token_ids;
     one.prompt_token_ids = std::move(prompt.token_ids);
   }
+  set_kv_transfer(plan, body);
   name_requests(plan);
   return plan;
 }

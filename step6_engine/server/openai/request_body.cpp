@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "step2_model/json_packed_ids.h"
+#include "step6_engine/kv_transfer_json.h"
 #include "step6_engine/sampling_json.h"
 #include "step6_engine/server/openai/api_error.h"
 
@@ -110,7 +111,7 @@ void refuse_unsupported(const RequestBody& body) {
   for (const char* field :
        {"structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
         "guided_whitespace_pattern", "guided_decoding_backend", "structural_tag", "logits_processors",
-        "prompt_embeds", "chat_template", "mm_processor_kwargs", "audio", "functions", "kv_transfer_params",
+        "prompt_embeds", "chat_template", "mm_processor_kwargs", "audio", "functions",
         "repetition_detection", "thinking_token_budget"})
     if (body.find(field) != nullptr) refuse(field, fmt::format("{}: it is not supported", field));
   if (body.flag("use_beam_search", false)) refuse("use_beam_search", "use_beam_search: it is not supported");
@@ -180,6 +181,17 @@ AnswerPlan answer_plan_of(const RequestBody& body, const HttpRequest& request, A
   plan.return_token_ids = body.flag("return_token_ids", false);
   plan.return_tokens_as_token_ids = body.flag("return_tokens_as_token_ids", false);
   return plan;
+}
+
+void set_kv_transfer(GenerationPlan& plan, const RequestBody& body) {
+  const Json* value = body.find("kv_transfer_params");
+  if (value == nullptr) return;
+  const KvTransferParams params =
+      read_field("kv_transfer_params", [&] { return parse_kv_transfer(*value, "kv_transfer_params"); });
+  if (plan.requests.size() != 1)
+    refuse("kv_transfer_params", fmt::format("kv_transfer_params: they are those of one prompt, the body has {}",
+                                             plan.requests.size()));
+  plan.requests[0].kv_transfer = params;
 }
 
 bool truncate_prompt(const RequestBody& body, const ServedModel& model, std::vector<int32_t>& token_ids) {

@@ -64,6 +64,9 @@ bool truncate_prompt(const RequestBody& body, const ServedModel& model, std::vec
 void fit_context(int64_t num_prompt_tokens, const ServedModel& model, const std::string& prompt_field,
                  SamplingParams& sampling);
 
+// kv_transfer_params, of the plan's one request. Error, which is a 400: they are malformed, or there are several prompts.
+void set_kv_transfer(GenerationPlan& plan, const RequestBody& body);
+
 // The ids of the engine's requests, from that of the answer.
 void name_requests(GenerationPlan& plan);
 

@@ -5,6 +5,7 @@
 #include <iterator>
 #include <utility>
 
+#include "step6_engine/kv_transfer_json.h"
 #include "step6_engine/server/openai/choice_text.h"
 #include "step6_engine/server/openai/json_text.h"
 #include "step6_engine/server/openai/logprobs_text.h"
@@ -109,6 +110,7 @@ std::string whole_answer(const AnswerPlan& plan, const std::vector<RequestOutput
     out += ",\"prompt_token_ids\":";
     append_ids(out, outputs[0].prompt_token_ids);
   }
+  if (outputs[0].kv_transfer) out += ",\"kv_transfer_params\":" + kv_transfer_text(*outputs[0].kv_transfer);
   out += '}';
   return out;
 }
