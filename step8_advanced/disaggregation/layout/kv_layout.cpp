@@ -140,15 +140,14 @@ static int rank_to_read(const KvLayout& from, const KvLayout& to, int64_t head, 
 static void add_reads_of_heads(const KvLayout& from, const KvLayout& to, int to_stage, int to_tensor,
                                int from_stage, LayerRange layers, std::vector<KvRead>& reads) {
   const HeadRange mine = heads_of_rank(to.num_kv_heads, to.tensor_parallel_size, to_tensor);
-  const int64_t end = mine.first + mine.count;
-  for (int64_t head = mine.first; head < end;) {
-    const int source = rank_to_read(from, to, head, to_stage, to_tensor);
-    const HeadRange theirs = heads_of_rank(from.num_kv_heads, from.tensor_parallel_size, source);
-    const int64_t count = std::min(end, theirs.first + theirs.count) - head;
-    reads.push_back({from_stage * from.tensor_parallel_size + source,
-                     to_stage * to.tensor_parallel_size + to_tensor, layers.begin, layers.size(), head,
-                     count});
-    head += count;
+  const int to_rank = to_stage * to.tensor_parallel_size + to_tensor;
+  for (int64_t head = mine.first; head < mine.first + mine.count; ++head) {
+    const int from_rank =
+        from_stage * from.tensor_parallel_size + rank_to_read(from, to, head, to_stage, to_tensor);
+    if (!reads.empty() && reads.back().to_rank == to_rank && reads.back().from_rank == from_rank)
+      ++reads.back().num_heads;
+    else
+      reads.push_back({from_rank, to_rank, layers.begin, layers.size(), head, 1});
   }
 }
 

@@ -9,6 +9,7 @@
 //   runs of tokens      within a block all tokens of a head are one step apart: one copy of rows, not one lookup a token
 //   merged runs         blocks that lie one behind the other are one run: with one head per rank (or heads outside of the
 //                       tokens) a prompt is then one memcpy
+//   the cache's order   rows are copied as they lie in the cache, not head by head
 //   rows of known size  a copy of 256 bytes that the compiler knows to be one is a few instructions, not a call
 #include <algorithm>
 #include <array>
@@ -25,14 +26,15 @@ namespace ladder {
 
 namespace {
 
-// Rows of one head: `count` of `bytes` each, whose beginnings lie `cache_pitch` bytes apart in the cache, and one behind the
-// other in the packed bytes.
+// Rows of one run of tokens: one row for each token and head. In the packed bytes the tokens of a head lie one behind the other.
 struct Rows {
   char* cache = nullptr;
   Device device;
-  int64_t cache_pitch = 0;
+  int64_t token_pitch = 0, head_pitch = 0;  // bytes from one row to the next, in the cache
   int64_t packed_offset = 0;
-  int64_t bytes = 0, count = 0;
+  int64_t packed_head_pitch = 0;
+  int64_t bytes = 0;  // of a row
+  int64_t tokens = 0, heads = 0;
 };
 
 // One of a cache's tensors.
@@ -107,7 +109,7 @@ void expect_size(const KvLayout& layout, const KvPart& part, size_t size, std::s
                part.num_heads, packed_size(layout, part));
 }
 
-// copy(Rows) for each head and run of tokens of one of the tensors.
+// copy(Rows) for each run of tokens of one of the tensors.
 template <class Copy>
 void for_rows_of(const Plane& plane, HeadRange heads, std::span<const int32_t> block_table,
                  const KvPart& part, Copy copy) {
@@ -123,16 +125,17 @@ void for_rows_of(const Plane& plane, HeadRange heads, std::span<const int32_t> b
          blocks_are_dense && run < left && block_table[next] == block_table[next - 1] + 1; ++next)
       run += block_size;
     run = std::min(run, left);
-    for (int64_t head = 0; head < part.num_heads; ++head) {
-      const int64_t from = block_table[at] * tensor.stride(0) + offset * tensor.stride(1) +
-                           (part.first_head - heads.first + head) * tensor.stride(2);
-      copy(Rows{.cache = static_cast<char*>(tensor.raw()) + from * element,
-                .device = tensor.device(),
-                .cache_pitch = tensor.stride(1) * element,
-                .packed_offset = plane.packed_offset + (head * part.num_tokens + done) * plane.row_bytes,
-                .bytes = plane.row_bytes,
-                .count = run});
-    }
+    const int64_t begin = block_table[at] * tensor.stride(0) + offset * tensor.stride(1) +
+                          (part.first_head - heads.first) * tensor.stride(2);
+    copy(Rows{.cache = static_cast<char*>(tensor.raw()) + begin * element,
+              .device = tensor.device(),
+              .token_pitch = tensor.stride(1) * element,
+              .head_pitch = tensor.stride(2) * element,
+              .packed_offset = plane.packed_offset + done * plane.row_bytes,
+              .packed_head_pitch = part.num_tokens * plane.row_bytes,
+              .bytes = plane.row_bytes,
+              .tokens = run,
+              .heads = part.num_heads});
     done += run;
   }
 }
@@ -144,28 +147,36 @@ void for_rows(const Place& place, std::span<const int32_t> block_table, const Kv
     for_rows_of(plane, place.heads, block_table, part, copy);
 }
 
-template <int64_t kBytes>
-void copy_rows_of(char* to, int64_t to_pitch, const char* from, int64_t from_pitch, int64_t count) {
-  for (int64_t row = 0; row < count; ++row) std::memcpy(to + row * to_pitch, from + row * from_pitch, kBytes);
+// copy_row(cache, packed, bytes) for all of them on the host. In the order in which they lie in the cache: a processor fetches
+// ahead what is read one behind the other, and of the packed bytes it writes as many streams as there are heads. `kBytes`: what
+// rows.bytes is, where the compiler shall know it; 0: anything.
+template <int64_t kBytes, class Byte, class CopyRow>
+void for_each_row(const Rows& rows, Byte* packed, CopyRow copy_row) {
+  const int64_t bytes = kBytes > 0 ? kBytes : rows.bytes;
+  for (int64_t token = 0; token < rows.tokens; ++token)
+    for (int64_t head = 0; head < rows.heads; ++head)
+      copy_row(rows.cache + token * rows.token_pitch + head * rows.head_pitch,
+               packed + head * rows.packed_head_pitch + token * bytes, static_cast<size_t>(bytes));
 }
 
-// On the host.
-void copy_rows(char* to, int64_t to_pitch, const char* from, int64_t from_pitch, int64_t bytes,
-               int64_t count) {
-  if (to_pitch == bytes && from_pitch == bytes) {
-    std::memcpy(to, from, static_cast<size_t>(bytes * count));
-    return;
+// `Byte`: std::byte, or const where it is read.
+template <class Byte, class CopyRow>
+void copy_on_host(const Rows& rows, Byte* packed, CopyRow copy_row) {
+  if (rows.token_pitch == rows.bytes) {  // the tokens of a head are one row
+    Rows whole = rows;
+    whole.bytes *= rows.tokens;
+    whole.tokens = 1;
+    return for_each_row<0>(whole, packed, copy_row);
   }
-  switch (bytes) {
+  switch (rows.bytes) {
     case 8:  // the scales of a head's codes
-      return copy_rows_of<8>(to, to_pitch, from, from_pitch, count);
+      return for_each_row<8>(rows, packed, copy_row);
     case 128:
-      return copy_rows_of<128>(to, to_pitch, from, from_pitch, count);
+      return for_each_row<128>(rows, packed, copy_row);
     case 256:
-      return copy_rows_of<256>(to, to_pitch, from, from_pitch, count);
+      return for_each_row<256>(rows, packed, copy_row);
     default:
-      for (int64_t row = 0; row < count; ++row)
-        std::memcpy(to + row * to_pitch, from + row * from_pitch, static_cast<size_t>(bytes));
+      return for_each_row<0>(rows, packed, copy_row);
   }
 }
 
@@ -182,13 +193,15 @@ void convert(const std::byte* from, std::byte* to, int64_t count) {
 
 void unpack_same(const Place& place, std::span<const int32_t> block_table, const KvPart& part,
                  const std::byte* packed) {
-  const char* const from = reinterpret_cast<const char*>(packed);
   for_rows(place, block_table, part, [&](const Rows& rows) {
+    const std::byte* const from = packed + rows.packed_offset;
     if (rows.device.is_cpu())
-      copy_rows(rows.cache, rows.cache_pitch, from + rows.packed_offset, rows.bytes, rows.bytes, rows.count);
-    else
-      device_copy_rows(rows.cache, rows.device, rows.cache_pitch, from + rows.packed_offset, Device{},
-                       rows.bytes, rows.bytes, rows.count);
+      return copy_on_host(rows, from, [](char* cache, const std::byte* bytes, size_t size) {
+        std::memcpy(cache, bytes, size);
+      });
+    for (int64_t head = 0; head < rows.heads; ++head)
+      device_copy_rows(rows.cache + head * rows.head_pitch, rows.device, rows.token_pitch,
+                       from + head * rows.packed_head_pitch, Device{}, rows.bytes, rows.bytes, rows.tokens);
   });
 }
 
@@ -199,13 +212,16 @@ void pack_kv(const KvLayout& layout, const RankKvCaches& caches, std::span<const
   const Place place = find_place(layout, caches, part, "pack_kv");
   expect_tokens(*place.cache, block_table, part, "pack_kv");
   expect_size(layout, part, packed.size(), "pack_kv");
-  char* const to = reinterpret_cast<char*>(packed.data());
   for_rows(place, block_table, part, [&](const Rows& rows) {
+    std::byte* const to = packed.data() + rows.packed_offset;
     if (rows.device.is_cpu())
-      copy_rows(to + rows.packed_offset, rows.bytes, rows.cache, rows.cache_pitch, rows.bytes, rows.count);
-    else
-      device_copy_rows(to + rows.packed_offset, Device{}, rows.bytes, rows.cache, rows.device,
-                       rows.cache_pitch, rows.bytes, rows.count);
+      return copy_on_host(rows, to, [](const char* cache, std::byte* bytes, size_t size) {
+        std::memcpy(bytes, cache, size);
+      });
+    for (int64_t head = 0; head < rows.heads; ++head)
+      device_copy_rows(to + head * rows.packed_head_pitch, Device{}, rows.bytes,
+                       rows.cache + head * rows.head_pitch, rows.device, rows.token_pitch, rows.bytes,
+                       rows.tokens);
   });
 }
 
