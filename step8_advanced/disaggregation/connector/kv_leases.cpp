@@ -130,9 +130,9 @@ KvLeases::Pin::~Pin() {
 void KvLeases::unpin(uint64_t lease) {
   const std::lock_guard lock(mutex_);
   const auto entry = entries_.find(lease);
-  if (--entry->second.num_pins > 0 || !entry->second.over) return;
-  if (entry->second.ended) release(entry);
-  changed_.notify_all();  // whoever retracts it
+  if (--entry->second.num_pins > 0) return;
+  if (entry->second.over && entry->second.ended) release(entry);
+  changed_.notify_all();  // whoever retracts it, or takes its blocks away
 }
 
 bool KvLeases::done(const std::string& id, uint64_t lease) {

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "step4_runner/kv_cache_registry.h"
+#include "step5_scheduler/kv_connector.h"
 #include "step8_advanced/disaggregation/connector/kv_leases.h"
 #include "step8_advanced/disaggregation/connector/messages.h"
 #include "step8_advanced/disaggregation/layout/kv_layout.h"
