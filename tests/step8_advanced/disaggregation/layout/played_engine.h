@@ -143,8 +143,9 @@ struct PlayedEngine {
   }
   void take_part(const PlayedEngine& from, const KvRead& read, const KvPart& part) {
     std::vector<std::byte> packed(static_cast<size_t>(packed_size(from.layout, part)));
-    pack_kv(from.layout, from.ranks[static_cast<size_t>(read.from_rank)], from.block_table, part, packed);
-    unpack_kv(layout, ranks[static_cast<size_t>(read.to_rank)], block_table, part, packed, from.layout.dtype);
+    pack_kv(from.layout, from.ranks.at(static_cast<size_t>(read.from_rank)), from.block_table, part, packed);
+    unpack_kv(layout, ranks.at(static_cast<size_t>(read.to_rank)), block_table, part, packed,
+              from.layout.dtype);
   }
 };
 

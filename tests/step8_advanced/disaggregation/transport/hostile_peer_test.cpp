@@ -53,9 +53,9 @@ TEST(Task8_7_Frame, SaysWhatFollows) {
 
 TEST(Task8_7_Frame, WhatIsNoneIsAnError) {
   EXPECT_THROW(read_kv_frame(FrameBytes{}), KvChannelError);
-  EXPECT_THROW(read_kv_frame(frame_with(0, 0x0000000156444b4d)), KvChannelError) << "another first letter";
-  EXPECT_THROW(read_kv_frame(frame_with(0, 0x0000000256444b4c)), KvChannelError) << "another version";
-  EXPECT_EQ(read_kv_frame(frame_with(0, 0x0000000156444b4c)), (KvFrame{3, 5}));
+  EXPECT_THROW(read_kv_frame(frame_with(0, 0x00000001564b444d)), KvChannelError) << "another first letter";
+  EXPECT_THROW(read_kv_frame(frame_with(0, 0x00000002564b444c)), KvChannelError) << "another version";
+  EXPECT_EQ(read_kv_frame(frame_with(0, 0x00000001564b444c)), (KvFrame{3, 5}));
   EXPECT_THROW(read_kv_frame(frame_with(8, kMaxKvMessageHead + 1)), KvChannelError);
   EXPECT_THROW(read_kv_frame(frame_with(8, ~uint64_t{0})), KvChannelError);
   EXPECT_THROW(read_kv_frame(frame_with(16, kMaxKvMessageBody + 1)), KvChannelError);
