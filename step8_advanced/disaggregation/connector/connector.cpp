@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "step1_layers/core/error.h"
+#include "step8_advanced/disaggregation/connector/messages.h"
 
 namespace ladder {
 
@@ -62,7 +63,7 @@ void KvTransferConnector::register_kv_caches(RankKvCaches caches) {
 }
 
 void KvTransferConnector::on_queued(const Sequence& sequence) {
-  if (consumer_ == nullptr) return;
+  if (consumer_ == nullptr || sequence.kv_transfer->remote_request_id.size() > kMaxKvRequestId) return;
   prompts_[sequence.id] = sequence.prompt_token_ids;
   consumer_->want(*sequence.kv_transfer);
 }
@@ -102,6 +103,7 @@ void KvTransferConnector::cancel_load(SequenceId id) {
 void KvTransferConnector::on_computed(const Sequence& sequence, int64_t num_computed_tokens) {
   if (producer_ == nullptr) return;
   const std::string& chosen = sequence.kv_transfer->remote_request_id;
+  if (chosen.size() > kMaxKvRequestId) return;
   if (chosen.empty() && !drawn_ids_.contains(sequence.id)) drawn_ids_[sequence.id] = random_name();
   producer_->leases().computed(sequence, chosen.empty() ? drawn_ids_[sequence.id] : chosen,
                                num_computed_tokens);

@@ -30,6 +30,7 @@ class KvTransferConnector final : public KvConnector, public KvCacheRegistry {
   std::string address() const;  // of a producer: where readers reach it; else empty
   const std::string& engine_id() const { return engine_id_; }
   KvTransferStats stats() const;
+  int64_t bytes_per_block() const;  // of all ranks together
 
   void register_kv_caches(RankKvCaches caches) override;
 
@@ -48,7 +49,6 @@ class KvTransferConnector final : public KvConnector, public KvCacheRegistry {
 
  private:
   void say_that_something_happened();
-  int64_t bytes_per_block() const;
 
   const KvTransferConfig config_;
   const std::string engine_id_;

@@ -10,6 +10,7 @@ namespace ladder {
 namespace {
 
 constexpr int kBeatsPerLease = 6;
+constexpr ptrdiff_t kIdsPerMessage = 128;    // of kMaxKvRequestId each, and its head has room
 constexpr std::chrono::seconds kPatience{1};  // with one producer, while others wait for theirs
 
 }  // namespace
@@ -64,13 +65,17 @@ void KvHeartbeats::run() {
       continue;
     }
     const std::string address = next->first;
-    const KvHeartbeat message{{next->second.wanted.begin(), next->second.wanted.end()}};
+    const std::vector<std::string> wanted(next->second.wanted.begin(), next->second.wanted.end());
     next->second.next = Clock::now() + kPatience;  // where it cannot be told
     lock.unlock();
     std::chrono::milliseconds lease{0};
     try {
       KvConnection connection = connections_.take(address, Clock::now() + kPatience);
-      send_kv_message(*connection.channel, message, Clock::now() + kPatience);
+      for (auto first = wanted.begin(); first != wanted.end();) {
+        const auto last = first + std::min(kIdsPerMessage, wanted.end() - first);
+        send_kv_message(*connection.channel, KvHeartbeat{{first, last}}, Clock::now() + kPatience);
+        first = last;
+      }
       lease = connection.lease;
       connections_.give_back(std::move(connection));
     } catch (const Error&) {  // its load will say so

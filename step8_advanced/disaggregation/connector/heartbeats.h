@@ -1,5 +1,5 @@
 #pragma once
-// Tells producers that what they keep is still wanted: one message to each, several times in the length of its lease, from
+// Tells producers that what they keep is still wanted: a message to each, several times in the length of its lease, from
 // the moment that a request is queued here to the end of its load.
 #include <condition_variable>
 #include <map>

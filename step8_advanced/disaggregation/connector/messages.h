@@ -23,6 +23,9 @@
 
 namespace ladder {
 
+// Requests with a longer remote_request_id are neither kept nor loaded.
+inline constexpr size_t kMaxKvRequestId = 256;
+
 struct KvWelcome {
   int64_t lease_ms = 0;  // heartbeats are expected several times in so long
 };
