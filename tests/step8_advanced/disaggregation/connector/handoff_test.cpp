@@ -16,7 +16,6 @@ using testing::engine_with;
 using testing::GoldenCheckpoint;
 using testing::Grid;
 using testing::num_tokens_to_load;
-using testing::on_grid;
 using testing::produces;
 using testing::same_bits;
 using testing::with_prompts_at;
@@ -63,6 +62,13 @@ TEST(Task8_7_Worker_Handoff, GoesOverEveryTransport) {
     expect_handed_over(testing::load_golden(testing::golden_folder() / "llama_linear"),
                        produces(place.address()));
   }
+}
+
+EngineOptions on_grid(EngineOptions options, Grid grid) {
+  options.runner.tensor_parallel_size = grid.tp;
+  options.runner.pipeline_parallel_size = grid.pp;
+  options.makers.split_layers = split_layers;
+  return options;
 }
 
 TEST(Task8_7_Worker_Handoff, GoesFromAnyGridToAnyOther) {
