@@ -64,7 +64,7 @@ TEST(Task8_7_Worker_Handoff, GoesOverEveryTransport) {
   }
 }
 
-EngineOptions on_grid(EngineOptions options, Grid grid) {
+EngineOptions with_ranks(EngineOptions options, Grid grid) {
   options.runner.tensor_parallel_size = grid.tp;
   options.runner.pipeline_parallel_size = grid.pp;
   options.makers.split_layers = split_layers;
@@ -84,10 +84,10 @@ TEST(Task8_7_Worker_Handoff, GoesFromAnyGridToAnyOther) {
       SCOPED_TRACE(what);
       options.runner.batch.block_size = from.tp == to.tp ? 16 : 4;
       options.runner.batch.max_num_batched_tokens = from.pp == 2 ? 7 : 64;  // in chunks
-      ConnectedEngine producer(on_grid(options, from), produces());
+      ConnectedEngine producer(with_ranks(options, from), produces());
       options.runner.batch.block_size = from.tp < to.tp ? 16 : 4;
       options.runner.batch.max_num_batched_tokens = 64;
-      ConnectedEngine consumer(on_grid(options, to), consumes());
+      ConnectedEngine consumer(with_ranks(options, to), consumes());
       const auto outputs = consumer.engine->generate(with_prompts_at(producer, requests));
       const Grid largest{std::max(from.tp, to.tp), 1, 1};
       for (size_t i = 0; i < outputs.size(); ++i)
@@ -225,9 +225,7 @@ TEST(Task8_7_Worker_Handoff, ReadsAPromptChunkByChunk) {
   for (size_t i = 0; i < requests.size(); ++i) {
     Request& prompt = prompts.emplace_back(testing::prompt_alone(requests[i]));
     prompt.kv_transfer->remote_request_id = fmt::format("both-{}", i);
-    requests[i].kv_transfer = KvTransferParams{.do_remote_prefill = true,
-                                               .remote_request_id = prompt.kv_transfer->remote_request_id,
-                                               .remote_address = producer.connector->address()};
+    requests[i].kv_transfer = testing::kept_as(prompt.kv_transfer->remote_request_id, producer.connector->address());
   }
   std::thread computing([&] { producer.engine->generate(prompts); });
   const auto outputs = consumer.engine->generate(requests);
@@ -295,9 +293,7 @@ TEST_F(Task8_7_Worker_Failures, AnotherModel) {
   ConnectedEngine producer(options_of(other), produces()), consumer(tiny_options(), consumes());
   std::vector<Request> at = requests;
   for (Request& request : at)
-    request.kv_transfer = KvTransferParams{.do_remote_prefill = true,
-                                           .remote_request_id = "x",
-                                           .remote_address = producer.connector->address()};
+    request.kv_transfer = testing::kept_as("x", producer.connector->address());
   expect_computed_here(consumer, at);
 }
 
@@ -306,8 +302,7 @@ TEST_F(Task8_7_Worker_Failures, AnAddressThatIsNone) {
   std::vector<Request> at = requests;
   const std::vector<std::string> addresses = {"", "carrier://pigeon", "tcp://127.0.0.1:1"};
   for (size_t i = 0; i < at.size(); ++i)
-    at[i].kv_transfer = KvTransferParams{
-        .do_remote_prefill = true, .remote_request_id = "x", .remote_address = addresses[i]};
+    at[i].kv_transfer = testing::kept_as("x", addresses[i]);
   expect_computed_here(consumer, at);
 }
 
@@ -315,9 +310,7 @@ TEST_F(Task8_7_Worker_Failures, AnIdThatIsTooLong) {
   ConnectedEngine producer(tiny_options(), produces()), consumer(tiny_options(), consumes());
   std::vector<Request> at = requests;
   for (Request& request : at)
-    request.kv_transfer = KvTransferParams{.do_remote_prefill = true,
-                                           .remote_request_id = std::string(size_t{1} << 20, 'x'),
-                                           .remote_address = producer.connector->address()};
+    request.kv_transfer = testing::kept_as(std::string(size_t{1} << 20, 'x'), producer.connector->address());
   expect_same(consumer.engine->generate(at), expected);
   EXPECT_EQ(consumer.connector->stats().num_loads, 0);
   Request kept = testing::prompt_alone(requests[0]);
@@ -350,9 +343,7 @@ TEST_F(Task8_7_Worker_Failures, ARequestThatIsAborted) {
   consumer.engine->abort(waiting);
   // While it is loaded, which does not end by itself: nobody computes that prompt.
   Request forever = requests[1];
-  forever.kv_transfer = KvTransferParams{.do_remote_prefill = true,
-                                         .remote_request_id = "never",
-                                         .remote_address = producer.connector->address()};
+  forever.kv_transfer = testing::kept_as("never", producer.connector->address());
   const RequestId loading = consumer.engine->add_request(forever);
   consumer.engine->step();
   EXPECT_EQ(consumer.engine->scheduler().stats().num_waiting_for_kv, 1);

@@ -61,8 +61,17 @@ inline Request prompt_alone(Request request) {
   request.sampling.n = 1;
   request.sampling.logprobs.reset();
   request.sampling.stop.clear();
-  request.kv_transfer = KvTransferParams{.do_remote_decode = true};
+  request.kv_transfer.emplace().do_remote_decode = true;
   return request;
+}
+
+// Of a prompt that another engine keeps, or is still computing.
+inline KvTransferParams kept_as(std::string remote_request_id, std::string remote_address) {
+  KvTransferParams params;
+  params.do_remote_prefill = true;
+  params.remote_request_id = std::move(remote_request_id);
+  params.remote_address = std::move(remote_address);
+  return params;
 }
 
 // The same requests, to be gone on with where their prompts are now.
