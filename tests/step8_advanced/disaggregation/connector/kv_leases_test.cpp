@@ -94,14 +94,18 @@ TEST(Task8_7_Worker_Leases, AreExtended) {
     ASSERT_TRUE(swept.leases.end(id).has_value());
   }
   const auto begin = Clock::now();
+  auto before = begin;
+  Clock::duration longest_pause{0};  // of this thread, on a busy machine
   // One of them is wanted until the other has lapsed, and then for a while.
   while (swept.num_wakes == 0) {
     ASSERT_LT(Clock::now() - begin, kPatience);
+    longest_pause = std::max(longest_pause, Clock::now() - std::exchange(before, Clock::now()));
     swept.leases.extend("1");
     swept.leases.extend("nobody's");
     std::this_thread::yield();
   }
   const auto last = Clock::now();
+  if (longest_pause > std::chrono::milliseconds(300)) GTEST_SKIP() << "the machine is too busy";
   EXPECT_GE(last - begin, std::chrono::milliseconds(800));
   EXPECT_EQ(swept.leases.take_released(), std::vector<SequenceId>{4});
   swept.num_wakes.wait(1);

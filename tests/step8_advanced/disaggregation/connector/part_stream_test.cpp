@@ -135,6 +135,7 @@ TEST(Task8_7_Worker_Parts, GoBetweenAllLayouts) {
         KvLayout theirs = layout_of(4, from, from_stages), mine = layout_of(4, to, to_stages);
         theirs.block_size = from < to ? 16 : 4;
         mine.block_size = from > to ? 16 : 4;
+        if (from == 4) theirs.dtype = DType::bf16;
         Transfer transfer(theirs, mine, 37, random);
         transfer.load.first_token = random.integer(0, 20);
         transfer.load.num_tokens = random.integer(1, 37 - transfer.load.first_token);
