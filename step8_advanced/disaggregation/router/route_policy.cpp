@@ -67,14 +67,12 @@ std::optional<ChosenServers> RoutePolicy::choose(std::span<const int32_t> prompt
   if (route.decode < 0) return std::nullopt;
   route.num_to_compute = size - cached_at_decode_[static_cast<size_t>(route.decode)];
   route.wanted_prefill = route.num_to_compute >= options_.min_remote_tokens;
-  decode_cache_.insert(route.decode, prompt);
   if (!route.wanted_prefill) return route;
 
   prefill_cache_.match(prompt, cached_at_prefill_);
   route.prefill = choose_prefill(size, prefills);
   if (route.prefill < 0) return route;
   route.num_to_compute = size - cached_at_prefill_[static_cast<size_t>(route.prefill)];
-  prefill_cache_.insert(route.prefill, prompt);
   return route;
 }
 // <<< task 8.7.router

@@ -60,11 +60,13 @@ class RoutePolicy {
   // prompt), an empty prompt's share being 0; those that are full come after those that are not. If it lacks
   // min_remote_tokens or more, a prefill server is wanted: that of the lowest queued_tokens + (prompt - cached there). Among
   // equal ones, of either kind, the first behind the one chosen last, so that idle servers take turns.
-  //
-  // The prompt is cached then at the servers chosen: the request will be sent there.
+  // It may be asked again for the same request, which has not been sent then: only who is next among equals changes.
   std::optional<ChosenServers> choose(std::span<const int32_t> prompt, std::span<const PrefillLoad> prefills,
                               std::span<const DecodeLoad> decodes);
 
+  // The server is sent to this prompt, and has it cached from now on.
+  void sent_to_prefill(int server, std::span<const int32_t> prompt) { prefill_cache_.insert(server, prompt); }
+  void sent_to_decode(int server, std::span<const int32_t> prompt) { decode_cache_.insert(server, prompt); }
   // Its cache is empty: it was started again.
   void forget_prefill(int server) { prefill_cache_.forget(server); }
   void forget_decode(int server) { decode_cache_.forget(server); }

@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <boost/asio/post.hpp>
-#include <span>
 #include <utility>
 
 #include "step1_layers/core/error.h"
@@ -117,8 +116,7 @@ std::optional<ChosenServers> RoutedRequest::choose() {
                          .num_active = std::max(server.num_in_flight, reported),
                          .kv_usage = server.report().kv_usage});
     }
-  const std::span<const int32_t> prompt = split_.prompt();
-  return core_.policy->choose(generates_ ? prompt : prompt.first(0), prefills, decodes);
+  return core_.policy->choose(prompt(), prefills, decodes);
 }
 
 void RoutedRequest::count_route(const ChosenServers& route) {
@@ -145,6 +143,7 @@ HttpCallRequest RoutedRequest::call_request(std::string body) const {
 
 void RoutedRequest::ask_prefill(int server) {
   prefill_ = server;
+  core_.policy->sent_to_prefill(server, prompt());
   call_began_ = Clock::now();
   answer_ = {};
   HttpCallEvents events;
@@ -192,6 +191,7 @@ void RoutedRequest::prefill_failed(const std::string& why) {
 // --- the rest ----------------------------------------------------------------------------------------------
 
 void RoutedRequest::ask_decode(const std::string& transfer) {
+  core_.policy->sent_to_decode(decode_, prompt());
   answer_ = {};
   filter_ = {};
   is_stream_ = false;

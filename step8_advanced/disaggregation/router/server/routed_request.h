@@ -11,6 +11,7 @@
 // never comes are given back by their lease.
 #include <chrono>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -37,6 +38,10 @@ class RoutedRequest : public std::enable_shared_from_this<RoutedRequest> {
   void attempt();
   // None: no decode server takes requests that it has not failed at.
   std::optional<ChosenServers> choose();
+  // For the policy: of a request that generates nothing, none.
+  std::span<const int32_t> prompt() const {
+    return std::span<const int32_t>(split_.prompt()).first(generates_ ? split_.prompt().size() : 0);
+  }
   void count_route(const ChosenServers& route);
 
   void ask_prefill(int server);
