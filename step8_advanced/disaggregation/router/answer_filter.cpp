@@ -20,7 +20,7 @@ void append_line(std::string& out, std::string_view line) {
   const std::string_view before = line.starts_with(kData) ? kData : std::string_view();
   const std::string_view object = line.substr(before.size());
   const auto members = json_members(object);
-  if (!members) {
+  if (!members || json_member(*members, kTransfer).empty()) {  // a text speaks of it
     out += line;
     return;
   }

@@ -134,8 +134,9 @@ Router RouteServer::routes() {
 }
 
 void RouteServer::take(const std::shared_ptr<HttpExchange>& exchange, bool generates) {
-  const bool full = core_.num_in_flight >= core_.limits.max_in_flight;
+  const bool full = ++core_.num_in_flight > core_.limits.max_in_flight;
   if (!full && !core_.draining) return exchange->hold(RoutedRequest::start(core_, *exchange, generates));
+  --core_.num_in_flight;
   if (full) boost::asio::post(core_.context, [this] { ++core_.metrics.outcomes["shed"]; });
   HttpResponse later = error_response(503, full ? "too many requests are under way: ask again later"
                                                 : "the router is stopping");

@@ -55,7 +55,6 @@ class RoutedAnswer final : public HttpAnswer {
 std::unique_ptr<HttpAnswer> RoutedRequest::start(RouterCore& core, HttpExchange& exchange, bool generates) {
   const auto request =
       std::make_shared<RoutedRequest>(core, exchange.request(), generates, exchange.waker());
-  ++core.num_in_flight;
   auto answer = std::make_unique<RoutedAnswer>(request);
   boost::asio::post(core.context, [request] { request->attempt(); });
   return answer;
@@ -270,7 +269,8 @@ void RoutedRequest::respond(HttpResponse response, const char* outcome) {
 }
 
 void RoutedRequest::cut(const std::string& why) {
-  relay_->write("data: " + error_body(500, why, "InternalServerError") + "\n\ndata: [DONE]\n\n");
+  // The event before may lack its empty line.
+  relay_->write("\ndata: " + error_body(500, why, "InternalServerError") + "\n\ndata: [DONE]\n\n");
   relay_->finish();
   end("cut");
 }

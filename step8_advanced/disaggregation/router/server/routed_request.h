@@ -26,7 +26,7 @@ namespace ladder {
 class RoutedRequest : public std::enable_shared_from_this<RoutedRequest> {
  public:
   // `generates`: its body asks for a text, which may be split; any other request goes to a decode server as it is. The core
-  // outlives it.
+  // outlives it, and counts it as under way already.
   static std::unique_ptr<HttpAnswer> start(RouterCore& core, HttpExchange& exchange, bool generates);
 
   RoutedRequest(RouterCore& core, const HttpRequest& request, bool generates, std::function<void()> wake);

@@ -140,14 +140,8 @@ TEST(Router_AnswerFilter, TakesTheTransferOutAndNothingElse) {
   const std::string after =
       "data: {\"a\":1, \"text\":\"\\\"kv_transfer_params\\\":{}\"}\n\n: kv_transfer_params\n\n"
       "data: {\"choices\":[]}\r\n\r\ndata: [DONE]\n\n";
-  // Its own words for the one line that has the words within a text: nothing of its content is lost.
-  for (const size_t cut : {size_t{1}, size_t{7}, before.size()}) {
-    std::string out = filtered(before, cut);
-    EXPECT_EQ(out.find("remote_address"), std::string::npos);
-    const size_t end = out.find('\n');
-    EXPECT_EQ(Json::parse(out.substr(6, end - 6)), Json::parse(after.substr(6, after.find('\n') - 6)));
-    EXPECT_EQ(out.substr(end), after.substr(after.find('\n'))) << "cut every " << cut;
-  }
+  for (const size_t cut : {size_t{1}, size_t{7}, before.size()})
+    EXPECT_EQ(filtered(before, cut), after) << "cut every " << cut;
   EXPECT_EQ(filtered(R"({"choices":[],"kv_transfer_params":null})", 3), R"({"choices":[]})");
   EXPECT_EQ(filtered("not json", 3), "not json");
 }
