@@ -72,15 +72,18 @@ struct Harness {
     bool aborted = false;
     int64_t num_cached_tokens = 0;
     int64_t num_preemptions = 0;
+    std::shared_ptr<const KvTransferParams> kv_transfer;
   };
 
   virtual ~Harness() = default;
-  explicit Harness(const SchedulerConfig& config, int delay = 0, std::unique_ptr<PrefixIndex> index = nullptr)
-      : scheduler(config, std::move(index)),
+  explicit Harness(const SchedulerConfig& config, int delay = 0, std::unique_ptr<PrefixIndex> index = nullptr,
+                   std::shared_ptr<KvConnector> connector = nullptr)
+      : scheduler(config, std::move(index), std::move(connector)),
         executor(config.batch.num_kv_blocks, config.batch.block_size, config.vocab_size, delay) {}
 
-  std::vector<SequenceId> add(const std::vector<int32_t>& prompt, const SamplingParams& sampling) {
-    const std::vector<SequenceId> ids = scheduler.add(prompt, sampling);
+  std::vector<SequenceId> add(const std::vector<int32_t>& prompt, const SamplingParams& sampling,
+                              std::shared_ptr<const KvTransferParams> kv_transfer = nullptr) {
+    const std::vector<SequenceId> ids = scheduler.add(prompt, sampling, std::move(kv_transfer));
     for (size_t i = 0; i < ids.size(); ++i) {
       Result& result = results[ids[i]];
       result.prompt = prompt;
@@ -122,6 +125,7 @@ struct Harness {
       result.reason = update.finish_reason;
       result.num_cached_tokens = update.num_cached_tokens;
       result.num_preemptions = update.num_preemptions;
+      result.kv_transfer = update.kv_transfer;
     }
   }
 
@@ -133,7 +137,8 @@ struct Harness {
       collect();
       return true;
     }
-    EXPECT_TRUE(submitted || !scheduler.has_unfinished()) << "nothing runs, and nothing ever will";
+    EXPECT_TRUE(submitted || !scheduler.has_unfinished() || scheduler.waits_for_kv())
+        << "nothing runs, and nothing ever will";
     return submitted;
   }
 

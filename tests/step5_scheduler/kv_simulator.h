@@ -114,6 +114,34 @@ class KvSimulator final : public Executor {
     return output;
   }
 
+  // Keys and values that come from, or go to, another engine. fill() writes what was computed there for the positions
+  // [first, first + count), spoil() something else.
+  void fill(const std::vector<int32_t>& table, const std::vector<int32_t>& tokens, int64_t first,
+            int64_t count) {
+    uint64_t fingerprint = 0;
+    for (int64_t p = 0; p < first + count; ++p) {
+      fingerprint = extend_fingerprint(fingerprint, tokens.at(p));
+      if (p >= first) slots_.at(slot(table, p)) = {fingerprint, {}};
+    }
+  }
+  void spoil(const std::vector<int32_t>& table, int64_t first, int64_t count) {
+    for (int64_t p = first; p < first + count; ++p) slots_.at(slot(table, p)) = {~uint64_t{0}, {}};
+  }
+  bool holds(const std::vector<int32_t>& table, const std::vector<int32_t>& tokens, int64_t count) const {
+    uint64_t fingerprint = 0;
+    for (int64_t p = 0; p < count; ++p) {
+      fingerprint = extend_fingerprint(fingerprint, tokens.at(p));
+      if (slots_.at(slot(table, p)).fingerprint != fingerprint) return false;
+    }
+    return true;
+  }
+  // By a step in flight.
+  bool is_used(int32_t block) const {
+    for (const Step& step : in_flight_)
+      if (step.blocks.contains(block)) return true;
+    return false;
+  }
+
  private:
   static constexpr SequenceId kNoSequence = -1;
 
