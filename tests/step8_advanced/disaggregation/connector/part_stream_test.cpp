@@ -75,15 +75,15 @@ class Transfer {
   // Both loops; `what_else` runs beside them. The error that the reader ends with; empty: none.
   std::string run(
       const Meddler::Change& change = [](auto&, auto&) {}, const std::function<void()>& what_else = [] {}) {
-    const KvReadRequest request{"it",
-                                prompt_checksum(*sequence.prompt_token_ids, load.first_token + load.num_tokens),
-                                load.first_token, load.num_tokens, 0};
+    const KvReadRequest request{
+        "it", prompt_checksum(*sequence.prompt_token_ids, load.first_token + load.num_tokens),
+        load.first_token, load.num_tokens, 0};
     std::thread sending([&] {
       Meddler meddler(*sender, change);
       try {
-        const KvReadEnd end = send_parts({theirs.layout, theirs.ranks}, reads, request, leases, meddler,
-                                         steady_clock::now() + kPatience, steady_clock::now() + kPatience,
-                                         num_bytes);
+        const KvReadEnd end =
+            send_parts({theirs.layout, theirs.ranks}, reads, request, leases, meddler,
+                       steady_clock::now() + kPatience, steady_clock::now() + kPatience, num_bytes);
         send_kv_message(*sender, end, steady_clock::now() + kPatience);
       } catch (const KvChannelError&) {
       }
@@ -194,21 +194,21 @@ TEST(Task8_7_Worker_Parts, AreCountedOnlyWhereTheyAreWhole) {
   SCOPED_TRACE(random.describe());
   using Change = std::function<void(KvPartsHead&, std::vector<std::byte>&)>;
   const std::vector<std::pair<std::string, Change>> changes = {
-      {"a checksum is wrong", [&](auto&, auto& body) { body[body.size() / 2] ^= std::byte{4}; }},
-      {"a checksum is wrong", [&](auto& head, auto&) { head.checksums.back() ^= 1; }},
-      {"parts are of another size", [&](auto&, auto& body) { body.pop_back(); }},
-      {"parts are of another size", [&](auto&, auto& body) { body.clear(); }},
-      {"another request's", [&](auto& head, auto&) { ++head.lease; }},
-      {"not the next one", [&](auto& head, auto&) { head.first_token += 1; }},
-      {"not the next one", [&](auto& head, auto&) { head.num_tokens = 1 << 30; }},
-      {"not the next one", [&](auto& head, auto&) { head.num_tokens = 0; }},
-      {"not the next one", [&](auto& head, auto&) { head.first_layer = -1; }},
-      {"not the next one", [&](auto& head, auto&) { head.num_layers = int64_t{1} << 62; }},
-      {"not the next one", [&](auto& head, auto&) { head.num_layers = 0; }},
-      {"not the next one", [&](auto& head, auto&) { head.read = 1 - head.read; }},
-      {"not the next one", [&](auto& head, auto&) { head.checksums.clear(); }},
+      {"a flipped bit", [](auto&, auto& body) { body[body.size() / 2] ^= std::byte{4}; }},
+      {"another checksum", [](auto& head, auto&) { head.checksums.back() ^= 1; }},
+      {"no checksums", [](auto& head, auto&) { head.checksums.clear(); }},
+      {"a byte fewer", [](auto&, auto& body) { body.pop_back(); }},
+      {"no bytes", [](auto&, auto& body) { body.clear(); }},
+      {"another lease", [](auto& head, auto&) { ++head.lease; }},
+      {"another first token", [](auto& head, auto&) { head.first_token += 1; }},
+      {"far too many tokens", [](auto& head, auto&) { head.num_tokens = 1 << 30; }},
+      {"no tokens", [](auto& head, auto&) { head.num_tokens = 0; }},
+      {"another layer", [](auto& head, auto&) { head.first_layer = -1; }},
+      {"far too many layers", [](auto& head, auto&) { head.num_layers = int64_t{1} << 62; }},
+      {"no layers", [](auto& head, auto&) { head.num_layers = 0; }},
+      {"another read", [](auto& head, auto&) { head.read = 1 - head.read; }},
   };
-  for (const auto& [error, change] : changes)
+  for (const auto& [what, change] : changes)
     for (const int64_t at : {0, 1}) {
       Transfer transfer(layout_of(4, 2), layout_of(4, 1), 20, random);
       transfer.compute(9);
@@ -226,8 +226,8 @@ TEST(Task8_7_Worker_Parts, AreCountedOnlyWhereTheyAreWhole) {
             first_is_through.wait(false);
             transfer.compute(20);
           });
-      EXPECT_NE(found.find(error), std::string::npos) << found << ", expected " << error;
-      EXPECT_EQ(transfer.received.num_tokens, 9) << error;
+      EXPECT_NE(found, "") << what << " in read " << at;
+      EXPECT_EQ(transfer.received.num_tokens, 9) << what << " in read " << at;
     }
 }
 
@@ -238,8 +238,8 @@ TEST(Task8_7_Worker_Parts, EndWithAWordOrAreNotWhole) {
   EXPECT_NE(transfer.run([](KvMessage& message, auto& body) {
     message = KvReadEnd{};
     body.clear();
-  }).find("ended early"),
-            std::string::npos);
+  }),
+            "");
   EXPECT_EQ(transfer.received.num_tokens, 0);
 }
 
@@ -248,7 +248,7 @@ TEST(Task8_7_Worker_Parts, OfACancelledLoadTouchNothing) {
   Transfer transfer(layout_of(4, 1), layout_of(4, 1), 20, random);
   transfer.compute(20);
   transfer.cancelled = true;
-  EXPECT_NE(transfer.run().find("cancelled"), std::string::npos);
+  EXPECT_NE(transfer.run(), "");
   EXPECT_EQ(transfer.difference_after(0), "");
 }
 
@@ -276,7 +276,7 @@ TEST(Task8_7_Worker_Parts, StopWhenTheLeaseIsOver) {
         transfer.theirs.fill(0, 20);
         transfer.leases.computed(next, "it", 20);
       });
-  EXPECT_NE(error.find("is over"), std::string::npos) << error;
+  EXPECT_NE(error, "");
   EXPECT_EQ(transfer.received.num_tokens, 9);
   EXPECT_FALSE(transfer.leases.done("it", transfer.received.lease));  // what the reader asks at the end
   EXPECT_EQ(transfer.difference_after(9), "");
@@ -289,7 +289,7 @@ TEST(Task8_7_Worker_Parts, OfAnotherPromptAreNotSent) {
   auto other = std::make_shared<std::vector<int32_t>>(*transfer.sequence.prompt_token_ids);
   other->at(3) ^= 1;
   transfer.sequence.prompt_token_ids = other;  // what the reader means
-  EXPECT_NE(transfer.run().find("another prompt"), std::string::npos);
+  EXPECT_NE(transfer.run(), "");
   EXPECT_EQ(transfer.num_bytes, 0);
 }
 
