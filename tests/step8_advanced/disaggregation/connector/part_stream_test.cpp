@@ -17,6 +17,10 @@ using testing::Random;
 
 constexpr std::chrono::seconds kPatience{60};
 
+KvDeadline after_all() {
+  return steady_clock::now() + kPatience;
+}
+
 // What goes through it may be changed.
 class Meddler final : public KvChannel {
  public:
@@ -78,14 +82,16 @@ class Transfer {
     const KvReadRequest request{
         "it", prompt_checksum(*sequence.prompt_token_ids, load.first_token + load.num_tokens),
         load.first_token, load.num_tokens, 0};
+    std::exception_ptr problem_of_sender, problem_of_reader;  // beside a failed channel
     std::thread sending([&] {
       Meddler meddler(*sender, change);
       try {
-        const KvReadEnd end =
-            send_parts({theirs.layout, theirs.ranks}, reads, request, leases, meddler,
-                       steady_clock::now() + kPatience, steady_clock::now() + kPatience, num_bytes);
-        send_kv_message(*sender, end, steady_clock::now() + kPatience);
+        const KvReadEnd end = send_parts({theirs.layout, theirs.ranks}, reads, request, leases, meddler,
+                                         after_all(), after_all(), num_bytes);
+        send_kv_message(*sender, end, after_all());
       } catch (const KvChannelError&) {
+      } catch (...) {
+        problem_of_sender = std::current_exception();
       }
       sender->close();
     });
@@ -93,15 +99,26 @@ class Transfer {
     std::string error;
     try {
       error = receive_parts({mine.layout, mine.ranks}, theirs.layout, reads, load, cancelled, *reader,
-                            steady_clock::now() + kPatience, received)
+                            after_all(), received)
                   .error;
     } catch (const KvChannelError& problem) {
       error = problem.what();
+    } catch (...) {
+      problem_of_reader = std::current_exception();
     }
     reader->close();
+    let_go();
     sending.join();
     beside.join();
+    for (const std::exception_ptr& problem : {problem_of_sender, problem_of_reader})
+      if (problem != nullptr) std::rethrow_exception(problem);
     return error;
+  }
+
+  // For who waits for the first window to be through; it is so at the end, too.
+  void let_go() {
+    first_is_through = true;
+    first_is_through.notify_all();
   }
 
   // Whether of the load's tokens the first `num_tokens` are here, and around them nothing has been touched.
@@ -120,7 +137,7 @@ class Transfer {
   KvLoad load;
   int64_t computed = 0;
   std::unique_ptr<KvChannel> sender, reader;
-  std::atomic<bool> cancelled = false;
+  std::atomic<bool> cancelled = false, first_is_through = false;
   std::atomic<int64_t> num_bytes = 0;
   ReceivedKv received;
 };
@@ -212,18 +229,14 @@ TEST(Task8_7_Worker_Parts, AreCountedOnlyWhereTheyAreWhole) {
     for (const int64_t at : {0, 1}) {
       Transfer transfer(layout_of(4, 2), layout_of(4, 1), 20, random);
       transfer.compute(9);
-      std::atomic<bool> first_is_through = false;
       const std::string found = transfer.run(
           [&](KvMessage& message, auto& body) {
             auto& head = std::get<KvPartsHead>(message);
-            if (head.first_token == 0 && head.read == 1) {
-              first_is_through = true;
-              first_is_through.notify_all();
-            }
+            if (head.first_token == 0 && head.read == 1) transfer.let_go();
             if (head.first_token == 9 && head.read == at) change(head, body);
           },
           [&] {
-            first_is_through.wait(false);
+            transfer.first_is_through.wait(false);
             transfer.compute(20);
           });
       EXPECT_NE(found, "") << what << " in read " << at;
@@ -257,18 +270,14 @@ TEST(Task8_7_Worker_Parts, StopWhenTheLeaseIsOver) {
   SCOPED_TRACE(random.describe());
   Transfer transfer(layout_of(4, 2), layout_of(4, 1), 20, random);
   transfer.compute(9);
-  std::atomic<bool> first_is_through = false;
   const std::string error = transfer.run(
       [&](KvMessage& message, auto&) {
         const auto& head = std::get<KvPartsHead>(message);
         EXPECT_LT(head.first_token, 9);
-        if (head.read == 1) {
-          first_is_through = true;
-          first_is_through.notify_all();
-        }
+        if (head.read == 1) transfer.let_go();
       },
       [&] {
-        first_is_through.wait(false);
+        transfer.first_is_through.wait(false);
         transfer.leases.retract(transfer.sequence.id);
         // Its blocks are another request's: of other numbers, and with another lease.
         Sequence next = transfer.sequence;
