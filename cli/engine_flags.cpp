@@ -331,9 +331,10 @@ void EngineFlags::connect_with_others(EngineOptions& options, const DataParallel
   LADDER_CHECK(replicas == nullptr || !replicas->has_door(),
                "--kv-role: one engine is connected with others, expected neither --data-parallel-size nor "
                "--data-parallel-backend; start several servers");
-  LADDER_CHECK(ranks_are_threads(options.runner),
-               "--kv-role: keys and values are read from ranks that are threads of one process, expected neither "
-               "--distributed-executor-backend mp nor mpirun, --nnodes or several GPUs");
+  LADDER_CHECK(
+      ranks_are_threads(options.runner),
+      "--kv-role: keys and values are read from ranks that are threads of one process, expected neither "
+      "--distributed-executor-backend mp nor mpirun, --nnodes or several GPUs");
   options.makers.kv_connector = kv_transfer_.maker();
 }
 

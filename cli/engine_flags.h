@@ -55,7 +55,7 @@ class EngineFlags {
   std::string kv_memory_;
   std::vector<std::string> kernels_;
   std::vector<int64_t> pipeline_layers_;
-  int64_t eplb_step_interval_ = 3000;      // of ExpertBalance
+  int64_t eplb_step_interval_ = 3000;  // of ExpertBalance
   KvTransferFlags kv_transfer_;
   NodeFlags nodes_;                        // read before all others, node_launch.h
   std::vector<const CLI::Option*> added_;  // by add()

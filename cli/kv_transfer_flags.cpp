@@ -20,34 +20,37 @@ std::chrono::milliseconds milliseconds(double seconds) {
 }  // namespace
 
 void KvTransferFlags::add(CLI::App& app) {
-  app.add_option("--kv-role", role_,
-                 "producer: computes prompts and keeps them for other engines to read; consumer: reads them; or both")
+  app.add_option(
+         "--kv-role", role_,
+         "producer: computes prompts and keeps them for other engines to read; consumer: reads them; or both")
       ->check(CLI::IsMember({"producer", "consumer", "both"}))
       ->type_name("ROLE")
       ->group(kGroup);
-  app.add_option("--kv-listen", listen_,
-                 "where a producer's readers reach it [tcp://127.0.0.1:0, a free port]; shm://NAME and file:///FOLDER "
-                 "are for readers on this machine")
+  app.add_option(
+         "--kv-listen", listen_,
+         "where a producer's readers reach it [tcp://127.0.0.1:0, a free port]; shm://NAME and file:///FOLDER "
+         "are for readers on this machine")
       ->type_name("ADDRESS")
       ->group(kGroup);
-  lease_option_ = app.add_option("--kv-lease", lease_,
-                                 "seconds for which a producer keeps a prompt of whose reader it hears nothing")
-                      ->check(in_range(0.01, 86400))
-                      ->type_name("SECONDS")
-                      ->capture_default_str()
-                      ->group(kGroup);
+  lease_option_ =
+      app.add_option("--kv-lease", lease_,
+                     "seconds for which a producer keeps a prompt of whose reader it hears nothing")
+          ->check(in_range(0.01, 86400))
+          ->type_name("SECONDS")
+          ->capture_default_str()
+          ->group(kGroup);
   max_held_option_ =
       app.add_option("--kv-max-held", max_held_,
                      "a producer that keeps so much for readers begins no further prompt; 0: no limit")
           ->type_name("BYTES")
           ->capture_default_str()
           ->group(kGroup);
-  recompute_option_ =
-      app.add_option("--kv-recompute-threshold", recompute_threshold_, "a consumer computes fewer tokens itself")
-          ->check(whole_in_range(0, 1 << 30))
-          ->type_name("N")
-          ->capture_default_str()
-          ->group(kGroup);
+  recompute_option_ = app.add_option("--kv-recompute-threshold", recompute_threshold_,
+                                     "a consumer computes fewer tokens itself")
+                          ->check(whole_in_range(0, 1 << 30))
+                          ->type_name("N")
+                          ->capture_default_str()
+                          ->group(kGroup);
   load_timeout_option_ =
       app.add_option("--kv-load-timeout", load_timeout_,
                      "seconds until a consumer computes the prompt itself, or a producer gives a reader up")

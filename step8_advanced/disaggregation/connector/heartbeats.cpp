@@ -10,7 +10,7 @@ namespace ladder {
 namespace {
 
 constexpr int kBeatsPerLease = 6;
-constexpr ptrdiff_t kIdsPerMessage = 128;    // of kMaxKvRequestId each, and its head has room
+constexpr ptrdiff_t kIdsPerMessage = 128;     // of kMaxKvRequestId each, and its head has room
 constexpr std::chrono::seconds kPatience{1};  // with one producer, while others wait for theirs
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "step1_layers/core/error.h"
+#include "step1_layers/core/task_not_implemented.h"
 #include "step8_advanced/disaggregation/layout/kv_checksum.h"
 
 namespace ladder {

@@ -35,10 +35,11 @@ struct KvRanks {
 int64_t window_tokens(const KvLayout& layout, std::span<const KvRead> reads);
 
 // The producer's loop. A window begins as soon as one token of it is computed (KvLeases::wait_ready) and ends with what is
-// computed then, with window_tokens(), or with the last token that was asked for. While parts are copied the request's blocks
-// are pinned, and never while a message is being sent: a reader that has stopped reading holds up no block. Tokens are
-// waited for until `patience`, the reader until `deadline`. Adds what it has
-// sent to `num_bytes`. Returns why there are no more parts: the error of KvLeases, or none. KvChannelError: the reader is gone.
+// computed then, with window_tokens(), or with the last token that was asked for. As many layers of a read as fit into
+// kPartsMessageBytes, at least one, are one message. While parts are copied the request's blocks are pinned, and never while
+// a message is being sent: a reader that has stopped reading holds up no block. Tokens are waited for until `patience`, the
+// reader until `deadline`. Adds what it has sent to `num_bytes`. Returns why there are no more parts: the error of KvLeases,
+// or none. KvChannelError: the reader is gone.
 KvReadEnd send_parts(const KvRanks& mine, std::span<const KvRead> reads, const KvReadRequest& request,
                      KvLeases& leases, KvChannel& channel, KvDeadline patience, KvDeadline deadline,
                      std::atomic<int64_t>& num_bytes);

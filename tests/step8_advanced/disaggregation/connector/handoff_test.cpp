@@ -45,17 +45,17 @@ void expect_handed_over(const GoldenCheckpoint& checkpoint, const KvTransferConf
   EXPECT_EQ(producer.connector->stats().num_lapsed, 0);
 }
 
-class Task8_7_Worker_Goldens : public ::testing::TestWithParam<std::string> {};
+class KvHandoffGoldens : public ::testing::TestWithParam<std::string> {};
 
-TEST_P(Task8_7_Worker_Goldens, AreWhatOneEngineAnswers) {
+TEST_P(KvHandoffGoldens, AreWhatOneEngineAnswers) {
   expect_handed_over(testing::load_golden(testing::golden_folder() / GetParam()), produces());
 }
 
-INSTANTIATE_TEST_SUITE_P(Goldens, Task8_7_Worker_Goldens,
+INSTANTIATE_TEST_SUITE_P(Goldens, KvHandoffGoldens,
                          ::testing::ValuesIn(testing::golden_names(testing::golden_folder())),
                          [](const auto& info) { return info.param; });
 
-TEST(Task8_7_Worker_Handoff, GoesOverEveryTransport) {
+TEST(KvHandoff, GoesOverEveryTransport) {
   for (const KvTransport& transport : kv_transports()) {
     SCOPED_TRACE(transport.name);
     const testing::TransportPlace place(transport.name);
@@ -71,7 +71,7 @@ EngineOptions with_ranks(EngineOptions options, Grid grid) {
   return options;
 }
 
-TEST(Task8_7_Worker_Handoff, GoesFromAnyGridToAnyOther) {
+TEST(KvHandoff, GoesFromAnyGridToAnyOther) {
   const GoldenCheckpoint checkpoint = testing::load_golden(testing::golden_folder() / "qwen3_sharded");
   const DecoderSpec spec = load_decoder_spec(checkpoint.directory);
   const std::vector<Request> requests = testing::greedy_requests(checkpoint);
@@ -137,7 +137,7 @@ void expect_same(const std::vector<RequestOutput>& outputs, const std::vector<Re
   }
 }
 
-TEST(Task8_7_Worker_Handoff, GivesRequestsWhatTheyAskFor) {
+TEST(KvHandoff, GivesRequestsWhatTheyAskFor) {
   testing::Random random;
   SCOPED_TRACE(random.describe());
   const std::vector<Request> requests = random_requests(random, 16);
@@ -150,7 +150,7 @@ TEST(Task8_7_Worker_Handoff, GivesRequestsWhatTheyAskFor) {
   consumer.expect_all_given_back();
 }
 
-TEST(Task8_7_Worker_Handoff, TakesOverOnlyWhatIsNotHereYet) {
+TEST(KvHandoff, TakesOverOnlyWhatIsNotHereYet) {
   testing::Random random;
   SCOPED_TRACE(random.describe());
   std::vector<Request> requests = random_requests(random, 1);
@@ -173,12 +173,13 @@ TEST(Task8_7_Worker_Handoff, TakesOverOnlyWhatIsNotHereYet) {
   EXPECT_EQ(producer.connector->stats().num_lapsed, 0);
 }
 
-TEST(Task8_7_Worker_Handoff, ComputesWhatIsTooLittleToLoad) {
+TEST(KvHandoff, ComputesWhatIsTooLittleToLoad) {
   testing::Random random;
   const std::vector<Request> requests = random_requests(random, 8);
   int64_t expected_tokens = 0;
   for (const Request& request : requests)
-    if (std::ssize(request.prompt_token_ids) > 20) expected_tokens += std::ssize(request.prompt_token_ids) - 1;
+    if (std::ssize(request.prompt_token_ids) > 20)
+      expected_tokens += std::ssize(request.prompt_token_ids) - 1;
   EngineOptions options = tiny_options();
   options.enable_prefix_caching = false;
   const auto expected = engine_with(options)->generate(requests);
@@ -190,7 +191,7 @@ TEST(Task8_7_Worker_Handoff, ComputesWhatIsTooLittleToLoad) {
   producer.expect_all_given_back();
 }
 
-TEST(Task8_7_Worker_Handoff, WorksInSmallPools) {
+TEST(KvHandoff, WorksInSmallPools) {
   testing::Random random;
   SCOPED_TRACE(random.describe());
   std::vector<Request> requests = random_requests(random, 8);
@@ -212,7 +213,7 @@ TEST(Task8_7_Worker_Handoff, WorksInSmallPools) {
 }
 
 // The router may tell both engines at once: the one reads what the other is still computing.
-TEST(Task8_7_Worker_Handoff, ReadsAPromptChunkByChunk) {
+TEST(KvHandoff, ReadsAPromptChunkByChunk) {
   testing::Random random;
   SCOPED_TRACE(random.describe());
   std::vector<Request> requests = random_requests(random, 6);
@@ -226,7 +227,8 @@ TEST(Task8_7_Worker_Handoff, ReadsAPromptChunkByChunk) {
   for (size_t i = 0; i < requests.size(); ++i) {
     Request& prompt = prompts.emplace_back(testing::prompt_alone(requests[i]));
     prompt.kv_transfer->remote_request_id = fmt::format("both-{}", i);
-    requests[i].kv_transfer = testing::kept_as(prompt.kv_transfer->remote_request_id, producer.connector->address());
+    requests[i].kv_transfer =
+        testing::kept_as(prompt.kv_transfer->remote_request_id, producer.connector->address());
   }
   std::thread computing([&] { producer.engine->generate(prompts); });
   const auto outputs = consumer.engine->generate(requests);
@@ -238,9 +240,9 @@ TEST(Task8_7_Worker_Handoff, ReadsAPromptChunkByChunk) {
 }
 
 // What goes wrong over there costs time here, and nothing else.
-class Task8_7_Worker_Failures : public ::testing::Test {
+class KvHandoffFailures : public ::testing::Test {
  protected:
-  Task8_7_Worker_Failures() {
+  KvHandoffFailures() {
     testing::Random random;
     requests = random_requests(random, 3);
     expected = engine_with(tiny_options())->generate(requests);
@@ -258,7 +260,7 @@ class Task8_7_Worker_Failures : public ::testing::Test {
   std::vector<RequestOutput> expected;
 };
 
-TEST_F(Task8_7_Worker_Failures, ALeaseThatIsOver) {
+TEST_F(KvHandoffFailures, ALeaseThatIsOver) {
   KvTransferConfig config = produces();
   config.lease = std::chrono::milliseconds(20);
   ConnectedEngine producer(tiny_options(), config), consumer(tiny_options(), consumes());
@@ -271,7 +273,7 @@ TEST_F(Task8_7_Worker_Failures, ALeaseThatIsOver) {
   expect_computed_here(consumer, at);
 }
 
-TEST_F(Task8_7_Worker_Failures, AProducerThatIsGoneOrAnotherOne) {
+TEST_F(KvHandoffFailures, AProducerThatIsGoneOrAnotherOne) {
   ConnectedEngine consumer(tiny_options(), consumes());
   auto producer = std::make_unique<ConnectedEngine>(tiny_options(), produces());
   std::vector<Request> at = with_prompts_at(*producer, requests);
@@ -281,7 +283,7 @@ TEST_F(Task8_7_Worker_Failures, AProducerThatIsGoneOrAnotherOne) {
   expect_computed_here(consumer, at);
 }
 
-TEST_F(Task8_7_Worker_Failures, ARequestOfAnotherPromptOrOfNone) {
+TEST_F(KvHandoffFailures, ARequestOfAnotherPromptOrOfNone) {
   ConnectedEngine producer(tiny_options(), produces()), consumer(tiny_options(), consumes());
   std::vector<Request> at = with_prompts_at(producer, requests);
   std::swap(at[0].kv_transfer->remote_request_id, at[1].kv_transfer->remote_request_id);
@@ -289,27 +291,25 @@ TEST_F(Task8_7_Worker_Failures, ARequestOfAnotherPromptOrOfNone) {
   expect_computed_here(consumer, at);
 }
 
-TEST_F(Task8_7_Worker_Failures, AnotherModel) {
+TEST_F(KvHandoffFailures, AnotherModel) {
   const GoldenCheckpoint other = testing::load_golden(testing::golden_folder() / "llama_linear");
   ConnectedEngine producer(options_of(other), produces()), consumer(tiny_options(), consumes());
   std::vector<Request> at = requests;
-  for (Request& request : at)
-    request.kv_transfer = testing::kept_as("x", producer.connector->address());
+  for (Request& request : at) request.kv_transfer = testing::kept_as("x", producer.connector->address());
   expect_computed_here(consumer, at);
 }
 
-TEST_F(Task8_7_Worker_Failures, AnAddressThatIsNone) {
+TEST_F(KvHandoffFailures, AnAddressThatIsNone) {
   KvTransferConfig config = consumes();
   config.connect_timeout = std::chrono::milliseconds(100);
   ConnectedEngine consumer(tiny_options(), config);
   std::vector<Request> at = requests;
   const std::vector<std::string> addresses = {"", "carrier://pigeon", "tcp://127.0.0.1:1"};
-  for (size_t i = 0; i < at.size(); ++i)
-    at[i].kv_transfer = testing::kept_as("x", addresses[i]);
+  for (size_t i = 0; i < at.size(); ++i) at[i].kv_transfer = testing::kept_as("x", addresses[i]);
   expect_computed_here(consumer, at);
 }
 
-TEST_F(Task8_7_Worker_Failures, AnIdThatIsTooLong) {
+TEST_F(KvHandoffFailures, AnIdThatIsTooLong) {
   ConnectedEngine producer(tiny_options(), produces()), consumer(tiny_options(), consumes());
   std::vector<Request> at = requests;
   for (Request& request : at)
@@ -323,7 +323,7 @@ TEST_F(Task8_7_Worker_Failures, AnIdThatIsTooLong) {
 }
 
 // An id that is asked for twice is the first one's: the second is not kept, and nobody reads it for the first.
-TEST_F(Task8_7_Worker_Failures, AnIdThatIsTaken) {
+TEST_F(KvHandoffFailures, AnIdThatIsTaken) {
   ConnectedEngine producer(tiny_options(), produces());
   std::vector<Request> prompts;
   for (const Request& request : requests) {
@@ -336,7 +336,7 @@ TEST_F(Task8_7_Worker_Failures, AnIdThatIsTaken) {
   EXPECT_FALSE(outputs[2].kv_transfer.has_value());
 }
 
-TEST_F(Task8_7_Worker_Failures, ARequestThatIsAborted) {
+TEST_F(KvHandoffFailures, ARequestThatIsAborted) {
   KvTransferConfig config = produces();
   config.lease = std::chrono::hours(1);  // what comes back does so because somebody has said so
   ConnectedEngine producer(tiny_options(), config), consumer(tiny_options(), consumes());
@@ -371,7 +371,7 @@ TEST_F(Task8_7_Worker_Failures, ARequestThatIsAborted) {
 }
 
 // Kept blocks are bounded: further prompts wait until some were read.
-TEST(Task8_7_Worker_Handoff, KeepsNoMoreThanItMay) {
+TEST(KvHandoff, KeepsNoMoreThanItMay) {
   testing::Random random;
   std::vector<Request> requests = random_requests(random, 6);
   for (Request& request : requests) request.prompt_token_ids.resize(32, 700);

@@ -46,10 +46,11 @@ struct Swept {
 
 KvLeases::Ready ready(KvLeases& leases, const std::string& id, const std::vector<int32_t>& prompt,
                       Clock::time_point deadline = Clock::now()) {
-  return leases.wait_ready(id, 0, 0, prompt_checksum(prompt, std::ssize(prompt)), std::ssize(prompt), deadline);
+  return leases.wait_ready(id, 0, 0, prompt_checksum(prompt, std::ssize(prompt)), std::ssize(prompt),
+                           deadline);
 }
 
-TEST(Task8_7_Worker_Leases, EndWithDone) {
+TEST(KvLeasesOfRequests, EndWithDone) {
   Swept swept(kLong);
   const Sequence sequence = sequence_of(5, {1, 2, 3, 4, 5});
   swept.leases.computed(sequence, "a", 5);
@@ -69,7 +70,7 @@ TEST(Task8_7_Worker_Leases, EndWithDone) {
   EXPECT_EQ(swept.leases.num_lapsed(), 0);
 }
 
-TEST(Task8_7_Worker_Leases, EndByThemselves) {
+TEST(KvLeasesOfRequests, EndByThemselves) {
   Swept swept(std::chrono::milliseconds(10));
   for (const SequenceId id : {1, 4, 7}) {
     swept.leases.computed(sequence_of(id, {1, 2, 3}), std::to_string(id), 3);
@@ -87,7 +88,7 @@ TEST(Task8_7_Worker_Leases, EndByThemselves) {
 }
 
 // Two thirds of a length from now on, and never less than before.
-TEST(Task8_7_Worker_Leases, AreExtended) {
+TEST(KvLeasesOfRequests, AreExtended) {
   Swept swept(std::chrono::milliseconds(900));
   for (const SequenceId id : {1, 4}) {
     swept.leases.computed(sequence_of(id, {1, 2, 3}), std::to_string(id), 3);
@@ -113,7 +114,7 @@ TEST(Task8_7_Worker_Leases, AreExtended) {
   EXPECT_EQ(swept.leases.take_released(), std::vector<SequenceId>{1});
 }
 
-TEST(Task8_7_Worker_Leases, OfEqualIdsAreDifferent) {
+TEST(KvLeasesOfRequests, OfEqualIdsAreDifferent) {
   KvLeases leases(kLong, 4);
   const Sequence first = sequence_of(1, {1, 2, 3}), second = sequence_of(2, {1, 2, 3});
   leases.computed(first, "a", 3);
@@ -131,7 +132,7 @@ TEST(Task8_7_Worker_Leases, OfEqualIdsAreDifferent) {
   EXPECT_TRUE(leases.done("a", after));
 }
 
-TEST(Task8_7_Worker_Leases, NameThePromptThatTheyAreOf) {
+TEST(KvLeasesOfRequests, NameThePromptThatTheyAreOf) {
   KvLeases leases(kLong, 4);
   leases.computed(sequence_of(1, {1, 2, 3}), "a", 3);
   EXPECT_NE(error_of([&] { ready(leases, "a", {1, 2, 4}); }).find("another prompt"), std::string::npos);
@@ -140,7 +141,7 @@ TEST(Task8_7_Worker_Leases, NameThePromptThatTheyAreOf) {
 }
 
 // Who reads what a preemption takes away is waited for, and reads on when it is there again.
-TEST(Task8_7_Worker_Leases, WaitForTheLastCopyFromBlocksThatGo) {
+TEST(KvLeasesOfRequests, WaitForTheLastCopyFromBlocksThatGo) {
   KvLeases leases(kLong, 4);
   Sequence sequence = sequence_of(1, {1, 2, 3, 4, 5, 6});
   leases.computed(sequence, "a", 6);
@@ -169,7 +170,7 @@ TEST(Task8_7_Worker_Leases, WaitForTheLastCopyFromBlocksThatGo) {
   computing.join();
 }
 
-TEST(Task8_7_Worker_Leases, ThatAreReadEndWhenTheCopyDoes) {
+TEST(KvLeasesOfRequests, ThatAreReadEndWhenTheCopyDoes) {
   Swept swept(kLong);
   const Sequence sequence = sequence_of(5, {1, 2, 3});
   swept.leases.computed(sequence, "a", 3);
@@ -185,7 +186,7 @@ TEST(Task8_7_Worker_Leases, ThatAreReadEndWhenTheCopyDoes) {
 }
 
 // Its reader was faster than its end.
-TEST(Task8_7_Worker_Leases, ThatAreDoneBeforeTheEndKeepNothing) {
+TEST(KvLeasesOfRequests, ThatAreDoneBeforeTheEndKeepNothing) {
   KvLeases leases(kLong, 4);
   leases.computed(sequence_of(5, {1, 2, 3}), "a", 3);
   EXPECT_TRUE(leases.done("a", 0));
@@ -194,11 +195,10 @@ TEST(Task8_7_Worker_Leases, ThatAreDoneBeforeTheEndKeepNothing) {
   EXPECT_EQ(leases.num_kept_blocks(), 0);
 }
 
-TEST(Task8_7_Worker_Leases, LetNobodyWaitAfterTheEnd) {
+TEST(KvLeasesOfRequests, LetNobodyWaitAfterTheEnd) {
   KvLeases leases(kLong, 4);
-  std::thread waiting([&] {
-    EXPECT_NE(error_of([&] { ready(leases, "a", {1}, Clock::now() + kPatience); }), "no error");
-  });
+  std::thread waiting(
+      [&] { EXPECT_NE(error_of([&] { ready(leases, "a", {1}, Clock::now() + kPatience); }), "no error"); });
   leases.close();
   waiting.join();
 }
