@@ -137,8 +137,8 @@ int run_and_report(int argc, char** argv) {
 bool is_child_of_ours(int argc, char** argv) {
   if (argc < 2) return false;
   const std::string_view command = argv[1];
-  return command == "engine-process" || command == "worker-process" || command == "api-server" || command == "disaggregated-server" ||
-         command == "launched-rank";
+  return command == "engine-process" || command == "worker-process" || command == "api-server" ||
+         command == "disaggregated-server" || command == "launched-rank";
 }
 
 }  // namespace

@@ -43,9 +43,10 @@ void run_route(const RouteFlags& flags) {
   write_out(format_pairs(
       {{"prefill", fmt::format("{}", fmt::join(options.prefill_urls, ", "))},
        {"decode", fmt::format("{}", fmt::join(options.decode_urls, ", "))},
-       {"a prompt", fmt::format("of which {} tokens or more are missing at its decode server is computed by a "
-                                "prefill server (--min-remote-tokens)",
-                                options.policy.min_remote_tokens)}}));
+       {"a prompt",
+        fmt::format("of which {} tokens or more are missing at its decode server is computed by a "
+                    "prefill server (--min-remote-tokens)",
+                    options.policy.min_remote_tokens)}}));
   if (!is_loopback(options.http.host) && options.http.api_keys.empty())
     log_line(fmt::format(
         "ladder: warning: --host {} may be reached from other machines, and there is no --api-key",
@@ -65,12 +66,10 @@ RunCommand add_route_command(CLI::App& app) {
     app.add_option(name, values, help)->required()->type_name("URL");
   };
   const auto seconds = [&](const char* name, double& value, double low, const char* help) {
-    app.add_option(name, value, help)
-        ->check(in_range(low, 1e6))
-        ->type_name("SECONDS")
-        ->capture_default_str();
+    app.add_option(name, value, help)->check(in_range(low, 1e6))->type_name("SECONDS")->capture_default_str();
   };
-  urls("--prefill", server.prefill_urls, "servers that compute prompts, e.g. http://127.0.0.1:8100; one or more");
+  urls("--prefill", server.prefill_urls,
+       "servers that compute prompts, e.g. http://127.0.0.1:8100; one or more");
   urls("--decode", server.decode_urls, "servers that go on with them; one or more");
   app.add_option("--host", server.http.host, "address to listen on; 0.0.0.0: every network of this machine")
       ->type_name("HOST")
@@ -84,9 +83,10 @@ RunCommand add_route_command(CLI::App& app) {
       ->type_name("KEY")
       ->allow_extra_args(false)
       ->envname("LADDER_API_KEY");
-  app.add_option("--min-remote-tokens", server.policy.min_remote_tokens,
-                 "prompts of which the decode server lacks fewer tokens it computes itself (of a text, four bytes "
-                 "count as one)")
+  app.add_option(
+         "--min-remote-tokens", server.policy.min_remote_tokens,
+         "prompts of which the decode server lacks fewer tokens it computes itself (of a text, four bytes "
+         "count as one)")
       ->check(whole_in_range(0, int64_t{1} << 40))
       ->type_name("N")
       ->capture_default_str();
@@ -105,8 +105,10 @@ RunCommand add_route_command(CLI::App& app) {
       ->check(whole_in_range(0, 1000))
       ->type_name("N")
       ->capture_default_str();
-  seconds("--wait", flags->wait, 0, "for all servers to answer GET /health; one that does not by then ends the router");
-  seconds("--timeout", flags->silence, 0.01, "without a byte from a server that was asked, until it has failed");
+  seconds("--wait", flags->wait, 0,
+          "for all servers to answer GET /health; one that does not by then ends the router");
+  seconds("--timeout", flags->silence, 0.01,
+          "without a byte from a server that was asked, until it has failed");
   seconds("--check-interval", flags->check_interval, 0.01, "between a server's health checks");
   seconds("--check-timeout", flags->check_timeout, 0.01,
           "for the answer to one; a server that misses three in a row is asked no more");

@@ -154,8 +154,7 @@ RunCommand add_disaggregated_server_command(CLI::App& app) {
   flags->serve.add(app);
   app.add_option("--fd", flags->descriptor, "the connection")->check(whole_in_range(3, 1 << 20))->required();
   return [flags] {
-    const FileDescriptor parent =
-        take_parent_socket(flags->descriptor, "`ladder serve --disaggregate`");
+    const FileDescriptor parent = take_parent_socket(flags->descriptor, "`ladder serve --disaggregate`");
     run_serve(flags->serve, LocalServers::kListeningSocket);
   };
 }

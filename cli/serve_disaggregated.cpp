@@ -18,19 +18,23 @@ namespace ladder {
 namespace {
 
 // What the router takes care of, and its servers have not.
-constexpr const char* kFlagsOfTheRouter[] = {"--host",          "--port",
-                                             "--ssl-certfile",  "--ssl-keyfile",
-                                             "--root-path",     "--allowed-origins",
-                                             "--allowed-methods", "--allowed-headers",
-                                             "--allow-credentials", "--access-log",
+constexpr const char* kFlagsOfTheRouter[] = {"--host",
+                                             "--port",
+                                             "--ssl-certfile",
+                                             "--ssl-keyfile",
+                                             "--root-path",
+                                             "--allowed-origins",
+                                             "--allowed-methods",
+                                             "--allowed-headers",
+                                             "--allow-credentials",
+                                             "--access-log",
                                              "--disaggregate"};
 
 std::vector<std::string> server_arguments(const ServeFlags& flags, const EngineOptions& own, bool prefill) {
   std::vector<std::string> words = {"disaggregated-server"};
   for (std::string& word : flags.engine.arguments_of_replica(own)) words.push_back(std::move(word));
   for (std::string& word : flags.server.arguments())
-    if (std::ranges::find(kFlagsOfTheRouter, word.substr(0, word.find('='))) ==
-        std::end(kFlagsOfTheRouter))
+    if (std::ranges::find(kFlagsOfTheRouter, word.substr(0, word.find('='))) == std::end(kFlagsOfTheRouter))
       words.push_back(std::move(word));
   words.push_back(prefill ? "--kv-role=producer" : "--kv-role=consumer");
   if (prefill) words.push_back("--kv-listen=tcp://127.0.0.1:0");
@@ -70,7 +74,8 @@ void run_disaggregated(const ServeFlags& flags) {
   raise_descriptor_limit();
   const InstanceCounts counts = parse_instances(flags.server.disaggregate);
   LADDER_CHECK(flags.server.api_server_count == 1, "--disaggregate: expected without --api-server-count");
-  LADDER_CHECK(!flags.replicas.has_door(), "--disaggregate: expected without --data-parallel-size and -backend");
+  LADDER_CHECK(!flags.replicas.has_door(),
+               "--disaggregate: expected without --data-parallel-size and -backend");
   LADDER_CHECK(launched_world() == nullptr, "--disaggregate: expected without mpirun and --nnodes");
   const EngineOptions options = flags.engine.options();
   const ServerOptions http_side = server_options(flags.server);

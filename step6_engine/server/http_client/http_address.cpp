@@ -37,8 +37,8 @@ std::vector<boost::asio::ip::tcp::endpoint> resolve(const HttpAddress& address) 
   boost::asio::io_context context;
   boost::system::error_code failure;
   std::vector<boost::asio::ip::tcp::endpoint> endpoints;
-  for (const auto& entry : boost::asio::ip::tcp::resolver(context).resolve(
-           address.host, std::to_string(address.port), failure))
+  for (const auto& entry :
+       boost::asio::ip::tcp::resolver(context).resolve(address.host, std::to_string(address.port), failure))
     endpoints.push_back(entry.endpoint());
   LADDER_CHECK(!failure && !endpoints.empty(), "the host {}: {}", address.host,
                failure ? failure.message() : "has no address");

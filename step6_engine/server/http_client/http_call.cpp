@@ -50,18 +50,17 @@ std::shared_ptr<HttpCall> HttpCall::start(asio::io_context& context, const HttpA
 }
 
 void HttpCall::connect(size_t endpoint) {
-  socket_.async_connect(endpoints_[endpoint],
-                        [self = shared_from_this(), endpoint](const Failure& failure) {
-                          if (self->ended_) return;
-                          Failure ignored;
-                          if (!failure) {
-                            self->socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
-                            return self->write();
-                          }
-                          self->socket_.close(ignored);
-                          if (endpoint + 1 < self->endpoints_.size()) return self->connect(endpoint + 1);
-                          self->end(HttpCallEnd::no_connect, failure.message());
-                        });
+  socket_.async_connect(endpoints_[endpoint], [self = shared_from_this(), endpoint](const Failure& failure) {
+    if (self->ended_) return;
+    Failure ignored;
+    if (!failure) {
+      self->socket_.set_option(asio::ip::tcp::no_delay(true), ignored);
+      return self->write();
+    }
+    self->socket_.close(ignored);
+    if (endpoint + 1 < self->endpoints_.size()) return self->connect(endpoint + 1);
+    self->end(HttpCallEnd::no_connect, failure.message());
+  });
 }
 
 void HttpCall::write() {

@@ -37,9 +37,9 @@ int RoutePolicy::choose_decode(int64_t prompt_size, std::span<const DecodeLoad> 
   const int chosen = cheapest(static_cast<int>(decodes.size()), next_decode_, [&](size_t index) -> double {
     const DecodeLoad& load = decodes[index];
     if (!load.takes_requests) return std::numeric_limits<double>::infinity();
-    const double share = prompt_size == 0 ? 0.0
-                                          : static_cast<double>(cached_at_decode_[index]) /
-                                                static_cast<double>(prompt_size);
+    const double share =
+        prompt_size == 0 ? 0.0
+                         : static_cast<double>(cached_at_decode_[index]) / static_cast<double>(prompt_size);
     return static_cast<double>(load.num_active) + kUsageWorth * load.kv_usage - kCachedWorth * share +
            (load.kv_usage >= kFull ? kAfterAllOthers : 0.0);
   });
@@ -58,8 +58,8 @@ int RoutePolicy::choose_prefill(int64_t prompt_size, std::span<const PrefillLoad
 }
 
 std::optional<ChosenServers> RoutePolicy::choose(std::span<const int32_t> prompt,
-                                         std::span<const PrefillLoad> prefills,
-                                         std::span<const DecodeLoad> decodes) {
+                                                 std::span<const PrefillLoad> prefills,
+                                                 std::span<const DecodeLoad> decodes) {
   const int64_t size = std::ssize(prompt);
   decode_cache_.match(prompt, cached_at_decode_);
   ChosenServers route;

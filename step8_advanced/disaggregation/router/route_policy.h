@@ -20,7 +20,8 @@ namespace ladder {
 
 struct PrefillLoad {
   bool takes_requests = true;  // it answers, and this request has not failed there
-  int64_t queued_tokens = 0;   // of prompts that were sent to it and are not computed yet, without what was cached
+  int64_t queued_tokens =
+      0;  // of prompts that were sent to it and are not computed yet, without what was cached
 };
 
 struct DecodeLoad {
@@ -33,7 +34,8 @@ struct ChosenServers {
   int decode = 0;
   int prefill = -1;            // -1: the decode server computes the prompt
   int64_t num_to_compute = 0;  // tokens of the prompt, by the one that computes it, beyond what it has cached
-  bool wanted_prefill = false;  // enough is missing at the decode server; without a prefill server: none takes requests
+  bool wanted_prefill =
+      false;  // enough is missing at the decode server; without a prefill server: none takes requests
 };
 
 struct RoutePolicyOptions {
@@ -62,7 +64,7 @@ class RoutePolicy {
   // equal ones, of either kind, the first behind the one chosen last, so that idle servers take turns.
   // It may be asked again for the same request, which has not been sent then: only who is next among equals changes.
   std::optional<ChosenServers> choose(std::span<const int32_t> prompt, std::span<const PrefillLoad> prefills,
-                              std::span<const DecodeLoad> decodes);
+                                      std::span<const DecodeLoad> decodes);
 
   // The server is sent to this prompt, and has it cached from now on.
   void sent_to_prefill(int server, std::span<const int32_t> prompt) { prefill_cache_.insert(server, prompt); }

@@ -80,8 +80,9 @@ std::string SplitRequest::prefill_body(std::string_view request_id) const {
   // One token, whatever the limit is called; and nothing that asks for more than it, or for a stream.
   std::string added = "\"max_tokens\":1,\"stream\":false,\"n\":1";
   if (!json_member(*members_, "max_completion_tokens").empty()) added += ",\"max_completion_tokens\":1";
-  added += fmt::format(",\"{}\":{{\"do_remote_decode\":true,\"do_remote_prefill\":false,\"remote_request_id\":\"{}\"}}",
-                       kTransfer, request_id);
+  added += fmt::format(
+      ",\"{}\":{{\"do_remote_decode\":true,\"do_remote_prefill\":false,\"remote_request_id\":\"{}\"}}",
+      kTransfer, request_id);
   return json_object(*members_,
                      {"max_tokens", "max_completion_tokens", "min_tokens", "stream", "stream_options", "n",
                       "best_of", kTransfer},
@@ -90,9 +91,8 @@ std::string SplitRequest::prefill_body(std::string_view request_id) const {
 
 std::string SplitRequest::decode_body(std::string_view transfer) const {
   if (!members_) return body_;
-  return json_object(
-      *members_, {kTransfer},
-      transfer.empty() ? std::string() : fmt::format("\"{}\":{}", kTransfer, transfer));
+  return json_object(*members_, {kTransfer},
+                     transfer.empty() ? std::string() : fmt::format("\"{}\":{}", kTransfer, transfer));
 }
 
 std::string random_request_id() {

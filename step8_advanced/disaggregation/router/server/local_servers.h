@@ -22,8 +22,9 @@
 namespace ladder {
 
 struct LocalServer {
-  std::string name;                    // for messages: "prefill server 0"
-  std::vector<std::string> arguments;  // make the program a server that accepts from LocalServers::kListeningSocket
+  std::string name;  // for messages: "prefill server 0"
+  std::vector<std::string>
+      arguments;  // make the program a server that accepts from LocalServers::kListeningSocket
   FileDescriptor listening_socket;
 };
 

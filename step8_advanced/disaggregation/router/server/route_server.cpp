@@ -15,7 +15,8 @@ namespace ladder {
 namespace {
 
 std::string key_header(const HttpServerOptions& http) {
-  return http.api_keys.empty() ? std::string() : fmt::format("Authorization: Bearer {}\r\n", http.api_keys[0]);
+  return http.api_keys.empty() ? std::string()
+                               : fmt::format("Authorization: Bearer {}\r\n", http.api_keys[0]);
 }
 
 }  // namespace
@@ -75,13 +76,14 @@ void RouteServer::add_backends(const RouteServerOptions& options) {
     for (const std::string& url : urls) {
       const int index = static_cast<int>(servers.size());
       servers.push_back(std::make_unique<Backend>(
-          core_.context, BackendOptions{.role = role,
-                                        .url = url,
-                                        .check_headers = key_header(options.http),
-                                        .check_interval = options.check_interval,
-                                        .check_timeout = options.check_timeout,
-                                        .log = core_.log,
-                                        .on_back = [this, index, forget] { (*core_.policy.*forget)(index); }}));
+          core_.context,
+          BackendOptions{.role = role,
+                         .url = url,
+                         .check_headers = key_header(options.http),
+                         .check_interval = options.check_interval,
+                         .check_timeout = options.check_timeout,
+                         .log = core_.log,
+                         .on_back = [this, index, forget] { (*core_.policy.*forget)(index); }}));
     }
   };
   add("prefill", options.prefill_urls, core_.prefills, &RoutePolicy::forget_prefill);
@@ -124,11 +126,11 @@ Router RouteServer::routes() {
       boost::asio::post(core_.context, [exchange, make] { exchange->respond(make()); });
     };
   };
-  router.add({"GET", "/health", Access::anyone, RunsOn::connection, from_thread([this] { return health(); })});
+  router.add(
+      {"GET", "/health", Access::anyone, RunsOn::connection, from_thread([this] { return health(); })});
   router.add({"GET", "/metrics", Access::with_key, RunsOn::connection, from_thread([this] {
-                return HttpResponse{
-                    .body = router_metrics_text(core_.metrics, core_.prefills, core_.decodes),
-                    .content_type = "text/plain; version=0.0.4; charset=utf-8"};
+                return HttpResponse{.body = router_metrics_text(core_.metrics, core_.prefills, core_.decodes),
+                                    .content_type = "text/plain; version=0.0.4; charset=utf-8"};
               })});
   return router;
 }
@@ -138,8 +140,8 @@ void RouteServer::take(const std::shared_ptr<HttpExchange>& exchange, bool gener
   if (!full && !core_.draining) return exchange->hold(RoutedRequest::start(core_, *exchange, generates));
   --core_.num_in_flight;
   if (full) boost::asio::post(core_.context, [this] { ++core_.metrics.outcomes["shed"]; });
-  HttpResponse later = error_response(503, full ? "too many requests are under way: ask again later"
-                                                : "the router is stopping");
+  HttpResponse later = error_response(
+      503, full ? "too many requests are under way: ask again later" : "the router is stopping");
   later.headers.emplace_back("Retry-After", "1");
   exchange->respond(std::move(later));
 }
@@ -151,10 +153,10 @@ HttpResponse RouteServer::health() const {
   const auto num_decodes = count(core_.decodes);
   if (num_decodes == 0 || core_.draining)
     return error_response(503, core_.draining ? "the router is stopping" : "no decode server answers");
-  return {.body = fmt::format(R"({{"prefill_servers":{},"live_prefill_servers":{},"decode_servers":{},)"
-                              R"("live_decode_servers":{}}})",
-                              core_.prefills.size(), count(core_.prefills), core_.decodes.size(),
-                              num_decodes)};
+  return {.body =
+              fmt::format(R"({{"prefill_servers":{},"live_prefill_servers":{},"decode_servers":{},)"
+                          R"("live_decode_servers":{}}})",
+                          core_.prefills.size(), count(core_.prefills), core_.decodes.size(), num_decodes)};
 }
 
 }  // namespace ladder

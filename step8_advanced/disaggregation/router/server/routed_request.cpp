@@ -53,8 +53,7 @@ class RoutedAnswer final : public HttpAnswer {
 };
 
 std::unique_ptr<HttpAnswer> RoutedRequest::start(RouterCore& core, HttpExchange& exchange, bool generates) {
-  const auto request =
-      std::make_shared<RoutedRequest>(core, exchange.request(), generates, exchange.waker());
+  const auto request = std::make_shared<RoutedRequest>(core, exchange.request(), generates, exchange.waker());
   auto answer = std::make_unique<RoutedAnswer>(request);
   boost::asio::post(core.context, [request] { request->attempt(); });
   return answer;
@@ -92,8 +91,7 @@ void RoutedRequest::attempt() {
   decode_ = route->decode;
   decode_use_ = BackendUse(*core_.decodes[static_cast<size_t>(decode_)], 0);
   if (route->prefill < 0) return ask_decode({});
-  prefill_use_ =
-      BackendUse(*core_.prefills[static_cast<size_t>(route->prefill)], route->num_to_compute);
+  prefill_use_ = BackendUse(*core_.prefills[static_cast<size_t>(route->prefill)], route->num_to_compute);
   ask_prefill(route->prefill);
 }
 

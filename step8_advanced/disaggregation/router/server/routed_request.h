@@ -79,9 +79,9 @@ class RoutedRequest : public std::enable_shared_from_this<RoutedRequest> {
 
   HttpResponse answer_;  // of the server that is being asked, as far as it is kept
   AnswerFilter filter_;
-  bool is_stream_ = false;      // of events, which are passed on
-  bool began_stream_ = false;   // the client has its first byte
-  std::string passed_;          // of one piece
+  bool is_stream_ = false;     // of events, which are passed on
+  bool began_stream_ = false;  // the client has its first byte
+  std::string passed_;         // of one piece
   bool ended_ = false;
 };
 

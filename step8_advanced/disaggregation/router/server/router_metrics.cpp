@@ -19,8 +19,8 @@ std::string router_metrics_text(const RouterMetrics& metrics,
                                 const std::vector<std::unique_ptr<Backend>>& decodes) {
   MetricsText text("ladder:router_", {});
   add_by(text, "requests_total", "Requests, by how they ended.", "outcome", metrics.outcomes);
-  add_by(text, "failed_calls_total", "Calls that failed; another server was asked where there was one.", "role",
-         metrics.failed_calls);
+  add_by(text, "failed_calls_total", "Calls that failed; another server was asked where there was one.",
+         "role", metrics.failed_calls);
   add_by(text, "prefills_skipped_total", "Requests whose prompt the decode server was to compute.", "reason",
          metrics.skipped_prefills);
   text.counter("fallbacks_total", "Prompts that a decode server computed since no prefill server could.",

@@ -21,9 +21,8 @@ Prompt prompt_of(int size, int first = 0) {
 }
 
 RoutePolicy policy_of(int num_prefill, int num_decode, int64_t min_remote_tokens = 1) {
-  return RoutePolicy({.num_prefill = num_prefill,
-                      .num_decode = num_decode,
-                      .min_remote_tokens = min_remote_tokens});
+  return RoutePolicy(
+      {.num_prefill = num_prefill, .num_decode = num_decode, .min_remote_tokens = min_remote_tokens});
 }
 
 // Chosen, and sent there.
@@ -37,9 +36,9 @@ std::optional<ChosenServers> send(RoutePolicy& policy, const Prompt& prompt, con
 
 TEST(Task8_7_Router, ThePrefillServerWithTheFewestTokensToComputeIsTaken) {
   RoutePolicy policy = policy_of(3, 1);
-  const auto chosen = send(policy, 
-      prompt_of(100), Prefills{{.queued_tokens = 500}, {.queued_tokens = 20}, {.queued_tokens = 300}},
-      Decodes(1));
+  const auto chosen =
+      send(policy, prompt_of(100),
+           Prefills{{.queued_tokens = 500}, {.queued_tokens = 20}, {.queued_tokens = 300}}, Decodes(1));
   ASSERT_TRUE(chosen);
   EXPECT_EQ(chosen->prefill, 1);
   EXPECT_EQ(chosen->decode, 0);
@@ -70,14 +69,15 @@ TEST(Task8_7_Router, APrefillServerThatHasComputedTheBeginningHasLessToDo) {
 
 TEST(Task8_7_Router, TheLeastBusyDecodeServerIsTaken) {
   RoutePolicy policy = policy_of(1, 3);
-  EXPECT_EQ(send(policy, prompt_of(10), Prefills(1), Decodes{{.num_active = 3}, {.num_active = 1}, {.num_active = 2}})
+  EXPECT_EQ(send(policy, prompt_of(10), Prefills(1),
+                 Decodes{{.num_active = 3}, {.num_active = 1}, {.num_active = 2}})
                 ->decode,
             1);
   // Half a KV cache is worth four requests.
   EXPECT_EQ(send(policy, prompt_of(10, 1000), Prefills(1),
-                        Decodes{{.num_active = 5, .kv_usage = 0.0},
-                                {.num_active = 2, .kv_usage = 0.5},
-                                {.num_active = 6, .kv_usage = 0.0}})
+                 Decodes{{.num_active = 5, .kv_usage = 0.0},
+                         {.num_active = 2, .kv_usage = 0.5},
+                         {.num_active = 6, .kv_usage = 0.0}})
                 ->decode,
             0);
 }
@@ -86,20 +86,23 @@ TEST(Task8_7_Router, AFullDecodeServerIsTakenOnlyWhereAllAreFull) {
   RoutePolicy policy = policy_of(1, 2);
   const double full = RoutePolicy::kFull;
   EXPECT_EQ(send(policy, prompt_of(10), Prefills(1),
-                        Decodes{{.num_active = 0, .kv_usage = full}, {.num_active = 500, .kv_usage = 0.5}})
+                 Decodes{{.num_active = 0, .kv_usage = full}, {.num_active = 500, .kv_usage = 0.5}})
                 ->decode,
             1);
   EXPECT_EQ(send(policy, prompt_of(10, 1000), Prefills(1),
-                        Decodes{{.num_active = 1, .kv_usage = full}, {.num_active = 500, .kv_usage = full}})
+                 Decodes{{.num_active = 1, .kv_usage = full}, {.num_active = 500, .kv_usage = full}})
                 ->decode,
             0);
 }
 
 TEST(Task8_7_Router, ACachedPromptIsWorthSomeRequestsAtTheDecodeServer) {
   RoutePolicy policy = policy_of(1, 2);
-  ASSERT_EQ(send(policy, prompt_of(64), Prefills(1), Decodes{{.num_active = 1}, {.num_active = 0}})->decode, 1);
-  EXPECT_EQ(send(policy, prompt_of(64), Prefills(1), Decodes{{.num_active = 0}, {.num_active = 7}})->decode, 1);
-  EXPECT_EQ(send(policy, prompt_of(64), Prefills(1), Decodes{{.num_active = 0}, {.num_active = 9}})->decode, 0);
+  ASSERT_EQ(send(policy, prompt_of(64), Prefills(1), Decodes{{.num_active = 1}, {.num_active = 0}})->decode,
+            1);
+  EXPECT_EQ(send(policy, prompt_of(64), Prefills(1), Decodes{{.num_active = 0}, {.num_active = 7}})->decode,
+            1);
+  EXPECT_EQ(send(policy, prompt_of(64), Prefills(1), Decodes{{.num_active = 0}, {.num_active = 9}})->decode,
+            0);
 }
 
 TEST(Task8_7_Router, AShortPromptIsComputedByTheDecodeServer) {
@@ -134,9 +137,9 @@ TEST(Task8_7_Router, WhatTheDecodeServerComputesIsNotCachedAtAPrefillServer) {
 
 TEST(Task8_7_Router, WhoTakesNoRequestsIsNotChosen) {
   RoutePolicy policy = policy_of(2, 2);
-  const auto chosen = send(policy, 
-      prompt_of(10), Prefills{{.takes_requests = false}, {.queued_tokens = 1000}},
-      Decodes{{.num_active = 1000}, {.takes_requests = false}});
+  const auto chosen =
+      send(policy, prompt_of(10), Prefills{{.takes_requests = false}, {.queued_tokens = 1000}},
+           Decodes{{.num_active = 1000}, {.takes_requests = false}});
   ASSERT_TRUE(chosen);
   EXPECT_EQ(chosen->prefill, 1);
   EXPECT_EQ(chosen->decode, 0);
@@ -156,7 +159,8 @@ TEST(Task8_7_Router, WithoutAPrefillServerTheDecodeServerComputesAndItIsSaid) {
 
 TEST(Task8_7_Router, WithoutADecodeServerThereIsNone) {
   RoutePolicy policy = policy_of(1, 2);
-  EXPECT_FALSE(send(policy, prompt_of(10), Prefills(1), Decodes{{.takes_requests = false}, {.takes_requests = false}}));
+  EXPECT_FALSE(send(policy, prompt_of(10), Prefills(1),
+                    Decodes{{.takes_requests = false}, {.takes_requests = false}}));
   EXPECT_FALSE(send(policy, prompt_of(10), Prefills(1), Decodes{}));
 }
 

@@ -36,8 +36,9 @@ TEST(Router_JsonMembers, KeepsEveryValueAsItStands) {
 }
 
 TEST(Router_JsonMembers, OtherTextIsNoObject) {
-  for (const char* text : {"", "[]", "{", "{\"a\"}", "{\"a\":}", "{\"a\":1", "{\"a\":1}}", "{\"a\":\"}", "{a:1}",
-                           "{\"a\":1,}", "{\"a\":]}", "{\"a\":1} x", "{\"\\x\":1}", "\"", "{\"a\":\"\\"})
+  for (const char* text :
+       {"", "[]", "{", "{\"a\"}", "{\"a\":}", "{\"a\":1", "{\"a\":1}}", "{\"a\":\"}", "{a:1}", "{\"a\":1,}",
+        "{\"a\":]}", "{\"a\":1} x", "{\"\\x\":1}", "\"", "{\"a\":\"\\"})
     EXPECT_FALSE(json_members(text)) << text;
 }
 
@@ -63,9 +64,10 @@ TEST(Router_SplitRequest, ThePrefillServerMakesOneToken) {
       R"("stream_options":{"include_usage":true},"n":3,"best_of":4,"temperature":0.70,"stop":["x"]})");
   EXPECT_EQ(split.unsplit_because(), "");
   const Json body = Json::parse(split.prefill_body("abc"));
-  EXPECT_EQ(body, Json::parse(R"({"prompt":"Once","temperature":0.7,"stop":["x"],"max_tokens":1,)"
-                              R"("max_completion_tokens":1,"stream":false,"n":1,"kv_transfer_params":)"
-                              R"({"do_remote_decode":true,"do_remote_prefill":false,"remote_request_id":"abc"}})"));
+  EXPECT_EQ(body,
+            Json::parse(R"({"prompt":"Once","temperature":0.7,"stop":["x"],"max_tokens":1,)"
+                        R"("max_completion_tokens":1,"stream":false,"n":1,"kv_transfer_params":)"
+                        R"({"do_remote_decode":true,"do_remote_prefill":false,"remote_request_id":"abc"}})"));
   EXPECT_NE(split.prefill_body("abc").find("0.70"), std::string::npos) << "numbers keep their digits";
 }
 
@@ -73,8 +75,9 @@ TEST(Router_SplitRequest, TheDecodeServerGetsTheRequestAndTheTransfer) {
   const std::string text = R"({"prompt":[1,2],"max_tokens":100,"stream":true})";
   const SplitRequest split(text);
   EXPECT_EQ(split.decode_body({}), text);
-  EXPECT_EQ(split.decode_body(R"({"do_remote_prefill":true})"),
-            R"({"prompt":[1,2],"max_tokens":100,"stream":true,"kv_transfer_params":{"do_remote_prefill":true}})");
+  EXPECT_EQ(
+      split.decode_body(R"({"do_remote_prefill":true})"),
+      R"({"prompt":[1,2],"max_tokens":100,"stream":true,"kv_transfer_params":{"do_remote_prefill":true}})");
 }
 
 // It would name other clients' keys, or have a server connect to wherever the client likes.
@@ -123,9 +126,10 @@ TEST(Router_SplitRequest, EachTransferHasAnIdOfItsOwn) {
 }
 
 TEST(Router_TransferOfAnswer, IsTurnedRoundForTheReader) {
-  EXPECT_EQ(Json::parse(transfer_of_answer(
-                R"({"choices":[],"kv_transfer_params":{"do_remote_decode":true,"remote_engine_id":"e","x":[1]}})")),
-            Json::parse(R"({"do_remote_decode":false,"do_remote_prefill":true,"remote_engine_id":"e","x":[1]})"));
+  EXPECT_EQ(
+      Json::parse(transfer_of_answer(
+          R"({"choices":[],"kv_transfer_params":{"do_remote_decode":true,"remote_engine_id":"e","x":[1]}})")),
+      Json::parse(R"({"do_remote_decode":false,"do_remote_prefill":true,"remote_engine_id":"e","x":[1]})"));
   EXPECT_EQ(transfer_of_answer(R"({"choices":[]})"), "");
   EXPECT_EQ(transfer_of_answer(R"({"choices":[],"kv_transfer_params":null})"), "");
   EXPECT_EQ(transfer_of_answer(R"({"choices":[],"kv_transfer_params":{}})"), "");

@@ -23,7 +23,9 @@ class FakeBackend {
     ~Connection() { close(); }
 
     std::string head, body;
-    std::string path() const { return head.substr(head.find(' ') + 1, head.find(" HTTP") - head.find(' ') - 1); }
+    std::string path() const {
+      return head.substr(head.find(' ') + 1, head.find(" HTTP") - head.find(' ') - 1);
+    }
     Json json() const { return Json::parse(body, nullptr, false); }
 
     bool send(std::string_view bytes) {
@@ -208,14 +210,13 @@ class FakeBackend {
 inline FakeBackend::Script prefills(std::string name) {
   return [name](FakeBackend::Connection& connection) {
     const Json asked = connection.json();
-    connection.answer(
-        200, Json{{"choices", Json::array({{{"index", 0}, {"text", "FIRST"}}})},
-                  {"kv_transfer_params",
-                   {{"do_remote_decode", true},
-                    {"remote_engine_id", name},
-                    {"remote_request_id", asked["kv_transfer_params"]["remote_request_id"]},
-                    {"remote_address", "tcp://127.0.0.1:1"}}}}
-                 .dump());
+    connection.answer(200, Json{{"choices", Json::array({{{"index", 0}, {"text", "FIRST"}}})},
+                                {"kv_transfer_params",
+                                 {{"do_remote_decode", true},
+                                  {"remote_engine_id", name},
+                                  {"remote_request_id", asked["kv_transfer_params"]["remote_request_id"]},
+                                  {"remote_address", "tcp://127.0.0.1:1"}}}}
+                               .dump());
   };
 }
 
@@ -231,7 +232,8 @@ inline FakeBackend::Script decodes(std::vector<std::string> words) {
     }
     std::string text;
     for (const std::string& word : words) text += word;
-    connection.answer(200, R"({"text": ")" + text + R"(", "kv_transfer_params": {"remote_address":"secret"}})");
+    connection.answer(200,
+                      R"({"text": ")" + text + R"(", "kv_transfer_params": {"remote_address":"secret"}})");
   };
 }
 

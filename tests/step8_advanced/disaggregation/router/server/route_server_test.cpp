@@ -27,9 +27,11 @@ Json body_of_request(bool stream, int number = 0) {
   return {{"prompt", std::to_string(number) + " a prompt"}, {"max_tokens", 5}, {"stream", stream}};
 }
 
-std::string request_text(const Json& body, std::string_view headers = {}, std::string_view path = "/v1/completions") {
+std::string request_text(const Json& body, std::string_view headers = {},
+                         std::string_view path = "/v1/completions") {
   const std::string text = body.dump();
-  return "POST " + std::string(path) + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n" +
+  return "POST " + std::string(path) +
+         " HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n" +
          std::string(headers) + "Content-Length: " + std::to_string(text.size()) + "\r\n\r\n" + text;
 }
 
@@ -60,13 +62,15 @@ std::vector<std::string> events_of(const std::string& answer) {
   return events;
 }
 
-const std::vector<std::string> kStreamed = {R"({"text":"One"})", R"({"text":" day"})", R"({"choices":[]})", "[DONE]"};
+const std::vector<std::string> kStreamed = {R"({"text":"One"})", R"({"text":" day"})", R"({"choices":[]})",
+                                            "[DONE]"};
 const std::string kWhole = R"({"text": "One day"})";
 
 TEST(Router_Server, APromptGoesToOneServerAndTheRestToTheOther) {
   FakeBackend prefill(prefills("P0")), decode(decodes({"One", " day"}));
   RouteServer router(options_of({prefill.url()}, {decode.url()}));
-  const std::string whole = ask(router, body_of_request(false), "X-Request-Id: mine\r\nAuthorization: Bearer k\r\n");
+  const std::string whole =
+      ask(router, body_of_request(false), "X-Request-Id: mine\r\nAuthorization: Bearer k\r\n");
   EXPECT_EQ(status_of(whole), 200);
   EXPECT_EQ(body_of(whole), kWhole) << "of the decode server alone, and not how servers reach each other";
   const std::string stream = ask(router, body_of_request(true, 1));
@@ -85,7 +89,8 @@ TEST(Router_Server, APromptGoesToOneServerAndTheRestToTheOther) {
     EXPECT_EQ(second["kv_transfer_params"]["do_remote_prefill"], true);
     EXPECT_EQ(second["kv_transfer_params"]["do_remote_decode"], false);
     EXPECT_EQ(second["kv_transfer_params"]["remote_engine_id"], "P0");
-    EXPECT_EQ(second["kv_transfer_params"]["remote_request_id"], first["kv_transfer_params"]["remote_request_id"]);
+    EXPECT_EQ(second["kv_transfer_params"]["remote_request_id"],
+              first["kv_transfer_params"]["remote_request_id"]);
   }
   for (const std::string& head : {prefill.head(0), decode.head(0)}) {
     EXPECT_NE(head.find("X-Request-Id: mine\r\n"), std::string::npos);
@@ -155,7 +160,8 @@ TEST(Router_Server, APrefillServerThatFailsIsReplaced) {
     EXPECT_EQ(bad.num_requests(), 1) << what;
     EXPECT_EQ(good.num_requests(), 1) << what;
     EXPECT_EQ(decode.request(0)["kv_transfer_params"]["remote_engine_id"], "P1") << what;
-    EXPECT_NE(good.request(0)["kv_transfer_params"], bad.request(0)["kv_transfer_params"]) << "a new transfer";
+    EXPECT_NE(good.request(0)["kv_transfer_params"], bad.request(0)["kv_transfer_params"])
+        << "a new transfer";
     EXPECT_EQ(metric(router, R"(failed_calls_total{role="prefill"})"), 1) << what;
     EXPECT_EQ(metric(router, "fallbacks_total"), 0) << what;
   }
@@ -268,7 +274,7 @@ TEST(Router_Server, AClientThatLeavesClosesWhatItsServersDo) {
     ++num_begun;
     if (connection.wait_for_close()) ++num_left;
   };
-  FakeBackend prefill(hangs), decode([&](FakeBackend::Connection& connection) {
+  FakeBackend prefill(hangs), decode([&](FakeBackend::Connection&connection) {
     connection.begin_stream();
     connection.event("first");
     hangs(connection);
@@ -308,7 +314,7 @@ TEST(Router_Server, WhatCannotBeSplitGoesToADecodeServerAlone) {
 }
 
 TEST(Router_Server, OtherRequestsAreADecodeServers) {
-  FakeBackend prefill(prefills("P0")), decode([](FakeBackend::Connection& connection) {
+  FakeBackend prefill(prefills("P0")), decode([](FakeBackend::Connection&connection) {
     connection.answer(200, "{\"asked\":\"" + connection.path() + "\"}");
   });
   RouteServer router(options_of({prefill.url()}, {decode.url() + "/llm/"}));
