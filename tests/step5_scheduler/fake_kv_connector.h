@@ -56,7 +56,7 @@ struct FakeKvConnector : KvConnector {
   void on_computed(const Sequence& sequence, int64_t num_tokens) override {
     EXPECT_LE(num_tokens, std::ssize(sequence.block_table) * harness->scheduler.config().batch.block_size);
     computed[sequence.id] = num_tokens;
-    if (num_tokens > 0) EXPECT_TRUE(holds(sequence, num_tokens)) << num_tokens << " tokens are not computed";
+    EXPECT_TRUE(holds(sequence, num_tokens)) << num_tokens << " tokens are not computed";
   }
   std::optional<KvTransferParams> hold(const Sequence& sequence) override {
     ended[sequence.id] = sequence.finish_reason;
