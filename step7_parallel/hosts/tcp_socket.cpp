@@ -70,7 +70,8 @@ HostAddress parse_host_address(std::string_view text, std::string_view flag, int
     fits = !host.empty() && (has_brackets || host.find(':') == std::string_view::npos);
     const std::string_view port = text.substr(colon + 1);
     const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), address.port);
-    fits = fits && error == std::errc{} && end == port.data() + port.size() && address.port >= least_port && address.port < 65536;
+    fits = fits && error == std::errc{} && end == port.data() + port.size() && address.port >= least_port &&
+           address.port < 65536;
     address.host = host;
   }
   LADDER_CHECK(fits, "{} {}: expected HOST:PORT, or [HOST]:PORT for a number of IPv6", flag, text);

@@ -76,13 +76,13 @@ size_t KvRing::read(std::span<std::byte> bytes, KvDeadline deadline) {
   }
   return done;
 }
+// <<< task 8.7.buffer
 
 void KvRing::close() noexcept {
   words_->closed = 1;
   words_->more_bytes.ring();
   words_->more_room.ring();
 }
-// <<< task 8.7.buffer
 
 KvRing::KvRing(SharedMemory memory) : memory_(std::move(memory)) {
   words_ = reinterpret_cast<Words*>(memory_.data());
