@@ -67,12 +67,17 @@ int parse_and_run(int argc, char** argv) {
       {"info", "what a model is, and what of it fits this machine; or the machine alone", add_info_command},
       {"bench", "throughput, latency, and what each optimisation is worth", add_bench_command},
       {"serve", "answer over HTTP, as OpenAI's API does", add_serve_command},
+      {"route", "stand in front of servers that compute prompts and servers that go on with them",
+       add_route_command},
       {"demo", "eight prompts answered together by the tiny model", add_demo_command},
       {"trace", "what a trace says that --trace has written; for ui.perfetto.dev", add_trace_command},
+      {"plan", "how many instances for prompts and for answers, or when not to separate them",
+       add_plan_command},
       {"engine-process", "", add_engine_process_command},
       {"worker-process", "", add_worker_process_command},
       {"launched-rank", "", add_launched_rank_command},
       {"api-server", "", add_api_server_command},
+      {"disaggregated-server", "", add_disaggregated_server_command},
   };
   std::vector<std::pair<CLI::App*, RunCommand>> added;
   for (const Command& command : commands) {
@@ -133,7 +138,7 @@ bool is_child_of_ours(int argc, char** argv) {
   if (argc < 2) return false;
   const std::string_view command = argv[1];
   return command == "engine-process" || command == "worker-process" || command == "api-server" ||
-         command == "launched-rank";
+         command == "disaggregated-server" || command == "launched-rank";
 }
 
 }  // namespace

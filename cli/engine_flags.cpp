@@ -33,6 +33,10 @@ CLI::Option* switch_off(CLI::App& app, const char* name, bool& value, const char
       name, [&value] { value = false; }, help);
 }
 
+bool several_gpus(const RunnerConfig& runner) {
+  return !runner.device.is_cpu() && num_ranks(runner) > 1;
+}
+
 }  // namespace
 
 void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_default) {
@@ -251,6 +255,11 @@ void EngineFlags::add_ranks(CLI::App& app) {
       ->capture_default_str()
       ->group(group);
   nodes_.add(app);
+  kv_transfer_.add(app);
+}
+
+bool EngineFlags::ranks_are_threads(const RunnerConfig& runner) const {
+  return launched_world() == nullptr && executor_backend_ != "mp" && !several_gpus(runner);
 }
 
 ExecutorMaker EngineFlags::executor_maker(const RunnerConfig& runner) const {
@@ -267,11 +276,10 @@ ExecutorMaker EngineFlags::executor_maker(const RunnerConfig& runner) const {
   LADDER_CHECK(launched == nullptr || by_mpirun || runner.device.is_cpu(),
                "--nnodes: ranks of several hosts add up on the CPU alone, expected --device cpu");
   if (launched != nullptr) return make_launched_executor(arguments(), *launched);
-  const bool several_gpus = !runner.device.is_cpu() && num_ranks(runner) > 1;
-  LADDER_CHECK(!several_gpus || wanted != "threads",
+  LADDER_CHECK(!several_gpus(runner) || wanted != "threads",
                "--distributed-executor-backend threads: {} ranks on GPUs are processes, expected auto or mp",
                num_ranks(runner));
-  if (wanted != "mp" && !several_gpus) return make_executor_in_process;
+  if (ranks_are_threads(runner)) return make_executor_in_process;
   return make_worker_executor(worker_program());
 }
 
@@ -315,6 +323,19 @@ std::vector<std::string> EngineFlags::arguments_of_replica(const EngineOptions& 
     });
   if (runner.batch.num_kv_blocks > 0) replace("--num-kv-blocks", std::to_string(runner.batch.num_kv_blocks));
   return words;
+}
+
+void EngineFlags::connect_with_others(EngineOptions& options, const DataParallelFlags* replicas) const {
+  const KvTransferConfig config = kv_transfer_.config();
+  if (!kv_transfer_.wanted()) return;
+  LADDER_CHECK(replicas == nullptr || !replicas->has_door(),
+               "--kv-role: one engine is connected with others, expected neither --data-parallel-size nor "
+               "--data-parallel-backend; start several servers");
+  LADDER_CHECK(
+      ranks_are_threads(options.runner),
+      "--kv-role: keys and values are read from ranks that are threads of one process, expected neither "
+      "--distributed-executor-backend mp nor mpirun, --nnodes or several GPUs");
+  options.makers.kv_connector = kv_transfer_.maker();
 }
 
 ModelMakers EngineFlags::model_makers() const {
@@ -386,6 +407,7 @@ EngineOptions EngineFlags::options(const DataParallelFlags* replicas) const {
     std::partial_sum(pipeline_layers_.begin(), pipeline_layers_.end(), std::back_inserter(runner.stage_ends));
   }
   options.makers.executor = executor_maker(runner);
+  connect_with_others(options, replicas);
   LADDER_CHECK(runner.batch.num_kv_blocks == 0 || kv_memory_.empty(),
                "--num-kv-blocks and --kv-memory say the same thing: expected one of them");
   if (!kv_memory_.empty()) runner.kv_memory = parse_bytes(kv_memory_, "--kv-memory");

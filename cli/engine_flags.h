@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/kv_transfer_flags.h"
 #include "cli/node_flags.h"
 #include "step6_engine/load_engine.h"
 #include "step7_parallel/data/lockstep_group.h"
@@ -36,8 +37,11 @@ class EngineFlags {
  private:
   void add_ranks(CLI::App& app);
   ModelMakers model_makers() const;
+  bool ranks_are_threads(const RunnerConfig& runner) const;  // of this process
   ExecutorMaker executor_maker(const RunnerConfig& runner) const;
   WorkerProgram worker_program() const;
+  // Keys and values from and to other engines. Error, naming the flag: an engine that cannot, or several of them.
+  void connect_with_others(EngineOptions& options, const DataParallelFlags* replicas) const;
   // Which ranks share out experts, whole or by their width: of all replicas where they can, else of each stage. Says where none do.
   void share_out_experts(RunnerConfig& runner, const DataParallelFlags* replicas) const;
 
@@ -51,7 +55,8 @@ class EngineFlags {
   std::string kv_memory_;
   std::vector<std::string> kernels_;
   std::vector<int64_t> pipeline_layers_;
-  int64_t eplb_step_interval_ = 3000;      // of ExpertBalance
+  int64_t eplb_step_interval_ = 3000;  // of ExpertBalance
+  KvTransferFlags kv_transfer_;
   NodeFlags nodes_;                        // read before all others, node_launch.h
   std::vector<const CLI::Option*> added_;  // by add()
 };

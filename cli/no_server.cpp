@@ -1,4 +1,4 @@
-// What stands in for the commands that need the server where the build has none (cli/serve*.cpp are left out of it).
+// What stands in for the commands that need the server where the build has none (cli/serve*.cpp and cli/route.cpp are left out of it).
 #ifndef LADDER_HAS_SERVER
 
 #include "cli/bench/bench.h"
@@ -24,7 +24,13 @@ RunCommand refuse(CLI::App& app) {
 RunCommand add_serve_command(CLI::App& app) {
   return refuse(app);
 }
+RunCommand add_route_command(CLI::App& app) {
+  return refuse(app);
+}
 RunCommand add_api_server_command(CLI::App& app) {
+  return refuse(app);
+}
+RunCommand add_disaggregated_server_command(CLI::App& app) {
   return refuse(app);
 }
 RunCommand add_bench_serve(CLI::App& app) {

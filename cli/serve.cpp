@@ -1,5 +1,4 @@
 // ladder serve: the model behind HTTP.
-#include <cstdlib>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -7,12 +6,15 @@
 #include "cli/commands.h"
 #include "cli/flag_values.h"
 #include "cli/make_client.h"
+#include "cli/serve_disaggregated.h"
 #include "cli/serve_headless.h"
 #include "cli/serve_http.h"
 #include "cli/terminal.h"
 #include "step1_layers/core/error.h"
+#include "step6_engine/process/parent_socket.h"
 #include "step6_engine/remote/api_servers.h"
 #include "step6_engine/server/http/listening_socket.h"
+#include "step8_advanced/disaggregation/router/server/local_servers.h"
 
 namespace ladder {
 
@@ -76,14 +78,6 @@ void announce(const ServeFlags& flags, const EngineOptions& options, const Batch
   write_out(fmt::format("listening on {} (ctrl-C ends)\n", address));
 }
 
-// Until it is destroyed: other machines may be waited for, for long, and nothing is under way yet.
-std::jthread end_at_a_signal(const StopSignals& signals) {
-  return std::jthread([&signals](const std::stop_token& over) {
-    while (!over.stop_requested())
-      if (const int signal = signals.wait_for(std::chrono::milliseconds(50))) std::_Exit(128 + signal);
-  });
-}
-
 std::vector<std::string> api_server_arguments(const ServeFlags& flags) {
   std::vector<std::string> words = {"api-server"};
   for (auto& part : {flags.server.arguments(), flags.engine.arguments(), flags.replicas.arguments()})
@@ -91,11 +85,13 @@ std::vector<std::string> api_server_arguments(const ServeFlags& flags) {
   return words;
 }
 
-void run_serve(const ServeFlags& flags) {
+// `listening_socket`: of `ladder serve --disaggregate`, whose router says where all of it listens; -1: none.
+void run_serve(const ServeFlags& flags, int listening_socket = -1) {
   const StopSignals signals;
   raise_descriptor_limit();
   const EngineOptions options = flags.engine.options(&flags.replicas);
   ServerOptions http_side = server_options(flags.server);  // before a model is loaded
+  http_side.http.listening_socket = listening_socket;
   const HttpServerOptions http = http_side.http;
 
   const ModelFolder folder = open_model_folder(options.model, flags.server.generation_config);
@@ -117,9 +113,9 @@ void run_serve(const ServeFlags& flags) {
   if (flags.server.api_server_count == 1) {
     http_side.on_engine_death = say_engine_death;
     const std::unique_ptr<Server> server = make_server(flags, std::move(http_side), folder, config, client);
-    announce(flags, options, config.batch, http, server->address());
+    if (listening_socket < 0) announce(flags, options, config.batch, http, server->address());
     signals.wait();
-    begin_to_stop(flags, signals);
+    if (listening_socket < 0) begin_to_stop(flags.server.drain_timeout, signals);
     server->stop(flags.server.drain_time());
     return;
   }
@@ -133,7 +129,7 @@ void run_serve(const ServeFlags& flags) {
                       .log = [](std::string_view line) { log_line(fmt::format("ladder: {}", line)); }});
   announce(flags, options, config.batch, http, address);
   signals.wait();
-  begin_to_stop(flags, signals);
+  begin_to_stop(flags.server.drain_timeout, signals);
   servers.stop(flags.server.drain_time());
 }
 
@@ -142,7 +138,25 @@ void run_serve(const ServeFlags& flags) {
 RunCommand add_serve_command(CLI::App& app) {
   auto flags = std::make_shared<ServeFlags>();
   flags->add(app);
-  return [flags] { flags->replicas.headless() ? run_headless(*flags) : run_serve(*flags); };
+  return [flags] {
+    if (!flags->server.disaggregate.empty()) return run_disaggregated(*flags);
+    flags->replicas.headless() ? run_headless(*flags) : run_serve(*flags);
+  };
+}
+
+// The descriptor only keeps it from outliving its parent.
+RunCommand add_disaggregated_server_command(CLI::App& app) {
+  struct Flags {
+    ServeFlags serve;
+    int descriptor = -1;
+  };
+  auto flags = std::make_shared<Flags>();
+  flags->serve.add(app);
+  app.add_option("--fd", flags->descriptor, "the connection")->check(whole_in_range(3, 1 << 20))->required();
+  return [flags] {
+    const FileDescriptor parent = take_parent_socket(flags->descriptor, "`ladder serve --disaggregate`");
+    run_serve(flags->serve, LocalServers::kListeningSocket);
+  };
 }
 
 }  // namespace ladder

@@ -132,6 +132,12 @@ void ServerFlags::add(CLI::App& app) {
       ->type_name("N")
       ->capture_default_str()
       ->group(running);
+  app.add_option(
+         "--disaggregate", disaggregate,
+         "1P1D: a server for prompts and one that goes on with them, and a router in front of both; 2P4D and the "
+         "like: more of them")
+      ->type_name("xPyD")
+      ->group(running);
   app.add_flag("--enable-tokenizer-info-endpoint", tokenizer_info,
                "answer GET /tokenizer_info, which shows the chat template")
       ->group(running);

@@ -38,6 +38,7 @@ class ServerFlags {
   int64_t max_num_queued_reqs = 0, max_num_queued_tokens = 0;  // 0: no limit
   double drain_timeout = 30;                                   // seconds
   int api_server_count = 1;
+  std::string disaggregate;  // empty: one server
   bool access_log = false;
   bool engine_process = false;
   bool tokenizer_info = false;  // GET /tokenizer_info

@@ -48,7 +48,7 @@ void run_headless(const ServeFlags& flags) {
   std::optional<ReplicaNode::End> end;
   while (!(end = running.wait_for_end(std::chrono::milliseconds(0)))) {
     if (signals.wait_for(std::chrono::milliseconds(100)) == 0) continue;
-    begin_to_stop(flags, signals);
+    begin_to_stop(flags.server.drain_timeout, signals);
     return running.stop(flags.server.drain_time());
   }
   LADDER_CHECK(end->code == 0, "{}", end->why);

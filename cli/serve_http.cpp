@@ -5,7 +5,7 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <thread>
+#include <cstdlib>
 
 #include "cli/tiny_model.h"
 #include "step6_engine/server/metrics/prometheus.h"
@@ -56,10 +56,17 @@ void log_line(std::string_view line) {
   std::fprintf(stderr, "%.*s\n", static_cast<int>(line.size()), line.data());
 }
 
-void begin_to_stop(const ServeFlags& flags, const StopSignals& signals) {
+std::jthread end_at_a_signal(const StopSignals& signals) {
+  return std::jthread([&signals](const std::stop_token& over) {
+    while (!over.stop_requested())
+      if (const int signal = signals.wait_for(std::chrono::milliseconds(50))) std::_Exit(128 + signal);
+  });
+}
+
+void begin_to_stop(double drain_timeout, const StopSignals& signals) {
   log_line(
       fmt::format("ladder: stopping: {} s for what is under way (--drain-timeout); once more ends at once",
-                  flags.server.drain_timeout));
+                  drain_timeout));
   signals.end_at_the_next();
 }
 

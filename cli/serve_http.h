@@ -4,6 +4,7 @@
 #include <csignal>
 #include <memory>
 #include <string_view>
+#include <thread>
 
 #include "cli/data_parallel_flags.h"
 #include "cli/engine_flags.h"
@@ -42,8 +43,12 @@ void raise_descriptor_limit();
 
 void log_line(std::string_view line);  // on standard error
 
-// A stop signal has come: says so, and the next one ends the process at once.
-void begin_to_stop(const ServeFlags& flags, const StopSignals& signals);
+// A stop signal ends this process at once, until this is destroyed: others are waited for, for long, and nothing is under way
+// yet.
+std::jthread end_at_a_signal(const StopSignals& signals);
+
+// A stop signal has come: says so, and the next one ends the process at once. `drain_timeout`: seconds.
+void begin_to_stop(double drain_timeout, const StopSignals& signals);
 
 // Error naming the flag: of everything that can be checked before a model is loaded.
 ServerOptions server_options(const ServerFlags& flags);

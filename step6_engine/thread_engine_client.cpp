@@ -35,7 +35,6 @@ struct ThreadEngineClient::Inbox {
   int64_t next_id = 0;
   bool stopping = false;  // no more requests
   bool closed = false;    // no more tasks: the loop has ended
-  bool kv_event = false;  // another engine's keys have come, or ours were read
   StreamBuffer::Clock::time_point drain_until{};
   EngineStats stats;
 
@@ -61,10 +60,9 @@ ThreadEngineClient::ThreadEngineClient(std::unique_ptr<Engine> engine, EngineCli
     std::lock_guard lock(inbox->mutex);
     inbox->wake.notify_one();
   });
-  engine_->on_kv_event([inbox = inbox_] {
+  engine_->on_kv_event([this, inbox = inbox_] {  // an inbox that is not closed has a client
     std::lock_guard lock(inbox->mutex);
-    inbox->kv_event = true;
-    inbox->wake.notify_one();
+    if (!inbox->closed) inbox->post([this] { step_with([this] { return engine_->take_kv_events(); }); });
   });
   publish_stats();
   thread_ = std::thread([this] { run(); });
@@ -193,11 +191,10 @@ void ThreadEngineClient::stop(std::chrono::milliseconds drain) {
 void ThreadEngineClient::run() {
   while (true) {
     std::deque<Task> tasks;
-    bool has_kv_event = false;
     {
       std::unique_lock lock(inbox_->mutex);
       const auto has_work = [this] {
-        return is_awaited() || !inbox_->tasks.empty() || inbox_->stopping || inbox_->kv_event ||
+        return is_awaited() || !inbox_->tasks.empty() || inbox_->stopping ||
                (can_step() && !engine_->waits_for_kv());
       };
       while (!inbox_->wake.wait_for(lock, kIdleLook, has_work)) {
@@ -211,15 +208,12 @@ void ThreadEngineClient::run() {
         break;
       }
       tasks.swap(inbox_->tasks);
-      has_kv_event = std::exchange(inbox_->kv_event, false);
       taken_ = inbox_->added;
     }
     for (const Task& task : tasks) task();
     deliver(engine_->take_results());  // aborted ones need not wait for a step
-    const bool steps = can_step() && (has_kv_event || !engine_->waits_for_kv() || !is_awaited());
-    if (steps || is_awaited())
-      step_with([&] { return steps ? engine_->step() : engine_->run_along(); });
-    if (has_kv_event && !steps) step_with([this] { return engine_->take_kv_events(); });
+    if (can_step() || is_awaited())
+      step_with([this] { return can_step() ? engine_->step() : engine_->run_along(); });
     publish_stats();
   }
   for (const auto& [id, buffer] : streams_) engine_->abort(id);

@@ -57,8 +57,8 @@ class ThreadEngineClient final : public EngineClient {
 
   bool on_loop(std::function<bool()> task);
   // The rest is the loop's.
-  // Until it is stopped: sleeps while the inbox is empty and there is nothing to compute (keys of another engine that are
-  // waited for say so, as do ours that were read there: kv_event), does the inbox's
+  // Until it is stopped: sleeps while the inbox is empty and there is nothing to compute (or all waits for another engine's
+  // keys, whose coming is a task), does the inbox's
   // tasks in order, hands out what needs no step, then runs one step, its own or along with others (is_awaited()), and
   // publishes the stats. Stopped, it goes
   // on while it can step and inbox_->drain_until has not come; when it ends the inbox is closed, with no task in

@@ -15,7 +15,7 @@ ROOT = pathlib.Path(__file__).resolve().parents[1]
 PAGE = ROOT / "cli" / "README.md"
 BEGIN = "<!-- flags: tools/flag_reference.py -->"
 END = "<!-- end -->"
-COMMANDS = ["generate", "chat", "score", "eval", "quantize", "tokenize", "info", "serve", "trace", "demo", "bench throughput", "bench latency",
+COMMANDS = ["generate", "chat", "score", "eval", "quantize", "tokenize", "info", "serve", "trace", "plan", "demo", "bench throughput", "bench latency",
             "bench progression", "bench graph-replay", "bench serve", "bench canned", "bench serve-overhead",
             "bench balancers"]
 

@@ -13,6 +13,7 @@
 #include "cli/request_lines.h"
 #include "cli/terminal.h"
 #include "step1_layers/core/error.h"
+#include "step6_engine/server/http_client/http_call.h"
 
 namespace ladder {
 
@@ -34,8 +35,8 @@ struct ServeBenchFlags {
 };
 
 // What the server calls its model: the first of its list.
-std::string first_model(const ServeAddress& address, const std::string& api_key) {
-  const HttpReply reply = http_get(address, "/v1/models", authorization(api_key), 10.0);
+std::string first_model(const HttpAddress& address, const std::string& api_key) {
+  const HttpReply reply = http_get(address, "/v1/models", authorization(api_key), std::chrono::seconds(10));
   LADDER_CHECK(reply.status == 200, "http://{}:{}{}/v1/models: HTTP {}: {}", address.host, address.port,
                address.path, reply.status, reply.body.substr(0, 200));
   const Json body = Json::parse(reply.body, nullptr, false);

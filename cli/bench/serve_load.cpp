@@ -1,11 +1,7 @@
 #include "cli/bench/serve_load.h"
 
-#include <fmt/format.h>
 #include <sys/resource.h>
 
-#include <boost/asio/connect.hpp>
-#include <boost/asio/write.hpp>
-#include <charconv>
 #include <memory>
 #include <thread>
 
@@ -28,44 +24,7 @@ double cpu_seconds_of_this_thread() {
   return seconds(usage.ru_utime) + seconds(usage.ru_stime);
 }
 
-std::vector<tcp::endpoint> resolve(const ServeAddress& address) {
-  asio::io_context context;
-  boost::system::error_code failure;
-  std::vector<tcp::endpoint> endpoints;
-  for (const auto& entry :
-       tcp::resolver(context).resolve(address.host, std::to_string(address.port), failure))
-    endpoints.push_back(entry.endpoint());
-  LADDER_CHECK(!failure && !endpoints.empty(), "the host {}: {}", address.host,
-               failure ? failure.message() : "has no address");
-  return endpoints;
-}
-
 }  // namespace
-
-ServeAddress parse_base_url(const std::string& url) {
-  constexpr std::string_view kScheme = "http://";
-  LADDER_CHECK(url.starts_with(kScheme), "{}: expected a URL like http://127.0.0.1:8000", url);
-  ServeAddress address;
-  const size_t slash = std::min(url.find('/', kScheme.size()), url.size());
-  const std::string authority = url.substr(kScheme.size(), slash - kScheme.size());
-  address.path = url.substr(slash);
-  while (address.path.ends_with('/')) address.path.pop_back();
-  const size_t bracket = authority.rfind(']');  // [::1]:8000
-  const size_t colon = authority.find(':', bracket == std::string::npos ? 0 : bracket);
-  address.host = authority.substr(0, colon);
-  if (bracket != std::string::npos && address.host.size() >= 2)
-    address.host = address.host.substr(1, address.host.size() - 2);
-  address.port = 80;
-  if (colon != std::string::npos) {
-    const char *begin = authority.data() + colon + 1, *end = authority.data() + authority.size();
-    const auto [rest, error] = std::from_chars(begin, end, address.port);
-    LADDER_CHECK(error == std::errc() && rest == end && address.port > 0,
-                 "{}: expected a port behind the colon", url);
-  }
-  LADDER_CHECK(!address.host.empty(), "{}: expected a host", url);
-  address.authority = authority;
-  return address;
-}
 
 LoadResult run_load(const std::vector<ServeRequest>& requests, const LoadOptions& options) {
   LoadResult result;
@@ -103,51 +62,6 @@ LoadResult run_load(const std::vector<ServeRequest>& requests, const LoadOptions
   for (std::thread& thread : threads) thread.join();
   for (const ServeRecord& record : result.records) result.seconds = std::max(result.seconds, record.end);
   return result;
-}
-
-HttpReply http_get(const ServeAddress& address, const std::string& path, const std::string& headers,
-                   double timeout) {
-  asio::io_context context;
-  tcp::socket socket(context);
-  const std::vector<tcp::endpoint> endpoints = resolve(address);
-  const std::string message = fmt::format("GET {}{} HTTP/1.1\r\nHost: {}\r\nConnection: close\r\n{}\r\n",
-                                          address.path, path, address.authority, headers);
-  HttpReply reply;
-  std::function<void(std::string_view)> on_body = [&](std::string_view bytes) { reply.body += bytes; };
-  ResponseReader response(&on_body);
-  std::vector<char> buffer(64 * 1024);
-  size_t filled = 0;
-  boost::system::error_code outcome = asio::error::would_block;
-
-  std::function<void()> read = [&] {
-    socket.async_read_some(asio::buffer(buffer.data() + filled, buffer.size() - filled),
-                           [&](const boost::system::error_code& failure, size_t count) {
-                             outcome = failure;
-                             filled += count;
-                             boost::beast::error_code bad;
-                             while (filled > 0 && !bad && !response.is_done()) {
-                               const size_t used = response.put(asio::buffer(buffer.data(), filled), bad);
-                               filled -= used;
-                               std::copy_n(buffer.data() + used, filled, buffer.data());
-                               if (used == 0) break;
-                             }
-                             if (failure == asio::error::eof) response.put_eof(bad);
-                             if (!failure && !response.is_done() && filled < buffer.size()) read();
-                           });
-  };
-  asio::async_connect(socket, endpoints, [&](const boost::system::error_code& failure, const tcp::endpoint&) {
-    outcome = failure;
-    if (failure) return;
-    asio::async_write(socket, asio::buffer(message), [&](const boost::system::error_code& error, size_t) {
-      outcome = error;
-      if (!error) read();
-    });
-  });
-  context.run_for(std::chrono::milliseconds(static_cast<int64_t>(1000 * timeout)));
-  LADDER_CHECK(response.is_done(), "http://{}:{}{}{}: no answer ({})", address.host, address.port,
-               address.path, path, outcome == asio::error::would_block ? "timed out" : outcome.message());
-  reply.status = response.status;
-  return reply;
 }
 
 }  // namespace ladder

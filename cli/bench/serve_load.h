@@ -10,18 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "step6_engine/server/http_client/http_address.h"
+
 namespace ladder {
-
-// Where to. Only http: a benchmark of TLS would be one of OpenSSL.
-struct ServeAddress {
-  std::string host;
-  uint16_t port = 0;
-  std::string path;       // what the base URL has behind the port: "" or "/llm"
-  std::string authority;  // "127.0.0.1:8000", "[::1]:8000": the header Host
-};
-
-// "http://127.0.0.1:8000/llm". Error: another scheme, no host, a port that is none.
-ServeAddress parse_base_url(const std::string& url);
 
 struct ServeRequest {
   std::string message;             // head and body, as they are sent
@@ -51,7 +42,7 @@ struct ServeRecord {
 };
 
 struct LoadOptions {
-  ServeAddress address;
+  HttpAddress address;
   int num_threads = 2;
   int64_t max_concurrency = 0;   // requests under way; 0: any number
   double timeout = 600.0;        // seconds, for one request
@@ -68,13 +59,5 @@ struct LoadResult {
 
 // Sends all of them; returns when all are over. Error: the host's name is unknown.
 LoadResult run_load(const std::vector<ServeRequest>& requests, const LoadOptions& options);
-
-struct HttpReply {
-  int status = 0;
-  std::string body;
-};
-// One GET, waited for. Error: nobody answers.
-HttpReply http_get(const ServeAddress& address, const std::string& path, const std::string& headers,
-                   double timeout);
 
 }  // namespace ladder

@@ -11,7 +11,7 @@
 namespace ladder {
 
 struct MessageOptions {
-  ServeAddress address;
+  HttpAddress address;
   bool chat = false;                 // /v1/chat/completions, with the text as the user's message
   std::string model;                 // as /v1/models names it
   std::string api_key;               // empty: none

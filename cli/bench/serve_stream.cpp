@@ -138,7 +138,7 @@ void LoadStream::on_bytes(size_t count) {
 }
 
 void LoadStream::on_body(std::string_view bytes) {
-  if (response_->status == 200 && response_->is_event_stream) {
+  if (response_->status == 200 && response_->is_event_stream()) {
     events_.feed(bytes, [this](std::string_view data) { on_event(data); });
   } else {
     other_body_.append(bytes.substr(0, kShownBytes - std::min(kShownBytes, other_body_.size())));
@@ -175,7 +175,7 @@ void LoadStream::on_complete() {
     socket_.close(ignored);
   }
   if (response_->status != 200) return end(fmt::format("HTTP {}", response_->status), other_body_);
-  if (!response_->is_event_stream) return end("not an event stream", other_body_);
+  if (!response_->is_event_stream()) return end("not an event stream", other_body_);
   if (stream_error_) return end("in-stream error", other_body_);
   if (!done_seen_ || !events_.between_events()) return end("no [DONE]", "the stream ended early");
   if (!usage_seen_) return end("no usage", "the server sent no usage chunk");

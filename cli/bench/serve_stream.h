@@ -4,47 +4,14 @@
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/steady_timer.hpp>
-#include <boost/beast/http/basic_parser.hpp>
 #include <chrono>
 #include <optional>
 
 #include "cli/bench/serve_load.h"
 #include "cli/bench/serve_sse.h"
+#include "step6_engine/server/http_client/response_reader.h"
 
 namespace ladder {
-
-// Beast reads the head and the chunks; the body goes on as views of the read buffer.
-class ResponseReader final : public boost::beast::http::basic_parser<false> {
- public:
-  explicit ResponseReader(std::function<void(std::string_view)>* on_body) : on_body_(on_body) {
-    eager(true);
-    body_limit(boost::none);
-  }
-  int status = 0;
-  bool is_event_stream = false;
-
- private:
-  using Field = boost::beast::http::field;
-  using View = boost::beast::string_view;
-  using Failure = boost::beast::error_code;
-  void on_request_impl(boost::beast::http::verb, View, View, int, Failure&) override {}
-  void on_response_impl(int code, View, int, Failure&) override { status = code; }
-  void on_field_impl(Field name, View, View value, Failure&) override {
-    if (name == Field::content_type) is_event_stream = value.starts_with("text/event-stream");
-  }
-  void on_header_impl(Failure&) override {}
-  void on_body_init_impl(const boost::optional<std::uint64_t>&, Failure&) override {}
-  std::size_t on_body_impl(View body, Failure&) override { return pass(body); }
-  void on_chunk_header_impl(std::uint64_t, View, Failure&) override {}
-  std::size_t on_chunk_body_impl(std::uint64_t, View body, Failure&) override { return pass(body); }
-  void on_finish_impl(Failure&) override {}
-  std::size_t pass(View body) {
-    (*on_body_)({body.data(), body.size()});
-    return body.size();
-  }
-
-  std::function<void(std::string_view)>* on_body_;
-};
 
 // What the streams of all threads share.
 struct LoadState {

@@ -80,6 +80,7 @@ void HostListener::take_new_ones() {
   for (;;) {
     FileDescriptor socket(::accept4(socket_.number(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) {
+      if (is_closed_) return;
       if (errno == EINTR || errno == ECONNABORTED) continue;
       if (errno != EAGAIN) {  // no descriptors or no memory: that will pass, more so without the oldest
         if (!unproved_.empty()) unproved_.pop_front();
@@ -130,7 +131,7 @@ bool HostListener::hear(Unproved& one, std::optional<HostConnection>& proved) {
 
 std::optional<HostConnection> HostListener::accept(std::chrono::milliseconds timeout) {
   const Clock::time_point deadline = Clock::now() + timeout;
-  for (;;) {
+  while (!is_closed_) {
     Clock::time_point until = deadline;
     std::vector<pollfd> polled = {{socket_.number(), POLLIN, 0}};
     for (const Unproved& one : unproved_) {
@@ -148,8 +149,14 @@ std::optional<HostConnection> HostListener::accept(std::chrono::milliseconds tim
     });
     if (polled[0].revents != 0) take_new_ones();
     if (proved) return proved;
-    if (now >= deadline) return {};
+    if (now >= deadline) break;
   }
+  return {};
+}
+
+void HostListener::close() noexcept {
+  is_closed_ = true;  // first: whoever is woken looks at it
+  ::shutdown(socket_.number(), SHUT_RDWR);
 }
 
 HostConnection connect_to_host(const HostAddress& address, const HostSecret& secret,

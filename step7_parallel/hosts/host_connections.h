@@ -9,6 +9,7 @@
 //
 // All of fixed sizes: no length that a stranger sends is believed. The listener waits for nobody: whoever says nothing,
 // or a byte a second, or nonsense, is dropped at the end of its own time, and the others come in meanwhile.
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <deque>
@@ -35,7 +36,7 @@ struct HostConnection {
 // Two processes of the same version from here on: each side calls it. Error as MessageSocket::exchange_hello().
 std::unique_ptr<MessageSocket> message_socket(HostConnection connection, std::chrono::milliseconds timeout);
 
-// One thread at a time.
+// One thread at a time, but for close().
 class HostListener {
  public:
   static constexpr int kBacklog = 128;
@@ -46,8 +47,10 @@ class HostListener {
 
   const HostAddress& address() const { return address_; }  // with the port that port 0 has become
 
-  // The next who has proved to know the secret; none: nobody within the timeout. What others do is no error.
+  // The next who has proved to know the secret; none: nobody within the timeout, or it was closed. What others do is no error.
   std::optional<HostConnection> accept(std::chrono::milliseconds timeout);
+  // From any thread: nobody can come any more, and who waits for one waits no longer.
+  void close() noexcept;
 
  private:
   using Clock = std::chrono::steady_clock;
@@ -64,6 +67,7 @@ class HostListener {
   const HostSecret secret_;
   const HostTimeouts timeouts_;
   FileDescriptor socket_;
+  std::atomic<bool> is_closed_{false};
   HostAddress address_;
   std::deque<Unproved> unproved_;  // the oldest first
 };

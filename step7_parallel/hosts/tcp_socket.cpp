@@ -59,7 +59,7 @@ std::string HostAddress::str() const {
                                              : fmt::format("[{}]:{}", host, port);
 }
 
-HostAddress parse_host_address(std::string_view text, std::string_view flag) {
+HostAddress parse_host_address(std::string_view text, std::string_view flag, int least_port) {
   const size_t colon = text.rfind(':');
   HostAddress address;
   bool fits = colon != std::string_view::npos;
@@ -70,7 +70,7 @@ HostAddress parse_host_address(std::string_view text, std::string_view flag) {
     fits = !host.empty() && (has_brackets || host.find(':') == std::string_view::npos);
     const std::string_view port = text.substr(colon + 1);
     const auto [end, error] = std::from_chars(port.data(), port.data() + port.size(), address.port);
-    fits = fits && error == std::errc{} && end == port.data() + port.size() && address.port > 0 &&
+    fits = fits && error == std::errc{} && end == port.data() + port.size() && address.port >= least_port &&
            address.port < 65536;
     address.host = host;
   }

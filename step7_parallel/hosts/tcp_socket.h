@@ -16,8 +16,8 @@ struct HostAddress {
   std::string str() const;  // "10.0.0.1:29500", "[fd00::1]:29500"
 };
 
-// "HOST:PORT", "[HOST]:PORT". Error naming `flag`.
-HostAddress parse_host_address(std::string_view text, std::string_view flag);
+// "HOST:PORT", "[HOST]:PORT". Error naming `flag`. Port 0, one that is free, is for those who listen: least_port 0.
+HostAddress parse_host_address(std::string_view text, std::string_view flag, int least_port = 1);
 
 // Whether all that the host's name stands for is this machine alone (127.0.0.0/8, ::1). Error: nothing is known of it.
 bool is_loopback(const std::string& host);

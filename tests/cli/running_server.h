@@ -27,18 +27,18 @@ class RunningServer {
   }
   struct NoWait {};
   RunningServer(std::vector<std::string> flags, NoWait) {
-    std::vector<std::string> words = {ladder_binary(), "serve", "--port=0", "--device=cpu", "--dtype=f32"};
+    std::vector<std::string> words = {"serve", "--device=cpu", "--dtype=f32"};
     words.insert(words.end(), flags.begin(), flags.end());
-    std::vector<char*> arguments;
-    for (std::string& word : words) arguments.push_back(word.data());
-    arguments.push_back(nullptr);
-    posix_spawn_file_actions_t files;
-    posix_spawn_file_actions_init(&files);
-    for (const auto& [number, name] : {std::pair{1, "out"}, {2, "err"}})
-      posix_spawn_file_actions_addopen(&files, number, (folder_ / name).c_str(),
-                                       O_WRONLY | O_CREAT | O_APPEND, 0600);
-    if (posix_spawn(&pid_, words[0].c_str(), &files, nullptr, arguments.data(), environ) != 0) pid_ = -1;
-    posix_spawn_file_actions_destroy(&files);
+    start(std::move(words));
+  }
+  // Another command that serves.
+  struct Command {
+    std::string name;
+  };
+  RunningServer(const Command& command, std::vector<std::string> flags) {
+    flags.insert(flags.begin(), command.name);
+    start(std::move(flags));
+    wait_until_ready();
   }
   void wait_until_ready() {
     const std::string mark = "listening on http://127.0.0.1:";
@@ -117,6 +117,21 @@ class RunningServer {
   }
 
  private:
+  void start(std::vector<std::string> words) {
+    words.insert(words.begin(), ladder_binary());
+    words.push_back("--port=0");
+    std::vector<char*> arguments;
+    for (std::string& word : words) arguments.push_back(word.data());
+    arguments.push_back(nullptr);
+    posix_spawn_file_actions_t files;
+    posix_spawn_file_actions_init(&files);
+    for (const auto& [number, name] : {std::pair{1, "out"}, {2, "err"}})
+      posix_spawn_file_actions_addopen(&files, number, (folder_ / name).c_str(),
+                                       O_WRONLY | O_CREAT | O_APPEND, 0600);
+    if (posix_spawn(&pid_, words[0].c_str(), &files, nullptr, arguments.data(), environ) != 0) pid_ = -1;
+    posix_spawn_file_actions_destroy(&files);
+  }
+
   TemporaryFolder folder_;
   pid_t pid_ = -1;
   uint16_t port_ = 0;

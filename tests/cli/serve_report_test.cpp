@@ -162,11 +162,11 @@ TEST(Cli_ServePlan, MessageHoldsTheRequest) {
 }
 
 TEST(Cli_ServePlan, BaseUrlIsReadWhole) {
-  const ServeAddress plain = parse_base_url("http://example.org");
+  const HttpAddress plain = parse_base_url("http://example.org");
   EXPECT_EQ(plain.host, "example.org");
   EXPECT_EQ(plain.port, 80);
   EXPECT_EQ(plain.path, "");
-  const ServeAddress ipv6 = parse_base_url("http://[::1]:8000/v");
+  const HttpAddress ipv6 = parse_base_url("http://[::1]:8000/v");
   EXPECT_EQ(ipv6.host, "::1");
   EXPECT_EQ(ipv6.port, 8000);
   EXPECT_EQ(ipv6.path, "/v");

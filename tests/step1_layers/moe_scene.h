@@ -37,8 +37,8 @@ struct MoeScene {
     }
   }
 
-  // In double precision, rounded where the contract rounds.
-  std::vector<double> expected() const {
+  // In double precision, rounded where the contract rounds; what is rounded is larger by the share `nudge` before.
+  std::vector<double> expected(double nudge = 0) const {
     const int64_t hidden = x.dim(1), width = down.dim(2), top_k = expert_ids.dim(1);
     const std::vector<double> rows = to_double(x), up_rows = to_double(gate_up), down_rows = to_double(down);
     auto dot = [](const double* a, const double* b, int64_t size) {
@@ -53,18 +53,35 @@ struct MoeScene {
         const double* gate_up_of = up_rows.data() + e * 2 * width * hidden;
         std::vector<double> sums(static_cast<size_t>(2 * width)), activated(static_cast<size_t>(width));
         for (int64_t i = 0; i < 2 * width; ++i) sums[i] = dot(from, gate_up_of + i * hidden, hidden);
-        sums = rounded(sums);
+        sums = rounded(sums, nudge);
         for (int64_t i = 0; i < width; ++i)
           activated[i] = sums[i] / (1 + std::exp(-sums[i])) * sums[width + i];
-        activated = rounded(activated);
+        activated = rounded(activated, nudge);
         for (int64_t i = 0; i < hidden; ++i)
           out[t * hidden + i] += weights.at<float>({t, j}) *
                                  dot(activated.data(), down_rows.data() + (e * hidden + i) * width, width);
       }
     return out;
   }
-  std::vector<double> rounded(const std::vector<double>& values) const {
-    const std::vector<float> floats(values.begin(), values.end());
+  // What `out` is compared with. Where a sum lies so near the middle of two numbers that its last bits decide how it is
+  // rounded, the row has two right answers, and one large term shows which it is: the nearer one is taken.
+  std::vector<double> expected_near(const Tensor& out) const {
+    std::vector<double> lowest = expected(), highest = lowest, nearest = to_double(out);
+    if (x.dtype() == DType::f32) return lowest;
+    for (const double nudge : {-2e-6, 2e-6}) {
+      const std::vector<double> other = expected(nudge);
+      for (size_t i = 0; i < other.size(); ++i) {
+        lowest[i] = std::min(lowest[i], other[i]);
+        highest[i] = std::max(highest[i], other[i]);
+      }
+    }
+    for (size_t i = 0; i < nearest.size(); ++i)
+      nearest[i] = nearest[i] > highest[i] ? highest[i] : std::max(nearest[i], lowest[i]);
+    return nearest;
+  }
+  std::vector<double> rounded(const std::vector<double>& values, double nudge) const {
+    std::vector<float> floats;
+    for (const double value : values) floats.push_back(static_cast<float>(value * (1 + nudge)));
     return to_double(Tensor::from<float>(floats, {std::ssize(floats)}).to(x.dtype()));
   }
 

@@ -1,5 +1,6 @@
 #include "step7_parallel/data/simulation/simulated_replica.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "step1_layers/core/error.h"
@@ -9,14 +10,15 @@ namespace ladder {
 SimulatedReplica::SimulatedReplica(const SchedulerConfig& config, const StepTimeModel& model)
     : scheduler_(config), model_(model), vocab_size_(config.vocab_size) {}
 
-void SimulatedReplica::add(int64_t request, std::vector<int32_t> prompt, int64_t num_output) {
+void SimulatedReplica::add(int64_t request, std::vector<int32_t> prompt, int64_t num_output,
+                           int64_t num_given) {
   SamplingParams sampling;
   sampling.max_tokens = num_output;
   sampling.ignore_eos = true;
   sampling.seed = 0;
   const int64_t num_tokens = std::ssize(prompt);
   const SequenceId id = scheduler_.add(std::move(prompt), sampling).front();
-  sequences_[id] = {request, num_tokens, 0};
+  sequences_[id] = {request, num_tokens, 0, num_given};
 }
 
 std::optional<double> SimulatedReplica::begin_step() {
@@ -34,11 +36,14 @@ std::optional<double> SimulatedReplica::begin_step() {
   tokens_.clear();
   for (const ScheduledSequence& scheduled : output_.scheduled) {
     Known& sequence = sequences_.at(scheduled.id);
-    work.num_sequences += 1;
-    work.num_kv_tokens += sequence.num_computed;
+    const int64_t num_before = std::max(sequence.num_computed, std::exchange(sequence.num_given, 0));
     sequence.num_computed += scheduled.num_tokens;
+    const int64_t num_rows = sequence.num_computed - num_before;
     const bool samples = sequence.num_computed == sequence.num_tokens;
-    work.num_prompt_tokens += scheduled.num_tokens - (samples ? 1 : 0);
+    work.num_sequences += 1;
+    work.num_kv_tokens += num_before;
+    work.num_prompt_tokens += num_rows - (samples ? 1 : 0);
+    work.num_prompt_pairs += prompt_pairs(num_rows, num_before);
     SequenceStepOutput answer;
     answer.id = scheduled.id;
     if (samples) {

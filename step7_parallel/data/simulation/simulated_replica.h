@@ -23,8 +23,10 @@ class SimulatedReplica {
  public:
   SimulatedReplica(const SchedulerConfig& config, const StepTimeModel& model);
 
-  // `num_output` tokens are going to be answered. Error: what Scheduler::add() refuses.
-  void add(int64_t request, std::vector<int32_t> prompt, int64_t num_output);
+  // `num_output` tokens are going to be answered. The first `num_given` tokens of the prompt were computed elsewhere: they
+  // take their places in the first step of the request and cost nothing, unless it is preempted and begins again. Error:
+  // what Scheduler::add() refuses.
+  void add(int64_t request, std::vector<int32_t> prompt, int64_t num_output, int64_t num_given = 0);
   // Plans a step and says how many seconds it takes; nothing if there is nothing to compute. Not during a step.
   std::optional<double> begin_step();
   // One token for each sequence that got one. Valid until the next step.
@@ -38,6 +40,7 @@ class SimulatedReplica {
     int64_t request = 0;
     int64_t num_tokens = 0;  // prompt and output
     int64_t num_computed = 0;
+    int64_t num_given = 0;
   };
 
   Scheduler scheduler_;

@@ -2,8 +2,10 @@
 // How long a step of an engine takes, as a sum of what it does:
 //
 //   seconds = fixed + per_sequence * sequences + per_prompt_token * prompt tokens + per_kv_token * KV tokens read
+//             + per_prompt_pair * pairs of a prompt's row and a token before it
 //
-// `fixed` is reading the weights and starting kernels; attention reads the K and V of all tokens before a row's own.
+// `fixed` is reading the weights and starting kernels; attention reads the K and V of all tokens before a row's own, and of
+// a long prompt computes a product for every pair.
 #include <cstdint>
 #include <span>
 
@@ -14,18 +16,26 @@ struct StepWork {
   int64_t num_sequences = 0;
   int64_t num_prompt_tokens = 0;  // all rows but one of each sequence that samples
   int64_t num_kv_tokens = 0;      // of all sequences, those computed before this step
+  int64_t num_prompt_pairs = 0;   // of sequences with several rows, for each row the tokens before it
 };
 
+// Pairs of `num_rows` rows of one sequence behind `num_before` tokens. A single row's are its KV tokens.
+inline int64_t prompt_pairs(int64_t num_rows, int64_t num_before) {
+  return num_rows > 1 ? num_rows * num_before + num_rows * (num_rows - 1) / 2 : 0;
+}
+
 struct StepTimeModel {
-  double fixed = 0;  // seconds, all four
+  double fixed = 0;  // seconds, all five
   double per_sequence = 0;
   double per_prompt_token = 0;
   double per_kv_token = 0;
+  double per_prompt_pair = 0;
 
   double seconds(const StepWork& work) const {
     return fixed + per_sequence * static_cast<double>(work.num_sequences) +
            per_prompt_token * static_cast<double>(work.num_prompt_tokens) +
-           per_kv_token * static_cast<double>(work.num_kv_tokens);
+           per_kv_token * static_cast<double>(work.num_kv_tokens) +
+           per_prompt_pair * static_cast<double>(work.num_prompt_pairs);
   }
 };
 

@@ -3,7 +3,11 @@
 // table. A message has a head (small: what it is) and a body (large: keys and values), which lands in the memory that
 // its reader gives.
 //
-// Each end is used by one thread at a time. A wait has a deadline. A channel that has failed stays failed.
+// One thread may send while another receives; no more of either. A wait has a deadline, and a writer waits for its reader: no
+// transport takes in more than a bounded part of what was not read. A channel that has failed stays failed.
+//
+// A message comes whole and as it was sent, or there is an error. Whether it is what its sender should have sent, and whether
+// memory kept it, the channel does not know: checksums of blocks are its user's.
 #include <chrono>
 #include <cstddef>
 #include <memory>
@@ -13,10 +17,12 @@
 #include <vector>
 
 #include "step1_layers/core/error.h"
+#include "step7_parallel/hosts/host_secret.h"
 
 namespace ladder {
 
-// The other end is gone, does not answer in time, or has sent what is no message. The channel is of no more use.
+// The other end is gone, does not answer in time, or has sent what is no message; or this end was closed. The channel is of no
+// more use.
 class KvChannelError : public Error {
  public:
   using Error::Error;
@@ -29,11 +35,14 @@ inline constexpr size_t kMaxKvMessageBody = size_t{1} << 30;
 
 struct KvMessageHead {
   std::vector<std::byte> head;
-  size_t body_size = 0;  // bytes that receive_body() must take before the next message
+  size_t body_size =
+      0;  // bytes that receive_body() must take before the next message; 0: it need not be called
 };
 
 class KvChannel {
  public:
+  // Closes it. What was sent before can still be received at the other end, unless that end sends to this one meanwhile (a
+  // TCP connection is then reset): who needs to know waits for an answer.
   virtual ~KvChannel() = default;
   virtual void send(std::span<const std::byte> head, std::span<const std::byte> body,
                     KvDeadline deadline) = 0;
@@ -47,24 +56,35 @@ class KvListener {
  public:
   virtual ~KvListener() = default;
   virtual std::string address() const = 0;  // what a reader connects to; with the port that was given
-  // null: nobody came until the deadline, or it was closed.
+  // By one thread at a time. null: nobody came until the deadline, or it was closed. Whoever comes without the secret, or with
+  // nonsense, is dropped.
   virtual std::unique_ptr<KvChannel> accept(KvDeadline deadline) = 0;
   virtual void close() noexcept = 0;  // from any thread
 };
 
 struct KvTransport {
-  std::string_view name;  // of an address: "file", "shm", "tcp"
+  std::string_view name;  // of an address: "file", "tcp", "shm"
   std::string_view idea;
   // `place` is what follows "name://". Error, naming it: a place that is none, a port in use, a folder that cannot be written.
-  std::unique_ptr<KvListener> (*listen)(std::string_view place) = nullptr;
-  // Error: nobody is there until the deadline.
-  std::unique_ptr<KvChannel> (*connect)(std::string_view place, KvDeadline deadline) = nullptr;
+  std::unique_ptr<KvListener> (*listen)(std::string_view place, const HostSecret& secret) = nullptr;
+  // Error: nobody is there until the deadline, or it has another secret.
+  std::unique_ptr<KvChannel> (*connect)(std::string_view place, KvDeadline deadline,
+                                        const HostSecret& secret) = nullptr;
 };
 
 // Slowest first.
 std::span<const KvTransport> kv_transports();
-// Of an address, "tcp://127.0.0.1:0". Error, naming the transports that there are: none of this name, no "://".
-std::unique_ptr<KvListener> listen_for_kv(std::string_view address);
-std::unique_ptr<KvChannel> connect_for_kv(std::string_view address, KvDeadline deadline);
+
+// Of an address:
+//   file://FOLDER          made if it is not there; who may write there may connect
+//   tcp://HOST:PORT        port 0: one that is free; tcp://PORT is one of 127.0.0.1. Both ends prove that they know the same
+//                          secret (host_secret.h), which may be empty on this machine alone. tcp://0.0.0.0:PORT listens at all
+//                          of this machine's addresses, and is none to tell others.
+//   shm://NAME             processes of this machine and user
+// Error, naming the transports that there are: none of this name, no "://". The secret is that of the variable LADDER_SECRET.
+std::unique_ptr<KvListener> listen_for_kv(std::string_view address,
+                                          const HostSecret& secret = read_host_secret({}));
+std::unique_ptr<KvChannel> connect_for_kv(std::string_view address, KvDeadline deadline,
+                                          const HostSecret& secret = read_host_secret({}));
 
 }  // namespace ladder

@@ -1,0 +1,113 @@
+// Bodies from one process to another over every transport of the table, beside memcpy's rate: of_memcpy is the fraction of what
+// one core copies of the same buffers, measured just before in the same run. The other process is a fork that receives into
+// buffers of its own and answers each body, whose last bytes it has looked at, with an empty message.
+#include <benchmark/benchmark.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
+#include <cstring>
+#include <filesystem>
+
+#include "bench/support/bench_support.h"
+#include "step8_advanced/disaggregation/transport/kv_channel.h"
+
+namespace ladder::bench {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Buffers = std::vector<std::vector<std::byte>>;
+
+KvDeadline soon() {
+  return Clock::now() + std::chrono::seconds(60);
+}
+
+// Of one size, so many that they do not stay in a cache, all of them touched.
+Buffers buffers(size_t size) {
+  const auto count = std::clamp<size_t>(static_cast<size_t>(rotation_bytes()) / 2 / size, 2, 1024);
+  return Buffers(count, std::vector<std::byte>(size, std::byte{1}));
+}
+
+double memcpy_rate(const Buffers& from) {
+  Buffers to(from.size(), std::vector<std::byte>(from[0].size(), std::byte{2}));
+  double best = 0;
+  for (int run = 0; run < 5; ++run) {
+    const auto begin = Clock::now();
+    for (size_t i = 0; i < from.size(); ++i) {
+      std::memcpy(to[i].data(), from[i].data(), from[i].size());
+      benchmark::ClobberMemory();
+    }
+    const std::chrono::duration<double> took = Clock::now() - begin;
+    best = std::max(best, static_cast<double>(from.size() * from[0].size()) / took.count());
+  }
+  return best;
+}
+
+// Until the channel ends.
+[[noreturn]] void receive_all(const std::string& address, size_t size) try {
+  const auto channel = connect_for_kv(address, soon());
+  Buffers to = buffers(size);
+  for (size_t next = 0;; next = (next + 1) % to.size()) {
+    channel->receive_head(soon());
+    channel->receive_body(to[next], soon());
+    benchmark::DoNotOptimize(to[next].back());
+    channel->send({}, {}, soon());
+  }
+} catch (const Error&) {
+  ::_exit(0);
+}
+
+void send_bodies(benchmark::State& state, const KvTransport& transport) {
+  const auto size = static_cast<size_t>(state.range(0));
+  const Buffers from = buffers(size);
+  const double memcpys = memcpy_rate(from);
+  const std::filesystem::path folder =
+      std::filesystem::temp_directory_path() / fmt::format("ladder_bench_{}", ::getpid());
+  const std::string place = transport.name == "tcp" ? "0" : folder.string();
+  const auto listener = listen_for_kv(fmt::format("{}://{}", transport.name, place));
+  const pid_t child = ::fork();
+  if (child == 0) receive_all(listener->address(), size);
+  {
+    const auto channel = listener->accept(soon());
+    // Four under way, as one who sends a sequence's blocks has: the answers come while the next are sent.
+    constexpr int kUnderWay = 4;
+    int under_way = 0;
+    size_t next = 0;
+    const auto answer = [&] {
+      channel->receive_head(soon());
+      --under_way;
+    };
+    const auto begin = Clock::now();
+    for (auto _ : state) {
+      if (under_way == kUnderWay) answer();
+      channel->send({}, from[next], soon());
+      next = (next + 1) % from.size();
+      ++under_way;
+    }
+    while (under_way > 0) answer();
+    const std::chrono::duration<double> took = Clock::now() - begin;
+    const double rate = static_cast<double>(state.iterations()) * static_cast<double>(size) / took.count();
+    state.counters["bytes_per_second"] = rate;
+    state.counters["of_memcpy"] = rate / memcpys;
+    state.SetLabel(std::string(transport.idea));
+  }
+  ::waitpid(child, nullptr, 0);
+  std::filesystem::remove_all(folder);
+}
+
+const bool kRegistered = [] {
+  for (const KvTransport& transport : kv_transports())
+    benchmark::RegisterBenchmark(fmt::format("kv_transport/{}", transport.name).c_str(),
+                                 [&transport](benchmark::State& state) { send_bodies(state, transport); })
+        ->RangeMultiplier(8)
+        ->Range(64 << 10, 64 << 20)
+        ->ArgName("bytes")
+        ->UseRealTime()
+        ->MinTime(0.3)
+        ->Unit(benchmark::kMicrosecond);
+  return true;
+}();
+
+}  // namespace
+}  // namespace ladder::bench

@@ -1,0 +1,97 @@
+#include "cli/kv_transfer_flags.h"
+
+#include <cstdio>
+#include <memory>
+
+#include "cli/flag_values.h"
+#include "step1_layers/core/error.h"
+#include "step8_advanced/disaggregation/connector/connector.h"
+
+namespace ladder {
+
+namespace {
+
+constexpr const char* kGroup = "Keys and values from one engine to another (step8_advanced/disaggregation)";
+
+std::chrono::milliseconds milliseconds(double seconds) {
+  return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
+}
+
+}  // namespace
+
+void KvTransferFlags::add(CLI::App& app) {
+  app.add_option(
+         "--kv-role", role_,
+         "producer: computes prompts and keeps them for other engines to read; consumer: reads them; or both")
+      ->check(CLI::IsMember({"producer", "consumer", "both"}))
+      ->type_name("ROLE")
+      ->group(kGroup);
+  app.add_option(
+         "--kv-listen", listen_,
+         "where a producer's readers reach it [tcp://127.0.0.1:0, a free port]; shm://NAME and file:///FOLDER "
+         "are for readers on this machine")
+      ->type_name("ADDRESS")
+      ->group(kGroup);
+  lease_option_ =
+      app.add_option("--kv-lease", lease_,
+                     "seconds for which a producer keeps a prompt of whose reader it hears nothing")
+          ->check(in_range(0.01, 86400))
+          ->type_name("SECONDS")
+          ->capture_default_str()
+          ->group(kGroup);
+  max_held_option_ =
+      app.add_option("--kv-max-held", max_held_,
+                     "a producer that keeps so much for readers begins no further prompt; 0: no limit")
+          ->type_name("BYTES")
+          ->capture_default_str()
+          ->group(kGroup);
+  recompute_option_ = app.add_option("--kv-recompute-threshold", recompute_threshold_,
+                                     "a consumer computes fewer tokens itself")
+                          ->check(whole_in_range(0, 1 << 30))
+                          ->type_name("N")
+                          ->capture_default_str()
+                          ->group(kGroup);
+  load_timeout_option_ =
+      app.add_option("--kv-load-timeout", load_timeout_,
+                     "seconds until a consumer computes the prompt itself, or a producer gives a reader up")
+          ->check(in_range(0.01, 86400))
+          ->type_name("SECONDS")
+          ->capture_default_str()
+          ->group(kGroup);
+}
+
+KvTransferConfig KvTransferFlags::config() const {
+  KvTransferConfig config;
+  config.role = role_ == "producer"   ? KvTransferRole::producer
+                : role_ == "consumer" ? KvTransferRole::consumer
+                                      : KvTransferRole::both;
+  const auto expect = [&](bool given, bool fits, const char* flag, const char* roles) {
+    LADDER_CHECK(!given || (wanted() && fits), "{}: expected with --kv-role {}", flag, roles);
+  };
+  expect(!listen_.empty(), config.produces(), "--kv-listen", "producer or both");
+  expect(lease_option_->count() > 0, config.produces(), "--kv-lease", "producer or both");
+  expect(max_held_option_->count() > 0, config.produces(), "--kv-max-held", "producer or both");
+  expect(recompute_option_->count() > 0, config.consumes(), "--kv-recompute-threshold", "consumer or both");
+  expect(load_timeout_option_->count() > 0, true, "--kv-load-timeout", "producer, consumer or both");
+  if (!listen_.empty()) config.listen = listen_;
+  config.lease = milliseconds(lease_);
+  config.load_timeout = milliseconds(load_timeout_);
+  config.max_held_bytes = parse_bytes(max_held_, "--kv-max-held");
+  config.recompute_threshold = recompute_threshold_;
+  return config;
+}
+
+std::function<MadeKvConnector(const ExecutorOptions&)> KvTransferFlags::maker() const {
+  return [config = config()](const ExecutorOptions& options) {
+    const KvLayout layout = kv_layout_of(options.spec, options.config);
+    const auto connector = std::make_shared<KvTransferConnector>(
+        config, model_fingerprint(options.model, options.config.load_format), layout);
+    if (config.produces())
+      fmt::print(stderr, "ladder: other engines read keys and values at {} ({}; lease {:g} s)\n",
+                 connector->address(), layout_text(layout),
+                 std::chrono::duration<double>(config.lease).count());
+    return MadeKvConnector{connector, connector};
+  };
+}
+
+}  // namespace ladder

@@ -1,0 +1,29 @@
+#pragma once
+// The flags of an engine that hands keys and values to others, or takes them.
+#include <CLI/CLI.hpp>
+#include <functional>
+#include <string>
+
+#include "step6_engine/engine_makers.h"
+#include "step8_advanced/disaggregation/connector/transfer_config.h"
+
+namespace ladder {
+
+class KvTransferFlags {
+ public:
+  void add(CLI::App& app);
+  bool wanted() const { return !role_.empty(); }
+  // Error naming the flag: it goes with another role, or with --kv-role alone.
+  KvTransferConfig config() const;
+  // Of an engine whose ranks are threads of this process. Says on standard error where readers reach it.
+  std::function<MadeKvConnector(const ExecutorOptions&)> maker() const;
+
+ private:
+  std::string role_, listen_, max_held_ = "0";
+  double lease_ = 30, load_timeout_ = 60;
+  int64_t recompute_threshold_ = 0;
+  const CLI::Option *lease_option_ = nullptr, *max_held_option_ = nullptr, *load_timeout_option_ = nullptr,
+                    *recompute_option_ = nullptr;
+};
+
+}  // namespace ladder

@@ -1,0 +1,127 @@
+#include "cli/serve_disaggregated.h"
+
+#include <algorithm>
+#include <charconv>
+#include <optional>
+#include <utility>
+
+#include "cli/launched_command.h"
+#include "cli/terminal.h"
+#include "step1_layers/core/error.h"
+#include "step6_engine/server/http/listening_socket.h"
+#include "step7_parallel/data/replica_config.h"
+#include "step8_advanced/disaggregation/router/server/local_servers.h"
+#include "step8_advanced/disaggregation/router/server/route_server.h"
+
+namespace ladder {
+
+namespace {
+
+// What the router takes care of, and its servers have not.
+constexpr const char* kFlagsOfTheRouter[] = {"--host",
+                                             "--port",
+                                             "--ssl-certfile",
+                                             "--ssl-keyfile",
+                                             "--root-path",
+                                             "--allowed-origins",
+                                             "--allowed-methods",
+                                             "--allowed-headers",
+                                             "--allow-credentials",
+                                             "--access-log",
+                                             "--disaggregate"};
+
+std::vector<std::string> server_arguments(const ServeFlags& flags, const EngineOptions& own, bool prefill) {
+  std::vector<std::string> words = {"disaggregated-server"};
+  for (std::string& word : flags.engine.arguments_of_replica(own)) words.push_back(std::move(word));
+  for (std::string& word : flags.server.arguments())
+    if (std::ranges::find(kFlagsOfTheRouter, word.substr(0, word.find('='))) == std::end(kFlagsOfTheRouter))
+      words.push_back(std::move(word));
+  words.push_back(prefill ? "--kv-role=producer" : "--kv-role=consumer");
+  if (prefill) words.push_back("--kv-listen=tcp://127.0.0.1:0");
+  return words;
+}
+
+// Answers all of them GET /health? Those that do not load.
+bool all_answer(const RouteServerOptions& options) {
+  try {
+    wait_for_servers(options, std::chrono::milliseconds(0));
+    return true;
+  } catch (const Error&) {
+    return false;
+  }
+}
+
+}  // namespace
+
+InstanceCounts parse_instances(const std::string& text) {
+  InstanceCounts counts;
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  const auto number = [&](int& value, char upper, char lower) {
+    const auto [rest, error] = std::from_chars(at, end, value);
+    if (error != std::errc() || rest == end || (*rest != upper && *rest != lower)) return false;
+    at = rest + 1;
+    return value >= 1 && value <= 64;
+  };
+  LADDER_CHECK(number(counts.prefill, 'P', 'p') && number(counts.decode, 'D', 'd') && at == end,
+               "--disaggregate {}: expected numbers of prefill and decode servers, 1 to 64 each, like 1P1D",
+               text);
+  return counts;
+}
+
+void run_disaggregated(const ServeFlags& flags) {
+  const StopSignals signals;
+  raise_descriptor_limit();
+  const InstanceCounts counts = parse_instances(flags.server.disaggregate);
+  LADDER_CHECK(flags.server.api_server_count == 1, "--disaggregate: expected without --api-server-count");
+  LADDER_CHECK(!flags.replicas.has_door(),
+               "--disaggregate: expected without --data-parallel-size and -backend");
+  LADDER_CHECK(launched_world() == nullptr, "--disaggregate: expected without mpirun and --nnodes");
+  const EngineOptions options = flags.engine.options();
+  const ServerOptions http_side = server_options(flags.server);
+  const ModelFolder folder = open_model_folder(options.model, flags.server.generation_config);
+  const int count = counts.prefill + counts.decode;
+  expect_a_gpu_for_each_replica(options.runner, count);
+  // Taken first: nobody waits for models to be loaded, to hear that the port is taken.
+  FileDescriptor front = open_listening_socket(http_side.http);
+
+  RouteServerOptions route;
+  route.http = http_side.http;
+  route.http.listening_socket = front.number();
+  std::vector<LocalServer> servers;
+  for (int i = 0; i < count; ++i) {
+    const bool prefill = i < counts.prefill;
+    const EngineOptions own =
+        options_of_replica(options, folder.spec, i, count, memory_of(options.runner.device));
+    FileDescriptor socket = open_listening_socket({.port = 0});
+    (prefill ? route.prefill_urls : route.decode_urls)
+        .push_back(fmt::format("http://127.0.0.1:{}", port_of(socket.number())));
+    servers.push_back({.name = fmt::format("{} server {}", prefill ? "prefill" : "decode",
+                                           prefill ? i : i - counts.prefill),
+                       .arguments = server_arguments(flags, own, prefill),
+                       .listening_socket = std::move(socket)});
+  }
+  LocalServers local(std::move(servers),
+                     [](std::string_view line) { log_line(fmt::format("ladder: {}", line)); });
+  while (!all_answer(route)) {
+    local.expect_all_alive();
+    if (signals.wait_for(std::chrono::milliseconds(50)) != 0) return;
+  }
+  local.serving();
+
+  RouteServer router(std::move(route));
+  front.close();  // the router has its own copy
+  write_out(format_pairs({{"prefill servers", std::to_string(counts.prefill)},
+                          {"decode servers", std::to_string(counts.decode)}}));
+  if (!flags.server.is_loopback() && http_side.http.api_keys.empty())
+    log_line(fmt::format(
+        "ladder: warning: --host {} may be reached from other machines, and there is no --api-key",
+        http_side.http.host));
+  write_out(fmt::format("listening on {} (ctrl-C ends)\n", router.address()));
+  signals.wait();
+  begin_to_stop(flags.server.drain_timeout, signals);
+  router.stop(flags.server.drain_time());
+  local.stop(std::chrono::milliseconds(0));
+}
+
+}  // namespace ladder

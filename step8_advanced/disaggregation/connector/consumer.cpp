@@ -1,0 +1,230 @@
+#include "step8_advanced/disaggregation/connector/consumer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "step1_layers/core/error.h"
+#include "step8_advanced/disaggregation/connector/messages.h"
+
+namespace ladder {
+
+namespace {
+
+using std::chrono::steady_clock;
+
+constexpr std::chrono::seconds kLastWords{2};  // to a producer, of something that can also end by itself
+
+}  // namespace
+
+KvConsumer::KvConsumer(const KvTransferConfig& config, KvHandshake mine, const KvRanks& ranks)
+    : config_(config), ranks_(ranks), connections_(std::move(mine)), heartbeats_(connections_) {
+  for (int i = 0; i < config.num_loaders; ++i) loaders_.emplace_back([this] { work(); });
+}
+
+KvConsumer::~KvConsumer() {
+  abandon();
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  for (std::thread& loader : loaders_) loader.join();
+}
+
+void KvConsumer::work() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
+    if (stopping_) return;
+    const std::function<void()> job = std::move(jobs_.front());
+    jobs_.pop_front();
+    lock.unlock();
+    job();
+    lock.lock();
+  }
+}
+
+void KvConsumer::want(const KvTransferParams& from) {
+  heartbeats_.add(from.remote_address, from.remote_request_id);
+}
+
+void KvConsumer::give_up(const KvTransferParams& from) {
+  heartbeats_.remove(from.remote_address, from.remote_request_id);
+  const std::lock_guard lock(mutex_);
+  jobs_.emplace_back([this, from] { say_done(from); });
+  changed_.notify_all();
+}
+
+void KvConsumer::start_load(KvLoad load, std::shared_ptr<const std::vector<int32_t>> prompt) {
+  const auto started = std::make_shared<Load>();
+  const SequenceId id = load.id;
+  want(*load.from);
+  started->load = std::move(load);
+  started->prompt = std::move(prompt);
+  const std::lock_guard lock(mutex_);
+  loads_[id] = started;
+  jobs_.emplace_back([this, started] { run(*started); });
+  changed_.notify_all();
+}
+
+void KvConsumer::cancel_load(SequenceId id) {
+  std::unique_lock lock(mutex_);
+  const auto found = loads_.find(id);
+  if (found == loads_.end()) return;
+  const std::shared_ptr<Load> load = found->second;
+  if (load->cancelled.exchange(true)) return;
+  if (load->channel != nullptr) load->channel->close();
+  if (!load->started) finish({id, 0, "it was cancelled"}, lock);  // its job will see it, too
+  if (lock.owns_lock()) lock.unlock();
+  give_up(*load->load.from);
+}
+
+std::vector<FinishedKvLoad> KvConsumer::take_finished() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(finished_, {});
+}
+
+void KvConsumer::abandon() {
+  heartbeats_.clear();
+  std::unique_lock lock(mutex_);
+  jobs_.clear();
+  std::erase_if(loads_, [](auto& entry) {
+    Load& load = *entry.second;
+    load.cancelled = true;
+    if (load.channel != nullptr) load.channel->close();
+    return !load.started;
+  });
+  changed_.wait(lock, [this] { return loads_.empty(); });
+  finished_.clear();
+}
+
+void KvConsumer::on_finished(std::function<void()> wake) {
+  const std::lock_guard lock(mutex_);
+  wake_ = std::move(wake);
+}
+
+void KvConsumer::add_to(KvTransferStats& stats) const {
+  const std::lock_guard lock(mutex_);
+  stats.num_loads += stats_.num_loads;
+  stats.num_failed_loads += stats_.num_failed_loads;
+  stats.num_loaded_tokens += stats_.num_loaded_tokens;
+  stats.num_recomputed_tokens += stats_.num_recomputed_tokens;
+  stats.num_loaded_bytes += stats_.num_loaded_bytes;
+  stats.load_seconds += stats_.load_seconds;
+}
+
+void KvConsumer::run(Load& load) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (load.cancelled) return;  // and it was said to be finished
+    load.started = true;
+  }
+  const auto begin = steady_clock::now();
+  ReceivedKv received;
+  FinishedKvLoad result = outcome(load, received);
+  heartbeats_.remove(load.load.from->remote_address, load.load.from->remote_request_id);
+  std::unique_lock lock(mutex_);
+  ++stats_.num_loads;
+  stats_.num_loaded_bytes += received.num_bytes;
+  stats_.num_loaded_tokens += result.num_tokens;
+  stats_.load_seconds += std::chrono::duration<double>(steady_clock::now() - begin).count();
+  if (!load.cancelled && result.num_tokens < load.load.num_tokens) {
+    ++stats_.num_failed_loads;
+    stats_.num_recomputed_tokens += load.load.num_tokens - result.num_tokens;
+  }
+  finish(std::move(result), lock);
+}
+
+FinishedKvLoad KvConsumer::outcome(Load& load, ReceivedKv& received) {
+  const KvDeadline deadline = steady_clock::now() + config_.load_timeout;
+  FinishedKvLoad result{load.load.id, 0, {}};
+  try {
+    KvConnection connection = connection_for(load, deadline);
+    KvReadEnd end;
+    try {
+      end = read(load, connection, deadline, received);
+    } catch (const KvChannelError&) {
+      if (!connection.was_used || load.cancelled || received.num_bytes > 0) throw;
+      // It died while nobody used it: the engine behind it may be as well as ever.
+      connections_.forget(connection.address);
+      received = {};
+      connection = connection_for(load, deadline);
+      end = read(load, connection, deadline, received);
+    }
+    result.error = end.error;
+    send_kv_message(*connection.channel, KvDone{load.load.from->remote_request_id, received.lease}, deadline);
+    const bool valid = receive_kv_message_of<KvConfirmed>(*connection.channel, deadline).valid;
+    if (received.num_tokens > 0 && !valid) {
+      received.num_tokens = 0;
+      result.error = "the blocks that were read had been given back before the end";
+    }
+    watch(load, nullptr);
+    connections_.give_back(std::move(connection));
+  } catch (const Error& error) {
+    // What came before is whole all the same: it was copied while the producer kept the blocks, and checked.
+    result.error = error.what();
+    connections_.forget(load.load.from->remote_address);
+  }
+  result.num_tokens = received.num_tokens;
+  return result;
+}
+
+KvConnection KvConsumer::connection_for(const Load& load, KvDeadline deadline) {
+  const KvTransferParams& from = *load.load.from;
+  const KvDeadline patience = std::min(deadline, steady_clock::now() + config_.connect_timeout);
+  KvConnection connection = connections_.take(from.remote_address, patience);
+  const auto fits = [&] {
+    return from.remote_engine_id.empty() || connection.peer.engine_id == from.remote_engine_id;
+  };
+  if (!fits() && connection.was_used) {
+    connections_.forget(from.remote_address);
+    connection = connections_.connect(from.remote_address, patience);
+  }
+  LADDER_CHECK(fits(), "the engine at {} is {} now, expected {}: it was started again", from.remote_address,
+               connection.peer.engine_id, from.remote_engine_id);
+  return connection;
+}
+
+KvReadEnd KvConsumer::read(Load& load, KvConnection& connection, KvDeadline deadline, ReceivedKv& received) {
+  watch(load, connection.channel);
+  const int64_t end = load.load.first_token + load.load.num_tokens;
+  // Where the producer has said that the tokens are there, they are there or will never be.
+  const auto patience = load.load.from->remote_num_tokens >= end
+                            ? std::chrono::milliseconds(0)
+                            : std::chrono::floor<std::chrono::milliseconds>(deadline - steady_clock::now());
+  send_kv_message(*connection.channel,
+                  KvReadRequest{load.load.from->remote_request_id, prompt_checksum(*load.prompt, end),
+                                load.load.first_token, load.load.num_tokens, patience.count()},
+                  deadline);
+  return receive_parts(ranks_, connection.peer.layout, connection.reads, load.load, load.cancelled,
+                       *connection.channel, deadline, received);
+}
+
+void KvConsumer::watch(Load& load, std::shared_ptr<KvChannel> channel) {
+  const std::lock_guard lock(mutex_);
+  if (load.cancelled) throw KvChannelError("it was cancelled");
+  load.channel = std::move(channel);
+}
+
+void KvConsumer::say_done(const KvTransferParams& from) {
+  const KvDeadline deadline = steady_clock::now() + kLastWords;
+  try {
+    KvConnection connection = connections_.take(from.remote_address, deadline);
+    send_kv_message(*connection.channel, KvDone{from.remote_request_id}, deadline);
+    receive_kv_message_of<KvConfirmed>(*connection.channel, deadline);
+    connections_.give_back(std::move(connection));
+  } catch (const Error&) {  // the lease ends
+    connections_.forget(from.remote_address);
+  }
+}
+
+void KvConsumer::finish(FinishedKvLoad finished, std::unique_lock<std::mutex>& lock) {
+  loads_.erase(finished.id);
+  finished_.push_back(std::move(finished));
+  const std::function<void()> wake = wake_;
+  changed_.notify_all();
+  lock.unlock();  // it may want a lock that is held while this object is called
+  if (wake) wake();
+}
+
+}  // namespace ladder

@@ -1,0 +1,75 @@
+#pragma once
+// The reader's side of transfers: loads, a few at a time, each by one thread over one channel.
+#include <atomic>
+#include <condition_variable>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "step5_scheduler/kv_connector.h"
+#include "step8_advanced/disaggregation/connector/connections.h"
+#include "step8_advanced/disaggregation/connector/heartbeats.h"
+#include "step8_advanced/disaggregation/connector/part_stream.h"
+#include "step8_advanced/disaggregation/connector/transfer_config.h"
+
+namespace ladder {
+
+class KvConsumer {
+ public:
+  // `ranks`, whose layout is known, has its caches before the first load. `mine`: what producers compare.
+  KvConsumer(const KvTransferConfig& config, KvHandshake mine, const KvRanks& ranks);
+  ~KvConsumer();  // no load writes when this returns
+
+  // As the functions of KvConnector, on the engine's thread; `prompt` is the sequence's.
+  void want(
+      const KvTransferParams& from);  // its producer hears that it is still wanted, until it is loaded or:
+  void give_up(const KvTransferParams& from);  // and its producer is told
+  void start_load(KvLoad load, std::shared_ptr<const std::vector<int32_t>> prompt);
+  void cancel_load(SequenceId id);
+  std::vector<FinishedKvLoad> take_finished();
+  void abandon();
+  // Called, by any thread, when take_finished() has something.
+  void on_finished(std::function<void()> wake);
+
+  void add_to(KvTransferStats& stats) const;
+
+ private:
+  struct Load {
+    KvLoad load;
+    std::shared_ptr<const std::vector<int32_t>> prompt;
+    std::atomic<bool> cancelled = false;
+    bool started = false;                // by a loader
+    std::shared_ptr<KvChannel> channel;  // that it waits at
+  };
+
+  void work();
+  void run(Load& load);
+  FinishedKvLoad outcome(Load& load, ReceivedKv& received);
+  KvReadEnd read(Load& load, KvConnection& connection, KvDeadline deadline, ReceivedKv& received);
+  KvConnection connection_for(const Load& load, KvDeadline deadline);
+  void watch(Load& load, std::shared_ptr<KvChannel> channel);  // KvChannelError: it is cancelled
+  void say_done(const KvTransferParams& from);
+  void finish(FinishedKvLoad finished, std::unique_lock<std::mutex>& lock);  // which is released
+
+  const KvTransferConfig config_;
+  const KvRanks& ranks_;
+  KvConnections connections_;
+  KvHeartbeats heartbeats_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool stopping_ = false;
+  std::deque<std::function<void()>> jobs_;
+  std::unordered_map<SequenceId, std::shared_ptr<Load>> loads_;  // that are not finished
+  std::vector<FinishedKvLoad> finished_;
+  std::function<void()> wake_;
+  KvTransferStats stats_;
+  std::vector<std::thread> loaders_;
+};
+
+}  // namespace ladder

@@ -1,0 +1,138 @@
+#pragma once
+// Whose blocks a producer keeps for a reader, since when, and for how long.
+//
+//   computed() ...    its tokens get ready, and may be read as they do
+//   end()             the request is over, its blocks are not given back: the lease begins
+//   extend()          a heartbeat
+//   done(), sweep()   nobody reads any more, or nobody has said for a lease's length that he will: the blocks are to be
+//                     given back (take_released()), as soon as no reader is in the middle of copying from them
+//
+// Every entry has a number that no other one gets, the lease: whoever has read under it asks at the end whether it was valid
+// all the time. What would be read of blocks that were given to another request in between is never taken for this one's.
+//
+// A monitor: the engine's thread and all readers' threads call it.
+#include <chrono>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "step3_sequence/sequence.h"
+
+namespace ladder {
+
+class KvLeases {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  KvLeases(std::chrono::milliseconds lease, int64_t block_size) : length_(lease), block_size_(block_size) {}
+
+  // The engine's thread.
+
+  // The prompt's first `num_tokens` tokens are in the sequence's blocks. The id of another sequence's entry stays that one's.
+  // Fewer than before: its blocks are about to be given back and computed again (a preemption); when it returns nobody
+  // reads from them.
+  void computed(const Sequence& sequence, const std::string& remote_request_id, int64_t num_tokens);
+  // The lease begins; the id and how many tokens there are. None: there is no entry, or its reader has been and gone.
+  struct Held {
+    std::string remote_request_id;
+    int64_t num_tokens = 0;
+  };
+  std::optional<Held> end(SequenceId sequence);
+  // Its blocks are about to be given back. When it returns nobody reads from them, and it is forgotten.
+  void retract(SequenceId sequence);
+  void retract_all();
+  std::vector<SequenceId> take_released();
+  // Called by the sweeping thread when take_released() has something.
+  void on_release(std::function<void()> wake);
+
+  // Readers' threads. `id`: the remote_request_id.
+
+  struct Ready {
+    uint64_t lease = 0;
+    int64_t num_tokens = 0;
+  };
+  // Waits until more than `num_tokens` tokens are there to be read. `prompt_checksum`: of the first `num_checked` tokens.
+  // `lease`: what an earlier call has answered; 0: the first call, which also waits for the request itself. Error, saying
+  // why: it has not come, or not got so far, until the deadline; it is over; it is of another prompt.
+  Ready wait_ready(const std::string& id, uint64_t lease, int64_t num_tokens, uint32_t prompt_checksum,
+                   int64_t num_checked, Clock::time_point deadline);
+
+  // While it exists the blocks stay what they are.
+  class Pin {
+   public:
+    Pin(Pin&& other) noexcept : leases_(std::exchange(other.leases_, nullptr)), lease_(other.lease_) {}
+    ~Pin();
+
+   private:
+    friend class KvLeases;
+    Pin(KvLeases* leases, uint64_t lease) : leases_(leases), lease_(lease) {}
+    KvLeases* leases_;
+    uint64_t lease_;
+  };
+  // Of the first `num_tokens` tokens; sets the block table. Waits where these are being computed once more (a preemption).
+  // Error as wait_ready(). To be held for the time of a copy, not of a wait.
+  Pin pin(uint64_t lease, int64_t num_tokens, Clock::time_point deadline, std::vector<int32_t>& block_table);
+
+  // Nobody reads it any more. False: this lease (0: whichever) is over already, or never was.
+  bool done(const std::string& id, uint64_t lease);
+  // The lease lasts at least another two thirds of its length. Unknown ids are ignored.
+  void extend(const std::string& id);
+
+  // For a thread of its own: gives up what has lapsed, until close(), after which all who wait get an Error.
+  void sweep_until_closed();
+  void close();
+
+  int64_t num_held_blocks() const;  // of requests that are over
+  int64_t num_kept_blocks() const;  // of these and of those that will be, whole prompts
+  int64_t num_lapsed() const;
+
+ private:
+  struct Entry {
+    std::string id;
+    SequenceId sequence = 0;
+    std::shared_ptr<const std::vector<int32_t>> prompt;
+    std::vector<int32_t> block_table;
+    int64_t num_tokens = 0;  // computed
+    int64_t num_pins = 0;
+    bool ended = false;
+    bool over = false;  // to be released when no pin is left
+    Clock::time_point lease_end;
+  };
+  using Entries = std::unordered_map<uint64_t, Entry>;  // by lease
+
+  void wait_computed(uint64_t lease, int64_t num_tokens, Clock::time_point deadline,
+                     std::unique_lock<std::mutex>& lock);
+  Entries::iterator find(const std::string& id);
+  void give_up(Entries::iterator entry);  // and release it, if it is not pinned
+  void forget(Entries::iterator entry);
+  void release(Entries::iterator entry);
+  void unpin(uint64_t lease);
+  void retract(Entries::iterator entry, std::unique_lock<std::mutex>& lock);
+
+  const std::chrono::milliseconds length_;
+  const int64_t block_size_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  bool closed_ = false;
+  uint64_t next_lease_ = 1;
+  Entries entries_;
+  std::unordered_map<std::string, uint64_t> by_id_;
+  std::unordered_map<SequenceId, uint64_t> by_sequence_;
+  std::vector<SequenceId> released_;
+  std::function<void()> wake_;
+  bool wake_is_due_ = false;  // the sweeper calls it
+  int64_t num_lapsed_ = 0;
+};
+
+// What `prompt_checksum` is: of the first `count` tokens.
+uint32_t prompt_checksum(const std::vector<int32_t>& tokens, int64_t count);
+
+}  // namespace ladder

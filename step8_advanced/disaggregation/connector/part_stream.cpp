@@ -1,0 +1,122 @@
+#include "step8_advanced/disaggregation/connector/part_stream.h"
+
+#include <algorithm>
+
+#include "step1_layers/core/error.h"
+#include "step1_layers/core/task_not_implemented.h"
+#include "step8_advanced/disaggregation/layout/kv_checksum.h"
+
+namespace ladder {
+
+int64_t window_tokens(const KvLayout& layout, std::span<const KvRead> reads) {
+  int64_t largest = 1;
+  for (const KvRead& read : reads)
+    largest =
+        std::max(largest, packed_size(layout, {read.first_layer, read.first_head, read.num_heads, 0, 1}));
+  const int64_t fit = std::max<int64_t>(1, kPartsMessageBytes / largest);
+  return fit < layout.block_size ? fit : fit / layout.block_size * layout.block_size;
+}
+
+// >>> task 8.7.worker: send and receive the parts of a request's keys and values
+namespace {
+
+std::span<std::byte> piece_of(std::vector<std::byte>& packed, int64_t index, int64_t size) {
+  return std::span(packed).subspan(static_cast<size_t>(index * size), static_cast<size_t>(size));
+}
+
+}  // namespace
+
+KvReadEnd send_parts(const KvRanks& mine, std::span<const KvRead> reads, const KvReadRequest& request,
+                     KvLeases& leases, KvChannel& channel, KvDeadline patience, KvDeadline deadline,
+                     std::atomic<int64_t>& num_bytes) {
+  const int64_t end = request.first_token + request.num_tokens, longest = window_tokens(mine.layout, reads);
+  std::vector<std::byte> packed;
+  std::vector<int32_t> block_table;
+  KvPartsHead head;
+  try {
+    for (int64_t token = request.first_token; token < end; token += head.num_tokens) {
+      const KvLeases::Ready ready = leases.wait_ready(request.remote_request_id, head.lease, token,
+                                                      request.prompt_checksum, end, patience);
+      head.lease = ready.lease;
+      head.first_token = token;
+      head.num_tokens = std::min({ready.num_tokens, end, token + longest}) - token;
+      for (head.read = 0; head.read < std::ssize(reads); ++head.read) {
+        const KvRead& read = reads[static_cast<size_t>(head.read)];
+        KvPart part{read.first_layer, read.first_head, read.num_heads, token, head.num_tokens};
+        const int64_t size = packed_size(mine.layout, part), end_layer = read.first_layer + read.num_layers;
+        while (part.layer < end_layer) {
+          head.first_layer = part.layer;
+          head.num_layers = std::clamp<int64_t>(kPartsMessageBytes / size, 1, end_layer - part.layer);
+          packed.resize(static_cast<size_t>(head.num_layers * size));
+          {
+            const KvLeases::Pin pin = leases.pin(head.lease, token + head.num_tokens, patience, block_table);
+            for (int64_t i = 0; i < head.num_layers; ++i, ++part.layer)
+              pack_kv(mine.layout, mine.ranks.at(static_cast<size_t>(read.from_rank)), block_table, part,
+                      piece_of(packed, i, size));
+          }
+          head.checksums.clear();
+          for (int64_t i = 0; i < head.num_layers; ++i)
+            head.checksums.push_back(kv_checksum(piece_of(packed, i, size)));
+          send_kv_message(channel, head, deadline, packed);
+          num_bytes += std::ssize(packed);
+        }
+      }
+    }
+  } catch (const KvChannelError&) {
+    throw;
+  } catch (const Error& error) {
+    return {error.what()};
+  }
+  return {};
+}
+
+KvReadEnd receive_parts(const KvRanks& mine, const KvLayout& theirs, std::span<const KvRead> reads,
+                        const KvLoad& load, const std::atomic<bool>& cancelled, KvChannel& channel,
+                        KvDeadline deadline, ReceivedKv& received) {
+  const auto expect = [](bool condition, const char* problem) {
+    if (!condition) throw KvChannelError(fmt::format("a transfer of keys and values: {}", problem));
+  };
+  std::vector<std::byte> packed;
+  int64_t read_index = 0, layer = reads.front().first_layer, window = 0;
+  while (true) {
+    const ReceivedKvMessage message = receive_kv_message(channel, deadline);
+    if (const auto* end = std::get_if<KvReadEnd>(&message.message)) {
+      expect(!end->error.empty() || received.num_tokens == load.num_tokens, "it ended early without a word");
+      return *end;
+    }
+    const auto* const head = std::get_if<KvPartsHead>(&message.message);
+    expect(head != nullptr, "what came is no part");
+    const KvRead& read = reads[static_cast<size_t>(read_index)];
+    const bool begins = read_index == 0 && layer == reads.front().first_layer;  // a window
+    if (begins) window = head->num_tokens;
+    if (received.lease == 0) received.lease = head->lease;
+    expect(head->lease == received.lease, "the blocks are another request's by now");
+    expect(head->read == read_index && head->first_layer == layer && head->num_layers >= 1 &&
+               head->num_layers <= read.first_layer + read.num_layers - layer &&
+               head->first_token == load.first_token + received.num_tokens && head->num_tokens == window &&
+               window >= 1 && window <= load.num_tokens - received.num_tokens &&
+               std::ssize(head->checksums) == head->num_layers,
+           "a part is not the next one");
+    KvPart part{layer, read.first_head, read.num_heads, head->first_token, window};
+    const int64_t size = packed_size(theirs, part);
+    expect(std::cmp_equal(message.body_size, size * head->num_layers), "parts are of another size");
+    packed.resize(message.body_size);
+    channel.receive_body(packed, deadline);
+    for (int64_t i = 0; i < head->num_layers; ++i, ++part.layer) {
+      const std::span<const std::byte> bytes = piece_of(packed, i, size);
+      expect(kv_checksum(bytes) == head->checksums[static_cast<size_t>(i)], "a checksum is wrong");
+      expect(!cancelled, "it was cancelled");
+      unpack_kv(mine.layout, mine.ranks.at(static_cast<size_t>(read.to_rank)), load.block_table, part, bytes,
+                theirs.dtype);
+    }
+    received.num_bytes += std::ssize(packed);
+    layer = part.layer;
+    if (layer < read.first_layer + read.num_layers) continue;
+    read_index = (read_index + 1) % std::ssize(reads);
+    layer = reads[static_cast<size_t>(read_index)].first_layer;
+    if (read_index == 0) received.num_tokens += window;
+  }
+}
+// <<< task 8.7.worker
+
+}  // namespace ladder

@@ -1,0 +1,61 @@
+#pragma once
+// Task 8.7.worker: keys and values from the caches of one engine's ranks to those of another's, part by part.
+//
+//   for each window of tokens, as they get ready
+//     for each read (who takes which heads and layers from whom)
+//       for some layers at a time, so that a message is of a good size
+//         the producer copies the parts out of its blocks, with a checksum each; the reader checks and copies them in
+#include <atomic>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "step4_runner/kv_cache_registry.h"
+#include "step5_scheduler/kv_connector.h"
+#include "step8_advanced/disaggregation/connector/kv_leases.h"
+#include "step8_advanced/disaggregation/connector/messages.h"
+#include "step8_advanced/disaggregation/layout/kv_layout.h"
+#include "step8_advanced/disaggregation/transport/kv_channel.h"
+
+namespace ladder {
+
+// About so large is a message's body; a part that is larger by itself travels alone. Small enough to be under way while
+// the next one is copied, large enough to hide what a message costs.
+inline constexpr int64_t kPartsMessageBytes = int64_t{2} << 20;
+
+// One engine's side of a transfer.
+struct KvRanks {
+  KvLayout layout;
+  std::vector<RankKvCaches> ranks;  // numbered as in KvRead
+};
+
+// How many tokens a window has at the most: of the largest read one layer's part fits into kPartsMessageBytes. Whole blocks
+// where there is room for one.
+int64_t window_tokens(const KvLayout& layout, std::span<const KvRead> reads);
+
+// The producer's loop. A window begins as soon as one token of it is computed (KvLeases::wait_ready) and ends with what is
+// computed then, with window_tokens(), or with the last token that was asked for. As many layers of a read as fit into
+// kPartsMessageBytes, at least one, are one message. While parts are copied the request's blocks are pinned, and never while
+// a message is being sent: a reader that has stopped reading holds up no block. Tokens are waited for until `patience`, the
+// reader until `deadline`. Adds what it has sent to `num_bytes`. Returns why there are no more parts: the error of KvLeases,
+// or none. KvChannelError: the reader is gone.
+KvReadEnd send_parts(const KvRanks& mine, std::span<const KvRead> reads, const KvReadRequest& request,
+                     KvLeases& leases, KvChannel& channel, KvDeadline patience, KvDeadline deadline,
+                     std::atomic<int64_t>& num_bytes);
+
+struct ReceivedKv {
+  int64_t num_tokens = 0;  // from the load's first on, whole in every layer and rank
+  int64_t num_bytes = 0;
+  uint64_t lease = 0;  // under which they were read; 0: nothing was
+};
+
+// The reader's loop, until the KvReadEnd, which it returns. `theirs`: the producer's layout. Copies nothing into a block
+// before a checksum is found right, and nothing at all once `cancelled` is set. `received` grows window by window, and holds
+// when this throws. KvChannelError: the producer is gone, or what it sends is not what follows in the order above, of another
+// size, under two leases, or has a wrong checksum; or the load is cancelled. The channel is of no more use then.
+KvReadEnd receive_parts(const KvRanks& mine, const KvLayout& theirs, std::span<const KvRead> reads,
+                        const KvLoad& load, const std::atomic<bool>& cancelled, KvChannel& channel,
+                        KvDeadline deadline, ReceivedKv& received);
+
+}  // namespace ladder

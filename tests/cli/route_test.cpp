@@ -1,0 +1,109 @@
+// `ladder route` and `ladder serve --disaggregate`: what they refuse, and the whole on this machine.
+#ifdef LADDER_HAS_SERVER
+#include "tests/cli/running_server.h"
+#include "tests/step8_advanced/disaggregation/router/server/fake_backend.h"
+
+namespace ladder::testing {
+namespace {
+
+TEST(Cli_Route, MistakesAreNamed) {
+  expect_refused(run_binary({"route"}), "--prefill");
+  expect_refused(run_binary({"route", "--prefill", "http://127.0.0.1:1"}), "--decode");
+  const auto refused = [](std::vector<std::string> more, const std::string& word) {
+    more.insert(more.begin(), {"route", "--port=0"});
+    expect_refused(run_binary(more), word);
+  };
+  const std::string nobody = "http://127.0.0.1:1";
+  refused({"--prefill", "ftp://x", "--decode", nobody}, "ftp://x");
+  refused({"--prefill", nobody, "--decode", nobody}, nobody);
+  FakeBackend good(decodes({})), other(decodes({}));
+  other.health = 404;
+  refused({"--prefill", good.url(), "--decode", other.url()}, other.url());
+  refused({"--prefill", good.url(), "--decode", good.url(), "--max-in-flight=0"}, "--max-in-flight");
+  refused({"--prefill", good.url(), "--decode", good.url(), "--retries=-1"}, "--retries");
+}
+
+TEST(Cli_Route, RoutesUntilItIsToldToStop) {
+  FakeBackend prefill(prefills("P0")), decode(decodes({"One", " day"}));
+  RunningServer router(RunningServer::Command{"route"},
+                       {"--prefill=" + prefill.url(), "--decode=" + decode.url(), "--min-remote-tokens=1"});
+  ASSERT_TRUE(router.ready());
+  EXPECT_EQ(body_of(router.post({{"prompt", "a prompt"}, {"max_tokens", 2}})), R"({"text": "One day"})");
+  EXPECT_EQ(prefill.num_requests(), 1);
+  EXPECT_EQ(router.metric("router_transfers_total"), 1);
+  EXPECT_EQ(status_of(router.get("/health")), 200);
+  router.kill(SIGTERM);
+  EXPECT_EQ(router.exit_code(), 0) << router.err();
+}
+
+TEST(Cli_Disaggregate, MistakesAreNamed) {
+  const auto refused = [](std::vector<std::string> more, const std::string& word) {
+    more.insert(more.begin(), {"serve", "--device=cpu", "--port=0"});
+    expect_refused(run_binary(more), word);
+  };
+  for (const char* wrong : {"1", "1P", "P1D", "0P1D", "1P0D", "1D1P", "1P1Dx", "65P1D", "-1P1D", "1P 1D"})
+    refused({std::string("--disaggregate=") + wrong}, "--disaggregate");
+  refused({"--disaggregate=1P1D", "--api-server-count=2"}, "--api-server-count");
+  refused({"--disaggregate=1P1D", "--data-parallel-size=2"}, "--data-parallel-size");
+}
+
+Json body(int number, bool stream) {
+  return {{"prompt", "One day number " + std::to_string(number) +
+                         " went to the market, and on the way there was a long story to be told about it"},
+          {"max_tokens", 12 + number},
+          {"ignore_eos", true},
+          {"seed", number},
+          {"temperature", number % 2 == 0 ? 0.0 : 1.0},
+          {"stream", stream}};
+}
+
+std::string text_of(const std::string& answer) {
+  std::string text;
+  const Json whole = Json::parse(body_of(answer), nullptr, false);
+  if (whole.is_object() && whole.contains("choices")) return whole["choices"][0]["text"].get<std::string>();
+  for (size_t at = answer.find("data: {"); at != answer.npos; at = answer.find("data: {", at + 1)) {
+    const Json event = Json::parse(answer.substr(at + 6, answer.find('\n', at) - at - 6), nullptr, false);
+    if (event.is_object() && event.contains("choices") && !event["choices"].empty())
+      text += event["choices"][0].value("text", "");
+  }
+  return text.empty() ? answer : text;
+}
+
+std::string ask(const RunningServer& server, const Json& body) {
+  RawClient client(server.port());
+  client.send(RunningServer::completion(body));
+  return text_of(client.rest());
+}
+
+TEST(Cli_Disaggregate, AnswersAreThoseOfOneServerAndNothingIsLeft) {
+  constexpr int kRequests = 4;
+  std::vector<std::string> expected;
+  {
+    RunningServer one({"--num-kv-blocks=512"});
+    ASSERT_TRUE(one.ready());
+    for (int i = 0; i < kRequests; ++i) expected.push_back(ask(one, body(i, false)));
+  }
+  RunningServer server({"--disaggregate=1P1D", "--num-kv-blocks=512", "--drain-timeout=5"});
+  ASSERT_TRUE(server.ready());
+  for (const bool stream : {false, true})
+    for (int i = 0; i < kRequests; ++i)
+      EXPECT_EQ(ask(server, body(i, stream)), expected[static_cast<size_t>(i)])
+          << i << (stream ? " streamed" : "");
+  EXPECT_GT(server.metric("router_transfers_total"), 0) << "a decode server computed all of it";
+  EXPECT_EQ(server.metric("router_fallbacks_total"), 0);
+
+  const std::vector<int> children = server.children("disaggregated-server");
+  ASSERT_EQ(children.size(), 2u);
+  ::kill(children[0], SIGKILL);
+  EXPECT_TRUE(eventually([&] { return server.err().find("started again") != std::string::npos; }));
+  EXPECT_TRUE(eventually([&] { return ask(server, body(0, false)) == expected[0]; })) << server.err();
+  EXPECT_TRUE(eventually([&] { return server.children("disaggregated-server").size() == 2; }));
+  const std::vector<int> last = server.children("disaggregated-server");
+  server.kill(SIGTERM);
+  EXPECT_EQ(server.exit_code(), 0) << server.err();
+  for (const int child : last) EXPECT_NE(::kill(child, 0), 0) << child << " is left";
+}
+
+}  // namespace
+}  // namespace ladder::testing
+#endif

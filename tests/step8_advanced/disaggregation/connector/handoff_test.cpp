@@ -1,0 +1,403 @@
+// Prompts computed by one engine and gone on with by another: the answers are those of one engine, and keys and values really
+// went over.
+#include <gtest/gtest.h>
+
+#include <thread>
+
+#include "tests/step8_advanced/disaggregation/connector/two_engines.h"
+#include "tests/step8_advanced/disaggregation/transport/transport_places.h"
+
+namespace ladder {
+namespace {
+
+using testing::ConnectedEngine;
+using testing::consumes;
+using testing::engine_with;
+using testing::GoldenCheckpoint;
+using testing::Grid;
+using testing::num_tokens_to_load;
+using testing::produces;
+using testing::same_bits;
+using testing::with_prompts_at;
+
+EngineOptions options_of(const GoldenCheckpoint& checkpoint) {
+  EngineOptions options =
+      testing::small_options(checkpoint.directory, DeviceType::cpu, checkpoint.max_model_len);
+  options.enable_prefix_caching = false;  // so that every token has to go over
+  return options;
+}
+
+void expect_handed_over(const GoldenCheckpoint& checkpoint, const KvTransferConfig& config) {
+  const EngineOptions options = options_of(checkpoint);
+  const std::vector<Request> requests = testing::greedy_requests(checkpoint);
+  const auto expected = engine_with(options)->generate(requests);
+  ConnectedEngine producer(options, config), consumer(options, consumes());
+  const auto outputs = consumer.engine->generate(with_prompts_at(producer, requests));
+  for (size_t i = 0; i < outputs.size(); ++i)
+    EXPECT_TRUE(same_bits(outputs[i], expected[i])) << checkpoint.name << ", prompt " << i;
+  EXPECT_EQ(consumer.connector->stats().num_loaded_tokens, num_tokens_to_load(requests));
+  EXPECT_EQ(consumer.engine->scheduler().stats().num_external_tokens, num_tokens_to_load(requests));
+  EXPECT_EQ(consumer.connector->stats().num_failed_loads, 0);
+  EXPECT_GT(producer.connector->stats().num_sent_bytes, 0);
+  EXPECT_EQ(producer.connector->stats().num_sent_bytes, consumer.connector->stats().num_loaded_bytes);
+  producer.expect_all_given_back();
+  consumer.expect_all_given_back();
+  EXPECT_EQ(producer.connector->stats().num_lapsed, 0);
+}
+
+class KvHandoffGoldens : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(KvHandoffGoldens, AreWhatOneEngineAnswers) {
+  expect_handed_over(testing::load_golden(testing::golden_folder() / GetParam()), produces());
+}
+
+INSTANTIATE_TEST_SUITE_P(Goldens, KvHandoffGoldens,
+                         ::testing::ValuesIn(testing::golden_names(testing::golden_folder())),
+                         [](const auto& info) { return info.param; });
+
+TEST(KvHandoff, GoesOverEveryTransport) {
+  for (const KvTransport& transport : kv_transports()) {
+    SCOPED_TRACE(transport.name);
+    const testing::TransportPlace place(transport.name);
+    expect_handed_over(testing::load_golden(testing::golden_folder() / "llama_linear"),
+                       produces(place.address()));
+  }
+}
+
+EngineOptions with_ranks(EngineOptions options, Grid grid) {
+  options.runner.tensor_parallel_size = grid.tp;
+  options.runner.pipeline_parallel_size = grid.pp;
+  options.makers.split_layers = split_layers;
+  return options;
+}
+
+TEST(KvHandoff, GoesFromAnyGridToAnyOther) {
+  const GoldenCheckpoint checkpoint = testing::load_golden(testing::golden_folder() / "qwen3_sharded");
+  const DecoderSpec spec = load_decoder_spec(checkpoint.directory);
+  const std::vector<Request> requests = testing::greedy_requests(checkpoint);
+  EngineOptions options = options_of(checkpoint);
+  const auto expected = engine_with(options)->generate(requests);
+  for (const Grid from : {Grid{1, 1}, Grid{2, 1}, Grid{4, 1}, Grid{2, 2}})
+    for (const Grid to : {Grid{1, 1}, Grid{2, 1}, Grid{4, 1}, Grid{1, 2}}) {
+      const std::string what =
+          fmt::format("TP {} x {} stages to TP {} x {} stages", from.tp, from.pp, to.tp, to.pp);
+      SCOPED_TRACE(what);
+      options.runner.batch.block_size = from.tp == to.tp ? 16 : 4;
+      options.runner.batch.max_num_batched_tokens = from.pp == 2 ? 7 : 64;  // in chunks
+      ConnectedEngine producer(with_ranks(options, from), produces());
+      options.runner.batch.block_size = from.tp < to.tp ? 16 : 4;
+      options.runner.batch.max_num_batched_tokens = 64;
+      ConnectedEngine consumer(with_ranks(options, to), consumes());
+      const auto outputs = consumer.engine->generate(with_prompts_at(producer, requests));
+      const Grid largest{std::max(from.tp, to.tp), 1, 1};
+      for (size_t i = 0; i < outputs.size(); ++i)
+        EXPECT_TRUE(testing::answers_as_one_rank(expected[i], outputs[i], largest,
+                                                 fmt::format("{}, prompt {}", what, i)));
+      EXPECT_EQ(consumer.connector->stats().num_loaded_tokens, num_tokens_to_load(requests));
+      producer.expect_all_given_back();
+      consumer.expect_all_given_back();
+    }
+}
+
+// A model whose tokens are text, in blocks of 4.
+EngineOptions tiny_options() {
+  EngineOptions options = testing::small_options(testing::tiny_model(), DeviceType::cpu, 128);
+  options.runner.batch.block_size = 4;
+  options.runner.kv_memory = int64_t{32} << 20;  // room to keep all prompts of a test
+  return options;
+}
+
+std::vector<Request> random_requests(testing::Random& random, int count) {
+  std::vector<Request> requests;
+  for (int i = 0; i < count; ++i) {
+    Request request;
+    for (int64_t length = random.integer(2, 60); length > 0; --length)
+      request.prompt_token_ids.push_back(static_cast<int32_t>(random.integer(300, 2000)));
+    request.sampling.max_tokens = random.integer(1, 12);
+    request.sampling.ignore_eos = true;
+    request.sampling.logprobs = 3;
+    request.sampling.temperature = i % 2 == 0 ? 0.8 : 0.0;
+    request.sampling.seed = i;
+    if (i % 4 == 1) request.sampling.repetition_penalty = 1.2;
+    if (i % 3 == 2) request.sampling.n = 2;
+    if (i % 5 == 3) request.sampling.stop = {"a"};
+    requests.push_back(request);
+  }
+  return requests;
+}
+
+void expect_same(const std::vector<RequestOutput>& outputs, const std::vector<RequestOutput>& expected) {
+  ASSERT_EQ(outputs.size(), expected.size());
+  for (size_t i = 0; i < outputs.size(); ++i) {
+    EXPECT_TRUE(same_bits(outputs[i], expected[i])) << "request " << i;
+    for (size_t c = 0; c < std::min(outputs[i].completions.size(), expected[i].completions.size()); ++c) {
+      EXPECT_EQ(outputs[i].completions[c].text, expected[i].completions[c].text) << "request " << i;
+      EXPECT_EQ(outputs[i].completions[c].finish_reason, expected[i].completions[c].finish_reason);
+    }
+  }
+}
+
+TEST(KvHandoff, GivesRequestsWhatTheyAskFor) {
+  testing::Random random;
+  SCOPED_TRACE(random.describe());
+  const std::vector<Request> requests = random_requests(random, 16);
+  const auto expected = engine_with(tiny_options())->generate(requests);
+  ConnectedEngine producer(tiny_options(), produces()), consumer(tiny_options(), consumes());
+  expect_same(consumer.engine->generate(with_prompts_at(producer, requests)), expected);
+  EXPECT_EQ(consumer.connector->stats().num_loads, std::ssize(requests));  // n of them load once
+  EXPECT_EQ(consumer.connector->stats().num_failed_loads, 0);
+  producer.expect_all_given_back();
+  consumer.expect_all_given_back();
+}
+
+TEST(KvHandoff, TakesOverOnlyWhatIsNotHereYet) {
+  testing::Random random;
+  SCOPED_TRACE(random.describe());
+  std::vector<Request> requests = random_requests(random, 1);
+  requests[0].sampling.n = 1;
+  requests[0].prompt_token_ids.resize(23, 500);
+  const auto expected = engine_with(tiny_options())->generate(requests);
+  ConnectedEngine producer(tiny_options(), produces()), consumer(tiny_options(), consumes());
+  expect_same(consumer.engine->generate(with_prompts_at(producer, requests)), expected);
+  EXPECT_EQ(consumer.connector->stats().num_loaded_tokens, 22);
+  // Both know the five whole blocks by now.
+  expect_same(consumer.engine->generate(with_prompts_at(producer, requests)), expected);
+  EXPECT_EQ(consumer.connector->stats().num_loaded_tokens, 22 + 2);
+  // With a last block of one token nothing is missing but that one, which is computed; the producer is told all the same.
+  requests[0].prompt_token_ids.resize(21);
+  const auto shorter = engine_with(tiny_options())->generate(requests);
+  expect_same(consumer.engine->generate(with_prompts_at(producer, requests)), shorter);
+  EXPECT_EQ(consumer.connector->stats().num_loads, 2);
+  producer.expect_all_given_back();
+  consumer.expect_all_given_back();
+  EXPECT_EQ(producer.connector->stats().num_lapsed, 0);
+}
+
+TEST(KvHandoff, ComputesWhatIsTooLittleToLoad) {
+  testing::Random random;
+  const std::vector<Request> requests = random_requests(random, 8);
+  int64_t expected_tokens = 0;
+  for (const Request& request : requests)
+    if (std::ssize(request.prompt_token_ids) > 20)
+      expected_tokens += std::ssize(request.prompt_token_ids) - 1;
+  EngineOptions options = tiny_options();
+  options.enable_prefix_caching = false;
+  const auto expected = engine_with(options)->generate(requests);
+  KvTransferConfig config = consumes();
+  config.recompute_threshold = 20;
+  ConnectedEngine producer(options, produces()), consumer(options, config);
+  expect_same(consumer.engine->generate(with_prompts_at(producer, requests)), expected);
+  EXPECT_EQ(consumer.connector->stats().num_loaded_tokens, expected_tokens);
+  producer.expect_all_given_back();
+}
+
+TEST(KvHandoff, WorksInSmallPools) {
+  testing::Random random;
+  SCOPED_TRACE(random.describe());
+  std::vector<Request> requests = random_requests(random, 8);
+  for (Request& request : requests) {
+    request.sampling.max_tokens = 30;
+    request.sampling.stop.clear();
+  }
+  EngineOptions options = tiny_options();
+  options.runner.kv_memory = 0;
+  options.runner.batch.num_kv_blocks = 33;
+  const auto expected = engine_with(options)->generate(requests);
+  EngineOptions large = tiny_options();
+  ConnectedEngine producer(large, produces()), consumer(options, consumes());
+  expect_same(consumer.engine->generate(with_prompts_at(producer, requests)), expected);
+  EXPECT_GT(consumer.connector->stats().num_loaded_tokens, 0);
+  EXPECT_GT(consumer.engine->scheduler().stats().num_preemptions, 0);
+  producer.expect_all_given_back();
+  consumer.expect_all_given_back();
+}
+
+// The router may tell both engines at once: the one reads what the other is still computing.
+TEST(KvHandoff, ReadsAPromptChunkByChunk) {
+  testing::Random random;
+  SCOPED_TRACE(random.describe());
+  std::vector<Request> requests = random_requests(random, 6);
+  EngineOptions options = tiny_options();
+  options.runner.batch.num_kv_blocks = 34;  // the producer has not room for all at once
+  options.runner.kv_memory = 0;
+  const auto expected = engine_with(tiny_options())->generate(requests);
+  options.runner.batch.max_num_batched_tokens = 16;
+  ConnectedEngine producer(options, produces()), consumer(tiny_options(), consumes());
+  std::vector<Request> prompts;
+  for (size_t i = 0; i < requests.size(); ++i) {
+    Request& prompt = prompts.emplace_back(testing::prompt_alone(requests[i]));
+    prompt.kv_transfer->remote_request_id = fmt::format("both-{}", i);
+    requests[i].kv_transfer =
+        testing::kept_as(prompt.kv_transfer->remote_request_id, producer.connector->address());
+  }
+  std::thread computing([&] { producer.engine->generate(prompts); });
+  const auto outputs = consumer.engine->generate(requests);
+  computing.join();
+  expect_same(outputs, expected);
+  EXPECT_EQ(consumer.connector->stats().num_loaded_tokens, num_tokens_to_load(requests));
+  producer.expect_all_given_back();
+  consumer.expect_all_given_back();
+}
+
+// What goes wrong over there costs time here, and nothing else.
+class KvHandoffFailures : public ::testing::Test {
+ protected:
+  KvHandoffFailures() {
+    testing::Random random;
+    requests = random_requests(random, 3);
+    expected = engine_with(tiny_options())->generate(requests);
+  }
+
+  void expect_computed_here(ConnectedEngine& consumer, const std::vector<Request>& at) {
+    expect_same(consumer.engine->generate(at), expected);
+    EXPECT_EQ(consumer.connector->stats().num_loaded_tokens, 0);
+    EXPECT_EQ(consumer.connector->stats().num_failed_loads, std::ssize(requests));
+    EXPECT_EQ(consumer.connector->stats().num_recomputed_tokens, num_tokens_to_load(requests));
+    consumer.expect_all_given_back();
+  }
+
+  std::vector<Request> requests;
+  std::vector<RequestOutput> expected;
+};
+
+TEST_F(KvHandoffFailures, ALeaseThatIsOver) {
+  KvTransferConfig config = produces();
+  config.lease = std::chrono::milliseconds(20);
+  ConnectedEngine producer(tiny_options(), config), consumer(tiny_options(), consumes());
+  const std::vector<Request> at = with_prompts_at(producer, requests);
+  producer.expect_all_given_back();
+  EXPECT_EQ(producer.connector->stats().num_lapsed, std::ssize(requests));
+  // Its blocks are others' by now.
+  testing::Random random;
+  producer.engine->generate(random_requests(random, 8));
+  expect_computed_here(consumer, at);
+}
+
+TEST_F(KvHandoffFailures, AProducerThatIsGoneOrAnotherOne) {
+  ConnectedEngine consumer(tiny_options(), consumes());
+  auto producer = std::make_unique<ConnectedEngine>(tiny_options(), produces());
+  std::vector<Request> at = with_prompts_at(*producer, requests);
+  producer.reset();
+  KvTransferConfig config = produces(at[0].kv_transfer->remote_address);
+  ConnectedEngine next(tiny_options(), config);  // on the same port
+  expect_computed_here(consumer, at);
+}
+
+TEST_F(KvHandoffFailures, ARequestOfAnotherPromptOrOfNone) {
+  ConnectedEngine producer(tiny_options(), produces()), consumer(tiny_options(), consumes());
+  std::vector<Request> at = with_prompts_at(producer, requests);
+  std::swap(at[0].kv_transfer->remote_request_id, at[1].kv_transfer->remote_request_id);
+  at[2].kv_transfer->remote_request_id += "?";
+  expect_computed_here(consumer, at);
+}
+
+TEST_F(KvHandoffFailures, AnotherModel) {
+  const GoldenCheckpoint other = testing::load_golden(testing::golden_folder() / "llama_linear");
+  ConnectedEngine producer(options_of(other), produces()), consumer(tiny_options(), consumes());
+  std::vector<Request> at = requests;
+  for (Request& request : at) request.kv_transfer = testing::kept_as("x", producer.connector->address());
+  expect_computed_here(consumer, at);
+}
+
+TEST_F(KvHandoffFailures, AnAddressThatIsNone) {
+  KvTransferConfig config = consumes();
+  config.connect_timeout = std::chrono::milliseconds(100);
+  ConnectedEngine consumer(tiny_options(), config);
+  std::vector<Request> at = requests;
+  const std::vector<std::string> addresses = {"", "carrier://pigeon", "tcp://127.0.0.1:1"};
+  for (size_t i = 0; i < at.size(); ++i) at[i].kv_transfer = testing::kept_as("x", addresses[i]);
+  expect_computed_here(consumer, at);
+}
+
+TEST_F(KvHandoffFailures, AnIdThatIsTooLong) {
+  ConnectedEngine producer(tiny_options(), produces()), consumer(tiny_options(), consumes());
+  std::vector<Request> at = requests;
+  for (Request& request : at)
+    request.kv_transfer = testing::kept_as(std::string(size_t{1} << 20, 'x'), producer.connector->address());
+  expect_same(consumer.engine->generate(at), expected);
+  EXPECT_EQ(consumer.connector->stats().num_loads, 0);
+  Request kept = testing::prompt_alone(requests[0]);
+  kept.kv_transfer->remote_request_id = at[0].kv_transfer->remote_request_id;
+  EXPECT_FALSE(producer.engine->generate({kept})[0].kv_transfer.has_value());
+  producer.expect_all_given_back();
+}
+
+// An id that is asked for twice is the first one's: the second is not kept, and nobody reads it for the first.
+TEST_F(KvHandoffFailures, AnIdThatIsTaken) {
+  ConnectedEngine producer(tiny_options(), produces());
+  std::vector<Request> prompts;
+  for (const Request& request : requests) {
+    prompts.push_back(testing::prompt_alone(request));
+    prompts.back().kv_transfer->remote_request_id = "mine";
+  }
+  const auto outputs = producer.engine->generate(prompts);
+  EXPECT_TRUE(outputs[0].kv_transfer.has_value());
+  EXPECT_FALSE(outputs[1].kv_transfer.has_value());
+  EXPECT_FALSE(outputs[2].kv_transfer.has_value());
+}
+
+TEST_F(KvHandoffFailures, ARequestThatIsAborted) {
+  KvTransferConfig config = produces();
+  config.lease = std::chrono::hours(1);  // what comes back does so because somebody has said so
+  ConnectedEngine producer(tiny_options(), config), consumer(tiny_options(), consumes());
+  const std::vector<Request> at = with_prompts_at(producer, requests);
+  // While it waits.
+  const RequestId waiting = consumer.engine->add_request(at[0]);
+  consumer.engine->abort(waiting);
+  // While it is loaded, which does not end by itself: nobody computes that prompt.
+  Request forever = requests[1];
+  forever.kv_transfer = testing::kept_as("never", producer.connector->address());
+  const RequestId loading = consumer.engine->add_request(forever);
+  consumer.engine->step();
+  EXPECT_EQ(consumer.engine->scheduler().stats().num_waiting_for_kv, 1);
+  consumer.engine->abort(loading);
+  consumer.engine->take_results();
+  const auto deadline = std::chrono::steady_clock::now() + testing::kKvTestPatience;
+  while (consumer.engine->scheduler().blocks().num_used_blocks() > 0) {
+    ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+    consumer.connector->wait(std::chrono::milliseconds(20));
+    consumer.engine->take_kv_events();
+  }
+  // After it was loaded.
+  consumer.engine->generate({at[1], at[2]});
+  EXPECT_EQ(consumer.connector->stats().num_failed_loads, 0);
+  producer.expect_all_given_back();
+  consumer.expect_all_given_back();
+  // Over there, before it is kept.
+  const RequestId computing = producer.engine->add_request(testing::prompt_alone(requests[0]));
+  producer.engine->abort(computing);
+  EXPECT_FALSE(producer.engine->take_results().finished.at(0).kv_transfer.has_value());
+  producer.expect_all_given_back();
+}
+
+// Kept blocks are bounded: further prompts wait until some were read.
+TEST(KvHandoff, KeepsNoMoreThanItMay) {
+  testing::Random random;
+  std::vector<Request> requests = random_requests(random, 6);
+  for (Request& request : requests) request.prompt_token_ids.resize(32, 700);
+  KvTransferConfig config = produces();
+  config.lease = std::chrono::hours(1);
+  ConnectedEngine measure(tiny_options(), config);
+  config.max_held_bytes = 20 * measure.connector->bytes_per_block();  // two prompts of 8 blocks
+  ConnectedEngine producer(tiny_options(), config), consumer(tiny_options(), consumes());
+  for (const Request& request : requests) producer.engine->add_request(testing::prompt_alone(request));
+  int num_read = 0;
+  const auto deadline = std::chrono::steady_clock::now() + testing::kKvTestPatience;
+  while (num_read < std::ssize(requests)) {
+    ASSERT_LT(std::chrono::steady_clock::now(), deadline);
+    const StepResult result = producer.engine->step();
+    EXPECT_LE(producer.engine->scheduler().stats().num_held_blocks, 20);
+    for (const RequestOutput& output : result.finished) {
+      Request request = requests[0];
+      request.prompt_token_ids = output.prompt_token_ids;
+      request.sampling.max_tokens = 1;
+      request.kv_transfer = output.kv_transfer;
+      consumer.engine->generate({request});
+      ++num_read;
+    }
+  }
+  producer.expect_all_given_back();
+}
+
+}  // namespace
+}  // namespace ladder

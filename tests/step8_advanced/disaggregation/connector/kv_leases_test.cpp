@@ -1,0 +1,207 @@
+// Whose blocks are kept, and until when.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "step8_advanced/disaggregation/connector/kv_leases.h"
+#include "tests/step8_advanced/disaggregation/layout/played_engine.h"
+
+namespace ladder {
+namespace {
+
+using testing::error_of;
+using Clock = KvLeases::Clock;
+
+constexpr std::chrono::seconds kPatience{60};
+constexpr std::chrono::hours kLong{1};
+
+Sequence sequence_of(SequenceId id, std::vector<int32_t> prompt) {
+  Sequence sequence;
+  sequence.id = id;
+  sequence.num_prompt_tokens = std::ssize(prompt);
+  sequence.prompt_token_ids = std::make_shared<const std::vector<int32_t>>(std::move(prompt));
+  sequence.block_table = {static_cast<int32_t>(id), static_cast<int32_t>(id) + 1};
+  return sequence;
+}
+
+// With the thread that gives up what has lapsed.
+struct Swept {
+  explicit Swept(std::chrono::milliseconds length) : leases(length, 4) {
+    leases.on_release([this] {
+      ++num_wakes;
+      num_wakes.notify_all();
+    });
+    sweeper = std::thread([this] { leases.sweep_until_closed(); });
+  }
+  ~Swept() {
+    leases.close();
+    sweeper.join();
+  }
+
+  KvLeases leases;
+  std::atomic<int> num_wakes = 0;
+  std::thread sweeper;
+};
+
+KvLeases::Ready ready(KvLeases& leases, const std::string& id, const std::vector<int32_t>& prompt,
+                      Clock::time_point deadline = Clock::now()) {
+  return leases.wait_ready(id, 0, 0, prompt_checksum(prompt, std::ssize(prompt)), std::ssize(prompt),
+                           deadline);
+}
+
+TEST(KvLeasesOfRequests, EndWithDone) {
+  Swept swept(kLong);
+  const Sequence sequence = sequence_of(5, {1, 2, 3, 4, 5});
+  swept.leases.computed(sequence, "a", 5);
+  const uint64_t lease = ready(swept.leases, "a", *sequence.prompt_token_ids).lease;
+  EXPECT_EQ(swept.leases.num_held_blocks(), 0);
+  EXPECT_EQ(swept.leases.num_kept_blocks(), 2);
+  ASSERT_TRUE(swept.leases.end(5).has_value());
+  EXPECT_EQ(swept.leases.num_held_blocks(), 2);
+  EXPECT_FALSE(swept.leases.done("a", lease + 1));  // another one's
+  EXPECT_FALSE(swept.leases.done("b", lease));
+  EXPECT_TRUE(swept.leases.done("a", lease));
+  EXPECT_FALSE(swept.leases.done("a", lease));  // a message may come twice
+  swept.num_wakes.wait(0);
+  EXPECT_EQ(swept.leases.take_released(), std::vector<SequenceId>{5});
+  EXPECT_TRUE(swept.leases.take_released().empty());
+  EXPECT_EQ(swept.leases.num_kept_blocks(), 0);
+  EXPECT_EQ(swept.leases.num_lapsed(), 0);
+}
+
+TEST(KvLeasesOfRequests, EndByThemselves) {
+  Swept swept(std::chrono::milliseconds(10));
+  for (const SequenceId id : {1, 4, 7}) {
+    swept.leases.computed(sequence_of(id, {1, 2, 3}), std::to_string(id), 3);
+    ASSERT_TRUE(swept.leases.end(id).has_value());
+  }
+  std::vector<SequenceId> released;
+  for (int seen = 0; std::ssize(released) < 3; seen = swept.num_wakes) {
+    swept.num_wakes.wait(seen);
+    for (const SequenceId id : swept.leases.take_released()) released.push_back(id);
+  }
+  std::sort(released.begin(), released.end());
+  EXPECT_EQ(released, (std::vector<SequenceId>{1, 4, 7}));
+  EXPECT_EQ(swept.leases.num_lapsed(), 3);
+  EXPECT_NE(error_of([&] { ready(swept.leases, "1", {1, 2, 3}); }).find("is not here"), std::string::npos);
+}
+
+// Two thirds of a length from now on, and never less than before.
+TEST(KvLeasesOfRequests, AreExtended) {
+  Swept swept(std::chrono::milliseconds(900));
+  for (const SequenceId id : {1, 4}) {
+    swept.leases.computed(sequence_of(id, {1, 2, 3}), std::to_string(id), 3);
+    ASSERT_TRUE(swept.leases.end(id).has_value());
+  }
+  const auto begin = Clock::now();
+  auto before = begin;
+  Clock::duration longest_pause{0};  // of this thread, on a busy machine
+  // One of them is wanted until the other has lapsed, and then for a while.
+  while (swept.num_wakes == 0) {
+    ASSERT_LT(Clock::now() - begin, kPatience);
+    longest_pause = std::max(longest_pause, Clock::now() - std::exchange(before, Clock::now()));
+    swept.leases.extend("1");
+    swept.leases.extend("nobody's");
+    std::this_thread::yield();
+  }
+  const auto last = Clock::now();
+  if (longest_pause > std::chrono::milliseconds(300)) GTEST_SKIP() << "the machine is too busy";
+  EXPECT_GE(last - begin, std::chrono::milliseconds(800));
+  EXPECT_EQ(swept.leases.take_released(), std::vector<SequenceId>{4});
+  swept.num_wakes.wait(1);
+  EXPECT_GE(Clock::now() - last, std::chrono::milliseconds(500));
+  EXPECT_EQ(swept.leases.take_released(), std::vector<SequenceId>{1});
+}
+
+TEST(KvLeasesOfRequests, OfEqualIdsAreDifferent) {
+  KvLeases leases(kLong, 4);
+  const Sequence first = sequence_of(1, {1, 2, 3}), second = sequence_of(2, {1, 2, 3});
+  leases.computed(first, "a", 3);
+  leases.computed(second, "a", 3);  // the id is taken
+  EXPECT_FALSE(leases.end(2).has_value());
+  const uint64_t before = ready(leases, "a", {1, 2, 3}).lease;
+  leases.retract(1);
+  leases.computed(second, "a", 3);
+  const uint64_t after = ready(leases, "a", {1, 2, 3}).lease;
+  EXPECT_NE(before, after);
+  EXPECT_FALSE(leases.done("a", before));
+  std::vector<int32_t> table;
+  EXPECT_NE(error_of([&] { leases.pin(before, 1, Clock::now() + kPatience, table); }).find("over"),
+            std::string::npos);
+  EXPECT_TRUE(leases.done("a", after));
+}
+
+TEST(KvLeasesOfRequests, NameThePromptThatTheyAreOf) {
+  KvLeases leases(kLong, 4);
+  leases.computed(sequence_of(1, {1, 2, 3}), "a", 3);
+  EXPECT_NE(error_of([&] { ready(leases, "a", {1, 2, 4}); }).find("another prompt"), std::string::npos);
+  EXPECT_NE(error_of([&] { ready(leases, "a", {1, 2, 3, 4}); }).find("another prompt"), std::string::npos);
+  EXPECT_EQ(error_of([&] { ready(leases, "a", {1, 2}); }), "no error");
+}
+
+// Who reads what a preemption takes away is waited for, and reads on when it is there again.
+TEST(KvLeasesOfRequests, WaitForTheLastCopyFromBlocksThatGo) {
+  KvLeases leases(kLong, 4);
+  Sequence sequence = sequence_of(1, {1, 2, 3, 4, 5, 6});
+  leases.computed(sequence, "a", 6);
+  const uint64_t lease = ready(leases, "a", *sequence.prompt_token_ids).lease;
+  std::vector<int32_t> table;
+  std::atomic<bool> unpinned = false;
+  std::optional<KvLeases::Pin> pin(leases.pin(lease, 6, Clock::now() + kPatience, table));
+  EXPECT_EQ(table, sequence.block_table);
+  std::thread preempting([&] {
+    leases.computed(sequence, "a", 0);
+    EXPECT_TRUE(unpinned);
+  });
+  // It has begun when nothing is to be read any more.
+  const auto deadline = Clock::now() + kPatience;
+  while (error_of([&] { ready(leases, "a", *sequence.prompt_token_ids); }) == "no error")
+    ASSERT_LT(Clock::now(), deadline);
+  unpinned = true;
+  pin.reset();
+  preempting.join();
+  EXPECT_NE(error_of([&] { leases.pin(lease, 6, Clock::now(), table); }).find("in time"), std::string::npos);
+  sequence.block_table = {8, 9};
+  std::thread computing([&] { leases.computed(sequence, "a", 6); });
+  pin.emplace(leases.pin(lease, 6, Clock::now() + kPatience, table));
+  EXPECT_EQ(table, (std::vector<int32_t>{8, 9}));
+  pin.reset();
+  computing.join();
+}
+
+TEST(KvLeasesOfRequests, ThatAreReadEndWhenTheCopyDoes) {
+  Swept swept(kLong);
+  const Sequence sequence = sequence_of(5, {1, 2, 3});
+  swept.leases.computed(sequence, "a", 3);
+  ASSERT_TRUE(swept.leases.end(5).has_value());
+  const uint64_t lease = ready(swept.leases, "a", {1, 2, 3}).lease;
+  std::vector<int32_t> table;
+  {
+    const KvLeases::Pin pin = swept.leases.pin(lease, 3, Clock::now() + kPatience, table);
+    EXPECT_TRUE(swept.leases.done("a", 0));
+    EXPECT_TRUE(swept.leases.take_released().empty());
+  }
+  EXPECT_EQ(swept.leases.take_released(), std::vector<SequenceId>{5});
+}
+
+// Its reader was faster than its end.
+TEST(KvLeasesOfRequests, ThatAreDoneBeforeTheEndKeepNothing) {
+  KvLeases leases(kLong, 4);
+  leases.computed(sequence_of(5, {1, 2, 3}), "a", 3);
+  EXPECT_TRUE(leases.done("a", 0));
+  EXPECT_FALSE(leases.end(5).has_value());
+  EXPECT_TRUE(leases.take_released().empty());
+  EXPECT_EQ(leases.num_kept_blocks(), 0);
+}
+
+TEST(KvLeasesOfRequests, LetNobodyWaitAfterTheEnd) {
+  KvLeases leases(kLong, 4);
+  std::thread waiting(
+      [&] { EXPECT_NE(error_of([&] { ready(leases, "a", {1}, Clock::now() + kPatience); }), "no error"); });
+  leases.close();
+  waiting.join();
+}
+
+}  // namespace
+}  // namespace ladder

@@ -1,0 +1,56 @@
+#pragma once
+// Somewhere to listen, for each transport of the table, and what must not stay behind.
+#include <unistd.h>
+
+#include <atomic>
+#include <filesystem>
+#include <set>
+#include <string>
+
+#include "step1_layers/core/error.h"
+#include "step8_advanced/disaggregation/transport/kv_channel.h"
+#include "tests/support/temporary_folder.h"
+
+namespace ladder::testing {
+
+class TransportPlace {
+ public:
+  explicit TransportPlace(std::string_view transport) : transport_(transport) {}
+
+  std::string address() const {
+    if (transport_ == "file") return "file://" + (folder_ / "mail").string();
+    if (transport_ == "tcp") return "tcp://0";
+    if (transport_ == "shm") return fmt::format("shm://test-{}-{}", ::getpid(), number_);
+    fail("the tests have no place for {}", transport_);
+  }
+
+  // Of this transport, in folders.
+  std::set<std::string> left_behind() const {
+    std::set<std::string> names;
+    const auto look = [&](const std::filesystem::path& folder, const std::string& prefix) {
+      if (!std::filesystem::exists(folder)) return;
+      for (const auto& entry : std::filesystem::directory_iterator(folder))
+        if (entry.path().filename().string().starts_with(prefix)) names.insert(entry.path().string());
+    };
+    look(folder_ / "mail", "channel-");
+    look("/dev/shm", "ladder");
+    return names;
+  }
+
+ private:
+  static int next_number() {
+    static std::atomic<int> next = 0;
+    return next++;
+  }
+
+  const std::string transport_;
+  const int number_ = next_number();
+  const TemporaryFolder folder_;
+};
+
+inline int64_t num_descriptors() {
+  return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
+                       std::filesystem::directory_iterator());
+}
+
+}  // namespace ladder::testing
