@@ -33,8 +33,9 @@ Request parse_request_json(std::string_view text, std::string_view where, const 
       if (value.is_null()) continue;
       request.kv_transfer = parse_kv_transfer(value, what);
     } else if (!set_sampling_field(request.sampling, key, value, what)) {
-      fail("{}: unknown field {}; expected prompt or prompt_token_ids, request_id, kv_transfer_params, and {}",
-           where, json_brief(key), sampling_field_names());
+      fail(
+          "{}: unknown field {}; expected prompt or prompt_token_ids, request_id, kv_transfer_params, and {}",
+          where, json_brief(key), sampling_field_names());
     }
   }
   LADDER_CHECK(request.prompt.has_value() || has_ids, "{}: expected \"prompt\" or \"prompt_token_ids\"",

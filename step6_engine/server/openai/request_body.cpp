@@ -111,8 +111,8 @@ void refuse_unsupported(const RequestBody& body) {
   for (const char* field :
        {"structured_outputs", "guided_json", "guided_regex", "guided_choice", "guided_grammar",
         "guided_whitespace_pattern", "guided_decoding_backend", "structural_tag", "logits_processors",
-        "prompt_embeds", "chat_template", "mm_processor_kwargs", "audio", "functions",
-        "repetition_detection", "thinking_token_budget"})
+        "prompt_embeds", "chat_template", "mm_processor_kwargs", "audio", "functions", "repetition_detection",
+        "thinking_token_budget"})
     if (body.find(field) != nullptr) refuse(field, fmt::format("{}: it is not supported", field));
   if (body.flag("use_beam_search", false)) refuse("use_beam_search", "use_beam_search: it is not supported");
   if (const Json* suffix = body.find("suffix"); suffix != nullptr && *suffix != "")
@@ -189,8 +189,9 @@ void set_kv_transfer(GenerationPlan& plan, const RequestBody& body) {
   const KvTransferParams params =
       read_field("kv_transfer_params", [&] { return parse_kv_transfer(*value, "kv_transfer_params"); });
   if (plan.requests.size() != 1)
-    refuse("kv_transfer_params", fmt::format("kv_transfer_params: they are those of one prompt, the body has {}",
-                                             plan.requests.size()));
+    refuse("kv_transfer_params",
+           fmt::format("kv_transfer_params: they are those of one prompt, the body has {}",
+                       plan.requests.size()));
   plan.requests[0].kv_transfer = params;
 }
 
