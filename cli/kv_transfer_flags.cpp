@@ -39,12 +39,10 @@ void KvTransferFlags::add(CLI::App& app) {
           ->type_name("SECONDS")
           ->capture_default_str()
           ->group(kGroup);
-  max_held_option_ =
-      app.add_option("--kv-max-held", max_held_,
-                     "a producer that keeps so much for readers begins no further prompt; 0: no limit")
-          ->type_name("BYTES")
-          ->capture_default_str()
-          ->group(kGroup);
+  app.add_option("--kv-max-held", max_held_,
+                 "a producer that keeps so much for readers begins no further prompt [no limit]")
+      ->type_name("BYTES")
+      ->group(kGroup);
   recompute_option_ = app.add_option("--kv-recompute-threshold", recompute_threshold_,
                                      "a consumer computes fewer tokens itself")
                           ->check(whole_in_range(0, 1 << 30))
@@ -70,13 +68,13 @@ KvTransferConfig KvTransferFlags::config() const {
   };
   expect(!listen_.empty(), config.produces(), "--kv-listen", "producer or both");
   expect(lease_option_->count() > 0, config.produces(), "--kv-lease", "producer or both");
-  expect(max_held_option_->count() > 0, config.produces(), "--kv-max-held", "producer or both");
+  expect(!max_held_.empty(), config.produces(), "--kv-max-held", "producer or both");
   expect(recompute_option_->count() > 0, config.consumes(), "--kv-recompute-threshold", "consumer or both");
   expect(load_timeout_option_->count() > 0, true, "--kv-load-timeout", "producer, consumer or both");
   if (!listen_.empty()) config.listen = listen_;
   config.lease = milliseconds(lease_);
   config.load_timeout = milliseconds(load_timeout_);
-  config.max_held_bytes = parse_bytes(max_held_, "--kv-max-held");
+  if (!max_held_.empty()) config.max_held_bytes = parse_bytes(max_held_, "--kv-max-held");
   config.recompute_threshold = recompute_threshold_;
   return config;
 }

@@ -19,11 +19,10 @@ class KvTransferFlags {
   std::function<MadeKvConnector(const ExecutorOptions&)> maker() const;
 
  private:
-  std::string role_, listen_, max_held_ = "0";
+  std::string role_, listen_, max_held_;
   double lease_ = 30, load_timeout_ = 60;
   int64_t recompute_threshold_ = 0;
-  const CLI::Option *lease_option_ = nullptr, *max_held_option_ = nullptr, *load_timeout_option_ = nullptr,
-                    *recompute_option_ = nullptr;
+  const CLI::Option *lease_option_ = nullptr, *load_timeout_option_ = nullptr, *recompute_option_ = nullptr;
 };
 
 }  // namespace ladder
