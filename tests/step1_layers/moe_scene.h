@@ -79,7 +79,7 @@ struct MoeScene {
       nearest[i] = nearest[i] > highest[i] ? highest[i] : std::max(nearest[i], lowest[i]);
     return nearest;
   }
-  std::vector<double> rounded(const std::vector<double>& values, double nudge) const {
+  std::vector<double> rounded(const std::vector<double>& values, double nudge = 0) const {
     std::vector<float> floats;
     for (const double value : values) floats.push_back(static_cast<float>(value * (1 + nudge)));
     return to_double(Tensor::from<float>(floats, {std::ssize(floats)}).to(x.dtype()));
