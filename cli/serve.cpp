@@ -119,13 +119,13 @@ void run_serve(const ServeFlags& flags, int listening_socket = -1) {
     server->stop(flags.server.drain_time());
     return;
   }
-  FileDescriptor listening_socket = open_listening_socket(http);
-  const std::string address = http_address(http, port_of(listening_socket.number()));
+  FileDescriptor shared_socket = open_listening_socket(http);
+  const std::string address = http_address(http, port_of(shared_socket.number()));
   const EngineWatch watch(client, flags.server.stuck_after(), say_engine_death);
   ApiServers servers(client, &turns, config,
                      {.count = flags.server.api_server_count,
                       .arguments = api_server_arguments(flags),
-                      .listening_socket = std::move(listening_socket),
+                      .listening_socket = std::move(shared_socket),
                       .log = [](std::string_view line) { log_line(fmt::format("ladder: {}", line)); }});
   announce(flags, options, config.batch, http, address);
   signals.wait();
