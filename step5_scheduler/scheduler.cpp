@@ -134,10 +134,17 @@ void Scheduler::schedule(SchedulerOutput& output) {
   may_not_start_ = false;
   if (connector_ != nullptr) take_kv_events();
   begin_step(output);
-  if (config_.static_batching || config_.recompute_everything)
+  if (config_.static_batching || config_.recompute_everything) {
     output.num_static_padding_rows = schedule_static();
-  else
-    schedule_continuous();
+  } else {
+    // What was loaded in part lacks more than one token, and finds no budget beside those that lack one. If such a one then
+    // preempts itself, nothing is planned though there is enough to do.
+    int64_t num_preemptions = 0;
+    do {
+      num_preemptions = totals_.num_preemptions;
+      schedule_continuous();
+    } while (connector_ != nullptr && plan_.empty() && totals_.num_preemptions > num_preemptions);
+  }
   end_step(output);
 }
 
