@@ -47,9 +47,11 @@ TEST(Cli_Disaggregate, MistakesAreNamed) {
   refused({"--disaggregate=1P1D", "--data-parallel-size=2"}, "--data-parallel-size");
 }
 
+// Its prompt is worth a transfer (--min-remote-tokens).
 Json body(int number, bool stream) {
-  return {{"prompt", "One day number " + std::to_string(number) +
-                         " went to the market, and on the way there was a long story to be told about it"},
+  std::string prompt = "One day number " + std::to_string(number) + " went to the market.";
+  for (int i = 0; i < 8; ++i) prompt += " On the way there was a long story to be told about it.";
+  return {{"prompt", prompt},
           {"max_tokens", 12 + number},
           {"ignore_eos", true},
           {"seed", number},
