@@ -85,8 +85,8 @@ def main():
             x = left + when / end * width
             svg.line(x, TOP, x, TOP + HEIGHT, FAINT, dash="3 3")
             svg.text(x + 3, TOP + 12, f"{size // 1000}k", "start", FAINT, SMALL)
-        for when, gap in gaps:
-            x, y = left + when / end * width, y_of(min(max(gap, LOW), HIGH))
+        places = {(round(left + when / end * width), round(y_of(min(max(gap, LOW), HIGH)))) for when, gap in gaps}
+        for x, y in sorted(places):
             svg.rectangle(x - 1, y - 1, 2, 2, COLOURS[1 if i == 0 else 2 if i == 1 else 4])
         for second in range(int(end) + 1):
             svg.text(left + second / end * width, TOP + HEIGHT + 18, f"{second} s", "middle", FAINT, SMALL)

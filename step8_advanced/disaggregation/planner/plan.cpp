@@ -90,7 +90,8 @@ std::vector<Deployment> possible_deployments(const PlanProblem& problem) {
   for (const PlannedEngine& engine : problem.engines) {
     const int size = engine.tensor_parallel_size;
     if (const int count = problem.num_gpus / size; count > 0) {
-      all.push_back({DeploymentKind::unchunked, {count, size}, {}, longest_sequence(problem)});
+      all.push_back(
+          {DeploymentKind::unchunked, {count, size}, {}, longest_sequence(problem) + engine.max_num_seqs});
       for (const int64_t chunk : problem.chunks)
         all.push_back({DeploymentKind::chunked, {count, size}, {}, chunk});
     }

@@ -67,7 +67,7 @@ struct Deployment {
   Instances prefill;  // not disaggregated: all of them
   Instances decode;   // none, unless disaggregated
   int64_t chunk =
-      0;  // max_num_batched_tokens where prompts are computed; unchunked: as long as the longest prompt
+      0;  // max_num_batched_tokens where prompts are computed; unchunked: the longest prompt fits beside all answers
 
   int num_gpus() const {
     return prefill.count * prefill.tensor_parallel_size + decode.count * decode.tensor_parallel_size;
