@@ -3,10 +3,12 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cstring>
 #include <fstream>
 #include <functional>
 #include <future>
+#include <span>
 
 #include "step7_parallel/hosts/host_connections.h"
 #include "step8_advanced/disaggregation/transport/kv_frame.h"
@@ -69,7 +71,7 @@ class GivenBytes final : public ByteStream {
   void write(Pieces, KvDeadline) override {}
   void read(std::span<std::byte> to, KvDeadline) override {
     if (bytes_.size() < to.size()) throw KvChannelError("the end");
-    std::memcpy(to.data(), bytes_.data(), to.size());
+    std::ranges::copy(std::as_bytes(std::span(bytes_)).first(to.size()), to.begin());
     bytes_.erase(0, to.size());
   }
   void close() noexcept override {}
