@@ -10,14 +10,15 @@
 #   smoke        the tiny model's text on grids of ranks is that of one rank; nothing else is tried where it is not
 #   alone        one GPU by itself, several such runs side by side: what the other parts are compared with
 #   tensor       8B: one request, short and behind 130,000 tokens, a prompt of 8,192 tokens, the common workload;
-#                communication's share
-#   pipeline     8B: 1,024 requests, as many steps in flight as stages, and one at a time
-#   data         0.6B: 1,024 requests, a replica on each GPU; sessions by two balancers
+#                communication's share; from four GPUs on 32B too, and a prompt of 65,536 tokens
+#   pipeline     8B: 1,024 requests, as many steps in flight as stages; on two GPUs also one at a time, on more the common
+#                workload, and stages of two tensor ranks
+#   data         0.6B: 512 requests for each GPU, which has a replica; on two GPUs sessions by two balancers, on more 8B
 #   expert       30B-A3B: the common workload, experts whole on their GPUs
-#   context      8B: a prompt of 65,536 tokens, its rows shared out
+#   context      8B: a prompt of 65,536 tokens, its rows shared out; from four GPUs on 131,000 and 8,192 too
 #   tests        of communicators, workers and the exchange of experts
 #   collectives  all-reduces, dispatch and combine
-#   fault        a worker is killed: one line, nothing left on the GPUs
+#   fault        a process of each kind of ranks is killed: one line, nothing left on the GPUs
 #   table        tools/multi_gpu_table.py over the results (needs no GPU)
 set -uo pipefail
 every=(smoke alone tensor pipeline data expert context tests collectives fault table)
@@ -46,31 +47,82 @@ bench() {  # bench NAME SECONDS KIND MODEL ARGUMENTS...: random weights of a mod
 
 sizes() { local n; for n in 2 4 8; do [ "$n" -gt "$ranks" ] || echo "$n"; done; }
 
-# Workloads, and what they are without a GPU.
+# Workloads, and what they are without a GPU. From four GPUs on there is more: what one GPU has hardly room or time for.
 set_workloads() {
   if [ "$gpus" -gt 0 ]; then
     one=(--prompt-len 32 --output-len 96 --repeat 3)
     prompt=(--prompt-len 8192 --output-len 2 --max-num-batched-tokens 8192 --max-model-len 8200 --repeat 3)
-    common=() many=(--num-requests 1024)
+    common=() many=(--num-requests 1024) for_each=(--num-requests $((512 * ranks)))
     experts=(--max-model-len 2048)
     deep=(--prompt-len 130000 --output-len 64 --max-num-batched-tokens 16384 --max-model-len 131072 --repeat 1)
     long=(--prompt-len 65536 --output-len 2 --max-num-batched-tokens 65536 --max-model-len 65600 --repeat 2)
+    longest=(--prompt-len 131000 --output-len 2 --max-num-batched-tokens 65536 --max-model-len 131072 --repeat 2)
     sessions=(--sessions 128 --turns 8 --seed 1 --num-kv-blocks 36864 --max-model-len 16384
       --min-prompt-len 700 --max-prompt-len 1240 --min-output-len 16 --max-output-len 64)
   else
     one=(--prompt-len 8 --output-len 8 --repeat 1) prompt=(--prompt-len 64 --output-len 2 --repeat 1)
-    long=(--prompt-len 200 --output-len 2 --repeat 1) deep=(--prompt-len 200 --output-len 8 --repeat 1)
+    long=(--prompt-len 200 --output-len 2 --repeat 1) longest=("${long[@]}")
+    deep=(--prompt-len 200 --output-len 8 --repeat 1)
     common=(--num-requests 4 --min-prompt-len 8 --max-prompt-len 32 --min-output-len 8 --max-output-len 16)
-    many=("${common[@]}") experts=()
+    many=("${common[@]}") for_each=("${common[@]}") experts=()
     sessions=(--sessions 3 --turns 3 --seed 1 --min-prompt-len 16 --max-prompt-len 32 --min-output-len 8 --max-output-len 16)
   fi
+  large=()
+  [ "$ranks" -lt 4 ] || large=(longest latency_32b)
+}
+
+# The runs: `grid` names their files, `flags` are those of the ranks.
+latency() {
+  local share=()
+  [[ "$gpus" -eq 0 || $grid != tp* ]] || share=(--communication-share)
+  bench "latency_$grid" 90 latency llama-3.1-8b "${one[@]}" "${flags[@]}" "${share[@]}"
+}
+latency_32b() { bench "latency_32b_$grid" 120 latency qwen3-32b "${one[@]}" --max-model-len 2048 "${flags[@]}"; }
+prefill() { bench "prefill_$grid" 90 latency llama-3.1-8b "${prompt[@]}" "${flags[@]}"; }
+long() { bench "long_$grid" 90 latency llama-3.1-8b "${long[@]}" "${flags[@]}"; }
+longest() { bench "longest_$grid" 120 latency llama-3.1-8b "${longest[@]}" "${flags[@]}"; }
+deep() { bench "deep_$grid" 90 latency llama-3.1-8b "${deep[@]}" "${flags[@]}"; }
+common() { bench "common_$grid" 120 throughput llama-3.1-8b "${common[@]}" "${flags[@]}"; }
+many() { bench "many_$grid" 150 throughput llama-3.1-8b "${many[@]}" "${flags[@]}"; }
+replicas() { bench "data_$grid" 120 throughput qwen3-0.6b "${for_each[@]}" "${flags[@]}"; }
+experts() {
+  [ "$gpus" -eq 0 ] || bench "expert_$grid" 150 throughput qwen3-30b-a3b "${common[@]}" "${experts[@]}" "${flags[@]}"
+}
+
+side_by_side() {  # side_by_side WIDTH RUN...: each on WIDTH GPUs, as many at a time as there are GPUs for
+  local width=$1 lanes=1 lane job processes=()
+  shift
+  [ "$gpus" -le "$width" ] || lanes=$((gpus / width))
+  for ((lane = 0; lane < lanes; ++lane)); do
+    (
+      failed=0
+      [ "$gpus" -eq 0 ] || export CUDA_VISIBLE_DEVICES=$(seq -s, $((lane * width)) $((lane * width + width - 1)))
+      for ((job = lane + 1; job <= $#; job += lanes)); do "${!job}"; done
+      exit $failed
+    ) &
+    processes+=($!)
+  done
+  for lane in "${processes[@]}"; do wait "$lane" || failed=1; done
+}
+
+with_ranks() {  # with_ranks GRID WIDTH RUN... -- FLAG...
+  local grid=$1 width=$2 runs=() flags
+  shift 2
+  while [ "$1" != -- ]; do runs+=("$1"); shift; done
+  flags=("${@:2}")
+  side_by_side "$width" "${runs[@]}"
 }
 
 smoke() {
-  local grid text alone arguments=(generate --model models/tinyworld --prompt "Once upon a time" --max-tokens 24
-    --temperature 0 --dtype f32 --device "$device")
+  local half=$((ranks / 2)) grid text alone arguments grids=(
+    "--tensor-parallel-size $ranks" "--pipeline-parallel-size $ranks" "--data-parallel-size $ranks"
+    "--prefill-context-parallel-size $ranks")
+  [ $half -lt 2 ] || grids+=("--tensor-parallel-size 2 --pipeline-parallel-size $half"
+    "--tensor-parallel-size 2 --data-parallel-size $half" "--tensor-parallel-size 2 --prefill-context-parallel-size $half")
+  arguments=(generate --model models/tinyworld --prompt "Once upon a time" --max-tokens 24 --temperature 0 --dtype f32
+    --device "$device")
   alone=$("$(binary ladder)" "${arguments[@]}" 2>"$out/smoke.txt") || fail "one rank: $(tail -1 "$out/smoke.txt")"
-  for grid in "--tensor-parallel-size $ranks" "--pipeline-parallel-size $ranks" "--data-parallel-size $ranks"; do
+  for grid in "${grids[@]}"; do
     # shellcheck disable=SC2086
     text=$(timeout 60 "$(binary ladder)" "${arguments[@]}" $grid 2>>"$out/smoke.txt") ||
       fail "$grid: exit $?: $(tail -3 "$out/smoke.txt")"
@@ -80,40 +132,34 @@ smoke() {
 }
 
 alone() {
-  { bench latency_1 90 latency llama-3.1-8b "${one[@]}"
-    bench prefill_1 90 latency llama-3.1-8b "${prompt[@]}"
-    bench common_1 120 throughput llama-3.1-8b "${common[@]}"
-    bench long_1 90 latency llama-3.1-8b "${long[@]}"
-    bench deep_1 90 latency llama-3.1-8b "${deep[@]}"; } &
-  { [ "$gpus" -lt 2 ] || export CUDA_VISIBLE_DEVICES=1
-    bench many_1 150 throughput llama-3.1-8b "${many[@]}"
-    bench data_1 90 throughput qwen3-0.6b "${many[@]}"; } &
-  wait
+  with_ranks 1 1 common many replicas "${large[@]}" long latency prefill experts deep --
 }
 
 tensor() {
   local n
   for n in $(sizes); do
-    local share=()
-    [ "$gpus" -eq 0 ] || share=(--communication-share)
-    bench "latency_tp$n" 90 latency llama-3.1-8b "${one[@]}" --tensor-parallel-size "$n" "${share[@]}"
-    bench "prefill_tp$n" 90 latency llama-3.1-8b "${prompt[@]}" --tensor-parallel-size "$n"
-    bench "common_tp$n" 120 throughput llama-3.1-8b "${common[@]}" --tensor-parallel-size "$n"
-    bench "deep_tp$n" 90 latency llama-3.1-8b "${deep[@]}" --tensor-parallel-size "$n"
+    local more=()
+    [ "$n" -eq 2 ] || more=(long)
+    with_ranks "tp$n" "$n" common latency prefill deep "${more[@]}" ${large[@]+latency_32b} -- --tensor-parallel-size "$n"
   done
 }
 
 pipeline() {
-  local running=$((256 * ranks))
-  bench "many_pp$ranks" 120 throughput llama-3.1-8b "${many[@]}" --pipeline-parallel-size "$ranks" --max-num-seqs $running
-  bench "many_pp${ranks}_naive" 150 throughput llama-3.1-8b "${many[@]}" --pipeline-parallel-size "$ranks" --naive-pipeline
-  [ "$ranks" -lt 4 ] || bench "common_tp2_pp$((ranks / 2))" 120 throughput llama-3.1-8b "${common[@]}" \
-    --tensor-parallel-size 2 --pipeline-parallel-size $((ranks / 2))
+  local half=$((ranks / 2)) runs=(many)
+  [ "$ranks" -lt 4 ] || runs+=(common)
+  with_ranks "pp$ranks" "$ranks" "${runs[@]}" -- --pipeline-parallel-size "$ranks" --max-num-seqs $((256 * ranks))
+  if [ "$ranks" -eq 2 ]; then  # what a pipeline is for; more stages only make it worse
+    with_ranks pp2_naive 2 many -- --pipeline-parallel-size 2 --naive-pipeline
+  else
+    with_ranks "tp2_pp$half" "$ranks" common -- --tensor-parallel-size 2 --pipeline-parallel-size $half
+  fi
 }
 
 data() {
-  local balancer
-  bench "data_dp$ranks" 90 throughput qwen3-0.6b "${many[@]}" --data-parallel-size "$ranks"
+  local balancer runs=(replicas)
+  [ "$ranks" -lt 4 ] || runs+=(common)
+  with_ranks "dp$ranks" "$ranks" "${runs[@]}" -- --data-parallel-size "$ranks"
+  [ "$ranks" -eq 2 ] || return 0
   for balancer in round_robin prefix_aware; do
     bench "sessions_$balancer" 120 throughput qwen3-0.6b --workload sessions "${sessions[@]}" --data-parallel-size "$ranks" \
       --data-parallel-balancer $balancer
@@ -121,14 +167,13 @@ data() {
 }
 
 expert() {
-  [ "$gpus" -gt 0 ] || return 0  # the tiny model has no experts
-  bench expert_1 150 throughput qwen3-30b-a3b "${common[@]}" "${experts[@]}"
-  bench "expert_ep$ranks" 150 throughput qwen3-30b-a3b "${common[@]}" "${experts[@]}" --tensor-parallel-size "$ranks" \
-    --enable-expert-parallel
+  with_ranks "ep$ranks" "$ranks" experts -- --tensor-parallel-size "$ranks" --enable-expert-parallel
 }
 
 context() {
-  bench "long_cp$ranks" 90 latency llama-3.1-8b "${long[@]}" --prefill-context-parallel-size "$ranks"
+  local runs=(long)
+  [ "$ranks" -lt 4 ] || runs+=(longest prefill)
+  with_ranks "cp$ranks" "$ranks" "${runs[@]}" -- --prefill-context-parallel-size "$ranks"
 }
 
 tests() {
@@ -147,21 +192,36 @@ collectives() {
     --benchmark_out_format=json
 }
 
-fault() {
-  local program
+kill_one() {  # kill_one NAME PROCESS FLAG...: a process of that kind is killed in the middle of its work, which is longer
+  local name=$1 process="[${2:0:1}]${2:1}" program start status=0
   timeout 60 "$(binary ladder)" bench throughput --model models/tinyworld --device "$device" --num-requests 4096 \
-    --max-prompt-len 200 --min-output-len 1700 --max-output-len 1800 --tensor-parallel-size "$ranks" \
-    --distributed-executor-backend mp >"$out/fault.txt" 2>&1 &
+    --max-prompt-len 200 --min-output-len 1700 --max-output-len 1800 "${@:3}" >"$out/$name.txt" 2>&1 &
   program=$!
-  for _ in {1..40}; do pgrep -f '[w]orker-process' >/dev/null && break; sleep 0.5; done
-  sleep 6  # in the middle of its work, which is longer
-  pkill -KILL -n -f '[w]orker-process' || echo "multi_gpu_check: no worker was there to be killed" | tee -a "$out/fault.txt"
-  local start=$SECONDS status=0
-  wait "$program" || status=$?
-  [ "$status" -eq 1 ] || failed=1
-  { echo "exit $status, $((SECONDS - start)) s after the kill; workers left: $(pgrep -fc '[w]orker-process')"
-    [ "$gpus" -eq 0 ] || nvidia-smi --query-gpu=index,memory.used --format=csv,noheader; } | tee -a "$out/fault.txt"
-  grep -a 'error:' "$out/fault.txt"
+  for _ in {1..40}; do pgrep -f "$process" >/dev/null && break; sleep 0.5; done
+  sleep 6
+  pkill -KILL -n -f "$process" || echo "multi_gpu_check: no $2 was there to be killed" | tee -a "$out/$name.txt"
+  start=$SECONDS
+  if [ "$2" = engine-process ]; then  # a replica comes back, and the others have never stopped
+    for _ in {1..60}; do grep -q 'serves again' "$out/$name.txt" && break; sleep 0.5; done
+    grep -q 'serves again' "$out/$name.txt" || failed=1
+    echo "serves again $((SECONDS - start)) s after the kill" | tee -a "$out/$name.txt"
+    pkill -TERM -P "$program" || true
+    wait "$program" || true
+  else
+    wait "$program" || status=$?
+    [ "$status" -eq 1 ] || failed=1
+    echo "exit $status, $((SECONDS - start)) s after the kill" | tee -a "$out/$name.txt"
+  fi
+  { echo "$2 left: $(pgrep -fc "$process")"
+    [ "$gpus" -eq 0 ] || nvidia-smi --query-gpu=index,memory.used --format=csv,noheader; } | tee -a "$out/$name.txt"
+  grep -aE 'error:|was ended by' "$out/$name.txt"
+}
+
+fault() {
+  kill_one fault_tensor worker-process --tensor-parallel-size "$ranks" --distributed-executor-backend mp
+  kill_one fault_pipeline worker-process --pipeline-parallel-size "$ranks" --distributed-executor-backend mp
+  kill_one fault_context worker-process --prefill-context-parallel-size "$ranks" --distributed-executor-backend mp
+  kill_one fault_data engine-process --data-parallel-size "$ranks" --data-parallel-backend mp
 }
 
 table() {

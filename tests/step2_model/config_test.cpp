@@ -519,7 +519,7 @@ TEST(Task2_1_Config, CountsTheParametersOfPublishedModels) {
       {"qwen3-0.6b", 596049920},    {"qwen3-1.7b", 1720574976},     {"qwen3-4b", 4022468096},
       {"qwen3-8b", 8190735360},     {"qwen2.5-0.5b", 494032768},    {"llama-3.2-1b", 1235814400},
       {"llama-3.1-8b", 8030261248}, {"qwen3-30b-a3b", 30532122624}, {"mixtral-8x7b", 46702792704},
-      {"opt-125m", 125239296},      {"phi-3.5-moe", 41873153344},
+      {"opt-125m", 125239296},      {"phi-3.5-moe", 41873153344},   {"qwen3-32b", 32762123264},
   };
   for (const auto& [name, parameters] : published)
     EXPECT_EQ(load_decoder_spec(models / name).num_parameters(), parameters) << name;

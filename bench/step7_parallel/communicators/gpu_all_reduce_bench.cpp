@@ -16,8 +16,9 @@ namespace ladder {
 namespace {
 
 constexpr int64_t kKiB = 1 << 10, kMiB = 1 << 20;
-constexpr int64_t kBytes[] = {8 * kKiB, 16 * kKiB, 32 * kKiB, 64 * kKiB, 128 * kKiB, 256 * kKiB, 512 * kKiB,
-                              kMiB,     2 * kMiB,  4 * kMiB,  8 * kMiB,  16 * kMiB,  64 * kMiB,  256 * kMiB};
+constexpr int64_t kBytes[] = {kKiB,      2 * kKiB,   4 * kKiB,   8 * kKiB,   16 * kKiB, 32 * kKiB,
+                              64 * kKiB, 128 * kKiB, 256 * kKiB, 512 * kKiB, kMiB,      2 * kMiB,
+                              4 * kMiB,  8 * kMiB,   16 * kMiB,  64 * kMiB,  256 * kMiB};
 constexpr int64_t kRows[] = {1, 4, 8, 16, 32, 64, 128, 256};
 constexpr int64_t kWidth = 4096;
 

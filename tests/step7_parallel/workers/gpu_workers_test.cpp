@@ -27,16 +27,17 @@ TEST_P(GpuWorkers, AnswerWhatOneRankAnswers) {
   const EngineOptions one =
       testing::small_options(checkpoint.directory, DeviceType::cuda, checkpoint.max_model_len);
   const auto alone = engine_with(one)->generate(requests);
-  for (const Grid grid : {Grid{2, 1}, Grid{1, 2}, Grid{4, 1}, Grid{1, 4}, Grid{2, 2}, Grid{8, 1}}) {
-    if (grid.tp * grid.pp > gpus_ || !testing::fits(spec, grid)) continue;
+  for (const Grid grid :
+       {Grid{2, 1}, Grid{1, 2}, Grid{4, 1}, Grid{1, 4}, Grid{2, 2}, Grid{2, 1, 2}, Grid{8, 1}}) {
+    if (grid.tp * grid.pp * grid.cp > gpus_ || !testing::fits(spec, grid)) continue;
     const std::unique_ptr<Engine> engine = engine_with(testing::on_workers(testing::on_grid(one, grid)));
     for (const char* cache : {"cold", "warm"}) {
       const auto outputs = engine->generate(requests);
       for (size_t i = 0; i < outputs.size(); ++i)
-        EXPECT_TRUE(
-            testing::answers_as_one_rank(alone[i], outputs[i], grid,
-                                         fmt::format("{}, tensor {} x pipeline {}, {} cache, prompt {}",
-                                                     checkpoint.name, grid.tp, grid.pp, cache, i)));
+        EXPECT_TRUE(testing::answers_as_one_rank(
+            alone[i], outputs[i], grid,
+            fmt::format("{}, tensor {} x pipeline {} x context {}, {} cache, prompt {}", checkpoint.name,
+                        grid.tp, grid.pp, grid.cp, cache, i)));
     }
   }
 }
