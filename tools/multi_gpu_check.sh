@@ -177,14 +177,16 @@ context() {
 }
 
 tests() {
+  # Kernels that wait for each other on all GPUs by themselves, as those of two programs take turns on a GPU.
+  run tests_communicators 300 "$(binary test_step7)" --gtest_filter='*Gpu*:*Task7_3_*:PeerLayout*-*GpuWorkers*:*Task7_12*:*OfProcesses*'
+  run tests_processes 60 "$(binary test_step7)" --gtest_filter='*OfProcesses*'  # must be the first to use a GPU
   local shard shards=8 processes=()
   for ((shard = 0; shard < shards; ++shard)); do
-    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard run "tests_$shard" 200 "$(binary test_step7)" --gtest_brief=1 \
-      --gtest_filter='*Gpu*:*Task7_3_*:PeerLayout*-*OfProcesses*' &
+    GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard run "tests_$shard" 200 "$(binary test_step7)" \
+      --gtest_filter='*GpuWorkers*:*Task7_12_TwoGpus*' &
     processes+=($!)
   done
   for shard in "${processes[@]}"; do wait "$shard" || failed=1; done
-  run tests_processes 60 "$(binary test_step7)" --gtest_filter='*OfProcesses*'
 }
 
 collectives() {

@@ -49,10 +49,11 @@ std::span<const Variant<PeerAllReduceArgs>> peer_all_reduce_variants() {
 
 std::string_view fastest_all_reduce(int size, int64_t bytes) {
   constexpr int64_t kKiB = 1 << 10, kMiB = 1 << 20;
-  // Two ranks: H200s with 18 NVLinks each (bench/results/h200/step7_gpu_all_reduce.json). A push of all to all carries
-  // the bytes that two shots do, without the second meeting. More ranks: where vLLM changes, not measured here.
-  const int64_t most_pushed = size == 2 ? 4 * kMiB : size <= 4 ? 512 * kKiB : 256 * kKiB;
-  const int64_t most_in_two_shots = size == 2 ? 64 * kMiB : 8 * kMiB;
+  // H200s with 18 NVLinks each: two ranks (bench/results/h200/step7_gpu_all_reduce.json), four
+  // (bench/results/h200x4/collectives.json). A push of two ranks to each other carries the bytes that two shots do, without
+  // the second meeting. Eight: where vLLM changes, not measured here.
+  const int64_t most_pushed = size == 2 ? 4 * kMiB : size <= 4 ? kMiB : 256 * kKiB;
+  const int64_t most_in_two_shots = size == 2 ? 64 * kMiB : size <= 4 ? 16 * kMiB : 8 * kMiB;
   if (bytes <= most_pushed) return "push";
   return bytes <= most_in_two_shots ? "two_shot" : "nccl";
 }
