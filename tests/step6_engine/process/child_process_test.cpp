@@ -189,7 +189,7 @@ TEST(ChildProcess, TheDestructorLeavesNoProcessAndNoThread) {
   const int files = num_open_files(), threads = testing::num_threads();
   int pid = 0;
   {
-    ChildProcess child(shell("sleep 60"));
+    ChildProcess child(shell("exec sleep 60"));
     pid = child.pid();
     EXPECT_NE(process_state(pid), 0);
   }
