@@ -49,6 +49,12 @@ def row(what, must, aim, more, fewer, show, ratio):
     return [what, must, aim, show(fewer), show(more), f"{ratio(more, fewer):.2f} x"]
 
 
+def ranks(grid):
+    """tp2_pp2: 2 tensor ranks x 2 stages."""
+    kinds = {"tp": "tensor ranks", "pp": "stages", "dp": "replicas", "cp": "GPUs that share its rows", "ep": "ranks of experts"}
+    return " x ".join(f"{part[2:]} {kinds[part[:2]]}" for part in grid.split("_"))
+
+
 def rows(folder):
     def faster(more, fewer):
         return more / fewer
@@ -64,54 +70,48 @@ def rows(folder):
 
     each, first, output = "inter_token_latency_mean", "time_to_first_token_mean", "output_tokens_per_second"
     value = folder.value
-    for name in folder.names(r"latency_tp\d+"):
-        n = name.removeprefix("latency_tp")
-        yield row(f"one request, 8B, {n} tensor ranks", *(("1.55 x", "1.70 x") if n == "2" else ("", "")),
-                  value(name, each), value("latency_1", each), us, shorter)
-        yield row(f"prompt of 8,192 tokens, 8B, {n} tensor ranks", *(("1.70 x", "1.85 x") if n == "2" else ("", "")),
-                  value(f"prefill_tp{n}", first), value("prefill_1", first), ms, shorter)
-        yield row(f"common workload, 8B, {n} tensor ranks", *(("1.6 x", "1.75 x") if n == "2" else ("", "")),
-                  value(f"common_tp{n}", output), value("common_1", output), rate, faster)
+
+    def compared(kind, what, key, show, ratio, bounds, base=None):
+        """A row for each grid of a kind of run, beside that kind's run on one GPU."""
+        for name in folder.names(rf"{kind}_(tp|pp|dp|cp|ep)\d+(_pp\d+)?"):
+            grid = name.removeprefix(f"{kind}_")
+            yield row(f"{what}, {ranks(grid)}", *bounds.get(grid, ("", "")), value(name, key), value(base or f"{kind}_1", key),
+                      show, ratio)
+
+    yield from compared("latency", "one request, 8B", each, us, shorter, {"tp2": ("1.55 x", "1.70 x"), "tp4": ("2.4 x", "2.9 x")})
+    yield from compared("latency_32b", "one request, 32B", each, us, shorter, {"tp4": ("3.0 x", "3.5 x")})
+    yield from compared("prefill", "prompt of 8,192 tokens, 8B", first, ms, shorter,
+                        {"tp2": ("1.70 x", "1.85 x"), "tp4": ("2.9 x", "3.4 x")})
+    yield from compared("long", "prompt of 65,536 tokens, 8B", first, ms, shorter, {"cp2": ("1.75 x", "1.9 x")})
+    yield from compared("longest", "prompt of 131,000 tokens, 8B", first, ms, shorter, {"cp4": ("3.4 x", "3.7 x")})
+    yield from compared("common", "common workload, 8B", output, rate, faster, {"tp2": ("1.6 x", "1.75 x")})
     for name in folder.names(r"deep_tp\d+"):
-        n = name.removeprefix("deep_tp")
+        grid = name.removeprefix("deep_")
 
         def of_cache(deep, short):  # what reading 130,000 tokens' keys and values adds to a token
             deep, short = value(deep, each), value(short, each)
             return deep - short if deep and short else None
 
-        yield row(f"attention to 130,000 tokens, one request, 8B, {n} tensor ranks",
-                  *(("1.7 x", "") if n == "2" else ("", "")), of_cache(name, f"latency_tp{n}"), of_cache("deep_1", "latency_1"),
-                  us, shorter)
-    for name in folder.names(r"many_pp\d+"):
-        n = name.removeprefix("many_pp")
-        bounds = ("1.6 x", "1.75 x") if n == "2" else ("", "")
-        yield row(f"1,024 requests, 8B, {n} stages, against one GPU", *bounds, value(name, output), value("many_1", output),
-                  rate, faster)
-        yield row("... against one step at a time", *bounds, value(name, output), value(f"{name}_naive", output), rate, faster)
-    for name in folder.names(r"common_tp\d+_pp\d+"):
-        yield row(f"common workload, 8B, {name.removeprefix('common_')}", "", "", value(name, output),
-                  value("common_1", output), rate, faster)
-    for name in folder.names(r"data_dp\d+"):
-        n = name.removeprefix("data_dp")
-        yield row(f"1,024 requests, 0.6B, {n} replicas", *(("1.85 x", "1.93 x") if n == "2" else ("", "")),
-                  value(name, output), value("data_1", output), rate, faster)
-    yield row("sessions, prefix_aware against round_robin", "1.2 x", "1.4 x", value("sessions_prefix_aware", output),
-              value("sessions_round_robin", output), rate, faster)
+        yield row(f"attention to 130,000 tokens, one request, 8B, {ranks(grid)}",
+                  *{"tp2": ("1.7 x", ""), "tp4": ("3.0 x", "3.5 x")}.get(grid, ("", "")), of_cache(name, f"latency_{grid}"),
+                  of_cache("deep_1", "latency_1"), us, shorter)
+    yield from compared("many", "1,024 requests, 8B, against one GPU", output, rate, faster, {"pp2": ("1.6 x", "1.75 x")})
+    for name in folder.names(r"many_pp\d+_naive"):
+        yield row("... against one step at a time", "1.6 x", "1.75 x", value(name.removesuffix("_naive"), output),
+                  value(name, output), rate, faster)
+    yield from compared("data", "512 requests a replica, 0.6B", output, rate, faster,
+                        {"dp2": ("1.85 x", "1.93 x"), "dp4": ("3.5 x", "3.7 x")})
+    if folder.names("sessions_prefix_aware"):
+        yield row("sessions, prefix_aware against round_robin", "1.2 x", "1.4 x", value("sessions_prefix_aware", output),
+                  value("sessions_round_robin", output), rate, faster)
 
-    def hits(name):
-        prompt_tokens = value(name, "prompt_tokens")
-        return value(name, "cached_tokens") / prompt_tokens if prompt_tokens else None
+        def hits(name):
+            prompt_tokens = value(name, "prompt_tokens")
+            return value(name, "cached_tokens") / prompt_tokens if prompt_tokens else None
 
-    yield row("... prompt tokens found in the cache", "1.5 x", "1.9 x", hits("sessions_prefix_aware"),
-              hits("sessions_round_robin"), lambda share: f"{100 * share:.1f} %", faster)
-    for name in folder.names(r"expert_ep\d+"):
-        n = name.removeprefix("expert_ep")
-        yield row(f"common workload, 30B-A3B, experts on {n} ranks", *(("1.6 x", "") if n == "2" else ("", "")),
-                  value(name, output), value("expert_1", output), rate, faster)
-    for name in folder.names(r"long_cp\d+"):
-        n = name.removeprefix("long_cp")
-        yield row(f"prompt of 65,536 tokens, 8B, rows shared by {n} GPUs", *(("1.75 x", "1.9 x") if n == "2" else ("", "")),
-                  value(name, first), value("long_1", first), ms, shorter)
+        yield row("... prompt tokens found in the cache", "1.5 x", "1.9 x", hits("sessions_prefix_aware"),
+                  hits("sessions_round_robin"), lambda share: f"{100 * share:.1f} %", faster)
+    yield from compared("expert", "common workload, 30B-A3B", output, rate, faster, {"ep2": ("1.6 x", "")})
 
 
 def printed(folder):
