@@ -1,0 +1,10 @@
+#include "step8_advanced/quantization/kernels/rows_stream_cuda.h"
+#include "step8_advanced/quantization/kernels/rows_stream_launch.cuh"
+
+namespace ladder {
+
+void rows_stream_int4(const OpContext& ctx, const QuantizedMatmulArgs& args) {
+  records::launch_rows_stream<WeightCodes::int4, 4, 1, 2, 4>(ctx, args);
+}
+
+}  // namespace ladder
