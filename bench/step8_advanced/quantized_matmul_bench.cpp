@@ -28,7 +28,7 @@ QuantizedMatmulArgs owning(QuantizedMatmulArgs args, const std::shared_ptr<Quant
 template <>
 QuantizedMatmulArgs to_gpu(QuantizedMatmulArgs args, Device device) {
   const auto weight =
-      std::make_shared<QuantizedWeight>(has_records(*args.weight) ? in_records(*args.weight) : *args.weight);
+      std::make_shared<QuantizedWeight>(fits_records(*args.weight) ? in_records(*args.weight) : *args.weight);
   for (Tensor* tensor :
        {&weight->codes, &weight->scales, &weight->zeros, &weight->records.bytes, &args.x, &args.out})
     if (tensor->defined()) *tensor = tensor->to(device);

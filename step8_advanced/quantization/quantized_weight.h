@@ -15,9 +15,9 @@ namespace ladder {
 
 // A weight as a GPU streams it: kernels/weight_records.h.
 struct WeightRecords {
-  Tensor bytes =
-      {};  // u8 [rows / 16, columns / 128, bytes of a record], rounded up; undefined: there are none
-  DType scales = DType::f32;
+  // u8 [rows / 16, columns / 128, bytes of a record], rounded up; undefined: there are none
+  Tensor bytes = {};
+  float unit = 1;  // of the scales in it: a power of two
   bool zeros = false;
 };
 

@@ -73,9 +73,9 @@ struct PlainWeight {
 template <WeightCodes type>
 struct RecordedWeight {
   const uint8_t* records;
-  int64_t blocks, record_bytes, scales_at, zeros_at;
+  int64_t blocks, record_bytes, scales_at, pair_bytes;
   int groups;
-  DType scales;
+  float unit;
   bool zeros;
 
   explicit RecordedWeight(const QuantizedWeight& weight) {
@@ -84,17 +84,10 @@ struct RecordedWeight {
     blocks = weight.records.bytes.dim(1);
     record_bytes = layout.bytes();
     scales_at = layout.codes_bytes();
-    zeros_at = scales_at + layout.scales_bytes();
+    pair_bytes = layout.pair_bytes();
     groups = layout.groups;
-    scales = layout.scales;
+    unit = weight.records.unit;
     zeros = layout.zeros;
-  }
-
-  __device__ float scale(const uint8_t* record, int at) const {
-    const uint8_t* from = record + scales_at;
-    if (scales == DType::f32) return reinterpret_cast<const float*>(from)[at];
-    if (scales == DType::bf16) return to_float(reinterpret_cast<const __nv_bfloat16*>(from)[at]);
-    return to_float(reinterpret_cast<const __half*>(from)[at]);
   }
 
   __device__ void load(int64_t row, int64_t first, RowOfCodes& to) const {
@@ -108,9 +101,12 @@ struct RecordedWeight {
     auto word = [&](int v, int w) {
       return reinterpret_cast<const uint32_t*>(record + ((half * kVectors + v) * kWarp + lane) * 16)[w];
     };
-    const int place = (column * groups / static_cast<int>(kRecordColumns) * 8 + in_tile % 8) * 2 + odd;
-    const float row_scale = scale(record, place);
-    const uint8_t row_zero = zeros ? record[zeros_at + place] : middle_code(type);
+    const uint8_t* pair = record + scales_at +
+                          (column * groups / static_cast<int>(kRecordColumns) * 8 + in_tile % 8) * pair_bytes;
+    constexpr bool kHalves = type == WeightCodes::int4;
+    const float row_scale = unit * (kHalves ? to_float(reinterpret_cast<const __half*>(pair)[odd])
+                                            : reinterpret_cast<const float*>(pair)[odd]);
+    const uint8_t row_zero = zeros ? pair[(kHalves ? 4 : 8) + odd] : middle_code(type);
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
       const int j = 2 * q + c / 4, i = c % 4 / 2 * 2 + odd, h = c % 2, nibble = 4 * (i + 4 * h);

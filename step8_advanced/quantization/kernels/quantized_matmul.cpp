@@ -19,8 +19,9 @@ void expect_adjacent(const Tensor& tensor, std::string_view what) {
 void check_records(const QuantizedWeight& weight) {
   LADDER_CHECK(!weight.codes.defined() && !weight.scales.defined() && !weight.zeros.defined(),
                "quantized_matmul: a weight in records that has codes, scales or zeros beside them");
-  LADDER_CHECK(has_records(weight), "quantized_matmul: records of {} columns in groups of {} from {} on",
-               weight.k, weight.group_size, weight.group_offset);
+  LADDER_CHECK(groups_fit_records(weight),
+               "quantized_matmul: records of {} columns in groups of {} from {} on", weight.k,
+               weight.group_size, weight.group_offset);
   expect_shape(weight.records.bytes,
                {(weight.n + kRecordRows - 1) / kRecordRows, (weight.k + kRecordColumns - 1) / kRecordColumns,
                 record_layout(weight).bytes()},

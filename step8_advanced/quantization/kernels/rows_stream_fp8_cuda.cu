@@ -4,7 +4,7 @@
 namespace ladder {
 
 void rows_stream_fp8(const OpContext& ctx, const QuantizedMatmulArgs& args) {
-  records::launch_rows_stream<WeightCodes::fp8_e4m3, 2, 1>(ctx, args);
+  records::launch_rows_stream<WeightCodes::fp8_e4m3, false, 1>(ctx, args);
 }
 
 }  // namespace ladder

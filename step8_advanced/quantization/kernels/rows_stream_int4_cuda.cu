@@ -4,7 +4,10 @@
 namespace ladder {
 
 void rows_stream_int4(const OpContext& ctx, const QuantizedMatmulArgs& args) {
-  records::launch_rows_stream<WeightCodes::int4, 4, 1, 2, 4>(ctx, args);
+  if (args.weight->records.zeros)
+    records::launch_rows_stream<WeightCodes::int4, true, 1, 2, 4>(ctx, args);
+  else
+    records::launch_rows_stream<WeightCodes::int4, false, 1, 2, 4>(ctx, args);
 }
 
 }  // namespace ladder

@@ -4,7 +4,10 @@
 namespace ladder {
 
 void rows_stream_int8(const OpContext& ctx, const QuantizedMatmulArgs& args) {
-  records::launch_rows_stream<WeightCodes::int8, 2, 1>(ctx, args);
+  if (args.weight->records.zeros)
+    records::launch_rows_stream<WeightCodes::int8, true, 1>(ctx, args);
+  else
+    records::launch_rows_stream<WeightCodes::int8, false, 1>(ctx, args);
 }
 
 }  // namespace ladder

@@ -1,6 +1,7 @@
 #include "step8_advanced/quantization/kernels/weight_records.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <numeric>
 
@@ -16,31 +17,22 @@ int64_t columns_of_a_scale(const QuantizedWeight& weight) {
   return std::gcd(std::gcd(weight.group_size, weight.group_offset), kRecordColumns);
 }
 
-bool are_exact_in(DType dtype, const Tensor& scales) {
-  bool exact = true;
-  with_float_type(dtype, "scales", [&](auto tag) {
-    using T = decltype(tag);
-    for (int64_t row = 0; row < scales.dim(0); ++row)
-      for (int64_t group = 0; group < scales.dim(1); ++group) {
-        const float scale = scales.data<float>()[row * scales.stride(0) + group];
-        exact = exact && static_cast<float>(T(scale)) == scale;
-      }
-  });
-  return exact;
-}
-
-// The smallest dtype that holds all scales.
-DType dtype_of_scales(const Tensor& scales) {
-  for (const DType dtype : {DType::bf16, DType::f16})
-    if (are_exact_in(dtype, scales)) return dtype;
-  return DType::f32;
+// A power of two in whose units f16 holds the largest scale, and the smaller ones for as long as it can.
+float unit_of_scales(const QuantizedWeight& weight) {
+  if (weight.type != WeightCodes::int4) return 1;
+  float largest = 0;
+  for (int64_t row = 0; row < weight.n; ++row)
+    for (int64_t group = 0; group < weight.num_groups(); ++group)
+      largest =
+          std::max(largest, std::fabs(weight.scales.data<float>()[row * weight.scales.stride(0) + group]));
+  return largest > 0 ? std::ldexp(1.0f, std::clamp(std::ilogb(largest) - 14, -126, 126)) : 1.0f;
 }
 
 // One record after another, from codes as bytes that are positive: 0 to 15, 0 to 255, or E4M3's bits.
 class RecordWriter {
  public:
-  RecordWriter(const QuantizedWeight& weight, const RecordLayout& layout)
-      : weight_(weight), layout_(layout), columns_of_a_scale_(kRecordColumns / layout.groups) {}
+  RecordWriter(const QuantizedWeight& weight, const RecordLayout& layout, float unit)
+      : weight_(weight), layout_(layout), unit_(unit), columns_of_a_scale_(kRecordColumns / layout.groups) {}
 
   void write(int64_t tile, int64_t block, uint8_t* record) const {
     for (int64_t half = 0; half < 2; ++half)
@@ -68,8 +60,8 @@ class RecordWriter {
             words[2 * j + i / 2] |= code << 8 * (i % 2 + 2 * h);
           }
         }
-    for (int vector = 0; vector < layout_.vectors; ++vector)
-      std::memcpy(record + ((half * layout_.vectors + vector) * 32 + lane) * 16, words + 4 * vector, 16);
+    for (int64_t vector = 0; vector < layout_.vectors(); ++vector)
+      std::memcpy(record + ((half * layout_.vectors() + vector) * 32 + lane) * 16, words + 4 * vector, 16);
   }
 
   uint32_t code_at(int64_t row, int64_t column) const {
@@ -87,55 +79,65 @@ class RecordWriter {
 
   void write_scale(int64_t tile, int64_t block, int64_t group, int64_t row, uint8_t* record) const {
     const int64_t j = tile * kRecordRows + row, column = block * kRecordColumns + group * columns_of_a_scale_;
-    const int64_t place = (group * 8 + row % 8) * 2 + row / 8;
     float scale = 0;
     uint8_t zero = 0;
     if (j < weight_.n && column < weight_.k) {
       const int64_t of = (column + weight_.group_offset) / weight_.group_size;
-      scale = weight_.scales.data<float>()[j * weight_.scales.stride(0) + of];
+      scale = weight_.scales.data<float>()[j * weight_.scales.stride(0) + of] / unit_;
       if (layout_.zeros) {
         zero = static_cast<const uint8_t*>(weight_.zeros.raw())[j * weight_.zeros.stride(0) + of];
         if (weight_.type == WeightCodes::int8) zero ^= 128;
       }
     }
-    uint8_t* scales = record + layout_.codes_bytes();
-    with_float_type(layout_.scales, "scales", [&](auto tag) {
-      const auto stored = decltype(tag)(scale);
-      std::memcpy(scales + place * static_cast<int64_t>(sizeof stored), &stored, sizeof stored);
-    });
-    if (layout_.zeros) scales[layout_.scales_bytes() + place] = zero;
+    const f16 half(scale);
+    std::memcpy(record + layout_.scale_at(group, row),
+                layout_.scale_bytes() == 2 ? static_cast<const void*>(&half) : &scale,
+                static_cast<size_t>(layout_.scale_bytes()));
+    if (layout_.zeros) record[layout_.zero_at(group, row)] = zero;
   }
 
   const QuantizedWeight& weight_;
   RecordLayout layout_;
+  float unit_;
   int64_t columns_of_a_scale_;
 };
 
 }  // namespace
 
 RecordLayout record_layout(const QuantizedWeight& weight) {
-  return {.vectors = weight.type == WeightCodes::int4 ? 1 : 2,
+  return {.type = weight.type,
           .groups = static_cast<int>(kRecordColumns / columns_of_a_scale(weight)),
-          .scales = weight.records.scales,
           .zeros = weight.records.zeros};
 }
 
-bool has_records(const QuantizedWeight& weight) {
+bool groups_fit_records(const QuantizedWeight& weight) {
   if (weight.type == WeightCodes::fp4_e2m1) return false;
   return columns_of_a_scale(weight) >= (weight.type == WeightCodes::int4 ? 32 : kRecordColumns);
 }
 
+bool fits_records(const QuantizedWeight& weight) {
+  if (!groups_fit_records(weight)) return false;
+  if (weight.type != WeightCodes::int4) return true;
+  const float unit = unit_of_scales(weight);
+  for (int64_t row = 0; row < weight.n; ++row)
+    for (int64_t group = 0; group < weight.num_groups(); ++group) {
+      const float scale = weight.scales.data<float>()[row * weight.scales.stride(0) + group] / unit;
+      if (static_cast<float>(f16(scale)) != scale) return false;
+    }
+  return true;
+}
+
 QuantizedWeight in_records(const QuantizedWeight& weight) {
-  LADDER_CHECK(has_records(weight), "a weight in groups of {} from {} on has no records", weight.group_size,
-               weight.group_offset);
+  LADDER_CHECK(groups_fit_records(weight), "a weight in groups of {} from {} on has no records",
+               weight.group_size, weight.group_offset);
   QuantizedWeight result = weight;
   result.codes = result.scales = result.zeros = {};
-  result.records = {.scales = dtype_of_scales(weight.scales), .zeros = weight.zeros.defined()};
+  result.records = {.unit = unit_of_scales(weight), .zeros = weight.zeros.defined()};
   const RecordLayout layout = record_layout(result);
   const int64_t tiles = (weight.n + kRecordRows - 1) / kRecordRows;
   const int64_t blocks = (weight.k + kRecordColumns - 1) / kRecordColumns;
-  result.records.bytes = Tensor::empty({tiles, blocks, layout.bytes()}, DType::u8);
-  const RecordWriter writer(weight, layout);
+  result.records.bytes = Tensor::zeros({tiles, blocks, layout.bytes()}, DType::u8);
+  const RecordWriter writer(weight, layout, result.records.unit);
   parallel_for(tiles, 1, [&](int64_t begin, int64_t end) {
     for (int64_t tile = begin; tile < end; ++tile)
       for (int64_t block = 0; block < blocks; ++block)

@@ -21,7 +21,7 @@ Tensor layout_of(const QuantizedWeight& weight) {
                              weight.k,
                              weight.group_size,
                              weight.group_offset,
-                             static_cast<int64_t>(weight.records.scales),
+                             std::ilogb(weight.records.unit),
                              weight.records.zeros ? 1 : 0};
   return Tensor::from<int64_t>(numbers, {6});
 }
@@ -37,8 +37,9 @@ QuantizedWeight weight_of(const LinearShape& shape, const std::vector<Tensor>& t
           .columns = tensors[kColumns],
           .group_size = layout[2],
           .group_offset = layout[3],
-          .records = {
-              .bytes = tensors[kRecords], .scales = static_cast<DType>(layout[4]), .zeros = layout[5] != 0}};
+          .records = {.bytes = tensors[kRecords],
+                      .unit = std::ldexp(1.0f, static_cast<int>(layout[4])),
+                      .zeros = layout[5] != 0}};
 }
 
 Tensor rows_of(const Tensor& tensor, int64_t begin, int64_t count) {
@@ -51,7 +52,7 @@ QuantizedWeight on_device(Device device, const LinearShape& shape, const Quantiz
   bool whole_records = true;
   for (size_t part = 0; part + 1 < shape.out.size(); ++part)
     whole_records = whole_records && shape.out[part].size % kRecordRows == 0;
-  QuantizedWeight result = has_records(weight) && (whole_records || !cut) ? in_records(weight) : weight;
+  QuantizedWeight result = (whole_records || !cut) && fits_records(weight) ? in_records(weight) : weight;
   for (Tensor* tensor :
        {&result.codes, &result.scales, &result.zeros, &result.columns, &result.records.bytes})
     if (tensor->defined()) *tensor = tensor->to(device);
