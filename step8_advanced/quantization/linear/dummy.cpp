@@ -1,5 +1,6 @@
 // Random codes of a scheme, so that a model's speed can be measured where there is nothing but its config.json
 // (--load-format dummy).
+#include <algorithm>
 #include <cmath>
 
 #include "step1_layers/core/error.h"
