@@ -33,6 +33,11 @@ CLI::Option* switch_off(CLI::App& app, const char* name, bool& value, const char
       name, [&value] { value = false; }, help);
 }
 
+// Of a value that --load-format takes.
+LoadFormat parse_load_format(const std::string& name) {
+  return name == "dummy" ? LoadFormat::dummy : LoadFormat::automatic;
+}
+
 bool several_gpus(const RunnerConfig& runner) {
   return !runner.device.is_cpu() && num_ranks(runner) > 1;
 }
@@ -340,7 +345,7 @@ void EngineFlags::connect_with_others(EngineOptions& options, const DataParallel
 
 ModelMakers EngineFlags::model_makers() const {
   ModelMakers makers;
-  makers.linear_method = make_quantized_linear_methods();
+  makers.linear_method = make_quantized_linear_methods(parse_load_format(load_format_));
   // Where no replicas share experts out, the second makes what the empty maker makes.
   makers.mlp = options_.runner.expert_parallel ? make_expert_parallel_mlp : make_split_experts_mlp;
   // Both are refused with --prefill-context-parallel-size, which makes the model too, in the flags' own words.
@@ -391,7 +396,7 @@ EngineOptions EngineFlags::options(const DataParallelFlags* replicas) const {
   RunnerConfig& runner = options.runner;
   runner.device = find_device(device_);
   runner.kv_cache_dtype = parse_kv_cache_dtype(kv_cache_dtype_, "--kv-cache-dtype");
-  runner.load_format = load_format_ == "dummy" ? LoadFormat::dummy : LoadFormat::automatic;
+  runner.load_format = parse_load_format(load_format_);
   options.makers.split_layers = split_layers;
   options.makers.model = model_makers();
   const bool split_experts = replicas != nullptr && replicas->split_experts();

@@ -1,13 +1,40 @@
 // The product with a quantized weight beside the dense product in bf16: decoding (1, 4, 16 rows) with a weight [4096, 4096],
 // which no cache holds as operands rotate, and a prefill of 256 rows with [2048, 2048]. bytes: codes, scales, x and out.
+// On a GPU: the weights of Llama-3.1-8B's layers and a square one, at 1 to 1024 rows.
 #include <fmt/format.h>
 
+#include "bench/support/bench_cuda.h"
 #include "bench/support/bench_support.h"
 #include "step1_layers/core/small_floats.h"
 #include "step1_layers/linear/matmul.h"
 #include "step8_advanced/quantization/kernels/quantized_matmul.h"
+#include "step8_advanced/quantization/kernels/weight_records.h"
 
 namespace ladder::bench {
+
+namespace {
+
+// With what owns the weight: it travels with x.
+QuantizedMatmulArgs owning(QuantizedMatmulArgs args, const std::shared_ptr<QuantizedWeight>& weight) {
+  const auto owner = std::make_shared<std::pair<Tensor, std::shared_ptr<QuantizedWeight>>>(args.x, weight);
+  args.x = Tensor::wrap(args.x.raw(), args.x.shape(), args.x.dtype(), args.x.device(), owner);
+  args.weight = weight.get();
+  return args;
+}
+
+}  // namespace
+
+// The weight as a GPU keeps it.
+template <>
+QuantizedMatmulArgs to_gpu(QuantizedMatmulArgs args, Device device) {
+  const auto weight =
+      std::make_shared<QuantizedWeight>(fits_records(*args.weight) ? in_records(*args.weight) : *args.weight);
+  for (Tensor* tensor :
+       {&weight->codes, &weight->scales, &weight->zeros, &weight->records.bytes, &args.x, &args.out})
+    if (tensor->defined()) *tensor = tensor->to(device);
+  return owning(args, weight);
+}
+
 namespace {
 
 struct Format {
@@ -38,7 +65,7 @@ QuantizedWeight random_weight(const Format& format, int64_t n, int64_t k) {
     code = format.type == WeightCodes::fp8_e4m3 ? float_to_e4m3(number * kMaxE4M3)
                                                 : static_cast<uint8_t>(static_cast<int>(number * 128));
   }
-  weight.scales = random_tensor({n, k / weight.group_size}, DType::f32);
+  weight.scales = random_tensor({n, k / weight.group_size}, DType::bf16).to(DType::f32);
   if (format.zeros) {
     weight.zeros = Tensor::empty(weight.scales.shape(), DType::u8);
     weight.zeros.fill_bytes(7);
@@ -55,17 +82,12 @@ BenchProblem<QuantizedMatmulArgs> problem(const Format& format, int64_t n, int64
   result.bytes = static_cast<double>(codes + n * groups * (4 + (format.zeros ? 1 : 0)) + 2 * m * (k + n));
   result.flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
   result.make = [=] {
-    // What owns the weight travels with x.
-    const auto weight = std::make_shared<QuantizedWeight>(random_weight(format, n, k));
-    const Tensor values = random_tensor({m, k}, DType::bf16);
-    const auto owner = std::make_shared<std::pair<Tensor, std::shared_ptr<QuantizedWeight>>>(values, weight);
     QuantizedMatmulArgs args;
-    args.x = Tensor::wrap(values.raw(), values.shape(), values.dtype(), Device{}, owner);
-    args.weight = weight.get();
+    args.x = random_tensor({m, k}, DType::bf16);
     if (format.rounds_x)
       args.activations = QuantizationArgs{.strategy = ScaleStrategy::token, .dynamic = true};
     args.out = Tensor::zeros({m, n}, DType::bf16);
-    return args;
+    return owning(args, std::make_shared<QuantizedWeight>(random_weight(format, n, k)));
   };
   return result;
 }
@@ -84,7 +106,7 @@ BenchProblem<MatmulArgs> dense_problem(int64_t n, int64_t k, int64_t m) {
 }
 
 struct Size {
-  int64_t n, k, m;
+  int64_t n, k, m = 0;
 };
 constexpr Size kSizes[] = {{4096, 4096, 1}, {4096, 4096, 4}, {4096, 4096, 16}, {2048, 2048, 256}};
 
@@ -97,6 +119,17 @@ const bool kRegistered = [] {
   }
   register_ladder("matmul", matmul_variants(), dense);
   register_ladder("quantized_matmul", quantized_matmul_variants(), problems);
+
+  problems.clear();
+  dense.clear();
+  for (const Size& size : {Size{8192, 8192}, {28672, 4096}, {4096, 14336}, {6144, 4096}, {4096, 4096}})
+    for (const int64_t m : {1, 4, 8, 16, 32, 64, 1024}) {
+      dense.push_back(dense_problem(size.n, size.k, m));
+      for (const Format& format : kFormats)
+        if (!format.rounds_x) problems.push_back(problem(format, size.n, size.k, m));
+    }
+  register_cuda_ladder("matmul", matmul_variants(), dense);
+  register_cuda_ladder("quantized_matmul", quantized_matmul_variants(), problems);
   return true;
 }();
 

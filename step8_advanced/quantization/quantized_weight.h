@@ -13,6 +13,14 @@
 
 namespace ladder {
 
+// A weight as a GPU streams it: kernels/weight_records.h.
+struct WeightRecords {
+  // u8 [rows / 16, columns / 128, bytes of a record], rounded up; undefined: there are none
+  Tensor bytes = {};
+  float unit = 1;  // of the scales in it: a power of two
+  bool zeros = false;
+};
+
 struct QuantizedWeight {
   WeightCodes type = WeightCodes::int8;
   int64_t n = 0, k = 0;
@@ -23,6 +31,8 @@ struct QuantizedWeight {
   Tensor columns = {};       // i32 [k]: the input feature of each stored column; undefined: as they are
   int64_t group_size = 0;    // columns that share a scale; k where a row has one scale
   int64_t group_offset = 0;  // columns of the first group that lie on the rank before (tensor parallelism)
+
+  WeightRecords records = {};  // on a GPU: in place of codes, scales and zeros, which are undefined then
 
   int64_t num_groups() const { return scales.dim(1); }
 };

@@ -2,6 +2,10 @@
 
 #include "step8_advanced/quantization/kernels/quantized_matmul_rungs.h"
 #include "step8_advanced/quantization/kernels/round_activations.h"
+#include "step8_advanced/quantization/kernels/weight_records.h"
+#ifdef LADDER_HAS_CUDA
+#include "step8_advanced/quantization/kernels/quantized_matmul_cuda.h"
+#endif
 
 namespace ladder {
 
@@ -12,6 +16,23 @@ void expect_adjacent(const Tensor& tensor, std::string_view what) {
                "quantized_matmul: the elements of a row of {} are not adjacent", what);
 }
 
+void check_records(const QuantizedWeight& weight) {
+  LADDER_CHECK(!weight.codes.defined() && !weight.scales.defined() && !weight.zeros.defined(),
+               "quantized_matmul: a weight in records that has codes, scales or zeros beside them");
+  LADDER_CHECK(groups_fit_records(weight),
+               "quantized_matmul: records of {} columns in groups of {} from {} on", weight.k,
+               weight.group_size, weight.group_offset);
+  expect_shape(weight.records.bytes,
+               {(weight.n + kRecordRows - 1) / kRecordRows, (weight.k + kRecordColumns - 1) / kRecordColumns,
+                record_layout(weight).bytes()},
+               "quantized_matmul: records");
+  expect_dtype(weight.records.bytes, DType::u8, "quantized_matmul: records");
+  LADDER_CHECK(weight.records.bytes.is_contiguous(), "quantized_matmul: records are not contiguous");
+  LADDER_CHECK(weight.records.bytes.device().type == DeviceType::cuda,
+               "quantized_matmul: records are on {}, expected a GPU, whose kernels take them",
+               device_name(weight.records.bytes.device()));
+}
+
 void check_weight(const QuantizedWeight& weight) {
   LADDER_CHECK(
       weight.k > 0 && weight.group_size > 0 && weight.group_offset >= 0 &&
@@ -19,6 +40,15 @@ void check_weight(const QuantizedWeight& weight) {
       "quantized_matmul: {} columns in groups of {} from {} on: expected columns, a group size and an "
       "offset below it",
       weight.k, weight.group_size, weight.group_offset);
+  if (weight.columns.defined()) {
+    expect_shape(weight.columns, {weight.k}, "quantized_matmul: columns");
+    expect_dtype(weight.columns, DType::i32, "quantized_matmul: columns");
+    expect_adjacent(weight.columns, "columns");
+  }
+  if (weight.records.bytes.defined()) {
+    check_records(weight);
+    return;
+  }
   const int64_t groups = (weight.k + weight.group_offset + weight.group_size - 1) / weight.group_size;
   const DType integers = weight.type == WeightCodes::int8 ? DType::i8 : DType::u8;
   expect_shape(weight.codes, {weight.n, is_nibble(weight.type) ? (weight.k + 1) / 2 : weight.k},
@@ -34,11 +64,6 @@ void check_weight(const QuantizedWeight& weight) {
     expect_shape(weight.zeros, {weight.n, groups}, "quantized_matmul: zeros");
     expect_dtype(weight.zeros, integers, "quantized_matmul: zeros");
     expect_adjacent(weight.zeros, "zeros");
-  }
-  if (weight.columns.defined()) {
-    expect_shape(weight.columns, {weight.k}, "quantized_matmul: columns");
-    expect_dtype(weight.columns, DType::i32, "quantized_matmul: columns");
-    expect_adjacent(weight.columns, "columns");
   }
 }
 
@@ -109,6 +134,23 @@ std::span<const Variant<QuantizedMatmulArgs>> quantized_matmul_variants() {
      .supports = int8_vnni_supports,
      .workspace = int8_workspace_vnni,
      .run = int8_vnni},
+#endif
+#ifdef LADDER_HAS_CUDA
+    {.name = "dequantized",
+     .device = DeviceType::cuda,
+     .idea = "the weight written out as x's dtype, some rows at a time, then the dense product",
+     .supports = quantized_matmul_takes_dequantized,
+     .workspace = quantized_matmul_dequantized_workspace,
+     .run = quantized_matmul_dequantized},
+    {.name = "rows_stream",
+     .device = DeviceType::cuda,
+     .idea =
+         "few rows: codes in the order of mma operands come through a ring per warp, and become numbers in registers",
+     .min_arch = 90,
+     .batch_invariant = false,
+     .supports = quantized_matmul_takes_rows_stream,
+     .workspace = quantized_matmul_rows_stream_workspace,
+     .run = quantized_matmul_rows_stream},
 #endif
   };
   return table;

@@ -31,6 +31,11 @@ void check_activations(const QuantizationArgs& args, float input_scale) {
       "activations with E4M3 scales and a global one (NVFP4): not served; expected weights alone to be NVFP4");
 }
 
+bool are_rounded_on_a_gpu(const QuantizationArgs& args) {
+  return args.strategy != ScaleStrategy::group && args.scale_format == ScaleFormat::f32 &&
+         (!args.is_float || args.num_bits == 8);
+}
+
 float round_activations(const float* x, int64_t k, const std::optional<QuantizationArgs>& args,
                         float input_scale, float* values) {
   const std::span<const float> row(x, static_cast<size_t>(k));

@@ -16,6 +16,9 @@ namespace ladder {
 // Error: a scheme that is not served, or a static scale that is not finite and above 0.
 void check_activations(const QuantizationArgs& args, float input_scale);
 
+// Whether a GPU's rungs round so (prepare_x_cuda.h): one grid for a row, its scale in f32, codes of integers or E4M3.
+bool are_rounded_on_a_gpu(const QuantizationArgs& args);
+
 // values[k] * the scale that is returned = x'[k]. With one grid for the row, values are codes less the zero point: whole
 // numbers of at most 9 bits, or floats of 8 bits and less; with groups they are x' itself and the scale is 1, as without
 // args. A row with a

@@ -12,5 +12,7 @@ std::shared_ptr<const LinearMethod> packed_linear_method(const StoredLinear& sto
 std::shared_ptr<const LinearMethod> block_float_linear_method(const StoredLinear& stored);  // nvfp4, mx
 std::shared_ptr<const LinearMethod> gptq_linear_method(const StoredLinear& stored);
 std::shared_ptr<const LinearMethod> awq_linear_method(const StoredLinear& stored);
+// Reads no weight, and makes up codes of the scheme (dummy.cpp).
+std::shared_ptr<const LinearMethod> dummy_linear_method(const StoredLinear& stored);
 
 }  // namespace ladder

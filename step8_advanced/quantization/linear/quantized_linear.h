@@ -9,6 +9,7 @@
 #include <memory>
 
 #include "step1_layers/linear/linear_method.h"
+#include "step2_model/model.h"
 #include "step8_advanced/quantization/stored_linear.h"
 
 namespace ladder {
@@ -19,6 +20,8 @@ namespace ladder {
 // Error, here: a scheme that the format cannot hold, or activations that quantized_matmul does not serve. When a linear
 // is made: sizes that do not fill the words of GPTQ or AWQ. After loading: what no such file can hold: scales that are not
 // finite and above 0, NaN among the codes, zero points outside of the codes, a g_idx that does not fit.
-std::shared_ptr<const LinearMethod> quantized_linear_method(const StoredLinear& stored);
+// LoadFormat::dummy: no weight is read, random codes of the same scheme take its place.
+std::shared_ptr<const LinearMethod> quantized_linear_method(const StoredLinear& stored,
+                                                            LoadFormat load_format = LoadFormat::automatic);
 
 }  // namespace ladder

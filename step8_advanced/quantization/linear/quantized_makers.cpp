@@ -6,6 +6,7 @@
 #include "step1_layers/core/error.h"
 #include "step2_model/families/family.h"
 #include "step8_advanced/quantization/config/quantization_config.h"
+#include "step8_advanced/quantization/kernels/round_activations.h"
 #include "step8_advanced/quantization/linear/quantized_linear.h"
 
 namespace ladder {
@@ -65,16 +66,20 @@ class LastConfig {
 }  // namespace
 
 std::function<std::shared_ptr<const LinearMethod>(const OpContext& ctx, const NamedLinear& linear)>
-make_quantized_linear_methods() {
-  return [last = std::make_shared<LastConfig>()](
+make_quantized_linear_methods(LoadFormat load_format) {
+  return [load_format, last = std::make_shared<LastConfig>()](
              const OpContext& ctx, const NamedLinear& linear) -> std::shared_ptr<const LinearMethod> {
     if (linear.spec.quantization_config.empty()) return nullptr;
-    LADDER_CHECK(ctx.device.is_cpu(), "{}: quantized weights run on the CPU only, expected --device cpu",
-                 kConfig);
+    LADDER_CHECK(ctx.device.type != DeviceType::fake, "{}: no quantized weights on {}", kConfig,
+                 device_name(ctx.device));
     const std::optional<StoredLinear> stored = last->of(linear.spec)->linear(linear.part_names);
     if (!stored) return nullptr;
+    LADDER_CHECK(ctx.device.is_cpu() || !stored->scheme.input_activations ||
+                     are_rounded_on_a_gpu(*stored->scheme.input_activations),
+                 "{}: {}: such activations are rounded on the CPU only, expected --device cpu", kConfig,
+                 linear.name);
     try {
-      return quantized_linear_method(*stored);
+      return quantized_linear_method(*stored, load_format);
     } catch (const Error& error) {
       fail("{}: {}: {}", kConfig, linear.name, error.what());
     }

@@ -3,7 +3,7 @@
 #include <functional>
 #include <memory>
 
-#include "step2_model/model_makers.h"
+#include "step2_model/model.h"
 
 namespace ladder {
 
@@ -11,8 +11,9 @@ namespace ladder {
 // it says (config/quantization_config.h).
 // Error naming the config or the linear: a quantization_config that is not understood; merged parts that are stored
 // differently; a format that is refused (quantized_linear.h); lm_head, a router or experts among what is quantized: only
-// a layer's linears can be; a device other than the CPU.
+// a layer's linears can be; on a GPU, activations that are rounded in
+// groups or to floats of four bits.
 std::function<std::shared_ptr<const LinearMethod>(const OpContext& ctx, const NamedLinear& linear)>
-make_quantized_linear_methods();
+make_quantized_linear_methods(LoadFormat load_format = LoadFormat::automatic);
 
 }  // namespace ladder

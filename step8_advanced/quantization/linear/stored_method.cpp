@@ -5,20 +5,25 @@
 
 #include "step1_layers/core/arena.h"
 #include "step1_layers/core/error.h"
-#include "step1_layers/core/parallel.h"
+#include "step8_advanced/quantization/kernels/gather_columns.h"
 #include "step8_advanced/quantization/kernels/quantized_matmul.h"
+#include "step8_advanced/quantization/kernels/weight_records.h"
 
 namespace ladder {
 namespace {
 
 // Where a linear's tensors lie after process_after_load; undefined what it does not have.
-enum Kept : size_t { kCodes, kScales, kZeros, kColumns, kLayout, kInputScales, kBias, kNumKept };
+enum Kept : size_t { kCodes, kScales, kZeros, kRecords, kColumns, kLayout, kInputScales, kBias, kNumKept };
 
-// The numbers of a QuantizedWeight: i64 [4].
+// The numbers of a QuantizedWeight: i64 [6], in the CPU's memory as the input scales.
 Tensor layout_of(const QuantizedWeight& weight) {
-  const int64_t numbers[] = {static_cast<int64_t>(weight.type), weight.k, weight.group_size,
-                             weight.group_offset};
-  return Tensor::from<int64_t>(numbers, {4});
+  const int64_t numbers[] = {static_cast<int64_t>(weight.type),
+                             weight.k,
+                             weight.group_size,
+                             weight.group_offset,
+                             std::ilogb(weight.records.unit),
+                             weight.records.zeros ? 1 : 0};
+  return Tensor::from<int64_t>(numbers, {6});
 }
 
 QuantizedWeight weight_of(const LinearShape& shape, const std::vector<Tensor>& tensors) {
@@ -31,27 +36,27 @@ QuantizedWeight weight_of(const LinearShape& shape, const std::vector<Tensor>& t
           .zeros = tensors[kZeros],
           .columns = tensors[kColumns],
           .group_size = layout[2],
-          .group_offset = layout[3]};
-}
-
-// x's columns in the order of the weight's, 0 where it has none.
-Tensor gather_columns(const OpContext& ctx, const Tensor& x, const Tensor& columns) {
-  const Tensor out = ctx.arena->take({x.dim(0), columns.numel()}, x.dtype());
-  const int32_t* from = columns.data<int32_t>();
-  with_float_type(x.dtype(), "x", [&](auto tag) {
-    using T = decltype(tag);
-    parallel_for(x.dim(0), 1, [&](int64_t begin, int64_t end) {
-      for (int64_t row = begin; row < end; ++row)
-        for (int64_t i = 0; i < columns.numel(); ++i)
-          out.data<T>()[row * columns.numel() + i] =
-              from[i] < 0 ? T(0.0f) : x.data<T>()[row * x.stride(0) + from[i]];
-    });
-  });
-  return out;
+          .group_offset = layout[3],
+          .records = {.bytes = tensors[kRecords],
+                      .unit = std::ldexp(1.0f, static_cast<int>(layout[4])),
+                      .zeros = layout[5] != 0}};
 }
 
 Tensor rows_of(const Tensor& tensor, int64_t begin, int64_t count) {
   return tensor.defined() ? tensor.narrow(0, begin, count) : tensor;
+}
+
+// As the device's kernels take it. `cut`: rows of some parts will be multiplied alone.
+QuantizedWeight on_device(Device device, const LinearShape& shape, const QuantizedWeight& weight, bool cut) {
+  if (device.type != DeviceType::cuda) return weight;
+  bool whole_records = true;
+  for (size_t part = 0; part + 1 < shape.out.size(); ++part)
+    whole_records = whole_records && shape.out[part].size % kRecordRows == 0;
+  QuantizedWeight result = (whole_records || !cut) && fits_records(weight) ? in_records(weight) : weight;
+  for (Tensor* tensor :
+       {&result.codes, &result.scales, &result.zeros, &result.columns, &result.records.bytes})
+    if (tensor->defined()) *tensor = tensor->to(device);
+  return result;
 }
 
 // The rows of some parts alone, with their outputs.
@@ -61,6 +66,8 @@ QuantizedMatmulArgs rows_of(const QuantizedMatmulArgs& args, QuantizedWeight& we
   weight.n = count;
   for (Tensor* tensor : {&weight.codes, &weight.scales, &weight.zeros})
     *tensor = rows_of(*tensor, begin, count);
+  weight.records.bytes =
+      rows_of(weight.records.bytes, begin / kRecordRows, (count + kRecordRows - 1) / kRecordRows);
   QuantizedMatmulArgs part = args;
   part.weight = &weight;
   part.bias = rows_of(args.bias, begin, count);
@@ -100,18 +107,22 @@ std::vector<LinearParameterSpec> StoredMethod::parameters(const LinearShape& sha
   return specs;
 }
 
-void StoredMethod::process_after_load(const OpContext&, const LinearShape& shape,
+void StoredMethod::process_after_load(const OpContext& ctx, const LinearShape& shape,
                                       std::vector<Tensor>& tensors) const {
   const std::vector<LinearParameterSpec> specs = parameters(shape);
-  const StoredTensors stored(specs, tensors);
-  const QuantizedWeight weight = unpack(shape, stored);
+  std::vector<Tensor> on_cpu;
+  for (const Tensor& tensor : tensors)
+    on_cpu.push_back(tensor.device().is_cpu() ? tensor : tensor.to(Device{}));
+  const StoredTensors stored(specs, on_cpu);
+  const QuantizedWeight weight = on_device(ctx.device, shape, unpack(shape, stored), has_input_scale());
   std::vector<Tensor> kept(kNumKept);
   kept[kCodes] = weight.codes;
   kept[kScales] = weight.scales;
   kept[kZeros] = weight.zeros;
+  kept[kRecords] = weight.records.bytes;
   kept[kColumns] = weight.columns;
   kept[kLayout] = layout_of(weight);
-  if (shape.bias) kept[kBias] = stored["bias"];
+  if (shape.bias) kept[kBias] = tensors[specs.size() - 1];  // as parameters() has it
   if (has_input_scale()) {
     kept[kInputScales] = stored["input_scale"];
     for (int64_t part = 0; part < kept[kInputScales].numel(); ++part) {
@@ -134,7 +145,8 @@ void StoredMethod::apply(const OpContext& ctx, const LinearShape& shape, const s
   std::optional<ArenaScope> scope;
   if (weight.columns.defined() && weight.k != shape.in_features()) {
     scope.emplace(*ctx.arena);
-    args.x = gather_columns(ctx, x, weight.columns);
+    args.x = ctx.arena->take({x.dim(0), weight.k}, x.dtype());
+    gather_columns(ctx, x, weight.columns, args.x);
     weight.columns = {};
   }
   if (!has_input_scale()) return quantized_matmul(ctx, args);

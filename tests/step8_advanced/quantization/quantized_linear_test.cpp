@@ -14,6 +14,7 @@
 #include "step1_layers/linear/linear.h"
 #include "step8_advanced/quantization/numbers/grid.h"
 #include "tests/step8_advanced/quantization/stored_parts.h"
+#include "tests/support/devices.h"
 
 namespace ladder {
 namespace {
@@ -102,6 +103,36 @@ TEST(Task8_2_Formats, EveryFormatIsReadExactlyOnEveryNumberOfRanks) {
         rows.forward(ctx, x.narrow(1, rank * kFeatures / ranks, kFeatures / ranks), out);
         expect_weight(out, 0, 32, one[0], 0);
       });
+    if (HasFatalFailure()) return;
+  }
+}
+
+// Many rows of x in f32 are served by the weight written out, a few in bf16 by the stream of records where there are any.
+TEST(Task8_2_Formats, EveryFormatIsReadExactlyOnAGpu) {
+  if (testing::cuda_context() == nullptr) GTEST_SKIP() << "no GPU";
+  const OpContext& ctx = *testing::cuda_context();
+  Random random;
+  SCOPED_TRACE(random.describe());
+  for (const StoredLinear& stored : testing::all_stored_linears()) {
+    SCOPED_TRACE(describe(stored));
+    const std::vector<int32_t> order = order_of(random, stored, kFeatures);
+    std::vector<StoredPart> parts;
+    for (const int64_t n : {32, 64}) parts.push_back(random_part(random, stored, n, kFeatures, order));
+    MergedColumnParallelLinear linear(ctx, "up", kFeatures, {32, 64},
+                                      {.method = quantized_linear_method(stored)});
+    load(linear, ctx, parts);
+    const auto forward = [&](const Tensor& x) {
+      const Tensor out = Tensor::empty({x.dim(0), 96}, x.dtype(), ctx.device);
+      out.fill_bytes(0xff);
+      linear.forward(ctx, x.to(ctx.device), out);
+      device_synchronize(ctx.device, ctx.stream);
+      return out.to(Device{});
+    };
+    const Tensor all = forward(identity(kFeatures));
+    expect_weight(all, 0, 32, parts[0], 0);
+    expect_weight(all, 32, 64, parts[1], 0);
+    const Tensor few = identity(kFeatures).to(DType::bf16).rows(16);
+    EXPECT_TRUE(testing::bitwise_equal(forward(few), all.rows(16).to(DType::bf16)));
     if (HasFatalFailure()) return;
   }
 }
@@ -242,7 +273,7 @@ TEST(Task8_2_Formats, TheStoredTensorsAreLetGoOf) {
   OpContext ctx;
   ColumnParallelLinear linear(ctx, "l", 256, 64, {.method = quantized_linear_method(stored)});
   load(linear, ctx, parts);
-  EXPECT_EQ(linear.nbytes(), 64 * 256 / 2 + 64 * 4 + 4 * 8);  // codes, scales, four numbers
+  EXPECT_EQ(linear.nbytes(), 64 * 256 / 2 + 64 * 4 + 6 * 8);  // codes, scales, six numbers
   EXPECT_THROW(linear.parameters()[0]->load(parts[0].tensors.at("weight_packed")), Error);
 }
 

@@ -4,6 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
+
 #include "step1_layers/core/error.h"
 #include "step1_layers/distributed/local_group.h"
 #include "step2_model/checkpoint/checkpoint.h"
@@ -28,7 +31,7 @@ std::unique_ptr<Model> load(const std::filesystem::path& folder, const OpContext
                             LoadFormat format = LoadFormat::automatic) {
   ModelOptions options;
   options.load_format = format;
-  options.makers.linear_method = make_quantized_linear_methods();
+  options.makers.linear_method = make_quantized_linear_methods(format);
   return load_model(ctx, folder, load_decoder_spec(folder), options);
 }
 
@@ -188,20 +191,58 @@ TEST(Task8_2_Makers, PartsThatAreStoredDifferentlyAreRefusedByName) {
       AllOf(HasSubstr("model.layers.1.self_attn.q_proj"), HasSubstr("model.layers.1.self_attn.k_proj")));
 }
 
-TEST(Task8_2_Makers, DummyWeightsAreRefused) {
-  EXPECT_THAT(error_with("qwen3_untied", int8_config({"lm_head"})),
-              AllOf(HasSubstr("--load-format dummy"), HasSubstr("quantization_config")));
+// Codes, scales and zero points of every scheme are made up, the same ones each time.
+TEST(Task8_2_Makers, DummyWeightsTakeNoCheckpoint) {
+  for (const Written& written : written_formats()) {
+    SCOPED_TRACE(testing::describe(written.stored));
+    const testing::TemporaryFolder folder;
+    Json config = load_json(kGoldens / "qwen3_untied" / "config.json");
+    config["quantization_config"] = written.config;
+    testing::write_file(folder / "config.json", config.dump());
+    const Tensor of_dummy = logits(*load(folder.path(), {}, LoadFormat::dummy));
+    double smallest = INFINITY, largest = -INFINITY;
+    for (const double value : testing::to_double(of_dummy)) {
+      ASSERT_TRUE(std::isfinite(value));
+      smallest = std::min(smallest, value);
+      largest = std::max(largest, value);
+    }
+    EXPECT_GT(largest - smallest, 0.1);
+    EXPECT_LT(largest - smallest, 100);
+    EXPECT_TRUE(testing::bitwise_equal(of_dummy, logits(*load(folder.path(), {}, LoadFormat::dummy))));
+  }
 }
 
-TEST(Task8_2_Makers, DevicesOtherThanTheCpuAreRefused) {
+// Scales that a calibration found are of no use to weights that nobody calibrated with.
+TEST(Task8_2_Makers, DummyWeightsOfStaticActivationsAreRefused) {
+  Json config = int8_config({"lm_head"});
+  config["config_groups"]["group_0"]["input_activations"] = {
+      {"num_bits", 8}, {"type", "int"}, {"symmetric", true}, {"strategy", "tensor"}, {"dynamic", false}};
+  EXPECT_THAT(error_with("qwen3_untied", config),
+              AllOf(HasSubstr("--load-format dummy"), HasSubstr("layers.0")));
+}
+
+TEST(Task8_2_Makers, ADeviceThatIsPlayedIsRefusedAndOnAGpuActivationsInGroupsAre) {
   DecoderSpec spec = load_decoder_spec(kGoldens / "qwen3_untied");
   const auto make = make_quantized_linear_methods();
   OpContext ctx;
   ctx.device = {DeviceType::cuda, 0};
   const auto method = [&] { make(ctx, {"layers.0.o_proj", {"model.layers.0.self_attn.o_proj"}, spec}); };
   EXPECT_EQ(error_of(method), "no error");
-  spec.quantization_config = int8_config({"lm_head"}).dump();
-  EXPECT_THAT(error_of(method), AllOf(HasSubstr("quantized"), HasSubstr("CPU only")));
+  Json config = int8_config({"lm_head"});
+  spec.quantization_config = config.dump();
+  EXPECT_EQ(error_of(method), "no error");
+  ctx.device = {DeviceType::fake, 0};
+  EXPECT_THAT(error_of(method), HasSubstr("quantized"));
+  ctx.device = {DeviceType::cuda, 0};
+  config["config_groups"]["group_0"]["input_activations"] = {
+      {"num_bits", 8}, {"type", "int"}, {"symmetric", true}, {"strategy", "token"}, {"dynamic", true}};
+  spec.quantization_config = config.dump();
+  EXPECT_EQ(error_of(method), "no error");
+  config["config_groups"]["group_0"]["input_activations"] = {{"num_bits", 8},     {"type", "int"},
+                                                             {"symmetric", true}, {"strategy", "group"},
+                                                             {"group_size", 32},  {"dynamic", true}};
+  spec.quantization_config = config.dump();
+  EXPECT_THAT(error_of(method), AllOf(HasSubstr("layers.0.o_proj"), HasSubstr("--device cpu")));
 }
 
 }  // namespace

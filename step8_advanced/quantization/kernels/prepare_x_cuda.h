@@ -1,0 +1,21 @@
+#pragma once
+// What the rungs on a GPU do with x before they multiply, as prepare_x.h on the CPU.
+#include <optional>
+
+#include "step1_layers/core/context.h"
+#include "step1_layers/core/tensor.h"
+#include "step8_advanced/quantization/kernels/quantized_matmul.h"
+
+namespace ladder {
+
+// Rows of x as round_activations() has them, in x's dtype (values times their scale; a row that has none is NaN), columns in the
+// order of `columns` if that is defined, 0 where it is -1. out [m, k] contiguous. The scheme is one that a GPU rounds
+// (round_activations.h).
+void prepare_x_cuda(const OpContext& ctx, const Tensor& x, const Tensor& columns,
+                    const std::optional<QuantizationArgs>& activations, float input_scale, const Tensor& out);
+
+// x as the call multiplies it: args.x itself where there is nothing to do, else made in the arena.
+Tensor prepared_x(const OpContext& ctx, const QuantizedMatmulArgs& args, Arena& arena);
+int64_t prepared_x_workspace(const QuantizedMatmulArgs& args);
+
+}  // namespace ladder

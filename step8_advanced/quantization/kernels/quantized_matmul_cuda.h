@@ -1,0 +1,17 @@
+#pragma once
+// The CUDA rungs of quantized_matmul.h. Their arguments have been checked, and there is something to write.
+#include "step8_advanced/quantization/kernels/quantized_matmul.h"
+
+namespace ladder {
+
+// The weight written out as x's dtype, then matmul (dequantized_cuda.cu).
+void quantized_matmul_dequantized(const OpContext& ctx, const QuantizedMatmulArgs& args);
+bool quantized_matmul_takes_dequantized(const QuantizedMatmulArgs& args);
+int64_t quantized_matmul_dequantized_workspace(const QuantizedMatmulArgs& args);
+
+// Few rows of x, of a weight in records (rows_stream.cuh).
+void quantized_matmul_rows_stream(const OpContext& ctx, const QuantizedMatmulArgs& args);
+bool quantized_matmul_takes_rows_stream(const QuantizedMatmulArgs& args);
+int64_t quantized_matmul_rows_stream_workspace(const QuantizedMatmulArgs& args);
+
+}  // namespace ladder
