@@ -103,6 +103,7 @@ struct SchedulerStats {
   // Now:
   int64_t num_waiting_for_kv = 0;  // neither waiting nor running: their keys are on the way
   int64_t num_held_blocks = 0;     // of the used blocks, those of ended sequences that are kept for a reader
+  KvTransferStats kv_transfer;     // of the connector
 };
 
 class Scheduler {

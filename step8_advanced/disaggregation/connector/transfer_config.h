@@ -34,17 +34,4 @@ struct KvTransferConfig {
   bool consumes() const { return role != KvTransferRole::producer; }
 };
 
-// Counted since the start.
-struct KvTransferStats {
-  int64_t num_loads = 0;         // that ended, however
-  int64_t num_failed_loads = 0;  // of these, with fewer tokens than were wanted; no cancelled ones
-  int64_t num_loaded_tokens = 0;
-  int64_t num_recomputed_tokens = 0;  // that were wanted and did not come
-  int64_t num_loaded_bytes = 0;
-  double load_seconds = 0.0;  // of all loads together
-  int64_t num_sent_bytes = 0;
-  int64_t num_lapsed = 0;       // kept for a reader that never came
-  int64_t num_held_blocks = 0;  // now
-};
-
 }  // namespace ladder

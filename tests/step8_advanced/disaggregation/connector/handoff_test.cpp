@@ -276,7 +276,7 @@ class KvHandoffFailures : public ::testing::Test {
     expect_same(consumer.engine->generate(at), expected);
     EXPECT_EQ(consumer.connector->stats().num_loaded_tokens, 0);
     EXPECT_EQ(consumer.connector->stats().num_failed_loads, std::ssize(requests));
-    EXPECT_EQ(consumer.connector->stats().num_recomputed_tokens, num_tokens_to_load(requests));
+    EXPECT_EQ(consumer.connector->stats().num_missed_tokens, num_tokens_to_load(requests));
     consumer.expect_all_given_back();
   }
 
