@@ -45,6 +45,8 @@ struct FinishedKvLoad {
   // That came, whole and checked, from the first on. Fewer than were wanted: the rest is computed here.
   int64_t num_tokens = 0;
   std::string error;  // why they are fewer
+  // What did not come is not to be computed here: the sequence ends with FinishReason::error.
+  bool ends_sequence = false;
 };
 
 // Of ids that are not known, or not any more, the scheduler takes no notice: a message may come twice.

@@ -1,5 +1,6 @@
 // An engine whose requests wait for another engine's keys, which come when the test says so.
 #include <condition_variable>
+#include <map>
 #include <mutex>
 #include <thread>
 
@@ -42,10 +43,13 @@ class LateConnector final : public KvConnector {
       std::unique_lock lock(mutex_);
       started_.wait(lock, [&] { return loads_.size() >= count; });
       events_.loads = std::exchange(loads_, {});
+    if (is_lost)
+      for (FinishedKvLoad& load : events_.loads) load = {load.id, 0, "the other engine is gone", true};
       came_.notify_all();
     }
     if (wake_) wake_();
   }
+  bool is_lost = false;  // what comes from now on, with the requests that wanted it
   int64_t num_waits() {
     std::lock_guard lock(mutex_);
     return num_waits_;
@@ -98,6 +102,41 @@ TEST(ExternalKvEngine, OthersGoOnWhileOneWaits) {
   int64_t finished = 0;
   while (engine.has_unfinished()) finished += std::ssize(engine.step().finished);
   EXPECT_EQ(finished, 1);
+}
+
+// With all its completions, those that were waiting for the first one too; what others are doing goes on.
+TEST(ExternalKvEngine, AFailedLoadEndsItsRequestWithTheReason) {
+  const auto connector = std::make_shared<LateConnector>();
+  connector->is_lost = true;
+  const auto made = connected_engine(connector);
+  Engine& engine = *made;
+  const RequestId other = engine.add_request(token_request({7, 8, 9}, 6));
+  Request request = loaded_request({1, 2, 3, 4, 5, 6}, 2);
+  request.sampling.n = 3;
+  const RequestId lost = engine.add_request(request);
+  engine.step();
+  connector->let_come(1);
+  std::map<RequestId, RequestOutput> outputs;
+  while (engine.has_unfinished())
+    for (RequestOutput& output : engine.step().finished) outputs[output.request_id] = std::move(output);
+  ASSERT_EQ(outputs.size(), 2u);
+  for (const CompletionOutput& completion : outputs.at(lost).completions) {
+    EXPECT_EQ(completion.finish_reason, FinishReason::error);
+    EXPECT_NE(completion.error.find("the other engine is gone"), std::string::npos) << completion.error;
+  }
+  EXPECT_EQ(outputs.at(other).completions.at(0).token_ids, expected_tokens({7, 8, 9}, 6));
+  EXPECT_EQ(engine.metrics().num_requests_failed, 1);
+  EXPECT_FALSE(engine.dead());
+  expect_books_closed(engine.scheduler());
+}
+
+TEST(ExternalKvEngine, AFailedLoadIsToldAnEngineAtRest) {
+  const auto connector = std::make_shared<LateConnector>();
+  connector->is_lost = true;
+  ThreadEngineClient client(connected_engine(connector));
+  RequestStream stream = client.submit(loaded_request({5, 6, 7, 8}, 3));
+  connector->let_come(1);
+  EXPECT_EQ(stream.output().completions.at(0).finish_reason, FinishReason::error);
 }
 
 TEST(ExternalKvEngine, TheLoopOfAClientSleepsUntilKeysHaveCome) {

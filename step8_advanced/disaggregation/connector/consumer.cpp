@@ -131,6 +131,7 @@ void KvConsumer::run(Load& load) {
   if (!load.cancelled && result.num_tokens < load.load.num_tokens) {
     ++stats_.num_failed_loads;
     stats_.num_missed_tokens += load.load.num_tokens - result.num_tokens;
+    result.ends_sequence = config_.load_failure_policy == KvLoadFailurePolicy::fail;
   }
   finish(std::move(result), lock);
 }

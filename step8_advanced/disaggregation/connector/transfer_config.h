@@ -13,6 +13,12 @@ enum class KvTransferRole : uint8_t {
   both,
 };
 
+// Of a request whose keys have not all come. vLLM: kv_load_failure_policy.
+enum class KvLoadFailurePolicy : uint8_t {
+  recompute,  // what is missing is computed here
+  fail,       // it ends with an error: for an engine that is never to stop for a long prompt
+};
+
 struct KvTransferConfig {
   KvTransferRole role = KvTransferRole::both;
   // Of a producer: where readers reach it (transport/kv_channel.h).
@@ -25,6 +31,7 @@ struct KvTransferConfig {
 
   // Of a consumer: fewer tokens are computed rather than loaded.
   int64_t recompute_threshold = 0;
+  KvLoadFailurePolicy load_failure_policy = KvLoadFailurePolicy::recompute;
   int num_loaders = 4;  // threads, each with one load at a time
   std::chrono::milliseconds connect_timeout{5'000};
   // From the start of a load to its end, waiting for a prompt that is still being computed included.

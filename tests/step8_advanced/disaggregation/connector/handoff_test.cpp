@@ -333,6 +333,21 @@ TEST_F(KvHandoffFailures, AnAddressThatIsNone) {
   expect_computed_here(consumer, at);
 }
 
+TEST_F(KvHandoffFailures, EndTheirRequestsWhereTheConsumerIsToldSo) {
+  KvTransferConfig config = consumes();
+  config.load_failure_policy = KvLoadFailurePolicy::fail;
+  ConnectedEngine producer(tiny_options(), produces()), consumer(tiny_options(), config);
+  std::vector<Request> at = with_prompts_at(producer, requests);
+  at[1].kv_transfer->remote_request_id += "?";
+  const auto outputs = consumer.engine->generate(at);
+  expect_same({outputs[0], outputs[2]}, {expected[0], expected[2]});
+  for (const CompletionOutput& completion : outputs[1].completions)
+    EXPECT_EQ(completion.finish_reason, FinishReason::error);
+  EXPECT_EQ(consumer.engine->scheduler().stats().kv_transfer.num_loads, 3);
+  EXPECT_EQ(consumer.engine->scheduler().stats().kv_transfer.num_failed_loads, 1);
+  consumer.expect_all_given_back();
+}
+
 TEST_F(KvHandoffFailures, AnIdThatIsTooLong) {
   ConnectedEngine producer(tiny_options(), produces()), consumer(tiny_options(), consumes());
   std::vector<Request> at = requests;
