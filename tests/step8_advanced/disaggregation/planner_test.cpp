@@ -112,7 +112,8 @@ TEST(Task8_7_Planner, ATransferHidesBehindLaterLayers) {
 TEST(Task8_7_Planner, PredictsWhatTheSimulationShows) {
   const ServiceLevel level{.ttft = 2, .tpot = 0.02, .share = 0.9};
   for (const int64_t prompt : {1024, 4096}) {
-    const PlanProblem problem = problem_of({.prompt = prompt, .output = 200}, 1, level);
+    PlanProblem problem = problem_of({.prompt = prompt, .output = 100}, 1, level);
+    problem.requests.resize(150);
     for (const Deployment& deployment : possible_deployments(problem)) {
       const double predicted = predicted_goodput(problem, deployment);
       const double simulated = simulated_goodput(problem, deployment, predicted);
