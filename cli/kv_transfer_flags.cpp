@@ -49,9 +49,10 @@ void KvTransferFlags::add(CLI::App& app) {
                           ->type_name("N")
                           ->capture_default_str()
                           ->group(kGroup);
-  app.add_option("--kv-load-failure-policy", load_failure_policy_,
-                 "what becomes of a consumer's request whose prompt does not come: recompute it here, or fail with "
-                 "an error [recompute]")
+  app.add_option(
+         "--kv-load-failure-policy", load_failure_policy_,
+         "what becomes of a consumer's request whose prompt does not come: recompute it here, or fail with "
+         "an error [recompute]")
       ->check(CLI::IsMember({"recompute", "fail"}))
       ->type_name("POLICY")
       ->group(kGroup);

@@ -95,10 +95,11 @@ TEST(Cli_KvTransferFlags, EachSetsItsFieldForTheRolesThatHaveIt) {
   EXPECT_EQ(policy_of("fail"), KvLoadFailurePolicy::fail);
   EXPECT_THROW(policy_of("hope"), CLI::ValidationError);
 
-  const std::pair<const char*, const char*> cases[] = {
-      {"--kv-listen=tcp://0", "consumer"},        {"--kv-lease=1", "consumer"},
-      {"--kv-max-held=1MiB", "consumer"},         {"--kv-recompute-threshold=1", "producer"},
-      {"--kv-load-failure-policy=fail", "producer"}};
+  const std::pair<const char*, const char*> cases[] = {{"--kv-listen=tcp://0", "consumer"},
+                                                       {"--kv-lease=1", "consumer"},
+                                                       {"--kv-max-held=1MiB", "consumer"},
+                                                       {"--kv-recompute-threshold=1", "producer"},
+                                                       {"--kv-load-failure-policy=fail", "producer"}};
   for (const auto& [flag, role] : cases) {
     EXPECT_THROW(transfer_of({flag, std::string("--kv-role=") + role}), Error) << flag;
     EXPECT_THROW(transfer_of({flag}), Error) << flag;

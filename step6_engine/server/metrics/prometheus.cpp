@@ -118,7 +118,8 @@ void append_transfers(FamiliesText& text) {
           [](const Stats& stats) { return stats.num_loaded_bytes; });
   counter("kv_transfer_sent_bytes_total", "Bytes of keys and values that other engines have read.",
           [](const Stats& stats) { return stats.num_sent_bytes; });
-  counter("kv_transfer_expired_requests_total", "Number of prompts that were kept and that nobody read in time.",
+  counter("kv_transfer_expired_requests_total",
+          "Number of prompts that were kept and that nobody read in time.",
           [](const Stats& stats) { return stats.num_lapsed; });
 }
 

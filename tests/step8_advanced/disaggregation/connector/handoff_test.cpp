@@ -2,14 +2,11 @@
 // went over.
 #include <gtest/gtest.h>
 
-#include <filesystem>
-#include <fstream>
-#include <nlohmann/json.hpp>
 #include <thread>
 
 #include "tests/step8_advanced/disaggregation/connector/two_engines.h"
 #include "tests/step8_advanced/disaggregation/transport/transport_places.h"
-#include "tests/support/temporary_folder.h"
+#include "tests/support/narrow_model.h"
 
 namespace ladder {
 namespace {
@@ -103,28 +100,9 @@ TEST(KvHandoff, GoesFromAnyGridToAnyOther) {
     }
 }
 
-// The tiny model's words over two narrow layers of random weights: what travels matters here, and not what it says.
-const std::filesystem::path& narrow_model() {
-  static const testing::TemporaryFolder folder;
-  static const std::filesystem::path path = [] {
-    for (const char* name : {"generation_config.json", "tokenizer.json", "tokenizer_config.json"})
-      std::filesystem::copy_file(testing::tiny_model() / name, folder / name);
-    nlohmann::json config = nlohmann::json::parse(std::ifstream(testing::tiny_model() / "config.json"));
-    config.update({{"hidden_size", 64},
-                   {"intermediate_size", 128},
-                   {"num_hidden_layers", 2},
-                   {"num_attention_heads", 4},
-                   {"num_key_value_heads", 2},
-                   {"head_dim", 16}});
-    std::ofstream(folder / "config.json") << config;
-    return folder.path();
-  }();
-  return path;
-}
-
 // A model whose tokens are text, in blocks of 4.
 EngineOptions tiny_options() {
-  EngineOptions options = testing::small_options(narrow_model(), DeviceType::cpu, 128);
+  EngineOptions options = testing::small_options(testing::narrow_model(), DeviceType::cpu, 128);
   options.runner.load_format = LoadFormat::dummy;
   options.runner.batch.block_size = 4;
   options.runner.kv_memory = int64_t{1} << 20;  // room to keep all prompts of a test
