@@ -6,6 +6,7 @@
 
 #include "step1_layers/core/error.h"
 #include "step6_engine/kv_transfer_json.h"
+#include "step6_engine/remote/engine_wire_forms.h"
 #include "step6_engine/thread_engine_client.h"
 #include "tests/step6_engine/fake_engine.h"
 #include "tests/support/numerics.h"
@@ -43,8 +44,8 @@ class LateConnector final : public KvConnector {
       std::unique_lock lock(mutex_);
       started_.wait(lock, [&] { return loads_.size() >= count; });
       events_.loads = std::exchange(loads_, {});
-    if (is_lost)
-      for (FinishedKvLoad& load : events_.loads) load = {load.id, 0, "the other engine is gone", true};
+      if (is_lost)
+        for (FinishedKvLoad& load : events_.loads) load = {load.id, 0, "the other engine is gone", true};
       came_.notify_all();
     }
     if (wake_) wake_();
@@ -179,6 +180,28 @@ TEST(KvTransferJson, ComesBack) {
   KvTransferParams expected;
   expected.do_remote_decode = true;
   EXPECT_EQ(parse_kv_transfer(mostly_null, "x"), expected);
+}
+
+// To an engine in a process of its own.
+TEST(KvTransferWireForm, ComesBackWholeOrNotAtAll) {
+  Request request = loaded_request({1, 2, 3}, 2);
+  *request.kv_transfer = {true, true, "engine", "request", "tcp://127.0.0.1:7", 41};
+  RequestOutput output;
+  output.kv_transfer = request.kv_transfer;
+  EXPECT_EQ(from_bytes<RequestOutput>(to_bytes(output)).kv_transfer, request.kv_transfer);
+  const std::string bytes = to_bytes(request);
+  EXPECT_EQ(from_bytes<Request>(bytes).kv_transfer, request.kv_transfer);
+  for (size_t size = 0; size < bytes.size(); ++size)
+    EXPECT_THROW(from_bytes<Request>(bytes.substr(0, size)), Error) << size;
+  EXPECT_THROW(from_bytes<Request>(bytes + '\0'), Error);
+  for (size_t at = 0; at < bytes.size(); ++at) {  // lengths that lie are never believed
+    std::string wrong = bytes;
+    wrong[at] = '\xff';
+    try {
+      from_bytes<Request>(wrong);
+    } catch (const Error&) {
+    }
+  }
 }
 
 TEST(KvTransferJson, MistakesAreNamed) {
