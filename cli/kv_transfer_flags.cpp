@@ -49,9 +49,16 @@ void KvTransferFlags::add(CLI::App& app) {
                           ->type_name("N")
                           ->capture_default_str()
                           ->group(kGroup);
+  app.add_option(
+         "--kv-load-failure-policy", load_failure_policy_,
+         "what becomes of a consumer's request whose prompt does not come: recompute it here, or fail with "
+         "an error [recompute]")
+      ->check(CLI::IsMember({"recompute", "fail"}))
+      ->type_name("POLICY")
+      ->group(kGroup);
   load_timeout_option_ =
       app.add_option("--kv-load-timeout", load_timeout_,
-                     "seconds until a consumer computes the prompt itself, or a producer gives a reader up")
+                     "seconds until a consumer waits no longer for a prompt, or a producer for its reader")
           ->check(in_range(0.01, 86400))
           ->type_name("SECONDS")
           ->capture_default_str()
@@ -70,12 +77,14 @@ KvTransferConfig KvTransferFlags::config() const {
   expect(lease_option_->count() > 0, config.produces(), "--kv-lease", "producer or both");
   expect(!max_held_.empty(), config.produces(), "--kv-max-held", "producer or both");
   expect(recompute_option_->count() > 0, config.consumes(), "--kv-recompute-threshold", "consumer or both");
+  expect(!load_failure_policy_.empty(), config.consumes(), "--kv-load-failure-policy", "consumer or both");
   expect(load_timeout_option_->count() > 0, true, "--kv-load-timeout", "producer, consumer or both");
   if (!listen_.empty()) config.listen = listen_;
   config.lease = milliseconds(lease_);
   config.load_timeout = milliseconds(load_timeout_);
   if (!max_held_.empty()) config.max_held_bytes = parse_bytes(max_held_, "--kv-max-held");
   config.recompute_threshold = recompute_threshold_;
+  if (load_failure_policy_ == "fail") config.load_failure_policy = KvLoadFailurePolicy::fail;
   return config;
 }
 

@@ -19,7 +19,7 @@ class KvTransferFlags {
   std::function<MadeKvConnector(const ExecutorOptions&)> maker() const;
 
  private:
-  std::string role_, listen_, max_held_;
+  std::string role_, listen_, max_held_, load_failure_policy_;
   double lease_ = 30, load_timeout_ = 60;
   int64_t recompute_threshold_ = 0;
   const CLI::Option *lease_option_ = nullptr, *load_timeout_option_ = nullptr, *recompute_option_ = nullptr;

@@ -1,17 +1,24 @@
-// ladder plan: how many instances for prompts and for answers, or none of either, by measured step times.
+// ladder plan: how many instances for prompts and for answers, or none of either, by step times, which it measures too.
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <filesystem>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "cli/bench/report.h"
 #include "cli/commands.h"
+#include "cli/engine_flags.h"
 #include "cli/flag_values.h"
+#include "cli/run_requests.h"
 #include "cli/terminal.h"
+#include "cli/tiny_model.h"
+#include "step1_layers/core/cpu_features.h"
 #include "step1_layers/core/error.h"
+#include "step4_runner/memory.h"
 #include "step8_advanced/disaggregation/planner/cluster_simulation.h"
+#include "step8_advanced/disaggregation/planner/measure_steps.h"
 #include "step8_advanced/disaggregation/planner/plan.h"
 #include "step8_advanced/disaggregation/planner/planned_requests.h"
 #include "step8_advanced/disaggregation/planner/step_times.h"
@@ -22,6 +29,9 @@ namespace {
 
 struct PlanFlags {
   std::string step_times, requests, json, token_times;
+  bool measure = false;
+  EngineFlags engine;
+  std::vector<const CLI::Option*> of_engine;
   double request_rate = 0;
   RequestShape shape;
   int64_t num_requests = 1000;
@@ -80,7 +90,57 @@ Json token_times(const PlanProblem& problem, const Plan& plan, ClusterOptions op
   return rows;
 }
 
+// Writes the file, or of one that is there the rows of this size of an engine.
+void measure_step_times(const PlanFlags& flags) {
+  EngineOptions options = flags.engine.options();
+  options.enable_prefix_caching = false;  // every run computes its prompts
+  const ModelFolder folder = open_model_folder(options.model);
+  const RunnerConfig config = resolved_runner_config(options, folder.spec);
+  StepTimes times;
+  if (std::filesystem::exists(flags.step_times)) times = load_step_times(flags.step_times);
+  const auto expect_same = [&](auto& field, const auto& now, const char* name) {
+    LADDER_CHECK(times.engines.empty() || field == now,
+                 "--step-times {}: its {} is {}, expected {}, or another file", flags.step_times, name, field,
+                 now);
+    field = now;
+  };
+  const std::string device = config.device.is_cpu() ? fmt::format("{} thread{} of {}", config.threads,
+                                                                  config.threads == 1 ? "" : "s", cpu_name())
+                                                    : cuda_device_info(config.device.index).name;
+  const std::filesystem::path name = std::filesystem::weakly_canonical(options.model).filename();
+  expect_same(times.model, fmt::format("{}, {}", name.string(), dtype_name(config.dtype)), "model");
+  expect_same(times.device, device, "device");
+  expect_same(times.kv_bytes_per_token, kv_bytes_per_token(folder.spec, config), "kv_bytes_per_token");
+  expect_same(times.num_layers, int64_t{folder.spec.num_layers}, "num_layers");
+  times.command = command_of_this_process();
+  std::erase_if(times.engines, [&](const MeasuredEngine& engine) {
+    return engine.tensor_parallel_size == config.tensor_parallel_size;
+  });
+  const std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
+  times.engines.push_back(measure_steps(*engine, config.tensor_parallel_size));
+  std::ranges::sort(times.engines, {}, &MeasuredEngine::tensor_parallel_size);
+  save_step_times(flags.step_times, times);
+
+  const MeasuredEngine& measured =
+      *std::ranges::find(times.engines, config.tensor_parallel_size, &MeasuredEngine::tensor_parallel_size);
+  const FittedSteps fitted = fit_step_times(measured.steps);
+  std::vector<std::vector<std::string>> table{{"steps", "a step, measured", "by the fit"}};
+  for (const MeasuredSteps& row : measured.steps) {
+    const auto count = static_cast<double>(row.num_steps);
+    const double others = fitted.model.seconds(row.work) + (count - 1) * fitted.model.fixed;
+    table.push_back({row.source, ms(row.seconds / count), ms(others / count)});
+  }
+  write_out(format_table(table));
+}
+
 void run_plan(const PlanFlags& flags) {
+  if (flags.measure) {
+    measure_step_times(flags);
+    if (flags.request_rate == 0 && flags.requests.empty()) return;
+    write_out("\n");
+  }
+  for (const CLI::Option* option : flags.of_engine)
+    LADDER_CHECK(flags.measure || option->count() == 0, "{}: expected with --measure", option->get_name());
   check_report_file(flags.json);
   check_report_file(flags.token_times);
   const StepTimes times = load_step_times(flags.step_times);
@@ -151,6 +211,10 @@ RunCommand add_plan_command(CLI::App& app) {
   app.add_option("--step-times", flags->step_times, "measured steps of the engines, JSON")
       ->required()
       ->type_name("FILE");
+  app.add_flag(
+      "--measure", flags->measure,
+      "write that file first: the steps of the engine that --model and the like describe, of one size "
+      "(--tensor-parallel-size); other sizes in the file stay");
   app.add_option("--requests", flags->requests,
                  "who comes: a line each of arrival, prompt_tokens, output_tokens, cached_share")
       ->type_name("FILE");
@@ -218,6 +282,10 @@ RunCommand add_plan_command(CLI::App& app) {
          "--token-times", flags->token_times,
          "simulate all candidates at the rate asked for, and write when each request gets its tokens to this file")
       ->type_name("FILE");
+  const auto num_own = static_cast<std::ptrdiff_t>(app.get_options().size());
+  flags->engine.add(app, {}, tiny_model_folder());
+  const std::vector<CLI::Option*> all = app.get_options();
+  flags->of_engine.assign(all.begin() + num_own, all.end());
   return [flags] { run_plan(*flags); };
 }
 

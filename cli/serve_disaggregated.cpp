@@ -28,7 +28,8 @@ constexpr const char* kFlagsOfTheRouter[] = {"--host",
                                              "--allowed-headers",
                                              "--allow-credentials",
                                              "--access-log",
-                                             "--disaggregate"};
+                                             "--disaggregate",
+                                             "--min-remote-tokens"};
 
 std::vector<std::string> server_arguments(const ServeFlags& flags, const EngineOptions& own, bool prefill) {
   std::vector<std::string> words = {"disaggregated-server"};
@@ -88,6 +89,7 @@ void run_disaggregated(const ServeFlags& flags) {
   RouteServerOptions route;
   route.http = http_side.http;
   route.http.listening_socket = front.number();
+  if (flags.server.min_remote_tokens) route.policy.min_remote_tokens = *flags.server.min_remote_tokens;
   std::vector<LocalServer> servers;
   for (int i = 0; i < count; ++i) {
     const bool prefill = i < counts.prefill;

@@ -138,6 +138,13 @@ void ServerFlags::add(CLI::App& app) {
          "like: more of them")
       ->type_name("xPyD")
       ->group(running);
+  app.add_option(
+         "--min-remote-tokens", min_remote_tokens,
+         "with --disaggregate: prompts of which the server that goes on lacks fewer tokens it computes "
+         "itself (of a text, four bytes count as one) [64]")
+      ->check(whole_in_range(0, int64_t{1} << 40))
+      ->type_name("N")
+      ->group(running);
   app.add_flag("--enable-tokenizer-info-endpoint", tokenizer_info,
                "answer GET /tokenizer_info, which shows the chat template")
       ->group(running);

@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdint>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -39,6 +40,7 @@ class ServerFlags {
   double drain_timeout = 30;                                   // seconds
   int api_server_count = 1;
   std::string disaggregate;  // empty: one server
+  std::optional<int64_t> min_remote_tokens;
   bool access_log = false;
   bool engine_process = false;
   bool tokenizer_info = false;  // GET /tokenizer_info

@@ -97,6 +97,12 @@ void Scheduler::end_load(const FinishedKvLoad& event) {
   if (load == loads_.end() || std::exchange(load->over, true)) return;
   Sequence& sequence = *load->sequence;
   const int64_t num_tokens = std::clamp<int64_t>(event.num_tokens, 0, load->num_tokens);
+  if (event.ends_sequence && num_tokens < load->num_tokens) {
+    finish(sequence, FinishReason::error);
+    forget_if_done(sequence);
+    failed_loads_.push_back(event);
+    return;
+  }
   sequence.num_computed_tokens += num_tokens;
   sequence.num_cached_tokens = sequence.num_computed_tokens;
   totals_.num_external_tokens += num_tokens;

@@ -47,6 +47,7 @@ void Scheduler::abandon() {
   cancelled_loads_.clear();
   held_.clear();
   loads_.clear();
+  failed_loads_.clear();
   for (DeferredBlocks& deferred : deferred_) blocks_.free(deferred.block_table);
   for (auto& [id, sequence] : sequences_) blocks_.free(sequence->block_table);
   deferred_.clear();

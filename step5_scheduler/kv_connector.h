@@ -45,6 +45,8 @@ struct FinishedKvLoad {
   // That came, whole and checked, from the first on. Fewer than were wanted: the rest is computed here.
   int64_t num_tokens = 0;
   std::string error;  // why they are fewer
+  // What did not come is not to be computed here: the sequence ends with FinishReason::error.
+  bool ends_sequence = false;
 };
 
 // Of ids that are not known, or not any more, the scheduler takes no notice: a message may come twice.
@@ -52,6 +54,18 @@ struct KvConnectorEvents {
   std::vector<FinishedKvLoad>
       loads;  // each that was started, a cancelled one too: its blocks are written no more
   std::vector<SequenceId> released;  // each that was held
+};
+
+struct KvTransferStats {
+  // Since the start:
+  int64_t num_loads = 0;         // that ended, however
+  int64_t num_failed_loads = 0;  // of these, with fewer tokens than were wanted; no cancelled ones
+  int64_t num_loaded_tokens = 0;
+  int64_t num_missed_tokens = 0;  // that were wanted and did not come
+  int64_t num_loaded_bytes = 0;
+  double load_seconds = 0.0;  // of all loads together
+  int64_t num_sent_bytes = 0;
+  int64_t num_lapsed = 0;  // kept for a reader that never came
 };
 
 class KvConnector {
@@ -91,6 +105,8 @@ class KvConnector {
 
   // Every sequence is forgotten: no load writes and no reader reads when this returns.
   virtual void abandon() {}
+
+  virtual KvTransferStats stats() const { return {}; }
 };
 
 }  // namespace ladder

@@ -243,6 +243,7 @@ SchedulerStats Scheduler::stats() const {
   stats.num_used_blocks = blocks_.num_used_blocks();
   stats.num_cached_blocks = blocks_.num_cached_blocks();
   stats.num_waiting_for_kv = std::ssize(loads_);
+  if (connector_ != nullptr) stats.kv_transfer = connector_->stats();
   // Slots that hold nothing lie at the end of tables, in blocks that no other table has: so blocks that are
   // shared are counted once, as they should.
   int64_t idle_slots = 0;

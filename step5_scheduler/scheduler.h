@@ -20,6 +20,7 @@
 #include <optional>
 #include <random>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "step3_sequence/batch_config.h"
@@ -103,6 +104,7 @@ struct SchedulerStats {
   // Now:
   int64_t num_waiting_for_kv = 0;  // neither waiting nor running: their keys are on the way
   int64_t num_held_blocks = 0;     // of the used blocks, those of ended sequences that are kept for a reader
+  KvTransferStats kv_transfer;     // of the connector
 };
 
 class Scheduler {
@@ -145,6 +147,8 @@ class Scheduler {
     return !loads_.empty() || !cancelled_loads_.empty() || !held_.empty() || may_not_start_;
   }
   KvConnector* connector() { return connector_.get(); }
+  // Loads of sequences that have ended because their keys did not come (FinishedKvLoad::ends_sequence), since the last call.
+  std::vector<FinishedKvLoad> take_failed_loads() { return std::exchange(failed_loads_, {}); }
 
   // Applies the answer to the oldest submitted step. The result is valid until the next call. Error: a step
   // out of order, or an answer that does not fit what was scheduled.
@@ -381,7 +385,8 @@ class Scheduler {
   // admit(), but while others load the same are left free as while others run.
   Admission start_load(Sequence& sequence, int64_t num_tokens, const Budget& budget);
   // One load is over. Unknown, or over already: ignored. Cancelled: its blocks come back. Else what came counts as computed and
-  // cached, no more than was wanted, and its full blocks, and only now, are indexed.
+  // cached, no more than was wanted, and its full blocks, and only now, are indexed. Less than was wanted, where the
+  // connector says so, ends the sequence (finish(), forget_if_done(), failed_loads_).
   void end_load(const FinishedKvLoad& event);
   // Those whose load is over run, in the order of the policy, while max_num_running() allows it: with the blocks that they
   // have, so that nobody who is refused blocks stands before them. This is their first admission, as admit() counts it.
@@ -434,7 +439,8 @@ class Scheduler {
     int64_t last_scheduled_step = -1;                // which may write them
     std::shared_ptr<const KvTransferParams> answer;  // where they are
   };
-  std::vector<Load> loads_;  // in the order of their start
+  std::vector<Load> loads_;                   // in the order of their start
+  std::vector<FinishedKvLoad> failed_loads_;  // that have ended their sequences; not told yet
   // Of sequences that ended meanwhile, until the connector says that nothing is written any more.
   std::unordered_map<SequenceId, std::vector<int32_t>> cancelled_loads_;
   std::unordered_map<SequenceId, HeldBlocks> held_;  // for readers, of sequences that have ended

@@ -1,6 +1,7 @@
 // How requests end that do not end by themselves: taken back, or with the engine.
 //
 //   abort(id):   the scheduler drops the sequences; the output so far is a result
+//   a load that fails (KvLoadFailurePolicy): the scheduler has dropped one of the sequences; the output is the error
 //   die(error):  keep the error, give all KV blocks back, end every request with the error
 #include <utility>
 
@@ -27,6 +28,13 @@ void Engine::abort(const RequestId& id) {
   if (position == requests_.end()) return;
   waits_for_kv_ = false;
   end_request(position->second, FinishReason::abort, {});
+}
+
+void Engine::end_failed_loads() {
+  for (const FinishedKvLoad& load : scheduler_.take_failed_loads())
+    if (const auto owner = owners_.find(load.id); owner != owners_.end())
+      end_request(*owner->second.request, FinishReason::error,
+                  "the keys and values of the prompt did not come: " + load.error);
 }
 
 // What had become certain of the text is out already; what was held back comes now.

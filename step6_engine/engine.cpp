@@ -108,6 +108,7 @@ StepResult Engine::step() {
     const double begin = seconds_now();
     if (waits_for_kv_) scheduler_.connector()->wait(kKvPatience);
     submit_steps();
+    end_failed_loads();
     waits_for_kv_ = in_flight_.empty() && !requests_.empty() && scheduler_.waits_for_kv();
     LADDER_CHECK(!in_flight_.empty() || requests_.empty() || waits_for_kv_,
                  "nothing can be scheduled, yet {} requests are waiting", requests_.size());
@@ -122,7 +123,10 @@ StepResult Engine::collect_step() {
 }
 
 StepResult Engine::take_kv_events() {
-  or_die([this] { scheduler_.take_kv_events(); });
+  or_die([this] {
+    scheduler_.take_kv_events();
+    end_failed_loads();
+  });
   waits_for_kv_ = false;
   return take_results();
 }

@@ -168,6 +168,8 @@ class Engine {
   void end_completion(ActiveRequest& request, int64_t num_preemptions);
   bool is_known(const RequestId& id) const;
   void end_request(ActiveRequest& request, FinishReason reason, const std::string& error);
+  // Requests whose keys did not come and are not to be computed here.
+  void end_failed_loads();
   template <class Work>
   void or_die(Work work);
   void die(std::exception_ptr error);

@@ -14,7 +14,8 @@
 #   server     whatever clients do to a server for ten minutes (tests/step6_engine/server/server_soak_test.cpp), under
 #              AddressSanitizer and again under ThreadSanitizer
 #   kills      20,000 requests to `ladder serve` with replicas and API servers, which are killed at random
-#              (tests/cli/serve_soak_test.cpp)
+#              (tests/cli/serve_soak_test.cpp); 10,000 to `ladder serve --disaggregate`, whose prefill server is killed at
+#              random and in the middle of transfers (tests/cli/disaggregated_soak_test.cpp)
 #   mutants    defects planted in the core tasks, each of which a test must find (tools/mutants.py)
 #   cheats     known cheats of the course's graders, and answers that are right but slow (tools/course_cheats.py)
 set -uo pipefail
@@ -105,7 +106,10 @@ server() {
 
 kills() {
   cmake -G Ninja -S . -B build/release -DCMAKE_BUILD_TYPE=Release && cmake --build build/release --target ladder test_cli || return 1
-  LADDER_SOAK_REQUESTS=20000 build/release/tests/test_cli --gtest_filter='Cli_ServeSoak.*'
+  local status=0
+  LADDER_SOAK_REQUESTS=20000 build/release/tests/test_cli --gtest_filter='Cli_ServeSoak.*' || status=1
+  LADDER_SOAK_REQUESTS=10000 build/release/tests/test_cli --gtest_filter='Cli_DisaggregatedSoak.*' || status=1
+  return $status
 }
 
 mutants() { python3 -B tools/mutants.py; }

@@ -60,13 +60,19 @@ LADDER_WIRE_FORM(RequestOutput) {
   wire(completions, prompt_logprobs, metrics, kv_transfer);
 }
 
+LADDER_WIRE_FORM(KvTransferStats) {
+  auto& [num_loads, num_failed_loads, num_loaded_tokens, num_missed_tokens, num_loaded_bytes, load_seconds,
+         num_sent_bytes, num_lapsed] = value;
+  wire(num_loads, num_failed_loads, num_loaded_tokens, num_missed_tokens, num_loaded_bytes, load_seconds,
+       num_sent_bytes, num_lapsed);
+}
 LADDER_WIRE_FORM(SchedulerStats) {
   auto& [num_waiting, num_running, num_blocks, num_used_blocks, num_cached_blocks, num_live_tokens,
          num_preemptions, num_prefix_queried_tokens, num_prefix_hit_tokens, num_external_tokens,
-         num_waiting_for_kv, num_held_blocks] = value;
+         num_waiting_for_kv, num_held_blocks, kv_transfer] = value;
   wire(num_waiting, num_running, num_blocks, num_used_blocks, num_cached_blocks, num_live_tokens,
        num_preemptions, num_prefix_queried_tokens, num_prefix_hit_tokens, num_external_tokens,
-       num_waiting_for_kv, num_held_blocks);
+       num_waiting_for_kv, num_held_blocks, kv_transfer);
 }
 template <class Wire, class T>
 requires IsHistogram<std::remove_const_t<T>>

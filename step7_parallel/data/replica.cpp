@@ -15,9 +15,13 @@ constexpr std::chrono::milliseconds kLook{200};
 
 auto fields_of(auto& stats) {
   auto& [num_waiting, num_running, num_blocks, num_used, num_cached, num_live_tokens, num_preemptions,
-         num_queried, num_hit, num_external, num_waiting_for_kv, num_held] = stats;
+         num_queried, num_hit, num_external, num_waiting_for_kv, num_held, transfer] = stats;
+  auto& [num_loads, num_failed, num_loaded_tokens, num_missed, num_loaded_bytes, load_seconds, num_sent_bytes,
+         num_lapsed] = transfer;
   return std::tie(num_waiting, num_running, num_blocks, num_used, num_cached, num_live_tokens,
-                  num_preemptions, num_queried, num_hit, num_external, num_waiting_for_kv, num_held);
+                  num_preemptions, num_queried, num_hit, num_external, num_waiting_for_kv, num_held,
+                  num_loads, num_failed, num_loaded_tokens, num_missed, num_loaded_bytes, load_seconds,
+                  num_sent_bytes, num_lapsed);
 }
 
 // What stays of an engine's numbers when it is gone.
@@ -27,6 +31,7 @@ EngineStats counted_by(const EngineStats& stats) {
   counted.scheduler.num_prefix_queried_tokens = stats.scheduler.num_prefix_queried_tokens;
   counted.scheduler.num_prefix_hit_tokens = stats.scheduler.num_prefix_hit_tokens;
   counted.scheduler.num_external_tokens = stats.scheduler.num_external_tokens;
+  counted.scheduler.kv_transfer = stats.scheduler.kv_transfer;
   counted.metrics = stats.metrics;
   return counted;
 }

@@ -68,6 +68,44 @@ TEST(Cli_SamplingFlags, WhatIsNotGivenStaysAsTheDefaultsHaveIt) {
   EXPECT_EQ(sampling_of({"--temperature", "0"}, defaults), expected);
 }
 
+KvTransferConfig transfer_of(std::vector<std::string> arguments) {
+  CLI::App app;
+  KvTransferFlags flags;
+  flags.add(app);
+  std::reverse(arguments.begin(), arguments.end());
+  app.parse(arguments);
+  return flags.config();
+}
+
+TEST(Cli_KvTransferFlags, EachSetsItsFieldForTheRolesThatHaveIt) {
+  using std::chrono::milliseconds;
+  EXPECT_EQ(transfer_of({"--kv-role=producer"}).role, KvTransferRole::producer);
+  EXPECT_EQ(transfer_of({"--kv-role=consumer"}).role, KvTransferRole::consumer);
+  EXPECT_EQ(transfer_of({"--kv-role=producer", "--kv-listen=shm://a"}).listen, "shm://a");
+  EXPECT_EQ(transfer_of({"--kv-role=both", "--kv-lease=0.5"}).lease, milliseconds(500));
+  EXPECT_EQ(transfer_of({"--kv-role=producer", "--kv-max-held=2MiB"}).max_held_bytes, 2 << 20);
+  EXPECT_EQ(transfer_of({"--kv-role=both", "--kv-recompute-threshold=9"}).recompute_threshold, 9);
+  EXPECT_EQ(transfer_of({"--kv-role=producer", "--kv-load-timeout=2"}).load_timeout, milliseconds(2000));
+  const auto policy_of = [](const char* word) {
+    return transfer_of({"--kv-role=consumer", std::string("--kv-load-failure-policy=") + word})
+        .load_failure_policy;
+  };
+  EXPECT_EQ(transfer_of({"--kv-role=both"}).load_failure_policy, KvLoadFailurePolicy::recompute);
+  EXPECT_EQ(policy_of("recompute"), KvLoadFailurePolicy::recompute);
+  EXPECT_EQ(policy_of("fail"), KvLoadFailurePolicy::fail);
+  EXPECT_THROW(policy_of("hope"), CLI::ValidationError);
+
+  const std::pair<const char*, const char*> cases[] = {{"--kv-listen=tcp://0", "consumer"},
+                                                       {"--kv-lease=1", "consumer"},
+                                                       {"--kv-max-held=1MiB", "consumer"},
+                                                       {"--kv-recompute-threshold=1", "producer"},
+                                                       {"--kv-load-failure-policy=fail", "producer"}};
+  for (const auto& [flag, role] : cases) {
+    EXPECT_THROW(transfer_of({flag, std::string("--kv-role=") + role}), Error) << flag;
+    EXPECT_THROW(transfer_of({flag}), Error) << flag;
+  }
+}
+
 TEST(Cli_EngineFlags, SwitchesAndSizesReachTheOptions) {
   const auto options_of = [](std::vector<std::string> arguments) {
     CLI::App app;

@@ -23,6 +23,33 @@ TEST(Plan, SaysWhatAndWhy) {
   EXPECT_NE(result.out.find("1P1D (TP 1, TP 1)"), std::string::npos) << result.out;
 }
 
+TEST(Plan, MeasuresTheEngineAtHandAndPlansWithIt) {
+  const TemporaryFolder folder;
+  const std::string file = (folder.path() / "times.json").string();
+  const auto measured = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), {"plan", "--measure", "--step-times", file, "--model", tied_model()});
+    return run_binary(with_small_cache(std::move(more)));
+  };
+  const BinaryResult first = measured({});
+  ASSERT_EQ(first.exit_code, 0) << first.err;
+  EXPECT_NE(first.out.find("a prompt of 16 "), std::string::npos) << first.out;
+  EXPECT_NE(first.out.find("4 answers behind prompts of 16 "), std::string::npos) << first.out;
+  const BinaryResult second =
+      measured({"--tensor-parallel-size=2", "--request-rate=1", "--prompt-len=32", "--output-len=8"});
+  ASSERT_EQ(second.exit_code, 0) << second.err;
+  EXPECT_NE(second.out.find("TP 1: "), std::string::npos) << "the first size is still there\n" << second.out;
+  EXPECT_NE(second.out.find("TP 2: "), std::string::npos) << second.out;
+  const Json times = Json::parse(read_file(file));
+  EXPECT_EQ(times["engines"].size(), 2u);
+  EXPECT_NE(times["command"].get<std::string>().find("--measure"), std::string::npos);
+
+  expect_refused(
+      run_binary(with_small_cache({"plan", "--measure", "--step-times", file, "--model", tinyworld()})),
+      "model");
+  EXPECT_EQ(Json::parse(read_file(file)), times) << "a refusal leaves the file as it is";
+  expect_refused(run_binary(plan({"--request-rate", "1", "--device", "cpu"})), "--measure");
+}
+
 TEST(Plan, RefusesByName) {
   expect_refused(run_binary(plan({})), "--request-rate");
   expect_refused(run_binary(plan({"--request-rate", "nan"})), "--request-rate");

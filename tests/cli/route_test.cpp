@@ -36,6 +36,21 @@ TEST(Cli_Route, RoutesUntilItIsToldToStop) {
   EXPECT_EQ(router.exit_code(), 0) << router.err();
 }
 
+TEST(Cli_Route, AKeyIsAskedAndPassedOn) {
+  FakeBackend prefill(prefills("P0")), decode(decodes({"One", " day"}));
+  RunningServer router(
+      RunningServer::Command{"route"},
+      {"--prefill=" + prefill.url(), "--decode=" + decode.url(), "--min-remote-tokens=1", "--api-key=k"});
+  ASSERT_TRUE(router.ready());
+  EXPECT_EQ(status_of(router.post({{"prompt", "a prompt"}})), 401);
+  RawClient client(router.port());
+  std::string request = RunningServer::completion({{"prompt", "a prompt"}});
+  client.send(request.insert(request.find("Connection:"), "Authorization: Bearer k\r\n"));
+  EXPECT_EQ(body_of(client.rest()), R"({"text": "One day"})");
+  EXPECT_EQ(prefill.num_requests(), 1);
+  EXPECT_NE(decode.head(0).find("Authorization: Bearer k\r\n"), std::string::npos);
+}
+
 TEST(Cli_Disaggregate, MistakesAreNamed) {
   const auto refused = [](std::vector<std::string> more, const std::string& word) {
     more.insert(more.begin(), {"serve", "--device=cpu", "--port=0"});
@@ -45,6 +60,8 @@ TEST(Cli_Disaggregate, MistakesAreNamed) {
     refused({std::string("--disaggregate=") + wrong}, "--disaggregate");
   refused({"--disaggregate=1P1D", "--api-server-count=2"}, "--api-server-count");
   refused({"--disaggregate=1P1D", "--data-parallel-size=2"}, "--data-parallel-size");
+  refused({"--disaggregate=1P1D", "--min-remote-tokens=-1"}, "--min-remote-tokens");
+  refused({"--min-remote-tokens=1"}, "--min-remote-tokens");
 }
 
 // Its prompt is worth a transfer (--min-remote-tokens).

@@ -9,7 +9,7 @@
 #include <mutex>
 #include <random>
 
-#include "tests/cli/running_server.h"
+#include "tests/cli/soak_answers.h"
 #include "tests/step6_engine/process/open_files.h"
 #include "tests/support/numerics.h"
 
@@ -27,50 +27,6 @@ Json request_of(int kind) {
           {"ignore_eos", true},
           {"temperature", kind % 3 == 0 ? 0.0 : 1.0},
           {"seed", kind}};
-}
-
-// What a client has got: the text, and how often its end was told.
-struct Answer {
-  std::string text;
-  int num_ends = 0;
-  bool whole = false;  // nothing is missing
-  bool error = false;  // the server says that it failed
-};
-
-Answer read_answer(const std::string& got, bool stream) {
-  Answer answer;
-  const size_t head = got.find("\r\n\r\n");
-  if (head == got.npos) return answer;
-  if (status_of(got) != 200) {
-    answer.error = answer.whole = status_of(got) == 500 || status_of(got) == 503;
-    return answer;
-  }
-  const auto add = [&answer](const std::string& text) {
-    const Json json = Json::parse(text, nullptr, false);
-    if (!json.is_object()) return;
-    answer.error |= json.contains("error");
-    if (!json.contains("choices")) return;
-    for (const Json& choice : json["choices"]) {
-      answer.text += choice["text"].get<std::string>();
-      answer.num_ends += !choice["finish_reason"].is_null();
-    }
-  };
-  if (!stream) {
-    add(body_of(got));
-    answer.whole = answer.num_ends > 0;
-    return answer;
-  }
-  int num_done = 0;
-  for (size_t at = got.find("data: "); at != got.npos; at = got.find("data: ", at + 1)) {
-    const std::string event = got.substr(at + 6, got.find("\n\n", at) - at - 6);
-    if (event == "[DONE]")
-      ++num_done;
-    else
-      add(event);
-  }
-  EXPECT_LE(num_done, 1) << got;
-  answer.whole = num_done == 1;
-  return answer;
 }
 
 // Kills processes, of which one is left to answer, and knows when it last did.
@@ -140,12 +96,6 @@ class Client {
   const std::vector<std::string>& expected_;
   std::mt19937_64 random_;
 };
-
-std::set<std::string> shared_memory() {
-  std::set<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) names.insert(entry.path());
-  return names;
-}
 
 TEST(Cli_ServeSoak, EveryRequestIsAnsweredOnceOrItsClientIsToldWhoeverIsKilled) {
   const char* said = std::getenv("LADDER_SOAK_REQUESTS");

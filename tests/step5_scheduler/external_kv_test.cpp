@@ -126,6 +126,38 @@ TEST(Task8_7_Scheduler, TheRestOfAFailedLoadIsComputed) {
     }
 }
 
+TEST(Task8_7_Scheduler, AFailedLoadEndsItsSequenceWhereTheConnectorSaysSo) {
+  for (const int64_t came : {0, 13, 20}) {
+    ConnectedHarness harness(config_of(4, 64));
+    harness.connector.ends_sequences = true;
+    const SequenceId id = harness.add(iota_prompt(21), greedy(4), from_there(20))[0];
+    const SequenceId other = harness.add(iota_prompt(9, 100), greedy(4))[0];
+    harness.turn();
+    harness.connector.come(id, came);
+    harness.connector.come(id, came);
+    harness.turn();
+    expect_books_balance(harness.scheduler);
+    const std::vector<FinishedKvLoad> failed = harness.scheduler.take_failed_loads();
+    EXPECT_TRUE(harness.scheduler.take_failed_loads().empty()) << "told once";
+    if (came == 20) {
+      EXPECT_TRUE(failed.empty());
+    } else {
+      ASSERT_EQ(failed.size(), 1u);
+      EXPECT_EQ(failed[0].id, id);
+      EXPECT_EQ(failed[0].error, "lost");
+      EXPECT_EQ(harness.scheduler.find(id), nullptr);
+      EXPECT_EQ(harness.scheduler.stats().num_waiting_for_kv, 0);
+      EXPECT_EQ(harness.scheduler.stats().num_external_tokens, 0);
+      harness.results.erase(id);
+    }
+    EXPECT_TRUE(harness.connector.cancelled.empty());
+    EXPECT_TRUE(harness.connector.unneeded.empty());
+    harness.run();
+    EXPECT_EQ(harness.results.at(other).reason, FinishReason::length);
+    harness.expect_reference_outputs();
+  }
+}
+
 // #32255, #46283: the blocks of an aborted load are nobody's until its last write has landed, then everybody's.
 TEST(Task8_7_Scheduler, AnAbortedLoadKeepsItsBlocksUntilItIsOver) {
   ConnectedHarness harness(config_of(4, 12));
@@ -404,6 +436,7 @@ void random_connected_day(uint64_t seed, int delay) {
       const SequenceId id = any_of(fake.loading);
       if (uniform(random, 0, 2) == 0) fake.scribble(id);
       const int64_t wanted = fake.started.at(id).load.num_tokens;
+      fake.ends_sequences = uniform(random, 0, 3) == 0;
       if (uniform(random, 0, 1)) fake.come(id, uniform(random, 0, 2) ? wanted : uniform(random, 0, wanted));
       if (uniform(random, 0, 3) == 0 && !fake.loading.contains(id)) fake.come(id, wanted);
     }
@@ -412,7 +445,10 @@ void random_connected_day(uint64_t seed, int delay) {
       if (const SequenceId id = any_of(ids); harness.scheduler.find(id) == nullptr && !fake.held.contains(id))
         fake.events.released.push_back(id);
   };
-  const auto check = [&] { expect_books_balance(harness.scheduler); };
+  const auto check = [&] {
+    for (const FinishedKvLoad& failed : harness.scheduler.take_failed_loads()) harness.abort(failed.id);
+    expect_books_balance(harness.scheduler);
+  };
   for (int event = 0; event < 150 && !::testing::Test::HasFailure(); ++event) {
     const int64_t kind = uniform(random, 0, 9);
     if (kind < 3) {

@@ -78,7 +78,7 @@ struct FakeKvConnector : KvConnector {
     const Started& one = started.at(id);
     if (loading.erase(id) == 1)
       harness->executor.fill(one.load.block_table, one.tokens, one.load.first_token, num_tokens);
-    events.loads.push_back({id, num_tokens, num_tokens < one.load.num_tokens ? "lost" : ""});
+    events.loads.push_back({id, num_tokens, num_tokens < one.load.num_tokens ? "lost" : "", ends_sequences});
   }
   void come(SequenceId id) { come(id, started.at(id).load.num_tokens); }
   // A write that is on the way lands, and is not what was wanted.
@@ -109,6 +109,7 @@ struct FakeKvConnector : KvConnector {
 
   Harness* harness = nullptr;
   bool has_room = true;
+  bool ends_sequences = false;  // loads that fail
   std::map<SequenceId, Started> started;
   std::set<SequenceId> loading, cancelled, queued, unneeded;
   std::map<SequenceId, int64_t> computed;

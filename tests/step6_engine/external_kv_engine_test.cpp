@@ -1,10 +1,12 @@
 // An engine whose requests wait for another engine's keys, which come when the test says so.
 #include <condition_variable>
+#include <map>
 #include <mutex>
 #include <thread>
 
 #include "step1_layers/core/error.h"
 #include "step6_engine/kv_transfer_json.h"
+#include "step6_engine/remote/engine_wire_forms.h"
 #include "step6_engine/thread_engine_client.h"
 #include "tests/step6_engine/fake_engine.h"
 #include "tests/support/numerics.h"
@@ -42,10 +44,13 @@ class LateConnector final : public KvConnector {
       std::unique_lock lock(mutex_);
       started_.wait(lock, [&] { return loads_.size() >= count; });
       events_.loads = std::exchange(loads_, {});
+      if (is_lost)
+        for (FinishedKvLoad& load : events_.loads) load = {load.id, 0, "the other engine is gone", true};
       came_.notify_all();
     }
     if (wake_) wake_();
   }
+  bool is_lost = false;  // what comes from now on, with the requests that wanted it
   int64_t num_waits() {
     std::lock_guard lock(mutex_);
     return num_waits_;
@@ -100,6 +105,41 @@ TEST(ExternalKvEngine, OthersGoOnWhileOneWaits) {
   EXPECT_EQ(finished, 1);
 }
 
+// With all its completions, those that were waiting for the first one too; what others are doing goes on.
+TEST(ExternalKvEngine, AFailedLoadEndsItsRequestWithTheReason) {
+  const auto connector = std::make_shared<LateConnector>();
+  connector->is_lost = true;
+  const auto made = connected_engine(connector);
+  Engine& engine = *made;
+  const RequestId other = engine.add_request(token_request({7, 8, 9}, 6));
+  Request request = loaded_request({1, 2, 3, 4, 5, 6}, 2);
+  request.sampling.n = 3;
+  const RequestId lost = engine.add_request(request);
+  engine.step();
+  connector->let_come(1);
+  std::map<RequestId, RequestOutput> outputs;
+  while (engine.has_unfinished())
+    for (RequestOutput& output : engine.step().finished) outputs[output.request_id] = std::move(output);
+  ASSERT_EQ(outputs.size(), 2u);
+  for (const CompletionOutput& completion : outputs.at(lost).completions) {
+    EXPECT_EQ(completion.finish_reason, FinishReason::error);
+    EXPECT_NE(completion.error.find("the other engine is gone"), std::string::npos) << completion.error;
+  }
+  EXPECT_EQ(outputs.at(other).completions.at(0).token_ids, expected_tokens({7, 8, 9}, 6));
+  EXPECT_EQ(engine.metrics().num_requests_failed, 1);
+  EXPECT_FALSE(engine.dead());
+  expect_books_closed(engine.scheduler());
+}
+
+TEST(ExternalKvEngine, AFailedLoadIsToldAnEngineAtRest) {
+  const auto connector = std::make_shared<LateConnector>();
+  connector->is_lost = true;
+  ThreadEngineClient client(connected_engine(connector));
+  RequestStream stream = client.submit(loaded_request({5, 6, 7, 8}, 3));
+  connector->let_come(1);
+  EXPECT_EQ(stream.output().completions.at(0).finish_reason, FinishReason::error);
+}
+
 TEST(ExternalKvEngine, TheLoopOfAClientSleepsUntilKeysHaveCome) {
   const auto connector = std::make_shared<LateConnector>();
   ThreadEngineClient client(connected_engine(connector));
@@ -140,6 +180,28 @@ TEST(KvTransferJson, ComesBack) {
   KvTransferParams expected;
   expected.do_remote_decode = true;
   EXPECT_EQ(parse_kv_transfer(mostly_null, "x"), expected);
+}
+
+// To an engine in a process of its own.
+TEST(KvTransferWireForm, ComesBackWholeOrNotAtAll) {
+  Request request = loaded_request({1, 2, 3}, 2);
+  *request.kv_transfer = {true, true, "engine", "request", "tcp://127.0.0.1:7", 41};
+  RequestOutput output;
+  output.kv_transfer = request.kv_transfer;
+  EXPECT_EQ(from_bytes<RequestOutput>(to_bytes(output)).kv_transfer, request.kv_transfer);
+  const std::string bytes = to_bytes(request);
+  EXPECT_EQ(from_bytes<Request>(bytes).kv_transfer, request.kv_transfer);
+  for (size_t size = 0; size < bytes.size(); ++size)
+    EXPECT_THROW(from_bytes<Request>(bytes.substr(0, size)), Error) << size;
+  EXPECT_THROW(from_bytes<Request>(bytes + '\0'), Error);
+  for (size_t at = 0; at < bytes.size(); ++at) {  // lengths that lie are never believed
+    std::string wrong = bytes;
+    wrong[at] = '\xff';
+    try {
+      from_bytes<Request>(wrong);
+    } catch (const Error&) {
+    }
+  }
 }
 
 TEST(KvTransferJson, MistakesAreNamed) {

@@ -63,6 +63,11 @@ void append_gauges(FamiliesText& text) {
               [](const EngineStats& stats) { return stats.scheduler.num_running; });
   text.number("num_requests_waiting", "gauge", "Number of sequences waiting to be processed.",
               [](const EngineStats& stats) { return stats.scheduler.num_waiting; });
+  text.number("num_requests_waiting_for_kv", "gauge",
+              "Number of sequences whose keys and values are on the way from another engine.",
+              [](const EngineStats& stats) { return stats.scheduler.num_waiting_for_kv; });
+  text.number("num_held_kv_blocks", "gauge", "Number of KV blocks that are kept for other engines to read.",
+              [](const EngineStats& stats) { return stats.scheduler.num_held_blocks; });
   text.number("kv_cache_usage_perc", "gauge", "KV cache usage. 1 means 100 percent.", kv_usage);
   if (text.with_old_names())
     text.number("gpu_cache_usage_perc", "gauge", "Deprecated: kv_cache_usage_perc.", kv_usage);
@@ -90,6 +95,32 @@ void append_counters(FamiliesText& text) {
                   text.text().sample(static_cast<double>(num_ended[static_cast<size_t>(reason)]),
                                      {{"finished_reason", finish_reason_name(reason)}});
               });
+}
+
+// All of them 0 without a connector.
+void append_transfers(FamiliesText& text) {
+  const auto counter = [&](std::string_view name, std::string_view help, auto value) {
+    text.number(name, "counter", help,
+                [&](const EngineStats& stats) { return value(stats.scheduler.kv_transfer); });
+  };
+  using Stats = KvTransferStats;
+  counter("external_prefix_cache_queries_total", "Prompt tokens that were asked of other engines.",
+          [](const Stats& stats) { return stats.num_loaded_tokens + stats.num_missed_tokens; });
+  text.number("external_prefix_cache_hits_total", "counter", "Prompt tokens that came from other engines.",
+              [](const EngineStats& stats) { return stats.scheduler.num_external_tokens; });
+  counter("kv_transfer_loads_total", "Number of loads of prompts from other engines that have ended.",
+          [](const Stats& stats) { return stats.num_loads; });
+  counter("kv_transfer_failed_loads_total", "Number of loads that brought fewer tokens than were asked for.",
+          [](const Stats& stats) { return stats.num_failed_loads; });
+  counter("kv_transfer_load_seconds_total", "Time that all loads together took in seconds.",
+          [](const Stats& stats) { return stats.load_seconds; });
+  counter("kv_transfer_received_bytes_total", "Bytes of keys and values that came from other engines.",
+          [](const Stats& stats) { return stats.num_loaded_bytes; });
+  counter("kv_transfer_sent_bytes_total", "Bytes of keys and values that other engines have read.",
+          [](const Stats& stats) { return stats.num_sent_bytes; });
+  counter("kv_transfer_expired_requests_total",
+          "Number of prompts that were kept and that nobody read in time.",
+          [](const Stats& stats) { return stats.num_lapsed; });
 }
 
 void append_histograms(FamiliesText& text, double max_length) {
@@ -143,6 +174,7 @@ std::string prometheus_text(std::span<const EngineStats> engines, const Promethe
   FamiliesText text(engines, options);
   append_gauges(text);
   append_counters(text);
+  append_transfers(text);
   append_histograms(text, static_cast<double>(options.batch.max_model_len));
   text.number("engine_alive", "gauge", "1 while the engine serves requests, 0 while it is down.",
               [](const EngineStats& stats) { return stats.error.empty() ? 1 : 0; });

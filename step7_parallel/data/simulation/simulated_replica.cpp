@@ -40,10 +40,7 @@ std::optional<double> SimulatedReplica::begin_step() {
     sequence.num_computed += scheduled.num_tokens;
     const int64_t num_rows = sequence.num_computed - num_before;
     const bool samples = sequence.num_computed == sequence.num_tokens;
-    work.num_sequences += 1;
-    work.num_kv_tokens += num_before;
-    work.num_prompt_tokens += num_rows - (samples ? 1 : 0);
-    work.num_prompt_pairs += prompt_pairs(num_rows, num_before);
+    add_sequence(work, num_rows, num_before, samples);
     SequenceStepOutput answer;
     answer.id = scheduled.id;
     if (samples) {

@@ -24,6 +24,14 @@ inline int64_t prompt_pairs(int64_t num_rows, int64_t num_before) {
   return num_rows > 1 ? num_rows * num_before + num_rows * (num_rows - 1) / 2 : 0;
 }
 
+// One more sequence: `num_rows` rows behind `num_before` tokens; `samples`: the last of them gives a token.
+inline void add_sequence(StepWork& work, int64_t num_rows, int64_t num_before, bool samples) {
+  work.num_sequences += 1;
+  work.num_kv_tokens += num_before;
+  work.num_prompt_tokens += num_rows - (samples ? 1 : 0);
+  work.num_prompt_pairs += prompt_pairs(num_rows, num_before);
+}
+
 struct StepTimeModel {
   double fixed = 0;  // seconds, all five
   double per_sequence = 0;

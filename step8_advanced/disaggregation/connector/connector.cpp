@@ -50,7 +50,6 @@ KvTransferStats KvTransferConnector::stats() const {
   if (producer_ != nullptr) {
     stats.num_sent_bytes = producer_->num_sent_bytes();
     stats.num_lapsed = producer_->leases().num_lapsed();
-    stats.num_held_blocks = producer_->leases().num_held_blocks();
   }
   return stats;
 }

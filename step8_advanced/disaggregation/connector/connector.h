@@ -29,7 +29,6 @@ class KvTransferConnector final : public KvConnector, public KvCacheRegistry {
 
   std::string address() const;  // of a producer: where readers reach it; else empty
   const std::string& engine_id() const { return engine_id_; }
-  KvTransferStats stats() const;
   int64_t bytes_per_block() const;  // of all ranks together
 
   void register_kv_caches(RankKvCaches caches) override;
@@ -46,6 +45,7 @@ class KvTransferConnector final : public KvConnector, public KvCacheRegistry {
   void wait(std::chrono::milliseconds at_most) override;
   void on_event(std::function<void()> wake) override;
   void abandon() override;
+  KvTransferStats stats() const override;
 
  private:
   void say_that_something_happened();

@@ -108,7 +108,7 @@ void KvConsumer::add_to(KvTransferStats& stats) const {
   stats.num_loads += stats_.num_loads;
   stats.num_failed_loads += stats_.num_failed_loads;
   stats.num_loaded_tokens += stats_.num_loaded_tokens;
-  stats.num_recomputed_tokens += stats_.num_recomputed_tokens;
+  stats.num_missed_tokens += stats_.num_missed_tokens;
   stats.num_loaded_bytes += stats_.num_loaded_bytes;
   stats.load_seconds += stats_.load_seconds;
 }
@@ -130,7 +130,8 @@ void KvConsumer::run(Load& load) {
   stats_.load_seconds += std::chrono::duration<double>(steady_clock::now() - begin).count();
   if (!load.cancelled && result.num_tokens < load.load.num_tokens) {
     ++stats_.num_failed_loads;
-    stats_.num_recomputed_tokens += load.load.num_tokens - result.num_tokens;
+    stats_.num_missed_tokens += load.load.num_tokens - result.num_tokens;
+    result.ends_sequence = config_.load_failure_policy == KvLoadFailurePolicy::fail;
   }
   finish(std::move(result), lock);
 }

@@ -13,6 +13,12 @@ enum class KvTransferRole : uint8_t {
   both,
 };
 
+// Of a request whose keys have not all come. vLLM: kv_load_failure_policy.
+enum class KvLoadFailurePolicy : uint8_t {
+  recompute,  // what is missing is computed here
+  fail,       // it ends with an error: for an engine that is never to stop for a long prompt
+};
+
 struct KvTransferConfig {
   KvTransferRole role = KvTransferRole::both;
   // Of a producer: where readers reach it (transport/kv_channel.h).
@@ -25,6 +31,7 @@ struct KvTransferConfig {
 
   // Of a consumer: fewer tokens are computed rather than loaded.
   int64_t recompute_threshold = 0;
+  KvLoadFailurePolicy load_failure_policy = KvLoadFailurePolicy::recompute;
   int num_loaders = 4;  // threads, each with one load at a time
   std::chrono::milliseconds connect_timeout{5'000};
   // From the start of a load to its end, waiting for a prompt that is still being computed included.
@@ -32,19 +39,6 @@ struct KvTransferConfig {
 
   bool produces() const { return role != KvTransferRole::consumer; }
   bool consumes() const { return role != KvTransferRole::producer; }
-};
-
-// Counted since the start.
-struct KvTransferStats {
-  int64_t num_loads = 0;         // that ended, however
-  int64_t num_failed_loads = 0;  // of these, with fewer tokens than were wanted; no cancelled ones
-  int64_t num_loaded_tokens = 0;
-  int64_t num_recomputed_tokens = 0;  // that were wanted and did not come
-  int64_t num_loaded_bytes = 0;
-  double load_seconds = 0.0;  // of all loads together
-  int64_t num_sent_bytes = 0;
-  int64_t num_lapsed = 0;       // kept for a reader that never came
-  int64_t num_held_blocks = 0;  // now
 };
 
 }  // namespace ladder

@@ -25,6 +25,33 @@ class OpenAiErrors : public testing::OpenAi {
   }
 };
 
+TEST_F(OpenAiErrors, KeysOfAnotherEngineAreReadAsTheyAreOrRefusedByName) {
+  const std::string field = "kv_transfer_params";
+  for (const std::string& path : {kCompletions, kChat}) {
+    for (const std::string value :
+         {"5", "[]", "\"x\"", "{}", R"({"do_remote_decode":1})", R"({"do_remote_prefill":"true"})",
+          R"({"do_remote_prefill":false,"do_remote_decode":null})",
+          R"({"do_remote_prefill":true,"remote_num_tokens":-1})",
+          R"({"do_remote_prefill":true,"remote_num_tokens":1.5})",
+          R"({"do_remote_prefill":true,"remote_num_tokens":18446744073709551616})",
+          R"({"do_remote_prefill":true,"remote_address":["tcp://a:1"]})",
+          R"({"do_remote_prefill":true,"remote_request_id":7})",
+          R"({"do_remote_prefill":true,"remote_engine_id":{}})",
+          R"({"do_remote_prefill":true,"remote_port":5})"}) {
+      const Json error = refusal(path, with(path, field, value));
+      EXPECT_EQ(error["type"], "BadRequestError") << value;
+      EXPECT_EQ(error["param"], field) << value << ": " << error["message"];
+    }
+    EXPECT_EQ(post(path, with(path, field, "null"))->head.status, 200);
+    const Json alone = refusal(path, with(path, field, R"({"do_remote_decode":true})"));
+    EXPECT_NE(alone.value("message", "").find("connected with no other engine"), std::string::npos);
+  }
+  const Json several = refusal(
+      kCompletions, R"({"prompt":["a","b"],"max_tokens":2,"kv_transfer_params":{"do_remote_decode":true}})");
+  EXPECT_EQ(several["param"], field);
+  EXPECT_NE(several.value("message", "").find("one prompt"), std::string::npos);
+}
+
 TEST_F(OpenAiErrors, EveryNumberIsReadAsItIsOrRefusedByName) {
   const std::vector<std::string> nonsense = {
       "NaN", "Infinity", "-Infinity", "\"1\"", "[1]", "{}", "true", "-9223372036854775809", "1e400"};

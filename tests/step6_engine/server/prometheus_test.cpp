@@ -110,7 +110,17 @@ double value_of(const std::map<std::string, Family>& families, const std::string
 const std::map<std::string, std::string> kNames = {
     {"num_requests_running", "gauge"},
     {"num_requests_waiting", "gauge"},
+    {"num_requests_waiting_for_kv", "gauge"},
+    {"num_held_kv_blocks", "gauge"},
     {"kv_cache_usage_perc", "gauge"},
+    {"external_prefix_cache_queries_total", "counter"},
+    {"external_prefix_cache_hits_total", "counter"},
+    {"kv_transfer_loads_total", "counter"},
+    {"kv_transfer_failed_loads_total", "counter"},
+    {"kv_transfer_load_seconds_total", "counter"},
+    {"kv_transfer_received_bytes_total", "counter"},
+    {"kv_transfer_sent_bytes_total", "counter"},
+    {"kv_transfer_expired_requests_total", "counter"},
     {"prompt_tokens_total", "counter"},
     {"generation_tokens_total", "counter"},
     {"request_success_total", "counter"},
@@ -209,6 +219,32 @@ TEST(Task6_5_Prometheus, KvUseIsAShare) {
   EXPECT_EQ(value_of(families, "kv_cache_usage_perc"), 0.25);
   EXPECT_EQ(value_of(families, "num_requests_running"), 3);
   EXPECT_EQ(value_of(families, "num_requests_waiting"), 2);
+}
+
+TEST(Prometheus, WhatGoesToAndComesFromOtherEnginesIsCounted) {
+  EngineStats stats;
+  stats.scheduler.num_waiting_for_kv = 3;
+  stats.scheduler.num_held_blocks = 7;
+  stats.scheduler.num_external_tokens = 40;
+  stats.scheduler.kv_transfer = {.num_loads = 5,
+                                 .num_failed_loads = 2,
+                                 .num_loaded_tokens = 41,
+                                 .num_missed_tokens = 9,
+                                 .num_loaded_bytes = int64_t{1} << 33,
+                                 .load_seconds = 0.75,
+                                 .num_sent_bytes = 17,
+                                 .num_lapsed = 4};
+  const auto families = parse(text_of(stats, options_of("")));
+  EXPECT_EQ(value_of(families, "num_requests_waiting_for_kv"), 3);
+  EXPECT_EQ(value_of(families, "num_held_kv_blocks"), 7);
+  EXPECT_EQ(value_of(families, "external_prefix_cache_queries_total"), 50);
+  EXPECT_EQ(value_of(families, "external_prefix_cache_hits_total"), 40);
+  EXPECT_EQ(value_of(families, "kv_transfer_loads_total"), 5);
+  EXPECT_EQ(value_of(families, "kv_transfer_failed_loads_total"), 2);
+  EXPECT_EQ(value_of(families, "kv_transfer_load_seconds_total"), 0.75);
+  EXPECT_EQ(value_of(families, "kv_transfer_received_bytes_total"), 8589934592.0);
+  EXPECT_EQ(value_of(families, "kv_transfer_sent_bytes_total"), 17);
+  EXPECT_EQ(value_of(families, "kv_transfer_expired_requests_total"), 4);
 }
 
 TEST(Task6_5_Prometheus, EachOfSeveralEnginesHasItsSamples) {

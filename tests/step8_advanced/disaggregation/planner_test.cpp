@@ -7,9 +7,11 @@
 
 #include "step1_layers/core/error.h"
 #include "step8_advanced/disaggregation/planner/cluster_simulation.h"
+#include "step8_advanced/disaggregation/planner/measure_steps.h"
 #include "step8_advanced/disaggregation/planner/plan.h"
 #include "step8_advanced/disaggregation/planner/planned_requests.h"
 #include "step8_advanced/disaggregation/planner/step_times.h"
+#include "tests/step6_engine/fake_engine.h"
 #include "tests/support/numerics.h"
 #include "tests/support/temporary_folder.h"
 
@@ -112,7 +114,8 @@ TEST(Task8_7_Planner, ATransferHidesBehindLaterLayers) {
 TEST(Task8_7_Planner, PredictsWhatTheSimulationShows) {
   const ServiceLevel level{.ttft = 2, .tpot = 0.02, .share = 0.9};
   for (const int64_t prompt : {1024, 4096}) {
-    const PlanProblem problem = problem_of({.prompt = prompt, .output = 200}, 1, level);
+    PlanProblem problem = problem_of({.prompt = prompt, .output = 100}, 1, level);
+    problem.requests.resize(150);
     for (const Deployment& deployment : possible_deployments(problem)) {
       const double predicted = predicted_goodput(problem, deployment);
       const double simulated = simulated_goodput(problem, deployment, predicted);
@@ -260,6 +263,39 @@ TEST(PlannedRequests, AFileIsReadSortedAndABadOneNamed) {
     FAIL() << "no error";
   } catch (const Error& error) {
     EXPECT_NE(std::string(error.what()).find("line 1: prompt_tokens"), std::string::npos) << error.what();
+  }
+}
+
+// What a row computes, by hand; an engine one step late computes the same.
+TEST(MeasuredSteps, AreThoseOfTheScheduler) {
+  for (const int max_in_flight : {1, 2}) {
+    SchedulerConfig config = testing::fake_config();  // 32 tokens a step, 64 blocks of 4, 8 sequences
+    config.batch.max_model_len = 128;
+    config.enable_prefix_caching = false;
+    Engine engine = testing::make_engine(max_in_flight, config);
+    const MeasuredEngine measured = measure_steps(engine, 2, {.num_runs = 2});
+    EXPECT_EQ(measured.tensor_parallel_size, 2);
+    EXPECT_EQ(measured.num_kv_tokens, 256);
+    EXPECT_EQ(measured.max_num_seqs, 8);
+    const auto row = [&](const std::string& source) {
+      const auto found = std::ranges::find(measured.steps, source, &MeasuredSteps::source);
+      return found != measured.steps.end() ? *found : MeasuredSteps{};
+    };
+    const auto expect = [](const MeasuredSteps& steps, int64_t num_steps, const StepWork& work) {
+      EXPECT_EQ(steps.num_steps, num_steps) << steps.source;
+      EXPECT_EQ(steps.work.num_sequences, work.num_sequences) << steps.source;
+      EXPECT_EQ(steps.work.num_prompt_tokens, work.num_prompt_tokens) << steps.source;
+      EXPECT_EQ(steps.work.num_kv_tokens, work.num_kv_tokens) << steps.source;
+      EXPECT_EQ(steps.work.num_prompt_pairs, work.num_prompt_pairs) << steps.source;
+      EXPECT_GT(steps.seconds, 0) << steps.source;
+    };
+    expect(row("a prompt of 16"), 1, {1, 15, 0, 16 * 15 / 2});
+    expect(row("a prompt of 64"), 2, {2, 63, 32, 64 * 63 / 2});
+    // 15 steps: the first token comes with the prompt.
+    expect(row("1 answers behind prompts of 16"), 15, {15, 0, 15 * 16 + 15 * 14 / 2, 0});
+    expect(row("1 answers behind prompts of 28"), 15, {15, 0, 15 * 28 + 15 * 14 / 2, 0});
+    EXPECT_EQ(row("4 answers behind prompts of 16").work.num_prompt_tokens, 0);
+    EXPECT_FALSE(engine.has_unfinished());
   }
 }
 

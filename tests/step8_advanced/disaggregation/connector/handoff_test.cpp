@@ -6,6 +6,7 @@
 
 #include "tests/step8_advanced/disaggregation/connector/two_engines.h"
 #include "tests/step8_advanced/disaggregation/transport/transport_places.h"
+#include "tests/support/narrow_model.h"
 
 namespace ladder {
 namespace {
@@ -101,9 +102,10 @@ TEST(KvHandoff, GoesFromAnyGridToAnyOther) {
 
 // A model whose tokens are text, in blocks of 4.
 EngineOptions tiny_options() {
-  EngineOptions options = testing::small_options(testing::tiny_model(), DeviceType::cpu, 128);
+  EngineOptions options = testing::small_options(testing::narrow_model(), DeviceType::cpu, 128);
+  options.runner.load_format = LoadFormat::dummy;
   options.runner.batch.block_size = 4;
-  options.runner.kv_memory = int64_t{32} << 20;  // room to keep all prompts of a test
+  options.runner.kv_memory = int64_t{1} << 20;  // room to keep all prompts of a test
   return options;
 }
 
@@ -252,7 +254,7 @@ class KvHandoffFailures : public ::testing::Test {
     expect_same(consumer.engine->generate(at), expected);
     EXPECT_EQ(consumer.connector->stats().num_loaded_tokens, 0);
     EXPECT_EQ(consumer.connector->stats().num_failed_loads, std::ssize(requests));
-    EXPECT_EQ(consumer.connector->stats().num_recomputed_tokens, num_tokens_to_load(requests));
+    EXPECT_EQ(consumer.connector->stats().num_missed_tokens, num_tokens_to_load(requests));
     consumer.expect_all_given_back();
   }
 
@@ -307,6 +309,21 @@ TEST_F(KvHandoffFailures, AnAddressThatIsNone) {
   const std::vector<std::string> addresses = {"", "carrier://pigeon", "tcp://127.0.0.1:1"};
   for (size_t i = 0; i < at.size(); ++i) at[i].kv_transfer = testing::kept_as("x", addresses[i]);
   expect_computed_here(consumer, at);
+}
+
+TEST_F(KvHandoffFailures, EndTheirRequestsWhereTheConsumerIsToldSo) {
+  KvTransferConfig config = consumes();
+  config.load_failure_policy = KvLoadFailurePolicy::fail;
+  ConnectedEngine producer(tiny_options(), produces()), consumer(tiny_options(), config);
+  std::vector<Request> at = with_prompts_at(producer, requests);
+  at[1].kv_transfer->remote_request_id += "?";
+  const auto outputs = consumer.engine->generate(at);
+  expect_same({outputs[0], outputs[2]}, {expected[0], expected[2]});
+  for (const CompletionOutput& completion : outputs[1].completions)
+    EXPECT_EQ(completion.finish_reason, FinishReason::error);
+  EXPECT_EQ(consumer.engine->scheduler().stats().kv_transfer.num_loads, 3);
+  EXPECT_EQ(consumer.engine->scheduler().stats().kv_transfer.num_failed_loads, 1);
+  consumer.expect_all_given_back();
 }
 
 TEST_F(KvHandoffFailures, AnIdThatIsTooLong) {

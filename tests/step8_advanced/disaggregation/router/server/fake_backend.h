@@ -115,6 +115,11 @@ class FakeBackend {
     std::lock_guard lock(mutex_);
     return index < heads_.size() ? heads_[index] : std::string();
   }
+  // Of the last health check that was answered.
+  std::string check_head() const {
+    std::lock_guard lock(mutex_);
+    return check_head_;
+  }
 
   std::atomic<int> health = 200;       // of GET /health; 0: it says nothing
   std::atomic<int> num_checks = 0;     // answered
@@ -177,6 +182,10 @@ class FakeBackend {
         return;
       }
       connection.answer(health, "{}");
+      {
+        std::lock_guard lock(mutex_);
+        check_head_ = connection.head;
+      }
       ++num_checks;
       return;
     }
@@ -199,6 +208,7 @@ class FakeBackend {
   std::string metrics_;
   std::vector<Json> bodies_;
   std::vector<std::string> heads_;
+  std::string check_head_;
   std::atomic<bool> ending_ = false;
   int listener_ = -1;
   uint16_t port_ = 0;

@@ -326,6 +326,26 @@ TEST(Router_Server, OtherRequestsAreADecodeServers) {
   EXPECT_EQ(status_of(get(router, "/nothing")), 404);
 }
 
+TEST(Router_Server, AKeyIsAskedOfClientsAndShownToServers) {
+  FakeBackend prefill(prefills("P0")), decode(decodes({"One", " day"}));
+  RouteServerOptions options = options_of({prefill.url()}, {decode.url()});
+  options.http.api_keys = {"first", "second"};
+  RouteServer router(std::move(options));
+  for (const char* headers : {"", "Authorization: Bearer third\r\n", "Authorization: Bearer \r\n"})
+    EXPECT_EQ(status_of(ask(router, body_of_request(false), headers)), 401) << headers;
+  EXPECT_EQ(status_of(get(router, "/v1/models")), 401);
+  EXPECT_EQ(status_of(get(router, "/metrics")), 401);
+  EXPECT_EQ(status_of(get(router, "/health")), 200) << "without a key: it is asked by who watches";
+  EXPECT_EQ(prefill.num_requests() + decode.num_requests(), 0);
+  EXPECT_EQ(body_of(ask(router, body_of_request(false), "Authorization: Bearer second\r\n")), kWhole);
+  for (const FakeBackend* server : {&prefill, &decode}) {
+    EXPECT_NE(server->head(0).find("Authorization: Bearer second\r\n"), std::string::npos)
+        << "the client's own";
+    EXPECT_TRUE(eventually(
+        [&] { return server->check_head().find("Authorization: Bearer first\r\n") != std::string::npos; }));
+  }
+}
+
 TEST(Router_Server, AServerThatDiedIsLeftOutUntilItAnswersAgain) {
   auto first = std::make_unique<FakeBackend>(decodes({"One", " day"}));
   FakeBackend prefill(prefills("P0")), second(decodes({"One", " day"}));
