@@ -194,6 +194,17 @@ class Namespaces {
   bool is_there_ = false;
 };
 
+// A shell that sends the program SIGTERM once it serves, and prints what it wrote (to `out` until then). One signal: without
+// --foreground `timeout` sends it to the program and to its group, and the second ends it at once.
+std::string ends_when_it_listens(const std::filesystem::path& out) {
+  const std::string file = testing::shell_quoted(out.string());
+  return "sh -c " +
+         testing::shell_quoted(
+             "\"$@\" > " + file + " & while kill -0 $! 2>/dev/null && ! grep -q 'listening on' " + file +
+             "; do sleep 0.1; done; kill -TERM $!; wait $!; code=$?; cat " + file + "; exit $code") +
+         " sh timeout --foreground -s KILL 90";
+}
+
 class Cli_NodesOfANetwork : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -239,11 +250,11 @@ TEST_F(Cli_NodesOfANetwork, HaveReplicasBehindOneDoor) {
   auto other = std::async(std::launch::async, [&] {
     return run_binary(plus(all, {"--headless", "--data-parallel-start-rank=1"}), {}, {}, launcher[1]);
   });
-  // One SIGTERM: without --foreground `timeout` sends it to the program and to its group, and the second ends it at once.
   ASSERT_TRUE(launcher[0].starts_with(kBound));
-  const BinaryResult head = run_binary(
-      plus(all, {"--data-parallel-size-local=1"}), {}, {},
-      "timeout --foreground --preserve-status -s TERM -k 78 12" + launcher[0].substr(kBound.size()));
+  const testing::TemporaryFolder folder;
+  const BinaryResult head =
+      run_binary(plus(all, {"--data-parallel-size-local=1"}), {}, {},
+                 ends_when_it_listens(folder / "out") + launcher[0].substr(kBound.size()));
   const BinaryResult node = other.get();
   EXPECT_EQ(head.exit_code, 0) << head.err;
   EXPECT_THAT(head.err, HasSubstr("the node of replica 1 (10.77.0.2) has come"));
