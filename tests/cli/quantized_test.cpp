@@ -44,8 +44,15 @@ TEST(Cli_Quantized, AFolderGivesTheOraclesTokensOnAnyRanks) {
   }
 }
 
-TEST(Cli_Quantized, DummyWeightsAndATensorThatIsMissingAreOneLine) {
-  expect_refused(generate(kGolden, {3}, {"--load-format=dummy"}), "quantization_config");
+TEST(Cli_Quantized, DummyCodesGiveTokensOfSomeKind) {
+  const BinaryResult result = generate(kGolden, {3}, {"--load-format=dummy", "--max-tokens=5"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(json_lines(result.out).at(0).at("outputs").at(0).at("token_ids").size(), 5);
+}
+
+TEST(Cli_Quantized, DummyScalesOfActivationsAndATensorThatIsMissingAreOneLine) {
+  expect_refused(generate(kGolden.parent_path() / "ct_w8a8_static_tensor", {3}, {"--load-format=dummy"}),
+                 "--load-format dummy: activations with a scale that is stored");
   const testing::TemporaryFolder folder;
   std::filesystem::copy_file(kGolden / "config.json", folder / "config.json");
   std::filesystem::copy_file(kGolden.parent_path() / "ct_w8a16_channel" / "model.safetensors",
