@@ -1,4 +1,5 @@
 // One engine on several hosts as a user starts it: nodes on this machine, and nodes that reach each other by a network.
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <unistd.h>
@@ -7,6 +8,7 @@
 #include <array>
 #include <chrono>
 #include <cstdlib>
+#include <fstream>
 #include <future>
 #include <thread>
 
@@ -129,11 +131,22 @@ Words serve(const Words& more) {
               plus(kGrid, more));
 }
 
-// A shell that kills the program after four seconds, or stops it then and kills it eight later. (`timeout -s STOP` lets it
-// go on at once.)
-std::string ends_after_4_s(bool stopped) {
-  return std::string("sh -c '\"$@\" & sleep 4; ") + (stopped ? "kill -STOP $!; sleep 8; " : "") +
-         "kill -KILL $!; wait $!' sh";
+// A shell that kills the program once `sign` is there, or stops it then and kills it eight seconds later. (`timeout -s STOP` lets
+// it go on at once.)
+std::string ends_at_a_sign(const std::filesystem::path& sign, bool stopped) {
+  return "sh -c " +
+         testing::shell_quoted("\"$@\" & while kill -0 $! 2>/dev/null && ! [ -e " +
+                               testing::shell_quoted(sign.string()) + " ]; do sleep 0.1; done; " +
+                               (stopped ? "kill -STOP $!; sleep 8; " : "") + "kill -KILL $!; wait $!") +
+         " sh";
+}
+
+// Until somebody listens there, for a minute at most.
+void wait_for_server(const std::string& port) {
+  const HostAddress address{"127.0.0.1", std::stoi(port)};
+  const auto end = Clock::now() + std::chrono::minutes(1);
+  for (std::string why; Clock::now() < end && try_to_connect(address, end, why).number() < 0;)
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
 }
 
 // While nobody asks for anything: a node that is killed, and one that is stopped.
@@ -142,14 +155,22 @@ TEST(Cli_Nodes, OneThatEndsOrIsStoppedEndsTheOther) {
     bool stopped;
     int node;
     std::future<Nodes> ended;
+    std::future<void> serves;
   };
+  const testing::TemporaryFolder folder;
   std::vector<Case> cases;
   for (const bool stopped : {false, true})
     for (const int node : {0, 1}) {
       std::array<std::string, 2> launchers = {kBound, kBound};
-      launchers[static_cast<size_t>(node)] = ends_after_4_s(stopped);
-      cases.push_back({stopped, node, std::async(std::launch::async, [words = serve({}), launchers] {
-                         return on_two(words, {}, {}, launchers);
+      const std::filesystem::path sign = folder / fmt::format("{}_{}", stopped, node);
+      launchers[static_cast<size_t>(node)] = ends_at_a_sign(sign, stopped);
+      const Words words = serve({});
+      const auto port = std::next(std::find(words.begin(), words.end(), "--port"));
+      cases.push_back({stopped, node,
+                       std::async(std::launch::async, [=] { return on_two(words, {}, {}, launchers); }),
+                       std::async(std::launch::async, [=, port = *port] {
+                         wait_for_server(port);
+                         std::ofstream{sign};
                        })});
     }
   for (Case& one : cases) {
@@ -159,7 +180,7 @@ TEST(Cli_Nodes, OneThatEndsOrIsStoppedEndsTheOther) {
     EXPECT_THAT(other.err, HasSubstr(one.node == 0 ? "error: rank 0 (node 0, 127.0.0.1) has "
                                                    : "error: rank 2 (node 1, 127.0.0.1) has "));
     EXPECT_THAT(other.err, HasSubstr(one.stopped ? "has said nothing for 3 s" : "has ended"));
-    EXPECT_LT(nodes.seconds, 40);
+    EXPECT_LT(nodes.seconds, 60);
   }
 }
 
