@@ -12,6 +12,7 @@
 #include "step1_layers/core/small_floats.h"
 #include "step8_advanced/quantization/kernels/weight_records.h"
 #include "step8_advanced/quantization/numbers/grid.h"
+#include "tests/step8_advanced/quantization/shaped_weight.h"
 #include "tests/support/numerics.h"
 #include "tests/support/rungs.h"
 
@@ -22,6 +23,7 @@ using testing::bitwise_equal;
 using testing::close_to;
 using testing::poisoned;
 using testing::Random;
+using testing::shaped_weight;
 
 constexpr WeightCodes kTypes[] = {WeightCodes::int4, WeightCodes::int8, WeightCodes::fp8_e4m3,
                                   WeightCodes::fp4_e2m1};
@@ -44,22 +46,12 @@ constexpr Problem kProblems[] = {{1, 1, 1, 1, 0},        {1, 5, 3, 3, 0},       
                                  {3, 6, 30, 5, 2},       {6, 37, 520, 520, 0},   {33, 50, 1300, 104, 96},
                                  {9, 101, 70, 24, 16},   {8, 18, 2500, 1024, 0}, {13, 4, 127, 127, 100}};
 
-QuantizedWeight shaped(WeightCodes type, int64_t n, int64_t k, int64_t group_size, int64_t group_offset = 0) {
-  QuantizedWeight weight;
-  weight.type = type;
-  weight.n = n;
-  weight.k = k;
-  weight.group_size = group_size;
-  weight.group_offset = group_offset;
-  return weight;
-}
-
 // Codes of any value; `positive`: so that no weight is negative, and `exact`: small whole numbers with scales of powers of two.
 QuantizedWeight random_weight(Random& random, WeightCodes type, const Problem& p, bool zeros,
                               bool positive = false, bool exact = false) {
   const bool nibbles = is_nibble(type);
   const int64_t groups = (p.k + p.group_offset + p.group_size - 1) / p.group_size;
-  QuantizedWeight weight = shaped(type, p.n, p.k, p.group_size, p.group_offset);
+  QuantizedWeight weight = shaped_weight(type, p.n, p.k, p.group_size, p.group_offset);
   weight.codes =
       Tensor::zeros({p.n, nibbles ? (p.k + 1) / 2 : p.k}, type == WeightCodes::int8 ? DType::i8 : DType::u8);
   weight.scales = Tensor::empty({p.n, groups}, DType::f32);
@@ -392,7 +384,7 @@ RUNG_TEST(Task8_4_QuantizedMatmul, TheBiasIsAddedBeforeTheRounding, "quantized_m
     std::fill_n(result.data<float>(), result.numel(), value);
     return dtype == DType::f32 ? result : result.to(dtype);
   };
-  QuantizedWeight weight = shaped(WeightCodes::int8, 20, 257, 257);
+  QuantizedWeight weight = shaped_weight(WeightCodes::int8, 20, 257, 257);
   weight.codes = Tensor::empty({20, 257}, DType::i8);
   weight.codes.fill_bytes(1);
   weight.scales = filled({20, 1}, 1, DType::f32);
@@ -530,7 +522,7 @@ RUNG_TEST(Task8_4_Int8, GivesTheBitsOfTheLoop, "quantized_matmul", int8_rungs())
 RUNG_TEST(Task8_4_Int8, NothingSaturates, "quantized_matmul", int8_rungs()) {
   for (const int64_t k : {int64_t{66}, int64_t{65536}})
     for (const float sign : {1.0f, -1.0f}) {
-      QuantizedWeight weight = shaped(WeightCodes::int8, 5, k, k);
+      QuantizedWeight weight = shaped_weight(WeightCodes::int8, 5, k, k);
       weight.codes = Tensor::empty({5, k}, DType::i8);
       std::fill_n(weight.codes.data<int8_t>(), 5 * k, static_cast<int8_t>(-128));
       weight.scales = Tensor::empty({5, 1}, DType::f32);
@@ -604,7 +596,7 @@ RUNG_TEST(Task8_4_QuantizedMatmul, NothingOverflowsInside, "quantized_matmul", q
   constexpr int64_t k = 16384;
   for (const WeightCodes type : {WeightCodes::int4, WeightCodes::int8})
     for (const std::string_view scheme : {"none", "int8 token"}) {
-      QuantizedWeight weight = shaped(type, 3, k, k);
+      QuantizedWeight weight = shaped_weight(type, 3, k, k);
       const bool nibbles = is_nibble(type);
       weight.codes = Tensor::empty({3, nibbles ? k / 2 : k}, nibbles ? DType::u8 : DType::i8);
       weight.codes.fill_bytes(nibbles ? 0xff : 0x7f);  // 7 or 127

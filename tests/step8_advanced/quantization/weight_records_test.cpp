@@ -6,26 +6,18 @@
 #include <cstring>
 
 #include "step1_layers/core/error.h"
+#include "tests/step8_advanced/quantization/shaped_weight.h"
 #include "tests/support/numerics.h"
 
 namespace ladder {
 namespace {
 
 using testing::Random;
-
-QuantizedWeight shaped(WeightCodes type, int64_t n, int64_t k, int64_t group_size, int64_t group_offset = 0) {
-  QuantizedWeight weight;
-  weight.type = type;
-  weight.n = n;
-  weight.k = k;
-  weight.group_size = group_size;
-  weight.group_offset = group_offset;
-  return weight;
-}
+using testing::shaped_weight;
 
 QuantizedWeight random_weight(Random& random, WeightCodes type, int64_t n, int64_t k, int64_t group_size,
                               int64_t group_offset, bool zeros) {
-  QuantizedWeight weight = shaped(type, n, k, group_size, group_offset);
+  QuantizedWeight weight = shaped_weight(type, n, k, group_size, group_offset);
   const DType bytes = type == WeightCodes::int8 ? DType::i8 : DType::u8;
   const auto fill = [&](const Tensor& tensor, int largest) {
     for (int64_t i = 0; i < tensor.numel(); ++i)
@@ -126,16 +118,16 @@ TEST(Task8_4_WeightRecords, EveryNumberIsWhereTheDrawingSays) {
 }
 
 TEST(Task8_4_WeightRecords, AreOfWeightsWhoseGroupsFitThem) {
-  EXPECT_TRUE(groups_fit_records(shaped(WeightCodes::int4, 16, 1000, 1000)));
-  EXPECT_TRUE(groups_fit_records(shaped(WeightCodes::int4, 16, 1024, 32, 0)));
-  EXPECT_TRUE(groups_fit_records(shaped(WeightCodes::int4, 16, 1024, 128, 64)));
-  EXPECT_FALSE(groups_fit_records(shaped(WeightCodes::int4, 16, 1024, 16, 0)));
-  EXPECT_FALSE(groups_fit_records(shaped(WeightCodes::int4, 16, 1024, 104, 0)));
-  EXPECT_FALSE(groups_fit_records(shaped(WeightCodes::int4, 16, 1000, 1000, 8)));
-  EXPECT_TRUE(groups_fit_records(shaped(WeightCodes::int8, 16, 1024, 128, 0)));
-  EXPECT_FALSE(groups_fit_records(shaped(WeightCodes::int8, 16, 1024, 64, 0)));
-  EXPECT_FALSE(groups_fit_records(shaped(WeightCodes::fp4_e2m1, 16, 1024, 128, 0)));
-  EXPECT_THROW(in_records(shaped(WeightCodes::int4, 16, 1024, 16, 0)), Error);
+  EXPECT_TRUE(groups_fit_records(shaped_weight(WeightCodes::int4, 16, 1000, 1000)));
+  EXPECT_TRUE(groups_fit_records(shaped_weight(WeightCodes::int4, 16, 1024, 32, 0)));
+  EXPECT_TRUE(groups_fit_records(shaped_weight(WeightCodes::int4, 16, 1024, 128, 64)));
+  EXPECT_FALSE(groups_fit_records(shaped_weight(WeightCodes::int4, 16, 1024, 16, 0)));
+  EXPECT_FALSE(groups_fit_records(shaped_weight(WeightCodes::int4, 16, 1024, 104, 0)));
+  EXPECT_FALSE(groups_fit_records(shaped_weight(WeightCodes::int4, 16, 1000, 1000, 8)));
+  EXPECT_TRUE(groups_fit_records(shaped_weight(WeightCodes::int8, 16, 1024, 128, 0)));
+  EXPECT_FALSE(groups_fit_records(shaped_weight(WeightCodes::int8, 16, 1024, 64, 0)));
+  EXPECT_FALSE(groups_fit_records(shaped_weight(WeightCodes::fp4_e2m1, 16, 1024, 128, 0)));
+  EXPECT_THROW(in_records(shaped_weight(WeightCodes::int4, 16, 1024, 16, 0)), Error);
 }
 
 }  // namespace
