@@ -6,7 +6,7 @@
 #
 # It takes the GPUs that it finds: 2, 4 or 8; with fewer than two everything runs small, on the CPU, to try the script itself.
 # DIR of --build: a build folder of CMake, or a folder with the binaries (default build/release). --out: default
-# ./multi_gpu_check. Parts, all of them by default, under ten minutes together:
+# ./multi_gpu_check. Parts, all of them by default, about ten minutes together:
 #   smoke        the tiny model's text on grids of ranks is that of one rank; nothing else is tried where it is not
 #   alone        one GPU by itself, several such runs side by side: what the other parts are compared with
 #   tensor       8B: one request, short and behind 130,000 tokens, a prompt of 8,192 tokens, the common workload;
