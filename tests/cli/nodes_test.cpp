@@ -2,17 +2,16 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <chrono>
-#include <cstdlib>
 #include <fstream>
 #include <future>
 #include <thread>
 
 #include "step7_parallel/hosts/tcp_socket.h"
+#include "tests/cli/network_namespaces.h"
 #include "tests/cli/run_binary.h"
 #include "tests/support/source_folder.h"
 #include "tests/support/temporary_folder.h"
@@ -26,7 +25,7 @@ using testing::run_binary;
 using Clock = std::chrono::steady_clock;
 
 const std::string kModel = (testing::source_folder() / "models" / "tinyworld").string();
-const std::string kBound = "timeout -s KILL 90";  // of a hang
+const std::string kBound = "timeout -s KILL 240";  // of a hang
 
 using Words = std::vector<std::string>;
 
@@ -184,37 +183,6 @@ TEST(Cli_Nodes, OneThatEndsOrIsStoppedEndsTheOther) {
   }
 }
 
-int shell(const std::string& command) {
-  return std::system((command + " > /dev/null 2>&1").c_str());
-}
-
-// Two network namespaces and a cable between them.
-class Namespaces {
- public:
-  Namespaces() {
-    const std::string id = std::to_string(::getpid() % 100000);
-    for (const char* const side : {"a", "b"}) names_.push_back("ladder" + id + side);
-    const std::string &a = names_[0], &b = names_[1];
-    is_there_ = shell("ip netns add " + a) == 0 && shell("ip netns add " + b) == 0 &&
-                shell("ip -n " + a + " link add cable type veth peer name cable netns " + b) == 0;
-    for (int side = 0; side < 2 && is_there_; ++side) {
-      const std::string in = "ip -n " + names_[static_cast<size_t>(side)];
-      is_there_ = shell(in + " addr add 10.77.0." + std::to_string(side + 1) + "/24 dev cable") == 0 &&
-                  shell(in + " link set cable up") == 0 && shell(in + " link set lo up") == 0;
-    }
-  }
-  ~Namespaces() {
-    for (const std::string& name : names_) shell("ip netns del " + name);
-  }
-  bool is_there() const { return is_there_; }
-  std::string in(int side) const { return "ip netns exec " + names_[static_cast<size_t>(side)]; }
-  void cut() { EXPECT_EQ(shell("ip -n " + names_[0] + " link set cable down"), 0); }
-
- private:
-  std::vector<std::string> names_;
-  bool is_there_ = false;
-};
-
 // A shell that sends the program SIGTERM once it serves, and prints what it wrote (to `out` until then). One signal: without
 // --foreground `timeout` sends it to the program and to its group, and the second ends it at once.
 std::string ends_when_it_listens(const std::filesystem::path& out) {
@@ -223,7 +191,7 @@ std::string ends_when_it_listens(const std::filesystem::path& out) {
          testing::shell_quoted(
              "\"$@\" > " + file + " & while kill -0 $! 2>/dev/null && ! grep -q 'listening on' " + file +
              "; do sleep 0.1; done; kill -TERM $!; wait $!; code=$?; cat " + file + "; exit $code") +
-         " sh timeout --foreground -s KILL 90";
+         " sh timeout --foreground -s KILL 240";
 }
 
 class Cli_NodesOfANetwork : public ::testing::Test {
@@ -236,11 +204,11 @@ class Cli_NodesOfANetwork : public ::testing::Test {
     std::array<std::string, 2> words;
     for (const int side : {0, 1})
       words[static_cast<size_t>(side)] =
-          kBound + " " + network_.in(side) + " env " + testing::shell_quoted(variable);
+          kBound + " " + network_.launcher(side) + " env " + testing::shell_quoted(variable);
     return words;
   }
   const Words master_ = {"--master-addr", "10.77.0.1"};
-  Namespaces network_;
+  testing::NetworkNamespaces network_;
 };
 
 TEST_F(Cli_NodesOfANetwork, GiveTheTextOfOneRankToWhoKnowsTheSecret) {

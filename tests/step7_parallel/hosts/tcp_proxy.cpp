@@ -12,9 +12,9 @@ using Clock = std::chrono::steady_clock;
 
 }  // namespace
 
-TcpProxy::TcpProxy(HostAddress target)
+TcpProxy::TcpProxy(HostAddress target, const std::string& host)
     : target_(std::move(target)),
-      listener_(listen_on({"127.0.0.1", 0}, 64)),
+      listener_(listen_on({host, 0}, 64)),
       address_(local_address(listener_.number())),
       thread_([this] { relay(); }) {}
 
@@ -49,7 +49,7 @@ void TcpProxy::relay() {
     if (is_cut_) {
       connections.clear();
       listener_.close();
-    } else if (!is_stalled_) {
+    } else if (bytes_ < most_bytes_) {
       FileDescriptor client(::accept4(listener_.number(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
       std::string why;
       FileDescriptor server =
