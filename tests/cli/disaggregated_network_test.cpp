@@ -65,7 +65,8 @@ class Cli_DisaggregatedNetwork : public ::testing::Test {
   }
   // Goes on with it on the other side, which is told to read at `address`, and compares with the answer of one server.
   // `meanwhile`: while the request is on its way. Returns the seconds that it took.
-  double go_on(const std::string& address, const std::function<void()>& meanwhile = [] {}) {
+  double go_on(
+      const std::string& address, const std::function<void()>& meanwhile = [] {}) {
     Json body = body_;
     body["kv_transfer_params"] = place_;
     body["kv_transfer_params"]["remote_address"] = address;

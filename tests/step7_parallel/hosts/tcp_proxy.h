@@ -21,8 +21,8 @@ class TcpProxy {
   void delay(std::chrono::milliseconds time) { delay_ = time; }
   void stall() { stall_behind(0); }  // the connections stay, and nothing comes through
   void stall_behind(int64_t bytes) { most_bytes_ = bytes; }  // ... once so many are through, or some more
-  void cut() { is_cut_ = true; }        // they end, and there are no new ones
-  void drop() { is_dropped_ = true; }   // they end, once
+  void cut() { is_cut_ = true; }                             // they end, and there are no new ones
+  void drop() { is_dropped_ = true; }                        // they end, once
   int64_t bytes() const { return bytes_; }
 
  private:
