@@ -25,24 +25,26 @@ class WholeAttention final : public Attention {
 };
 
 // How checkpoints call the parts of a linear.
-std::vector<std::string> part_names_of(const ModelFamily& family, const std::string& linear) {
+std::vector<std::string> part_names_of(const ModelFamily& family, const std::string& linear,
+                                       int64_t max_parts) {
   constexpr std::string_view kWeight = ".weight";  // any of its parameters tells
   const std::string parameter = linear + std::string(kWeight);
   std::vector<std::string> names;
-  for (int part = 0;; ++part) {
-    std::string name = checkpoint_name_of(family, parameter, part);
-    if (name == parameter) return names;
+  while (std::ssize(names) < max_parts) {
+    std::string name = checkpoint_name_of(family, parameter, static_cast<int>(names.size()));
+    if (name == parameter) break;
     name.resize(name.size() - kWeight.size());
     names.push_back(std::move(name));
   }
+  return names;
 }
 
 }  // namespace
 
 LinearOptions make_linear_options(const ModelMakers& makers, const OpContext& ctx, const std::string& name,
-                                  const DecoderSpec& spec, DType dtype, bool bias) {
+                                  const DecoderSpec& spec, DType dtype, bool bias, int64_t max_parts) {
   if (!makers.linear_method) return {dtype, bias};
-  const NamedLinear linear{name, part_names_of(family_of(spec.architecture), name), spec};
+  const NamedLinear linear{name, part_names_of(family_of(spec.architecture), name, max_parts), spec};
   return {dtype, bias, makers.linear_method(ctx, linear)};
 }
 

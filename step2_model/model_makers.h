@@ -7,6 +7,7 @@
 // ranks is a maker that the program fills in, so that no step names a later one.
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -70,9 +71,10 @@ struct ModelMakers {
   std::function<std::unique_ptr<Model>(std::unique_ptr<Model> decoder)> around_decoder;
 };
 
-// The makers' answers, or the defaults.
+// The makers' answers, or the defaults. `max_parts`: of a linear of all experts, whose number no table of names says.
 LinearOptions make_linear_options(const ModelMakers& makers, const OpContext& ctx, const std::string& name,
-                                  const DecoderSpec& spec, DType dtype, bool bias);
+                                  const DecoderSpec& spec, DType dtype, bool bias,
+                                  int64_t max_parts = std::numeric_limits<int64_t>::max());
 std::unique_ptr<Attention> make_attention(const ModelMakers& makers, const OpContext& ctx, int64_t layer,
                                           const KvCacheSpec& cache);
 std::unique_ptr<Mlp> make_mlp(const ModelMakers& makers, const OpContext& ctx, int64_t layer,

@@ -70,14 +70,19 @@ void Linear::forward(const OpContext& ctx, const Tensor& x, const Tensor& out) c
 }
 
 void Linear::forward_partial(const OpContext& ctx, const Tensor& x, const Tensor& out) const {
-  if (!reduce_) {
-    method_->apply(ctx, shape_, tensors_, x, out);
-    return;
-  }
+  method_->apply(ctx, shape_of_product(ctx), tensors_, x, out);
+}
+
+LinearShape Linear::shape_of_product(const OpContext& ctx) const {
   // Every rank's result is a part of a sum, so only one of them may bring the bias.
-  LinearShape partial = shape_;
-  partial.bias = shape_.bias && tp_group(ctx).rank() == 0;
-  method_->apply(ctx, partial, tensors_, x, out);
+  LinearShape shape = shape_;
+  shape.bias = shape_.bias && (!reduce_ || tp_group(ctx).rank() == 0);
+  return shape;
+}
+
+void Linear::forward_parts(const OpContext& ctx, size_t first, size_t count, const Tensor& x,
+                           const Tensor& out) const {
+  method_->apply_parts(ctx, shape_of_product(ctx), tensors_, first, count, x, out);
 }
 
 Linear::Linear(const OpContext& ctx, std::string name, LinearShards shards, const LinearOptions& options)

@@ -49,6 +49,10 @@ class Linear {
   // the parts up, and may do more in the same call (Communicator::all_reduce_add_norm).
   void forward_partial(const OpContext& ctx, const Tensor& x, const Tensor& out) const;
 
+  // As forward_partial(), of the merged parts [first, first + count) alone. Error: as LinearMethod::apply_parts.
+  void forward_parts(const OpContext& ctx, size_t first, size_t count, const Tensor& x,
+                     const Tensor& out) const;
+
   // For kernels that fuse the product with what precedes or follows it; weight undefined: there is no dense
   // matrix, and forward() is the only way.
   DenseLinear dense() const { return method_->dense(shape_, tensors_); }
@@ -60,6 +64,8 @@ class Linear {
   int64_t nbytes() const;  // this rank's memory for parameters
 
  private:
+  LinearShape shape_of_product(const OpContext& ctx) const;
+
   std::string name_;
   LinearShape shape_;
   bool reduce_;  // as LinearShards has it

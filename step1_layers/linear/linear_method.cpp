@@ -59,6 +59,11 @@ bool LinearParameterSpec::has_parts() const {
   });
 }
 
+void LinearMethod::apply_parts(const OpContext&, const LinearShape&, const std::vector<Tensor>&, size_t,
+                               size_t, const Tensor&, const Tensor&) const {
+  fail("this linear's parts can only be multiplied all together");
+}
+
 namespace {
 
 class UnquantizedLinearMethod final : public LinearMethod {
@@ -73,6 +78,15 @@ class UnquantizedLinearMethod final : public LinearMethod {
   void apply(const OpContext& ctx, const LinearShape& shape, const std::vector<Tensor>& parameters,
              const Tensor& x, const Tensor& out) const override {
     matmul(ctx, x, parameters[0], shape.bias ? parameters[1] : Tensor(), out);
+  }
+
+  void apply_parts(const OpContext& ctx, const LinearShape& shape, const std::vector<Tensor>& parameters,
+                   size_t first, size_t count, const Tensor& x, const Tensor& out) const override {
+    const LinearDimension out_rows = LinearDimension::along_out();
+    const int64_t begin = out_rows.begin_of_part(shape, first);
+    const int64_t size = out_rows.begin_of_part(shape, first + count) - begin;
+    const auto rows = [&](const Tensor& tensor) { return tensor.narrow(0, begin, size); };
+    matmul(ctx, x, rows(parameters[0]), shape.bias ? rows(parameters[1]) : Tensor(), out);
   }
 
   DenseLinear dense(const LinearShape& shape, const std::vector<Tensor>& parameters) const override {

@@ -87,6 +87,11 @@ class LinearMethod {
   // out [m, out_features] = x [m, in_features] times the weight, plus the bias if the shape has one.
   virtual void apply(const OpContext& ctx, const LinearShape& shape, const std::vector<Tensor>& parameters,
                      const Tensor& x, const Tensor& out) const = 0;
+  // The same of the merged parts [first, first + count) alone: out [m, their features]. For experts, which are parts of
+  // one linear, of which a token needs few. The default knows no parts: Error.
+  virtual void apply_parts(const OpContext& ctx, const LinearShape& shape,
+                           const std::vector<Tensor>& parameters, size_t first, size_t count, const Tensor& x,
+                           const Tensor& out) const;
   // Where the parameters hold a dense matrix; fused kernels then use it instead of apply().
   virtual DenseLinear dense(const LinearShape&, const std::vector<Tensor>&) const { return {}; }
 };

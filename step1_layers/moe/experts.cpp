@@ -49,29 +49,51 @@ std::span<const Variant<MoeExpertsArgs>> moe_experts_variants() {
   return table;
 }
 
-void moe_experts(const OpContext& ctx, const MoeExpertsArgs& args) {
+namespace {
+
+// All but the matrices.
+void check_tokens(const MoeExpertsArgs& args) {
   expect_shape(args.x, {-1, -1}, "moe_experts: x");
   expect_shape(args.expert_ids, {args.x.dim(0), -1}, "moe_experts: expert_ids");
-  expect_shape(args.gate_up, {-1, -1, args.x.dim(1)}, "moe_experts: gate_up");
-  const int64_t tokens = args.x.dim(0), hidden = args.x.dim(1), top_k = args.expert_ids.dim(1);
+  const int64_t tokens = args.x.dim(0), hidden = args.x.dim(1);
+  expect_shape(args.weights, {tokens, args.expert_ids.dim(1)}, "moe_experts: weights");
+  expect_shape(args.out, {tokens, hidden}, "moe_experts: out");
+  expect_dtype(args.expert_ids, DType::i32, "moe_experts: expert_ids");
+  expect_dtype(args.weights, DType::f32, "moe_experts: weights");
+  expect_dtype(args.out, args.x.dtype(), "moe_experts: out");
+  for (const Tensor* tensor : {&args.expert_ids, &args.weights})
+    LADDER_CHECK(tensor->is_contiguous(), "moe_experts: ids and weights must be contiguous, found {}",
+                 tensor->str());
+  for (const Tensor* tensor : {&args.x, &args.out})
+    LADDER_CHECK(hidden <= 1 || tensor->stride(1) == 1,
+                 "moe_experts: the elements of a row must be adjacent");
+}
+
+}  // namespace
+
+void moe_experts(const OpContext& ctx, const MoeExpertsArgs& args) {
+  check_tokens(args);
+  const int64_t tokens = args.x.dim(0), hidden = args.x.dim(1);
+  expect_shape(args.gate_up, {-1, -1, hidden}, "moe_experts: gate_up");
   const int64_t experts = args.gate_up.dim(0), width = args.gate_up.dim(1) / 2;
   LADDER_CHECK(args.gate_up.dim(1) == 2 * width,
                "moe_experts: gate_up: expected gate and up rows, as many of each, found {}",
                args.gate_up.str());
-  expect_shape(args.weights, {tokens, top_k}, "moe_experts: weights");
   expect_shape(args.down, {experts, hidden, width}, "moe_experts: down");
-  expect_shape(args.out, {tokens, hidden}, "moe_experts: out");
-  expect_dtype(args.expert_ids, DType::i32, "moe_experts: expert_ids");
-  expect_dtype(args.weights, DType::f32, "moe_experts: weights");
-  for (const Tensor* tensor : {&args.gate_up, &args.down, &args.out})
-    expect_dtype(*tensor, args.x.dtype(), "moe_experts: gate_up, down and out");
-  for (const Tensor* tensor : {&args.expert_ids, &args.weights, &args.gate_up, &args.down})
-    LADDER_CHECK(tensor->is_contiguous(),
-                 "moe_experts: ids, weights and matrices must be contiguous, found {}", tensor->str());
-  for (const Tensor* tensor : {&args.x, &args.out})
-    LADDER_CHECK(hidden <= 1 || tensor->stride(1) == 1,
-                 "moe_experts: the elements of a row must be adjacent");
+  for (const Tensor* tensor : {&args.gate_up, &args.down}) {
+    expect_dtype(*tensor, args.x.dtype(), "moe_experts: gate_up and down");
+    LADDER_CHECK(tensor->is_contiguous(), "moe_experts: matrices must be contiguous, found {}",
+                 tensor->str());
+  }
   if (tokens > 0) run_variant<MoeExpertsArgs>("moe_experts", moe_experts_variants(), ctx, args);
+}
+
+void moe_experts_by_products(const OpContext& ctx, const MoeExpertsArgs& args,
+                             const ExpertProducts& products) {
+  LADDER_CHECK(ctx.device.is_cpu(), "moe_experts: products of their own are taken on the CPU, found {}",
+               device_name(ctx.device));
+  check_tokens(args);
+  if (args.x.dim(0) > 0) run_experts_one_by_one(ctx, args, products);
 }
 
 }  // namespace ladder

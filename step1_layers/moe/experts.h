@@ -8,6 +8,7 @@
 // device memory. With few tokens the weights of the experts that are touched are what must be moved: of E experts, with
 // k per token, about E * (1 - (1 - k / E)^tokens) of them.
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "step1_layers/core/context.h"
@@ -34,5 +35,19 @@ std::span<const Variant<MoeExpertsArgs>> moe_experts_variants();
 // Error: shapes or dtypes that do not fit together. Expert numbers are not looked at beforehand: on the CPU one that does
 // not exist is an Error, on a GPU it adds nothing.
 void moe_experts(const OpContext& ctx, const MoeExpertsArgs& args);
+
+// The products of experts whose weights are no dense tensors (a quantized format): one call for all of an expert's tokens.
+struct ExpertProducts {
+  using Product =
+      std::function<void(const OpContext& ctx, int64_t expert, const Tensor& x, const Tensor& out)>;
+  int64_t experts = 0, width = 0;
+  Product gate_up;  // x [m, hidden], out [m, 2 * width] of x's dtype
+  Product down;     // x [m, width], out [m, hidden] f32
+};
+
+// As moe_experts(), on the CPU, with these products; args.gate_up and args.down are undefined. Error: as moe_experts; another
+// device.
+void moe_experts_by_products(const OpContext& ctx, const MoeExpertsArgs& args,
+                             const ExpertProducts& products);
 
 }  // namespace ladder

@@ -6,5 +6,7 @@ namespace ladder {
 
 void moe_experts_loop(const OpContext& ctx, const MoeExpertsArgs& args);
 void moe_experts_per_expert(const OpContext& ctx, const MoeExpertsArgs& args);
+// The same by anybody's products.
+void run_experts_one_by_one(const OpContext& ctx, const MoeExpertsArgs& args, const ExpertProducts& products);
 
 }  // namespace ladder

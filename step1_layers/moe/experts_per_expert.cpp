@@ -44,9 +44,10 @@ void combine(const MoeExpertsArgs& args, const Tensor& results, std::span<const 
 
 }  // namespace
 
-void moe_experts_per_expert(const OpContext& ctx, const MoeExpertsArgs& args) {
+void run_experts_one_by_one(const OpContext& ctx, const MoeExpertsArgs& args,
+                            const ExpertProducts& products) {
   const int64_t hidden = args.x.dim(1), top_k = args.expert_ids.dim(1), num_pairs = args.expert_ids.numel();
-  const int64_t experts = args.gate_up.dim(0), width = args.down.dim(2);
+  const int64_t experts = products.experts, width = products.width;
   Arena own;  // for callers that bring no scratch memory
   Arena& arena = ctx.arena != nullptr ? *ctx.arena : own;
   ArenaScope scope(arena);
@@ -66,12 +67,23 @@ void moe_experts_per_expert(const OpContext& ctx, const MoeExpertsArgs& args) {
     const Tensor activated = arena.take({count, width}, args.x.dtype());
     gather_rows(args.x, sorted.pairs.subspan(static_cast<size_t>(first), static_cast<size_t>(count)), top_k,
                 x);
-    matmul(ctx, x, args.gate_up.select(0, e), {}, gate_up);
+    products.gate_up(ctx, e, x, gate_up);
     silu_and_mul(ctx, gate_up, activated);
-    matmul(ctx, activated, args.down.select(0, e), {}, results.narrow(0, first, count));
+    products.down(ctx, e, activated, results.narrow(0, first, count));
   }
   combine(args, results, places);
 }
 // <<< task 1.9
+
+void moe_experts_per_expert(const OpContext& ctx, const MoeExpertsArgs& args) {
+  const auto product_with = [](const Tensor& matrices) {
+    return [&matrices](const OpContext& here, int64_t expert, const Tensor& x, const Tensor& out) {
+      matmul(here, x, matrices.select(0, expert), {}, out);
+    };
+  };
+  run_experts_one_by_one(
+      ctx, args,
+      {args.gate_up.dim(0), args.down.dim(2), product_with(args.gate_up), product_with(args.down)});
+}
 
 }  // namespace ladder

@@ -77,6 +77,22 @@ Parameter expert_down(const OpContext& ctx, const std::string& name, const Exper
   return parameter;
 }
 
+// The parts of the experts that are here, by their number in the layer; others are not looked at.
+void take_parts_of_all(Linear& linear, const std::vector<int32_t>& numbers, int parts_per_expert) {
+  for (Parameter* parameter : linear.parameters()) {
+    parameter->num_parts = parts_per_expert * static_cast<int>(numbers.size());
+    parameter->load_part = [numbers, parts_per_expert, load = std::move(parameter->load_part)](
+                               const Tensor& checkpoint, int part) {
+      const int32_t here = numbers[static_cast<size_t>(part / parts_per_expert)];
+      if (here >= 0) load(checkpoint, parts_per_expert * here + part % parts_per_expert);
+    };
+  }
+}
+
+LinearShards shards_of(FeatureRange in, FeatureRange out, int64_t parts, bool reduce) {
+  return {in, std::vector<FeatureRange>(static_cast<size_t>(parts), out), reduce};
+}
+
 }  // namespace
 
 Communicator& expert_group(const OpContext& ctx) {
@@ -95,33 +111,61 @@ MoeMlp::MoeMlp(const OpContext& ctx, const std::string& name, const DecoderSpec&
     local_numbers_ = Tensor::empty({spec.experts.num_experts}, DType::i32, ctx.device);
     local_numbers_.copy_from(Tensor::from<int32_t>(share.numbers, {spec.experts.num_experts}));
   }
-  gate_up_ = expert_gate_up(ctx, name + ".experts.gate_up", share, spec.hidden_size, dtype);
-  down_ = expert_down(ctx, name + ".experts.down", share, spec.hidden_size, dtype);
+  const auto options = [&](const std::string& linear, int64_t max_parts) {
+    return make_linear_options(makers, ctx, linear, spec, dtype, false, max_parts);
+  };
+  const std::string gate_up = name + ".experts.gate_up", down = name + ".experts.down";
+  const int64_t experts = spec.experts.num_experts;
+  const LinearOptions gate_up_options = options(gate_up, 2 * experts), down_options = options(down, experts);
+  if (gate_up_options.method || down_options.method) {
+    LADDER_CHECK(ctx.device.is_cpu(),
+                 "{}: experts in a quantized format run on the CPU only, expected --device cpu", gate_up);
+    const FeatureRange hidden{spec.hidden_size, 0, spec.hidden_size},
+        inner{share.full_width, share.begin, share.width};
+    stored_.emplace(
+        StoredExperts{Linear(ctx, gate_up, shards_of(hidden, inner, 2 * share.count, false), gate_up_options),
+                      Linear(ctx, down, shards_of(inner, hidden, share.count, true), down_options)});
+    take_parts_of_all(stored_->gate_up, share.numbers, 2);
+    take_parts_of_all(stored_->down, share.numbers, 1);
+  } else {
+    gate_up_ = expert_gate_up(ctx, gate_up + ".weight", share, spec.hidden_size, dtype);
+    down_ = expert_down(ctx, down + ".weight", share, spec.hidden_size, dtype);
+  }
   const int64_t width = spec.experts.shared_intermediate_size;
   if (width == 0) return;
   const std::string shared = name + ".shared_expert";
-  const auto options = [&](const std::string& linear) {
-    return make_linear_options(makers, ctx, linear, spec, dtype, false);
-  };
   shared_.emplace(SharedExpert{
       MergedColumnParallelLinear(ctx, shared + ".gate_up_proj", spec.hidden_size, {width, width},
-                                 options(shared + ".gate_up_proj")),
-      RowParallelLinear(ctx, shared + ".down_proj", width, spec.hidden_size, options(shared + ".down_proj")),
+                                 options(shared + ".gate_up_proj", 2)),
+      RowParallelLinear(ctx, shared + ".down_proj", width, spec.hidden_size,
+                        options(shared + ".down_proj", 1)),
       replicated_parameter(ctx, name + ".shared_expert_gate.weight", {1, spec.hidden_size}, dtype)});
 }
 
 // >>> task 2.7: a layer's experts: routed, run, the shared one added
 std::vector<Parameter*> MoeMlp::parameters() {
-  std::vector<Parameter*> result = {&router_, &gate_up_, &down_};
-  if (!shared_) return result;
-  result.push_back(&shared_->gate);
-  for (const std::vector<Parameter*>& more :
-       {shared_->gate_up_proj.parameters(), shared_->down_proj.parameters()})
+  std::vector<Parameter*> result = {&router_};
+  const auto add = [&result](const std::vector<Parameter*>& more) {
     result.insert(result.end(), more.begin(), more.end());
+  };
+  if (stored_) {
+    add(stored_->gate_up.parameters());
+    add(stored_->down.parameters());
+  } else {
+    add({&gate_up_, &down_});
+  }
+  if (!shared_) return result;
+  add({&shared_->gate});
+  add(shared_->gate_up_proj.parameters());
+  add(shared_->down_proj.parameters());
   return result;
 }
 
 void MoeMlp::process_after_load(const OpContext& ctx) {
+  if (stored_) {
+    stored_->gate_up.process_after_load(ctx);
+    stored_->down.process_after_load(ctx);
+  }
   if (!shared_) return;
   shared_->gate_up_proj.process_after_load(ctx);
   shared_->down_proj.process_after_load(ctx);
@@ -150,7 +194,17 @@ void MoeMlp::forward(const OpContext& ctx, const Norm& norm, ResidualStream& str
 
 void MoeMlp::run_here(const OpContext& ctx, const MoeExpertsArgs& args) const {
   if (local_numbers_.defined()) find_local_experts(ctx, args.expert_ids, local_numbers_);
-  moe_experts(ctx, args);
+  if (!stored_) return moe_experts(ctx, args);
+  const auto part = [](int64_t number) { return static_cast<size_t>(number); };
+  const ExpertProducts products{
+      std::ssize(stored_->down.out_parts()), stored_->down.in_features(),
+      [&](const OpContext& here, int64_t expert, const Tensor& x, const Tensor& out) {
+        stored_->gate_up.forward_parts(here, part(2 * expert), 2, x, out);
+      },
+      [&](const OpContext& here, int64_t expert, const Tensor& x, const Tensor& out) {
+        stored_->down.forward_parts(here, part(expert), 1, x, out);
+      }};
+  moe_experts_by_products(ctx, args, products);
 }
 
 void MoeMlp::add_shared(const OpContext& ctx, const Tensor& n, const Tensor& out) const {

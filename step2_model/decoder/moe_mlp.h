@@ -29,13 +29,14 @@ Communicator& expert_group(const OpContext& ctx);
 
 class MoeMlp final : public Mlp {
  public:
-  // Parameters: "<name>.router.weight" [experts, hidden]; "<name>.experts.gate_up" [experts, 2 * width, hidden], whose parts
-  // 2 e and 2 e + 1 are gate and up of expert e; "<name>.experts.down" [experts, hidden, width], whose part e is expert e's;
+  // Parameters: "<name>.router.weight" [experts, hidden]; "<name>.experts.gate_up.weight" [experts, 2 * width, hidden], whose parts
+  // 2 e and 2 e + 1 are gate and up of expert e; "<name>.experts.down.weight" [experts, hidden, width], whose part e is expert
+  // e's; where a linear method keeps one of the two, what it declares for a linear of these parts takes their place;
   // with a shared expert "<name>.shared_expert.gate_up_proj....", "<name>.shared_expert.down_proj....",
   // "<name>.shared_expert_gate.weight" [1, hidden].
   // `local_numbers`: of every expert the number under which this rank has it whole, counted from 0, or -1; empty: this rank
   // of expert_group() has its share of every expert's width. Parts of experts that are elsewhere are not looked at. Without `run` the experts
-  // here run on all tokens. Error: the ranks do not divide a width that is split.
+  // here run on all tokens. Error: the ranks do not divide a width that is split; a linear method on a GPU.
   MoeMlp(const OpContext& ctx, const std::string& name, const DecoderSpec& spec, DType dtype,
          const ModelMakers& makers, std::span<const int32_t> local_numbers = {}, ExpertRun run = {});
 
@@ -44,6 +45,11 @@ class MoeMlp final : public Mlp {
   void forward(const OpContext& ctx, const Norm& norm, ResidualStream& stream) const override;
 
  private:
+  // Of all experts here, as their linear methods keep them.
+  struct StoredExperts {
+    Linear gate_up;  // parts 2 e and 2 e + 1 are gate and up of expert e
+    Linear down;     // part e is expert e's
+  };
   struct SharedExpert {
     MergedColumnParallelLinear gate_up_proj;
     RowParallelLinear down_proj;
@@ -58,8 +64,9 @@ class MoeMlp final : public Mlp {
   Parameter router_;
   Tensor local_numbers_;  // [experts] i32; undefined: all experts are here
   ExpertRun run_;         // what forward() calls for the routed tokens; empty: run_here()
-  Parameter gate_up_;
+  Parameter gate_up_;     // these two, or stored_
   Parameter down_;
+  std::optional<StoredExperts> stored_;
   std::optional<SharedExpert> shared_;
 };
 

@@ -25,9 +25,9 @@ std::span<const TensorName> mixtral_tensor_names() {
     std::vector<TensorName> all(dense.begin(), dense.end());
     for (const TensorName& name : {
              TensorName{"layers.#.block_sparse_moe.gate.weight", "layers.#.router.weight"},
-             TensorName{"layers.#.block_sparse_moe.experts.@.w1.weight", "layers.#.experts.gate_up", 0, 2},
-             TensorName{"layers.#.block_sparse_moe.experts.@.w3.weight", "layers.#.experts.gate_up", 1, 2},
-             TensorName{"layers.#.block_sparse_moe.experts.@.w2.weight", "layers.#.experts.down"},
+             TensorName{"layers.#.block_sparse_moe.experts.@.w1.*", "layers.#.experts.gate_up.*", 0, 2},
+             TensorName{"layers.#.block_sparse_moe.experts.@.w3.*", "layers.#.experts.gate_up.*", 1, 2},
+             TensorName{"layers.#.block_sparse_moe.experts.@.w2.*", "layers.#.experts.down.*"},
          })
       all.push_back(name);
     return all;

@@ -48,9 +48,9 @@ std::span<const TensorName> qwen_moe_tensor_names() {
     std::vector<TensorName> all(dense.begin(), dense.end());
     for (const TensorName& name : {
              TensorName{"layers.#.mlp.gate.weight", "layers.#.router.weight"},
-             TensorName{"layers.#.mlp.experts.@.gate_proj.weight", "layers.#.experts.gate_up", 0, 2},
-             TensorName{"layers.#.mlp.experts.@.up_proj.weight", "layers.#.experts.gate_up", 1, 2},
-             TensorName{"layers.#.mlp.experts.@.down_proj.weight", "layers.#.experts.down"},
+             TensorName{"layers.#.mlp.experts.@.gate_proj.*", "layers.#.experts.gate_up.*", 0, 2},
+             TensorName{"layers.#.mlp.experts.@.up_proj.*", "layers.#.experts.gate_up.*", 1, 2},
+             TensorName{"layers.#.mlp.experts.@.down_proj.*", "layers.#.experts.down.*"},
              TensorName{"layers.#.mlp.shared_expert.gate_proj.*", "layers.#.shared_expert.gate_up_proj.*", 0},
              TensorName{"layers.#.mlp.shared_expert.up_proj.*", "layers.#.shared_expert.gate_up_proj.*", 1},
              TensorName{"layers.#.mlp.shared_expert.down_proj.*", "layers.#.shared_expert.down_proj.*"},

@@ -48,9 +48,9 @@ void fill_values(const Tensor& values, const std::string& name, int64_t first, f
 // Of a layer's experts the parts that each has, where this rank has other experts than all of the layer in their order
 // (moe_mlp.h); else 0.
 int parts_of_some_experts(const Parameter& parameter) {
-  const int parts = parameter.name.ends_with(".experts.gate_up") ? 2
-                    : parameter.name.ends_with(".experts.down")  ? 1
-                                                                 : 0;
+  const int parts = parameter.name.ends_with(".experts.gate_up.weight") ? 2
+                    : parameter.name.ends_with(".experts.down.weight")  ? 1
+                                                                        : 0;
   return parts > 0 && parameter.num_parts != parts * parameter.tensor.dim(0) ? parts : 0;
 }
 

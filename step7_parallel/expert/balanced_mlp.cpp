@@ -1,6 +1,7 @@
 #include "step7_parallel/expert/balanced_mlp.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 #include "step1_layers/core/error.h"
@@ -71,10 +72,15 @@ BalancedMlp::BalancedMlp(const OpContext& ctx, int64_t layer, const DecoderSpec&
   const int64_t places = spec.experts.num_experts + num_redundant;
   numbers_of_places_ = Tensor::from<int32_t>(expert_map(places, group.size(), group.rank()), {places});
   for (const Parameter* parameter : mlp_.parameters())
-    if (parameter->name.ends_with(".experts.gate_up") || parameter->name.ends_with(".experts.down")) {
+    if (parameter->name.find(".experts.") != std::string::npos) {
       const Tensor& weights = parameter->tensor;
       weights_.push_back(weights.view({weights.dim(0), weights.numel() / weights.dim(0)}));
     }
+  // A row of each is an expert. A quantized format has more of them, and rows of others.
+  LADDER_CHECK(
+      weights_.size() == 2 && weights_[0].dim(0) == weights_[1].dim(0),
+      "layers.{}.experts: only dense experts move by load, expected a checkpoint without quantized ones",
+      layer);
   set_placement(placement_);
 }
 

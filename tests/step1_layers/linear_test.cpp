@@ -119,8 +119,11 @@ TEST(Task1_4_Linear, MergedColumnsLieSideBySideOnEveryRank) {
     linear.forward(ctx, x, out);
     expect_columns(out, 0, 12 / ranks, reference(x, checkpoint.weights[0], checkpoint.biases[0]), 12,
                    rank * 12 / ranks);
-    expect_columns(out, 12 / ranks, 28 / ranks, reference(x, checkpoint.weights[1], checkpoint.biases[1]), 28,
-                   rank * 28 / ranks);
+    const std::vector<double> second = reference(x, checkpoint.weights[1], checkpoint.biases[1]);
+    expect_columns(out, 12 / ranks, 28 / ranks, second, 28, rank * 28 / ranks);
+    Tensor alone = testing::poisoned({kRows, 28 / ranks}, DType::bf16);
+    linear.forward_parts(ctx, 1, 1, x, alone);
+    expect_columns(alone, 0, 28 / ranks, second, 28, rank * 28 / ranks);
   });
 }
 

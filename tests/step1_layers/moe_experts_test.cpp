@@ -1,4 +1,5 @@
 #include "step1_layers/core/error.h"
+#include "step1_layers/linear/matmul.h"
 #include "step1_layers/moe/permutation.h"
 #include "tests/step1_layers/moe_scene.h"
 
@@ -105,6 +106,37 @@ RUNG_TEST(Task1_9_Experts, ThatDoNotExistAreAnError, "moe_experts",
     MoeScene scene(random, {3, 2, 4, 8, 8}, DType::f32);
     scene.expert_ids.at<int32_t>({1, 1}) = id;
     EXPECT_THROW(scene.run(ctx), Error) << id;
+  }
+}
+
+// Experts in another format: their products are somebody else's, all else is the same.
+TEST(Task1_9_Experts_ByProducts, GiveTheNumbersOfTheMatrices) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  Arena arena;
+  OpContext ctx;
+  ctx.arena = &arena;
+  for (const int64_t tokens : {0, 1, 30}) {
+    const MoeScene scene(random, {tokens, 3, 7, 64, 40}, DType::bf16, true);
+    const Tensor expected = poisoned({tokens, 64}, DType::bf16), out = poisoned({tokens, 64}, DType::bf16);
+    moe_experts(ctx, {scene.x, scene.expert_ids, scene.weights, scene.gate_up, scene.down, expected});
+    int num_rows = 0;
+    const auto product = [&](const Tensor& matrices) {
+      return [&](const OpContext& here, int64_t expert, const Tensor& x, const Tensor& of_rows) {
+        num_rows += static_cast<int>(x.dim(0));
+        matmul(here, x, matrices.select(0, expert), {}, of_rows);
+      };
+    };
+    const MoeExpertsArgs args{scene.x, scene.expert_ids, scene.weights, {}, {}, out};
+    moe_experts_by_products(ctx, args, {7, 40, product(scene.gate_up), product(scene.down)});
+    EXPECT_TRUE(bitwise_equal(out, expected)) << tokens;
+    EXPECT_EQ(num_rows, 2 * std::count_if(scene.expert_ids.data<int32_t>(),
+                                          scene.expert_ids.data<int32_t>() + scene.expert_ids.numel(),
+                                          [](int32_t id) { return id >= 0; }));
+    MoeExpertsArgs wrong = args;
+    wrong.weights = Tensor::zeros({tokens, 2}, DType::f32);
+    EXPECT_THROW(moe_experts_by_products(ctx, wrong, {7, 40, product(scene.gate_up), product(scene.down)}),
+                 Error);
   }
 }
 

@@ -287,23 +287,23 @@ TEST(Task2_3_Names, AnExpertsNumberChoosesThePart) {
   const ModelFamily &qwen = family_of("Qwen3MoeForCausalLM"), &mixtral = family_of("MixtralForCausalLM");
   const auto up = find_tensor_target(qwen, "model.layers.12.mlp.experts.105.up_proj.weight");
   ASSERT_TRUE(up.has_value());
-  EXPECT_EQ(up->parameter, "layers.12.experts.gate_up");
+  EXPECT_EQ(up->parameter, "layers.12.experts.gate_up.weight");
   EXPECT_EQ(up->part, 2 * 105 + 1);
   EXPECT_EQ(up->layer, 12);
   const auto down = find_tensor_target(mixtral, "layers.3.block_sparse_moe.experts.7.w2.weight");
   ASSERT_TRUE(down.has_value());
-  EXPECT_EQ(down->parameter, "layers.3.experts.down");
+  EXPECT_EQ(down->parameter, "layers.3.experts.down.weight");
   EXPECT_EQ(down->part, 7);
   for (const char* name :
        {"layers.1.mlp.experts.up_proj.weight", "layers.1.mlp.experts.02.up_proj.weight",
         "layers.1.mlp.experts.-1.up_proj.weight", "layers.1.mlp.experts.2.w1.weight",
         "layers.1.mlp.experts.4611686018427387904.up_proj.weight", "layers.1.mlp.experts.2.up_proj.weight.x"})
     EXPECT_FALSE(find_tensor_target(qwen, name).has_value()) << name;
-  EXPECT_EQ(checkpoint_name_of(qwen, "layers.3.experts.gate_up", 11),
+  EXPECT_EQ(checkpoint_name_of(qwen, "layers.3.experts.gate_up.weight", 11),
             "model.layers.3.mlp.experts.5.up_proj.weight");
-  EXPECT_EQ(checkpoint_name_of(mixtral, "layers.3.experts.gate_up", 10),
+  EXPECT_EQ(checkpoint_name_of(mixtral, "layers.3.experts.gate_up.weight", 10),
             "model.layers.3.block_sparse_moe.experts.5.w1.weight");
-  EXPECT_EQ(checkpoint_name_of(mixtral, "layers.3.experts.down", 5),
+  EXPECT_EQ(checkpoint_name_of(mixtral, "layers.3.experts.down.weight", 5),
             "model.layers.3.block_sparse_moe.experts.5.w2.weight");
 }
 

@@ -59,7 +59,7 @@ QuantizedWeight on_device(Device device, const LinearShape& shape, const Quantiz
   return result;
 }
 
-// The rows of some parts alone, with their outputs.
+// The weight's rows of some parts alone; args.out is theirs already.
 QuantizedMatmulArgs rows_of(const QuantizedMatmulArgs& args, QuantizedWeight& weight, int64_t begin,
                             int64_t count) {
   weight = *args.weight;
@@ -71,7 +71,6 @@ QuantizedMatmulArgs rows_of(const QuantizedMatmulArgs& args, QuantizedWeight& we
   QuantizedMatmulArgs part = args;
   part.weight = &weight;
   part.bias = rows_of(args.bias, begin, count);
-  part.out = args.out.narrow(1, begin, count);
   return part;
 }
 
@@ -136,6 +135,15 @@ void StoredMethod::process_after_load(const OpContext& ctx, const LinearShape& s
 
 void StoredMethod::apply(const OpContext& ctx, const LinearShape& shape, const std::vector<Tensor>& tensors,
                          const Tensor& x, const Tensor& out) const {
+  apply_parts(ctx, shape, tensors, 0, shape.out.size(), x, out);
+}
+
+void StoredMethod::apply_parts(const OpContext& ctx, const LinearShape& shape,
+                               const std::vector<Tensor>& tensors, size_t first, size_t count,
+                               const Tensor& x, const Tensor& out) const {
+  const auto rows_before = [&](size_t part) {
+    return LinearDimension::along_out().begin_of_part(shape, part);
+  };
   QuantizedWeight weight = weight_of(shape, tensors);
   QuantizedMatmulArgs args{.x = x,
                            .weight = &weight,
@@ -149,16 +157,19 @@ void StoredMethod::apply(const OpContext& ctx, const LinearShape& shape, const s
     gather_columns(ctx, x, weight.columns, args.x);
     weight.columns = {};
   }
-  if (!has_input_scale()) return quantized_matmul(ctx, args);
-  const float* scales = tensors[kInputScales].data<float>();
-  int64_t begin = 0;
-  for (size_t part = 0; part < shape.out.size();) {
-    args.input_scale = scales[part];
-    int64_t count = 0;
-    for (; part < shape.out.size() && scales[part] == args.input_scale; ++part) count += shape.out[part].size;
-    QuantizedWeight rows;
-    quantized_matmul(ctx, rows_of(args, rows, begin, count));
-    begin += count;
+  // Of parts that round x by different scales each run of equal ones is a product of its own.
+  const float* scales = has_input_scale() ? tensors[kInputScales].data<float>() : nullptr;
+  const int64_t begin = rows_before(first);
+  for (size_t part = first; part < first + count;) {
+    size_t end = scales == nullptr ? first + count : part + 1;
+    while (end < first + count && scales[end] == scales[part]) ++end;
+    if (scales != nullptr) args.input_scale = scales[part];
+    const int64_t from = rows_before(part), rows = rows_before(end) - from;
+    QuantizedMatmulArgs of_run = args;
+    of_run.out = out.narrow(1, from - begin, rows);
+    QuantizedWeight cut;
+    quantized_matmul(ctx, rows == weight.n ? of_run : rows_of(of_run, cut, from, rows));
+    part = end;
   }
 }
 

@@ -33,6 +33,8 @@ class StoredMethod : public LinearMethod {
                           std::vector<Tensor>& tensors) const final;
   void apply(const OpContext& ctx, const LinearShape& shape, const std::vector<Tensor>& tensors,
              const Tensor& x, const Tensor& out) const final;
+  void apply_parts(const OpContext& ctx, const LinearShape& shape, const std::vector<Tensor>& tensors,
+                   size_t first, size_t count, const Tensor& x, const Tensor& out) const final;
 
  protected:
   // The weight's; input_scale and bias come behind them.

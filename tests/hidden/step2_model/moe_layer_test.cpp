@@ -98,8 +98,8 @@ struct Layer {
   void load(MoeMlp& mlp) const {
     const std::vector<std::pair<std::string, Tensor>> values = {
         {"m.router.weight", router},
-        {"m.experts.gate_up", gate_up},
-        {"m.experts.down", down},
+        {"m.experts.gate_up.weight", gate_up},
+        {"m.experts.down.weight", down},
         {"m.shared_expert.gate_up_proj.weight", shared_gate_up},
         {"m.shared_expert.down_proj.weight", shared_down},
         {"m.shared_expert_gate.weight", shared_gate}};

@@ -152,7 +152,7 @@ TEST_P(Task7_9_Experts, HaveTheDummyWeightsOfOneRank) {
     ctx.parallel = &parallel;
     const auto model = load_model(ctx, checkpoint.directory, spec, options);
     const ExpertRange here = experts_of_rank(spec.experts.num_experts, ranks, rank);
-    for (const std::string name : {".experts.gate_up", ".experts.down"}) {
+    for (const std::string name : {".experts.gate_up.weight", ".experts.down.weight"}) {
       const Tensor mine = weights_of(*model, name), all = weights_of(*alone, name);
       EXPECT_EQ(mine.dim(0), here.size());
       EXPECT_EQ(testing::to_double(mine), testing::to_double(all.narrow(0, here.begin, here.size())))

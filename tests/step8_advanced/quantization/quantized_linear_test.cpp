@@ -7,6 +7,7 @@
 #include <cmath>
 #include <functional>
 #include <limits>
+#include <numeric>
 
 #include "step1_layers/core/arena.h"
 #include "step1_layers/core/error.h"
@@ -260,6 +261,17 @@ TEST(Task8_2_Formats, EveryPartsInputIsRoundedByItsOwnScale) {
       const Tensor out = testing::poisoned({5, 14}, DType::f32);
       linear.forward(ctx, x, out);
       EXPECT_TRUE(testing::close_to(out, expected));
+      // And some of them alone: the same numbers.
+      for (const auto& [first, count] : {std::pair<size_t, size_t>{0, 1}, {1, 1}, {2, 1}, {0, 2}, {1, 2}}) {
+        const int64_t from = first == 0 ? 0 : first == 1 ? 6 : 10;
+        const int64_t columns =
+            std::accumulate(sizes.begin() + static_cast<std::ptrdiff_t>(first),
+                            sizes.begin() + static_cast<std::ptrdiff_t>(first + count), int64_t{0});
+        const Tensor of_parts = testing::poisoned({5, columns}, DType::f32);
+        linear.forward_parts(ctx, first, count, x, of_parts);
+        EXPECT_TRUE(testing::bitwise_equal(of_parts, out.narrow(1, from, columns).clone()))
+            << first << " and " << count;
+      }
     });
   }
 }

@@ -12,6 +12,7 @@
 #include "step2_model/checkpoint/checkpoint.h"
 #include "step2_model/json.h"
 #include "step2_model/model.h"
+#include "step7_parallel/expert/expert_parallel.h"
 #include "tests/step8_advanced/quantization/stored_parts.h"
 #include "tests/support/model_session.h"
 #include "tests/support/safetensors_writer.h"
@@ -27,11 +28,14 @@ using testing::Random;
 
 const std::filesystem::path kGoldens = testing::source_folder() / "tests/goldens";
 
+using MlpMaker = decltype(ModelMakers::mlp);
+
 std::unique_ptr<Model> load(const std::filesystem::path& folder, const OpContext& ctx = {},
-                            LoadFormat format = LoadFormat::automatic) {
+                            LoadFormat format = LoadFormat::automatic, const MlpMaker& mlp = {}) {
   ModelOptions options;
   options.load_format = format;
   options.makers.linear_method = make_quantized_linear_methods(format);
+  options.makers.mlp = mlp;
   return load_model(ctx, folder, load_decoder_spec(folder), options);
 }
 
@@ -39,11 +43,23 @@ Tensor logits(Model& model, const OpContext& ctx = {}) {
   return testing::ModelSession(model, ctx).step({{0, {3, 1, 4, 1, 5, 9, 2, 6}}, {1, {7}}});
 }
 
+bool is_linear(const std::string& name) {
+  for (const char* end : {"_proj.weight", ".w1.weight", ".w2.weight", ".w3.weight"})
+    if (name.ends_with(end)) return true;
+  return false;
+}
+
+// The width of experts, which some formats want in words of eight codes.
+int64_t whole_words(int64_t size) {
+  return (size + 7) / 8 * 8;
+}
+
 // A golden checkpoint whose linears have random weights: in `quantized` stored so, under this quantization_config; in
 // `dense` as the matrices that these stand for.
-void write_twins(Random& random, const StoredLinear& stored, const Json& quantization_config,
-                 const testing::TemporaryFolder& quantized, const testing::TemporaryFolder& dense) {
-  const std::filesystem::path golden = kGoldens / "qwen3_untied";
+void write_twins(Random& random, const std::string& of, const StoredLinear& stored,
+                 const Json& quantization_config, const testing::TemporaryFolder& quantized,
+                 const testing::TemporaryFolder& dense) {
+  const std::filesystem::path golden = kGoldens / of;
   const Checkpoint checkpoint(golden);
   const QuantizationArgs& args = stored.scheme.weights;
   testing::NamedTensors codes, matrices;
@@ -51,12 +67,12 @@ void write_twins(Random& random, const StoredLinear& stored, const Json& quantiz
   for (const Checkpoint::Entry& entry : checkpoint.entries()) {
     const std::string& name = entry.info->name;
     const Tensor tensor = entry.tensor();
-    if (!name.ends_with("_proj.weight")) {
+    if (!is_linear(name)) {
       codes.emplace_back(name, tensor);
       matrices.emplace_back(name, tensor);
       continue;
     }
-    const int64_t n = tensor.dim(0), k = tensor.dim(1);
+    const int64_t n = whole_words(tensor.dim(0)), k = whole_words(tensor.dim(1));
     if (args.actorder == ActivationOrder::group && !orders.contains(k))
       orders[k] = testing::random_order(random, k, args.group_size);
     const testing::StoredPart part = random_part(random, stored, n, k, orders[k]);
@@ -67,6 +83,8 @@ void write_twins(Random& random, const StoredLinear& stored, const Json& quantiz
   testing::write_safetensors(quantized / "model.safetensors", codes);
   testing::write_safetensors(dense / "model.safetensors", matrices);
   Json config = load_json(golden / "config.json");
+  if (config.contains("moe_intermediate_size"))
+    config["moe_intermediate_size"] = whole_words(config["moe_intermediate_size"]);
   testing::write_file(dense / "config.json", config.dump());
   config["quantization_config"] = quantization_config;
   testing::write_file(quantized / "config.json", config.dump());
@@ -81,7 +99,7 @@ struct Written {
 Json groups_config(const char* format, const Json& weights) {
   return {{"quant_method", "compressed-tensors"},
           {"format", format},
-          {"ignore", {"lm_head"}},
+          {"ignore", {"lm_head", "re:.*gate$"}},
           {"config_groups", {{"group_0", {{"targets", {"Linear"}}, {"weights", weights}}}}}};
 }
 
@@ -121,27 +139,39 @@ std::vector<Written> written_formats() {
   return all;
 }
 
-TEST(Task8_2_Makers, AQuantizedModelComputesWhatItsDenseTwinDoes) {
+// Every format, on one rank and on two; `mlps`: how the two may share out a layer's MLP.
+void expect_what_dense_twins_compute(const std::string& golden, const std::vector<MlpMaker>& mlps) {
   Random random;
-  SCOPED_TRACE(random.describe());
+  SCOPED_TRACE(golden + ", " + random.describe());
   for (const Written& written : written_formats()) {
     SCOPED_TRACE(testing::describe(written.stored));
     const testing::TemporaryFolder quantized, dense;
-    write_twins(random, written.stored, written.config, quantized, dense);
+    write_twins(random, golden, written.stored, written.config, quantized, dense);
     const Tensor expected = logits(*load(dense.path()));
     const auto columns = expected.dim(1);
     EXPECT_TRUE(testing::close_to(testing::to_double(logits(*load(quantized.path()))),
                                   testing::to_double(expected), columns, 1e-4));
-    run_ranks(2, [&](int rank, const ParallelContext& parallel) {
-      OpContext ctx;
-      ctx.parallel = &parallel;
-      const auto model = load(quantized.path(), ctx);
-      const Tensor of_ranks = logits(*model, ctx);
-      if (rank != 0) return;
-      EXPECT_TRUE(
-          testing::close_to(testing::to_double(of_ranks), testing::to_double(expected), columns, 1e-4));
-    });
+    for (const MlpMaker& mlp : mlps)
+      run_ranks(2, [&](int rank, const ParallelContext& parallel) {
+        OpContext ctx;
+        ctx.parallel = &parallel;
+        const auto model = load(quantized.path(), ctx, LoadFormat::automatic, mlp);
+        const Tensor of_ranks = logits(*model, ctx);
+        if (rank != 0) return;
+        EXPECT_TRUE(
+            testing::close_to(testing::to_double(of_ranks), testing::to_double(expected), columns, 1e-4));
+      });
   }
+}
+
+TEST(Task8_2_Makers, AQuantizedModelComputesWhatItsDenseTwinDoes) {
+  expect_what_dense_twins_compute("qwen3_untied", {{}});
+}
+
+// Experts too, and shared ones: with a part of each on two ranks, or some of them whole.
+TEST(Task8_2_Makers, QuantizedExpertsComputeWhatTheirDenseTwinsDo) {
+  for (const char* golden : {"qwen3_moe_normed", "qwen2_moe_shared", "mixtral_top2"})
+    expect_what_dense_twins_compute(golden, {{}, make_expert_parallel_mlp});
 }
 
 TEST(Task8_2_Makers, AModelWithoutAConfigStaysDense) {
@@ -175,14 +205,37 @@ Json int8_config(const Json& ignore) {
   return config;
 }
 
-TEST(Task8_2_Makers, WhatStaysDenseIsRefusedByName) {
+TEST(Task8_2_Makers, AQuantizedHeadIsRefusedByName) {
   EXPECT_THAT(error_with("qwen3_untied", int8_config(Json::array())),
               AllOf(HasSubstr("quantization_config"), HasSubstr("lm_head")));
-  EXPECT_THAT(error_with("qwen3_moe_normed", int8_config({"lm_head"})), HasSubstr("model.layers.0.mlp.gate"));
-  EXPECT_THAT(error_with("qwen3_moe_normed", int8_config({"lm_head", "re:.*mlp.gate$"})),
-              HasSubstr("model.layers.0.mlp.experts.0.gate_proj"));
-  EXPECT_THAT(error_with("mixtral_top2", int8_config({"lm_head", "re:.*gate$"})),
-              HasSubstr("model.layers.0.block_sparse_moe.experts.0.w1"));
+}
+
+TEST(Task8_2_Makers, ExpertsThatAreStoredDifferentlyAreRefusedByName) {
+  EXPECT_THAT(
+      error_with("qwen3_moe_normed", int8_config({"lm_head", "model.layers.1.mlp.experts.5.up_proj"})),
+      HasSubstr("model.layers.1.mlp.experts.5.up_proj"));
+}
+
+// Codes of a router are in nobody's place.
+TEST(Task8_2_Makers, AQuantizedRouterIsRefusedByName) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  const testing::TemporaryFolder quantized, dense;
+  const Written packed = written_formats()[0];
+  write_twins(random, "qwen3_moe_normed", packed.stored, packed.config, quantized, dense);
+  testing::NamedTensors tensors;
+  {
+    const Checkpoint checkpoint(quantized.path());
+    for (const Checkpoint::Entry& entry : checkpoint.entries())
+      if (entry.info->name == "model.layers.0.mlp.gate.weight")
+        tensors.emplace_back("model.layers.0.mlp.gate.weight_packed", Tensor::zeros({8, 6}, DType::i32));
+      else
+        tensors.emplace_back(entry.info->name, entry.tensor().clone());
+  }
+  testing::write_safetensors(quantized / "model.safetensors", tensors);
+  EXPECT_THAT(error_of([&] { load(quantized.path()); }),
+              AllOf(HasSubstr("model.layers.0.mlp.gate.weight"),
+                    HasSubstr("unexpected: \"model.layers.0.mlp.gate.weight_packed\"")));
 }
 
 TEST(Task8_2_Makers, PartsThatAreStoredDifferentlyAreRefusedByName) {
