@@ -55,6 +55,12 @@ Whole receive(KvChannel& channel) {
   return whole;
 }
 
+// Of an address: what an error names.
+std::string place_of(const std::string& address) {
+  const size_t begin = address.find("://") + 3;
+  return address.substr(begin, address.find('?') - begin);
+}
+
 std::string error_of(const std::function<void()>& work) {
   try {
     work();
@@ -219,7 +225,7 @@ TEST_P(Transports, AListenerWaitsUntilTheDeadlineOrItsClose) {
 
 TEST_P(Transports, APlaceHasOneListener) {
   EXPECT_THAT(error_of([&] { listen_for_kv(listener_->address()); }),
-              HasSubstr(listener_->address().substr(listener_->address().find("://") + 3)));
+              HasSubstr(place_of(listener_->address())));
   const std::string address = listener_->address();
   listener_.reset();
   EXPECT_EQ(error_of([&] { listener_ = listen_for_kv(address); }), "no error") << "its successor";
@@ -228,8 +234,7 @@ TEST_P(Transports, APlaceHasOneListener) {
 TEST_P(Transports, WhereNobodyListensIsAnErrorThatNamesThePlace) {
   const std::string address = listener_->address();
   listener_.reset();
-  EXPECT_THAT(error_of([&] { connect_for_kv(address, Clock::now() + 50ms); }),
-              HasSubstr(address.substr(address.find("://") + 3)));
+  EXPECT_THAT(error_of([&] { connect_for_kv(address, Clock::now() + 50ms); }), HasSubstr(place_of(address)));
 }
 
 TEST_P(Transports, WhoComesEarlyWaitsForTheListener) {
@@ -351,6 +356,7 @@ TEST_P(Transports, WhoIsKilledAtTheDoorHoldsUpNobody) {
 std::vector<std::string_view> names() {
   std::vector<std::string_view> names;
   for (const KvTransport& transport : kv_transports()) names.push_back(transport.name);
+  names.push_back("tcp_4_streams");
   return names;
 }
 
@@ -361,7 +367,10 @@ TEST(Task8_7_Channel, AnAddressNamesATransport) {
   for (const char* const wrong : {"", "tcp", "tcp:127.0.0.1:1", "rdma://x", "://x", "shm"})
     EXPECT_THAT(error_of([&] { listen_for_kv(wrong); }),
                 AllOf(HasSubstr(wrong), HasSubstr("file://"), HasSubstr("tcp://"), HasSubstr("shm://")));
-  for (const char* const wrong : {"tcp://", "tcp://:5", "tcp://a:b", "tcp://127.0.0.1:70000", "tcp://-1"})
+  for (const char* const wrong :
+       {"tcp://", "tcp://:5", "tcp://a:b", "tcp://127.0.0.1:70000", "tcp://-1", "tcp://0?", "tcp://0?streams",
+        "tcp://0?streams=", "tcp://0?streams=0", "tcp://0?streams=-1", "tcp://0?streams=17",
+        "tcp://0?streams=2x", "tcp://0?streams=99999999999", "tcp://0?stream=2"})
     EXPECT_THAT(error_of([&] { listen_for_kv(wrong); }), HasSubstr("tcp://")) << wrong;
   EXPECT_THAT(error_of([&] { connect_for_kv("tcp://127.0.0.1:0", far()); }), HasSubstr("127.0.0.1:0"));
   EXPECT_THAT(error_of([&] { listen_for_kv("shm://"); }), HasSubstr("shm://"));
