@@ -48,7 +48,10 @@ FrameBytes frame_with(size_t at, uint64_t value) {
 }
 
 TEST(Task8_7_Frame, SaysWhatFollows) {
-  for (const KvFrame frame : {KvFrame{0, 0}, KvFrame{1, 0}, KvFrame{kMaxKvMessageHead, kMaxKvMessageBody}})
+  for (const KvFrame frame :
+       {KvFrame{0, 0}, KvFrame{1, 0}, KvFrame{kMaxKvMessageHead, kMaxKvMessageBody},
+        KvFrame{1, 5, KvBodyForm::zstd, 4}, KvFrame{1, 5, KvBodyForm::zstd_of_2_bytes, 1},
+        KvFrame{0, kMaxKvMessageBody, KvBodyForm::zstd_of_4_bytes, kMaxKvMessageBody - 1}})
     EXPECT_EQ(read_kv_frame(write_kv_frame(frame)), frame);
   EXPECT_THROW(write_kv_frame({kMaxKvMessageHead + 1, 0}), Error);
   EXPECT_THROW(write_kv_frame({0, kMaxKvMessageBody + 1}), Error);
@@ -56,13 +59,24 @@ TEST(Task8_7_Frame, SaysWhatFollows) {
 
 TEST(Task8_7_Frame, WhatIsNoneIsAnError) {
   EXPECT_THROW(read_kv_frame(FrameBytes{}), KvChannelError);
-  EXPECT_THROW(read_kv_frame(frame_with(0, 0x00000001564b444d)), KvChannelError) << "another first letter";
-  EXPECT_THROW(read_kv_frame(frame_with(0, 0x00000002564b444c)), KvChannelError) << "another version";
-  EXPECT_EQ(read_kv_frame(frame_with(0, 0x00000001564b444c)), (KvFrame{3, 5}));
+  EXPECT_THROW(read_kv_frame(frame_with(0, 0x00000002564b444d)), KvChannelError) << "another first letter";
+  EXPECT_THROW(read_kv_frame(frame_with(0, 0x00000001564b444c)), KvChannelError) << "another version";
+  EXPECT_EQ(read_kv_frame(frame_with(0, 0x00000002564b444c)), (KvFrame{3, 5}));
   EXPECT_THROW(read_kv_frame(frame_with(8, kMaxKvMessageHead + 1)), KvChannelError);
   EXPECT_THROW(read_kv_frame(frame_with(8, ~uint64_t{0})), KvChannelError);
   EXPECT_THROW(read_kv_frame(frame_with(16, kMaxKvMessageBody + 1)), KvChannelError);
   EXPECT_THROW(read_kv_frame(frame_with(16, ~uint64_t{0} - 7)), KvChannelError);
+  // The packed size, and the form of a body of five bytes.
+  const auto form = [](uint64_t form, uint64_t packed_size) {
+    return frame_with(24, form << 32 | packed_size);
+  };
+  EXPECT_EQ(read_kv_frame(form(2, 4)), (KvFrame{3, 5, KvBodyForm::zstd_of_2_bytes, 4}));
+  for (const uint64_t other : {3, 5, 255})
+    EXPECT_THROW(read_kv_frame(form(other, 4)), KvChannelError) << other;
+  EXPECT_THROW(read_kv_frame(form(0, 4)), KvChannelError) << "as it is, and shorter";
+  EXPECT_THROW(read_kv_frame(form(1, 0)), KvChannelError) << "nothing that becomes something";
+  for (const uint64_t size : {5ULL, 6ULL, 0xffffffffULL})
+    EXPECT_THROW(read_kv_frame(form(1, size)), KvChannelError) << "no shorter: " << size;
 }
 
 // What came, and nothing more.

@@ -107,6 +107,41 @@ TEST_P(Transports, MessagesOfAllSizesComeAsTheyWere) {
   echo.get();
 }
 
+// Numbers whose first bytes have much in common, and noise.
+TEST_P(Transports, BodiesMayBeShortOnTheWay) {
+  testing::Random random;
+  SCOPED_TRACE(random.describe());
+  Ends ends = meet();
+  struct Case {
+    KvBodyForm form;
+    Bytes body;
+    bool shortens;
+  };
+  std::vector<Case> cases;
+  for (const KvBodyForm form :
+       {KvBodyForm::zstd_of_2_bytes, KvBodyForm::plain, KvBodyForm::zstd, KvBodyForm::zstd_of_4_bytes})
+    for (const size_t size : {0, 1, 5000, 5003, 2'000'001}) {
+      Bytes body = some_bytes(size, random.seed());
+      cases.push_back({form, body, false});
+      const auto width = std::max<size_t>(1, static_cast<size_t>(form));
+      for (size_t i = width - 1; i < body.size(); i += width) body[i] &= std::byte{7};
+      cases.push_back({form, body, form != KvBodyForm::plain && size >= 5000});
+    }
+  auto sent = std::async(std::launch::async, [&] {
+    for (const auto& [form, body, shortens] : cases) {
+      ends.connected->send_bodies_as(form);
+      ends.connected->send(some_bytes(5, 1), body, far());
+      const KvBodyCounts counts = ends.connected->take_sent_counts();
+      EXPECT_EQ(counts.num_packed_bytes < counts.num_bytes, shortens)
+          << body.size() << " bytes, form " << static_cast<int>(form) << ": " << counts.num_packed_bytes;
+    }
+  });
+  for (const auto& [form, body, shortens] : cases)
+    EXPECT_TRUE(receive(*ends.accepted) == (Whole{some_bytes(5, 1), body}))
+        << body.size() << " bytes, form " << static_cast<int>(form);
+  sent.get();
+}
+
 TEST_P(Transports, ManyMessagesMayBeUnderWayAndBothWays) {
   Ends ends = meet();
   constexpr int kCount = 60;
