@@ -22,7 +22,7 @@ void report_compression(const KvBodyCounts& counts, const KvLayout& layout) {
   if (counts.num_bytes == 0) return;
   fmt::print(
       stderr,
-      "ladder: keys and values ({}): {:.2f} MB were sent as {:.2f} MB, 1 / {:.3f}; zstd took {:.2f} s, "
+      "ladder: keys and values ({}): {:.2f} MB were sent as {:.2f} MB (ratio {:.3f}); zstd took {:.2f} s, "
       "{:.2f} GB/s\n",
       layout_text(layout), static_cast<double>(counts.num_bytes) / 1e6,
       static_cast<double>(counts.num_packed_bytes) / 1e6,

@@ -108,7 +108,8 @@ std::span<const KvTransport> kv_transports();
 //   file://FOLDER          made if it is not there; who may write there may connect
 //   tcp://HOST:PORT        port 0: one that is free; tcp://PORT is one of 127.0.0.1. Both ends prove that they know the same
 //                          secret (host_secret.h), which may be empty on this machine alone. tcp://0.0.0.0:PORT listens at all
-//                          of this machine's addresses, and is none to tell others.
+//                          of this machine's addresses, and is none to tell others. With ?streams=N, 1 to 16, who connects
+//                          there comes with N connections for each channel.
 //   shm://NAME             processes of this machine and user
 // Error, naming the transports that there are: none of this name, no "://". The secret is that of the variable LADDER_SECRET.
 std::unique_ptr<KvListener> listen_for_kv(std::string_view address,
