@@ -17,6 +17,19 @@ std::chrono::milliseconds milliseconds(double seconds) {
   return std::chrono::milliseconds(static_cast<int64_t>(seconds * 1000));
 }
 
+// Nothing where nothing was shortened.
+void report_compression(const KvBodyCounts& counts, const KvLayout& layout) {
+  if (counts.num_bytes == 0) return;
+  fmt::print(
+      stderr,
+      "ladder: keys and values ({}): {:.2f} MB were sent as {:.2f} MB (ratio {:.3f}); zstd took {:.2f} s, "
+      "{:.2f} GB/s\n",
+      layout_text(layout), static_cast<double>(counts.num_bytes) / 1e6,
+      static_cast<double>(counts.num_packed_bytes) / 1e6,
+      static_cast<double>(counts.num_bytes) / static_cast<double>(counts.num_packed_bytes),
+      counts.pack_seconds, static_cast<double>(counts.num_bytes) / counts.pack_seconds / 1e9);
+}
+
 }  // namespace
 
 void KvTransferFlags::add(CLI::App& app) {
@@ -28,9 +41,14 @@ void KvTransferFlags::add(CLI::App& app) {
       ->group(kGroup);
   app.add_option(
          "--kv-listen", listen_,
-         "where a producer's readers reach it [tcp://127.0.0.1:0, a free port]; shm://NAME and file:///FOLDER "
-         "are for readers on this machine")
+         "where a producer's readers reach it [tcp://127.0.0.1:0, a free port]; tcp://HOST:PORT?streams=4 over "
+         "so many connections; shm://NAME and file:///FOLDER are for readers on this machine")
       ->type_name("ADDRESS")
+      ->group(kGroup);
+  app.add_option("--kv-compression", compression_,
+                 "what a producer sends is shortened on the way: none, or zstd, for a slow link [none]")
+      ->check(CLI::IsMember({"none", "zstd"}))
+      ->type_name("METHOD")
       ->group(kGroup);
   lease_option_ =
       app.add_option("--kv-lease", lease_,
@@ -74,12 +92,14 @@ KvTransferConfig KvTransferFlags::config() const {
     LADDER_CHECK(!given || (wanted() && fits), "{}: expected with --kv-role {}", flag, roles);
   };
   expect(!listen_.empty(), config.produces(), "--kv-listen", "producer or both");
+  expect(!compression_.empty(), config.produces(), "--kv-compression", "producer or both");
   expect(lease_option_->count() > 0, config.produces(), "--kv-lease", "producer or both");
   expect(!max_held_.empty(), config.produces(), "--kv-max-held", "producer or both");
   expect(recompute_option_->count() > 0, config.consumes(), "--kv-recompute-threshold", "consumer or both");
   expect(!load_failure_policy_.empty(), config.consumes(), "--kv-load-failure-policy", "consumer or both");
   expect(load_timeout_option_->count() > 0, true, "--kv-load-timeout", "producer, consumer or both");
   if (!listen_.empty()) config.listen = listen_;
+  config.compress = compression_ == "zstd";
   config.lease = milliseconds(lease_);
   config.load_timeout = milliseconds(load_timeout_);
   if (!max_held_.empty()) config.max_held_bytes = parse_bytes(max_held_, "--kv-max-held");
@@ -91,8 +111,12 @@ KvTransferConfig KvTransferFlags::config() const {
 std::function<MadeKvConnector(const ExecutorOptions&)> KvTransferFlags::maker() const {
   return [config = config()](const ExecutorOptions& options) {
     const KvLayout layout = kv_layout_of(options.spec, options.config);
-    const auto connector = std::make_shared<KvTransferConnector>(
-        config, model_fingerprint(options.model, options.config.load_format), layout);
+    const std::shared_ptr<KvTransferConnector> connector(
+        new KvTransferConnector(config, model_fingerprint(options.model, options.config.load_format), layout),
+        [layout](KvTransferConnector* ending) {
+          report_compression(ending->compression(), layout);
+          delete ending;
+        });
     if (config.produces())
       fmt::print(stderr, "ladder: other engines read keys and values at {} ({}; lease {:g} s)\n",
                  connector->address(), layout_text(layout),

@@ -10,6 +10,7 @@ find_package(CLI11 REQUIRED)
 find_package(PkgConfig REQUIRED)
 pkg_check_modules(PCRE2 REQUIRED IMPORTED_TARGET libpcre2-8)
 pkg_check_modules(UTF8PROC REQUIRED IMPORTED_TARGET libutf8proc)
+pkg_check_modules(ZSTD REQUIRED IMPORTED_TARGET libzstd)
 
 set(LADDER_OPENMP AUTO CACHE STRING "threads inside an operator: AUTO, ON or OFF")
 set(LADDER_ONEDNN AUTO CACHE STRING "oneDNN rungs of the matrix product: AUTO, ON or OFF")

@@ -1,16 +1,19 @@
 // Keys and values from the blocks of a cache into packed bytes and back, beside memcpy of as many bytes, one thread: a layer of
 // Qwen3-8B (8 heads of 128, bf16), blocks of 16 in random order, 512 tokens a part. all_heads: every row of 256 bytes is copied
 // by itself. one_head: as with TP 8, where a block's tokens are dense; in_order: and all blocks are. of_memcpy is the rate over
-// memcpy's in the same run. checksum is what goes over the packed bytes, beside memcpy too.
+// memcpy's in the same run. checksum is what goes over the packed bytes, beside memcpy too; zstd and zstd_back are what makes
+// them shorter for the way, and undoes it.
 #include <algorithm>
 #include <chrono>
 #include <cstring>
+#include <memory>
 #include <numeric>
 #include <random>
 
 #include "bench/support/bench_support.h"
 #include "step8_advanced/disaggregation/layout/kv_checksum.h"
 #include "step8_advanced/disaggregation/layout/kv_layout.h"
+#include "step8_advanced/disaggregation/transport/kv_compression.h"
 
 namespace ladder::bench {
 namespace {
@@ -107,6 +110,22 @@ void unpack_f32(Problem& problem) {
             DType::f32);
 }
 
+// A part's bytes, and the same ones shorter.
+struct Shortened {
+  KvBodyPacker packer;
+  KvBodyUnpacker unpacker;
+  KvPackedBody body;
+
+  void pack(const Problem& problem) {
+    KvBodyCounts counts;
+    body = packer.pack(problem.packed, KvBodyForm::zstd_of_2_bytes, counts);
+  }
+  void unpack(Problem& problem) {
+    if (body.bytes.empty()) pack(problem);
+    unpacker.unpack(body.form, body.bytes, problem.packed);
+  }
+};
+
 const bool kRegistered = [] {
   const auto all_heads = [] { return Problem(8, false); };
   const auto one_head = [] { return Problem(1, false); };
@@ -121,6 +140,14 @@ const bool kRegistered = [] {
   measure("unpack/in_order", in_order, unpack);
   measure("checksum", all_heads,
           [](Problem& problem) { benchmark::DoNotOptimize(kv_checksum(problem.packed)); });
+  const auto with_bytes = [] {
+    Problem problem(8, false);
+    pack(problem);
+    return problem;
+  };
+  const auto shortened = std::make_shared<Shortened>();
+  measure("zstd", with_bytes, [shortened](Problem& problem) { shortened->pack(problem); });
+  measure("zstd_back", with_bytes, [shortened](Problem& problem) { shortened->unpack(problem); });
   measure("checksum_by_table", all_heads,
           [](Problem& problem) { benchmark::DoNotOptimize(kv_checksum_by_table(problem.packed)); });
   return true;

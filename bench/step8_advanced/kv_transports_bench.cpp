@@ -46,8 +46,8 @@ double memcpy_rate(const Buffers& from) {
 
 // Until the channel ends.
 [[noreturn]] void receive_all(const std::string& address, size_t size) try {
+  Buffers to = buffers(size);  // first: whoever sends waits for the connection
   const auto channel = connect_for_kv(address, soon());
-  Buffers to = buffers(size);
   for (size_t next = 0;; next = (next + 1) % to.size()) {
     channel->receive_head(soon());
     channel->receive_body(to[next], soon());
@@ -58,14 +58,14 @@ double memcpy_rate(const Buffers& from) {
   ::_exit(0);
 }
 
-void send_bodies(benchmark::State& state, const KvTransport& transport) {
+void send_bodies(benchmark::State& state, const KvTransport& transport, const std::string& options) {
   const auto size = static_cast<size_t>(state.range(0));
   const Buffers from = buffers(size);
   const double memcpys = memcpy_rate(from);
   const std::filesystem::path folder =
       std::filesystem::temp_directory_path() / fmt::format("ladder_bench_{}", ::getpid());
   const std::string place = transport.name == "tcp" ? "0" : folder.string();
-  const auto listener = listen_for_kv(fmt::format("{}://{}", transport.name, place));
+  const auto listener = listen_for_kv(fmt::format("{}://{}{}", transport.name, place, options));
   const pid_t child = ::fork();
   if (child == 0) receive_all(listener->address(), size);
   {
@@ -96,16 +96,25 @@ void send_bodies(benchmark::State& state, const KvTransport& transport) {
   std::filesystem::remove_all(folder);
 }
 
+void register_row(const KvTransport& transport, const std::string& options = "") {
+  const std::string name = fmt::format("kv_transport/{}{}", transport.name, options);
+  benchmark::RegisterBenchmark(
+      name.c_str(),
+      [&transport, options](benchmark::State& state) { send_bodies(state, transport, options); })
+      ->RangeMultiplier(8)
+      ->Range(64 << 10, 64 << 20)
+      ->ArgName("bytes")
+      ->UseRealTime()
+      ->MinTime(0.3)
+      ->Unit(benchmark::kMicrosecond);
+}
+
 const bool kRegistered = [] {
-  for (const KvTransport& transport : kv_transports())
-    benchmark::RegisterBenchmark(fmt::format("kv_transport/{}", transport.name).c_str(),
-                                 [&transport](benchmark::State& state) { send_bodies(state, transport); })
-        ->RangeMultiplier(8)
-        ->Range(64 << 10, 64 << 20)
-        ->ArgName("bytes")
-        ->UseRealTime()
-        ->MinTime(0.3)
-        ->Unit(benchmark::kMicrosecond);
+  for (const KvTransport& transport : kv_transports()) {
+    register_row(transport);
+    if (transport.name == "tcp")
+      for (const int num_streams : {2, 4}) register_row(transport, fmt::format("?streams={}", num_streams));
+  }
   return true;
 }();
 

@@ -17,7 +17,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr uint32_t kVersion = 1;                        // of these three messages
+constexpr uint32_t kVersion = 2;                        // of these three messages
 constexpr auto kPause = std::chrono::milliseconds(50);  // between attempts
 
 struct Greeting {
@@ -29,17 +29,18 @@ struct Greeting {
 };
 struct Answer {
   Greeting greeting;
-  Proof proof;
+  ConnectionNote note{};
+  Proof proof{};
 };
 enum class Verdict : unsigned char { welcome, other_version, other_secret };
 struct Welcome {
   Verdict verdict;
   Proof proof;
 };
-static_assert(sizeof(Greeting) == 44 && sizeof(Answer) == 76 && sizeof(Welcome) == 33, "no gaps");
+static_assert(sizeof(Greeting) == 44 && sizeof(Answer) == 108 && sizeof(Welcome) == 33, "no gaps");
 
 // The connector's part. False: the connection ended. Error: it will never be one.
-bool shake_hands(int socket, const HostAddress& address, const HostSecret& secret,
+bool shake_hands(int socket, const HostAddress& address, const HostSecret& secret, const ConnectionNote& note,
                  Clock::time_point deadline) {
   Greeting theirs;
   if (!receive_whole(socket, &theirs, sizeof theirs, deadline)) return false;
@@ -48,15 +49,18 @@ bool shake_hands(int socket, const HostAddress& address, const HostSecret& secre
                "{}: another version of Ladder: its handshake is version {}, expected {}", address.str(),
                theirs.version, kVersion);
   Answer mine;
-  mine.proof = prove(secret, HostRole::connector, theirs.nonce, mine.greeting.nonce);
+  mine.note = note;
+  const auto proof = [&](HostRole role) {
+    return prove(secret, role, theirs.nonce, mine.greeting.nonce, note);
+  };
+  mine.proof = proof(HostRole::connector);
   Welcome welcome;
   if (!send_at_once(socket, &mine, sizeof mine) || !receive_whole(socket, &welcome, sizeof welcome, deadline))
     return false;
   LADDER_CHECK(welcome.verdict != Verdict::other_version,
                "{}: it is another version of Ladder than version {}", address.str(), kVersion);
   // A listener that does not know the secret can say welcome, but not prove it.
-  LADDER_CHECK(welcome.verdict == Verdict::welcome &&
-                   same(welcome.proof, prove(secret, HostRole::listener, theirs.nonce, mine.greeting.nonce)),
+  LADDER_CHECK(welcome.verdict == Verdict::welcome && same(welcome.proof, proof(HostRole::listener)),
                "{}: it has another secret: expected the same --secret-file, or {}, on all hosts",
                address.str(), kSecretVariable);
   return true;
@@ -114,7 +118,9 @@ bool HostListener::hear(Unproved& one, std::optional<HostConnection>& proved) {
   if (one.got.size() < sizeof(Answer)) return false;
   Answer answer;
   std::memcpy(&answer, one.got.data(), sizeof answer);
-  const auto proof = [&](HostRole role) { return prove(secret_, role, one.nonce, answer.greeting.nonce); };
+  const auto proof = [&](HostRole role) {
+    return prove(secret_, role, one.nonce, answer.greeting.nonce, answer.note);
+  };
   Welcome welcome{Verdict::welcome, {}};
   if (answer.greeting.version != kVersion)
     welcome.verdict = Verdict::other_version;
@@ -124,6 +130,7 @@ bool HostListener::hear(Unproved& one, std::optional<HostConnection>& proved) {
     welcome.proof = proof(HostRole::listener);  // for nobody else: it is a sample of the secret
   if (send_at_once(socket, &welcome, sizeof welcome) && welcome.verdict == Verdict::welcome) {
     set_blocking(socket, true);
+    one.connection.note = answer.note;
     proved = std::move(one.connection);
   }
   return true;
@@ -160,17 +167,18 @@ void HostListener::close() noexcept {
 }
 
 HostConnection connect_to_host(const HostAddress& address, const HostSecret& secret,
-                               std::chrono::milliseconds timeout, HostTimeouts timeouts) {
+                               std::chrono::milliseconds timeout, HostTimeouts timeouts,
+                               const ConnectionNote& note) {
   const Clock::time_point deadline = Clock::now() + timeout;
   std::string why = "no attempt was made";
   do {
     FileDescriptor socket = try_to_connect(address, deadline, why);
     if (socket) {
       set_tcp_options(socket.number(), timeouts.cut);
-      if (shake_hands(socket.number(), address, secret,
+      if (shake_hands(socket.number(), address, secret, note,
                       std::min(deadline, Clock::now() + timeouts.handshake))) {
         set_blocking(socket.number(), true);
-        return {std::move(socket), address};
+        return {std::move(socket), address, note};
       }
       why = "the connection ended before the other side had said who it is";
     }

@@ -4,7 +4,7 @@
 //
 //   connector                                            listener
 //      | <------------------- "LADRHOST" | version | nonce --- |
-//      | --- "LADRHOST" | version | nonce | proof -----------> |  right? if not, it says so and closes
+//      | --- "LADRHOST" | version | nonce | note | proof ----> |  right? if not, it says so and closes
 //      | <--------------------------------- verdict | proof -- |
 //
 // All of fixed sizes: no length that a stranger sends is believed. The listener waits for nobody: whoever says nothing,
@@ -31,6 +31,7 @@ struct HostTimeouts {
 struct HostConnection {
   FileDescriptor socket;  // reads and writes wait
   HostAddress peer;
+  ConnectionNote note{};  // the connector's
 };
 
 // Two processes of the same version from here on: each side calls it. Error as MessageSocket::exchange_hello().
@@ -75,6 +76,7 @@ class HostListener {
 // Tries until the deadline while nobody listens there. Error, naming the address: nobody did, and what came of the last
 // attempt; at once: it is no Ladder or another version, or one of both has another secret.
 HostConnection connect_to_host(const HostAddress& address, const HostSecret& secret,
-                               std::chrono::milliseconds timeout, HostTimeouts timeouts = {});
+                               std::chrono::milliseconds timeout, HostTimeouts timeouts = {},
+                               const ConnectionNote& note = {});
 
 }  // namespace ladder

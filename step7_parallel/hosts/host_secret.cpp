@@ -55,11 +55,13 @@ Nonce draw_nonce() {
   return nonce;
 }
 
-Proof prove(const HostSecret& secret, HostRole role, const Nonce& listener, const Nonce& connector) {
-  std::array<unsigned char, 1 + 2 * sizeof(Nonce)> text;
+Proof prove(const HostSecret& secret, HostRole role, const Nonce& listener, const Nonce& connector,
+            const ConnectionNote& note) {
+  std::array<unsigned char, 1 + 2 * sizeof(Nonce) + sizeof(ConnectionNote)> text;
   text[0] = static_cast<unsigned char>(role);
   std::copy(listener.begin(), listener.end(), text.begin() + 1);
   std::copy(connector.begin(), connector.end(), text.begin() + 1 + std::ssize(listener));
+  std::copy(note.begin(), note.end(), text.end() - std::ssize(note));
   Proof proof;
   unsigned size = 0;
   LADDER_CHECK(::HMAC(EVP_sha256(), secret.bytes.data(), static_cast<int>(secret.bytes.size()), text.data(),

@@ -27,8 +27,12 @@ using Proof = std::array<unsigned char, 32>;
 enum class HostRole : unsigned char { listener, connector };
 
 Nonce draw_nonce();
+// What a connection is for, in its connector's words: whoever accepts it may ask for some, and nobody who does not know the
+// secret can say or change it. Zeros: nothing in particular.
+using ConnectionNote = std::array<unsigned char, 32>;
 // What `role` sends to prove that it knows the secret. The role is in it: nobody is answered with his own proof.
-Proof prove(const HostSecret& secret, HostRole role, const Nonce& listener, const Nonce& connector);
+Proof prove(const HostSecret& secret, HostRole role, const Nonce& listener, const Nonce& connector,
+            const ConnectionNote& note);
 // In a time that does not tell how much of it is right.
 bool same(const Proof& a, const Proof& b);
 

@@ -82,6 +82,10 @@ TEST(Cli_KvTransferFlags, EachSetsItsFieldForTheRolesThatHaveIt) {
   EXPECT_EQ(transfer_of({"--kv-role=producer"}).role, KvTransferRole::producer);
   EXPECT_EQ(transfer_of({"--kv-role=consumer"}).role, KvTransferRole::consumer);
   EXPECT_EQ(transfer_of({"--kv-role=producer", "--kv-listen=shm://a"}).listen, "shm://a");
+  EXPECT_TRUE(transfer_of({"--kv-role=producer", "--kv-compression=zstd"}).compress);
+  EXPECT_FALSE(transfer_of({"--kv-role=producer", "--kv-compression=none"}).compress);
+  EXPECT_FALSE(transfer_of({"--kv-role=producer"}).compress);
+  EXPECT_THROW(transfer_of({"--kv-role=producer", "--kv-compression=gzip"}), CLI::ValidationError);
   EXPECT_EQ(transfer_of({"--kv-role=both", "--kv-lease=0.5"}).lease, milliseconds(500));
   EXPECT_EQ(transfer_of({"--kv-role=producer", "--kv-max-held=2MiB"}).max_held_bytes, 2 << 20);
   EXPECT_EQ(transfer_of({"--kv-role=both", "--kv-recompute-threshold=9"}).recompute_threshold, 9);
@@ -96,6 +100,7 @@ TEST(Cli_KvTransferFlags, EachSetsItsFieldForTheRolesThatHaveIt) {
   EXPECT_THROW(policy_of("hope"), CLI::ValidationError);
 
   const std::pair<const char*, const char*> cases[] = {{"--kv-listen=tcp://0", "consumer"},
+                                                       {"--kv-compression=zstd", "consumer"},
                                                        {"--kv-lease=1", "consumer"},
                                                        {"--kv-max-held=1MiB", "consumer"},
                                                        {"--kv-recompute-threshold=1", "producer"},

@@ -44,6 +44,10 @@ std::string KvTransferConnector::address() const {
   return producer_ != nullptr ? producer_->address() : std::string();
 }
 
+KvBodyCounts KvTransferConnector::compression() const {
+  return producer_ != nullptr ? producer_->compression() : KvBodyCounts();
+}
+
 KvTransferStats KvTransferConnector::stats() const {
   KvTransferStats stats;
   if (consumer_ != nullptr) consumer_->add_to(stats);

@@ -29,7 +29,8 @@ class KvTransferConnector final : public KvConnector, public KvCacheRegistry {
 
   std::string address() const;  // of a producer: where readers reach it; else empty
   const std::string& engine_id() const { return engine_id_; }
-  int64_t bytes_per_block() const;  // of all ranks together
+  KvBodyCounts compression() const;  // of a producer: of what has been sent; else nothing
+  int64_t bytes_per_block() const;   // of all ranks together
 
   void register_kv_caches(RankKvCaches caches) override;
 

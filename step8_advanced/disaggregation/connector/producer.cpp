@@ -25,6 +25,12 @@ milliseconds within(int64_t patience_ms, milliseconds most) {
   return milliseconds(std::clamp<int64_t>(patience_ms, 0, most.count()));
 }
 
+// Codes are bytes that have nothing in common; other numbers have their exponents.
+KvBodyForm shortest_form(const KvLayout& layout) {
+  if (layout.kept_as != KvCacheDType::automatic) return KvBodyForm::zstd;
+  return dtype_size(layout.dtype) == 2 ? KvBodyForm::zstd_of_2_bytes : KvBodyForm::zstd_of_4_bytes;
+}
+
 }  // namespace
 
 KvProducer::KvProducer(const KvTransferConfig& config, KvHandshake mine, const KvRanks& ranks)
@@ -43,6 +49,11 @@ KvProducer::~KvProducer() {
   listener_->close();
   accepting_.join();
   sweeper_.join();
+}
+
+KvBodyCounts KvProducer::compression() const {
+  const std::lock_guard lock(compression_mutex_);
+  return compression_;
 }
 
 void KvProducer::accept_readers() {
@@ -89,6 +100,7 @@ void KvProducer::serve(KvChannel& channel) {
   const KvHandshake theirs = check_peer(mine_, bytes);
   const std::vector<KvRead> reads = kv_reads(ranks_.layout, theirs.layout);
   send_kv_message(channel, KvWelcome{config_.lease.count()}, after(kFirstWords));
+  if (config_.compress) channel.send_bodies_as(shortest_form(ranks_.layout));
   while (!stopping_) {
     const ReceivedKvMessage received = receive_kv_message(channel, after(kSilence));
     LADDER_CHECK(received.body_size == 0, "a question with a body");
@@ -113,6 +125,10 @@ void KvProducer::answer(KvChannel& channel, std::span<const KvRead> reads, const
   const KvReadEnd end = send_parts(ranks_, reads, request, leases_, channel,
                                    after(within(request.patience_ms, config_.load_timeout)),
                                    after(config_.load_timeout), num_sent_bytes_);
+  {
+    const std::lock_guard lock(compression_mutex_);
+    compression_ += channel.take_sent_counts();
+  }
   send_kv_message(channel, end, after(kFirstWords));
 }
 

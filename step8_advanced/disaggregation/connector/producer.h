@@ -28,6 +28,7 @@ class KvProducer {
   KvLeases& leases() { return leases_; }
   const KvLeases& leases() const { return leases_; }
   int64_t num_sent_bytes() const { return num_sent_bytes_; }
+  KvBodyCounts compression() const;  // of what has been sent
 
  private:
   struct Reader {
@@ -46,6 +47,8 @@ class KvProducer {
   const KvRanks& ranks_;
   KvLeases leases_;
   std::atomic<int64_t> num_sent_bytes_ = 0;
+  mutable std::mutex compression_mutex_;
+  KvBodyCounts compression_;
   std::atomic<bool> stopping_ = false;
   std::unique_ptr<KvListener> listener_;
   std::list<Reader> readers_;  // the accepting thread's

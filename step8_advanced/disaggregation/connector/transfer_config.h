@@ -27,6 +27,8 @@ struct KvTransferConfig {
   std::chrono::milliseconds lease{30'000};
   // Of a producer: while kept blocks and those of prompts that will be kept are more, no further one begins. 0: no limit.
   int64_t max_held_bytes = 0;
+  // Of a producer: what it sends is shortened by zstd, where that is shorter (transport/kv_compression.h).
+  bool compress = false;
   int max_channels = 64;  // of a producer, each with a thread: further readers are turned away
 
   // Of a consumer: fewer tokens are computed rather than loaded.

@@ -23,8 +23,8 @@
 #include <random>
 
 #include "step8_advanced/disaggregation/transport/folder_lock.h"
+#include "step8_advanced/disaggregation/transport/kv_compression.h"
 #include "step8_advanced/disaggregation/transport/kv_deadline.h"
-#include "step8_advanced/disaggregation/transport/kv_frame.h"
 #include "step8_advanced/disaggregation/transport/transport_rows.h"
 
 namespace ladder {
@@ -131,7 +131,8 @@ class FolderChannel final : public KvChannel {
   }
 
   void send(std::span<const std::byte> head, std::span<const std::byte> body, KvDeadline deadline) override {
-    const auto frame = write_kv_frame({head.size(), body.size()});
+    const KvPackedBody packed = packer_.pack(body, sent_form_, sent_counts_);
+    const auto frame = write_kv_frame({head.size(), body.size(), packed.form, packed.packed_size()});
     closing_on_error([&] {
       if (num_sent_ >= kMostUnread)
         wait([&] { return !is_there(message(mine_, num_sent_ - kMostUnread)); }, deadline, "takes no more");
@@ -139,7 +140,7 @@ class FolderChannel final : public KvChannel {
       const FileDescriptor file(
           ::open(begun.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
       if (!file) fail_at(begun, errno);
-      for (const std::span<const std::byte> bytes : {std::span<const std::byte>(frame), head, body})
+      for (const std::span<const std::byte> bytes : {std::span<const std::byte>(frame), head, packed.bytes})
         write_whole(file.number(), bytes, begun);
       if (::rename(begun.c_str(), name.c_str()) != 0) fail_at(name, errno);
       ++num_sent_;
@@ -147,7 +148,8 @@ class FolderChannel final : public KvChannel {
   }
 
   KvMessageHead receive_head(KvDeadline deadline) override {
-    LADDER_CHECK(body_size_ == 0, "a message's body of {} bytes has not been received yet", body_size_);
+    LADDER_CHECK(received_.body_size == 0, "a message's body of {} bytes has not been received yet",
+                 received_.body_size);
     return closing_on_error([&] {
       const fs::path name = message(theirs_, num_received_);
       wait([&] { return is_there(name); }, deadline, "sends nothing");
@@ -157,23 +159,28 @@ class FolderChannel final : public KvChannel {
       std::array<std::byte, kKvFrameBytes> bytes;
       read_whole(body_.number(), bytes, name);
       const KvFrame frame = read_kv_frame(bytes);
-      if (static_cast<size_t>(status.st_size) != kKvFrameBytes + frame.head_size + frame.body_size)
+      if (static_cast<size_t>(status.st_size) !=
+          kKvFrameBytes + frame.head_size + frame.body_size_on_the_way())
         throw KvChannelError(
             fmt::format("file://{}: {} bytes are not those of its message", name.string(), status.st_size));
       KvMessageHead head{std::vector<std::byte>(frame.head_size), frame.body_size};
       read_whole(body_.number(), head.head, name);
-      body_size_ = frame.body_size;
-      if (body_size_ == 0) remove_whole(message(theirs_, num_received_++));
+      received_ = frame;
+      if (frame.body_size == 0) remove_whole(message(theirs_, num_received_++));
       return head;
     });
   }
 
   void receive_body(std::span<std::byte> body, KvDeadline /*deadline*/) override {
-    LADDER_CHECK(body.size() == body_size_, "a message's body of {} bytes is read as one of {}", body_size_,
-                 body.size());
+    LADDER_CHECK(body.size() == received_.body_size, "a message's body of {} bytes is read as one of {}",
+                 received_.body_size, body.size());
     if (body.empty()) return;
-    closing_on_error([&] { read_whole(body_.number(), body, message(theirs_, num_received_)); });
-    body_size_ = 0;
+    closing_on_error([&] {
+      unpacker_.receive(received_, body, [&](std::span<std::byte> bytes) {
+        read_whole(body_.number(), bytes, message(theirs_, num_received_));
+      });
+    });
+    received_ = {};
     body_.close();
     remove_whole(message(theirs_, num_received_++));
   }
@@ -207,7 +214,9 @@ class FolderChannel final : public KvChannel {
   Lookout lookout_;
   uint64_t num_sent_ = 0, num_received_ = 0;
   FileDescriptor body_;  // the file whose body was not read yet
-  size_t body_size_ = 0;
+  KvFrame received_;     // its message's; without a body once that was read
+  KvBodyPacker packer_;
+  KvBodyUnpacker unpacker_;
 };
 
 class FolderListener final : public KvListener {

@@ -10,10 +10,12 @@
 // memory kept it, the channel does not know: checksums of blocks are its user's.
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "step1_layers/core/error.h"
@@ -39,6 +41,23 @@ struct KvMessageHead {
       0;  // bytes that receive_body() must take before the next message; 0: it need not be called
 };
 
+// What a body is on the way: as it is, or shortened by zstd (kv_compression.h). Of numbers of 2 or 4 bytes first bytes and last
+// bytes are told apart: in keys and values the last ones are noise, and the first ones are not.
+enum class KvBodyForm : uint32_t { plain = 0, zstd = 1, zstd_of_2_bytes = 2, zstd_of_4_bytes = 4 };
+
+struct KvBodyCounts {
+  int64_t num_bytes = 0;         // of bodies that were to be shortened
+  int64_t num_packed_bytes = 0;  // that they took on the way
+  double pack_seconds = 0.0;
+
+  KvBodyCounts& operator+=(const KvBodyCounts& other) {
+    num_bytes += other.num_bytes;
+    num_packed_bytes += other.num_packed_bytes;
+    pack_seconds += other.pack_seconds;
+    return *this;
+  }
+};
+
 class KvChannel {
  public:
   // Closes it. What was sent before can still be received at the other end, unless that end sends to this one meanwhile (a
@@ -50,6 +69,16 @@ class KvChannel {
   virtual void receive_body(std::span<std::byte> body, KvDeadline deadline) = 0;  // exactly body_size bytes
   // From any thread: whoever waits in one of the above gets a KvChannelError.
   virtual void close() noexcept = 0;
+
+  // By the thread that sends. Bodies that are sent from now on travel in this form, where it is shorter. The other end need not
+  // be told: each message says what it is.
+  void send_bodies_as(KvBodyForm form) { sent_form_ = form; }
+  // Of the bodies sent since the last call.
+  KvBodyCounts take_sent_counts() { return std::exchange(sent_counts_, {}); }
+
+ protected:
+  KvBodyForm sent_form_ = KvBodyForm::plain;
+  KvBodyCounts sent_counts_;
 };
 
 class KvListener {
@@ -79,7 +108,8 @@ std::span<const KvTransport> kv_transports();
 //   file://FOLDER          made if it is not there; who may write there may connect
 //   tcp://HOST:PORT        port 0: one that is free; tcp://PORT is one of 127.0.0.1. Both ends prove that they know the same
 //                          secret (host_secret.h), which may be empty on this machine alone. tcp://0.0.0.0:PORT listens at all
-//                          of this machine's addresses, and is none to tell others.
+//                          of this machine's addresses, and is none to tell others. With ?streams=N, 1 to 16, who connects
+//                          there comes with N connections for each channel.
 //   shm://NAME             processes of this machine and user
 // Error, naming the transports that there are: none of this name, no "://". The secret is that of the variable LADDER_SECRET.
 std::unique_ptr<KvListener> listen_for_kv(std::string_view address,

@@ -10,14 +10,20 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little);
 
-constexpr uint32_t kVersion = 1;
+constexpr uint32_t kVersion = 2;
 
 struct Bytes {
   char magic[4] = {'L', 'D', 'K', 'V'};
   uint32_t version = kVersion;
   uint64_t head_size = 0, body_size = 0;
+  uint32_t packed_size = 0, form = 0;
 };
 static_assert(sizeof(Bytes) == kKvFrameBytes, "no gaps");
+
+bool is_form(KvBodyForm form) {
+  return form == KvBodyForm::plain || form == KvBodyForm::zstd || form == KvBodyForm::zstd_of_2_bytes ||
+         form == KvBodyForm::zstd_of_4_bytes;
+}
 
 }  // namespace
 
@@ -28,6 +34,8 @@ std::array<std::byte, kKvFrameBytes> write_kv_frame(const KvFrame& frame) {
   Bytes bytes;
   bytes.head_size = frame.head_size;
   bytes.body_size = frame.body_size;
+  bytes.packed_size = static_cast<uint32_t>(frame.packed_size);
+  bytes.form = static_cast<uint32_t>(frame.form);
   return std::bit_cast<std::array<std::byte, kKvFrameBytes>>(bytes);
 }
 
@@ -42,7 +50,13 @@ KvFrame read_kv_frame(std::span<const std::byte, kKvFrameBytes> bytes) {
   if (frame.head_size > kMaxKvMessageHead || frame.body_size > kMaxKvMessageBody)
     throw KvChannelError(fmt::format("a message of {} and {} bytes: at most {} and {} are expected",
                                      frame.head_size, frame.body_size, kMaxKvMessageHead, kMaxKvMessageBody));
-  return {frame.head_size, frame.body_size};
+  const KvFrame read{frame.head_size, frame.body_size, static_cast<KvBodyForm>(frame.form),
+                     frame.packed_size};
+  const bool is_shorter = read.packed_size > 0 && read.packed_size < read.body_size;
+  if (!is_form(read.form) || (read.form == KvBodyForm::plain ? read.packed_size != 0 : !is_shorter))
+    throw KvChannelError(fmt::format("a message whose body of {} bytes takes {} on the way, in form {}",
+                                     frame.body_size, frame.packed_size, frame.form));
+  return read;
 }
 
 }  // namespace ladder

@@ -5,6 +5,7 @@
 #include <span>
 
 #include "step8_advanced/disaggregation/transport/kv_channel.h"
+#include "step8_advanced/disaggregation/transport/kv_compression.h"
 
 namespace ladder {
 
@@ -38,7 +39,9 @@ class StreamChannel final : public KvChannel {
 
   const std::unique_ptr<ByteStream> stream_;
   std::atomic<bool> is_closed_{false};
-  size_t body_size_ = 0;  // of the message whose head was received last, and not its body
+  KvFrame received_;  // of the message whose head was received last; without a body once that was
+  KvBodyPacker packer_;
+  KvBodyUnpacker unpacker_;
 };
 
 }  // namespace ladder

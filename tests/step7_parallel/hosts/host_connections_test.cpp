@@ -110,11 +110,11 @@ TEST(HostConnections, AListenerThatCannotProveItIsLeft) {
   });
   const FileDescriptor socket(::accept(listening.number(), nullptr, nullptr));
   std::string greeting = "LADRHOST";
-  greeting += std::string("\1\0\0\0", 4) + std::string(32, 'n');
+  greeting += std::string("\2\0\0\0", 4) + std::string(32, 'n');
   say(socket, greeting);
-  std::string answer(76, '\0');
-  ASSERT_EQ(::recv(socket.number(), answer.data(), answer.size(), MSG_WAITALL), 76);
-  say(socket, '\0' + answer.substr(44));  // its own proof, sent back
+  std::string answer(108, '\0');
+  ASSERT_EQ(::recv(socket.number(), answer.data(), answer.size(), MSG_WAITALL), 108);
+  say(socket, '\0' + answer.substr(76));  // its own proof, sent back
   EXPECT_THAT(theirs.get(), HasSubstr("another secret"));
 }
 
@@ -150,7 +150,7 @@ TEST(HostConnections, StrangersKeepNobodyOut) {
   stranger(listener);  // and gone
   say(stranger(listener), "LADRHOST");
   std::thread dripping([&] {
-    for (const char c : std::string("LADRHOST\1\0\0\0\0\0", 14)) {
+    for (const char c : std::string("LADRHOST\2\0\0\0\0\0", 14)) {
       say(drips, std::string(1, c));
       std::this_thread::sleep_for(50ms);
     }
@@ -169,7 +169,7 @@ TEST(HostConnections, StrangersKeepNobodyOut) {
 TEST(HostConnections, AnAnswerOfAnotherVersionIsToldSo) {
   HostListener listener({"127.0.0.1", 0}, kSecret, kShort);
   const FileDescriptor socket = stranger(listener);
-  say(socket, "LADRHOST\2" + std::string(3 + 64, '\0'));
+  say(socket, "LADRHOST\1" + std::string(3 + 96, '\0'));
   EXPECT_FALSE(listener.accept(200ms));
   const std::string heard = hear(socket);
   ASSERT_EQ(heard.size(), 44u + 33u);
@@ -187,11 +187,36 @@ TEST(HostConnections, ManyStrangersPushOutTheOldestOfThem) {
   EXPECT_EQ(hear(strangers.front()).size(), 44u);  // dropped
 }
 
+TEST(HostConnections, WhatAConnectionIsForCannotBeChangedOnTheWay) {
+  HostListener listener({"127.0.0.1", 0}, kSecret, kShort);
+  ConnectionNote note{};
+  note[3] = 7;
+  for (const bool changed : {false, true}) {
+    const FileDescriptor between = listen_on({"127.0.0.1", 0}, 1);
+    set_blocking(between.number(), true);
+    auto theirs = std::async(std::launch::async, [&, to = local_address(between.number())] {
+      return error_of([&] { connect_to_host(to, kSecret, 300ms, kShort, note); });
+    });
+    const FileDescriptor connector(::accept(between.number(), nullptr, nullptr));
+    const FileDescriptor to_listener = stranger(listener);
+    EXPECT_FALSE(listener.accept(50ms));
+    std::string greeting(44, '\0'), answer(108, '\0');
+    ASSERT_EQ(::recv(to_listener.number(), greeting.data(), 44, MSG_WAITALL), 44);
+    say(connector, greeting);
+    ASSERT_EQ(::recv(connector.number(), answer.data(), 108, MSG_WAITALL), 108);
+    if (changed) answer[44 + 3] = 8;
+    say(to_listener, answer);
+    const auto connection = listener.accept(400ms);
+    ASSERT_EQ(connection.has_value(), !changed);
+    if (connection) EXPECT_EQ(connection->note, note);
+  }
+}
+
 TEST(HostConnections, AnAnswerIsWorthNothingASecondTime) {
   // Heard between a listener and one who knows the secret, and said again to the same listener.
   HostListener listener({"127.0.0.1", 0}, kSecret, kShort);
   const HostAddress address = listener.address();
-  std::string answer(76, '\0');
+  std::string answer(108, '\0');
   {
     const FileDescriptor between = listen_on({"127.0.0.1", 0}, 1);
     set_blocking(between.number(), true);
@@ -204,7 +229,7 @@ TEST(HostConnections, AnAnswerIsWorthNothingASecondTime) {
     std::string greeting(44, '\0');
     ASSERT_EQ(::recv(to_listener.number(), greeting.data(), 44, MSG_WAITALL), 44);
     say(connector, greeting);
-    ASSERT_EQ(::recv(connector.number(), answer.data(), 76, MSG_WAITALL), 76);
+    ASSERT_EQ(::recv(connector.number(), answer.data(), 108, MSG_WAITALL), 108);
     say(to_listener, answer);
     EXPECT_TRUE(listener.accept(1s)) << "the first time it is right";
   }

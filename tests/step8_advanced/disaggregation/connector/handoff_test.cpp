@@ -28,7 +28,8 @@ EngineOptions options_of(const GoldenCheckpoint& checkpoint) {
   return options;
 }
 
-void expect_handed_over(const GoldenCheckpoint& checkpoint, const KvTransferConfig& config) {
+// How much shorter it was on the way.
+KvBodyCounts expect_handed_over(const GoldenCheckpoint& checkpoint, const KvTransferConfig& config) {
   const EngineOptions options = options_of(checkpoint);
   const std::vector<Request> requests = testing::greedy_requests(checkpoint);
   const auto expected = engine_with(options)->generate(requests);
@@ -44,6 +45,7 @@ void expect_handed_over(const GoldenCheckpoint& checkpoint, const KvTransferConf
   producer.expect_all_given_back();
   consumer.expect_all_given_back();
   EXPECT_EQ(producer.connector->stats().num_lapsed, 0);
+  return producer.connector->compression();
 }
 
 class KvHandoffGoldens : public ::testing::TestWithParam<std::string> {};
@@ -63,6 +65,15 @@ TEST(KvHandoff, GoesOverEveryTransport) {
     expect_handed_over(testing::load_golden(testing::golden_folder() / "llama_linear"),
                        produces(place.address()));
   }
+}
+
+TEST(KvHandoff, MayBeShortOnTheWay) {
+  const GoldenCheckpoint checkpoint = testing::load_golden(testing::golden_folder() / "llama_linear");
+  KvTransferConfig config = produces("tcp://0?streams=2");
+  config.compress = true;
+  const KvBodyCounts counts = expect_handed_over(checkpoint, config);
+  EXPECT_GT(counts.num_bytes, 0);
+  EXPECT_LT(counts.num_packed_bytes, counts.num_bytes);
 }
 
 EngineOptions with_ranks(EngineOptions options, Grid grid) {

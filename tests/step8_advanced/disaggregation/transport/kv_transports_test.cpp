@@ -55,6 +55,12 @@ Whole receive(KvChannel& channel) {
   return whole;
 }
 
+// Of an address: what an error names.
+std::string place_of(const std::string& address) {
+  const size_t begin = address.find("://") + 3;
+  return address.substr(begin, address.find('?') - begin);
+}
+
 std::string error_of(const std::function<void()>& work) {
   try {
     work();
@@ -99,6 +105,41 @@ TEST_P(Transports, MessagesOfAllSizesComeAsTheyWere) {
         << sent.head.size() << " and " << sent.body.size() << " bytes";
   }
   echo.get();
+}
+
+// Numbers whose first bytes have much in common, and noise.
+TEST_P(Transports, BodiesMayBeShortOnTheWay) {
+  testing::Random random;
+  SCOPED_TRACE(random.describe());
+  Ends ends = meet();
+  struct Case {
+    KvBodyForm form;
+    Bytes body;
+    bool shortens;
+  };
+  std::vector<Case> cases;
+  for (const KvBodyForm form :
+       {KvBodyForm::zstd_of_2_bytes, KvBodyForm::plain, KvBodyForm::zstd, KvBodyForm::zstd_of_4_bytes})
+    for (const size_t size : {0, 1, 5000, 5003, 2'000'001}) {
+      Bytes body = some_bytes(size, random.seed());
+      cases.push_back({form, body, false});
+      const auto width = std::max<size_t>(1, static_cast<size_t>(form));
+      for (size_t i = width - 1; i < body.size(); i += width) body[i] &= std::byte{7};
+      cases.push_back({form, body, form != KvBodyForm::plain && size >= 5000});
+    }
+  auto sent = std::async(std::launch::async, [&] {
+    for (const auto& [form, body, shortens] : cases) {
+      ends.connected->send_bodies_as(form);
+      ends.connected->send(some_bytes(5, 1), body, far());
+      const KvBodyCounts counts = ends.connected->take_sent_counts();
+      EXPECT_EQ(counts.num_packed_bytes < counts.num_bytes, shortens)
+          << body.size() << " bytes, form " << static_cast<int>(form) << ": " << counts.num_packed_bytes;
+    }
+  });
+  for (const auto& [form, body, shortens] : cases)
+    EXPECT_TRUE(receive(*ends.accepted) == (Whole{some_bytes(5, 1), body}))
+        << body.size() << " bytes, form " << static_cast<int>(form);
+  sent.get();
 }
 
 TEST_P(Transports, ManyMessagesMayBeUnderWayAndBothWays) {
@@ -219,7 +260,7 @@ TEST_P(Transports, AListenerWaitsUntilTheDeadlineOrItsClose) {
 
 TEST_P(Transports, APlaceHasOneListener) {
   EXPECT_THAT(error_of([&] { listen_for_kv(listener_->address()); }),
-              HasSubstr(listener_->address().substr(listener_->address().find("://") + 3)));
+              HasSubstr(place_of(listener_->address())));
   const std::string address = listener_->address();
   listener_.reset();
   EXPECT_EQ(error_of([&] { listener_ = listen_for_kv(address); }), "no error") << "its successor";
@@ -228,8 +269,7 @@ TEST_P(Transports, APlaceHasOneListener) {
 TEST_P(Transports, WhereNobodyListensIsAnErrorThatNamesThePlace) {
   const std::string address = listener_->address();
   listener_.reset();
-  EXPECT_THAT(error_of([&] { connect_for_kv(address, Clock::now() + 50ms); }),
-              HasSubstr(address.substr(address.find("://") + 3)));
+  EXPECT_THAT(error_of([&] { connect_for_kv(address, Clock::now() + 50ms); }), HasSubstr(place_of(address)));
 }
 
 TEST_P(Transports, WhoComesEarlyWaitsForTheListener) {
@@ -351,6 +391,7 @@ TEST_P(Transports, WhoIsKilledAtTheDoorHoldsUpNobody) {
 std::vector<std::string_view> names() {
   std::vector<std::string_view> names;
   for (const KvTransport& transport : kv_transports()) names.push_back(transport.name);
+  names.push_back("tcp_4_streams");
   return names;
 }
 
@@ -361,7 +402,10 @@ TEST(Task8_7_Channel, AnAddressNamesATransport) {
   for (const char* const wrong : {"", "tcp", "tcp:127.0.0.1:1", "rdma://x", "://x", "shm"})
     EXPECT_THAT(error_of([&] { listen_for_kv(wrong); }),
                 AllOf(HasSubstr(wrong), HasSubstr("file://"), HasSubstr("tcp://"), HasSubstr("shm://")));
-  for (const char* const wrong : {"tcp://", "tcp://:5", "tcp://a:b", "tcp://127.0.0.1:70000", "tcp://-1"})
+  for (const char* const wrong :
+       {"tcp://", "tcp://:5", "tcp://a:b", "tcp://127.0.0.1:70000", "tcp://-1", "tcp://0?", "tcp://0?streams",
+        "tcp://0?streams=", "tcp://0?streams=0", "tcp://0?streams=-1", "tcp://0?streams=17",
+        "tcp://0?streams=2x", "tcp://0?streams=99999999999", "tcp://0?stream=2"})
     EXPECT_THAT(error_of([&] { listen_for_kv(wrong); }), HasSubstr("tcp://")) << wrong;
   EXPECT_THAT(error_of([&] { connect_for_kv("tcp://127.0.0.1:0", far()); }), HasSubstr("127.0.0.1:0"));
   EXPECT_THAT(error_of([&] { listen_for_kv("shm://"); }), HasSubstr("shm://"));

@@ -20,6 +20,7 @@ class TransportPlace {
   std::string address() const {
     if (transport_ == "file") return "file://" + (folder_ / "mail").string();
     if (transport_ == "tcp") return "tcp://0";
+    if (transport_ == "tcp_4_streams") return "tcp://0?streams=4";
     if (transport_ == "shm") return fmt::format("shm://test-{}-{}", ::getpid(), number_);
     fail("the tests have no place for {}", transport_);
   }
