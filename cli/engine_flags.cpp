@@ -336,10 +336,13 @@ void EngineFlags::connect_with_others(EngineOptions& options, const DataParallel
   LADDER_CHECK(replicas == nullptr || !replicas->has_door(),
                "--kv-role: one engine is connected with others, expected neither --data-parallel-size nor "
                "--data-parallel-backend; start several servers");
+  LADDER_CHECK(launched_world() == nullptr,
+               "--kv-role: keys and values are read from ranks on this machine, expected neither mpirun nor "
+               "--nnodes");
   LADDER_CHECK(
-      ranks_are_threads(options.runner),
-      "--kv-role: keys and values are read from ranks that are threads of one process, expected neither "
-      "--distributed-executor-backend mp nor mpirun, --nnodes or several GPUs");
+      ranks_are_threads(options.runner) || options.runner.device.is_cpu(),
+      "--kv-role: keys and values of worker processes are read on the CPU alone, expected --device cpu, "
+      "or one GPU and not --distributed-executor-backend mp");
   options.makers.kv_connector = kv_transfer_.maker();
 }
 
