@@ -122,8 +122,9 @@ std::unique_ptr<KvListener> listen_by_tcp(std::string_view place, const HostSecr
 }
 
 std::unique_ptr<KvChannel> connect_by_tcp(std::string_view place, KvDeadline deadline,
-                                          const HostSecret& secret) {
-  HostConnection connection = connect_to_host(parse_place(place, 1), secret, left_until(deadline));
+                                          const HostSecret& secret, KvListening listening) {
+  HostConnection connection = connect_to_host(parse_place(place, 1), secret, left_until(deadline),
+                                              {.waits_for_listener = listening == KvListening::may_begin});
   return std::make_unique<StreamChannel>(std::make_unique<TcpStream>(std::move(connection)));
 }
 

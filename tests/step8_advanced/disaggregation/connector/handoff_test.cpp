@@ -5,6 +5,7 @@
 #include <map>
 #include <thread>
 
+#include "step7_parallel/hosts/tcp_socket.h"
 #include "tests/step6_engine/process/open_files.h"
 #include "tests/step7_parallel/workers/worker_program.h"
 #include "tests/step8_advanced/disaggregation/connector/two_engines.h"
@@ -343,6 +344,26 @@ TEST_F(KvHandoffFailures, AProducerThatIsGoneOrAnotherOne) {
   KvTransferConfig config = produces(at[0].kv_transfer->remote_address);
   ConnectedEngine next(tiny_options(), config);  // on the same port
   expect_computed_here(consumer, at);
+}
+
+// Who has named its address was there: that nobody listens there any more is known at once. One that says nothing may be slow.
+TEST_F(KvHandoffFailures, AProducerThatIsGoneIsNotWaitedForAndASilentOneIs) {
+  KvTransferConfig config = consumes();
+  config.connect_timeout = testing::kKvTestPatience;
+  ConnectedEngine consumer(tiny_options(), config);
+  auto producer = std::make_unique<ConnectedEngine>(tiny_options(), produces());
+  std::vector<Request> at = with_prompts_at(*producer, requests);
+  producer = nullptr;
+  expect_computed_here(consumer, at);
+  EXPECT_LT(consumer.connector->stats().load_seconds, 30.0);
+
+  const FileDescriptor silent = listen_on({"127.0.0.1", 0}, 8);
+  for (Request& request : at)
+    request.kv_transfer->remote_address = "tcp://" + local_address(silent.number()).str();
+  config.connect_timeout = std::chrono::milliseconds(200);
+  ConnectedEngine patient(tiny_options(), config);
+  expect_computed_here(patient, at);
+  EXPECT_GT(patient.connector->stats().load_seconds, 3 * 0.19);
 }
 
 // A worker of the producer is killed in the third step, when two chunks have gone over. Its engine keeps nothing any more.
