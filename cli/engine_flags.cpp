@@ -38,6 +38,12 @@ LoadFormat parse_load_format(const std::string& name) {
   return name == "dummy" ? LoadFormat::dummy : LoadFormat::automatic;
 }
 
+// Of an address of a transport (step8_advanced/disaggregation/transport/kv_channel.h): every listener gets another one.
+bool is_a_free_port(std::string_view address) {
+  const std::string_view place = address.substr(0, address.find('?'));
+  return place == "tcp://0" || (place.starts_with("tcp://") && place.ends_with(":0"));
+}
+
 bool several_gpus(const RunnerConfig& runner) {
   return !runner.device.is_cpu() && num_ranks(runner) > 1;
 }
@@ -333,13 +339,26 @@ std::vector<std::string> EngineFlags::arguments_of_replica(const EngineOptions& 
 void EngineFlags::connect_with_others(EngineOptions& options, const DataParallelFlags* replicas) const {
   const KvTransferConfig config = kv_transfer_.config();
   if (!kv_transfer_.wanted()) return;
-  LADDER_CHECK(replicas == nullptr || !replicas->has_door(),
-               "--kv-role: one engine is connected with others, expected neither --data-parallel-size nor "
-               "--data-parallel-backend; start several servers");
+  if (replicas != nullptr && replicas->has_door()) {
+    LADDER_CHECK(
+        replicas->range().num_remote == 0,
+        "--kv-role: replicas of other machines are connected with nobody, expected all of them here; "
+        "start several servers");
+    LADDER_CHECK(options.runner.expert_replicas == 1,
+                 "--kv-role: replicas that share out experts step together, expected neither "
+                 "--enable-expert-parallel nor --data-parallel-split-experts");
+    LADDER_CHECK(!config.produces() || is_a_free_port(config.listen),
+                 "--kv-listen {}: each replica listens at a place of its own, expected a free port: "
+                 "tcp://HOST:0",
+                 config.listen);
+  }
+  LADDER_CHECK(launched_world() == nullptr,
+               "--kv-role: keys and values are read from ranks on this machine, expected neither mpirun nor "
+               "--nnodes");
   LADDER_CHECK(
-      ranks_are_threads(options.runner),
-      "--kv-role: keys and values are read from ranks that are threads of one process, expected neither "
-      "--distributed-executor-backend mp nor mpirun, --nnodes or several GPUs");
+      ranks_are_threads(options.runner) || options.runner.device.is_cpu(),
+      "--kv-role: keys and values of worker processes are read on the CPU alone, expected --device cpu, "
+      "or one GPU and not --distributed-executor-backend mp");
   options.makers.kv_connector = kv_transfer_.maker();
 }
 

@@ -15,8 +15,8 @@ class KvTransferFlags {
   bool wanted() const { return !role_.empty(); }
   // Error naming the flag: it goes with another role, or with --kv-role alone.
   KvTransferConfig config() const;
-  // Of an engine whose ranks are threads of this process. Says on standard error where readers reach it, and at the end
-  // how much shorter what it sent has become.
+  // Of an engine that has its ranks on this machine. Says on standard error where readers reach it, and at the end how much
+  // shorter what it sent has become.
   std::function<MadeKvConnector(const ExecutorOptions&)> maker() const;
 
  private:

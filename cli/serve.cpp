@@ -1,4 +1,7 @@
 // ladder serve: the model behind HTTP.
+#include <signal.h>
+#include <unistd.h>
+
 #include <memory>
 #include <optional>
 #include <thread>
@@ -112,6 +115,12 @@ void run_serve(const ServeFlags& flags, int listening_socket = -1) {
 
   if (flags.server.api_server_count == 1) {
     http_side.on_engine_death = say_engine_death;
+    // `ladder serve --disaggregate` starts a server again that has ended, and no one that answers 503 for ever.
+    if (listening_socket >= 0)
+      http_side.on_engine_death = [](const std::string& error) {
+        say_engine_death(error);
+        ::kill(::getpid(), SIGTERM);
+      };
     const std::unique_ptr<Server> server = make_server(flags, std::move(http_side), folder, config, client);
     if (listening_socket < 0) announce(flags, options, config.batch, http, server->address());
     signals.wait();

@@ -30,7 +30,7 @@ struct RunnerMakers {
   std::function<std::shared_ptr<LogitsProcessor>(const ExecutorOptions& options)> logits_processor;
   // Error, by an executor that verifies no drafts: there is one.
   std::function<std::unique_ptr<Proposer>(const ExecutorOptions& options)> proposer;
-  // Hears where each rank's keys and values lie; it outlives the executor. Error, by an executor whose ranks are other processes: there is one.
+  // Hears where each rank's keys and values lie; it outlives the executor. Error, by an executor that cannot show them: there is one.
   std::shared_ptr<KvCacheRegistry> kv_caches;
 };
 

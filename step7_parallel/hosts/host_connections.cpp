@@ -181,6 +181,8 @@ HostConnection connect_to_host(const HostAddress& address, const HostSecret& sec
         return {std::move(socket), address, note};
       }
       why = "the connection ended before the other side had said who it is";
+    } else if (!timeouts.waits_for_listener) {
+      fail("{}: no connection: {}", address.str(), why);
     }
     std::this_thread::sleep_for(kPause);
   } while (Clock::now() < deadline);

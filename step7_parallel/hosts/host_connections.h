@@ -26,6 +26,7 @@ namespace ladder {
 struct HostTimeouts {
   std::chrono::milliseconds handshake{5'000};  // of one connection
   std::chrono::milliseconds cut{10'000};       // until a peer whose machine is cut off counts as gone
+  bool waits_for_listener = true;              // of who connects: nobody listens there yet
 };
 
 struct HostConnection {
@@ -74,7 +75,8 @@ class HostListener {
 };
 
 // Tries until the deadline while nobody listens there. Error, naming the address: nobody did, and what came of the last
-// attempt; at once: it is no Ladder or another version, or one of both has another secret.
+// attempt; at once: it is no Ladder or another version, one of both has another secret, or the machine says that nobody listens
+// and timeouts.waits_for_listener is not set.
 HostConnection connect_to_host(const HostAddress& address, const HostSecret& secret,
                                std::chrono::milliseconds timeout, HostTimeouts timeouts = {},
                                const ConnectionNote& note = {});

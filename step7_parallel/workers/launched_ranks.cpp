@@ -60,7 +60,7 @@ class LaunchedRank {
                              config_.pipeline_parallel_size > 1 ? column_.get() : nullptr, context_.get()});
     bool loaded = false;
     const std::string error =
-        error_of([&] { rank_->start(options, [&] { agree_on_no_error(world, {}), loaded = true; }); });
+        error_of([&] { rank_->start(options, [&](auto&) { agree_on_no_error(world, {}), loaded = true; }); });
     if (!loaded) agree_on_no_error(world, error);
     if (!error.empty()) fail("{}", error);  // in the warm-up, where peers wait: nobody can be told any more
   }
@@ -209,7 +209,7 @@ ExecutorMaker make_launched_executor(std::vector<std::string> arguments, Launche
     LADDER_CHECK(!options.runner_makers.proposer,
                  "proposer: there is a maker of one, and this executor verifies no draft tokens");
     LADDER_CHECK(options.runner_makers.kv_caches == nullptr,
-                 "a KV connector: it reads the ranks' caches, and here each rank is a process of its own");
+                 "a KV connector: it reads the ranks' caches, and these ranks may be on other machines");
     auto executor = std::make_unique<LaunchedExecutor>(options, arguments, world);
     const BatchConfig batch = executor->batch();
     return {std::move(executor), batch};

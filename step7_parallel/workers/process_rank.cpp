@@ -43,13 +43,14 @@ ProcessRank::ProcessRank(const RunnerConfig& config, int rank, int local_rank, c
 
 ProcessRank::~ProcessRank() = default;
 
-void ProcessRank::start(const ExecutorOptions& options, const std::function<void()>& loaded) {
+void ProcessRank::start(const ExecutorOptions& options,
+                        const std::function<void(std::unique_ptr<Model>&)>& loaded) {
   const auto& make_processor = options.runner_makers.logits_processor;
   runner_ = start_rank(
       ctx_, config_,
       [load = model_factory(options, config_), &loaded](const OpContext& ctx) {
         auto model = load(ctx);
-        if (loaded) loaded();
+        if (loaded) loaded(model);
         return model;
       },
       answers() && make_processor ? make_processor(options) : nullptr);

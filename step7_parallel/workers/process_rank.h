@@ -28,8 +28,8 @@ class ProcessRank {
   ProcessRank(const ProcessRank&) = delete;
 
   // Loads the model and warms up: together with all others. options.config is not looked at. `loaded` is called when the
-  // model is there and no peer has been waited for.
-  void start(const ExecutorOptions& options, const std::function<void()>& loaded = {});
+  // model is there and no peer has been waited for; it may put another one around it.
+  void start(const ExecutorOptions& options, const std::function<void(std::unique_ptr<Model>&)>& loaded = {});
   // As ModelRunner::launch(). Error, also: a call to peers that was begun on a GPU has failed.
   std::shared_ptr<const LaunchedStep> launch(const SchedulerOutput& step, std::span<const KnownTokens> known);
 

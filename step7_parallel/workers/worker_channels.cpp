@@ -31,7 +31,8 @@ FileDescriptor inherited(int i) {
 
 }  // namespace
 
-WorkerChannels::WorkerChannels(const RunnerConfig& config, std::vector<int> experts)
+WorkerChannels::WorkerChannels(const RunnerConfig& config, std::vector<int> experts,
+                               std::span<const size_t> kv_bytes)
     : config_(config),
       experts_(std::move(experts)),
       steps_(ring_for(num_ranks(config))),
@@ -47,6 +48,9 @@ WorkerChannels::WorkerChannels(const RunnerConfig& config, std::vector<int> expe
   make_groups(tensor_groups_, count.tensor, config.tensor_parallel_size);
   make_groups(columns_, count.column, config.pipeline_parallel_size);
   make_groups(context_groups_, count.context, config.prefill_context_parallel_size);
+  for (const size_t size : kv_bytes)
+    kv_caches_.push_back(
+        std::make_shared<SharedMemory>(SharedMemory::create("ladder keys and values", size)));
 }
 
 std::vector<int> WorkerChannels::descriptors_of(int rank) const {
@@ -59,6 +63,7 @@ std::vector<int> WorkerChannels::descriptors_of(int rank) const {
   hand_on(columns_, mine.column);
   hand_on(context_groups_, mine.context);
   if (!experts_.empty()) descriptors.push_back(experts_[static_cast<size_t>(rank)]);
+  if (have_kv_caches()) descriptors.push_back(kv_caches_of(rank)->descriptor());
   return descriptors;
 }
 
@@ -83,7 +88,7 @@ std::string WorkerChannels::where() const {
   return text;
 }
 
-InheritedChannels::InheritedChannels(const RunnerConfig& config, int rank)
+InheritedChannels::InheritedChannels(const RunnerConfig& config, int rank, bool has_kv_caches)
     : steps(inherited(0), rank), answers(inherited(1)) {
   const GridPlace place = place_of(config, rank);
   int next = 2;
@@ -96,6 +101,7 @@ InheritedChannels::InheritedChannels(const RunnerConfig& config, int rank)
   if (config.expert_replicas > 1)
     experts = groups.emplace_back(SharedMemoryGroup::open(inherited(next++)))
                   .join(expert_rank(config, place.tensor_rank));
+  if (has_kv_caches) kv_caches = std::make_shared<SharedMemory>(SharedMemory::open(inherited(next++)));
 }
 
 std::string InheritedChannels::closed_because() const {

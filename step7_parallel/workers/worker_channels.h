@@ -8,11 +8,15 @@
 //   column     its column's group         (not there with one stage)
 //   context    its context ranks' group   (not there with one context rank)
 //   experts    of its stage's ranks in all replicas, which share out experts (not there with one replica): made by who has these
+//   keys       and values of this rank (shared_kv_caches.h; not there where the engine's process does not look at them)
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "step4_runner/rank_grid.h"
 #include "step7_parallel/communicators/shared_memory_group.h"
+#include "step7_parallel/workers/shared_memory.h"
 #include "step7_parallel/workers/step_ring.h"
 
 namespace ladder {
@@ -20,12 +24,18 @@ namespace ladder {
 class WorkerChannels {
  public:
   // `experts`: where replicas share out experts, of each rank the descriptor of its stage's group, in which it joins as its
-  // expert_rank() (rank_grid.h). Error: there is not that much memory; such groups are missing.
-  explicit WorkerChannels(const RunnerConfig& config, std::vector<int> experts = {});
+  // expert_rank() (rank_grid.h). `kv_bytes`: of each rank the size of its shared_kv_caches.h, or empty. Error: there is not that
+  // much memory; such groups are missing.
+  explicit WorkerChannels(const RunnerConfig& config, std::vector<int> experts = {},
+                          std::span<const size_t> kv_bytes = {});
 
   StepRingWriter& steps() { return steps_; }
   StepRingReader& answers() { return answers_; }
   std::vector<int> descriptors_of(int rank) const;
+  bool have_kv_caches() const { return !kv_caches_.empty(); }
+  const std::shared_ptr<SharedMemory>& kv_caches_of(int rank) const {
+    return kv_caches_[static_cast<size_t>(rank)];
+  }
   // No more steps: workers end when they have done those in the ring, together, as groups of GPUs are unmade.
   void end_steps() { steps_.close(); }
   // Whoever waits for anything here is released: workers get what is in the ring of steps, and in a collective an Error
@@ -41,16 +51,18 @@ class WorkerChannels {
   StepRingWriter made_answers_;  // nobody writes by it: it has made the ring, and can close it
   StepRingReader answers_;
   std::vector<SharedMemoryGroup> tensor_groups_, columns_, context_groups_;  // empty: groups of one
+  std::vector<std::shared_ptr<SharedMemory>> kv_caches_;                     // by rank, or empty
 };
 
 // The same for one worker, of the descriptors that it has inherited.
 struct InheritedChannels {
-  InheritedChannels(const RunnerConfig& config, int rank);
+  InheritedChannels(const RunnerConfig& config, int rank, bool has_kv_caches);
 
   StepRingReader steps;
   StepRingWriter answers;
   std::vector<SharedMemoryGroup> groups;  // those that it is in
   std::unique_ptr<Communicator> tensor, column, context, experts;
+  std::shared_ptr<SharedMemory> kv_caches;  // null: they are nobody else's
 
   // empty: no group of it is.
   std::string closed_because() const;

@@ -4,6 +4,7 @@
 
 #include "step1_layers/core/error.h"
 #include "step7_parallel/workers/process_rank.h"
+#include "step7_parallel/workers/shared_kv_caches.h"
 
 namespace ladder {
 
@@ -18,15 +19,30 @@ WorkerExecutor::WorkerExecutor(const ExecutorOptions& options, const WorkerProgr
                                std::chrono::milliseconds step_patience, std::vector<int> experts)
     : config_(options.config), step_patience_(step_patience) {
   expect_a_gpu_for_each_rank(config_, num_ranks(config_));
-  channels_ = std::make_unique<WorkerChannels>(config_, std::move(experts));
+  std::vector<size_t> kv_bytes;
+  for (int rank = 0; options.runner_makers.kv_caches != nullptr && rank < num_ranks(config_); ++rank)
+    kv_bytes.push_back(shared_kv_bytes(options.spec, config_, place_of(config_, rank).stage));
+  channels_ = std::make_unique<WorkerChannels>(config_, std::move(experts), kv_bytes);
   workers_ = std::make_unique<WorkerProcesses>(config_, run_fingerprint(options.model, program.program),
                                                program, *channels_, options.progress);
-  for (const WorkerReady& ready : workers_->wait_until_ready()) {
+  const std::vector<WorkerReady> all_ready = workers_->wait_until_ready();
+  for (const WorkerReady& ready : all_ready) {
     batch_ = ready.batch;  // the ranks have agreed on it
     memory_.weights += ready.memory.weights;
     memory_.kv += ready.memory.kv;
     memory_.activations += ready.memory.activations;
   }
+  for (int rank = 0; channels_->have_kv_caches() && rank < num_ranks(config_); ++rank)
+    show_caches(options, rank, all_ready[static_cast<size_t>(rank)].kv_caches);
+}
+
+void WorkerExecutor::show_caches(const ExecutorOptions& options, int rank,
+                                 std::span<const KvCacheSpec> specs) {
+  const GridPlace place = place_of(config_, rank);
+  RankKvCaches mine{rank, place, layers_of(config_, options.spec.num_layers, place.stage),
+                    kv_caches_in(channels_->kv_caches_of(rank), specs, config_)};
+  for (const KvCacheView& cache : mine.caches) memory_.kv += cache.nbytes();
+  options.runner_makers.kv_caches->register_kv_caches(std::move(mine));
 }
 
 WorkerExecutor::~WorkerExecutor() = default;
@@ -81,8 +97,9 @@ MadeExecutor start_workers(const ExecutorOptions& options, const WorkerProgram& 
                            std::vector<int> experts) {
   LADDER_CHECK(!options.runner_makers.proposer,
                "proposer: there is a maker of one, and this executor verifies no draft tokens");
-  LADDER_CHECK(options.runner_makers.kv_caches == nullptr,
-               "a KV connector: it reads the ranks' caches, and here each rank is a process of its own");
+  LADDER_CHECK(options.runner_makers.kv_caches == nullptr || options.config.device.is_cpu(),
+               "a KV connector: it reads caches of worker processes on the CPU alone, not on {}",
+               device_name(options.config.device));
   auto executor =
       std::make_unique<WorkerExecutor>(options, program, WorkerExecutor::kStepPatience, std::move(experts));
   const BatchConfig batch = executor->batch();

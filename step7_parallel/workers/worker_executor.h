@@ -38,6 +38,9 @@ class WorkerExecutor final : public Executor {
   std::vector<int> pids() const { return workers_->pids(); }
 
  private:
+  // Those of a rank, to options.runner_makers.kv_caches.
+  void show_caches(const ExecutorOptions& options, int rank, std::span<const KvCacheSpec> specs);
+
   RunnerConfig config_;
   std::chrono::milliseconds step_patience_;
   std::unique_ptr<WorkerChannels> channels_;
@@ -51,7 +54,7 @@ class WorkerExecutor final : public Executor {
   std::string step_bytes_, answer_bytes_;
 };
 
-// Error: a maker of a proposer, since nothing here verifies drafts.
+// Error: a maker of a proposer, since nothing here verifies drafts; a registry of caches that are on a GPU.
 MadeExecutor start_workers(const ExecutorOptions& options, const WorkerProgram& program,
                            std::vector<int> experts = {});
 // The same for EngineMakers::executor.

@@ -22,10 +22,12 @@ struct WorkerSetup {
   int rank = 0;
   RunnerConfig config;  // resolved, the same for all ranks
   RunFingerprint fingerprint;
+  bool shares_kv_caches = false;  // shared_kv_caches.h
 };
 struct WorkerReady {
-  BatchConfig batch;  // with the KV blocks that there are
-  MemoryPlan memory;  // of this rank
+  BatchConfig batch;                   // with the KV blocks that there are
+  MemoryPlan memory;                   // of this rank
+  std::vector<KvCacheSpec> kv_caches;  // that it shares, one for each of its layers
 };
 struct WorkerFailed {
   bool users_mistake = false;
@@ -61,12 +63,19 @@ LADDER_WIRE_FORM(RunFingerprint) {
   wire(program, model);
 }
 LADDER_WIRE_FORM(WorkerSetup) {
-  auto& [rank, config, fingerprint] = value;
-  wire(rank, config, fingerprint);
+  auto& [rank, config, fingerprint, shares_kv_caches] = value;
+  wire(rank, config, fingerprint, shares_kv_caches);
+}
+LADDER_WIRE_FORM(KvCacheSpec) {
+  auto& [kind, dtype, kept_as, num_kv_heads, k_dim, v_dim] = value;
+  wire(kind, dtype, kept_as, num_kv_heads, k_dim, v_dim);
+  check_enum(kind, KvCacheKind::full);
+  check_enum(dtype, DType::f64);
+  check_enum(kept_as, KvCacheDType::int4);
 }
 LADDER_WIRE_FORM(WorkerReady) {
-  auto& [batch, memory] = value;
-  wire(batch, memory);
+  auto& [batch, memory, kv_caches] = value;
+  wire(batch, memory, kv_caches);
 }
 LADDER_WIRE_FORM(WorkerFailed) {
   auto& [users_mistake, follows_from_another, text] = value;

@@ -13,6 +13,7 @@
 #include "step6_engine/process/message_socket.h"
 #include "step6_engine/process/parent_socket.h"
 #include "step7_parallel/workers/process_rank.h"
+#include "step7_parallel/workers/shared_kv_caches.h"
 #include "step7_parallel/workers/worker_channels.h"
 #include "step7_parallel/workers/worker_messages.h"
 
@@ -108,7 +109,10 @@ void send(MessageSocket& socket, WorkerMessage type, const T& message) {
 class Worker {
  public:
   Worker(MessageSocket& socket, const WorkerSetup& setup)
-      : socket_(socket), number_(setup.rank), config_(setup.config), channels_(config_, number_) {}
+      : socket_(socket),
+        number_(setup.rank),
+        config_(setup.config),
+        channels_(config_, number_, setup.shares_kv_caches) {}
 
   void run(const RunFingerprint& theirs, const std::function<ExecutorOptions()>& make_options) try {
     ExecutorOptions options = make_options();
@@ -119,8 +123,15 @@ class Worker {
     ProcessRank rank(
         config_, number_, number_,
         {channels_.tensor.get(), channels_.column.get(), channels_.context.get(), channels_.experts.get()});
-    rank.start(options);
-    send(socket_, WorkerMessage::ready, WorkerReady{rank.runner().config().batch, rank.runner().memory()});
+    WorkerReady ready;
+    rank.start(options, [&](std::unique_ptr<Model>& model) {
+      if (channels_.kv_caches == nullptr) return;
+      ready.kv_caches = model->kv_cache_specs();
+      model = with_kv_caches(std::move(model), kv_caches_in(channels_.kv_caches, ready.kv_caches, config_));
+    });
+    ready.batch = rank.runner().config().batch;
+    ready.memory = rank.runner().memory();
+    send(socket_, WorkerMessage::ready, ready);
     run_steps(rank);
   } catch (...) {
     say(std::current_exception());

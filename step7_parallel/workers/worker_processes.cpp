@@ -41,7 +41,9 @@ WorkerProcesses::WorkerProcesses(const RunnerConfig& config, const RunFingerprin
     }
     for (int rank = 0; rank < num_ranks(config); ++rank)
       workers_[static_cast<size_t>(rank)].listener =
-          std::thread([this, setup = WorkerSetup{rank, config, fingerprint}] { listen(setup.rank, setup); });
+          std::thread([this, setup = WorkerSetup{rank, config, fingerprint, channels.have_kv_caches()}] {
+            listen(setup.rank, setup);
+          });
     watcher_ = std::thread([this] { watch(); });
   } catch (...) {
     abandon();

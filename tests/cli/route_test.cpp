@@ -123,6 +123,58 @@ TEST(Cli_Disaggregate, AnswersAreThoseOfOneServerAndNothingIsLeft) {
   for (const int child : last) EXPECT_NE(::kill(child, 0), 0) << child << " is left";
 }
 
+TEST(Cli_Disaggregate, RanksMayBeProcessesAndTheEndOfOneIsThatOfItsServer) {
+  RunningServer server({"--disaggregate=1P1D", "--num-kv-blocks=128", "--no-prefix-caching",
+                        "--tensor-parallel-size=2", "--distributed-executor-backend=mp"});
+  ASSERT_TRUE(server.ready());
+  const std::string handed_over = ask(server, body(2, false));
+  EXPECT_EQ(server.metric("router_transfers_total"), 1);
+  EXPECT_EQ(server.metric("router_fallbacks_total"), 0);
+  const int engine = server.children("disaggregated-server").at(0);
+  const std::set<int> workers = children_of(engine);
+  ASSERT_EQ(workers.size(), 2u);
+  ::kill(*workers.rbegin(), SIGKILL);
+  EXPECT_TRUE(eventually([&] { return ::kill(engine, 0) != 0; })) << server.err();
+  // Computed by the other one, or by both when both are there again.
+  EXPECT_TRUE(eventually([&] { return ask(server, body(2, false)) == handed_over; })) << server.err();
+}
+
+// Whoever asks need not know that there are several: an answer names the one that keeps its keys.
+TEST(Cli_Disaggregate, ReplicasAreEachAProducerOrAConsumer) {
+  for (const char* wrong : {"--kv-listen=tcp://127.0.0.1:29999", "--kv-listen=shm://a"})
+    expect_refused(
+        run_binary({"serve", "--device=cpu", "--port=0", "--kv-role=both", "--data-parallel-size=2", wrong}),
+        "--kv-listen");
+  expect_refused(run_binary({"serve", "--device=cpu", "--port=0", "--kv-role=both", "--data-parallel-size=2",
+                             "--data-parallel-split-experts"}),
+                 "--data-parallel-split-experts");
+  const std::vector<std::string> flags = {"--num-kv-blocks=128", "--no-prefix-caching",
+                                          "--data-parallel-size=2", "--data-parallel-balancer=round_robin"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), flags.begin(), flags.end());
+    return more;
+  };
+  RunningServer producer(with({"--kv-role=producer"}));
+  RunningServer consumer(with({"--kv-role=consumer", "--data-parallel-backend=mp"}));
+  ASSERT_TRUE(producer.ready() && consumer.ready());
+  std::set<std::string> addresses, engines;
+  for (const int number : {2, 4}) {
+    Json prompt = body(number, false), answer = body(number, false);
+    prompt["max_tokens"] = 1;
+    prompt["kv_transfer_params"] = {{"do_remote_decode", true}};
+    const Json kept = Json::parse(body_of(producer.post(prompt)))["kv_transfer_params"];
+    addresses.insert(kept["remote_address"]);
+    engines.insert(kept["remote_engine_id"]);
+    const std::string expected = ask(consumer, answer);
+    answer["kv_transfer_params"] = kept;
+    EXPECT_EQ(ask(consumer, answer), expected) << number;
+  }
+  EXPECT_EQ(addresses.size(), 2u);
+  EXPECT_EQ(engines.size(), 2u);
+  EXPECT_EQ(consumer.metric("kv_transfer_loads_total"), 2);
+  EXPECT_EQ(consumer.metric("kv_transfer_failed_loads_total"), 0);
+}
+
 }  // namespace
 }  // namespace ladder::testing
 #endif

@@ -6,7 +6,7 @@
 
 namespace ladder {
 
-KvConnection KvConnections::take(const std::string& address, KvDeadline deadline) {
+KvConnection KvConnections::take(const std::string& address, KvDeadline deadline, KvListening listening) {
   {
     const std::lock_guard lock(mutex_);
     std::vector<KvConnection>& idle = idle_[address];
@@ -16,13 +16,14 @@ KvConnection KvConnections::take(const std::string& address, KvDeadline deadline
       return connection;
     }
   }
-  return connect(address, deadline);
+  return connect(address, deadline, listening);
 }
 
-KvConnection KvConnections::connect(const std::string& address, KvDeadline deadline) const {
+KvConnection KvConnections::connect(const std::string& address, KvDeadline deadline,
+                                    KvListening listening) const {
   KvConnection connection;
   connection.address = address;
-  connection.channel = connect_for_kv(address, deadline);
+  connection.channel = connect_for_kv(address, deadline, read_host_secret({}), listening);
   const std::string mine = handshake_bytes(mine_);
   connection.channel->send(std::as_bytes(std::span(mine)), {}, deadline);
   const KvMessageHead first = connection.channel->receive_head(deadline);

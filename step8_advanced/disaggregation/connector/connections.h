@@ -27,10 +27,10 @@ class KvConnections {
   // `mine`: what producers compare.
   explicit KvConnections(KvHandshake mine) : mine_(std::move(mine)) {}
 
-  // One that was given back, or else a new one. Error: nobody is there until the deadline, it is another model's or of a
-  // layout that cannot be read.
-  KvConnection take(const std::string& address, KvDeadline deadline);
-  KvConnection connect(const std::string& address, KvDeadline deadline) const;
+  // One that was given back, or else a new one. Error: nobody is there until the deadline (kv_channel.h), it is another model's
+  // or of a layout that cannot be read.
+  KvConnection take(const std::string& address, KvDeadline deadline, KvListening listening);
+  KvConnection connect(const std::string& address, KvDeadline deadline, KvListening listening) const;
   // Only when nothing is under way on it.
   void give_back(KvConnection connection);
   // One of them was found dead: the engine behind it is a new one, or has closed what was silent for long.

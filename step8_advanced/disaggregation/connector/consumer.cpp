@@ -14,6 +14,11 @@ using std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kLastWords{2};  // to a producer, of something that can also end by itself
 
+// Who has computed a prompt was there to say so.
+KvListening listening_of(const KvTransferParams& from) {
+  return from.remote_num_tokens > 0 ? KvListening::has_begun : KvListening::may_begin;
+}
+
 }  // namespace
 
 KvConsumer::KvConsumer(const KvTransferConfig& config, KvHandshake mine, const KvRanks& ranks)
@@ -173,13 +178,13 @@ FinishedKvLoad KvConsumer::outcome(Load& load, ReceivedKv& received) {
 KvConnection KvConsumer::connection_for(const Load& load, KvDeadline deadline) {
   const KvTransferParams& from = *load.load.from;
   const KvDeadline patience = std::min(deadline, steady_clock::now() + config_.connect_timeout);
-  KvConnection connection = connections_.take(from.remote_address, patience);
+  KvConnection connection = connections_.take(from.remote_address, patience, listening_of(from));
   const auto fits = [&] {
     return from.remote_engine_id.empty() || connection.peer.engine_id == from.remote_engine_id;
   };
   if (!fits() && connection.was_used) {
     connections_.forget(from.remote_address);
-    connection = connections_.connect(from.remote_address, patience);
+    connection = connections_.connect(from.remote_address, patience, listening_of(from));
   }
   LADDER_CHECK(fits(), "the engine at {} is {} now, expected {}: it was started again", from.remote_address,
                connection.peer.engine_id, from.remote_engine_id);
@@ -210,7 +215,7 @@ void KvConsumer::watch(Load& load, std::shared_ptr<KvChannel> channel) {
 void KvConsumer::say_done(const KvTransferParams& from) {
   const KvDeadline deadline = steady_clock::now() + kLastWords;
   try {
-    KvConnection connection = connections_.take(from.remote_address, deadline);
+    KvConnection connection = connections_.take(from.remote_address, deadline, listening_of(from));
     send_kv_message(*connection.channel, KvDone{from.remote_request_id}, deadline);
     receive_kv_message_of<KvConfirmed>(*connection.channel, deadline);
     connections_.give_back(std::move(connection));

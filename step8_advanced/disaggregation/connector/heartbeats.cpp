@@ -70,7 +70,8 @@ void KvHeartbeats::run() {
     lock.unlock();
     std::chrono::milliseconds lease{0};
     try {
-      KvConnection connection = connections_.take(address, Clock::now() + kPatience);
+      // One that is gone, or has not begun, does not hold up the others: it is tried again.
+      KvConnection connection = connections_.take(address, Clock::now() + kPatience, KvListening::has_begun);
       for (auto first = wanted.begin(); first != wanted.end();) {
         const auto last = first + std::min(kIdsPerMessage, wanted.end() - first);
         send_kv_message(*connection.channel, KvHeartbeat{{first, last}}, Clock::now() + kPatience);

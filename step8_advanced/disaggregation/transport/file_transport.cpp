@@ -302,12 +302,14 @@ std::unique_ptr<KvListener> listen_in_folder(std::string_view place, const HostS
 }
 
 std::unique_ptr<KvChannel> connect_in_folder(std::string_view place, KvDeadline deadline,
-                                             const HostSecret& /*secret*/) {
+                                             const HostSecret& /*secret*/, KvListening listening) {
   LADDER_CHECK(!place.empty(), "file://: expected a folder");
   const fs::path folder = fs::absolute(place), channel = folder / random_name();
   Lookout lookout;
-  LADDER_CHECK(lookout.wait([&] { return is_locked(folder / kListener); }, deadline),
-               "file://{}: nobody listens in this folder", folder.string());
+  const auto somebody_listens = [&] { return is_locked(folder / kListener); };
+  LADDER_CHECK(
+      listening == KvListening::has_begun ? somebody_listens() : lookout.wait(somebody_listens, deadline),
+      "file://{}: nobody listens in this folder", folder.string());
   FileDescriptor lock;
   {
     FileDescriptor door;

@@ -91,14 +91,17 @@ class KvListener {
   virtual void close() noexcept = 0;  // from any thread
 };
 
+// Where nobody listens somebody may begin to, until the deadline; or, where a listener has named the place, it is gone.
+enum class KvListening : uint8_t { may_begin, has_begun };
+
 struct KvTransport {
   std::string_view name;  // of an address: "file", "tcp", "shm"
   std::string_view idea;
   // `place` is what follows "name://". Error, naming it: a place that is none, a port in use, a folder that cannot be written.
   std::unique_ptr<KvListener> (*listen)(std::string_view place, const HostSecret& secret) = nullptr;
-  // Error: nobody is there until the deadline, or it has another secret.
-  std::unique_ptr<KvChannel> (*connect)(std::string_view place, KvDeadline deadline,
-                                        const HostSecret& secret) = nullptr;
+  // Error: nobody is there until the deadline, or it has another secret; at once: nobody listens, and a listener has been there.
+  std::unique_ptr<KvChannel> (*connect)(std::string_view place, KvDeadline deadline, const HostSecret& secret,
+                                        KvListening listening) = nullptr;
 };
 
 // Slowest first.
@@ -115,6 +118,7 @@ std::span<const KvTransport> kv_transports();
 std::unique_ptr<KvListener> listen_for_kv(std::string_view address,
                                           const HostSecret& secret = read_host_secret({}));
 std::unique_ptr<KvChannel> connect_for_kv(std::string_view address, KvDeadline deadline,
-                                          const HostSecret& secret = read_host_secret({}));
+                                          const HostSecret& secret = read_host_secret({}),
+                                          KvListening listening = KvListening::may_begin);
 
 }  // namespace ladder

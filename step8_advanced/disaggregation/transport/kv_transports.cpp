@@ -41,9 +41,9 @@ std::unique_ptr<KvListener> listen_for_kv(std::string_view address, const HostSe
 }
 
 std::unique_ptr<KvChannel> connect_for_kv(std::string_view address, KvDeadline deadline,
-                                          const HostSecret& secret) {
+                                          const HostSecret& secret, KvListening listening) {
   const auto [transport, place] = parse(address);
-  return transport.connect(place, deadline, secret);
+  return transport.connect(place, deadline, secret, listening);
 }
 
 }  // namespace ladder

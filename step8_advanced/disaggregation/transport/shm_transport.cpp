@@ -205,7 +205,7 @@ std::unique_ptr<KvListener> listen_in_memory(std::string_view place, const HostS
 }
 
 std::unique_ptr<KvChannel> connect_in_memory(std::string_view place, KvDeadline deadline,
-                                             const HostSecret& /*secret*/) {
+                                             const HostSecret& /*secret*/, KvListening listening) {
   const SocketAddress at = socket_address(place);
   std::string why;
   do {
@@ -220,6 +220,9 @@ std::unique_ptr<KvChannel> connect_in_memory(std::string_view place, KvDeadline 
       why = "the connection ended before its memory had come";
     } else {
       why = std::strerror(errno);
+      // Its name goes with the listener. (One whose queue is full says EAGAIN.)
+      LADDER_CHECK(errno != ECONNREFUSED || listening == KvListening::may_begin,
+                   "shm://{}: no connection: {}", place, why);
     }
     std::this_thread::sleep_for(kPause);
   } while (!is_over(deadline));

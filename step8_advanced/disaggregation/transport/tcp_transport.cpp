@@ -159,7 +159,7 @@ std::unique_ptr<KvListener> listen_by_tcp(std::string_view place, const HostSecr
 }
 
 std::unique_ptr<KvChannel> connect_by_tcp(std::string_view place, KvDeadline deadline,
-                                          const HostSecret& secret) {
+                                          const HostSecret& secret, KvListening listening) {
   const TcpPlace parsed = parse_place(place, 1);
   const Nonce drawn = draw_nonce();
   StreamNote note;
@@ -167,7 +167,8 @@ std::unique_ptr<KvChannel> connect_by_tcp(std::string_view place, KvDeadline dea
   std::copy_n(drawn.begin(), note.channel.size(), note.channel.begin());
   std::vector<HostConnection> connections;
   for (; note.index < note.num_streams; ++note.index)
-    connections.push_back(connect_to_host(parsed.address, secret, left_until(deadline), {},
+    connections.push_back(connect_to_host(parsed.address, secret, left_until(deadline),
+                                          {.waits_for_listener = listening == KvListening::may_begin},
                                           std::bit_cast<ConnectionNote>(note)));
   return channel_over(std::move(connections));
 }

@@ -9,12 +9,12 @@ namespace ladder {
 
 std::unique_ptr<KvListener> listen_in_folder(std::string_view place, const HostSecret& secret);
 std::unique_ptr<KvChannel> connect_in_folder(std::string_view place, KvDeadline deadline,
-                                             const HostSecret& secret);
+                                             const HostSecret& secret, KvListening listening);
 std::unique_ptr<KvListener> listen_by_tcp(std::string_view place, const HostSecret& secret);
 std::unique_ptr<KvChannel> connect_by_tcp(std::string_view place, KvDeadline deadline,
-                                          const HostSecret& secret);
+                                          const HostSecret& secret, KvListening listening);
 std::unique_ptr<KvListener> listen_in_memory(std::string_view place, const HostSecret& secret);
 std::unique_ptr<KvChannel> connect_in_memory(std::string_view place, KvDeadline deadline,
-                                             const HostSecret& secret);
+                                             const HostSecret& secret, KvListening listening);
 
 }  // namespace ladder

@@ -2,10 +2,15 @@
 // went over.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <thread>
 
+#include "step7_parallel/hosts/tcp_socket.h"
+#include "tests/step6_engine/process/open_files.h"
+#include "tests/step7_parallel/workers/worker_program.h"
 #include "tests/step8_advanced/disaggregation/connector/two_engines.h"
 #include "tests/step8_advanced/disaggregation/transport/transport_places.h"
+#include "tests/support/memory_files.h"
 #include "tests/support/narrow_model.h"
 
 namespace ladder {
@@ -111,6 +116,48 @@ TEST(KvHandoff, GoesFromAnyGridToAnyOther) {
     }
 }
 
+// Engines whose ranks are processes of their own, and one of threads, each of which gives to all others. The memory is seen
+// here, and goes with them.
+TEST(KvHandoff, GoesFromAndToWorkerProcesses) {
+  const GoldenCheckpoint checkpoint = testing::load_golden(testing::golden_folder() / "qwen3_sharded");
+  std::vector<Request> requests = testing::greedy_requests(checkpoint);
+  for (Request& request : requests) request.sampling.max_tokens = 3;
+  EngineOptions options = options_of(checkpoint);
+  const auto expected = engine_with(options)->generate(requests);
+  KvTransferConfig config = produces();
+  config.role = KvTransferRole::both;
+  const int files = testing::num_open_files();
+  const auto memory = testing::files_of_memory();
+  {
+    std::map<std::string, ConnectedEngine> engines;
+    const auto add = [&](Grid grid, const char* ranks) {
+      options.runner.batch.block_size = grid.tp == 2 ? 4 : 16;
+      options.runner.batch.max_num_batched_tokens = grid.pp == 2 ? 7 : 64;  // in chunks
+      const EngineOptions mine = with_ranks(options, grid);
+      engines.try_emplace(fmt::format("TP {} x {} stages, {}", grid.tp, grid.pp, ranks),
+                          ranks == std::string("processes") ? testing::on_workers(mine) : mine, config);
+    };
+    for (const Grid grid : {Grid{1, 1}, Grid{2, 1}, Grid{4, 1}, Grid{1, 2}}) add(grid, "processes");
+    add({2, 1}, "threads");
+    for (auto& [from_name, from] : engines)
+      for (auto& [to_name, to] : engines) {
+        if (&from == &to) continue;
+        const std::string what = from_name + " to " + to_name;
+        SCOPED_TRACE(what);
+        const int64_t loaded = to.connector->stats().num_loaded_tokens;
+        const auto outputs = to.engine->generate(with_prompts_at(from, requests));
+        for (size_t i = 0; i < outputs.size(); ++i)
+          EXPECT_TRUE(testing::answers_as_one_rank(expected[i], outputs[i], {4, 1, 1},
+                                                   fmt::format("{}, prompt {}", what, i)));
+        EXPECT_EQ(to.connector->stats().num_loaded_tokens - loaded, num_tokens_to_load(requests));
+        from.expect_all_given_back();
+        to.expect_all_given_back();
+      }
+  }
+  EXPECT_EQ(testing::num_open_files(), files);
+  EXPECT_EQ(testing::files_of_memory(), memory);
+}
+
 // A model whose tokens are text, in blocks of 4.
 EngineOptions tiny_options() {
   EngineOptions options = testing::small_options(testing::narrow_model(), DeviceType::cpu, 128);
@@ -161,6 +208,20 @@ TEST(KvHandoff, GivesRequestsWhatTheyAskFor) {
   EXPECT_EQ(consumer.connector->stats().num_failed_loads, 0);
   producer.expect_all_given_back();
   consumer.expect_all_given_back();
+}
+
+TEST(KvHandoff, GoesFromAndToWorkerProcessesInCodes) {
+  testing::Random random;
+  SCOPED_TRACE(random.describe());
+  const std::vector<Request> requests = random_requests(random, 4);
+  EngineOptions options = tiny_options();
+  options.runner.kv_cache_dtype = KvCacheDType::int8;
+  const auto expected = engine_with(options)->generate(requests);
+  ConnectedEngine producer(testing::on_workers(options), produces());
+  ConnectedEngine consumer(testing::on_workers(options), consumes());
+  expect_same(consumer.engine->generate(with_prompts_at(producer, requests)), expected);
+  EXPECT_EQ(consumer.connector->stats().num_loaded_tokens, num_tokens_to_load(requests));
+  EXPECT_EQ(consumer.connector->bytes_per_block(), producer.connector->bytes_per_block());
 }
 
 TEST(KvHandoff, TakesOverOnlyWhatIsNotHereYet) {
@@ -294,6 +355,80 @@ TEST_F(KvHandoffFailures, AProducerThatIsGoneOrAnotherOne) {
   KvTransferConfig config = produces(at[0].kv_transfer->remote_address);
   ConnectedEngine next(tiny_options(), config);  // on the same port
   expect_computed_here(consumer, at);
+}
+
+// Who has named its address was there: that nobody listens there any more is known at once. One that says nothing may be slow.
+TEST_F(KvHandoffFailures, AProducerThatIsGoneIsNotWaitedForAndASilentOneIs) {
+  KvTransferConfig config = consumes();
+  config.connect_timeout = testing::kKvTestPatience;
+  ConnectedEngine consumer(tiny_options(), config);
+  auto producer = std::make_unique<ConnectedEngine>(tiny_options(), produces());
+  std::vector<Request> at = with_prompts_at(*producer, requests);
+  producer = nullptr;
+  expect_computed_here(consumer, at);
+  EXPECT_LT(consumer.connector->stats().load_seconds, 30.0);
+
+  const FileDescriptor silent = listen_on({"127.0.0.1", 0}, 8);
+  for (Request& request : at)
+    request.kv_transfer->remote_address = "tcp://" + local_address(silent.number()).str();
+  config.connect_timeout = std::chrono::milliseconds(200);
+  ConnectedEngine patient(tiny_options(), config);
+  expect_computed_here(patient, at);
+  EXPECT_GT(patient.connector->stats().load_seconds, 3 * 0.19);
+}
+
+// A worker of the producer is killed in the third step, when two chunks have gone over. Its engine keeps nothing any more.
+TEST_F(KvHandoffFailures, AWorkerThatDiesWhileItsPromptIsRead) {
+  requests.resize(1);
+  requests[0].prompt_token_ids.resize(60, 600);
+  requests[0].sampling.n = 1;
+  expected = engine_with(tiny_options())->generate(requests);
+  EngineOptions options = tiny_options();
+  options.runner.batch.max_num_batched_tokens = 16;
+  options.runner.tensor_parallel_size = 2;
+  ConnectedEngine producer(testing::on_workers(options, "1 kill 4"), produces());
+  ConnectedEngine consumer(tiny_options(), consumes());
+  Request prompt = testing::prompt_alone(requests[0]);
+  prompt.kv_transfer->remote_request_id = "half of it";
+  requests[0].kv_transfer = testing::kept_as("half of it", producer.connector->address());
+  producer.engine->add_request(prompt);
+  producer.engine->step();
+  producer.engine->step();
+  std::thread dies([&] {
+    const auto deadline = std::chrono::steady_clock::now() + testing::kKvTestPatience;
+    while (producer.connector->stats().num_sent_bytes < 32 * producer.connector->bytes_per_block() / 4 &&
+           std::chrono::steady_clock::now() < deadline)
+      std::this_thread::yield();
+    EXPECT_THROW(producer.engine->step(), std::exception);
+    producer.engine = nullptr;
+  });
+  const auto outputs = consumer.engine->generate(requests);
+  dies.join();
+  expect_same(outputs, expected);
+  EXPECT_GT(consumer.connector->stats().num_loaded_bytes, 0);
+  EXPECT_EQ(consumer.connector->stats().num_missed_tokens, 59);
+  consumer.expect_all_given_back();
+}
+
+// ... and of the consumer, while its blocks are written: they are there until nobody writes them.
+TEST_F(KvHandoffFailures, AWorkerThatDiesWhileItsPromptComes) {
+  KvTransferConfig config = produces();
+  config.lease = std::chrono::hours(1);
+  EngineOptions options = tiny_options();
+  options.runner.tensor_parallel_size = 2;
+  ConnectedEngine producer(tiny_options(), config);
+  ConnectedEngine consumer(testing::on_workers(options, "0 kill 2"), consumes());
+  const std::vector<Request> at = with_prompts_at(producer, requests);
+  requests[1].kv_transfer = testing::kept_as("never", producer.connector->address());
+  consumer.engine->add_request(requests[1]);
+  consumer.engine->step();
+  EXPECT_EQ(consumer.engine->scheduler().stats().num_waiting_for_kv, 1);
+  EXPECT_THROW(consumer.engine->generate({at[0]}), std::exception);
+  consumer.engine = nullptr;
+  ConnectedEngine other(tiny_options(), consumes());
+  expect_same(other.engine->generate(at), expected);
+  EXPECT_EQ(other.connector->stats().num_failed_loads, 1);  // it had taken over the first one
+  producer.expect_all_given_back();
 }
 
 TEST_F(KvHandoffFailures, ARequestOfAnotherPromptOrOfNone) {

@@ -272,6 +272,15 @@ TEST_P(Transports, WhereNobodyListensIsAnErrorThatNamesThePlace) {
   EXPECT_THAT(error_of([&] { connect_for_kv(address, Clock::now() + 50ms); }), HasSubstr(place_of(address)));
 }
 
+TEST_P(Transports, WhoIsGoneIsNotWaitedFor) {
+  const std::string address = listener_->address();
+  listener_.reset();
+  const auto begin = Clock::now();
+  EXPECT_THAT(error_of([&] { connect_for_kv(address, begin + 60s, HostSecret{}, KvListening::has_begun); }),
+              HasSubstr(address.substr(address.find("://") + 3)));
+  EXPECT_LT(Clock::now() - begin, 30s);
+}
+
 TEST_P(Transports, WhoComesEarlyWaitsForTheListener) {
   const std::string address = listener_->address();
   listener_.reset();
