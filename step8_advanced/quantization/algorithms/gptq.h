@@ -34,6 +34,7 @@ struct GptqOptions {
   bool clipped_grids =
       false;                 // make_clipped_weight_grids instead of make_weight_grids (the original's "mse")
   bool two_of_four = false;  // SparseGPT in the same loop (sparse.h); without act-order
+  bool keep_zeros = false;   // what is 0 in the weight, which was pruned before, stays 0
   float global_scale = 0;    // NVFP4's G, where layers share one; 0: of this weight
 };
 

@@ -155,7 +155,7 @@ TEST(Task8_5_Quantize, TheFileIsTheFakeQuantizedModel) {
     Tensor tensor = entry.tensor();
     const std::string& name = entry.info->name;
     if (name.find("_proj.weight") != std::string::npos)
-      tensor = dequantize(quantize_linear(name, tensor.to(DType::f32), stage, {}, 0).linear.weight);
+      tensor = dequantize(quantize_linear(name, tensor.to(DType::f32), {.round = &stage}, {}, 0).linear.weight);
     tensors.push_back({name, tensor});
   }
   write_checkpoint(folder / "fake", tensors);
