@@ -43,11 +43,11 @@ def recipes():
         yield f"AWQ {name}", [{"method": "awq", "scheme": scheme}]
     for name in ("magnitude", "Wanda", "SparseGPT"):
         yield f"2:4 {name}", [{"method": name.lower()}]
-    for name, scheme in INTEGERS[:2]:
-        yield f"2:4 SparseGPT and {name}, jointly", [{"method": "sparsegpt", "scheme": scheme}]
-        yield f"2:4 SparseGPT and {name}, jointly, no order", [{"method": "sparsegpt", "scheme": scheme, "actorder": "none"}]
-        yield f"2:4 SparseGPT, then RTN {name}", [{"method": "sparsegpt"}, {"method": "rtn", "scheme": scheme}]
-        yield f"2:4 SparseGPT, then GPTQ {name}", [{"method": "sparsegpt"}, {"method": "gptq", "scheme": scheme}]
+    w4 = group(4, 128)
+    yield "2:4 SparseGPT, then RTN W4 g128", [{"method": "sparsegpt"}, {"method": "rtn", "scheme": w4}]
+    yield "2:4 SparseGPT, then GPTQ W4 g128", [{"method": "sparsegpt"}, {"method": "gptq", "scheme": w4}]
+    yield "2:4 SparseGPT and W4 g128 jointly", [{"method": "sparsegpt", "scheme": w4}]
+    yield "2:4 SparseGPT and W4 g128 jointly, no order", [{"method": "sparsegpt", "scheme": w4, "actorder": "none"}]
 
 
 def is_calibrated(stages):
@@ -67,7 +67,8 @@ def main():
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--only", help="recipes whose name has this in it")
     args = parser.parse_args()
-    results = []
+    # With --only: the rows of the file that are not measured again.
+    results = json.loads(args.out.read_text())["results"] if args.only and args.out else []
     commit = run(["git", "rev-parse", "--short", "HEAD"]).strip()
     print("| recipe | bytes | perplexity | delta NLL x 1000 | KLD x 1000 | same top | seconds |")
     print("|---|---|---|---|---|---|---|")
@@ -90,6 +91,7 @@ def main():
                               "models/tinyworld/eval/text.jsonl", "--format", "jsonl"])
             summary = json.loads(evaluation.splitlines()[-1])["summary"]
             report = json.loads((out / "quantize_report.json").read_text())
+            results = [result for result in results if result["name"] != name]
             results.append({"name": name, "commit": commit, "stages": stages, "seconds": round(seconds, 2),
                             "eval": {k: v for k, v in summary.items() if k not in ("model", "base", "data")},
                             "bytes": report["bytes_after"]})
@@ -97,13 +99,9 @@ def main():
                   f"{1000 * summary['delta_nll']:.2f} ± {1000 * summary['delta_nll_se']:.2f} | "
                   f"{1000 * summary['kl']:.2f} ± {1000 * summary['kl_se']:.2f} | {100 * summary['same_top']:.1f} % | "
                   f"{seconds:.1f} |", flush=True)
-    if args.out:
-        if args.only:
-            measured = {result["name"]: result for result in results}
-            kept = json.loads(args.out.read_text())["results"]
-            results = [measured.pop(result["name"], result) for result in kept] + list(measured.values())
-        args.out.write_text(json.dumps({"command": f"tools/quantization_table.py --out {args.out}", "results": results},
-                                       indent=1) + "\n")
+            if args.out:
+                args.out.write_text(json.dumps({"command": f"tools/quantization_table.py --out {args.out}",
+                                                "results": results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -40,8 +40,7 @@ std::vector<int32_t> by_falling_diagonal(const std::vector<double>& diagonal, in
   };
   std::vector<int32_t> firsts;
   for (int32_t i = 0; i < static_cast<int32_t>(diagonal.size()); i += together) firsts.push_back(i);
-  std::stable_sort(firsts.begin(), firsts.end(),
-                   [&](int32_t a, int32_t b) { return sum_of(a) > sum_of(b); });
+  std::stable_sort(firsts.begin(), firsts.end(), [&](int32_t a, int32_t b) { return sum_of(a) > sum_of(b); });
   std::vector<int32_t> order;
   for (const int32_t first : firsts)
     for (int32_t i = first; i < first + together; ++i) order.push_back(i);
@@ -70,8 +69,7 @@ GptqResult gptq(const Tensor& weight, const Tensor& hessian, const QuantizationA
   expect_shape(weight, {-1, -1}, name);
   LADDER_CHECK(!options.two_of_four || (args.actorder != ActivationOrder::group && weight.dim(1) % 4 == 0 &&
                                         (args.strategy != ScaleStrategy::group || args.group_size % 4 == 0)),
-               "{}: two of four neighbours need groups of neighbours, and a multiple of 4 in each",
-               name);
+               "{}: two of four neighbours need groups of neighbours, and a multiple of 4 in each", name);
   GptqResult result;
   const int64_t k = weight.dim(1);
   const std::vector<double> diagonal = hessian_diagonal(hessian, k, name);

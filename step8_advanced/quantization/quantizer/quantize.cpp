@@ -53,7 +53,8 @@ FinishedLayer round_weights(const Checkpoint& checkpoint, const Recipe& recipe,
     if (!linear.is_changed()) continue;
     const LinearStages stages = stages_of(recipe, linear);
     float global_scale = 0;
-    if (linear.is_rounded() && stages.round->linear->format == StoredFormat::nvfp4) {  // the parts of a merged linear share it
+    if (linear.is_rounded() &&
+        stages.round->linear->format == StoredFormat::nvfp4) {  // the parts of a merged linear share it
       float largest = 0;
       for (const CheckpointLinear& other : linears)
         if (other.linear == linear.linear) largest = std::max(largest, largest_absolute(weight_of(other)));
@@ -258,8 +259,7 @@ QuantizeReport quantize(const OpContext& ctx, const QuantizeOptions& options) {
       std::vector<const RecipeStage*> stages;
       for (const FinishedLinear& one : finished.linears)
         for (const CheckpointLinear& linear : of.linears)
-          if (linear.name == one.report.name)
-            stages.push_back(stages_of(options.recipe, linear).round);
+          if (linear.name == one.report.name) stages.push_back(stages_of(options.recipe, linear).round);
       done.save(layer, finished, stages);
     }
     if (calibrates && layer + 1 < spec.num_layers)

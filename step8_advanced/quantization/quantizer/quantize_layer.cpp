@@ -42,9 +42,8 @@ float common_global_scale(const WatchedLinear& linear, const RecipeStage& stage)
 Tensor prune(const Tensor& weight, const RecipeStage& stage, const Tensor& hessian, LinearReport& report) {
   if (stage.method == QuantizationMethod::magnitude) return prune_by_magnitude(weight, report.name);
   if (stage.method == QuantizationMethod::wanda) return prune_by_wanda(weight, hessian, report.name);
-  const SparseGptResult result =
-      prune_by_sparse_gpt(weight, hessian, report.name, stage.damping, std::max(1.0, stage.damping),
-                          stage.block_size);
+  const SparseGptResult result = prune_by_sparse_gpt(weight, hessian, report.name, stage.damping,
+                                                     std::max(1.0, stage.damping), stage.block_size);
   report.damping = result.damping;
   report.dead_columns = result.dead_columns;
   return result.weight;
@@ -104,7 +103,8 @@ FinishedLinear quantize_linear(const std::string& name, const Tensor& weight, co
     pruned = prune(weight, *stages.prune, inputs.hessian, report);
   }
   if (stages.round != nullptr) {
-    report.method += fmt::format("{}{}", report.method.empty() ? "" : ", ", method_name(stages.round->method));
+    report.method +=
+        fmt::format("{}{}", report.method.empty() ? "" : ", ", method_name(stages.round->method));
     report.scheme = stages.round->scheme_name;
     finished.linear = round(pruned, stages, inputs, global_scale, report);
   } else {

@@ -110,9 +110,12 @@ void read_scheme(RecipeStage& stage, const Json& scheme, const std::string& what
   keep_scales_in(*stage.linear, stage.dense_dtype);
   QuantizationArgs& weights = stage.linear->scheme.weights;
   // Only groups have an order on disk; for other grids it is the algorithm's affair alone.
-  const bool ordered = stage.method == QuantizationMethod::gptq && weights.strategy == ScaleStrategy::group;
+  const bool ordered = (stage.method == QuantizationMethod::gptq || stage.prunes()) &&
+                       weights.strategy == ScaleStrategy::group;
   LADDER_CHECK(stage.actorder != ActivationOrder::group || stage.linear->format == StoredFormat::packed,
                "{}: actorder group: expected a scheme of packed integers in groups", stage.where);
+  LADDER_CHECK(stage.actorder != ActivationOrder::group || !stage.prunes(),
+               "{}: actorder group: fours of neighbours stay together, expected weight or none", stage.where);
   weights.actorder =
       ordered && stage.linear->format == StoredFormat::packed ? stage.actorder : ActivationOrder::none;
   LADDER_CHECK(stage.method != QuantizationMethod::awq || weights.strategy == ScaleStrategy::group ||
@@ -196,6 +199,8 @@ void check_shape(const RecipeStage& stage, const CheckpointLinear& linear) {
                linear.k, linear.name);
   LADDER_CHECK(!weights.is_float || weights.num_bits != 4 || linear.k % 2 == 0,
                "{}: {} has {} columns, expected an even number", stage.where, linear.name, linear.k);
+  LADDER_CHECK(!stage.prunes() || weights.strategy != ScaleStrategy::group || weights.group_size % 4 == 0,
+               "{}: groups of {}; two of every four need a multiple of 4", stage.where, weights.group_size);
   const auto& x = stage.linear->scheme.input_activations;
   LADDER_CHECK(!x || x->strategy != ScaleStrategy::group || linear.k % x->group_size == 0,
                "{}: activations in groups of {} do not divide the {} columns of {}", stage.where,

@@ -16,7 +16,7 @@
 //                 or "re:" and a pattern that matches from the name's beginning on
 //   ignore        [], the same; head and embedding are never rounded
 //   gptq          actorder ("weight"; "group", "none"), damping (0.01), block_size (128), clipped_grids (false)
-//   sparsegpt     damping, block_size and, with a scheme, clipped_grids, as gptq
+//   sparsegpt     damping, block_size; with a scheme actorder ("weight"; "none") and clipped_grids, as gptq
 //   smoothquant   smoothing_strength (0.5)
 #include <cstdint>
 #include <filesystem>
