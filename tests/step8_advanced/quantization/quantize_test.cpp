@@ -15,6 +15,7 @@
 #include "step8_advanced/quantization/linear/quantized_makers.h"
 #include "step8_advanced/quantization/quantizer/evaluate.h"
 #include "step8_advanced/quantization/quantizer/smooth_layer.h"
+#include "step8_advanced/quantization/quantizer/sweep.h"
 #include "tests/support/source_folder.h"
 #include "tests/support/temporary_folder.h"
 
@@ -515,6 +516,93 @@ TEST_F(Task8_5_PruningOrder, JointlyBelowOneAfterTheOther) {
   EXPECT_GT(joint, 0);
   EXPECT_LT(joint, 0.9 * then_gptq);
   EXPECT_LT(then_gptq, 0.9 * then_rtn);
+}
+
+SweepOptions small_sweep(const std::filesystem::path& output) {
+  const QuantizeOptions small = small_options_of(output, recipe("rtn", "\"W8A16\""));
+  SweepOptions options;
+  options.model = small.model;
+  options.output = output;
+  options.bits = {3, 8};
+  options.group_sizes = {0, 16};
+  options.methods = {"rtn", "gptq", "sparsegpt"};
+  options.texts = small.texts;
+  options.windows = cut_windows(small.texts, 64);
+  return options;
+}
+
+TEST(Task8_5_Sweep, JudgesEveryCombination) {
+  TemporaryFolder folder;
+  const SweepOptions options = small_sweep(folder / "out");
+  const std::vector<SweepRow> rows = sweep({}, options);
+  ASSERT_EQ(rows.size(), 12u);
+  size_t at = 0;
+  for (const int64_t bits : options.bits)
+    for (const int64_t group_size : options.group_sizes)
+      for (const std::string& method : options.methods) {
+        const SweepRow& row = rows[at++];
+        EXPECT_EQ(row.method, method);
+        EXPECT_EQ(row.bits, bits);
+        EXPECT_EQ(row.group_size, group_size);
+        // Scales in f32, as this checkpoint is: 32 bits for 16 weights, or for a row of 48 and more. The rest is weight_shape, and
+        // words that 3 bits do not fill.
+        EXPECT_GT(row.bits_per_weight, static_cast<double>(bits) + (group_size > 0 ? 2 : 0.25));
+        EXPECT_LT(row.bits_per_weight, static_cast<double>(bits) + (group_size > 0 ? 2.4 : 0.9));
+        EXPECT_GT(row.kl.mean, 0);
+      }
+  for (size_t i = 0; i < 6; ++i)
+    EXPECT_LT(rows[i + 6].kl.mean, (rows[i].method == "sparsegpt" ? 1.0 : 0.1) * rows[i].kl.mean) << i;
+  EXPECT_LT(10 * rows[6].kl.mean, rows[8].kl.mean) << "two of four cost more than 8 bits";
+  // The same as by itself.
+  QuantizeOptions alone = small_options_of(
+      folder / "alone", recipe("gptq", R"({"weights": {"num_bits": 3, "type": "int", "group_size": 16}})"));
+  quantize({}, alone);
+  const auto model = load(folder / "alone"), base = load(options.model);
+  const auto clusters = evaluate({}, *model, base.get(), options.windows, {});
+  EXPECT_EQ(rows[4].kl.mean, estimate(clusters, [](const ClusterSums& sums) { return sums.kl; }).mean);
+
+  const auto files = files_of(folder / "out");
+  ASSERT_EQ(files.size(), 2u) << "the models are not kept";
+  const Json json = Json::parse(files.at("sweep.json"));
+  EXPECT_EQ(json.at("rows").size(), 12u);
+  EXPECT_EQ(json.at("rows")[4].at("kl"), rows[4].kl.mean);
+  EXPECT_TRUE(json.at("rows")[0].at("group_size").is_null());
+  EXPECT_EQ(files.at("sweep.svg"), sweep_picture(rows));
+}
+
+TEST(Task8_5_Sweep, ThePictureHasARowWhereItBelongs) {
+  const auto row = [](const char* method, int64_t bits, double bits_per_weight, double kl) {
+    return SweepRow{method, bits, 0, bits_per_weight, {kl, 0}, {}, 1, 1};
+  };
+  // 3.5 to 6 bits across 656 points, and divergences x 1000 of 1 to 100 up 348.
+  const std::vector<SweepRow> rows = {row("rtn", 4, 4.0, 0.1), row("rtn", 4, 4.5, 0.01),
+                                      row("gptq", 5, 5.5, 0.001)};
+  const std::string picture = sweep_picture(rows);
+  EXPECT_THAT(picture, HasSubstr("<circle cx=\"205.2\" cy=\"56.0\""));
+  EXPECT_THAT(picture, HasSubstr("<circle cx=\"336.4\" cy=\"230.0\""));
+  EXPECT_THAT(picture, HasSubstr("<circle cx=\"598.8\" cy=\"404.0\""));
+  EXPECT_THAT(picture, HasSubstr("<line x1=\"205.2\" y1=\"56.0\" x2=\"336.4\" y2=\"230.0\""));
+  EXPECT_THAT(picture, HasSubstr(">gptq<"));
+  EXPECT_TRUE(picture.ends_with("</svg>\n"));
+  // Nothing lost at all has a place too.
+  EXPECT_THAT(sweep_picture(std::vector{row("rtn", 8, 8, 0)}), ::testing::Not(HasSubstr("nan")));
+}
+
+TEST(Task8_5_Sweep, MistakesAreFoundBeforeAnythingIsWritten) {
+  TemporaryFolder folder;
+  const auto refusal = [&](const std::function<void(SweepOptions&)>& change) {
+    SweepOptions options = small_sweep(folder / "out");
+    change(options);
+    return error_of([&] { sweep({}, options); });
+  };
+  EXPECT_THAT(refusal([](SweepOptions& o) { o.group_sizes = {16, 36}; }), HasSubstr("groups of 36"));
+  EXPECT_THAT(refusal([](SweepOptions& o) { o.methods = {"rtn", "wanda"}; }), HasSubstr("wanda"));
+  EXPECT_THAT(refusal([](SweepOptions& o) { o.bits = {}; }), HasSubstr("expected bits"));
+  EXPECT_THAT(refusal([](SweepOptions& o) { o.texts = {}; }), HasSubstr("calibration"));
+  EXPECT_THAT(refusal([](SweepOptions& o) { o.windows = {}; }), HasSubstr("judge"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "out"));
+  std::filesystem::create_directory(folder / "out");
+  EXPECT_THAT(refusal([](SweepOptions&) {}), HasSubstr("is there already"));
 }
 
 struct Stopped {};
