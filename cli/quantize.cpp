@@ -33,6 +33,7 @@ struct QuantizeFlags {
   std::vector<std::string> methods = {"rtn", "gptq"};
   std::string data;
   int64_t max_documents = 0;
+  std::vector<const CLI::Option*> sweep_options;
 };
 
 Recipe recipe_of_flags(const QuantizeFlags& flags, DType checkpoint_dtype) {
@@ -136,6 +137,8 @@ void run_sweep(const QuantizeFlags& flags) {
 
 void run_quantize(const QuantizeFlags& flags) {
   if (flags.sweep) return run_sweep(flags);
+  for (const CLI::Option* option : flags.sweep_options)
+    LADDER_CHECK(option->count() == 0, "{}: expected --sweep beside it", option->get_name());
   const OpContext ctx = flags.run.context();
   const ModelFolder folder = open_model_folder(flags.model, "vllm");
   QuantizeOptions options;
@@ -203,33 +206,30 @@ RunCommand add_quantize_command(CLI::App& app) {
       ->type_name("N")
       ->capture_default_str();
   const char* group = "Several at once: what bits cost, by which method";
-  CLI::Option* sweep =
-      app.add_flag(
-             "--sweep", flags->sweep,
-             "quantize for each of --bits, --groups and --methods, and judge each by its KL divergence "
-             "from --model on --data: a table, and sweep.json and sweep.svg in --output. The models are "
-             "not kept")
-          ->group(group);
-  const auto in_sweep = [&](CLI::Option* option) { option->needs(sweep)->group(group); };
-  in_sweep(app.add_option("--bits", flags->bits, "integers of so many bits")
-               ->delimiter(',')
-               ->check(whole_in_range(2, 8))
-               ->type_name("N,...")
-               ->capture_default_str());
-  in_sweep(app.add_option("--groups", flags->groups, "weights that share a scale; 0: a row")
-               ->delimiter(',')
-               ->check(whole_in_range(0, int64_t{1} << 20))
-               ->type_name("N,...")
-               ->capture_default_str());
-  in_sweep(app.add_option("--methods", flags->methods, "rtn, gptq, awq, sparsegpt (two of four, and rounded)")
-               ->delimiter(',')
-               ->check(CLI::IsMember({"rtn", "gptq", "awq", "sparsegpt"}))
-               ->type_name("NAME,...")
-               ->capture_default_str());
-  in_sweep(app.add_option("--data", flags->data, "texts to judge by, as eval has them")->type_name("FILE"));
-  in_sweep(app.add_option("--max-documents", flags->max_documents, "the first N documents of --data [all]")
-               ->check(whole_in_range(1, int64_t{1} << 40))
-               ->type_name("N"));
+  app.add_flag("--sweep", flags->sweep,
+               "quantize for each of --bits, --groups and --methods, and judge each by its KL divergence "
+               "from --model on --data: a table, and sweep.json and sweep.svg in --output. The models are "
+               "not kept")
+      ->group(group);
+  const auto list = [&](const char* name, auto& values, const char* type, const char* text) {
+    CLI::Option* option = app.add_option(name, values, text);
+    flags->sweep_options.push_back(option);
+    return option->delimiter(',')->allow_extra_args(false)->type_name(type)->group(group);
+  };
+  list("--bits", flags->bits, "N,...", "integers of so many bits [3,4,8]")->check(whole_in_range(2, 8));
+  list("--groups", flags->groups, "N,...", "weights that share a scale; 0: a row [0,128,32]")
+      ->check(whole_in_range(0, int64_t{1} << 20));
+  list("--methods", flags->methods, "NAME,...",
+       "rtn, gptq, awq, sparsegpt (two of four and rounded, jointly) [rtn,gptq]")
+      ->check(CLI::IsMember({"rtn", "gptq", "awq", "sparsegpt"}));
+  flags->sweep_options.push_back(app.add_option("--data", flags->data, "texts to judge by, as eval has them")
+                                     ->type_name("FILE")
+                                     ->group(group));
+  flags->sweep_options.push_back(
+      app.add_option("--max-documents", flags->max_documents, "the first N documents of --data [all]")
+          ->check(whole_in_range(1, int64_t{1} << 40))
+          ->type_name("N")
+          ->group(group));
   flags->run.add(app, false);
   return [flags] { run_quantize(*flags); };
 }

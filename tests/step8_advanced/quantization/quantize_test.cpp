@@ -504,7 +504,7 @@ TEST_F(Task8_5_PruningOrder, SparseGptBelowWandaBelowMagnitude) {
   EXPECT_LT(sparse_gpt, 0.5 * wanda);
 }
 
-// By what all three make small, the errors of the linears. Of answers it does not hold on this model: the chapter's table.
+// By what all three make small, the errors of the linears. What that does to answers takes more texts than a test has: the chapter's table.
 TEST_F(Task8_5_PruningOrder, JointlyBelowOneAfterTheOther) {
   const auto error = [&](const std::string& stages) {
     prune("re:model.layers.[01][.]", fmt::format(fmt::runtime(stages), kW4Channel));
