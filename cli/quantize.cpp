@@ -1,4 +1,5 @@
 // ladder quantize: a dense checkpoint becomes a quantized one.
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <memory>
@@ -13,6 +14,7 @@
 #include "step2_model/json.h"
 #include "step6_engine/load_engine.h"
 #include "step8_advanced/quantization/quantizer/quantize.h"
+#include "step8_advanced/quantization/quantizer/sweep.h"
 
 namespace ladder {
 
@@ -25,6 +27,13 @@ struct QuantizeFlags {
   int64_t num_samples = 512;
   int64_t max_seq_len = 2048;
   const CLI::Option* method_option = nullptr;
+  // --sweep
+  bool sweep = false;
+  std::vector<int64_t> bits = {3, 4, 8}, groups = {0, 128, 32};
+  std::vector<std::string> methods = {"rtn", "gptq"};
+  std::string data;
+  int64_t max_documents = 0;
+  std::vector<const CLI::Option*> sweep_options;
 };
 
 Recipe recipe_of_flags(const QuantizeFlags& flags, DType checkpoint_dtype) {
@@ -77,7 +86,59 @@ std::string error_table(const QuantizeReport& report) {
   return format_table(rows);
 }
 
+std::string sweep_table(std::span<const SweepRow> sweep_rows) {
+  std::vector<std::vector<std::string>> rows = {
+      {"method", "bits", "group", "bits a weight", "KL x 1000", "delta NLL x 1000", "perplexity"}};
+  const auto with_error = [](const Estimate& estimate) {
+    return fmt::format("{:.3f} +- {:.3f}", 1000 * estimate.mean, 1000 * estimate.standard_error);
+  };
+  for (const SweepRow& row : sweep_rows)
+    rows.push_back({row.method, std::to_string(row.bits),
+                    row.group_size > 0 ? std::to_string(row.group_size) : "row",
+                    fmt::format("{:.2f}", row.bits_per_weight), with_error(row.kl), with_error(row.delta_nll),
+                    fmt::format("{:.4f}", row.perplexity)});
+  return format_table(rows);
+}
+
+void run_sweep(const QuantizeFlags& flags) {
+  const OpContext ctx = flags.run.context();
+  const ModelFolder folder = open_model_folder(flags.model, "vllm");
+  LADDER_CHECK(flags.recipe.empty() && flags.scheme.empty() && flags.method_option->count() == 0,
+               "--sweep: it makes its recipes itself, expected neither --recipe, --scheme nor --method");
+  LADDER_CHECK(!flags.data.empty(), "--data: --sweep needs a text to judge by");
+  SweepOptions options;
+  options.model = flags.model;
+  options.output = flags.output;
+  LADDER_CHECK(!std::filesystem::exists(options.output),
+               "--output {}: is there already, expected a new folder", flags.output);
+  options.bits = flags.bits;
+  options.group_sizes = flags.groups;
+  options.methods = flags.methods;
+  const std::vector<Recipe> recipes = sweep_recipes(options, folder.spec.checkpoint_dtype);
+  if (std::any_of(recipes.begin(), recipes.end(), [](const Recipe& one) { return one.needs_calibration(); }))
+    options.texts = calibration_texts(flags, folder);
+  else
+    LADDER_CHECK(flags.calibration.empty(),
+                 "--calibration: these methods look at weights alone, expected none");
+  options.windows = cut_windows(
+      read_texts(flags.data, folder.tokenizer.get(), folder.spec.vocab_size, false, flags.max_documents),
+      std::min<int64_t>(2048, folder.spec.max_position_embeddings));
+  LADDER_CHECK(!options.windows.empty(), "--data {}: no text of two tokens or more", flags.data);
+
+  std::vector<SweepRow> rows;
+  {
+    ProgressBar bar("quantizing and judging", std::ssize(recipes), "models");
+    options.progress = [&bar](int64_t done, int64_t) { bar.set(done); };
+    rows = sweep(ctx, options);
+  }
+  write_out(sweep_table(rows));
+  write_out(fmt::format("{}: sweep.json and sweep.svg\n", flags.output));
+}
+
 void run_quantize(const QuantizeFlags& flags) {
+  if (flags.sweep) return run_sweep(flags);
+  for (const CLI::Option* option : flags.sweep_options)
+    LADDER_CHECK(option->count() == 0, "{}: expected --sweep beside it", option->get_name());
   const OpContext ctx = flags.run.context();
   const ModelFolder folder = open_model_folder(flags.model, "vllm");
   QuantizeOptions options;
@@ -144,6 +205,31 @@ RunCommand add_quantize_command(CLI::App& app) {
       ->check(whole_in_range(2, kMaxModelLenRange.max))
       ->type_name("N")
       ->capture_default_str();
+  const char* group = "Several at once: what bits cost, by which method";
+  app.add_flag("--sweep", flags->sweep,
+               "quantize for each of --bits, --groups and --methods, and judge each by its KL divergence "
+               "from --model on --data: a table, and sweep.json and sweep.svg in --output. The models are "
+               "not kept")
+      ->group(group);
+  const auto list = [&](const char* name, auto& values, const char* type, const char* text) {
+    CLI::Option* option = app.add_option(name, values, text);
+    flags->sweep_options.push_back(option);
+    return option->delimiter(',')->allow_extra_args(false)->type_name(type)->group(group);
+  };
+  list("--bits", flags->bits, "N,...", "integers of so many bits [3,4,8]")->check(whole_in_range(2, 8));
+  list("--groups", flags->groups, "N,...", "weights that share a scale; 0: a row [0,128,32]")
+      ->check(whole_in_range(0, int64_t{1} << 20));
+  list("--methods", flags->methods, "NAME,...",
+       "rtn, gptq, awq, sparsegpt (two of four and rounded, jointly) [rtn,gptq]")
+      ->check(CLI::IsMember({"rtn", "gptq", "awq", "sparsegpt"}));
+  flags->sweep_options.push_back(app.add_option("--data", flags->data, "texts to judge by, as eval has them")
+                                     ->type_name("FILE")
+                                     ->group(group));
+  flags->sweep_options.push_back(
+      app.add_option("--max-documents", flags->max_documents, "the first N documents of --data [all]")
+          ->check(whole_in_range(1, int64_t{1} << 40))
+          ->type_name("N")
+          ->group(group));
   flags->run.add(app, false);
   return [flags] { run_quantize(*flags); };
 }

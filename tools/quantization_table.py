@@ -4,7 +4,8 @@
     tools/quantization_table.py [--model DIR] [--out FILE.json]
 
 The model is models/tinyworld; calibration are 128 stories that world.py makes of its training split, evaluation the 100 held-out
-stories of eval/text.jsonl. FILE.json gets what `ladder eval` and the quantizer's report say, with the commands and the commit.
+stories of eval/text.jsonl. FILE.json gets what `ladder eval` and the quantizer's report say, with the command and each row's commit; with
+--only it keeps the rows that are not measured anew.
 """
 import argparse
 import json
@@ -40,6 +41,17 @@ def recipes():
         if name in ("W4 channel", "W4 g128"):
             yield f"GPTQ {name}, no order", [{"method": "gptq", "scheme": scheme, "actorder": "none"}]
         yield f"AWQ {name}", [{"method": "awq", "scheme": scheme}]
+    for name in ("magnitude", "Wanda", "SparseGPT"):
+        yield f"2:4 {name}", [{"method": name.lower()}]
+    w4 = group(4, 128)
+    yield "2:4 SparseGPT, then RTN W4 g128", [{"method": "sparsegpt"}, {"method": "rtn", "scheme": w4}]
+    yield "2:4 SparseGPT, then GPTQ W4 g128", [{"method": "sparsegpt"}, {"method": "gptq", "scheme": w4}]
+    yield "2:4 SparseGPT and W4 g128 jointly", [{"method": "sparsegpt", "scheme": w4}]
+    yield "2:4 SparseGPT and W4 g128 jointly, no order", [{"method": "sparsegpt", "scheme": w4, "actorder": "none"}]
+
+
+def is_calibrated(stages):
+    return any(stage["method"] not in ("rtn", "magnitude") or stage.get("scheme") == "FP8" for stage in stages)
 
 
 def run(command):
@@ -55,7 +67,9 @@ def main():
     parser.add_argument("--out", type=pathlib.Path)
     parser.add_argument("--only", help="recipes whose name has this in it")
     args = parser.parse_args()
-    results = []
+    # With --only: the rows of the file that are not measured again.
+    results = json.loads(args.out.read_text())["results"] if args.only and args.out else []
+    commit = run(["git", "rev-parse", "--short", "HEAD"]).strip()
     print("| recipe | bytes | perplexity | delta NLL x 1000 | KLD x 1000 | same top | seconds |")
     print("|---|---|---|---|---|---|---|")
     with tempfile.TemporaryDirectory() as folder:
@@ -68,7 +82,7 @@ def main():
             recipe, out = folder / "recipe.json", folder / name.replace(" ", "_")
             recipe.write_text(json.dumps({"stages": stages}))
             command = ["./ladder", "quantize", "--model", args.model, "--output", out, "--recipe", recipe]
-            if name.startswith(("GPTQ", "AWQ")) or "static" in name:
+            if is_calibrated(stages):
                 command += ["--calibration", stories, "--num-samples", "128"]
             start = time.monotonic()
             run(command)
@@ -77,17 +91,17 @@ def main():
                               "models/tinyworld/eval/text.jsonl", "--format", "jsonl"])
             summary = json.loads(evaluation.splitlines()[-1])["summary"]
             report = json.loads((out / "quantize_report.json").read_text())
-            results.append({"name": name, "stages": stages, "seconds": round(seconds, 2),
+            results = [result for result in results if result["name"] != name]
+            results.append({"name": name, "commit": commit, "stages": stages, "seconds": round(seconds, 2),
                             "eval": {k: v for k, v in summary.items() if k not in ("model", "base", "data")},
                             "bytes": report["bytes_after"]})
             print(f"| {name} | {report['bytes_after']:,} | {summary['perplexity']:.4f} | "
                   f"{1000 * summary['delta_nll']:.2f} ± {1000 * summary['delta_nll_se']:.2f} | "
                   f"{1000 * summary['kl']:.2f} ± {1000 * summary['kl_se']:.2f} | {100 * summary['same_top']:.1f} % | "
                   f"{seconds:.1f} |", flush=True)
-    if args.out:
-        commit = run(["git", "rev-parse", "--short", "HEAD"]).strip()
-        args.out.write_text(json.dumps({"command": "tools/quantization_table.py --out " + str(args.out), "commit": commit,
-                                        "results": results}, indent=1) + "\n")
+            if args.out:
+                args.out.write_text(json.dumps({"command": f"tools/quantization_table.py --out {args.out}",
+                                                "results": results}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

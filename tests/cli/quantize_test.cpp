@@ -56,6 +56,29 @@ TEST(Cli_Quantize, CalibratesByARecipe) {
   EXPECT_NE(result.out.find("gptq"), std::string::npos) << result.out;
 }
 
+TEST(Cli_Quantize, SweepsOverBitsGroupsAndMethods) {
+  testing::TemporaryFolder folder;
+  const std::string data = testing::tinyworld() + "/eval/text.jsonl";
+  const BinaryResult result =
+      quantize(folder / "out", {"--sweep", "--bits", "4,8", "--groups", "64", "--methods", "rtn", "--data",
+                                data, "--max-documents", "1"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("KL x 1000"), std::string::npos) << result.out;
+  const Json rows = Json::parse(testing::read_file(folder / "out" / "sweep.json")).at("rows");
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_LT(rows[1].at("kl"), rows[0].at("kl"));
+  const auto out = folder / "refused";
+  expect_refused(quantize(out, {"--sweep"}), "--data");
+  expect_refused(quantize(out, {"--scheme", "W4A16", "--bits", "4"}), "--sweep");
+  expect_refused(quantize(out, {"--sweep", "--data", data, "--scheme", "W4A16"}), "--scheme");
+  expect_refused(quantize(out, {"--sweep", "--data", data, "--methods", "rtn,smoothquant"}), "smoothquant");
+  expect_refused(quantize(out, {"--sweep", "--data", data, "--bits", "1"}), "--bits");
+  expect_refused(quantize(out, {"--sweep", "--data", data, "--methods", "gptq"}), "--calibration");
+  expect_refused(quantize(out, {"--sweep", "--data", data, "--methods", "rtn", "--groups", "256"}),
+                 "groups of 256");
+  EXPECT_FALSE(std::filesystem::exists(out));
+}
+
 TEST(Cli_Quantize, MistakesAreOneLine) {
   testing::TemporaryFolder folder;
   testing::write_file(folder / "recipe.json", R"({"stages": [{"method": "gptq", "scheme": "W4A16"}]})");

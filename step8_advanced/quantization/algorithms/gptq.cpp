@@ -27,6 +27,26 @@ Tensor take_columns(const Tensor& matrix, std::span<const int32_t> order) {
   return out;
 }
 
+std::vector<int32_t> as_they_are(int64_t k) {
+  std::vector<int32_t> order(static_cast<size_t>(k));
+  std::iota(order.begin(), order.end(), 0);
+  return order;
+}
+
+// Act-order: so many neighbours stay together, and go by the sum of theirs.
+std::vector<int32_t> by_falling_diagonal(const std::vector<double>& diagonal, int32_t together) {
+  const auto sum_of = [&](int32_t first) {
+    return std::accumulate(diagonal.begin() + first, diagonal.begin() + first + together, 0.0);
+  };
+  std::vector<int32_t> firsts;
+  for (int32_t i = 0; i < static_cast<int32_t>(diagonal.size()); i += together) firsts.push_back(i);
+  std::stable_sort(firsts.begin(), firsts.end(), [&](int32_t a, int32_t b) { return sum_of(a) > sum_of(b); });
+  std::vector<int32_t> order;
+  for (const int32_t first : firsts)
+    for (int32_t i = first; i < first + together; ++i) order.push_back(i);
+  return order;
+}
+
 std::vector<int32_t> inverse_of(std::span<const int32_t> order) {
   std::vector<int32_t> inverse(order.size());
   for (size_t i = 0; i < order.size(); ++i) inverse[static_cast<size_t>(order[i])] = static_cast<int32_t>(i);
@@ -47,10 +67,9 @@ GptqResult gptq(const Tensor& weight, const Tensor& hessian, const QuantizationA
                "{}: act-order `group` forms groups; expected a group strategy, or act-order `weight`", name);
   expect_dtype(weight, DType::f32, name);
   expect_shape(weight, {-1, -1}, name);
-  LADDER_CHECK(!options.two_of_four || (args.actorder == ActivationOrder::none && weight.dim(1) % 4 == 0 &&
+  LADDER_CHECK(!options.two_of_four || (args.actorder != ActivationOrder::group && weight.dim(1) % 4 == 0 &&
                                         (args.strategy != ScaleStrategy::group || args.group_size % 4 == 0)),
-               "{}: two of four neighbours need columns in their own order, and groups of a multiple of 4",
-               name);
+               "{}: two of four neighbours need groups of neighbours, and a multiple of 4 in each", name);
   GptqResult result;
   const int64_t k = weight.dim(1);
   const std::vector<double> diagonal = hessian_diagonal(hessian, k, name);
@@ -62,12 +81,9 @@ GptqResult gptq(const Tensor& weight, const Tensor& hessian, const QuantizationA
                                                         : nvfp4_global_scale(largest_absolute(rest));
   const WeightGrids grids = options.clipped_grids ? make_clipped_weight_grids(rest, args, name, global_scale)
                                                   : make_weight_grids(rest, args, name, global_scale);
-  std::vector<int32_t> order(static_cast<size_t>(k));
-  std::iota(order.begin(), order.end(), 0);
-  if (args.actorder != ActivationOrder::none)
-    std::stable_sort(order.begin(), order.end(), [&](int32_t a, int32_t b) {
-      return diagonal[static_cast<size_t>(a)] > diagonal[static_cast<size_t>(b)];
-    });
+  const std::vector<int32_t> order = args.actorder == ActivationOrder::none
+                                         ? as_they_are(k)
+                                         : by_falling_diagonal(diagonal, options.two_of_four ? 4 : 1);
   const DampedFactor factor = damped_factor(hessian, order, name, options.damping, options.max_damping);
   result.damping = factor.damping;
 
@@ -87,7 +103,9 @@ GptqResult gptq(const Tensor& weight, const Tensor& hessian, const QuantizationA
                                                    : make_grid(numbers, args, global_scale));
                   }
                   if (options.two_of_four && !pruning.keeps(row, column, w)) return 0.0f;
-                  const int64_t at = at_their_turn ? column : order[static_cast<size_t>(column)];
+                  const int32_t stored = order[static_cast<size_t>(column)];
+                  if (options.keep_zeros && weight.data<float>()[row * k + stored] == 0) return 0.0f;
+                  const int64_t at = at_their_turn ? column : stored;
                   return round_to_grid(w[column], grids.at(row, at), args);
                 });
 

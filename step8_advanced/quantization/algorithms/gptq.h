@@ -32,9 +32,11 @@ struct GptqOptions {
   double max_damping = 1;  // as far as it is raised, times 10 a time, where H is not positive definite
   int64_t block_size = 128;
   bool clipped_grids =
-      false;                 // make_clipped_weight_grids instead of make_weight_grids (the original's "mse")
-  bool two_of_four = false;  // SparseGPT in the same loop (sparse.h); without act-order
-  float global_scale = 0;    // NVFP4's G, where layers share one; 0: of this weight
+      false;  // make_clipped_weight_grids instead of make_weight_grids (the original's "mse")
+  // SparseGPT in the same loop (sparse.h). Act-order `weight` then moves fours of neighbours, by the sum of their H[i][i].
+  bool two_of_four = false;
+  bool keep_zeros = false;  // what is 0 in the weight, which was pruned before, stays 0
+  float global_scale = 0;   // NVFP4's G, where layers share one; 0: of this weight
 };
 
 struct GptqResult {
@@ -49,7 +51,7 @@ struct GptqResult {
 
 // weight [n, k] f32, hessian [k, k] f32 (Hessian::matrix()), both left as they are. Errors name the layer: NaN in
 // either; a group that does not divide k; act-order `group` without groups; an H that is not positive definite with
-// max_damping either; two_of_four with act-order, or groups or k that are no multiple of 4. There is no falling
+// max_damping either; two_of_four with act-order `group`, or groups or k that are no multiple of 4. There is no falling
 // back to rounding to nearest: whoever wants that calls quantize_weight().
 GptqResult gptq(const Tensor& weight, const Tensor& hessian, const QuantizationArgs& args,
                 std::string_view name, const GptqOptions& options = {});

@@ -57,7 +57,13 @@ FinishedLinear from_json(const Json& json, const std::map<std::string, Tensor>& 
   weight.zeros = find("zeros");
   weight.columns = find("columns");
   one.linear.g_idx = find("g_idx");
-  LADDER_CHECK(weight.codes.defined() && weight.scales.defined(), "{}: no codes or scales", report.name);
+  if (!weight.codes.defined()) {
+    const auto found = tensors.find(report.name + ".weight");
+    LADDER_CHECK(found != tensors.end(), "{}: no codes and no weight", report.name);
+    one.dense = found->second;
+    return one;
+  }
+  LADDER_CHECK(weight.scales.defined(), "{}: no scales", report.name);
   return one;
 }
 
@@ -113,8 +119,12 @@ void FinishedLayers::save(int64_t layer, const FinishedLayer& finished,
   for (size_t i = 0; i < finished.linears.size(); ++i) {
     const FinishedLinear& one = finished.linears[i];
     const std::string& name = one.report.name;
-    for (NamedTensor& stored : stored_tensors(name, one.linear, *stages[i]->linear))
-      tensors.push_back(std::move(stored));
+    if (one.dense.defined()) {
+      tensors.push_back({name + ".weight", one.dense});
+    } else {
+      for (NamedTensor& stored : stored_tensors(name, one.linear, *stages[i]->linear))
+        tensors.push_back(std::move(stored));
+    }
     const QuantizedWeight& weight = one.linear.weight;
     for (const auto& [what, tensor] : {std::pair{"codes", weight.codes},
                                        {"scales", weight.scales},

@@ -22,7 +22,7 @@ class FinishedLayers {
   bool has(int64_t layer) const;
   // Error: the files of this layer are damaged.
   FinishedLayer load(int64_t layer) const;
-  // `stages`: of each linear, in the same order.
+  // `stages`: that round each linear, in the same order; nullptr where none does.
   void save(int64_t layer, const FinishedLayer& finished, std::span<const RecipeStage* const> stages) const;
   // The layer's tensors as the result has them, views of its file.
   std::vector<NamedTensor> stored(int64_t layer) const;

@@ -31,7 +31,7 @@ constexpr uint64_t kEmptyHash = 0xcbf29ce484222325u;
 
 struct LinearsOfLayer {
   std::span<const CheckpointLinear> linears;
-  bool any_rounded = false;
+  bool any_changed = false;
 };
 
 LinearsOfLayer of_layer(const std::vector<CheckpointLinear>& all, int64_t layer) {
@@ -39,7 +39,7 @@ LinearsOfLayer of_layer(const std::vector<CheckpointLinear>& all, int64_t layer)
       std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.layer == layer; });
   const auto last = std::find_if(first, all.end(), [&](const auto& one) { return one.layer != layer; });
   const std::span<const CheckpointLinear> linears(first, last);
-  return {linears, std::any_of(first, last, [](const auto& one) { return one.is_rounded(); })};
+  return {linears, std::any_of(first, last, [](const auto& one) { return one.is_changed(); })};
 }
 
 // Without calibration: the checkpoint's weights, and nothing run.
@@ -50,22 +50,23 @@ FinishedLayer round_weights(const Checkpoint& checkpoint, const Recipe& recipe,
   };
   FinishedLayer finished;
   for (const CheckpointLinear& linear : linears) {
-    if (!linear.is_rounded()) continue;
-    const RecipeStage& stage = recipe.stages[static_cast<size_t>(linear.stage)];
+    if (!linear.is_changed()) continue;
+    const LinearStages stages = stages_of(recipe, linear);
     float global_scale = 0;
-    if (stage.linear->format == StoredFormat::nvfp4) {  // the parts of a merged linear share it
+    if (linear.is_rounded() &&
+        stages.round->linear->format == StoredFormat::nvfp4) {  // the parts of a merged linear share it
       float largest = 0;
       for (const CheckpointLinear& other : linears)
         if (other.linear == linear.linear) largest = std::max(largest, largest_absolute(weight_of(other)));
       global_scale = nvfp4_global_scale(largest);
     }
-    finished.linears.push_back(quantize_linear(linear.name, weight_of(linear), stage, {}, global_scale));
+    finished.linears.push_back(quantize_linear(linear.name, weight_of(linear), stages, {}, global_scale));
   }
   return finished;
 }
 
 // "quantization_config": the stage with most linears names all of them as "Linear", the others theirs one by one; what no
-// stage rounds is ignored by name.
+// stage rounds is ignored by name. Weights that are only pruned are dense ones with zeros in them, of which a reader need not know.
 Json quantization_config(const Recipe& recipe, const std::vector<CheckpointLinear>& linears) {
   std::vector<int64_t> counts(recipe.stages.size());
   std::vector<std::string> ignore = {"lm_head"};
@@ -124,7 +125,7 @@ void write_result(const std::filesystem::path& folder, const QuantizeOptions& op
                   const std::vector<CheckpointLinear>& linears, int64_t num_layers, QuantizeReport& report) {
   std::map<std::string, std::vector<NamedTensor>> instead;  // of "<linear>.weight"; norms of themselves
   for (int64_t layer = 0; layer < num_layers; ++layer) {
-    if (!of_layer(linears, layer).any_rounded) continue;
+    if (!of_layer(linears, layer).any_changed) continue;
     for (NamedTensor& one : done.stored(layer))
       instead[checkpoint.find(one.name) != nullptr ? one.name
                                                    : one.name.substr(0, one.name.rfind('.')) + ".weight"]
@@ -142,7 +143,8 @@ void write_result(const std::filesystem::path& folder, const QuantizeOptions& op
   std::filesystem::create_directories(folder);
   write_checkpoint(folder, tensors);
   OrderedJson config = parse_ordered_json(read_text_file(options.model / "config.json"), "config.json");
-  config["quantization_config"] = quantization_config(options.recipe, linears);
+  if (std::any_of(linears.begin(), linears.end(), [](const auto& one) { return one.is_rounded(); }))
+    config["quantization_config"] = quantization_config(options.recipe, linears);
   write_file_atomically(folder / "config.json", config.dump(2) + "\n");
   copy_other_files(options.model, folder);
   write_file_atomically(folder / "quantize_report.json", report_json(report, options.recipe).dump(1) + "\n");
@@ -187,9 +189,12 @@ QuantizeEstimate estimate_quantize(const QuantizeOptions& options, const Decoder
   int64_t largest_k = 0;
   for (const CheckpointLinear& linear : linears) {
     layer_elements[linear.layer] += linear.n * linear.k;
-    if (!linear.is_rounded()) continue;
+    if (!linear.is_changed()) continue;
     const auto n = static_cast<double>(linear.n), k = static_cast<double>(linear.k);
-    if (options.recipe.stages[static_cast<size_t>(linear.stage)].method == QuantizationMethod::gptq)
+    const LinearStages stages = stages_of(options.recipe, linear);
+    if (stages.prune != nullptr && stages.prune->method == QuantizationMethod::sparsegpt)
+      estimate.operations += 2 * n * k * k;
+    if (stages.round != nullptr && stages.round->method == QuantizationMethod::gptq)
       estimate.operations += 2 * n * k * k;
     if (passes.insert(linear.linear).second) {
       estimate.operations += tokens * k * k + k * k * k;
@@ -254,8 +259,7 @@ QuantizeReport quantize(const OpContext& ctx, const QuantizeOptions& options) {
       std::vector<const RecipeStage*> stages;
       for (const FinishedLinear& one : finished.linears)
         for (const CheckpointLinear& linear : of.linears)
-          if (linear.name == one.report.name)
-            stages.push_back(&options.recipe.stages[static_cast<size_t>(linear.stage)]);
+          if (linear.name == one.report.name) stages.push_back(stages_of(options.recipe, linear).round);
       done.save(layer, finished, stages);
     }
     if (calibrates && layer + 1 < spec.num_layers)

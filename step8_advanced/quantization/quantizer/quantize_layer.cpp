@@ -7,6 +7,7 @@
 #include "step8_advanced/quantization/algorithms/awq.h"
 #include "step8_advanced/quantization/algorithms/gptq.h"
 #include "step8_advanced/quantization/algorithms/hessian.h"
+#include "step8_advanced/quantization/algorithms/sparse.h"
 #include "step8_advanced/quantization/numbers/quantize_weight.h"
 #include "step8_advanced/quantization/quantizer/smooth_layer.h"
 
@@ -38,18 +39,22 @@ float common_global_scale(const WatchedLinear& linear, const RecipeStage& stage)
   return nvfp4_global_scale(largest);
 }
 
-}  // namespace
+Tensor prune(const Tensor& weight, const RecipeStage& stage, const Tensor& hessian, LinearReport& report) {
+  if (stage.method == QuantizationMethod::magnitude) return prune_by_magnitude(weight, report.name);
+  if (stage.method == QuantizationMethod::wanda) return prune_by_wanda(weight, hessian, report.name);
+  const SparseGptResult result = prune_by_sparse_gpt(weight, hessian, report.name, stage.damping,
+                                                     std::max(1.0, stage.damping), stage.block_size);
+  report.damping = result.damping;
+  report.dead_columns = result.dead_columns;
+  return result.weight;
+}
 
-FinishedLinear quantize_linear(const std::string& name, const Tensor& weight, const RecipeStage& stage,
-                               const LinearInputs& inputs, float global_scale) {
-  const auto start = std::chrono::steady_clock::now();
+QuantizedLinear round(const Tensor& weight, const LinearStages& stages, const LinearInputs& inputs,
+                      float global_scale, LinearReport& report) {
+  const RecipeStage& stage = *stages.round;
   const QuantizationScheme& scheme = stage.linear->scheme;
-  FinishedLinear finished;
-  LinearReport& report = finished.report;
-  report.name = name;
-  report.method = method_name(stage.method);
-  report.scheme = stage.scheme_name;
-  if (stage.method == QuantizationMethod::gptq) {
+  QuantizedLinear linear;
+  if (stage.method == QuantizationMethod::gptq || stage.method == QuantizationMethod::sparsegpt) {
     QuantizationArgs args = scheme.weights;
     args.actorder = stage.actorder;
     GptqOptions options;
@@ -57,27 +62,58 @@ FinishedLinear quantize_linear(const std::string& name, const Tensor& weight, co
     options.max_damping = std::max(1.0, stage.damping);
     options.block_size = stage.block_size;
     options.clipped_grids = stage.clipped_grids;
+    options.two_of_four = stage.prunes();
+    options.keep_zeros = stages.prune != nullptr && !stage.prunes();
     options.global_scale = global_scale;
-    const GptqResult result = gptq(weight, inputs.hessian, args, name, options);
-    finished.linear.weight = result.weight;
-    finished.linear.g_idx = result.g_idx;
+    const GptqResult result = gptq(weight, inputs.hessian, args, report.name, options);
+    linear.weight = result.weight;
+    linear.g_idx = result.g_idx;
     report.damping = result.damping;
     report.dead_columns = result.dead_columns;
   } else {
     // Scores of attention are products of what q and k give, so their weights are not clipped.
-    const bool clips =
-        stage.method == QuantizationMethod::awq && !name.ends_with(".q_proj") && !name.ends_with(".k_proj");
-    finished.linear.weight =
-        quantize_weight(clips ? clip_awq(inputs.sample, weight, scheme.weights, name) : weight,
-                        scheme.weights, name, global_scale);
+    const bool clips = stage.method == QuantizationMethod::awq && !report.name.ends_with(".q_proj") &&
+                       !report.name.ends_with(".k_proj");
+    linear.weight =
+        quantize_weight(clips ? clip_awq(inputs.sample, weight, scheme.weights, report.name) : weight,
+                        scheme.weights, report.name, global_scale);
   }
-  if (global_scale > 0) finished.linear.global_scale = global_scale;
+  if (global_scale > 0) linear.global_scale = global_scale;
   if (scheme.input_activations && !scheme.input_activations->dynamic)
-    finished.linear.input_scale = make_grid(-inputs.largest, inputs.largest, *scheme.input_activations).scale;
-  const Tensor rounded = dequantize(finished.linear.weight);
+    linear.input_scale = make_grid(-inputs.largest, inputs.largest, *scheme.input_activations).scale;
+  return linear;
+}
+
+}  // namespace
+
+Tensor FinishedLinear::values() const {
+  return dense.defined() ? dense.to(DType::f32) : dequantize(linear.weight);
+}
+
+FinishedLinear quantize_linear(const std::string& name, const Tensor& weight, const LinearStages& stages,
+                               const LinearInputs& inputs, float global_scale) {
+  const auto start = std::chrono::steady_clock::now();
+  FinishedLinear finished;
+  LinearReport& report = finished.report;
+  report.name = name;
+  const bool at_once = stages.prune == stages.round;
+  Tensor pruned = weight;
+  if (stages.prune != nullptr && !at_once) {
+    report.method = method_name(stages.prune->method);
+    pruned = prune(weight, *stages.prune, inputs.hessian, report);
+  }
+  if (stages.round != nullptr) {
+    report.method +=
+        fmt::format("{}{}", report.method.empty() ? "" : ", ", method_name(stages.round->method));
+    report.scheme = stages.round->scheme_name;
+    finished.linear = round(pruned, stages, inputs, global_scale, report);
+  } else {
+    report.scheme = dtype_name(stages.prune->dense_dtype);
+    finished.dense = pruned.to(stages.prune->dense_dtype);
+  }
   report.calibrated = inputs.hessian.defined();
-  report.error =
-      report.calibrated ? layer_error(weight, rounded, inputs.hessian) : weight_error(weight, rounded);
+  report.error = report.calibrated ? layer_error(weight, finished.values(), inputs.hessian)
+                                   : weight_error(weight, finished.values());
   report.seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   return finished;
 }
@@ -100,17 +136,18 @@ FinishedLayer quantize_layer(WatchedLayer& layer, const Recipe& recipe,
   FinishedLayer finished;
   finished.norms = smooth_layer(layer, recipe, linears, texts, hidden);
   for (const auto& linear : layer.linears()) {
-    const int stage_number = find_linear(linears, linear->parts.at(0).name).stage;
-    if (stage_number < 0) continue;
-    const RecipeStage& stage = recipe.stages.at(static_cast<size_t>(stage_number));
+    const LinearStages stages = stages_of(recipe, find_linear(linears, linear->parts.at(0).name));
+    if (stages.prune == nullptr && stages.round == nullptr) continue;
     LinearInputs inputs = collect_inputs(layer, *linear, texts, hidden);
-    if (stage.method == QuantizationMethod::awq) inputs.sample = sample_inputs(layer, *linear, texts, hidden);
-    const float global_scale = common_global_scale(*linear, stage);
+    if (stages.round != nullptr && stages.round->method == QuantizationMethod::awq)
+      inputs.sample = sample_inputs(layer, *linear, texts, hidden);
+    const float global_scale = stages.round != nullptr ? common_global_scale(*linear, *stages.round) : 0;
     for (WatchedPart& part : linear->parts) {
-      finished.linears.push_back(quantize_linear(part.name, part.weight, stage, inputs, global_scale));
-      part.weight.copy_from(dequantize(finished.linears.back().linear.weight));
+      finished.linears.push_back(quantize_linear(part.name, part.weight, stages, inputs, global_scale));
+      part.weight.copy_from(finished.linears.back().values());
     }
-    linear->activations = stage.linear->scheme.input_activations;
+    if (stages.round == nullptr) continue;
+    linear->activations = stages.round->linear->scheme.input_activations;
     linear->input_scale = finished.linears.back().linear.input_scale;
   }
   return finished;
@@ -125,15 +162,15 @@ void restore_layer(WatchedLayer& layer, const Recipe& recipe, std::span<const Ch
     }
   for (const auto& linear : layer.linears())
     for (WatchedPart& part : linear->parts) {
-      const CheckpointLinear& found = find_linear(linears, part.name);
-      if (!found.is_rounded()) continue;
+      const LinearStages stages = stages_of(recipe, find_linear(linears, part.name));
+      if (stages.prune == nullptr && stages.round == nullptr) continue;
       const auto one =
           std::find_if(finished.linears.begin(), finished.linears.end(),
                        [&](const FinishedLinear& candidate) { return candidate.report.name == part.name; });
       LADDER_CHECK(one != finished.linears.end(), "{}: not among the finished linears", part.name);
-      part.weight.copy_from(dequantize(one->linear.weight));
-      linear->activations =
-          recipe.stages.at(static_cast<size_t>(found.stage)).linear->scheme.input_activations;
+      part.weight.copy_from(one->values());
+      if (stages.round == nullptr) continue;
+      linear->activations = stages.round->linear->scheme.input_activations;
       linear->input_scale = one->linear.input_scale;
     }
 }

@@ -27,14 +27,18 @@ struct LinearReport {
   // that of the weights, |E|^2 / |W|^2.
   double error = 0;
   bool calibrated = false;
-  double damping = 0;  // gptq: that it took, above the recipe's where H was not positive definite with that
-  int64_t dead_columns = 0;  // gptq: inputs that were always 0
+  // gptq and sparsegpt:
+  double damping = 0;        // that it took, above the recipe's where H was not positive definite with that
+  int64_t dead_columns = 0;  // inputs that were always 0
   double seconds = 0;
 };
 
 struct FinishedLinear {
-  QuantizedLinear linear;
+  QuantizedLinear linear;  // without a weight where it is only pruned
+  Tensor dense;            // [n, k] in the checkpoint's dtype, where it is only pruned
   LinearReport report;
+
+  Tensor values() const;  // what its weight has become, f32
 };
 
 struct FinishedLayer {
@@ -55,8 +59,8 @@ struct LinearInputs {
   Tensor sample;      // f32 [rows, k]; of awq
 };
 
-// One linear's weight [n, k] f32. global_scale: NVFP4's, of all parts together; 0 elsewhere.
-FinishedLinear quantize_linear(const std::string& name, const Tensor& weight, const RecipeStage& stage,
+// One linear's weight [n, k] f32, pruned, rounded or both. global_scale: NVFP4's, of all parts together; 0 elsewhere.
+FinishedLinear quantize_linear(const std::string& name, const Tensor& weight, const LinearStages& stages,
                                const LinearInputs& inputs, float global_scale);
 
 // Makes a loaded layer what it became: for a run that goes on.

@@ -13,7 +13,8 @@
 namespace ladder {
 namespace {
 
-constexpr std::string_view kMethods[] = {"rtn", "gptq", "awq", "smoothquant"};
+constexpr std::string_view kMethods[] = {"rtn",       "gptq",  "awq",      "smoothquant",
+                                         "magnitude", "wanda", "sparsegpt"};
 
 QuantizationMethod parse_method(const std::string& name, const std::string& where) {
   for (size_t i = 0; i < std::size(kMethods); ++i)
@@ -78,21 +79,63 @@ std::vector<std::string> patterns_of(const ConfigObject& stage, const std::strin
   return patterns;
 }
 
+std::vector<std::string> known_keys(QuantizationMethod method, bool has_scheme) {
+  std::vector<std::string> known = {"method", "targets", "ignore"};
+  switch (method) {
+    case QuantizationMethod::smoothquant:
+      known.push_back("smoothing_strength");
+      break;
+    case QuantizationMethod::magnitude:
+    case QuantizationMethod::wanda:
+      break;
+    case QuantizationMethod::sparsegpt:
+      known.insert(known.end(), {"scheme", "damping", "block_size"});
+      if (has_scheme) known.insert(known.end(), {"actorder", "clipped_grids"});
+      break;
+    case QuantizationMethod::gptq:
+      known.insert(known.end(), {"scheme", "actorder", "damping", "block_size", "clipped_grids"});
+      break;
+    case QuantizationMethod::rtn:
+    case QuantizationMethod::awq:
+      known.push_back("scheme");
+      break;
+  }
+  return known;
+}
+
+// How the stage's linears are stored.
+void read_scheme(RecipeStage& stage, const Json& scheme, const std::string& what) {
+  stage.scheme_name = scheme.is_string() ? scheme.get<std::string>() : scheme.dump();
+  stage.linear = parse_scheme(scheme, what);
+  keep_scales_in(*stage.linear, stage.dense_dtype);
+  QuantizationArgs& weights = stage.linear->scheme.weights;
+  // Only groups have an order on disk; for other grids it is the algorithm's affair alone.
+  const bool ordered = (stage.method == QuantizationMethod::gptq || stage.prunes()) &&
+                       weights.strategy == ScaleStrategy::group;
+  LADDER_CHECK(stage.actorder != ActivationOrder::group || stage.linear->format == StoredFormat::packed,
+               "{}: actorder group: expected a scheme of packed integers in groups", stage.where);
+  LADDER_CHECK(stage.actorder != ActivationOrder::group || !stage.prunes(),
+               "{}: actorder group: fours of neighbours stay together, expected weight or none", stage.where);
+  weights.actorder =
+      ordered && stage.linear->format == StoredFormat::packed ? stage.actorder : ActivationOrder::none;
+  LADDER_CHECK(stage.method != QuantizationMethod::awq || weights.strategy == ScaleStrategy::group ||
+                   weights.strategy == ScaleStrategy::channel,
+               "{}: awq: expected a scheme with a scale per group or channel", stage.where);
+  const auto& activations = stage.linear->scheme.input_activations;
+  LADDER_CHECK(!activations || activations->scale_format != ScaleFormat::e4m3,
+               "{}: activations with NVFP4's scales: expected NVFP4A16, weights alone", stage.where);
+}
+
 RecipeStage parse_stage(const Json& json, const std::string& where, DType checkpoint_dtype) {
   const ConfigObject object(json, where);
   RecipeStage stage;
   stage.where = where;
+  stage.dense_dtype = checkpoint_dtype;
   const auto method = object.string("method");
   LADDER_CHECK(method.has_value(), "{}: expected a method, one of {}", where, fmt::join(kMethods, ", "));
   stage.method = parse_method(*method, where);
-  std::vector<std::string> known = {"method", "targets", "ignore"};
-  if (stage.method == QuantizationMethod::smoothquant) {
-    known.push_back("smoothing_strength");
-  } else {
-    known.push_back("scheme");
-    if (stage.method == QuantizationMethod::gptq)
-      known.insert(known.end(), {"actorder", "damping", "block_size", "clipped_grids"});
-  }
+  const Json* scheme = object.find("scheme");
+  const std::vector<std::string> known = known_keys(stage.method, scheme != nullptr);
   for (const auto& [key, value] : json.items())
     LADDER_CHECK(std::find(known.begin(), known.end(), key) != known.end(), "{}: {}: not known; {} has {}",
                  where, json_brief(Json(key)), *method, fmt::join(known, ", "));
@@ -108,26 +151,8 @@ RecipeStage parse_stage(const Json& json, const std::string& where, DType checkp
                stage.damping);
   LADDER_CHECK(stage.smoothing_strength >= 0 && stage.smoothing_strength <= 1,
                "{}: smoothing_strength {}: expected 0 to 1", where, stage.smoothing_strength);
-  if (stage.method == QuantizationMethod::smoothquant) return stage;
-
-  const Json* scheme = object.find("scheme");
-  LADDER_CHECK(scheme != nullptr, "{}: expected a scheme", where);
-  stage.scheme_name = scheme->is_string() ? scheme->get<std::string>() : scheme->dump();
-  stage.linear = parse_scheme(*scheme, object.name("scheme"));
-  keep_scales_in(*stage.linear, checkpoint_dtype);
-  QuantizationArgs& weights = stage.linear->scheme.weights;
-  // Only groups have an order on disk; for other grids it is the algorithm's affair alone.
-  const bool ordered = stage.method == QuantizationMethod::gptq && weights.strategy == ScaleStrategy::group;
-  LADDER_CHECK(stage.actorder != ActivationOrder::group || stage.linear->format == StoredFormat::packed,
-               "{}: actorder group: expected a scheme of packed integers in groups", where);
-  weights.actorder =
-      ordered && stage.linear->format == StoredFormat::packed ? stage.actorder : ActivationOrder::none;
-  LADDER_CHECK(stage.method != QuantizationMethod::awq || weights.strategy == ScaleStrategy::group ||
-                   weights.strategy == ScaleStrategy::channel,
-               "{}: awq: expected a scheme with a scale per group or channel", where);
-  const auto& activations = stage.linear->scheme.input_activations;
-  LADDER_CHECK(!activations || activations->scale_format != ScaleFormat::e4m3,
-               "{}: activations with NVFP4's scales: expected NVFP4A16, weights alone", where);
+  LADDER_CHECK(scheme != nullptr || stage.smooths() || stage.prunes(), "{}: expected a scheme", where);
+  if (scheme != nullptr) read_scheme(stage, *scheme, object.name("scheme"));
   return stage;
 }
 
@@ -164,12 +189,18 @@ std::vector<bool> named_by(const std::vector<std::string>& patterns, const char*
 }
 
 void check_shape(const RecipeStage& stage, const CheckpointLinear& linear) {
+  if (stage.prunes())
+    LADDER_CHECK(linear.k % 4 == 0, "{}: {} has {} columns; two of every four need a multiple of 4",
+                 stage.where, linear.name, linear.k);
+  if (!stage.rounds()) return;
   const QuantizationArgs& weights = stage.linear->scheme.weights;
   LADDER_CHECK(weights.strategy != ScaleStrategy::group || linear.k % weights.group_size == 0,
                "{}: groups of {} do not divide the {} columns of {}", stage.where, weights.group_size,
                linear.k, linear.name);
   LADDER_CHECK(!weights.is_float || weights.num_bits != 4 || linear.k % 2 == 0,
                "{}: {} has {} columns, expected an even number", stage.where, linear.name, linear.k);
+  LADDER_CHECK(!stage.prunes() || weights.strategy != ScaleStrategy::group || weights.group_size % 4 == 0,
+               "{}: groups of {}; two of every four need a multiple of 4", stage.where, weights.group_size);
   const auto& x = stage.linear->scheme.input_activations;
   LADDER_CHECK(!x || x->strategy != ScaleStrategy::group || linear.k % x->group_size == 0,
                "{}: activations in groups of {} do not divide the {} columns of {}", stage.where,
@@ -182,7 +213,13 @@ std::string_view method_name(QuantizationMethod method) {
   return kMethods[static_cast<size_t>(method)];
 }
 
+bool RecipeStage::prunes() const {
+  return method == QuantizationMethod::magnitude || method == QuantizationMethod::wanda ||
+         method == QuantizationMethod::sparsegpt;
+}
+
 bool RecipeStage::needs_calibration() const {
+  if (method == QuantizationMethod::magnitude) return false;
   if (method != QuantizationMethod::rtn) return true;
   const auto& activations = linear->scheme.input_activations;
   return activations && !activations->dynamic;
@@ -203,16 +240,17 @@ Recipe parse_recipe(std::string_view json, std::string_view what, DType checkpoi
   LADDER_CHECK(stages.is_array() && !stages.empty(), "{}: stages: expected a list of at least one", where);
   Recipe recipe;
   recipe.text = root.dump();
-  bool rounds = false;
+  bool changes = false;
   for (size_t i = 0; i < stages.size(); ++i) {
     recipe.stages.push_back(
         parse_stage(stages[i], fmt::format("{}: stages[{}]", where, i), checkpoint_dtype));
-    const bool smooths = !recipe.stages.back().rounds();
-    LADDER_CHECK(!smooths || !rounds,
-                 "{}: stages[{}]: smoothquant after a stage that rounds: expected it before", where, i);
-    rounds = rounds || !smooths;
+    const bool smooths = recipe.stages.back().smooths();
+    LADDER_CHECK(!smooths || !changes,
+                 "{}: stages[{}]: smoothquant after a stage that rounds or prunes: expected it before", where,
+                 i);
+    changes = changes || !smooths;
   }
-  LADDER_CHECK(rounds, "{}: no stage rounds anything: expected one with a scheme", where);
+  LADDER_CHECK(changes, "{}: no stage rounds or prunes anything: expected one", where);
   return recipe;
 }
 
@@ -248,6 +286,13 @@ std::vector<CheckpointLinear> find_linears(const Checkpoint& checkpoint, const D
   return linears;
 }
 
+LinearStages stages_of(const Recipe& recipe, const CheckpointLinear& linear) {
+  const auto stage = [&](int number) {
+    return number < 0 ? nullptr : &recipe.stages.at(static_cast<size_t>(number));
+  };
+  return {stage(linear.prune_stage), stage(linear.stage)};
+}
+
 void assign_stages(const Recipe& recipe, std::span<CheckpointLinear> linears) {
   for (size_t s = 0; s < recipe.stages.size(); ++s) {
     const RecipeStage& stage = recipe.stages[s];
@@ -255,18 +300,26 @@ void assign_stages(const Recipe& recipe, std::span<CheckpointLinear> linears) {
     const std::vector<bool> ignored = named_by(stage.ignore, "ignore", stage, linears);
     for (size_t i = 0; i < linears.size(); ++i) {
       if (!targeted[i] || ignored[i]) continue;
-      int& assigned = stage.rounds() ? linears[i].stage : linears[i].smooth_stage;
-      LADDER_CHECK(assigned < 0, "{}: {} is rounded by stages[{}] already: expected one stage for it",
-                   stage.where, linears[i].name, assigned);
-      assigned = static_cast<int>(s);
-      if (stage.rounds()) check_shape(stage, linears[i]);
+      CheckpointLinear& linear = linears[i];
+      const auto is_free = [&](int taken, const char* what) {
+        LADDER_CHECK(taken < 0, "{}: {} is {} by stages[{}] already: expected one stage for it", stage.where,
+                     linear.name, what, taken);
+      };
+      if (stage.smooths()) is_free(linear.smooth_stage, "smoothed");
+      if (stage.prunes()) is_free(linear.prune_stage, "pruned");
+      if (stage.prunes() || stage.rounds()) is_free(linear.stage, "rounded");
+      if (stage.smooths()) linear.smooth_stage = static_cast<int>(s);
+      if (stage.prunes()) linear.prune_stage = static_cast<int>(s);
+      if (stage.rounds()) linear.stage = static_cast<int>(s);
+      check_shape(stage, linear);
     }
   }
   // Parts of one linear are stored alike.
   std::map<std::string, const CheckpointLinear*> first_parts;
   for (const CheckpointLinear& linear : linears) {
     const CheckpointLinear& first = *first_parts.emplace(linear.linear, &linear).first->second;
-    LADDER_CHECK(first.stage == linear.stage && first.smooth_stage == linear.smooth_stage,
+    LADDER_CHECK(first.stage == linear.stage && first.smooth_stage == linear.smooth_stage &&
+                     first.prune_stage == linear.prune_stage,
                  "{} and {} are parts of one linear: expected the same stages for both", first.name,
                  linear.name);
   }

@@ -6,12 +6,17 @@
 //     {"method": "gptq", "scheme": {"weights": {"num_bits": 4, "type": "int", "symmetric": true, "group_size": 64}},
 //      "ignore": ["re:.*down_proj"], "actorder": "weight", "damping": 0.01}]}
 //
-//   method        rtn, gptq, awq, or smoothquant, which rounds nothing and goes before a stage that does
-//   scheme        a name of compressed-tensors (W4A16, FP8_DYNAMIC, ...), or a config group of its: weights, input_activations
+//   method        rtn, gptq, awq: they round;
+//                 magnitude, wanda, sparsegpt: two of every four neighbours become 0 (algorithms/sparse.h). What is pruned may be
+//                 rounded by a later stage, which leaves the zeros; else it is kept dense, in the checkpoint's dtype;
+//                 smoothquant, which goes before a stage that rounds
+//   scheme        a name of compressed-tensors (W4A16, FP8_DYNAMIC, ...), or a config group of its: weights, input_activations;
+//                 of methods that round, and of sparsegpt, which then prunes and rounds in one loop
 //   targets       ["Linear"]: every linear of the decoder layers. Names as checkpoints have them ("model.layers.0.mlp.up_proj"),
 //                 or "re:" and a pattern that matches from the name's beginning on
 //   ignore        [], the same; head and embedding are never rounded
 //   gptq          actorder ("weight"; "group", "none"), damping (0.01), block_size (128), clipped_grids (false)
+//   sparsegpt     damping, block_size; with a scheme actorder ("weight"; "none") and clipped_grids, as gptq
 //   smoothquant   smoothing_strength (0.5)
 #include <cstdint>
 #include <filesystem>
@@ -27,16 +32,17 @@
 
 namespace ladder {
 
-enum class QuantizationMethod : uint8_t { rtn, gptq, awq, smoothquant };
+enum class QuantizationMethod : uint8_t { rtn, gptq, awq, smoothquant, magnitude, wanda, sparsegpt };
 std::string_view method_name(QuantizationMethod method);
 
 struct RecipeStage {
   std::string where;  // "FILE.json: stages[1]", for messages
   QuantizationMethod method = QuantizationMethod::rtn;
   std::string scheme_name;             // as the recipe has it, for people
-  std::optional<StoredLinear> linear;  // none: of smoothquant
+  std::optional<StoredLinear> linear;  // none: nothing is rounded
+  DType dense_dtype = DType::bf16;     // of weights that are pruned alone: the checkpoint's
   std::vector<std::string> targets = {"Linear"}, ignore;
-  // gptq
+  // gptq, sparsegpt
   ActivationOrder actorder = ActivationOrder::weight;
   double damping = 0.01;
   int64_t block_size = 128;
@@ -45,6 +51,8 @@ struct RecipeStage {
   double smoothing_strength = 0.5;
 
   bool rounds() const { return linear.has_value(); }
+  bool smooths() const { return method == QuantizationMethod::smoothquant; }
+  bool prunes() const;
   // Whether it looks at what goes through the layers.
   bool needs_calibration() const;
 };
@@ -57,7 +65,7 @@ struct Recipe {
 };
 
 // `checkpoint_dtype`: what the scales are kept in, where the format has a choice. Error, beginning with `what`: a key, method,
-// scheme or order that is not known, no stage that rounds, options of another method.
+// scheme or order that is not known, no stage that rounds or prunes, options of another method.
 Recipe parse_recipe(std::string_view json, std::string_view what, DType checkpoint_dtype);
 // One stage for all linears, as the flags say it.
 Recipe recipe_of(std::string_view scheme, std::string_view method, DType checkpoint_dtype);
@@ -71,16 +79,26 @@ struct CheckpointLinear {
   int64_t n = 0, k = 0;
   int stage = -1;         // of the recipe, that rounds it; -1: none
   int smooth_stage = -1;  // that smooths it
+  int prune_stage = -1;   // that prunes it; equal to `stage`: in one loop
 
   bool is_rounded() const { return stage >= 0; }
+  bool is_changed() const { return stage >= 0 || prune_stage >= 0; }
 };
+
+// What is done to a linear's weight; nullptr: not that.
+struct LinearStages {
+  const RecipeStage* prune = nullptr;
+  const RecipeStage* round = nullptr;
+};
+LinearStages stages_of(const Recipe& recipe, const CheckpointLinear& linear);
 
 // All linears of the model's layers, those of one layer together and in the order of their part in the layer's. Error: layers with experts,
 // weights that are no floats (a checkpoint that is quantized already).
 std::vector<CheckpointLinear> find_linears(const Checkpoint& checkpoint, const DecoderSpec& spec);
 
-// Sets `stage` and `smooth_stage`. Error, naming stage, pattern or linear: a target or an entry of `ignore` that names none of the linears, a
-// linear that two stages round, parts of one merged linear (q, k, v) that differ, a group that does not divide k.
+// Sets `stage`, `smooth_stage` and `prune_stage`. Error, naming stage, pattern or linear: a target or an entry of `ignore` that names none of the
+// linears, a linear that two stages round or prune, or that is pruned after it was rounded, parts of one merged linear (q, k, v) that
+// differ, a group that does not divide k, fours that do not divide k or a group.
 void assign_stages(const Recipe& recipe, std::span<CheckpointLinear> linears);
 
 }  // namespace ladder

@@ -11,9 +11,11 @@
 #include "step2_model/checkpoint/checkpoint.h"
 #include "step2_model/json.h"
 #include "step8_advanced/quantization/algorithms/hessian.h"
+#include "step8_advanced/quantization/algorithms/sparse.h"
 #include "step8_advanced/quantization/linear/quantized_makers.h"
 #include "step8_advanced/quantization/quantizer/evaluate.h"
 #include "step8_advanced/quantization/quantizer/smooth_layer.h"
+#include "step8_advanced/quantization/quantizer/sweep.h"
 #include "tests/support/source_folder.h"
 #include "tests/support/temporary_folder.h"
 
@@ -155,7 +157,8 @@ TEST(Task8_5_Quantize, TheFileIsTheFakeQuantizedModel) {
     Tensor tensor = entry.tensor();
     const std::string& name = entry.info->name;
     if (name.find("_proj.weight") != std::string::npos)
-      tensor = dequantize(quantize_linear(name, tensor.to(DType::f32), stage, {}, 0).linear.weight);
+      tensor =
+          dequantize(quantize_linear(name, tensor.to(DType::f32), {.round = &stage}, {}, 0).linear.weight);
     tensors.push_back({name, tensor});
   }
   write_checkpoint(folder / "fake", tensors);
@@ -390,16 +393,231 @@ TEST(Task8_5_Smoothing, AwqFindsTheFeaturesThatMatter) {
   EXPECT_LT(divergence(folder / "awq", 3), 0.75 * divergence(folder / "rtn", 3));
 }
 
+// Of every method and order, alone, before rounding and with it: what stays is two of four, and not less.
+TEST(Task8_5_Pruning, WhateverComesAfterwardsLeavesTheZeros) {
+  const std::string int4 = R"("scheme": {"weights": {"num_bits": 4, "type": "int", "group_size": 16}})";
+  const std::string asym =
+      R"("scheme": {"weights": {"num_bits": 4, "type": "int", "symmetric": false, "group_size": 16}})";
+  TemporaryFolder folder;
+  const QuantizeOptions options = small_options_of(folder / "out", recipe("rtn", "\"W8A16\""));
+  const DecoderSpec spec = load_decoder_spec(options.model);
+  for (const std::string& stages :
+       {std::string(R"({"method": "magnitude"})"), std::string(R"({"method": "wanda"})"),
+        std::string(R"({"method": "sparsegpt"})"),
+        R"({"method": "sparsegpt", "actorder": "weight", )" + int4 + "}",
+        R"({"method": "sparsegpt", "actorder": "none", )" + asym + "}",
+        R"({"method": "wanda"}, {"method": "rtn", )" + asym + "}",
+        R"({"method": "magnitude"}, {"method": "awq", )" + int4 + "}",
+        R"({"method": "wanda"}, {"method": "gptq", "actorder": "none", )" + int4 + "}",
+        R"({"method": "sparsegpt"}, {"method": "gptq", "actorder": "weight", )" + asym + "}",
+        R"({"method": "wanda"}, {"method": "gptq", "actorder": "group", )" + int4 + "}"}) {
+    std::vector<CheckpointLinear> linears = find_linears(Checkpoint(options.model), spec);
+    const Recipe all = parse_recipe(fmt::format(R"({{"stages": [{}]}})", stages), "recipe.json", DType::f32);
+    assign_stages(all, linears);
+    const std::vector<CheckpointLinear> of_layer(linears.begin(), linears.begin() + 7);
+    WatchedLayer layer({}, options.model, spec, 0, 16);
+    const auto finished = quantize_layer(layer, all, of_layer, options.texts, std::vector<Tensor>(2)).linears;
+    ASSERT_EQ(finished.size(), 7u);
+    for (const FinishedLinear& one : finished) {
+      const Tensor values = one.values();
+      EXPECT_FALSE(more_than_two_of_four(values)) << one.report.name << " by " << stages;
+      const auto zeros = std::count(values.data<float>(), values.data<float>() + values.numel(), 0.0f);
+      EXPECT_LT(zeros, 0.75 * values.numel()) << one.report.name << " by " << stages;
+      EXPECT_GT(one.report.error, 0);
+      EXPECT_LT(one.report.error, 0.7) << one.report.name << " by " << stages;
+      EXPECT_EQ(one.dense.defined(), !all.stages.back().rounds());
+    }
+    // And the layer goes on with it.
+    EXPECT_FALSE(more_than_two_of_four(layer.linears()[3]->parts[0].weight));
+  }
+}
+
+TEST(Task8_5_Pruning, AloneItLeavesAnOrdinaryFolder) {
+  TemporaryFolder folder;
+  QuantizeOptions options = options_of(folder / "out", R"({"stages": [{"method": "magnitude"}]})");
+  ASSERT_TRUE(options.texts.empty());
+  const QuantizeReport report = quantize({}, options);
+  EXPECT_EQ(report.bytes_after, report.bytes_before);
+  EXPECT_EQ(report.linears.at(0).method, "magnitude");
+  EXPECT_EQ(report.linears.at(0).scheme, "bf16");
+  EXPECT_EQ(load_json(folder / "out" / "config.json"), load_json(tinyworld() / "config.json"));
+  const Checkpoint pruned(folder / "out"), dense(tinyworld());
+  ASSERT_EQ(pruned.entries().size(), dense.entries().size());
+  for (const Checkpoint::Entry& entry : dense.entries()) {
+    const std::string& name = entry.info->name;
+    const Tensor before = entry.tensor().to(DType::f32), after = pruned.find(name)->tensor().to(DType::f32);
+    EXPECT_EQ(pruned.find(name)->info->dtype, DType::bf16);
+    const Tensor expected =
+        name.find("_proj.weight") != std::string::npos ? prune_by_magnitude(before, name) : before;
+    EXPECT_TRUE(std::equal(after.data<float>(), after.data<float>() + after.numel(), expected.data<float>()))
+        << name;
+  }
+}
+
+// What is only pruned is ignored by name, and dense for whoever reads the folder.
+TEST(Task8_5_Pruning, PrunedAndRoundedLinearsStandSideBySide) {
+  TemporaryFolder folder;
+  quantize({}, options_of(folder / "out", R"({"stages": [{"method": "magnitude", "targets": ["re:.*mlp.*"]},
+    {"method": "rtn", "scheme": "W8A16", "ignore": ["re:.*down_proj"]}]})"));
+  const Checkpoint checkpoint(folder / "out");
+  EXPECT_FALSE(
+      more_than_two_of_four(checkpoint.find("model.layers.1.mlp.down_proj.weight")->tensor().to(DType::f32)));
+  EXPECT_NE(checkpoint.find("model.layers.1.mlp.up_proj.weight_packed"), nullptr);
+  const Json config = load_json(folder / "out" / "config.json").at("quantization_config");
+  EXPECT_THAT(config.at("ignore").get<std::vector<std::string>>(),
+              ::testing::Contains("model.layers.7.mlp.down_proj"));
+  EXPECT_NO_THROW(load(folder / "out"));
+}
+
+class Task8_5_PruningOrder : public ::testing::Test {
+ protected:
+  // With every stage for these linears alone, calibrated on stories that the judge does not see.
+  std::filesystem::path prune(const std::string& targets, const std::string& stages) {
+    Json recipe = Json::parse(fmt::format(R"({{"stages": [{}]}})", stages));
+    for (Json& stage : recipe["stages"]) stage["targets"] = {targets};
+    const std::filesystem::path out = folder_ / std::to_string(count_++);
+    QuantizeOptions options = options_of(out, recipe.dump());
+    if (options.recipe.needs_calibration()) {
+      options.texts = texts("text.jsonl", 14, 150);
+      options.texts.erase(options.texts.begin(), options.texts.begin() + 6);
+    }
+    error_ = 0;
+    for (const LinearReport& one : quantize({}, options).linears) error_ += one.error;
+    return out;
+  }
+  double error_ = 0;  // of the last one's linears together
+
+ private:
+  TemporaryFolder folder_;
+  int count_ = 0;
+};
+
+// Of the first half's MLPs, where few texts tell them apart; the whole model is in the chapter's table.
+TEST_F(Task8_5_PruningOrder, SparseGptBelowWandaBelowMagnitude) {
+  const auto kl = [&](const std::string& method) {
+    return divergence(prune("re:model.layers.[0-3][.]mlp[.].*", fmt::format(R"({{"method": "{}"}})", method)),
+                      5, 200);
+  };
+  const double magnitude = kl("magnitude"), wanda = kl("wanda"), sparse_gpt = kl("sparsegpt");
+  EXPECT_GT(sparse_gpt, 0);
+  EXPECT_LT(wanda, 0.85 * magnitude);
+  EXPECT_LT(sparse_gpt, 0.5 * wanda);
+}
+
+// By what all three make small, the errors of the linears. What that does to answers takes more texts than a test has: the chapter's table.
+TEST_F(Task8_5_PruningOrder, JointlyBelowOneAfterTheOther) {
+  const auto error = [&](const std::string& stages) {
+    prune("re:model.layers.[01][.]", fmt::format(fmt::runtime(stages), kW4Channel));
+    return error_;
+  };
+  const double joint = error(R"({{"method": "sparsegpt", "scheme": {}}})");
+  const double then_gptq = error(R"({{"method": "sparsegpt"}}, {{"method": "gptq", "scheme": {}}})");
+  const double then_rtn = error(R"({{"method": "sparsegpt"}}, {{"method": "rtn", "scheme": {}}})");
+  EXPECT_GT(joint, 0);
+  EXPECT_LT(joint, 0.9 * then_gptq);
+  EXPECT_LT(then_gptq, 0.9 * then_rtn);
+}
+
+SweepOptions small_sweep(const std::filesystem::path& output) {
+  const QuantizeOptions small = small_options_of(output, recipe("rtn", "\"W8A16\""));
+  SweepOptions options;
+  options.model = small.model;
+  options.output = output;
+  options.bits = {3, 8};
+  options.group_sizes = {0, 16};
+  options.methods = {"rtn", "gptq", "sparsegpt"};
+  options.texts = small.texts;
+  options.windows = cut_windows(small.texts, 64);
+  return options;
+}
+
+TEST(Task8_5_Sweep, JudgesEveryCombination) {
+  TemporaryFolder folder;
+  const SweepOptions options = small_sweep(folder / "out");
+  const std::vector<SweepRow> rows = sweep({}, options);
+  ASSERT_EQ(rows.size(), 12u);
+  size_t at = 0;
+  for (const int64_t bits : options.bits)
+    for (const int64_t group_size : options.group_sizes)
+      for (const std::string& method : options.methods) {
+        const SweepRow& row = rows[at++];
+        EXPECT_EQ(row.method, method);
+        EXPECT_EQ(row.bits, bits);
+        EXPECT_EQ(row.group_size, group_size);
+        // Scales in f32, as this checkpoint is: 32 bits for 16 weights, or for a row of 48 and more. The rest is weight_shape, and
+        // words that 3 bits do not fill.
+        EXPECT_GT(row.bits_per_weight, static_cast<double>(bits) + (group_size > 0 ? 2 : 0.25));
+        EXPECT_LT(row.bits_per_weight, static_cast<double>(bits) + (group_size > 0 ? 2.4 : 0.9));
+        EXPECT_GT(row.kl.mean, 0);
+      }
+  for (size_t i = 0; i < 6; ++i)
+    EXPECT_LT(rows[i + 6].kl.mean, (rows[i].method == "sparsegpt" ? 1.0 : 0.1) * rows[i].kl.mean) << i;
+  EXPECT_LT(10 * rows[6].kl.mean, rows[8].kl.mean) << "two of four cost more than 8 bits";
+  // The same as by itself.
+  QuantizeOptions alone = small_options_of(
+      folder / "alone", recipe("gptq", R"({"weights": {"num_bits": 3, "type": "int", "group_size": 16}})"));
+  quantize({}, alone);
+  const auto model = load(folder / "alone"), base = load(options.model);
+  const auto clusters = evaluate({}, *model, base.get(), options.windows, {});
+  EXPECT_EQ(rows[4].kl.mean, estimate(clusters, [](const ClusterSums& sums) { return sums.kl; }).mean);
+
+  const auto files = files_of(folder / "out");
+  ASSERT_EQ(files.size(), 2u) << "the models are not kept";
+  const Json json = Json::parse(files.at("sweep.json"));
+  EXPECT_EQ(json.at("rows").size(), 12u);
+  EXPECT_EQ(json.at("rows")[4].at("kl"), rows[4].kl.mean);
+  EXPECT_TRUE(json.at("rows")[0].at("group_size").is_null());
+  EXPECT_EQ(files.at("sweep.svg"), sweep_picture(rows));
+}
+
+TEST(Task8_5_Sweep, ThePictureHasARowWhereItBelongs) {
+  const auto row = [](const char* method, int64_t bits, double bits_per_weight, double kl) {
+    return SweepRow{method, bits, 0, bits_per_weight, {kl, 0}, {}, 1, 1};
+  };
+  // 3.5 to 6 bits across 656 points, and divergences x 1000 of 1 to 100 up 348.
+  const std::vector<SweepRow> rows = {row("rtn", 4, 4.0, 0.1), row("rtn", 4, 4.5, 0.01),
+                                      row("gptq", 5, 5.5, 0.001)};
+  const std::string picture = sweep_picture(rows);
+  EXPECT_THAT(picture, HasSubstr("<circle cx=\"205.2\" cy=\"56.0\""));
+  EXPECT_THAT(picture, HasSubstr("<circle cx=\"336.4\" cy=\"230.0\""));
+  EXPECT_THAT(picture, HasSubstr("<circle cx=\"598.8\" cy=\"404.0\""));
+  EXPECT_THAT(picture, HasSubstr("<line x1=\"205.2\" y1=\"56.0\" x2=\"336.4\" y2=\"230.0\""));
+  EXPECT_THAT(picture, HasSubstr(">gptq<"));
+  EXPECT_TRUE(picture.ends_with("</svg>\n"));
+  // Nothing lost at all has a place too.
+  EXPECT_THAT(sweep_picture(std::vector{row("rtn", 8, 8, 0)}), ::testing::Not(HasSubstr("nan")));
+}
+
+TEST(Task8_5_Sweep, MistakesAreFoundBeforeAnythingIsWritten) {
+  TemporaryFolder folder;
+  const auto refusal = [&](const std::function<void(SweepOptions&)>& change) {
+    SweepOptions options = small_sweep(folder / "out");
+    change(options);
+    return error_of([&] { sweep({}, options); });
+  };
+  EXPECT_THAT(refusal([](SweepOptions& o) { o.group_sizes = {16, 36}; }), HasSubstr("groups of 36"));
+  EXPECT_THAT(refusal([](SweepOptions& o) { o.methods = {"rtn", "wanda"}; }), HasSubstr("wanda"));
+  EXPECT_THAT(refusal([](SweepOptions& o) { o.bits = {}; }), HasSubstr("expected bits"));
+  EXPECT_THAT(refusal([](SweepOptions& o) { o.texts = {}; }), HasSubstr("calibration"));
+  EXPECT_THAT(refusal([](SweepOptions& o) { o.windows = {}; }), HasSubstr("judge"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "out"));
+  std::filesystem::create_directory(folder / "out");
+  EXPECT_THAT(refusal([](SweepOptions&) {}), HasSubstr("is there already"));
+}
+
 struct Stopped {};
 
-// By GPTQ, and by methods that change norms too.
+// By GPTQ, by methods that change norms too, and by those that leave dense weights or two of four codes.
 class Task8_5_Resume : public ::testing::TestWithParam<std::string> {};
 INSTANTIATE_TEST_SUITE_P(
     Methods, Task8_5_Resume,
     ::testing::Values(
         R"({"method": "gptq", "scheme": {"weights": {"num_bits": 3, "type": "int", "group_size": 16}}})",
-        R"({"method": "awq", "scheme": "W8A8"})"),
-    [](const auto& info) { return info.index == 0 ? "Gptq" : "Awq"; });
+        R"({"method": "awq", "scheme": "W8A8"})",
+        R"({"method": "sparsegpt"}, {"method": "rtn", "scheme": "W8A8", "targets": ["re:.*down_proj"]})"),
+    [](const auto& info) { return info.index == 0   ? "Gptq"
+                                  : info.index == 1 ? "Awq"
+                                                    : "SparseGpt"; });
 
 TEST_P(Task8_5_Resume, GoesOnWhereItWasStoppedWithTheSameBytes) {
   TemporaryFolder folder;

@@ -110,6 +110,40 @@ TEST(Task8_5_Recipe, MistakesAreNamed) {
   expect_refused(stage(R"("method": "rtn", "scheme": "W4A16", "targets": [])"), "targets");
 }
 
+TEST(Task8_5_Recipe, PrunesAloneBeforeRoundingOrTogether) {
+  const auto linears = assigned(R"({"stages": [
+    {"method": "wanda", "targets": ["re:.*down_proj", "re:.*o_proj"]},
+    {"method": "sparsegpt", "scheme": "W4A16", "damping": 0.02, "targets": ["re:.*(gate|up)_proj"]},
+    {"method": "rtn", "scheme": "W8A16", "targets": ["re:.*o_proj"]}]})");
+  for (const CheckpointLinear& linear : linears) {
+    const auto is = [&](const char* part) { return linear.name.find(part) != std::string::npos; };
+    EXPECT_EQ(linear.prune_stage, is("down_proj") || is("o_proj") ? 0 : is("mlp") ? 1 : -1) << linear.name;
+    EXPECT_EQ(linear.stage, is("o_proj") ? 2 : is("gate_proj") || is("up_proj") ? 1 : -1) << linear.name;
+    EXPECT_EQ(linear.is_changed(), !is("q_proj") && !is("k_proj") && !is("v_proj")) << linear.name;
+  }
+  const auto needs_calibration = [](const std::string& stage) {
+    return parse_recipe("{\"stages\": [" + stage + "]}", "recipe.json", DType::bf16).needs_calibration();
+  };
+  EXPECT_FALSE(needs_calibration(R"({"method": "magnitude"}, {"method": "rtn", "scheme": "W8A16"})"));
+  EXPECT_TRUE(needs_calibration(R"({"method": "wanda"})"));
+}
+
+TEST(Task8_5_Recipe, MistakesInPruningAreNamed) {
+  const auto stages = [](const std::string& all) { return "{\"stages\": [" + all + "]}"; };
+  const std::string wanda = R"({"method": "wanda"})", rtn = R"({"method": "rtn", "scheme": "W8A16"})";
+  expect_refused(stages(R"({"method": "magnitude", "scheme": "W4A16"})"), "scheme", "magnitude has");
+  expect_refused(stages(R"({"method": "sparsegpt", "clipped_grids": true})"), "clipped_grids");
+  expect_refused(stages(R"({"method": "sparsegpt", "scheme": "W4A16", "actorder": "group"})"), "actorder");
+  expect_refused(stages(wanda + ", " + wanda), "pruned by stages[0]", "stages[1]");
+  expect_refused(stages(rtn + ", " + wanda), "rounded by stages[0]", "stages[1]");
+  expect_refused(stages(wanda + R"(, {"method": "sparsegpt", "scheme": "W4A16"})"), "pruned by stages[0]");
+  expect_refused(stages(wanda + R"(, {"method": "smoothquant"}, )" + rtn), "smoothquant", "before");
+  expect_refused(stages(R"({"method": "smoothquant"})"), "no stage");
+  expect_refused(
+      stages(R"({"method": "sparsegpt", "scheme": {"weights": {"num_bits": 4, "group_size": 2}}})"),
+      "groups of 2", "multiple of 4");
+}
+
 TEST(Task8_5_Recipe, APatternThatNamesNothingIsRefused) {
   expect_refused(R"({"stages": [{"method": "rtn", "scheme": "W4A16", "targets": ["re:.*qkv"]}]})",
                  "re:.*qkv");
