@@ -194,17 +194,7 @@ void MoeMlp::forward(const OpContext& ctx, const Norm& norm, ResidualStream& str
 
 void MoeMlp::run_here(const OpContext& ctx, const MoeExpertsArgs& args) const {
   if (local_numbers_.defined()) find_local_experts(ctx, args.expert_ids, local_numbers_);
-  if (!stored_) return moe_experts(ctx, args);
-  const auto part = [](int64_t number) { return static_cast<size_t>(number); };
-  const ExpertProducts products{
-      std::ssize(stored_->down.out_parts()), stored_->down.in_features(),
-      [&](const OpContext& here, int64_t expert, const Tensor& x, const Tensor& out) {
-        stored_->gate_up.forward_parts(here, part(2 * expert), 2, x, out);
-      },
-      [&](const OpContext& here, int64_t expert, const Tensor& x, const Tensor& out) {
-        stored_->down.forward_parts(here, part(expert), 1, x, out);
-      }};
-  moe_experts_by_products(ctx, args, products);
+  stored_ ? run_stored(ctx, args) : moe_experts(ctx, args);
 }
 
 void MoeMlp::add_shared(const OpContext& ctx, const Tensor& n, const Tensor& out) const {
@@ -221,5 +211,18 @@ void MoeMlp::add_shared(const OpContext& ctx, const Tensor& n, const Tensor& out
   add_shared_expert(ctx, gate_logits, shared, out);
 }
 // <<< task 2.7
+
+void MoeMlp::run_stored(const OpContext& ctx, const MoeExpertsArgs& args) const {
+  const auto part = [](int64_t number) { return static_cast<size_t>(number); };
+  const ExpertProducts products{
+      std::ssize(stored_->down.out_parts()), stored_->down.in_features(),
+      [&](const OpContext& here, int64_t expert, const Tensor& x, const Tensor& out) {
+        stored_->gate_up.forward_parts(here, part(2 * expert), 2, x, out);
+      },
+      [&](const OpContext& here, int64_t expert, const Tensor& x, const Tensor& out) {
+        stored_->down.forward_parts(here, part(expert), 1, x, out);
+      }};
+  moe_experts_by_products(ctx, args, products);
+}
 
 }  // namespace ladder

@@ -56,6 +56,7 @@ class MoeMlp final : public Mlp {
     Parameter gate;
   };
   void run_here(const OpContext& ctx, const MoeExpertsArgs& args) const;  // as RunHere
+  void run_stored(const OpContext& ctx, const MoeExpertsArgs& args) const;
   // out += what the shared expert makes of n.
   void add_shared(const OpContext& ctx, const Tensor& n, const Tensor& out) const;
 
