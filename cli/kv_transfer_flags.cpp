@@ -114,8 +114,8 @@ std::function<MadeKvConnector(const ExecutorOptions&)> KvTransferFlags::maker() 
     const std::shared_ptr<KvTransferConnector> connector(
         new KvTransferConnector(config, model_fingerprint(options.model, options.config.load_format), layout),
         [layout](KvTransferConnector* ending) {
-          report_compression(ending->compression(), layout);
-          delete ending;
+          const std::unique_ptr<KvTransferConnector> owned(ending);
+          report_compression(owned->compression(), layout);
         });
     if (config.produces())
       fmt::print(stderr, "ladder: other engines read keys and values at {} ({}; lease {:g} s)\n",

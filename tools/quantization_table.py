@@ -68,7 +68,7 @@ def main():
     parser.add_argument("--only", help="recipes whose name has this in it")
     args = parser.parse_args()
     # With --only: the rows of the file that are not measured again.
-    results = json.loads(args.out.read_text())["results"] if args.only and args.out else []
+    results = json.loads(args.out.read_text())["results"] if args.only and args.out and args.out.exists() else []
     commit = run(["git", "rev-parse", "--short", "HEAD"]).strip()
     print("| recipe | bytes | perplexity | delta NLL x 1000 | KLD x 1000 | same top | seconds |")
     print("|---|---|---|---|---|---|---|")

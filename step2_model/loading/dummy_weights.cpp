@@ -51,7 +51,9 @@ int parts_of_some_experts(const Parameter& parameter) {
   const int parts = parameter.name.ends_with(".experts.gate_up.weight") ? 2
                     : parameter.name.ends_with(".experts.down.weight")  ? 1
                                                                         : 0;
-  return parts > 0 && parameter.num_parts != parts * parameter.tensor.dim(0) ? parts : 0;
+  return parts > 0 && parameter.tensor.ndim() == 3 && parameter.num_parts != parts * parameter.tensor.dim(0)
+             ? parts
+             : 0;
 }
 
 // The part of an expert that is on another rank is not looked at, whatever it is; any other has to have its shape.

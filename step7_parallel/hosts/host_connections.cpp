@@ -181,7 +181,7 @@ HostConnection connect_to_host(const HostAddress& address, const HostSecret& sec
         return {std::move(socket), address, note};
       }
       why = "the connection ended before the other side had said who it is";
-    } else if (!timeouts.waits_for_listener) {
+    } else if (!timeouts.waits_for_listener && errno == ECONNREFUSED) {
       fail("{}: no connection: {}", address.str(), why);
     }
     std::this_thread::sleep_for(kPause);

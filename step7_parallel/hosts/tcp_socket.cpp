@@ -112,9 +112,10 @@ FileDescriptor listen_on(const HostAddress& address, int backlog) {
 
 FileDescriptor try_to_connect(const HostAddress& address, Clock::time_point deadline, std::string& why) {
   const Addresses found = look_up(address, 0, why);
+  int error = 0;
   for (const addrinfo* one = found.get(); one != nullptr; one = one->ai_next) {
     FileDescriptor socket(::socket(one->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    int error = 0;
+    error = 0;
     if (!socket || (::connect(socket.number(), one->ai_addr, one->ai_addrlen) != 0 && errno != EINPROGRESS)) {
       error = errno;
     } else {
@@ -129,6 +130,7 @@ FileDescriptor try_to_connect(const HostAddress& address, Clock::time_point dead
     if (error == 0) return socket;
     why = std::strerror(error);
   }
+  errno = error;
   return {};
 }
 

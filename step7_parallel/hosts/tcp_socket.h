@@ -24,8 +24,8 @@ bool is_loopback(const std::string& host);
 
 // A socket that listens there and waits for nothing (O_NONBLOCK); port 0: one that is free. Error: it cannot.
 FileDescriptor listen_on(const HostAddress& address, int backlog);
-// One attempt, given up at the deadline. `why`: what became of it where there is no socket. Error: the name stands for
-// nothing that will come to be.
+// One attempt, given up at the deadline. `why`, and errno: what became of it where there is no socket. Error: the name stands
+// for nothing that will come to be.
 FileDescriptor try_to_connect(const HostAddress& address, std::chrono::steady_clock::time_point deadline,
                               std::string& why);
 

@@ -31,7 +31,7 @@ class Cli_DisaggregatedNetwork : public ::testing::Test {
                     "--max-model-len=512", "--kv-load-timeout=" + load_timeout});
       network_.run_on(side, [&] { servers_[side] = std::make_unique<RunningServer>(std::move(flags)); });
     };
-    start(kPrompts, {"--kv-role=producer", "--kv-listen=tcp://10.77.0.1:0", "--kv-lease=1"});
+    start(kPrompts, {"--kv-role=producer", "--kv-listen=tcp://10.77.0.1:0", "--kv-lease=6"});
     start(kAnswers, {"--kv-role=consumer"});
     unsetenv("LADDER_SECRET");
     ASSERT_TRUE(servers_[kPrompts]->ready() && servers_[kAnswers]->ready());
@@ -95,7 +95,7 @@ class Cli_DisaggregatedNetwork : public ::testing::Test {
     for (const Side side : {kPrompts, kAnswers})
       for (const char* name : {"num_requests_running", "num_requests_waiting_for_kv", "num_held_kv_blocks",
                                "kv_cache_usage_perc"})
-        EXPECT_TRUE(eventually([&] { return metric(side, name) == 0; })) << side << " " << name;
+        EXPECT_TRUE(eventually([&] { return metric(side, name) == 0; }, 60s)) << side << " " << name;
   }
 
   NetworkNamespaces network_;

@@ -11,6 +11,7 @@
 #include <charconv>
 #include <cstring>
 #include <deque>
+#include <future>
 #include <optional>
 
 #include "step7_parallel/hosts/host_connections.h"
@@ -26,8 +27,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kMostStreams = 16;
-constexpr size_t kMostIncomplete = 16;  // channels at once; of more the oldest is dropped
-constexpr std::chrono::seconds kCompletion{5};
+constexpr size_t kMostIncomplete = 64;  // channels at once; of more the oldest is dropped
+constexpr std::chrono::seconds kCompletion{30};
 
 // A connection's note. The channel's number is drawn by its connector and is long enough that nobody guesses it: whoever does
 // not know it cannot put a connection of his own among another's.
@@ -54,14 +55,21 @@ std::string options_text(int num_streams) {
 // The channels of which some connections are still to come.
 class IncompleteChannels {
  public:
-  // The connections of a channel that this one completes, in order. Who says what cannot be, or comes a second time, is dropped.
+  // The connections of a channel that this one completes, in order. Who says what cannot be, comes a second time, or comes before
+  // the first of its channel, is dropped.
   std::optional<std::vector<HostConnection>> add(HostConnection connection) {
     StreamNote note;
     std::memcpy(&note, connection.note.data(), sizeof note);
     if (!note.is_one()) return {};
+    std::vector<HostConnection> whole;
+    if (note.num_streams == 1) {
+      whole.push_back(std::move(connection));
+      return whole;
+    }
     const auto is_its = [&](const Incomplete& one) { return one.channel == note.channel; };
     auto place = std::ranges::find_if(channels_, is_its);
     if (place == channels_.end()) {
+      if (note.index != 0) return {};
       if (channels_.size() == kMostIncomplete) channels_.pop_front();
       channels_.push_back({note.channel, std::vector<std::optional<HostConnection>>(note.num_streams),
                            Clock::now() + kCompletion});
@@ -71,7 +79,6 @@ class IncompleteChannels {
     place->streams[note.index] = std::move(connection);
     if (!std::ranges::all_of(place->streams, [](const auto& stream) { return stream.has_value(); }))
       return {};
-    std::vector<HostConnection> whole;
     for (auto& stream : place->streams) whole.push_back(std::move(*stream));
     channels_.erase(place);
     return whole;
@@ -165,11 +172,18 @@ std::unique_ptr<KvChannel> connect_by_tcp(std::string_view place, KvDeadline dea
   StreamNote note;
   note.num_streams = static_cast<uint8_t>(parsed.num_streams);
   std::copy_n(drawn.begin(), note.channel.size(), note.channel.begin());
+  const auto connect = [&](StreamNote of_stream) {
+    return connect_to_host(parsed.address, secret, left_until(deadline),
+                           {.waits_for_listener = listening == KvListening::may_begin},
+                           std::bit_cast<ConnectionNote>(of_stream));
+  };
+  // The first begins the channel over there; the others come at once, so that a slow link delays them all only once.
   std::vector<HostConnection> connections;
-  for (; note.index < note.num_streams; ++note.index)
-    connections.push_back(connect_to_host(parsed.address, secret, left_until(deadline),
-                                          {.waits_for_listener = listening == KvListening::may_begin},
-                                          std::bit_cast<ConnectionNote>(note)));
+  connections.push_back(connect(note));
+  std::vector<std::future<HostConnection>> others;
+  for (++note.index; note.index < note.num_streams; ++note.index)
+    others.push_back(std::async(std::launch::async, connect, note));
+  for (std::future<HostConnection>& other : others) connections.push_back(other.get());
   return channel_over(std::move(connections));
 }
 

@@ -54,6 +54,21 @@ class PassingFolder {
   std::filesystem::path path_;
 };
 
+// A folder that nothing was written into does not stay.
+class RemovedIfEmpty {
+ public:
+  explicit RemovedIfEmpty(const std::filesystem::path& path) : path_(path) {}
+  ~RemovedIfEmpty() {
+    std::error_code ignored;
+    std::filesystem::remove(path_, ignored);
+  }
+  RemovedIfEmpty(const RemovedIfEmpty&) = delete;
+  RemovedIfEmpty& operator=(const RemovedIfEmpty&) = delete;
+
+ private:
+  const std::filesystem::path& path_;
+};
+
 }  // namespace
 
 std::vector<Recipe> sweep_recipes(const SweepOptions& options, DType checkpoint_dtype) {
@@ -89,6 +104,7 @@ std::vector<SweepRow> sweep(const OpContext& ctx, const SweepOptions& options) {
   const WeightBits weight_bits(checkpoint, linears);
   const std::unique_ptr<Model> base = load(ctx, options.model);
   std::filesystem::create_directories(options.output);
+  const RemovedIfEmpty unused(options.output);
   std::vector<SweepRow> rows;
   for (const Recipe& recipe : recipes) {
     const PassingFolder folder(options.output / "model");

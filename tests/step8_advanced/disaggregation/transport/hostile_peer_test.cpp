@@ -283,7 +283,7 @@ TEST(Task8_7_Streams, WhoJoinsAnothersStreamsIsDropped) {
   first.say({reinterpret_cast<const char*>(message.data()), message.size()});
   // Of those that are never completed the oldest makes room.
   std::vector<std::unique_ptr<RawStream>> others;
-  for (int i = 0; i < 17; ++i)
+  for (int i = 0; i < 65; ++i)
     others.push_back(std::make_unique<RawStream>(address, 2, 0, static_cast<char>(i)));
   EXPECT_EQ(others[0]->hear(), "");
   const auto connected = connect_for_kv(listener->address(), far(), kSecret);
