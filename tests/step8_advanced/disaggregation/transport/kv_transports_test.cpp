@@ -277,7 +277,7 @@ TEST_P(Transports, WhoIsGoneIsNotWaitedFor) {
   listener_.reset();
   const auto begin = Clock::now();
   EXPECT_THAT(error_of([&] { connect_for_kv(address, begin + 60s, HostSecret{}, KvListening::has_begun); }),
-              HasSubstr(address.substr(address.find("://") + 3)));
+              HasSubstr(place_of(address)));
   EXPECT_LT(Clock::now() - begin, 30s);
 }
 
