@@ -70,19 +70,22 @@ void Linear::forward(const OpContext& ctx, const Tensor& x, const Tensor& out) c
 }
 
 void Linear::forward_partial(const OpContext& ctx, const Tensor& x, const Tensor& out) const {
-  method_->apply(ctx, shape_of_product(ctx), tensors_, x, out);
+  if (shape_.bias && reduce_) return method_->apply(ctx, shape_of_product(ctx), tensors_, x, out);
+  method_->apply(ctx, shape_, tensors_, x, out);
 }
 
 LinearShape Linear::shape_of_product(const OpContext& ctx) const {
   // Every rank's result is a part of a sum, so only one of them may bring the bias.
   LinearShape shape = shape_;
-  shape.bias = shape_.bias && (!reduce_ || tp_group(ctx).rank() == 0);
+  shape.bias = tp_group(ctx).rank() == 0;
   return shape;
 }
 
 void Linear::forward_parts(const OpContext& ctx, size_t first, size_t count, const Tensor& x,
                            const Tensor& out) const {
-  method_->apply_parts(ctx, shape_of_product(ctx), tensors_, first, count, x, out);
+  if (shape_.bias && reduce_)
+    return method_->apply_parts(ctx, shape_of_product(ctx), tensors_, first, count, x, out);
+  method_->apply_parts(ctx, shape_, tensors_, first, count, x, out);
 }
 
 Linear::Linear(const OpContext& ctx, std::string name, LinearShards shards, const LinearOptions& options)
