@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <numeric>
 #include <span>
@@ -43,6 +44,10 @@ class ReferenceModel {
   const DecoderSpec& spec() const { return spec_; }
   // Replaces a weight, by its checkpoint name without "model.": to see what a quantized one would do.
   Row& weight(const std::string& name) { return weights_.at(name); }
+
+  // By how much, at the least, a router's choice was made in what logits() computed so far, in units of the router's
+  // logits: where it is near 0 another order of the same sums may choose another expert, and be as right.
+  double narrowest_choice() const { return narrowest_choice_; }
 
   // logits[position][token]
   std::vector<Row> logits(std::span<const int32_t> token_ids) const {
@@ -229,9 +234,11 @@ class ReferenceModel {
         if (is_left(e) && logits[e] > logits[best]) best = e;
       double total = 0;
       for (size_t e = 0; e < logits.size(); ++e) {
-        const double distance = (logits[best] - logits[e]) / std::max(std::abs(logits[e]), logits[best]);
-        if (is_left(e) && distance <= 2 * spec_.experts.rule.jitter)
-          total += std::exp(logits[e] - logits[best]);
+        if (!is_left(e)) continue;
+        const double distance = logits[best] - logits[e];
+        const double limit = 2 * spec_.experts.rule.jitter * std::max(std::abs(logits[e]), logits[best]);
+        if (distance <= limit) total += std::exp(-distance);
+        if (e != best) note_choice(std::min(distance, std::abs(distance - limit)));
       }
       chosen.push_back(best);
       const std::string prefix = block + "experts." + std::to_string(best) + ".";
@@ -247,12 +254,14 @@ class ReferenceModel {
     const RouterRule& rule = spec_.experts.rule;
     Row scores = project(block + "gate", x);
     if (rule.score == RouterScore::sparsemixer) return run_sparsemixer(block, names, x, scores);
-    double total = 0, chosen = 0;
-    for (double& score : scores) total += score = std::exp(score);
     std::vector<size_t> order(scores.size());
     std::iota(order.begin(), order.end(), size_t{0});
     std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) { return scores[a] > scores[b]; });
-    order.resize(static_cast<size_t>(rule.top_k));
+    const auto top_k = static_cast<size_t>(rule.top_k);
+    if (top_k < order.size()) note_choice(scores[order[top_k - 1]] - scores[order[top_k]]);
+    order.resize(top_k);
+    double total = 0, chosen = 0;
+    for (double& score : scores) total += score = std::exp(score);
     for (const size_t expert : order) chosen += scores[expert];
 
     Row out(x.size());
@@ -272,6 +281,8 @@ class ReferenceModel {
     return out;
   }
 
+  void note_choice(double margin) const { narrowest_choice_ = std::min(narrowest_choice_, margin); }
+
   static void add(Row& x, const Row& y) {
     for (size_t i = 0; i < x.size(); ++i) x[i] += y[i];
   }
@@ -280,6 +291,7 @@ class ReferenceModel {
   std::map<std::string, Row> weights_;
   std::vector<float> inv_freq_;
   double attention_factor_ = 1.0;
+  mutable double narrowest_choice_ = std::numeric_limits<double>::infinity();
 };
 
 }  // namespace ladder::testing
