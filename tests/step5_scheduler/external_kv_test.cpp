@@ -5,6 +5,7 @@
 #include "tests/step5_scheduler/checked_index.h"
 #include "tests/step5_scheduler/fake_kv_connector.h"
 #include "tests/step5_scheduler/random_day.h"
+#include "tests/support/numerics.h"
 
 namespace ladder {
 namespace {
@@ -491,7 +492,7 @@ void random_connected_day(uint64_t seed, int delay) {
 }
 
 TEST(Task8_7_Scheduler, RandomDays) {
-  const uint64_t first = std::random_device{}();
+  const uint64_t first = testing::fresh_seed();
   for (uint64_t seed = first; seed < first + 400 && !HasFailure(); ++seed)
     random_connected_day(seed, static_cast<int>(seed % 3));
 }

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "step1_layers/core/error.h"
+#include "tests/support/numerics.h"
 
 namespace ladder {
 namespace {
@@ -106,8 +107,8 @@ pid_t child_that(const std::function<bool()>& work) {
 }
 
 TEST(Task7_1_StepRing, EveryReaderGetsEveryMessageInOrder) {
-  const uint64_t seed = std::random_device()();
-  SCOPED_TRACE(seed);
+  const uint64_t seed = testing::fresh_seed();
+  SCOPED_TRACE("LADDER_TEST_SEED=" + std::to_string(seed));
   for (const StepRingShape& shape :
        {StepRingShape{1, 1, 64}, {2, 2, 100}, {3, 4, 1000}, {2, 1, 20000}, {4, 16, 7}})
     for (const auto spin : {0us, 50us}) {
