@@ -49,11 +49,12 @@ DType DirectModelFlags::dtype(const DecoderSpec& spec) const {
 }
 
 std::unique_ptr<Model> DirectModelFlags::load(const OpContext& ctx, const std::string& folder,
-                                              const DecoderSpec& spec) const {
+                                              const DecoderSpec& spec, KvCacheDType kv_cache_dtype) const {
   ProgressBar bar("loading", 0, "bytes");
   ModelOptions options;
   options.dtype = dtype(spec);
   options.makers.linear_method = make_quantized_linear_methods();
+  options.makers.kv_cache_dtype = kv_cache_dtype;
   options.progress = [&bar](int64_t done, int64_t total) {
     bar.set_total(total);
     bar.set(done);

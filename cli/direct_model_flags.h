@@ -18,7 +18,8 @@ class DirectModelFlags {
   // --dtype, or what the checkpoint says.
   DType dtype(const DecoderSpec& spec) const;
   // The model in this folder, dense or quantized, with a bar for its weights.
-  std::unique_ptr<Model> load(const OpContext& ctx, const std::string& folder, const DecoderSpec& spec) const;
+  std::unique_ptr<Model> load(const OpContext& ctx, const std::string& folder, const DecoderSpec& spec,
+                              KvCacheDType kv_cache_dtype = KvCacheDType::automatic) const;
 
  private:
   std::string dtype_ = "auto";

@@ -8,6 +8,7 @@
 #include "cli/flag_values.h"
 #include "cli/json_lines.h"
 #include "cli/terminal.h"
+#include "step1_layers/attention/kv_codes.h"
 #include "step1_layers/core/error.h"
 #include "step6_engine/load_engine.h"
 #include "step8_advanced/quantization/quantizer/evaluate.h"
@@ -22,6 +23,7 @@ struct EvalFlags {
   DirectModelFlags run;
   std::string model, base, data;
   std::string format = "table";
+  std::string kv_cache_dtype = "auto";
   int64_t window = 0;
   int64_t max_documents = 0;
   bool joined = false;
@@ -58,10 +60,11 @@ std::string summary_line(const EvalFlags& flags, DType dtype, int64_t window,
                          std::span<const Measure> measures) {
   std::string line = fmt::format(
       "{{\"summary\":{{\"model\":{},\"base\":{},\"data\":{},\"joined\":{},\"window\":{},\"dtype\":\"{}\","
+      "\"kv_cache_dtype\":\"{}\","
       "\"clusters\":{},\"tokens\":{},\"perplexity\":{}",
       json_string_literal(flags.model), flags.base.empty() ? "null" : json_string_literal(flags.base),
-      json_string_literal(flags.data), flags.joined, window, dtype_name(dtype), clusters.size(), tokens,
-      json_float(std::exp(measures[0].estimate.mean)));
+      json_string_literal(flags.data), flags.joined, window, dtype_name(dtype), flags.kv_cache_dtype,
+      clusters.size(), tokens, json_float(std::exp(measures[0].estimate.mean)));
   for (const Measure& measure : measures)
     line += fmt::format(",\"{0}\":{1},\"{0}_se\":{2}", measure.name, json_float(measure.estimate.mean),
                         json_float(measure.estimate.standard_error));
@@ -128,7 +131,8 @@ void run_eval(const EvalFlags& flags) {
   LADDER_CHECK(!windows.empty(), "{}: no text of two tokens or more, so there is nothing to predict",
                flags.data);
 
-  const std::unique_ptr<Model> model = flags.run.load(ctx, flags.model, folder.spec);
+  const std::unique_ptr<Model> model = flags.run.load(
+      ctx, flags.model, folder.spec, parse_kv_cache_dtype(flags.kv_cache_dtype, "--kv-cache-dtype"));
   std::unique_ptr<Model> base;
   if (base_folder) base = flags.run.load(ctx, flags.base, base_folder->spec);
   std::vector<ClusterSums> clusters;
@@ -164,6 +168,11 @@ RunCommand add_eval_command(CLI::App& app) {
                  "also how far --model is from this one: KL divergence over the whole vocabulary, how often "
                  "the likeliest token is the same, and the paired difference of the NLL")
       ->type_name("DIR");
+  app.add_option("--kv-cache-dtype", flags->kv_cache_dtype,
+                 "what --model, and not --base, keeps keys and values in: auto, fp8, int8 or int4")
+      ->check(CLI::IsMember({"auto", "fp8", "int8", "int4"}))
+      ->type_name("TYPE")
+      ->capture_default_str();
   app.add_flag("--joined", flags->joined, "the documents as one text, with an empty line between them");
   app.add_option("--window", flags->window,
                  "tokens of a window, which is the stride too: nothing of the one before is known [2048, or "

@@ -37,7 +37,7 @@ RankWidths rank_widths(const DecoderSpec& spec, const RunnerConfig& config) {
   return {spec.num_heads / ranks * spec.head_dim,
           std::max<int64_t>(spec.num_kv_heads / ranks, 1) * spec.head_dim,
           spec.intermediate_size / ranks,
-          spec.experts.intermediate_size / (config.expert_parallel ? ranks : num_expert_ranks(config)),
+          spec.experts.intermediate_size / (config.expert_parallel ? 1 : num_expert_ranks(config)),
           spec.experts.shared_intermediate_size / ranks,
           (spec.vocab_size + ranks - 1) / ranks};
 }

@@ -66,6 +66,26 @@ TEST(Cli_Eval, AModelAgainstItself) {
     EXPECT_NE(table.out.find(word), std::string::npos) << word << "\n" << table.out;
 }
 
+// Keys and values in fewer bits take a model further from itself.
+TEST(Cli_Eval, AKvCacheOfCodes) {
+  testing::TemporaryFolder folder;
+  testing::write_file(folder / "in.jsonl", ids_of(1, 60));
+  const auto kl = [&](const std::string& dtype) {
+    const BinaryResult result = eval(
+        {"--base", testing::tied_model(), "--window", "60", "--format", "jsonl", "--kv-cache-dtype", dtype},
+        (folder / "in.jsonl").string());
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    const Json summary = json_lines(result.out).back().at("summary");
+    EXPECT_EQ(summary.at("kv_cache_dtype"), dtype);
+    return summary.at("kl").get<double>();
+  };
+  EXPECT_EQ(kl("auto"), 0.0);
+  const double int8 = kl("int8"), int4 = kl("int4");
+  EXPECT_GT(int8, 0.0);
+  EXPECT_GT(kl("fp8"), int8);
+  EXPECT_GT(int4, 10 * int8);
+}
+
 TEST(Cli_Eval, MistakesAreOneLine) {
   testing::TemporaryFolder folder;
   testing::write_file(folder / "in.jsonl", ids_of(1, 30));
@@ -82,6 +102,7 @@ TEST(Cli_Eval, MistakesAreOneLine) {
   expect_refused(eval({"--base", (folder / "none").string()}, data), "none");
   expect_refused(eval({"--device", "cuda"}, data), "--device cuda");
   expect_refused(eval({"--kernel", "matmul=none"}, data), "--kernel");
+  expect_refused(eval({"--kv-cache-dtype", "int2"}, data), "--kv-cache-dtype");
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <numeric>
 
 #include "step1_layers/core/error.h"
+#include "step4_runner/kv_cache_size.h"
 
 namespace ladder {
 namespace {
@@ -26,12 +27,7 @@ TextPass::TextPass(Model& model, const OpContext& ctx, int64_t max_tokens)
   ctx_.arena = &arena_;
   ctx_.batch_invariant = model.dtype() == DType::f32;
   const int64_t blocks = (max_tokens + kBlockSize - 1) / kBlockSize;
-  for (const KvCacheSpec& spec : model.kv_cache_specs()) {
-    KvCacheView view;
-    view.k = Tensor::empty({blocks, kBlockSize, spec.num_kv_heads, spec.k_dim}, spec.dtype);
-    view.v = Tensor::empty({blocks, kBlockSize, spec.num_kv_heads, spec.v_dim}, spec.dtype);
-    caches_.push_back(view);
-  }
+  caches_ = allocate_kv_caches(model.kv_cache_specs(), blocks, kBlockSize, ctx.device);
 }
 
 void TextPass::forward(std::span<const int32_t> ids, const Tensor& hidden,
