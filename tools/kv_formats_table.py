@@ -73,7 +73,7 @@ def main():
             summary = run(["./ladder", "eval", "--model", args.model, "--base", args.model, "--dtype", "f32", "--data",
                            "models/tinyworld/eval/text.jsonl", "--format", "jsonl", *cache])[-1]["summary"]
             results.append({"kv_cache_dtype": dtype, "found": found, "eval": summary})
-            tokens = {answer["index"]: answer["prompt_tokens"] for answer in answers}
+            tokens = {answer["index"]: len(answer["prompt_token_ids"]) for answer in answers}
 
     lengths = []
     for sentences in SENTENCES:
