@@ -73,7 +73,7 @@ RUNG_TEST(Hidden8_4_QuantizedMatmul, RandomProducts, "quantized_matmul", rungs_o
   Random random;
   SCOPED_TRACE(random.describe());
   int taken = 0;
-  for (int round = 0; round < 150 && !HasFailure(); ++round) {
+  for (int round = 0; round < 150 && !::testing::Test::HasFailure(); ++round) {
     const Product product = random_product(random, round % 2 == 0);
     QuantizedMatmulArgs args = product.args;
     args.weight = &product.weight;
