@@ -38,4 +38,12 @@ struct StoredLinear {
   bool operator==(const StoredLinear&) const = default;
 };
 
+// What a checkpoint says about keys and values: its tensors k_scale and v_scale, of each layer, are for such a cache.
+struct StoredKvCache {
+  QuantizationArgs args = {};  // tensor: one scale a layer; dynamic: none is stored
+  bool per_head = false;       // one a key and value head ("attn_head")
+
+  bool operator==(const StoredKvCache&) const = default;
+};
+
 }  // namespace ladder

@@ -43,7 +43,7 @@ from tokenizers.models import WordLevel
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from make_checkpoints import MIN_EFFECT, MIN_GAP, all_logits, config_file, golden_prompt, randomize, sizes, write_json
-from quantized_reader import exact_model, round_e4m3
+from quantized_reader import exact_model, is_kv_scale, round_e4m3
 
 NUM_GREEDY, NUM_GREEDY_INPUTS = 12, 3
 MIN_TIE = 2e-6
@@ -71,8 +71,8 @@ def scheme(weights, inputs=None, targets=("Linear",)):
     return {"targets": list(targets), "weights": weights} | ({"input_activations": inputs} if inputs else {})
 
 
-def ct(*schemes, preset=None, ignore=HEAD, gptq=False):
-    return {"tool": "llmcompressor", "schemes": schemes, "preset": preset, "ignore": ignore, "gptq": gptq}
+def ct(*schemes, preset=None, ignore=HEAD, gptq=False, kv=None):
+    return {"tool": "llmcompressor", "schemes": schemes, "preset": preset, "ignore": ignore, "gptq": gptq, "kv": kv}
 
 
 def gptq(bits, group_size, desc_act=False, sym=True, form="gptq"):
@@ -145,6 +145,9 @@ CASES = {
     # At the end, because a case's seed is its place. Made by an older llm-compressor.
     "ct_w4a16_actorder_group": dict(
         by=ct(scheme(weights(4, group_size=32, actorder="group")), gptq=True), family="qwen3", tied=True, **SMALL),
+    # With scales of keys and values, which the logits do not depend on: they are for a cache in 8 bits.
+    "ct_w4a16_g32_kv_fp8": dict(
+        by=ct(scheme(weights(4, group_size=32)), kv=inputs("tensor", False, "float")), family="qwen3", **SMALL | dict(vocab=64)),
 }
 
 
@@ -216,7 +219,7 @@ def with_llmcompressor(case, model, base, out, generator):
         recipe = modifier(targets="Linear", scheme=by["preset"], ignore=by["ignore"])
     else:
         groups = {f"group_{i}": group for i, group in enumerate(by["schemes"])}
-        recipe = modifier(config_groups=groups, ignore=by["ignore"])
+        recipe = modifier(config_groups=groups, ignore=by["ignore"], kv_cache_scheme=by["kv"])
     data = Dataset.from_list(calibration(case["vocab"], generator))
     oneshot(model=model, tokenizer=AutoTokenizer.from_pretrained(base), dataset=data, recipe=[recipe],
             num_calibration_samples=len(data), max_seq_length=64)
@@ -286,6 +289,9 @@ def check_with_compressed_tensors(name, folder, prompts, linears):
     """transformers' answers in float32. Where compressed-tensors dequantizes to bfloat16 only, those and the weights."""
     in_bfloat16 = "fp4" in name or "mxfp8" in name
     theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16 if in_bfloat16 else torch.float32).eval()
+    for module in theirs.modules():
+        if hasattr(module, "kv_cache"):
+            module.quantization_enabled = False  # keys and values as they are
     error = max(relative(all_logits(theirs, p["token_ids"])[p["logit_positions"]], torch.tensor(p["logits"])) for p in prompts)
     checked = versions("compressed-tensors") | {"logits": error}
     if in_bfloat16:  # dequantized by the first run
@@ -356,6 +362,8 @@ def check_every_tensor_matters(name, folder, ids):
         other = Path(other)
         shutil.copy(folder / "config.json", other)
         for key, tensor in tensors.items():
+            if is_kv_scale(key):
+                continue
             if key.endswith("weight_shape") or (key.endswith(("qzeros", "g_idx")) and (tensor == tensor.roll(1)).all()):
                 continue  # a shape; zeros of symmetric files, the one group of a channel: nothing to move
             if tensor.dtype in (torch.float32, torch.float16, torch.bfloat16) and tensor.numel() > 1:

@@ -192,6 +192,11 @@ def read_linear(name, t, config):
     return ExactLinear(readers.get(form, read_plain)(t, group["weights"]), group["input_activations"], t.get("input_scale"))
 
 
+def is_kv_scale(name):
+    """Of a cache in 8 bits; here keys and values are as they are."""
+    return name.endswith((".self_attn.k_scale", ".self_attn.v_scale"))
+
+
 def exact_model(folder):
     """The model in float64, and its quantized linears by name."""
     config = json.loads((folder / "config.json").read_text())
@@ -201,7 +206,7 @@ def exact_model(folder):
     for name in [name for name, module in model.named_modules() if type(module).__name__.endswith("RMSNorm")]:
         parent, _, child = name.rpartition(".")
         setattr(model.get_submodule(parent), child, ExactNorm(model.get_submodule(name)))
-    tensors = load_file(folder / "model.safetensors")
+    tensors = {key: value for key, value in load_file(folder / "model.safetensors").items() if not is_kv_scale(key)}
     linears = {}
     for name in [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]:
         parts = {key[len(name) + 1:]: tensors.pop(key) for key in list(tensors) if key.startswith(name + ".")}

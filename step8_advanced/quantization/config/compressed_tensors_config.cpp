@@ -3,6 +3,7 @@
 //   format          of all groups, or "mixed-precision": each group's own
 //   config_groups   {name: {targets, weights, input_activations, output_activations, format}}, or {preset: targets}
 //   ignore          targets that are dense although a group names them
+//   kv_cache_scheme arguments for keys and values, with a strategy of its own: "attn_head"
 #include <algorithm>
 
 #include "step1_layers/core/error.h"
@@ -200,11 +201,24 @@ QuantizationGroup read_group(const std::string& name, const Json& json, const Co
 
 }  // namespace
 
+StoredKvCache parse_kv_cache_scheme(const Json& scheme, const std::string& what) {
+  StoredKvCache cache;
+  cache.per_head = lower_string(ConfigObject(scheme, what), "strategy", "") == "attn_head";
+  Json arguments = scheme;
+  if (cache.per_head) arguments["strategy"] = "tensor";  // of a head's numbers
+  cache.args = read_arguments(arguments, what, ScaleFormat::bf16);
+  LADDER_CHECK(cache.args.strategy == ScaleStrategy::tensor, "{}: expected the strategy tensor or attn_head",
+               what);
+  LADDER_CHECK(cache.args.symmetric, "{}: zero points of keys and values are not supported", what);
+  LADDER_CHECK(cache.args.actorder == ActivationOrder::none, "{}: keys and values have no actorder", what);
+  cache.args.scale_format = ScaleFormat::bf16;  // the tensors have a dtype of their own
+  return cache;
+}
+
 ReadGroups read_compressed_tensors(const ConfigObject& config) {
   refuse_unknown_keys(config, {"quant_method", "config_groups", "format", "ignore", "quantization_status",
                                "global_compression_ratio", "kv_cache_scheme", "sparsity_config",
                                "transform_config", "run_compressed", "version"});
-  refuse_unless_empty(config, "kv_cache_scheme", "a quantized KV cache is not supported");
   refuse_unless_empty(config, "transform_config", "transforms are not supported");
   if (const Json* sparsity = config.find("sparsity_config"); sparsity != nullptr && !sparsity->empty()) {
     const ConfigObject object(*sparsity, config.name("sparsity_config"));
@@ -218,6 +232,8 @@ ReadGroups read_compressed_tensors(const ConfigObject& config) {
   if (format == "mixed-precision") format.clear();
   ReadGroups read;
   read.ignored = string_list(config, "ignore");
+  if (const Json* scheme = config.find("kv_cache_scheme"); scheme != nullptr && !scheme->empty())
+    read.kv_cache = parse_kv_cache_scheme(*scheme, config.name("kv_cache_scheme"));
   const Json& groups = json_at(config.json(), "config_groups", config.name("config_groups"));
   LADDER_CHECK(groups.is_object() && !groups.empty(), "{}: expected groups by name, found {}",
                config.name("config_groups"), json_brief(groups));

@@ -58,11 +58,13 @@ std::string lower_string(const ConfigObject& config, const std::string& key, std
 }
 
 QuantizationConfig::QuantizationConfig(std::string what, std::vector<QuantizationGroup> groups,
-                                       std::vector<std::string> ignored, IgnoreRule ignore_rule)
+                                       std::vector<std::string> ignored, IgnoreRule ignore_rule,
+                                       std::optional<StoredKvCache> kv_cache)
     : what_(std::move(what)),
       groups_(std::move(groups)),
       ignored_(std::move(ignored)),
-      ignore_rule_(ignore_rule) {
+      ignore_rule_(ignore_rule),
+      kv_cache_(kv_cache) {
   const auto compile = [this](const std::string& target, std::string_view list) {
     const std::string name = fmt::format("{}: {} {}", what_, list, json_brief(Json(target)));
     if (!target.starts_with(kPattern) || patterns_.contains(target)) return;
@@ -101,7 +103,7 @@ QuantizationConfig QuantizationConfig::parse(std::string_view json, std::string_
     fail("{}: expected compressed-tensors, gptq, awq or fp8, found {}", config.name("quant_method"),
          json_brief(Json(method)));
   return QuantizationConfig(std::string(what), std::move(read.groups), std::move(read.ignored),
-                            read.ignore_rule);
+                            read.ignore_rule, read.kv_cache);
 }
 
 // >>> task 8.2.config: which target names a linear best, and whether a merged one's parts agree

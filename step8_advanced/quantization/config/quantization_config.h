@@ -5,6 +5,8 @@
 //   compressed-tensors   config_groups of targets and arguments, or preset names; ignore
 //   gptq, awq            one scheme for all linears but lm_head, routers and modules_to_not_convert
 //   fp8                  the same: E4M3 with one scale, or blocks
+//
+// Either of compressed-tensors and fp8 may say how keys and values are rounded too (kv_cache_scheme).
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -14,6 +16,7 @@
 #include <string_view>
 #include <vector>
 
+#include "step2_model/json.h"
 #include "step2_model/tokenizer/regex.h"
 #include "step8_advanced/quantization/stored_linear.h"
 
@@ -39,7 +42,8 @@ class QuantizationConfig {
  public:
   // Error, beginning with `what`: a target that is none of the three kinds, or a pattern that is none.
   QuantizationConfig(std::string what, std::vector<QuantizationGroup> groups,
-                     std::vector<std::string> ignored, IgnoreRule ignore_rule = IgnoreRule::target);
+                     std::vector<std::string> ignored, IgnoreRule ignore_rule = IgnoreRule::target,
+                     std::optional<StoredKvCache> kv_cache = std::nullopt);
   // `json` is the object as text; `what` begins every message ("DIR/config.json: quantization_config"). Error: see above, and
   // where it is malformed.
   static QuantizationConfig parse(std::string_view json, std::string_view what);
@@ -52,6 +56,7 @@ class QuantizationConfig {
 
   const std::vector<QuantizationGroup>& groups() const { return groups_; }
   const std::vector<std::string>& ignored() const { return ignored_; }
+  const std::optional<StoredKvCache>& kv_cache() const { return kv_cache_; }
 
  private:
   // Of a target or an entry of the ignore list, 0: not at all.
@@ -64,12 +69,17 @@ class QuantizationConfig {
   std::vector<QuantizationGroup> groups_;
   std::vector<std::string> ignored_;
   IgnoreRule ignore_rule_;
+  std::optional<StoredKvCache> kv_cache_;
   std::map<std::string, std::shared_ptr<const Regex>> patterns_;  // of every "re:"
 };
 
 // The object as compressed-tensors writes it, one config group per element, status "compressed"; parse() reads it
 // back to the same groups and ignore list. Scales in the model's dtype are not named in the file and read as bf16. Error:
 // a format that is not compressed-tensors' (gptq, awq, scales called weight_scale_inv), or one that cannot hold its scheme.
-std::string to_json(std::span<const QuantizationGroup> groups, std::span<const std::string> ignore);
+std::string to_json(std::span<const QuantizationGroup> groups, std::span<const std::string> ignore,
+                    const std::optional<StoredKvCache>& kv_cache = std::nullopt);
+// kv_cache_scheme's object alone; `what` begins every message. Error: an argument that is not known, zero points, another strategy than
+// tensor and attn_head.
+StoredKvCache parse_kv_cache_scheme(const Json& scheme, const std::string& what);
 
 }  // namespace ladder

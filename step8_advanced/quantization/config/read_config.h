@@ -13,6 +13,7 @@ struct ReadGroups {
   std::vector<QuantizationGroup> groups;
   std::vector<std::string> ignored;
   IgnoreRule ignore_rule = IgnoreRule::target;
+  std::optional<StoredKvCache> kv_cache = std::nullopt;
 };
 
 ReadGroups read_compressed_tensors(const ConfigObject& config);

@@ -89,7 +89,8 @@ std::string describe(const std::optional<StoredLinear>& linear) {
   return text;
 }
 
-std::string to_json(std::span<const QuantizationGroup> groups, std::span<const std::string> ignore) {
+std::string to_json(std::span<const QuantizationGroup> groups, std::span<const std::string> ignore,
+                    const std::optional<StoredKvCache>& kv_cache) {
   OrderedJson config;
   config["quant_method"] = "compressed-tensors";
   std::set<std::string> formats;
@@ -114,6 +115,10 @@ std::string to_json(std::span<const QuantizationGroup> groups, std::span<const s
   config["quantization_status"] = "compressed";
   config["global_compression_ratio"] = nullptr;
   config["kv_cache_scheme"] = nullptr;
+  if (kv_cache) {
+    config["kv_cache_scheme"] = arguments_json(kv_cache->args);
+    if (kv_cache->per_head) config["kv_cache_scheme"]["strategy"] = "attn_head";
+  }
   config["config_groups"] = config_groups;
   config["ignore"] = std::vector<std::string>(ignore.begin(), ignore.end());
   return config.dump(2);

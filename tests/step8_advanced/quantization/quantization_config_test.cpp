@@ -234,8 +234,6 @@ TEST(Task8_2_Config, NothingUnknownIsReadOver) {
   EXPECT_THAT(refusal(with(packed(kInt4), "format", "marlin-24")), HasSubstr("marlin-24"));
   EXPECT_THAT(refusal(with(packed(kInt4), "format", "int-quantized-2")), HasSubstr("int-quantized-2"));
   EXPECT_THAT(refusal(with(packed(kInt4), "format", "mixed-precision")), HasSubstr("format"));
-  EXPECT_THAT(refusal(with(packed(kInt4), "kv_cache_scheme", {{"num_bits", 8}})),
-              HasSubstr("kv_cache_scheme"));
   EXPECT_THAT(refusal(with(packed(kInt4), "transform_config", {{"config_groups", 1}})),
               HasSubstr("transform_config"));
   EXPECT_THAT(refusal(with(packed(kInt4), "sparsity_config", {{"format", "sparse-24-bitmask"}})),
