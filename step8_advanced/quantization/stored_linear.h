@@ -24,6 +24,8 @@ enum class StoredFormat : uint8_t {
   gptq,
   // AWQ's "gemm": qweight I32 [K, N/8], qzeros I32 [K/g, N/8], scales F16 [K/g, N]
   awq,
+  // not quantized: here only where two of four are kept
+  dense,
 };
 
 struct StoredLinear {
@@ -34,6 +36,8 @@ struct StoredLinear {
   bool zeros_are_one_less = true;  // gptq: checkpoint_format "gptq" stores zero - 1, "gptq_v2" the zero
   ScaleFormat stored_scales =
       ScaleFormat::bf16;  // plain, packed: what weight_scale is; the model's dtype as a rule
+  bool two_of_four =
+      false;  // plain, dense: compressed, bitmask and shape (linear/two_of_four.h) instead of weight
 
   bool operator==(const StoredLinear&) const = default;
 };

@@ -22,7 +22,8 @@ And int8's scale by token is absmax / 127.5: the number that gives a row its sca
 
 Needs torch, transformers, llmcompressor and gptqmodel; everything runs on the CPU. Two kinds of cases want other versions, so
 an environment of their own and --only: ct_w4a16_actorder_group llmcompressor 0.8.1, as later ones refuse it; awq_* gptqmodel
-7.7.0, as 7.6.0, the newest beside llmcompressor 0.14, asks for CUDA there.
+7.7.0, as 7.6.0, the newest beside llmcompressor 0.14, asks for CUDA there. And *_sparse_24 compressed-tensors 0.12.2, the
+last that writes that format.
 """
 
 import argparse
@@ -84,6 +85,10 @@ def gptq(bits, group_size, desc_act=False, sym=True, form="gptq"):
 
 def awq(group_size):
     return {"tool": "gptqmodel", "bits": 4, "group_size": group_size, "sym": False, "format": "gemm", "quant_method": "awq"}
+
+
+def sparse_24(preset=None):
+    return {"tool": "sparse_24", "preset": preset}
 
 
 QKV = r"re:.*self_attn\.(q|k|v)_proj$"
@@ -148,6 +153,9 @@ CASES = {
     # With scales of keys and values, which the logits do not depend on: they are for a cache in 8 bits.
     "ct_w4a16_g32_kv_fp8": dict(
         by=ct(scheme(weights(4, group_size=32)), kv=inputs("tensor", False, "float")), family="qwen3", **SMALL | dict(vocab=64)),
+    # Two of every four weights are kept, as bf16 or as codes.
+    "ct_sparse_24": dict(by=sparse_24(), family="qwen3", tied=True, layers=1, **SMALL | dict(vocab=64)),
+    "ct_fp8_dynamic_sparse_24": dict(by=sparse_24("FP8_DYNAMIC"), family="qwen3", layers=1, **SMALL | dict(vocab=64)),
 }
 
 
@@ -278,7 +286,35 @@ def with_this_script(case, model, base, out, generator):
     return {"script": Path(__file__).name}
 
 
-TOOLS = {"llmcompressor": with_llmcompressor, "gptqmodel": with_gptqmodel, "fp8": with_this_script}
+def with_sparse_24(case, model, base, out, generator):
+    """Pruned by magnitude and, with a preset, rounded to the nearest."""
+    from compressed_tensors import ModelCompressor
+    from compressed_tensors.compressors.sparse_compressors.sparse_24_bitmask import get_24_bytemasks
+    from compressed_tensors.config import Sparse24BitMaskConfig
+    from compressed_tensors.quantization import QuantizationConfig, apply_quantization_config
+
+    linears = [module for name, module in model.named_modules() if isinstance(module, torch.nn.Linear) and name not in HEAD]
+    for linear in linears:
+        linear.weight.data *= get_24_bytemasks(linear.weight.data)
+    config = None
+    if preset := case["by"]["preset"]:
+        config = QuantizationConfig(config_groups={preset: ["Linear"]}, ignore=HEAD, format="float-quantized")
+        apply_quantization_config(model, config)
+        for linear in linears:
+            linear.weight_scale.data = (linear.weight.abs().amax(1, keepdim=True) / 448).to(linear.weight_scale.dtype)
+    sparsity = Sparse24BitMaskConfig(targets=["Linear"], ignore=HEAD, global_sparsity=0.5)
+    compressor = ModelCompressor(sparsity_config=sparsity, quantization_config=config)
+    tensors = {name: tensor.contiguous() for name, tensor in compressor.compress(model).items()}
+    if case.get("tied"):
+        del tensors["lm_head.weight"]
+    out.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
+    shutil.copy(base / "config.json", out)
+    compressor.update_config(out)
+    return versions("compressed-tensors")
+
+
+TOOLS = {"llmcompressor": with_llmcompressor, "gptqmodel": with_gptqmodel, "fp8": with_this_script, "sparse_24": with_sparse_24}
 
 
 def relative(a, b):
@@ -343,7 +379,24 @@ def check_with_fine_grained_fp8(name, folder, prompts, linears):
     return {"transformers": transformers.__version__, "weights": worst}
 
 
-CHECKS = {"llmcompressor": check_with_compressed_tensors, "gptqmodel": check_with_gptqmodel, "fp8": check_with_fine_grained_fp8}
+def check_with_sparse_24(name, folder, prompts, linears):
+    """compressed-tensors' weights after decompression: the same numbers."""
+    from compressed_tensors.compressors import BaseCompressor
+    from compressed_tensors.config import Sparse24BitMaskConfig
+
+    compressor = BaseCompressor.load_from_registry("sparse-24-bitmask", config=Sparse24BitMaskConfig())
+    theirs = dict(compressor.decompress(str(folder)))
+    worst = 0.0
+    for linear_name, linear in linears.items():
+        scale = theirs.get(linear_name + ".weight_scale", torch.ones(1)).double()
+        worst = max(worst, (theirs[linear_name + ".weight"].double() * scale - linear.weight).abs().max().item())
+    if worst != 0.0:
+        raise SystemExit(f"{name}: compressed-tensors' weights differ by {worst:.1e}")
+    return versions("compressed-tensors") | {"weights": worst}
+
+
+CHECKS = {"llmcompressor": check_with_compressed_tensors, "gptqmodel": check_with_gptqmodel, "fp8": check_with_fine_grained_fp8,
+          "sparse_24": check_with_sparse_24}
 
 
 def smallest_tie(model, linears, ids):
@@ -364,7 +417,7 @@ def check_every_tensor_matters(name, folder, ids):
         for key, tensor in tensors.items():
             if is_kv_scale(key):
                 continue
-            if key.endswith("weight_shape") or (key.endswith(("qzeros", "g_idx")) and (tensor == tensor.roll(1)).all()):
+            if key.endswith(("weight_shape", ".shape")) or (key.endswith(("qzeros", "g_idx")) and (tensor == tensor.roll(1)).all()):
                 continue  # a shape; zeros of symmetric files, the one group of a channel: nothing to move
             if tensor.dtype in (torch.float32, torch.float16, torch.bfloat16) and tensor.numel() > 1:
                 changed = tensor * (1 + 0.1 * torch.randn(tensor.shape)).to(tensor.dtype)

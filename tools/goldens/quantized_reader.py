@@ -2,7 +2,7 @@
 
 exact_model(folder) is the transformers model in torch.float64 whose quantized linears are ExactLinear: the weight
 dequantized from the stored codes and scales without rounding, the input quantized as the scheme says. Formats:
-compressed-tensors (int-, float-, naive-, pack-quantized, nvfp4, mxfp4, mxfp8, mixed-precision), GPTQ v1 and v2, AWQ
+compressed-tensors (int-, float-, naive-, pack-quantized, nvfp4, mxfp4, mxfp8, mixed-precision, sparse-24-bitmask), GPTQ v1 and v2, AWQ
 gemm, fp8 (by tensor, and blocks with weight_scale_inv). Needs torch and transformers.
 """
 
@@ -42,6 +42,15 @@ def read_plain(t, args):
     if args["strategy"] == "group":
         return (weight - expand(zero, weight.shape, 1, args["group_size"])) * expand(scale, weight.shape, 1, args["group_size"])
     return (weight - zero) * scale  # [1] or [N, 1]
+
+
+def read_two_of_four(t):
+    """What is kept of each row, where its bits are set, lowest first."""
+    n, k = t["shape"].flatten().tolist()
+    mask = (t["bitmask"].unsqueeze(-1) >> torch.arange(8) & 1).flatten(1)[:, :k].bool()
+    weight = torch.zeros(n, k, dtype=torch.float64)
+    weight[mask] = t["compressed"].double().flatten()
+    return weight
 
 
 def read_packed(t, args):
@@ -173,6 +182,10 @@ def compressed_tensors_scheme(name, config):
 def read_linear(name, t, config):
     """The ExactLinear of the tensors t, by their names after the layer's."""
     method = config["quant_method"]
+    if "compressed" in t:
+        t["weight"] = read_two_of_four(t)
+        if "weight_scale" not in t:
+            return ExactLinear(t["weight"])
     if method == "gptq":
         return ExactLinear(read_gptq(t, config))
     if method == "awq":

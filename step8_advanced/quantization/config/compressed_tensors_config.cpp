@@ -3,6 +3,7 @@
 //   format          of all groups, or "mixed-precision": each group's own
 //   config_groups   {name: {targets, weights, input_activations, output_activations, format}}, or {preset: targets}
 //   ignore          targets that are dense although a group names them
+//   sparsity_config {format, targets, ignore}: linears that are kept in sparse-24-bitmask, quantized or not
 //   kv_cache_scheme arguments for keys and values, with a strategy of its own: "attn_head"
 #include <algorithm>
 
@@ -199,6 +200,22 @@ QuantizationGroup read_group(const std::string& name, const Json& json, const Co
   return group;
 }
 
+// Without "sparse-24-bitmask" weights are stored whole, zeros and all.
+TwoOfFourTargets read_sparsity(const ConfigObject& config) {
+  refuse_unknown_keys(config, {"format", "targets", "ignore", "sparsity_structure", "global_sparsity",
+                               "registry_requires_subclass"});
+  const std::string format = lower_string(config, "format", "");
+  if (format == "dense") return {};
+  LADDER_CHECK(format == "sparse-24-bitmask", "{}: expected dense or sparse-24-bitmask, found {}",
+               config.name("format"), json_brief(Json(format)));
+  const std::string structure = lower_string(config, "sparsity_structure", "2:4");
+  LADDER_CHECK(structure == "2:4", "{}: expected 2:4, found {}", config.name("sparsity_structure"),
+               json_brief(Json(structure)));
+  TwoOfFourTargets read{string_list(config, "targets"), string_list(config, "ignore")};
+  LADDER_CHECK(!read.targets.empty(), "{}: no targets", config.name("targets"));
+  return read;
+}
+
 }  // namespace
 
 StoredKvCache parse_kv_cache_scheme(const Json& scheme, const std::string& what) {
@@ -220,10 +237,6 @@ ReadGroups read_compressed_tensors(const ConfigObject& config) {
                                "global_compression_ratio", "kv_cache_scheme", "sparsity_config",
                                "transform_config", "run_compressed", "version"});
   refuse_unless_empty(config, "transform_config", "transforms are not supported");
-  if (const Json* sparsity = config.find("sparsity_config"); sparsity != nullptr && !sparsity->empty()) {
-    const ConfigObject object(*sparsity, config.name("sparsity_config"));
-    LADDER_CHECK(lower_string(object, "format", "") == "dense", "{}: expected dense", object.name("format"));
-  }
   const std::string status = lower_string(config, "quantization_status", "compressed");
   LADDER_CHECK(status == "compressed" || status == "frozen", "{}: expected compressed, found {}",
                config.name("quantization_status"), json_brief(Json(status)));
@@ -234,9 +247,16 @@ ReadGroups read_compressed_tensors(const ConfigObject& config) {
   read.ignored = string_list(config, "ignore");
   if (const Json* scheme = config.find("kv_cache_scheme"); scheme != nullptr && !scheme->empty())
     read.kv_cache = parse_kv_cache_scheme(*scheme, config.name("kv_cache_scheme"));
-  const Json& groups = json_at(config.json(), "config_groups", config.name("config_groups"));
-  LADDER_CHECK(groups.is_object() && !groups.empty(), "{}: expected groups by name, found {}",
-               config.name("config_groups"), json_brief(groups));
+  if (const Json* sparsity = config.find("sparsity_config"); sparsity != nullptr && !sparsity->empty())
+    read.two_of_four = read_sparsity(ConfigObject(*sparsity, config.name("sparsity_config")));
+  // Nothing is quantized where only keys and values are, or weights are only sparse.
+  const bool may_be_empty = read.kv_cache || !read.two_of_four.targets.empty();
+  const Json none = Json::object();
+  const Json& groups = may_be_empty && !config.has("config_groups")
+                           ? none
+                           : json_at(config.json(), "config_groups", config.name("config_groups"));
+  LADDER_CHECK(groups.is_object() && (may_be_empty || !groups.empty()),
+               "{}: expected groups by name, found {}", config.name("config_groups"), json_brief(groups));
   for (const auto& [name, json] : groups.items())
     read.groups.push_back(read_group(name, json, config, format));
   return read;

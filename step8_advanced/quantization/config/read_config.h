@@ -14,6 +14,7 @@ struct ReadGroups {
   std::vector<std::string> ignored;
   IgnoreRule ignore_rule = IgnoreRule::target;
   std::optional<StoredKvCache> kv_cache = std::nullopt;
+  TwoOfFourTargets two_of_four = {};
 };
 
 ReadGroups read_compressed_tensors(const ConfigObject& config);

@@ -73,12 +73,15 @@ std::string format_name(const StoredLinear& linear) {
       fail("gptq is not a format of compressed-tensors");
     case StoredFormat::awq:
       fail("awq is not a format of compressed-tensors");
+    case StoredFormat::dense:
+      fail("a linear that is not quantized has no format");
   }
   return "";
 }
 
 std::string describe(const std::optional<StoredLinear>& linear) {
   if (!linear) return "dense";
+  if (linear->format == StoredFormat::dense) return "dense in sparse-24-bitmask";
   const QuantizationArgs& args = linear->scheme.weights;
   const bool foreign = linear->format == StoredFormat::gptq || linear->format == StoredFormat::awq;
   const char* method = linear->format == StoredFormat::gptq ? "gptq" : "awq";
@@ -86,6 +89,7 @@ std::string describe(const std::optional<StoredLinear>& linear) {
       fmt::format("{} with weights {}", foreign ? method : format_name(*linear), arguments_json(args).dump());
   if (linear->scheme.input_activations)
     text += " and activations " + arguments_json(*linear->scheme.input_activations).dump();
+  if (linear->two_of_four) text += " in sparse-24-bitmask";
   return text;
 }
 
