@@ -23,7 +23,7 @@ And int8's scale by token is absmax / 127.5: the number that gives a row its sca
 Needs torch, transformers, llmcompressor and gptqmodel; everything runs on the CPU. Two kinds of cases want other versions, so
 an environment of their own and --only: ct_w4a16_actorder_group llmcompressor 0.8.1, as later ones refuse it; awq_* gptqmodel
 7.7.0, as 7.6.0, the newest beside llmcompressor 0.14, asks for CUDA there. And *_sparse_24 compressed-tensors 0.12.2, the
-last that writes that format.
+last that writes that format; modelopt_* nvidia-modelopt.
 """
 
 import argparse
@@ -156,6 +156,8 @@ CASES = {
     # Two of every four weights are kept, as bf16 or as codes.
     "ct_sparse_24": dict(by=sparse_24(), family="qwen3", tied=True, layers=1, **SMALL | dict(vocab=64)),
     "ct_fp8_dynamic_sparse_24": dict(by=sparse_24("FP8_DYNAMIC"), family="qwen3", layers=1, **SMALL | dict(vocab=64)),
+    # Scales without a dimension, and those of keys and values below their projections.
+    "modelopt_fp8_kv_fp8": dict(by={"tool": "modelopt"}, family="llama", layers=1, **SMALL | dict(vocab=64)),
 }
 
 
@@ -314,7 +316,22 @@ def with_sparse_24(case, model, base, out, generator):
     return versions("compressed-tensors")
 
 
-TOOLS = {"llmcompressor": with_llmcompressor, "gptqmodel": with_gptqmodel, "fp8": with_this_script, "sparse_24": with_sparse_24}
+def with_modelopt(case, model, base, out, generator):
+    """FP8, keys and values too."""
+    import modelopt.torch.quantization as mtq
+    from modelopt.torch.export import export_hf_checkpoint
+    from modelopt.torch.quantization.utils import update_quant_cfg_with_kv_cache_quant
+
+    config = update_quant_cfg_with_kv_cache_quant(mtq.FP8_DEFAULT_CFG, mtq.FP8_KV_CFG["quant_cfg"])
+    samples = calibration(case["vocab"], generator)
+    model = mtq.quantize(model, config, lambda m: [m(torch.tensor([sample["input_ids"]])) for sample in samples])
+    model.config.dtype = model.dtype
+    export_hf_checkpoint(model, export_dir=str(out))
+    return versions("nvidia-modelopt")
+
+
+TOOLS = {"llmcompressor": with_llmcompressor, "gptqmodel": with_gptqmodel, "fp8": with_this_script, "sparse_24": with_sparse_24,
+         "modelopt": with_modelopt}
 
 
 def relative(a, b):
@@ -395,8 +412,9 @@ def check_with_sparse_24(name, folder, prompts, linears):
     return versions("compressed-tensors") | {"weights": worst}
 
 
+# ModelOpt's have no reader but engines: its tensors are those of fp8_static.
 CHECKS = {"llmcompressor": check_with_compressed_tensors, "gptqmodel": check_with_gptqmodel, "fp8": check_with_fine_grained_fp8,
-          "sparse_24": check_with_sparse_24}
+          "sparse_24": check_with_sparse_24, "modelopt": lambda *_: {}}
 
 
 def smallest_tie(model, linears, ids):

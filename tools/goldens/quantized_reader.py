@@ -3,7 +3,7 @@
 exact_model(folder) is the transformers model in torch.float64 whose quantized linears are ExactLinear: the weight
 dequantized from the stored codes and scales without rounding, the input quantized as the scheme says. Formats:
 compressed-tensors (int-, float-, naive-, pack-quantized, nvfp4, mxfp4, mxfp8, mixed-precision, sparse-24-bitmask), GPTQ v1 and v2, AWQ
-gemm, fp8 (by tensor, and blocks with weight_scale_inv). Needs torch and transformers.
+gemm, ModelOpt's FP8, fp8 (by tensor, and blocks with weight_scale_inv). Needs torch and transformers.
 """
 
 import json
@@ -198,6 +198,9 @@ def read_linear(name, t, config):
         if block:
             inputs["group_size"] = block[1]
         return ExactLinear(read_plain(t, weights), inputs, t.get("input_scale"))
+    if method == "modelopt":
+        inputs = {"type": "float", "dynamic": False, "strategy": "tensor"}
+        return ExactLinear(read_plain(t, {"strategy": "tensor"}), inputs, t["input_scale"])
     group = compressed_tensors_scheme(name, config)
     form = group.get("format") or config["format"]
     readers = {"pack-quantized": read_packed, "nvfp4-pack-quantized": read_nvfp4, "mxfp4-pack-quantized": read_mx,
@@ -207,7 +210,7 @@ def read_linear(name, t, config):
 
 def is_kv_scale(name):
     """Of a cache in 8 bits; here keys and values are as they are."""
-    return name.endswith((".self_attn.k_scale", ".self_attn.v_scale"))
+    return name.endswith((".self_attn.k_scale", ".self_attn.v_scale", ".k_proj.k_scale", ".v_proj.v_scale"))
 
 
 def exact_model(folder):

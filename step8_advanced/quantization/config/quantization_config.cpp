@@ -103,8 +103,10 @@ QuantizationConfig QuantizationConfig::parse(std::string_view json, std::string_
     read = read_awq(config);
   else if (method == "fp8")
     read = read_fp8(config);
+  else if (method == "modelopt")
+    read = read_modelopt(config, std::string(what));
   else
-    fail("{}: expected compressed-tensors, gptq, awq or fp8, found {}", config.name("quant_method"),
+    fail("{}: expected compressed-tensors, gptq, awq, fp8 or modelopt, found {}", config.name("quant_method"),
          json_brief(Json(method)));
   return QuantizationConfig(std::string(what), std::move(read.groups), std::move(read.ignored),
                             read.ignore_rule, read.kv_cache, std::move(read.two_of_four));

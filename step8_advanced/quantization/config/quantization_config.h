@@ -5,8 +5,9 @@
 //   compressed-tensors   config_groups of targets and arguments, or preset names; ignore; sparsity_config
 //   gptq, awq            one scheme for all linears but lm_head, routers and modules_to_not_convert
 //   fp8                  the same: E4M3 with one scale, or blocks
+//   modelopt             FP8 alone: compressed-tensors' groups, names with *
 //
-// Either of compressed-tensors and fp8 may say how keys and values are rounded too (kv_cache_scheme).
+// All but gptq and awq may say how keys and values are rounded too (kv_cache_scheme).
 #include <cstdint>
 #include <map>
 #include <memory>

@@ -21,6 +21,7 @@ ReadGroups read_compressed_tensors(const ConfigObject& config);
 ReadGroups read_gptq(const ConfigObject& config);
 ReadGroups read_awq(const ConfigObject& config);
 ReadGroups read_fp8(const ConfigObject& config);
+ReadGroups read_modelopt(const ConfigObject& config, const std::string& what);
 
 // Error: a member of the object that is none of these.
 void refuse_unknown_keys(const ConfigObject& config, std::initializer_list<std::string_view> known);

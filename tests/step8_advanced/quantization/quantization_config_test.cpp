@@ -230,7 +230,6 @@ TEST(Task8_2_Config, NothingUnknownIsReadOver) {
   EXPECT_THAT(refusal(packed(kInt4, Json::array())), HasSubstr("targets"));
   EXPECT_THAT(refusal(packed(kInt4, "Linear")), HasSubstr("targets"));
   EXPECT_THAT(refusal(with(packed(kInt4), "quant_method", "bitsandbytes")), HasSubstr("bitsandbytes"));
-  EXPECT_THAT(refusal(with(packed(kInt4), "quant_method", "modelopt")), HasSubstr("modelopt"));
   EXPECT_THAT(refusal(with(packed(kInt4), "format", "marlin-24")), HasSubstr("marlin-24"));
   EXPECT_THAT(refusal(with(packed(kInt4), "format", "int-quantized-2")), HasSubstr("int-quantized-2"));
   EXPECT_THAT(refusal(with(packed(kInt4), "format", "mixed-precision")), HasSubstr("format"));
