@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "cli/launched_command.h"
+#include "cli/say_kv_cache.h"
 #include "cli/terminal.h"
 #include "step1_layers/core/error.h"
 #include "step6_engine/server/http/listening_socket.h"
@@ -81,6 +82,7 @@ void run_disaggregated(const ServeFlags& flags) {
   const EngineOptions options = flags.engine.options();
   const ServerOptions http_side = server_options(flags.server);
   const ModelFolder folder = open_model_folder(options.model, flags.server.generation_config);
+  say_kv_cache(folder.spec, options.runner.kv_cache_dtype);
   const int count = counts.prefill + counts.decode;
   expect_a_gpu_for_each_replica(options.runner, count);
   // Taken first: nobody waits for models to be loaded, to hear that the port is taken.

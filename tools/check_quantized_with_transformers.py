@@ -10,7 +10,8 @@ mean square difference must be at most 1e-3. Where compressed-tensors dequantize
 most half of what quantizing itself changed, which is the same difference between the folder and --base, both with
 transformers. Where inputs are quantized a number between two codes may be rounded either way, and what that changes in
 one layer changes roundings in the next: the bound is then 1.25 times the largest of what transformers differs from itself by,
-three times, with noise of 1e-7 on the embeddings.
+three times, with noise of 1e-7 on the embeddings. Keys and values are taken as they are, also where the folder has scales for
+them: `ladder score` does so too.
 Exit code 1 if a folder fails.
 """
 
@@ -51,6 +52,9 @@ def log_probabilities(folder, texts, noise_seed=None):
     """Per text, of the next token at all positions but the last: [positions, vocabulary]."""
     dtype = torch.bfloat16 if dequantizes_to_bfloat16(groups_of(folder)) else torch.float32
     model = AutoModelForCausalLM.from_pretrained(folder, dtype=dtype, attn_implementation="eager").eval()
+    for module in model.modules():
+        if hasattr(module, "kv_cache"):
+            module.quantization_enabled = False
     if dtype == torch.bfloat16:
         model(torch.tensor([texts[0]]), use_cache=False)  # dequantizes
         torch.nn.Module.float(model)  # model.float() refuses for quantized models

@@ -84,6 +84,18 @@ std::string read_quantization_config(const ConfigObject& config) {
   return {};
 }
 
+// Where ModelOpt says what it has done, in older folders alone: {"producer": ..., "quantization": {...}}.
+std::string read_modelopt_file(std::string_view text, const std::string& what) {
+  const Json root = parse_json(text, what);
+  const ConfigObject file(root, what);
+  const Json& quantization = json_at(root, "quantization", file.name("quantization"));
+  LADDER_CHECK(quantization.is_object(), "{}: expected an object, found {}", file.name("quantization"),
+               json_brief(quantization));
+  Json config = quantization;
+  config["quant_method"] = "modelopt";
+  return config.dump();
+}
+
 }  // namespace
 
 // >>> task 2.1.spec: config.json into a DecoderSpec
@@ -146,7 +158,11 @@ DecoderSpec load_decoder_spec(const std::filesystem::path& directory) {
       std::filesystem::exists(generation) ? read_text_file(generation, kMaxConfigBytes) : "{}";
   LADDER_CHECK(!generation_text.empty(), "{}: expected a JSON object, the file is empty",
                generation.string());
-  return parse_decoder_spec(text, config.string(), generation_text, generation.string());
+  DecoderSpec spec = parse_decoder_spec(text, config.string(), generation_text, generation.string());
+  const auto beside = directory / "hf_quant_config.json";
+  if (spec.quantization_config.empty() && std::filesystem::exists(beside))
+    spec.quantization_config = read_modelopt_file(read_text_file(beside, kMaxConfigBytes), beside.string());
+  return spec;
 }
 
 }  // namespace ladder

@@ -2,6 +2,7 @@
 
 #include "step1_layers/core/error.h"
 #include "step2_model/decoder/decoder_model.h"
+#include "step2_model/loading/kv_scales.h"
 #include "step2_model/loading/weight_loader.h"
 #include "step2_model/model.h"
 
@@ -18,6 +19,7 @@ std::unique_ptr<DecoderModel> load_decoder(const OpContext& ctx, const std::file
     return model;
   }
   const Checkpoint checkpoint(directory);  // before the memory is taken: a bad file is found at once
+  check_kv_scales(checkpoint, spec);
   auto model = std::make_unique<DecoderModel>(ctx, spec, options);
   load_weights(checkpoint, spec, model->parameters(), options.progress);
   model->process_after_load(ctx);

@@ -6,6 +6,7 @@
 
 #include "step1_layers/core/error.h"
 #include "step2_model/families/family.h"
+#include "step2_model/loading/kv_scales.h"
 
 namespace ladder {
 namespace {
@@ -28,6 +29,7 @@ std::string listed(const std::vector<std::string>& names) {
 // What a checkpoint may hold beside the weights.
 bool is_ignorable(const DecoderSpec& spec, std::string_view name) {
   if (ends_with(name, ".rotary_emb.inv_freq")) return true;
+  if (!spec.quantization_config.empty() && is_kv_scale(name)) return true;
   return spec.tie_word_embeddings && (name == "lm_head.weight" || name == "model.lm_head.weight");
 }
 

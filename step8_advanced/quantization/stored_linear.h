@@ -24,6 +24,8 @@ enum class StoredFormat : uint8_t {
   gptq,
   // AWQ's "gemm": qweight I32 [K, N/8], qzeros I32 [K/g, N/8], scales F16 [K/g, N]
   awq,
+  // not quantized: here only where two of four are kept
+  dense,
 };
 
 struct StoredLinear {
@@ -34,8 +36,18 @@ struct StoredLinear {
   bool zeros_are_one_less = true;  // gptq: checkpoint_format "gptq" stores zero - 1, "gptq_v2" the zero
   ScaleFormat stored_scales =
       ScaleFormat::bf16;  // plain, packed: what weight_scale is; the model's dtype as a rule
+  bool two_of_four =
+      false;  // plain, dense: compressed, bitmask and shape (linear/two_of_four.h) instead of weight
 
   bool operator==(const StoredLinear&) const = default;
+};
+
+// What a checkpoint says about keys and values: its tensors k_scale and v_scale, of each layer, are for such a cache.
+struct StoredKvCache {
+  QuantizationArgs args = {};  // tensor: one scale a layer; dynamic: none is stored
+  bool per_head = false;       // one a key and value head ("attn_head")
+
+  bool operator==(const StoredKvCache&) const = default;
 };
 
 }  // namespace ladder

@@ -44,6 +44,29 @@ TEST(Cli_Quantized, AFolderGivesTheOraclesTokensOnAnyRanks) {
   }
 }
 
+// The checkpoint asks for another cache than the engine has: it runs, and one line says so.
+TEST(Cli_Quantized, ScalesOfKeysAndValuesThatAreNotUsedAreSaidOnce) {
+  const std::filesystem::path golden = kGolden.parent_path() / "ct_w4a16_g32_kv_fp8";
+  const testing::GoldenPrompt prompt = testing::load_golden(golden).prompts.at(0);
+  for (const std::vector<std::string>& flags :
+       {std::vector<std::string>{},
+        {"--tensor-parallel-size=2", "--distributed-executor-backend=mp"},
+        {"--kv-cache-dtype=fp8"}}) {
+    SCOPED_TRACE(::testing::PrintToString(flags));
+    std::vector<std::string> words = flags;
+    words.push_back(fmt::format("--max-tokens={}", prompt.greedy_token_ids.size()));
+    const BinaryResult result = generate(golden, prompt.token_ids, words);
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    if (flags.empty() || flags[0] != "--kv-cache-dtype=fp8") {
+      EXPECT_EQ(json_lines(result.out).at(0).at("outputs").at(0).at("token_ids"), prompt.greedy_token_ids);
+    }
+    const std::string said = "kv_cache_scheme";
+    const size_t first = result.err.find(said);
+    EXPECT_NE(first, std::string::npos) << result.err;
+    EXPECT_EQ(result.err.find(said, first + 1), std::string::npos) << result.err;
+  }
+}
+
 TEST(Cli_Quantized, DummyCodesGiveTokensOfSomeKind) {
   const BinaryResult result = generate(kGolden, {3}, {"--load-format=dummy", "--max-tokens=5"});
   ASSERT_EQ(result.exit_code, 0) << result.err;

@@ -28,9 +28,11 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
                 group.linear.stored_scales == ladder::ScaleFormat::f16 ||
                 group.linear.stored_scales == ladder::ScaleFormat::f32;
     if (!foreign) {
-      const std::string text = ladder::to_json(config.groups(), config.ignored());
+      const std::string text = ladder::to_json(config.groups(), config.ignored(), config.kv_cache());
       const auto again = ladder::QuantizationConfig::parse(text, "again");
-      if (!(again.groups() == config.groups()) || again.ignored() != config.ignored()) std::abort();
+      if (!(again.groups() == config.groups()) || again.ignored() != config.ignored() ||
+          again.kv_cache() != config.kv_cache())
+        std::abort();
     }
     config.linear(names);
   } catch (const ladder::Error&) {

@@ -22,7 +22,8 @@ And int8's scale by token is absmax / 127.5: the number that gives a row its sca
 
 Needs torch, transformers, llmcompressor and gptqmodel; everything runs on the CPU. Two kinds of cases want other versions, so
 an environment of their own and --only: ct_w4a16_actorder_group llmcompressor 0.8.1, as later ones refuse it; awq_* gptqmodel
-7.7.0, as 7.6.0, the newest beside llmcompressor 0.14, asks for CUDA there.
+7.7.0, as 7.6.0, the newest beside llmcompressor 0.14, asks for CUDA there. And *_sparse_24 compressed-tensors 0.12.2, the
+last that writes that format; modelopt_* nvidia-modelopt.
 """
 
 import argparse
@@ -43,7 +44,7 @@ from tokenizers.models import WordLevel
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 from make_checkpoints import MIN_EFFECT, MIN_GAP, all_logits, config_file, golden_prompt, randomize, sizes, write_json
-from quantized_reader import exact_model, round_e4m3
+from quantized_reader import exact_model, is_kv_scale, round_e4m3
 
 NUM_GREEDY, NUM_GREEDY_INPUTS = 12, 3
 MIN_TIE = 2e-6
@@ -71,8 +72,8 @@ def scheme(weights, inputs=None, targets=("Linear",)):
     return {"targets": list(targets), "weights": weights} | ({"input_activations": inputs} if inputs else {})
 
 
-def ct(*schemes, preset=None, ignore=HEAD, gptq=False):
-    return {"tool": "llmcompressor", "schemes": schemes, "preset": preset, "ignore": ignore, "gptq": gptq}
+def ct(*schemes, preset=None, ignore=HEAD, gptq=False, kv=None):
+    return {"tool": "llmcompressor", "schemes": schemes, "preset": preset, "ignore": ignore, "gptq": gptq, "kv": kv}
 
 
 def gptq(bits, group_size, desc_act=False, sym=True, form="gptq"):
@@ -84,6 +85,10 @@ def gptq(bits, group_size, desc_act=False, sym=True, form="gptq"):
 
 def awq(group_size):
     return {"tool": "gptqmodel", "bits": 4, "group_size": group_size, "sym": False, "format": "gemm", "quant_method": "awq"}
+
+
+def sparse_24(preset=None):
+    return {"tool": "sparse_24", "preset": preset}
 
 
 QKV = r"re:.*self_attn\.(q|k|v)_proj$"
@@ -145,6 +150,14 @@ CASES = {
     # At the end, because a case's seed is its place. Made by an older llm-compressor.
     "ct_w4a16_actorder_group": dict(
         by=ct(scheme(weights(4, group_size=32, actorder="group")), gptq=True), family="qwen3", tied=True, **SMALL),
+    # With scales of keys and values, which the logits do not depend on: they are for a cache in 8 bits.
+    "ct_w4a16_g32_kv_fp8": dict(
+        by=ct(scheme(weights(4, group_size=32)), kv=inputs("tensor", False, "float")), family="qwen3", **SMALL | dict(vocab=64)),
+    # Two of every four weights are kept, as bf16 or as codes.
+    "ct_sparse_24": dict(by=sparse_24(), family="qwen3", tied=True, layers=1, **SMALL | dict(vocab=64)),
+    "ct_fp8_dynamic_sparse_24": dict(by=sparse_24("FP8_DYNAMIC"), family="qwen3", layers=1, **SMALL | dict(vocab=64)),
+    # Scales without a dimension, and those of keys and values below their projections.
+    "modelopt_fp8_kv_fp8": dict(by={"tool": "modelopt"}, family="llama", layers=1, **SMALL | dict(vocab=64)),
 }
 
 
@@ -216,7 +229,7 @@ def with_llmcompressor(case, model, base, out, generator):
         recipe = modifier(targets="Linear", scheme=by["preset"], ignore=by["ignore"])
     else:
         groups = {f"group_{i}": group for i, group in enumerate(by["schemes"])}
-        recipe = modifier(config_groups=groups, ignore=by["ignore"])
+        recipe = modifier(config_groups=groups, ignore=by["ignore"], kv_cache_scheme=by["kv"])
     data = Dataset.from_list(calibration(case["vocab"], generator))
     oneshot(model=model, tokenizer=AutoTokenizer.from_pretrained(base), dataset=data, recipe=[recipe],
             num_calibration_samples=len(data), max_seq_length=64)
@@ -275,7 +288,50 @@ def with_this_script(case, model, base, out, generator):
     return {"script": Path(__file__).name}
 
 
-TOOLS = {"llmcompressor": with_llmcompressor, "gptqmodel": with_gptqmodel, "fp8": with_this_script}
+def with_sparse_24(case, model, base, out, generator):
+    """Pruned by magnitude and, with a preset, rounded to the nearest."""
+    from compressed_tensors import ModelCompressor
+    from compressed_tensors.compressors.sparse_compressors.sparse_24_bitmask import get_24_bytemasks
+    from compressed_tensors.config import Sparse24BitMaskConfig
+    from compressed_tensors.quantization import QuantizationConfig, apply_quantization_config
+
+    linears = [module for name, module in model.named_modules() if isinstance(module, torch.nn.Linear) and name not in HEAD]
+    for linear in linears:
+        linear.weight.data *= get_24_bytemasks(linear.weight.data)
+    config = None
+    if preset := case["by"]["preset"]:
+        config = QuantizationConfig(config_groups={preset: ["Linear"]}, ignore=HEAD, format="float-quantized")
+        apply_quantization_config(model, config)
+        for linear in linears:
+            linear.weight_scale.data = (linear.weight.abs().amax(1, keepdim=True) / 448).to(linear.weight_scale.dtype)
+    sparsity = Sparse24BitMaskConfig(targets=["Linear"], ignore=HEAD, global_sparsity=0.5)
+    compressor = ModelCompressor(sparsity_config=sparsity, quantization_config=config)
+    tensors = {name: tensor.contiguous() for name, tensor in compressor.compress(model).items()}
+    if case.get("tied"):
+        del tensors["lm_head.weight"]
+    out.mkdir(parents=True, exist_ok=True)
+    save_file(tensors, out / "model.safetensors", metadata={"format": "pt"})
+    shutil.copy(base / "config.json", out)
+    compressor.update_config(out)
+    return versions("compressed-tensors")
+
+
+def with_modelopt(case, model, base, out, generator):
+    """FP8, keys and values too."""
+    import modelopt.torch.quantization as mtq
+    from modelopt.torch.export import export_hf_checkpoint
+    from modelopt.torch.quantization.utils import update_quant_cfg_with_kv_cache_quant
+
+    config = update_quant_cfg_with_kv_cache_quant(mtq.FP8_DEFAULT_CFG, mtq.FP8_KV_CFG["quant_cfg"])
+    samples = calibration(case["vocab"], generator)
+    model = mtq.quantize(model, config, lambda m: [m(torch.tensor([sample["input_ids"]])) for sample in samples])
+    model.config.dtype = model.dtype
+    export_hf_checkpoint(model, export_dir=str(out))
+    return versions("nvidia-modelopt")
+
+
+TOOLS = {"llmcompressor": with_llmcompressor, "gptqmodel": with_gptqmodel, "fp8": with_this_script, "sparse_24": with_sparse_24,
+         "modelopt": with_modelopt}
 
 
 def relative(a, b):
@@ -286,6 +342,9 @@ def check_with_compressed_tensors(name, folder, prompts, linears):
     """transformers' answers in float32. Where compressed-tensors dequantizes to bfloat16 only, those and the weights."""
     in_bfloat16 = "fp4" in name or "mxfp8" in name
     theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.bfloat16 if in_bfloat16 else torch.float32).eval()
+    for module in theirs.modules():
+        if hasattr(module, "kv_cache"):
+            module.quantization_enabled = False  # keys and values as they are
     error = max(relative(all_logits(theirs, p["token_ids"])[p["logit_positions"]], torch.tensor(p["logits"])) for p in prompts)
     checked = versions("compressed-tensors") | {"logits": error}
     if in_bfloat16:  # dequantized by the first run
@@ -337,7 +396,25 @@ def check_with_fine_grained_fp8(name, folder, prompts, linears):
     return {"transformers": transformers.__version__, "weights": worst}
 
 
-CHECKS = {"llmcompressor": check_with_compressed_tensors, "gptqmodel": check_with_gptqmodel, "fp8": check_with_fine_grained_fp8}
+def check_with_sparse_24(name, folder, prompts, linears):
+    """compressed-tensors' weights after decompression: the same numbers."""
+    from compressed_tensors.compressors import BaseCompressor
+    from compressed_tensors.config import Sparse24BitMaskConfig
+
+    compressor = BaseCompressor.load_from_registry("sparse-24-bitmask", config=Sparse24BitMaskConfig())
+    theirs = dict(compressor.decompress(str(folder)))
+    worst = 0.0
+    for linear_name, linear in linears.items():
+        scale = theirs.get(linear_name + ".weight_scale", torch.ones(1)).double()
+        worst = max(worst, (theirs[linear_name + ".weight"].double() * scale - linear.weight).abs().max().item())
+    if worst != 0.0:
+        raise SystemExit(f"{name}: compressed-tensors' weights differ by {worst:.1e}")
+    return versions("compressed-tensors") | {"weights": worst}
+
+
+# ModelOpt's have no reader but engines: its tensors are those of fp8_static.
+CHECKS = {"llmcompressor": check_with_compressed_tensors, "gptqmodel": check_with_gptqmodel, "fp8": check_with_fine_grained_fp8,
+          "sparse_24": check_with_sparse_24, "modelopt": lambda *_: {}}
 
 
 def smallest_tie(model, linears, ids):
@@ -356,7 +433,9 @@ def check_every_tensor_matters(name, folder, ids):
         other = Path(other)
         shutil.copy(folder / "config.json", other)
         for key, tensor in tensors.items():
-            if key.endswith("weight_shape") or (key.endswith(("qzeros", "g_idx")) and (tensor == tensor.roll(1)).all()):
+            if is_kv_scale(key):
+                continue
+            if key.endswith(("weight_shape", ".shape")) or (key.endswith(("qzeros", "g_idx")) and (tensor == tensor.roll(1)).all()):
                 continue  # a shape; zeros of symmetric files, the one group of a channel: nothing to move
             if tensor.dtype in (torch.float32, torch.float16, torch.bfloat16) and tensor.numel() > 1:
                 changed = tensor * (1 + 0.1 * torch.randn(tensor.shape)).to(tensor.dtype)

@@ -2,8 +2,8 @@
 
 exact_model(folder) is the transformers model in torch.float64 whose quantized linears are ExactLinear: the weight
 dequantized from the stored codes and scales without rounding, the input quantized as the scheme says. Formats:
-compressed-tensors (int-, float-, naive-, pack-quantized, nvfp4, mxfp4, mxfp8, mixed-precision), GPTQ v1 and v2, AWQ
-gemm, fp8 (by tensor, and blocks with weight_scale_inv). Needs torch and transformers.
+compressed-tensors (int-, float-, naive-, pack-quantized, nvfp4, mxfp4, mxfp8, mixed-precision, sparse-24-bitmask), GPTQ v1 and v2, AWQ
+gemm, ModelOpt's FP8, fp8 (by tensor, and blocks with weight_scale_inv). Needs torch and transformers.
 """
 
 import json
@@ -42,6 +42,15 @@ def read_plain(t, args):
     if args["strategy"] == "group":
         return (weight - expand(zero, weight.shape, 1, args["group_size"])) * expand(scale, weight.shape, 1, args["group_size"])
     return (weight - zero) * scale  # [1] or [N, 1]
+
+
+def read_two_of_four(t):
+    """What is kept of each row, where its bits are set, lowest first."""
+    n, k = t["shape"].flatten().tolist()
+    mask = (t["bitmask"].unsqueeze(-1) >> torch.arange(8) & 1).flatten(1)[:, :k].bool()
+    weight = torch.zeros(n, k, dtype=torch.float64)
+    weight[mask] = t["compressed"].double().flatten()
+    return weight
 
 
 def read_packed(t, args):
@@ -173,6 +182,10 @@ def compressed_tensors_scheme(name, config):
 def read_linear(name, t, config):
     """The ExactLinear of the tensors t, by their names after the layer's."""
     method = config["quant_method"]
+    if "compressed" in t:
+        t["weight"] = read_two_of_four(t)
+        if "weight_scale" not in t:
+            return ExactLinear(t["weight"])
     if method == "gptq":
         return ExactLinear(read_gptq(t, config))
     if method == "awq":
@@ -185,11 +198,19 @@ def read_linear(name, t, config):
         if block:
             inputs["group_size"] = block[1]
         return ExactLinear(read_plain(t, weights), inputs, t.get("input_scale"))
+    if method == "modelopt":
+        inputs = {"type": "float", "dynamic": False, "strategy": "tensor"}
+        return ExactLinear(read_plain(t, {"strategy": "tensor"}), inputs, t["input_scale"])
     group = compressed_tensors_scheme(name, config)
     form = group.get("format") or config["format"]
     readers = {"pack-quantized": read_packed, "nvfp4-pack-quantized": read_nvfp4, "mxfp4-pack-quantized": read_mx,
                "mxfp8-quantized": read_mx}
     return ExactLinear(readers.get(form, read_plain)(t, group["weights"]), group["input_activations"], t.get("input_scale"))
+
+
+def is_kv_scale(name):
+    """Of a cache in 8 bits; here keys and values are as they are."""
+    return name.endswith((".self_attn.k_scale", ".self_attn.v_scale", ".k_proj.k_scale", ".v_proj.v_scale"))
 
 
 def exact_model(folder):
@@ -201,7 +222,7 @@ def exact_model(folder):
     for name in [name for name, module in model.named_modules() if type(module).__name__.endswith("RMSNorm")]:
         parent, _, child = name.rpartition(".")
         setattr(model.get_submodule(parent), child, ExactNorm(model.get_submodule(name)))
-    tensors = load_file(folder / "model.safetensors")
+    tensors = {key: value for key, value in load_file(folder / "model.safetensors").items() if not is_kv_scale(key)}
     linears = {}
     for name in [name for name, module in model.named_modules() if isinstance(module, torch.nn.Linear)]:
         parts = {key[len(name) + 1:]: tensors.pop(key) for key in list(tensors) if key.startswith(name + ".")}

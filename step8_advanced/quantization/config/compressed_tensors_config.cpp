@@ -3,6 +3,8 @@
 //   format          of all groups, or "mixed-precision": each group's own
 //   config_groups   {name: {targets, weights, input_activations, output_activations, format}}, or {preset: targets}
 //   ignore          targets that are dense although a group names them
+//   sparsity_config {format, targets, ignore}: linears that are kept in sparse-24-bitmask, quantized or not
+//   kv_cache_scheme arguments for keys and values, with a strategy of its own: "attn_head"
 #include <algorithm>
 
 #include "step1_layers/core/error.h"
@@ -198,18 +200,43 @@ QuantizationGroup read_group(const std::string& name, const Json& json, const Co
   return group;
 }
 
+// Without "sparse-24-bitmask" weights are stored whole, zeros and all.
+TwoOfFourTargets read_sparsity(const ConfigObject& config) {
+  refuse_unknown_keys(config, {"format", "targets", "ignore", "sparsity_structure", "global_sparsity",
+                               "registry_requires_subclass"});
+  const std::string format = lower_string(config, "format", "");
+  if (format == "dense") return {};
+  LADDER_CHECK(format == "sparse-24-bitmask", "{}: expected dense or sparse-24-bitmask, found {}",
+               config.name("format"), json_brief(Json(format)));
+  const std::string structure = lower_string(config, "sparsity_structure", "2:4");
+  LADDER_CHECK(structure == "2:4", "{}: expected 2:4, found {}", config.name("sparsity_structure"),
+               json_brief(Json(structure)));
+  TwoOfFourTargets read{string_list(config, "targets"), string_list(config, "ignore")};
+  LADDER_CHECK(!read.targets.empty(), "{}: no targets", config.name("targets"));
+  return read;
+}
+
 }  // namespace
+
+StoredKvCache parse_kv_cache_scheme(const Json& scheme, const std::string& what) {
+  StoredKvCache cache;
+  cache.per_head = lower_string(ConfigObject(scheme, what), "strategy", "") == "attn_head";
+  Json arguments = scheme;
+  if (cache.per_head) arguments["strategy"] = "tensor";  // of a head's numbers
+  cache.args = read_arguments(arguments, what, ScaleFormat::bf16);
+  LADDER_CHECK(cache.args.strategy == ScaleStrategy::tensor, "{}: expected the strategy tensor or attn_head",
+               what);
+  LADDER_CHECK(cache.args.symmetric, "{}: zero points of keys and values are not supported", what);
+  LADDER_CHECK(cache.args.actorder == ActivationOrder::none, "{}: keys and values have no actorder", what);
+  cache.args.scale_format = ScaleFormat::bf16;  // the tensors have a dtype of their own
+  return cache;
+}
 
 ReadGroups read_compressed_tensors(const ConfigObject& config) {
   refuse_unknown_keys(config, {"quant_method", "config_groups", "format", "ignore", "quantization_status",
                                "global_compression_ratio", "kv_cache_scheme", "sparsity_config",
                                "transform_config", "run_compressed", "version"});
-  refuse_unless_empty(config, "kv_cache_scheme", "a quantized KV cache is not supported");
   refuse_unless_empty(config, "transform_config", "transforms are not supported");
-  if (const Json* sparsity = config.find("sparsity_config"); sparsity != nullptr && !sparsity->empty()) {
-    const ConfigObject object(*sparsity, config.name("sparsity_config"));
-    LADDER_CHECK(lower_string(object, "format", "") == "dense", "{}: expected dense", object.name("format"));
-  }
   const std::string status = lower_string(config, "quantization_status", "compressed");
   LADDER_CHECK(status == "compressed" || status == "frozen", "{}: expected compressed, found {}",
                config.name("quantization_status"), json_brief(Json(status)));
@@ -218,9 +245,18 @@ ReadGroups read_compressed_tensors(const ConfigObject& config) {
   if (format == "mixed-precision") format.clear();
   ReadGroups read;
   read.ignored = string_list(config, "ignore");
-  const Json& groups = json_at(config.json(), "config_groups", config.name("config_groups"));
-  LADDER_CHECK(groups.is_object() && !groups.empty(), "{}: expected groups by name, found {}",
-               config.name("config_groups"), json_brief(groups));
+  if (const Json* scheme = config.find("kv_cache_scheme"); scheme != nullptr && !scheme->empty())
+    read.kv_cache = parse_kv_cache_scheme(*scheme, config.name("kv_cache_scheme"));
+  if (const Json* sparsity = config.find("sparsity_config"); sparsity != nullptr && !sparsity->empty())
+    read.two_of_four = read_sparsity(ConfigObject(*sparsity, config.name("sparsity_config")));
+  // Nothing is quantized where only keys and values are, or weights are only sparse.
+  const bool may_be_empty = read.kv_cache || !read.two_of_four.targets.empty();
+  const Json none = Json::object();
+  const Json& groups = may_be_empty && !config.has("config_groups")
+                           ? none
+                           : json_at(config.json(), "config_groups", config.name("config_groups"));
+  LADDER_CHECK(groups.is_object() && (may_be_empty || !groups.empty()),
+               "{}: expected groups by name, found {}", config.name("config_groups"), json_brief(groups));
   for (const auto& [name, json] : groups.items())
     read.groups.push_back(read_group(name, json, config, format));
   return read;

@@ -18,7 +18,7 @@ void set_group(const ConfigObject& config, const std::string& key, int64_t defau
 }
 
 ReadGroups one_group(const StoredLinear& linear, std::vector<std::string> ignored, IgnoreRule rule) {
-  return {{{{"Linear"}, linear}}, std::move(ignored), rule};
+  return {.groups = {{{"Linear"}, linear}}, .ignored = std::move(ignored), .ignore_rule = rule};
 }
 
 // These programs leave the head and the routers as they are, whether the list says so or not.
@@ -174,7 +174,6 @@ ReadGroups read_awq(const ConfigObject& config) {
 ReadGroups read_fp8(const ConfigObject& config) {
   refuse_unknown_keys(config, {"quant_method", "fmt", "activation_scheme", "weight_block_size",
                                "modules_to_not_convert", "ignored_layers", "kv_cache_scheme", "scale_fmt"});
-  refuse_unless_empty(config, "kv_cache_scheme", "a quantized KV cache is not supported");
   const std::string floats = lower_string(config, "fmt", "e4m3");
   LADDER_CHECK(floats == "e4m3" || floats == "float8_e4m3fn", "{}: expected e4m3, found {}",
                config.name("fmt"), json_brief(Json(floats)));
@@ -208,7 +207,14 @@ ReadGroups read_fp8(const ConfigObject& config) {
   linear.scheme.input_activations = inputs;
   std::vector<std::string> dense = dense_modules(config, "modules_to_not_convert");
   for (std::string& name : string_list(config, "ignored_layers")) dense.push_back(std::move(name));
-  return one_group(linear, std::move(dense), IgnoreRule::module);
+  ReadGroups read = one_group(linear, std::move(dense), IgnoreRule::module);
+  if (config.has("kv_cache_scheme")) {  // one word: E4M3 with one scale a layer
+    const std::string scheme = lower_string(config, "kv_cache_scheme", "");
+    LADDER_CHECK(scheme == "static" || scheme == "dynamic", "{}: expected static or dynamic, found {}",
+                 config.name("kv_cache_scheme"), json_brief(Json(scheme)));
+    read.kv_cache = StoredKvCache{.args = {.is_float = true, .dynamic = scheme == "dynamic"}};
+  }
+  return read;
 }
 
 }  // namespace ladder

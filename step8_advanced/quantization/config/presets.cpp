@@ -130,6 +130,7 @@ void check_stored(const StoredLinear& linear, std::string_view what) {
       return;
     case StoredFormat::gptq:
     case StoredFormat::awq:
+    case StoredFormat::dense:
       return;
   }
 }

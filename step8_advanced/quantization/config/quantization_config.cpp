@@ -58,11 +58,14 @@ std::string lower_string(const ConfigObject& config, const std::string& key, std
 }
 
 QuantizationConfig::QuantizationConfig(std::string what, std::vector<QuantizationGroup> groups,
-                                       std::vector<std::string> ignored, IgnoreRule ignore_rule)
+                                       std::vector<std::string> ignored, IgnoreRule ignore_rule,
+                                       std::optional<StoredKvCache> kv_cache, TwoOfFourTargets two_of_four)
     : what_(std::move(what)),
       groups_(std::move(groups)),
       ignored_(std::move(ignored)),
-      ignore_rule_(ignore_rule) {
+      ignore_rule_(ignore_rule),
+      kv_cache_(kv_cache),
+      two_of_four_(std::move(two_of_four)) {
   const auto compile = [this](const std::string& target, std::string_view list) {
     const std::string name = fmt::format("{}: {} {}", what_, list, json_brief(Json(target)));
     if (!target.starts_with(kPattern) || patterns_.contains(target)) return;
@@ -71,15 +74,18 @@ QuantizationConfig::QuantizationConfig(std::string what, std::vector<Quantizatio
     LADDER_CHECK(patterns_.size() < kMaxPatterns, "{}: more than {} patterns", name, kMaxPatterns);
     patterns_[target] = std::make_shared<const Regex>(std::string_view(target).substr(kPattern.size()), name);
   };
+  const auto check_target = [&](const std::string& target) {
+    // The class of a module, as in "LlamaAttention". Names of modules begin with a small letter.
+    const bool is_class = !target.empty() && target[0] >= 'A' && target[0] <= 'Z' && target != kEveryLinear;
+    LADDER_CHECK(!target.empty() && !is_class,
+                 "{}: target {}: expected a module's name, a pattern (re:...) or Linear", what_,
+                 json_brief(Json(target)));
+    compile(target, "target");
+  };
   for (const QuantizationGroup& group : groups_)
-    for (const std::string& target : group.targets) {
-      // The class of a module, as in "LlamaAttention". Names of modules begin with a small letter.
-      const bool is_class = !target.empty() && target[0] >= 'A' && target[0] <= 'Z' && target != kEveryLinear;
-      LADDER_CHECK(!target.empty() && !is_class,
-                   "{}: target {}: expected a module's name, a pattern (re:...) or Linear", what_,
-                   json_brief(Json(target)));
-      compile(target, "target");
-    }
+    for (const std::string& target : group.targets) check_target(target);
+  for (const std::string& target : two_of_four_.targets) check_target(target);
+  for (const std::string& entry : two_of_four_.ignored) compile(entry, "ignore");
   if (ignore_rule_ == IgnoreRule::target)
     for (const std::string& entry : ignored_) compile(entry, "ignore");
 }
@@ -97,11 +103,28 @@ QuantizationConfig QuantizationConfig::parse(std::string_view json, std::string_
     read = read_awq(config);
   else if (method == "fp8")
     read = read_fp8(config);
+  else if (method == "modelopt")
+    read = read_modelopt(config, std::string(what));
   else
-    fail("{}: expected compressed-tensors, gptq, awq or fp8, found {}", config.name("quant_method"),
+    fail("{}: expected compressed-tensors, gptq, awq, fp8 or modelopt, found {}", config.name("quant_method"),
          json_brief(Json(method)));
   return QuantizationConfig(std::string(what), std::move(read.groups), std::move(read.ignored),
-                            read.ignore_rule);
+                            read.ignore_rule, read.kv_cache, std::move(read.two_of_four));
+}
+
+std::optional<StoredLinear> QuantizationConfig::stored_part(const std::string& name) const {
+  const auto names = [&](const std::vector<std::string>& list) {
+    return std::any_of(list.begin(), list.end(),
+                       [&](const std::string& entry) { return match(entry, name) != Match::none; });
+  };
+  std::optional<StoredLinear> linear = part(name);
+  if (!names(two_of_four_.targets) || names(two_of_four_.ignored)) return linear;
+  if (!linear) linear = StoredLinear{.format = StoredFormat::dense};
+  LADDER_CHECK(linear->format == StoredFormat::dense || linear->format == StoredFormat::plain,
+               "{}: {}: sparse-24-bitmask of {}: expected weights of a byte each or dense ones", what_, name,
+               format_name(*linear));
+  linear->two_of_four = true;
+  return linear;
 }
 
 // >>> task 8.2.config: which target names a linear best, and whether a merged one's parts agree
@@ -148,9 +171,9 @@ std::optional<StoredLinear> QuantizationConfig::part(const std::string& name) co
 
 std::optional<StoredLinear> QuantizationConfig::linear(std::span<const std::string> part_names) const {
   if (part_names.empty()) return std::nullopt;
-  const std::optional<StoredLinear> first = part(part_names[0]);
+  const std::optional<StoredLinear> first = stored_part(part_names[0]);
   for (const std::string& name : part_names.subspan(1)) {
-    const std::optional<StoredLinear> other = part(name);
+    const std::optional<StoredLinear> other = stored_part(name);
     if (!(other == first))
       fail("{}: {} and {} are parts of one linear, but one is {} and the other {}", what_, part_names[0],
            name, describe(first), describe(other));

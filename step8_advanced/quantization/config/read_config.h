@@ -13,12 +13,15 @@ struct ReadGroups {
   std::vector<QuantizationGroup> groups;
   std::vector<std::string> ignored;
   IgnoreRule ignore_rule = IgnoreRule::target;
+  std::optional<StoredKvCache> kv_cache = std::nullopt;
+  TwoOfFourTargets two_of_four = {};
 };
 
 ReadGroups read_compressed_tensors(const ConfigObject& config);
 ReadGroups read_gptq(const ConfigObject& config);
 ReadGroups read_awq(const ConfigObject& config);
 ReadGroups read_fp8(const ConfigObject& config);
+ReadGroups read_modelopt(const ConfigObject& config, const std::string& what);
 
 // Error: a member of the object that is none of these.
 void refuse_unknown_keys(const ConfigObject& config, std::initializer_list<std::string_view> known);

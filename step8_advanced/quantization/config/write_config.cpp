@@ -73,12 +73,15 @@ std::string format_name(const StoredLinear& linear) {
       fail("gptq is not a format of compressed-tensors");
     case StoredFormat::awq:
       fail("awq is not a format of compressed-tensors");
+    case StoredFormat::dense:
+      fail("a linear that is not quantized has no format");
   }
   return "";
 }
 
 std::string describe(const std::optional<StoredLinear>& linear) {
   if (!linear) return "dense";
+  if (linear->format == StoredFormat::dense) return "dense in sparse-24-bitmask";
   const QuantizationArgs& args = linear->scheme.weights;
   const bool foreign = linear->format == StoredFormat::gptq || linear->format == StoredFormat::awq;
   const char* method = linear->format == StoredFormat::gptq ? "gptq" : "awq";
@@ -86,10 +89,12 @@ std::string describe(const std::optional<StoredLinear>& linear) {
       fmt::format("{} with weights {}", foreign ? method : format_name(*linear), arguments_json(args).dump());
   if (linear->scheme.input_activations)
     text += " and activations " + arguments_json(*linear->scheme.input_activations).dump();
+  if (linear->two_of_four) text += " in sparse-24-bitmask";
   return text;
 }
 
-std::string to_json(std::span<const QuantizationGroup> groups, std::span<const std::string> ignore) {
+std::string to_json(std::span<const QuantizationGroup> groups, std::span<const std::string> ignore,
+                    const std::optional<StoredKvCache>& kv_cache) {
   OrderedJson config;
   config["quant_method"] = "compressed-tensors";
   std::set<std::string> formats;
@@ -114,6 +119,10 @@ std::string to_json(std::span<const QuantizationGroup> groups, std::span<const s
   config["quantization_status"] = "compressed";
   config["global_compression_ratio"] = nullptr;
   config["kv_cache_scheme"] = nullptr;
+  if (kv_cache) {
+    config["kv_cache_scheme"] = arguments_json(kv_cache->args);
+    if (kv_cache->per_head) config["kv_cache_scheme"]["strategy"] = "attn_head";
+  }
   config["config_groups"] = config_groups;
   config["ignore"] = std::vector<std::string>(ignore.begin(), ignore.end());
   return config.dump(2);

@@ -3,6 +3,7 @@
 #include "step8_advanced/quantization/linear/formats.h"
 #include "step8_advanced/quantization/linear/stored_method.h"
 #include "step8_advanced/quantization/linear/stored_scales.h"
+#include "step8_advanced/quantization/linear/two_of_four.h"
 
 namespace ladder {
 namespace {
@@ -15,6 +16,9 @@ class PlainMethod final : public StoredMethod {
                  weights().num_bits);
     LADDER_CHECK(weights().actorder != ActivationOrder::group,
                  "weights stored a byte each: expected no actorder group, which needs a weight_g_idx");
+    // The code of 0 is the zero point then, and not what the mask leaves out.
+    LADDER_CHECK(!stored.two_of_four || weights().symmetric,
+                 "weights of which two of four are kept: expected no zero points");
   }
 
  private:
@@ -22,10 +26,11 @@ class PlainMethod final : public StoredMethod {
 
   std::vector<LinearParameterSpec> weight_tensors(const LinearShape& shape) const override {
     const std::vector<LinearDimension> scales = scale_dimensions(weights(), shape);
-    std::vector<LinearParameterSpec> specs = {{"weight",
-                                               weights().is_float ? DType::f8_e4m3 : DType::i8,
-                                               {LinearDimension::along_out(), LinearDimension::along_in()}},
-                                              {scale_name(), DType::f32, scales}};
+    const DType codes = weights().is_float ? DType::f8_e4m3 : DType::i8;
+    std::vector<LinearParameterSpec> specs = {
+        {"weight", codes, {LinearDimension::along_out(), LinearDimension::along_in()}}};
+    if (stored().two_of_four) specs = two_of_four_tensors(codes, shape);
+    specs.push_back({scale_name(), DType::f32, scales});
     if (!weights().symmetric) specs.push_back({"weight_zero_point", DType::i8, scales});
     return specs;
   }
@@ -33,7 +38,7 @@ class PlainMethod final : public StoredMethod {
   QuantizedWeight unpack(const LinearShape& shape, const StoredTensors& tensors) const override {
     const std::vector<LinearDimension> dims = scale_dimensions(weights(), shape);
     const ColumnGroups groups = column_groups(weights(), shape);
-    const Tensor& codes = tensors["weight"];
+    const Tensor codes = stored().two_of_four ? expanded_two_of_four(shape, tensors) : tensors["weight"];
     check_scales(tensors[scale_name()], scale_name());
     QuantizedWeight weight{.type = WeightCodes::int8,
                            .n = shape.out_features(),

@@ -3,11 +3,14 @@
 #include "step1_layers/core/error.h"
 #include "step8_advanced/quantization/kernels/round_activations.h"
 #include "step8_advanced/quantization/linear/formats.h"
+#include "step8_advanced/quantization/linear/two_of_four.h"
 
 namespace ladder {
 
 std::shared_ptr<const LinearMethod> quantized_linear_method(const StoredLinear& stored,
                                                             LoadFormat load_format) {
+  if (stored.format == StoredFormat::dense && load_format == LoadFormat::dummy)
+    return unquantized_linear_method();
   const QuantizationArgs& weights = stored.scheme.weights;
   LADDER_CHECK(weights.strategy != ScaleStrategy::group || weights.group_size > 0,
                "weights with a scale per group: expected a group size above 0, found {}", weights.group_size);
@@ -29,6 +32,8 @@ std::shared_ptr<const LinearMethod> quantized_linear_method(const StoredLinear& 
       return gptq_linear_method(stored);
     case StoredFormat::awq:
       return awq_linear_method(stored);
+    case StoredFormat::dense:
+      return two_of_four_linear_method();
   }
   fail("a linear in an unknown format");
 }

@@ -114,6 +114,7 @@ FinishedLayer FinishedLayers::load(int64_t layer) const {
 void FinishedLayers::save(int64_t layer, const FinishedLayer& finished,
                           std::span<const RecipeStage* const> stages) const {
   std::vector<NamedTensor> tensors = finished.norms;
+  tensors.insert(tensors.end(), finished.kv_scales.begin(), finished.kv_scales.end());
   Json reports = Json::array(), norms = Json::array();
   for (const NamedTensor& norm : finished.norms) norms.push_back(norm.name);
   for (size_t i = 0; i < finished.linears.size(); ++i) {

@@ -20,7 +20,7 @@ class FinishedLayers {
 
   bool started_over() const { return started_over_; }
   bool has(int64_t layer) const;
-  // Error: the files of this layer are damaged.
+  // All but kv_scales, which the passes need not know. Error: the files of this layer are damaged.
   FinishedLayer load(int64_t layer) const;
   // `stages`: that round each linear, in the same order; nullptr where none does.
   void save(int64_t layer, const FinishedLayer& finished, std::span<const RecipeStage* const> stages) const;

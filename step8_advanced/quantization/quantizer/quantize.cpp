@@ -11,6 +11,7 @@
 #include "step2_model/json.h"
 #include "step8_advanced/quantization/config/quantization_config.h"
 #include "step8_advanced/quantization/numbers/quantize_weight.h"
+#include "step8_advanced/quantization/quantizer/calibrate_kv.h"
 #include "step8_advanced/quantization/quantizer/finished_layers.h"
 
 namespace ladder {
@@ -29,17 +30,18 @@ uint64_t hash_bytes(const void* data, int64_t size, uint64_t hash) {
 }
 constexpr uint64_t kEmptyHash = 0xcbf29ce484222325u;
 
-struct LinearsOfLayer {
-  std::span<const CheckpointLinear> linears;
-  bool any_changed = false;
-};
-
-LinearsOfLayer of_layer(const std::vector<CheckpointLinear>& all, int64_t layer) {
+std::span<const CheckpointLinear> of_layer(const std::vector<CheckpointLinear>& all, int64_t layer) {
   const auto first =
       std::find_if(all.begin(), all.end(), [&](const auto& one) { return one.layer == layer; });
   const auto last = std::find_if(first, all.end(), [&](const auto& one) { return one.layer != layer; });
-  const std::span<const CheckpointLinear> linears(first, last);
-  return {linears, std::any_of(first, last, [](const auto& one) { return one.is_changed(); })};
+  return {first, last};
+}
+
+// "model.layers.3.self_attn", in which q, k and v are.
+std::string attention_name(std::span<const CheckpointLinear> linears) {
+  for (const CheckpointLinear& linear : linears)
+    if (linear.linear.ends_with(".qkv_proj")) return linear.name.substr(0, linear.name.rfind('.'));
+  fail("a layer without projections of keys and values");
 }
 
 // Without calibration: the checkpoint's weights, and nothing run.
@@ -88,7 +90,7 @@ Json quantization_config(const Recipe& recipe, const std::vector<CheckpointLinea
         if (linear.stage == static_cast<int>(stage)) group.targets.push_back(linear.name);
     groups.push_back(std::move(group));
   }
-  return parse_json(to_json(groups, ignore), "quantization_config");
+  return parse_json(to_json(groups, ignore, recipe.kv_cache), "quantization_config");
 }
 
 // What a folder holds beside the weights and config.json.
@@ -124,12 +126,17 @@ void write_result(const std::filesystem::path& folder, const QuantizeOptions& op
                   const Checkpoint& checkpoint, const FinishedLayers& done,
                   const std::vector<CheckpointLinear>& linears, int64_t num_layers, QuantizeReport& report) {
   std::map<std::string, std::vector<NamedTensor>> instead;  // of "<linear>.weight"; norms of themselves
+  std::vector<NamedTensor> behind;                          // scales of keys and values
   for (int64_t layer = 0; layer < num_layers; ++layer) {
-    if (!of_layer(linears, layer).any_changed) continue;
-    for (NamedTensor& one : done.stored(layer))
-      instead[checkpoint.find(one.name) != nullptr ? one.name
-                                                   : one.name.substr(0, one.name.rfind('.')) + ".weight"]
-          .push_back(std::move(one));
+    for (NamedTensor& one : done.stored(layer)) {
+      const std::string weight = one.name.substr(0, one.name.rfind('.')) + ".weight";
+      if (checkpoint.find(one.name) != nullptr)
+        instead[one.name].push_back(std::move(one));
+      else if (checkpoint.find(weight) != nullptr)
+        instead[weight].push_back(std::move(one));
+      else
+        behind.push_back(std::move(one));
+    }
   }
   std::vector<NamedTensor> tensors;
   for (const Checkpoint::Entry& entry : checkpoint.entries()) {
@@ -139,6 +146,7 @@ void write_result(const std::filesystem::path& folder, const QuantizeOptions& op
     else
       tensors.insert(tensors.end(), found->second.begin(), found->second.end());
   }
+  tensors.insert(tensors.end(), behind.begin(), behind.end());
   for (const NamedTensor& one : tensors) report.bytes_after += one.tensor.nbytes();
   std::filesystem::create_directories(folder);
   write_checkpoint(folder, tensors);
@@ -241,9 +249,10 @@ QuantizeReport quantize(const OpContext& ctx, const QuantizeOptions& options) {
   }
   std::vector<Tensor> hidden(options.texts.size());
   for (int64_t layer = 0; layer < spec.num_layers; ++layer) {
-    const LinearsOfLayer of = of_layer(linears, layer);
+    const std::span<const CheckpointLinear> of = of_layer(linears, layer);
     const bool was_done = done.has(layer);
     FinishedLayer finished;
+    std::vector<const RecipeStage*> stages;  // that round its linears
     if (was_done) {
       finished = done.load(layer);
       ++report.resumed_layers;
@@ -251,20 +260,27 @@ QuantizeReport quantize(const OpContext& ctx, const QuantizeOptions& options) {
     std::optional<WatchedLayer> watched;
     if (calibrates) {
       watched.emplace(ctx, options.model, spec, layer, longest);
-      if (was_done) restore_layer(*watched, options.recipe, of.linears, finished);
+      if (was_done) restore_layer(*watched, options.recipe, of, finished);
     }
     if (!was_done) {
-      finished = calibrates ? quantize_layer(*watched, options.recipe, of.linears, options.texts, hidden)
-                            : round_weights(checkpoint, options.recipe, of.linears);
-      std::vector<const RecipeStage*> stages;
+      finished = calibrates ? quantize_layer(*watched, options.recipe, of, options.texts, hidden)
+                            : round_weights(checkpoint, options.recipe, of);
       for (const FinishedLinear& one : finished.linears)
-        for (const CheckpointLinear& linear : of.linears)
+        for (const CheckpointLinear& linear : of)
           if (linear.name == one.report.name) stages.push_back(stages_of(options.recipe, linear).round);
-      done.save(layer, finished, stages);
     }
-    if (calibrates && layer + 1 < spec.num_layers)
-      for (size_t text = 0; text < hidden.size(); ++text)
+    const bool finds_scales = options.recipe.kv_cache && !was_done;
+    if (calibrates && (layer + 1 < spec.num_layers || finds_scales)) {
+      KvMaxima maxima;
+      for (size_t text = 0; text < hidden.size(); ++text) {
         hidden[text] = watched->run(options.texts[text], hidden[text]);
+        if (finds_scales) maxima.add(watched->cache(), std::ssize(options.texts[text]));
+      }
+      if (finds_scales)
+        finished.kv_scales =
+            maxima.scales(attention_name(of), *options.recipe.kv_cache, spec.checkpoint_dtype);
+    }
+    if (!was_done) done.save(layer, finished, stages);
     for (const FinishedLinear& one : finished.linears) report.linears.push_back(one.report);
     if (options.progress) options.progress(layer + 1, spec.num_layers);
   }

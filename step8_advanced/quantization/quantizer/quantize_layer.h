@@ -43,7 +43,8 @@ struct FinishedLinear {
 
 struct FinishedLayer {
   std::vector<FinishedLinear> linears;
-  std::vector<NamedTensor> norms;  // that smoothing has changed, as the checkpoint keeps them
+  std::vector<NamedTensor> norms;      // that smoothing has changed, as the checkpoint keeps them
+  std::vector<NamedTensor> kv_scales;  // k_scale and v_scale, where the recipe asks for them (calibrate_kv.h)
 };
 
 // Quantizes the linears of a layer that has been loaded, and leaves it quantized. `linears`: of this layer, with their stages;

@@ -207,6 +207,17 @@ void check_shape(const RecipeStage& stage, const CheckpointLinear& linear) {
                x->group_size, linear.k, linear.name);
 }
 
+void read_kv_cache_scheme(Recipe& recipe, const Json& scheme, const std::string& what) {
+  recipe.kv_cache = parse_kv_cache_scheme(scheme, what);
+  LADDER_CHECK(!recipe.kv_cache->args.dynamic, "{}: dynamic: no scale is stored then, expected false", what);
+  LADDER_CHECK(recipe.kv_cache->args.num_bits == 8, "{}: num_bits: expected 8, found {}", what,
+               recipe.kv_cache->args.num_bits);
+  // config.json says it in the quantization_config, which weights that are pruned alone do not have.
+  LADDER_CHECK(
+      std::any_of(recipe.stages.begin(), recipe.stages.end(), [](const auto& one) { return one.rounds(); }),
+      "{}: no stage rounds weights: expected one", what);
+}
+
 }  // namespace
 
 std::string_view method_name(QuantizationMethod method) {
@@ -226,8 +237,8 @@ bool RecipeStage::needs_calibration() const {
 }
 
 bool Recipe::needs_calibration() const {
-  return std::any_of(stages.begin(), stages.end(),
-                     [](const RecipeStage& stage) { return stage.needs_calibration(); });
+  return kv_cache || std::any_of(stages.begin(), stages.end(),
+                                 [](const RecipeStage& stage) { return stage.needs_calibration(); });
 }
 
 Recipe parse_recipe(std::string_view json, std::string_view what, DType checkpoint_dtype) {
@@ -235,7 +246,9 @@ Recipe parse_recipe(std::string_view json, std::string_view what, DType checkpoi
   const std::string where(what);
   LADDER_CHECK(root.is_object(), "{}: expected an object, found {}", where, json_brief(root));
   for (const auto& [key, value] : root.items())
-    LADDER_CHECK(key == "stages", "{}: {}: not known; a recipe has \"stages\"", where, json_brief(Json(key)));
+    LADDER_CHECK(key == "stages" || key == "kv_cache_scheme",
+                 "{}: {}: not known; a recipe has \"stages\" and \"kv_cache_scheme\"", where,
+                 json_brief(Json(key)));
   const Json& stages = json_at(root, "stages", where);
   LADDER_CHECK(stages.is_array() && !stages.empty(), "{}: stages: expected a list of at least one", where);
   Recipe recipe;
@@ -251,6 +264,8 @@ Recipe parse_recipe(std::string_view json, std::string_view what, DType checkpoi
     changes = changes || !smooths;
   }
   LADDER_CHECK(changes, "{}: no stage rounds or prunes anything: expected one", where);
+  if (const auto scheme = root.find("kv_cache_scheme"); scheme != root.end())
+    read_kv_cache_scheme(recipe, *scheme, where + ": kv_cache_scheme");
   return recipe;
 }
 

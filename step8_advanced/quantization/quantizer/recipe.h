@@ -18,6 +18,9 @@
 //   gptq          actorder ("weight"; "group", "none"), damping (0.01), block_size (128), clipped_grids (false)
 //   sparsegpt     damping, block_size; with a scheme actorder ("weight"; "none") and clipped_grids, as gptq
 //   smoothquant   smoothing_strength (0.5)
+//
+// Beside the stages "kv_cache_scheme", compressed-tensors' arguments of 8 bits: each layer gets the scales k_scale and v_scale, for
+// engines whose cache has one scale a layer (strategy "tensor") or a head ("attn_head"). This one's cache does not use them.
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -59,7 +62,8 @@ struct RecipeStage {
 
 struct Recipe {
   std::vector<RecipeStage> stages;
-  std::string text;  // as JSON, for the report
+  std::optional<StoredKvCache> kv_cache;  // whose scales are found
+  std::string text;                       // as JSON, for the report
 
   bool needs_calibration() const;
 };

@@ -166,6 +166,7 @@ std::vector<NamedTensor> stored_tensors(const std::string& name, const Quantized
       return tensors.take();
     case StoredFormat::gptq:
     case StoredFormat::awq:
+    case StoredFormat::dense:
       break;
   }
   fail("{}: the quantizer writes the formats of compressed-tensors alone", name);

@@ -21,6 +21,8 @@ class TextPass {
                const std::function<void(const Tensor& hidden)>& use);
   // logits [rows, vocab_size] f32 of rows of hidden states; also within forward's `use`.
   void logits(const Tensor& hidden, const std::function<void(const Tensor& logits)>& use);
+  // What the last text left, a cache for each layer of the model's range: its first token in the first slot.
+  std::span<const KvCacheView> caches() const { return caches_; }
 
  private:
   Model& model_;

@@ -58,6 +58,8 @@ class WatchedLayer {
   // A text's hidden states through the layer: `hidden` [tokens, hidden_size] as the layer before gave it, undefined for layer 0; what
   // comes out is a tensor of its own.
   Tensor run(const TokenIds& text, const Tensor& hidden);
+  // Its keys and values, f32, from the first slot on.
+  const KvCacheView& cache() const { return pass_->caches()[0]; }
   // The same as far as the linear that is watched: of several the first.
   void watch(const TokenIds& text, const Tensor& hidden);
 

@@ -173,7 +173,7 @@ StoredPart random_part(Random& random, const StoredLinear& stored, int64_t n, in
 
 std::string describe(const StoredLinear& stored) {
   const QuantizationArgs& args = stored.scheme.weights;
-  static constexpr const char* kFormats[] = {"plain", "packed", "nvfp4", "mx", "gptq", "awq"};
+  static constexpr const char* kFormats[] = {"plain", "packed", "nvfp4", "mx", "gptq", "awq", "dense"};
   static constexpr const char* kStrategies[] = {"tensor", "channel", "group", "block", "token"};
   return fmt::format(
       "{} {}{} {} {}{}{}{}{}", kFormats[static_cast<int>(stored.format)], args.is_float ? "float" : "int",

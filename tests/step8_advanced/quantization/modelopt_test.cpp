@@ -1,0 +1,157 @@
+// Task 8.2: what NVIDIA's Model Optimizer writes.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "step1_layers/core/error.h"
+#include "step2_model/checkpoint/checkpoint.h"
+#include "step2_model/json.h"
+#include "step2_model/model.h"
+#include "step8_advanced/quantization/config/quantization_config.h"
+#include "step8_advanced/quantization/linear/quantized_makers.h"
+#include "tests/support/model_session.h"
+#include "tests/support/numerics.h"
+#include "tests/support/safetensors_writer.h"
+#include "tests/support/source_folder.h"
+#include "tests/support/temporary_folder.h"
+
+namespace ladder {
+namespace {
+
+using ::testing::AllOf;
+using ::testing::HasSubstr;
+
+const Json kNumbers = {{"dynamic", false}, {"num_bits", 8}, {"type", "float"}};
+const Json kFp8 = {
+    {"quant_method", "modelopt"},
+    {"quant_algo", "FP8"},
+    {"producer", {{"name", "modelopt"}, {"version", "0.47.0"}}},
+    {"config_groups",
+     {{"group_0", {{"targets", {"Linear"}}, {"weights", kNumbers}, {"input_activations", kNumbers}}}}},
+    {"kv_cache_scheme", kNumbers},
+    {"ignore", {"lm_head", "model.layers.1.self_attn*", "*router*"}}};
+const Json kOldFp8 = {{"producer", {{"name", "modelopt"}}},
+                      {"quantization",
+                       {{"quant_algo", "FP8"},
+                        {"kv_cache_quant_algo", "FP8"},
+                        {"exclude_modules", {"lm_head", "model.layers.1.self_attn*"}}}}};
+
+Json with(Json json, const std::string& key, const Json& value) {
+  json[key] = value;
+  return json;
+}
+
+std::string error_of(const std::function<void()>& fn) {
+  try {
+    fn();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), ::testing::Not(HasSubstr("\n")));
+    return error.what();
+  }
+  return "no error";
+}
+
+std::optional<StoredLinear> of(const Json& json, const std::string& name) {
+  return QuantizationConfig::parse(json.dump(), "q").linear({&name, 1});
+}
+
+TEST(Task8_2_Modelopt, Fp8IsReadAsWhatItIs) {
+  const auto linear = of(kFp8, "model.layers.0.self_attn.q_proj");
+  ASSERT_TRUE(linear.has_value());
+  EXPECT_EQ(linear->format, StoredFormat::plain);
+  EXPECT_TRUE(linear->scheme.weights.is_float);
+  EXPECT_EQ(linear->scheme.weights.strategy, ScaleStrategy::tensor);
+  ASSERT_TRUE(linear->scheme.input_activations.has_value());
+  EXPECT_FALSE(linear->scheme.input_activations->dynamic);
+  EXPECT_TRUE(QuantizationConfig::parse(kFp8.dump(), "q").kv_cache().has_value());
+  for (const char* name : {"lm_head", "model.layers.1.self_attn.q_proj", "model.layers.0.mlp.router.proj"})
+    EXPECT_EQ(of(kFp8, name), std::nullopt) << name;
+  // A dot is a dot, and a name without * is the whole of it.
+  for (const char* name : {"model.layers.10.self_attn.q_proj", "model_layers.1.self_attn.q_proj", "lm_head.x",
+                           "x.model.layers.1.self_attn.q_proj"})
+    EXPECT_TRUE(of(kFp8, name).has_value()) << name;
+}
+
+TEST(Task8_2_Modelopt, OtherAlgorithmsAreRefusedByName) {
+  const auto refusal = [](const Json& json) {
+    return error_of([&] { of(json, "model.layers.0.mlp.up_proj"); });
+  };
+  EXPECT_EQ(refusal(kFp8), "no error");
+  for (const char* algorithm : {"NVFP4", "W4A16_NVFP4", "NVFP4_SVD", "W4A8_AWQ", "W4A16_AWQ", "FP8_PB_WO",
+                                "FP8_PER_CHANNEL_PER_TOKEN", "MXFP8", "MIXED_PRECISION", ""})
+    EXPECT_THAT(refusal(with(kFp8, "quant_algo", algorithm)),
+                AllOf(HasSubstr("quant_algo"), HasSubstr(algorithm)));
+  EXPECT_THAT(refusal(with(kFp8, "quantized_layers", Json::object())), HasSubstr("quantized_layers"));
+  EXPECT_THAT(refusal(with(kFp8, "kv_cache_scheme", "NVFP4")), HasSubstr("kv_cache_scheme"));
+  EXPECT_THAT(refusal(with(kFp8, "kv_cache_quant_algo", "INT8")), HasSubstr("kv_cache_quant_algo"));
+  EXPECT_THAT(refusal(with(kFp8, "ignore", "lm_head")), HasSubstr("ignore"));
+  // Groups that are not what the word says.
+  const auto with_group = [&](const char* key, const Json& value) {
+    Json json = kFp8;
+    json["config_groups"]["group_0"][key] = value;
+    return refusal(json);
+  };
+  EXPECT_THAT(with_group("input_activations", nullptr), HasSubstr("config_groups"));
+  EXPECT_THAT(with_group("weights", with(kNumbers, "strategy", "channel")), HasSubstr("config_groups"));
+  EXPECT_THAT(with_group("weights", with(kNumbers, "num_bits", 4)), HasSubstr("4 bits"));
+  EXPECT_THAT(with_group("pre_quant_scale", true), HasSubstr("pre_quant_scale"));
+}
+
+Tensor logits_of(const std::filesystem::path& folder) {
+  ModelOptions options;
+  options.makers.linear_method = make_quantized_linear_methods();
+  const auto model = load_model({}, folder, load_decoder_spec(folder), options);
+  return testing::ModelSession(*model, {}).step({{0, {3, 1, 4, 1, 5, 9, 2, 6}}}).clone();
+}
+
+// The golden fp8 checkpoint with scales as ModelOpt has them: numbers without a dimension, and those of keys and values below
+// their projections.
+TEST(Task8_2_Modelopt, ItsFoldersLoadNewOnesAndOldOnes) {
+  const std::filesystem::path golden = testing::source_folder() / "tests/goldens/quantized/fp8_static";
+  testing::NamedTensors tensors;
+  {
+    const Checkpoint checkpoint(golden);
+    for (const Checkpoint::Entry& entry : checkpoint.entries()) {
+      const std::string& name = entry.info->name;
+      const Tensor tensor = entry.tensor().clone();
+      tensors.emplace_back(name, name.ends_with("_scale") ? tensor.view(Shape{}) : tensor);
+    }
+  }
+  for (int layer = 0; layer < 2; ++layer)
+    for (const char* name : {"k_proj.k_scale", "v_proj.v_scale"}) {
+      const Tensor scale = Tensor::empty(Shape{}, DType::f32);
+      scale.data<float>()[0] = 0.03f;
+      tensors.emplace_back(fmt::format("model.layers.{}.self_attn.{}", layer, name), scale);
+    }
+  const Tensor expected = logits_of(golden);
+  for (const bool is_old : {false, true}) {
+    const testing::TemporaryFolder folder;
+    testing::write_safetensors(folder / "model.safetensors", tensors);
+    Json config = load_json(golden / "config.json");
+    config.erase("quantization_config");
+    Json of_optimizer = is_old ? kOldFp8 : kFp8;
+    (is_old ? of_optimizer["quantization"]["exclude_modules"] : of_optimizer["ignore"]) = {"lm_head"};
+    if (is_old)
+      testing::write_file(folder / "hf_quant_config.json", of_optimizer.dump());
+    else
+      config["quantization_config"] = of_optimizer;
+    testing::write_file(folder / "config.json", config.dump());
+    EXPECT_TRUE(testing::bitwise_equal(logits_of(folder.path()), expected)) << is_old;
+    const DecoderSpec spec = load_decoder_spec(folder.path());
+    EXPECT_TRUE(QuantizationConfig::parse(spec.quantization_config, "q").kv_cache().has_value());
+  }
+}
+
+TEST(Task8_2_Modelopt, ABrokenFileOfItsIsNamed) {
+  const std::filesystem::path golden = testing::source_folder() / "tests/goldens/qwen3_tied";
+  const auto refusal = [&](const std::string& text) {
+    const testing::TemporaryFolder folder;
+    testing::write_file(folder / "config.json", read_text_file(golden / "config.json"));
+    testing::write_file(folder / "hf_quant_config.json", text);
+    return error_of([&] { load_decoder_spec(folder.path()); });
+  };
+  for (const char* text : {"", "{", "[]", "7", "{}", R"({"quantization": 1})", R"({"quantization": []})"})
+    EXPECT_THAT(refusal(text), HasSubstr("hf_quant_config.json")) << text;
+}
+
+}  // namespace
+}  // namespace ladder
