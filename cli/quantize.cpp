@@ -82,8 +82,25 @@ std::string error_table(const QuantizeReport& report) {
     rows.push_back({one.name, one.method, one.scheme, fmt::format("{:.3e}", one.error)});
     if (one.dead_columns > 0)
       rows.back().back() += fmt::format(" ({} columns without input)", one.dead_columns);
+    if (one.unreached) rows.back().back() += " (no token of calibration)";
   }
   return format_table(rows);
+}
+
+// Experts that calibration said nothing about are worse than they need be; more or other texts would help.
+std::string unreached_summary(const QuantizeReport& report) {
+  constexpr size_t kMostNames = 24;  // the table has them all
+  std::vector<std::string> names;
+  for (const LinearReport& one : report.linears)
+    if (one.unreached) names.push_back(one.name);
+  if (names.empty()) return "";
+  const size_t count = names.size();
+  names.resize(std::min(count, kMostNames));
+  return fmt::format(
+      "no token of calibration came to {} linears of experts, which were rounded to nearest or pruned by "
+      "magnitude: {}{}\n",
+      count, fmt::join(names, ", "),
+      count > kMostNames ? fmt::format(" and {} more", count - kMostNames) : "");
 }
 
 std::string sweep_table(std::span<const SweepRow> sweep_rows) {
@@ -166,6 +183,7 @@ void run_quantize(const QuantizeFlags& flags) {
   if (report.resumed_layers > 0)
     say(fmt::format("{} layers had been finished by an earlier run", report.resumed_layers));
   write_out(error_table(report));
+  write_out(unreached_summary(report));
   write_out(fmt::format("{}: {} of {}, in {}\n", flags.output, format_bytes(report.bytes_after),
                         format_bytes(report.bytes_before), format_seconds(seconds)));
 }

@@ -56,6 +56,39 @@ TEST(Cli_Quantize, CalibratesByARecipe) {
   EXPECT_NE(result.out.find("gptq"), std::string::npos) << result.out;
 }
 
+// Two tokens ask three of six experts each.
+TEST(Cli_Quantize, NamesExpertsThatCalibrationDidNotReach) {
+  testing::TemporaryFolder folder;
+  const std::string model = (testing::source_folder() / "tests/goldens/qwen2_moe_shared").string();
+  testing::write_file(folder / "text.jsonl", R"({"prompt_token_ids": [17, 4]})");
+  testing::write_file(
+      folder / "recipe.json",
+      R"({"stages": [{"method": "gptq", "scheme": {"weights": {"num_bits": 4, "group_size": 4}}}]})");
+  const auto out = [&](const std::string& name) { return (folder / name).string(); };
+  const BinaryResult result =
+      run_binary({"quantize", "--model", model, "--recipe", out("recipe.json"), "--calibration",
+                  out("text.jsonl"), "--num-samples", "1", "--output", out("out"), "--max-seq-len", "16"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  int64_t unreached = 0;
+  std::string first;
+  const Json report = Json::parse(testing::read_file(folder / "out" / "quantize_report.json"));
+  for (const Json& linear : report.at("linears")) {
+    if (!linear.value("unreached", false)) continue;
+    EXPECT_EQ(linear.at("method"), "rtn");
+    const std::string name = linear.at("name");
+    if (unreached++ == 0) first = name;
+    const size_t begin = result.out.find(name);
+    const std::string row = result.out.substr(begin, result.out.find('\n', begin) - begin);
+    EXPECT_NE(row.find("(no token of calibration)"), std::string::npos) << row;
+  }
+  EXPECT_GT(unreached, 0);
+  EXPECT_NE(
+      result.out.find("no token of calibration came to " + std::to_string(unreached) + " linears of experts"),
+      std::string::npos)
+      << result.out;
+  EXPECT_NE(result.out.find("magnitude: " + first), std::string::npos) << result.out;
+}
+
 TEST(Cli_Quantize, SweepsOverBitsGroupsAndMethods) {
   testing::TemporaryFolder folder;
   const std::string data = testing::tinyworld() + "/eval/text.jsonl";

@@ -78,6 +78,17 @@ Tensor rounding_errors(const Tensor& weight, const Tensor& scales, const Quantiz
 
 }  // namespace
 
+double awq_error(const Tensor& x, std::span<const Tensor> linears, const QuantizationArgs& args,
+                 const Tensor& scales, std::string_view name) {
+  std::vector<double> of_row;
+  double sum = 0;
+  for (const Tensor& linear : linears) {
+    output_errors(x, rounding_errors(linear, scales, args, name), of_row);
+    for (const double row : of_row) sum += row / static_cast<double>(x.dim(0));
+  }
+  return sum;
+}
+
 // >>> task 8.3.awq: search the scales
 namespace {
 
@@ -161,15 +172,7 @@ AwqScales search_awq_scales(const Tensor& x, const Tensor& mean_abs_x, std::span
                             const QuantizationArgs& args, std::string_view name, const AwqOptions& options) {
   LADDER_CHECK(!linears.empty(), "{}: no linear takes these activations; expected at least one", name);
   check_inputs(x, linears.front().dim(1), name);
-  std::vector<double> of_row;
-  const auto error = [&](const Tensor& scales) {
-    double sum = 0;
-    for (const Tensor& linear : linears) {
-      output_errors(x, rounding_errors(linear, scales, args, name), of_row);
-      for (const double row : of_row) sum += row / static_cast<double>(x.dim(0));
-    }
-    return sum;
-  };
+  const auto error = [&](const Tensor& scales) { return awq_error(x, linears, args, scales, name); };
   return search_awq_scales(mean_abs_x, linears, args, name, error, options);
 }
 

@@ -51,6 +51,9 @@ AwqScales search_awq_scales(const Tensor& mean_abs_x, std::span<const Tensor> li
 
 // The error of the linears' own outputs on sample rows x [m, k] f32: the sum over them of |x (Q(W s) / s - W)^T|^2
 // / m.
+double awq_error(const Tensor& x, std::span<const Tensor> linears, const QuantizationArgs& args,
+                 const Tensor& scales, std::string_view name);
+// As small as it becomes.
 AwqScales search_awq_scales(const Tensor& x, const Tensor& mean_abs_x, std::span<const Tensor> linears,
                             const QuantizationArgs& args, std::string_view name,
                             const AwqOptions& options = {});

@@ -19,6 +19,7 @@ Json to_json(const FinishedLinear& one) {
           {"scheme", report.scheme},
           {"error", report.error},
           {"calibrated", report.calibrated},
+          {"unreached", report.unreached},
           {"damping", report.damping},
           {"dead_columns", report.dead_columns},
           {"seconds", report.seconds},
@@ -38,6 +39,7 @@ FinishedLinear from_json(const Json& json, const std::map<std::string, Tensor>& 
   report.scheme = json.at("scheme").get<std::string>();
   report.error = json.at("error").get<double>();
   report.calibrated = json.at("calibrated").get<bool>();
+  report.unreached = json.at("unreached").get<bool>();
   report.damping = json.at("damping").get<double>();
   report.dead_columns = json.at("dead_columns").get<int64_t>();
   report.seconds = json.at("seconds").get<double>();

@@ -56,10 +56,11 @@ FinishedLayer round_weights(const Checkpoint& checkpoint, const Recipe& recipe,
     const LinearStages stages = stages_of(recipe, linear);
     float global_scale = 0;
     if (linear.is_rounded() &&
-        stages.round->linear->format == StoredFormat::nvfp4) {  // the parts of a merged linear share it
+        stages.round->linear->format == StoredFormat::nvfp4) {  // parts with the same input share it
       float largest = 0;
       for (const CheckpointLinear& other : linears)
-        if (other.linear == linear.linear) largest = std::max(largest, largest_absolute(weight_of(other)));
+        if (other.linear == linear.linear && other.expert == linear.expert)
+          largest = std::max(largest, largest_absolute(weight_of(other)));
       global_scale = nvfp4_global_scale(largest);
     }
     finished.linears.push_back(quantize_linear(linear.name, weight_of(linear), stages, {}, global_scale));
@@ -108,6 +109,7 @@ Json report_json(const QuantizeReport& report, const Recipe& recipe) {
                  {"method", one.method},
                  {"scheme", one.scheme},
                  {one.calibrated ? "output_error" : "weight_error", one.error}};
+    if (one.unreached) line["unreached"] = true;
     if (one.damping > 0) {
       line["damping"] = one.damping;
       line["dead_columns"] = one.dead_columns;
@@ -192,11 +194,19 @@ QuantizeEstimate estimate_quantize(const QuantizeOptions& options, const Decoder
   estimate.bytes_before = checkpoint.nbytes();
   double tokens = 0;
   for (const TokenIds& ids : options.texts) tokens += static_cast<double>(ids.size());
+  const double share_of_experts =  // of the tokens, that one expert sees
+      spec.experts.num_experts > 0
+          ? static_cast<double>(spec.experts.rule.top_k) / static_cast<double>(spec.experts.num_experts)
+          : 0;
   std::map<int64_t, int64_t> layer_elements;
-  std::set<std::string> passes;
+  std::map<int64_t, double> met_elements;  // of a layer, by one token
+  std::set<std::pair<std::string, int64_t>> passes;
+  std::map<std::string, int64_t> hessians;  // elements of those that are there together
   int64_t largest_k = 0;
   for (const CheckpointLinear& linear : linears) {
+    const double share = linear.expert < 0 ? 1 : share_of_experts;
     layer_elements[linear.layer] += linear.n * linear.k;
+    met_elements[linear.layer] += share * static_cast<double>(linear.n * linear.k);
     if (!linear.is_changed()) continue;
     const auto n = static_cast<double>(linear.n), k = static_cast<double>(linear.k);
     const LinearStages stages = stages_of(options.recipe, linear);
@@ -204,23 +214,25 @@ QuantizeEstimate estimate_quantize(const QuantizeOptions& options, const Decoder
       estimate.operations += 2 * n * k * k;
     if (stages.round != nullptr && stages.round->method == QuantizationMethod::gptq)
       estimate.operations += 2 * n * k * k;
-    if (passes.insert(linear.linear).second) {
-      estimate.operations += tokens * k * k + k * k * k;
+    if (passes.emplace(linear.linear, linear.expert).second) {
+      estimate.operations += share * tokens * k * k + k * k * k;
+      hessians[linear.linear] += linear.k * linear.k;
       largest_k = std::max(largest_k, linear.k);
     }
   }
-  int64_t largest_layer = 0;
+  int64_t largest_layer = 0, largest_hessians = 0;
   for (const auto& [layer, elements] : layer_elements) {
     largest_layer = std::max(largest_layer, elements);
     // A pass for each of four linears, and one to go on.
-    estimate.operations +=
-        options.recipe.needs_calibration() ? 5 * 2 * tokens * static_cast<double>(elements) : 0;
+    estimate.operations += options.recipe.needs_calibration() ? 5 * 2 * tokens * met_elements[layer] : 0;
   }
+  for (const auto& [name, elements] : hessians) largest_hessians = std::max(largest_hessians, elements);
   const int64_t ends = spec.vocab_size * spec.embedding_width();
   estimate.memory_bytes = 4 * largest_layer;
   if (options.recipe.needs_calibration())
     estimate.memory_bytes +=
-        4 * (ends + 2 * static_cast<int64_t>(tokens) * spec.hidden_size) + 16 * largest_k * largest_k;
+        4 * (ends + 2 * static_cast<int64_t>(tokens) * spec.hidden_size + largest_hessians) +
+        12 * largest_k * largest_k;
   return estimate;
 }
 

@@ -36,8 +36,9 @@ struct QuantizeReport {
 
 // What a run will take, before it starts.
 struct QuantizeEstimate {
-  int64_t memory_bytes = 0;  // hidden states, one layer, one H; without the mapped files
-  double operations = 0;     // multiplications and additions of all passes and of the algorithm
+  int64_t memory_bytes =
+      0;  // hidden states, one layer, one H (of experts all of theirs); without the mapped files
+  double operations = 0;  // multiplications and additions of all passes and of the algorithm
   int64_t bytes_before = 0;
 };
 QuantizeEstimate estimate_quantize(const QuantizeOptions& options, const DecoderSpec& spec);

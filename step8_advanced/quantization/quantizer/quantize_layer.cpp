@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <optional>
 
 #include "step1_layers/core/error.h"
 #include "step8_advanced/quantization/algorithms/awq.h"
@@ -84,18 +85,35 @@ QuantizedLinear round(const Tensor& weight, const LinearStages& stages, const Li
   return linear;
 }
 
+// What can be done to a weight of whose inputs nothing is known.
+std::optional<RecipeStage> without_inputs(const RecipeStage* stage, QuantizationMethod method) {
+  if (stage == nullptr) return std::nullopt;
+  RecipeStage blind = *stage;
+  blind.method = method;
+  return blind;
+}
+
 }  // namespace
 
 Tensor FinishedLinear::values() const {
   return dense.defined() ? dense.to(DType::f32) : dequantize(linear.weight);
 }
 
-FinishedLinear quantize_linear(const std::string& name, const Tensor& weight, const LinearStages& stages,
-                               const LinearInputs& inputs, float global_scale) {
+FinishedLinear quantize_linear(const std::string& name, const Tensor& weight,
+                               const LinearStages& stages_of_it, const LinearInputs& inputs,
+                               float global_scale) {
   const auto start = std::chrono::steady_clock::now();
   FinishedLinear finished;
   LinearReport& report = finished.report;
   report.name = name;
+  report.unreached = inputs.unreached;
+  LinearStages stages = stages_of_it;
+  std::optional<RecipeStage> prune_blind, round_blind;
+  if (inputs.unreached) {
+    prune_blind = without_inputs(stages.prune, QuantizationMethod::magnitude);
+    round_blind = without_inputs(stages.round, QuantizationMethod::rtn);
+    stages = {prune_blind ? &*prune_blind : nullptr, round_blind ? &*round_blind : nullptr};
+  }
   const bool at_once = stages.prune == stages.round;
   Tensor pruned = weight;
   if (stages.prune != nullptr && !at_once) {
@@ -119,15 +137,30 @@ FinishedLinear quantize_linear(const std::string& name, const Tensor& weight, co
 }
 
 // >>> task 8.5.sequential: a layer's linears one after the other, each on what the quantized ones before it give
-LinearInputs collect_inputs(WatchedLayer& layer, WatchedLinear& linear, std::span<const TokenIds> texts,
-                            std::span<const Tensor> hidden) {
-  Hessian hessian(linear.k(), linear.name);
-  linear.on_input = [&hessian](const Tensor& x) { hessian.add(x); };
+std::vector<LinearInputs> collect_inputs(WatchedLayer& layer, const WatchedStep& step,
+                                         std::span<const TokenIds> texts, std::span<const Tensor> hidden) {
+  std::vector<std::optional<Hessian>> seen(step.size());
+  for (size_t i = 0; i < step.size(); ++i)
+    step[i]->on_input = [&one = seen[i], &linear = *step[i]](const Tensor& x) {
+      if (!one) one.emplace(linear.k(), linear.parts[0].name);
+      one->add(x);
+    };
   for (size_t text = 0; text < texts.size(); ++text) layer.watch(texts[text], hidden[text]);
-  linear.on_input = nullptr;
-  const Tensor maxima = hessian.max_abs();
-  return {
-      hessian.matrix(), *std::max_element(maxima.data<float>(), maxima.data<float>() + maxima.numel()), {}};
+  std::vector<LinearInputs> inputs(step.size());
+  float largest_of_all = 0;
+  for (size_t i = 0; i < step.size(); ++i) {
+    step[i]->on_input = nullptr;
+    inputs[i].unreached = !seen[i];
+    if (!seen[i]) continue;
+    const Tensor maxima = seen[i]->max_abs();
+    inputs[i].largest = *std::max_element(maxima.data<float>(), maxima.data<float>() + maxima.numel());
+    inputs[i].hessian = seen[i]->matrix();
+    seen[i].reset();
+    largest_of_all = std::max(largest_of_all, inputs[i].largest);
+  }
+  for (LinearInputs& one : inputs)
+    if (one.unreached) one.largest = largest_of_all;
+  return inputs;
 }
 
 FinishedLayer quantize_layer(WatchedLayer& layer, const Recipe& recipe,
@@ -135,31 +168,42 @@ FinishedLayer quantize_layer(WatchedLayer& layer, const Recipe& recipe,
                              std::span<const Tensor> hidden) {
   FinishedLayer finished;
   finished.norms = smooth_layer(layer, recipe, linears, texts, hidden);
-  for (const auto& linear : layer.linears()) {
-    const LinearStages stages = stages_of(recipe, find_linear(linears, linear->parts.at(0).name));
+  for (const WatchedStep& step : layer.steps()) {
+    // The parts of a step are stored alike.
+    const LinearStages stages = stages_of(recipe, find_linear(linears, step[0]->parts.at(0).name));
     if (stages.prune == nullptr && stages.round == nullptr) continue;
-    LinearInputs inputs = collect_inputs(layer, *linear, texts, hidden);
+    std::vector<LinearInputs> inputs = collect_inputs(layer, step, texts, hidden);
+    std::vector<InputSample> samples(step.size());
     if (stages.round != nullptr && stages.round->method == QuantizationMethod::awq)
-      inputs.sample = sample_inputs(layer, *linear, texts, hidden);
-    const float global_scale = stages.round != nullptr ? common_global_scale(*linear, *stages.round) : 0;
-    for (WatchedPart& part : linear->parts) {
-      finished.linears.push_back(quantize_linear(part.name, part.weight, stages, inputs, global_scale));
-      part.weight.copy_from(finished.linears.back().values());
+      samples = sample_inputs(layer, step, texts, hidden);
+    for (size_t i = 0; i < step.size(); ++i) {
+      WatchedLinear& linear = *step[i];
+      inputs[i].sample = samples[i].rows;
+      const float global_scale = stages.round != nullptr ? common_global_scale(linear, *stages.round) : 0;
+      for (WatchedPart& part : linear.parts) {
+        finished.linears.push_back(quantize_linear(part.name, part.weight, stages, inputs[i], global_scale));
+        part.weight.copy_from(finished.linears.back().values());
+      }
+      inputs[i] = {};
+      if (stages.round == nullptr) continue;
+      linear.activations = stages.round->linear->scheme.input_activations;
+      linear.input_scale = finished.linears.back().linear.input_scale;
     }
-    if (stages.round == nullptr) continue;
-    linear->activations = stages.round->linear->scheme.input_activations;
-    linear->input_scale = finished.linears.back().linear.input_scale;
   }
   return finished;
 }
 
 void restore_layer(WatchedLayer& layer, const Recipe& recipe, std::span<const CheckpointLinear> linears,
                    const FinishedLayer& finished) {
-  for (const WatchedNorm& norm : layer.norms())
-    for (const NamedTensor& changed : finished.norms) {
-      if (changed.name == norm.gain_name) norm.gain.copy_from(changed.tensor.to(DType::f32));
-      if (changed.name == norm.bias_name) norm.bias.copy_from(changed.tensor.to(DType::f32));
-    }
+  const auto restore = [&](const std::string& name, const Tensor& tensor) {
+    for (const NamedTensor& changed : finished.norms)
+      if (changed.name == name) tensor.copy_from(changed.tensor.to(DType::f32));
+  };
+  for (const WatchedNorm& norm : layer.norms()) {
+    restore(norm.gain_name, norm.gain);
+    restore(norm.bias_name, norm.bias);
+    for (const WatchedPart& router : norm.routers) restore(router.name, router.weight);
+  }
   for (const auto& linear : layer.linears())
     for (WatchedPart& part : linear->parts) {
       const LinearStages stages = stages_of(recipe, find_linear(linears, part.name));

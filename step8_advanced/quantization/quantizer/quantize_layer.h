@@ -9,6 +9,9 @@
 //
 // So each linear is rounded for the inputs that it will really have ("true sequential"), and makes up for some of the error of
 // those before it.
+//
+// Experts run side by side, so the inputs of all of a layer's are collected in one pass, for each the tokens that its router sends
+// it. An expert to which none came is rounded to nearest, or pruned by magnitude, and its report says so.
 #include <functional>
 #include <span>
 #include <string>
@@ -27,6 +30,7 @@ struct LinearReport {
   // that of the weights, |E|^2 / |W|^2.
   double error = 0;
   bool calibrated = false;
+  bool unreached = false;  // calibration ran, and no token of it was routed to this expert
   // gptq and sparsegpt:
   double damping = 0;        // that it took, above the recipe's where H was not positive definite with that
   int64_t dead_columns = 0;  // inputs that were always 0
@@ -43,7 +47,7 @@ struct FinishedLinear {
 
 struct FinishedLayer {
   std::vector<FinishedLinear> linears;
-  std::vector<NamedTensor> norms;      // that smoothing has changed, as the checkpoint keeps them
+  std::vector<NamedTensor> norms;  // and routers, that smoothing has changed, as the checkpoint keeps them
   std::vector<NamedTensor> kv_scales;  // k_scale and v_scale, where the recipe asks for them (calibrate_kv.h)
 };
 
@@ -55,9 +59,11 @@ FinishedLayer quantize_layer(WatchedLayer& layer, const Recipe& recipe,
 
 // What calibration knows of a linear's inputs; nothing where there was none.
 struct LinearInputs {
-  Tensor hessian;     // f32 [k, k]
-  float largest = 0;  // absolute value, for static activations
-  Tensor sample;      // f32 [rows, k]; of awq
+  Tensor hessian;  // f32 [k, k]
+  float largest =
+      0;  // absolute value, for static activations; of an expert without tokens that of its neighbours
+  Tensor sample;           // f32 [rows, k]; of awq
+  bool unreached = false;  // as LinearReport: neither hessian nor sample
 };
 
 // One linear's weight [n, k] f32, pruned, rounded or both. global_scale: NVFP4's, of all parts together; 0 elsewhere.

@@ -172,15 +172,16 @@ class NamePattern {
   QuantizationConfig config_;
 };
 
-// Which linears one of the patterns names. Error: a pattern that names none.
-std::vector<bool> named_by(const std::vector<std::string>& patterns, const char* list,
-                           const RecipeStage& stage, std::span<const CheckpointLinear> linears) {
+// Which linears one of the patterns names. Error: a pattern that names none, or, of targets, none but routers.
+std::vector<bool> named_by(const std::vector<std::string>& patterns, bool targets, const RecipeStage& stage,
+                           std::span<const CheckpointLinear> linears) {
+  const char* list = targets ? "target" : "ignore";
   std::vector<bool> named(linears.size());
   for (const std::string& pattern : patterns) {
     const NamePattern one(pattern, fmt::format("{}: {}", stage.where, list));
     bool any = false;
     for (size_t i = 0; i < linears.size(); ++i)
-      if (one.names(linears[i].name)) named[i] = any = true;
+      if (!(targets && linears[i].is_router) && one.names(linears[i].name)) named[i] = any = true;
     LADDER_CHECK(any || pattern == "lm_head",
                  "{}: {} {}: it names none of the {} linears; they are called as {} is", stage.where, list,
                  json_brief(Json(pattern)), linears.size(), linears.empty() ? "" : linears[0].name);
@@ -189,6 +190,9 @@ std::vector<bool> named_by(const std::vector<std::string>& patterns, const char*
 }
 
 void check_shape(const RecipeStage& stage, const CheckpointLinear& linear) {
+  LADDER_CHECK(linear.expert < 0 || stage.actorder != ActivationOrder::group,
+               "{}: actorder group: each expert has an order of its own ({}), expected weight or none",
+               stage.where, linear.name);
   if (stage.prunes())
     LADDER_CHECK(linear.k % 4 == 0, "{}: {} has {} columns; two of every four need a multiple of 4",
                  stage.where, linear.name, linear.k);
@@ -275,11 +279,12 @@ Recipe recipe_of(std::string_view scheme, std::string_view method, DType checkpo
                       checkpoint_dtype);
 }
 
+int parts_per_expert(std::string_view linear) {
+  return linear.ends_with(".experts.gate_up") ? 2 : linear.ends_with(".experts.down") ? 1 : 0;
+}
+
 std::vector<CheckpointLinear> find_linears(const Checkpoint& checkpoint, const DecoderSpec& spec) {
   LADDER_CHECK(spec.quantization_config.empty(), "{}: quantized already, expected dense weights",
-               checkpoint.directory().string());
-  LADDER_CHECK(spec.num_expert_layers() == 0,
-               "{}: layers with experts: the quantizer takes dense layers alone",
                checkpoint.directory().string());
   constexpr std::string_view kWeight = ".weight";
   const ModelFamily& family = family_of(spec.architecture);
@@ -292,8 +297,17 @@ std::vector<CheckpointLinear> find_linears(const Checkpoint& checkpoint, const D
     const auto without = [&](const std::string& name) {
       return name.substr(0, name.size() - kWeight.size());
     };
-    linears.push_back({without(entry.info->name), without(target->parameter), target->part, target->layer,
-                       entry.info->shape[0], entry.info->shape[1]});
+    CheckpointLinear linear;
+    linear.name = without(entry.info->name);
+    linear.linear = without(target->parameter);
+    linear.part = target->part;
+    linear.layer = target->layer;
+    if (const int parts = parts_per_expert(linear.linear); parts > 0) linear.expert = linear.part / parts;
+    linear.n = entry.info->shape[0];
+    linear.k = entry.info->shape[1];
+    // Names of linears have room for scales; a matrix that is called by its name alone is read dense.
+    linear.is_router = !find_tensor_target(family, linear.name + ".weight_scale");
+    linears.push_back(std::move(linear));
   }
   std::sort(linears.begin(), linears.end(), [](const CheckpointLinear& a, const CheckpointLinear& b) {
     return std::tie(a.layer, a.linear, a.part) < std::tie(b.layer, b.linear, b.part);
@@ -311,8 +325,8 @@ LinearStages stages_of(const Recipe& recipe, const CheckpointLinear& linear) {
 void assign_stages(const Recipe& recipe, std::span<CheckpointLinear> linears) {
   for (size_t s = 0; s < recipe.stages.size(); ++s) {
     const RecipeStage& stage = recipe.stages[s];
-    const std::vector<bool> targeted = named_by(stage.targets, "target", stage, linears);
-    const std::vector<bool> ignored = named_by(stage.ignore, "ignore", stage, linears);
+    const std::vector<bool> targeted = named_by(stage.targets, true, stage, linears);
+    const std::vector<bool> ignored = named_by(stage.ignore, false, stage, linears);
     for (size_t i = 0; i < linears.size(); ++i) {
       if (!targeted[i] || ignored[i]) continue;
       CheckpointLinear& linear = linears[i];

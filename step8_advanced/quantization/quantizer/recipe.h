@@ -14,7 +14,7 @@
 //                 of methods that round, and of sparsegpt, which then prunes and rounds in one loop
 //   targets       ["Linear"]: every linear of the decoder layers. Names as checkpoints have them ("model.layers.0.mlp.up_proj"),
 //                 or "re:" and a pattern that matches from the name's beginning on
-//   ignore        [], the same; head and embedding are never rounded
+//   ignore        [], the same; head, embedding and routers are never rounded
 //   gptq          actorder ("weight"; "group", "none"), damping (0.01), block_size (128), clipped_grids (false)
 //   sparsegpt     damping, block_size; with a scheme actorder ("weight"; "none") and clipped_grids, as gptq
 //   smoothquant   smoothing_strength (0.5)
@@ -74,16 +74,22 @@ Recipe parse_recipe(std::string_view json, std::string_view what, DType checkpoi
 // One stage for all linears, as the flags say it.
 Recipe recipe_of(std::string_view scheme, std::string_view method, DType checkpoint_dtype);
 
+// Of a layer's experts all gates and ups are parts of one linear, "layers.0.experts.gate_up", and all downs of another: how many of
+// its parts are one expert's. 0: a linear of something else.
+int parts_per_expert(std::string_view linear);
+
 // A linear of a decoder layer, as the checkpoint has it; one part of a merged one.
 struct CheckpointLinear {
   std::string name;    // "model.layers.0.self_attn.q_proj"
   std::string linear;  // "layers.0.qkv_proj", whose part it is
   int part = 0;
   int64_t layer = 0;
+  int64_t expert = -1;  // whose it is, by its number in the layer; -1: no expert's
   int64_t n = 0, k = 0;
-  int stage = -1;         // of the recipe, that rounds it; -1: none
-  int smooth_stage = -1;  // that smooths it
-  int prune_stage = -1;   // that prunes it; equal to `stage`: in one loop
+  bool is_router = false;  // it weighs experts, a shared one too: never rounded, whatever names it
+  int stage = -1;          // of the recipe, that rounds it; -1: none
+  int smooth_stage = -1;   // that smooths it
+  int prune_stage = -1;    // that prunes it; equal to `stage`: in one loop
 
   bool is_rounded() const { return stage >= 0; }
   bool is_changed() const { return stage >= 0 || prune_stage >= 0; }
@@ -96,13 +102,13 @@ struct LinearStages {
 };
 LinearStages stages_of(const Recipe& recipe, const CheckpointLinear& linear);
 
-// All linears of the model's layers, those of one layer together and in the order of their part in the layer's. Error: layers with experts,
-// weights that are no floats (a checkpoint that is quantized already).
+// All linears of the model's layers, those of one layer together and in the order of their part in the layer's. Error: weights that
+// are no floats (a checkpoint that is quantized already).
 std::vector<CheckpointLinear> find_linears(const Checkpoint& checkpoint, const DecoderSpec& spec);
 
 // Sets `stage`, `smooth_stage` and `prune_stage`. Error, naming stage, pattern or linear: a target or an entry of `ignore` that names none of the
-// linears, a linear that two stages round or prune, or that is pruned after it was rounded, parts of one merged linear (q, k, v) that
-// differ, a group that does not divide k, fours that do not divide k or a group.
+// linears, a linear that two stages round or prune, or that is pruned after it was rounded, parts of one merged linear (q, k, v; all
+// experts' gates and ups) that differ, experts with act-order `group` (each has an order of its own, and the parts share one), a group that does not divide k, fours that do not divide k or a group.
 void assign_stages(const Recipe& recipe, std::span<CheckpointLinear> linears);
 
 }  // namespace ladder

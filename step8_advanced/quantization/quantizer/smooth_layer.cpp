@@ -18,25 +18,40 @@ const CheckpointLinear& stages_of(const WatchedLinear& linear, std::span<const C
   fail("{}: not among the linears of its layer", linear.name);
 }
 
-std::vector<Tensor> weights_of(const WatchedLinear& linear) {
-  std::vector<Tensor> weights;
+const RecipeStage* smoothing_of(const Recipe& recipe, const CheckpointLinear& linear) {
+  return linear.smooth_stage < 0 ? nullptr : &recipe.stages[static_cast<size_t>(linear.smooth_stage)];
+}
+
+const RecipeStage* awq_of(const Recipe& recipe, const CheckpointLinear& linear) {
+  if (!linear.is_rounded()) return nullptr;
+  const RecipeStage& stage = recipe.stages[static_cast<size_t>(linear.stage)];
+  return stage.method == QuantizationMethod::awq ? &stage : nullptr;
+}
+
+void add_weights(const WatchedLinear& linear, std::vector<Tensor>& weights) {
   for (const WatchedPart& part : linear.parts) weights.push_back(part.weight);
-  return weights;
 }
 
-// max |x| and mean |x| of a linear's inputs.
-Hessian statistics_of(WatchedLayer& layer, WatchedLinear& linear, std::span<const TokenIds> texts,
-                      std::span<const Tensor> hidden) {
-  Hessian inputs(linear.k(), linear.name);
-  linear.on_input = [&inputs](const Tensor& x) { inputs.add(x); };
-  for (size_t text = 0; text < texts.size(); ++text) layer.watch(texts[text], hidden[text]);
-  linear.on_input = nullptr;
-  return inputs;
+// A norm, and all linears that it feeds.
+struct NormAndReaders {
+  const WatchedNorm& norm;
+  WatchedStep readers;
+  std::vector<Tensor> weights;  // theirs
+};
+
+NormAndReaders readers_of(WatchedLayer& layer, const WatchedNorm& norm) {
+  NormAndReaders result{norm, {}, {}};
+  for (const auto& linear : layer.linears())
+    if (layer.norm_before(*linear) == &norm) {
+      result.readers.push_back(linear.get());
+      add_weights(*linear, result.weights);
+    }
+  return result;
 }
 
-// Divides what a norm gives by `scales` and multiplies the linears' columns, by what the norm's dtype can hold of them.
-void fold_into_norm(const WatchedNorm& norm, DType dtype, std::span<const Tensor> linears,
-                    const Tensor& scales, const std::string& name) {
+// Divides what a norm gives by `scales` and multiplies the columns of all that read it, by what the norm's dtype can hold of them.
+void fold_into_norm(const NormAndReaders& all, DType dtype, const Tensor& scales) {
+  const WatchedNorm& norm = all.norm;
   const Tensor divided = Tensor::empty(norm.gain.shape(), DType::f32);
   for (int64_t i = 0; i < divided.numel(); ++i)
     divided.data<float>()[i] = norm.gain.data<float>()[i] / scales.data<float>()[i];
@@ -46,89 +61,208 @@ void fold_into_norm(const WatchedNorm& norm, DType dtype, std::span<const Tensor
     const float factor = norm.gain.data<float>()[i] / kept.data<float>()[i];
     if (factor > 0) exact.data<float>()[i] = factor;  // a gain of 0 stays 0, whatever the factor
   }
-  fold_scales(NormBefore{norm.gain, norm.bias}, linears, exact, name);
+  std::vector<Tensor> matrices = all.weights;
+  for (const WatchedPart& router : norm.routers) matrices.push_back(router.weight);
+  fold_scales(NormBefore{norm.gain, norm.bias}, matrices, exact, all.readers[0]->name);
   norm.gain.copy_from(kept);
   if (norm.bias.defined()) norm.bias.copy_from(norm.bias.to(dtype).to(DType::f32));
-}
-
-WatchedLinear* find_by_end(WatchedLayer& layer, std::string_view end) {
-  for (const auto& linear : layer.linears())
-    if (linear->name.ends_with(end)) return linear.get();
-  return nullptr;
+  for (const WatchedPart& router : norm.routers)
+    router.weight.copy_from(router.weight.to(dtype).to(DType::f32));
 }
 
 // The linear part whose rows make this linear's inputs, one each; it is rounded later, so its file is written anyway.
 std::optional<Tensor> rows_before(WatchedLayer& layer, const WatchedLinear& linear,
                                   std::span<const CheckpointLinear> linears) {
-  const bool is_o = linear.name.ends_with(".o_proj"), is_down = linear.name.ends_with(".down_proj");
-  const WatchedLinear* before = is_o      ? find_by_end(layer, ".qkv_proj")
-                                : is_down ? find_by_end(layer, ".gate_up_proj")
-                                          : nullptr;
-  if (before == nullptr || before->has_bias || !stages_of(*before, linears).is_rounded()) return std::nullopt;
-  const Tensor& weight = before->parts.back().weight;  // v; up
-  if (weight.dim(0) != linear.k()) return std::nullopt;
-  return weight;
+  std::string before_name = linear.name;
+  for (const auto& [end, before] : {std::pair{".o_proj", ".qkv_proj"},
+                                    {".down_proj", ".gate_up_proj"},
+                                    {".experts.down", ".experts.gate_up"}})
+    if (linear.name.ends_with(end))
+      before_name.replace(linear.name.size() - std::string_view(end).size(), std::string::npos, before);
+  if (before_name == linear.name) return std::nullopt;
+  for (const auto& before : layer.linears()) {
+    if (before->name != before_name || before->expert != linear.expert) continue;
+    if (before->has_bias || !stages_of(*before, linears).is_rounded()) return std::nullopt;
+    const Tensor& weight = before->parts.back().weight;  // v; up
+    if (weight.dim(0) == linear.k()) return weight;
+  }
+  return std::nullopt;
 }
+
+class LayerSmoother {
+ public:
+  LayerSmoother(WatchedLayer& layer, const Recipe& recipe, std::span<const CheckpointLinear> linears,
+                std::span<const TokenIds> texts, std::span<const Tensor> hidden)
+      : layer_(layer), recipe_(recipe), linears_(linears), texts_(texts), hidden_(hidden) {}
+
+  std::vector<NamedTensor> run() {
+    for (const auto& linear : layer_.linears()) {
+      const CheckpointLinear& stages = stages_of(*linear, linears_);
+      const RecipeStage* smooth = smoothing_of(recipe_, stages);
+      LADDER_CHECK(smooth == nullptr || stages.is_rounded(),
+                   "{}: {} is smoothed and not rounded: expected a stage that rounds it", smooth->where,
+                   stages.name);
+    }
+    for (const WatchedStep& step : layer_.steps()) {
+      const WatchedNorm* norm = layer_.norm_before(*step[0]);
+      if (norm == nullptr)
+        fold_into_rows(step);
+      else if (const NormAndReaders all = readers_of(layer_, *norm); all.readers[0] == step[0])
+        smooth_norm(all);
+    }
+    return std::move(changed_);
+  }
+
+ private:
+  void smooth_norm(const NormAndReaders& all) {
+    const CheckpointLinear& first = stages_of(*all.readers[0], linears_);
+    const RecipeStage* smooth = smoothing_of(recipe_, first);
+    bool awq = true;
+    for (const WatchedLinear* reader : all.readers) {
+      const CheckpointLinear& stages = stages_of(*reader, linears_);
+      awq = awq && awq_of(recipe_, stages) != nullptr;
+      LADDER_CHECK(smoothing_of(recipe_, stages) == smooth,
+                   "{} and {} take the same norm's output: expected the same smoothing for both", first.name,
+                   stages.name);
+    }
+    if (smooth == nullptr && !awq) return;
+    const std::string& name = all.readers[0]->name;
+    if (smooth != nullptr)
+      fold_into_norm(all, layer_.checkpoint_dtype(),
+                     smoothquant_scales(largest_of(statistics_of(all.readers)), all.weights,
+                                        smooth->smoothing_strength, name));
+    if (awq) {
+      const AwqScales found = search(all.readers, all.weights, mean_of(statistics_of(all.readers)),
+                                     sample_inputs(layer_, all.readers, texts_, hidden_));
+      if (!found.identity) fold_into_norm(all, layer_.checkpoint_dtype(), found.scales);
+    }
+    const auto keep = [&](const std::string& changed, const Tensor& tensor) {
+      changed_.push_back({changed, tensor.to(layer_.checkpoint_dtype())});
+    };
+    keep(all.norm.gain_name, all.norm.gain);
+    if (all.norm.bias.defined()) keep(all.norm.bias_name, all.norm.bias);
+    for (const WatchedPart& router : all.norm.routers) keep(router.name, router.weight);
+  }
+
+  // The factors of each linear of a step go into the rows before it.
+  void fold_into_rows(const WatchedStep& step) {
+    if (awq_of(recipe_, stages_of(*step[0], linears_)) == nullptr || !rows_before(layer_, *step[0], linears_))
+      return;
+    Statistics statistics = statistics_of(step);
+    const std::vector<InputSample> samples = sample_inputs(layer_, step, texts_, hidden_);
+    for (size_t i = 0; i < step.size(); ++i) {
+      const std::optional<Tensor> before = rows_before(layer_, *step[i], linears_);
+      if (!before || !statistics[i]) continue;
+      std::vector<Tensor> weights;
+      add_weights(*step[i], weights);
+      const AwqScales found =
+          search({step[i]}, weights, statistics[i]->mean_abs(), std::span(&samples[i], 1));
+      if (!found.identity) fold_scales(LinearBefore{*before}, weights, found.scales, step[i]->name);
+    }
+  }
+
+  // Of each linear's inputs; none: an expert to which no token came.
+  using Statistics = std::vector<std::optional<Hessian>>;
+  Statistics statistics_of(const WatchedStep& linears) {
+    Statistics all(linears.size());
+    for (size_t i = 0; i < linears.size(); ++i)
+      linears[i]->on_input = [&one = all[i], linear = linears[i]](const Tensor& x) {
+        if (!one) one.emplace(linear->k(), linear->parts[0].name);
+        one->add(x);
+      };
+    for (size_t text = 0; text < texts_.size(); ++text) layer_.watch(texts_[text], hidden_[text]);
+    for (WatchedLinear* linear : linears) linear->on_input = nullptr;
+    return all;
+  }
+
+  // Of all linears' inputs together.
+  static Tensor largest_of(const Statistics& all) {
+    Tensor largest;
+    for (const auto& one : all) {
+      if (!one) continue;
+      const Tensor more = one->max_abs();
+      if (!largest.defined()) largest = more;
+      std::transform(more.data<float>(), more.data<float>() + more.numel(), largest.data<float>(),
+                     largest.data<float>(), [](float a, float b) { return std::max(a, b); });
+    }
+    return largest;
+  }
+  static Tensor mean_of(const Statistics& all) {
+    if (all.size() == 1) return all[0]->mean_abs();
+    std::vector<double> sums;
+    double count = 0;
+    for (const auto& one : all) {
+      if (!one) continue;
+      const Tensor mean = one->mean_abs();
+      sums.resize(static_cast<size_t>(mean.numel()));
+      for (size_t i = 0; i < sums.size(); ++i)
+        sums[i] += static_cast<double>(one->count()) * mean.data<float>()[i];
+      count += static_cast<double>(one->count());
+    }
+    const Tensor mean = Tensor::empty({std::ssize(sums)}, DType::f32);
+    for (size_t i = 0; i < sums.size(); ++i) mean.data<float>()[i] = static_cast<float>(sums[i] / count);
+    return mean;
+  }
+
+  // The scales of the least error of all these linears together, each on rows that come to it.
+  AwqScales search(const WatchedStep& step, std::span<const Tensor> weights, const Tensor& mean_abs,
+                   std::span<const InputSample> samples) const {
+    const auto args_of = [&](const WatchedLinear& linear) -> const QuantizationArgs& {
+      return awq_of(recipe_, stages_of(linear, linears_))->linear->scheme.weights;
+    };
+    double tokens = 0;
+    for (const InputSample& sample : samples) tokens += static_cast<double>(sample.count);
+    const auto error = [&](const Tensor& scales) {
+      double sum = 0;
+      for (size_t i = 0; i < step.size(); ++i) {
+        if (samples[i].count == 0) continue;
+        std::vector<Tensor> of_one;
+        add_weights(*step[i], of_one);
+        sum += static_cast<double>(samples[i].count) / tokens *
+               awq_error(samples[i].rows, of_one, args_of(*step[i]), scales, step[i]->name);
+      }
+      return sum;
+    };
+    return search_awq_scales(mean_abs, weights, args_of(*step[0]), step[0]->name, error);
+  }
+
+  WatchedLayer& layer_;
+  const Recipe& recipe_;
+  std::span<const CheckpointLinear> linears_;
+  std::span<const TokenIds> texts_;
+  std::span<const Tensor> hidden_;
+  std::vector<NamedTensor> changed_;
+};
 
 }  // namespace
 
-Tensor sample_inputs(WatchedLayer& layer, WatchedLinear& linear, std::span<const TokenIds> texts,
-                     std::span<const Tensor> hidden) {
+std::vector<InputSample> sample_inputs(WatchedLayer& layer, const WatchedStep& linears,
+                                       std::span<const TokenIds> texts, std::span<const Tensor> hidden) {
   const int64_t per_text =
       std::max<int64_t>((kSampleRows + std::ssize(texts) - 1) / std::max<int64_t>(std::ssize(texts), 1), 1);
-  std::vector<Tensor> rows;
-  linear.on_input = [&](const Tensor& x) {
-    const int64_t count = std::min({per_text, x.dim(0), kSampleRows - std::ssize(rows)});
-    for (int64_t i = 0; i < count; ++i) rows.push_back(x.select(0, i * x.dim(0) / count).clone());
-  };
-  for (size_t text = 0; text < texts.size() && std::ssize(rows) < kSampleRows; ++text)
-    layer.watch(texts[text], hidden[text]);
-  linear.on_input = nullptr;
-  const Tensor sample = Tensor::empty({std::ssize(rows), linear.k()}, DType::f32);
-  for (int64_t i = 0; i < sample.dim(0); ++i) sample.select(0, i).copy_from(rows[static_cast<size_t>(i)]);
-  return sample;
+  std::vector<InputSample> samples(linears.size());
+  std::vector<std::vector<Tensor>> rows(linears.size());
+  for (size_t i = 0; i < linears.size(); ++i)
+    linears[i]->on_input = [&kept = rows[i], &sample = samples[i], per_text](const Tensor& x) {
+      const int64_t count = std::min({per_text, x.dim(0), kSampleRows - std::ssize(kept)});
+      for (int64_t row = 0; row < count; ++row) kept.push_back(x.select(0, row * x.dim(0) / count).clone());
+      sample.count += x.dim(0);
+    };
+  for (size_t text = 0; text < texts.size(); ++text) layer.watch(texts[text], hidden[text]);
+  for (size_t i = 0; i < linears.size(); ++i) {
+    linears[i]->on_input = nullptr;
+    if (rows[i].empty()) continue;
+    samples[i].rows = Tensor::empty({std::ssize(rows[i]), linears[i]->k()}, DType::f32);
+    for (size_t row = 0; row < rows[i].size(); ++row)
+      samples[i].rows.select(0, static_cast<int64_t>(row)).copy_from(rows[i][row]);
+  }
+  return samples;
 }
 
 std::vector<NamedTensor> smooth_layer(WatchedLayer& layer, const Recipe& recipe,
                                       std::span<const CheckpointLinear> linears,
                                       std::span<const TokenIds> texts, std::span<const Tensor> hidden) {
-  std::vector<NamedTensor> changed;
-  for (const auto& linear : layer.linears()) {
-    const CheckpointLinear& stages = stages_of(*linear, linears);
-    const RecipeStage* smooth =
-        stages.smooth_stage < 0 ? nullptr : &recipe.stages[static_cast<size_t>(stages.smooth_stage)];
-    const RecipeStage* round =
-        stages.is_rounded() ? &recipe.stages[static_cast<size_t>(stages.stage)] : nullptr;
-    const bool awq = round != nullptr && round->method == QuantizationMethod::awq;
-    if (smooth == nullptr && !awq) continue;
-    LADDER_CHECK(round != nullptr, "{}: {} is smoothed and not rounded: expected a stage that rounds it",
-                 smooth->where, stages.name);
-    const std::vector<Tensor> weights = weights_of(*linear);
-    const WatchedNorm* norm = layer.norm_before(*linear);
-    const std::optional<Tensor> before = awq ? rows_before(layer, *linear, linears) : std::nullopt;
-    if (norm == nullptr && !before) continue;
-
-    if (smooth != nullptr && norm != nullptr) {
-      Hessian inputs = statistics_of(layer, *linear, texts, hidden);
-      fold_into_norm(*norm, layer.checkpoint_dtype(), weights,
-                     smoothquant_scales(inputs.max_abs(), weights, smooth->smoothing_strength, linear->name),
-                     linear->name);
-    }
-    if (awq) {
-      Hessian inputs = statistics_of(layer, *linear, texts, hidden);
-      const AwqScales found =
-          search_awq_scales(sample_inputs(layer, *linear, texts, hidden), inputs.mean_abs(), weights,
-                            round->linear->scheme.weights, linear->name);
-      if (!found.identity && norm != nullptr)
-        fold_into_norm(*norm, layer.checkpoint_dtype(), weights, found.scales, linear->name);
-      else if (!found.identity)
-        fold_scales(LinearBefore{*before}, weights, found.scales, linear->name);
-    }
-    if (norm == nullptr) continue;
-    changed.push_back({norm->gain_name, norm->gain.to(layer.checkpoint_dtype())});
-    if (norm->bias.defined()) changed.push_back({norm->bias_name, norm->bias.to(layer.checkpoint_dtype())});
-  }
-  return changed;
+  return LayerSmoother(layer, recipe, linears, texts, hidden).run();
 }
 
 }  // namespace ladder

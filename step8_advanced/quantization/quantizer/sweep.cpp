@@ -24,6 +24,7 @@ class WeightBits {
  public:
   WeightBits(const Checkpoint& checkpoint, std::span<const CheckpointLinear> linears) {
     for (const CheckpointLinear& linear : linears) {
+      if (linear.is_router) continue;
       dense_bytes_ += checkpoint.find(linear.name + ".weight")->tensor().nbytes();
       num_weights_ += linear.n * linear.k;
     }

@@ -5,6 +5,7 @@
 #include "step2_model/families/family.h"
 #include "step2_model/loading/weight_loader.h"
 #include "step8_advanced/quantization/kernels/round_activations.h"
+#include "step8_advanced/quantization/quantizer/recipe.h"
 
 namespace ladder {
 namespace {
@@ -26,34 +27,48 @@ Tensor rounded_input(const Tensor& x, const WatchedLinear& linear) {
 
 struct PassEnded {};  // thrown through the layer: what comes behind the watched linear is of no use
 
-// The dense method, with somebody looking on.
+// The dense method, with somebody looking on. The linear's parts are those of one watched linear, or of several (experts) with as
+// many each.
 class WatchedMethod final : public LinearMethod {
  public:
-  explicit WatchedMethod(WatchedLinear& linear) : linear_(linear), dense_(unquantized_linear_method()) {}
+  explicit WatchedMethod(std::vector<WatchedLinear*> linears)
+      : linears_(std::move(linears)), dense_(unquantized_linear_method()) {}
 
   std::vector<LinearParameterSpec> parameters(const LinearShape& shape) const override {
     return dense_->parameters(shape);
   }
   void process_after_load(const OpContext&, const LinearShape& shape,
                           std::vector<Tensor>& tensors) const override {
-    linear_.has_bias = shape.bias;
     int64_t row = 0;
-    for (size_t part = 0; part < shape.out.size(); ++part) {
-      linear_.parts.at(part).weight = tensors.at(0).narrow(0, row, shape.out[part].size);
-      row += shape.out[part].size;
+    size_t part = 0;
+    for (WatchedLinear* linear : linears_) {
+      linear->has_bias = shape.bias;
+      for (WatchedPart& one : linear->parts) {
+        const int64_t rows = shape.out.at(part++).size;
+        one.weight = tensors.at(0).narrow(0, row, rows);
+        row += rows;
+      }
     }
   }
   void apply(const OpContext& ctx, const LinearShape& shape, const std::vector<Tensor>& tensors,
              const Tensor& x, const Tensor& out) const override {
-    if (linear_.on_input) {
-      linear_.on_input(x);
+    const WatchedLinear& linear = *linears_.at(0);
+    if (linear.on_input) {
+      linear.on_input(x);
       throw PassEnded();
     }
-    dense_->apply(ctx, shape, tensors, linear_.activations ? rounded_input(x, linear_) : x, out);
+    dense_->apply(ctx, shape, tensors, linear.activations ? rounded_input(x, linear) : x, out);
+  }
+  void apply_parts(const OpContext& ctx, const LinearShape& shape, const std::vector<Tensor>& tensors,
+                   size_t first, size_t count, const Tensor& x, const Tensor& out) const override {
+    const WatchedLinear& linear = *linears_.at(first / count);
+    if (linear.on_input) linear.on_input(x);
+    dense_->apply_parts(ctx, shape, tensors, first, count, linear.activations ? rounded_input(x, linear) : x,
+                        out);
   }
 
  private:
-  WatchedLinear& linear_;
+  std::vector<WatchedLinear*> linears_;
   std::shared_ptr<const LinearMethod> dense_;
 };
 
@@ -67,17 +82,25 @@ WatchedLayer::WatchedLayer(const OpContext& ctx, const std::filesystem::path& di
   options.layer_begin = layer;
   options.layer_end = layer + 1;
   options.makers.linear_method = [this](const OpContext&, const NamedLinear& named) {
-    auto linear = std::make_unique<WatchedLinear>();
-    linear->name = named.name;
-    for (const std::string& part : named.part_names) linear->parts.push_back({part, {}});
-    linears_.push_back(std::move(linear));
-    return std::make_shared<const WatchedMethod>(*linears_.back());
+    const auto parts = static_cast<size_t>(parts_per_expert(named.name));
+    WatchedStep step;
+    for (size_t part = 0; part < named.part_names.size(); ++part) {
+      if (part == 0 || (parts > 0 && part % parts == 0)) {
+        linears_.push_back(std::make_unique<WatchedLinear>());
+        step.push_back(linears_.back().get());
+        step.back()->name = named.name;
+        if (parts > 0) step.back()->expert = static_cast<int64_t>(part / parts);
+      }
+      step.back()->parts.push_back({named.part_names[part], {}});
+    }
+    return std::make_shared<const WatchedMethod>(std::move(step));
   };
   const Checkpoint checkpoint(directory);
   model_ = std::make_unique<DecoderModel>(ctx, spec, options);
   const std::vector<Parameter*> parameters = model_->parameters();
   load_weights(checkpoint, spec, parameters, {});
   model_->process_after_load(ctx);
+  const ModelFamily& family = family_of(spec.architecture);
   for (const char* norm : {"input_layernorm", "post_attention_layernorm"}) {
     if (spec.post_norm) break;
     WatchedNorm found;
@@ -86,18 +109,32 @@ WatchedLayer::WatchedLayer(const OpContext& ctx, const std::filesystem::path& di
       const bool is_gain = parameter->name == name + ".weight";
       if (!is_gain && parameter->name != name + ".bias") continue;
       (is_gain ? found.gain : found.bias) = parameter->tensor;
-      (is_gain ? found.gain_name : found.bias_name) =
-          checkpoint_name_of(family_of(spec.architecture), parameter->name, 0);
+      (is_gain ? found.gain_name : found.bias_name) = checkpoint_name_of(family, parameter->name, 0);
     }
     norms_.push_back(std::move(found));
   }
+  for (const Parameter* parameter : parameters)
+    if (!norms_.empty() && (parameter->name.ends_with(".router.weight") ||
+                            parameter->name.ends_with(".shared_expert_gate.weight")))
+      norms_[1].routers.push_back({checkpoint_name_of(family, parameter->name, 0), parameter->tensor});
   pass_ = std::make_unique<TextPass>(*model_, ctx, max_tokens);
+}
+
+std::vector<WatchedStep> WatchedLayer::steps() const {
+  std::vector<WatchedStep> steps;
+  for (const auto& linear : linears_) {
+    if (steps.empty() || steps.back().back()->name != linear->name) steps.emplace_back();
+    steps.back().push_back(linear.get());
+  }
+  return steps;
 }
 
 const WatchedNorm* WatchedLayer::norm_before(const WatchedLinear& linear) const {
   if (norms_.empty()) return nullptr;
   if (linear.name.ends_with(".qkv_proj")) return &norms_[0];
-  return linear.name.ends_with(".gate_up_proj") || linear.name.ends_with(".fc1") ? &norms_[1] : nullptr;
+  for (const char* end : {".gate_up_proj", ".fc1", ".experts.gate_up"})
+    if (linear.name.ends_with(end)) return &norms_[1];
+  return nullptr;
 }
 
 Tensor WatchedLayer::run(const TokenIds& text, const Tensor& hidden) {

@@ -20,24 +20,31 @@ struct WatchedPart {
   Tensor weight;     // f32 [n, k]: the layer's own memory; what is written there holds from the next pass on
 };
 
-// One linear of the layer, of one part or of several with the same input.
+// One linear of the layer, of one part or of several with the same input: an expert's gate and up are one, its down is another.
 struct WatchedLinear {
-  std::string name;  // "layers.0.qkv_proj"
+  std::string name;  // "layers.0.qkv_proj"; of experts "layers.0.experts.gate_up", the same for all of them
+  int64_t expert = -1;  // whose it is; -1: no expert's
   std::vector<WatchedPart> parts;
   bool has_bias = false;
   // How its input is rounded; none: taken as it is.
   std::optional<QuantizationArgs> activations;
   float input_scale = 0;  // of static ones
-  // For watch(): called with x [tokens, k], not yet rounded, and the pass ends there. Empty: unwatched.
+  // For watch(): called with x [tokens, k], not yet rounded, and the pass ends there. Of an expert x has the tokens that were routed to
+  // it, if there are any, and the pass goes on to the other experts. Empty: unwatched.
   std::function<void(const Tensor& x)> on_input;
 
   int64_t k() const { return parts.at(0).weight.dim(1); }
 };
 
+// Linears that run side by side and know nothing of one another: all experts' gates and ups, all their downs; else one.
+using WatchedStep = std::vector<WatchedLinear*>;
+
 // A norm of the layer; f32, the layer's own memory. Names as in the checkpoint.
 struct WatchedNorm {
   std::string gain_name, bias_name;
   Tensor gain, bias;  // bias: undefined where there is none
+  std::vector<WatchedPart>
+      routers;  // what reads its output and is no linear: a router, a shared expert's gate
 };
 
 class WatchedLayer {
@@ -48,6 +55,7 @@ class WatchedLayer {
 
   // In the order in which they run.
   std::vector<std::unique_ptr<WatchedLinear>>& linears() { return linears_; }
+  std::vector<WatchedStep> steps() const;
 
   // The norm whose output is this linear's input; nullptr: something else is.
   const WatchedNorm* norm_before(const WatchedLinear& linear) const;
@@ -60,7 +68,7 @@ class WatchedLayer {
   Tensor run(const TokenIds& text, const Tensor& hidden);
   // Its keys and values, f32, from the first slot on.
   const KvCacheView& cache() const { return pass_->caches()[0]; }
-  // The same as far as the linear that is watched: of several the first.
+  // The same as far as the linear that is watched: of several the first that is no expert's.
   void watch(const TokenIds& text, const Tensor& hidden);
 
  private:
