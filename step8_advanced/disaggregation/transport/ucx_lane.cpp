@@ -208,7 +208,9 @@ void UcxReader::read(std::span<std::byte> bytes, UcxPatience& patience) try {
   more_.clear();
   num_read_of_more_ = 0;
   while (!wanted_.empty()) {
+    const uint64_t before = num_pieces_;
     worker_.wait(patience);
+    if (num_pieces_ != before) patience.on_piece();
     if (is_out_of_order_) throw KvChannelError("what came by UCX is not in order");
   }
 } catch (...) {

@@ -45,11 +45,12 @@ enum class UcxReach : uint8_t { machine, network };
 // Drawn by who reads and told to who writes: pieces without it are not looked at.
 using UcxToken = std::array<unsigned char, 16>;
 
-// Of whoever waits in a lane. Both throw where there is nothing to wait for any more.
+// Of whoever waits in a lane. All throw where there is nothing to wait for any more.
 class UcxPatience {
  public:
   virtual ~UcxPatience() = default;
-  virtual void on_progress() = 0;
+  virtual void on_progress() = 0;  // UCX had something to do, which need not be what is waited for
+  virtual void on_piece() {}       // what is read has come, or some of it
   // There was none: sleeps until the descriptor can be read, or for a moment. -1: for a short one.
   virtual void sleep(int descriptor) = 0;
 };

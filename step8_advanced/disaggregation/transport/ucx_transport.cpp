@@ -48,7 +48,7 @@ using std::chrono::milliseconds;
 constexpr size_t kMostMeetings = 16;  // at once; of more the oldest is dropped
 constexpr std::chrono::seconds kMeeting{10};
 constexpr milliseconds kStep{1};  // between looks at meetings
-constexpr milliseconds kLook{50};
+constexpr milliseconds kLook{50};  // how long a dead peer goes unnoticed
 constexpr microseconds kFirstPause{20}, kLongestPause{2000};
 // Nothing has come for so long since the other end has gone: nothing will. What UCX carries may take another way than the
 // connection, and a longer one.
@@ -80,9 +80,12 @@ class LifelinePatience final : public UcxPatience {
 
   void on_progress() override {
     pause_ = kFirstPause;
-    is_silent_ = false;
     look();
+    if (Clock::now() - looked_ < kLook) return;
+    pollfd polled{lifeline_.socket(), POLLIN, 0};
+    heard(::poll(&polled, 1, 0) > 0);
   }
+  void on_piece() override { is_silent_ = false; }
 
   void sleep(int descriptor) override {
     look();
@@ -94,13 +97,7 @@ class LifelinePatience final : public UcxPatience {
     const timespec limit{time.count() / 1'000'000, time.count() % 1'000'000 * 1000};
     ::ppoll(polled.data(), polled.size(), &limit, nullptr);
     pause_ = std::min(2 * pause_, kLongestPause);
-    is_gone_ |= polled[0].revents != 0;
-    if (!is_gone_) return;
-    if (!std::exchange(is_silent_, true)) silent_since_ = Clock::now();
-    if (!hears_last_words_ || Clock::now() - silent_since_ >= kLastWords) {
-      look();  // this end's close looks alike
-      throw KvChannelError(fmt::format("{}: the other end is gone", lifeline_.peer()));
-    }
+    heard(polled[0].revents != 0);
   }
 
  private:
@@ -109,6 +106,15 @@ class LifelinePatience final : public UcxPatience {
     if (is_over(deadline_))
       throw KvChannelError(fmt::format("{}: it {} and the time is over", lifeline_.peer(), what_));
   }
+  void heard(bool is_gone) {
+    looked_ = Clock::now();
+    is_gone_ |= is_gone;
+    if (!is_gone_) return;
+    if (!std::exchange(is_silent_, true)) silent_since_ = looked_;
+    if (hears_last_words_ && looked_ - silent_since_ < kLastWords) return;
+    look();  // this end's close looks alike
+    throw KvChannelError(fmt::format("{}: the other end is gone", lifeline_.peer()));
+  }
 
   const Lifeline& lifeline_;
   const KvDeadline deadline_;
@@ -116,7 +122,7 @@ class LifelinePatience final : public UcxPatience {
   const bool hears_last_words_;
   microseconds pause_ = kFirstPause;
   bool is_gone_ = false, is_silent_ = false;
-  Clock::time_point silent_since_;
+  Clock::time_point silent_since_, looked_ = Clock::now();
 };
 
 struct Lanes {
