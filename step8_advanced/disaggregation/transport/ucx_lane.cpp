@@ -96,8 +96,8 @@ void UcxWriter::begin(std::string address, const UcxToken& token) {
   address_ = std::move(address);
   header_.token = token;
   ucp_ep_params_t params{};
-  params.field_mask =
-      UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE | UCP_EP_PARAM_FIELD_ERR_HANDLER;
+  params.field_mask = UCP_EP_PARAM_FIELD_REMOTE_ADDRESS | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE |
+                      UCP_EP_PARAM_FIELD_ERR_HANDLER;
   params.address = reinterpret_cast<const ucp_address_t*>(address_.data());
   params.err_mode = reach_ == UcxReach::machine ? UCP_ERR_HANDLING_MODE_NONE : UCP_ERR_HANDLING_MODE_PEER;
   params.err_handler.arg = this;
@@ -135,8 +135,7 @@ void UcxWriter::finish(ucs_status_ptr_t request, UcxPatience& patience) {
   if (request == nullptr) return;
   if (UCS_PTR_IS_ERR(request)) fail_with("cannot send", UCS_PTR_STATUS(request));
   ucs_status_t status = UCS_OK;
-  while ((status = ucx_library().request_check_status(request)) == UCS_INPROGRESS)
-    worker_->wait(patience);
+  while ((status = ucx_library().request_check_status(request)) == UCS_INPROGRESS) worker_->wait(patience);
   ucx_library().request_free(request);
   if (status != UCS_OK) fail_with("cannot send", status);
 }

@@ -64,7 +64,7 @@ class UcxWorker {
 
   ucp_worker_h handle() const { return worker_; }
   std::string address() const;
-  bool progress();  // whether there was something to do
+  bool progress();                   // whether there was something to do
   void wait(UcxPatience& patience);  // some progress, or a sleep
 
  private:

@@ -15,9 +15,10 @@ namespace {
 // What the library reads while it is being loaded. A user's own value stays.
 void set_defaults() {
   ::setenv("UCX_LOG_LEVEL", "fatal", 0);
-  ::setenv("UCX_LOG_FILE", "stderr", 0);            // not stdout, which is the program's
-  ::setenv("UCX_HANDLE_ERRORS", "none", 0);         // signal handlers are the program's
-  ::setenv("UCX_MEM_MMAP_HOOK_MODE", "none", 0);    // nor is mmap patched: no memory is registered that outlives a call
+  ::setenv("UCX_LOG_FILE", "stderr", 0);     // not stdout, which is the program's
+  ::setenv("UCX_HANDLE_ERRORS", "none", 0);  // signal handlers are the program's
+  ::setenv("UCX_MEM_MMAP_HOOK_MODE", "none",
+           0);  // nor is mmap patched: no memory is registered that outlives a call
 }
 
 void* open(const char* name) {

@@ -15,9 +15,11 @@
 // Who may connect. Nobody hears where the lanes begin, or their tokens, who has not proved the secret; it may be empty
 // on this machine alone, as with tcp://. On this machine (both ends at 127.0.0.1) the lanes are shared memory of this user's
 // processes, and UCX opens no port. Between machines, or with UCX_TLS=tcp, UCX listens at ports of its own, on the interfaces
-// that UCX_NET_DEVICES names (all of them, if none), and believes what it is sent there: whoever reaches them cannot put bytes into a channel
-// without its token, but may confuse or end the process by nonsense in UCX's own protocol, and so may a peer who has the secret.
-// That is not in our hands: so this row is none that is taken unasked, and between machines it is for a network of one's own.
+// that UCX_NET_DEVICES names (all of them, if none), and believes what it is sent there: whoever reaches them cannot put bytes
+// into a channel without its token, but may confuse or end the process by nonsense in UCX's own protocol. So may a peer that has the
+// secret, or one that is stopped in the middle of meeting: UCX 1.13 ends the process (an assertion) where a worker is destroyed
+// whose answer to the other one's first piece has not left, which over TCP can be. That is not in our hands: so this row
+// is none that is taken unasked, and between machines it is for a network of one's own.
 #include "step8_advanced/disaggregation/transport/transport_rows.h"
 
 #ifdef LADDER_HAS_UCX
@@ -47,14 +49,14 @@ using std::chrono::milliseconds;
 
 constexpr size_t kMostMeetings = 16;  // at once; of more the oldest is dropped
 constexpr std::chrono::seconds kMeeting{10};
-constexpr milliseconds kStep{1};  // between looks at meetings
+constexpr milliseconds kStep{1};   // between looks at meetings
 constexpr milliseconds kLook{50};  // how long a dead peer goes unnoticed
 constexpr microseconds kFirstPause{20}, kLongestPause{2000};
 // Nothing has come for so long since the other end has gone: nothing will. What UCX carries may take another way than the
 // connection, and a longer one.
 constexpr milliseconds kLastWords{100};
 
-// Until the deadline, until this end is closed, or the other one is gone.
+// The connection that proved the secret. It ends when either end closes the channel, or its process ends.
 class Lifeline {
  public:
   explicit Lifeline(HostConnection connection) : connection_(std::move(connection)) {}
@@ -72,10 +74,12 @@ class Lifeline {
   std::atomic<bool> is_closed_{false};
 };
 
+// Until the deadline, until this end is closed, or the other one is gone.
 class LifelinePatience final : public UcxPatience {
  public:
   // hears_last_words: of who reads what was sent before the end.
-  LifelinePatience(const Lifeline& lifeline, KvDeadline deadline, std::string_view what, bool hears_last_words)
+  LifelinePatience(const Lifeline& lifeline, KvDeadline deadline, std::string_view what,
+                   bool hears_last_words)
       : lifeline_(lifeline), deadline_(deadline), what_(what), hears_last_words_(hears_last_words) {}
 
   void on_progress() override {
@@ -173,7 +177,7 @@ class Meeting {
       : deadline_(Clock::now() + kMeeting),
         connection_(std::move(connection)),
         lanes_(std::make_unique<Lanes>(is_loopback(connection_.peer.host) ? UcxReach::machine
-                                                                           : UcxReach::network)) {
+                                                                          : UcxReach::network)) {
     const std::string address = lanes_->in.address();
     Greeting greeting;
     greeting.token = lanes_->in.token();

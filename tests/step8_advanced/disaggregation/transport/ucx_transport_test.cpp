@@ -35,7 +35,8 @@ std::string error_of(const std::function<void()>& work) {
 
 #ifndef LADDER_HAS_UCX
 TEST(Task8_7_Ucx, WhereTheBuildHasNoneThePackageIsNamed) {
-  EXPECT_THAT(error_of([] { listen_for_kv("ucx://0"); }), AllOf(HasSubstr("ucx://0"), HasSubstr("libucx-dev")));
+  EXPECT_THAT(error_of([] { listen_for_kv("ucx://0"); }),
+              AllOf(HasSubstr("ucx://0"), HasSubstr("libucx-dev")));
 }
 #else
 
@@ -171,8 +172,8 @@ TEST(Task8_7_Ucx, WhatComesBeyondARequestWaitsForTheNext) {
     write(writer, some);
     all += some;
     while (read.size() < all.size() && random.integer(0, 2) > 0)
-      read += what_is_read(reader, std::min<size_t>(all.size() - read.size(),
-                                                    static_cast<size_t>(random.integer(1, 5000))));
+      read += what_is_read(
+          reader, std::min<size_t>(all.size() - read.size(), static_cast<size_t>(random.integer(1, 5000))));
   }
   read += what_is_read(reader, all.size() - read.size());
   EXPECT_TRUE(read == all);
