@@ -1,6 +1,6 @@
 # The libraries that the project uses, and which of the optional ones this build has: OpenMP, oneDNN, CUDA,
 # NCCL, Boost for the server, MPI, UCX. LADDER_ONEDNN_LIBRARIES, LADDER_CUDA_LIBRARIES, LADDER_NCCL_INCLUDE,
-# LADDER_HAS_SERVER, LADDER_HAS_MPI and LADDER_UCX_INCLUDE are empty where it has not.
+# LADDER_HAS_SERVER, LADDER_HAS_MPI and LADDER_HAS_UCX are empty where it has not.
 
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
@@ -75,11 +75,11 @@ endif()
 if(NOT LADDER_UCX STREQUAL "OFF")
   # UCX's headers; the library is looked up when it is first wanted.
   find_path(LADDER_UCX_INCLUDE ucp/api/ucp.h)
-  if(NOT LADDER_UCX_INCLUDE)
-    if(LADDER_UCX STREQUAL "ON")
-      message(FATAL_ERROR "LADDER_UCX=ON, but UCX (libucx-dev) is not installed")
-    endif()
-    set(LADDER_UCX_INCLUDE "")
+  if(LADDER_UCX_INCLUDE)
+    set(LADDER_HAS_UCX ON)
+  elseif(LADDER_UCX STREQUAL "ON")
+    message(FATAL_ERROR "LADDER_UCX=ON, but UCX (libucx-dev) is not installed")
+  else()
     message(STATUS "no UCX was found: the build has no ucx:// addresses")
   endif()
 endif()

@@ -6,8 +6,13 @@
 
 #include <chrono>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <future>
+#include <iterator>
+#include <set>
+#include <sstream>
 
 #include "step7_parallel/hosts/host_connections.h"
 #include "tests/step8_advanced/disaggregation/transport/transport_places.h"
@@ -66,6 +71,36 @@ TEST(Task8_7_Ucx, OtherMachinesNeedASecret) {
   EXPECT_THAT(error_of([] { listen_for_kv("ucx://0.0.0.0:0", HostSecret{}); }),
               AllOf(HasSubstr("0.0.0.0"), HasSubstr("secret")));
   EXPECT_EQ(error_of([] { listen_for_kv("ucx://0.0.0.0:0", kSecret); }), "no error");
+}
+
+// Of this process, over IPv4.
+int num_listening_sockets() {
+  std::set<std::string> mine;
+  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
+    std::error_code gone;
+    mine.insert(std::filesystem::read_symlink(entry.path(), gone).string());
+  }
+  std::ifstream table("/proc/self/net/tcp");
+  int count = 0;
+  std::string line;
+  for (std::getline(table, line); std::getline(table, line);) {
+    std::istringstream words(line);
+    std::vector<std::string> column(std::istream_iterator<std::string>(words), {});
+    constexpr size_t kState = 3, kInode = 9;
+    if (column.size() > kInode && column[kState] == "0A" && mine.contains("socket:[" + column[kInode] + "]"))
+      ++count;
+  }
+  return count;
+}
+
+TEST(Task8_7_Ucx, OnThisMachineUcxOpensNoPort) {
+  const int before = num_listening_sockets();
+  const auto listener = listen_for_kv("ucx://0", kSecret);
+  auto accepted = std::async(std::launch::async, [&] { return listener->accept(far()); });
+  const auto connected = connect_for_kv(listener->address(), far(), kSecret);
+  const auto channel = accepted.get();
+  ASSERT_NE(channel, nullptr);
+  EXPECT_EQ(num_listening_sockets(), before + 1);
 }
 
 // Who knows the secret and talks nonsense is dropped, and who belongs here gets in meanwhile.
