@@ -164,6 +164,10 @@ static_assert(sizeof(Greeting) == 32, "no gaps");
 constexpr uint64_t kMaxAddress = 16 << 10;
 constexpr char kBegun = 'B';
 
+UcxReach reach_of(const HostAddress& address) {
+  return is_loopback(address.host) ? UcxReach::machine : UcxReach::network;
+}
+
 ConnectionNote note_of_ucx() {
   ConnectionNote note{};
   std::memcpy(note.data(), "LDUCX1", 6);
@@ -176,8 +180,7 @@ class Meeting {
   explicit Meeting(HostConnection connection)
       : deadline_(Clock::now() + kMeeting),
         connection_(std::move(connection)),
-        lanes_(std::make_unique<Lanes>(is_loopback(connection_.peer.host) ? UcxReach::machine
-                                                                          : UcxReach::network)) {
+        lanes_(std::make_unique<Lanes>(reach_of(connection_.peer))) {
     const std::string address = lanes_->in.address();
     Greeting greeting;
     greeting.token = lanes_->in.token();
@@ -291,6 +294,11 @@ class UcxListener final : public KvListener {
 std::unique_ptr<KvListener> listen_by_ucx(std::string_view place, const HostSecret& secret) {
   const HostAddress address = parse_host_place(place, "ucx://", 0);
   expect_secret_for(address.host, secret, "ucx://");
+  try {  // now, and not when somebody comes, who could not be told why
+    UcxWorker{reach_of(address)};
+  } catch (const Error& error) {
+    fail("ucx://{}: {}", place, error.what());
+  }
   return std::make_unique<UcxListener>(address, secret);
 }
 

@@ -5,6 +5,7 @@
 #include <sys/socket.h>
 
 #include <chrono>
+#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -55,6 +56,13 @@ TEST(Task8_7_Ucx, APlaceIsAHostAndAPort) {
   for (const char* const wrong : {"ucx://", "ucx://:5", "ucx://a:b", "ucx://127.0.0.1:70000", "ucx://-1",
                                   "ucx://0?", "ucx://0?streams=2"})
     EXPECT_THAT(error_of([&] { listen_for_kv(wrong); }), HasSubstr("ucx://")) << wrong;
+}
+
+TEST(Task8_7_Ucx, WhereUcxHasNothingToUseIsAnErrorAtOnce) {
+  ::setenv("UCX_TLS", "nothing", 1);
+  const std::string error = error_of([] { listen_for_kv("ucx://0"); });
+  ::unsetenv("UCX_TLS");
+  EXPECT_THAT(error, AllOf(HasSubstr("ucx://0"), HasSubstr("UCX_TLS=nothing")));
 }
 
 TEST(Task8_7_Ucx, BothEndsMustKnowTheSecret) {
