@@ -1,9 +1,12 @@
 // What UCX adds to what every transport must do (kv_transports_test.cpp): who may connect, who may put pieces into a lane, and
 // where the build has no UCX.
+#include <arpa/inet.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <ifaddrs.h>
 #include <sys/socket.h>
 
+#include <array>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -109,6 +112,45 @@ TEST(Task8_7_Ucx, OnThisMachineUcxOpensNoPort) {
   const auto channel = accepted.get();
   ASSERT_NE(channel, nullptr);
   EXPECT_EQ(num_listening_sockets(), before + 1);
+}
+
+// Of this machine, that is none of it alone; empty: it has none.
+std::string own_address() {
+  ifaddrs* all = nullptr;
+  std::string found;
+  if (::getifaddrs(&all) != 0) return found;
+  for (const ifaddrs* at = all; at != nullptr; at = at->ifa_next) {
+    if (at->ifa_addr == nullptr || at->ifa_addr->sa_family != AF_INET) continue;
+    std::array<char, INET_ADDRSTRLEN> text{};
+    ::inet_ntop(AF_INET, &reinterpret_cast<const sockaddr_in*>(at->ifa_addr)->sin_addr, text.data(),
+                text.size());
+    if (!is_loopback(text.data())) found = text.data();
+  }
+  ::freeifaddrs(all);
+  return found;
+}
+
+// As between machines: UCX chooses among all it has, and endpoints have the other way to fail.
+TEST(Task8_7_Ucx, MessagesAndTheirEndComeOverANetworksAddress) {
+  const std::string host = own_address();
+  if (host.empty()) GTEST_SKIP() << "this machine has no address but its own";
+  const auto listener = listen_for_kv(fmt::format("ucx://{}:0", host), kSecret);
+  auto accepting = std::async(std::launch::async, [&] { return listener->accept(far()); });
+  auto connected = connect_for_kv(listener->address(), far(), kSecret);
+  const auto accepted = accepting.get();
+  ASSERT_NE(accepted, nullptr);
+  const std::vector<std::byte> sent(3'000'000, std::byte{7});
+  auto sending = std::async(std::launch::async, [&] {
+    for (int i = 0; i < 5; ++i) connected->send(std::vector<std::byte>(9), sent, far());
+    connected.reset();
+  });
+  for (int i = 0; i < 5; ++i) {
+    std::vector<std::byte> body(accepted->receive_head(far()).body_size);
+    accepted->receive_body(body, far());
+    EXPECT_TRUE(body == sent) << i;
+  }
+  EXPECT_THAT(error_of([&] { accepted->receive_head(far()); }), HasSubstr("gone"));
+  sending.get();
 }
 
 // Who knows the secret and talks nonsense is dropped, and who belongs here gets in meanwhile.
