@@ -146,7 +146,8 @@ TEST(Cli_Disaggregate, RanksMayBeProcessesAndTheEndOfOneIsThatOfItsServer) {
 
 // Whoever asks need not know that there are several: an answer names the one that keeps its keys.
 TEST(Cli_Disaggregate, ReplicasAreEachAProducerOrAConsumer) {
-  for (const char* wrong : {"--kv-listen=tcp://127.0.0.1:29999", "--kv-listen=shm://a"})
+  for (const char* wrong :
+       {"--kv-listen=tcp://127.0.0.1:29999", "--kv-listen=ucx://127.0.0.1:29999", "--kv-listen=shm://a"})
     expect_refused(
         run_binary({"serve", "--device=cpu", "--port=0", "--kv-role=both", "--data-parallel-size=2", wrong}),
         "--kv-listen");
