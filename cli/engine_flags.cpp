@@ -41,7 +41,8 @@ LoadFormat parse_load_format(const std::string& name) {
 // Of an address of a transport (step8_advanced/disaggregation/transport/kv_channel.h): every listener gets another one.
 bool is_a_free_port(std::string_view address) {
   const std::string_view place = address.substr(0, address.find('?'));
-  return place == "tcp://0" || (place.starts_with("tcp://") && place.ends_with(":0"));
+  return place == "tcp://0" || place == "ucx://0" ||
+         ((place.starts_with("tcp://") || place.starts_with("ucx://")) && place.ends_with(":0"));
 }
 
 bool several_gpus(const RunnerConfig& runner) {

@@ -42,7 +42,8 @@ void KvTransferFlags::add(CLI::App& app) {
   app.add_option(
          "--kv-listen", listen_,
          "where a producer's readers reach it [tcp://127.0.0.1:0, a free port]; tcp://HOST:PORT?streams=4 over "
-         "so many connections; shm://NAME and file:///FOLDER are for readers on this machine")
+         "so many connections; ucx://HOST:PORT by what UCX finds; shm://NAME and file:///FOLDER are for readers "
+         "on this machine")
       ->type_name("ADDRESS")
       ->group(kGroup);
   app.add_option("--kv-compression", compression_,

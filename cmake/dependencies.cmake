@@ -1,6 +1,6 @@
 # The libraries that the project uses, and which of the optional ones this build has: OpenMP, oneDNN, CUDA,
-# NCCL, Boost for the server, MPI. LADDER_ONEDNN_LIBRARIES, LADDER_CUDA_LIBRARIES, LADDER_NCCL_INCLUDE,
-# LADDER_HAS_SERVER and LADDER_HAS_MPI are empty where it has not.
+# NCCL, Boost for the server, MPI, UCX. LADDER_ONEDNN_LIBRARIES, LADDER_CUDA_LIBRARIES, LADDER_NCCL_INCLUDE,
+# LADDER_HAS_SERVER, LADDER_HAS_MPI and LADDER_HAS_UCX are empty where it has not.
 
 find_package(Threads REQUIRED)
 find_package(fmt REQUIRED)
@@ -17,7 +17,8 @@ set(LADDER_ONEDNN AUTO CACHE STRING "oneDNN rungs of the matrix product: AUTO, O
 set(LADDER_CUDA AUTO CACHE STRING "the CUDA rungs of every ladder: AUTO, ON or OFF")
 set(LADDER_SERVER AUTO CACHE STRING "the HTTP server and its load generator: AUTO, ON or OFF")
 set(LADDER_MPI AUTO CACHE STRING "groups of ranks that mpirun starts: AUTO, ON or OFF")
-foreach(part OPENMP ONEDNN CUDA SERVER MPI)
+set(LADDER_UCX AUTO CACHE STRING "keys and values over UCX: AUTO, ON or OFF")
+foreach(part OPENMP ONEDNN CUDA SERVER MPI UCX)
   if(NOT LADDER_${part} MATCHES "^(AUTO|ON|OFF)$")
     message(FATAL_ERROR "LADDER_${part}=${LADDER_${part}}: expected AUTO, ON or OFF")
   endif()
@@ -68,6 +69,18 @@ if(NOT LADDER_MPI STREQUAL "OFF")
     message(FATAL_ERROR "LADDER_MPI=ON, but MPI (libopenmpi-dev, openmpi-bin) is not installed")
   else()
     message(STATUS "no MPI was found: the build has no ranks that mpirun starts")
+  endif()
+endif()
+
+if(NOT LADDER_UCX STREQUAL "OFF")
+  # UCX's headers; the library is looked up when it is first wanted.
+  find_path(LADDER_UCX_INCLUDE ucp/api/ucp.h)
+  if(LADDER_UCX_INCLUDE)
+    set(LADDER_HAS_UCX ON)
+  elseif(LADDER_UCX STREQUAL "ON")
+    message(FATAL_ERROR "LADDER_UCX=ON, but UCX (libucx-dev) is not installed")
+  else()
+    message(STATUS "no UCX was found: the build has no ucx:// addresses")
   endif()
 endif()
 

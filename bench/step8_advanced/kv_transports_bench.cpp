@@ -64,7 +64,8 @@ void send_bodies(benchmark::State& state, const KvTransport& transport, const st
   const double memcpys = memcpy_rate(from);
   const std::filesystem::path folder =
       std::filesystem::temp_directory_path() / fmt::format("ladder_bench_{}", ::getpid());
-  const std::string place = transport.name == "tcp" ? "0" : folder.string();
+  const bool has_port = transport.name == "tcp" || transport.name == "ucx";
+  const std::string place = has_port ? "0" : folder.string();
   const auto listener = listen_for_kv(fmt::format("{}://{}{}", transport.name, place, options));
   const pid_t child = ::fork();
   if (child == 0) receive_all(listener->address(), size);

@@ -1,5 +1,10 @@
 // `ladder route` and `ladder serve --disaggregate`: what they refuse, and the whole on this machine.
 #ifdef LADDER_HAS_SERVER
+#include <gmock/gmock.h>
+
+#include <algorithm>
+
+#include "step8_advanced/disaggregation/transport/kv_channel.h"
 #include "tests/cli/running_server.h"
 #include "tests/step8_advanced/disaggregation/router/server/fake_backend.h"
 
@@ -141,7 +146,8 @@ TEST(Cli_Disaggregate, RanksMayBeProcessesAndTheEndOfOneIsThatOfItsServer) {
 
 // Whoever asks need not know that there are several: an answer names the one that keeps its keys.
 TEST(Cli_Disaggregate, ReplicasAreEachAProducerOrAConsumer) {
-  for (const char* wrong : {"--kv-listen=tcp://127.0.0.1:29999", "--kv-listen=shm://a"})
+  for (const char* wrong :
+       {"--kv-listen=tcp://127.0.0.1:29999", "--kv-listen=ucx://127.0.0.1:29999", "--kv-listen=shm://a"})
     expect_refused(
         run_binary({"serve", "--device=cpu", "--port=0", "--kv-role=both", "--data-parallel-size=2", wrong}),
         "--kv-listen");
@@ -173,6 +179,45 @@ TEST(Cli_Disaggregate, ReplicasAreEachAProducerOrAConsumer) {
   EXPECT_EQ(engines.size(), 2u);
   EXPECT_EQ(consumer.metric("kv_transfer_loads_total"), 2);
   EXPECT_EQ(consumer.metric("kv_transfer_failed_loads_total"), 0);
+}
+
+// Over UCX, and the producer is killed while a prompt is being read from it.
+TEST(Cli_Disaggregate, KeysTravelByUcxAndADeadProducersPromptIsComputed) {
+  if (std::ranges::none_of(kv_transports(), [](const KvTransport& row) { return row.name == "ucx"; }))
+    GTEST_SKIP() << "the build has no UCX";
+  const std::vector<std::string> flags = {"--num-kv-blocks=128", "--no-prefix-caching"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), flags.begin(), flags.end());
+    return more;
+  };
+  RunningServer producer(with({"--kv-role=producer", "--kv-listen=ucx://127.0.0.1:0"}));
+  RunningServer consumer(with({"--kv-role=consumer"}));
+  ASSERT_TRUE(producer.ready() && consumer.ready());
+  const auto handed_over = [&](int number) {
+    Json prompt = body(number, false), answer = body(number, false);
+    prompt["max_tokens"] = 1;
+    prompt["kv_transfer_params"] = {{"do_remote_decode", true}};
+    answer["kv_transfer_params"] = Json::parse(body_of(producer.post(prompt)))["kv_transfer_params"];
+    EXPECT_THAT(answer["kv_transfer_params"].value("remote_address", ""),
+                ::testing::StartsWith("ucx://127.0.0.1:"));
+    return answer;
+  };
+  for (const int number : {2, 3}) {
+    const std::string expected = ask(consumer, body(number, false));
+    EXPECT_EQ(ask(consumer, handed_over(number)), expected) << number;
+  }
+  EXPECT_EQ(consumer.metric("kv_transfer_loads_total"), 2);
+  EXPECT_EQ(consumer.metric("kv_transfer_failed_loads_total"), 0);
+
+  const std::string expected = ask(consumer, body(4, false));
+  const Json last = handed_over(4);
+  producer.kill(SIGSTOP);  // it hears what is asked, and sends nothing
+  RawClient client(consumer.port());
+  client.send(RunningServer::completion(last));
+  EXPECT_TRUE(eventually([&] { return consumer.metric("num_requests_waiting_for_kv") > 0; }));
+  producer.kill(SIGKILL);
+  EXPECT_EQ(text_of(client.rest()), expected);
+  EXPECT_EQ(consumer.metric("kv_transfer_failed_loads_total"), 1);
 }
 
 }  // namespace

@@ -95,7 +95,7 @@ class KvListener {
 enum class KvListening : uint8_t { may_begin, has_begun };
 
 struct KvTransport {
-  std::string_view name;  // of an address: "file", "tcp", "shm"
+  std::string_view name;  // of an address: "file", "tcp", "ucx", "shm"
   std::string_view idea;
   // `place` is what follows "name://". Error, naming it: a place that is none, a port in use, a folder that cannot be written.
   std::unique_ptr<KvListener> (*listen)(std::string_view place, const HostSecret& secret) = nullptr;
@@ -113,6 +113,8 @@ std::span<const KvTransport> kv_transports();
 //                          secret (host_secret.h), which may be empty on this machine alone. tcp://0.0.0.0:PORT listens at all
 //                          of this machine's addresses, and is none to tell others. With ?streams=N, 1 to 16, who connects
 //                          there comes with N connections for each channel.
+//   ucx://HOST:PORT        as tcp://HOST:PORT, but bytes travel by what UCX chooses (ucx_transport.cpp says who may do what to it);
+//                          where the build has UCX
 //   shm://NAME             processes of this machine and user
 // Error, naming the transports that there are: none of this name, no "://". The secret is that of the variable LADDER_SECRET.
 std::unique_ptr<KvListener> listen_for_kv(std::string_view address,

@@ -9,6 +9,10 @@ constexpr KvTransport kTransports[] = {
      &connect_in_folder},
     {"tcp", "a connection between machines, straight into the reader's memory", &listen_by_tcp,
      &connect_by_tcp},
+#ifdef LADDER_HAS_UCX
+    {"ucx", "whatever UCX finds between two processes: RDMA, shared memory or TCP, in pieces that it copies",
+     &listen_by_ucx, &connect_by_ucx},
+#endif
     {"shm", "a ring in memory that both processes see: no system call where nobody sleeps", &listen_in_memory,
      &connect_in_memory},
 };
@@ -26,10 +30,20 @@ Address parse(std::string_view address) {
   std::string forms;
   for (const KvTransport& transport : kTransports)
     forms += fmt::format("{}{}://PLACE", forms.empty() ? "" : ", ", transport.name);
+#ifndef LADDER_HAS_UCX
+  LADDER_CHECK(!address.starts_with("ucx://"),
+               "{}: this build has no UCX: install libucx-dev, configure again and build", address);
+#endif
   fail("{}: no address of a transport, expected one of {}", address, forms);
 }
 
 }  // namespace
+
+HostAddress parse_host_place(std::string_view place, std::string_view transport, int least_port) {
+  const bool has_host = place.find(':') != std::string_view::npos;
+  return parse_host_address(has_host ? std::string(place) : fmt::format("127.0.0.1:{}", place), transport,
+                            least_port);
+}
 
 std::span<const KvTransport> kv_transports() {
   return kTransports;

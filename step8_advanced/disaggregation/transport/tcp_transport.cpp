@@ -140,9 +140,7 @@ struct TcpPlace {
 TcpPlace parse_place(std::string_view place, int least_port) {
   const size_t question = std::min(place.find('?'), place.size());
   const std::string_view where = place.substr(0, question), options = place.substr(question);
-  const bool has_host = where.find(':') != std::string_view::npos;
-  TcpPlace parsed{parse_host_address(has_host ? std::string(where) : fmt::format("127.0.0.1:{}", where),
-                                     "tcp://", least_port)};
+  TcpPlace parsed{parse_host_place(where, "tcp://", least_port)};
   if (options.empty()) return parsed;
   constexpr std::string_view kStreams = "?streams=";
   const char* const end = options.data() + options.size();

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <sys/wait.h>
 
+#include <algorithm>
 #include <csignal>
 #include <functional>
 #include <future>
@@ -401,6 +402,7 @@ std::vector<std::string_view> names() {
   std::vector<std::string_view> names;
   for (const KvTransport& transport : kv_transports()) names.push_back(transport.name);
   names.push_back("tcp_4_streams");
+  if (std::ranges::count(names, "ucx") > 0) names.push_back("ucx_over_tcp");
   return names;
 }
 

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <cstdlib>
 #include <filesystem>
 #include <set>
 #include <string>
@@ -15,12 +16,20 @@ namespace ladder::testing {
 
 class TransportPlace {
  public:
-  explicit TransportPlace(std::string_view transport) : transport_(transport) {}
+  // "ucx_over_tcp": as a user has it who names UCX's transports himself.
+  explicit TransportPlace(std::string_view transport) : transport_(transport) {
+    if (transport == "ucx_over_tcp") ::setenv("UCX_TLS", "tcp,self", 1);
+  }
+  ~TransportPlace() {
+    if (transport_ == "ucx_over_tcp") ::unsetenv("UCX_TLS");
+  }
+  TransportPlace(const TransportPlace&) = delete;
 
   std::string address() const {
     if (transport_ == "file") return "file://" + (folder_ / "mail").string();
     if (transport_ == "tcp") return "tcp://0";
     if (transport_ == "tcp_4_streams") return "tcp://0?streams=4";
+    if (transport_ == "ucx" || transport_ == "ucx_over_tcp") return "ucx://0";
     if (transport_ == "shm") return fmt::format("shm://test-{}-{}", ::getpid(), number_);
     fail("the tests have no place for {}", transport_);
   }
@@ -35,6 +44,7 @@ class TransportPlace {
     };
     look(folder_ / "mail", "channel-");
     look("/dev/shm", "ladder");
+    look("/dev/shm", "ucx");
     return names;
   }
 
