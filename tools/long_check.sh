@@ -16,13 +16,14 @@
 #   kills      20,000 requests to `ladder serve` with replicas and API servers, which are killed at random
 #              (tests/cli/serve_soak_test.cpp); 10,000 to `ladder serve --disaggregate`, whose prefill server is killed at
 #              random and in the middle of transfers (tests/cli/disaggregated_soak_test.cpp)
+#   ucx        the tests of every transport of keys and values once more for UCX over TCP, ten times
 #   mutants    defects planted in the core tasks, each of which a test must find (tools/mutants.py)
 #   cheats     known cheats of the course's graders, and answers that are right but slow (tools/course_cheats.py)
 set -uo pipefail
 root=$(cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/.." && pwd)
 out=long_check
 parts=()
-every=(commands tsan fuzz jinja quantized soak server kills mutants cheats)
+every=(commands tsan fuzz jinja quantized soak server kills ucx mutants cheats)
 
 fail() { echo "long_check: $*" >&2; exit 2; }
 
@@ -110,6 +111,11 @@ kills() {
   LADDER_SOAK_REQUESTS=20000 build/release/tests/test_cli --gtest_filter='Cli_ServeSoak.*' || status=1
   LADDER_SOAK_REQUESTS=10000 build/release/tests/test_cli --gtest_filter='Cli_DisaggregatedSoak.*' || status=1
   return $status
+}
+
+ucx() {
+  cmake -G Ninja -S . -B build/release -DCMAKE_BUILD_TYPE=Release && cmake --build build/release --target test_step8 || return 1
+  LADDER_TEST_UCX_OVER_TCP=1 build/release/tests/test_step8 --gtest_filter='*ucx_over_tcp*' --gtest_repeat=10 --gtest_brief=1
 }
 
 mutants() { python3 -B tools/mutants.py; }

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <csignal>
+#include <cstdlib>
 #include <functional>
 #include <future>
 #include <thread>
@@ -402,7 +403,9 @@ std::vector<std::string_view> names() {
   std::vector<std::string_view> names;
   for (const KvTransport& transport : kv_transports()) names.push_back(transport.name);
   names.push_back("tcp_4_streams");
-  if (std::ranges::count(names, "ucx") > 0) names.push_back("ucx_over_tcp");
+  // Seconds for each test of it: tools/long_check.sh.
+  if (std::ranges::count(names, "ucx") > 0 && std::getenv("LADDER_TEST_UCX_OVER_TCP") != nullptr)
+    names.push_back("ucx_over_tcp");
   return names;
 }
 
