@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <array>
 #include <memory>
+#include <span>
 
 #include "cli/commands.h"
 #include "cli/data_parallel_flags.h"
@@ -234,26 +235,41 @@ void run_info_of_machine(const EngineOptions& options) {
             "\nWith --model DIR: the model, what fits, and the kernels it gets.\n");
 }
 
-// Each rank on its own GPU, or all in the memory of this machine.
-bool fits(const DecoderSpec& spec, const RunnerConfig& config, const MachineMemory& memory) {
-  if (config.device.is_cpu()) return predict_memory(spec, config).total() <= memory.available;
-  for (int rank = 0; rank < num_ranks(config); ++rank)
-    if (predict_rank_memory(spec, config, place_of(config, rank)).total() >
-        free_memory(device_of_rank(config, rank)).available)
-      return false;
+// Those of this machine.
+std::vector<RunnerConfig> configs_of_replicas(const EngineOptions& options, const DecoderSpec& spec,
+                                              int num_local, MachineMemory memory) {
+  std::vector<RunnerConfig> configs;
+  for (int local = 0; local < num_local; ++local)
+    configs.push_back(config_to_show(replica_to_show(options, spec, local, num_local, memory), spec, memory));
+  return configs;
+}
+
+int64_t total_of(const DecoderSpec& spec, std::span<const RunnerConfig> replicas) {
+  int64_t total = 0;
+  for (const RunnerConfig& replica : replicas) total += predict_memory(spec, replica).total();
+  return total;
+}
+
+// Each rank on its own GPU, or all of all replicas in the memory of this machine.
+bool fits(const DecoderSpec& spec, std::span<const RunnerConfig> replicas, const MachineMemory& memory) {
+  if (replicas[0].device.is_cpu()) return total_of(spec, replicas) <= memory.available;
+  for (const RunnerConfig& replica : replicas)
+    for (int rank = 0; rank < num_ranks(replica); ++rank)
+      if (predict_rank_memory(spec, replica, place_of(replica, rank)).total() >
+          free_memory(device_of_rank(replica, rank)).available)
+        return false;
   return true;
 }
 
-// The whole grid: replicas of ranks.
+// The whole grid: replicas of ranks. `here`: those of this machine.
 std::string describe_replicas(const EngineOptions& options, const DecoderSpec& spec,
-                              const ReplicaRange& range, MachineMemory memory) {
+                              const ReplicaRange& range, std::span<const RunnerConfig> here) {
   std::vector<std::vector<std::string>> table{{"  replica", "ranks", "on", "threads", "KV blocks"}};
   const int ranks = num_ranks(options.runner);
   const bool share_experts = options.runner.expert_replicas > 1;
   if (share_experts) table[0].push_back("experts of its tensor ranks");
   for (int replica = 0; replica < range.num_local; ++replica) {
-    const RunnerConfig own =
-        config_to_show(replica_to_show(options, spec, replica, range.num_local, memory), spec, memory);
+    const RunnerConfig& own = here[static_cast<size_t>(replica)];
     const std::string first = device_name(device_of_rank(own, 0)),
                       last = device_name(device_of_rank(own, ranks - 1));
     table.push_back(
@@ -305,10 +321,10 @@ void run_info(const EngineFlags& flags, const DataParallelFlags& replicas) {
   const ModelFolder folder = open_model_folder(options.model);
   const DecoderSpec& spec = folder.spec;
   const MachineMemory memory = free_memory(options.runner.device);
+  const std::vector<RunnerConfig> replicas_here = configs_of_replicas(options, spec, num_replicas, memory);
   const std::string replicas_text =
-      range.num_replicas > 1 ? describe_replicas(options, spec, range, memory) : std::string();
-  options = replica_to_show(options, spec, 0, num_replicas, memory);
-  const RunnerConfig config = config_to_show(options, spec, memory);
+      range.num_replicas > 1 ? describe_replicas(options, spec, range, replicas_here) : std::string();
+  const RunnerConfig& config = replicas_here[0];
   const MemoryPlan plan = predict_memory(spec, config);
   const int64_t per_token = kv_bytes_per_token(spec, config);
   const int64_t slots = config.batch.num_kv_blocks * config.batch.block_size;
@@ -345,17 +361,19 @@ void run_info(const EngineFlags& flags, const DataParallelFlags& replicas) {
   here.insert(here.end(), sizes.begin(), sizes.end());
   text += "\nAs it would run here\n" + format_pairs(here);
   // On a GPU the cache gets what a measured warm-up leaves, once the model is loaded.
+  Pairs peak = {
+      {"  weights and tables", format_bytes(plan.weights)}, {"  KV cache", format_bytes(plan.kv)},
+      {"  activations", format_bytes(plan.activations)},    {"  everything else", format_bytes(plan.other)},
+      {"  together", format_bytes(plan.total())},
+  };
+  if (num_replicas > 1)
+    peak.push_back(
+        {fmt::format("  {} such replicas", num_replicas), format_bytes(total_of(spec, replicas_here))});
+  peak.push_back({"  free on this machine", free_of(memory)});
+  peak.push_back({"  fits", fits(spec, replicas_here, memory) ? "yes" : "no"});
   text += (config.device.is_cpu() ? "\nMemory at the peak\n"
                                   : "\nMemory at the peak, as predicted before anything is loaded\n") +
-          format_pairs({
-              {"  weights and tables", format_bytes(plan.weights)},
-              {"  KV cache", format_bytes(plan.kv)},
-              {"  activations", format_bytes(plan.activations)},
-              {"  everything else", format_bytes(plan.other)},
-              {"  together", format_bytes(plan.total())},
-              {"  free on this machine", free_of(memory)},
-              {"  fits", fits(spec, config, memory) ? "yes" : "no"},
-          });
+          format_pairs(peak);
   text += replicas_text;
   if (num_ranks(config) > 1) text += describe_ranks(spec, config);
   text += "\nKernels, and the idea of each\n" + describe_kernels(config);

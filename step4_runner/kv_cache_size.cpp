@@ -258,8 +258,8 @@ int64_t host_cache_budget(const DecoderSpec& spec, const RunnerConfig& config, M
   const int64_t left = std::max<int64_t>(memory.available - plan.total(), 0) / 10 * 9;
   LADDER_CHECK(
       left >= block_bytes,
-      "the model needs {:.1f} MiB beside its KV cache, and this machine has {:.1f} MiB free: expected "
-      "a smaller model, or a smaller --dtype",
+      "the model needs {:.1f} MiB beside its KV cache, and of this machine's memory {:.1f} MiB are free for it: "
+      "expected a smaller model, a smaller --dtype, or fewer replicas here",
       mib(plan.total()), mib(memory.available));
   return std::min({memory.total / 4, int64_t{4096} * kMiB, left});
 }

@@ -26,6 +26,7 @@ HostSecret read_host_secret(const std::filesystem::path& file) {
     if (const char* const text = std::getenv(kSecretVariable)) secret.bytes = text;
     return secret;
   }
+  LADDER_CHECK(!std::filesystem::is_directory(file), "--secret-file {}: it is a folder", file.string());
   std::ifstream in(file, std::ios::binary);
   LADDER_CHECK(in.is_open(), "--secret-file {}: it cannot be read", file.string());
   secret.bytes.resize(kMostSecretBytes + 1);

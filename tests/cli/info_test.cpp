@@ -1,4 +1,5 @@
 // ladder info, and the help of every command.
+#include "step4_runner/memory.h"
 #include "tests/cli/program.h"
 #include "tests/support/temporary_folder.h"
 
@@ -62,6 +63,22 @@ TEST(Cli_Info, AModelThatDoesNotFitIsExplainedAndNotRun) {
   expect_refused(
       run_binary({"bench", "latency", "--model", model, "--load-format", "dummy", "--device", "cpu"}),
       "MiB free");
+}
+
+// All replicas of this machine share its memory.
+TEST(Cli_Info, ReplicasFitTogetherOrNot) {
+  const auto info = [](int replicas, const std::string& kv_memory) {
+    const BinaryResult result =
+        run_binary({"info", "--model", testing::tied_model(), "--device", "cpu", "--data-parallel-size",
+                    std::to_string(replicas), "--kv-memory", kv_memory});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.out;
+  };
+  const std::string half = std::to_string(machine_memory().available / 2 >> 20) + "MiB";
+  EXPECT_NE(info(2, "4MiB").find("2 such replicas"), std::string::npos);
+  EXPECT_NE(info(2, "4MiB").find("fits                  yes"), std::string::npos) << info(2, "4MiB");
+  EXPECT_NE(info(1, half).find("fits                  yes"), std::string::npos) << info(1, half);
+  EXPECT_NE(info(3, half).find("fits                  no"), std::string::npos) << info(3, half);
 }
 
 TEST(Cli_Info, AnEmptyFileIsNotAnAbsentOne) {
