@@ -81,6 +81,9 @@ struct DataParallelClient::State {
   int64_t next_id = 0;
   bool paused = false;
   bool stopping = false;
+  // Of each replica: completions by how they ended here, since an engine that dies does not count its last ones, and counts
+  // those that are tried again.
+  std::vector<decltype(ServingMetrics::num_completions_ended)> num_ended;
   const EngineClient* watched = nullptr;  // whose trace was read last
   int64_t num_watched = 0;
 
@@ -100,6 +103,7 @@ struct DataParallelClient::State {
 
 DataParallelClient::DataParallelClient(DataParallelOptions options)
     : options_(std::move(options)), state_(std::make_shared<State>()) {
+  state_->num_ended.resize(static_cast<size_t>(options_.num_replicas));
   make_balancer(options_.balancer, {});  // a wrong name is said before anything is loaded
   for (int i = 0; i < options_.num_replicas; ++i) {
     ReplicaOptions replica;
@@ -305,6 +309,8 @@ void DataParallelClient::end(const std::shared_ptr<Route>& route, RequestOutput 
   {
     std::lock_guard lock(state_->mutex);
     state_->routes.erase(route->request.request_id);
+    for (const CompletionOutput& one : output.completions)
+      ++state_->num_ended[static_cast<size_t>(route->replica)][static_cast<size_t>(one.finish_reason)];
   }
   const TellsNews telling;
   route->buffer->end(std::move(output));
@@ -318,8 +324,7 @@ EngineStats DataParallelClient::stats() const {
   EngineStats sum;
   sum.num_replicas = options_.num_replicas;
   sum.num_live_replicas = 0;
-  for (const auto& replica : replicas_) {
-    const EngineStats stats = replica->stats();
+  for (const EngineStats& stats : stats_of_replicas()) {
     add_stats(sum, stats);
     sum.num_live_replicas += stats.error.empty() ? 1 : 0;
   }
@@ -332,8 +337,14 @@ EngineStats DataParallelClient::stats() const {
 }
 
 std::vector<EngineStats> DataParallelClient::replica_stats() {
+  return stats_of_replicas();
+}
+
+std::vector<EngineStats> DataParallelClient::stats_of_replicas() const {
   std::vector<EngineStats> all;
   for (const auto& replica : replicas_) all.push_back(replica->stats());
+  std::lock_guard lock(state_->mutex);
+  for (size_t i = 0; i < all.size(); ++i) all[i].metrics.serving.num_completions_ended = state_->num_ended[i];
   return all;
 }
 

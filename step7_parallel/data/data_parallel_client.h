@@ -85,6 +85,7 @@ class DataParallelClient final : public EngineClient {
   void end(const std::shared_ptr<Route>& route, RequestOutput output);
   void retry();
   std::vector<ReplicaLoad> loads() const;
+  std::vector<EngineStats> stats_of_replicas() const;
 
   const DataParallelOptions options_;
   const std::shared_ptr<State> state_;  // streams may outlive the client

@@ -332,6 +332,10 @@ TEST(Task7_7_Door, EveryRequestIsAnsweredOnceWhateverDies) {
   done = true;
   killer.join();
   EXPECT_EQ(num_whole + num_failed + num_aborted, kThreads * kRequests);
+  const auto& num_ended = client.stats().metrics.serving.num_completions_ended;
+  EXPECT_EQ(num_ended[static_cast<size_t>(FinishReason::length)], num_whole);
+  EXPECT_EQ(num_ended[static_cast<size_t>(FinishReason::error)], num_failed);
+  EXPECT_EQ(num_ended[static_cast<size_t>(FinishReason::abort)], num_aborted);
   EXPECT_GT(num_whole, kThreads * kRequests / 4);
   EXPECT_GT(faults.num_started[0] + faults.num_started[1], 4) << "nothing died";
   EXPECT_TRUE(becomes_idle(client));
