@@ -62,7 +62,7 @@ TEST(Cli_Info, AModelThatDoesNotFitIsExplainedAndNotRun) {
   EXPECT_NE(info.out.find("fits                  no"), std::string::npos) << info.out;
   expect_refused(
       run_binary({"bench", "latency", "--model", model, "--load-format", "dummy", "--device", "cpu"}),
-      "MiB free");
+      "MiB are free for it");
 }
 
 // All replicas of this machine share its memory.
