@@ -53,7 +53,7 @@ def wilson(right, count, z=1.96):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", default="models/tinyworld")
-    parser.add_argument("--needles", type=int, default=200, help="of each length")
+    parser.add_argument("--needles", type=int, default=100, help="of each length")
     parser.add_argument("--out", type=pathlib.Path)
     args = parser.parse_args()
     world = w.World(w.HELDOUT, random.Random(1))
