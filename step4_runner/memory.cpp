@@ -8,6 +8,7 @@
 #include "step1_layers/sampling/token_bitmask.h"
 #include "step3_sequence/sampling_params.h"
 #include "step4_runner/model_runner.h"
+#include "step4_runner/weight_bytes.h"
 
 namespace ladder {
 
@@ -46,42 +47,6 @@ RankWidths rank_widths(const DecoderSpec& spec, const RunnerConfig& config) {
 int64_t layer_kv_bytes(const DecoderSpec& spec, const RunnerConfig& config) {
   const int64_t heads = rank_widths(spec, config).kv / spec.head_dim;
   return heads * 2 * kv_head_bytes(config.kv_cache_dtype, config.dtype, spec.head_dim);
-}
-
-// One rank's parameters and rotary table: what Model::weight_bytes() will say.
-int64_t weight_bytes(const DecoderSpec& spec, const RunnerConfig& config, GridPlace place) {
-  const int stage = place.stage;
-  const RankWidths widths = rank_widths(spec, config);
-  const int64_t hidden = spec.hidden_size, q = widths.q, kv = widths.kv;
-  int64_t layer = hidden * (q + 2 * kv) + q * hidden + 2 * spec.norm_parameters();
-  if (spec.qkv_bias) layer += q + 2 * kv;
-  if (spec.o_bias) layer += hidden;
-  if (spec.qk_norm) layer += 2 * spec.head_dim;
-  const int64_t inner = spec.gated_mlp ? 2 * widths.mlp : widths.mlp;
-  int64_t mlp = hidden * inner + widths.mlp * hidden;
-  if (spec.mlp_bias) mlp += inner + hidden;
-  int64_t mixture = spec.experts.num_experts * hidden;
-  if (config.expert_parallel) {
-    const ExpertRange here = experts_of_rank(config, spec.experts.num_experts, place.tensor_rank);
-    mixture += here.size() * 3 * hidden * spec.experts.intermediate_size;
-  } else {
-    mixture += spec.experts.num_experts * 3 * hidden * widths.expert;
-  }
-  if (widths.shared_expert > 0) mixture += 3 * hidden * widths.shared_expert + hidden;
-
-  const LayerRange layers = layers_of(config, spec.num_layers, stage);
-  int64_t of_layers = layers.size() * layer;
-  for (int64_t i = layers.begin; i < layers.end; ++i) of_layers += spec.has_experts(i) ? mixture : mlp;
-  const bool is_first = stage == 0, is_last = stage + 1 == config.pipeline_parallel_size;
-  const int64_t tables =
-      widths.vocab * spec.embedding_width() *
-      (spec.tie_word_embeddings ? int64_t{is_first || is_last} : int64_t{is_first} + is_last);
-  const int64_t ends = (is_first ? spec.parameters_before_layers() : 0) +
-                       (is_last ? (spec.final_norm ? spec.norm_parameters() : 0) +
-                                      (spec.lm_head_bias ? widths.vocab : 0) + spec.projection_parameters()
-                                : 0);
-  return (of_layers + tables + ends) * dtype_size(config.dtype) +
-         config.batch.max_model_len * spec.rope.rotary_dim * dtype_size(DType::f32);
 }
 
 // Of a layer with experts, which all tokens of a step go to: the norm's output, the router's, and what the experts that
@@ -203,7 +168,7 @@ MachineMemory memory_of(Device device) {
 
 MemoryPlan predict_rank_memory(const DecoderSpec& spec, const RunnerConfig& config, GridPlace place) {
   MemoryPlan plan;
-  plan.weights = weight_bytes(spec, config, place);
+  plan.weights = weight_bytes(spec, config, place).total();
   plan.kv =
       rank_kv_bytes_per_token(spec, config, place.stage) * slots_of_rank(config) * config.batch.num_kv_blocks;
   plan.activations = activation_bytes(spec, config, place);

@@ -24,6 +24,8 @@ struct RunnerConfig {
   Device device;
   DType dtype = DType::f32;
   LoadFormat load_format = LoadFormat::automatic;
+  // How the linears are stored, for what the weights take (weight_bytes.h). Empty: dense.
+  decltype(ModelMakers::linear_method) linear_method;
 
   KvCacheDType kv_cache_dtype =
       KvCacheDType::automatic;  // codes: on the CPU (step1_layers/attention/kv_codes.h)

@@ -7,8 +7,29 @@
 
 #include "step1_layers/core/tensor.h"
 #include "step4_runner/memory.h"
+#include "step4_runner/weight_bytes.h"
 
 namespace ladder {
+namespace {
+
+// Of the whole model, on one rank.
+WeightBytes model_weights(const DecoderSpec& spec, const RunnerConfig& config) {
+  RunnerConfig one_rank;
+  one_rank.device = config.device;
+  one_rank.dtype = config.dtype;
+  one_rank.linear_method = config.linear_method;
+  return weight_bytes(spec, one_rank, {});
+}
+
+double streamed(const WeightBytes& weights, const ExpertsSpec& experts, int64_t tokens) {
+  const double share = experts.num_experts == 0 ? 0.0
+                                                : static_cast<double>(experts.rule.top_k) /
+                                                      static_cast<double>(experts.num_experts);
+  const double touched = 1.0 - std::pow(1.0 - share, static_cast<double>(tokens));
+  return static_cast<double>(weights.whole) + touched * static_cast<double>(weights.experts);
+}
+
+}  // namespace
 
 double copy_bandwidth(Device device) {
   if (device.is_cpu()) return 0.0;
@@ -25,17 +46,8 @@ double copy_bandwidth(Device device) {
   return 2.0 * static_cast<double>(bytes) / seconds[5];
 }
 
-double streamed_weight_bytes(const DecoderSpec& spec, DType dtype, int64_t tokens) {
-  const int64_t table = spec.tie_word_embeddings ? 0 : spec.vocab_size * spec.embedding_width();
-  auto parameters = static_cast<double>(spec.num_parameters() - table);
-  if (const ExpertsSpec& experts = spec.experts; experts.num_experts > 0) {
-    const auto all = static_cast<double>(experts.num_experts);
-    const double untouched =
-        all * std::pow(1.0 - static_cast<double>(experts.rule.top_k) / all, static_cast<double>(tokens));
-    parameters -= untouched * static_cast<double>(spec.num_expert_layers() * 3 * spec.hidden_size *
-                                                  experts.intermediate_size);
-  }
-  return parameters * static_cast<double>(dtype_size(dtype));
+double streamed_weight_bytes(const DecoderSpec& spec, const RunnerConfig& config, int64_t tokens) {
+  return streamed(model_weights(spec, config), spec.experts, tokens);
 }
 
 double streamed_bytes(const std::vector<Request>& requests, const DecoderSpec& spec,
@@ -52,11 +64,12 @@ double streamed_bytes(const std::vector<Request>& requests, const DecoderSpec& s
   }
   // From the shortest output on: that many steps more than the one before had as many tokens as requests are left.
   std::sort(outputs.begin(), outputs.end());
+  const WeightBytes stored = model_weights(spec, config);
   double weights = 0.0;
   int64_t steps = 0;
   for (size_t i = 0; i < outputs.size(); ++i) {
     const int64_t left = std::min(static_cast<int64_t>(outputs.size() - i), config.batch.max_num_seqs);
-    weights += static_cast<double>(outputs[i] - steps) * streamed_weight_bytes(spec, config.dtype, left);
+    weights += static_cast<double>(outputs[i] - steps) * streamed(stored, spec.experts, left);
     steps = outputs[i];
   }
   return weights + kv_tokens * static_cast<double>(kv_bytes_per_token(spec, config));

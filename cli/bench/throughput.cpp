@@ -208,7 +208,7 @@ void run_latency(const LatencyFlags& flags) {
   const std::vector<Request> requests = make_requests(workload, folder.spec.vocab_size);
   const RunnerConfig config = resolved_runner_config(options, folder.spec);
   const BenchMachine machine{config.device, config.threads, copy_bandwidth(config.device)};
-  const double weights = streamed_weight_bytes(folder.spec, config.dtype, 1);
+  const double weights = streamed_weight_bytes(folder.spec, config, 1);
   const std::vector<Request> warm_up = make_warm_up(workload, folder.spec.vocab_size, config.device);
   std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
   engine->generate(warm_up);

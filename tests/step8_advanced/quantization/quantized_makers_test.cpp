@@ -12,8 +12,10 @@
 #include "step2_model/checkpoint/checkpoint.h"
 #include "step2_model/json.h"
 #include "step2_model/model.h"
+#include "step4_runner/weight_bytes.h"
 #include "step7_parallel/expert/expert_parallel.h"
 #include "tests/step8_advanced/quantization/stored_parts.h"
+#include "tests/support/golden_checkpoint.h"
 #include "tests/support/model_session.h"
 #include "tests/support/safetensors_writer.h"
 #include "tests/support/source_folder.h"
@@ -37,6 +39,14 @@ std::unique_ptr<Model> load(const std::filesystem::path& folder, const OpContext
   options.makers.linear_method = make_quantized_linear_methods(format);
   options.makers.mlp = mlp;
   return load_model(ctx, folder, load_decoder_spec(folder), options);
+}
+
+// What is counted before anything is loaded is what a rank has.
+void expect_counted_weights(const Model& model, RunnerConfig config, int rank) {
+  config.dtype = model.spec().checkpoint_dtype;
+  config.batch.max_model_len = model.spec().max_position_embeddings;
+  config.linear_method = make_quantized_linear_methods();
+  EXPECT_EQ(weight_bytes(model.spec(), config, {rank, 0}).total(), model.weight_bytes()) << "rank " << rank;
 }
 
 Tensor logits(Model& model, const OpContext& ctx = {}) {
@@ -153,13 +163,19 @@ void expect_what_dense_twins_compute(const std::string& golden, const std::vecto
     write_twins(random, golden, written.stored, written.config, quantized, dense);
     const Tensor expected = logits(*load(dense.path()));
     const auto columns = expected.dim(1);
-    EXPECT_TRUE(testing::close_to(testing::to_double(logits(*load(quantized.path()))),
-                                  testing::to_double(expected), columns, 1e-4));
+    const auto model = load(quantized.path());
+    expect_counted_weights(*model, {}, 0);
+    EXPECT_TRUE(
+        testing::close_to(testing::to_double(logits(*model)), testing::to_double(expected), columns, 1e-4));
     for (const MlpMaker& mlp : mlps)
       run_ranks(2, [&](int rank, const ParallelContext& parallel) {
         OpContext ctx;
         ctx.parallel = &parallel;
         const auto model = load(quantized.path(), ctx, LoadFormat::automatic, mlp);
+        RunnerConfig two_ranks;
+        two_ranks.tensor_parallel_size = 2;
+        two_ranks.expert_parallel = static_cast<bool>(mlp);
+        expect_counted_weights(*model, two_ranks, rank);
         const Tensor of_ranks = logits(*model, ctx);
         if (rank != 0) return;
         EXPECT_TRUE(
@@ -176,6 +192,22 @@ TEST(Task8_2_Makers, AQuantizedModelComputesWhatItsDenseTwinDoes) {
 TEST(Task8_2_Makers, QuantizedExpertsComputeWhatTheirDenseTwinsDo) {
   for (const char* golden : {"qwen3_moe_normed", "qwen2_moe_shared", "mixtral_top2"})
     expect_what_dense_twins_compute(golden, {{}, make_expert_parallel_mlp});
+}
+
+// Of the files that other programs wrote: and those of four bits take less than a third of the same in bf16.
+TEST(Task8_2_Makers, WeightsAreCountedAsTheyAreStored) {
+  for (const std::string& name : testing::golden_names(kGoldens / "quantized")) {
+    SCOPED_TRACE(name);
+    const auto model = load(kGoldens / "quantized" / name);
+    expect_counted_weights(*model, {}, 0);
+  }
+  const DecoderSpec spec = load_decoder_spec(kGoldens / "quantized/gptq_w4_g128_sym");
+  RunnerConfig config;
+  config.dtype = DType::bf16;
+  const int64_t dense = weight_bytes(spec, config, {}).whole;
+  config.linear_method = make_quantized_linear_methods();
+  const int64_t linears = dense - spec.vocab_size * spec.hidden_size * 2;
+  EXPECT_LT(linears - (dense - weight_bytes(spec, config, {}).whole), linears / 3);
 }
 
 TEST(Task8_2_Makers, AModelWithoutAConfigStaysDense) {
