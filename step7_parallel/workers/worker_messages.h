@@ -36,13 +36,14 @@ struct WorkerFailed {
 };
 // `progress` is a ProgressMessage (step6_engine/remote/engine_messages.h).
 
+// Without linear_method: a rank is told the sizes that were settled with it.
 LADDER_WIRE_FORM(RunnerConfig) {
-  auto& [device, dtype, load_format, kv_cache_dtype, batch, kv_memory, num_kv_blocks_is_predicted,
-         max_model_len_is_default, gpu_memory_utilization, cuda_graphs, async_scheduling, dependent_launch,
-         tensor_parallel_size, pipeline_parallel_size, prefill_context_parallel_size,
-         decode_context_parallel_size, kv_interleave_size, stage_ends, expert_parallel, expert_replicas,
-         expert_replica, balance_experts, num_redundant_experts, naive_pipeline, check_batches, threads,
-         kernels] = value;
+  auto& [device, dtype, load_format, linear_method, kv_cache_dtype, batch, kv_memory,
+         num_kv_blocks_is_predicted, max_model_len_is_default, gpu_memory_utilization, cuda_graphs,
+         async_scheduling, dependent_launch, tensor_parallel_size, pipeline_parallel_size,
+         prefill_context_parallel_size, decode_context_parallel_size, kv_interleave_size, stage_ends,
+         expert_parallel, expert_replicas, expert_replica, balance_experts, num_redundant_experts,
+         naive_pipeline, check_batches, threads, kernels] = value;
   wire(device.type, device.index, dtype, load_format, kv_cache_dtype, batch, kv_memory,
        num_kv_blocks_is_predicted, max_model_len_is_default, gpu_memory_utilization, cuda_graphs,
        async_scheduling, dependent_launch, tensor_parallel_size, pipeline_parallel_size,
