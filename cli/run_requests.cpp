@@ -63,6 +63,7 @@ void run_requests(EngineClient& client, std::span<const RequestLine> lines, cons
   for (const RequestLine& line : lines) {
     Request request = line.request;
     request.request_id.clear();  // the client numbers them: several lines may have the same
+    request.output_only = !callbacks.on_update;
     streams.push_back(named(line, [&] { return client.submit(request); }));
   }
   client.resume();

@@ -23,6 +23,9 @@ struct Request {
   std::vector<int32_t> prompt_token_ids;
   SamplingParams sampling;
   std::optional<KvTransferParams> kv_transfer;  // for an engine that is connected to others
+  // Its reader takes the output alone and may get no updates before it: so nothing is lost where another engine begins anew
+  // (vLLM: RequestOutputKind.FINAL_ONLY).
+  bool output_only = false;
 };
 
 // What ended a completion whose reason is FinishReason::stop: nothing to name where it was an end token of the

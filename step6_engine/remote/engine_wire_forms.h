@@ -35,8 +35,8 @@ LADDER_WIRE_FORM(KvTransferParams) {
        remote_num_tokens);
 }
 LADDER_WIRE_FORM(Request) {
-  auto& [request_id, prompt, prompt_token_ids, sampling, kv_transfer] = value;
-  wire(request_id, prompt, prompt_token_ids, sampling, kv_transfer);
+  auto& [request_id, prompt, prompt_token_ids, sampling, kv_transfer, output_only] = value;
+  wire(request_id, prompt, prompt_token_ids, sampling, kv_transfer, output_only);
 }
 
 LADDER_WIRE_FORM(CompletionUpdate) {

@@ -128,6 +128,7 @@ RequestStream SocketEngineClient::submit(const Request& request, std::function<v
   message.request.prompt_token_ids = std::move(prepared.prompt_token_ids);
   message.request.sampling = std::move(prepared.sampling);
   message.request.kv_transfer = request.kv_transfer;
+  message.request.output_only = request.output_only;
   // Only the engine's side knows what the others have submitted since the last turn, and what has failed.
   message.wants_reply = options_.queue_is_shared;
   if (message.wants_reply) check_thread();

@@ -152,6 +152,7 @@ RequestStream DataParallelClient::submit(const Request& request, std::function<v
   route->request.prompt_token_ids = std::move(prepared.prompt_token_ids);
   route->request.sampling = std::move(prepared.sampling);
   route->request.kv_transfer = request.kv_transfer;
+  route->request.output_only = request.output_only;
   route->buffer = std::make_shared<StreamBuffer>(std::move(on_ready));
   RequestId& id = route->request.request_id;
   {
@@ -247,6 +248,7 @@ void DataParallelClient::pump(const std::shared_ptr<Route>& route) {
       route->last_words.push_back(std::move(one));
       continue;
     }
+    if (route->request.output_only) continue;
     route->streamed = true;
     route->buffer->push(std::move(one));
   }

@@ -36,7 +36,10 @@ void generate(const Exchange& exchange, EngineClient& client, const Model& model
     check_room(client);
     GenerationPlan plan = plan_of(exchange->request(), model);
     std::vector<RequestStream> streams;
-    for (const Request& request : plan.requests) streams.push_back(client.submit(request, exchange->waker()));
+    for (Request& request : plan.requests) {
+      request.output_only = !plan.answer.stream;
+      streams.push_back(client.submit(request, exchange->waker()));
+    }
     exchange->hold(std::make_unique<GenerationAnswer>(client, std::move(plan.answer), std::move(streams)));
   });
 }
