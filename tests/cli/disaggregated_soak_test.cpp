@@ -13,6 +13,7 @@
 
 #include "tests/cli/soak_answers.h"
 #include "tests/step6_engine/process/open_files.h"
+#include "tests/support/memory_files.h"
 #include "tests/support/narrow_model.h"
 #include "tests/support/numerics.h"
 
@@ -100,7 +101,7 @@ TEST(Cli_DisaggregatedSoak, EveryRequestIsAnsweredAsByOneServerWhenAPrefillServe
   const bool is_long = said != nullptr;
   const uint64_t seed = fresh_seed();
   SCOPED_TRACE("seed " + std::to_string(seed));
-  const std::set<std::string> shm = shared_memory();
+  const std::set<std::string> shm = files_of_memory();
   RunningServer alone(flags_of_both());
   std::vector<std::string> flags = flags_of_both();
   flags.insert(flags.end(), {"--disaggregate=1P1D", "--min-remote-tokens=1", "--drain-timeout=5"});
@@ -175,7 +176,7 @@ TEST(Cli_DisaggregatedSoak, EveryRequestIsAnsweredAsByOneServerWhenAPrefillServe
   server.kill(SIGTERM);
   EXPECT_EQ(server.exit_code(), 0) << server.err();
   for (const int child : children) EXPECT_EQ(process_state(child), 0) << child;
-  EXPECT_EQ(shared_memory(), shm);
+  EXPECT_EQ(files_of_memory(), shm);
   std::printf(
       "%ld requests: %ld answered, %ld left early; %ld times the prefill server was killed, %ld of them in a transfer\n",
       static_cast<long>(num_requests), static_cast<long>(counts.answered), static_cast<long>(counts.left),

@@ -4,7 +4,6 @@
 #include <chrono>
 #include <csignal>
 #include <fstream>
-#include <set>
 #include <thread>
 
 #include "step6_engine/load_engine.h"
@@ -14,6 +13,7 @@
 #include "tests/step6_engine/process/killed_parent.h"
 #include "tests/step6_engine/process/open_files.h"
 #include "tests/support/in_time.h"
+#include "tests/support/memory_files.h"
 
 namespace ladder::testing {
 namespace {
@@ -41,12 +41,6 @@ Request story(int64_t max_tokens, bool greedy = true) {
   return request;
 }
 
-std::set<std::string> files_in(const std::filesystem::path& folder) {
-  std::set<std::string> files;
-  for (const auto& entry : std::filesystem::directory_iterator(folder)) files.insert(entry.path());
-  return files;
-}
-
 std::string texts_of(RequestStream& stream) {
   std::string text;
   while (std::optional<StreamUpdate> update = stream.next(60s))
@@ -60,13 +54,13 @@ TEST(Cli_EngineProcess, AnswersAreThoseOfAnEngineInThisProcess) {
       "cpu",      "--prompt", "One day",   "--max-tokens",    "24",   "--temperature", "0",   "--ignore-eos"};
   const BinaryResult alone = run_binary(words);
   ASSERT_EQ(alone.exit_code, 0) << alone.err;
-  const auto shm = files_in("/dev/shm");
+  const auto shm = files_of_memory();
   const auto client = start_engine_process(tinyworld_options());
   RequestStream stream = client->submit(story(24));
   const std::string text = texts_of(stream);
   EXPECT_FALSE(text.empty());
   EXPECT_NE(alone.out.find(text), alone.out.npos) << alone.out << "\n" << text;
-  EXPECT_EQ(files_in("/dev/shm"), shm);
+  EXPECT_EQ(files_of_memory(), shm);
 }
 
 TEST(Cli_EngineProcess, WhatTheUserGotWrongIsTheUsersError) {
@@ -125,12 +119,12 @@ Clock::duration end_of_requests(const std::string& phase) {
 }
 
 TEST(Cli_EngineProcess, AKilledEngineEndsEveryRequestWithinASecond) {
-  const auto shm = files_in("/dev/shm");
+  const auto shm = files_of_memory();
   const int files = num_open_files(), threads = num_threads();
   for (const char* phase : {"idle", "prefill", "stream"})
     expect_within(1s, [phase] { return end_of_requests(phase); });
   EXPECT_TRUE(children_of(::getpid()).empty()) << "an orphan or a zombie";
-  EXPECT_EQ(files_in("/dev/shm"), shm);
+  EXPECT_EQ(files_of_memory(), shm);
   EXPECT_EQ(num_open_files(), files);
   EXPECT_TRUE(threads_end(threads));
 }
@@ -154,7 +148,7 @@ TEST(Cli_EngineProcess, AnEngineKilledWhileItLoadsIsSaidAtOnce) {
 
 // The parent cannot clean up: its child must notice, in the middle of a computation too.
 TEST(Cli_EngineProcess, AKilledParentLeavesNoEngine) {
-  const auto shm = files_in("/dev/shm");
+  const auto shm = files_of_memory();
   for (const bool busy : {false, true})
     expect_within(1s, [busy] {
       return life_after_parent([busy](const auto& tell) {
@@ -165,7 +159,7 @@ TEST(Cli_EngineProcess, AKilledParentLeavesNoEngine) {
         tell(*children_of(::getpid()).begin());
       });
     });
-  EXPECT_EQ(files_in("/dev/shm"), shm);
+  EXPECT_EQ(files_of_memory(), shm);
 }
 
 TEST(Cli_EngineProcess, IsNoCommandForUsers) {

@@ -11,6 +11,7 @@
 
 #include "tests/cli/soak_answers.h"
 #include "tests/step6_engine/process/open_files.h"
+#include "tests/support/memory_files.h"
 #include "tests/support/numerics.h"
 
 namespace ladder::testing {
@@ -102,7 +103,7 @@ TEST(Cli_ServeSoak, EveryRequestIsAnsweredOnceOrItsClientIsToldWhoeverIsKilled) 
   const int64_t num_requests = said != nullptr ? std::atoll(said) : 300;
   const uint64_t seed = fresh_seed();
   SCOPED_TRACE("seed " + std::to_string(seed));
-  const std::set<std::string> shm = shared_memory();
+  const std::set<std::string> shm = files_of_memory();
   RunningServer server({"--api-server-count=2", "--data-parallel-size=2", "--data-parallel-backend=mp",
                         "--num-kv-blocks=512"});
   ASSERT_TRUE(server.ready());
@@ -158,7 +159,7 @@ TEST(Cli_ServeSoak, EveryRequestIsAnsweredOnceOrItsClientIsToldWhoeverIsKilled) 
   EXPECT_EQ(server.exit_code(), 0) << server.err();
   for (const int child : children) EXPECT_EQ(process_state(child), 0) << child;
   EXPECT_FALSE(RawClient(server.port()).connected());
-  EXPECT_EQ(shared_memory(), shm);
+  EXPECT_EQ(files_of_memory(), shm);
   std::printf(
       "%ld requests: %ld answered, %ld failed, %ld lost with a server, %ld left early; %zu processes killed\n",
       static_cast<long>(num_requests), static_cast<long>(counts.answered), static_cast<long>(counts.failed),

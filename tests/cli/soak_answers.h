@@ -1,7 +1,5 @@
 #pragma once
 // What the soaks of `ladder serve` share: what a client has got, and what must not be left behind.
-#include <filesystem>
-#include <set>
 #include <string>
 
 #include "tests/cli/running_server.h"
@@ -50,12 +48,6 @@ inline Answer read_answer(const std::string& got, bool stream) {
   EXPECT_LE(num_done, 1) << got;
   answer.whole = num_done == 1;
   return answer;
-}
-
-inline std::set<std::string> shared_memory() {
-  std::set<std::string> names;
-  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) names.insert(entry.path());
-  return names;
 }
 
 }  // namespace ladder::testing

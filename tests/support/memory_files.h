@@ -6,12 +6,12 @@
 
 namespace ladder::testing {
 
-// Without the segments of Open MPI, whose ranks other tests may be running just now.
+// Without the segments of Open MPI and UCX, which other tests may be using just now.
 inline std::set<std::string> files_of_memory() {
   std::set<std::string> names;
   for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
     const std::string name = entry.path().filename();
-    if (!name.starts_with("vader_segment")) names.insert(name);
+    if (!name.starts_with("vader_segment") && !name.starts_with("ucx_shm_")) names.insert(name);
   }
   return names;
 }

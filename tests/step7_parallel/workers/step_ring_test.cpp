@@ -8,14 +8,16 @@
 
 #include <csignal>
 #include <cstring>
-#include <filesystem>
 #include <functional>
 #include <future>
 #include <random>
+#include <set>
+#include <string>
 #include <thread>
 #include <vector>
 
 #include "step1_layers/core/error.h"
+#include "tests/support/memory_files.h"
 #include "tests/support/numerics.h"
 
 namespace ladder {
@@ -281,14 +283,9 @@ TEST(Task7_1_StepRing, AKilledReaderNeedNotBeWaitedFor) {
 }
 
 TEST(Task7_1_StepRing, ItsMemoryHasNoNameAndCannotShrink) {
-  const auto names = [] {
-    std::vector<std::string> list;
-    for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) list.push_back(entry.path());
-    return list;
-  };
-  const std::vector<std::string> before = names();
+  const std::set<std::string> before = testing::files_of_memory();
   const StepRingWriter writer({1, 1, 8});
-  EXPECT_EQ(names(), before);
+  EXPECT_EQ(testing::files_of_memory(), before);
   EXPECT_NE(::ftruncate(writer.descriptor(), 0), 0);
   EXPECT_THAT(error_of([] { StepRingWriter({1, 1 << 16, 1u << 30}); }), HasSubstr("are more than"));
 }

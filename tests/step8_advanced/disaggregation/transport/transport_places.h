@@ -16,12 +16,16 @@ namespace ladder::testing {
 
 class TransportPlace {
  public:
-  // "ucx_over_tcp": as a user has it who names UCX's transports himself.
+  // "ucx_over_tcp": as a user has it who names UCX's transports himself. UCX's files go into a folder of the test's own: in
+  // /dev/shm those of a test beside it would look as if they had stayed behind.
   explicit TransportPlace(std::string_view transport) : transport_(transport) {
     if (transport == "ucx_over_tcp") ::setenv("UCX_TLS", "tcp,self", 1);
+    std::filesystem::create_directory(ucx_folder());
+    ::setenv("UCX_POSIX_DIR", ucx_folder().c_str(), 1);
   }
   ~TransportPlace() {
     if (transport_ == "ucx_over_tcp") ::unsetenv("UCX_TLS");
+    ::unsetenv("UCX_POSIX_DIR");
   }
   TransportPlace(const TransportPlace&) = delete;
 
@@ -44,7 +48,7 @@ class TransportPlace {
     };
     look(folder_ / "mail", "channel-");
     look("/dev/shm", "ladder");
-    look("/dev/shm", "ucx");
+    look(ucx_folder(), "ucx");
     return names;
   }
 
@@ -53,6 +57,8 @@ class TransportPlace {
     static std::atomic<int> next = 0;
     return next++;
   }
+
+  std::filesystem::path ucx_folder() const { return folder_ / "ucx"; }
 
   const std::string transport_;
   const int number_ = next_number();
