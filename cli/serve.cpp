@@ -93,8 +93,11 @@ void run_serve(const ServeFlags& flags, int listening_socket = -1) {
   const StopSignals signals;
   raise_descriptor_limit();
   const EngineOptions options = flags.engine.options(&flags.replicas);
-  ServerOptions http_side = server_options(flags.server);  // before a model is loaded
-  http_side.http.listening_socket = listening_socket;
+  ServerOptions http_side = server_options(flags.server);  // before a model is loaded, as the port is had
+  const bool is_behind_router = listening_socket >= 0;
+  FileDescriptor own_socket;
+  if (!is_behind_router) own_socket = open_bound_socket(http_side.http);
+  http_side.http.listening_socket = is_behind_router ? listening_socket : own_socket.number();
   const HttpServerOptions http = http_side.http;
 
   const ModelFolder folder = open_model_folder(options.model, flags.server.generation_config);
@@ -116,25 +119,26 @@ void run_serve(const ServeFlags& flags, int listening_socket = -1) {
   if (flags.server.api_server_count == 1) {
     http_side.on_engine_death = say_engine_death;
     // `ladder serve --disaggregate` starts a server again that has ended, and no one that answers 503 for ever.
-    if (listening_socket >= 0)
+    if (is_behind_router)
       http_side.on_engine_death = [](const std::string& error) {
         say_engine_death(error);
         ::kill(::getpid(), SIGTERM);
       };
     const std::unique_ptr<Server> server = make_server(flags, std::move(http_side), folder, config, client);
-    if (listening_socket < 0) announce(flags, options, config.batch, http, server->address());
+    own_socket.close();  // the server has its own copy, which it closes when it is to stop
+    if (!is_behind_router) announce(flags, options, config.batch, http, server->address());
     signals.wait();
-    if (listening_socket < 0) begin_to_stop(flags.server.drain_timeout, signals);
+    if (!is_behind_router) begin_to_stop(flags.server.drain_timeout, signals);
     server->stop(flags.server.drain_time());
     return;
   }
-  FileDescriptor shared_socket = open_listening_socket(http);
-  const std::string address = http_address(http, port_of(shared_socket.number()));
+  begin_to_listen(own_socket.number());
+  const std::string address = http_address(http, port_of(own_socket.number()));
   const EngineWatch watch(client, flags.server.stuck_after(), say_engine_death);
   ApiServers servers(client, &turns, config,
                      {.count = flags.server.api_server_count,
                       .arguments = api_server_arguments(flags),
-                      .listening_socket = std::move(shared_socket),
+                      .listening_socket = std::move(own_socket),
                       .log = [](std::string_view line) { log_line(fmt::format("ladder: {}", line)); }});
   announce(flags, options, config.batch, http, address);
   signals.wait();

@@ -16,6 +16,7 @@ void run(const ServeFlags& flags, int descriptor) {
   run_api_server(descriptor, [&](ApiServerConnection& connection) {
     const ModelFolder folder = open_model_folder(flags.engine.model, flags.server.generation_config);
     EngineClient& client = connection.client(folder.tokenizer, flags.server.client_options());
+    client.replica_stats();  // with the answer comes what /health shows from the first request on
     ServerOptions options = server_options(flags.server);
     options.http.listening_socket = listening_socket.number();
     const std::unique_ptr<Server> server =

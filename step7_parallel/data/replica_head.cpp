@@ -156,12 +156,13 @@ bool ReplicaHead::has_node_of(int number) const {
 }
 
 std::string ReplicaHead::missing() const {
-  std::string numbers;
+  std::vector<int> numbers;
   for (const auto& [number, has_come] : has_come_)
-    if (!has_come && !has_node_of(number))
-      numbers += fmt::format("{}{}", numbers.empty() ? "" : ", ", number);
-  return fmt::format("replicas {} of {} have not come to {} within {} s (--node-arrival-timeout)", numbers,
-                     options_.run.num_replicas, address().str(), in_seconds(options_.place.arrival));
+    if (!has_come && !has_node_of(number)) numbers.push_back(number);
+  const bool is_one = numbers.size() == 1;
+  return fmt::format("{} {} of {} {} not come to {} within {} s (--node-arrival-timeout)",
+                     is_one ? "replica" : "replicas", fmt::join(numbers, ", "), options_.run.num_replicas,
+                     is_one ? "has" : "have", address().str(), in_seconds(options_.place.arrival));
 }
 
 StartedEngine ReplicaHead::start(int number, std::shared_ptr<const Tokenizer> tokenizer,

@@ -67,9 +67,10 @@ void HttpServer::Impl::listen() {
   FileDescriptor opened;
   int number = core.options.listening_socket;
   if (number < 0) {
-    opened = open_listening_socket(core.options);
+    opened = open_bound_socket(core.options);
     number = opened.number();
   }
+  begin_to_listen(number);
   port = port_of(number);
   int family = AF_INET;
   socklen_t size = sizeof family;

@@ -29,7 +29,7 @@ namespace ladder {
 struct HttpServerOptions {
   std::string host = "127.0.0.1";
   int port = 8000;  // 0: any that is free
-  // An open one (listening_socket.h), of which the server takes a copy; host and port only name it then. -1: it opens its
+  // A bound one (listening_socket.h), of which the server takes a copy; host and port only name it then. -1: it opens its
   // own.
   int listening_socket = -1;
   std::string ssl_certfile = {}, ssl_keyfile = {};  // PEM; both or none

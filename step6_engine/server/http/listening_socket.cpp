@@ -3,6 +3,8 @@
 #include <sys/socket.h>
 
 #include <boost/asio/ip/tcp.hpp>
+#include <cerrno>
+#include <cstring>
 
 #include "step1_layers/core/error.h"
 #include "step6_engine/server/http/http_server.h"
@@ -12,7 +14,9 @@ namespace ladder {
 
 using asio::ip::tcp;
 
-FileDescriptor open_listening_socket(const HttpServerOptions& options) {
+constexpr int kBacklog = 1024;
+
+FileDescriptor open_bound_socket(const HttpServerOptions& options) {
   LADDER_CHECK(options.port >= 0 && options.port <= 65535, "--port {}: expected 0 to 65535", options.port);
   asio::io_context context;
   ErrorCode code;
@@ -29,9 +33,19 @@ FileDescriptor open_listening_socket(const HttpServerOptions& options) {
     acceptor.set_option(asio::socket_base::send_buffer_size(static_cast<int>(options.send_buffer_bytes)),
                         code);
   if (!code) acceptor.bind(endpoint, code);
-  if (!code) acceptor.listen(1024, code);
   LADDER_CHECK(!code, "--host {} --port {}: {}", options.host, options.port, code.message());
   return FileDescriptor(acceptor.release());
+}
+
+void begin_to_listen(int bound_socket) {
+  LADDER_CHECK(::listen(bound_socket, kBacklog) == 0, "port {}: {}", port_of(bound_socket),
+               std::strerror(errno));
+}
+
+FileDescriptor open_listening_socket(const HttpServerOptions& options) {
+  FileDescriptor socket = open_bound_socket(options);
+  begin_to_listen(socket.number());
+  return socket;
 }
 
 uint16_t port_of(int listening_socket) {

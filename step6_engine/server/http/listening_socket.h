@@ -10,7 +10,12 @@ namespace ladder {
 
 struct HttpServerOptions;
 
-// By the options' host, port and send buffer. Error: the host has no address, the port is taken.
+// By the options' host, port and send buffer. Error: the host has no address, the port is taken. Nobody is taken in yet, so that
+// a port can be had before a model is loaded and who asks meanwhile is refused; a server that has the socket listens itself.
+FileDescriptor open_bound_socket(const HttpServerOptions& options);
+// Once it may be connected to. Error: another one has begun to listen there.
+void begin_to_listen(int bound_socket);
+// Both.
 FileDescriptor open_listening_socket(const HttpServerOptions& options);
 
 // Which port it is, where any would do.

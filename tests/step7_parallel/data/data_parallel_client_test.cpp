@@ -159,6 +159,40 @@ TEST(Task7_7_Door, ADeathEndsWhatHadBegunAndSendsTheRestElsewhere) {
   EXPECT_EQ(requests_of(client), std::vector<int64_t>({2, 3}));
 }
 
+// The engine that gets a request first dies behind its eighth token.
+TEST(Task7_7_Door, AnAnswerThatIsReadWholeBeginsAnewElsewhere) {
+  for (const bool output_only : {true, false}) {
+    SCOPED_TRACE(output_only);
+    std::atomic<int> num_reached = 0;
+    DataParallelClient client(options_for(2, [&](int) {
+      return std::make_unique<Engine>(
+          std::make_unique<FakeExecutor>([&](const std::vector<int32_t>& ids, int64_t) {
+            if (ids.size() == 9 && num_reached++ == 0) throw std::runtime_error("the lamp went out");
+            return ids.back() + 1;
+          }),
+          fake_config(), nullptr);
+    }));
+    Request request = token_request({1}, 20);
+    request.output_only = output_only;
+    RequestStream stream = client.submit(request);
+    int64_t num_streamed = 0;
+    std::optional<RequestOutput> output;
+    while (std::optional<StreamUpdate> update = stream.next()) {
+      for (const CompletionUpdate& one : update->updates) num_streamed += std::ssize(one.token_ids);
+      if (update->output) output = std::move(update->output);
+    }
+    ASSERT_TRUE(output.has_value());
+    const CompletionOutput& answer = output->completions.at(0);
+    EXPECT_EQ(answer.finish_reason, output_only ? FinishReason::length : FinishReason::error);
+    EXPECT_EQ(std::ssize(answer.token_ids), output_only ? 20 : 8);
+    EXPECT_EQ(num_streamed, output_only ? 0 : 8);
+    EXPECT_EQ(num_reached, output_only ? 2 : 1);
+    const auto& num_ended = client.stats().metrics.serving.num_completions_ended;
+    EXPECT_EQ(num_ended[static_cast<size_t>(answer.finish_reason)], 1);
+    EXPECT_EQ(num_ended[static_cast<size_t>(FinishReason::error)], output_only ? 0 : 1);
+  }
+}
+
 TEST(Task7_7_Door, ARequestThatKillsEnginesKillsTwoOfThem) {
   std::atomic<int> num_deaths = 0;
   DataParallelOptions options = options_for(4, [&](int) {
@@ -301,8 +335,9 @@ TEST(Task7_7_Door, EveryRequestIsAnsweredOnceWhateverDies) {
     users.emplace_back([&, thread] {
       std::mt19937 random(seed + 1 + static_cast<uint32_t>(thread));
       for (int i = 0; i < kRequests; ++i) {
-        const Request request = token_request({thread, static_cast<int32_t>(random() % 5)},
-                                              1 + static_cast<int64_t>(random() % 25));
+        Request request = token_request({thread, static_cast<int32_t>(random() % 5)},
+                                        1 + static_cast<int64_t>(random() % 25));
+        request.output_only = random() % 4 == 0;
         RequestStream stream = client.submit(request);
         if (random() % 8 == 0) client.abort(stream.request_id());
         std::vector<int32_t> streamed;
@@ -317,12 +352,15 @@ TEST(Task7_7_Door, EveryRequestIsAnsweredOnceWhateverDies) {
           if (update->output) output = std::move(update->output);
         }
         const CompletionOutput& answer = output.value().completions.at(0);
-        EXPECT_EQ(answer.token_ids, streamed) << "a token twice, or of two tries";
+        if (request.output_only)
+          EXPECT_TRUE(streamed.empty());
+        else
+          EXPECT_EQ(answer.token_ids, streamed) << "a token twice, or of two tries";
         EXPECT_TRUE(!failed || answer.finish_reason == FinishReason::error)
             << "a failure that was mended was told";
         const auto expected = expected_tokens(request.prompt_token_ids, *request.sampling.max_tokens);
-        ASSERT_LE(streamed.size(), expected.size());
-        EXPECT_TRUE(std::equal(streamed.begin(), streamed.end(), expected.begin()));
+        ASSERT_LE(answer.token_ids.size(), expected.size());
+        EXPECT_TRUE(std::ranges::equal(answer.token_ids, std::span(expected).first(answer.token_ids.size())));
         num_whole += answer.finish_reason == FinishReason::length;
         num_failed += answer.finish_reason == FinishReason::error;
         num_aborted += answer.finish_reason == FinishReason::abort;
