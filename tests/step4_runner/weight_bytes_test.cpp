@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include "step4_runner/memory.h"
 #include "tests/support/golden_checkpoint.h"
 #include "tests/support/source_folder.h"
 
@@ -54,6 +55,21 @@ TEST(Task4_2_WeightBytes, TheFirstStageLooksUpAndTheLastReadsTheHead) {
     EXPECT_EQ(first.looked_up, table + rope);
     EXPECT_EQ(last.looked_up, rope);
   }
+}
+
+// What an expert leaves behind is as wide as the expert on a rank that has it whole.
+TEST(Task4_2_Memory, AWholeExpertIsAsWideAsOnOneRank) {
+  DecoderSpec spec = load_decoder_spec(kGoldens / "qwen3_moe_normed");
+  spec.experts.intermediate_size = 1 << 14;  // wider than all else in a step
+  RunnerConfig config = config_of(DType::bf16, 32);
+  config.batch.max_num_batched_tokens = 64;
+  const auto activations = [&](int tensor_ranks, bool whole) {
+    config.tensor_parallel_size = tensor_ranks;
+    config.expert_parallel = whole;
+    return predict_rank_memory(spec, config, {}).activations;
+  };
+  EXPECT_EQ(activations(2, true), activations(2, false) + 64 * 3 * (1 << 13) * 2);
+  EXPECT_EQ(activations(2, true), activations(1, false));
 }
 
 }  // namespace

@@ -117,7 +117,7 @@ TEST(Hidden8_3_Gptq, AlmostEveryRowIsWhatTheFormulaGives) {
   EXPECT_GE(equal, rows - 1 - rows / 20) << "of " << rows << " rows";
 }
 
-TEST(Hidden8_3_Gptq, ColumnsThatHaveNothingToDoWithEachOtherAreRoundedToNearest) {
+TEST(Hidden8_3_Gptq, UncorrelatedColumnsAreRoundedToNearest) {
   Random random;
   SCOPED_TRACE(random.describe());
   for (int round = 0; round < 20; ++round) {
