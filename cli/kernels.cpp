@@ -179,7 +179,7 @@ std::vector<ProductKernels> product_kernels(const DecoderSpec& spec, const Runne
       if (kernel.name == "sequence") {  // then its product is one of matmul's
         const DType out = name == "lm_head" ? DType::f32 : config.dtype;
         piece(choose_matmul(ctx,
-                            {tensor({m, k}, config.dtype), linear.dense().weight, {}, tensor({m, n}, out)}));
+                            {tensor({m, k}, config.dtype), linear.dense_weight(), {}, tensor({m, n}, out)}));
       }
       product.kernels.push_back(kernel);
     }

@@ -88,6 +88,14 @@ void Linear::forward_parts(const OpContext& ctx, size_t first, size_t count, con
   method_->apply_parts(ctx, shape_, tensors_, first, count, x, out);
 }
 
+bool Linear::takes_fused(const FusedProduct& product) const {
+  return method_->takes_fused(shape_, tensors_, product);
+}
+
+void Linear::forward_fused(const OpContext& ctx, const FusedProduct& product) const {
+  method_->apply_fused(ctx, shape_, tensors_, product);
+}
+
 Linear::Linear(const OpContext& ctx, std::string name, LinearShards shards, const LinearOptions& options)
     : name_(std::move(name)),
       shape_{.in = shards.in, .out = std::move(shards.out), .bias = options.bias, .dtype = options.dtype},

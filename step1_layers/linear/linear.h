@@ -53,9 +53,13 @@ class Linear {
   void forward_parts(const OpContext& ctx, size_t first, size_t count, const Tensor& x,
                      const Tensor& out) const;
 
-  // For kernels that fuse the product with what precedes or follows it; weight undefined: there is no dense
-  // matrix, and forward() is the only way.
-  DenseLinear dense() const { return method_->dense(shape_, tensors_); }
+  // As forward_partial(), together with what stands around it (LinearMethod::apply_fused), where takes_fused() says so.
+  // Of a row-parallel layer that is one rank's alone.
+  bool takes_fused(const FusedProduct& product) const;
+  void forward_fused(const OpContext& ctx, const FusedProduct& product) const;
+
+  // Undefined: there is no dense matrix.
+  Tensor dense_weight() const { return method_->dense_weight(tensors_); }
 
   const std::string& name() const { return name_; }
   int64_t in_features() const { return shape_.in_features(); }    // on this rank

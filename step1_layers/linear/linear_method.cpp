@@ -6,6 +6,9 @@
 
 #include "step1_layers/core/error.h"
 #include "step1_layers/linear/matmul.h"
+#ifdef LADDER_HAS_CUDA
+#include "step1_layers/linear/rows_stream.h"
+#endif
 
 namespace ladder {
 
@@ -66,6 +69,11 @@ void LinearMethod::apply_parts(const OpContext&, const LinearShape&, const std::
   fail("this linear's parts can only be multiplied all together");
 }
 
+void LinearMethod::apply_fused(const OpContext&, const LinearShape&, const std::vector<Tensor>&,
+                               const FusedProduct&) const {
+  fail("this linear's product cannot be fused with what stands around it");
+}
+
 namespace {
 
 class UnquantizedLinearMethod final : public LinearMethod {
@@ -91,9 +99,28 @@ class UnquantizedLinearMethod final : public LinearMethod {
     matmul(ctx, x, rows(parameters[0]), shape.bias ? rows(parameters[1]) : Tensor(), out);
   }
 
-  DenseLinear dense(const LinearShape& shape, const std::vector<Tensor>& parameters) const override {
-    return {parameters[0], shape.bias ? parameters[1] : Tensor()};
+#ifdef LADDER_HAS_CUDA
+  bool takes_fused(const LinearShape& shape, const std::vector<Tensor>& parameters,
+                   const FusedProduct& product) const override {
+    return rows_stream_takes(stream_args(shape, parameters, product));
   }
+  void apply_fused(const OpContext& ctx, const LinearShape& shape, const std::vector<Tensor>& parameters,
+                   const FusedProduct& product) const override {
+    rows_stream(ctx, stream_args(shape, parameters, product));
+  }
+#endif
+
+  Tensor dense_weight(const std::vector<Tensor>& parameters) const override {
+    return parameters[0];
+  }
+
+#ifdef LADDER_HAS_CUDA
+ private:
+  static RowsStreamArgs stream_args(const LinearShape& shape, const std::vector<Tensor>& parameters,
+                                    const FusedProduct& product) {
+    return {product, parameters[0], shape.bias ? parameters[1] : Tensor()};
+  }
+#endif
 };
 
 }  // namespace

@@ -11,6 +11,7 @@
 
 #include "step1_layers/core/context.h"
 #include "step1_layers/core/tensor.h"
+#include "step1_layers/linear/fused_product.h"
 #include "step1_layers/linear/linear_shards.h"
 
 namespace ladder {
@@ -69,13 +70,6 @@ struct LinearParameterSpec {
   bool has_parts() const;
 };
 
-// The matrix [out_features, in_features] as it is, for kernels that fuse a product with what precedes or
-// follows it (rows_stream.h).
-struct DenseLinear {
-  Tensor weight;  // undefined: the method keeps no such matrix
-  Tensor bias;    // undefined: no bias
-};
-
 class LinearMethod {
  public:
   virtual ~LinearMethod() = default;
@@ -92,8 +86,15 @@ class LinearMethod {
   virtual void apply_parts(const OpContext& ctx, const LinearShape& shape,
                            const std::vector<Tensor>& parameters, size_t first, size_t count, const Tensor& x,
                            const Tensor& out) const;
-  // Where the parameters hold a dense matrix; fused kernels then use it instead of apply().
-  virtual DenseLinear dense(const LinearShape&, const std::vector<Tensor>&) const { return {}; }
+  // apply() together with what FusedProduct asks for around it, on a GPU of architecture 90 or later, where takes_fused()
+  // says so. The default takes nothing: then whoever asks runs the operators one after the other.
+  virtual bool takes_fused(const LinearShape&, const std::vector<Tensor>&, const FusedProduct&) const {
+    return false;
+  }
+  virtual void apply_fused(const OpContext& ctx, const LinearShape& shape,
+                           const std::vector<Tensor>& parameters, const FusedProduct& product) const;
+  // The matrix [out_features, in_features] as it is. Undefined: the method keeps no such matrix.
+  virtual Tensor dense_weight(const std::vector<Tensor>&) const { return {}; }
 };
 
 // One dense matrix [out_features, in_features] in f32, bf16 or f16, applied with the variants of matmul.h.

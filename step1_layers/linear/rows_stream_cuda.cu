@@ -212,13 +212,7 @@ bool rows_stream_takes(const RowsStreamArgs& args) {
 
 namespace {
 RowsStreamArgs stream_args(const MatmulArgs& args) {
-  return {.x = args.x,
-          .weight = args.weight,
-          .bias = args.bias,
-          .norm_weight = {},
-          .eps = 0,
-          .epilogue = Epilogue::store,
-          .out = args.out};
+  return {{.x = args.x, .out = args.out}, args.weight, args.bias};
 }
 }  // namespace
 

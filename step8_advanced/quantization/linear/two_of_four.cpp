@@ -45,8 +45,16 @@ class TwoOfFourMethod final : public LinearMethod {
                    size_t first, size_t count, const Tensor& x, const Tensor& out) const override {
     dense_->apply_parts(ctx, shape, tensors, first, count, x, out);
   }
-  DenseLinear dense(const LinearShape& shape, const std::vector<Tensor>& tensors) const override {
-    return dense_->dense(shape, tensors);
+  bool takes_fused(const LinearShape& shape, const std::vector<Tensor>& tensors,
+                   const FusedProduct& product) const override {
+    return dense_->takes_fused(shape, tensors, product);
+  }
+  void apply_fused(const OpContext& ctx, const LinearShape& shape, const std::vector<Tensor>& tensors,
+                   const FusedProduct& product) const override {
+    dense_->apply_fused(ctx, shape, tensors, product);
+  }
+  Tensor dense_weight(const std::vector<Tensor>& tensors) const override {
+    return dense_->dense_weight(tensors);
   }
 
  private:

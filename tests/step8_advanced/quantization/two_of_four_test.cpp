@@ -174,7 +174,7 @@ TEST(Task8_2_TwoOfFour, WhatIsNotQuantizedIsADenseMatrixOnceLoaded) {
   const StoredPart part = sparse_part(random, stored, 6, 8);
   RowParallelLinear linear({}, "o", 8, 6, {.method = quantized_linear_method(stored)});
   load(linear, {}, {part});
-  const Tensor weight = linear.dense().weight;
+  const Tensor weight = linear.dense_weight();
   ASSERT_TRUE(weight.defined());
   EXPECT_EQ(weight.shape(), (Shape{6, 8}));
   for (int64_t i = 0; i < 48; ++i) EXPECT_EQ(weight.data<float>()[i], part.dense[static_cast<size_t>(i)]);
