@@ -1,5 +1,6 @@
 // ladder serve as a user starts and ends it. A script talks to it, since the program runs until it is told to stop.
 #ifdef LADDER_HAS_SERVER
+#include "step7_parallel/hosts/tcp_socket.h"
 #include "tests/cli/program.h"
 #include "tests/support/temporary_folder.h"
 
@@ -74,6 +75,18 @@ TEST(Cli_Serve, MistakesAreOneLine) {
     const BinaryResult result = run_binary(arguments);
     EXPECT_EQ(result.exit_code, 2) << flags[0];
     EXPECT_TRUE(has(result.err, flags[0])) << result.err;
+  }
+}
+
+// The folder has no weights: who looked for them first would say so.
+TEST(Cli_Serve, ATakenPortIsSaidBeforeAModelIsLoaded) {
+  const FileDescriptor taken = listen_on({"127.0.0.1", 0}, 1);
+  const std::string port = std::to_string(local_address(taken.number()).port);
+  const std::string model = (source_folder() / "models/qwen3-0.6b").string();
+  for (const char* const servers : {"--api-server-count=1", "--api-server-count=2"}) {
+    const BinaryResult result = run_binary({"serve", "--model", model, "--port", port, servers});
+    EXPECT_EQ(result.exit_code, 2);
+    EXPECT_TRUE(has(result.err, "ladder: error: --host 127.0.0.1 --port " + port + ": ")) << result.err;
   }
 }
 
