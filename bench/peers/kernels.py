@@ -29,6 +29,33 @@ def matmul(results):
                 6.0 * 8192**2, 2.0 * 8192**3)
 
 
+def codes(results):
+    """cuBLAS on 8-bit codes, which x is rounded to before: torch._scaled_mm with a scale per row, and torch._int_mm, whose
+    sums have no scales yet; beside torch.mm in bf16."""
+    n = k = 8192
+    for m in (17, 32, 64, 128, 512, 1024, 8192):
+        flops, name = 2.0 * m * n * k, f"{n}x{k}/m:{m}"
+        dense = [(random(m, k), w.t()) for w in sets_of(lambda: random(n, k), 2 * n * k)]
+        results.add(f"quantized_matmul/bf16/{name}/peer:cublas", "torch.mm", seconds_of_call(torch.mm, dense),
+                    2.0 * (m * k + n * k + m * n), flops)
+        del dense
+        x_scale, w_scale = (torch.full(shape, 0.01, device=DEVICE) for shape in ((m, 1), (1, n)))
+        floats = [(random(m, k).to(torch.float8_e4m3fn), w.t())
+                  for w in sets_of(lambda: random(n, k).to(torch.float8_e4m3fn), n * k)]
+        for fast in (False, True):
+            seconds = seconds_of_call(lambda x, w: torch._scaled_mm(
+                x, w, x_scale, w_scale, out_dtype=TYPE, use_fast_accum=fast), floats)
+            results.add(f"quantized_matmul/fp8_w8a8/{name}/peer:scaled_mm{'_fast' if fast else ''}",
+                        f"torch._scaled_mm, rowwise scales, use_fast_accum={fast}", seconds,
+                        1.0 * (m * k + n * k + 2 * m * n), flops)
+        del floats
+        integers = [(torch.randint(-128, 128, (m, k), dtype=torch.int8, device=DEVICE), w.t())
+                    for w in sets_of(lambda: torch.randint(-128, 128, (n, k), dtype=torch.int8, device=DEVICE), n * k)]
+        results.add(f"quantized_matmul/w8a8/{name}/peer:int_mm", "torch._int_mm, sums of 32 bits",
+                    seconds_of_call(torch._int_mm, integers), 1.0 * (m * k + n * k + 4 * m * n), flops)
+        del integers
+
+
 def attention(results):
     """Causal scaled_dot_product_attention over contiguous keys, 32 query and 8 key/value heads of 128.
 

@@ -15,7 +15,7 @@ import json
 import sys
 import time
 
-PARTS = ("matmul", "attention", "elementwise", "sampling", "shapes", "decode")
+PARTS = ("matmul", "codes", "attention", "elementwise", "sampling", "shapes", "decode")
 
 
 def cpu_name():

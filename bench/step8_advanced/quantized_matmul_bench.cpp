@@ -1,12 +1,14 @@
 // The product with a quantized weight beside the dense product in bf16: decoding (1, 4, 16 rows) with a weight [4096, 4096],
 // which no cache holds as operands rotate, and a prefill of 256 rows with [2048, 2048]. bytes: codes, scales, x and out.
-// On a GPU: the weights of Llama-3.1-8B's layers and a square one, at 1 to 1024 rows.
+// On a GPU: the weights of Llama-3.1-8B's layers and a square one, at 1 to 1024 rows; and 8-bit integers and FP8 on both
+// sides, which take rounding x to them with it, the square one at 8192 rows too.
 #include <fmt/format.h>
 
 #include "bench/support/bench_cuda.h"
 #include "bench/support/bench_support.h"
 #include "step1_layers/core/small_floats.h"
 #include "step1_layers/linear/matmul.h"
+#include "step8_advanced/quantization/kernels/eight_bit_codes.h"
 #include "step8_advanced/quantization/kernels/quantized_matmul.h"
 #include "step8_advanced/quantization/kernels/weight_records.h"
 
@@ -27,8 +29,8 @@ QuantizedMatmulArgs owning(QuantizedMatmulArgs args, const std::shared_ptr<Quant
 // The weight as a GPU keeps it.
 template <>
 QuantizedMatmulArgs to_gpu(QuantizedMatmulArgs args, Device device) {
-  const auto weight =
-      std::make_shared<QuantizedWeight>(fits_records(*args.weight) ? in_records(*args.weight) : *args.weight);
+  const bool records = !are_multiplied_as_codes(*args.weight, args.activations) && fits_records(*args.weight);
+  const auto weight = std::make_shared<QuantizedWeight>(records ? in_records(*args.weight) : *args.weight);
   for (Tensor* tensor :
        {&weight->codes, &weight->scales, &weight->zeros, &weight->records.bytes, &args.x, &args.out})
     if (tensor->defined()) *tensor = tensor->to(device);
@@ -42,12 +44,16 @@ struct Format {
   WeightCodes type;
   int64_t group_size;  // 0: a row has one scale
   bool zeros = false;
-  bool rounds_x = false;  // to integers, per token
+  bool rounds_x = false;  // to the weight's type, per token
 };
 constexpr Format kFormats[] = {
-    {"w4_g128", WeightCodes::int4, 128},  {"w4_g128_zeros", WeightCodes::int4, 128, true},
-    {"nvfp4", WeightCodes::fp4_e2m1, 16}, {"w8", WeightCodes::int8, 0},
-    {"fp8", WeightCodes::fp8_e4m3, 0},    {"w8a8", WeightCodes::int8, 0, false, true},
+    {"w4_g128", WeightCodes::int4, 128},
+    {"w4_g128_zeros", WeightCodes::int4, 128, true},
+    {"nvfp4", WeightCodes::fp4_e2m1, 16},
+    {"w8", WeightCodes::int8, 0},
+    {"fp8", WeightCodes::fp8_e4m3, 0},
+    {"w8a8", WeightCodes::int8, 0, false, true},
+    {"fp8_w8a8", WeightCodes::fp8_e4m3, 0, false, true},
 };
 
 // Codes of numbers that are spread evenly over their range.
@@ -85,7 +91,9 @@ BenchProblem<QuantizedMatmulArgs> problem(const Format& format, int64_t n, int64
     QuantizedMatmulArgs args;
     args.x = random_tensor({m, k}, DType::bf16);
     if (format.rounds_x)
-      args.activations = QuantizationArgs{.strategy = ScaleStrategy::token, .dynamic = true};
+      args.activations = QuantizationArgs{.is_float = format.type == WeightCodes::fp8_e4m3,
+                                          .strategy = ScaleStrategy::token,
+                                          .dynamic = true};
     args.out = Tensor::zeros({m, n}, DType::bf16);
     return owning(args, std::make_shared<QuantizedWeight>(random_weight(format, n, k)));
   };
@@ -123,10 +131,12 @@ const bool kRegistered = [] {
   problems.clear();
   dense.clear();
   for (const Size& size : {Size{8192, 8192}, {28672, 4096}, {4096, 14336}, {6144, 4096}, {4096, 4096}})
-    for (const int64_t m : {1, 4, 8, 16, 32, 64, 1024}) {
+    for (const int64_t m : {1, 4, 8, 16, 32, 64, 512, 1024, 8192}) {
+      if (m == 8192 && (size.n != m || size.k != m)) continue;
       dense.push_back(dense_problem(size.n, size.k, m));
       for (const Format& format : kFormats)
-        if (!format.rounds_x) problems.push_back(problem(format, size.n, size.k, m));
+        if (format.rounds_x || (m != 512 && m != 8192))
+          problems.push_back(problem(format, size.n, size.k, m));
     }
   register_cuda_ladder("matmul", matmul_variants(), dense);
   register_cuda_ladder("quantized_matmul", quantized_matmul_variants(), problems);

@@ -1,56 +1,12 @@
 #include "step8_advanced/quantization/kernels/prepare_x_cuda.h"
 
-#include <cuda_fp8.h>
-
-#include "step1_layers/core/cuda_kernel.cuh"
+#include "step8_advanced/quantization/kernels/row_grid.cuh"
 
 namespace ladder {
 
 namespace {
 
 constexpr int kThreads = 256;
-
-struct Rounding {
-  bool rounds = false, dynamic = false, is_float = false, symmetric = false;
-  float scale = 1;  // of static activations
-  float min_code = 0, max_code = 0;
-};
-
-Rounding rounding_of(const std::optional<QuantizationArgs>& args, float input_scale) {
-  if (!args) return {};
-  return {.rounds = true,
-          .dynamic = args->dynamic,
-          .is_float = args->is_float,
-          .symmetric = args->symmetric,
-          .scale = input_scale,
-          .min_code = static_cast<float>(args->min_code()),
-          .max_code = static_cast<float>(args->max_code())};
-}
-
-// make_grid() and nearest_code() of numbers/grid.h.
-struct RowGrid {
-  float scale, zero = 0;
-
-  __device__ RowGrid(const Rounding& rounding, float low, float high) : scale(rounding.scale) {
-    if (!rounding.dynamic) return;
-    const float absmax = fmaxf(-low, high), codes = rounding.max_code - rounding.min_code;
-    scale = rounding.is_float    ? absmax / 448
-            : rounding.symmetric ? absmax / (codes / 2)
-                                 : (high - low) / codes;
-    if (!(scale > 0)) scale = 0x1p-23f;
-    if (!rounding.is_float && !rounding.symmetric)
-      zero = rintf(fminf(fmaxf(rounding.min_code - low / scale, rounding.min_code), rounding.max_code));
-  }
-
-  __device__ float round(const Rounding& rounding, float x) const {
-    const float scaled = x / scale;
-    if (rounding.is_float)
-      return to_float(__half(__nv_cvt_fp8_to_halfraw(__nv_cvt_float_to_fp8(scaled, __NV_SATFINITE, __NV_E4M3),
-                                                     __NV_E4M3))) *
-             scale;
-    return (rintf(fminf(fmaxf(scaled + zero, rounding.min_code), rounding.max_code)) - zero) * scale;
-  }
-};
 
 // A block per row.
 template <class T>
@@ -60,23 +16,16 @@ __global__ void __launch_bounds__(kThreads)
   allow_next_kernel();
   wait_for_previous_kernel();
   const T* row = x + blockIdx.x * x_stride;
-  float low = 0, high = 0, bad = 0;
+  RowExtent extent;
   if (rounding.rounds) {
-    for (int64_t i = threadIdx.x; i < features; i += kThreads) {
-      const float value = to_float(row[i]);
-      if (isnan(value) || (rounding.dynamic && isinf(value))) bad = 1;
-      low = fminf(low, value);
-      high = fmaxf(high, value);
-    }
-    low = -block_max(-low);
-    high = block_max(high);
-    bad = block_max(bad);
+    for (int64_t i = threadIdx.x; i < features; i += kThreads) extent.add(rounding, to_float(row[i]));
+    extent.gather_block(rounding);
   }
-  const RowGrid grid(rounding, low, high);
+  const RowGrid grid(rounding, extent);
   for (int64_t i = threadIdx.x; i < k; i += kThreads) {
     const int64_t from = columns != nullptr ? columns[i] : i;
     float value = from < 0 ? 0.0f : to_float(row[from]);
-    if (rounding.rounds) value = bad != 0 ? NAN : grid.round(rounding, value);
+    if (rounding.rounds) value = extent.is_bad() ? NAN : grid.round(rounding, value);
     out[blockIdx.x * k + i] = from_float<T>(value);
   }
 }

@@ -9,6 +9,16 @@ void quantized_matmul_dequantized(const OpContext& ctx, const QuantizedMatmulArg
 bool quantized_matmul_takes_dequantized(const QuantizedMatmulArgs& args);
 int64_t quantized_matmul_dequantized_workspace(const QuantizedMatmulArgs& args);
 
+// 8-bit codes on both sides, multiplied as they are (cublaslt_8bit_cuda.cpp).
+void quantized_matmul_cublaslt_8bit(const OpContext& ctx, const QuantizedMatmulArgs& args);
+bool quantized_matmul_takes_cublaslt_8bit(const QuantizedMatmulArgs& args);
+int64_t quantized_matmul_cublaslt_8bit_workspace(const QuantizedMatmulArgs& args);
+
+// The same of few rows of x (rows_stream_8bit_cuda.cu).
+void quantized_matmul_rows_stream_8bit(const OpContext& ctx, const QuantizedMatmulArgs& args);
+bool quantized_matmul_takes_rows_stream_8bit(const QuantizedMatmulArgs& args);
+int64_t quantized_matmul_rows_stream_8bit_workspace(const QuantizedMatmulArgs& args);
+
 // Few rows of x, of a weight in records (rows_stream.cuh).
 void quantized_matmul_rows_stream(const OpContext& ctx, const QuantizedMatmulArgs& args);
 bool quantized_matmul_takes_rows_stream(const QuantizedMatmulArgs& args);

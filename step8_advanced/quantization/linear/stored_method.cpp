@@ -5,6 +5,7 @@
 
 #include "step1_layers/core/arena.h"
 #include "step1_layers/core/error.h"
+#include "step8_advanced/quantization/kernels/eight_bit_codes.h"
 #include "step8_advanced/quantization/kernels/gather_columns.h"
 #include "step8_advanced/quantization/kernels/quantized_matmul.h"
 #include "step8_advanced/quantization/kernels/weight_records.h"
@@ -47,12 +48,15 @@ Tensor rows_of(const Tensor& tensor, int64_t begin, int64_t count) {
 }
 
 // As the device's kernels take it. `cut`: rows of some parts will be multiplied alone.
-QuantizedWeight on_device(Device device, const LinearShape& shape, const QuantizedWeight& weight, bool cut) {
+QuantizedWeight on_device(Device device, const LinearShape& shape, const QuantizedWeight& weight,
+                          const std::optional<QuantizationArgs>& activations, bool cut) {
   if (device.type != DeviceType::cuda) return weight;
   bool whole_records = true;
   for (size_t part = 0; part + 1 < shape.out.size(); ++part)
     whole_records = whole_records && shape.out[part].size % kRecordRows == 0;
-  QuantizedWeight result = (whole_records || !cut) && fits_records(weight) ? in_records(weight) : weight;
+  const bool records = (whole_records || !cut) && !are_multiplied_as_codes(weight, activations) &&
+                       fits_records(weight);
+  QuantizedWeight result = records ? in_records(weight) : weight;
   for (Tensor* tensor :
        {&result.codes, &result.scales, &result.zeros, &result.columns, &result.records.bytes})
     if (tensor->defined()) *tensor = tensor->to(device);
@@ -113,7 +117,8 @@ void StoredMethod::process_after_load(const OpContext& ctx, const LinearShape& s
   for (const Tensor& tensor : tensors)
     on_cpu.push_back(tensor.device().is_cpu() ? tensor : tensor.to(Device{}));
   const StoredTensors stored(specs, on_cpu);
-  const QuantizedWeight weight = on_device(ctx.device, shape, unpack(shape, stored), has_input_scale());
+  const QuantizedWeight weight = on_device(ctx.device, shape, unpack(shape, stored),
+                                           stored_.scheme.input_activations, has_input_scale());
   std::vector<Tensor> kept(kNumKept);
   kept[kCodes] = weight.codes;
   kept[kScales] = weight.scales;

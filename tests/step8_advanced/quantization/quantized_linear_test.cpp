@@ -138,6 +138,31 @@ TEST(Task8_2_Formats, EveryFormatIsReadExactlyOnAGpu) {
   }
 }
 
+// What was counted before loading (weight_bytes.h), but for scales in f32 of each row.
+TEST(Task8_2_Formats, CodesOfEightBitsAreKeptOnceOnAGpu) {
+  if (testing::cuda_context() == nullptr) GTEST_SKIP() << "no GPU";
+  const OpContext& ctx = *testing::cuda_context();
+  Random random;
+  SCOPED_TRACE(random.describe());
+  for (const bool floats : {false, true}) {
+    const StoredLinear stored{
+        .scheme = {.weights = {.is_float = floats, .strategy = ScaleStrategy::channel},
+                   .input_activations = QuantizationArgs{
+                       .is_float = floats, .strategy = ScaleStrategy::token, .dynamic = true}}};
+    const LinearShape shape{{512, 0, 512}, {{96, 0, 96}}, false, DType::bf16};
+    const auto method = quantized_linear_method(stored);
+    const StoredPart part = random_part(random, stored, 96, 512);
+    std::vector<Tensor> tensors;
+    for (const LinearParameterSpec& spec : method->parameters(shape))
+      tensors.push_back(part.tensors.at(spec.name));
+    method->process_after_load(ctx, shape, tensors);
+    int64_t bytes = 0;
+    for (const Tensor& tensor : tensors)
+      if (tensor.defined() && !tensor.device().is_cpu()) bytes += tensor.nbytes();
+    EXPECT_EQ(bytes, 96 * 512 + 96 * 4) << describe(stored);
+  }
+}
+
 TEST(Task8_2_Formats, OddSizesEndInsideOfGroupsWordsAndBytes) {
   Random random;
   SCOPED_TRACE(random.describe());

@@ -10,6 +10,7 @@
 
 #include "step1_layers/core/error.h"
 #include "step1_layers/core/small_floats.h"
+#include "step8_advanced/quantization/kernels/eight_bit_codes.h"
 #include "step8_advanced/quantization/kernels/weight_records.h"
 #include "step8_advanced/quantization/numbers/grid.h"
 #include "tests/step8_advanced/quantization/shaped_weight.h"
@@ -184,13 +185,18 @@ constexpr std::string_view kActivations[] = {"none",        "int8 token", "int8 
                                              "fp8 static",  "fp8 group",  "fp4 group"};
 
 // A call of a rung, of operands in the CPU's memory.
+// On a GPU, of codes on both sides.
+bool takes_codes(const Variant<QuantizedMatmulArgs>& rung) {
+  return rung.name.ends_with("_8bit");
+}
+
 class RungCall {
  public:
   RungCall(const OpContext& ctx, const Variant<QuantizedMatmulArgs>& rung, const QuantizedMatmulArgs& args)
       : ctx_(ctx), rung_(rung), args_(args), weight_(*args.weight), mirror_(ctx) {
     if (rung.device == DeviceType::cpu) return;
-    // Of the two forms of a weight on a GPU the rung for few rows takes records; the other one takes turns.
-    if (fits_records(weight_) && (rung.name == "rows_stream" || weight_.n % 2 == 0))
+    // Of the two forms of a weight on a GPU rows_stream takes records and the rungs of 8-bit codes none; the other one takes turns.
+    if (!takes_codes(rung) && fits_records(weight_) && (rung.name == "rows_stream" || weight_.n % 2 == 0))
       weight_ = in_records(weight_);
     for (Tensor* tensor :
          {&weight_.codes, &weight_.scales, &weight_.zeros, &weight_.columns, &weight_.records.bytes})
@@ -301,17 +307,21 @@ RUNG_TEST(Task8_4_QuantizedMatmul, IsWithinTheBoundOfDoublePrecision, "quantized
       ++served;
       ASSERT_TRUE(is_within_bound(rung, one, out)) << one.name << " to " << dtype_name(dtype);
     }
-  EXPECT_GT(served, 0);
+  EXPECT_TRUE(served > 0 || takes_codes(rung));  // which have problems of their own below
 }
 
-std::vector<Variant<QuantizedMatmulArgs>> gpu_rungs() {
-  return testing::rungs_where(quantized_matmul_variants(),
-                              [](const auto& rung) { return rung.device == DeviceType::cuda; });
+std::vector<Variant<QuantizedMatmulArgs>> rungs_of_unrounded_x() {
+  return testing::rungs_where(quantized_matmul_variants(), [](const auto& rung) {
+    return rung.device == DeviceType::cuda && !takes_codes(rung);
+  });
+}
+std::vector<Variant<QuantizedMatmulArgs>> rungs_of_8_bit_codes() {
+  return testing::rungs_where(quantized_matmul_variants(), takes_codes);
 }
 
 // Blocks with several groups of tiles and with none, warps without columns, rings that turn many times, every number of rows
 // of x up to two passes, groups of a quarter of a record to several records.
-RUNG_TEST(Task8_4_OnAGpu, IsWithinTheBoundOfDoublePrecision, "quantized_matmul", gpu_rungs()) {
+RUNG_TEST(Task8_4_OnAGpu, IsWithinTheBoundOfDoublePrecision, "quantized_matmul", rungs_of_unrounded_x()) {
   Random random;
   SCOPED_TRACE(random.describe());
   std::vector<Problem> problems = {{2, 8600, 256, 128, 0},  {5, 40, 14336, 128, 0}, {9, 2200, 1024, 64, 64},
@@ -340,6 +350,145 @@ RUNG_TEST(Task8_4_OnAGpu, IsWithinTheBoundOfDoublePrecision, "quantized_matmul",
         }
       }
   EXPECT_GT(served, 0);
+}
+
+// For many rows: every class of the library's kernels, more columns than a block's threads, sums in several pieces. For few: blocks
+// with several groups of tiles and with none, warps without columns, rings that turn many times, every number of rows.
+std::vector<Problem> problems_of_8_bit_codes() {
+  std::vector<Problem> problems = {{1, 16, 16, 16, 0},      {2, 48, 272, 272, 0},   {17, 1040, 528, 528, 0},
+                                   {33, 64, 4112, 4112, 0}, {130, 80, 160, 160, 0}, {300, 32768, 32, 32, 0},
+                                   {3, 8600, 272, 272, 0},  {5, 40, 14336, 14336, 0}, {9, 9001, 1040, 1040, 0},
+                                   {32, 17000, 96, 96, 0}};
+  for (int64_t m = 1; m <= 33; ++m) problems.push_back({m, 50, 528, 528, 0});
+  return problems;
+}
+
+Case case_of_8_bit_codes(Random& random, const Problem& p, WeightCodes type, std::string_view scheme,
+                         DType dtype, bool bias) {
+  Case one;
+  one.weight = random_weight(random, type, p, false);
+  one.args.x = random.normal({p.m, p.k}, dtype);
+  if (bias) one.args.bias = random.normal({p.n}, dtype);
+  one.args.activations = activations(scheme);
+  one.args.input_scale = type == WeightCodes::int8 ? 0.02f : 0.005f;
+  one.name = fmt::format("{} x {} [{}, {}], {}{}", one.args.x.str(), name_of(type), p.n, p.k, scheme,
+                         bias ? ", bias" : "");
+  return one;
+}
+
+RUNG_TEST(Task8_4_CodesOnAGpu, IntegersGiveTheBitsOfTheLoop, "quantized_matmul", rungs_of_8_bit_codes()) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  const auto& loop = quantized_matmul_variants()[0];
+  int served = 0;
+  for (const Problem& p : problems_of_8_bit_codes()) {
+    const auto scheme = random.one_of<std::string_view>({"int8 token", "int8 static", "int4 token"});
+    const auto dtype = random.one_of<DType>({DType::bf16, DType::f16});
+    const Case one =
+        case_of_8_bit_codes(random, p, WeightCodes::int8, scheme, dtype, random.integer(0, 1) == 0);
+    Tensor expected;
+    for (const DType to : {DType::f32, dtype}) {
+      const Tensor out = one.run(ctx, rung, to);
+      if (!out.defined()) continue;
+      if (!expected.defined()) expected = one.run(OpContext{}, loop, DType::f32);
+      ASSERT_TRUE(bitwise_equal(out, expected.to(to))) << one.name << " to " << dtype_name(to);
+      ++served;
+    }
+  }
+  EXPECT_GE(served, 12);
+}
+
+// The library's sums of FP8 keep fewer bits than a float has, so they have bf16's bound in every type.
+RUNG_TEST(Task8_4_CodesOnAGpu, FloatsAreWithinTheBoundOfDoublePrecision, "quantized_matmul",
+          rungs_of_8_bit_codes()) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  int served = 0;
+  for (const Problem& p : problems_of_8_bit_codes()) {
+    const auto scheme = random.one_of<std::string_view>({"fp8 token", "fp8 static"});
+    const auto dtype = random.one_of<DType>({DType::bf16, DType::f16});
+    Case one =
+        case_of_8_bit_codes(random, p, WeightCodes::fp8_e4m3, scheme, dtype, random.integer(0, 1) == 0);
+    for (const DType to : {DType::f32, dtype}) {
+      const Tensor out = one.run(ctx, rung, to);
+      if (!out.defined()) continue;
+      if (one.expected.empty()) one.expect();
+      ASSERT_TRUE(close_to(testing::to_double(out), one.expected, p.n, testing::row_bound(DType::bf16, p.k),
+                           to == DType::f16 ? 0x1p-25 : 0))
+          << one.name << " to " << dtype_name(to);
+      ++served;
+    }
+  }
+  EXPECT_GE(served, 12);
+}
+
+RUNG_TEST(Task8_4_CodesOnAGpu, ARowThatIsNotFiniteIsAloneInThat, "quantized_matmul", rungs_of_8_bit_codes()) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  for (const WeightCodes type : {WeightCodes::int8, WeightCodes::fp8_e4m3})
+    for (const bool dynamic : {true, false})
+      for (const float bad : {NAN, INFINITY}) {
+        const std::string kind = type == WeightCodes::int8 ? "int8" : "fp8";
+        Case one = case_of_8_bit_codes(random, {3, 32, 96, 96, 0}, type, kind + (dynamic ? " token" : " static"),
+                                       DType::bf16, true);
+        const Tensor clean = one.run(ctx, rung, DType::f32);
+        one.args.x.at<bf16>({1, random.integer(0, 95)}) = bf16(bad);
+        const Tensor out = one.run(ctx, rung, DType::f32);
+        ASSERT_TRUE(out.defined()) << one.name;
+        for (const int64_t row : {0, 2})
+          EXPECT_TRUE(bitwise_equal(out.narrow(0, row, 1), clean.narrow(0, row, 1))) << one.name;
+        for (int64_t j = 0; j < 32; ++j)
+          EXPECT_EQ(std::isnan(out.at<float>({1, j})), dynamic || std::isnan(bad)) << one.name;
+      }
+}
+
+TEST(Task8_4_Codes, AreMultipliedWhereBothSidesHaveThem) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  const auto multiplied = [&](WeightCodes type, std::string_view scheme, const Problem& p, bool zeros) {
+    return are_multiplied_as_codes(random_weight(random, type, p, zeros), activations(scheme));
+  };
+  constexpr Problem p{1, 32, 48, 48, 0};
+  for (const std::string_view scheme : {"int8 token", "int8 static", "int4 token"})
+    EXPECT_TRUE(multiplied(WeightCodes::int8, scheme, p, false)) << scheme;
+  for (const std::string_view scheme : {"fp8 token", "fp8 static"})
+    EXPECT_TRUE(multiplied(WeightCodes::fp8_e4m3, scheme, p, false)) << scheme;
+  for (const std::string_view scheme : {"none", "int8 asymmetric token", "fp8 token", "fp8 group"})
+    EXPECT_FALSE(multiplied(WeightCodes::int8, scheme, p, false)) << scheme;
+  for (const std::string_view scheme : {"none", "int8 token", "fp8 group", "fp4 group"})
+    EXPECT_FALSE(multiplied(WeightCodes::fp8_e4m3, scheme, p, false)) << scheme;
+  EXPECT_FALSE(multiplied(WeightCodes::int8, "int8 token", p, true)) << "zero points";
+  EXPECT_FALSE(multiplied(WeightCodes::int4, "int4 token", p, false)) << "nibbles";
+  EXPECT_FALSE(multiplied(WeightCodes::int8, "int8 token", {1, 32, 48, 16, 0}, false)) << "groups";
+  EXPECT_FALSE(multiplied(WeightCodes::int8, "int8 token", {1, 32, 40, 40, 0}, false)) << "columns";
+  EXPECT_TRUE(multiplied(WeightCodes::int8, "int8 token", {1, 16, 131056, 131056, 0}, false));
+  EXPECT_FALSE(multiplied(WeightCodes::int8, "int8 token", {1, 16, 131072, 131072, 0}, false)) << "31 bits";
+  QuantizedWeight weight = random_weight(random, WeightCodes::int8, p, false);
+  EXPECT_FALSE(are_multiplied_as_codes(in_records(weight), activations("int8 token"))) << "records alone";
+  permute_columns(random, weight);
+  EXPECT_FALSE(are_multiplied_as_codes(weight, activations("int8 token"))) << "columns in another order";
+}
+
+TEST(Task8_4_CodesOnAGpu, TheNumberOfRowsChooses) {
+  if (testing::cuda_context() == nullptr) GTEST_SKIP() << "no GPU";
+  const OpContext& ctx = *testing::cuda_context();
+  if (ctx.device_arch < 90) GTEST_SKIP() << "not on this GPU";
+  Random random;
+  SCOPED_TRACE(random.describe());
+  for (const WeightCodes type : {WeightCodes::int8, WeightCodes::fp8_e4m3}) {
+    const std::string_view scheme = type == WeightCodes::int8 ? "int8 token" : "fp8 token";
+    QuantizedWeight weight = random_weight(random, type, {1, 64, 512, 512, 0}, false);
+    weight.codes = weight.codes.to(ctx.device);
+    weight.scales = weight.scales.to(ctx.device);
+    for (const int64_t m : {1, 32, 33, 200}) {
+      const auto tensor = [&](int64_t columns) {
+        return Tensor::empty({m, columns}, DType::bf16, ctx.device);
+      };
+      const QuantizedMatmulArgs args{tensor(512), &weight, activations(scheme), 1, {}, tensor(64)};
+      EXPECT_EQ(choose_quantized_matmul(ctx, args).variant->name, m > 32 ? "cublaslt_8bit" : "rows_stream_8bit")
+          << m << " rows";
+    }
+  }
 }
 
 // Whole numbers and powers of two: nothing is rounded, so nothing may differ.
@@ -433,15 +582,20 @@ RUNG_TEST(Task8_4_QuantizedMatmul, RowsMayBeWindowsOfWiderTensors, "quantized_ma
     }
 }
 
+// All but the library's, which takes another kernel for another number of rows.
+std::vector<Variant<QuantizedMatmulArgs>> rungs_of_our_own() {
+  return testing::rungs_where(quantized_matmul_variants(),
+                              [](const auto& rung) { return rung.name != "cublaslt_8bit"; });
+}
+
 // What makes a request's logits the same alone and in any batch. A rung for few rows keeps it among few rows.
-RUNG_TEST(Task8_4_QuantizedMatmul, ARowHasTheBitsThatItHasAlone, "quantized_matmul",
-          quantized_matmul_variants()) {
+RUNG_TEST(Task8_4_QuantizedMatmul, ARowHasTheBitsThatItHasAlone, "quantized_matmul", rungs_of_our_own()) {
   Random random;
   SCOPED_TRACE(random.describe());
   int checked = 0;
   for (const WeightCodes type : kTypes)
     for (const std::string_view scheme : {"none", "int8 token", "fp8 token"})
-      for (const Problem& p : {Problem{40, 23, 530, 530, 0}, {40, 9, 160, 32, 16}, {40, 37, 1032, 1032, 0}}) {
+      for (const Problem& p : {Problem{40, 23, 530, 530, 0}, {40, 9, 160, 32, 16}, {40, 37, 1040, 1040, 0}}) {
         QuantizedWeight weight = random_weight(random, type, p, type == WeightCodes::int4);
         weight.scales = weight.scales.to(DType::bf16).to(DType::f32);
         const Tensor x = random.normal({p.m, p.k}, DType::bf16), alone = poisoned({p.m, p.n}, DType::f32);

@@ -1,0 +1,112 @@
+#include "step8_advanced/quantization/kernels/eight_bit_rows_cuda.h"
+
+#include "step8_advanced/quantization/kernels/row_grid.cuh"
+#include "step8_advanced/quantization/kernels/scaled_sum.cuh"
+
+namespace ladder {
+
+namespace {
+
+constexpr int kThreads = 256, kThreadsOfRow = 512;
+constexpr int kSums = 4;  // of a thread
+
+// A block per row, which it reads twice; the second time from its L1 cache.
+template <class T, bool is_float>
+__global__ void __launch_bounds__(kThreadsOfRow)
+    quantize_rows(const T* x, int64_t x_stride, int k, Rounding rounding, uint8_t* codes, float* scales) {
+  allow_next_kernel();
+  wait_for_previous_kernel();
+  constexpr int kPack = Pack<T>::kSize;
+  const T* row = x + blockIdx.x * x_stride;
+  RowExtent extent;
+  for (int i = threadIdx.x * kPack; i < k; i += kThreadsOfRow * kPack) {
+    const Pack<T> pack = load_pack(row + i);
+#pragma unroll
+    for (int c = 0; c < kPack; ++c) extent.add(rounding, to_float(pack.value[c]));
+  }
+  extent.gather_block(rounding);
+  const RowGrid grid(rounding, extent);
+  const bool bad = extent.is_bad();
+  if (threadIdx.x == 0) scales[blockIdx.x] = bad ? NAN : grid.scale;
+  for (int i = threadIdx.x * kPack; i < k; i += kThreadsOfRow * kPack) {
+    const Pack<T> pack = load_pack(row + i);
+    alignas(kPack) uint8_t to[kPack];
+#pragma unroll
+    for (int c = 0; c < kPack; ++c) {
+      const float value = to_float(pack.value[c]);
+      to[c] = bad        ? 0
+              : is_float ? grid.e4m3(value)
+                         : static_cast<uint8_t>(static_cast<int>(grid.integer(rounding, value)));
+    }
+    *reinterpret_cast<uint2*>(codes + static_cast<int64_t>(blockIdx.x) * k + i) =
+        *reinterpret_cast<const uint2*>(to);
+  }
+}
+
+// blockIdx.x: the row; a thread has kSums neighbours.
+template <class Sum, class Bias, class Out>
+__global__ void __launch_bounds__(kThreads)
+    scale_sums(const Sum* sums, const float* row_scales, const float* weight_scales, const Bias* bias, int n,
+               Out* out, int64_t out_stride) {
+  allow_next_kernel();
+  wait_for_previous_kernel();
+  const int j = (blockIdx.y * kThreads + threadIdx.x) * kSums;
+  if (j >= n) return;
+  const Pack<Sum> from = load_pack(sums + static_cast<int64_t>(blockIdx.x) * n + j);
+  const Pack<float> scales = load_pack(weight_scales + j);
+  const float row_scale = row_scales[blockIdx.x];
+  Out* to = out + blockIdx.x * out_stride + j;
+  alignas(16) Out values[kSums];
+#pragma unroll
+  for (int c = 0; c < kSums; ++c) {
+    values[c] = scaled_sum<Out>(from.value[c], scales.value[c], row_scale,
+                                bias != nullptr ? to_float(bias[j + c]) : 0.0f);
+  }
+  using Words = std::conditional_t<sizeof(Out) == 2, uint2, uint4>;
+  *reinterpret_cast<Words*>(to) = *reinterpret_cast<const Words*>(values);
+}
+
+template <class Fn>
+void with_16_bit_type(DType dtype, Fn&& fn) {
+  if (dtype == DType::f16)
+    fn(__half{});
+  else
+    fn(__nv_bfloat16{});
+}
+
+}  // namespace
+
+void quantize_rows_cuda(const OpContext& ctx, const Tensor& x, const QuantizationArgs& activations,
+                        float input_scale, const Tensor& codes, const Tensor& scales) {
+  with_16_bit_type(x.dtype(), [&](auto tag) {
+    using T = decltype(tag);
+    launch_kernel(ctx, activations.is_float ? quantize_rows<T, true> : quantize_rows<T, false>,
+                  static_cast<unsigned>(x.dim(0)), kThreadsOfRow, 0, cuda_data<T>(x), x.stride(0),
+                  static_cast<int>(x.dim(1)), rounding_of(activations, input_scale),
+                  cuda_data<uint8_t>(codes), cuda_data<float>(scales));
+  });
+}
+
+void scale_sums_cuda(const OpContext& ctx, const Tensor& sums, const Tensor& row_scales,
+                     const Tensor& weight_scales, const Tensor& bias, const Tensor& out) {
+  const int n = static_cast<int>(sums.dim(1));
+  const dim3 grid(static_cast<unsigned>(sums.dim(0)), static_cast<unsigned>(ceil_div(n, kThreads * kSums)));
+  const auto launch = [&](auto sum, auto bias_type, auto out_type) {
+    using Sum = decltype(sum);
+    using Bias = decltype(bias_type);
+    using Out = decltype(out_type);
+    launch_kernel(ctx, scale_sums<Sum, Bias, Out>, grid, kThreads, 0, cuda_data<Sum>(sums),
+                  cuda_data<float>(row_scales), cuda_data<float>(weight_scales), cuda_data<Bias>(bias), n,
+                  cuda_data<Out>(out), out.stride(0));
+  };
+  with_cuda_type(out.dtype(), [&](auto out_type) {
+    with_16_bit_type(bias.defined() ? bias.dtype() : DType::bf16, [&](auto bias_type) {
+      if (sums.dtype() == DType::i32)
+        launch(int32_t{}, bias_type, out_type);
+      else
+        launch(float{}, bias_type, out_type);
+    });
+  });
+}
+
+}  // namespace ladder
