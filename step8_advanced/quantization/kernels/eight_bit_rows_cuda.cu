@@ -10,26 +10,33 @@ namespace {
 constexpr int kThreads = 256, kThreadsOfRow = 512;
 constexpr int kSums = 4;  // of a thread
 
-// A block per row, which it reads twice; the second time from its L1 cache.
+// A block per row. A thread has every kThreadsOfRow-th pack of it: the first kHeld in registers, the rest of a longer row it reads
+// again.
 template <class T, bool is_float>
 __global__ void __launch_bounds__(kThreadsOfRow)
     quantize_rows(const T* x, int64_t x_stride, int k, Rounding rounding, uint8_t* codes, float* scales) {
-  allow_next_kernel();
   wait_for_previous_kernel();
-  constexpr int kPack = Pack<T>::kSize;
+  allow_next_kernel();  // not earlier: its blocks, which fill the multiprocessors, would stand where this one's have to
+  constexpr int kPack = Pack<T>::kSize, kStep = kThreadsOfRow * kPack, kHeld = 4;
   const T* row = x + blockIdx.x * x_stride;
+  const int first = threadIdx.x * kPack;
+  Pack<T> held[kHeld];
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i)
+    held[i] = first + i * kStep < k ? load_pack(row + first + i * kStep) : zero_pack<T>();
   RowExtent extent;
-  for (int i = threadIdx.x * kPack; i < k; i += kThreadsOfRow * kPack) {
-    const Pack<T> pack = load_pack(row + i);
+  const auto add = [&](const Pack<T>& pack) {
 #pragma unroll
     for (int c = 0; c < kPack; ++c) extent.add(rounding, to_float(pack.value[c]));
-  }
+  };
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) add(held[i]);
+  for (int i = first + kHeld * kStep; i < k; i += kStep) add(load_pack(row + i));
   extent.gather_block(rounding);
   const RowGrid grid(rounding, extent);
   const bool bad = extent.is_bad();
   if (threadIdx.x == 0) scales[blockIdx.x] = bad ? NAN : grid.scale;
-  for (int i = threadIdx.x * kPack; i < k; i += kThreadsOfRow * kPack) {
-    const Pack<T> pack = load_pack(row + i);
+  const auto store = [&](const Pack<T>& pack, int i) {
     alignas(kPack) uint8_t to[kPack];
 #pragma unroll
     for (int c = 0; c < kPack; ++c) {
@@ -40,7 +47,11 @@ __global__ void __launch_bounds__(kThreadsOfRow)
     }
     *reinterpret_cast<uint2*>(codes + static_cast<int64_t>(blockIdx.x) * k + i) =
         *reinterpret_cast<const uint2*>(to);
-  }
+  };
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i)
+    if (first + i * kStep < k) store(held[i], first + i * kStep);
+  for (int i = first + kHeld * kStep; i < k; i += kStep) store(load_pack(row + i), i);
 }
 
 // blockIdx.x: the row; a thread has kSums neighbours.

@@ -143,21 +143,22 @@ struct WarpSums {
     return kWarps * m * kStride * static_cast<int>(sizeof(Sum));
   }
 
-  // A slot's codes times those of x at the same columns. Tiles that the group does not have get what nobody stores.
-  __device__ void multiply(uint32_t slot, const uint4 (&x)[octets]) {
-    constexpr int kAtOnce = octets < 4 ? kTiles : kTiles / 2;  // an mma waits for the one before it of the same sums
+  // A slot's codes, of so many tiles, times those of x at the same columns. Two tiles in turn, as an mma waits for the one before it
+  // of the same sums; the second of a last pair may be one that the group does not have, whose sums nobody stores.
+  __device__ void multiply(uint32_t slot, int tiles, const uint4 (&x)[octets]) {
 #pragma unroll
-    for (int first = 0; first < kTiles; first += kAtOnce) {
-      uint4 low[kAtOnce], high[kAtOnce];  // rows 0 to 7 of a tile, and 8 to 15
+    for (int first = 0; first < kTiles; first += 2) {
+      if (first >= tiles) break;
+      uint4 low[2], high[2];  // rows 0 to 7 of a tile, and 8 to 15
 #pragma unroll
-      for (int i = 0; i < kAtOnce; ++i) {
+      for (int i = 0; i < 2; ++i) {
         low[i] = load_shared(slot + (first + i) * kTileBytes);
         high[i] = load_shared(slot + (first + i) * kTileBytes + kThreads * 16);
       }
 #pragma unroll
       for (int half = 0; half < 2; ++half)
 #pragma unroll
-        for (int i = 0; i < kAtOnce; ++i) {
+        for (int i = 0; i < 2; ++i) {
           const uint4 &l = low[i], &h = high[i];
           const uint32_t a[4] = {half == 0 ? l.x : l.z, half == 0 ? h.x : h.z, half == 0 ? l.y : l.w,
                                  half == 0 ? h.y : h.w};
@@ -250,7 +251,7 @@ __global__ void __launch_bounds__(kThreads, octets == 1 ? 2 : 1) rows_stream_8bi
       const int following = at + kWarps * kChunk;
       load_x(following / kChunk * kChunk < p.k ? following : ring.first, next);
       wait_until(p.slots - 1);
-      product.multiply(ring.to + slot * p.slot_bytes, x);
+      product.multiply(ring.to + slot * p.slot_bytes, groups.tiles(group), x);
       ring.copy_next();
       slot = slot + 1 < p.slots ? slot + 1 : 0;
     }
@@ -272,23 +273,25 @@ __global__ void __launch_bounds__(kThreads, octets == 1 ? 2 : 1) rows_stream_8bi
   }
 }
 
-// Of a block, bytes: with up to eight rows of x two share a multiprocessor, one of this kernel and one of the next, whose ring can be
-// filled early; the sums of more rows take the room of a second ring.
-constexpr int kHalfOfShared = 113 << 10, kMostShared = 227 << 10;
+// Of a block, bytes. With up to eight rows of x two share a multiprocessor; the sums of more rows take some of the second one's
+// room, and a block that rounds x finds some still.
+constexpr int kHalfOfShared = 113 << 10, kMostShared = 200 << 10;
 
 template <class T, class Sum, int octets>
 void launch(const OpContext& ctx, Product<T> p) {
   const int all_tiles = ceil_div(p.n, kTileRows);
   const int blocks = std::min(ctx.cuda->num_multiprocessors(), all_tiles);
-  const int most_tiles = ceil_div(all_tiles, blocks), groups = ceil_div(most_tiles, kTiles);
   p.tiles = all_tiles / blocks;
   p.one_more = all_tiles % blocks;
-  p.slot_bytes = ceil_div(most_tiles, groups) * kTileBytes;
+  const auto largest_group = [](int tiles) { return ceil_div(tiles, ceil_div(tiles, kTiles)); };
+  const int most_tiles = p.tiles + (p.one_more > 0), groups = ceil_div(most_tiles, kTiles);
+  p.slot_bytes = std::max(largest_group(p.tiles), largest_group(most_tiles)) * kTileBytes;
   const int sums_bytes = WarpSums<Sum, octets>::bytes(p.m), room = octets == 1 ? kHalfOfShared : kMostShared;
+  const int behind = p.slot_bytes / kTileBytes % 2 * kTileBytes;  // where the last slot's last pair is read to
   p.ring_at = groups == 1 ? 0 : ceil_div(sums_bytes, 128) * 128;
-  p.slots = std::clamp((room - p.ring_at) / p.slot_bytes, 1,
+  p.slots = std::clamp((room - behind - p.ring_at) / p.slot_bytes, 1,
                        std::min(groups * ceil_div(p.k, kWarps * kChunk), kMaxSlots));
-  const int bytes = std::max(p.ring_at + p.slots * p.slot_bytes, sums_bytes);
+  const int bytes = std::max(p.ring_at + p.slots * p.slot_bytes + behind, sums_bytes);
   auto kernel = rows_stream_8bit<T, Sum, octets>;
   ctx.cuda->allow_shared_bytes(reinterpret_cast<const void*>(kernel), bytes);
   launch_kernel(ctx, kernel, static_cast<unsigned>(blocks), kThreads, static_cast<size_t>(bytes), p);

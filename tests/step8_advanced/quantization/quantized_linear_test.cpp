@@ -154,7 +154,7 @@ TEST(Task8_2_Formats, CodesOfEightBitsAreKeptOnceOnAGpu) {
     const StoredPart part = random_part(random, stored, 96, 512);
     std::vector<Tensor> tensors;
     for (const LinearParameterSpec& spec : method->parameters(shape))
-      tensors.push_back(part.tensors.at(spec.name));
+      tensors.push_back(part.tensors.at(spec.name).to(spec.dtype));
     method->process_after_load(ctx, shape, tensors);
     int64_t bytes = 0;
     for (const Tensor& tensor : tensors)
