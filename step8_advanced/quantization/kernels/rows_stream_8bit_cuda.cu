@@ -31,7 +31,7 @@ struct Product {
   int64_t weight_stride, out_stride;
   int tiles, one_more;    // of a block, and how many blocks have one more
   int slots, slot_bytes;  // of the ring
-  int ring_at;            // in shared memory, behind the sums; 0: where the sums are, which come when it is empty
+  int ring_at;  // in shared memory, behind the sums; 0: where the sums are, which come when it is empty
 };
 
 // The tiles of a block in groups that differ by one at most.
@@ -54,8 +54,8 @@ template <class T>
 struct CodeRing {
   const Product<T>& p;
   const Groups& groups;
-  uint32_t to;         // the thread's bytes, in slot 0
-  int first, column;   // of the thread's 16, in the first chunk of its warp and the next one to ask for
+  uint32_t to;        // the thread's bytes, in slot 0
+  int first, column;  // of the thread's 16, in the first chunk of its warp and the next one to ask for
   int group = 0, slot = 0;
 
   __device__ CodeRing(const Product<T>& product, const Groups& of_block, const unsigned char* shared)
@@ -219,7 +219,7 @@ __global__ void __launch_bounds__(kThreads, octets == 1 ? 2 : 1) rows_stream_8bi
   const uint8_t* x_from[octets];
 #pragma unroll
   for (int o = 0; o < octets; ++o) x_from[o] = p.x + static_cast<int64_t>(min(o * 8 + g, p.m - 1)) * p.k;
-  const auto load_x = [&](int column, uint4 (&x)[octets]) {
+  const auto load_x = [&](int column, uint4(&x)[octets]) {
 #pragma unroll
     for (int o = 0; o < octets; ++o)
       x[o] = column < p.k ? *reinterpret_cast<const uint4*>(x_from[o] + column) : uint4{0, 0, 0, 0};
@@ -287,7 +287,8 @@ void launch(const OpContext& ctx, Product<T> p) {
   const int most_tiles = p.tiles + (p.one_more > 0), groups = ceil_div(most_tiles, kTiles);
   p.slot_bytes = std::max(largest_group(p.tiles), largest_group(most_tiles)) * kTileBytes;
   const int sums_bytes = WarpSums<Sum, octets>::bytes(p.m), room = octets == 1 ? kHalfOfShared : kMostShared;
-  const int behind = p.slot_bytes / kTileBytes % 2 * kTileBytes;  // where the last slot's last pair is read to
+  const int behind =
+      p.slot_bytes / kTileBytes % 2 * kTileBytes;  // where the last slot's last pair is read to
   p.ring_at = groups == 1 ? 0 : ceil_div(sums_bytes, 128) * 128;
   p.slots = std::clamp((room - behind - p.ring_at) / p.slot_bytes, 1,
                        std::min(groups * ceil_div(p.k, kWarps * kChunk), kMaxSlots));

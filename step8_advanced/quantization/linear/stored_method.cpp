@@ -54,8 +54,8 @@ QuantizedWeight on_device(Device device, const LinearShape& shape, const Quantiz
   bool whole_records = true;
   for (size_t part = 0; part + 1 < shape.out.size(); ++part)
     whole_records = whole_records && shape.out[part].size % kRecordRows == 0;
-  const bool records = (whole_records || !cut) && !are_multiplied_as_codes(weight, activations) &&
-                       fits_records(weight);
+  const bool records =
+      (whole_records || !cut) && !are_multiplied_as_codes(weight, activations) && fits_records(weight);
   QuantizedWeight result = records ? in_records(weight) : weight;
   for (Tensor* tensor :
        {&result.codes, &result.scales, &result.zeros, &result.columns, &result.records.bytes})

@@ -355,10 +355,10 @@ RUNG_TEST(Task8_4_OnAGpu, IsWithinTheBoundOfDoublePrecision, "quantized_matmul",
 // For many rows: every class of the library's kernels, more columns than a block's threads, sums in several pieces. For few: blocks
 // with several groups of tiles and with none, warps without columns, rings that turn many times, every number of rows.
 std::vector<Problem> problems_of_8_bit_codes() {
-  std::vector<Problem> problems = {{1, 16, 16, 16, 0},      {2, 48, 272, 272, 0},   {17, 1040, 528, 528, 0},
-                                   {33, 64, 4112, 4112, 0}, {130, 80, 160, 160, 0}, {300, 32768, 32, 32, 0},
-                                   {3, 8600, 272, 272, 0},  {5, 40, 14336, 14336, 0}, {9, 9001, 1040, 1040, 0},
-                                   {32, 17000, 96, 96, 0}};
+  std::vector<Problem> problems = {
+      {1, 16, 16, 16, 0},       {2, 48, 272, 272, 0},    {17, 1040, 528, 528, 0}, {33, 64, 4112, 4112, 0},
+      {130, 80, 160, 160, 0},   {300, 32768, 32, 32, 0}, {3, 8600, 272, 272, 0},  {5, 40, 14336, 14336, 0},
+      {9, 9001, 1040, 1040, 0}, {32, 17000, 96, 96, 0}};
   for (int64_t m = 1; m <= 33; ++m) problems.push_back({m, 50, 528, 528, 0});
   return problems;
 }
@@ -429,8 +429,8 @@ RUNG_TEST(Task8_4_CodesOnAGpu, ARowThatIsNotFiniteIsAloneInThat, "quantized_matm
     for (const bool dynamic : {true, false})
       for (const float bad : {NAN, INFINITY}) {
         const std::string kind = type == WeightCodes::int8 ? "int8" : "fp8";
-        Case one = case_of_8_bit_codes(random, {3, 32, 96, 96, 0}, type, kind + (dynamic ? " token" : " static"),
-                                       DType::bf16, true);
+        Case one = case_of_8_bit_codes(random, {3, 32, 96, 96, 0}, type,
+                                       kind + (dynamic ? " token" : " static"), DType::bf16, true);
         const Tensor clean = one.run(ctx, rung, DType::f32);
         one.args.x.at<bf16>({1, random.integer(0, 95)}) = bf16(bad);
         const Tensor out = one.run(ctx, rung, DType::f32);
@@ -485,7 +485,8 @@ TEST(Task8_4_CodesOnAGpu, TheNumberOfRowsChooses) {
         return Tensor::empty({m, columns}, DType::bf16, ctx.device);
       };
       const QuantizedMatmulArgs args{tensor(512), &weight, activations(scheme), 1, {}, tensor(64)};
-      EXPECT_EQ(choose_quantized_matmul(ctx, args).variant->name, m > 32 ? "cublaslt_8bit" : "rows_stream_8bit")
+      EXPECT_EQ(choose_quantized_matmul(ctx, args).variant->name,
+                m > 32 ? "cublaslt_8bit" : "rows_stream_8bit")
           << m << " rows";
     }
   }
