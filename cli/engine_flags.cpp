@@ -419,6 +419,8 @@ EngineOptions EngineFlags::options(const DataParallelFlags* replicas) const {
   runner.load_format = parse_load_format(load_format_);
   options.makers.split_layers = split_layers;
   options.makers.model = model_makers();
+  // Random codes come from no tensors; they take the memory of those that the configuration speaks of.
+  if (runner.load_format == LoadFormat::dummy) runner.linear_method = make_quantized_linear_methods();
   const bool split_experts = replicas != nullptr && replicas->split_experts();
   LADDER_CHECK(
       !split_experts || !runner.expert_parallel,

@@ -25,7 +25,8 @@ RunnerConfig resolved_runner_config(const EngineOptions& options, const DecoderS
                                     MachineMemory memory) {
   RunnerConfig config = options.runner;
   config.dtype = options.dtype.value_or(spec.checkpoint_dtype);
-  if (!spec.quantization_config.empty()) config.linear_method = options.makers.model.linear_method;
+  if (!spec.quantization_config.empty() && !config.linear_method)
+    config.linear_method = options.makers.model.linear_method;
   const int stages = config.pipeline_parallel_size;
   if (stages > 1 && stages <= spec.num_layers && config.stage_ends.empty() && options.makers.split_layers)
     config.stage_ends = options.makers.split_layers(spec, stages);

@@ -12,7 +12,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kLook{50};
 constexpr std::chrono::milliseconds kAttempt{1'000};  // of a connection: a stop is not held up for longer
-constexpr std::chrono::seconds kSilence{3};       // before a node says that it waits for its head
+constexpr std::chrono::seconds kSilence{3};           // before a node says that it waits for its head
 // Between a link that was lost, or an offer that came to nothing, and the next one; doubled up to the second.
 constexpr std::chrono::milliseconds kFirstPause{100}, kMaxPause{5'000};
 constexpr std::chrono::seconds kLastWords{5};  // until the head has taken what its requests ended with
@@ -141,8 +141,9 @@ std::unique_ptr<MessageSocket> ReplicaNode::join() {
     LADDER_CHECK(begin < deadline, "no head at {} within {} s (--node-arrival-timeout): {}",
                  options_.head.address.str(), in_seconds(options_.head.arrival), why);
     if (begin - first >= kSilence && !std::exchange(has_said, true))
-      options_.log(fmt::format("waiting for the head at {}, until {} s have passed (--node-arrival-timeout): {}",
-                               options_.head.address.str(), in_seconds(options_.head.arrival), why));
+      options_.log(
+          fmt::format("waiting for the head at {}, until {} s have passed (--node-arrival-timeout): {}",
+                      options_.head.address.str(), in_seconds(options_.head.arrival), why));
     const auto until = std::min(deadline, begin + kAttempt);
     std::optional<HostConnection> connection;
     try {

@@ -73,6 +73,18 @@ TEST(Cli_Quantized, DummyCodesGiveTokensOfSomeKind) {
   EXPECT_EQ(json_lines(result.out).at(0).at("outputs").at(0).at("token_ids").size(), 5);
 }
 
+TEST(Cli_Quantized, DummyCodesTakeThePlaceOfStoredOnes) {
+  const auto weights = [](const std::string& load_format) {
+    const BinaryResult info = run_binary(
+        testing::with_small_cache({"info", "--model=" + kGolden.string(), "--load-format=" + load_format}));
+    EXPECT_EQ(info.exit_code, 0) << info.err;
+    const size_t begin = info.out.find("weights and tables");
+    EXPECT_NE(begin, info.out.npos) << info.out;
+    return info.out.substr(begin, info.out.find('\n', begin) - begin);
+  };
+  EXPECT_EQ(weights("dummy"), weights("auto"));
+}
+
 TEST(Cli_Quantized, DummyScalesOfActivationsAndATensorThatIsMissingAreOneLine) {
   expect_refused(generate(kGolden.parent_path() / "ct_w8a8_static_tensor", {3}, {"--load-format=dummy"}),
                  "--load-format dummy: activations with a scale that is stored");

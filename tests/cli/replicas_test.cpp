@@ -187,15 +187,16 @@ TEST(Cli_Replicas, ADeadReplicaTakesNoOtherRequestAndComesBack) {
   RunningServer server({"--data-parallel-size=2", "--data-parallel-backend=mp", "--num-kv-blocks=1024"});
   ASSERT_TRUE(server.ready());
   constexpr int64_t kLong = 400;
-  const std::string expected = text_of(server.post(body(20))), expected_long = text_of(server.post(body(kLong)));
+  const std::string expected = text_of(server.post(body(20))),
+                    expected_long = text_of(server.post(body(kLong)));
   EXPECT_EQ(body_of(server.get("/health")), R"({"replicas":2,"live_replicas":2})");
   Json streamed = body(kLong);
   streamed["stream"] = true;
   const double num_before = server.metric("generation_tokens_total");
   std::vector<std::future<std::string>> whole, parts;
   for (int i = 0; i < 6; ++i) {
-    whole.push_back(std::async(std::launch::async,
-                               [&] { return server.post(body(kLong), std::chrono::minutes(2)); }));
+    whole.push_back(
+        std::async(std::launch::async, [&] { return server.post(body(kLong), std::chrono::minutes(2)); }));
     if (i < 2)
       parts.push_back(
           std::async(std::launch::async, [&] { return server.post(streamed, std::chrono::minutes(2)); }));
