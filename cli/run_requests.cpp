@@ -79,7 +79,7 @@ void run_requests(EngineClient& client, std::span<const RequestLine> lines, cons
   for (size_t next = 0; next < lines.size(); ++next) {
     while (!outputs[next]) {
       read(next, kRefresh);
-      if (callbacks.on_update)  // else the others' updates wait, merged, for their turn
+      if (callbacks.on_update)  // else what the others have waits for their turn
         for (size_t i = next + 1; i < lines.size(); ++i) read(i, std::chrono::milliseconds(0));
       if (callbacks.progress_label.empty()) continue;
       const EngineMetrics metrics = client.stats().metrics;

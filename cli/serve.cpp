@@ -93,7 +93,7 @@ void run_serve(const ServeFlags& flags, int listening_socket = -1) {
   const StopSignals signals;
   raise_descriptor_limit();
   const EngineOptions options = flags.engine.options(&flags.replicas);
-  ServerOptions http_side = server_options(flags.server);  // before a model is loaded, as the port is had
+  ServerOptions http_side = server_options(flags.server);  // before a model is loaded, as the port is
   const bool is_behind_router = listening_socket >= 0;
   FileDescriptor own_socket;
   if (!is_behind_router) own_socket = open_bound_socket(http_side.http);

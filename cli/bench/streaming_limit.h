@@ -15,9 +15,9 @@ namespace ladder {
 // eleven. 0 on the CPU.
 double copy_bandwidth(Device device);
 
-// What a step of decoding with so many tokens reads of the whole model's weights, as they are stored: all but the
-// embedding table, of which it takes single rows, unless the table is the LM head too. Of experts as many as the tokens touch on average if each goes to
-// any of them alike: a router that prefers some touches fewer.
+// What a step of decoding with so many tokens reads of the whole model's weights, as they are stored: all but the embedding
+// table, of which it takes single rows, unless the table is the LM head too. Of experts as many as the tokens touch on
+// average if each goes to any of them alike: a router that prefers some touches fewer.
 double streamed_weight_bytes(const DecoderSpec& spec, const RunnerConfig& config, int64_t tokens);
 
 // What decoding these requests reads: the weights once for every token of the longest output, and

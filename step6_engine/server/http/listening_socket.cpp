@@ -38,8 +38,9 @@ FileDescriptor open_bound_socket(const HttpServerOptions& options) {
 }
 
 void begin_to_listen(int bound_socket) {
-  LADDER_CHECK(::listen(bound_socket, kBacklog) == 0, "port {}: {}", port_of(bound_socket),
-               std::strerror(errno));
+  if (::listen(bound_socket, kBacklog) == 0) return;
+  const std::string why = std::strerror(errno);
+  fail("--port {}: {}", port_of(bound_socket), why);
 }
 
 FileDescriptor open_listening_socket(const HttpServerOptions& options) {

@@ -10,10 +10,10 @@ namespace ladder {
 
 struct HttpServerOptions;
 
-// By the options' host, port and send buffer. Error: the host has no address, the port is taken. Nobody is taken in yet, so that
-// a port can be had before a model is loaded and who asks meanwhile is refused; a server that has the socket listens itself.
+// By the options' host, port and send buffer. Error: the host has no address, somebody listens at the port. Nobody is taken in
+// yet, so that this is known before a model is loaded and who asks meanwhile is refused; a server that has the socket listens.
 FileDescriptor open_bound_socket(const HttpServerOptions& options);
-// Once it may be connected to. Error: another one has begun to listen there.
+// Once it may be connected to. Error: another one has begun to listen there meanwhile, which a bound socket does not prevent.
 void begin_to_listen(int bound_socket);
 // Both.
 FileDescriptor open_listening_socket(const HttpServerOptions& options);
