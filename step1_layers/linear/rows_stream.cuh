@@ -8,6 +8,7 @@
 // they come.
 #include "step1_layers/core/packs.cuh"
 #include "step1_layers/core/tensor_core.cuh"
+#include "step1_layers/linear/fused_epilogue.cuh"
 #include "step1_layers/linear/rows_stream.h"
 #include "step1_layers/linear/rows_stream_shape.cuh"
 
@@ -233,10 +234,6 @@ struct WarpSums {
   }
 };
 
-__device__ inline float silu(float x) {
-  return __fdividef(x, 1.0f + __expf(-x));
-}
-
 // Writes the outputs of a group. Thread i takes outputs i, i + kThreads, ... of its rows of x, row after row.
 template <class T, StreamShape shape>
 struct StreamEpilogue {
@@ -273,12 +270,10 @@ struct StreamEpilogue {
       T* out = static_cast<T*>(p.out) + to;
       if (p.epilogue == Epilogue::silu_and_mul) {
         const int at = column / kUnit * 2 * kUnit + column % kUnit;
-        const float gate = to_float(from_float<T>(y(at, j)));
-        const float up = to_float(from_float<T>(y(at + kUnit, width + j)));
-        *out = from_float<T>(silu(gate) * up);
+        *out = silu_and_mul_of<T>(y(at, j), y(at + kUnit, width + j));
       } else if (p.epilogue == Epilogue::add) {
         const T before = o == static_cast<int>(threadIdx.x) ? residual : *out;
-        *out = from_float<T>(to_float(before) + to_float(from_float<T>(y(column, j))));
+        *out = sum_with_residual(before, y(column, j));
       } else if (p.float_out) {
         static_cast<float*>(p.out)[to] = y(column, j);
       } else {

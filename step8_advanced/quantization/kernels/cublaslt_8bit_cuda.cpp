@@ -159,7 +159,8 @@ int64_t rows_of_sums(const QuantizedMatmulArgs& args) {
 }  // namespace
 
 bool quantized_matmul_takes_cublaslt_8bit(const QuantizedMatmulArgs& args) {
-  return takes_eight_bit_codes(args) && args.weight->n % kCodesAlignment == 0 && is_packed(args.out) &&
+  return takes_eight_bit_codes(*args.weight, args.activations, args.x) &&
+         args.weight->n % kCodesAlignment == 0 && is_packed(args.out) &&
          reinterpret_cast<uintptr_t>(args.weight->scales.raw()) % kCodesAlignment == 0;
 }
 

@@ -17,10 +17,10 @@ bool are_multiplied_as_codes(const QuantizedWeight& weight,
          weight.num_groups() == 1 && weight.k % kCodesAlignment == 0 && weight.k <= kMaxColumns;
 }
 
-bool takes_eight_bit_codes(const QuantizedMatmulArgs& args) {
-  const QuantizedWeight& weight = *args.weight;
-  return are_multiplied_as_codes(weight, args.activations) && is_packed(weight.codes) &&
-         weight.scales.is_contiguous() && dtype_size(args.x.dtype()) == 2 && is_packed(args.x);
+bool takes_eight_bit_codes(const QuantizedWeight& weight, const std::optional<QuantizationArgs>& activations,
+                           const Tensor& x) {
+  return are_multiplied_as_codes(weight, activations) && is_packed(weight.codes) &&
+         weight.scales.is_contiguous() && dtype_size(x.dtype()) == 2 && is_packed(x);
 }
 
 }  // namespace ladder

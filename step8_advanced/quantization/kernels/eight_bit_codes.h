@@ -15,6 +15,7 @@ bool are_multiplied_as_codes(const QuantizedWeight& weight,
                              const std::optional<QuantizationArgs>& activations);
 
 // And so lies in memory, with an x of 16 bits.
-bool takes_eight_bit_codes(const QuantizedMatmulArgs& args);
+bool takes_eight_bit_codes(const QuantizedWeight& weight, const std::optional<QuantizationArgs>& activations,
+                           const Tensor& x);
 
 }  // namespace ladder

@@ -37,16 +37,8 @@ __global__ void __launch_bounds__(kThreadsOfRow)
   const bool bad = extent.is_bad();
   if (threadIdx.x == 0) scales[blockIdx.x] = bad ? NAN : grid.scale;
   const auto store = [&](const Pack<T>& pack, int i) {
-    alignas(kPack) uint8_t to[kPack];
-#pragma unroll
-    for (int c = 0; c < kPack; ++c) {
-      const float value = to_float(pack.value[c]);
-      to[c] = bad        ? 0
-              : is_float ? grid.e4m3(value)
-                         : static_cast<uint8_t>(static_cast<int>(grid.integer(rounding, value)));
-    }
     *reinterpret_cast<uint2*>(codes + static_cast<int64_t>(blockIdx.x) * k + i) =
-        *reinterpret_cast<const uint2*>(to);
+        codes_of<is_float>(pack, rounding, grid, bad);
   };
 #pragma unroll
   for (int i = 0; i < kHeld; ++i)

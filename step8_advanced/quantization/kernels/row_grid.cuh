@@ -77,4 +77,19 @@ struct RowGrid {
   }
 };
 
+// A pack's codes. Of a row that is NaN: zeros.
+template <bool is_float, class T>
+__device__ uint2 codes_of(const Pack<T>& pack, const Rounding& rounding, const RowGrid& grid, bool is_bad) {
+  static_assert(Pack<T>::kSize == sizeof(uint2));
+  alignas(uint2) uint8_t codes[sizeof(uint2)];
+#pragma unroll
+  for (int c = 0; c < Pack<T>::kSize; ++c) {
+    const float value = to_float(pack.value[c]);
+    codes[c] = is_bad     ? 0
+               : is_float ? grid.e4m3(value)
+                          : static_cast<uint8_t>(static_cast<int>(grid.integer(rounding, value)));
+  }
+  return *reinterpret_cast<const uint2*>(codes);
+}
+
 }  // namespace ladder

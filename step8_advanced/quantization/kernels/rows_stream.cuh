@@ -1,31 +1,43 @@
 #pragma once
 // The product for few rows of x as a stream of records (weight_records.h draws one), the sibling of matmul's rows_stream
-// (step1_layers/linear/rows_stream.cuh): codes that become mma operands, a warp's share, the ring that records come through, the sums
-// of a warp, those of all warps, the kernel.
-#include "step1_layers/core/cluster.cuh"
+// (step1_layers/linear/rows_stream.cuh): codes that become mma operands, a block's share, the ring that records come through, the rows
+// of x, the sums of a warp. rows_stream_epilogue.cuh has what follows them, rows_stream_kernel.cuh the kernel.
+#include "step1_layers/core/packs.cuh"
 #include "step1_layers/core/tensor_core.cuh"
+#include "step8_advanced/quantization/kernels/rows_stream_cuda.h"
 #include "step8_advanced/quantization/weight_codes.h"
 
 namespace ladder::records {
 
 inline constexpr int kWarps = 8, kThreads = kWarps * kWarp;
 inline constexpr int kTileRows = 16, kBlockColumns = 128;
+inline constexpr int kMaxSlots = 5;  // of the ring
 
 template <class T>
 struct Product {
-  const T *x, *bias;  // bias: nullptr where there is none
+  const T *x, *bias, *norm_weight;  // bias, norm_weight: nullptr where there is none
   const unsigned char* records;
   void* out;
   bool float_out;
+  Epilogue epilogue;
   int m, n, k;
   int64_t x_stride, out_stride;
-  int64_t tile_stride;  // bytes from a tile's records to those of the next
-  float unit;           // of the scales
-  int split;            // blocks that share a part of the tiles, each with columns of its own: a cluster
-  int tiles, one_more;  // of such a part, and how many parts have one more
+  float eps;
+  float unit;  // of the scales
+  // Bytes from a unit's records to those of the next; and of a group's tiles, from an even one to the odd one behind it, and to the
+  // next even one.
+  int64_t unit_stride, odd_tile, two_tiles;
+  int split;            // blocks that share a part of the units, each with columns of its own: a cluster
+  int units, one_more;  // of such a part, and how many parts have one more
+  int groups;           // of a part
   int blocks_of_k;      // records of a tile
-  int slots, partner_at, ring_at;  // bytes of shared memory, from its beginning, where the sums are
-  bool sums_in_ring;               // which is empty when they are written
+  int slots, partner_at, ring_at, x_at;  // bytes of shared memory, from its beginning, where the sums are
+  bool sums_in_ring;                     // which is empty when they are written
+
+  // silu_and_mul needs the gate and the up columns of an output in one group.
+  __host__ __device__ bool paired() const { return epilogue == Epilogue::silu_and_mul; }
+  __host__ __device__ int unit_tiles() const { return paired() ? 2 : 1; }
+  __host__ __device__ int width() const { return paired() ? n / 2 : n; }  // columns of out
 };
 
 // So many bytes from global to shared memory, without waiting.
@@ -124,23 +136,24 @@ __device__ void mma_from_zero(float (&d)[4], const uint32_t (&a)[4], const uint3
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]), "f"(0.0f));
 }
 
-// The tiles of a block's part of the weight, in groups that differ by one tile at most, and the columns of one of its warps:
-// blocks first_r, first_r + stride, ... of k.
+// What a block has of the weight, in groups that differ by one unit at most, and the columns of one of its warps: blocks first_r,
+// first_r + stride, ... of k. A unit is a tile; of silu_and_mul a pair of them, of the gate's half and the up half, which stand next to
+// each other in a group.
 struct Share {
-  int begin, groups, of_group, one_more;  // tiles of a group, and how many groups have one more
+  int begin, groups, of_group, one_more;  // units of a group, and how many groups have one more
   int first_r, stride;
 
   template <class T>
-  __device__ Share(const Product<T>& p, int tiles) {
+  __device__ explicit Share(const Product<T>& p) {
     const int part = static_cast<int>(blockIdx.x) / p.split, rank = static_cast<int>(blockIdx.x) % p.split;
-    begin = part * p.tiles + min(part, p.one_more);
-    const int count = p.tiles + (part < p.one_more);
-    groups = ceil_div(count, tiles), of_group = count / groups, one_more = count % groups;
+    begin = part * p.units + min(part, p.one_more);
+    const int count = p.units + (part < p.one_more);
+    groups = min(p.groups, count), of_group = count / groups, one_more = count % groups;
     first_r = rank * kWarps + static_cast<int>(threadIdx.x) / kWarp;
     stride = kWarps * p.split;
   }
-  __device__ int first_tile(int group) const { return begin + group * of_group + min(group, one_more); }
-  __device__ int tiles(int group) const { return of_group + (group < one_more); }
+  __device__ int first_unit(int group) const { return begin + group * of_group + min(group, one_more); }
+  __device__ int units(int group) const { return of_group + (group < one_more); }
 };
 
 // The scales of rows g and g + 8, of one group of a record, and their zero points, as weight_records.h has them.
@@ -180,7 +193,7 @@ struct RowPair {
 
 // What a kernel is made for.
 template <class Number, WeightCodes codes_type, int row_octets, int groups_of_record, bool zero_points,
-          int tiles_of_group>
+          int tiles_of_group, bool norm_in_front>
 struct Kind {
   using T = Number;
   using C = Codes<T, codes_type>;
@@ -190,6 +203,7 @@ struct Kind {
   static constexpr int groups = groups_of_record;
   static constexpr bool zeros = zero_points;
   static constexpr int tiles = tiles_of_group;  // of a group, at most
+  static constexpr bool normed = norm_in_front;
 
   // A record, and its place in a slot, where each thread has what it copies and multiplies itself.
   static constexpr int codes_bytes = 2 * C::kVectors * kWarp * 16,
@@ -202,7 +216,7 @@ struct Kind {
 // will multiply itself, so no thread waits for another.
 template <class K, class Share>
 struct RecordRing {
-  const unsigned char* from;  // this lane's codes, of the group's first tile
+  const unsigned char* from;  // this warp's record of the group's first tile
   int group, r, slot = 0;     // to ask for
   uint32_t codes_at;          // of the thread, in slot 0
 
@@ -214,7 +228,7 @@ struct RecordRing {
   }
   template <class P>
   __device__ void go_to_group(const P& p, const Share& share) {
-    from = p.records + share.first_tile(group) * p.tile_stride + static_cast<int64_t>(r) * K::record_bytes;
+    from = p.records + share.first_unit(group) * p.unit_stride + static_cast<int64_t>(r) * K::record_bytes;
   }
   __device__ static uint32_t rows_at() {  // of a tile, from the thread's codes
     return 2 * K::C::kVectors * kThreads * 16 - threadIdx.x * 16 + threadIdx.x * K::Rows::kBytes;
@@ -224,12 +238,12 @@ struct RecordRing {
   template <class P>
   __device__ void copy_next(const P& p, const Share& share) {
     if (group < share.groups) {
-      const int lane = threadIdx.x % kWarp, count = share.tiles(group);
+      const int lane = threadIdx.x % kWarp, count = share.units(group) * p.unit_tiles();
       const uint32_t to = codes_at + slot * K::slot_bytes;
 #pragma unroll
       for (int tile = 0; tile < K::tiles; ++tile) {
         if (tile >= count) break;
-        const unsigned char* record = from + tile * p.tile_stride;
+        const unsigned char* record = from + tile / 2 * p.two_tiles + tile % 2 * p.odd_tile;
 #pragma unroll
         for (int v = 0; v < 2 * K::C::kVectors; ++v)
           copy_of_line_async(to + tile * K::tile_bytes + v * kThreads * 16, record + (v * kWarp + lane) * 16,
@@ -252,22 +266,6 @@ struct RecordRing {
   }
 };
 
-// Waits until at most `pending` groups of copies are in flight.
-__device__ inline void wait_some_copies(int pending) {
-  switch (pending) {
-    case 0:
-      return wait_copies<0>();
-    case 1:
-      return wait_copies<1>();
-    case 2:
-      return wait_copies<2>();
-    case 3:
-      return wait_copies<3>();
-    default:
-      return wait_copies<4>();
-  }
-}
-
 // The lane's columns of a block of k, of up to 16 rows of x: of each 32 columns a pack of 8.
 template <int octets>
 struct XColumns {
@@ -278,6 +276,76 @@ struct XColumns {
     const uint4& x = pack[quarter][o];
     b[0] = part == 0 ? x.x : x.z;
     b[1] = part == 0 ? x.y : x.w;
+  }
+};
+
+// Where a lane's columns come from: x, or its normed rows in shared memory. Rows past the last one are copies of it, which nothing
+// stores; columns past the end are zeros.
+template <class K>
+struct XRows {
+  using T = typename K::T;
+  const T* rows[K::octets];
+  int columns;  // of k, from the lane's first
+
+  __device__ XRows(const T* x, int64_t stride, int m, int k) {
+    const int g = threadIdx.x % kWarp / 4, column = threadIdx.x % 4 * 8;
+#pragma unroll
+    for (int o = 0; o < K::octets; ++o) rows[o] = x + min(o * 8 + g, m - 1) * stride + column;
+    columns = k - column;
+  }
+  // Of block r.
+  __device__ void load(int r, XColumns<K::octets>& x) const {
+#pragma unroll
+    for (int quarter = 0; quarter < 4; ++quarter) {
+      const int column = r * kBlockColumns + 32 * quarter;
+#pragma unroll
+      for (int o = 0; o < K::octets; ++o)
+        x.pack[quarter][o] =
+            column < columns ? *reinterpret_cast<const uint4*>(rows[o] + column) : uint4{0, 0, 0, 0};
+    }
+  }
+};
+
+// The norm before the product: every block norms all rows of x for itself, from L2 (rows_stream_norm.cuh of step 1 says why).
+template <class T>
+struct RowNorm {
+  static constexpr int kPacks = kMaxNormed / Pack<T>::kSize / kThreads;  // of a thread
+  Pack<T> weight[kPacks];
+
+  // Before the previous kernel has ended.
+  __device__ explicit RowNorm(const Product<T>& p) {
+    each_pack(p, [&](int i, int column) { weight[i] = load_pack(p.norm_weight + column); });
+  }
+  // Rows [m, k] to shared memory.
+  __device__ void store(const Product<T>& p, T* normed) const {
+#pragma unroll 1
+    for (int row = 0; row < p.m; ++row) {
+      float x[kPacks][Pack<T>::kSize], sum = 0;
+      each_pack(p, [&](int i, int column) {
+        to_floats(load_pack(p.x + row * p.x_stride + column), x[i]);
+#pragma unroll
+        for (int e = 0; e < Pack<T>::kSize; ++e) sum = fmaf(x[i][e], x[i][e], sum);
+      });
+      const float scale = rsqrtf(__fdividef(block_sum(sum), static_cast<float>(p.k)) + p.eps);
+      each_pack(p, [&](int i, int column) {
+        float weights[Pack<T>::kSize];
+        to_floats(weight[i], weights);
+#pragma unroll
+        for (int e = 0; e < Pack<T>::kSize; ++e) x[i][e] = x[i][e] * scale * weights[e];
+        store_pack(normed + row * p.k + column, from_floats<T>(x[i]));
+      });
+    }
+    __syncthreads();
+  }
+
+ private:
+  template <class Fn>
+  __device__ static void each_pack(const Product<T>& p, Fn&& fn) {
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      const int column = static_cast<int>(threadIdx.x + i * kThreads) * Pack<T>::kSize;
+      if (column < p.k) fn(i, column);
+    }
   }
 };
 
@@ -359,134 +427,5 @@ struct WarpProduct {
     }
   }
 };
-
-// The totals of all warps in shared memory, float [warp][row of x][row of the weight].
-template <class K>
-struct WarpSums {
-  static constexpr int kRows = K::tiles * kTileRows;
-  static constexpr int kStride = kRows + 4;  // 4 more spread a warp's stores over the banks
-
-  float* sums;
-  int m;
-
-  __host__ __device__ static constexpr int size(int rows) { return kWarps * rows * kStride; }
-
-  __device__ void store(const float (&total)[K::tiles][K::octets][4]) const {
-    const int warp = threadIdx.x / kWarp, g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
-#pragma unroll
-    for (int tile = 0; tile < K::tiles; ++tile)
-#pragma unroll
-      for (int o = 0; o < K::octets; ++o)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int row = o * 8 + 2 * t + i % 2, column = tile * kTileRows + g + i / 2 * 8;
-          if (row < m) sums[(warp * m + row) * kStride + column] = total[tile][o][i];
-        }
-  }
-  // Over the warps, in their order.
-  __device__ float total(int row, int column) const {
-    float sum = 0;
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) sum += sums[(w * m + row) * kStride + column];
-    return sum;
-  }
-};
-
-// rows_stream: x [m, k] in bf16 or f16, up to 16 rows of whole 16-byte packs; weight [n, k] in records; out [m, n] in x's dtype or
-// f32. A block per multiprocessor, or a cluster of two, has an even share of the weight's tiles, and goes through them group by group;
-// the eight warps of a block share the columns. The simple version:
-//
-//   for each group of tiles of this block:
-//     for each record's columns of this warp:
-//       for each tile:  sum = codes as numbers * x           mma
-//                       total += scale * (sum - offset * sum of x)
-//     add the warps' totals, write the group's columns
-//
-// What makes it fast, and what was seen on the way (8192 x 8192, groups of 128, one row of x, an H200):
-// - no zero point is taken off a code: the sums of x come from mma by ones, a quarter of the mma more and four of eleven instructions
-//   a word less;
-// - four tiles in turn, as an mma waits for the one before it: 15.9 us with a tile at a time, 12.5 with four;
-// - copies of a thread's own bytes instead of the copy engine's, whose barriers and uniform registers were some 60 of 160
-//   instructions of a record, and x asked for a whole record ahead instead of half of one: 11.3 us.
-template <class K>
-__global__ void __launch_bounds__(kThreads, K::octets == 1 ? 2 : 1)
-    rows_stream_kernel(Product<typename K::T> p) {
-#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
-  using T = typename K::T;
-  constexpr int octets = K::octets;
-  extern __shared__ __align__(128) unsigned char shared[];
-  allow_next_kernel();
-  const int lane = threadIdx.x % kWarp, g = lane / 4, t = lane % 4;
-  const Share share(p, K::tiles);
-  RecordRing<K, Share> ring(p, share, shared);
-#pragma unroll 1
-  for (int s = 0; s < p.slots; ++s) ring.copy_next(p, share);
-  if (p.split > 1) cluster_sync();  // the other block's shared memory may be written from now on
-
-  // Rows past the last one are copies of it, which nothing stores.
-  const T* x_from[octets];
-#pragma unroll
-  for (int o = 0; o < octets; ++o) x_from[o] = p.x + min(o * 8 + g, p.m - 1) * p.x_stride + t * 8;
-  const auto load_x = [&](int r, XColumns<octets>& x) {
-#pragma unroll
-    for (int quarter = 0; quarter < 4; ++quarter) {
-      const int column = r * kBlockColumns + 32 * quarter;
-#pragma unroll
-      for (int o = 0; o < octets; ++o)
-        x.pack[quarter][o] =
-            column + t * 8 < p.k ? *reinterpret_cast<const uint4*>(x_from[o] + column) : uint4{0, 0, 0, 0};
-    }
-  };
-
-  wait_for_previous_kernel();
-  float* const partner = reinterpret_cast<float*>(shared + p.partner_at);  // sums of rank 1, in rank 0
-  XColumns<octets> next;
-  load_x(share.first_r, next);
-  int slot = 0;
-#pragma unroll 1
-  for (int group = 0; group < share.groups; ++group) {
-    // Two places take turns, so that the next group's sums need not wait until these are read.
-    const WarpSums<K> warp_sums{reinterpret_cast<float*>(shared) + group % 2 * WarpSums<K>::size(p.m), p.m};
-    const int first = share.first_tile(group) * kTileRows,
-              rows = min(share.tiles(group) * kTileRows, p.n - first);
-    WarpProduct<K> product;
-#pragma unroll 1
-    for (int r = share.first_r; r < p.blocks_of_k; r += share.stride) {
-      const XColumns<octets> x = next;
-      load_x(r + share.stride < p.blocks_of_k ? r + share.stride : share.first_r, next);
-      wait_some_copies(p.slots - 1);
-      product.multiply(ring.codes_at + slot * K::slot_bytes, x);
-      ring.copy_next(p, share);
-      slot = slot + 1 < p.slots ? slot + 1 : 0;
-    }
-    if (p.sums_in_ring) __syncthreads();
-    warp_sums.store(product.total);
-    __syncthreads();
-    const int rank = static_cast<int>(blockIdx.x) % p.split;
-    if (rank > 0)
-      for (int i = threadIdx.x; i < p.m * WarpSums<K>::kRows; i += kThreads) {
-        const int row = i / WarpSums<K>::kRows, column = i % WarpSums<K>::kRows;
-        if (column < rows) *in_block(&partner[i], 0) = warp_sums.total(row, column);
-      }
-    if (p.split > 1) cluster_sync();
-    if (rank == 0)
-#pragma unroll 1
-      for (int i = threadIdx.x; i < p.m * WarpSums<K>::kRows; i += kThreads) {
-        const int row = i / WarpSums<K>::kRows, column = i % WarpSums<K>::kRows;
-        if (column >= rows) continue;
-        const int j = first + column;
-        float sum = warp_sums.total(row, column);
-        if (p.split > 1) sum += partner[i];
-        sum *= p.unit;
-        if (p.bias != nullptr) sum += to_float(p.bias[j]);
-        if (p.float_out)
-          static_cast<float*>(p.out)[row * p.out_stride + j] = sum;
-        else
-          static_cast<T*>(p.out)[row * p.out_stride + j] = from_float<T>(sum);
-      }
-    if (p.split > 1 && group + 1 < share.groups) cluster_sync();
-  }
-#endif
-}
 
 }  // namespace ladder::records

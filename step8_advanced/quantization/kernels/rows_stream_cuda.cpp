@@ -1,12 +1,15 @@
-// The rung of quantized_matmul for few rows on a GPU: which launch, and x as it takes it.
+// The rung of quantized_matmul for few rows on a GPU, and the fused product: which launch, and x as it takes it.
+#include "step8_advanced/quantization/kernels/rows_stream_cuda.h"
+
 #include <algorithm>
 #include <optional>
 
 #include "step1_layers/core/packed.h"
+#include "step8_advanced/quantization/kernels/eight_bit_codes.h"
 #include "step8_advanced/quantization/kernels/prepare_x_cuda.h"
 #include "step8_advanced/quantization/kernels/quantized_matmul_cuda.h"
 #include "step8_advanced/quantization/kernels/round_activations.h"
-#include "step8_advanced/quantization/kernels/rows_stream_cuda.h"
+#include "step8_advanced/quantization/kernels/weight_records.h"
 
 namespace ladder {
 
@@ -15,7 +18,7 @@ namespace {
 // Reading the weight once for every kMaxRowsStreamed rows takes less than writing it out, for so many rows.
 constexpr int64_t kMaxRows = 4 * kMaxRowsStreamed;
 
-void launch(const OpContext& ctx, const QuantizedMatmulArgs& args) {
+void launch(const OpContext& ctx, const QuantizedRowsStreamArgs& args) {
   switch (args.weight->type) {
     case WeightCodes::int4:
       return rows_stream_int4(ctx, args);
@@ -26,13 +29,41 @@ void launch(const OpContext& ctx, const QuantizedMatmulArgs& args) {
   }
 }
 
+bool takes_records(const QuantizedWeight& weight, const Tensor& x) {
+  return weight.records.bytes.defined() && dtype_size(x.dtype()) == 2 && x.dim(0) <= kMaxRows &&
+         weight.k % 8 == 0;
+}
+
 }  // namespace
 
-bool quantized_matmul_takes_rows_stream(const QuantizedMatmulArgs& args) {
+void quantized_rows_stream(const OpContext& ctx, const QuantizedRowsStreamArgs& args) {
+  if (args.activations) return rows_stream_8bit(ctx, args);
+  QuantizedRowsStreamArgs part = args;
+  for (int64_t first = 0; first < args.x.dim(0); first += kMaxRowsStreamed) {
+    const int64_t rows = std::min(kMaxRowsStreamed, args.x.dim(0) - first);
+    part.x = args.x.narrow(0, first, rows);
+    part.out = args.out.narrow(0, first, rows);
+    launch(ctx, part);
+  }
+}
+
+bool quantized_rows_stream_takes(const QuantizedRowsStreamArgs& args) {
   const QuantizedWeight& weight = *args.weight;
-  const bool prepared = args.activations || weight.columns.defined();
-  return weight.records.bytes.defined() && dtype_size(args.x.dtype()) == 2 && args.x.dim(0) <= kMaxRows &&
-         weight.k % 8 == 0 && (prepared || is_packed(args.x)) &&
+  const int64_t rows = args.x.dim(0);
+  const bool takes_x =
+      args.activations ? takes_eight_bit_codes(weight, args.activations, args.x) && rows <= kMaxRowsOfCodes
+                       : takes_records(weight, args.x) && is_packed(args.x) && !weight.columns.defined();
+  if (!takes_x || (args.epilogue == Epilogue::silu_and_mul && weight.n % (2 * kRecordRows) != 0))
+    return false;
+  if (!args.norm_weight.defined()) return true;
+  return is_packed(args.norm_weight) &&
+         (args.activations ? rounded_by_blocks(args.x, weight)
+                           : rows <= kMaxNormedRows && rows * weight.k <= kMaxNormed);
+}
+
+bool quantized_matmul_takes_rows_stream(const QuantizedMatmulArgs& args) {
+  const bool prepared = args.activations || args.weight->columns.defined();
+  return takes_records(*args.weight, args.x) && (prepared || is_packed(args.x)) &&
          (!args.activations || are_rounded_on_a_gpu(*args.activations));
 }
 
@@ -45,13 +76,7 @@ void quantized_matmul_rows_stream(const OpContext& ctx, const QuantizedMatmulArg
   Arena& arena = ctx.arena != nullptr ? *ctx.arena : own.emplace(ctx.device);
   ArenaScope scope(arena);
   const Tensor x = prepared_x(ctx, args, arena);
-  QuantizedMatmulArgs part = args;
-  for (int64_t first = 0; first < x.dim(0); first += kMaxRowsStreamed) {
-    const int64_t rows = std::min(kMaxRowsStreamed, x.dim(0) - first);
-    part.x = x.narrow(0, first, rows);
-    part.out = args.out.narrow(0, first, rows);
-    launch(ctx, part);
-  }
+  quantized_rows_stream(ctx, {{.x = x, .out = args.out}, args.weight, args.bias});
 }
 
 }  // namespace ladder

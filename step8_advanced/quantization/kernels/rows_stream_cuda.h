@@ -1,14 +1,39 @@
 #pragma once
-// A launch of the quantized rows_stream for each type of codes, in a file of its own as they compile slowly. Up to
-// kMaxRowsStreamed rows of x, packed (packed.h), which is multiplied as it is.
+// The quantized rows_stream: the fused product (fused_product.h) of a weight in records, for few rows (sm_90).
+#include "step1_layers/linear/fused_product.h"
 #include "step8_advanced/quantization/kernels/quantized_matmul.h"
 
 namespace ladder {
 
-inline constexpr int64_t kMaxRowsStreamed = 16;
+struct QuantizedRowsStreamArgs : FusedProduct {
+  const QuantizedWeight* weight = nullptr;  // [n, k], columns in the order of x's
+  Tensor bias;                              // [n], or undefined
+  // How x, normed, is rounded before the product, as QuantizedMatmulArgs has it. Then codes are multiplied by codes, row by row of
+  // the weight as they lie (eight_bit_codes.h), else x by the weight's records.
+  std::optional<QuantizationArgs> activations = {};
+  float input_scale = 1;
+};
 
-void rows_stream_int4(const OpContext& ctx, const QuantizedMatmulArgs& args);
-void rows_stream_int8(const OpContext& ctx, const QuantizedMatmulArgs& args);
-void rows_stream_fp8(const OpContext& ctx, const QuantizedMatmulArgs& args);
+// Rows of x are packed (packed.h). A normed x has kMaxNormedRows rows and kMaxNormed elements at most, or, to be rounded, one row of
+// kMaxRoundedByBlocks: every block norms it for itself, and has it in shared memory beside the weight.
+void quantized_rows_stream(const OpContext& ctx, const QuantizedRowsStreamArgs& args);
+bool quantized_rows_stream_takes(const QuantizedRowsStreamArgs& args);
+
+// A launch for each type of codes, in a file of its own as they compile slowly. Up to kMaxRowsStreamed rows of x.
+inline constexpr int64_t kMaxRowsStreamed = 16;
+inline constexpr int64_t kMaxNormedRows = 8, kMaxNormed = 8192;
+
+void rows_stream_int4(const OpContext& ctx, const QuantizedRowsStreamArgs& args);
+void rows_stream_int8(const OpContext& ctx, const QuantizedRowsStreamArgs& args);
+void rows_stream_fp8(const OpContext& ctx, const QuantizedRowsStreamArgs& args);
+
+// Of codes on both sides: up to kMaxRowsOfCodes rows of x. A single one every block rounds for itself; more are rounded by a kernel of
+// its own, which norms nothing (of four rows of 4096, one after the other, a product took 17.3 us on an H200, so 10.8).
+inline constexpr int64_t kMaxRowsOfCodes = 32, kMaxRoundedByBlocks = 16384;
+
+inline bool rounded_by_blocks(const Tensor& x, const QuantizedWeight& weight) {
+  return x.dim(0) == 1 && weight.k <= kMaxRoundedByBlocks;
+}
+void rows_stream_8bit(const OpContext& ctx, const QuantizedRowsStreamArgs& args);
 
 }  // namespace ladder

@@ -3,7 +3,7 @@
 
 namespace ladder {
 
-void rows_stream_fp8(const OpContext& ctx, const QuantizedMatmulArgs& args) {
+void rows_stream_fp8(const OpContext& ctx, const QuantizedRowsStreamArgs& args) {
   records::launch_rows_stream<WeightCodes::fp8_e4m3, false, 1>(ctx, args);
 }
 

@@ -3,7 +3,7 @@
 
 namespace ladder {
 
-void rows_stream_int4(const OpContext& ctx, const QuantizedMatmulArgs& args) {
+void rows_stream_int4(const OpContext& ctx, const QuantizedRowsStreamArgs& args) {
   if (args.weight->records.zeros)
     records::launch_rows_stream<WeightCodes::int4, true, 1, 2, 4>(ctx, args);
   else

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <span>
 
 #include "step1_layers/core/arena.h"
 #include "step1_layers/core/error.h"
@@ -9,6 +11,9 @@
 #include "step8_advanced/quantization/kernels/gather_columns.h"
 #include "step8_advanced/quantization/kernels/quantized_matmul.h"
 #include "step8_advanced/quantization/kernels/weight_records.h"
+#ifdef LADDER_HAS_CUDA
+#include "step8_advanced/quantization/kernels/rows_stream_cuda.h"
+#endif
 
 namespace ladder {
 namespace {
@@ -177,5 +182,26 @@ void StoredMethod::apply_parts(const OpContext& ctx, const LinearShape& shape,
     part = end;
   }
 }
+
+#ifdef LADDER_HAS_CUDA
+// Where parts round x by different scales, it is left to as many products.
+bool StoredMethod::takes_fused(const LinearShape& shape, const std::vector<Tensor>& tensors,
+                               const FusedProduct& product) const {
+  if (has_input_scale()) {
+    const std::span<const float> scales(tensors[kInputScales].data<float>(), shape.out.size());
+    if (std::ranges::adjacent_find(scales, std::not_equal_to()) != scales.end()) return false;
+  }
+  const QuantizedWeight weight = weight_of(shape, tensors);
+  return quantized_rows_stream_takes({product, &weight, {}, stored_.scheme.input_activations});
+}
+
+void StoredMethod::apply_fused(const OpContext& ctx, const LinearShape& shape,
+                               const std::vector<Tensor>& tensors, const FusedProduct& product) const {
+  const QuantizedWeight weight = weight_of(shape, tensors);
+  quantized_rows_stream(
+      ctx, {product, &weight, shape.bias ? tensors[kBias] : Tensor(), stored_.scheme.input_activations,
+            has_input_scale() ? *tensors[kInputScales].data<float>() : 1.0f});
+}
+#endif
 
 }  // namespace ladder

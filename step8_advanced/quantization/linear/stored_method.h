@@ -35,6 +35,12 @@ class StoredMethod : public LinearMethod {
              const Tensor& x, const Tensor& out) const final;
   void apply_parts(const OpContext& ctx, const LinearShape& shape, const std::vector<Tensor>& tensors,
                    size_t first, size_t count, const Tensor& x, const Tensor& out) const final;
+#ifdef LADDER_HAS_CUDA
+  bool takes_fused(const LinearShape& shape, const std::vector<Tensor>& tensors,
+                   const FusedProduct& product) const final;
+  void apply_fused(const OpContext& ctx, const LinearShape& shape, const std::vector<Tensor>& tensors,
+                   const FusedProduct& product) const final;
+#endif
 
  protected:
   // The weight's; input_scale and bias come behind them.
@@ -43,8 +49,12 @@ class StoredMethod : public LinearMethod {
   // than x has columns, and -1 for none.
   virtual QuantizedWeight unpack(const LinearShape& shape, const StoredTensors& tensors) const = 0;
 
-  const StoredLinear& stored() const { return stored_; }
-  const QuantizationArgs& weights() const { return stored_.scheme.weights; }
+  const StoredLinear& stored() const {
+    return stored_;
+  }
+  const QuantizationArgs& weights() const {
+    return stored_.scheme.weights;
+  }
 
  private:
   bool has_input_scale() const {

@@ -1,0 +1,250 @@
+#pragma once
+// The product for few rows of rounded activations as a stream of the weight's codes: a block's share, the ring that codes come
+// through, a row of x rounded in shared memory, the sums of a warp. rows_stream_8bit_cuda.cu has the kernel.
+#include "step1_layers/core/packs.cuh"
+#include "step1_layers/core/tensor_core.cuh"
+#include "step8_advanced/quantization/kernels/row_grid.cuh"
+#include "step8_advanced/quantization/kernels/rows_stream_cuda.h"
+
+namespace ladder::eight_bit {
+
+inline constexpr int kWarps = 8, kThreads = kWarps * kWarp;
+inline constexpr int kTileRows = 16, kTiles = 4;  // of a group, at most
+inline constexpr int kChunk = 64;  // columns that a warp multiplies at a time: 16 of a row in a lane
+inline constexpr int kTileBytes = 2 * kThreads * 16;
+inline constexpr int kMaxSlots = 8;
+
+template <class T>
+struct Product {
+  // x: a row that every block rounds for itself (RowRounding), or, where a kernel before has, codes [m, k] and scales of rows.
+  const T* x;
+  const T* norm_weight;  // nullptr: x is not normed
+  float eps;
+  Rounding rounding;
+  const uint8_t* x_codes;
+  const float* x_scales;
+
+  const uint8_t* weight;  // codes [n, k]
+  const float* weight_scales;
+  const T* bias;  // nullptr: none
+  void* out;
+  bool float_out;
+  Epilogue epilogue;
+  int m, n, k;
+  int64_t weight_stride, out_stride;
+  // Bytes from an even tile of a group to the odd one behind it, to the next even one, and to the lower half of a tile.
+  int64_t odd_tile, two_tiles, half_tile;
+  int units, one_more;    // of a block, and how many blocks have one more
+  int slots, slot_bytes;  // of the ring
+  int sums_at,
+      ring_at;  // in shared memory, behind a rounded row; the same where the sums come when the ring is empty
+
+  // silu_and_mul needs the gate and the up columns of an output in one group.
+  __host__ __device__ bool paired() const { return epilogue == Epilogue::silu_and_mul; }
+  __host__ __device__ int unit_tiles() const { return paired() ? 2 : 1; }
+  __host__ __device__ int width() const { return paired() ? n / 2 : n; }  // columns of out
+};
+
+// What a block has of the weight, in groups that differ by one unit at most. A unit is a tile; of silu_and_mul a pair of them, of the
+// gate's half and the up half.
+struct Groups {
+  int begin, count, of_group, one_more;
+
+  template <class T>
+  __device__ explicit Groups(const Product<T>& p) {
+    const int block = static_cast<int>(blockIdx.x), units = p.units + (block < p.one_more);
+    begin = block * p.units + min(block, p.one_more);
+    count = ceil_div(units, kTiles / p.unit_tiles()), of_group = units / count, one_more = units % count;
+  }
+  __device__ int first_unit(int group) const { return begin + group * of_group + min(group, one_more); }
+  __device__ int units(int group) const { return of_group + (group < one_more); }
+};
+
+// The ring of slots that the weight comes through: a slot has a chunk per warp and tile of a group. A thread copies the bytes that
+// it will multiply itself, so no thread waits for another. Rows and columns past the end become zeros.
+template <class T>
+struct CodeRing {
+  const Product<T>& p;
+  const Groups& groups;
+  uint32_t to;        // the thread's bytes, in slot 0
+  int first, column;  // of the thread's 16, in the first chunk of its warp and the next one to ask for
+  int group = 0, slot = 0;
+
+  __device__ CodeRing(const Product<T>& product, const Groups& of_block, const unsigned char* shared)
+      : p(product),
+        groups(of_block),
+        to(shared_address(shared) + product.ring_at + threadIdx.x * 16),
+        first(static_cast<int>(threadIdx.x) / kWarp * kChunk + static_cast<int>(threadIdx.x) % 4 * 16),
+        column(first) {
+    if (threadIdx.x / kWarp * kChunk >= p.k) group = groups.count;  // no column for this warp
+  }
+
+  // Asks for one slot, or for nothing at the end.
+  __device__ void copy_next() {
+    if (group < groups.count) {
+      const int tiles = groups.units(group) * p.unit_tiles();
+      const int row = groups.first_unit(group) * kTileRows + static_cast<int>(threadIdx.x) % kWarp / 4;
+      const int rows_left = p.paired() ? kTiles * kTileRows : p.n - row;
+      const uint8_t* from = p.weight + row * p.weight_stride + column;
+#pragma unroll
+      for (int tile = 0; tile < kTiles; ++tile) {
+        if (tile >= tiles) break;
+        const uint8_t* upper = from + tile % 2 * p.odd_tile;
+#pragma unroll
+        for (int half = 0; half < 2; ++half)
+          copy_of_line_async(to + slot * p.slot_bytes + (2 * tile + half) * kThreads * 16,
+                             upper + half * p.half_tile,
+                             tile * kTileRows + half * 8 < rows_left && column < p.k);
+        if (tile % 2 == 1) from += p.two_tiles;
+      }
+      slot = slot + 1 < p.slots ? slot + 1 : 0;
+      column += kWarps * kChunk;
+      if (column / kChunk * kChunk >= p.k) column = first, ++group;
+    }
+    commit_copies();
+  }
+};
+
+// The only row of x, normed if there is a norm before the product, rounded by every block for itself, from L2: its codes and their
+// scale are in shared memory before a kernel of its own would have begun, while the ring fills.
+template <class T, bool is_float>
+struct RowRounding {
+  static constexpr int kPacks = kMaxRoundedByBlocks / Pack<T>::kSize / kThreads;  // of a thread
+  Pack<T> weight[kPacks];
+
+  // Before the previous kernel has ended.
+  __device__ explicit RowRounding(const Product<T>& p) {
+    if (p.norm_weight == nullptr) return;
+    each_pack(p, [&](int i, int column) { weight[i] = load_pack(p.norm_weight + column); });
+  }
+  // Returns the scale. By all threads of the block.
+  __device__ float store(const Product<T>& p, uint8_t* codes) const {
+    Pack<T> x[kPacks];
+    each_pack(p, [&](int i, int column) { x[i] = load_pack(p.x + column); });
+    if (p.norm_weight != nullptr) norm(p, x);
+    RowExtent extent;
+    each_pack(p, [&](int i, int) {
+#pragma unroll
+      for (int e = 0; e < Pack<T>::kSize; ++e) extent.add(p.rounding, to_float(x[i].value[e]));
+    });
+    extent.gather_block(p.rounding);
+    const RowGrid grid(p.rounding, extent);
+    each_pack(p, [&](int i, int column) {
+      *reinterpret_cast<uint2*>(codes + column) = codes_of<is_float>(x[i], p.rounding, grid, extent.is_bad());
+    });
+    __syncthreads();
+    return extent.is_bad() ? NAN : grid.scale;
+  }
+
+ private:
+  // As the operator (rms_norm.h): in f32, rounded to T.
+  __device__ void norm(const Product<T>& p, Pack<T> (&x)[kPacks]) const {
+    float sum = 0;
+    each_pack(p, [&](int i, int) {
+#pragma unroll
+      for (int e = 0; e < Pack<T>::kSize; ++e) {
+        const float value = to_float(x[i].value[e]);
+        sum = fmaf(value, value, sum);
+      }
+    });
+    const float scale = rsqrtf(__fdividef(block_sum(sum), static_cast<float>(p.k)) + p.eps);
+    each_pack(p, [&](int i, int) {
+#pragma unroll
+      for (int e = 0; e < Pack<T>::kSize; ++e)
+        x[i].value[e] = from_float<T>(to_float(x[i].value[e]) * scale * to_float(weight[i].value[e]));
+    });
+  }
+  template <class Fn>
+  __device__ static void each_pack(const Product<T>& p, Fn&& fn) {
+#pragma unroll
+    for (int i = 0; i < kPacks; ++i) {
+      const int column = static_cast<int>(threadIdx.x + i * kThreads) * Pack<T>::kSize;
+      if (column < p.k) fn(i, column);
+    }
+  }
+};
+
+// D (16 x 8) += A (16 x 32, rows) * B (32 x 8, columns) over a warp. Lane 4 g + t: words of a are rows g, g + 8, g, g + 8, those of b
+// are column g, and any four columns of k may be the lane's in a word if they are the same ones in a and b; d as mma_16x8x16
+// (tensor_core.cuh) has it. Of integers an instruction. Of E4M3 none on Hopper: two conversions a word and two mma in f16, which
+// holds each number exactly.
+__device__ inline void mma_16x8x32(int32_t (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  LADDER_SM80_ASM(
+      "mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+__device__ inline void mma_16x8x32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ < 900
+  __trap();
+#else
+  asm volatile(
+      "mma.sync.aligned.m16n8k32.row.col.f32.e4m3.e4m3.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+#endif
+}
+
+// A warp's sums of a group.
+template <class Sum, int octets>
+struct WarpSums {
+  static constexpr int kColumns = kTiles * kTileRows;
+  static constexpr int kStride = kColumns + 4;  // 4 more spread a warp's stores over the banks
+
+  Sum sum[kTiles][octets][4] = {};
+
+  __host__ __device__ static constexpr int bytes(int m) {
+    return kWarps * m * kStride * static_cast<int>(sizeof(Sum));
+  }
+
+  // A slot's codes, of so many tiles, times those of x at the same columns. Two tiles in turn, as an mma waits for the one before it
+  // of the same sums; the second of a last pair may be one that the group does not have, whose sums nobody stores.
+  __device__ void multiply(uint32_t slot, int tiles, const uint4 (&x)[octets]) {
+#pragma unroll
+    for (int first = 0; first < kTiles; first += 2) {
+      if (first >= tiles) break;
+      uint4 low[2], high[2];  // rows 0 to 7 of a tile, and 8 to 15
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        low[i] = load_shared(slot + (first + i) * kTileBytes);
+        high[i] = load_shared(slot + (first + i) * kTileBytes + kThreads * 16);
+      }
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+#pragma unroll
+        for (int i = 0; i < 2; ++i) {
+          const uint4 &l = low[i], &h = high[i];
+          const uint32_t a[4] = {half == 0 ? l.x : l.z, half == 0 ? h.x : h.z, half == 0 ? l.y : l.w,
+                                 half == 0 ? h.y : h.w};
+#pragma unroll
+          for (int o = 0; o < octets; ++o) {
+            const uint32_t b[2] = {half == 0 ? x[o].x : x[o].z, half == 0 ? x[o].y : x[o].w};
+            mma_16x8x32(sum[first + i][o], a, b);
+          }
+        }
+    }
+  }
+
+  // To shared memory: [warp][row of x][row of the weight].
+  __device__ void store(Sum* sums, int m) const {
+    const int warp = threadIdx.x / kWarp, g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile)
+#pragma unroll
+      for (int o = 0; o < octets; ++o)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          const int row = o * 8 + 2 * t + i % 2, column = tile * kTileRows + g + i / 2 * 8;
+          if (row < m) sums[(warp * m + row) * kStride + column] = sum[tile][o][i];
+        }
+  }
+  __device__ static Sum total(const Sum* sums, int m, int row, int column) {
+    Sum total = 0;
+#pragma unroll
+    for (int warp = 0; warp < kWarps; ++warp) total += sums[(warp * m + row) * kStride + column];
+    return total;
+  }
+};
+
+}  // namespace ladder::eight_bit
