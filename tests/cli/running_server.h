@@ -19,6 +19,9 @@
 
 namespace ladder::testing {
 
+// For programs that start, load a model and end.
+constexpr std::chrono::milliseconds kStartPatience = 120s;
+
 class RunningServer {
  public:
   // Returns when it listens; ready() is false where it has ended instead.
@@ -50,7 +53,7 @@ class RunningServer {
             port_ = static_cast<uint16_t>(std::stoi(text.substr(at + mark.size())));
           return port_ != 0 || exited();
         },
-        std::chrono::seconds(120));
+        kStartPatience);
     EXPECT_TRUE(ready()) << out() << err();
   }
   ~RunningServer() {
@@ -74,7 +77,7 @@ class RunningServer {
   }
   // Waits for its end; -1: it did not come.
   int exit_code() {
-    eventually([this] { return exited(); });
+    eventually([this] { return exited(); }, kStartPatience);
     return exit_code_;
   }
 
