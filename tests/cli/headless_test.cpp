@@ -171,8 +171,7 @@ TEST(Cli_Headless, WhatIsWrongIsOneLine) {
   const std::string port = held_port();
   const Words all = of_all(3, port);
   RunningServer head(of_head(all, 1, {"--node-arrival-timeout=600"}), RunningServer::NoWait{});
-  ASSERT_TRUE(
-      eventually([&] { return head.err().find("waiting at") != std::string::npos; }, kStartPatience))
+  ASSERT_TRUE(eventually([&] { return head.err().find("waiting at") != std::string::npos; }, kStartPatience))
       << head.err();
   refused(of_node(of_all(4, port), 1, 2), "the head was started with 3");
   refused(of_node(all, 0, 1), "replica 0 is the head's own");

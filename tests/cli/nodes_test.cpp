@@ -21,8 +21,8 @@ namespace ladder {
 namespace {
 
 using testing::BinaryResult;
-using testing::held_port;
 using ::testing::HasSubstr;
+using testing::held_port;
 using testing::run_binary;
 using Clock = std::chrono::steady_clock;
 

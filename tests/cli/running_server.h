@@ -7,6 +7,7 @@
 #include <fcntl.h>
 
 #include <chrono>
+#include <fstream>
 #include <set>
 #include <string>
 #include <thread>
@@ -85,7 +86,9 @@ class RunningServer {
   std::vector<int> children(const std::string& command) const {
     std::vector<int> found;
     for (const int child : children_of(pid_)) {
-      const std::string words = read_file(std::filesystem::path("/proc") / std::to_string(child) / "cmdline");
+      std::ifstream file(std::filesystem::path("/proc") / std::to_string(child) / "cmdline");
+      std::string words;
+      std::getline(file, words);  // which, unlike an iterator, does not throw when the process ends meanwhile
       if (words.find(std::string(1, '\0') + command + std::string(1, '\0')) != words.npos)
         found.push_back(child);
     }

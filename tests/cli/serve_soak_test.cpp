@@ -148,8 +148,8 @@ TEST(Cli_ServeSoak, EveryRequestIsAnsweredOnceOrItsClientIsToldWhoeverIsKilled) 
            server.metric("kv_cache_usage_perc") == 0;
   })) << body_of(server.get("/metrics"));
   EXPECT_EQ(status_of(server.get("/health")), 200);
-  EXPECT_TRUE(
-      eventually([&] { return server.get("/health").find("\"live_replicas\":2") != std::string::npos; }, 90s));
+  EXPECT_TRUE(eventually(
+      [&] { return server.get("/health").find("\"live_replicas\":2") != std::string::npos; }, 90s));
   for (int kind = 0; kind < kKinds; ++kind) {
     const Json answer = Json::parse(body_of(server.post(request_of(kind))), nullptr, false);
     EXPECT_TRUE(answer.is_object() && answer["choices"][0]["text"] == expected[static_cast<size_t>(kind)]);
