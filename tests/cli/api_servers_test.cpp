@@ -97,12 +97,12 @@ TEST(Cli_ApiServers, AKilledServerTakesItsOwnRequestsAloneAndIsStartedAgain) {
   {
     const OnlyThisOne only(server, pids[1]);
     for (int i = 0; i < 3; ++i) kept.push_back(begun_stream(server, 300));
+    ::kill(pids[0], SIGKILL);  // while it is stopped: nothing of it is sent meanwhile
   }
-  ::kill(pids[0], SIGKILL);
   EXPECT_EQ(status_of(server.post(body(4, false))), 200) << "the other one answers";
   for (RawClient& client : lost)
     EXPECT_EQ(client.rest().find("[DONE]"), std::string::npos) << "it had no time to be whole";
-  for (RawClient& client : kept) EXPECT_TRUE(client.receive_until("[DONE]")) << client.got();
+  for (RawClient& client : kept) EXPECT_TRUE(client.receive_until("[DONE]", 240s)) << client.got();
   EXPECT_TRUE(eventually([&] {
     return server.metric(
                "request_success_total{model_name=\"tinyworld\",engine=\"0\",finished_reason=\"abort\"}") == 3;
@@ -124,8 +124,9 @@ TEST(Cli_ApiServers, AKilledServerTakesItsOwnRequestsAloneAndIsStartedAgain) {
 
 TEST(Cli_ApiServers, AServerToldToStopDrainsAllOfThem) {
   for (const bool engine_process : {false, true}) {
-    RunningServer server(with_servers(
-        2, engine_process ? std::vector<std::string>{"--engine-process"} : std::vector<std::string>{}));
+    std::vector<std::string> flags = {"--drain-timeout=300"};  // however long 400 tokens take here
+    if (engine_process) flags.push_back("--engine-process");
+    RunningServer server(with_servers(2, flags));
     ASSERT_TRUE(server.ready());
     std::vector<RawClient> streams;
     for (const int one : server.children("api-server")) {
@@ -138,7 +139,7 @@ TEST(Cli_ApiServers, AServerToldToStopDrainsAllOfThem) {
       while (stream.receive(0ms)) {
       }
       EXPECT_EQ(stream.got().find("[DONE]"), std::string::npos) << "while the others are still answered";
-      EXPECT_TRUE(stream.receive_until("[DONE]")) << stream.got();
+      EXPECT_TRUE(stream.receive_until("[DONE]", 240s)) << stream.got();
       EXPECT_NE(stream.got().find("\"finish_reason\":\"length\""), std::string::npos);
     }
     EXPECT_EQ(server.exit_code(), 0) << server.err();

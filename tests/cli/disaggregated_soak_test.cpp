@@ -81,6 +81,7 @@ struct Counts {
 
 // Stops the one that computes prompts while the other one reads from it. False: it did not come to that.
 bool stop_in_a_transfer(int producer, const Part& consumer, std::mt19937_64& random) {
+  uint64_t most_pause = 0;  // longer and longer: a busy machine may need it to begin a transfer
   return eventually([&] {
     ::kill(producer, SIGSTOP);
     // Twice: what is told may be of a moment ago, and a load that was through by then does not stay.
@@ -90,7 +91,8 @@ bool stop_in_a_transfer(int producer, const Part& consumer, std::mt19937_64& ran
       if (loads()) return true;
     }
     ::kill(producer, SIGCONT);
-    std::this_thread::sleep_for(std::chrono::microseconds(random() % 5000));
+    most_pause += 5000;
+    std::this_thread::sleep_for(std::chrono::microseconds(random() % most_pause));
     return false;
   });
 }

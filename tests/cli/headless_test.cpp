@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "step7_parallel/hosts/tcp_socket.h"
+#include "tests/cli/held_port.h"
 #include "tests/cli/program.h"
 #include "tests/cli/run_binary.h"
 #ifdef LADDER_HAS_SERVER
@@ -16,9 +17,6 @@ namespace {
 using ::testing::HasSubstr;
 using Words = std::vector<std::string>;
 
-std::string free_port() {
-  return std::to_string(local_address(listen_on({"127.0.0.1", 0}, 1).number()).port);
-}
 Words plus(Words words, const Words& more) {
   words.insert(words.end(), more.begin(), more.end());
   return words;
@@ -50,12 +48,14 @@ std::string answer_of(const RunningServer& server) {
                                                       : answer;
 }
 bool has_alive(const RunningServer& server, int count, int of) {
-  return eventually([&] {
-    const std::string answer = server.get("/health");
-    return status_of(answer) == 200 && body_of(answer) == "{\"replicas\":" + std::to_string(of) +
-                                                              ",\"live_replicas\":" + std::to_string(count) +
-                                                              "}";
-  });
+  return eventually(
+      [&] {
+        const std::string answer = server.get("/health");
+        return status_of(answer) == 200 &&
+               body_of(answer) == "{\"replicas\":" + std::to_string(of) +
+                                      ",\"live_replicas\":" + std::to_string(count) + "}";
+      },
+      kStartPatience);
 }
 
 TEST(Cli_Headless, ReplicasOfTwoMachinesAnswerAsOneEngineAndMayComeAndGo) {
@@ -65,7 +65,7 @@ TEST(Cli_Headless, ReplicasOfTwoMachinesAnswerAsOneEngineAndMayComeAndGo) {
     expected = answer_of(alone);
     ASSERT_FALSE(expected.empty());
   }
-  const Words all = of_all(4, free_port());
+  const Words all = of_all(4, held_port());
   RunningServer head(of_head(all, 2), RunningServer::NoWait{});
   auto node = std::make_unique<RunningServer>(of_node(all, 2, 2), RunningServer::NoWait{});
   head.wait_until_ready();
@@ -98,7 +98,7 @@ TEST(Cli_Headless, ReplicasOfTwoMachinesAnswerAsOneEngineAndMayComeAndGo) {
 }
 
 TEST(Cli_Headless, RanksOfReplicasOfTwoMachinesAnswerAsOneEngine) {
-  const Words all = plus(of_all(2, free_port()), {"--tensor-parallel-size=2"});
+  const Words all = plus(of_all(2, held_port()), {"--tensor-parallel-size=2"});
   std::string expected;
   {
     const RunningServer alone({"--model=" + tinyworld(), "--num-kv-blocks=512"});
@@ -117,10 +117,10 @@ TEST(Cli_Headless, RanksOfReplicasOfTwoMachinesAnswerAsOneEngine) {
 
 // The ranks of replica 0 are on two hosts of their own, of which one is killed.
 TEST(Cli_Headless, AReplicaMaySpanHostsAndIsLostAlone) {
-  const Words all = of_all(2, free_port());
+  const Words all = of_all(2, held_port());
   const auto spanning =
       [words =
-           of_node(all, 0, 1, {"--tensor-parallel-size=2", "--nnodes=2", "--master-port=" + free_port()})](
+           of_node(all, 0, 1, {"--tensor-parallel-size=2", "--nnodes=2", "--master-port=" + held_port()})](
           const char* rank) { return plus(words, {rank}); };
   RunningServer head(of_head(all, 0), RunningServer::NoWait{});
   RunningServer first(spanning("--node-rank=0"), RunningServer::NoWait{}),
@@ -141,20 +141,24 @@ TEST(Cli_Headless, AReplicaMaySpanHostsAndIsLostAlone) {
 }
 
 TEST(Cli_Headless, AHeadThatIsKilledIsLookedForAndThenItsNodesEnd) {
-  const Words all = of_all(2, free_port());
+  const Words all = of_all(2, held_port());
   RunningServer head(of_head(all, 1), RunningServer::NoWait{});
-  RunningServer node(of_node(all, 1, 1, {"--node-arrival-timeout=4"}), RunningServer::NoWait{});
+  RunningServer node(of_node(all, 1, 1), RunningServer::NoWait{});
   head.wait_until_ready();
   head.kill(SIGKILL);
   EXPECT_EQ(head.exit_code(), 128 + SIGKILL);
-  {
-    RunningServer again(of_head(all, 1));  // and is found again
-    EXPECT_TRUE(has_alive(again, 2, 2)) << again.err() << node.err();
-    again.kill(SIGKILL);
-  }
-  EXPECT_EQ(node.exit_code(), 2);
-  EXPECT_THAT(node.err(), HasSubstr("is lost: it has ended; it is looked for until 4 s have passed"));
-  EXPECT_THAT(node.err(), HasSubstr("ladder: error: no head at 127.0.0.1:"));
+  RunningServer again(of_head(all, 1));  // and is found again
+  EXPECT_TRUE(has_alive(again, 2, 2)) << again.err() << node.err();
+  EXPECT_THAT(node.err(), HasSubstr("is lost: it has ended; it is looked for until 60 s have passed"));
+  node.kill(SIGKILL);
+  EXPECT_TRUE(has_alive(again, 1, 2)) << again.err();
+  // One whose head stays away. It comes when a head is there: four seconds may be less than a head takes to start.
+  RunningServer hasty(of_node(all, 1, 1, {"--node-arrival-timeout=4"}), RunningServer::NoWait{});
+  EXPECT_TRUE(has_alive(again, 2, 2)) << again.err() << hasty.err();
+  again.kill(SIGKILL);
+  EXPECT_EQ(hasty.exit_code(), 2);
+  EXPECT_THAT(hasty.err(), HasSubstr("is lost: it has ended; it is looked for until 4 s have passed"));
+  EXPECT_THAT(hasty.err(), HasSubstr("ladder: error: no head at 127.0.0.1:"));
 }
 
 TEST(Cli_Headless, WhatIsWrongIsOneLine) {
@@ -164,10 +168,11 @@ TEST(Cli_Headless, WhatIsWrongIsOneLine) {
     EXPECT_EQ(std::ranges::count(result.err, '\n'), 1) << result.err;
     EXPECT_THAT(result.err, HasSubstr(named));
   };
-  const std::string port = free_port();
+  const std::string port = held_port();
   const Words all = of_all(3, port);
-  RunningServer head(of_head(all, 1), RunningServer::NoWait{});
-  ASSERT_TRUE(eventually([&] { return head.err().find("waiting at") != std::string::npos; })) << head.err();
+  RunningServer head(of_head(all, 1, {"--node-arrival-timeout=600"}), RunningServer::NoWait{});
+  ASSERT_TRUE(eventually([&] { return head.err().find("waiting at") != std::string::npos; }, kStartPatience))
+      << head.err();
   refused(of_node(of_all(4, port), 1, 2), "the head was started with 3");
   refused(of_node(all, 0, 1), "replica 0 is the head's own");
   refused(of_node(of_all(3, port, tied_model()), 1, 2), "the files of --model are others");
@@ -191,7 +196,7 @@ TEST(Cli_Headless, AHeadSaysWhatItWaitedForAndWhereItCannotListen) {
   const BinaryResult nowhere = head(port);
   EXPECT_EQ(nowhere.exit_code, 2);
   EXPECT_THAT(nowhere.err, HasSubstr("no connections can be taken at 127.0.0.1:" + port));
-  const BinaryResult alone = head(free_port());
+  const BinaryResult alone = head(held_port());
   EXPECT_EQ(alone.exit_code, 2);
   EXPECT_THAT(alone.err, HasSubstr("ladder: error: replicas 1, 2 of 3 have not come to 127.0.0.1:"));
 }

@@ -188,7 +188,7 @@ TEST(Cli_Replicas, ADeadReplicaTakesNoOtherRequestAndComesBack) {
   ASSERT_TRUE(server.ready());
   constexpr int64_t kLong = 400;
   const std::string expected = text_of(server.post(body(20))),
-                    expected_long = text_of(server.post(body(kLong)));
+                    expected_long = text_of(server.post(body(kLong), std::chrono::minutes(2)));
   EXPECT_EQ(body_of(server.get("/health")), R"({"replicas":2,"live_replicas":2})");
   Json streamed = body(kLong);
   streamed["stream"] = true;
@@ -209,19 +209,20 @@ TEST(Cli_Replicas, ADeadReplicaTakesNoOtherRequestAndComesBack) {
   EXPECT_TRUE(
       eventually([&] { return body_of(server.get("/health")) == R"({"replicas":2,"live_replicas":1})"; }));
   EXPECT_EQ(status_of(server.get("/health")), 200);
-  EXPECT_EQ(text_of(server.post(body(20))), expected);
+  EXPECT_EQ(text_of(server.post(body(20), std::chrono::minutes(2))), expected);
   for (auto& answer : whole) {
     const std::string got = answer.get();
     EXPECT_EQ(status_of(got), 200) << got;
     EXPECT_EQ(text_of(got), expected_long);
   }
   for (RawClient& part : parts) {
-    EXPECT_TRUE(part.receive_until("[DONE]")) << part.got();
+    EXPECT_TRUE(part.receive_until("[DONE]", std::chrono::minutes(2))) << part.got();
     const bool failed = part.got().find("\"error\"") != std::string::npos;
     EXPECT_NE(part.got().find("\"finish_reason\":\"length\"") != std::string::npos, failed) << part.got();
   }
   EXPECT_TRUE(
-      eventually([&] { return body_of(server.get("/health")) == R"({"replicas":2,"live_replicas":2})"; }));
+      eventually([&] { return body_of(server.get("/health")) == R"({"replicas":2,"live_replicas":2})"; },
+                 kStartPatience));
   EXPECT_THAT(server.err(),
               AllOf(HasSubstr(": the engine's process"), HasSubstr("SIGKILL"), HasSubstr(": serves again")));
   for (int i = 0; i < 4; ++i) EXPECT_EQ(text_of(server.post(body(20))), expected);

@@ -120,7 +120,8 @@ TEST(Cli_Disaggregate, AnswersAreThoseOfOneServerAndNothingIsLeft) {
   ASSERT_EQ(children.size(), 2u);
   ::kill(children[0], SIGKILL);
   EXPECT_TRUE(eventually([&] { return server.err().find("started again") != std::string::npos; }));
-  EXPECT_TRUE(eventually([&] { return ask(server, body(0, false)) == expected[0]; })) << server.err();
+  EXPECT_TRUE(eventually([&] { return ask(server, body(0, false)) == expected[0]; }, kStartPatience))
+      << server.err();
   EXPECT_TRUE(eventually([&] { return server.children("disaggregated-server").size() == 2; }));
   const std::vector<int> last = server.children("disaggregated-server");
   server.kill(SIGTERM);
@@ -141,7 +142,8 @@ TEST(Cli_Disaggregate, RanksMayBeProcessesAndTheEndOfOneIsThatOfItsServer) {
   ::kill(*workers.rbegin(), SIGKILL);
   EXPECT_TRUE(eventually([&] { return ::kill(engine, 0) != 0; })) << server.err();
   // Computed by the other one, or by both when both are there again.
-  EXPECT_TRUE(eventually([&] { return ask(server, body(2, false)) == handed_over; })) << server.err();
+  EXPECT_TRUE(eventually([&] { return ask(server, body(2, false)) == handed_over; }, kStartPatience))
+      << server.err();
 }
 
 // Whoever asks need not know that there are several: an answer names the one that keeps its keys.

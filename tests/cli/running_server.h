@@ -7,6 +7,7 @@
 #include <fcntl.h>
 
 #include <chrono>
+#include <fstream>
 #include <set>
 #include <string>
 #include <thread>
@@ -18,6 +19,9 @@
 #include "tests/support/temporary_folder.h"
 
 namespace ladder::testing {
+
+// For programs that start, load a model and end.
+constexpr std::chrono::milliseconds kStartPatience = 120s;
 
 class RunningServer {
  public:
@@ -50,7 +54,7 @@ class RunningServer {
             port_ = static_cast<uint16_t>(std::stoi(text.substr(at + mark.size())));
           return port_ != 0 || exited();
         },
-        std::chrono::seconds(120));
+        kStartPatience);
     EXPECT_TRUE(ready()) << out() << err();
   }
   ~RunningServer() {
@@ -74,7 +78,7 @@ class RunningServer {
   }
   // Waits for its end; -1: it did not come.
   int exit_code() {
-    eventually([this] { return exited(); });
+    eventually([this] { return exited(); }, kStartPatience);
     return exit_code_;
   }
 
@@ -82,7 +86,9 @@ class RunningServer {
   std::vector<int> children(const std::string& command) const {
     std::vector<int> found;
     for (const int child : children_of(pid_)) {
-      const std::string words = read_file(std::filesystem::path("/proc") / std::to_string(child) / "cmdline");
+      std::ifstream file(std::filesystem::path("/proc") / std::to_string(child) / "cmdline");
+      std::string words;
+      std::getline(file, words);  // which, unlike an iterator, does not throw when the process ends meanwhile
       if (words.find(std::string(1, '\0') + command + std::string(1, '\0')) != words.npos)
         found.push_back(child);
     }

@@ -136,7 +136,8 @@ TEST(Cli_ServeSoak, EveryRequestIsAnsweredOnceOrItsClientIsToldWhoeverIsKilled) 
   for (std::thread& client : clients) client.join();
   kills.join();
   EXPECT_EQ(counts.answered + counts.failed + counts.lost + counts.left, num_requests);
-  EXPECT_GT(counts.answered, num_requests / 2);
+  // A kill can cost one request of each client, and as many are answered before it; one in eight leaves by itself.
+  EXPECT_GT(counts.answered, num_requests / 3);
 
   // The books, and that all are back.
   for (const char* command :
@@ -147,8 +148,8 @@ TEST(Cli_ServeSoak, EveryRequestIsAnsweredOnceOrItsClientIsToldWhoeverIsKilled) 
            server.metric("kv_cache_usage_perc") == 0;
   })) << body_of(server.get("/metrics"));
   EXPECT_EQ(status_of(server.get("/health")), 200);
-  EXPECT_TRUE(
-      eventually([&] { return server.get("/health").find("\"live_replicas\":2") != std::string::npos; }));
+  EXPECT_TRUE(eventually(
+      [&] { return server.get("/health").find("\"live_replicas\":2") != std::string::npos; }, 90s));
   for (int kind = 0; kind < kKinds; ++kind) {
     const Json answer = Json::parse(body_of(server.post(request_of(kind))), nullptr, false);
     EXPECT_TRUE(answer.is_object() && answer["choices"][0]["text"] == expected[static_cast<size_t>(kind)]);

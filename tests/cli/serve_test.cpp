@@ -12,7 +12,7 @@ namespace {
 std::string with_server(const std::string& flags, const std::string& script) {
   const std::string command =
       "OUT=$(mktemp); " + shell_quoted(ladder_binary()) + " serve --port 0 --num-kv-blocks 256 " + flags +
-      " >$OUT 2>&1 & PID=$!; for i in $(seq 600); do grep -q 'listening on' $OUT && break; sleep 0.05; done; "
+      " >$OUT 2>&1 & PID=$!; for i in $(seq 2400); do grep -q 'listening on' $OUT && break; sleep 0.05; done; "
       "PORT=$(sed -n 's/listening on .*:\\([0-9]*\\)[ /].*/\\1/p' $OUT); " +
       script + "; wait $PID; echo \"exit $?\"; cat $OUT; rm -f $OUT";
   std::string out;

@@ -74,11 +74,12 @@ TEST_P(LabSandbox, EndsWhatOutlivesTheCommand) {
   const Confined ran = sh("setsid sleep " + name + " >/dev/null 2>&1 3>&- & disown; echo started");
   EXPECT_EQ(ran.output, "started\n");
   bool alive = true;
-  for (int i = 0; i < 100 && alive; ++i) {  // the kernel takes a moment to take a namespace down
+  for (int i = 0; i < 3000 && alive; ++i) {  // the kernel takes a moment to take a namespace down
     alive = false;
     for (const auto& entry : fs::directory_iterator("/proc")) {
       std::ifstream in(entry.path() / "cmdline");
-      std::string line((std::istreambuf_iterator<char>(in)), {});
+      std::string line;
+      std::getline(in, line);  // which, unlike an iterator, does not throw when a process ends meanwhile
       alive |= line == std::string("sleep\0", 6) + name + '\0';
     }
     if (alive) ::usleep(20000);
