@@ -147,7 +147,7 @@ TEST(Task7_10_Ring, ASendMayWaitForItsReceiver) {
   for (const int ranks : {2, 3}) {
     const testing::ContextProblem problem(random, ranks, {{40000 * ranks, ranks}}, 1, 1);
     const auto errors = communicator_kind("shared_memory")
-                            .run(ranks, std::chrono::seconds(5), [&](int rank, Communicator& group) {
+                            .run(ranks, std::chrono::seconds(60), [&](int rank, Communicator& group) {
                               problem.run(ring_attention, rank, group);
                             });
     EXPECT_THAT(errors, ::testing::Each("")) << problem.str();

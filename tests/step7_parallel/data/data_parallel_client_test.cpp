@@ -224,8 +224,7 @@ TEST(Task7_7_Door, ARequestThatKillsEnginesKillsTwoOfThem) {
 
 TEST(Task7_7_Door, NumbersGoOnWhereAReplicaWasStartedAgain) {
   Faults faults;
-  DataParallelOptions options =
-      options_for(1, [&](int number) { return fake_engine(1, faults.of(number)); });
+  DataParallelOptions options = options_for(1, [&](int number) { return fake_engine(1, faults.of(number)); });
   options.first_pause = options.max_pause = 500ms;  // what is tried again finds none that lives
   DataParallelClient client(std::move(options));
   for (int i = 0; i < 3; ++i) output_of(client.submit(token_request({1, 2}, 4)));

@@ -266,16 +266,15 @@ TEST(RemoteReplicas, ANodeWithoutAHeadSaysSo) {
 
 TEST(RemoteReplicas, AnEngineThatCannotBeLoadedEndsItsNodeAndTheHeadSaysWhy) {
   Head head(2, 1, 500ms);
-  ReplicaNodeOptions options =
-      node_of(head, 1, 1, [](int) -> std::unique_ptr<Engine> { fail("no lamp"); });
+  ReplicaNodeOptions options = node_of(head, 1, 1, [](int) -> std::unique_ptr<Engine> { fail("no lamp"); });
   options.head.arrival = 20s;
   ReplicaNode node(std::move(options));
   EXPECT_THROW(head.open(), Error);
   EXPECT_EQ(end_of(node).code, 2);
   EXPECT_THAT(end_of(node).why, HasSubstr("no lamp"));
-  EXPECT_TRUE(
-      becomes([&] { return head.log.count("the node of replica 1 (127.0.0.1) has gone: no lamp") == 1; }))
-      << head.log.text();
+  EXPECT_TRUE(becomes([&] {
+    return head.log.count("the node of replica 1 (127.0.0.1) has gone: no lamp") == 1;
+  })) << head.log.text();
 }
 
 TEST(RemoteReplicas, ALinkThatIsDroppedLosesOneReplicaUntilItIsBackWithItsNumbers) {
@@ -323,7 +322,7 @@ TEST(RemoteReplicas, ALinkThatStallsIsLostInTimeOnBothSides) {
   EXPECT_TRUE(becomes([&] { return head.num_alive() == 1; }));
   EXPECT_EQ(end_of(node).code, 2);
   EXPECT_THAT(end_of(node).why, HasSubstr("no head at"));
-  EXPECT_TRUE(becomes([&] { return head.log.count("it has said nothing for 3 s") == 1; })) << head.log.text();
+  EXPECT_TRUE(becomes([&] { return head.log.count("it has said nothing for 3 s") > 0; })) << head.log.text();
   EXPECT_TRUE(here.next(30s)) << "the other's request goes on";
   head.door->abort(here.request_id());
 }

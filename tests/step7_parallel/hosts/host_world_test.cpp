@@ -89,9 +89,9 @@ TEST(Task7_8_Rendezvous, ASecondOfOneRankAndStrangersAreSentAway) {
   const HostAddress master = free_address();
   std::vector<HostPlace> places;
   for (const int rank : {0, 1, 2}) places.push_back(place_of(rank, 3, 1, master));
-  auto rank_0 =
-      std::async(std::launch::async, [&] { return error_of([&] { receive_ranks(places[0]); }); });
-  std::vector<std::future<std::string>> ranks_1;  // the second one to come is sent away; the first waits for rank 2
+  auto rank_0 = std::async(std::launch::async, [&] { return error_of([&] { receive_ranks(places[0]); }); });
+  // Of two with rank 1 the second one to come is sent away; the first waits for rank 2.
+  std::vector<std::future<std::string>> ranks_1;
   for (int i = 0; i < 2; ++i)
     ranks_1.push_back(
         std::async(std::launch::async, [&] { return error_of([&] { join_ranks(places[1]); }); }));
