@@ -110,11 +110,11 @@ class Fleet {
 
 template <class Condition>
 ::testing::AssertionResult becomes(Condition condition) {
-  for (const auto begin = StreamBuffer::Clock::now(); StreamBuffer::Clock::now() - begin < 30s;) {
+  for (const auto begin = StreamBuffer::Clock::now(); StreamBuffer::Clock::now() - begin < 60s;) {
     if (condition()) return ::testing::AssertionSuccess();
     std::this_thread::sleep_for(1ms);
   }
-  return ::testing::AssertionFailure() << "not within 30 s";
+  return ::testing::AssertionFailure() << "not within a minute";
 }
 
 struct Checkpoint {

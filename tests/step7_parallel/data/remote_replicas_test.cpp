@@ -112,7 +112,7 @@ ReplicaNodeOptions node_of(
 }
 
 ReplicaNode::End end_of(ReplicaNode& node) {
-  return node.wait_for_end(30s).value_or(ReplicaNode::End{-1, "it goes on"});
+  return node.wait_for_end(60s).value_or(ReplicaNode::End{-1, "it goes on"});
 }
 
 // Everything that one engine does is done by one on another machine.
