@@ -110,7 +110,7 @@ std::vector<Tensor> ContextProblem::over_threads(const Method& method) const {
         method(ctx, args);
         put_back(rank, args.out, outs);
       },
-      std::chrono::seconds(10));
+      std::chrono::seconds(60));
   return outs;
 }
 

@@ -119,7 +119,7 @@ std::string difference_from_one_rank(const GrowingSequences& sequences, int tp, 
                          shares, run, close.message());
           }
         },
-        std::chrono::seconds(10));
+        std::chrono::seconds(60));
   } catch (const std::exception& error) {
     return error.what();
   }

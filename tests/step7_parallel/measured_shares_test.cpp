@@ -1,27 +1,40 @@
 // What is measured of the ranks' talk arrives with the steps.
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <thread>
 
 #include "step1_layers/distributed/local_group.h"
 #include "step1_layers/distributed/measured_communicator.h"
 #include "tests/step6_engine/engine_runs.h"
+#include "tests/step7_parallel/failing_communicator.h"
 
 namespace ladder {
 namespace {
 
 using namespace std::chrono_literals;
 
+// Calls of rank 0 that have begun, of which the other one is late by a known time.
+std::atomic<int> num_begun;
+void begin_call() {
+  ++num_begun;
+  num_begun.notify_all();
+}
+
 TEST(MeasuredCommunicator, WaitingForOthersCounts) {
   LocalGroup group(2);
+  num_begun = 0;
   std::thread late([&] {
     const Tensor ones = Tensor::from<float>({{1.0f, 1.0f}}, {2});
+    num_begun.wait(0);
     std::this_thread::sleep_for(50ms);
     group.rank(1).all_reduce({}, ones);
+    num_begun.wait(1);
     std::this_thread::sleep_for(30ms);
     group.rank(1).send({}, ones, 0);
   });
-  MeasuredCommunicator measured(group.rank(0));
+  testing::FailingCommunicator receiving(group.rank(0), 1, begin_call), both(receiving, 0, begin_call);
+  MeasuredCommunicator measured(both);
   const Tensor twos = Tensor::from<float>({{2.0f, 2.0f}}, {2});
   measured.all_reduce({}, twos);
   EXPECT_EQ(twos.at<float>({0}), 3.0f);

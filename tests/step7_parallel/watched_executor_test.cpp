@@ -65,7 +65,7 @@ void deadlock() {
                                          if (rank.tp->rank() == 1 && rank.pp->rank() == 0)
                                            rank.tp->recv({}, Tensor::zeros({7}, DType::f32), 0);
                                        }),
-                           1s);
+                           3s);
   executor.collect(executor.submit(a_step()));
 }
 
@@ -73,7 +73,7 @@ TEST(WatchedExecutor, ADeadlockEndsWithWhereEachRankStands) {
   GTEST_FLAG_SET(death_test_style, "threadsafe");
   const auto after = [](const char* name) { return ::testing::HasSubstr(name); };
   EXPECT_DEATH(deadlock(),
-               ::testing::AllOf(after("ticket 1: not done within 1000 ms:\ntensor ranks of stage 0:\n"
+               ::testing::AllOf(after("ticket 1: not done within 3000 ms:\ntensor ranks of stage 0:\n"
                                       "rank 0: in call 2, all_reduce f32[2, 4]"),
                                 after("rank 1: in call 2, recv f32[7] from 0"),
                                 after("stages of tensor rank 0:\nrank 0: after call 1, send"),

@@ -174,6 +174,7 @@ TEST(ChildProcess, OneThatStaysStoppedIsGivenUpAndOneThatGoesOnIsNot) {
   ChildProcess child(options);
   const FileDescriptor socket = child.take_socket();
   EXPECT_EQ(read_some(socket), "ready\n");
+  for (int i = 0; i < 10'000 && process_state(child.pid()) != 'T'; ++i) std::this_thread::sleep_for(1ms);
   EXPECT_FALSE(child.wait(300ms).has_value());
   ::kill(child.pid(), SIGCONT);
   EXPECT_EQ(read_some(socket), "on\n");

@@ -66,7 +66,7 @@ TEST(Task6_9_Failures, ALostEngineEndsEveryRequestWithWhatItHadAndSaysSo) {
   played.engine->shut_down();
 
   const RequestOutput output = stream.output();
-  EXPECT_LT(std::chrono::steady_clock::now() - begin, 1s);
+  EXPECT_LT(std::chrono::steady_clock::now() - begin, SocketEngineClient::kPatience - 1s);
   EXPECT_EQ(output.request_id, "two");
   EXPECT_EQ(output.prompt_token_ids, (std::vector<int32_t>{1, 2}));
   ASSERT_EQ(output.completions.size(), 2u);

@@ -90,7 +90,7 @@ class FakeExchange final : public HttpExchange {
   }
 
   // Waits for a wake, at most that long, and lets the answer go on once. False: nothing woke it.
-  bool run_once(std::chrono::milliseconds patience = std::chrono::seconds(20)) {
+  bool run_once(std::chrono::milliseconds patience = std::chrono::seconds(60)) {
     {
       std::unique_lock lock(wakes_->mutex);
       if (!wakes_->changed.wait_for(lock, patience, [this] { return ended_ || wakes_->woken; })) return false;
@@ -103,7 +103,7 @@ class FakeExchange final : public HttpExchange {
     return true;
   }
   // Until the answer has ended. Failure: nothing wakes it for `patience`.
-  void run(std::chrono::milliseconds patience = std::chrono::seconds(20)) {
+  void run(std::chrono::milliseconds patience = std::chrono::seconds(60)) {
     while (!ended()) {
       if (run_once(patience)) continue;
       ADD_FAILURE() << request_.method << " " << request_.path << ": the answer does not end";

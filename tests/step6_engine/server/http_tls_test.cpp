@@ -124,7 +124,7 @@ TEST(Task6_6_Tls, AClientThatGoesAwayIsNoticed) {
 TEST(Task6_6_Tls, WhoSpeaksNoTlsOrNothingIsLeft) {
   const Certificate certificate;
   HttpServerOptions options = tls_options(certificate);
-  options.header_timeout = 1s;  // the handshake is within it
+  options.header_timeout = 3s;  // the handshake is within it
   TestServer test(options);
   RawClient plain = test.connect(), silent = test.connect(), half = test.connect();
   plain.send(get("/plain"));

@@ -64,6 +64,7 @@ bool becomes(const Server& server, int status) {
 TEST(Task6_6_Health, ProgressIsHealthAndNothingElse) {
   ScriptedClient client;
   ServerOptions options = server_options();
+  options.stuck_after = 1s;
   Server server(options, client);
   const auto long_enough = 2 * options.stuck_after;
   EXPECT_EQ(health_of(server), 200);
@@ -160,7 +161,10 @@ class TokenAnswer final : public HttpAnswer {
  public:
   TokenAnswer(RequestStream stream, std::atomic<int>& num_destroyed)
       : stream_(std::move(stream)), num_destroyed_(num_destroyed) {}
-  ~TokenAnswer() override { ++num_destroyed_; }
+  ~TokenAnswer() override {
+    { const RequestStream dropped = std::move(stream_); }  // before it is told
+    ++num_destroyed_;
+  }
   void advance(HttpExchange& exchange) override {
     if (!began_) exchange.begin({.content_type = "text/event-stream"});
     began_ = true;

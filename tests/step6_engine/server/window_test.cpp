@@ -135,13 +135,13 @@ TEST(Window, AFeedThatIsNotReadHoldsOnePieceAndGoesOnRight) {
   Scene scene;
   Reader reader;
   const auto exchange = reader.begin(scene);
-  for (int i = 0; i < 60; ++i) scene.client.submit(testing::token_request({1, 2, i}, 60)).output();
+  for (int i = 0; i < 20; ++i) scene.client.submit(testing::token_request({1, 2, i}, 60)).output();
   std::this_thread::sleep_for(std::chrono::milliseconds(150));
   const size_t before = exchange->body().size();
   ASSERT_TRUE(exchange->run_once());
-  EXPECT_LT(exchange->body().size() - before, 200'000u) << "3,600 steps have passed, and one piece is kept";
+  EXPECT_LT(exchange->body().size() - before, 200'000u) << "1,200 steps have passed, and one piece is kept";
   reader.take(exchange->body());
-  while (reader.num_steps < 3600 || !reader.state->sequences().empty()) {
+  while (reader.num_steps < 1200 || !reader.state->sequences().empty()) {
     ASSERT_TRUE(exchange->run_once());
     reader.take(exchange->body());
   }

@@ -23,12 +23,12 @@ struct Ended {
   std::string output;
 };
 
-// More ranks than cores, and by root: as a test's machine has it. A hang ends after a minute; mpirun can
+// More ranks than cores, and by root: as a test's machine has it. A hang ends after some minutes; mpirun can
 // hang itself when its ranks abort (Open MPI 4.1.4 with PMIx 4.2.2), whatever its own --timeout says.
 Ended mpirun(int size, const std::string& arguments) {
   const std::string command = fmt::format(
-      "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout -s KILL 90 "
-      "mpirun --oversubscribe --bind-to none --timeout 60 -n {} {} {} 2>&1",
+      "OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 timeout -s KILL 180 "
+      "mpirun --oversubscribe --bind-to none --timeout 150 -n {} {} {} 2>&1",
       size, MPI_RANKS, arguments);
   Ended ended;
   FILE* const out = ::popen(command.c_str(), "r");
@@ -85,7 +85,7 @@ TEST(MpiWorld, ARankThatFailsSaysSoAndEndsAll) {
   EXPECT_EQ(stopped.code, 2) << stopped.output;
   EXPECT_THAT(stopped.output, HasSubstr("rank 1 did not answer rank "));
   EXPECT_THAT(stopped.output, HasSubstr("within 2000 ms\n"));
-  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), 30);
+  EXPECT_LT(std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count(), 100);
 }
 
 #else

@@ -83,29 +83,29 @@ TEST(Task7_2_SharedMemory, RanksMayBeThreads) {
 // Two slots hold two short messages, or two slots of one.
 TEST(Task7_2_SharedMemory, ASenderIsAheadByWhatTheSlotsHold) {
   const auto errors = run_forked_ranks(
-      {.shape = {2, 4096, 4096, 2}, .patience = {.timeout = 300ms}}, [](int rank, Communicator& group) {
+      {.shape = {2, 4096, 4096, 2}, .patience = {.timeout = 1s}}, [](int rank, Communicator& group) {
         if (rank == 1) return std::this_thread::sleep_for(5s);
         group.send(kContext, ones(3), 1);
         group.send(kContext, ones(1000), 1);
         const std::string text = error_of([&] { group.send(kContext, ones(1), 1); });
         if (text != "no error") fail("the third: {}", text);
       });
-  EXPECT_THAT(errors[0], AllOf(HasSubstr("the third: rank 1 (process "), HasSubstr("within 300 ms"),
+  EXPECT_THAT(errors[0], AllOf(HasSubstr("the third: rank 1 (process "), HasSubstr("within 1000 ms"),
                                HasSubstr("rank 0's send")));
 }
 
 // Point to point is between two: the third may be in a collective, or nowhere.
 TEST(Task7_2_SharedMemory, TwoTalkWhileTheThirdIsElsewhere) {
-  const auto errors =
-      run_forked_ranks({.shape = {3, 4096, 4096, 2}, .patience = {.timeout = 5s}, .deadline = kDeadline},
-                       [](int rank, Communicator& group) {
-                         if (rank < 2)
-                           for (int i = 0; i < 100; ++i) {
-                             const Tensor value = ones(5000);
-                             rank == 0 ? group.send(kContext, value, 1) : group.recv(kContext, value, 0);
-                           }
-                         group.barrier(kContext);
-                       });
+  const auto errors = run_forked_ranks(
+      {.shape = {3, 4096, 4096, 2}, .patience = {.timeout = kDeadline}, .deadline = kDeadline},
+      [](int rank, Communicator& group) {
+        if (rank < 2)
+          for (int i = 0; i < 100; ++i) {
+            const Tensor value = ones(5000);
+            rank == 0 ? group.send(kContext, value, 1) : group.recv(kContext, value, 0);
+          }
+        group.barrier(kContext);
+      });
   EXPECT_THAT(errors, Each(""));
 }
 
@@ -147,9 +147,9 @@ TEST_P(ARankThat, ReleasesTheOthersWithItsNameAndTheCause) {
       };
       const Clock::time_point begin = Clock::now();
       const auto errors = run_forked_ranks(
-          {.shape = {3, 64 << 10, 512 << 10, 4}, .patience = {.timeout = 500ms}, .deadline = 10s}, live);
+          {.shape = {3, 64 << 10, 512 << 10, 4}, .patience = {.timeout = 2s}, .deadline = 60s}, live);
       // The bound of a wait, and two seconds until a stopped one is killed.
-      EXPECT_LT(std::chrono::duration<double>(Clock::now() - begin).count(), 5);
+      EXPECT_LT(std::chrono::duration<double>(Clock::now() - begin).count(), 20);
       const auto name = fmt::format("rank {}", culprit);
       for (int rank = 0; rank < 3; ++rank) {
         const std::string& error = errors[static_cast<size_t>(rank)];
@@ -169,11 +169,11 @@ TEST_P(ARankThat, ReleasesTheOthersWithItsNameAndTheCause) {
             if (rank == culprit)
               EXPECT_THAT(error, HasSubstr("ended by signal 9"));
             else if (messages)
-              EXPECT_THAT(error, HasSubstr("within 500 ms"));
+              EXPECT_THAT(error, HasSubstr("within 2000 ms"));
             else  // it alone is named
               EXPECT_THAT(
                   error, MatchesRegex(name + R"( \(process [0-9]+\) did not come to rank [0-2]'s all_reduce )"
-                                             "within 500 ms"));
+                                             "within 2000 ms"));
             break;
           case Fault::returns:
             if (rank == culprit)
@@ -263,11 +263,11 @@ TEST(Task7_2_SharedMemory, AMismatchedMessageIsAnErrorOnBothSides) {
 
 TEST(Task7_2_SharedMemory, AWatchdogSaysWhereEachRankStands) {
   const auto errors =
-      run_forked_ranks({.shape = {.size = 2}, .deadline = 300ms}, [](int rank, Communicator& group) {
+      run_forked_ranks({.shape = {.size = 2}, .deadline = 2s}, [](int rank, Communicator& group) {
         group.barrier(kContext);
         rank == 0 ? group.all_reduce(kContext, ones(3)) : group.recv(kContext, ones(3), 0);
       });
-  EXPECT_THAT(errors, Each(AllOf(HasSubstr("not done within 300 ms"), HasSubstr("in call 2, all_reduce"),
+  EXPECT_THAT(errors, Each(AllOf(HasSubstr("not done within 2000 ms"), HasSubstr("in call 2, all_reduce"),
                                  HasSubstr("in call 2, recv"))));
 }
 

@@ -154,7 +154,7 @@ TEST(TcpGroup, APeerThatEndsIsNamedAtOnceAndEverAfter) {
   for (int call = 0; call < 2; ++call)
     EXPECT_EQ(error_of([&] { two.rank_0->all_reduce(kContext, ones(4)); }),
               "rank 1 has ended its connection to rank 0");
-  EXPECT_LT(Clock::now() - begin, 5s);
+  EXPECT_LT(Clock::now() - begin, 30s);
   EXPECT_EQ(two.failures, std::vector<std::string>{"rank 1 has ended its connection to rank 0"});
 }
 
@@ -163,14 +163,14 @@ TEST(TcpGroup, ASilentPeerIsNamedAtTheTimeout) {
   const auto begin = Clock::now();
   EXPECT_EQ(error_of([&] { two.rank_0->barrier(kContext); }), "rank 1 did not answer rank 0 within 300 ms");
   EXPECT_GE(Clock::now() - begin, 300ms);
-  EXPECT_LT(Clock::now() - begin, 5s);
+  EXPECT_LT(Clock::now() - begin, 30s);
   EXPECT_EQ(error_of([&] { two.rank_1->recv(kContext, ones(1), 0); }),
             "rank 1 did not answer rank 0 within 300 ms")
       << "a rank that has given up says why";
 }
 
 TEST(TcpGroup, APeerThatLeavesInOrderFailsOnlyWhoWantsSomethingOfIt) {
-  Two two(2s);
+  Two two(60s);
   two.rank_1->send(kContext, ones(3), 0);
   two.rank_1.reset();  // its connection stays open, by raw_right
   const Tensor got = Tensor::empty({3}, DType::f32);
@@ -181,7 +181,7 @@ TEST(TcpGroup, APeerThatLeavesInOrderFailsOnlyWhoWantsSomethingOfIt) {
 
 // The sender computes, or waits in another group, while the receiver takes what does not fit into a socket.
 TEST(TcpGroup, WhatWasPostedGoesOnWithoutItsOwner) {
-  Two two(5s);
+  Two two(60s);
   constexpr int64_t kLarge = 4 << 20;
   for (int message = 0; message < 3; ++message) two.rank_0->send(kContext, ones(kLarge), 1);
   for (int message = 0; message < 3; ++message) {
@@ -192,7 +192,7 @@ TEST(TcpGroup, WhatWasPostedGoesOnWithoutItsOwner) {
 }
 
 TEST(TcpGroup, TheEndWaitsForWhatWasPosted) {
-  Two two(5s);
+  Two two(60s);
   two.rank_0->send(kContext, ones(4 << 20), 1);
   std::thread ending([&] { two.rank_0.reset(); });
   const Tensor got = Tensor::zeros({4 << 20}, DType::f32);
@@ -204,7 +204,7 @@ TEST(TcpGroup, TheEndWaitsForWhatWasPosted) {
 TEST(TcpGroup, ARankThatIsKilledOrStoppedReleasesTheOthers) {
   for (const int signal : {SIGKILL, SIGSTOP}) {
     const auto begin = Clock::now();
-    const auto errors = run_tcp_ranks(3, 1500ms, [&](int rank, Communicator& group) {
+    const auto errors = run_tcp_ranks(3, 4s, [&](int rank, Communicator& group) {
       for (int call = 0; call < 100'000; ++call) {
         if (rank == 1 && call == 20) std::raise(signal);
         group.all_reduce(kContext, ones(100));

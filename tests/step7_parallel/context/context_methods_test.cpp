@@ -148,7 +148,7 @@ TEST(ContextAttention, IsTheSameOverEveryCommunicator) {
     const testing::ContextProblem problem(random, 3, {{5, 19}, {0, 2}, {0, 0}}, 3, 6);
     for (const auto& variant : context_attention_variants()) {
       if (variant.name == "ulysses_ring") continue;  // by the other two's calls
-      const auto errors = kind.run(3, std::chrono::seconds(20), [&](int rank, Communicator& group) {
+      const auto errors = kind.run(3, std::chrono::seconds(60), [&](int rank, Communicator& group) {
         problem.run(variant.run, rank, group);
       });
       EXPECT_THAT(errors, ::testing::Each("")) << kind.name << ", " << variant.name << ", " << problem.str();

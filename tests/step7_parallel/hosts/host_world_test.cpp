@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <atomic>
 #include <future>
 #include <thread>
@@ -62,12 +63,12 @@ TEST(Task7_8_Rendezvous, TheNodesThatAreMissingAreNamedToAllThatHaveCome) {
   std::vector<HostPlace> places;
   for (const int rank : {0, 1, 2})
     places.push_back(place_of(rank, 3, 2, master));  // not 3 of node 1, 4 and 5 of node 2
-  for (HostPlace& place : places) place.arrival = 600ms;
+  for (HostPlace& place : places) place.arrival = 2s;
   const auto begin = Clock::now();
   EXPECT_THAT(meeting_of(places), Each(::testing::AllOf(HasSubstr("node 1, node 2"), HasSubstr("3"),
-                                                        HasSubstr(master.str()), HasSubstr("0.6 s"))));
-  EXPECT_GE(Clock::now() - begin, 500ms);
-  EXPECT_LT(Clock::now() - begin, 5s);
+                                                        HasSubstr(master.str()), HasSubstr("within 2 s"))));
+  EXPECT_GE(Clock::now() - begin, 1900ms);
+  EXPECT_LT(Clock::now() - begin, 20s);
 }
 
 TEST(Task7_8_Rendezvous, OneThatWasStartedOtherwiseIsToldToAll) {
@@ -88,9 +89,17 @@ TEST(Task7_8_Rendezvous, ASecondOfOneRankAndStrangersAreSentAway) {
   const HostAddress master = free_address();
   std::vector<HostPlace> places;
   for (const int rank : {0, 1, 2}) places.push_back(place_of(rank, 3, 1, master));
-  auto others = std::async(std::launch::async, [&] { return meeting_of({places[0], places[1]}); });
-  std::this_thread::sleep_for(100ms);
-  EXPECT_THAT(error_of([&] { join_ranks(places[1]); }), HasSubstr("--node-rank 1"));
+  auto rank_0 = std::async(std::launch::async, [&] { return error_of([&] { receive_ranks(places[0]); }); });
+  // Of two with rank 1 the second one to come is sent away; the first waits for rank 2.
+  std::vector<std::future<std::string>> ranks_1;
+  for (int i = 0; i < 2; ++i)
+    ranks_1.push_back(
+        std::async(std::launch::async, [&] { return error_of([&] { join_ranks(places[1]); }); }));
+  const auto is_ready = [](const auto& rank) { return rank.wait_for(1ms) == std::future_status::ready; };
+  auto refused = ranks_1.end();
+  while (refused == ranks_1.end()) refused = std::find_if(ranks_1.begin(), ranks_1.end(), is_ready);
+  EXPECT_THAT(refused->get(), HasSubstr("--node-rank 1"));
+  ranks_1.erase(refused);
   HostPlace first = places[1];
   first.node = 0;
   EXPECT_THAT(error_of([&] { join_ranks(first); }), HasSubstr("--node-rank 0"));
@@ -98,7 +107,8 @@ TEST(Task7_8_Rendezvous, ASecondOfOneRankAndStrangersAreSentAway) {
   const HostConnection stranger = connect_to_host(master, {"the word"}, 5s);
   ::shutdown(stranger.socket.number(), SHUT_RDWR);
   EXPECT_EQ(error_of([&] { join_ranks(places[2]); }), "no error");
-  EXPECT_THAT(others.get(), Each("no error"));
+  EXPECT_EQ(rank_0.get(), "no error");
+  EXPECT_EQ(ranks_1.front().get(), "no error");
 }
 
 // Ranks of the run that have heard of a cause. In the program that is the end of their process.
@@ -122,7 +132,7 @@ std::vector<std::string> run_nodes(const std::vector<HostPlace>& places, const E
           serve_launched_rank(
               [&](const auto&) { return executor_options(options, open_model_folder(options.model), {}); },
               ranks.world());
-          LADDER_CHECK(ranks.watch().wait_for_dismissal(5s) == 7, "another code than rank 0's");
+          LADDER_CHECK(ranks.watch().wait_for_dismissal(60s) == 7, "another code than rank 0's");
           return;
         }
         of_rank_0(ranks.world());
@@ -197,7 +207,7 @@ TEST(HostWorld, ACutOrAStallInTheMiddleOfStepsEndsAllInTime) {
         engine->generate(testing::greedy_requests(checkpoint));
       fail("rank 0 ends");
     });
-    EXPECT_LT(Clock::now() - fault, 10s);
+    EXPECT_LT(Clock::now() - fault, 20s);
     EXPECT_THAT(causes, Each(HasSubstr(cut ? "has ended" : "has said nothing for 2 s")));
     EXPECT_THAT(causes[0], HasSubstr("rank 1 (node 1, 127.0.0.1)"));
     EXPECT_THAT(causes[1], HasSubstr("rank 0 (node 0, 127.0.0.1)"));
@@ -214,7 +224,7 @@ TEST(TcpMesh, OverABadNetworkACallIsSlowOrAnErrorInTime) {
     mesh_1.meet(1, places);
     const auto live = [&](TcpMesh& mesh, bool makes_it) {
       return error_of([&] {
-        const auto group = mesh.group({0, 1}, 5s, 700ms);
+        const auto group = mesh.group({0, 1}, 30s, 3s);
         for (int call = 0; call < 4; ++call) {
           const Tensor large = Tensor::from<float>(std::vector<float>(300'000, 1), {300'000});
           if (makes_it && call == 2) {

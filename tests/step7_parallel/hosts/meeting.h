@@ -30,8 +30,8 @@ inline HostPlace place_of(int rank, int num_nodes, int ranks_per_node, const Hos
           .master = master,
           .secret = {"the word"},
           .arguments = "generate",
-          .arrival = std::chrono::seconds(5),
-          .silence = std::chrono::seconds(5)};
+          .arrival = std::chrono::seconds(30),
+          .silence = std::chrono::seconds(30)};
 }
 
 // What each of the places hears at the rendezvous.

@@ -43,7 +43,7 @@ Ended run_watched(const std::function<void()>& rank, std::chrono::milliseconds p
   char bytes[512];
   pollfd news{.fd = ends[0], .events = POLLIN, .revents = 0};
   for (ssize_t count = 1; count > 0; ended.said.append(bytes, static_cast<size_t>(count))) {
-    if (poll(&news, 1, 10'000) == 0) {
+    if (poll(&news, 1, 60'000) == 0) {
       ADD_FAILURE() << "neither the rank nor who watches it ends";
       kill(pid, SIGKILL);
       break;
@@ -80,7 +80,7 @@ TEST(RankWatch, OneThatGoesOnIsLeftAlone) {
         }
         waitpid(friend_of_it, nullptr, 0);
       },
-      600ms);
+      5s);
   EXPECT_TRUE(WIFEXITED(ended.status)) << ended.status;
   EXPECT_EQ(ended.said, "");
 }

@@ -114,7 +114,7 @@ TEST(Task7_9_ProcessFaults, OneThatIsKilledEndsAllAndTheyStartAgainTogether) {
     const auto begin = StreamBuffer::Clock::now();
     ::kill(before[0], SIGKILL);
     const CompletionOutput answer = output_of(stream).completions[0];
-    EXPECT_LT(StreamBuffer::Clock::now() - begin, 10s);
+    EXPECT_LT(StreamBuffer::Clock::now() - begin, 30s);
     if (answer.finish_reason == FinishReason::error) {  // else it was done before
       EXPECT_THAT(answer.error, HasSubstr("was ended by SIGKILL"));
       if (dying == 1) {

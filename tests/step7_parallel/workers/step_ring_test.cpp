@@ -27,7 +27,7 @@ using namespace std::chrono_literals;
 using Read = StepRingReader::Read;
 using ::testing::HasSubstr;
 
-constexpr auto kPatience = 10s;  // longer than any machine's haste; nothing waits for it that works
+constexpr auto kPatience = 60s;  // longer than any machine's haste; nothing waits for it that works
 
 // Whoever was not woken goes on when its time is up, thousands of times: once is enough.
 class Impatience {

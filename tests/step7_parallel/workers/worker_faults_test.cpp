@@ -101,7 +101,7 @@ void expect_all_end(testing::Grid grid, int rank, const Phase& phase, const Faul
     }
   });
   // Also the engine is gone here, and with it everything that it had.
-  EXPECT_LT(Clock::now() - failed, 5s);
+  EXPECT_LT(Clock::now() - failed, 20s);
   EXPECT_THAT(outcome.text, MatchesRegex(fmt::format("rank {} of 4{}", rank, fault.cause)));
   EXPECT_EQ(outcome.text.find('\n'), std::string::npos);
   EXPECT_EQ(outcome.users_mistake, fault.users_mistake);
@@ -165,8 +165,8 @@ TEST_P(Task7_6_Idle, ThatIsEndedOrStoppedEndsTheOthersToo) {
     ::kill(pids[static_cast<size_t>(rank)], GetParam());
     const auto begin = Clock::now();
     for (const int pid : pids)
-      while (testing::process_state(pid) != 0 && Clock::now() - begin < 10s) std::this_thread::sleep_for(1ms);
-    EXPECT_LT(std::chrono::duration<double>(Clock::now() - begin).count(), 5);
+      while (testing::process_state(pid) != 0 && Clock::now() - begin < 60s) std::this_thread::sleep_for(1ms);
+    EXPECT_LT(std::chrono::duration<double>(Clock::now() - begin).count(), 20);
     EXPECT_THAT(outcome_of([&] { executor.submit(first_step()); }).text,
                 HasSubstr(fmt::format("rank {} of 2 (pid {}) was ", rank, pids[static_cast<size_t>(rank)])));
   }
@@ -213,7 +213,7 @@ TEST(Task7_6_Workers, DoNotOutliveTheirEngine) {
     const WorkerExecutor executor = executor_on(tiny({2, 1}));
     tell(executor.pids()[1]);
   });
-  EXPECT_LT(std::chrono::duration<double>(life).count(), 5);
+  EXPECT_LT(std::chrono::duration<double>(life).count(), 20);
 }
 
 TEST(Task7_6_Workers, OfOtherFilesAreRefused) {
