@@ -118,6 +118,13 @@ Tensor DecoderModel::project_out(const OpContext& ctx, const Tensor& hidden) con
   return narrow;
 }
 
+void DecoderModel::run_head(const OpContext& ctx, const Tensor& hidden, const Tensor& logits) const {
+  if (linear_head_)
+    linear_head_->forward(ctx, hidden, logits);
+  else
+    lm_head_->forward(ctx, hidden, logits);
+}
+
 // >>> task 2.4: the model's forward pass over its range of layers
 Tensor DecoderModel::forward(const OpContext& ctx, const ModelInput& input) {
   LADDER_CHECK(input.kv_caches.size() == layers_.size(), "{} layers, but {} KV caches", layers_.size(),
@@ -148,11 +155,7 @@ Tensor DecoderModel::compute_logits(const OpContext& ctx, const Tensor& hidden) 
   LADDER_CHECK(is_last(), "only the last range of layers has an LM head");
   Tensor logits;
   if (tp_group(ctx).rank() == 0) logits = ctx.arena->take({hidden.dim(0), spec_.vocab_size}, DType::f32);
-  const Tensor narrow = project_out(ctx, hidden);
-  if (linear_head_)
-    linear_head_->forward(ctx, narrow, logits);
-  else
-    lm_head_->forward(ctx, narrow, logits);
+  run_head(ctx, project_out(ctx, hidden), logits);
   return logits;
 }
 // <<< task 2.4

@@ -37,6 +37,8 @@ class DecoderModel final : public Model {
   // Rows [rows, hidden_size] at the width of the head.
   Tensor project_out(const OpContext& ctx, const Tensor& hidden) const;
   void make_head(const OpContext& ctx, const ModelMakers& makers);
+  // Of whichever kind it is, as LmHead::forward.
+  void run_head(const OpContext& ctx, const Tensor& hidden, const Tensor& logits) const;
 
   DecoderSpec spec_;
   DType dtype_;
