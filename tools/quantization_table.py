@@ -215,13 +215,15 @@ def distance(summary):
 
 
 def print_table(results):
-    """Every row; cells of what was not measured are empty."""
+    """Every row; cells of what was not measured are empty. A column for each task that some row does not answer as well as all others."""
     dense = next((result["right"] for result in results if result["name"] == DENSE), {})
     total = sum(ITEMS.values())
-    tasks = " | ".join(f"{task.replace('_', ' ')}, {count}" for task, count in ITEMS.items())
+    counts = {task: {result["right"][task].count("1") for result in results if "right" in result} for task in ITEMS}
+    tasks = [task for task in ITEMS if len(counts[task]) > 1]
+    columns = " | ".join(f"{task.replace('_', ' ')}, {ITEMS[task]}" for task in tasks)
     print("| | MB | perplexity | ... against dense, % | KLD x 1000 | same top, % | "
-          f"right of {total}, % | against dense | {tasks} |")
-    print("|---|" + "---:|" * (7 + len(ITEMS)))
+          f"right of {total}, % | against dense | {columns} |")
+    print("|---|" + "---:|" * (7 + len(tasks)))
     for result in results:
         one, right = result["eval"], result.get("right")
         cells = [result["name"], f"{result['bytes'] / 1e6:.1f}" if "bytes" in result else "",
@@ -231,8 +233,10 @@ def print_table(results):
             answers, base = ("".join(tasks[task] for task in ITEMS) for tasks in (right, dense))
             low, high = wilson(answers.count("1"), total)
             cells += [f"{100 * answers.count('1') / total:.1f} ({low:.1f} to {high:.1f})", changed(answers, base)]
-            cells += [share(right[task]) for task in ITEMS]
-        print("| " + " | ".join(cells + [""] * (8 + len(ITEMS) - len(cells))) + " |")
+            cells += [share(right[task]) for task in tasks]
+        print("| " + " | ".join(cells + [""] * (8 + len(tasks) - len(cells))) + " |")
+    alike = [f"{task} {count} of {ITEMS[task]}" for task in ITEMS if task not in tasks for count in counts[task]]
+    print(f"\nThe same in every row: {', '.join(alike)}.")
 
 
 def print_cache(results):
