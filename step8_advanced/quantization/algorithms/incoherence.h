@@ -13,7 +13,7 @@
 // Whatever W is, with probability 1 - delta over the signs W~ has mu <= 2 ln(4 n k / delta) (QuIP#'s lemma 3.1): each of its numbers is a
 // sum over all of W's with random signs, and sums of that kind are close to normal.
 //
-// rotations (QuaRot) turn inputs and the weight's columns, because *inputs* have outliers; here both sides of the weight are turned, so
+// Rotations (QuaRot) turn inputs and the weight's columns, because *inputs* have outliers; here both sides of the weight are turned, so
 // that an output with large weights is spread too. The price is a transform of x and one of y around each product:
 //
 //   y = W x = Q_n (W~ (Q_k^T x))
