@@ -27,6 +27,7 @@ class WholeAttention final : public Attention {
 // How checkpoints call the parts of a linear.
 std::vector<std::string> part_names_of(const ModelFamily& family, const std::string& linear,
                                        int64_t max_parts) {
+  if (linear == "lm_head") return {linear};        // the one that checkpoints call as it is called here
   constexpr std::string_view kWeight = ".weight";  // any of its parameters tells
   const std::string parameter = linear + std::string(kWeight);
   std::vector<std::string> names;

@@ -58,6 +58,18 @@ class RankLinears {
            linear(layer + ".experts.down", inner, std::vector(count, hidden), false, all);
   }
 
+  // This rank's rows of the vocabulary; of a dense table as many as any rank's.
+  int64_t head() const {
+    const int64_t vocab = spec_.vocab_size, width = spec_.embedding_width();
+    const int64_t rows = (vocab + config_.tensor_parallel_size - 1) / config_.tensor_parallel_size;
+    const int64_t begin = std::min(place_.tensor_rank * rows, vocab);
+    if (!spec_.quantization_config.empty() && !spec_.tie_word_embeddings &&
+        make_linear_options(makers_, ctx_, "lm_head", spec_, config_.dtype, spec_.lm_head_bias).method)
+      return linear("lm_head", all_of(width), {{vocab, begin, std::min(rows, vocab - begin)}},
+                    spec_.lm_head_bias);
+    return rows * (width + (spec_.lm_head_bias ? 1 : 0)) * dtype_size(config_.dtype);
+  }
+
   int64_t shared_expert(const std::string& layer) const {
     const int64_t width = spec_.experts.shared_intermediate_size;
     return width > 0 ? gated(layer + ".shared_expert", width) : 0;
@@ -128,9 +140,8 @@ WeightBytes weight_bytes(const DecoderSpec& spec, const RunnerConfig& config, Gr
     if (!(is_last && spec.tie_word_embeddings)) bytes.looked_up += table * element;
   }
   if (is_last)
-    bytes.whole += (table + (spec.final_norm ? spec.norm_parameters() : 0) + (spec.lm_head_bias ? vocab : 0) +
-                    spec.projection_parameters()) *
-                   element;
+    bytes.whole += linears.head() +
+                   ((spec.final_norm ? spec.norm_parameters() : 0) + spec.projection_parameters()) * element;
   bytes.looked_up += config.batch.max_model_len * spec.rope.rotary_dim * dtype_size(DType::f32);
   return bytes;
 }

@@ -83,6 +83,8 @@ quantized() {
     build/release/ladder quantize --model models/tinyworld --output "$folders/$scheme-$method" --scheme "$scheme" --method "$method" \
       "${more[@]}" || return 1
   done
+  echo '{"stages": [{"method": "rtn", "scheme": "W4A16"}, {"method": "rtn", "scheme": "W8A16", "targets": ["lm_head"]}]}' >"$out/head.json"
+  build/release/ladder quantize --model models/tinyworld --output "$folders/W4A16-head-W8A16" --recipe "$out/head.json" || return 1
   "$python" -B tools/check_quantized_with_transformers.py --base models/tinyworld --ladder build/release/ladder "$folders"/*
 }
 

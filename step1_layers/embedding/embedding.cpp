@@ -5,6 +5,7 @@
 #include "step1_layers/core/error.h"
 #include "step1_layers/distributed/communicator.h"
 #include "step1_layers/embedding/embedding_cpu.h"
+#include "step1_layers/embedding/gather_logits.h"
 #include "step1_layers/linear/load_shard.h"
 #include "step1_layers/linear/matmul.h"
 #ifdef LADDER_HAS_CUDA
@@ -109,16 +110,23 @@ void LmHead::forward(const OpContext& ctx, const Tensor& hidden, const Tensor& l
   if (rows == 0) return;
   LADDER_CHECK(ctx.arena != nullptr, "lm head: several ranks need scratch memory in the context");
   ArenaScope scope(*ctx.arena);
-  Tensor mine = ctx.arena->take({rows, shard_.rows}, DType::f32);
-  Tensor all;
-  if (tp.rank() == 0) all = ctx.arena->take({tp.size() * rows, shard_.rows}, DType::f32);
+  const Tensor mine = ctx.arena->take({rows, shard_.rows}, DType::f32);
   matmul(ctx, hidden, weight_.tensor, bias, mine);
+  gather_logits(ctx, shard_, mine, logits);
+}
+
+void gather_logits(const OpContext& ctx, const VocabShard& shard, const Tensor& mine, const Tensor& logits) {
+  Communicator& tp = tp_group(ctx);
+  const int64_t rows = mine.dim(0);
+  ArenaScope scope(*ctx.arena);
+  Tensor all;
+  if (tp.rank() == 0) all = ctx.arena->take({tp.size() * rows, shard.rows}, DType::f32);
   tp.gather(ctx, mine, all, 0);
   if (tp.rank() != 0) return;
   // Rank after rank becomes column after column; the last ranks' padding is cut off.
   for (int rank = 0; rank < tp.size(); ++rank) {
-    const int64_t begin = std::min(rank * shard_.rows, shard_.vocab_size);
-    const int64_t count = std::min(shard_.rows, shard_.vocab_size - begin);
+    const int64_t begin = std::min(rank * shard.rows, shard.vocab_size);
+    const int64_t count = std::min(shard.rows, shard.vocab_size - begin);
     logits.narrow(1, begin, count)
         .copy_from(all.narrow(0, rank * rows, rows).narrow(1, 0, count), ctx.stream);
   }

@@ -44,15 +44,29 @@ DecoderModel::DecoderModel(const OpContext& ctx, const DecoderSpec& spec, const 
     if (spec_.final_norm) norm_.emplace(ctx, "norm", spec_, dtype_);
     if (width != spec_.hidden_size)
       project_out_ = replicated_parameter(ctx, "project_out.weight", {width, spec_.hidden_size}, dtype_);
-    if (spec_.tie_word_embeddings)
-      lm_head_.emplace(*embedding_);
-    else
-      lm_head_.emplace(ctx, "lm_head", spec_.vocab_size, width, dtype_, spec_.lm_head_bias);
+    make_head(ctx, options.makers);
   }
   rope_table_ = make_rope_table(spec_.rope, max_model_len);
   if (!ctx.device.is_cpu()) rope_table_ = rope_table_.to(ctx.device);
   weight_bytes_ = rope_table_.nbytes();
   for (const Parameter* parameter : parameters()) weight_bytes_ += parameter->tensor.nbytes();
+}
+
+void DecoderModel::make_head(const OpContext& ctx, const ModelMakers& makers) {
+  if (spec_.tie_word_embeddings) {
+    lm_head_.emplace(*embedding_);
+    return;
+  }
+  const int64_t width = spec_.embedding_width();
+  if (!spec_.quantization_config.empty()) {
+    const LinearOptions options =
+        make_linear_options(makers, ctx, "lm_head", spec_, dtype_, spec_.lm_head_bias);
+    if (options.method) {
+      linear_head_.emplace(ctx, spec_.vocab_size, width, options);
+      return;
+    }
+  }
+  lm_head_.emplace(ctx, "lm_head", spec_.vocab_size, width, dtype_, spec_.lm_head_bias);
 }
 
 std::vector<Parameter*> DecoderModel::parameters() {
@@ -66,11 +80,13 @@ std::vector<Parameter*> DecoderModel::parameters() {
   for (DecoderLayer& layer : layers_) append(layer.parameters());
   if (norm_) append(norm_->parameters());
   if (lm_head_) append(lm_head_->parameters());
+  if (linear_head_) append(linear_head_->parameters());
   return result;
 }
 
 void DecoderModel::process_after_load(const OpContext& ctx) {
   for (DecoderLayer& layer : layers_) layer.process_after_load(ctx);
+  if (linear_head_) linear_head_->process_after_load(ctx);
 }
 
 std::vector<KvCacheSpec> DecoderModel::kv_cache_specs() const {
@@ -102,6 +118,13 @@ Tensor DecoderModel::project_out(const OpContext& ctx, const Tensor& hidden) con
   return narrow;
 }
 
+void DecoderModel::run_head(const OpContext& ctx, const Tensor& hidden, const Tensor& logits) const {
+  if (linear_head_)
+    linear_head_->forward(ctx, hidden, logits);
+  else
+    lm_head_->forward(ctx, hidden, logits);
+}
+
 // >>> task 2.4: the model's forward pass over its range of layers
 Tensor DecoderModel::forward(const OpContext& ctx, const ModelInput& input) {
   LADDER_CHECK(input.kv_caches.size() == layers_.size(), "{} layers, but {} KV caches", layers_.size(),
@@ -129,10 +152,10 @@ Tensor DecoderModel::forward(const OpContext& ctx, const ModelInput& input) {
 
 Tensor DecoderModel::compute_logits(const OpContext& ctx, const Tensor& hidden) {
   const ProfileRange range("1.5 LM head");
-  LADDER_CHECK(lm_head_.has_value(), "only the last range of layers has an LM head");
+  LADDER_CHECK(is_last(), "only the last range of layers has an LM head");
   Tensor logits;
   if (tp_group(ctx).rank() == 0) logits = ctx.arena->take({hidden.dim(0), spec_.vocab_size}, DType::f32);
-  lm_head_->forward(ctx, project_out(ctx, hidden), logits);
+  run_head(ctx, project_out(ctx, hidden), logits);
   return logits;
 }
 // <<< task 2.4

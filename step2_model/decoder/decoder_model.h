@@ -5,6 +5,7 @@
 
 #include "step1_layers/embedding/embedding.h"
 #include "step2_model/decoder/decoder_layer.h"
+#include "step2_model/decoder/linear_head.h"
 #include "step2_model/model.h"
 
 namespace ladder {
@@ -35,6 +36,9 @@ class DecoderModel final : public Model {
   void embed(const OpContext& ctx, const ModelInput& input, const Tensor& out) const;
   // Rows [rows, hidden_size] at the width of the head.
   Tensor project_out(const OpContext& ctx, const Tensor& hidden) const;
+  void make_head(const OpContext& ctx, const ModelMakers& makers);
+  // Of whichever kind it is, as LmHead::forward.
+  void run_head(const OpContext& ctx, const Tensor& hidden, const Tensor& logits) const;
 
   DecoderSpec spec_;
   DType dtype_;
@@ -45,9 +49,10 @@ class DecoderModel final : public Model {
   std::optional<Parameter>
       positions_;  // in the first range [position_offset + max_position_embeddings, hidden_size]
   std::vector<DecoderLayer> layers_;
-  std::optional<NormParameters> norm_;    // in the last range
-  std::optional<Parameter> project_out_;  // in the last range [embedding_width, hidden_size]
-  std::optional<LmHead> lm_head_;
+  std::optional<NormParameters> norm_;     // in the last range
+  std::optional<Parameter> project_out_;   // in the last range [embedding_width, hidden_size]
+  std::optional<LmHead> lm_head_;          // in the last range, where it is dense
+  std::optional<LinearHead> linear_head_;  // ... where it is not
   Tensor rope_table_;
   int64_t weight_bytes_ = 0;  // of parameters() and the table
 };

@@ -31,7 +31,7 @@ constexpr TensorName kNames[] = {
     {"decoder.project_in.weight", "project_in.weight"},
     {"decoder.project_out.weight", "project_out.weight"},
     {"decoder.final_layer_norm.*", "norm.*"},
-    {"lm_head.weight", "lm_head.weight"},
+    {"lm_head.*", "lm_head.*"},
     {"decoder.layers.#.self_attn_layer_norm.*", "layers.#.input_layernorm.*"},
     {"decoder.layers.#.final_layer_norm.*", "layers.#.post_attention_layernorm.*"},
     {"decoder.layers.#.self_attn.q_proj.*", "layers.#.qkv_proj.*", 0},

@@ -26,7 +26,7 @@ std::span<const TensorName> llama_tensor_names() {
   static constexpr TensorName names[] = {
       {"embed_tokens.weight", "embed_tokens.weight"},
       {"norm.weight", "norm.weight"},
-      {"lm_head.weight", "lm_head.weight"},
+      {"lm_head.*", "lm_head.*"},
       {"layers.#.input_layernorm.weight", "layers.#.input_layernorm.weight"},
       {"layers.#.post_attention_layernorm.weight", "layers.#.post_attention_layernorm.weight"},
       {"layers.#.self_attn.q_proj.*", "layers.#.qkv_proj.*", 0},

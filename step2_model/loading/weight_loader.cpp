@@ -38,6 +38,8 @@ bool is_at_an_end(const DecoderSpec& spec, std::string_view parameter) {
   if (parameter == "norm.weight") return spec.final_norm;
   if (parameter == "norm.bias") return spec.final_norm && spec.norm == NormKind::layer_norm;
   if (parameter == "lm_head.bias") return spec.lm_head_bias;
+  if (parameter.starts_with("lm_head.") && !spec.quantization_config.empty() && !spec.tie_word_embeddings)
+    return true;
   if (parameter == "embed_positions.weight") return spec.learned_positions;
   if (parameter == "project_in.weight" || parameter == "project_out.weight") return spec.embedding_size > 0;
   return parameter == "embed_tokens.weight" || parameter == "lm_head.weight";

@@ -59,16 +59,23 @@ class Halves final : public LinearMethod {
   }
 };
 
-// The golden checkpoint with every linear's weight (of this layer) halved and renamed, and a quantization_config.
-void write_halves(const testing::TemporaryFolder& folder, const std::string& layer = "layers.") {
+// "...o_proj.halves" and "lm_head.halves" of the weights of linears; empty: it is none.
+std::string name_of_halves(const std::string& name) {
+  for (const char* end : {"_proj.weight", "lm_head.weight"})
+    if (name.ends_with(end)) return name.substr(0, name.rfind('.')) + ".halves";
+  return "";
+}
+
+// The golden checkpoint with every linear's weight (or of this layer alone) halved and renamed, and a quantization_config.
+void write_halves(const testing::TemporaryFolder& folder, const std::string& layer = "") {
   const Checkpoint checkpoint(kGolden);
   testing::NamedTensors tensors;
   for (const Checkpoint::Entry& entry : checkpoint.entries()) {
     std::string name = entry.info->name;
     Tensor tensor = entry.tensor().to(DType::f32).clone();
-    if (const size_t at = name.find("_proj.weight");
-        at != std::string::npos && name.find(layer) != std::string::npos) {
-      name.replace(at, std::string::npos, "_proj.halves");
+    if (const std::string halves = name_of_halves(name);
+        !halves.empty() && name.find(layer) != std::string::npos) {
+      name = halves;
       for (int64_t i = 0; i < tensor.numel(); ++i) tensor.data<float>()[i] /= 2;
     }
     tensors.emplace_back(name, tensor);
@@ -102,6 +109,7 @@ TEST(Task2_4_ModelMakers, ALinearMethodIsMadeForEveryLinearByName) {
   EXPECT_TRUE(bitwise_equal(logits(*model), logits(*load(kGolden, {}))));
 }
 
+// The head too.
 TEST(Task2_4_ModelMakers, AQuantizedCheckpointFillsTheParametersOfItsMethod) {
   const testing::TemporaryFolder folder;
   write_halves(folder);
@@ -162,7 +170,7 @@ TEST(Task2_4_ModelMakers, CodesAreLoadedAsTheyAreAndNothingElseInTheirPlace) {
       load_as(dtype);
       ADD_FAILURE() << "loaded";
     } catch (const Error& error) {
-      EXPECT_THAT(error.what(), HasSubstr("_proj.halves"));
+      EXPECT_THAT(error.what(), HasSubstr(".halves"));
       EXPECT_THAT(error.what(), HasSubstr(fmt::format("has the dtype f32, expected {}", dtype_name(dtype))));
     }
   const Checkpoint checkpoint(kGolden);
@@ -171,8 +179,8 @@ TEST(Task2_4_ModelMakers, CodesAreLoadedAsTheyAreAndNothingElseInTheirPlace) {
     for (const Checkpoint::Entry& entry : checkpoint.entries()) {
       std::string name = entry.info->name;
       Tensor tensor = entry.tensor();
-      if (const size_t at = name.find("_proj.weight"); at != std::string::npos) {
-        name.replace(at, std::string::npos, "_proj.halves");
+      if (const std::string halves = name_of_halves(name); !halves.empty()) {
+        name = halves;
         tensor = Tensor::zeros(tensor.shape(), dtype);
       }
       tensors.emplace_back(name, tensor);

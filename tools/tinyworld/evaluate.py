@@ -51,6 +51,19 @@ def parses(text):
         return False
 
 
+def answers_of(ladder, model, items, options):
+    """What the model says to each item, greedily."""
+    with tempfile.TemporaryDirectory() as folder:
+        prompts = Path(folder) / "prompts.jsonl"
+        write_lines(prompts, [{field: item[field] for field in ("prompt", "max_tokens", "stop")} for item in items])
+        results = run([str(ladder), "generate", "--model", str(model), "--prompts", str(prompts), "--temperature", "0",
+                       "--format", "jsonl", *options])
+    if len(results) != len(items):
+        sys.exit(f"ladder generate: expected {len(items)} results, got {len(results)}")
+    texts = {result["index"]: result["outputs"][0]["text"] for result in results}
+    return [texts[index] for index in range(len(items))]
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("model", type=Path)
@@ -65,20 +78,14 @@ def main():
     flat = [(task, item) for task, items in tasks.items() for item in items]
 
     with tempfile.TemporaryDirectory() as folder:
-        prompts, texts = Path(folder) / "prompts.jsonl", Path(folder) / "texts.jsonl"
-        fields = ("prompt", "max_tokens", "stop")
-        write_lines(prompts, [{field: item[field] for field in fields} for _, item in flat])
+        texts = Path(folder) / "texts.jsonl"
         write_lines(texts, stories)
-        common = ["--model", str(args.model), "--format", "jsonl", *options]
-        results = run([args.ladder, "generate", "--prompts", str(prompts), "--temperature", "0", *common])
-        summary = run([args.ladder, "score", "--input", str(texts), *common])[-1]["summary"]
-    if len(results) != len(flat):
-        sys.exit(f"ladder generate: expected {len(flat)} results, got {len(results)}")
-
+        summary = run([args.ladder, "score", "--model", str(args.model), "--input", str(texts), "--format", "jsonl",
+                       *options])[-1]["summary"]
     answers = {task: [] for task in tasks}
-    for result in results:
-        task, item = flat[result["index"]]
-        answers[task].append((result["outputs"][0]["text"], item))
+    texts = answers_of(args.ladder, args.model, [item for _, item in flat], options)
+    for (task, item), text in zip(flat, texts):
+        answers[task].append((text, item))
     print("| task | items | right | aim |\n|---|---|---|---|")
     for task, pairs in answers.items():
         right = sum(w.is_right(task, text, item["answer"]) for text, item in pairs)

@@ -21,11 +21,13 @@ ReadGroups one_group(const StoredLinear& linear, std::vector<std::string> ignore
   return {.groups = {{{"Linear"}, linear}}, .ignored = std::move(ignored), .ignore_rule = rule};
 }
 
-// These programs leave the head and the routers as they are, whether the list says so or not.
+// These programs leave the routers as they are, whether the list says so or not, and the head unless "lm_head" is true, which only
+// GPTQ's know.
 std::vector<std::string> dense_modules(const ConfigObject& config, const std::string& key) {
   std::vector<std::string> names = string_list(config, key);
-  for (const char* name : {"lm_head", "mlp.gate", "block_sparse_moe.gate", "mlp.shared_expert_gate"})
+  for (const char* name : {"mlp.gate", "block_sparse_moe.gate", "mlp.shared_expert_gate"})
     names.push_back(name);
+  if (!config.boolean("lm_head", false)) names.push_back("lm_head");
   return names;
 }
 
@@ -43,7 +45,6 @@ void check_common(const ConfigObject& config, std::string_view method) {
   LADDER_CHECK(found == method, "{}: expected {}, found {}", config.name("method"), method,
                json_brief(Json(found)));
   refuse_unless_empty(config, "dynamic", "schemes of single modules are not supported");
-  refuse_unless_empty(config, "lm_head", "a quantized lm_head is not supported");
   refuse_unless_empty(config, "rotation", "rotated activations are not supported");
   refuse_unless_empty(config, "activation", "rounded activations are not supported");
   const std::string words = lower_string(config, "pack_dtype", "int32");
@@ -167,7 +168,7 @@ ReadGroups read_awq(const ConfigObject& config) {
                "{}: stands beside zero_point and says another thing", config.name("sym"));
   // As AutoAWQ reads it: "gate" keeps gate_proj dense too.
   std::vector<std::string> dense = string_list(config, "modules_to_not_convert");
-  dense.push_back("lm_head");
+  if (!config.boolean("lm_head", false)) dense.push_back("lm_head");
   return one_group(linear, std::move(dense), IgnoreRule::substring);
 }
 

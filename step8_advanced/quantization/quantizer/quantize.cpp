@@ -45,10 +45,13 @@ std::string attention_name(std::span<const CheckpointLinear> linears) {
 }
 
 // Without calibration: the checkpoint's weights, and nothing run.
-FinishedLayer round_weights(const Checkpoint& checkpoint, const Recipe& recipe,
+FinishedLayer round_weights(const Checkpoint& checkpoint, const DecoderSpec& spec, const Recipe& recipe,
                             std::span<const CheckpointLinear> linears) {
   const auto weight_of = [&](const CheckpointLinear& linear) {
-    return checkpoint.find(linear.name + ".weight")->tensor().to(DType::f32);
+    const std::string name = weight_name(linear, spec);
+    const Checkpoint::Entry* weight = checkpoint.find(name);
+    LADDER_CHECK(weight != nullptr, "{}: no tensor {}", checkpoint.directory().string(), name);
+    return weight->tensor().to(DType::f32);
   };
   FinishedLayer finished;
   for (const CheckpointLinear& linear : linears) {
@@ -72,7 +75,7 @@ FinishedLayer round_weights(const Checkpoint& checkpoint, const Recipe& recipe,
 // stage rounds is ignored by name. Weights that are only pruned are dense ones with zeros in them, of which a reader need not know.
 Json quantization_config(const Recipe& recipe, const std::vector<CheckpointLinear>& linears) {
   std::vector<int64_t> counts(recipe.stages.size());
-  std::vector<std::string> ignore = {"lm_head"};
+  std::vector<std::string> ignore;
   for (const CheckpointLinear& linear : linears) {
     if (linear.is_rounded())
       ++counts[static_cast<size_t>(linear.stage)];
@@ -126,10 +129,10 @@ Json report_json(const QuantizeReport& report, const Recipe& recipe) {
 // The result, whole, below `folder`: the checkpoint's tensors in its order, each rounded weight replaced by what stands for it.
 void write_result(const std::filesystem::path& folder, const QuantizeOptions& options,
                   const Checkpoint& checkpoint, const FinishedLayers& done,
-                  const std::vector<CheckpointLinear>& linears, int64_t num_layers, QuantizeReport& report) {
+                  const std::vector<CheckpointLinear>& linears, QuantizeReport& report) {
   std::map<std::string, std::vector<NamedTensor>> instead;  // of "<linear>.weight"; norms of themselves
-  std::vector<NamedTensor> behind;                          // scales of keys and values
-  for (int64_t layer = 0; layer < num_layers; ++layer) {
+  std::vector<NamedTensor> behind;  // scales of keys and values, and a head that was the embedding
+  for (int64_t layer = 0; done.has(layer); ++layer) {
     for (NamedTensor& one : done.stored(layer)) {
       const std::string weight = one.name.substr(0, one.name.rfind('.')) + ".weight";
       if (checkpoint.find(one.name) != nullptr)
@@ -155,6 +158,8 @@ void write_result(const std::filesystem::path& folder, const QuantizeOptions& op
   OrderedJson config = parse_ordered_json(read_text_file(options.model / "config.json"), "config.json");
   if (std::any_of(linears.begin(), linears.end(), [](const auto& one) { return one.is_rounded(); }))
     config["quantization_config"] = quantization_config(options.recipe, linears);
+  // Codes of its own: no longer the embedding's table.
+  if (linears.back().is_rounded()) config["tie_word_embeddings"] = false;
   write_file_atomically(folder / "config.json", config.dump(2) + "\n");
   copy_other_files(options.model, folder);
   write_file_atomically(folder / "quantize_report.json", report_json(report, options.recipe).dump(1) + "\n");
@@ -205,6 +210,7 @@ QuantizeEstimate estimate_quantize(const QuantizeOptions& options, const Decoder
   int64_t largest_k = 0;
   for (const CheckpointLinear& linear : linears) {
     const double share = linear.expert < 0 ? 1 : share_of_experts;
+    if (linear.is_head && !linear.is_changed()) continue;
     layer_elements[linear.layer] += linear.n * linear.k;
     met_elements[linear.layer] += share * static_cast<double>(linear.n * linear.k);
     if (!linear.is_changed()) continue;
@@ -276,7 +282,7 @@ QuantizeReport quantize(const OpContext& ctx, const QuantizeOptions& options) {
     }
     if (!was_done) {
       finished = calibrates ? quantize_layer(*watched, options.recipe, of, options.texts, hidden)
-                            : round_weights(checkpoint, options.recipe, of);
+                            : round_weights(checkpoint, spec, options.recipe, of);
       for (const FinishedLinear& one : finished.linears)
         for (const CheckpointLinear& linear : of)
           if (linear.name == one.report.name) stages.push_back(stages_of(options.recipe, linear).round);
@@ -296,10 +302,18 @@ QuantizeReport quantize(const OpContext& ctx, const QuantizeOptions& options) {
     for (const FinishedLinear& one : finished.linears) report.linears.push_back(one.report);
     if (options.progress) options.progress(layer + 1, spec.num_layers);
   }
+  if (const CheckpointLinear& head = linears.back(); head.is_changed()) {
+    const RecipeStage* stage = stages_of(options.recipe, head).round;
+    if (!done.has(head.layer))
+      done.save(head.layer, round_weights(checkpoint, spec, options.recipe, {&head, 1}), {&stage, 1});
+    report.linears.push_back(done.load(head.layer).linears.at(0).report);
+    if (spec.tie_word_embeddings && options.say)
+      options.say("lm_head: was the embedding's table, which stays as it is: it is stored beside it");
+  }
 
   const std::filesystem::path unfinished = partial / "result";
   std::filesystem::remove_all(unfinished);
-  write_result(unfinished, options, checkpoint, done, linears, spec.num_layers, report);
+  write_result(unfinished, options, checkpoint, done, linears, report);
   std::filesystem::rename(unfinished, options.output);
   std::filesystem::remove_all(partial);
   return report;

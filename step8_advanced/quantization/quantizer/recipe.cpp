@@ -181,15 +181,25 @@ std::vector<bool> named_by(const std::vector<std::string>& patterns, bool target
     const NamePattern one(pattern, fmt::format("{}: {}", stage.where, list));
     bool any = false;
     for (size_t i = 0; i < linears.size(); ++i)
-      if (!(targets && linears[i].is_router) && one.names(linears[i].name)) named[i] = any = true;
-    LADDER_CHECK(any || pattern == "lm_head",
-                 "{}: {} {}: it names none of the {} linears; they are called as {} is", stage.where, list,
-                 json_brief(Json(pattern)), linears.size(), linears.empty() ? "" : linears[0].name);
+      if (!(targets && linears[i].is_router) && !(linears[i].is_head && pattern == "Linear") &&
+          one.names(linears[i].name))
+        named[i] = any = true;
+    LADDER_CHECK(any, "{}: {} {}: it names none of the {} linears; they are called as {} is", stage.where,
+                 list, json_brief(Json(pattern)), linears.size(), linears.empty() ? "" : linears[0].name);
   }
   return named;
 }
 
+// Calibration looks at what goes through the layers, and ends before the head.
+void check_head(const RecipeStage& stage) {
+  LADDER_CHECK(stage.method == QuantizationMethod::rtn && !stage.needs_calibration(),
+               "{}: lm_head by {}{}: expected rtn without such scales, or lm_head in ignore", stage.where,
+               method_name(stage.method),
+               stage.method == QuantizationMethod::rtn ? " with a scale of its inputs" : "");
+}
+
 void check_shape(const RecipeStage& stage, const CheckpointLinear& linear) {
+  if (linear.is_head) check_head(stage);
   LADDER_CHECK(linear.expert < 0 || stage.actorder != ActivationOrder::group,
                "{}: actorder group: each expert has an order of its own ({}), expected weight or none",
                stage.where, linear.name);
@@ -309,10 +319,20 @@ std::vector<CheckpointLinear> find_linears(const Checkpoint& checkpoint, const D
     linear.is_router = !find_tensor_target(family, linear.name + ".weight_scale");
     linears.push_back(std::move(linear));
   }
+  CheckpointLinear head{.name = "lm_head", .linear = "lm_head", .layer = spec.num_layers, .is_head = true};
+  head.n = spec.vocab_size;
+  head.k = spec.embedding_width();
+  linears.push_back(std::move(head));
   std::sort(linears.begin(), linears.end(), [](const CheckpointLinear& a, const CheckpointLinear& b) {
     return std::tie(a.layer, a.linear, a.part) < std::tie(b.layer, b.linear, b.part);
   });
   return linears;
+}
+
+std::string weight_name(const CheckpointLinear& linear, const DecoderSpec& spec) {
+  if (linear.is_head && spec.tie_word_embeddings)
+    return checkpoint_name_of(family_of(spec.architecture), "embed_tokens.weight", 0);
+  return linear.name + ".weight";
 }
 
 LinearStages stages_of(const Recipe& recipe, const CheckpointLinear& linear) {

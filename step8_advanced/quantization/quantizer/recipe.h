@@ -13,8 +13,9 @@
 //   scheme        a name of compressed-tensors (W4A16, FP8_DYNAMIC, ...), or a config group of its: weights, input_activations;
 //                 of methods that round, and of sparsegpt, which then prunes and rounds in one loop
 //   targets       ["Linear"]: every linear of the decoder layers. Names as checkpoints have them ("model.layers.0.mlp.up_proj"),
-//                 or "re:" and a pattern that matches from the name's beginning on
-//   ignore        [], the same; head, embedding and routers are never rounded
+//                 or "re:" and a pattern that matches from the name's beginning on. "lm_head", or a pattern that names it, is the
+//                 head, by rtn without scales of inputs that calibration finds; a tied one gets a table of its own
+//   ignore        [], the same; embedding and routers are never rounded
 //   gptq          actorder ("weight"; "group", "none"), damping (0.01), block_size (128), clipped_grids (false)
 //   sparsegpt     damping, block_size; with a scheme actorder ("weight"; "none") and clipped_grids, as gptq
 //   smoothquant   smoothing_strength (0.5)
@@ -87,9 +88,11 @@ struct CheckpointLinear {
   int64_t expert = -1;  // whose it is, by its number in the layer; -1: no expert's
   int64_t n = 0, k = 0;
   bool is_router = false;  // it weighs experts, a shared one too: never rounded, whatever names it
-  int stage = -1;          // of the recipe, that rounds it; -1: none
-  int smooth_stage = -1;   // that smooths it
-  int prune_stage = -1;    // that prunes it; equal to `stage`: in one loop
+  bool is_head =
+      false;       // "lm_head", whose layer is the one behind the last; a target names it, "Linear" does not
+  int stage = -1;  // of the recipe, that rounds it; -1: none
+  int smooth_stage = -1;  // that smooths it
+  int prune_stage = -1;   // that prunes it; equal to `stage`: in one loop
 
   bool is_rounded() const { return stage >= 0; }
   bool is_changed() const { return stage >= 0 || prune_stage >= 0; }
@@ -102,13 +105,16 @@ struct LinearStages {
 };
 LinearStages stages_of(const Recipe& recipe, const CheckpointLinear& linear);
 
-// All linears of the model's layers, those of one layer together and in the order of their part in the layer's. Error: weights that
-// are no floats (a checkpoint that is quantized already).
+// All linears of the model's layers, those of one layer together and in the order of their part in the layer's, and the head behind
+// them. Error: weights that are no floats (a checkpoint that is quantized already).
 std::vector<CheckpointLinear> find_linears(const Checkpoint& checkpoint, const DecoderSpec& spec);
+
+// The checkpoint's tensor that a linear multiplies by: "<name>.weight", or the embedding's of a head that is tied to it.
+std::string weight_name(const CheckpointLinear& linear, const DecoderSpec& spec);
 
 // Sets `stage`, `smooth_stage` and `prune_stage`. Error, naming stage, pattern or linear: a target or an entry of `ignore` that names none of the
 // linears, a linear that two stages round or prune, or that is pruned after it was rounded, parts of one merged linear (q, k, v; all
-// experts' gates and ups) that differ, experts with act-order `group` (each has an order of its own, and the parts share one), a group that does not divide k, fours that do not divide k or a group.
+// experts' gates and ups) that differ, experts with act-order `group` (each has an order of its own, and the parts share one), a head with a method that looks at its inputs, a group that does not divide k, fours that do not divide k or a group.
 void assign_stages(const Recipe& recipe, std::span<CheckpointLinear> linears);
 
 }  // namespace ladder

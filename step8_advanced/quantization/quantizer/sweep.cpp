@@ -24,7 +24,7 @@ class WeightBits {
  public:
   WeightBits(const Checkpoint& checkpoint, std::span<const CheckpointLinear> linears) {
     for (const CheckpointLinear& linear : linears) {
-      if (linear.is_router) continue;
+      if (linear.is_router || linear.is_head) continue;
       dense_bytes_ += checkpoint.find(linear.name + ".weight")->tensor().nbytes();
       num_weights_ += linear.n * linear.k;
     }

@@ -334,7 +334,9 @@ TEST(Task8_2_Config, ReadsGptq) {
   EXPECT_EQ(weights_of(both).actorder, ActivationOrder::weight);
   EXPECT_THAT(refusal(with(both, "format", "gptq_v2")), AllOf(HasSubstr("format"), HasSubstr("gptq_v2")));
   EXPECT_THAT(refusal(with(both, "method", "awq")), HasSubstr("method"));
-  EXPECT_THAT(refusal(with(both, "lm_head", true)), HasSubstr("lm_head"));
+  EXPECT_EQ(of(parse(both), "lm_head"), std::nullopt);
+  EXPECT_TRUE(of(parse(with(both, "lm_head", true)), "lm_head").has_value());
+  EXPECT_THAT(refusal(with(both, "lm_head", "yes")), HasSubstr("lm_head"));
   EXPECT_THAT(refusal(with(both, "pack_dtype", "int16")), HasSubstr("pack_dtype"));
   EXPECT_THAT(refusal(with(both, "rotation", "hadamard")), HasSubstr("rotation"));
   EXPECT_THAT(refusal(with(json, "bits", 5)), HasSubstr("bits"));

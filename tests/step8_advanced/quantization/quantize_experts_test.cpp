@@ -96,7 +96,7 @@ TEST(Task8_5_Experts, AreCalledAsTheCheckpointCallsThem) {
     return all;
   };
   auto qwen = names("qwen2_moe_shared");
-  EXPECT_EQ(qwen.size(), 2u * (4 + 6 * 3 + 3 + 2));
+  EXPECT_EQ(qwen.size(), 2u * (4 + 6 * 3 + 3 + 2) + 1u);  // and the head
   const CheckpointLinear& up = qwen.at("model.layers.1.mlp.experts.3.up_proj");
   EXPECT_EQ(up.linear, "layers.1.experts.gate_up");
   EXPECT_EQ(up.expert, 3);
@@ -125,7 +125,10 @@ TEST(Task8_5_Experts, PatternsNameThemAndNeverARouter) {
   for (const CheckpointLinear& linear :
        assigned(rtn + R"(, "targets": ["re:.*mlp.experts[.].*"]}, )" + rtn +
                 R"(, "ignore": ["re:.*mlp.experts.*", "re:.*mlp.gate$", "lm_head"]})"))
-    EXPECT_EQ(linear.stage, linear.is_router ? -1 : linear.expert >= 0 ? 0 : 1) << linear.name;
+    EXPECT_EQ(linear.stage, linear.is_router || linear.is_head ? -1
+                            : linear.expert >= 0               ? 0
+                                                               : 1)
+        << linear.name;
   EXPECT_THAT(error_of([&] { assigned(rtn + R"(, "targets": ["re:.*mlp.gate$"]})"); }),
               HasSubstr("re:.*mlp.gate$"));
   // What the engine cannot read back is not written.
@@ -189,17 +192,19 @@ TEST_P(Task8_5_ExpertFiles, ComputeWhatTheRoundedWeightsDo) {
   const QuantizeReport report = quantize({}, options);
   const std::vector<CheckpointLinear> linears = linears_of(GetParam().model);
   EXPECT_EQ(report.linears.size(), static_cast<size_t>(std::count_if(
-                                       linears.begin(), linears.end(),
-                                       [](const CheckpointLinear& linear) { return !linear.is_router; })));
+                                       linears.begin(), linears.end(), [](const CheckpointLinear& linear) {
+                                         return !linear.is_router && !linear.is_head;
+                                       })));
   const Checkpoint after(folder / "out");
   const auto ignore = load_json(folder / "out" / "config.json")
                           .at("quantization_config")
                           .at("ignore")
                           .get<std::vector<std::string>>();
   for (const CheckpointLinear& linear : linears) {
-    EXPECT_EQ(after.find(linear.name + ".weight") != nullptr, linear.is_router) << linear.name;
-    EXPECT_EQ(after.find(linear.name + ".weight_packed") != nullptr, !linear.is_router) << linear.name;
-    EXPECT_EQ(std::count(ignore.begin(), ignore.end(), linear.name), linear.is_router ? 1 : 0) << linear.name;
+    const bool is_dense = linear.is_router || linear.is_head;
+    EXPECT_EQ(after.find(linear.name + ".weight") != nullptr, is_dense) << linear.name;
+    EXPECT_EQ(after.find(linear.name + ".weight_packed") != nullptr, !is_dense) << linear.name;
+    EXPECT_EQ(std::count(ignore.begin(), ignore.end(), linear.name), is_dense ? 1 : 0) << linear.name;
   }
 
   write_decoded(folder / "out", folder / "decoded");

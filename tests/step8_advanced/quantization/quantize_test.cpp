@@ -16,6 +16,7 @@
 #include "step8_advanced/quantization/quantizer/evaluate.h"
 #include "step8_advanced/quantization/quantizer/smooth_layer.h"
 #include "step8_advanced/quantization/quantizer/sweep.h"
+#include "tests/support/numerics.h"
 #include "tests/support/source_folder.h"
 #include "tests/support/temporary_folder.h"
 
@@ -165,6 +166,51 @@ TEST(Task8_5_Quantize, TheFileIsTheFakeQuantizedModel) {
   const auto model = load(folder / "out"), fake = load(folder / "fake");
   const auto clusters = evaluate({}, *model, fake.get(), cut_windows(texts("text.jsonl", 1, 100), 2048), {});
   EXPECT_LT(1000 * estimate(clusters, [](const ClusterSums& sums) { return sums.kl; }).mean, 1e-3);
+}
+
+// A head in codes next to an embedding that keeps its table, which it was until then: the model with the rounded table as its head.
+TEST(Task8_5_Quantize, ATiedHeadGetsCodesOfItsOwn) {
+  TemporaryFolder folder;
+  const QuantizeOptions options = options_of(folder / "out", R"({"stages": [
+    {"method": "rtn", "scheme": "W8A16", "targets": ["re:.*down_proj"]},
+    {"method": "rtn", "scheme": "W4A16", "targets": ["lm_head"]}]})");
+  EXPECT_EQ(quantize({}, options).linears.back().name, "lm_head");
+  const Json config = load_json(folder / "out" / "config.json");
+  EXPECT_EQ(config.at("tie_word_embeddings"), false);
+  EXPECT_THAT(config.at("quantization_config").at("ignore").dump(), ::testing::Not(HasSubstr("lm_head")));
+  std::filesystem::create_directory(folder / "fake");
+  const Checkpoint of_out(folder / "out"), original(tinyworld());
+  EXPECT_EQ(of_out.find("lm_head.weight"), nullptr);
+  const Tensor table = original.find("model.embed_tokens.weight")->tensor();
+  ASSERT_TRUE(testing::bitwise_equal(of_out.find("model.embed_tokens.weight")->tensor(), table));
+  std::vector<NamedTensor> tensors;
+  for (const Checkpoint::Entry& entry : of_out.entries())
+    if (!entry.info->name.starts_with("lm_head.")) tensors.push_back({entry.info->name, entry.tensor()});
+  const FinishedLinear head =
+      quantize_linear("lm_head", table.to(DType::f32), {.round = &options.recipe.stages[1]}, {}, 0);
+  tensors.push_back({"lm_head.weight", head.values()});
+  write_checkpoint(folder / "fake", tensors);
+  Json dense_head = config;
+  dense_head["quantization_config"]["ignore"].push_back("lm_head");
+  testing::write_file(folder / "fake" / "config.json", dense_head.dump());
+  const auto model = load(folder / "out"), fake = load(folder / "fake"), base = load(tinyworld());
+  const auto windows = cut_windows(texts("text.jsonl", 1, 100), 2048);
+  const auto kl = [&](Model& to) {
+    return 1000 *
+           estimate(evaluate({}, *model, &to, windows, {}), [](const auto& sums) { return sums.kl; }).mean;
+  };
+  EXPECT_LT(kl(*fake), 1e-3);
+  EXPECT_GT(kl(*base), 0.1);
+}
+
+TEST(Task8_5_Quantize, AHeadByItselfIsQuantizedToo) {
+  TemporaryFolder folder;
+  QuantizeOptions options = small_options_of(
+      folder / "out", R"({"stages": [{"method": "rtn", "scheme": "FP8_DYNAMIC", "targets": ["lm_head"]}]})");
+  options.model = testing::source_folder() / "tests" / "goldens" / "qwen3_untied";
+  EXPECT_EQ(quantize({}, options).linears.size(), 1u);
+  EXPECT_EQ(Checkpoint(folder / "out").find("lm_head.weight")->info->dtype, DType::f8_e4m3);
+  EXPECT_NO_THROW(load(folder / "out"));
 }
 
 TEST(Task8_5_Quantize, MixedPrecisionLoads) {

@@ -1,9 +1,7 @@
 // Task 8.2: models that other programs quantized and wrote, against the logits of a reader in double precision
 // (tools/goldens/make_quantized_checkpoints.py).
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include "step1_layers/core/error.h"
 #include "step1_layers/distributed/local_group.h"
 #include "step2_model/model.h"
 #include "step8_advanced/quantization/config/quantization_config.h"
@@ -18,16 +16,8 @@ namespace {
 
 const std::filesystem::path kGoldens = testing::source_folder() / "tests/goldens/quantized";
 
-const std::string kQuantizedHead = "ct_w8a16_with_head";
-
-std::vector<std::string> served_names() {
-  std::vector<std::string> names = testing::golden_names(kGoldens);
-  std::erase(names, kQuantizedHead);
-  return names;
-}
-
 class Task8_2_Goldens : public ::testing::TestWithParam<std::string> {};
-INSTANTIATE_TEST_SUITE_P(Checkpoints, Task8_2_Goldens, ::testing::ValuesIn(served_names()),
+INSTANTIATE_TEST_SUITE_P(Checkpoints, Task8_2_Goldens, ::testing::ValuesIn(testing::golden_names(kGoldens)),
                          [](const auto& info) { return info.param; });
 
 void expect_logits(const OpContext& ctx, const testing::GoldenCheckpoint& golden) {
@@ -59,15 +49,6 @@ TEST_P(Task8_2_Goldens, GiveTheLogitsOfTheOracle) {
     ctx.parallel = &parallel;
     expect_logits(ctx, golden);
   });
-}
-
-TEST(Task8_2_Makers, AGoldenWithAQuantizedHeadIsRefusedByName) {
-  try {
-    expect_logits({}, testing::load_golden(kGoldens / kQuantizedHead));
-    ADD_FAILURE() << "loaded";
-  } catch (const Error& error) {
-    EXPECT_THAT(error.what(), ::testing::HasSubstr("lm_head is quantized"));
-  }
 }
 
 }  // namespace

@@ -59,16 +59,25 @@ bool is_linear(const std::string& name) {
   return false;
 }
 
-// The width of experts, which some formats want in words of eight codes.
+// The width of experts, and the vocabulary of a head in codes, which some formats want in words of eight codes.
 int64_t whole_words(int64_t size) {
   return (size + 7) / 8 * 8;
+}
+
+const std::string kHead = "lm_head.weight", kEmbedding = "model.embed_tokens.weight";
+
+// With rows of random numbers behind the others.
+Tensor with_more_rows(Random& random, const Tensor& table, int64_t rows) {
+  const Tensor result = random.normal({rows, table.dim(1)}, DType::f32);
+  result.rows(table.dim(0)).copy_from(table.to(DType::f32));
+  return result;
 }
 
 // A golden checkpoint whose linears have random weights: in `quantized` stored so, under this quantization_config; in
 // `dense` as the matrices that these stand for.
 void write_twins(Random& random, const std::string& of, const StoredLinear& stored,
                  const Json& quantization_config, const testing::TemporaryFolder& quantized,
-                 const testing::TemporaryFolder& dense) {
+                 const testing::TemporaryFolder& dense, bool with_head = false) {
   const std::filesystem::path golden = kGoldens / of;
   const Checkpoint checkpoint(golden);
   const QuantizationArgs& args = stored.scheme.weights;
@@ -76,8 +85,9 @@ void write_twins(Random& random, const std::string& of, const StoredLinear& stor
   std::map<int64_t, std::vector<int32_t>> orders;  // of all linears with so many input features
   for (const Checkpoint::Entry& entry : checkpoint.entries()) {
     const std::string& name = entry.info->name;
-    const Tensor tensor = entry.tensor();
-    if (!is_linear(name)) {
+    Tensor tensor = entry.tensor();
+    if (with_head && name == kEmbedding) tensor = with_more_rows(random, tensor, whole_words(tensor.dim(0)));
+    if (!is_linear(name) && !(with_head && name == kHead)) {
       codes.emplace_back(name, tensor);
       matrices.emplace_back(name, tensor);
       continue;
@@ -95,6 +105,7 @@ void write_twins(Random& random, const std::string& of, const StoredLinear& stor
   Json config = load_json(golden / "config.json");
   if (config.contains("moe_intermediate_size"))
     config["moe_intermediate_size"] = whole_words(config["moe_intermediate_size"]);
+  if (with_head) config["vocab_size"] = whole_words(config["vocab_size"]);
   testing::write_file(dense / "config.json", config.dump());
   config["quantization_config"] = quantization_config;
   testing::write_file(quantized / "config.json", config.dump());
@@ -197,7 +208,6 @@ TEST(Task8_2_Makers, QuantizedExpertsComputeWhatTheirDenseTwinsDo) {
 // Of the files that other programs wrote: and those of four bits take less than a third of the same in bf16.
 TEST(Task8_2_Makers, WeightsAreCountedAsTheyAreStored) {
   for (const std::string& name : testing::golden_names(kGoldens / "quantized")) {
-    if (name == "ct_w8a16_with_head") continue;  // refused
     SCOPED_TRACE(name);
     const auto model = load(kGoldens / "quantized" / name);
     expect_counted_weights(*model, {}, 0);
@@ -242,9 +252,64 @@ Json int8_config(const Json& ignore) {
   return config;
 }
 
-TEST(Task8_2_Makers, AQuantizedHeadIsRefusedByName) {
-  EXPECT_THAT(error_with("qwen3_untied", int8_config(Json::array())),
-              AllOf(HasSubstr("quantization_config"), HasSubstr("lm_head")));
+// As the programs that quantize a head too write it.
+Json with_head(Json config) {
+  config.erase("modules_to_not_convert");
+  if (config.contains("ignore"))
+    config["ignore"] = {"re:.*gate$"};
+  else
+    config["lm_head"] = true;
+  return config;
+}
+
+// On two ranks each of them has 68 rows of 136: eight and a half words of codes.
+TEST(Task8_2_Makers, AQuantizedHeadComputesWhatItsDenseTwinDoes) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  for (const Written& written : written_formats()) {
+    SCOPED_TRACE(testing::describe(written.stored));
+    const testing::TemporaryFolder quantized, dense;
+    write_twins(random, "qwen3_untied", written.stored, with_head(written.config), quantized, dense, true);
+    const Tensor expected = logits(*load(dense.path()));
+    const auto columns = expected.dim(1);
+    ASSERT_EQ(columns, 136);
+    const auto model = load(quantized.path());
+    expect_counted_weights(*model, {}, 0);
+    EXPECT_TRUE(
+        testing::close_to(testing::to_double(logits(*model)), testing::to_double(expected), columns, 1e-4));
+    run_ranks(2, [&](int rank, const ParallelContext& parallel) {
+      OpContext ctx;
+      ctx.parallel = &parallel;
+      const auto of_rank = load(quantized.path(), ctx);
+      RunnerConfig two_ranks;
+      two_ranks.tensor_parallel_size = 2;
+      expect_counted_weights(*of_rank, two_ranks, rank);
+      const Tensor of_ranks = logits(*of_rank, ctx);
+      if (rank != 0) return;
+      EXPECT_TRUE(
+          testing::close_to(testing::to_double(of_ranks), testing::to_double(expected), columns, 1e-4));
+    });
+  }
+}
+
+// Of a pipeline the last stage alone has a head, and the first one does not take its codes for somebody else's.
+TEST(Task8_2_Makers, AStageWithoutAHeadLeavesItsCodes) {
+  const std::filesystem::path folder = kGoldens / "quantized" / "ct_w8a16_with_head";
+  ModelOptions options;
+  options.makers.linear_method = make_quantized_linear_methods();
+  options.layer_end = 1;
+  EXPECT_NO_THROW(load_model({}, folder, load_decoder_spec(folder), options));
+}
+
+// A tied head is the embedding's table, so codes of its own are in nobody's place.
+TEST(Task8_2_Makers, CodesOfATiedHeadAreRefusedByName) {
+  const testing::TemporaryFolder folder;
+  const std::filesystem::path golden = kGoldens / "quantized" / "ct_w8a16_with_head";
+  std::filesystem::copy_file(golden / "model.safetensors", folder / "model.safetensors");
+  Json config = load_json(golden / "config.json");
+  config["tie_word_embeddings"] = true;
+  testing::write_file(folder / "config.json", config.dump());
+  EXPECT_THAT(error_of([&] { load(folder.path()); }), HasSubstr("unexpected: \"lm_head.weight_"));
 }
 
 TEST(Task8_2_Makers, ExpertsThatAreStoredDifferentlyAreRefusedByName) {

@@ -23,6 +23,7 @@ std::vector<CheckpointLinear> tinyworld_linears() {
 std::vector<CheckpointLinear> assigned(const std::string& recipe) {
   std::vector<CheckpointLinear> linears = tinyworld_linears();
   assign_stages(parse_recipe(recipe, "recipe.json", DType::bf16), linears);
+  if (!linears.back().is_changed()) linears.pop_back();  // the head
   return linears;
 }
 
@@ -44,7 +45,8 @@ int count_of(const std::vector<CheckpointLinear>& linears, int stage) {
 
 TEST(Task8_5_Recipe, FindsTheLinearsOfEveryLayer) {
   const std::vector<CheckpointLinear> linears = tinyworld_linears();
-  ASSERT_EQ(linears.size(), 8u * 7u);  // no norm, no embedding
+  ASSERT_EQ(linears.size(), 8u * 7u + 1u);  // no norm, no embedding
+  EXPECT_TRUE(linears.back().is_head);
   int64_t layer = 0;
   for (const CheckpointLinear& linear : linears) {
     EXPECT_GE(linear.layer, layer);
@@ -65,6 +67,27 @@ TEST(Task8_5_Recipe, MixesPrecisionsByName) {
   EXPECT_EQ(count_of(linears, -1), 1);
   for (const CheckpointLinear& linear : linears)
     EXPECT_EQ(linear.stage == 0, linear.name.ends_with("down_proj")) << linear.name;
+}
+
+// "Linear" are those of the layers, whatever class a head is of.
+TEST(Task8_5_Recipe, TheHeadIsRoundedWhereAPatternNamesIt) {
+  const std::string layers = R"({"method": "gptq", "scheme": "W4A16"})";
+  const auto stages = [](const std::string& all) { return "{\"stages\": [" + all + "]}"; };
+  const auto has_head = [](const std::vector<CheckpointLinear>& linears) { return linears.back().is_head; };
+  EXPECT_FALSE(has_head(assigned(stages(layers))));
+  EXPECT_FALSE(has_head(assigned(stages(R"({"method": "rtn", "scheme": "W4A16", "ignore": ["lm_head"]})"))));
+  for (const char* pattern : {"lm_head", "re:lm_.*"}) {
+    const auto linears = assigned(stages(
+        fmt::format(R"({}, {{"method": "rtn", "scheme": "W8A8", "targets": ["{}"]}})", layers, pattern)));
+    ASSERT_TRUE(has_head(linears));
+    EXPECT_EQ(count_of(linears, 1), 1);
+    EXPECT_EQ(linears.back().name, "lm_head");
+    EXPECT_EQ(linears.back().n, 3072);
+    EXPECT_EQ(linears.back().k, 256);
+  }
+  for (const char* stage : {R"("method": "gptq", "scheme": "W4A16")", R"("method": "awq", "scheme": "W4A16")",
+                            R"("method": "rtn", "scheme": "FP8")", R"("method": "magnitude")"})
+    expect_refused(stages(fmt::format(R"({{{}, "targets": ["lm_head"]}})", stage)), "lm_head", "rtn");
 }
 
 TEST(Task8_5_Recipe, ReadsOptionsAndSchemes) {
