@@ -151,7 +151,9 @@ int run_command_line(int argc, char** argv) {
   if (nodes && started_by_mpirun())
     return report("error", "--nnodes: expected without mpirun, which starts the ranks of all hosts itself",
                   2);
-  if (nodes) return run_on_nodes(*nodes, argc, argv, run);
+  // Says what a rank would have, without any.
+  const bool only_says = argv[1] == std::string_view("info");
+  if (nodes && !only_says) return run_on_nodes(*nodes, argc, argv, run);
   return started_by_mpirun() ? run_as_rank(argc, argv, run) : run();
 }
 

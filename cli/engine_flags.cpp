@@ -1,5 +1,7 @@
 #include "cli/engine_flags.h"
 
+#include <algorithm>
+#include <charconv>
 #include <iterator>
 #include <numeric>
 
@@ -38,11 +40,20 @@ LoadFormat parse_load_format(const std::string& name) {
   return name == "dummy" ? LoadFormat::dummy : LoadFormat::automatic;
 }
 
-// Of an address of a transport (step8_advanced/disaggregation/transport/kv_channel.h): every listener gets another one.
-bool is_a_free_port(std::string_view address) {
-  const std::string_view place = address.substr(0, address.find('?'));
-  return place == "tcp://0" || place == "ucx://0" ||
-         ((place.starts_with("tcp://") || place.starts_with("ucx://")) && place.ends_with(":0"));
+// "17,15": a number for each stage. Sums of them are no trouble.
+std::vector<int64_t> parse_stage_layers(const std::string& text) {
+  constexpr int64_t kMost = 1 << 16;
+  std::vector<int64_t> layers;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    int64_t count = 0;
+    const auto [rest, error] = std::from_chars(text.data() + begin, text.data() + end, count);
+    LADDER_CHECK(error == std::errc() && rest == text.data() + end && count >= 1 && count <= kMost,
+                 "--pipeline-layers {}: expected numbers like 17,15, each 1 to {}", text, kMost);
+    layers.push_back(count);
+    begin = end + 1;
+  }
+  return layers;
 }
 
 bool several_gpus(const RunnerConfig& runner) {
@@ -228,10 +239,7 @@ void EngineFlags::add_ranks(CLI::App& app) {
       ->group(group);
   app.add_option("--pipeline-layers", pipeline_layers_,
                  "layers of each stage, e.g. 17,15 [so that the slowest stage is as fast as can be]")
-      ->check(whole_in_range(1, 1 << 16))
-      ->delimiter(',')
       ->type_name("N,N,...")
-      ->allow_extra_args(false)
       ->group(group);
   app.add_flag(
          "--enable-expert-parallel", options_.runner.expert_parallel,
@@ -337,6 +345,11 @@ std::vector<std::string> EngineFlags::arguments_of_replica(const EngineOptions& 
   return words;
 }
 
+std::vector<std::string> EngineFlags::arguments_of_instance(const EngineOptions& own,
+                                                            KvTransferRole role) const {
+  return kv_transfer_.with_role(arguments_of_replica(own), role);
+}
+
 void EngineFlags::connect_with_others(EngineOptions& options, const DataParallelFlags* replicas) const {
   const KvTransferConfig config = kv_transfer_.config();
   if (!kv_transfer_.wanted()) return;
@@ -356,11 +369,15 @@ void EngineFlags::connect_with_others(EngineOptions& options, const DataParallel
   LADDER_CHECK(launched_world() == nullptr,
                "--kv-role: keys and values are read from ranks on this machine, expected neither mpirun nor "
                "--nnodes");
-  LADDER_CHECK(
-      ranks_are_threads(options.runner) || options.runner.device.is_cpu(),
-      "--kv-role: keys and values of worker processes are read on the CPU alone, expected --device cpu, "
-      "or one GPU and not --distributed-executor-backend mp");
+  expect_readable_ranks(options.runner, "--kv-role");
   options.makers.kv_connector = kv_transfer_.maker();
+}
+
+void EngineFlags::expect_readable_ranks(const RunnerConfig& runner, const char* flag) const {
+  LADDER_CHECK(ranks_are_threads(runner) || runner.device.is_cpu(),
+               "{}: keys and values of worker processes are read on the CPU alone, expected --device cpu, "
+               "or one GPU and not --distributed-executor-backend mp",
+               flag);
 }
 
 ModelMakers EngineFlags::model_makers() const {
@@ -409,6 +426,19 @@ void EngineFlags::share_out_experts(RunnerConfig& runner, const DataParallelFlag
 }
 
 EngineOptions EngineFlags::options(const DataParallelFlags* replicas) const {
+  EngineOptions options = options_alone(replicas);
+  connect_with_others(options, replicas);
+  return options;
+}
+
+EngineOptions EngineFlags::options_of_instances(int num_producers) const {
+  kv_transfer_.expect_for_instances(num_producers);
+  EngineOptions options = options_alone(nullptr);
+  expect_readable_ranks(options.runner, "--disaggregate");
+  return options;
+}
+
+EngineOptions EngineFlags::options_alone(const DataParallelFlags* replicas) const {
   EngineOptions options = options_;
   options.model = model;
   if (dtype_ != "auto") options.dtype = parse_dtype(dtype_);
@@ -427,14 +457,14 @@ EngineOptions EngineFlags::options(const DataParallelFlags* replicas) const {
       "--data-parallel-split-experts and --enable-expert-parallel: replicas share experts out by their width "
       "or whole, expected one of them");
   if (split_experts || runner.expert_parallel) share_out_experts(runner, replicas);
-  if (!pipeline_layers_.empty()) {
-    LADDER_CHECK(std::ssize(pipeline_layers_) == runner.pipeline_parallel_size,
+  if (pipeline_layers_) {
+    const std::vector<int64_t> layers = parse_stage_layers(*pipeline_layers_);
+    LADDER_CHECK(std::ssize(layers) == runner.pipeline_parallel_size,
                  "--pipeline-layers {}: expected as many numbers as --pipeline-parallel-size, which is {}",
-                 fmt::join(pipeline_layers_, ","), runner.pipeline_parallel_size);
-    std::partial_sum(pipeline_layers_.begin(), pipeline_layers_.end(), std::back_inserter(runner.stage_ends));
+                 *pipeline_layers_, runner.pipeline_parallel_size);
+    std::partial_sum(layers.begin(), layers.end(), std::back_inserter(runner.stage_ends));
   }
   options.makers.executor = executor_maker(runner);
-  connect_with_others(options, replicas);
   LADDER_CHECK(runner.batch.num_kv_blocks == 0 || kv_memory_.empty(),
                "--num-kv-blocks and --kv-memory say the same thing: expected one of them");
   if (!kv_memory_.empty()) runner.kv_memory = parse_bytes(kv_memory_, "--kv-memory");

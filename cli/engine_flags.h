@@ -1,6 +1,7 @@
 #pragma once
 // The flags of the commands that load a model: --model and everything about how it is run.
 #include <CLI/CLI.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -21,12 +22,18 @@ class EngineFlags {
   void add(CLI::App& app, RunnerConfig defaults = {}, std::string model_default = {});
   // Of the engine, or of each of these replicas, where the command has such flags. Error naming the flag.
   EngineOptions options(const DataParallelFlags* replicas = nullptr) const;
+  // Of each of several engines that this program starts as processes, so many of them to compute prompts for the others.
+  // Error naming the flag.
+  EngineOptions options_of_instances(int num_producers) const;
+  bool connects_with_others() const { return kv_transfer_.wanted(); }  // --kv-role
   // The model and its parts alone, for a rank of an engine that another process has: no device is looked at.
   ExecutorOptions parts() const;
   // What was given, to be given to this program again: the same flags in another process.
   std::vector<std::string> arguments() const;
   // The same for one of several replicas, whose device, threads and KV cache are its own.
   std::vector<std::string> arguments_of_replica(const EngineOptions& own) const;
+  // The same for one of options_of_instances(), which has a role.
+  std::vector<std::string> arguments_of_instance(const EngineOptions& own, KvTransferRole role) const;
 
   const NodeFlags& nodes() const { return nodes_; }
   // For each of several replicas that share out experts.
@@ -40,8 +47,10 @@ class EngineFlags {
   bool ranks_are_threads(const RunnerConfig& runner) const;  // of this process
   ExecutorMaker executor_maker(const RunnerConfig& runner) const;
   WorkerProgram worker_program() const;
+  EngineOptions options_alone(const DataParallelFlags* replicas) const;  // connected with nobody
   // Keys and values from and to other engines. Error, naming the flag: an engine that cannot, or several of them.
   void connect_with_others(EngineOptions& options, const DataParallelFlags* replicas) const;
+  void expect_readable_ranks(const RunnerConfig& runner, const char* flag) const;
   // Which ranks share out experts, whole or by their width: of all replicas where they can, else of each stage. Says where none do.
   void share_out_experts(RunnerConfig& runner, const DataParallelFlags* replicas) const;
 
@@ -54,7 +63,7 @@ class EngineFlags {
   std::string executor_backend_ = "auto";
   std::string kv_memory_;
   std::vector<std::string> kernels_;
-  std::vector<int64_t> pipeline_layers_;
+  std::optional<std::string> pipeline_layers_;
   int64_t eplb_step_interval_ = 3000;  // of ExpertBalance
   KvTransferFlags kv_transfer_;
   NodeFlags nodes_;                        // read before all others, node_launch.h

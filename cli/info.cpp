@@ -15,6 +15,7 @@
 #include "step4_runner/memory.h"
 #include "step4_runner/rank_grid.h"
 #include "step7_parallel/data/replica_config.h"
+#include "step7_parallel/hosts/host_world.h"
 #include "step7_parallel/pipeline/split_layers.h"
 #include "step7_parallel/workers/process_rank.h"
 
@@ -316,6 +317,8 @@ void run_info(const EngineFlags& flags, const DataParallelFlags& replicas) {
   const ReplicaRange range = replicas.range();
   const int num_replicas = std::max(range.num_local, 1);  // shares of this machine
   EngineOptions options = flags.options(&replicas);
+  // No other node is asked; what is wrong with this one's flags is said.
+  if (flags.nodes().num_nodes() > 1) (void)flags.nodes().place(num_ranks(options.runner));
   expect_a_gpu_for_each_rank(options.runner, num_ranks(options.runner));
   expect_a_gpu_for_each_replica(options.runner, num_replicas);
   const ModelFolder folder = open_model_folder(options.model);

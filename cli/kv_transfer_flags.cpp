@@ -1,11 +1,13 @@
 #include "cli/kv_transfer_flags.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <memory>
 
 #include "cli/flag_values.h"
 #include "step1_layers/core/error.h"
 #include "step8_advanced/disaggregation/connector/connector.h"
+#include "step8_advanced/disaggregation/transport/kv_channel.h"
 
 namespace ladder {
 
@@ -32,6 +34,17 @@ void report_compression(const KvBodyCounts& counts, const KvLayout& layout) {
 
 }  // namespace
 
+bool is_a_free_port(std::string_view address) {
+  const std::string_view place = address.substr(0, address.find('?'));
+  return place == "tcp://0" || place == "ucx://0" ||
+         ((place.starts_with("tcp://") || place.starts_with("ucx://")) && place.ends_with(":0"));
+}
+
+bool KvTransferFlags::Flag::fits(KvTransferRole role) const {
+  return (of_producers && role != KvTransferRole::consumer) ||
+         (of_consumers && role != KvTransferRole::producer);
+}
+
 void KvTransferFlags::add(CLI::App& app) {
   app.add_option(
          "--kv-role", role_,
@@ -39,66 +52,43 @@ void KvTransferFlags::add(CLI::App& app) {
       ->check(CLI::IsMember({"producer", "consumer", "both"}))
       ->type_name("ROLE")
       ->group(kGroup);
-  app.add_option(
-         "--kv-listen", listen_,
-         "where a producer's readers reach it [tcp://127.0.0.1:0, a free port]; tcp://HOST:PORT?streams=4 over "
-         "so many connections; ucx://HOST:PORT by what UCX finds; shm://NAME and file:///FOLDER are for readers "
-         "on this machine")
-      ->type_name("ADDRESS")
-      ->group(kGroup);
-  app.add_option("--kv-compression", compression_,
-                 "what a producer sends is shortened on the way: none, or zstd, for a slow link [none]")
-      ->check(CLI::IsMember({"none", "zstd"}))
-      ->type_name("METHOD")
-      ->group(kGroup);
-  lease_option_ =
-      app.add_option("--kv-lease", lease_,
-                     "seconds for which a producer keeps a prompt of whose reader it hears nothing")
-          ->check(in_range(0.01, 86400))
-          ->type_name("SECONDS")
-          ->capture_default_str()
-          ->group(kGroup);
-  app.add_option("--kv-max-held", max_held_,
-                 "a producer that keeps so much for readers begins no further prompt [no limit]")
-      ->type_name("BYTES")
-      ->group(kGroup);
-  recompute_option_ = app.add_option("--kv-recompute-threshold", recompute_threshold_,
-                                     "a consumer computes fewer tokens itself")
-                          ->check(whole_in_range(0, 1 << 30))
-                          ->type_name("N")
-                          ->capture_default_str()
-                          ->group(kGroup);
-  app.add_option(
-         "--kv-load-failure-policy", load_failure_policy_,
-         "what becomes of a consumer's request whose prompt does not come: recompute it here, or fail with "
-         "an error [recompute]")
-      ->check(CLI::IsMember({"recompute", "fail"}))
-      ->type_name("POLICY")
-      ->group(kGroup);
-  load_timeout_option_ =
-      app.add_option("--kv-load-timeout", load_timeout_,
-                     "seconds until a consumer waits no longer for a prompt, or a producer for its reader")
-          ->check(in_range(0.01, 86400))
-          ->type_name("SECONDS")
-          ->capture_default_str()
-          ->group(kGroup);
+  const auto add_flag = [&](const char* name, auto& value, const char* type, bool of_producers,
+                            bool of_consumers, const char* help) {
+    CLI::Option* option = app.add_option(name, value, help)->type_name(type)->group(kGroup);
+    flags_.push_back({option, of_producers, of_consumers});
+    return option;
+  };
+  add_flag(
+      "--kv-listen", listen_, "ADDRESS", true, false,
+      "where a producer's readers reach it [tcp://127.0.0.1:0, a free port]; tcp://HOST:PORT?streams=4 over "
+      "so many connections; ucx://HOST:PORT by what UCX finds; shm://NAME and file:///FOLDER are for readers "
+      "on this machine");
+  add_flag("--kv-compression", compression_, "METHOD", true, false,
+           "what a producer sends is shortened on the way: none, or zstd, for a slow link [none]")
+      ->check(CLI::IsMember({"none", "zstd"}));
+  add_flag("--kv-lease", lease_, "SECONDS", true, false,
+           "seconds for which a producer keeps a prompt of whose reader it hears nothing")
+      ->check(in_range(0.01, 86400))
+      ->capture_default_str();
+  add_flag("--kv-max-held", max_held_, "BYTES", true, false,
+           "a producer that keeps so much for readers begins no further prompt [no limit]");
+  add_flag("--kv-recompute-threshold", recompute_threshold_, "N", false, true,
+           "a consumer computes fewer tokens itself")
+      ->check(whole_in_range(0, 1 << 30))
+      ->capture_default_str();
+  add_flag("--kv-load-failure-policy", load_failure_policy_, "POLICY", false, true,
+           "what becomes of a consumer's request whose prompt does not come: recompute it here, or fail with "
+           "an error [recompute]")
+      ->check(CLI::IsMember({"recompute", "fail"}));
+  add_flag("--kv-load-timeout", load_timeout_, "SECONDS", true, true,
+           "seconds until a consumer waits no longer for a prompt, or a producer for its reader")
+      ->check(in_range(0.01, 86400))
+      ->capture_default_str();
 }
 
-KvTransferConfig KvTransferFlags::config() const {
+KvTransferConfig KvTransferFlags::values(KvTransferRole role) const {
   KvTransferConfig config;
-  config.role = role_ == "producer"   ? KvTransferRole::producer
-                : role_ == "consumer" ? KvTransferRole::consumer
-                                      : KvTransferRole::both;
-  const auto expect = [&](bool given, bool fits, const char* flag, const char* roles) {
-    LADDER_CHECK(!given || (wanted() && fits), "{}: expected with --kv-role {}", flag, roles);
-  };
-  expect(!listen_.empty(), config.produces(), "--kv-listen", "producer or both");
-  expect(!compression_.empty(), config.produces(), "--kv-compression", "producer or both");
-  expect(lease_option_->count() > 0, config.produces(), "--kv-lease", "producer or both");
-  expect(!max_held_.empty(), config.produces(), "--kv-max-held", "producer or both");
-  expect(recompute_option_->count() > 0, config.consumes(), "--kv-recompute-threshold", "consumer or both");
-  expect(!load_failure_policy_.empty(), config.consumes(), "--kv-load-failure-policy", "consumer or both");
-  expect(load_timeout_option_->count() > 0, true, "--kv-load-timeout", "producer, consumer or both");
+  config.role = role;
   if (!listen_.empty()) config.listen = listen_;
   config.compress = compression_ == "zstd";
   config.lease = milliseconds(lease_);
@@ -107,6 +97,42 @@ KvTransferConfig KvTransferFlags::config() const {
   config.recompute_threshold = recompute_threshold_;
   if (load_failure_policy_ == "fail") config.load_failure_policy = KvLoadFailurePolicy::fail;
   return config;
+}
+
+KvTransferConfig KvTransferFlags::config() const {
+  const KvTransferRole role = role_ == "producer"   ? KvTransferRole::producer
+                              : role_ == "consumer" ? KvTransferRole::consumer
+                                                    : KvTransferRole::both;
+  for (const Flag& flag : flags_)
+    LADDER_CHECK(flag.option->count() == 0 || (wanted() && flag.fits(role)),
+                 "{}: expected with --kv-role {}{}both", flag.option->get_name(),
+                 flag.of_producers ? "producer or " : "", flag.of_consumers ? "consumer or " : "");
+  return values(role);
+}
+
+void KvTransferFlags::expect_for_instances(int num_producers) const {
+  LADDER_CHECK(
+      !wanted(),
+      "--kv-role {}: --disaggregate gives each of its servers its own, expected only one of the flags",
+      role_);
+  const KvTransferConfig config = values(KvTransferRole::producer);
+  LADDER_CHECK(
+      num_producers == 1 || is_a_free_port(config.listen),
+      "--kv-listen {}: each of {} prefill servers listens at a place of its own, expected a free port: "
+      "tcp://HOST:0",
+      config.listen, num_producers);
+  listen_for_kv(config.listen);  // so that nobody waits for models to be loaded, to hear that it cannot be
+}
+
+std::vector<std::string> KvTransferFlags::with_role(std::vector<std::string> words,
+                                                    KvTransferRole role) const {
+  std::erase_if(words, [&](const std::string& word) {
+    return std::ranges::any_of(flags_, [&](const Flag& flag) {
+      return !flag.fits(role) && word.substr(0, word.find('=')) == flag.option->get_name();
+    });
+  });
+  words.push_back(role == KvTransferRole::producer ? "--kv-role=producer" : "--kv-role=consumer");
+  return words;
 }
 
 std::function<MadeKvConnector(const ExecutorOptions&)> KvTransferFlags::maker() const {

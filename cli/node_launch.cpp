@@ -2,8 +2,11 @@
 
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <cstdio>
+#include <mutex>
 #include <string_view>
+#include <thread>
 
 #include "cli/commands.h"
 #include "cli/flag_values.h"
@@ -19,6 +22,7 @@ namespace ladder {
 namespace {
 
 constexpr std::chrono::seconds kChildTimeout{10};  // of a child's first and last words
+constexpr std::chrono::seconds kSilence{3};        // before a node says that it waits for the others
 
 // A node's first process speaks for the node, once.
 class NodeVoice {
@@ -33,6 +37,22 @@ class NodeVoice {
   std::atomic<bool> has_spoken_;
 };
 
+// Until it is destroyed; a node that was started alone would be silent for a minute.
+std::jthread say_if_it_waits(const HostPlace& place) {
+  if (place.local_rank > 0 || place.arrival <= kSilence) return {};
+  const std::string line = fmt::format(
+      "ladder: node {} of {} waits for {} at {}, until {:g} s have passed (--node-arrival-timeout)\n",
+      place.node, place.num_nodes, place.node == 0 ? "the others" : "node 0", place.master.str(),
+      std::chrono::duration<double>(place.arrival).count());
+  return std::jthread([line](const std::stop_token& stop) {
+    std::mutex mutex;
+    std::unique_lock lock(mutex);
+    std::condition_variable_any changed;
+    changed.wait_for(lock, stop, kSilence, [] { return false; });
+    if (!stop.stop_requested()) std::fputs(line.c_str(), stderr);
+  });
+}
+
 // Meets the others and lives as one of the ranks; the exit code.
 int live_as_rank(const HostPlace& place, const std::function<int()>& command) {
   NodeVoice voice(place.local_rank == 0);
@@ -42,7 +62,9 @@ int live_as_rank(const HostPlace& place, const std::function<int()>& command) {
     std::_Exit(2);
   };
   try {
+    std::jthread waiting = say_if_it_waits(place);
     HostWorld ranks(place, end);
+    waiting = {};
     LaunchedWorld& world = ranks.world();
     if (place.rank() == 0) {
       const int code = run_with_ranks(world, command);

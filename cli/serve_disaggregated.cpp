@@ -34,12 +34,11 @@ constexpr const char* kFlagsOfTheRouter[] = {"--host",
 
 std::vector<std::string> server_arguments(const ServeFlags& flags, const EngineOptions& own, bool prefill) {
   std::vector<std::string> words = {"disaggregated-server"};
-  for (std::string& word : flags.engine.arguments_of_replica(own)) words.push_back(std::move(word));
+  const KvTransferRole role = prefill ? KvTransferRole::producer : KvTransferRole::consumer;
+  for (std::string& word : flags.engine.arguments_of_instance(own, role)) words.push_back(std::move(word));
   for (std::string& word : flags.server.arguments())
     if (std::ranges::find(kFlagsOfTheRouter, word.substr(0, word.find('='))) == std::end(kFlagsOfTheRouter))
       words.push_back(std::move(word));
-  words.push_back(prefill ? "--kv-role=producer" : "--kv-role=consumer");
-  if (prefill) words.push_back("--kv-listen=tcp://127.0.0.1:0");
   return words;
 }
 
@@ -78,8 +77,10 @@ void run_disaggregated(const ServeFlags& flags) {
   LADDER_CHECK(flags.server.api_server_count == 1, "--disaggregate: expected without --api-server-count");
   LADDER_CHECK(!flags.replicas.has_door(),
                "--disaggregate: expected without --data-parallel-size and -backend");
+  LADDER_CHECK(!flags.replicas.headless(), "--disaggregate: expected without --headless");
+  LADDER_CHECK(flags.trace.arguments().empty(), "--disaggregate: expected without --trace");
   LADDER_CHECK(launched_world() == nullptr, "--disaggregate: expected without mpirun and --nnodes");
-  const EngineOptions options = flags.engine.options();
+  const EngineOptions options = flags.engine.options_of_instances(counts.prefill);
   const ServerOptions http_side = server_options(flags.server);
   const ModelFolder folder = open_model_folder(options.model, flags.server.generation_config);
   say_kv_cache(folder.spec, options.runner.kv_cache_dtype);

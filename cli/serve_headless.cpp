@@ -26,6 +26,9 @@ void run_headless(const ServeFlags& flags) {
   LADDER_CHECK(flags.server.api_server_count == 1,
                "--headless: a node has no HTTP, expected no --api-server-count");
   LADDER_CHECK(flags.trace.arguments().empty(), "--headless: expected no --trace, as of several replicas");
+  LADDER_CHECK(!flags.engine.connects_with_others(),
+               "--kv-role: replicas behind another machine's server are connected with nobody, expected no "
+               "--headless; start several servers");
   ReplicaNodeOptions node;
   node.head = flags.replicas.head(flags.engine.nodes());
   node.run = replica_run(range, options);

@@ -65,7 +65,7 @@ struct DataParallelClient::Route {
   // The same, for the client's own threads, which must not keep it from its end and see it live.
   const EngineClient* engine = nullptr;
   int replica = 0;
-  int num_attempts = 0;
+  int num_attempts = 0;  // replicas that have taken it
   bool aborted = false;
 };
 
@@ -218,10 +218,14 @@ bool DataParallelClient::send(const std::shared_ptr<Route>& route) {
       route->client = client;
       route->engine = client.get();
       route->replica = static_cast<int>(chosen);
-      ++route->num_attempts;
     }
     try {
       RequestStream stream = client->submit(request, [this, route] { pump(route); });
+      {
+        // One that refuses is no attempt. Nothing of it ends before the stream is there for pump().
+        std::lock_guard lock(state_->mutex);
+        ++route->num_attempts;
+      }
       std::lock_guard lock(route->mutex);
       route->stream = std::move(stream);
     } catch (const EngineUnavailable&) {

@@ -182,6 +182,8 @@ TEST(Cli_Headless, WhatIsWrongIsOneLine) {
           "--data-parallel-address 0.0.0.0: other machines");
   refused({"--model=" + tinyworld(), "--headless", "--node-timeout=0.5"}, "--node-timeout 0.5");
   refused(of_node(all, 1, 2, {"--data-parallel-hybrid-lb"}), "--headless: a node has no HTTP");
+  refused(of_node(all, 1, 2, {"--kv-role=producer"}), "--kv-role: replicas behind another machine's server");
+  refused(of_node(all, 1, 2, {"--kv-lease=3"}), "--kv-lease: expected with --kv-role");
   refused(of_node(of_all(3, "1"), 1, 2, {"--node-arrival-timeout=1"}), "no head at 127.0.0.1:1 within 1 s");
   head.kill(SIGKILL);
 }

@@ -14,6 +14,9 @@
 #include "tests/cli/held_port.h"
 #include "tests/cli/network_namespaces.h"
 #include "tests/cli/run_binary.h"
+#ifdef LADDER_HAS_SERVER
+#include "tests/cli/running_server.h"
+#endif
 #include "tests/support/source_folder.h"
 #include "tests/support/temporary_folder.h"
 
@@ -44,6 +47,13 @@ int lines(const std::string& text) {
   return static_cast<int>(std::count(text.begin(), text.end(), '\n'));
 }
 
+// Without the line that a node says where the other one has been loading for long.
+std::string but_for_waiting(std::string text) {
+  const size_t begin = text.find("ladder: node "), end = text.find('\n', begin);
+  if (begin != text.npos && text.find(" waits for ", begin) < end) text.erase(begin, end + 1 - begin);
+  return text;
+}
+
 struct Nodes {
   BinaryResult node[2];
   double seconds = 0;
@@ -60,6 +70,7 @@ Nodes on_two(Words words, const Words& of_0, const Words& of_1,
   Nodes nodes;
   nodes.node[0] = run_binary(plus(plus(words, {"--node-rank", "0"}), of_0), {}, {}, launchers[0]);
   nodes.node[1] = other.get();
+  for (BinaryResult& node : nodes.node) node.err = but_for_waiting(node.err);
   nodes.seconds = std::chrono::duration<double>(Clock::now() - begin).count();
   return nodes;
 }
@@ -124,7 +135,34 @@ TEST(Cli_Nodes, ANodeThatDoesNotComeIsNamed) {
   EXPECT_EQ(lines(other.err), 1) << other.err;
 }
 
+TEST(Cli_Nodes, InfoNeedsNoOtherNode) {
+  const Words words = {"info", "--model", kModel, "--device=cpu", "--tensor-parallel-size=2"};
+  const BinaryResult two = run_binary(plus(words, {"--nnodes=2", "--node-rank=1"}), {}, {}, kBound);
+  EXPECT_EQ(two.exit_code, 0) << two.err;
+  EXPECT_THAT(two.out, HasSubstr("2 ranks: 2 tensor-parallel"));
+  const BinaryResult odd = run_binary(plus(words, {"--nnodes=3"}), {}, {}, kBound);
+  EXPECT_EQ(odd.exit_code, 2);
+  EXPECT_THAT(odd.err, HasSubstr("--nnodes 3: expected to divide the number of ranks"));
+}
+
 #ifdef LADDER_HAS_SERVER
+TEST(Cli_Nodes, ANodeThatWaitsSaysForWhom) {
+  const auto alone = [](const char* rank) {
+    return Words{"--model=" + kModel, "--tensor-parallel-size=2", "--nnodes=2", rank,
+                 "--master-port=" + free_port()};
+  };
+  using testing::RunningServer;
+  RunningServer first(alone("--node-rank=0"), RunningServer::NoWait{}),
+      second(alone("--node-rank=1"), RunningServer::NoWait{});
+  const auto says = [](const RunningServer& node, const std::string& line) {
+    EXPECT_TRUE(testing::eventually([&] { return node.err().find(line) != std::string::npos; }))
+        << node.err() << "expected " << line;
+    EXPECT_THAT(node.err(), HasSubstr("until 60 s have passed (--node-arrival-timeout)"));
+  };
+  says(first, "ladder: node 0 of 2 waits for the others at 127.0.0.1:");
+  says(second, "ladder: node 1 of 2 waits for node 0 at 127.0.0.1:");
+}
+
 Words serve(const Words& more) {
   return plus({"serve", "--model", kModel, "--device", "cpu", "--node-timeout", "3", "--port", held_port(),
                "--master-port", held_port()},

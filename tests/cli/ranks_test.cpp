@@ -76,6 +76,18 @@ TEST(Cli_Ranks, RanksThatShareOutKeysGiveTheTokensOfOne) {
   EXPECT_THAT(info.out, HasSubstr("8 of 16 tokens"));
 }
 
+TEST(Cli_Ranks, LayersOfStagesAreWrittenWithoutGaps) {
+  for (const char* layers : {"3,,5", "3,", "3,x", "3,0", ""}) {
+    const BinaryResult result =
+        run_binary(generate({"--pipeline-parallel-size=2", std::string("--pipeline-layers=") + layers}));
+    EXPECT_EQ(result.exit_code, 2) << layers;
+    EXPECT_THAT(result.err, HasSubstr("--pipeline-layers")) << layers;
+    EXPECT_EQ(std::count(result.err.begin(), result.err.end(), '\n'), 1) << result.err;
+  }
+  const BinaryResult right = run_binary(generate({"--pipeline-parallel-size=2", "--pipeline-layers=3,5"}, 1));
+  EXPECT_EQ(right.exit_code, 0) << right.err;
+}
+
 // Threads, processes and ranks of mpirun that share out the rows of every step, and what `info` says of them.
 TEST(Cli_Ranks, RanksThatShareOutRowsGiveTheTextOfOne) {
   const BinaryResult alone = run_binary(generate());

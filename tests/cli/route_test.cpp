@@ -66,6 +66,16 @@ TEST(Cli_Disaggregate, MistakesAreNamed) {
   refused({"--disaggregate=1P1D", "--api-server-count=2"}, "--api-server-count");
   refused({"--disaggregate=1P1D", "--data-parallel-size=2"}, "--data-parallel-size");
   refused({"--disaggregate=1P1D", "--min-remote-tokens=-1"}, "--min-remote-tokens");
+  refused({"--disaggregate=1P1D", "--headless"}, "--headless");
+  refused({"--disaggregate=1P1D", "--trace=/dev/null"}, "--trace");
+  refused({"--disaggregate=1P1D", "--kv-role=both"}, "--kv-role both: --disaggregate");
+  refused({"--disaggregate=1P1D", "--kv-listen=nowhere"}, "nowhere");
+  refused({"--disaggregate=2P1D", "--kv-listen=shm://a"}, "--kv-listen shm://a");
+  refused({"--disaggregate=1P1D", "--kv-max-held=much"}, "--kv-max-held");
+  refused({"--kv-lease=3"}, "--kv-lease: expected with --kv-role producer or both");
+  refused({"--kv-recompute-threshold=3", "--kv-role=producer"},
+          "--kv-recompute-threshold: expected with --kv-role consumer or both");
+  refused({"--kv-load-timeout=3"}, "--kv-load-timeout: expected with --kv-role producer or consumer or both");
   refused({"--min-remote-tokens=1"}, "--min-remote-tokens");
 }
 
@@ -127,6 +137,41 @@ TEST(Cli_Disaggregate, AnswersAreThoseOfOneServerAndNothingIsLeft) {
   server.kill(SIGTERM);
   EXPECT_EQ(server.exit_code(), 0) << server.err();
   for (const int child : last) EXPECT_NE(::kill(child, 0), 0) << child << " is left";
+}
+
+// Each server gets what its role has a use for; what it gets it also takes.
+TEST(Cli_Disaggregate, FlagsOfTransfersReachTheServersOfTheirRole) {
+  const std::vector<std::string> of_producer = {"--kv-listen=tcp://127.0.0.1:0?streams=2",
+                                                "--kv-compression=zstd", "--kv-lease=20",
+                                                "--kv-max-held=64MiB"},
+                                 of_consumer = {"--kv-recompute-threshold=3",
+                                                "--kv-load-failure-policy=recompute"},
+                                 of_both = {"--kv-load-timeout=50", "--block-size=8", "--num-kv-blocks=256"};
+  std::vector<std::string> flags = {"--disaggregate=1P1D", "--no-prefix-caching"};
+  for (const auto& some : {of_producer, of_consumer, of_both})
+    flags.insert(flags.end(), some.begin(), some.end());
+  RunningServer server(flags);
+  ASSERT_TRUE(server.ready());
+  int num_producers = 0;
+  for (const int child : server.children("disaggregated-server")) {
+    const std::string words = read_file(std::filesystem::path("/proc") / std::to_string(child) / "cmdline");
+    const auto has = [&](const std::string& word) {
+      return words.find(std::string(1, '\0') + word + std::string(1, '\0')) != words.npos;
+    };
+    const bool is_producer = has("--kv-role=producer");
+    num_producers += is_producer ? 1 : 0;
+    EXPECT_NE(is_producer, has("--kv-role=consumer"));
+    for (const std::string& flag : of_producer) EXPECT_EQ(has(flag), is_producer) << flag;
+    for (const std::string& flag : of_consumer) EXPECT_EQ(has(flag), !is_producer) << flag;
+    for (const std::string& flag : of_both) EXPECT_TRUE(has(flag)) << flag;
+  }
+  EXPECT_EQ(num_producers, 1);
+  EXPECT_FALSE(ask(server, body(2, false)).empty());
+  EXPECT_EQ(server.metric("router_transfers_total"), 1);
+  server.kill(SIGTERM);
+  EXPECT_EQ(server.exit_code(), 0) << server.err();
+  EXPECT_THAT(server.err(), ::testing::HasSubstr("lease 20 s"));
+  EXPECT_THAT(server.err(), ::testing::HasSubstr("zstd took")) << "what was sent has been shortened";
 }
 
 TEST(Cli_Disaggregate, RanksMayBeProcessesAndTheEndOfOneIsThatOfItsServer) {

@@ -7,18 +7,19 @@
 
 namespace ladder {
 
-SimulatedReplica::SimulatedReplica(const SchedulerConfig& config, const StepTimeModel& model)
-    : scheduler_(config), model_(model), vocab_size_(config.vocab_size) {}
+SimulatedReplica::SimulatedReplica(const SchedulerConfig& config, const StepTimeModel& model,
+                                   std::shared_ptr<KvConnector> connector)
+    : scheduler_(config, nullptr, std::move(connector)), model_(model), vocab_size_(config.vocab_size) {}
 
 void SimulatedReplica::add(int64_t request, std::vector<int32_t> prompt, int64_t num_output,
-                           int64_t num_given) {
+                           std::shared_ptr<const KvTransferParams> kv_transfer) {
   SamplingParams sampling;
   sampling.max_tokens = num_output;
   sampling.ignore_eos = true;
   sampling.seed = 0;
   const int64_t num_tokens = std::ssize(prompt);
-  const SequenceId id = scheduler_.add(std::move(prompt), sampling).front();
-  sequences_[id] = {request, num_tokens, 0, num_given};
+  const SequenceId id = scheduler_.add(std::move(prompt), sampling, std::move(kv_transfer)).front();
+  sequences_[id] = {request, num_tokens, 0};
 }
 
 std::optional<double> SimulatedReplica::begin_step() {
@@ -36,11 +37,10 @@ std::optional<double> SimulatedReplica::begin_step() {
   tokens_.clear();
   for (const ScheduledSequence& scheduled : output_.scheduled) {
     Known& sequence = sequences_.at(scheduled.id);
-    const int64_t num_before = std::max(sequence.num_computed, std::exchange(sequence.num_given, 0));
+    const int64_t num_before = sequence.num_computed;
     sequence.num_computed += scheduled.num_tokens;
-    const int64_t num_rows = sequence.num_computed - num_before;
     const bool samples = sequence.num_computed == sequence.num_tokens;
-    add_sequence(work, num_rows, num_before, samples);
+    add_sequence(work, scheduled.num_tokens, num_before, samples);
     SequenceStepOutput answer;
     answer.id = scheduled.id;
     if (samples) {

@@ -2,6 +2,7 @@
 // A replica without a model: the engine's own scheduler and prefix cache, steps that last what a StepTimeModel says, tokens
 // that are made up. It has no clock; who drives it decides when a step has ended.
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 #include <unordered_map>
@@ -21,13 +22,16 @@ struct SimulatedToken {
 
 class SimulatedReplica {
  public:
-  SimulatedReplica(const SchedulerConfig& config, const StepTimeModel& model);
+  // `connector`: to other replicas; null: none.
+  SimulatedReplica(const SchedulerConfig& config, const StepTimeModel& model,
+                   std::shared_ptr<KvConnector> connector = nullptr);
 
-  // `num_output` tokens are going to be answered. The first `num_given` tokens of the prompt were computed elsewhere: they
-  // take their places in the first step of the request and cost nothing, unless it is preempted and begins again. Error:
-  // what Scheduler::add() refuses.
-  void add(int64_t request, std::vector<int32_t> prompt, int64_t num_output, int64_t num_given = 0);
-  // Plans a step and says how many seconds it takes; nothing if there is nothing to compute. Not during a step.
+  // `num_output` tokens are going to be answered. `kv_transfer`: null, unless there is a connector. Error: what
+  // Scheduler::add() refuses.
+  void add(int64_t request, std::vector<int32_t> prompt, int64_t num_output,
+           std::shared_ptr<const KvTransferParams> kv_transfer = nullptr);
+  // Takes what the connector has brought, plans a step and says how many seconds it takes; nothing if there is nothing to
+  // compute. Not during a step.
   std::optional<double> begin_step();
   // One token for each sequence that got one. Valid until the next step.
   std::span<const SimulatedToken> end_step();
@@ -40,7 +44,6 @@ class SimulatedReplica {
     int64_t request = 0;
     int64_t num_tokens = 0;  // prompt and output
     int64_t num_computed = 0;
-    int64_t num_given = 0;
   };
 
   Scheduler scheduler_;

@@ -5,6 +5,9 @@
 #include <memory>
 #include <queue>
 #include <random>
+#include <string>
+#include <unordered_map>
+#include <utility>
 
 #include "step1_layers/core/error.h"
 #include "step7_parallel/data/simulation/draws.h"
@@ -25,6 +28,39 @@ double at_share(std::vector<double>& values, double share) {
   std::nth_element(values.begin(), values.begin() + rank, values.end());
   return values[static_cast<size_t>(rank)];
 }
+
+// The end of an instance's link: of P, which keeps what it has computed, or of D, which loads it.
+class LinkEnd final : public KvConnector {
+ public:
+  int64_t num_external_tokens(const Sequence& sequence, int64_t num_local) const override {
+    return sequence.num_prompt_tokens - num_local;
+  }
+  void start_load(KvLoad load) override { started_.push_back(std::move(load)); }
+  void on_unneeded(const Sequence& sequence) override {
+    unneeded_.push_back(sequence.kv_transfer->remote_request_id);
+  }
+  std::optional<KvTransferParams> hold(const Sequence& sequence) override {
+    held_.emplace(sequence.kv_transfer->remote_request_id, sequence.id);
+    return *sequence.kv_transfer;
+  }
+  KvConnectorEvents poll() override { return std::exchange(events_, {}); }
+
+  std::vector<KvLoad> take_started() { return std::exchange(started_, {}); }
+  std::vector<std::string> take_unneeded() { return std::exchange(unneeded_, {}); }
+  void has_come(const KvLoad& load) { events_.loads.push_back({load.id, load.num_tokens, {}, false}); }
+  // False: it was told before.
+  bool release(const std::string& request) {
+    const auto held = held_.extract(request);
+    if (held) events_.released.push_back(held.mapped());
+    return !held.empty();
+  }
+
+ private:
+  std::vector<KvLoad> started_;
+  std::vector<std::string> unneeded_;
+  std::unordered_map<std::string, SequenceId> held_;
+  KvConnectorEvents events_;
+};
 
 class Cluster {
  public:
@@ -55,7 +91,9 @@ class Cluster {
       if (event.kind == Event::arrival) {
         arrive(event.index);
       } else if (event.kind == Event::transferred) {
-        go_on(event.index);
+        end_transfer(event.index);
+      } else if (event.kind == Event::look) {
+        wake(event.index);
       } else {
         end_step(event.index);
         begin_step(event.index);
@@ -66,7 +104,7 @@ class Cluster {
 
  private:
   struct Event {
-    enum Kind { arrival, transferred, step_end };
+    enum Kind { arrival, transferred, look, step_end };  // look: something has come for an idle instance
     double time = 0;
     int64_t order = 0;  // of events at one time
     Kind kind = arrival;
@@ -77,7 +115,8 @@ class Cluster {
   };
   struct Instance {
     std::unique_ptr<SimulatedReplica> replica;
-    bool decodes = false;  // D
+    std::shared_ptr<LinkEnd> link;  // disaggregated
+    bool decodes = false;           // D
     int64_t num_requests = 0;
   };
   struct State {
@@ -85,6 +124,9 @@ class Cluster {
     double sent = 0, first = 0, last = 0, longest_gap = 0;
     int64_t num_tokens = 0;
     bool is_measured = false;
+    // Disaggregated:
+    int64_t prefill = 0, decode = 0;  // the instances
+    KvLoad load;                      // of D
   };
 
   std::vector<int32_t> draw_tokens(int64_t count) {
@@ -107,10 +149,11 @@ class Cluster {
     config.enable_chunked_prefill = deployment_.kind != DeploymentKind::unchunked;
     if (!config.enable_chunked_prefill || decodes)
       config.batch.max_num_batched_tokens = std::max(deployment_.chunk, config.batch.max_model_len);
-    // What was computed elsewhere takes rows of a step, but no time: there are enough for whole prompts.
-    if (decodes) config.batch.max_num_batched_tokens *= 16;
-    for (int i = 0; i < instances.count; ++i)
-      instances_.push_back({std::make_unique<SimulatedReplica>(config, engine.model), decodes, 0});
+    for (int i = 0; i < instances.count; ++i) {
+      const auto link = is_split_ ? std::make_shared<LinkEnd>() : nullptr;
+      instances_.push_back(
+          {std::make_unique<SimulatedReplica>(config, engine.model, link), link, decodes, 0});
+    }
   }
 
   void push(double time, Event::Kind kind, int64_t index) {
@@ -138,20 +181,34 @@ class Cluster {
     state.prompt.assign(common_.begin(), common_.begin() + request.num_cached);
     const std::vector<int32_t> own = draw_tokens(request.num_prompt - request.num_cached);
     state.prompt.insert(state.prompt.end(), own.begin(), own.end());
-    send(least_loaded(false), index, is_split_ ? 1 : request.num_output, 0);
+    state.prefill = least_loaded(false);
+    KvTransferParams kept;
+    kept.do_remote_decode = true;
+    send(state.prefill, index, is_split_ ? 1 : request.num_output, std::move(kept));
   }
 
-  void send(int64_t to, int64_t index, int64_t num_output, int64_t num_given) {
+  void send(int64_t to, int64_t index, int64_t num_output, KvTransferParams transfer) {
     Instance& instance = instances_[static_cast<size_t>(to)];
     State& state = states_[static_cast<size_t>(index)];
     ++instance.num_requests;
-    instance.replica->add(index, state.prompt, num_output, num_given);
-    if (!instance.replica->in_step()) begin_step(to);
+    transfer.remote_request_id = std::to_string(index);
+    instance.replica->add(
+        index, state.prompt, num_output,
+        is_split_ ? std::make_shared<const KvTransferParams>(std::move(transfer)) : nullptr);
+    wake(to);
   }
 
-  void begin_step(int64_t instance) {
-    if (const auto seconds = instances_[static_cast<size_t>(instance)].replica->begin_step())
-      push(now_ + *seconds, Event::step_end, instance);
+  // Something has come for it, which it looks at before its next step.
+  void wake(int64_t instance) {
+    if (!instances_[static_cast<size_t>(instance)].replica->in_step()) begin_step(instance);
+  }
+
+  void begin_step(int64_t index) {
+    Instance& instance = instances_[static_cast<size_t>(index)];
+    if (const auto seconds = instance.replica->begin_step()) push(now_ + *seconds, Event::step_end, index);
+    if (!instance.decodes) return;
+    for (KvLoad& load : instance.link->take_started()) begin_transfer(std::move(load));
+    for (const std::string& request : instance.link->take_unneeded()) release(request);
   }
 
   void end_step(int64_t index) {
@@ -159,16 +216,29 @@ class Cluster {
     for (const SimulatedToken& token : instance.replica->end_step()) {
       if (token.is_last) --instance.num_requests;
       if (is_split_ && !instance.decodes) {
-        begin_transfer(token.request);
+        hand_over(token.request);
       } else {
         on_token(token.request);
       }
     }
   }
 
-  // On the link that is free first. What of the prompt travelled while it was computed is not told by this instance, so that
-  // the time it took alone is used.
-  void begin_transfer(int64_t index) {
+  // The prompt is computed.
+  void hand_over(int64_t index) {
+    const PlannedRequest& request = problem_.requests[static_cast<size_t>(index)];
+    State& state = states_[static_cast<size_t>(index)];
+    pinned_ += request.num_prompt;
+    peak_pinned_ = std::max(peak_pinned_, pinned_);
+    state.decode = least_loaded(true);
+    KvTransferParams from_there;
+    from_there.do_remote_prefill = true;
+    send(state.decode, index, request.num_output, std::move(from_there));
+  }
+
+  // D has room for it. On the link that is free first. What of the prompt travelled while it was computed is not told by the
+  // instance, so that the time it took alone is used.
+  void begin_transfer(KvLoad load) {
+    const int64_t index = std::stoll(load.from->remote_request_id);
     const PlannedRequest& request = problem_.requests[static_cast<size_t>(index)];
     const PlannedEngine& engine = engine_of(problem_, deployment_.prefill.tensor_parallel_size);
     const PromptCost cost = prompt_cost(engine.model, request, deployment_.chunk);
@@ -179,15 +249,24 @@ class Cluster {
     double& free = *std::ranges::min_element(link_free_);
     free = std::max(free + seconds, now_ + exposed);
     ++num_transfers_;
-    pinned_ += request.num_prompt;
-    peak_pinned_ = std::max(peak_pinned_, pinned_);
+    states_[static_cast<size_t>(index)].load = std::move(load);
     push(free, Event::transferred, index);
   }
 
-  void go_on(int64_t index) {
-    const PlannedRequest& request = problem_.requests[static_cast<size_t>(index)];
-    pinned_ -= request.num_prompt;
-    send(least_loaded(true), index, request.num_output, request.num_prompt - 1);
+  void end_transfer(int64_t index) {
+    const State& state = states_[static_cast<size_t>(index)];
+    release(state.load.from->remote_request_id);
+    instances_[static_cast<size_t>(state.decode)].link->has_come(state.load);
+    wake(state.decode);
+  }
+
+  // P has its blocks back: fetched, or what D has of a common beginning was all of it.
+  void release(const std::string& request) {
+    const auto index = static_cast<size_t>(std::stoll(request));
+    const int64_t prefill = states_[index].prefill;
+    if (!instances_[static_cast<size_t>(prefill)].link->release(request)) return;
+    pinned_ -= problem_.requests[index].num_prompt;
+    push(now_, Event::look, prefill);
   }
 
   void on_token(int64_t index) {

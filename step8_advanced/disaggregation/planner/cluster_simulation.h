@@ -4,12 +4,13 @@
 //   arrivals --> the instance with the fewest requests --> SimulatedReplica x N                  engines that do both
 //
 //   arrivals --> P with the fewest prompts --> link --> D with the fewest requests               disaggregated
-//                one token, which is dropped    ^       the prompt given but for its last token, which it computes again
+//                one token, which is dropped    ^       the prompt loaded but for its last token, which it computes again
 //                                               each instance has one; a transfer needs one on either side
 //
-// Steps last what the problem's StepTimeModel says. Everything follows from the problem and the seed. What it leaves out: blocks
-// that a finished prompt holds at P while they travel are told (pinned_tokens), but do not keep prompts waiting, and D gives a
-// request its blocks when they arrive.
+// Steps last what the problem's StepTimeModel says. Everything follows from the problem and the seed. Blocks are held as in the
+// engine, by the scheduler's own seam (step5_scheduler/kv_connector.h): those of a finished prompt at P until they are fetched,
+// so that other prompts may have to wait for them, and at D from the moment that it has room for the request, which is when the
+// transfer begins.
 #include <cstdint>
 #include <vector>
 
@@ -31,7 +32,7 @@ struct ClusterResult {
   double gap_p50 = 0, gap_p99 = 0, gap_max = 0;  // of all gaps of the measured requests
   double seconds = 0;                            // to the end of the last answer
   int64_t num_transfers = 0;
-  int64_t peak_pinned_tokens = 0;  // of prompts that are computed and not yet fetched
+  int64_t peak_pinned_tokens = 0;  // of prompts that are computed and not yet fetched, on all P together
 };
 
 // A moment at which a request got a token.

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <vector>
 
 #include "step1_layers/core/task_not_implemented.h"
+#include "step8_advanced/disaggregation/planner/prompts_beside.h"
 
 namespace ladder {
 
@@ -40,16 +42,17 @@ double share_below(double limit, double mean, double variance) {
 struct Parts {
   Queue prefill, link;
   double step = 0;     // seconds of a step that only decodes
-  double tokens = 0;   // steps a second in which an answer gets a token
+  double token = 0;    // seconds between an answer's tokens, in the mean over answers
   double batch = 0;    // sequences that decode, of an instance
   double largest = 0;  // that the level and the cache allow
-  // Prompts that are computed on the instance of an answer while it lasts, and the square of the seconds that each adds to it.
-  double prompts_seen = 0, added_square = 0;
+  // Of engines that do both:
+  AnswerAmongPrompts among;    // of a mean answer
+  double prompt_variance = 0;  // of among.prompt
 };
 
 struct Moments {
   double seconds = 0, square = 0, steps = 0;
-  double marginal_square = 0;  // of PromptCost::seconds
+  double marginal = 0, marginal_square = 0;  // of PromptCost::seconds
 };
 
 // Of the problem's prompts, where a step without them takes `step`.
@@ -61,10 +64,12 @@ Moments moments_of(const PlanProblem& problem, const StepTimeModel& model, int64
     sum.seconds += seconds;
     sum.square += seconds * seconds;
     sum.steps += cost.steps;
+    sum.marginal += cost.seconds;
     sum.marginal_square += cost.seconds * cost.seconds;
   }
   const double share = 1 / static_cast<double>(problem.requests.size());
-  return {sum.seconds * share, sum.square * share, sum.steps * share, sum.marginal_square * share};
+  return {sum.seconds * share, sum.square * share, sum.steps * share, sum.marginal * share,
+          sum.marginal_square * share};
 }
 
 Moments transfers_of(const PlanProblem& problem) {
@@ -107,7 +112,7 @@ Parts disaggregated_parts(const PlanProblem& problem, const Deployment& deployme
   parts.link = make_queue(rate, transfers.seconds, transfers.square, num_links(deployment));
   parts.batch = decode_batch(decode.model, load, rate / deployment.decode.count);
   parts.step = decode_step(decode.model, load, parts.batch);
-  parts.tokens = 1 / parts.step;
+  parts.token = parts.step;
   parts.largest = largest_batch(decode, load, problem.level.tpot);
   return parts;
 }
@@ -126,11 +131,13 @@ Parts monolithic_parts(const PlanProblem& problem, const Deployment& deployment,
         moments_of(problem, engine.model, room_beside(problem, deployment, parts.batch), parts.step);
     parts.prefill = make_queue(rate, prompts.seconds, prompts.square, deployment.prefill.count);
     if (!parts.prefill.stable) return parts;
-    // A second has the steps with prompts, and as many others as fit into the rest of it.
-    parts.tokens = (1 - parts.prefill.utilisation) / parts.step + each * prompts.steps;
-    parts.prompts_seen = each * load.num_output / parts.tokens;
-    parts.added_square = prompts.marginal_square;
-    const double batch = each * load.num_output / parts.tokens;
+    // An answer lasts for steps of its own, and for the prompts that come before its end.
+    parts.among = {parts.prefill, each, load.num_output * parts.step, prompts.marginal,
+                   load.num_output / prompts.steps};
+    parts.prompt_variance = prompts.marginal_square - prompts.marginal * prompts.marginal;
+    const double answer = parts.among.answer + mean_prompts_beside(parts.among) * parts.among.prompt;
+    parts.token = load.num_output > 0 ? answer / load.num_output : parts.step;
+    const double batch = each * answer;
     if (std::abs(batch - parts.batch) < 1e-3 * batch) break;
     parts.batch = std::min((parts.batch + batch) / 2, 2.0 * static_cast<double>(engine.max_num_seqs));
   }
@@ -165,6 +172,20 @@ double share_by(const std::vector<double>& first_tokens, const Queue& queue, dou
   return sum / static_cast<double>(first_tokens.size());
 }
 
+// Of the problem's prompts: those that make a longer gap than was promised.
+double share_too_long(const PlanProblem& problem, const Deployment& deployment, const Parts& parts,
+                      const StepTimeModel& model) {
+  if (problem.level.gap <= 0) return 0;
+  const int64_t room = room_beside(problem, deployment, parts.batch);
+  int64_t too_long = 0;
+  for (const PlannedRequest& request : problem.requests) {
+    const int64_t rows = std::min(room, request.num_prompt - request.num_cached);
+    const StepWork last{1, rows, request.num_prompt - rows, prompt_pairs(rows, request.num_prompt - rows)};
+    too_long += model.seconds(last) - model.fixed + parts.step > problem.level.gap ? 1 : 0;
+  }
+  return static_cast<double>(too_long) / static_cast<double>(problem.requests.size());
+}
+
 // Of answers whose tokens come as fast as was promised: the mean over an answer, and its longest gap.
 double share_of_answers(const PlanProblem& problem, const Deployment& deployment, const Parts& parts) {
   const DecodeLoad load = decode_load(problem);
@@ -173,23 +194,22 @@ double share_of_answers(const PlanProblem& problem, const Deployment& deployment
   const StepTimeModel& model =
       engine_of(problem, (is_split ? deployment.decode : deployment.prefill).tensor_parallel_size).model;
   const double slope = model.per_sequence + load.context * model.per_kv_token;
-  // The batch is spread like a Poisson variable; so is the number of prompts that an answer sees.
-  const double variance = parts.batch * slope * slope +
-                          parts.prompts_seen * parts.added_square / (load.num_output * load.num_output);
-  double share = share_below(problem.level.tpot, 1 / parts.tokens, variance) *
-                 share_below(parts.largest + 0.5, parts.batch, parts.batch);
-  if (problem.level.gap <= 0) return share;
-  int64_t too_long = 0;
-  if (!is_split)
-    for (const PlannedRequest& request : problem.requests) {
-      const int64_t room = room_beside(problem, deployment, parts.batch);
-      const int64_t rows = std::min(room, request.num_prompt - request.num_cached);
-      const StepWork last{1, rows, request.num_prompt - rows, prompt_pairs(rows, request.num_prompt - rows)};
-      too_long += model.seconds(last) - model.fixed + parts.step > problem.level.gap ? 1 : 0;
-    }
-  share *= share_below(problem.level.gap, parts.step, parts.batch * slope * slope);
-  return share * std::exp(-parts.prompts_seen * static_cast<double>(too_long) /
-                          static_cast<double>(problem.requests.size()));
+  const double longest = problem.level.gap > 0 ? problem.level.gap : std::numeric_limits<double>::infinity();
+  const double too_long = is_split ? 0 : share_too_long(problem, deployment, parts, model);
+  const std::vector<double> prompts = is_split ? std::vector<double>{1} : prompts_beside(parts.among);
+  const double mean_prompts = is_split ? 0 : mean_prompts_beside(parts.among);
+  double share = 0;
+  for (size_t count = 0; count < prompts.size(); ++count) {
+    const double seen = is_split ? 0 : std::min(static_cast<double>(count), parts.among.most);
+    // The batch is spread like a Poisson variable. Where more prompts came than in the mean their answers are in it too.
+    const double batch = std::max(0.0, parts.batch + seen - mean_prompts);
+    const double step = decode_step(model, load, batch), variance = batch * slope * slope;
+    const double added = seen * parts.among.prompt / load.num_output,
+                 added_variance = seen * parts.prompt_variance / (load.num_output * load.num_output);
+    share += prompts[count] * share_below(problem.level.tpot, step + added, variance + added_variance) *
+             share_below(longest, step, variance) * std::pow(1 - too_long, seen);
+  }
+  return share * share_below(parts.largest + 0.5, parts.batch, parts.batch);
 }
 
 }  // namespace
@@ -207,23 +227,28 @@ Prediction predict(const PlanProblem& problem, const Deployment& deployment, dou
   result.stable =
       parts.prefill.stable && parts.link.stable && parts.batch <= static_cast<double>(engine.max_num_seqs);
   if (!result.stable) return result;
+  if (is_split) {
+    // Little again: a prompt's blocks stay from its end to the end of its transfer. There must be room for the next one beside.
+    double prompt = 0;
+    for (const PlannedRequest& request : problem.requests)
+      prompt += static_cast<double>(request.num_prompt) / static_cast<double>(problem.requests.size());
+    result.pinned_tokens = rate * prompt * (parts.link.mean_wait() + transfers_of(problem).seconds);
+    const PlannedEngine& prefill = engine_of(problem, deployment.prefill.tensor_parallel_size);
+    result.stable = result.pinned_tokens + prompt <=
+                    static_cast<double>(deployment.prefill.count * prefill.num_kv_tokens);
+    if (!result.stable) return result;
+  }
   const std::vector<double> first = first_tokens(problem, deployment, parts);
   result.attained =
       share_by(first, parts.prefill, problem.level.ttft) * share_of_answers(problem, deployment, parts);
   for (const double seconds : first) result.ttft_mean += seconds / static_cast<double>(first.size());
   result.ttft_mean += parts.prefill.mean_wait();
-  result.tpot_mean = 1 / parts.tokens;
+  result.tpot_mean = parts.token;
   double low = 0, high = result.ttft_mean;
   while (share_by(first, parts.prefill, high) < problem.level.share) high *= 2;
   for (int i = 0; i < 40; ++i)
     (share_by(first, parts.prefill, (low + high) / 2) < problem.level.share ? low : high) = (low + high) / 2;
   result.ttft = high;
-  if (!is_split) return result;
-  // Little again: a prompt's blocks stay from its end to the end of its transfer.
-  double prompt = 0;
-  for (const PlannedRequest& request : problem.requests)
-    prompt += static_cast<double>(request.num_prompt) / static_cast<double>(problem.requests.size());
-  result.pinned_tokens = rate * prompt * (parts.link.mean_wait() + transfers_of(problem).seconds);
   return result;
 }
 

@@ -15,6 +15,7 @@ struct Prediction {
   double decode_batch = 0;      // sequences in a step of an instance
   double link_utilisation = 0;  // disaggregated: of the links on the side that has fewer
   // Disaggregated: tokens of prompts that are computed and not yet fetched, on all instances: r I (wait for a link + transfer).
+  // Not stable where they leave no room for a prompt in the caches.
   double pinned_tokens = 0;
 };
 

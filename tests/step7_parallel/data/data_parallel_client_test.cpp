@@ -222,6 +222,44 @@ TEST(Task7_7_Door, ARequestThatKillsEnginesKillsTwoOfThem) {
             std::vector<int32_t>({2, 3}));
 }
 
+// An engine that dies between the door's decision and its submit(): it has taken nothing.
+class RefusesOnce final : public EngineClient {
+ public:
+  RefusesOnce(std::unique_ptr<EngineClient> engine, std::atomic<bool>& refuses)
+      : engine_(std::move(engine)), refuses_(refuses) {}
+  RequestStream submit(const Request& request, std::function<void()> on_ready) override {
+    if (refuses_.exchange(false)) throw EngineUnavailable("the engine has died");
+    return engine_->submit(request, std::move(on_ready));
+  }
+  void abort(const RequestId& id) override { engine_->abort(id); }
+  EngineStats stats() const override { return engine_->stats(); }
+  void pause() override { engine_->pause(); }
+  void resume() override { engine_->resume(); }
+  bool reset_prefix_cache() override { return engine_->reset_prefix_cache(); }
+  void stop(std::chrono::milliseconds drain) override { engine_->stop(drain); }
+
+ private:
+  const std::unique_ptr<EngineClient> engine_;
+  std::atomic<bool>& refuses_;
+};
+
+TEST(Task7_7_Door, AReplicaThatRefusesARequestIsNoAttemptAtIt) {
+  std::atomic<bool> refuses = true;
+  Faults faults;
+  DataParallelOptions options = options_for(3, [&](int number) { return fake_engine(1, faults.of(number)); });
+  options.start = [&, start = std::move(options.start)](int number) {
+    StartedEngine started = start(number);
+    if (number == 0) started.client = std::make_unique<RefusesOnce>(std::move(started.client), refuses);
+    return started;
+  };
+  DataParallelClient client(std::move(options));
+  faults.broken[1] = true;
+  const RequestOutput output = output_of(client.submit(token_request({5}, 3)));  // 0 refuses, 1 dies
+  EXPECT_FALSE(refuses || faults.broken[1]);
+  EXPECT_EQ(output.completions[0].finish_reason, FinishReason::length) << output.completions[0].error;
+  EXPECT_EQ(output.completions[0].token_ids, expected_tokens({5}, 3));
+}
+
 TEST(Task7_7_Door, NumbersGoOnWhereAReplicaWasStartedAgain) {
   Faults faults;
   DataParallelOptions options = options_for(1, [&](int number) { return fake_engine(1, faults.of(number)); });

@@ -10,6 +10,7 @@
 #include "step8_advanced/disaggregation/planner/measure_steps.h"
 #include "step8_advanced/disaggregation/planner/plan.h"
 #include "step8_advanced/disaggregation/planner/planned_requests.h"
+#include "step8_advanced/disaggregation/planner/prompts_beside.h"
 #include "step8_advanced/disaggregation/planner/step_times.h"
 #include "tests/step6_engine/fake_engine.h"
 #include "tests/support/numerics.h"
@@ -124,6 +125,23 @@ TEST(Task8_7_Planner, PredictsWhatTheSimulationShows) {
   }
 }
 
+// An answer of 31 steps lasts as long as one prompt: most of them fall in with the prompts behind theirs. On a CPU (tinyworld).
+TEST(Task8_7_Planner, ShortAnswersBehindLongPromptsMeetMoreOfThem) {
+  PlanProblem problem =
+      problem_of({.prompt = 1536, .output = 32}, 1, {.ttft = 4.271, .tpot = 0.02875, .share = 0.9});
+  problem.engines = {{1,
+                      {.fixed = 0.784e-3,
+                       .per_sequence = 0.333e-3,
+                       .per_prompt_token = 0.272e-3,
+                       .per_kv_token = 4.06e-6,
+                       .per_prompt_pair = 0.306e-6},
+                      131'072,
+                      64}};
+  const Deployment deployment{DeploymentKind::chunked, {2, 1}, {}, 512};
+  const double predicted = predicted_goodput(problem, deployment);
+  EXPECT_NEAR(predicted / simulated_goodput(problem, deployment, predicted), 1, 0.5);
+}
+
 TEST(Task8_7_Planner, EveryPriceOfAStepCounts) {
   const PlanProblem problem = problem_of({.prompt = 4096, .output = 200}, 2, {.ttft = 2, .tpot = 0.02});
   const Deployment split{DeploymentKind::disaggregated, {1, 1}, {1, 1}, 8192};
@@ -140,6 +158,58 @@ TEST(Task8_7_Planner, EveryPriceOfAStepCounts) {
   EXPECT_DOUBLE_EQ(shared_out.decode_batch,
                    decode_batch(kModel, load, 1));  // a request a second for each of two
   EXPECT_NEAR(before.pinned_tokens, 2 * 4096 * (4096 * 131072 / 50e9), 2 * 4096 * 0.005);
+}
+
+// A slow link: half a second a prompt, before which prompts wait for a second.
+TEST(Planner, BlocksThatWaitForTheLinkTakeTheRoomOfPrompts) {
+  PlanProblem problem = problem_of({.prompt = 4096, .output = 100}, 1.5, {.ttft = 20, .tpot = 0.02}, 3);
+  problem.link = {1e9, 0, false};
+  const Deployment split{DeploymentKind::disaggregated, {1, 1}, {1, 2}, 8192};
+  const auto of_cache = [&](int64_t tokens) {
+    problem.engines = {{1, kModel, tokens, 256}, {2, kModel, 400'000, 256}};
+    return predict(problem, split, 1.5);
+  };
+  const Prediction large = of_cache(400'000);
+  EXPECT_TRUE(large.stable);
+  EXPECT_GT(large.pinned_tokens, 6000);
+  EXPECT_FALSE(of_cache(8000).stable);
+}
+
+TEST(PromptsBeside, LeftBehindAreThoseOfMD1) {
+  const double rho = 0.7;
+  // The answer is over at once, and so no more prompts come.
+  const std::vector<double> shares =
+      prompts_beside({.queue = make_queue(rho, 1, 1, 1), .rate = 0, .answer = 0, .prompt = 1, .most = 1e9});
+  ASSERT_GT(shares.size(), 3u);
+  EXPECT_NEAR(shares[0], 1 - rho, 1e-12);
+  EXPECT_NEAR(shares[1], (1 - rho) * (std::exp(rho) - 1), 1e-4);
+  EXPECT_NEAR(shares[2], (1 - rho) * (std::exp(2 * rho) - std::exp(rho) * (1 + rho)), 1e-4);
+}
+
+TEST(PromptsBeside, SharesHaveTheMeanOfABusyTime) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  for (int i = 0; i < 20; ++i) {
+    const double rho = random.uniform(0.05, 0.8);
+    AnswerAmongPrompts among{.queue = make_queue(rho, 1, 1, 1),
+                             .rate = rho,
+                             .answer = random.uniform(0.01, 20),
+                             .prompt = random.uniform(0.1, 0.9),
+                             .most = 1e9};
+    const std::vector<double> shares = prompts_beside(among);
+    double sum = 0, mean = 0;
+    for (size_t n = 0; n < shares.size(); ++n) {
+      EXPECT_GE(shares[n], 0);
+      sum += shares[n];
+      mean += static_cast<double>(n) * shares[n];
+    }
+    EXPECT_NEAR(sum, 1, 1e-9);
+    EXPECT_NEAR(mean, mean_prompts_beside(among), 0.01 + 0.01 * mean);
+    EXPECT_NEAR(shares[0], (1 - rho) * std::exp(-rho * among.answer), 1e-9);
+    among.most = 2.5;  // the rest sees no more than its steps have room for
+    EXPECT_EQ(prompts_beside(among).size(), 4u);
+    EXPECT_LE(mean_prompts_beside(among), 2.5);
+  }
 }
 
 TEST(Planner, SeparatesWhereGapsArePromisedAndSaysNoWhereItDoesNotPay) {
@@ -186,6 +256,43 @@ TEST(ClusterSimulation, OneRequestByHand) {
   EXPECT_EQ(result.num_transfers, 0);
   EXPECT_DOUBLE_EQ(result.ttft_p50, 2);  // two chunks
   EXPECT_DOUBLE_EQ(result.seconds, 4);
+}
+
+// Steps of a second, transfers of 10, two prompts of 7 blocks at once. The engine of one GPU computes them, that of two goes on.
+TEST(ClusterSimulation, BlocksAreHeldUntilTheyAreFetchedAndTakenBeforeTheyAreFilled) {
+  PlanProblem problem = problem_of({}, 1, {.ttft = 100, .tpot = 2}, 3);
+  problem.requests = {{0, 100, 3, 0}, {0, 100, 3, 0}};
+  problem.link = {100.0 * 131'072 / 10, 0, false};
+  const auto simulate = [&](int64_t blocks_of_p, int64_t blocks_of_d) {
+    problem.engines = {{1, {.fixed = 1}, 16 * blocks_of_p, 8}, {2, {.fixed = 1}, 16 * blocks_of_d, 8}};
+    const Deployment split{DeploymentKind::disaggregated, {1, 1}, {1, 2}, 512};
+    return simulate_cluster(problem, split, {.leave_out = 0});
+  };
+  // Both in one step; one link, so the second one goes from 11 to 21.
+  ClusterResult result = simulate(100, 100);
+  EXPECT_EQ(result.peak_pinned_tokens, 200);
+  EXPECT_DOUBLE_EQ(result.seconds, 24);
+  // P computes the second one when the first has been fetched, 11 to 12; D hears of it in a step that lasts until 13, and it
+  // goes until 23.
+  result = simulate(10, 100);
+  EXPECT_EQ(result.peak_pinned_tokens, 100);
+  EXPECT_DOUBLE_EQ(result.seconds, 26);
+  // D has room for the second one when the first is answered: it goes from 14 to 24.
+  result = simulate(100, 10);
+  EXPECT_EQ(result.peak_pinned_tokens, 200);
+  EXPECT_DOUBLE_EQ(result.seconds, 27);
+}
+
+// What the cache of D has of a prompt is not fetched; where that is all of it, P has its blocks back at once.
+TEST(ClusterSimulation, WhatDHasIsNotFetched) {
+  PlanProblem problem = problem_of({}, 1, {.ttft = 100, .tpot = 2});
+  problem.requests = {{0, 33, 2, 32}, {100, 33, 2, 32}};
+  problem.engines = {{1, {.fixed = 1}, 10'000, 8}};
+  problem.link = {131'072, 0, false};  // a token a second
+  const ClusterResult result =
+      simulate_cluster(problem, {DeploymentKind::disaggregated, {1, 1}, {1, 1}, 512}, {.leave_out = 0});
+  EXPECT_EQ(result.num_transfers, 1);
+  EXPECT_DOUBLE_EQ(result.answers.at(1).ttft, 2);
 }
 
 // An answer goes on while a long prompt comes: whole, it makes one gap of all its seconds; in chunks several smaller ones;
