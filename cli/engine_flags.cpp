@@ -21,6 +21,7 @@
 #include "step7_parallel/expert/split_experts.h"
 #include "step7_parallel/pipeline/split_layers.h"
 #include "step7_parallel/workers/worker_executor.h"
+#include "step8_advanced/disaggregation/connector/layer_by_layer.h"
 #include "step8_advanced/quantization/linear/quantized_makers.h"
 
 namespace ladder {
@@ -361,6 +362,12 @@ void EngineFlags::connect_with_others(EngineOptions& options, const DataParallel
       "--kv-role: keys and values of worker processes are read on the CPU alone, expected --device cpu, "
       "or one GPU and not --distributed-executor-backend mp");
   options.makers.kv_connector = kv_transfer_.maker();
+  if (!kv_transfer_.layer_by_layer()) return;
+  LADDER_CHECK(
+      options.runner.device.is_cpu() && ranks_are_threads(options.runner),
+      "--kv-layer-by-layer: the layers are heard of from ranks that are threads on the CPU, expected "
+      "--device cpu and not --distributed-executor-backend mp");
+  options.makers.executor = tells_layers(std::move(options.makers.executor));
 }
 
 ModelMakers EngineFlags::model_makers() const {

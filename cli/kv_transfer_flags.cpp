@@ -51,6 +51,11 @@ void KvTransferFlags::add(CLI::App& app) {
       ->check(CLI::IsMember({"none", "zstd"}))
       ->type_name("METHOD")
       ->group(kGroup);
+  app.add_flag(
+         "--kv-layer-by-layer", layer_by_layer_,
+         "a producer sends what a layer has computed while it computes the next one, to a consumer that was told of "
+         "the prompt at the same time")
+      ->group(kGroup);
   lease_option_ =
       app.add_option("--kv-lease", lease_,
                      "seconds for which a producer keeps a prompt of whose reader it hears nothing")
@@ -94,12 +99,14 @@ KvTransferConfig KvTransferFlags::config() const {
   };
   expect(!listen_.empty(), config.produces(), "--kv-listen", "producer or both");
   expect(!compression_.empty(), config.produces(), "--kv-compression", "producer or both");
+  expect(layer_by_layer_, config.produces(), "--kv-layer-by-layer", "producer or both");
   expect(lease_option_->count() > 0, config.produces(), "--kv-lease", "producer or both");
   expect(!max_held_.empty(), config.produces(), "--kv-max-held", "producer or both");
   expect(recompute_option_->count() > 0, config.consumes(), "--kv-recompute-threshold", "consumer or both");
   expect(!load_failure_policy_.empty(), config.consumes(), "--kv-load-failure-policy", "consumer or both");
   expect(load_timeout_option_->count() > 0, true, "--kv-load-timeout", "producer, consumer or both");
   if (!listen_.empty()) config.listen = listen_;
+  config.layer_by_layer = layer_by_layer_;
   config.compress = compression_ == "zstd";
   config.lease = milliseconds(lease_);
   config.load_timeout = milliseconds(load_timeout_);
