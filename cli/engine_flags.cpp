@@ -23,6 +23,7 @@
 #include "step7_parallel/expert/split_experts.h"
 #include "step7_parallel/pipeline/split_layers.h"
 #include "step7_parallel/workers/worker_executor.h"
+#include "step8_advanced/disaggregation/connector/layer_by_layer.h"
 #include "step8_advanced/quantization/linear/quantized_makers.h"
 
 namespace ladder {
@@ -371,6 +372,12 @@ void EngineFlags::connect_with_others(EngineOptions& options, const DataParallel
                "--nnodes");
   expect_readable_ranks(options.runner, "--kv-role");
   options.makers.kv_connector = kv_transfer_.maker();
+  if (!kv_transfer_.layer_by_layer()) return;
+  LADDER_CHECK(
+      options.runner.device.is_cpu() && ranks_are_threads(options.runner),
+      "--kv-layer-by-layer: the layers are heard of from ranks that are threads on the CPU, expected "
+      "--device cpu and not --distributed-executor-backend mp");
+  options.makers.executor = tells_layers(std::move(options.makers.executor));
 }
 
 void EngineFlags::expect_readable_ranks(const RunnerConfig& runner, const char* flag) const {

@@ -52,36 +52,43 @@ void KvTransferFlags::add(CLI::App& app) {
       ->check(CLI::IsMember({"producer", "consumer", "both"}))
       ->type_name("ROLE")
       ->group(kGroup);
-  const auto add_flag = [&](const char* name, auto& value, const char* type, bool of_producers,
-                            bool of_consumers, const char* help) {
+  const auto add_value = [&](const char* name, auto& value, const char* type, bool of_producers,
+                             bool of_consumers, const char* help) {
     CLI::Option* option = app.add_option(name, value, help)->type_name(type)->group(kGroup);
     flags_.push_back({option, of_producers, of_consumers});
     return option;
   };
-  add_flag(
+  add_value(
       "--kv-listen", listen_, "ADDRESS", true, false,
       "where a producer's readers reach it [tcp://127.0.0.1:0, a free port]; tcp://HOST:PORT?streams=4 over "
       "so many connections; ucx://HOST:PORT by what UCX finds; shm://NAME and file:///FOLDER are for readers "
       "on this machine");
-  add_flag("--kv-compression", compression_, "METHOD", true, false,
-           "what a producer sends is shortened on the way: none, or zstd, for a slow link [none]")
+  add_value("--kv-compression", compression_, "METHOD", true, false,
+            "what a producer sends is shortened on the way: none, or zstd, for a slow link [none]")
       ->check(CLI::IsMember({"none", "zstd"}));
-  add_flag("--kv-lease", lease_, "SECONDS", true, false,
-           "seconds for which a producer keeps a prompt of whose reader it hears nothing")
+  CLI::Option* layers =
+      app.add_flag("--kv-layer-by-layer", layer_by_layer_,
+                   "a producer sends what a layer has computed while it computes the next one, to a consumer "
+                   "that was told of the prompt at the same time")
+          ->group(kGroup);
+  flags_.push_back({layers, true, false});
+  add_value("--kv-lease", lease_, "SECONDS", true, false,
+            "seconds for which a producer keeps a prompt of whose reader it hears nothing")
       ->check(in_range(0.01, 86400))
       ->capture_default_str();
-  add_flag("--kv-max-held", max_held_, "BYTES", true, false,
-           "a producer that keeps so much for readers begins no further prompt [no limit]");
-  add_flag("--kv-recompute-threshold", recompute_threshold_, "N", false, true,
-           "a consumer computes fewer tokens itself")
+  add_value("--kv-max-held", max_held_, "BYTES", true, false,
+            "a producer that keeps so much for readers begins no further prompt [no limit]");
+  add_value("--kv-recompute-threshold", recompute_threshold_, "N", false, true,
+            "a consumer computes fewer tokens itself")
       ->check(whole_in_range(0, 1 << 30))
       ->capture_default_str();
-  add_flag("--kv-load-failure-policy", load_failure_policy_, "POLICY", false, true,
-           "what becomes of a consumer's request whose prompt does not come: recompute it here, or fail with "
-           "an error [recompute]")
+  add_value(
+      "--kv-load-failure-policy", load_failure_policy_, "POLICY", false, true,
+      "what becomes of a consumer's request whose prompt does not come: recompute it here, or fail with "
+      "an error [recompute]")
       ->check(CLI::IsMember({"recompute", "fail"}));
-  add_flag("--kv-load-timeout", load_timeout_, "SECONDS", true, true,
-           "seconds until a consumer waits no longer for a prompt, or a producer for its reader")
+  add_value("--kv-load-timeout", load_timeout_, "SECONDS", true, true,
+            "seconds until a consumer waits no longer for a prompt, or a producer for its reader")
       ->check(in_range(0.01, 86400))
       ->capture_default_str();
 }
@@ -90,6 +97,7 @@ KvTransferConfig KvTransferFlags::values(KvTransferRole role) const {
   KvTransferConfig config;
   config.role = role;
   if (!listen_.empty()) config.listen = listen_;
+  config.layer_by_layer = layer_by_layer_;
   config.compress = compression_ == "zstd";
   config.lease = milliseconds(lease_);
   config.load_timeout = milliseconds(load_timeout_);

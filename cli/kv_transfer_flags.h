@@ -15,6 +15,7 @@ class KvTransferFlags {
  public:
   void add(CLI::App& app);
   bool wanted() const { return !role_.empty(); }
+  bool layer_by_layer() const { return layer_by_layer_; }
   // Error naming the flag: it goes with another role, or with --kv-role alone.
   KvTransferConfig config() const;
   // Of engines that this program starts, so many of them producers and the others consumers: they have their roles from it.
@@ -37,6 +38,7 @@ class KvTransferFlags {
   std::string role_, listen_, compression_, max_held_, load_failure_policy_;
   double lease_ = 30, load_timeout_ = 60;
   int64_t recompute_threshold_ = 0;
+  bool layer_by_layer_ = false;
   std::vector<Flag> flags_;  // all but --kv-role; by add()
 };
 

@@ -86,6 +86,8 @@ TEST(Cli_KvTransferFlags, EachSetsItsFieldForTheRolesThatHaveIt) {
   EXPECT_FALSE(transfer_of({"--kv-role=producer", "--kv-compression=none"}).compress);
   EXPECT_FALSE(transfer_of({"--kv-role=producer"}).compress);
   EXPECT_THROW(transfer_of({"--kv-role=producer", "--kv-compression=gzip"}), CLI::ValidationError);
+  EXPECT_TRUE(transfer_of({"--kv-role=both", "--kv-layer-by-layer"}).layer_by_layer);
+  EXPECT_FALSE(transfer_of({"--kv-role=both"}).layer_by_layer);
   EXPECT_EQ(transfer_of({"--kv-role=both", "--kv-lease=0.5"}).lease, milliseconds(500));
   EXPECT_EQ(transfer_of({"--kv-role=producer", "--kv-max-held=2MiB"}).max_held_bytes, 2 << 20);
   EXPECT_EQ(transfer_of({"--kv-role=both", "--kv-recompute-threshold=9"}).recompute_threshold, 9);
@@ -99,12 +101,11 @@ TEST(Cli_KvTransferFlags, EachSetsItsFieldForTheRolesThatHaveIt) {
   EXPECT_EQ(policy_of("fail"), KvLoadFailurePolicy::fail);
   EXPECT_THROW(policy_of("hope"), CLI::ValidationError);
 
-  const std::pair<const char*, const char*> cases[] = {{"--kv-listen=tcp://0", "consumer"},
-                                                       {"--kv-compression=zstd", "consumer"},
-                                                       {"--kv-lease=1", "consumer"},
-                                                       {"--kv-max-held=1MiB", "consumer"},
-                                                       {"--kv-recompute-threshold=1", "producer"},
-                                                       {"--kv-load-failure-policy=fail", "producer"}};
+  const std::pair<const char*, const char*> cases[] = {
+      {"--kv-listen=tcp://0", "consumer"},          {"--kv-compression=zstd", "consumer"},
+      {"--kv-layer-by-layer", "consumer"},          {"--kv-lease=1", "consumer"},
+      {"--kv-max-held=1MiB", "consumer"},           {"--kv-recompute-threshold=1", "producer"},
+      {"--kv-load-failure-policy=fail", "producer"}};
   for (const auto& [flag, role] : cases) {
     EXPECT_THROW(transfer_of({flag, std::string("--kv-role=") + role}), Error) << flag;
     EXPECT_THROW(transfer_of({flag}), Error) << flag;
@@ -142,6 +143,9 @@ TEST(Cli_EngineFlags, SwitchesAndSizesReachTheOptions) {
   EXPECT_EQ(options_of({"--kv-memory", "2MiB"}).runner.kv_memory, 2 << 20);
   EXPECT_EQ(options_of({"--kernel", "matmul=loop"}).runner.kernels.at("matmul"), "loop");
   EXPECT_THROW(options_of({"--num-kv-blocks", "8", "--kv-memory", "2MiB"}), Error);
+  EXPECT_THROW(
+      options_of({"--kv-role", "producer", "--kv-layer-by-layer", "--distributed-executor-backend", "mp"}),
+      Error);
 }
 
 }  // namespace

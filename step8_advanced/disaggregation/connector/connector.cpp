@@ -75,8 +75,20 @@ void KvTransferConnector::on_unneeded(const Sequence& sequence) {
   if (prompts_.erase(sequence.id) > 0) consumer_->give_up(*sequence.kv_transfer);
 }
 
+void KvTransferConnector::begin_step(const SchedulerOutput& step) {
+  producer_->leases().begin_step(step);
+}
+
+void KvTransferConnector::save_kv_layer(int rank, int64_t layer, std::span<const int64_t> slots) {
+  producer_->leases().save_layer(rank, layer, slots);
+}
+
 bool KvTransferConnector::may_start(const Sequence& sequence) const {
-  if (producer_ == nullptr || config_.max_held_bytes == 0) return true;
+  if (producer_ == nullptr) return true;
+  // A reader can wait for it only where the request has chosen the id.
+  const std::string& id = sequence.kv_transfer->remote_request_id;
+  if (wants_layers() && !id.empty() && id.size() <= kMaxKvRequestId) producer_->leases().expect(sequence, id);
+  if (config_.max_held_bytes == 0) return true;
   const int64_t block_size = ranks_.layout.block_size;
   const int64_t kept = producer_->leases().num_kept_blocks();
   const int64_t wanted = (sequence.num_prompt_tokens + block_size - 1) / block_size;

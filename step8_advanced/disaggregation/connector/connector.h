@@ -14,6 +14,7 @@
 #include "step4_runner/kv_cache_registry.h"
 #include "step5_scheduler/kv_connector.h"
 #include "step8_advanced/disaggregation/connector/consumer.h"
+#include "step8_advanced/disaggregation/connector/layer_by_layer.h"
 #include "step8_advanced/disaggregation/connector/part_stream.h"
 #include "step8_advanced/disaggregation/connector/producer.h"
 #include "step8_advanced/disaggregation/connector/transfer_config.h"
@@ -21,7 +22,7 @@
 
 namespace ladder {
 
-class KvTransferConnector final : public KvConnector, public KvCacheRegistry {
+class KvTransferConnector final : public KvConnector, public KvCacheRegistry, public KvLayerListener {
  public:
   // Of an engine of this model and layout. A producer listens at once. Error: the address is none, or taken.
   KvTransferConnector(const KvTransferConfig& config, const ModelFingerprint& model, const KvLayout& layout);
@@ -33,6 +34,10 @@ class KvTransferConnector final : public KvConnector, public KvCacheRegistry {
   int64_t bytes_per_block() const;   // of all ranks together
 
   void register_kv_caches(RankKvCaches caches) override;
+
+  bool wants_layers() const override { return producer_ != nullptr && config_.layer_by_layer; }
+  void begin_step(const SchedulerOutput& step) override;
+  void save_kv_layer(int rank, int64_t layer, std::span<const int64_t> slots) override;
 
   void on_queued(const Sequence& sequence) override;
   void on_unneeded(const Sequence& sequence) override;

@@ -1,7 +1,6 @@
 #include "step8_advanced/disaggregation/connector/kv_leases.h"
 
 #include <algorithm>
-#include <span>
 #include <utility>
 
 #include "step1_layers/core/error.h"
@@ -13,27 +12,92 @@ uint32_t prompt_checksum(const std::vector<int32_t>& tokens, int64_t count) {
   return kv_checksum(std::as_bytes(std::span(tokens).first(static_cast<size_t>(count))));
 }
 
+KvLeases::Entry* KvLeases::entry_of(SequenceId sequence, const std::string& id,
+                                    const std::shared_ptr<const std::vector<int32_t>>& prompt) {
+  const auto known = by_sequence_.find(sequence);
+  if (known != by_sequence_.end()) return &entries_.at(known->second);
+  if (closed_ || !by_id_.emplace(id, next_lease_).second) return nullptr;
+  by_sequence_.emplace(sequence, next_lease_);
+  Entry& entry = entries_[next_lease_++];
+  entry.id = id;
+  entry.sequence = sequence;
+  entry.prompt = prompt;
+  return &entry;
+}
+
 void KvLeases::computed(const Sequence& sequence, const std::string& remote_request_id, int64_t num_tokens) {
   std::unique_lock lock(mutex_);
-  auto known = by_sequence_.find(sequence.id);
-  if (known == by_sequence_.end()) {
-    if (closed_ || !by_id_.emplace(remote_request_id, next_lease_).second) return;
-    known = by_sequence_.emplace(sequence.id, next_lease_).first;
-    Entry& entry = entries_[next_lease_++];
-    entry.id = remote_request_id;
-    entry.sequence = sequence.id;
-    entry.prompt = sequence.prompt_token_ids;
+  Entry* const entry = entry_of(sequence.id, remote_request_id, sequence.prompt_token_ids);
+  if (entry == nullptr) return;
+  const int64_t num_before =
+      std::exchange(entry->num_tokens, std::min(num_tokens, sequence.num_prompt_tokens));
+  if (entry->num_tokens < num_before || num_tokens == 0) {
+    // A step that is still running may store for it, into blocks that are soon another's.
+    entry->stored.clear();
+    entry->step_table.clear();
+    changed_.wait(lock, [&] { return entry->num_pins == 0; });
   }
-  Entry& entry = entries_.at(known->second);
-  const int64_t num_before = entry.num_tokens;
-  entry.num_tokens = std::min(num_tokens, sequence.num_prompt_tokens);
-  if (entry.num_tokens < num_before) changed_.wait(lock, [&] { return entry.num_pins == 0; });
-  entry.block_table = sequence.block_table;
+  entry->block_table = sequence.block_table;
   changed_.notify_all();
+}
+
+void KvLeases::expect(const Sequence& sequence, const std::string& remote_request_id) {
+  const std::lock_guard lock(mutex_);
+  expected_.insert_or_assign(sequence.id, Expected{remote_request_id, sequence.prompt_token_ids});
+}
+
+void KvLeases::begin_step(const SchedulerOutput& step) {
+  const std::lock_guard lock(mutex_);
+  for (const NewSequence& added : step.new_sequences) {
+    const auto expected = expected_.find(added.id);
+    if (expected == expected_.end()) continue;
+    Entry* const entry = entry_of(added.id, expected->second.id, expected->second.prompt);
+    if (entry == nullptr) continue;
+    entry->step_table = entry->block_table = added.block_table;
+    entry->first_token = added.num_computed_tokens;
+    changed_.notify_all();
+  }
+  for (const ContinuedSequence& continued : step.continued) {
+    const auto known = continued.new_block_ids.empty() ? by_sequence_.end() : by_sequence_.find(continued.id);
+    if (known == by_sequence_.end()) continue;
+    Entry& entry = entries_.at(known->second);
+    std::vector<int32_t>& table = entry.step_table;
+    if (table.empty()) continue;  // it was not expected
+    table.insert(table.end(), continued.new_block_ids.begin(), continued.new_block_ids.end());
+    if (table.size() > entry.block_table.size()) entry.block_table = table;
+  }
+}
+
+void KvLeases::save_layer(int rank, int64_t layer, std::span<const int64_t> slots) {
+  const std::lock_guard lock(mutex_);
+  bool is_more = false;
+  for (auto& [lease, entry] : entries_) {
+    // A sequence's rows of a step lie side by side, in the order of their tokens.
+    const int64_t end = std::min(std::ssize(*entry.prompt), std::ssize(entry.step_table) * block_size_);
+    const auto slot_of = [&, &table = entry.step_table](int64_t token) {
+      return table[static_cast<size_t>(token / block_size_)] * block_size_ + token % block_size_;
+    };
+    const int64_t first = std::max(entry.num_tokens_in(rank, layer), entry.first_token);
+    if (first >= end) continue;
+    int64_t token = first;
+    for (auto slot = std::find(slots.begin(), slots.end(), slot_of(token));
+         slot != slots.end() && token < end && *slot == slot_of(token); ++slot)
+      ++token;
+    if (token == first) continue;
+    entry.stored[{rank, layer}] = token;
+    is_more = true;
+  }
+  if (is_more) changed_.notify_all();
+}
+
+int64_t KvLeases::Entry::num_tokens_in(int rank, int64_t layer) const {
+  const auto found = stored.find({rank, layer});
+  return found == stored.end() ? num_tokens : std::max(num_tokens, found->second);
 }
 
 std::optional<KvLeases::Held> KvLeases::end(SequenceId sequence) {
   std::unique_lock lock(mutex_);
+  expected_.erase(sequence);
   const auto known = by_sequence_.find(sequence);
   if (known == by_sequence_.end()) return std::nullopt;
   const auto entry = entries_.find(known->second);
@@ -50,12 +114,14 @@ std::optional<KvLeases::Held> KvLeases::end(SequenceId sequence) {
 
 void KvLeases::retract(SequenceId sequence) {
   std::unique_lock lock(mutex_);
+  expected_.erase(sequence);
   const auto known = by_sequence_.find(sequence);
   if (known != by_sequence_.end()) retract(entries_.find(known->second), lock);
 }
 
 void KvLeases::retract_all() {
   std::unique_lock lock(mutex_);
+  expected_.clear();
   while (!entries_.empty()) retract(entries_.begin(), lock);
   released_.clear();
 }
@@ -81,7 +147,7 @@ void KvLeases::on_release(std::function<void()> wake) {
 
 KvLeases::Ready KvLeases::wait_ready(const std::string& id, uint64_t lease, int64_t num_tokens,
                                      uint32_t prompt_checksum, int64_t num_checked,
-                                     Clock::time_point deadline) {
+                                     Clock::time_point deadline, const KvLayers& layers) {
   std::unique_lock lock(mutex_);
   const auto arrived = [&] { return closed_ || lease != 0 || by_id_.contains(id); };
   changed_.wait_until(lock, deadline, arrived);
@@ -95,29 +161,37 @@ KvLeases::Ready KvLeases::wait_ready(const std::string& id, uint64_t lease, int6
         "request '{}' has another prompt here", id);
     lease = entry->first;
   }
-  wait_computed(lease, num_tokens + 1, deadline, lock);
-  return {lease, entries_.at(lease).num_tokens};
+  const Entry& entry = wait_computed(lease, num_tokens + 1, layers, deadline, lock);
+  const bool in_all_layers = entry.num_tokens > num_tokens;
+  return {lease, in_all_layers ? entry.num_tokens : entry.num_tokens_in(layers.rank, layers.first),
+          in_all_layers};
 }
 
-void KvLeases::wait_computed(uint64_t lease, int64_t num_tokens, Clock::time_point deadline,
-                             std::unique_lock<std::mutex>& lock) {
-  const auto alive = [&]() -> const Entry* {
+KvLeases::Entry& KvLeases::wait_computed(uint64_t lease, int64_t num_tokens, const KvLayers& layers,
+                                         Clock::time_point deadline, std::unique_lock<std::mutex>& lock) {
+  const auto alive = [&]() -> Entry* {
     const auto entry = entries_.find(lease);
     return closed_ || entry == entries_.end() || entry->second.over ? nullptr : &entry->second;
   };
-  changed_.wait_until(lock, deadline,
-                      [&] { return alive() == nullptr || alive()->num_tokens >= num_tokens; });
-  const Entry* const entry = alive();
+  const auto has_tokens = [&](const Entry& entry) {
+    return entry.num_tokens_in(layers.rank, layers.first) >= num_tokens;
+  };
+  changed_.wait_until(lock, deadline, [&] { return alive() == nullptr || has_tokens(*alive()); });
+  Entry* const entry = alive();
   LADDER_CHECK(entry != nullptr, "the request is over: it was aborted, or its lease ended");
-  LADDER_CHECK(entry->num_tokens >= num_tokens, "request '{}' has computed {} tokens in time, expected {}",
-               entry->id, entry->num_tokens, num_tokens);
+  LADDER_CHECK(has_tokens(*entry), "request '{}' has computed {} tokens in time, expected {}", entry->id,
+               entry->num_tokens, num_tokens);
+  return *entry;
 }
 
 KvLeases::Pin KvLeases::pin(uint64_t lease, int64_t num_tokens, Clock::time_point deadline,
-                            std::vector<int32_t>& block_table) {
+                            std::vector<int32_t>& block_table, KvLayers& layers) {
   std::unique_lock lock(mutex_);
-  wait_computed(lease, num_tokens, deadline, lock);
-  Entry& entry = entries_.at(lease);
+  Entry& entry = wait_computed(lease, num_tokens, layers, deadline, lock);
+  int64_t count = 1;
+  while (count < layers.count && entry.num_tokens_in(layers.rank, layers.first + count) >= num_tokens)
+    ++count;
+  layers.count = count;
   ++entry.num_pins;
   block_table = entry.block_table;
   return Pin(this, lease);

@@ -2,6 +2,7 @@
 // Whose blocks a producer keeps for a reader, since when, and for how long.
 //
 //   computed() ...    its tokens get ready, and may be read as they do
+//   save_layer() ...  those of a step that is still running, in one layer after the other (layer_by_layer.h)
 //   end()             the request is over, its blocks are not given back: the lease begins
 //   extend()          a heartbeat
 //   done(), sweep()   nobody reads any more, or nobody has said for a lease's length that he will: the blocks are to be
@@ -15,9 +16,11 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -26,6 +29,12 @@
 #include "step3_sequence/sequence.h"
 
 namespace ladder {
+
+// Consecutive layers that a rank keeps, numbered through the model.
+struct KvLayers {
+  int rank = 0;  // as in KvRead
+  int64_t first = 0, count = 0;
+};
 
 class KvLeases {
  public:
@@ -39,6 +48,10 @@ class KvLeases {
   // Fewer than before: its blocks are about to be given back and computed again (a preemption); when it returns nobody
   // reads from them.
   void computed(const Sequence& sequence, const std::string& remote_request_id, int64_t num_tokens);
+  // Where its tokens may be read while the step that computes them runs. The sequence is going to be kept under this id;
+  // what it is to get blocks for is heard from a step.
+  void expect(const Sequence& sequence, const std::string& remote_request_id);
+  void begin_step(const SchedulerOutput& step);  // before a rank begins with it
   // The lease begins; the id and how many tokens there are. None: there is no entry, or its reader has been and gone.
   struct Held {
     std::string remote_request_id;
@@ -52,17 +65,23 @@ class KvLeases {
   // Called by the sweeping thread when take_released() has something.
   void on_release(std::function<void()> wake);
 
+  // The ranks' threads. Of the step that a rank computes the keys and values of one layer are in its cache: those of these
+  // slots. A rank computes its layers in order, and its steps.
+  void save_layer(int rank, int64_t layer, std::span<const int64_t> slots);
+
   // Readers' threads. `id`: the remote_request_id.
 
   struct Ready {
     uint64_t lease = 0;
     int64_t num_tokens = 0;
+    bool in_all_layers = false;  // else a step is just computing the last of them
   };
-  // Waits until more than `num_tokens` tokens are there to be read. `prompt_checksum`: of the first `num_checked` tokens.
-  // `lease`: what an earlier call has answered; 0: the first call, which also waits for the request itself. Error, saying
-  // why: it has not come, or not got so far, until the deadline; it is over; it is of another prompt.
+  // Waits until more than `num_tokens` tokens are there to be read, where only the first of `layers` need have them.
+  // `prompt_checksum`: of the first `num_checked` tokens. `lease`: what an earlier call has answered; 0: the first call, which
+  // also waits for the request itself. Error, saying why: it has not come, or not got so far, until the deadline; it is
+  // over; it is of another prompt.
   Ready wait_ready(const std::string& id, uint64_t lease, int64_t num_tokens, uint32_t prompt_checksum,
-                   int64_t num_checked, Clock::time_point deadline);
+                   int64_t num_checked, Clock::time_point deadline, const KvLayers& layers = kAllLayers);
 
   // While it exists the blocks stay what they are.
   class Pin {
@@ -76,9 +95,15 @@ class KvLeases {
     KvLeases* leases_;
     uint64_t lease_;
   };
-  // Of the first `num_tokens` tokens; sets the block table. Waits where these are being computed once more (a preemption).
-  // Error as wait_ready(). To be held for the time of a copy, not of a wait.
-  Pin pin(uint64_t lease, int64_t num_tokens, Clock::time_point deadline, std::vector<int32_t>& block_table);
+  // Of the first `num_tokens` tokens; sets the block table. Waits where these are being computed, or once more (a preemption),
+  // until the first of `layers` has them, and leaves of these the ones that do. Error as wait_ready(). To be held for the
+  // time of a copy, not of a wait.
+  Pin pin(uint64_t lease, int64_t num_tokens, Clock::time_point deadline, std::vector<int32_t>& block_table,
+          KvLayers& layers);
+  Pin pin(uint64_t lease, int64_t num_tokens, Clock::time_point deadline, std::vector<int32_t>& block_table) {
+    KvLayers all = kAllLayers;
+    return pin(lease, num_tokens, deadline, block_table, all);
+  }
 
   // Nobody reads it any more. False: this lease (0: whichever) is over already, or never was.
   bool done(const std::string& id, uint64_t lease);
@@ -94,12 +119,26 @@ class KvLeases {
   int64_t num_lapsed() const;
 
  private:
+  static constexpr KvLayers kAllLayers{-1, 0, 1};  // of no rank: what computed() has told
+
+  // Of who will be kept.
+  struct Expected {
+    std::string id;
+    std::shared_ptr<const std::vector<int32_t>> prompt;
+  };
   struct Entry {
     std::string id;
     SequenceId sequence = 0;
     std::shared_ptr<const std::vector<int32_t>> prompt;
     std::vector<int32_t> block_table;
-    int64_t num_tokens = 0;  // computed
+    int64_t num_tokens = 0;  // computed, in all layers
+    // What the steps have said, of one that is expected: the blocks that the ranks write to, how many tokens were there
+    // before its first step, and up to which token a rank's layer is stored, where that is more than num_tokens.
+    std::vector<int32_t> step_table;
+    int64_t first_token = 0;
+    std::map<std::pair<int, int64_t>, int64_t> stored;
+
+    int64_t num_tokens_in(int rank, int64_t layer) const;
     int64_t num_pins = 0;
     bool ended = false;
     bool over = false;  // to be released when no pin is left
@@ -107,8 +146,11 @@ class KvLeases {
   };
   using Entries = std::unordered_map<uint64_t, Entry>;  // by lease
 
-  void wait_computed(uint64_t lease, int64_t num_tokens, Clock::time_point deadline,
-                     std::unique_lock<std::mutex>& lock);
+  Entry* entry_of(
+      SequenceId sequence, const std::string& id,
+      const std::shared_ptr<const std::vector<int32_t>>& prompt);  // a new one, or none: the id is taken
+  Entry& wait_computed(uint64_t lease, int64_t num_tokens, const KvLayers& layers, Clock::time_point deadline,
+                       std::unique_lock<std::mutex>& lock);
   Entries::iterator find(const std::string& id);
   void give_up(Entries::iterator entry);  // and release it, if it is not pinned
   void forget(Entries::iterator entry);
@@ -126,6 +168,7 @@ class KvLeases {
   Entries entries_;
   std::unordered_map<std::string, uint64_t> by_id_;
   std::unordered_map<SequenceId, uint64_t> by_sequence_;
+  std::unordered_map<SequenceId, Expected> expected_;
   std::vector<SequenceId> released_;
   std::function<void()> wake_;
   bool wake_is_due_ = false;  // the sweeper calls it

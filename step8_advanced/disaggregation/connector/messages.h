@@ -46,8 +46,8 @@ LADDER_WIRE_FORM(KvReadRequest) {
   wire(id, prompt_checksum, first_token, num_tokens, patience_ms);
 }
 
-// Of one read some layers, one part each. Windows of tokens follow each other, in each of them the reads, in each of these
-// the layers: what has come so far is whole up to a token.
+// Of one read some layers, one part each. Windows of tokens follow each other: what has come so far is whole up to a token. In
+// each of them comes next the read whose next layer is the lowest, of several the first.
 struct KvPartsHead {
   uint64_t lease = 0;  // under which the blocks are kept
   int64_t read = 0;    // its place in the list

@@ -1,6 +1,8 @@
 #include "step8_advanced/disaggregation/connector/part_stream.h"
 
 #include <algorithm>
+#include <limits>
+#include <utility>
 
 #include "step1_layers/core/error.h"
 #include "step1_layers/core/task_not_implemented.h"
@@ -17,6 +19,18 @@ int64_t window_tokens(const KvLayout& layout, std::span<const KvRead> reads) {
   return fit < layout.block_size ? fit : fit / layout.block_size * layout.block_size;
 }
 
+int64_t next_read(std::span<const KvRead> reads, std::span<const int64_t> next_layers) {
+  int64_t next = -1, lowest = std::numeric_limits<int64_t>::max();
+  for (size_t i = 0; i < reads.size(); ++i) {
+    const int64_t layer = next_layers[i];
+    if (layer < reads[i].first_layer + reads[i].num_layers && layer < lowest) {
+      next = static_cast<int64_t>(i);
+      lowest = layer;
+    }
+  }
+  return next;
+}
+
 // >>> task 8.7.worker: send and receive the parts of a request's keys and values
 namespace {
 
@@ -24,42 +38,57 @@ std::span<std::byte> piece_of(std::vector<std::byte>& packed, int64_t index, int
   return std::span(packed).subspan(static_cast<size_t>(index * size), static_cast<size_t>(size));
 }
 
+// Of each read the layer whose part comes next in a window that begins.
+std::vector<int64_t> first_layers(std::span<const KvRead> reads) {
+  std::vector<int64_t> layers;
+  for (const KvRead& read : reads) layers.push_back(read.first_layer);
+  return layers;
+}
+
 }  // namespace
 
 KvReadEnd send_parts(const KvRanks& mine, std::span<const KvRead> reads, const KvReadRequest& request,
                      KvLeases& leases, KvChannel& channel, KvDeadline patience, KvDeadline deadline,
                      std::atomic<int64_t>& num_bytes) {
-  const int64_t end = request.first_token + request.num_tokens, longest = window_tokens(mine.layout, reads);
+  const int64_t end = request.first_token + request.num_tokens, window = window_tokens(mine.layout, reads);
   std::vector<std::byte> packed;
   std::vector<int32_t> block_table;
   KvPartsHead head;
+  const KvLayers first{reads.front().from_rank, reads.front().first_layer, 1};
   try {
     for (int64_t token = request.first_token; token < end; token += head.num_tokens) {
       const KvLeases::Ready ready = leases.wait_ready(request.remote_request_id, head.lease, token,
-                                                      request.prompt_checksum, end, patience);
+                                                      request.prompt_checksum, end, patience, first);
+      // What is still being computed is one window, as long as its chunk: a second one would wait for its last layer.
+      const int64_t longest = ready.in_all_layers ? window : kMostWindowsOfAChunk * window;
       head.lease = ready.lease;
       head.first_token = token;
       head.num_tokens = std::min({ready.num_tokens, end, token + longest}) - token;
-      for (head.read = 0; head.read < std::ssize(reads); ++head.read) {
+      std::vector<int64_t> next_layers = first_layers(reads);
+      while ((head.read = next_read(reads, next_layers)) >= 0) {
         const KvRead& read = reads[static_cast<size_t>(head.read)];
-        KvPart part{read.first_layer, read.first_head, read.num_heads, token, head.num_tokens};
-        const int64_t size = packed_size(mine.layout, part), end_layer = read.first_layer + read.num_layers;
-        while (part.layer < end_layer) {
-          head.first_layer = part.layer;
-          head.num_layers = std::clamp<int64_t>(kPartsMessageBytes / size, 1, end_layer - part.layer);
+        int64_t& layer = next_layers[static_cast<size_t>(head.read)];
+        KvPart part{layer, read.first_head, read.num_heads, token, head.num_tokens};
+        const int64_t size = packed_size(mine.layout, part);
+        KvLayers layers{
+            read.from_rank, layer,
+            std::clamp<int64_t>(kPartsMessageBytes / size, 1, read.first_layer + read.num_layers - layer)};
+        {
+          const KvLeases::Pin pin =
+              leases.pin(head.lease, token + head.num_tokens, patience, block_table, layers);
+          head.first_layer = layers.first;
+          head.num_layers = layers.count;
           packed.resize(static_cast<size_t>(head.num_layers * size));
-          {
-            const KvLeases::Pin pin = leases.pin(head.lease, token + head.num_tokens, patience, block_table);
-            for (int64_t i = 0; i < head.num_layers; ++i, ++part.layer)
-              pack_kv(mine.layout, mine.ranks.at(static_cast<size_t>(read.from_rank)), block_table, part,
-                      piece_of(packed, i, size));
-          }
-          head.checksums.clear();
-          for (int64_t i = 0; i < head.num_layers; ++i)
-            head.checksums.push_back(kv_checksum(piece_of(packed, i, size)));
-          send_kv_message(channel, head, deadline, packed);
-          num_bytes += std::ssize(packed);
+          for (int64_t i = 0; i < head.num_layers; ++i, ++part.layer)
+            pack_kv(mine.layout, mine.ranks.at(static_cast<size_t>(read.from_rank)), block_table, part,
+                    piece_of(packed, i, size));
         }
+        head.checksums.clear();
+        for (int64_t i = 0; i < head.num_layers; ++i)
+          head.checksums.push_back(kv_checksum(piece_of(packed, i, size)));
+        send_kv_message(channel, head, deadline, packed);
+        num_bytes += std::ssize(packed);
+        layer = part.layer;
       }
     }
   } catch (const KvChannelError&) {
@@ -77,7 +106,8 @@ KvReadEnd receive_parts(const KvRanks& mine, const KvLayout& theirs, std::span<c
     if (!condition) throw KvChannelError(fmt::format("a transfer of keys and values: {}", problem));
   };
   std::vector<std::byte> packed;
-  int64_t read_index = 0, layer = reads.front().first_layer, window = 0;
+  std::vector<int64_t> next_layers = first_layers(reads);
+  int64_t window = 0;  // tokens of the one that has begun
   while (true) {
     const ReceivedKvMessage message = receive_kv_message(channel, deadline);
     if (const auto* end = std::get_if<KvReadEnd>(&message.message)) {
@@ -86,9 +116,10 @@ KvReadEnd receive_parts(const KvRanks& mine, const KvLayout& theirs, std::span<c
     }
     const auto* const head = std::get_if<KvPartsHead>(&message.message);
     expect(head != nullptr, "what came is no part");
+    const int64_t read_index = next_read(reads, next_layers);
     const KvRead& read = reads[static_cast<size_t>(read_index)];
-    const bool begins = read_index == 0 && layer == reads.front().first_layer;  // a window
-    if (begins) window = head->num_tokens;
+    int64_t& layer = next_layers[static_cast<size_t>(read_index)];
+    if (window == 0) window = head->num_tokens;
     if (received.lease == 0) received.lease = head->lease;
     expect(head->lease == received.lease, "the blocks are another request's by now");
     expect(head->read == read_index && head->first_layer == layer && head->num_layers >= 1 &&
@@ -111,10 +142,9 @@ KvReadEnd receive_parts(const KvRanks& mine, const KvLayout& theirs, std::span<c
     }
     received.num_bytes += std::ssize(packed);
     layer = part.layer;
-    if (layer < read.first_layer + read.num_layers) continue;
-    read_index = (read_index + 1) % std::ssize(reads);
-    layer = reads[static_cast<size_t>(read_index)].first_layer;
-    if (read_index == 0) received.num_tokens += window;
+    if (next_read(reads, next_layers) >= 0) continue;
+    received.num_tokens += std::exchange(window, 0);
+    next_layers = first_layers(reads);
   }
 }
 // <<< task 8.7.worker

@@ -2,8 +2,8 @@
 // Task 8.7.worker: keys and values from the caches of one engine's ranks to those of another's, part by part.
 //
 //   for each window of tokens, as they get ready
-//     for each read (who takes which heads and layers from whom)
-//       for some layers at a time, so that a message is of a good size
+//     for the read that is the furthest behind (who takes which heads and layers from whom), until all are through
+//       for some layers, so that a message is of a good size
 //         the producer copies the parts out of its blocks, with a checksum each; the reader checks and copies them in
 #include <atomic>
 #include <cstdint>
@@ -23,6 +23,8 @@ namespace ladder {
 // About so large is a message's body; a part that is larger by itself travels alone. Small enough to be under way while
 // the next one is copied, large enough to hide what a message costs.
 inline constexpr int64_t kPartsMessageBytes = int64_t{2} << 20;
+// ... and so many times as large at the most that of a layer of a long chunk that is still being computed.
+inline constexpr int64_t kMostWindowsOfAChunk = 16;
 
 // One engine's side of a transfer.
 struct KvRanks {
@@ -34,9 +36,15 @@ struct KvRanks {
 // where there is room for one.
 int64_t window_tokens(const KvLayout& layout, std::span<const KvRead> reads);
 
+// Which read's parts come next in a window, where `next_layers` says of each read the layer that does: that of the lowest
+// layer, of several the first, so that the layers of all ranks go side by side, as they are computed. -1: the window is through.
+int64_t next_read(std::span<const KvRead> reads, std::span<const int64_t> next_layers);
+
 // The producer's loop. A window begins as soon as one token of it is computed (KvLeases::wait_ready) and ends with what is
-// computed then, with window_tokens(), or with the last token that was asked for. As many layers of a read as fit into
-// kPartsMessageBytes, at least one, are one message. While parts are copied the request's blocks are pinned, and never while
+// computed then, with window_tokens(), or with the last token that was asked for. Where layers are told (layer_by_layer.h) it is
+// computed as soon as the first layer is: each further one is waited for before it is packed, and such a window may be
+// kMostWindowsOfAChunk times as long. As many layers of a read as are there and fit into kPartsMessageBytes, at least one, are
+// one message. While parts are copied the request's blocks are pinned, and never while
 // a message is being sent: a reader that has stopped reading holds up no block. Tokens are waited for until `patience`, the
 // reader until `deadline`. Adds what it has sent to `num_bytes`. Returns why there are no more parts: the error of KvLeases,
 // or none. KvChannelError: the reader is gone.

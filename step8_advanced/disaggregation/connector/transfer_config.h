@@ -29,6 +29,9 @@ struct KvTransferConfig {
   int64_t max_held_bytes = 0;
   // Of a producer: what it sends is shortened by zstd, where that is shorter (transport/kv_compression.h).
   bool compress = false;
+  // Of a producer: a reader that is there already gets a layer's keys while the next layer is computed (layer_by_layer.h);
+  // else what a step has computed goes when the step is over.
+  bool layer_by_layer = false;
   int max_channels = 64;  // of a producer, each with a thread: further readers are turned away
 
   // Of a consumer: fewer tokens are computed rather than loaded.

@@ -21,7 +21,7 @@
 namespace ladder {
 
 // Of the messages between two engines and of the packed bytes. Whoever changes either counts it up.
-inline constexpr uint32_t kKvProtocolVersion = 1;
+inline constexpr uint32_t kKvProtocolVersion = 2;
 inline constexpr size_t kMaxEngineId = 128;
 
 // Of this end of the connection. An engine may have connections of both kinds.

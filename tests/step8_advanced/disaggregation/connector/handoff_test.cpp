@@ -8,10 +8,10 @@
 #include "step7_parallel/hosts/tcp_socket.h"
 #include "tests/step6_engine/process/open_files.h"
 #include "tests/step7_parallel/workers/worker_program.h"
+#include "tests/step8_advanced/disaggregation/connector/handoff_requests.h"
 #include "tests/step8_advanced/disaggregation/connector/two_engines.h"
 #include "tests/step8_advanced/disaggregation/transport/transport_places.h"
 #include "tests/support/memory_files.h"
-#include "tests/support/narrow_model.h"
 
 namespace ladder {
 namespace {
@@ -19,12 +19,16 @@ namespace {
 using testing::ConnectedEngine;
 using testing::consumes;
 using testing::engine_with;
+using testing::expect_same;
 using testing::GoldenCheckpoint;
 using testing::Grid;
 using testing::num_tokens_to_load;
 using testing::produces;
+using testing::random_requests;
 using testing::same_bits;
+using testing::tiny_options;
 using testing::with_prompts_at;
+using testing::with_ranks;
 
 EngineOptions options_of(const GoldenCheckpoint& checkpoint) {
   EngineOptions options =
@@ -79,13 +83,6 @@ TEST(KvHandoff, MayBeShortOnTheWay) {
   const KvBodyCounts counts = expect_handed_over(checkpoint, config);
   EXPECT_GT(counts.num_bytes, 0);
   EXPECT_LT(counts.num_packed_bytes, counts.num_bytes);
-}
-
-EngineOptions with_ranks(EngineOptions options, Grid grid) {
-  options.runner.tensor_parallel_size = grid.tp;
-  options.runner.pipeline_parallel_size = grid.pp;
-  options.makers.split_layers = split_layers;
-  return options;
 }
 
 TEST(KvHandoff, GoesFromAnyGridToAnyOther) {
@@ -156,45 +153,6 @@ TEST(KvHandoff, GoesFromAndToWorkerProcesses) {
   }
   EXPECT_EQ(testing::num_open_files(), files);
   EXPECT_EQ(testing::files_of_memory(), memory);
-}
-
-// A model whose tokens are text, in blocks of 4.
-EngineOptions tiny_options() {
-  EngineOptions options = testing::small_options(testing::narrow_model(), DeviceType::cpu, 128);
-  options.runner.load_format = LoadFormat::dummy;
-  options.runner.batch.block_size = 4;
-  options.runner.kv_memory = int64_t{1} << 20;  // room to keep all prompts of a test
-  return options;
-}
-
-std::vector<Request> random_requests(testing::Random& random, int count) {
-  std::vector<Request> requests;
-  for (int i = 0; i < count; ++i) {
-    Request request;
-    for (int64_t length = random.integer(2, 60); length > 0; --length)
-      request.prompt_token_ids.push_back(static_cast<int32_t>(random.integer(300, 2000)));
-    request.sampling.max_tokens = random.integer(1, 12);
-    request.sampling.ignore_eos = true;
-    request.sampling.logprobs = 3;
-    request.sampling.temperature = i % 2 == 0 ? 0.8 : 0.0;
-    request.sampling.seed = i;
-    if (i % 4 == 1) request.sampling.repetition_penalty = 1.2;
-    if (i % 3 == 2) request.sampling.n = 2;
-    if (i % 5 == 3) request.sampling.stop = {"a"};
-    requests.push_back(request);
-  }
-  return requests;
-}
-
-void expect_same(const std::vector<RequestOutput>& outputs, const std::vector<RequestOutput>& expected) {
-  ASSERT_EQ(outputs.size(), expected.size());
-  for (size_t i = 0; i < outputs.size(); ++i) {
-    EXPECT_TRUE(same_bits(outputs[i], expected[i])) << "request " << i;
-    for (size_t c = 0; c < std::min(outputs[i].completions.size(), expected[i].completions.size()); ++c) {
-      EXPECT_EQ(outputs[i].completions[c].text, expected[i].completions[c].text) << "request " << i;
-      EXPECT_EQ(outputs[i].completions[c].finish_reason, expected[i].completions[c].finish_reason);
-    }
-  }
 }
 
 TEST(KvHandoff, GivesRequestsWhatTheyAskFor) {

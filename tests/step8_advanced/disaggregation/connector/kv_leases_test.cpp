@@ -50,6 +50,73 @@ KvLeases::Ready ready(KvLeases& leases, const std::string& id, const std::vector
                            deadline);
 }
 
+SchedulerOutput step_of(const Sequence& sequence, int64_t num_blocks, int64_t num_computed) {
+  SchedulerOutput step;
+  NewSequence& added = step.new_sequences.emplace_back();
+  added.id = sequence.id;
+  added.block_table.assign(sequence.block_table.begin(), sequence.block_table.begin() + num_blocks);
+  added.num_computed_tokens = num_computed;
+  return step;
+}
+
+// A prompt of 11 tokens in blocks 5, 2 and 7, of which a cache has the first; two steps are under way, of two ranks.
+TEST(KvLeasesOfRequests, KnowTheLayersOfStepsThatRun) {
+  KvLeases leases(kLong, 4);
+  Sequence sequence = sequence_of(5, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
+  sequence.block_table = {5, 2, 7};
+  leases.expect(sequence, "a");
+  EXPECT_NE(error_of([&] { ready(leases, "a", *sequence.prompt_token_ids); }), "no error");
+  leases.begin_step(step_of(sequence, 2, 4));
+
+  uint64_t lease = 0;
+  std::vector<int32_t> table;
+  const auto tokens_in = [&](int rank, int64_t layer) {
+    try {
+      const KvLeases::Ready found = leases.wait_ready(
+          "a", lease, 0, prompt_checksum(*sequence.prompt_token_ids, 11), 11, Clock::now(), {rank, layer, 1});
+      lease = found.lease;
+      return found.num_tokens;
+    } catch (const Error&) {
+      return int64_t{0};
+    }
+  };
+  EXPECT_EQ(tokens_in(0, 0), 0);
+  leases.save_layer(0, 0, std::vector<int64_t>{-1, 3, 8, 9, 10, 11});  // behind another's rows
+  EXPECT_EQ(tokens_in(0, 0), 8);
+  EXPECT_EQ(tokens_in(0, 1), 0);
+  EXPECT_EQ(tokens_in(1, 0), 0);
+  leases.save_layer(0, 1, std::vector<int64_t>{8, 9, 10, 11});
+  KvLayers layers{0, 0, 4};
+  { const KvLeases::Pin pin = leases.pin(lease, 8, Clock::now(), table, layers); }
+  EXPECT_EQ(layers.count, 2) << "of four there are so many";
+  EXPECT_EQ(table, (std::vector<int32_t>{5, 2}));
+
+  // The next step begins before this one is told: rank 0 has gone on, rank 1 has not.
+  SchedulerOutput next;
+  next.continued.push_back({5, {7}, 8});
+  leases.begin_step(next);
+  leases.save_layer(0, 0, std::vector<int64_t>{28, 29, 30});
+  EXPECT_EQ(tokens_in(0, 0), 11);
+  EXPECT_EQ(tokens_in(0, 1), 8);
+  leases.save_layer(1, 0, std::vector<int64_t>{28, 29, 30});
+  EXPECT_EQ(tokens_in(1, 0), 0) << "tokens before these are not there";
+  leases.computed(sequence, "a", 8);
+  EXPECT_EQ(tokens_in(1, 3), 8);
+  EXPECT_EQ(tokens_in(0, 0), 8) << "first what is there in all layers";
+
+  // Its blocks are taken away, and are another's.
+  leases.computed(sequence, "a", 0);
+  leases.save_layer(0, 0, std::vector<int64_t>{20, 21, 22, 23, 8, 9, 10, 11});
+  EXPECT_EQ(tokens_in(0, 0), 0);
+  sequence.block_table = {1, 0, 3};
+  leases.begin_step(step_of(sequence, 3, 0));
+  leases.save_layer(0, 0, std::vector<int64_t>{4, 5, 6, 7, 0});
+  EXPECT_EQ(tokens_in(0, 0), 5);
+  leases.retract(5);
+  leases.begin_step(step_of(sequence, 3, 0));
+  EXPECT_EQ(leases.num_kept_blocks(), 0) << "nobody expects it any more";
+}
+
 TEST(KvLeasesOfRequests, EndWithDone) {
   Swept swept(kLong);
   const Sequence sequence = sequence_of(5, {1, 2, 3, 4, 5});

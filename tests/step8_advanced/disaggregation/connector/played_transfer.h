@@ -67,6 +67,50 @@ class PlayedTransfer {
     leases.computed(sequence, "it", up_to);
   }
 
+  // The same in a step that tells its layers: each rank's, one rank after the other or taking turns. `stored` hears of each
+  // before the leases do.
+  void compute_by_layers(int64_t up_to, Random& random, const std::function<void(int, int64_t)>& stored) {
+    begin_step(computed, up_to);
+    theirs.fill(computed, up_to - computed);
+    std::vector<int64_t> next;
+    for (const RankKvCaches& rank : theirs.ranks) next.push_back(rank.layers.begin);
+    const auto is_done = [&](size_t rank) { return next[rank] == theirs.ranks[rank].layers.end; };
+    for (size_t done = 0; done < next.size();) {
+      const auto rank = static_cast<size_t>(random.integer(0, std::ssize(next) - 1));
+      if (is_done(rank)) continue;
+      stored(static_cast<int>(rank), next[rank]);
+      save_layer(static_cast<int>(rank), next[rank]++, computed, up_to);
+      done += is_done(rank);
+    }
+    computed = up_to;
+    leases.computed(sequence, "it", up_to);
+  }
+  // A step begins that computes these tokens; the blocks that it needs are told with it, and no others.
+  void begin_step(int64_t first, int64_t end) {
+    const auto blocks = [&](int64_t tokens) {
+      return sequence.block_table.begin() +
+             (tokens + theirs.layout.block_size - 1) / theirs.layout.block_size;
+    };
+    SchedulerOutput step;
+    if (first == 0) {
+      leases.expect(sequence, "it");
+      NewSequence& added = step.new_sequences.emplace_back();
+      added.id = sequence.id;
+      added.block_table.assign(blocks(0), blocks(end));
+    } else {
+      step.continued.push_back({sequence.id, {blocks(first), blocks(end)}, first});
+    }
+    leases.begin_step(step);
+  }
+  void save_layer(int rank, int64_t layer, int64_t first, int64_t end) {
+    const int64_t block_size = theirs.layout.block_size;
+    std::vector<int64_t> slots = {-1, int64_t{1} << 40};  // a spare row, and another's
+    for (int64_t token = first; token < end; ++token)
+      slots.push_back(sequence.block_table[static_cast<size_t>(token / block_size)] * block_size +
+                      token % block_size);
+    leases.save_layer(rank, layer, slots);
+  }
+
   // Both loops; `what_else` runs beside them. The error that the reader ends with; empty: none.
   std::string run(
       const Meddler::Change& change = [](auto&, auto&) {}, const std::function<void()>& what_else = [] {}) {

@@ -22,6 +22,7 @@ struct ConnectedEngine {
                                                         kv_layout_of(parts.spec, parts.config));
       return MadeKvConnector{connector, connector};
     };
+    options.makers.executor = tells_layers(std::move(options.makers.executor));
     engine = engine_with(options);
   }
 
