@@ -149,7 +149,7 @@ TEST(Cli_Nodes, InfoNeedsNoOtherNode) {
 TEST(Cli_Nodes, ANodeThatWaitsSaysForWhom) {
   const auto alone = [](const char* rank) {
     return Words{"--model=" + kModel, "--tensor-parallel-size=2", "--nnodes=2", rank,
-                 "--master-port=" + free_port()};
+                 "--master-port=" + held_port()};
   };
   using testing::RunningServer;
   RunningServer first(alone("--node-rank=0"), RunningServer::NoWait{}),
