@@ -93,8 +93,8 @@ TEST(Cli_Nodes, WhatIsWrongIsOneLineOnEachAndSoon) {
   struct Case {
     Words words, of_0, of_1;
     std::string says;
-    // Not waited for but where node 1 is a stranger to node 0, which then waits for the true one.
-    std::string arrival = "--node-arrival-timeout=120";
+    // Waited for where node 1 is a stranger to node 0, which then waits for the true one, and where node 1 does not hear the refusal.
+    std::string arrival = "--node-arrival-timeout=30";
   };
   const testing::TemporaryFolder folder;
   testing::write_file(folder / "secret", "a word");
