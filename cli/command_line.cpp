@@ -151,9 +151,8 @@ int run_command_line(int argc, char** argv) {
   if (nodes && started_by_mpirun())
     return report("error", "--nnodes: expected without mpirun, which starts the ranks of all hosts itself",
                   2);
-  // Says what a rank would have, without any.
-  const bool only_says = argv[1] == std::string_view("info");
-  if (nodes && !only_says) return run_on_nodes(*nodes, argc, argv, run);
+  // info says what a rank would have, without any.
+  if (nodes && argv[1] != std::string_view("info")) return run_on_nodes(*nodes, argc, argv, run);
   return started_by_mpirun() ? run_as_rank(argc, argv, run) : run();
 }
 
