@@ -16,12 +16,13 @@
 #   data         0.6B: 512 requests for each GPU, which has a replica; on two GPUs sessions by two balancers, on more 8B
 #   expert       30B-A3B: the common workload, experts whole on their GPUs
 #   context      8B: a prompt of 65,536 tokens, its rows shared out; from four GPUs on 131,000 and 8,192 too
+#   methods      attention of one prompt of 8,192 to 131,072 tokens over GPUs, by every method of chapter 7.10
 #   tests        of communicators, workers and the exchange of experts
 #   collectives  all-reduces, dispatch and combine
 #   fault        a process of each kind of ranks is killed: one line, nothing left on the GPUs
 #   table        tools/multi_gpu_table.py over the results (needs no GPU)
 set -uo pipefail
-every=(smoke alone tensor pipeline data expert context tests collectives fault table)
+every=(smoke alone tensor pipeline data expert context methods tests collectives fault table)
 # shellcheck source=tools/gpu_check_arguments.sh
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/gpu_check_arguments.sh"
 
@@ -178,6 +179,13 @@ context() {
   with_ranks "cp$ranks" "$ranks" "${runs[@]}" -- --prefill-context-parallel-size "$ranks"
 }
 
+methods() {
+  local file="$out/context_methods.json"
+  run context_methods 200 "$(binary bench_step7)" --benchmark_filter="^GpuContextAttention/.*/ranks:$ranks/" \
+    --benchmark_out="$file" --benchmark_out_format=json
+  [ "$gpus" -eq 0 ] || python3 -B tools/context_table.py --from "$file" --gpus --ranks "$ranks" | tee "$out/context_methods_table.txt"
+}
+
 tests() {
   # Kernels that wait for each other on all GPUs by themselves, as those of two programs take turns on a GPU.
   run tests_communicators 300 "$(binary test_step7)" --gtest_filter='*Gpu*:*Task7_3_*:PeerLayout*-*GpuWorkers*:*Task7_12*:*OfProcesses*'
@@ -194,7 +202,7 @@ tests() {
 }
 
 collectives() {
-  run collectives 200 "$(binary bench_step7)" --benchmark_filter="Gpu.*/ranks:$ranks/" --benchmark_out="$out/collectives.json" \
+  run collectives 200 "$(binary bench_step7)" --benchmark_filter="BM_Gpu.*/ranks:$ranks/" --benchmark_out="$out/collectives.json" \
     --benchmark_out_format=json
 }
 

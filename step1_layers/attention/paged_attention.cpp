@@ -142,7 +142,7 @@ void check_sequences(const KvCacheView& cache, const AttentionMetadata& metadata
   const int64_t block_size = cache.block_size(), num_blocks = cache.num_blocks();
   for (int64_t seq = 0; seq < metadata.num_seqs; ++seq) {
     const int64_t query_len = starts[seq + 1] - starts[seq];
-    LADDER_CHECK(query_len >= 0 && seq_lens[seq] >= (causal ? query_len : std::min<int64_t>(query_len, 1)),
+    LADDER_CHECK(query_len >= 0 && seq_lens[seq] >= (causal ? query_len : 0),
                  "paged_attention: sequence {} has {} query rows and {} keys", seq, query_len, seq_lens[seq]);
     LADDER_CHECK(seq_lens[seq] <= metadata.max_seq_len,
                  "paged_attention: sequence {} has {} keys, max_seq_len is {}", seq, seq_lens[seq],
