@@ -85,9 +85,6 @@ void check_decode_context(const DecoderSpec& spec, const RunnerConfig& config) {
       "--decode-context-parallel-size {}: with --tensor-parallel-size {} each of the model's {} KV heads is on {} "
       "rank{}: expected a divisor of that",
       ranks, config.tensor_parallel_size, spec.num_kv_heads, sharing, sharing == 1 ? "" : "s");
-  LADDER_CHECK(config.device.is_cpu() && config.dtype == DType::f32,
-               "--decode-context-parallel-size {}: expected --device cpu and --dtype f32, found {} and {}",
-               ranks, device_name(config.device), dtype_name(config.dtype));
   LADDER_CHECK(run >= 1 && run <= kBlockSizeRange.max && config.batch.block_size % (ranks * run) == 0,
                "--block-size {}: expected a multiple of --decode-context-parallel-size {} times "
                "--cp-kv-cache-interleave-size {}",
