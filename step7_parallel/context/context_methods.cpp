@@ -42,7 +42,7 @@ std::span<const Variant<ContextAttentionArgs>> context_attention_variants() {
 }
 
 void context_attention(const OpContext& ctx, const ContextAttentionArgs& args) {
-  check_context_attention(args);
+  check_context_attention(ctx, args);
   run_variant("context_attention", context_attention_variants(), ctx, args);
 }
 

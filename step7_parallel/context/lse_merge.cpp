@@ -39,15 +39,18 @@ void merge_by_lse(const Tensor& out, const Tensor& lse, const Tensor& part_out, 
 namespace {
 
 void merge_part_by_part(const OpContext&, const LseMergeArgs& args) {
-  Tensor out = args.out, lse = args.lse;
-  if (!args.onto) {
+  Tensor out = args.onto, lse = args.onto_lse;
+  if (!args.onto.defined()) {
     out = Tensor::zeros(args.out.shape(), DType::f32);
     lse = Tensor::empty({args.out.dim(0), args.out.dim(1)}, DType::f32);
     std::fill_n(lse.data<float>(), lse.numel(), -std::numeric_limits<float>::infinity());
+  } else if (args.onto.raw() != args.out.raw()) {
+    out = args.onto.clone();
+    lse = args.onto_lse.clone();
   }
   for (int64_t part = 0; part < args.parts.dim(0); ++part)
     merge_by_lse(out, lse, args.parts.select(0, part).to(DType::f32), args.part_lse.select(0, part).clone());
-  if (args.onto) return;
+  if (out.raw() == args.out.raw()) return;
   args.out.copy_from(out.to(args.out.dtype()));
   if (args.lse.defined()) args.lse.copy_from(lse);
 }
@@ -69,9 +72,19 @@ void check_merge(const OpContext& ctx, const LseMergeArgs& args) {
   expect_shape(args.part_lse, {parts, rows, heads}, "merge_parts: part_lse");
   expect_shape(args.out, {rows, heads, dim}, "merge_parts: out");
   expect_dtype(args.part_lse, DType::f32, "merge_parts: part_lse");
-  if (args.lse.defined() || args.onto) {
+  if (args.lse.defined()) {
     expect_shape(args.lse, {rows, heads}, "merge_parts: lse");
     expect_dtype(args.lse, DType::f32, "merge_parts: lse");
+  }
+  if (args.onto.defined()) {
+    expect_shape(args.onto, {rows, heads, dim}, "merge_parts: onto");
+    expect_shape(args.onto_lse, {rows, heads}, "merge_parts: onto_lse");
+    for (const Tensor* tensor : {&args.onto, &args.onto_lse})
+      LADDER_CHECK(tensor->dtype() == DType::f32 && tensor->is_contiguous(),
+                   "merge_parts: expected contiguous f32 results to merge onto, got {}", tensor->str());
+    LADDER_CHECK(
+        (args.onto.raw() == args.out.raw()) == (args.lse.defined() && args.onto_lse.raw() == args.lse.raw()),
+        "merge_parts: onto {} is the result, and onto_lse is not, or the other way round", args.onto.str());
   }
   const auto lie_together = [](const Tensor& tensor, int inner) {  // the last `inner` dimensions
     int64_t stride = 1;
@@ -83,11 +96,7 @@ void check_merge(const OpContext& ctx, const LseMergeArgs& args) {
                    (!args.lse.defined() || lie_together(args.lse, 1)),
                "merge_parts: expected the values of a row side by side, of {} into {}", args.parts.str(),
                args.out.str());
-  LADDER_CHECK(
-      !args.onto || (args.out.dtype() == DType::f32 && args.out.is_contiguous() && args.lse.is_contiguous()),
-      "merge_parts: expected contiguous f32 results to merge onto, got {} and {}", args.out.str(),
-      args.lse.str());
-  for (const Tensor* tensor : {&args.parts, &args.part_lse, &args.out, &args.lse})
+  for (const Tensor* tensor : {&args.parts, &args.part_lse, &args.out, &args.lse, &args.onto, &args.onto_lse})
     LADDER_CHECK(!tensor->defined() || tensor->device() == ctx.device,
                  "merge_parts: {} is on {}, expected {}", tensor->str(), device_name(tensor->device()),
                  device_name(ctx.device));

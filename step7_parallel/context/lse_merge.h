@@ -25,11 +25,13 @@ void merge_by_lse(const Tensor& out, const Tensor& lse, const Tensor& part_out, 
 // Any number of parts at once, each f32, bf16 or f16: summed in f32, and rounded once. In every tensor the values of a
 // row's heads lie together; its rows, and its parts, may lie apart.
 struct LseMergeArgs {
-  Tensor parts;       // [parts, rows, heads, dim]
-  Tensor part_lse;    // f32 [parts, rows, heads]
-  Tensor out;         // [rows, heads, dim]; another dtype than the parts' or the same
-  Tensor lse;         // f32 [rows, heads]; undefined: nobody wants it
-  bool onto = false;  // out and lse are a part too, the first one; out is f32, and both are contiguous
+  Tensor parts;     // [parts, rows, heads, dim]
+  Tensor part_lse;  // f32 [parts, rows, heads]
+  Tensor out;       // [rows, heads, dim]; another dtype than the parts' or the same
+  Tensor lse;       // f32 [rows, heads]; undefined: nobody wants it
+  // Undefined, or one more part, the first one: a result so far, f32 [rows, heads, dim] and [rows, heads], contiguous. They
+  // may be out and lse themselves.
+  Tensor onto = {}, onto_lse = {};
 };
 
 std::span<const Variant<LseMergeArgs>> lse_merge_variants();

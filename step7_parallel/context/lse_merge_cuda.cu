@@ -17,8 +17,8 @@ struct MergePointers {
   const Part* parts;
   const float* part_lse;
   Out* out;
-  float* lse;  // nullptr: not wanted
-  bool onto;
+  float* lse;                                // nullptr: not wanted
+  const float *onto, *onto_lse;              // nullptr: there is none; contiguous, may be out and lse
   int64_t num_parts, num_items, heads, dim;  // an item: a row's head
   int64_t part_stride, row_stride, lse_part_stride, lse_row_stride, out_row_stride, out_lse_row_stride;
 };
@@ -33,7 +33,7 @@ __global__ void __launch_bounds__(kWarps* kWarp) merge_items(MergePointers<Part,
   const float* lse_of_parts = p.part_lse + row * p.lse_row_stride + head;
   float* lse = p.lse == nullptr ? nullptr : p.lse + row * p.out_lse_row_stride + head;
   const auto lse_of = [&](int64_t part) { return counted_lse(lse_of_parts[part * p.lse_part_stride]); };
-  const float before = p.onto ? counted_lse(*lse) : -INFINITY;
+  const float before = p.onto != nullptr ? counted_lse(p.onto_lse[item]) : -INFINITY;
   __syncwarp();  // all lanes have read it
 
   LseSum sum;
@@ -49,7 +49,9 @@ __global__ void __launch_bounds__(kWarps* kWarp) merge_items(MergePointers<Part,
   for (int64_t at = lane * size; at < p.dim; at += kWarp * size) {
     float merged[size] = {};
     Run<Out, size>& result = *reinterpret_cast<Run<Out, size>*>(out + at);
-    if (p.onto) add_weighted(merged, weight_before, result);
+    if (p.onto != nullptr)
+      add_weighted(merged, weight_before,
+                   *reinterpret_cast<const Run<float, size>*>(p.onto + item * p.dim + at));
     for (int64_t part = 0; part < p.num_parts; ++part)
       add_weighted(merged, lse_weight(lse_of(part), total),
                    *reinterpret_cast<const Run<Part, size>*>(values + part * p.part_stride + at));
@@ -74,7 +76,8 @@ void lse_merge_cuda(const OpContext& ctx, const LseMergeArgs& args) {
                                        .part_lse = cuda_data<const float>(args.part_lse),
                                        .out = cuda_data<Out>(out),
                                        .lse = args.lse.defined() ? cuda_data<float>(args.lse) : nullptr,
-                                       .onto = args.onto,
+                                       .onto = cuda_data<const float>(args.onto),
+                                       .onto_lse = cuda_data<const float>(args.onto_lse),
                                        .num_parts = parts.dim(0),
                                        .num_items = items,
                                        .heads = out.dim(1),
@@ -90,7 +93,8 @@ void lse_merge_cuda(const OpContext& ctx, const LseMergeArgs& args) {
                std::all_of(strides.begin(), strides.end(), [](int64_t stride) { return stride % 4 == 0; });
       };
       const bool fours = in_fours(p.parts, {p.dim, p.part_stride, p.row_stride}, sizeof(Part)) &&
-                         in_fours(p.out, {p.dim, p.out_row_stride}, sizeof(Out));
+                         in_fours(p.out, {p.dim, p.out_row_stride}, sizeof(Out)) &&
+                         in_fours(p.onto, {p.dim}, sizeof(float));
       launch_kernel(ctx, fours ? merge_items<4, Part, Out> : merge_items<1, Part, Out>,
                     static_cast<unsigned>(ceil_div<int64_t>(items, kWarps)), kWarps * kWarp, 0, p);
     });
