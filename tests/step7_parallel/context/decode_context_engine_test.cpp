@@ -206,8 +206,9 @@ TEST(Task7_11_Engine, WhatCannotBeSharedIsNamed) {
               AllOf(HasSubstr("--decode-context-parallel-size 2"), HasSubstr("2 KV heads")));
   EXPECT_THAT(refused(4, 4, 1, as_is), HasSubstr("--decode-context-parallel-size 4"));
   EXPECT_THAT(refused(4, 2, 3, as_is), AllOf(HasSubstr("--block-size 16"), HasSubstr("interleave-size 3")));
-  EXPECT_THAT(refused(4, 2, 1, [](RunnerConfig& config) { config.dtype = DType::bf16; }),
-              AllOf(HasSubstr("--dtype f32"), HasSubstr("bf16")));
+  EXPECT_EQ(refused(4, 2, 1, [](RunnerConfig& config) { config.dtype = DType::bf16; }), "nothing");
+  EXPECT_THAT(refused(4, 2, 1, [](RunnerConfig& config) { config.kv_cache_dtype = KvCacheDType::int8; }),
+              AllOf(HasSubstr("--kv-cache-dtype int8"), HasSubstr("--decode-context-parallel-size 2")));
 }
 
 }  // namespace
