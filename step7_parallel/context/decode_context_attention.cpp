@@ -45,6 +45,11 @@ void DecodeContextAttention::call_once(OpContext ctx) const {
   device_synchronize(ctx.device, ctx.stream);
 }
 
+// A cache's slots, one after the other: [slots, heads, dim].
+Tensor token_by_token(const Tensor& keys) {
+  return keys.view({keys.dim(0) * keys.dim(1), keys.dim(2), keys.dim(3)});
+}
+
 }  // namespace
 
 // >>> task 7.11: store, gather the queries, attend here, bring back and merge
@@ -64,9 +69,6 @@ void DecodeContextAttention::forward(const OpContext& ctx, const QkNormRopeStore
   const Tensor q = args.q.rows(rows);
   Tensor own, own_lse;
   if (!are_single_rows) {
-    const auto token_by_token = [](const Tensor& keys) {
-      return keys.view({keys.dim(0) * keys.dim(1), keys.dim(2), keys.dim(3)});
-    };
     store_kv(ctx, token_by_token(step.fresh.k), token_by_token(step.fresh.v), step.slots, args.cache);
     own = ctx.arena->take({rows, heads, v_dim}, dtype);
     own_lse = ctx.arena->take({rows, heads}, DType::f32);

@@ -49,11 +49,12 @@ struct Exchanged {
   Neighbours neighbours;
   int64_t rows, heads, dim;
   std::vector<Tensor> q, parts, lse;  // of each neighbour
+  Tensor own, own_lse;                // a part of each rank's own, the same for all; or undefined
   GatherHeadsArgs gather;
   MergeHeadsArgs merge;
 
   Exchanged(const GpuRank& rank, int shares, Random& random, int64_t num_rows, int64_t num_heads,
-            int64_t of_dim, DType dtype)
+            int64_t of_dim, DType dtype, bool has_own = false)
       : neighbours{rank.group, shares},
         rows(num_rows),
         heads(num_heads),
@@ -62,6 +63,8 @@ struct Exchanged {
         merge{neighbours, {}, {}, {}} {
     const Device device = rank.ctx.device;
     const int64_t all = shares * heads;
+    if (has_own)
+      own = random.normal({rows, heads, dim}, dtype), own_lse = random.normal({rows, heads}, DType::f32);
     renew(random, dtype);
     const auto unset = [&](const Shape& shape, DType of) { return testing::poisoned(shape, of).to(device); };
     // Views into wider rows, as of a qkv projection.
@@ -71,6 +74,7 @@ struct Exchanged {
     merge.parts = unset({rows, all, dim}, dtype);
     merge.lse = unset({rows, all}, DType::f32);
     merge.out = unset({rows, heads, dim}, dtype);
+    if (has_own) merge.own = own.to(device), merge.own_lse = own_lse.to(device);
   }
 
   // Other values, the same on all ranks. A sixth of the results are of nothing.
@@ -106,8 +110,13 @@ struct Exchanged {
   }
   void expect_merged(const std::string& what) const {
     LseMergeArgs of_cpu;
-    of_cpu.parts = Tensor::empty({neighbours.ranks, rows, heads, dim}, DType::f32);
-    of_cpu.part_lse = Tensor::empty({neighbours.ranks, rows, heads}, DType::f32);
+    const int64_t num_parts = neighbours.ranks + (own.defined() ? 1 : 0);
+    of_cpu.parts = Tensor::empty({num_parts, rows, heads, dim}, DType::f32);
+    of_cpu.part_lse = Tensor::empty({num_parts, rows, heads}, DType::f32);
+    if (own.defined()) {
+      of_cpu.parts.select(0, neighbours.ranks).copy_from(own.to(DType::f32));
+      of_cpu.part_lse.select(0, neighbours.ranks).copy_from(own_lse);
+    }
     of_cpu.out = Tensor::empty({rows, heads, dim}, DType::f32);
     for (int i = 0; i < neighbours.ranks; ++i) {
       const auto s = static_cast<size_t>(i);
@@ -149,7 +158,7 @@ TEST_P(Task7_11_GpuExchange, BringsQueriesAndMergesResults) {
       const int64_t rows = random.one_of<int64_t>({1, 1, 2, 3, 7, 33, 64, 130, 256});
       const int64_t heads = random.one_of<int64_t>({1, 2, 5, 16}),
                     dim = random.one_of<int64_t>({8, 64, 128, 256});
-      const Exchanged exchanged(rank, shares, random, rows, heads, dim, dtype);
+      const Exchanged exchanged(rank, shares, random, rows, heads, dim, dtype, round % 4 == 3);
       if (!serves(ctx, exchanged)) continue;
       ++served;
       exchanged.send_to(ctx);

@@ -110,7 +110,7 @@ RUNG_TEST(Task7_11_LocalKeys, AreThoseOfTheFormulas, "local_keys", local_keys_va
   }
 }
 
-RUNG_TEST(Task7_11_Heads, ArePutInOrderAndBack, "copy_runs", copy_runs_variants()) {
+RUNG_TEST(CopyRuns, PutHeadsInOrderAndBack, "copy_runs", copy_runs_variants()) {
   Random random;
   SCOPED_TRACE(random.describe());
   for (const DType dtype : {DType::f32, DType::bf16})
