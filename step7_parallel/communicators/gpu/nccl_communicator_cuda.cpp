@@ -153,9 +153,7 @@ class Nccl final : public NcclCommunicator {
     check_nccl(nccl_.comm_get_async_error(comm(), &status), "the state of a group");
     check_nccl(status, "a collective that was begun");
   }
-  void together(const std::function<void()>& calls) override {
-    in_one_nccl_launch(calls);
-  }
+  void together(const std::function<void()>& calls) override { in_one_nccl_launch(calls); }
   void warm_up(const OpContext& ctx) override {
     const Tensor row = Tensor::zeros({1, 4}, DType::f32, ctx.device);
     const Tensor rows = Tensor::zeros({size_, 4}, DType::f32, ctx.device), others = rows.clone();
