@@ -201,7 +201,7 @@ int64_t num_cache_tensors(const DecoderSpec& spec, const RunnerConfig& config, i
 // What the cache takes from the GPU of a rank.
 int64_t device_cache_bytes(const DecoderSpec& spec, const RunnerConfig& config, int stage) {
   const int64_t tensors = num_cache_tensors(spec, config, stage);
-  const int64_t bytes = rank_kv_bytes_per_token(spec, config, stage) * config.batch.block_size *
+  const int64_t bytes = rank_kv_bytes_per_token(spec, config, stage) * slots_of_rank(config) *
                         config.batch.num_kv_blocks / tensors;
   return tensors * ((bytes + kDevicePage - 1) / kDevicePage * kDevicePage);
 }
@@ -268,7 +268,7 @@ RunnerConfig size_kv_cache(const DecoderSpec& spec, RunnerConfig config, int64_t
                            int stage) {
   const int64_t tensors = num_cache_tensors(spec, config, stage);
   const int64_t block_bytes =
-      rank_kv_bytes_per_token(spec, config, stage) * config.batch.block_size / tensors;  // of one tensor
+      rank_kv_bytes_per_token(spec, config, stage) * slots_of_rank(config) / tensors;  // of one tensor
   const auto budget = static_cast<int64_t>(static_cast<double>(total) * config.gpu_memory_utilization) - used;
   const int64_t tensor_budget = std::max<int64_t>(budget, 0) / tensors / kDevicePage * kDevicePage;
   LADDER_CHECK(

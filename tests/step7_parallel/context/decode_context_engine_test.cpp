@@ -180,6 +180,21 @@ TEST(Task7_11_Engine, TheSameMemoryHoldsTwiceTheTokens) {
       << "what is allocated is what was announced";
 }
 
+// Where the cache gets what a GPU's memory leaves.
+TEST(Task7_11_Engine, TheRoomThatIsLeftOnAGpuHoldsTwiceTheTokens) {
+  const DecoderSpec spec = load_decoder_spec(testing::golden_folder() / "llama_one_kv_head");
+  RunnerConfig config;
+  config.device = {DeviceType::cuda, 0};
+  config.batch.block_size = 32;
+  config.batch.max_model_len = 48;
+  config.tensor_parallel_size = 2;
+  const auto blocks = [&](int shares) {
+    config.decode_context_parallel_size = shares;
+    return size_kv_cache(spec, config, int64_t{80} << 30, int64_t{40} << 30).batch.num_kv_blocks;
+  };
+  EXPECT_EQ(blocks(2), 2 * blocks(1));
+}
+
 std::string refusal(const DecoderSpec& spec, const RunnerConfig& config) {
   try {
     resolve_runner_config(spec, config);
