@@ -77,7 +77,8 @@ struct Mine {
                   moe_experts(ctx, {rows, ids, of_ids, gate_up, down, parts});
                 },
             .out = out,
-            .gpu = &exchange};
+            .gpu = &exchange,
+            .rows = exchange.sizes().max_rows};
   }
   void expect_close(const GpuRank& rank, const ExpertProblem& problem, const std::string& what) const {
     device_synchronize(rank.ctx.device, rank.ctx.stream);
