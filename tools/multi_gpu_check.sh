@@ -14,7 +14,7 @@
 #   pipeline     8B: on two GPUs 1,024 requests, as many steps in flight as stages, and one at a time; on more the common
 #                workload, and stages of two tensor ranks
 #   data         0.6B: 512 requests for each GPU, which has a replica; on two GPUs sessions by two balancers, on more 8B
-#   expert       30B-A3B: the common workload, experts whole on their GPUs
+#   expert       30B-A3B: the common workload, experts whole on their GPUs: with tensor ranks, with replicas, and by load
 #   context      8B: a prompt of 65,536 tokens, its rows shared out; from four GPUs on 131,000 and 8,192 too
 #   tests        of communicators, workers and the exchange of experts
 #   collectives  all-reduces, dispatch and combine
@@ -169,7 +169,14 @@ data() {
 }
 
 expert() {
+  local half=$((ranks / 2)) by_load=(--enable-eplb --num-redundant-experts "$((8 * ranks))" --eplb-step-interval 300)
   with_ranks "ep$ranks" "$ranks" experts -- --tensor-parallel-size "$ranks" --enable-expert-parallel
+  with_ranks "ep${ranks}_by_load" "$ranks" experts -- --tensor-parallel-size "$ranks" --enable-expert-parallel "${by_load[@]}"
+  with_ranks "dp${ranks}_ep" "$ranks" experts -- --data-parallel-size "$ranks" --enable-expert-parallel
+  with_ranks "dp${ranks}_ep_by_load" "$ranks" experts -- --data-parallel-size "$ranks" --enable-expert-parallel "${by_load[@]}"
+  [ "$ranks" -lt 4 ] ||
+    with_ranks "tp2_dp${half}_ep" "$ranks" experts -- --tensor-parallel-size 2 --data-parallel-size $half --enable-expert-parallel
+  grep -aH 'experts by load' "$out"/expert_*by_load.txt | sed 's/^.*\//  /'
 }
 
 context() {
@@ -180,9 +187,9 @@ context() {
 
 tests() {
   # Kernels that wait for each other on all GPUs by themselves, as those of two programs take turns on a GPU.
-  run tests_communicators 300 "$(binary test_step7)" --gtest_filter='*Gpu*:*Task7_3_*:PeerLayout*-*GpuWorkers*:*Task7_12*:*OfProcesses*'
+  run tests_communicators 300 "$(binary test_step7)" --gtest_filter='*Gpu*:*Task7_3_*:*ChoosePlaces*:PeerLayout*-*GpuWorkers*:*Task7_12*:*Task7_9_TwoGpus*:*OfProcesses*'
   run tests_processes 60 "$(binary test_step7)" --gtest_filter='*OfProcesses*'  # must be the first to use a GPU
-  local shard shards=8 processes=() workers='*GpuWorkers*:*Task7_12_TwoGpus*'
+  local shard shards=8 processes=() workers='*GpuWorkers*:*Task7_12_TwoGpus*:*Task7_9_TwoGpus*'
   # Every golden on two GPUs. On more each has many grids, and one of each family is what there is time for.
   [ "$ranks" -lt 4 ] || workers='*GpuWorkers*/llama_one_kv_head:*GpuWorkers*/qwen3_tied:*GpuWorkers*/qwen2_bias:*GpuWorkers*/mixtral_top2:*GpuWorkers*/phimoe_short:*GpuWorkers*/opt_pre_norm:*GpuWorkers*/qwen3_odd_sizes:*GpuWorkers*/llama_biases'
   for ((shard = 0; shard < shards; ++shard)); do
