@@ -169,14 +169,14 @@ data() {
 }
 
 expert() {
-  local half=$((ranks / 2)) by_load=(--enable-eplb --num-redundant-experts "$((8 * ranks))" --eplb-step-interval 300)
-  with_ranks "ep$ranks" "$ranks" experts -- --tensor-parallel-size "$ranks" --enable-expert-parallel
-  with_ranks "ep${ranks}_by_load" "$ranks" experts -- --tensor-parallel-size "$ranks" --enable-expert-parallel "${by_load[@]}"
-  with_ranks "dp${ranks}_ep" "$ranks" experts -- --data-parallel-size "$ranks" --enable-expert-parallel
-  with_ranks "dp${ranks}_ep_by_load" "$ranks" experts -- --data-parallel-size "$ranks" --enable-expert-parallel "${by_load[@]}"
-  [ "$ranks" -lt 4 ] ||
-    with_ranks "tp2_dp${half}_ep" "$ranks" experts -- --tensor-parallel-size 2 --data-parallel-size $half --enable-expert-parallel
-  grep -aH 'experts by load' "$out"/expert_*by_load.txt | sed 's/^.*\//  /'
+  local n=$ranks half=$((ranks / 2)) copies=$((8 * ranks)) by_load whole=--enable-expert-parallel
+  by_load=(--enable-eplb --num-redundant-experts "$copies" --eplb-step-interval 300)
+  with_ranks "ep$n" "$n" experts -- --tensor-parallel-size "$n" $whole
+  with_ranks "dp${n}_ep$n" "$n" experts -- --data-parallel-size "$n" $whole
+  with_ranks "ep${n}_re$copies" "$n" experts -- --tensor-parallel-size "$n" $whole "${by_load[@]}"
+  with_ranks "dp${n}_ep${n}_re$copies" "$n" experts -- --data-parallel-size "$n" $whole "${by_load[@]}"
+  [ "$n" -lt 4 ] || with_ranks "tp2_dp${half}_ep$n" "$n" experts -- --tensor-parallel-size 2 --data-parallel-size $half $whole
+  grep -aH 'experts by load' "$out"/expert_*_re*.txt | sed 's/^.*\//  /'
 }
 
 context() {
