@@ -13,8 +13,8 @@
 #include "step4_runner/memory.h"
 #include "step7_parallel/communicators/gpu/gpu_ranks.h"
 #include "step7_parallel/expert/gpu/gpu_expert_exchange.h"
+#include "tests/step6_engine/engine_runs.h"
 #include "tests/step7_parallel/expert_problem.h"
-#include "tests/support/golden_checkpoint.h"
 
 namespace ladder {
 namespace {
