@@ -32,6 +32,7 @@
 #include "step1_layers/sampling/token_bitmask.h"
 #include "step1_layers/sampling/top_logprobs.h"
 #include "step2_model/decoder/composites.h"
+#include "step7_parallel/expert/expert_exchange.h"
 #include "step8_advanced/quantization/kernels/quantized_matmul.h"
 
 namespace ladder {
@@ -91,6 +92,7 @@ std::vector<OperatorInfo> operators(Device device) {
       describe("down_residual", down_residual_variants(), ctx),
       describe("route_tokens", route_tokens_variants(), ctx),
       describe("moe_experts", moe_experts_variants(), ctx),
+      describe("expert_exchange", expert_exchange_variants(), ctx),
       describe("add_shared_expert", add_shared_expert_variants(), ctx),
       describe("silu_and_mul", silu_and_mul_variants(), ctx),
       describe("relu", relu_variants(), ctx),

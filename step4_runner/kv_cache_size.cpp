@@ -132,8 +132,6 @@ void check_balanced_experts(const DecoderSpec& spec, const RunnerConfig& config)
   LADDER_CHECK(
       config.expert_parallel,
       "--enable-eplb: expected --enable-expert-parallel, with which ranks have whole experts to move");
-  LADDER_CHECK(config.device.is_cpu(),
-               "--enable-eplb: experts are moved on the CPU alone so far, expected --device cpu");
   check_redundant_experts(spec.experts.num_experts, num_expert_ranks(config), config.num_redundant_experts);
 }
 
