@@ -82,10 +82,9 @@ void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_de
       ->type_name("TYPE")
       ->capture_default_str()
       ->group(group);
-  app.add_option(
-         "--kv-cache-dtype", kv_cache_dtype_,
-         "what keys and values are kept in: auto (as they are computed), or on the CPU codes of fp8, int8 "
-         "or int4 with a scale per token and head")
+  app.add_option("--kv-cache-dtype", kv_cache_dtype_,
+                 "what keys and values are kept in: auto (as they are computed), or codes of fp8, int8 "
+                 "or int4 with a scale per token and head")
       ->check(CLI::IsMember({"auto", "fp8", "int8", "int4"}))
       ->type_name("TYPE")
       ->capture_default_str()
