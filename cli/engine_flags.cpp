@@ -124,11 +124,13 @@ void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_de
       ->check(whole_in_range(kMaxModelLenRange))
       ->type_name("N")
       ->group(group);
-  app.add_option("--block-size", options_.runner.batch.block_size, "tokens in one KV block")
-      ->check(whole_in_range(kBlockSizeRange))
-      ->type_name("N")
-      ->capture_default_str()
-      ->group(group);
+  block_size_ = app.add_option("--block-size", options_.runner.batch.block_size,
+                               "tokens in one KV block; as many more by default as ranks share it out "
+                               "(--decode-context-parallel-size)")
+                    ->check(whole_in_range(kBlockSizeRange))
+                    ->type_name("N")
+                    ->capture_default_str()
+                    ->group(group);
   app.add_option("--num-kv-blocks", options_.runner.batch.num_kv_blocks,
                  "KV blocks [as many as --kv-memory holds]")
       ->check(whole_in_range(kNumKvBlocksRange))
@@ -227,7 +229,7 @@ void EngineFlags::add_ranks(CLI::App& app) {
   app.add_option(
          "--decode-context-parallel-size", options_.runner.decode_context_parallel_size,
          "tensor-parallel ranks with the same KV head that share out its keys, where there are more ranks "
-         "than KV heads (CPU, f32); each keeps so small a part of every KV block")
+         "than KV heads; each keeps so small a part of every KV block")
       ->check(whole_in_range(kTensorParallelSizeRange))
       ->type_name("N")
       ->capture_default_str()
@@ -454,6 +456,8 @@ EngineOptions EngineFlags::options_alone(const DataParallelFlags* replicas) cons
   runner.device = find_device(device_);
   runner.kv_cache_dtype = parse_kv_cache_dtype(kv_cache_dtype_, "--kv-cache-dtype");
   runner.load_format = parse_load_format(load_format_);
+  // A rank's part is then a block as kernels like it, whatever the ranks.
+  if (block_size_->count() == 0) runner.batch.block_size *= runner.decode_context_parallel_size;
   options.makers.split_layers = split_layers;
   options.makers.model = model_makers();
   // Random codes come from no tensors; they take the memory of those that the configuration speaks of.

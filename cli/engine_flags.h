@@ -66,8 +66,9 @@ class EngineFlags {
   std::optional<std::string> pipeline_layers_;
   int64_t eplb_step_interval_ = 3000;  // of ExpertBalance
   KvTransferFlags kv_transfer_;
-  NodeFlags nodes_;                        // read before all others, node_launch.h
-  std::vector<const CLI::Option*> added_;  // by add()
+  NodeFlags nodes_;                          // read before all others, node_launch.h
+  const CLI::Option* block_size_ = nullptr;  // of add()
+  std::vector<const CLI::Option*> added_;    // by add()
 };
 
 }  // namespace ladder

@@ -74,9 +74,16 @@ int64_t activation_bytes(const DecoderSpec& spec, const RunnerConfig& config, Gr
   const int64_t mlp_layer = mlp + hidden + 2 * mlp;  // activated, normalised input, gate and up
   const int64_t packed_input = hidden * dtype_size(DType::f32);  // the matrix product's copy
   int64_t layer = rows * (std::max(attention_layer, mlp_layer) * element + packed_input);
-  if (const int64_t shared = config.decode_context_parallel_size; shared > 1)
-    // Queries and results of the group's heads, each there, on the way and in order, and what they weigh.
-    layer += rows * shared * (4 * q + 3 * spec.num_heads / ranks) * dtype_size(DType::f32);
+  if (const int64_t shared = config.decode_context_parallel_size; shared > 1) {
+    // Queries and results of the group's heads, and of the own ones to new keys, and what they weigh; results on the way too.
+    layer += rows * ((4 * shared + 2) * q * element +
+                     (3 * shared + 2) * spec.num_heads / ranks * dtype_size(DType::f32));
+    // New keys and values, in blocks of each sequence's own (step7_parallel/context/local_keys.h), and where each goes.
+    constexpr int64_t kFreshSlots = 64;
+    const int64_t seqs = std::min(config.batch.max_num_seqs, rows);
+    layer += (rows + kFreshSlots * seqs) * (2 * kv * element + dtype_size(DType::i64)) +
+             seqs * (rows / kFreshSlots + 1) * dtype_size(DType::i32);
+  }
   if (shares > 1)  // the keys and values of its rows and of all
     layer += (shares + 1) * rows * 2 * kv * element;
   if (spec.num_expert_layers() > 0)  // with tokens of all replicas, at most

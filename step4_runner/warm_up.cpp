@@ -87,7 +87,7 @@ void ModelRunner::warm_up() {
       model_->spec(), config_, {tp_group(ctx_).rank(), pp_group(ctx_).rank(), cp_group(ctx_).rank()});
   arena_->reserve((ctx_.device.is_cpu() ? 2 : 1) * plan.activations);
   if (config_.num_kv_blocks_is_predicted)  // one block, which is not written
-    kv_caches_ = allocate_kv_caches(model_->kv_cache_specs(), 1, config_.batch.block_size, ctx_.device);
+    kv_caches_ = allocate_kv_caches(model_->kv_cache_specs(), 1, slots_of_rank(config_), ctx_.device);
 
   // As many rows as a step may have, on as many sequences; on a GPU, whose kernels take scratch for long
   // sequences, also on one, at its end, and as many sequences as there may be at theirs.

@@ -17,8 +17,8 @@
 #   expert       30B-A3B: the common workload, experts whole on their GPUs
 #   context      8B: a prompt of 65,536 tokens, its rows shared out; from four GPUs on 131,000 and 8,192 too
 #   methods      attention of one prompt of 8,192 to 131,072 tokens over GPUs, by every method of chapter 7.10
-#   tests        of communicators, workers and the exchange of experts
-#   collectives  all-reduces, dispatch and combine
+#   tests        of communicators, workers, the exchange of experts and contexts shared out over ranks
+#   collectives  all-reduces, dispatch and combine, and attention of long contexts shared out
 #   fault        a process of each kind of ranks is killed: one line, nothing left on the GPUs
 #   table        tools/multi_gpu_table.py over the results (needs no GPU)
 set -uo pipefail
@@ -118,6 +118,7 @@ smoke() {
     "--prefill-context-parallel-size $ranks")
   [ $half -lt 2 ] || grids+=("--tensor-parallel-size 2 --pipeline-parallel-size $half"
     "--tensor-parallel-size 2 --data-parallel-size $half" "--tensor-parallel-size 2 --prefill-context-parallel-size $half")
+  [ "$ranks" -lt 8 ] || grids+=("--tensor-parallel-size 8 --decode-context-parallel-size 2")
   arguments=(generate --model models/tinyworld --prompt "Once upon a time" --max-tokens 24 --temperature 0 --dtype f32
     --device "$device")
   alone=$("$(binary ladder)" "${arguments[@]}" 2>"$out/smoke.txt") || fail "one rank: $(tail -1 "$out/smoke.txt")"
@@ -188,11 +189,11 @@ methods() {
 
 tests() {
   # Kernels that wait for each other on all GPUs by themselves, as those of two programs take turns on a GPU.
-  run tests_communicators 300 "$(binary test_step7)" --gtest_filter='*Gpu*:*Task7_3_*:PeerLayout*-*GpuWorkers*:*Task7_12*:*OfProcesses*'
+  run tests_communicators 300 "$(binary test_step7)" --gtest_filter='*Gpu*:*Task7_3_*:PeerLayout*-*GpuWorkers*:*GpuGoldens*:*Task7_12*:*OfProcesses*'
   run tests_processes 60 "$(binary test_step7)" --gtest_filter='*OfProcesses*'  # must be the first to use a GPU
-  local shard shards=8 processes=() workers='*GpuWorkers*:*Task7_12_TwoGpus*'
+  local shard shards=8 processes=() workers='*GpuWorkers*:*Task7_12_TwoGpus*:*Task7_11_GpuGoldens*'
   # Every golden on two GPUs. On more each has many grids, and one of each family is what there is time for.
-  [ "$ranks" -lt 4 ] || workers='*GpuWorkers*/llama_one_kv_head:*GpuWorkers*/qwen3_tied:*GpuWorkers*/qwen2_bias:*GpuWorkers*/mixtral_top2:*GpuWorkers*/phimoe_short:*GpuWorkers*/opt_pre_norm:*GpuWorkers*/qwen3_odd_sizes:*GpuWorkers*/llama_biases'
+  [ "$ranks" -lt 4 ] || workers='*GpuWorkers*/llama_one_kv_head:*GpuWorkers*/qwen3_tied:*GpuWorkers*/qwen2_bias:*GpuWorkers*/mixtral_top2:*GpuWorkers*/phimoe_short:*GpuWorkers*/opt_pre_norm:*GpuWorkers*/qwen3_odd_sizes:*GpuWorkers*/llama_biases:*GpuGoldens*/llama_one_kv_head:*GpuGoldens*/qwen3_tied'
   for ((shard = 0; shard < shards; ++shard)); do
     GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard run "tests_$shard" 200 "$(binary test_step7)" \
       --gtest_filter="$workers" &

@@ -8,6 +8,13 @@
 
 namespace ladder {
 
+int Neighbours::first() const {
+  return group.rank() / ranks * ranks;
+}
+int Neighbours::mine() const {
+  return group.rank() - first();
+}
+
 void Neighbours::exchange(const OpContext& ctx, const Tensor& sent, const Tensor& received) const {
   std::vector<int64_t> counts(static_cast<size_t>(group.size()));
   std::fill_n(counts.begin() + first(), ranks, 1);
@@ -101,6 +108,8 @@ std::span<const Variant<MergeHeadsArgs>> merge_heads_variants() {
 void gather_heads(const OpContext& ctx, const GatherHeadsArgs& args) {
   const Tensor& mine = args.mine;
   expect_shape(mine, {-1, -1, -1}, "gather_heads: mine");
+  LADDER_CHECK(mine.stride(2) == 1 && mine.stride(1) == mine.dim(2),
+               "gather_heads: expected a row's heads side by side, got {}", mine.str());
   expect_shape(args.all, {mine.dim(0), mine.dim(1) * args.neighbours.ranks, mine.dim(2)},
                "gather_heads: all");
   expect_dtype(args.all, mine.dtype(), "gather_heads: all");

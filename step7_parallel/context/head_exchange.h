@@ -23,8 +23,8 @@ struct Neighbours {
   Communicator& group;
   int ranks;
 
-  int first() const { return group.rank() / ranks * ranks; }
-  int mine() const { return group.rank() - first(); }
+  int first() const;
+  int mine() const;  // which of them this rank is
   // Parts [ranks, ...] by rank: part i of `sent` to rank i, its part for this one into part i of `received`.
   void exchange(const OpContext& ctx, const Tensor& sent, const Tensor& received) const;
 };

@@ -84,8 +84,10 @@ __global__ void __launch_bounds__(kMaxPeerThreads) push_queries(PeerGroup group,
 
 template <class T>
 struct Merge {
-  const uint4* parts;                    // [rows][ranks][heads][packs]
-  const float* lse;                      // [rows][ranks][heads]
+  const uint4* parts;  // [rows][ranks][heads][packs]
+  const float* lse;    // [rows][ranks][heads]
+  const uint4* own;    // [rows][heads][packs] and [rows][heads]; nullptr: there is none
+  const float* own_lse;
   T* out;                                // [rows], a row's values side by side
   int64_t out_row_stride, items, heads;  // an item: a row's head, of this rank's
   int packs;                             // of a head's values
@@ -121,7 +123,8 @@ __global__ void __launch_bounds__(kMaxPeerThreads) push_results(PeerGroup group,
     }
   for (int64_t i = threadIdx.x / kWarp; i < count; i += warps) {
     T* const out = m.out + (begin + i) / m.heads * m.out_row_stride + (begin + i) % m.heads * m.packs * kSize;
-    const float my_lse = counted_lse(m.lse[index(i, me)]);
+    const float my_lse = counted_lse(m.lse[index(i, me)]),
+                own_lse = m.own == nullptr ? -INFINITY : counted_lse(m.own_lse[begin + i]);
     for (int pack = lane; pack < m.packs; pack += kWarp) {
       uint4 words[max_ranks];
       float lse[max_ranks];
@@ -145,24 +148,29 @@ __global__ void __launch_bounds__(kMaxPeerThreads) push_results(PeerGroup group,
         }
       } while (!all_here && !wait.is_given_up());
       LseSum sum;
+      sum.see(own_lse);
 #pragma unroll
       for (int r = 0; r < max_ranks; ++r)
         if (r < places.ranks) sum.see(lse[r]);
+      sum.add(own_lse);
 #pragma unroll
       for (int r = 0; r < max_ranks; ++r)
         if (r < places.ranks) sum.add(lse[r]);
+      const float total = sum.total();
       float merged[kSize] = {};
+      const auto add = [&](const uint4& part, float weight) {
+        float values[kSize];
+        to_floats(*reinterpret_cast<const Pack<T>*>(&part), values);
+#pragma unroll
+        for (int k = 0; k < kSize; ++k) merged[k] += weight > 0 ? weight * values[k] : 0.0f;
+      };
 #pragma unroll
       for (int r = 0; r < max_ranks; ++r) {
         if (r >= places.ranks) break;
-        const float weight = lse_weight(lse[r], sum.total());
-        float values[kSize];
-        to_floats(*reinterpret_cast<const Pack<T>*>(&words[r]), values);
-        if (weight > 0)
-#pragma unroll
-          for (int k = 0; k < kSize; ++k) merged[k] += weight * values[k];
+        add(words[r], lse_weight(lse[r], total));
         if (r != me) poison_again(slots(i, me, r) + pack * 16);
       }
+      if (m.own != nullptr) add(m.own[(begin + i) * m.packs + pack], lse_weight(own_lse, total));
       store_pack(out + pack * kSize, from_floats<T>(merged));
     }
     __syncwarp();  // all lanes have read lse
@@ -247,8 +255,10 @@ void gather_heads_push(const OpContext& ctx, const GatherHeadsArgs& args) {
 bool merge_heads_can_push(const MergeHeadsArgs& args) {
   const PeerGroup* group = peers_of(args.neighbours);
   const int64_t packs = packs_of(args.out, 2);
-  return group != nullptr && !args.own.defined() && packs > 0 && has_packed_rows(args.out) &&
-         is_aligned(args.parts) && args.parts.is_contiguous() && args.lse.is_contiguous() &&
+  const bool takes_own = !args.own.defined() ||
+                         (is_aligned(args.own) && args.own.is_contiguous() && args.own_lse.is_contiguous());
+  return group != nullptr && takes_own && packs > 0 && has_packed_rows(args.out) && is_aligned(args.parts) &&
+         args.parts.is_contiguous() && args.lse.is_contiguous() &&
          fits_buffers(*group, args.out.dim(0) * args.out.dim(1), grid_of(args), (packs + 1) * 16);
 }
 
@@ -259,6 +269,8 @@ void merge_heads_push(const OpContext& ctx, const MergeHeadsArgs& args) {
     using T = decltype(tag);
     const Merge<T> merge{.parts = cuda_data<const uint4>(args.parts),
                          .lse = cuda_data<const float>(args.lse),
+                         .own = cuda_data<const uint4>(args.own),
+                         .own_lse = cuda_data<const float>(args.own_lse),
                          .out = cuda_data<T>(out),
                          .out_row_stride = out.stride(0),
                          .items = out.dim(0) * out.dim(1),

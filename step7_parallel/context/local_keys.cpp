@@ -5,8 +5,8 @@
 
 namespace ladder {
 
-LocalBlock::LocalBlock(const KvInterleave& interleave, int of_rank, Device device)
-    : kv(interleave), rank(of_rank) {
+LocalRound::LocalRound(int ranks, int64_t run, int of_rank, Device device)
+    : kv{ranks, run, ranks * run}, rank(of_rank) {
   std::vector<int32_t> slot_of, count_of;
   for (int64_t offset = 0; offset < kv.block; ++offset) {
     slot_of.push_back(static_cast<int32_t>(local_kv_slot(kv, offset, rank)));
@@ -19,9 +19,9 @@ LocalBlock::LocalBlock(const KvInterleave& interleave, int of_rank, Device devic
 namespace {
 
 void find_one_by_one(const OpContext&, const LocalKeysArgs& args) {
-  const LocalBlock& block = *args.block;
-  const int64_t whole = block.kv.block, part = whole / block.kv.ranks, num_seqs = args.seq_lens.dim(0);
-  const int32_t *slot_of = block.slots.data<int32_t>(), *count_of = block.counts.data<int32_t>();
+  const LocalRound& round = *args.round;
+  const int64_t whole = round.kv.block, part = round.kv.run, num_seqs = args.seq_lens.dim(0);
+  const int32_t *slot_of = round.slots.data<int32_t>(), *count_of = round.counts.data<int32_t>();
   const int32_t *starts = args.query_start_loc.data<int32_t>(), *seq_lens = args.seq_lens.data<int32_t>();
   const int64_t* mapping = args.slot_mapping.data<int64_t>();
   const auto local_slot = [&](int64_t slot) {
@@ -74,16 +74,16 @@ void find_local_keys(const OpContext& ctx, const LocalKeysArgs& args) {
   run_variant("local_keys", local_keys_variants(), ctx, args);
 }
 
-LocalStep local_step(const OpContext& ctx, const LocalBlock& block, const AttentionMetadata& metadata,
+LocalStep local_step(const OpContext& ctx, const LocalRound& round, const AttentionMetadata& metadata,
                      const Tensor& slot_mapping, const KvCacheView& cache) {
   const int64_t num_seqs = metadata.num_seqs, rows = slot_mapping.dim(0);
   const auto ints = [&](const Shape& shape) { return ctx.arena->take(shape, DType::i32); };
   LocalStep step;
   step.local = metadata;
   step.local.seq_lens = ints({num_seqs});
-  step.local.max_seq_len = local_kv_length(block.kv, metadata.max_seq_len, 0);  // no rank has more
+  step.local.max_seq_len = local_kv_length(round.kv, metadata.max_seq_len, 0);  // no rank has more
   LocalKeysArgs args;
-  args.block = &block;
+  args.round = &round;
   args.slot_mapping = slot_mapping;
   args.query_start_loc = metadata.query_start_loc;
   args.seq_lens = metadata.seq_lens;

@@ -1,6 +1,7 @@
 #pragma once
 // A step as a rank sees it that keeps a part of the keys (kv_interleave.h): where its own of the new keys go, and how many of a
-// sequence's it has. What the formulas say of one block is a table, made once; so a device needs no formulas, and a step no host.
+// sequence's it has. All repeats after a round of runs, one of each rank; what the formulas say of one round is a table, made
+// once. So a device needs no formulas, and a step no host.
 //
 // Where every sequence has one row, its new key is stored first and then counted among the local ones. A prompt's new keys
 // are on every rank anyway, since each computes them; they are kept whole for the step, beside the cache, in blocks of their
@@ -26,18 +27,18 @@ inline constexpr int64_t fresh_blocks(int64_t rows, int64_t num_seqs) {
   return rows / kFreshSlots + num_seqs;
 }
 
-// What a rank has of any one block, on its device.
-struct LocalBlock {
-  KvInterleave kv;
+// What a rank has of any one round, on its device.
+struct LocalRound {
+  KvInterleave kv;  // its block: a round
   int rank = 0;
-  Tensor slots;   // i32 [block]: which slot of its part, or -1: another rank has it
-  Tensor counts;  // i32 [block]: how many of the first 0, 1, ... tokens it has
+  Tensor slots;   // i32 [round]: which slot of its part, or -1: another rank has it
+  Tensor counts;  // i32 [round]: how many of the first 0, 1, ... tokens it has
 
-  LocalBlock(const KvInterleave& interleave, int of_rank, Device device);
+  LocalRound(int ranks, int64_t run, int of_rank, Device device);
 };
 
 struct LocalKeysArgs {
-  const LocalBlock* block = nullptr;
+  const LocalRound* round = nullptr;
   // The step's. slot_mapping may list rows after those of the sequences, of padding.
   Tensor slot_mapping;     // i64 [rows]
   Tensor query_start_loc;  // i32 [seqs + 1]
@@ -70,7 +71,7 @@ struct LocalStep {
   AttentionMetadata fresh_keys;
 };
 // `cache`: the rank's, for the shape and dtype of its keys.
-LocalStep local_step(const OpContext& ctx, const LocalBlock& block, const AttentionMetadata& metadata,
+LocalStep local_step(const OpContext& ctx, const LocalRound& round, const AttentionMetadata& metadata,
                      const Tensor& slot_mapping, const KvCacheView& cache);
 
 }  // namespace ladder

@@ -9,12 +9,12 @@ namespace {
 constexpr int kThreads = 256;
 
 struct LocalKeys {
-  const int32_t *slot_of, *count_of;  // of a block
+  const int32_t *slot_of, *count_of;  // of a round
   const int32_t *query_start_loc, *seq_lens;
   const int64_t* slot_mapping;
   int32_t *lengths, *fresh_lengths, *fresh_tables;
   int64_t *slots, *fresh_slots;  // fresh_slots: nullptr where all sequences have one row
-  int64_t whole, part;           // slots of a block, of all ranks and of this one
+  int64_t whole, part;           // slots of a round, of all ranks and of one
   int64_t num_rows, num_slots, num_seqs, columns, table_stride;
 
   __device__ int64_t local_slot(int64_t slot) const {
@@ -78,17 +78,17 @@ __global__ void __launch_bounds__(kThreads) find_local(LocalKeys p) {
 }  // namespace
 
 void find_local_keys_cuda(const OpContext& ctx, const LocalKeysArgs& args) {
-  const LocalBlock& block = *args.block;
+  const LocalRound& round = *args.round;
   const bool has_fresh = args.fresh_slots.defined();
-  LocalKeys p{.slot_of = cuda_data<int32_t>(block.slots),
-              .count_of = cuda_data<int32_t>(block.counts),
+  LocalKeys p{.slot_of = cuda_data<int32_t>(round.slots),
+              .count_of = cuda_data<int32_t>(round.counts),
               .query_start_loc = cuda_data<int32_t>(args.query_start_loc),
               .seq_lens = cuda_data<int32_t>(args.seq_lens),
               .slot_mapping = cuda_data<int64_t>(args.slot_mapping),
               .lengths = cuda_data<int32_t>(args.lengths),
               .slots = cuda_data<int64_t>(args.slots),
-              .whole = block.kv.block,
-              .part = block.kv.block / block.kv.ranks,
+              .whole = round.kv.block,
+              .part = round.kv.run,
               .num_rows = args.slot_mapping.dim(0),
               .num_slots = args.slots.dim(0),
               .num_seqs = args.seq_lens.dim(0)};

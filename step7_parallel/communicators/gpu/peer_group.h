@@ -50,7 +50,7 @@ inline PeerLayout peer_layout(int size) {
   layout.push_bytes = kPushOfAll / (size > 1 ? size - 1 : 1) / 4096 * 4096;
   layout.slices = PeerLayout::kPull + 2 * kMaxPeerBlocks * layout.pull_bytes;
   layout.push = layout.slices + 2 * kMaxPeerBlocks * size * layout.slice_bytes;
-  layout.exchange_bytes = int64_t{16} << 10;
+  layout.exchange_bytes = kPushOfAll / (size > 4 ? size : 4) / 16 * 16;
   layout.exchange = layout.push + 2 * kMaxPeerBlocks * size * layout.push_bytes;
   layout.total = layout.exchange + 2 * kMaxPeerBlocks * size * layout.exchange_bytes;
   return layout;

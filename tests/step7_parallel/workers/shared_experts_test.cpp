@@ -41,7 +41,7 @@ class ProcessFleet {
     options.runner.balance_experts = experts.starts_with("moving");
     if (options.runner.balance_experts) options.runner.num_redundant_experts = 2 * grid.tp;
     options.runner.expert_replicas = 2;
-    const WorkerProgram program = testing::worker_program(one_rank.model, "none", 1, experts);
+    const WorkerProgram program = testing::worker_program(one_rank.model, "none", "1 1 1", experts);
     const auto start = [this, program](const ExecutorOptions& given, std::vector<int> groups) {
       MadeExecutor made = start_workers(given, program, std::move(groups));
       std::lock_guard lock(mutex_);
