@@ -57,8 +57,9 @@ std::vector<int64_t> parse_stage_layers(const std::string& text) {
   return layers;
 }
 
+// Of this engine, and of the replicas that share out experts with it.
 bool several_gpus(const RunnerConfig& runner) {
-  return !runner.device.is_cpu() && num_ranks(runner) > 1;
+  return !runner.device.is_cpu() && num_ranks(runner) * runner.expert_replicas > 1;
 }
 
 }  // namespace
@@ -81,10 +82,9 @@ void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_de
       ->type_name("TYPE")
       ->capture_default_str()
       ->group(group);
-  app.add_option(
-         "--kv-cache-dtype", kv_cache_dtype_,
-         "what keys and values are kept in: auto (as they are computed), or on the CPU codes of fp8, int8 "
-         "or int4 with a scale per token and head")
+  app.add_option("--kv-cache-dtype", kv_cache_dtype_,
+                 "what keys and values are kept in: auto (as they are computed), or codes of fp8, int8 "
+                 "or int4 with a scale per token and head")
       ->check(CLI::IsMember({"auto", "fp8", "int8", "int4"}))
       ->type_name("TYPE")
       ->capture_default_str()
@@ -247,12 +247,11 @@ void EngineFlags::add_ranks(CLI::App& app) {
   app.add_flag(
          "--enable-expert-parallel", options_.runner.expert_parallel,
          "a layer's experts are shared out whole over the ranks of a stage, those of all replicas together "
-         "where these are threads on the CPU, instead of each one's width")
+         "where these are threads of one program, instead of each one's width")
       ->group(group);
-  app.add_flag(
-         "--enable-eplb", options_.runner.balance_experts,
-         "with --enable-expert-parallel, on the CPU: experts change ranks while the engine runs, by how "
-         "many tokens ask for each, and a line says how even the ranks were before and are after")
+  app.add_flag("--enable-eplb", options_.runner.balance_experts,
+               "with --enable-expert-parallel: experts change ranks while the engine runs, by how "
+               "many tokens ask for each, and a line says how even the ranks were before and are after")
       ->group(group);
   app.add_option("--num-redundant-experts", options_.runner.num_redundant_experts,
                  "with --enable-eplb: copies in each layer of the experts that are asked for most")
@@ -301,7 +300,7 @@ ExecutorMaker EngineFlags::executor_maker(const RunnerConfig& runner) const {
   if (launched != nullptr) return make_launched_executor(arguments(), *launched);
   LADDER_CHECK(!several_gpus(runner) || wanted != "threads",
                "--distributed-executor-backend threads: {} ranks on GPUs are processes, expected auto or mp",
-               num_ranks(runner));
+               num_ranks(runner) * runner.expert_replicas);
   if (ranks_are_threads(runner)) return make_executor_in_process;
   return make_worker_executor(worker_program());
 }
@@ -313,8 +312,9 @@ WorkerProgram EngineFlags::worker_program() const {
   return program;
 }
 
-ExecutorMaker EngineFlags::lockstep_maker(std::shared_ptr<LockstepGroups> groups) const {
-  if (executor_backend_ != "mp") return make_lockstep_executor(std::move(groups));
+ExecutorMaker EngineFlags::lockstep_maker(const RunnerConfig& runner,
+                                          std::shared_ptr<LockstepGroups> groups) const {
+  if (ranks_are_threads(runner)) return make_lockstep_executor(std::move(groups));
   return make_lockstep_executor(
       std::move(groups),
       [program = worker_program()](const ExecutorOptions& options, std::vector<int> experts) {
@@ -418,12 +418,12 @@ void EngineFlags::share_out_experts(RunnerConfig& runner, const DataParallelFlag
   const int num_replicas = replicas == nullptr ? 1 : replicas->range().num_replicas;
   const std::string flag =
       runner.expert_parallel ? "--enable-expert-parallel" : "--data-parallel-split-experts";
-  if (num_replicas > 1 && replicas->can_share_experts(runner.device))
+  if (num_replicas > 1 && replicas->can_share_experts())
     runner.expert_replicas = num_replicas;
   else if (num_replicas > 1)
     fmt::print(stderr,
                "ladder: {}: each replica has all experts, as replicas share them out only where they are "
-               "threads of one program on the CPU\n",
+               "threads of one program\n",
                flag);
   if (!runner.expert_parallel && num_replicas == 1)
     fmt::print(stderr, "ladder: {} is off: there is one replica\n", flag);

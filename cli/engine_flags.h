@@ -36,8 +36,8 @@ class EngineFlags {
   std::vector<std::string> arguments_of_instance(const EngineOptions& own, KvTransferRole role) const;
 
   const NodeFlags& nodes() const { return nodes_; }
-  // For each of several replicas that share out experts.
-  ExecutorMaker lockstep_maker(std::shared_ptr<LockstepGroups> groups) const;
+  // For each of several replicas that share out experts, of options()' runner.
+  ExecutorMaker lockstep_maker(const RunnerConfig& runner, std::shared_ptr<LockstepGroups> groups) const;
 
   std::string model;
 

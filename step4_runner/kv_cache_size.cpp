@@ -94,9 +94,6 @@ void check_decode_context(const DecoderSpec& spec, const RunnerConfig& config) {
 void check_kv_cache_dtype(const RunnerConfig& config) {
   if (config.kv_cache_dtype == KvCacheDType::automatic) return;
   const std::string_view name = kv_cache_dtype_name(config.kv_cache_dtype);
-  LADDER_CHECK(config.device.is_cpu(),
-               "--kv-cache-dtype {}: codes are kept on the CPU alone so far, expected --device cpu or auto",
-               name);
   LADDER_CHECK(config.decode_context_parallel_size == 1 && config.prefill_context_parallel_size == 1,
                "--kv-cache-dtype {}: expected auto, as ranks that share out a context exchange keys as they "
                "are (--{}-context-parallel-size {})",
@@ -132,8 +129,6 @@ void check_balanced_experts(const DecoderSpec& spec, const RunnerConfig& config)
   LADDER_CHECK(
       config.expert_parallel,
       "--enable-eplb: expected --enable-expert-parallel, with which ranks have whole experts to move");
-  LADDER_CHECK(config.device.is_cpu(),
-               "--enable-eplb: experts are moved on the CPU alone so far, expected --device cpu");
   check_redundant_experts(spec.experts.num_experts, num_expert_ranks(config), config.num_redundant_experts);
 }
 

@@ -137,8 +137,10 @@ void ModelRunner::size_measured_cache() {
   const int64_t used = memory.total - memory.available +
                        num_graphs * std::ssize(model_->kv_cache_specs()) * kGraphLayerBytes + kLateBytes;
   config_ = size_kv_cache(model_->spec(), config_, memory.total, used, stage);
-  // All ranks have the same blocks: as many as the one with the least room.
-  for (Communicator* group : {&tp_group(ctx_), &pp_group(ctx_), &cp_group(ctx_)}) {
+  // All ranks have the same blocks: as many as the one with the least room. Replicas that share out experts too, as the graphs
+  // that they capture together depend on what length a cache allows.
+  Communicator* const experts = ctx_.parallel != nullptr ? ctx_.parallel->ep : &single_rank();
+  for (Communicator* group : {&tp_group(ctx_), &pp_group(ctx_), &cp_group(ctx_), experts}) {
     config_.batch.num_kv_blocks = least_of(ctx_, *group, config_.batch.num_kv_blocks);
     config_.batch.max_model_len = least_of(ctx_, *group, config_.batch.max_model_len);
   }

@@ -26,9 +26,13 @@ void all_gather_attention(const OpContext& ctx, const ContextAttentionArgs& args
   auto gathered = [&](const Tensor& mine) {
     const Tensor ordered = rows_like(mine, keys);
     const ArenaScope until_ordered(*ctx.arena);
-    const Tensor padded = rows_like(mine, most), all = rows_like(mine, size * most);
-    padded.rows(mine.dim(0)).copy_from(mine, ctx.stream);
-    group.all_gather(ctx, padded, all);
+    const Tensor all = rows_like(mine, size * most);
+    Tensor sent = mine;
+    if (mine.dim(0) < most) {  // filled up
+      sent = rows_like(mine, most);
+      sent.rows(mine.dim(0)).copy_from(mine, ctx.stream);
+    }
+    group.all_gather(ctx, sent, all);
     put_in_order(ctx, order, all, ordered);
     return ordered;
   };

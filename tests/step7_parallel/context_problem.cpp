@@ -100,7 +100,7 @@ void ContextProblem::run_on(const OpContext& ctx, const Method& method, int rank
 
 std::vector<Tensor> ContextProblem::over_threads(const Method& method) const {
   std::vector<Tensor> outs;
-  for (const Tensor& q : q_) outs.push_back(poisoned(q.shape(), DType::f32));
+  for (const Tensor& q : q_) outs.push_back(poisoned(q.shape(), q.dtype()));
   run_ranks(
       ranks_,
       [&](int rank, const ParallelContext& parallel) {

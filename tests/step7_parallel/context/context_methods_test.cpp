@@ -65,6 +65,17 @@ TEST_P(ContextMethods, EqualOneRankForBatchesWithCachedKeys) {
   }
 }
 
+// Partial results are rounded to the tensors' dtype, sums are not.
+TEST_P(ContextMethods, EqualOneRankInSixteenBits) {
+  testing::Random random;
+  SCOPED_TRACE(random.describe());
+  for (const DType dtype : {DType::bf16, DType::f16})
+    for (const int ranks : {1, 2, 3, 4}) {
+      const testing::ContextProblem problem(random, ranks, {{0, 61}, {30, 9}}, 12, 12, 64, dtype);
+      EXPECT_TRUE(problem.is_solved_by(method(ranks))) << dtype_name(dtype) << ", " << problem.str();
+    }
+}
+
 // With random keys the last query's weights are spread; the value of the one key that it looks for must still win.
 TEST_P(ContextMethods, FindANeedleAtEveryTenth) {
   testing::Random random;
@@ -132,6 +143,18 @@ TEST(ContextAttention, KvHeadsThatCannotBeSharedOutAreNamed) {
     EXPECT_THAT(error.what(), ::testing::HasSubstr("3 ranks"));
   }
   EXPECT_TRUE(problem.is_solved_by(context_attention)) << "another method does it";
+}
+
+TEST(ContextAttention, TensorsOfSeveralDtypesAreAnError) {
+  Arena arena;
+  OpContext ctx;
+  ctx.arena = &arena;
+  const Tensor q = Tensor::zeros({4, 2, 16}, DType::bf16), k = Tensor::zeros({4, 2, 16}, DType::f32);
+  const ContextAttentionArgs mixed{.prompts = {{.length = 4}}, .q = q, .k = k, .v = k, .out = q};
+  EXPECT_THROW(context_attention(ctx, mixed), Error);
+  const Tensor ids = Tensor::zeros({4, 2, 16}, DType::i32);
+  const ContextAttentionArgs numbers{.prompts = {{.length = 4}}, .q = ids, .k = ids, .v = ids, .out = ids};
+  EXPECT_THROW(context_attention(ctx, numbers), Error);
 }
 
 TEST(ContextAttention, GroupsThatAreNotTheRanksAreAnError) {

@@ -1,12 +1,14 @@
 // What the tests of worker processes start as workers: PROGRAM MODEL FAULT CONTEXT EXPERTS --fd N. CONTEXT: how many ranks share
 // out a step's rows, and a head's keys, and these in which turns. EXPERTS of replicas are "all", "whole" or "split", or "moving R
-// N": with R redundant ones, every N steps. A fault is "none" or "RANK KIND FORWARD": on the FORWARD-th forward pass of that
-// rank's first layer (0: while its model is made, 1: the warm-up's) it happens what KIND says.
+// N": with R redundant ones, every N steps, or "moving R N FILE": each time with a line in that file. A fault is "none" or "RANK
+// KIND FORWARD": on the FORWARD-th forward pass of that rank's first layer (0: while its model is made, 1: the warm-up's) it
+// happens what KIND says.
 #include <signal.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <new>
 #include <sstream>
 #include <string>
@@ -63,7 +65,12 @@ void share_out_experts(ModelMakers& makers, const std::string& experts) {
   std::istringstream words(experts);
   std::string kind;
   ExpertBalance balance;
-  words >> kind >> balance.num_redundant >> balance.step_interval;
+  std::string file;
+  words >> kind >> balance.num_redundant >> balance.step_interval >> file;
+  if (!file.empty())
+    balance.on_moved = [file](const ExpertsMoved& moved) {
+      std::ofstream(file, std::ios::app) << moved.copies << ' ' << moved.tokens.front() << '\n';
+    };
   if (kind == "whole") makers.mlp = make_expert_parallel_mlp;
   if (kind == "split") makers.mlp = make_split_experts_mlp;
   if (kind == "moving") move_experts_by_load(makers, balance);
