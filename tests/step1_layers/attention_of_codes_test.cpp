@@ -15,10 +15,9 @@ double lse_bound(std::string_view rung, DType dtype) {
   return dtype == DType::bf16 ? 1e-2 : dtype == DType::f16 ? 2e-3 : 1e-4;
 }
 
-// In 16 bits a number is rounded twice: what its code stands for, when it becomes an operand, and the result. close_to() has
-// 0.004 (bf16) and 0.001 (f16) for one.
+// In 16 bits a number is rounded twice: what its code stands for, when it becomes an operand, and the result.
 double out_bound(DType dtype) {
-  return dtype == DType::bf16 ? 8e-3 : dtype == DType::f16 ? 2e-3 : 1e-5;
+  return (dtype == DType::f32 ? 1 : 2) * row_bound(dtype);
 }
 
 void check_parts(const OpContext& ctx, std::string_view rung, Random& random,
