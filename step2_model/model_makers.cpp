@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "step1_layers/attention/attention_with_store.h"
 #include "step2_model/decoder/dense_mlp.h"
 #include "step2_model/decoder/moe_mlp.h"
 #include "step2_model/decoder/plain_mlp.h"

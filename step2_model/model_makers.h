@@ -13,7 +13,7 @@
 #include <string_view>
 #include <vector>
 
-#include "step1_layers/attention/attention_with_store.h"
+#include "step1_layers/attention/qk_norm_rope_store.h"
 #include "step1_layers/core/parameter.h"
 #include "step1_layers/linear/linear.h"
 #include "step2_model/decoder/decoder_spec.h"

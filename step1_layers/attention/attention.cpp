@@ -23,6 +23,7 @@ void causal_attention_fast(const OpContext& ctx, const CausalAttentionArgs& args
     work.tokens = q.dim(0);
     work.group = q.dim(1) / k.dim(1);
     work.first_position = k.dim(0) - q.dim(0);
+    work.more_keys = 1;
     work.k = k.data<T>();
     work.v = v.data<T>();
     work.k_slot_stride = k.stride(0);

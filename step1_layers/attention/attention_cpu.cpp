@@ -66,9 +66,9 @@ void paged_attention_loop(const OpContext& ctx, const PagedAttentionArgs& args) 
     using T = decltype(tag);
     for (int64_t seq = 0; seq < metadata.num_seqs; ++seq) {
       const int32_t* table = metadata.block_tables.data<int32_t>() + seq * metadata.block_tables.stride(0);
-      const int64_t first_position = seq_lens[seq] - (starts[seq + 1] - starts[seq]);
       for (int64_t row = starts[seq]; row < starts[seq + 1]; ++row)
         for (int64_t head = 0; head < q.dim(1); ++head) {
+          const int64_t num_keys = seq_lens[seq] - (args.causal ? starts[seq + 1] - 1 - row : 0);
           auto key = [&](int64_t j) {
             return k.data<T>() + table[j / block_size] * k.stride(0) + j % block_size * k.stride(1) +
                    head / group * k.stride(2);
@@ -77,10 +77,9 @@ void paged_attention_loop(const OpContext& ctx, const PagedAttentionArgs& args) 
             return v.data<T>() + table[j / block_size] * v.stride(0) + j % block_size * v.stride(1) +
                    head / group * v.stride(2);
           };
-          const double lse =
-              attend_row<T>(q.data<T>() + row * q.stride(0) + head * q.stride(1), q.dim(2), v.dim(3),
-                            first_position + row - starts[seq] + 1, args.scale, key, value, weights,
-                            out.data<T>() + row * out.stride(0) + head * out.stride(1));
+          const double lse = attend_row<T>(q.data<T>() + row * q.stride(0) + head * q.stride(1), q.dim(2),
+                                           v.dim(3), num_keys, args.scale, key, value, weights,
+                                           out.data<T>() + row * out.stride(0) + head * out.stride(1));
           if (args.lse.defined())
             args.lse.data<float>()[row * args.lse.stride(0) + head * args.lse.stride(1)] =
                 static_cast<float>(lse);

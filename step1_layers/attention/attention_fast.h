@@ -23,7 +23,7 @@ void attend_all(const OpContext& ctx, int64_t kv_heads, int64_t group, int64_t k
   int64_t units = 0, products = 0;
   for_each_sequence([&](const AttentionWork<T>& sequence) {
     units += (sequence.tokens + unit_tokens - 1) / unit_tokens * kv_heads;
-    products += sequence.tokens * (sequence.first_position + sequence.tokens);
+    products += sequence.tokens * (sequence.first_position + 1 + (sequence.tokens - 1) * sequence.more_keys);
   });
   if (units == 0) return;
   products *= group * kv_heads * (k_dim + v_dim);
@@ -44,7 +44,7 @@ void attend_all(const OpContext& ctx, int64_t kv_heads, int64_t group, int64_t k
             if (unit++ % workers != worker) continue;
             AttentionWork<T> work = sequence;
             work.tokens = std::min(unit_tokens, sequence.tokens - token);
-            work.first_position += token;
+            work.first_position += token * work.more_keys;
             work.q += token * work.q_token_stride + head * group * work.q_head_stride;
             if (codes) {
               work.k_codes += head * k_head_stride;

@@ -266,7 +266,7 @@ void AttentionKernels<T>::attend(const AttentionWork<T>& work) {
   }
   __builtin_memset(zeros, 0, static_cast<size_t>(k_padded + v_padded) * sizeof(float));
 
-  const int64_t num_keys = work.first_position + work.tokens;
+  const int64_t num_keys = work.first_position + 1 + (work.tokens - 1) * work.more_keys;
   for (int64_t tile = 0; tile < num_keys; tile += kAttentionTile) {
     const int64_t count = smaller(num_keys - tile, kAttentionTile);
     if (work.kept_as == KvCacheDType::automatic)
@@ -280,7 +280,7 @@ void AttentionKernels<T>::attend(const AttentionWork<T>& work) {
     multiply(rows - first, kAttentionTile, q + first * k_padded, k_padded, keys, kAttentionTile, work.k_dim,
              nullptr, scores + first * kAttentionTile, kAttentionTile);
     for (int64_t row = first; row < rows; ++row) {
-      const int64_t visible = work.first_position + row / work.group + 1 - tile;
+      const int64_t visible = work.first_position + 1 + row / work.group * work.more_keys - tile;
       factors[row] = softmax_tile(scores + row * kAttentionTile, smaller(visible, kAttentionTile),
                                   largest[row], sums[row]);
     }

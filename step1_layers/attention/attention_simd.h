@@ -25,7 +25,8 @@ struct AttentionWork {
   const T* q;  // the first token's first head of the group
   int64_t q_token_stride, q_head_stride;
   int64_t tokens, group;
-  int64_t first_position;  // of the first token; the last sees first_position + tokens keys
+  int64_t first_position;  // token t sees first_position + 1 + t * more_keys keys
+  int64_t more_keys;       // 1, or without a mask 0
   const T *k, *v;          // this key/value head in block 0; codes: nullptr
   int64_t k_block_stride, k_slot_stride, v_block_stride, v_slot_stride;
   KvCacheDType kept_as;  // codes:

@@ -46,6 +46,7 @@ void paged_attention_fast(const OpContext& ctx, const PagedAttentionArgs& args) 
     work.v_block_stride = v.stride(0);
     work.v_slot_stride = v.stride(1);
     work.block_size = args.cache.block_size();
+    work.more_keys = args.causal ? 1 : 0;
     work.k_dim = q.dim(2);
     work.v_dim = out.dim(2);
     work.scale = static_cast<float>(args.scale);
@@ -59,7 +60,7 @@ void paged_attention_fast(const OpContext& ctx, const PagedAttentionArgs& args) 
         const int64_t first = starts[seq];
         sequence.tokens = starts[seq + 1] - first;
         if (sequence.tokens == 0) continue;
-        sequence.first_position = seq_lens[seq] - sequence.tokens;
+        sequence.first_position = seq_lens[seq] - (args.causal ? sequence.tokens : 1);
         sequence.q = q.data<T>() + first * q.stride(0);
         sequence.out = out.data<T>() + first * out.stride(0);
         sequence.lse = lse.defined() ? lse.data<float>() + first * lse.stride(0) : nullptr;
@@ -133,7 +134,7 @@ constexpr Variant<PagedAttentionArgs> kVariants[] = {
 };
 
 // What the kernels will index, checked once per call: a wrong block id must not become a wild read.
-void check_sequences(const KvCacheView& cache, const AttentionMetadata& metadata) {
+void check_sequences(const KvCacheView& cache, const AttentionMetadata& metadata, bool causal) {
   const int32_t* starts = metadata.query_start_loc.data<int32_t>();
   const int32_t* seq_lens = metadata.seq_lens.data<int32_t>();
   LADDER_CHECK(starts[0] == 0 && starts[metadata.num_seqs] == metadata.num_tokens,
@@ -141,7 +142,7 @@ void check_sequences(const KvCacheView& cache, const AttentionMetadata& metadata
   const int64_t block_size = cache.block_size(), num_blocks = cache.num_blocks();
   for (int64_t seq = 0; seq < metadata.num_seqs; ++seq) {
     const int64_t query_len = starts[seq + 1] - starts[seq];
-    LADDER_CHECK(query_len >= 0 && seq_lens[seq] >= query_len,
+    LADDER_CHECK(query_len >= 0 && seq_lens[seq] >= (causal ? query_len : std::min<int64_t>(query_len, 1)),
                  "paged_attention: sequence {} has {} query rows and {} keys", seq, query_len, seq_lens[seq]);
     LADDER_CHECK(seq_lens[seq] <= metadata.max_seq_len,
                  "paged_attention: sequence {} has {} keys, max_seq_len is {}", seq, seq_lens[seq],
@@ -164,7 +165,7 @@ std::span<const Variant<PagedAttentionArgs>> paged_attention_variants() {
 }
 
 void check_paged_attention(const OpContext& ctx, const PagedAttentionArgs& args) {
-  const auto& [q, cache, metadata, scale, out, lse] = args;
+  const auto& [q, cache, metadata, scale, out, lse, causal] = args;
   expect_shape(q, {-1, -1, -1}, "paged_attention: q");
   expect_shape(out, {-1, q.dim(1), -1}, "paged_attention: out");
   expect_kv_cache(cache, q.dtype(), q.dim(2), out.dim(2), "paged_attention: cache");
@@ -191,12 +192,12 @@ void check_paged_attention(const OpContext& ctx, const PagedAttentionArgs& args)
                "paged_attention: the entries of a block table must be adjacent");
 }
 
-void paged_attention(const OpContext& ctx, const Tensor& q, const KvCacheView& cache,
-                     const AttentionMetadata& metadata, double scale, const Tensor& out, const Tensor& lse) {
-  const PagedAttentionArgs args{q, cache, metadata, scale, out, lse};
+namespace {
+
+void attend(const OpContext& ctx, const PagedAttentionArgs& args) {
   check_paged_attention(ctx, args);
-  if (metadata.num_seqs == 0) return;
-  if (ctx.device.is_cpu()) check_sequences(cache, metadata);
+  if (args.metadata.num_seqs == 0) return;
+  if (ctx.device.is_cpu()) check_sequences(args.cache, args.metadata, args.causal);
   // The CPU takes any sizes. On a GPU a model may have heads that no kernel has room for: say its sizes.
   const auto serves = [&](const Variant<PagedAttentionArgs>& variant) { return can_run(variant, ctx, args); };
   LADDER_CHECK(
@@ -204,8 +205,21 @@ void paged_attention(const OpContext& ctx, const Tensor& q, const KvCacheView& c
           std::any_of(std::begin(kVariants), std::end(kVariants), serves),
       "no attention kernel on {} takes heads of {} with KV blocks of {} tokens in {}: expected heads of "
       "up to 256, or --device cpu",
-      device_name(ctx.device), q.dim(2), cache.block_size(), dtype_name(q.dtype()));
+      device_name(ctx.device), args.q.dim(2), args.cache.block_size(), dtype_name(args.q.dtype()));
   run_variant<PagedAttentionArgs>("paged_attention", paged_attention_variants(), ctx, args);
+}
+
+}  // namespace
+
+void paged_attention(const OpContext& ctx, const Tensor& q, const KvCacheView& cache,
+                     const AttentionMetadata& metadata, double scale, const Tensor& out, const Tensor& lse) {
+  attend(ctx, {q, cache, metadata, scale, out, lse});
+}
+
+void unmasked_paged_attention(const OpContext& ctx, const Tensor& q, const KvCacheView& cache,
+                              const AttentionMetadata& metadata, double scale, const Tensor& out,
+                              const Tensor& lse) {
+  attend(ctx, {q, cache, metadata, scale, out, lse, /*causal=*/false});
 }
 
 }  // namespace ladder

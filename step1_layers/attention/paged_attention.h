@@ -5,7 +5,9 @@
 //
 // One call serves any mix of query lengths: whole prompts, chunks of prompts, single decoded tokens. Row i of
 // sequence s (i counted from query_start_loc[s]) stands at position seq_lens[s] - query_len + i and sees the
-// keys at positions up to its own. The new keys must already be in the cache (store_kv.h).
+// keys at positions up to its own. The new keys must already be in the cache (store_kv.h). Without the mask
+// (causal = false) every row sees all seq_lens[s] keys, of which there may be fewer than rows: attention to
+// keys that are another's, as between ranks that share out a prompt.
 //
 // Batch invariant variants, which are all of the CPU's and those that serve f32 on a GPU: the order of a
 // row's sums is a function of its position alone, not of the other rows, the chunk it came in, the block size
@@ -27,8 +29,9 @@ struct PagedAttentionArgs {
   AttentionMetadata metadata;  // slot_mapping is not used
   double scale = 1.0;          // usually 1 / sqrt(k_dim)
   Tensor out;                  // [>= num_tokens, heads, v_dim]; rows past num_tokens are not written
-  Tensor
-      lse;  // undefined, or f32 [>= num_tokens, heads]: log of the sum of e^score, to merge partial results
+  // Undefined, or f32 [>= num_tokens, heads]: log of the sum of e^score, to merge partial results.
+  Tensor lse = {};
+  bool causal = true;  // false: every row of a sequence sees all of its keys
 };
 
 // Few sequences are decoded by a cluster of blocks each, which is the fastest up to about so many keys; a
@@ -45,9 +48,13 @@ void check_paged_attention(const OpContext& ctx, const PagedAttentionArgs& args)
 // rows. Cache slots at and past seq_lens[s] are never part of a result, whatever they hold.
 // Takes scratch from ctx.arena.
 // Error: shapes or dtypes that do not fit together, a block id outside the cache, a sequence longer than its
-// block table.
+// block table, or with fewer keys than rows under a mask (without: rows and no keys).
 void paged_attention(const OpContext& ctx, const Tensor& q, const KvCacheView& cache,
                      const AttentionMetadata& metadata, double scale, const Tensor& out,
                      const Tensor& lse = {});
+// Likewise, without the mask.
+void unmasked_paged_attention(const OpContext& ctx, const Tensor& q, const KvCacheView& cache,
+                              const AttentionMetadata& metadata, double scale, const Tensor& out,
+                              const Tensor& lse = {});
 
 }  // namespace ladder

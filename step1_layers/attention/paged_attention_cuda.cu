@@ -36,7 +36,7 @@ __global__ void __launch_bounds__(kThreads) attention_naive(Attention<T> a) {
     else
       high = middle;
   }
-  const int64_t num_keys = a.seq_lens[low] - (a.query_start_loc[low + 1] - 1 - row);
+  const int64_t num_keys = a.seq_lens[low] - a.causal * (a.query_start_loc[low + 1] - 1 - row);
   if (num_keys <= 0) return;  // a padding row
   const int32_t* table = a.block_tables + low * a.table_stride;
 

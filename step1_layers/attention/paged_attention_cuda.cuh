@@ -20,6 +20,7 @@ struct Attention {
   int64_t k_block, k_slot, k_head, v_block, v_slot, v_head;
   int64_t num_seqs, num_tokens, max_query_len;
   int heads, kv_heads, group, block_size, k_dim, v_dim;
+  int causal;       // 1: a row sees a key more than the one before it; 0: there is no mask
   int block_shift;  // log2 of the block size, or -1: a division less where it is a power of two
   float scale;      // of the scores, times log2 e: e^(scale q k) = 2^(scale log2(e) q k)
 
@@ -64,6 +65,7 @@ Attention<T> attention_call(const PagedAttentionArgs& args) {
           .block_size = static_cast<int>(args.cache.block_size()),
           .k_dim = static_cast<int>(q.dim(2)),
           .v_dim = static_cast<int>(v.dim(3)),
+          .causal = args.causal ? 1 : 0,
           .block_shift = std::has_single_bit(block_size) ? std::countr_zero(block_size) : -1,
           .scale = static_cast<float>(args.scale) * kLog2E};
 }

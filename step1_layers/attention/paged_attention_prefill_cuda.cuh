@@ -39,6 +39,7 @@ struct Divider {
 struct PrefillLine {
   int min_rows, max_rows;  // query rows of the sequences that are part of it
   int rows, keys;          // packed rows of a block; keys go through it in tiles of so many, from key 0 on
+  int causal;              // 1; 0: every row sees all keys
   int parts;               // that the keys of an item are cut into, between tiles, at most
   int cut_items;           // items that the scratch has room for: those after them stay whole
   Divider group, block_size;
@@ -49,6 +50,7 @@ struct PrefillLine {
         max_rows(max_rows),
         rows(rows),
         keys(keys),
+        causal(a.causal),
         parts(1),
         cut_items(0),
         group(a.group),
@@ -61,14 +63,14 @@ struct PrefillItem {
   int index;                 // of the item in the line
   int kv_head;
   int first_row, rows;          // packed rows, counted from the sequence's first
-  int first_position;           // of the sequence's first token
+  int first_position;           // of the sequence's first token, or the last key where there is no mask
   int keys;                     // that the last row sees
   int part, parts, begin, end;  // tiles of keys: [begin, end)
 
-  // Of row `row` of the item: the token, counted from the sequence's first, and its position; the query head.
+  // Of row `row` of the item: the token, counted from the sequence's first; the last key that it sees; the query head.
   __device__ int token(const PrefillLine& line, int row) const { return line.group(first_row + row); }
   __device__ int position(const PrefillLine& line, int row) const {
-    return first_position + token(line, row);
+    return first_position + line.causal * token(line, row);
   }
   __device__ int head(const PrefillLine& line, int row) const {
     const int group = static_cast<int>(line.group.divisor);
@@ -114,7 +116,7 @@ __device__ bool find_item(const Attention<T>& a, const PrefillLine& line, int un
     item.kv_head = left % a.kv_heads;
     item.first_row = (ceil_div(packed, line.rows) - 1 - left / a.kv_heads) * line.rows;
     item.rows = packed - item.first_row < line.rows ? packed - item.first_row : line.rows;
-    item.first_position = num_keys - query_len;
+    item.first_position = num_keys - (line.causal != 0 ? query_len : 1);
     item.keys = item.position(line, item.rows - 1) + 1;
     const int tiles = ceil_div(item.keys, line.keys);
     item.parts = item.index < line.cut_items ? (line.parts < tiles ? line.parts : tiles) : 1;

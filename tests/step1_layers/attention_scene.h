@@ -162,17 +162,19 @@ struct Reference {
   std::vector<double> out, lse;
 };
 
-// Query rows [begin, end) in double precision.
-inline Reference attention_reference(const SequenceData& data, int64_t begin, int64_t end, double scale) {
+// Query rows [begin, end) in double precision. Each sees the keys up to its own position, or without a mask
+// the first `unmasked_keys`.
+inline Reference attention_reference(const SequenceData& data, int64_t begin, int64_t end, double scale,
+                                     int64_t unmasked_keys = 0) {
   const int64_t heads = data.q.dim(1), kv_heads = data.k.dim(1), k_dim = data.k.dim(2), v_dim = data.v.dim(2);
   const auto q = to_double(data.q), k = to_double(data.k), v = to_double(data.v);
   Reference result;
   std::vector<double> weights;
   for (int64_t row = begin; row < end; ++row)
     for (int64_t head = 0; head < heads; ++head) {
-      const int64_t kv_head = head / (heads / kv_heads);
-      weights.assign(static_cast<size_t>(row + 1), 0);
-      for (int64_t j = 0; j <= row; ++j)
+      const int64_t kv_head = head / (heads / kv_heads), keys = unmasked_keys > 0 ? unmasked_keys : row + 1;
+      weights.assign(static_cast<size_t>(keys), 0);
+      for (int64_t j = 0; j < keys; ++j)
         for (int64_t i = 0; i < k_dim; ++i)
           weights[j] += scale * q[(row * heads + head) * k_dim + i] * k[(j * kv_heads + kv_head) * k_dim + i];
       const double largest = *std::max_element(weights.begin(), weights.end());
@@ -181,7 +183,7 @@ inline Reference attention_reference(const SequenceData& data, int64_t begin, in
       result.lse.push_back(largest + std::log(sum));
       for (int64_t i = 0; i < v_dim; ++i) {
         double mixed = 0;
-        for (int64_t j = 0; j <= row; ++j)
+        for (int64_t j = 0; j < keys; ++j)
           mixed += weights[j] / sum * v[(j * kv_heads + kv_head) * v_dim + i];
         result.out.push_back(mixed);
       }

@@ -6,6 +6,7 @@
 
 #include <set>
 
+#include "step1_layers/attention/attention_with_store.h"
 #include "step1_layers/core/error.h"
 #include "step1_layers/linear/matmul.h"
 #include "step2_model/checkpoint/checkpoint.h"
