@@ -24,7 +24,8 @@ GpuMemoryHandle handle_of_gpu_memory(int device, void* address) {
   GpuMemoryHandle handle;
   handle.process = this_process();
   handle.address = address;
-  handle.has_ipc = cudaIpcGetMemHandle(&handle.ipc, address) == cudaSuccess;  // matters to other processes only
+  handle.has_ipc =
+      cudaIpcGetMemHandle(&handle.ipc, address) == cudaSuccess;  // matters to other processes only
   cudaGetLastError();
   LADDER_CUDA_CHECK(cudaDeviceGetPCIBusId(handle.bus, sizeof handle.bus, device));
   return handle;

@@ -66,7 +66,8 @@ std::string PeerMemory::open(int rank, const std::string& text) {
   GpuMemoryHandle handle;
   std::memcpy(static_cast<void*>(&handle), text.data(), sizeof handle);
   return error_of([&] {
-    LADDER_CHECK(device_of(handle) != device_, "the GPU of rank {} is its own: expected one GPU a rank", rank);
+    LADDER_CHECK(device_of(handle) != device_, "the GPU of rank {} is its own: expected one GPU a rank",
+                 rank);
     OpenedGpuMemory opened = open_gpu_memory(handle, device_, fmt::format("rank {}", rank));
     view_.memory[rank] = static_cast<char*>(opened.address);
     if (opened.is_ipc) opened_[rank] = opened.address;

@@ -16,7 +16,8 @@ constexpr std::array<Table, 8> make_tables() {
   std::array<Table, 8> tables{};
   for (uint32_t byte = 0; byte < 256; ++byte) {
     uint32_t remainder = byte;
-    for (int bit = 0; bit < 8; ++bit) remainder = remainder >> 1 ^ (remainder & 1 ? kKvChecksumPolynomial : 0);
+    for (int bit = 0; bit < 8; ++bit)
+      remainder = remainder >> 1 ^ (remainder & 1 ? kKvChecksumPolynomial : 0);
     tables[0][byte] = remainder;
   }
   for (size_t i = 1; i < 8; ++i)

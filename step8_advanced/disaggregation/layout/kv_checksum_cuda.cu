@@ -27,9 +27,9 @@ constexpr int kWords = 4 * 256;  // of the byte tables
 constexpr int kMaxBlocks = static_cast<int>(kMaxChecksumBytes / (kThreads * kPiece));
 
 struct Tables {
-  uint32_t bytes[kWords];          // [i][b]: the remainder of byte b with i bytes of 0 behind it
-  uint32_t pieces[kThreads];       // [p]: x^(8 * kPiece * p)
-  uint32_t blocks[kMaxBlocks];     // [b]: x^(8 * kPiece * kThreads * b)
+  uint32_t bytes[kWords];       // [i][b]: the remainder of byte b with i bytes of 0 behind it
+  uint32_t pieces[kThreads];    // [p]: x^(8 * kPiece * p)
+  uint32_t blocks[kMaxBlocks];  // [b]: x^(8 * kPiece * kThreads * b)
 };
 
 // Polynomials of degree 31 at the most, the highest bit being that of x^0.
@@ -152,8 +152,8 @@ std::shared_ptr<void> upload_kv_checksum_tables(void* stream) {
 void kv_checksums_on_gpu(const std::byte* bytes, int64_t size, int64_t count, const void* tables,
                          uint32_t* remainders, void* stream) {
   LADDER_CHECK(size > 0 && size <= kMaxChecksumBytes && count > 0 && count <= 65535,
-               "checksums of {} parts of {} bytes on a GPU: at most 65535 of 1 to {} are possible", count, size,
-               kMaxChecksumBytes);
+               "checksums of {} parts of {} bytes on a GPU: at most 65535 of 1 to {} are possible", count,
+               size, kMaxChecksumBytes);
   const auto on = static_cast<cudaStream_t>(stream);
   LADDER_CUDA_CHECK(cudaMemsetAsync(remainders, 0, static_cast<size_t>(count) * sizeof(uint32_t), on));
   const dim3 grid(static_cast<unsigned>(ceil_div<int64_t>(size, kThreads * kPiece)),

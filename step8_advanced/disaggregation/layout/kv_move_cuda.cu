@@ -40,10 +40,10 @@ __device__ Place place_of(const std::byte* tables, const MoveShape& shape, int t
       reinterpret_cast<const int32_t*>(tables + shape.num_planes * sizeof(KvPlane));
   const int position = shape.first_in_table + token;
   const int64_t block = block_table[position / shape.block_size];
-  return {plane,
-          block * plane.block_pitch + position % shape.block_size * plane.token_pitch +
-              head * plane.head_pitch,
-          plane.packed_offset + (int64_t{head} * shape.num_tokens + token) * plane.packed_row_bytes};
+  return {
+      plane,
+      block * plane.block_pitch + position % shape.block_size * plane.token_pitch + head * plane.head_pitch,
+      plane.packed_offset + (int64_t{head} * shape.num_tokens + token) * plane.packed_row_bytes};
 }
 
 template <class Unit, bool packs>
@@ -105,8 +105,9 @@ struct Alignment {
 Alignment alignment_of(const KvMoveArgs& args) {
   uint64_t cache = 16, packed = 16 | reinterpret_cast<uintptr_t>(args.packed);
   for (const KvPlane& plane : args.planes) {
-    cache |= reinterpret_cast<uintptr_t>(plane.cache) |
-             static_cast<uint64_t>(plane.block_pitch | plane.token_pitch | plane.head_pitch | plane.row_bytes);
+    cache |=
+        reinterpret_cast<uintptr_t>(plane.cache) |
+        static_cast<uint64_t>(plane.block_pitch | plane.token_pitch | plane.head_pitch | plane.row_bytes);
     packed |= static_cast<uint64_t>(plane.packed_offset | plane.packed_row_bytes);
   }
   return {int64_t{1} << std::countr_zero(cache), int64_t{1} << std::countr_zero(packed)};
@@ -126,8 +127,7 @@ Launch launch_of(const KvMoveArgs& args, int64_t unit) {
   shape.first_in_table = static_cast<int>(args.first_token % args.block_size);
   shape.num_tokens = static_cast<int>(args.num_tokens);
   shape.num_heads = static_cast<int>(args.num_heads);
-  shape.tokens_per_block =
-      static_cast<int>(std::max<int64_t>(1, kUnitsOfABlock / (args.num_heads * units)));
+  shape.tokens_per_block = static_cast<int>(std::max<int64_t>(1, kUnitsOfABlock / (args.num_heads * units)));
   launch.grid = {static_cast<unsigned>(ceil_div(shape.num_tokens, shape.tokens_per_block)),
                  static_cast<unsigned>(shape.num_planes)};
   return launch;

@@ -102,9 +102,8 @@ void for_rows_of(const KvPlane& plane, const KvMoveArgs& args, Copy copy) {
     const auto at = static_cast<size_t>(token / block_size);
     const int64_t offset = token % block_size, left = args.num_tokens - done;
     int64_t run = block_size - offset;
-    for (size_t next = at + 1; blocks_are_dense && run < left &&
-                               args.block_table[next] == args.block_table[next - 1] + 1;
-         ++next)
+    for (size_t next = at + 1;
+         blocks_are_dense && run < left && args.block_table[next] == args.block_table[next - 1] + 1; ++next)
       run += block_size;
     run = std::min(run, left);
     copy(Rows{.cache = plane.cache + args.block_table[at] * plane.block_pitch + offset * plane.token_pitch,
@@ -290,7 +289,8 @@ void pack_kv(const KvLayout& layout, const RankKvCaches& caches, std::span<const
 }
 
 void unpack_kv(const KvLayout& layout, const RankKvCaches& caches, std::span<const int32_t> block_table,
-               const KvPart& part, std::span<const std::byte> packed, DType packed_dtype, int64_t num_layers) {
+               const KvPart& part, std::span<const std::byte> packed, DType packed_dtype,
+               int64_t num_layers) {
   expect_on_host(caches, "unpack_kv");
   const KvBody body({const_cast<std::byte*>(packed.data()), packed.size()});  // which is only read
   KvMoveArgs args =

@@ -74,8 +74,8 @@ class SlotReader {
   // The number-th body, into the slot of that number.
   void begin(int64_t number, size_t size) {
     set_device(device_);
-    LADDER_CUDA_CHECK(cudaMemcpyAsync(mine_.slot(number).data, their_slot(number), size, cudaMemcpyDefault,
-                                      stream_));
+    LADDER_CUDA_CHECK(
+        cudaMemcpyAsync(mine_.slot(number).data, their_slot(number), size, cudaMemcpyDefault, stream_));
     LADDER_CUDA_CHECK(cudaEventRecord(event_of(number), stream_));
   }
   bool has_come(int64_t number) const {
@@ -99,14 +99,16 @@ class SlotReader {
     auto words = expected;
     words.fill(0);
     std::byte* const here = mine_.slot(0).data;
-    LADDER_CUDA_CHECK(cudaMemcpyAsync(here, static_cast<const std::byte*>(theirs_.address) + kGpuSlots * kGpuSlotBytes,
-                                      kPatternBytes, cudaMemcpyDefault, stream_));
+    LADDER_CUDA_CHECK(
+        cudaMemcpyAsync(here, static_cast<const std::byte*>(theirs_.address) + kGpuSlots * kGpuSlotBytes,
+                        kPatternBytes, cudaMemcpyDefault, stream_));
     LADDER_CUDA_CHECK(cudaMemcpyAsync(words.data(), here, kPatternBytes, cudaMemcpyDefault, stream_));
     LADDER_CUDA_CHECK(cudaStreamSynchronize(stream_));
-    LADDER_CHECK(words == expected,
-                 "what lies in the memory of the other end's GPU did not arrive on {}, though the driver reports "
-                 "access",
-                 device_name(device_));
+    LADDER_CHECK(
+        words == expected,
+        "what lies in the memory of the other end's GPU did not arrive on {}, though the driver reports "
+        "access",
+        device_name(device_));
   }
   // Copies that are under way end first.
   void let_go() {
@@ -148,8 +150,8 @@ class GpuChannel final : public KvChannel {
 
   ~GpuChannel() override {
     GpuChannel::close();
-    reader_.reset();                             // first: then the other end may free its slots,
-    ::shutdown(socket_->number(), SHUT_WR);      // which this says
+    reader_.reset();                         // first: then the other end may free its slots,
+    ::shutdown(socket_->number(), SHUT_WR);  // which this says
     if (slots_ != nullptr) parked_->park(std::move(slots_), socket_);
   }
 
@@ -240,7 +242,8 @@ class GpuChannel final : public KvChannel {
                  kWhereTo);
     return closing_on_error([&] {
       if (reader_ == nullptr) reader_ = std::make_unique<SlotReader>(current_.slots, device);
-      LADDER_CHECK(reader_->device() == device, "bodies to {} and to {}: expected those of a channel on one GPU",
+      LADDER_CHECK(reader_->device() == device,
+                   "bodies to {} and to {}: expected those of a channel on one GPU",
                    device_name(reader_->device()), device_name(device));
       const int64_t number = num_given_ - 1;
       begin_copies(number);
@@ -251,9 +254,7 @@ class GpuChannel final : public KvChannel {
         look_ahead(deadline);
         std::this_thread::yield();
       }
-      const std::byte slot = byte_of(number);
-      const std::span<const std::byte> said[] = {{&slot, 1}};
-      read_slots_->write(said, deadline);
+      give_back(number, deadline);
       return reader_->body(number, std::exchange(current_.body_size, 0));
     });
   }
@@ -310,6 +311,16 @@ class GpuChannel final : public KvChannel {
     while (!has_body_of_host_ && std::ssize(arrived_) + 1 < kGpuSlots && messages_stream_.has_bytes())
       fetch(deadline);
     if (reader_ != nullptr) begin_copies(num_arrived_ - 1);
+  }
+
+  void give_back(int64_t number, KvDeadline deadline) {
+    const std::byte slot = byte_of(number);
+    const std::span<const std::byte> said[] = {{&slot, 1}};
+    try {
+      read_slots_->write(said, deadline);
+    } catch (
+        const KvChannelError&) {  // the sender has closed its end: what it sent before is as good as ever
+    }
   }
 
   // Up to that one. The body that was given last holds its slot until the next head.

@@ -16,8 +16,8 @@ constexpr KvTransport kTransports[] = {
     {"shm", "a ring in memory that both processes see: no system call where nobody sleeps", &listen_in_memory,
      &connect_in_memory},
 #ifdef LADDER_HAS_CUDA
-    {"cuda", "copies from one GPU of this machine to another; what is no body goes as with shm", &listen_on_gpu,
-     &connect_to_gpu},
+    {"cuda", "copies from one GPU of this machine to another; what is no body goes as with shm",
+     &listen_on_gpu, &connect_to_gpu},
 #endif
 };
 

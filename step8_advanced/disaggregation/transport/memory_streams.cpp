@@ -196,7 +196,8 @@ MemoryStreams connect_memory_streams(std::string_view scheme, std::string_view n
     FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     LADDER_CHECK(socket, "{}://{}: {}", scheme, name, std::strerror(errno));
     if (::connect(socket.number(), reinterpret_cast<const sockaddr*>(&at.address), at.size) == 0) {
-      LADDER_CHECK(is_mine(socket.number()), "{}://{}: a process of another user listens there", scheme, name);
+      LADDER_CHECK(is_mine(socket.number()), "{}://{}: a process of another user listens there", scheme,
+                   name);
       auto rings = receive_rings(socket.number(), static_cast<size_t>(2 * num_streams), deadline);
       if (!rings.empty()) {
         MemoryStreams made;
@@ -211,8 +212,8 @@ MemoryStreams connect_memory_streams(std::string_view scheme, std::string_view n
     } else {
       why = std::strerror(errno);
       // Its name goes with the listener. (One whose queue is full says EAGAIN.)
-      LADDER_CHECK(errno != ECONNREFUSED || listening == KvListening::may_begin,
-                   "{}://{}: no connection: {}", scheme, name, why);
+      LADDER_CHECK(errno != ECONNREFUSED || listening == KvListening::may_begin, "{}://{}: no connection: {}",
+                   scheme, name, why);
     }
     std::this_thread::sleep_for(kPause);
   } while (!is_over(deadline));
