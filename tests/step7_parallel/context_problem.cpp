@@ -9,6 +9,16 @@
 
 namespace ladder::testing {
 
+namespace {
+
+::testing::AssertionResult within(int roundings, const Tensor& out, const std::vector<double>& expected) {
+  if (roundings == 1) return close_to(out, expected);
+  return close_to(to_double(out), expected, out.dim(-1), roundings * row_bound(out.dtype()),
+                  out.dtype() == DType::f16 ? roundings * 0x1p-25 : 0);
+}
+
+}  // namespace
+
 ContextProblem::ContextProblem(Random& random, int ranks, const std::vector<ContextPart>& parts,
                                int64_t kv_heads, int64_t heads, int64_t dim, DType dtype)
     : ranks_(ranks), scale_(1 / std::sqrt(static_cast<double>(dim))), parts_(parts) {
@@ -76,7 +86,8 @@ void ContextProblem::run(const Method& method, int rank, Communicator& group) co
   run_on(ctx, method, rank, group);
 }
 
-void ContextProblem::run_on(const OpContext& ctx, const Method& method, int rank, Communicator& group) const {
+void ContextProblem::run_on(const OpContext& ctx, const Method& method, int rank, Communicator& group,
+                            int roundings) const {
   ContextAttentionArgs args = args_of(rank);
   args.group = &group;
   for (Tensor* tensor : {&args.q, &args.k, &args.v, &args.out})
@@ -92,7 +103,8 @@ void ContextProblem::run_on(const OpContext& ctx, const Method& method, int rank
       for (int64_t p = span.begin; p < span.end; ++p) {
         const int64_t row_size = q_[i].dim(1) * q_[i].dim(2);
         const auto first = expected.begin() + p * row_size;
-        const auto close = close_to(args.out.select(0, row++), std::vector<double>(first, first + row_size));
+        const auto close =
+            within(roundings, args.out.select(0, row++), std::vector<double>(first, first + row_size));
         LADDER_CHECK(close, "position {} of prompt {}: {}", p, i, close.message());
       }
   }
@@ -116,10 +128,10 @@ std::vector<Tensor> ContextProblem::over_threads(const Method& method) const {
   return outs;
 }
 
-::testing::AssertionResult ContextProblem::is_solved_by(const Method& method) const {
+::testing::AssertionResult ContextProblem::is_solved_by(const Method& method, int roundings) const {
   const std::vector<Tensor> outs = over_threads(method);
   for (size_t i = 0; i < outs.size(); ++i)
-    if (auto close = close_to(outs[i], on_one_rank(i)); !close) return close << ", prompt " << i;
+    if (auto close = within(roundings, outs[i], on_one_rank(i)); !close) return close << ", prompt " << i;
   return ::testing::AssertionSuccess();
 }
 

@@ -35,11 +35,15 @@ class ContextProblem {
   void put_back(int rank, const Tensor& rows, const std::vector<Tensor>& outs) const;
 
   // On this rank of a group. Throws what is wrong with its rows.
+  // roundings: of results to the tensors' dtype, one after the other, each of which may be off by what one is allowed. Where
+  // parts are merged that is two: other keys' values are other random numbers, so the parts' errors add up as the parts do,
+  // and what they are merged into is off by no larger a share than each of them; then it is rounded too.
   void run(const Method& method, int rank, Communicator& group) const;
-  void run_on(const OpContext& ctx, const Method& method, int rank, Communicator& group) const;
+  void run_on(const OpContext& ctx, const Method& method, int rank, Communicator& group,
+              int roundings = 1) const;
   // On threads: each prompt's result.
   std::vector<Tensor> over_threads(const Method& method) const;
-  ::testing::AssertionResult is_solved_by(const Method& method) const;
+  ::testing::AssertionResult is_solved_by(const Method& method, int roundings = 1) const;
 
   std::string str() const;
 

@@ -1,6 +1,7 @@
 // Causal attention of one prompt over GPUs, by every method, bf16, the shape of an 8B model: 32 heads and 8 KV heads of 128,
-// one layer. The time is rank 0's, by events, the median of calls that are given to the GPUs one after another; sent_MiB is
-// what a rank sends, and of_ideal how much of the speed of so many GPUs it has, beside one GPU in the same run.
+// one layer. The time is rank 0's, by events, the median of calls that are given to the GPUs one after another for 0.3 s, after
+// as many that are not looked at: a GPU that has rested is some percent faster for a while. sent_KiB is what a rank sends, and
+// of_ideal how much of the speed of so many GPUs it has, beside one GPU in the same run (all compute the whole prompt then).
 // "ring_in_turn": the ring without its second stream.
 #ifdef LADDER_HAS_CUDA
 #include <benchmark/benchmark.h>
@@ -51,24 +52,35 @@ Tensor random_rows(const GpuRank& rank, int64_t rows, int64_t heads) {
   return tensor;
 }
 
-// Seconds of a call that all ranks make together.
-double call_seconds(const GpuRank& rank, const std::function<void()>& call) {
-  constexpr int kCalls = 7;
+// Of two products of kDim numbers for each pair of query and key, and head.
+double operations(int64_t length) {
+  return static_cast<double>(length) * static_cast<double>(length + 1) / 2 * 4 * kDim * kHeads;
+}
+
+// Seconds of a call that all ranks make together, each some `share` of the prompt's work.
+double call_seconds(const GpuRank& rank, int64_t length, double share, const std::function<void()>& call) {
+  constexpr double kSeconds = 0.3, kOperationsPerSecond = 5e14;
+  const int calls =
+      std::max(5, static_cast<int>(kSeconds * kOperationsPerSecond / (operations(length) * share)));
   call();
   device_synchronize(rank.ctx.device, rank.ctx.stream);
   rank.host.barrier({});
-  DeviceEvent events[kCalls + 1];
-  events[0].record(rank.ctx);
-  for (int i = 0; i < kCalls; ++i) {
-    call();
-    events[i + 1].record(rank.ctx);
+  constexpr size_t kAhead =
+      16;  // calls that the host is ahead of the GPU, which has room for so many launches
+  std::vector<DeviceEvent> events(static_cast<size_t>(2 * calls + 1));
+  for (size_t i = 0; i < events.size(); ++i) {
+    if (i > 0) call();
+    events[i].record(rank.ctx);
+    if (i >= kAhead) events[i - kAhead].wait();
   }
-  events[kCalls].wait();
+  events.back().wait();
   rank.host.barrier({});
   std::vector<double> times;
-  for (int i = 0; i < kCalls; ++i) times.push_back(events[i + 1].seconds_since(events[i]));
-  std::nth_element(times.begin(), times.begin() + kCalls / 2, times.end());
-  return times[kCalls / 2];
+  for (size_t i = static_cast<size_t>(calls) + 1; i < events.size(); ++i)
+    times.push_back(events[i].seconds_since(events[i - 1]));
+  const auto middle = times.begin() + std::ssize(times) / 2;
+  std::nth_element(times.begin(), middle, times.end());
+  return *middle;
 }
 
 struct Measured {
@@ -88,7 +100,7 @@ void measure_length(const GpuRank& rank, Communicator& inner, Communicator& oute
     const Tensor q = random_rows(rank, length, kHeads), k = random_rows(rank, length, kKvHeads),
                  v = random_rows(rank, length, kKvHeads),
                  out = Tensor::empty(q.shape(), DType::bf16, rank.ctx.device);
-    alone = call_seconds(rank, [&] { causal_attention_of_last(rank.ctx, q, k, v, kScale, out); });
+    alone = call_seconds(rank, length, 1, [&] { causal_attention_of_last(rank.ctx, q, k, v, kScale, out); });
   }
   CountingCommunicator whole(rank.group), across(inner), along(outer);
   ContextAttentionArgs args;
@@ -109,7 +121,7 @@ void measure_length(const GpuRank& rank, Communicator& inner, Communicator& oute
     rank.host.barrier({});  // nobody frees memory, which may wait for what waits for another rank
     run(rank.ctx, args);
     const int64_t sent_bytes = sent() - before;
-    const double seconds = call_seconds(rank, [&] { run(rank.ctx, args); });
+    const double seconds = call_seconds(rank, length, 1.0 / rank.group.size(), [&] { run(rank.ctx, args); });
     if (notes) methods[fmt::format("{}/{}", name, length)] = {seconds, alone, sent_bytes};
   };
   for (const auto& method : context_attention_variants())
@@ -154,9 +166,7 @@ void report(benchmark::State& state, const std::string& name) {
   state.counters["one_gpu_ms"] = 1000 * measured.alone;
   state.counters["of_ideal"] = measured.alone / (measured.seconds * ranks);
   state.counters["sent_KiB"] = static_cast<double>(measured.sent_bytes) / 1024;
-  // A pair of query and key: two products of kDim numbers for each head.
-  state.counters["TFLOPS_of_a_GPU"] = static_cast<double>(state.range(1) * (state.range(1) + 1) / 2) * 4 *
-                                      kDim * kHeads / measured.seconds / ranks / 1e12;
+  state.counters["TFLOPS_of_a_GPU"] = operations(state.range(1)) / measured.seconds / ranks / 1e12;
 }
 
 const bool kRegistered = [] {
