@@ -396,10 +396,11 @@ ModelMakers EngineFlags::model_makers() const {
   makers.mlp = options_.runner.expert_parallel ? make_expert_parallel_mlp : make_split_experts_mlp;
   // Both are refused with --prefill-context-parallel-size, which makes the model too, in the flags' own words.
   if (options_.runner.balance_experts && options_.runner.prefill_context_parallel_size == 1)
-    move_experts_by_load(
-        makers, {options_.runner.num_redundant_experts, eplb_step_interval_, [](const ExpertsMoved& moved) {
-                   fmt::print(stderr, "ladder: experts by load: {}\n", moved.str());
-                 }});
+    move_experts_by_load(makers, {.num_redundant = options_.runner.num_redundant_experts,
+                                  .step_interval = eplb_step_interval_,
+                                  .on_moved = [](const ExpertsMoved& moved) {
+                                    fmt::print(stderr, "ladder: experts by load: {}\n", moved.str());
+                                  }});
   makers.attention = decode_context_attention(options_.runner.decode_context_parallel_size,
                                               options_.runner.kv_interleave_size);
   // With both the configuration is refused, in the flags' own words (resolve_runner_config).

@@ -62,7 +62,7 @@ void KvTransferFlags::add(CLI::App& app) {
       "--kv-listen", listen_, "ADDRESS", true, false,
       "where a producer's readers reach it [tcp://127.0.0.1:0, a free port]; tcp://HOST:PORT?streams=4 over "
       "so many connections; ucx://HOST:PORT by what UCX finds; shm://NAME and file:///FOLDER are for readers "
-      "on this machine");
+      "on this machine; cuda://NAME from GPU to GPU of this machine, which --disaggregate takes unasked");
   add_value("--kv-compression", compression_, "METHOD", true, false,
             "what a producer sends is shortened on the way: none, or zstd, for a slow link [none]")
       ->check(CLI::IsMember({"none", "zstd"}));
@@ -99,6 +99,11 @@ KvTransferConfig KvTransferFlags::values(KvTransferRole role) const {
   if (!listen_.empty()) config.listen = listen_;
   config.layer_by_layer = layer_by_layer_;
   config.compress = compression_ == "zstd";
+  LADDER_CHECK(
+      !config.compress || !config.listen.starts_with("cuda://"),
+      "--kv-compression zstd: what goes from GPU to GPU is not shortened, expected another --kv-listen "
+      "than {}",
+      config.listen);
   config.lease = milliseconds(lease_);
   config.load_timeout = milliseconds(load_timeout_);
   if (!max_held_.empty()) config.max_held_bytes = parse_bytes(max_held_, "--kv-max-held");

@@ -1,5 +1,7 @@
 #include "cli/serve_disaggregated.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <charconv>
 #include <optional>
@@ -32,10 +34,51 @@ constexpr const char* kFlagsOfTheRouter[] = {"--host",
                                              "--disaggregate",
                                              "--min-remote-tokens"};
 
-std::vector<std::string> server_arguments(const ServeFlags& flags, const EngineOptions& own, bool prefill) {
+// GPUs of their own for all servers, prefill servers first; or one, where there is no other: whether it is that.
+bool share_one_gpu(const RunnerConfig& config, int num_servers) {
+  if (config.device.type != DeviceType::cuda) return false;
+  const int gpus = cuda_device_count(), wanted = num_servers * num_ranks(config);
+  if (config.device.index + wanted <= gpus) return false;
+  LADDER_CHECK(
+      gpus == 1 && num_ranks(config) == 1,
+      "--disaggregate: {} servers of {} rank{} each need a GPU for each rank, {} from {} on, and there "
+      "{} {}: expected fewer servers, or one GPU that all of them share",
+      num_servers, num_ranks(config), num_ranks(config) == 1 ? "" : "s", wanted, device_name(config.device),
+      gpus == 1 ? "is" : "are", gpus);
+  return true;
+}
+
+// Of server `index`. What the GPU that all share has room for is shared out before any of them has begun: each would find another
+// part of it free.
+EngineOptions options_of_server(const EngineOptions& options, const DecoderSpec& spec, int index,
+                                int num_servers) {
+  const MachineMemory memory = memory_of(options.runner.device);
+  if (!share_one_gpu(options.runner, num_servers))
+    return options_of_replica(options, spec, index, num_servers, memory);
+  EngineOptions own = options;
+  if (own.runner.kv_memory == 0 && own.runner.batch.num_kv_blocks == 0)
+    own.runner.batch.num_kv_blocks =
+        resolved_runner_config(own, spec, {memory.total / num_servers, memory.available / num_servers})
+            .batch.num_kv_blocks;
+  return own;
+}
+
+// Where prefill server `index` is read, if nothing is said of it: between GPUs of this machine without the host, unless what is
+// sent is to be shortened, which the host does.
+void add_listen(std::vector<std::string>& words, const EngineOptions& own, int index) {
+  const auto says = [&](std::string_view flag) {
+    return std::ranges::any_of(words, [&](const std::string& word) { return word.starts_with(flag); });
+  };
+  if (own.runner.device.type == DeviceType::cuda && !says("--kv-listen=") && !says("--kv-compression=zstd"))
+    words.push_back(fmt::format("--kv-listen=cuda://serve-{}-{}", ::getpid(), index));
+}
+
+std::vector<std::string> server_arguments(const ServeFlags& flags, const EngineOptions& own, bool prefill,
+                                          int index) {
   std::vector<std::string> words = {"disaggregated-server"};
   const KvTransferRole role = prefill ? KvTransferRole::producer : KvTransferRole::consumer;
   for (std::string& word : flags.engine.arguments_of_instance(own, role)) words.push_back(std::move(word));
+  if (prefill) add_listen(words, own, index);
   for (std::string& word : flags.server.arguments())
     if (std::ranges::find(kFlagsOfTheRouter, word.substr(0, word.find('='))) == std::end(kFlagsOfTheRouter))
       words.push_back(std::move(word));
@@ -85,7 +128,7 @@ void run_disaggregated(const ServeFlags& flags) {
   const ModelFolder folder = open_model_folder(options.model, flags.server.generation_config);
   say_kv_cache(folder.spec, options.runner.kv_cache_dtype);
   const int count = counts.prefill + counts.decode;
-  expect_a_gpu_for_each_replica(options.runner, count);
+  share_one_gpu(options.runner, count);  // first: nobody waits to hear that there are too few
   // Taken first: nobody waits for models to be loaded, to hear that the port is taken.
   FileDescriptor front = open_listening_socket(http_side.http);
 
@@ -96,14 +139,13 @@ void run_disaggregated(const ServeFlags& flags) {
   std::vector<LocalServer> servers;
   for (int i = 0; i < count; ++i) {
     const bool prefill = i < counts.prefill;
-    const EngineOptions own =
-        options_of_replica(options, folder.spec, i, count, memory_of(options.runner.device));
+    const EngineOptions own = options_of_server(options, folder.spec, i, count);
     FileDescriptor socket = open_listening_socket({.port = 0});
     (prefill ? route.prefill_urls : route.decode_urls)
         .push_back(fmt::format("http://127.0.0.1:{}", port_of(socket.number())));
     servers.push_back({.name = fmt::format("{} server {}", prefill ? "prefill" : "decode",
                                            prefill ? i : i - counts.prefill),
-                       .arguments = server_arguments(flags, own, prefill),
+                       .arguments = server_arguments(flags, own, prefill, i),
                        .listening_socket = std::move(socket)});
   }
   LocalServers local(std::move(servers),

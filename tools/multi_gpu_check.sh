@@ -17,12 +17,15 @@
 #   expert       30B-A3B: the common workload, experts whole on their GPUs: with tensor ranks, with replicas, and by load
 #   context      8B: a prompt of 65,536 tokens, its rows shared out; from four GPUs on 131,000 and 8,192 too
 #   methods      attention of one prompt of 8,192 to 131,072 tokens over GPUs, by every method of chapter 7.10
+#   disaggregation  a prompt's keys and values from GPU to GPU, by transport; then 8B behind a server for prompts and one for
+#                answers, and behind two replicas that compute prompts in chunks: prompts of 4,096 to 16,384 tokens and 256 out,
+#                at 0.7 of what one GPU can compute of prompts; gaps between tokens, goodput
 #   tests        of communicators, workers, the exchange of experts and contexts shared out over ranks
 #   collectives  all-reduces, dispatch and combine, and attention of long contexts shared out
 #   fault        a process of each kind of ranks is killed: one line, nothing left on the GPUs
 #   table        tools/multi_gpu_table.py over the results (needs no GPU)
 set -uo pipefail
-every=(smoke alone tensor pipeline data expert context methods tests collectives fault table)
+every=(smoke alone tensor pipeline data expert context methods disaggregation tests collectives fault table)
 # shellcheck source=tools/gpu_check_arguments.sh
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/gpu_check_arguments.sh"
 
@@ -55,6 +58,9 @@ set_workloads() {
     prompt=(--prompt-len 8192 --output-len 2 --max-num-batched-tokens 8192 --max-model-len 8200 --repeat 3)
     common=() many=(--num-requests 1024) for_each=(--num-requests $((512 * ranks)))
     experts=(--max-model-len 2048)
+    serving=(--max-model-len 16768 --no-prefix-caching) chunk=1024
+    served=(--min-prompt-len 4096 --max-prompt-len 16384 --output-len 256 --vocab-size 100000 --request-rate 2.4
+      --num-prompts 96 --goodput ttft:3000 tpot:15)
     deep=(--prompt-len 130000 --output-len 64 --max-num-batched-tokens 16384 --max-model-len 131072 --repeat 1)
     long=(--prompt-len 65536 --output-len 2 --max-num-batched-tokens 65536 --max-model-len 65600 --repeat 2)
     longest=(--prompt-len 131000 --output-len 2 --max-num-batched-tokens 65536 --max-model-len 131072 --repeat 2)
@@ -64,6 +70,9 @@ set_workloads() {
     one=(--prompt-len 8 --output-len 8 --repeat 1) prompt=(--prompt-len 64 --output-len 2 --repeat 1)
     long=(--prompt-len 200 --output-len 2 --repeat 1) longest=("${long[@]}")
     deep=(--prompt-len 200 --output-len 8 --repeat 1)
+    serving=(--num-kv-blocks 512) chunk=64
+    served=(--min-prompt-len 100 --max-prompt-len 200 --output-len 16 --vocab-size 1000 --request-rate 4 --num-prompts 8
+      --goodput ttft:3000 tpot:100)
     common=(--num-requests 4 --min-prompt-len 8 --max-prompt-len 32 --min-output-len 8 --max-output-len 16)
     many=("${common[@]}") for_each=("${common[@]}") experts=()
     sessions=(--sessions 3 --turns 3 --seed 1 --min-prompt-len 16 --max-prompt-len 32 --min-output-len 8 --max-output-len 16)
@@ -192,6 +201,33 @@ methods() {
   run context_methods 200 "$(binary bench_step7)" --benchmark_filter="^GpuContextAttention/.*/ranks:$ranks/" \
     --benchmark_out="$file" --benchmark_out_format=json
   [ "$gpus" -eq 0 ] || python3 -B tools/context_table.py --from "$file" --gpus --ranks "$ranks" | tee "$out/context_methods_table.txt"
+}
+
+# serve_load NAME FLAG...: a server on two GPUs, and the load of set_workloads on it
+serve_load() {
+  local name=$1 port=18080 server model=llama-3.1-8b
+  shift
+  [ "$gpus" -gt 0 ] || model=tinyworld
+  CUDA_VISIBLE_DEVICES=${two_gpus:-} "$(binary ladder)" serve --model "models/$model" --load-format dummy --device "$device" \
+    --port $port "$@" >"$out/server_$name.txt" 2>&1 &
+  server=$!
+  for _ in {1..600}; do
+    grep -q 'listening on' "$out/server_$name.txt" || ! kill -0 $server 2>/dev/null || { sleep 0.2; continue; }
+    break
+  done
+  run "$name" 90 "$(binary ladder)" bench serve --port $port "${served[@]}" --json "$out/$name.json"
+  grep -aE 'TTFT|ITL|TPOT|goodput' "$out/$name.txt" | sed 's/^/  /'
+  kill -TERM $server
+  wait $server || failed=1
+}
+
+disaggregation() {
+  [ "$gpus" -eq 0 ] || run handover 120 "$(binary bench_step8)" --benchmark_filter='kv_handover|kv_copier' \
+    --benchmark_out="$out/handover.json" --benchmark_out_format=json
+  local two_gpus=0,1
+  [ "$gpus" -gt 0 ] || two_gpus=
+  serve_load served_disaggregated --disaggregate 1P1D "${serving[@]}"
+  serve_load served_replicas --data-parallel-size 2 --max-num-batched-tokens "$chunk" "${serving[@]}"
 }
 
 tests() {

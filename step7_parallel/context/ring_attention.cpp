@@ -27,16 +27,18 @@ struct RingRoom {
   RingRoom(const OpContext& ctx, const ContextAttentionArgs& args) {
     const auto take = [&](const Shape& shape, DType dtype) { return ctx.arena->take(shape, dtype); };
     const int64_t rows = args.q.dim(0), heads = args.q.dim(1), dim = args.q.dim(2);
-    int64_t keys = 0;
-    for (int rank = 0; rank < args.group->size(); ++rank)
-      keys = std::max(keys, context_keys(args.prompts, args.group->size(), rank));
+    const int size = args.group->size();
     parts = take({2, rows, heads, dim}, args.q.dtype());
     part_lse = take({2, rows, heads}, DType::f32);
-    out = take(args.q.shape(), DType::f32);
-    lse = take({rows, heads}, DType::f32);
-    for (RingKeys& one : arriving)
-      one = {take({keys, args.k.dim(1), dim}, args.k.dtype()),
-             take({keys, args.k.dim(1), dim}, args.v.dtype())};
+    if (size > 2) {
+      out = take(args.q.shape(), DType::f32);
+      lse = take({rows, heads}, DType::f32);
+    }
+    int64_t keys = 0;
+    for (int rank = 0; rank < size; ++rank) keys = std::max(keys, context_keys(args.prompts, size, rank));
+    const Shape shape{keys, args.k.dim(1), dim};
+    for (int i = 0; i < std::min(size - 1, 2); ++i)
+      arriving[i] = {take(shape, args.k.dtype()), take(shape, args.k.dtype())};
   }
 
   // Those that are in hand and those that arrive take turns.
@@ -52,7 +54,7 @@ struct RingRoom {
   }
 
   Tensor parts, part_lse;  // of this step and the one before it: [2, rows, heads, dim], [2, rows, heads]
-  Tensor out, lse;         // f32, of the steps before them
+  Tensor out, lse;         // f32, of the steps before them; of two ranks there are none
   RingKeys arriving[2];
 };
 

@@ -84,8 +84,10 @@ void BalancedModel::move_experts(const OpContext& ctx) {
     BalancedMlp& layer = *layers_[i];
     const ExpertPlacement better = balance_experts(loads[i], group.size(), balance_.num_redundant);
     const double before = imbalance(loads[i], layer.placement());
-    const double after = std::min(before, imbalance(loads[i], better));
-    if (after < before) {
+    double after = imbalance(loads[i], better);
+    if (after >= before || before < (1 + balance_.least_gain) * after) {
+      after = before;
+    } else {
       const int64_t copies = layer.move_to(ctx, settle(layer.placement(), better));
       moved.layers_moved += copies > 0 ? 1 : 0;  // 0: only the order of a sum has changed
       moved.copies += copies;

@@ -34,6 +34,8 @@ struct ExpertsMoved {
 struct ExpertBalance {
   int64_t num_redundant = 0;
   int64_t step_interval = 3000;
+  // A layer stays as it is unless its imbalance falls by this share: from 1.05 to 1 and no less. What moves takes time, too.
+  double least_gain = 0.05;
   std::function<void(const ExpertsMoved&)> on_moved = {};  // on the group's first rank; may be empty
 };
 

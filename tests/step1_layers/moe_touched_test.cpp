@@ -1,3 +1,4 @@
+#include <array>
 #include <set>
 #include <vector>
 
@@ -7,6 +8,12 @@
 #include "tests/support/rungs.h"
 
 namespace ladder {
+
+// call() takes them to the device and back.
+inline auto tensors_of(CountTouchedExpertsArgs& a) {
+  return std::array{&a.expert_ids, &a.counts};
+}
+
 namespace {
 
 using namespace ladder::testing;

@@ -86,7 +86,7 @@ RUNG_TEST(Task1_7_PagedAttention, WithoutAMaskRowsWithoutKeysWeighNothing, "page
           mixed_attention_variants()) {
   Random random;
   SCOPED_TRACE(random.describe());
-  const HeadShape shape{2, 1, 64, 64};
+  const HeadShape shape{2, 1, 128, 128};
   const SequenceData first = random_sequence(random, 5, shape, DType::bf16),
                      second = random_sequence(random, 3, shape, DType::bf16);
   AttentionInput input = lay_out(OpContext{}, random, {{&first, 0, 5}, {&second, 0, 3}}, 16);

@@ -1,35 +1,15 @@
 #include <cstring>
-#include <random>
 
 #include "step1_layers/core/device_cuda.h"
 #include "step1_layers/core/error.h"
+#include "step7_parallel/communicators/gpu/gpu_memory_handle.h"
 #include "step7_parallel/communicators/gpu/peer_memory.h"
 
 namespace ladder {
 
 namespace {
 
-// Small allocations share a block of the driver's, and a handle is one of the block: ours is a block of its own.
-constexpr int64_t kBlockBytes = int64_t{2} << 20;
-
-// What one rank tells the others of its memory.
-struct Handle {
-  uint64_t process = 0;
-  void* address = nullptr;
-  cudaIpcMemHandle_t ipc = {};
-  bool has_ipc = false;
-  char bus[24] = {};  // the GPU's PCI address: processes may number GPUs differently
-};
-static_assert(sizeof(Handle) < kMaxTextBytes);
-
-// Equal in the threads of one process alone. A process id would not do: containers have their own.
-uint64_t this_process() {
-  static const uint64_t number = [] {
-    std::random_device random;
-    return uint64_t{random()} << 32 | random();
-  }();
-  return number;
-}
+static_assert(sizeof(GpuMemoryHandle) < kMaxTextBytes);
 
 // The first text that says something, and whose it is.
 void fail_if_any(Communicator& host, const std::string& mine) {
@@ -55,20 +35,16 @@ PeerMemory::PeerMemory(int device_index, Communicator& host, PeerBytes bytes, co
   LADDER_CHECK(host.size() <= kMaxPeers, "no peer memory: {} ranks, expected at most {}", host.size(),
                kMaxPeers);
   view_.rank = host.rank();
-  Handle mine;
+  GpuMemoryHandle mine;
   const std::string problem = error_of([&] {
     LADDER_CUDA_CHECK(cudaSetDevice(device_));
-    const int64_t blocks = (bytes.total + kBlockBytes - 1) / kBlockBytes;
-    LADDER_CUDA_CHECK(cudaMalloc(&own_, static_cast<size_t>(blocks * kBlockBytes)));
+    const int64_t blocks = (bytes.total + kGpuMemoryBlock - 1) / kGpuMemoryBlock;
+    LADDER_CUDA_CHECK(cudaMalloc(&own_, static_cast<size_t>(blocks * kGpuMemoryBlock)));
     view_.memory[view_.rank] = static_cast<char*>(own_);
     stop_ = stopped_with != nullptr ? stopped_with->stop_ : cuda::allocate_pinned(sizeof(int));
     if (stopped_with == nullptr) *static_cast<int*>(stop_.get()) = 0;
     view_.stop = static_cast<const int*>(stop_.get());
-    mine.process = this_process();
-    mine.address = own_;
-    mine.has_ipc = cudaIpcGetMemHandle(&mine.ipc, own_) == cudaSuccess;  // matters to other processes only
-    cudaGetLastError();
-    LADDER_CUDA_CHECK(cudaDeviceGetPCIBusId(mine.bus, sizeof mine.bus, device_));
+    mine = handle_of_gpu_memory(device_, own_);
   });
   try {
     fail_if_any(host_, problem);
@@ -87,30 +63,14 @@ PeerMemory::PeerMemory(int device_index, Communicator& host, PeerBytes bytes, co
 }
 
 std::string PeerMemory::open(int rank, const std::string& text) {
-  Handle handle;
+  GpuMemoryHandle handle;
   std::memcpy(static_cast<void*>(&handle), text.data(), sizeof handle);
-  int device = 0, can = 0;
-  if (cudaDeviceGetByPCIBusId(&device, handle.bus) != cudaSuccess) {
-    cudaGetLastError();
-    return fmt::format("the GPU of rank {} ({}) is not visible here", rank, handle.bus);
-  }
   return error_of([&] {
-    LADDER_CHECK(device != device_, "the GPU of rank {} is its own: expected one GPU a rank", rank);
-    LADDER_CUDA_CHECK(cudaDeviceCanAccessPeer(&can, device_, device));
-    LADDER_CHECK(can != 0, "cuda:{} cannot access the memory of cuda:{}, that of rank {}", device_, device,
+    LADDER_CHECK(device_of(handle) != device_, "the GPU of rank {} is its own: expected one GPU a rank",
                  rank);
-    if (handle.process == this_process()) {
-      const cudaError_t status = cudaDeviceEnablePeerAccess(device, 0);
-      if (status == cudaErrorPeerAccessAlreadyEnabled)
-        cudaGetLastError();
-      else
-        LADDER_CUDA_CHECK(status);
-      view_.memory[rank] = static_cast<char*>(handle.address);
-    } else {
-      LADDER_CHECK(handle.has_ipc, "the driver gives no handle for the memory of rank {}", rank);
-      LADDER_CUDA_CHECK(cudaIpcOpenMemHandle(&opened_[rank], handle.ipc, cudaIpcMemLazyEnablePeerAccess));
-      view_.memory[rank] = static_cast<char*>(opened_[rank]);
-    }
+    OpenedGpuMemory opened = open_gpu_memory(handle, device_, fmt::format("rank {}", rank));
+    view_.memory[rank] = static_cast<char*>(opened.address);
+    if (opened.is_ipc) opened_[rank] = opened.address;
   });
 }
 

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "step8_advanced/disaggregation/layout/handshake.h"
+#include "step8_advanced/disaggregation/layout/kv_copier.h"
 #include "step8_advanced/disaggregation/layout/kv_layout.h"
 #include "step8_advanced/disaggregation/transport/kv_channel.h"
 
@@ -15,6 +16,7 @@ namespace ladder {
 
 struct KvConnection {
   std::shared_ptr<KvChannel> channel;  // shared with whoever may want to close it
+  std::unique_ptr<KvCopier> copier = std::make_unique<KvCopier>();  // of what comes over it
   std::string address;
   KvHandshake peer;
   std::vector<KvRead> reads;

@@ -203,7 +203,7 @@ KvReadEnd KvConsumer::read(Load& load, KvConnection& connection, KvDeadline dead
                                 load.load.first_token, load.load.num_tokens, patience.count()},
                   deadline);
   return receive_parts(ranks_, connection.peer.layout, connection.reads, load.load, load.cancelled,
-                       *connection.channel, deadline, received);
+                       *connection.copier, *connection.channel, deadline, received);
 }
 
 void KvConsumer::watch(Load& load, std::shared_ptr<KvChannel> channel) {

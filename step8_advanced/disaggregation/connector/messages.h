@@ -102,6 +102,8 @@ using KvMessage = std::variant<std::monostate, KvWelcome, KvReadRequest, KvParts
 
 void send_kv_message(KvChannel& channel, const KvMessage& message, KvDeadline deadline,
                      std::span<const std::byte> body = {});
+// With a body that lies where the channel has room for it (KvChannel::room_for).
+void send_kv_parts(KvChannel& channel, const KvPartsHead& parts, const KvBody& body, KvDeadline deadline);
 // With the bytes of body that follow. KvChannelError: it is no message.
 struct ReceivedKvMessage {
   KvMessage message;

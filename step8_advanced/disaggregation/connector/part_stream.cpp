@@ -6,16 +6,15 @@
 
 #include "step1_layers/core/error.h"
 #include "step1_layers/core/task_not_implemented.h"
-#include "step8_advanced/disaggregation/layout/kv_checksum.h"
 
 namespace ladder {
 
-int64_t window_tokens(const KvLayout& layout, std::span<const KvRead> reads) {
+int64_t window_tokens(const KvLayout& layout, std::span<const KvRead> reads, int64_t body_bytes) {
   int64_t largest = 1;
   for (const KvRead& read : reads)
     largest =
         std::max(largest, packed_size(layout, {read.first_layer, read.first_head, read.num_heads, 0, 1}));
-  const int64_t fit = std::max<int64_t>(1, kPartsMessageBytes / largest);
+  const int64_t fit = std::max<int64_t>(1, body_bytes / largest);
   return fit < layout.block_size ? fit : fit / layout.block_size * layout.block_size;
 }
 
@@ -34,10 +33,6 @@ int64_t next_read(std::span<const KvRead> reads, std::span<const int64_t> next_l
 // >>> task 8.7.worker: send and receive the parts of a request's keys and values
 namespace {
 
-std::span<std::byte> piece_of(std::vector<std::byte>& packed, int64_t index, int64_t size) {
-  return std::span(packed).subspan(static_cast<size_t>(index * size), static_cast<size_t>(size));
-}
-
 // Of each read the layer whose part comes next in a window that begins.
 std::vector<int64_t> first_layers(std::span<const KvRead> reads) {
   std::vector<int64_t> layers;
@@ -48,10 +43,11 @@ std::vector<int64_t> first_layers(std::span<const KvRead> reads) {
 }  // namespace
 
 KvReadEnd send_parts(const KvRanks& mine, std::span<const KvRead> reads, const KvReadRequest& request,
-                     KvLeases& leases, KvChannel& channel, KvDeadline patience, KvDeadline deadline,
-                     std::atomic<int64_t>& num_bytes) {
-  const int64_t end = request.first_token + request.num_tokens, window = window_tokens(mine.layout, reads);
-  std::vector<std::byte> packed;
+                     KvLeases& leases, KvCopier& copier, KvChannel& channel, KvDeadline patience,
+                     KvDeadline deadline, std::atomic<int64_t>& num_bytes) {
+  const int64_t end = request.first_token + request.num_tokens,
+                body_bytes = static_cast<int64_t>(channel.body_bytes()),
+                window = window_tokens(mine.layout, reads, body_bytes);
   std::vector<int32_t> block_table;
   KvPartsHead head;
   const KvLayers first{reads.front().from_rank, reads.front().first_layer, 1};
@@ -68,27 +64,25 @@ KvReadEnd send_parts(const KvRanks& mine, std::span<const KvRead> reads, const K
       while ((head.read = next_read(reads, next_layers)) >= 0) {
         const KvRead& read = reads[static_cast<size_t>(head.read)];
         int64_t& layer = next_layers[static_cast<size_t>(head.read)];
-        KvPart part{layer, read.first_head, read.num_heads, token, head.num_tokens};
+        const KvPart part{layer, read.first_head, read.num_heads, token, head.num_tokens};
         const int64_t size = packed_size(mine.layout, part);
         KvLayers layers{
             read.from_rank, layer,
-            std::clamp<int64_t>(kPartsMessageBytes / size, 1, read.first_layer + read.num_layers - layer)};
+            std::clamp<int64_t>(body_bytes / size, 1, read.first_layer + read.num_layers - layer)};
+        const RankKvCaches& rank = mine.ranks.at(static_cast<size_t>(read.from_rank));
+        KvBody body = channel.room_for(static_cast<size_t>(layers.count * size), device_of(rank), deadline);
         {
           const KvLeases::Pin pin =
               leases.pin(head.lease, token + head.num_tokens, patience, block_table, layers);
           head.first_layer = layers.first;
           head.num_layers = layers.count;
-          packed.resize(static_cast<size_t>(head.num_layers * size));
-          for (int64_t i = 0; i < head.num_layers; ++i, ++part.layer)
-            pack_kv(mine.layout, mine.ranks.at(static_cast<size_t>(read.from_rank)), block_table, part,
-                    piece_of(packed, i, size));
+          body = body.part(0, static_cast<size_t>(head.num_layers * size));
+          copier.pack(mine.layout, rank, block_table, part, head.num_layers, body);
         }
-        head.checksums.clear();
-        for (int64_t i = 0; i < head.num_layers; ++i)
-          head.checksums.push_back(kv_checksum(piece_of(packed, i, size)));
-        send_kv_message(channel, head, deadline, packed);
-        num_bytes += std::ssize(packed);
-        layer = part.layer;
+        head.checksums = copier.checksums(body, head.num_layers);
+        send_kv_parts(channel, head, body, deadline);
+        num_bytes += static_cast<int64_t>(body.size);
+        layer += head.num_layers;
       }
     }
   } catch (const KvChannelError&) {
@@ -100,12 +94,11 @@ KvReadEnd send_parts(const KvRanks& mine, std::span<const KvRead> reads, const K
 }
 
 KvReadEnd receive_parts(const KvRanks& mine, const KvLayout& theirs, std::span<const KvRead> reads,
-                        const KvLoad& load, const std::atomic<bool>& cancelled, KvChannel& channel,
-                        KvDeadline deadline, ReceivedKv& received) {
+                        const KvLoad& load, const std::atomic<bool>& cancelled, KvCopier& copier,
+                        KvChannel& channel, KvDeadline deadline, ReceivedKv& received) {
   const auto expect = [](bool condition, const char* problem) {
     if (!condition) throw KvChannelError(fmt::format("a transfer of keys and values: {}", problem));
   };
-  std::vector<std::byte> packed;
   std::vector<int64_t> next_layers = first_layers(reads);
   int64_t window = 0;  // tokens of the one that has begun
   while (true) {
@@ -128,20 +121,16 @@ KvReadEnd receive_parts(const KvRanks& mine, const KvLayout& theirs, std::span<c
                window >= 1 && window <= load.num_tokens - received.num_tokens &&
                std::ssize(head->checksums) == head->num_layers,
            "a part is not the next one");
-    KvPart part{layer, read.first_head, read.num_heads, head->first_token, window};
-    const int64_t size = packed_size(theirs, part);
-    expect(std::cmp_equal(message.body_size, size * head->num_layers), "parts are of another size");
-    packed.resize(message.body_size);
-    channel.receive_body(packed, deadline);
-    for (int64_t i = 0; i < head->num_layers; ++i, ++part.layer) {
-      const std::span<const std::byte> bytes = piece_of(packed, i, size);
-      expect(kv_checksum(bytes) == head->checksums[static_cast<size_t>(i)], "a checksum is wrong");
-      expect(!cancelled, "it was cancelled");
-      unpack_kv(mine.layout, mine.ranks.at(static_cast<size_t>(read.to_rank)), load.block_table, part, bytes,
-                theirs.dtype);
-    }
-    received.num_bytes += std::ssize(packed);
-    layer = part.layer;
+    const KvPart part{layer, read.first_head, read.num_heads, head->first_token, window};
+    expect(std::cmp_equal(message.body_size, head->num_layers * packed_size(theirs, part)),
+           "parts are of another size");
+    const RankKvCaches& rank = mine.ranks.at(static_cast<size_t>(read.to_rank));
+    const KvBody body = channel.take_body(message.body_size, device_of(rank), deadline);
+    expect(copier.checksums(body, head->num_layers) == head->checksums, "a checksum is wrong");
+    expect(!cancelled, "it was cancelled");
+    copier.unpack(mine.layout, rank, load.block_table, part, head->num_layers, body, theirs.dtype);
+    received.num_bytes += static_cast<int64_t>(body.size);
+    layer += head->num_layers;
     if (next_read(reads, next_layers) >= 0) continue;
     received.num_tokens += std::exchange(window, 0);
     next_layers = first_layers(reads);

@@ -101,11 +101,12 @@ void KvProducer::serve(KvChannel& channel) {
   const std::vector<KvRead> reads = kv_reads(ranks_.layout, theirs.layout);
   send_kv_message(channel, KvWelcome{config_.lease.count()}, after(kFirstWords));
   if (config_.compress) channel.send_bodies_as(shortest_form(ranks_.layout));
+  KvCopier copier;
   while (!stopping_) {
     const ReceivedKvMessage received = receive_kv_message(channel, after(kSilence));
     LADDER_CHECK(received.body_size == 0, "a question with a body");
     if (const auto* request = std::get_if<KvReadRequest>(&received.message)) {
-      answer(channel, reads, *request);
+      answer(channel, copier, reads, *request);
     } else if (const auto* done = std::get_if<KvDone>(&received.message)) {
       send_kv_message(channel, KvConfirmed{leases_.done(done->remote_request_id, done->lease)},
                       after(kFirstWords));
@@ -117,12 +118,13 @@ void KvProducer::serve(KvChannel& channel) {
   }
 }
 
-void KvProducer::answer(KvChannel& channel, std::span<const KvRead> reads, const KvReadRequest& request) {
+void KvProducer::answer(KvChannel& channel, KvCopier& copier, std::span<const KvRead> reads,
+                        const KvReadRequest& request) {
   LADDER_CHECK(request.first_token >= 0 && request.num_tokens >= 1 &&
                    request.first_token <= std::numeric_limits<int32_t>::max() &&
                    request.num_tokens <= std::numeric_limits<int32_t>::max(),
                "tokens {} to {} of a request", request.first_token, request.num_tokens);
-  const KvReadEnd end = send_parts(ranks_, reads, request, leases_, channel,
+  const KvReadEnd end = send_parts(ranks_, reads, request, leases_, copier, channel,
                                    after(within(request.patience_ms, config_.load_timeout)),
                                    after(config_.load_timeout), num_sent_bytes_);
   {

@@ -40,7 +40,8 @@ class KvProducer {
   void accept_readers();
   void remove_gone();
   void serve(KvChannel& channel);
-  void answer(KvChannel& channel, std::span<const KvRead> reads, const KvReadRequest& request);
+  void answer(KvChannel& channel, KvCopier& copier, std::span<const KvRead> reads,
+              const KvReadRequest& request);
 
   const KvTransferConfig config_;
   const KvHandshake mine_;

@@ -9,8 +9,6 @@ namespace ladder {
 
 namespace {
 
-constexpr uint32_t kPolynomial = 0x82f63b78;  // its bits in reverse: the first bit of a byte is its lowest
-
 using Table = std::array<uint32_t, 256>;
 
 // kTables[0][b]: the remainder of byte b; kTables[i][b]: of byte b and i bytes of 0 after it.
@@ -18,7 +16,8 @@ constexpr std::array<Table, 8> make_tables() {
   std::array<Table, 8> tables{};
   for (uint32_t byte = 0; byte < 256; ++byte) {
     uint32_t remainder = byte;
-    for (int bit = 0; bit < 8; ++bit) remainder = remainder >> 1 ^ (remainder & 1 ? kPolynomial : 0);
+    for (int bit = 0; bit < 8; ++bit)
+      remainder = remainder >> 1 ^ (remainder & 1 ? kKvChecksumPolynomial : 0);
     tables[0][byte] = remainder;
   }
   for (size_t i = 1; i < 8; ++i)

@@ -11,6 +11,9 @@
 
 namespace ladder {
 
+// Its bits in reverse: the first bit of a byte is its lowest.
+inline constexpr uint32_t kKvChecksumPolynomial = 0x82f63b78;
+
 // `before`: of what came before these bytes, so that pieces give the checksum of the whole.
 uint32_t kv_checksum(std::span<const std::byte> bytes, uint32_t before = 0);
 

@@ -84,14 +84,16 @@ struct KvPart {
 // Bytes of a part that an engine of this layout packs.
 int64_t packed_size(const KvLayout& layout, const KvPart& part);
 
-// From and to the caches of one rank, whose engine's layout it is. `block_table` is the sequence's there. `packed` is what
-// packed_size() says. Caches on a GPU are copied when the call returns; what stores into them must have ended.
+// From and to the caches of one rank on the host, whose engine's layout it is; of `num_layers` layers from the part's on, whose
+// parts lie one behind the other. `block_table` is the sequence's there. `packed` is what packed_size() says of all of them. What
+// stores into the caches must have ended. (Caches on a GPU: kv_copier.h.)
 // Error: the rank does not keep these layers and heads, the table is too short for these tokens, or the size is another.
 void pack_kv(const KvLayout& layout, const RankKvCaches& caches, std::span<const int32_t> block_table,
-             const KvPart& part, std::span<std::byte> packed);
+             const KvPart& part, std::span<std::byte> packed, int64_t num_layers = 1);
 // `packed_dtype`: the sender's layout.dtype, in which the packed floats are (of codes it says nothing). They become floats of
 // this engine, rounded to the nearest, half to even.
 void unpack_kv(const KvLayout& layout, const RankKvCaches& caches, std::span<const int32_t> block_table,
-               const KvPart& part, std::span<const std::byte> packed, DType packed_dtype);
+               const KvPart& part, std::span<const std::byte> packed, DType packed_dtype,
+               int64_t num_layers = 1);
 
 }  // namespace ladder

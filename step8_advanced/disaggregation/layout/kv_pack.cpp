@@ -19,8 +19,11 @@
 
 #include "step1_layers/attention/kv_codes.h"
 #include "step1_layers/core/device.h"
-#include "step1_layers/core/error.h"
-#include "step8_advanced/disaggregation/layout/kv_layout.h"
+#include "step8_advanced/disaggregation/layout/kv_move.h"
+
+#ifdef LADDER_HAS_CUDA
+#include "step8_advanced/disaggregation/layout/kv_move_cuda.h"
+#endif
 
 namespace ladder {
 
@@ -29,7 +32,6 @@ namespace {
 // Rows of one run of tokens: one row for each token and head. In the packed bytes the tokens of a head lie one behind the other.
 struct Rows {
   char* cache = nullptr;
-  Device device;
   int64_t token_pitch = 0, head_pitch = 0;  // bytes from one row to the next, in the cache
   int64_t packed_offset = 0;
   int64_t packed_head_pitch = 0;
@@ -37,35 +39,22 @@ struct Rows {
   int64_t tokens = 0, heads = 0;
 };
 
-// One of a cache's tensors.
-struct Plane {
-  const Tensor* tensor = nullptr;
-  int64_t packed_offset = 0;
-  int64_t row_bytes = 0;
-};
-
-struct Planes {
-  std::array<Plane, 4> planes;
-  size_t count = 0;
-};
-
-// Where the tensors of a layer lie in a part's bytes.
-Planes planes_of(const KvCacheView& cache, const KvPart& part) {
-  Planes result;
-  int64_t offset = 0;
-  for (const Tensor* tensor : {&cache.k, &cache.v, &cache.k_scales, &cache.v_scales}) {
-    if (!tensor->defined()) continue;
-    const int64_t row_bytes = tensor->dim(3) * dtype_size(tensor->dtype());
-    result.planes[result.count++] = {tensor, offset, row_bytes};
-    offset += part.num_heads * part.num_tokens * row_bytes;
-  }
-  return result;
+// Of one of a cache's tensors from the part's first head on; its packed rows begin at `offset`.
+KvPlane plane_of(const Tensor& tensor, int64_t first_head, int64_t packed_row_bytes, int64_t offset) {
+  const int64_t element = dtype_size(tensor.dtype());
+  return {.cache = static_cast<char*>(tensor.raw()) + first_head * tensor.stride(2) * element,
+          .block_pitch = tensor.stride(0) * element,
+          .token_pitch = tensor.stride(1) * element,
+          .head_pitch = tensor.stride(2) * element,
+          .row_bytes = tensor.dim(3) * element,
+          .packed_offset = offset,
+          .packed_row_bytes = packed_row_bytes};
 }
 
-// Which cache a part is in, and which heads the cache keeps.
+// Which cache a part is in, and the first of its heads there.
 struct Place {
   const KvCacheView* cache = nullptr;
-  HeadRange heads;
+  int64_t first_head = 0;
 };
 
 Place find_place(const KvLayout& layout, const RankKvCaches& caches, const KvPart& part,
@@ -85,7 +74,7 @@ Place find_place(const KvLayout& layout, const RankKvCaches& caches, const KvPar
                    part.first_head <= heads.first + heads.count - part.num_heads,
                "{}: rank {} keeps {} heads from {} on, not {} from {} on", op, caches.rank, heads.count,
                heads.first, part.num_heads, part.first_head);
-  return {&cache, heads};
+  return {&cache, part.first_head - heads.first};
 }
 
 void expect_tokens(const KvCacheView& cache, std::span<const int32_t> block_table, const KvPart& part,
@@ -103,55 +92,42 @@ void expect_tokens(const KvCacheView& cache, std::span<const int32_t> block_tabl
                  cache.num_blocks());
 }
 
-void expect_size(const KvLayout& layout, const KvPart& part, size_t size, std::string_view op) {
-  LADDER_CHECK(std::cmp_equal(size, packed_size(layout, part)),
-               "{}: {} bytes of {} tokens of {} heads, expected {}", op, size, part.num_tokens,
-               part.num_heads, packed_size(layout, part));
-}
-
-// copy(Rows) for each run of tokens of one of the tensors.
+// copy(Rows) for each run of tokens of a plane.
 template <class Copy>
-void for_rows_of(const Plane& plane, HeadRange heads, std::span<const int32_t> block_table,
-                 const KvPart& part, Copy copy) {
-  const Tensor& tensor = *plane.tensor;
-  const int64_t element = dtype_size(tensor.dtype()), block_size = tensor.dim(1);
-  const bool blocks_are_dense = tensor.stride(0) == block_size * tensor.stride(1);
-  for (int64_t done = 0; done < part.num_tokens;) {
-    const int64_t token = part.first_token + done;
+void for_rows_of(const KvPlane& plane, const KvMoveArgs& args, Copy copy) {
+  const int64_t block_size = args.block_size;
+  const bool blocks_are_dense = plane.block_pitch == block_size * plane.token_pitch;
+  for (int64_t done = 0; done < args.num_tokens;) {
+    const int64_t token = args.first_token + done;
     const auto at = static_cast<size_t>(token / block_size);
-    const int64_t offset = token % block_size, left = part.num_tokens - done;
+    const int64_t offset = token % block_size, left = args.num_tokens - done;
     int64_t run = block_size - offset;
     for (size_t next = at + 1;
-         blocks_are_dense && run < left && block_table[next] == block_table[next - 1] + 1; ++next)
+         blocks_are_dense && run < left && args.block_table[next] == args.block_table[next - 1] + 1; ++next)
       run += block_size;
     run = std::min(run, left);
-    const int64_t begin = block_table[at] * tensor.stride(0) + offset * tensor.stride(1) +
-                          (part.first_head - heads.first) * tensor.stride(2);
-    copy(Rows{.cache = static_cast<char*>(tensor.raw()) + begin * element,
-              .device = tensor.device(),
-              .token_pitch = tensor.stride(1) * element,
-              .head_pitch = tensor.stride(2) * element,
+    copy(Rows{.cache = plane.cache + args.block_table[at] * plane.block_pitch + offset * plane.token_pitch,
+              .token_pitch = plane.token_pitch,
+              .head_pitch = plane.head_pitch,
               .packed_offset = plane.packed_offset + done * plane.row_bytes,
-              .packed_head_pitch = part.num_tokens * plane.row_bytes,
+              .packed_head_pitch = args.num_tokens * plane.row_bytes,
               .bytes = plane.row_bytes,
               .tokens = run,
-              .heads = part.num_heads});
+              .heads = args.num_heads});
     done += run;
   }
 }
 
 template <class Copy>
-void for_rows(const Place& place, std::span<const int32_t> block_table, const KvPart& part, Copy copy) {
-  const Planes planes = planes_of(*place.cache, part);
-  for (const Plane& plane : std::span(planes.planes).first(planes.count))
-    for_rows_of(plane, place.heads, block_table, part, copy);
+void for_rows(const KvMoveArgs& args, Copy copy) {
+  for (const KvPlane& plane : args.planes) for_rows_of(plane, args, copy);
 }
 
 // copy_row(cache, packed, bytes) for all of them on the host. In the order in which they lie in the cache: a processor fetches
 // ahead what is read one behind the other, and of the packed bytes it writes as many streams as there are heads. `kBytes`: what
 // rows.bytes is, where the compiler shall know it; 0: anything.
-template <int64_t kBytes, class Byte, class CopyRow>
-void for_each_row(const Rows& rows, Byte* packed, CopyRow copy_row) {
+template <int64_t kBytes, class CopyRow>
+void for_each_row(const Rows& rows, std::byte* packed, CopyRow copy_row) {
   const int64_t bytes = kBytes > 0 ? kBytes : rows.bytes;
   for (int64_t token = 0; token < rows.tokens; ++token)
     for (int64_t head = 0; head < rows.heads; ++head)
@@ -159,9 +135,8 @@ void for_each_row(const Rows& rows, Byte* packed, CopyRow copy_row) {
                packed + head * rows.packed_head_pitch + token * bytes, static_cast<size_t>(bytes));
 }
 
-// `Byte`: std::byte, or const where it is read.
-template <class Byte, class CopyRow>
-void copy_on_host(const Rows& rows, Byte* packed, CopyRow copy_row) {
+template <class CopyRow>
+void copy_on_host(const Rows& rows, std::byte* packed, CopyRow copy_row) {
   if (rows.token_pitch == rows.bytes) {  // the tokens of a head are one row
     Rows whole = rows;
     whole.bytes *= rows.tokens;
@@ -180,6 +155,64 @@ void copy_on_host(const Rows& rows, Byte* packed, CopyRow copy_row) {
   }
 }
 
+// Of memory that the host can read: its own, or a played device's.
+void move_rows_on_host(const OpContext& /*ctx*/, const KvMoveArgs& args) {
+  for_rows(args, [&](const Rows& rows) {
+    std::byte* const packed = args.packed + rows.packed_offset;
+    if (args.packs)
+      copy_on_host(rows, packed,
+                   [](const char* cache, std::byte* bytes, size_t size) { std::memcpy(bytes, cache, size); });
+    else
+      copy_on_host(rows, packed,
+                   [](char* cache, const std::byte* bytes, size_t size) { std::memcpy(cache, bytes, size); });
+  });
+}
+
+#ifdef LADDER_HAS_CUDA
+void move_rows_on_gpu(const OpContext& ctx, const KvMoveArgs& args) {
+  for_rows(args, [&](const Rows& rows) {
+    for (int64_t head = 0; head < rows.heads; ++head) {
+      char* const cache = rows.cache + head * rows.head_pitch;
+      std::byte* const packed = args.packed + rows.packed_offset + head * rows.packed_head_pitch;
+      if (args.packs)
+        device_copy_rows(packed, ctx.device, rows.bytes, cache, ctx.device, rows.token_pitch, rows.bytes,
+                         rows.tokens, ctx.stream);
+      else
+        device_copy_rows(cache, ctx.device, rows.token_pitch, packed, ctx.device, rows.bytes, rows.bytes,
+                         rows.tokens, ctx.stream);
+    }
+  });
+}
+#endif
+
+bool same_dtype(const KvMoveArgs& args) {
+  return !args.converts();
+}
+
+constexpr Variant<KvMoveArgs> kMoves[] = {
+    {.name = "rows",
+     .idea = "a copy for each row, in the cache's order",
+     .supports = same_dtype,
+     .run = move_rows_on_host},
+#ifdef LADDER_HAS_CUDA
+    {.name = "rows",
+     .device = DeviceType::cuda,
+     .idea = "a two-dimensional copy for each layer, head and run of tokens",
+     .supports = same_dtype,
+     .run = move_rows_on_gpu},
+    {.name = "gather",
+     .device = DeviceType::cuda,
+     .idea = "one kernel for all layers of a message, 16 bytes at a time; other dtypes on the way",
+     .run = kv_move_gather},
+#endif
+};
+
+void expect_on_host(const RankKvCaches& caches, std::string_view op) {
+  for (const KvCacheView& cache : caches.caches)
+    LADDER_CHECK(cache.k.device().type != DeviceType::cuda, "{}: caches on {} are a KvCopier's", op,
+                 device_name(cache.k.device()));
+}
+
 // The same numbers in another dtype. The bytes need not be aligned.
 template <class From, class To>
 void convert(const std::byte* from, std::byte* to, int64_t count) {
@@ -191,57 +224,87 @@ void convert(const std::byte* from, std::byte* to, int64_t count) {
   }
 }
 
-void unpack_same(const Place& place, std::span<const int32_t> block_table, const KvPart& part,
-                 const std::byte* packed) {
-  for_rows(place, block_table, part, [&](const Rows& rows) {
-    const std::byte* const from = packed + rows.packed_offset;
-    if (rows.device.is_cpu())
-      return copy_on_host(rows, from, [](char* cache, const std::byte* bytes, size_t size) {
-        std::memcpy(cache, bytes, size);
-      });
-    for (int64_t head = 0; head < rows.heads; ++head)
-      device_copy_rows(rows.cache + head * rows.head_pitch, rows.device, rows.token_pitch,
-                       from + head * rows.packed_head_pitch, Device{}, rows.bytes, rows.bytes, rows.tokens);
-  });
-}
-
 }  // namespace
 
+std::span<const Variant<KvMoveArgs>> kv_move_variants() {
+  return kMoves;
+}
+
+void kv_move(const OpContext& ctx, const KvMoveArgs& args) {
+  run_variant<KvMoveArgs>("kv_move", kMoves, ctx, args);
+}
+
+KvMoveArgs kv_move_args(const KvLayout& layout, const RankKvCaches& caches,
+                        std::span<const int32_t> block_table, const KvPart& part, int64_t num_layers,
+                        const KvBody& packed, DType packed_dtype, std::string_view op) {
+  KvLayout sender = layout;
+  if (layout.kept_as == KvCacheDType::automatic) sender.dtype = packed_dtype;
+  KvMoveArgs args;
+  args.packs = op == "pack_kv";
+  args.block_table = block_table;
+  args.first_token = part.first_token;
+  args.num_tokens = part.num_tokens;
+  args.num_heads = part.num_heads;
+  args.packed = packed.data;
+  args.packed_dtype = sender.dtype;
+  args.cache_dtype = layout.dtype;
+  int64_t offset = 0;
+  KvPart of_layer = part;
+  for (int64_t i = 0; i < num_layers; ++i, ++of_layer.layer) {
+    const Place place = find_place(layout, caches, of_layer, op);
+    const KvCacheView& cache = *place.cache;
+    if (i == 0) expect_tokens(cache, block_table, part, op);
+    args.block_size = cache.block_size();
+    for (const Tensor* tensor : {&cache.k, &cache.v, &cache.k_scales, &cache.v_scales}) {
+      if (!tensor->defined()) continue;
+      const bool is_float = layout.kept_as == KvCacheDType::automatic;
+      const int64_t row_bytes = tensor->dim(3) * dtype_size(is_float ? sender.dtype : tensor->dtype());
+      args.planes.push_back(plane_of(*tensor, place.first_head, row_bytes, offset));
+      offset += part.num_heads * part.num_tokens * row_bytes;
+    }
+  }
+  LADDER_CHECK(std::cmp_equal(packed.size, num_layers * packed_size(sender, part)),
+               "{}: {} bytes of {} tokens of {} heads, expected {}", op, packed.size, part.num_tokens,
+               part.num_heads, num_layers * packed_size(sender, part));
+  return args;
+}
+
+size_t kv_tables_size(const KvMoveArgs& args) {
+  const int64_t first = args.first_token / args.block_size,
+                last = (args.first_token + args.num_tokens - 1) / args.block_size;
+  return args.planes.size() * sizeof(KvPlane) + static_cast<size_t>(last - first + 1) * sizeof(int32_t);
+}
+
+void write_kv_tables(const KvMoveArgs& args, std::byte* to) {
+  const size_t of_planes = args.planes.size() * sizeof(KvPlane);
+  std::memcpy(to, args.planes.data(), of_planes);
+  std::memcpy(to + of_planes, &args.block_table[static_cast<size_t>(args.first_token / args.block_size)],
+              kv_tables_size(args) - of_planes);
+}
+
 void pack_kv(const KvLayout& layout, const RankKvCaches& caches, std::span<const int32_t> block_table,
-             const KvPart& part, std::span<std::byte> packed) {
-  const Place place = find_place(layout, caches, part, "pack_kv");
-  expect_tokens(*place.cache, block_table, part, "pack_kv");
-  expect_size(layout, part, packed.size(), "pack_kv");
-  for_rows(place, block_table, part, [&](const Rows& rows) {
-    std::byte* const to = packed.data() + rows.packed_offset;
-    if (rows.device.is_cpu())
-      return copy_on_host(rows, to, [](const char* cache, std::byte* bytes, size_t size) {
-        std::memcpy(bytes, cache, size);
-      });
-    for (int64_t head = 0; head < rows.heads; ++head)
-      device_copy_rows(to + head * rows.packed_head_pitch, Device{}, rows.bytes,
-                       rows.cache + head * rows.head_pitch, rows.device, rows.token_pitch, rows.bytes,
-                       rows.tokens);
-  });
+             const KvPart& part, std::span<std::byte> packed, int64_t num_layers) {
+  expect_on_host(caches, "pack_kv");
+  kv_move({}, kv_move_args(layout, caches, block_table, part, num_layers, packed, layout.dtype, "pack_kv"));
 }
 
 void unpack_kv(const KvLayout& layout, const RankKvCaches& caches, std::span<const int32_t> block_table,
-               const KvPart& part, std::span<const std::byte> packed, DType packed_dtype) {
-  const Place place = find_place(layout, caches, part, "unpack_kv");
-  expect_tokens(*place.cache, block_table, part, "unpack_kv");
-  KvLayout sender = layout;
-  sender.dtype = packed_dtype;
-  expect_size(sender, part, packed.size(), "unpack_kv");
-  if (packed_dtype == layout.dtype || layout.kept_as != KvCacheDType::automatic)
-    return unpack_same(place, block_table, part, packed.data());
-  const int64_t size = packed_size(layout, part), count = size / dtype_size(layout.dtype);
+               const KvPart& part, std::span<const std::byte> packed, DType packed_dtype,
+               int64_t num_layers) {
+  expect_on_host(caches, "unpack_kv");
+  const KvBody body({const_cast<std::byte*>(packed.data()), packed.size()});  // which is only read
+  KvMoveArgs args =
+      kv_move_args(layout, caches, block_table, part, num_layers, body, packed_dtype, "unpack_kv");
+  if (!args.converts()) return kv_move({}, args);
+  const int64_t size = num_layers * packed_size(layout, part), count = size / dtype_size(layout.dtype);
   const auto converted = std::make_unique_for_overwrite<std::byte[]>(static_cast<size_t>(size));
   with_float_type(packed_dtype, "unpack_kv", [&](auto from) {
     with_float_type(layout.dtype, "unpack_kv", [&](auto to) {
       convert<decltype(from), decltype(to)>(packed.data(), converted.get(), count);
     });
   });
-  unpack_same(place, block_table, part, converted.get());
+  unpack_kv(layout, caches, block_table, part, {converted.get(), static_cast<size_t>(size)}, layout.dtype,
+            num_layers);
 }
 
 }  // namespace ladder

@@ -20,6 +20,7 @@
 
 #include "step1_layers/core/error.h"
 #include "step7_parallel/hosts/host_secret.h"
+#include "step8_advanced/disaggregation/transport/kv_body.h"
 
 namespace ladder {
 
@@ -34,6 +35,10 @@ using KvDeadline = std::chrono::steady_clock::time_point;
 
 inline constexpr size_t kMaxKvMessageHead = size_t{1} << 16;
 inline constexpr size_t kMaxKvMessageBody = size_t{1} << 30;
+
+// About so large a body is at best: small enough to be under way while the next one is filled, large enough to hide what a
+// message costs.
+inline constexpr size_t kKvBodyBytes = size_t{2} << 20;
 
 struct KvMessageHead {
   std::vector<std::byte> head;
@@ -67,8 +72,20 @@ class KvChannel {
                     KvDeadline deadline) = 0;
   virtual KvMessageHead receive_head(KvDeadline deadline) = 0;
   virtual void receive_body(std::span<std::byte> body, KvDeadline deadline) = 0;  // exactly body_size bytes
-  // From any thread: whoever waits in one of the above gets a KvChannelError.
+  // From any thread: whoever waits in one of the above or below gets a KvChannelError.
   virtual void close() noexcept = 0;
+
+  // Bodies in memory of the channel's, for keys and values that lie on `device`. Where that is a GPU from which bodies travel
+  // they are there too, else the host's: pinned memory for a GPU.
+
+  virtual size_t body_bytes() const { return kKvBodyBytes; }  // what the channel would like
+  // Of the thread that sends: `size` bytes for the next body, until it is sent. Waits until there is room.
+  virtual KvBody room_for(size_t size, Device device, KvDeadline deadline);
+  // `body`: the first part of what room_for() gave, filled: what fills it has ended.
+  virtual void send_body(std::span<const std::byte> head, const KvBody& body, KvDeadline deadline);
+  // Of the thread that receives, in place of receive_body(): the body of the message whose head came last, until the next
+  // receive_head(). `device`: where it is going, the same in all of a channel's calls; the channel may begin with what comes next.
+  virtual KvBody take_body(size_t size, Device device, KvDeadline deadline);
 
   // By the thread that sends. Bodies that are sent from now on travel in this form, where it is shorter. The other end need not
   // be told: each message says what it is.
@@ -79,6 +96,17 @@ class KvChannel {
  protected:
   KvBodyForm sent_form_ = KvBodyForm::plain;
   KvBodyCounts sent_counts_;
+
+ private:
+  // Of the host, near a device.
+  struct Room {
+    std::shared_ptr<void> memory;
+    size_t size = 0;
+    Device device;
+
+    KvBody of(size_t size, Device near);
+  };
+  Room to_send_, taken_;
 };
 
 class KvListener {
@@ -95,7 +123,7 @@ class KvListener {
 enum class KvListening : uint8_t { may_begin, has_begun };
 
 struct KvTransport {
-  std::string_view name;  // of an address: "file", "tcp", "ucx", "shm"
+  std::string_view name;  // of an address: "file", "tcp", "ucx", "shm", "cuda"
   std::string_view idea;
   // `place` is what follows "name://". Error, naming it: a place that is none, a port in use, a folder that cannot be written.
   std::unique_ptr<KvListener> (*listen)(std::string_view place, const HostSecret& secret) = nullptr;
@@ -116,6 +144,7 @@ std::span<const KvTransport> kv_transports();
 //   ucx://HOST:PORT        as tcp://HOST:PORT, but bytes travel by what UCX chooses (ucx_transport.cpp says who may do what to it);
 //                          where the build has UCX
 //   shm://NAME             processes of this machine and user
+//   cuda://NAME            likewise; bodies on a GPU are copied from there to the reader's (gpu_transport_cuda.cpp)
 // Error, naming the transports that there are: none of this name, no "://". The secret is that of the variable LADDER_SECRET.
 std::unique_ptr<KvListener> listen_for_kv(std::string_view address,
                                           const HostSecret& secret = read_host_secret({}));

@@ -78,6 +78,10 @@ size_t KvRing::read(std::span<std::byte> bytes, KvDeadline deadline) {
 }
 // <<< task 8.7.buffer
 
+bool KvRing::has_bytes() const {
+  return words_->written != words_->taken;
+}
+
 void KvRing::close() noexcept {
   words_->closed = 1;
   words_->more_bytes.ring();

@@ -42,6 +42,8 @@ class KvRing {
   // One thread of one process. Likewise, until all of `bytes` is filled; returns how much is. What was written before the ring
   // was closed can still be read; KvChannelError: it is closed and not so much is in it.
   size_t read(std::span<std::byte> bytes, KvDeadline deadline);
+  // By who reads: something is there to be read.
+  bool has_bytes() const;
   // By either side, any thread: whoever waits in one of the above waits no longer.
   void close() noexcept;
 

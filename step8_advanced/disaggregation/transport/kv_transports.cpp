@@ -15,6 +15,10 @@ constexpr KvTransport kTransports[] = {
 #endif
     {"shm", "a ring in memory that both processes see: no system call where nobody sleeps", &listen_in_memory,
      &connect_in_memory},
+#ifdef LADDER_HAS_CUDA
+    {"cuda", "copies from one GPU of this machine to another; what is no body goes as with shm",
+     &listen_on_gpu, &connect_to_gpu},
+#endif
 };
 
 struct Address {
@@ -33,6 +37,9 @@ Address parse(std::string_view address) {
 #ifndef LADDER_HAS_UCX
   LADDER_CHECK(!address.starts_with("ucx://"),
                "{}: this build has no UCX: install libucx-dev, configure again and build", address);
+#endif
+#ifndef LADDER_HAS_CUDA
+  LADDER_CHECK(!address.starts_with("cuda://"), "{}: this build has no CUDA", address);
 #endif
   fail("{}: no address of a transport, expected one of {}", address, forms);
 }

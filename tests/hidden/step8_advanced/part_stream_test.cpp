@@ -121,7 +121,7 @@ TEST(Hidden8_7_Worker, WindowsAreBoundedAndOfWholeBlocks) {
   std::vector<int64_t> windows;
   EXPECT_EQ(transfer.run([&](KvMessage& message, auto& body) {
     const auto& head = std::get<KvPartsHead>(message);
-    EXPECT_LE(std::ssize(body), kPartsMessageBytes);
+    EXPECT_LE(body.size(), kKvBodyBytes);
     if (head.read == 0) windows.push_back(head.num_tokens);
   }),
             "");

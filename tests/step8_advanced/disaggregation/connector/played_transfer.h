@@ -120,9 +120,10 @@ class PlayedTransfer {
     std::exception_ptr problem_of_sender, problem_of_reader;  // beside a failed channel
     std::thread sending([&] {
       Meddler meddler(*sender, change);
+      KvCopier copier;
       try {
-        const KvReadEnd end = send_parts({theirs.layout, theirs.ranks}, reads, request, leases, meddler,
-                                         after_all(), after_all(), num_bytes);
+        const KvReadEnd end = send_parts({theirs.layout, theirs.ranks}, reads, request, leases, copier,
+                                         meddler, after_all(), after_all(), num_bytes);
         send_kv_message(*sender, end, after_all());
       } catch (const KvChannelError&) {
       } catch (...) {
@@ -132,8 +133,9 @@ class PlayedTransfer {
     });
     std::thread beside(what_else);
     std::string error;
+    KvCopier copier;
     try {
-      error = receive_parts({mine.layout, mine.ranks}, theirs.layout, reads, load, cancelled, *reader,
+      error = receive_parts({mine.layout, mine.ranks}, theirs.layout, reads, load, cancelled, copier, *reader,
                             after_all(), received)
                   .error;
     } catch (const KvChannelError& problem) {

@@ -86,8 +86,14 @@ class Transports : public ::testing::TestWithParam<std::string_view> {
     return ends;
   }
 
+  void SetUp() override {
+    if (const std::string obstacle = testing::obstacle_of(GetParam()); !obstacle.empty())
+      GTEST_SKIP() << obstacle;
+    listener_ = listen_for_kv(place_.address());
+  }
+
   testing::TransportPlace place_{GetParam()};
-  std::unique_ptr<KvListener> listener_ = listen_for_kv(place_.address());
+  std::unique_ptr<KvListener> listener_;
 };
 
 TEST_P(Transports, MessagesOfAllSizesComeAsTheyWere) {
@@ -428,6 +434,11 @@ TEST(Task8_7_Channel, AnAddressNamesATransport) {
   EXPECT_THAT(error_of([&] { connect_for_kv("tcp://127.0.0.1:0", far()); }), HasSubstr("127.0.0.1:0"));
   EXPECT_THAT(error_of([&] { listen_for_kv("shm://"); }), HasSubstr("shm://"));
   EXPECT_THAT(error_of([&] { listen_for_kv("shm://" + std::string(200, 'x')); }), HasSubstr("xxx"));
+#ifdef LADDER_HAS_CUDA
+  EXPECT_THAT(error_of([&] { listen_for_kv("cuda://"); }), HasSubstr("cuda://"));
+#else
+  EXPECT_THAT(error_of([&] { listen_for_kv("cuda://x"); }), HasSubstr("no CUDA"));
+#endif
   EXPECT_THAT(error_of([&] { listen_for_kv("file://"); }), HasSubstr("folder"));
   EXPECT_THAT(error_of([&] { listen_for_kv("file:///proc/no/such"); }), HasSubstr("/proc/no/such"));
 }

@@ -8,6 +8,7 @@
 #include <set>
 #include <string>
 
+#include "step1_layers/core/device.h"
 #include "step1_layers/core/error.h"
 #include "step8_advanced/disaggregation/transport/kv_channel.h"
 #include "tests/support/temporary_folder.h"
@@ -34,7 +35,8 @@ class TransportPlace {
     if (transport_ == "tcp") return "tcp://0";
     if (transport_ == "tcp_4_streams") return "tcp://0?streams=4";
     if (transport_ == "ucx" || transport_ == "ucx_over_tcp") return "ucx://0";
-    if (transport_ == "shm") return fmt::format("shm://test-{}-{}", ::getpid(), number_);
+    if (transport_ == "shm" || transport_ == "cuda")
+      return fmt::format("{}://test-{}-{}", transport_, ::getpid(), number_);
     fail("the tests have no place for {}", transport_);
   }
 
@@ -64,6 +66,12 @@ class TransportPlace {
   const int number_ = next_number();
   const TemporaryFolder folder_;
 };
+
+// Why it cannot be tried here; empty: it can.
+inline std::string obstacle_of(std::string_view transport) {
+  std::string reason;
+  return transport != "cuda" || cuda_device_count(&reason) > 0 ? "" : "a GPU is needed: " + reason;
+}
 
 inline int64_t num_descriptors() {
   return std::distance(std::filesystem::directory_iterator("/proc/self/fd"),
