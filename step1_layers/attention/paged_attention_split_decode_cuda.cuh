@@ -181,9 +181,9 @@ __device__ void merge_sent(PartialQuad& merged, int first_part, int last_part, i
 }
 
 // Whose results of a sequence, which lies in the parts [first, last], the block of part `part` merges with its own. A merge of n
-// takes n / 8 trips to L2: 33 for a lone sequence in 264 parts, twice over for eight heads of 128, most of 69 us on an H200 (32,768 keys). So one
-// in many parts is merged in groups first, by the last block of each, which sends the result in its place; it waits for blocks
-// that send before they wait.
+// takes n / 8 trips to L2: 33 for a lone sequence in 264 parts, twice over for eight heads of 128, which is most of 69 us for
+// 32,768 keys on an H200. So one in many parts is merged in groups first, by the last block of each, which sends the result in
+// its place; it waits for blocks that send before they wait.
 struct Senders {
   static constexpr int kGroup = 16;
   int leaders = 0, first_leader = 0, first_part, count;
