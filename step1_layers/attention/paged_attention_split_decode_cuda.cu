@@ -14,7 +14,7 @@ namespace {
 // one line, which is cut into equal parts; a block takes one part of one head tile, and may end one sequence
 // and begin the next. Blocks of the same part and different heads are neighbours, so rows of the cache that
 // lie side by side are read at about the same time. Where a sequence ends in another part than it begins, the
-// block of its last part merges what the others send. The cuts are computed from seq_lens on the device, and
+// block of its last part merges what the others send, of many parts group by group (Senders). The cuts are computed from seq_lens on the device, and
 // the number of blocks is fixed, so a captured graph stays right when lengths change. Where a sequence is cut
 // depends on the batch: not batch invariant.
 // A cut costs two trips to L2 at the end of a part. Where no sequence is so long that blocks would wait for
@@ -56,7 +56,8 @@ __global__ void __launch_bounds__(kThreads, kBlocks<dim> + 1)
   auto sent_by = [&](int p) -> PartialResult<dim>& { return sent[int64_t{p} * head_tiles + head_tile]; };
   // From the end of the part to its begin: what is sent leaves first, and the sequence that needs other parts
   // comes last. A block waits for blocks of lower index only, which have started before it (no rule of
-  // CUDA's, but what every GPU does and single-pass scans rely on), and which send before they wait.
+  // CUDA's, but what every GPU does and single-pass scans rely on), and which send before they wait, or wait
+  // for such as do.
   const int begin = cut(part, line.total, parts);
   int64_t seq = line.seq;
   int before = line.before;
@@ -69,21 +70,25 @@ __global__ void __launch_bounds__(kThreads, kBlocks<dim> + 1)
                    previous, shared, [] {});
       const int64_t row = a.query_start_loc[seq];
       const int first_part = first == 0 ? part : part_of(first_tile, line.total, parts);
+      const int last_part = last == tiles ? part : part_of(first_tile + tiles - 1, line.total, parts);
+      const Senders senders(first_part, part, last_part);
+      auto sent_to_me = [&](int i) -> auto& {
+        return sent_by(senders[i]);
+      };
       for_each_quad<dim, kWarps>(heads, [&](int head, int element) {
         PartialQuad merged = merge_warps<kWarps>(result_of, head, element);
+        merge_sent<dim>(merged, 0, senders.count, head, element, sent_to_me);
         if (last < tiles) {
           PartialResult<dim>& to = sent_by(part);
           send(reinterpret_cast<float4*>(&to.out[head][element]), merged.value);
           if (element == 0) send(&to.state[head], {merged.largest, merged.sum});
         } else {
-          merge_sent<dim>(merged, first_part, part, head, element, sent_by);
           store_result(a, row, head0 + head, element, merged);
         }
       });
       __syncthreads();  // the queue is free again, and all have looked at the states
-      if (last == tiles)
-        for (int i = threadIdx.x; i < (part - first_part) * kTileHeads; i += kThreads)
-          sent_by(first_part + i / kTileHeads).state[i % kTileHeads] = {0, 0};
+      for (int i = threadIdx.x; i < senders.count * kTileHeads; i += kThreads)
+        sent_to_me(i / kTileHeads).state[i % kTileHeads] = {0, 0};
     }
     if (before <= begin) break;
     end = before;

@@ -69,5 +69,42 @@ RUNG_TEST(Task1_7_CutAttention, UnequalSequencesInAnyOrder, "paged_attention", c
   }
 }
 
+std::vector<Variant<PagedAttentionArgs>> variants_of_many_parts() {
+  return rungs_where(paged_attention_variants(), [](const auto& rung) { return rung.name == "split"; });
+}
+
+// Sequences of so many parts that these are merged in groups, whole ones and some at either end; alone, between others, and
+// twice, since a call must leave nothing for the next.
+RUNG_TEST(Task1_7_CutAttention, SequencesOfManyParts, "paged_attention", variants_of_many_parts()) {
+  for (const HeadShape& shape : {HeadShape{8, 1, 128, 128}, {4, 2, 64, 64}, {2, 1, 256, 256}}) {
+    Random random;
+    SCOPED_TRACE(random.describe() + " dim " + std::to_string(shape.k_dim));
+    const double scale = 1 / std::sqrt(static_cast<double>(shape.k_dim));
+    const std::vector<int64_t> numbers = {random.integer(17000, 40000), random.integer(9000, 20000), 3, 700,
+                                          random.integer(4000, 9000)};
+    std::vector<SequenceData> data;
+    std::vector<Reference> expected;
+    for (const int64_t length : numbers) {
+      data.push_back(random_sequence(random, length, shape, DType::bf16));
+      expected.push_back(attention_reference(data.back(), length - 1, length, scale));
+    }
+    const std::vector<std::vector<size_t>> batches = {{0}, {1}, {4}, {0, 1}, {2, 0, 3}, {3, 1, 2, 0, 4}};
+    for (const std::vector<size_t>& batch : batches)
+      for (int turn = 0; turn < 2; ++turn) {
+        std::vector<Part> parts;
+        for (const size_t i : batch) parts.push_back({&data[i], data[i].length() - 1, data[i].length()});
+        const Attended result = attend(ctx, random, parts, 16, scale);
+        for (size_t at = 0; at < batch.size(); ++at) {
+          const auto row = static_cast<int64_t>(at);
+          const Reference& reference = expected[batch[at]];
+          EXPECT_TRUE(close_to(result.out.narrow(0, row, 1), reference.out))
+              << numbers[batch[at]] << " keys, " << batch.size() << " sequences, turn " << turn;
+          const auto lse = to_double(result.lse.narrow(0, row, 1));
+          for (size_t i = 0; i < lse.size(); ++i) EXPECT_NEAR(lse[i], reference.lse[i], 1e-4);
+        }
+      }
+  }
+}
+
 }  // namespace
 }  // namespace ladder

@@ -136,7 +136,9 @@ std::string difference_of_rank(const GrowingSequences& sequences, const std::vec
   const auto attention = decode_context_attention(shares, run)(ctx, 0, kv_cache_of(1, sizes));
   const int64_t count = sizes.heads / tp, head = rank * count;
   const auto outs = sequences.run(ctx, *attention, head, count, rank * sizes.kv_heads / tp, 1, shares, meet);
-  // 16 bits round rotated queries and keys, each rank's results, and what they are merged to.
+  // The bound is for one rounding, of a result. In 16 bits each rank's part of it is rounded, and what they are merged to; and
+  // queries and keys are, when they are rotated, which moves scores, and so weights, by about as much again. Values are of one
+  // sign then: the rest of some that cancel out would be off by as much as they are.
   const double bound = (sizes.dtype == DType::f32 ? 1 : 3) * row_bound(sizes.dtype);
   for (size_t step = 0; step < outs.size(); ++step) {
     const Tensor of_rank = expected[step].narrow(1, head, count).clone();

@@ -17,6 +17,10 @@ TEST_P(Task7_11_GpuGoldens, GiveTheTokensOfOneRankOrPartAtANearTie) {
   const auto checkpoint = testing::load_golden(testing::golden_folder() / GetParam());
   const DecoderSpec spec = load_decoder_spec(checkpoint.directory);
   const std::vector<Request> requests = testing::greedy_requests(checkpoint);
+  int64_t longest = 0;
+  for (const Request& request : requests)
+    longest =
+        std::max(longest, std::ssize(request.prompt_token_ids) + request.sampling.max_tokens.value_or(0));
   const EngineOptions one =
       testing::small_options(checkpoint.directory, DeviceType::cuda, checkpoint.max_model_len);
   const auto alone = testing::engine_with(one)->generate(requests);
@@ -29,10 +33,9 @@ TEST_P(Task7_11_GpuGoldens, GiveTheTokensOfOneRankOrPartAtANearTie) {
       options.runner.decode_context_parallel_size = shares;
       options.runner.kv_interleave_size = chunk == 5 ? 2 : 1;
       options.runner.batch.max_num_batched_tokens = chunk;
-      if (chunk == 5) {
+      if (chunk == 5) {  // room for the longest and a block more
         options.runner.kv_memory = 0;
-        options.runner.batch.num_kv_blocks =
-            (checkpoint.max_model_len - 1) / options.runner.batch.block_size + 2;
+        options.runner.batch.num_kv_blocks = (longest - 1) / options.runner.batch.block_size + 2;
       }
       const std::unique_ptr<Engine> engine = testing::engine_with(testing::on_workers(options));
       for (const char* cache : {"cold", "warm"}) {
