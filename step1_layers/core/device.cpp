@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "step1_layers/core/cpu_features.h"
 #include "step1_layers/core/error.h"
@@ -68,7 +69,14 @@ std::shared_ptr<void> device_allocate(Device device, int64_t bytes) {
 std::shared_ptr<void> pinned_allocate(Device device, int64_t bytes) {
   if (device.type != DeviceType::cuda) return cpu_allocate(bytes);
 #ifdef LADDER_HAS_CUDA
-  return cuda::allocate_pinned(bytes);
+  // A thread that has not chosen a GPU would make a context on the first one, hundreds of megabytes there; at the end too.
+  LADDER_CUDA_CHECK(cudaSetDevice(device.index));
+  std::shared_ptr<void> memory = cuda::allocate_pinned(bytes);
+  void* const address = memory.get();
+  return {address, [memory = std::move(memory), device](void*) mutable {
+            cudaSetDevice(device.index);
+            memory.reset();
+          }};
 #else
   fail_no_cuda();
 #endif

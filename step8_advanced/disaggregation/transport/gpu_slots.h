@@ -28,6 +28,9 @@ std::array<uint64_t, kPatternBytes / sizeof(uint64_t)> pattern_of(uint64_t patte
 class GpuSlots {
  public:
   explicit GpuSlots(Device device);  // Error: no memory
+  ~GpuSlots();
+  GpuSlots(const GpuSlots&) = delete;
+
   Device device() const { return device_; }
   const GpuSlotsHandle& handle() const { return handle_; }
   KvBody slot(int64_t number) const;  // that of the number-th message

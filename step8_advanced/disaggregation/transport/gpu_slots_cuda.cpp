@@ -33,6 +33,10 @@ GpuSlots::GpuSlots(Device device) : device_(device) {
   handle_.memory = handle_of_gpu_memory(device.index, memory_.get());
 }
 
+GpuSlots::~GpuSlots() {
+  cudaSetDevice(device_.index);  // a thread that has not chosen one would make a context on the first
+}
+
 KvBody GpuSlots::slot(int64_t number) const {
   return {static_cast<std::byte*>(memory_.get()) + static_cast<size_t>(number % kGpuSlots) * kGpuSlotBytes,
           kGpuSlotBytes, device_};

@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "step1_layers/attention/kv_codes.h"
 #include "tests/step8_advanced/disaggregation/connector/handoff_requests.h"
 #include "tests/step8_advanced/disaggregation/connector/two_engines.h"
 #include "tests/step8_advanced/disaggregation/transport/transport_places.h"

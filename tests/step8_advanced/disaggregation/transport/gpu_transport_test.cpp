@@ -87,7 +87,9 @@ TEST_P(GpuBodies, GoFromThreadToThreadBetweenThoseOfTheHost) {
   KvCopier copier;
   for (size_t i = 0; i < sizes.size(); ++i) {
     ASSERT_TRUE(testing::take_random_body(*ends.connected, to_, copier, far())) << i << ": " << sizes[i];
-    if (i % 5 == 4) ASSERT_EQ(ends.connected->receive_head(far()).head.size(), 7u);
+    if (i % 5 == 4) {
+      ASSERT_EQ(ends.connected->receive_head(far()).head.size(), 7u);
+    }
   }
   sending.get();
 }
