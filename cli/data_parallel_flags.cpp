@@ -33,14 +33,15 @@ void DataParallelFlags::add(CLI::App& app) {
   app.add_option(
          "--data-parallel-backend", backend_,
          "replicas as threads of this process, or as processes (mp), of which one may die without the "
-         "others; auto: threads on the CPU, mp on GPUs. Said of one replica, that one too is started again when it dies")
+         "others; auto: threads on the CPU and where they share out experts, mp on GPUs. Said of one replica, that one too "
+         "is started again when it dies")
       ->check(CLI::IsMember({"auto", "threads", "mp"}))
       ->type_name("KIND")
       ->capture_default_str()
       ->group(kGroup);
   app.add_flag(
          "--data-parallel-split-experts", split_experts_,
-         "replicas that are threads on the CPU split every expert's width over all of their ranks, and step "
+         "replicas that are threads of this program split every expert's width over all of their ranks, and step "
          "together, instead of having all experts each")
       ->group(kGroup);
   app.add_option("--data-parallel-balancer", balancer_, ideas)

@@ -37,9 +37,10 @@ class DataParallelFlags {
 
   // Error naming the flags: numbers that do not fit each other.
   ReplicaRange range() const;
-  // Whether several replicas are processes: `auto` says so of those on GPUs.
-  bool in_processes(Device device) const {
-    return wants_processes() || (backend_ == "auto" && !device.is_cpu());
+  // Whether several replicas are processes: `auto` says so of those on GPUs that know nothing of each other.
+  bool in_processes(const RunnerConfig& runner) const {
+    return wants_processes() ||
+           (backend_ == "auto" && !runner.device.is_cpu() && runner.expert_replicas == 1);
   }
   bool wants_processes() const { return backend_ == "mp"; }
   // Whether there are several replicas here, or one that is to be started again when it dies: a backend was asked for.
@@ -50,9 +51,9 @@ class DataParallelFlags {
   // Without --enable-expert-parallel: experts are shared out over all replicas by their width.
   bool split_experts() const { return split_experts_; }
   // Whether experts can be shared out over all replicas there are: those that are threads of this program.
-  bool can_share_experts(Device device) const {
+  bool can_share_experts() const {
     const ReplicaRange here = range();
-    return here.num_local == here.num_replicas && device.is_cpu() && !in_processes(device);
+    return here.num_local == here.num_replicas && !wants_processes();
   }
   // No HTTP: the replicas here are behind the door of another machine's server.
   bool headless() const { return headless_; }

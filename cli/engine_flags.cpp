@@ -57,8 +57,9 @@ std::vector<int64_t> parse_stage_layers(const std::string& text) {
   return layers;
 }
 
+// Of this engine, and of the replicas that share out experts with it.
 bool several_gpus(const RunnerConfig& runner) {
-  return !runner.device.is_cpu() && num_ranks(runner) > 1;
+  return !runner.device.is_cpu() && num_ranks(runner) * runner.expert_replicas > 1;
 }
 
 }  // namespace
@@ -81,10 +82,9 @@ void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_de
       ->type_name("TYPE")
       ->capture_default_str()
       ->group(group);
-  app.add_option(
-         "--kv-cache-dtype", kv_cache_dtype_,
-         "what keys and values are kept in: auto (as they are computed), or on the CPU codes of fp8, int8 "
-         "or int4 with a scale per token and head")
+  app.add_option("--kv-cache-dtype", kv_cache_dtype_,
+                 "what keys and values are kept in: auto (as they are computed), or codes of fp8, int8 "
+                 "or int4 with a scale per token and head")
       ->check(CLI::IsMember({"auto", "fp8", "int8", "int4"}))
       ->type_name("TYPE")
       ->capture_default_str()
@@ -124,11 +124,13 @@ void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_de
       ->check(whole_in_range(kMaxModelLenRange))
       ->type_name("N")
       ->group(group);
-  app.add_option("--block-size", options_.runner.batch.block_size, "tokens in one KV block")
-      ->check(whole_in_range(kBlockSizeRange))
-      ->type_name("N")
-      ->capture_default_str()
-      ->group(group);
+  block_size_ = app.add_option("--block-size", options_.runner.batch.block_size,
+                               "tokens in one KV block; as many more by default as ranks share it out "
+                               "(--decode-context-parallel-size)")
+                    ->check(whole_in_range(kBlockSizeRange))
+                    ->type_name("N")
+                    ->capture_default_str()
+                    ->group(group);
   app.add_option("--num-kv-blocks", options_.runner.batch.num_kv_blocks,
                  "KV blocks [as many as --kv-memory holds]")
       ->check(whole_in_range(kNumKvBlocksRange))
@@ -227,7 +229,7 @@ void EngineFlags::add_ranks(CLI::App& app) {
   app.add_option(
          "--decode-context-parallel-size", options_.runner.decode_context_parallel_size,
          "tensor-parallel ranks with the same KV head that share out its keys, where there are more ranks "
-         "than KV heads (CPU, f32); each keeps so small a part of every KV block")
+         "than KV heads; each keeps so small a part of every KV block")
       ->check(whole_in_range(kTensorParallelSizeRange))
       ->type_name("N")
       ->capture_default_str()
@@ -245,12 +247,11 @@ void EngineFlags::add_ranks(CLI::App& app) {
   app.add_flag(
          "--enable-expert-parallel", options_.runner.expert_parallel,
          "a layer's experts are shared out whole over the ranks of a stage, those of all replicas together "
-         "where these are threads on the CPU, instead of each one's width")
+         "where these are threads of one program, instead of each one's width")
       ->group(group);
-  app.add_flag(
-         "--enable-eplb", options_.runner.balance_experts,
-         "with --enable-expert-parallel, on the CPU: experts change ranks while the engine runs, by how "
-         "many tokens ask for each, and a line says how even the ranks were before and are after")
+  app.add_flag("--enable-eplb", options_.runner.balance_experts,
+               "with --enable-expert-parallel: experts change ranks while the engine runs, by how "
+               "many tokens ask for each, and a line says how even the ranks were before and are after")
       ->group(group);
   app.add_option("--num-redundant-experts", options_.runner.num_redundant_experts,
                  "with --enable-eplb: copies in each layer of the experts that are asked for most")
@@ -299,7 +300,7 @@ ExecutorMaker EngineFlags::executor_maker(const RunnerConfig& runner) const {
   if (launched != nullptr) return make_launched_executor(arguments(), *launched);
   LADDER_CHECK(!several_gpus(runner) || wanted != "threads",
                "--distributed-executor-backend threads: {} ranks on GPUs are processes, expected auto or mp",
-               num_ranks(runner));
+               num_ranks(runner) * runner.expert_replicas);
   if (ranks_are_threads(runner)) return make_executor_in_process;
   return make_worker_executor(worker_program());
 }
@@ -311,8 +312,9 @@ WorkerProgram EngineFlags::worker_program() const {
   return program;
 }
 
-ExecutorMaker EngineFlags::lockstep_maker(std::shared_ptr<LockstepGroups> groups) const {
-  if (executor_backend_ != "mp") return make_lockstep_executor(std::move(groups));
+ExecutorMaker EngineFlags::lockstep_maker(const RunnerConfig& runner,
+                                          std::shared_ptr<LockstepGroups> groups) const {
+  if (ranks_are_threads(runner)) return make_lockstep_executor(std::move(groups));
   return make_lockstep_executor(
       std::move(groups),
       [program = worker_program()](const ExecutorOptions& options, std::vector<int> experts) {
@@ -394,10 +396,11 @@ ModelMakers EngineFlags::model_makers() const {
   makers.mlp = options_.runner.expert_parallel ? make_expert_parallel_mlp : make_split_experts_mlp;
   // Both are refused with --prefill-context-parallel-size, which makes the model too, in the flags' own words.
   if (options_.runner.balance_experts && options_.runner.prefill_context_parallel_size == 1)
-    move_experts_by_load(
-        makers, {options_.runner.num_redundant_experts, eplb_step_interval_, [](const ExpertsMoved& moved) {
-                   fmt::print(stderr, "ladder: experts by load: {}\n", moved.str());
-                 }});
+    move_experts_by_load(makers, {.num_redundant = options_.runner.num_redundant_experts,
+                                  .step_interval = eplb_step_interval_,
+                                  .on_moved = [](const ExpertsMoved& moved) {
+                                    fmt::print(stderr, "ladder: experts by load: {}\n", moved.str());
+                                  }});
   makers.attention = decode_context_attention(options_.runner.decode_context_parallel_size,
                                               options_.runner.kv_interleave_size);
   // With both the configuration is refused, in the flags' own words (resolve_runner_config).
@@ -416,12 +419,12 @@ void EngineFlags::share_out_experts(RunnerConfig& runner, const DataParallelFlag
   const int num_replicas = replicas == nullptr ? 1 : replicas->range().num_replicas;
   const std::string flag =
       runner.expert_parallel ? "--enable-expert-parallel" : "--data-parallel-split-experts";
-  if (num_replicas > 1 && replicas->can_share_experts(runner.device))
+  if (num_replicas > 1 && replicas->can_share_experts())
     runner.expert_replicas = num_replicas;
   else if (num_replicas > 1)
     fmt::print(stderr,
                "ladder: {}: each replica has all experts, as replicas share them out only where they are "
-               "threads of one program on the CPU\n",
+               "threads of one program\n",
                flag);
   if (!runner.expert_parallel && num_replicas == 1)
     fmt::print(stderr, "ladder: {} is off: there is one replica\n", flag);
@@ -454,6 +457,8 @@ EngineOptions EngineFlags::options_alone(const DataParallelFlags* replicas) cons
   runner.device = find_device(device_);
   runner.kv_cache_dtype = parse_kv_cache_dtype(kv_cache_dtype_, "--kv-cache-dtype");
   runner.load_format = parse_load_format(load_format_);
+  // A rank's part is then a block as kernels like it, whatever the ranks.
+  if (block_size_->count() == 0) runner.batch.block_size *= runner.decode_context_parallel_size;
   options.makers.split_layers = split_layers;
   options.makers.model = model_makers();
   // Random codes come from no tensors; they take the memory of those that the configuration speaks of.

@@ -36,8 +36,8 @@ class EngineFlags {
   std::vector<std::string> arguments_of_instance(const EngineOptions& own, KvTransferRole role) const;
 
   const NodeFlags& nodes() const { return nodes_; }
-  // For each of several replicas that share out experts.
-  ExecutorMaker lockstep_maker(std::shared_ptr<LockstepGroups> groups) const;
+  // For each of several replicas that share out experts, of options()' runner.
+  ExecutorMaker lockstep_maker(const RunnerConfig& runner, std::shared_ptr<LockstepGroups> groups) const;
 
   std::string model;
 
@@ -66,8 +66,9 @@ class EngineFlags {
   std::optional<std::string> pipeline_layers_;
   int64_t eplb_step_interval_ = 3000;  // of ExpertBalance
   KvTransferFlags kv_transfer_;
-  NodeFlags nodes_;                        // read before all others, node_launch.h
-  std::vector<const CLI::Option*> added_;  // by add()
+  NodeFlags nodes_;                          // read before all others, node_launch.h
+  const CLI::Option* block_size_ = nullptr;  // of add()
+  std::vector<const CLI::Option*> added_;    // by add()
 };
 
 }  // namespace ladder

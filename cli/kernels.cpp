@@ -8,6 +8,7 @@
 #include "step1_layers/attention/attention.h"
 #include "step1_layers/attention/attention_with_store.h"
 #include "step1_layers/attention/paged_attention.h"
+#include "step1_layers/attention/paged_attention_of_codes.h"
 #include "step1_layers/attention/qk_norm_rope_store.h"
 #include "step1_layers/attention/store_kv.h"
 #include "step1_layers/core/error.h"
@@ -32,6 +33,7 @@
 #include "step1_layers/sampling/token_bitmask.h"
 #include "step1_layers/sampling/top_logprobs.h"
 #include "step2_model/decoder/composites.h"
+#include "step7_parallel/expert/expert_exchange.h"
 #include "step8_advanced/quantization/kernels/quantized_matmul.h"
 
 namespace ladder {
@@ -84,6 +86,7 @@ std::vector<OperatorInfo> operators(Device device) {
       describe("qk_norm_rope_store", qk_norm_rope_store_variants(), ctx),
       describe("store_kv", store_kv_variants(), ctx),
       describe("paged_attention", paged_attention_variants(), ctx),
+      describe("paged_attention_of_codes", paged_attention_of_codes_variants(), ctx),
       describe("attention_with_store", attention_with_store_variants(), ctx),
       describe("causal_attention", causal_attention_variants(), ctx),
       describe("o_residual", o_residual_variants(), ctx),
@@ -91,6 +94,7 @@ std::vector<OperatorInfo> operators(Device device) {
       describe("down_residual", down_residual_variants(), ctx),
       describe("route_tokens", route_tokens_variants(), ctx),
       describe("moe_experts", moe_experts_variants(), ctx),
+      describe("expert_exchange", expert_exchange_variants(), ctx),
       describe("add_shared_expert", add_shared_expert_variants(), ctx),
       describe("silu_and_mul", silu_and_mul_variants(), ctx),
       describe("relu", relu_variants(), ctx),
@@ -196,8 +200,12 @@ std::vector<ChosenKernel> attention_kernels(const DecoderSpec& spec, const Runne
   OpContext ctx = context_of(config.device);
   ctx.batch_invariant = config.dtype == DType::f32;
   ctx.kernels = config.kernels;
-  const Tensor cache = tensor(
-      {config.batch.num_kv_blocks, config.batch.block_size, spec.num_kv_heads, spec.head_dim}, config.dtype);
+  const bool has_codes = config.kv_cache_dtype != KvCacheDType::automatic,
+             of_codes = has_codes && config.device.type == DeviceType::cuda;
+  const Tensor cache =
+      tensor({config.batch.num_kv_blocks, config.batch.block_size, spec.num_kv_heads,
+              has_codes ? kv_code_bytes(config.kv_cache_dtype, spec.head_dim) : spec.head_dim},
+             has_codes ? DType::u8 : config.dtype);
   std::vector<ChosenKernel> chosen;
   for (const int64_t count : rows) {
     const bool decoding = count <= config.batch.max_num_seqs;
@@ -211,7 +219,7 @@ std::vector<ChosenKernel> attention_kernels(const DecoderSpec& spec, const Runne
     // Of few sequences the graphs for short ones: what a step takes until one is longer (step_graphs.h).
     if (decoding && count <= kMaxFewSeqs)
       metadata.max_seq_len = std::min(metadata.max_seq_len, kShortDecodeKeys);
-    const PagedAttentionArgs args{q, {cache, cache}, metadata, 1.0, q, {}};
+    const PagedAttentionArgs args{q, {cache, cache, config.kv_cache_dtype}, metadata, 1.0, q, {}};
     const QkNormRopeStoreArgs store{
         .q = q,
         .k = kv,
@@ -227,14 +235,15 @@ std::vector<ChosenKernel> attention_kernels(const DecoderSpec& spec, const Runne
       chosen.push_back({"fused", choice.why});
       continue;
     }
-    const auto table = paged_attention_variants();
+    const std::string_view op = of_codes ? "paged_attention_of_codes" : "paged_attention";
+    const auto table = of_codes ? paged_attention_of_codes_variants() : paged_attention_variants();
     const bool any = std::any_of(table.begin(), table.end(),
                                  [&](const auto& variant) { return can_run(variant, ctx, args); });
-    if (!any && ctx.forced_kernel("paged_attention").empty()) {
+    if (!any && ctx.forced_kernel(op).empty()) {
       chosen.push_back({"none", ""});
       continue;
     }
-    const auto choice = choose_variant("paged_attention", table, ctx, args);
+    const auto choice = choose_variant(op, table, ctx, args);
     chosen.push_back({choice.variant->name, choice.why});
   }
   return chosen;

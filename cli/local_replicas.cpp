@@ -38,7 +38,7 @@ LocalReplicas::LocalReplicas(const EngineFlags& flags, const DataParallelFlags& 
     : flags_(flags),
       folder_(folder),
       range_(replicas.range()),
-      in_processes_(replicas.in_processes(options.runner.device)),
+      in_processes_(replicas.in_processes(options.runner)),
       progress_(range_.num_local, [this](int64_t done, int64_t total) {
         std::lock_guard lock(mutex_);
         if (bar_ == nullptr) return;
@@ -54,7 +54,8 @@ LocalReplicas::LocalReplicas(const EngineFlags& flags, const DataParallelFlags& 
   for (int local = 0; local < range_.num_local; ++local) {
     options_.push_back(
         options_of_replica(options, folder.spec, local, range_.num_local, memory_of(options.runner.device)));
-    if (options.runner.expert_replicas > 1) options_.back().makers.executor = flags.lockstep_maker(groups_);
+    if (options.runner.expert_replicas > 1)
+      options_.back().makers.executor = flags.lockstep_maker(options.runner, groups_);
   }
   bar_ = std::make_unique<ProgressBar>(
       range_.num_local == 1 ? std::string("loading") : fmt::format("loading {} replicas", range_.num_local),

@@ -85,9 +85,6 @@ void check_decode_context(const DecoderSpec& spec, const RunnerConfig& config) {
       "--decode-context-parallel-size {}: with --tensor-parallel-size {} each of the model's {} KV heads is on {} "
       "rank{}: expected a divisor of that",
       ranks, config.tensor_parallel_size, spec.num_kv_heads, sharing, sharing == 1 ? "" : "s");
-  LADDER_CHECK(config.device.is_cpu() && config.dtype == DType::f32,
-               "--decode-context-parallel-size {}: expected --device cpu and --dtype f32, found {} and {}",
-               ranks, device_name(config.device), dtype_name(config.dtype));
   LADDER_CHECK(run >= 1 && run <= kBlockSizeRange.max && config.batch.block_size % (ranks * run) == 0,
                "--block-size {}: expected a multiple of --decode-context-parallel-size {} times "
                "--cp-kv-cache-interleave-size {}",
@@ -97,9 +94,6 @@ void check_decode_context(const DecoderSpec& spec, const RunnerConfig& config) {
 void check_kv_cache_dtype(const RunnerConfig& config) {
   if (config.kv_cache_dtype == KvCacheDType::automatic) return;
   const std::string_view name = kv_cache_dtype_name(config.kv_cache_dtype);
-  LADDER_CHECK(config.device.is_cpu(),
-               "--kv-cache-dtype {}: codes are kept on the CPU alone so far, expected --device cpu or auto",
-               name);
   LADDER_CHECK(config.decode_context_parallel_size == 1 && config.prefill_context_parallel_size == 1,
                "--kv-cache-dtype {}: expected auto, as ranks that share out a context exchange keys as they "
                "are (--{}-context-parallel-size {})",
@@ -135,8 +129,6 @@ void check_balanced_experts(const DecoderSpec& spec, const RunnerConfig& config)
   LADDER_CHECK(
       config.expert_parallel,
       "--enable-eplb: expected --enable-expert-parallel, with which ranks have whole experts to move");
-  LADDER_CHECK(config.device.is_cpu(),
-               "--enable-eplb: experts are moved on the CPU alone so far, expected --device cpu");
   check_redundant_experts(spec.experts.num_experts, num_expert_ranks(config), config.num_redundant_experts);
 }
 
@@ -204,7 +196,7 @@ int64_t num_cache_tensors(const DecoderSpec& spec, const RunnerConfig& config, i
 // What the cache takes from the GPU of a rank.
 int64_t device_cache_bytes(const DecoderSpec& spec, const RunnerConfig& config, int stage) {
   const int64_t tensors = num_cache_tensors(spec, config, stage);
-  const int64_t bytes = rank_kv_bytes_per_token(spec, config, stage) * config.batch.block_size *
+  const int64_t bytes = rank_kv_bytes_per_token(spec, config, stage) * slots_of_rank(config) *
                         config.batch.num_kv_blocks / tensors;
   return tensors * ((bytes + kDevicePage - 1) / kDevicePage * kDevicePage);
 }
@@ -271,7 +263,7 @@ RunnerConfig size_kv_cache(const DecoderSpec& spec, RunnerConfig config, int64_t
                            int stage) {
   const int64_t tensors = num_cache_tensors(spec, config, stage);
   const int64_t block_bytes =
-      rank_kv_bytes_per_token(spec, config, stage) * config.batch.block_size / tensors;  // of one tensor
+      rank_kv_bytes_per_token(spec, config, stage) * slots_of_rank(config) / tensors;  // of one tensor
   const auto budget = static_cast<int64_t>(static_cast<double>(total) * config.gpu_memory_utilization) - used;
   const int64_t tensor_budget = std::max<int64_t>(budget, 0) / tensors / kDevicePage * kDevicePage;
   LADDER_CHECK(

@@ -60,6 +60,16 @@ int64_t mixture_bytes(const DecoderSpec& spec, const RankWidths& widths, int64_t
   return rows * (hidden * element + routed + results + one_expert + hidden * dtype_size(DType::f32));
 }
 
+// On GPUs whose replicas share out experts: places for the tokens of all their ranks, and for what becomes of them at the experts
+// (step 7, expert/gpu/expert_memory.h), with ids and weights.
+int64_t exchanged_bytes(const DecoderSpec& spec, const RunnerConfig& config) {
+  if (config.device.is_cpu() || config.expert_replicas == 1 || spec.num_expert_layers() == 0) return 0;
+  const int64_t ranks = config.tensor_parallel_size,
+                rows = (config.batch.max_num_batched_tokens + ranks - 1) / ranks * num_expert_ranks(config);
+  return rows * (2 * spec.hidden_size * dtype_size(config.dtype) +
+                 spec.experts.rule.top_k * (dtype_size(DType::i32) + dtype_size(DType::f32)));
+}
+
 // The widest moment of one rank's largest step: in a layer, or between the LM head and the sampler.
 int64_t activation_bytes(const DecoderSpec& spec, const RunnerConfig& config, GridPlace place) {
   const int64_t ranks = config.tensor_parallel_size;
@@ -74,13 +84,21 @@ int64_t activation_bytes(const DecoderSpec& spec, const RunnerConfig& config, Gr
   const int64_t mlp_layer = mlp + hidden + 2 * mlp;  // activated, normalised input, gate and up
   const int64_t packed_input = hidden * dtype_size(DType::f32);  // the matrix product's copy
   int64_t layer = rows * (std::max(attention_layer, mlp_layer) * element + packed_input);
-  if (const int64_t shared = config.decode_context_parallel_size; shared > 1)
-    // Queries and results of the group's heads, each there, on the way and in order, and what they weigh.
-    layer += rows * shared * (4 * q + 3 * spec.num_heads / ranks) * dtype_size(DType::f32);
+  if (const int64_t shared = config.decode_context_parallel_size; shared > 1) {
+    // Queries and results of the group's heads, and of the own ones to new keys, and what they weigh; results on the way too.
+    layer += rows * ((4 * shared + 2) * q * element +
+                     (3 * shared + 2) * spec.num_heads / ranks * dtype_size(DType::f32));
+    // New keys and values, in blocks of each sequence's own (step7_parallel/context/local_keys.h), and where each goes.
+    constexpr int64_t kFreshSlots = 64;
+    const int64_t seqs = std::min(config.batch.max_num_seqs, rows);
+    layer += (rows + kFreshSlots * seqs) * (2 * kv * element + dtype_size(DType::i64)) +
+             seqs * (rows / kFreshSlots + 1) * dtype_size(DType::i32);
+  }
   if (shares > 1)  // the keys and values of its rows and of all
     layer += (shares + 1) * rows * 2 * kv * element;
   if (spec.num_expert_layers() > 0)  // with tokens of all replicas, at most
-    layer = std::max(layer, mixture_bytes(spec, widths, rows * config.expert_replicas, element));
+    layer = std::max(layer, mixture_bytes(spec, widths, rows * config.expert_replicas, element) +
+                                exchanged_bytes(spec, config));
   // The residual stream is there throughout, and what comes from the stage before.
   int64_t stream = rows * (place.stage == 0 ? 2 : 3) * hidden * element;
   if (shares > 1) stream += (all_rows + (shares + 1) * rows) * hidden * element;  // the hidden states of all
@@ -122,7 +140,8 @@ int64_t activation_bytes(const DecoderSpec& spec, const RunnerConfig& config, Gr
 
 // The program and its libraries, the tokenizer's tables, the batch.
 int64_t other_bytes(const DecoderSpec& spec, const RunnerConfig& config) {
-  if (!config.device.is_cpu()) return kDeviceOverhead;
+  // The exchange has its places twice, where the other ranks can write.
+  if (!config.device.is_cpu()) return kDeviceOverhead + 2 * exchanged_bytes(spec, config);
   const int64_t block_tables =
       config.batch.max_num_seqs * config.batch.max_blocks_per_seq() * dtype_size(DType::i32);
   return 24 * kMiB + spec.vocab_size * 256 + block_tables * num_ranks(config);

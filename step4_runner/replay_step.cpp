@@ -10,14 +10,14 @@ namespace ladder {
 void ModelRunner::choose_graph(Step& step) const {
   const AttentionMetadata& metadata = batch_.attention();
   const GraphSize size{batch_.input_ids().dim(0), metadata.max_seq_len};
-  // One token each, all of which yield one: no prompt token is among what they predict. Or nothing but spare rows.
+  // One token each, all of which yield one: no prompt token is among what they predict. Or nothing but spare rows, which take a
+  // mixed graph where they are too many for decodes.
   const bool decodes =
       metadata.max_query_len <= 1 && std::ssize(batch_.sampled_sequences()) == metadata.num_seqs;
-  if (decodes)
-    step.graph = decode_graphs_.find(size);
-  else if (metadata.max_query_len > 1)
+  if (decodes) step.graph = decode_graphs_.find(size);
+  step.graph_has_logits = step.graph != nullptr && is_last_stage();
+  if (step.graph == nullptr && (metadata.max_query_len > 1 || metadata.num_seqs == 0))
     step.graph = mixed_graphs_.find(size);
-  step.graph_has_logits = decodes && step.graph != nullptr && is_last_stage();
 }
 
 void ModelRunner::replay(Step& step) {

@@ -87,7 +87,7 @@ void ModelRunner::warm_up() {
       model_->spec(), config_, {tp_group(ctx_).rank(), pp_group(ctx_).rank(), cp_group(ctx_).rank()});
   arena_->reserve((ctx_.device.is_cpu() ? 2 : 1) * plan.activations);
   if (config_.num_kv_blocks_is_predicted)  // one block, which is not written
-    kv_caches_ = allocate_kv_caches(model_->kv_cache_specs(), 1, config_.batch.block_size, ctx_.device);
+    kv_caches_ = allocate_kv_caches(model_->kv_cache_specs(), 1, slots_of_rank(config_), ctx_.device);
 
   // As many rows as a step may have, on as many sequences; on a GPU, whose kernels take scratch for long
   // sequences, also on one, at its end, and as many sequences as there may be at theirs.
@@ -137,8 +137,10 @@ void ModelRunner::size_measured_cache() {
   const int64_t used = memory.total - memory.available +
                        num_graphs * std::ssize(model_->kv_cache_specs()) * kGraphLayerBytes + kLateBytes;
   config_ = size_kv_cache(model_->spec(), config_, memory.total, used, stage);
-  // All ranks have the same blocks: as many as the one with the least room.
-  for (Communicator* group : {&tp_group(ctx_), &pp_group(ctx_), &cp_group(ctx_)}) {
+  // All ranks have the same blocks: as many as the one with the least room. Replicas that share out experts too, as the graphs
+  // that they capture together depend on what length a cache allows.
+  Communicator* const experts = ctx_.parallel != nullptr ? ctx_.parallel->ep : &single_rank();
+  for (Communicator* group : {&tp_group(ctx_), &pp_group(ctx_), &cp_group(ctx_), experts}) {
     config_.batch.num_kv_blocks = least_of(ctx_, *group, config_.batch.num_kv_blocks);
     config_.batch.max_model_len = least_of(ctx_, *group, config_.batch.max_model_len);
   }

@@ -75,6 +75,7 @@ quick='*EqualsDoublePrecision*:*RmsNorm*:*WritesEachRowToItsSlot*:*HeadDimension
 quick+=':*Matmul.IsExact*:*RowsOfWholePacks*:*FewRowsOf*:*Argmax*:*TopK*:*TopP*:*MinP*:*Penalt*:*TopLogprobs*'
 quick+=':*Draw.TakesTheBest*:*Draw.RunsTheFilters*:*RowsPast*:*OneSmallCall*:*ACapturedBatch*'
 quick+=':*RandomShapes*:*RandomBatches*:*RowsOfAWiderTensor*:*NothingToStore*'
+quick+=':Task8_6_KvCodes.A*:Task8_6_PagedAttentionOfCodes.TakesPrompts*'
 
 # Checked for races, which takes far longer: the kernels that use shared memory, each where a test of theirs is small.
 # Left out: larger shapes of the same kernels (a tile of a matrix product takes minutes under racecheck), and every
@@ -83,7 +84,7 @@ quick+=':*RandomShapes*:*RandomBatches*:*RowsOfAWiderTensor*:*NothingToStore*'
 declare -A shared=(
   [3]='Task1_3_*EqualsDoublePrecision*:Task1_3_*NormsHeads*:Task1_3_FusedAddRmsNorm*'
   [4]='Task1_4_Matmul.OneSmallCall*'
-  [7]='Task1_7_*OneSmallCall*:Task1_7_*HeadDimensionsAndGroups*:Task1_7_*SomeSequencesShare*:Task1_7_*RowsPast*:Task1_7_QkNormRopeStore.Equals*'
+  [7]='Task1_7_*OneSmallCall*:Task1_7_*HeadDimensionsAndGroups*:Task1_7_*SomeSequencesShare*:Task1_7_*RowsPast*:Task1_7_QkNormRopeStore.Equals*:Task8_6_PagedAttentionOfCodes.ScalesMay*'
   [8]='Task1_8_*OneSmallCall*:Task1_8_*ARowWithANaN*:Task1_8_TopK.Keeps*:Task1_8_*EqualTokens*:Task1_8_MinP.Keeps*:Task1_8_Sample.TinyTemperatures*'
 )
 

@@ -14,17 +14,18 @@
 #   pipeline     8B: on two GPUs 1,024 requests, as many steps in flight as stages, and one at a time; on more the common
 #                workload, and stages of two tensor ranks
 #   data         0.6B: 512 requests for each GPU, which has a replica; on two GPUs sessions by two balancers, on more 8B
-#   expert       30B-A3B: the common workload, experts whole on their GPUs
+#   expert       30B-A3B: the common workload, experts whole on their GPUs: with tensor ranks, with replicas, and by load
 #   context      8B: a prompt of 65,536 tokens, its rows shared out; from four GPUs on 131,000 and 8,192 too
+#   methods      attention of one prompt of 8,192 to 131,072 tokens over GPUs, by every method of chapter 7.10
 #   disaggregation  a prompt's keys and values from GPU to GPU, by transport; then 8B behind a server for prompts and one for
 #                answers, and behind two replicas that compute prompts in chunks: prompts of 4,096 to 16,384 tokens and 256 out,
 #                at 0.7 of what one GPU can compute of prompts; gaps between tokens, goodput
-#   tests        of communicators, workers and the exchange of experts
-#   collectives  all-reduces, dispatch and combine
+#   tests        of communicators, workers, the exchange of experts and contexts shared out over ranks
+#   collectives  all-reduces, dispatch and combine, and attention of long contexts shared out
 #   fault        a process of each kind of ranks is killed: one line, nothing left on the GPUs
 #   table        tools/multi_gpu_table.py over the results (needs no GPU)
 set -uo pipefail
-every=(smoke alone tensor pipeline data expert context disaggregation tests collectives fault table)
+every=(smoke alone tensor pipeline data expert context methods disaggregation tests collectives fault table)
 # shellcheck source=tools/gpu_check_arguments.sh
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/gpu_check_arguments.sh"
 
@@ -126,6 +127,7 @@ smoke() {
     "--prefill-context-parallel-size $ranks")
   [ $half -lt 2 ] || grids+=("--tensor-parallel-size 2 --pipeline-parallel-size $half"
     "--tensor-parallel-size 2 --data-parallel-size $half" "--tensor-parallel-size 2 --prefill-context-parallel-size $half")
+  [ "$ranks" -lt 8 ] || grids+=("--tensor-parallel-size 8 --decode-context-parallel-size 2")
   arguments=(generate --model models/tinyworld --prompt "Once upon a time" --max-tokens 24 --temperature 0 --dtype f32
     --device "$device")
   alone=$("$(binary ladder)" "${arguments[@]}" 2>"$out/smoke.txt") || fail "one rank: $(tail -1 "$out/smoke.txt")"
@@ -178,13 +180,27 @@ data() {
 }
 
 expert() {
-  with_ranks "ep$ranks" "$ranks" experts -- --tensor-parallel-size "$ranks" --enable-expert-parallel
+  local n=$ranks half=$((ranks / 2)) copies=$((8 * ranks)) by_load whole=--enable-expert-parallel
+  by_load=(--enable-eplb --num-redundant-experts "$copies" --eplb-step-interval 300)
+  with_ranks "ep$n" "$n" experts -- --tensor-parallel-size "$n" $whole
+  with_ranks "dp${n}_ep$n" "$n" experts -- --data-parallel-size "$n" $whole
+  with_ranks "ep${n}_re$copies" "$n" experts -- --tensor-parallel-size "$n" $whole "${by_load[@]}"
+  with_ranks "dp${n}_ep${n}_re$copies" "$n" experts -- --data-parallel-size "$n" $whole "${by_load[@]}"
+  [ "$n" -lt 4 ] || with_ranks "tp2_dp${half}_ep$n" "$n" experts -- --tensor-parallel-size 2 --data-parallel-size $half $whole
+  grep -aH 'experts by load' "$out"/expert_*_re*.txt | sed 's/^.*\//  /'
 }
 
 context() {
   local runs=(long)
   [ "$ranks" -lt 4 ] || runs+=(longest prefill)
   with_ranks "cp$ranks" "$ranks" "${runs[@]}" -- --prefill-context-parallel-size "$ranks"
+}
+
+methods() {
+  local file="$out/context_methods.json"
+  run context_methods 200 "$(binary bench_step7)" --benchmark_filter="^GpuContextAttention/.*/ranks:$ranks/" \
+    --benchmark_out="$file" --benchmark_out_format=json
+  [ "$gpus" -eq 0 ] || python3 -B tools/context_table.py --from "$file" --gpus --ranks "$ranks" | tee "$out/context_methods_table.txt"
 }
 
 # serve_load NAME FLAG...: a server on two GPUs, and the load of set_workloads on it
@@ -216,11 +232,11 @@ disaggregation() {
 
 tests() {
   # Kernels that wait for each other on all GPUs by themselves, as those of two programs take turns on a GPU.
-  run tests_communicators 300 "$(binary test_step7)" --gtest_filter='*Gpu*:*Task7_3_*:PeerLayout*-*GpuWorkers*:*Task7_12*:*OfProcesses*'
+  run tests_communicators 300 "$(binary test_step7)" --gtest_filter='*Gpu*:*Task7_3_*:*ChoosePlaces*:PeerLayout*-*GpuWorkers*:*GpuGoldens*:*Task7_12*:*Task7_9_TwoGpus*:*OfProcesses*'
   run tests_processes 60 "$(binary test_step7)" --gtest_filter='*OfProcesses*'  # must be the first to use a GPU
-  local shard shards=8 processes=() workers='*GpuWorkers*:*Task7_12_TwoGpus*'
+  local shard shards=8 processes=() workers='*GpuWorkers*:*Task7_12_TwoGpus*:*Task7_9_TwoGpus*:*Task7_11_GpuGoldens*'
   # Every golden on two GPUs. On more each has many grids, and one of each family is what there is time for.
-  [ "$ranks" -lt 4 ] || workers='*GpuWorkers*/llama_one_kv_head:*GpuWorkers*/qwen3_tied:*GpuWorkers*/qwen2_bias:*GpuWorkers*/mixtral_top2:*GpuWorkers*/phimoe_short:*GpuWorkers*/opt_pre_norm:*GpuWorkers*/qwen3_odd_sizes:*GpuWorkers*/llama_biases'
+  [ "$ranks" -lt 4 ] || workers='*GpuWorkers*/llama_one_kv_head:*GpuWorkers*/qwen3_tied:*GpuWorkers*/qwen2_bias:*GpuWorkers*/mixtral_top2:*GpuWorkers*/phimoe_short:*GpuWorkers*/opt_pre_norm:*GpuWorkers*/qwen3_odd_sizes:*GpuWorkers*/llama_biases:*GpuGoldens*/llama_one_kv_head:*GpuGoldens*/qwen3_tied'
   for ((shard = 0; shard < shards; ++shard)); do
     GTEST_TOTAL_SHARDS=$shards GTEST_SHARD_INDEX=$shard run "tests_$shard" 200 "$(binary test_step7)" \
       --gtest_filter="$workers" &
@@ -230,7 +246,7 @@ tests() {
 }
 
 collectives() {
-  run collectives 200 "$(binary bench_step7)" --benchmark_filter="Gpu.*/ranks:$ranks/" --benchmark_out="$out/collectives.json" \
+  run collectives 200 "$(binary bench_step7)" --benchmark_filter="BM_Gpu.*/ranks:$ranks/" --benchmark_out="$out/collectives.json" \
     --benchmark_out_format=json
 }
 

@@ -51,7 +51,8 @@ def row(what, must, aim, more, fewer, show, ratio):
 
 def ranks(grid):
     """tp2_pp2: 2 tensor ranks x 2 stages."""
-    kinds = {"tp": "tensor ranks", "pp": "stages", "dp": "replicas", "cp": "GPUs that share its rows", "ep": "ranks of experts"}
+    kinds = {"tp": "tensor ranks", "pp": "stages", "dp": "replicas", "cp": "GPUs that share its rows", "ep": "ranks of experts",
+             "re": "redundant experts, by load"}
     return " x ".join(f"{part[2:]} {kinds[part[:2]]}" for part in grid.split("_"))
 
 
@@ -73,7 +74,7 @@ def rows(folder):
 
     def compared(kind, what, key, show, ratio, bounds, base=None):
         """A row for each grid of a kind of run, beside that kind's run on one GPU."""
-        for name in folder.names(rf"{kind}_(tp|pp|dp|cp|ep)\d+(_pp\d+)?"):
+        for name in folder.names(rf"{kind}_(tp|pp|dp|cp|ep)\d+(_(pp|dp|ep|re)\d+)*"):
             grid = name.removeprefix(f"{kind}_")
             yield row(f"{what}, {ranks(grid)}", *bounds.get(grid, ("", "")), value(name, key), value(base or f"{kind}_1", key),
                       show, ratio)

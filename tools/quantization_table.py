@@ -4,8 +4,9 @@
     tools/quantization_table.py --out FILE.json [--only TEXT]     quantizes, judges, and prints the table
     tools/quantization_table.py --from FILE.json [--cache]        prints it again
 
-The model is models/tinyworld; calibration are 128 stories that world.py makes of its training split. A row is a recipe of `ladder
-quantize`, of the model itself or of one with outlier channels (tools/inject_outliers.py), or a format of the KV cache. It is judged, in
+The model is models/tinyworld; calibration are 128 stories that world.py makes of its training split, or 128 of the documents that it
+was trained on, tasks among them ("all texts"). A row is a recipe of `ladder quantize`, of the model itself or of one with outlier
+channels (tools/inject_outliers.py), or a format of the KV cache. It is judged, in
 f32, by `ladder eval` on the 100 held-out stories of eval/text.jsonl, and by its greedy answers to the first items of each task of
 eval/ (tools/tinyworld/evaluate.py has all of them; ITEMS says how many here).
 
@@ -38,6 +39,7 @@ MODEL = "models/tinyworld"
 DENSE = "dense"
 ITEMS = {"addition": 100, "chat": 100, "copy": 50, "json": 50, "qa": 50, "recall": 20, "towns": 48, "two_steps": 100}
 CACHES = ("fp8", "int8", "int4")
+ALL_TEXTS = ", all texts"  # ends the name of a row that is calibrated with them
 SENTENCES = (10, 40, 80, 120)  # around the codes
 PEOPLE = 8
 NEEDLES = 50  # of each length
@@ -81,6 +83,10 @@ def recipes():
     yield "2:4 SparseGPT, then GPTQ W4 g128", [{"method": "sparsegpt"}, {"method": "gptq", "scheme": w4}]
     yield "2:4 SparseGPT and W4 g128 jointly", [{"method": "sparsegpt", "scheme": w4}]
     yield "2:4 SparseGPT and W4 g128 jointly, no order", [{"method": "sparsegpt", "scheme": w4, "actorder": "none"}]
+    yield "GPTQ W3 g128" + ALL_TEXTS, [{"method": "gptq", "scheme": group(3, 128)}]
+    yield "2:4 Wanda" + ALL_TEXTS, [{"method": "wanda"}]
+    yield "2:4 SparseGPT" + ALL_TEXTS, [{"method": "sparsegpt"}]
+    yield "2:4 SparseGPT and W4 g128 jointly" + ALL_TEXTS, [{"method": "sparsegpt", "scheme": w4}]
 
 
 def recipes_with_outliers():
@@ -137,6 +143,18 @@ def needles():
     return tasks
 
 
+def write_calibration(folder):
+    """name -> file, of 128 texts each"""
+    world = w.World(w.TRAIN, random.Random(1))
+    documents = "".join(json.dumps({"text": w.document(world)}) + "\n" for _ in range(128))
+    stories = run([sys.executable, "tools/tinyworld/world.py", "--stories", "128", "--seed", "1"])
+    files = {}
+    for name, lines in (("stories", stories), ("all texts", documents)):
+        files[name] = pathlib.Path(folder, f"{name.replace(' ', '_')}.jsonl")
+        files[name].write_text(lines)
+    return files
+
+
 class Judge:
     """What there is to say of one model."""
 
@@ -164,7 +182,7 @@ class Judge:
                 "right": self.answers(model, options, tasks)}
 
 
-def quantized(ladder, folder, stories, outliers, stages):
+def quantized(ladder, folder, calibration, outliers, stages):
     """(the folder, what the report says, seconds)"""
     model, recipe, out = MODEL, folder / "recipe.json", folder / "quantized"
     if outliers:
@@ -173,18 +191,19 @@ def quantized(ladder, folder, stories, outliers, stages):
     recipe.write_text(json.dumps({"stages": stages}))
     command = [ladder, "quantize", "--model", model, "--output", out, "--recipe", recipe]
     if is_calibrated(stages):
-        command += ["--calibration", stories, "--num-samples", "128"]
+        command += ["--calibration", calibration, "--num-samples", "128"]
     start = time.monotonic()
     run(command)
     return out, json.loads((out / "quantize_report.json").read_text()), time.monotonic() - start
 
 
-def measured(judge, stories, name, outliers, stages, cache):
+def measured(judge, calibration, name, outliers, stages, cache):
     row = {"name": name, "commit": run(["git", "rev-parse", "--short", "HEAD"]).strip()}
     if stages is None:
         return row | judge.judge(MODEL, cache, True)
+    texts = calibration["all texts" if name.endswith(ALL_TEXTS) else "stories"]
     with tempfile.TemporaryDirectory() as folder:
-        out, report, seconds = quantized(judge.ladder, pathlib.Path(folder), stories, outliers, stages)
+        out, report, seconds = quantized(judge.ladder, pathlib.Path(folder), texts, outliers, stages)
         row |= {"outliers": outliers} if outliers else {}
         row |= {"stages": stages, "seconds": round(seconds, 2), "bytes": report["bytes_after"]}
         return row | judge.judge(out, cache, False)
@@ -230,13 +249,15 @@ def print_table(results):
                  f"{one['perplexity']:.4f}", f"{100 * math.expm1(one['delta_nll']):+.2f} ± {196 * one['delta_nll_se']:.2f}",
                  distance(one), f"{100 * one['same_top']:.1f}"]
         if right:
-            answers, base = ("".join(tasks[task] for task in ITEMS) for tasks in (right, dense))
+            answers, base = ("".join(tasks[task] for task in ITEMS) for tasks in (right, dense or right))
             low, high = wilson(answers.count("1"), total)
-            cells += [f"{100 * answers.count('1') / total:.1f} ({low:.1f} to {high:.1f})", changed(answers, base)]
+            cells += [f"{100 * answers.count('1') / total:.1f} ({low:.1f} to {high:.1f})",
+                      changed(answers, base) if dense else ""]
             cells += [share(right[task]) for task in tasks]
         print("| " + " | ".join(cells + [""] * (8 + len(tasks) - len(cells))) + " |")
     alike = [f"{task} {count} of {ITEMS[task]}" for task in ITEMS if task not in tasks for count in counts[task]]
-    print(f"\nThe same in every row: {', '.join(alike)}.")
+    if alike:
+        print(f"\nThe same in every row: {', '.join(alike)}.")
 
 
 def print_cache(results):
@@ -267,14 +288,13 @@ def main():
         results = {result["name"]: result for result in read}
     if args.out:
         with tempfile.TemporaryDirectory() as folder:
-            stories, judge = pathlib.Path(folder, "stories.jsonl"), Judge(args.ladder)
-            stories.write_text(run([sys.executable, "tools/tinyworld/world.py", "--stories", "128", "--seed", "1"]))
+            calibration, judge = write_calibration(folder), Judge(args.ladder)
             names = [name for name, *_ in rows()]
             wanted = [args.only] if args.only in names else [name for name in names if (args.only or "") in name]
             for name, *how in rows():
                 if name not in wanted:
                     continue
-                results[name] = measured(judge, stories, name, *how)
+                results[name] = measured(judge, calibration, name, *how)
                 print(f"{name}: {distance(results[name]['eval'])}", file=sys.stderr, flush=True)
                 in_order = sorted(results.values(), key=lambda result: names.index(result["name"]))
                 args.out.write_text(json.dumps({"command": f"tools/quantization_table.py --out {args.out}",

@@ -113,7 +113,8 @@ void run_progression(const ProgressionFlags& flags) {
     Measurement m = measure(*engine, requests, rung.name);
     if (machine.copy_bandwidth > 0.0)
       m.of_streaming_limit =
-          streamed_bytes(requests, folder.spec, config) / machine.copy_bandwidth / m.seconds;
+          streamed_bytes(requests, folder.spec, config, expected_share(folder.spec.experts)) /
+          machine.copy_bandwidth / m.seconds;
     results.push_back(m);
   }
   write_report(flags.json, results, machine);

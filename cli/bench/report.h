@@ -20,6 +20,7 @@ struct Measurement {
   std::vector<double> inter_token_latency;  // per request: the mean over its gaps
   double inter_token_latency_max = 0.0;     // the longest gap of any request
   double of_streaming_limit = 0.0;          // streaming_limit.h; 0: not known
+  double touched_experts = 0.0;  // of a layer, mean over its calls (touched_experts.h); 0: not counted
 
   double output_tokens_per_second() const;
   double total_tokens_per_second() const;  // prompt and output

@@ -21,12 +21,9 @@ WeightBytes model_weights(const DecoderSpec& spec, const RunnerConfig& config) {
   return weight_bytes(spec, one_rank, {});
 }
 
-double streamed(const WeightBytes& weights, const ExpertsSpec& experts, int64_t tokens) {
-  const double share = experts.num_experts == 0 ? 0.0
-                                                : static_cast<double>(experts.rule.top_k) /
-                                                      static_cast<double>(experts.num_experts);
-  const double touched = 1.0 - std::pow(1.0 - share, static_cast<double>(tokens));
-  return static_cast<double>(weights.whole) + touched * static_cast<double>(weights.experts);
+double streamed(const WeightBytes& weights, const TouchedShare& touched, int64_t tokens) {
+  return static_cast<double>(weights.whole) +
+         (weights.experts > 0 ? touched(tokens) * static_cast<double>(weights.experts) : 0.0);
 }
 
 }  // namespace
@@ -46,12 +43,20 @@ double copy_bandwidth(Device device) {
   return 2.0 * static_cast<double>(bytes) / seconds[5];
 }
 
-double streamed_weight_bytes(const DecoderSpec& spec, const RunnerConfig& config, int64_t tokens) {
-  return streamed(model_weights(spec, config), spec.experts, tokens);
+TouchedShare expected_share(const ExpertsSpec& experts) {
+  return [experts](int64_t tokens) {
+    const double chosen = static_cast<double>(experts.rule.top_k) / static_cast<double>(experts.num_experts);
+    return 1.0 - std::pow(1.0 - chosen, static_cast<double>(tokens));
+  };
+}
+
+double streamed_weight_bytes(const DecoderSpec& spec, const RunnerConfig& config, const TouchedShare& touched,
+                             int64_t tokens) {
+  return streamed(model_weights(spec, config), touched, tokens);
 }
 
 double streamed_bytes(const std::vector<Request>& requests, const DecoderSpec& spec,
-                      const RunnerConfig& config) {
+                      const RunnerConfig& config, const TouchedShare& touched) {
   std::vector<int64_t> outputs;
   double kv_tokens = 0.0;
   for (const Request& request : requests) {
@@ -69,7 +74,7 @@ double streamed_bytes(const std::vector<Request>& requests, const DecoderSpec& s
   int64_t steps = 0;
   for (size_t i = 0; i < outputs.size(); ++i) {
     const int64_t left = std::min(static_cast<int64_t>(outputs.size() - i), config.batch.max_num_seqs);
-    weights += static_cast<double>(outputs[i] - steps) * streamed(stored, spec.experts, left);
+    weights += static_cast<double>(outputs[i] - steps) * streamed(stored, touched, left);
     steps = outputs[i];
   }
   return weights + kv_tokens * static_cast<double>(kv_bytes_per_token(spec, config));

@@ -1,6 +1,7 @@
 // ladder bench throughput and latency.
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -8,6 +9,7 @@
 #include "cli/bench/ranks_report.h"
 #include "cli/bench/report.h"
 #include "cli/bench/streaming_limit.h"
+#include "cli/bench/touched_experts.h"
 #include "cli/bench/workload.h"
 #include "cli/bench/workload_flags.h"
 #include "cli/engine_flags.h"
@@ -31,6 +33,7 @@ struct ThroughputFlags {
   DataParallelFlags replicas;
   WorkloadFlags workload;
   bool communication_share = false;
+  bool count_experts = false;
   TraceFlags trace;
   std::string json;
 };
@@ -119,10 +122,38 @@ void run_through_client(const ThroughputFlags& flags) {
   write_out(format_pairs(lines) + (has_door ? "\n" + format_table(table) : ""));
 }
 
+// Null without the flag.
+std::unique_ptr<TouchedExperts> experts_to_count(bool wanted, const DecoderSpec& spec,
+                                                 const RunnerConfig& config) {
+  return wanted ? std::make_unique<TouchedExperts>(spec, config) : nullptr;
+}
+
+// The requests once more, by an engine that counts; the one that was measured has ended.
+void count(TouchedExperts& touched, EngineOptions options, const ModelFolder& folder,
+           const std::vector<Request>& warm_up, const std::vector<Request>& requests) {
+  touched.count_in(options);
+  const std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
+  engine->generate(warm_up);
+  touched.start();
+  measure(*engine, requests, "counting experts");
+}
+
+TouchedShare share_of(const TouchedExperts* touched, const ExpertsSpec& experts) {
+  if (touched == nullptr) return expected_share(experts);
+  return [touched](int64_t tokens) { return touched->share(tokens); };
+}
+
+std::pair<std::string, std::string> describe_touched(double touched, const ExpertsSpec& experts) {
+  return {"experts that a layer's tokens touched, mean of its calls",
+          fmt::format("{:.1f} of {}", touched, experts.num_experts)};
+}
+
 void run_throughput(const ThroughputFlags& flags) {
   flags.workload.check();
   LADDER_CHECK(!flags.communication_share || !(flags.replicas.has_door() || flags.workload.has_sessions()),
                "--communication-share: expected one engine and --workload independent");
+  LADDER_CHECK(!flags.count_experts || !(flags.replicas.has_door() || flags.workload.has_sessions()),
+               "--count-experts: expected one engine and --workload independent");
   if (flags.replicas.has_door() || flags.workload.has_sessions()) return run_through_client(flags);
   check_report_file(flags.json);
   const std::shared_ptr<TraceWriter> trace = flags.trace.open();
@@ -133,6 +164,7 @@ void run_throughput(const ThroughputFlags& flags) {
   const std::vector<Request> requests = make_requests(flags.workload.requests(), folder.spec.vocab_size);
   const MachineMemory memory = memory_of(options.runner.device);
   const RunnerConfig config = resolved_runner_config(options, folder.spec, memory);
+  const std::unique_ptr<TouchedExperts> touched = experts_to_count(flags.count_experts, folder.spec, config);
   const BenchMachine machine{config.device, config.threads, copy_bandwidth(config.device)};
   const std::vector<Request> warm_up =
       make_warm_up(flags.workload.requests(), folder.spec.vocab_size, config.device);
@@ -140,8 +172,16 @@ void run_throughput(const ThroughputFlags& flags) {
   engine->generate(warm_up);
   record_if_wanted(*engine, trace);
   Measurement m = measure(*engine, requests, "throughput");
+  const int64_t num_kv_blocks = engine->scheduler().config().batch.num_kv_blocks;
+  engine.reset();
+  if (touched != nullptr) {
+    count(*touched, options, folder, warm_up, requests);
+    m.touched_experts = touched->mean_experts();
+  }
   if (machine.copy_bandwidth > 0.0)
-    m.of_streaming_limit = streamed_bytes(requests, folder.spec, config) / machine.copy_bandwidth / m.seconds;
+    m.of_streaming_limit =
+        streamed_bytes(requests, folder.spec, config, share_of(touched.get(), folder.spec.experts)) /
+        machine.copy_bandwidth / m.seconds;
   write_report(flags.json, {m}, machine);
   std::vector<std::pair<std::string, std::string>> lines = {
       {"requests", format_count(m.engine.num_requests_finished)},
@@ -155,14 +195,15 @@ void run_throughput(const ThroughputFlags& flags) {
       {"inter-token latency, mean", format_seconds(mean(m.inter_token_latency))},
       {"inter-token latency, longest", format_seconds(m.inter_token_latency_max)},
       {"most sequences in a step", format_count(m.engine.peak_running)},
-      {"most KV blocks in use", fmt::format("{} of {}", format_count(m.engine.peak_kv_blocks),
-                                            format_count(engine->scheduler().config().batch.num_kv_blocks))},
+      {"most KV blocks in use",
+       fmt::format("{} of {}", format_count(m.engine.peak_kv_blocks), format_count(num_kv_blocks))},
       {"preemptions", format_count(m.engine.num_preemptions)},
   };
   if (config.device.is_cpu() ||
       !config.async_scheduling)  // else steps overlap, and their times add up to more
     lines.push_back({"share of time in the executor",
                      fmt::format("{:.1f} %", 100.0 * m.engine.execute_seconds / m.seconds)});
+  if (touched != nullptr) lines.push_back(describe_touched(m.touched_experts, folder.spec.experts));
   if (machine.copy_bandwidth > 0.0) {
     lines.push_back({"GPU", cuda_device_info(config.device.index).name});
     lines.push_back({"copy bandwidth", fmt::format("{:.0f} GB/s", machine.copy_bandwidth * 1e-9)});
@@ -170,11 +211,9 @@ void run_throughput(const ThroughputFlags& flags) {
                      fmt::format("{:.2f}", m.of_streaming_limit)});
   }
   for (auto& line : describe_shares(config, m)) lines.push_back(std::move(line));
-  if (flags.communication_share) {
-    engine.reset();
+  if (flags.communication_share)
     lines.push_back(
         describe_communication(m.seconds, measure_a_rank(options, folder, warm_up, requests).seconds));
-  }
   std::string text = format_pairs(lines);
   if (num_ranks(config) > 1)
     text += "\nWhat fits, as predicted for this machine\n" +
@@ -188,6 +227,7 @@ struct LatencyFlags {
   int64_t output_len = 128;
   int64_t repeat = 3;
   bool communication_share = false;
+  bool count_experts = false;
   TraceFlags trace;
   std::string json;
 };
@@ -208,37 +248,45 @@ void run_latency(const LatencyFlags& flags) {
   const std::vector<Request> requests = make_requests(workload, folder.spec.vocab_size);
   const RunnerConfig config = resolved_runner_config(options, folder.spec);
   const BenchMachine machine{config.device, config.threads, copy_bandwidth(config.device)};
-  const double weights = streamed_weight_bytes(folder.spec, config, 1);
+  const std::unique_ptr<TouchedExperts> touched = experts_to_count(flags.count_experts, folder.spec, config);
   const std::vector<Request> warm_up = make_warm_up(workload, folder.spec.vocab_size, config.device);
   std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
   engine->generate(warm_up);
   record_if_wanted(*engine, trace);
 
   std::vector<Measurement> results;
+  for (int64_t i = 0; i < flags.repeat; ++i)
+    results.push_back(measure(*engine, requests, fmt::format("run {}", i + 1)));
+  const std::vector<std::pair<std::string, std::string>> shares = describe_shares(config, results.back());
+  engine.reset();
+  if (touched != nullptr) count(*touched, options, folder, warm_up, requests);
+  const double weights =
+      streamed_weight_bytes(folder.spec, config, share_of(touched.get(), folder.spec.experts), 1);
+
   std::vector<std::vector<std::string>> table{
       {"run", "time to first token", "prompt tokens/s", "time per token", "longest", "output tokens/s"}};
   if (machine.copy_bandwidth > 0.0) table[0].push_back("of the limit");
-  for (int64_t i = 0; i < flags.repeat; ++i) {
-    Measurement m = measure(*engine, requests, fmt::format("run {}", i + 1));
+  for (Measurement& m : results) {
     const double first = m.time_to_first_token[0], each = mean(m.inter_token_latency);
     table.push_back({m.name, format_seconds(first),
                      fmt::format("{:.1f}", static_cast<double>(flags.prompt_len) / first),
                      format_seconds(each), format_seconds(m.inter_token_latency_max),
                      each > 0.0 ? fmt::format("{:.1f}", 1.0 / each) : "-"});
+    if (touched != nullptr) m.touched_experts = touched->mean_experts();
     if (machine.copy_bandwidth > 0.0) {
       if (each > 0.0) m.of_streaming_limit = weights / machine.copy_bandwidth / each;
       table.back().push_back(each > 0.0 ? fmt::format("{:.2f}", m.of_streaming_limit) : "-");
     }
-    results.push_back(m);
   }
   write_report(flags.json, results, machine);
   std::string text = fmt::format("{} prompt tokens, {} output tokens\n", flags.prompt_len, flags.output_len) +
                      format_table(table);
-  if (!results.empty())
-    for (const auto& [what, share] : describe_shares(config, results.back()))
-      text += fmt::format("{}: {}\n", what, share);
-  if (flags.communication_share && !results.empty()) {
-    engine.reset();
+  for (const auto& [what, share] : shares) text += fmt::format("{}: {}\n", what, share);
+  if (touched != nullptr) {
+    const auto& [what, number] = describe_touched(touched->mean_experts(), folder.spec.experts);
+    text += fmt::format("{}: {}\n", what, number);
+  }
+  if (flags.communication_share) {
     const Measurement alone = measure_a_rank(options, folder, warm_up, requests);
     const auto& [what, share] =
         describe_communication(mean(results.back().inter_token_latency), mean(alone.inter_token_latency));
@@ -261,6 +309,10 @@ RunCommand add_bench_throughput(CLI::App& app) {
   app.add_flag(
       "--communication-share", flags->communication_share,
       "of tensor-parallel ranks on GPUs: run the requests once more by one rank's share of the model alone");
+  app.add_flag(
+      "--count-experts", flags->count_experts,
+      "of a model with experts on one rank: run the requests once more and count the experts that they touch; the "
+      "limit is computed from that");
   app.add_option("--json", flags->json, "write the result to this file too")->type_name("FILE");
   flags->trace.add(app);
   flags->engine.add(app);
@@ -282,6 +334,10 @@ RunCommand add_bench_latency(CLI::App& app) {
   app.add_flag(
       "--communication-share", flags->communication_share,
       "of tensor-parallel ranks on GPUs: run the requests once more by one rank's share of the model alone");
+  app.add_flag(
+      "--count-experts", flags->count_experts,
+      "of a model with experts on one rank: run the requests once more and count the experts that they touch; the "
+      "limit is computed from that");
   app.add_option("--json", flags->json, "write the results to this file too")->type_name("FILE");
   flags->trace.add(app);
   flags->engine.add(app);

@@ -20,8 +20,7 @@ namespace ladder {
 void quantize_kv(KvCacheDType kept_as, const float* x, int64_t dim, uint8_t* codes, float* scales);
 void dequantize_kv(KvCacheDType kept_as, const uint8_t* codes, const float* scales, int64_t dim, float* x);
 
-// Error naming `op`: a cache that does not keep heads of k_dim and v_dim values of this dtype as it says it does, or keeps codes
-// on a GPU.
+// Error naming `op`: a cache that does not keep heads of k_dim and v_dim values of this dtype as it says it does.
 void expect_kv_cache(const KvCacheView& cache, DType dtype, int64_t k_dim, int64_t v_dim,
                      std::string_view op);
 

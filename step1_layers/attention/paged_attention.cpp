@@ -7,6 +7,7 @@
 #include "step1_layers/attention/attention_cpu.h"
 #include "step1_layers/attention/attention_fast.h"
 #include "step1_layers/attention/kv_codes.h"
+#include "step1_layers/attention/paged_attention_of_codes.h"
 #include "step1_layers/core/simd_rungs.h"
 #ifdef LADDER_HAS_CUDA
 #include "step1_layers/attention/paged_attention_cuda.h"
@@ -142,7 +143,7 @@ void check_sequences(const KvCacheView& cache, const AttentionMetadata& metadata
   const int64_t block_size = cache.block_size(), num_blocks = cache.num_blocks();
   for (int64_t seq = 0; seq < metadata.num_seqs; ++seq) {
     const int64_t query_len = starts[seq + 1] - starts[seq];
-    LADDER_CHECK(query_len >= 0 && seq_lens[seq] >= (causal ? query_len : std::min<int64_t>(query_len, 1)),
+    LADDER_CHECK(query_len >= 0 && seq_lens[seq] >= (causal ? query_len : 0),
                  "paged_attention: sequence {} has {} query rows and {} keys", seq, query_len, seq_lens[seq]);
     LADDER_CHECK(seq_lens[seq] <= metadata.max_seq_len,
                  "paged_attention: sequence {} has {} keys, max_seq_len is {}", seq, seq_lens[seq],
@@ -199,14 +200,18 @@ void attend(const OpContext& ctx, const PagedAttentionArgs& args) {
   if (args.metadata.num_seqs == 0) return;
   if (ctx.device.is_cpu()) check_sequences(args.cache, args.metadata, args.causal);
   // The CPU takes any sizes. On a GPU a model may have heads that no kernel has room for: say its sizes.
+  const bool of_codes =
+      args.cache.kept_as != KvCacheDType::automatic && kernel_device(ctx.device) == DeviceType::cuda;
+  const std::string_view op = of_codes ? "paged_attention_of_codes" : "paged_attention";
+  const auto table = of_codes ? paged_attention_of_codes_variants() : paged_attention_variants();
   const auto serves = [&](const Variant<PagedAttentionArgs>& variant) { return can_run(variant, ctx, args); };
   LADDER_CHECK(
-      ctx.device.is_cpu() || !ctx.forced_kernel("paged_attention").empty() ||
-          std::any_of(std::begin(kVariants), std::end(kVariants), serves),
+      ctx.device.is_cpu() || !ctx.forced_kernel(op).empty() ||
+          std::any_of(table.begin(), table.end(), serves),
       "no attention kernel on {} takes heads of {} with KV blocks of {} tokens in {}: expected heads of "
       "up to 256, or --device cpu",
       device_name(ctx.device), args.q.dim(2), args.cache.block_size(), dtype_name(args.q.dtype()));
-  run_variant<PagedAttentionArgs>("paged_attention", paged_attention_variants(), ctx, args);
+  run_variant<PagedAttentionArgs>(op, table, ctx, args);
 }
 
 }  // namespace

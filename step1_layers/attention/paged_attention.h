@@ -7,7 +7,8 @@
 // sequence s (i counted from query_start_loc[s]) stands at position seq_lens[s] - query_len + i and sees the
 // keys at positions up to its own. The new keys must already be in the cache (store_kv.h). Without the mask
 // (causal = false) every row sees all seq_lens[s] keys, of which there may be fewer than rows: attention to
-// keys that are another's, as between ranks that share out a prompt.
+// keys that are another's, as between ranks that share out a prompt. Where there are none, a row's lse is -inf or not
+// written, and its result is nothing.
 //
 // Batch invariant variants, which are all of the CPU's and those that serve f32 on a GPU: the order of a
 // row's sums is a function of its position alone, not of the other rows, the chunk it came in, the block size
@@ -48,7 +49,7 @@ void check_paged_attention(const OpContext& ctx, const PagedAttentionArgs& args)
 // rows. Cache slots at and past seq_lens[s] are never part of a result, whatever they hold.
 // Takes scratch from ctx.arena.
 // Error: shapes or dtypes that do not fit together, a block id outside the cache, a sequence longer than its
-// block table, or with fewer keys than rows under a mask (without: rows and no keys).
+// block table, or with fewer keys than rows under a mask.
 void paged_attention(const OpContext& ctx, const Tensor& q, const KvCacheView& cache,
                      const AttentionMetadata& metadata, double scale, const Tensor& out,
                      const Tensor& lse = {});

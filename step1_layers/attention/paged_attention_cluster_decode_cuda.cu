@@ -323,7 +323,9 @@ void attention_with_store_cuda_fused(const OpContext& ctx, const AttentionWithSt
 }
 bool attention_with_store_can_fuse(const AttentionWithStoreArgs& args) {
   const auto& [store, attention] = args;
-  if (!paged_attention_takes_cluster(attention) || !is_few(attention)) return false;
+  if (store.cache.kept_as != KvCacheDType::automatic || !paged_attention_takes_cluster(attention) ||
+      !is_few(attention))
+    return false;
   const int64_t group = attention.q.dim(1) / attention.cache.k.dim(2);
   const int64_t units = kThreads / (store.q.dim(2) / 16);  // of neighbouring lanes: a head or the value each
   return qk_norm_rope_store_can_fuse(store) && store.slot_mapping.dim(0) >= attention.metadata.num_tokens &&

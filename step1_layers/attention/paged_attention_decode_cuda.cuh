@@ -43,7 +43,7 @@ struct WarpResult {
 // The queues; where a warp has read all of its own, its result takes the place.
 template <int dim, int warps, int stages = kDecodeStages<dim>>
 struct alignas(16) DecodeShared {
-  static constexpr int kRowBytes = dim * 2 + 16, kStageBytes = 2 * kStepKeys * kRowBytes;
+  static constexpr int kDim = dim, kRowBytes = dim * 2 + 16, kStageBytes = 2 * kStepKeys * kRowBytes;
   unsigned char queue[warps][stages][kStageBytes];  // keys, then values
 
   __device__ WarpResult<dim>& result(int warp) { return reinterpret_cast<WarpResult<dim>&>(queue[warp]); }

@@ -1,6 +1,7 @@
 #include "step1_layers/attention/qk_norm_rope_store_cuda.h"
 
 #include "step1_layers/attention/norm_rotate_cuda.cuh"
+#include "step1_layers/attention/store_kv_codes_cuda.h"
 #include "step1_layers/attention/store_kv_cuda.cuh"
 #include "step1_layers/attention/store_kv_cuda.h"
 #include "step1_layers/core/packed.h"
@@ -87,6 +88,7 @@ __global__ void __launch_bounds__(kThreads, batch > 1 ? 7 : 6) qk_norm_rope_stor
 void qk_norm_rope_store_cuda_fused(const OpContext& ctx, const QkNormRopeStoreArgs& args) {
   const Tensor& q = args.q;
   if (q.dim(0) == 0) return;
+  if (args.cache.kept_as != KvCacheDType::automatic) return qk_norm_rope_store_codes_cuda(ctx, args);
   check_slots(args.cache);
   with_cuda_type(q.dtype(), [&](auto tag) {
     using T = decltype(tag);
@@ -129,6 +131,7 @@ void qk_norm_rope_store_cuda_fused(const OpContext& ctx, const QkNormRopeStoreAr
 }
 
 bool qk_norm_rope_store_can_fuse(const QkNormRopeStoreArgs& args) {
+  if (args.cache.kept_as != KvCacheDType::automatic) return qk_norm_rope_store_codes_can_fuse(args);
   const int64_t head_dim = args.q.dim(2);
   const int64_t lanes = head_dim / 2 * dtype_size(args.q.dtype()) / 16;
   auto packed_or_absent = [](const Tensor& weight) { return !weight.defined() || is_packed(weight); };

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "step1_layers/attention/kv_codes.h"
+#include "step1_layers/attention/store_kv_codes.h"
 #include "step1_layers/core/parallel.h"
 #ifdef LADDER_HAS_CUDA
 #include "step1_layers/attention/store_kv_cuda.h"
@@ -106,7 +107,7 @@ void store_kv(const OpContext& ctx, const Tensor& k, const Tensor& v, const Tens
               const KvCacheView& cache) {
   const StoreKvArgs args{k, v, slot_mapping, cache};
   check_store_kv(args, "store_kv");
-  if (cache.kept_as != KvCacheDType::automatic) return store_kv_codes(args);
+  if (cache.kept_as != KvCacheDType::automatic) return store_kv_as_codes(ctx, args);
   run_variant<StoreKvArgs>("store_kv", store_kv_variants(), ctx, args);
 }
 

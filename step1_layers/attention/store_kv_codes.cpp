@@ -1,8 +1,12 @@
+#include "step1_layers/attention/store_kv_codes.h"
+
 #include <vector>
 
 #include "step1_layers/attention/store_head_codes.h"
-#include "step1_layers/attention/store_kv.h"
 #include "step1_layers/core/parallel.h"
+#ifdef LADDER_HAS_CUDA
+#include "step1_layers/attention/store_kv_codes_cuda.h"
+#endif
 
 namespace ladder {
 
@@ -29,6 +33,23 @@ void store_kv_codes(const StoreKvArgs& args) {
                    }
                  });
   });
+}
+
+namespace {
+
+constexpr Variant<StoreKvArgs> kVariants[] = {
+    {.name = "loop",
+     .idea = "head by head; tokens split among threads",
+     .run = [](const OpContext&, const StoreKvArgs& args) { store_kv_codes(args); }},
+#ifdef LADDER_HAS_CUDA
+    {.name = "naive", .device = DeviceType::cuda, .idea = "a warp per head", .run = store_kv_codes_cuda},
+#endif
+};
+
+}  // namespace
+
+void store_kv_as_codes(const OpContext& ctx, const StoreKvArgs& args) {
+  run_variant<StoreKvArgs>("store_kv_codes", kVariants, ctx, args);
 }
 
 }  // namespace ladder

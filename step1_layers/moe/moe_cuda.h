@@ -1,9 +1,10 @@
 #pragma once
-// The CUDA rungs of router.h, experts.h, local_experts.h and shared_expert.h. Their arguments have been checked.
+// The CUDA rungs of router.h, experts.h, local_experts.h, shared_expert.h and touched_experts.h. Their arguments have been checked.
 #include "step1_layers/moe/experts.h"
 #include "step1_layers/moe/local_experts.h"
 #include "step1_layers/moe/router.h"
 #include "step1_layers/moe/shared_expert.h"
+#include "step1_layers/moe/touched_experts.h"
 
 namespace ladder {
 
@@ -26,5 +27,7 @@ bool moe_experts_takes_stream(const MoeExpertsArgs& args);
 void find_local_experts_cuda(const OpContext& ctx, const FindLocalExpertsArgs& args);
 
 void add_shared_expert_cuda(const OpContext& ctx, const AddSharedExpertArgs& args);
+
+void count_touched_experts_cuda(const OpContext& ctx, const CountTouchedExpertsArgs& args);
 
 }  // namespace ladder

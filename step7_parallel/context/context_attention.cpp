@@ -16,7 +16,7 @@ int64_t context_keys(const std::vector<ContextPrompt>& prompts, int ranks, int r
   return keys;
 }
 
-void check_context_attention(const ContextAttentionArgs& args) {
+void check_context_attention(const OpContext& ctx, const ContextAttentionArgs& args) {
   const int ranks = args.group->size(), rank = args.group->rank();
   for (const ContextPrompt& prompt : args.prompts)
     LADDER_CHECK(prompt.cached.empty() || std::ssize(prompt.cached) == ranks,
@@ -32,9 +32,13 @@ void check_context_attention(const ContextAttentionArgs& args) {
                "rank {} of {} has {} tokens and {} keys, the queries are {} and the keys {}", rank, ranks,
                rows, keys, args.q.str(), args.k.str());
   for (const Tensor* tensor : {&args.q, &args.k, &args.v, &args.out})
-    LADDER_CHECK(tensor->dtype() == DType::f32 && tensor->device() == Device{} && tensor->is_contiguous(),
-                 "context-parallel attention is there for contiguous f32 on the CPU, this is {}",
-                 tensor->str());
+    LADDER_CHECK(
+        tensor->dtype() == args.q.dtype() && tensor->device() == ctx.device && tensor->is_contiguous(),
+        "context-parallel attention takes contiguous tensors of one dtype on {}, beside queries {} this is {} on {}",
+        device_name(ctx.device), args.q.str(), tensor->str(), device_name(tensor->device()));
+  LADDER_CHECK(args.q.dtype() == DType::f32 || args.q.dtype() == DType::bf16 || args.q.dtype() == DType::f16,
+               "context-parallel attention takes f32, bf16 and f16, this is {}", args.q.str());
+  LADDER_CHECK(ctx.arena != nullptr, "context-parallel attention needs an arena in the context");
 }
 
 }  // namespace ladder

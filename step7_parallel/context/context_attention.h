@@ -26,20 +26,24 @@ struct ContextPrompt {
 int64_t context_rows(const std::vector<ContextPrompt>& prompts, int ranks, int rank);
 int64_t context_keys(const std::vector<ContextPrompt>& prompts, int ranks, int rank);
 
+class SideStream;  // beside.h
+
 struct ContextAttentionArgs {
   Communicator* group = &single_rank();
   std::vector<ContextPrompt> prompts;
-  Tensor q;     // [context_rows, heads, dim]
+  Tensor q;     // [context_rows, heads, dim]; all of one dtype, on the context's device and contiguous
   Tensor k, v;  // [context_keys, kv_heads, dim], heads % kv_heads == 0
   double scale = 1.0;
   Tensor out;  // [context_rows, heads, dim]
   // Of the method in two dimensions alone: rank r of the group is rank r % inner of `inner` and r / inner of `outer`.
   Communicator* inner = &single_rank();
   Communicator* outer = &single_rank();
+  // On a GPU, where keys go round on it beside attention; nullptr: after one another, on the context's stream.
+  SideStream* side = nullptr;
 };
 
-// Error: rows that are not this rank's, shapes that do not fit together, a tensor of another dtype than f32, with gaps or
-// on a GPU.
-void check_context_attention(const ContextAttentionArgs& args);
+// Error: rows that are not this rank's, shapes that do not fit together, tensors with gaps, of several dtypes or none of
+// f32, bf16 and f16, or elsewhere than the context.
+void check_context_attention(const OpContext& ctx, const ContextAttentionArgs& args);
 
 }  // namespace ladder

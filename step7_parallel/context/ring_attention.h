@@ -16,7 +16,8 @@
 namespace ladder {
 
 // As context_attention.h says. A rank sends 2 (ranks - 1) / ranks * keys of all ranks * kv_heads * dim values.
-// Equal to attention on one rank but for the order of f32 sums. Takes scratch from ctx.arena.
+// Equal to attention on one rank but for the order of f32 sums and, in bf16 and f16, that each part's result is rounded
+// before it is merged. Takes scratch from ctx.arena.
 void ring_attention(const OpContext& ctx, const ContextAttentionArgs& args);
 
 }  // namespace ladder

@@ -1,15 +1,18 @@
 #include "step7_parallel/context/row_order.h"
 
-#include <cstring>
-
 namespace ladder {
 
-std::vector<int64_t> row_order(const std::vector<ContextPrompt>& prompts, int ranks, int first,
-                               std::span<const int64_t> begins, bool with_cached) {
-  std::vector<int64_t> order, next(begins.begin(), begins.end());
+std::vector<RowRun> row_order(const std::vector<ContextPrompt>& prompts, int ranks, int first,
+                              std::span<const int64_t> begins, bool with_cached) {
+  std::vector<RowRun> order;
+  std::vector<int64_t> next(begins.begin(), begins.end());
+  int64_t ordered = 0;
   const int count = static_cast<int>(begins.size());
   auto take = [&](int rank, int64_t rows) {
-    for (int64_t& row = next[static_cast<size_t>(rank - first)]; rows > 0; --rows) order.push_back(row++);
+    int64_t& came = next[static_cast<size_t>(rank - first)];
+    if (rows > 0) order.push_back({came, ordered, rows});
+    came += rows;
+    ordered += rows;
   };
   for (const ContextPrompt& prompt : prompts) {
     if (with_cached)
@@ -22,28 +25,16 @@ std::vector<int64_t> row_order(const std::vector<ContextPrompt>& prompts, int ra
   return order;
 }
 
-namespace {
-
-size_t bytes_of_row(const Tensor& rows) {
-  return static_cast<size_t>(rows.dim(1) * rows.dim(2)) * sizeof(float);
+void put_in_order(const OpContext& ctx, const std::vector<RowRun>& order, const Tensor& came,
+                  const Tensor& ordered) {
+  for (const RowRun& run : order)
+    ordered.narrow(0, run.ordered, run.count).copy_from(came.narrow(0, run.came, run.count), ctx.stream);
 }
 
-}  // namespace
-
-Tensor rows_in_order(const Tensor& rows, const std::vector<int64_t>& order) {
-  const Tensor out = Tensor::empty({std::ssize(order), rows.dim(1), rows.dim(2)}, DType::f32);
-  const size_t bytes = bytes_of_row(rows);
-  for (size_t i = 0; i < order.size(); ++i)
-    std::memcpy(static_cast<char*>(out.raw()) + i * bytes,
-                static_cast<const char*>(rows.raw()) + static_cast<size_t>(order[i]) * bytes, bytes);
-  return out;
-}
-
-void put_rows_back(const Tensor& rows, const std::vector<int64_t>& order, const Tensor& out) {
-  const size_t bytes = bytes_of_row(rows);
-  for (size_t i = 0; i < order.size(); ++i)
-    std::memcpy(static_cast<char*>(out.raw()) + static_cast<size_t>(order[i]) * bytes,
-                static_cast<const char*>(rows.raw()) + i * bytes, bytes);
+void put_back(const OpContext& ctx, const std::vector<RowRun>& order, const Tensor& ordered,
+              const Tensor& came) {
+  for (const RowRun& run : order)
+    came.narrow(0, run.came, run.count).copy_from(ordered.narrow(0, run.ordered, run.count), ctx.stream);
 }
 
 }  // namespace ladder

@@ -2,11 +2,12 @@
 
 #include <fmt/format.h>
 
-#include <cstring>
 #include <numeric>
 #include <vector>
 
+#include "step1_layers/core/arena.h"
 #include "step1_layers/core/error.h"
+#include "step7_parallel/context/copy_runs.h"
 #include "step7_parallel/context/ring_attention.h"
 #include "step7_parallel/context/row_order.h"
 
@@ -19,40 +20,29 @@ std::string ulysses_obstacle(int64_t kv_heads, int ranks) {
 
 namespace {
 
-// [rows, parts * heads, dim] and [parts, rows, heads, dim]: the heads that go to one rank lie together.
-void split_heads(const Tensor& whole, const Tensor& parts, bool back) {
-  const int64_t count = parts.dim(0), rows = parts.dim(1), run = parts.dim(2) * parts.dim(3);
-  float *w = whole.data<float>(), *p = parts.data<float>();
-  for (int64_t row = 0; row < rows; ++row)
-    for (int64_t part = 0; part < count; ++part) {
-      float *in_whole = w + (row * count + part) * run, *in_part = p + (part * rows + row) * run;
-      std::memcpy(back ? in_whole : in_part, back ? in_part : in_whole,
-                  static_cast<size_t>(run) * sizeof(float));
-    }
-}
-
 // One of a group that exchanges heads: all its ranks' rows of some heads, and back.
 struct HeadExchange {
   Communicator& group;
   std::vector<int64_t> rows;  // by rank
 
+  int64_t all_rows() const { return std::accumulate(rows.begin(), rows.end(), int64_t{0}); }
+
   // [rows of this rank, heads, dim] into [rows of all, one rank's after another's, heads / ranks, dim].
-  Tensor to_heads(const OpContext& ctx, const Tensor& mine) const {
+  void to_heads(const OpContext& ctx, const Tensor& mine, const Tensor& all) const {
+    const ArenaScope scope(*ctx.arena);
     const int64_t parts = group.size(), heads = mine.dim(1) / parts, dim = mine.dim(2);
-    const Tensor sent = Tensor::empty({parts, mine.dim(0), heads, dim}, DType::f32);
-    split_heads(mine, sent, false);
-    const Tensor all =
-        Tensor::empty({std::accumulate(rows.begin(), rows.end(), int64_t{0}), heads, dim}, DType::f32);
+    const Tensor sent = ctx.arena->take({parts, mine.dim(0), heads, dim}, mine.dtype());
+    split_rows(ctx, mine, sent);  // the heads that go to one rank lie together
     const std::vector<int64_t> same(rows.size(), mine.dim(0));
     group.all_to_all(ctx, sent.view({parts * mine.dim(0), heads, dim}), same, all, rows);
-    return all;
   }
   void to_rows(const OpContext& ctx, const Tensor& all, const Tensor& mine) const {
+    const ArenaScope scope(*ctx.arena);
     const int64_t parts = group.size(), heads = mine.dim(1) / parts, dim = mine.dim(2);
-    const Tensor received = Tensor::empty({parts, mine.dim(0), heads, dim}, DType::f32);
+    const Tensor received = ctx.arena->take({parts, mine.dim(0), heads, dim}, mine.dtype());
     const std::vector<int64_t> same(rows.size(), mine.dim(0));
     group.all_to_all(ctx, all, rows, received.view({parts * mine.dim(0), heads, dim}), same);
-    split_heads(mine, received, true);
+    join_rows(ctx, received, mine);
   }
 };
 
@@ -72,9 +62,9 @@ void exchange_heads(const OpContext& ctx, const ContextAttentionArgs& args, Comm
     queries.rows.push_back(context_rows(args.prompts, ranks, rank));
     keys.rows.push_back(context_keys(args.prompts, ranks, rank));
   }
-  const std::vector<int64_t> query_order =
+  const std::vector<RowRun> query_order =
       row_order(args.prompts, ranks, first, begins_of(queries.rows), false);
-  const std::vector<int64_t> key_order = row_order(args.prompts, ranks, first, begins_of(keys.rows), true);
+  const std::vector<RowRun> key_order = row_order(args.prompts, ranks, first, begins_of(keys.rows), true);
 
   ContextAttentionArgs of_heads = args;
   of_heads.group = &outer;
@@ -85,25 +75,37 @@ void exchange_heads(const OpContext& ctx, const ContextAttentionArgs& args, Comm
       cached[static_cast<size_t>(rank / width)] += prompt.cached_of(rank);
     prompt.cached = cached;
   }
-  of_heads.q = rows_in_order(queries.to_heads(ctx, args.q), query_order);
-  of_heads.k = rows_in_order(keys.to_heads(ctx, args.k), key_order);
-  of_heads.v = rows_in_order(keys.to_heads(ctx, args.v), key_order);
-  of_heads.out = Tensor::empty(of_heads.q.shape(), DType::f32);
+  const ArenaScope scope(*ctx.arena);
+  auto of_some_heads = [&](const HeadExchange& exchange, const Tensor& mine) {
+    return ctx.arena->take({exchange.all_rows(), mine.dim(1) / width, mine.dim(2)}, mine.dtype());
+  };
+  auto brought = [&](const HeadExchange& exchange, const std::vector<RowRun>& order, const Tensor& mine) {
+    const Tensor ordered = of_some_heads(exchange, mine);
+    const ArenaScope until_ordered(*ctx.arena);
+    const Tensor came = of_some_heads(exchange, mine);
+    exchange.to_heads(ctx, mine, came);
+    put_in_order(ctx, order, came, ordered);
+    return ordered;
+  };
+  of_heads.q = brought(queries, query_order, args.q);
+  of_heads.k = brought(keys, key_order, args.k);
+  of_heads.v = brought(keys, key_order, args.v);
+  of_heads.out = of_some_heads(queries, args.q);
   ring_attention(ctx, of_heads);
-  const Tensor all = Tensor::empty(of_heads.out.shape(), DType::f32);
-  put_rows_back(of_heads.out, query_order, all);
+  const Tensor all = of_some_heads(queries, args.q);
+  put_back(ctx, query_order, of_heads.out, all);
   queries.to_rows(ctx, all, args.out);
 }
 
 }  // namespace
 
 void ulysses_attention(const OpContext& ctx, const ContextAttentionArgs& args) {
-  check_context_attention(args);
+  check_context_attention(ctx, args);
   exchange_heads(ctx, args, *args.group, single_rank());
 }
 
 void ulysses_ring_attention(const OpContext& ctx, const ContextAttentionArgs& args) {
-  check_context_attention(args);
+  check_context_attention(ctx, args);
   Communicator &group = *args.group, &inner = *args.inner, &outer = *args.outer;
   LADDER_CHECK(inner.size() * outer.size() == group.size() && group.rank() % inner.size() == inner.rank() &&
                    group.rank() / inner.size() == outer.rank(),

@@ -75,6 +75,7 @@ ExecutorMaker lockstep_executor_maker(std::shared_ptr<LockstepGroups> groups, Ra
     const std::shared_ptr<LockstepGroup> group = groups->join(options.config, ranks);
     const int replica = options.config.expert_replica;
     try {
+      group->expect_same_steps(options.config);
       MadeExecutor made = make_ranks(options, *group);
       groups->started(*group);
       made.executor = std::make_unique<LockstepExecutor>(std::move(made.executor), group, replica);

@@ -24,6 +24,14 @@ LockstepGroup::LockstepGroup(const RunnerConfig& config, RanksAre ranks)
       shared_stages_.push_back(SharedMemoryGroup::create({.size = num_expert_ranks(config)}));
 }
 
+void LockstepGroup::expect_same_steps(const RunnerConfig& config) const {
+  LADDER_CHECK(
+      !on_gpus_ || config.batch.max_model_len == batch_.max_model_len,
+      "replica {} has room for sequences of {} tokens and another one for {}, where replicas that share out "
+      "experts take steps alike: expected a --max-model-len for which each has room",
+      config.expert_replica, config.batch.max_model_len, batch_.max_model_len);
+}
+
 ExpertRanks LockstepGroup::ranks_of(int replica) {
   ExpertRanks ranks;
   for (const auto& stage : stages_)

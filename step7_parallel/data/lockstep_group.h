@@ -36,6 +36,10 @@ class LockstepGroup {
   // Of config.expert_replicas replicas with its grid of ranks. Error: there is not that much shared memory.
   explicit LockstepGroup(const RunnerConfig& config, RanksAre ranks = RanksAre::threads);
 
+  // Of a replica that has joined. Error: on GPUs, where all warm up with the same rows and capture the same graphs, its sequences
+  // may be of another length than those of the first one.
+  void expect_same_steps(const RunnerConfig& config) const;
+
   // For the ranks of a replica, which are threads.
   ExpertRanks ranks_of(int replica);
   // The same where they are processes: of each the descriptor of its stage's group (workers/worker_channels.h). Any replica's.

@@ -12,11 +12,11 @@ EngineOptions options_of_replica(const EngineOptions& options, const DecoderSpec
                                  int num_local, MachineMemory memory) {
   EngineOptions own = options;
   RunnerConfig& runner = own.runner;
+  if (runner.expert_replicas > 1) runner.expert_replica = local;
   if (!runner.device.is_cpu()) {
     runner.device.index += local * num_ranks(runner);
     return own;
   }
-  if (runner.expert_replicas > 1) runner.expert_replica = local;
   const int threads = runner.threads > 0 ? runner.threads : num_threads();
   runner.threads = std::max(1, threads / num_local);
   if (runner.kv_memory == 0 && runner.batch.num_kv_blocks == 0)

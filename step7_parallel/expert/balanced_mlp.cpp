@@ -7,6 +7,7 @@
 #include "step1_layers/core/error.h"
 #include "step1_layers/distributed/communicator.h"
 #include "step1_layers/moe/local_experts.h"
+#include "step7_parallel/expert/choose_places.h"
 #include "step7_parallel/expert/expert_moves.h"
 #include "step7_parallel/expert/expert_parallel.h"
 
@@ -38,15 +39,18 @@ void move_rows(const OpContext& ctx, Communicator& group, const std::vector<Expe
       ++received[static_cast<size_t>(move.from_rank)];
     }
   }
-  const auto rows = [&](int64_t count) { return Tensor::empty({count, weights.dim(1)}, weights.dtype()); };
+  const auto rows = [&](int64_t count) {
+    return Tensor::empty({count, weights.dim(1)}, weights.dtype(), ctx.device);
+  };
   const Tensor out = rows(std::ssize(leaving));
   for (int64_t row = 0; row < out.dim(0); ++row)
-    out.select(0, row).copy_from(weights.select(0, leaving[static_cast<size_t>(row)]));
+    out.select(0, row).copy_from(weights.select(0, leaving[static_cast<size_t>(row)]), ctx.stream);
   const Tensor in = rows(std::ranges::count(moves, group.rank(), &ExpertMove::to_rank));
   group.all_to_all(ctx, out, sent, in, received);
   int64_t row = 0;
   for (const std::vector<int64_t>& of_rank : coming)
-    for (const int64_t place : of_rank) weights.select(0, place).copy_from(in.select(0, row++));
+    for (const int64_t place : of_rank) weights.select(0, place).copy_from(in.select(0, row++), ctx.stream);
+  device_synchronize(ctx.device, ctx.stream);  // before their memory goes
 }
 
 }  // namespace
@@ -55,13 +59,14 @@ BalancedMlp::BalancedMlp(const OpContext& ctx, int64_t layer, const DecoderSpec&
                          const ModelMakers& makers, int64_t num_redundant)
     : layer_(layer),
       placement_(first_placement(spec.experts.num_experts, expert_group(ctx).size(), num_redundant)),
-      counts_(static_cast<size_t>(spec.experts.num_experts)),
-      exchange_(bring_to_experts(ctx, spec.experts.num_experts + num_redundant)),
+      places_of_(
+          Tensor::zeros({spec.experts.num_experts, 1 + expert_group(ctx).size()}, DType::i32, ctx.device)),
+      counts_(Tensor::zeros({spec.experts.num_experts}, DType::i64, ctx.device)),
+      exchange_(bring_to_experts(ctx, spec, dtype, spec.experts.num_experts + num_redundant)),
       mlp_(ctx, fmt::format("layers.{}", layer), spec, dtype, makers,
            numbers_on_rank(placement_, spec.experts.num_experts, expert_group(ctx).rank()),
            [this](const OpContext& here, const MoeExpertsArgs& args, const RunHere&) {
-             count(here, args.expert_ids);
-             choose_places(here, args.expert_ids);
+             choose(here, args.expert_ids);
              const RunHere run = [this](const OpContext& own, const MoeExpertsArgs& of_places) {
                find_local_experts(own, of_places.expert_ids, numbers_of_places_);
                moe_experts(own, of_places);
@@ -70,7 +75,8 @@ BalancedMlp::BalancedMlp(const OpContext& ctx, int64_t layer, const DecoderSpec&
            }) {
   const Communicator& group = expert_group(ctx);
   const int64_t places = spec.experts.num_experts + num_redundant;
-  numbers_of_places_ = Tensor::from<int32_t>(expert_map(places, group.size(), group.rank()), {places});
+  numbers_of_places_ =
+      Tensor::from<int32_t>(expert_map(places, group.size(), group.rank()), {places}).to(ctx.device);
   for (const Parameter* parameter : mlp_.parameters())
     if (parameter->name.find(".experts.") != std::string::npos) {
       const Tensor& weights = parameter->tensor;
@@ -81,19 +87,27 @@ BalancedMlp::BalancedMlp(const OpContext& ctx, int64_t layer, const DecoderSpec&
       weights_.size() == 2 && weights_[0].dim(0) == weights_[1].dim(0),
       "layers.{}.experts: only dense experts move by load, expected a checkpoint without quantized ones",
       layer);
-  set_placement(placement_);
+  set_placement(ctx, placement_);
 }
 
-void BalancedMlp::set_placement(const ExpertPlacement& placement) {
+void BalancedMlp::set_placement(const OpContext& ctx, const ExpertPlacement& placement) {
   placement_ = placement;
-  places_of_.assign(counts_.size(), {});
+  const Tensor places_of = Tensor::zeros(places_of_.shape(), DType::i32);
   int32_t place = 0;
   for (const std::vector<int32_t>& experts : placement.rank_experts)
-    for (const int32_t expert : experts) places_of_[static_cast<size_t>(expert)].push_back(place++);
+    for (const int32_t expert : experts) {
+      int32_t* const copies = places_of.data<int32_t>() + expert * places_of.dim(1);
+      copies[++copies[0]] = place++;
+    }
+  places_of_.copy_from(places_of, ctx.stream);
+  device_synchronize(ctx.device, ctx.stream);
 }
 
-std::vector<int64_t> BalancedMlp::take_counts() {
-  return std::exchange(counts_, std::vector<int64_t>(counts_.size()));
+std::vector<int64_t> BalancedMlp::take_counts(const OpContext& ctx) {
+  const Tensor counts = counts_.to(Device{}, ctx.stream);
+  device_fill(counts_.raw(), ctx.device, 0, counts_.nbytes(), ctx.stream);
+  device_synchronize(ctx.device, ctx.stream);
+  return {counts.data<int64_t>(), counts.data<int64_t>() + counts.numel()};
 }
 
 int64_t BalancedMlp::expert_bytes() const {
@@ -102,32 +116,23 @@ int64_t BalancedMlp::expert_bytes() const {
   return bytes;
 }
 
-void BalancedMlp::count(const OpContext& ctx, const Tensor& expert_ids) {
-  if (!slots_.defined()) return;
-  // The tensor-parallel ranks have the same rows: each counts a share.
+void BalancedMlp::choose(const OpContext& ctx, const Tensor& expert_ids) const {
   const Communicator& tensor = tp_group(ctx);
-  const int64_t tokens = expert_ids.dim(0), top_k = expert_ids.dim(1);
-  for (int64_t row = tensor.rank(); row < tokens; row += tensor.size()) {
-    if (slots_.data<int64_t>()[row] < 0) continue;
-    for (int64_t j = 0; j < top_k; ++j)
-      ++counts_[static_cast<size_t>(expert_ids.data<int32_t>()[row * top_k + j])];
-  }
-}
-
-void BalancedMlp::choose_places(const OpContext& ctx, const Tensor& expert_ids) const {
-  // Replicas begin at different copies: many of them may have one row.
-  const int64_t begin = exchange_ ? expert_group(ctx).rank() : 0, top_k = expert_ids.dim(1);
-  for (int64_t i = 0; i < expert_ids.numel(); ++i) {
-    int32_t& id = expert_ids.data<int32_t>()[i];
-    const std::vector<int32_t>& places = places_of_[static_cast<size_t>(id)];
-    id = places[static_cast<size_t>(begin + i / top_k) % places.size()];
-  }
+  choose_places(ctx, {.expert_ids = expert_ids,
+                      .slots = slots_,
+                      .places = places_of_,
+                      // Replicas begin at different copies: many of them may have one row.
+                      .first_copy = exchange_ ? expert_group(ctx).rank() : 0,
+                      .counts = counts_,
+                      // The tensor-parallel ranks have the same rows: each counts a share.
+                      .first_counted = tensor.rank(),
+                      .counted_step = tensor.size()});
 }
 
 int64_t BalancedMlp::move_to(const OpContext& ctx, const ExpertPlacement& next) {
   const std::vector<ExpertMove> moves = plan_moves(placement_, next);
   for (const Tensor& weights : weights_) move_rows(ctx, expert_group(ctx), moves, weights);
-  set_placement(next);
+  set_placement(ctx, next);
   return std::ssize(moves);
 }
 

@@ -7,7 +7,9 @@
 //
 // Places are numbered through the ranks and always stay where they are: what is below the choice of a place, the exchange between
 // replicas included, takes them for experts that never move. The row's number chooses, so that tensor-parallel ranks, which
-// have all tokens, agree on who computes a pair, and nothing has to be kept.
+// have all tokens, agree on who computes a pair, and nothing has to be kept (choose_places.h).
+//
+// On a GPU a graph has captured where the tables, the counts and the weights are: a move writes into them, between two steps.
 #include <cstdint>
 #include <memory>
 #include <vector>
@@ -32,10 +34,12 @@ class BalancedMlp final : public Mlp {
     mlp_.forward(ctx, norm, stream);
   }
 
-  // Of the next forward(): each row's slot in the KV cache, i64 on the CPU. Rows without one, -1, are no tokens.
+  // Of the next forward(): each row's slot in the KV cache, i64. Rows without one, -1, are no tokens. Undefined: nothing is counted,
+  // and all rows have their experts.
   void set_slots(const Tensor& slots) { slots_ = slots; }
-  // So many tokens have chosen each expert since the last call. Each token is counted on one rank of the group.
-  std::vector<int64_t> take_counts();
+  // So many tokens have chosen each expert since the last call. Each token is counted on one rank of the group. On a GPU it waits
+  // for the stream.
+  std::vector<int64_t> take_counts(const OpContext& ctx);
 
   int64_t layer() const { return layer_; }
   const ExpertPlacement& placement() const { return placement_; }
@@ -45,14 +49,13 @@ class BalancedMlp final : public Mlp {
   int64_t move_to(const OpContext& ctx, const ExpertPlacement& next);
 
  private:
-  void count(const OpContext& ctx, const Tensor& expert_ids);
-  void choose_places(const OpContext& ctx, const Tensor& expert_ids) const;  // in place
-  void set_placement(const ExpertPlacement& placement);
+  void choose(const OpContext& ctx, const Tensor& expert_ids) const;  // places, in place; and counts
+  void set_placement(const OpContext& ctx, const ExpertPlacement& placement);
 
   int64_t layer_;
   ExpertPlacement placement_;
-  std::vector<std::vector<int32_t>> places_of_;  // by expert: its copies' places, ascending
-  std::vector<int64_t> counts_;                  // by expert
+  Tensor places_of_;  // [experts, 1 + ranks] i32: how many copies, then their places, ascending
+  Tensor counts_;     // [experts] i64
   Tensor slots_;
   Tensor numbers_of_places_;  // [places] i32: the place on this rank, or -1
   ExpertRun exchange_;        // where replicas share out the places; else empty

@@ -25,10 +25,13 @@ std::vector<std::vector<int64_t>> sum_counts(const OpContext& ctx, const std::ve
   Communicator& group = expert_group(ctx);
   std::vector<int64_t> mine;
   for (BalancedMlp* layer : layers)
-    for (const int64_t count : layer->take_counts()) mine.push_back(count);
+    for (const int64_t count : layer->take_counts(ctx)) mine.push_back(count);
   const int64_t size = std::ssize(mine), num_layers = std::ssize(layers), experts = size / num_layers;
-  const Tensor all = Tensor::empty({group.size(), size}, DType::i64);
-  group.all_gather(ctx, Tensor::from<int64_t>(mine, {1, size}), all);
+  const Tensor here = Tensor::from<int64_t>(mine, {1, size}).to(ctx.device);
+  const Tensor of_all = Tensor::empty({group.size(), size}, DType::i64, ctx.device);
+  group.all_gather(ctx, here, of_all);
+  device_synchronize(ctx.device, ctx.stream);
+  const Tensor all = of_all.to(Device{});
   std::vector<std::vector<int64_t>> sums(layers.size(), std::vector<int64_t>(static_cast<size_t>(experts)));
   for (int64_t i = 0; i < all.numel(); ++i)
     sums[static_cast<size_t>(i % size / experts)][static_cast<size_t>(i % experts)] += all.data<int64_t>()[i];
@@ -50,16 +53,23 @@ BalancedModel::BalancedModel(std::unique_ptr<Model> decoder, std::vector<Balance
     : decoder_(std::move(decoder)), layers_(std::move(layers)), balance_(std::move(balance)) {}
 
 Tensor BalancedModel::forward(const OpContext& ctx, const ModelInput& input) {
-  const Tensor& slots = input.attention.slot_mapping;
-  if (!is_warm_up(slots)) {
-    if (steps_ == balance_.step_interval) {
-      move_experts(ctx);
-      steps_ = 0;
-    }
-    ++steps_;
+  Tensor slots = input.attention.slot_mapping;
+  if (ctx.device.is_cpu()) {
+    if (!is_warm_up(slots))
+      before_step(ctx);
+    else
+      slots = {};  // experts have all of it to do: their memory is measured
   }
   for (BalancedMlp* layer : layers_) layer->set_slots(slots);
   return decoder_->forward(ctx, input);
+}
+
+void BalancedModel::before_step(const OpContext& ctx) {
+  if (steps_ == balance_.step_interval) {
+    move_experts(ctx);
+    steps_ = 0;
+  }
+  ++steps_;
 }
 
 void BalancedModel::move_experts(const OpContext& ctx) {
@@ -74,8 +84,10 @@ void BalancedModel::move_experts(const OpContext& ctx) {
     BalancedMlp& layer = *layers_[i];
     const ExpertPlacement better = balance_experts(loads[i], group.size(), balance_.num_redundant);
     const double before = imbalance(loads[i], layer.placement());
-    const double after = std::min(before, imbalance(loads[i], better));
-    if (after < before) {
+    double after = imbalance(loads[i], better);
+    if (after >= before || before < (1 + balance_.least_gain) * after) {
+      after = before;
+    } else {
       const int64_t copies = layer.move_to(ctx, settle(layer.placement(), better));
       moved.layers_moved += copies > 0 ? 1 : 0;  // 0: only the order of a sum has changed
       moved.copies += copies;

@@ -5,8 +5,9 @@
 //                             tokens are counted   all ranks of the group add up their counts; experts of the layers that get
 //                                                  a better placement by them (expert_balancer.h) move; counting begins again
 //
-// A move stands between two steps, at the start of a forward pass, which all ranks of the group make as often: nothing is in flight
-// there that was routed by the old tables. The warm-up's tokens are all the same and say nothing: its rows are known by having
+// A move stands between two steps, which all ranks of the group make as often: nothing is in flight there that was routed by the old
+// tables. On the CPU that is the start of a forward pass; on a GPU, where a step may be replayed without one, who launches
+// the steps says so (before_step). The warm-up's tokens are all the same and say nothing: its rows are known by having
 // no slot in the cache, as are those that only fill up. Steps of a replica that runs along without rows count like the others'.
 #include <cstdint>
 #include <functional>
@@ -33,6 +34,8 @@ struct ExpertsMoved {
 struct ExpertBalance {
   int64_t num_redundant = 0;
   int64_t step_interval = 3000;
+  // A layer stays as it is unless its imbalance falls by this share: from 1.05 to 1 and no less. What moves takes time, too.
+  double least_gain = 0.05;
   std::function<void(const ExpertsMoved&)> on_moved = {};  // on the group's first rank; may be empty
 };
 
@@ -46,6 +49,9 @@ class BalancedModel final : public Model {
   int64_t max_model_len() const override { return decoder_->max_model_len(); }
   std::vector<KvCacheSpec> kv_cache_specs() const override { return decoder_->kv_cache_specs(); }
   int64_t weight_bytes() const override { return decoder_->weight_bytes(); }
+  // On a GPU before each step but the warm-up's, on the host: nothing of it is captured. Moves the experts when it is time, behind what
+  // the stream has; waits for it then.
+  void before_step(const OpContext& ctx);
   Tensor forward(const OpContext& ctx, const ModelInput& input) override;
   Tensor compute_logits(const OpContext& ctx, const Tensor& hidden) override {
     return decoder_->compute_logits(ctx, hidden);

@@ -35,10 +35,11 @@ struct ExpertExchangeArgs {
       compute;
   Tensor
       out;  // [tokens, hidden] x's dtype: the sum over the ranks, in f32 and in rank order, rounded once more
-  // Where the tensors are on a GPU: the memory for it, made for these experts; `ranks` is not looked at. `compute` gets
-  // sizes().max_rows tokens of every rank, of which those without an expert here hold anything and have ids of -1, and
-  // writes zeros for them. Ids as sizes().number_of says.
+  // Where the tensors are on a GPU: the memory for it, made for these experts; `ranks` and `rank_of` are not looked at. The ranks
+  // have agreed on a number of rows, at least the tokens of each. `compute` gets so many of every rank, of which those without an
+  // expert here hold anything and have ids of -1, and writes zeros for them. Ids as sizes().number_of says.
   const GpuExpertExchange* gpu = nullptr;
+  int64_t rows = 0;
 };
 
 // The clearest first. All ranks of a group call the same one.

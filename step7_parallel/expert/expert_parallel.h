@@ -30,9 +30,13 @@ namespace ladder {
 std::vector<int32_t> expert_map(int64_t num_experts, int64_t ranks, int64_t rank);
 
 // What MoeMlp calls on ranks of expert_group() where replicas share out experts. `rank_of`: as of an exchange (expert_exchange.h).
-ExpertRun bring_to_ranks(std::vector<int32_t> rank_of);
+// On GPUs all ranks make it at the same time.
+ExpertRun bring_to_ranks(const OpContext& ctx, const DecoderSpec& spec, DType dtype,
+                         std::vector<int32_t> rank_of);
 // The same for so many experts, as expert_map says; empty where no replicas do, and tokens stay where they are.
-ExpertRun bring_to_experts(const OpContext& ctx, int64_t num_experts);
+ExpertRun bring_to_experts(const OpContext& ctx, const DecoderSpec& spec, DType dtype, int64_t num_experts);
+// `run` without the rows that only fill up: on GPUs, where replicas fill up to equal numbers. Empty stays empty.
+ExpertRun without_spare_rows(const OpContext& ctx, ExpertRun run);
 
 // A maker of MLPs (ModelMakers::mlp): those with experts have the rank's share of them (RunnerConfig::expert_parallel), others
 // are what they are without. Where a stage has one rank it makes what the empty maker makes. With a group of

@@ -13,7 +13,8 @@ std::unique_ptr<Mlp> make_split_experts_mlp(const OpContext& ctx, int64_t layer,
     return make_mlp(others, ctx, layer, spec, dtype);
   }
   return std::make_unique<MoeMlp>(ctx, fmt::format("layers.{}", layer), spec, dtype, makers,
-                                  std::span<const int32_t>(), bring_to_ranks({}));
+                                  std::span<const int32_t>(),
+                                  without_spare_rows(ctx, bring_to_ranks(ctx, spec, dtype, {})));
 }
 
 }  // namespace ladder

@@ -5,9 +5,11 @@
 #include "step1_layers/core/error.h"
 #include "step1_layers/core/parallel.h"
 #include "step4_runner/rank_start.h"
+#include "step7_parallel/expert/balanced_model.h"
 
 #ifdef LADDER_HAS_CUDA
 #include "step7_parallel/communicators/gpu/gpu_communicator.h"
+#include "step7_parallel/expert/gpu/gpu_expert_group.h"
 #endif
 
 namespace ladder {
@@ -15,6 +17,7 @@ namespace ladder {
 struct ProcessRank::Groups {
 #ifdef LADDER_HAS_CUDA
   std::unique_ptr<GpuCommunicator> tensor, column, context_ranks;
+  std::unique_ptr<GpuExpertGroup> experts;
 #endif
   ParallelContext context;
 };
@@ -38,6 +41,10 @@ ProcessRank::ProcessRank(const RunnerConfig& config, int rank, int local_rank, c
   on_gpu(groups_->context.tp, groups_->tensor, groups.tensor);
   on_gpu(groups_->context.pp, groups_->column, groups.column);
   on_gpu(groups_->context.cp, groups_->context_ranks, groups.context);
+  if (groups.experts == nullptr) return;
+  const int64_t tokens = config_.batch.max_num_batched_tokens, ranks = config_.tensor_parallel_size;
+  groups_->experts = std::make_unique<GpuExpertGroup>(ctx_, *groups.experts, (tokens + ranks - 1) / ranks);
+  groups_->context.ep = groups_->experts.get();
 #endif
 }
 
@@ -48,8 +55,12 @@ void ProcessRank::start(const ExecutorOptions& options,
   const auto& make_processor = options.runner_makers.logits_processor;
   runner_ = start_rank(
       ctx_, config_,
-      [load = model_factory(options, config_), &loaded](const OpContext& ctx) {
+      [this, load = model_factory(options, config_), &loaded](const OpContext& ctx) {
         auto model = load(ctx);
+        if (!ctx.device.is_cpu()) balanced_ = dynamic_cast<BalancedModel*>(model.get());
+#ifdef LADDER_HAS_CUDA
+        if (groups_->experts) model = with_slots_for(*groups_->experts, std::move(model));
+#endif
         if (loaded) loaded(model);
         return model;
       },
@@ -58,10 +69,13 @@ void ProcessRank::start(const ExecutorOptions& options,
 
 std::shared_ptr<const LaunchedStep> ProcessRank::launch(const SchedulerOutput& step,
                                                         std::span<const KnownTokens> known) {
+  if (balanced_ != nullptr) balanced_->before_step(ctx_);
   auto launched = runner_->launch(step, known);
 #ifdef LADDER_HAS_CUDA
-  for (const auto* group : {&groups_->tensor, &groups_->column, &groups_->context_ranks})
-    if (*group) (*group)->check();
+  for (const GpuCommunicator* group :
+       {groups_->tensor.get(), groups_->column.get(), groups_->context_ranks.get(),
+        static_cast<GpuCommunicator*>(groups_->experts.get())})
+    if (group != nullptr) group->check();
 #endif
   return launched;
 }

@@ -1,7 +1,6 @@
 #pragma once
 // A rank that is a process: its device, its groups (the tensor-parallel ranks beside it, its column of stages, the
-// context ranks that share out a step's rows with it, and, on the CPU, the ranks of all replicas that share out experts with it),
-// and its runner.
+// context ranks that share out a step's rows with it, and the ranks of all replicas that share out experts with it), and its runner.
 //
 //   CPU    the groups are those that it was given, in shared memory or of MPI
 //   GPU    a GpuCommunicator over each of them, by which its ranks find each other
@@ -13,6 +12,8 @@
 #include "step4_runner/rank_grid.h"
 
 namespace ladder {
+
+class BalancedModel;  // step7_parallel/expert/balanced_model.h
 
 // nullptr: a group of one.
 struct RankGroups {
@@ -44,6 +45,7 @@ class ProcessRank {
   std::shared_ptr<void> device_;
   std::unique_ptr<Groups> groups_;
   OpContext ctx_;
+  BalancedModel* balanced_ = nullptr;  // the runner's, on a GPU: it hears of each step
   std::unique_ptr<ModelRunner> runner_;
 };
 

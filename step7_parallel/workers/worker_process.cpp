@@ -25,6 +25,7 @@ constexpr std::chrono::seconds kHelloTimeout{30};
 // A wait for steps has no end of its own: it is cut into pieces of this.
 constexpr std::chrono::seconds kLook{1};
 constexpr std::chrono::seconds kAnswerTimeout{30};
+constexpr std::chrono::milliseconds kGroupLook{100};
 
 // The answers to steps, in their order. On a GPU a step is launched long before it is done: a thread waits for that while
 // the worker's own launches the next one. On the CPU a launched step is done, and its answer needs no other thread.
@@ -80,6 +81,32 @@ class Answers {
   std::thread thread_;
 };
 
+// A kernel that waits for a GPU of another replica, whose process is gone, waits for ever, and this process with it: a closed
+// group, by which the host's calls end, means nothing to it. So a thread looks at the groups, and says when one was closed.
+class GroupWatch {
+ public:
+  GroupWatch(const InheritedChannels& channels, std::function<void(const std::string& reason)> closed)
+      : thread_([this, &channels, closed = std::move(closed)] {
+          std::unique_lock lock(mutex_);
+          while (!ended_.wait_for(lock, kGroupLook, [this] { return ending_; }))
+            if (const std::string reason = channels.closed_because(); !reason.empty()) return closed(reason);
+        }) {}
+  ~GroupWatch() {
+    {
+      std::lock_guard lock(mutex_);
+      ending_ = true;
+    }
+    ended_.notify_one();
+    thread_.join();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable ended_;
+  bool ending_ = false;
+  std::thread thread_;
+};
+
 WorkerFailed in_words(std::exception_ptr exception) {
   try {
     std::rethrow_exception(exception);
@@ -120,6 +147,12 @@ class Worker {
     options.progress = [this](int64_t done, int64_t total) {
       send(socket_, WorkerMessage::progress, ProgressMessage{done, total});
     };
+    std::optional<GroupWatch> watch;
+    if (channels_.experts != nullptr && !config_.device.is_cpu())
+      watch.emplace(channels_, [this](const std::string& reason) {
+        say(std::make_exception_ptr(Error(reason)));
+        ::_exit(1);
+      });
     ProcessRank rank(
         config_, number_, number_,
         {channels_.tensor.get(), channels_.column.get(), channels_.context.get(), channels_.experts.get()});

@@ -11,6 +11,10 @@ using testing::Json;
 using testing::run_binary;
 using testing::with_small_cache;
 
+std::string moe_model() {
+  return (testing::source_folder() / "tests/goldens/qwen3_moe_normed").string();
+}
+
 class Cli_BenchOnDevice : public testing::OnDevice {};
 INSTANTIATE_TEST_SUITE_P(Devices, Cli_BenchOnDevice, testing::both_devices(),
                          [](const auto& info) { return testing::device_word(info.param); });
@@ -83,6 +87,43 @@ TEST_P(Cli_BenchOnDevice, BenchPrintsATableAndWritesItsJson) {
   expect_refused(run_binary(with_small_cache(
                      {"bench", "throughput", "--model", testing::tied_model(), "--num-requests", "4"})),
                  "--max-model-len");
+}
+
+// A checkpoint of 8 experts of which a token takes 3: one request of 1 prompt token touches 3 in each step's layers; a prompt of
+// 30 tokens may touch all 8.
+TEST_P(Cli_BenchOnDevice, CountsTheExpertsThatARunTouches) {
+  testing::TemporaryFolder folder;
+  const std::string json = (folder / "result.json").string();
+  const auto bench = [&](std::vector<std::string> arguments) {
+    arguments.insert(arguments.begin(), "bench");
+    arguments.insert(arguments.end(), {"--model", moe_model(), "--count-experts", "--json", json});
+    return run_binary(with_small_cache(arguments, GetParam()));
+  };
+  const BinaryResult one = bench({"latency", "--prompt-len", "1", "--output-len", "6", "--repeat", "1"});
+  ASSERT_EQ(one.exit_code, 0) << one.err;
+  EXPECT_NE(one.out.find("touched, mean of its calls: 3.0 of 8"), std::string::npos) << one.out;
+  EXPECT_EQ(Json::parse(testing::read_file(json)).at("results").at(0).at("touched_experts"), 3.0);
+
+  const BinaryResult many =
+      bench({"throughput", "--num-requests", "4", "--min-prompt-len", "6", "--max-prompt-len", "9",
+             "--min-output-len", "2", "--max-output-len", "5"});
+  ASSERT_EQ(many.exit_code, 0) << many.err;
+  const double touched = Json::parse(testing::read_file(json)).at("results").at(0).at("touched_experts");
+  EXPECT_GT(touched, 3.0);
+  EXPECT_LE(touched, 8.0);
+
+  expect_refused(run_binary(with_small_cache(
+                     {"bench", "latency", "--model", testing::tied_model(), "--count-experts"}, GetParam())),
+                 "no experts");
+}
+
+TEST(Cli_Bench, CountsExpertsOfOneRankOnly) {
+  for (const std::vector<std::string>& more : std::vector<std::vector<std::string>>{
+           {"--tensor-parallel-size", "2"}, {"--data-parallel-size", "2"}}) {
+    std::vector<std::string> arguments{"bench", "throughput", "--model", moe_model(), "--count-experts"};
+    arguments.insert(arguments.end(), more.begin(), more.end());
+    expect_refused(run_binary(with_small_cache(arguments)), "--count-experts");
+  }
 }
 
 TEST(Cli_BenchBalancers, RefusesNamesThatThereAreNot) {

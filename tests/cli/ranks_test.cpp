@@ -72,8 +72,10 @@ TEST(Cli_Ranks, RanksThatShareOutKeysGiveTheTokensOfOne) {
   std::vector<std::string> words = shared;
   words.push_back("--kv-memory=64K");
   const BinaryResult info = run("info", words);
-  EXPECT_THAT(info.out, HasSubstr("336")) << "64 KiB are 160 tokens where both ranks keep them all";
-  EXPECT_THAT(info.out, HasSubstr("8 of 16 tokens"));
+  EXPECT_THAT(info.out, HasSubstr("320")) << "64 KiB are 160 tokens where both ranks keep them all";
+  EXPECT_THAT(info.out, HasSubstr("16 of 32 tokens")) << "a rank's part is what a block is by default";
+  words.push_back("--block-size=16");
+  EXPECT_THAT(run("info", words).out, HasSubstr("8 of 16 tokens"));
 }
 
 TEST(Cli_Ranks, LayersOfStagesAreWrittenWithoutGaps) {

@@ -2,7 +2,8 @@
 // rows and bounds far above the truth.
 #include <gtest/gtest.h>
 
-#include "tests/step1_layers/attention_scene.h"
+#include "step1_layers/attention/paged_attention_of_codes.h"
+#include "tests/step1_layers/kv_codes_scene.h"
 #include "tests/support/rungs.h"
 #ifdef LADDER_HAS_CUDA
 #include "step1_layers/core/device_cuda.h"
@@ -41,7 +42,7 @@ class CapturedGraph {
 };
 
 void check_captured(const Variant<PagedAttentionArgs>& variant, const HeadShape& shape, int64_t batch,
-                    bool dependent) {
+                    bool dependent, KvCacheDType kept_as = KvCacheDType::automatic) {
   OpContext ctx = *cuda_context();
   ctx.dependent_launch = dependent && ctx.device_arch >= 90;
   Random random;
@@ -54,8 +55,24 @@ void check_captured(const Variant<PagedAttentionArgs>& variant, const HeadShape&
   const Tensor q = device({batch, shape.heads, dim}, kType), k = device({batch, shape.kv_heads, dim}, kType),
                v = device({batch, shape.kv_heads, dim}, kType), slots = device({batch}, DType::i64),
                out = device({batch, shape.heads, dim}, kType), lse = device({batch, shape.heads}, DType::f32);
-  const KvCacheView cache{device({num_blocks, kBlockSize, shape.kv_heads, dim}, kType),
-                          device({num_blocks, kBlockSize, shape.kv_heads, dim}, kType)};
+  const bool has_codes = kept_as != KvCacheDType::automatic;
+  const auto cache_of_nan = [&] {
+    KvCacheView cache;
+    cache.kept_as = kept_as;
+    for (Tensor* tensor : {&cache.k, &cache.v}) {
+      *tensor = Tensor::empty(
+          {num_blocks, kBlockSize, shape.kv_heads, has_codes ? kv_code_bytes(kept_as, dim) : dim},
+          has_codes ? DType::u8 : kType);
+      tensor->fill_bytes(has_codes ? 0x7f : 0xff);
+    }
+    if (has_codes)
+      for (Tensor* tensor : {&cache.k_scales, &cache.v_scales})
+        *tensor = poisoned({num_blocks, kBlockSize, shape.kv_heads, kKvScales}, DType::f32);
+    return cache;
+  };
+  KvCacheView cache = cache_of_nan();
+  for (Tensor* tensor : {&cache.k, &cache.v, &cache.k_scales, &cache.v_scales})
+    if (tensor->defined()) *tensor = tensor->to(ctx.device);
   AttentionMetadata metadata{.query_start_loc = device({batch + 1}, DType::i32),
                              .seq_lens = device({batch}, DType::i32),
                              .block_tables = device({batch, kWidth}, DType::i32),
@@ -94,8 +111,7 @@ void check_captured(const Variant<PagedAttentionArgs>& variant, const HeadShape&
     const Tensor q_rows = poisoned({batch, shape.heads, dim}, kType),
                  k_rows = poisoned({batch, shape.kv_heads, dim}, kType),
                  v_rows = poisoned({batch, shape.kv_heads, dim}, kType);
-    const KvCacheView filled{poisoned({num_blocks, kBlockSize, shape.kv_heads, dim}, kType),
-                             poisoned({num_blocks, kBlockSize, shape.kv_heads, dim}, kType)};
+    const KvCacheView filled = cache_of_nan();
     std::vector<SequenceData> data;
     for (size_t row = 0; row < lengths.size() && row < static_cast<size_t>(batch); ++row) {
       const int64_t length = lengths[row], last = length - 1;
@@ -105,14 +121,12 @@ void check_captured(const Variant<PagedAttentionArgs>& variant, const HeadShape&
         table[block] = free_blocks.back();
         free_blocks.pop_back();
       }
-      for (int64_t p = 0; p < last; ++p) {
-        filled.k.select(0, table[p / kBlockSize])
-            .select(0, p % kBlockSize)
-            .copy_from(data[row].k.select(0, p));
-        filled.v.select(0, table[p / kBlockSize])
-            .select(0, p % kBlockSize)
-            .copy_from(data[row].v.select(0, p));
-      }
+      std::vector<int64_t> earlier(static_cast<size_t>(last));
+      for (int64_t p = 0; p < last; ++p)
+        earlier[static_cast<size_t>(p)] = table[p / kBlockSize] * kBlockSize + p % kBlockSize;
+      if (last > 0)
+        store_kv(OpContext{}, data[row].k.rows(last), data[row].v.rows(last),
+                 Tensor::from<int64_t>(earlier, {last}), filled);
       const auto at = static_cast<int64_t>(row);
       seq_lens[row] = static_cast<int32_t>(length);
       new_slots[row] = table[last / kBlockSize] * kBlockSize + last % kBlockSize;
@@ -125,6 +139,10 @@ void check_captured(const Variant<PagedAttentionArgs>& variant, const HeadShape&
     v.copy_from(v_rows);
     cache.k.copy_from(filled.k);
     cache.v.copy_from(filled.v);
+    if (has_codes) {
+      cache.k_scales.copy_from(filled.k_scales);
+      cache.v_scales.copy_from(filled.v_scales);
+    }
     slots.copy_from(Tensor::from<int64_t>(new_slots, {batch}));
     metadata.seq_lens.copy_from(i32_tensor(seq_lens, {batch}));
     metadata.block_tables.copy_from(i32_tensor(tables, {batch, kWidth}));
@@ -137,7 +155,8 @@ void check_captured(const Variant<PagedAttentionArgs>& variant, const HeadShape&
     const Tensor got = out.to(Device{}), got_lse = lse.to(Device{});
     const auto rows = static_cast<int64_t>(data.size());
     for (int64_t row = 0; row < rows; ++row) {
-      const SequenceData& sequence = data[static_cast<size_t>(row)];
+      const SequenceData& given = data[static_cast<size_t>(row)];
+      const SequenceData sequence = has_codes ? as_kept(given, kept_as) : given;
       const Reference expected =
           attention_reference(sequence, sequence.length() - 1, sequence.length(), scale);
       ASSERT_TRUE(close_to(got.narrow(0, row, 1), expected.out)) << "row of " << sequence.length() << " keys";
@@ -172,6 +191,20 @@ TEST(Task1_7_PagedAttention, CapturedBatchesOfManySizes) {
     check_captured(variant, {8, 4, 64, 64}, 300, true);
     check_captured(variant, {2, 1, 256, 256}, 5, true);
   });
+}
+
+TEST(Task8_6_PagedAttentionOfCodes, ACapturedBatchFollowsItsLengthsAndLeavesPaddingRowsAlone) {
+  if (cuda_context() == nullptr) GTEST_SKIP() << "no GPU";
+  for (const auto& variant : paged_attention_of_codes_variants())
+    for (const KvCacheDType kept_as : kCodes) {
+      if (!runs_here(variant, *cuda_context()) || variant.name == "tensor_core")
+        continue;  // keys are rounded there
+      SCOPED_TRACE(kv_cache_dtype_name(kept_as));
+      check_captured(variant, {4, 2, 128, 128}, 4, true, kept_as);
+      check_captured(variant, {16, 8, 128, 128}, 1, false, kept_as);
+      check_captured(variant, {8, 4, 64, 64}, 300, true, kept_as);
+      check_captured(variant, {2, 1, 256, 256}, 5, true, kept_as);
+    }
 }
 
 #endif

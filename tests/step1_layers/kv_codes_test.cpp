@@ -2,31 +2,18 @@
 
 #include <array>
 #include <limits>
+#include <utility>
 #include <vector>
 
 #include "step1_layers/attention/qk_norm_rope_store.h"
 #include "step1_layers/core/error.h"
 #include "step1_layers/rotary/rope.h"
-#include "tests/step1_layers/attention_scene.h"
+#include "tests/step1_layers/kv_codes_scene.h"
 
 namespace ladder {
 namespace {
 
 using namespace ladder::testing;
-
-constexpr KvCacheDType kCodes[] = {KvCacheDType::fp8, KvCacheDType::int8, KvCacheDType::int4};
-
-std::vector<float> round_trip(KvCacheDType kept_as, const std::vector<float>& x,
-                              std::array<float, kKvScales>* scales_out = nullptr) {
-  const auto dim = std::ssize(x);
-  std::vector<uint8_t> codes(static_cast<size_t>(kv_code_bytes(kept_as, dim)), 0xa5);
-  std::array<float, kKvScales> scales{NAN, NAN};
-  quantize_kv(kept_as, x.data(), dim, codes.data(), scales.data());
-  std::vector<float> back(x.size(), NAN);
-  dequantize_kv(kept_as, codes.data(), scales.data(), dim, back.data());
-  if (scales_out != nullptr) *scales_out = scales;
-  return back;
-}
 
 TEST(Task8_6_KvCodes, AreNoFurtherFromTheNumbersThanHalfAStep) {
   Random random;
@@ -84,25 +71,6 @@ TEST(Task8_6_KvCodes, TakeTheBytesThatAreSaid) {
   EXPECT_EQ(kv_head_bytes(KvCacheDType::automatic, DType::bf16, 33), 66);
 }
 
-// Keys and values as the cache has them, for the reference.
-SequenceData as_kept(const SequenceData& data, KvCacheDType kept_as) {
-  SequenceData kept = data;
-  for (Tensor* tensor : {&kept.k, &kept.v}) {
-    const Tensor numbers = Tensor::empty(tensor->shape(), DType::f32);
-    const std::vector<double> all = to_double(*tensor);
-    const int64_t dim = tensor->dim(2);
-    for (int64_t head = 0; head < tensor->dim(0) * tensor->dim(1); ++head) {
-      std::vector<float> x;
-      for (int64_t i = 0; i < dim; ++i)
-        x.push_back(static_cast<float>(all[static_cast<size_t>(head * dim + i)]));
-      const std::vector<float> back = round_trip(kept_as, x);
-      std::copy(back.begin(), back.end(), numbers.data<float>() + head * dim);
-    }
-    *tensor = numbers;
-  }
-  return kept;
-}
-
 std::vector<Variant<PagedAttentionArgs>> rungs_of_cpu() {
   return rungs_where(paged_attention_variants(),
                      [](const auto& rung) { return rung.device == DeviceType::cpu; });
@@ -148,15 +116,19 @@ RUNG_TEST(Task8_6_PagedAttentionOverCodes, ARowIsTheSameAloneAndInABatch, "paged
   }
 }
 
-// The fused rungs and the sequence keep the same codes.
+// The fused rungs and the sequence keep the same codes, on a GPU those of the CPU.
 RUNG_TEST(Task8_6_KvCodes, AreThoseOfTheKeysThatAreStored, "qk_norm_rope_store",
-          rungs_where(qk_norm_rope_store_variants(),
-                      [](const auto& rung) { return rung.device == DeviceType::cpu; })) {
+          qk_norm_rope_store_variants()) {
   for (const KvCacheDType kept_as : kCodes)
-    for (const DType dtype : {DType::f32, DType::bf16}) {
+    for (const auto& [dtype, dim] : {std::pair<DType, int64_t>{DType::f32, 24},
+                                     {DType::bf16, 24},
+                                     {DType::f32, 128},
+                                     {DType::bf16, 64},
+                                     {DType::f16, 128},
+                                     {DType::bf16, 256}}) {
       Random random;
-      SCOPED_TRACE(random.describe());
-      const int64_t tokens = 5, dim = 24;
+      SCOPED_TRACE(random.describe() + ", heads of " + std::to_string(dim));
+      const int64_t tokens = 5;
       const auto cache_of = [&](KvCacheDType kept) {
         KvCacheView cache;
         cache.kept_as = kept;
@@ -188,7 +160,7 @@ RUNG_TEST(Task8_6_KvCodes, AreThoseOfTheKeysThatAreStored, "qk_norm_rope_store",
         copy.q = args.q.clone();
         copy.k = args.k.clone();
         copy.cache = cache;
-        qk_norm_rope_store(ctx, copy);
+        call(rope_and_store_codes, ctx, CallOfCodes<QkNormRopeStoreArgs>{copy});
       }
       for (const int64_t slot : {6, 0, 3, 7})
         for (int64_t head = 0; head < 2; ++head)
@@ -212,6 +184,51 @@ RUNG_TEST(Task8_6_KvCodes, AreThoseOfTheKeysThatAreStored, "qk_norm_rope_store",
             EXPECT_EQ(here_scales.data<float>()[1], scales[1]);
           }
     }
+}
+
+TEST(Task8_6_KvCodes, AGpuStoresTheCodesOfTheCpu) {
+  if (cuda_context() == nullptr) GTEST_SKIP() << "no GPU";
+  constexpr float kMax = std::numeric_limits<float>::max();
+  for (const KvCacheDType kept_as : kCodes)
+    for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
+      for (const auto& [k_dim, v_dim] :
+           {std::pair<int64_t, int64_t>{128, 128}, {33, 40}, {1, 7}, {256, 64}}) {
+        Random random;
+        SCOPED_TRACE(random.describe() + " " + std::string(kv_cache_dtype_name(kept_as)));
+        const int64_t tokens = 40, heads = 3, block_size = 7, blocks = 9;
+        StoreKvArgs args;
+        args.k = random.normal({tokens, heads, k_dim}, DType::f32);
+        args.v = random.normal({tokens, heads, v_dim}, DType::f32);
+        // Heads of nothing but zeros or one number, tiny ones, and what no cache can keep.
+        const std::vector<float> odd{0.0f, -3.0f, 1e-40f, NAN, INFINITY, -INFINITY, kMax, -kMax};
+        for (size_t i = 0; i < odd.size(); ++i)
+          for (int64_t d = 0; d < k_dim; ++d)
+            if (i < 3 || d % 5 == 0) args.k.at<float>({static_cast<int64_t>(i), 1, d}) = odd[i];
+        for (Tensor* tensor : {&args.k, &args.v}) *tensor = tensor->to(dtype);
+        std::vector<int64_t> slots(static_cast<size_t>(tokens));
+        for (int64_t i = 0; i < tokens; ++i)
+          slots[static_cast<size_t>(i)] = i == 20 ? -1 : blocks * block_size - 1 - i;
+        args.slot_mapping = Tensor::from<int64_t>(slots, {tokens});
+        const auto cache_of = [&] {
+          const auto codes = [&](int64_t dim) {
+            return Tensor::zeros({blocks, block_size, heads, kv_code_bytes(kept_as, dim)}, DType::u8);
+          };
+          const Shape scales = {blocks, block_size, heads, kKvScales};
+          return KvCacheView{codes(k_dim), codes(v_dim), kept_as, Tensor::zeros(scales, DType::f32),
+                             Tensor::zeros(scales, DType::f32)};
+        };
+        CallOfCodes<StoreKvArgs> cpu{args}, gpu{args};
+        cpu.args.cache = cache_of();
+        gpu.args.cache = cache_of();
+        store_codes(OpContext{}, cpu);
+        call(store_codes, *cuda_context(), gpu);
+        for (const auto& [ours, theirs] :
+             {std::pair{gpu.args.cache.k, cpu.args.cache.k}, {gpu.args.cache.v, cpu.args.cache.v}})
+          EXPECT_TRUE(bitwise_equal(ours, theirs));
+        for (const auto& [ours, theirs] : {std::pair{gpu.args.cache.k_scales, cpu.args.cache.k_scales},
+                                           {gpu.args.cache.v_scales, cpu.args.cache.v_scales}})
+          EXPECT_EQ(to_double(ours), to_double(theirs));  // a zero has two signs
+      }
 }
 
 TEST(Task8_6_KvCodes, ACacheThatIsNotWhatItSaysIsNamed) {

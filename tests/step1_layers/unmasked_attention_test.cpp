@@ -82,11 +82,21 @@ RUNG_TEST(Task1_7_PagedAttention, WithoutAMaskFewRowsSeeManyKeys, "paged_attenti
   }
 }
 
-RUNG_TEST(Task1_7_PagedAttention, WithoutAMaskRowsNeedAKey, "paged_attention",
-          rungs_where(paged_attention_variants(),
-                      [](const auto& rung) { return rung.device == DeviceType::cpu; })) {
+RUNG_TEST(Task1_7_PagedAttention, WithoutAMaskRowsWithoutKeysWeighNothing, "paged_attention",
+          mixed_attention_variants()) {
   Random random;
-  EXPECT_THROW(check_unmasked(ctx, random, {{3, 0}}, {2, 1, 16, 16}, DType::f32, 16), Error);
+  SCOPED_TRACE(random.describe());
+  const HeadShape shape{2, 1, 128, 128};
+  const SequenceData first = random_sequence(random, 5, shape, DType::bf16),
+                     second = random_sequence(random, 3, shape, DType::bf16);
+  AttentionInput input = lay_out(OpContext{}, random, {{&first, 0, 5}, {&second, 0, 3}}, 16);
+  input.metadata.seq_lens.data<int32_t>()[0] = 0;
+  const Attended result = poisoned_output(input);
+  call(unmasked_paged_attention, ctx, input.q, input.cache, input.metadata, 0.125, result.out, result.lse);
+  // -inf, or not written.
+  for (const double lse : to_double(result.lse.rows(5)))
+    EXPECT_TRUE(std::isnan(lse) || lse == -INFINITY) << lse;
+  EXPECT_TRUE(close_to(result.out.narrow(0, 5, 3), attention_reference(second, 0, 3, 0.125, 3).out));
 }
 
 }  // namespace

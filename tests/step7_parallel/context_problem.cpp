@@ -9,24 +9,17 @@
 
 namespace ladder::testing {
 
-namespace {
-
-constexpr int64_t kDim = 16;
-constexpr double kScale = 0.25;
-
-}  // namespace
-
 ContextProblem::ContextProblem(Random& random, int ranks, const std::vector<ContextPart>& parts,
-                               int64_t kv_heads, int64_t heads)
-    : ranks_(ranks), parts_(parts) {
+                               int64_t kv_heads, int64_t heads, int64_t dim, DType dtype)
+    : ranks_(ranks), scale_(1 / std::sqrt(static_cast<double>(dim))), parts_(parts) {
   if (kv_heads == 0) {
     kv_heads = random.integer(1, 2);
     heads = kv_heads * random.integer(1, 3);
   }
   for (const ContextPart& part : parts) {
-    q_.push_back(random.normal({part.length, heads, kDim}, DType::f32));
-    k_.push_back(random.normal({part.cached + part.length, kv_heads, kDim}, DType::f32));
-    v_.push_back(random.normal({part.cached + part.length, kv_heads, kDim}, DType::f32));
+    q_.push_back(random.normal({part.length, heads, dim}, dtype));
+    k_.push_back(random.normal({part.cached + part.length, kv_heads, dim}, dtype));
+    v_.push_back(random.normal({part.cached + part.length, kv_heads, dim}, dtype));
     std::vector<int>& holder = holder_.emplace_back();
     for (int64_t i = 0; i < part.cached; ++i)
       holder.push_back(static_cast<int>(random.integer(0, ranks - 1)));
@@ -42,9 +35,10 @@ ContextAttentionArgs ContextProblem::args_of(int rank) const {
   }
   const int64_t rows = context_rows(args.prompts, ranks_, rank),
                 keys = context_keys(args.prompts, ranks_, rank);
-  args.q = Tensor::empty({rows, q_[0].dim(1), kDim}, DType::f32);
-  args.k = Tensor::empty({keys, k_[0].dim(1), kDim}, DType::f32);
-  args.v = Tensor::empty(args.k.shape(), DType::f32);
+  const DType dtype = q_[0].dtype();
+  args.q = Tensor::empty({rows, q_[0].dim(1), q_[0].dim(2)}, dtype);
+  args.k = Tensor::empty({keys, k_[0].dim(1), q_[0].dim(2)}, dtype);
+  args.v = Tensor::empty(args.k.shape(), dtype);
   int64_t row = 0, key = 0;
   for (size_t i = 0; i < parts_.size(); ++i) {
     const int64_t cached = parts_[i].cached;
@@ -61,8 +55,8 @@ ContextAttentionArgs ContextProblem::args_of(int rank) const {
         take_key(cached + p);
       }
   }
-  args.scale = kScale;
-  args.out = poisoned(args.q.shape(), DType::f32);
+  args.scale = scale_;
+  args.out = poisoned(args.q.shape(), dtype);
   return args;
 }
 
@@ -79,16 +73,24 @@ void ContextProblem::run(const Method& method, int rank, Communicator& group) co
   Arena arena;
   OpContext ctx;
   ctx.arena = &arena;
+  run_on(ctx, method, rank, group);
+}
+
+void ContextProblem::run_on(const OpContext& ctx, const Method& method, int rank, Communicator& group) const {
   ContextAttentionArgs args = args_of(rank);
   args.group = &group;
+  for (Tensor* tensor : {&args.q, &args.k, &args.v, &args.out})
+    if (!ctx.device.is_cpu()) *tensor = tensor->to(ctx.device);
   method(ctx, args);
+  device_synchronize(ctx.device, ctx.stream);
+  if (!ctx.device.is_cpu()) args.out = args.out.to(Device{});
   int64_t row = 0;
   for (size_t i = 0; i < parts_.size(); ++i) {
-    const std::vector<double> expected = on_one_rank(i);
+    const std::vector<double>& expected = on_one_rank(i);
     const ZigzagShare share = zigzag_share(parts_[i].length, ranks_, rank);
     for (const TokenSpan& span : {share.early, share.late})
       for (int64_t p = span.begin; p < span.end; ++p) {
-        const int64_t row_size = q_[i].dim(1) * kDim;
+        const int64_t row_size = q_[i].dim(1) * q_[i].dim(2);
         const auto first = expected.begin() + p * row_size;
         const auto close = close_to(args.out.select(0, row++), std::vector<double>(first, first + row_size));
         LADDER_CHECK(close, "position {} of prompt {}: {}", p, i, close.message());
@@ -98,7 +100,7 @@ void ContextProblem::run(const Method& method, int rank, Communicator& group) co
 
 std::vector<Tensor> ContextProblem::over_threads(const Method& method) const {
   std::vector<Tensor> outs;
-  for (const Tensor& q : q_) outs.push_back(poisoned(q.shape(), DType::f32));
+  for (const Tensor& q : q_) outs.push_back(poisoned(q.shape(), q.dtype()));
   run_ranks(
       ranks_,
       [&](int rank, const ParallelContext& parallel) {
@@ -121,25 +123,32 @@ std::vector<Tensor> ContextProblem::over_threads(const Method& method) const {
   return ::testing::AssertionSuccess();
 }
 
-std::vector<double> ContextProblem::on_one_rank(size_t prompt) const {
-  const Tensor &q = q_[prompt], &k = k_[prompt], &v = v_[prompt];
-  const int64_t heads = q.dim(1), kv_heads = k.dim(1), group = heads / kv_heads,
-                cached = parts_[prompt].cached;
-  std::vector<double> out(static_cast<size_t>(q.numel()), 0.0);
-  for (int64_t row = 0; row < q.dim(0); ++row)
+const std::vector<double>& ContextProblem::on_one_rank(size_t prompt) const {
+  std::call_once(computes_, [&] {
+    for (size_t i = 0; i < q_.size(); ++i) expected_.push_back(computed(i));
+  });
+  return expected_[prompt];
+}
+
+std::vector<double> ContextProblem::computed(size_t prompt) const {
+  const auto q = to_double(q_[prompt]), k = to_double(k_[prompt]), v = to_double(v_[prompt]);
+  const int64_t rows = q_[prompt].dim(0), heads = q_[prompt].dim(1), dim = q_[prompt].dim(2),
+                kv_heads = k_[prompt].dim(1), group = heads / kv_heads, cached = parts_[prompt].cached;
+  std::vector<double> out(q.size(), 0.0);
+  for (int64_t row = 0; row < rows; ++row)
     for (int64_t head = 0; head < heads; ++head) {
       double sum = 0;
-      double* o = out.data() + (row * heads + head) * kDim;
-      const float* query = q.data<float>() + (row * heads + head) * kDim;
+      double* o = out.data() + (row * heads + head) * dim;
+      const double* query = q.data() + (row * heads + head) * dim;
       for (int64_t j = 0; j <= cached + row; ++j) {
-        const int64_t key = (j * kv_heads + head / group) * kDim;
+        const int64_t key = (j * kv_heads + head / group) * dim;
         double score = 0;
-        for (int64_t i = 0; i < kDim; ++i) score += static_cast<double>(query[i]) * k.data<float>()[key + i];
-        const double weight = std::exp(score * kScale);
+        for (int64_t i = 0; i < dim; ++i) score += query[i] * k[static_cast<size_t>(key + i)];
+        const double weight = std::exp(score * scale_);
         sum += weight;
-        for (int64_t i = 0; i < kDim; ++i) o[i] += weight * v.data<float>()[key + i];
+        for (int64_t i = 0; i < dim; ++i) o[i] += weight * v[static_cast<size_t>(key + i)];
       }
-      for (int64_t i = 0; i < kDim; ++i) o[i] /= sum;
+      for (int64_t i = 0; i < dim; ++i) o[i] /= sum;
     }
   return out;
 }

@@ -13,7 +13,7 @@
 
 namespace ladder {
 
-class GpuCommunicator final : public Communicator {
+class GpuCommunicator : public Communicator {
  public:
   // By all ranks of `host` at once, their group on the CPU (threads, shared memory, MPI), through which they find each
   // other; it outlives this. ctx: the rank's GPU and stream, on which everything is run once, so that the first call

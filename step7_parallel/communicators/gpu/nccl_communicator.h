@@ -27,6 +27,10 @@ class NcclCommunicator : public Communicator {
   virtual void warm_up(const OpContext& ctx) = 0;
 };
 
+// The NCCL calls that `calls` makes, of any groups, as one launch: what is sent and received in it does not wait for each
+// other. Without NCCL just the calls.
+void in_one_nccl_launch(const std::function<void()>& calls);
+
 std::string nccl_obstacle();  // why there is no NCCL in this build or on this machine; empty: there is
 NcclId make_nccl_id();
 // Made by all ranks at once, each on its own GPU. Error: NCCL's reason.

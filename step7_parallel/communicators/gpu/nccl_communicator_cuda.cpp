@@ -153,11 +153,7 @@ class Nccl final : public NcclCommunicator {
     check_nccl(nccl_.comm_get_async_error(comm(), &status), "the state of a group");
     check_nccl(status, "a collective that was begun");
   }
-  void together(const std::function<void()>& calls) override {
-    check_nccl(nccl_.group_start(), "calls together");
-    calls();
-    check_nccl(nccl_.group_end(), "calls together");
-  }
+  void together(const std::function<void()>& calls) override { in_one_nccl_launch(calls); }
   void warm_up(const OpContext& ctx) override {
     const Tensor row = Tensor::zeros({1, 4}, DType::f32, ctx.device);
     const Tensor rows = Tensor::zeros({size_, 4}, DType::f32, ctx.device), others = rows.clone();
@@ -189,6 +185,13 @@ class Nccl final : public NcclCommunicator {
 
 }  // namespace
 
+void in_one_nccl_launch(const std::function<void()>& calls) {
+  const NcclLibrary& nccl = nccl_library();
+  check_nccl(nccl.group_start(), "calls together");
+  calls();
+  check_nccl(nccl.group_end(), "calls together");
+}
+
 std::string nccl_obstacle() {
   try {
     nccl_library();
@@ -213,6 +216,9 @@ std::unique_ptr<NcclCommunicator> make_nccl_communicator(const NcclId& id, int r
 
 #else
 
+void in_one_nccl_launch(const std::function<void()>& calls) {
+  calls();
+}
 std::string nccl_obstacle() {
   return "this build has no NCCL (nccl.h, of libnccl-dev)";
 }

@@ -21,7 +21,7 @@ struct PeerCounters {  // of a block, in its own rank's memory; read and written
   uint32_t meetings;   // of partners, so far
   uint32_t pulls;      // chunks that went through the `pull` buffer
   uint32_t pushes;     // calls that went through the `push` buffer
-  uint32_t unused;
+  uint32_t exchanges;  // calls that went through the `exchange` buffer
 };
 
 // What one block has of every buffer in bytes, multiples of 16, and where the buffers begin; the same on all ranks.
@@ -31,13 +31,16 @@ struct PeerLayout {
   static constexpr int64_t kPull = kFlags + kMaxPeerBlocks * kMaxPeers * int64_t{sizeof(uint32_t)};
 
   int size = 0;
-  int64_t pull_bytes = 0;   // one half
-  int64_t slice_bytes = 0;  // of one sender
-  int64_t push_bytes = 0;   // of one sender, one half
-  int64_t slices = 0, push = 0, total = 0;
+  int64_t pull_bytes = 0;      // one half
+  int64_t slice_bytes = 0;     // of one sender
+  int64_t push_bytes = 0;      // of one sender, one half
+  int64_t exchange_bytes = 0;  // likewise
+  int64_t slices = 0, push = 0, exchange = 0, total = 0;
 };
 
-// A push goes to every peer: the more of them, the fewer bytes are worth it, and staging stays below 64 MiB.
+// A push goes to every peer: the more of them, the fewer bytes are worth it, and staging stays below 64 MiB. What is
+// exchanged (context/head_exchange.h) goes to some neighbours, in buffers of its own: a rank that is in the sums and in no
+// exchange of mine may be a call further.
 inline PeerLayout peer_layout(int size) {
   constexpr int64_t kPushOfAll = int64_t{64} << 10, kSlices = int64_t{64} << 10;
   PeerLayout layout;
@@ -47,7 +50,9 @@ inline PeerLayout peer_layout(int size) {
   layout.push_bytes = kPushOfAll / (size > 1 ? size - 1 : 1) / 4096 * 4096;
   layout.slices = PeerLayout::kPull + 2 * kMaxPeerBlocks * layout.pull_bytes;
   layout.push = layout.slices + 2 * kMaxPeerBlocks * size * layout.slice_bytes;
-  layout.total = layout.push + 2 * kMaxPeerBlocks * size * layout.push_bytes;
+  layout.exchange_bytes = kPushOfAll / (size > 4 ? size : 4) / 16 * 16;
+  layout.exchange = layout.push + 2 * kMaxPeerBlocks * size * layout.push_bytes;
+  layout.total = layout.exchange + 2 * kMaxPeerBlocks * size * layout.exchange_bytes;
   return layout;
 }
 

@@ -57,7 +57,7 @@ __device__ inline PeerCounters& peer_counters(const PeerGroup& group) {
 }
 
 // Where this block's data lies at rank `at`: what it stages to be read by the others; the slices and their sums that
-// `from` sent; what `from` pushed.
+// `from` sent; what `from` pushed, and what it exchanged.
 __device__ inline char* pull_buffer(const PeerGroup& group, int at, uint32_t half) {
   return group.memory[at] + PeerLayout::kPull +
          (int64_t{half} * kMaxPeerBlocks + blockIdx.x) * group.layout.pull_bytes;
@@ -69,6 +69,10 @@ __device__ inline char* slice_buffer(const PeerGroup& group, int at, int from, i
 __device__ inline char* push_buffer(const PeerGroup& group, int at, int from, uint32_t half) {
   const int64_t index = (int64_t{half} * kMaxPeerBlocks + blockIdx.x) * group.layout.size + from;
   return group.memory[at] + group.layout.push + index * group.layout.push_bytes;
+}
+__device__ inline char* exchange_buffer(const PeerGroup& group, int at, int from, uint32_t half) {
+  const int64_t index = (int64_t{half} * kMaxPeerBlocks + blockIdx.x) * group.layout.size + from;
+  return group.memory[at] + group.layout.exchange + index * group.layout.exchange_bytes;
 }
 
 // Returns when this block's partners on all ranks have come to the same meeting. What any thread of theirs wrote before

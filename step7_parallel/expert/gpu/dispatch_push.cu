@@ -26,7 +26,8 @@ struct Dispatch {
   const int32_t* expert_ids;  // [tokens][top_k]
   const float* weights;
   const int2* experts;  // rank and id there
-  int num_experts, top_k, packs, tokens, rows;
+  int num_experts;      // 0: each rank has a part of every expert
+  int top_k, packs, tokens, rows;
   uint4* to_x;  // [ranks][rows][packs]
   int32_t* to_ids;
   float* to_weights;
@@ -55,17 +56,24 @@ __global__ void __launch_bounds__(kMaxPeerThreads) push_tokens(ExpertGroup group
   for (int i = thread; i < my_rows * d.top_k; i += threads) {
     const int mine = i / d.top_k, j = i % d.top_k, row = row_of_block(mine);
     int2 expert = {-1, -1};
+    uint32_t at_ranks = 0;  // bits
     float weight = 0;
     if (row < d.tokens) {
       const int id = d.expert_ids[row * d.top_k + j];
       weight = d.weights[row * d.top_k + j];
-      if (id >= 0 && id < d.num_experts) expert = experts[id];
+      if (d.num_experts == 0) {
+        expert.y = id;
+        if (id >= 0) at_ranks = (1u << size) - 1;
+      } else if (id >= 0 && id < d.num_experts) {
+        expert = experts[id];
+        at_ranks = 1u << expert.x;
+      }
     }
-    if (expert.x >= 0) atomicOr(&sent_to[mine], 1u << expert.x);
+    if (at_ranks != 0) atomicOr(&sent_to[mine], at_ranks);
 #pragma unroll
     for (int r = 0; r < max_size; ++r) {
       if (r >= size) break;
-      const int id_there = expert.x == r ? expert.y : -1;
+      const int id_there = at_ranks >> r & 1 ? expert.y : -1;
       if (r == me) {
         d.to_ids[d.place(me, row) * d.top_k + j] = id_there;
         d.to_weights[d.place(me, row) * d.top_k + j] = weight;
@@ -137,13 +145,14 @@ __global__ void __launch_bounds__(kMaxPeerThreads) push_tokens(ExpertGroup group
 void dispatch_push(const OpContext& ctx, const ExpertDispatchArgs& args) {
   const GpuExpertExchange& exchange = *args.exchange;
   const ExpertGroup& group = *exchange.peers();
+  const bool has_whole_experts = exchange.experts().defined();
   const int64_t rows = args.to.sent_to.dim(0), packs = group.layout.row_bytes / 16;
   if (rows == 0) return;
   const Dispatch dispatch{.x = cuda_data<uint4>(args.x),
                           .expert_ids = cuda_data<int32_t>(args.expert_ids),
                           .weights = cuda_data<float>(args.weights),
-                          .experts = cuda_data<int2>(exchange.experts()),
-                          .num_experts = static_cast<int>(exchange.experts().dim(0)),
+                          .experts = has_whole_experts ? cuda_data<int2>(exchange.experts()) : nullptr,
+                          .num_experts = static_cast<int>(exchange.sizes().rank_of.size()),
                           .top_k = static_cast<int>(exchange.sizes().top_k),
                           .packs = static_cast<int>(packs),
                           .tokens = static_cast<int>(args.x.dim(0)),
@@ -154,7 +163,8 @@ void dispatch_push(const OpContext& ctx, const ExpertDispatchArgs& args) {
                           .sent_to = cuda_data<int32_t>(args.to.sent_to),
                           .came_from = cuda_data<int32_t>(args.to.came_from)};
   const ExpertGrid grid = expert_grid(rows, packs);
-  const int64_t shared = exchange.experts().nbytes() + 2 * ceil_div<int64_t>(rows, kMaxPeerBlocks) * 4;
+  const int64_t shared =
+      (has_whole_experts ? exchange.experts().nbytes() : 0) + 2 * ceil_div<int64_t>(rows, kMaxPeerBlocks) * 4;
   with_max_peers(group.layout.size, [&](auto max_size) {
     launch_kernel(ctx, push_tokens<max_size()>, grid.blocks, grid.threads, static_cast<size_t>(shared), group,
                   dispatch);

@@ -25,7 +25,9 @@ struct ExpertExchangeSizes {
   int64_t hidden = 0, top_k = 0;
   DType dtype = DType::bf16;
   // Of every expert of the layer the rank that has it, and the id under which it is asked for there; empty: the layer's.
+  // Both empty: each rank has a part of every expert, and all tokens go everywhere.
   std::vector<int32_t> rank_of = {}, number_of = {};
+  bool operator==(const ExpertExchangeSizes&) const = default;
 };
 
 // What a dispatch brings to a rank: `rows` from every rank, in rank order.
@@ -40,7 +42,7 @@ struct DispatchedTokens {
 class GpuExpertExchange {
  public:
   // By all ranks of `group` at once, with the same sizes; `host`, their group on the CPU, and `group` outlive it. Every
-  // kernel is run once. Error: sizes that make no sense; there is neither NCCL nor peer access.
+  // kernel is run once. Error: sizes that make no sense; the ranks have others; there is neither NCCL nor peer access.
   GpuExpertExchange(const OpContext& ctx, GpuCommunicator& group, Communicator& host,
                     ExpertExchangeSizes sizes);
 
@@ -53,6 +55,7 @@ class GpuExpertExchange {
   // What the rungs work with; nullptr: not there.
   const ExpertGroup* peers() const { return peer_memory_ ? &peers_ : nullptr; }
   NcclCommunicator* nccl() const { return group_.nccl_group(); }
+  // Undefined where each rank has a part of every expert.
   const Tensor& experts() const { return experts_; }              // [experts, 2] i32: rank, id there
   const Tensor& local_numbers() const { return local_numbers_; }  // [experts] i32: id here, or -1
 
@@ -100,7 +103,7 @@ bool fits_expert_peers(const GpuExpertExchange& exchange);
 void dispatch_push(const OpContext& ctx, const ExpertDispatchArgs& args);
 void combine_push(const OpContext& ctx, const ExpertCombineArgs& args);
 
-// The rows of expert_exchange's table: dispatch, experts, combine, of max_rows a rank.
+// The rows of expert_exchange's table: dispatch, experts, combine, of args.rows a rank.
 bool exchange_takes_nccl(const ExpertExchangeArgs& args);
 bool exchange_takes_peer(const ExpertExchangeArgs& args);
 void expert_exchange_nccl(const OpContext& ctx, const ExpertExchangeArgs& args);

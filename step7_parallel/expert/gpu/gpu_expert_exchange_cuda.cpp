@@ -16,14 +16,23 @@ void check_sizes(const ExpertExchangeSizes& sizes, int ranks) {
                sizes.max_rows, sizes.hidden, sizes.top_k);
   for (const int32_t rank : sizes.rank_of)
     LADDER_CHECK(rank >= 0 && rank < ranks, "expert_exchange: there is no rank {}, they are {}", rank, ranks);
-  LADDER_CHECK(
-      !sizes.rank_of.empty() && (sizes.number_of.empty() || sizes.number_of.size() == sizes.rank_of.size()),
-      "expert_exchange: expected a rank and a number for every expert, found {} and {}", sizes.rank_of.size(),
-      sizes.number_of.size());
+  LADDER_CHECK(sizes.number_of.empty() || sizes.number_of.size() == sizes.rank_of.size(),
+               "expert_exchange: expected a rank and a number for every expert, found {} and {}",
+               sizes.rank_of.size(), sizes.number_of.size());
   // The dispatch has them in the 48 KiB of shared memory that a block gets unasked.
   LADDER_CHECK(sizes.rank_of.size() <= 4096 && sizes.max_rows <= 65536,
                "expert_exchange: expected at most 4096 experts and 65536 rows, found {} and {}",
                sizes.rank_of.size(), sizes.max_rows);
+}
+
+// What the kernels of all ranks take for granted: ranks that come with other sizes would wait for what nobody sends.
+void expect_same_sizes(Communicator& host, const ExpertExchangeSizes& mine) {
+  const std::vector<std::string> sizes =
+      exchange_texts(host, fmt::format("{} rows of {} {}, {} of {} experts each", mine.max_rows, mine.hidden,
+                                       dtype_name(mine.dtype), mine.top_k, mine.rank_of.size()));
+  for (size_t rank = 1; rank < sizes.size(); ++rank)
+    LADDER_CHECK(sizes[rank] == sizes[0], "expert_exchange: rank {} has {}, expected those of rank 0, {}",
+                 rank, sizes[rank], sizes[0]);
 }
 
 void expect_like(const Tensor& tensor, std::initializer_list<int64_t> dims, DType dtype, Device device,
@@ -53,6 +62,7 @@ GpuExpertExchange::GpuExpertExchange(const OpContext& ctx, GpuCommunicator& grou
                                      ExpertExchangeSizes sizes)
     : group_(group), sizes_(std::move(sizes)) {
   check_sizes(sizes_, size());
+  expect_same_sizes(host, sizes_);
   LADDER_CHECK(group.peer_memory() != nullptr || nccl() != nullptr,
                "expert_exchange: the GPUs of {} ranks cannot talk: {}; {}", size(), group.without_nccl(),
                group.without_peers());
@@ -63,8 +73,10 @@ GpuExpertExchange::GpuExpertExchange(const OpContext& ctx, GpuCommunicator& grou
     owners.insert(owners.end(), {sizes_.rank_of[e], number});
     local.push_back(sizes_.rank_of[e] == rank() ? number : -1);
   }
-  experts_ = Tensor::from<int32_t>(owners, {experts, 2}).to(ctx.device);
-  local_numbers_ = Tensor::from<int32_t>(local, {experts}).to(ctx.device);
+  if (experts > 0) {
+    experts_ = Tensor::from<int32_t>(owners, {experts, 2}).to(ctx.device);
+    local_numbers_ = Tensor::from<int32_t>(local, {experts}).to(ctx.device);
+  }
   if (group.peer_memory() != nullptr && row_bytes % 16 == 0) {
     peers_.layout = expert_layout(size(), sizes_.max_rows, sizes_.top_k, row_bytes);
     peer_memory_ = std::make_unique<PeerMemory>(
@@ -145,7 +157,8 @@ void dispatch_nccl(const OpContext& ctx, const ExpertDispatchArgs& args) {
     nccl.all_gather(ctx, ids, args.to.expert_ids);
     nccl.all_gather(ctx, weights, args.to.weights);
   });
-  find_local_experts(ctx, args.to.expert_ids, args.exchange->local_numbers());
+  if (args.exchange->local_numbers().defined())
+    find_local_experts(ctx, args.to.expert_ids, args.exchange->local_numbers());
 }
 
 void combine_nccl(const OpContext& ctx, const ExpertCombineArgs& args) {
@@ -185,7 +198,7 @@ constexpr GpuExchangeRung kRungs[] = {
 
 void exchange(const OpContext& ctx, const ExpertExchangeArgs& args, const GpuExchangeRung& rung) {
   ArenaScope scope(*ctx.arena);
-  const DispatchedTokens tokens = args.gpu->take(*ctx.arena, args.gpu->sizes().max_rows);
+  const DispatchedTokens tokens = args.gpu->take(*ctx.arena, args.rows);
   const Tensor parts = ctx.arena->take(tokens.x.shape(), tokens.x.dtype());
   rung.dispatch(ctx, {args.gpu, args.x, args.expert_ids, args.weights, tokens});
   args.compute(ctx, tokens.x, tokens.expert_ids, tokens.weights, parts);

@@ -38,9 +38,9 @@ TEST(Hidden7_11_Attention, IsThatOfOneRank) {
   for (int round = 0; round < 8; ++round) {
     const int shares = random.one_of<int>({2, 3, 4}), groups = static_cast<int>(random.integer(1, 2)),
               tp = shares * groups;
-    const int64_t run = random.one_of<int64_t>({1, testing::GrowingSequences::kBlock / shares});
-    const testing::GrowingSequences growth(random, tp * random.integer(1, 2),
-                                           random.one_of<int64_t>({1, groups}));
+    const int64_t run = random.one_of<int64_t>({1, testing::GrowingSizes{}.block / shares});
+    const testing::GrowingSequences growth(
+        random, {.heads = tp * random.integer(1, 2), .kv_heads = random.one_of<int64_t>({1, groups})});
     ASSERT_EQ(testing::difference_from_one_rank(growth, tp, shares, run), "");
   }
 }

@@ -278,11 +278,14 @@ TEST(PeerLayout, TakesWhatIsPushed) {
     PeerGroup group;
     group.layout = peer_layout(size);
     const PeerLayout& layout = group.layout;
-    EXPECT_EQ(PeerLayout::kPull % 16 + layout.slices % 16 + layout.push % 16 + layout.slice_bytes % 16, 0)
+    EXPECT_EQ(PeerLayout::kPull % 16 + layout.slices % 16 + layout.push % 16 + layout.slice_bytes % 16 +
+                  layout.exchange % 16 + layout.exchange_bytes % 16,
+              0)
         << size;
     EXPECT_EQ(layout.slices - PeerLayout::kPull, 2 * kMaxPeerBlocks * layout.pull_bytes);
     EXPECT_EQ(layout.push - layout.slices, 2 * kMaxPeerBlocks * size * layout.slice_bytes);
-    EXPECT_EQ(layout.total - layout.push, 2 * kMaxPeerBlocks * size * layout.push_bytes);
+    EXPECT_EQ(layout.exchange - layout.push, 2 * kMaxPeerBlocks * size * layout.push_bytes);
+    EXPECT_EQ(layout.total - layout.exchange, 2 * kMaxPeerBlocks * size * layout.exchange_bytes);
     EXPECT_LE(layout.total, int64_t{64} << 20);
     int word = 0;
     for (int64_t bytes = 2; fastest_all_reduce(size, bytes) == "push"; bytes = bytes * 5 / 4 / 2 * 2 + 2)

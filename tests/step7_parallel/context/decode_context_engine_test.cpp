@@ -180,6 +180,21 @@ TEST(Task7_11_Engine, TheSameMemoryHoldsTwiceTheTokens) {
       << "what is allocated is what was announced";
 }
 
+// Where the cache gets what a GPU's memory leaves.
+TEST(Task7_11_Engine, TheRoomThatIsLeftOnAGpuHoldsTwiceTheTokens) {
+  const DecoderSpec spec = load_decoder_spec(testing::golden_folder() / "llama_one_kv_head");
+  RunnerConfig config;
+  config.device = {DeviceType::cuda, 0};
+  config.batch.block_size = 32;
+  config.batch.max_model_len = 48;
+  config.tensor_parallel_size = 2;
+  const auto blocks = [&](int shares) {
+    config.decode_context_parallel_size = shares;
+    return size_kv_cache(spec, config, int64_t{1} << 30, int64_t{1} << 29).batch.num_kv_blocks;
+  };
+  EXPECT_NEAR(static_cast<double>(blocks(2)), 2.0 * static_cast<double>(blocks(1)), 1);
+}
+
 std::string refusal(const DecoderSpec& spec, const RunnerConfig& config) {
   try {
     resolve_runner_config(spec, config);
@@ -206,8 +221,9 @@ TEST(Task7_11_Engine, WhatCannotBeSharedIsNamed) {
               AllOf(HasSubstr("--decode-context-parallel-size 2"), HasSubstr("2 KV heads")));
   EXPECT_THAT(refused(4, 4, 1, as_is), HasSubstr("--decode-context-parallel-size 4"));
   EXPECT_THAT(refused(4, 2, 3, as_is), AllOf(HasSubstr("--block-size 16"), HasSubstr("interleave-size 3")));
-  EXPECT_THAT(refused(4, 2, 1, [](RunnerConfig& config) { config.dtype = DType::bf16; }),
-              AllOf(HasSubstr("--dtype f32"), HasSubstr("bf16")));
+  EXPECT_EQ(refused(4, 2, 1, [](RunnerConfig& config) { config.dtype = DType::bf16; }), "nothing");
+  EXPECT_THAT(refused(4, 2, 1, [](RunnerConfig& config) { config.kv_cache_dtype = KvCacheDType::int8; }),
+              AllOf(HasSubstr("--kv-cache-dtype int8"), HasSubstr("--decode-context-parallel-size 2")));
 }
 
 }  // namespace

@@ -16,6 +16,7 @@ namespace {
 
 using testing::difference_from_one_rank;
 using testing::GrowingSequences;
+using testing::GrowingSizes;
 
 // Every size of group, run and block that is small, against dealing positions out one by one.
 template <class Check>
@@ -79,19 +80,20 @@ TEST(Task7_11_Attention, IsThatOfOneRankInChunksAndSteps) {
   SCOPED_TRACE(random.describe());
   for (int round = 0; round < 4; ++round)
     for (const int shares : {2, 3, 4})
-      for (const int64_t run : {int64_t{1}, GrowingSequences::kBlock / shares})
-        EXPECT_EQ(difference_from_one_rank(GrowingSequences(random, shares * random.integer(1, 2), 1), shares,
-                                           shares, run),
-                  "");
+      for (const int64_t run : {int64_t{1}, GrowingSizes{}.block / shares})
+        for (const DType dtype : {DType::f32, DType::bf16, DType::f16}) {
+          const GrowingSizes sizes{.heads = shares * random.integer(1, 2), .dim = 32, .dtype = dtype};
+          EXPECT_EQ(difference_from_one_rank(GrowingSequences(random, sizes), shares, shares, run), "");
+        }
 }
 
 TEST(Task7_11_Attention, GroupsOfRanksKeepToThemselves) {
   testing::Random random;
   SCOPED_TRACE(random.describe());
   for (int round = 0; round < 4; ++round) {
-    EXPECT_EQ(difference_from_one_rank(GrowingSequences(random, 4, 2), 4, 2, 2), "")
+    EXPECT_EQ(difference_from_one_rank(GrowingSequences(random, {.heads = 4, .kv_heads = 2}), 4, 2, 2), "")
         << "two KV heads, each on two ranks";
-    EXPECT_EQ(difference_from_one_rank(GrowingSequences(random, 4, 1), 4, 2, 1), "")
+    EXPECT_EQ(difference_from_one_rank(GrowingSequences(random, {.heads = 4}), 4, 2, 1), "")
         << "one on four, two of which share its keys";
   }
 }
@@ -103,9 +105,9 @@ TEST(Task7_11_Attention, WhatIsNotThereIsRefused) {
   run_ranks(2, [](int, const ParallelContext& parallel) {
     OpContext ctx;
     ctx.parallel = &parallel;
-    KvCacheSpec bf16 = testing::kv_cache_of(1);
-    bf16.dtype = DType::bf16;
-    EXPECT_THROW(decode_context_attention(2, 1)(ctx, 0, bf16), Error);
+    KvCacheSpec codes = testing::kv_cache_of(1);
+    codes.kept_as = KvCacheDType::int8;
+    EXPECT_THROW(decode_context_attention(2, 1)(ctx, 0, codes), Error);
     EXPECT_THROW(decode_context_attention(2, 1)(ctx, 0, testing::kv_cache_of(2)), Error)
         << "two KV heads on a rank";
   });

@@ -10,8 +10,10 @@
 
 #include "step1_layers/core/device_graph.h"
 #include "step1_layers/core/error.h"
+#include "step4_runner/memory.h"
 #include "step7_parallel/communicators/gpu/gpu_ranks.h"
 #include "step7_parallel/expert/gpu/gpu_expert_exchange.h"
+#include "tests/step6_engine/engine_runs.h"
 #include "tests/step7_parallel/expert_problem.h"
 
 namespace ladder {
@@ -77,7 +79,8 @@ struct Mine {
                   moe_experts(ctx, {rows, ids, of_ids, gate_up, down, parts});
                 },
             .out = out,
-            .gpu = &exchange};
+            .gpu = &exchange,
+            .rows = exchange.sizes().max_rows};
   }
   void expect_close(const GpuRank& rank, const ExpertProblem& problem, const std::string& what) const {
     device_synchronize(rank.ctx.device, rank.ctx.stream);
@@ -141,6 +144,33 @@ TEST_P(Task7_9_GpuExchange, TakesTokensOfOneRankAndExpertsOfAnother) {
       expert_exchange(forced(rank), mine.args(exchange));
       mine.expect_close(rank, problem, fmt::format("experts on {}", owner));
     }
+  });
+}
+
+// Each rank has half of the width of every expert, and sees all tokens.
+TEST_P(Task7_9_GpuExchange, AddsUpPartsOfEveryExpert) {
+  NEEDS_GPUS(2);
+  on_two_gpus([](const GpuRank& rank, uint64_t seed) {
+    Random random(seed);
+    const MoeSizes sizes{137, 3, 5, 64, 16};
+    const ExpertProblem problem(random, 2, sizes, DType::f32, true);
+    ExpertExchangeSizes exchanged = sizes_of(problem, most_tokens(problem) + 1);
+    exchanged.rank_of.clear();
+    const GpuExpertExchange exchange(rank.ctx, rank.group, rank.host, exchanged);
+    if (!GetParam()->supports(exchange)) return;
+    const int64_t half = sizes.width / 2, begin = rank.group.rank() * half;
+    const Tensor gate_up = Tensor::empty({sizes.experts, 2 * half, sizes.hidden}, DType::f32),
+                 down = Tensor::empty({sizes.experts, sizes.hidden, half}, DType::f32);
+    for (int64_t e = 0; e < sizes.experts; ++e) {
+      const Tensor from = problem.scene.gate_up.select(0, e), to = gate_up.select(0, e);
+      for (const int64_t part : {0, 1})
+        to.narrow(0, part * half, half).copy_from(from.narrow(0, part * sizes.width + begin, half));
+      down.select(0, e).copy_from(problem.scene.down.select(0, e).narrow(1, begin, half));
+    }
+    Mine mine(rank, problem);
+    mine.gate_up = gate_up.to(rank.ctx.device), mine.down = down.to(rank.ctx.device);
+    for (int call = 0; call < 3; ++call) expert_exchange(forced(rank), mine.args(exchange));
+    mine.expect_close(rank, problem, "halves");
   });
 }
 
@@ -327,6 +357,27 @@ TEST(ExpertLayout, HoldsTwoHalvesOfEveryRank) {
         EXPECT_EQ(layout.total - layout.parts, 2 * size * rows * 4096);
         EXPECT_EQ(layout.tokens % 16 + layout.parts % 16 + layout.total % 16, 0);
       }
+}
+
+// Needs no GPU either: what is planned for a rank has room for it.
+TEST(ExpertLayout, IsInTheMemoryThatIsPlanned) {
+  const DecoderSpec spec = load_decoder_spec(testing::golden_folder() / "qwen3_moe_normed");
+  for (const int tensor_ranks : {1, 2}) {
+    RunnerConfig config;
+    config.device = {DeviceType::cuda, 0};
+    config.dtype = DType::bf16;
+    config.expert_parallel = true;
+    config.tensor_parallel_size = tensor_ranks;
+    config.batch = {.max_num_seqs = 4, .max_num_batched_tokens = 301, .max_model_len = 64};
+    const MemoryPlan alone = predict_rank_memory(spec, config, {});
+    config.expert_replicas = 2;
+    const MemoryPlan shared = predict_rank_memory(spec, config, {});
+    const ExpertLayout layout = expert_layout(2 * tensor_ranks, (301 + tensor_ranks - 1) / tensor_ranks,
+                                              spec.experts.rule.top_k, spec.hidden_size * 2);
+    EXPECT_NEAR(static_cast<double>(shared.other - alone.other),
+                static_cast<double>(layout.total - ExpertLayout::kNotes), 16);
+    EXPECT_GT(shared.activations, alone.activations);
+  }
 }
 
 }  // namespace

@@ -1,12 +1,14 @@
-// What the tests of worker processes start as workers: PROGRAM MODEL FAULT CONTEXT_RANKS EXPERTS --fd N. EXPERTS of replicas are
-// "all", "whole" or "split", or "moving R N": with R redundant ones, every N steps. A fault is "none" or
-// "RANK KIND FORWARD": on the FORWARD-th forward pass of that rank's first layer (0: while its model is made, 1: the
-// warm-up's) it happens what KIND says.
+// What the tests of worker processes start as workers: PROGRAM MODEL FAULT CONTEXT EXPERTS --fd N. CONTEXT: how many ranks share
+// out a step's rows, and a head's keys, and these in which turns. EXPERTS of replicas are "all", "whole" or "split", or "moving R
+// N": with R redundant ones, every N steps, or "moving R N FILE": each time with a line in that file. A fault is "none" or "RANK
+// KIND FORWARD": on the FORWARD-th forward pass of that rank's first layer (0: while its model is made, 1: the warm-up's) it
+// happens what KIND says.
 #include <signal.h>
 #include <unistd.h>
 
 #include <cstdio>
 #include <cstdlib>
+#include <fstream>
 #include <new>
 #include <sstream>
 #include <string>
@@ -15,6 +17,7 @@
 #include "step1_layers/distributed/communicator.h"
 #include "step4_runner/rank_grid.h"
 #include "step6_engine/load_engine.h"
+#include "step7_parallel/context/decode_context_attention.h"
 #include "step7_parallel/context/prefill_context_model.h"
 #include "step7_parallel/expert/balanced_model.h"
 #include "step7_parallel/expert/expert_parallel.h"
@@ -62,18 +65,32 @@ void share_out_experts(ModelMakers& makers, const std::string& experts) {
   std::istringstream words(experts);
   std::string kind;
   ExpertBalance balance;
-  words >> kind >> balance.num_redundant >> balance.step_interval;
+  std::string file;
+  words >> kind >> balance.num_redundant >> balance.step_interval >> file;
+  if (!file.empty())
+    balance.on_moved = [file](const ExpertsMoved& moved) {
+      std::ofstream(file, std::ios::app) << moved.copies << ' ' << moved.tokens.front() << '\n';
+    };
   if (kind == "whole") makers.mlp = make_expert_parallel_mlp;
   if (kind == "split") makers.mlp = make_split_experts_mlp;
   if (kind == "moving") move_experts_by_load(makers, balance);
 }
 
-ExecutorOptions options_of(const std::string& model, const Fault& fault, int context_ranks,
+void share_out_context(ModelMakers& makers, const std::string& context) {
+  std::istringstream words(context);
+  int row_ranks = 1, key_ranks = 1;
+  int64_t run = 1;
+  words >> row_ranks >> key_ranks >> run;
+  makers.attention = decode_context_attention(key_ranks, run);
+  share_out_prefill(makers, row_ranks);
+}
+
+ExecutorOptions options_of(const std::string& model, const Fault& fault, const std::string& context,
                            const std::string& experts) {
   const ModelFolder folder = open_model_folder(model);
   EngineOptions options;
   options.model = model;
-  share_out_prefill(options.makers.model, context_ranks);
+  share_out_context(options.makers.model, context);
   share_out_experts(options.makers.model, experts);
   auto made = std::make_shared<bool>(false);
   if (fault.rank >= 0)
@@ -99,7 +116,7 @@ int main(int argc, char** argv) try {
   if (std::istringstream words(argv[2]); std::string(argv[2]) != "none")
     words >> fault.rank >> fault.kind >> fault.forward;
   ladder::run_worker_process(std::atoi(argv[6]),
-                             [&] { return ladder::options_of(argv[1], fault, std::atoi(argv[3]), argv[4]); });
+                             [&] { return ladder::options_of(argv[1], fault, argv[3], argv[4]); });
   return 0;
 } catch (const std::exception& error) {
   std::fprintf(stderr, "%s\n", error.what());
