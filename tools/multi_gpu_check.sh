@@ -212,11 +212,16 @@ serve_load() {
     --port $port "$@" >"$out/server_$name.txt" 2>&1 &
   server=$!
   for _ in {1..600}; do
-    grep -q 'listening on' "$out/server_$name.txt" || ! kill -0 $server 2>/dev/null || { sleep 0.2; continue; }
+    grep -qs 'listening on' "$out/server_$name.txt" || ! kill -0 $server 2>/dev/null || { sleep 0.2; continue; }
     break
   done
   run "$name" 90 "$(binary ladder)" bench serve --port $port "${served[@]}" --json "$out/$name.json"
-  grep -aE 'TTFT|ITL|TPOT|goodput' "$out/$name.txt" | sed 's/^/  /'
+  if exec 3<>/dev/tcp/127.0.0.1/$port; then  # that prompts really were handed over
+    printf 'GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n' >&3
+    grep -aE '^ladder:router_(transfers|fallbacks)_total' <&3 >>"$out/$name.txt"
+    exec 3>&-
+  fi
+  grep -aE 'TTFT|ITL|TPOT|goodput|^ladder:' "$out/$name.txt" | sed 's/^/  /'
   kill -TERM $server
   wait $server || failed=1
 }
