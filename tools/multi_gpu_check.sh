@@ -208,11 +208,12 @@ serve_load() {
   local name=$1 port=18080 server model=llama-3.1-8b
   shift
   [ "$gpus" -gt 0 ] || model=tinyworld
+  : >"$out/server_$name.txt"  # an earlier run's says that it listens
   CUDA_VISIBLE_DEVICES=${two_gpus:-} "$(binary ladder)" serve --model "models/$model" --load-format dummy --device "$device" \
     --port $port "$@" >"$out/server_$name.txt" 2>&1 &
   server=$!
   for _ in {1..600}; do
-    grep -qs 'listening on' "$out/server_$name.txt" || ! kill -0 $server 2>/dev/null || { sleep 0.2; continue; }
+    grep -q 'listening on' "$out/server_$name.txt" || ! kill -0 $server 2>/dev/null || { sleep 0.2; continue; }
     break
   done
   run "$name" 90 "$(binary ladder)" bench serve --port $port "${served[@]}" --json "$out/$name.json"
