@@ -208,6 +208,7 @@ serve_load() {
   local name=$1 port=18080 server model=llama-3.1-8b
   shift
   [ "$gpus" -gt 0 ] || model=tinyworld
+  : >"$out/server_$name.txt"  # an earlier run's says that it listens
   CUDA_VISIBLE_DEVICES=${two_gpus:-} "$(binary ladder)" serve --model "models/$model" --load-format dummy --device "$device" \
     --port $port "$@" >"$out/server_$name.txt" 2>&1 &
   server=$!
@@ -216,7 +217,12 @@ serve_load() {
     break
   done
   run "$name" 90 "$(binary ladder)" bench serve --port $port "${served[@]}" --json "$out/$name.json"
-  grep -aE 'TTFT|ITL|TPOT|goodput' "$out/$name.txt" | sed 's/^/  /'
+  if exec 3<>/dev/tcp/127.0.0.1/$port; then  # that prompts really were handed over
+    printf 'GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n' >&3
+    grep -aE '^ladder:router_(transfers|fallbacks)_total' <&3 >>"$out/$name.txt"
+    exec 3>&-
+  fi
+  grep -aE 'TTFT|ITL|TPOT|goodput|^ladder:' "$out/$name.txt" | sed 's/^/  /'
   kill -TERM $server
   wait $server || failed=1
 }
