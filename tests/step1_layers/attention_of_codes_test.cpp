@@ -40,8 +40,7 @@ void check_parts(const OpContext& ctx, std::string_view rung, Random& random,
         << "rows " << part.begin << " to " << part.end;
     const auto lse = to_double(result.lse.narrow(0, row, rows));
     for (size_t i = 0; i < lse.size(); ++i)
-      EXPECT_NEAR(lse[i], expected.lse[i],
-                  rows == 1 && rung == "split" ? 1e-4 : lse_bound(rung, input.q.dtype()));
+      EXPECT_NEAR(lse[i], expected.lse[i], lse_bound(rung, input.q.dtype()));
     row += rows;
   }
   const int64_t padding = input.q.dim(0) - row;

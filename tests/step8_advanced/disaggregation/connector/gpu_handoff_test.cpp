@@ -2,6 +2,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+
 #include "step1_layers/attention/kv_codes.h"
 #include "tests/step8_advanced/disaggregation/connector/handoff_requests.h"
 #include "tests/step8_advanced/disaggregation/connector/two_engines.h"
@@ -61,6 +63,11 @@ class GpuHandoff : public ::testing::TestWithParam<int> {
   }
 };
 
+const Request& longest(const std::vector<Request>& requests) {
+  return *std::ranges::max_element(requests, {},
+                                   [](const Request& one) { return one.prompt_token_ids.size(); });
+}
+
 INSTANTIATE_TEST_SUITE_P(Task8_7, GpuHandoff, ::testing::Values(0, 1),
                          [](const auto& info) { return fmt::format("from_0_to_{}", info.param); });
 
@@ -115,9 +122,8 @@ TEST_P(GpuHandoff, TakesOverOnlyWhatIsNotHereYet) {
   EngineOptions options = options_of(checkpoint);
   options.enable_prefix_caching = true;
   options.runner.batch.block_size = 4;
-  Request request = testing::greedy_requests(checkpoint).at(0);
-  while (request.prompt_token_ids.size() < 23)
-    request.prompt_token_ids.push_back(request.prompt_token_ids[request.prompt_token_ids.size() % 3]);
+  Request request = longest(testing::greedy_requests(checkpoint));
+  ASSERT_GE(request.prompt_token_ids.size(), 23u);
   request.prompt_token_ids.resize(23);
   request.sampling.max_tokens = 4;
   const auto expected = engine_with(options)->generate({request});
@@ -147,7 +153,7 @@ TEST_P(GpuHandoff, LeavesNothingWhateverHappens) {
     auto producer = std::make_unique<ConnectedEngine>(on_gpu(options, 0), config);
     auto consumer = std::make_unique<ConnectedEngine>(on_gpu(options, GetParam()), consumes());
     std::vector<Request> at = with_prompts_at(*producer, requests);
-    Request forever = requests[0];  // a load that does not end by itself: nobody computes that prompt
+    Request forever = longest(requests);  // a load that does not end by itself: nobody computes that prompt
     forever.kv_transfer = testing::kept_as("never", producer->connector->address());
     const RequestId loading = consumer->engine->add_request(forever);
     consumer->engine->step();
