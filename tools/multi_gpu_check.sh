@@ -60,7 +60,7 @@ set_workloads() {
     experts=(--max-model-len 2048)
     serving=(--max-model-len 16768 --no-prefix-caching) chunk=1024
     served=(--min-prompt-len 4096 --max-prompt-len 16384 --output-len 256 --vocab-size 100000 --request-rate 2.4
-      --num-prompts 96 --goodput ttft:3000 tpot:15)
+      --num-prompts 96 --goodput ttft:2000 tpot:8)
     deep=(--prompt-len 130000 --output-len 64 --max-num-batched-tokens 16384 --max-model-len 131072 --repeat 1)
     long=(--prompt-len 65536 --output-len 2 --max-num-batched-tokens 65536 --max-model-len 65600 --repeat 2)
     longest=(--prompt-len 131000 --output-len 2 --max-num-batched-tokens 65536 --max-model-len 131072 --repeat 2)
