@@ -28,7 +28,7 @@ struct RunnerConfig {
   decltype(ModelMakers::linear_method) linear_method;
 
   KvCacheDType kv_cache_dtype =
-      KvCacheDType::automatic;  // codes: on the CPU (step1_layers/attention/kv_codes.h)
+      KvCacheDType::automatic;  // codes of a key or value (step1_layers/attention/kv_codes.h)
   BatchConfig batch;            // sizes of a step, of a sequence and of the KV cache
   int64_t kv_memory = 0;  // bytes, all ranks of this process together. 0: a share of this machine's memory
   // On a GPU where neither kv_memory nor num_kv_blocks was given: num_kv_blocks is a prediction, which the
@@ -49,7 +49,7 @@ struct RunnerConfig {
   // keys (step 7, 7.12). With makers of such a model and such attention.
   int prefill_context_parallel_size = 1;
   // Of the tensor-parallel ranks that share a KV head, so many neighbours also share out its keys, in turns of so many tokens
-  // (step 7, 7.11). A KV block's slots are then divided among them. On the CPU in f32, with a maker of such attention.
+  // (step 7, 7.11). A KV block's slots are then divided among them. With a maker of such attention.
   int decode_context_parallel_size = 1;
   int64_t kv_interleave_size = 1;
   std::vector<int64_t>
@@ -59,7 +59,7 @@ struct RunnerConfig {
   // So many replicas of the engine share them out together, and this is that one (step 7, 7.9): their ranks step in lockstep.
   int expert_replicas = 1, expert_replica = 0;
   // Experts change places while the engine runs, by how many tokens ask for each, with so many copies more than there are
-  // experts in a layer (step 7, 7.9). With makers of such layers, on the CPU.
+  // experts in a layer (step 7, 7.9). With makers of such layers.
   bool balance_experts = false;
   int64_t num_redundant_experts = 0;
   bool naive_pipeline = false;         // one batch at a time goes through all stages (a baseline)
