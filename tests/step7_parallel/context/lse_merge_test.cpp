@@ -28,6 +28,7 @@ struct Parts {
       : values(random.normal(shape, dtype)),
         lse(random.normal({shape[0], shape[1], shape[2]}, DType::f32, 4)) {
     const int64_t dim = shape[3];
+    if (dim < 8) testing::take_magnitudes(values);  // few numbers may all be a small rest of large ones
     for (int64_t i = 0; i < lse.numel(); ++i) {
       if (random.integer(0, 3) > 0) continue;
       lse.data<float>()[i] = random.one_of<float>({-INFINITY, INFINITY, NAN});
