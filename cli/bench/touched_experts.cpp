@@ -11,7 +11,7 @@ TouchedExperts::TouchedExperts(const DecoderSpec& spec, const RunnerConfig& conf
     : num_experts_(spec.experts.num_experts),
       counts_(std::make_shared<Tensor>(
           Tensor::zeros({config.batch.max_num_batched_tokens + 1, 2}, DType::i64, config.device))) {
-  LADDER_CHECK(num_experts_ > 0, "--count-experts: the model has no experts");
+  LADDER_CHECK(num_experts_ > 0, "--count-experts: the model has no experts, expected a mixture of experts");
   LADDER_CHECK(num_ranks(config) == 1, "--count-experts: expected one rank, not {}", num_ranks(config));
 }
 
