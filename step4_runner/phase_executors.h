@@ -17,7 +17,7 @@ class PhaseExecutors {
   // prefill or decode. Each has its own tickets and its own steps in flight, and knows the sequences of its steps alone.
   virtual Executor& of(StepPhase phase) = 0;
   // Waits until the oldest step in flight of either is done, or has failed, so that collect() of that one waits no more: which
-  // one. If both are, decode. Some step must be in flight.
+  // one. If both are, the one that was first: neither can keep the other from being collected. Some step must be in flight.
   virtual StepPhase wait() = 0;
 };
 
