@@ -26,7 +26,7 @@ class Stopwatch {
 
 }  // namespace
 
-ModelRunner::ModelRunner(const OpContext& ctx, const RunnerConfig& config, std::unique_ptr<Model> model)
+ModelRunner::ModelRunner(const OpContext& ctx, const RunnerConfig& config, std::shared_ptr<Model> model)
     : config_(config),
       arena_(std::make_unique<Arena>(ctx.device)),
       ctx_(ctx),
@@ -42,6 +42,22 @@ ModelRunner::ModelRunner(const OpContext& ctx, const RunnerConfig& config, std::
     received_ = Tensor::zeros({config.batch.max_num_batched_tokens, model_->spec().hidden_size},
                               model_->dtype(), ctx.device);
   if (!config_.num_kv_blocks_is_predicted) allocate_cache();
+}
+
+ModelRunner::ModelRunner(const OpContext& ctx, const RunnerConfig& config, const ModelRunner& owner)
+    : config_(config),
+      arena_(std::make_unique<Arena>(ctx.device)),
+      ctx_(ctx),
+      model_(owner.model_),
+      kv_caches_(owner.kv_caches_),
+      batch_(config.batch, model_->spec().vocab_size),
+      inputs_(ctx.device, config.batch),
+      upload_(max_steps_in_flight(config) + 1),
+      download_(max_steps_in_flight(config) + 1),
+      sampler_(model_->spec().vocab_size) {
+  LADDER_CHECK(num_ranks(config) == 1, "a cache that two runners share: {} ranks, expected 1",
+               num_ranks(config));
+  ctx_.arena = arena_.get();
 }
 
 void ModelRunner::measure_groups() {

@@ -24,6 +24,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "step1_layers/core/arena.h"
@@ -52,13 +53,23 @@ class ModelRunner {
 
   // `config` is resolved; `ctx` carries the device, the parallel groups and the kernels. Allocates the KV
   // cache, unless the warm-up has to measure its size.
-  ModelRunner(const OpContext& ctx, const RunnerConfig& config, std::unique_ptr<Model> model);
+  ModelRunner(const OpContext& ctx, const RunnerConfig& config, std::shared_ptr<Model> model);
+  // A second one over the model and the cache of `owner`, which outlives it: its steps may run on another thread, and on
+  // another stream of the device, while those of `owner` do (step 8, 8.7.lanes). Made when `owner` has run its largest steps.
+  // Of `config` the sizes of a step are its own.
+  ModelRunner(const OpContext& ctx, const RunnerConfig& config, const ModelRunner& owner);
   ~ModelRunner();  // waits for what is in flight
 
   // Runs the largest steps there can be, so that the arena is as large as it will ever have to be, and
   // freezes it. On a GPU the KV cache, where its size was predicted, gets what is left of the memory, and the
   // graphs are captured. Error: no memory is left.
   void warm_up();
+  // The same in parts. Of runners that share a cache each runs its largest steps; then the owner makes room in the cache, and
+  // each other one takes it over; then each ends.
+  void run_largest_steps();
+  void size_cache(std::span<const ModelRunner* const> sharers = {});
+  void take_over_cache(const ModelRunner& owner);
+  void end_warm_up();
 
   // At most max_steps_in_flight() (rank_grid.h) launched steps may be uncollected. The answer may be collected on another
   // thread, in a pipeline that of the last stage. `known`: in a pipeline the tokens of the next steps whose tokens were
@@ -148,8 +159,8 @@ class ModelRunner {
   // warm_up.cpp
   void run_warm_up_step(int64_t num_seqs, int64_t num_tokens, int64_t num_computed_tokens,
                         const SamplingParams& sampling);
-  void size_measured_cache();
   void allocate_cache();
+  int64_t graph_bytes() const;  // of all that are going to be captured, at most
   // replay_step.cpp
   // The graph of step.graph, if one has room: a decode graph where every sequence computes one token and yields one, a
   // mixed one where some sequence computes more.
@@ -167,7 +178,7 @@ class ModelRunner {
   RunnerConfig config_;
   std::unique_ptr<Arena> arena_;
   OpContext ctx_;
-  std::unique_ptr<Model> model_;
+  std::shared_ptr<Model> model_;
   std::vector<KvCacheView> kv_caches_;
   Batch batch_;
   DeviceInputs inputs_;

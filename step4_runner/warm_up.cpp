@@ -81,12 +81,18 @@ void ModelRunner::run_warm_up_step(int64_t num_seqs, int64_t num_tokens, int64_t
 }
 
 void ModelRunner::warm_up() {
+  run_largest_steps();
+  size_cache();
+  end_warm_up();
+}
+
+void ModelRunner::run_largest_steps() {
   // One piece, with room to spare, first: memory that grows piece by piece leaves gaps, which the peak would
   // count.
   const MemoryPlan plan = predict_rank_memory(
       model_->spec(), config_, {tp_group(ctx_).rank(), pp_group(ctx_).rank(), cp_group(ctx_).rank()});
   arena_->reserve((ctx_.device.is_cpu() ? 2 : 1) * plan.activations);
-  if (config_.num_kv_blocks_is_predicted)  // one block, which is not written
+  if (config_.num_kv_blocks_is_predicted && kv_caches_.empty())  // one block, which is not written
     kv_caches_ = allocate_kv_caches(model_->kv_cache_specs(), 1, slots_of_rank(config_), ctx_.device);
 
   // As many rows as a step may have, on as many sequences; on a GPU, whose kernels take scratch for long
@@ -116,26 +122,32 @@ void ModelRunner::warm_up() {
   // With room to spare: an operator's scratch need not grow evenly with the rows, and untouched memory costs
   // nothing on a CPU.
   arena_->reserve(activation_bytes_ + activation_bytes_ / (ctx_.device.is_cpu() ? 4 : 16) + kSpareBytes);
-  if (config_.num_kv_blocks_is_predicted) size_measured_cache();
+}
+
+void ModelRunner::end_warm_up() {
   if (!ctx_.device.is_cpu() && config_.cuda_graphs) capture_graphs();
   arena_->freeze();
   batch_ = Batch(config_.batch, model_->spec().vocab_size);
 }
 
+int64_t ModelRunner::graph_bytes() const {
+  if (!config_.cuda_graphs) return 0;
+  const int64_t rows = config_.batch.max_num_batched_tokens;
+  const int64_t num_graphs = std::ssize(decode_graph_sizes(max_seqs(rows), config_.batch.max_model_len)) +
+                             std::ssize(mixed_graph_sizes(rows));
+  return num_graphs * std::ssize(model_->kv_cache_specs()) * kGraphLayerBytes;
+}
+
 // The GPU's memory holds everything now but the cache, the graphs and what comes late. (The inputs are made
 // anew for the length that the cache allows, before the cache: they are no larger than before.)
-void ModelRunner::size_measured_cache() {
+void ModelRunner::size_cache(std::span<const ModelRunner* const> sharers) {
+  if (!config_.num_kv_blocks_is_predicted) return;
   kv_caches_.clear();
   device_synchronize(ctx_.device, ctx_.stream);
   const MachineMemory memory = memory_of(ctx_.device);
-  const int64_t rows = config_.batch.max_num_batched_tokens;
-  const int64_t num_graphs =
-      config_.cuda_graphs ? std::ssize(decode_graph_sizes(max_seqs(rows), config_.batch.max_model_len)) +
-                                std::ssize(mixed_graph_sizes(rows))
-                          : 0;
   const int stage = pp_group(ctx_).rank();
-  const int64_t used = memory.total - memory.available +
-                       num_graphs * std::ssize(model_->kv_cache_specs()) * kGraphLayerBytes + kLateBytes;
+  int64_t used = memory.total - memory.available + graph_bytes() + kLateBytes;
+  for (const ModelRunner* sharer : sharers) used += sharer->graph_bytes() + kLateBytes;
   config_ = size_kv_cache(model_->spec(), config_, memory.total, used, stage);
   // All ranks have the same blocks: as many as the one with the least room. Replicas that share out experts too, as the graphs
   // that they capture together depend on what length a cache allows.
@@ -147,6 +159,15 @@ void ModelRunner::size_measured_cache() {
   batch_ = Batch(config_.batch, model_->spec().vocab_size);
   inputs_ = DeviceInputs(ctx_.device, config_.batch);
   allocate_cache();
+}
+
+void ModelRunner::take_over_cache(const ModelRunner& owner) {
+  config_.batch.num_kv_blocks = owner.config_.batch.num_kv_blocks;
+  config_.batch.max_model_len = owner.config_.batch.max_model_len;
+  config_.num_kv_blocks_is_predicted = false;
+  batch_ = Batch(config_.batch, model_->spec().vocab_size);
+  inputs_ = DeviceInputs(ctx_.device, config_.batch);
+  kv_caches_ = owner.kv_caches_;
 }
 // <<< task 4.2.warmup
 
