@@ -1,0 +1,18 @@
+#pragma once
+// Lanes of a GPU: streams of all of it, or of shares.
+#include <vector>
+
+#include "step1_layers/core/device.h"
+#include "step8_advanced/disaggregation/partition/sm_lanes.h"
+
+namespace ladder {
+
+// Where the border may stand on a GPU of 132 multiprocessors. Each place has graphs of its own for every size of a step, which take
+// time at the start and memory, so they are few.
+inline const std::vector<int> kDecodeShares = {16, 24, 32, 40, 48, 64};
+
+// Contexts of green contexts (sm_partition_cuda.h), decode having `decode_sms` of the multiprocessors at the places. Error: this
+// build has no CUDA, or what split_multiprocessors() says.
+SharedGpu share_gpu(Device device, const std::vector<int>& decode_sms);
+
+}  // namespace ladder
