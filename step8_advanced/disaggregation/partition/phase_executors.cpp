@@ -11,6 +11,7 @@
 #include <span>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "step1_layers/core/error.h"
 #include "step1_layers/core/parallel.h"
@@ -75,7 +76,8 @@ class LaneExecutor final : public Executor {
   }
   void add_contexts() {
     runner->serve_phase(phase_);
-    runner->add_contexts(std::span(contexts_.make(phase_)).subspan(1));
+    const std::vector<OpContext> contexts = contexts_.make(phase_);
+    runner->add_contexts(std::span(contexts).subspan(1));
   }
 
   // Made, used and ended on its thread.
