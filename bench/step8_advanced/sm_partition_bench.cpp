@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <filesystem>
 #include <functional>
 #include <map>
 #include <numeric>
@@ -117,7 +118,7 @@ struct Scene {
       answers.contexts[split.first->num_multiprocessors()] = split.first;
       prompts.contexts[split.first->num_multiprocessors()] = split.second;
     }
-    const std::string folder = std::string(LADDER_SOURCE_DIR) + "/models/llama-3.1-8b";
+    const std::filesystem::path folder = std::filesystem::path(LADDER_SOURCE_DIR) / "models/llama-3.1-8b";
     ModelOptions options;
     options.dtype = DType::bf16;
     options.load_format = LoadFormat::dummy;

@@ -21,14 +21,6 @@ void find(Function& function, const char* name) {
     function = reinterpret_cast<Function>(found);
 }
 
-void expect(const void* function, const char* name, int driver_version) {
-  LADDER_CHECK(
-      function != nullptr,
-      "multiprocessors cannot be shared out: the driver, which serves CUDA {}.{}, has no {}: expected one of CUDA 12.4 "
-      "or later",
-      driver_version / 1000, driver_version % 1000 / 10, name);
-}
-
 void check(CUresult status, const char* call, int gpu) {
   LADDER_CHECK(status == CUDA_SUCCESS,
                "multiprocessors of cuda:{} cannot be shared out: {} failed: CUresult {}", gpu, call,
@@ -70,10 +62,13 @@ GreenContextDriver find_green_context_driver() {
   return driver;
 }
 
-std::vector<SmSplit> split_multiprocessors(const CudaContext& first, const CudaContext& second,
-                                           std::span<const int> first_sms, const GreenContextDriver& driver) {
+void expect_green_contexts(const GreenContextDriver& driver) {
   const auto has = [&](auto function, const char* name) {
-    expect(reinterpret_cast<const void*>(function), name, driver.driver_version);
+    LADDER_CHECK(
+        function != nullptr,
+        "multiprocessors cannot be shared out: the driver, which serves CUDA {}.{}, has no {}: expected one of CUDA "
+        "12.4 or later",
+        driver.driver_version / 1000, driver.driver_version % 1000 / 10, name);
   };
   has(driver.get_resource, "cuDeviceGetDevResource");
   has(driver.split, "cuDevSmResourceSplitByCount");
@@ -81,7 +76,11 @@ std::vector<SmSplit> split_multiprocessors(const CudaContext& first, const CudaC
   has(driver.create, "cuGreenCtxCreate");
   has(driver.destroy, "cuGreenCtxDestroy");
   has(driver.create_stream, "cuGreenCtxStreamCreate");
+}
 
+std::vector<SmSplit> split_multiprocessors(const CudaContext& first, const CudaContext& second,
+                                           std::span<const int> first_sms, const GreenContextDriver& driver) {
+  expect_green_contexts(driver);
   const int gpu = first.op_context().device.index;
   LADDER_CUDA_CHECK(cudaSetDevice(gpu));
   CUdevResource all{};

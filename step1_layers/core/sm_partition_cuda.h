@@ -28,6 +28,8 @@ struct GreenContextDriver {
   decltype(&cuGreenCtxStreamCreate) create_stream = nullptr;
 };
 GreenContextDriver find_green_context_driver();
+// Error, one line: the first function that it lacks.
+void expect_green_contexts(const GreenContextDriver& driver);
 
 // One place of the border between two sides.
 struct SmSplit {
