@@ -25,6 +25,7 @@
 #include "step7_parallel/workers/worker_executor.h"
 #include "step8_advanced/disaggregation/connector/layer_by_layer.h"
 #include "step8_advanced/disaggregation/partition/phase_executors.h"
+#include "step8_advanced/disaggregation/partition/sm_lanes_maker.h"
 #include "step8_advanced/quantization/linear/quantized_makers.h"
 
 namespace ladder {
@@ -152,6 +153,21 @@ void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_de
   app.add_flag("--phase-lanes", phase_lanes_,
                "prompts and answers are computed by steps of their own, which run at the same time over one "
                "model and one KV cache")
+      ->group(group);
+  app.add_option(
+         "--sm-partition", sm_partition_,
+         "with --phase-lanes, on a GPU: how many of its multiprocessors compute answers while others compute "
+         "prompts; auto moves the border as the load changes, off lets both use all of them in turns")
+      ->check(CLI::IsMember({"auto", "off"}) | whole_in_range(1, 4096))
+      ->type_name("auto|off|N")
+      ->group(group);
+  app.add_option(
+         "--max-itl", max_itl_,
+         "with --sm-partition auto: milliseconds between two tokens of an answer that the border keeps, if it can; "
+         "0: not much longer than they would be with half of the GPU")
+      ->check(in_range(0, 1e6))
+      ->type_name("MS")
+      ->capture_default_str()
       ->group(group);
   app.add_option("--scheduling-policy", policy_, "fcfs (first come, first served) or priority")
       ->check(CLI::IsMember({"fcfs", "priority"}))
@@ -305,11 +321,33 @@ void EngineFlags::expect_one_rank_for_lanes(const RunnerConfig& runner) const {
                "of them");
 }
 
+LaneContextsMaker EngineFlags::lane_contexts(const RunnerConfig& runner) const {
+  LADDER_CHECK(!runner.device.is_cpu() || (sm_partition_.empty() && max_itl_ == 0),
+               "{}: a CPU has no multiprocessors to share out, expected a GPU",
+               sm_partition_.empty() ? "--max-itl" : "--sm-partition");
+  if (runner.device.is_cpu() || sm_partition_ == "off") return {};
+  std::vector<int> shares;
+  if (!sm_partition_.empty() && sm_partition_ != "auto") shares.push_back(std::stoi(sm_partition_));
+  SmBorderOptions border;
+  border.max_itl = max_itl_ / 1e3;
+  return [shares, border](const RunnerConfig& config) {
+    return std::make_shared<SmLanes>(share_gpu(config.device, shares), border,
+                                     [](const SmLanes::Report& report) {
+                                       std::fputs(("ladder: " + to_line(report) + "\n").c_str(), stderr);
+                                     });
+  };
+}
+
 ExecutorMaker EngineFlags::executor_maker(const RunnerConfig& runner) const {
   if (phase_lanes_) {
     expect_one_rank_for_lanes(runner);
-    return make_phase_executors();
+    return make_phase_executors(lane_contexts(runner));
   }
+  LADDER_CHECK(
+      sm_partition_.empty() && max_itl_ == 0,
+      "{}: prompts and answers have multiprocessors of their own where they are steps of their own, expected "
+      "--phase-lanes",
+      sm_partition_.empty() ? "--max-itl" : "--sm-partition");
   LaunchedWorld* const launched = launched_world();
   const std::string& wanted = executor_backend_;
   const bool by_mpirun = launched != nullptr && launched->started_by == "mpirun";

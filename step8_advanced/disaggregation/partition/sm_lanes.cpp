@@ -1,6 +1,9 @@
 #include "step8_advanced/disaggregation/partition/sm_lanes.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
+#include <numeric>
 #include <utility>
 
 #include "step1_layers/core/error.h"
@@ -32,11 +35,16 @@ void add_rows(StepNeeds& needs, const ModelNeeds& model, int64_t rows, int64_t n
   needs.bytes += static_cast<double>(num_computed_tokens + rows) * model.bytes_per_key;
 }
 
-SmLanes::SmLanes(SharedGpu gpu, const SmBorderOptions& options) : gpu_(std::move(gpu)), options_(options) {
+SmLanes::SmLanes(SharedGpu gpu, const SmBorderOptions& options, std::function<void(const Report&)> tell)
+    : gpu_(std::move(gpu)), options_(options), tell_(std::move(tell)) {
   for (const SharedGpu::Lane* lane : {&gpu_.prefill, &gpu_.decode})
     LADDER_CHECK(lane->at_place.size() == gpu_.places.size(), "{} places of a border have {} contexts",
                  gpu_.places.size(), lane->at_place.size());
   for (Lane* lane : {&prefill_, &decode_}) lane->num_steps.resize(gpu_.places.size() + 1);
+}
+
+SmLanes::~SmLanes() {
+  if (tell_ && border_) tell_(report());
 }
 
 std::vector<OpContext> SmLanes::make(StepPhase phase) {
@@ -68,6 +76,7 @@ void SmLanes::calibrate(const Model& model, const RunnerConfig& config, const Me
   }
   fitted_ = fit_sm_rates(measured_);
   border_.emplace(gpu_.places, fitted_.rates, options_);
+  if (tell_) tell_(report());
 }
 
 SmLanes::InFlight SmLanes::look_at(Lane& lane, const SchedulerOutput& step) const {
@@ -121,7 +130,31 @@ void SmLanes::on_done(StepPhase phase, double seconds) {
 
 SmLanes::Report SmLanes::report() const {
   const std::lock_guard lock(mutex_);
-  return {fitted_, measured_, decode_.num_steps, prefill_.num_steps, border_ ? border_->num_moves() : 0};
+  return {gpu_.places,        fitted_,
+          measured_,          decode_.num_steps,
+          prefill_.num_steps, border_ ? border_->num_moves() : 0};
+}
+
+std::string to_line(const SmLanes::Report& report) {
+  const SmRates& rates = report.fitted.rates;
+  std::string line = fmt::format(
+      "a multiprocessor: {:.2f} TFLOP/s, {:.1f} GB/s of {:.2f} TB/s (off by {:.0f} %, {:.0f} % at worst)",
+      rates.sm_flops / 1e12, rates.sm_bytes / 1e9, rates.bytes / 1e12, 100 * report.fitted.mean_error,
+      100 * report.fitted.worst_error);
+  const int64_t num_steps =
+      std::accumulate(report.decode_steps.begin(), report.decode_steps.end(), int64_t{0});
+  if (num_steps == 0) {
+    for (const MeasuredShare& row : report.measured)
+      line += fmt::format("; {} {:.0f} GFLOP on {}: {:.2f} ms", row.is_prefill ? "prefill" : "decode",
+                          row.needs.flops / 1e9, row.sms, 1e3 * row.seconds);
+    return line;
+  }
+  line += fmt::format("; {} moves; steps of answers and of prompts: {} and {} with all", report.num_moves,
+                      report.decode_steps[0], report.prefill_steps[0]);
+  for (size_t i = 0; i < report.places.size(); ++i)
+    line += fmt::format(", {} and {} at {}", report.decode_steps[i + 1], report.prefill_steps[i + 1],
+                        report.places[i].decode_sms);
+  return line;
 }
 
 }  // namespace ladder

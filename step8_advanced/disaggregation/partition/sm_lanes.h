@@ -7,6 +7,7 @@
 // A lane has the whole GPU while the other one is empty. For prompts that is so when no answer is in flight and no prompt in flight
 // is at its end, since its answer would begin beside the next prompt.
 #include <deque>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -42,8 +43,18 @@ struct SharedGpu {
 
 class SmLanes final : public LaneContexts {
  public:
+  struct Report {
+    std::vector<SmPlace> places;
+    FittedRates fitted;
+    std::vector<MeasuredShare> measured;
+    std::vector<int64_t> decode_steps, prefill_steps;  // on the whole GPU, and at each place
+    int64_t num_moves = 0;
+  };
+
   // With a single place the border does not move. Error: a place without contexts.
-  SmLanes(SharedGpu gpu, const SmBorderOptions& options);
+  // `tell`, which may be empty, hears of what was measured at the start and of where steps were at the end.
+  SmLanes(SharedGpu gpu, const SmBorderOptions& options, std::function<void(const Report&)> tell = {});
+  ~SmLanes() override;
 
   std::vector<OpContext> make(StepPhase phase) override;
   // Steps of 1, 8 and 32 answers and of 2,048 tokens of a prompt on every share and on the whole GPU.
@@ -51,12 +62,6 @@ class SmLanes final : public LaneContexts {
   size_t choose(StepPhase phase, const SchedulerOutput& step) override;
   void on_done(StepPhase phase, double seconds) override;
 
-  struct Report {
-    FittedRates fitted;
-    std::vector<MeasuredShare> measured;
-    std::vector<int64_t> decode_steps, prefill_steps;  // on the whole GPU, and at each place
-    int64_t num_moves = 0;
-  };
   Report report() const;  // on any thread
 
  private:
@@ -76,6 +81,7 @@ class SmLanes final : public LaneContexts {
 
   SharedGpu gpu_;
   SmBorderOptions options_;
+  std::function<void(const Report&)> tell_;
   mutable std::mutex mutex_;
   ModelNeeds model_;
   std::optional<SmBorder> border_;  // from calibrate() on
@@ -83,5 +89,8 @@ class SmLanes final : public LaneContexts {
   FittedRates fitted_;
   std::vector<MeasuredShare> measured_;
 };
+
+// The rates; before any step of an answer what they are fitted to, later where steps were.
+std::string to_line(const SmLanes::Report& report);
 
 }  // namespace ladder
