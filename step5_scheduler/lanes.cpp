@@ -19,11 +19,8 @@
 
 #include "step5_scheduler/scheduler.h"
 
-#include "step1_layers/core/task_not_implemented.h"
-
 namespace ladder {
 
-// >>> task 8.7.lanes: which sequences a step of one phase may hold, and how a sequence changes its lane
 bool Scheduler::is_of_phase(const Sequence& sequence, int64_t num_wanted) const {
   if (phase_ == StepPhase::any) return true;
   if (sequence.num_steps_in_flight > 0 && sequence.lane != phase_) return false;
@@ -37,6 +34,5 @@ void Scheduler::enter_lane(Sequence& sequence) {
   ids_of(finished_ids_, left).push_back(sequence.id);
   sequence.num_known_blocks = 0;
 }
-// <<< task 8.7.lanes
 
 }  // namespace ladder

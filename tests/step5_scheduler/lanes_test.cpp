@@ -1,4 +1,5 @@
 // Task 8.7.lanes: prompts and answers in steps of their own, which are in flight at the same time.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -192,7 +193,8 @@ TEST(Task8_7_Lanes, StepsAreCollectedInTheOrderOfTheirLane) {
   run.collect(kDecode);  // the third that was submitted
   StepOutput wrong;
   wrong.step = later;
-  EXPECT_THROW(run.scheduler.update(wrong), Error) << "not the oldest of its lane";
+  EXPECT_THAT([&] { run.scheduler.update(wrong); },
+              ::testing::ThrowsMessage<Error>(::testing::HasSubstr("not the oldest one in flight")));
   run.collect(kPrefill);
   run.collect(kDecode);
   run.run();
