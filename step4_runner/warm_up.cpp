@@ -81,12 +81,6 @@ double ModelRunner::run_warm_up_step(int64_t num_seqs, int64_t num_tokens, int64
   return step.launched->done->seconds_since(step.launched->begun);
 }
 
-void ModelRunner::warm_up() {
-  run_largest_steps();
-  size_cache();
-  end_warm_up();
-}
-
 void ModelRunner::run_largest_steps() {
   // One piece, with room to spare, first: memory that grows piece by piece leaves gaps, which the peak would
   // count.
@@ -137,12 +131,6 @@ void ModelRunner::end_warm_up() {
   batch_ = Batch(config_.batch, model_->spec().vocab_size);
 }
 
-int64_t ModelRunner::graph_bytes() const {
-  if (!config_.cuda_graphs) return 0;
-  const int64_t num_graphs = (std::ssize(decode_sizes()) + std::ssize(mixed_sizes())) * std::ssize(contexts_);
-  return num_graphs * std::ssize(model_->kv_cache_specs()) * kGraphLayerBytes;
-}
-
 // The GPU's memory holds everything now but the cache, the graphs and what comes late. (The inputs are made
 // anew for the length that the cache allows, before the cache: they are no larger than before.)
 void ModelRunner::size_cache(std::span<const ModelRunner* const> sharers) {
@@ -165,6 +153,19 @@ void ModelRunner::size_cache(std::span<const ModelRunner* const> sharers) {
   inputs_ = DeviceInputs(ctx_.device, config_.batch);
   allocate_cache();
 }
+// <<< task 4.2.warmup
+
+void ModelRunner::warm_up() {
+  run_largest_steps();
+  size_cache();
+  end_warm_up();
+}
+
+int64_t ModelRunner::graph_bytes() const {
+  if (!config_.cuda_graphs) return 0;
+  const int64_t num_graphs = (std::ssize(decode_sizes()) + std::ssize(mixed_sizes())) * std::ssize(contexts_);
+  return num_graphs * std::ssize(model_->kv_cache_specs()) * kGraphLayerBytes;
+}
 
 void ModelRunner::take_over_cache(const ModelRunner& owner) {
   config_.batch.num_kv_blocks = owner.config_.batch.num_kv_blocks;
@@ -174,7 +175,6 @@ void ModelRunner::take_over_cache(const ModelRunner& owner) {
   inputs_ = DeviceInputs(ctx_.device, config_.batch);
   kv_caches_ = owner.kv_caches_;
 }
-// <<< task 4.2.warmup
 
 double ModelRunner::measure_step(int64_t num_seqs, int64_t num_tokens, int64_t num_computed_tokens) {
   double best = run_warm_up_step(num_seqs, num_tokens, num_computed_tokens, {});

@@ -66,8 +66,8 @@ FittedRates fit_sm_rates(std::span<const MeasuredShare> rows) {
   }
   FittedRates fitted{{rates[0], rates[1], rates[2]}};
   for (const MeasuredShare& row : rows) {
-    const double error = std::abs(
-        shown(row)[static_cast<size_t>(limit_of(row))] / rates[static_cast<size_t>(limit_of(row))] - 1);
+    const auto limit = static_cast<size_t>(limit_of(row));
+    const double error = std::abs(shown(row)[limit] / rates[limit] - 1);
     fitted.mean_error += error / static_cast<double>(rows.size());
     fitted.worst_error = std::max(fitted.worst_error, error);
   }

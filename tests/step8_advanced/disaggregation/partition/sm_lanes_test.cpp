@@ -87,7 +87,7 @@ SchedulerOutput decode_step(int64_t count, int64_t context) {
   return step;
 }
 
-TEST(Task8_7_Lanes, AStepNeedsItsWeightsOnceAndItsKeys) {
+TEST(Task8_7_Border_Lanes, AStepNeedsItsWeightsOnceAndItsKeys) {
   const ModelNeeds model = needs_of_model(Shape8B());
   EXPECT_EQ(model.flops_per_row, 16e9);
   EXPECT_EQ(model.flops_per_pair, 4.0 * 32 * 32 * 128);
@@ -100,7 +100,7 @@ TEST(Task8_7_Lanes, AStepNeedsItsWeightsOnceAndItsKeys) {
   EXPECT_EQ(step.bytes, 16e9 + 113 * 131'072.0);
 }
 
-TEST(Task8_7_Lanes, TheBorderStandsWhereTheMeasuredStepsSay) {
+TEST(Task8_7_Border_Lanes, TheBorderStandsWhereTheMeasuredStepsSay) {
   SmLanes lanes(gpu(), {.max_itl = 11e-3});
   EXPECT_EQ(lanes.make(StepPhase::decode).size(), 7u);
   calibrate(lanes);
@@ -112,7 +112,7 @@ TEST(Task8_7_Lanes, TheBorderStandsWhereTheMeasuredStepsSay) {
   EXPECT_EQ(lanes.choose(StepPhase::prefill, prompt_step(100, 8192, 4096, 4096)), 4u);
 }
 
-TEST(Task8_7_Lanes, WhoIsAloneHasAllOfTheGpu) {
+TEST(Task8_7_Border_Lanes, WhoIsAloneHasAllOfTheGpu) {
   SmLanes lanes(gpu(), {.max_itl = 11e-3});
   calibrate(lanes);
   EXPECT_EQ(lanes.choose(StepPhase::decode, decode_step(8, 8191)), 0u);
@@ -129,7 +129,7 @@ TEST(Task8_7_Lanes, WhoIsAloneHasAllOfTheGpu) {
   EXPECT_EQ(lanes.choose(StepPhase::prefill, prompt_step(101, 8192, 4096, 1024)), 0u);
 }
 
-TEST(Task8_7_Lanes, SlowStepsMoveTheBorder) {
+TEST(Task8_7_Border_Lanes, SlowStepsMoveTheBorder) {
   SmLanes lanes(gpu(), {.max_itl = 11e-3, .min_dwell = 1});
   calibrate(lanes);
   lanes.choose(StepPhase::prefill, prompt_step(100, 8192, 0, 4096));
@@ -141,7 +141,7 @@ TEST(Task8_7_Lanes, SlowStepsMoveTheBorder) {
   EXPECT_GE(lanes.report().num_moves, 2);
 }
 
-TEST(Task8_7_Lanes, SharesOfGpusOfAnySize) {
+TEST(Task8_7_Border_Lanes, SharesOfGpusOfAnySize) {
   EXPECT_EQ(decode_shares(132), (std::vector<int>{16, 24, 32, 40, 48, 64}));
   EXPECT_EQ(decode_shares(64), (std::vector<int>{8, 16, 24, 32}));
   SharedGpu wrong = gpu();
@@ -149,7 +149,7 @@ TEST(Task8_7_Lanes, SharesOfGpusOfAnySize) {
   EXPECT_THROW(SmLanes(wrong, {}), Error);
 }
 
-TEST(Task8_7_Lanes, ABuildOrAMachineWithoutGpusSaysSo) {
+TEST(Task8_7_Border_Lanes, ABuildOrAMachineWithoutGpusSaysSo) {
   if (cuda_device_count() > 0) GTEST_SKIP() << "there is a GPU";
   EXPECT_THROW(share_gpu({DeviceType::cuda, 0}, {16}), Error);
   EXPECT_THROW(make_plain_lane_contexts({DeviceType::cuda, 0}), Error);
