@@ -69,7 +69,7 @@ serve_loads() {
 
 tests() {
   run tests_step1 100 "$(binary test_step1)" --gtest_filter='*SmPartition*'
-  run tests_step8 200 "$(binary test_step8)" --gtest_filter='*GpuLanes*:*Task8_7_Border*'
+  run tests_step8 200 "$(binary test_step8)" --gtest_filter='*GpuShares*:*Task8_7_Border*'
 }
 
 shares() {

@@ -1,5 +1,5 @@
 // Lanes with a border: what a step needs, which context it gets, and what is learnt from it. Contexts are told apart by nothing here;
-// gpu_lanes_test.cpp runs them on a GPU.
+// gpu_shares_test.cpp runs them on a GPU.
 #include <gtest/gtest.h>
 
 #include "step1_layers/core/error.h"

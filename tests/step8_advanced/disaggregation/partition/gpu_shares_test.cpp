@@ -36,7 +36,7 @@ class RestlessLanes final : public LaneContexts {
   std::atomic<int64_t> next_ = 0;
 };
 
-class Task8_7_GpuLanes : public ::testing::Test {
+class Task8_7_GpuShares : public ::testing::Test {
  protected:
   void SetUp() override {
     std::string reason;
@@ -72,7 +72,7 @@ void expect_same_tokens(Engine& engine, const std::vector<Request>& requests,
         << what << ", prompt " << i;
 }
 
-TEST_F(Task8_7_GpuLanes, TokensAreThoseOfAnOrdinaryEngine) {
+TEST_F(Task8_7_GpuShares, TokensAreThoseOfAnOrdinaryEngine) {
   for (const std::string& name : testing::golden_names(testing::golden_folder())) {
     const auto checkpoint = testing::load_golden(testing::golden_folder() / name);
     const EngineOptions options = options_of(checkpoint);
@@ -85,7 +85,7 @@ TEST_F(Task8_7_GpuLanes, TokensAreThoseOfAnOrdinaryEngine) {
   }
 }
 
-TEST_F(Task8_7_GpuLanes, TheBorderOfTheEngineItself) {
+TEST_F(Task8_7_GpuShares, TheBorderOfTheEngineItself) {
   const auto checkpoint = testing::load_golden(testing::golden_folder() / "llama_linear");
   const EngineOptions options = options_of(checkpoint);
   const std::vector<Request> requests = testing::greedy_requests(checkpoint);
@@ -103,7 +103,7 @@ TEST_F(Task8_7_GpuLanes, TheBorderOfTheEngineItself) {
   EXPECT_GT(steps, 0);
 }
 
-TEST_F(Task8_7_GpuLanes, ManySequencesKeepTheirKeys) {
+TEST_F(Task8_7_GpuShares, ManySequencesKeepTheirKeys) {
   EngineOptions options = testing::small_options(testing::narrow_model(), DeviceType::cuda, 128);
   options.runner.load_format = LoadFormat::dummy;
   options.runner.batch.block_size = 4;
@@ -116,7 +116,7 @@ TEST_F(Task8_7_GpuLanes, ManySequencesKeepTheirKeys) {
   testing::expect_same(engine_with(with_lanes(options, restless()))->generate(requests), expected);
 }
 
-TEST_F(Task8_7_GpuLanes, NothingIsLeft) {
+TEST_F(Task8_7_GpuShares, NothingIsLeft) {
   const auto checkpoint = testing::load_golden(testing::golden_folder() / "llama_linear");
   const EngineOptions options = with_lanes(options_of(checkpoint), restless());
   const auto free_after_an_engine = [&] {
