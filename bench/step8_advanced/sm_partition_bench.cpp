@@ -6,11 +6,13 @@
 //
 //   decode_ms, decode_p99_ms   from the end of a step of answers to that of the next one: median, 99 %
 //   prefill_ms                 likewise, of the prompt's steps: mean
+//   capture_ms, graph_MB       of the graph: its two passes on the host, and what it takes of the GPU's memory once it has run
 #ifdef LADDER_HAS_CUDA
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -209,7 +211,14 @@ std::vector<double> prefill_for(int share, int64_t steps) {
 }
 
 void decode_alone(benchmark::State& state, int share, int64_t count) {
+  Scene& scene = Scene::get();
+  const int64_t free_before = cuda_device_info(0).free_bytes;
+  const auto begin = std::chrono::steady_clock::now();
+  scene.graph(share, count);
+  state.counters["capture_ms"] =
+      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - begin).count();
   decode_for(share, count, [](int64_t i) { return i < 10; });
+  state.counters["graph_MB"] = static_cast<double>(free_before - cuda_device_info(0).free_bytes) / 1e6;
   for (auto _ : state) report_decode(state, decode_for(share, count, [](int64_t i) { return i < 60; }));
 }
 
