@@ -32,7 +32,8 @@ constexpr const char* kFlagsOfTheRouter[] = {"--host",
                                              "--allow-credentials",
                                              "--access-log",
                                              "--disaggregate",
-                                             "--min-remote-tokens"};
+                                             "--min-remote-tokens",
+                                             "--prefill-first"};
 
 // GPUs of their own for all servers, prefill servers first; or one, where there is no other: whether it is that.
 bool share_one_gpu(const RunnerConfig& config, int num_servers) {
@@ -136,6 +137,7 @@ void run_disaggregated(const ServeFlags& flags) {
   route.http = http_side.http;
   route.http.listening_socket = front.number();
   if (flags.server.min_remote_tokens) route.policy.min_remote_tokens = *flags.server.min_remote_tokens;
+  route.limits.prefill_first = flags.server.prefill_first;
   std::vector<LocalServer> servers;
   for (int i = 0; i < count; ++i) {
     const bool prefill = i < counts.prefill;

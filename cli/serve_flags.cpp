@@ -145,6 +145,11 @@ void ServerFlags::add(CLI::App& app) {
       ->check(whole_in_range(0, int64_t{1} << 40))
       ->type_name("N")
       ->group(running);
+  app.add_flag(
+         "--prefill-first", prefill_first,
+         "with --disaggregate: the server that goes on is asked when the prompt is computed; else while it is, so that "
+         "keys go over meanwhile")
+      ->group(running);
   app.add_flag("--enable-tokenizer-info-endpoint", tokenizer_info,
                "answer GET /tokenizer_info, which shows the chat template")
       ->group(running);

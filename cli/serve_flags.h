@@ -41,6 +41,7 @@ class ServerFlags {
   int api_server_count = 1;
   std::string disaggregate;  // empty: one server
   std::optional<int64_t> min_remote_tokens;
+  bool prefill_first = false;
   bool access_log = false;
   bool engine_process = false;
   bool tokenizer_info = false;  // GET /tokenizer_info
