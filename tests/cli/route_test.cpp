@@ -165,10 +165,10 @@ TEST(Cli_Disaggregate, KeysGoOverWhileThePromptIsComputed) {
     connection.answer(200, answer);
   });
   between.set_metrics("ladder:num_requests_running{engine=\"0\"} 0\n");
-  RunningServer router(RunningServer::Command{"route"},
-                       {"--prefill=" + between.url(),
-                        "--decode=http://127.0.0.1:" + std::to_string(consumer.port()),
-                        "--check-interval=0.05"});
+  RunningServer router(
+      RunningServer::Command{"route"},
+      {"--prefill=" + between.url(), "--decode=http://127.0.0.1:" + std::to_string(consumer.port()),
+       "--check-interval=0.05"});
   ASSERT_TRUE(router.ready());
   const std::string expected = ask(consumer, body(3, false));
   EXPECT_EQ(ask(router, body(3, false)), expected);
