@@ -166,6 +166,9 @@ TEST(Cli_DisaggregatedSoak, EveryRequestIsAnsweredAsByOneServerWhenAPrefillServe
   EXPECT_EQ(counts.answered + counts.left, num_requests);
   EXPECT_GT(counts.killed_in_transfer, 0);
   EXPECT_GT(server.metric("router_transfers_total"), static_cast<double>(num_requests) / 2);
+  const double at_once = server.metric("router_at_once_transfers_total"),
+               withdrawn = server.metric("router_withdrawn_total");
+  EXPECT_GT(at_once, 0);
 
   // The books. What was kept for clients that have left comes back with its lease.
   EXPECT_TRUE(eventually([&] { return consumer.holds_nothing(); }));
@@ -180,9 +183,11 @@ TEST(Cli_DisaggregatedSoak, EveryRequestIsAnsweredAsByOneServerWhenAPrefillServe
   for (const int child : children) EXPECT_EQ(process_state(child), 0) << child;
   EXPECT_EQ(files_of_memory(), shm);
   std::printf(
-      "%ld requests: %ld answered, %ld left early; %ld times the prefill server was killed, %ld of them in a transfer\n",
+      "%ld requests: %ld answered, %ld left early; %ld times the prefill server was killed, %ld of them in a transfer; %.0f were "
+      "told to both servers at once, %.0f of them in vain\n",
       static_cast<long>(num_requests), static_cast<long>(counts.answered), static_cast<long>(counts.left),
-      static_cast<long>(counts.killed), static_cast<long>(counts.killed_in_transfer));
+      static_cast<long>(counts.killed), static_cast<long>(counts.killed_in_transfer), at_once + withdrawn,
+      withdrawn);
 }
 
 }  // namespace

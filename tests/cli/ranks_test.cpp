@@ -15,8 +15,8 @@
 namespace ladder {
 namespace {
 
-using testing::BinaryResult;
 using ::testing::AllOf;
+using testing::BinaryResult;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
 using testing::run_binary;
@@ -112,6 +112,11 @@ TEST(Cli_Ranks, RanksThatShareOutRowsGiveTheTextOfOne) {
       {"--tensor-parallel-size=8", "--decode-context-parallel-size=2", "--prefill-context-parallel-size=2"}));
   EXPECT_EQ(both.exit_code, 2);
   EXPECT_THAT(both.err, HasSubstr("--prefill-context-parallel-size 2 and --decode-context-parallel-size 2"));
+  const BinaryResult alone =
+      run_binary(generate({"--tensor-parallel-size=2", "--cp-kv-cache-interleave-size=4"}));
+  EXPECT_EQ(alone.exit_code, 2);
+  EXPECT_THAT(alone.err,
+              HasSubstr("--cp-kv-cache-interleave-size 4: expected --decode-context-parallel-size"));
 }
 
 TEST(Cli_Ranks, ExpertsOnTheirRanksGiveTheTokensOfOneRank) {

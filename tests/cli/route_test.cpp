@@ -69,7 +69,10 @@ TEST(Cli_Disaggregate, MistakesAreNamed) {
   refused({"--disaggregate=1P1D", "--headless"}, "--headless");
   refused({"--disaggregate=1P1D", "--trace=/dev/null"}, "--trace");
   refused({"--disaggregate=1P1D", "--kv-role=both"}, "--kv-role both: --disaggregate");
-  refused({"--disaggregate=1P1D", "--kv-listen=nowhere"}, "nowhere");
+  refused({"--disaggregate=1P1D", "--kv-listen=nowhere"}, "--kv-listen: nowhere: ");
+  for (const char* wrong : {"--disaggregate=1P1D", "--kv-role=producer"})
+    refused({wrong, "--kv-listen=shm://a/b"},
+            "--kv-listen: shm://a/b: expected a name of 1 to 97 letters, digits");
   refused({"--disaggregate=2P1D", "--kv-listen=shm://a"}, "--kv-listen shm://a");
   refused({"--disaggregate=1P1D", "--kv-max-held=much"}, "--kv-max-held");
   refused({"--kv-lease=3"}, "--kv-lease: expected with --kv-role producer or both");
