@@ -112,10 +112,10 @@ TEST(Cli_Ranks, RanksThatShareOutRowsGiveTheTextOfOne) {
       {"--tensor-parallel-size=8", "--decode-context-parallel-size=2", "--prefill-context-parallel-size=2"}));
   EXPECT_EQ(both.exit_code, 2);
   EXPECT_THAT(both.err, HasSubstr("--prefill-context-parallel-size 2 and --decode-context-parallel-size 2"));
-  const BinaryResult alone =
+  const BinaryResult unshared =
       run_binary(generate({"--tensor-parallel-size=2", "--cp-kv-cache-interleave-size=4"}));
-  EXPECT_EQ(alone.exit_code, 2);
-  EXPECT_THAT(alone.err,
+  EXPECT_EQ(unshared.exit_code, 2);
+  EXPECT_THAT(unshared.err,
               HasSubstr("--cp-kv-cache-interleave-size 4: expected --decode-context-parallel-size"));
 }
 
