@@ -8,7 +8,7 @@ namespace ladder {
 
 namespace {
 
-constexpr int kSince = 12040;  // CUDA 12.4
+constexpr int kSince = 12050;  // CUDA 12.5: cuGreenCtxStreamCreate; the others came with 12.4
 
 template <class Function>
 void find(Function& function, const char* name) {
@@ -67,7 +67,7 @@ void expect_green_contexts(const GreenContextDriver& driver) {
     LADDER_CHECK(
         function != nullptr,
         "multiprocessors cannot be shared out: the driver, which serves CUDA {}.{}, has no {}: expected one of CUDA "
-        "12.4 or later",
+        "12.5 or later",
         driver.driver_version / 1000, driver.driver_version % 1000 / 10, name);
   };
   has(driver.get_resource, "cuDeviceGetDevResource");

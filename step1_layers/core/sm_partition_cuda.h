@@ -3,7 +3,7 @@
 //
 // Kernels of two plain streams take turns as their blocks come: a kernel of few blocks waits until blocks of a large one end.
 // A green context is a share of the multiprocessors, and a stream made in it runs on no others. What is not shared out are
-// memory bandwidth and the L2 cache. CUDA driver API, "Green Contexts" (since CUDA 12.4).
+// memory bandwidth and the L2 cache. CUDA driver API, "Green Contexts" (since CUDA 12.5).
 //
 // The driver's functions are looked up at run time: an older driver has none of them.
 #include <cuda.h>

@@ -147,7 +147,7 @@ TEST(Task8_7_SmPartitionDriver, WhatIsMissingIsNamed) {
     EXPECT_STREQ(
         error.what(),
         "multiprocessors cannot be shared out: the driver, which serves CUDA 12.2, has no cuDeviceGetDevResource: "
-        "expected one of CUDA 12.4 or later");
+        "expected one of CUDA 12.5 or later");
   }
 }
 
