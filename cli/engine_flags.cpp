@@ -25,6 +25,7 @@
 #include "step7_parallel/workers/worker_executor.h"
 #include "step8_advanced/disaggregation/connector/layer_by_layer.h"
 #include "step8_advanced/disaggregation/partition/phase_executors.h"
+#include "step8_advanced/disaggregation/partition/sm_lanes_maker.h"
 #include "step8_advanced/quantization/linear/quantized_makers.h"
 
 namespace ladder {
@@ -35,6 +36,12 @@ namespace {
 CLI::Option* switch_off(CLI::App& app, const char* name, bool& value, const char* help) {
   return app.add_flag_callback(
       name, [&value] { value = false; }, help);
+}
+
+// Where the arguments have it already too.
+void replace_flag(std::vector<std::string>& words, const std::string& flag, const std::string& value) {
+  std::erase_if(words, [&](const std::string& word) { return word.starts_with(flag + "="); });
+  words.push_back(flag + "=" + value);
 }
 
 // Of a value that --load-format takes.
@@ -152,6 +159,21 @@ void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_de
   app.add_flag("--phase-lanes", phase_lanes_,
                "prompts and answers are computed by steps of their own, which run at the same time over one "
                "model and one KV cache")
+      ->group(group);
+  app.add_option(
+         "--sm-partition", sm_partition_,
+         "with --phase-lanes, on a GPU: how many of its multiprocessors compute answers while others compute "
+         "prompts; auto moves the border as the load changes, off lets both use all of them in turns")
+      ->check(CLI::IsMember({"auto", "off"}) | whole_in_range(1, 4096))
+      ->type_name("auto|off|N")
+      ->group(group);
+  app.add_option(
+         "--max-itl", max_itl_,
+         "with --sm-partition auto: milliseconds between two tokens of an answer that the border keeps, if it can; "
+         "0: not much longer than they would be with half of the GPU")
+      ->check(in_range(0, 1e6))
+      ->type_name("MS")
+      ->capture_default_str()
       ->group(group);
   app.add_option("--scheduling-policy", policy_, "fcfs (first come, first served) or priority")
       ->check(CLI::IsMember({"fcfs", "priority"}))
@@ -305,11 +327,33 @@ void EngineFlags::expect_one_rank_for_lanes(const RunnerConfig& runner) const {
                "of them");
 }
 
+LaneContextsMaker EngineFlags::lane_contexts(const RunnerConfig& runner) const {
+  LADDER_CHECK(!runner.device.is_cpu() || (sm_partition_.empty() && max_itl_ == 0),
+               "{}: a CPU has no multiprocessors to share out, expected a GPU",
+               sm_partition_.empty() ? "--max-itl" : "--sm-partition");
+  if (runner.device.is_cpu() || sm_partition_ == "off") return {};
+  std::vector<int> shares;
+  if (!sm_partition_.empty() && sm_partition_ != "auto") shares.push_back(std::stoi(sm_partition_));
+  SmBorderOptions border;
+  border.max_itl = max_itl_ / 1e3;
+  return [shares, border](const RunnerConfig& config) {
+    return std::make_shared<SmLanes>(share_gpu(config.device, shares), border,
+                                     [](const SmLanes::Report& report) {
+                                       std::fputs(("ladder: " + to_line(report) + "\n").c_str(), stderr);
+                                     });
+  };
+}
+
 ExecutorMaker EngineFlags::executor_maker(const RunnerConfig& runner) const {
   if (phase_lanes_) {
     expect_one_rank_for_lanes(runner);
-    return make_phase_executors();
+    return make_phase_executors(lane_contexts(runner));
   }
+  LADDER_CHECK(
+      sm_partition_.empty() && max_itl_ == 0,
+      "{}: prompts and answers have multiprocessors of their own where they are steps of their own, expected "
+      "--phase-lanes",
+      sm_partition_.empty() ? "--max-itl" : "--sm-partition");
   LaunchedWorld* const launched = launched_world();
   const std::string& wanted = executor_backend_;
   const bool by_mpirun = launched != nullptr && launched->started_by == "mpirun";
@@ -357,25 +401,24 @@ std::vector<std::string> EngineFlags::arguments() const {
 
 std::vector<std::string> EngineFlags::arguments_of_replica(const EngineOptions& own) const {
   std::vector<std::string> words = arguments();
-  const auto replace = [&](const std::string& flag, const std::string& value) {
-    std::erase_if(words, [&](const std::string& word) { return word.starts_with(flag + "="); });
-    words.push_back(flag + "=" + value);
-  };
   const RunnerConfig& runner = own.runner;
-  replace("--device", device_name(runner.device));
-  if (runner.threads > 0) replace("--threads", std::to_string(runner.threads));
+  replace_flag(words, "--device", device_name(runner.device));
+  if (runner.threads > 0) replace_flag(words, "--threads", std::to_string(runner.threads));
   if (!runner.expert_parallel)  // as has been said
     std::erase_if(words, [](const std::string& word) {
       return word.starts_with("--enable-expert-parallel") || word.starts_with("--enable-eplb") ||
              word.starts_with("--num-redundant-experts=");
     });
-  if (runner.batch.num_kv_blocks > 0) replace("--num-kv-blocks", std::to_string(runner.batch.num_kv_blocks));
+  if (runner.batch.num_kv_blocks > 0)
+    replace_flag(words, "--num-kv-blocks", std::to_string(runner.batch.num_kv_blocks));
   return words;
 }
 
 std::vector<std::string> EngineFlags::arguments_of_instance(const EngineOptions& own,
                                                             KvTransferRole role) const {
-  return kv_transfer_.with_role(arguments_of_replica(own), role);
+  std::vector<std::string> words = arguments_of_replica(own);
+  replace_flag(words, "--tensor-parallel-size", std::to_string(own.runner.tensor_parallel_size));
+  return kv_transfer_.with_role(std::move(words), role);
 }
 
 void EngineFlags::connect_with_others(EngineOptions& options, const DataParallelFlags* replicas) const {
@@ -401,7 +444,6 @@ void EngineFlags::connect_with_others(EngineOptions& options, const DataParallel
   LADDER_CHECK(launched_world() == nullptr,
                "--kv-role: keys and values are read from ranks on this machine, expected neither mpirun nor "
                "--nnodes");
-  expect_readable_ranks(options.runner, "--kv-role");
   options.makers.kv_connector = kv_transfer_.maker();
   if (!kv_transfer_.layer_by_layer()) return;
   LADDER_CHECK(
@@ -409,13 +451,6 @@ void EngineFlags::connect_with_others(EngineOptions& options, const DataParallel
       "--kv-layer-by-layer: the layers are heard of from ranks that are threads on the CPU, expected "
       "--device cpu and not --distributed-executor-backend mp");
   options.makers.executor = tells_layers(std::move(options.makers.executor));
-}
-
-void EngineFlags::expect_readable_ranks(const RunnerConfig& runner, const char* flag) const {
-  LADDER_CHECK(ranks_are_threads(runner) || runner.device.is_cpu(),
-               "{}: keys and values of worker processes are read on the CPU alone, expected --device cpu, "
-               "or one GPU and not --distributed-executor-backend mp",
-               flag);
 }
 
 ModelMakers EngineFlags::model_makers() const {
@@ -475,9 +510,7 @@ EngineOptions EngineFlags::options_of_instances(int num_producers) const {
   LADDER_CHECK(!phase_lanes_,
                "--disaggregate and --phase-lanes: prompts go to another engine or to another lane, expected "
                "one of them");
-  EngineOptions options = options_alone(nullptr);
-  expect_readable_ranks(options.runner, "--disaggregate");
-  return options;
+  return options_alone(nullptr);
 }
 
 EngineOptions EngineFlags::options_alone(const DataParallelFlags* replicas) const {

@@ -37,8 +37,8 @@ void ModelRunner::allocate_cache() {
 }
 
 // >>> task 4.2.warmup: run the largest steps, give the arena what they took in one piece, and freeze it
-void ModelRunner::run_warm_up_step(int64_t num_seqs, int64_t num_tokens, int64_t num_computed_tokens,
-                                   const SamplingParams& sampling) {
+double ModelRunner::run_warm_up_step(int64_t num_seqs, int64_t num_tokens, int64_t num_computed_tokens,
+                                     const SamplingParams& sampling) {
   SchedulerOutput scheduled;
   for (int64_t i = 0; i < num_seqs; ++i) {
     NewSequence sequence;
@@ -78,12 +78,7 @@ void ModelRunner::run_warm_up_step(int64_t num_seqs, int64_t num_tokens, int64_t
   step.launched->done->wait();
   unknown_.clear();  // nobody asks for its tokens
   batch_ = Batch(config_.batch, model_->spec().vocab_size);
-}
-
-void ModelRunner::warm_up() {
-  run_largest_steps();
-  size_cache();
-  end_warm_up();
+  return step.launched->done->seconds_since(step.launched->begun);
 }
 
 void ModelRunner::run_largest_steps() {
@@ -112,8 +107,14 @@ void ModelRunner::run_largest_steps() {
   if (!ctx_.device.is_cpu()) {
     run_warm_up_step(1, rows, std::max<int64_t>(config_.batch.max_model_len - rows, 0), everything);
     run_warm_up_step(num_seqs, num_seqs, config_.batch.max_model_len - 1, everything);
+    // Where each row may be a sequence of its own that is a decode step: a prompt among so many takes other scratch.
+    if (num_seqs == rows && rows > 1)
+      run_warm_up_step(rows - 1, rows, std::max<int64_t>(config_.batch.max_model_len - 2, 0), everything);
     // A kernel that runs for the first time is loaded, which no request should wait for, and takes memory.
-    for (const int64_t count : row_classes(rows)) run_warm_up_step(std::min(count, num_seqs), count, 0, {});
+    for (size_t context = contexts_.size(); context-- > 0;) {
+      select_context(context);
+      for (const int64_t count : row_classes(rows)) run_warm_up_step(std::min(count, num_seqs), count, 0, {});
+    }
   }
 
   activation_bytes_ = arena_->peak_bytes();
@@ -125,17 +126,12 @@ void ModelRunner::run_largest_steps() {
 }
 
 void ModelRunner::end_warm_up() {
-  if (!ctx_.device.is_cpu() && config_.cuda_graphs) capture_graphs();
+  for (size_t context = contexts_.size(); context-- > 0;) {
+    select_context(context);
+    if (!ctx_.device.is_cpu() && config_.cuda_graphs) capture_graphs();
+  }
   arena_->freeze();
   batch_ = Batch(config_.batch, model_->spec().vocab_size);
-}
-
-int64_t ModelRunner::graph_bytes() const {
-  if (!config_.cuda_graphs) return 0;
-  const int64_t rows = config_.batch.max_num_batched_tokens;
-  const int64_t num_graphs = std::ssize(decode_graph_sizes(max_seqs(rows), config_.batch.max_model_len)) +
-                             std::ssize(mixed_graph_sizes(rows));
-  return num_graphs * std::ssize(model_->kv_cache_specs()) * kGraphLayerBytes;
 }
 
 // The GPU's memory holds everything now but the cache, the graphs and what comes late. (The inputs are made
@@ -160,6 +156,19 @@ void ModelRunner::size_cache(std::span<const ModelRunner* const> sharers) {
   inputs_ = DeviceInputs(ctx_.device, config_.batch);
   allocate_cache();
 }
+// <<< task 4.2.warmup
+
+void ModelRunner::warm_up() {
+  run_largest_steps();
+  size_cache();
+  end_warm_up();
+}
+
+int64_t ModelRunner::graph_bytes() const {
+  if (!config_.cuda_graphs) return 0;
+  const int64_t num_graphs = (std::ssize(decode_sizes()) + std::ssize(mixed_sizes())) * std::ssize(contexts_);
+  return num_graphs * std::ssize(model_->kv_cache_specs()) * kGraphLayerBytes;
+}
 
 void ModelRunner::take_over_cache(const ModelRunner& owner) {
   config_.batch.num_kv_blocks = owner.config_.batch.num_kv_blocks;
@@ -169,6 +178,12 @@ void ModelRunner::take_over_cache(const ModelRunner& owner) {
   inputs_ = DeviceInputs(ctx_.device, config_.batch);
   kv_caches_ = owner.kv_caches_;
 }
-// <<< task 4.2.warmup
+
+double ModelRunner::measure_step(int64_t num_seqs, int64_t num_tokens, int64_t num_computed_tokens) {
+  double best = run_warm_up_step(num_seqs, num_tokens, num_computed_tokens, {});
+  for (int i = 0; i < 2; ++i)
+    best = std::min(best, run_warm_up_step(num_seqs, num_tokens, num_computed_tokens, {}));
+  return best;
+}
 
 }  // namespace ladder

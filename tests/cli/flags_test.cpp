@@ -163,5 +163,32 @@ TEST(Cli_EngineFlags, SwitchesAndSizesReachTheOptions) {
       Error);
 }
 
+TEST(Cli_EngineFlags, SharesOfAGpuNeedLanesAndAGpu) {
+  const auto error_of = [](std::vector<std::string> arguments) -> std::string {
+    CLI::App app;
+    EngineFlags flags;
+    flags.add(app, {}, "model");
+    arguments.insert(arguments.end(), {"--device", "cpu"});
+    std::reverse(arguments.begin(), arguments.end());
+    try {
+      app.parse(arguments);
+      flags.options();
+    } catch (const Error& error) {
+      return error.what();
+    } catch (const CLI::ValidationError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(error_of({"--phase-lanes"}), "");
+  EXPECT_THAT(error_of({"--sm-partition", "auto"}), ::testing::EndsWith("expected --phase-lanes"));
+  EXPECT_THAT(error_of({"--max-itl", "10"}), ::testing::StartsWith("--max-itl: prompts and answers"));
+  EXPECT_EQ(error_of({"--phase-lanes", "--sm-partition", "32"}),
+            "--sm-partition: a CPU has no multiprocessors to share out, expected a GPU");
+  EXPECT_EQ(error_of({"--phase-lanes", "--max-itl", "10"}),
+            "--max-itl: a CPU has no multiprocessors to share out, expected a GPU");
+  EXPECT_THAT(error_of({"--phase-lanes", "--sm-partition", "some"}), ::testing::HasSubstr("--sm-partition"));
+}
+
 }  // namespace
 }  // namespace ladder

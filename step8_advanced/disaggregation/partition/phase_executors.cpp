@@ -8,8 +8,10 @@
 #include <future>
 #include <mutex>
 #include <optional>
+#include <span>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "step1_layers/core/error.h"
 #include "step1_layers/core/parallel.h"
@@ -31,8 +33,10 @@ struct Shared {
 // One lane: a runner and its two threads.
 class LaneExecutor final : public Executor {
  public:
-  LaneExecutor(Shared& shared, int threads)
+  LaneExecutor(Shared& shared, StepPhase phase, LaneContexts& contexts, int threads)
       : shared_(shared),
+        phase_(phase),
+        contexts_(contexts),
         launcher_([this, threads] {
           set_num_threads(threads);
           launch_steps();
@@ -47,11 +51,10 @@ class LaneExecutor final : public Executor {
     }
     shared_.changed.notify_all();
     collector_.join();
-    // Events of steps in flight go before the runner, and that before its context.
+    // Events of steps in flight go before the runner.
     add_task([this] {
       in_flight_.clear();
       runner.reset();
-      context_owner.reset();
       ended_ = true;
     });
     launcher_.join();
@@ -65,8 +68,19 @@ class LaneExecutor final : public Executor {
     done.get();
   }
 
+  // Of this lane: that which its runner is made with, and the others, of a runner that is made.
+  OpContext main_context(const RunnerConfig& config) {
+    OpContext ctx = contexts_.make(phase_).front();
+    apply_config(config, ctx);
+    return ctx;
+  }
+  void add_contexts() {
+    runner->serve_phase(phase_);
+    const std::vector<OpContext> contexts = contexts_.make(phase_);
+    runner->add_contexts(std::span(contexts).subspan(1));
+  }
+
   // Made, used and ended on its thread.
-  std::shared_ptr<void> context_owner;
   std::unique_ptr<ModelRunner> runner;
 
   void set_max_in_flight(int count) { max_in_flight_ = count; }
@@ -139,6 +153,7 @@ class LaneExecutor final : public Executor {
     }
     std::shared_ptr<const LaunchedStep> launched;
     try {
+      runner->select_context(contexts_.choose(phase_, step));
       launched = runner->launch(step);
     } catch (...) {
       return set_error(step.step);
@@ -167,6 +182,7 @@ class LaneExecutor final : public Executor {
       StepOutput output;
       try {
         output = launched->collect();
+        contexts_.on_done(phase_, output.forward_seconds);
       } catch (...) {
         set_error(launched->step);
         return;
@@ -199,6 +215,8 @@ class LaneExecutor final : public Executor {
   }
 
   Shared& shared_;
+  const StepPhase phase_;
+  LaneContexts& contexts_;
   std::atomic<int> max_in_flight_ = 1;
   // Under the mutex:
   std::deque<std::function<void()>> tasks_;
@@ -217,26 +235,23 @@ RunnerConfig decode_config(RunnerConfig config) {
 
 class TwoLanes final : public PhaseExecutors {
  public:
-  TwoLanes(const ExecutorOptions& options, const RunnerConfig& config, const LaneContextMaker& make_context)
-      : prefill_(shared_, std::max(config.threads - config.threads / 2, 1)),
-        decode_(shared_, std::max(config.threads / 2, 1)) {
+  TwoLanes(const ExecutorOptions& options, const RunnerConfig& config, std::shared_ptr<LaneContexts> contexts)
+      : contexts_(std::move(contexts)),
+        prefill_(shared_, StepPhase::prefill, *contexts_, std::max(config.threads - config.threads / 2, 1)),
+        decode_(shared_, StepPhase::decode, *contexts_, std::max(config.threads / 2, 1)) {
     const ModelFactory make_model = model_factory(options, config);
     const auto make_processor = options.runner_makers.logits_processor;
-    const auto context = [&](StepPhase phase, std::shared_ptr<void>& owner) {
-      OpContext ctx =
-          make_context ? make_context(phase, config.device, owner) : make_rank_context(config.device, owner);
-      apply_config(config, ctx);
-      return ctx;
-    };
     // Each after the other, as each measures what is left of the memory.
     prefill_.on_thread([&] {
-      const OpContext ctx = context(StepPhase::prefill, prefill_.context_owner);
+      const OpContext ctx = prefill_.main_context(config);
       prefill_.runner = std::make_unique<ModelRunner>(ctx, config, make_model(ctx));
+      prefill_.add_contexts();
       prefill_.runner->run_largest_steps();
     });
     decode_.on_thread([&] {
-      const OpContext ctx = context(StepPhase::decode, decode_.context_owner);
+      const OpContext ctx = decode_.main_context(config);
       decode_.runner = std::make_unique<ModelRunner>(ctx, decode_config(config), *prefill_.runner);
+      decode_.add_contexts();
       decode_.runner->run_largest_steps();
     });
     prefill_.on_thread([&] {
@@ -248,6 +263,17 @@ class TwoLanes final : public PhaseExecutors {
       decode_.runner->end_warm_up();
     });
     prefill_.on_thread([&] { prefill_.runner->end_warm_up(); });
+    contexts_->calibrate(
+        prefill_.runner->model(), prefill_.runner->config(),
+        [&](StepPhase phase, size_t context, int64_t num_seqs, int64_t num_tokens, int64_t num_computed) {
+          LaneExecutor& lane = phase == StepPhase::decode ? decode_ : prefill_;
+          double seconds = 0;
+          lane.on_thread([&] {
+            lane.runner->select_context(context);
+            seconds = lane.runner->measure_step(num_seqs, num_tokens, num_computed);
+          });
+          return seconds;
+        });
     for (LaneExecutor* lane : {&prefill_, &decode_}) {
       if (make_processor) lane->runner->sampler().add_processor(make_processor(options));
       lane->set_max_in_flight(max_steps_in_flight(config));
@@ -269,14 +295,15 @@ class TwoLanes final : public PhaseExecutors {
   const BatchConfig& batch() const { return prefill_.runner->config().batch; }
 
  private:
+  const std::shared_ptr<LaneContexts> contexts_;
   Shared shared_;
   LaneExecutor prefill_, decode_;  // the one that shares the other's cache ends first
 };
 
 }  // namespace
 
-ExecutorMaker make_phase_executors(LaneContextMaker make_context) {
-  return [make_context = std::move(make_context)](const ExecutorOptions& options) {
+ExecutorMaker make_phase_executors(LaneContextsMaker make_contexts) {
+  return [make_contexts = std::move(make_contexts)](const ExecutorOptions& options) {
     LADDER_CHECK(!options.runner_makers.proposer,
                  "proposer: there is a maker of one, and this executor verifies no draft tokens");
     LADDER_CHECK(options.runner_makers.kv_caches == nullptr,
@@ -285,7 +312,8 @@ ExecutorMaker make_phase_executors(LaneContextMaker make_context) {
     LADDER_CHECK(num_ranks(config) == 1 && config.expert_replicas == 1,
                  "lanes for prompts and answers: expected one rank, got {}",
                  num_ranks(config) * config.expert_replicas);
-    auto lanes = std::make_unique<TwoLanes>(options, config, make_context);
+    auto lanes = std::make_unique<TwoLanes>(
+        options, config, make_contexts ? make_contexts(config) : make_plain_lane_contexts(config.device));
     const BatchConfig batch = lanes->batch();
     return MadeExecutor{nullptr, batch, std::move(lanes)};
   };

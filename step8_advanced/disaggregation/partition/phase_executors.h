@@ -11,22 +11,18 @@
 #include <functional>
 #include <memory>
 
-#include "step1_layers/core/context.h"
-#include "step3_sequence/step_phase.h"
 #include "step4_runner/executor_options.h"
 #include "step4_runner/phase_executors.h"
 #include "step6_engine/engine_makers.h"
+#include "step8_advanced/disaggregation/partition/lane_contexts.h"
 
 namespace ladder {
 
-// The context of a lane of this device, made on the thread that uses it; `owner` keeps what it points to. Two lanes of a GPU need
-// two streams.
-using LaneContextMaker =
-    std::function<OpContext(StepPhase phase, Device device, std::shared_ptr<void>& owner)>;
+using LaneContextsMaker = std::function<std::shared_ptr<LaneContexts>(const RunnerConfig& config)>;
 
 // With executors for two phases (MadeExecutor::phases). A prefill step has up to max_num_batched_tokens of the configuration, a
-// decode step max_num_seqs. Empty: each lane gets a context of the device like any rank's. Error: several ranks; a maker of a
+// decode step max_num_seqs. Empty: make_plain_lane_contexts(). Error: several ranks; a maker of a
 // proposer, as nothing here verifies drafts; a registry of KV caches, as they are handed to no other engine.
-ExecutorMaker make_phase_executors(LaneContextMaker make_context = {});
+ExecutorMaker make_phase_executors(LaneContextsMaker make_contexts = {});
 
 }  // namespace ladder
