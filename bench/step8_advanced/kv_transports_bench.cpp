@@ -112,8 +112,8 @@ void register_row(const KvTransport& transport, const std::string& options = "")
 
 const bool kRegistered = [] {
   for (const KvTransport& transport : kv_transports()) {
-    if (transport.name == "cuda")
-      continue;  // bodies on GPUs: kv_handover_bench.cpp; those of the host go as with shm
+    if (transport.name == "cuda" || transport.name == "nccl")
+      continue;  // bodies on GPUs: kv_handover_bench.cpp; those of the host go as with shm and tcp
     register_row(transport);
     if (transport.name == "tcp")
       for (const int num_streams : {2, 4}) register_row(transport, fmt::format("?streams={}", num_streams));

@@ -154,9 +154,12 @@ TEST_P(KvLayerByLayerOn, LongPromptsAreAnsweredAsByOneEngine) {
   Random random;
   SCOPED_TRACE(random.describe());
   std::vector<Request> requests = random_requests(random, 4);
-  for (size_t i = 0; i < requests.size(); i += 2)
-    while (requests[i].prompt_token_ids.size() < 1300)
-      requests[i].prompt_token_ids.push_back(static_cast<int32_t>(random.integer(300, 2000)));
+  for (size_t i = 0; i < requests.size(); ++i) {
+    std::vector<int32_t>& prompt = requests[i].prompt_token_ids;
+    while (prompt.size() < (i % 2 == 0 ? 1300 : 8) ||
+           prompt.size() % 4 != 0)  // so that always something is to be loaded
+      prompt.push_back(static_cast<int32_t>(random.integer(300, 2000)));
+  }
   EngineOptions options = tiny_options();
   options.runner.device = {GetParam(), 0};
   options.runner.batch.max_model_len = 1400;
