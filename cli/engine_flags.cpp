@@ -36,6 +36,12 @@ CLI::Option* switch_off(CLI::App& app, const char* name, bool& value, const char
       name, [&value] { value = false; }, help);
 }
 
+// Where the arguments have it already too.
+void replace_flag(std::vector<std::string>& words, const std::string& flag, const std::string& value) {
+  std::erase_if(words, [&](const std::string& word) { return word.starts_with(flag + "="); });
+  words.push_back(flag + "=" + value);
+}
+
 // Of a value that --load-format takes.
 LoadFormat parse_load_format(const std::string& name) {
   return name == "dummy" ? LoadFormat::dummy : LoadFormat::automatic;
@@ -332,25 +338,24 @@ std::vector<std::string> EngineFlags::arguments() const {
 
 std::vector<std::string> EngineFlags::arguments_of_replica(const EngineOptions& own) const {
   std::vector<std::string> words = arguments();
-  const auto replace = [&](const std::string& flag, const std::string& value) {
-    std::erase_if(words, [&](const std::string& word) { return word.starts_with(flag + "="); });
-    words.push_back(flag + "=" + value);
-  };
   const RunnerConfig& runner = own.runner;
-  replace("--device", device_name(runner.device));
-  if (runner.threads > 0) replace("--threads", std::to_string(runner.threads));
+  replace_flag(words, "--device", device_name(runner.device));
+  if (runner.threads > 0) replace_flag(words, "--threads", std::to_string(runner.threads));
   if (!runner.expert_parallel)  // as has been said
     std::erase_if(words, [](const std::string& word) {
       return word.starts_with("--enable-expert-parallel") || word.starts_with("--enable-eplb") ||
              word.starts_with("--num-redundant-experts=");
     });
-  if (runner.batch.num_kv_blocks > 0) replace("--num-kv-blocks", std::to_string(runner.batch.num_kv_blocks));
+  if (runner.batch.num_kv_blocks > 0)
+    replace_flag(words, "--num-kv-blocks", std::to_string(runner.batch.num_kv_blocks));
   return words;
 }
 
 std::vector<std::string> EngineFlags::arguments_of_instance(const EngineOptions& own,
                                                             KvTransferRole role) const {
-  return kv_transfer_.with_role(arguments_of_replica(own), role);
+  std::vector<std::string> words = arguments_of_replica(own);
+  replace_flag(words, "--tensor-parallel-size", std::to_string(own.runner.tensor_parallel_size));
+  return kv_transfer_.with_role(std::move(words), role);
 }
 
 void EngineFlags::connect_with_others(EngineOptions& options, const DataParallelFlags* replicas) const {
@@ -372,20 +377,12 @@ void EngineFlags::connect_with_others(EngineOptions& options, const DataParallel
   LADDER_CHECK(launched_world() == nullptr,
                "--kv-role: keys and values are read from ranks on this machine, expected neither mpirun nor "
                "--nnodes");
-  expect_readable_ranks(options.runner, "--kv-role");
   options.makers.kv_connector = kv_transfer_.maker();
   if (!kv_transfer_.layer_by_layer()) return;
   LADDER_CHECK(ranks_are_threads(options.runner),
                "--kv-layer-by-layer: the layers are heard of from ranks that are threads of this process, "
                "expected --device cpu or one GPU, and not --distributed-executor-backend mp");
   options.makers.executor = tells_layers(std::move(options.makers.executor));
-}
-
-void EngineFlags::expect_readable_ranks(const RunnerConfig& runner, const char* flag) const {
-  LADDER_CHECK(ranks_are_threads(runner) || runner.device.is_cpu(),
-               "{}: keys and values of worker processes are read on the CPU alone, expected --device cpu, "
-               "or one GPU and not --distributed-executor-backend mp",
-               flag);
 }
 
 ModelMakers EngineFlags::model_makers() const {
@@ -442,9 +439,7 @@ EngineOptions EngineFlags::options(const DataParallelFlags* replicas) const {
 
 EngineOptions EngineFlags::options_of_instances(int num_producers) const {
   kv_transfer_.expect_for_instances(num_producers);
-  EngineOptions options = options_alone(nullptr);
-  expect_readable_ranks(options.runner, "--disaggregate");
-  return options;
+  return options_alone(nullptr);
 }
 
 EngineOptions EngineFlags::options_alone(const DataParallelFlags* replicas) const {

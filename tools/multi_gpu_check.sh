@@ -19,7 +19,8 @@
 #   methods      attention of one prompt of 8,192 to 131,072 tokens over GPUs, by every method of chapter 7.10
 #   disaggregation  a prompt's keys and values from GPU to GPU, by transport; then 8B behind a server for prompts and one for
 #                answers, and behind two replicas that compute prompts in chunks: prompts of 4,096 to 16,384 tokens and 256 out,
-#                at 0.7 of what one GPU can compute of prompts; gaps between tokens, goodput
+#                at 0.7 of what one GPU can compute of prompts; gaps between tokens, goodput; from four GPUs on with two tensor
+#                ranks for each of both, and for prompts alone
 #   tests        of communicators, workers, the exchange of experts and contexts shared out over ranks
 #   collectives  all-reduces, dispatch and combine, and attention of long contexts shared out
 #   fault        a process of each kind of ranks is killed: one line, nothing left on the GPUs
@@ -203,13 +204,13 @@ methods() {
   [ "$gpus" -eq 0 ] || python3 -B tools/context_table.py --from "$file" --gpus --ranks "$ranks" | tee "$out/context_methods_table.txt"
 }
 
-# serve_load NAME FLAG...: a server on two GPUs, and the load of set_workloads on it
+# serve_load NAME FLAG...: a server on the GPUs $served_on, and the load of set_workloads on it
 serve_load() {
   local name=$1 port=18080 server model=llama-3.1-8b
   shift
   [ "$gpus" -gt 0 ] || model=tinyworld
   : >"$out/server_$name.txt"  # an earlier run's says that it listens
-  CUDA_VISIBLE_DEVICES=${two_gpus:-} "$(binary ladder)" serve --model "models/$model" --load-format dummy --device "$device" \
+  CUDA_VISIBLE_DEVICES=$served_on "$(binary ladder)" serve --model "models/$model" --load-format dummy --device "$device" \
     --port $port "$@" >"$out/server_$name.txt" 2>&1 &
   server=$!
   for _ in {1..600}; do
@@ -230,10 +231,17 @@ serve_load() {
 disaggregation() {
   [ "$gpus" -eq 0 ] || run handover 120 "$(binary bench_step8)" --benchmark_filter='kv_handover|kv_copier' \
     --benchmark_out="$out/handover.json" --benchmark_out_format=json
-  local two_gpus=0,1
-  [ "$gpus" -gt 0 ] || two_gpus=
+  local served_on=0,1 processes=(--distributed-executor-backend mp)
+  [ "$gpus" -gt 0 ] || served_on=
   serve_load served_disaggregated --disaggregate 1P1D "${serving[@]}"
   serve_load served_replicas --data-parallel-size 2 --max-num-batched-tokens "$chunk" "${serving[@]}"
+  [ "$gpus" -eq 0 ] || [ "$gpus" -ge 4 ] || return 0
+  [ "$gpus" -eq 0 ] || served_on=0,1,2,3
+  serve_load served_disaggregated_tp2 --disaggregate 1P1D --tensor-parallel-size 2 "${processes[@]}" "${serving[@]}"
+  serve_load served_replicas_tp2 --data-parallel-size 2 --tensor-parallel-size 2 "${processes[@]}" \
+    --max-num-batched-tokens "$chunk" "${serving[@]}"
+  [ "$gpus" -eq 0 ] || served_on=0,1,2
+  serve_load served_disaggregated_tp2_tp1 --disaggregate 1P1D --prefill-tensor-parallel-size 2 "${processes[@]}" "${serving[@]}"
 }
 
 tests() {

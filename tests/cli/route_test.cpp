@@ -77,6 +77,10 @@ TEST(Cli_Disaggregate, MistakesAreNamed) {
           "--kv-recompute-threshold: expected with --kv-role consumer or both");
   refused({"--kv-load-timeout=3"}, "--kv-load-timeout: expected with --kv-role producer or consumer or both");
   refused({"--min-remote-tokens=1"}, "--min-remote-tokens");
+  refused({"--prefill-tensor-parallel-size=2"}, "--prefill-tensor-parallel-size");
+  refused({"--decode-tensor-parallel-size=2"}, "--decode-tensor-parallel-size");
+  refused({"--disaggregate=1P1D", "--decode-tensor-parallel-size=0"}, "--decode-tensor-parallel-size");
+  refused({"--disaggregate=1P1D", "--prefill-tensor-parallel-size=3"}, "--tensor-parallel-size");
 }
 
 // Its prompt is worth a transfer (--min-remote-tokens).
@@ -189,6 +193,34 @@ TEST(Cli_Disaggregate, RanksMayBeProcessesAndTheEndOfOneIsThatOfItsServer) {
   // Computed by the other one, or by both when both are there again.
   EXPECT_TRUE(eventually([&] { return ask(server, body(2, false)) == handed_over; }, kStartPatience))
       << server.err();
+}
+
+// A prefill server of two worker processes, and a decode server of one rank.
+TEST(Cli_Disaggregate, ServersOfEachKindMayHaveRanksOfTheirOwn) {
+  const std::vector<std::string> flags = {"--num-kv-blocks=128", "--no-prefix-caching", "--dtype=f32"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), flags.begin(), flags.end());
+    return more;
+  };
+  RunningServer alone(with({}));
+  RunningServer server(with({"--disaggregate=1P1D", "--prefill-tensor-parallel-size=2",
+                             "--distributed-executor-backend=mp", "--drain-timeout=5"}));
+  ASSERT_TRUE(alone.ready() && server.ready());
+  std::map<std::string, size_t> num_workers;  // by --tensor-parallel-size
+  for (const int child : server.children("disaggregated-server")) {
+    const std::string words = read_file(std::filesystem::path("/proc") / std::to_string(child) / "cmdline");
+    const size_t at = words.find("--tensor-parallel-size=");
+    ASSERT_NE(at, words.npos);
+    num_workers[words.substr(at, words.find('\0', at) - at)] = children_of(child).size();
+  }
+  EXPECT_EQ(num_workers, (std::map<std::string, size_t>{{"--tensor-parallel-size=1", 1},
+                                                        {"--tensor-parallel-size=2", 2}}));
+  for (const int number : {2, 3})
+    EXPECT_EQ(ask(server, body(number, false)), ask(alone, body(number, false)));
+  EXPECT_EQ(server.metric("router_transfers_total"), 2);
+  EXPECT_EQ(server.metric("router_fallbacks_total"), 0);
+  server.kill(SIGTERM);
+  EXPECT_EQ(server.exit_code(), 0) << server.err();
 }
 
 // Whoever asks need not know that there are several: an answer names the one that keeps its keys.

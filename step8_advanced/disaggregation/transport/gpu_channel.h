@@ -6,6 +6,9 @@
 //   sender                                                                                 reader
 //     caches -- kernel --> | slot | slot | slot |   ===== the way =====>   | slot | slot | slot | -- kernel --> caches
 //
+// An end with several GPUs has slots on each. Which of the reader's GPUs a body goes to is known when the user takes it, and
+// that of the next ones before: their lane says it, from its second body on.
+//
 // A sender that is ahead by all its slots waits: that is back-pressure. A reader that has taken a body looks for the next heads
 // while it waits for that body to have come, and begins their way behind it: so the way has work while a body is checked and
 // copied into blocks.
@@ -46,24 +49,49 @@ class GpuBodyOffer {
   std::array<std::byte, 256> bytes_{};
 };
 
-// Bodies are numbered for ever; the slots of both sides take turns. What a function waits for ends with an Error at the deadline,
-// or when the other end is gone.
+// Where a reader's bodies of some lanes lie: slots on one of its GPUs. The thread that receives.
+class GpuLanding {
+ public:
+  explicit GpuLanding(Device device) : slots_(device) {}
+  virtual ~GpuLanding() = default;
+  GpuLanding(const GpuLanding&) = delete;
+
+  Device device() const { return slots_.device(); }
+  bool has_room() const { return num_begun_ - num_left_ < kGpuSlots; }
+  // The next body of the sender's `source` is to come into the next slot here: its number, by which it is asked for.
+  int64_t begin(size_t source, const GpuBodyOffer& offer, int64_t number, size_t size, KvDeadline deadline) {
+    begin_in(slots_.slot(num_begun_).part(0, size), num_begun_, source, offer, number, deadline);
+    return num_begun_++;
+  }
+  virtual bool has_come(int64_t number) = 0;
+  KvBody slot(int64_t number) const { return slots_.slot(number); }
+  void leave() { ++num_left_; }  // the user has done with the oldest one
+
+ private:
+  // Bodies of a source are numbered for ever; `mine`: so are those that come here.
+  virtual void begin_in(const KvBody& slot, int64_t mine, size_t source, const GpuBodyOffer& offer,
+                        int64_t number, KvDeadline deadline) = 0;
+
+  const GpuSlots slots_;
+  int64_t num_begun_ = 0, num_left_ = 0;  // bodies, ever
+};
+
+inline constexpr int kMostGpuSources = kMostKvLanes;
+
+// What a function waits for ends with an Error at the deadline, or when the other end is gone.
 class GpuBodyWay {
  public:
   virtual ~GpuBodyWay() = default;
 
-  // The thread that sends.
-  virtual void open_to_send(Device from) = 0;
-  // That of the number-th body, when it may be filled.
-  virtual KvBody slot_to_fill(int64_t number, KvDeadline deadline) = 0;
-  virtual GpuBodyOffer send(int64_t number, size_t size) = 0;  // it is filled; waits for nothing
+  // The thread that sends. A source is slots on one of its GPUs; they are counted as they are first asked for.
+  virtual size_t source_of(Device device, int lane) = 0;
+  virtual KvBody slot_to_fill(size_t source, int64_t number, KvDeadline deadline) = 0;  // when it is free
+  virtual GpuBodyOffer send(size_t source, int64_t number,
+                            size_t size) = 0;  // it is filled; waits for nothing
 
   // The thread that receives.
-  virtual void open_to_receive(const GpuBodyOffer& offer, Device to, KvDeadline deadline) = 0;
-  virtual void begin(int64_t number, size_t size, KvDeadline deadline) = 0;
-  virtual bool has_come(int64_t number) = 0;
-  virtual KvBody received(int64_t number) const = 0;  // its slot
-  virtual void give_back(int64_t number, KvDeadline deadline) = 0;
+  virtual GpuLanding& landing_of(const GpuBodyOffer& offer, Device device, int lane, KvDeadline deadline) = 0;
+  virtual void give_back(KvDeadline deadline) = 0;  // the slot of the oldest body that has come
 
   // Any thread: nobody waits in one of the above any more.
   virtual void close() noexcept = 0;
@@ -83,17 +111,27 @@ class GpuChannel final : public KvChannel {
   void close() noexcept override;
 
   size_t body_bytes() const override { return kGpuSlotBytes; }
-  KvBody room_for(size_t size, Device device, KvDeadline deadline) override;
+  KvBody room_for(size_t size, Device device, KvDeadline deadline, int lane) override;
   void send_body(std::span<const std::byte> head, const KvBody& body, KvDeadline deadline) override;
   KvBody take_body(size_t size, Device device, KvDeadline deadline) override;
 
  private:
   struct Envelope;
+  struct ToFill {
+    KvBody slot;
+    size_t source = 0;
+    int lane = 0;
+  };
   struct Arrived {
     std::vector<std::byte> head;
     size_t body_size = 0;  // 0: none, or it was received
     bool is_on_gpu = false;
+    int lane = 0;
+    size_t source = 0;
+    int64_t number = 0;  // of the source's
     GpuBodyOffer offer;
+    GpuLanding* landing = nullptr;  // of one that was begun,
+    int64_t landed_as = 0;          // and its number there
   };
 
   template <class Work>
@@ -101,7 +139,7 @@ class GpuChannel final : public KvChannel {
   void send_envelope(const Envelope& envelope, std::span<const std::byte> head, KvDeadline deadline);
   void fetch(KvDeadline deadline);
   void look_ahead(KvDeadline deadline);
-  void begin(int64_t last, KvDeadline deadline);
+  bool has_begun(Arrived& body, KvDeadline deadline);
 
   const std::function<bool()> has_bytes_;
   StreamChannel messages_;
@@ -109,19 +147,15 @@ class GpuChannel final : public KvChannel {
   std::atomic<bool> is_closed_{false};
 
   // Of the thread that sends.
-  Device sent_from_;      // a GPU, from the first body on
-  KvBody to_fill_;        // the slot that room_for() gave, until it is sent
-  int64_t num_sent_ = 0;  // bodies on the GPU, ever
+  ToFill to_fill_;                                   // what room_for() gave last, until it is sent
+  std::array<int64_t, kMostGpuSources> num_sent_{};  // bodies of each source, ever
 
   // Of the thread that receives.
-  Device received_on_;           // a GPU, from the first body on
-  std::deque<Arrived> arrived_;  // not yet given to the user
-  Arrived current_;              // that was given last
+  std::array<GpuLanding*, kMostKvLanes> lanes_{};       // the way's
+  std::array<int64_t, kMostGpuSources> num_arrived_{};  // bodies of each source, ever
+  std::deque<Arrived> arrived_;                         // not yet given to the user
+  Arrived current_;                                     // that was given last
   bool has_body_of_host_ = false;
-  // Bodies on the GPU, ever: heads that have come, ways that have begun, messages that were given. Never more than kGpuSlots
-  // between the last two, the one that the user has included.
-  int64_t num_arrived_ = 0, num_begun_ = 0, num_given_ = 0;
-  std::array<size_t, kGpuSlots> sizes_{};
 };
 
 }  // namespace ladder

@@ -9,17 +9,21 @@ namespace ladder {
 
 namespace {
 
+constexpr int64_t kMostAhead = 2 * kGpuSlots;  // messages that have come, and wait for the user
+
 constexpr const char* kWhereTo = "between a GPU and the host keys and values go over tcp:// or shm://";
 
 }  // namespace
 
 struct GpuChannel::Envelope {
-  static constexpr uint64_t kMagic = 0x3255504744414c56;
+  static constexpr uint64_t kMagic = 0x3355504744414c56;
 
   uint64_t magic = kMagic;
   uint64_t body_size = 0;
   uint64_t is_on_gpu = 0;
-  uint64_t number = 0;  // of a body that is
+  // Of a body that is:
+  uint64_t lane = 0, source = 0;
+  uint64_t number = 0;  // of the source's, counted for ever
   GpuBodyOffer offer;
 };
 
@@ -53,11 +57,11 @@ KvMessageHead GpuChannel::receive_head(KvDeadline deadline) {
   LADDER_CHECK(current_.body_size == 0, "a message's body of {} bytes has not been received yet",
                current_.body_size);
   return closing_on_error([&] {
-    current_ = {};  // its slot here may be filled again
+    if (current_.landing != nullptr) current_.landing->leave();  // its slot here may be filled again
+    current_ = {};
     if (arrived_.empty()) fetch(deadline);
     current_ = std::move(arrived_.front());
     arrived_.pop_front();
-    num_given_ += current_.is_on_gpu;
     look_ahead(deadline);
     return KvMessageHead{std::move(current_.head), current_.body_size};
   });
@@ -79,33 +83,32 @@ void GpuChannel::close() noexcept {
   way_->close();
 }
 
-KvBody GpuChannel::room_for(size_t size, Device device, KvDeadline deadline) {
-  if (device.type != DeviceType::cuda) return KvChannel::room_for(size, device, deadline);
+KvBody GpuChannel::room_for(size_t size, Device device, KvDeadline deadline, int lane) {
+  if (device.type != DeviceType::cuda) return KvChannel::room_for(size, device, deadline, lane);
   LADDER_CHECK(size <= kGpuSlotBytes, "a body of {} bytes on a GPU: at most {} are possible", size,
                kGpuSlotBytes);
-  if (sent_from_.is_cpu())
-    closing_on_error([&] {
-      way_->open_to_send(device);
-      sent_from_ = device;
-    });
-  LADDER_CHECK(sent_from_ == device, "bodies on {} and on {}: expected those of a channel on one GPU",
-               device_name(sent_from_), device_name(device));
-  to_fill_ = closing_on_error([&] { return way_->slot_to_fill(num_sent_, deadline); });
-  return to_fill_.part(0, size);
+  LADDER_CHECK(lane >= 0 && lane < kMostKvLanes, "a body of lane {}: there are {}", lane, kMostKvLanes);
+  to_fill_ = closing_on_error([&] {
+    const size_t source = way_->source_of(device, lane);
+    return ToFill{way_->slot_to_fill(source, num_sent_.at(source), deadline), source, lane};
+  });
+  return to_fill_.slot.part(0, size);
 }
 
 void GpuChannel::send_body(std::span<const std::byte> head, const KvBody& body, KvDeadline deadline) {
   if (body.device.type != DeviceType::cuda) return KvChannel::send_body(head, body, deadline);
-  LADDER_CHECK(body.data == to_fill_.data && body.size > 0,
+  LADDER_CHECK(body.data == to_fill_.slot.data && body.size > 0,
                "a body on a GPU that is not where there was room for it");
+  const auto [slot, source, lane] = std::exchange(to_fill_, {});
   Envelope envelope;
   envelope.body_size = body.size;
   envelope.is_on_gpu = 1;
-  envelope.number = static_cast<uint64_t>(num_sent_);
-  envelope.offer = closing_on_error([&] { return way_->send(num_sent_, body.size); });
+  envelope.lane = static_cast<uint64_t>(lane);
+  envelope.source = source;
+  envelope.number = static_cast<uint64_t>(num_sent_[source]);
+  envelope.offer = closing_on_error([&] { return way_->send(source, num_sent_[source], body.size); });
   send_envelope(envelope, head, deadline);
-  to_fill_ = {};
-  ++num_sent_;
+  ++num_sent_[source];
 }
 
 KvBody GpuChannel::take_body(size_t size, Device device, KvDeadline deadline) {
@@ -115,23 +118,19 @@ KvBody GpuChannel::take_body(size_t size, Device device, KvDeadline deadline) {
   LADDER_CHECK(device.type == DeviceType::cuda, "a body on a GPU is read into {}: {}", device_name(device),
                kWhereTo);
   return closing_on_error([&] {
-    if (received_on_.is_cpu()) {
-      way_->open_to_receive(current_.offer, device, deadline);
-      received_on_ = device;
-    }
-    LADDER_CHECK(received_on_ == device, "bodies to {} and to {}: expected those of a channel on one GPU",
-                 device_name(received_on_), device_name(device));
-    const int64_t number = num_given_ - 1;
-    begin(number, deadline);
-    look_ahead(deadline);
-    while (!way_->has_come(number)) {
+    GpuLanding*& landing = lanes_[static_cast<size_t>(current_.lane)];
+    if (landing == nullptr) landing = &way_->landing_of(current_.offer, device, current_.lane, deadline);
+    LADDER_CHECK(landing->device() == device, "bodies to {} and to {}: expected those of a lane on one GPU",
+                 device_name(landing->device()), device_name(device));
+    look_ahead(deadline);  // with this one first: it is the oldest, so there is room
+    while (!landing->has_come(current_.landed_as)) {
       if (is_closed_) throw KvChannelError("the channel was closed");
       if (is_over(deadline)) throw KvChannelError("a body on a GPU has not come, and the time is over");
       look_ahead(deadline);
       std::this_thread::yield();
     }
-    way_->give_back(number, deadline);
-    return way_->received(number).part(0, std::exchange(current_.body_size, 0));
+    way_->give_back(deadline);
+    return landing->slot(current_.landed_as).part(0, std::exchange(current_.body_size, 0));
   });
 }
 
@@ -158,11 +157,14 @@ void GpuChannel::fetch(KvDeadline deadline) {
   if (first.body_size > 0) messages_.receive_body(arrived.head, deadline);
   arrived.body_size = envelope.body_size;
   arrived.is_on_gpu = envelope.is_on_gpu != 0;
-  arrived.offer = envelope.offer;
   if (arrived.is_on_gpu) {
-    if (envelope.number != static_cast<uint64_t>(num_arrived_) || envelope.body_size == 0)
+    if (envelope.body_size == 0 || envelope.lane >= kMostKvLanes || envelope.source >= kMostGpuSources ||
+        envelope.number != static_cast<uint64_t>(num_arrived_[envelope.source]))
       throw KvChannelError("a body on a GPU that is not the next one");
-    sizes_[static_cast<size_t>(num_arrived_++ % kGpuSlots)] = arrived.body_size;
+    arrived.lane = static_cast<int>(envelope.lane);
+    arrived.source = envelope.source;
+    arrived.number = num_arrived_[envelope.source]++;
+    arrived.offer = envelope.offer;
   } else if (arrived.body_size > 0) {
     if (messages_.receive_head(deadline).body_size != arrived.body_size)
       throw KvChannelError("a body of another size than its message's");
@@ -171,16 +173,22 @@ void GpuChannel::fetch(KvDeadline deadline) {
   arrived_.push_back(std::move(arrived));
 }
 
-// What has come already, and what of it can be on its way: no more than there are slots for.
+// What has come already, and what of it can be on its way: in order, as far as it is known where to and there is room.
 void GpuChannel::look_ahead(KvDeadline deadline) {
-  while (!has_body_of_host_ && std::ssize(arrived_) + 1 < kGpuSlots && has_bytes_()) fetch(deadline);
-  if (!received_on_.is_cpu()) begin(num_arrived_ - 1, deadline);
+  while (!has_body_of_host_ && std::ssize(arrived_) < kMostAhead && has_bytes_()) fetch(deadline);
+  if (!has_begun(current_, deadline)) return;
+  for (Arrived& next : arrived_)
+    if (!has_begun(next, deadline)) return;
 }
 
-// Up to that one. The body that was given last holds its slot until the next head.
-void GpuChannel::begin(int64_t last, KvDeadline deadline) {
-  for (; num_begun_ <= last; ++num_begun_)
-    way_->begin(num_begun_, sizes_[static_cast<size_t>(num_begun_ % kGpuSlots)], deadline);
+// Now, or it need not: it is the host's.
+bool GpuChannel::has_begun(Arrived& body, KvDeadline deadline) {
+  if (!body.is_on_gpu || body.landing != nullptr) return true;
+  GpuLanding* const landing = lanes_[static_cast<size_t>(body.lane)];
+  if (landing == nullptr || !landing->has_room()) return false;
+  body.landed_as = landing->begin(body.source, body.offer, body.number, body.body_size, deadline);
+  body.landing = landing;
+  return true;
 }
 
 }  // namespace ladder

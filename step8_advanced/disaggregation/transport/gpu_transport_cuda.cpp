@@ -25,24 +25,12 @@ void set_device(Device device) {
   LADDER_CUDA_CHECK(cudaSetDevice(device.index));
 }
 
-// The reader's side of a sender's slots: copies from them into slots of his own, in order.
-class SlotReader {
+// One of the reader's GPUs: copies from the sender's slots, on whatever GPUs they are.
+class CopyLanding final : public GpuLanding {
  public:
-  SlotReader(const GpuSlotsHandle& theirs, Device device) : mine_(device), stream_(device) {
-    expect_slots_as_here(theirs);
-    theirs_.memory = open_gpu_memory(theirs.memory, device.index, "the other end");
-    expect_access(theirs.pattern);
-  }
+  explicit CopyLanding(Device device) : GpuLanding(device), stream_(device) {}
 
-  // The number-th body, into the slot of that number.
-  void begin(int64_t number, size_t size) {
-    set_device(mine_.device());
-    LADDER_CUDA_CHECK(
-        cudaMemcpyAsync(slot(number).data, their_slot(number), size, cudaMemcpyDefault, stream_.get()));
-    stream_.record(number);
-  }
-  bool has_come(int64_t number) const { return stream_.is_past(number); }
-  KvBody slot(int64_t number) const { return mine_.slot(number); }
+  bool has_come(int64_t number) override { return stream_.is_past(number); }
 
  private:
   struct Opened {
@@ -50,31 +38,43 @@ class SlotReader {
     ~Opened() { close_gpu_memory(memory); }
   };
 
-  const std::byte* their_slot(int64_t number) const {
-    return static_cast<const std::byte*>(theirs_.memory.address) +
-           static_cast<size_t>(number % kGpuSlots) * kGpuSlotBytes;
+  void begin_in(const KvBody& slot, int64_t mine, size_t source, const GpuBodyOffer& offer, int64_t number,
+                KvDeadline /*deadline*/) override {
+    set_device(device());
+    const std::byte* const from = their_memory(source, offer.as<GpuSlotsHandle>(), slot) +
+                                  static_cast<size_t>(number % kGpuSlots) * kGpuSlotBytes;
+    LADDER_CUDA_CHECK(cudaMemcpyAsync(slot.data, from, slot.size, cudaMemcpyDefault, stream_.get()));
+    stream_.record(mine);
   }
 
-  // The way that bodies go: from there to here, and only then to the host.
-  void expect_access(uint64_t pattern) {
+  const std::byte* their_memory(size_t source, const GpuSlotsHandle& theirs, const KvBody& slot) {
+    std::unique_ptr<Opened>& opened = theirs_.at(source);
+    if (opened == nullptr) {
+      expect_slots_as_here(theirs);
+      opened =
+          std::make_unique<Opened>(Opened{open_gpu_memory(theirs.memory, device().index, "the other end")});
+      expect_access(static_cast<const std::byte*>(opened->memory.address), theirs.pattern, slot);
+    }
+    return static_cast<const std::byte*>(opened->memory.address);
+  }
+  // The way that bodies go: from there to a slot here that nothing else needs yet, and only then to the host.
+  void expect_access(const std::byte* theirs, uint64_t pattern, const KvBody& slot) const {
     const auto expected = pattern_of(pattern);
     auto words = expected;
     words.fill(0);
-    std::byte* const here = slot(0).data;
-    const auto* const there =
-        static_cast<const std::byte*>(theirs_.memory.address) + kGpuSlots * kGpuSlotBytes;
-    LADDER_CUDA_CHECK(cudaMemcpyAsync(here, there, kPatternBytes, cudaMemcpyDefault, stream_.get()));
-    LADDER_CUDA_CHECK(cudaMemcpyAsync(words.data(), here, kPatternBytes, cudaMemcpyDefault, stream_.get()));
+    LADDER_CUDA_CHECK(cudaMemcpyAsync(slot.data, theirs + kGpuSlots * kGpuSlotBytes, kPatternBytes,
+                                      cudaMemcpyDefault, stream_.get()));
+    LADDER_CUDA_CHECK(
+        cudaMemcpyAsync(words.data(), slot.data, kPatternBytes, cudaMemcpyDefault, stream_.get()));
     LADDER_CUDA_CHECK(cudaStreamSynchronize(stream_.get()));
     LADDER_CHECK(
         words == expected,
         "what lies in the memory of the other end's GPU did not arrive on {}, though the driver reports "
         "access",
-        device_name(mine_.device()));
+        device_name(device()));
   }
 
-  const GpuSlots mine_;
-  Opened theirs_;
+  std::array<std::unique_ptr<Opened>, kMostGpuSources> theirs_;
   SlotStream stream_;  // last: its copies end first
 };
 
@@ -84,33 +84,44 @@ class PeerCopies final : public GpuBodyWay {
              std::shared_ptr<ParkedSlots> parked)
       : socket_(std::move(socket)), read_slots_(std::move(read_slots)), parked_(std::move(parked)) {}
   ~PeerCopies() override {
-    reader_.reset();                         // first: then the other end may free its slots,
+    landings_.clear();                       // first: then the other end may free its slots,
     ::shutdown(socket_->number(), SHUT_WR);  // which this says
-    if (slots_ != nullptr) parked_->park(std::move(slots_), socket_);
+    for (Source& source : sources_) parked_->park(std::move(source.slots), socket_);
   }
 
-  void open_to_send(Device from) override { slots_ = std::make_unique<GpuSlots>(from); }
-  KvBody slot_to_fill(int64_t number, KvDeadline deadline) override {
-    while (number - num_read_ == kGpuSlots || (num_read_ < number && read_slots_->has_bytes())) {
-      std::byte slot;
-      read_slots_->read({&slot, 1}, deadline);
-      if (slot != byte_of(num_read_))
+  size_t source_of(Device device, int /*lane*/) override {
+    for (size_t source = 0; source < sources_.size(); ++source)
+      if (sources_[source].slots->device() == device) return source;
+    LADDER_CHECK(std::ssize(sources_) < kMostGpuSources, "bodies on more than {} GPUs", kMostGpuSources);
+    sources_.push_back({std::make_unique<GpuSlots>(device)});
+    return sources_.size() - 1;
+  }
+  KvBody slot_to_fill(size_t source, int64_t number, KvDeadline deadline) override {
+    while (number - sources_[source].num_read == kGpuSlots || (!sent_.empty() && read_slots_->has_bytes())) {
+      std::byte said;
+      read_slots_->read({&said, 1}, deadline);
+      if (sent_.empty() || said != byte_of(num_read_))
         throw KvChannelError("the reader gives back a slot that is not the next one");
       ++num_read_;
+      ++sources_[sent_.front()].num_read;
+      sent_.pop_front();
     }
-    return slots_->slot(number);
+    return sources_[source].slots->slot(number);
   }
-  GpuBodyOffer send(int64_t /*number*/, size_t /*size*/) override { return GpuBodyOffer(slots_->handle()); }
+  GpuBodyOffer send(size_t source, int64_t /*number*/, size_t /*size*/) override {
+    sent_.push_back(source);
+    return GpuBodyOffer(sources_[source].slots->handle());
+  }
 
-  void open_to_receive(const GpuBodyOffer& offer, Device to, KvDeadline /*deadline*/) override {
-    reader_ = std::make_unique<SlotReader>(offer.as<GpuSlotsHandle>(), to);
+  GpuLanding& landing_of(const GpuBodyOffer& /*offer*/, Device device, int /*lane*/,
+                         KvDeadline /*deadline*/) override {
+    for (const auto& landing : landings_)
+      if (landing->device() == device) return *landing;
+    return *landings_.emplace_back(std::make_unique<CopyLanding>(device));
   }
-  void begin(int64_t number, size_t size, KvDeadline /*deadline*/) override { reader_->begin(number, size); }
-  bool has_come(int64_t number) override { return reader_->has_come(number); }
-  KvBody received(int64_t number) const override { return reader_->slot(number); }
-  void give_back(int64_t number, KvDeadline deadline) override {
-    const std::byte slot = byte_of(number);
-    const std::span<const std::byte> said[] = {{&slot, 1}};
+  void give_back(KvDeadline deadline) override {
+    const std::byte said_byte = byte_of(num_given_back_++);
+    const std::span<const std::byte> said[] = {{&said_byte, 1}};
     try {
       read_slots_->write(said, deadline);
     } catch (
@@ -121,14 +132,24 @@ class PeerCopies final : public GpuBodyWay {
   void close() noexcept override { read_slots_->close(); }
 
  private:
+  struct Source {
+    std::unique_ptr<GpuSlots> slots;
+    int64_t num_read = 0;  // bodies that the reader has given back, ever
+  };
   static std::byte byte_of(int64_t number) { return static_cast<std::byte>(number % kGpuSlots); }
 
   const std::shared_ptr<const FileDescriptor> socket_;
   const std::unique_ptr<RingStream> read_slots_;
   const std::shared_ptr<ParkedSlots> parked_;
-  std::unique_ptr<GpuSlots> slots_;     // of the thread that sends
-  int64_t num_read_ = 0;                // bodies that the reader has given back, ever
-  std::unique_ptr<SlotReader> reader_;  // of the thread that receives
+
+  // Of the thread that sends.
+  std::vector<Source> sources_;  // a GPU each
+  std::deque<size_t> sent_;      // the sources of bodies that were not given back
+  int64_t num_read_ = 0;         // bodies that were, ever
+
+  // Of the thread that receives.
+  std::vector<std::unique_ptr<CopyLanding>> landings_;  // a GPU each
+  int64_t num_given_back_ = 0;
 };
 
 std::unique_ptr<KvChannel> channel_over(MemoryStreams streams, std::shared_ptr<ParkedSlots> parked) {

@@ -4,7 +4,7 @@
 //
 //   connection 1     messages, both ways
 //   connection 2     nothing: its end says that the other end has let go, or is dead
-//   NCCL             a group of two for each direction in which bodies go: the sender is rank 0, the reader rank 1
+//   NCCL             a group of two for each lane and direction in which bodies go: the sender is rank 0, the reader rank 1
 //
 // The sender draws the group's id and tells it with each body, over the connection that is proved. A group is made when both ends
 // know their GPUs: the sender with the first body that it fills, the reader with the first that he takes. NCCL itself opens ports
@@ -96,6 +96,7 @@ class Sender {
   }
   Sender(const Sender&) = delete;
 
+  Device device() const { return slots_.device(); }
   const NcclOffer& offer() const { return offer_; }
 
   KvBody slot_to_fill(int64_t number, KvDeadline deadline) {
@@ -188,34 +189,51 @@ class Sender {
   std::thread thread_;
 };
 
-class Receiver {
+// An error of NCCL's is one of the channel's: the other end may be at fault.
+template <class Work>
+auto as_channel_error(Work work) {
+  try {
+    return work();
+  } catch (const KvChannelError&) {
+    throw;
+  } catch (const Error& error) {
+    throw KvChannelError(error.what());
+  }
+}
+
+class Receiver final : public GpuLanding {
  public:
   Receiver(const NcclOffer& offer, Device device, Lifeline lifeline, const std::atomic<bool>& is_closed,
            KvDeadline deadline)
-      : lifeline_(std::move(lifeline)), is_closed_(is_closed), slots_(device), stream_(device) {
+      : GpuLanding(device), lifeline_(std::move(lifeline)), is_closed_(is_closed), stream_(device) {
     LADDER_CHECK(
         gpu_name(device) != offer.gpu,
         "nccl://: both ends are on one GPU, {} here, which can be one rank of a group only: expected two "
         "GPUs, or cuda://",
         device_name(device));
-    pair_ = begin_nccl_pair(offer.group, 1, device.index);
-    wait_until_ready(deadline);
+    as_channel_error([&] {
+      pair_ = begin_nccl_pair(offer.group, 1, device.index);
+      wait_until_ready(deadline);
+    });
   }
 
-  void begin(int64_t number, size_t size, KvDeadline deadline) {
-    pair_->recv(slots_.slot(number).data, size, stream_.get());
-    wait_until_ready(deadline);
-    stream_.record(number);
-  }
-  bool has_come(int64_t number) {
+  bool has_come(int64_t number) override {
     if (stream_.is_past(number)) return true;
     expect_sender();
-    pair_->is_ready();
+    as_channel_error([&] { pair_->is_ready(); });
     return false;
   }
-  KvBody slot(int64_t number) const { return slots_.slot(number); }
 
  private:
+  // Bodies come in the order in which they were sent.
+  void begin_in(const KvBody& slot, int64_t mine, size_t /*source*/, const GpuBodyOffer& /*offer*/,
+                int64_t /*number*/, KvDeadline deadline) override {
+    as_channel_error([&] {
+      pair_->recv(slot.data, slot.size, stream_.get());
+      wait_until_ready(deadline);
+    });
+    stream_.record(mine);
+  }
   void wait_until_ready(KvDeadline deadline) {
     for (Looks looks; !pair_->is_ready(); looks.rest()) {
       expect_sender();
@@ -234,73 +252,64 @@ class Receiver {
   const Lifeline lifeline_;
   const std::atomic<bool>& is_closed_;
   std::optional<Clock::time_point> hung_up_at_;
-  const GpuSlots slots_;
   SlotStream stream_;
   std::unique_ptr<NcclPair> pair_;  // last: its kernels end first
 };
-
-// An error of NCCL's is one of the channel's: the other end may be at fault.
-template <class Work>
-auto as_channel_error(Work work) {
-  try {
-    return work();
-  } catch (const KvChannelError&) {
-    throw;
-  } catch (const Error& error) {
-    throw KvChannelError(error.what());
-  }
-}
 
 class NcclWay final : public GpuBodyWay {
  public:
   NcclWay(Lifeline lifeline, std::shared_ptr<ParkedSlots> parked)
       : lifeline_(std::move(lifeline)), parked_(std::move(parked)) {}
   ~NcclWay() override {
-    receiver_.reset();                         // first: then the other end may end its kernels,
-    ::shutdown(lifeline_->number(), SHUT_WR);  // which this says
-    if (sender_ != nullptr) parked_->park(std::move(sender_), lifeline_);
+    for (auto& receiver : receivers_) receiver.reset();  // first: then the other end may end its kernels,
+    ::shutdown(lifeline_->number(), SHUT_WR);            // which this says
+    for (auto& sender : senders_)
+      if (sender != nullptr) parked_->park(std::move(sender), lifeline_);
   }
 
-  void open_to_send(Device from) override {
-    const std::lock_guard lock(mutex_);
-    sender_ = std::make_unique<Sender>(from, lifeline_);
+  size_t source_of(Device device, int lane) override {
+    const auto source = static_cast<size_t>(lane);
+    if (senders_[source] == nullptr) {
+      auto sender = std::make_unique<Sender>(device, lifeline_);
+      const std::lock_guard lock(mutex_);
+      if (is_closed_) sender->close();
+      senders_[source] = std::move(sender);
+    }
+    LADDER_CHECK(senders_[source]->device() == device,
+                 "bodies on {} and on {}: expected those of a lane on one GPU",
+                 device_name(senders_[source]->device()), device_name(device));
+    return source;
   }
-  KvBody slot_to_fill(int64_t number, KvDeadline deadline) override {
-    return sender_->slot_to_fill(number, deadline);
+  KvBody slot_to_fill(size_t source, int64_t number, KvDeadline deadline) override {
+    return senders_[source]->slot_to_fill(number, deadline);
   }
-  GpuBodyOffer send(int64_t number, size_t size) override {
-    sender_->send(number, size);
-    return GpuBodyOffer(sender_->offer());
+  GpuBodyOffer send(size_t source, int64_t number, size_t size) override {
+    senders_[source]->send(number, size);
+    return GpuBodyOffer(senders_[source]->offer());
   }
 
-  void open_to_receive(const GpuBodyOffer& offer, Device to, KvDeadline deadline) override {
-    receiver_ = as_channel_error([&] {
-      return std::make_unique<Receiver>(offer.as<NcclOffer>(), to, lifeline_, is_closed_, deadline);
-    });
+  GpuLanding& landing_of(const GpuBodyOffer& offer, Device device, int lane, KvDeadline deadline) override {
+    std::unique_ptr<Receiver>& receiver = receivers_[static_cast<size_t>(lane)];
+    receiver = std::make_unique<Receiver>(offer.as<NcclOffer>(), device, lifeline_, is_closed_, deadline);
+    return *receiver;
   }
-  void begin(int64_t number, size_t size, KvDeadline deadline) override {
-    as_channel_error([&] { receiver_->begin(number, size, deadline); });
-  }
-  bool has_come(int64_t number) override {
-    return as_channel_error([&] { return receiver_->has_come(number); });
-  }
-  KvBody received(int64_t number) const override { return receiver_->slot(number); }
-  void give_back(int64_t /*number*/, KvDeadline /*deadline*/) override {
-  }  // a slot is free when its body has left
+  void give_back(KvDeadline /*deadline*/) override {}  // the sender sees by itself that a body has left
 
   void close() noexcept override {
     is_closed_ = true;
     const std::lock_guard lock(mutex_);
-    if (sender_ != nullptr) sender_->close();
+    for (const auto& sender : senders_)
+      if (sender != nullptr) sender->close();
   }
 
  private:
   const Lifeline lifeline_;
   const std::shared_ptr<ParkedSlots> parked_;
   std::atomic<bool> is_closed_{false};
-  std::mutex mutex_;                    // of who makes the sender, and who closes it
-  std::unique_ptr<Sender> sender_;      // of the thread that sends
-  std::unique_ptr<Receiver> receiver_;  // of the thread that receives
+  std::mutex mutex_;  // of who makes a sender, and who closes it
+  // By lane.
+  std::array<std::unique_ptr<Sender>, kMostGpuSources> senders_;
+  std::array<std::unique_ptr<Receiver>, kMostKvLanes> receivers_;
 };
 
 std::unique_ptr<KvChannel> channel_over(std::vector<HostConnection> connections,
