@@ -193,7 +193,8 @@ TEST(GpuLanes, GoFromEachGpuToEach) {
   SCOPED_TRACE(random.describe());
   const testing::TransportPlace place("cuda");
   const auto listener = listen_for_kv(place.address());
-  auto connecting = std::async(std::launch::async, [&] { return connect_for_kv(listener->address(), far()); });
+  auto connecting =
+      std::async(std::launch::async, [&] { return connect_for_kv(listener->address(), far()); });
   const auto sender = listener->accept(far());
   const auto reader = connecting.get();
   std::vector<int> lanes;  // 2 * from + to
