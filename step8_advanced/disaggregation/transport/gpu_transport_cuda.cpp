@@ -20,6 +20,7 @@ namespace ladder {
 namespace {
 
 constexpr int kNumStreams = 2;
+constexpr size_t kRingBytes = 8 * KvRing::kPiece;
 
 void set_device(Device device) {
   LADDER_CUDA_CHECK(cudaSetDevice(device.index));
@@ -162,7 +163,7 @@ std::unique_ptr<KvChannel> channel_over(MemoryStreams streams, std::shared_ptr<P
 
 class GpuListener final : public KvListener {
  public:
-  explicit GpuListener(std::string_view name) : listener_("cuda", name, kNumStreams) {
+  explicit GpuListener(std::string_view name) : listener_("cuda", name, kNumStreams, kRingBytes) {
     std::string reason;
     LADDER_CHECK(cuda_device_count(&reason) > 0, "{}: no GPU can be used: {}", listener_.address(), reason);
   }
