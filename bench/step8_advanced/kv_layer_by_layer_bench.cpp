@@ -72,6 +72,7 @@ struct Producer {
     options.runner.kv_memory = setup.kv_memory;
     options.runner.batch.max_model_len = setup.prompt_tokens + 127;
     options.runner.batch.max_num_batched_tokens = chunk;
+    options.runner.batch.max_num_seqs = 4;
     options.makers.kv_connector = [&](const ExecutorOptions& parts) {
       layout = kv_layout_of(parts.spec, parts.config);
       connector = std::make_shared<KvTransferConnector>(config, setup.fingerprint(), layout);
