@@ -446,10 +446,9 @@ void EngineFlags::connect_with_others(EngineOptions& options, const DataParallel
                "--nnodes");
   options.makers.kv_connector = kv_transfer_.maker();
   if (!kv_transfer_.layer_by_layer()) return;
-  LADDER_CHECK(
-      options.runner.device.is_cpu() && ranks_are_threads(options.runner),
-      "--kv-layer-by-layer: the layers are heard of from ranks that are threads on the CPU, expected "
-      "--device cpu and not --distributed-executor-backend mp");
+  LADDER_CHECK(ranks_are_threads(options.runner),
+               "--kv-layer-by-layer: the layers are heard of from ranks that are threads of this process, "
+               "expected --device cpu or one GPU, and not --distributed-executor-backend mp");
   options.makers.executor = tells_layers(std::move(options.makers.executor));
 }
 

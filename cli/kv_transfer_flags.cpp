@@ -1,6 +1,7 @@
 #include "cli/kv_transfer_flags.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
 #include <functional>
 #include <memory>
@@ -46,8 +47,9 @@ void listen_at_flag(const std::function<void()>& listen) {
 
 bool is_a_free_port(std::string_view address) {
   const std::string_view place = address.substr(0, address.find('?'));
-  return place == "tcp://0" || place == "ucx://0" ||
-         ((place.starts_with("tcp://") || place.starts_with("ucx://")) && place.ends_with(":0"));
+  return std::ranges::any_of(std::array{"tcp://", "ucx://", "nccl://"}, [&](std::string_view transport) {
+    return place.starts_with(transport) && (place.substr(transport.size()) == "0" || place.ends_with(":0"));
+  });
 }
 
 bool KvTransferFlags::Flag::fits(KvTransferRole role) const {
@@ -72,7 +74,8 @@ void KvTransferFlags::add(CLI::App& app) {
       "--kv-listen", listen_, "ADDRESS", true, false,
       "where a producer's readers reach it [tcp://127.0.0.1:0, a free port]; tcp://HOST:PORT?streams=4 over "
       "so many connections; ucx://HOST:PORT by what UCX finds; shm://NAME and file:///FOLDER are for readers "
-      "on this machine; cuda://NAME from GPU to GPU of this machine, which --disaggregate takes unasked");
+      "on this machine; cuda://NAME from GPU to GPU of this machine, which --disaggregate takes unasked; "
+      "nccl://HOST:PORT from GPU to GPU by NCCL, between machines too");
   add_value("--kv-compression", compression_, "METHOD", true, false,
             "what a producer sends is shortened on the way: none, or zstd, for a slow link [none]")
       ->check(CLI::IsMember({"none", "zstd"}));
@@ -110,7 +113,7 @@ KvTransferConfig KvTransferFlags::values(KvTransferRole role) const {
   config.layer_by_layer = layer_by_layer_;
   config.compress = compression_ == "zstd";
   LADDER_CHECK(
-      !config.compress || !config.listen.starts_with("cuda://"),
+      !config.compress || !(config.listen.starts_with("cuda://") || config.listen.starts_with("nccl://")),
       "--kv-compression zstd: what goes from GPU to GPU is not shortened, expected another --kv-listen "
       "than {}",
       config.listen);

@@ -230,7 +230,7 @@ serve_load() {
 }
 
 disaggregation() {
-  [ "$gpus" -eq 0 ] || run handover 120 "$(binary bench_step8)" --benchmark_filter='kv_handover|kv_copier' \
+  [ "$gpus" -eq 0 ] || run handover 200 "$(binary bench_step8)" --benchmark_filter='kv_handover|kv_copier|kv_layer_by_layer/cuda' \
     --benchmark_out="$out/handover.json" --benchmark_out_format=json
   local served_on=0,1 processes=(--distributed-executor-backend mp)
   [ "$gpus" -gt 0 ] || served_on=
