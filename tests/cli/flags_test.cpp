@@ -144,6 +144,20 @@ TEST(Cli_EngineFlags, SwitchesAndSizesReachTheOptions) {
   EXPECT_EQ(options_of({"--kv-memory", "2MiB"}).runner.kv_memory, 2 << 20);
   EXPECT_EQ(options_of({"--kernel", "matmul=loop"}).runner.kernels.at("matmul"), "loop");
   EXPECT_THROW(options_of({"--num-kv-blocks", "8", "--kv-memory", "2MiB"}), Error);
+  EXPECT_NO_THROW(options_of({"--phase-lanes"}));
+  const std::vector<std::vector<std::string>> not_with_lanes = {{"--tensor-parallel-size", "2"},
+                                                                {"--pipeline-parallel-size", "2"},
+                                                                {"--prefill-context-parallel-size", "2"},
+                                                                {"--distributed-executor-backend", "mp"},
+                                                                {"--static-batching"},
+                                                                {"--kv-role", "producer"}};
+  for (std::vector<std::string> words : not_with_lanes) {
+    const std::string flag = words[0];
+    words.push_back("--phase-lanes");
+    EXPECT_THAT([&] { options_of(words); },
+                ::testing::ThrowsMessage<Error>(
+                    ::testing::AllOf(::testing::HasSubstr("--phase-lanes"), ::testing::HasSubstr(flag))));
+  }
   EXPECT_THROW(
       options_of({"--kv-role", "producer", "--kv-layer-by-layer", "--distributed-executor-backend", "mp"}),
       Error);

@@ -68,6 +68,9 @@ TEST(Task8_7_EngineLanes, AnswersGoOnWhileALongPromptIsComputed) {
   for (int i = 0; i < 20; ++i) {
     const StepResult result = engine.step();
     EXPECT_EQ(result.metrics.phase, kDecode);
+    if (i == 0) {
+      EXPECT_EQ(result.metrics.step, 1) << "decodes are submitted first";
+    }
     for (const CompletionUpdate& update : result.updates) {
       EXPECT_EQ(update.request_id, "answered");
       num_tokens += std::ssize(update.token_ids);

@@ -3,15 +3,20 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "step1_layers/core/error.h"
 #include "step8_advanced/disaggregation/partition/phase_executors.h"
 #include "tests/step5_scheduler/harness.h"
 #include "tests/step6_engine/fake_engine.h"
+#include "tests/step6_engine/fake_phase_executors.h"
 #include "tests/step8_advanced/disaggregation/connector/handoff_requests.h"
 
 namespace ladder {
@@ -25,6 +30,37 @@ EngineOptions in_lanes(EngineOptions options) {
   options.makers.executor = make_phase_executors();
   options.runner.threads = 2;
   return options;
+}
+
+// The same, but of two steps that are computed beside each other `first` says which one is done first, so that what is scheduled
+// does not depend on how fast the threads are.
+EngineOptions in_ordered_lanes(EngineOptions options, std::function<StepPhase()> first) {
+  options = in_lanes(std::move(options));
+  options.makers.executor = [make = options.makers.executor,
+                             first = std::move(first)](const ExecutorOptions& parts) {
+    MadeExecutor made = make(parts);
+    const std::shared_ptr<PhaseExecutors> lanes = std::move(made.phases);
+    class Lane final : public Executor {
+     public:
+      Lane(std::shared_ptr<PhaseExecutors> both, StepPhase phase) : both_(std::move(both)), phase_(phase) {}
+      Ticket submit(const SchedulerOutput& step) override { return both_->of(phase_).submit(step); }
+      StepOutput collect(Ticket ticket) override { return both_->of(phase_).collect(ticket); }
+      int max_in_flight() const override { return both_->of(phase_).max_in_flight(); }
+
+     private:
+      const std::shared_ptr<PhaseExecutors> both_;
+      const StepPhase phase_;
+    };
+    made.phases = std::make_unique<testing::FakePhaseExecutors>(
+        std::make_unique<Lane>(lanes, StepPhase::prefill), std::make_unique<Lane>(lanes, StepPhase::decode),
+        first);
+    return made;
+  };
+  return options;
+}
+
+StepPhase prompts_first() {
+  return StepPhase::prefill;
 }
 
 class PhaseLanesGoldens : public ::testing::TestWithParam<std::string> {
@@ -70,7 +106,7 @@ TEST_P(PhaseLanesGoldens, PreemptionChangesNoBit) {
   if (checkpoint.max_model_len > 0) cramped.runner.batch.num_kv_blocks = checkpoint.max_model_len / 4 + 1;
   const std::vector<Request> again = requests;  // so that there is a crowd
   requests.insert(requests.end(), again.begin(), again.end());
-  const std::unique_ptr<Engine> engine = engine_with(in_lanes(cramped));
+  const std::unique_ptr<Engine> engine = engine_with(in_ordered_lanes(cramped, prompts_first));
   const auto outputs = engine->generate(requests);
   for (size_t i = 0; i < outputs.size(); ++i)
     EXPECT_TRUE(testing::same_bits(outputs[i], expected[i % expected.size()])) << "prompt " << i;
@@ -90,6 +126,7 @@ TEST(Task8_7_Lanes, WhatARequestAsksForGoesWithItToTheOtherLane) {
   std::vector<Request> requests = testing::random_requests(random, 40);
   for (size_t i = 0; i < requests.size(); ++i) {
     SamplingParams& sampling = requests[i].sampling;
+    *sampling.max_tokens += 12;
     if (i % 7 == 0) sampling.prompt_logprobs = 2;
     if (i % 6 == 1) sampling.frequency_penalty = 0.7;
     if (i % 6 == 2) sampling.presence_penalty = -0.7;
@@ -107,7 +144,8 @@ TEST(Task8_7_Lanes, WhatARequestAsksForGoesWithItToTheOtherLane) {
       options.runner.kv_memory = 0;
       options.runner.batch.num_kv_blocks = 40;
     }
-    const std::unique_ptr<Engine> engine = engine_with(in_lanes(options));
+    const std::unique_ptr<Engine> engine =
+        engine_with(cramped ? in_ordered_lanes(options, prompts_first) : in_lanes(options));
     const auto outputs = engine->generate(requests);
     expect_same(outputs, expected);
     for (size_t i = 0; i < outputs.size(); ++i) {
@@ -128,11 +166,13 @@ TEST(Task8_7_Lanes, AThousandRequestsWithAbortsLeaveTheBooksBalanced) {
   options.runner.batch.max_num_batched_tokens = 48;
   const std::unique_ptr<Engine> alone = engine_with(options);
   options.runner.kv_memory = 0;
-  options.runner.batch.num_kv_blocks = 60;
-  const std::unique_ptr<Engine> engine = engine_with(in_lanes(options));
+  options.runner.batch.num_kv_blocks = 50;
+  const std::unique_ptr<Engine> engine = engine_with(in_ordered_lanes(
+      options, [&random] { return random.integer(0, 3) == 0 ? StepPhase::prefill : StepPhase::decode; }));
 
   constexpr int kKinds = 25, kNumRequests = 1000;
   std::vector<Request> kinds = testing::random_requests(random, kKinds);
+  for (Request& request : kinds) *request.sampling.max_tokens += 12;
   const auto expected = alone->generate(kinds);
   std::map<RequestId, int> pending;
   std::vector<RequestId> seen;
@@ -167,6 +207,37 @@ TEST(Task8_7_Lanes, AThousandRequestsWithAbortsLeaveTheBooksBalanced) {
   EXPECT_GT(num_aborted, 20);
   EXPECT_GT(engine->metrics().num_preemptions, 20);
   testing::expect_books_closed(engine->scheduler());
+}
+
+// Whoever is done first is collected first: a step that is always done cannot keep the other lane's from being collected.
+TEST(Task8_7_Lanes, ADoneStepIsNotPassedOverForOneThatIsDoneLater) {
+  const EngineOptions options = in_lanes(testing::tiny_options());
+  const ModelFolder folder = open_model_folder(options.model);
+  const RunnerConfig config = resolved_runner_config(options, folder.spec);
+  const MadeExecutor made = options.makers.executor(executor_options(options, folder, config));
+  SchedulerConfig scheduling;
+  scheduling.batch = made.batch;
+  scheduling.vocab_size = folder.spec.vocab_size;
+  scheduling.phase_lanes = true;
+  Scheduler scheduler(scheduling);
+  SchedulerOutput step;
+  const auto submit = [&](StepPhase phase) {
+    scheduler.schedule(step, phase);
+    return made.phases->of(phase).submit(step);
+  };
+  scheduler.add({300, 301, 302}, greedy(9));
+  scheduler.update(made.phases->of(StepPhase::prefill).collect(submit(StepPhase::prefill)));
+  scheduler.add({400, 401, 402}, greedy(9));
+  const Ticket prefill = submit(StepPhase::prefill);
+  EXPECT_EQ(made.phases->wait(), StepPhase::prefill);
+  const Ticket decode = submit(StepPhase::decode);
+  for (int i = 0; i < 100; ++i) {  // in which the other one gets done, too
+    ASSERT_EQ(made.phases->wait(), StepPhase::prefill);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  scheduler.update(made.phases->of(StepPhase::prefill).collect(prefill));
+  EXPECT_EQ(made.phases->wait(), StepPhase::decode);
+  scheduler.update(made.phases->of(StepPhase::decode).collect(decode));
 }
 
 // A layer that fails in the steps of one lane.
