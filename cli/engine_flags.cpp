@@ -165,7 +165,7 @@ void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_de
          "with --phase-lanes, on a GPU: how many of its multiprocessors compute answers while others compute "
          "prompts; auto moves the border as the load changes, off lets both use all of them in turns")
       ->check(CLI::IsMember({"auto", "off"}) | whole_in_range(1, 4096))
-      ->type_name("auto|off|N")
+      ->type_name("SMS")
       ->group(group);
   app.add_option(
          "--max-itl", max_itl_,

@@ -2,6 +2,8 @@
 
 #include <cublasLt.h>
 
+#include <map>
+#include <mutex>
 #include <utility>
 
 #include "step1_layers/core/error.h"
@@ -10,6 +12,21 @@ namespace ladder {
 
 namespace {
 constexpr double kMiB = 1 << 20;
+
+// The driver keeps one number for a kernel and a GPU. Whoever set it to what his own context needs would take from the others,
+// which may be about to launch with more: it is only ever raised.
+bool allow_on_device(int gpu, const void* kernel, int64_t bytes) {
+  static std::mutex mutex;
+  static std::map<std::pair<int, const void*>, int64_t> allowed;
+  const std::lock_guard lock(mutex);
+  int64_t& most = allowed[{gpu, kernel}];
+  if (bytes <= most) return false;
+  LADDER_CUDA_CHECK(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+  most = bytes;
+  return true;
+}
+
 }  // namespace
 
 void check_cuda(cudaError_t status, const char* call, const char* file, int line) {
@@ -67,12 +84,10 @@ OpContext CudaContext::op_context() const {
 }
 
 bool CudaContext::allow_shared_bytes(const void* kernel, int64_t bytes) const {
-  int64_t& allowed = shared_bytes_[kernel];
-  if (bytes <= allowed) return false;
-  LADDER_CUDA_CHECK(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
-  allowed = bytes;
-  return true;
+  int64_t& known = shared_bytes_[kernel];
+  if (bytes <= known) return false;
+  known = bytes;
+  return allow_on_device(index_, kernel, bytes);
 }
 
 namespace cuda {

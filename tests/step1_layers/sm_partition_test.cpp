@@ -17,6 +17,7 @@ namespace ladder {
 namespace {
 
 using ladder::testing::bitwise_equal;
+using ladder::testing::multiprocessor_kernel;
 using ladder::testing::multiprocessors_of_blocks;
 using ladder::testing::Random;
 using ladder::testing::read_multiprocessors;
@@ -110,6 +111,15 @@ TEST_F(Task8_7_SmPartition, WorkOnTheNextShareWaitsForThatOnTheLast) {
     const auto* bytes = static_cast<const uint8_t*>(host.raw());
     EXPECT_EQ(std::count(bytes, bytes + host.nbytes(), 2), host.nbytes());
   }
+}
+
+TEST_F(Task8_7_SmPartition, AContextLeavesAnothersKernelsTheirSharedMemory) {
+  const void* const kernel = multiprocessor_kernel();
+  first_->allow_shared_bytes(kernel, 100 << 10);
+  second_->allow_shared_bytes(kernel, 64 << 10);
+  cudaFuncAttributes attributes{};
+  LADDER_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
+  EXPECT_GE(attributes.maxDynamicSharedSizeBytes, 100 << 10);
 }
 
 TEST_F(Task8_7_SmPartition, NothingIsLeft) {

@@ -15,5 +15,6 @@ std::set<int> used_multiprocessors(const OpContext& ctx);
 Tensor multiprocessors_of_blocks(Device device);
 void tell_multiprocessors(const OpContext& ctx, const Tensor& of_block);
 std::set<int> read_multiprocessors(const Tensor& of_block);
+const void* multiprocessor_kernel();
 
 }  // namespace ladder::testing

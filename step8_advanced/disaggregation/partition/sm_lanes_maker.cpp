@@ -29,9 +29,10 @@ std::unique_ptr<LaneContexts> make_plain_lane_contexts(Device device) {
 }
 
 std::vector<int> decode_shares(int num_multiprocessors) {
+  const int multiple = num_multiprocessors >= 128 ? 16 : 8;
   std::vector<int> shares;
-  for (const int sixteenths : {2, 3, 4, 5, 6, 8}) {
-    const int sms = num_multiprocessors * sixteenths / 16 / 8 * 8;
+  for (const int eighths : {1, 2, 3, 4}) {
+    const int sms = num_multiprocessors * eighths / 8 / multiple * multiple;
     if (sms > (shares.empty() ? 0 : shares.back())) shares.push_back(sms);
   }
   return shares;
@@ -41,6 +42,8 @@ std::vector<int> decode_shares(int num_multiprocessors) {
 
 namespace {
 
+// The blocks of answers go first where they share out the GPU. On plain streams they would leave a prompt next to nothing: beside
+// steps of 8 answers one behind the other 2,048 tokens take a second on an H200, in place of 0.08.
 SharedGpu make_gpu(Device device, bool shared, std::vector<int> decode_sms) {
   struct Contexts {
     std::shared_ptr<CudaContext> prefill, decode;
@@ -48,7 +51,8 @@ SharedGpu make_gpu(Device device, bool shared, std::vector<int> decode_sms) {
   };
   const auto contexts = std::make_shared<Contexts>();
   contexts->prefill = std::make_shared<CudaContext>(device.index);
-  contexts->decode = with_priority(CudaContext(device.index));
+  contexts->decode = std::make_shared<CudaContext>(device.index);
+  if (shared) contexts->decode = with_priority(*contexts->decode);
   if (decode_sms.empty()) decode_sms = decode_shares(contexts->prefill->num_multiprocessors());
   if (shared) contexts->splits = split_multiprocessors(*contexts->decode, *contexts->prefill, decode_sms);
   SharedGpu gpu;
