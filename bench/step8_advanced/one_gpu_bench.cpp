@@ -3,7 +3,7 @@
 //
 //   one_gpu/chunks_N/...   one lane, prompts in chunks of N beside the answers (N = --max-num-batched-tokens)
 //   one_gpu/streams/...    a lane for prompts and one for answers, on two plain streams
-//   one_gpu/shares/...     the same on shares of the multiprocessors, whose border keeps 9 ms a token (--max-itl 9)
+//   one_gpu/shares_N/...   the same on shares of the multiprocessors, whose border keeps N ms a token (--max-itl N)
 //
 //   long    prompts of 4,096 to 16,384 tokens, 256 out, 1.2 a second: about 0.7 of what the GPU can compute of prompts
 //   full    the same, 24 at once
@@ -36,7 +36,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr double kMaxItl = 9e-3;
 constexpr int64_t kPromptStep = 4096;  // of a prefill lane
 
 struct Load {
@@ -68,11 +67,12 @@ EngineOptions options_of(const std::string& cure) {
       cure.starts_with("chunks_") ? std::stoll(cure.substr(7)) : kPromptStep;
   options.enable_prefix_caching = false;
   if (cure == "streams") options.makers.executor = make_phase_executors();
-  if (cure == "shares")
-    options.makers.executor = make_phase_executors([](const RunnerConfig& config) {
-      return std::make_shared<SmLanes>(share_gpu(config.device, {}), SmBorderOptions{.max_itl = kMaxItl},
-                                       tell);
-    });
+  if (cure.starts_with("shares_"))
+    options.makers.executor =
+        make_phase_executors([max_itl = std::stod(cure.substr(7)) / 1e3](const RunnerConfig& config) {
+          return std::make_shared<SmLanes>(share_gpu(config.device, {}), SmBorderOptions{.max_itl = max_itl},
+                                           tell);
+        });
   return options;
 }
 
@@ -158,7 +158,8 @@ void run(benchmark::State& state, const std::string& cure, const Load& load) {
 
 const bool kRegistered = [] {
   if (cuda_device_count() == 0) return false;
-  for (const char* cure : {"shares", "chunks_512", "chunks_1024", "chunks_2048", "chunks_8192", "streams"})
+  for (const char* cure :
+       {"shares_9", "shares_13", "chunks_512", "chunks_1024", "chunks_2048", "chunks_8192", "streams"})
     for (const Load& load : kLoads)
       benchmark::RegisterBenchmark(fmt::format("one_gpu/{}/{}", cure, load.name).c_str(),
                                    [cure = std::string(cure), &load](benchmark::State& state) {
