@@ -38,15 +38,16 @@ def read_shares(folder):
 
 def shares(folder):
     found = read_shares(folder)
-    rows = [["answers have", "1 alone", "8 alone", "32 alone", "prompt alone, on the rest", "8 beside it: median", "99 %",
-             "prompt beside 8"]]
-    for share in sorted({key[1] for key in found}, key=lambda name: int(name) if name.isdigit() else 1000):
+    rows = [["answers have", "1 alone", "8 alone", "32 alone", "prompt alone, on the rest", "8 beside it", "99 %",
+             "prompt beside 8", "32 beside it", "prompt beside 32"]]
+    for share in sorted({key[1] for key in found}, key=lambda name: int(name) if name.isdigit() else 1000 + ("all", "plain", "priority").index(name)):
         def cell(what, answers, counter):
             row = found.get((what, share, answers))
             return f"{row[counter]:.2f}" if row else ""
-        rows.append([{"all": "all", "plain": "all, in turns", "priority": "all, in turns, first"}.get(share, share),
+        rows.append([{"all": "all", "plain": "two plain streams", "priority": "the same, answers first"}.get(share, share),
                      *(cell("decode", count, "decode_ms") for count in (1, 8, 32)), cell("prefill", 0, "prefill_ms"),
-                     cell("together", 8, "decode_ms"), cell("together", 8, "decode_p99_ms"), cell("together", 8, "prefill_ms")])
+                     cell("together", 8, "decode_ms"), cell("together", 8, "decode_p99_ms"), cell("together", 8, "prefill_ms"),
+                     cell("together", 32, "decode_ms"), cell("together", 32, "prefill_ms")])
     return table(rows)
 
 
