@@ -128,6 +128,14 @@ std::unique_ptr<TouchedExperts> experts_to_count(bool wanted, const DecoderSpec&
   return wanted ? std::make_unique<TouchedExperts>(spec, config) : nullptr;
 }
 
+// Counting is no part of what lanes may do at once.
+void expect_one_lane(const TouchedExperts* touched, const Engine& engine) {
+  LADDER_CHECK(
+      touched == nullptr || !engine.scheduler().config().phase_lanes,
+      "--count-experts and --phase-lanes: experts are counted by one step at a time, expected one of "
+      "them");
+}
+
 // The requests once more, by an engine that counts; the one that was measured has ended.
 void count(TouchedExperts& touched, EngineOptions options, const ModelFolder& folder,
            const std::vector<Request>& warm_up, const std::vector<Request>& requests) {
@@ -169,6 +177,7 @@ void run_throughput(const ThroughputFlags& flags) {
   const std::vector<Request> warm_up =
       make_warm_up(flags.workload.requests(), folder.spec.vocab_size, config.device);
   std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
+  expect_one_lane(touched.get(), *engine);
   engine->generate(warm_up);
   record_if_wanted(*engine, trace);
   Measurement m = measure(*engine, requests, "throughput");
@@ -251,6 +260,7 @@ void run_latency(const LatencyFlags& flags) {
   const std::unique_ptr<TouchedExperts> touched = experts_to_count(flags.count_experts, folder.spec, config);
   const std::vector<Request> warm_up = make_warm_up(workload, folder.spec.vocab_size, config.device);
   std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
+  expect_one_lane(touched.get(), *engine);
   engine->generate(warm_up);
   record_if_wanted(*engine, trace);
 
