@@ -209,9 +209,17 @@ void run_throughput(const ThroughputFlags& flags) {
       {"preemptions", format_count(m.engine.num_preemptions)},
   };
   if (config.device.is_cpu() ||
-      !config.async_scheduling)  // else steps overlap, and their times add up to more
-    lines.push_back({"share of time in the executor",
-                     fmt::format("{:.1f} %", 100.0 * m.engine.execute_seconds / m.seconds)});
+      !config.async_scheduling) {  // else steps overlap, and their times add up to more
+    const auto share = [&](const char* name, double seconds) {
+      lines.push_back({name, fmt::format("{:.1f} %", 100.0 * seconds / m.seconds)});
+    };
+    if (m.engine.num_prefill_steps == 0) {
+      share("share of time in the executor", m.engine.execute_seconds);
+    } else {  // of --phase-lanes
+      share("share of time in the executor of prompts", m.engine.prefill_execute_seconds);
+      share("share of time in the executor of answers", m.engine.decode_execute_seconds);
+    }
+  }
   if (touched != nullptr) lines.push_back(describe_touched(m.touched_experts, folder.spec.experts));
   if (machine.copy_bandwidth > 0.0) {
     lines.push_back({"GPU", cuda_device_info(config.device.index).name});
