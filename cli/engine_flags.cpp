@@ -38,6 +38,12 @@ CLI::Option* switch_off(CLI::App& app, const char* name, bool& value, const char
       name, [&value] { value = false; }, help);
 }
 
+// Where the arguments have it already too.
+void replace_flag(std::vector<std::string>& words, const std::string& flag, const std::string& value) {
+  std::erase_if(words, [&](const std::string& word) { return word.starts_with(flag + "="); });
+  words.push_back(flag + "=" + value);
+}
+
 // Of a value that --load-format takes.
 LoadFormat parse_load_format(const std::string& name) {
   return name == "dummy" ? LoadFormat::dummy : LoadFormat::automatic;
@@ -400,25 +406,24 @@ std::vector<std::string> EngineFlags::arguments() const {
 
 std::vector<std::string> EngineFlags::arguments_of_replica(const EngineOptions& own) const {
   std::vector<std::string> words = arguments();
-  const auto replace = [&](const std::string& flag, const std::string& value) {
-    std::erase_if(words, [&](const std::string& word) { return word.starts_with(flag + "="); });
-    words.push_back(flag + "=" + value);
-  };
   const RunnerConfig& runner = own.runner;
-  replace("--device", device_name(runner.device));
-  if (runner.threads > 0) replace("--threads", std::to_string(runner.threads));
+  replace_flag(words, "--device", device_name(runner.device));
+  if (runner.threads > 0) replace_flag(words, "--threads", std::to_string(runner.threads));
   if (!runner.expert_parallel)  // as has been said
     std::erase_if(words, [](const std::string& word) {
       return word.starts_with("--enable-expert-parallel") || word.starts_with("--enable-eplb") ||
              word.starts_with("--num-redundant-experts=");
     });
-  if (runner.batch.num_kv_blocks > 0) replace("--num-kv-blocks", std::to_string(runner.batch.num_kv_blocks));
+  if (runner.batch.num_kv_blocks > 0)
+    replace_flag(words, "--num-kv-blocks", std::to_string(runner.batch.num_kv_blocks));
   return words;
 }
 
 std::vector<std::string> EngineFlags::arguments_of_instance(const EngineOptions& own,
                                                             KvTransferRole role) const {
-  return kv_transfer_.with_role(arguments_of_replica(own), role);
+  std::vector<std::string> words = arguments_of_replica(own);
+  replace_flag(words, "--tensor-parallel-size", std::to_string(own.runner.tensor_parallel_size));
+  return kv_transfer_.with_role(std::move(words), role);
 }
 
 void EngineFlags::connect_with_others(EngineOptions& options, const DataParallelFlags* replicas) const {
@@ -444,7 +449,6 @@ void EngineFlags::connect_with_others(EngineOptions& options, const DataParallel
   LADDER_CHECK(launched_world() == nullptr,
                "--kv-role: keys and values are read from ranks on this machine, expected neither mpirun nor "
                "--nnodes");
-  expect_readable_ranks(options.runner, "--kv-role");
   options.makers.kv_connector = kv_transfer_.maker();
   if (!kv_transfer_.layer_by_layer()) return;
   LADDER_CHECK(
@@ -452,13 +456,6 @@ void EngineFlags::connect_with_others(EngineOptions& options, const DataParallel
       "--kv-layer-by-layer: the layers are heard of from ranks that are threads on the CPU, expected "
       "--device cpu and not --distributed-executor-backend mp");
   options.makers.executor = tells_layers(std::move(options.makers.executor));
-}
-
-void EngineFlags::expect_readable_ranks(const RunnerConfig& runner, const char* flag) const {
-  LADDER_CHECK(ranks_are_threads(runner) || runner.device.is_cpu(),
-               "{}: keys and values of worker processes are read on the CPU alone, expected --device cpu, "
-               "or one GPU and not --distributed-executor-backend mp",
-               flag);
 }
 
 ModelMakers EngineFlags::model_makers() const {
@@ -518,9 +515,7 @@ EngineOptions EngineFlags::options_of_instances(int num_producers) const {
   LADDER_CHECK(!phase_lanes_,
                "--disaggregate and --phase-lanes: prompts go to another engine or to another lane, expected "
                "one of them");
-  EngineOptions options = options_alone(nullptr);
-  expect_readable_ranks(options.runner, "--disaggregate");
-  return options;
+  return options_alone(nullptr);
 }
 
 EngineOptions EngineFlags::options_alone(const DataParallelFlags* replicas) const {

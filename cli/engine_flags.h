@@ -55,7 +55,6 @@ class EngineFlags {
   EngineOptions options_alone(const DataParallelFlags* replicas) const;  // connected with nobody
   // Keys and values from and to other engines. Error, naming the flag: an engine that cannot, or several of them.
   void connect_with_others(EngineOptions& options, const DataParallelFlags* replicas) const;
-  void expect_readable_ranks(const RunnerConfig& runner, const char* flag) const;
   // Which ranks share out experts, whole or by their width: of all replicas where they can, else of each stage. Says where none do.
   void share_out_experts(RunnerConfig& runner, const DataParallelFlags* replicas) const;
 

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 #include <memory>
 
 #include "cli/flag_values.h"
@@ -30,6 +31,15 @@ void report_compression(const KvBodyCounts& counts, const KvLayout& layout) {
       static_cast<double>(counts.num_bytes) / static_cast<double>(counts.num_packed_bytes),
       counts.pack_seconds, static_cast<double>(counts.num_bytes) / counts.pack_seconds / 1e9);
   std::fputs(line.c_str(), stderr);  // fmt::print would throw where nobody reads it, at the connector's end
+}
+
+// The flag whose value is to blame, before what a listener says of it.
+void listen_at_flag(const std::function<void()>& listen) {
+  try {
+    listen();
+  } catch (const Error& error) {
+    fail("--kv-listen: {}", error.what());
+  }
 }
 
 }  // namespace
@@ -134,7 +144,8 @@ void KvTransferFlags::expect_for_instances(int num_producers) const {
       "--kv-listen {}: each of {} prefill servers listens at a place of its own, expected a free port: "
       "tcp://HOST:0",
       config.listen, num_producers);
-  listen_for_kv(config.listen);  // so that nobody waits for models to be loaded, to hear that it cannot be
+  // So that nobody waits for models to be loaded, to hear that it cannot be.
+  listen_at_flag([&] { listen_for_kv(config.listen); });
 }
 
 std::vector<std::string> KvTransferFlags::with_role(std::vector<std::string> words,
@@ -151,12 +162,14 @@ std::vector<std::string> KvTransferFlags::with_role(std::vector<std::string> wor
 std::function<MadeKvConnector(const ExecutorOptions&)> KvTransferFlags::maker() const {
   return [config = config()](const ExecutorOptions& options) {
     const KvLayout layout = kv_layout_of(options.spec, options.config);
-    const std::shared_ptr<KvTransferConnector> connector(
-        new KvTransferConnector(config, model_fingerprint(options.model, options.config.load_format), layout),
-        [layout](KvTransferConnector* ending) {
-          const std::unique_ptr<KvTransferConnector> owned(ending);
-          report_compression(owned->compression(), layout);
-        });
+    const ModelFingerprint model = model_fingerprint(options.model, options.config.load_format);
+    std::shared_ptr<KvTransferConnector> connector;
+    listen_at_flag([&] {
+      connector.reset(new KvTransferConnector(config, model, layout), [layout](KvTransferConnector* ending) {
+        const std::unique_ptr<KvTransferConnector> owned(ending);
+        report_compression(owned->compression(), layout);
+      });
+    });
     if (config.produces())
       fmt::print(stderr, "ladder: other engines read keys and values at {} ({}; lease {:g} s)\n",
                  connector->address(), layout_text(layout),

@@ -107,6 +107,9 @@ void ModelRunner::run_largest_steps() {
   if (!ctx_.device.is_cpu()) {
     run_warm_up_step(1, rows, std::max<int64_t>(config_.batch.max_model_len - rows, 0), everything);
     run_warm_up_step(num_seqs, num_seqs, config_.batch.max_model_len - 1, everything);
+    // Where each row may be a sequence of its own that is a decode step: a prompt among so many takes other scratch.
+    if (num_seqs == rows && rows > 1)
+      run_warm_up_step(rows - 1, rows, std::max<int64_t>(config_.batch.max_model_len - 2, 0), everything);
     // A kernel that runs for the first time is loaded, which no request should wait for, and takes memory.
     for (size_t context = contexts_.size(); context-- > 0;) {
       select_context(context);

@@ -70,7 +70,8 @@ KvReadEnd send_parts(const KvRanks& mine, std::span<const KvRead> reads, const K
             read.from_rank, layer,
             std::clamp<int64_t>(body_bytes / size, 1, read.first_layer + read.num_layers - layer)};
         const RankKvCaches& rank = mine.ranks.at(static_cast<size_t>(read.from_rank));
-        KvBody body = channel.room_for(static_cast<size_t>(layers.count * size), device_of(rank), deadline);
+        KvBody body = channel.room_for(static_cast<size_t>(layers.count * size), device_of(rank), deadline,
+                                       static_cast<int>(head.read));
         {
           const KvLeases::Pin pin =
               leases.pin(head.lease, token + head.num_tokens, patience, block_table, layers);

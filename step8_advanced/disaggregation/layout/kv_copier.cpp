@@ -57,8 +57,9 @@ std::vector<uint32_t> KvCopier::checksums(const KvBody& body, int64_t count) {
 
 #ifdef LADDER_HAS_CUDA
 KvCopier::OnGpu& KvCopier::on_gpu(Device device) {
-  if (gpu_ == nullptr || gpu_->device() != device) gpu_ = std::make_unique<OnGpu>(device);
-  return *gpu_;
+  for (const auto& gpu : gpus_)
+    if (gpu->device() == device) return *gpu;
+  return *gpus_.emplace_back(std::make_unique<OnGpu>(device));
 }
 #endif
 

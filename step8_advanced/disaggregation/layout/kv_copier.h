@@ -6,8 +6,9 @@
 //   a GPU          that GPU       one kernel
 //   a GPU          the host       one kernel, into or out of a buffer on the GPU, and one copy (the body is pinned memory)
 //
-// One thread's at a time. On a GPU it has a stream of its own, which goes before the engine's where both want multiprocessors,
-// and buffers that grow to what a message has. Everything is done when a call returns: the work on the stream has ended.
+// One thread's at a time. On each GPU that an engine has ranks on it has a stream of its own, which goes before the engine's where
+// both want multiprocessors, and buffers that grow to what a message has. Everything is done when a call returns: the work on the
+// stream has ended.
 //
 // What stores into the caches must have ended before. It has: tokens are told as computed (KvConnector::on_computed) when the
 // step's output was collected, which waits for the event behind the step's last kernel (LaunchedStep::tokens); a step stores
@@ -41,7 +42,7 @@ class KvCopier {
   class OnGpu;
   OnGpu& on_gpu(Device device);
 
-  std::unique_ptr<OnGpu> gpu_;  // of the GPU that was needed first; a rank has one
+  std::vector<std::unique_ptr<OnGpu>> gpus_;  // those that were needed
 };
 
 // Where a rank's keys and values lie.

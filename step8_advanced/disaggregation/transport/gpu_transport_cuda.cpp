@@ -13,6 +13,9 @@
 //   stream 1, each message     envelope as the head, the user's head as the body;
 //                              a body of the host: a second message, with it as the body
 //
+// An end with several GPUs has slots on each. Which of the reader's GPUs a body goes to is known when the user takes it, and
+// that of the next ones before: their lane says it, from its second body on.
+//
 // The sender's slots are opened by a handle of CUDA's, or by their address where both ends are threads of a process (a process
 // cannot open its own handle). They are freed when the reader has let go of them, which he says with the end of his socket, as
 // his death does (ParkedSlots). Where the sender dies, memory that is open here stays until it is closed here.
@@ -36,13 +39,19 @@ namespace {
 
 constexpr int kNumStreams = 2;
 
+constexpr int kMostGpus = 16;                  // that an end has slots on
+constexpr int64_t kMostAhead = 2 * kGpuSlots;  // messages that have come, and wait for the user
+
 struct Envelope {
-  static constexpr uint64_t kMagic = 0x3155504744414c56;
+  static constexpr uint64_t kMagic = 0x3255504744414c56;
 
   uint64_t magic = kMagic;
   uint64_t body_size = 0;
   uint64_t is_on_gpu = 0;
-  uint64_t slot = 0;  // of a body that is: counted for ever
+  // Of a body that is:
+  uint64_t lane = 0;
+  uint64_t source = 0;  // which of the sender's GPUs has it: they are counted as they are first used
+  uint64_t slot = 0;    // there, counted for ever
   GpuSlotsHandle slots;
 };
 static_assert(std::is_trivially_copyable_v<Envelope>);
@@ -51,32 +60,33 @@ void set_device(Device device) {
   LADDER_CUDA_CHECK(cudaSetDevice(device.index));
 }
 
-// The reader's side of a sender's slots: copies from them into slots of his own, in order.
-class SlotReader {
+// One of the reader's GPUs: copies from the sender's slots, on whatever GPUs they are, into slots of its own, in order.
+class Landing {
  public:
-  SlotReader(const GpuSlotsHandle& theirs, Device device) : device_(device), mine_(device) {
+  explicit Landing(Device device) : device_(device), mine_(device) {
     set_device(device_);
     LADDER_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
     try {
       for (cudaEvent_t& event : has_come_)
         LADDER_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-      theirs_ = open_gpu_memory(theirs.memory, device_.index, "the other end");
-      expect_access(theirs.pattern);
     } catch (...) {
       let_go();
       throw;
     }
   }
-  ~SlotReader() { let_go(); }
-  SlotReader(const SlotReader&) = delete;
+  ~Landing() { let_go(); }
+  Landing(const Landing&) = delete;
 
   Device device() const { return device_; }
-  // The number-th body, into the slot of that number.
-  void begin(int64_t number, size_t size) {
+  bool has_room() const { return num_begun_ - num_left_ < kGpuSlots; }
+  // The body in slot `slot` of the sender's GPU `source`: its number here, by which it is asked for.
+  int64_t begin(size_t source, const GpuSlotsHandle& theirs, uint64_t slot, size_t size) {
     set_device(device_);
-    LADDER_CUDA_CHECK(
-        cudaMemcpyAsync(mine_.slot(number).data, their_slot(number), size, cudaMemcpyDefault, stream_));
-    LADDER_CUDA_CHECK(cudaEventRecord(event_of(number), stream_));
+    const std::byte* const from =
+        their_memory(source, theirs) + static_cast<size_t>(slot % kGpuSlots) * kGpuSlotBytes;
+    LADDER_CUDA_CHECK(cudaMemcpyAsync(mine_.slot(num_begun_).data, from, size, cudaMemcpyDefault, stream_));
+    LADDER_CUDA_CHECK(cudaEventRecord(event_of(num_begun_), stream_));
+    return num_begun_++;
   }
   bool has_come(int64_t number) const {
     const cudaError_t status = cudaEventQuery(event_of(number));
@@ -85,22 +95,28 @@ class SlotReader {
     return true;
   }
   KvBody body(int64_t number, size_t size) const { return mine_.slot(number).part(0, size); }
+  void leave() { ++num_left_; }  // the user has done with the oldest one
 
  private:
-  const std::byte* their_slot(int64_t number) const {
-    return static_cast<const std::byte*>(theirs_.address) +
-           static_cast<size_t>(number % kGpuSlots) * kGpuSlotBytes;
-  }
   cudaEvent_t event_of(int64_t number) const { return has_come_[static_cast<size_t>(number % kGpuSlots)]; }
 
-  // The way that bodies go: from there to here, and only then to the host.
-  void expect_access(uint64_t pattern) {
+  const std::byte* their_memory(size_t source, const GpuSlotsHandle& theirs) {
+    if (theirs_.size() <= source) theirs_.resize(source + 1);
+    OpenedGpuMemory& opened = theirs_[source];
+    if (opened.address == nullptr) {
+      opened = open_gpu_memory(theirs.memory, device_.index, "the other end");
+      expect_access(opened, theirs.pattern);
+    }
+    return static_cast<const std::byte*>(opened.address);
+  }
+  // The way that bodies go: from there to here, and only then to the host. Nothing has begun that needs this slot.
+  void expect_access(const OpenedGpuMemory& opened, uint64_t pattern) {
     const auto expected = pattern_of(pattern);
     auto words = expected;
     words.fill(0);
-    std::byte* const here = mine_.slot(0).data;
+    std::byte* const here = mine_.slot(num_begun_).data;
     LADDER_CUDA_CHECK(
-        cudaMemcpyAsync(here, static_cast<const std::byte*>(theirs_.address) + kGpuSlots * kGpuSlotBytes,
+        cudaMemcpyAsync(here, static_cast<const std::byte*>(opened.address) + kGpuSlots * kGpuSlotBytes,
                         kPatternBytes, cudaMemcpyDefault, stream_));
     LADDER_CUDA_CHECK(cudaMemcpyAsync(words.data(), here, kPatternBytes, cudaMemcpyDefault, stream_));
     LADDER_CUDA_CHECK(cudaStreamSynchronize(stream_));
@@ -114,7 +130,8 @@ class SlotReader {
   void let_go() {
     cudaSetDevice(device_.index);
     cudaStreamSynchronize(stream_);
-    close_gpu_memory(theirs_);
+    for (OpenedGpuMemory& opened : theirs_)
+      if (opened.address != nullptr) close_gpu_memory(opened);
     for (const cudaEvent_t event : has_come_)
       if (event != nullptr) cudaEventDestroy(event);
     cudaStreamDestroy(stream_);
@@ -123,9 +140,10 @@ class SlotReader {
 
   const Device device_;
   const GpuSlots mine_;
-  OpenedGpuMemory theirs_;
+  std::vector<OpenedGpuMemory> theirs_;  // by source
   cudaStream_t stream_ = nullptr;
   std::array<cudaEvent_t, kGpuSlots> has_come_{};
+  int64_t num_begun_ = 0, num_left_ = 0;  // bodies, ever
 };
 
 class GpuChannel final : public KvChannel {
@@ -150,9 +168,9 @@ class GpuChannel final : public KvChannel {
 
   ~GpuChannel() override {
     GpuChannel::close();
-    reader_.reset();                         // first: then the other end may free its slots,
+    landings_.clear();                       // first: then the other end may free its slots,
     ::shutdown(socket_->number(), SHUT_WR);  // which this says
-    if (slots_ != nullptr) parked_->park(std::move(slots_), socket_);
+    for (Source& source : sources_) parked_->park(std::move(source.slots), socket_);
   }
 
   void send(std::span<const std::byte> head, std::span<const std::byte> body, KvDeadline deadline) override {
@@ -174,11 +192,11 @@ class GpuChannel final : public KvChannel {
     LADDER_CHECK(current_.body_size == 0, "a message's body of {} bytes has not been received yet",
                  current_.body_size);
     return closing_on_error([&] {
-      current_ = {};  // its slot here may be filled again
+      if (current_.landing != nullptr) current_.landing->leave();  // its slot here may be filled again
+      current_ = {};
       if (arrived_.empty()) fetch(deadline);
       current_ = std::move(arrived_.front());
       arrived_.pop_front();
-      num_given_ += current_.is_on_gpu;
       look_ahead(deadline);
       return KvMessageHead{std::move(current_.head), current_.body_size};
     });
@@ -202,36 +220,42 @@ class GpuChannel final : public KvChannel {
 
   size_t body_bytes() const override { return kGpuSlotBytes; }
 
-  KvBody room_for(size_t size, Device device, KvDeadline deadline) override {
-    if (device.type != DeviceType::cuda) return KvChannel::room_for(size, device, deadline);
+  KvBody room_for(size_t size, Device device, KvDeadline deadline, int lane) override {
+    if (device.type != DeviceType::cuda) return KvChannel::room_for(size, device, deadline, lane);
     LADDER_CHECK(size <= kGpuSlotBytes, "a body of {} bytes on a GPU: at most {} are possible", size,
                  kGpuSlotBytes);
-    if (slots_ == nullptr) slots_ = std::make_unique<GpuSlots>(device);
-    LADDER_CHECK(slots_->device() == device, "bodies on {} and on {}: expected those of a channel on one GPU",
-                 device_name(slots_->device()), device_name(device));
+    LADDER_CHECK(lane >= 0 && lane < kMostKvLanes, "a body of lane {}: there are {}", lane, kMostKvLanes);
+    Source& source = source_on(device);
     closing_on_error([&] {
-      while (num_sent_ - num_read_ == kGpuSlots || (num_read_ < num_sent_ && read_slots_->has_bytes())) {
-        std::byte slot;
-        read_slots_->read({&slot, 1}, deadline);
-        if (slot != byte_of(num_read_))
+      while (source.num_sent - source.num_read == kGpuSlots || (!sent_.empty() && read_slots_->has_bytes())) {
+        std::byte said;
+        read_slots_->read({&said, 1}, deadline);
+        if (sent_.empty() || said != byte_of(num_read_))
           throw KvChannelError("the reader gives back a slot that is not the next one");
         ++num_read_;
+        ++sources_[sent_.front()].num_read;
+        sent_.pop_front();
       }
     });
-    return slots_->slot(num_sent_).part(0, size);
+    next_lane_ = lane;
+    return source.slots->slot(source.num_sent).part(0, size);
   }
 
   void send_body(std::span<const std::byte> head, const KvBody& body, KvDeadline deadline) override {
     if (body.device.type != DeviceType::cuda) return KvChannel::send_body(head, body, deadline);
-    LADDER_CHECK(slots_ != nullptr && body.data == slots_->slot(num_sent_).data && body.size > 0,
+    Source& source = source_on(body.device);
+    LADDER_CHECK(body.data == source.slots->slot(source.num_sent).data && body.size > 0,
                  "a body on a GPU that is not where there was room for it");
     Envelope envelope;
     envelope.body_size = body.size;
     envelope.is_on_gpu = 1;
-    envelope.slot = static_cast<uint64_t>(num_sent_);
-    envelope.slots = slots_->handle();
+    envelope.lane = static_cast<uint64_t>(next_lane_);
+    envelope.source = static_cast<uint64_t>(&source - sources_.data());
+    envelope.slot = static_cast<uint64_t>(source.num_sent);
+    envelope.slots = source.slots->handle();
     send_envelope(envelope, head, deadline);
-    ++num_sent_;
+    ++source.num_sent;
+    sent_.push_back(static_cast<size_t>(envelope.source));
   }
 
   KvBody take_body(size_t size, Device device, KvDeadline deadline) override {
@@ -241,21 +265,19 @@ class GpuChannel final : public KvChannel {
     LADDER_CHECK(device.type == DeviceType::cuda, "a body on a GPU is read into {}: {}", device_name(device),
                  kWhereTo);
     return closing_on_error([&] {
-      if (reader_ == nullptr) reader_ = std::make_unique<SlotReader>(current_.slots, device);
-      LADDER_CHECK(reader_->device() == device,
-                   "bodies to {} and to {}: expected those of a channel on one GPU",
-                   device_name(reader_->device()), device_name(device));
-      const int64_t number = num_given_ - 1;
-      begin_copies(number);
-      look_ahead(deadline);
-      while (!reader_->has_come(number)) {
+      Landing*& of_lane = lanes_[current_.lane];
+      if (of_lane == nullptr) of_lane = &landing_on(device);
+      LADDER_CHECK(of_lane->device() == device, "bodies to {} and to {}: expected those of a lane on one GPU",
+                   device_name(of_lane->device()), device_name(device));
+      look_ahead(deadline);  // with this one first: it is the oldest, so there is room
+      while (!current_.landing->has_come(current_.number)) {
         if (is_closed_) throw KvChannelError("the channel was closed");
         if (is_over(deadline)) throw KvChannelError("a GPU's copy has not come, and the time is over");
         look_ahead(deadline);
         std::this_thread::yield();
       }
-      give_back(number, deadline);
-      return reader_->body(number, std::exchange(current_.body_size, 0));
+      give_back(deadline);
+      return current_.landing->body(current_.number, std::exchange(current_.body_size, 0));
     });
   }
 
@@ -263,14 +285,35 @@ class GpuChannel final : public KvChannel {
   static constexpr const char* kWhereTo =
       "between a GPU and the host keys and values go over tcp:// or shm://";
 
+  // A GPU of the sender's.
+  struct Source {
+    std::unique_ptr<GpuSlots> slots;
+    int64_t num_sent = 0, num_read = 0;  // bodies, ever
+  };
   struct Arrived {
     std::vector<std::byte> head;
     size_t body_size = 0;  // 0: none, or it was received
     bool is_on_gpu = false;
+    size_t lane = 0, source = 0;
+    uint64_t slot = 0;
     GpuSlotsHandle slots;
+    Landing* landing = nullptr;  // of a copy that has begun,
+    int64_t number = 0;          // and its number there
   };
 
   static std::byte byte_of(int64_t number) { return static_cast<std::byte>(number % kGpuSlots); }
+
+  Source& source_on(Device device) {
+    for (Source& source : sources_)
+      if (source.slots->device() == device) return source;
+    LADDER_CHECK(std::ssize(sources_) < kMostGpus, "bodies on more than {} GPUs", kMostGpus);
+    return sources_.emplace_back(Source{std::make_unique<GpuSlots>(device), 0, 0});
+  }
+  Landing& landing_on(Device device) {
+    for (const auto& landing : landings_)
+      if (landing->device() == device) return *landing;
+    return *landings_.emplace_back(std::make_unique<Landing>(device));
+  }
 
   void send_envelope(const Envelope& envelope, std::span<const std::byte> head, KvDeadline deadline) {
     closing_on_error([&] {
@@ -293,11 +336,15 @@ class GpuChannel final : public KvChannel {
     if (first.body_size > 0) messages_.receive_body(arrived.head, deadline);
     arrived.body_size = envelope.body_size;
     arrived.is_on_gpu = envelope.is_on_gpu != 0;
-    arrived.slots = envelope.slots;
     if (arrived.is_on_gpu) {
-      if (envelope.slot != static_cast<uint64_t>(num_arrived_) || envelope.body_size == 0)
+      if (envelope.body_size == 0 || envelope.lane >= kMostKvLanes || envelope.source >= kMostGpus ||
+          envelope.slot != num_arrived_[envelope.source])
         throw KvChannelError("a body on a GPU that is not the next one");
-      sizes_[static_cast<size_t>(num_arrived_++ % kGpuSlots)] = arrived.body_size;
+      ++num_arrived_[envelope.source];
+      arrived.lane = envelope.lane;
+      arrived.source = envelope.source;
+      arrived.slot = envelope.slot;
+      arrived.slots = envelope.slots;
     } else if (arrived.body_size > 0) {
       if (messages_.receive_head(deadline).body_size != arrived.body_size)
         throw KvChannelError("a body of another size than its message's");
@@ -306,27 +353,33 @@ class GpuChannel final : public KvChannel {
     arrived_.push_back(std::move(arrived));
   }
 
-  // What has come already, and what of it can be on its way: no more than there are slots for.
+  // What has come already, and what of it can be on its way: in order, as far as it is known where to and there is room.
   void look_ahead(KvDeadline deadline) {
-    while (!has_body_of_host_ && std::ssize(arrived_) + 1 < kGpuSlots && messages_stream_.has_bytes())
+    while (!has_body_of_host_ && std::ssize(arrived_) < kMostAhead && messages_stream_.has_bytes())
       fetch(deadline);
-    if (reader_ != nullptr) begin_copies(num_arrived_ - 1);
+    if (!has_begun(current_)) return;
+    for (Arrived& next : arrived_)
+      if (!has_begun(next)) return;
+  }
+  // Now, or it need not: it is the host's.
+  bool has_begun(Arrived& body) {
+    if (!body.is_on_gpu || body.landing != nullptr) return true;
+    Landing* const landing = lanes_[body.lane];
+    if (landing == nullptr || !landing->has_room()) return false;
+    body.number = landing->begin(body.source, body.slots, body.slot, body.body_size);
+    body.landing = landing;
+    return true;
   }
 
-  void give_back(int64_t number, KvDeadline deadline) {
-    const std::byte slot = byte_of(number);
-    const std::span<const std::byte> said[] = {{&slot, 1}};
+  // The slot of the body that is being given to the user.
+  void give_back(KvDeadline deadline) {
+    const std::byte said_byte = byte_of(num_given_back_++);
+    const std::span<const std::byte> said[] = {{&said_byte, 1}};
     try {
       read_slots_->write(said, deadline);
     } catch (
         const KvChannelError&) {  // the sender has closed its end: what it sent before is as good as ever
     }
-  }
-
-  // Up to that one. The body that was given last holds its slot until the next head.
-  void begin_copies(int64_t last) {
-    for (; num_begun_ <= last; ++num_begun_)
-      reader_->begin(num_begun_, sizes_[static_cast<size_t>(num_begun_ % kGpuSlots)]);
   }
 
   const std::shared_ptr<const FileDescriptor> socket_;
@@ -337,18 +390,19 @@ class GpuChannel final : public KvChannel {
   std::atomic<bool> is_closed_{false};
 
   // Of the thread that sends.
-  std::unique_ptr<GpuSlots> slots_;
-  int64_t num_sent_ = 0, num_read_ = 0;  // bodies on the GPU, ever
+  std::vector<Source> sources_;
+  std::deque<size_t> sent_;  // the sources of bodies that were not given back
+  int64_t num_read_ = 0;     // bodies that were, ever
+  int next_lane_ = 0;        // of the body that there was room for last
 
   // Of the thread that receives.
-  std::unique_ptr<SlotReader> reader_;
+  std::vector<std::unique_ptr<Landing>> landings_;
+  std::array<Landing*, kMostKvLanes> lanes_{};
+  std::array<uint64_t, kMostGpus> num_arrived_{};  // bodies of each source, ever
+  int64_t num_given_back_ = 0;
   std::deque<Arrived> arrived_;  // not yet given to the user
   Arrived current_;              // that was given last
   bool has_body_of_host_ = false;
-  // Bodies on the GPU, ever: heads that have come, copies that have begun, messages that were given. Never more than kGpuSlots
-  // between the last two, the one that the user has included.
-  int64_t num_arrived_ = 0, num_begun_ = 0, num_given_ = 0;
-  std::array<size_t, kGpuSlots> sizes_{};
 };
 
 class GpuListener final : public KvListener {

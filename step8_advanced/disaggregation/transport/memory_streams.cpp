@@ -48,12 +48,18 @@ struct SocketAddress {
   socklen_t size = 0;
 };
 
+bool may_be_in_a_name(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
+         c == '.';
+}
+
 SocketAddress socket_address(std::string_view scheme, std::string_view name) {
   const std::string folder = scheme == "shm" ? "ladder-kv/" : fmt::format("ladder-kv-{}/", scheme);
   const std::string path = fmt::format("{}{}", folder, name);
   SocketAddress result;
-  LADDER_CHECK(!name.empty() && path.size() + 1 <= sizeof result.address.sun_path,
-               "{}://{}: expected a name of 1 to {} letters", scheme, name,
+  LADDER_CHECK(!name.empty() && path.size() + 1 <= sizeof result.address.sun_path &&
+                   std::ranges::all_of(name, may_be_in_a_name),
+               "{}://{}: expected a name of 1 to {} letters, digits, '-', '_' and '.'", scheme, name,
                sizeof result.address.sun_path - 1 - folder.size());
   result.address.sun_family = AF_UNIX;
   std::memcpy(result.address.sun_path + 1, path.data(), path.size());  // behind a zero: in no folder

@@ -174,6 +174,35 @@ TEST_P(GpuBodies, LeaveNoMemoryBehind) {
   EXPECT_GE(free_bytes(GetParam()), before[1]);
 }
 
+// Ranks of both ends on both GPUs, whose bodies share a channel.
+TEST(GpuLanes, GoFromEachGpuToEach) {
+  const int gpus = cuda_device_count();
+  if (gpus < 2) GTEST_SKIP() << "2 GPUs are needed, there are " << gpus;
+  testing::Random random;
+  SCOPED_TRACE(random.describe());
+  const testing::TransportPlace place("cuda");
+  const auto listener = listen_for_kv(place.address());
+  auto connecting =
+      std::async(std::launch::async, [&] { return connect_for_kv(listener->address(), far()); });
+  const auto sender = listener->accept(far());
+  const auto reader = connecting.get();
+  std::vector<int> lanes;  // 2 * from + to
+  for (int i = 0; i < 200; ++i) lanes.push_back(static_cast<int>(random.integer(0, 3)));
+  auto sending = std::async(std::launch::async, [&] {
+    for (size_t i = 0; i < lanes.size(); ++i)
+      testing::send_random_body(*sender, 1000 + 100'003 * (i % 7), gpu(lanes[i] / 2), i, far(), lanes[i]);
+  });
+  KvCopier copier;
+  for (size_t i = 0; i < lanes.size(); ++i)
+    ASSERT_TRUE(testing::take_random_body(*reader, gpu(lanes[i] % 2), copier, far())) << i;
+  sending.get();
+  // Whoever takes a lane's body to another GPU than those before is told so.
+  testing::send_random_body(*sender, 1000, gpu(0), 1, far(), 0);
+  const size_t size = reader->receive_head(far()).body_size;
+  EXPECT_THROW(reader->take_body(size, gpu(1), far()), Error);
+  EXPECT_THROW(sender->room_for(1000, gpu(0), far(), kMostKvLanes), Error);
+}
+
 TEST_P(GpuBodies, GoToAnotherProcess) {
   const auto child = peer("take", GetParam());
   const auto channel = listener_->accept(far());
