@@ -164,7 +164,12 @@ void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_de
          "--sm-partition", sm_partition_,
          "with --phase-lanes, on a GPU: how many of its multiprocessors compute answers while others compute "
          "prompts; auto moves the border as the load changes, off lets both use all of them in turns")
-      ->check(CLI::IsMember({"auto", "off"}) | whole_in_range(1, 4096))
+      ->check(CLI::Validator(
+          [](std::string& text) -> std::string {
+            if (text == "auto" || text == "off" || whole_in_range(1, 4096)(text).empty()) return "";
+            return "expected auto, off or a whole number from 1 to 4096, got " + text;
+          },
+          ""))
       ->type_name("SMS")
       ->group(group);
   app.add_option(

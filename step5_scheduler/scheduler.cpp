@@ -76,8 +76,8 @@ Scheduler::Scheduler(SchedulerConfig config, std::unique_ptr<PrefixIndex> index,
                "continuous batching");
   LADDER_CHECK(
       !config_.phase_lanes || !(config_.static_batching || config_.recompute_everything),
-      "static batching computes prompts and answers one after the other: lanes for both need continuous "
-      "batching");
+      "static batching computes prompts and answers one after the other, phase-lanes beside each other: "
+      "expected one of them");
   LADDER_CHECK(!config_.phase_lanes || config_.pipeline_depth == 1,
                "lanes for prompts and answers: expected one pipeline stage, got {}", config_.pipeline_depth);
   LADDER_CHECK(

@@ -5,16 +5,14 @@
 #   tools/within_one_gpu.sh [--build DIR] [--out DIR] [PART...]
 #
 # DIR of --build: a build folder of CMake, or a folder with the binaries (default build/release). --out: default ./within_one_gpu.
-# Without a GPU everything runs small, on the CPU, to try the script itself. Parts, all of them by default, about ten minutes:
+# Without a GPU only `two` runs, small and on the CPU, to try the script itself. Parts, all of them by default, about twelve minutes:
 #   tests     shares of a GPU, runners and engines on them
 #   shares    a step of answers and one of a prompt of 8B on every share, alone and beside each other
-#   chunked   8B behind a server, prompts in chunks of 512, 1,024 and 2,048 beside the answers
-#   lanes     8B with a lane for each: two plain streams; shares with a border that moves
-#   two       two processes on the one GPU, one for prompts and one for answers
-# Each server gets three loads: prompts of 4,096 to 16,384 tokens and 256 out, at 0.7 of what the GPU can compute of prompts; the
-# same, all at once, for what it can do; and prompts of 1,024 and 128 out.
+#   cures     8B, the whole engine: prompts in chunks, lanes on two streams, lanes on shares; bench/step8_advanced/one_gpu_bench.cpp
+#             says what the loads are
+#   two       the same loads on two processes of the one GPU, one for prompts and one for answers, behind a server
 set -uo pipefail
-every=(tests shares chunked lanes two)
+every=(tests shares cures two)
 # shellcheck source=tools/gpu_check_arguments.sh
 source "$(dirname "$(readlink -f "${BASH_SOURCE[0]}")")/gpu_check_arguments.sh"
 
@@ -31,40 +29,15 @@ set_loads() {
   port=18090
   if [ "$gpus" -gt 0 ]; then
     model=llama-3.1-8b serving=(--max-model-len 16768 --no-prefix-caching)
-    long=(--min-prompt-len 4096 --max-prompt-len 16384 --output-len 256 --vocab-size 100000 --request-rate 1.2 --num-prompts 48
-      --goodput ttft:3000 tpot:12)
-    full=(--min-prompt-len 4096 --max-prompt-len 16384 --output-len 256 --vocab-size 100000 --num-prompts 32)
-    short=(--min-prompt-len 1024 --max-prompt-len 1024 --output-len 128 --vocab-size 100000 --request-rate 10 --num-prompts 150
-      --goodput ttft:1000 tpot:12)
+    long=(--min-prompt-len 4096 --max-prompt-len 16384 --output-len 256 --vocab-size 100000 --request-rate 1.2 --num-prompts 40)
+    full=(--min-prompt-len 4096 --max-prompt-len 16384 --output-len 256 --vocab-size 100000 --num-prompts 24)
+    short=(--min-prompt-len 1024 --max-prompt-len 1024 --output-len 128 --vocab-size 100000 --request-rate 10 --num-prompts 120)
   else
     model=tinyworld serving=(--num-kv-blocks 512)
-    long=(--min-prompt-len 100 --max-prompt-len 200 --output-len 16 --vocab-size 1000 --request-rate 4 --num-prompts 8
-      --goodput ttft:3000 tpot:100)
+    long=(--min-prompt-len 100 --max-prompt-len 200 --output-len 16 --vocab-size 1000 --request-rate 4 --num-prompts 8)
     full=(--min-prompt-len 100 --max-prompt-len 200 --output-len 16 --vocab-size 1000 --num-prompts 8)
-    short=(--min-prompt-len 20 --max-prompt-len 20 --output-len 8 --vocab-size 1000 --request-rate 8 --num-prompts 8
-      --goodput ttft:3000 tpot:100)
+    short=(--min-prompt-len 20 --max-prompt-len 20 --output-len 8 --vocab-size 1000 --request-rate 8 --num-prompts 8)
   fi
-}
-
-# serve_loads NAME FLAG...: a server, and the loads on it
-serve_loads() {
-  local name=$1 server load start=$SECONDS
-  shift
-  : >"$out/server_$name.txt"
-  "$(binary ladder)" serve --model "models/$model" --load-format dummy --device "$device" --port $port "${serving[@]}" "$@" \
-    >"$out/server_$name.txt" 2>&1 &
-  server=$!
-  for _ in {1..600}; do
-    grep -q 'listening on' "$out/server_$name.txt" || ! kill -0 $server 2>/dev/null || { sleep 0.2; continue; }
-    break
-  done
-  echo "$name: listens after $((SECONDS - start)) s"
-  run "long_$name" 110 "$(binary ladder)" bench serve --port $port "${long[@]}" --json "$out/long_$name.json"
-  run "full_$name" 80 "$(binary ladder)" bench serve --port $port "${full[@]}" --json "$out/full_$name.json"
-  run "short_$name" 60 "$(binary ladder)" bench serve --port $port "${short[@]}" --json "$out/short_$name.json"
-  kill -TERM $server
-  wait $server || failed=1
-  grep -a '^ladder: ' "$out/server_$name.txt" | sed 's/^/  /'
 }
 
 tests() {
@@ -77,25 +50,34 @@ shares() {
     --benchmark_out="$out/shares.json" --benchmark_out_format=json
 }
 
-chunked() {
-  local chunk
-  for chunk in "${chunks[@]}"; do serve_loads "chunks_$chunk" --max-num-batched-tokens "$chunk"; done
-}
-
-lanes() {
-  serve_loads lanes_shares --phase-lanes "${border[@]}" --max-num-batched-tokens "$prompt_step"
-  serve_loads lanes_plain --phase-lanes "${plain[@]}" --max-num-batched-tokens "$prompt_step"
+cures() {
+  [ "$gpus" -eq 0 ] || run cures 700 "$(binary bench_step8)" --benchmark_filter=one_gpu --benchmark_out="$out/one_gpu.json" \
+    --benchmark_out_format=json
 }
 
 two() {
-  serve_loads two_processes --disaggregate 1P1D
+  local server start=$SECONDS load
+  : >"$out/server.txt"
+  "$(binary ladder)" serve --model "models/$model" --load-format dummy --device "$device" --port $port "${serving[@]}" \
+    --disaggregate 1P1D >"$out/server.txt" 2>&1 &
+  server=$!
+  for _ in {1..600}; do
+    grep -q 'listening on' "$out/server.txt" || ! kill -0 $server 2>/dev/null || { sleep 0.2; continue; }
+    break
+  done
+  echo "two processes: listen after $((SECONDS - start)) s"
+  for load in long full short; do
+    local -n flags=$load
+    run "${load}_two_processes" 110 "$(binary ladder)" bench serve --port $port "${flags[@]}" --json "$out/${load}_two_processes.json"
+  done
+  kill -TERM $server
+  wait $server || failed=1
 }
 
 mkdir -p "$out" && out=$(cd "$out" && pwd) || exit 2
 gpus=$(nvidia-smi -L 2>/dev/null | grep -c '^GPU')
-device=cuda chunks=(${CHUNKS:-512 1024 2048}) prompt_step=${PROMPT_STEP:-4096}
-border=(--sm-partition auto --max-itl "${MAX_ITL:-10}") plain=(--sm-partition off)
-[ "$gpus" -gt 0 ] || { device=cpu chunks=(64) prompt_step=64 border=() plain=(); }
+device=cuda
+[ "$gpus" -gt 0 ] || device=cpu
 set_loads
 cd "$root"
 commit=${LADDER_COMMIT:-$(git -C "$root" describe --always --dirty --abbrev=40 --exclude '*' 2>/dev/null || echo unknown)}

@@ -2,7 +2,7 @@
 """The tables of chapter 8.7.border, of what tools/within_one_gpu.sh has written.
 
     tools/within_one_gpu_table.py --from FOLDER shares     steps alone and beside each other, by share
-    tools/within_one_gpu_table.py --from FOLDER long       every cure under a load (long, short or full), gaps and throughput
+    tools/within_one_gpu_table.py --from FOLDER long       every cure under a load (long, short or full): milliseconds, throughput
     tools/within_one_gpu_table.py --from FOLDER fit        the model of sm_border.h beside the measured steps
 """
 import argparse
@@ -12,7 +12,8 @@ import sys
 from pathlib import Path
 
 CURES = {"chunks_512": "chunks of 512", "chunks_1024": "chunks of 1,024", "chunks_2048": "chunks of 2,048",
-         "two_processes": "two processes", "lanes_plain": "lanes, two streams", "lanes_shares": "lanes, shares, a border that moves"}
+         "chunks_8192": "chunks of 8,192 (default)", "streams": "lanes, two streams", "shares_9": "lanes, shares, 9 ms",
+         "shares_13": "lanes, shares, 13 ms"}
 # Llama-3.1-8B: operations of a row and of a pair, bytes of the weights and of a token's keys.
 PARAMETERS, PAIR, WEIGHTS, KEY = 8.03e9, 4 * 32 * 32 * 128, 16.06e9, 131072
 KEYS, CHUNK = 8192, 2048
@@ -29,7 +30,7 @@ def read_shares(folder):
     for row in json.loads((folder / "shares.json").read_text())["benchmarks"]:
         parts = row["name"].split("/")  # sm_partition/decode/16/answers:8/iterations:1/real_time
         if row.get("error_occurred"):
-            sys.exit(f"within_one_gpu_table: {row['name']}: {row['error_message']}")
+            continue
         answers = next((int(part.split(":")[1]) for part in parts if part.startswith("answers:")), 0)
         found[parts[1], parts[2], answers] = row
     return found
@@ -37,30 +38,35 @@ def read_shares(folder):
 
 def shares(folder):
     found = read_shares(folder)
-    rows = [["answers have", "1 alone", "8 alone", "32 alone", "prompt alone, on the rest", "8 beside it: median", "99 %",
-             "prompt beside 8"]]
-    for share in sorted({key[1] for key in found}, key=lambda name: int(name) if name.isdigit() else 1000):
+    rows = [["answers have", "1 alone", "8 alone", "32 alone", "prompt alone, on the rest", "8 beside it", "99 %",
+             "prompt beside 8", "32 beside it", "prompt beside 32"]]
+    for share in sorted({key[1] for key in found}, key=lambda name: int(name) if name.isdigit() else 1000 + ("all", "plain", "priority").index(name)):
         def cell(what, answers, counter):
             row = found.get((what, share, answers))
             return f"{row[counter]:.2f}" if row else ""
-        rows.append([{"all": "all", "plain": "all, in turns", "priority": "all, in turns, first"}.get(share, share),
+        rows.append([{"all": "all", "plain": "two plain streams", "priority": "the same, answers first"}.get(share, share),
                      *(cell("decode", count, "decode_ms") for count in (1, 8, 32)), cell("prefill", 0, "prefill_ms"),
-                     cell("together", 8, "decode_ms"), cell("together", 8, "decode_p99_ms"), cell("together", 8, "prefill_ms")])
+                     cell("together", 8, "decode_ms"), cell("together", 8, "decode_p99_ms"), cell("together", 8, "prefill_ms"),
+                     cell("together", 32, "decode_ms"), cell("together", 32, "prefill_ms")])
     return table(rows)
 
 
 def load(folder, name):
-    rows = [["", "gap, median", "99 %", "longest", "first token, median", "99 %", "tokens/s", "in the promise"]]
-    for cure, text in CURES.items():
-        file = folder / f"{name}_{cure}.json"
-        if not file.exists():
-            continue
-        run = json.loads(file.read_text())["results"][0]
-        gap, first = run["itl"], run["ttft"]
-        good, done = run.get("good_requests_per_second"), run["completed"] / run["output_tokens"] * run["output_tokens_per_second"]
-        rows.append([text, *(f"{1e3 * gap[key]:.1f}" for key in ("median", "p99", "max")),
-                     *(f"{1e3 * first[key]:,.0f}" for key in ("median", "p99")), f"{run['output_tokens_per_second']:.0f}",
-                     f"{100 * good / done:.0f} %" if good is not None else ""])
+    rows = [["", "gap, median", "99 %", "longest", "first token, median", "99 %", "tokens/s"]]
+    found = {}
+    for row in json.loads((folder / "one_gpu.json").read_text())["benchmarks"]:
+        _, cure, of, *_ = row["name"].split("/")  # one_gpu/chunks_512/long/iterations:1/real_time
+        if of == name and not row.get("error_occurred"):
+            found[cure] = [f"{row[key]:.1f}" for key in ("gap_ms", "gap_p99_ms", "gap_max_ms")]
+            found[cure] += [f"{row[key]:,.0f}" for key in ("first_ms", "first_p99_ms", "tokens_per_second")]
+    served = folder / f"{name}_two_processes.json"
+    if served.exists():
+        run = json.loads(served.read_text())["results"][0]
+        found["two"] = [f"{1e3 * run['itl'][key]:.1f}" for key in ("median", "p99", "max")]
+        found["two"] += [f"{1e3 * run['ttft'][key]:,.0f}" for key in ("median", "p99")] + [f"{run['output_tokens_per_second']:,.0f}"]
+    for cure, text in {**CURES, "two": "two processes"}.items():
+        if cure in found:
+            rows.append([text, *found[cure]])
     return table(rows)
 
 

@@ -54,7 +54,12 @@ KvBodyCounts expect_handed_over(const GoldenCheckpoint& checkpoint, const KvTran
   producer.expect_all_given_back();
   consumer.expect_all_given_back();
   EXPECT_EQ(producer.connector->stats().num_lapsed, 0);
-  return producer.connector->compression();
+  const KvBodyCounts counts = producer.connector->compression();
+  const KvTransferStats stats = producer.connector->stats();  // what /metrics shows
+  EXPECT_EQ(stats.num_uncompressed_bytes, counts.num_bytes);
+  EXPECT_EQ(stats.num_compressed_bytes, counts.num_packed_bytes);
+  EXPECT_EQ(stats.compress_seconds, counts.pack_seconds);
+  return counts;
 }
 
 class KvHandoffGoldens : public ::testing::TestWithParam<std::string> {};
