@@ -198,13 +198,14 @@ void RoutedRequest::on_prefill_end(HttpCallEnd end, const std::string& why) {
 }
 
 void RoutedRequest::on_prompt(const std::string& transfer) {
-  const std::optional<PromptSource> source = source_of_transfer(transfer, request_id_);
+  // Nothing is kept any more of a prompt whose reader has had all of it.
+  const std::optional<PromptSource> source =
+      told_ && transfer.empty() ? told_ : source_of_transfer(transfer, request_id_);
   core_.prefills[static_cast<size_t>(prefill_)]->source = source;
   prompt_ended_ = Clock::now();
   if (began_stream_) return;
   if (told_) {
-    // Nothing is kept of a prompt whose reader has had all of it.
-    if (transfer.empty() || source == told_) return count_transfer();
+    if (source == told_) return count_transfer();
     withdraw();  // it was started again: nobody waits for the one before
   }
   if (transfer.empty())

@@ -282,6 +282,7 @@ TEST(KvHandoff, APromptOfOneTokenThatIsToldToBothIsNotKept) {
   Request request;
   request.prompt_token_ids = {300};
   request.sampling.temperature = 0;
+  request.sampling.logprobs = 3;  // compared
   request.sampling.max_tokens = 2;
   request.sampling.ignore_eos = true;
   const auto expected = engine_with(tiny_options())->generate({request});

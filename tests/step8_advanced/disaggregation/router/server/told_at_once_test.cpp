@@ -208,6 +208,10 @@ TEST_F(Router_AtOnce, ADecodeServerGoesOnWhereNothingIsKeptAnyMore) {
   EXPECT_EQ(body_of(client.rest()), kWhole);
   EXPECT_EQ(decode.num_requests(), 2);
   EXPECT_EQ(metric(*router, "empty_transfers_total"), 0);
+  // It is the same engine all the same.
+  prefill.set_script(computes("P0"));
+  EXPECT_EQ(body_of(ask(*router, body_of_request(false, 1))), kWhole);
+  EXPECT_TRUE(is_told_at_once(transfer_of(decode, 2)));
 }
 
 TEST_F(Router_AtOnce, WhereTheDecodeServerFailsNeitherGoesOn) {
