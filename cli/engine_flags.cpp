@@ -24,6 +24,8 @@
 #include "step7_parallel/pipeline/split_layers.h"
 #include "step7_parallel/workers/worker_executor.h"
 #include "step8_advanced/disaggregation/connector/layer_by_layer.h"
+#include "step8_advanced/disaggregation/partition/phase_executors.h"
+#include "step8_advanced/disaggregation/partition/sm_lanes_maker.h"
 #include "step8_advanced/quantization/linear/quantized_makers.h"
 
 namespace ladder {
@@ -153,6 +155,25 @@ void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_de
       ->group(group);
   app.add_flag("--static-batching", options_.static_batching,
                "run a batch until all of it is done (a baseline)")
+      ->group(group);
+  app.add_flag("--phase-lanes", phase_lanes_,
+               "prompts and answers are computed by steps of their own, which run at the same time over one "
+               "model and one KV cache")
+      ->group(group);
+  app.add_option(
+         "--sm-partition", sm_partition_,
+         "with --phase-lanes, on a GPU: how many of its multiprocessors compute answers while others compute "
+         "prompts; auto moves the border as the load changes, off lets both use all of them in turns")
+      ->check(CLI::IsMember({"auto", "off"}) | whole_in_range(1, 4096))
+      ->type_name("SMS")
+      ->group(group);
+  app.add_option(
+         "--max-itl", max_itl_,
+         "with --sm-partition auto: milliseconds between two tokens of an answer that the border keeps, if it can; "
+         "0: not much longer than they would be with half of the GPU")
+      ->check(in_range(0, 1e6))
+      ->type_name("MS")
+      ->capture_default_str()
       ->group(group);
   app.add_option("--scheduling-policy", policy_, "fcfs (first come, first served) or priority")
       ->check(CLI::IsMember({"fcfs", "priority"}))
@@ -290,7 +311,49 @@ bool EngineFlags::ranks_are_threads(const RunnerConfig& runner) const {
   return launched_world() == nullptr && executor_backend_ != "mp" && !several_gpus(runner);
 }
 
+void EngineFlags::expect_one_rank_for_lanes(const RunnerConfig& runner) const {
+  LADDER_CHECK(num_ranks(runner) == 1,
+               "--phase-lanes: one rank computes prompts beside answers, expected a size of 1 for "
+               "--tensor-parallel-size, --pipeline-parallel-size and --prefill-context-parallel-size");
+  LADDER_CHECK(launched_world() == nullptr && executor_backend_ != "mp" && executor_backend_ != "mpi",
+               "--phase-lanes: both lanes are threads of one process, expected neither mpirun nor --nnodes, "
+               "and --distributed-executor-backend auto");
+  LADDER_CHECK(
+      runner.expert_replicas == 1,
+      "--phase-lanes: replicas that share out experts step together, and lanes do not: expected neither "
+      "--enable-expert-parallel nor --data-parallel-split-experts");
+  LADDER_CHECK(!options_.static_batching,
+               "--phase-lanes and --static-batching: a static batch computes its prompts first, expected one "
+               "of them");
+}
+
+LaneContextsMaker EngineFlags::lane_contexts(const RunnerConfig& runner) const {
+  LADDER_CHECK(!runner.device.is_cpu() || (sm_partition_.empty() && max_itl_ == 0),
+               "{}: a CPU has no multiprocessors to share out, expected a GPU",
+               sm_partition_.empty() ? "--max-itl" : "--sm-partition");
+  if (runner.device.is_cpu() || sm_partition_ == "off") return {};
+  std::vector<int> shares;
+  if (!sm_partition_.empty() && sm_partition_ != "auto") shares.push_back(std::stoi(sm_partition_));
+  SmBorderOptions border;
+  border.max_itl = max_itl_ / 1e3;
+  return [shares, border](const RunnerConfig& config) {
+    return std::make_shared<SmLanes>(share_gpu(config.device, shares), border,
+                                     [](const SmLanes::Report& report) {
+                                       std::fputs(("ladder: " + to_line(report) + "\n").c_str(), stderr);
+                                     });
+  };
+}
+
 ExecutorMaker EngineFlags::executor_maker(const RunnerConfig& runner) const {
+  if (phase_lanes_) {
+    expect_one_rank_for_lanes(runner);
+    return make_phase_executors(lane_contexts(runner));
+  }
+  LADDER_CHECK(
+      sm_partition_.empty() && max_itl_ == 0,
+      "{}: prompts and answers have multiprocessors of their own where they are steps of their own, expected "
+      "--phase-lanes",
+      sm_partition_.empty() ? "--max-itl" : "--sm-partition");
   LaunchedWorld* const launched = launched_world();
   const std::string& wanted = executor_backend_;
   const bool by_mpirun = launched != nullptr && launched->started_by == "mpirun";
@@ -361,6 +424,10 @@ std::vector<std::string> EngineFlags::arguments_of_instance(const EngineOptions&
 void EngineFlags::connect_with_others(EngineOptions& options, const DataParallelFlags* replicas) const {
   const KvTransferConfig config = kv_transfer_.config();
   if (!kv_transfer_.wanted()) return;
+  LADDER_CHECK(
+      !phase_lanes_,
+      "--kv-role and --phase-lanes: prompts go to another engine or to another lane, expected one of "
+      "them");
   if (replicas != nullptr && replicas->has_door()) {
     LADDER_CHECK(
         replicas->range().num_remote == 0,
@@ -379,10 +446,9 @@ void EngineFlags::connect_with_others(EngineOptions& options, const DataParallel
                "--nnodes");
   options.makers.kv_connector = kv_transfer_.maker();
   if (!kv_transfer_.layer_by_layer()) return;
-  LADDER_CHECK(
-      options.runner.device.is_cpu() && ranks_are_threads(options.runner),
-      "--kv-layer-by-layer: the layers are heard of from ranks that are threads on the CPU, expected "
-      "--device cpu and not --distributed-executor-backend mp");
+  LADDER_CHECK(ranks_are_threads(options.runner),
+               "--kv-layer-by-layer: the layers are heard of from ranks that are threads of this process, "
+               "expected --device cpu or one GPU, and not --distributed-executor-backend mp");
   options.makers.executor = tells_layers(std::move(options.makers.executor));
 }
 
@@ -440,6 +506,9 @@ EngineOptions EngineFlags::options(const DataParallelFlags* replicas) const {
 
 EngineOptions EngineFlags::options_of_instances(int num_producers) const {
   kv_transfer_.expect_for_instances(num_producers);
+  LADDER_CHECK(!phase_lanes_,
+               "--disaggregate and --phase-lanes: prompts go to another engine or to another lane, expected "
+               "one of them");
   return options_alone(nullptr);
 }
 

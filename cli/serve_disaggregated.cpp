@@ -35,7 +35,8 @@ constexpr const char* kFlagsOfTheRouter[] = {"--host",
                                              "--disaggregate",
                                              "--min-remote-tokens",
                                              "--prefill-tensor-parallel-size",
-                                             "--decode-tensor-parallel-size"};
+                                             "--decode-tensor-parallel-size",
+                                             "--prefill-first"};
 
 // A server of the one kind or the other, and where its ranks begin: prefill servers come first.
 struct Instance {
@@ -175,6 +176,7 @@ void run_disaggregated(const ServeFlags& flags) {
   route.http = http_side.http;
   route.http.listening_socket = front.number();
   if (flags.server.min_remote_tokens) route.policy.min_remote_tokens = *flags.server.min_remote_tokens;
+  route.limits.prefill_first = flags.server.prefill_first;
   std::vector<LocalServer> servers;
   for (size_t i = 0; i < instances.size(); ++i) {
     const bool prefill = instances[i].prefill;

@@ -156,6 +156,11 @@ void ServerFlags::add(CLI::App& app) {
   };
   add_ranks("--prefill-tensor-parallel-size", prefill_ranks, "prefill");
   add_ranks("--decode-tensor-parallel-size", decode_ranks, "decode");
+  app.add_flag(
+         "--prefill-first", prefill_first,
+         "with --disaggregate: the server that goes on is asked when the prompt is computed; else while it is, so that "
+         "keys go over meanwhile")
+      ->group(running);
   app.add_flag("--enable-tokenizer-info-endpoint", tokenizer_info,
                "answer GET /tokenizer_info, which shows the chat template")
       ->group(running);

@@ -79,6 +79,11 @@ std::string sizes_that_fit(const DecoderSpec& spec, bool whole_experts) {
 
 void check_decode_context(const DecoderSpec& spec, const RunnerConfig& config) {
   const int64_t ranks = config.decode_context_parallel_size, run = config.kv_interleave_size;
+  LADDER_CHECK(
+      ranks > 1 || run == 1,
+      "--cp-kv-cache-interleave-size {}: expected --decode-context-parallel-size, whose ranks take so many tokens "
+      "in turns",
+      run);
   if (ranks == 1) return;
   const int64_t sharing = std::max<int64_t>(config.tensor_parallel_size / spec.num_kv_heads, 1);
   LADDER_CHECK(
@@ -147,7 +152,7 @@ void check_flags(const DecoderSpec& spec, const RunnerConfig& config) {
   expect_range(config.pipeline_parallel_size, kPipelineParallelSizeRange, "--pipeline-parallel-size");
   const bool whole_experts = config.expert_parallel;
   LADDER_CHECK(!whole_experts || spec.num_expert_layers() > 0,
-               "--enable-expert-parallel: the model has no experts");
+               "--enable-expert-parallel: the model has no experts, expected a mixture of experts");
   LADDER_CHECK(
       can_be_split(spec, config.tensor_parallel_size, whole_experts),
       "--tensor-parallel-size {} does not fit the model's {} heads, {} key/value heads and {}: expected {}",
@@ -156,7 +161,7 @@ void check_flags(const DecoderSpec& spec, const RunnerConfig& config) {
                     : mlp_widths(spec),
       sizes_that_fit(spec, whole_experts));
   LADDER_CHECK(config.expert_replicas == 1 || spec.num_expert_layers() > 0,
-               "--data-parallel-split-experts: the model has no experts");
+               "--data-parallel-split-experts: the model has no experts, expected a mixture of experts");
   LADDER_CHECK(whole_experts || spec.experts.intermediate_size % num_expert_ranks(config) == 0,
                "--data-parallel-split-experts: the experts' width of {} over the {} ranks of {} replicas "
                "(--data-parallel-size): expected a divisor of it",

@@ -17,6 +17,7 @@
 
 #include "step1_layers/core/device_cuda.h"
 #include "step6_engine/process/child_process.h"
+#include "step7_parallel/communicators/gpu/nccl_communicator.h"
 #include "tests/step8_advanced/disaggregation/connector/busy_gpu.h"
 #include "tests/step8_advanced/disaggregation/connector/played_handover.h"
 
@@ -61,8 +62,8 @@ double peer_rate(int from, int to, int64_t bytes) {
 void hand_over(benchmark::State& state, const std::string& transport, int to, bool other_process) {
   HandoverEnd giver(testing::llama_8b_layout(), kTokens, gpu(0));
   const std::string name = fmt::format("bench-{}", ::getpid());
-  const auto listener =
-      listen_for_kv(transport == "tcp" ? "tcp://0" : fmt::format("{}://{}", transport, name));
+  const bool has_port = transport == "tcp" || transport == "nccl";
+  const auto listener = listen_for_kv(fmt::format("{}://{}", transport, has_port ? "0" : name));
   std::unique_ptr<ChildProcess> child;
   std::thread reader;
   if (other_process)
@@ -174,15 +175,17 @@ const bool kRegistered = [] {
           ->Unit(benchmark::kMicrosecond);
   }
   for (int to = 0; to < std::min(gpus, 2); ++to)
-    for (const char* transport : {"tcp", "shm", "cuda"})
-      for (const bool other_process : {false, true})
+    for (const std::string transport : {"tcp", "shm", "nccl", "cuda"})
+      for (const bool other_process : {false, true}) {
+        if (transport == "nccl" && (to == 0 || !nccl_obstacle().empty())) continue;
         benchmark::RegisterBenchmark(
             fmt::format("kv_handover/0_to_{}/{}/{}", to, transport, other_process ? "processes" : "threads")
                 .c_str(),
             [=](benchmark::State& state) { hand_over(state, transport, to, other_process); })
             ->UseRealTime()
-            ->Iterations(transport == std::string("cuda") ? 200 : 8)
+            ->Iterations(transport == "cuda" || transport == "nccl" ? 200 : 8)
             ->Unit(benchmark::kMillisecond);
+      }
   return true;
 }();
 

@@ -127,7 +127,7 @@ class KvListener {
 enum class KvListening : uint8_t { may_begin, has_begun };
 
 struct KvTransport {
-  std::string_view name;  // of an address: "file", "tcp", "ucx", "shm", "cuda"
+  std::string_view name;  // of an address: "file", "tcp", "ucx", "shm", "nccl", "cuda"
   std::string_view idea;
   // `place` is what follows "name://". Error, naming it: a place that is none, a port in use, a folder that cannot be written.
   std::unique_ptr<KvListener> (*listen)(std::string_view place, const HostSecret& secret) = nullptr;
@@ -148,7 +148,9 @@ std::span<const KvTransport> kv_transports();
 //   ucx://HOST:PORT        as tcp://HOST:PORT, but bytes travel by what UCX chooses (ucx_transport.cpp says who may do what to it);
 //                          where the build has UCX
 //   shm://NAME             processes of this machine and user
-//   cuda://NAME            likewise; bodies on a GPU are copied from there to the reader's (gpu_transport_cuda.cpp)
+//   nccl://HOST:PORT       as tcp://HOST:PORT; bodies on a GPU go by NCCL to the reader's, which is another one
+//                          (nccl_transport_cuda.cpp says who may do what to it)
+//   cuda://NAME            as shm://NAME; bodies on a GPU are copied from there to the reader's (gpu_transport_cuda.cpp)
 // Error, naming the transports that there are: none of this name, no "://". The secret is that of the variable LADDER_SECRET.
 std::unique_ptr<KvListener> listen_for_kv(std::string_view address,
                                           const HostSecret& secret = read_host_secret({}));
