@@ -4,7 +4,7 @@
 // (tests/step8_advanced/disaggregation/transport/program). of_peer is the share of what a copy of as many bytes in one piece between
 // these GPUs makes in the same run; on one GPU that is a copy within its memory. Runs where there is a GPU.
 //
-// kv_copier: a message of 32 MiB of it on one GPU, packed, unpacked and checked, each by itself. kv_copier_beside: while another
+// kv_copier: a message of 32 MiB of it on one GPU, packed with its checksums, unpacked behind a check of them, and checked alone. kv_copier_beside: while another
 // thread of this process, or another process, fills that GPU's memory without a pause: with kernels of another process those of this
 // one take turns, and that is how an engine copies beside its own ranks that are processes.
 #if defined(LADDER_HAS_CUDA) && defined(KV_PEER)
@@ -103,13 +103,14 @@ void copy_message(benchmark::State& state, const std::string& what) {
   const auto memory = device_allocate(gpu(0), bytes);
   const KvBody body(static_cast<std::byte*>(memory.get()), static_cast<size_t>(bytes), gpu(0));
   KvCopier copier;
+  std::vector<uint32_t> checksums = copier.pack(layout, end.caches(), end.block_table(), part, layers, body);
   int64_t next = 0;  // other layers each time: what was copied last is in no cache
   const auto work = [&] {
     KvPart of = part;
     of.layer = next = (next + layers) % (layout.num_layers - layers);
-    if (what == "pack") copier.pack(layout, end.caches(), end.block_table(), of, layers, body);
+    if (what == "pack") checksums = copier.pack(layout, end.caches(), end.block_table(), of, layers, body);
     if (what == "unpack")
-      copier.unpack(layout, end.caches(), end.block_table(), of, layers, body, layout.dtype);
+      copier.unpack(layout, end.caches(), end.block_table(), of, layers, body, layout.dtype, checksums);
     if (what == "checksums") benchmark::DoNotOptimize(copier.checksums(body, layers));
   };
   for (int i = 0; i < 3; ++i) work();

@@ -251,7 +251,7 @@ TEST(Cli_Disaggregate, RanksMayBeProcessesAndTheEndOfOneIsThatOfItsServer) {
 
 // A prefill server of two worker processes, and a decode server of one rank.
 TEST(Cli_Disaggregate, ServersOfEachKindMayHaveRanksOfTheirOwn) {
-  const std::vector<std::string> flags = {"--num-kv-blocks=128", "--no-prefix-caching", "--dtype=f32"};
+  const std::vector<std::string> flags = {"--num-kv-blocks=128", "--no-prefix-caching"};
   const auto with = [&](std::vector<std::string> more) {
     more.insert(more.end(), flags.begin(), flags.end());
     return more;
