@@ -292,7 +292,7 @@ TEST(Task8_7_Channel_OneGpu, IsNoPairOfNcclRanks) {
   try {
     connected->take_body(size, gpu(0), far());
     FAIL() << "it came";
-  } catch (const KvChannelError& error) {
+  } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("both ends are on one GPU"));
   }
 }
