@@ -13,6 +13,7 @@
 #include "step1_layers/core/error.h"
 #include "step6_engine/server/http/listening_socket.h"
 #include "step7_parallel/data/replica_config.h"
+#include "step8_advanced/disaggregation/layout/kv_layout.h"
 #include "step8_advanced/disaggregation/router/server/local_servers.h"
 #include "step8_advanced/disaggregation/router/server/route_server.h"
 
@@ -115,6 +116,13 @@ std::vector<std::string> server_arguments(const ServeFlags& flags, const EngineO
   return words;
 }
 
+// Error, naming the flag: what each server would say by itself when it has begun.
+void expect_layouts(const std::vector<Instance>& instances, const DecoderSpec& spec) {
+  constexpr int64_t kEnough = int64_t{1} << 50;  // of memory: what there is, a server looks at itself
+  for (const Instance& instance : instances)
+    kv_layout_of(spec, resolved_runner_config(instance.options, spec, {kEnough, kEnough}));
+}
+
 // Answers all of them GET /health? Those that do not load.
 bool all_answer(const RouteServerOptions& options) {
   try {
@@ -159,6 +167,7 @@ void run_disaggregated(const ServeFlags& flags) {
   const ModelFolder folder = open_model_folder(options.model, flags.server.generation_config);
   say_kv_cache(folder.spec, options.runner.kv_cache_dtype);
   share_one_gpu(instances);  // first: nobody waits to hear that there are too few
+  expect_layouts(instances, folder.spec);
   // Taken first: nobody waits for models to be loaded, to hear that the port is taken.
   FileDescriptor front = open_listening_socket(http_side.http);
 

@@ -80,7 +80,11 @@ TEST(Cli_Disaggregate, MistakesAreNamed) {
   refused({"--prefill-tensor-parallel-size=2"}, "--prefill-tensor-parallel-size");
   refused({"--decode-tensor-parallel-size=2"}, "--decode-tensor-parallel-size");
   refused({"--disaggregate=1P1D", "--decode-tensor-parallel-size=0"}, "--decode-tensor-parallel-size");
-  refused({"--disaggregate=1P1D", "--prefill-tensor-parallel-size=3"}, "--tensor-parallel-size");
+  refused({"--disaggregate=1P1D", "--prefill-tensor-parallel-size=3", "--num-kv-blocks=128"},
+          "--tensor-parallel-size 3");
+  refused({"--disaggregate=1P1D", "--prefill-context-parallel-size=2"}, "--prefill-context-parallel-size 2");
+  refused({"--disaggregate=1P1D", "--tensor-parallel-size=8", "--decode-context-parallel-size=2"},
+          "--decode-context-parallel-size 2");
 }
 
 // Its prompt is worth a transfer (--min-remote-tokens).

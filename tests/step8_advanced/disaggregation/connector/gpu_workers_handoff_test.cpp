@@ -4,6 +4,8 @@
 #include <signal.h>
 #include <unistd.h>
 
+#include <algorithm>
+
 #include "tests/step6_engine/process/children_of.h"
 #include "tests/step7_parallel/workers/worker_program.h"
 #include "tests/step8_advanced/disaggregation/connector/two_engines.h"
@@ -132,7 +134,9 @@ TEST_P(GpuWorkersHandoff, WhoeverDiesLeavesNothing) {
     from = nullptr;
 
     from = producer(place.address());
-    Request forever = requests_[0];  // a load that does not end by itself: nobody computes that prompt
+    // A load that does not end by itself: nobody computes that prompt. (One of a single token would not be loaded.)
+    Request forever = *std::ranges::max_element(
+        requests_, {}, [](const Request& request) { return request.prompt_token_ids.size(); });
     forever.kv_transfer = testing::kept_as("never", from->connector->address());
     to->engine->add_request(forever);
     to->engine->step();
