@@ -62,10 +62,9 @@ void send_bodies(benchmark::State& state, const KvTransport& transport, const st
   const auto size = static_cast<size_t>(state.range(0));
   const Buffers from = buffers(size);
   const double memcpys = memcpy_rate(from);
-  const std::filesystem::path folder =
-      std::filesystem::temp_directory_path() / fmt::format("ladder_bench_{}", ::getpid());
-  const bool has_port = transport.name == "tcp" || transport.name == "ucx";
-  const std::string place = has_port ? "0" : folder.string();
+  const std::string name = fmt::format("ladder_bench_{}", ::getpid());
+  const std::filesystem::path folder = std::filesystem::temp_directory_path() / name;
+  const std::string place = transport.name == "file" ? folder.string() : transport.name == "shm" ? name : "0";
   const auto listener = listen_for_kv(fmt::format("{}://{}{}", transport.name, place, options));
   const pid_t child = ::fork();
   if (child == 0) receive_all(listener->address(), size);
@@ -112,8 +111,8 @@ void register_row(const KvTransport& transport, const std::string& options = "")
 
 const bool kRegistered = [] {
   for (const KvTransport& transport : kv_transports()) {
-    if (transport.name == "cuda")
-      continue;  // bodies on GPUs: kv_handover_bench.cpp; those of the host go as with shm
+    if (transport.name == "cuda" || transport.name == "nccl")
+      continue;  // bodies on GPUs: kv_handover_bench.cpp; those of the host go as with shm and tcp
     register_row(transport);
     if (transport.name == "tcp")
       for (const int num_streams : {2, 4}) register_row(transport, fmt::format("?streams={}", num_streams));
