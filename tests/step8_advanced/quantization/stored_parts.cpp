@@ -161,8 +161,9 @@ StoredPart random_part(Random& random, const StoredLinear& stored, int64_t n, in
       if (!order.empty()) tensors["weight_g_idx"] = Tensor::from<int32_t>(order, {k});
     } else if (stored.format == StoredFormat::gptq) {
       tensors["qweight"] = pack_gptq(codes, bits);
-      tensors["qzeros"] = pack_gptq_zeros(zeros, bits, stored.zeros_are_one_less && !stored.zeros_borrow);
-      if (stored.zeros_borrow) take_ones_off_words(tensors["qzeros"], bits);
+      const bool borrows = stored.zeros_are_one_less && stored.zeros_borrow;
+      tensors["qzeros"] = pack_gptq_zeros(zeros, bits, stored.zeros_are_one_less && !borrows);
+      if (borrows) take_ones_off_words(tensors["qzeros"], bits);
       std::vector<int32_t> group_of = order;
       if (order.empty())
         for (int64_t i = 0; i < k; ++i) group_of.push_back(static_cast<int32_t>(i / group_columns));
