@@ -120,10 +120,11 @@ MoeMlp::MoeMlp(const OpContext& ctx, const std::string& name, const DecoderSpec&
   if (gate_up_options.method || down_options.method) {
     coded_gate_up_ = std::dynamic_pointer_cast<const CodedExperts>(gate_up_options.method);
     coded_down_ = std::dynamic_pointer_cast<const CodedExperts>(down_options.method);
-    LADDER_CHECK(ctx.device.is_cpu() || (coded_gate_up_ && coded_down_),
-                 "{}: experts with linear methods of their own that do not run all of them in one call run on the CPU only, "
-                 "expected --device cpu",
-                 gate_up);
+    LADDER_CHECK(
+        ctx.device.is_cpu() || (coded_gate_up_ && coded_down_),
+        "{}: experts with linear methods of their own that do not run all of them in one call run on the CPU only, "
+        "expected --device cpu",
+        gate_up);
     const FeatureRange hidden{spec.hidden_size, 0, spec.hidden_size},
         inner{share.full_width, share.begin, share.width};
     stored_.emplace(

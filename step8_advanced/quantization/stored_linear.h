@@ -37,7 +37,8 @@ struct StoredLinear {
   bool scales_are_factors =
       false;  // nvfp4: ModelOpt's names, and its weight_scale_2 and input_scale are multiplied: 1 / G
   bool zeros_are_one_less = true;  // gptq: checkpoint_format "gptq" stores zero - 1, "gptq_v2" the zero
-  bool zeros_borrow = false;  // ... taken from whole words, so that a zero of 0 borrows of its neighbour: GPTQModel's
+  bool zeros_borrow =
+      false;  // ... taken from whole words, so that a zero of 0 borrows of its neighbour: GPTQModel's
   ScaleFormat stored_scales =
       ScaleFormat::bf16;  // plain, packed: what weight_scale is; the model's dtype as a rule
   bool two_of_four =

@@ -62,8 +62,9 @@ ReadGroups read_modelopt(const ConfigObject& config, const std::string& what) {
                                "producer", "exclude_modules", "kv_cache_quant_algo", "group_size"});
   const std::string algorithm = config.string("quant_algo").value_or("");
   const bool fp8 = algorithm == "FP8", rounds_inputs = algorithm != "W4A16_NVFP4";
-  LADDER_CHECK(fp8 || algorithm == "NVFP4" || !rounds_inputs, "{}: expected FP8, NVFP4 or W4A16_NVFP4, found {}",
-               config.name("quant_algo"), json_brief(Json(algorithm)));
+  LADDER_CHECK(fp8 || algorithm == "NVFP4" || !rounds_inputs,
+               "{}: expected FP8, NVFP4 or W4A16_NVFP4, found {}", config.name("quant_algo"),
+               json_brief(Json(algorithm)));
   if (fp8)
     refuse_unless_empty(config, "group_size", "FP8 has a scale for each tensor");
   else if (config.has("group_size"))
@@ -92,8 +93,9 @@ ReadGroups read_modelopt(const ConfigObject& config, const std::string& what) {
     if (!fp8) {
       const auto& inputs = scheme.input_activations;
       LADDER_CHECK(is_nvfp4(scheme.weights) && (rounds_inputs ? inputs && is_nvfp4(*inputs) : !inputs),
-                   "{}: expected what {} is: floats of 4 bits in groups of 16, {}", config.name("config_groups"),
-                   algorithm, rounds_inputs ? "inputs too" : "inputs as they are");
+                   "{}: expected what {} is: floats of 4 bits in groups of 16, {}",
+                   config.name("config_groups"), algorithm,
+                   rounds_inputs ? "inputs too" : "inputs as they are");
       group.linear.scales_are_factors = true;
       continue;
     }

@@ -50,7 +50,8 @@ __global__ void __launch_bounds__(kThreads)
 
 }  // namespace
 
-void write_out_rows(const OpContext& ctx, const QuantizedWeight& weight, int64_t first_row, const Tensor& out) {
+void write_out_rows(const OpContext& ctx, const QuantizedWeight& weight, int64_t first_row,
+                    const Tensor& out) {
   const int64_t rows = out.dim(0), threads = rows * ceil_div<int64_t>(weight.k, kCodesAtOnce);
   with_cuda_type(out.dtype(), [&](auto tag) {
     using T = decltype(tag);

@@ -38,13 +38,13 @@ inline constexpr int kGroupedStages = 4;
 template <class T>
 __device__ void wgmma_64x64x16(float (&d)[32], const uint32_t* a, uint64_t b, bool add) {
 #ifdef LADDER_WGMMA
-#define LADDER_WGMMA_CALL(type)                                                                              \
-  asm volatile(                                                                                              \
-      "{\n.reg .pred add;\nsetp.ne.b32 add, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32." type       \
-      "." type                                                                                               \
-      " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "    \
+#define LADDER_WGMMA_CALL(type)                                                                             \
+  asm volatile(                                                                                             \
+      "{\n.reg .pred add;\nsetp.ne.b32 add, %37, 0;\nwgmma.mma_async.sync.aligned.m64n64k16.f32." type      \
+      "." type                                                                                              \
+      " {%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, %19, %20, "   \
       "%21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31}, {%32, %33, %34, %35}, %36, add, 1, 1, 0;\n}" \
-      : LADDER_WGMMA_16(d, 0), LADDER_WGMMA_16(d, 16)                                                        \
+      : LADDER_WGMMA_16(d, 0), LADDER_WGMMA_16(d, 16)                                                       \
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(static_cast<int>(add)))
   if constexpr (std::is_same_v<T, __half>)
     LADDER_WGMMA_CALL("f16");
@@ -108,22 +108,23 @@ struct GroupedKind {
   static constexpr WeightCodes type = codes_type;
   static constexpr int tokens = tokens_of_tile;
   static constexpr int vectors = C::kVectors;
-  static constexpr int groups = type == WeightCodes::int4 ? 2 : 1;  // of a part, at most
+  static constexpr int groups = type == WeightCodes::int4 ? 2 : 1;       // of a part, at most
   static constexpr int pair_bytes = type == WeightCodes::int4 ? 8 : 16;  // room for scales and zero points
 
   static constexpr int token_bytes = tokens * kPartColumns * 2;
   static constexpr int codes_bytes = kTilesOfWarp * vectors * kGroupedThreads * 16;
   static constexpr int scales_bytes = kTilesOfWarp * groups * kGroupedThreads * pair_bytes;
   static constexpr int stage_bytes = token_bytes + codes_bytes + scales_bytes;
-  static constexpr int staged_stride = kRowsOfBlock + 8;  // of results, so that a warp's stores are spread over the banks
-  static constexpr int shared_bytes =
-      std::max(kGroupedStages * stage_bytes, tokens * staged_stride * 2) + 1024;  // tiles stand at multiples of 1024
+  static constexpr int staged_stride =
+      kRowsOfBlock + 8;  // of results, so that a warp's stores are spread over the banks
+  static constexpr int shared_bytes = std::max(kGroupedStages * stage_bytes, tokens* staged_stride * 2) +
+                                      1024;  // tiles stand at multiples of 1024
 };
 
 template <class T>
 struct GroupedProduct {
-  const T* x;          // [.., k], columns permuted
-  int pairs_of_row;    // pair p takes row p / pairs_of_row
+  const T* x;        // [.., k], columns permuted
+  int pairs_of_row;  // pair p takes row p / pairs_of_row
   const unsigned char* records;
   int record_bytes, codes_bytes, pair_bytes, groups;  // of a record
   bool zeros;
@@ -205,8 +206,9 @@ __global__ void __launch_bounds__(kGroupedThreads, 1)
 #pragma unroll
   for (int i = 0; i < kTokenSteps; ++i) {
     const int row = first_row + i * kRowsAtOnce;
-    tokens[i] = row < tile.rows ? p.x + int64_t{p.plan.pairs[tile.first + row] / p.pairs_of_row} * p.k + chunk * 8
-                                : nullptr;
+    tokens[i] = row < tile.rows
+                    ? p.x + int64_t{p.plan.pairs[tile.first + row] / p.pairs_of_row} * p.k + chunk * 8
+                    : nullptr;
   }
   // The warp's two tiles of the expert: gate and up of a unit, or neighbours.
   const int first_unit = static_cast<int>(blockIdx.y) * (p.paired ? 1 : kTilesOfWarp) * kGroupedWarps;
@@ -257,10 +259,10 @@ __global__ void __launch_bounds__(kGroupedThreads, 1)
     const uint32_t at = stages + part % kGroupedStages * K::stage_bytes + K::token_bytes;
 #pragma unroll
     for (int i = 0; i < kTilesOfWarp; ++i)
-      weights_of_part<K>(at + thread * 16 + i * K::vectors * kGroupedThreads * 16,
-                         at + K::codes_bytes + thread * K::pair_bytes +
-                             i * K::groups * kGroupedThreads * K::pair_bytes,
-                         p.groups, p.zeros, p.unit, to[i]);
+      weights_of_part<K>(
+          at + thread * 16 + i * K::vectors * kGroupedThreads * 16,
+          at + K::codes_bytes + thread * K::pair_bytes + i * K::groups * kGroupedThreads * K::pair_bytes,
+          p.groups, p.zeros, p.unit, to[i]);
   };
   const auto step = [&](int part, uint32_t(&now)[kTilesOfWarp][4][4], uint32_t(&next)[kTilesOfWarp][4][4]) {
     const uint64_t b = wgmma_tile(stages + part % kGroupedStages * K::stage_bytes);

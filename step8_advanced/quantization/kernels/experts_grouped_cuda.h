@@ -13,9 +13,9 @@ struct ExpertsGroupedArgs {
   int64_t experts = 0;
   bool paired = false;  // gate and up: out is silu(gate) * up
   TilePlan plan;
-  int tokens_of_tile = 64;  // or 128
-  Tensor weights;           // of pairs
-  Tensor out;  // x's dtype [pairs, columns], columns in whole 32s. Not paired: times weights
+  int tokens_of_tile = 64;    // or 128
+  Tensor weights;             // of pairs
+  Tensor out;                 // x's dtype [pairs, columns], columns in whole 32s. Not paired: times weights
   bool out_permuted = false;  // as permute_columns() leaves rows
 };
 

@@ -60,8 +60,8 @@ __global__ void __launch_bounds__(kThreads)
   float sum = 0;
   for (int pair = token * e.top_k; pair < (token + 1) * e.top_k; ++pair)
     if (const int expert = e.expert_of(pair); expert >= 0)
-      sum += e.weights[pair] * warp_dot<type>(down, int64_t{expert} * e.hidden + column,
-                                              activated + int64_t{pair} * k, k);
+      sum += e.weights[pair] *
+             warp_dot<type>(down, int64_t{expert} * e.hidden + column, activated + int64_t{pair} * k, k);
   if (threadIdx.x % kWarp == 0) e.out[token * e.out_stride + column] = from_float<T>(sum);
 }
 
@@ -131,9 +131,9 @@ void quantized_experts_written_out(const OpContext& ctx, const QuantizedExpertsA
 bool quantized_experts_take_written_out(const QuantizedExpertsArgs& args) {
   const auto& rounded = args.gate_up.activations;
   return dtype_size(args.x.dtype()) == 2 && expert_rows_are_rounded_on_a_gpu(args) &&
-         (!rounded || !have_stored_scale(*rounded)) && !args.down.activations && !args.down.weight->columns.defined() &&
-         args.gate_up.weight->k == args.x.dim(1) && args.expert_ids.numel() >= args.experts &&
-         written_out_bytes(args) <= kMaxWrittenOut;
+         (!rounded || !have_stored_scale(*rounded)) && !args.down.activations &&
+         !args.down.weight->columns.defined() && args.gate_up.weight->k == args.x.dim(1) &&
+         args.expert_ids.numel() >= args.experts && written_out_bytes(args) <= kMaxWrittenOut;
 }
 
 }  // namespace ladder

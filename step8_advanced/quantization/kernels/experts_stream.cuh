@@ -74,7 +74,8 @@ __global__ void __launch_bounds__(kThreads, K::octets == 1 ? 2 : 1)
   }
 
   const int warp = static_cast<int>(threadIdx.x) / kWarp, lane = static_cast<int>(threadIdx.x) % kWarp;
-  const int units_of_block = K::tiles / p.unit_tiles(), first_unit = static_cast<int>(blockIdx.y) * units_of_block;
+  const int units_of_block = K::tiles / p.unit_tiles(),
+            first_unit = static_cast<int>(blockIdx.y) * units_of_block;
   const int count = min(units_of_block, p.units - first_unit) * p.unit_tiles();  // tiles of this block
   const unsigned char* of_expert = p.records + tile.expert * p.tiles * p.tile_stride;
   const uint32_t codes_at = shared_address(shared) + threadIdx.x * 16;
@@ -133,8 +134,8 @@ __global__ void __launch_bounds__(kThreads, K::octets == 1 ? 2 : 1)
     const int64_t to = int64_t{pair} * p.out_columns + first_unit * kTileRows + column;
     if (p.paired) {
       const int gate = column / kTileRows * 2 * kTileRows + column % kTileRows;
-      static_cast<T*>(p.out)[to] = from_float<T>(silu_and_mul<T>(p.unit * sums.total(row, gate),
-                                                                 p.unit * sums.total(row, gate + kTileRows)));
+      static_cast<T*>(p.out)[to] = from_float<T>(
+          silu_and_mul<T>(p.unit * sums.total(row, gate), p.unit * sums.total(row, gate + kTileRows)));
     } else {
       static_cast<float*>(p.out)[to] = p.weights[pair] * (p.unit * sums.total(row, column));
     }

@@ -7,15 +7,16 @@
 namespace ladder {
 
 struct ExpertsStreamArgs {
-  Tensor x;              // rows of bf16 or f16, in whole 16-byte packs
-  int pairs_of_row = 1;  // pair p takes row p / pairs_of_row of x
+  Tensor x;                                 // rows of bf16 or f16, in whole 16-byte packs
+  int pairs_of_row = 1;                     // pair p takes row p / pairs_of_row of x
   const QuantizedWeight* weight = nullptr;  // in records, an expert's rows in whole tiles
   int64_t experts = 0;
-  bool paired = false;  // gate and up: out is silu(gate) * up
-  TilePlan plan;        // without tiles: tile p is pair p
+  bool paired = false;     // gate and up: out is silu(gate) * up
+  TilePlan plan;           // without tiles: tile p is pair p
   int tokens_of_tile = 8;  // or 16
   Tensor expert_ids, weights;
-  Tensor out;  // paired: x's dtype [pairs, rows of an expert / 2]; else f32 [pairs, rows of an expert], times weights
+  Tensor
+      out;  // paired: x's dtype [pairs, rows of an expert / 2]; else f32 [pairs, rows of an expert], times weights
 };
 
 void experts_stream_int4(const OpContext& ctx, const ExpertsStreamArgs& args);

@@ -8,7 +8,8 @@ constexpr int kThreads = 256;
 
 // A thread has 32 columns.
 __global__ void __launch_bounds__(kThreads)
-    permute_columns_kernel(const uint16_t* x, int64_t x_stride, int64_t runs, int64_t runs_of_row, uint4* out) {
+    permute_columns_kernel(const uint16_t* x, int64_t x_stride, int64_t runs, int64_t runs_of_row,
+                           uint4* out) {
   allow_next_kernel();
   wait_for_previous_kernel();
   const int64_t run = int64_t{blockIdx.x} * kThreads + threadIdx.x;
@@ -25,8 +26,8 @@ __global__ void __launch_bounds__(kThreads)
 
 void permute_columns(const OpContext& ctx, const Tensor& x, const Tensor& out) {
   const int64_t runs_of_row = x.dim(1) / 32, runs = x.dim(0) * runs_of_row;
-  launch_kernel(ctx, permute_columns_kernel, static_cast<unsigned>(ceil_div<int64_t>(runs, kThreads)), kThreads, 0,
-                cuda_data<uint16_t>(x), x.stride(0), runs, runs_of_row, cuda_data<uint4>(out));
+  launch_kernel(ctx, permute_columns_kernel, static_cast<unsigned>(ceil_div<int64_t>(runs, kThreads)),
+                kThreads, 0, cuda_data<uint16_t>(x), x.stride(0), runs, runs_of_row, cuda_data<uint4>(out));
 }
 
 }  // namespace ladder

@@ -93,8 +93,8 @@ struct GroupRounding {
     return (rintf(fminf(fmaxf(scaled + grid.y, min_code), max_code)) - grid.y) * grid.x;
   }
   __device__ static float e4m3(float x) {
-    return to_float(__half(
-        __nv_cvt_fp8_to_halfraw(__nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3), __NV_E4M3)));
+    return to_float(
+        __half(__nv_cvt_fp8_to_halfraw(__nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3), __NV_E4M3)));
   }
   // The nearest of 0, 0.5, 1, 1.5, 2, 3, 4, 6; of two the one with the even code.
   __device__ static float e2m1(float x) {
@@ -150,8 +150,8 @@ bool changes_x(const QuantizedMatmulArgs& args) {
 }  // namespace
 
 void prepare_x_cuda(const OpContext& ctx, const Tensor& x, const Tensor& columns,
-                    const std::optional<QuantizationArgs>& activations, float input_scale,
-                    const Tensor& out, const ScalesOfExperts* of_experts) {
+                    const std::optional<QuantizationArgs>& activations, float input_scale, const Tensor& out,
+                    const ScalesOfExperts* of_experts) {
   RowScales of_rows;
   if (of_experts != nullptr)
     of_rows = {cuda_data<int32_t>(of_experts->expert_ids), cuda_data<float>(of_experts->scales),

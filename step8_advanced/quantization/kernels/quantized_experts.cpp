@@ -18,14 +18,14 @@ void quantized_experts_per_expert(const OpContext& ctx, const QuantizedExpertsAr
   const auto product_with = [](const ExpertMatrices& matrices, int64_t rows) {
     return [&matrices, rows](const OpContext& here, int64_t expert, const Tensor& x, const Tensor& out) {
       const QuantizedWeight weight = rows_of(*matrices.weight, expert * rows, rows);
-      quantized_matmul(here, {.x = x,
-                              .weight = &weight,
-                              .activations = matrices.activations,
-                              .input_scale = matrices.input_scales.defined()
-                                                 ? matrices.input_scales.data<float>()[expert]
-                                                 : 1.0f,
-                              .bias = {},
-                              .out = out});
+      quantized_matmul(
+          here, {.x = x,
+                 .weight = &weight,
+                 .activations = matrices.activations,
+                 .input_scale =
+                     matrices.input_scales.defined() ? matrices.input_scales.data<float>()[expert] : 1.0f,
+                 .bias = {},
+                 .out = out});
     };
   };
   moe_experts_by_products(ctx, {args.x, args.expert_ids, args.weights, {}, {}, args.out},
@@ -55,38 +55,39 @@ void check_matrices(const QuantizedExpertsArgs& args, const ExpertMatrices& matr
 
 std::span<const Variant<QuantizedExpertsArgs>> quantized_experts_variants() {
   static constexpr Variant<QuantizedExpertsArgs> table[] = {
-    {.name = "per_expert",
-     .idea = "pairs sorted by expert, two products with its codes for each expert that has any",
-     .batch_invariant = false,
-     .supports = takes_per_expert,
-     .run = quantized_experts_per_expert},
+      {.name = "per_expert",
+       .idea = "pairs sorted by expert, two products with its codes for each expert that has any",
+       .batch_invariant = false,
+       .supports = takes_per_expert,
+       .run = quantized_experts_per_expert},
 #ifdef LADDER_HAS_CUDA
-    {.name = "naive",
-     .device = DeviceType::cuda,
-     .idea = "a warp per value, each weight dequantized where it is used",
-     .supports = quantized_experts_take_naive,
-     .run = quantized_experts_naive},
-    {.name = "written_out",
-     .device = DeviceType::cuda,
-     .idea = "many tokens: all experts written out as x's dtype, then the dense experts",
-     .batch_invariant = false,
-     .supports = quantized_experts_take_written_out,
-     .run = quantized_experts_written_out},
-    {.name = "grouped",
-     .device = DeviceType::cuda,
-     .idea =
-         "many tokens: wgmma, the weight from registers, where codes become numbers while the part before is multiplied",
-     .min_arch = 90,
-     .batch_invariant = false,
-     .supports = quantized_experts_take_grouped,
-     .run = quantized_experts_grouped},
-    {.name = "stream",
-     .device = DeviceType::cuda,
-     .idea = "few tokens: records of the touched experts as a stream, codes become operands of mma in registers",
-     .min_arch = 90,
-     .batch_invariant = false,
-     .supports = quantized_experts_take_stream,
-     .run = quantized_experts_stream},
+      {.name = "naive",
+       .device = DeviceType::cuda,
+       .idea = "a warp per value, each weight dequantized where it is used",
+       .supports = quantized_experts_take_naive,
+       .run = quantized_experts_naive},
+      {.name = "written_out",
+       .device = DeviceType::cuda,
+       .idea = "many tokens: all experts written out as x's dtype, then the dense experts",
+       .batch_invariant = false,
+       .supports = quantized_experts_take_written_out,
+       .run = quantized_experts_written_out},
+      {.name = "grouped",
+       .device = DeviceType::cuda,
+       .idea =
+           "many tokens: wgmma, the weight from registers, where codes become numbers while the part before is multiplied",
+       .min_arch = 90,
+       .batch_invariant = false,
+       .supports = quantized_experts_take_grouped,
+       .run = quantized_experts_grouped},
+      {.name = "stream",
+       .device = DeviceType::cuda,
+       .idea =
+           "few tokens: records of the touched experts as a stream, codes become operands of mma in registers",
+       .min_arch = 90,
+       .batch_invariant = false,
+       .supports = quantized_experts_take_stream,
+       .run = quantized_experts_stream},
 #endif
   };
   return table;

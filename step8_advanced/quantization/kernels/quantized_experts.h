@@ -28,9 +28,9 @@ struct ExpertMatrices {
 };
 
 struct QuantizedExpertsArgs {
-  Tensor x;                // [tokens, hidden] f32, bf16 or f16
-  Tensor expert_ids;       // [tokens, top_k] i32; -1: of no expert here, adds nothing
-  Tensor weights;          // [tokens, top_k] f32
+  Tensor x;           // [tokens, hidden] f32, bf16 or f16
+  Tensor expert_ids;  // [tokens, top_k] i32; -1: of no expert here, adds nothing
+  Tensor weights;     // [tokens, top_k] f32
   int64_t experts = 0;
   ExpertMatrices gate_up;  // [experts * 2 * width, hidden]: of each expert gate, then up
   ExpertMatrices down;     // [experts * hidden, width]

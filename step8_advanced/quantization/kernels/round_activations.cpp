@@ -30,8 +30,9 @@ void check_activations(const QuantizationArgs& args, float input_scale) {
   LADDER_CHECK(args.strategy != ScaleStrategy::group || args.group_size > 0,
                "activations with a scale per group: expected a group size above 0, found {}",
                args.group_size);
-  LADDER_CHECK(args.scale_format != ScaleFormat::e4m3 || (args.strategy == ScaleStrategy::group && args.is_float),
-               "activations with E4M3 scales and a global one: expected floats in groups (NVFP4)");
+  LADDER_CHECK(
+      args.scale_format != ScaleFormat::e4m3 || (args.strategy == ScaleStrategy::group && args.is_float),
+      "activations with E4M3 scales and a global one: expected floats in groups (NVFP4)");
 }
 
 bool have_stored_scale(const QuantizationArgs& args) {
@@ -62,8 +63,8 @@ float round_activations(const float* x, int64_t k, const std::optional<Quantizat
   if (args->strategy == ScaleStrategy::group) {
     for (int64_t begin = 0; begin < k; begin += args->group_size) {
       const int64_t end = std::min(begin + args->group_size, k);
-      const Grid grid =
-          make_grid(row.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)), *args, input_scale);
+      const Grid grid = make_grid(row.subspan(static_cast<size_t>(begin), static_cast<size_t>(end - begin)),
+                                  *args, input_scale);
       for (int64_t i = begin; i < end; ++i) values[i] = round_to_grid(x[i], grid, *args);
     }
     return 1;

@@ -32,7 +32,8 @@ class ExpertsMethod final : public LinearMethod, public CodedExperts {
     fail("experts in codes are run together");
   }
 
-  void run_experts(const OpContext& ctx, const MoeExpertsArgs& args, const CodedExperts& down) const override {
+  void run_experts(const OpContext& ctx, const MoeExpertsArgs& args,
+                   const CodedExperts& down) const override {
     const auto* other = dynamic_cast<const ExpertsMethod*>(&down);
     LADDER_CHECK(other != nullptr, "experts: gate and up are in codes, down is of another kind");
     const int64_t experts = other->weight_.n / args.x.dim(1);
@@ -54,9 +55,10 @@ class ExpertsMethod final : public LinearMethod, public CodedExperts {
     for (int64_t part = 0; part < scales.numel(); ++part) {
       float& of_expert = result.data<float>()[part / parts_per_expert_];
       if (part % parts_per_expert_ == 0) of_expert = scales.data<float>()[part];
-      LADDER_CHECK(of_expert == scales.data<float>()[part],
-                   "input_scale of part {} is {}, that of the part before {}: expected the same of gate and up",
-                   part, scales.data<float>()[part], of_expert);
+      LADDER_CHECK(
+          of_expert == scales.data<float>()[part],
+          "input_scale of part {} is {}, that of the part before {}: expected the same of gate and up", part,
+          scales.data<float>()[part], of_expert);
     }
     return result;
   }
