@@ -232,12 +232,13 @@ serve_load() {
 disaggregation() {
   [ "$gpus" -eq 0 ] || run handover 200 "$(binary bench_step8)" --benchmark_filter='kv_handover|kv_copier|kv_layer_by_layer/cuda' \
     --benchmark_out="$out/handover.json" --benchmark_out_format=json
-  local served_on=0,1 processes=(--distributed-executor-backend mp)
-  [ "$gpus" -gt 0 ] || served_on=
+  local served_on=0,1 processes=(--distributed-executor-backend mp) lanes=(--phase-lanes --max-itl 9 --max-num-batched-tokens 4096)
+  [ "$gpus" -gt 0 ] || served_on= lanes=(--phase-lanes)
   serve_load served_disaggregated --disaggregate 1P1D "${serving[@]}"
   serve_load served_prefill_first --disaggregate 1P1D --prefill-first "${serving[@]}"
   serve_load served_replicas --data-parallel-size 2 --max-num-batched-tokens "$chunk" "${serving[@]}"
   serve_load served_whole --data-parallel-size 2 --no-chunked-prefill --max-num-batched-tokens "$longest_prompt" "${serving[@]}"
+  serve_load served_lanes --data-parallel-size 2 "${lanes[@]}" "${serving[@]}"
   python3 -B tools/cures_table.py "$out" | tee "$out/cures.txt"
   [ "$gpus" -eq 0 ] || [ "$gpus" -ge 4 ] || return 0
   [ "$gpus" -eq 0 ] || served_on=0,1,2,3
