@@ -41,6 +41,7 @@ struct SmSplit {
 // side is the one that the driver promises clusters of 8 blocks; what is left over may have room for smaller ones only.
 // `first`, `second`: contexts of the whole GPU, whose workspaces the shares take over, so that a side has work in one of its
 // contexts at a time (stream_order.h). The first side's blocks go first where the two overlap, as they may while the border moves. Error, one line: a function that the driver lacks, a GPU that cannot be shared out, a border that leaves nothing.
+// Of a green context that was destroyed 4 MiB do not come back (driver 580.159), so splits are made once, at the start.
 std::vector<SmSplit> split_multiprocessors(const CudaContext& first, const CudaContext& second,
                                            std::span<const int> first_sms,
                                            const GreenContextDriver& driver = find_green_context_driver());
