@@ -34,6 +34,7 @@ GOOGLE = {
     "step6_engine": ["bench_step6", "--benchmark_filter=.", "5"],
     "step7_parallel": ["bench_step7", "--benchmark_filter=.", "5"],
     "step7_context": ["bench_step7", "--benchmark_filter=ContextAttention|DecodeContext", "3"],
+    "step8_kv_ring": ["bench_step8", "--benchmark_filter=kv_ring", "3"],
     "step8_kv_layer_by_layer": ["bench_step8", "--benchmark_filter=kv_layer_by_layer", "1"],
     "step8_quantized_matmul": ["bench_step8", "--benchmark_filter=matmul/.*(/m:1/|(avx2|avx512|onednn|vnni)/)", "3"],
 }
