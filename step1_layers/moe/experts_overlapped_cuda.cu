@@ -1,6 +1,7 @@
 // The experts of many tokens, with copies, products and stores of different tiles at the same time.
 #include <algorithm>
 
+#include "step1_layers/core/gather_octet.cuh"
 #include "step1_layers/core/packed.h"
 #include "step1_layers/core/tensor_map_cuda.h"
 #include "step1_layers/core/wgmma.cuh"
@@ -198,21 +199,6 @@ __device__ void multiply_items(Ring<token_groups> ring, const TilePlan& plan, in
   });
 }
 
-// The four lanes of a quad hold the pairs of columns of a row, of four octets of columns: lane t the t-th pair of each. From
-// here on lane t holds all pairs of octet t.
-__device__ uint4 gather_octet(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  auto swap = [](uint32_t& first, uint32_t& second, int distance) {
-    const bool upper = (threadIdx.x & distance) != 0;
-    const uint32_t got = __shfl_xor_sync(kAllLanes, upper ? first : second, distance);
-    (upper ? first : second) = got;
-  };
-  swap(a, c, 2);
-  swap(b, d, 2);
-  swap(a, b, 1);
-  swap(c, d, 1);
-  return {a, b, c, d};
-}
-
 // Writes what this warpgroup has of a tile in whole packs. pair(half, octet, lower) are two neighbouring values of octet
 // `octet` of a half, in the row that begins at lane / 4 (`lower`: 8 rows below); store(row of those two, octet of all, pack).
 template <int token_groups, int octets, class Pair, class Store>
@@ -346,7 +332,7 @@ void run_overlapped(const OpContext& ctx, const MoeExpertsArgs& args) {
   using S = Shape<token_groups>;
   const Experts<T> e = experts_of<T>(args);
   ArenaScope scope(*ctx.arena);
-  const TilePlan plan = plan_tiles(ctx, args, S::kTokens);
+  const TilePlan plan = plan_tiles(ctx, args.expert_ids, e.experts, S::kTokens);
   const Tensor activated = ctx.arena->take({e.pairs(), e.width}, args.x.dtype());
   const Tensor results = ctx.arena->take({e.pairs(), e.hidden}, args.x.dtype());
   const DType dtype = args.x.dtype();
@@ -373,7 +359,7 @@ void run_overlapped(const OpContext& ctx, const MoeExpertsArgs& args) {
   };
   launch(activate_overlapped<T, token_groups>, gate_up, 2 * e.width, cuda_data<T>(activated));
   launch(project_overlapped<T, token_groups>, down, e.hidden, cuda_data<T>(activated), cuda_data<T>(results));
-  combine_results(ctx, args, results);
+  combine_results(ctx, args.expert_ids, e.experts, results, args.out);
 }
 
 }  // namespace
