@@ -34,6 +34,7 @@
 #include "step1_layers/sampling/top_logprobs.h"
 #include "step2_model/decoder/composites.h"
 #include "step7_parallel/expert/expert_exchange.h"
+#include "step8_advanced/quantization/kernels/quantized_experts.h"
 #include "step8_advanced/quantization/kernels/quantized_matmul.h"
 
 namespace ladder {
@@ -81,6 +82,7 @@ std::vector<OperatorInfo> operators(Device device) {
       describe("fused_add_layer_norm", fused_add_layer_norm_variants(), ctx),
       describe("matmul", matmul_variants(), ctx),
       describe("quantized_matmul", quantized_matmul_variants(), ctx),
+      describe("quantized_experts", quantized_experts_variants(), ctx),
       describe("norm_qkv", norm_qkv_variants(), ctx),
       describe("rotary_embedding", rotary_embedding_variants(), ctx),
       describe("qk_norm_rope_store", qk_norm_rope_store_variants(), ctx),

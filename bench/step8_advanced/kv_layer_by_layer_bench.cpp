@@ -35,6 +35,7 @@ struct Setup {
   Device from = {}, to = {};
   int64_t prompt_tokens = 1921;  // the last one is the reader's own
   int64_t kv_memory = int64_t{256} << 20;
+  int threads = 1;
 
   std::filesystem::path folder() const { return std::filesystem::path(LADDER_SOURCE_DIR) / "models" / model; }
   ModelFingerprint fingerprint() const { return model_fingerprint(folder(), load_format); }
@@ -46,8 +47,9 @@ Setup on_gpus() {
       .transport = "cuda", .model = "llama-3.1-8b", .load_format = LoadFormat::dummy, .dtype = DType::bf16};
   setup.from = {DeviceType::cuda, 0};
   setup.to = {DeviceType::cuda, std::min(cuda_device_count(), 2) - 1};
-  setup.prompt_tokens = 4097;
+  setup.prompt_tokens = 4096;
   setup.kv_memory = int64_t{2} << 30;
+  setup.threads = 0;  // as many as there are, which make the weights
   return setup;
 }
 #endif
@@ -68,11 +70,13 @@ struct Producer {
     options.enable_prefix_caching = false;
     options.runner.device = setup.from;
     options.runner.load_format = setup.load_format;
-    options.runner.threads = 1;
+    options.runner.threads = setup.threads;
     options.runner.kv_memory = setup.kv_memory;
     options.runner.batch.max_model_len = setup.prompt_tokens + 127;
     options.runner.batch.max_num_batched_tokens = chunk;
     options.runner.batch.max_num_seqs = 4;
+    options.runner.cuda_graphs =
+        false;  // long steps have none, and capturing takes longer than all that is measured
     options.makers.kv_connector = [&](const ExecutorOptions& parts) {
       layout = kv_layout_of(parts.spec, parts.config);
       connector = std::make_shared<KvTransferConnector>(config, setup.fingerprint(), layout);
@@ -228,7 +232,7 @@ void register_setup(const Setup& setup, std::initializer_list<int64_t> chunks) {
 const bool kRegistered = [] {
   for (const char* transport : {"tcp", "shm"}) register_setup({.transport = transport}, {512, 2048});
 #ifdef LADDER_HAS_CUDA
-  if (cuda_device_count() > 0) register_setup(on_gpus(), {2048, 8192});
+  if (cuda_device_count() > 0) register_setup(on_gpus(), {8192, 2048});
 #endif
   return true;
 }();

@@ -104,10 +104,17 @@ void moe_experts_cuda(const OpContext& ctx, const MoeExpertsArgs& args) {
   });
 }
 
-void combine_results(const OpContext& ctx, const MoeExpertsArgs& args, const Tensor& results) {
-  with_cuda_type(args.x.dtype(), [&](auto tag) {
+void combine_results(const OpContext& ctx, const Tensor& expert_ids, int64_t experts, const Tensor& results,
+                     const Tensor& out) {
+  with_cuda_type(out.dtype(), [&](auto tag) {
     using T = decltype(tag);
-    const Experts<T> e = experts_of<T>(args);
+    const Experts<T> e{.expert_ids = cuda_data<int32_t>(expert_ids),
+                       .out = cuda_data<T>(out),
+                       .out_stride = out.stride(0),
+                       .tokens = static_cast<int>(out.dim(0)),
+                       .top_k = static_cast<int>(expert_ids.dim(1)),
+                       .experts = static_cast<int>(experts),
+                       .hidden = static_cast<int>(out.dim(1))};
     const int64_t packs = int64_t{e.tokens} * (e.hidden / Pack<T>::kSize);
     const auto blocks = static_cast<unsigned>(ceil_div<int64_t>(packs, kThreads));
     if (results.dtype() == DType::f32)

@@ -1,6 +1,7 @@
 #pragma once
 // What the CUDA rungs of moe_experts share.
 #include "step1_layers/core/cuda_kernel.cuh"
+#include "step1_layers/moe/combine_results_cuda.h"
 #include "step1_layers/moe/moe_cuda.h"
 
 namespace ladder {
@@ -52,8 +53,5 @@ __device__ float silu_and_mul(float gate, float up) {
   const float g = to_float(from_float<T>(gate)), u = to_float(from_float<T>(up));
   return sizeof(T) == 2 ? __fdividef(g, 1.0f + __expf(-g)) * u : g / (1.0f + expf(-g)) * u;
 }
-
-// out[t] = the weighted sum over the experts of token t of results [pairs, hidden], which hold their weight already.
-void combine_results(const OpContext& ctx, const MoeExpertsArgs& args, const Tensor& results);
 
 }  // namespace ladder

@@ -154,7 +154,7 @@ template <class T>
 void run_grouped(const OpContext& ctx, const MoeExpertsArgs& args) {
   const Experts<T> e = experts_of<T>(args);
   ArenaScope scope(*ctx.arena);
-  const TilePlan plan = plan_tiles(ctx, args, kTokens);
+  const TilePlan plan = plan_tiles(ctx, args.expert_ids, e.experts, kTokens);
   const Tensor activated = ctx.arena->take({e.pairs(), e.width}, args.x.dtype());
   const Tensor results = ctx.arena->take({e.pairs(), e.hidden}, args.x.dtype());
   auto launch = [&](auto kernel, int columns, auto... tensors) {
@@ -164,7 +164,7 @@ void run_grouped(const OpContext& ctx, const MoeExpertsArgs& args) {
   };
   launch(activate_grouped<T>, 2 * e.width, cuda_data<T>(activated));
   launch(project_grouped<T>, e.hidden, cuda_data<T>(activated), cuda_data<T>(results));
-  combine_results(ctx, args, results);
+  combine_results(ctx, args.expert_ids, e.experts, results, args.out);
 }
 
 }  // namespace

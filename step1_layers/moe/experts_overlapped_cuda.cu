@@ -332,7 +332,7 @@ void run_overlapped(const OpContext& ctx, const MoeExpertsArgs& args) {
   using S = Shape<token_groups>;
   const Experts<T> e = experts_of<T>(args);
   ArenaScope scope(*ctx.arena);
-  const TilePlan plan = plan_tiles(ctx, args, S::kTokens);
+  const TilePlan plan = plan_tiles(ctx, args.expert_ids, e.experts, S::kTokens);
   const Tensor activated = ctx.arena->take({e.pairs(), e.width}, args.x.dtype());
   const Tensor results = ctx.arena->take({e.pairs(), e.hidden}, args.x.dtype());
   const DType dtype = args.x.dtype();
@@ -359,7 +359,7 @@ void run_overlapped(const OpContext& ctx, const MoeExpertsArgs& args) {
   };
   launch(activate_overlapped<T, token_groups>, gate_up, 2 * e.width, cuda_data<T>(activated));
   launch(project_overlapped<T, token_groups>, down, e.hidden, cuda_data<T>(activated), cuda_data<T>(results));
-  combine_results(ctx, args, results);
+  combine_results(ctx, args.expert_ids, e.experts, results, args.out);
 }
 
 }  // namespace

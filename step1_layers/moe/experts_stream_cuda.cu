@@ -195,7 +195,7 @@ void run_stream(const OpContext& ctx, const MoeExpertsArgs& args) {
   ArenaScope scope(*ctx.arena);
   TilePlan plan;
   plan.max_tiles = e.pairs();
-  if (e.tokens > 1) plan = plan_tiles(ctx, args, octets * 8);
+  if (e.tokens > 1) plan = plan_tiles(ctx, args.expert_ids, e.experts, octets * 8);
   const Tensor activated = ctx.arena->take({e.pairs(), e.width}, args.x.dtype());
   const Tensor results = ctx.arena->take({e.pairs(), e.hidden}, DType::f32);
   const auto tiles = static_cast<unsigned>(plan.max_tiles);
@@ -207,7 +207,7 @@ void run_stream(const OpContext& ctx, const MoeExpertsArgs& args) {
   };
   launch(activate_stream<T, octets>, gate_blocks, cuda_data<T>(activated));
   launch(project_stream<T, octets>, down_blocks, cuda_data<T>(activated), cuda_data<float>(results));
-  combine_results(ctx, args, results);
+  combine_results(ctx, args.expert_ids, e.experts, results, args.out);
 }
 
 }  // namespace

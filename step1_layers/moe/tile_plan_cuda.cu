@@ -13,9 +13,8 @@ constexpr int kPlanThreads = 1024;
 // for one block (H200).
 constexpr int kManyPairs = 8192, kPlanBlocks = 8;
 
-int max_tiles(const MoeExpertsArgs& args, int rows) {
-  const int64_t pairs = args.expert_ids.numel();
-  return static_cast<int>(std::min(pairs, args.gate_up.dim(0)) + pairs / rows);
+int max_tiles(int64_t pairs, int64_t experts, int rows) {
+  return static_cast<int>(std::min(pairs, experts) + pairs / rows);
 }
 
 // The sums over the threads before this one of a block of kPlanThreads; `all`: over all of them.
@@ -110,15 +109,15 @@ __global__ void LADDER_CLUSTER_OF(blocks) __launch_bounds__(kPlanThreads)
 
 }  // namespace
 
-TilePlan plan_tiles(const OpContext& ctx, const MoeExpertsArgs& args, int rows) {
-  const int64_t num_pairs = args.expert_ids.numel();
-  const int num_tiles = max_tiles(args, rows);
+TilePlan plan_tiles(const OpContext& ctx, const Tensor& expert_ids, int64_t experts, int rows) {
+  const int64_t num_pairs = expert_ids.numel();
+  const int num_tiles = max_tiles(num_pairs, experts, rows);
   const Tensor tiles = ctx.arena->take({num_tiles, 4}, DType::i32);
   const Tensor pairs = ctx.arena->take({num_pairs}, DType::i32);
   const bool many = num_pairs >= kManyPairs && ctx.device_arch >= 90;
   launch_kernel(ctx, many ? plan_tiles_kernel<kPlanBlocks> : plan_tiles_kernel<1>, many ? kPlanBlocks : 1,
-                kPlanThreads, 0, cuda_data<int32_t>(args.expert_ids), static_cast<int>(num_pairs),
-                static_cast<int>(args.gate_up.dim(0)), rows, cuda_data<Tile>(tiles), num_tiles,
+                kPlanThreads, 0, cuda_data<int32_t>(expert_ids), static_cast<int>(num_pairs),
+                static_cast<int>(experts), rows, cuda_data<Tile>(tiles), num_tiles,
                 cuda_data<int32_t>(pairs));
   return {cuda_data<Tile>(tiles), cuda_data<int32_t>(pairs), num_tiles};
 }

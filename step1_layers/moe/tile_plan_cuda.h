@@ -8,7 +8,6 @@
 // tiles that do not exist end at once: a captured graph stays right whatever the router says.
 #include "step1_layers/core/context.h"
 #include "step1_layers/core/tensor.h"
-#include "step1_layers/moe/experts.h"
 
 namespace ladder {
 
@@ -25,8 +24,9 @@ struct TilePlan {
   int max_tiles = 0;
 };
 
-// Of tiles with this many rows. Its memory is the arena's, until the caller's scope ends.
-TilePlan plan_tiles(const OpContext& ctx, const MoeExpertsArgs& args, int rows);
+// Of tiles with this many rows, for the pairs of `expert_ids` [tokens, top_k] that have one of `experts` experts. Its memory is the
+// arena's, until the caller's scope ends.
+TilePlan plan_tiles(const OpContext& ctx, const Tensor& expert_ids, int64_t experts, int rows);
 inline constexpr int64_t kMaxPlannedExperts = 1024;
 
 }  // namespace ladder

@@ -118,8 +118,13 @@ MoeMlp::MoeMlp(const OpContext& ctx, const std::string& name, const DecoderSpec&
   const int64_t experts = spec.experts.num_experts;
   const LinearOptions gate_up_options = options(gate_up, 2 * experts), down_options = options(down, experts);
   if (gate_up_options.method || down_options.method) {
-    LADDER_CHECK(ctx.device.is_cpu(),
-                 "{}: experts in a quantized format run on the CPU only, expected --device cpu", gate_up);
+    coded_gate_up_ = std::dynamic_pointer_cast<const CodedExperts>(gate_up_options.method);
+    coded_down_ = std::dynamic_pointer_cast<const CodedExperts>(down_options.method);
+    LADDER_CHECK(
+        ctx.device.is_cpu() || (coded_gate_up_ && coded_down_),
+        "{}: experts with linear methods of their own that do not run all of them in one call run on the CPU only, "
+        "expected --device cpu",
+        gate_up);
     const FeatureRange hidden{spec.hidden_size, 0, spec.hidden_size},
         inner{share.full_width, share.begin, share.width};
     stored_.emplace(
@@ -213,6 +218,7 @@ void MoeMlp::add_shared(const OpContext& ctx, const Tensor& n, const Tensor& out
 // <<< task 2.7
 
 void MoeMlp::run_stored(const OpContext& ctx, const MoeExpertsArgs& args) const {
+  if (coded_gate_up_) return coded_gate_up_->run_experts(ctx, args, *coded_down_);
   const auto part = [](int64_t number) { return static_cast<size_t>(number); };
   const ExpertProducts products{
       std::ssize(stored_->down.out_parts()), stored_->down.in_features(),

@@ -12,7 +12,7 @@
 #include <span>
 
 #include "step1_layers/distributed/communicator.h"
-#include "step1_layers/moe/experts.h"
+#include "step1_layers/moe/coded_experts.h"
 #include "step2_model/model_makers.h"
 
 namespace ladder {
@@ -36,7 +36,8 @@ class MoeMlp final : public Mlp {
   // "<name>.shared_expert_gate.weight" [1, hidden].
   // `local_numbers`: of every expert the number under which this rank has it whole, counted from 0, or -1; empty: this rank
   // of expert_group() has its share of every expert's width. Parts of experts that are elsewhere are not looked at. Without `run` the experts
-  // here run on all tokens. Error: the ranks do not divide a width that is split; a linear method on a GPU.
+  // here run on all tokens. Error: the ranks do not divide a width that is split; on a GPU, a linear method that is no
+  // CodedExperts for one of the two.
   MoeMlp(const OpContext& ctx, const std::string& name, const DecoderSpec& spec, DType dtype,
          const ModelMakers& makers, std::span<const int32_t> local_numbers = {}, ExpertRun run = {});
 
@@ -68,6 +69,8 @@ class MoeMlp final : public Mlp {
   Parameter gate_up_;     // these two, or stored_
   Parameter down_;
   std::optional<StoredExperts> stored_;
+  // The methods of stored_, where they run all experts in one call.
+  std::shared_ptr<const CodedExperts> coded_gate_up_, coded_down_;
   std::optional<SharedExpert> shared_;
 };
 

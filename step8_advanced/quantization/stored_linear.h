@@ -16,7 +16,8 @@ enum class StoredFormat : uint8_t {
   // compressed-tensors pack-quantized: weight_packed I32 [N, ceil(K b / 32)], weight_scale, weight_shape I64 [2],
   // weight_zero_point I32 [ceil(N b / 32), K/g] packed along N, weight_g_idx I32 [K]
   packed,
-  // nvfp4-pack-quantized: weight_packed U8 [N, K/2], weight_scale F8_E4M3 [N, K/16], weight_global_scale F32 [1]
+  // nvfp4-pack-quantized: weight_packed U8 [N, K/2], weight_scale F8_E4M3 [N, K/16], weight_global_scale F32 [1] and, where inputs
+  // are rounded, input_global_scale F32 [1]: both divide. ModelOpt's NVFP4: weight, weight_scale, weight_scale_2, input_scale
   nvfp4,
   // mxfp4 and mxfp8: weight_packed U8 [N, K/2] or weight F8_E4M3 [N, K]; weight_scale U8 [N, K/32]
   mx,
@@ -33,7 +34,11 @@ struct StoredLinear {
   QuantizationScheme scheme = {};
   bool scale_is_inverse =
       false;  // plain: the blocks' scales are called weight_scale_inv (and multiplied all the same)
+  bool scales_are_factors =
+      false;  // nvfp4: ModelOpt's names, and its weight_scale_2 and input_scale are multiplied: 1 / G
   bool zeros_are_one_less = true;  // gptq: checkpoint_format "gptq" stores zero - 1, "gptq_v2" the zero
+  bool zeros_borrow =
+      false;  // ... taken from whole words, so that a zero of 0 borrows of its neighbour: GPTQModel's
   ScaleFormat stored_scales =
       ScaleFormat::bf16;  // plain, packed: what weight_scale is; the model's dtype as a rule
   bool two_of_four =

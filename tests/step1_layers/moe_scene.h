@@ -2,6 +2,7 @@
 // A layer of experts, tokens that come to it, and what it makes of them in double precision.
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 #include <vector>
 
@@ -18,6 +19,8 @@ struct MoeSizes {
 // A layer and the tokens that come to it.
 struct MoeScene {
   Tensor x, expert_ids, weights, gate_up, down;
+  // What an expert makes of its token, and of its activated values, before it multiplies them; empty: nothing.
+  std::function<void(int64_t expert, std::vector<double>&row)> round_x, round_activated;
 
   MoeScene(Random& random, MoeSizes sizes, DType dtype, bool with_holes = false) {
     const auto [tokens, top_k, experts, hidden, width] = sizes;
@@ -49,14 +52,16 @@ struct MoeScene {
       for (int64_t j = 0; j < top_k; ++j) {
         const int64_t e = expert_ids.at<int32_t>({t, j});
         if (e < 0) continue;
-        const double* from = rows.data() + t * hidden;
+        std::vector<double> from(rows.begin() + t * hidden, rows.begin() + (t + 1) * hidden);
+        if (round_x) round_x(e, from);
         const double* gate_up_of = up_rows.data() + e * 2 * width * hidden;
         std::vector<double> sums(static_cast<size_t>(2 * width)), activated(static_cast<size_t>(width));
-        for (int64_t i = 0; i < 2 * width; ++i) sums[i] = dot(from, gate_up_of + i * hidden, hidden);
+        for (int64_t i = 0; i < 2 * width; ++i) sums[i] = dot(from.data(), gate_up_of + i * hidden, hidden);
         sums = rounded(sums, nudge);
         for (int64_t i = 0; i < width; ++i)
           activated[i] = sums[i] / (1 + std::exp(-sums[i])) * sums[width + i];
         activated = rounded(activated, nudge);
+        if (round_activated) round_activated(e, activated);
         for (int64_t i = 0; i < hidden; ++i)
           out[t * hidden + i] += weights.at<float>({t, j}) *
                                  dot(activated.data(), down_rows.data() + (e * hidden + i) * width, width);

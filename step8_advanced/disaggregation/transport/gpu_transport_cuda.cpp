@@ -36,7 +36,10 @@ class CopyLanding final : public GpuLanding {
  private:
   struct Opened {
     OpenedGpuMemory memory;
+
+    explicit Opened(const OpenedGpuMemory& opened) : memory(opened) {}
     ~Opened() { close_gpu_memory(memory); }
+    Opened(const Opened&) = delete;
   };
 
   void begin_in(const KvBody& slot, int64_t mine, size_t source, const GpuBodyOffer& offer, int64_t number,
@@ -52,8 +55,7 @@ class CopyLanding final : public GpuLanding {
     std::unique_ptr<Opened>& opened = theirs_.at(source);
     if (opened == nullptr) {
       expect_slots_as_here(theirs);
-      opened =
-          std::make_unique<Opened>(Opened{open_gpu_memory(theirs.memory, device().index, "the other end")});
+      opened = std::make_unique<Opened>(open_gpu_memory(theirs.memory, device().index, "the other end"));
       expect_access(static_cast<const std::byte*>(opened->memory.address), theirs.pattern, slot);
     }
     return static_cast<const std::byte*>(opened->memory.address);

@@ -1,5 +1,7 @@
 // The quantization_config of programs that know one scheme for all linears: AutoGPTQ and GPTQModel, AutoAWQ, and
 // the fp8 of DeepSeek and AutoFP8.
+#include <algorithm>
+
 #include "step1_layers/core/error.h"
 #include "step8_advanced/quantization/config/read_config.h"
 
@@ -50,6 +52,17 @@ void check_common(const ConfigObject& config, std::string_view method) {
   const std::string words = lower_string(config, "pack_dtype", "int32");
   LADDER_CHECK(words == "int32", "{}: expected int32, found {}", config.name("pack_dtype"),
                json_brief(Json(words)));
+}
+
+// Whether "meta" names GPTQModel as the program that wrote the file: "quantizer": "gptqmodel:4.0.0", or several.
+bool is_of_gptqmodel(const ConfigObject& config) {
+  const Json* meta = config.find("meta");
+  if (meta == nullptr || !meta->is_object() || !meta->contains("quantizer")) return false;
+  const Json& named = (*meta)["quantizer"];
+  const auto is_it = [](const Json& name) {
+    return name.is_string() && name.get_ref<const std::string&>().starts_with("gptqmodel");
+  };
+  return is_it(named) || (named.is_array() && std::ranges::any_of(named, is_it));
 }
 
 }  // namespace
@@ -122,6 +135,7 @@ ReadGroups read_gptq(const ConfigObject& config) {
   LADDER_CHECK(format == "gptq" || format == "gptq_v2", "{}: expected gptq or gptq_v2, found {}",
                config.name(key), json_brief(Json(format)));
   linear.zeros_are_one_less = format == "gptq";
+  linear.zeros_borrow = linear.zeros_are_one_less && is_of_gptqmodel(config);
   return one_group(linear, dense_modules(config, "modules_to_not_convert"), IgnoreRule::module);
 }
 

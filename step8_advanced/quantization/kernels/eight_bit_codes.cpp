@@ -11,7 +11,9 @@ constexpr int64_t kMaxColumns = 131071;  // of 128 * 128 each, in 31 bits
 
 bool are_multiplied_as_codes(const QuantizedWeight& weight,
                              const std::optional<QuantizationArgs>& activations) {
-  if (!activations || !are_rounded_on_a_gpu(*activations) || !activations->symmetric) return false;
+  if (!activations || !are_rounded_on_a_gpu(*activations) || !activations->symmetric ||
+      activations->strategy == ScaleStrategy::group)
+    return false;
   if (weight.type != (activations->is_float ? WeightCodes::fp8_e4m3 : WeightCodes::int8)) return false;
   return weight.codes.defined() && !weight.zeros.defined() && !weight.columns.defined() &&
          weight.num_groups() == 1 && weight.k % kCodesAlignment == 0 && weight.k <= kMaxColumns;

@@ -8,14 +8,31 @@ namespace {
 
 constexpr int kThreads = 256;
 
+// ScalesOfExperts, where expert_ids is not nullptr.
+struct RowScales {
+  const int32_t* expert_ids = nullptr;
+  const float* scales = nullptr;
+  int experts = 0, pairs_of_row = 1;
+
+  // Of row `row` of out. False: it is nobody's.
+  __device__ bool find(int64_t row, float& scale) const {
+    if (expert_ids == nullptr) return true;
+    const int expert = expert_ids[row];
+    if (expert < 0 || expert >= experts) return false;
+    scale = scales[expert];
+    return true;
+  }
+};
+
 // A block per row.
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     prepare_rows(const T* x, int64_t x_stride, int64_t features, const int32_t* columns, Rounding rounding,
-                 int64_t k, T* out) {
+                 RowScales of_rows, int64_t k, T* out) {
   allow_next_kernel();
   wait_for_previous_kernel();
-  const T* row = x + blockIdx.x * x_stride;
+  if (!of_rows.find(blockIdx.x, rounding.scale)) return;
+  const T* row = x + blockIdx.x / of_rows.pairs_of_row * x_stride;
   RowExtent extent;
   if (rounding.rounds) {
     for (int64_t i = threadIdx.x; i < features; i += kThreads) extent.add(rounding, to_float(row[i]));
@@ -30,6 +47,102 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
+// What make_grid() (numbers/grid.h) makes of a group, for all that are_rounded_on_a_gpu() lets through.
+struct GroupRounding {
+  int64_t size;
+  bool is_float, symmetric;
+  ScaleFormat format;
+  int bits;
+  float global_scale;  // NVFP4's G
+  float min_code, max_code;
+
+  GroupRounding(const QuantizationArgs& args, float input_scale)
+      : size(args.group_size),
+        is_float(args.is_float),
+        symmetric(args.symmetric),
+        format(args.scale_format),
+        bits(args.num_bits),
+        global_scale(input_scale),
+        min_code(static_cast<float>(args.min_code())),
+        max_code(static_cast<float>(args.max_code())) {}
+
+  // {scale, zero}
+  __device__ float2 grid(float low, float high) const {
+    const float absmax = fmaxf(-low, high), codes = max_code - min_code;
+    float scale = is_float    ? absmax / (bits == 4 ? 6.0f : 448.0f)
+                  : symmetric ? absmax / (codes / 2)
+                              : (high - low) / codes;
+    if (format == ScaleFormat::e4m3) {
+      const float local = e4m3(scale * global_scale);
+      return {(local > 0 ? local : 0.125f) / global_scale, 0};
+    }
+    const bool powers = format == ScaleFormat::e8m0;
+    if (powers && absmax > 0) {
+      int exponent = ilogbf(absmax);
+      if (ldexpf(absmax, -exponent) + 0.25f >= 2) ++exponent;
+      scale = ldexpf(1, min(max(exponent - (bits == 4 ? 2 : 8), -127), 127));
+    }
+    if (!(scale > 0)) scale = powers ? 1.0f : 0x1p-23f;
+    if (is_float || symmetric) return {scale, 0};
+    return {scale, rintf(fminf(fmaxf(min_code - low / scale, min_code), max_code))};
+  }
+  __device__ float round(float x, float2 grid) const {
+    const float scaled = x / grid.x;
+    if (is_float && bits == 4) return e2m1(scaled) * grid.x;
+    if (is_float) return e4m3(scaled) * grid.x;
+    return (rintf(fminf(fmaxf(scaled + grid.y, min_code), max_code)) - grid.y) * grid.x;
+  }
+  __device__ static float e4m3(float x) {
+    return to_float(
+        __half(__nv_cvt_fp8_to_halfraw(__nv_cvt_float_to_fp8(x, __NV_SATFINITE, __NV_E4M3), __NV_E4M3)));
+  }
+  // The nearest of 0, 0.5, 1, 1.5, 2, 3, 4, 6; of two the one with the even code.
+  __device__ static float e2m1(float x) {
+    const float a = fabsf(x);
+    return copysignf(a <= 0.25f   ? 0.0f
+                     : a < 0.75f  ? 0.5f
+                     : a <= 1.25f ? 1.0f
+                     : a < 1.75f  ? 1.5f
+                     : a <= 2.5f  ? 2.0f
+                     : a < 3.5f   ? 3.0f
+                     : a <= 5     ? 4.0f
+                                  : 6.0f,
+                     x);
+  }
+};
+
+// A block per row, a warp per group of its features: the grids of all groups in shared memory, then the row by them.
+template <class T>
+__global__ void __launch_bounds__(kThreads)
+    prepare_groups(const T* x, int64_t x_stride, int64_t features, const int32_t* columns,
+                   GroupRounding rounding, RowScales of_rows, int64_t k, T* out) {
+  extern __shared__ float2 grids[];
+  allow_next_kernel();
+  wait_for_previous_kernel();
+  if (!of_rows.find(blockIdx.x, rounding.global_scale)) return;
+  const T* row = x + blockIdx.x / of_rows.pairs_of_row * x_stride;
+  bool is_bad = false;
+  for (int64_t group = threadIdx.x / kWarp; group * rounding.size < features; group += kThreads / kWarp) {
+    const int64_t begin = group * rounding.size;
+    float low = 0, high = 0;
+    for (int64_t i = begin + threadIdx.x % kWarp; i < min(begin + rounding.size, features); i += kWarp) {
+      const float value = to_float(row[i]);
+      is_bad = is_bad || !isfinite(value);
+      low = fminf(low, value);
+      high = fmaxf(high, value);
+    }
+    low = -warp_max(-low);
+    high = warp_max(high);
+    if (threadIdx.x % kWarp == 0) grids[group] = rounding.grid(low, high);
+  }
+  is_bad = __syncthreads_or(is_bad);
+  for (int64_t i = threadIdx.x; i < k; i += kThreads) {
+    const int64_t from = columns != nullptr ? columns[i] : i;
+    const float value = from < 0 ? 0.0f : rounding.round(to_float(row[from]), grids[from / rounding.size]);
+    out[blockIdx.x * k + i] = from_float<T>(is_bad ? NAN : value);
+  }
+}
+
 bool changes_x(const QuantizedMatmulArgs& args) {
   return args.activations || args.weight->columns.defined();
 }
@@ -37,13 +150,25 @@ bool changes_x(const QuantizedMatmulArgs& args) {
 }  // namespace
 
 void prepare_x_cuda(const OpContext& ctx, const Tensor& x, const Tensor& columns,
-                    const std::optional<QuantizationArgs>& activations, float input_scale,
-                    const Tensor& out) {
+                    const std::optional<QuantizationArgs>& activations, float input_scale, const Tensor& out,
+                    const ScalesOfExperts* of_experts) {
+  RowScales of_rows;
+  if (of_experts != nullptr)
+    of_rows = {cuda_data<int32_t>(of_experts->expert_ids), cuda_data<float>(of_experts->scales),
+               static_cast<int>(of_experts->scales.dim(0)), of_experts->pairs_of_row};
+  const auto rows = static_cast<unsigned>(out.dim(0));
   with_cuda_type(x.dtype(), [&](auto tag) {
     using T = decltype(tag);
-    launch_kernel(ctx, prepare_rows<T>, static_cast<unsigned>(x.dim(0)), kThreads, 0, cuda_data<T>(x),
-                  x.stride(0), x.dim(1), cuda_data<int32_t>(columns), rounding_of(activations, input_scale),
-                  out.dim(1), cuda_data<T>(out));
+    if (activations && activations->strategy == ScaleStrategy::group) {
+      const auto groups = static_cast<size_t>(ceil_div(x.dim(1), activations->group_size));
+      launch_kernel(ctx, prepare_groups<T>, rows, kThreads, groups * sizeof(float2), cuda_data<T>(x),
+                    x.stride(0), x.dim(1), cuda_data<int32_t>(columns),
+                    GroupRounding(*activations, input_scale), of_rows, out.dim(1), cuda_data<T>(out));
+      return;
+    }
+    launch_kernel(ctx, prepare_rows<T>, rows, kThreads, 0, cuda_data<T>(x), x.stride(0), x.dim(1),
+                  cuda_data<int32_t>(columns), rounding_of(activations, input_scale), of_rows, out.dim(1),
+                  cuda_data<T>(out));
   });
 }
 

@@ -28,10 +28,9 @@ struct QuantizedMatmulArgs {
   Tensor x;  // [m, k] f32, bf16 or f16
   // [n, k]. Precondition, which whoever loads it has checked: scales are finite, no code is a NaN, columns are in range.
   const QuantizedWeight* weight = nullptr;
-  // nullopt: x is taken as it is. Served: dynamic per token; static per tensor, symmetric; dynamic per group with
-  // scales that need no second one (not NVFP4's).
+  // nullopt: x is taken as it is. Served: dynamic per token; static per tensor, symmetric; dynamic per group.
   std::optional<QuantizationArgs> activations;
-  float input_scale = 1;  // of static activations
+  float input_scale = 1;  // of static activations; NVFP4's G
   Tensor bias;            // [n] x's dtype, or undefined
   Tensor out;             // [m, n] x's dtype, or f32
 };

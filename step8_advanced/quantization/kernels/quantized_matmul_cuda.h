@@ -8,6 +8,9 @@ namespace ladder {
 void quantized_matmul_dequantized(const OpContext& ctx, const QuantizedMatmulArgs& args);
 bool quantized_matmul_takes_dequantized(const QuantizedMatmulArgs& args);
 int64_t quantized_matmul_dequantized_workspace(const QuantizedMatmulArgs& args);
+// Rows of the weight from first_row on, columns in stored order, to out [rows, k], contiguous.
+void write_out_rows(const OpContext& ctx, const QuantizedWeight& weight, int64_t first_row,
+                    const Tensor& out);
 
 // 8-bit codes on both sides, multiplied as they are (cublaslt_8bit_cuda.cpp).
 void quantized_matmul_cublaslt_8bit(const OpContext& ctx, const QuantizedMatmulArgs& args);

@@ -3,7 +3,8 @@
 //
 //   token, dynamic    one grid per row, made of the row's own numbers
 //   tensor, static    the grid {input_scale, 0}, found when the model was calibrated
-//   group, dynamic    one grid per group_size neighbours (MX)
+//   group, dynamic    one grid per group_size neighbours: MX, the blocks of FP8, and NVFP4, whose grids' scales are E4M3 numbers over
+//                     one G, which was found when the model was calibrated
 //
 // "tensor, dynamic" is not here: its scale depends on all rows, so a token's result would depend on its batch.
 #include <cstdint>
@@ -13,10 +14,14 @@
 
 namespace ladder {
 
-// Error: a scheme that is not served, or a static scale that is not finite and above 0.
+// Whether a checkpoint has a number for the scheme: a static scale, or NVFP4's G.
+bool have_stored_scale(const QuantizationArgs& args);
+
+// Error: a scheme that is not served, or a stored scale that is not finite and above 0.
 void check_activations(const QuantizationArgs& args, float input_scale);
 
-// Whether a GPU's rungs round so (prepare_x_cuda.h): one grid for a row, its scale in f32, codes of integers or E4M3.
+// Whether a GPU's rungs round so (prepare_x_cuda.h): one grid for a row, its scale in f32, codes of integers or E4M3; or a grid for
+// each 16 neighbours or more, its scale in f32, a power of two, or NVFP4's.
 bool are_rounded_on_a_gpu(const QuantizationArgs& args);
 
 // values[k] * the scale that is returned = x'[k]. With one grid for the row, values are codes less the zero point: whole

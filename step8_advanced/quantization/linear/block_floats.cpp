@@ -24,7 +24,12 @@ class BlockFloatMethod final : public StoredMethod {
  private:
   bool is_nvfp4() const { return stored().format == StoredFormat::nvfp4; }
   bool in_nibbles() const { return weights().num_bits == 4; }
-  const char* codes_name() const { return in_nibbles() ? "weight_packed" : "weight"; }
+  const char* codes_name() const {
+    return in_nibbles() && !stored().scales_are_factors ? "weight_packed" : "weight";
+  }
+  const char* global_name() const {
+    return stored().scales_are_factors ? "weight_scale_2" : "weight_global_scale";
+  }
 
   std::vector<LinearParameterSpec> weight_tensors(const LinearShape& shape) const override {
     std::vector<LinearParameterSpec> specs = {
@@ -32,7 +37,7 @@ class BlockFloatMethod final : public StoredMethod {
          in_nibbles() ? DType::u8 : DType::f8_e4m3,
          {LinearDimension::along_out(), LinearDimension::along_in(in_nibbles() ? 2 : 1)}},
         {"weight_scale", is_nvfp4() ? DType::f8_e4m3 : DType::u8, scale_dimensions(weights(), shape)}};
-    if (is_nvfp4()) specs.push_back({"weight_global_scale", DType::f32, {LinearDimension::per_part()}});
+    if (is_nvfp4()) specs.push_back({global_name(), DType::f32, {LinearDimension::per_part()}});
     return specs;
   }
 
@@ -57,18 +62,20 @@ class BlockFloatMethod final : public StoredMethod {
     return weight;
   }
 
-  // Local E4M3 scales over the part's global one, which is a divisor.
-  static Tensor nvfp4_scales(const LinearShape& shape, const StoredTensors& tensors) {
+  // Local E4M3 scales over the part's global one, which is a divisor, or times ModelOpt's.
+  Tensor nvfp4_scales(const LinearShape& shape, const StoredTensors& tensors) const {
     const Tensor& local = tensors["weight_scale"];
-    const Tensor& global = tensors["weight_global_scale"];
-    check_scales(global, "weight_global_scale");
+    const Tensor& global = tensors[global_name()];
+    check_scales(global, global_name());
     check_e4m3(local, "weight_scale");
     const Tensor of_rows = expanded_to_rows(global, {LinearDimension::per_part()}, shape);
     const Tensor scales = Tensor::empty(local.shape(), DType::f32);
     const auto* bytes = static_cast<const uint8_t*>(local.raw());
-    for (int64_t i = 0; i < scales.numel(); ++i)
-      scales.data<float>()[i] = e4m3_to_float(bytes[i]) / of_rows.data<float>()[i / scales.dim(1)];
-    check_scales(scales, "weight_scale / weight_global_scale");
+    for (int64_t i = 0; i < scales.numel(); ++i) {
+      const float of_part = of_rows.data<float>()[i / scales.dim(1)], of_group = e4m3_to_float(bytes[i]);
+      scales.data<float>()[i] = stored().scales_are_factors ? of_group * of_part : of_group / of_part;
+    }
+    check_scales(scales, "weight_scale with the tensor's");
     return scales;
   }
 

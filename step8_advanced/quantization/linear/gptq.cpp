@@ -21,6 +21,16 @@ class GptqMethod final : public StoredMethod {
   }
 
  private:
+  // The words plus 1 in each of their fields, with carries from one to the next.
+  static Tensor with_one_in_each(const Tensor& words, int bits) {
+    uint32_t ones = 0;
+    for (int at = 0; at < 32; at += bits) ones |= uint32_t{1} << at;
+    const Tensor result = words.clone();
+    auto* all = static_cast<uint32_t*>(result.raw());
+    for (int64_t i = 0; i < result.numel(); ++i) all[i] += ones;
+    return result;
+  }
+
   // Scales and zero points stand as [groups, N].
   LinearDimension groups(const LinearShape& shape) const { return scale_dimensions(weights(), shape)[1]; }
 
@@ -42,11 +52,14 @@ class GptqMethod final : public StoredMethod {
                          .narrow(1, shape.in.begin - words.begin, shape.in.size);
     integers.scales = transposed(tensors["scales"]);
     check_scales(integers.scales, "scales");
+    const bool words_less = stored().zeros_are_one_less && stored().zeros_borrow && 32 % bits == 0;
     integers.zeros = joined_parts(shape, [&](size_t part) {
       const FeatureRange& rows = shape.out[part];
       const FeatureRange behind = words_along_out(bits).features_behind(rows);
-      return unpack_gptq_zeros(tensors.part("qzeros", shape, part), bits, stored().zeros_are_one_less,
-                               behind.size, integers.scales.dim(1), "qzeros")
+      Tensor words = tensors.part("qzeros", shape, part);
+      if (words_less) words = with_one_in_each(words, bits);
+      return unpack_gptq_zeros(words, bits, stored().zeros_are_one_less && !words_less, behind.size,
+                               integers.scales.dim(1), "qzeros")
           .narrow(0, rows.begin - behind.begin, rows.size);
     });
     const Tensor order = common_value(tensors["g_idx"], "g_idx");

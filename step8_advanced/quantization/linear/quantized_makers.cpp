@@ -2,10 +2,12 @@
 
 #include <mutex>
 #include <string>
+#include <utility>
 
 #include "step1_layers/core/error.h"
 #include "step8_advanced/quantization/config/quantization_config.h"
 #include "step8_advanced/quantization/kernels/round_activations.h"
+#include "step8_advanced/quantization/linear/experts_method.h"
 #include "step8_advanced/quantization/linear/quantized_linear.h"
 #include "step8_advanced/quantization/linear/two_of_four.h"
 
@@ -60,7 +62,13 @@ make_quantized_linear_methods(LoadFormat load_format) {
                  "{}: {}: such activations are rounded on the CPU only, expected --device cpu", kConfig,
                  linear.name);
     try {
-      return quantized_linear_method(*stored, load_format);
+      auto method = quantized_linear_method(*stored, load_format);
+      const int64_t parts_per_expert = linear.name.ends_with(".experts.gate_up") ? 2
+                                       : linear.name.ends_with(".experts.down")  ? 1
+                                                                                 : 0;
+      return parts_per_expert > 0 && !ctx.device.is_cpu()
+                 ? experts_linear_method(std::move(method), parts_per_expert)
+                 : method;
     } catch (const Error& error) {
       fail("{}: {}: {}", kConfig, linear.name, error.what());
     }

@@ -10,7 +10,9 @@
 #include "step8_advanced/quantization/kernels/eight_bit_codes.h"
 #include "step8_advanced/quantization/kernels/gather_columns.h"
 #include "step8_advanced/quantization/kernels/quantized_matmul.h"
+#include "step8_advanced/quantization/kernels/round_activations.h"
 #include "step8_advanced/quantization/kernels/weight_records.h"
+#include "step8_advanced/quantization/kernels/weight_rows.h"
 #ifdef LADDER_HAS_CUDA
 #include "step8_advanced/quantization/kernels/rows_stream_cuda.h"
 #endif
@@ -48,38 +50,13 @@ QuantizedWeight weight_of(const LinearShape& shape, const std::vector<Tensor>& t
                       .zeros = layout[5] != 0}};
 }
 
-Tensor rows_of(const Tensor& tensor, int64_t begin, int64_t count) {
-  return tensor.defined() ? tensor.narrow(0, begin, count) : tensor;
-}
-
-// As the device's kernels take it. `cut`: rows of some parts will be multiplied alone.
-QuantizedWeight on_device(Device device, const LinearShape& shape, const QuantizedWeight& weight,
-                          const std::optional<QuantizationArgs>& activations, bool cut) {
-  if (device.type != DeviceType::cuda) return weight;
-  bool whole_records = true;
-  for (size_t part = 0; part + 1 < shape.out.size(); ++part)
-    whole_records = whole_records && shape.out[part].size % kRecordRows == 0;
-  const bool records =
-      (whole_records || !cut) && !are_multiplied_as_codes(weight, activations) && fits_records(weight);
-  QuantizedWeight result = records ? in_records(weight) : weight;
-  for (Tensor* tensor :
-       {&result.codes, &result.scales, &result.zeros, &result.columns, &result.records.bytes})
-    if (tensor->defined()) *tensor = tensor->to(device);
-  return result;
-}
-
 // The weight's rows of some parts alone; args.out is theirs already.
-QuantizedMatmulArgs rows_of(const QuantizedMatmulArgs& args, QuantizedWeight& weight, int64_t begin,
+QuantizedMatmulArgs part_of(const QuantizedMatmulArgs& args, QuantizedWeight& weight, int64_t begin,
                             int64_t count) {
-  weight = *args.weight;
-  weight.n = count;
-  for (Tensor* tensor : {&weight.codes, &weight.scales, &weight.zeros})
-    *tensor = rows_of(*tensor, begin, count);
-  weight.records.bytes =
-      rows_of(weight.records.bytes, begin / kRecordRows, (count + kRecordRows - 1) / kRecordRows);
+  weight = rows_of(*args.weight, begin, count);
   QuantizedMatmulArgs part = args;
   part.weight = &weight;
-  part.bias = rows_of(args.bias, begin, count);
+  if (args.bias.defined()) part.bias = args.bias.narrow(0, begin, count);
   return part;
 }
 
@@ -108,22 +85,62 @@ Tensor StoredTensors::part(std::string_view name, const LinearShape& shape, size
       .clone();
 }
 
+bool StoredMethod::has_input_scale() const {
+  return activations() && have_stored_scale(*activations());
+}
+
+const char* StoredMethod::input_scale_name() const {
+  const bool is_nvfp4 = activations()->scale_format == ScaleFormat::e4m3;
+  return is_nvfp4 && !stored_.scales_are_factors ? "input_global_scale" : "input_scale";
+}
+
 std::vector<LinearParameterSpec> StoredMethod::parameters(const LinearShape& shape) const {
   std::vector<LinearParameterSpec> specs = weight_tensors(shape);
-  if (has_input_scale()) specs.push_back({"input_scale", DType::f32, {LinearDimension::per_part()}});
+  if (has_input_scale()) specs.push_back({input_scale_name(), DType::f32, {LinearDimension::per_part()}});
   if (shape.bias) specs.push_back({"bias", shape.dtype, {LinearDimension::along_out()}});
   return specs;
 }
 
-void StoredMethod::process_after_load(const OpContext& ctx, const LinearShape& shape,
-                                      std::vector<Tensor>& tensors) const {
+bool parts_are_whole_tiles(const LinearShape& shape) {
+  for (size_t part = 0; part + 1 < shape.out.size(); ++part)
+    if (shape.out[part].size % kRecordRows != 0) return false;
+  return true;
+}
+
+QuantizedWeight on_device(Device device, const QuantizedWeight& weight, bool records) {
+  if (device.type != DeviceType::cuda) return weight;
+  QuantizedWeight result = records && fits_records(weight) ? in_records(weight) : weight;
+  for (Tensor* tensor :
+       {&result.codes, &result.scales, &result.zeros, &result.columns, &result.records.bytes})
+    if (tensor->defined()) *tensor = tensor->to(device);
+  return result;
+}
+
+LoadedLinear StoredMethod::load(const LinearShape& shape, const std::vector<Tensor>& tensors) const {
   const std::vector<LinearParameterSpec> specs = parameters(shape);
   std::vector<Tensor> on_cpu;
   for (const Tensor& tensor : tensors)
     on_cpu.push_back(tensor.device().is_cpu() ? tensor : tensor.to(Device{}));
   const StoredTensors stored(specs, on_cpu);
-  const QuantizedWeight weight = on_device(ctx.device, shape, unpack(shape, stored),
-                                           stored_.scheme.input_activations, has_input_scale());
+  LoadedLinear loaded{unpack(shape, stored), {}};
+  if (!has_input_scale()) return loaded;
+  loaded.input_scales = stored[input_scale_name()].clone();
+  for (int64_t part = 0; part < loaded.input_scales.numel(); ++part) {
+    float& scale = loaded.input_scales.data<float>()[part];
+    LADDER_CHECK(std::isfinite(scale) && scale > 0, "{} of part {} is {}, expected a number above 0",
+                 input_scale_name(), part, scale);
+    if (stored_.scales_are_factors) scale = 1 / scale;  // as G
+  }
+  return loaded;
+}
+
+void StoredMethod::process_after_load(const OpContext& ctx, const LinearShape& shape,
+                                      std::vector<Tensor>& tensors) const {
+  const LoadedLinear loaded = load(shape, tensors);
+  // Parts that round x by a scale of their own may be multiplied alone.
+  const bool whole_tiles = !has_input_scale() || parts_are_whole_tiles(shape);
+  const QuantizedWeight weight = on_device(
+      ctx.device, loaded.weight, whole_tiles && !are_multiplied_as_codes(loaded.weight, activations()));
   std::vector<Tensor> kept(kNumKept);
   kept[kCodes] = weight.codes;
   kept[kScales] = weight.scales;
@@ -131,15 +148,8 @@ void StoredMethod::process_after_load(const OpContext& ctx, const LinearShape& s
   kept[kRecords] = weight.records.bytes;
   kept[kColumns] = weight.columns;
   kept[kLayout] = layout_of(weight);
-  if (shape.bias) kept[kBias] = tensors[specs.size() - 1];  // as parameters() has it
-  if (has_input_scale()) {
-    kept[kInputScales] = stored["input_scale"];
-    for (int64_t part = 0; part < kept[kInputScales].numel(); ++part) {
-      const float scale = kept[kInputScales].data<float>()[part];
-      LADDER_CHECK(std::isfinite(scale) && scale > 0,
-                   "input_scale of part {} is {}, expected a number above 0", part, scale);
-    }
-  }
+  kept[kInputScales] = loaded.input_scales;
+  if (shape.bias) kept[kBias] = tensors.back();  // as parameters() has it
   tensors = std::move(kept);
 }
 
@@ -178,7 +188,7 @@ void StoredMethod::apply_parts(const OpContext& ctx, const LinearShape& shape,
     QuantizedMatmulArgs of_run = args;
     of_run.out = out.narrow(1, from - begin, rows);
     QuantizedWeight cut;
-    quantized_matmul(ctx, rows == weight.n ? of_run : rows_of(of_run, cut, from, rows));
+    quantized_matmul(ctx, rows == weight.n ? of_run : part_of(of_run, cut, from, rows));
     part = end;
   }
 }

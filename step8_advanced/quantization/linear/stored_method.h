@@ -25,9 +25,23 @@ class StoredTensors {
   const std::vector<Tensor>& tensors_;
 };
 
+// What a linear has loaded, verified, on the CPU.
+struct LoadedLinear {
+  QuantizedWeight weight;
+  Tensor input_scales;  // f32 [parts], of static activations, or NVFP4's G
+};
+
+// Whether no tile of 16 rows has rows of two parts.
+bool parts_are_whole_tiles(const LinearShape& shape);
+// The weight's tensors on the device; on a GPU in records, where `records` says so and the weight fits (kernels/weight_records.h).
+QuantizedWeight on_device(Device device, const QuantizedWeight& weight, bool records);
+
 class StoredMethod : public LinearMethod {
  public:
   explicit StoredMethod(const StoredLinear& stored) : stored_(stored) {}
+  // The tensors of parameters(), once filled.
+  LoadedLinear load(const LinearShape& shape, const std::vector<Tensor>& tensors) const;
+  const std::optional<QuantizationArgs>& activations() const { return stored_.scheme.input_activations; }
   std::vector<LinearParameterSpec> parameters(const LinearShape& shape) const final;
   void process_after_load(const OpContext& ctx, const LinearShape& shape,
                           std::vector<Tensor>& tensors) const final;
@@ -57,9 +71,8 @@ class StoredMethod : public LinearMethod {
   }
 
  private:
-  bool has_input_scale() const {
-    return stored_.scheme.input_activations && !stored_.scheme.input_activations->dynamic;
-  }
+  bool has_input_scale() const;
+  const char* input_scale_name() const;
 
   StoredLinear stored_;
 };

@@ -12,7 +12,9 @@
 #include "step8_advanced/quantization/config/quantization_config.h"
 #include "step8_advanced/quantization/numbers/quantize_weight.h"
 #include "step8_advanced/quantization/quantizer/calibrate_kv.h"
+#include "step8_advanced/quantization/quantizer/copy_files.h"
 #include "step8_advanced/quantization/quantizer/finished_layers.h"
+#include "step8_advanced/quantization/quantizer/rotate_model.h"
 
 namespace ladder {
 namespace {
@@ -95,14 +97,6 @@ Json quantization_config(const Recipe& recipe, const std::vector<CheckpointLinea
     groups.push_back(std::move(group));
   }
   return parse_json(to_json(groups, ignore, recipe.kv_cache), "quantization_config");
-}
-
-// What a folder holds beside the weights and config.json.
-void copy_other_files(const std::filesystem::path& from, const std::filesystem::path& to) {
-  for (const char* name : {"generation_config.json", "tokenizer.json", "tokenizer_config.json",
-                           "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.json",
-                           "merges.txt", "chat_template.jinja", "chat_template.json"})
-    if (std::filesystem::exists(from / name)) write_file_atomically(to / name, read_text_file(from / name));
 }
 
 Json report_json(const QuantizeReport& report, const Recipe& recipe) {
@@ -242,9 +236,26 @@ QuantizeEstimate estimate_quantize(const QuantizeOptions& options, const Decoder
   return estimate;
 }
 
+namespace {
+
+// The rotated model stands beside the output for as long as it takes.
+QuantizeReport quantize_rotated(const OpContext& ctx, const QuantizeOptions& options) {
+  QuantizeOptions of_rotated = options;
+  of_rotated.model = options.output.string() + ".rotated";
+  of_rotated.recipe.rotation.reset();
+  std::filesystem::remove_all(of_rotated.model);
+  write_rotated_model(options.model, of_rotated.model, *options.recipe.rotation);
+  const QuantizeReport report = quantize(ctx, of_rotated);
+  std::filesystem::remove_all(of_rotated.model);
+  return report;
+}
+
+}  // namespace
+
 QuantizeReport quantize(const OpContext& ctx, const QuantizeOptions& options) {
   LADDER_CHECK(!std::filesystem::exists(options.output), "{}: is there already, expected a new folder",
                options.output.string());
+  if (options.recipe.rotation) return quantize_rotated(ctx, options);
   const bool calibrates = options.recipe.needs_calibration();
   LADDER_CHECK(!calibrates || !options.texts.empty(),
                "the recipe needs texts for calibration, there are none");

@@ -232,6 +232,19 @@ void read_kv_cache_scheme(Recipe& recipe, const Json& scheme, const std::string&
       "{}: no stage rounds weights: expected one", what);
 }
 
+// Its seed.
+uint64_t read_rotation(const Json& rotation, const std::string& where) {
+  LADDER_CHECK(rotation.is_object(), "{}: expected an object, found {}", where, json_brief(rotation));
+  const ConfigObject object(rotation, where);
+  for (const auto& [key, value] : rotation.items())
+    LADDER_CHECK(key == "kind" || key == "seed", "{}: {}: not known; a rotation has \"kind\" and \"seed\"",
+                 where, json_brief(Json(key)));
+  const std::string kind = object.string("kind").value_or("");
+  LADDER_CHECK(kind == "hadamard", "{}: expected hadamard, found {}", object.name("kind"),
+               json_brief(Json(kind)));
+  return static_cast<uint64_t>(object.integer("seed", 0, int64_t{1} << 32, 1));
+}
+
 }  // namespace
 
 std::string_view method_name(QuantizationMethod method) {
@@ -260,8 +273,8 @@ Recipe parse_recipe(std::string_view json, std::string_view what, DType checkpoi
   const std::string where(what);
   LADDER_CHECK(root.is_object(), "{}: expected an object, found {}", where, json_brief(root));
   for (const auto& [key, value] : root.items())
-    LADDER_CHECK(key == "stages" || key == "kv_cache_scheme",
-                 "{}: {}: not known; a recipe has \"stages\" and \"kv_cache_scheme\"", where,
+    LADDER_CHECK(key == "stages" || key == "kv_cache_scheme" || key == "rotation",
+                 "{}: {}: not known; a recipe has \"stages\", \"kv_cache_scheme\" and \"rotation\"", where,
                  json_brief(Json(key)));
   const Json& stages = json_at(root, "stages", where);
   LADDER_CHECK(stages.is_array() && !stages.empty(), "{}: stages: expected a list of at least one", where);
@@ -280,6 +293,8 @@ Recipe parse_recipe(std::string_view json, std::string_view what, DType checkpoi
   LADDER_CHECK(changes, "{}: no stage rounds or prunes anything: expected one", where);
   if (const auto scheme = root.find("kv_cache_scheme"); scheme != root.end())
     read_kv_cache_scheme(recipe, *scheme, where + ": kv_cache_scheme");
+  if (const auto rotation = root.find("rotation"); rotation != root.end())
+    recipe.rotation = read_rotation(*rotation, where + ": rotation");
   return recipe;
 }
 

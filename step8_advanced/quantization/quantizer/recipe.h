@@ -22,6 +22,8 @@
 //
 // Beside the stages "kv_cache_scheme", compressed-tensors' arguments of 8 bits: each layer gets the scales k_scale and v_scale, for
 // engines whose cache has one scale a layer (strategy "tensor") or a head ("attn_head"). This one's cache does not use them.
+// And, experimental, "rotation": {"kind": "hadamard", "seed": 1}: what passes from layer to layer is rotated first (rotate_model.h), for
+// stages that round inputs to four bits.
 #include <cstdint>
 #include <filesystem>
 #include <optional>
@@ -64,6 +66,7 @@ struct RecipeStage {
 struct Recipe {
   std::vector<RecipeStage> stages;
   std::optional<StoredKvCache> kv_cache;  // whose scales are found
+  std::optional<uint64_t> rotation;       // its seed
   std::string text;                       // as JSON, for the report
 
   bool needs_calibration() const;

@@ -2,7 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+
 #include "step1_layers/core/error.h"
+#include "step1_layers/core/small_floats.h"
 #include "step2_model/checkpoint/checkpoint.h"
 #include "step2_model/json.h"
 #include "step2_model/model.h"
@@ -19,6 +22,7 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
+using testing::Random;
 
 const Json kNumbers = {{"dynamic", false}, {"num_bits", 8}, {"type", "float"}};
 const Json kFp8 = {
@@ -34,6 +38,21 @@ const Json kOldFp8 = {{"producer", {{"name", "modelopt"}}},
                        {{"quant_algo", "FP8"},
                         {"kv_cache_quant_algo", "FP8"},
                         {"exclude_modules", {"lm_head", "model.layers.1.self_attn*"}}}}};
+
+const Json kFours = {{"dynamic", false}, {"num_bits", 4}, {"type", "float"}, {"group_size", 16}};
+const Json kNvfp4 = {
+    {"quant_method", "modelopt"},
+    {"quant_algo", "NVFP4"},
+    {"producer", {{"name", "modelopt"}, {"version", "0.47.0"}}},
+    {"config_groups",
+     {{"group_0", {{"targets", {"Linear"}}, {"weights", kFours}, {"input_activations", kFours}}}}},
+    {"ignore", {"lm_head"}}};
+const Json kOldNvfp4 = {{"producer", {{"name", "modelopt"}}},
+                        {"quantization",
+                         {{"quant_algo", "NVFP4"},
+                          {"kv_cache_quant_algo", nullptr},
+                          {"group_size", 16},
+                          {"exclude_modules", {"lm_head"}}}}};
 
 Json with(Json json, const std::string& key, const Json& value) {
   json[key] = value;
@@ -76,7 +95,7 @@ TEST(Task8_2_Modelopt, OtherAlgorithmsAreRefusedByName) {
     return error_of([&] { of(json, "model.layers.0.mlp.up_proj"); });
   };
   EXPECT_EQ(refusal(kFp8), "no error");
-  for (const char* algorithm : {"NVFP4", "W4A16_NVFP4", "NVFP4_SVD", "W4A8_AWQ", "W4A16_AWQ", "FP8_PB_WO",
+  for (const char* algorithm : {"NVFP4_SVD", "NVFP4_AWQ", "W4A8_AWQ", "W4A16_AWQ", "FP8_PB_WO",
                                 "FP8_PER_CHANNEL_PER_TOKEN", "MXFP8", "MIXED_PRECISION", ""})
     EXPECT_THAT(refusal(with(kFp8, "quant_algo", algorithm)),
                 AllOf(HasSubstr("quant_algo"), HasSubstr(algorithm)));
@@ -84,7 +103,12 @@ TEST(Task8_2_Modelopt, OtherAlgorithmsAreRefusedByName) {
   EXPECT_THAT(refusal(with(kFp8, "kv_cache_scheme", "NVFP4")), HasSubstr("kv_cache_scheme"));
   EXPECT_THAT(refusal(with(kFp8, "kv_cache_quant_algo", "INT8")), HasSubstr("kv_cache_quant_algo"));
   EXPECT_THAT(refusal(with(kFp8, "ignore", "lm_head")), HasSubstr("ignore"));
+  EXPECT_THAT(refusal(with(kFp8, "group_size", 16)), HasSubstr("group_size"));
+  EXPECT_THAT(refusal(with(kNvfp4, "group_size", 32)), HasSubstr("group_size"));
   // Groups that are not what the word says.
+  EXPECT_THAT(refusal(with(kFp8, "quant_algo", "NVFP4")), HasSubstr("config_groups"));
+  EXPECT_THAT(refusal(with(kNvfp4, "quant_algo", "W4A16_NVFP4")), HasSubstr("config_groups"));
+  EXPECT_THAT(refusal(with(kNvfp4, "quant_algo", "FP8")), HasSubstr("config_groups"));
   const auto with_group = [&](const char* key, const Json& value) {
     Json json = kFp8;
     json["config_groups"]["group_0"][key] = value;
@@ -139,6 +163,106 @@ TEST(Task8_2_Modelopt, ItsFoldersLoadNewOnesAndOldOnes) {
     const DecoderSpec spec = load_decoder_spec(folder.path());
     EXPECT_TRUE(QuantizationConfig::parse(spec.quantization_config, "q").kv_cache().has_value());
   }
+}
+
+// A model whose linears are random numbers in NVFP4, as one of three writes it: ModelOpt, compressed-tensors, and nobody, with the
+// matrices that the codes stand for, in double precision. The tensor's scales are powers of two, so 1 / G is G's inverse.
+enum class Writer { modelopt, compressed_tensors, dense };
+void write_nvfp4(const std::filesystem::path& folder, Writer writer, uint64_t seed, bool rounds_inputs) {
+  const std::filesystem::path golden = testing::source_folder() / "tests/goldens/qwen3_tied";
+  Random random(seed);
+  testing::NamedTensors tensors;
+  const Checkpoint checkpoint(golden);
+  const auto number = [](float value) { return Tensor::from<float>(std::vector<float>{value}, Shape{1}); };
+  for (const Checkpoint::Entry& entry : checkpoint.entries()) {
+    const std::string& name = entry.info->name;
+    const Tensor tensor = entry.tensor().clone();
+    if (!name.ends_with("_proj.weight")) {
+      tensors.emplace_back(name, tensor);
+      continue;
+    }
+    const std::string linear = name.substr(0, name.size() - std::string("weight").size());
+    const int64_t n = tensor.dim(0), k = tensor.dim(1), groups = k / 16;
+    const Tensor codes = Tensor::empty({n, k / 2}, DType::u8),
+                 scales = Tensor::empty({n, groups}, DType::f8_e4m3),
+                 dense = Tensor::empty({n, k}, DType::f32);
+    const float global = std::ldexp(1.0f, static_cast<int>(random.integer(6, 9))),
+                of_inputs = std::ldexp(1.0f, static_cast<int>(random.integer(8, 10)));
+    for (int64_t i = 0; i < n * groups; ++i)
+      static_cast<uint8_t*>(scales.raw())[i] = float_to_e4m3(static_cast<float>(random.uniform(4, 16)));
+    for (int64_t row = 0; row < n; ++row)
+      for (int64_t column = 0; column < k; ++column) {
+        const auto code = static_cast<uint8_t>(random.integer(0, 15));
+        uint8_t& byte = codes.data<uint8_t>()[row * k / 2 + column / 2];
+        byte = static_cast<uint8_t>(column % 2 == 0 ? code : byte | code << 4);
+        const double scale = e4m3_to_float(static_cast<uint8_t*>(scales.raw())[row * groups + column / 16]);
+        dense.at<float>({row, column}) = static_cast<float>(e2m1_to_float(code) * scale / global);
+      }
+    if (writer == Writer::dense) {
+      tensors.emplace_back(name, dense);
+      continue;
+    }
+    const bool modelopt = writer == Writer::modelopt;
+    tensors.emplace_back(linear + (modelopt ? "weight" : "weight_packed"), codes);
+    tensors.emplace_back(linear + "weight_scale", scales);
+    tensors.emplace_back(linear + (modelopt ? "weight_scale_2" : "weight_global_scale"),
+                         modelopt ? number(1 / global).view(Shape{}) : number(global));
+    if (rounds_inputs)
+      tensors.emplace_back(linear + (modelopt ? "input_scale" : "input_global_scale"),
+                           modelopt ? number(1 / of_inputs).view(Shape{}) : number(of_inputs));
+  }
+  testing::write_safetensors(folder / "model.safetensors", tensors);
+  testing::write_file(folder / "config.json", read_text_file(golden / "config.json"));
+}
+
+void set_config(const std::filesystem::path& folder, const Json& quantization_config) {
+  Json config = load_json(folder / "config.json");
+  config["quantization_config"] = quantization_config;
+  testing::write_file(folder / "config.json", config.dump());
+}
+
+Json weights_alone(Json config) {
+  config["quant_algo"] = "W4A16_NVFP4";
+  config["config_groups"]["group_0"].erase("input_activations");
+  return config;
+}
+
+TEST(Task8_2_Modelopt, Nvfp4ComputesWhatItsCodesStandFor) {
+  const uint64_t seed = Random().seed();
+  SCOPED_TRACE(Random(seed).describe());
+  const testing::TemporaryFolder quantized, dense;
+  write_nvfp4(quantized.path(), Writer::modelopt, seed, false);
+  write_nvfp4(dense.path(), Writer::dense, seed, false);
+  set_config(quantized.path(), weights_alone(kNvfp4));
+  const Tensor expected = logits_of(dense.path());
+  EXPECT_TRUE(testing::close_to(testing::to_double(logits_of(quantized.path())), testing::to_double(expected),
+                                expected.dim(1), 1e-4));
+}
+
+// Inputs too: what is held against double precision is the product with them (Task8_4_QuantizedMatmul).
+TEST(Task8_2_Modelopt, Nvfp4IsWhatCompressedTensorsCallsSo) {
+  const uint64_t seed = Random().seed();
+  SCOPED_TRACE(Random(seed).describe());
+  const testing::TemporaryFolder named, same;
+  write_nvfp4(named.path(), Writer::modelopt, seed, true);
+  write_nvfp4(same.path(), Writer::compressed_tensors, seed, true);
+  set_config(same.path(), {{"quant_method", "compressed-tensors"},
+                           {"config_groups", {{"NVFP4", {"Linear"}}}},
+                           {"ignore", {"lm_head"}}});
+  set_config(named.path(), kNvfp4);
+  const Tensor expected = logits_of(same.path());
+  EXPECT_TRUE(testing::bitwise_equal(logits_of(named.path()), expected));
+  // And it matters that inputs are rounded.
+  const testing::TemporaryFolder alone;
+  write_nvfp4(alone.path(), Writer::modelopt, seed, false);
+  set_config(alone.path(), weights_alone(kNvfp4));
+  EXPECT_FALSE(testing::close_to(testing::to_double(logits_of(alone.path())), testing::to_double(expected),
+                                 expected.dim(1), 1e-3));
+  // An older folder says the same beside config.json.
+  const testing::TemporaryFolder old;
+  write_nvfp4(old.path(), Writer::modelopt, seed, true);
+  testing::write_file(old / "hf_quant_config.json", kOldNvfp4.dump());
+  EXPECT_TRUE(testing::bitwise_equal(logits_of(old.path()), expected));
 }
 
 TEST(Task8_2_Modelopt, ABrokenFileOfItsIsNamed) {

@@ -317,6 +317,16 @@ TEST(Task8_2_Config, ReadsGptq) {
   EXPECT_EQ(of(parse(json), "model.layers.1.mlp.gate"), std::nullopt);
 
   EXPECT_FALSE(of(parse(with(json, "checkpoint_format", "gptq_v2")), kQ)->zeros_are_one_less);
+  // Who took 1 off whole words.
+  EXPECT_FALSE(linear->zeros_borrow);
+  const auto written_by = [&](const Json& quantizer) {
+    return with(json, "meta", {{"quantizer", quantizer}});
+  };
+  EXPECT_TRUE(of(parse(written_by("gptqmodel:4.0.0")), kQ)->zeros_borrow);
+  EXPECT_TRUE(of(parse(written_by({"optimum:1.23", "gptqmodel:1.4"})), kQ)->zeros_borrow);
+  EXPECT_FALSE(of(parse(written_by("auto_gptq:0.7")), kQ)->zeros_borrow);
+  EXPECT_FALSE(
+      of(parse(with(written_by("gptqmodel:4.0.0"), "checkpoint_format", "gptq_v2")), kQ)->zeros_borrow);
   EXPECT_FALSE(weights_of(with(json, "sym", false)).symmetric);
   EXPECT_EQ(weights_of(with(json, "group_size", -1)).strategy, ScaleStrategy::channel);
   const Json ordered = with(json, "desc_act", true);

@@ -4,9 +4,13 @@
 #include <gtest/gtest.h>
 
 #include "step1_layers/core/error.h"
+#include "step2_model/json.h"
 #include "step8_advanced/quantization/linear/quantized_makers.h"
+#include "step8_advanced/quantization/quantizer/quantize.h"
 #include "tests/step6_engine/engine_runs.h"
 #include "tests/support/model_devices.h"
+#include "tests/support/safetensors_writer.h"
+#include "tests/support/temporary_folder.h"
 
 namespace ladder {
 namespace {
@@ -51,30 +55,77 @@ TEST_P(Task8_2_GpuEngine, AnswersWhatTheCpuAnswers) {
   }
 }
 
-const std::vector<std::string> kOnTheCpuOnly = {"ct_fp8_block", "fp8_block", "fp8_block_odd"};
-
 std::vector<std::string> served_names() {
   std::vector<std::string> names =
       testing::golden_names(testing::source_folder() / "tests/goldens/quantized");
   std::erase(names, "ct_w8a16_with_head");  // refused by name everywhere
-  for (const std::string& name : kOnTheCpuOnly) std::erase(names, name);
   return names;
 }
 INSTANTIATE_TEST_SUITE_P(Checkpoints, Task8_2_GpuEngine, ::testing::ValuesIn(served_names()),
                          [](const auto& info) { return info.param; });
 
-TEST(Task8_2_GpuEngineErrors, ActivationsRoundedInGroupsAreRefused) {
+// Experts in codes, of models that our quantizer writes.
+class Task8_2_GpuExperts : public ::testing::TestWithParam<std::string> {
+ protected:
+  void SetUp() override { testing::need_device(DeviceType::cuda); }
+};
+
+TEST_P(Task8_2_GpuExperts, AnswerWhatTheCpuAnswers) {
+  testing::GoldenCheckpoint golden =
+      testing::load_golden(testing::source_folder() / "tests/goldens/qwen3_moe_normed");
+  const testing::TemporaryFolder folder;
+  QuantizeOptions quantize_options;
+  quantize_options.model = golden.directory;
+  quantize_options.output = folder.path() / "out";
+  quantize_options.recipe = parse_recipe(
+      fmt::format(R"({{"stages": [{{"method": "rtn", "targets": ["re:.*experts.*"], "scheme": {}}}]}})",
+                  GetParam()),
+      "recipe.json", DType::f32);
+  quantize({}, quantize_options);
+  golden.directory = quantize_options.output;
+  for (const DType dtype : {DType::f32, DType::bf16}) {
+    const EngineOptions options = options_for(golden, dtype);
+    std::vector<std::vector<int32_t>> texts;
+    for (const testing::GoldenPrompt& prompt : golden.prompts) texts.push_back(prompt.token_ids);
+    const double near_tie = testing::type_cost(options, texts).near_tie;
+    const auto expected = answers(options, golden, DeviceType::cpu);
+    const auto outputs = answers(options, golden, DeviceType::cuda);
+    for (size_t i = 0; i < outputs.size(); ++i)
+      EXPECT_TRUE(testing::equal_or_near_tie(expected[i].completions[0], outputs[i].completions[0], near_tie,
+                                             fmt::format("{}, prompt {}", dtype_name(dtype), i)));
+  }
+}
+INSTANTIATE_TEST_SUITE_P(
+    Schemes, Task8_2_GpuExperts,
+    ::testing::Values(
+        R"({"weights": {"num_bits": 4, "type": "int", "group_size": 8}})",
+        R"({"weights": {"num_bits": 4, "type": "int", "symmetric": false, "strategy": "channel"}})",
+        R"({"weights": {"num_bits": 8, "type": "int", "strategy": "channel"}})", "\"FP8_DYNAMIC\"",
+        "\"W8A8\""),
+    [](const auto& info) { return fmt::format("scheme_{}", info.index); });
+
+TEST(Task8_2_GpuEngineErrors, ActivationsInFloatsOfFourBitsPerTokenAreRefused) {
   testing::need_device(DeviceType::cuda);
   if (::testing::Test::IsSkipped()) return;
-  for (const std::string& name : kOnTheCpuOnly) {
-    const testing::GoldenCheckpoint golden = golden_of(name);
-    try {
-      answers(options_for(golden, DType::f32), golden, DeviceType::cuda);
-      ADD_FAILURE() << name << ": loaded";
-    } catch (const Error& error) {
-      EXPECT_THAT(error.what(), ::testing::HasSubstr("are rounded on the CPU only, expected --device cpu"))
-          << name;
-    }
+  testing::GoldenCheckpoint golden =
+      testing::load_golden(testing::source_folder() / "tests/goldens/qwen3_untied");
+  const testing::TemporaryFolder folder;
+  Json config = load_json(golden.directory / "config.json");
+  const Json weights = {{"num_bits", 8}, {"type", "float"}, {"strategy", "channel"}},
+             inputs = {{"num_bits", 4}, {"type", "float"}, {"strategy", "token"}, {"dynamic", true}};
+  config["quantization_config"] = {
+      {"quant_method", "compressed-tensors"},
+      {"format", "float-quantized"},
+      {"ignore", {"lm_head"}},
+      {"config_groups",
+       {{"group_0", {{"targets", {"Linear"}}, {"weights", weights}, {"input_activations", inputs}}}}}};
+  testing::write_file(folder / "config.json", config.dump());
+  golden.directory = folder.path();
+  try {
+    answers(options_for(golden, DType::f32), golden, DeviceType::cuda);
+    ADD_FAILURE() << "loaded";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), ::testing::HasSubstr("are rounded on the CPU only, expected --device cpu"));
   }
 }
 

@@ -374,10 +374,10 @@ TEST(Task8_2_Formats, ScalesThatCannotBeAreRefusedByName) {
                        [&](StoredPart& part) { set<uint8_t>(part, name, 3, static_cast<uint8_t>(byte)); }),
             AllOf(HasSubstr("layers.3.up"), HasSubstr(name)))
             << byte;
+      const std::string of_tensor = stored.scales_are_factors ? "weight_scale_2" : "weight_global_scale";
       for (const float global : {0.0f, -2.0f, std::numeric_limits<float>::infinity(), std::nanf("")})
-        EXPECT_THAT(
-            error_with(stored, [&](StoredPart& part) { set<float>(part, "weight_global_scale", 0, global); }),
-            AllOf(HasSubstr("layers.3.up"), HasSubstr("weight_global_scale")))
+        EXPECT_THAT(error_with(stored, [&](StoredPart& part) { set<float>(part, of_tensor, 0, global); }),
+                    AllOf(HasSubstr("layers.3.up"), HasSubstr(of_tensor)))
             << global;
       continue;
     }

@@ -14,6 +14,7 @@
 #include "step2_model/model.h"
 #include "step4_runner/weight_bytes.h"
 #include "step7_parallel/expert/expert_parallel.h"
+#include "step8_advanced/quantization/linear/experts_method.h"
 #include "tests/step8_advanced/quantization/stored_parts.h"
 #include "tests/support/golden_checkpoint.h"
 #include "tests/support/model_session.h"
@@ -205,6 +206,28 @@ TEST(Task8_2_Makers, QuantizedExpertsComputeWhatTheirDenseTwinsDo) {
     expect_what_dense_twins_compute(golden, {{}, make_expert_parallel_mlp});
 }
 
+// As on a GPU: all experts in one call.
+TEST(Task8_2_Makers, ExpertsThatRunTogetherComputeWhatTheirPartsDo) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  for (const Written& written : written_formats()) {
+    SCOPED_TRACE(testing::describe(written.stored));
+    const testing::TemporaryFolder quantized, dense;
+    write_twins(random, "qwen2_moe_shared", written.stored, written.config, quantized, dense);
+    ModelOptions together;
+    together.makers.linear_method = [make = make_quantized_linear_methods()](
+                                        const OpContext& ctx,
+                                        const NamedLinear& linear) -> std::shared_ptr<const LinearMethod> {
+      auto method = make(ctx, linear);
+      if (linear.name.ends_with(".experts.gate_up")) return experts_linear_method(std::move(method), 2);
+      if (linear.name.ends_with(".experts.down")) return experts_linear_method(std::move(method), 1);
+      return method;
+    };
+    const auto model = load_model({}, quantized.path(), load_decoder_spec(quantized.path()), together);
+    EXPECT_TRUE(testing::bitwise_equal(logits(*model), logits(*load(quantized.path()))));
+  }
+}
+
 // Of the files that other programs wrote: and those of four bits take less than a third of the same in bf16.
 TEST(Task8_2_Makers, WeightsAreCountedAsTheyAreStored) {
   for (const std::string& name : testing::golden_names(kGoldens / "quantized")) {
@@ -376,7 +399,7 @@ TEST(Task8_2_Makers, DummyWeightsOfStaticActivationsAreRefused) {
               AllOf(HasSubstr("--load-format dummy"), HasSubstr("layers.0")));
 }
 
-TEST(Task8_2_Makers, ADeviceThatIsPlayedIsRefusedAndOnAGpuActivationsInGroupsAre) {
+TEST(Task8_2_Makers, ADeviceThatIsPlayedIsRefusedAndOnAGpuActivationsInSmallGroupsAre) {
   DecoderSpec spec = load_decoder_spec(kGoldens / "qwen3_untied");
   const auto make = make_quantized_linear_methods();
   OpContext ctx;
@@ -393,10 +416,15 @@ TEST(Task8_2_Makers, ADeviceThatIsPlayedIsRefusedAndOnAGpuActivationsInGroupsAre
       {"num_bits", 8}, {"type", "int"}, {"symmetric", true}, {"strategy", "token"}, {"dynamic", true}};
   spec.quantization_config = config.dump();
   EXPECT_EQ(error_of(method), "no error");
-  config["config_groups"]["group_0"]["input_activations"] = {{"num_bits", 8},     {"type", "int"},
-                                                             {"symmetric", true}, {"strategy", "group"},
-                                                             {"group_size", 32},  {"dynamic", true}};
-  spec.quantization_config = config.dump();
+  const auto set_group = [&](int64_t size) {
+    config["config_groups"]["group_0"]["input_activations"] = {{"num_bits", 8},      {"type", "int"},
+                                                               {"symmetric", true},  {"strategy", "group"},
+                                                               {"group_size", size}, {"dynamic", true}};
+    spec.quantization_config = config.dump();
+  };
+  set_group(32);
+  EXPECT_EQ(error_of(method), "no error");
+  set_group(8);
   EXPECT_THAT(error_of(method), AllOf(HasSubstr("layers.0.o_proj"), HasSubstr("--device cpu")));
 }
 

@@ -133,7 +133,7 @@ std::vector<double> rounded(std::vector<double> row, const QuantizedMatmulArgs& 
       scheme.strategy == ScaleStrategy::group ? static_cast<size_t>(scheme.group_size) : x.size();
   for (size_t begin = 0; begin < x.size(); begin += size) {
     const auto group = std::span(x).subspan(begin, std::min(size, x.size() - begin));
-    const Grid grid = scheme.dynamic ? make_grid(group, scheme) : Grid{args.input_scale, 0};
+    const Grid grid = scheme.dynamic ? make_grid(group, scheme, args.input_scale) : Grid{args.input_scale, 0};
     for (size_t i = 0; i < group.size(); ++i)
       row[begin + i] = (static_cast<double>(nearest_code(group[i], grid, scheme)) - grid.zero) * grid.scale;
   }
@@ -171,18 +171,29 @@ std::optional<QuantizationArgs> activations(std::string_view name) {
     args.strategy = ScaleStrategy::tensor;
     args.dynamic = false;
   }
-  args.is_float = name.starts_with("fp");
+  args.is_float = name.starts_with("fp") || name == "nvfp4";
   if (name == "int4 token" || name == "fp4 group") args.num_bits = 4;
   if (name.ends_with("group")) {
     args.strategy = ScaleStrategy::group;
     args.group_size = 32;
     args.scale_format = ScaleFormat::e8m0;
   }
+  if (name == "nvfp4") {
+    args.num_bits = 4;
+    args.strategy = ScaleStrategy::group;
+    args.group_size = 16;
+    args.scale_format = ScaleFormat::e4m3;
+  }
+  if (name == "fp8 block") {
+    args.strategy = ScaleStrategy::group;
+    args.group_size = 128;
+  }
   return args;
 }
 constexpr std::string_view kActivations[] = {"none",        "int8 token", "int8 asymmetric token",
                                              "int8 static", "int4 token", "fp8 token",
-                                             "fp8 static",  "fp8 group",  "fp4 group"};
+                                             "fp8 static",  "fp8 group",  "fp4 group",
+                                             "fp8 block",   "nvfp4"};
 
 // A call of a rung, of operands in the CPU's memory.
 // On a GPU, of codes on both sides.
@@ -281,7 +292,9 @@ const std::vector<Case>& cases_of_any_numbers(Random& random) {
           if (few && one.args.bias.defined()) testing::take_magnitudes(one.args.bias);
           if (random.integer(0, 3) == 0) permute_columns(random, one.weight);
           one.args.activations = activations(scheme);
-          one.args.input_scale = one.args.activations && one.args.activations->is_float ? 0.005f : 0.02f;
+          one.args.input_scale = scheme == "nvfp4"                                        ? 600.0f
+                                 : one.args.activations && one.args.activations->is_float ? 0.005f
+                                                                                          : 0.02f;
           one.name =
               fmt::format("{} x {} [{}, {}] groups of {} from {}, {}{}{}", one.args.x.str(), name_of(type),
                           p.n, p.k, p.group_size, p.group_offset, scheme, zeros ? ", zeros" : "",
@@ -880,8 +893,12 @@ TEST(Task8_4_QuantizedMatmul, RefusesWhatDoesNotFit) {
     args.activations = activations("int8 static");
     args.activations->symmetric = false;
   });
+  refused("input_scale", [](Weight&, Args& args) {
+    args.activations = activations("nvfp4");
+    args.input_scale = 0;
+  });
   refused("NVFP4", [](Weight&, Args& args) {
-    args.activations = activations("fp4 group");
+    args.activations = activations("int8 token");
     args.activations->scale_format = ScaleFormat::e4m3;
   });
   refused("bits", [](Weight&, Args& args) {

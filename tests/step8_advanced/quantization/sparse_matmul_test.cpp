@@ -339,7 +339,8 @@ struct Scene {
           for (int64_t column = four; column < four + 4; ++column) {
             const bool is_zero = numbers.data<float>()[(part * n + row) * k + column] == 0;
             if (kept < 2 && is_zero == (pass == 1)) {
-              bitmask.data<uint8_t>()[row * bitmask.dim(1) + column / 8] |= static_cast<uint8_t>(1 << column % 8);
+              bitmask.data<uint8_t>()[row * bitmask.dim(1) + column / 8] |=
+                  static_cast<uint8_t>(1 << column % 8);
               ++kept;
             }
           }

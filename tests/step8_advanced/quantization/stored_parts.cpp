@@ -59,6 +59,13 @@ Tensor transposed(const Tensor& matrix) {
   return out;
 }
 
+// As GPTQModel does: a zero of 0 borrows of the next one.
+void take_ones_off_words(const Tensor& words, int bits) {
+  uint32_t ones = 0;
+  for (int at = 0; at < 32; at += bits) ones |= uint32_t{1} << at;
+  for (int64_t i = 0; i < words.numel(); ++i) static_cast<uint32_t*>(words.raw())[i] -= ones;
+}
+
 double float_at(const Tensor& tensor, int64_t index) {
   return with_float_type(tensor.dtype(), "a scale", [&](auto tag) {
     return static_cast<double>(static_cast<float>(tensor.data<decltype(tag)>()[index]));
@@ -97,9 +104,13 @@ StoredPart random_part(Random& random, const StoredLinear& stored, int64_t n, in
     const Tensor local = random_e4m3(random, rows, groups, true);
     const float global = static_cast<float>(random.uniform(10, 1000));
     tensors["weight_scale"] = as_e4m3(local);
-    tensors["weight_global_scale"] = Tensor::from<float>(std::vector<float>{global}, {1});
-    scale_at = [local, global](int64_t i) {
-      return static_cast<double>(e4m3_to_float(local.data<uint8_t>()[i]) / global);
+    const bool factor = stored.scales_are_factors;
+    tensors[factor ? "weight_scale_2" : "weight_global_scale"] =
+        factor ? Tensor::from<float>(std::vector<float>{1 / global}, Shape{})
+               : Tensor::from<float>(std::vector<float>{global}, {1});
+    scale_at = [local, global, factor](int64_t i) {
+      const float of_group = e4m3_to_float(local.data<uint8_t>()[i]);
+      return static_cast<double>(factor ? of_group * (1 / global) : of_group / global);
     };
   } else if (stored.format == StoredFormat::mx) {
     const Tensor scales = Tensor::empty({rows, groups}, DType::u8);
@@ -124,7 +135,7 @@ StoredPart random_part(Random& random, const StoredLinear& stored, int64_t n, in
     const bool nibbles = bits == 4;
     const Tensor codes = nibbles ? random_codes(random, n, k, 4) : random_e4m3(random, n, k, false);
     if (nibbles)
-      tensors["weight_packed"] = pack_nibbles(codes);
+      tensors[stored.scales_are_factors ? "weight" : "weight_packed"] = pack_nibbles(codes);
     else
       tensors["weight"] = as_e4m3(codes);
     code_value = [codes, nibbles](int64_t i) {
@@ -150,7 +161,9 @@ StoredPart random_part(Random& random, const StoredLinear& stored, int64_t n, in
       if (!order.empty()) tensors["weight_g_idx"] = Tensor::from<int32_t>(order, {k});
     } else if (stored.format == StoredFormat::gptq) {
       tensors["qweight"] = pack_gptq(codes, bits);
-      tensors["qzeros"] = pack_gptq_zeros(zeros, bits, stored.zeros_are_one_less);
+      const bool borrows = stored.zeros_are_one_less && stored.zeros_borrow;
+      tensors["qzeros"] = pack_gptq_zeros(zeros, bits, stored.zeros_are_one_less && !borrows);
+      if (borrows) take_ones_off_words(tensors["qzeros"], bits);
       std::vector<int32_t> group_of = order;
       if (order.empty())
         for (int64_t i = 0; i < k; ++i) group_of.push_back(static_cast<int32_t>(i / group_columns));
@@ -176,11 +189,14 @@ std::string describe(const StoredLinear& stored) {
   static constexpr const char* kFormats[] = {"plain", "packed", "nvfp4", "mx", "gptq", "awq", "dense"};
   static constexpr const char* kStrategies[] = {"tensor", "channel", "group", "block", "token"};
   return fmt::format(
-      "{} {}{} {} {}{}{}{}{}", kFormats[static_cast<int>(stored.format)], args.is_float ? "float" : "int",
+      "{} {}{} {} {}{}{}{}{}{}", kFormats[static_cast<int>(stored.format)], args.is_float ? "float" : "int",
       args.num_bits, kStrategies[static_cast<int>(args.strategy)],
       args.strategy == ScaleStrategy::block ? args.block_rows : args.group_size,
       args.symmetric ? "" : " asymmetric", args.actorder == ActivationOrder::group ? " act-order" : "",
-      stored.scale_is_inverse ? " inverse" : "", stored.zeros_are_one_less ? "" : " zeros as they are");
+      stored.scale_is_inverse ? " inverse" : "", stored.zeros_are_one_less ? "" : " zeros as they are",
+      stored.scales_are_factors ? " factors"
+      : stored.zeros_borrow     ? " borrowed"
+                                : "");
 }
 
 std::vector<StoredLinear> all_stored_linears() {
@@ -211,6 +227,8 @@ std::vector<StoredLinear> all_stored_linears() {
     for (const int bits : {2, 3, 4, 8})
       for (const bool one_less : {true, false}) {
         add(StoredFormat::gptq, args(bits, symmetric, channel)).zeros_are_one_less = one_less;
+        if (one_less && bits != 3)
+          add(StoredFormat::gptq, args(bits, symmetric, group, 64)).zeros_borrow = true;
         add(StoredFormat::gptq, args(bits, symmetric, group, 64)).zeros_are_one_less = one_less;
         StoredLinear& ordered = add(StoredFormat::gptq, args(bits, symmetric, group, 64));
         ordered.zeros_are_one_less = one_less;
@@ -230,6 +248,7 @@ std::vector<StoredLinear> all_stored_linears() {
   four.is_float = eight.is_float = true;
   four.scale_format = ScaleFormat::e4m3;
   add(StoredFormat::nvfp4, four);
+  add(StoredFormat::nvfp4, four).scales_are_factors = true;
   four.group_size = 32;
   four.scale_format = eight.scale_format = ScaleFormat::e8m0;
   add(StoredFormat::mx, four);

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <future>
 #include <thread>
 
 #include "step8_advanced/disaggregation/connector/kv_leases.h"
@@ -142,9 +143,13 @@ TEST(KvLeasesOfRequests, WhoseReaderIsDoneBeforeTheyComeAreNotKept) {
   KvLeases leases(kLong, 4);
   EXPECT_FALSE(leases.done("a", 0));
   const Sequence sequence = sequence_of(5, {1, 2, 3, 4, 5});
-  EXPECT_NE(error_of([&] { ready(leases, "a", *sequence.prompt_token_ids, Clock::now() + kLong); }),
-            "no error")
-      << "nobody waits for it";
+  auto waits = std::async(std::launch::async, [&] {
+    return error_of([&] { ready(leases, "a", *sequence.prompt_token_ids, Clock::now() + kLong); });
+  });
+  const bool is_told = waits.wait_for(kPatience) == std::future_status::ready;
+  EXPECT_TRUE(is_told) << "it is waited for";
+  if (!is_told) leases.close();
+  EXPECT_NE(waits.get(), "no error");
   leases.expect(sequence, "a");
   leases.begin_step(step_of(sequence, 2, 0));
   leases.computed(sequence, "a", 3);

@@ -272,7 +272,8 @@ TEST_P(GpuBodies, OfAKilledProcessAreWholeOrNone) {
   round(false, 50ms);
   listener_->accept(Clock::now());
   const int64_t before[] = {free_bytes(0), free_bytes(to_.index)};
-  for (int i = 0; i < 6; ++i) round(i % 2 == 0, std::chrono::milliseconds(random.integer(0, 100)));
+  const int rounds = GetParam().transport == "nccl" ? 2 : 6;  // whose processes take seconds to meet
+  for (int i = 0; i < rounds; ++i) round(i % 2 == 0, std::chrono::milliseconds(random.integer(0, 100)));
   const auto until = Clock::now() + kSoon;  // the driver takes back what a dead process had
   while ((free_bytes(0) < before[0] || free_bytes(to_.index) < before[1]) && Clock::now() < until)
     listener_->accept(Clock::now() + 50ms);
@@ -292,7 +293,7 @@ TEST(Task8_7_Channel_OneGpu, IsNoPairOfNcclRanks) {
   try {
     connected->take_body(size, gpu(0), far());
     FAIL() << "it came";
-  } catch (const KvChannelError& error) {
+  } catch (const Error& error) {
     EXPECT_THAT(error.what(), HasSubstr("both ends are on one GPU"));
   }
 }

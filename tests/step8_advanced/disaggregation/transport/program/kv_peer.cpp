@@ -64,7 +64,8 @@ int main(int count, char** words) try {
   if (count < 4) return 2;
   const int gpu = std::stoi(words[3]);
   const ladder::Device device{gpu < 0 ? ladder::DeviceType::cpu : ladder::DeviceType::cuda, std::max(gpu, 0)};
-  return ladder::run(words[1], words[2], device, count > 4 ? std::stoll(words[4]) : 0);
+  const bool has_number = std::string(words[1]) == "give" || std::string(words[1]) == "parts";
+  return ladder::run(words[1], words[2], device, has_number && count > 4 ? std::stoll(words[4]) : 0);
 } catch (const ladder::KvChannelError&) {
   return 0;
 } catch (const std::exception& error) {
