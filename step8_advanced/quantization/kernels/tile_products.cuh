@@ -105,6 +105,8 @@ struct Stages {
   static constexpr int kBytes = Shape::kTokenBytes + Weight::kBytes;
   static constexpr int kCount = (kMostShared - 2048) / kBytes < 8 ? (kMostShared - 2048) / kBytes : 8;
   static constexpr int kSharedBytes = kCount * kBytes + 1024;  // tiles stand at multiples of 1024
+  static_assert(kBytes % 1024 == 0,
+                "x's tile of the next stage would not stand so, and its swizzle be another");
   using Ring = tile_products::Ring<kBytes, kCount>;
 };
 
