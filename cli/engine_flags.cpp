@@ -24,6 +24,8 @@
 #include "step7_parallel/pipeline/split_layers.h"
 #include "step7_parallel/workers/worker_executor.h"
 #include "step8_advanced/disaggregation/connector/layer_by_layer.h"
+#include "step8_advanced/disaggregation/partition/phase_executors.h"
+#include "step8_advanced/disaggregation/partition/sm_lanes_maker.h"
 #include "step8_advanced/quantization/linear/quantized_makers.h"
 
 namespace ladder {
@@ -34,6 +36,12 @@ namespace {
 CLI::Option* switch_off(CLI::App& app, const char* name, bool& value, const char* help) {
   return app.add_flag_callback(
       name, [&value] { value = false; }, help);
+}
+
+// Where the arguments have it already too.
+void replace_flag(std::vector<std::string>& words, const std::string& flag, const std::string& value) {
+  std::erase_if(words, [&](const std::string& word) { return word.starts_with(flag + "="); });
+  words.push_back(flag + "=" + value);
 }
 
 // Of a value that --load-format takes.
@@ -147,6 +155,30 @@ void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_de
       ->group(group);
   app.add_flag("--static-batching", options_.static_batching,
                "run a batch until all of it is done (a baseline)")
+      ->group(group);
+  app.add_flag("--phase-lanes", phase_lanes_,
+               "prompts and answers are computed by steps of their own, which run at the same time over one "
+               "model and one KV cache")
+      ->group(group);
+  app.add_option(
+         "--sm-partition", sm_partition_,
+         "with --phase-lanes, on a GPU: how many of its multiprocessors compute answers while others compute "
+         "prompts; auto moves the border as the load changes, off lets both use all of them in turns")
+      ->check(CLI::Validator(
+          [](std::string& text) -> std::string {
+            if (text == "auto" || text == "off" || whole_in_range(1, 4096)(text).empty()) return "";
+            return "expected auto, off or a whole number from 1 to 4096, got " + text;
+          },
+          ""))
+      ->type_name("SMS")
+      ->group(group);
+  app.add_option(
+         "--max-itl", max_itl_,
+         "with --sm-partition auto: milliseconds between two tokens of an answer that the border keeps, if it can; "
+         "0: not much longer than they would be with half of the GPU")
+      ->check(in_range(0, 1e6))
+      ->type_name("MS")
+      ->capture_default_str()
       ->group(group);
   app.add_option("--scheduling-policy", policy_, "fcfs (first come, first served) or priority")
       ->check(CLI::IsMember({"fcfs", "priority"}))
@@ -284,7 +316,49 @@ bool EngineFlags::ranks_are_threads(const RunnerConfig& runner) const {
   return launched_world() == nullptr && executor_backend_ != "mp" && !several_gpus(runner);
 }
 
+void EngineFlags::expect_one_rank_for_lanes(const RunnerConfig& runner) const {
+  LADDER_CHECK(num_ranks(runner) == 1,
+               "--phase-lanes: one rank computes prompts beside answers, expected a size of 1 for "
+               "--tensor-parallel-size, --pipeline-parallel-size and --prefill-context-parallel-size");
+  LADDER_CHECK(launched_world() == nullptr && executor_backend_ != "mp" && executor_backend_ != "mpi",
+               "--phase-lanes: both lanes are threads of one process, expected neither mpirun nor --nnodes, "
+               "and --distributed-executor-backend auto");
+  LADDER_CHECK(
+      runner.expert_replicas == 1,
+      "--phase-lanes: replicas that share out experts step together, and lanes do not: expected neither "
+      "--enable-expert-parallel nor --data-parallel-split-experts");
+  LADDER_CHECK(!options_.static_batching,
+               "--phase-lanes and --static-batching: a static batch computes its prompts first, expected one "
+               "of them");
+}
+
+LaneContextsMaker EngineFlags::lane_contexts(const RunnerConfig& runner) const {
+  LADDER_CHECK(!runner.device.is_cpu() || (sm_partition_.empty() && max_itl_ == 0),
+               "{}: a CPU has no multiprocessors to share out, expected a GPU",
+               sm_partition_.empty() ? "--max-itl" : "--sm-partition");
+  if (runner.device.is_cpu() || sm_partition_ == "off") return {};
+  std::vector<int> shares;
+  if (!sm_partition_.empty() && sm_partition_ != "auto") shares.push_back(std::stoi(sm_partition_));
+  SmBorderOptions border;
+  border.max_itl = max_itl_ / 1e3;
+  return [shares, border](const RunnerConfig& config) {
+    return std::make_shared<SmLanes>(share_gpu(config.device, shares), border,
+                                     [](const SmLanes::Report& report) {
+                                       std::fputs(("ladder: " + to_line(report) + "\n").c_str(), stderr);
+                                     });
+  };
+}
+
 ExecutorMaker EngineFlags::executor_maker(const RunnerConfig& runner) const {
+  if (phase_lanes_) {
+    expect_one_rank_for_lanes(runner);
+    return make_phase_executors(lane_contexts(runner));
+  }
+  LADDER_CHECK(
+      sm_partition_.empty() && max_itl_ == 0,
+      "{}: prompts and answers have multiprocessors of their own where they are steps of their own, expected "
+      "--phase-lanes",
+      sm_partition_.empty() ? "--max-itl" : "--sm-partition");
   LaunchedWorld* const launched = launched_world();
   const std::string& wanted = executor_backend_;
   const bool by_mpirun = launched != nullptr && launched->started_by == "mpirun";
@@ -332,30 +406,33 @@ std::vector<std::string> EngineFlags::arguments() const {
 
 std::vector<std::string> EngineFlags::arguments_of_replica(const EngineOptions& own) const {
   std::vector<std::string> words = arguments();
-  const auto replace = [&](const std::string& flag, const std::string& value) {
-    std::erase_if(words, [&](const std::string& word) { return word.starts_with(flag + "="); });
-    words.push_back(flag + "=" + value);
-  };
   const RunnerConfig& runner = own.runner;
-  replace("--device", device_name(runner.device));
-  if (runner.threads > 0) replace("--threads", std::to_string(runner.threads));
+  replace_flag(words, "--device", device_name(runner.device));
+  if (runner.threads > 0) replace_flag(words, "--threads", std::to_string(runner.threads));
   if (!runner.expert_parallel)  // as has been said
     std::erase_if(words, [](const std::string& word) {
       return word.starts_with("--enable-expert-parallel") || word.starts_with("--enable-eplb") ||
              word.starts_with("--num-redundant-experts=");
     });
-  if (runner.batch.num_kv_blocks > 0) replace("--num-kv-blocks", std::to_string(runner.batch.num_kv_blocks));
+  if (runner.batch.num_kv_blocks > 0)
+    replace_flag(words, "--num-kv-blocks", std::to_string(runner.batch.num_kv_blocks));
   return words;
 }
 
 std::vector<std::string> EngineFlags::arguments_of_instance(const EngineOptions& own,
                                                             KvTransferRole role) const {
-  return kv_transfer_.with_role(arguments_of_replica(own), role);
+  std::vector<std::string> words = arguments_of_replica(own);
+  replace_flag(words, "--tensor-parallel-size", std::to_string(own.runner.tensor_parallel_size));
+  return kv_transfer_.with_role(std::move(words), role);
 }
 
 void EngineFlags::connect_with_others(EngineOptions& options, const DataParallelFlags* replicas) const {
   const KvTransferConfig config = kv_transfer_.config();
   if (!kv_transfer_.wanted()) return;
+  LADDER_CHECK(
+      !phase_lanes_,
+      "--kv-role and --phase-lanes: prompts go to another engine or to another lane, expected one of "
+      "them");
   if (replicas != nullptr && replicas->has_door()) {
     LADDER_CHECK(
         replicas->range().num_remote == 0,
@@ -372,21 +449,12 @@ void EngineFlags::connect_with_others(EngineOptions& options, const DataParallel
   LADDER_CHECK(launched_world() == nullptr,
                "--kv-role: keys and values are read from ranks on this machine, expected neither mpirun nor "
                "--nnodes");
-  expect_readable_ranks(options.runner, "--kv-role");
   options.makers.kv_connector = kv_transfer_.maker();
   if (!kv_transfer_.layer_by_layer()) return;
-  LADDER_CHECK(
-      options.runner.device.is_cpu() && ranks_are_threads(options.runner),
-      "--kv-layer-by-layer: the layers are heard of from ranks that are threads on the CPU, expected "
-      "--device cpu and not --distributed-executor-backend mp");
+  LADDER_CHECK(ranks_are_threads(options.runner),
+               "--kv-layer-by-layer: the layers are heard of from ranks that are threads of this process, "
+               "expected --device cpu or one GPU, and not --distributed-executor-backend mp");
   options.makers.executor = tells_layers(std::move(options.makers.executor));
-}
-
-void EngineFlags::expect_readable_ranks(const RunnerConfig& runner, const char* flag) const {
-  LADDER_CHECK(ranks_are_threads(runner) || runner.device.is_cpu(),
-               "{}: keys and values of worker processes are read on the CPU alone, expected --device cpu, "
-               "or one GPU and not --distributed-executor-backend mp",
-               flag);
 }
 
 ModelMakers EngineFlags::model_makers() const {
@@ -443,9 +511,10 @@ EngineOptions EngineFlags::options(const DataParallelFlags* replicas) const {
 
 EngineOptions EngineFlags::options_of_instances(int num_producers) const {
   kv_transfer_.expect_for_instances(num_producers);
-  EngineOptions options = options_alone(nullptr);
-  expect_readable_ranks(options.runner, "--disaggregate");
-  return options;
+  LADDER_CHECK(!phase_lanes_,
+               "--disaggregate and --phase-lanes: prompts go to another engine or to another lane, expected "
+               "one of them");
+  return options_alone(nullptr);
 }
 
 EngineOptions EngineFlags::options_alone(const DataParallelFlags* replicas) const {

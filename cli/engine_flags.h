@@ -10,6 +10,7 @@
 #include "step6_engine/load_engine.h"
 #include "step7_parallel/data/lockstep_group.h"
 #include "step7_parallel/workers/worker_processes.h"
+#include "step8_advanced/disaggregation/partition/phase_executors.h"
 
 namespace ladder {
 
@@ -46,11 +47,14 @@ class EngineFlags {
   ModelMakers model_makers() const;
   bool ranks_are_threads(const RunnerConfig& runner) const;  // of this process
   ExecutorMaker executor_maker(const RunnerConfig& runner) const;
+  // Error, naming the flag: --phase-lanes, and something that does not go with it.
+  void expect_one_rank_for_lanes(const RunnerConfig& runner) const;
+  // Error, naming the flag: a CPU.
+  LaneContextsMaker lane_contexts(const RunnerConfig& runner) const;
   WorkerProgram worker_program() const;
   EngineOptions options_alone(const DataParallelFlags* replicas) const;  // connected with nobody
   // Keys and values from and to other engines. Error, naming the flag: an engine that cannot, or several of them.
   void connect_with_others(EngineOptions& options, const DataParallelFlags* replicas) const;
-  void expect_readable_ranks(const RunnerConfig& runner, const char* flag) const;
   // Which ranks share out experts, whole or by their width: of all replicas where they can, else of each stage. Says where none do.
   void share_out_experts(RunnerConfig& runner, const DataParallelFlags* replicas) const;
 
@@ -62,6 +66,9 @@ class EngineFlags {
   std::string policy_ = "fcfs";
   std::string executor_backend_ = "auto";
   std::string kv_memory_;
+  bool phase_lanes_ = false;
+  std::string sm_partition_;  // empty: auto on a GPU
+  double max_itl_ = 0;        // milliseconds
   std::vector<std::string> kernels_;
   std::optional<std::string> pipeline_layers_;
   int64_t eplb_step_interval_ = 3000;  // of ExpertBalance

@@ -1,7 +1,9 @@
 #include "cli/kv_transfer_flags.h"
 
 #include <algorithm>
+#include <array>
 #include <cstdio>
+#include <functional>
 #include <memory>
 
 #include "cli/flag_values.h"
@@ -32,12 +34,22 @@ void report_compression(const KvBodyCounts& counts, const KvLayout& layout) {
   std::fputs(line.c_str(), stderr);  // fmt::print would throw where nobody reads it, at the connector's end
 }
 
+// The flag whose value is to blame, before what a listener says of it.
+void listen_at_flag(const std::function<void()>& listen) {
+  try {
+    listen();
+  } catch (const Error& error) {
+    fail("--kv-listen: {}", error.what());
+  }
+}
+
 }  // namespace
 
 bool is_a_free_port(std::string_view address) {
   const std::string_view place = address.substr(0, address.find('?'));
-  return place == "tcp://0" || place == "ucx://0" ||
-         ((place.starts_with("tcp://") || place.starts_with("ucx://")) && place.ends_with(":0"));
+  return std::ranges::any_of(std::array{"tcp://", "ucx://", "nccl://"}, [&](std::string_view transport) {
+    return place.starts_with(transport) && (place.substr(transport.size()) == "0" || place.ends_with(":0"));
+  });
 }
 
 bool KvTransferFlags::Flag::fits(KvTransferRole role) const {
@@ -62,7 +74,8 @@ void KvTransferFlags::add(CLI::App& app) {
       "--kv-listen", listen_, "ADDRESS", true, false,
       "where a producer's readers reach it [tcp://127.0.0.1:0, a free port]; tcp://HOST:PORT?streams=4 over "
       "so many connections; ucx://HOST:PORT by what UCX finds; shm://NAME and file:///FOLDER are for readers "
-      "on this machine; cuda://NAME from GPU to GPU of this machine, which --disaggregate takes unasked");
+      "on this machine; cuda://NAME from GPU to GPU of this machine, which --disaggregate takes unasked; "
+      "nccl://HOST:PORT from GPU to GPU by NCCL, between machines too");
   add_value("--kv-compression", compression_, "METHOD", true, false,
             "what a producer sends is shortened on the way: none, or zstd, for a slow link [none]")
       ->check(CLI::IsMember({"none", "zstd"}));
@@ -100,7 +113,7 @@ KvTransferConfig KvTransferFlags::values(KvTransferRole role) const {
   config.layer_by_layer = layer_by_layer_;
   config.compress = compression_ == "zstd";
   LADDER_CHECK(
-      !config.compress || !config.listen.starts_with("cuda://"),
+      !config.compress || !(config.listen.starts_with("cuda://") || config.listen.starts_with("nccl://")),
       "--kv-compression zstd: what goes from GPU to GPU is not shortened, expected another --kv-listen "
       "than {}",
       config.listen);
@@ -134,7 +147,8 @@ void KvTransferFlags::expect_for_instances(int num_producers) const {
       "--kv-listen {}: each of {} prefill servers listens at a place of its own, expected a free port: "
       "tcp://HOST:0",
       config.listen, num_producers);
-  listen_for_kv(config.listen);  // so that nobody waits for models to be loaded, to hear that it cannot be
+  // So that nobody waits for models to be loaded, to hear that it cannot be.
+  listen_at_flag([&] { listen_for_kv(config.listen); });
 }
 
 std::vector<std::string> KvTransferFlags::with_role(std::vector<std::string> words,
@@ -151,12 +165,14 @@ std::vector<std::string> KvTransferFlags::with_role(std::vector<std::string> wor
 std::function<MadeKvConnector(const ExecutorOptions&)> KvTransferFlags::maker() const {
   return [config = config()](const ExecutorOptions& options) {
     const KvLayout layout = kv_layout_of(options.spec, options.config);
-    const std::shared_ptr<KvTransferConnector> connector(
-        new KvTransferConnector(config, model_fingerprint(options.model, options.config.load_format), layout),
-        [layout](KvTransferConnector* ending) {
-          const std::unique_ptr<KvTransferConnector> owned(ending);
-          report_compression(owned->compression(), layout);
-        });
+    const ModelFingerprint model = model_fingerprint(options.model, options.config.load_format);
+    std::shared_ptr<KvTransferConnector> connector;
+    listen_at_flag([&] {
+      connector.reset(new KvTransferConnector(config, model, layout), [layout](KvTransferConnector* ending) {
+        const std::unique_ptr<KvTransferConnector> owned(ending);
+        report_compression(owned->compression(), layout);
+      });
+    });
     if (config.produces())
       fmt::print(stderr, "ladder: other engines read keys and values at {} ({}; lease {:g} s)\n",
                  connector->address(), layout_text(layout),

@@ -117,6 +117,8 @@ void measure_step_times(const PlanFlags& flags) {
     return engine.tensor_parallel_size == config.tensor_parallel_size;
   });
   const std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
+  LADDER_CHECK(!engine->scheduler().config().phase_lanes,
+               "--measure and --phase-lanes: steps are measured one by one, expected one of them");
   times.engines.push_back(measure_steps(*engine, config.tensor_parallel_size));
   std::ranges::sort(times.engines, {}, &MeasuredEngine::tensor_parallel_size);
   save_step_times(flags.step_times, times);

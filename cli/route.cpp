@@ -90,6 +90,10 @@ RunCommand add_route_command(CLI::App& app) {
       ->check(whole_in_range(0, int64_t{1} << 40))
       ->type_name("N")
       ->capture_default_str();
+  app.add_flag(
+      "--prefill-first", server.limits.prefill_first,
+      "ask the decode server when the prefill server has answered; else both at once where the prefill server's "
+      "engine is known by an earlier answer, so that keys go over while the prompt is computed");
   app.add_option("--cache-tokens", server.policy.cache_tokens,
                  "tokens that the KV cache of one server is thought to hold, to guess which prompts it knows")
       ->check(whole_in_range(1, int64_t{1} << 40))

@@ -154,6 +154,10 @@ RunCommand add_serve_command(CLI::App& app) {
   return [flags] {
     if (!flags->server.disaggregate.empty()) return run_disaggregated(*flags);
     LADDER_CHECK(!flags->server.min_remote_tokens, "--min-remote-tokens: expected with --disaggregate");
+    LADDER_CHECK(!flags->server.prefill_ranks && !flags->server.decode_ranks,
+                 "--prefill-tensor-parallel-size and --decode-tensor-parallel-size: expected with "
+                 "--disaggregate");
+    LADDER_CHECK(!flags->server.prefill_first, "--prefill-first: expected with --disaggregate");
     flags->replicas.headless() ? run_headless(*flags) : run_serve(*flags);
   };
 }

@@ -13,6 +13,7 @@
 #include "step1_layers/core/error.h"
 #include "step6_engine/server/http/listening_socket.h"
 #include "step7_parallel/data/replica_config.h"
+#include "step8_advanced/disaggregation/layout/kv_layout.h"
 #include "step8_advanced/disaggregation/router/server/local_servers.h"
 #include "step8_advanced/disaggregation/router/server/route_server.h"
 
@@ -32,34 +33,65 @@ constexpr const char* kFlagsOfTheRouter[] = {"--host",
                                              "--allow-credentials",
                                              "--access-log",
                                              "--disaggregate",
-                                             "--min-remote-tokens"};
+                                             "--min-remote-tokens",
+                                             "--prefill-tensor-parallel-size",
+                                             "--decode-tensor-parallel-size",
+                                             "--prefill-first"};
 
-// GPUs of their own for all servers, prefill servers first; or one, where there is no other: whether it is that.
-bool share_one_gpu(const RunnerConfig& config, int num_servers) {
-  if (config.device.type != DeviceType::cuda) return false;
-  const int gpus = cuda_device_count(), wanted = num_servers * num_ranks(config);
-  if (config.device.index + wanted <= gpus) return false;
+// A server of the one kind or the other, and where its ranks begin: prefill servers come first.
+struct Instance {
+  bool prefill = true;
+  int index = 0;       // among those of its kind
+  int first_rank = 0;  // of all servers' together
+  EngineOptions options;
+};
+
+std::vector<Instance> instances_of(const ServeFlags& flags, InstanceCounts counts) {
+  const EngineOptions options = flags.engine.options_of_instances(counts.prefill);
+  std::vector<Instance> instances;
+  int ranks = 0;
+  for (int i = 0; i < counts.prefill + counts.decode; ++i) {
+    Instance instance{i < counts.prefill, i < counts.prefill ? i : i - counts.prefill, ranks, options};
+    RunnerConfig& runner = instance.options.runner;
+    runner.tensor_parallel_size = (instance.prefill ? flags.server.prefill_ranks : flags.server.decode_ranks)
+                                      .value_or(runner.tensor_parallel_size);
+    ranks += num_ranks(runner);
+    instances.push_back(std::move(instance));
+  }
+  return instances;
+}
+
+// GPUs of their own for all servers; or one, where there is no other: whether it is that.
+bool share_one_gpu(const std::vector<Instance>& instances) {
+  const Instance& last = instances.back();
+  const Device device = last.options.runner.device;
+  if (device.type != DeviceType::cuda) return false;
+  const int gpus = cuda_device_count(), wanted = last.first_rank + num_ranks(last.options.runner);
+  if (device.index + wanted <= gpus) return false;
   LADDER_CHECK(
-      gpus == 1 && num_ranks(config) == 1,
-      "--disaggregate: {} servers of {} rank{} each need a GPU for each rank, {} from {} on, and there "
-      "{} {}: expected fewer servers, or one GPU that all of them share",
-      num_servers, num_ranks(config), num_ranks(config) == 1 ? "" : "s", wanted, device_name(config.device),
-      gpus == 1 ? "is" : "are", gpus);
+      gpus == 1 && wanted == std::ssize(instances),
+      "--disaggregate: {} servers with {} ranks together need a GPU for each rank, {} from {} on, and there "
+      "{} {}: expected fewer, or one GPU that servers of one rank share",
+      instances.size(), wanted, wanted, device_name(device), gpus == 1 ? "is" : "are", gpus);
   return true;
 }
 
-// Of server `index`. What the GPU that all share has room for is shared out before any of them has begun: each would find another
-// part of it free.
-EngineOptions options_of_server(const EngineOptions& options, const DecoderSpec& spec, int index,
-                                int num_servers) {
-  const MachineMemory memory = memory_of(options.runner.device);
-  if (!share_one_gpu(options.runner, num_servers))
-    return options_of_replica(options, spec, index, num_servers, memory);
-  EngineOptions own = options;
-  if (own.runner.kv_memory == 0 && own.runner.batch.num_kv_blocks == 0)
+// What the GPU that all share has room for is shared out before any of them has begun: each would find another part of it free.
+EngineOptions options_of_server(const std::vector<Instance>& instances, size_t number,
+                                const DecoderSpec& spec) {
+  const Instance& instance = instances[number];
+  const auto count = static_cast<int>(instances.size());
+  EngineOptions own = instance.options;
+  if (own.runner.device.is_cpu())
+    return options_of_replica(own, spec, static_cast<int>(number), count, machine_memory());
+  if (!share_one_gpu(instances)) {
+    own.runner.device.index += instance.first_rank;
+  } else if (own.runner.kv_memory == 0 && own.runner.batch.num_kv_blocks == 0) {
+    const MachineMemory memory = memory_of(own.runner.device);
     own.runner.batch.num_kv_blocks =
-        resolved_runner_config(own, spec, {memory.total / num_servers, memory.available / num_servers})
+        resolved_runner_config(own, spec, {memory.total / count, memory.available / count})
             .batch.num_kv_blocks;
+  }
   return own;
 }
 
@@ -83,6 +115,13 @@ std::vector<std::string> server_arguments(const ServeFlags& flags, const EngineO
     if (std::ranges::find(kFlagsOfTheRouter, word.substr(0, word.find('='))) == std::end(kFlagsOfTheRouter))
       words.push_back(std::move(word));
   return words;
+}
+
+// Error, naming the flag: what each server would say by itself when it has begun.
+void expect_layouts(const std::vector<Instance>& instances, const DecoderSpec& spec) {
+  constexpr int64_t kEnough = int64_t{1} << 50;  // of memory: what there is, a server looks at itself
+  for (const Instance& instance : instances)
+    kv_layout_of(spec, resolved_runner_config(instance.options, spec, {kEnough, kEnough}));
 }
 
 // Answers all of them GET /health? Those that do not load.
@@ -123,12 +162,13 @@ void run_disaggregated(const ServeFlags& flags) {
   LADDER_CHECK(!flags.replicas.headless(), "--disaggregate: expected without --headless");
   LADDER_CHECK(flags.trace.arguments().empty(), "--disaggregate: expected without --trace");
   LADDER_CHECK(launched_world() == nullptr, "--disaggregate: expected without mpirun and --nnodes");
-  const EngineOptions options = flags.engine.options_of_instances(counts.prefill);
+  const std::vector<Instance> instances = instances_of(flags, counts);
+  const EngineOptions& options = instances.front().options;  // what is said of the model is the same for all
   const ServerOptions http_side = server_options(flags.server);
   const ModelFolder folder = open_model_folder(options.model, flags.server.generation_config);
   say_kv_cache(folder.spec, options.runner.kv_cache_dtype);
-  const int count = counts.prefill + counts.decode;
-  share_one_gpu(options.runner, count);  // first: nobody waits to hear that there are too few
+  share_one_gpu(instances);  // first: nobody waits to hear that there are too few
+  expect_layouts(instances, folder.spec);
   // Taken first: nobody waits for models to be loaded, to hear that the port is taken.
   FileDescriptor front = open_listening_socket(http_side.http);
 
@@ -136,17 +176,18 @@ void run_disaggregated(const ServeFlags& flags) {
   route.http = http_side.http;
   route.http.listening_socket = front.number();
   if (flags.server.min_remote_tokens) route.policy.min_remote_tokens = *flags.server.min_remote_tokens;
+  route.limits.prefill_first = flags.server.prefill_first;
   std::vector<LocalServer> servers;
-  for (int i = 0; i < count; ++i) {
-    const bool prefill = i < counts.prefill;
-    const EngineOptions own = options_of_server(options, folder.spec, i, count);
+  for (size_t i = 0; i < instances.size(); ++i) {
+    const bool prefill = instances[i].prefill;
+    const int index = instances[i].index;
     FileDescriptor socket = open_listening_socket({.port = 0});
     (prefill ? route.prefill_urls : route.decode_urls)
         .push_back(fmt::format("http://127.0.0.1:{}", port_of(socket.number())));
-    servers.push_back({.name = fmt::format("{} server {}", prefill ? "prefill" : "decode",
-                                           prefill ? i : i - counts.prefill),
-                       .arguments = server_arguments(flags, own, prefill, i),
-                       .listening_socket = std::move(socket)});
+    servers.push_back(
+        {.name = fmt::format("{} server {}", prefill ? "prefill" : "decode", index),
+         .arguments = server_arguments(flags, options_of_server(instances, i, folder.spec), prefill, index),
+         .listening_socket = std::move(socket)});
   }
   LocalServers local(std::move(servers),
                      [](std::string_view line) { log_line(fmt::format("ladder: {}", line)); });

@@ -145,6 +145,22 @@ void ServerFlags::add(CLI::App& app) {
       ->check(whole_in_range(0, int64_t{1} << 40))
       ->type_name("N")
       ->group(running);
+  const auto add_ranks = [&](const char* name, std::optional<int>& ranks, const char* whose) {
+    app.add_option(name, ranks,
+                   fmt::format("with --disaggregate: ranks of each {} server, if there are to be other than "
+                               "--tensor-parallel-size",
+                               whose))
+        ->check(whole_in_range(kTensorParallelSizeRange))
+        ->type_name("N")
+        ->group(running);
+  };
+  add_ranks("--prefill-tensor-parallel-size", prefill_ranks, "prefill");
+  add_ranks("--decode-tensor-parallel-size", decode_ranks, "decode");
+  app.add_flag(
+         "--prefill-first", prefill_first,
+         "with --disaggregate: the server that goes on is asked when the prompt is computed; else while it is, so that "
+         "keys go over meanwhile")
+      ->group(running);
   app.add_flag("--enable-tokenizer-info-endpoint", tokenizer_info,
                "answer GET /tokenizer_info, which shows the chat template")
       ->group(running);

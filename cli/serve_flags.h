@@ -41,6 +41,9 @@ class ServerFlags {
   int api_server_count = 1;
   std::string disaggregate;  // empty: one server
   std::optional<int64_t> min_remote_tokens;
+  std::optional<int> prefill_ranks,
+      decode_ranks;  // tensor ranks of such a server, if not --tensor-parallel-size
+  bool prefill_first = false;
   bool access_log = false;
   bool engine_process = false;
   bool tokenizer_info = false;  // GET /tokenizer_info

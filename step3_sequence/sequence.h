@@ -19,6 +19,7 @@
 #include "step3_sequence/prefix/prefix_index.h"
 #include "step3_sequence/sampling_params.h"
 #include "step3_sequence/scheduler_output.h"
+#include "step3_sequence/step_phase.h"
 
 namespace ladder {
 
@@ -43,8 +44,9 @@ struct Sequence {
   int64_t last_scheduled_step = -1;  // the latest of them
   SequenceStatus status = SequenceStatus::waiting;
   FinishReason finish_reason = FinishReason::none;
+  StepPhase lane = StepPhase::any;  // of its latest step: all of its steps in flight are there
   int64_t num_known_blocks =
-      0;  // of its table, that the runner was given; 0: the runner keeps no state for it
+      0;  // of its table, that the runner of its lane was given; 0: that one keeps no state for it
 
   std::shared_ptr<const std::vector<int32_t>> prompt_token_ids;  // of all completions of its request
   std::vector<int32_t> output_token_ids;

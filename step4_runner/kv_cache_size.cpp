@@ -6,6 +6,7 @@
 #include "step1_layers/attention/kv_codes.h"
 #include "step1_layers/core/error.h"
 #include "step1_layers/core/parallel.h"
+#include "step4_runner/kv_cache_piece.h"
 #include "step4_runner/rank_grid.h"
 #include "step4_runner/redundant_experts.h"
 
@@ -78,6 +79,11 @@ std::string sizes_that_fit(const DecoderSpec& spec, bool whole_experts) {
 
 void check_decode_context(const DecoderSpec& spec, const RunnerConfig& config) {
   const int64_t ranks = config.decode_context_parallel_size, run = config.kv_interleave_size;
+  LADDER_CHECK(
+      ranks > 1 || run == 1,
+      "--cp-kv-cache-interleave-size {}: expected --decode-context-parallel-size, whose ranks take so many tokens "
+      "in turns",
+      run);
   if (ranks == 1) return;
   const int64_t sharing = std::max<int64_t>(config.tensor_parallel_size / spec.num_kv_heads, 1);
   LADDER_CHECK(
@@ -146,7 +152,7 @@ void check_flags(const DecoderSpec& spec, const RunnerConfig& config) {
   expect_range(config.pipeline_parallel_size, kPipelineParallelSizeRange, "--pipeline-parallel-size");
   const bool whole_experts = config.expert_parallel;
   LADDER_CHECK(!whole_experts || spec.num_expert_layers() > 0,
-               "--enable-expert-parallel: the model has no experts");
+               "--enable-expert-parallel: the model has no experts, expected a mixture of experts");
   LADDER_CHECK(
       can_be_split(spec, config.tensor_parallel_size, whole_experts),
       "--tensor-parallel-size {} does not fit the model's {} heads, {} key/value heads and {}: expected {}",
@@ -155,7 +161,7 @@ void check_flags(const DecoderSpec& spec, const RunnerConfig& config) {
                     : mlp_widths(spec),
       sizes_that_fit(spec, whole_experts));
   LADDER_CHECK(config.expert_replicas == 1 || spec.num_expert_layers() > 0,
-               "--data-parallel-split-experts: the model has no experts");
+               "--data-parallel-split-experts: the model has no experts, expected a mixture of experts");
   LADDER_CHECK(whole_experts || spec.experts.intermediate_size % num_expert_ranks(config) == 0,
                "--data-parallel-split-experts: the experts' width of {} over the {} ranks of {} replicas "
                "(--data-parallel-size): expected a divisor of it",
@@ -321,9 +327,8 @@ RunnerConfig resolve_runner_config(const DecoderSpec& spec, const RunnerConfig& 
 // <<< task 4.2.sizes
 
 // Written by all threads at once: the first touch of a page is what makes the system find memory for it.
-static Tensor touched(const Shape& shape, DType dtype, Device device) {
-  if (!device.is_cpu()) return Tensor::zeros(shape, dtype, device);
-  Tensor tensor = Tensor::empty(shape, dtype, device);
+static Tensor touched(const Shape& shape, DType dtype) {
+  Tensor tensor = Tensor::empty(shape, dtype);
   parallel_for(tensor.nbytes(), kMiB, [&](int64_t begin, int64_t end) {
     std::memset(static_cast<char*>(tensor.raw()) + begin, 0, static_cast<size_t>(end - begin));
   });
@@ -332,25 +337,15 @@ static Tensor touched(const Shape& shape, DType dtype, Device device) {
 
 std::vector<KvCacheView> allocate_kv_caches(std::span<const KvCacheSpec> specs, int64_t num_blocks,
                                             int64_t block_size, Device device) {
-  std::vector<KvCacheView> caches;
-  for (const KvCacheSpec& spec : specs) {
-    KvCacheView& cache = caches.emplace_back();
-    cache.kept_as = spec.kept_as;
-    if (spec.kept_as == KvCacheDType::automatic) {
-      cache.k = touched({num_blocks, block_size, spec.num_kv_heads, spec.k_dim}, spec.dtype, device);
-      cache.v = touched({num_blocks, block_size, spec.num_kv_heads, spec.v_dim}, spec.dtype, device);
-      continue;
-    }
-    const auto codes = [&](int64_t dim) {
-      return touched({num_blocks, block_size, spec.num_kv_heads, kv_code_bytes(spec.kept_as, dim)}, DType::u8,
-                     device);
-    };
-    const Shape scales = {num_blocks, block_size, spec.num_kv_heads, kKvScales};
-    cache.k = codes(spec.k_dim);
-    cache.v = codes(spec.v_dim);
-    cache.k_scales = touched(scales, DType::f32, device);
-    cache.v_scales = touched(scales, DType::f32, device);
+  if (!device.is_cpu()) {
+    const int64_t size = kv_piece_bytes(specs, num_blocks, block_size);
+    const std::shared_ptr<void> memory = device_allocate(device, size);
+    device_fill(memory.get(), device, 0, size);
+    return kv_caches_in(memory, size, specs, num_blocks, block_size, device);
   }
+  std::vector<KvCacheView> caches;
+  for (const KvCacheSpec& spec : specs)
+    caches.push_back(make_kv_cache(spec, num_blocks, block_size, touched));
   return caches;
 }
 

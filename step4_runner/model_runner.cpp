@@ -6,6 +6,7 @@
 
 #include "step1_layers/core/error.h"
 #include "step1_layers/core/profile.h"
+#include "step1_layers/core/stream_order.h"
 #include "step1_layers/embedding/embedding.h"
 #include "step4_runner/rank_grid.h"
 
@@ -26,7 +27,7 @@ class Stopwatch {
 
 }  // namespace
 
-ModelRunner::ModelRunner(const OpContext& ctx, const RunnerConfig& config, std::unique_ptr<Model> model)
+ModelRunner::ModelRunner(const OpContext& ctx, const RunnerConfig& config, std::shared_ptr<Model> model)
     : config_(config),
       arena_(std::make_unique<Arena>(ctx.device)),
       ctx_(ctx),
@@ -36,12 +37,43 @@ ModelRunner::ModelRunner(const OpContext& ctx, const RunnerConfig& config, std::
       upload_(max_steps_in_flight(config) + 1),
       download_(max_steps_in_flight(config) + 1),
       sampler_(model_->spec().vocab_size) {
+  add_contexts({&ctx, 1});
   ctx_.arena = arena_.get();
   if (ctx_.device.is_cpu() && ctx_.parallel != nullptr) measure_groups();
   if (!is_first_stage())
     received_ = Tensor::zeros({config.batch.max_num_batched_tokens, model_->spec().hidden_size},
                               model_->dtype(), ctx.device);
   if (!config_.num_kv_blocks_is_predicted) allocate_cache();
+}
+
+ModelRunner::ModelRunner(const OpContext& ctx, const RunnerConfig& config, const ModelRunner& owner)
+    : config_(config),
+      arena_(std::make_unique<Arena>(ctx.device)),
+      ctx_(ctx),
+      model_(owner.model_),
+      kv_caches_(owner.kv_caches_),
+      batch_(config.batch, model_->spec().vocab_size),
+      inputs_(ctx.device, config.batch),
+      upload_(max_steps_in_flight(config) + 1),
+      download_(max_steps_in_flight(config) + 1),
+      sampler_(model_->spec().vocab_size) {
+  LADDER_CHECK(num_ranks(config) == 1, "a cache that two runners share: {} ranks, expected 1",
+               num_ranks(config));
+  add_contexts({&ctx, 1});
+  ctx_.arena = arena_.get();
+}
+
+void ModelRunner::add_contexts(std::span<const OpContext> others) {
+  contexts_.insert(contexts_.end(), others.begin(), others.end());
+  graphs_.resize(contexts_.size());
+}
+
+void ModelRunner::select_context(size_t index) {
+  if (index == context_) return;
+  order_streams(ctx_, contexts_[index]);
+  context_ = index;
+  ctx_.stream = contexts_[index].stream;
+  ctx_.cuda = contexts_[index].cuda;
 }
 
 void ModelRunner::measure_groups() {

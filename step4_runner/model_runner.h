@@ -24,6 +24,7 @@
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "step1_layers/core/arena.h"
@@ -31,6 +32,7 @@
 #include "step1_layers/distributed/communicator.h"
 #include "step1_layers/distributed/measured_communicator.h"
 #include "step2_model/model.h"
+#include "step3_sequence/step_phase.h"
 #include "step4_runner/batch.h"
 #include "step4_runner/device_inputs.h"
 #include "step4_runner/executor.h"
@@ -52,13 +54,36 @@ class ModelRunner {
 
   // `config` is resolved; `ctx` carries the device, the parallel groups and the kernels. Allocates the KV
   // cache, unless the warm-up has to measure its size.
-  ModelRunner(const OpContext& ctx, const RunnerConfig& config, std::unique_ptr<Model> model);
+  ModelRunner(const OpContext& ctx, const RunnerConfig& config, std::shared_ptr<Model> model);
+  // A second one over the model and the cache of `owner`, which outlives it: its steps may run on another thread, and on
+  // another stream of the device, while those of `owner` do (step 8, 8.7.lanes). Made when `owner` has run its largest steps.
+  // Of `config` the sizes of a step are its own.
+  ModelRunner(const OpContext& ctx, const RunnerConfig& config, const ModelRunner& owner);
   ~ModelRunner();  // waits for what is in flight
+
+  // Before the warm-up. Its steps are of one phase: graphs of the other's are not captured.
+  void serve_phase(StepPhase phase) { phase_ = phase; }
+  // Before the warm-up. Other streams of the device that steps may run on, for one on some of its multiprocessors (step 8,
+  // 8.7.border); the runner's own is number 0. Of each context the stream and CudaContext are taken. All are warmed up, and have
+  // graphs of their own: a graph runs where it was captured.
+  void add_contexts(std::span<const OpContext> others);
+  // The context of the steps that are launched from now on; they begin when those before them are done.
+  void select_context(size_t index);
+  size_t num_contexts() const { return contexts_.size(); }
+  // After the warm-up. How long the device takes for a step of so many sequences that compute num_tokens together, each
+  // behind num_computed_tokens, in the selected context: the shortest of three. Nothing is written into the cache.
+  double measure_step(int64_t num_seqs, int64_t num_tokens, int64_t num_computed_tokens);
 
   // Runs the largest steps there can be, so that the arena is as large as it will ever have to be, and
   // freezes it. On a GPU the KV cache, where its size was predicted, gets what is left of the memory, and the
   // graphs are captured. Error: no memory is left.
   void warm_up();
+  // The same in parts. Of runners that share a cache each runs its largest steps; then the owner makes room in the cache, and
+  // each other one takes it over; then each ends.
+  void run_largest_steps();
+  void size_cache(std::span<const ModelRunner* const> sharers = {});
+  void take_over_cache(const ModelRunner& owner);
+  void end_warm_up();
 
   // At most max_steps_in_flight() (rank_grid.h) launched steps may be uncollected. The answer may be collected on another
   // thread, in a pipeline that of the last stage. `known`: in a pipeline the tokens of the next steps whose tokens were
@@ -146,16 +171,21 @@ class ModelRunner {
   int64_t upload_bytes(const Step& step, int64_t rows) const;
   int64_t download_bytes(const Step& step) const;
   // warm_up.cpp
-  void run_warm_up_step(int64_t num_seqs, int64_t num_tokens, int64_t num_computed_tokens,
-                        const SamplingParams& sampling);
-  void size_measured_cache();
+  // Seconds of the device, 0 on a CPU.
+  double run_warm_up_step(int64_t num_seqs, int64_t num_tokens, int64_t num_computed_tokens,
+                          const SamplingParams& sampling);
   void allocate_cache();
+  int64_t graph_bytes() const;  // of all that are going to be captured, at most
   // replay_step.cpp
   // The graph of step.graph, if one has room: a decode graph where every sequence computes one token and yields one, a
   // mixed one where some sequence computes more.
   void choose_graph(Step& step) const;
-  // All of them, over a batch of spare rows: what a captured step reads on the host is a bound (view_padded).
+  // All of them, in the selected context, over a batch of spare rows: what a captured step reads on the host is a bound
+  // (view_padded).
   void capture_graphs();
+  // Those of the phase.
+  std::vector<GraphSize> decode_sizes() const;
+  std::vector<GraphSize> mixed_sizes() const;
   // Launches the graph. What it leaves in the arena is in use until the step's memory is given back; a decode graph's
   // output are the logits (of its first rows), a mixed one's the hidden states.
   void replay(Step& step);
@@ -167,7 +197,7 @@ class ModelRunner {
   RunnerConfig config_;
   std::unique_ptr<Arena> arena_;
   OpContext ctx_;
-  std::unique_ptr<Model> model_;
+  std::shared_ptr<Model> model_;
   std::vector<KvCacheView> kv_caches_;
   Batch batch_;
   DeviceInputs inputs_;
@@ -179,7 +209,13 @@ class ModelRunner {
   StepUpload upload_;
   StepDownload download_;
   Sampler sampler_;
-  StepGraphs decode_graphs_, mixed_graphs_;
+  struct Graphs {
+    StepGraphs decode, mixed;
+  };
+  std::vector<OpContext> contexts_;  // their streams and CudaContexts
+  size_t context_ = 0;               // that ctx_ is
+  std::vector<Graphs> graphs_;       // of contexts_
+  StepPhase phase_ = StepPhase::any;
 
   // What replay_last_step() runs again.
   const StepGraphs::Graph* last_graph_ = nullptr;

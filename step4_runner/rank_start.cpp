@@ -53,12 +53,16 @@ ModelFactory model_factory(const ExecutorOptions& options, const RunnerConfig& c
   };
 }
 
-std::unique_ptr<ModelRunner> start_rank(OpContext ctx, const RunnerConfig& config,
-                                        const ModelFactory& make_model,
-                                        const std::shared_ptr<LogitsProcessor>& processor) {
+void apply_config(const RunnerConfig& config, OpContext& ctx) {
   ctx.batch_invariant = config.dtype == DType::f32;
   ctx.dependent_launch &= config.dependent_launch;
   ctx.kernels = config.kernels;
+}
+
+std::unique_ptr<ModelRunner> start_rank(OpContext ctx, const RunnerConfig& config,
+                                        const ModelFactory& make_model,
+                                        const std::shared_ptr<LogitsProcessor>& processor) {
+  apply_config(config, ctx);
   auto runner = std::make_unique<ModelRunner>(ctx, config, make_model(ctx));
   runner->warm_up();
   if (runner->samples() && processor) runner->sampler().add_processor(processor);

@@ -38,6 +38,9 @@ ModelFactory model_factory(const ExecutorOptions& options, const RunnerConfig& c
 // The context of a device; `owner` keeps what it points to. Error: this build has no such device.
 OpContext make_rank_context(Device device, std::shared_ptr<void>& owner);
 
+// What the configuration says of how operators run.
+void apply_config(const RunnerConfig& config, OpContext& ctx);
+
 // Loads, allocates, warms up: the ranks of a grid do this together, as they take part in each other's collectives.
 // `ctx` has the device and the groups. The rank that samples does so, after the warm-up, with `processor` unless that is
 // null.

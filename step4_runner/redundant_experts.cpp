@@ -25,7 +25,7 @@ void check_redundant_experts(int64_t num_experts, int64_t ranks, int64_t num_red
                num_experts, ranks);
   LADDER_CHECK(num_redundant >= 0 && num_redundant <= num_experts * (ranks - 1) &&
                    (num_experts + num_redundant) % ranks == 0,
-               "{} redundant experts: {} experts and these on {} ranks, each with as many: expected {}",
+               "--num-redundant-experts {}: {} experts and these on {} ranks, each with as many: expected {}",
                num_redundant, num_experts, ranks, numbers_that_fit(num_experts, ranks));
 }
 

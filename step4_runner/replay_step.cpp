@@ -14,10 +14,10 @@ void ModelRunner::choose_graph(Step& step) const {
   // mixed graph where they are too many for decodes.
   const bool decodes =
       metadata.max_query_len <= 1 && std::ssize(batch_.sampled_sequences()) == metadata.num_seqs;
-  if (decodes) step.graph = decode_graphs_.find(size);
+  if (decodes) step.graph = graphs_[context_].decode.find(size);
   step.graph_has_logits = step.graph != nullptr && is_last_stage();
   if (step.graph == nullptr && (metadata.max_query_len > 1 || metadata.num_seqs == 0))
-    step.graph = mixed_graphs_.find(size);
+    step.graph = graphs_[context_].mixed.find(size);
 }
 
 void ModelRunner::replay(Step& step) {
@@ -37,23 +37,34 @@ void ModelRunner::capture_graphs() {
     upload_.send(ctx_);
     inputs_.unpack(ctx_);
   };
-  const int64_t rows = config_.batch.max_num_batched_tokens;
-  const std::vector<GraphSize> decode = decode_graph_sizes(max_seqs(rows), config_.batch.max_model_len);
-  stage_spare_rows(decode.back().rows);
-  decode_graphs_.capture(ctx_, decode, [&](GraphSize size) {
-    inputs_.view_padded(size.rows, size.rows, 1, size.max_seq_len);
-    const Tensor hidden = model_->forward(ctx_, model_input());
-    return is_last_stage() ? model_->compute_logits(ctx_, hidden) : hidden;
-  });
+  if (const std::vector<GraphSize> sizes = decode_sizes(); !sizes.empty()) {
+    stage_spare_rows(sizes.back().rows);
+    graphs_[context_].decode.capture(ctx_, sizes, [&](GraphSize size) {
+      inputs_.view_padded(size.rows, size.rows, 1, size.max_seq_len);
+      const Tensor hidden = model_->forward(ctx_, model_input());
+      return is_last_stage() ? model_->compute_logits(ctx_, hidden) : hidden;
+    });
+  }
   if (cp_group(ctx_).size() > 1) return;  // which of a prompt's rows a rank has, the host says
-  const std::vector<GraphSize> mixed = mixed_graph_sizes(rows);
-  stage_spare_rows(mixed.back().rows);
-  mixed_graphs_.capture(ctx_, mixed, [&](GraphSize size) {
-    inputs_.view_padded(size.rows, max_seqs(size.rows), size.rows, size.max_seq_len);
-    return model_->forward(ctx_, model_input());
-  });
+  if (const std::vector<GraphSize> sizes = mixed_sizes(); !sizes.empty()) {
+    stage_spare_rows(sizes.back().rows);
+    graphs_[context_].mixed.capture(ctx_, sizes, [&](GraphSize size) {
+      inputs_.view_padded(size.rows, max_seqs(size.rows), size.rows, size.max_seq_len);
+      return model_->forward(ctx_, model_input());
+    });
+  }
 }
 // <<< task 4.6
+
+std::vector<GraphSize> ModelRunner::decode_sizes() const {
+  if (phase_ == StepPhase::prefill) return {};
+  return decode_graph_sizes(max_seqs(config_.batch.max_num_batched_tokens), config_.batch.max_model_len);
+}
+
+std::vector<GraphSize> ModelRunner::mixed_sizes() const {
+  if (phase_ == StepPhase::decode) return {};
+  return mixed_graph_sizes(config_.batch.max_num_batched_tokens);
+}
 
 double ModelRunner::replay_last_step(int64_t count) {
   LADDER_CHECK(last_graph_ != nullptr, "the last step was not replayed from a decode graph");

@@ -37,8 +37,8 @@ void ModelRunner::allocate_cache() {
 }
 
 // >>> task 4.2.warmup: run the largest steps, give the arena what they took in one piece, and freeze it
-void ModelRunner::run_warm_up_step(int64_t num_seqs, int64_t num_tokens, int64_t num_computed_tokens,
-                                   const SamplingParams& sampling) {
+double ModelRunner::run_warm_up_step(int64_t num_seqs, int64_t num_tokens, int64_t num_computed_tokens,
+                                     const SamplingParams& sampling) {
   SchedulerOutput scheduled;
   for (int64_t i = 0; i < num_seqs; ++i) {
     NewSequence sequence;
@@ -78,15 +78,16 @@ void ModelRunner::run_warm_up_step(int64_t num_seqs, int64_t num_tokens, int64_t
   step.launched->done->wait();
   unknown_.clear();  // nobody asks for its tokens
   batch_ = Batch(config_.batch, model_->spec().vocab_size);
+  return step.launched->done->seconds_since(step.launched->begun);
 }
 
-void ModelRunner::warm_up() {
+void ModelRunner::run_largest_steps() {
   // One piece, with room to spare, first: memory that grows piece by piece leaves gaps, which the peak would
   // count.
   const MemoryPlan plan = predict_rank_memory(
       model_->spec(), config_, {tp_group(ctx_).rank(), pp_group(ctx_).rank(), cp_group(ctx_).rank()});
   arena_->reserve((ctx_.device.is_cpu() ? 2 : 1) * plan.activations);
-  if (config_.num_kv_blocks_is_predicted)  // one block, which is not written
+  if (config_.num_kv_blocks_is_predicted && kv_caches_.empty())  // one block, which is not written
     kv_caches_ = allocate_kv_caches(model_->kv_cache_specs(), 1, slots_of_rank(config_), ctx_.device);
 
   // As many rows as a step may have, on as many sequences; on a GPU, whose kernels take scratch for long
@@ -106,8 +107,14 @@ void ModelRunner::warm_up() {
   if (!ctx_.device.is_cpu()) {
     run_warm_up_step(1, rows, std::max<int64_t>(config_.batch.max_model_len - rows, 0), everything);
     run_warm_up_step(num_seqs, num_seqs, config_.batch.max_model_len - 1, everything);
+    // Where each row may be a sequence of its own that is a decode step: a prompt among so many takes other scratch.
+    if (num_seqs == rows && rows > 1)
+      run_warm_up_step(rows - 1, rows, std::max<int64_t>(config_.batch.max_model_len - 2, 0), everything);
     // A kernel that runs for the first time is loaded, which no request should wait for, and takes memory.
-    for (const int64_t count : row_classes(rows)) run_warm_up_step(std::min(count, num_seqs), count, 0, {});
+    for (size_t context = contexts_.size(); context-- > 0;) {
+      select_context(context);
+      for (const int64_t count : row_classes(rows)) run_warm_up_step(std::min(count, num_seqs), count, 0, {});
+    }
   }
 
   activation_bytes_ = arena_->peak_bytes();
@@ -116,26 +123,27 @@ void ModelRunner::warm_up() {
   // With room to spare: an operator's scratch need not grow evenly with the rows, and untouched memory costs
   // nothing on a CPU.
   arena_->reserve(activation_bytes_ + activation_bytes_ / (ctx_.device.is_cpu() ? 4 : 16) + kSpareBytes);
-  if (config_.num_kv_blocks_is_predicted) size_measured_cache();
-  if (!ctx_.device.is_cpu() && config_.cuda_graphs) capture_graphs();
+}
+
+void ModelRunner::end_warm_up() {
+  for (size_t context = contexts_.size(); context-- > 0;) {
+    select_context(context);
+    if (!ctx_.device.is_cpu() && config_.cuda_graphs) capture_graphs();
+  }
   arena_->freeze();
   batch_ = Batch(config_.batch, model_->spec().vocab_size);
 }
 
 // The GPU's memory holds everything now but the cache, the graphs and what comes late. (The inputs are made
 // anew for the length that the cache allows, before the cache: they are no larger than before.)
-void ModelRunner::size_measured_cache() {
+void ModelRunner::size_cache(std::span<const ModelRunner* const> sharers) {
+  if (!config_.num_kv_blocks_is_predicted) return;
   kv_caches_.clear();
   device_synchronize(ctx_.device, ctx_.stream);
   const MachineMemory memory = memory_of(ctx_.device);
-  const int64_t rows = config_.batch.max_num_batched_tokens;
-  const int64_t num_graphs =
-      config_.cuda_graphs ? std::ssize(decode_graph_sizes(max_seqs(rows), config_.batch.max_model_len)) +
-                                std::ssize(mixed_graph_sizes(rows))
-                          : 0;
   const int stage = pp_group(ctx_).rank();
-  const int64_t used = memory.total - memory.available +
-                       num_graphs * std::ssize(model_->kv_cache_specs()) * kGraphLayerBytes + kLateBytes;
+  int64_t used = memory.total - memory.available + graph_bytes() + kLateBytes;
+  for (const ModelRunner* sharer : sharers) used += sharer->graph_bytes() + kLateBytes;
   config_ = size_kv_cache(model_->spec(), config_, memory.total, used, stage);
   // All ranks have the same blocks: as many as the one with the least room. Replicas that share out experts too, as the graphs
   // that they capture together depend on what length a cache allows.
@@ -149,5 +157,33 @@ void ModelRunner::size_measured_cache() {
   allocate_cache();
 }
 // <<< task 4.2.warmup
+
+void ModelRunner::warm_up() {
+  run_largest_steps();
+  size_cache();
+  end_warm_up();
+}
+
+int64_t ModelRunner::graph_bytes() const {
+  if (!config_.cuda_graphs) return 0;
+  const int64_t num_graphs = (std::ssize(decode_sizes()) + std::ssize(mixed_sizes())) * std::ssize(contexts_);
+  return num_graphs * std::ssize(model_->kv_cache_specs()) * kGraphLayerBytes;
+}
+
+void ModelRunner::take_over_cache(const ModelRunner& owner) {
+  config_.batch.num_kv_blocks = owner.config_.batch.num_kv_blocks;
+  config_.batch.max_model_len = owner.config_.batch.max_model_len;
+  config_.num_kv_blocks_is_predicted = false;
+  batch_ = Batch(config_.batch, model_->spec().vocab_size);
+  inputs_ = DeviceInputs(ctx_.device, config_.batch);
+  kv_caches_ = owner.kv_caches_;
+}
+
+double ModelRunner::measure_step(int64_t num_seqs, int64_t num_tokens, int64_t num_computed_tokens) {
+  double best = run_warm_up_step(num_seqs, num_tokens, num_computed_tokens, {});
+  for (int i = 0; i < 2; ++i)
+    best = std::min(best, run_warm_up_step(num_seqs, num_tokens, num_computed_tokens, {}));
+  return best;
+}
 
 }  // namespace ladder

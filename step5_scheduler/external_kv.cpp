@@ -147,7 +147,8 @@ void Scheduler::release_held(SequenceId id) {
   const auto held = held_.find(id);
   if (held == held_.end()) return;
   if (!in_flight_.empty() && in_flight_.front().step <= held->second.last_scheduled_step)
-    deferred_.push_back({held->second.last_scheduled_step, std::move(held->second.block_table)});
+    deferred_.push_back(
+        {held->second.last_scheduled_step, std::move(held->second.block_table), StepPhase::any});
   else
     blocks_.free(held->second.block_table);
   held_.erase(held);

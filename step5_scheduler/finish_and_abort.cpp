@@ -30,7 +30,7 @@ void Scheduler::finish(Sequence& sequence, FinishReason reason) {
   if (sequence.status != SequenceStatus::running) waiting_.erase(&sequence);
   sequence.status = SequenceStatus::finished;
   sequence.finish_reason = reason;
-  if (sequence.num_known_blocks > 0) finished_ids_.push_back(sequence.id);
+  if (sequence.num_known_blocks > 0) ids_of(finished_ids_, sequence.lane).push_back(sequence.id);
   if (connector_ != nullptr) leave_blocks(sequence);
   release_blocks(sequence);
 }
@@ -54,8 +54,8 @@ void Scheduler::abandon() {
   in_flight_.clear();
   waiting_.clear();
   running_.clear();
-  finished_ids_.clear();
-  preempted_ids_.clear();
+  for (std::vector<SequenceId>& ids : finished_ids_) ids.clear();
+  for (std::vector<SequenceId>& ids : preempted_ids_) ids.clear();
   plan_.clear();
   start_over_.clear();
   sequences_.clear();

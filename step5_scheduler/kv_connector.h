@@ -66,6 +66,10 @@ struct KvTransferStats {
   double load_seconds = 0.0;  // of all loads together
   int64_t num_sent_bytes = 0;
   int64_t num_lapsed = 0;  // kept for a reader that never came
+  // Of what was sent, where it is compressed for the way (bodies that are too short for it left out):
+  int64_t num_uncompressed_bytes = 0;  // before
+  int64_t num_compressed_bytes = 0;    // after; what got no shorter counts as it is
+  double compress_seconds = 0.0;
 };
 
 class KvConnector {

@@ -44,7 +44,7 @@ bool Scheduler::allocate_slots(Sequence& sequence, int64_t num_tokens) {
 void Scheduler::preempt_last() {
   Sequence& sequence = *running_.back();
   running_.pop_back();
-  if (sequence.num_known_blocks > 0) preempted_ids_.push_back(sequence.id);
+  if (sequence.num_known_blocks > 0) ids_of(preempted_ids_, sequence.lane).push_back(sequence.id);
   if (connector_ != nullptr) tell_preempted(sequence);
   release_blocks(sequence);
   sequence.num_computed_tokens = 0;
@@ -57,7 +57,7 @@ void Scheduler::preempt_last() {
 
 void Scheduler::release_blocks(Sequence& sequence) {
   if (sequence.num_steps_in_flight > 0) {
-    deferred_.push_back({sequence.last_scheduled_step, std::move(sequence.block_table)});
+    deferred_.push_back({sequence.last_scheduled_step, std::move(sequence.block_table), sequence.lane});
     sequence.block_table.clear();
   } else {
     blocks_.free(sequence.block_table);

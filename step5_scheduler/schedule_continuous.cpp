@@ -25,6 +25,7 @@
 //                             decides who comes first; it never leaves budget unused.
 //   request_passed_over       Of many completions that wait for the same prompt one looks at all siblings and at
 //                             the prefix index in each step, not every one of them.
+//   is_of_phase()             Prompts and answers in steps of their own (8.7.lanes): a step passes over who is for the other.
 //   pipeline_depth            In a pipeline a step leaves the next ones, in other stages, their share of the decodes.
 //   short_of_blocks           A newcomer does not overtake a sequence that waits for blocks, nor take those
 //                             that a preemption has just freed. Sequences that run and need no block go on.
@@ -40,6 +41,7 @@ namespace ladder {
 void Scheduler::schedule_continuous() {
   Budget budget = set_aside();
   walk(budget);
+  if (phase_ == StepPhase::decode) decodes_lack_blocks_ = budget.short_of_blocks;
   if (!budget.limited || budget.prefill == 0 || budget.short_of_blocks) return;
   budget.with_limits = false;
   walk(budget);
@@ -47,6 +49,10 @@ void Scheduler::schedule_continuous() {
 
 Scheduler::Budget Scheduler::set_aside() const {
   Budget budget;
+  budget.short_of_blocks = phase_ == StepPhase::prefill && decodes_lack_blocks_;
+  if (phase_ == StepPhase::prefill) budget.prefill = config_.batch.max_num_batched_tokens;
+  if (phase_ == StepPhase::decode) budget.decode = config_.batch.max_num_seqs;
+  if (phase_ != StepPhase::any) return budget;
   int64_t num_in_flight = 0;
   for (const Sequence* sequence : running_) {
     budget.decode += num_wanted_tokens(*sequence) == 1;
@@ -93,6 +99,7 @@ void Scheduler::walk(Budget& budget) {
 
 void Scheduler::go_on(Sequence& sequence, Budget& budget) {
   const int64_t num_wanted = num_wanted_tokens(sequence);
+  if (num_wanted > 0 && !is_of_phase(sequence, num_wanted)) return;
   const bool decodes = num_wanted == 1 && budget.decode > 0;
   if (num_wanted == 1 && !decodes && config_.pipeline_depth > 1) return;  // of another step's share
   const auto cut = budget.with_limits ? plan_.end()

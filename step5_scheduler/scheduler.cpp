@@ -74,6 +74,15 @@ Scheduler::Scheduler(SchedulerConfig config, std::unique_ptr<PrefixIndex> index,
   LADDER_CHECK(!config_.has_kv_connector || !(config_.static_batching || config_.recompute_everything),
                "static batching knows nothing of keys and values from another engine: a KV connector needs "
                "continuous batching");
+  LADDER_CHECK(
+      !config_.phase_lanes || !(config_.static_batching || config_.recompute_everything),
+      "static batching computes prompts and answers one after the other, phase-lanes beside each other: "
+      "expected one of them");
+  LADDER_CHECK(!config_.phase_lanes || config_.pipeline_depth == 1,
+               "lanes for prompts and answers: expected one pipeline stage, got {}", config_.pipeline_depth);
+  LADDER_CHECK(
+      !config_.phase_lanes || !config_.has_kv_connector,
+      "lanes for prompts and answers within one engine: a KV connector hands prompts to another one");
 }
 
 Scheduler::~Scheduler() {
@@ -130,7 +139,10 @@ std::vector<SequenceId> Scheduler::add(std::vector<int32_t> prompt_token_ids, co
   return ids;
 }
 
-void Scheduler::schedule(SchedulerOutput& output) {
+void Scheduler::schedule(SchedulerOutput& output, StepPhase phase) {
+  LADDER_CHECK((phase != StepPhase::any) == config_.phase_lanes,
+               "a step of one phase is for a scheduler with phase_lanes, and no other step");
+  phase_ = phase;
   may_not_start_ = false;
   if (connector_ != nullptr) take_kv_events();
   begin_step(output);
@@ -165,11 +177,11 @@ void Scheduler::end_step(SchedulerOutput& output) {
   std::vector<InFlightSequence> records = std::move(spare_records_);
   records.clear();
   for (const Planned& planned : plan_) emit(planned, output, records);
-  in_flight_.push_back({next_step_, std::move(records)});
+  in_flight_.push_back({next_step_, phase_, std::move(records)});
   ++next_step_;
   // What the runner has to forget waits here until there is a step to tell it with.
-  output.finished.swap(finished_ids_);
-  output.preempted.swap(preempted_ids_);
+  output.finished.swap(ids_of(finished_ids_, phase_));
+  output.preempted.swap(ids_of(preempted_ids_, phase_));
 }
 
 int64_t Scheduler::num_wanted_tokens(const Sequence& sequence) const {
@@ -200,7 +212,7 @@ NewSequence Scheduler::new_sequence(const Sequence& sequence, int64_t num_comput
   added.num_computed_tokens = num_computed_tokens;
   for (SequenceId id = sequence.first_sibling; id < sequence.first_sibling + sequence.sampling.n; ++id) {
     const Sequence* sibling = sequence.sampling.n > 1 ? find(id) : nullptr;
-    if (sibling == nullptr || sibling->num_known_blocks == 0) continue;
+    if (sibling == nullptr || sibling->num_known_blocks == 0 || sibling->lane != phase_) continue;
     added.prompt_of = id;
     break;
   }
@@ -216,6 +228,7 @@ void Scheduler::emit(const Planned& planned, SchedulerOutput& output,
                      std::vector<InFlightSequence>& records) {
   Sequence& sequence = *planned.sequence;
   const int64_t num_computed_before = sequence.num_computed_tokens - planned.num_tokens;
+  enter_lane(sequence);
   output.scheduled.push_back({sequence.id, planned.num_tokens, {}});
   output.total_num_tokens += planned.num_tokens;
   if (sequence.num_known_blocks > 0)

@@ -12,8 +12,12 @@
 // ended or was preempted while a submitted step still computes it are given back when that step is collected,
 // never earlier and never twice.
 //
+// With phase_lanes there are two such loops over one scheduler, one of prefill and one of decode steps, and update() takes the
+// oldest step of either (lanes.cpp).
+//
 // The scheduler owns its sequences and the block manager. It knows nothing of tensors, and is not
 // thread-safe.
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -65,6 +69,10 @@ struct SchedulerConfig {
   // else the first would take all and leave the stages behind it empty.
   int64_t pipeline_depth = 1;
 
+  // Steps are of one phase, and those of one are in flight beside those of the other (step 8, 8.7.lanes): schedule() is asked
+  // for a phase. A prefill step has max_num_batched_tokens, a decode step max_num_seqs, and as many run in all.
+  bool phase_lanes = false;
+
   // Requests may have kv_transfer. Set where the scheduler is given a connector; whoever checks requests for it is told.
   bool has_kv_connector = false;
 
@@ -111,7 +119,7 @@ class Scheduler {
  public:
   // Error, naming the field: sizes below 1, an unchunked budget smaller than max_model_len, end tokens outside
   // the vocabulary, max_logprobs below -1, limits of partial prefills that do not fit each other, a watermark
-  // outside [0, 1), a connector with static batching.
+  // outside [0, 1), a connector with static batching; phase_lanes with a connector, with static batching or in a pipeline.
   // `index`: what finds cached prefixes; null: chained block hashes, if enable_prefix_caching asks for them.
   // `connector`: to other engines; null: none.
   explicit Scheduler(SchedulerConfig config, std::unique_ptr<PrefixIndex> index = nullptr,
@@ -137,8 +145,9 @@ class Scheduler {
   bool reset_prefix_cache() { return blocks_.reset_prefix_cache(); }
 
   // Plans one step into `output`, whose buffers are reused. An output that is not empty() must be submitted,
-  // in order, and collected; an empty one is dropped.
-  void schedule(SchedulerOutput& output);
+  // in order, and collected; an empty one is dropped. `phase`: with phase_lanes prefill or decode, else any; each lane's
+  // steps are submitted in their order, to a runner that knows the sequences of this lane alone.
+  void schedule(SchedulerOutput& output, StepPhase phase = StepPhase::any);
 
   // Applies what the connector has brought; schedule() begins with it. For an engine at rest, whose blocks come back.
   void take_kv_events();
@@ -150,7 +159,7 @@ class Scheduler {
   // Loads of sequences that have ended because their keys did not come (FinishedKvLoad::ends_sequence), since the last call.
   std::vector<FinishedKvLoad> take_failed_loads() { return std::exchange(failed_loads_, {}); }
 
-  // Applies the answer to the oldest submitted step. The result is valid until the next call. Error: a step
+  // Applies the answer to the oldest submitted step of a lane. The result is valid until the next call. Error: a step
   // out of order, or an answer that does not fit what was scheduled.
   std::vector<SequenceUpdate>& update(StepOutput step);
 
@@ -190,12 +199,14 @@ class Scheduler {
   };
   struct InFlightStep {
     int64_t step = 0;
+    StepPhase lane = StepPhase::any;
     std::vector<InFlightSequence> sequences;
   };
   // Blocks that a submitted step may still write.
   struct DeferredBlocks {
     int64_t step = 0;  // the last one that does
     std::vector<int32_t> block_table;
+    StepPhase lane = StepPhase::any;  // in which that is
   };
 
   // A sequence that computes `num_tokens` in the step that is being planned.
@@ -242,6 +253,15 @@ class Scheduler {
 
   NewSequence new_sequence(const Sequence& sequence, int64_t num_computed_tokens) const;
 
+  // 8.7.lanes, lanes.cpp.
+  // Whether a running sequence that lacks `num_wanted` tokens (at least one) may be in the step that is being planned. Its
+  // prompt is computed and it lacks one: that is for a decode step, all else for a prefill step; and for neither while a step
+  // of the other lane computes it. Without phase_lanes always.
+  bool is_of_phase(const Sequence& sequence, int64_t num_wanted) const;
+  // The sequence is in the lane that is being planned from now on. If the other lane's runner knows it, that one is told to
+  // forget it with its next step, and this one knows nothing of it yet.
+  void enter_lane(Sequence& sequence);
+
   // 5.1, schedule_static.cpp: the baselines.
   // Plans a step of the batch that runs; admits one first if nothing runs and no step is in flight. In the
   // order of running_ each sequence computes what it wants, within max_num_batched_tokens in all; what is
@@ -270,7 +290,8 @@ class Scheduler {
   void schedule_continuous();
   // max_num_batched_tokens: of these `decode` one for each running sequence that wants just one (as far as they
   // go), the rest `prefill`. In a pipeline no more than an even share, rounded up, of those that want one or have one
-  // being sampled.
+  // being sampled. Of a decode step max_num_seqs are `decode`, and nothing is `prefill`; of a prefill step all is, which
+  // is short_of_blocks from the start if the last decode step was.
   Budget set_aside() const;
   // Goes once through running_ and waiting_ together, in the order of the policy: go_on() for who runs, admit()
   // for who waits. Nobody is admitted while no `prefill` is left, max_num_running() run, the step has max_num_seqs
@@ -283,7 +304,7 @@ class Scheduler {
   void walk(Budget& budget);
   // Plans what the budget allows for a running sequence, and takes it out of the budget: the token of one that
   // wants just one comes from `decode` while there is some (in a pipeline only then), everything else is chunk_size() of
-  // `prefill`. Nothing for one sequence more than max_num_seqs in this step. Room
+  // `prefill`. Nothing for one sequence more than max_num_seqs in this step, nor for one that is of another phase. Room
   // comes from allocate_slots(); in the second walk from blocks_.append(), since those at the end of running_
   // may be planned by then and must not be preempted, and what the first walk planned for the sequence grows
   // (plan_ has one entry for a sequence). Without room nothing is planned; that, or a preemption on the way to
@@ -340,11 +361,11 @@ class Scheduler {
   // Moves the last of running_ to waiting_, with the status preempted, without blocks, with nothing computed
   // and nothing counted in its prefix key (forget_table()). Its tokens and placeholders stay. Counts in
   // num_preemptions, its own and of totals_. The runner, if it knows the sequence (num_known_blocks), learns of it
-  // with the next step: preempted_ids_.
+  // with the next step of its lane: preempted_ids_.
   void preempt_last();
   // Gives the sequence's blocks back, once, and leaves it an empty table of which the runner knows nothing.
   // While a step in flight computes it (num_steps_in_flight) they go to deferred_, until the latest of these
-  // steps (last_scheduled_step) is collected.
+  // steps (last_scheduled_step, of its lane) is collected.
   void release_blocks(Sequence& sequence);
 
   // 5.5, update.cpp.
@@ -357,7 +378,7 @@ class Scheduler {
   // (num_prompt_logprobs) are left out. An update is made if there is a token, an end or a prompt log
   // probability to tell. A sequence that ends is finish()ed, but stays in running_: update() takes all of them
   // off at once, deletes those that no step in flight computes, and gives back the blocks that waited for this
-  // step, wherever they stand in deferred_. The step's records go to spare_records_, whose memory the next step
+  // step of this lane, wherever they stand in deferred_. The step's records go to spare_records_, whose memory the next step
   // uses.
   // Error: another sequence's answer, or not one token where it samples and none where it does not.
   void apply(InFlightSequence& record, SequenceStepOutput& answer);
@@ -365,7 +386,7 @@ class Scheduler {
   // 5.5, finish_and_abort.cpp.
   // Ends a sequence in any state: status, reason, blocks released. One that waits leaves waiting_; who runs is
   // taken off running_ by the caller. The runner, if it knows the sequence (num_known_blocks), is told with the
-  // next step: finished_ids_. The sequence itself stays, see forget_if_done().
+  // next step of its lane: finished_ids_. The sequence itself stays, see forget_if_done().
   void finish(Sequence& sequence, FinishReason reason);
   // Deletes the sequence from sequences_ if it has ended and no step in flight computes it.
   void forget_if_done(Sequence& sequence);
@@ -419,8 +440,12 @@ class Scheduler {
   std::vector<Sequence*> running_;      // in the order of the policy
   std::deque<InFlightStep> in_flight_;  // oldest first
   std::vector<DeferredBlocks> deferred_;
-  std::vector<SequenceId> finished_ids_;   // not sent to the runner yet
-  std::vector<SequenceId> preempted_ids_;  // not sent to the runner yet
+  // Of each lane's runner; not sent to it yet.
+  using IdsOfLanes = std::array<std::vector<SequenceId>, kNumStepPhases>;
+  std::vector<SequenceId>& ids_of(IdsOfLanes& ids, StepPhase lane) { return ids[static_cast<size_t>(lane)]; }
+  IdsOfLanes finished_ids_, preempted_ids_;
+  StepPhase phase_ = StepPhase::any;  // of the step that is being planned
+  bool decodes_lack_blocks_ = false;  // the last decode step was short_of_blocks: nobody is admitted either
   std::vector<SequenceUpdate> updates_;
   std::vector<Planned> plan_;                    // of the step that is being planned, in batch order
   std::vector<InFlightSequence> spare_records_;  // a collected step's, for the next one

@@ -15,6 +15,7 @@
 //   finished()     a token that was sampled beyond a stop is dropped
 //   epoch          a sequence that was preempted since has given up the blocks that this step wrote
 //   deferred_      blocks of what has ended or was preempted come back when nothing writes them any more
+//   lane           of two lanes each has its own oldest step, and its own blocks that wait for it
 //   num_prompt_logprobs   after a preemption the first prompt positions come again, and are delivered once
 #include <algorithm>
 
@@ -27,9 +28,14 @@ namespace ladder {
 // >>> task 5.5: apply the answer to the oldest step: append, cache, finish, free
 std::vector<SequenceUpdate>& Scheduler::update(StepOutput step) {
   updates_.clear();
-  LADDER_CHECK(!in_flight_.empty() && in_flight_.front().step == step.step,
+  const auto is_it = [&](const InFlightStep& one) { return one.step == step.step; };
+  const auto position = std::find_if(in_flight_.begin(), in_flight_.end(), is_it);
+  const StepPhase lane = position == in_flight_.end() ? StepPhase::any : position->lane;
+  const bool is_oldest = std::none_of(in_flight_.begin(), position,
+                                      [lane](const InFlightStep& one) { return one.lane == lane; });
+  LADDER_CHECK(position != in_flight_.end() && is_oldest,
                "step {} was collected, but it is not the oldest one in flight", step.step);
-  std::vector<InFlightSequence>& records = in_flight_.front().sequences;
+  std::vector<InFlightSequence>& records = position->sequences;
   LADDER_CHECK(records.size() == step.sequences.size(), "step {} computed {} sequences, but answered for {}",
                step.step, records.size(), step.sequences.size());
   bool any_finished = false;
@@ -42,11 +48,11 @@ std::vector<SequenceUpdate>& Scheduler::update(StepOutput step) {
     for (const InFlightSequence& record : records) forget_if_done(*record.sequence);
   }
   spare_records_ = std::move(records);
-  in_flight_.pop_front();
+  in_flight_.erase(position);
 
   // Nothing that is still in flight writes these blocks.
   std::erase_if(deferred_, [&](DeferredBlocks& deferred) {
-    if (deferred.step > step.step) return false;
+    if (deferred.step > step.step || deferred.lane != lane) return false;
     blocks_.free(deferred.block_table);
     return true;
   });

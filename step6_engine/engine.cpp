@@ -32,6 +32,11 @@ double seconds_now() {
   return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
+SchedulerConfig with_lanes(SchedulerConfig config) {
+  config.phase_lanes = true;
+  return config;
+}
+
 }  // namespace
 
 Engine::Engine(std::unique_ptr<Executor> executor, SchedulerConfig config,
@@ -40,9 +45,15 @@ Engine::Engine(std::unique_ptr<Executor> executor, SchedulerConfig config,
       scheduler_(std::move(config), nullptr, std::move(connector)),
       tokenizer_(std::move(tokenizer)) {}
 
+Engine::Engine(std::unique_ptr<PhaseExecutors> executors, SchedulerConfig config,
+               std::shared_ptr<const Tokenizer> tokenizer)
+    : phases_(std::move(executors)),
+      scheduler_(with_lanes(std::move(config))),
+      tokenizer_(std::move(tokenizer)) {}
+
 Engine::~Engine() {
   try {
-    for (const InFlight& step : in_flight_) executor_->collect(step.ticket);
+    for (const InFlight& step : in_flight_) executor(step.phase).collect(step.ticket);
   } catch (const std::exception&) {
     // The executor failed, and a destructor cannot throw.
   }
@@ -136,12 +147,15 @@ void Engine::on_kv_event(std::function<void()> wake) {
 }
 
 StepResult Engine::run_along() {
-  or_die([this] { executor_->run_along(); });
+  or_die([this] { executor().run_along(); });
   return take_results();
 }
 
 void Engine::check() {
-  or_die([this] { executor_->check(); });
+  or_die([this] {
+    executor(StepPhase::prefill).check();
+    if (phases_ != nullptr) executor(StepPhase::decode).check();
+  });
 }
 
 StepResult Engine::take_results() {
@@ -150,9 +164,32 @@ StepResult Engine::take_results() {
   return results;
 }
 
-Ticket Engine::submit(const SchedulerOutput& step) {
+Ticket Engine::submit(const SchedulerOutput& step, StepPhase phase) {
   for (const auto& observer : observers_) observer->on_submit(*this, step);
-  return executor_->submit(step);
+  return executor(phase).submit(step);
+}
+
+int Engine::num_in_flight(StepPhase phase) const {
+  return static_cast<int>(std::count_if(in_flight_.begin(), in_flight_.end(),
+                                        [phase](const InFlight& step) { return step.phase == phase; }));
+}
+
+// Decodes first: whoever is being answered waits for them. And a decode that gives its own blocks up is a prompt again,
+// which the prefill step after it may take.
+void Engine::submit_steps() {
+  if (phases_ == nullptr) return submit_steps(StepPhase::any);
+  submit_steps(StepPhase::decode);
+  submit_steps(StepPhase::prefill);
+}
+
+Engine::InFlight Engine::take_next_done() {
+  auto next = in_flight_.begin();
+  if (phases_ != nullptr)
+    next = std::find_if(in_flight_.begin(), in_flight_.end(),
+                        [done = phases_->wait()](const InFlight& step) { return step.phase == done; });
+  const InFlight step = *next;
+  in_flight_.erase(next);
+  return step;
 }
 
 std::optional<Engine::Owner> Engine::find_owner(SequenceId id) const {
@@ -163,32 +200,33 @@ std::optional<Engine::Owner> Engine::find_owner(SequenceId id) const {
 }
 
 // >>> task 6.1: submit, collect, hand the tokens to their requests
-void Engine::submit_steps() {
-  while (static_cast<int>(in_flight_.size()) < executor_->max_in_flight()) {
+void Engine::submit_steps(StepPhase phase) {
+  while (num_in_flight(phase) < executor(phase).max_in_flight()) {
     {
       const ProfileRange range("5.2 schedule");
-      scheduler_.schedule(scheduled_);
+      scheduler_.schedule(scheduled_, phase);
     }
     if (scheduled_.empty()) return;
     const double now = seconds_now();
     for (const NewSequence& sequence : scheduled_.new_sequences)
       if (auto owner = owners_.find(sequence.id); owner != owners_.end())
         owner->second.request->timer.on_scheduled(now);
-    in_flight_.push_back(
-        {submit(scheduled_), scheduled_.total_num_tokens, static_cast<int64_t>(scheduled_.scheduled.size())});
+    in_flight_.push_back({submit(scheduled_, phase), scheduled_.total_num_tokens,
+                          static_cast<int64_t>(scheduled_.scheduled.size()), phase});
   }
 }
 
 // `begin`: when the step that collects it began.
 void Engine::collect_oldest(double begin) {
   if (in_flight_.empty()) return;
-  const InFlight step = in_flight_.front();
-  in_flight_.pop_front();
   const SchedulerStats stats = scheduler_.stats();  // while the step holds its blocks
-  StepOutput output = [&] {
+  StepOutput output;
+  InFlight step;
+  {
     const ProfileRange range("4.4 collect");
-    return executor_->collect(step.ticket);
-  }();
+    step = take_next_done();
+    output = executor(step.phase).collect(step.ticket);
+  }
   const ProfileRange range("5.5 update, 6.2 text");
 
   results_.metrics = {.step = output.step,
@@ -199,7 +237,8 @@ void Engine::collect_oldest(double begin) {
                       .num_kv_tokens = stats.num_live_tokens,
                       .execute_seconds = output.execute_seconds,
                       .communicate_seconds = output.communicate_seconds,
-                      .stage_wait_seconds = output.stage_wait_seconds};
+                      .stage_wait_seconds = output.stage_wait_seconds,
+                      .phase = step.phase};
   const double now = seconds_now();
   for (const SequenceUpdate& update : scheduler_.update(std::move(output))) apply(update, now);
   results_.metrics.seconds = seconds_now() - begin;

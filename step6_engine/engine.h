@@ -8,7 +8,7 @@
 //                          text, stop strings, metrics ----> step()'s result
 //
 // One call of step() submits as many steps as the executor takes in flight, collects the oldest and turns its
-// tokens into text. Everything happens on the calling thread; the class is not thread-safe
+// tokens into text. With an executor for each phase it does so for both, and collects the first step that is done. Everything happens on the calling thread; the class is not thread-safe
 // (engine_client.h is). vLLM: vllm/v1/engine/llm_engine.py.
 //
 // An engine dies of the first error of its executor or its scheduler, since the content of the KV cache is
@@ -27,6 +27,7 @@
 #include <vector>
 
 #include "step2_model/tokenizer/tokenizer.h"
+#include "step4_runner/phase_executors.h"
 #include "step5_scheduler/scheduler.h"
 #include "step6_engine/engine_observer.h"
 #include "step6_engine/prepare_request.h"
@@ -49,6 +50,9 @@ class Engine {
   // `tokenizer` may be null: prompts are token ids then, and outputs have no text. `connector`: to other engines, or null.
   Engine(std::unique_ptr<Executor> executor, SchedulerConfig config,
          std::shared_ptr<const Tokenizer> tokenizer, std::shared_ptr<KvConnector> connector = nullptr);
+  // Prompts and answers are computed by steps that run at the same time: SchedulerConfig::phase_lanes, which is set here.
+  Engine(std::unique_ptr<PhaseExecutors> executors, SchedulerConfig config,
+         std::shared_ptr<const Tokenizer> tokenizer);
   ~Engine();  // waits for the steps in flight
 
   // Tokens and checks, as prepare_request(). Reads nothing that changes: safe from any thread.
@@ -106,7 +110,10 @@ class Engine {
   const EngineMetrics& metrics() const { return metrics_; }
   void reset_metrics() { metrics_ = {}; }
   const Scheduler& scheduler() const { return scheduler_; }
-  Executor& executor() { return *executor_; }
+  // Of a phase, which counts for an engine that has an executor for each.
+  Executor& executor(StepPhase phase = StepPhase::decode) {
+    return phases_ != nullptr ? phases_->of(phase) : *executor_;
+  }
   const Tokenizer* tokenizer() const { return tokenizer_.get(); }
 
   // Sees every step from now on; as long as the engine lives.
@@ -142,13 +149,19 @@ class Engine {
     Ticket ticket;
     int64_t num_tokens = 0;
     int64_t num_sequences = 0;
+    StepPhase phase = StepPhase::any;
   };
 
-  // Schedules and submits until as many steps are in flight as the executor takes, or a step is empty. The
-  // requests of sequences that are new to the runner are timed (RequestTimer::on_scheduled).
+  // Given: for one lane, or for both.
   void submit_steps();
+  // Schedules and submits until as many steps of the phase are in flight as its executor takes, or a step is empty. The
+  // requests of sequences that are new to the runner are timed (RequestTimer::on_scheduled).
+  void submit_steps(StepPhase phase);
   // Given: tells the observers, then hands the step to the executor.
-  Ticket submit(const SchedulerOutput& step);
+  Ticket submit(const SchedulerOutput& step, StepPhase phase);
+  // Given: the oldest step in flight; of two lanes, of that whose oldest is done first, which is waited for. in_flight_ is not empty.
+  InFlight take_next_done();
+  int num_in_flight(StepPhase phase) const;
   // Waits for the oldest step in flight, if there is one, and applies its updates. Fills results_.metrics, with
   // the scheduler's stats from before the update (the step still holds its blocks then), and adds it to
   // metrics_, its tokens to metrics_.serving (on_step) too. `begin`: when step() began, on the clock of seconds_now().
@@ -175,13 +188,14 @@ class Engine {
   void die(std::exception_ptr error);
 
   std::unique_ptr<Executor> executor_;
+  std::unique_ptr<PhaseExecutors> phases_;  // in its place
   Scheduler scheduler_;
   std::shared_ptr<const Tokenizer> tokenizer_;
   int64_t next_id_ = 0;
   std::map<RequestId, ActiveRequest> requests_;  // its nodes stay where they are
   std::unordered_map<SequenceId, SequenceOwner> owners_;
-  std::deque<InFlight> in_flight_;
-  StepResult results_;  // not handed out yet
+  std::deque<InFlight> in_flight_;  // in the order of submission
+  StepResult results_;              // not handed out yet
   std::exception_ptr error_;
   std::string error_message_;
   std::vector<std::shared_ptr<EngineObserver>> observers_;

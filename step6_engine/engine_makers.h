@@ -9,6 +9,7 @@
 #include "step2_model/model_makers.h"
 #include "step4_runner/executor.h"
 #include "step4_runner/executor_options.h"
+#include "step4_runner/phase_executors.h"
 #include "step5_scheduler/kv_connector.h"
 
 namespace ladder {
@@ -16,6 +17,7 @@ namespace ladder {
 struct MadeExecutor {
   std::unique_ptr<Executor> executor;
   BatchConfig batch;  // with the KV blocks that there are: what the scheduler plans with
+  std::unique_ptr<PhaseExecutors> phases = {};  // or, in place of `executor`, one for each phase
 };
 
 // The configuration that it gets is resolved.

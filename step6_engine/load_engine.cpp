@@ -99,9 +99,14 @@ std::unique_ptr<Engine> load_engine(const EngineOptions& options, const ModelFol
   if (options.makers.kv_connector) kv = options.makers.kv_connector(parts);
   parts.runner_makers.kv_caches = kv.kv_caches;
   MadeExecutor made = options.makers.executor(parts);
-  return std::make_unique<Engine>(std::move(made.executor),
-                                  scheduler_config(options, folder.spec, made.batch, pipeline_depth),
-                                  folder.tokenizer, std::move(kv.connector));
+  SchedulerConfig scheduler = scheduler_config(options, folder.spec, made.batch, pipeline_depth);
+  if (made.phases == nullptr)
+    return std::make_unique<Engine>(std::move(made.executor), std::move(scheduler), folder.tokenizer,
+                                    std::move(kv.connector));
+  LADDER_CHECK(
+      kv.connector == nullptr,
+      "lanes for prompts and answers within one engine: a KV connector hands prompts to another one");
+  return std::make_unique<Engine>(std::move(made.phases), std::move(scheduler), folder.tokenizer);
 }
 
 }  // namespace ladder

@@ -5,7 +5,7 @@
     tools/check_stubs.py 5.2 3.3       these tasks; renews their lines of the report
     tools/check_stubs.py --gpu         the tasks whose tests need a GPU, and no others; renews their lines of the report
     tools/check_stubs.py --shard 2/8   the second eighth, for several machines; `cat` puts their reports together
-    tools/check_stubs.py --quick       for CI: the syntax of every stub, and three tasks, other ones each day
+    tools/check_stubs.py --quick       for CI: the syntax of every stub, and three tasks, other ones each day (--day)
 
 For every task its regions become stubs in a copy that the build takes (tools/overlay.py). Then at least one of the
 task's tests must fail with "not implemented", and no test of a task that does not need it may fail. Which tests could
@@ -74,8 +74,9 @@ def step_of(target):
 
 
 def targets_that_enter(chosen, tasks):
-    """The test binaries that hold regions of these tasks: those of their step and of later ones."""
-    lowest = min((int(name.split(".")[0]) for name in chosen), default=0)
+    """The test binaries that hold regions of these tasks: those of their step, or of a lower one whose tests they have, and
+    of later ones."""
+    lowest = min((min(int(name.split(".")[0]), step_of(tasks[name]["tests"]["target"])) for name in chosen), default=0)
     return sorted(target for target in {task["tests"]["target"] for task in tasks.values()} if step_of(target) >= lowest)
 
 
@@ -156,8 +157,7 @@ def syntax_of(builds, task, commands):
     return said
 
 
-def quick(builds, tasks):
-    day = datetime.date.today().toordinal()
+def quick(builds, tasks, day):
     all_commands = json.loads((builds.build_folder / "compile_commands.json").read_text())
     commands = {os.path.relpath(entry["file"], labs.ROOT): entry["command"] for entry in all_commands}
     bad = 0
@@ -169,7 +169,7 @@ def quick(builds, tasks):
     print(f"check_stubs: the stubs of {len(tasks)} tasks, {bad} with errors", flush=True)
     startable = [task for task in tasks.values() if not task["given"] and not task["gpu"]]
     for i in range(NUM_SAMPLED):
-        task = startable[(day * NUM_SAMPLED + i) % len(startable)]
+        task = startable[(day.toordinal() * NUM_SAMPLED + i) % len(startable)]
         target = task["tests"]["target"]
         others = [name for name in builds.names(target) if not may_fail(name, target, task, tasks)]
         line, good = check(builds, task, tasks, {target: others})
@@ -201,6 +201,8 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("tasks", nargs="*", help="ids of tasks")
     parser.add_argument("--quick", action="store_true")
+    parser.add_argument("--day", type=datetime.date.fromisoformat, default=datetime.date.today(), metavar="YYYY-MM-DD",
+                        help="of --quick: the three tasks of another day (default: today)")
     parser.add_argument("--gpu", action="store_true")
     parser.add_argument("--shard", type=labs.shard, default=(1, 1), metavar="I/N")
     parser.add_argument("--processes", type=int, default=1, help="as many run a binary's tests side by side (default: 1)")
@@ -214,7 +216,7 @@ def main():
     subprocess.run(["ninja", "-C", LAB.parent, "--quiet", "lab"], check=True)
     with overlay.Overlay(arguments.build, arguments.processes) as builds:
         if arguments.quick:
-            quick(builds, tasks)
+            quick(builds, tasks, arguments.day)
         bad, lines = 0, {name: said for name, said in read_report().items()
                          if name in tasks and (arguments.tasks or tasks[name]["gpu"] != arguments.gpu)}
         number, of = arguments.shard

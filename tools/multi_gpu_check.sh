@@ -18,8 +18,10 @@
 #   context      8B: a prompt of 65,536 tokens, its rows shared out; from four GPUs on 131,000 and 8,192 too
 #   methods      attention of one prompt of 8,192 to 131,072 tokens over GPUs, by every method of chapter 7.10
 #   disaggregation  a prompt's keys and values from GPU to GPU, by transport; then 8B behind a server for prompts and one for
-#                answers, and behind two replicas that compute prompts in chunks: prompts of 4,096 to 16,384 tokens and 256 out,
-#                at 0.7 of what one GPU can compute of prompts; gaps between tokens, goodput
+#                answers, told at once and one after the other, and behind two replicas that compute prompts in chunks, and
+#                whole: prompts of 4,096 to 16,384 tokens and 256 out, at 0.7 of what one GPU can compute of prompts; gaps
+#                between tokens, goodput, and what a token costs (tools/cures_table.py); from four GPUs on with two tensor
+#                ranks for each of both, and for prompts alone
 #   tests        of communicators, workers, the exchange of experts and contexts shared out over ranks
 #   collectives  all-reduces, dispatch and combine, and attention of long contexts shared out
 #   fault        a process of each kind of ranks is killed: one line, nothing left on the GPUs
@@ -58,7 +60,7 @@ set_workloads() {
     prompt=(--prompt-len 8192 --output-len 2 --max-num-batched-tokens 8192 --max-model-len 8200 --repeat 3)
     common=() many=(--num-requests 1024) for_each=(--num-requests $((512 * ranks)))
     experts=(--max-model-len 2048)
-    serving=(--max-model-len 16768 --no-prefix-caching) chunk=1024
+    serving=(--max-model-len 16768 --no-prefix-caching) chunk=1024 longest_prompt=16768
     served=(--min-prompt-len 4096 --max-prompt-len 16384 --output-len 256 --vocab-size 100000 --request-rate 2.4
       --num-prompts 96 --goodput ttft:2000 tpot:8)
     deep=(--prompt-len 130000 --output-len 64 --max-num-batched-tokens 16384 --max-model-len 131072 --repeat 1)
@@ -70,7 +72,7 @@ set_workloads() {
     one=(--prompt-len 8 --output-len 8 --repeat 1) prompt=(--prompt-len 64 --output-len 2 --repeat 1)
     long=(--prompt-len 200 --output-len 2 --repeat 1) longest=("${long[@]}")
     deep=(--prompt-len 200 --output-len 8 --repeat 1)
-    serving=(--num-kv-blocks 512) chunk=64
+    serving=(--num-kv-blocks 512) chunk=64 longest_prompt=2048
     served=(--min-prompt-len 100 --max-prompt-len 200 --output-len 16 --vocab-size 1000 --request-rate 4 --num-prompts 8
       --goodput ttft:3000 tpot:100)
     common=(--num-requests 4 --min-prompt-len 8 --max-prompt-len 32 --min-output-len 8 --max-output-len 16)
@@ -203,13 +205,13 @@ methods() {
   [ "$gpus" -eq 0 ] || python3 -B tools/context_table.py --from "$file" --gpus --ranks "$ranks" | tee "$out/context_methods_table.txt"
 }
 
-# serve_load NAME FLAG...: a server on two GPUs, and the load of set_workloads on it
+# serve_load NAME FLAG...: a server on the GPUs $served_on, and the load of set_workloads on it
 serve_load() {
   local name=$1 port=18080 server model=llama-3.1-8b
   shift
   [ "$gpus" -gt 0 ] || model=tinyworld
   : >"$out/server_$name.txt"  # an earlier run's says that it listens
-  CUDA_VISIBLE_DEVICES=${two_gpus:-} "$(binary ladder)" serve --model "models/$model" --load-format dummy --device "$device" \
+  CUDA_VISIBLE_DEVICES=$served_on "$(binary ladder)" serve --model "models/$model" --load-format dummy --device "$device" \
     --port $port "$@" >"$out/server_$name.txt" 2>&1 &
   server=$!
   for _ in {1..600}; do
@@ -219,7 +221,7 @@ serve_load() {
   run "$name" 90 "$(binary ladder)" bench serve --port $port "${served[@]}" --json "$out/$name.json"
   if exec 3<>/dev/tcp/127.0.0.1/$port; then  # that prompts really were handed over
     printf 'GET /metrics HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n' >&3
-    grep -aE '^ladder:router_(transfers|fallbacks)_total' <&3 >>"$out/$name.txt"
+    grep -aE '^ladder:router_((at_once_)?transfers|fallbacks|withdrawn)_total|^ladder:router_handover_seconds_(sum|count)' <&3 >>"$out/$name.txt"
     exec 3>&-
   fi
   grep -aE 'TTFT|ITL|TPOT|goodput|^ladder:' "$out/$name.txt" | sed 's/^/  /'
@@ -228,12 +230,22 @@ serve_load() {
 }
 
 disaggregation() {
-  [ "$gpus" -eq 0 ] || run handover 120 "$(binary bench_step8)" --benchmark_filter='kv_handover|kv_copier' \
+  [ "$gpus" -eq 0 ] || run handover 200 "$(binary bench_step8)" --benchmark_filter='kv_handover|kv_copier|kv_layer_by_layer/cuda' \
     --benchmark_out="$out/handover.json" --benchmark_out_format=json
-  local two_gpus=0,1
-  [ "$gpus" -gt 0 ] || two_gpus=
+  local served_on=0,1 processes=(--distributed-executor-backend mp)
+  [ "$gpus" -gt 0 ] || served_on=
   serve_load served_disaggregated --disaggregate 1P1D "${serving[@]}"
+  serve_load served_prefill_first --disaggregate 1P1D --prefill-first "${serving[@]}"
   serve_load served_replicas --data-parallel-size 2 --max-num-batched-tokens "$chunk" "${serving[@]}"
+  serve_load served_whole --data-parallel-size 2 --no-chunked-prefill --max-num-batched-tokens "$longest_prompt" "${serving[@]}"
+  python3 -B tools/cures_table.py "$out" | tee "$out/cures.txt"
+  [ "$gpus" -eq 0 ] || [ "$gpus" -ge 4 ] || return 0
+  [ "$gpus" -eq 0 ] || served_on=0,1,2,3
+  serve_load served_disaggregated_tp2 --disaggregate 1P1D --tensor-parallel-size 2 "${processes[@]}" "${serving[@]}"
+  serve_load served_replicas_tp2 --data-parallel-size 2 --tensor-parallel-size 2 "${processes[@]}" \
+    --max-num-batched-tokens "$chunk" "${serving[@]}"
+  [ "$gpus" -eq 0 ] || served_on=0,1,2
+  serve_load served_disaggregated_tp2_tp1 --disaggregate 1P1D --prefill-tensor-parallel-size 2 "${processes[@]}" "${serving[@]}"
 }
 
 tests() {

@@ -20,7 +20,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 FILES = ("step1_layers/README.md", "step1_layers/GPU.md", "step7_parallel/README.md", "bench/results/h200/README.md",
-         "bench/results/h100x2/README.md", "step8_advanced/quantization/README.md", "ROADMAP.md")
+         "bench/results/h100x2/README.md", "step8_advanced/quantization/README.md",
+         "step8_advanced/disaggregation/README.md", "ROADMAP.md")
 BLOCK = re.compile(r"^(<!-- table: (.*?) -->\n)(.*?)^(<!-- end -->)$", re.MULTILINE | re.DOTALL)
 
 PICTURE = re.compile(r"^<!-- picture: (.*?) -->$", re.MULTILINE)

@@ -4,16 +4,21 @@
 // (tests/step8_advanced/disaggregation/transport/program). of_peer is the share of what a copy of as many bytes in one piece between
 // these GPUs makes in the same run; on one GPU that is a copy within its memory. Runs where there is a GPU.
 //
-// kv_copier: a message of 32 MiB of it on one GPU, packed, unpacked and checked, each by itself.
+// kv_copier: a message of 32 MiB of it on one GPU, packed with its checksums, unpacked behind a check of them, and checked alone. kv_copier_beside: while another
+// thread of this process, or another process, fills that GPU's memory without a pause: with kernels of another process those of this
+// one take turns, and that is how an engine copies beside its own ranks that are processes.
 #if defined(LADDER_HAS_CUDA) && defined(KV_PEER)
 #include <benchmark/benchmark.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <thread>
 
 #include "step1_layers/core/device_cuda.h"
 #include "step6_engine/process/child_process.h"
+#include "step7_parallel/communicators/gpu/nccl_communicator.h"
+#include "tests/step8_advanced/disaggregation/connector/busy_gpu.h"
 #include "tests/step8_advanced/disaggregation/connector/played_handover.h"
 
 namespace ladder::bench {
@@ -57,8 +62,8 @@ double peer_rate(int from, int to, int64_t bytes) {
 void hand_over(benchmark::State& state, const std::string& transport, int to, bool other_process) {
   HandoverEnd giver(testing::llama_8b_layout(), kTokens, gpu(0));
   const std::string name = fmt::format("bench-{}", ::getpid());
-  const auto listener =
-      listen_for_kv(transport == "tcp" ? "tcp://0" : fmt::format("{}://{}", transport, name));
+  const bool has_port = transport == "tcp" || transport == "nccl";
+  const auto listener = listen_for_kv(fmt::format("{}://{}", transport, has_port ? "0" : name));
   std::unique_ptr<ChildProcess> child;
   std::thread reader;
   if (other_process)
@@ -98,13 +103,14 @@ void copy_message(benchmark::State& state, const std::string& what) {
   const auto memory = device_allocate(gpu(0), bytes);
   const KvBody body(static_cast<std::byte*>(memory.get()), static_cast<size_t>(bytes), gpu(0));
   KvCopier copier;
+  std::vector<uint32_t> checksums = copier.pack(layout, end.caches(), end.block_table(), part, layers, body);
   int64_t next = 0;  // other layers each time: what was copied last is in no cache
   const auto work = [&] {
     KvPart of = part;
     of.layer = next = (next + layers) % (layout.num_layers - layers);
-    if (what == "pack") copier.pack(layout, end.caches(), end.block_table(), of, layers, body);
+    if (what == "pack") checksums = copier.pack(layout, end.caches(), end.block_table(), of, layers, body);
     if (what == "unpack")
-      copier.unpack(layout, end.caches(), end.block_table(), of, layers, body, layout.dtype);
+      copier.unpack(layout, end.caches(), end.block_table(), of, layers, body, layout.dtype, checksums);
     if (what == "checksums") benchmark::DoNotOptimize(copier.checksums(body, layers));
   };
   for (int i = 0; i < 3; ++i) work();
@@ -115,6 +121,39 @@ void copy_message(benchmark::State& state, const std::string& what) {
   state.counters["us"] = 1e6 * seconds;
 }
 
+// On GPU 0, for as long as this lives.
+class BusyNeighbour {
+ public:
+  explicit BusyNeighbour(bool other_process) {
+    if (!other_process) {
+      thread_ = std::thread([this] {
+        testing::keep_busy(gpu(0), [this] {
+          begun_ = true;
+          return ends_.load();
+        });
+      });
+      while (!begun_) std::this_thread::yield();
+      return;
+    }
+    listener_ = listen_for_kv(fmt::format("shm://bench-busy-{}", ::getpid()));
+    child_ = std::make_unique<ChildProcess>(ChildOptions{
+        .name = "the neighbour", .arguments = {"busy", listener_->address(), "0"}, .program = KV_PEER});
+    channel_ = listener_->accept(soon());
+    channel_->receive_head(soon());
+  }
+  ~BusyNeighbour() {
+    ends_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
+
+ private:
+  std::atomic<bool> begun_ = false, ends_ = false;
+  std::thread thread_;
+  std::unique_ptr<KvListener> listener_;
+  std::unique_ptr<ChildProcess> child_;
+  std::unique_ptr<KvChannel> channel_;
+};
+
 const bool kRegistered = [] {
   const int gpus = cuda_device_count();
   for (const char* what : {"pack", "unpack", "checksums"}) {
@@ -124,17 +163,29 @@ const bool kRegistered = [] {
         ->UseRealTime()
         ->MinTime(0.2)
         ->Unit(benchmark::kMicrosecond);
+    for (const bool other_process : {false, true})
+      benchmark::RegisterBenchmark(
+          fmt::format("kv_copier_beside/{}/{}", other_process ? "process" : "thread", what).c_str(),
+          [what, other_process](benchmark::State& state) {
+            const BusyNeighbour neighbour(other_process);
+            copy_message(state, what);
+          })
+          ->UseRealTime()
+          ->MinTime(0.5)
+          ->Unit(benchmark::kMicrosecond);
   }
   for (int to = 0; to < std::min(gpus, 2); ++to)
-    for (const char* transport : {"tcp", "shm", "cuda"})
-      for (const bool other_process : {false, true})
+    for (const std::string transport : {"tcp", "shm", "nccl", "cuda"})
+      for (const bool other_process : {false, true}) {
+        if (transport == "nccl" && (to == 0 || !nccl_obstacle().empty())) continue;
         benchmark::RegisterBenchmark(
             fmt::format("kv_handover/0_to_{}/{}/{}", to, transport, other_process ? "processes" : "threads")
                 .c_str(),
             [=](benchmark::State& state) { hand_over(state, transport, to, other_process); })
             ->UseRealTime()
-            ->Iterations(transport == std::string("cuda") ? 200 : 8)
+            ->Iterations(transport == "cuda" || transport == "nccl" ? 200 : 8)
             ->Unit(benchmark::kMillisecond);
+      }
   return true;
 }();
 

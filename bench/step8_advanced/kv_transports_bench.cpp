@@ -1,6 +1,8 @@
 // Bodies from one process to another over every transport of the table, beside memcpy's rate: of_memcpy is the fraction of what
 // one core copies of the same buffers, measured just before in the same run. The other process is a fork that receives into
 // buffers of its own and answers each body, whose last bytes it has looked at, with an empty message.
+//
+// kv_ring: bodies of 16 MiB through the ring of shm:// alone, by its length.
 #include <benchmark/benchmark.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -12,6 +14,7 @@
 
 #include "bench/support/bench_support.h"
 #include "step8_advanced/disaggregation/transport/kv_channel.h"
+#include "step8_advanced/disaggregation/transport/kv_ring.h"
 
 namespace ladder::bench {
 namespace {
@@ -62,10 +65,9 @@ void send_bodies(benchmark::State& state, const KvTransport& transport, const st
   const auto size = static_cast<size_t>(state.range(0));
   const Buffers from = buffers(size);
   const double memcpys = memcpy_rate(from);
-  const std::filesystem::path folder =
-      std::filesystem::temp_directory_path() / fmt::format("ladder_bench_{}", ::getpid());
-  const bool has_port = transport.name == "tcp" || transport.name == "ucx";
-  const std::string place = has_port ? "0" : folder.string();
+  const std::string name = fmt::format("ladder_bench_{}", ::getpid());
+  const std::filesystem::path folder = std::filesystem::temp_directory_path() / name;
+  const std::string place = transport.name == "file" ? folder.string() : transport.name == "shm" ? name : "0";
   const auto listener = listen_for_kv(fmt::format("{}://{}{}", transport.name, place, options));
   const pid_t child = ::fork();
   if (child == 0) receive_all(listener->address(), size);
@@ -97,6 +99,40 @@ void send_bodies(benchmark::State& state, const KvTransport& transport, const st
   std::filesystem::remove_all(folder);
 }
 
+void through_a_ring(benchmark::State& state) {
+  const size_t size = size_t{16} << 20;
+  const Buffers from = buffers(size);
+  const double memcpys = memcpy_rate(from);
+  KvRing ring = KvRing::create(static_cast<size_t>(state.range(0))), answers = KvRing::create(8);
+  const pid_t child = ::fork();
+  if (child == 0) try {
+      Buffers to = buffers(size);
+      for (size_t next = 0;; next = (next + 1) % to.size()) {
+        ring.read(to[next], soon());
+        answers.write({&to[next].back(), 1}, soon());
+      }
+    } catch (const Error&) {  // it is closed
+      ::_exit(0);
+    }
+  constexpr size_t kUnderWay = 2;
+  std::byte answer;
+  ring.write(from[0], soon());  // it has begun, and the ring's memory is made
+  answers.read({&answer, 1}, soon());
+  size_t next = 0;
+  const auto begin = Clock::now();
+  for (auto _ : state) {
+    if (next >= kUnderWay) answers.read({&answer, 1}, soon());
+    ring.write(from[next++ % from.size()], soon());
+  }
+  for (size_t left = std::min(next, kUnderWay); left > 0; --left) answers.read({&answer, 1}, soon());
+  const std::chrono::duration<double> took = Clock::now() - begin;
+  const double rate = static_cast<double>(state.iterations()) * static_cast<double>(size) / took.count();
+  state.counters["bytes_per_second"] = rate;
+  state.counters["of_memcpy"] = rate / memcpys;
+  ring.close();
+  ::waitpid(child, nullptr, 0);
+}
+
 void register_row(const KvTransport& transport, const std::string& options = "") {
   const std::string name = fmt::format("kv_transport/{}{}", transport.name, options);
   benchmark::RegisterBenchmark(
@@ -111,9 +147,15 @@ void register_row(const KvTransport& transport, const std::string& options = "")
 }
 
 const bool kRegistered = [] {
+  benchmark::RegisterBenchmark("kv_ring", &through_a_ring)
+      ->RangeMultiplier(2)
+      ->Range(1 << 20, 16 << 20)
+      ->ArgName("length")
+      ->UseRealTime()
+      ->Unit(benchmark::kMicrosecond);
   for (const KvTransport& transport : kv_transports()) {
-    if (transport.name == "cuda")
-      continue;  // bodies on GPUs: kv_handover_bench.cpp; those of the host go as with shm
+    if (transport.name == "cuda" || transport.name == "nccl")
+      continue;  // bodies on GPUs: kv_handover_bench.cpp; those of the host go as with shm and tcp
     register_row(transport);
     if (transport.name == "tcp")
       for (const int num_streams : {2, 4}) register_row(transport, fmt::format("?streams={}", num_streams));

@@ -79,7 +79,10 @@ void run_graph_replay(const GraphReplayFlags& flags) {
   const ModelFolder folder = open_model_folder(options.model);
   const RunnerConfig config = resolved_runner_config(options, folder.spec);
   const std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
-  auto& executor = dynamic_cast<LocalExecutor&>(engine->executor());
+  auto* const executor = dynamic_cast<LocalExecutor*>(&engine->executor());
+  LADDER_CHECK(executor != nullptr,
+               "graph-replay: a lane has no step that is replayed by itself: expected no "
+               "--phase-lanes");
 
   // The window ends `steps` after the step that is replayed, and begins as long before it.
   const int64_t replayed = 2 * flags.steps + 2, longest = replayed + flags.steps;
@@ -92,7 +95,7 @@ void run_graph_replay(const GraphReplayFlags& flags) {
   for (int64_t run = 0; run < flags.repeat; ++run) {
     const std::vector<double> steps = last_steps(*engine, window, 2 * flags.steps);
     engine->generate(middle);
-    const double replay = executor.replay_last_step(100);
+    const double replay = executor->replay_last_step(100);
     const auto microseconds = [](double seconds) { return fmt::format("{:.1f} us", seconds * 1e6); };
     table.push_back({fmt::format("run {}", run + 1), microseconds(median(steps)), microseconds(mean(steps)),
                      microseconds(replay), fmt::format("{:.3f}", replay / mean(steps))});

@@ -128,6 +128,14 @@ std::unique_ptr<TouchedExperts> experts_to_count(bool wanted, const DecoderSpec&
   return wanted ? std::make_unique<TouchedExperts>(spec, config) : nullptr;
 }
 
+// Counting is no part of what lanes may do at once.
+void expect_one_lane(const TouchedExperts* touched, const Engine& engine) {
+  LADDER_CHECK(
+      touched == nullptr || !engine.scheduler().config().phase_lanes,
+      "--count-experts and --phase-lanes: experts are counted by one step at a time, expected one of "
+      "them");
+}
+
 // The requests once more, by an engine that counts; the one that was measured has ended.
 void count(TouchedExperts& touched, EngineOptions options, const ModelFolder& folder,
            const std::vector<Request>& warm_up, const std::vector<Request>& requests) {
@@ -169,6 +177,7 @@ void run_throughput(const ThroughputFlags& flags) {
   const std::vector<Request> warm_up =
       make_warm_up(flags.workload.requests(), folder.spec.vocab_size, config.device);
   std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
+  expect_one_lane(touched.get(), *engine);
   engine->generate(warm_up);
   record_if_wanted(*engine, trace);
   Measurement m = measure(*engine, requests, "throughput");
@@ -200,9 +209,17 @@ void run_throughput(const ThroughputFlags& flags) {
       {"preemptions", format_count(m.engine.num_preemptions)},
   };
   if (config.device.is_cpu() ||
-      !config.async_scheduling)  // else steps overlap, and their times add up to more
-    lines.push_back({"share of time in the executor",
-                     fmt::format("{:.1f} %", 100.0 * m.engine.execute_seconds / m.seconds)});
+      !config.async_scheduling) {  // else steps overlap, and their times add up to more
+    const auto share = [&](const char* name, double seconds) {
+      lines.push_back({name, fmt::format("{:.1f} %", 100.0 * seconds / m.seconds)});
+    };
+    if (m.engine.num_prefill_steps == 0) {
+      share("share of time in the executor", m.engine.execute_seconds);
+    } else {  // of --phase-lanes
+      share("share of time in the executor of prompts", m.engine.prefill_execute_seconds);
+      share("share of time in the executor of answers", m.engine.decode_execute_seconds);
+    }
+  }
   if (touched != nullptr) lines.push_back(describe_touched(m.touched_experts, folder.spec.experts));
   if (machine.copy_bandwidth > 0.0) {
     lines.push_back({"GPU", cuda_device_info(config.device.index).name});
@@ -251,6 +268,7 @@ void run_latency(const LatencyFlags& flags) {
   const std::unique_ptr<TouchedExperts> touched = experts_to_count(flags.count_experts, folder.spec, config);
   const std::vector<Request> warm_up = make_warm_up(workload, folder.spec.vocab_size, config.device);
   std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
+  expect_one_lane(touched.get(), *engine);
   engine->generate(warm_up);
   record_if_wanted(*engine, trace);
 

@@ -2,12 +2,31 @@
 
 #include <cublasLt.h>
 
+#include <map>
+#include <mutex>
+#include <utility>
+
 #include "step1_layers/core/error.h"
 
 namespace ladder {
 
 namespace {
 constexpr double kMiB = 1 << 20;
+
+// The driver keeps one number for a kernel and a GPU. Whoever set it to what his own context needs would take from the others,
+// which may be about to launch with more: it is only ever raised.
+bool allow_on_device(int gpu, const void* kernel, int64_t bytes) {
+  static std::mutex mutex;
+  static std::map<std::pair<int, const void*>, int64_t> allowed;
+  const std::lock_guard lock(mutex);
+  int64_t& most = allowed[{gpu, kernel}];
+  if (bytes <= most) return false;
+  LADDER_CUDA_CHECK(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
+  most = bytes;
+  return true;
+}
+
 }  // namespace
 
 void check_cuda(cudaError_t status, const char* call, const char* file, int line) {
@@ -27,19 +46,31 @@ CudaContext::CudaContext(int device_index) : index_(device_index) {
   constexpr int64_t kCounterBytes = kNumCounters * static_cast<int64_t>(sizeof(int));
   counters_ = cuda::allocate(index_, kCounterBytes);
   cuda::fill(counters_.get(), 0, kCounterBytes, nullptr);
-  LADDER_CUDA_CHECK(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
+  cudaStream_t stream = nullptr;
+  LADDER_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  stream_ = {stream, [](void* own) { cudaStreamDestroy(static_cast<cudaStream_t>(own)); }};
   cublasLtHandle_t handle = nullptr;
   const cublasStatus_t status = cublasLtCreate(&handle);
   LADDER_CHECK(status == CUBLAS_STATUS_SUCCESS, "cublasLtCreate failed: {}", cublasLtGetStatusString(status));
-  cublaslt_ = handle;
+  cublaslt_ = {handle, [](void* own) { cublasLtDestroy(static_cast<cublasLtHandle_t>(own)); }};
 }
+
+CudaContext::CudaContext(const CudaContext& whole, std::shared_ptr<void> stream, int num_multiprocessors)
+    : index_(whole.index_),
+      arch_(whole.arch_),
+      num_multiprocessors_(num_multiprocessors),
+      is_partition_(num_multiprocessors < whole.num_multiprocessors_),
+      stream_(std::move(stream)),
+      cublaslt_(whole.cublaslt_),
+      workspace_(whole.workspace_),
+      counters_(whole.counters_) {}
 
 CudaContext::~CudaContext() {
   // Nothing can be reported from here, and the process may be ending because the device failed.
   cudaSetDevice(index_);
   matmul_plans_.reset();  // before the library they belong to
-  if (cublaslt_) cublasLtDestroy(static_cast<cublasLtHandle_t>(cublaslt_));
-  if (stream_) cudaStreamDestroy(stream_);
+  cublaslt_.reset();
+  stream_.reset();
 }
 
 OpContext CudaContext::op_context() const {
@@ -47,18 +78,16 @@ OpContext CudaContext::op_context() const {
   ctx.device = {DeviceType::cuda, index_};
   ctx.device_arch = arch_;
   ctx.dependent_launch = arch_ >= 90;
-  ctx.stream = stream_;
+  ctx.stream = stream_.get();
   ctx.cuda = this;
   return ctx;
 }
 
 bool CudaContext::allow_shared_bytes(const void* kernel, int64_t bytes) const {
-  int64_t& allowed = shared_bytes_[kernel];
-  if (bytes <= allowed) return false;
-  LADDER_CUDA_CHECK(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)));
-  allowed = bytes;
-  return true;
+  int64_t& known = shared_bytes_[kernel];
+  if (bytes <= known) return false;
+  known = bytes;
+  return allow_on_device(index_, kernel, bytes);
 }
 
 namespace cuda {

@@ -21,21 +21,27 @@ void check_cuda(cudaError_t status, const char* call, const char* file, int line
 class CudaContext {
  public:
   explicit CudaContext(int device_index);  // Error: no such GPU, or one that is too old
+  // The same rank's on some of the GPU's multiprocessors (sm_partition_cuda.h): `stream`, a cudaStream_t that is kept as long as
+  // this object, runs on so many. Workspace, counters and handle are those of `whole`: only one of the two may have work on the
+  // GPU at a time.
+  CudaContext(const CudaContext& whole, std::shared_ptr<void> stream, int num_multiprocessors);
   ~CudaContext();
   CudaContext(const CudaContext&) = delete;
   CudaContext& operator=(const CudaContext&) = delete;
 
   // device, device_arch, stream and cuda are filled in; the caller adds the arena and the rest.
   OpContext op_context() const;
-  cudaStream_t stream() const { return stream_; }
-  void* cublaslt() const { return cublaslt_; }  // a cublasLtHandle_t
+  cudaStream_t stream() const { return static_cast<cudaStream_t>(stream_.get()); }
+  void* cublaslt() const { return cublaslt_.get(); }  // a cublasLtHandle_t
   void* workspace() const { return workspace_.get(); }
   static constexpr int64_t kWorkspaceBytes = int64_t{32} << 20;
   // Zero before and after every kernel: for blocks that count how many have finished, or send each other
   // results.
   int* counters() const { return static_cast<int*>(counters_.get()); }
   static constexpr int64_t kNumCounters = int64_t{1} << 19;
+  // That the stream's kernels run on.
   int num_multiprocessors() const { return num_multiprocessors_; }
+  bool is_partition() const { return is_partition_; }  // it has not all of the GPU's
   // Room for what the matrix library has said about the shapes met so far; its rung of matmul fills it.
   std::shared_ptr<void>& matmul_plans() const { return matmul_plans_; }
   // Lets blocks of `kernel` (a __global__ function) take so many bytes of dynamic shared memory, where more
@@ -47,8 +53,8 @@ class CudaContext {
   int index_ = 0;
   int arch_ = 0;
   int num_multiprocessors_ = 0;
-  cudaStream_t stream_ = nullptr;
-  void* cublaslt_ = nullptr;
+  bool is_partition_ = false;
+  std::shared_ptr<void> stream_, cublaslt_;
   std::shared_ptr<void> workspace_;
   std::shared_ptr<void> counters_;
   mutable std::shared_ptr<void> matmul_plans_;

@@ -48,6 +48,9 @@ struct Plan {
   explicit Plan(const OpContext& ctx, const MatmulArgs& args) {
     LADDER_CUBLAS_CHECK(cublasLtMatmulDescCreate(&operation, CUBLAS_COMPUTE_32F, CUDA_R_32F));
     set(CUBLASLT_MATMUL_DESC_TRANSA, CUBLAS_OP_T);
+    // The library asks the GPU how many multiprocessors there are, not the stream.
+    if (ctx.cuda->is_partition())
+      set(CUBLASLT_MATMUL_DESC_SM_COUNT_TARGET, int32_t{ctx.cuda->num_multiprocessors()});
     if (args.bias.defined()) {
       set(CUBLASLT_MATMUL_DESC_EPILOGUE, CUBLASLT_EPILOGUE_BIAS);
       set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias.raw());

@@ -19,6 +19,10 @@ constexpr int kMaxNormedRows = 16, kMaxNormed = 32768;
 // At most two blocks share a multiprocessor, one of this kernel and one of the next: else early blocks crowd
 // on a few multiprocessors while others idle.
 constexpr int kMinSharedBytes = 77 << 10;
+// That crowd all the same where the kernel before has taken whole multiprocessors: two of an LM head's then lie on each that is free
+// first, and it takes 1.4 times as long. So those of a weight as large, for which the early start is nothing, are alone.
+constexpr int kMinSharedBytesAlone = 115 << 10;
+constexpr int64_t kLargeWeight = int64_t{512} << 20;
 
 // rows_stream (sm_90) x [m, k], weight [n, k] and out [m, n] in bf16 or f16, up to 32 rows of x, everything
 // in whole 16-byte packs; of a normed x up to 16 rows and 32768 elements. One block per multiprocessor
@@ -147,8 +151,9 @@ void launch_stream(const OpContext& ctx, StreamProduct<T> p, int blocks) {
   p.layout.x = normed ? aligned(p.k * kElement) : 0;
   p.layout.sums = p.layout.x + (shape.x_in_registers ? 0 : aligned(x_bytes));
   p.layout.ring = p.layout.sums + (p.sums_in_ring ? 0 : aligned(sums_bytes));
-  const int bytes =
-      std::max({p.layout.ring + slots * shape.slot_bytes(), p.layout.sums + sums_bytes, kMinSharedBytes});
+  const bool is_large = int64_t{p.n} * p.k * kElement >= kLargeWeight;
+  const int bytes = std::max({p.layout.ring + slots * shape.slot_bytes(), p.layout.sums + sums_bytes,
+                              is_large ? kMinSharedBytesAlone : kMinSharedBytes});
   auto kernel = rows_stream_kernel<T, shape_index>;
   ctx.cuda->allow_shared_bytes(reinterpret_cast<const void*>(kernel), bytes);
   launch_kernel(ctx, kernel, static_cast<unsigned>(blocks), kThreads, static_cast<size_t>(bytes), p);

@@ -6,9 +6,10 @@
 namespace ladder {
 
 // The normed rows in shared memory, each pack at place(pack, row), by all threads: a row belongs to a team of
-// 1, 2, 4 or 8 warps, a pack of it to one thread. Packs past the end of a row are zeros.
-template <class T, class Place>
-__device__ void norm_rows(const StreamProduct<T>& p, const T* weights, int padded_packs, Place&& place) {
+// 1, 2, 4 or 8 warps, a pack of it to one thread. Packs past the end of a row are zeros. Product: x, its rows' stride, m, k and eps, as
+// StreamProduct has them; the block has kThreads.
+template <class Product, class T, class Place>
+__device__ void norm_rows(const Product& p, const T* weights, int padded_packs, Place&& place) {
   constexpr int kSize = Pack<T>::kSize, kBatch = 4;  // packs in flight
   __shared__ float partial[kWarps];
   const int warp = threadIdx.x / kWarp, lane = threadIdx.x % kWarp;

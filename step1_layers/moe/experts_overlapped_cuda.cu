@@ -1,6 +1,7 @@
 // The experts of many tokens, with copies, products and stores of different tiles at the same time.
 #include <algorithm>
 
+#include "step1_layers/core/gather_octet.cuh"
 #include "step1_layers/core/packed.h"
 #include "step1_layers/core/tensor_map_cuda.h"
 #include "step1_layers/core/wgmma.cuh"
@@ -196,21 +197,6 @@ __device__ void multiply_items(Ring<token_groups> ring, const TilePlan& plan, in
     release(before);
     use(tile, columns, first_row, d, prepared);
   });
-}
-
-// The four lanes of a quad hold the pairs of columns of a row, of four octets of columns: lane t the t-th pair of each. From
-// here on lane t holds all pairs of octet t.
-__device__ uint4 gather_octet(uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
-  auto swap = [](uint32_t& first, uint32_t& second, int distance) {
-    const bool upper = (threadIdx.x & distance) != 0;
-    const uint32_t got = __shfl_xor_sync(kAllLanes, upper ? first : second, distance);
-    (upper ? first : second) = got;
-  };
-  swap(a, c, 2);
-  swap(b, d, 2);
-  swap(a, b, 1);
-  swap(c, d, 1);
-  return {a, b, c, d};
 }
 
 // Writes what this warpgroup has of a tile in whole packs. pair(half, octet, lower) are two neighbouring values of octet

@@ -48,6 +48,7 @@ void EngineMetrics::add(const StepMetrics& step, int64_t block_size) {
   execute_seconds += step.execute_seconds;
   communicate_seconds += step.communicate_seconds;
   stage_wait_seconds += step.stage_wait_seconds;
+  count_lane(step);
   if (step.num_kv_blocks_used > 0) {
     kv_used_share_sum +=
         static_cast<double>(step.num_kv_tokens) / static_cast<double>(step.num_kv_blocks_used * block_size);
@@ -64,13 +65,22 @@ void EngineMetrics::add(const RequestMetrics& request) {
 }
 // <<< task 6.3
 
+void EngineMetrics::count_lane(const StepMetrics& step) {
+  if (step.phase == StepPhase::any) return;
+  const bool decodes = step.phase == StepPhase::decode;
+  ++(decodes ? num_decode_steps : num_prefill_steps);
+  (decodes ? decode_execute_seconds : prefill_execute_seconds) += step.execute_seconds;
+}
+
 static auto fields_of(auto& metrics) {
   auto& [num_steps, num_tokens, num_finished, num_aborted, num_failed, num_prompt, num_output, num_cached,
          num_preemptions, peak_running, peak_blocks, step_seconds, execute_seconds, communicate_seconds,
-         stage_wait_seconds, kv_share_sum, kv_steps, serving] = metrics;
+         stage_wait_seconds, kv_share_sum, kv_steps, prefill_steps, decode_steps, prefill_seconds,
+         decode_seconds, serving] = metrics;
   return std::tie(num_steps, num_tokens, num_finished, num_aborted, num_failed, num_prompt, num_output,
                   num_cached, num_preemptions, peak_running, peak_blocks, step_seconds, execute_seconds,
-                  communicate_seconds, stage_wait_seconds, kv_share_sum, kv_steps, serving);
+                  communicate_seconds, stage_wait_seconds, kv_share_sum, kv_steps, prefill_steps,
+                  decode_steps, prefill_seconds, decode_seconds, serving);
 }
 
 EngineMetrics& EngineMetrics::operator+=(const EngineMetrics& other) {

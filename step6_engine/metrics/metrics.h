@@ -12,6 +12,7 @@
 #include <map>
 #include <vector>
 
+#include "step3_sequence/step_phase.h"
 #include "step6_engine/metrics/serving_metrics.h"
 
 namespace ladder {
@@ -72,6 +73,8 @@ struct StepMetrics {
   double execute_seconds = 0.0;      // of that, inside the executor
   double communicate_seconds = 0.0;  // of that, as in StepOutput
   double stage_wait_seconds = 0.0;
+  StepPhase phase =
+      StepPhase::any;  // whose lane it was in; beside a step of the other one execute_seconds are spent twice
 };
 
 // Sums over the engine's life.
@@ -93,10 +96,15 @@ struct EngineMetrics {
   double stage_wait_seconds = 0.0;
   double kv_used_share_sum = 0.0;  // sum over steps of live tokens / token slots of the blocks in use
   int64_t kv_used_steps = 0;
+  int64_t num_prefill_steps = 0;  // of num_steps, where there is a lane for each phase
+  int64_t num_decode_steps = 0;
+  double prefill_execute_seconds = 0.0;  // of execute_seconds, likewise
+  double decode_execute_seconds = 0.0;
   ServingMetrics serving;
 
   // Counts a step: steps, tokens, peaks, seconds, and, where blocks are in use, the live share of their slots.
   void add(const StepMetrics& step, int64_t block_size);
+  void count_lane(const StepMetrics& step);  // given, of add(): a step of one phase
   // Counts a request that has finished and its tokens; whether it was aborted or failed is its caller's to count.
   void add(const RequestMetrics& request);
   // Of another engine; peaks add up too, as what all of them may have had at once.

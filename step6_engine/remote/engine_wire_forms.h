@@ -62,9 +62,9 @@ LADDER_WIRE_FORM(RequestOutput) {
 
 LADDER_WIRE_FORM(KvTransferStats) {
   auto& [num_loads, num_failed_loads, num_loaded_tokens, num_missed_tokens, num_loaded_bytes, load_seconds,
-         num_sent_bytes, num_lapsed] = value;
+         num_sent_bytes, num_lapsed, num_uncompressed_bytes, num_compressed_bytes, compress_seconds] = value;
   wire(num_loads, num_failed_loads, num_loaded_tokens, num_missed_tokens, num_loaded_bytes, load_seconds,
-       num_sent_bytes, num_lapsed);
+       num_sent_bytes, num_lapsed, num_uncompressed_bytes, num_compressed_bytes, compress_seconds);
 }
 LADDER_WIRE_FORM(SchedulerStats) {
   auto& [num_waiting, num_running, num_blocks, num_used_blocks, num_cached_blocks, num_live_tokens,
@@ -94,11 +94,13 @@ LADDER_WIRE_FORM(EngineMetrics) {
   auto& [num_steps, num_tokens, num_requests_finished, num_requests_aborted, num_requests_failed,
          num_prompt_tokens, num_output_tokens, num_cached_tokens, num_preemptions, peak_running,
          peak_kv_blocks, step_seconds, execute_seconds, communicate_seconds, stage_wait_seconds,
-         kv_used_share_sum, kv_used_steps, serving] = value;
+         kv_used_share_sum, kv_used_steps, num_prefill_steps, num_decode_steps, prefill_execute_seconds,
+         decode_execute_seconds, serving] = value;
   wire(num_steps, num_tokens, num_requests_finished, num_requests_aborted, num_requests_failed,
        num_prompt_tokens, num_output_tokens, num_cached_tokens, num_preemptions, peak_running, peak_kv_blocks,
        step_seconds, execute_seconds, communicate_seconds, stage_wait_seconds, kv_used_share_sum,
-       kv_used_steps, serving);
+       kv_used_steps, num_prefill_steps, num_decode_steps, prefill_execute_seconds, decode_execute_seconds,
+       serving);
 }
 LADDER_WIRE_FORM(QueuedWork) {
   auto& [num_sequences, num_tokens] = value;
@@ -119,12 +121,12 @@ LADDER_WIRE_FORM(BatchConfig) {
 LADDER_WIRE_FORM(SchedulerConfig) {
   auto& [batch, vocab_size, eos_token_ids, max_logprobs, policy, enable_prefix_caching, prefix_cache_seed,
          enable_chunked_prefill, max_num_partial_prefills, max_long_partial_prefills,
-         long_prefill_token_threshold, watermark, pipeline_depth, has_kv_connector, static_batching,
-         recompute_everything] = value;
+         long_prefill_token_threshold, watermark, pipeline_depth, phase_lanes, has_kv_connector,
+         static_batching, recompute_everything] = value;
   wire(batch, vocab_size, eos_token_ids, max_logprobs, policy, enable_prefix_caching, prefix_cache_seed,
        enable_chunked_prefill, max_num_partial_prefills, max_long_partial_prefills,
-       long_prefill_token_threshold, watermark, pipeline_depth, has_kv_connector, static_batching,
-       recompute_everything);
+       long_prefill_token_threshold, watermark, pipeline_depth, phase_lanes, has_kv_connector,
+       static_batching, recompute_everything);
   check_enum(policy, SchedulingPolicy::priority);
 }
 

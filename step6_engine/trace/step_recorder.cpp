@@ -4,7 +4,7 @@
 //   record 0: what is planned   record 0: times, ends -> sink
 //
 // A record's blocks are as of its on_submit(), so the records in their order tell one story of the table, however many
-// steps are in flight.
+// steps are in flight. Of two lanes steps end in another order: a record waits for those before it.
 #include "step6_engine/trace/step_recorder.h"
 
 #include <algorithm>
@@ -56,7 +56,7 @@ void StepRecorder::tell(const Engine& engine, SequenceId id, TraceRecord& record
 
 void StepRecorder::on_submit(const Engine& engine, const SchedulerOutput& step) {
   const Scheduler& scheduler = engine.scheduler();
-  TraceRecord& record = in_flight_.emplace_back();
+  TraceRecord& record = in_flight_.emplace_back().record;
   record.step = step.step;
   record.queue = scheduler.waiting_ids(kTraceQueue);
   record.num_waiting = scheduler.num_waiting();
@@ -100,16 +100,20 @@ void StepRecorder::on_results(const Engine& engine, const StepResult& results) {
   // A step that was submitted before the recording began has no record.
   const StepMetrics& metrics = results.metrics;
   const double now = clock_() - start_;
-  if (metrics.num_running > 0 && !in_flight_.empty() && in_flight_.front().step == metrics.step) {
-    TraceRecord record = std::move(in_flight_.front());
-    in_flight_.pop_front();
+  const auto submitted = std::find_if(in_flight_.begin(), in_flight_.end(), [&](const Submitted& one) {
+    return one.record.step == metrics.step && !one.is_done;
+  });
+  if (metrics.num_running > 0 && submitted != in_flight_.end()) {
+    submitted->is_done = true;
+    TraceRecord& record = submitted->record;
     record.begin = std::max(0.0, now - metrics.seconds);
     record.seconds = metrics.seconds;
     record.execute_seconds = metrics.execute_seconds;
     record.num_new_tokens = num_new_tokens;
     record.ended.swap(ended_);
-    sink_(record);
   }
+  for (; !in_flight_.empty() && in_flight_.front().is_done; in_flight_.pop_front())
+    sink_(in_flight_.front().record);
   if (engine.num_steps_in_flight() > 0) return;
   in_flight_.clear();  // a dead engine collects no more
   if (engine.has_unfinished()) return;

@@ -17,8 +17,9 @@ TraceHeader trace_header(const Engine& engine);
 
 class StepRecorder final : public EngineObserver {
  public:
-  using Sink = std::function<void(const TraceRecord&)>;  // gets each record as soon as it is complete
-  using Clock = std::function<double()>;                 // as the engine's: seconds on a steady clock
+  using Sink = std::function<void(
+      const TraceRecord&)>;               // gets each record as soon as it, and all before it, is complete
+  using Clock = std::function<double()>;  // as the engine's: seconds on a steady clock
 
   // The sink first gets a restart record: the engine as it is. Steps that are in flight now are not recorded.
   StepRecorder(const Engine& engine, Sink sink, Clock clock = steady_seconds);
@@ -40,8 +41,12 @@ class StepRecorder final : public EngineObserver {
   BlockDiff blocks_;
   std::map<Name, SequenceId> living_;  // told, and not ended
   std::set<SequenceId> told_;          // the same
-  std::deque<TraceRecord> in_flight_;
-  std::vector<TraceEnd> ended_;  // not in a record yet
+  struct Submitted {
+    TraceRecord record;
+    bool is_done = false;
+  };
+  std::deque<Submitted> in_flight_;  // in the order of submission; done ones wait for those before them
+  std::vector<TraceEnd> ended_;      // not in a record yet
 };
 
 }  // namespace ladder

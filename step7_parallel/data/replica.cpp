@@ -17,11 +17,11 @@ auto fields_of(auto& stats) {
   auto& [num_waiting, num_running, num_blocks, num_used, num_cached, num_live_tokens, num_preemptions,
          num_queried, num_hit, num_external, num_waiting_for_kv, num_held, transfer] = stats;
   auto& [num_loads, num_failed, num_loaded_tokens, num_missed, num_loaded_bytes, load_seconds, num_sent_bytes,
-         num_lapsed] = transfer;
+         num_lapsed, num_uncompressed, num_compressed, compress_seconds] = transfer;
   return std::tie(num_waiting, num_running, num_blocks, num_used, num_cached, num_live_tokens,
                   num_preemptions, num_queried, num_hit, num_external, num_waiting_for_kv, num_held,
                   num_loads, num_failed, num_loaded_tokens, num_missed, num_loaded_bytes, load_seconds,
-                  num_sent_bytes, num_lapsed);
+                  num_sent_bytes, num_lapsed, num_uncompressed, num_compressed, compress_seconds);
 }
 
 // What stays of an engine's numbers when it is gone.

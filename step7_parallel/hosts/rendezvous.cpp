@@ -13,7 +13,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kFirstWords{5};  // of who has proved the secret
-constexpr std::chrono::seconds kSlack{5};       // rank 0 began to wait later
+constexpr std::chrono::seconds kSlack{5};       // rank 0 began to wait later, a node's second rank came later
 
 enum class Kind : uint32_t { join = 100, roster, refused };
 
@@ -99,6 +99,15 @@ std::string misfit(const HostPlace& place, const Join& join) {
   return {};
 }
 
+// Whether of each node that has come all ranks have.
+bool all_ranks_of_them(const std::vector<Arrival>& arrivals) {
+  return std::all_of(arrivals.begin(), arrivals.end(), [&](const Arrival& one) {
+    const auto here = std::count_if(arrivals.begin(), arrivals.end(),
+                                    [&](const Arrival& other) { return other.join.node == one.join.node; });
+    return here + (one.join.node == 0 ? 1 : 0) >= one.join.ranks_per_node;
+  });
+}
+
 // Which nodes are not complete.
 std::string missing(const HostPlace& place, const std::vector<Arrival>& arrivals) {
   std::string nodes;
@@ -125,20 +134,30 @@ Met receive_ranks(const HostPlace& place) {
   const Clock::time_point deadline = Clock::now() + place.arrival;
   HostListener listener(place.master, place.secret);
   std::vector<Arrival> arrivals;
-  const auto refuse_all = [&](const std::string& why) {
-    for (const Arrival& arrival : arrivals) {
-      try {
-        send(*arrival.socket, Kind::refused, why);
-      } catch (const Error&) {  // gone meanwhile
+  // Whoever comes a little later is told too, or would look for a listener until its time is over: above all the first rank of a
+  // node, which speaks for it.
+  const auto refuse_all = [&](const std::string& why, Clock::time_point until) {
+    for (size_t told = 0;;) {
+      for (; told < arrivals.size(); ++told) {
+        try {
+          send(*arrivals[told].socket, Kind::refused, why);
+        } catch (const Error&) {  // gone meanwhile
+        }
       }
+      const auto left = std::chrono::ceil<std::chrono::milliseconds>(until - Clock::now());
+      const bool are_all = std::ssize(arrivals) >= place.world_size() - 1 && all_ranks_of_them(arrivals);
+      if (left.count() <= 0 || are_all) fail("{}", why);
+      auto connection = listener.accept(left);
+      std::optional<Arrival> late = connection ? hear(std::move(*connection), place.silence) : std::nullopt;
+      if (late) arrivals.push_back(std::move(*late));
     }
-    fail("{}", why);
   };
   while (std::ssize(arrivals) < place.world_size() - 1) {
     const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
     if (left.count() <= 0)
       refuse_all(fmt::format("{} of {} has not arrived at {} within {} s", missing(place, arrivals),
-                             place.num_nodes, place.master.str(), seconds(place.arrival)));
+                             place.num_nodes, place.master.str(), seconds(place.arrival)),
+                 deadline);
     auto connection = listener.accept(left);
     if (!connection) continue;
     std::optional<Arrival> arrival = hear(std::move(*connection), place.silence);
@@ -156,7 +175,7 @@ Met receive_ranks(const HostPlace& place) {
       continue;
     }
     arrivals.push_back(std::move(*arrival));
-    if (!problem.empty()) refuse_all(problem);
+    if (!problem.empty()) refuse_all(problem, Clock::now() + kSlack);
   }
   std::sort(arrivals.begin(), arrivals.end(),
             [](const Arrival& a, const Arrival& b) { return a.rank < b.rank; });

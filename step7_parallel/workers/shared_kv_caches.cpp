@@ -1,19 +1,14 @@
 #include "step7_parallel/workers/shared_kv_caches.h"
 
-#include <algorithm>
 #include <utility>
 
-#include "step1_layers/core/error.h"
-#include "step4_runner/kv_cache_size.h"
+#include "step4_runner/kv_cache_piece.h"
 #include "step4_runner/memory.h"
 #include "step4_runner/rank_grid.h"
 
 namespace ladder {
 
 namespace {
-
-constexpr size_t kAlignment = 64;   // as of every tensor
-constexpr size_t kMostTensors = 4;  // of a layer: keys, values, and the scales of both
 
 class ModelWithCaches final : public Model {
  public:
@@ -42,30 +37,16 @@ class ModelWithCaches final : public Model {
 }  // namespace
 
 size_t shared_kv_bytes(const DecoderSpec& spec, const RunnerConfig& config, int stage) {
-  const size_t layers = static_cast<size_t>(layers_of(config, spec.num_layers, stage).size());
+  const int64_t layers = layers_of(config, spec.num_layers, stage).size();
   return static_cast<size_t>(rank_kv_bytes_per_token(spec, config, stage) * slots_of_rank(config) *
-                             config.batch.num_kv_blocks) +
-         layers * kMostTensors * kAlignment;
+                                 config.batch.num_kv_blocks +
+                             layers * kMostTensorsOfALayer * kKvAlignment);
 }
 
 std::vector<KvCacheView> kv_caches_in(const std::shared_ptr<SharedMemory>& memory,
                                       std::span<const KvCacheSpec> specs, const RunnerConfig& config) {
-  size_t used = 0;
-  const auto move_in = [&](Tensor& of_one_block) {
-    if (!of_one_block.defined()) return;
-    Shape shape = of_one_block.shape();
-    shape[0] = config.batch.num_kv_blocks;
-    const size_t size = static_cast<size_t>(shape.numel() * dtype_size(of_one_block.dtype()));
-    LADDER_CHECK(size <= memory->size() - used,
-                 "shared keys and values: a layer's {} of {} bytes do not fit into the {} that are left",
-                 of_one_block.str(), size, memory->size() - used);
-    of_one_block = Tensor::wrap(memory->data() + used, shape, of_one_block.dtype(), Device{}, memory);
-    used = std::min(memory->size(), (used + size + kAlignment - 1) / kAlignment * kAlignment);
-  };
-  std::vector<KvCacheView> caches = allocate_kv_caches(specs, 1, slots_of_rank(config), Device{});
-  for (KvCacheView& cache : caches)
-    for (Tensor* tensor : {&cache.k, &cache.v, &cache.k_scales, &cache.v_scales}) move_in(*tensor);
-  return caches;
+  return kv_caches_in({memory, memory->data()}, static_cast<int64_t>(memory->size()), specs,
+                      config.batch.num_kv_blocks, slots_of_rank(config), Device{});
 }
 
 std::unique_ptr<Model> with_kv_caches(std::unique_ptr<Model> model, std::vector<KvCacheView> caches) {

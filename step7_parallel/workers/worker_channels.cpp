@@ -63,7 +63,7 @@ std::vector<int> WorkerChannels::descriptors_of(int rank) const {
   hand_on(columns_, mine.column);
   hand_on(context_groups_, mine.context);
   if (!experts_.empty()) descriptors.push_back(experts_[static_cast<size_t>(rank)]);
-  if (have_kv_caches()) descriptors.push_back(kv_caches_of(rank)->descriptor());
+  if (!kv_caches_.empty()) descriptors.push_back(kv_caches_of(rank)->descriptor());
   return descriptors;
 }
 

@@ -8,7 +8,7 @@
 //   column     its column's group         (not there with one stage)
 //   context    its context ranks' group   (not there with one context rank)
 //   experts    of its stage's ranks in all replicas, which share out experts (not there with one replica): made by who has these
-//   keys       and values of this rank (shared_kv_caches.h; not there where the engine's process does not look at them)
+//   keys       and values of this rank (shared_kv_caches.h; on the CPU, where the engine's process looks at them)
 #include <memory>
 #include <span>
 #include <string>
@@ -32,7 +32,6 @@ class WorkerChannels {
   StepRingWriter& steps() { return steps_; }
   StepRingReader& answers() { return answers_; }
   std::vector<int> descriptors_of(int rank) const;
-  bool have_kv_caches() const { return !kv_caches_.empty(); }
   const std::shared_ptr<SharedMemory>& kv_caches_of(int rank) const {
     return kv_caches_[static_cast<size_t>(rank)];
   }

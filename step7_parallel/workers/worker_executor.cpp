@@ -6,6 +6,10 @@
 #include "step7_parallel/workers/process_rank.h"
 #include "step7_parallel/workers/shared_kv_caches.h"
 
+#ifdef LADDER_HAS_CUDA
+#include "step7_parallel/workers/gpu_kv_caches.h"
+#endif
+
 namespace ladder {
 
 namespace {
@@ -19,12 +23,13 @@ WorkerExecutor::WorkerExecutor(const ExecutorOptions& options, const WorkerProgr
                                std::chrono::milliseconds step_patience, std::vector<int> experts)
     : config_(options.config), step_patience_(step_patience) {
   expect_a_gpu_for_each_rank(config_, num_ranks(config_));
+  const bool show = options.runner_makers.kv_caches != nullptr;
   std::vector<size_t> kv_bytes;
-  for (int rank = 0; options.runner_makers.kv_caches != nullptr && rank < num_ranks(config_); ++rank)
+  for (int rank = 0; show && config_.device.is_cpu() && rank < num_ranks(config_); ++rank)
     kv_bytes.push_back(shared_kv_bytes(options.spec, config_, place_of(config_, rank).stage));
   channels_ = std::make_unique<WorkerChannels>(config_, std::move(experts), kv_bytes);
   workers_ = std::make_unique<WorkerProcesses>(config_, run_fingerprint(options.model, program.program),
-                                               program, *channels_, options.progress);
+                                               program, *channels_, show, options.progress);
   const std::vector<WorkerReady> all_ready = workers_->wait_until_ready();
   for (const WorkerReady& ready : all_ready) {
     batch_ = ready.batch;  // the ranks have agreed on it
@@ -32,16 +37,25 @@ WorkerExecutor::WorkerExecutor(const ExecutorOptions& options, const WorkerProgr
     memory_.kv += ready.memory.kv;
     memory_.activations += ready.memory.activations;
   }
-  for (int rank = 0; channels_->have_kv_caches() && rank < num_ranks(config_); ++rank)
-    show_caches(options, rank, all_ready[static_cast<size_t>(rank)].kv_caches);
+  for (int rank = 0; show && rank < num_ranks(config_); ++rank)
+    show_caches(options, rank, all_ready[static_cast<size_t>(rank)]);
 }
 
-void WorkerExecutor::show_caches(const ExecutorOptions& options, int rank,
-                                 std::span<const KvCacheSpec> specs) {
+void WorkerExecutor::show_caches(const ExecutorOptions& options, int rank, const WorkerReady& ready) {
   const GridPlace place = place_of(config_, rank);
-  RankKvCaches mine{rank, place, layers_of(config_, options.spec.num_layers, place.stage),
-                    kv_caches_in(channels_->kv_caches_of(rank), specs, config_)};
-  for (const KvCacheView& cache : mine.caches) memory_.kv += cache.nbytes();
+  RankKvCaches mine{rank, place, layers_of(config_, options.spec.num_layers, place.stage), {}};
+  if (config_.device.is_cpu()) {
+    mine.caches = kv_caches_in(channels_->kv_caches_of(rank), ready.kv_caches, config_);
+    for (const KvCacheView& cache : mine.caches) memory_.kv += cache.nbytes();  // which no rank has counted
+  }
+#ifdef LADDER_HAS_CUDA
+  if (!config_.device.is_cpu()) {
+    RunnerConfig measured = config_;
+    measured.batch = ready.batch;
+    mine.caches = open_gpu_kv_caches(ready.gpu_memory, ready.kv_caches, measured,
+                                     fmt::format("rank {} of {}", rank, num_ranks(config_)));
+  }
+#endif
   options.runner_makers.kv_caches->register_kv_caches(std::move(mine));
 }
 
@@ -97,9 +111,6 @@ MadeExecutor start_workers(const ExecutorOptions& options, const WorkerProgram& 
                            std::vector<int> experts) {
   LADDER_CHECK(!options.runner_makers.proposer,
                "proposer: there is a maker of one, and this executor verifies no draft tokens");
-  LADDER_CHECK(options.runner_makers.kv_caches == nullptr || options.config.device.is_cpu(),
-               "a KV connector: it reads caches of worker processes on the CPU alone, not on {}",
-               device_name(options.config.device));
   auto executor =
       std::make_unique<WorkerExecutor>(options, program, WorkerExecutor::kStepPatience, std::move(experts));
   const BatchConfig batch = executor->batch();

@@ -39,7 +39,7 @@ class WorkerExecutor final : public Executor {
 
  private:
   // Those of a rank, to options.runner_makers.kv_caches.
-  void show_caches(const ExecutorOptions& options, int rank, std::span<const KvCacheSpec> specs);
+  void show_caches(const ExecutorOptions& options, int rank, const WorkerReady& ready);
 
   RunnerConfig config_;
   std::chrono::milliseconds step_patience_;
@@ -54,7 +54,7 @@ class WorkerExecutor final : public Executor {
   std::string step_bytes_, answer_bytes_;
 };
 
-// Error: a maker of a proposer, since nothing here verifies drafts; a registry of caches that are on a GPU.
+// Error: a maker of a proposer, since nothing here verifies drafts.
 MadeExecutor start_workers(const ExecutorOptions& options, const WorkerProgram& program,
                            std::vector<int> experts = {});
 // The same for EngineMakers::executor.

@@ -22,12 +22,13 @@ struct WorkerSetup {
   int rank = 0;
   RunnerConfig config;  // resolved, the same for all ranks
   RunFingerprint fingerprint;
-  bool shares_kv_caches = false;  // shared_kv_caches.h
+  bool shows_kv_caches = false;  // shared_kv_caches.h
 };
 struct WorkerReady {
   BatchConfig batch;                   // with the KV blocks that there are
   MemoryPlan memory;                   // of this rank
-  std::vector<KvCacheSpec> kv_caches;  // that it shares, one for each of its layers
+  std::vector<KvCacheSpec> kv_caches;  // that it shows, one for each of its layers
+  std::string gpu_memory;              // where they lie (gpu_kv_caches.h); empty: on the CPU
 };
 struct WorkerFailed {
   bool users_mistake = false;
@@ -64,8 +65,8 @@ LADDER_WIRE_FORM(RunFingerprint) {
   wire(program, model);
 }
 LADDER_WIRE_FORM(WorkerSetup) {
-  auto& [rank, config, fingerprint, shares_kv_caches] = value;
-  wire(rank, config, fingerprint, shares_kv_caches);
+  auto& [rank, config, fingerprint, shows_kv_caches] = value;
+  wire(rank, config, fingerprint, shows_kv_caches);
 }
 LADDER_WIRE_FORM(KvCacheSpec) {
   auto& [kind, dtype, kept_as, num_kv_heads, k_dim, v_dim] = value;
@@ -75,8 +76,8 @@ LADDER_WIRE_FORM(KvCacheSpec) {
   check_enum(kept_as, KvCacheDType::int4);
 }
 LADDER_WIRE_FORM(WorkerReady) {
-  auto& [batch, memory, kv_caches] = value;
-  wire(batch, memory, kv_caches);
+  auto& [batch, memory, kv_caches, gpu_memory] = value;
+  wire(batch, memory, kv_caches, gpu_memory);
 }
 LADDER_WIRE_FORM(WorkerFailed) {
   auto& [users_mistake, follows_from_another, text] = value;

@@ -17,6 +17,10 @@
 #include "step7_parallel/workers/worker_channels.h"
 #include "step7_parallel/workers/worker_messages.h"
 
+#ifdef LADDER_HAS_CUDA
+#include "step7_parallel/workers/gpu_kv_caches.h"
+#endif
+
 namespace ladder {
 
 namespace {
@@ -139,7 +143,8 @@ class Worker {
       : socket_(socket),
         number_(setup.rank),
         config_(setup.config),
-        channels_(config_, number_, setup.shares_kv_caches) {}
+        shows_kv_caches_(setup.shows_kv_caches),
+        channels_(config_, number_, shows_kv_caches_ && config_.device.is_cpu()) {}
 
   void run(const RunFingerprint& theirs, const std::function<ExecutorOptions()>& make_options) try {
     ExecutorOptions options = make_options();
@@ -158,12 +163,16 @@ class Worker {
         {channels_.tensor.get(), channels_.column.get(), channels_.context.get(), channels_.experts.get()});
     WorkerReady ready;
     rank.start(options, [&](std::unique_ptr<Model>& model) {
+      if (shows_kv_caches_) ready.kv_caches = model->kv_cache_specs();
       if (channels_.kv_caches == nullptr) return;
-      ready.kv_caches = model->kv_cache_specs();
       model = with_kv_caches(std::move(model), kv_caches_in(channels_.kv_caches, ready.kv_caches, config_));
     });
     ready.batch = rank.runner().config().batch;
     ready.memory = rank.runner().memory();
+#ifdef LADDER_HAS_CUDA
+    if (shows_kv_caches_ && !config_.device.is_cpu())
+      ready.gpu_memory = show_gpu_kv_caches(rank.runner().kv_caches());
+#endif
     send(socket_, WorkerMessage::ready, ready);
     run_steps(rank);
   } catch (...) {
@@ -206,6 +215,7 @@ class Worker {
   MessageSocket& socket_;
   const int number_;
   const RunnerConfig config_;
+  const bool shows_kv_caches_;
   // Outlive run(): what that throws is told before the peers see that it has left.
   InheritedChannels channels_;
 };

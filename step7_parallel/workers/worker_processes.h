@@ -41,9 +41,9 @@ class WorkerProcesses {
     bool users_mistake = false;
     std::string text;  // one line, which names the rank
   };
-  // Starts them all; `channels` outlives this.
+  // Starts them all; `channels` outlives this. They show their caches (shared_kv_caches.h), or not.
   WorkerProcesses(const RunnerConfig& config, const RunFingerprint& fingerprint, const WorkerProgram& program,
-                  WorkerChannels& channels, SummedProgress::Progress progress);
+                  WorkerChannels& channels, bool show_kv_caches, SummedProgress::Progress progress);
   ~WorkerProcesses();  // ends the ring of steps; workers that do not end by that are killed
   WorkerProcesses(const WorkerProcesses&) = delete;
 

@@ -73,6 +73,51 @@ TEST_F(CliDisaggregateOnGpus, AnswersAreThoseOfOneServer) {
   EXPECT_EQ(server.exit_code(), 0) << server.err();
 }
 
+// Of each server, or of the one for prompts, as many GPUs as there are: with four both have two.
+TEST_F(CliDisaggregateOnGpus, RanksMayBeProcessesAndTheEndOfOneIsThatOfItsServer) {
+  std::vector<std::string> flags = {"--disaggregate=1P1D", "--no-prefix-caching", "--drain-timeout=5",
+                                    "--distributed-executor-backend=mp"};
+  if (gpus_ >= 3)
+    flags.emplace_back(gpus_ >= 4 ? "--tensor-parallel-size=2" : "--prefill-tensor-parallel-size=2");
+  const int used = std::min(gpus_, 4);
+  std::vector<int64_t> free_before;
+  for (int i = 0; i < used; ++i) free_before.push_back(cuda_device_info(i).free_bytes);
+  {
+    RunningServer server(RunningServer::Command{"serve"}, on_gpu(0, flags));
+    ASSERT_TRUE(server.ready());
+    for (int i = 0; i < kRequests; ++i)
+      EXPECT_EQ(text_of(server.post(body(i))), expected_[static_cast<size_t>(i)]) << i;
+    EXPECT_EQ(server.metric("router_transfers_total"), kRequests);
+    EXPECT_EQ(server.metric("router_fallbacks_total"), 0);
+    const std::vector<int> engines = server.children("disaggregated-server");
+    ASSERT_EQ(engines.size(), 2u);
+    std::set<int> workers;
+    for (const int engine : engines) workers.merge(children_of(engine));
+    EXPECT_EQ(std::ssize(workers), std::max(used, 2));
+    for (const int engine : engines) {
+      ::kill(*children_of(engine).rbegin(), SIGKILL);
+      EXPECT_TRUE(eventually([&] { return ::kill(engine, 0) != 0; })) << server.err();
+      EXPECT_TRUE(eventually([&] { return text_of(server.post(body(0))) == expected_[0]; }, kStartPatience))
+          << server.err();
+    }
+    EXPECT_TRUE(eventually(
+        [&] {
+          const double before = server.metric("router_transfers_total");
+          return text_of(server.post(body(1))) == expected_[1] &&
+                 server.metric("router_transfers_total") > before;
+        },
+        kStartPatience))
+        << "prompts are handed over again";
+    server.kill(SIGTERM);
+    EXPECT_EQ(server.exit_code(), 0) << server.err();
+  }
+  for (int i = 0; i < used; ++i)
+    EXPECT_TRUE(
+        eventually([&] { return cuda_device_info(i).free_bytes >= free_before[static_cast<size_t>(i)]; },
+                   kStartPatience))
+        << "GPU " << i;
+}
+
 TEST_F(CliDisaggregateOnGpus, WhoeverIsKilledTheOtherGoesOn) {
   const std::string listen = fmt::format("--kv-listen=cuda://cli-test-{}", ::getpid());
   const auto start = [&](bool producer) {

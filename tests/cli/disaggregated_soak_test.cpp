@@ -5,6 +5,7 @@
 // LADDER_SOAK_REQUESTS: how many, with kills until the last of them and clients that leave early; else a few hundred and one
 // kill in the middle of a transfer (tools/long_check.sh asks for 10,000).
 #ifdef LADDER_HAS_SERVER
+#include <algorithm>
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
@@ -37,19 +38,20 @@ Json random_request(std::mt19937_64& random, int64_t number) {
           {"seed", number},     {"stream", random() % 2 == 0}};
 }
 
-// One of the two servers, as they are seen from outside.
+// One of the servers, as they are seen from outside; `index`: among those of its role.
 class Part {
  public:
-  Part(const RunningServer& router, const std::string& role)
+  Part(const RunningServer& router, const std::string& role, int index = 0)
       : router_(router), word_(role == "prefill" ? "--kv-role=producer" : "--kv-role=consumer") {
     const std::string metrics = body_of(router.get("/metrics"));
     const std::string mark = "backend_up{role=\"" + role + "\",url=\"http://127.0.0.1:";
-    const size_t at = metrics.find(mark);
+    size_t at = metrics.find(mark);
+    for (; index > 0 && at != metrics.npos; --index) at = metrics.find(mark, at + 1);
     EXPECT_NE(at, metrics.npos) << metrics;
     if (at != metrics.npos) port_ = static_cast<uint16_t>(std::stoi(metrics.substr(at + mark.size())));
   }
 
-  int pid() const {  // 0: it is being started
+  int pid() const {  // of the only one of its role; 0: it is being started
     const std::vector<int> found = router_.children(word_);
     return found.size() == 1 ? found[0] : 0;
   }
@@ -166,6 +168,9 @@ TEST(Cli_DisaggregatedSoak, EveryRequestIsAnsweredAsByOneServerWhenAPrefillServe
   EXPECT_EQ(counts.answered + counts.left, num_requests);
   EXPECT_GT(counts.killed_in_transfer, 0);
   EXPECT_GT(server.metric("router_transfers_total"), static_cast<double>(num_requests) / 2);
+  const double at_once = server.metric("router_at_once_transfers_total"),
+               withdrawn = server.metric("router_withdrawn_total");
+  EXPECT_GT(at_once, 0);
 
   // The books. What was kept for clients that have left comes back with its lease.
   EXPECT_TRUE(eventually([&] { return consumer.holds_nothing(); }));
@@ -180,9 +185,74 @@ TEST(Cli_DisaggregatedSoak, EveryRequestIsAnsweredAsByOneServerWhenAPrefillServe
   for (const int child : children) EXPECT_EQ(process_state(child), 0) << child;
   EXPECT_EQ(files_of_memory(), shm);
   std::printf(
-      "%ld requests: %ld answered, %ld left early; %ld times the prefill server was killed, %ld of them in a transfer\n",
+      "%ld requests: %ld answered, %ld left early; %ld times the prefill server was killed, %ld of them in a transfer; %.0f were "
+      "told to both servers at once, %.0f of them in vain\n",
       static_cast<long>(num_requests), static_cast<long>(counts.answered), static_cast<long>(counts.left),
-      static_cast<long>(counts.killed), static_cast<long>(counts.killed_in_transfer));
+      static_cast<long>(counts.killed), static_cast<long>(counts.killed_in_transfer), at_once + withdrawn,
+      withdrawn);
+}
+
+// What nobody has seen of an answer is begun anew at another server, and a stream ends with an error. Without the router nobody asks
+// its servers any more: they end with it.
+TEST(Cli_DisaggregatedSoak, EveryRequestEndsWhenADecodeServerIsKilledAndAllServersEndWithTheRouter) {
+  constexpr int64_t kRequests = 64;
+  const uint64_t seed = fresh_seed();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  RunningServer alone(flags_of_both());
+  std::vector<std::string> flags = flags_of_both();
+  flags.insert(flags.end(), {"--disaggregate=1P2D", "--min-remote-tokens=1", "--kv-lease=2"});
+  RunningServer server(flags);
+  ASSERT_TRUE(alone.ready() && server.ready());
+
+  std::atomic<int64_t> num_asked = 0, num_answered = 0, num_cut = 0;
+  std::vector<std::thread> clients;
+  for (uint64_t i = 0; i < kClients; ++i)
+    clients.emplace_back([&, i] {
+      std::mt19937_64 random(seed + i);
+      for (int64_t number = num_asked++; number < kRequests && !::testing::Test::HasFailure();
+           number = num_asked++) {
+        Json body = random_request(random, number);
+        RawClient client(server.port());
+        client.send(RunningServer::completion(body));
+        client.rest(std::chrono::seconds(120));
+        const bool stream = body["stream"];
+        const Answer answer = read_answer(client.got(), stream);
+        body["stream"] = false;
+        const std::string expected = read_answer(alone.post(body), false).text;
+        EXPECT_TRUE(answer.whole) << client.got() << server.err();
+        if (answer.error) {
+          EXPECT_TRUE(stream) << "nobody had seen it: " << client.got();
+          EXPECT_TRUE(expected.starts_with(answer.text)) << answer.text << " of " << expected;
+          ++num_cut;
+        } else {
+          EXPECT_EQ(answer.text, expected) << body;
+          ++num_answered;
+        }
+      }
+    });
+  std::mt19937_64 random(seed + kClients);
+  eventually([&] { return num_answered >= kClients || num_asked >= kRequests; }, 120s);
+  const std::vector<int> decoders = server.children("--kv-role=consumer");
+  EXPECT_EQ(decoders.size(), 2u);
+  const int victim = decoders.size() == 2 ? decoders[random() % 2] : 0;
+  if (victim > 1) ::kill(victim, SIGKILL);
+  for (std::thread& client : clients) client.join();
+  EXPECT_EQ(num_answered + num_cut, kRequests);
+  EXPECT_TRUE(eventually(
+      [&] {
+        const std::vector<int> now = server.children("--kv-role=consumer");
+        return now.size() == 2 && std::ranges::find(now, victim) == now.end();
+      },
+      120s))
+      << server.err();
+  for (const Part& part : {Part(server, "prefill"), Part(server, "decode", 0), Part(server, "decode", 1)})
+    EXPECT_TRUE(eventually([&] { return part.holds_nothing(); }, 90s));
+
+  const std::set<int> children = children_of(server.pid());
+  EXPECT_EQ(children.size(), 3u);
+  server.kill(SIGKILL);
+  for (const int child : children)
+    EXPECT_TRUE(eventually([&] { return process_state(child) == 0 || process_state(child) == 'Z'; }));
 }
 
 }  // namespace

@@ -1,4 +1,5 @@
 // Flags become fields: each flag sets its own and no other.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -143,9 +144,51 @@ TEST(Cli_EngineFlags, SwitchesAndSizesReachTheOptions) {
   EXPECT_EQ(options_of({"--kv-memory", "2MiB"}).runner.kv_memory, 2 << 20);
   EXPECT_EQ(options_of({"--kernel", "matmul=loop"}).runner.kernels.at("matmul"), "loop");
   EXPECT_THROW(options_of({"--num-kv-blocks", "8", "--kv-memory", "2MiB"}), Error);
+  EXPECT_NO_THROW(options_of({"--phase-lanes"}));
+  const std::vector<std::vector<std::string>> not_with_lanes = {{"--tensor-parallel-size", "2"},
+                                                                {"--pipeline-parallel-size", "2"},
+                                                                {"--prefill-context-parallel-size", "2"},
+                                                                {"--distributed-executor-backend", "mp"},
+                                                                {"--static-batching"},
+                                                                {"--kv-role", "producer"}};
+  for (std::vector<std::string> words : not_with_lanes) {
+    const std::string flag = words[0];
+    words.push_back("--phase-lanes");
+    EXPECT_THAT([&] { options_of(words); },
+                ::testing::ThrowsMessage<Error>(
+                    ::testing::AllOf(::testing::HasSubstr("--phase-lanes"), ::testing::HasSubstr(flag))));
+  }
   EXPECT_THROW(
       options_of({"--kv-role", "producer", "--kv-layer-by-layer", "--distributed-executor-backend", "mp"}),
       Error);
+}
+
+TEST(Cli_EngineFlags, SharesOfAGpuNeedLanesAndAGpu) {
+  const auto error_of = [](std::vector<std::string> arguments) -> std::string {
+    CLI::App app;
+    EngineFlags flags;
+    flags.add(app, {}, "model");
+    arguments.insert(arguments.end(), {"--device", "cpu"});
+    std::reverse(arguments.begin(), arguments.end());
+    try {
+      app.parse(arguments);
+      flags.options();
+    } catch (const Error& error) {
+      return error.what();
+    } catch (const CLI::ValidationError& error) {
+      return error.what();
+    }
+    return "";
+  };
+  EXPECT_EQ(error_of({"--phase-lanes"}), "");
+  EXPECT_THAT(error_of({"--sm-partition", "auto"}), ::testing::EndsWith("expected --phase-lanes"));
+  EXPECT_THAT(error_of({"--max-itl", "10"}), ::testing::StartsWith("--max-itl: prompts and answers"));
+  EXPECT_EQ(error_of({"--phase-lanes", "--sm-partition", "32"}),
+            "--sm-partition: a CPU has no multiprocessors to share out, expected a GPU");
+  EXPECT_EQ(error_of({"--phase-lanes", "--max-itl", "10"}),
+            "--max-itl: a CPU has no multiprocessors to share out, expected a GPU");
+  EXPECT_THAT(error_of({"--phase-lanes", "--sm-partition", "some"}),
+              ::testing::HasSubstr("expected auto, off or a whole number"));
 }
 
 }  // namespace

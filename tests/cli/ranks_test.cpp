@@ -15,6 +15,7 @@
 namespace ladder {
 namespace {
 
+using ::testing::AllOf;
 using testing::BinaryResult;
 using ::testing::HasSubstr;
 using ::testing::MatchesRegex;
@@ -111,6 +112,11 @@ TEST(Cli_Ranks, RanksThatShareOutRowsGiveTheTextOfOne) {
       {"--tensor-parallel-size=8", "--decode-context-parallel-size=2", "--prefill-context-parallel-size=2"}));
   EXPECT_EQ(both.exit_code, 2);
   EXPECT_THAT(both.err, HasSubstr("--prefill-context-parallel-size 2 and --decode-context-parallel-size 2"));
+  const BinaryResult unshared =
+      run_binary(generate({"--tensor-parallel-size=2", "--cp-kv-cache-interleave-size=4"}));
+  EXPECT_EQ(unshared.exit_code, 2);
+  EXPECT_THAT(unshared.err,
+              HasSubstr("--cp-kv-cache-interleave-size 4: expected --decode-context-parallel-size"));
 }
 
 TEST(Cli_Ranks, ExpertsOnTheirRanksGiveTheTokensOfOneRank) {
@@ -157,7 +163,9 @@ TEST(Cli_Ranks, ExpertsOnTheirRanksGiveTheTokensOfOneRank) {
 TEST(Cli_Ranks, ExpertsOnRanksNeedAModelThatHasSome) {
   const BinaryResult dense = run_binary(generate({"--tensor-parallel-size=2", "--enable-expert-parallel"}));
   EXPECT_EQ(dense.exit_code, 2);
-  EXPECT_EQ(dense.err, "ladder: error: --enable-expert-parallel: the model has no experts\n");
+  EXPECT_EQ(
+      dense.err,
+      "ladder: error: --enable-expert-parallel: the model has no experts, expected a mixture of experts\n");
 }
 
 TEST(Cli_Ranks, WhatExpertsThatMoveNeedIsOneLine) {
@@ -176,7 +184,7 @@ TEST(Cli_Ranks, WhatExpertsThatMoveNeedIsOneLine) {
   EXPECT_THAT(error_of({"--enable-expert-parallel", "--num-redundant-experts=2"}),
               HasSubstr("--num-redundant-experts 2: expected --enable-eplb"));
   EXPECT_THAT(error_of({"--enable-expert-parallel", "--enable-eplb", "--num-redundant-experts=3"}),
-              HasSubstr("expected 0, 2, 4, ... or 8"));
+              AllOf(HasSubstr("--num-redundant-experts 3: "), HasSubstr("expected 0, 2, 4, ... or 8")));
   EXPECT_THAT(error_of({"--enable-expert-parallel", "--enable-eplb", "--num-redundant-experts=2"}),
               HasSubstr("any 5 of 8"));
 }

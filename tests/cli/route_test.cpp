@@ -69,7 +69,10 @@ TEST(Cli_Disaggregate, MistakesAreNamed) {
   refused({"--disaggregate=1P1D", "--headless"}, "--headless");
   refused({"--disaggregate=1P1D", "--trace=/dev/null"}, "--trace");
   refused({"--disaggregate=1P1D", "--kv-role=both"}, "--kv-role both: --disaggregate");
-  refused({"--disaggregate=1P1D", "--kv-listen=nowhere"}, "nowhere");
+  refused({"--disaggregate=1P1D", "--kv-listen=nowhere"}, "--kv-listen: nowhere: ");
+  for (const char* wrong : {"--disaggregate=1P1D", "--kv-role=producer"})
+    refused({wrong, "--kv-listen=shm://a/b"},
+            "--kv-listen: shm://a/b: expected a name of 1 to 97 letters, digits");
   refused({"--disaggregate=2P1D", "--kv-listen=shm://a"}, "--kv-listen shm://a");
   refused({"--disaggregate=1P1D", "--kv-max-held=much"}, "--kv-max-held");
   refused({"--kv-lease=3"}, "--kv-lease: expected with --kv-role producer or both");
@@ -77,6 +80,15 @@ TEST(Cli_Disaggregate, MistakesAreNamed) {
           "--kv-recompute-threshold: expected with --kv-role consumer or both");
   refused({"--kv-load-timeout=3"}, "--kv-load-timeout: expected with --kv-role producer or consumer or both");
   refused({"--min-remote-tokens=1"}, "--min-remote-tokens");
+  refused({"--prefill-tensor-parallel-size=2"}, "--prefill-tensor-parallel-size");
+  refused({"--decode-tensor-parallel-size=2"}, "--decode-tensor-parallel-size");
+  refused({"--disaggregate=1P1D", "--decode-tensor-parallel-size=0"}, "--decode-tensor-parallel-size");
+  refused({"--disaggregate=1P1D", "--prefill-tensor-parallel-size=3", "--num-kv-blocks=128"},
+          "--tensor-parallel-size 3");
+  refused({"--disaggregate=1P1D", "--prefill-context-parallel-size=2"}, "--prefill-context-parallel-size 2");
+  refused({"--disaggregate=1P1D", "--tensor-parallel-size=8", "--decode-context-parallel-size=2"},
+          "--decode-context-parallel-size 2");
+  refused({"--prefill-first"}, "--prefill-first");
 }
 
 // Its prompt is worth a transfer (--min-remote-tokens).
@@ -139,6 +151,52 @@ TEST(Cli_Disaggregate, AnswersAreThoseOfOneServerAndNothingIsLeft) {
   for (const int child : last) EXPECT_NE(::kill(child, 0), 0) << child << " is left";
 }
 
+// A prompt of many chunks: the decode server reads what is there of it while the rest is computed. In front of the server that
+// computes it stands one that passes on the request when a reader waits for it, and the answer when all has been read.
+TEST(Cli_Disaggregate, KeysGoOverWhileThePromptIsComputed) {
+  const std::vector<std::string> flags = {"--num-kv-blocks=128", "--no-prefix-caching",
+                                          "--max-num-batched-tokens=16"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), flags.begin(), flags.end());
+    return more;
+  };
+  RunningServer producer(with({"--kv-role=producer", "--kv-layer-by-layer"}));
+  RunningServer consumer(with({"--kv-role=consumer"}));
+  ASSERT_TRUE(producer.ready() && consumer.ready());
+  std::atomic<bool> holds_back = false;
+  FakeBackend between([&](FakeBackend::Connection& connection) {
+    const double sent = producer.metric("kv_transfer_sent_bytes_total");
+    if (holds_back) {
+      EXPECT_TRUE(eventually([&] { return consumer.metric("num_requests_waiting_for_kv") == 1; }))
+          << "nobody waits for the prompt before it is computed";
+    }
+    const std::string answer = body_of(producer.post(connection.json()));
+    if (holds_back) {
+      EXPECT_TRUE(eventually([&] { return producer.metric("kv_transfer_sent_bytes_total") > sent; }))
+          << "nobody reads before the answer is known";
+    }
+    connection.answer(200, answer);
+  });
+  between.set_metrics("ladder:num_requests_running{engine=\"0\"} 0\n");
+  RunningServer router(
+      RunningServer::Command{"route"},
+      {"--prefill=" + between.url(), "--decode=http://127.0.0.1:" + std::to_string(consumer.port()),
+       "--check-interval=0.05"});
+  ASSERT_TRUE(router.ready());
+  const std::string first = ask(consumer, body(3, false)), expected = ask(consumer, body(5, false));
+  EXPECT_EQ(ask(router, body(3, false)), first);
+  EXPECT_EQ(router.metric("router_at_once_transfers_total"), 0) << "where to read was not known";
+  const int checks = between.num_checks;
+  ASSERT_TRUE(eventually([&] { return between.num_checks > checks + 2; }));
+  holds_back = true;
+  EXPECT_EQ(ask(router, body(5, true)), expected);
+  EXPECT_EQ(router.metric("router_at_once_transfers_total"), 1);
+  EXPECT_EQ(router.metric("router_transfers_total"), 2);
+  EXPECT_EQ(consumer.metric("kv_transfer_loads_total"), 2);
+  EXPECT_EQ(consumer.metric("kv_transfer_failed_loads_total"), 0);
+  EXPECT_TRUE(eventually([&] { return producer.metric("num_held_kv_blocks") == 0; }));
+}
+
 // Each server gets what its role has a use for; what it gets it also takes.
 TEST(Cli_Disaggregate, FlagsOfTransfersReachTheServersOfTheirRole) {
   const std::vector<std::string> of_producer = {"--kv-listen=tcp://127.0.0.1:0?streams=2",
@@ -189,6 +247,34 @@ TEST(Cli_Disaggregate, RanksMayBeProcessesAndTheEndOfOneIsThatOfItsServer) {
   // Computed by the other one, or by both when both are there again.
   EXPECT_TRUE(eventually([&] { return ask(server, body(2, false)) == handed_over; }, kStartPatience))
       << server.err();
+}
+
+// A prefill server of two worker processes, and a decode server of one rank.
+TEST(Cli_Disaggregate, ServersOfEachKindMayHaveRanksOfTheirOwn) {
+  const std::vector<std::string> flags = {"--num-kv-blocks=128", "--no-prefix-caching"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.end(), flags.begin(), flags.end());
+    return more;
+  };
+  RunningServer alone(with({}));
+  RunningServer server(with({"--disaggregate=1P1D", "--prefill-tensor-parallel-size=2",
+                             "--distributed-executor-backend=mp", "--drain-timeout=5"}));
+  ASSERT_TRUE(alone.ready() && server.ready());
+  std::map<std::string, size_t> num_workers;  // by --tensor-parallel-size
+  for (const int child : server.children("disaggregated-server")) {
+    const std::string words = read_file(std::filesystem::path("/proc") / std::to_string(child) / "cmdline");
+    const size_t at = words.find("--tensor-parallel-size=");
+    ASSERT_NE(at, words.npos);
+    num_workers[words.substr(at, words.find('\0', at) - at)] = children_of(child).size();
+  }
+  EXPECT_EQ(num_workers, (std::map<std::string, size_t>{{"--tensor-parallel-size=1", 1},
+                                                        {"--tensor-parallel-size=2", 2}}));
+  for (const int number : {2, 3})
+    EXPECT_EQ(ask(server, body(number, false)), ask(alone, body(number, false)));
+  EXPECT_EQ(server.metric("router_transfers_total"), 2);
+  EXPECT_EQ(server.metric("router_fallbacks_total"), 0);
+  server.kill(SIGTERM);
+  EXPECT_EQ(server.exit_code(), 0) << server.err();
 }
 
 // Whoever asks need not know that there are several: an answer names the one that keeps its keys.

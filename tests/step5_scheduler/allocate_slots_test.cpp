@@ -167,13 +167,13 @@ TEST(Task5_3_Preemption, TheRunnerIsToldOfASequenceThatItKnows) {
   scheduler.schedule_simply(output);
   ASSERT_GT(scheduler.sequence(0).num_known_blocks, 0);
   scheduler.preempt_last();
-  EXPECT_EQ(scheduler.preempted_ids_, (std::vector<SequenceId>{0}));
+  EXPECT_EQ(scheduler.preempted_ids_[0], (std::vector<SequenceId>{0}));
   EXPECT_EQ(scheduler.sequence(0).num_known_blocks, 0) << "it is a new one when it comes back";
 
   Running run(4);
   run.add(8);
   run.scheduler.preempt_last();
-  EXPECT_TRUE(run.scheduler.preempted_ids_.empty()) << "the runner never heard of it";
+  EXPECT_TRUE(run.scheduler.preempted_ids_[0].empty()) << "the runner never heard of it";
 }
 
 }  // namespace

@@ -115,6 +115,10 @@ struct Harness {
   void collect() {
     StepOutput answer = executor.collect(tickets.front());
     tickets.pop_front();
+    apply(std::move(answer));
+  }
+
+  void apply(StepOutput answer) {
     for (SequenceUpdate& update : scheduler.update(std::move(answer))) {
       Result& result = results.at(update.id);
       EXPECT_FALSE(result.aborted) << "an aborted sequence was updated";
@@ -130,7 +134,7 @@ struct Harness {
   }
 
   // One turn of an engine that keeps the executor's queue full. False: idle.
-  bool turn() {
+  virtual bool turn() {
     bool submitted = false;
     if (std::ssize(tickets) < executor.max_in_flight()) submitted = submit();
     if (!tickets.empty() && (!submitted || std::ssize(tickets) == executor.max_in_flight())) {

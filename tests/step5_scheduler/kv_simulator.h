@@ -45,7 +45,15 @@ class KvSimulator final : public Executor {
       : block_size_(block_size),
         vocab_size_(vocab_size),
         delay_(delay),
-        slots_(static_cast<size_t>(num_blocks * block_size)) {}
+        slots_(std::make_shared<std::vector<Slot>>(static_cast<size_t>(num_blocks * block_size))) {}
+
+  // From now on they have one cache, and their steps are in flight beside each other's: blocks that one writes are in no step
+  // in flight of the other.
+  void share_cache_with(KvSimulator& other) {
+    slots_ = other.slots_;
+    beside_ = &other;
+    other.beside_ = this;
+  }
 
   int max_in_flight() const override { return 1 + delay_; }
   int64_t num_sequences() const { return static_cast<int64_t>(sequences_.size()); }
@@ -98,6 +106,8 @@ class KvSimulator final : public Executor {
                 "block {} is written, which step {}, still in flight, uses for sequence {}",
                 written / block_size_, other.step, reader);
       }
+    if (beside_ != nullptr)
+      for (const Step& other : beside_->in_flight_) check_apart(planned, other);
     in_flight_.push_back(std::move(planned));
     return {step.step};
   }
@@ -121,17 +131,17 @@ class KvSimulator final : public Executor {
     uint64_t fingerprint = 0;
     for (int64_t p = 0; p < first + count; ++p) {
       fingerprint = extend_fingerprint(fingerprint, tokens.at(p));
-      if (p >= first) slots_.at(slot(table, p)) = {fingerprint, {}};
+      if (p >= first) slots_->at(slot(table, p)) = {fingerprint, {}};
     }
   }
   void spoil(const std::vector<int32_t>& table, int64_t first, int64_t count) {
-    for (int64_t p = first; p < first + count; ++p) slots_.at(slot(table, p)) = {~uint64_t{0}, {}};
+    for (int64_t p = first; p < first + count; ++p) slots_->at(slot(table, p)) = {~uint64_t{0}, {}};
   }
   bool holds(const std::vector<int32_t>& table, const std::vector<int32_t>& tokens, int64_t count) const {
     uint64_t fingerprint = 0;
     for (int64_t p = 0; p < count; ++p) {
       fingerprint = extend_fingerprint(fingerprint, tokens.at(p));
-      if (slots_.at(slot(table, p)).fingerprint != fingerprint) return false;
+      if (slots_->at(slot(table, p)).fingerprint != fingerprint) return false;
     }
     return true;
   }
@@ -253,6 +263,17 @@ class KvSimulator final : public Executor {
     if (work.samples) ++state.num_tokens;  // a placeholder, filled in when the step is computed
   }
 
+  void check_apart(const Step& planned, const Step& other) const {
+    const auto expect_unused = [&](const Step& writing, const Step& using_it) {
+      for (const auto& [written, writer] : writing.writes)
+        check(!using_it.blocks.contains(static_cast<int32_t>(written / block_size_)), writer.id,
+              writer.position, "block {} is written by step {}, and step {} of the other lane has it",
+              written / block_size_, writing.step, using_it.step);
+    };
+    expect_unused(planned, other);
+    expect_unused(other, planned);
+  }
+
   int64_t slot(const std::vector<int32_t>& table, int64_t position) const {
     return table.at(position / block_size_) * block_size_ + position % block_size_;
   }
@@ -263,15 +284,15 @@ class KvSimulator final : public Executor {
     uint64_t expected = 0;
     for (int64_t p = 0; p < work.begin; ++p) {
       expected = extend_fingerprint(expected, work.tokens->at(p));
-      const Slot& read = slots_.at(slot(work.table, p));
+      const Slot& read = slots_->at(slot(work.table, p));
       check(read.fingerprint == expected, work.id, p,
             "slot {} (block {}) should hold this token after those before it; it was last written {}",
             slot(work.table, p), slot(work.table, p) / block_size_, description(read.writer));
     }
     for (int64_t p = work.begin; p < work.end; ++p) {
-      const uint64_t previous = p == 0 ? 0 : slots_.at(slot(work.table, p - 1)).fingerprint;
-      slots_.at(slot(work.table, p)) = {extend_fingerprint(previous, work.tokens->at(p)),
-                                        {work.id, p, step_}};
+      const uint64_t previous = p == 0 ? 0 : slots_->at(slot(work.table, p - 1)).fingerprint;
+      slots_->at(slot(work.table, p)) = {extend_fingerprint(previous, work.tokens->at(p)),
+                                         {work.id, p, step_}};
       if (work.prompt_logprobs && p + 1 < work.num_prompt_tokens) {
         PositionLogprobs logprobs;
         logprobs.chosen = {work.tokens->at(p + 1),
@@ -281,7 +302,7 @@ class KvSimulator final : public Executor {
     }
     if (work.samples) {
       const int32_t token =
-          next_token(slots_.at(slot(work.table, work.end - 1)).fingerprint, work.seed, vocab_size_);
+          next_token(slots_->at(slot(work.table, work.end - 1)).fingerprint, work.seed, vocab_size_);
       work.tokens->push_back(token);
       answer.token_ids.push_back(token);
     }
@@ -296,7 +317,8 @@ class KvSimulator final : public Executor {
   int64_t block_size_, vocab_size_;
   int delay_;
   int64_t step_ = 0;  // the one that is looked at
-  std::vector<Slot> slots_;
+  std::shared_ptr<std::vector<Slot>> slots_;
+  const KvSimulator* beside_ = nullptr;
   std::map<SequenceId, State> sequences_;
   std::deque<Step> in_flight_;
   int64_t num_rows_ = 0, num_padding_rows_ = 0;

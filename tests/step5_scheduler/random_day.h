@@ -25,8 +25,9 @@ struct DaySizes {
   int64_t completions = 4, num_events = 150;
 };
 
-inline Day random_day(uint64_t seed, int delay, bool static_batching = false, bool recompute = false,
-                      const DaySizes& sizes = {}) {
+template <class Run = Harness>
+Day random_day(uint64_t seed, int delay, bool static_batching = false, bool recompute = false,
+               const DaySizes& sizes = {}) {
   SCOPED_TRACE("seed " + std::to_string(seed) + ", delay " + std::to_string(delay));
   std::mt19937_64 random(seed);
   SchedulerConfig config;
@@ -52,8 +53,8 @@ inline Day random_day(uint64_t seed, int delay, bool static_batching = false, bo
   config.eos_token_ids = {3, 4};
   config.static_batching = static_batching;
   config.recompute_everything = recompute;
-  Harness harness(config, delay,
-                  std::make_unique<CheckedIndex>(config.batch.num_kv_blocks, config.batch.block_size));
+  Run harness(config, delay,
+              std::make_unique<CheckedIndex>(config.batch.num_kv_blocks, config.batch.block_size));
 
   // Prompts are cut from few texts, so that prefixes are shared.
   std::vector<std::vector<int32_t>> texts(3);

@@ -118,6 +118,13 @@ void append_transfers(FamiliesText& text) {
           [](const Stats& stats) { return stats.num_loaded_bytes; });
   counter("kv_transfer_sent_bytes_total", "Bytes of keys and values that other engines have read.",
           [](const Stats& stats) { return stats.num_sent_bytes; });
+  counter("kv_transfer_uncompressed_bytes_total",
+          "Bytes of keys and values that were compressed for other engines, before.",
+          [](const Stats& stats) { return stats.num_uncompressed_bytes; });
+  counter("kv_transfer_compressed_bytes_total", "The same bytes, after.",
+          [](const Stats& stats) { return stats.num_compressed_bytes; });
+  counter("kv_transfer_compress_seconds_total", "Time that compressing them took in seconds.",
+          [](const Stats& stats) { return stats.compress_seconds; });
   counter("kv_transfer_expired_requests_total",
           "Number of prompts that were kept and that nobody read in time.",
           [](const Stats& stats) { return stats.num_lapsed; });

@@ -14,11 +14,6 @@ namespace ladder {
 
 namespace {
 
-void check_nccl(ncclResult_t status, const char* what) {
-  LADDER_CHECK(status == ncclSuccess || status == ncclInProgress, "NCCL: {}: {}", what,
-               nccl_library().get_error_string(status));
-}
-
 ncclDataType_t nccl_type(const Tensor& tensor) {
   switch (tensor.dtype()) {
     case DType::f32:

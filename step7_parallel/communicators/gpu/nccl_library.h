@@ -10,6 +10,7 @@ namespace ladder {
 struct NcclLibrary {
   decltype(&::ncclGetUniqueId) get_unique_id;
   decltype(&::ncclCommInitRank) comm_init_rank;
+  decltype(&::ncclCommInitRankConfig) comm_init_rank_config;
   decltype(&::ncclCommDestroy) comm_destroy;
   decltype(&::ncclCommAbort) comm_abort;
   decltype(&::ncclCommGetAsyncError) comm_get_async_error;
@@ -26,5 +27,8 @@ struct NcclLibrary {
 
 // Loaded once. Error: it is not there; one line that says what was looked for.
 const NcclLibrary& nccl_library();
+
+// Error, NCCL's reason: neither success nor that it is under way.
+void check_nccl(ncclResult_t status, const char* what);
 
 }  // namespace ladder

@@ -20,12 +20,13 @@ NcclLibrary load() {
   NcclLibrary found{};
   const auto look_up = [&](auto& function, const char* name) {
     void* const address = ::dlsym(library, name);
-    LADDER_CHECK(address != nullptr, "the NCCL that was found has no {}: expected version 2.10 or newer",
+    LADDER_CHECK(address != nullptr, "the NCCL that was found has no {}: expected version 2.14 or newer",
                  name);
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(address);
   };
   look_up(found.get_unique_id, "ncclGetUniqueId");
   look_up(found.comm_init_rank, "ncclCommInitRank");
+  look_up(found.comm_init_rank_config, "ncclCommInitRankConfig");
   look_up(found.comm_destroy, "ncclCommDestroy");
   look_up(found.comm_abort, "ncclCommAbort");
   look_up(found.comm_get_async_error, "ncclCommGetAsyncError");
@@ -46,6 +47,11 @@ NcclLibrary load() {
 const NcclLibrary& nccl_library() {
   static const NcclLibrary library = load();
   return library;
+}
+
+void check_nccl(ncclResult_t status, const char* what) {
+  LADDER_CHECK(status == ncclSuccess || status == ncclInProgress, "NCCL: {}: {}", what,
+               nccl_library().get_error_string(status));
 }
 
 }  // namespace ladder

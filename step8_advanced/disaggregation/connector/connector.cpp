@@ -54,6 +54,10 @@ KvTransferStats KvTransferConnector::stats() const {
   if (producer_ != nullptr) {
     stats.num_sent_bytes = producer_->num_sent_bytes();
     stats.num_lapsed = producer_->leases().num_lapsed();
+    const KvBodyCounts compression = producer_->compression();
+    stats.num_uncompressed_bytes = compression.num_bytes;
+    stats.num_compressed_bytes = compression.num_packed_bytes;
+    stats.compress_seconds = compression.pack_seconds;
   }
   return stats;
 }

@@ -14,9 +14,10 @@ using std::chrono::steady_clock;
 
 constexpr std::chrono::seconds kLastWords{2};  // to a producer, of something that can also end by itself
 
-// Who has computed a prompt was there to say so.
+// Whose engine is known by its id, or has computed the prompt, was there to say so.
 KvListening listening_of(const KvTransferParams& from) {
-  return from.remote_num_tokens > 0 ? KvListening::has_begun : KvListening::may_begin;
+  return from.remote_num_tokens > 0 || !from.remote_engine_id.empty() ? KvListening::has_begun
+                                                                      : KvListening::may_begin;
 }
 
 }  // namespace
@@ -143,9 +144,12 @@ void KvConsumer::run(Load& load) {
 
 FinishedKvLoad KvConsumer::outcome(Load& load, ReceivedKv& received) {
   const KvDeadline deadline = steady_clock::now() + config_.load_timeout;
+  const auto connect = [&] {
+    return connection_to(*load.load.from, std::min(deadline, steady_clock::now() + config_.connect_timeout));
+  };
   FinishedKvLoad result{load.load.id, 0, {}};
   try {
-    KvConnection connection = connection_for(load, deadline);
+    KvConnection connection = connect();
     KvReadEnd end;
     try {
       end = read(load, connection, deadline, received);
@@ -154,7 +158,7 @@ FinishedKvLoad KvConsumer::outcome(Load& load, ReceivedKv& received) {
       // It died while nobody used it: the engine behind it may be as well as ever.
       connections_.forget(connection.address);
       received = {};
-      connection = connection_for(load, deadline);
+      connection = connect();
       end = read(load, connection, deadline, received);
     }
     result.error = end.error;
@@ -175,9 +179,7 @@ FinishedKvLoad KvConsumer::outcome(Load& load, ReceivedKv& received) {
   return result;
 }
 
-KvConnection KvConsumer::connection_for(const Load& load, KvDeadline deadline) {
-  const KvTransferParams& from = *load.load.from;
-  const KvDeadline patience = std::min(deadline, steady_clock::now() + config_.connect_timeout);
+KvConnection KvConsumer::connection_to(const KvTransferParams& from, KvDeadline patience) {
   KvConnection connection = connections_.take(from.remote_address, patience, listening_of(from));
   const auto fits = [&] {
     return from.remote_engine_id.empty() || connection.peer.engine_id == from.remote_engine_id;
@@ -215,7 +217,8 @@ void KvConsumer::watch(Load& load, std::shared_ptr<KvChannel> channel) {
 void KvConsumer::say_done(const KvTransferParams& from) {
   const KvDeadline deadline = steady_clock::now() + kLastWords;
   try {
-    KvConnection connection = connections_.take(from.remote_address, deadline, listening_of(from));
+    // Not to one that was started again: what it has under this id, it has for somebody else.
+    KvConnection connection = connection_to(from, deadline);
     send_kv_message(*connection.channel, KvDone{from.remote_request_id}, deadline);
     receive_kv_message_of<KvConfirmed>(*connection.channel, deadline);
     connections_.give_back(std::move(connection));

@@ -51,7 +51,8 @@ class KvConsumer {
   void run(Load& load);
   FinishedKvLoad outcome(Load& load, ReceivedKv& received);
   KvReadEnd read(Load& load, KvConnection& connection, KvDeadline deadline, ReceivedKv& received);
-  KvConnection connection_for(const Load& load, KvDeadline deadline);
+  KvConnection connection_to(const KvTransferParams& from,
+                             KvDeadline patience);             // Error: it is another engine
   void watch(Load& load, std::shared_ptr<KvChannel> channel);  // KvChannelError: it is cancelled
   void say_done(const KvTransferParams& from);
   void finish(FinishedKvLoad finished, std::unique_lock<std::mutex>& lock);  // which is released

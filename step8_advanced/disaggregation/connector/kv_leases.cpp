@@ -16,6 +16,12 @@ KvLeases::Entry* KvLeases::entry_of(SequenceId sequence, const std::string& id,
                                     const std::shared_ptr<const std::vector<int32_t>>& prompt) {
   const auto known = by_sequence_.find(sequence);
   if (known != by_sequence_.end()) return &entries_.at(known->second);
+  if (unread_.contains(sequence)) return nullptr;
+  if (is_given_up(id)) {
+    given_up_.erase(id);  // the next one of this id is another request
+    unread_.insert(sequence);
+    return nullptr;
+  }
   if (closed_ || !by_id_.emplace(id, next_lease_).second) return nullptr;
   by_sequence_.emplace(sequence, next_lease_);
   Entry& entry = entries_[next_lease_++];
@@ -98,6 +104,7 @@ int64_t KvLeases::Entry::num_tokens_in(int rank, int64_t layer) const {
 std::optional<KvLeases::Held> KvLeases::end(SequenceId sequence) {
   std::unique_lock lock(mutex_);
   expected_.erase(sequence);
+  unread_.erase(sequence);
   const auto known = by_sequence_.find(sequence);
   if (known == by_sequence_.end()) return std::nullopt;
   const auto entry = entries_.find(known->second);
@@ -115,6 +122,7 @@ std::optional<KvLeases::Held> KvLeases::end(SequenceId sequence) {
 void KvLeases::retract(SequenceId sequence) {
   std::unique_lock lock(mutex_);
   expected_.erase(sequence);
+  unread_.erase(sequence);
   const auto known = by_sequence_.find(sequence);
   if (known != by_sequence_.end()) retract(entries_.find(known->second), lock);
 }
@@ -122,6 +130,8 @@ void KvLeases::retract(SequenceId sequence) {
 void KvLeases::retract_all() {
   std::unique_lock lock(mutex_);
   expected_.clear();
+  given_up_.clear();
+  unread_.clear();
   while (!entries_.empty()) retract(entries_.begin(), lock);
   released_.clear();
 }
@@ -149,10 +159,10 @@ KvLeases::Ready KvLeases::wait_ready(const std::string& id, uint64_t lease, int6
                                      uint32_t prompt_checksum, int64_t num_checked,
                                      Clock::time_point deadline, const KvLayers& layers) {
   std::unique_lock lock(mutex_);
-  const auto arrived = [&] { return closed_ || lease != 0 || by_id_.contains(id); };
-  changed_.wait_until(lock, deadline, arrived);
-  LADDER_CHECK(arrived() && !closed_,
-               "request '{}' is not here: its lease is over, or it has not come in time", id);
+  const auto here = [&] { return lease != 0 || by_id_.contains(id); };
+  changed_.wait_until(lock, deadline, [&] { return closed_ || here() || is_given_up(id); });
+  LADDER_CHECK(here() && !closed_, "request '{}' is not here: its lease is over, or it has not come in time",
+               id);
   if (lease == 0) {
     const auto entry = find(id);
     const std::vector<int32_t>& prompt = *entry->second.prompt;
@@ -212,6 +222,7 @@ void KvLeases::unpin(uint64_t lease) {
 bool KvLeases::done(const std::string& id, uint64_t lease) {
   const std::lock_guard lock(mutex_);
   const auto entry = find(id);
+  if (entry == entries_.end() && lease == 0) give_up_before_it_comes(id);
   if (entry == entries_.end() || entry->second.over || (lease != 0 && entry->first != lease)) return false;
   give_up(entry);
   return true;
@@ -294,6 +305,18 @@ void KvLeases::give_up(Entries::iterator entry) {
   entry->second.over = true;
   if (entry->second.num_pins == 0 && entry->second.ended) release(entry);
   changed_.notify_all();
+}
+
+void KvLeases::give_up_before_it_comes(const std::string& id) {
+  const Clock::time_point now = Clock::now();
+  std::erase_if(given_up_, [&](const auto& one) { return one.second <= now; });
+  if (given_up_.size() < kMostGivenUp) given_up_[id] = now + length_;
+  changed_.notify_all();
+}
+
+bool KvLeases::is_given_up(const std::string& id) const {
+  const auto found = given_up_.find(id);
+  return found != given_up_.end() && found->second > Clock::now();
 }
 
 void KvLeases::release(Entries::iterator entry) {

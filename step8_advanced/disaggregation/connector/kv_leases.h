@@ -8,6 +8,9 @@
 //   done(), sweep()   nobody reads any more, or nobody has said for a lease's length that he will: the blocks are to be
 //                     given back (take_released()), as soon as no reader is in the middle of copying from them
 //
+// Where both engines are told at once a reader may be done before its request has come here (all of the prompt was in its own
+// cache, or its client has left). That is remembered for a lease's length: such a request is not kept.
+//
 // Every entry has a number that no other one gets, the lease: whoever has read under it asks at the end whether it was valid
 // all the time. What would be read of blocks that were given to another request in between is never taken for this one's.
 //
@@ -23,6 +26,7 @@
 #include <span>
 #include <string>
 #include <unordered_map>
+#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -105,7 +109,8 @@ class KvLeases {
     return pin(lease, num_tokens, deadline, block_table, all);
   }
 
-  // Nobody reads it any more. False: this lease (0: whichever) is over already, or never was.
+  // Nobody reads it any more. False: this lease (0: whichever) is over already, or never was. One that was not read (0) and has
+  // not come yet is not kept when it comes, nor waited for.
   bool done(const std::string& id, uint64_t lease);
   // The lease lasts at least another two thirds of its length. Unknown ids are ignored.
   void extend(const std::string& id);
@@ -157,6 +162,10 @@ class KvLeases {
   void release(Entries::iterator entry);
   void unpin(uint64_t lease);
   void retract(Entries::iterator entry, std::unique_lock<std::mutex>& lock);
+  void give_up_before_it_comes(const std::string& id);
+  bool is_given_up(const std::string& id) const;
+
+  static constexpr size_t kMostGivenUp = 4096;
 
   const std::chrono::milliseconds length_;
   const int64_t block_size_;
@@ -169,6 +178,9 @@ class KvLeases {
   std::unordered_map<std::string, uint64_t> by_id_;
   std::unordered_map<SequenceId, uint64_t> by_sequence_;
   std::unordered_map<SequenceId, Expected> expected_;
+  std::unordered_map<std::string, Clock::time_point>
+      given_up_;                           // by id, of requests that have not come; until then
+  std::unordered_set<SequenceId> unread_;  // of those that have come since
   std::vector<SequenceId> released_;
   std::function<void()> wake_;
   bool wake_is_due_ = false;  // the sweeper calls it

@@ -70,16 +70,16 @@ KvReadEnd send_parts(const KvRanks& mine, std::span<const KvRead> reads, const K
             read.from_rank, layer,
             std::clamp<int64_t>(body_bytes / size, 1, read.first_layer + read.num_layers - layer)};
         const RankKvCaches& rank = mine.ranks.at(static_cast<size_t>(read.from_rank));
-        KvBody body = channel.room_for(static_cast<size_t>(layers.count * size), device_of(rank), deadline);
+        KvBody body = channel.room_for(static_cast<size_t>(layers.count * size), device_of(rank), deadline,
+                                       static_cast<int>(head.read));
         {
           const KvLeases::Pin pin =
               leases.pin(head.lease, token + head.num_tokens, patience, block_table, layers);
           head.first_layer = layers.first;
           head.num_layers = layers.count;
           body = body.part(0, static_cast<size_t>(head.num_layers * size));
-          copier.pack(mine.layout, rank, block_table, part, head.num_layers, body);
+          head.checksums = copier.pack(mine.layout, rank, block_table, part, head.num_layers, body);
         }
-        head.checksums = copier.checksums(body, head.num_layers);
         send_kv_parts(channel, head, body, deadline);
         num_bytes += static_cast<int64_t>(body.size);
         layer += head.num_layers;
@@ -126,9 +126,10 @@ KvReadEnd receive_parts(const KvRanks& mine, const KvLayout& theirs, std::span<c
            "parts are of another size");
     const RankKvCaches& rank = mine.ranks.at(static_cast<size_t>(read.to_rank));
     const KvBody body = channel.take_body(message.body_size, device_of(rank), deadline);
-    expect(copier.checksums(body, head->num_layers) == head->checksums, "a checksum is wrong");
     expect(!cancelled, "it was cancelled");
-    copier.unpack(mine.layout, rank, load.block_table, part, head->num_layers, body, theirs.dtype);
+    expect(copier.unpack(mine.layout, rank, load.block_table, part, head->num_layers, body, theirs.dtype,
+                         head->checksums),
+           "a checksum is wrong");
     received.num_bytes += static_cast<int64_t>(body.size);
     layer += head->num_layers;
     if (next_read(reads, next_layers) >= 0) continue;

@@ -107,4 +107,19 @@ uint32_t kv_checksum_by_table(std::span<const std::byte> bytes, uint32_t before)
   return ~remainder;
 }
 
+size_t part_size(const KvBody& body, int64_t count) {
+  const size_t size = body.size / static_cast<size_t>(count);
+  LADDER_CHECK(size * static_cast<size_t>(count) == body.size, "a body of {} bytes is none of {} equal parts",
+               body.size, count);
+  return size;
+}
+
+std::vector<uint32_t> kv_checksums_on_host(const KvBody& body, int64_t count) {
+  const size_t size = part_size(body, count);
+  std::vector<uint32_t> checksums;
+  for (size_t i = 0; i < static_cast<size_t>(count); ++i)
+    checksums.push_back(kv_checksum(body.part(i * size, size).on_host()));
+  return checksums;
+}
+
 }  // namespace ladder

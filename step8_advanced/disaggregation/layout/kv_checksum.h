@@ -8,6 +8,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
+
+#include "step8_advanced/disaggregation/transport/kv_body.h"
 
 namespace ladder {
 
@@ -19,5 +22,10 @@ uint32_t kv_checksum(std::span<const std::byte> bytes, uint32_t before = 0);
 
 // The same on a processor without the instruction.
 uint32_t kv_checksum_by_table(std::span<const std::byte> bytes, uint32_t before = 0);
+
+// Of each of `count` parts of equal size, one behind the other, in the host's memory.
+std::vector<uint32_t> kv_checksums_on_host(const KvBody& body, int64_t count);
+// Of each of them. Error: they cannot be of equal size.
+size_t part_size(const KvBody& body, int64_t count);
 
 }  // namespace ladder

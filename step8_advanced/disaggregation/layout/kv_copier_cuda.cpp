@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "step1_layers/core/error.h"
+#include "step8_advanced/disaggregation/layout/kv_checksum.h"
 #include "step8_advanced/disaggregation/layout/kv_checksum_cuda.h"
 
 namespace ladder {
@@ -56,40 +57,86 @@ void KvCopier::OnGpu::wait() const {
   LADDER_CUDA_CHECK(cudaStreamSynchronize(stream()));
 }
 
-void KvCopier::OnGpu::move(KvMoveArgs args, const KvBody& body) {
+void KvCopier::OnGpu::expect_here(const KvBody& body) const {
   LADDER_CHECK(body.device == device() || body.device.is_cpu(),
                "keys and values on {} and a body on {}: expected them on one GPU, or the body on the host",
                device_name(device()), device_name(body.device));
+}
+
+const uint32_t* KvCopier::OnGpu::upload(KvMoveArgs& args, std::span<const uint32_t> words) {
   LADDER_CUDA_CHECK(cudaSetDevice(device().index));
-  const size_t size = kv_tables_size(args);
-  std::byte* const tables = room_on_host(tables_on_host_, size);
+  const size_t at = (kv_tables_size(args) + sizeof(uint32_t) - 1) / sizeof(uint32_t) * sizeof(uint32_t),
+               size = at + words.size_bytes();
+  std::byte* const on_host = room_on_host(tables_on_host_, size);
   std::byte* const on_gpu = room_on_gpu(tables_, size);
-  write_kv_tables(args, tables);
-  cuda::copy(on_gpu, tables, static_cast<int64_t>(size), stream());
+  write_kv_tables(args, on_host);
+  std::ranges::copy(std::as_bytes(words), on_host + at);
+  cuda::copy(on_gpu, on_host, static_cast<int64_t>(size), stream());
   args.tables = on_gpu;
-  const auto body_size = static_cast<int64_t>(body.size);
+  return reinterpret_cast<const uint32_t*>(on_gpu + at);
+}
+
+void KvCopier::OnGpu::begin_checksums(const KvBody& body, int64_t count) {
+  if (checksum_tables_ == nullptr) checksum_tables_ = upload_kv_checksum_tables(stream());
+  const size_t size = static_cast<size_t>(count) * sizeof(uint32_t);
+  auto* const remainders = reinterpret_cast<uint32_t*>(room_on_gpu(remainders_, size));
+  std::byte* const on_host = room_on_host(remainders_on_host_, size);
+  kv_checksums_on_gpu(body.data, static_cast<int64_t>(part_size(body, count)), count, checksum_tables_.get(),
+                      remainders, stream());
+  cuda::copy(on_host, remainders, static_cast<int64_t>(size), stream());
+}
+
+std::vector<uint32_t> KvCopier::OnGpu::end_checksums(int64_t count) const {
+  const auto* const remainders = static_cast<const uint32_t*>(remainders_on_host_.memory.get());
+  std::vector<uint32_t> checksums(remainders, remainders + count);
+  for (uint32_t& checksum : checksums) checksum = ~checksum;
+  return checksums;
+}
+
+std::vector<uint32_t> KvCopier::OnGpu::pack(KvMoveArgs args, const KvBody& body, int64_t count) {
+  expect_here(body);
+  upload(args, {});
   if (body.device.is_cpu()) {
     args.packed = room_on_gpu(body_, body.size);
-    if (!args.packs) cuda::copy(args.packed, body.data, body_size, stream());
+    kv_move(context_, args);
+    cuda::copy(body.data, args.packed, static_cast<int64_t>(body.size), stream());
+    wait();
+    return kv_checksums_on_host(body, count);
   }
   kv_move(context_, args);
-  if (body.device.is_cpu() && args.packs) cuda::copy(body.data, args.packed, body_size, stream());
+  begin_checksums(body, count);
   wait();
+  return end_checksums(count);
+}
+
+bool KvCopier::OnGpu::unpack(KvMoveArgs args, const KvBody& body, std::span<const uint32_t> expected) {
+  expect_here(body);
+  const auto count = std::ssize(expected);
+  if (body.device.is_cpu()) {
+    if (!std::ranges::equal(kv_checksums_on_host(body, count), expected)) return false;
+    upload(args, {});
+    args.packed = room_on_gpu(body_, body.size);
+    cuda::copy(args.packed, body.data, static_cast<int64_t>(body.size), stream());
+    kv_move(context_, args);
+    wait();
+    return true;
+  }
+  std::vector<uint32_t> remainders(expected.begin(), expected.end());
+  for (uint32_t& word : remainders) word = ~word;
+  args.only_if.expected = upload(args, remainders);
+  begin_checksums(body, count);
+  args.only_if.found = static_cast<const uint32_t*>(remainders_.memory.get());
+  args.only_if.count = static_cast<int>(count);
+  kv_move(context_, args);
+  wait();
+  return std::ranges::equal(end_checksums(count), expected);
 }
 
 std::vector<uint32_t> KvCopier::OnGpu::checksums(const KvBody& body, int64_t count) {
   LADDER_CUDA_CHECK(cudaSetDevice(device().index));
-  if (checksum_tables_ == nullptr) checksum_tables_ = upload_kv_checksum_tables(stream());
-  const size_t size = static_cast<size_t>(count) * sizeof(uint32_t);
-  auto* const remainders = reinterpret_cast<uint32_t*>(room_on_gpu(remainders_, size));
-  auto* const on_host = reinterpret_cast<uint32_t*>(room_on_host(remainders_on_host_, size));
-  kv_checksums_on_gpu(body.data, static_cast<int64_t>(body.size) / count, count, checksum_tables_.get(),
-                      remainders, stream());
-  cuda::copy(on_host, remainders, static_cast<int64_t>(size), stream());
+  begin_checksums(body, count);
   wait();
-  std::vector<uint32_t> checksums(on_host, on_host + count);
-  for (uint32_t& checksum : checksums) checksum = ~checksum;
-  return checksums;
+  return end_checksums(count);
 }
 
 }  // namespace ladder

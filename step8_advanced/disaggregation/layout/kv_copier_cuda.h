@@ -13,8 +13,9 @@ class KvCopier::OnGpu {
   OnGpu(const OnGpu&) = delete;
 
   Device device() const { return context_.device; }
-  // Between the caches and the body that the arguments name, which is on this GPU or the host's.
-  void move(KvMoveArgs args, const KvBody& body);
+  // Between the caches and the body that the arguments name, which is on this GPU or the host's, of `count` parts.
+  std::vector<uint32_t> pack(KvMoveArgs args, const KvBody& body, int64_t count);
+  bool unpack(KvMoveArgs args, const KvBody& body, std::span<const uint32_t> expected);
   std::vector<uint32_t> checksums(const KvBody& body, int64_t count);
 
  private:
@@ -25,6 +26,12 @@ class KvCopier::OnGpu {
   };
   std::byte* room_on_gpu(Buffer& buffer, size_t size) const;
   static std::byte* room_on_host(Buffer& buffer, size_t size);
+  // The move's tables, and behind them these words, are on their way to the GPU. Returns where the words will be.
+  const uint32_t* upload(KvMoveArgs& args, std::span<const uint32_t> words);
+  // Of the body's parts, into remainders_ and on to the host; what they are when that has been waited for.
+  void begin_checksums(const KvBody& body, int64_t count);
+  std::vector<uint32_t> end_checksums(int64_t count) const;
+  void expect_here(const KvBody& body) const;  // or in the host's memory
   cudaStream_t stream() const { return stream_of(context_); }
   void wait() const;
 

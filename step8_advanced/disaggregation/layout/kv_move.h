@@ -23,6 +23,12 @@ struct KvPlane {
   int64_t packed_offset = 0, packed_row_bytes = 0;
 };
 
+// CUDA: a move is made only where the words that are found when it begins are those expected. Both in the GPU's memory.
+struct KvMoveCondition {
+  const uint32_t *found = nullptr, *expected = nullptr;
+  int count = 0;  // 0: always
+};
+
 struct KvMoveArgs {
   bool packs = true;  // from the caches; else into them
   std::vector<KvPlane> planes;
@@ -34,6 +40,7 @@ struct KvMoveArgs {
   DType packed_dtype = DType::f32, cache_dtype = DType::f32;
   // CUDA: what write_kv_tables() writes, in the GPU's memory.
   const std::byte* tables = nullptr;
+  KvMoveCondition only_if = {};
 
   bool converts() const { return packed_dtype != cache_dtype; }
 };

@@ -46,9 +46,16 @@ __device__ Place place_of(const std::byte* tables, const MoveShape& shape, int t
       plane.packed_offset + (int64_t{head} * shape.num_tokens + token) * plane.packed_row_bytes};
 }
 
+__device__ bool holds(const KvMoveCondition& condition) {
+  for (int i = 0; i < condition.count; ++i)
+    if (condition.found[i] != condition.expected[i]) return false;
+  return true;
+}
+
 template <class Unit, bool packs>
-__global__ void __launch_bounds__(kThreads)
-    move_units(const std::byte* __restrict__ tables, MoveShape shape, std::byte* packed) {
+__global__ void __launch_bounds__(kThreads) move_units(const std::byte* __restrict__ tables, MoveShape shape,
+                                                       std::byte* packed, KvMoveCondition only_if) {
+  if (!holds(only_if)) return;
   const KvPlane& plane = reinterpret_cast<const KvPlane*>(tables)[blockIdx.y];
   const int units = static_cast<int>(plane.row_bytes / static_cast<int64_t>(sizeof(Unit)));
   const int first = static_cast<int>(blockIdx.x) * shape.tokens_per_block;
@@ -81,7 +88,9 @@ struct alignas(sizeof(T) * count) Numbers {
 // From packed floats into caches of others, `count` of them by a thread.
 template <class From, class To, int count>
 __global__ void __launch_bounds__(kThreads)
-    convert_numbers(const std::byte* __restrict__ tables, MoveShape shape, const std::byte* packed) {
+    convert_numbers(const std::byte* __restrict__ tables, MoveShape shape, const std::byte* packed,
+                    KvMoveCondition only_if) {
+  if (!holds(only_if)) return;
   const KvPlane& plane = reinterpret_cast<const KvPlane*>(tables)[blockIdx.y];
   const int units = static_cast<int>(plane.row_bytes / static_cast<int64_t>(sizeof(To) * count));
   const int first = static_cast<int>(blockIdx.x) * shape.tokens_per_block;
@@ -137,15 +146,18 @@ template <class Unit>
 void move_by(const OpContext& ctx, const KvMoveArgs& args) {
   const auto [shape, grid] = launch_of(args, sizeof(Unit));
   if (args.packs)
-    move_units<Unit, true><<<grid, kThreads, 0, stream_of(ctx)>>>(args.tables, shape, args.packed);
+    move_units<Unit, true>
+        <<<grid, kThreads, 0, stream_of(ctx)>>>(args.tables, shape, args.packed, args.only_if);
   else
-    move_units<Unit, false><<<grid, kThreads, 0, stream_of(ctx)>>>(args.tables, shape, args.packed);
+    move_units<Unit, false>
+        <<<grid, kThreads, 0, stream_of(ctx)>>>(args.tables, shape, args.packed, args.only_if);
 }
 
 template <class From, class To, int count>
 void convert_by(const OpContext& ctx, const KvMoveArgs& args) {
   const auto [shape, grid] = launch_of(args, sizeof(To) * count);
-  convert_numbers<From, To, count><<<grid, kThreads, 0, stream_of(ctx)>>>(args.tables, shape, args.packed);
+  convert_numbers<From, To, count>
+      <<<grid, kThreads, 0, stream_of(ctx)>>>(args.tables, shape, args.packed, args.only_if);
 }
 
 void convert(const OpContext& ctx, const KvMoveArgs& args) {

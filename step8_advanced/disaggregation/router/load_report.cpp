@@ -31,7 +31,10 @@ LoadReport read_load_report(std::string_view metrics) {
     metrics.remove_prefix(std::min(end + 1, metrics.size()));
     if (line.starts_with('#') || line.find(' ') == line.npos) continue;
     const std::string_view name = metric_name(line);
-    if (name == "num_requests_running") report.num_running += static_cast<int64_t>(metric_value(line));
+    if (name == "num_requests_running") {
+      ++report.num_engines;
+      report.num_running += static_cast<int64_t>(metric_value(line));
+    }
     if (name == "num_requests_waiting") report.num_waiting += static_cast<int64_t>(metric_value(line));
     if (name == "kv_cache_usage_perc") report.kv_usage = std::max(report.kv_usage, metric_value(line));
   }

@@ -6,6 +6,7 @@
 namespace ladder {
 
 struct LoadReport {
+  int num_engines = 0;                       // that report
   int64_t num_running = 0, num_waiting = 0;  // of all its engines
   double kv_usage = 0;                       // of its fullest engine, 0 .. 1
 };

@@ -116,4 +116,30 @@ std::string transfer_of_answer(std::string_view answer) {
   return transfer.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
+std::optional<PromptSource> source_of_transfer(std::string_view transfer, std::string_view request_id) {
+  const Json fields = Json::parse(transfer, nullptr, false);
+  if (!fields.is_object()) return std::nullopt;
+  for (const auto& [name, value] : fields.items())
+    if (name != "do_remote_prefill" && name != "do_remote_decode" && name != "remote_engine_id" &&
+        name != "remote_request_id" && name != "remote_address" && name != "remote_num_tokens")
+      return std::nullopt;
+  const auto text = [&](const char* name) {
+    const auto field = fields.find(name);
+    return field != fields.end() && field->is_string() ? field->get<std::string>() : std::string();
+  };
+  PromptSource source{text("remote_engine_id"), text("remote_address")};
+  if (source.engine_id.empty() || source.address.empty() || text("remote_request_id") != request_id)
+    return std::nullopt;
+  return source;
+}
+
+std::string transfer_from(const PromptSource& source, std::string_view request_id) {
+  return Json{{"do_remote_prefill", true},
+              {"do_remote_decode", false},
+              {"remote_engine_id", source.engine_id},
+              {"remote_request_id", request_id},
+              {"remote_address", source.address}}
+      .dump(-1, ' ', false, Json::error_handler_t::replace);
+}
+
 }  // namespace ladder

@@ -9,6 +9,9 @@
 //   decode:   {"prompt": ..., "max_tokens": 100, "stream": true,
 //              "kv_transfer_params": {"do_remote_prefill": true, "remote_engine_id": ..., ...}}
 //
+// The decode body may also go out at the same time, where it is known what the answer is going to say: the prefill server's engine
+// keeps its name and address as long as it lives, and the request's id was drawn here.
+//
 // The decode server computes the prompt's last token again and samples the first one itself, so what the prefill server has
 // sampled is thrown away, and a request that ends with its first token needs no rule of its own.
 #include <cstdint>
@@ -56,5 +59,16 @@ std::string random_request_id();
 // From the prefill server's answer, what goes into decode_body(); empty: it keeps nothing for a reader. Error: it is not an
 // answer of such a server.
 std::string transfer_of_answer(std::string_view answer);
+
+// The engine that a prompt is read from.
+struct PromptSource {
+  std::string engine_id, address;
+  bool operator==(const PromptSource&) const = default;
+};
+// Of transfer_of_answer(). None: it says more than where the prompt of this request is, which nobody could have known before (in
+// vLLM its blocks), or it says another id.
+std::optional<PromptSource> source_of_transfer(std::string_view transfer, std::string_view request_id);
+// For decode_body(), while the prompt is being computed there: its keys are read as they get ready.
+std::string transfer_from(const PromptSource& source, std::string_view request_id);
 
 }  // namespace ladder

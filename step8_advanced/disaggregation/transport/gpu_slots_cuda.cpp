@@ -22,6 +22,13 @@ std::array<uint64_t, kPatternBytes / sizeof(uint64_t)> pattern_of(uint64_t patte
   return words;
 }
 
+void expect_slots_as_here(const GpuSlotsHandle& theirs) {
+  LADDER_CHECK(
+      theirs.num_slots == kGpuSlots && theirs.slot_bytes == kGpuSlotBytes,
+      "the other end has {} slots of {} bytes on its GPU, this one {} of {}: expected the same program",
+      theirs.num_slots, theirs.slot_bytes, kGpuSlots, kGpuSlotBytes);
+}
+
 GpuSlots::GpuSlots(Device device) : device_(device) {
   constexpr int64_t kSlots = static_cast<int64_t>(kGpuSlots * kGpuSlotBytes);
   static_assert(kSlots % kGpuMemoryBlock == 0);
@@ -42,6 +49,44 @@ KvBody GpuSlots::slot(int64_t number) const {
           kGpuSlotBytes, device_};
 }
 
+SlotStream::SlotStream(Device device) : device_(device) {
+  LADDER_CUDA_CHECK(cudaSetDevice(device.index));
+  int least = 0, greatest = 0;
+  LADDER_CUDA_CHECK(cudaDeviceGetStreamPriorityRange(&least, &greatest));
+  LADDER_CUDA_CHECK(cudaStreamCreateWithPriority(&stream_, cudaStreamNonBlocking, greatest));
+  try {
+    for (cudaEvent_t& event : events_)
+      LADDER_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  } catch (...) {
+    let_go();
+    throw;
+  }
+}
+
+SlotStream::~SlotStream() {
+  let_go();
+}
+
+void SlotStream::record(int64_t number) {
+  LADDER_CUDA_CHECK(cudaEventRecord(event_of(number), stream_));
+}
+
+bool SlotStream::is_past(int64_t number) const {
+  const cudaError_t status = cudaEventQuery(event_of(number));
+  if (status == cudaErrorNotReady) return false;
+  LADDER_CUDA_CHECK(status);
+  return true;
+}
+
+void SlotStream::let_go() {
+  cudaSetDevice(device_.index);
+  cudaStreamSynchronize(stream_);
+  for (const cudaEvent_t event : events_)
+    if (event != nullptr) cudaEventDestroy(event);
+  cudaStreamDestroy(stream_);
+  cudaGetLastError();
+}
+
 ParkedSlots::~ParkedSlots() {
   const auto until = std::chrono::steady_clock::now() + kPatience;
   sweep();
@@ -51,7 +96,7 @@ ParkedSlots::~ParkedSlots() {
   }
 }
 
-void ParkedSlots::park(std::unique_ptr<GpuSlots> slots, std::shared_ptr<const FileDescriptor> socket) {
+void ParkedSlots::park(std::shared_ptr<void> slots, std::shared_ptr<const FileDescriptor> socket) {
   const std::lock_guard lock(mutex_);
   parked_.push_back({std::move(slots), std::move(socket)});
 }

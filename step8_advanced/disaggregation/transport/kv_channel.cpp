@@ -3,16 +3,16 @@
 namespace ladder {
 
 KvBody KvChannel::Room::of(size_t wanted, Device near) {
-  if (memory == nullptr || size < wanted || device != near) {
+  if (memory == nullptr || size < wanted || near_type != near.type) {  // pinned for one GPU is pinned for all
     memory.reset();  // first: both need not be there at once
     memory = pinned_allocate(near, static_cast<int64_t>(wanted));
     size = wanted;
-    device = near;
+    near_type = near.type;
   }
   return {static_cast<std::byte*>(memory.get()), wanted, {}};
 }
 
-KvBody KvChannel::room_for(size_t size, Device device, KvDeadline /*deadline*/) {
+KvBody KvChannel::room_for(size_t size, Device device, KvDeadline /*deadline*/, int /*lane*/) {
   return to_send_.of(size, device);
 }
 

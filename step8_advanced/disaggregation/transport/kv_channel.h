@@ -40,6 +40,9 @@ inline constexpr size_t kMaxKvMessageBody = size_t{1} << 30;
 // message costs.
 inline constexpr size_t kKvBodyBytes = size_t{2} << 20;
 
+// Ways between the ranks of two engines that a channel can tell apart: of 64 ranks here, each of which reads from one over there.
+inline constexpr int kMostKvLanes = 64;
+
 struct KvMessageHead {
   std::vector<std::byte> head;
   size_t body_size =
@@ -79,12 +82,13 @@ class KvChannel {
   // they are there too, else the host's: pinned memory for a GPU.
 
   virtual size_t body_bytes() const { return kKvBodyBytes; }  // what the channel would like
-  // Of the thread that sends: `size` bytes for the next body, until it is sent. Waits until there is room.
-  virtual KvBody room_for(size_t size, Device device, KvDeadline deadline);
+  // Of the thread that sends: `size` bytes for the next body, until it is sent. Waits until there is room. Where ends have several
+  // GPUs, bodies of one lane (0 to kMostKvLanes - 1) all go from one of them to one.
+  virtual KvBody room_for(size_t size, Device device, KvDeadline deadline, int lane = 0);
   // `body`: the first part of what room_for() gave, filled: what fills it has ended.
   virtual void send_body(std::span<const std::byte> head, const KvBody& body, KvDeadline deadline);
   // Of the thread that receives, in place of receive_body(): the body of the message whose head came last, until the next
-  // receive_head(). `device`: where it is going, the same in all of a channel's calls; the channel may begin with what comes next.
+  // receive_head(). `device`: where it is going, the same in all calls of a lane; the channel may begin with what comes next.
   virtual KvBody take_body(size_t size, Device device, KvDeadline deadline);
 
   // By the thread that sends. Bodies that are sent from now on travel in this form, where it is shorter. The other end need not
@@ -102,7 +106,7 @@ class KvChannel {
   struct Room {
     std::shared_ptr<void> memory;
     size_t size = 0;
-    Device device;
+    DeviceType near_type = DeviceType::cpu;
 
     KvBody of(size_t size, Device near);
   };
@@ -123,7 +127,7 @@ class KvListener {
 enum class KvListening : uint8_t { may_begin, has_begun };
 
 struct KvTransport {
-  std::string_view name;  // of an address: "file", "tcp", "ucx", "shm", "cuda"
+  std::string_view name;  // of an address: "file", "tcp", "ucx", "shm", "nccl", "cuda"
   std::string_view idea;
   // `place` is what follows "name://". Error, naming it: a place that is none, a port in use, a folder that cannot be written.
   std::unique_ptr<KvListener> (*listen)(std::string_view place, const HostSecret& secret) = nullptr;
@@ -144,7 +148,9 @@ std::span<const KvTransport> kv_transports();
 //   ucx://HOST:PORT        as tcp://HOST:PORT, but bytes travel by what UCX chooses (ucx_transport.cpp says who may do what to it);
 //                          where the build has UCX
 //   shm://NAME             processes of this machine and user
-//   cuda://NAME            likewise; bodies on a GPU are copied from there to the reader's (gpu_transport_cuda.cpp)
+//   nccl://HOST:PORT       as tcp://HOST:PORT; bodies on a GPU go by NCCL to the reader's, which is another one
+//                          (nccl_transport_cuda.cpp says who may do what to it)
+//   cuda://NAME            as shm://NAME; bodies on a GPU are copied from there to the reader's (gpu_transport_cuda.cpp)
 // Error, naming the transports that there are: none of this name, no "://". The secret is that of the variable LADDER_SECRET.
 std::unique_ptr<KvListener> listen_for_kv(std::string_view address,
                                           const HostSecret& secret = read_host_secret({}));

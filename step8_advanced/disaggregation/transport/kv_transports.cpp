@@ -16,6 +16,8 @@ constexpr KvTransport kTransports[] = {
     {"shm", "a ring in memory that both processes see: no system call where nobody sleeps", &listen_in_memory,
      &connect_in_memory},
 #ifdef LADDER_HAS_CUDA
+    {"nccl", "from GPU to GPU by NCCL's kernels, between machines too; what is no body goes as with tcp",
+     &listen_by_nccl, &connect_by_nccl},
     {"cuda", "copies from one GPU of this machine to another; what is no body goes as with shm",
      &listen_on_gpu, &connect_to_gpu},
 #endif
@@ -39,7 +41,8 @@ Address parse(std::string_view address) {
                "{}: this build has no UCX: install libucx-dev, configure again and build", address);
 #endif
 #ifndef LADDER_HAS_CUDA
-  LADDER_CHECK(!address.starts_with("cuda://"), "{}: this build has no CUDA", address);
+  LADDER_CHECK(!address.starts_with("cuda://") && !address.starts_with("nccl://"),
+               "{}: this build has no CUDA", address);
 #endif
   fail("{}: no address of a transport, expected one of {}", address, forms);
 }

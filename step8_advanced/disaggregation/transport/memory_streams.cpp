@@ -20,7 +20,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr size_t kRingBytes = 8 * KvRing::kPiece;
 constexpr std::chrono::milliseconds kLook{50};   // how long a dead peer goes unnoticed
 constexpr std::chrono::milliseconds kPause{10};  // between attempts to connect
 constexpr int kBacklog = 128;
@@ -48,12 +47,18 @@ struct SocketAddress {
   socklen_t size = 0;
 };
 
+bool may_be_in_a_name(char c) {
+  return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' || c == '_' ||
+         c == '.';
+}
+
 SocketAddress socket_address(std::string_view scheme, std::string_view name) {
   const std::string folder = scheme == "shm" ? "ladder-kv/" : fmt::format("ladder-kv-{}/", scheme);
   const std::string path = fmt::format("{}{}", folder, name);
   SocketAddress result;
-  LADDER_CHECK(!name.empty() && path.size() + 1 <= sizeof result.address.sun_path,
-               "{}://{}: expected a name of 1 to {} letters", scheme, name,
+  LADDER_CHECK(!name.empty() && path.size() + 1 <= sizeof result.address.sun_path &&
+                   std::ranges::all_of(name, may_be_in_a_name),
+               "{}://{}: expected a name of 1 to {} letters, digits, '-', '_' and '.'", scheme, name,
                sizeof result.address.sun_path - 1 - folder.size());
   result.address.sun_family = AF_UNIX;
   std::memcpy(result.address.sun_path + 1, path.data(), path.size());  // behind a zero: in no folder
@@ -140,9 +145,11 @@ void RingStream::close() noexcept {
   in_.close();
 }
 
-MemoryStreamListener::MemoryStreamListener(std::string_view scheme, std::string_view name, int num_streams)
+MemoryStreamListener::MemoryStreamListener(std::string_view scheme, std::string_view name, int num_streams,
+                                           size_t ring_bytes)
     : address_(fmt::format("{}://{}", scheme, name)),
       num_streams_(num_streams),
+      ring_bytes_(ring_bytes),
       socket_(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0)) {
   const SocketAddress at = socket_address(scheme, name);
   LADDER_CHECK(socket_ &&
@@ -175,7 +182,7 @@ std::optional<MemoryStreams> MemoryStreamListener::greet(FileDescriptor socket) 
   if (!is_mine(socket.number())) return std::nullopt;
   try {
     std::vector<KvRing> rings;  // out, in, out, in
-    for (int i = 0; i < 2 * num_streams_; ++i) rings.push_back(KvRing::create(kRingBytes));
+    for (int i = 0; i < 2 * num_streams_; ++i) rings.push_back(KvRing::create(ring_bytes_));
     if (!send_rings(socket.number(), rings)) return std::nullopt;  // it did not wait for us
     MemoryStreams made;
     made.socket = std::make_shared<const FileDescriptor>(std::move(socket));

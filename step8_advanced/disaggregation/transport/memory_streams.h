@@ -47,7 +47,7 @@ class MemoryStreamListener {
  public:
   // `scheme`: that of the address, "shm"; names of one are none of another. So many streams for everybody who comes. Error: the
   // name is none, or taken.
-  MemoryStreamListener(std::string_view scheme, std::string_view name, int num_streams);
+  MemoryStreamListener(std::string_view scheme, std::string_view name, int num_streams, size_t ring_bytes);
 
   const std::string& address() const { return address_; }
   std::optional<MemoryStreams> accept(KvDeadline deadline);  // as KvListener
@@ -58,6 +58,7 @@ class MemoryStreamListener {
 
   const std::string address_;
   const int num_streams_;
+  const size_t ring_bytes_;
   const FileDescriptor socket_;
   std::atomic<bool> is_closed_{false};
 };

@@ -6,13 +6,17 @@ namespace ladder {
 
 namespace {
 
+// While one side is not running the other goes on for this long, and then sleeps: at 8 GB/s a millisecond. With more processes
+// than cores turns take some. It is a part of what the processor's last cache holds.
+constexpr size_t kRingBytes = 64 * KvRing::kPiece;
+
 std::unique_ptr<KvChannel> channel_over(MemoryStreams streams) {
   return std::make_unique<StreamChannel>(std::move(streams.streams[0]));
 }
 
 class MemoryListener final : public KvListener {
  public:
-  explicit MemoryListener(std::string_view name) : listener_("shm", name, 1) {}
+  explicit MemoryListener(std::string_view name) : listener_("shm", name, 1, kRingBytes) {}
 
   std::string address() const override { return listener_.address(); }
   std::unique_ptr<KvChannel> accept(KvDeadline deadline) override {

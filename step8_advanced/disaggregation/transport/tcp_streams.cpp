@@ -67,6 +67,11 @@ void TcpStreams::close() noexcept {
   for (const HostConnection& connection : connections_) ::shutdown(connection.socket.number(), SHUT_RDWR);
 }
 
+bool TcpStreams::has_bytes() const {
+  char byte = 0;
+  return ::recv(connections_.front().socket.number(), &byte, 1, MSG_PEEK | MSG_DONTWAIT) > 0;
+}
+
 void TcpStreams::deal_out(std::span<const std::byte> bytes, uint64_t& position, Parts& parts) const {
   const size_t count = connections_.size();
   while (!bytes.empty()) {

@@ -30,6 +30,8 @@ class TcpStreams final : public ByteStream {
   void write(Pieces pieces, KvDeadline deadline) override;
   void read(std::span<std::byte> bytes, KvDeadline deadline) override;
   void close() noexcept override;
+  // By the thread that reads, of one connection: something is there to be read.
+  bool has_bytes() const;
 
  private:
   using Parts = std::vector<std::vector<iovec>>;  // of each connection, in its order

@@ -25,6 +25,9 @@ std::unique_ptr<KvChannel> connect_in_memory(std::string_view place, KvDeadline 
 std::unique_ptr<KvListener> listen_on_gpu(std::string_view place, const HostSecret& secret);
 std::unique_ptr<KvChannel> connect_to_gpu(std::string_view place, KvDeadline deadline,
                                           const HostSecret& secret, KvListening listening);
+std::unique_ptr<KvListener> listen_by_nccl(std::string_view place, const HostSecret& secret);
+std::unique_ptr<KvChannel> connect_by_nccl(std::string_view place, KvDeadline deadline,
+                                           const HostSecret& secret, KvListening listening);
 
 // HOST:PORT, or a port of 127.0.0.1. Error naming the transport ("tcp://").
 HostAddress parse_host_place(std::string_view place, std::string_view transport, int least_port);

@@ -17,6 +17,11 @@ void quantized_matmul_cublaslt_8bit(const OpContext& ctx, const QuantizedMatmulA
 bool quantized_matmul_takes_cublaslt_8bit(const QuantizedMatmulArgs& args);
 int64_t quantized_matmul_cublaslt_8bit_workspace(const QuantizedMatmulArgs& args);
 
+// The same on kernels of our own (codes_wgmma_cuda.cu).
+void quantized_matmul_wgmma_8bit(const OpContext& ctx, const QuantizedMatmulArgs& args);
+bool quantized_matmul_takes_wgmma_8bit(const QuantizedMatmulArgs& args);
+int64_t quantized_matmul_wgmma_8bit_workspace(const QuantizedMatmulArgs& args);
+
 // The same of few rows of x (rows_stream_8bit_cuda.cu).
 void quantized_matmul_rows_stream_8bit(const OpContext& ctx, const QuantizedMatmulArgs& args);
 bool quantized_matmul_takes_rows_stream_8bit(const QuantizedMatmulArgs& args);

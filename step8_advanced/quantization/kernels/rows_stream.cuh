@@ -193,7 +193,7 @@ struct RowPair {
 
 // What a kernel is made for.
 template <class Number, WeightCodes codes_type, int row_octets, int groups_of_record, bool zero_points,
-          int tiles_of_group, bool norm_in_front>
+          int tiles_of_group, bool norm_in_front, int blocks_of_multiprocessor = 1>
 struct Kind {
   using T = Number;
   using C = Codes<T, codes_type>;
@@ -204,6 +204,7 @@ struct Kind {
   static constexpr bool zeros = zero_points;
   static constexpr int tiles = tiles_of_group;  // of a group, at most
   static constexpr bool normed = norm_in_front;
+  static constexpr int blocks = blocks_of_multiprocessor;  // that are this kernel's
 
   // A record, and its place in a slot, where each thread has what it copies and multiplies itself.
   static constexpr int codes_bytes = 2 * C::kVectors * kWarp * 16,

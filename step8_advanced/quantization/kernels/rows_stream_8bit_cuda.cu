@@ -142,8 +142,9 @@ __global__ void __launch_bounds__(kThreads, octets == 1 && !rounds ? 2 : 1)
 }
 
 // Of a block, bytes. With up to eight rows of codes two share a multiprocessor; the sums of more rows take some of the second one's
-// room, and a block that rounds x finds some still. Where every block rounds its row, the ring is as long as it can be: it fills meanwhile.
-constexpr int kHalfOfShared = 113 << 10, kMostShared = 200 << 10, kAllShared = (226 << 10) - 512;
+// room, and a block that rounds x finds some still. A block that rounds its row is alone, so that they do not crowd where the kernel
+// before leaves room (rows_stream_launch.cuh), beside those of attention or of the LM head.
+constexpr int kHalfOfShared = 113 << 10, kMostShared = 200 << 10, kAlone = 148 << 10;
 
 int round_up(int bytes) {
   return ceil_div(bytes, 128) * 128;
@@ -167,10 +168,11 @@ void launch(const OpContext& ctx, Product<T> p) {
   const int sums_bytes = WarpSums<Sum, octets>::bytes(p.m);
   p.sums_at = rounds ? round_up(p.k) : 0;
   p.ring_at = p.sums_at + (groups == 1 ? 0 : round_up(sums_bytes));
-  const int room = rounds ? kAllShared : octets == 1 ? kHalfOfShared : kMostShared;
+  const int room = rounds ? kAlone : octets == 1 ? kHalfOfShared : kMostShared;
   p.slots = std::clamp((room - behind - p.ring_at) / p.slot_bytes, 1,
                        std::min(groups * ceil_div(p.k, kWarps * kChunk), kMaxSlots));
-  const int bytes = std::max(p.ring_at + p.slots * p.slot_bytes + behind, p.sums_at + sums_bytes);
+  const int bytes =
+      std::max({p.ring_at + p.slots * p.slot_bytes + behind, p.sums_at + sums_bytes, rounds ? kAlone : 0});
   auto kernel = rows_stream_8bit<T, Sum, octets, rounds>;
   ctx.cuda->allow_shared_bytes(reinterpret_cast<const void*>(kernel), bytes);
   launch_kernel(ctx, kernel, static_cast<unsigned>(blocks), kThreads, static_cast<size_t>(bytes), p);

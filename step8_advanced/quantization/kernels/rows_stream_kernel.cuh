@@ -28,7 +28,7 @@ namespace ladder::records {
 //   others' there;
 // - the norm before the product costs no kernel of its own (RowNorm), and neither does what follows it (GroupEpilogue).
 template <class K>
-__global__ void __launch_bounds__(kThreads, K::octets == 1 && !K::normed ? 2 : 1)
+__global__ void __launch_bounds__(kThreads, K::octets == 1 && (!K::normed || K::blocks == 2) ? 2 : 1)
     rows_stream_kernel(const __grid_constant__ Product<typename K::T> p) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) unsigned char shared[];

@@ -8,17 +8,20 @@
 
 namespace ladder::records {
 
-// Of a block, bytes. Where a layer's products follow each other, with what stands between them in their kernels, a block takes all that
-// a multiprocessor has: with half of that one request of the 8B shape took 2.47 ms a token on an H200, so 2.09. A product alone leaves
-// room for a block of the next one, which is as fast or faster by a tenth.
+// Of a block, bytes. A kernel that is let in early finds multiprocessors that are empty while others are still taken: if two of its
+// blocks fit on one they crowd there, and the others idle. So where a layer's products follow each other, with what stands between them
+// in their kernels, a block takes more than half of what a multiprocessor has, and little more: attention's blocks find room beside it.
+// One request of the 8B shape took 2.57 ms a token with half of it on an H200, 2.23 with all, 2.03 so. A product alone leaves room for
+// a block of the next one, which is as fast or faster by a tenth. Many rows of x take what they can get.
 constexpr int kFixedBytes = 512;  // what the kernel has beside the launch's, rounded up
-constexpr int kMaxSharedBytes = (226 << 10) - kFixedBytes, kHalfOfShared = 113 << 10;
+constexpr int kMaxSharedBytes = (226 << 10) - kFixedBytes;
+constexpr int kOverHalfOfShared = 118 << 10, kHalfOfShared = 113 << 10;
 constexpr int kMinSharedBytes = 77 << 10;
 
 template <class K>
 void launch(const OpContext& ctx, Product<typename K::T> p, int split) {
   const int units = ceil_div(p.width(), kTileRows);
-  const int parts = std::min(ctx.cuda->num_multiprocessors() / split, units);
+  const int parts = std::min(K::blocks * ctx.cuda->num_multiprocessors() / split, units);
   const int most_units = ceil_div(units, parts), of_group = K::tiles / p.unit_tiles();
   const int64_t tile_stride = int64_t{p.blocks_of_k} * K::record_bytes;
   p.unit_stride = tile_stride;
@@ -38,11 +41,14 @@ void launch(const OpContext& ctx, Product<typename K::T> p, int split) {
   p.x_at = p.sums_in_ring ? 0 : sums_bytes;
   const int before_ring = p.x_at + x_bytes;
   const bool alone = !K::normed && p.epilogue == Epilogue::store;
-  const int room = alone ? kHalfOfShared : kMaxSharedBytes;
+  const int room = alone || K::blocks > 1 ? kHalfOfShared
+                   : K::octets == 1       ? kOverHalfOfShared
+                                          : kMaxSharedBytes;
   p.slots = std::clamp((room - before_ring - partner_bytes) / K::slot_bytes, 1, std::min(items, kMaxSlots));
   p.ring_at = before_ring;
   p.partner_at = std::max(before_ring + p.slots * K::slot_bytes, sums_bytes);
-  const int bytes = std::max(p.partner_at + partner_bytes, kMinSharedBytes);
+  const int least = alone || K::blocks > 1 ? kMinSharedBytes : kOverHalfOfShared;
+  const int bytes = std::max(p.partner_at + partner_bytes, least);
   auto kernel = rows_stream_kernel<K>;
   ctx.cuda->allow_shared_bytes(reinterpret_cast<const void*>(kernel), bytes);
   cudaLaunchConfig_t config{};
@@ -104,12 +110,19 @@ void launch_rows_stream(const OpContext& ctx, const QuantizedRowsStreamArgs& arg
       const int units = ceil_div(p.width(), kTileRows), multiprocessors = ctx.cuda->num_multiprocessors();
       const auto tiles_of = [&](int parts) { return ceil_div(units, parts) * p.unit_tiles(); };
       const int split = type == WeightCodes::int4 && tiles_of(multiprocessors / 2) <= kTiles ? 2 : 1;
+      // Two blocks of a multiprocessor have twice the warps to hide what a tile waits for, if each has whole groups of tiles: gate_up of
+      // 8B takes 19.8 us in a layer, so 22.7.
+      const bool is_wide = type == WeightCodes::int4 && tiles_of(2 * multiprocessors) >= kTiles;
       const auto launch_groups = [&](auto count) {
         constexpr int kGroups = decltype(count)::value;
         using Many = Kind<T, type, 2, kGroups, zeros, type == WeightCodes::int4 ? kMostTiles : kTiles, false>;
         if (of_record != kGroups) return;
-        if (p.norm_weight != nullptr)
+        if (p.norm_weight != nullptr && is_wide)
+          launch<Kind<T, type, 1, kGroups, zeros, kTiles, true, 2>>(ctx, p, split);
+        else if (p.norm_weight != nullptr)
           launch<Kind<T, type, 1, kGroups, zeros, kTiles, true>>(ctx, p, split);
+        else if (p.m <= 8 && is_wide)
+          launch<Kind<T, type, 1, kGroups, zeros, kTiles, false, 2>>(ctx, p, split);
         else if (p.m <= 8)
           launch<Kind<T, type, 1, kGroups, zeros, kTiles, false>>(ctx, p, split);
         else if (!has_room<Many>() || tiles_of(multiprocessors / split) <= kTiles)

@@ -9,8 +9,9 @@ namespace ladder {
 
 std::shared_ptr<const LinearMethod> quantized_linear_method(const StoredLinear& stored,
                                                             LoadFormat load_format) {
-  if (stored.format == StoredFormat::dense && load_format == LoadFormat::dummy)
-    return unquantized_linear_method();
+  if (stored.format == StoredFormat::dense)
+    return two_of_four_linear_method(load_format == LoadFormat::dummy ? TwoOfFourSource::dummy
+                                                                      : TwoOfFourSource::bitmask);
   const QuantizationArgs& weights = stored.scheme.weights;
   LADDER_CHECK(weights.strategy != ScaleStrategy::group || weights.group_size > 0,
                "weights with a scale per group: expected a group size above 0, found {}", weights.group_size);
@@ -33,7 +34,7 @@ std::shared_ptr<const LinearMethod> quantized_linear_method(const StoredLinear& 
     case StoredFormat::awq:
       return awq_linear_method(stored);
     case StoredFormat::dense:
-      return two_of_four_linear_method();
+      break;
   }
   fail("a linear in an unknown format");
 }

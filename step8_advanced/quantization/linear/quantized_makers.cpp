@@ -9,6 +9,7 @@
 #include "step8_advanced/quantization/kernels/round_activations.h"
 #include "step8_advanced/quantization/linear/experts_method.h"
 #include "step8_advanced/quantization/linear/quantized_linear.h"
+#include "step8_advanced/quantization/linear/two_of_four.h"
 
 namespace ladder {
 namespace {
@@ -36,17 +37,26 @@ class LastConfig {
   std::shared_ptr<const QuantizationConfig> config_;
 };
 
+// Nothing says of a dense weight that two of four of its numbers are 0: it is looked at when it is loaded, where a GPU's kernels make
+// something of it. The head and experts stay as they are: they have kernels of their own, for dense matrices.
+std::shared_ptr<const LinearMethod> dense_linear_method(const OpContext& ctx, const NamedLinear& linear) {
+  if (!keeps_two_of_four(ctx)) return nullptr;
+  if (!linear.name.starts_with("layers.") || linear.name.find(".experts.") != std::string::npos)
+    return nullptr;
+  return two_of_four_linear_method(TwoOfFourSource::whole);
+}
+
 }  // namespace
 
 std::function<std::shared_ptr<const LinearMethod>(const OpContext& ctx, const NamedLinear& linear)>
 make_quantized_linear_methods(LoadFormat load_format) {
   return [load_format, last = std::make_shared<LastConfig>()](
              const OpContext& ctx, const NamedLinear& linear) -> std::shared_ptr<const LinearMethod> {
-    if (linear.spec.quantization_config.empty()) return nullptr;
+    if (linear.spec.quantization_config.empty()) return dense_linear_method(ctx, linear);
     LADDER_CHECK(ctx.device.type != DeviceType::fake, "{}: no quantized weights on {}", kConfig,
                  device_name(ctx.device));
     const std::optional<StoredLinear> stored = last->of(linear.spec)->linear(linear.part_names);
-    if (!stored) return nullptr;
+    if (!stored) return dense_linear_method(ctx, linear);
     LADDER_CHECK(ctx.device.is_cpu() || !stored->scheme.input_activations ||
                      are_rounded_on_a_gpu(*stored->scheme.input_activations),
                  "{}: {}: such activations are rounded on the CPU only, expected --device cpu", kConfig,

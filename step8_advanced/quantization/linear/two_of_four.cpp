@@ -1,13 +1,21 @@
 #include "step8_advanced/quantization/linear/two_of_four.h"
 
+#include <algorithm>
 #include <cstring>
+#include <iterator>
 
 #include "step1_layers/core/error.h"
+#include "step1_layers/core/parallel.h"
+#include "step8_advanced/quantization/kernels/sparse_matmul.h"
+#ifdef LADDER_HAS_CUDA
+#include "step8_advanced/quantization/kernels/sparse_matmul_cuda.h"
+#endif
 
 namespace ladder {
 namespace {
 
 constexpr int64_t kFour = 4, kKept = 2, kBits = 8;
+constexpr int kSparseArch = 90;  // that has the kernels for more than a row
 
 LinearDimension kept_along_in() {
   return LinearDimension::along_in(kFour, kKept);
@@ -16,48 +24,117 @@ LinearDimension bytes_along_in() {
   return LinearDimension::along_in(kBits, 1);
 }
 
+// Whether a rank's weight stays sparse: on a GPU whose kernels take it, in 16 bits, of whole packs of columns; and so that any parts of
+// it begin with a record (apply_parts).
+bool stays_sparse(const OpContext& ctx, const LinearShape& shape) {
+  if (!keeps_two_of_four(ctx)) return false;
+  if (dtype_size(shape.dtype) != 2 || shape.in_features() % 8 != 0) return false;
+  for (size_t part = 0; part + 1 < shape.out.size(); ++part)
+    if (shape.out[part].size % kSparseRows != 0) return false;
+  return true;
+}
+
+// What process_after_load leaves: the dense matrix or the records, then the bias.
+bool is_sparse(const std::vector<Tensor>& tensors) {
+  return tensors[0].dtype() == DType::u8;
+}
+Tensor bias_of(const LinearShape& shape, const std::vector<Tensor>& tensors) {
+  return shape.bias ? tensors[1] : Tensor();
+}
+SparseWeight weight_of(const LinearShape& shape, const std::vector<Tensor>& tensors) {
+  return {shape.dtype, shape.out_features(), shape.in_features(), tensors[0]};
+}
+
+// Of each four the two smallest become 0.
+void drop_the_smallest(const Tensor& weight) {
+  auto* elements = static_cast<uint16_t*>(weight.raw());
+  parallel_for(weight.numel() / kFour, 1 << 14, [&](int64_t begin, int64_t end) {
+    for (int64_t four = begin; four < end; ++four) {
+      uint16_t* of = elements + four * kFour;
+      // Numbers of 16 bits without their sign are in the order of their bits.
+      const auto smaller = [&](int a, int b) { return (of[a] & 0x7fff) < (of[b] & 0x7fff); };
+      int order[] = {0, 1, 2, 3};
+      std::stable_sort(std::begin(order), std::end(order), smaller);
+      of[order[0]] = of[order[1]] = 0;
+    }
+  });
+}
+
 class TwoOfFourMethod final : public LinearMethod {
  public:
-  TwoOfFourMethod() : dense_(unquantized_linear_method()) {}
+  explicit TwoOfFourMethod(TwoOfFourSource source) : source_(source), dense_(unquantized_linear_method()) {}
 
   std::vector<LinearParameterSpec> parameters(const LinearShape& shape) const override {
+    if (source_ != TwoOfFourSource::bitmask) return dense_->parameters(shape);
     std::vector<LinearParameterSpec> specs = two_of_four_tensors(shape.dtype, shape);
     if (shape.bias) specs.push_back({"bias", shape.dtype, {LinearDimension::along_out()}});
     return specs;
   }
   void process_after_load(const OpContext& ctx, const LinearShape& shape,
                           std::vector<Tensor>& tensors) const override {
+    if (source_ != TwoOfFourSource::bitmask) {
+      if (stays_sparse(ctx, shape)) keep_records_of(ctx, tensors);
+      if (!is_sparse(tensors)) dense_->process_after_load(ctx, shape, tensors);
+      return;
+    }
     std::vector<Tensor> on_cpu;
     for (const Tensor& tensor : tensors)
       on_cpu.push_back(tensor.device().is_cpu() ? tensor : tensor.to(Device{}));
     const std::vector<LinearParameterSpec> specs = parameters(shape);
     const Tensor weight = expanded_two_of_four(shape, StoredTensors(specs, on_cpu));
-    std::vector<Tensor> dense = {ctx.device.is_cpu() ? weight : weight.to(ctx.device)};
-    if (shape.bias) dense.push_back(tensors.back());
-    tensors = std::move(dense);
-    dense_->process_after_load(ctx, shape, tensors);
+    const bool sparse = stays_sparse(ctx, shape);
+    std::vector<Tensor> kept = {sparse ? in_sparse_records(weight).records : weight};
+    if (!ctx.device.is_cpu()) kept[0] = kept[0].to(ctx.device);
+    if (shape.bias) kept.push_back(tensors.back());
+    tensors = std::move(kept);
+    if (!sparse) dense_->process_after_load(ctx, shape, tensors);
   }
   void apply(const OpContext& ctx, const LinearShape& shape, const std::vector<Tensor>& tensors,
              const Tensor& x, const Tensor& out) const override {
-    dense_->apply(ctx, shape, tensors, x, out);
+    if (!is_sparse(tensors)) return dense_->apply(ctx, shape, tensors, x, out);
+    const SparseWeight weight = weight_of(shape, tensors);
+    sparse_matmul(ctx, {x, &weight, bias_of(shape, tensors), out});
   }
   void apply_parts(const OpContext& ctx, const LinearShape& shape, const std::vector<Tensor>& tensors,
                    size_t first, size_t count, const Tensor& x, const Tensor& out) const override {
-    dense_->apply_parts(ctx, shape, tensors, first, count, x, out);
+    if (!is_sparse(tensors)) return dense_->apply_parts(ctx, shape, tensors, first, count, x, out);
+    const LinearDimension rows = LinearDimension::along_out();
+    const int64_t begin = rows.begin_of_part(shape, first);
+    SparseWeight weight = weight_of(shape, tensors);
+    weight.n = rows.begin_of_part(shape, first + count) - begin;
+    weight.records =
+        weight.records.narrow(0, begin / kSparseRows, (weight.n + kSparseRows - 1) / kSparseRows);
+    const Tensor bias = bias_of(shape, tensors);
+    sparse_matmul(ctx, {x, &weight, bias.defined() ? bias.narrow(0, begin, weight.n) : bias, out});
   }
+#ifdef LADDER_HAS_CUDA
   bool takes_fused(const LinearShape& shape, const std::vector<Tensor>& tensors,
                    const FusedProduct& product) const override {
-    return dense_->takes_fused(shape, tensors, product);
+    if (!is_sparse(tensors)) return dense_->takes_fused(shape, tensors, product);
+    const SparseWeight weight = weight_of(shape, tensors);
+    return sparse_stream_takes({product, &weight, {}});
   }
   void apply_fused(const OpContext& ctx, const LinearShape& shape, const std::vector<Tensor>& tensors,
                    const FusedProduct& product) const override {
-    dense_->apply_fused(ctx, shape, tensors, product);
+    if (!is_sparse(tensors)) return dense_->apply_fused(ctx, shape, tensors, product);
+    const SparseWeight weight = weight_of(shape, tensors);
+    sparse_stream(ctx, {product, &weight, bias_of(shape, tensors)});
   }
+#endif
   Tensor dense_weight(const std::vector<Tensor>& tensors) const override {
-    return dense_->dense_weight(tensors);
+    return is_sparse(tensors) ? Tensor() : dense_->dense_weight(tensors);
   }
 
  private:
+  void keep_records_of(const OpContext& ctx, std::vector<Tensor>& tensors) const {
+    // A row tells of nearly every dense weight, and is there at once.
+    if (source_ == TwoOfFourSource::whole && !is_two_of_four(tensors[0].narrow(0, 0, 1).to(Device{}))) return;
+    const Tensor weight = tensors[0].to(Device{});
+    if (source_ == TwoOfFourSource::dummy) drop_the_smallest(weight);
+    if (is_two_of_four(weight)) tensors[0] = in_sparse_records(weight).records.to(ctx.device);
+  }
+
+  TwoOfFourSource source_;
   std::shared_ptr<const LinearMethod> dense_;
 };
 
@@ -115,8 +192,12 @@ Tensor expanded_two_of_four(const LinearShape& shape, const StoredTensors& tenso
   return weight;
 }
 
-std::shared_ptr<const LinearMethod> two_of_four_linear_method() {
-  return std::make_shared<const TwoOfFourMethod>();
+bool keeps_two_of_four(const OpContext& ctx) {
+  return ctx.device.type == DeviceType::cuda && ctx.device_arch >= kSparseArch;
+}
+
+std::shared_ptr<const LinearMethod> two_of_four_linear_method(TwoOfFourSource source) {
+  return std::make_shared<const TwoOfFourMethod>(source);
 }
 
 }  // namespace ladder

@@ -8,7 +8,8 @@
 //   columns     0    1    2    3  | 4    5    6    7              bitmask 0b11000101
 //   weight      a    0    b    0  | 0    0    c    d              compressed a b c d
 //
-// It saves bytes on disk; in memory the zeros are back.
+// It saves bytes on disk. In memory the zeros are back, but for a weight of 16 bits on a GPU of compute capability 9.0 or more, which stays
+// sparse (kernels/sparse_weight.h) where every merged part has whole records of 64 rows.
 #include <memory>
 #include <vector>
 
@@ -23,7 +24,15 @@ std::vector<LinearParameterSpec> two_of_four_tensors(DType dtype, const LinearSh
 // that are kept; bits behind K.
 Tensor expanded_two_of_four(const LinearShape& shape, const StoredTensors& tensors);
 
-// For a weight that is not quantized: from then on dense (unquantized_linear_method).
-std::shared_ptr<const LinearMethod> two_of_four_linear_method();
+// Whether a weight of 16 bits may stay sparse on this device: kernels take it.
+bool keeps_two_of_four(const OpContext& ctx);
+
+enum class TwoOfFourSource : uint8_t {
+  bitmask,  // the three tensors above
+  whole,  // `weight` with its zeros, as `ladder quantize` and llm-compressor write it. One that is not two of four stays dense
+  dummy  // any `weight` (--load-format dummy), of whose fours the two smallest are dropped where it stays sparse
+};
+// For a weight that is not quantized: once loaded dense (unquantized_linear_method), or sparse, see above.
+std::shared_ptr<const LinearMethod> two_of_four_linear_method(TwoOfFourSource source);
 
 }  // namespace ladder

@@ -120,6 +120,9 @@ const std::map<std::string, std::string> kNames = {
     {"kv_transfer_load_seconds_total", "counter"},
     {"kv_transfer_received_bytes_total", "counter"},
     {"kv_transfer_sent_bytes_total", "counter"},
+    {"kv_transfer_uncompressed_bytes_total", "counter"},
+    {"kv_transfer_compressed_bytes_total", "counter"},
+    {"kv_transfer_compress_seconds_total", "counter"},
     {"kv_transfer_expired_requests_total", "counter"},
     {"prompt_tokens_total", "counter"},
     {"generation_tokens_total", "counter"},
@@ -233,7 +236,10 @@ TEST(Prometheus, WhatGoesToAndComesFromOtherEnginesIsCounted) {
                                  .num_loaded_bytes = int64_t{1} << 33,
                                  .load_seconds = 0.75,
                                  .num_sent_bytes = 17,
-                                 .num_lapsed = 4};
+                                 .num_lapsed = 4,
+                                 .num_uncompressed_bytes = 300,
+                                 .num_compressed_bytes = 211,
+                                 .compress_seconds = 0.25};
   const auto families = parse(text_of(stats, options_of("")));
   EXPECT_EQ(value_of(families, "num_requests_waiting_for_kv"), 3);
   EXPECT_EQ(value_of(families, "num_held_kv_blocks"), 7);
@@ -245,6 +251,9 @@ TEST(Prometheus, WhatGoesToAndComesFromOtherEnginesIsCounted) {
   EXPECT_EQ(value_of(families, "kv_transfer_received_bytes_total"), 8589934592.0);
   EXPECT_EQ(value_of(families, "kv_transfer_sent_bytes_total"), 17);
   EXPECT_EQ(value_of(families, "kv_transfer_expired_requests_total"), 4);
+  EXPECT_EQ(value_of(families, "kv_transfer_uncompressed_bytes_total"), 300);
+  EXPECT_EQ(value_of(families, "kv_transfer_compressed_bytes_total"), 211);
+  EXPECT_EQ(value_of(families, "kv_transfer_compress_seconds_total"), 0.25);
 }
 
 TEST(Task6_5_Prometheus, EachOfSeveralEnginesHasItsSamples) {

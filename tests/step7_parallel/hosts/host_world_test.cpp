@@ -85,6 +85,18 @@ TEST(Task7_8_Rendezvous, OneThatWasStartedOtherwiseIsToldToAll) {
               Each(HasSubstr("the arguments of node 1")));
 }
 
+// A node's first process speaks for it. It may come when another one of its ranks was refused long ago.
+TEST(Task7_8_Rendezvous, EveryRankOfANodeThatIsRefusedHearsWhy) {
+  const HostAddress master = free_address();
+  std::vector<HostPlace> places;
+  for (const int rank : {0, 2, 3}) places.push_back(place_of(rank, 2, 2, master));
+  for (size_t i : {1, 2}) places[i].arguments = "serve";
+  auto rank_0 = std::async(std::launch::async, [&] { return error_of([&] { receive_ranks(places[0]); }); });
+  for (const size_t i : {2, 1})
+    EXPECT_THAT(error_of([&] { join_ranks(places[i]); }), HasSubstr("the arguments of node 1"));
+  EXPECT_THAT(rank_0.get(), HasSubstr("the arguments of node 1"));
+}
+
 TEST(Task7_8_Rendezvous, ASecondOfOneRankAndStrangersAreSentAway) {
   const HostAddress master = free_address();
   std::vector<HostPlace> places;

@@ -145,21 +145,6 @@ TEST(Task7_6_Workers, TellOfTheirLoadingTogetherAndLeaveNothing) {
   EXPECT_EQ(testing::files_of_memory(), memory);
 }
 
-TEST(WorkerKvCaches, OfGpusAreShownToNobody) {
-  class Nobody final : public KvCacheRegistry {
-    void register_kv_caches(RankKvCaches) override {}
-  };
-  ExecutorOptions options;
-  options.config.device = {DeviceType::cuda, 0};
-  options.runner_makers.kv_caches = std::make_shared<Nobody>();
-  try {
-    start_workers(options, testing::worker_program(testing::tiny_model()));
-    FAIL() << "they were started";
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("on the CPU alone"), std::string::npos) << error.what();
-  }
-}
-
 // A request whose prompt is longer than the ring of steps.
 TEST(Task7_6_Workers, TakeAStepThatIsLongerThanTheirRing) {
   EngineOptions options = tiny({1, 1});

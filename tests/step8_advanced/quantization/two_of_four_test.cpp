@@ -180,6 +180,20 @@ TEST(Task8_2_TwoOfFour, WhatIsNotQuantizedIsADenseMatrixOnceLoaded) {
   for (int64_t i = 0; i < 48; ++i) EXPECT_EQ(weight.data<float>()[i], part.dense[static_cast<size_t>(i)]);
 }
 
+// Weights with their zeros in them are ordinary ones on a CPU, and so are made up ones.
+TEST(Task8_2_TwoOfFour, OnACpuAWholeWeightStaysAsItIs) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  for (const auto source : {TwoOfFourSource::whole, TwoOfFourSource::dummy}) {
+    RowParallelLinear linear({}, "o", 8, 6, {.method = two_of_four_linear_method(source)});
+    const Tensor weight = random.normal({6, 8}, DType::f32);
+    ASSERT_EQ(linear.parameters().size(), 1u);
+    linear.parameters()[0]->load(weight);
+    linear.process_after_load({});
+    EXPECT_TRUE(testing::bitwise_equal(linear.dense_weight(), weight));
+  }
+}
+
 std::string error_of(const std::function<void()>& fn) {
   try {
     fn();

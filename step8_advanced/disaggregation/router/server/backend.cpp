@@ -111,6 +111,7 @@ void Backend::missed(const std::string& why) {
 
 void Backend::set_up(bool up, const std::string& why) {
   if (std::exchange(up_, up) == up) return;
+  source.reset();
   if (options_.log)
     options_.log(up ? fmt::format("{} server {} answers again", options_.role, options_.url)
                     : fmt::format("{} server {} is out: {}", options_.role, options_.url, why));

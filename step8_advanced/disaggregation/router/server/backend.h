@@ -13,12 +13,15 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "step6_engine/server/http_client/http_call.h"
 #include "step8_advanced/disaggregation/router/load_report.h"
+#include "step8_advanced/disaggregation/router/server/prompt_turns.h"
+#include "step8_advanced/disaggregation/router/split_request.h"
 
 namespace ladder {
 
@@ -52,6 +55,10 @@ class Backend {
   // What was sent to it by this router and has not ended.
   int64_t num_in_flight = 0;
   int64_t queued_tokens = 0;
+
+  // Of a prefill server: where what it computes is read, as its last answer said; none: not known (any more).
+  std::optional<PromptSource> source;
+  PromptTurns turns;
 
  private:
   void check_health();

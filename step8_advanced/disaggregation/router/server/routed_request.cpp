@@ -71,7 +71,7 @@ RoutedRequest::RoutedRequest(RouterCore& core, const HttpRequest& request, bool 
       tried_decodes_(core.decodes.size()) {
   relay_ = std::make_unique<AnswerRelay>(std::move(wake), [this] {
     boost::asio::post(core_.context, [self = shared_from_this()] {
-      if (self->call_) self->call_->resume();
+      if (self->decode_call_) self->decode_call_->resume();
     });
   });
 }
@@ -96,8 +96,7 @@ void RoutedRequest::attempt() {
 }
 
 std::optional<ChosenServers> RoutedRequest::choose() {
-  prefill_use_ = {};
-  decode_use_ = {};
+  drop_calls();
   std::vector<PrefillLoad> prefills;
   std::vector<DecodeLoad> decodes;
   const bool may_split = generates_ && split_.unsplit_because().empty();
@@ -139,56 +138,116 @@ HttpCallRequest RoutedRequest::call_request(std::string body) const {
 // --- the prompt --------------------------------------------------------------------------------------------
 
 void RoutedRequest::ask_prefill(int server) {
+  Backend& asked = *core_.prefills[static_cast<size_t>(server)];
   prefill_ = server;
   core_.policy->sent_to_prefill(server, prompt());
-  call_began_ = Clock::now();
-  answer_ = {};
+  prefill_began_ = Clock::now();
+  prefill_answer_ = {};
+  request_id_ = random_request_id();
   HttpCallEvents events;
   events.on_head = [this](const ResponseReader& head) {
-    answer_.status = head.status;
-    answer_.content_type = head.content_type;
+    prefill_answer_.status = head.status;
+    prefill_answer_.content_type = head.content_type;
   };
   events.on_body = [this](std::string_view bytes) {
-    answer_.body += bytes;
-    if (answer_.body.size() > kMostAnswerBytes) call_->fail("an answer of more than 64 MiB");
+    prefill_answer_.body += bytes;
+    if (prefill_answer_.body.size() > kMostAnswerBytes) prefill_call_->fail("an answer of more than 64 MiB");
   };
   events.on_end = [self = shared_from_this()](HttpCallEnd end, const std::string& why) {
     self->on_prefill_end(end, why);
   };
-  call_ = core_.prefills[static_cast<size_t>(server)]->call(
-      call_request(split_.prefill_body(random_request_id())), std::move(events));
+  prefill_call_ = asked.call(call_request(split_.prefill_body(request_id_)), std::move(events));
+  if (core_.limits.prefill_first) return;
+  turn_ = PromptTurns::Place(asked.turns, [this] {
+    boost::asio::post(core_.context, [self = shared_from_this(), id = request_id_] {
+      if (self->prefill_call_ && self->request_id_ == id)
+        self->on_turn();  // else its answer has come meanwhile
+    });
+  });
+  if (turn_.is_first()) on_turn();
+}
+
+// Of several engines behind one address nobody knows which one gets the prompt.
+void RoutedRequest::on_turn() {
+  const Backend& server = *core_.prefills[static_cast<size_t>(prefill_)];
+  if (!server.source || server.report().num_engines != 1) return;
+  told_ = server.source;
+  ask_decode(transfer_from(*told_, request_id_));
 }
 
 void RoutedRequest::on_prefill_end(HttpCallEnd end, const std::string& why) {
+  prefill_call_ = nullptr;
   prefill_use_ = {};
+  turn_ = {};
   if (end != HttpCallEnd::whole) return prefill_failed(why);
-  if (is_servers_trouble(answer_.status)) return prefill_failed(fmt::format("HTTP {}", answer_.status));
-  // What is wrong with the request is wrong everywhere.
-  if (answer_.status != 200) return respond(std::move(answer_), "refused");
+  if (is_servers_trouble(prefill_answer_.status))
+    return prefill_failed(fmt::format("HTTP {}", prefill_answer_.status));
+  if (prefill_answer_.status != 200) {
+    // What is wrong with the request is wrong everywhere.
+    if (!began_stream_) respond(std::move(prefill_answer_), "refused");
+    return;
+  }
   std::string transfer;
   try {
-    transfer = transfer_of_answer(answer_.body);
+    transfer = transfer_of_answer(prefill_answer_.body);
   } catch (const Error& error) {
     return prefill_failed(error.what());
   }
-  core_.metrics.prefill_seconds.observe(seconds_since(call_began_));
-  ++(transfer.empty() ? core_.metrics.empty_transfers : core_.metrics.transfers);
+  core_.metrics.prefill_seconds.observe(seconds_since(prefill_began_));
+  on_prompt(transfer);
+}
+
+void RoutedRequest::on_prompt(const std::string& transfer) {
+  // Nothing is kept any more of a prompt whose reader has had all of it.
+  const std::optional<PromptSource> source =
+      told_ && transfer.empty() ? told_ : source_of_transfer(transfer, request_id_);
+  core_.prefills[static_cast<size_t>(prefill_)]->source = source;
+  prompt_ended_ = Clock::now();
+  if (began_stream_) return;
+  if (told_) {
+    if (source == told_) return count_transfer();
+    withdraw();  // it was started again: nobody waits for the one before
+  }
+  if (transfer.empty())
+    ++core_.metrics.empty_transfers;
+  else
+    count_transfer();
   ask_decode(transfer);
 }
 
 void RoutedRequest::prefill_failed(const std::string& why) {
-  core_.log(fmt::format("prefill server {}: {}", core_.prefills[static_cast<size_t>(prefill_)]->url(), why));
+  Backend& server = *core_.prefills[static_cast<size_t>(prefill_)];
+  core_.log(fmt::format("prefill server {}: {}", server.url(), why));
+  server.source.reset();  // what answers there next may be another one
+  ++core_.metrics.failed_calls["prefill"];
+  if (began_stream_) return;  // the prompt has been read
   tried_prefills_[static_cast<size_t>(prefill_)] = true;
   ++prefill_failures_;
-  ++core_.metrics.failed_calls["prefill"];
+  if (told_) withdraw();
   answer_ = {};
   attempt();
+}
+
+void RoutedRequest::withdraw() {
+  told_.reset();
+  decode_call_->cancel();
+  ++core_.metrics.withdrawn;
+}
+
+// What is told at once counts when it was for something: until then the decode server's cache has nothing of it.
+void RoutedRequest::count_transfer() {
+  if (std::exchange(counted_, true)) return;
+  ++core_.metrics.transfers;
+  if (!told_) return;
+  ++core_.metrics.at_once_transfers;
+  core_.policy->sent_to_decode(decode_, prompt());
 }
 
 // --- the rest ----------------------------------------------------------------------------------------------
 
 void RoutedRequest::ask_decode(const std::string& transfer) {
-  core_.policy->sent_to_decode(decode_, prompt());
+  if (!told_) core_.policy->sent_to_decode(decode_, prompt());
+  has_transfer_ = !transfer.empty();
   answer_ = {};
   filter_ = {};
   is_stream_ = false;
@@ -198,8 +257,8 @@ void RoutedRequest::ask_decode(const std::string& transfer) {
   events.on_end = [self = shared_from_this()](HttpCallEnd end, const std::string& why) {
     self->on_decode_end(end, why);
   };
-  call_ = core_.decodes[static_cast<size_t>(decode_)]->call(call_request(split_.decode_body(transfer)),
-                                                            std::move(events));
+  decode_call_ = core_.decodes[static_cast<size_t>(decode_)]->call(call_request(split_.decode_body(transfer)),
+                                                                   std::move(events));
 }
 
 void RoutedRequest::on_decode_head(const ResponseReader& head) {
@@ -214,20 +273,23 @@ void RoutedRequest::on_decode_body(std::string_view bytes) {
   try {
     filter_.feed(bytes, passed_);
   } catch (const Error& error) {
-    return call_->fail(error.what());
+    return decode_call_->fail(error.what());
   }
   if (is_stream_) return pass_on(passed_);
   answer_.body += passed_;
-  if (answer_.body.size() > kMostAnswerBytes) call_->fail("an answer of more than 64 MiB");
+  if (answer_.body.size() > kMostAnswerBytes) decode_call_->fail("an answer of more than 64 MiB");
 }
 
 void RoutedRequest::pass_on(std::string_view bytes) {
   if (bytes.empty()) return;
   if (!std::exchange(began_stream_, true)) {
     core_.metrics.first_byte_seconds.observe(seconds_since(began_));
+    if (has_transfer_)
+      core_.metrics.handover_seconds.observe(prompt_ended_ ? seconds_since(*prompt_ended_) : 0.0);
+    if (told_) count_transfer();
     relay_->begin(answer_.content_type);
   }
-  if (!relay_->write(bytes)) call_->pause();
+  if (!relay_->write(bytes)) decode_call_->pause();
 }
 
 void RoutedRequest::on_decode_end(HttpCallEnd end, const std::string& why) {
@@ -245,6 +307,7 @@ void RoutedRequest::on_decode_end(HttpCallEnd end, const std::string& why) {
   }
   answer_.body += passed_;
   if (is_servers_trouble(answer_.status)) return decode_failed(fmt::format("HTTP {}", answer_.status));
+  if (told_ && answer_.status < 400) count_transfer();
   const char* outcome = answer_.status < 400 ? "ok" : "refused";
   respond(std::move(answer_), outcome);
 }
@@ -256,6 +319,17 @@ void RoutedRequest::decode_failed(const std::string& why) {
   ++decode_failures_;
   ++core_.metrics.failed_calls["decode"];
   attempt();
+}
+
+void RoutedRequest::drop_calls() {
+  for (std::shared_ptr<HttpCall>* call : {&prefill_call_, &decode_call_})
+    if (const std::shared_ptr<HttpCall> dropped = std::exchange(*call, nullptr)) dropped->cancel();
+  prefill_use_ = {};
+  decode_use_ = {};
+  turn_ = {};
+  told_.reset();
+  prompt_ended_.reset();
+  counted_ = false;
 }
 
 // --- how it ends -------------------------------------------------------------------------------------------
@@ -277,10 +351,7 @@ void RoutedRequest::end(const char* outcome) {
   if (std::exchange(ended_, true)) return;
   ++core_.metrics.outcomes[outcome];
   core_.metrics.request_seconds.observe(seconds_since(began_));
-  if (call_) call_->cancel();
-  call_ = nullptr;
-  prefill_use_ = {};
-  decode_use_ = {};
+  drop_calls();
 }
 
 void RoutedRequest::client_gone() {

@@ -6,11 +6,21 @@
 //      |   `-------+-- decode alone -->  |
 //      +-----------+---------------------+      with servers that it has not failed at; else an error
 //
+// At once: where it is known where the prefill server's engine is read, the decode server is asked as soon as the prompt is the next
+// one there, and reads what is computed while it is.
+//
+//   attempt --> prefill ------------------- answer: that engine's ------> (it has all that it needs)
+//      ^           | turn                  | another engine's: decode is asked once more, with what the answer says
+//      |           `--> decode --- first byte --> streaming --> ended
+//      |                  | failed, or prefill failed before the first byte: neither goes on
+//      +------------------+
+//
 // An answer that is no stream goes to the client when all of it is there, so until then it can be begun again elsewhere. A
 // client that goes away closes both calls, and the servers abort what they do for it; keys that were kept for a reader that
 // never comes are given back by their lease.
 #include <chrono>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -45,8 +55,12 @@ class RoutedRequest : public std::enable_shared_from_this<RoutedRequest> {
   void count_route(const ChosenServers& route);
 
   void ask_prefill(int server);
+  void on_turn();
   void on_prefill_end(HttpCallEnd end, const std::string& why);
+  void on_prompt(const std::string& transfer);
   void prefill_failed(const std::string& why);
+  void withdraw();
+  void count_transfer();
 
   void ask_decode(const std::string& transfer);
   void on_decode_head(const ResponseReader& head);
@@ -56,6 +70,7 @@ class RoutedRequest : public std::enable_shared_from_this<RoutedRequest> {
   void pass_on(std::string_view bytes);
 
   HttpCallRequest call_request(std::string body) const;
+  void drop_calls();
   // Exactly one of them ends the request.
   void respond(HttpResponse response, const char* outcome);
   void cut(const std::string& why);
@@ -74,10 +89,16 @@ class RoutedRequest : public std::enable_shared_from_this<RoutedRequest> {
   int prefill_failures_ = 0, decode_failures_ = 0;
   int prefill_ = -1, decode_ = -1;  // being asked, or about to be
   BackendUse prefill_use_, decode_use_;
-  std::shared_ptr<HttpCall> call_;  // under way
-  Clock::time_point call_began_{};
+  PromptTurns::Place turn_;
+  std::shared_ptr<HttpCall> prefill_call_, decode_call_;  // under way
+  std::string request_id_;                                // of the transfer
+  std::optional<PromptSource> told_;  // to the decode server, that was asked while the prompt was computed
+  bool counted_ = false;              // as a transfer
+  bool has_transfer_ = false;         // the decode server was told of one
+  Clock::time_point prefill_began_{};
+  std::optional<Clock::time_point> prompt_ended_;
 
-  HttpResponse answer_;  // of the server that is being asked, as far as it is kept
+  HttpResponse prefill_answer_, answer_;  // of the servers that are being asked, as far as they are kept
   AnswerFilter filter_;
   bool is_stream_ = false;     // of events, which are passed on
   bool began_stream_ = false;  // the client has its first byte

@@ -21,6 +21,8 @@ struct RouterLimits {
   // Servers that a request is sent to after the first one, of each kind, when it fails there.
   int retries = 2;
   std::chrono::milliseconds silence_timeout{300'000};  // without a byte from a server that was asked
+  // A decode server is asked when the prefill server has answered; else as soon as it could read what is computed there.
+  bool prefill_first = false;
 };
 
 struct RouterCore {

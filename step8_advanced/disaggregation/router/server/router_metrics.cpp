@@ -29,6 +29,14 @@ std::string router_metrics_text(const RouterMetrics& metrics,
                static_cast<double>(metrics.empty_transfers));
   text.counter("transfers_total", "Requests that a decode server went on with from a prefill server's keys.",
                static_cast<double>(metrics.transfers));
+  text.counter("at_once_transfers_total",
+               "Of these, that were told to the decode server while the prompt was computed.",
+               static_cast<double>(metrics.at_once_transfers));
+  text.counter(
+      "withdrawn_total",
+      "Decode servers that were told while the prompt was computed, by an engine that then failed or was "
+      "another one by now.",
+      static_cast<double>(metrics.withdrawn));
 
   const auto of_servers = [&](const char* name, const char* help, auto value) {
     text.family(name, "gauge", help);
@@ -45,6 +53,10 @@ std::string router_metrics_text(const RouterMetrics& metrics,
 
   text.histogram("prefill_seconds", "From a prefill server's being asked to its answer.",
                  metrics.prefill_seconds);
+  text.histogram(
+      "handover_seconds",
+      "From a prefill server's answer to the first byte of the decode server's stream; 0: it came before.",
+      metrics.handover_seconds);
   text.histogram("first_byte_seconds", "From a request to the first byte of its answer.",
                  metrics.first_byte_seconds);
   text.histogram("request_seconds", "From a request to the end of its answer.", metrics.request_seconds);

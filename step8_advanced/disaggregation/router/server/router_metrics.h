@@ -29,9 +29,11 @@ struct RouterMetrics {
   std::map<std::string, int64_t> skipped_prefills = {{"short", 0}, {"cached", 0}};
   // Whose prompt it computes although a prefill server should have: none takes requests, or those that were asked failed.
   int64_t fallbacks = 0;
-  int64_t empty_transfers = 0;  // a prefill server has computed the prompt and kept nothing
-  int64_t transfers = 0;        // a decode server was sent to a prefill server's keys
-  Seconds prefill_seconds, first_byte_seconds, request_seconds;
+  int64_t empty_transfers = 0;    // a prefill server has computed the prompt and kept nothing
+  int64_t transfers = 0;          // a decode server was sent to a prefill server's keys
+  int64_t at_once_transfers = 0;  // of these, that were told while the prompt was computed
+  int64_t withdrawn = 0;          // decode servers that were told so, and then that it was for nothing
+  Seconds prefill_seconds, handover_seconds, first_byte_seconds, request_seconds;
 };
 
 // As Prometheus reads it.

@@ -86,6 +86,16 @@ TEST_P(GpuHandoff, GoesOverTheHostToo) {
   }
 }
 
+TEST_P(GpuHandoff, GoesByNccl) {
+  if (GetParam() == 0) GTEST_SKIP() << "two GPUs are needed: each is one rank";
+  if (const std::string obstacle = testing::obstacle_of("nccl"); !obstacle.empty()) GTEST_SKIP() << obstacle;
+  const testing::TransportPlace place("nccl");
+  const auto checkpoint = testing::load_golden(testing::golden_folder() / "llama_linear");
+  EngineOptions from = options_of(checkpoint);
+  from.runner.batch.max_num_batched_tokens = 7;
+  expect_handed_over(checkpoint, from, options_of(checkpoint), place.address());
+}
+
 // The step that stores a token has ended before it is told as computed: else a reader beside it would see the cache before it.
 // In chunks, to blocks of another size, while asynchronous steps of other requests run.
 TEST_P(GpuHandoff, ReadsNothingThatIsNotStoredYet) {

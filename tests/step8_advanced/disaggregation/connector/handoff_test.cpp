@@ -54,7 +54,12 @@ KvBodyCounts expect_handed_over(const GoldenCheckpoint& checkpoint, const KvTran
   producer.expect_all_given_back();
   consumer.expect_all_given_back();
   EXPECT_EQ(producer.connector->stats().num_lapsed, 0);
-  return producer.connector->compression();
+  const KvBodyCounts counts = producer.connector->compression();
+  const KvTransferStats stats = producer.connector->stats();  // what /metrics shows
+  EXPECT_EQ(stats.num_uncompressed_bytes, counts.num_bytes);
+  EXPECT_EQ(stats.num_compressed_bytes, counts.num_packed_bytes);
+  EXPECT_EQ(stats.compress_seconds, counts.pack_seconds);
+  return counts;
 }
 
 class KvHandoffGoldens : public ::testing::TestWithParam<std::string> {};
@@ -270,6 +275,54 @@ TEST(KvHandoff, ReadsAPromptChunkByChunk) {
   EXPECT_EQ(consumer.connector->stats().num_loaded_tokens, num_tokens_to_load(requests));
   producer.expect_all_given_back();
   consumer.expect_all_given_back();
+}
+
+// Nothing of it goes over, so that the reader is done before the prompt is here.
+TEST(KvHandoff, APromptOfOneTokenThatIsToldToBothIsNotKept) {
+  Request request;
+  request.prompt_token_ids = {300};
+  request.sampling.temperature = 0;
+  request.sampling.logprobs = 3;  // compared
+  request.sampling.max_tokens = 2;
+  request.sampling.ignore_eos = true;
+  const auto expected = engine_with(tiny_options())->generate({request});
+  KvTransferConfig config = produces();
+  config.lease = std::chrono::hours(1);
+  ConnectedEngine producer(tiny_options(), config), consumer(tiny_options(), consumes());
+  for (int i = 0; i < 8; ++i) {
+    Request prompt = testing::prompt_alone(request), answer = request;
+    prompt.kv_transfer->remote_request_id = fmt::format("both-{}", i);
+    answer.kv_transfer =
+        testing::kept_as(prompt.kv_transfer->remote_request_id, producer.connector->address());
+    expect_same(consumer.engine->generate({answer}), expected);
+    producer.engine->generate({prompt});
+  }
+  producer.expect_all_given_back();
+  EXPECT_EQ(consumer.connector->stats().num_loads, 0);
+}
+
+// A producer that was started again at the same place may have something under the same id: that is another reader's.
+TEST(KvHandoff, NothingIsGivenUpAtAnEngineThatWasStartedAgain) {
+  testing::Random random;
+  std::vector<Request> requests = random_requests(random, 2);
+  KvTransferConfig config = consumes();
+  config.num_loaders = 1;  // what the two have to say is said in order
+  ConnectedEngine producer(tiny_options(), produces()), consumer(tiny_options(), config);
+  std::vector<int64_t> held;
+  for (Request& request : requests) {
+    request = with_prompts_at(producer, {request})[0];
+    request.sampling.prompt_logprobs = 1;  // computed here: nothing is to be had
+    held.push_back(producer.engine->scheduler().stats().num_held_blocks);
+  }
+  requests[0].kv_transfer->remote_engine_id = "the one before";
+  consumer.engine->generate(requests);
+  const auto deadline = std::chrono::steady_clock::now() + testing::kKvTestPatience;
+  while (producer.engine->scheduler().stats().num_held_blocks == held[1]) {
+    ASSERT_LT(std::chrono::steady_clock::now(), deadline) << "the second one is not given up";
+    producer.connector->wait(std::chrono::milliseconds(20));
+    producer.engine->take_kv_events();
+  }
+  EXPECT_EQ(producer.engine->scheduler().stats().num_held_blocks, held[0]);
 }
 
 // What goes wrong over there costs time here, and nothing else.

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <future>
 #include <thread>
 
 #include "step8_advanced/disaggregation/connector/kv_leases.h"
@@ -135,6 +136,42 @@ TEST(KvLeasesOfRequests, EndWithDone) {
   EXPECT_TRUE(swept.leases.take_released().empty());
   EXPECT_EQ(swept.leases.num_kept_blocks(), 0);
   EXPECT_EQ(swept.leases.num_lapsed(), 0);
+}
+
+// Told to both engines at once: the one that was to read has been faster.
+TEST(KvLeasesOfRequests, WhoseReaderIsDoneBeforeTheyComeAreNotKept) {
+  KvLeases leases(kLong, 4);
+  EXPECT_FALSE(leases.done("a", 0));
+  const Sequence sequence = sequence_of(5, {1, 2, 3, 4, 5});
+  auto waits = std::async(std::launch::async, [&] {
+    return error_of([&] { ready(leases, "a", *sequence.prompt_token_ids, Clock::now() + kLong); });
+  });
+  const bool is_told = waits.wait_for(kPatience) == std::future_status::ready;
+  EXPECT_TRUE(is_told) << "it is waited for";
+  if (!is_told) leases.close();
+  EXPECT_NE(waits.get(), "no error");
+  leases.expect(sequence, "a");
+  leases.begin_step(step_of(sequence, 2, 0));
+  leases.computed(sequence, "a", 3);
+  leases.computed(sequence, "a", 5);
+  EXPECT_EQ(leases.num_kept_blocks(), 0);
+  EXPECT_FALSE(leases.end(5).has_value());
+
+  const Sequence next = sequence_of(7, {1, 2, 3, 4, 5});
+  leases.computed(next, "a", 5);
+  EXPECT_TRUE(leases.end(7).has_value()) << "the next one of this id is another request";
+  EXPECT_FALSE(leases.done("b", 8)) << "something was read of it: it was here, and is not what comes";
+  const Sequence other = sequence_of(9, {1, 2, 3, 4, 5});
+  leases.computed(other, "b", 5);
+  EXPECT_TRUE(leases.end(9).has_value());
+}
+
+TEST(KvLeasesOfRequests, AreKeptWhereTheirReaderWasDoneLongBefore) {
+  KvLeases leases(std::chrono::milliseconds(1), 4);
+  leases.done("a", 0);
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  leases.computed(sequence_of(5, {1, 2, 3, 4, 5}), "a", 5);
+  EXPECT_TRUE(leases.end(5).has_value());
 }
 
 TEST(KvLeasesOfRequests, EndByThemselves) {

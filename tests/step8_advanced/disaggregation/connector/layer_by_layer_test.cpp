@@ -96,20 +96,35 @@ std::vector<RequestOutput> answers_of(ConnectedEngine& producer, ConnectedEngine
   return outputs;
 }
 
-// No layer is computed before the one in front of it has been sent, in two chunks of a prompt: an engine that hands over when
-// a step is over would wait here for ever.
-TEST(KvLayerByLayer, IsSentBeforeTheNextLayerIsComputed) {
+// Over what is the way between the two engines' devices.
+class KvLayerByLayerOn : public ::testing::TestWithParam<DeviceType> {
+ protected:
+  void SetUp() override {
+    std::string reason;
+    if (GetParam() == DeviceType::cuda && cuda_device_count(&reason) == 0)
+      GTEST_SKIP() << "a GPU is needed: " << reason;
+  }
+
+  const testing::TransportPlace place_{GetParam() == DeviceType::cuda ? "cuda" : "tcp"};
+};
+
+INSTANTIATE_TEST_SUITE_P(Devices, KvLayerByLayerOn, ::testing::Values(DeviceType::cpu, DeviceType::cuda),
+                         [](const auto& info) { return info.param == DeviceType::cpu ? "cpu" : "cuda"; });
+
+// No layer is computed (on a GPU: launched) before the one in front of it has been sent, in two chunks of a prompt: an engine
+// that hands over when a step is over would wait here for ever.
+TEST_P(KvLayerByLayerOn, IsSentBeforeTheNextLayerIsComputed) {
   const GoldenCheckpoint checkpoint =
       testing::load_golden(testing::golden_folder() / "qwen2_moe_some_layers");
-  EngineOptions options =
-      testing::small_options(checkpoint.directory, DeviceType::cpu, checkpoint.max_model_len);
+  EngineOptions options = testing::small_options(checkpoint.directory, GetParam(), checkpoint.max_model_len);
   options.runner.batch.max_num_batched_tokens = 16;
+  options.runner.cuda_graphs = false;  // so few rows would be replayed, and told as a whole
   Request request = testing::greedy_request(checkpoint.prompts.front());
   request.prompt_token_ids.resize(29, request.prompt_token_ids.front());
   const auto expected = engine_with(options)->generate({request});
 
   const auto gate = std::make_shared<Gate>();
-  ConnectedEngine producer(gated(options, gate), gives_layers());
+  ConnectedEngine producer(gated(options, gate), gives_layers(place_.address()));
   ConnectedEngine consumer(options, consumes());
   const int64_t num_layers = load_decoder_spec(checkpoint.directory).num_layers;
   const int64_t bytes = producer.connector->bytes_per_block() /
@@ -130,6 +145,32 @@ TEST(KvLayerByLayer, IsSentBeforeTheNextLayerIsComputed) {
   EXPECT_TRUE(same_bits(outputs[0], expected[0]));
   EXPECT_EQ(consumer.connector->stats().num_loaded_tokens, 28);
   EXPECT_EQ(consumer.connector->stats().num_loaded_bytes, 28 * num_layers * bytes);
+  producer.expect_all_given_back();
+  consumer.expect_all_given_back();
+}
+
+// Steps of more than 1,024 rows, which are launched kernel by kernel, between others that are replayed from graphs.
+TEST_P(KvLayerByLayerOn, LongPromptsAreAnsweredAsByOneEngine) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  std::vector<Request> requests = random_requests(random, 4);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    std::vector<int32_t>& prompt = requests[i].prompt_token_ids;
+    while (prompt.size() < (i % 2 == 0 ? 1300 : 8) ||
+           prompt.size() % 4 != 0)  // so that always something is to be loaded
+      prompt.push_back(static_cast<int32_t>(random.integer(300, 2000)));
+  }
+  EngineOptions options = tiny_options();
+  options.runner.device = {GetParam(), 0};
+  options.runner.batch.max_model_len = 1400;
+  options.runner.batch.max_num_batched_tokens = 1200;
+  options.runner.kv_memory = int64_t{8} << 20;
+  const auto expected = engine_with(options)->generate(requests);
+  ConnectedEngine producer(options, gives_layers(place_.address())), consumer(options, consumes());
+  for (const std::string ids : {"first", "second"})
+    expect_same(answers_of(producer, consumer, asked_at_once(producer, requests, ids)), expected);
+  EXPECT_EQ(consumer.connector->stats().num_failed_loads, 0);
+  EXPECT_GT(consumer.connector->stats().num_loads, 0);
   producer.expect_all_given_back();
   consumer.expect_all_given_back();
 }

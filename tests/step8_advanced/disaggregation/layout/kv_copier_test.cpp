@@ -130,8 +130,10 @@ TEST_F(KvCopierOnGpu, DoesWhatTheHostDoesByEveryRung) {
       }
       KvCopier copier;
       std::vector<std::byte> on_host(expected.size());
-      copier.pack(one.from, of_gpu, on_gpu.block_table, part, read.num_layers, std::span(on_host));
+      const std::vector<uint32_t> checksums =
+          copier.pack(one.from, of_gpu, on_gpu.block_table, part, read.num_layers, std::span(on_host));
       ASSERT_EQ(on_host, expected) << "into the host's memory";
+      ASSERT_EQ(checksums, kv_checksums_on_host(std::span(expected), read.num_layers));
 
       // And back, into an engine of another kind.
       PlayedEngine reader(one.to, end, random, one.kind), wanted(one.to, end, random, one.kind);
@@ -154,16 +156,51 @@ TEST_F(KvCopierOnGpu, DoesWhatTheHostDoesByEveryRung) {
           if (rung.supports == nullptr || rung.supports(args))
             run(rung, args);
           else
-            copier.unpack(one.to, caches, reader.block_table, part, read.num_layers, packed.body,
-                          one.from.dtype);
+            EXPECT_TRUE(copier.unpack(one.to, caches, reader.block_table, part, read.num_layers, packed.body,
+                                      one.from.dtype, checksums));
         });
       }
       check("from the host's memory", [&](const RankKvCaches& caches) {
-        copier.unpack(one.to, caches, reader.block_table, part, read.num_layers, std::span(on_host),
-                      one.from.dtype);
+        EXPECT_TRUE(copier.unpack(one.to, caches, reader.block_table, part, read.num_layers,
+                                  std::span(on_host), one.from.dtype, checksums));
       });
       if (HasFailure()) return;
     }
+  }
+}
+
+TEST_F(KvCopierOnGpu, CopiesNothingThatHasAnotherChecksum) {
+  Random random;
+  for (const DType to_dtype : {DType::bf16, DType::f32}) {
+    KvLayout from = layout_of(4, 1, {3});
+    from.dtype = DType::bf16;
+    KvLayout to = from;
+    to.dtype = to_dtype;
+    PlayedEngine producer(from, 40, random);
+    producer.fill(0, 40);
+    const KvPart part{0, 0, 4, 0, 40};
+    std::vector<std::byte> bytes(static_cast<size_t>(3 * packed_size(from, part)));
+    KvCopier copier;
+    std::vector<uint32_t> checksums =
+        copier.pack(from, producer.ranks[0], producer.block_table, part, 3, std::span(bytes));
+    const PlayedEngine reader(to, 40, random, CacheKind::dense, kGpu);
+    PlayedEngine seen(to, 40, random), untouched(to, 40, random);
+    untouched.block_table = seen.block_table = reader.block_table;
+    const OnGpu packed(bytes);
+    const auto unpack = [&](const KvBody& body) {
+      return copier.unpack(to, reader.ranks[0], reader.block_table, part, 3, body, from.dtype, checksums);
+    };
+    for (size_t wrong = 0; wrong < 3; ++wrong) {
+      checksums[wrong] ^= 1;
+      EXPECT_FALSE(unpack(packed.body));
+      EXPECT_FALSE(unpack(std::span(bytes)));
+      checksums[wrong] ^= 1;
+    }
+    copy_caches(reader, seen);
+    EXPECT_EQ(first_difference(seen, untouched), "") << dtype_name(to_dtype);
+    EXPECT_TRUE(unpack(packed.body));
+    copy_caches(reader, seen);
+    EXPECT_NE(first_difference(seen, untouched), "");
   }
 }
 
@@ -183,11 +220,11 @@ TEST_F(KvCopierOnGpu, TakesLargeMessages) {
   pack_kv(layout, producer.ranks[0], producer.block_table, part, expected, 2);
   KvCopier copier;
   const OnGpu packed(expected.size());
-  copier.pack(layout, on_gpu.ranks[0], on_gpu.block_table, part, 2, packed.body);
+  const std::vector<uint32_t> checksums =
+      copier.pack(layout, on_gpu.ranks[0], on_gpu.block_table, part, 2, packed.body);
   EXPECT_EQ(packed.on_host(), expected);
-  const std::span<const std::byte> all = expected;
-  EXPECT_EQ(copier.checksums(packed.body, 2), (std::vector<uint32_t>{kv_checksum(all.first(all.size() / 2)),
-                                                                     kv_checksum(all.last(all.size() / 2))}));
+  EXPECT_EQ(checksums, kv_checksums_on_host(std::span(expected), 2));
+  EXPECT_EQ(copier.checksums(packed.body, 2), checksums);
 }
 
 TEST_F(KvCopierOnGpu, ChecksumsAreTheHosts) {

@@ -137,6 +137,34 @@ TEST(Router_TransferOfAnswer, IsTurnedRoundForTheReader) {
     EXPECT_THROW(transfer_of_answer(wrong), Error) << wrong;
 }
 
+TEST(Router_SourceOfTransfer, IsWhatIsKnownBeforeThePromptIsComputed) {
+  Json transfer = {{"do_remote_prefill", true},     {"do_remote_decode", false},
+                   {"remote_engine_id", "6f0e"},    {"remote_request_id", "mine"},
+                   {"remote_address", "tcp://a:1"}, {"remote_num_tokens", 513}};
+  const auto source = source_of_transfer(transfer.dump(), "mine");
+  ASSERT_TRUE(source.has_value());
+  EXPECT_EQ(*source, (PromptSource{"6f0e", "tcp://a:1"}));
+  EXPECT_EQ(source_of_transfer(transfer.dump(), "another's"), std::nullopt);
+  for (const char* name : {"remote_engine_id", "remote_request_id", "remote_address"})
+    for (const Json& wrong : {Json(""), Json(7), Json()}) {
+      Json without = transfer;
+      without[name] = wrong;
+      EXPECT_EQ(source_of_transfer(without.dump(), "mine"), std::nullopt) << name << " " << wrong;
+    }
+  transfer["remote_block_ids"] = {1, 2};
+  EXPECT_EQ(source_of_transfer(transfer.dump(), "mine"), std::nullopt) << "nobody could know these before";
+  for (const char* none : {"", "{}", "[]", "null", "nonsense"})
+    EXPECT_EQ(source_of_transfer(none, ""), std::nullopt) << none;
+
+  const Json told = Json::parse(transfer_from({"6f0e", "tcp://a:1"}, "mine"));
+  EXPECT_EQ(told, Json({{"do_remote_prefill", true},
+                        {"do_remote_decode", false},
+                        {"remote_engine_id", "6f0e"},
+                        {"remote_request_id", "mine"},
+                        {"remote_address", "tcp://a:1"}}))
+      << "how many tokens there are is not known yet";
+}
+
 TEST(Router_AnswerFilter, TakesTheTransferOutAndNothingElse) {
   const std::string before =
       "data: {\"a\":1, \"text\":\"\\\"kv_transfer_params\\\":{}\"}\n\n: kv_transfer_params\n\n"

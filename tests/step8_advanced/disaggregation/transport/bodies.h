@@ -12,8 +12,8 @@ namespace ladder::testing {
 
 // The head is the body's checksum, as the host computes it.
 inline void send_random_body(KvChannel& channel, size_t size, Device device, uint64_t seed,
-                             KvDeadline deadline) {
-  const KvBody body = channel.room_for(size, device, deadline);
+                             KvDeadline deadline, int lane = 0) {
+  const KvBody body = channel.room_for(size, device, deadline, lane);
   std::mt19937_64 random(seed);
   std::vector<std::byte> bytes(size);
   for (size_t i = 0; i < size; i += sizeof(uint64_t)) {

@@ -1,4 +1,4 @@
-// cuda:// with bodies on GPUs: from thread to thread and from process to process, on one GPU and between two. (What every
+// cuda:// and nccl:// with bodies on GPUs: from thread to thread and from process to process, on one GPU and between two. (What every
 // transport must do is in kv_transports_test.cpp.)
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -7,6 +7,9 @@
 #include <thread>
 
 #include "step6_engine/process/child_process.h"
+#ifdef LADDER_HAS_CUDA
+#include "step8_advanced/disaggregation/transport/gpu_slots.h"
+#endif
 #include "tests/step8_advanced/disaggregation/transport/bodies.h"
 #include "tests/step8_advanced/disaggregation/transport/transport_places.h"
 #include "tests/support/in_time.h"
@@ -34,17 +37,22 @@ int64_t free_bytes(int index) {
 }
 
 // From GPU 0 to the GPU of this number.
-class GpuBodies : public ::testing::TestWithParam<int> {
+struct Way {
+  std::string_view transport;
+  int to = 0;
+};
+
+class GpuBodies : public ::testing::TestWithParam<Way> {
  protected:
   struct Ends {
     std::unique_ptr<KvChannel> accepted, connected;
   };
 
   void SetUp() override {
-    std::string reason;
-    const int gpus = cuda_device_count(&reason);
-    if (gpus <= GetParam())
-      GTEST_SKIP() << GetParam() + 1 << " GPUs are needed, there are " << gpus << " " << reason;
+    if (const std::string obstacle = testing::obstacle_of(GetParam().transport); !obstacle.empty())
+      GTEST_SKIP() << obstacle;
+    if (cuda_device_count() <= GetParam().to)
+      GTEST_SKIP() << GetParam().to + 1 << " GPUs are needed, there are " << cuda_device_count();
     listener_ = listen_for_kv(place_.address());
   }
   Ends meet() {
@@ -62,13 +70,16 @@ class GpuBodies : public ::testing::TestWithParam<int> {
                      .program = KV_PEER});
   }
 
-  const Device from_ = gpu(0), to_ = gpu(GetParam());
-  testing::TransportPlace place_{"cuda"};
+  const Device from_ = gpu(0), to_ = gpu(GetParam().to);
+  testing::TransportPlace place_{GetParam().transport};
   std::unique_ptr<KvListener> listener_;
 };
 
-INSTANTIATE_TEST_SUITE_P(Task8_7_Channel, GpuBodies, ::testing::Values(0, 1),
-                         [](const auto& info) { return fmt::format("from_0_to_{}", info.param); });
+INSTANTIATE_TEST_SUITE_P(Task8_7_Channel, GpuBodies,
+                         ::testing::Values(Way{"cuda", 0}, Way{"cuda", 1}, Way{"nccl", 1}),
+                         [](const auto& info) {
+                           return fmt::format("{}_from_0_to_{}", info.param.transport, info.param.to);
+                         });
 
 TEST_P(GpuBodies, GoFromThreadToThreadBetweenThoseOfTheHost) {
   testing::Random random;
@@ -168,14 +179,43 @@ TEST_P(GpuBodies, LeaveNoMemoryBehind) {
     listener_->accept(Clock::now());  // looks who has let go
   };
   use();  // what the first one takes for good
-  const int64_t before[] = {free_bytes(0), free_bytes(GetParam())};
+  const int64_t before[] = {free_bytes(0), free_bytes(to_.index)};
   for (int i = 0; i < 4; ++i) use();
   EXPECT_GE(free_bytes(0), before[0]);
-  EXPECT_GE(free_bytes(GetParam()), before[1]);
+  EXPECT_GE(free_bytes(to_.index), before[1]);
+}
+
+// Ranks of both ends on both GPUs, whose bodies share a channel.
+TEST(GpuLanes, GoFromEachGpuToEach) {
+  const int gpus = cuda_device_count();
+  if (gpus < 2) GTEST_SKIP() << "2 GPUs are needed, there are " << gpus;
+  testing::Random random;
+  SCOPED_TRACE(random.describe());
+  const testing::TransportPlace place("cuda");
+  const auto listener = listen_for_kv(place.address());
+  auto connecting =
+      std::async(std::launch::async, [&] { return connect_for_kv(listener->address(), far()); });
+  const auto sender = listener->accept(far());
+  const auto reader = connecting.get();
+  std::vector<int> lanes;  // 2 * from + to
+  for (int i = 0; i < 200; ++i) lanes.push_back(static_cast<int>(random.integer(0, 3)));
+  auto sending = std::async(std::launch::async, [&] {
+    for (size_t i = 0; i < lanes.size(); ++i)
+      testing::send_random_body(*sender, 1000 + 100'003 * (i % 7), gpu(lanes[i] / 2), i, far(), lanes[i]);
+  });
+  KvCopier copier;
+  for (size_t i = 0; i < lanes.size(); ++i)
+    ASSERT_TRUE(testing::take_random_body(*reader, gpu(lanes[i] % 2), copier, far())) << i;
+  sending.get();
+  // Whoever takes a lane's body to another GPU than those before is told so.
+  testing::send_random_body(*sender, 1000, gpu(0), 1, far(), 0);
+  const size_t size = reader->receive_head(far()).body_size;
+  EXPECT_THROW(reader->take_body(size, gpu(1), far()), Error);
+  EXPECT_THROW(sender->room_for(1000, gpu(0), far(), kMostKvLanes), Error);
 }
 
 TEST_P(GpuBodies, GoToAnotherProcess) {
-  const auto child = peer("take", GetParam());
+  const auto child = peer("take", to_.index);
   const auto channel = listener_->accept(far());
   ASSERT_NE(channel, nullptr);
   for (uint64_t i = 0; i < 20; ++i) {
@@ -198,7 +238,7 @@ TEST_P(GpuBodies, OfAKilledProcessAreWholeOrNone) {
   testing::Random random;
   SCOPED_TRACE(random.describe());
   const auto round = [&](bool child_gives, std::chrono::milliseconds after) {
-    const auto child = child_gives ? peer("give", 0, 8 * kMiB) : peer("take", GetParam());
+    const auto child = child_gives ? peer("give", 0, 8 * kMiB) : peer("take", to_.index);
     const auto channel = listener_->accept(far());
     ASSERT_NE(channel, nullptr);
     KvCopier copier;
@@ -231,14 +271,48 @@ TEST_P(GpuBodies, OfAKilledProcessAreWholeOrNone) {
   round(true, 50ms);
   round(false, 50ms);
   listener_->accept(Clock::now());
-  const int64_t before[] = {free_bytes(0), free_bytes(GetParam())};
-  for (int i = 0; i < 6; ++i) round(i % 2 == 0, std::chrono::milliseconds(random.integer(0, 100)));
+  const int64_t before[] = {free_bytes(0), free_bytes(to_.index)};
+  const int rounds = GetParam().transport == "nccl" ? 2 : 6;  // whose processes take seconds to meet
+  for (int i = 0; i < rounds; ++i) round(i % 2 == 0, std::chrono::milliseconds(random.integer(0, 100)));
   const auto until = Clock::now() + kSoon;  // the driver takes back what a dead process had
-  while ((free_bytes(0) < before[0] || free_bytes(GetParam()) < before[1]) && Clock::now() < until)
+  while ((free_bytes(0) < before[0] || free_bytes(to_.index) < before[1]) && Clock::now() < until)
     listener_->accept(Clock::now() + 50ms);
   EXPECT_GE(free_bytes(0), before[0]);
-  EXPECT_GE(free_bytes(GetParam()), before[1]);
+  EXPECT_GE(free_bytes(to_.index), before[1]);
 }
+
+#ifdef LADDER_HAS_CUDA
+TEST(Task8_7_Channel_OneGpu, IsNoPairOfNcclRanks) {
+  if (const std::string obstacle = testing::obstacle_of("nccl"); !obstacle.empty()) GTEST_SKIP() << obstacle;
+  const auto listener = listen_for_kv("nccl://0");
+  auto connecting =
+      std::async(std::launch::async, [&] { return connect_for_kv(listener->address(), far()); });
+  const auto accepted = listener->accept(far()), connected = connecting.get();
+  testing::send_random_body(*accepted, 100, gpu(0), 1, far());
+  const size_t size = connected->receive_head(far()).body_size;
+  try {
+    connected->take_body(size, gpu(0), far());
+    FAIL() << "it came";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("both ends are on one GPU"));
+  }
+}
+
+TEST(Task8_7_Channel_GpuSlots, OfAnotherBuildAreRefused) {
+  GpuSlotsHandle theirs;
+  EXPECT_NO_THROW(expect_slots_as_here(theirs));
+  for (const auto& [num_slots, slot_bytes] : {std::pair{4, 32 * kMiB}, {3, 16 * kMiB}}) {
+    theirs.num_slots = static_cast<uint64_t>(num_slots);
+    theirs.slot_bytes = slot_bytes;
+    try {
+      expect_slots_as_here(theirs);
+      FAIL() << "they are taken";
+    } catch (const Error& error) {
+      EXPECT_THAT(error.what(), HasSubstr(fmt::format("{} slots of {} bytes", num_slots, slot_bytes)));
+    }
+  }
+}
+#endif
 
 }  // namespace
 }  // namespace ladder

@@ -5,9 +5,12 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstring>
+#include <functional>
 #include <future>
 #include <thread>
 #include <vector>
@@ -94,39 +97,79 @@ TEST_F(Task8_7_Buffer, NothingThereIsNothingRead) {
   EXPECT_GE(Clock::now() - begin, 30ms) << "it did not wait until the deadline";
 }
 
-// One piece after another goes through the same place. One side's own memory must first be looked for (its pages were given
-// back), so that it copies more slowly than the other, which overtakes it if it says too early that it has copied.
-TEST_F(Task8_7_Buffer, NeitherTouchesWhatIsTheOthers) {
-  constexpr uint64_t kCount = 1000;
-  const auto numbers = [](const SharedMemory& memory) {
-    return std::span(reinterpret_cast<uint64_t*>(memory.data()), KvRing::kPiece / sizeof(uint64_t));
-  };
-  const auto give_back = [](const SharedMemory& memory) {
-    ASSERT_EQ(::madvise(memory.data(), memory.size(), MADV_DONTNEED), 0);
-  };
-  for (const bool writer_is_slow : {true, false}) {
-    KvRing ring = KvRing::create(KvRing::kPiece), end = other_end(ring);
-    auto writer = std::async(std::launch::async, [&] {
-      const SharedMemory from = SharedMemory::create("from", KvRing::kPiece);
-      for (uint64_t number = 0; number < kCount; ++number) {
-        std::fill(numbers(from).begin(), numbers(from).end(), number);
-        if (writer_is_slow) give_back(from);
-        if (ring.write(std::as_bytes(numbers(from)), far_) < KvRing::kPiece) return false;
-      }
-      return true;
-    });
-    const SharedMemory to = SharedMemory::create("to", KvRing::kPiece);
-    int64_t num_mixed = 0;
-    for (uint64_t number = 0; number < kCount; ++number) {
-      if (!writer_is_slow) give_back(to);
-      ASSERT_EQ(end.read(std::as_writable_bytes(numbers(to)), far_), KvRing::kPiece);
-      const auto right = std::count(numbers(to).begin(), numbers(to).end(), number);
-      num_mixed += right != std::ssize(numbers(to));
-    }
-    EXPECT_EQ(num_mixed, 0) << "pieces of " << kCount << " that are mixed with another, of a slow "
-                            << (writer_is_slow ? "writer" : "reader");
-    EXPECT_TRUE(writer.get());
+// Memory of one side's own. Whoever touches a page of it for the first time is held up there, in the middle of a copy, while
+// `look` looks at what the other side sees.
+class WatchedMemory {
+ public:
+  WatchedMemory(size_t size, std::function<void()> look) : size_(size), look_(std::move(look)) {
+    data_ = static_cast<std::byte*>(
+        ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+    watched_ = this;
+    struct sigaction action {};
+    action.sa_sigaction = &on_touch;
+    action.sa_flags = SA_SIGINFO | SA_NODEFER;
+    ::sigaction(SIGSEGV, &action, &before_);
   }
+  ~WatchedMemory() {
+    ::sigaction(SIGSEGV, &before_, nullptr);
+    ::munmap(data_, size_);
+  }
+  WatchedMemory(const WatchedMemory&) = delete;
+
+  std::span<std::byte> bytes() const { return {data_, size_}; }
+  void watch() const { ::mprotect(data_, size_, PROT_NONE); }
+  size_t num_pages() const { return size_ / page(); }
+
+ private:
+  static size_t page() { return static_cast<size_t>(::sysconf(_SC_PAGESIZE)); }
+  // Unlike other signals it comes where the copy stands, as if the copy had called it.
+  static void on_touch(int, siginfo_t* info, void*) {
+    const auto at = static_cast<size_t>(static_cast<std::byte*>(info->si_addr) - watched_->data_);
+    if (at >= watched_->size_) {
+      ::signal(SIGSEGV, SIG_DFL);
+      return;
+    }
+    ::mprotect(watched_->data_ + at / page() * page(), page(), PROT_READ | PROT_WRITE);
+    try {
+      watched_->look_();
+    } catch (...) {  // an error cannot leave by the copy; whoever looks after it gets it again
+    }
+  }
+
+  static inline const WatchedMemory* watched_ = nullptr;
+  const size_t size_;
+  const std::function<void()> look_;
+  std::byte* data_;
+  struct sigaction before_ {};
+};
+
+// In the middle of a copy the other side takes all that it is told is there, and fills all the room that it is told there is.
+TEST_F(Task8_7_Buffer, NeitherTouchesWhatIsTheOthers) {
+  KvRing ring = KvRing::create(KvRing::kPiece), end = other_end(ring);
+  const Bytes sent = some_bytes(KvRing::kPiece);
+  size_t num_looks = 0;
+  {
+    Bytes got;
+    const auto take = [&](Bytes part = Bytes(KvRing::kPiece)) {
+      part.resize(end.read(part, now()));
+      got.insert(got.end(), part.begin(), part.end());
+      ++num_looks;
+    };
+    const WatchedMemory from(KvRing::kPiece, take);
+    std::ranges::copy(sent, from.bytes().begin());
+    from.watch();
+    EXPECT_EQ(ring.write(from.bytes(), far_), KvRing::kPiece);
+    EXPECT_EQ(num_looks, from.num_pages());
+    take();
+    EXPECT_TRUE(got == sent) << "the reader was told of bytes that were not copied yet";
+  }
+  EXPECT_EQ(ring.write(sent, far_), KvRing::kPiece);
+  const Bytes next(KvRing::kPiece);
+  const WatchedMemory to(KvRing::kPiece, [&] { ring.write(next, now()); });
+  to.watch();
+  EXPECT_EQ(end.read(to.bytes(), far_), KvRing::kPiece);
+  EXPECT_TRUE(std::ranges::equal(to.bytes(), sent))
+      << "the writer was told of room whose bytes were not copied yet";
 }
 
 // Whoever was not woken goes on at the deadline: once is enough to be noticed.

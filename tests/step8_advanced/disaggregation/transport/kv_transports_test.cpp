@@ -436,8 +436,11 @@ TEST(Task8_7_Channel, AnAddressNamesATransport) {
   EXPECT_THAT(error_of([&] { listen_for_kv("shm://" + std::string(200, 'x')); }), HasSubstr("xxx"));
 #ifdef LADDER_HAS_CUDA
   EXPECT_THAT(error_of([&] { listen_for_kv("cuda://"); }), HasSubstr("cuda://"));
+  for (const char* const wrong : {"nccl://", "nccl://:5", "nccl://127.0.0.1:70000", "nccl://0?streams=2"})
+    EXPECT_THAT(error_of([&] { listen_for_kv(wrong); }), HasSubstr("nccl://")) << wrong;
 #else
   EXPECT_THAT(error_of([&] { listen_for_kv("cuda://x"); }), HasSubstr("no CUDA"));
+  EXPECT_THAT(error_of([&] { listen_for_kv("nccl://0"); }), HasSubstr("no CUDA"));
 #endif
   EXPECT_THAT(error_of([&] { listen_for_kv("file://"); }), HasSubstr("folder"));
   EXPECT_THAT(error_of([&] { listen_for_kv("file:///proc/no/such"); }), HasSubstr("/proc/no/such"));

@@ -12,6 +12,9 @@
 #include "step1_layers/core/error.h"
 #include "step8_advanced/disaggregation/transport/kv_channel.h"
 #include "tests/support/temporary_folder.h"
+#ifdef LADDER_HAS_CUDA
+#include "step7_parallel/communicators/gpu/nccl_communicator.h"
+#endif
 
 namespace ladder::testing {
 
@@ -34,6 +37,7 @@ class TransportPlace {
     if (transport_ == "file") return "file://" + (folder_ / "mail").string();
     if (transport_ == "tcp") return "tcp://0";
     if (transport_ == "tcp_4_streams") return "tcp://0?streams=4";
+    if (transport_ == "nccl") return "nccl://0";
     if (transport_ == "ucx" || transport_ == "ucx_over_tcp") return "ucx://0";
     if (transport_ == "shm" || transport_ == "cuda")
       return fmt::format("{}://test-{}-{}", transport_, ::getpid(), number_);
@@ -69,8 +73,13 @@ class TransportPlace {
 
 // Why it cannot be tried here; empty: it can.
 inline std::string obstacle_of(std::string_view transport) {
+  if (transport != "cuda" && transport != "nccl") return "";
   std::string reason;
-  return transport != "cuda" || cuda_device_count(&reason) > 0 ? "" : "a GPU is needed: " + reason;
+  if (cuda_device_count(&reason) == 0) return "a GPU is needed: " + reason;
+#ifdef LADDER_HAS_CUDA
+  if (transport == "nccl") return nccl_obstacle();
+#endif
+  return "";
 }
 
 inline int64_t num_descriptors() {

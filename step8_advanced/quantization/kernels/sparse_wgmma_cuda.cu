@@ -1,0 +1,138 @@
+// The product of many rows with a weight of which two of four are kept, on the tensor cores' sparse instruction (sm_90a).
+#include <algorithm>
+
+#include "step1_layers/core/packed.h"
+#include "step1_layers/core/tensor_map_cuda.h"
+#include "step8_advanced/quantization/kernels/sparse_matmul_cuda.h"
+#include "step8_advanced/quantization/kernels/tile_products.cuh"
+#include "step8_advanced/quantization/kernels/wgmma_shapes.cuh"
+
+namespace ladder {
+
+namespace {
+
+using namespace tile_products;
+
+constexpr int kRecordBytes = static_cast<int>(kSparseRecordBytes);
+
+// A stage has a record for every 64 rows: values, which wgmma takes as they lie, and indices, of which a thread has a word.
+template <class T, class Shape>
+struct SparseRows {
+  static constexpr int kBytes = Shape::kRows / 64 * kRecordBytes;
+  static constexpr bool kAddsInFloat = false;
+  using Sum = float;
+  using Operand = uint32_t;
+
+  Tokens tokens;
+  const uint8_t* records;  // [blocks of 64 rows, parts, kRecordBytes]
+  int blocks;
+  const T* bias;
+
+  __device__ void copy(int row_tile, int part, uint32_t to, uint32_t barrier) const {
+#pragma unroll
+    for (int i = 0; i < Shape::kRows / 64; ++i) {
+      const int block =
+          min(row_tile * (Shape::kRows / 64) + i, blocks - 1);  // below the last one nothing is stored
+      copy_bytes(to + i * kRecordBytes, records + (int64_t{block} * tokens.parts + part) * kRecordBytes,
+                 kRecordBytes, barrier);
+    }
+  }
+  __device__ static Operand load(uint32_t rows, int group) {
+    Operand indices;
+    asm volatile("ld.shared.u32 %0, [%1];"
+                 : "=r"(indices)
+                 : "r"(rows + group * kRecordBytes + static_cast<int>(kSparseValueBytes) +
+                       static_cast<int>(threadIdx.x) % kWarpgroup * 4)
+                 : "memory");
+    return indices;
+  }
+  __device__ static void multiply(Sum (&d)[Shape::kSums], Operand indices, uint32_t rows, int group,
+                                  uint32_t x, bool add) {
+    const uint64_t a = wgmma_core_matrices(rows + group * kRecordBytes, 128, 512), b = wgmma_tile(x);
+    // 32 columns are two core matrices of values, and 64 bytes of a row of x.
+    wgmma_sparse<T, 0>(d, a, b, indices, add);
+    wgmma_sparse<T, 1>(d, a + 256 / 16, b + 64 / 16, indices, true);
+  }
+};
+
+// sparse wgmma (sm_90a): x [m, k] and the weight's values in bf16 or f16, rows of x in whole packs; out [m, n] in that or f32. What is
+// faster than a dense product on wgmma is that half as many multiplications are made and of the weight 9/16 is read. What is not: for
+// as many multiplications twice as much of x is read from shared memory, all that it can give: an instruction of 64 x 256 x 32 takes
+// 128 clocks, in which it reads 16 KB of x, 128 bytes a clock, and its 2 KB of values. So the bound is shared memory, with what the
+// copies write into it, and not the tensor cores: some 0.57 of their rate.
+template <class T, class Shape>
+__global__ void __launch_bounds__(Shape::kThreads, 1)
+    sparse_wgmma_kernel(const __grid_constant__ SparseRows<T, Shape> p) {
+  multiply_tiles<Shape>(p, [&](int row_tile, int token_tile, const auto& d) {
+    const int thread = static_cast<int>(threadIdx.x) - kWarpgroup, lane = thread % kWarp;
+#pragma unroll
+    for (int group = 0; group < Shape::kRowGroups; ++group) {
+      const int row = row_tile * Shape::kRows + (thread / kWarpgroup * Shape::kRowGroups + group) * 64 +
+                      thread % kWarpgroup / kWarp * 16;
+      float bias[2] = {};
+      if (p.bias != nullptr)
+        for (int lower = 0; lower < 2; ++lower)
+          if (const int j = row + lane / 4 + 8 * lower; j < p.tokens.n) bias[lower] = to_float(p.bias[j]);
+      store_transposed<T>(p.tokens, row, token_tile * Shape::kTokens, d[group],
+                          [&](float sum, bool lower, int) { return sum + bias[lower]; });
+    }
+  });
+}
+
+template <class T, class Shape>
+void launch(const OpContext& ctx, const SparseMatmulArgs& args) {
+  const SparseWeight& weight = *args.weight;
+  const int64_t m = args.x.dim(0), k = weight.k, stride = m > 1 ? args.x.stride(0) : k;
+  SparseRows<T, Shape> p{};
+  p.tokens.x = tensor_map({.data = args.x.raw(),
+                           .dtype = args.x.dtype(),
+                           .sizes = {k, m, 1, 1, 1},
+                           .strides = {stride, stride * m, stride * m, stride * m},
+                           .box = {64, Shape::kTokens, 1, 1, 1}});
+  p.tokens.items = {.row_tiles = static_cast<int>(ceil_div<int64_t>(weight.n, Shape::kRows)),
+                    .token_tiles = static_cast<int>(ceil_div<int64_t>(m, Shape::kTokens))};
+  p.tokens.parts = static_cast<int>(weight.records.dim(1));
+  p.tokens.m = static_cast<int>(m);
+  p.tokens.n = static_cast<int>(weight.n);
+  p.tokens.out = args.out.raw();
+  p.tokens.out_stride = args.out.stride(0);
+  p.tokens.float_out = args.out.dtype() == DType::f32;
+  p.tokens.in_packs = !p.tokens.float_out && is_packed(args.out);
+  p.records = cuda_data<uint8_t>(weight.records);
+  p.blocks = static_cast<int>(weight.records.dim(0));
+  p.bias = cuda_data<T>(args.bias);
+  auto kernel = sparse_wgmma_kernel<T, Shape>;
+  constexpr int kSharedBytes = Stages<SparseRows<T, Shape>, Shape>::kSharedBytes;
+  ctx.cuda->allow_shared_bytes(reinterpret_cast<const void*>(kernel), kSharedBytes);
+  const int blocks = std::min(ctx.cuda->num_multiprocessors(), p.tokens.items.count());
+  launch_kernel(ctx, kernel, static_cast<unsigned>(blocks), Shape::kThreads, kSharedBytes, p);
+}
+
+template <class Shape>
+void launch_of(const OpContext& ctx, const SparseMatmulArgs& args) {
+  if (args.x.dtype() == DType::f16)
+    launch<__half, Shape>(ctx, args);
+  else
+    launch<__nv_bfloat16, Shape>(ctx, args);
+}
+
+}  // namespace
+
+// Few tokens in small tiles, so that as many multiprocessors as can be read the weight; many in the largest.
+void sparse_matmul_wgmma(const OpContext& ctx, const SparseMatmulArgs& args) {
+  const int64_t m = args.x.dim(0);
+  if (m <= 64)
+    launch_of<TileShape<2, 1, 64>>(ctx, args);
+  else if (m <= 256)
+    launch_of<TileShape<2, 1, 128>>(ctx, args);
+  else if (m <= 1024)
+    launch_of<TileShape<2, 1, 256>>(ctx, args);
+  else
+    launch_of<TileShape<2, 2, 192>>(ctx, args);
+}
+
+bool sparse_matmul_takes_wgmma(const SparseMatmulArgs& args) {
+  return args.x.dim(1) > 0 && is_packed(args.x);
+}
+
+}  // namespace ladder
