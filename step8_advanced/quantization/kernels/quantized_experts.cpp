@@ -57,7 +57,6 @@ std::span<const Variant<QuantizedExpertsArgs>> quantized_experts_variants() {
   static constexpr Variant<QuantizedExpertsArgs> table[] = {
       {.name = "per_expert",
        .idea = "pairs sorted by expert, two products with its codes for each expert that has any",
-       .batch_invariant = false,
        .supports = takes_per_expert,
        .run = quantized_experts_per_expert},
 #ifdef LADDER_HAS_CUDA

@@ -7,7 +7,7 @@
 #include "step8_advanced/quantization/config/quantization_config.h"
 #include "step8_advanced/quantization/linear/quantized_makers.h"
 #include "step8_advanced/quantization/quantizer/quantize.h"
-#include "tests/step7_parallel/engine_on_grid.h"
+#include "tests/step6_engine/engine_runs.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ladder {
@@ -43,12 +43,11 @@ void expect_two_answer_what_one_does(const testing::GoldenCheckpoint& golden, De
   std::vector<std::vector<int32_t>> texts;
   for (const testing::GoldenPrompt& prompt : golden.prompts) texts.push_back(prompt.token_ids);
   const double near_tie = testing::type_cost(one, texts).near_tie;
-  // Then it is two ranks on the CPU that round alike.
-  const EngineOptions expected =
-      rounds_at_run_time(golden.directory)
-          ? testing::on_grid(options_for(golden, DeviceType::cpu, dtype), {.tp = 2})
-          : one;
-  EngineOptions two = testing::on_grid(one, {.tp = 2});
+  // Then it is two ranks on the CPU, threads, that round alike.
+  const bool alike = rounds_at_run_time(golden.directory);
+  EngineOptions expected = alike ? options_for(golden, DeviceType::cpu, dtype) : one, two = one;
+  if (alike) expected.runner.tensor_parallel_size = 2;
+  two.runner.tensor_parallel_size = 2;
   two.makers.executor =
       make_worker_executor({.arguments = {golden.directory.string()}, .program = QUANTIZED_RANKS});
   const auto as_expected = answers(expected, golden), together = answers(two, golden);
