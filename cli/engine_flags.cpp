@@ -336,9 +336,13 @@ LaneContextsMaker EngineFlags::lane_contexts(const RunnerConfig& runner) const {
   LADDER_CHECK(!runner.device.is_cpu() || (sm_partition_.empty() && max_itl_ == 0),
                "{}: a CPU has no multiprocessors to share out, expected a GPU",
                sm_partition_.empty() ? "--max-itl" : "--sm-partition");
+  const bool moves = sm_partition_.empty() || sm_partition_ == "auto";
+  LADDER_CHECK(moves || max_itl_ == 0,
+               "--max-itl: with --sm-partition {} the border does not move, expected --sm-partition auto",
+               sm_partition_);
   if (runner.device.is_cpu() || sm_partition_ == "off") return {};
   std::vector<int> shares;
-  if (!sm_partition_.empty() && sm_partition_ != "auto") shares.push_back(std::stoi(sm_partition_));
+  if (!moves) shares.push_back(std::stoi(sm_partition_));
   SmBorderOptions border;
   border.max_itl = max_itl_ / 1e3;
   return [shares, border](const RunnerConfig& config) {

@@ -88,7 +88,7 @@ std::vector<SmSplit> split_multiprocessors(const CudaContext& first, const CudaC
   std::vector<SmSplit> splits;
   for (const int wanted : first_sms) {
     LADDER_CHECK(wanted > 0 && wanted < static_cast<int>(all.sm.smCount),
-                 "{} multiprocessors for one of two kinds of work: cuda:{} has {}, and each needs some",
+                 "--sm-partition {}: cuda:{} has {} multiprocessors, and both kinds of steps need some",
                  wanted, gpu, all.sm.smCount);
     CUdevResource share{}, rest{};
     unsigned int count = 1;
@@ -96,7 +96,7 @@ std::vector<SmSplit> split_multiprocessors(const CudaContext& first, const CudaC
           "cuDevSmResourceSplitByCount", gpu);
     LADDER_CHECK(
         count == 1 && rest.type == CU_DEV_RESOURCE_TYPE_SM && rest.sm.smCount > 0,
-        "{} multiprocessors for one of two kinds of work: cuda:{} has {} in groups of {}, which leaves none for the other",
+        "--sm-partition {}: cuda:{} has {} multiprocessors in groups of {}, which leaves none for the other kind of steps",
         wanted, gpu, all.sm.smCount, all.sm.smCoscheduledAlignment);
     const int first_count = static_cast<int>(share.sm.smCount),
               second_count = static_cast<int>(rest.sm.smCount);

@@ -24,6 +24,7 @@
 #include <array>
 #include <atomic>
 #include <condition_variable>
+#include <exception>
 #include <optional>
 #include <thread>
 
@@ -152,7 +153,7 @@ class Sender {
         expect_reader();
       }
     }
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {
     {
       const std::lock_guard lock(mutex_);
       error_ = error.what();

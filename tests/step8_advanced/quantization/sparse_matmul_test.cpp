@@ -290,10 +290,10 @@ TEST(Task8_4_SparseMatmul, RefusesWhatDoesNotFit) {
   using Args = SparseMatmulArgs;
   using Weight = SparseWeight;
   refused("no weight", [](Weight&, Args& args) { args.weight = nullptr; });
-  refused("x", [](Weight&, Args& args) { args.x = Tensor::zeros({2, 44}, DType::bf16); });
-  refused("x", [](Weight&, Args& args) { args.x = Tensor::zeros({2, 48}, DType::f16); });
-  refused("out", [](Weight&, Args& args) { args.out = Tensor::zeros({2, 5}, DType::bf16); });
-  refused("out", [](Weight&, Args& args) { args.out = Tensor::zeros({2, 4}, DType::f16); });
+  refused("sparse_matmul: x", [](Weight&, Args& args) { args.x = Tensor::zeros({2, 44}, DType::bf16); });
+  refused("sparse_matmul: x", [](Weight&, Args& args) { args.x = Tensor::zeros({2, 48}, DType::f16); });
+  refused("sparse_matmul: out", [](Weight&, Args& args) { args.out = Tensor::zeros({2, 5}, DType::bf16); });
+  refused("sparse_matmul: out", [](Weight&, Args& args) { args.out = Tensor::zeros({2, 4}, DType::f16); });
   refused("bias", [](Weight&, Args& args) { args.bias = Tensor::zeros({3}, DType::bf16); });
   refused("records", [](Weight& weight, Args&) { weight.records = Tensor::zeros({1, 2, 4608}, DType::u8); });
   refused("f32", [](Weight& weight, Args&) { weight.dtype = DType::f32; });

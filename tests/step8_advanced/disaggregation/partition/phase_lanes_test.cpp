@@ -170,7 +170,7 @@ TEST(Task8_7_Lanes, AThousandRequestsWithAbortsLeaveTheBooksBalanced) {
   const std::unique_ptr<Engine> engine = engine_with(in_ordered_lanes(
       options, [&random] { return random.integer(0, 3) == 0 ? StepPhase::prefill : StepPhase::decode; }));
 
-  constexpr int kKinds = 25, kNumRequests = 1000;
+  constexpr int kKinds = 25, kNumRequests = 400;
   std::vector<Request> kinds = testing::random_requests(random, kKinds);
   for (Request& request : kinds) *request.sampling.max_tokens += 12;
   const auto expected = alone->generate(kinds);
@@ -262,11 +262,13 @@ TEST(Task8_7_Lanes, ARunnerThatFailsEndsTheEngineInOneLine) {
   for (const bool of_prompts : {false, true}) {
     bool fails = false;
     EngineOptions options = in_lanes(testing::tiny_options());
+    options.runner.batch.max_num_batched_tokens = 8;  // prompts take several steps
     options.makers.model.attention = [&](const OpContext& ctx, int64_t layer, const KvCacheSpec& cache) {
       return std::make_unique<FailingAttention>(make_attention({}, ctx, layer, cache), fails, of_prompts);
     };
     const std::unique_ptr<Engine> engine = engine_with(options);
     testing::Random random;
+    SCOPED_TRACE(random.describe());
     for (Request& request : testing::random_requests(random, 6)) {
       request.sampling.max_tokens = 20;
       request.sampling.stop.clear();

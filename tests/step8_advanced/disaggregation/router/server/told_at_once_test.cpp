@@ -341,6 +341,8 @@ TEST_F(Router_AtOnce, TheDecodeServerIsToldWhenItIsThePromptsTurn) {
   EXPECT_EQ(body_of(third.rest()), kWhole);
   EXPECT_EQ(decode.num_requests(), 4);
   EXPECT_EQ(metric(*router, "transfers_total"), 4);
+  prefill.stop();  // whose scripts look at what ends here
+  decode.stop();
 }
 
 // Whoever has waited longest is next, also where the one before has gone.
