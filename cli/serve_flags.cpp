@@ -151,7 +151,6 @@ void ServerFlags::add(CLI::App& app) {
                                "--tensor-parallel-size",
                                whose))
         ->check(whole_in_range(kTensorParallelSizeRange))
-        ->excludes("--enable-expert-parallel")  // which is for all servers, and for those of one rank off
         ->type_name("N")
         ->group(running);
   };

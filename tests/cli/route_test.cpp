@@ -83,6 +83,8 @@ TEST(Cli_Disaggregate, MistakesAreNamed) {
   refused({"--prefill-tensor-parallel-size=2"}, "--prefill-tensor-parallel-size");
   refused({"--decode-tensor-parallel-size=2"}, "--decode-tensor-parallel-size");
   refused({"--disaggregate=1P1D", "--decode-tensor-parallel-size=0"}, "--decode-tensor-parallel-size");
+  refused({"--disaggregate=1P1D", "--decode-tensor-parallel-size=2", "--enable-expert-parallel"},
+          "--enable-expert-parallel");
   refused({"--disaggregate=1P1D", "--prefill-tensor-parallel-size=3", "--num-kv-blocks=128"},
           "--tensor-parallel-size 3");
   refused({"--disaggregate=1P1D", "--prefill-context-parallel-size=2"}, "--prefill-context-parallel-size 2");
