@@ -151,10 +151,15 @@ void run_serve(const ServeFlags& flags, int listening_socket = -1) {
 RunCommand add_serve_command(CLI::App& app) {
   auto flags = std::make_shared<ServeFlags>();
   flags->add(app);
-  return [flags] {
+  return [flags, &app] {
+    const bool ranks_by_kind = flags->server.prefill_ranks || flags->server.decode_ranks;
+    LADDER_CHECK(
+        !ranks_by_kind || app.count("--enable-expert-parallel") == 0,
+        "--prefill-tensor-parallel-size and --decode-tensor-parallel-size: with --enable-expert-parallel "
+        "all servers share out their experts over as many ranks, expected --tensor-parallel-size");
     if (!flags->server.disaggregate.empty()) return run_disaggregated(*flags);
     LADDER_CHECK(!flags->server.min_remote_tokens, "--min-remote-tokens: expected with --disaggregate");
-    LADDER_CHECK(!flags->server.prefill_ranks && !flags->server.decode_ranks,
+    LADDER_CHECK(!ranks_by_kind,
                  "--prefill-tensor-parallel-size and --decode-tensor-parallel-size: expected with "
                  "--disaggregate");
     LADDER_CHECK(!flags->server.prefill_first, "--prefill-first: expected with --disaggregate");

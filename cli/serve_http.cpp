@@ -20,9 +20,6 @@ void ServeFlags::add(CLI::App& app) {
   engine.add(app, {}, tiny_model_folder());
   replicas.add(app);
   replicas.add_for_server(app);
-  // Shared-out experts are for all servers, and off for those of one rank.
-  for (const char* ranks : {"--prefill-tensor-parallel-size", "--decode-tensor-parallel-size"})
-    app.get_option(ranks)->excludes(app.get_option("--enable-expert-parallel"));
 }
 
 StopSignals::StopSignals() {
