@@ -1,15 +1,20 @@
 #pragma once
-// The product for few rows of rounded activations as a stream of the weight's codes: a block's share, the ring that codes come
-// through, a row of x rounded in shared memory, the sums of a warp. rows_stream_8bit_cuda.cu has the kernel.
+// The product for few rows of rounded activations as a stream of the weight's codes: the ring that they come through, a row of x
+// rounded in shared memory, the products of a warp. rows_stream_8bit_cuda.cu has the kernel.
 #include "step1_layers/core/packs.cuh"
 #include "step1_layers/core/tensor_core.cuh"
 #include "step8_advanced/quantization/kernels/row_grid.cuh"
 #include "step8_advanced/quantization/kernels/rows_stream_cuda.h"
+#include "step8_advanced/quantization/kernels/stream_tiles.cuh"
 
 namespace ladder::eight_bit {
 
-inline constexpr int kWarps = 8, kThreads = kWarps * kWarp;
-inline constexpr int kTileRows = 16, kTiles = 4;  // of a group, at most
+using stream_tiles::kThreads;
+using stream_tiles::kTileRows;
+using stream_tiles::kTiles;
+using stream_tiles::kWarps;
+using Groups = stream_tiles::TileGroups;
+
 inline constexpr int kChunk = 64;  // columns that a warp multiplies at a time: 16 of a row in a lane
 inline constexpr int kTileBytes = 2 * kThreads * 16;
 inline constexpr int kMaxSlots = 8;
@@ -43,21 +48,6 @@ struct Product {
   __host__ __device__ bool paired() const { return epilogue == Epilogue::silu_and_mul; }
   __host__ __device__ int unit_tiles() const { return paired() ? 2 : 1; }
   __host__ __device__ int width() const { return paired() ? n / 2 : n; }  // columns of out
-};
-
-// What a block has of the weight, in groups that differ by one unit at most. A unit is a tile; of silu_and_mul a pair of them, of the
-// gate's half and the up half.
-struct Groups {
-  int begin, count, of_group, one_more;
-
-  template <class T>
-  __device__ explicit Groups(const Product<T>& p) {
-    const int block = static_cast<int>(blockIdx.x), units = p.units + (block < p.one_more);
-    begin = block * p.units + min(block, p.one_more);
-    count = ceil_div(units, kTiles / p.unit_tiles()), of_group = units / count, one_more = units % count;
-  }
-  __device__ int first_unit(int group) const { return begin + group * of_group + min(group, one_more); }
-  __device__ int units(int group) const { return of_group + (group < one_more); }
 };
 
 // The ring of slots that the weight comes through: a slot has a chunk per warp and tile of a group. A thread copies the bytes that
@@ -188,15 +178,8 @@ __device__ inline void mma_16x8x32(float (&d)[4], const uint32_t (&a)[4], const 
 
 // A warp's sums of a group.
 template <class Sum, int octets>
-struct WarpSums {
-  static constexpr int kColumns = kTiles * kTileRows;
-  static constexpr int kStride = kColumns + 4;  // 4 more spread a warp's stores over the banks
-
-  Sum sum[kTiles][octets][4] = {};
-
-  __host__ __device__ static constexpr int bytes(int m) {
-    return kWarps * m * kStride * static_cast<int>(sizeof(Sum));
-  }
+struct WarpSums : stream_tiles::TileSums<Sum, octets> {
+  using stream_tiles::TileSums<Sum, octets>::sum;
 
   // A slot's codes, of so many tiles, times those of x at the same columns. Two tiles in turn, as an mma waits for the one before it
   // of the same sums; the second of a last pair may be one that the group does not have, whose sums nobody stores.
@@ -224,26 +207,6 @@ struct WarpSums {
           }
         }
     }
-  }
-
-  // To shared memory: [warp][row of x][row of the weight].
-  __device__ void store(Sum* sums, int m) const {
-    const int warp = threadIdx.x / kWarp, g = threadIdx.x % kWarp / 4, t = threadIdx.x % 4;
-#pragma unroll
-    for (int tile = 0; tile < kTiles; ++tile)
-#pragma unroll
-      for (int o = 0; o < octets; ++o)
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          const int row = o * 8 + 2 * t + i % 2, column = tile * kTileRows + g + i / 2 * 8;
-          if (row < m) sums[(warp * m + row) * kStride + column] = sum[tile][o][i];
-        }
-  }
-  __device__ static Sum total(const Sum* sums, int m, int row, int column) {
-    Sum total = 0;
-#pragma unroll
-    for (int warp = 0; warp < kWarps; ++warp) total += sums[(warp * m + row) * kStride + column];
-    return total;
   }
 };
 
