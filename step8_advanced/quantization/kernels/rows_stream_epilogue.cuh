@@ -1,6 +1,7 @@
 #pragma once
 // What follows the sums of the warps of the quantized rows_stream: they are added, and go out as the product's epilogue says.
 #include "step1_layers/core/cluster.cuh"
+#include "step1_layers/core/wgmma.cuh"
 #include "step1_layers/linear/fused_epilogue.cuh"
 #include "step8_advanced/quantization/kernels/rows_stream.cuh"
 

@@ -1,6 +1,5 @@
 #pragma once
 // The kernel that rows_stream.cuh and rows_stream_epilogue.cuh have the pieces of.
-#include "step1_layers/core/wgmma.cuh"
 #include "step8_advanced/quantization/kernels/pending_copies.cuh"
 #include "step8_advanced/quantization/kernels/rows_stream_epilogue.cuh"
 
