@@ -4,7 +4,7 @@
 #include "cli/flag_values.h"
 #include "cli/kernels.h"
 #include "cli/model_flag_values.h"
-#include "cli/say_kv_cache.h"
+#include "cli/say_quantization.h"
 #include "cli/terminal.h"
 #include "step1_layers/core/error.h"
 #include "step1_layers/core/parallel.h"
@@ -51,7 +51,7 @@ DType DirectModelFlags::dtype(const DecoderSpec& spec) const {
 
 std::unique_ptr<Model> DirectModelFlags::load(const OpContext& ctx, const std::string& folder,
                                               const DecoderSpec& spec, KvCacheDType kv_cache_dtype) const {
-  say_kv_cache(spec, kv_cache_dtype);
+  say_quantization(spec, kv_cache_dtype, ctx.device);
   ProgressBar bar("loading", 0, "bytes");
   ModelOptions options;
   options.dtype = dtype(spec);
