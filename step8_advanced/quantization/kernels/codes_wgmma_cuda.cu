@@ -21,6 +21,11 @@ using namespace tile_products;
 // Up to so many rows of x the time is that of reading the weight: small tiles, so that every multiprocessor reads.
 constexpr int kFewRows = 64;
 
+}  // namespace
+
+// >>> task 8.4.cuda.codes: codes of 8 bits on both sides, multiplied by the tensor cores
+namespace {
+
 // E4M3: the tensor cores add with some 14 bits, so every 128 columns, a stage, their sums are added to floats: as exact as a
 // product in bf16. Integers are exact as they are.
 template <class T, class OfSum, class Shape>
@@ -115,6 +120,12 @@ void launch(const OpContext& ctx, const CodesCall& call) {
   const int blocks = std::min(ctx.cuda->num_multiprocessors(), p.tokens.items.count());
   launch_kernel(ctx, kernel, static_cast<unsigned>(blocks), Shape::kThreads, kSharedBytes, p);
 }
+
+}  // namespace
+
+// <<< task 8.4.cuda.codes
+
+namespace {
 
 // Tiles as large as leave no multiprocessor without one, of a weight of 8192 rows.
 template <class T>
