@@ -9,6 +9,7 @@
 #include "step1_layers/core/error.h"
 #include "step1_layers/core/parallel.h"
 #include "step3_sequence/batch_config.h"
+#include "step4_runner/rank_start.h"
 #include "step8_advanced/quantization/linear/quantized_makers.h"
 
 namespace ladder {
@@ -21,7 +22,7 @@ void DirectModelFlags::add(CLI::App& app, bool with_dtype) {
         ->type_name("TYPE")
         ->capture_default_str()
         ->group(group);
-  app.add_option("--device", device_, "cpu alone, for now")
+  app.add_option("--device", device_, "cpu, cuda or cuda:N, or auto: a GPU where there is one")
       ->check(device_name_check())
       ->type_name("DEVICE")
       ->capture_default_str()
@@ -37,8 +38,7 @@ void DirectModelFlags::add(CLI::App& app, bool with_dtype) {
 }
 
 OpContext DirectModelFlags::context() const {
-  LADDER_CHECK(device_ == "cpu", "--device {}: this command runs on the CPU alone, expected cpu", device_);
-  OpContext ctx;
+  OpContext ctx = make_rank_context(find_device(device_), device_owner_);
   ctx.kernels = forced_kernels(kernels_);
   check_forced_kernels(ctx.kernels, ctx.device);
   if (threads_ > 0) set_num_threads(static_cast<int>(threads_));
