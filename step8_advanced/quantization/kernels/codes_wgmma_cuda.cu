@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
           scale[lower] = p.weight_scales[j];
           if (p.bias != nullptr) bias[lower] = to_float(p.bias[j]);
         }
-      store_transposed<T>(p.tokens, row, token_tile * Shape::kTokens, d[group],
+      store_transposed<T>(p.tokens, row, token_tile * p.tokens.box, d[group],
                           [&](auto sum, bool lower, int token) {
                             const float x_scale = p.x_scales[min(token, p.tokens.m - 1)];
                             if constexpr (std::is_same_v<Sum, float>)
@@ -100,10 +100,11 @@ void launch(const OpContext& ctx, const CodesCall& call) {
                        .box = {64, box, 1, 1, 1}});
   };
   CodeRows<T, Sum, Shape> p{};
-  p.tokens.x = rows_of(call.codes, m, weight.k, Shape::kTokens);
+  p.tokens.box = tokens_of_tile(m, Shape::kTokens);
+  p.tokens.x = rows_of(call.codes, m, weight.k, p.tokens.box);
   p.weight = rows_of(weight.codes, n, n > 1 ? weight.codes.stride(0) : weight.k, Shape::kRows);
   p.tokens.items = {.row_tiles = static_cast<int>(ceil_div<int64_t>(n, Shape::kRows)),
-                    .token_tiles = static_cast<int>(ceil_div<int64_t>(m, Shape::kTokens))};
+                    .token_tiles = static_cast<int>(ceil_div<int64_t>(m, p.tokens.box))};
   p.tokens.parts = static_cast<int>(ceil_div<int64_t>(weight.k, kDepthBytes));
   p.tokens.m = static_cast<int>(m);
   p.tokens.n = static_cast<int>(n);

@@ -8,6 +8,7 @@
 #include "step8_advanced/quantization/linear/quantized_makers.h"
 #include "step8_advanced/quantization/quantizer/quantize.h"
 #include "tests/step6_engine/engine_runs.h"
+#include "tests/step8_advanced/quantization/rounds_at_run_time.h"
 #include "tests/support/model_devices.h"
 #include "tests/support/safetensors_writer.h"
 #include "tests/support/temporary_folder.h"
@@ -39,7 +40,10 @@ void expect_answers_of_the_cpu(const testing::GoldenCheckpoint& golden, const st
   for (const testing::GoldenPrompt& prompt : golden.prompts) texts.push_back(prompt.token_ids);
   for (const DType dtype : {DType::f32, DType::bf16}) {
     const EngineOptions options = options_for(golden, dtype);
-    const double near_tie = testing::type_cost(options, texts).near_tie;
+    // A code that is another one costs what rounding all numbers to 16 bits does, about: with other rungs of the CPU alone the sum of the
+    // log probabilities of 23 tokens moves by up to 0.24 in f32 (W8A8 in the experts), and by nothing where nothing is rounded.
+    const DType of_cost = testing::rounds_at_run_time(golden.directory) ? DType::bf16 : dtype;
+    const double near_tie = testing::type_cost(options_for(golden, of_cost), texts).near_tie;
     const auto expected = answers(options, golden, DeviceType::cpu);
     const auto outputs = answers(options, golden, DeviceType::cuda);
     for (size_t i = 0; i < outputs.size(); ++i)
