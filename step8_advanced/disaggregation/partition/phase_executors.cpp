@@ -275,6 +275,7 @@ class TwoLanes final : public PhaseExecutors {
     decode_.on_thread([&] {
       decode_.runner->take_over_cache(*prefill_.runner);
       decode_.runner->end_warm_up();
+      decode_.runner->replay_graphs();
     });
     prefill_.on_thread([&] { prefill_.runner->end_warm_up(); });
     contexts_->calibrate(
