@@ -85,14 +85,14 @@ std::optional<size_t> SmBorder::place_for(const StepNeeds& decode, const StepNee
     const double rest = waiting / (places_[i].prefill_sms * rates_.sm_flops) *
                         corrections_[i].prefill.factor;  // after that step
     const double wait = options_.max_wait > 0 ? (times[i].prefill + rest) / options_.max_wait : 0;
-    late.push_back(std::max(times[i].decode / may_take, wait));
+    late.push_back(std::max(times[i].decode / may_take, std::min(wait, options_.give_way)));
   }
   const auto in_time = std::ranges::find_if(late, [](double each) { return each <= 1; });
   const auto best = in_time != late.end() ? in_time : std::ranges::min_element(late);
   const auto wanted = static_cast<size_t>(best - late.begin());
 
-  const double gain =
-      (late[place_] > 1 ? late[place_] / late[wanted] : times[place_].prefill / times[wanted].prefill) - 1;
+  double gain = times[place_].prefill / times[wanted].prefill - 1;
+  if (late[place_] > 1) gain = std::max(gain, late[place_] / late[wanted] - 1);
   const int step = std::abs(places_[wanted].decode_sms - places_[place_].decode_sms);
   const bool may_move = num_moves_ == 0 || stayed_ >= options_.min_dwell;
   ++stayed_;

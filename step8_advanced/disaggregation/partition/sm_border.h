@@ -68,6 +68,7 @@ struct SmBorderOptions {
       0;  // seconds that a decode step may take; 0: (1 + slack) of the least that any place gives it
   double slack = 0.25;
   double max_wait = 0;  // seconds until the last prompt that is here may be computed; 0: as long as it takes
+  double give_way = 2.5;  // for its sake a decode step takes at most so many times what it may
   // What a move must be worth, or two places that are about as good would take turns.
   int min_step = 8;        // multiprocessors
   double min_gain = 0.05;  // of the time of whichever the move is for
@@ -84,10 +85,11 @@ class SmBorder {
   // `waiting`: floating point operations of the prompts behind that prefill step.
   //
   // A place is late by the larger of two: its decode step over what that may take, and, with max_wait, its prefill step and
-  // all that waits (computed at its rate, with its correction) over max_wait. Wanted is the place with the fewest multiprocessors for
-  // decode that is late by 1 at most, so that both are in time; if there is none, the one that is the least late. The border
-  // moves there if it has stayed for min_dwell decode steps (the first move need not wait), is min_step away, and the move
-  // gains more than min_gain: of how late it is, if that is more than 1 now, else of the prefill step.
+  // all that waits (computed at its rate, with its correction) over max_wait, which counts as no more than give_way. Wanted is the
+  // place with the fewest multiprocessors for decode that is late by 1 at most, so that both are in time; if there is none, the
+  // one that is the least late, of several that are equally late the one with the fewest. The border moves there if it has
+  // stayed for min_dwell decode steps (the first move need not wait), is min_step away, and the move gains more than
+  // min_gain: of the prefill step, or, where the border is late by more than 1, of how late it is.
   std::optional<size_t> place_for(const StepNeeds& decode, const StepNeeds& prefill, double waiting = 0);
 
   // How long a step took at a place, beside one of the other kind. Of measured over predicted each place remembers a moving mean

@@ -86,6 +86,7 @@ TEST(Hidden8_7_Border, TheWantedPlaceIsTheFirstInTimeOrTheLeastLate) {
     const SmRates rates = random_rates(random);
     const SmBorderOptions options{.max_itl = draw(random, 4e-3, 1e-1),
                                   .max_wait = random.integer(0, 3) > 0 ? draw(random, 0.1, 10) : 0,
+                                  .give_way = random.uniform(1, 4),
                                   .min_step = 0,
                                   .min_gain = -1,
                                   .min_dwell = 1};
@@ -99,7 +100,8 @@ TEST(Hidden8_7_Border, TheWantedPlaceIsTheFirstInTimeOrTheLeastLate) {
       const SmTimes times = predict_steps(rates, decode, place.decode_sms, prefill, place.prefill_sms);
       const double until = times.prefill + waiting / (place.prefill_sms * rates.sm_flops);
       const double late =
-          std::max(times.decode / options.max_itl, options.max_wait > 0 ? until / options.max_wait : 0);
+          std::max(times.decode / options.max_itl,
+                   options.max_wait > 0 ? std::min(until / options.max_wait, options.give_way) : 0);
       if (late >= least) continue;
       least = late;
       wanted = at;
