@@ -94,8 +94,7 @@ def batches(rows, count, seed=1):
         left = left[count:]
 
 
-def train(model, rows, held_out, args, say):
-    """The number of steps."""
+def train(model, rows, args, say):
     device = torch.device(args.device)
     for layer in model.model.layers:
         layer.compile(dynamic=False)
@@ -103,7 +102,7 @@ def train(model, rows, held_out, args, say):
     groups = [{"params": [p for p in model.parameters() if (p.dim() == 2) == is_matrix], "weight_decay": decay}
               for is_matrix, decay in ((True, 0.1), (False, 0.0))]
     optimizer = torch.optim.AdamW(groups, lr=args.lr, betas=(0.9, 0.95), fused=True)
-    start, step, progress, running, counted = time.time(), 0, 0.0, torch.zeros((), device=device), 0
+    start, step, running, counted = time.time(), 0, torch.zeros((), device=device), 0
     for batch in batches(rows, args.rows):
         by_time = (time.time() - start) / args.seconds
         progress = step / args.steps if args.steps else by_time
@@ -127,7 +126,6 @@ def train(model, rows, held_out, args, say):
             counted = 0
     seen, seconds = step * args.rows * ROW, time.time() - start
     say(f"{step} steps, {seen / 1e6:.1f} M tokens, each {seen / rows.numel():.1f} times, {seconds:.0f} s")
-    return step
 
 
 def main():
@@ -159,7 +157,7 @@ def main():
     device = torch.cuda.get_device_name() if args.device == "cuda" else args.device
     say(f"{sum(p.numel() for p in model.parameters()) / 1e6:.1f} M parameters, {len(rows) * ROW / 1e6:.1f} M tokens of text, {args.rows * ROW} a step, "
         f"learning rate {args.lr}; {device}, torch {torch.__version__}; read in {time.time() - start:.0f} s")
-    train(model, rows, held_out, args, say)
+    train(model, rows, args, say)
     with torch.no_grad():
         losses = [loss_of(model, part).item() for part in held_out.to(args.device).split(1)]
     say(f"held-out loss {sum(losses) / len(losses):.4f}")
