@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Makes the text of the model of 100 million parameters: the documentation of Debian's packages, as plain English text.
 
-    mkdir /tmp/debs && (cd /tmp/debs && apt-get download $(cat tools/hundred/packages.txt))
+    mkdir /tmp/debs && (cd /tmp/debs && apt-get download $(cut -d " " -f 1 $OLDPWD/tools/hundred/packages.txt))
     python3 tools/hundred/make_text.py /tmp/debs /tmp/text
 
 writes to the second folder, one document a line, {"text": TEXT}:
@@ -9,7 +9,7 @@ writes to the second folder, one document a line, {"text": TEXT}:
     train.jsonl          what the model is trained on
     calibration.jsonl    pieces of it, for the quantizer
     heldout.jsonl        pieces of other files, one or two of each package: to judge by
-    manifest.json        packages, versions, and how much of each is in it
+    packages.txt         packages, versions, files and characters of each that are in it; the one in this folder is of Debian 12
 
 Of a package's files (HTML, plain text, man pages, info, POD, dictionaries) as many are taken, in the order of a hash of their names, as make
 --per-package megabytes of plain text. Left out are what does not look like English prose, by the share of its commonest words, and
@@ -167,9 +167,8 @@ def main():
         train += rest
         pieces = [one for one in (piece(text, name) for name, text in apart) if one is not None and is_english(one)]
         heldout += list(enumerate(pieces))
-        manifest.append({"package": package, "version": version.replace("%3a", ":"), "files": len(found),
-                         "characters": sum(len(text) for _, text in found)})
-        print(f"{package} {len(found)} files, {manifest[-1]['characters'] / 1e6:.2f} M characters", flush=True)
+        manifest.append(f"{package} {version.replace('%3a', ':')} {len(found)} {sum(len(text) for _, text in found)}")
+        print(manifest[-1], flush=True)
     train.sort(key=lambda document: order(document[0]))
     for name, text in train:
         one = piece(text, name)
@@ -180,7 +179,7 @@ def main():
     write(args.out / "train.jsonl", (text for _, text in train))
     write(args.out / "calibration.jsonl", calibration)
     write(args.out / "heldout.jsonl", heldout)
-    (args.out / "manifest.json").write_text(json.dumps(manifest, indent=1) + "\n")
+    (args.out / "packages.txt").write_text("\n".join(manifest) + "\n")
     print(f"{len(train)} documents, {sum(len(text) for _, text in train) / 1e6:.1f} M characters; {len(calibration)} pieces for calibration, "
           f"{len(heldout)} held out")
 
