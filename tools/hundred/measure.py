@@ -14,6 +14,7 @@ import concurrent.futures
 import json
 import math
 import pathlib
+import re
 import sys
 import tempfile
 import time
@@ -86,7 +87,7 @@ def measured(args, name, outliers, stages, cache):
             row |= {"samples": samples} if tiny.is_calibrated(stages) else {}
         start = time.monotonic()
         lines = tiny.run([args.ladder, "eval", "--model", model, "--base", args.model, "--data", args.text / "heldout.jsonl",
-                          "--format", "jsonl", "--dtype", "f32", "--kv-cache-dtype", cache, *options]).splitlines()
+                          "--max-documents", args.pieces, "--format", "jsonl", "--dtype", "f32", "--kv-cache-dtype", cache, *options]).splitlines()
     *clusters, last = map(json.loads, lines)
     row["eval_seconds"] = round(time.monotonic() - start, 2)
     row["eval"] = {key: value for key, value in last["summary"].items() if key not in ("model", "base", "data")}
@@ -98,7 +99,7 @@ def measure(args):
             "training": (args.model / "training_log.txt").read_text().splitlines(), "samples": args.samples, "threads": args.threads}
     names, results = [name for name, *_ in rows()], {}
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        wanted = [row for row in sorted(rows(), key=in_turn) if args.only in row[0]]
+        wanted = [row for row in sorted(rows(), key=in_turn) if re.search(args.only, row[0])]
         for future in concurrent.futures.as_completed([pool.submit(measured, args, *row) for row in wanted]):
             try:
                 row = future.result()
@@ -154,7 +155,8 @@ def main():
     parser.add_argument("--orders", action="store_true")
     parser.add_argument("--model", type=pathlib.Path, help="the folder of train.py")
     parser.add_argument("--text", type=pathlib.Path, help="the folder of make_text.py")
-    parser.add_argument("--only", default="", metavar="TEXT", help="rows whose names have it in them")
+    parser.add_argument("--only", default="", metavar="REGEX", help="rows in whose names it is found")
+    parser.add_argument("--pieces", type=int, default=100, help="held-out ones to judge by, the first")
     parser.add_argument("--samples", type=int, default=128, help="pieces of calibration")
     parser.add_argument("--awq-samples", type=int, default=32)
     parser.add_argument("--jobs", type=int, default=1, help="rows at a time")
