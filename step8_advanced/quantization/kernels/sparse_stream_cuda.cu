@@ -4,6 +4,7 @@
 #include "step1_layers/core/cluster.cuh"
 #include "step1_layers/core/packed.h"
 #include "step1_layers/linear/rows_stream_norm.cuh"
+#include "step8_advanced/quantization/kernels/cluster_launch.cuh"
 #include "step8_advanced/quantization/kernels/pending_copies.cuh"
 #include "step8_advanced/quantization/kernels/sparse_matmul_cuda.h"
 #include "step8_advanced/quantization/kernels/stream_tiles.cuh"
@@ -377,19 +378,7 @@ void launch(const OpContext& ctx, Product<T> p) {
   const int bytes = std::max(p.partner_at + partner_bytes, in_half ? kLeastShared : kLeastSharedAlone);
   auto kernel = sparse_stream_kernel<T, octets, normed>;
   ctx.cuda->allow_shared_bytes(reinterpret_cast<const void*>(kernel), bytes);
-  cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<unsigned>(clusters * p.split);
-  config.blockDim = kThreads;
-  config.dynamicSmemBytes = static_cast<size_t>(bytes);
-  config.stream = stream_of(ctx);
-  cudaLaunchAttribute attributes[2]{};
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {static_cast<unsigned>(p.split), 1, 1};
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = attributes;
-  config.numAttrs = ctx.dependent_launch ? 2 : 1;
-  LADDER_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, p));
+  launch_in_clusters(ctx, kernel, p.split, clusters * p.split, kThreads, bytes, p);
 }
 
 template <class T>
