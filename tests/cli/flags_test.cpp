@@ -193,6 +193,9 @@ TEST(Cli_EngineFlags, SharesOfAGpuNeedLanesAndAGpu) {
             "--sm-partition: a CPU has no multiprocessors to share out, expected a GPU");
   EXPECT_EQ(error_of({"--phase-lanes", "--max-itl", "10"}),
             "--max-itl: a CPU has no multiprocessors to share out, expected a GPU");
+  EXPECT_THAT(error_of({"--max-ttft", "10"}), ::testing::StartsWith("--max-ttft: prompts and answers"));
+  EXPECT_EQ(error_of({"--phase-lanes", "--max-ttft", "10"}),
+            "--max-ttft: a CPU has no multiprocessors to share out, expected a GPU");
   EXPECT_THAT(error_of({"--phase-lanes", "--sm-partition", "some"}),
               ::testing::HasSubstr("expected auto, off or a whole number"));
 }
