@@ -52,7 +52,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
     parser.add_argument("--ladder", default="build/release/ladder", help="the program (default: build/release/ladder)")
-    parser.add_argument("--step-times", default="bench/results/h100x2/step_times_llama-3.1-8b.json")
+    parser.add_argument("--step-times", default="bench/results/h200/step_times_llama-3.1-8b.json")
     parser.add_argument("--ttft", type=float, default=2000)
     parser.add_argument("--tpot", type=float, default=8)
     parser.add_argument("--markdown", action="store_true")
