@@ -12,7 +12,7 @@
 #include "cli/engine_flags.h"
 #include "cli/run_requests.h"
 #include "cli/sampling_flags.h"
-#include "cli/say_kv_cache.h"
+#include "cli/say_quantization.h"
 #include "cli/terminal.h"
 #include "step1_layers/core/error.h"
 #include "step2_model/chat/chat_template.h"
@@ -117,7 +117,7 @@ void run_chat(const ChatFlags& flags) {
   LADDER_CHECK(is_utf8(flags.system), "--system: expected text in UTF-8");
   const EngineOptions options = flags.engine.options();
   const ModelFolder folder = open_model_folder(options.model, flags.sampling.generation_config());
-  say_kv_cache(folder.spec, options.runner.kv_cache_dtype);
+  say_quantization(folder.spec, options.runner.kv_cache_dtype, options.runner.device);
   SamplingParams defaults = folder.default_sampling;
   if (!defaults.max_tokens) defaults.max_tokens = kDefaultMaxTokens;
   const SamplingParams sampling = flags.sampling.params(std::move(defaults));

@@ -4,11 +4,12 @@
 #include "cli/flag_values.h"
 #include "cli/kernels.h"
 #include "cli/model_flag_values.h"
-#include "cli/say_kv_cache.h"
+#include "cli/say_quantization.h"
 #include "cli/terminal.h"
 #include "step1_layers/core/error.h"
 #include "step1_layers/core/parallel.h"
 #include "step3_sequence/batch_config.h"
+#include "step4_runner/rank_start.h"
 #include "step8_advanced/quantization/linear/quantized_makers.h"
 
 namespace ladder {
@@ -21,7 +22,7 @@ void DirectModelFlags::add(CLI::App& app, bool with_dtype) {
         ->type_name("TYPE")
         ->capture_default_str()
         ->group(group);
-  app.add_option("--device", device_, "cpu alone, for now")
+  app.add_option("--device", device_, "cpu, cuda or cuda:N, or auto: a GPU where there is one")
       ->check(device_name_check())
       ->type_name("DEVICE")
       ->capture_default_str()
@@ -37,8 +38,7 @@ void DirectModelFlags::add(CLI::App& app, bool with_dtype) {
 }
 
 OpContext DirectModelFlags::context() const {
-  LADDER_CHECK(device_ == "cpu", "--device {}: this command runs on the CPU alone, expected cpu", device_);
-  OpContext ctx;
+  OpContext ctx = make_rank_context(find_device(device_), device_owner_);
   ctx.kernels = forced_kernels(kernels_);
   check_forced_kernels(ctx.kernels, ctx.device);
   if (threads_ > 0) set_num_threads(static_cast<int>(threads_));
@@ -51,7 +51,7 @@ DType DirectModelFlags::dtype(const DecoderSpec& spec) const {
 
 std::unique_ptr<Model> DirectModelFlags::load(const OpContext& ctx, const std::string& folder,
                                               const DecoderSpec& spec, KvCacheDType kv_cache_dtype) const {
-  say_kv_cache(spec, kv_cache_dtype);
+  say_quantization(spec, kv_cache_dtype, ctx.device);
   ProgressBar bar("loading", 0, "bytes");
   ModelOptions options;
   options.dtype = dtype(spec);

@@ -13,7 +13,7 @@ class DirectModelFlags {
  public:
   // `with_dtype`: the user chooses the arithmetic.
   void add(CLI::App& app, bool with_dtype = true);
-  // After parsing: the device, the threads of the operators, the forced kernels. Error naming the flag.
+  // After parsing: the device, the threads of the operators, the forced kernels; valid as long as these flags. Error naming the flag.
   OpContext context() const;
   // --dtype, or what the checkpoint says.
   DType dtype(const DecoderSpec& spec) const;
@@ -26,6 +26,7 @@ class DirectModelFlags {
   std::string device_ = "cpu";
   int64_t threads_ = 0;
   std::vector<std::string> kernels_;
+  mutable std::shared_ptr<void> device_owner_;  // of what context() points to
 };
 
 }  // namespace ladder

@@ -6,7 +6,7 @@
 #include "cli/engine_process.h"
 #include "cli/local_replicas.h"
 #include "cli/run_requests.h"
-#include "cli/say_kv_cache.h"
+#include "cli/say_quantization.h"
 #include "step1_layers/core/error.h"
 #include "step7_parallel/data/data_parallel_client.h"
 #include "step7_parallel/data/replica_head.h"
@@ -65,7 +65,7 @@ std::unique_ptr<DataParallelClient> start_replicas(const ClientFlags& flags, con
 
 MadeClient make_client(const ClientFlags& flags, const EngineOptions& options, const ModelFolder& folder,
                        EngineClientOptions client_options) {
-  say_kv_cache(folder.spec, options.runner.kv_cache_dtype);
+  say_quantization(folder.spec, options.runner.kv_cache_dtype, options.runner.device);
   const ReplicaRange range = flags.replicas.range();
   if (flags.replicas.has_door()) {
     auto client = start_replicas(flags, options, folder, range, client_options);

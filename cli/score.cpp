@@ -7,7 +7,7 @@
 #include "cli/flag_values.h"
 #include "cli/json_lines.h"
 #include "cli/run_requests.h"
-#include "cli/say_kv_cache.h"
+#include "cli/say_quantization.h"
 #include "cli/terminal.h"
 #include "step1_layers/core/error.h"
 #include "step6_engine/thread_engine_client.h"
@@ -31,7 +31,7 @@ void run_score(const ScoreFlags& flags) {
   options.enable_prefix_caching = false;
   options.full_length_prompts = true;
   const ModelFolder folder = open_model_folder(options.model);
-  say_kv_cache(folder.spec, options.runner.kv_cache_dtype);
+  say_quantization(folder.spec, options.runner.kv_cache_dtype, options.runner.device);
   // With the sampling fields as the lines have them: unused here, but not unchecked.
   check_requests(lines, folder, options);
   SamplingParams scoring;

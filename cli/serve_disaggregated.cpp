@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "cli/launched_command.h"
-#include "cli/say_kv_cache.h"
+#include "cli/say_quantization.h"
 #include "cli/terminal.h"
 #include "step1_layers/core/error.h"
 #include "step6_engine/server/http/listening_socket.h"
@@ -166,7 +166,7 @@ void run_disaggregated(const ServeFlags& flags) {
   const EngineOptions& options = instances.front().options;  // what is said of the model is the same for all
   const ServerOptions http_side = server_options(flags.server);
   const ModelFolder folder = open_model_folder(options.model, flags.server.generation_config);
-  say_kv_cache(folder.spec, options.runner.kv_cache_dtype);
+  say_quantization(folder.spec, options.runner.kv_cache_dtype, options.runner.device);
   share_one_gpu(instances);  // first: nobody waits to hear that there are too few
   expect_layouts(instances, folder.spec);
   // Taken first: nobody waits for models to be loaded, to hear that the port is taken.

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "cli/local_replicas.h"
-#include "cli/say_kv_cache.h"
+#include "cli/say_quantization.h"
 #include "cli/terminal.h"
 #include "step1_layers/core/error.h"
 #include "step7_parallel/data/replica_node.h"
@@ -37,7 +37,7 @@ void run_headless(const ServeFlags& flags) {
   node.stuck_after = flags.server.stuck_after();
   node.log = [](const std::string& line) { log_line("ladder: " + line); };
   const ModelFolder folder = open_model_folder(options.model, flags.server.generation_config);
-  say_kv_cache(folder.spec, options.runner.kv_cache_dtype);
+  say_quantization(folder.spec, options.runner.kv_cache_dtype, options.runner.device);
   LocalReplicas local(flags.engine, flags.replicas, options, folder);
   node.start = [&local](int number, TurnListeners& turns) {
     return local.start(number,

@@ -1,7 +1,8 @@
 // The product with a quantized weight beside the dense product in bf16: decoding (1, 4, 16 rows) with a weight [4096, 4096],
 // which no cache holds as operands rotate, and a prefill of 256 rows with [2048, 2048]. bytes: codes, scales, x and out.
 // On a GPU: the weights of Llama-3.1-8B's layers and a square one, at 1 to 1024 rows; and 8-bit integers and FP8 on both
-// sides, which take rounding x to them with it, the square one at 8192 rows too.
+// sides, which take rounding x to them with it, the square one at 8192 rows too. quantize_rows is that rounding alone: what a
+// library's product that is given its codes does not do.
 #include <fmt/format.h>
 
 #include "bench/support/bench_cuda.h"
@@ -9,6 +10,7 @@
 #include "step1_layers/core/small_floats.h"
 #include "step1_layers/linear/matmul.h"
 #include "step8_advanced/quantization/kernels/eight_bit_codes.h"
+#include "step8_advanced/quantization/kernels/eight_bit_rows_cuda.h"
 #include "step8_advanced/quantization/kernels/quantized_matmul.h"
 #include "step8_advanced/quantization/kernels/weight_records.h"
 
@@ -113,6 +115,33 @@ BenchProblem<MatmulArgs> dense_problem(int64_t n, int64_t k, int64_t m) {
   return result;
 }
 
+#ifdef LADDER_HAS_CUDA
+void round_x(const OpContext& ctx, const QuantizedMatmulArgs& args) {
+  ArenaScope scope(*ctx.arena);
+  const int64_t m = args.x.dim(0), k = args.x.dim(1);
+  const Tensor codes = ctx.arena->take({m, k}, DType::u8), scales = ctx.arena->take({m}, DType::f32);
+  quantize_rows_cuda(ctx, args.x, *args.activations, args.input_scale, codes, scales);
+}
+constexpr Variant<QuantizedMatmulArgs> kRounding[] = {{.name = "rows",
+                                                       .device = DeviceType::cuda,
+                                                       .idea = "x to codes and scales, no product",
+                                                       .run = round_x}};
+
+// Bytes are x and its codes.
+std::vector<BenchProblem<QuantizedMatmulArgs>> roundings() {
+  std::vector<BenchProblem<QuantizedMatmulArgs>> result;
+  for (const Format& format : kFormats)
+    for (const int64_t m : {1, 32, 512, 8192}) {
+      if (!format.rounds_x) continue;
+      constexpr int64_t kColumns = 8192;
+      result.push_back(problem(format, 16, kColumns, m));
+      result.back().bytes = static_cast<double>(m * (3 * kColumns + 4));
+      result.back().flops = 0;
+    }
+  return result;
+}
+#endif
+
 struct Size {
   int64_t n, k, m = 0;
 };
@@ -140,6 +169,9 @@ const bool kRegistered = [] {
     }
   register_cuda_ladder("matmul", matmul_variants(), dense);
   register_cuda_ladder("quantized_matmul", quantized_matmul_variants(), problems);
+#ifdef LADDER_HAS_CUDA
+  register_cuda_ladder<QuantizedMatmulArgs>("quantize_rows", kRounding, roundings());
+#endif
   return true;
 }();
 

@@ -34,6 +34,7 @@ struct ThroughputFlags {
   WorkloadFlags workload;
   bool communication_share = false;
   bool count_experts = false;
+  const CLI::Option* phase_lanes = nullptr;  // of the engine's flags
   TraceFlags trace;
   std::string json;
 };
@@ -129,9 +130,10 @@ std::unique_ptr<TouchedExperts> experts_to_count(bool wanted, const DecoderSpec&
 }
 
 // Counting is no part of what lanes may do at once.
-void expect_one_lane(const TouchedExperts* touched, const Engine& engine) {
+template <class Flags>
+void expect_one_lane(const Flags& flags) {
   LADDER_CHECK(
-      touched == nullptr || !engine.scheduler().config().phase_lanes,
+      !flags.count_experts || flags.phase_lanes->count() == 0,
       "--count-experts and --phase-lanes: experts are counted by one step at a time, expected one of "
       "them");
 }
@@ -162,6 +164,7 @@ void run_throughput(const ThroughputFlags& flags) {
                "--communication-share: expected one engine and --workload independent");
   LADDER_CHECK(!flags.count_experts || !(flags.replicas.has_door() || flags.workload.has_sessions()),
                "--count-experts: expected one engine and --workload independent");
+  expect_one_lane(flags);
   if (flags.replicas.has_door() || flags.workload.has_sessions()) return run_through_client(flags);
   check_report_file(flags.json);
   const std::shared_ptr<TraceWriter> trace = flags.trace.open();
@@ -177,7 +180,6 @@ void run_throughput(const ThroughputFlags& flags) {
   const std::vector<Request> warm_up =
       make_warm_up(flags.workload.requests(), folder.spec.vocab_size, config.device);
   std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
-  expect_one_lane(touched.get(), *engine);
   engine->generate(warm_up);
   record_if_wanted(*engine, trace);
   Measurement m = measure(*engine, requests, "throughput");
@@ -245,11 +247,13 @@ struct LatencyFlags {
   int64_t repeat = 3;
   bool communication_share = false;
   bool count_experts = false;
+  const CLI::Option* phase_lanes = nullptr;  // of the engine's flags
   TraceFlags trace;
   std::string json;
 };
 
 void run_latency(const LatencyFlags& flags) {
+  expect_one_lane(flags);
   check_report_file(flags.json);
   const std::shared_ptr<TraceWriter> trace = flags.trace.open();
   EngineOptions options = flags.engine.options();
@@ -268,7 +272,6 @@ void run_latency(const LatencyFlags& flags) {
   const std::unique_ptr<TouchedExperts> touched = experts_to_count(flags.count_experts, folder.spec, config);
   const std::vector<Request> warm_up = make_warm_up(workload, folder.spec.vocab_size, config.device);
   std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
-  expect_one_lane(touched.get(), *engine);
   engine->generate(warm_up);
   record_if_wanted(*engine, trace);
 
@@ -334,6 +337,7 @@ RunCommand add_bench_throughput(CLI::App& app) {
   app.add_option("--json", flags->json, "write the result to this file too")->type_name("FILE");
   flags->trace.add(app);
   flags->engine.add(app);
+  flags->phase_lanes = app.get_option("--phase-lanes");
   flags->replicas.add(app);
   return [flags] { run_throughput(*flags); };
 }
@@ -359,6 +363,7 @@ RunCommand add_bench_latency(CLI::App& app) {
   app.add_option("--json", flags->json, "write the results to this file too")->type_name("FILE");
   flags->trace.add(app);
   flags->engine.add(app);
+  flags->phase_lanes = app.get_option("--phase-lanes");
   return [flags] { run_latency(*flags); };
 }
 

@@ -11,6 +11,11 @@ namespace {
 // lanes of a warp share a key's numbers. Which warp takes a key depends on its position alone: batch invariant.
 constexpr int kThreads = 128, kWarps = kThreads / kWarp, kMaxDim = 256, kPerLane = kMaxDim / kWarp;
 
+}  // namespace
+
+// >>> task 8.6.cuda.attention: attention over codes on a GPU, a block for each head of a query row
+namespace {
+
 template <class T>
 __global__ void __launch_bounds__(kThreads)
     attention_of_codes_naive(AttentionOfCodes<T> a, KvCacheDType kept_as) {
@@ -97,6 +102,8 @@ void paged_attention_of_codes_cuda_naive(const OpContext& ctx, const PagedAttent
                   0, a, args.cache.kept_as);
   });
 }
+
+// <<< task 8.6.cuda.attention
 
 bool paged_attention_of_codes_takes_naive(const PagedAttentionArgs& args) {
   return args.q.dim(2) <= kMaxDim && args.out.dim(2) <= kMaxDim;

@@ -7,6 +7,11 @@ namespace {
 
 constexpr int kThreads = 128;
 
+}  // namespace
+
+// >>> task 8.6.cuda: a head's numbers to codes and their slot on a GPU
+namespace {
+
 // Any shape. A warp takes a head of one token, of its keys or of its values: once for the lowest and the highest number, which
 // every lane needs before its first code, and once for the codes; the second time the head comes from L1. A lane has two
 // neighbours, which share a byte where codes have four bits.
@@ -56,5 +61,7 @@ void store_kv_codes_cuda(const OpContext& ctx, const StoreKvArgs& args) {
     launch_kernel(ctx, store_kv_codes_kernel<T>, blocks, kThreads, 0, s);
   });
 }
+
+// <<< task 8.6.cuda
 
 }  // namespace ladder

@@ -243,6 +243,8 @@ ReadGroups read_compressed_tensors(const ConfigObject& config) {
 
   std::string format = config.string("format").value_or("");
   if (format == "mixed-precision") format.clear();
+  // Where every group names its own it says nothing, and is known all the same; "dense" where nothing is rounded.
+  if (!format.empty() && format != "dense") read_format(format, config.name("format"));
   ReadGroups read;
   read.ignored = string_list(config, "ignore");
   if (const Json* scheme = config.find("kv_cache_scheme"); scheme != nullptr && !scheme->empty())

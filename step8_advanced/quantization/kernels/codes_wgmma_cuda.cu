@@ -21,6 +21,11 @@ using namespace tile_products;
 // Up to so many rows of x the time is that of reading the weight: small tiles, so that every multiprocessor reads.
 constexpr int kFewRows = 64;
 
+}  // namespace
+
+// >>> task 8.4.cuda.codes: codes of 8 bits on both sides, multiplied by the tensor cores
+namespace {
+
 // E4M3: the tensor cores add with some 14 bits, so every 128 columns, a stage, their sums are added to floats: as exact as a
 // product in bf16. Integers are exact as they are.
 template <class T, class OfSum, class Shape>
@@ -64,7 +69,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
           scale[lower] = p.weight_scales[j];
           if (p.bias != nullptr) bias[lower] = to_float(p.bias[j]);
         }
-      store_transposed<T>(p.tokens, row, token_tile * Shape::kTokens, d[group],
+      store_transposed<T>(p.tokens, row, token_tile * p.tokens.box, d[group],
                           [&](auto sum, bool lower, int token) {
                             const float x_scale = p.x_scales[min(token, p.tokens.m - 1)];
                             if constexpr (std::is_same_v<Sum, float>)
@@ -95,10 +100,11 @@ void launch(const OpContext& ctx, const CodesCall& call) {
                        .box = {64, box, 1, 1, 1}});
   };
   CodeRows<T, Sum, Shape> p{};
-  p.tokens.x = rows_of(call.codes, m, weight.k, Shape::kTokens);
+  p.tokens.box = tokens_of_tile(m, Shape::kTokens);
+  p.tokens.x = rows_of(call.codes, m, weight.k, p.tokens.box);
   p.weight = rows_of(weight.codes, n, n > 1 ? weight.codes.stride(0) : weight.k, Shape::kRows);
   p.tokens.items = {.row_tiles = static_cast<int>(ceil_div<int64_t>(n, Shape::kRows)),
-                    .token_tiles = static_cast<int>(ceil_div<int64_t>(m, Shape::kTokens))};
+                    .token_tiles = static_cast<int>(ceil_div<int64_t>(m, p.tokens.box))};
   p.tokens.parts = static_cast<int>(ceil_div<int64_t>(weight.k, kDepthBytes));
   p.tokens.m = static_cast<int>(m);
   p.tokens.n = static_cast<int>(n);
@@ -115,6 +121,12 @@ void launch(const OpContext& ctx, const CodesCall& call) {
   const int blocks = std::min(ctx.cuda->num_multiprocessors(), p.tokens.items.count());
   launch_kernel(ctx, kernel, static_cast<unsigned>(blocks), Shape::kThreads, kSharedBytes, p);
 }
+
+}  // namespace
+
+// <<< task 8.4.cuda.codes
+
+namespace {
 
 // Tiles as large as leave no multiprocessor without one, of a weight of 8192 rows.
 template <class T>

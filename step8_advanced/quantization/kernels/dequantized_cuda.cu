@@ -21,6 +21,11 @@ int64_t rows_of_chunk(const QuantizedWeight& weight) {
   return std::min(std::max<int64_t>(kChunkElements / weight.k / 128, 1) * 128, weight.n);
 }
 
+}  // namespace
+
+// >>> task 8.4.cuda: the weight's codes on a GPU, written out as numbers
+namespace {
+
 // Rows [first_row, first_row + rows) to out [rows, k]; a thread has kCodesAtOnce neighbours.
 template <class T, WeightCodes type, class Weight>
 __global__ void __launch_bounds__(kThreads)
@@ -62,6 +67,8 @@ void write_out_rows(const OpContext& ctx, const QuantizedWeight& weight, int64_t
     });
   });
 }
+
+// <<< task 8.4.cuda
 
 bool quantized_matmul_takes_dequantized(const QuantizedMatmulArgs& args) {
   return !args.activations || are_rounded_on_a_gpu(*args.activations);

@@ -15,8 +15,8 @@ constexpr int kSums = 4;  // of a thread
 template <class T, bool is_float>
 __global__ void __launch_bounds__(kThreadsOfRow)
     quantize_rows(const T* x, int64_t x_stride, int k, Rounding rounding, uint8_t* codes, float* scales) {
+  allow_next_kernel();  // its blocks fill their rings meanwhile
   wait_for_previous_kernel();
-  allow_next_kernel();  // not earlier: its blocks, which fill the multiprocessors, would stand where this one's have to
   constexpr int kPack = Pack<T>::kSize, kStep = kThreadsOfRow * kPack, kHeld = 4;
   const T* row = x + blockIdx.x * x_stride;
   const int first = threadIdx.x * kPack;
@@ -24,15 +24,13 @@ __global__ void __launch_bounds__(kThreadsOfRow)
 #pragma unroll
   for (int i = 0; i < kHeld; ++i)
     held[i] = first + i * kStep < k ? load_pack(row + first + i * kStep) : zero_pack<T>();
+  RowMagnitude<T> magnitude;
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) magnitude.add(held[i]);
+  for (int i = first + kHeld * kStep; i < k; i += kStep) magnitude.add(load_pack(row + i));
   RowExtent extent;
-  const auto add = [&](const Pack<T>& pack) {
-#pragma unroll
-    for (int c = 0; c < kPack; ++c) extent.add(rounding, to_float(pack.value[c]));
-  };
-#pragma unroll
-  for (int i = 0; i < kHeld; ++i) add(held[i]);
-  for (int i = first + kHeld * kStep; i < k; i += kStep) add(load_pack(row + i));
-  extent.gather_block(rounding);
+  extent.high = block_max(magnitude.of_thread(rounding));
+  extent.low = -extent.high;
   const RowGrid grid(rounding, extent);
   const bool bad = extent.is_bad();
   if (threadIdx.x == 0) scales[blockIdx.x] = bad ? NAN : grid.scale;

@@ -50,6 +50,24 @@ struct RowExtent {
   __device__ bool is_bad() const { return isinf(low) || isinf(high); }
 };
 
+// What RowExtent has of a symmetric grid, two numbers at a time.
+template <class T>
+struct RowMagnitude {
+  using Pair = std::conditional_t<std::is_same_v<T, __half>, __half2, __nv_bfloat162>;
+  Pair largest{};
+
+  __device__ void add(const Pack<T>& pack) {
+    const Pair* pairs = reinterpret_cast<const Pair*>(pack.value);
+#pragma unroll
+    for (int i = 0; i < Pack<T>::kSize / 2; ++i) largest = __hmax2_nan(largest, __habs2(pairs[i]));
+  }
+  // Infinite if a number was NaN, or infinite and the grid is made of them.
+  __device__ float of_thread(const Rounding& rounding) const {
+    const float a = to_float(largest.x), b = to_float(largest.y);
+    return isnan(a) || isnan(b) ? INFINITY : rounding.dynamic ? fmaxf(a, b) : 0;
+  }
+};
+
 struct RowGrid {
   float scale, zero = 0;
 
@@ -69,7 +87,10 @@ struct RowGrid {
     return __nv_cvt_float_to_fp8(x / scale, __NV_SATFINITE, __NV_E4M3);
   }
   __device__ float integer(const Rounding& rounding, float x) const {
-    return rintf(fminf(fmaxf(x / scale + zero, rounding.min_code), rounding.max_code));
+    return integer_of(rounding, x / scale);
+  }
+  __device__ float integer_of(const Rounding& rounding, float quotient) const {
+    return rintf(fminf(fmaxf(quotient + zero, rounding.min_code), rounding.max_code));
   }
   __device__ float round(const Rounding& rounding, float x) const {
     if (rounding.is_float) return to_float(__half(__nv_cvt_fp8_to_halfraw(e4m3(x), __NV_E4M3))) * scale;
@@ -77,19 +98,54 @@ struct RowGrid {
   }
 };
 
+// Numbers of a row over its scale, as their codes need them, without a division's twenty instructions: from a reciprocal that is made
+// once, with two corrections, the bits of a division (Markstein, "Computation of elementary functions on the IBM RISC System/6000
+// processor", 1990). Both are brought where nothing overflows or loses bits to underflow; quotients that no code reaches become 512.
+struct RowQuotient {
+  float factor, scale, reciprocal, limit;
+
+  __device__ explicit RowQuotient(float of_row)
+      : factor(of_row < 0x1p-40f  ? 0x1p100f
+               : of_row > 0x1p40f ? 0x1p-100f
+                                  : 1),
+        scale(of_row * factor),
+        reciprocal(1 / scale),
+        limit(512 * scale) {}
+  __device__ float operator()(float x) const {
+    x = fminf(fmaxf(x * factor, -limit), limit);
+    float quotient = x * reciprocal;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) quotient = fmaf(fmaf(-quotient, scale, x), reciprocal, quotient);
+    return quotient;
+  }
+};
+
 // A pack's codes. Of a row that is NaN: zeros.
 template <bool is_float, class T>
 __device__ uint2 codes_of(const Pack<T>& pack, const Rounding& rounding, const RowGrid& grid, bool is_bad) {
   static_assert(Pack<T>::kSize == sizeof(uint2));
-  alignas(uint2) uint8_t codes[sizeof(uint2)];
+  if (is_bad) return {0, 0};
+  const RowQuotient over_scale(grid.scale);
+  float x[Pack<T>::kSize];
 #pragma unroll
-  for (int c = 0; c < Pack<T>::kSize; ++c) {
-    const float value = to_float(pack.value[c]);
-    codes[c] = is_bad     ? 0
-               : is_float ? grid.e4m3(value)
-                          : static_cast<uint8_t>(static_cast<int>(grid.integer(rounding, value)));
+  for (int c = 0; c < Pack<T>::kSize; ++c) x[c] = over_scale(to_float(pack.value[c]));
+  uint32_t words[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const float* of_word = x + 4 * i;
+    if constexpr (is_float) {
+      const uint32_t low = __nv_cvt_float2_to_fp8x2({of_word[0], of_word[1]}, __NV_SATFINITE, __NV_E4M3);
+      const uint32_t high = __nv_cvt_float2_to_fp8x2({of_word[2], of_word[3]}, __NV_SATFINITE, __NV_E4M3);
+      words[i] = low | high << 16;
+    } else {
+      words[i] = 0;
+#pragma unroll
+      for (int c = 0; c < 4; ++c)
+        words[i] |= (static_cast<uint32_t>(static_cast<int>(grid.integer_of(rounding, of_word[c]))) & 0xff)
+                    << 8 * c;
+    }
   }
-  return *reinterpret_cast<const uint2*>(codes);
+  return {words[0], words[1]};
 }
 
 }  // namespace ladder

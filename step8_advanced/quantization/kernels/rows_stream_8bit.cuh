@@ -39,8 +39,8 @@ struct Product {
   int64_t weight_stride, out_stride;
   // Bytes from an even tile of a group to the odd one behind it, to the next even one, and to the lower half of a tile.
   int64_t odd_tile, two_tiles, half_tile;
-  int units, one_more;    // of a block, and how many blocks have one more
-  int slots, slot_bytes;  // of the ring
+  int units, one_more;                 // of a block, and how many blocks have one more
+  int slots, early, slot_bytes, x_at;  // of the ring: x_at is where a slot has its part of x
   int sums_at,
       ring_at;  // in shared memory, behind a rounded row; the same where the sums come when the ring is empty
 
@@ -50,9 +50,10 @@ struct Product {
   __host__ __device__ int width() const { return paired() ? n / 2 : n; }  // columns of out
 };
 
-// The ring of slots that the weight comes through: a slot has a chunk per warp and tile of a group. A thread copies the bytes that
-// it will multiply itself, so no thread waits for another. Rows and columns past the end become zeros.
-template <class T>
+// The ring of slots that the weight comes through: a slot has a chunk per warp and tile of a group and, unless x is rounded here, of
+// the rows of x, eight (an octet) behind the others. A thread copies the bytes that it will multiply itself, so no thread waits for
+// another. Rows and columns past the end become zeros.
+template <class T, int octets>
 struct CodeRing {
   const Product<T>& p;
   const Groups& groups;
@@ -69,55 +70,108 @@ struct CodeRing {
     if (threadIdx.x / kWarp * kChunk >= p.k) group = groups.count;  // no column for this warp
   }
 
+  // Asks for the weight of so many slots more.
+  __device__ void fill_weight(int slots) {
+#pragma unroll 1
+    for (int s = 0; s < slots; ++s) {
+      if (group < groups.count) copy_weight(), advance();
+      if constexpr (octets == 0) commit_copies();
+    }
+  }
+  __device__ void fill_x() const {
+    int of_column = first;
+#pragma unroll 1
+    for (int s = 0; s < p.slots; ++s, of_column = behind(of_column)) {
+      if (first / kChunk * kChunk < p.k) copy_x(of_column, s);
+      commit_copies();
+    }
+  }
   // Asks for one slot, or for nothing at the end.
   __device__ void copy_next() {
-    if (group < groups.count) {
-      const int tiles = groups.units(group) * p.unit_tiles();
-      const int row = groups.first_unit(group) * kTileRows + static_cast<int>(threadIdx.x) % kWarp / 4;
-      const int rows_left = p.paired() ? kTiles * kTileRows : p.n - row;
-      const uint8_t* from = p.weight + row * p.weight_stride + column;
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        if (tile >= tiles) break;
-        const uint8_t* upper = from + tile % 2 * p.odd_tile;
-#pragma unroll
-        for (int half = 0; half < 2; ++half)
-          copy_of_line_async(to + slot * p.slot_bytes + (2 * tile + half) * kThreads * 16,
-                             upper + half * p.half_tile,
-                             tile * kTileRows + half * 8 < rows_left && column < p.k);
-        if (tile % 2 == 1) from += p.two_tiles;
-      }
-      slot = slot + 1 < p.slots ? slot + 1 : 0;
-      column += kWarps * kChunk;
-      if (column / kChunk * kChunk >= p.k) column = first, ++group;
-    }
+    if (group < groups.count) copy_weight(), copy_x(column, slot), advance();
     commit_copies();
+  }
+  __device__ uint4 x(int of_slot, int octet) const {
+    return load_shared(x_at(of_slot, octet));
+  }
+
+ private:
+  __device__ uint32_t x_at(int of_slot, int octet) const {
+    return to + of_slot * p.slot_bytes + p.x_at + octet * kThreads * 16;
+  }
+  __device__ void copy_weight() const {
+    const int tiles = groups.units(group) * p.unit_tiles();
+    const int row = groups.first_unit(group) * kTileRows + static_cast<int>(threadIdx.x) % kWarp / 4;
+    const int rows_left = p.paired() ? kTiles * kTileRows : p.n - row;
+    const uint8_t* from = p.weight + row * p.weight_stride + column;
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      if (tile >= tiles) break;
+      const uint8_t* upper = from + tile % 2 * p.odd_tile;
+#pragma unroll
+      for (int half = 0; half < 2; ++half)
+        copy_of_line_async(to + slot * p.slot_bytes + (2 * tile + half) * kThreads * 16,
+                           upper + half * p.half_tile,
+                           tile * kTileRows + half * 8 < rows_left && column < p.k);
+      if (tile % 2 == 1) from += p.two_tiles;
+    }
+  }
+  __device__ void copy_x(int of_column, int of_slot) const {
+#pragma unroll
+    for (int o = 0; o < octets; ++o) {
+      const int row = o * 8 + static_cast<int>(threadIdx.x) % kWarp / 4;
+      copy_of_line_async(x_at(of_slot, o), p.x_codes + static_cast<int64_t>(row) * p.k + of_column,
+                         row < p.m && of_column < p.k);
+    }
+  }
+  __device__ int behind(int of_column) const {
+    const int next = of_column + kWarps * kChunk;
+    return next / kChunk * kChunk < p.k ? next : first;
+  }
+  __device__ void advance() {
+    slot = slot + 1 < p.slots ? slot + 1 : 0;
+    column = behind(column);
+    if (column == first) ++group;
   }
 };
 
+// Of all threads that multiply; every one gets it. `partial`: in shared memory, used once.
+template <class Combine>
+__device__ float reduce_once(float x, float* partial, Combine&& combine) {
+#pragma unroll
+  for (int offset = kWarp / 2; offset > 0; offset /= 2) x = combine(x, __shfl_xor_sync(kAllLanes, x, offset));
+  if (threadIdx.x % kWarp == 0) partial[threadIdx.x / kWarp] = x;
+  __syncthreads();
+  x = partial[0];
+#pragma unroll
+  for (int warp = 1; warp < kWarps; ++warp) x = combine(x, partial[warp]);
+  return x;
+}
+
 // The only row of x, normed if there is a norm before the product, rounded by every block for itself, from L2: its codes and their
-// scale are in shared memory before a kernel of its own would have begun, while the ring fills.
-template <class T, bool is_float>
+// scale are in shared memory before a kernel of its own would have begun, while the ring fills. A thread has kPacks packs of it.
+template <class T, bool is_float, int kPacks>
 struct RowRounding {
-  static constexpr int kPacks = kMaxRoundedByBlocks / Pack<T>::kSize / kThreads;  // of a thread
-  Pack<T> weight[kPacks];
+  Pack<T> weight[kPacks], x[kPacks];
 
   // Before the previous kernel has ended.
   __device__ explicit RowRounding(const Product<T>& p) {
     if (p.norm_weight == nullptr) return;
     each_pack(p, [&](int i, int column) { weight[i] = load_pack(p.norm_weight + column); });
   }
-  // Returns the scale. By all threads of the block.
-  __device__ float store(const Product<T>& p, uint8_t* codes) const {
-    Pack<T> x[kPacks];
+  __device__ void load(const Product<T>& p) {
     each_pack(p, [&](int i, int column) { x[i] = load_pack(p.x + column); });
-    if (p.norm_weight != nullptr) norm(p, x);
+  }
+  // Returns the scale. By all threads that multiply.
+  __device__ float store(const Product<T>& p, uint8_t* codes) {
+    if (p.norm_weight != nullptr) norm(p);
+    __shared__ float maxima[kWarps];
+    RowMagnitude<T> magnitude;
+    each_pack(p, [&](int i, int) { magnitude.add(x[i]); });
     RowExtent extent;
-    each_pack(p, [&](int i, int) {
-#pragma unroll
-      for (int e = 0; e < Pack<T>::kSize; ++e) extent.add(p.rounding, to_float(x[i].value[e]));
-    });
-    extent.gather_block(p.rounding);
+    extent.high =
+        reduce_once(magnitude.of_thread(p.rounding), maxima, [](float a, float b) { return fmaxf(a, b); });
+    extent.low = -extent.high;
     const RowGrid grid(p.rounding, extent);
     each_pack(p, [&](int i, int column) {
       *reinterpret_cast<uint2*>(codes + column) = codes_of<is_float>(x[i], p.rounding, grid, extent.is_bad());
@@ -128,7 +182,8 @@ struct RowRounding {
 
  private:
   // As the operator (rms_norm.h): in f32, rounded to T.
-  __device__ void norm(const Product<T>& p, Pack<T> (&x)[kPacks]) const {
+  __device__ void norm(const Product<T>& p) {
+    __shared__ float partial[kWarps];
     float sum = 0;
     each_pack(p, [&](int i, int) {
 #pragma unroll
@@ -137,7 +192,8 @@ struct RowRounding {
         sum = fmaf(value, value, sum);
       }
     });
-    const float scale = rsqrtf(__fdividef(block_sum(sum), static_cast<float>(p.k)) + p.eps);
+    sum = reduce_once(sum, partial, [](float a, float b) { return a + b; });
+    const float scale = rsqrtf(__fdividef(sum, static_cast<float>(p.k)) + p.eps);
     each_pack(p, [&](int i, int) {
 #pragma unroll
       for (int e = 0; e < Pack<T>::kSize; ++e)

@@ -42,39 +42,30 @@ struct ColumnScale {
 //
 // What makes it fast: no code is moved to where an mma wants it. The order of a sum over k is free, so a lane's 16 bytes of a row,
 // of x as of the weight, are the operands of two mma as they lie in memory; and codes on both sides need no number made of them
-// before the sum is complete. The ring is full before x is there (wait_for_previous_kernel), while x is still being rounded.
-template <class T, class Sum, int octets, bool rounds>
-__global__ void __launch_bounds__(kThreads, octets == 1 && !rounds ? 2 : 1)
+// before the sum is complete. A part of the ring is asked for before the previous kernel has ended. Of a row that is rounded here the
+// rest comes while that is done: loads of x would stand behind those of a whole ring, and memory rest afterwards.
+template <class T, class Sum, int octets, int packs>
+__global__ void __launch_bounds__(kThreads, octets == 1 ? 2 : 1)
     rows_stream_8bit(const __grid_constant__ Product<T> p) {
+  constexpr bool rounds = packs > 0;
   using Sums = WarpSums<Sum, octets>;
   extern __shared__ __align__(128) unsigned char shared[];
   allow_next_kernel();
   const Groups groups(p);
-  CodeRing<T> ring(p, groups, shared);
-#pragma unroll 1
-  for (int s = 0; s < p.slots; ++s) ring.copy_next();
+  CodeRing<T, rounds ? 0 : octets> ring(p, groups, shared);
+  ring.fill_weight(p.early);
 
-  const uint8_t* codes = p.x_codes;
   float scale_of_row = 0;
   if constexpr (rounds) {
-    const RowRounding<T, std::is_same_v<Sum, float>> rounding(p);
+    RowRounding<T, std::is_same_v<Sum, float>, packs> rounding(p);
     wait_for_previous_kernel();
+    rounding.load(p);
+    ring.fill_weight(p.slots - p.early);
     scale_of_row = rounding.store(p, shared);
-    codes = shared;
   } else {
     wait_for_previous_kernel();
+    ring.fill_x();
   }
-
-  // Rows past the last one are copies of it, which nothing stores.
-  const int g = threadIdx.x % kWarp / 4;
-  const uint8_t* x_from[octets];
-#pragma unroll
-  for (int o = 0; o < octets; ++o) x_from[o] = codes + static_cast<int64_t>(min(o * 8 + g, p.m - 1)) * p.k;
-  const auto load_x = [&](int column, uint4(&x)[octets]) {
-#pragma unroll
-    for (int o = 0; o < octets; ++o)
-      x[o] = column < p.k ? *reinterpret_cast<const uint4*>(x_from[o] + column) : uint4{0, 0, 0, 0};
-  };
   // A thread writes one column of a group, of every fourth row; of silu_and_mul those of gate tiles do.
   constexpr int kRowsAtOnce = kThreads / Sums::kColumns, kRounds = ceil_div(8 * octets, kRowsAtOnce);
   const int column = threadIdx.x % Sums::kColumns, first_row = threadIdx.x / Sums::kColumns;
@@ -85,8 +76,6 @@ __global__ void __launch_bounds__(kThreads, octets == 1 && !rounds ? 2 : 1)
   for (int i = 0; i < kRounds; ++i)
     x_scales[i] = rounds ? scale_of_row : p.x_scales[min(first_row + i * kRowsAtOnce, p.m - 1)];
   Sum* const sums = reinterpret_cast<Sum*>(shared + p.sums_at);
-  uint4 next[octets];
-  load_x(ring.first, next);
   int slot = 0;
 #pragma unroll 1
   for (int group = 0; group < groups.count; ++group) {
@@ -105,12 +94,13 @@ __global__ void __launch_bounds__(kThreads, octets == 1 && !rounds ? 2 : 1)
     Sums product;
 #pragma unroll 1
     for (int at = ring.first; at / kChunk * kChunk < p.k; at += kWarps * kChunk) {
+      wait_some_copies<0, kMaxSlots - 1>(p.slots - 1);
       uint4 x[octets];
 #pragma unroll
-      for (int o = 0; o < octets; ++o) x[o] = next[o];
-      const int following = at + kWarps * kChunk;
-      load_x(following / kChunk * kChunk < p.k ? following : ring.first, next);
-      wait_some_copies<0, kMaxSlots - 1>(p.slots - 1);
+      for (int o = 0; o < octets; ++o)
+        x[o] = !rounds    ? ring.x(slot, o)
+               : at < p.k ? *reinterpret_cast<const uint4*>(shared + at)
+                          : uint4{0, 0, 0, 0};
       product.multiply(ring.to + slot * p.slot_bytes, tiles, x);
       ring.copy_next();
       slot = slot + 1 < p.slots ? slot + 1 : 0;
@@ -141,17 +131,18 @@ __global__ void __launch_bounds__(kThreads, octets == 1 && !rounds ? 2 : 1)
   }
 }
 
-// Of a block, bytes. With up to eight rows of codes two share a multiprocessor; the sums of more rows take some of the second one's
-// room, and a block that rounds x finds some still. A block that rounds its row is alone, so that they do not crowd where the kernel
-// before leaves room (rows_stream_launch.cuh), beside those of attention or of the LM head.
-constexpr int kHalfOfShared = 113 << 10, kMostShared = 200 << 10, kAlone = 148 << 10;
+// Of a block, bytes: more than half of what a multiprocessor has, so that two do not crowd where the kernel before leaves room
+// (rows_stream_launch.cuh), and little enough for blocks of attention beside it; the sums and codes of more than eight rows take more.
+// kEarly: what is asked for of a ring before x is.
+constexpr int kAlone = 148 << 10, kMostShared = 200 << 10, kEarly = 32 << 10;
 
 int round_up(int bytes) {
   return ceil_div(bytes, 128) * 128;
 }
 
-template <class T, class Sum, int octets, bool rounds>
+template <class T, class Sum, int octets, int packs>
 void launch(const OpContext& ctx, Product<T> p) {
+  constexpr bool rounds = packs > 0;
   const int all_units = ceil_div(p.width(), kTileRows);
   const int blocks = std::min(ctx.cuda->num_multiprocessors(), all_units);
   p.units = all_units / blocks;
@@ -163,17 +154,18 @@ void launch(const OpContext& ctx, Product<T> p) {
   const auto largest_group = [&](int units) { return ceil_div(units, ceil_div(units, of_group)); };
   const int most_units = p.units + (p.one_more > 0), groups = ceil_div(most_units, of_group);
   const int tiles = std::max(largest_group(p.units), largest_group(most_units)) * p.unit_tiles();
-  p.slot_bytes = tiles * kTileBytes;
-  const int behind = tiles % 2 * kTileBytes;  // where the last slot's last pair is read to
+  p.x_at = (tiles + tiles % 2) * kTileBytes;  // a pair's second tile may be nobody's, but is read
+  p.slot_bytes = rounds ? tiles * kTileBytes : p.x_at + octets * kThreads * 16;
+  const int behind = rounds ? tiles % 2 * kTileBytes : 0;  // where the last slot's last pair is read to
   const int sums_bytes = WarpSums<Sum, octets>::bytes(p.m);
   p.sums_at = rounds ? round_up(p.k) : 0;
   p.ring_at = p.sums_at + (groups == 1 ? 0 : round_up(sums_bytes));
-  const int room = rounds ? kAlone : octets == 1 ? kHalfOfShared : kMostShared;
+  const int room = octets == 1 ? kAlone : kMostShared;
   p.slots = std::clamp((room - behind - p.ring_at) / p.slot_bytes, 1,
                        std::min(groups * ceil_div(p.k, kWarps * kChunk), kMaxSlots));
-  const int bytes =
-      std::max({p.ring_at + p.slots * p.slot_bytes + behind, p.sums_at + sums_bytes, rounds ? kAlone : 0});
-  auto kernel = rows_stream_8bit<T, Sum, octets, rounds>;
+  p.early = rounds ? std::min(p.slots, ceil_div(kEarly, p.slot_bytes)) : p.slots;
+  const int bytes = std::max({p.ring_at + p.slots * p.slot_bytes + behind, p.sums_at + sums_bytes, kAlone});
+  auto kernel = rows_stream_8bit<T, Sum, octets, packs>;
   ctx.cuda->allow_shared_bytes(reinterpret_cast<const void*>(kernel), bytes);
   launch_kernel(ctx, kernel, static_cast<unsigned>(blocks), kThreads, static_cast<size_t>(bytes), p);
 }
@@ -200,10 +192,18 @@ Product<T> product_of(const QuantizedRowsStreamArgs& args) {
   return p;
 }
 
+// So many elements has a row that a block's threads have so many packs of each.
+template <class T>
+constexpr int packs_of_block(int of_thread) {
+  return of_thread * kThreads * Pack<T>::kSize;
+}
+
 template <class T, class Sum>
 void launch_for_rows(const OpContext& ctx, const QuantizedRowsStreamArgs& args) {
+  static_assert(packs_of_block<T>(8) == kMaxRoundedByBlocks);
   Product<T> p = product_of<T>(args);
-  if (rounded_by_blocks(args.x, *args.weight)) return launch<T, Sum, 1, true>(ctx, p);
+  if (rounded_by_blocks(args.x, *args.weight))
+    return p.k <= packs_of_block<T>(4) ? launch<T, Sum, 1, 4>(ctx, p) : launch<T, Sum, 1, 8>(ctx, p);
   std::optional<Arena> own;  // for callers that bring no scratch memory
   Arena& arena = ctx.arena != nullptr ? *ctx.arena : own.emplace(ctx.device);
   ArenaScope scope(arena);
@@ -214,11 +214,11 @@ void launch_for_rows(const OpContext& ctx, const QuantizedRowsStreamArgs& args) 
   p.x_codes = cuda_data<uint8_t>(codes);
   p.x_scales = cuda_data<float>(scales);
   if (p.m <= 8)
-    launch<T, Sum, 1, false>(ctx, p);
+    launch<T, Sum, 1, 0>(ctx, p);
   else if (p.m <= 16)
-    launch<T, Sum, 2, false>(ctx, p);
+    launch<T, Sum, 2, 0>(ctx, p);
   else
-    launch<T, Sum, 4, false>(ctx, p);
+    launch<T, Sum, 4, 0>(ctx, p);
 }
 
 template <class T>

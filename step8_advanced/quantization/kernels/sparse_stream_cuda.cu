@@ -1,8 +1,10 @@
 // The product of few rows with a weight of which two of four are kept: a stream of its records (sm_90).
 #include <algorithm>
 
+#include "step1_layers/core/cluster.cuh"
 #include "step1_layers/core/packed.h"
 #include "step1_layers/linear/rows_stream_norm.cuh"
+#include "step8_advanced/quantization/kernels/cluster_launch.cuh"
 #include "step8_advanced/quantization/kernels/pending_copies.cuh"
 #include "step8_advanced/quantization/kernels/sparse_matmul_cuda.h"
 #include "step8_advanced/quantization/kernels/stream_tiles.cuh"
@@ -41,11 +43,13 @@ struct Product {
   int64_t x_stride, out_stride;
   float eps;
   int chunks;             // of a row of x: records along k
-  int units, one_more;    // of a block, and how many blocks have one more
+  int split;              // blocks that have the same tiles, as a cluster, and share out the chunks: 1 or 2
+  int units, one_more;    // of a block or cluster, and how many of them have one more
   int slots, slot_bytes;  // of the ring
   int x_in_slot;          // where in a slot, behind its tiles, its part of x is, if x comes through the ring
-  // In shared memory: x, if it is normed, the sums, which take the ring's place where it is empty when they come, and the ring.
-  int x_at, sums_at, ring_at;
+  // In shared memory: x, if it is normed, the sums, which take the ring's place where it is empty when they come, the ring, and of
+  // two blocks the other one's sums.
+  int x_at, sums_at, ring_at, partner_at;
 
   __host__ __device__ bool paired() const { return epilogue == Epilogue::silu_and_mul; }
   __host__ __device__ int unit_tiles() const { return paired() ? 2 : 1; }
@@ -63,18 +67,26 @@ template <class T>
 struct RecordRing {
   const Product<T>& p;
   const TileGroups& groups;
-  uint32_t to;  // the warp's part of the first tile in slot 0
-  int warp, lane;
+  uint32_t to;                     // the warp's part of the first tile in slot 0
+  int warp, lane, first, step;     // of its chunks
   int group = 0, chunk, slot = 0;  // to ask for next
+  int tiles;                       // of the group
+  // Where this lane's part of each tile is, in bytes, and that of its indices behind it.
+  int64_t from[kTiles];
+  int to_indices[kTiles];
 
-  __device__ RecordRing(const Product<T>& product, const TileGroups& of_block, const unsigned char* shared)
+  __device__ RecordRing(const Product<T>& product, const TileGroups& of_block, const unsigned char* shared,
+                        int rank)
       : p(product),
         groups(of_block),
         to(shared_address(shared) + product.ring_at + threadIdx.x / kWarp * kWarpTile),
         warp(threadIdx.x / kWarp),
         lane(threadIdx.x % kWarp),
-        chunk(warp) {
-    if (warp >= p.chunks) group = groups.count;  // no column for this warp
+        first(rank * kWarps + warp),
+        step(product.split * kWarps),
+        chunk(first) {
+    if (first >= p.chunks) group = groups.count;  // no column for this warp
+    if (!is_done()) start_group();
   }
 
   __device__ bool is_done() const { return group >= groups.count; }
@@ -82,23 +94,30 @@ struct RecordRing {
     return to + of_slot * p.slot_bytes + p.x_in_slot + warp * (p.m * kColumns * 2 - kWarpTile);
   }
 
+  __device__ void start_group() {
+    const int unit = groups.first_unit(group), up = p.width() / kTileRows;
+    tiles = groups.units(group) * p.unit_tiles();
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      const int tile = p.paired() ? unit + i / 2 + i % 2 * up : unit + i, in_record = tile % kTilesOfRecord;
+      from[i] = (static_cast<int64_t>(tile / kTilesOfRecord) * p.chunks + first) * kSparseRecordBytes +
+                in_record * kTileValues + lane * 16;
+      to_indices[i] = static_cast<int>(kSparseValueBytes) - in_record * (kTileValues - kTileIndices);
+    }
+  }
+
   // Of the weight's slot that is asked for next; not at the end.
   __device__ void copy_records() const {
-    const int tiles = groups.units(group) * p.unit_tiles();
-    const int unit = groups.first_unit(group), up = p.width() / kTileRows;
+    const uint32_t place = to + slot * p.slot_bytes + lane * 16;
 #pragma unroll
     for (int i = 0; i < kTiles; ++i) {
       if (i >= tiles) break;
-      const int tile = p.paired() ? unit + i / 2 + i % 2 * up : unit + i, in_record = tile % kTilesOfRecord;
-      const uint8_t* record = p.record(tile, chunk);
-      const uint32_t place = to + slot * p.slot_bytes + i * kTileBytes;
+      const uint8_t* tile = p.records + from[i];
 #pragma unroll
-      for (int part = 0; part < kTileValues / (kWarp * 16); ++part)
-        copy_of_line_async(place + part * kWarp * 16 + lane * 16,
-                           record + in_record * kTileValues + part * kWarp * 16 + lane * 16, true);
+      for (int part = 0; part < kTileValues; part += kWarp * 16)
+        copy_of_line_async(place + i * kTileBytes + part, tile + part, true);
       if (lane < kTileIndices / 16)
-        copy_of_line_async(place + kTileValues + lane * 16,
-                           record + kSparseValueBytes + in_record * kTileIndices + lane * 16, true);
+        copy_of_line_async(place + i * kTileBytes + kTileValues, tile + to_indices[i], true);
     }
   }
   // Of x, for a slot and a chunk of columns.
@@ -111,8 +130,15 @@ struct RecordRing {
   }
   __device__ void advance() {
     slot = slot + 1 < p.slots ? slot + 1 : 0;
-    chunk += kWarps;
-    if (chunk >= p.chunks) chunk = warp, ++group;
+    chunk += step;
+    if (chunk < p.chunks) {
+#pragma unroll
+      for (int i = 0; i < kTiles; ++i) from[i] += step * kSparseRecordBytes;
+    } else {
+      chunk = first;
+      ++group;
+      if (!is_done()) start_group();
+    }
   }
 };
 
@@ -134,38 +160,48 @@ __device__ void mma_sparse_16x8x32(float (&d)[4], const uint32_t (&a)[4], const 
 #undef LADDER_MMA_SPARSE
 }
 
+// What a warp multiplies of a slot, in registers: all that it waits for is asked for at once.
+template <int octets>
+struct SlotOperands {
+  uint32_t values[kTiles][2][4], indices[kTiles], x[octets][2][4];
+
+  // `tiles` of a slot, and the rows of x at x_at, whose 64 columns are swizzled.
+  __device__ SlotOperands(uint32_t slot, int tiles, uint32_t x_at, int m) {
+    const int lane = threadIdx.x % kWarp;
+#pragma unroll
+    for (int o = 0; o < octets; ++o)  // rows past the last one are copies of it, which nothing stores
+#pragma unroll
+      for (int step = 0; step < 2; ++step)
+        load_matrices(x[o][step], x_at + swizzled(min(o * 8 + lane % 8, m - 1), step * 4 + lane / 8));
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+      if (tile >= tiles) break;
+      const uint32_t from = slot + tile * kTileBytes;
+#pragma unroll
+      for (int step = 0; step < 2; ++step)
+        load_matrices(values[tile][step],
+                      from + lane / 8 % 2 * 512 + (step * 2 + lane / 16) * 128 + lane % 8 * 16);
+      asm volatile("ld.shared.u32 %0, [%1];"
+                   : "=r"(indices[tile])
+                   : "r"(from + kTileValues + lane * 4)
+                   : "memory");
+    }
+  }
+};
+
 // A warp's sums of a group.
 template <class T, int octets>
 struct WarpSums : stream_tiles::TileSums<float, octets> {
   using stream_tiles::TileSums<float, octets>::sum;
 
-  // `tiles` of a slot times the rows of x at x, whose 64 columns are swizzled.
-  __device__ void multiply(uint32_t slot, int tiles, uint32_t x, int m) {
-    const int lane = threadIdx.x % kWarp;
+  __device__ void add(const SlotOperands<octets>& slot, int tiles) {
 #pragma unroll
-    for (int step = 0; step < 2; ++step) {
-      uint32_t b[octets][4];
+    for (int tile = 0; tile < kTiles; ++tile) {
+      if (tile >= tiles) break;
 #pragma unroll
-      for (int o = 0; o < octets; ++o)  // rows past the last one are copies of it, which nothing stores
-        load_matrices(b[o], x + swizzled(min(o * 8 + lane % 8, m - 1), step * 4 + lane / 8));
-#pragma unroll
-      for (int tile = 0; tile < kTiles; ++tile) {
-        if (tile >= tiles) break;
-        uint32_t a[4];
-        load_matrices(
-            a, slot + tile * kTileBytes + lane / 8 % 2 * 512 + (step * 2 + lane / 16) * 128 + lane % 8 * 16);
-        uint32_t indices;
-        asm volatile("ld.shared.u32 %0, [%1];"
-                     : "=r"(indices)
-                     : "r"(slot + tile * kTileBytes + kTileValues + lane * 4)
-                     : "memory");
-#pragma unroll
-        for (int o = 0; o < octets; ++o) {
-          if (step == 0)
-            mma_sparse_16x8x32<0, T>(sum[tile][o], a, b[o], indices);
-          else
-            mma_sparse_16x8x32<1, T>(sum[tile][o], a, b[o], indices);
-        }
+      for (int o = 0; o < octets; ++o) {
+        mma_sparse_16x8x32<0, T>(sum[tile][o], slot.values[tile][0], slot.x[o][0], slot.indices[tile]);
+        mma_sparse_16x8x32<1, T>(sum[tile][o], slot.values[tile][1], slot.x[o][1], slot.indices[tile]);
       }
     }
   }
@@ -180,6 +216,9 @@ struct WarpSums : stream_tiles::TileSums<float, octets> {
 //       for each tile:  sums += 16 x 32 values * x^T         two mma.sp, a record's 64 columns
 //     add the warps' sums, write them as the epilogue says
 //
+// Of a weight with few rows two blocks have the same tiles, twice as many, and half of the columns each: the more tiles a warp has at a
+// time, the less of its time goes by between them, and x is read by half as many blocks.
+//
 // What is read is 9/16 of the dense weight's bytes, and nothing is unpacked: values and indices of a record are the operands of mma.sp
 // as they lie, which takes the columns of x that the indices name. The ring is full of records before x is there.
 template <class T, int octets, bool normed>
@@ -187,8 +226,10 @@ __global__ void __launch_bounds__(kThreads, 1) sparse_stream_kernel(const __grid
   using Sums = WarpSums<T, octets>;
   extern __shared__ __align__(128) unsigned char shared[];
   allow_next_kernel();
-  const TileGroups groups(p);
-  RecordRing<T> ring(p, groups, shared);
+  const int cluster = static_cast<int>(blockIdx.x) / p.split, rank = static_cast<int>(blockIdx.x) % p.split;
+  if (p.split > 1) cluster_arrive();  // so that the other one's shared memory is there when it is written to
+  const TileGroups groups(p, cluster);
+  RecordRing<T> ring(p, groups, shared, rank);
 #pragma unroll 1
   for (int s = 0; s < p.slots; ++s) {
     if (!ring.is_done()) {
@@ -198,7 +239,6 @@ __global__ void __launch_bounds__(kThreads, 1) sparse_stream_kernel(const __grid
     commit_copies();
   }
 
-  const int warp = threadIdx.x / kWarp;
   if constexpr (normed) {
     T* const norm_weight = reinterpret_cast<T*>(shared);
     for (int pack = threadIdx.x; pack < p.k / Pack<T>::kSize; pack += kThreads)
@@ -211,12 +251,12 @@ __global__ void __launch_bounds__(kThreads, 1) sparse_stream_kernel(const __grid
     });
   } else {
     wait_for_previous_kernel();
-    int chunk = warp;
+    int chunk = ring.first;
 #pragma unroll 1
     for (int s = 0; s < p.slots; ++s) {
-      if (warp < p.chunks) ring.copy_x(s, chunk);
+      if (ring.first < p.chunks) ring.copy_x(s, chunk);
       commit_copies();
-      chunk = chunk + kWarps < p.chunks ? chunk + kWarps : warp;
+      chunk = chunk + ring.step < p.chunks ? chunk + ring.step : ring.first;
     }
   }
 
@@ -241,10 +281,10 @@ __global__ void __launch_bounds__(kThreads, 1) sparse_stream_kernel(const __grid
     }
     Sums product;
 #pragma unroll 1
-    for (int chunk = warp; chunk < p.chunks; chunk += kWarps) {
+    for (int chunk = ring.first; chunk < p.chunks; chunk += ring.step) {
       wait_some_copies<0, kMaxSlots - 1>(p.slots - 1);
       __syncwarp();  // the other lanes' copies have come too
-      product.multiply(
+      const SlotOperands<octets> operands(
           ring.to + slot * p.slot_bytes, tiles,
           normed ? shared_address(shared) + p.x_at + chunk * p.m * (kColumns * 2) : ring.x_of(slot), p.m);
       __syncwarp();  // and have been read
@@ -254,23 +294,37 @@ __global__ void __launch_bounds__(kThreads, 1) sparse_stream_kernel(const __grid
         ring.advance();
       }
       commit_copies();
+      product.add(operands, tiles);
       slot = slot + 1 < p.slots ? slot + 1 : 0;
     }
     __syncthreads();  // the sums before have been read, and the ring, if they take its place
     product.store(sums, p.m);
     __syncthreads();
+    float* const partner = reinterpret_cast<float*>(shared + p.partner_at);
+    if (p.split > 1) {  // and one group
+      cluster_wait();
+      if (rank != 0)
+        for (int i = threadIdx.x; i < p.m * Sums::kColumns; i += kThreads)
+          *in_block(&partner[i], 0) = Sums::total(sums, p.m, i / Sums::kColumns, i % Sums::kColumns);
+      cluster_sync();
+      if (rank != 0) return;
+    }
     if (!writes) continue;
+    const auto total = [&](int row, int of_column) {
+      const float sum = Sums::total(sums, p.m, row, of_column);
+      return p.split > 1 ? sum + partner[row * Sums::kColumns + of_column] : sum;
+    };
     const float bias = p.bias != nullptr ? to_float(p.bias[j]) : 0.0f;
     const float up_bias = p.bias != nullptr && p.paired() ? to_float(p.bias[p.width() + j]) : 0.0f;
 #pragma unroll
     for (int i = 0; i < kRounds; ++i) {
       const int row = first_row + i * kRowsAtOnce;
       if (row >= p.m) break;
-      const float y = Sums::total(sums, p.m, row, column) + bias;
+      const float y = total(row, column) + bias;
       const int64_t to = row * p.out_stride + j;
       T* out = static_cast<T*>(p.out) + to;
       if (p.epilogue == Epilogue::silu_and_mul)
-        *out = silu_and_mul_of<T>(y, Sums::total(sums, p.m, row, column + kTileRows) + up_bias);
+        *out = silu_and_mul_of<T>(y, total(row, column + kTileRows) + up_bias);
       else if (p.epilogue == Epilogue::add)
         *out = sum_with_residual(residual[i], y);
       else if (p.float_out)
@@ -281,11 +335,13 @@ __global__ void __launch_bounds__(kThreads, 1) sparse_stream_kernel(const __grid
   }
 }
 
-// Of a block, bytes: nearly all that a multiprocessor has. With half of it, so that a block of the next kernel would find room, one
-// row of 8192 x 8192 takes 24.7 us on an H100, with all of it 24.1.
-constexpr int kShared = (226 << 10) - 512;
-// And more than half of it in any case: else blocks that come early would crowd two on some multiprocessors and leave others idle.
-constexpr int kLeastShared = 115 << 10;
+// Of a block, bytes. A ring that asks for much keeps memory busy between two kernels; a small weight, whose warps have few records each, is
+// faster where a block of the next kernel finds room in the other half. In a layer, where products follow each other with what stands
+// between them in their kernels, blocks that come early would crowd two on some multiprocessors and leave others idle, so there a
+// block takes more than half, and leaves attention's room if a ring of three slots allows it.
+constexpr int kShared = (226 << 10) - 512, kHalfOfShared = 112 << 10, kOverHalfOfShared = 148 << 10;
+constexpr int kLeastShared = 77 << 10, kLeastSharedAlone = 115 << 10;
+constexpr int kFewRecords = 12;
 
 int round_up(int bytes) {
   return ceil_div(bytes, 128) * 128;
@@ -294,10 +350,11 @@ int round_up(int bytes) {
 template <class T, int octets, bool normed>
 void launch(const OpContext& ctx, Product<T> p) {
   constexpr int kRowBytes = kColumns * 2;
-  const int all_units = ceil_div(p.width(), kTileRows);
-  const int blocks = std::min(ctx.cuda->num_multiprocessors(), all_units);
-  p.units = all_units / blocks;
-  p.one_more = all_units % blocks;
+  const int all_units = ceil_div(p.width(), kTileRows), multiprocessors = ctx.cuda->num_multiprocessors();
+  p.split = ceil_div(all_units, multiprocessors / 2) * p.unit_tiles() <= kTiles ? 2 : 1;
+  const int clusters = std::min(multiprocessors / p.split, all_units);
+  p.units = all_units / clusters;
+  p.one_more = all_units % clusters;
   const int of_group = kTiles / p.unit_tiles();
   const auto largest_group = [&](int units) { return ceil_div(units, ceil_div(units, of_group)); };
   const int most_units = p.units + (p.one_more > 0), groups = ceil_div(most_units, of_group);
@@ -308,12 +365,20 @@ void launch(const OpContext& ctx, Product<T> p) {
   p.x_at = normed ? round_up(p.k * 2) : 0;
   p.sums_at = p.x_at + (normed ? p.chunks * p.m * kRowBytes : 0);
   p.ring_at = p.sums_at + (groups == 1 ? 0 : round_up(sums_bytes));
-  p.slots = std::clamp((kShared - p.ring_at) / p.slot_bytes, 1,
-                       std::min(groups * ceil_div(p.chunks, kWarps), kMaxSlots));
-  const int bytes = std::max({p.ring_at + p.slots * p.slot_bytes, p.sums_at + sums_bytes, kLeastShared});
+  const int partner_bytes = p.split > 1 ? p.m * WarpSums<T, octets>::kColumns * 4 : 0;
+  const int records = groups * ceil_div(p.chunks, kWarps * p.split);  // of a warp
+  const auto slots_in = [&](int room) { return (room - p.ring_at - partner_bytes) / p.slot_bytes; };
+  const bool in_a_layer = normed || p.epilogue != Epilogue::store;
+  const bool in_half = !in_a_layer && records < kFewRecords && slots_in(kHalfOfShared) >= 2;
+  const int room = in_half                                         ? kHalfOfShared
+                   : in_a_layer && slots_in(kOverHalfOfShared) > 2 ? kOverHalfOfShared
+                                                                   : kShared;
+  p.slots = std::clamp(slots_in(room), 1, std::min(records, kMaxSlots));
+  p.partner_at = round_up(std::max(p.ring_at + p.slots * p.slot_bytes, p.sums_at + sums_bytes));
+  const int bytes = std::max(p.partner_at + partner_bytes, in_half ? kLeastShared : kLeastSharedAlone);
   auto kernel = sparse_stream_kernel<T, octets, normed>;
   ctx.cuda->allow_shared_bytes(reinterpret_cast<const void*>(kernel), bytes);
-  launch_kernel(ctx, kernel, static_cast<unsigned>(blocks), kThreads, static_cast<size_t>(bytes), p);
+  launch_in_clusters(ctx, kernel, p.split, clusters * p.split, kThreads, bytes, p);
 }
 
 template <class T>

@@ -13,9 +13,10 @@ inline constexpr int kTileRows = 16, kTiles = 4;  // of a group, at most
 struct TileGroups {
   int begin, count, of_group, one_more;
 
+  // `block`: of the launch, or which cluster of blocks with the same tiles.
   template <class Product>
-  __device__ explicit TileGroups(const Product& p) {
-    const int block = static_cast<int>(blockIdx.x), units = p.units + (block < p.one_more);
+  __device__ explicit TileGroups(const Product& p, int block = static_cast<int>(blockIdx.x)) {
+    const int units = p.units + (block < p.one_more);
     begin = block * p.units + min(block, p.one_more);
     count = ceil_div(units, kTiles / p.unit_tiles()), of_group = units / count, one_more = units % count;
   }

@@ -63,15 +63,27 @@ struct Ring {
   }
 };
 
+// Tokens of a tile that may have `most`: as even as eights go, where there are several.
+inline int tokens_of_tile(int64_t m, int most) {
+  const int64_t tiles = ceil_div<int64_t>(m, most);
+  return static_cast<int>(ceil_div<int64_t>(ceil_div(m, tiles), 8) * 8);
+}
+
 // What a kernel knows of x and out.
 struct Tokens {
-  CUtensorMap x;  // [m, k]: boxes of 128 bytes by the tokens that a block brings
+  CUtensorMap x;  // [m, k]: boxes of 128 bytes by the tokens of a tile
   Items items;
-  int parts;  // stages of an item: 128 bytes of a row of x each
+  int box;  // tokens that a tile has, in whole eights: rows of x that are beyond it cost more to bring than those that are there
+  int parts;      // stages of an item: 128 bytes of a row of x each
+  int split = 1;  // neighbouring blocks that share out an item's stages
   int m, n;
   void* out;  // [m, n]
   int64_t out_stride;
   bool float_out, in_packs;  // in_packs: out in 16 bits, rows in whole packs
+
+  // This block's stages of an item.
+  __device__ int begin_part() const { return parts * (static_cast<int>(blockIdx.x) % split) / split; }
+  __device__ int end_part() const { return parts * (static_cast<int>(blockIdx.x) % split + 1) / split; }
 };
 
 // Adjacent bytes, a multiple of 16, from a multiple of 16 to one.
@@ -84,8 +96,8 @@ __device__ inline void copy_bytes(uint32_t to, const void* from, int bytes, uint
 #endif
 }
 
-// The stage that is multiplied while the copies of the next ones are in flight: the first kTokenBytes are x's, the rest the
-// weight's. A Weight has
+// The stage that is multiplied while the copies of the next ones are in flight: the first kTokenBytes are x's, then come the
+// weight's. Where a tile has fewer tokens what lies in their place is multiplied, and stored nowhere. A Weight has
 //   kBytes of a stage; Tokens tokens; copy(row tile, part, to, barrier), by one thread
 //   Operand: what a thread must have in registers of 64 rows and a stage; load(stage's weight, which 64 rows)
 //   Sum; multiply(d, operand, stage's weight, which 64 rows, stage's x, whether to add to d)
@@ -102,20 +114,20 @@ using ladder::keep_in_place;
 
 template <class Weight, class Shape>
 struct Stages {
-  static constexpr int kBytes = Shape::kTokenBytes + Weight::kBytes;
+  // Tiles of x stand at multiples of 1024, else their swizzle would be another.
+  static constexpr int kBytes = ceil_div(Shape::kTokenBytes + Weight::kBytes, 1024) * 1024;
   static constexpr int kCount = (kMostShared - 2048) / kBytes < 8 ? (kMostShared - 2048) / kBytes : 8;
-  static constexpr int kSharedBytes = kCount * kBytes + 1024;  // tiles stand at multiples of 1024
-  static_assert(kBytes % 1024 == 0,
-                "x's tile of the next stage would not stand so, and its swizzle be another");
+  static constexpr int kSharedBytes = kCount * kBytes + 1024;
   using Ring = tile_products::Ring<kBytes, kCount>;
 };
 
 // Calls use(row tile, token tile) for the items of this block.
 template <class Use>
-__device__ void for_each_item(const Items& items, Use&& use) {
-  for (int item = static_cast<int>(blockIdx.x); item < items.count(); item += static_cast<int>(gridDim.x)) {
+__device__ void for_each_item(const Tokens& tokens, Use&& use) {
+  const int blocks = static_cast<int>(gridDim.x) / tokens.split;
+  for (int item = static_cast<int>(blockIdx.x) / tokens.split; item < tokens.items.count(); item += blocks) {
     int row_tile, token_tile;
-    items.find(item, row_tile, token_tile);
+    tokens.items.find(item, row_tile, token_tile);
     use(row_tile, token_tile);
   }
 }
@@ -125,28 +137,29 @@ template <class Shape, class Weight, class Ring>
 __device__ void copy_items(Ring ring, const Weight& weight) {
   const Tokens& tokens = weight.tokens;
   auto ask_for_rows = [&](const Ring& at, int row_tile, int part) {
-    arrive_and_expect(at.filled(), Shape::kTokenBytes + Weight::kBytes);
+    arrive_and_expect(at.filled(), tokens.box * kDepthBytes + Weight::kBytes);
     weight.copy(row_tile, part, at.at() + Shape::kTokenBytes, at.filled());
   };
+  const int begin = tokens.begin_part(), end = tokens.end_part();
   int early = -1;  // parts that have been asked for so
-  for_each_item(tokens.items, [&](int row_tile, int token_tile) {
+  for_each_item(tokens, [&](int row_tile, int token_tile) {
     if (early < 0) {
       Ring ahead = ring;
-      for (early = 0; early < min(tokens.parts, Ring::kStages); ++early) {
-        ask_for_rows(ahead, row_tile, early);
+      for (early = 0; early < min(end - begin, Ring::kStages); ++early) {
+        ask_for_rows(ahead, row_tile, begin + early);
         ahead.advance();
       }
       wait_for_previous_kernel();
     }
-    for (int part = 0; part < tokens.parts; ++part) {
+    for (int part = begin; part < end; ++part) {
       if (early > 0) {
         --early;
       } else {
         wait_phase(ring.emptied(), ring.parity ^ 1);
         ask_for_rows(ring, row_tile, part);
       }
-      copy_box(ring.at(), tokens.x, ring.filled(), part * (kDepthBytes / 2), token_tile * Shape::kTokens, 0,
-               0, 0);
+      copy_box(ring.at(), tokens.x, ring.filled(), part * (kDepthBytes / 2), token_tile * tokens.box, 0, 0,
+               0);
       ring.advance();
     }
   });
@@ -200,10 +213,10 @@ template <class Shape, class Weight, class Ring, class Use>
 __device__ void multiply_items(const Ring& ring, const Weight& weight, Use&& use) {
   using M = Multiplier<Shape, Weight, Ring>;
   M multiplier(ring);
-  const int parts = weight.tokens.parts;
+  const int parts = weight.tokens.end_part() - weight.tokens.begin_part();
   typename M::Sum d[Shape::kRowGroups][Shape::kSums];
   typename M::Operands operands[2];
-  for_each_item(weight.tokens.items, [&](int row_tile, int token_tile) {
+  for_each_item(weight.tokens, [&](int row_tile, int token_tile) {
     if constexpr (Weight::kAddsInFloat) {
       // While one warpgroup adds the other one's instructions keep the tensor cores busy.
       float sums[Shape::kRowGroups][Shape::kSums] = {};
@@ -257,12 +270,13 @@ __device__ inline uint32_t transposed_pair(uint32_t pair) {
   return pair;
 }
 
-// Writes a warp's sums of 16 rows of the weight, from `row` on, and the tokens from `token` on: finish(sum, whether it is of the
+// Writes a warp's sums of 16 rows of the weight, from `row` on, and a tile's tokens, from `token` on: finish(sum, whether it is of the
 // lane's lower row, token) is the output in float.
 template <class T, class Sum, int count, class Finish>
 __device__ void store_transposed(const Tokens& to, int row, int token, const Sum (&d)[count],
                                  Finish&& finish) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
+  const int end = min(to.m, token + to.box);
   const auto y = [&](int octet, int i) {
     return finish(d[4 * octet + i], i / 2 != 0, token + 8 * octet + 2 * t + i % 2);
   };
@@ -276,7 +290,7 @@ __device__ void store_transposed(const Tokens& to, int row, int token, const Sum
             transposed_pair(pack_pair<T>(y(octet + i / 2, i % 2 * 2), y(octet + i / 2, i % 2 * 2 + 1)));
       const uint4 pack = gather_octet(pairs[0], pairs[1], pairs[2], pairs[3]);
       const int of_token = token + 8 * (octet + t / 2) + g, first = row + t % 2 * 8;
-      if (of_token < to.m && first < to.n)
+      if (of_token < end && first < to.n)
         *reinterpret_cast<uint4*>(static_cast<T*>(to.out) + of_token * to.out_stride + first) = pack;
     }
     return;
@@ -286,7 +300,7 @@ __device__ void store_transposed(const Tokens& to, int row, int token, const Sum
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int of_token = token + 8 * octet + 2 * t + i % 2, j = row + g + i / 2 * 8;
-      if (of_token >= to.m || j >= to.n) continue;
+      if (of_token >= end || j >= to.n) continue;
       const int64_t at = of_token * to.out_stride + j;
       if (to.float_out)
         static_cast<float*>(to.out)[at] = y(octet, i);

@@ -19,9 +19,15 @@ Tensor counting(int64_t count) {  // 0, 1, 2, ...
 
 }  // namespace
 
+Tensor on_cpu(const OpContext& ctx, const Tensor& tensor) {
+  if (tensor.device().is_cpu()) return tensor;
+  const Tensor copy = tensor.to(Device{}, ctx.stream);
+  device_synchronize(ctx.device, ctx.stream);
+  return copy;
+}
+
 TextPass::TextPass(Model& model, const OpContext& ctx, int64_t max_tokens)
-    : model_(model), ctx_(ctx), max_tokens_(max_tokens) {
-  LADDER_CHECK(ctx.device.is_cpu(), "a text passes through a model on the CPU alone");
+    : model_(model), arena_(ctx.device), ctx_(ctx), max_tokens_(max_tokens) {
   LADDER_CHECK(max_tokens <= model.max_model_len(), "texts of {} tokens: the model takes {}", max_tokens,
                model.max_model_len());
   ctx_.arena = &arena_;
@@ -36,16 +42,19 @@ void TextPass::forward(std::span<const int32_t> ids, const Tensor& hidden,
   LADDER_CHECK(tokens > 0 && tokens <= max_tokens_, "a text of {} tokens, expected 1 to {}", tokens,
                max_tokens_);
   const std::vector<int32_t> starts = {0, static_cast<int32_t>(tokens)};
+  const auto there = [&](const Tensor& tensor) {
+    return ctx_.device.is_cpu() || !tensor.defined() ? tensor : tensor.to(ctx_.device);
+  };
   ModelInput input;
-  input.input_ids = Tensor::from(ids, {tokens});
-  input.positions = counting<int32_t>(tokens);
-  input.hidden = hidden;
-  input.attention.query_start_loc = Tensor::from(std::span(starts), {2});
-  input.host_query_start_loc = input.attention.query_start_loc;
-  input.attention.seq_lens = Tensor::from(std::span(starts).subspan(1), {1});
+  input.input_ids = there(Tensor::from(ids, {tokens}));
+  input.positions = there(counting<int32_t>(tokens));
+  input.hidden = there(hidden);
+  input.host_query_start_loc = Tensor::from(std::span(starts), {2});
+  input.attention.query_start_loc = there(input.host_query_start_loc);
+  input.attention.seq_lens = there(Tensor::from(std::span(starts).subspan(1), {1}));
   const int64_t blocks = (tokens + kBlockSize - 1) / kBlockSize;
-  input.attention.block_tables = counting<int32_t>(blocks).view({1, blocks});
-  input.attention.slot_mapping = counting<int64_t>(tokens);
+  input.attention.block_tables = there(counting<int32_t>(blocks).view({1, blocks}));
+  input.attention.slot_mapping = there(counting<int64_t>(tokens));
   input.attention.num_seqs = 1;
   input.attention.num_tokens = input.attention.max_query_len = input.attention.max_seq_len = tokens;
   input.kv_caches = caches_;
@@ -55,7 +64,7 @@ void TextPass::forward(std::span<const int32_t> ids, const Tensor& hidden,
 
 void TextPass::logits(const Tensor& hidden, const std::function<void(const Tensor& logits)>& use) {
   ArenaScope scope(arena_);
-  use(model_.compute_logits(ctx_, hidden));
+  use(on_cpu(ctx_, model_.compute_logits(ctx_, hidden)));
 }
 
 }  // namespace ladder

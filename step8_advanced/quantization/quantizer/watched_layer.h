@@ -1,7 +1,8 @@
 #pragma once
 // Task 8.5: one decoder layer whose linears can be watched, and whose weights can be exchanged between two passes: what
 // quantizing layer by layer needs. It is the model's own layer with a LinearMethod of ours (ModelMakers::linear_method), so
-// nothing of the model is written a second time. In f32.
+// nothing of the model is written a second time. In f32. On a GPU texts go through the layer there, and what the CPU looks at and
+// writes is the same memory (shared_memory_cuda.h).
 #include <functional>
 #include <memory>
 #include <optional>
@@ -29,7 +30,7 @@ struct WatchedLinear {
   // How its input is rounded; none: taken as it is.
   std::optional<QuantizationArgs> activations;
   float input_scale = 0;  // of static ones
-  // For watch(): called with x [tokens, k], not yet rounded, and the pass ends there. Of an expert x has the tokens that were routed to
+  // For watch(): called with x [tokens, k] on the CPU, not yet rounded, and the pass ends there. Of an expert x has the tokens that were routed to
   // it, if there are any, and the pass goes on to the other experts. Empty: unwatched.
   std::function<void(const Tensor& x)> on_input;
 
@@ -49,7 +50,8 @@ struct WatchedNorm {
 
 class WatchedLayer {
  public:
-  // Loads the layer's weights, dense, from the folder. texts are of up to max_tokens.
+  // Loads the layer's weights, dense, from the folder. texts are of up to max_tokens. Error: experts on a GPU, where the tokens of one
+  // are known to the GPU alone.
   WatchedLayer(const OpContext& ctx, const std::filesystem::path& directory, const DecoderSpec& spec,
                int64_t layer, int64_t max_tokens);
 
@@ -64,16 +66,17 @@ class WatchedLayer {
   DType checkpoint_dtype() const { return checkpoint_dtype_; }
 
   // A text's hidden states through the layer: `hidden` [tokens, hidden_size] as the layer before gave it, undefined for layer 0; what
-  // comes out is a tensor of its own.
+  // comes out is a tensor of its own, on the CPU.
   Tensor run(const TokenIds& text, const Tensor& hidden);
-  // Its keys and values, f32, from the first slot on.
-  const KvCacheView& cache() const { return pass_->caches()[0]; }
+  // Its keys and values, f32, from the first slot on, on the CPU.
+  KvCacheView cache() const;
   // The same as far as the linear that is watched: of several the first that is no expert's.
   void watch(const TokenIds& text, const Tensor& hidden);
 
  private:
   std::vector<std::unique_ptr<WatchedLinear>> linears_;
   std::vector<WatchedNorm> norms_;  // of attention and of the MLP; none where norms come after the additions
+  OpContext ctx_;
   DType checkpoint_dtype_;
   std::unique_ptr<DecoderModel> model_;
   std::unique_ptr<TextPass> pass_;

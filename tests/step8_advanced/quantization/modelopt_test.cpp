@@ -10,6 +10,7 @@
 #include "step2_model/json.h"
 #include "step2_model/model.h"
 #include "step8_advanced/quantization/config/quantization_config.h"
+#include "step8_advanced/quantization/config/weights_note.h"
 #include "step8_advanced/quantization/linear/quantized_makers.h"
 #include "tests/support/model_session.h"
 #include "tests/support/numerics.h"
@@ -275,6 +276,27 @@ TEST(Task8_2_Modelopt, ABrokenFileOfItsIsNamed) {
   };
   for (const char* text : {"", "{", "[]", "7", "{}", R"({"quantization": 1})", R"({"quantization": []})"})
     EXPECT_THAT(refusal(text), HasSubstr("hf_quant_config.json")) << text;
+}
+
+// Of a compressed-tensors config too, where the floats of four bits are one group of two.
+TEST(Task8_2_Modelopt, ALineSaysThatAGpuOnlyKeepsFloatsOfFourBits) {
+  const Device gpu{DeviceType::cuda, 0};
+  const Json integers = {{"num_bits", 4}, {"type", "int"}, {"strategy", "group"}, {"group_size", 32}};
+  const Json fours = {{"num_bits", 4}, {"type", "float"}, {"strategy", "tensor_group"}, {"group_size", 16}};
+  const Json mixed = {
+      {"quant_method", "compressed-tensors"},
+      {"config_groups",
+       {{"group_0", {{"targets", {"re:.*up_proj"}}, {"weights", integers}, {"format", "pack-quantized"}}},
+        {"group_1",
+         {{"targets", {"re:.*down_proj"}}, {"weights", fours}, {"format", "nvfp4-pack-quantized"}}}}}};
+  for (const Json& config : {kNvfp4, mixed}) {
+    EXPECT_THAT(
+        weights_note(config.dump(), gpu),
+        AllOf(HasSubstr("floats of 4 bits"), HasSubstr("written out"), ::testing::Not(HasSubstr("\n"))));
+    EXPECT_EQ(weights_note(config.dump(), Device{}), "");
+  }
+  EXPECT_EQ(weights_note(kFp8.dump(), gpu), "");
+  EXPECT_EQ(weights_note("", gpu), "");
 }
 
 }  // namespace

@@ -233,6 +233,11 @@ TEST(Task8_2_Config, NothingUnknownIsReadOver) {
   EXPECT_THAT(refusal(with(packed(kInt4), "format", "marlin-24")), HasSubstr("marlin-24"));
   EXPECT_THAT(refusal(with(packed(kInt4), "format", "int-quantized-2")), HasSubstr("int-quantized-2"));
   EXPECT_THAT(refusal(with(packed(kInt4), "format", "mixed-precision")), HasSubstr("format"));
+  // Where the group names its own, too.
+  Json both = packed(kInt4);
+  both["config_groups"]["group_0"]["format"] = "pack-quantized";
+  EXPECT_NO_THROW(parse(with(both, "format", "mixed-precision")));
+  EXPECT_THAT(refusal(with(both, "format", "marlin-24")), HasSubstr("marlin-24"));
   EXPECT_THAT(refusal(with(packed(kInt4), "transform_config", {{"config_groups", 1}})),
               HasSubstr("transform_config"));
   EXPECT_THAT(refusal(with(packed(kInt4), "sparsity_config", {{"format", "sparse-bitmask"}})),

@@ -4,10 +4,10 @@
 
 #include "step1_layers/core/device.h"
 #include "step7_parallel/workers/worker_executor.h"
-#include "step8_advanced/quantization/config/quantization_config.h"
 #include "step8_advanced/quantization/linear/quantized_makers.h"
 #include "step8_advanced/quantization/quantizer/quantize.h"
 #include "tests/step6_engine/engine_runs.h"
+#include "tests/step8_advanced/quantization/rounds_at_run_time.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ladder {
@@ -28,23 +28,15 @@ std::vector<RequestOutput> answers(const EngineOptions& options, const testing::
   return testing::engine_with(options)->generate(requests);
 }
 
-// Where each rank rounds its own features by a scale of their own, two differ from one by what rounding costs.
-bool rounds_at_run_time(const std::filesystem::path& folder) {
-  const QuantizationConfig config =
-      QuantizationConfig::parse(load_decoder_spec(folder).quantization_config, folder.string());
-  return std::ranges::any_of(config.groups(), [](const QuantizationGroup& group) {
-    return group.linear.scheme.input_activations && group.linear.scheme.input_activations->dynamic;
-  });
-}
-
 void expect_two_answer_what_one_does(const testing::GoldenCheckpoint& golden, DeviceType device,
                                      DType dtype) {
   const EngineOptions one = options_for(golden, device, dtype);
   std::vector<std::vector<int32_t>> texts;
   for (const testing::GoldenPrompt& prompt : golden.prompts) texts.push_back(prompt.token_ids);
   const double near_tie = testing::type_cost(one, texts).near_tie;
-  // Then it is two ranks on the CPU, threads, that round alike.
-  const bool alike = rounds_at_run_time(golden.directory);
+  // Each rank rounds its own features by a scale of their own, so that two differ from one by what rounding costs: then it is two ranks
+  // on the CPU, threads, that round alike.
+  const bool alike = testing::rounds_at_run_time(golden.directory);
   EngineOptions expected = alike ? options_for(golden, DeviceType::cpu, dtype) : one, two = one;
   if (alike) expected.runner.tensor_parallel_size = 2;
   two.runner.tensor_parallel_size = 2;

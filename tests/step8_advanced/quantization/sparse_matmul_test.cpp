@@ -180,14 +180,17 @@ RUNG_TEST(Task8_4_SparseMatmul, IsWithinTheBoundOfDoublePrecision, "sparse_matmu
 RUNG_TEST(Task8_4_SparseMatmul, WholeNumbersAreExact, "sparse_matmul", sparse_matmul_variants()) {
   Random random;
   SCOPED_TRACE(random.describe());
+  int served = 0;
   for (const Problem& p : kProblems) {
     const Tensor weight = random_weight(random, p.n, p.k, DType::bf16, true),
                  x = random.exact({p.m, p.k}, DType::bf16);
     const SparseWeight sparse = in_sparse_records(weight);
     const Tensor out = poisoned({p.m, p.n}, DType::f32);
     if (!run(ctx, rung, {x, &sparse, {}, out})) continue;
+    ++served;
     ASSERT_EQ(to_double(out), product(to_double(x), weight, {})) << x.str() << " times [" << p.n << "]";
   }
+  EXPECT_GT(served, 0);
 }
 
 // The sizes of models, where tiles, groups and rings are full.
@@ -196,11 +199,14 @@ RUNG_TEST(Task8_4_SparseMatmul, LargeOnesAreExactToo, "sparse_matmul",
                                [](const auto& rung) { return rung.device == DeviceType::cuda; })) {
   Random random;
   SCOPED_TRACE(random.describe());
+  int served = 0;
   for (const Problem& p : {Problem{1, 8192, 1024},
                            {1, 2112, 4096},
                            {1, 256, 14336},
                            {4, 6144, 512},
                            {30, 4096, 1024},
+                           {64, 512, 8192},  // two blocks to a tile
+                           {100, 200, 6040},
                            {600, 1024, 2048},
                            {2048, 512, 512},
                            {2000, 2304, 256}}) {
@@ -210,6 +216,7 @@ RUNG_TEST(Task8_4_SparseMatmul, LargeOnesAreExactToo, "sparse_matmul",
     const Tensor out = poisoned({p.m, p.n}, DType::f32), rounded = poisoned({p.m, p.n}, DType::bf16);
     const Tensor expected = poisoned({p.m, p.n}, DType::f32);
     if (!run(ctx, rung, {x, &sparse, {}, out})) continue;
+    ++served;
     const auto gather =
         testing::rungs_where(sparse_matmul_variants(), [](const auto& one) { return one.name == "gather"; });
     ASSERT_TRUE(run(ctx, gather[0], {x, &sparse, {}, expected}));
@@ -218,22 +225,26 @@ RUNG_TEST(Task8_4_SparseMatmul, LargeOnesAreExactToo, "sparse_matmul",
     ASSERT_TRUE(testing::bitwise_equal(rounded, expected.to(DType::bf16)))
         << x.str() << " times [" << p.n << "]";
   }
+  EXPECT_GT(served, 0);
 }
 
 RUNG_TEST(Task8_4_SparseMatmul, RowsMayBeStrided, "sparse_matmul", sparse_matmul_variants()) {
   Random random;
   SCOPED_TRACE(random.describe());
+  int served = 0;
   for (const int64_t m : {3, 50}) {
     const Tensor weight = random_weight(random, 72, 136, DType::bf16);
     const SparseWeight sparse = in_sparse_records(weight);
     const Tensor x = random.normal({m, 160}, DType::bf16).narrow(1, 8, 136);
     const Tensor wide = poisoned({m, 96}, DType::bf16), out = wide.narrow(1, 16, 72);
     if (!run(ctx, rung, {x, &sparse, {}, out})) continue;
+    ++served;
     EXPECT_TRUE(close_to(out.clone(), product(to_double(x.clone()), weight, {}), 136));
     for (int64_t row = 0; row < m; ++row)
       for (const int64_t column : {0, 15, 88, 95})
         EXPECT_TRUE(std::isnan(static_cast<float>(wide.at<bf16>({row, column}))));
   }
+  EXPECT_GT(served, 0);
 }
 
 RUNG_TEST(Task8_4_SparseMatmul, ARowHasTheSameBitsInAnyBatch, "sparse_matmul", sparse_matmul_variants()) {
@@ -243,7 +254,7 @@ RUNG_TEST(Task8_4_SparseMatmul, ARowHasTheSameBitsInAnyBatch, "sparse_matmul", s
                x = random.normal({300, 1096}, DType::bf16);
   const SparseWeight sparse = in_sparse_records(weight);
   const Tensor alone = poisoned({300, 200}, DType::f32);
-  if (!run(ctx, rung, {x.narrow(0, 17, 1), &sparse, {}, alone.narrow(0, 17, 1)})) return;
+  ASSERT_TRUE(run(ctx, rung, {x.narrow(0, 17, 1), &sparse, {}, alone.narrow(0, 17, 1)}));
   for (const int64_t m : {2, 8, 9, 16, 17, 32, 33, 64, 65, 250}) {
     const Tensor out = poisoned({m, 200}, DType::f32);
     if (!run(ctx, rung, {x.narrow(0, 17, m), &sparse, {}, out})) {
@@ -257,6 +268,7 @@ RUNG_TEST(Task8_4_SparseMatmul, ARowHasTheSameBitsInAnyBatch, "sparse_matmul", s
 RUNG_TEST(Task8_4_SparseMatmul, ANaNStaysInItsRow, "sparse_matmul", sparse_matmul_variants()) {
   Random random;
   SCOPED_TRACE(random.describe());
+  int served = 0;
   for (const int64_t m : {3, 70}) {
     const Tensor weight = Tensor::zeros({40, 64}, DType::bf16);
     for (int64_t row = 0; row < 40; ++row) weight.at<bf16>({row, 21}) = bf16(1);
@@ -264,12 +276,14 @@ RUNG_TEST(Task8_4_SparseMatmul, ANaNStaysInItsRow, "sparse_matmul", sparse_matmu
     const Tensor x = random.normal({m, 64}, DType::bf16), out = poisoned({m, 40}, DType::f32);
     x.at<bf16>({1, 21}) = bf16(NAN);
     if (!run(ctx, rung, {x, &sparse, {}, out})) continue;
+    ++served;
     for (int64_t row = 0; row < m; ++row)
       for (int64_t j = 0; j < 40; ++j) {
         const float y = out.at<float>({row, j});
         EXPECT_EQ(std::isnan(y), row == 1) << row << ", " << j;
       }
   }
+  EXPECT_GT(served, 0);
 }
 
 TEST(Task8_4_SparseMatmul, RefusesWhatDoesNotFit) {
