@@ -180,6 +180,14 @@ void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_de
       ->type_name("MS")
       ->capture_default_str()
       ->group(group);
+  app.add_option(
+         "--max-ttft", max_ttft_,
+         "likewise: milliseconds within which the prompts that are waiting are computed; where the border cannot keep "
+         "both, both are late in proportion; 0: prompts wait")
+      ->check(in_range(0, 1e9))
+      ->type_name("MS")
+      ->capture_default_str()
+      ->group(group);
   app.add_option("--scheduling-policy", policy_, "fcfs (first come, first served) or priority")
       ->check(CLI::IsMember({"fcfs", "priority"}))
       ->type_name("POLICY")
@@ -332,19 +340,25 @@ void EngineFlags::expect_one_rank_for_lanes(const RunnerConfig& runner) const {
                "of them");
 }
 
+std::string EngineFlags::flag_of_shares() const {
+  if (!sm_partition_.empty()) return "--sm-partition";
+  if (max_itl_ > 0) return "--max-itl";
+  return max_ttft_ > 0 ? "--max-ttft" : "";
+}
+
 LaneContextsMaker EngineFlags::lane_contexts(const RunnerConfig& runner) const {
-  LADDER_CHECK(!runner.device.is_cpu() || (sm_partition_.empty() && max_itl_ == 0),
-               "{}: a CPU has no multiprocessors to share out, expected a GPU",
-               sm_partition_.empty() ? "--max-itl" : "--sm-partition");
+  LADDER_CHECK(!runner.device.is_cpu() || flag_of_shares().empty(),
+               "{}: a CPU has no multiprocessors to share out, expected a GPU", flag_of_shares());
   const bool moves = sm_partition_.empty() || sm_partition_ == "auto";
-  LADDER_CHECK(moves || max_itl_ == 0,
-               "--max-itl: with --sm-partition {} the border does not move, expected --sm-partition auto",
-               sm_partition_);
+  LADDER_CHECK(moves || (max_itl_ == 0 && max_ttft_ == 0),
+               "{}: with --sm-partition {} the border does not move, expected --sm-partition auto",
+               max_itl_ > 0 ? "--max-itl" : "--max-ttft", sm_partition_);
   if (runner.device.is_cpu() || sm_partition_ == "off") return {};
   std::vector<int> shares;
   if (!moves) shares.push_back(std::stoi(sm_partition_));
   SmBorderOptions border;
   border.max_itl = max_itl_ / 1e3;
+  border.max_wait = max_ttft_ / 1e3;
   return [shares, border](const RunnerConfig& config) {
     return std::make_shared<SmLanes>(share_gpu(config.device, shares), border,
                                      [](const SmLanes::Report& report) {
@@ -359,10 +373,10 @@ ExecutorMaker EngineFlags::executor_maker(const RunnerConfig& runner) const {
     return make_phase_executors(lane_contexts(runner));
   }
   LADDER_CHECK(
-      sm_partition_.empty() && max_itl_ == 0,
+      flag_of_shares().empty(),
       "{}: prompts and answers have multiprocessors of their own where they are steps of their own, expected "
       "--phase-lanes",
-      sm_partition_.empty() ? "--max-itl" : "--sm-partition");
+      flag_of_shares());
   LaunchedWorld* const launched = launched_world();
   const std::string& wanted = executor_backend_;
   const bool by_mpirun = launched != nullptr && launched->started_by == "mpirun";

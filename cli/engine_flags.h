@@ -47,6 +47,8 @@ class EngineFlags {
   ModelMakers model_makers() const;
   bool ranks_are_threads(const RunnerConfig& runner) const;  // of this process
   ExecutorMaker executor_maker(const RunnerConfig& runner) const;
+  // The flag that shares a GPU's multiprocessors out, or says where their border stands; empty: none was given.
+  std::string flag_of_shares() const;
   // Error, naming the flag: --phase-lanes, and something that does not go with it.
   void expect_one_rank_for_lanes(const RunnerConfig& runner) const;
   // Error, naming the flag: a CPU.
@@ -69,6 +71,7 @@ class EngineFlags {
   bool phase_lanes_ = false;
   std::string sm_partition_;  // empty: auto on a GPU
   double max_itl_ = 0;        // milliseconds
+  double max_ttft_ = 0;       // likewise
   std::vector<std::string> kernels_;
   std::optional<std::string> pipeline_layers_;
   int64_t eplb_step_interval_ = 3000;  // of ExpertBalance

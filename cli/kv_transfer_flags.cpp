@@ -96,6 +96,12 @@ void KvTransferFlags::add(CLI::App& app) {
       ->check(whole_in_range(0, 1 << 30))
       ->capture_default_str();
   add_value(
+      "--kv-loaders", num_loaders_, "N", false, true,
+      "prompts that a consumer loads at a time, each by a thread of its own; at least as many as there are "
+      "producers, where it is told of a prompt before that is computed")
+      ->check(whole_in_range(1, 64))
+      ->capture_default_str();
+  add_value(
       "--kv-load-failure-policy", load_failure_policy_, "POLICY", false, true,
       "what becomes of a consumer's request whose prompt does not come: recompute it here, or fail with "
       "an error [recompute]")
@@ -121,6 +127,7 @@ KvTransferConfig KvTransferFlags::values(KvTransferRole role) const {
   config.load_timeout = milliseconds(load_timeout_);
   if (!max_held_.empty()) config.max_held_bytes = parse_bytes(max_held_, "--kv-max-held");
   config.recompute_threshold = recompute_threshold_;
+  config.num_loaders = num_loaders_;
   if (load_failure_policy_ == "fail") config.load_failure_policy = KvLoadFailurePolicy::fail;
   return config;
 }

@@ -38,6 +38,7 @@ class KvTransferFlags {
   std::string role_, listen_, compression_, max_held_, load_failure_policy_;
   double lease_ = 30, load_timeout_ = 60;
   int64_t recompute_threshold_ = 0;
+  int num_loaders_ = KvTransferConfig().num_loaders;
   bool layer_by_layer_ = false;
   std::vector<Flag> flags_;  // all but --kv-role; by add()
 };

@@ -6,6 +6,8 @@
 //   decode    [ step 1 ][ step 2 ][ step 3 ][ step 5 ][ step 6 ]       ...
 //
 // What makes that safe is the scheduler's: no step reads or writes blocks that a step in flight of the other lane writes.
+#include <cstdint>
+
 #include "step3_sequence/step_phase.h"
 #include "step4_runner/executor.h"
 
@@ -19,6 +21,8 @@ class PhaseExecutors {
   // Waits until the oldest step in flight of either is done, or has failed, so that collect() of that one waits no more: which
   // one. If both are, the one that was first: neither can keep the other from being collected. Some step must be in flight.
   virtual StepPhase wait() = 0;
+  // A prefill step was submitted, and prompts of so many tokens wait that are in no step yet: how pressing prefill steps are.
+  virtual void on_waiting(int64_t /*num_tokens*/) {}
 };
 
 }  // namespace ladder

@@ -179,7 +179,9 @@ int Engine::num_in_flight(StepPhase phase) const {
 void Engine::submit_steps() {
   if (phases_ == nullptr) return submit_steps(StepPhase::any);
   submit_steps(StepPhase::decode);
+  const int before = num_in_flight(StepPhase::prefill);
   submit_steps(StepPhase::prefill);
+  if (num_in_flight(StepPhase::prefill) > before) phases_->on_waiting(scheduler_.num_waiting_tokens());
 }
 
 Engine::InFlight Engine::take_next_done() {

@@ -20,6 +20,7 @@ Exit code 1 if a folder fails.
 
 import argparse
 import json
+import math
 import random
 import subprocess
 import sys
@@ -28,6 +29,7 @@ from pathlib import Path
 
 import torch
 import transformers
+from compressed_tensors.compressors.pack_quantized.base import PackedQuantizationCompressor
 from transformers import AutoModelForCausalLM
 
 TOP = 20
@@ -48,6 +50,21 @@ def groups_of(folder):
 def dequantizes_to_bfloat16(groups):
     """compressed-tensors does so with NVFP4 and the MX formats, whatever type is asked for."""
     return any(g["weights"]["type"] == "float" and g["weights"]["strategy"] in ("group", "tensor_group") for g in groups)
+
+
+def shape_packed_zero_points():
+    """compressed-tensors packs zero points, also where it writes a folder, but leaves them as they are when it shapes a model
+    that has no weights yet (seen in 0.19 and 0.20): transformers then refuses every asymmetric folder, its own too."""
+    compress = PackedQuantizationCompressor.compress.__func__
+
+    def with_packed_zero_points(cls, state_dict, scheme):
+        result, zeros = compress(cls, state_dict, scheme), state_dict.get("weight_zero_point")
+        if state_dict["weight"].device.type == "meta" and zeros is not None and not scheme.weights.symmetric:
+            rows = math.ceil(zeros.shape[0] * scheme.weights.num_bits / 32)
+            result["weight_zero_point"] = torch.empty(rows, zeros.shape[1], dtype=torch.int32, device="meta")
+        return result
+
+    PackedQuantizationCompressor.compress = classmethod(with_packed_zero_points)
 
 
 @torch.no_grad()
@@ -138,6 +155,7 @@ def main():
     parser.add_argument("--length", type=int, default=48)
     parser.add_argument("--seed", type=int, default=3)
     args = parser.parse_args()
+    shape_packed_zero_points()
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     vocab = json.loads((args.base / "config.json").read_text())["vocab_size"]

@@ -182,16 +182,16 @@ class Judge:
                 "right": self.answers(model, options, tasks)}
 
 
-def quantized(ladder, folder, calibration, outliers, stages):
+def quantized(ladder, model, folder, calibration, outliers, stages, options=(), samples=128):
     """(the folder, what the report says, seconds)"""
-    model, recipe, out = MODEL, folder / "recipe.json", folder / "quantized"
+    recipe, out = folder / "recipe.json", folder / "quantized"
     if outliers:
-        model = folder / "with_outliers"
-        run([sys.executable, "tools/inject_outliers.py", MODEL, model, "--factor", outliers[0], "--count", outliers[1]])
+        dense, model = model, folder / "with_outliers"
+        run([sys.executable, "tools/inject_outliers.py", dense, model, "--factor", outliers[0], "--count", outliers[1]])
     recipe.write_text(json.dumps({"stages": stages}))
-    command = [ladder, "quantize", "--model", model, "--output", out, "--recipe", recipe]
+    command = [ladder, "quantize", "--model", model, "--output", out, "--recipe", recipe, *options]
     if is_calibrated(stages):
-        command += ["--calibration", calibration, "--num-samples", "128"]
+        command += ["--calibration", calibration, "--num-samples", samples]
     start = time.monotonic()
     run(command)
     return out, json.loads((out / "quantize_report.json").read_text()), time.monotonic() - start
@@ -203,7 +203,7 @@ def measured(judge, calibration, name, outliers, stages, cache):
         return row | judge.judge(MODEL, cache, True)
     texts = calibration["all texts" if name.endswith(ALL_TEXTS) else "stories"]
     with tempfile.TemporaryDirectory() as folder:
-        out, report, seconds = quantized(judge.ladder, pathlib.Path(folder), texts, outliers, stages)
+        out, report, seconds = quantized(judge.ladder, MODEL, pathlib.Path(folder), texts, outliers, stages)
         row |= {"outliers": outliers} if outliers else {}
         row |= {"stages": stages, "seconds": round(seconds, 2), "bytes": report["bytes_after"]}
         return row | judge.judge(out, cache, False)

@@ -4,6 +4,8 @@
     python3 bench/peers/peers.py --json peers.json                      # kernels and the decode loops
     python3 bench/peers/peers.py --json peers.json --only matmul,attention
     python3 bench/peers/peers.py --json peers.json --only shapes --device cpu
+    python3 bench/peers/peers.py --json peers.json --only marlin,cutlass
+    python3 bench/peers/peers.py --json peers.json --only one_request --models llama-3.1-8b-w4a16
     python3 tools/h200_table.py ...                                     # puts ours and theirs side by side
 
 The file has the field names of Google Benchmark's, so that one script reads both.
@@ -16,6 +18,7 @@ import sys
 import time
 
 PARTS = ("matmul", "codes", "attention", "elementwise", "sampling", "shapes", "decode")
+PARTS_OF_VLLM = ("marlin", "cutlass", "one_request")  # not by default: vLLM must be installed
 
 
 def cpu_name():
@@ -26,16 +29,17 @@ def cpu_name():
 def main():
     parser = argparse.ArgumentParser(description="Measures the peers of Ladder's kernels and engine.")
     parser.add_argument("--json", metavar="FILE", help="write the results to this file too")
-    parser.add_argument("--only", metavar="PART,...", default=",".join(PARTS), help=f"some of {', '.join(PARTS)}")
+    parser.add_argument("--only", metavar="PART,...", default=",".join(PARTS),
+                        help=f"some of {', '.join(PARTS)}; and of vLLM {', '.join(PARTS_OF_VLLM)}")
     parser.add_argument("--models", metavar="FOLDER,...", default="qwen3-0.6b,qwen3-8b",
-                        help="shapes of the decode loop: folders under models/")
+                        help="shapes of decode and one_request: folders under models/")
     parser.add_argument("--batches", metavar="N,...", default="1,32,256", help="batch sizes of the decode loop")
     parser.add_argument("--device", choices=("cuda", "cpu"), default="cuda", help="cpu: the part `shapes` alone")
     arguments = parser.parse_args()
     chosen = arguments.only.split(",")
     for part in chosen:
-        if part not in PARTS:
-            parser.error(f"--only {part}: there are {', '.join(PARTS)}")
+        if part not in PARTS + PARTS_OF_VLLM:
+            parser.error(f"--only {part}: there are {', '.join(PARTS + PARTS_OF_VLLM)}")
     if arguments.device == "cpu" and chosen != ["shapes"]:
         parser.error("--device cpu: expected --only shapes")
     try:
@@ -62,6 +66,12 @@ def main():
                                      [int(batch) for batch in arguments.batches.split(",")])
         elif part == "shapes":
             shapes(results, arguments.device)
+        elif part == "one_request":
+            import vllm_parts
+            vllm_parts.one_request(results, arguments.models.split(","))
+        elif part in PARTS_OF_VLLM:
+            import vllm_parts
+            getattr(vllm_parts, part)(results)
         else:
             getattr(kernels, part)(results)
         torch.cuda.empty_cache()

@@ -4,12 +4,14 @@
 //   one_gpu/chunks_N/...   one lane, prompts in chunks of N beside the answers (N = --max-num-batched-tokens)
 //   one_gpu/streams/...    a lane for prompts and one for answers, on two plain streams
 //   one_gpu/shares_N/...   the same on shares of the multiprocessors, whose border keeps N ms a token (--max-itl N)
+//   one_gpu/shares_N_M/... and computes the prompts that wait within M ms, if it can (--max-ttft M)
 //
 //   long    prompts of 4,096 to 16,384 tokens, 256 out, 1.2 a second: about 0.7 of what the GPU can compute of prompts
 //   full    the same, 24 at once
 //   short   prompts of 1,024 tokens, 128 out, 10 a second
 //
-//   gap_*     from a token of an answer to its next one, as it comes out of the engine; first_*: from arrival to the first
+//   gap_*     from a token of an answer to its next one, as it comes out of the engine; second_*: of these, from the first to the
+//             second, between which an answer changes its lane; first_*: from arrival to the first
 #ifdef LADDER_HAS_CUDA
 #include <benchmark/benchmark.h>
 
@@ -23,7 +25,6 @@
 #include <string>
 #include <thread>
 #include <unordered_map>
-#include <unordered_set>
 #include <vector>
 
 #include "step1_layers/core/error.h"
@@ -67,12 +68,15 @@ EngineOptions options_of(const std::string& cure) {
       cure.starts_with("chunks_") ? std::stoll(cure.substr(7)) : kPromptStep;
   options.enable_prefix_caching = false;
   if (cure == "streams") options.makers.executor = make_phase_executors();
-  if (cure.starts_with("shares_"))
-    options.makers.executor =
-        make_phase_executors([max_itl = std::stod(cure.substr(7)) / 1e3](const RunnerConfig& config) {
-          return std::make_shared<SmLanes>(share_gpu(config.device, {}), SmBorderOptions{.max_itl = max_itl},
-                                           tell);
-        });
+  if (cure.starts_with("shares_")) {
+    SmBorderOptions border;
+    border.max_itl = std::stod(cure.substr(7)) / 1e3;
+    if (const size_t second = cure.find('_', 7); second != std::string::npos)
+      border.max_wait = std::stod(cure.substr(second + 1)) / 1e3;
+    options.makers.executor = make_phase_executors([border](const RunnerConfig& config) {
+      return std::make_shared<SmLanes>(share_gpu(config.device, {}), border, tell);
+    });
+  }
   return options;
 }
 
@@ -123,8 +127,8 @@ void run(benchmark::State& state, const std::string& cure, const Load& load) {
   const Arrivals arrivals = draw(load);
   for (auto _ : state) {
     std::unordered_map<RequestId, double> last;  // of the latest token; before the first the arrival
-    std::unordered_set<RequestId> begun;
-    std::vector<double> gaps, firsts;
+    std::unordered_map<RequestId, int64_t> num_tokens;
+    std::vector<double> firsts, second_gaps, gaps;
     const auto begin = Clock::now();
     size_t next = 0;
     while (next < arrivals.at.size() || engine.has_unfinished()) {
@@ -139,7 +143,9 @@ void run(benchmark::State& state, const std::string& cure, const Load& load) {
       for (const CompletionUpdate& update : result.updates) {
         if (update.token_ids.empty()) continue;
         double& before = last.at(update.request_id);
-        (begun.insert(update.request_id).second ? firsts : gaps).push_back(now - before);
+        const int64_t index = num_tokens[update.request_id]++;
+        (index == 0 ? firsts : gaps).push_back(now - before);
+        if (index == 1) second_gaps.push_back(now - before);
         before = now;
       }
     }
@@ -150,6 +156,8 @@ void run(benchmark::State& state, const std::string& cure, const Load& load) {
     state.counters["gap_ms"] = milliseconds(gaps, 0.5);
     state.counters["gap_p99_ms"] = milliseconds(gaps, 0.99);
     state.counters["gap_max_ms"] = milliseconds(gaps, 1);
+    state.counters["second_ms"] = milliseconds(second_gaps, 0.5);
+    state.counters["second_p99_ms"] = milliseconds(second_gaps, 0.99);
     state.counters["first_ms"] = milliseconds(firsts, 0.5);
     state.counters["first_p99_ms"] = milliseconds(firsts, 0.99);
     state.counters["tokens_per_second"] = static_cast<double>(load.num_requests * load.num_output) / seconds;
@@ -158,8 +166,8 @@ void run(benchmark::State& state, const std::string& cure, const Load& load) {
 
 const bool kRegistered = [] {
   if (cuda_device_count() == 0) return false;
-  for (const char* cure :
-       {"shares_9", "shares_13", "chunks_512", "chunks_1024", "chunks_2048", "chunks_8192", "streams"})
+  for (const char* cure : {"shares_9", "shares_9_1000", "shares_20", "chunks_256", "chunks_512",
+                           "chunks_1024", "chunks_2048", "chunks_8192", "streams"})
     for (const Load& load : kLoads)
       benchmark::RegisterBenchmark(fmt::format("one_gpu/{}/{}", cure, load.name).c_str(),
                                    [cure = std::string(cure), &load](benchmark::State& state) {

@@ -92,6 +92,9 @@ TEST(Cli_KvTransferFlags, EachSetsItsFieldForTheRolesThatHaveIt) {
   EXPECT_EQ(transfer_of({"--kv-role=both", "--kv-lease=0.5"}).lease, milliseconds(500));
   EXPECT_EQ(transfer_of({"--kv-role=producer", "--kv-max-held=2MiB"}).max_held_bytes, 2 << 20);
   EXPECT_EQ(transfer_of({"--kv-role=both", "--kv-recompute-threshold=9"}).recompute_threshold, 9);
+  EXPECT_EQ(transfer_of({"--kv-role=consumer", "--kv-loaders=9"}).num_loaders, 9);
+  EXPECT_EQ(transfer_of({"--kv-role=consumer"}).num_loaders, 4);
+  EXPECT_THROW(transfer_of({"--kv-role=consumer", "--kv-loaders=0"}), CLI::ValidationError);
   EXPECT_EQ(transfer_of({"--kv-role=producer", "--kv-load-timeout=2"}).load_timeout, milliseconds(2000));
   const auto policy_of = [](const char* word) {
     return transfer_of({"--kv-role=consumer", std::string("--kv-load-failure-policy=") + word})
@@ -102,11 +105,14 @@ TEST(Cli_KvTransferFlags, EachSetsItsFieldForTheRolesThatHaveIt) {
   EXPECT_EQ(policy_of("fail"), KvLoadFailurePolicy::fail);
   EXPECT_THROW(policy_of("hope"), CLI::ValidationError);
 
-  const std::pair<const char*, const char*> cases[] = {
-      {"--kv-listen=tcp://0", "consumer"},          {"--kv-compression=zstd", "consumer"},
-      {"--kv-layer-by-layer", "consumer"},          {"--kv-lease=1", "consumer"},
-      {"--kv-max-held=1MiB", "consumer"},           {"--kv-recompute-threshold=1", "producer"},
-      {"--kv-load-failure-policy=fail", "producer"}};
+  const std::pair<const char*, const char*> cases[] = {{"--kv-listen=tcp://0", "consumer"},
+                                                       {"--kv-compression=zstd", "consumer"},
+                                                       {"--kv-layer-by-layer", "consumer"},
+                                                       {"--kv-lease=1", "consumer"},
+                                                       {"--kv-max-held=1MiB", "consumer"},
+                                                       {"--kv-recompute-threshold=1", "producer"},
+                                                       {"--kv-load-failure-policy=fail", "producer"},
+                                                       {"--kv-loaders=2", "producer"}};
   for (const auto& [flag, role] : cases) {
     EXPECT_THROW(transfer_of({flag, std::string("--kv-role=") + role}), Error) << flag;
     EXPECT_THROW(transfer_of({flag}), Error) << flag;
@@ -187,6 +193,9 @@ TEST(Cli_EngineFlags, SharesOfAGpuNeedLanesAndAGpu) {
             "--sm-partition: a CPU has no multiprocessors to share out, expected a GPU");
   EXPECT_EQ(error_of({"--phase-lanes", "--max-itl", "10"}),
             "--max-itl: a CPU has no multiprocessors to share out, expected a GPU");
+  EXPECT_THAT(error_of({"--max-ttft", "10"}), ::testing::StartsWith("--max-ttft: prompts and answers"));
+  EXPECT_EQ(error_of({"--phase-lanes", "--max-ttft", "10"}),
+            "--max-ttft: a CPU has no multiprocessors to share out, expected a GPU");
   EXPECT_THAT(error_of({"--phase-lanes", "--sm-partition", "some"}),
               ::testing::HasSubstr("expected auto, off or a whole number"));
 }

@@ -204,7 +204,7 @@ TEST(Cli_Disaggregate, FlagsOfTransfersReachTheServersOfTheirRole) {
   const std::vector<std::string> of_producer = {"--kv-listen=tcp://127.0.0.1:0?streams=2",
                                                 "--kv-compression=zstd", "--kv-lease=20",
                                                 "--kv-max-held=64MiB"},
-                                 of_consumer = {"--kv-recompute-threshold=3",
+                                 of_consumer = {"--kv-recompute-threshold=3", "--kv-loaders=2",
                                                 "--kv-load-failure-policy=recompute"},
                                  of_both = {"--kv-load-timeout=50", "--block-size=8", "--num-kv-blocks=256"};
   std::vector<std::string> flags = {"--disaggregate=1P1D", "--no-prefix-caching"};

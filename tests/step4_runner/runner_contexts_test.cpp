@@ -4,6 +4,7 @@
 
 #include <array>
 
+#include "step1_layers/attention/paged_attention.h"
 #include "tests/step4_runner/ahead_driver.h"
 #include "tests/step4_runner/fake_runner.h"
 
@@ -75,6 +76,21 @@ TEST(Task8_7_RunnerContextGraphs, EveryStreamHasThoseOfThePhase) {
                                         {StepPhase::prefill, mixed}}) {
     SpreadRunner spread(config, RecordingStream::Pace::late, phase);
     for (const RecordingStream& stream : spread.streams) EXPECT_EQ(stream.graphs().size(), expected);
+  }
+}
+
+TEST(Task8_7_RunnerContextGraphs, EveryDecodeGraphIsReplayedOnce) {
+  RunnerConfig config = recorded_config(true);
+  config.batch.max_model_len = kShortDecodeKeys + 100;  // of few sequences there are two graphs
+  config.batch.num_kv_blocks = config.batch.max_model_len;
+  SpreadRunner spread(config, RecordingStream::Pace::late, StepPhase::decode);
+  const auto sizes = decode_graph_sizes(config.batch.max_num_seqs, config.batch.max_model_len);
+  ASSERT_GT(sizes.size(), 4u);
+  for (RecordingStream& stream : spread.streams) stream.clear();
+  spread.runner->replay_graphs();
+  for (RecordingStream& stream : spread.streams) {
+    EXPECT_EQ(stream.counts().replays, std::ssize(sizes));
+    EXPECT_EQ(stream.num_pending(), 0);
   }
 }
 

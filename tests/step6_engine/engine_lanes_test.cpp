@@ -91,6 +91,21 @@ TEST(Task8_7_EngineLanes, AnswersGoOnWhileALongPromptIsComputed) {
   expect_books_closed(engine.scheduler());
 }
 
+TEST(Task8_7_EngineLanes, TheExecutorsHearHowManyTokensOfPromptsWait) {
+  FakeLanes lanes;
+  Engine& engine = *lanes.engine;
+  for (int32_t i = 0; i < 3; ++i)
+    engine.add_request(token_request(prompt_of(100 * i, 30), 5));  // a step has 32 tokens
+  engine.step();
+  EXPECT_EQ(lanes.executors->waiting, std::vector<int64_t>({30}))
+      << "of the second one 2 tokens are computed";
+  lanes.first = kPrefill;
+  engine.step();
+  EXPECT_EQ(lanes.executors->waiting, std::vector<int64_t>({30, 0}));
+  outputs_of(engine);
+  EXPECT_EQ(lanes.executors->waiting, std::vector<int64_t>({30, 0, 0})) << "no decode step says it";
+}
+
 TEST(Task8_7_EngineLanes, OneRequestWithSeveralCompletionsIsAnswered) {
   for (const int max_in_flight : {1, 2}) {
     FakeLanes lanes(max_in_flight);

@@ -7,6 +7,7 @@
 #include <functional>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "step4_runner/phase_executors.h"
 
@@ -28,6 +29,9 @@ class FakePhaseExecutors final : public PhaseExecutors {
       return decode_.num_in_flight > 0 ? StepPhase::decode : StepPhase::prefill;
     return choose_();
   }
+
+  void on_waiting(int64_t num_tokens) override { waiting.push_back(num_tokens); }
+  std::vector<int64_t> waiting;  // what was said
 
   // Decode steps that were collected while a prefill step was in flight; the most for one.
   int64_t most_decodes_beside_a_prefill() const { return most_beside_; }

@@ -13,7 +13,7 @@
 
 namespace ladder {
 
-// Its functions are called by the lanes' threads; choose() and on_done() by several at once.
+// Its functions are called by several threads, choose() and on_done() at once.
 class LaneContexts {
  public:
   // Seconds of the device for a step in one of the lane's contexts (ModelRunner::measure_step). On any thread.
@@ -26,8 +26,10 @@ class LaneContexts {
   // Both runners are warmed up, and nothing runs beside what is measured here. `config` is the prefill lane's.
   virtual void calibrate(const Model& /*model*/, const RunnerConfig& /*config*/,
                          const MeasureStep& /*measure*/) {}
-  // Which of the lane's contexts the step runs on. It is launched next.
+  // Which of the lane's contexts the step runs on. Steps of both lanes come in the order in which they are submitted.
   virtual size_t choose(StepPhase /*phase*/, const SchedulerOutput& /*step*/) { return 0; }
+  // PhaseExecutors::on_waiting().
+  virtual void on_waiting(int64_t /*num_tokens*/) {}
   // The lane's oldest step is done, `seconds` after it began.
   virtual void on_done(StepPhase /*phase*/, double /*seconds*/) {}
 };

@@ -1,7 +1,6 @@
 #include "step8_advanced/disaggregation/partition/phase_executors.h"
 
 #include <algorithm>
-#include <atomic>
 #include <condition_variable>
 #include <deque>
 #include <exception>
@@ -83,8 +82,15 @@ class LaneExecutor final : public Executor {
   // Made, used and ended on its thread.
   std::unique_ptr<ModelRunner> runner;
 
-  void set_max_in_flight(int count) { max_in_flight_ = count; }
-  int max_in_flight() const override { return max_in_flight_; }
+  // `newcomers_from`: the lane that this one's sequences come from; null: none. While the oldest step of that one draws first
+  // tokens, no step here is launched behind another: who comes would wait for both.
+  void set_max_in_flight(int count, const LaneExecutor* newcomers_from) {
+    max_in_flight_ = count;
+    newcomers_from_ = newcomers_from;
+  }
+  int max_in_flight() const override {
+    return newcomers_from_ != nullptr && newcomers_from_->draws_tokens() ? 1 : max_in_flight_;
+  }
 
   Ticket submit(const SchedulerOutput& step) override {
     {
@@ -95,7 +101,8 @@ class LaneExecutor final : public Executor {
                    in_flight_.size());
       in_flight_.push_back({step.step, nullptr, {}, -1});
     }
-    add_task([this, step] { launch(step); });
+    // Here, where steps of both lanes are in the order of their submission.
+    add_task([this, step, context = contexts_.choose(phase_, step)] { launch(step, context); });
     return {step.step};
   }
 
@@ -146,14 +153,20 @@ class LaneExecutor final : public Executor {
     }
   }
 
-  void launch(const SchedulerOutput& step) {
+  bool draws_tokens() const {
+    const std::lock_guard lock(shared_.mutex);
+    if (in_flight_.empty() || !in_flight_.front().launched) return false;
+    return std::ranges::any_of(in_flight_.front().launched->rows, &LaunchedStep::Row::yields_token);
+  }
+
+  void launch(const SchedulerOutput& step, size_t context) {
     {
       const std::lock_guard lock(shared_.mutex);
       if (error_) return;
     }
     std::shared_ptr<const LaunchedStep> launched;
     try {
-      runner->select_context(contexts_.choose(phase_, step));
+      runner->select_context(context);
       launched = runner->launch(step);
     } catch (...) {
       return set_error(step.step);
@@ -217,7 +230,8 @@ class LaneExecutor final : public Executor {
   Shared& shared_;
   const StepPhase phase_;
   LaneContexts& contexts_;
-  std::atomic<int> max_in_flight_ = 1;
+  int max_in_flight_ = 1;
+  const LaneExecutor* newcomers_from_ = nullptr;
   // Under the mutex:
   std::deque<std::function<void()>> tasks_;
   std::deque<InFlight> in_flight_;  // oldest first
@@ -261,6 +275,7 @@ class TwoLanes final : public PhaseExecutors {
     decode_.on_thread([&] {
       decode_.runner->take_over_cache(*prefill_.runner);
       decode_.runner->end_warm_up();
+      decode_.runner->replay_graphs();
     });
     prefill_.on_thread([&] { prefill_.runner->end_warm_up(); });
     contexts_->calibrate(
@@ -276,7 +291,7 @@ class TwoLanes final : public PhaseExecutors {
         });
     for (LaneExecutor* lane : {&prefill_, &decode_}) {
       if (make_processor) lane->runner->sampler().add_processor(make_processor(options));
-      lane->set_max_in_flight(max_steps_in_flight(config));
+      lane->set_max_in_flight(max_steps_in_flight(config), lane == &decode_ ? &prefill_ : nullptr);
     }
   }
 
@@ -291,6 +306,8 @@ class TwoLanes final : public PhaseExecutors {
       return decode_.is_done() ? StepPhase::decode : StepPhase::prefill;
     return decode_.done_since() < prefill_.done_since() ? StepPhase::decode : StepPhase::prefill;
   }
+
+  void on_waiting(int64_t num_tokens) override { contexts_->on_waiting(num_tokens); }
 
   const BatchConfig& batch() const { return prefill_.runner->config().batch; }
 

@@ -74,17 +74,25 @@ FittedRates fit_sm_rates(std::span<const MeasuredShare> rows) {
   return fitted;
 }
 
-std::optional<size_t> SmBorder::place_for(const StepNeeds& decode, const StepNeeds& prefill) {
+std::optional<size_t> SmBorder::place_for(const StepNeeds& decode, const StepNeeds& prefill, double waiting) {
   if (decode.none() || prefill.none()) return std::nullopt;
   std::vector<SmTimes> times;
   for (size_t i = 0; i < places_.size(); ++i) times.push_back(predict(i, decode, prefill));
-  const auto fastest = std::ranges::min_element(times, {}, &SmTimes::decode);
-  const double may_take = options_.max_itl > 0 ? options_.max_itl : (1 + options_.slack) * fastest->decode;
-  const auto fits = std::ranges::find_if(times, [&](const SmTimes& each) { return each.decode <= may_take; });
-  const auto wanted = static_cast<size_t>((fits != times.end() ? fits : fastest) - times.begin());
+  const double fastest = std::ranges::min_element(times, {}, &SmTimes::decode)->decode;
+  const double may_take = options_.max_itl > 0 ? options_.max_itl : (1 + options_.slack) * fastest;
+  std::vector<double> late;
+  for (size_t i = 0; i < places_.size(); ++i) {
+    const double rest = waiting / (places_[i].prefill_sms * rates_.sm_flops) *
+                        corrections_[i].prefill.factor;  // after that step
+    const double wait = options_.max_wait > 0 ? (times[i].prefill + rest) / options_.max_wait : 0;
+    late.push_back(std::max(times[i].decode / may_take, std::min(wait, options_.give_way)));
+  }
+  const auto in_time = std::ranges::find_if(late, [](double each) { return each <= 1; });
+  const auto best = in_time != late.end() ? in_time : std::ranges::min_element(late);
+  const auto wanted = static_cast<size_t>(best - late.begin());
 
-  const SmTimes &now = times[place_], &then = times[wanted];
-  const double gain = now.decode > may_take ? now.decode / then.decode - 1 : now.prefill / then.prefill - 1;
+  double gain = times[place_].prefill / times[wanted].prefill - 1;
+  if (late[place_] > 1) gain = std::max(gain, late[place_] / late[wanted] - 1);
   const int step = std::abs(places_[wanted].decode_sms - places_[place_].decode_sms);
   const bool may_move = num_moves_ == 0 || stayed_ >= options_.min_dwell;
   ++stayed_;
@@ -102,21 +110,25 @@ void SmBorder::learn(size_t place, const StepNeeds& decode, const StepNeeds& pre
       predict_steps(rates_, decode, places_[place].decode_sms, prefill, places_[place].prefill_sms);
   const double expected = is_prefill ? predicted.prefill : predicted.decode;
   if (expected <= 0 || seconds <= 0) return;
-  double& correction = is_prefill ? corrections_[place].prefill : corrections_[place].decode;
-  correction += (seconds / expected - correction) / 8;
+  const auto kind = is_prefill ? &Corrections::prefill : &Corrections::decode;
+  Correction& own = corrections_[place].*kind;
+  own.factor += (std::min(seconds / expected, 2 * own.factor) - own.factor) / 8;
+  own.measured = true;
+  for (Corrections& each : corrections_)
+    if (!(each.*kind).measured) (each.*kind).factor = own.factor;
 }
 
 SmTimes SmBorder::predict(size_t place, const StepNeeds& decode, const StepNeeds& prefill) const {
   SmTimes times =
       predict_steps(rates_, decode, places_[place].decode_sms, prefill, places_[place].prefill_sms);
-  times.decode *= corrections_[place].decode;
-  times.prefill *= corrections_[place].prefill;
+  times.decode *= corrections_[place].decode.factor;
+  times.prefill *= corrections_[place].prefill.factor;
   return times;
 }
 // <<< task 8.7.border
 
 SmBorder::SmBorder(std::vector<SmPlace> places, const SmRates& rates, const SmBorderOptions& options)
-    : places_(std::move(places)), rates_(rates), options_(options), corrections_(places_.size(), {1, 1}) {
+    : places_(std::move(places)), rates_(rates), options_(options), corrections_(places_.size()) {
   LADDER_CHECK(!places_.empty(), "a border needs a place");
   for (size_t i = 1; i < places_.size(); ++i)
     LADDER_CHECK(places_[i - 1].decode_sms < places_[i].decode_sms,

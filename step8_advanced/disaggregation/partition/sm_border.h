@@ -67,6 +67,8 @@ struct SmBorderOptions {
   double max_itl =
       0;  // seconds that a decode step may take; 0: (1 + slack) of the least that any place gives it
   double slack = 0.25;
+  double max_wait = 0;  // seconds until the last prompt that is here may be computed; 0: as long as it takes
+  double give_way = 2.5;  // for its sake a decode step takes at most so many times what it may
   // What a move must be worth, or two places that are about as good would take turns.
   int min_step = 8;        // multiprocessors
   double min_gain = 0.05;  // of the time of whichever the move is for
@@ -80,13 +82,19 @@ class SmBorder {
 
   // For the decode step that is about to be launched, beside such a prefill step: which of the places, or none, where one of
   // the two is empty and the other has all of the GPU (the border then stays where it was, and nothing is counted).
-  // Wanted is the place with the fewest multiprocessors for decode whose step takes no longer than it may; if there is none, the one
-  // where it takes the least. The border moves there if it has stayed for min_dwell decode steps (the first move need not wait),
-  // is min_step away, and the move gains more than min_gain: of the decode step, if that is too slow now, else of the prefill step.
-  std::optional<size_t> place_for(const StepNeeds& decode, const StepNeeds& prefill);
+  // `waiting`: floating point operations of the prompts behind that prefill step.
+  //
+  // A place is late by the larger of two: its decode step over what that may take, and, with max_wait, its prefill step and
+  // all that waits (computed at its rate, with its correction) over max_wait, which counts as no more than give_way. Wanted is the
+  // place with the fewest multiprocessors for decode that is late by 1 at most, so that both are in time; if there is none, the
+  // one that is the least late, of several that are equally late the one with the fewest. The border moves there if it has
+  // stayed for min_dwell decode steps (the first move need not wait), is min_step away, and the move gains more than
+  // min_gain: of the prefill step, or, where the border is late by more than 1, of how late it is.
+  std::optional<size_t> place_for(const StepNeeds& decode, const StepNeeds& prefill, double waiting = 0);
 
   // How long a step took at a place, beside one of the other kind. Of measured over predicted each place remembers a moving mean
-  // (an eighth of what is new), by which predictions are multiplied from then on.
+  // (an eighth of what is new, which counts as no more than twice the mean: a step that was held up says little), by which predictions are multiplied from then on. A place where none was measured takes over
+  // what another one learns.
   void learn(size_t place, const StepNeeds& decode, const StepNeeds& prefill, bool is_prefill,
              double seconds);
 
@@ -100,7 +108,14 @@ class SmBorder {
   std::vector<SmPlace> places_;
   SmRates rates_;
   SmBorderOptions options_;
-  std::vector<SmTimes> corrections_;  // of places_
+  struct Correction {
+    double factor = 1;
+    bool measured = false;  // here
+  };
+  struct Corrections {
+    Correction decode, prefill;
+  };
+  std::vector<Corrections> corrections_;  // of places_
   size_t place_ = 0;
   int64_t stayed_ = 0;  // decode steps since the last move
   int64_t num_moves_ = 0;

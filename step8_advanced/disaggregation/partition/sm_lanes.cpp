@@ -93,9 +93,24 @@ SmLanes::InFlight SmLanes::look_at(Lane& lane, const SchedulerOutput& step) cons
   for (const ScheduledSequence& scheduled : step.scheduled) {
     const int64_t before = computed[scheduled.id];
     add_rows(in_flight.needs, model_, scheduled.num_tokens, before);
-    in_flight.ends_prompt |= before + scheduled.num_tokens >= lane.prompts[scheduled.id];
+    const int64_t left = lane.prompts[scheduled.id] - (before + scheduled.num_tokens);
+    in_flight.ends_prompt |= left <= 0;
+    in_flight.num_left += std::max<int64_t>(left, 0);
   }
   return in_flight;
+}
+
+double SmLanes::waiting_flops() const {
+  int64_t tokens = num_waiting_tokens_;
+  if (!prefill_.in_flight.empty()) tokens += prefill_.in_flight.back().num_left;
+  double flops = static_cast<double>(tokens) * model_.flops_per_row;
+  for (size_t i = 1; i < prefill_.in_flight.size(); ++i) flops += prefill_.in_flight[i].needs.flops;
+  return flops;
+}
+
+void SmLanes::on_waiting(int64_t num_tokens) {
+  const std::lock_guard lock(mutex_);
+  num_waiting_tokens_ = num_tokens;
 }
 
 size_t SmLanes::choose(StepPhase phase, const SchedulerOutput& step) {
@@ -105,7 +120,7 @@ size_t SmLanes::choose(StepPhase phase, const SchedulerOutput& step) {
   InFlight in_flight = look_at(lane, step);
   if (!other.in_flight.empty()) in_flight.other = other.in_flight.front().needs;
   if (border_ && is_decode) {
-    const std::optional<size_t> place = border_->place_for(in_flight.needs, in_flight.other);
+    const std::optional<size_t> place = border_->place_for(in_flight.needs, in_flight.other, waiting_flops());
     in_flight.context = place ? 1 + *place : 0;
   } else if (border_) {
     const bool answer_comes =

@@ -60,6 +60,7 @@ class SmLanes final : public LaneContexts {
   // Steps of 1, 8 and 32 answers and of 2,048 tokens of a prompt on every share and on the whole GPU.
   void calibrate(const Model& model, const RunnerConfig& config, const MeasureStep& measure) override;
   size_t choose(StepPhase phase, const SchedulerOutput& step) override;
+  void on_waiting(int64_t num_tokens) override;
   void on_done(StepPhase phase, double seconds) override;
 
   Report report() const;  // on any thread
@@ -69,6 +70,7 @@ class SmLanes final : public LaneContexts {
     StepNeeds needs, other;  // of the step, and of the one beside it when it was launched
     size_t context = 0;
     bool ends_prompt = false;
+    int64_t num_left = 0;  // tokens of its prompts that come after it
   };
   struct Lane {
     std::deque<InFlight> in_flight;                   // oldest first
@@ -78,6 +80,8 @@ class SmLanes final : public LaneContexts {
 
   // Reads the step into what the lane knows.
   InFlight look_at(Lane& lane, const SchedulerOutput& step) const;
+  // Operations of the prompts behind the oldest prefill step: of those that wait without what their tokens look back at.
+  double waiting_flops() const;
 
   SharedGpu gpu_;
   SmBorderOptions options_;
@@ -86,6 +90,7 @@ class SmLanes final : public LaneContexts {
   ModelNeeds model_;
   std::optional<SmBorder> border_;  // from calibrate() on
   Lane prefill_, decode_;
+  int64_t num_waiting_tokens_ = 0;  // of prompts in no step
   FittedRates fitted_;
   std::vector<MeasuredShare> measured_;
 };

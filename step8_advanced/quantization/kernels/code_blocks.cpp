@@ -1,7 +1,5 @@
 #include "step8_advanced/quantization/kernels/code_blocks.h"
 
-#include <algorithm>
-
 namespace ladder {
 
 bool lanes_have_groups(const QuantizedWeight& weight) {
@@ -14,12 +12,14 @@ QuantizedRows quantized_rows(const QuantizedWeight& weight, int64_t lanes, int32
   const bool zeros = weight.zeros.defined();
   int32_t* first_group = table;
   int32_t* lane_group = table + blocks;
+  bool one_group_per_block = true;
+  int64_t group = 0, next = weight.group_size - weight.group_offset;  // next: where the one behind begins
   for (int64_t lane = 0; lane < blocks * lanes; ++lane) {
     // A lane beyond k multiplies zeros: any group will do.
-    const int64_t group =
-        std::min((lane * columns + weight.group_offset) / weight.group_size, weight.num_groups() - 1);
+    for (; lane * columns >= next && group + 1 < weight.num_groups(); next += weight.group_size) ++group;
     if (lane % lanes == 0) first_group[lane / lanes] = static_cast<int32_t>(group);
     lane_group[lane] = static_cast<int32_t>(group) - first_group[lane / lanes];
+    one_group_per_block = one_group_per_block && lane_group[lane] == 0;
   }
   return {.type = weight.type,
           .k = weight.k,
@@ -33,7 +33,8 @@ QuantizedRows quantized_rows(const QuantizedWeight& weight, int64_t lanes, int32
           .zeros_stride = zeros ? weight.zeros.stride(0) : 0,
           .groups = weight.num_groups(),
           .first_group = first_group,
-          .lane_group = lane_group};
+          .lane_group = lane_group,
+          .one_group_per_block = one_group_per_block};
 }
 
 void order_like_blocks(const float* x, const QuantizedRows& weight, int64_t lanes, bool with_sums,

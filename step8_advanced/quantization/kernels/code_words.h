@@ -162,12 +162,35 @@ inline Vec spread_bytes(const uint8_t* values, int64_t, int64_t first, const int
 }
 #endif
 
-// The zero points of a block's lanes, in the decoder's codes, which count int4 from -8 on.
-template <WeightCodes kType>
-inline Vec lane_zeros(const uint8_t* zeros, int64_t groups, int64_t first, const int32_t* lane_group) {
-  const Vec values = spread_bytes<kType == WeightCodes::int8>(zeros, groups, first, lane_group);
-  return kType == WeightCodes::int8 ? values : values - broadcast(8);
-}
+// The scales and zero points of a block's lanes.
+class LaneGroups {
+ public:
+  LaneGroups(const QuantizedRows& rows, int64_t block)
+      : rows_(rows), first_(rows.first_group[block]), lane_group_(rows.lane_group + block * kLanes) {}
+
+  Vec scales(int64_t j) const {
+    const float* scales = rows_.scales + j * rows_.scales_stride;
+    if (rows_.one_group_per_block) return broadcast(scales[first_]);
+    return spread(scales, rows_.groups, first_, lane_group_);
+  }
+
+  // In the decoder's codes, which count int4 from -8 on.
+  template <WeightCodes kType>
+  Vec zeros(int64_t j) const {
+    constexpr bool kSigned = kType == WeightCodes::int8;
+    const uint8_t* zeros = rows_.zeros + j * rows_.zeros_stride;
+    if (rows_.one_group_per_block)
+      return broadcast(
+          static_cast<float>(kSigned ? int{static_cast<int8_t>(zeros[first_])} : zeros[first_] - 8));
+    const Vec values = spread_bytes<kSigned>(zeros, rows_.groups, first_, lane_group_);
+    return kSigned ? values : values - broadcast(8);
+  }
+
+ private:
+  const QuantizedRows& rows_;
+  int64_t first_;
+  const int32_t* lane_group_;
+};
 
 // The words of `block`, the last one's bytes beyond the row's end as zeros.
 inline Words block_words(const QuantizedRows& rows, int64_t j, int64_t block) {

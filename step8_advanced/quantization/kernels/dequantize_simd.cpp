@@ -12,14 +12,10 @@ void rows_of(const QuantizedRows& weight, int64_t begin, int64_t end, float* out
   const Decoder<kType> decode;
   for (int64_t j = begin; j < end; ++j)
     for (int64_t block = 0; block < weight.blocks; ++block) {
-      const int64_t first = weight.first_group[block];
-      const int32_t* lane_group = weight.lane_group + block * kLanes;
       const Words words = block_words(weight, j, block);
-      const Vec scale = spread(weight.scales + j * weight.scales_stride, weight.groups, first, lane_group);
-      Vec zero_point = zero();
-      if (weight.zeros != nullptr)
-        zero_point =
-            lane_zeros<kType>(weight.zeros + j * weight.zeros_stride, weight.groups, first, lane_group);
+      const LaneGroups groups(weight, block);
+      const Vec scale = groups.scales(j);
+      const Vec zero_point = weight.zeros != nullptr ? groups.zeros<kType>(j) : zero();
       for (int a = 0; a < codes_per_lane(kType); ++a, out += kLanes)
         store(out, (decode(words, a) - zero_point) * scale);
     }

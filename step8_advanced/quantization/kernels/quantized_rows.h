@@ -2,7 +2,8 @@
 // A quantized weight for kernels that are compiled per instruction set: raw pointers, and its columns in blocks.
 //
 // A block is one register of codes, `lanes` 32-bit words of 8 or 4 neighbouring codes. Where every word's columns lie in
-// one group (lanes_have_groups) a block needs one multiplication by its lanes' scales, however small the groups are.
+// one group (lanes_have_groups) a block needs one multiplication by its lanes' scales, however small the groups are. Where
+// a group is whole blocks, as with 128 columns and more, the lanes have the same scale.
 // Vectors that are multiplied with codes are put into the same order, block for block: first every lane's first column, then
 // every lane's second, and so on.
 #include <cstdint>
@@ -29,6 +30,7 @@ struct QuantizedRows {
   int64_t groups = 0;
   const int32_t* first_group = nullptr;  // [blocks]
   const int32_t* lane_group = nullptr;   // [blocks][lanes]: counted from the block's first
+  bool one_group_per_block = false;      // lane_group is all 0
 };
 
 }  // namespace ladder

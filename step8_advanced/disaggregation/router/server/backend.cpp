@@ -63,7 +63,7 @@ void Backend::check_health() {
                                    std::move(events)));
 }
 
-// Who has no metrics is judged by what this router has sent to it.
+// Who has no metrics is judged by what this router has sent to it. What a busy one said last is better than nothing.
 void Backend::check_load() {
   struct Answer {
     int status = 0;
@@ -76,8 +76,12 @@ void Backend::check_load() {
     if (answer->body.size() < kMostMetricsBytes) answer->body += bytes;
   };
   events.on_end = [this, answer](HttpCallEnd end, const std::string&) {
-    const bool told = end == HttpCallEnd::whole && answer->status == 200;
-    report_ = told ? read_load_report(answer->body) : LoadReport();
+    if (end == HttpCallEnd::whole) {
+      num_missed_reports_ = 0;
+      report_ = answer->status == 200 ? read_load_report(answer->body) : LoadReport();
+    } else if (++num_missed_reports_ >= kMissedChecks) {
+      report_ = LoadReport();
+    }
     check_again();
   };
   calls_.push_back(HttpCall::start(context_, address_, endpoints_,

@@ -45,7 +45,7 @@ class Backend {
   void stop();   // no check is made any more, and every call ends without a word
 
   bool takes_requests() const { return up_ && ready_; }
-  const LoadReport& report() const { return report_; }
+  const LoadReport& report() const { return report_; }  // the last one; nothing after kMissedChecks misses
   const std::string& url() const { return options_.url; }
   const std::string& role() const { return options_.role; }
 
@@ -74,7 +74,7 @@ class Backend {
   boost::asio::steady_timer timer_;
   std::vector<std::weak_ptr<HttpCall>> calls_;
   LoadReport report_;
-  int num_missed_ = 0;
+  int num_missed_ = 0, num_missed_reports_ = 0;
   bool up_ = true, ready_ = true, stopped_ = false;
 };
 

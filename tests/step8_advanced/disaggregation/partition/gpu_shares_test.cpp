@@ -7,6 +7,7 @@
 #include "step1_layers/core/error.h"
 #include "step8_advanced/disaggregation/partition/phase_executors.h"
 #include "step8_advanced/disaggregation/partition/sm_lanes_maker.h"
+#include "tests/step5_scheduler/harness.h"
 #include "tests/step8_advanced/disaggregation/connector/handoff_requests.h"
 
 namespace ladder {
@@ -114,6 +115,34 @@ TEST_F(Task8_7_GpuShares, ManySequencesKeepTheirKeys) {
   const std::vector<Request> requests = testing::random_requests(random, 40);
   const auto expected = engine_with(options)->generate(requests);
   testing::expect_same(engine_with(with_lanes(options, restless()))->generate(requests), expected);
+}
+
+// Who gets a first token would else wait for two steps of the others before the one that has its second.
+TEST_F(Task8_7_GpuShares, NoStepIsLaunchedAheadWhileFirstTokensCome) {
+  EngineOptions options = testing::small_options(testing::narrow_model(), DeviceType::cuda, 128);
+  options.runner.load_format = LoadFormat::dummy;
+  options.runner.batch.max_num_batched_tokens = 16;
+  options = with_lanes(options, {});
+  const ModelFolder folder = open_model_folder(options.model);
+  const RunnerConfig config = resolved_runner_config(options, folder.spec);
+  const MadeExecutor made = options.makers.executor(executor_options(options, folder, config));
+  Executor &prefill = made.phases->of(StepPhase::prefill), &decode = made.phases->of(StepPhase::decode);
+  SchedulerConfig scheduling;
+  scheduling.batch = made.batch;
+  scheduling.vocab_size = folder.spec.vocab_size;
+  scheduling.phase_lanes = true;
+  Scheduler scheduler(scheduling);
+  scheduler.add(std::vector<int32_t>(24, 300), greedy(4));  // 16 tokens, and 8
+  for (const int expected : {2, 1}) {
+    SchedulerOutput step;
+    scheduler.schedule(step, StepPhase::prefill);
+    const Ticket ticket = prefill.submit(step);
+    EXPECT_EQ(made.phases->wait(), StepPhase::prefill);
+    EXPECT_EQ(decode.max_in_flight(), expected);
+    EXPECT_EQ(prefill.max_in_flight(), 2);
+    scheduler.update(prefill.collect(ticket));
+    EXPECT_EQ(decode.max_in_flight(), 2);
+  }
 }
 
 // But 4 MiB of every green context, see sm_partition_test.cpp.

@@ -142,6 +142,30 @@ TEST(Task8_7_Border_Lanes, SlowStepsMoveTheBorder) {
   EXPECT_EQ(lanes.report().num_moves, 2) << "to 48, as predicted, and to 64";
 }
 
+TEST(Task8_7_Border_Lanes, PromptsThatWaitMoveTheBorder) {
+  // On 84 multiprocessors 100,000 tokens take 3.2 s. Steps of 8 answers are late by 1.2 on 32, prompts on 100 by 1.4 of 2 s.
+  const auto context_with = [](int64_t prompt, int64_t waiting) {
+    SmLanes lanes(gpu(), {.max_itl = 11e-3, .max_wait = 2.0});
+    calibrate(lanes);
+    lanes.choose(StepPhase::prefill, prompt_step(100, prompt, 0, 4096));
+    lanes.on_waiting(waiting);
+    return lanes.choose(StepPhase::decode, decode_step(8, 8191));
+  };
+  EXPECT_EQ(context_with(4096, 0), 3u);
+  EXPECT_EQ(context_with(4096, 40'000), 3u);
+  EXPECT_EQ(context_with(4096, 100'000), 2u) << "they wait";
+  EXPECT_EQ(context_with(104'096, 0), 2u) << "it has begun";
+  EXPECT_EQ(context_with(4096, 300'000), 1u);
+}
+
+TEST(Task8_7_Border_Lanes, StepsBehindTheOldestWaitToo) {
+  SmLanes lanes(gpu(), {.max_itl = 11e-3, .max_wait = 2.0});
+  calibrate(lanes);
+  lanes.choose(StepPhase::prefill, prompt_step(100, 4096, 0, 4096));
+  lanes.choose(StepPhase::prefill, prompt_step(101, 100'000, 0, 100'000));
+  EXPECT_EQ(lanes.choose(StepPhase::decode, decode_step(8, 8191)), 1u) << "with what its tokens look back at";
+}
+
 TEST(Task8_7_Border_Lanes, SharesOfGpusOfAnySize) {
   EXPECT_EQ(decode_shares(132), (std::vector<int>{16, 32, 48, 64}));
   EXPECT_EQ(decode_shares(64), (std::vector<int>{8, 16, 24, 32}));

@@ -121,9 +121,11 @@ class FakeBackend {
     return check_head_;
   }
 
-  std::atomic<int> health = 200;       // of GET /health; 0: it says nothing
-  std::atomic<int> num_checks = 0;     // answered
-  std::atomic<int> num_abandoned = 0;  // for scripts: the client went away
+  std::atomic<int> health = 200;            // of GET /health; 0: it says nothing
+  std::atomic<int> num_checks = 0;          // answered
+  std::atomic<bool> hides_metrics = false;  // GET /metrics ends without an answer
+  std::atomic<int> num_reports_asked = 0;   // GET /metrics
+  std::atomic<int> num_abandoned = 0;       // for scripts: the client went away
   void set_metrics(std::string text) {
     std::lock_guard lock(mutex_);
     metrics_ = std::move(text);
@@ -190,6 +192,8 @@ class FakeBackend {
       return;
     }
     if (connection.path().ends_with("/metrics")) {
+      ++num_reports_asked;
+      if (hides_metrics) return;
       std::lock_guard lock(mutex_);
       return connection.answer(200, metrics_, {}, "text/plain");
     }

@@ -1,6 +1,7 @@
 // The router tells a prefill and a decode server of a request at the same time, and one of them does what it should not.
 #include <gtest/gtest.h>
 
+#include "step8_advanced/disaggregation/router/server/backend.h"
 #include "tests/step8_advanced/disaggregation/router/server/asked_router.h"
 
 namespace ladder::testing {
@@ -114,6 +115,26 @@ TEST_F(Router_AtOnce, OneAfterTheOtherWhereThereAreSeveralEngines) {
   start();
   EXPECT_EQ(body_of(ask(*router, body_of_request(false))), kWhole);
   EXPECT_EQ(transfer_of(decode, 1)["remote_num_tokens"], kTokens);
+}
+
+// A report that does not come says nothing new; when several do not, nothing is known.
+TEST_F(Router_AtOnce, StillAtOnceWhereAReportIsMissed) {
+  RouteServerOptions options = options_of({prefill.url()}, {decode.url()});
+  options.check_interval = 200ms;  // so that what is asked below comes between two reports
+  start(std::move(options));
+  const int asked = prefill.num_reports_asked;
+  prefill.hides_metrics = true;
+  ASSERT_TRUE(eventually([&] { return prefill.num_reports_asked > asked; }));
+  ask(*router, body_of_request(false));
+  EXPECT_TRUE(is_told_at_once(transfer_of(decode, 1)) || prefill.num_reports_asked > asked + 1);
+  ASSERT_TRUE(eventually([&] { return prefill.num_reports_asked > asked + Backend::kMissedChecks; }));
+  ask(*router, body_of_request(false, 1));
+  EXPECT_EQ(transfer_of(decode, 2)["remote_num_tokens"], kTokens);
+  prefill.hides_metrics = false;
+  const int checks = prefill.num_checks;
+  ASSERT_TRUE(eventually([&] { return prefill.num_checks > checks + 2; }));
+  ask(*router, body_of_request(false, 2));
+  EXPECT_TRUE(is_told_at_once(transfer_of(decode, 3)));
 }
 
 // vLLM's transfers name blocks.
