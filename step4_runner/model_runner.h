@@ -73,8 +73,9 @@ class ModelRunner {
   // After the warm-up. How long the device takes for a step of so many sequences that compute num_tokens together, each
   // behind num_computed_tokens, in the selected context: the shortest of three. Nothing is written into the cache.
   double measure_step(int64_t num_seqs, int64_t num_tokens, int64_t num_computed_tokens);
-  // After the warm-up: every decode graph of every context once. The first replay brings a graph to the GPU, and may wait there for
-  // whatever runs on other streams: on an H200 for the whole step of a prompt.
+  // After the warm-up: a greedy step from every decode graph of every context. What runs for the first time is brought to the GPU,
+  // and may wait for whatever runs on other streams, on an H200 for the whole step of a prompt; and which argmax a step takes
+  // depends on its rows and on the multiprocessors.
   void replay_graphs();
 
   // Runs the largest steps there can be, so that the arena is as large as it will ever have to be, and

@@ -188,12 +188,14 @@ double ModelRunner::measure_step(int64_t num_seqs, int64_t num_tokens, int64_t n
 
 void ModelRunner::replay_graphs() {
   if (ctx_.device.is_cpu() || !config_.cuda_graphs) return;
+  SamplingParams greedy;
+  greedy.temperature = 0;
   for (size_t context = contexts_.size(); context-- > 0;) {
     select_context(context);
     GraphSize before;
     for (const GraphSize& size : decode_sizes()) {
       // Of two of as many rows the second one is for sequences that are too long for the first.
-      run_warm_up_step(size.rows, size.rows, size.rows == before.rows ? before.max_seq_len : 0, {});
+      run_warm_up_step(size.rows, size.rows, size.rows == before.rows ? before.max_seq_len : 0, greedy);
       before = size;
     }
   }

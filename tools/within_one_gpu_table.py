@@ -11,9 +11,10 @@ import math
 import sys
 from pathlib import Path
 
-CURES = {"chunks_512": "chunks of 512", "chunks_1024": "chunks of 1,024", "chunks_2048": "chunks of 2,048",
-         "chunks_8192": "chunks of 8,192 (default)", "streams": "lanes, two streams", "shares_9": "lanes, shares, 9 ms",
-         "shares_13": "lanes, shares, 13 ms"}
+CURES = {"chunks_256": "chunks of 256", "chunks_512": "chunks of 512", "chunks_1024": "chunks of 1,024",
+         "chunks_2048": "chunks of 2,048", "chunks_8192": "chunks of 8,192 (default)", "streams": "lanes, two streams",
+         "shares_9": "lanes, shares, 9 ms", "shares_9_1000": "lanes, shares, 9 ms, prompts 1 s",
+         "shares_20": "lanes, shares, 20 ms"}
 # Llama-3.1-8B: operations of a row and of a pair, bytes of the weights and of a token's keys.
 PARAMETERS, PAIR, WEIGHTS, KEY = 8.03e9, 4 * 32 * 32 * 128, 16.06e9, 131072
 KEYS, CHUNK = 8192, 2048

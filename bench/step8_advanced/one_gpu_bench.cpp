@@ -166,8 +166,8 @@ void run(benchmark::State& state, const std::string& cure, const Load& load) {
 
 const bool kRegistered = [] {
   if (cuda_device_count() == 0) return false;
-  for (const char* cure : {"shares_9", "shares_9_2000", "chunks_256", "chunks_512", "chunks_1024",
-                           "chunks_2048", "chunks_8192", "streams"})
+  for (const char* cure : {"shares_9", "shares_9_1000", "shares_20", "chunks_256", "chunks_512",
+                           "chunks_1024", "chunks_2048", "chunks_8192", "streams"})
     for (const Load& load : kLoads)
       benchmark::RegisterBenchmark(fmt::format("one_gpu/{}/{}", cure, load.name).c_str(),
                                    [cure = std::string(cure), &load](benchmark::State& state) {

@@ -112,7 +112,7 @@ void SmBorder::learn(size_t place, const StepNeeds& decode, const StepNeeds& pre
   if (expected <= 0 || seconds <= 0) return;
   const auto kind = is_prefill ? &Corrections::prefill : &Corrections::decode;
   Correction& own = corrections_[place].*kind;
-  own.factor += (seconds / expected - own.factor) / 8;
+  own.factor += (std::min(seconds / expected, 2 * own.factor) - own.factor) / 8;
   own.measured = true;
   for (Corrections& each : corrections_)
     if (!(each.*kind).measured) (each.*kind).factor = own.factor;

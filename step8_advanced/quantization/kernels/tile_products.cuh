@@ -116,7 +116,9 @@ template <class Weight, class Shape>
 struct Stages {
   // Tiles of x stand at multiples of 1024, else their swizzle would be another.
   static constexpr int kBytes = ceil_div(Shape::kTokenBytes + Weight::kBytes, 1024) * 1024;
-  static constexpr int kCount = (kMostShared - 2048) / kBytes < 8 ? (kMostShared - 2048) / kBytes : 8;
+  // Of the small tiles of few tokens more must be in flight.
+  static constexpr int kMost = Shape::kTokens < 64 ? 14 : 8;
+  static constexpr int kCount = (kMostShared - 2048) / kBytes < kMost ? (kMostShared - 2048) / kBytes : kMost;
   static constexpr int kSharedBytes = kCount * kBytes + 1024;
   using Ring = tile_products::Ring<kBytes, kCount>;
 };

@@ -260,6 +260,14 @@ TEST(Task8_7_Border, StepsThatTakeLongerThanPredictedMoveItToo) {
   EXPECT_EQ(decode_sms(learning, answers(8), prompt(2048)), 64);
 }
 
+TEST(Task8_7_Border, AStepThatWasHeldUpSaysLittle) {
+  SmBorder learning = border({.max_itl = 12e-3, .min_dwell = 1});
+  ASSERT_EQ(decode_sms(learning, answers(8), prompt(2048)), 40);
+  const double predicted = predict_steps(kRates, answers(8), 40, prompt(2048), 92).decode;
+  learning.learn(learning.place(), answers(8), prompt(2048), false, 100 * predicted);
+  EXPECT_EQ(decode_sms(learning, answers(8), prompt(2048)), 40) << "an eighth more: 11.5 ms";
+}
+
 TEST(Task8_7_Border, APlaceRemembersItsOwnSteps) {
   SmBorder learning = border({.max_itl = 11e-3, .min_dwell = 1});
   const auto learn = [&](size_t place, double times) {
