@@ -119,7 +119,10 @@ void measure_step_times(const PlanFlags& flags) {
   const std::unique_ptr<Engine> engine = load_engine_with_progress(options, folder);
   LADDER_CHECK(!engine->scheduler().config().phase_lanes,
                "--measure and --phase-lanes: steps are measured one by one, expected one of them");
-  times.engines.push_back(measure_steps(*engine, config.tensor_parallel_size));
+  MeasuredSizes sizes;
+  if (!config.device.is_cpu())
+    sizes.longest_prompt = 16384;  // where attention's share is large enough to be seen
+  times.engines.push_back(measure_steps(*engine, config.tensor_parallel_size, sizes));
   std::ranges::sort(times.engines, {}, &MeasuredEngine::tensor_parallel_size);
   save_step_times(flags.step_times, times);
 

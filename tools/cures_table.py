@@ -20,6 +20,7 @@ CURES = [
     ("prompts in chunks", "served_replicas"),
     ("an engine for prompts, one for answers", "served_disaggregated"),
     ("... one after the other", "served_prefill_first"),
+    ("... layer by layer", "served_layer_by_layer"),
     ("both within each GPU", "served_lanes"),
 ]
 HEAD = ["two GPUs", "gap, 50 %", "99 %", "longest", "first token, mean", "good answers", "GPU-s per M tokens", "of good answers"]

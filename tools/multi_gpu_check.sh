@@ -18,7 +18,7 @@
 #   context      8B: a prompt of 65,536 tokens, its rows shared out; from four GPUs on 131,000 and 8,192 too
 #   methods      attention of one prompt of 8,192 to 131,072 tokens over GPUs, by every method of chapter 7.10
 #   disaggregation  a prompt's keys and values from GPU to GPU, by transport; then 8B behind a server for prompts and one for
-#                answers, told at once and one after the other, and behind two replicas that compute prompts in chunks, and
+#                answers, told at once, one after the other and layer by layer, and behind two replicas that compute prompts in chunks, and
 #                whole: prompts of 4,096 to 16,384 tokens and 256 out, at 0.7 of what one GPU can compute of prompts; gaps
 #                between tokens, goodput, and what a token costs (tools/cures_table.py); from four GPUs on with two tensor
 #                ranks for each of both, and for prompts alone
@@ -236,6 +236,7 @@ disaggregation() {
   [ "$gpus" -gt 0 ] || served_on= lanes=(--phase-lanes)
   serve_load served_disaggregated --disaggregate 1P1D "${serving[@]}"
   serve_load served_prefill_first --disaggregate 1P1D --prefill-first "${serving[@]}"
+  serve_load served_layer_by_layer --disaggregate 1P1D --kv-layer-by-layer "${serving[@]}"
   serve_load served_replicas --data-parallel-size 2 --max-num-batched-tokens "$chunk" "${serving[@]}"
   serve_load served_whole --data-parallel-size 2 --no-chunked-prefill --max-num-batched-tokens "$longest_prompt" "${serving[@]}"
   serve_load served_lanes --data-parallel-size 2 "${lanes[@]}" "${serving[@]}"

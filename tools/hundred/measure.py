@@ -6,8 +6,9 @@
     python3 tools/hundred/measure.py --from FILE.json --orders     prints which orders of methods hold in both models
 
 Recipes, outlier channels and formats of the cache are those of tinyworld's table. Calibration are the pieces of calibration.jsonl, the judges
-those of heldout.jsonl, in f32. Rows run side by side; FILE.json is written after each, with the divergence from the dense model
-of each held-out piece, since two rows are compared piece by piece: their ratio is sharper than their own intervals are.
+those of heldout.jsonl, in f32. Rows run side by side; FILE.json is written after each, and rows that it has already are not measured
+again. It has the divergence from the dense model of each held-out piece, since two rows are compared piece by piece: their ratio
+is sharper than their own intervals are.
 """
 import argparse
 import concurrent.futures
@@ -74,8 +75,8 @@ def samples_of(stages, args):
 
 
 def measured(args, name, outliers, stages, cache):
-    options = ["--threads", args.threads]
-    row = {"name": name} | ({"outliers": outliers} if outliers else {})
+    options = ["--threads", args.threads, "--device", args.device]
+    row = {"name": name, "device": args.device} | ({"outliers": outliers} if outliers else {})
     with tempfile.TemporaryDirectory() as folder:
         model = args.model
         if stages is not None:
@@ -98,8 +99,10 @@ def measure(args):
     head = {"command": f"tools/hundred/measure.py --out {args.out}", "commit": tiny.run(["git", "rev-parse", "--short", "HEAD"]).strip(),
             "training": (args.model / "training_log.txt").read_text().splitlines(), "samples": args.samples, "threads": args.threads}
     names, results = [name for name, *_ in rows()], {}
+    if args.out.exists():
+        results = {row["name"]: row for row in json.loads(args.out.read_text())["results"]}
     with concurrent.futures.ThreadPoolExecutor(args.jobs) as pool:
-        wanted = [row for row in sorted(rows(), key=in_turn) if re.search(args.only, row[0])]
+        wanted = [row for row in sorted(rows(), key=in_turn) if re.search(args.only, row[0]) and row[0] not in results]
         for future in concurrent.futures.as_completed([pool.submit(measured, args, *row) for row in wanted]):
             try:
                 row = future.result()
@@ -159,6 +162,7 @@ def main():
     parser.add_argument("--pieces", type=int, default=100, help="held-out ones to judge by, the first")
     parser.add_argument("--samples", type=int, default=128, help="pieces of calibration")
     parser.add_argument("--awq-samples", type=int, default=32)
+    parser.add_argument("--device", default="cpu", help="where the texts go through the model: cpu or cuda")
     parser.add_argument("--jobs", type=int, default=1, help="rows at a time")
     parser.add_argument("--threads", type=int, default=2, help="of each")
     parser.add_argument("--ladder", default=ROOT / "ladder", help="the binary, or the script that builds and calls it")

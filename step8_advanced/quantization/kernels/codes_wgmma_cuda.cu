@@ -128,14 +128,26 @@ void launch(const OpContext& ctx, const CodesCall& call) {
 
 namespace {
 
+// Tiles of as few tokens as there are, or little more: those that are not there cost instructions.
+template <class T, class Sum>
+void launch_for_few_rows(const OpContext& ctx, const CodesCall& call) {
+  const int64_t m = call.args.x.dim(0);
+  if (m <= 16)
+    launch<T, Sum, TileShape<1, 1, 16>>(ctx, call);
+  else if (m <= 32)
+    launch<T, Sum, TileShape<1, 1, 32>>(ctx, call);
+  else
+    launch<T, Sum, TileShape<1, 1, kFewRows>>(ctx, call);
+}
+
 // Tiles as large as leave no multiprocessor without one, of a weight of 8192 rows.
 template <class T>
 void launch_for_rows(const OpContext& ctx, const CodesCall& call) {
   const int64_t m = call.args.x.dim(0);
   if (call.args.activations->is_float) {
-    launch<T, float, TileShape<1, 1, 64>>(ctx, call);
+    launch_for_few_rows<T, float>(ctx, call);
   } else if (m <= kFewRows) {
-    launch<T, int32_t, TileShape<1, 1, 64>>(ctx, call);
+    launch_for_few_rows<T, int32_t>(ctx, call);
   } else if (m <= 256) {
     launch<T, int32_t, TileShape<2, 1, 128>>(ctx, call);
   } else {

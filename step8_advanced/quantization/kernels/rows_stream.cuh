@@ -27,12 +27,13 @@ struct Product {
   // Bytes from a unit's records to those of the next; and of a group's tiles, from an even one to the odd one behind it, and to the
   // next even one.
   int64_t unit_stride, odd_tile, two_tiles;
-  int split;            // blocks that share a part of the units, each with columns of its own: a cluster
-  int units, one_more;  // of such a part, and how many parts have one more
-  int groups;           // of a part
-  int blocks_of_k;      // records of a tile
-  int slots, partner_at, ring_at, x_at;  // bytes of shared memory, from its beginning, where the sums are
-  bool sums_in_ring;                     // which is empty when they are written
+  int split;  // one or two blocks that share a part of the units, each with columns of its own: a cluster
+  int units, one_more;            // of such a part, and how many parts have one more
+  int groups;                     // of a part
+  int blocks_of_k;                // records of a tile
+  int slots, early;               // of the ring; and how many of them are asked for before x
+  int partner_at, ring_at, x_at;  // bytes of shared memory, from its beginning, where the sums are
+  bool sums_in_ring;              // which is empty when they are written
 
   // silu_and_mul needs the gate and the up columns of an output in one group.
   __host__ __device__ bool paired() const { return epilogue == Epilogue::silu_and_mul; }
@@ -141,19 +142,31 @@ __device__ void mma_from_zero(float (&d)[4], const uint32_t (&a)[4], const uint3
 // each other in a group.
 struct Share {
   int begin, groups, of_group, one_more;  // units of a group, and how many groups have one more
-  int first_r, stride;
+  int rank, split;
+  int first_r, stride, rounds;  // rounds: blocks of k of a warp, at most
 
   template <class T>
   __device__ explicit Share(const Product<T>& p) {
-    const int part = static_cast<int>(blockIdx.x) / p.split, rank = static_cast<int>(blockIdx.x) % p.split;
+    const int part = static_cast<int>(blockIdx.x) / p.split;
+    rank = static_cast<int>(blockIdx.x) % p.split, split = p.split;
     begin = part * p.units + min(part, p.one_more);
     const int count = p.units + (part < p.one_more);
     groups = min(p.groups, count), of_group = count / groups, one_more = count % groups;
     first_r = rank * kWarps + static_cast<int>(threadIdx.x) / kWarp;
     stride = kWarps * p.split;
+    rounds = ceil_div(p.blocks_of_k, stride);
   }
   __device__ int first_unit(int group) const { return begin + group * of_group + min(group, one_more); }
   __device__ int units(int group) const { return of_group + (group < one_more); }
+
+  // Columns of x that the block multiplies, with those of its last round that may lie behind k; and where one of x stands among them,
+  // or -1.
+  __device__ int own_columns() const { return rounds * kWarps * kBlockColumns; }
+  __device__ int place_of(int column) const {
+    const int block = column / kBlockColumns, round = block / kWarps;
+    if ((round & (split - 1)) != rank) return -1;
+    return ((round >> (split - 1)) * kWarps + block % kWarps) * kBlockColumns + column % kBlockColumns;
+  }
 };
 
 // The scales of rows g and g + 8, of one group of a record, and their zero points, as weight_records.h has them.
@@ -193,7 +206,7 @@ struct RowPair {
 
 // What a kernel is made for.
 template <class Number, WeightCodes codes_type, int row_octets, int groups_of_record, bool zero_points,
-          int tiles_of_group, bool norm_in_front, int blocks_of_multiprocessor = 1>
+          int tiles_of_group, bool x_in_shared, int blocks_of_multiprocessor = 1>
 struct Kind {
   using T = Number;
   using C = Codes<T, codes_type>;
@@ -202,9 +215,12 @@ struct Kind {
   static constexpr int octets = row_octets;  // of rows of x
   static constexpr int groups = groups_of_record;
   static constexpr bool zeros = zero_points;
-  static constexpr int tiles = tiles_of_group;  // of a group, at most
-  static constexpr bool normed = norm_in_front;
+  static constexpr int tiles = tiles_of_group;             // of a group, at most
+  static constexpr bool shared_x = x_in_shared;            // normed or as it is
   static constexpr int blocks = blocks_of_multiprocessor;  // that are this kernel's
+  // Groups' sums: where two places take turns, a warp that has gone on to the next group leaves alone what others still read. For 16 rows
+  // they would take the ring's.
+  static constexpr int sums_places = octets == 1 ? 2 : 1;
 
   // A record, and its place in a slot, where each thread has what it copies and multiplies itself.
   static constexpr int codes_bytes = 2 * C::kVectors * kWarp * 16,
@@ -286,23 +302,32 @@ template <class K>
 struct XRows {
   using T = typename K::T;
   const T* rows[K::octets];
-  int columns;  // of k, from the lane's first
+  int k;
 
-  __device__ XRows(const T* x, int64_t stride, int m, int k) {
+  __device__ XRows(const T* x, int64_t stride, int m, int k) : k(k) {
     const int g = threadIdx.x % kWarp / 4, column = threadIdx.x % 4 * 8;
 #pragma unroll
     for (int o = 0; o < K::octets; ++o) rows[o] = x + min(o * 8 + g, m - 1) * stride + column;
-    columns = k - column;
   }
   // Of block r.
   __device__ void load(int r, XColumns<K::octets>& x) const {
+    if ((r + 1) * kBlockColumns <= k)
+      load<true>(r, x);
+    else
+      load<false>(r, x);
+  }
+
+ private:
+  template <bool whole>
+  __device__ void load(int r, XColumns<K::octets>& x) const {
+    const int end = k - static_cast<int>(threadIdx.x) % 4 * 8;
 #pragma unroll
     for (int quarter = 0; quarter < 4; ++quarter) {
       const int column = r * kBlockColumns + 32 * quarter;
 #pragma unroll
       for (int o = 0; o < K::octets; ++o)
         x.pack[quarter][o] =
-            column < columns ? *reinterpret_cast<const uint4*>(rows[o] + column) : uint4{0, 0, 0, 0};
+            whole || column < end ? *reinterpret_cast<const uint4*>(rows[o] + column) : uint4{0, 0, 0, 0};
     }
   }
 };
@@ -317,24 +342,35 @@ struct RowNorm {
   __device__ explicit RowNorm(const Product<T>& p) {
     each_pack(p, [&](int i, int column) { weight[i] = load_pack(p.norm_weight + column); });
   }
-  // Rows [m, k] to shared memory.
-  __device__ void store(const Product<T>& p, T* normed) const {
+  // Rows of the block's own columns to shared memory. `then` asks for what may wait: the first row's loads are in front of it.
+  template <class Then>
+  __device__ void store(const Product<T>& p, const Share& share, T* normed, Then&& then) const {
 #pragma unroll 1
-    for (int row = 0; row < p.m; ++row) {
+    for (int row = 0; row < p.m; ++row, normed += share.own_columns()) {
+      Pack<T> packs[kPacks];
       float x[kPacks][Pack<T>::kSize], sum = 0;
-      each_pack(p, [&](int i, int column) {
-        to_floats(load_pack(p.x + row * p.x_stride + column), x[i]);
+      each_pack(p, [&](int i, int column) { packs[i] = load_pack(p.x + row * p.x_stride + column); });
+      if (row == 0) then();
+      each_pack(p, [&](int i, int) {
+        to_floats(packs[i], x[i]);
 #pragma unroll
         for (int e = 0; e < Pack<T>::kSize; ++e) sum = fmaf(x[i][e], x[i][e], sum);
       });
       const float scale = rsqrtf(__fdividef(block_sum(sum), static_cast<float>(p.k)) + p.eps);
+      const auto put = [&](int column, const Pack<T>& pack) {
+        const int place = share.place_of(column);
+        if (place >= 0) store_pack(normed + place, pack);
+      };
       each_pack(p, [&](int i, int column) {
         float weights[Pack<T>::kSize];
         to_floats(weight[i], weights);
 #pragma unroll
         for (int e = 0; e < Pack<T>::kSize; ++e) x[i][e] = x[i][e] * scale * weights[e];
-        store_pack(normed + row * p.k + column, from_floats<T>(x[i]));
+        put(column, from_floats<T>(x[i]));
       });
+      const int behind =
+          p.k + static_cast<int>(threadIdx.x) * Pack<T>::kSize;  // to the end of the last block of k
+      if (behind < p.blocks_of_k * kBlockColumns) put(behind, zero_pack<T>());
     }
     __syncthreads();
   }
@@ -349,6 +385,33 @@ struct RowNorm {
     }
   }
 };
+
+// Rows of the block's own columns as they are, each warp those that it multiplies.
+template <class T, class Then>
+__device__ void copy_own_columns(const Product<T>& p, const Share& share, T* to, Then&& then) {
+  constexpr int kSize = Pack<T>::kSize, kPacks = kBlockColumns / kSize, kMost = 4;
+  const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
+  const int half = lane / kPacks, column = lane % kPacks * kSize;  // half a warp has a block of k
+#pragma unroll 1
+  for (int row = 0; row < p.m; ++row, to += share.own_columns()) {
+#pragma unroll 1
+    for (int first = 0; first < share.rounds; first += 2 * kMost) {
+      Pack<T> packs[kMost];
+#pragma unroll
+      for (int i = 0; i < kMost; ++i) {
+        const int from = (share.first_r + (first + 2 * i + half) * share.stride) * kBlockColumns + column;
+        packs[i] = from < p.k ? load_pack(p.x + row * p.x_stride + from) : zero_pack<T>();
+      }
+      if (row == 0 && first == 0) then();
+#pragma unroll
+      for (int i = 0; i < kMost; ++i) {
+        const int round = first + 2 * i + half;
+        if (round < share.rounds) store_pack(to + (round * kWarps + warp) * kBlockColumns + column, packs[i]);
+      }
+    }
+  }
+  __syncwarp();
+}
 
 // The sums of a warp: over the columns since the last group of columns ended, and over all before, times their scales.
 template <class K>

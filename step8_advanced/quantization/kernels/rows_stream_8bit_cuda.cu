@@ -29,7 +29,7 @@ struct ColumnScale {
   }
 };
 
-// rows_stream_8bit: x [m, k], up to 32 rows, in codes, or (`rounds`) one row to be rounded here; codes of weight [n, k], k in
+// rows_stream_8bit: x [m, k], up to 16 rows, in codes, or (`rounds`) one row to be rounded here; codes of weight [n, k], k in
 // multiples of 16 and rows at multiples of 16 bytes; a scale for a row of either; out [m, n] in T or f32. silu_and_mul needs whole
 // tiles in either half of the weight. A block per multiprocessor has an even share of the weight's units of 16 or 2 * 16 rows and goes
 // through them group by group; its eight warps share the columns. The simple version:
@@ -215,10 +215,8 @@ void launch_for_rows(const OpContext& ctx, const QuantizedRowsStreamArgs& args) 
   p.x_scales = cuda_data<float>(scales);
   if (p.m <= 8)
     launch<T, Sum, 1, 0>(ctx, p);
-  else if (p.m <= 16)
-    launch<T, Sum, 2, 0>(ctx, p);
   else
-    launch<T, Sum, 4, 0>(ctx, p);
+    launch<T, Sum, 2, 0>(ctx, p);
 }
 
 template <class T>
@@ -240,7 +238,8 @@ void rows_stream_8bit(const OpContext& ctx, const QuantizedRowsStreamArgs& args)
 }
 
 bool quantized_matmul_takes_rows_stream_8bit(const QuantizedMatmulArgs& args) {
-  return takes_eight_bit_codes(*args.weight, args.activations, args.x) && args.x.dim(0) <= kMaxRowsOfCodes;
+  return takes_eight_bit_codes(*args.weight, args.activations, args.x) &&
+         args.x.dim(0) <= kMaxRowsOfCodesAlone;
 }
 
 int64_t quantized_matmul_rows_stream_8bit_workspace(const QuantizedMatmulArgs& args) {

@@ -27,9 +27,10 @@ void rows_stream_int4(const OpContext& ctx, const QuantizedRowsStreamArgs& args)
 void rows_stream_int8(const OpContext& ctx, const QuantizedRowsStreamArgs& args);
 void rows_stream_fp8(const OpContext& ctx, const QuantizedRowsStreamArgs& args);
 
-// Of codes on both sides: up to kMaxRowsOfCodes rows of x. A single one every block rounds for itself; more are rounded by a kernel of
-// its own, which norms nothing (of four rows of 4096, one after the other, a product took 17.3 us on an H200, so 10.8).
-inline constexpr int64_t kMaxRowsOfCodes = 32, kMaxRoundedByBlocks = 16384;
+// Of codes on both sides: up to kMaxRowsOfCodes rows of x, as a rung, where nothing follows the product, kMaxRowsOfCodesAlone: more are
+// faster by wgmma (codes_wgmma_cuda.cu). A single one every block rounds for itself; more are rounded by a kernel of its own, which norms
+// nothing (of four rows of 4096, one after the other, a product took 17.3 us on an H200, so 10.8).
+inline constexpr int64_t kMaxRowsOfCodes = 16, kMaxRowsOfCodesAlone = 8, kMaxRoundedByBlocks = 16384;
 
 inline bool rounded_by_blocks(const Tensor& x, const QuantizedWeight& weight) {
   return x.dim(0) == 1 && weight.k <= kMaxRoundedByBlocks;

@@ -1,6 +1,7 @@
 #pragma once
 // What follows the sums of the warps of the quantized rows_stream: they are added, and go out as the product's epilogue says.
 #include "step1_layers/core/cluster.cuh"
+#include "step1_layers/core/wgmma.cuh"
 #include "step1_layers/linear/fused_epilogue.cuh"
 #include "step8_advanced/quantization/kernels/rows_stream.cuh"
 
@@ -38,6 +39,53 @@ struct WarpSums {
   }
 };
 
+// Half of cluster_sync() that orders no memory: the fence of the other would wait for all that a block has asked for.
+__device__ inline void arrive_relaxed() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+#endif
+}
+
+// The sums of rank 1 of a cluster of two, in the shared memory of rank 0, whose barrier counts their bytes as they arrive.
+struct PartnerSums {
+  float* sums;
+  uint32_t in_place;  // a barrier
+
+  // By one thread, before its block arrives at the cluster's barrier.
+  __device__ void set_up(int count) const {
+#if __CUDA_ARCH__ >= 900
+    init_barrier(in_place, 1);
+    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    arrive_and_expect(in_place, static_cast<uint32_t>(count * sizeof(float)));
+#endif
+  }
+  __device__ void send(int i, float value) const {
+#if __CUDA_ARCH__ >= 900
+    asm volatile(
+        "{\n"
+        ".reg .b32 there, counter;\n"
+        "mapa.shared::cluster.u32 there, %0, 0;\n"
+        "mapa.shared::cluster.u32 counter, %1, 0;\n"
+        "st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [there], %2, [counter];\n"
+        "}" ::"r"(shared_address(sums + i)),
+        "r"(in_place), "f"(value)
+        : "memory");
+#endif
+  }
+  __device__ void wait() const {
+#if __CUDA_ARCH__ >= 900
+    asm volatile(
+        "{\n"
+        ".reg .pred done;\n"
+        "again:\n"
+        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0;\n"
+        "@!done bra again;\n"
+        "}" ::"r"(in_place)
+        : "memory");
+#endif
+  }
+};
+
 // Thread i takes outputs i, i + kThreads, ... of its block's rows of x, row after row; those of the next group begin with the next
 // warp.
 template <class K>
@@ -47,12 +95,12 @@ struct GroupEpilogue {
 
   const Product<T>& p;
   const Share& share;
-  float *sums, *partner;  // partner: the sums of rank 1, in rank 0
-  T residual = T(0.0f);   // of the thread's first output of a group
+  float* sums;
+  PartnerSums partner;
+  T residual = T(0.0f);  // of the thread's first output of a group
 
   __device__ WarpSums<K> sums_of(int group) const {
-    // Two places take turns: a warp that has gone on to the next group's sums leaves alone what others still read.
-    return {sums + group % 2 * WarpSums<K>::size(p.m), p.m};
+    return {sums + group % K::sums_places * WarpSums<K>::size(p.m), p.m};
   }
 
   // Asks for what the thread's first output of the group will be added to: it comes from L2 while the product is computed.
@@ -66,10 +114,9 @@ struct GroupEpilogue {
   __device__ void store(int group) const {
     const WarpSums<K> warps = sums_of(group);
     if (p.split > 1) {
-      const bool first = blockIdx.x % p.split == 0;
-      if (!first) send_to_partner(warps, share.units(group) * p.unit_tiles() * kTileRows);
-      cluster_sync();
-      if (!first) return;
+      cluster_wait();
+      if (blockIdx.x % p.split != 0) return send_to_partner(warps, columns(group));
+      partner.wait();
     }
 #pragma unroll 1
     for (int i = first_output(group); i < p.m * outputs_per_row(); i += kThreads) {
@@ -77,7 +124,7 @@ struct GroupEpilogue {
       if (!at.exists) continue;
       const auto y = [&](int column, int j) {
         float sum = warps.total(at.row, column);
-        if (p.split > 1) sum += partner[at.row * kRows + column];
+        if (p.split > 1) sum += partner.sums[at.row * kRows + column];
         return p.bias != nullptr ? fmaf(sum, p.unit, to_float(p.bias[j])) : sum * p.unit;
       };
       const int64_t to = at.row * p.out_stride + at.j;
@@ -116,10 +163,13 @@ struct GroupEpilogue {
   __device__ static int first_output(int group) {
     return static_cast<int>(threadIdx.x + group * kWarp) % kThreads;
   }
+  __device__ int columns(int group) const {
+    return share.units(group) * p.unit_tiles() * kTileRows;
+  }
   __device__ void send_to_partner(const WarpSums<K>& warps, int columns) const {
     for (int i = threadIdx.x; i < p.m * kRows; i += kThreads) {
       const int row = i / kRows, column = i % kRows;
-      if (column < columns) *in_block(&partner[i], 0) = warps.total(row, column);
+      if (column < columns) partner.send(i, warps.total(row, column));
     }
   }
 };

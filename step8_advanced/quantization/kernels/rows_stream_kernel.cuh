@@ -1,6 +1,5 @@
 #pragma once
 // The kernel that rows_stream.cuh and rows_stream_epilogue.cuh have the pieces of.
-#include "step1_layers/core/wgmma.cuh"
 #include "step8_advanced/quantization/kernels/pending_copies.cuh"
 #include "step8_advanced/quantization/kernels/rows_stream_epilogue.cuh"
 
@@ -24,67 +23,103 @@ namespace ladder::records {
 // - four tiles in turn, as an mma waits for the one before it: 15.9 us with a tile at a time, 12.5 with four;
 // - copies of a thread's own bytes instead of the copy engine's, whose barriers and uniform registers were some 60 of 160
 //   instructions of a record, and x asked for a whole record ahead instead of half of one: 11.3 us.
+// - one slot is asked for before x, the others right behind x's loads: behind all of them x waited 1.4 to 3.7 us in a layer of 8B, with
+//   memory at rest (1.81 ms a token, so 1.76);
 // - warps do not wait for each other at the end of a group: a warp leaves its sums, multiplies the next group, and by then finds the
 //   others' there;
 // - the norm before the product costs no kernel of its own (RowNorm), and neither does what follows it (GroupEpilogue).
 template <class K>
-__global__ void __launch_bounds__(kThreads, K::octets == 1 && (!K::normed || K::blocks == 2) ? 2 : 1)
+__global__ void __launch_bounds__(kThreads, K::octets == 1 ? 2 : 1)
     rows_stream_kernel(const __grid_constant__ Product<typename K::T> p) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) unsigned char shared[];
-  __shared__ uint64_t sums_barrier;
+  __shared__ uint64_t sums_barrier, read_barrier, partner_barrier;
   using T = typename K::T;
   allow_next_kernel();
   const Share share(p);
   RecordRing<K, Share> ring(p, share, shared);
 #pragma unroll 1
-  for (int s = 0; s < p.slots; ++s) ring.copy_next(p, share);
-  const uint32_t sums_in_place = shared_address(&sums_barrier);
-  if (threadIdx.x == 0) init_barrier(sums_in_place, kWarps);
+  for (int s = 0; s < p.early; ++s) ring.copy_next(p, share);
+  const auto fill_ring = [&] {
+#pragma unroll 1
+    for (int s = p.early; s < p.slots; ++s) ring.copy_next(p, share);
+  };
+  const uint32_t sums_in_place = shared_address(&sums_barrier), sums_read = shared_address(&read_barrier);
+  const PartnerSums partner{reinterpret_cast<float*>(shared + p.partner_at),
+                            shared_address(&partner_barrier)};
+  if (threadIdx.x == 0) {
+    init_barrier(sums_in_place, kWarps);
+    init_barrier(sums_read, kWarps);
+    if (p.split > 1) partner.set_up(p.m * share.units(0) * p.unit_tiles() * kTileRows);
+  }
   __syncthreads();
-  if (p.split > 1) cluster_sync();  // the other block's shared memory may be written from now on
+  if (p.split > 1)
+    arrive_relaxed();  // the other block has started, and its barrier is set up, once this has been waited for
 
+  GroupEpilogue<K> epilogue{p, share, reinterpret_cast<float*>(shared), partner};
   const T* x = p.x;
   int64_t x_stride = p.x_stride;
-  if constexpr (K::normed) {
-    const RowNorm<T> norm(p);
-    wait_for_previous_kernel();
-    norm.store(p, reinterpret_cast<T*>(shared + p.x_at));
-    x = reinterpret_cast<const T*>(shared + p.x_at), x_stride = p.k;
+  int columns_of_x = p.k;
+  if constexpr (K::shared_x) {
+    T* const here = reinterpret_cast<T*>(shared + p.x_at);
+    if (p.norm_weight != nullptr) {
+      const RowNorm<T> norm(p);
+      wait_for_previous_kernel();
+      epilogue.load_residual(0);
+      norm.store(p, share, here, fill_ring);
+    } else {
+      wait_for_previous_kernel();
+      epilogue.load_residual(0);
+      copy_own_columns(p, share, here, fill_ring);
+    }
+    x = here, x_stride = columns_of_x = share.own_columns();
   } else {
     wait_for_previous_kernel();
+    epilogue.load_residual(0);
   }
-  const XRows<K> rows(x, x_stride, p.m, p.k);
-  GroupEpilogue<K> epilogue{p, share, reinterpret_cast<float*>(shared),
-                            reinterpret_cast<float*>(shared + p.partner_at)};
+  const XRows<K> rows(x, x_stride, p.m, columns_of_x);
   XColumns<K::octets> next;
-  rows.load(share.first_r, next);
-  epilogue.load_residual(0);
+  if constexpr (!K::shared_x) {
+    rows.load(share.first_r, next);
+    fill_ring();
+  }
   int slot = 0;
 #pragma unroll 1
-  for (int group = 0; group < share.groups; ++group) {
+  for (int group = 0;; ++group) {
     WarpProduct<K> product;
+    if (group < share.groups) {
 #pragma unroll 1
-    for (int r = share.first_r; r < p.blocks_of_k; r += share.stride) {
-      const XColumns<K::octets> columns = next;
-      rows.load(r + share.stride < p.blocks_of_k ? r + share.stride : share.first_r, next);
-      wait_some_copies<0, kMaxSlots - 1>(p.slots - 1);
-      product.multiply(ring.codes_at + slot * K::slot_bytes, columns);
-      ring.copy_next(p, share);
-      slot = slot + 1 < p.slots ? slot + 1 : 0;
+      for (int r = share.first_r, at = threadIdx.x / kWarp; r < p.blocks_of_k;
+           r += share.stride, at += kWarps) {
+        XColumns<K::octets> columns;
+        if constexpr (K::shared_x) {
+          rows.load(at, columns);
+        } else {
+          columns = next;
+          rows.load(r + share.stride < p.blocks_of_k ? r + share.stride : share.first_r, next);
+        }
+        wait_some_copies<0, kMaxSlots - 1>(p.slots - 1);
+        product.multiply(ring.codes_at + slot * K::slot_bytes, columns);
+        ring.copy_next(p, share);
+        slot = slot + 1 < p.slots ? slot + 1 : 0;
+      }
+      if (p.sums_in_ring) __syncthreads();
     }
-    if (p.sums_in_ring) __syncthreads();
     if (group > 0) {
       wait_phase(sums_in_place, (group - 1) % 2);
       epilogue.store(group - 1);
+      if (group == share.groups) break;
       epilogue.load_residual(group);
+      if constexpr (K::sums_places == 1) {
+        __syncwarp();
+        if (threadIdx.x % kWarp == 0) arrive(sums_read);
+        wait_phase(sums_read, (group - 1) % 2);
+      }
     }
     epilogue.sums_of(group).store(product.total);
     __syncwarp();
     if (threadIdx.x % kWarp == 0) arrive(sums_in_place);
   }
-  wait_phase(sums_in_place, (share.groups - 1) % 2);
-  epilogue.store(share.groups - 1);
 #endif
 }
 

@@ -18,6 +18,9 @@ constexpr int kMaxSharedBytes = (226 << 10) - kFixedBytes;
 constexpr int kOverHalfOfShared = 118 << 10, kHalfOfShared = 113 << 10;
 constexpr int kMinSharedBytes = 77 << 10;
 
+// Slots that are asked for before x: x's loads would wait behind the rest, which comes right after them.
+constexpr int kEarlySlots = 1;
+
 template <class K>
 void launch(const OpContext& ctx, Product<typename K::T> p, int split) {
   const int units = ceil_div(p.width(), kTileRows);
@@ -34,17 +37,18 @@ void launch(const OpContext& ctx, Product<typename K::T> p, int split) {
   p.sums_in_ring = p.groups == 1;
   auto aligned = [](int bytes) { return ceil_div(bytes, 128) * 128; };
   const int float_bytes = static_cast<int>(sizeof(float));
-  const int sums_bytes = aligned(std::min(p.groups, 2) * WarpSums<K>::size(p.m) * float_bytes);
+  const int sums_bytes = aligned(std::min(p.groups, K::sums_places) * WarpSums<K>::size(p.m) * float_bytes);
   const int partner_bytes = split > 1 ? aligned(p.m * WarpSums<K>::kRows * float_bytes) : 0;
-  const int items = p.groups * ceil_div(p.blocks_of_k, kWarps * split);
-  const int x_bytes = K::normed ? aligned(p.m * p.k * 2) : 0;
+  const int rounds = ceil_div(p.blocks_of_k, kWarps * split), items = p.groups * rounds;
+  const int x_bytes = K::shared_x ? aligned(p.m * rounds * kWarps * kBlockColumns * 2) : 0;
   p.x_at = p.sums_in_ring ? 0 : sums_bytes;
   const int before_ring = p.x_at + x_bytes;
-  const bool alone = !K::normed && p.epilogue == Epilogue::store;
+  const bool alone = p.norm_weight == nullptr && p.epilogue == Epilogue::store;
   const int room = alone || K::blocks > 1 ? kHalfOfShared
                    : K::octets == 1       ? kOverHalfOfShared
                                           : kMaxSharedBytes;
   p.slots = std::clamp((room - before_ring - partner_bytes) / K::slot_bytes, 1, std::min(items, kMaxSlots));
+  p.early = std::min(kEarlySlots, p.slots);
   p.ring_at = before_ring;
   p.partner_at = std::max(before_ring + p.slots * K::slot_bytes, sums_bytes);
   const int least = alone || K::blocks > 1 ? kMinSharedBytes : kOverHalfOfShared;
@@ -66,12 +70,16 @@ void launch(const OpContext& ctx, Product<typename K::T> p, int split) {
   LADDER_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, p));
 }
 
-// For the sums of two groups and a slot of the ring.
+// For the sums and a slot of the ring.
 template <class K>
 constexpr bool has_room() {
   constexpr int float_bytes = static_cast<int>(sizeof(float));
-  return 2 * WarpSums<K>::size(kMaxRowsStreamed) * float_bytes + K::slot_bytes <= kMaxSharedBytes;
+  return K::sums_places * WarpSums<K>::size(kMaxRowsStreamed) * float_bytes + K::slot_bytes <=
+         kMaxSharedBytes;
 }
+
+// Elements of x of a block that go through its shared memory as they are.
+constexpr int kMaxCopied = 8192;
 
 template <class T>
 Product<T> product_of(const QuantizedRowsStreamArgs& args) {
@@ -113,13 +121,14 @@ void launch_rows_stream(const OpContext& ctx, const QuantizedRowsStreamArgs& arg
       // Two blocks of a multiprocessor have twice the warps to hide what a tile waits for, if each has whole groups of tiles: gate_up of
       // 8B takes 19.8 us in a layer, so 22.7.
       const bool is_wide = type == WeightCodes::int4 && tiles_of(2 * multiprocessors) >= kTiles;
+      const bool shared_x = p.norm_weight != nullptr || (p.m <= 8 && p.m * p.k <= split * kMaxCopied);
       const auto launch_groups = [&](auto count) {
         constexpr int kGroups = decltype(count)::value;
         using Many = Kind<T, type, 2, kGroups, zeros, type == WeightCodes::int4 ? kMostTiles : kTiles, false>;
         if (of_record != kGroups) return;
-        if (p.norm_weight != nullptr && is_wide)
+        if (shared_x && is_wide)
           launch<Kind<T, type, 1, kGroups, zeros, kTiles, true, 2>>(ctx, p, split);
-        else if (p.norm_weight != nullptr)
+        else if (shared_x)
           launch<Kind<T, type, 1, kGroups, zeros, kTiles, true>>(ctx, p, split);
         else if (p.m <= 8 && is_wide)
           launch<Kind<T, type, 1, kGroups, zeros, kTiles, false, 2>>(ctx, p, split);

@@ -68,6 +68,7 @@ std::span<const Variant<SparseMatmulArgs>> sparse_matmul_variants() {
        .device = DeviceType::cuda,
        .idea = "many rows: the tensor cores pick the columns, and skip half of the multiplications",
        .min_arch = 90,
+       .batch_invariant = false,
        .supports = sparse_matmul_takes_wgmma,
        .run = sparse_matmul_wgmma},
       {.name = "rows_stream",

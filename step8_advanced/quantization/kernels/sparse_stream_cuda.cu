@@ -4,6 +4,7 @@
 #include "step1_layers/core/cluster.cuh"
 #include "step1_layers/core/packed.h"
 #include "step1_layers/linear/rows_stream_norm.cuh"
+#include "step8_advanced/quantization/kernels/cluster_launch.cuh"
 #include "step8_advanced/quantization/kernels/pending_copies.cuh"
 #include "step8_advanced/quantization/kernels/sparse_matmul_cuda.h"
 #include "step8_advanced/quantization/kernels/stream_tiles.cuh"
@@ -334,12 +335,13 @@ __global__ void __launch_bounds__(kThreads, 1) sparse_stream_kernel(const __grid
   }
 }
 
-// Of a block, bytes: what several octets of x take as much of as there is. One octet is as fast with half of it, and faster where a
-// block of the next kernel finds room in the other half; in a layer, where products follow each other with what stands between them in
-// their kernels, blocks that come early would crowd two on some multiprocessors and leave others idle, so there a block takes a
-// little more than half.
-constexpr int kShared = (226 << 10) - 512, kHalfOfShared = 112 << 10, kOverHalfOfShared = 118 << 10;
+// Of a block, bytes. A ring that asks for much keeps memory busy between two kernels; a small weight, whose warps have few records each, is
+// faster where a block of the next kernel finds room in the other half. In a layer, where products follow each other with what stands
+// between them in their kernels, blocks that come early would crowd two on some multiprocessors and leave others idle, so there a
+// block takes more than half, and leaves attention's room if a ring of three slots allows it.
+constexpr int kShared = (226 << 10) - 512, kHalfOfShared = 112 << 10, kOverHalfOfShared = 148 << 10;
 constexpr int kLeastShared = 77 << 10, kLeastSharedAlone = 115 << 10;
+constexpr int kFewRecords = 12;
 
 int round_up(int bytes) {
   return ceil_div(bytes, 128) * 128;
@@ -363,29 +365,20 @@ void launch(const OpContext& ctx, Product<T> p) {
   p.x_at = normed ? round_up(p.k * 2) : 0;
   p.sums_at = p.x_at + (normed ? p.chunks * p.m * kRowBytes : 0);
   p.ring_at = p.sums_at + (groups == 1 ? 0 : round_up(sums_bytes));
-  const bool in_a_layer = normed || p.epilogue != Epilogue::store;
   const int partner_bytes = p.split > 1 ? p.m * WarpSums<T, octets>::kColumns * 4 : 0;
-  const int room = octets > 1 ? kShared : in_a_layer ? kOverHalfOfShared : kHalfOfShared;
-  p.slots = std::clamp((room - p.ring_at - partner_bytes) / p.slot_bytes, 1,
-                       std::min(groups * ceil_div(p.chunks, kWarps * p.split), kMaxSlots));
+  const int records = groups * ceil_div(p.chunks, kWarps * p.split);  // of a warp
+  const auto slots_in = [&](int room) { return (room - p.ring_at - partner_bytes) / p.slot_bytes; };
+  const bool in_a_layer = normed || p.epilogue != Epilogue::store;
+  const bool in_half = !in_a_layer && records < kFewRecords && slots_in(kHalfOfShared) >= 2;
+  const int room = in_half                                         ? kHalfOfShared
+                   : in_a_layer && slots_in(kOverHalfOfShared) > 2 ? kOverHalfOfShared
+                                                                   : kShared;
+  p.slots = std::clamp(slots_in(room), 1, std::min(records, kMaxSlots));
   p.partner_at = round_up(std::max(p.ring_at + p.slots * p.slot_bytes, p.sums_at + sums_bytes));
-  const int bytes =
-      std::max(p.partner_at + partner_bytes, octets > 1 || in_a_layer ? kLeastSharedAlone : kLeastShared);
+  const int bytes = std::max(p.partner_at + partner_bytes, in_half ? kLeastShared : kLeastSharedAlone);
   auto kernel = sparse_stream_kernel<T, octets, normed>;
   ctx.cuda->allow_shared_bytes(reinterpret_cast<const void*>(kernel), bytes);
-  cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<unsigned>(clusters * p.split);
-  config.blockDim = kThreads;
-  config.dynamicSmemBytes = static_cast<size_t>(bytes);
-  config.stream = stream_of(ctx);
-  cudaLaunchAttribute attributes[2]{};
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {static_cast<unsigned>(p.split), 1, 1};
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = attributes;
-  config.numAttrs = ctx.dependent_launch ? 2 : 1;
-  LADDER_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, p));
+  launch_in_clusters(ctx, kernel, p.split, clusters * p.split, kThreads, bytes, p);
 }
 
 template <class T>

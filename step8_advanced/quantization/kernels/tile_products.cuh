@@ -74,11 +74,16 @@ struct Tokens {
   CUtensorMap x;  // [m, k]: boxes of 128 bytes by the tokens of a tile
   Items items;
   int box;  // tokens that a tile has, in whole eights: rows of x that are beyond it cost more to bring than those that are there
-  int parts;  // stages of an item: 128 bytes of a row of x each
+  int parts;      // stages of an item: 128 bytes of a row of x each
+  int split = 1;  // neighbouring blocks that share out an item's stages
   int m, n;
   void* out;  // [m, n]
   int64_t out_stride;
   bool float_out, in_packs;  // in_packs: out in 16 bits, rows in whole packs
+
+  // This block's stages of an item.
+  __device__ int begin_part() const { return parts * (static_cast<int>(blockIdx.x) % split) / split; }
+  __device__ int end_part() const { return parts * (static_cast<int>(blockIdx.x) % split + 1) / split; }
 };
 
 // Adjacent bytes, a multiple of 16, from a multiple of 16 to one.
@@ -111,17 +116,20 @@ template <class Weight, class Shape>
 struct Stages {
   // Tiles of x stand at multiples of 1024, else their swizzle would be another.
   static constexpr int kBytes = ceil_div(Shape::kTokenBytes + Weight::kBytes, 1024) * 1024;
-  static constexpr int kCount = (kMostShared - 2048) / kBytes < 8 ? (kMostShared - 2048) / kBytes : 8;
+  // Of the small tiles of few tokens more must be in flight.
+  static constexpr int kMost = Shape::kTokens < 64 ? 14 : 8;
+  static constexpr int kCount = (kMostShared - 2048) / kBytes < kMost ? (kMostShared - 2048) / kBytes : kMost;
   static constexpr int kSharedBytes = kCount * kBytes + 1024;
   using Ring = tile_products::Ring<kBytes, kCount>;
 };
 
 // Calls use(row tile, token tile) for the items of this block.
 template <class Use>
-__device__ void for_each_item(const Items& items, Use&& use) {
-  for (int item = static_cast<int>(blockIdx.x); item < items.count(); item += static_cast<int>(gridDim.x)) {
+__device__ void for_each_item(const Tokens& tokens, Use&& use) {
+  const int blocks = static_cast<int>(gridDim.x) / tokens.split;
+  for (int item = static_cast<int>(blockIdx.x) / tokens.split; item < tokens.items.count(); item += blocks) {
     int row_tile, token_tile;
-    items.find(item, row_tile, token_tile);
+    tokens.items.find(item, row_tile, token_tile);
     use(row_tile, token_tile);
   }
 }
@@ -134,17 +142,18 @@ __device__ void copy_items(Ring ring, const Weight& weight) {
     arrive_and_expect(at.filled(), tokens.box * kDepthBytes + Weight::kBytes);
     weight.copy(row_tile, part, at.at() + Shape::kTokenBytes, at.filled());
   };
+  const int begin = tokens.begin_part(), end = tokens.end_part();
   int early = -1;  // parts that have been asked for so
-  for_each_item(tokens.items, [&](int row_tile, int token_tile) {
+  for_each_item(tokens, [&](int row_tile, int token_tile) {
     if (early < 0) {
       Ring ahead = ring;
-      for (early = 0; early < min(tokens.parts, Ring::kStages); ++early) {
-        ask_for_rows(ahead, row_tile, early);
+      for (early = 0; early < min(end - begin, Ring::kStages); ++early) {
+        ask_for_rows(ahead, row_tile, begin + early);
         ahead.advance();
       }
       wait_for_previous_kernel();
     }
-    for (int part = 0; part < tokens.parts; ++part) {
+    for (int part = begin; part < end; ++part) {
       if (early > 0) {
         --early;
       } else {
@@ -206,10 +215,10 @@ template <class Shape, class Weight, class Ring, class Use>
 __device__ void multiply_items(const Ring& ring, const Weight& weight, Use&& use) {
   using M = Multiplier<Shape, Weight, Ring>;
   M multiplier(ring);
-  const int parts = weight.tokens.parts;
+  const int parts = weight.tokens.end_part() - weight.tokens.begin_part();
   typename M::Sum d[Shape::kRowGroups][Shape::kSums];
   typename M::Operands operands[2];
-  for_each_item(weight.tokens.items, [&](int row_tile, int token_tile) {
+  for_each_item(weight.tokens, [&](int row_tile, int token_tile) {
     if constexpr (Weight::kAddsInFloat) {
       // While one warpgroup adds the other one's instructions keep the tensor cores busy.
       float sums[Shape::kRowGroups][Shape::kSums] = {};

@@ -16,6 +16,8 @@ __device__ inline uint64_t wgmma_core_matrices(uint32_t shared_address, uint32_t
   return uint64_t{shared_address >> 4 & 0x3fff} | uint64_t{leading >> 4} << 16 | uint64_t{stride >> 4} << 32;
 }
 
+#define LADDER_LIST_8 "%0, %1, %2, %3, %4, %5, %6, %7"
+#define LADDER_LIST_16 LADDER_LIST_8 ", %8, %9, %10, %11, %12, %13, %14, %15"
 #define LADDER_LIST_32                                                                    \
   "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, %10, %11, %12, %13, %14, %15, %16, %17, %18, " \
   "%19, %20, %21, %22, %23, %24, %25, %26, %27, %28, %29, %30, %31"
@@ -40,6 +42,8 @@ __device__ inline uint64_t wgmma_core_matrices(uint32_t shared_address, uint32_t
   LADDER_EACH_4(of, d, i), LADDER_EACH_4(of, d, i + 4), LADDER_EACH_4(of, d, i + 8), \
       LADDER_EACH_4(of, d, i + 12)
 #define LADDER_EACH_32(of, d, i) LADDER_EACH_16(of, d, i), LADDER_EACH_16(of, d, i + 16)
+#define LADDER_ALL_8(of, d) LADDER_EACH_4(of, d, 0), LADDER_EACH_4(of, d, 4)
+#define LADDER_ALL_16(of, d) LADDER_EACH_16(of, d, 0)
 #define LADDER_ALL_32(of, d) LADDER_EACH_32(of, d, 0)
 #define LADDER_ALL_64(of, d) LADDER_ALL_32(of, d), LADDER_EACH_32(of, d, 32)
 #define LADDER_ALL_96(of, d) LADDER_ALL_64(of, d), LADDER_EACH_32(of, d, 64)
@@ -86,7 +90,11 @@ __device__ void wgmma_sparse(float (&d)[count], uint64_t a, uint64_t b, uint32_t
                : LADDER_ALL_##count(of, d)                                                                 \
                : "l"(a), "l"(b), "r"(static_cast<int>(add)))
 #define LADDER_CODES_OF(types, rest, of)                        \
-  if constexpr (count == 32)                                    \
+  if constexpr (count == 8)                                     \
+    LADDER_CODES(types, rest, "16", 8, "8", "9", "10", of);     \
+  else if constexpr (count == 16)                               \
+    LADDER_CODES(types, rest, "32", 16, "16", "17", "18", of);  \
+  else if constexpr (count == 32)                               \
     LADDER_CODES(types, rest, "64", 32, "32", "33", "34", of);  \
   else if constexpr (count == 64)                               \
     LADDER_CODES(types, rest, "128", 64, "64", "65", "66", of); \

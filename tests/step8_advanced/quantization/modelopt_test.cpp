@@ -289,7 +289,7 @@ TEST(Task8_2_Modelopt, ALineSaysThatAGpuOnlyKeepsFloatsOfFourBits) {
        {{"group_0", {{"targets", {"re:.*up_proj"}}, {"weights", integers}, {"format", "pack-quantized"}}},
         {"group_1",
          {{"targets", {"re:.*down_proj"}}, {"weights", fours}, {"format", "nvfp4-pack-quantized"}}}}}};
-  for (const Json& config : {kNvfp4, kOldNvfp4, mixed}) {
+  for (const Json& config : {kNvfp4, mixed}) {
     EXPECT_THAT(
         weights_note(config.dump(), gpu),
         AllOf(HasSubstr("floats of 4 bits"), HasSubstr("written out"), ::testing::Not(HasSubstr("\n"))));

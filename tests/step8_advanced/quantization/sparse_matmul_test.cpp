@@ -205,6 +205,8 @@ RUNG_TEST(Task8_4_SparseMatmul, LargeOnesAreExactToo, "sparse_matmul",
                            {1, 256, 14336},
                            {4, 6144, 512},
                            {30, 4096, 1024},
+                           {64, 512, 8192},  // two blocks to a tile
+                           {100, 200, 6040},
                            {600, 1024, 2048},
                            {2048, 512, 512},
                            {2000, 2304, 256}}) {
