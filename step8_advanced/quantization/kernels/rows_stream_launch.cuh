@@ -2,6 +2,7 @@
 // Launches of the quantized rows_stream (rows_stream.cuh) for one type of codes.
 #include <algorithm>
 
+#include "step8_advanced/quantization/kernels/cluster_launch.cuh"
 #include "step8_advanced/quantization/kernels/rows_stream_cuda.h"
 #include "step8_advanced/quantization/kernels/rows_stream_kernel.cuh"
 #include "step8_advanced/quantization/kernels/weight_records.h"
@@ -55,19 +56,7 @@ void launch(const OpContext& ctx, Product<typename K::T> p, int split) {
   const int bytes = std::max(p.partner_at + partner_bytes, least);
   auto kernel = rows_stream_kernel<K>;
   ctx.cuda->allow_shared_bytes(reinterpret_cast<const void*>(kernel), bytes);
-  cudaLaunchConfig_t config{};
-  config.gridDim = static_cast<unsigned>(parts * split);
-  config.blockDim = kThreads;
-  config.dynamicSmemBytes = static_cast<size_t>(bytes);
-  config.stream = stream_of(ctx);
-  cudaLaunchAttribute attributes[2]{};
-  attributes[0].id = cudaLaunchAttributeClusterDimension;
-  attributes[0].val.clusterDim = {static_cast<unsigned>(split), 1, 1};
-  attributes[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
-  attributes[1].val.programmaticStreamSerializationAllowed = 1;
-  config.attrs = attributes;
-  config.numAttrs = ctx.dependent_launch ? 2 : 1;
-  LADDER_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, p));
+  launch_in_clusters(ctx, kernel, split, parts * split, kThreads, bytes, p);
 }
 
 // For the sums and a slot of the ring.

@@ -78,7 +78,7 @@ class WatchedMethod final : public LinearMethod {
   void apply_parts(const OpContext& ctx, const LinearShape& shape, const std::vector<Tensor>& tensors,
                    size_t first, size_t count, const Tensor& x, const Tensor& out) const override {
     const WatchedLinear& linear = *linears_.at(first / count);
-    if (linear.on_input) linear.on_input(x);
+    if (linear.on_input) linear.on_input(on_cpu(ctx, x));
     dense_->apply_parts(ctx, shape, tensors, first, count,
                         linear.activations ? rounded_input(ctx, x, linear) : x, out);
   }
