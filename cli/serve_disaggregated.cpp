@@ -176,6 +176,7 @@ void run_disaggregated(const ServeFlags& flags) {
   route.http = http_side.http;
   route.http.listening_socket = front.number();
   if (flags.server.min_remote_tokens) route.policy.min_remote_tokens = *flags.server.min_remote_tokens;
+  if (!options.enable_prefix_caching) route.policy.cache_tokens = 1;  // nothing that a next prompt could use
   route.limits.prefill_first = flags.server.prefill_first;
   std::vector<LocalServer> servers;
   for (size_t i = 0; i < instances.size(); ++i) {

@@ -153,6 +153,18 @@ TEST(Cli_Disaggregate, AnswersAreThoseOfOneServerAndNothingIsLeft) {
   for (const int child : last) EXPECT_NE(::kill(child, 0), 0) << child << " is left";
 }
 
+TEST(Cli_Disaggregate, WithoutPrefixCachingTheSamePromptIsHandedOverEachTime) {
+  RunningServer server(
+      {"--disaggregate=1P1D", "--num-kv-blocks=512", "--no-prefix-caching", "--drain-timeout=5"});
+  ASSERT_TRUE(server.ready());
+  const auto handed_over = [&] { return server.metric("router_transfers_total"); };
+  const std::string first = ask(server, body(0, false));
+  ASSERT_TRUE(eventually([&] { return ask(server, body(0, false)) == first && handed_over() > 0; }));
+  const double before = handed_over();
+  for (int i = 0; i < 3; ++i) EXPECT_EQ(ask(server, body(0, false)), first);
+  EXPECT_EQ(handed_over(), before + 3);
+}
+
 // A prompt of many chunks: the decode server reads what is there of it while the rest is computed. In front of the server that
 // computes it stands one that passes on the request when a reader waits for it, and the answer when all has been read.
 TEST(Cli_Disaggregate, KeysGoOverWhileThePromptIsComputed) {

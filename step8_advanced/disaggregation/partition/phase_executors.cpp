@@ -99,10 +99,14 @@ class LaneExecutor final : public Executor {
       LADDER_CHECK(std::ssize(in_flight_) < max_in_flight_,
                    "step {} is submitted while {} are in flight, which is all there may be", step.step,
                    in_flight_.size());
-      in_flight_.push_back({step.step, nullptr, {}, -1});
     }
     // Here, where steps of both lanes are in the order of their submission.
-    add_task([this, step, context = contexts_.choose(phase_, step)] { launch(step, context); });
+    const size_t context = contexts_.choose(phase_, step);
+    {
+      const std::lock_guard lock(shared_.mutex);
+      in_flight_.push_back({step.step, nullptr, {}, -1});
+    }
+    add_task([this, step, context] { launch(step, context); });
     return {step.step};
   }
 

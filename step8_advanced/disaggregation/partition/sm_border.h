@@ -93,8 +93,8 @@ class SmBorder {
   std::optional<size_t> place_for(const StepNeeds& decode, const StepNeeds& prefill, double waiting = 0);
 
   // How long a step took at a place, beside one of the other kind. Of measured over predicted each place remembers a moving mean
-  // (an eighth of what is new, which counts as no more than twice the mean: a step that was held up says little), by which predictions are multiplied from then on. A place where none was measured takes over
-  // what another one learns.
+  // (an eighth of what is new, which counts as no more than twice the mean: a step that was held up says little), by which
+  // predictions are multiplied from then on. A place where none was measured takes over what another one learns.
   void learn(size_t place, const StepNeeds& decode, const StepNeeds& prefill, bool is_prefill,
              double seconds);
 
