@@ -182,8 +182,8 @@ void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_de
       ->group(group);
   app.add_option(
          "--max-ttft", max_ttft_,
-         "likewise: milliseconds within which the prompts that are waiting are computed; where the border cannot keep "
-         "both, both are late in proportion; 0: prompts wait")
+         "likewise: milliseconds within which the prompts that are waiting should be computed; for that, answers may "
+         "take up to 2.5 times --max-itl; 0: prompts wait")
       ->check(in_range(0, 1e9))
       ->type_name("MS")
       ->capture_default_str()
