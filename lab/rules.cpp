@@ -209,14 +209,15 @@ class Check {
       return word;
     };
     if (next_word() == "pragma") {
-      const std::string_view which = next_word();
+      std::string_view which = next_word();
+      if (which == "GCC") which = next_word() == "unroll" ? "unroll" : "";
       if (which == "omp" || which == "unroll") {  // their clauses hold expressions
         for (const std::string& found : Check(rest, allows_).run())
           found_.push_back(line(tokens_[i].begin) + found.substr(found.find(": ") + 2));
         return;
       }
     }
-    refuse(i, "a line of the preprocessor, other than #pragma omp and #pragma unroll,");
+    refuse(i, "a line of the preprocessor, other than #pragma omp and #pragma (GCC) unroll,");
   }
 
   void symbol(size_t i) {

@@ -71,6 +71,7 @@ const Cheat kCheats[] = {
     {"#pragma omp parallel for num_threads(system(\"ls\"))\n", "line 2: `system`"},
     {"#pragma omp parallel num_threads(({ asm(\"nop\"); 1; }))\n", "assembly"},
     {"#pragma unroll (getenv(\"HOME\") != nullptr)\n", "getenv"},
+    {"#pragma GCC unroll (getenv(\"HOME\") != nullptr)\n", "getenv"},
     {"void f() { _Pragma(\"GCC poison x\") }\n", "_Pragma"},
     {"void f() { asm volatile(\"syscall\"); }\n", "asm"},
     {"void f() { __asm__(\"nop\"); }\n", "__asm__"},

@@ -15,13 +15,19 @@ constexpr int64_t kWeightRows = 1, kMaxRows = 4;
 #endif
 constexpr int64_t kAhead = 2048;  // bytes of codes between what is fetched and what is used
 
+// Called in a loop and once behind it: with its sums in registers only where both calls are part of the loop's function.
+template <WeightCodes kType, bool kZeros, int kRows, int kColumns>
+[[gnu::always_inline]] inline void add_block(const QuantizedRows& weight, int64_t j, int64_t apart,
+                                             int64_t block, const Words (&words)[kColumns], const float* x,
+                                             int64_t x_stride, Vec (&total)[kRows][kColumns]);
+
 // >>> task 8.4.int4: few rows of x: codes are unpacked in registers and scaled by group
 // total += the products of one block of codes: of kColumns rows of the weight, row j and others `apart` rows from each
 // other, with kRows rows of x, whose numbers of this block are at x.
 template <WeightCodes kType, bool kZeros, int kRows, int kColumns>
-[[gnu::always_inline]] inline void add_block(const QuantizedRows& weight, int64_t j, int64_t apart,
-                                             int64_t block, const Words (&words)[kColumns], const float* x,
-                                             int64_t x_stride, Vec (&total)[kRows][kColumns]) {
+void add_block(const QuantizedRows& weight, int64_t j, int64_t apart, int64_t block,
+               const Words (&words)[kColumns], const float* x, int64_t x_stride,
+               Vec (&total)[kRows][kColumns]) {
   constexpr int kPerLane = static_cast<int>(codes_per_lane(kType));
   const Decoder<kType> decode;
   const LaneGroups groups(weight, block);
