@@ -84,15 +84,26 @@ std::string read_quantization_config(const ConfigObject& config) {
   return {};
 }
 
-// Where ModelOpt says what it has done, in older folders alone: {"producer": ..., "quantization": {...}}.
-std::string read_modelopt_file(std::string_view text, const std::string& what) {
+// Where older programs say what they have done, in a file of their own alone: ModelOpt as {"producer": ..., "quantization": {...}}, AutoGPTQ
+// and AutoAWQ as config.json would have it, but for the method.
+struct ConfigBeside {
+  const char* file;
+  const char* method;
+  bool within_quantization;
+};
+constexpr ConfigBeside kConfigsBeside[] = {{"hf_quant_config.json", "modelopt", true},
+                                           {"quantize_config.json", "gptq", false},
+                                           {"quant_config.json", "awq", false}};
+
+std::string read_beside(std::string_view text, const std::string& what, const ConfigBeside& beside) {
   const Json root = parse_json(text, what);
   const ConfigObject file(root, what);
-  const Json& quantization = json_at(root, "quantization", file.name("quantization"));
+  const Json& quantization =
+      beside.within_quantization ? json_at(root, "quantization", file.name("quantization")) : root;
   LADDER_CHECK(quantization.is_object(), "{}: expected an object, found {}", file.name("quantization"),
                json_brief(quantization));
   Json config = quantization;
-  config["quant_method"] = "modelopt";
+  if (beside.within_quantization || !file.has("quant_method")) config["quant_method"] = beside.method;
   return config.dump();
 }
 
@@ -159,9 +170,11 @@ DecoderSpec load_decoder_spec(const std::filesystem::path& directory) {
   LADDER_CHECK(!generation_text.empty(), "{}: expected a JSON object, the file is empty",
                generation.string());
   DecoderSpec spec = parse_decoder_spec(text, config.string(), generation_text, generation.string());
-  const auto beside = directory / "hf_quant_config.json";
-  if (spec.quantization_config.empty() && std::filesystem::exists(beside))
-    spec.quantization_config = read_modelopt_file(read_text_file(beside, kMaxConfigBytes), beside.string());
+  for (const ConfigBeside& beside : kConfigsBeside) {
+    const auto path = directory / beside.file;
+    if (spec.quantization_config.empty() && std::filesystem::exists(path))
+      spec.quantization_config = read_beside(read_text_file(path, kMaxConfigBytes), path.string(), beside);
+  }
   return spec;
 }
 

@@ -26,11 +26,27 @@ std::string listed(const std::vector<std::string>& names) {
   return text;
 }
 
+// What is converted where the parameter has another of them; of all other dtypes it has the checkpoint's.
+bool is_float(DType dtype) {
+  return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
+}
+
 // What a checkpoint may hold beside the weights.
 bool is_ignorable(const DecoderSpec& spec, std::string_view name) {
   if (ends_with(name, ".rotary_emb.inv_freq")) return true;
   if (!spec.quantization_config.empty() && is_kv_scale(name)) return true;
   return spec.tie_word_embeddings && (name == "lm_head.weight" || name == "model.lm_head.weight");
+}
+
+// AutoGPTQ gives every linear it quantizes a bias: of zeros, where the model has none.
+bool is_bias_of_nothing(const Checkpoint& checkpoint, const Checkpoint::Entry& entry) {
+  constexpr std::string_view kEnd = ".bias";
+  const std::string& name = entry.info->name;
+  if (!ends_with(name, kEnd) || !is_float(entry.info->dtype)) return false;
+  const std::string linear = name.substr(0, name.size() - kEnd.size());
+  if (checkpoint.find(linear + ".qweight") == nullptr) return false;
+  const Tensor bias = entry.tensor().clone().to(DType::f32);  // in the file it need not be aligned
+  return std::all_of(bias.data<float>(), bias.data<float>() + bias.numel(), [](float x) { return x == 0; });
 }
 
 // The parameters before the first layer and behind the last.
@@ -56,11 +72,6 @@ bool belongs_to_another_range(const DecoderSpec& spec, const TensorTarget& targe
   if (!spec.quantization_config.empty()) return true;  // which may name some of the layers only
   const std::string field = target.parameter.substr(target.parameter.find('.', 7) + 1);  // after "layers.N."
   return std::find(field_names.begin(), field_names.end(), field) != field_names.end();
-}
-
-// What is converted where the parameter has another of them; of all other dtypes it has the checkpoint's.
-bool is_float(DType dtype) {
-  return dtype == DType::f32 || dtype == DType::bf16 || dtype == DType::f16;
 }
 
 struct Move {
@@ -97,6 +108,7 @@ void load_weights(const Checkpoint& checkpoint, const DecoderSpec& spec,
                !belongs_to_another_range(
                    spec, *target, layer_fields,
                    by_name.contains(fmt::format("layers.{}.input_layernorm.weight", target->layer)))) {
+      if (is_bias_of_nothing(checkpoint, entry)) continue;
       unexpected.push_back(entry.info->name);
     }
   }

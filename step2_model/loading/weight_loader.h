@@ -16,8 +16,8 @@ using LoadProgress = std::function<void(int64_t done_bytes, int64_t total_bytes)
 // parameter's dtype) and gives the file's pages back as it goes, so that memory holds the weights once. Each
 // part of each parameter must be filled exactly once. Tensors of layers that are not among the parameters
 // (another range of a pipeline) are passed over. So are those that carry nothing: the rotary frequencies that
-// old checkpoints stored, an lm_head beside tied embeddings, which transformers ignores too, and the scales of keys and
-// values (kv_scales.h).
+// old checkpoints stored, an lm_head beside tied embeddings, which transformers ignores too, the scales of keys and
+// values (kv_scales.h), and biases of zeros that a quantizer has added.
 // The largest tensors come first: while one is copied it is in memory twice. `progress`, if it is not empty, is
 // called after each with the bytes of all that were copied and of all that will be.
 // Error: lists the tensors that are missing and those that the model has no place for (listed()), before any is

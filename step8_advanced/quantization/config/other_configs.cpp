@@ -140,31 +140,17 @@ ReadGroups read_gptq(const ConfigObject& config) {
 }
 
 ReadGroups read_awq(const ConfigObject& config) {
-  refuse_unknown_keys(config, {"quant_method",
-                               "method",
-                               "format",
-                               "checkpoint_format",
-                               "pack_dtype",
-                               "dynamic",
-                               "rotation",
-                               "activation",
-                               "lm_head",
-                               "desc_act",
-                               "sym",
-                               "meta",
-                               "bits",
-                               "w_bit",
-                               "group_size",
-                               "q_group_size",
-                               "zero_point",
-                               "version",
-                               "modules_to_not_convert",
-                               "backend",
-                               "do_fuse",
-                               "fuse_max_seq_len",
-                               "modules_to_fuse",
-                               "exllama_config"});
+  refuse_unknown_keys(
+      config, {"quant_method", "method", "format", "checkpoint_format", "pack_dtype", "dynamic", "rotation",
+               "activation", "lm_head", "desc_act", "sym", "meta", "bits", "w_bit", "group_size",
+               "q_group_size", "zero_point", "version", "modules_to_not_convert", "backend", "do_fuse",
+               "fuse_max_seq_len", "modules_to_fuse", "exllama_config",
+               // Of GPTQ, with its defaults: transformers 5 writes them for both.
+               "tokenizer", "dataset", "damp_percent", "act_group_aware", "true_sequential", "model_seqlen",
+               "block_name_to_quantize", "module_name_preceding_first_block", "modules_in_block_to_quantize",
+               "batch_size", "pad_token_id", "max_input_length", "cache_block_outputs"});
   check_common(config, "awq");
+  refuse_unless_empty(config, "modules_in_block_to_quantize", "expected all linears of a layer");
   for (const char* key : {"version", "format", "checkpoint_format"}) {
     const std::string version = lower_string(config, key, "gemm");
     LADDER_CHECK(version == "gemm", "{}: expected gemm, found {}", config.name(key),
@@ -177,9 +163,8 @@ ReadGroups read_awq(const ConfigObject& config) {
   args.scale_format = ScaleFormat::f16;
   args.num_bits = static_cast<int>(config.integer(either(config, "bits", "w_bit"), 4, 4));
   set_group(config, either(config, "group_size", "q_group_size"), 128, args);
+  // "sym" beside "zero_point" may be a default of GPTQ's, whatever the file holds.
   args.symmetric = !config.boolean("zero_point", !config.boolean("sym", false));
-  LADDER_CHECK(args.symmetric == config.boolean("sym", args.symmetric),
-               "{}: stands beside zero_point and says another thing", config.name("sym"));
   // As AutoAWQ reads it: "gate" keeps gate_proj dense too.
   std::vector<std::string> dense = string_list(config, "modules_to_not_convert");
   if (!config.boolean("lm_head", false)) dense.push_back("lm_head");
@@ -187,8 +172,12 @@ ReadGroups read_awq(const ConfigObject& config) {
 }
 
 ReadGroups read_fp8(const ConfigObject& config) {
-  refuse_unknown_keys(config, {"quant_method", "fmt", "activation_scheme", "weight_block_size",
-                               "modules_to_not_convert", "ignored_layers", "kv_cache_scheme", "scale_fmt"});
+  refuse_unknown_keys(
+      config, {"quant_method", "fmt", "activation_scheme", "weight_block_size", "modules_to_not_convert",
+               "ignored_layers", "kv_cache_scheme", "scale_fmt", "modules_to_convert", "dequantize"});
+  refuse_unless_empty(config, "modules_to_convert", "a list of all that is quantized is not supported");
+  refuse_unless_empty(config, "dequantize",
+                      "weights that are written out when they are loaded are not supported");
   const std::string floats = lower_string(config, "fmt", "e4m3");
   LADDER_CHECK(floats == "e4m3" || floats == "float8_e4m3fn", "{}: expected e4m3, found {}",
                config.name("fmt"), json_brief(Json(floats)));

@@ -30,8 +30,8 @@ bool has_components(std::string_view name, std::string_view piece) {
 
 void refuse_unknown_keys(const ConfigObject& config, std::initializer_list<std::string_view> known) {
   for (const auto& [key, value] : config.json().items())
-    LADDER_CHECK(std::find(known.begin(), known.end(), key) != known.end(), "{}: not known",
-                 config.name(json_brief(Json(key))));
+    LADDER_CHECK(value.is_null() || std::find(known.begin(), known.end(), key) != known.end(),
+                 "{}: not known", config.name(json_brief(Json(key))));
 }
 
 void refuse_unless_empty(const ConfigObject& config, const std::string& key, std::string_view why) {
