@@ -112,7 +112,8 @@ void read_scheme(RecipeStage& stage, const Json& scheme, const std::string& what
   // Only groups have an order on disk; for other grids it is the algorithm's affair alone.
   const bool ordered = (stage.method == QuantizationMethod::gptq || stage.prunes()) &&
                        weights.strategy == ScaleStrategy::group;
-  LADDER_CHECK(stage.actorder != ActivationOrder::group || stage.linear->format == StoredFormat::packed,
+  LADDER_CHECK(stage.actorder != ActivationOrder::group ||
+                   (stage.linear->format == StoredFormat::packed && weights.strategy == ScaleStrategy::group),
                "{}: actorder group: expected a scheme of packed integers in groups", stage.where);
   LADDER_CHECK(stage.actorder != ActivationOrder::group || !stage.prunes(),
                "{}: actorder group: fours of neighbours stay together, expected weight or none", stage.where);
@@ -362,8 +363,10 @@ void assign_stages(const Recipe& recipe, std::span<CheckpointLinear> linears) {
     const RecipeStage& stage = recipe.stages[s];
     const std::vector<bool> targeted = named_by(stage.targets, true, stage, linears);
     const std::vector<bool> ignored = named_by(stage.ignore, false, stage, linears);
+    bool any = false;
     for (size_t i = 0; i < linears.size(); ++i) {
       if (!targeted[i] || ignored[i]) continue;
+      any = true;
       CheckpointLinear& linear = linears[i];
       const auto is_free = [&](int taken, const char* what) {
         LADDER_CHECK(taken < 0, "{}: {} is {} by stages[{}] already: expected one stage for it", stage.where,
@@ -377,6 +380,7 @@ void assign_stages(const Recipe& recipe, std::span<CheckpointLinear> linears) {
       if (stage.rounds()) linear.stage = static_cast<int>(s);
       check_shape(stage, linear);
     }
+    LADDER_CHECK(any, "{}: it ignores every linear that its targets name", stage.where);
   }
   // Parts of one linear are stored alike.
   std::map<std::string, const CheckpointLinear*> first_parts;

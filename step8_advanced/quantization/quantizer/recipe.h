@@ -116,7 +116,7 @@ std::vector<CheckpointLinear> find_linears(const Checkpoint& checkpoint, const D
 std::string weight_name(const CheckpointLinear& linear, const DecoderSpec& spec);
 
 // Sets `stage`, `smooth_stage` and `prune_stage`. Error, naming stage, pattern or linear: a target or an entry of `ignore` that names none of the
-// linears, a linear that two stages round or prune, or that is pruned after it was rounded, parts of one merged linear (q, k, v; all
+// linears, a stage without one, a linear that two stages round or prune, or that is pruned after it was rounded, parts of one merged linear (q, k, v; all
 // experts' gates and ups) that differ, experts with act-order `group` (each has an order of its own, and the parts share one), a head with a method that looks at its inputs, a group that does not divide k, fours that do not divide k or a group.
 void assign_stages(const Recipe& recipe, std::span<CheckpointLinear> linears);
 

@@ -82,7 +82,7 @@ class Tensors {
   void plain() {
     add("weight", args_.is_float ? under_dtype(weight_.codes, DType::f8_e4m3) : as_bytes());
     add("weight_scale", per_grid(weight_.scales, args_).to(scales_dtype_));
-    if (weight_.zeros.defined()) add("weight_zero_point", per_grid(weight_.zeros, args_));
+    if (weight_.zeros.defined()) add("weight_zero_point", per_grid(zeros_as_bytes(), args_));
   }
 
   void packed() {
@@ -120,8 +120,13 @@ class Tensors {
 
  private:
   Tensor as_bytes() const {  // i8, the code q itself
-    if (weight_.type == WeightCodes::int8) return weight_.codes;
-    const Tensor codes = unpack_nibbles(weight_.codes, weight_.k, "codes");
+    return weight_.type == WeightCodes::int8 ? weight_.codes
+                                             : without_8(unpack_nibbles(weight_.codes, weight_.k, "codes"));
+  }
+  Tensor zeros_as_bytes() const {
+    return weight_.type == WeightCodes::int8 ? weight_.zeros : without_8(weight_.zeros);
+  }
+  static Tensor without_8(const Tensor& codes) {
     const Tensor result = Tensor::empty(codes.shape(), DType::i8);
     for (int64_t i = 0; i < codes.numel(); ++i)
       result.data<int8_t>()[i] = static_cast<int8_t>(codes.data<uint8_t>()[i] - 8);

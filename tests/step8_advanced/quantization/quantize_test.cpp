@@ -16,6 +16,7 @@
 #include "step8_advanced/quantization/quantizer/evaluate.h"
 #include "step8_advanced/quantization/quantizer/smooth_layer.h"
 #include "step8_advanced/quantization/quantizer/sweep.h"
+#include "tests/support/model_session.h"
 #include "tests/support/numerics.h"
 #include "tests/support/source_folder.h"
 #include "tests/support/temporary_folder.h"
@@ -224,6 +225,29 @@ TEST(Task8_5_Quantize, MixedPrecisionLoads) {
   EXPECT_NE(checkpoint.find("model.layers.2.mlp.up_proj.weight_packed"), nullptr);
   EXPECT_EQ(checkpoint.find("model.layers.0.self_attn.o_proj.weight")->info->dtype, DType::bf16);
   EXPECT_LT(1000 * divergence(folder / "out", 1, 120), 15);
+}
+
+// Beside rounded activations integers of fewer bits have a byte each, and so have their zero points.
+TEST(Task8_5_Quantize, ZeroPointsInBytesAreThoseThatArePacked) {
+  for (const int bits : {3, 4, 8}) {
+    const TemporaryFolder folder;
+    const std::string weights =
+        fmt::format(R"("weights": {{"num_bits": {}, "symmetric": false, "group_size": 16}})", bits);
+    const std::string inputs =
+        R"("input_activations": {"num_bits": 8, "strategy": "token", "dynamic": true})";
+    quantize({}, small_options_of(folder / "packed", recipe("rtn", "{" + weights + "}")));
+    quantize({}, small_options_of(folder / "bytes", recipe("rtn", "{" + weights + ", " + inputs + "}")));
+    EXPECT_EQ(Checkpoint(folder / "bytes").find("model.layers.0.mlp.up_proj.weight_packed"), nullptr);
+    Json config = load_json(folder / "bytes" / "config.json");
+    config["quantization_config"]["config_groups"]["group_0"]["input_activations"] = nullptr;
+    write_file_atomically(folder / "bytes" / "config.json", config.dump());
+    const auto packed = load(folder / "packed"), bytes = load(folder / "bytes");
+    const auto logits = [](Model& model) {
+      return testing::to_double(
+          testing::ModelSession(model, {}).step({{0, {3, 1, 4, 1, 5, 9, 2, 6}}}).clone());
+    };
+    EXPECT_TRUE(testing::close_to(logits(*bytes), logits(*packed), 131, 1e-5)) << bits;
+  }
 }
 
 TEST(Task8_5_Quantize, WhatIsThereIsLeftAlone) {

@@ -128,6 +128,8 @@ TEST(Task8_5_Recipe, MistakesAreNamed) {
   expect_refused(stage(R"("method": "gptq", "scheme": "W4A16", "damping": 0)"), "damping");
   expect_refused(stage(R"("method": "gptq", "scheme": "W4A16", "actorder": "up")"), "\"up\"");
   expect_refused(stage(R"("method": "gptq", "scheme": "FP8_DYNAMIC", "actorder": "group")"), "actorder");
+  const std::string rows = R"({"weights": {"num_bits": 4, "strategy": "channel"}})";
+  expect_refused(stage(R"("method": "gptq", "actorder": "group", "scheme": )" + rows), "in groups");
   expect_refused(stage(R"("method": "rtn", "scheme": "NVFP4")"), "NVFP4A16");
   expect_refused(stage(R"("method": "rtn", "scheme": {"weights": {"num_bits": 4, "bits": 4}})"), "bits");
   expect_refused(stage(R"("method": "rtn", "scheme": "W4A16", "targets": [])"), "targets");
@@ -174,6 +176,9 @@ TEST(Task8_5_Recipe, APatternThatNamesNothingIsRefused) {
                  "q_proj");
   expect_refused(R"({"stages": [{"method": "rtn", "scheme": "W4A16", "ignore": ["re:.*experts"]}]})",
                  "re:.*experts");
+  // Each pattern names some, and none is left.
+  expect_refused(R"({"stages": [{"method": "rtn", "scheme": "W4A16", "ignore": ["re:.*"]}]})", "stages[0]",
+                 "ignores every linear");
 }
 
 TEST(Task8_5_Recipe, ALinearOfTwoStagesIsRefused) {
