@@ -1,6 +1,7 @@
 // ladder quantize: a dense checkpoint becomes a quantized one.
 #include <algorithm>
 #include <chrono>
+#include <cmath>
 #include <cstdio>
 #include <memory>
 #include <optional>
@@ -36,6 +37,16 @@ struct QuantizeFlags {
   std::vector<const CLI::Option*> sweep_options;
 };
 
+// --output, without the slash that a shell's completion puts behind it: what is not finished lies beside the folder, not within it.
+std::filesystem::path new_folder(const std::string& output) {
+  std::filesystem::path folder = std::filesystem::path(output).lexically_normal();
+  if (!folder.has_filename()) folder = folder.parent_path();
+  LADDER_CHECK(!folder.empty(), "--output: expected a new folder, found no name");
+  LADDER_CHECK(!std::filesystem::exists(folder), "--output {}: is there already, expected a new folder",
+               output);
+  return folder;
+}
+
 Recipe recipe_of_flags(const QuantizeFlags& flags, DType checkpoint_dtype) {
   LADDER_CHECK(flags.recipe.empty() != flags.scheme.empty(), "--recipe and --scheme: expected one of them");
   if (flags.recipe.empty()) return recipe_of(flags.scheme, flags.method, checkpoint_dtype);
@@ -55,7 +66,7 @@ std::vector<TokenIds> calibration_texts(const QuantizeFlags& flags, const ModelF
   for (TextWindow& window : cut_windows(documents, flags.max_seq_len))
     if (std::ssize(texts) < flags.num_samples) texts.push_back(std::move(window.ids));
   LADDER_CHECK(std::ssize(texts) == flags.num_samples,
-               "--num-samples {}: {} has {} of at most {} tokens (--max-seq-len)", flags.num_samples,
+               "--num-samples {}: {} has {} texts of at most {} tokens (--max-seq-len)", flags.num_samples,
                flags.calibration, texts.size(), flags.max_seq_len);
   return texts;
 }
@@ -106,8 +117,11 @@ std::string unreached_summary(const QuantizeReport& report) {
 std::string sweep_table(std::span<const SweepRow> sweep_rows) {
   std::vector<std::vector<std::string>> rows = {
       {"method", "bits", "group", "bits a weight", "KL x 1000", "delta NLL x 1000", "perplexity"}};
-  const auto with_error = [](const Estimate& estimate) {
-    return fmt::format("{:.3f} +- {:.3f}", 1000 * estimate.mean, 1000 * estimate.standard_error);
+  const auto with_error = [](const Estimate& estimate) {  // one document has none
+    const std::string mean = fmt::format("{:.3f}", 1000 * estimate.mean);
+    return std::isnan(estimate.standard_error)
+               ? mean
+               : fmt::format("{} +- {:.3f}", mean, 1000 * estimate.standard_error);
   };
   for (const SweepRow& row : sweep_rows)
     rows.push_back({row.method, std::to_string(row.bits),
@@ -125,9 +139,7 @@ void run_sweep(const QuantizeFlags& flags) {
   LADDER_CHECK(!flags.data.empty(), "--data: --sweep needs a text to judge by");
   SweepOptions options;
   options.model = flags.model;
-  options.output = flags.output;
-  LADDER_CHECK(!std::filesystem::exists(options.output),
-               "--output {}: is there already, expected a new folder", flags.output);
+  options.output = new_folder(flags.output);
   options.bits = flags.bits;
   options.group_sizes = flags.groups;
   options.methods = flags.methods;
@@ -160,9 +172,7 @@ void run_quantize(const QuantizeFlags& flags) {
   const ModelFolder folder = open_model_folder(flags.model, "vllm");
   QuantizeOptions options;
   options.model = flags.model;
-  options.output = flags.output;
-  LADDER_CHECK(!std::filesystem::exists(options.output),
-               "--output {}: is there already, expected a new folder", flags.output);
+  options.output = new_folder(flags.output);
   options.recipe = recipe_of_flags(flags, folder.spec.checkpoint_dtype);
   if (options.recipe.needs_calibration())
     options.texts = calibration_texts(flags, folder);

@@ -97,6 +97,7 @@ TEST(Cli_Quantize, SweepsOverBitsGroupsAndMethods) {
                                 data, "--max-documents", "1"});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   EXPECT_NE(result.out.find("KL x 1000"), std::string::npos) << result.out;
+  EXPECT_EQ(result.out.find("nan"), std::string::npos) << result.out;  // the error of one document
   const Json rows = Json::parse(testing::read_file(folder / "out" / "sweep.json")).at("rows");
   ASSERT_EQ(rows.size(), 2u);
   EXPECT_LT(rows[1].at("kl"), rows[0].at("kl"));
@@ -110,6 +111,19 @@ TEST(Cli_Quantize, SweepsOverBitsGroupsAndMethods) {
   expect_refused(quantize(out, {"--sweep", "--data", data, "--methods", "rtn", "--groups", "256"}),
                  "groups of 256");
   EXPECT_FALSE(std::filesystem::exists(out));
+}
+
+// As a shell completes the name of a folder.
+TEST(Cli_Quantize, TheFoldersNameMayEndInASlash) {
+  testing::TemporaryFolder folder;
+  for (const char* name : {"one/", "two/.", "three//"}) {
+    const BinaryResult result = quantize(folder.path().string() + "/" + name, {"--scheme", "W4A16"});
+    ASSERT_EQ(result.exit_code, 0) << name << ": " << result.err;
+    EXPECT_TRUE(std::filesystem::exists(folder.path() / name / "config.json")) << name;
+  }
+  // Nothing else is left, within or beside.
+  for (const auto& entry : std::filesystem::recursive_directory_iterator(folder.path()))
+    EXPECT_EQ(entry.path().string().find(".partial"), std::string::npos) << entry.path();
 }
 
 TEST(Cli_Quantize, MistakesAreOneLine) {
@@ -127,10 +141,12 @@ TEST(Cli_Quantize, MistakesAreOneLine) {
   const BinaryResult few =
       quantize(out, {"--recipe", recipe, "--calibration", qa(), "--num-samples", "9999"});
   expect_refused(few, "9999");
-  expect_refused(few, "has 400");
+  expect_refused(few, "has 400 texts");
   expect_refused(quantize(out, {"--recipe", recipe, "--calibration", qa(), "--max-seq-len", "4096"}),
                  "--max-seq-len 4096");
   expect_refused(quantize(out, {"--scheme", "W4A16", "--device", "cuda"}), "--device cuda");
+  expect_refused(quantize("", {"--scheme", "W4A16"}), "--output: expected a new folder");
+  expect_refused(quantize("/", {"--scheme", "W4A16"}), "is there already");
   EXPECT_FALSE(std::filesystem::exists(out));
 }
 
