@@ -233,9 +233,10 @@ StoredKvCache parse_kv_cache_scheme(const Json& scheme, const std::string& what)
 }
 
 ReadGroups read_compressed_tensors(const ConfigObject& config) {
-  refuse_unknown_keys(config, {"quant_method", "config_groups", "format", "ignore", "quantization_status",
-                               "global_compression_ratio", "kv_cache_scheme", "sparsity_config",
-                               "transform_config", "moe_sparsity_config", "run_compressed", "version"});
+  refuse_unknown_keys(config,
+                      {"quant_method", "config_groups", "format", "ignore", "quantization_status",
+                       "global_compression_ratio", "kv_cache_scheme", "sparsity_config", "transform_config",
+                       "moe_sparsity_config", "run_compressed", "version", "provider"});
   refuse_unless_empty(config, "transform_config", "transforms are not supported");
   refuse_unless_empty(config, "moe_sparsity_config", "sparse experts are not supported");
   const std::string status = lower_string(config, "quantization_status", "compressed");

@@ -41,7 +41,34 @@ std::string either(const ConfigObject& config, const std::string& name, const st
   return value == nullptr && old != nullptr ? old_name : name;
 }
 
-// What GPTQModel writes for each of its methods.
+// How AutoRound (github.com/intel/auto-round) found the codes that it writes in GPTQ's and AWQ's forms, and that it did not round
+// activations (check_common).
+constexpr std::string_view kAutoRoundKeys[] = {"provider",
+                                               "autoround_version",
+                                               "data_type",
+                                               "scale_dtype",
+                                               "iters",
+                                               "lr",
+                                               "minmax_lr",
+                                               "nsamples",
+                                               "n_samples",
+                                               "seqlen",
+                                               "train_bs",
+                                               "batch_size",
+                                               "gradient_accumulate_steps",
+                                               "amp",
+                                               "low_gpu_mem_usage",
+                                               "enable_quanted_input",
+                                               "enable_minmax_tuning",
+                                               "enable_norm_bias_tuning",
+                                               "to_quant_block_names",
+                                               "act_bits",
+                                               "act_group_size",
+                                               "act_sym",
+                                               "act_dynamic",
+                                               "act_data_type"};
+
+// What GPTQModel and AutoRound write for each of their methods.
 void check_common(const ConfigObject& config, std::string_view method) {
   const std::string found = lower_string(config, "method", method);
   LADDER_CHECK(found == method, "{}: expected {}, found {}", config.name("method"), method,
@@ -49,6 +76,12 @@ void check_common(const ConfigObject& config, std::string_view method) {
   refuse_unless_empty(config, "dynamic", "schemes of single modules are not supported");
   refuse_unless_empty(config, "rotation", "rotated activations are not supported");
   refuse_unless_empty(config, "activation", "rounded activations are not supported");
+  constexpr int64_t kNotRounded = 16;
+  const int64_t activation_bits = config.integer("act_bits", 1, 64, kNotRounded);
+  LADDER_CHECK(activation_bits >= kNotRounded, "{}: rounded activations are not supported, found {}",
+               config.name("act_bits"), activation_bits);
+  const std::string type = lower_string(config, "data_type", "int");
+  LADDER_CHECK(type == "int", "{}: expected int, found {}", config.name("data_type"), json_brief(Json(type)));
   const std::string words = lower_string(config, "pack_dtype", "int32");
   LADDER_CHECK(words == "int32", "{}: expected int32, found {}", config.name("pack_dtype"),
                json_brief(Json(words)));
@@ -69,47 +102,49 @@ bool is_of_gptqmodel(const ConfigObject& config) {
 
 ReadGroups read_gptq(const ConfigObject& config) {
   // From true_sequential on: how the file was made, or how others are to run it. Nothing of that is in the tensors.
-  refuse_unknown_keys(config, {"quant_method",
-                               "method",
-                               "bits",
-                               "group_size",
-                               "desc_act",
-                               "static_groups",
-                               "sym",
-                               "checkpoint_format",
-                               "format",
-                               "pack_dtype",
-                               "dynamic",
-                               "rotation",
-                               "activation",
-                               "modules_in_block_to_quantize",
-                               "lm_head",
-                               "modules_to_not_convert",
-                               "is_marlin_format",
-                               "true_sequential",
-                               "damp_percent",
-                               "damp_auto_increment",
-                               "mse",
-                               "act_group_aware",
-                               "meta",
-                               "quantizer",
-                               "dataset",
-                               "tokenizer",
-                               "model_name_or_path",
-                               "model_file_base_name",
-                               "use_cuda_fp16",
-                               "model_seqlen",
-                               "block_name_to_quantize",
-                               "module_name_preceding_first_block",
-                               "batch_size",
-                               "pad_token_id",
-                               "use_exllama",
-                               "disable_exllama",
-                               "max_input_length",
-                               "exllama_config",
-                               "cache_block_outputs",
-                               "backend",
-                               "version"});
+  refuse_unknown_keys(config,
+                      {"quant_method",
+                       "method",
+                       "bits",
+                       "group_size",
+                       "desc_act",
+                       "static_groups",
+                       "sym",
+                       "checkpoint_format",
+                       "format",
+                       "pack_dtype",
+                       "dynamic",
+                       "rotation",
+                       "activation",
+                       "modules_in_block_to_quantize",
+                       "lm_head",
+                       "modules_to_not_convert",
+                       "is_marlin_format",
+                       "true_sequential",
+                       "damp_percent",
+                       "damp_auto_increment",
+                       "mse",
+                       "hyb_act",
+                       "act_group_aware",
+                       "meta",
+                       "quantizer",
+                       "dataset",
+                       "tokenizer",
+                       "model_name_or_path",
+                       "model_file_base_name",
+                       "use_cuda_fp16",
+                       "model_seqlen",
+                       "block_name_to_quantize",
+                       "module_name_preceding_first_block",
+                       "pad_token_id",
+                       "use_exllama",
+                       "disable_exllama",
+                       "max_input_length",
+                       "exllama_config",
+                       "cache_block_outputs",
+                       "backend",
+                       "version"},
+                      kAutoRoundKeys);
   check_common(config, "gptq");
   refuse_unless_empty(config, "modules_in_block_to_quantize", "expected all linears of a layer");
   refuse_unless_empty(config, "is_marlin_format", "weights ordered for one kernel are not supported");
@@ -141,14 +176,16 @@ ReadGroups read_gptq(const ConfigObject& config) {
 
 ReadGroups read_awq(const ConfigObject& config) {
   refuse_unknown_keys(
-      config, {"quant_method", "method", "format", "checkpoint_format", "pack_dtype", "dynamic", "rotation",
-               "activation", "lm_head", "desc_act", "sym", "meta", "bits", "w_bit", "group_size",
-               "q_group_size", "zero_point", "version", "modules_to_not_convert", "backend", "do_fuse",
-               "fuse_max_seq_len", "modules_to_fuse", "exllama_config",
-               // Of GPTQ, with its defaults: transformers 5 writes them for both.
-               "tokenizer", "dataset", "damp_percent", "act_group_aware", "true_sequential", "model_seqlen",
-               "block_name_to_quantize", "module_name_preceding_first_block", "modules_in_block_to_quantize",
-               "batch_size", "pad_token_id", "max_input_length", "cache_block_outputs"});
+      config,
+      {"quant_method", "method", "format", "checkpoint_format", "pack_dtype", "dynamic", "rotation",
+       "activation", "lm_head", "desc_act", "sym", "meta", "bits", "w_bit", "group_size", "q_group_size",
+       "zero_point", "version", "modules_to_not_convert", "backend", "do_fuse", "fuse_max_seq_len",
+       "modules_to_fuse", "exllama_config",
+       // Of GPTQ, with its defaults: transformers 5 writes them for both.
+       "tokenizer", "dataset", "damp_percent", "hyb_act", "act_group_aware", "true_sequential",
+       "model_seqlen", "block_name_to_quantize", "module_name_preceding_first_block",
+       "modules_in_block_to_quantize", "pad_token_id", "max_input_length", "cache_block_outputs"},
+      kAutoRoundKeys);
   check_common(config, "awq");
   refuse_unless_empty(config, "modules_in_block_to_quantize", "expected all linears of a layer");
   for (const char* key : {"version", "format", "checkpoint_format"}) {

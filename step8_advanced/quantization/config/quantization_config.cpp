@@ -28,10 +28,14 @@ bool has_components(std::string_view name, std::string_view piece) {
 
 }  // namespace
 
-void refuse_unknown_keys(const ConfigObject& config, std::initializer_list<std::string_view> known) {
+void refuse_unknown_keys(const ConfigObject& config, std::initializer_list<std::string_view> known,
+                         std::span<const std::string_view> known_too) {
+  const auto has = [](const auto& list, const std::string& key) {
+    return std::find(list.begin(), list.end(), key) != list.end();
+  };
   for (const auto& [key, value] : config.json().items())
-    LADDER_CHECK(value.is_null() || std::find(known.begin(), known.end(), key) != known.end(),
-                 "{}: not known", config.name(json_brief(Json(key))));
+    LADDER_CHECK(value.is_null() || has(known, key) || has(known_too, key), "{}: not known",
+                 config.name(json_brief(Json(key))));
 }
 
 void refuse_unless_empty(const ConfigObject& config, const std::string& key, std::string_view why) {

@@ -1,6 +1,7 @@
 #pragma once
 // The readers behind QuantizationConfig::parse, one per "quant_method".
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -25,7 +26,8 @@ ReadGroups read_modelopt(const ConfigObject& config, const std::string& what);
 
 // Error: a member of the object that is none of these. One that is null is absent, as everywhere: each release of the tools adds keys
 // for what it can do, and writes null where it was not done.
-void refuse_unknown_keys(const ConfigObject& config, std::initializer_list<std::string_view> known);
+void refuse_unknown_keys(const ConfigObject& config, std::initializer_list<std::string_view> known,
+                         std::span<const std::string_view> known_too = {});
 // Error: the member is there and neither null nor empty nor false. `why` ends the message.
 void refuse_unless_empty(const ConfigObject& config, const std::string& key, std::string_view why);
 // A list of strings, of at most this many; absent: none.

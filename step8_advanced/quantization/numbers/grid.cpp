@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "step1_layers/core/dtype.h"
 #include "step1_layers/core/small_floats.h"
@@ -16,8 +17,10 @@ float stored_scale(float scale, ScaleFormat format, float global_scale) {
   switch (format) {
     case ScaleFormat::f32:
       return scale > 0 ? scale : 0x1p-23f;
-    case ScaleFormat::bf16:
-      return scale > 0 ? static_cast<float>(bf16(scale)) : 0x1p-7f;
+    case ScaleFormat::bf16: {
+      const float rounded = static_cast<float>(bf16(scale));
+      return rounded > 0 ? rounded : scale > 0 ? 0x1p-133f : 0x1p-7f;
+    }
     case ScaleFormat::f16: {
       const float rounded = static_cast<float>(f16(std::min(scale, 65504.0f)));
       return rounded > 0 ? rounded : scale > 0 ? 0x1p-24f : 0x1p-10f;
@@ -77,7 +80,7 @@ Grid make_grid(std::span<const float> numbers, const QuantizationArgs& args, flo
 }
 
 float nvfp4_global_scale(float absmax) {
-  return absmax > 0 ? kMaxE4M3 * kMaxE2M1 / absmax : 1.0f;
+  return absmax > 0 ? std::min(kMaxE4M3 * kMaxE2M1 / absmax, std::numeric_limits<float>::max()) : 1.0f;
 }
 
 float nearest_code(float x, const Grid& grid, const QuantizationArgs& args) {

@@ -108,6 +108,22 @@ TEST(Task8_1_Grid, TheScaleIsOneThatItsFormatHas) {
   EXPECT_GT(make_grid(0.0f, 0.0f, args).scale, 0.0f);
 }
 
+// Whoever reads the file refuses a scale of 0 or infinity.
+TEST(Task8_1_Grid, TheScaleOfTheSmallestNumbersIsAboveZero) {
+  for (const float absmax : {0x1p-149f, 1e-42f, 1e-39f, 1e-36f, 1e-7f}) {
+    const float global = nvfp4_global_scale(absmax);
+    EXPECT_TRUE(std::isfinite(global)) << absmax;
+    for (const ScaleFormat format :
+         {ScaleFormat::f32, ScaleFormat::bf16, ScaleFormat::f16, ScaleFormat::e4m3}) {
+      const bool is_nvfp4 = format == ScaleFormat::e4m3;
+      const QuantizationArgs args = {
+          .num_bits = is_nvfp4 ? 4 : 8, .is_float = is_nvfp4, .scale_format = format};
+      EXPECT_GT(make_grid(-absmax, absmax, args, is_nvfp4 ? global : 1).scale, 0)
+          << absmax << ", format " << static_cast<int>(format);
+    }
+  }
+}
+
 TEST(Task8_1_Grid, NanIsNoNumber) {
   const QuantizationArgs integers{.num_bits = 8}, floats{.num_bits = 8, .is_float = true};
   EXPECT_EQ(nearest_code(NAN, Grid{}, integers), 0.0f);

@@ -126,6 +126,35 @@ TEST(Task8_2_ToolVersions, AwqOfTransformers) {
   EXPECT_THAT(error_of([&] { of(some); }), HasSubstr("modules_in_block_to_quantize"));
 }
 
+// AutoRound's own keys beside those of the form it writes, and GPTQModel 4's hyb_act.
+TEST(Task8_2_ToolVersions, HowTheCodesWereFoundIsNotAsked) {
+  for (const char* name : {"gptq_w4_g128_sym", "awq_g32"}) {
+    Json json = config_of(name);
+    const auto expected = of(json);
+    json["provider"] = "auto-round";
+    json["autoround_version"] = "0.4.1";
+    json["data_type"] = "int";
+    json["iters"] = 200;
+    json["lr"] = 0.005;
+    json["amp"] = true;
+    json["enable_quanted_input"] = true;
+    json["act_bits"] = 16;
+    json["act_dynamic"] = true;
+    json["super_bits"] = nullptr;
+    json["hyb_act"] = false;
+    EXPECT_EQ(of(json), expected) << name;
+    Json other = json;
+    other["act_bits"] = 8;
+    EXPECT_THAT(error_of([&] { of(other); }), AllOf(HasSubstr("act_bits"), HasSubstr("8"))) << name;
+    other = json;
+    other["data_type"] = "mx_fp";
+    EXPECT_THAT(error_of([&] { of(other); }), HasSubstr("mx_fp")) << name;
+    other = json;
+    other["super_bits"] = 6;
+    EXPECT_THAT(error_of([&] { of(other); }), HasSubstr("super_bits")) << name;
+  }
+}
+
 // Before transformers read them, AutoGPTQ and AutoAWQ wrote files of their own, without the method's name.
 TEST(Task8_2_ToolVersions, AConfigInAFileOfItsOwn) {
   const testing::TemporaryFolder gptq, awq, named, broken;
