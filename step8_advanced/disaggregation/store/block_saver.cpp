@@ -69,12 +69,14 @@ bool KvBlockSaver::end(SequenceId id) {
   const std::lock_guard lock(mutex_);
   const auto found = saved_.find(id);
   if (found == saved_.end()) return false;
-  Saved& saved = *found->second;
+  const std::shared_ptr<Saved> kept = found->second;
+  Saved& saved = *kept;
   const int64_t wanted = saved.num_left() - (saved.copying ? 1 : 0);  // which has its place in the queue
   const int64_t promised = std::clamp<int64_t>(room(), 0, wanted);
   stats_.num_unstored_blocks += wanted - promised;
   saved.block_table.resize(saved.block_table.size() - static_cast<size_t>(wanted - promised));
   if (saved.num_left() == 0) {
+    saved.forgotten = true;  // the packing thread may be looking whether the store has its next block
     saved_.erase(found);
     return false;
   }

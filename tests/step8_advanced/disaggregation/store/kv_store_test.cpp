@@ -43,10 +43,10 @@ struct StoringEngine {
 
   KvTransferStats stats() const { return store->stats(); }
 
-  // Until all blocks that were kept for it are copied.
+  // Until all blocks that were kept for it are copied, and no load that was cancelled writes any more.
   void expect_all_given_back() {
     const auto deadline = std::chrono::steady_clock::now() + kPatience;
-    while (engine->scheduler().stats().num_held_blocks > 0 && std::chrono::steady_clock::now() < deadline) {
+    while (engine->scheduler().waits_for_kv() && std::chrono::steady_clock::now() < deadline) {
       store->wait(std::chrono::milliseconds(20));
       engine->take_kv_events();
     }
@@ -408,7 +408,9 @@ TEST_F(KvStore, AFolderThatGoesIsDoneWithout) {
 
 // vLLM 52360: a sequence is preempted, and its blocks given to others, while they are being saved. Whatever is stored is what was
 // computed under that name.
-TEST(KvBlockSaver, StoredBytesEqualTheirKeys) {
+class KvBlockSaverQueues : public ::testing::TestWithParam<int> {};
+
+TEST_P(KvBlockSaverQueues, StoredBytesEqualTheirKeys) {
   testing::Random random;
   SCOPED_TRACE(random.describe());
   KvLayout layout;
@@ -435,9 +437,10 @@ TEST(KvBlockSaver, StoredBytesEqualTheirKeys) {
       }
   };
   const TemporaryFolder place;
-  KvStoreConfig config;
   const Sha256Digest space = kv_store_space({}, layout);
   const KvBlockShape shape = kv_block_shape(layout);
+  KvStoreConfig config;
+  config.queue_bytes = GetParam() * static_cast<int64_t>(shape.body_size);
   KvStoreFolder folder(place.path(), 1 << 28, space);
   std::map<int32_t, std::vector<int32_t>> told;  // by the first token of a block
   std::vector<SequenceId> released;
@@ -507,6 +510,8 @@ TEST(KvBlockSaver, StoredBytesEqualTheirKeys) {
   }
   EXPECT_GT(num_stored, 100);
 }
+
+INSTANTIATE_TEST_SUITE_P(Blocks, KvBlockSaverQueues, ::testing::Values(1, 2, 100));
 
 }  // namespace
 }  // namespace ladder
