@@ -1,8 +1,6 @@
 // --kv-store: prefixes on disk outlive the program, and what is no folder is one line.
 #include <filesystem>
 
-#include "cli/kv_store_flags.h"
-#include "step1_layers/core/error.h"
 #include "tests/cli/program.h"
 #include "tests/cli/running_server.h"
 #include "tests/support/temporary_folder.h"
