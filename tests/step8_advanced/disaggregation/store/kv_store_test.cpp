@@ -11,6 +11,7 @@
 #include "tests/step6_engine/fake_engine.h"
 #include "tests/step7_parallel/workers/worker_program.h"
 #include "tests/step8_advanced/disaggregation/connector/handoff_requests.h"
+#include "tests/support/model_devices.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ladder {
@@ -115,6 +116,24 @@ TEST_F(KvStore, ARestartGoesOnFromTheFolder) {
     // What is in the engine's own blocks is not read once more.
     expect_same(again.engine->generate(requests), expected);
     EXPECT_EQ(again.stats().num_loaded_tokens, num_tokens_to_load(requests));
+  }
+}
+
+// Blocks on a GPU are packed and unpacked there, and go through the host's memory.
+TEST_F(KvStore, AGpuGoesOnFromTheFolder) {
+  testing::need_device(DeviceType::cuda);
+  if (IsSkipped()) return;
+  EngineOptions options = tiny_options();
+  options.runner.device = {DeviceType::cuda, 0};
+  for (const KvCacheDType kept_as : {KvCacheDType::automatic, KvCacheDType::fp8, KvCacheDType::int4}) {
+    options.runner.kv_cache_dtype = kept_as;
+    const auto expected = answers_of(options, requests);
+    for (const int64_t loaded : {int64_t{0}, num_tokens_to_load(requests)}) {
+      StoringEngine engine(options, config);
+      expect_same(engine.engine->generate(requests), expected);
+      EXPECT_EQ(engine.stats().num_loaded_tokens, loaded) << kv_cache_dtype_name(kept_as);
+      engine.expect_all_given_back();
+    }
   }
 }
 
