@@ -75,17 +75,16 @@ void KvStoreConnector::look(Wanted& wanted, int64_t num_local) const {
   const int64_t block_size = ranks_.layout.block_size;
   const std::vector<int32_t>& tokens = *wanted.prompt;
   const int64_t num_full = (std::ssize(tokens) - 1) / block_size;  // the last token is computed here
-  const auto is_named = [&](int64_t count) {
-    while (std::ssize(wanted.names.names) < count)
-      wanted.names.add(*hasher_,
-                       std::span(tokens).subspan(wanted.names.names.size() * static_cast<size_t>(block_size),
-                                                 static_cast<size_t>(block_size)));
-    return true;
+  const auto tokens_of = [&](size_t block) {
+    return std::span(tokens).subspan(block * static_cast<size_t>(block_size),
+                                     static_cast<size_t>(block_size));
   };
+  std::vector<BlockHash>& names = wanted.names.names;
   wanted.num_local = wanted.num_found = num_local;
-  while (wanted.num_found < num_full && is_named(wanted.num_found + 1) &&
-         folder_.has(wanted.names.names[static_cast<size_t>(wanted.num_found)]))
-    ++wanted.num_found;
+  for (; wanted.num_found < num_full; ++wanted.num_found) {
+    while (std::ssize(names) <= wanted.num_found) wanted.names.add(*hasher_, tokens_of(names.size()));
+    if (!folder_.has(names[static_cast<size_t>(wanted.num_found)])) return;
+  }
 }
 
 void KvStoreConnector::start_load(KvLoad load) {
