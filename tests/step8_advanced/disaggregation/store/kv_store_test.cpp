@@ -432,79 +432,83 @@ class KvBlockSaverQueues : public ::testing::TestWithParam<int> {};
 TEST_P(KvBlockSaverQueues, StoredBytesEqualTheirKeys) {
   testing::Random random;
   SCOPED_TRACE(random.describe());
+  constexpr int64_t kLayers = 12, kBlocks = 9, kBlockElements = 4 * 2 * 256;  // whose copy takes its time
   KvLayout layout;
-  layout.num_layers = 3;
+  layout.num_layers = kLayers;
   layout.num_kv_heads = 2;
-  layout.k_dim = layout.v_dim = 64;
-  layout.stage_ends = {3};
+  layout.k_dim = layout.v_dim = 256;
+  layout.stage_ends = {kLayers};
   layout.block_size = 4;
-  constexpr int64_t kBlocks = 8;
   KvRanks ranks(layout);
   RankKvCaches caches;
-  caches.layers = {0, 3};
-  for (int64_t layer = 0; layer < 3; ++layer) {
+  caches.layers = {0, kLayers};
+  for (int64_t layer = 0; layer < kLayers; ++layer) {
     KvCacheView& cache = caches.caches.emplace_back();
-    cache.k = Tensor::empty({kBlocks, 4, 2, 64}, DType::f32, Device());
-    cache.v = Tensor::empty({kBlocks, 4, 2, 64}, DType::f32, Device());
+    cache.k = Tensor::empty({kBlocks, 4, 2, 256}, DType::f32, Device());
+    cache.v = Tensor::empty({kBlocks, 4, 2, 256}, DType::f32, Device());
   }
   ranks.add(caches);
+  std::vector<int32_t> free;
   const auto fill = [&](int32_t block, float value) {
     for (const KvCacheView& cache : caches.caches)
-      for (const Tensor& tensor : {cache.k, cache.v}) {
-        float* const begin = tensor.data<float>() + block * 4 * 2 * 64;
-        std::fill(begin, begin + 4 * 2 * 64, value);
-      }
+      for (const Tensor& tensor : {cache.k, cache.v})
+        std::fill_n(tensor.data<float>() + block * kBlockElements, kBlockElements, value);
   };
+  const auto give_away = [&](const std::vector<int32_t>& blocks) {
+    for (const int32_t block : blocks) {
+      fill(block, -1);  // somebody else's
+      free.push_back(block);
+    }
+  };
+  for (int32_t block = 0; block < kBlocks; ++block) free.push_back(block);
   const TemporaryFolder place;
   const Sha256Digest space = kv_store_space({}, layout);
   const KvBlockShape shape = kv_block_shape(layout);
   KvStoreConfig config;
   config.queue_bytes = GetParam() * static_cast<int64_t>(shape.body_size);
-  KvStoreFolder folder(place.path(), 1 << 28, space);
+  KvStoreFolder folder(place.path(), int64_t{1} << 30, space);
   std::map<int32_t, std::vector<int32_t>> told;  // by the first token of a block
-  std::vector<SequenceId> released;
   {
     KvBlockSaver saver(config, folder, ranks, shape, space);
-    std::vector<int32_t> free(kBlocks);
-    for (int32_t block = 0; block < kBlocks; ++block) free[static_cast<size_t>(block)] = block;
-    int32_t next = 1;
+    std::vector<Sequence> running;  // two at most
     std::map<SequenceId, std::vector<int32_t>> held;
     const auto take_back = [&] {
       for (const SequenceId id : saver.take_released()) {
-        for (const int32_t block : held[id]) {
-          fill(block, -1);  // somebody else's
-          free.push_back(block);
-        }
-        held.erase(id);
+        ASSERT_TRUE(held.contains(id)) << id;
+        give_away(held.extract(id).mapped());
       }
     };
-    for (SequenceId id = 0; id < 600; ++id) {
+    int32_t next = 1;
+    for (SequenceId id = 0; id < 150; ++id) {
       const auto deadline = std::chrono::steady_clock::now() + kPatience;
       while (free.size() < 3 && std::chrono::steady_clock::now() < deadline) take_back();
       ASSERT_GE(free.size(), 3u);
-      Sequence sequence;
+      Sequence& sequence = running.emplace_back();
       sequence.id = id;
       auto prompt = std::make_shared<std::vector<int32_t>>();
       for (int block = 0; block < 3; ++block) {
         sequence.block_table.push_back(free.back());
         free.pop_back();
         fill(sequence.block_table.back(), static_cast<float>(next));
-        for (int token = 0; token < 4; ++token) prompt->push_back(next);
-        told[next] = *prompt;
-        ++next;
+        prompt->insert(prompt->end(), 4, next);
+        told[next++] = *prompt;
       }
       sequence.prompt_token_ids = prompt;
       sequence.num_prompt_tokens = 12;
       for (const int64_t computed : {3, 8, 12}) saver.computed(sequence, computed);
       if (random.integer(0, 2) > 0)
         std::this_thread::sleep_for(std::chrono::microseconds(random.integer(0, 300)));
-      if (random.integer(0, 1) == 0) {
-        saver.forget(id);  // preempted
-        for (const int32_t block : sequence.block_table) fill(block, -2), free.push_back(block);
-      } else if (saver.end(id)) {
-        held[id] = sequence.block_table;
-      } else {
-        for (const int32_t block : sequence.block_table) fill(block, -3), free.push_back(block);
+      while (running.size() == 2 || (running.size() == 1 && id % 7 == 0)) {  // one of them, or both, leaves
+        const auto leaves = running.begin() + random.integer(0, std::ssize(running) - 1);
+        if (random.integer(0, 1) == 0) {
+          saver.forget(leaves->id);  // preempted
+          give_away(leaves->block_table);
+        } else if (saver.end(leaves->id)) {
+          held[leaves->id] = leaves->block_table;
+        } else {
+          give_away(leaves->block_table);
+        }
+        running.erase(leaves);
       }
       take_back();
     }
@@ -527,7 +531,7 @@ TEST_P(KvBlockSaverQueues, StoredBytesEqualTheirKeys) {
                             [first = first](float value) { return value == static_cast<float>(first); }))
         << "block of token " << first;
   }
-  EXPECT_GT(num_stored, 100);
+  EXPECT_GT(num_stored, 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Blocks, KvBlockSaverQueues, ::testing::Values(1, 2, 100));
