@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <fstream>
+#include <functional>
 #include <map>
 #include <thread>
 
@@ -425,116 +427,218 @@ TEST_F(KvStore, AFolderThatGoesIsDoneWithout) {
   EXPECT_EQ(num_warnings, 1);
 }
 
-// vLLM 52360: a sequence is preempted, and its blocks given to others, while they are being saved. Whatever is stored is what was
-// computed under that name.
+// Blocks of one layout, a saver, and what it says before it looks for a block's file.
+class SavedBlocks {
+  class Watched final : public BlockHasher {
+   public:
+    explicit Watched(std::function<void()>& on_block) : on_block_(on_block) {}
+    BlockHash root(std::string_view salt, std::string_view adapter) override {
+      return hasher_.root(salt, adapter);
+    }
+    BlockHash block(const BlockHash& parent, std::span<const int32_t> tokens) override {
+      on_block_();
+      return hasher_.block(parent, tokens);
+    }
+
+   private:
+    std::function<void()>& on_block_;
+    Sha256BlockHasher hasher_{0};
+  };
+
+ public:
+  SavedBlocks(int64_t num_layers, int64_t dim, int64_t num_blocks, int64_t num_queued)
+      : layout_(layout_of(num_layers, dim)), elements_(4 * 2 * dim), ranks(layout_) {
+    RankKvCaches caches;
+    caches.layers = {0, num_layers};
+    for (int64_t layer = 0; layer < num_layers; ++layer) {
+      KvCacheView& cache = caches.caches.emplace_back();
+      cache.k = Tensor::empty({num_blocks, 4, 2, dim}, DType::f32, Device());
+      cache.v = Tensor::empty({num_blocks, 4, 2, dim}, DType::f32, Device());
+    }
+    ranks.add(caches);
+    config.make_hasher = [this] { return std::make_unique<Watched>(on_block); };
+    config.queue_bytes = num_queued * static_cast<int64_t>(shape.body_size);
+    saver = std::make_unique<KvBlockSaver>(config, folder, ranks, shape, space);
+  }
+
+  void fill(int32_t block, float value) {
+    const auto& caches = ranks.ranks[0].caches;
+    for (auto cache = caches.rbegin(); cache != caches.rend(); ++cache)  // what is copied last first
+      for (const Tensor& tensor : {cache->v, cache->k})
+        std::fill_n(tensor.data<float>() + block * elements_, elements_, value);
+  }
+  // Blocks full of the number that its tokens are, too.
+  Sequence sequence(SequenceId id, std::vector<int32_t> blocks) {
+    Sequence made;
+    made.id = id;
+    auto prompt = std::make_shared<std::vector<int32_t>>();
+    for (const int32_t block : blocks) {
+      fill(block, static_cast<float>(next_));
+      prompt->insert(prompt->end(), 4, next_);
+      told_[next_++] = *prompt;
+    }
+    made.block_table = std::move(blocks);
+    made.num_prompt_tokens = std::ssize(*prompt);
+    made.prompt_token_ids = prompt;
+    return made;
+  }
+  // Whatever is stored is what was computed under its name; how many blocks that are. All is on disk when this returns.
+  int expect_right() {
+    saver = nullptr;
+    Sha256BlockHasher hasher(0);
+    int num_stored = 0;
+    for (const auto& [first, tokens] : told_) {
+      KvBlockKey key{space, hasher.root("", ""), {}, tokens};
+      key.name = key.root;
+      for (size_t begin = 0; begin < tokens.size(); begin += 4)
+        key.name = hasher.block(key.name, std::span(tokens).subspan(begin, 4));
+      if (!folder.has(key.name)) continue;
+      ++num_stored;
+      const size_t head = kv_block_head_size(tokens.size(), shape.num_parts);
+      std::vector<std::byte> bytes(head + shape.body_size);
+      EXPECT_TRUE(folder.read(key.name, bytes));
+      check_kv_block_head(key, shape.num_parts, std::span(bytes).first(head));
+      const auto* const values = reinterpret_cast<const float*>(bytes.data() + head);
+      EXPECT_TRUE(std::all_of(values, values + shape.body_size / sizeof(float),
+                              [first = first](float value) { return value == static_cast<float>(first); }))
+          << "block of token " << first;
+    }
+    return num_stored;
+  }
+
+ private:
+  static KvLayout layout_of(int64_t num_layers, int64_t dim) {
+    KvLayout layout;
+    layout.num_layers = num_layers;
+    layout.num_kv_heads = 2;
+    layout.k_dim = layout.v_dim = dim;
+    layout.stage_ends = {num_layers};
+    layout.block_size = 4;
+    return layout;
+  }
+
+  const TemporaryFolder place_;
+  const KvLayout layout_;
+  const int64_t elements_;
+  int32_t next_ = 1;
+  std::map<int32_t, std::vector<int32_t>> told_;  // by the first token of a block
+
+ public:
+  KvRanks ranks;
+  const Sha256Digest space = kv_store_space({}, layout_);
+  const KvBlockShape shape = kv_block_shape(layout_);
+  KvStoreFolder folder{place_.path(), int64_t{1} << 30, space};
+  std::function<void()> on_block = [] {};
+  KvStoreConfig config;
+  std::unique_ptr<KvBlockSaver> saver;
+};
+
+// Until it is so. False: it takes too long.
+bool eventually(const std::function<bool()>& is_so) {
+  const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  while (!is_so() && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::microseconds(100));
+  return is_so();
+}
+
 class KvBlockSaverQueues : public ::testing::TestWithParam<int> {};
 
+// vLLM 52360: a sequence is preempted, or ends, and its blocks are given to others while they are being saved.
 TEST_P(KvBlockSaverQueues, StoredBytesEqualTheirKeys) {
   testing::Random random;
   SCOPED_TRACE(random.describe());
-  constexpr int64_t kLayers = 12, kBlocks = 9, kBlockElements = 4 * 2 * 256;  // whose copy takes its time
-  KvLayout layout;
-  layout.num_layers = kLayers;
-  layout.num_kv_heads = 2;
-  layout.k_dim = layout.v_dim = 256;
-  layout.stage_ends = {kLayers};
-  layout.block_size = 4;
-  KvRanks ranks(layout);
-  RankKvCaches caches;
-  caches.layers = {0, kLayers};
-  for (int64_t layer = 0; layer < kLayers; ++layer) {
-    KvCacheView& cache = caches.caches.emplace_back();
-    cache.k = Tensor::empty({kBlocks, 4, 2, 256}, DType::f32, Device());
-    cache.v = Tensor::empty({kBlocks, 4, 2, 256}, DType::f32, Device());
-  }
-  ranks.add(caches);
+  constexpr int64_t kBlocks = 9;
+  SavedBlocks blocks(12, 256, kBlocks, GetParam());
   std::vector<int32_t> free;
-  const auto fill = [&](int32_t block, float value) {
-    for (const KvCacheView& cache : caches.caches)
-      for (const Tensor& tensor : {cache.k, cache.v})
-        std::fill_n(tensor.data<float>() + block * kBlockElements, kBlockElements, value);
-  };
-  const auto give_away = [&](const std::vector<int32_t>& blocks) {
-    for (const int32_t block : blocks) {
-      fill(block, -1);  // somebody else's
+  const auto give_away = [&](const std::vector<int32_t>& table) {
+    for (const int32_t block : table) {
+      blocks.fill(block, -1);  // somebody else's
       free.push_back(block);
     }
   };
   for (int32_t block = 0; block < kBlocks; ++block) free.push_back(block);
-  const TemporaryFolder place;
-  const Sha256Digest space = kv_store_space({}, layout);
-  const KvBlockShape shape = kv_block_shape(layout);
-  KvStoreConfig config;
-  config.queue_bytes = GetParam() * static_cast<int64_t>(shape.body_size);
-  KvStoreFolder folder(place.path(), int64_t{1} << 30, space);
-  std::map<int32_t, std::vector<int32_t>> told;  // by the first token of a block
-  {
-    KvBlockSaver saver(config, folder, ranks, shape, space);
-    std::vector<Sequence> running;  // two at most
-    std::map<SequenceId, std::vector<int32_t>> held;
-    const auto take_back = [&] {
-      for (const SequenceId id : saver.take_released()) {
-        ASSERT_TRUE(held.contains(id)) << id;
-        give_away(held.extract(id).mapped());
+  std::vector<Sequence> running;  // two at most
+  std::map<SequenceId, std::vector<int32_t>> held;
+  const auto has_room = [&] {
+    for (const SequenceId id : blocks.saver->take_released()) give_away(held.extract(id).mapped());
+    return free.size() >= 3;
+  };
+  for (SequenceId id = 0; id < 150; ++id) {
+    ASSERT_TRUE(eventually(has_room));
+    const Sequence& sequence = running.emplace_back(blocks.sequence(id, {free.end() - 3, free.end()}));
+    free.resize(free.size() - 3);
+    for (const int64_t computed : {3, 8, 12}) blocks.saver->computed(sequence, computed);
+    if (random.integer(0, 2) > 0)
+      std::this_thread::sleep_for(std::chrono::microseconds(random.integer(0, 300)));
+    while (running.size() == 2 || (running.size() == 1 && id % 7 == 0)) {  // one of them, or both, leaves
+      const auto leaves = running.begin() + random.integer(0, std::ssize(running) - 1);
+      if (random.integer(0, 1) == 0) {
+        blocks.saver->forget(leaves->id);  // preempted
+        give_away(leaves->block_table);
+      } else if (blocks.saver->end(leaves->id)) {
+        held[leaves->id] = leaves->block_table;
+      } else {
+        give_away(leaves->block_table);
       }
-    };
-    int32_t next = 1;
-    for (SequenceId id = 0; id < 150; ++id) {
-      const auto deadline = std::chrono::steady_clock::now() + kPatience;
-      while (free.size() < 3 && std::chrono::steady_clock::now() < deadline) take_back();
-      ASSERT_GE(free.size(), 3u);
-      Sequence& sequence = running.emplace_back();
-      sequence.id = id;
-      auto prompt = std::make_shared<std::vector<int32_t>>();
-      for (int block = 0; block < 3; ++block) {
-        sequence.block_table.push_back(free.back());
-        free.pop_back();
-        fill(sequence.block_table.back(), static_cast<float>(next));
-        prompt->insert(prompt->end(), 4, next);
-        told[next++] = *prompt;
-      }
-      sequence.prompt_token_ids = prompt;
-      sequence.num_prompt_tokens = 12;
-      for (const int64_t computed : {3, 8, 12}) saver.computed(sequence, computed);
-      if (random.integer(0, 2) > 0)
-        std::this_thread::sleep_for(std::chrono::microseconds(random.integer(0, 300)));
-      while (running.size() == 2 || (running.size() == 1 && id % 7 == 0)) {  // one of them, or both, leaves
-        const auto leaves = running.begin() + random.integer(0, std::ssize(running) - 1);
-        if (random.integer(0, 1) == 0) {
-          saver.forget(leaves->id);  // preempted
-          give_away(leaves->block_table);
-        } else if (saver.end(leaves->id)) {
-          held[leaves->id] = leaves->block_table;
-        } else {
-          give_away(leaves->block_table);
-        }
-        running.erase(leaves);
-      }
-      take_back();
+      running.erase(leaves);
     }
   }
-  Sha256BlockHasher hasher(0);
-  int num_stored = 0;
-  for (const auto& [first, tokens] : told) {
-    KvBlockKey key{space, hasher.root("", ""), {}, tokens};
-    key.name = key.root;
-    for (size_t begin = 0; begin < tokens.size(); begin += 4)
-      key.name = hasher.block(key.name, std::span(tokens).subspan(begin, 4));
-    if (!folder.has(key.name)) continue;
-    ++num_stored;
-    const size_t head = kv_block_head_size(tokens.size(), shape.num_parts);
-    std::vector<std::byte> bytes(head + shape.body_size);
-    ASSERT_TRUE(folder.read(key.name, bytes));
-    check_kv_block_head(key, shape.num_parts, std::span(bytes).first(head));
-    const auto* const values = reinterpret_cast<const float*>(bytes.data() + head);
-    EXPECT_TRUE(std::all_of(values, values + shape.body_size / sizeof(float),
-                            [first = first](float value) { return value == static_cast<float>(first); }))
-        << "block of token " << first;
-  }
-  EXPECT_GT(num_stored, 0);
+  EXPECT_GT(blocks.expect_right(), 0);
 }
 
 INSTANTIATE_TEST_SUITE_P(Blocks, KvBlockSaverQueues, ::testing::Values(1, 2, 100));
+
+// Blocks of 16 MB, which are given away at some point of their copy, unless that is waited for.
+TEST(KvBlockSaver, ACopyThatIsUnderWayIsWaitedFor) {
+  SavedBlocks blocks(64, 4096, 1, 100);
+  std::atomic<int> num_looked_for = 0;
+  blocks.on_block = [&] { ++num_looked_for; };
+  for (int round = 0; round < 8; ++round) {
+    const Sequence sequence = blocks.sequence(round, {0});
+    blocks.saver->computed(sequence, 4);
+    ASSERT_TRUE(eventually([&] { return num_looked_for > round; }));
+    std::this_thread::sleep_for(std::chrono::microseconds(100 << round));
+    const auto is_stored = [&] {
+      KvTransferStats stats;
+      blocks.saver->add_to(stats);
+      return stats.num_stored_blocks > 0;
+    };
+    if (round == 7) {
+      EXPECT_TRUE(eventually(is_stored));
+    }
+    blocks.saver->forget(round);
+    blocks.fill(0, -1);
+  }
+  EXPECT_GT(blocks.expect_right(), 0);
+}
+
+// A sequence ends while the store is looked through for its next block, and another one has the only place in the queue.
+TEST(KvBlockSaver, WhatHasEndedWithoutAPlaceIsNotCopied) {
+  SavedBlocks blocks(2, 64, 6, 1);
+  std::atomic<bool> is_looking = false, may_go_on = false;
+  blocks.on_block = [&] {
+    is_looking = true;
+    eventually([&] { return may_go_on.load(); });
+  };
+  const Sequence first = blocks.sequence(1, {0, 1, 2}), second = blocks.sequence(2, {3, 4, 5});
+  blocks.saver->computed(first, 12);
+  ASSERT_TRUE(eventually([&] { return is_looking.load(); }));
+  blocks.saver->computed(second, 12);
+  EXPECT_TRUE(blocks.saver->end(2));   // one of its blocks has the place
+  EXPECT_FALSE(blocks.saver->end(1));  // none of these has
+  for (const int32_t block : {0, 1, 2}) blocks.fill(block, -1);
+  may_go_on = true;
+  std::vector<SequenceId> released;
+  EXPECT_TRUE(eventually([&] {
+    for (const SequenceId id : blocks.saver->take_released()) released.push_back(id);
+    return !released.empty();
+  }));
+  EXPECT_EQ(released, std::vector<SequenceId>{2});
+  KvTransferStats stats;
+  blocks.saver->add_to(stats);
+  EXPECT_EQ(stats.num_unstored_blocks, 3 + 2);
+  EXPECT_EQ(blocks.expect_right(), 1);
+}
 
 }  // namespace
 }  // namespace ladder
