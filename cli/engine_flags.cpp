@@ -318,6 +318,7 @@ void EngineFlags::add_ranks(CLI::App& app) {
       ->group(group);
   nodes_.add(app);
   kv_transfer_.add(app);
+  kv_store_.add(app);
 }
 
 bool EngineFlags::ranks_are_threads(const RunnerConfig& runner) const {
@@ -446,6 +447,7 @@ std::vector<std::string> EngineFlags::arguments_of_instance(const EngineOptions&
 
 void EngineFlags::connect_with_others(EngineOptions& options, const DataParallelFlags* replicas) const {
   const KvTransferConfig config = kv_transfer_.config();
+  if (kv_store_.wanted()) return connect_with_store(options);
   if (!kv_transfer_.wanted()) return;
   LADDER_CHECK(
       !phase_lanes_,
@@ -473,6 +475,25 @@ void EngineFlags::connect_with_others(EngineOptions& options, const DataParallel
                "--kv-layer-by-layer: the layers are heard of from ranks that are threads of this process, "
                "expected --device cpu or one GPU, and not --distributed-executor-backend mp");
   options.makers.executor = tells_layers(std::move(options.makers.executor));
+}
+
+void EngineFlags::connect_with_store(EngineOptions& options) const {
+  LADDER_CHECK(!kv_transfer_.wanted(),
+               "--kv-store and --kv-role: what is missing comes from a folder or from another engine, "
+               "expected one of them");
+  LADDER_CHECK(
+      !phase_lanes_,
+      "--kv-store and --phase-lanes: prompts are stored by an engine whose steps are of both phases, "
+      "expected one of them");
+  LADDER_CHECK(!options.static_batching,
+               "--kv-store and --static-batching: static batching shares no prefixes, expected one of them");
+  LADDER_CHECK(options.runner.expert_replicas == 1,
+               "--kv-store: replicas that share out experts step together, expected neither "
+               "--enable-expert-parallel nor --data-parallel-split-experts");
+  LADDER_CHECK(launched_world() == nullptr,
+               "--kv-store: keys and values are read from ranks on this machine, expected neither mpirun nor "
+               "--nnodes");
+  options.makers.kv_connector = kv_store_.maker();
 }
 
 ModelMakers EngineFlags::model_makers() const {
@@ -532,6 +553,10 @@ EngineOptions EngineFlags::options_of_instances(int num_producers) const {
   LADDER_CHECK(!phase_lanes_,
                "--disaggregate and --phase-lanes: prompts go to another engine or to another lane, expected "
                "one of them");
+  LADDER_CHECK(
+      !kv_store_.wanted(),
+      "--disaggregate and --kv-store: prompts come from another engine or from a folder, expected one "
+      "of them");
   return options_alone(nullptr);
 }
 

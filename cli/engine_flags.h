@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cli/kv_store_flags.h"
 #include "cli/kv_transfer_flags.h"
 #include "cli/node_flags.h"
 #include "step6_engine/load_engine.h"
@@ -57,6 +58,7 @@ class EngineFlags {
   EngineOptions options_alone(const DataParallelFlags* replicas) const;  // connected with nobody
   // Keys and values from and to other engines. Error, naming the flag: an engine that cannot, or several of them.
   void connect_with_others(EngineOptions& options, const DataParallelFlags* replicas) const;
+  void connect_with_store(EngineOptions& options) const;  // the same with a folder
   // Which ranks share out experts, whole or by their width: of all replicas where they can, else of each stage. Says where none do.
   void share_out_experts(RunnerConfig& runner, const DataParallelFlags* replicas) const;
 
@@ -76,6 +78,7 @@ class EngineFlags {
   std::optional<std::string> pipeline_layers_;
   int64_t eplb_step_interval_ = 3000;  // of ExpertBalance
   KvTransferFlags kv_transfer_;
+  KvStoreFlags kv_store_;
   NodeFlags nodes_;                          // read before all others, node_launch.h
   const CLI::Option* block_size_ = nullptr;  // of add()
   std::vector<const CLI::Option*> added_;    // by add()

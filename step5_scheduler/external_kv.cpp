@@ -139,8 +139,10 @@ void Scheduler::leave_blocks(Sequence& sequence) {
   const std::optional<KvTransferParams> answer = connector_->hold(sequence);
   if (!answer || sequence.block_table.empty()) return;
   const int64_t last_step = sequence.num_steps_in_flight > 0 ? sequence.last_scheduled_step : -1;
-  held_.emplace(sequence.id, HeldBlocks{std::exchange(sequence.block_table, {}), sequence.num_computed_tokens,
-                                        last_step, std::make_shared<const KvTransferParams>(*answer)});
+  held_.emplace(
+      sequence.id,
+      HeldBlocks{std::exchange(sequence.block_table, {}), sequence.num_computed_tokens, last_step,
+                 answer->do_remote_prefill ? std::make_shared<const KvTransferParams>(*answer) : nullptr});
 }
 
 void Scheduler::release_held(SequenceId id) {

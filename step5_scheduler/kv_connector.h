@@ -70,11 +70,24 @@ struct KvTransferStats {
   int64_t num_uncompressed_bytes = 0;  // before
   int64_t num_compressed_bytes = 0;    // after; what got no shorter counts as it is
   double compress_seconds = 0.0;
+  // Of a prefix store:
+  int64_t num_stored_blocks = 0;
+  int64_t num_stored_bytes = 0;
+  int64_t num_unstored_blocks = 0;  // that were computed: no room in the queue, or on the disk
+  int64_t num_store_bytes = 0;      // now, of all files of the folder
 };
 
 class KvConnector {
  public:
   virtual ~KvConnector() = default;
+
+  // Whether requests may have kv_transfer. A store answers nobody's.
+  virtual bool connects_engines() const { return true; }
+  // What is done for a request that asks for this (null: it has no kv_transfer). A store takes part in every request.
+  virtual std::shared_ptr<const KvTransferParams> params_of(
+      std::shared_ptr<const KvTransferParams> asked) const {
+    return asked;
+  }
 
   // A sequence with do_remote_prefill has come, and is going to ask for its tokens: where they are kept they are still wanted.
   virtual void on_queued(const Sequence& /*sequence*/) {}
@@ -96,8 +109,8 @@ class KvConnector {
   // to others (here a copy that is under way may be waited for).
   virtual void on_computed(const Sequence& /*sequence*/, int64_t /*num_computed_tokens*/) {}
   // Such a sequence has ended, as its finish_reason says, perhaps before it had any blocks. With an answer its blocks stay
-  // until poll() has released it, and the request's output says the answer; none: nobody is going to read them (it was
-  // aborted, say), nor does any more.
+  // until poll() has released it, and the request's output says the answer, if it is one to read from (do_remote_prefill); none:
+  // nobody is going to read them (it was aborted, say), nor does any more.
   virtual std::optional<KvTransferParams> hold(const Sequence& /*sequence*/) { return std::nullopt; }
 
   // What has happened since the last call.

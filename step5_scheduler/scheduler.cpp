@@ -70,8 +70,8 @@ Scheduler::Scheduler(SchedulerConfig config, std::unique_ptr<PrefixIndex> index,
       waiting_(config_.policy, config_.long_prefill_token_threshold),
       num_watermark_blocks_(
           static_cast<int64_t>(config_.watermark * static_cast<double>(blocks_.num_blocks()))) {
-  config_.has_kv_connector |= connector_ != nullptr;
-  LADDER_CHECK(!config_.has_kv_connector || !(config_.static_batching || config_.recompute_everything),
+  config_.has_kv_connector |= connector_ != nullptr && connector_->connects_engines();
+  LADDER_CHECK(connector_ == nullptr || !(config_.static_batching || config_.recompute_everything),
                "static batching knows nothing of keys and values from another engine: a KV connector needs "
                "continuous batching");
   LADDER_CHECK(
@@ -81,7 +81,7 @@ Scheduler::Scheduler(SchedulerConfig config, std::unique_ptr<PrefixIndex> index,
   LADDER_CHECK(!config_.phase_lanes || config_.pipeline_depth == 1,
                "lanes for prompts and answers: expected one pipeline stage, got {}", config_.pipeline_depth);
   LADDER_CHECK(
-      !config_.phase_lanes || !config_.has_kv_connector,
+      !config_.phase_lanes || connector_ == nullptr,
       "lanes for prompts and answers within one engine: a KV connector hands prompts to another one");
 }
 
@@ -118,6 +118,7 @@ std::vector<SequenceId> Scheduler::add(std::vector<int32_t> prompt_token_ids, co
   check(prompt_token_ids, sampling);
   LADDER_CHECK(kv_transfer == nullptr || connector_ != nullptr,
                "a sequence has kv_transfer, and there is no connector");
+  if (connector_ != nullptr) kv_transfer = connector_->params_of(std::move(kv_transfer));
   SamplingParams own = sampling;
   own.max_tokens = max_tokens_of(sampling, std::ssize(prompt_token_ids));
   if (!own.seed) own.seed = seeds_();

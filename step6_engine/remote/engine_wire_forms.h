@@ -62,9 +62,11 @@ LADDER_WIRE_FORM(RequestOutput) {
 
 LADDER_WIRE_FORM(KvTransferStats) {
   auto& [num_loads, num_failed_loads, num_loaded_tokens, num_missed_tokens, num_loaded_bytes, load_seconds,
-         num_sent_bytes, num_lapsed, num_uncompressed_bytes, num_compressed_bytes, compress_seconds] = value;
+         num_sent_bytes, num_lapsed, num_uncompressed_bytes, num_compressed_bytes, compress_seconds,
+         num_stored_blocks, num_stored_bytes, num_unstored_blocks, num_store_bytes] = value;
   wire(num_loads, num_failed_loads, num_loaded_tokens, num_missed_tokens, num_loaded_bytes, load_seconds,
-       num_sent_bytes, num_lapsed, num_uncompressed_bytes, num_compressed_bytes, compress_seconds);
+       num_sent_bytes, num_lapsed, num_uncompressed_bytes, num_compressed_bytes, compress_seconds,
+       num_stored_blocks, num_stored_bytes, num_unstored_blocks, num_store_bytes);
 }
 LADDER_WIRE_FORM(SchedulerStats) {
   auto& [num_waiting, num_running, num_blocks, num_used_blocks, num_cached_blocks, num_live_tokens,

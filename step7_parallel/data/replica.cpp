@@ -17,11 +17,13 @@ auto fields_of(auto& stats) {
   auto& [num_waiting, num_running, num_blocks, num_used, num_cached, num_live_tokens, num_preemptions,
          num_queried, num_hit, num_external, num_waiting_for_kv, num_held, transfer] = stats;
   auto& [num_loads, num_failed, num_loaded_tokens, num_missed, num_loaded_bytes, load_seconds, num_sent_bytes,
-         num_lapsed, num_uncompressed, num_compressed, compress_seconds] = transfer;
+         num_lapsed, num_uncompressed, num_compressed, compress_seconds, num_stored, num_stored_bytes,
+         num_unstored, num_store_bytes] = transfer;
   return std::tie(num_waiting, num_running, num_blocks, num_used, num_cached, num_live_tokens,
                   num_preemptions, num_queried, num_hit, num_external, num_waiting_for_kv, num_held,
                   num_loads, num_failed, num_loaded_tokens, num_missed, num_loaded_bytes, load_seconds,
-                  num_sent_bytes, num_lapsed, num_uncompressed, num_compressed, compress_seconds);
+                  num_sent_bytes, num_lapsed, num_uncompressed, num_compressed, compress_seconds, num_stored,
+                  num_stored_bytes, num_unstored);
 }
 
 // What stays of an engine's numbers when it is gone.
@@ -40,6 +42,8 @@ EngineStats counted_by(const EngineStats& stats) {
 
 void add_stats(EngineStats& sum, const EngineStats& more) {
   add_fields(fields_of(sum.scheduler), fields_of(more.scheduler));
+  int64_t& store_bytes = sum.scheduler.kv_transfer.num_store_bytes;  // of the one folder of all of them
+  store_bytes = std::max(store_bytes, more.scheduler.kv_transfer.num_store_bytes);
   sum.metrics += more.metrics;
   sum.queued += more.queued;
   sum.num_requests += more.num_requests;

@@ -128,6 +128,15 @@ void append_transfers(FamiliesText& text) {
   counter("kv_transfer_expired_requests_total",
           "Number of prompts that were kept and that nobody read in time.",
           [](const Stats& stats) { return stats.num_lapsed; });
+  counter("kv_store_blocks_total", "Number of KV blocks written to the prefix store.",
+          [](const Stats& stats) { return stats.num_stored_blocks; });
+  counter("kv_store_written_bytes_total", "Bytes of keys and values written to the prefix store.",
+          [](const Stats& stats) { return stats.num_stored_bytes; });
+  counter("kv_store_dropped_blocks_total",
+          "Number of full KV blocks that were not stored: no room in the queue or on the disk.",
+          [](const Stats& stats) { return stats.num_unstored_blocks; });
+  text.number("kv_store_bytes", "gauge", "Bytes of the prefix store's files.",
+              [](const EngineStats& stats) { return stats.scheduler.kv_transfer.num_store_bytes; });
 }
 
 void append_histograms(FamiliesText& text, double max_length) {

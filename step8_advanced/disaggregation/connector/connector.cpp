@@ -23,18 +23,16 @@ std::string random_name() {
 
 KvTransferConnector::KvTransferConnector(const KvTransferConfig& config, const ModelFingerprint& model,
                                          const KvLayout& layout)
-    : config_(config), engine_id_(random_name()) {
-  ranks_.layout = layout;
-  ranks_.ranks.resize(layout.stage_ends.size() * static_cast<size_t>(layout.tensor_parallel_size));
+    : config_(config), engine_id_(random_name()), ranks_(layout) {
   if (config.produces()) {
     producer_ =
         std::make_unique<KvProducer>(config, KvHandshake{model, layout, engine_id_, KvRole::gives}, ranks_);
-    producer_->leases().on_release([this] { say_that_something_happened(); });
+    producer_->leases().on_release([this] { bell_.ring(); });
   }
   if (config.consumes()) {
     consumer_ =
         std::make_unique<KvConsumer>(config, KvHandshake{model, layout, engine_id_, KvRole::wants}, ranks_);
-    consumer_->on_finished([this] { say_that_something_happened(); });
+    consumer_->on_finished([this] { bell_.ring(); });
   }
 }
 
@@ -64,9 +62,7 @@ KvTransferStats KvTransferConnector::stats() const {
 
 void KvTransferConnector::register_kv_caches(RankKvCaches caches) {
   const std::lock_guard lock(ranks_mutex_);
-  const size_t rank =
-      static_cast<size_t>(caches.place.stage * ranks_.layout.tensor_parallel_size + caches.place.tensor_rank);
-  ranks_.ranks.at(rank) = std::move(caches);
+  ranks_.add(std::move(caches));
 }
 
 void KvTransferConnector::on_queued(const Sequence& sequence) {
@@ -147,10 +143,7 @@ std::optional<KvTransferParams> KvTransferConnector::hold(const Sequence& sequen
 }
 
 KvConnectorEvents KvTransferConnector::poll() {
-  {
-    const std::lock_guard lock(mutex_);
-    happened_ = false;
-  }
+  bell_.silence();
   KvConnectorEvents events;
   if (consumer_ != nullptr) events.loads = consumer_->take_finished();
   if (producer_ != nullptr) events.released = producer_->leases().take_released();
@@ -158,13 +151,11 @@ KvConnectorEvents KvTransferConnector::poll() {
 }
 
 void KvTransferConnector::wait(std::chrono::milliseconds at_most) {
-  std::unique_lock lock(mutex_);
-  changed_.wait_for(lock, at_most, [this] { return happened_; });
+  bell_.wait(at_most);
 }
 
 void KvTransferConnector::on_event(std::function<void()> wake) {
-  const std::lock_guard lock(mutex_);
-  wake_ = std::move(wake);
+  bell_.on_ring(std::move(wake));
 }
 
 void KvTransferConnector::abandon() {
@@ -172,17 +163,6 @@ void KvTransferConnector::abandon() {
   drawn_ids_.clear();
   if (consumer_ != nullptr) consumer_->abandon();
   if (producer_ != nullptr) producer_->leases().retract_all();
-}
-
-void KvTransferConnector::say_that_something_happened() {
-  std::function<void()> wake;
-  {
-    const std::lock_guard lock(mutex_);
-    happened_ = true;
-    wake = wake_;
-  }
-  changed_.notify_all();
-  if (wake) wake();
 }
 
 int64_t KvTransferConnector::bytes_per_block() const {

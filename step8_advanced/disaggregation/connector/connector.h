@@ -2,7 +2,6 @@
 // Keys and values from one engine's blocks into another's: both halves of the seam, the scheduler's
 // (step5_scheduler/kv_connector.h) and the ranks' (step4_runner/kv_cache_registry.h), in front of a producer, a consumer or
 // both. vLLM: vllm/distributed/kv_transfer/kv_connector/v1/nixl_connector.py.
-#include <condition_variable>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -14,6 +13,7 @@
 #include "step4_runner/kv_cache_registry.h"
 #include "step5_scheduler/kv_connector.h"
 #include "step8_advanced/disaggregation/connector/consumer.h"
+#include "step8_advanced/disaggregation/connector/event_bell.h"
 #include "step8_advanced/disaggregation/connector/layer_by_layer.h"
 #include "step8_advanced/disaggregation/connector/part_stream.h"
 #include "step8_advanced/disaggregation/connector/producer.h"
@@ -54,8 +54,6 @@ class KvTransferConnector final : public KvConnector, public KvCacheRegistry, pu
   KvTransferStats stats() const override;
 
  private:
-  void say_that_something_happened();
-
   const KvTransferConfig config_;
   const std::string engine_id_;
   KvRanks ranks_;
@@ -64,10 +62,7 @@ class KvTransferConnector final : public KvConnector, public KvCacheRegistry, pu
   std::unordered_map<SequenceId, std::shared_ptr<const std::vector<int32_t>>> prompts_;  // of who may load
   std::unordered_map<SequenceId, std::string> drawn_ids_;  // of who is kept, where the request names none
 
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  bool happened_ = false;
-  std::function<void()> wake_;
+  KvEventBell bell_;
 
   // Last, so that their threads end first.
   std::unique_ptr<KvProducer> producer_;

@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <span>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "step4_runner/kv_cache_registry.h"
@@ -31,6 +32,14 @@ inline constexpr int64_t kMostWindowsOfAChunk = 16;
 struct KvRanks {
   KvLayout layout;
   std::vector<RankKvCaches> ranks;  // numbered as in KvRead
+
+  KvRanks() = default;
+  explicit KvRanks(const KvLayout& layout)
+      : layout(layout), ranks(layout.stage_ends.size() * static_cast<size_t>(layout.tensor_parallel_size)) {}
+  void add(RankKvCaches caches) {
+    const int rank = caches.place.stage * layout.tensor_parallel_size + caches.place.tensor_rank;
+    ranks.at(static_cast<size_t>(rank)) = std::move(caches);
+  }
 };
 
 // How many tokens a window has at the most: of the largest read one layer's part fits into a body. Whole blocks where there is

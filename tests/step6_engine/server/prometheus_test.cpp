@@ -124,6 +124,10 @@ const std::map<std::string, std::string> kNames = {
     {"kv_transfer_compressed_bytes_total", "counter"},
     {"kv_transfer_compress_seconds_total", "counter"},
     {"kv_transfer_expired_requests_total", "counter"},
+    {"kv_store_blocks_total", "counter"},
+    {"kv_store_written_bytes_total", "counter"},
+    {"kv_store_dropped_blocks_total", "counter"},
+    {"kv_store_bytes", "gauge"},
     {"prompt_tokens_total", "counter"},
     {"generation_tokens_total", "counter"},
     {"request_success_total", "counter"},
@@ -239,7 +243,11 @@ TEST(Prometheus, WhatGoesToAndComesFromOtherEnginesIsCounted) {
                                  .num_lapsed = 4,
                                  .num_uncompressed_bytes = 300,
                                  .num_compressed_bytes = 211,
-                                 .compress_seconds = 0.25};
+                                 .compress_seconds = 0.25,
+                                 .num_stored_blocks = 11,
+                                 .num_stored_bytes = 1100,
+                                 .num_unstored_blocks = 6,
+                                 .num_store_bytes = 900};
   const auto families = parse(text_of(stats, options_of("")));
   EXPECT_EQ(value_of(families, "num_requests_waiting_for_kv"), 3);
   EXPECT_EQ(value_of(families, "num_held_kv_blocks"), 7);
@@ -254,6 +262,10 @@ TEST(Prometheus, WhatGoesToAndComesFromOtherEnginesIsCounted) {
   EXPECT_EQ(value_of(families, "kv_transfer_uncompressed_bytes_total"), 300);
   EXPECT_EQ(value_of(families, "kv_transfer_compressed_bytes_total"), 211);
   EXPECT_EQ(value_of(families, "kv_transfer_compress_seconds_total"), 0.25);
+  EXPECT_EQ(value_of(families, "kv_store_blocks_total"), 11);
+  EXPECT_EQ(value_of(families, "kv_store_written_bytes_total"), 1100);
+  EXPECT_EQ(value_of(families, "kv_store_dropped_blocks_total"), 6);
+  EXPECT_EQ(value_of(families, "kv_store_bytes"), 900);
 }
 
 TEST(Task6_5_Prometheus, EachOfSeveralEnginesHasItsSamples) {

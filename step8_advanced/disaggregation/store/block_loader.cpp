@@ -1,0 +1,173 @@
+#include "step8_advanced/disaggregation/store/block_loader.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "step1_layers/core/error.h"
+
+namespace ladder {
+
+using std::chrono::steady_clock;
+
+KvBlockLoader::KvBlockLoader(const KvStoreConfig& config, KvStoreFolder& folder, const KvRanks& ranks,
+                             const KvBlockShape& shape, Sha256Digest space)
+    : folder_(folder), ranks_(ranks), shape_(shape), space_(space) {
+  for (int i = 0; i < config.num_loaders; ++i) loaders_.emplace_back([this] { work(); });
+}
+
+KvBlockLoader::~KvBlockLoader() {
+  abandon();
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  for (std::thread& loader : loaders_) loader.join();
+}
+
+void KvBlockLoader::start_load(KvLoad load, KvBlockNames names,
+                               std::shared_ptr<const std::vector<int32_t>> prompt) {
+  const int64_t block_size = ranks_.layout.block_size;
+  const auto started = std::make_shared<Load>();
+  started->first = started->next = load.first_token / block_size;
+  started->end = started->next + load.num_tokens / block_size;
+  started->load = std::move(load);
+  started->names = std::move(names);
+  started->prompt = std::move(prompt);
+  started->begin = steady_clock::now();
+  const std::lock_guard lock(mutex_);
+  loads_[started->load.id] = started;
+  order_.push_back(started);
+  changed_.notify_all();
+}
+
+void KvBlockLoader::cancel_load(SequenceId id) {
+  std::unique_lock lock(mutex_);
+  const auto found = loads_.find(id);
+  if (found == loads_.end() || found->second->cancelled) return;
+  const std::shared_ptr<Load> load = found->second;
+  load->cancelled = true;
+  load->next = load->end;
+  if (load->num_reading == 0) finish(load, lock);
+}
+
+std::vector<FinishedKvLoad> KvBlockLoader::take_finished() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(finished_, {});
+}
+
+void KvBlockLoader::abandon() {
+  std::unique_lock lock(mutex_);
+  std::erase_if(loads_, [](auto& entry) {
+    Load& load = *entry.second;
+    load.cancelled = true;
+    load.next = load.end;
+    return load.num_reading == 0;
+  });
+  changed_.wait(lock, [this] { return loads_.empty(); });
+  finished_.clear();
+}
+
+void KvBlockLoader::on_finished(std::function<void()> wake) {
+  const std::lock_guard lock(mutex_);
+  wake_ = std::move(wake);
+}
+
+void KvBlockLoader::add_to(KvTransferStats& stats) const {
+  const std::lock_guard lock(mutex_);
+  stats.num_loads += stats_.num_loads;
+  stats.num_failed_loads += stats_.num_failed_loads;
+  stats.num_loaded_tokens += stats_.num_loaded_tokens;
+  stats.num_missed_tokens += stats_.num_missed_tokens;
+  stats.num_loaded_bytes += stats_.num_loaded_bytes;
+  stats.load_seconds += stats_.load_seconds;
+}
+
+void KvBlockLoader::work() {
+  Reader reader;
+  std::unique_lock lock(mutex_);
+  const auto is_there = [this] {
+    std::erase_if(order_, [](const auto& load) { return load->next >= load->end; });
+    return stopping_ || !order_.empty();
+  };
+  while (true) {
+    changed_.wait(lock, is_there);
+    if (stopping_) return;
+    const std::shared_ptr<Load> load = order_.front();
+    const int64_t block = load->next++;
+    ++load->num_reading;
+    lock.unlock();
+    std::string error = read(*load, block, reader);
+    lock.lock();
+    --load->num_reading;
+    if (error.empty()) {
+      stats_.num_loaded_bytes += static_cast<int64_t>(shape_.body_size);
+    } else if (block < load->end) {
+      load->end = block;
+      load->error = std::move(error);
+    }
+    if (load->next < load->end || load->num_reading > 0) continue;
+    finish(load, lock);
+    lock.lock();
+  }
+}
+
+std::string KvBlockLoader::read(const Load& load, int64_t block, Reader& reader) {
+  const int64_t block_size = ranks_.layout.block_size;
+  const BlockHash& name = load.names.names[static_cast<size_t>(block)];
+  const auto begin = load.prompt->begin();
+  const KvBlockKey key{space_, load.names.root, name, {begin, begin + (block + 1) * block_size}};
+  const size_t head_size = kv_block_head_size(key.tokens.size(), shape_.num_parts);
+  const auto damaged = [&](std::string_view why) {
+    folder_.remove(name);
+    return fmt::format("{}: {}", folder_.file_of(name).string(), why);
+  };
+  try {
+    if (reader.room < head_size + shape_.body_size) {
+      reader.room = head_size + head_size / 2 + shape_.body_size;
+      reader.file = pinned_allocate(device_of(ranks_.ranks.front()), static_cast<int64_t>(reader.room));
+    }
+    const std::span<std::byte> file(static_cast<std::byte*>(reader.file.get()), head_size + shape_.body_size);
+    std::vector<uint32_t> checksums;
+    try {
+      if (!folder_.read(name, file)) return "it is not there any more";
+      checksums = check_kv_block_head(key, shape_.num_parts, file.first(head_size));
+    } catch (const Error& error) {
+      return damaged(error.what());
+    }
+    const KvBody body(file.subspan(head_size));
+    const std::span<const int32_t> table(&load.load.block_table[static_cast<size_t>(block)], 1);
+    for (const KvBlockPiece& piece : shape_.loaded) {
+      const auto expected = std::span(checksums).subspan(static_cast<size_t>(piece.first_part),
+                                                         static_cast<size_t>(piece.num_layers));
+      if (!reader.copier.unpack(ranks_.layout, ranks_.ranks[static_cast<size_t>(piece.rank)], table,
+                                piece.part, piece.num_layers, body.part(piece.offset, piece.size),
+                                ranks_.layout.dtype, expected))
+        return damaged("its keys and values are damaged");
+    }
+    return {};
+  } catch (const std::exception& error) {  // no memory, or the engine's GPU has failed, which says so itself
+    return error.what();
+  }
+}
+
+void KvBlockLoader::finish(const std::shared_ptr<Load>& load, std::unique_lock<std::mutex>& lock) {
+  FinishedKvLoad result{load->load.id, 0, {}};
+  if (!load->cancelled) {
+    result.num_tokens = (load->end - load->first) * ranks_.layout.block_size;
+    result.error = load->error;
+    stats_.num_failed_loads += result.num_tokens < load->load.num_tokens;
+    stats_.num_missed_tokens += load->load.num_tokens - result.num_tokens;
+  }
+  ++stats_.num_loads;
+  stats_.num_loaded_tokens += result.num_tokens;
+  stats_.load_seconds += std::chrono::duration<double>(steady_clock::now() - load->begin).count();
+  loads_.erase(load->load.id);
+  finished_.push_back(std::move(result));
+  const std::function<void()> wake = wake_;
+  changed_.notify_all();
+  lock.unlock();  // it may want a lock that is held while this object is called
+  if (wake) wake();
+}
+
+}  // namespace ladder

@@ -1,0 +1,230 @@
+#include "step8_advanced/disaggregation/store/block_saver.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "step1_layers/core/error.h"
+
+namespace ladder {
+
+KvBlockSaver::KvBlockSaver(const KvStoreConfig& config, KvStoreFolder& folder, const KvRanks& ranks,
+                           const KvBlockShape& shape, Sha256Digest space)
+    : folder_(folder),
+      ranks_(ranks),
+      shape_(shape),
+      space_(space),
+      max_queued_(std::max<int64_t>(1, config.queue_bytes / static_cast<int64_t>(shape.body_size))),
+      warn_(config.warn),
+      hasher_(config.make_hasher()) {
+  packing_ = std::thread([this] { pack_blocks(); });
+  writing_ = std::thread([this] { write_blocks(); });
+}
+
+KvBlockSaver::~KvBlockSaver() {
+  abandon();
+  {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  packing_.join();
+  writing_.join();
+}
+
+void KvBlockSaver::computed(const Sequence& sequence, int64_t num_tokens) {
+  const int64_t block_size = ranks_.layout.block_size, num_full = num_tokens / block_size;
+  if (num_full == 0) return;
+  const std::lock_guard lock(mutex_);
+  std::shared_ptr<Saved>& saved = saved_[sequence.id];
+  if (saved == nullptr) {
+    saved = std::make_shared<Saved>();
+    saved->id = sequence.id;
+    saved->salt = sequence.prefix.salt;
+    saved->adapter = sequence.prefix.adapter;
+    saved->used = std::chrono::system_clock::now();
+  }
+  const auto num_known = std::ssize(saved->block_table);
+  if (num_full <= num_known) return;
+  if (saved->num_left() == 0) order_.push_back(saved);
+  saved->block_table.insert(saved->block_table.end(), sequence.block_table.begin() + num_known,
+                            sequence.block_table.begin() + num_full);
+  std::vector<int32_t> scratch;
+  const std::span<const int32_t> tokens =
+      sequence.tokens().subspan(num_known * block_size, (num_full - num_known) * block_size, scratch);
+  saved->tokens.insert(saved->tokens.end(), tokens.begin(), tokens.end());
+  changed_.notify_all();
+}
+
+void KvBlockSaver::forget(SequenceId id) {
+  std::unique_lock lock(mutex_);
+  const auto found = saved_.find(id);
+  if (found == saved_.end()) return;
+  const std::shared_ptr<Saved> saved = found->second;
+  saved_.erase(found);
+  saved->forgotten = true;
+  changed_.wait(lock, [&] { return !saved->copying; });
+}
+
+bool KvBlockSaver::end(SequenceId id) {
+  const std::lock_guard lock(mutex_);
+  const auto found = saved_.find(id);
+  if (found == saved_.end()) return false;
+  const std::shared_ptr<Saved> kept = found->second;
+  Saved& saved = *kept;
+  const int64_t wanted = saved.num_left() - (saved.copying ? 1 : 0);  // which has its place in the queue
+  const int64_t promised = std::clamp<int64_t>(room(), 0, wanted);
+  stats_.num_unstored_blocks += wanted - promised;
+  saved.block_table.resize(saved.block_table.size() - static_cast<size_t>(wanted - promised));
+  if (saved.num_left() == 0) {
+    saved.forgotten = true;  // the packing thread may be looking whether the store has its next block
+    saved_.erase(found);
+    return false;
+  }
+  saved.ended = true;
+  num_promised_ += promised;
+  changed_.notify_all();
+  return true;
+}
+
+std::vector<SequenceId> KvBlockSaver::take_released() {
+  const std::lock_guard lock(mutex_);
+  return std::exchange(released_, {});
+}
+
+void KvBlockSaver::abandon() {
+  std::unique_lock lock(mutex_);
+  std::vector<std::shared_ptr<Saved>> forgotten;
+  std::erase_if(saved_, [&](auto& entry) {
+    if (entry.second->ended) return false;
+    entry.second->forgotten = true;
+    forgotten.push_back(entry.second);
+    return true;
+  });
+  changed_.wait(lock, [&] {
+    return saved_.empty() && std::ranges::none_of(forgotten, [](const auto& one) { return one->copying; });
+  });
+  released_.clear();
+}
+
+void KvBlockSaver::on_released(std::function<void()> wake) {
+  const std::lock_guard lock(mutex_);
+  wake_ = std::move(wake);
+}
+
+void KvBlockSaver::add_to(KvTransferStats& stats) const {
+  const std::lock_guard lock(mutex_);
+  stats.num_stored_blocks += stats_.num_stored_blocks;
+  stats.num_stored_bytes += stats_.num_stored_bytes;
+  stats.num_unstored_blocks += stats_.num_unstored_blocks;
+}
+
+void KvBlockSaver::pack_blocks() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    std::shared_ptr<Saved> saved;
+    changed_.wait(lock, [&] { return (saved = next_to_pack()) != nullptr || stopping_; });
+    if (saved == nullptr) return;
+    pack_next(*saved, lock);
+  }
+}
+
+// Ended ones first, whose blocks are wanted, and whose places in the queue are theirs.
+std::shared_ptr<KvBlockSaver::Saved> KvBlockSaver::next_to_pack() {
+  std::erase_if(order_, [](const auto& saved) { return saved->forgotten || saved->num_left() == 0; });
+  const auto ended = std::ranges::find_if(order_, [](const auto& saved) { return saved->ended; });
+  if (ended != order_.end()) return *ended;
+  return order_.empty() || room() == 0 ? nullptr : order_.front();
+}
+
+void KvBlockSaver::pack_next(Saved& saved, std::unique_lock<std::mutex>& lock) {
+  const int64_t block_size = ranks_.layout.block_size, index = saved.next;
+  const auto begin = saved.tokens.begin() + index * block_size;
+  const std::vector<int32_t> tokens(begin, begin + block_size);
+  lock.unlock();
+  if (index == 0) saved.names.root = hasher_->root(saved.salt, saved.adapter);
+  Packed packed;
+  packed.key = {space_, saved.names.root, saved.names.add(*hasher_, tokens), {}};
+  // Of a prefix the tail is the older one: it is removed before what more prompts begin with.
+  packed.used = saved.used - std::chrono::nanoseconds(index);
+  const bool is_there = folder_.touch(packed.key.name, packed.used);
+  lock.lock();
+  if (saved.forgotten) return;
+  if (saved.ended) --num_promised_;
+  if (!is_there) {
+    packed.key.tokens.assign(saved.tokens.begin(), saved.tokens.begin() + (index + 1) * block_size);
+    if (!spare_bodies_.empty()) {
+      packed.body = std::move(spare_bodies_.back());
+      spare_bodies_.pop_back();
+    }
+    const int32_t block = saved.block_table[static_cast<size_t>(index)];
+    saved.copying = true;
+    ++num_queued_;
+    lock.unlock();
+    const bool is_packed = pack(block, packed);
+    lock.lock();
+    saved.copying = false;
+    if (is_packed)
+      queue_.push_back(std::move(packed));
+    else
+      --num_queued_, ++stats_.num_unstored_blocks;
+  }
+  ++saved.next;
+  const bool is_released = saved.ended && saved.num_left() == 0;
+  if (is_released) {
+    released_.push_back(saved.id);
+    saved_.erase(saved.id);
+  }
+  const std::function<void()> wake = is_released ? wake_ : nullptr;
+  changed_.notify_all();
+  lock.unlock();  // it may want a lock that is held while this object is called
+  if (wake) wake();
+  lock.lock();
+}
+
+bool KvBlockSaver::pack(int32_t block, Packed& packed) {
+  try {
+    if (packed.body == nullptr)
+      packed.body = pinned_allocate(device_of(ranks_.ranks.front()), static_cast<int64_t>(shape_.body_size));
+    const KvBody body({static_cast<std::byte*>(packed.body.get()), shape_.body_size});
+    for (const KvBlockPiece& piece : shape_.saved) {
+      const std::vector<uint32_t> checksums =
+          copier_.pack(ranks_.layout, ranks_.ranks[static_cast<size_t>(piece.rank)], {&block, 1}, piece.part,
+                       piece.num_layers, body.part(piece.offset, piece.size));
+      packed.checksums.insert(packed.checksums.end(), checksums.begin(), checksums.end());
+    }
+    return true;
+  } catch (const std::exception&) {  // no memory, or the engine's GPU has failed, which says so itself
+    return false;
+  }
+}
+
+void KvBlockSaver::write_blocks() {
+  std::unique_lock lock(mutex_);
+  while (true) {
+    changed_.wait(lock, [this] { return stopping_ || !queue_.empty(); });
+    if (queue_.empty()) return;
+    Packed packed = std::move(queue_.front());
+    queue_.pop_front();
+    lock.unlock();
+    const bool is_written = write(packed);
+    lock.lock();
+    spare_bodies_.push_back(std::move(packed.body));
+    --num_queued_;
+    ++(is_written ? stats_.num_stored_blocks : stats_.num_unstored_blocks);
+    if (is_written) stats_.num_stored_bytes += static_cast<int64_t>(shape_.body_size);
+    changed_.notify_all();
+  }
+}
+
+bool KvBlockSaver::write(const Packed& packed) {
+  try {
+    folder_.write(packed.key.name, kv_block_head(packed.key, packed.checksums),
+                  {static_cast<const std::byte*>(packed.body.get()), shape_.body_size}, packed.used);
+    return true;
+  } catch (const Error& error) {
+    if (!std::exchange(has_warned_, true)) warn_(error.what());
+    return false;
+  }
+}
+
+}  // namespace ladder
