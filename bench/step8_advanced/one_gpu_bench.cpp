@@ -4,7 +4,8 @@
 //   one_gpu/chunks_N/...   one lane, prompts in chunks of N beside the answers (N = --max-num-batched-tokens)
 //   one_gpu/streams/...    a lane for prompts and one for answers, on two plain streams
 //   one_gpu/shares_N/...   the same on shares of the multiprocessors, whose border keeps N ms a token (--max-itl N)
-//   one_gpu/shares_N_M/... and computes the prompts that wait within M ms, if it can (--max-ttft M)
+//   one_gpu/shares_N_M/... and chunks of 512 beside the answers, until none waits, where what waits would take longer than M ms
+//                          (--max-ttft M)
 //
 //   long    prompts of 4,096 to 16,384 tokens, 256 out, 1.2 a second: about 0.7 of what the GPU can compute of prompts
 //   full    the same, 24 at once
@@ -166,8 +167,9 @@ void run(benchmark::State& state, const std::string& cure, const Load& load) {
 
 const bool kRegistered = [] {
   if (cuda_device_count() == 0) return false;
-  for (const char* cure : {"shares_9", "shares_9_1000", "shares_20", "chunks_256", "chunks_512",
-                           "chunks_1024", "chunks_2048", "chunks_8192", "streams"})
+  for (const char* cure :
+       {"shares_9", "shares_9_6000", "shares_9_4000", "shares_9_1000", "shares_20", "chunks_256",
+        "chunks_512", "chunks_1024", "chunks_2048", "chunks_8192", "streams"})
     for (const Load& load : kLoads)
       benchmark::RegisterBenchmark(fmt::format("one_gpu/{}/{}", cure, load.name).c_str(),
                                    [cure = std::string(cure), &load](benchmark::State& state) {
