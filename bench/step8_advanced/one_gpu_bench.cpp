@@ -12,7 +12,8 @@
 //   short   prompts of 1,024 tokens, 128 out, 10 a second
 //
 //   gap_*     from a token of an answer to its next one, as it comes out of the engine; second_*: of these, from the first to the
-//             second, between which an answer changes its lane; first_*: from arrival to the first
+//             second, between which an answer changes its lane; first_*: from arrival to the first; longest_at_s: when the
+//             longest gap ended, from the first arrival
 #ifdef LADDER_HAS_CUDA
 #include <benchmark/benchmark.h>
 
@@ -130,6 +131,7 @@ void run(benchmark::State& state, const std::string& cure, const Load& load) {
     std::unordered_map<RequestId, double> last;  // of the latest token; before the first the arrival
     std::unordered_map<RequestId, int64_t> num_tokens;
     std::vector<double> firsts, second_gaps, gaps;
+    double longest = 0, longest_at = 0;
     const auto begin = Clock::now();
     size_t next = 0;
     while (next < arrivals.at.size() || engine.has_unfinished()) {
@@ -147,6 +149,10 @@ void run(benchmark::State& state, const std::string& cure, const Load& load) {
         const int64_t index = num_tokens[update.request_id]++;
         (index == 0 ? firsts : gaps).push_back(now - before);
         if (index == 1) second_gaps.push_back(now - before);
+        if (index > 0 && now - before > longest) {
+          longest = now - before;
+          longest_at = now;
+        }
         before = now;
       }
     }
@@ -157,6 +163,7 @@ void run(benchmark::State& state, const std::string& cure, const Load& load) {
     state.counters["gap_ms"] = milliseconds(gaps, 0.5);
     state.counters["gap_p99_ms"] = milliseconds(gaps, 0.99);
     state.counters["gap_max_ms"] = milliseconds(gaps, 1);
+    state.counters["longest_at_s"] = longest_at;
     state.counters["second_ms"] = milliseconds(second_gaps, 0.5);
     state.counters["second_p99_ms"] = milliseconds(second_gaps, 0.99);
     state.counters["first_ms"] = milliseconds(firsts, 0.5);

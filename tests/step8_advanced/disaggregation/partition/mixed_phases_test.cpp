@@ -6,7 +6,6 @@
 #include <limits>
 #include <map>
 #include <memory>
-#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -107,7 +106,7 @@ Request request_of(int number, int64_t prompt, int64_t output) {
   return request;
 }
 
-// Ten requests, one every 0.6 s; 24 at once; ten more, one every 0.6 s. 160 to 640 tokens, of which a whole GPU computes 2,000 a second.
+// Ten requests, one every 0.3 s; 24 at once; ten more, one every 0.3 s. 160 to 640 tokens, of which a whole GPU computes 2,000 a second.
 Outcome run(double max_wait) {
   SchedulerConfig config = small_config();
   config.batch.max_num_seqs = 64;
@@ -140,8 +139,8 @@ Outcome run(double max_wait) {
   const auto one_by_one = [&](int first, bool with_room) {
     const double begin = gpu.now;
     for (int i = first; i < first + kAlone; ++i) {
-      while (engine.has_unfinished() && gpu.now < begin + 0.6 * (i - first)) step(with_room);
-      gpu.now = std::max(gpu.now, begin + 0.6 * (i - first));
+      while (engine.has_unfinished() && gpu.now < begin + 0.3 * (i - first)) step(with_room);
+      gpu.now = std::max(gpu.now, begin + 0.3 * (i - first));
       numbers[engine.add_request(requests[static_cast<size_t>(i)])] = i;
     }
     while (engine.has_unfinished()) step(with_room);
@@ -170,9 +169,8 @@ TEST(Task8_7_Border_Mixed, ACrowdIsMixedAndNobodyElse) {
   EXPECT_GT(mixed.mixed[1], 100);
   EXPECT_EQ(mixed.mixed[2], mixed.mixed[1]) << "with room again";
   EXPECT_EQ(mixed.longest_with_room, shares.longest_with_room);
-  EXPECT_LT(mixed.seconds, 0.9 * shares.seconds);
-  std::printf("DEBUG crowd %g s on shares, %g mixed; gap %g\n", shares.seconds, mixed.seconds,
-              shares.longest_with_room);
+  EXPECT_GT(shares.longest_with_room, 5e-3) << "answers were beside prompts";
+  EXPECT_LT(mixed.seconds, 0.95 * shares.seconds);
   EXPECT_EQ(mixed.answers, shares.answers);
 }
 
