@@ -1,4 +1,4 @@
-// Task 8.7.border: engine, scheduler and border in virtual time, with room, in a crowd, and with room again: steps of both phases
+// Tasks 8.7.lanes and 8.7.border: engine, scheduler and border in virtual time, with room, in a crowd, and with room again: steps of both phases
 // begin and end, answers stay what they are, and what it is worth.
 #include <gtest/gtest.h>
 
@@ -162,7 +162,7 @@ Outcome run(double max_wait) {
   return outcome;
 }
 
-TEST(Task8_7_Border_Mixed, ACrowdIsMixedAndNobodyElse) {
+TEST(Task8_7_Lanes_Mixed, ACrowdIsMixedAndNobodyElse) {
   const Outcome shares = run(0), mixed = run(3.0);
   EXPECT_EQ(shares.mixed, (std::vector<int64_t>{0, 0, 0}));
   EXPECT_EQ(mixed.mixed[0], 0) << "with room";
