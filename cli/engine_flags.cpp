@@ -182,8 +182,8 @@ void EngineFlags::add(CLI::App& app, RunnerConfig defaults, std::string model_de
       ->group(group);
   app.add_option(
          "--max-ttft", max_ttft_,
-         "likewise: milliseconds within which the prompts that are waiting should be computed; for that, answers may "
-         "take up to 2.5 times --max-itl; 0: prompts wait")
+         "likewise: milliseconds that the prompts which are waiting may take; where they would take longer, they are "
+         "computed in chunks beside the answers, on all multiprocessors, until none waits; 0: they wait")
       ->check(in_range(0, 1e9))
       ->type_name("MS")
       ->capture_default_str()
@@ -348,12 +348,12 @@ std::string EngineFlags::flag_of_shares() const {
 }
 
 LaneContextsMaker EngineFlags::lane_contexts(const RunnerConfig& runner) const {
-  LADDER_CHECK(!runner.device.is_cpu() || flag_of_shares().empty(),
-               "{}: a CPU has no multiprocessors to share out, expected a GPU", flag_of_shares());
   const bool moves = sm_partition_.empty() || sm_partition_ == "auto";
   LADDER_CHECK(moves || (max_itl_ == 0 && max_ttft_ == 0),
                "{}: with --sm-partition {} the border does not move, expected --sm-partition auto",
                max_itl_ > 0 ? "--max-itl" : "--max-ttft", sm_partition_);
+  LADDER_CHECK(!runner.device.is_cpu() || flag_of_shares().empty(),
+               "{}: a CPU has no multiprocessors to share out, expected a GPU", flag_of_shares());
   if (runner.device.is_cpu() || sm_partition_ == "off") return {};
   std::vector<int> shares;
   if (!moves) shares.push_back(std::stoi(sm_partition_));

@@ -21,8 +21,9 @@ class PhaseExecutors {
   // Waits until the oldest step in flight of either is done, or has failed, so that collect() of that one waits no more: which
   // one. If both are, the one that was first: neither can keep the other from being collected. Some step must be in flight.
   virtual StepPhase wait() = 0;
-  // A prefill step was submitted, and prompts of so many tokens wait that are in no step yet: how pressing prefill steps are.
-  virtual void on_waiting(int64_t /*num_tokens*/) {}
+  // A prefill step was submitted, and prompts of so many tokens wait that are in no step yet and could be: how pressing prefill
+  // steps are. True: so much that from the next step on one lane should compute both phases (Scheduler::mix_phases()).
+  virtual bool on_waiting(int64_t /*num_tokens*/) { return false; }
 };
 
 }  // namespace ladder

@@ -50,7 +50,7 @@ void Scheduler::schedule_continuous() {
 Scheduler::Budget Scheduler::set_aside() const {
   Budget budget;
   budget.short_of_blocks = phase_ == StepPhase::prefill && decodes_lack_blocks_;
-  if (phase_ == StepPhase::prefill) budget.prefill = config_.batch.max_num_batched_tokens;
+  if (phase_ == StepPhase::prefill) budget.prefill = num_step_tokens_;
   if (phase_ == StepPhase::decode) budget.decode = config_.batch.max_num_seqs;
   if (phase_ != StepPhase::any) return budget;
   int64_t num_in_flight = 0;
@@ -60,8 +60,8 @@ Scheduler::Budget Scheduler::set_aside() const {
   }
   if (const int64_t depth = config_.pipeline_depth; depth > 1)
     budget.decode = std::min(budget.decode, (budget.decode + num_in_flight + depth - 1) / depth);
-  budget.decode = std::min(budget.decode, config_.batch.max_num_batched_tokens);
-  budget.prefill = config_.batch.max_num_batched_tokens - budget.decode;
+  budget.decode = std::min(budget.decode, num_step_tokens_);
+  budget.prefill = num_step_tokens_ - budget.decode;
   return budget;
 }
 

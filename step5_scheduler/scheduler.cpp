@@ -16,6 +16,7 @@ SchedulerConfig checked(SchedulerConfig config) {
   at_least_one("max-num-seqs", config.batch.max_num_seqs);
   at_least_one("max-num-batched-tokens", config.batch.max_num_batched_tokens);
   at_least_one("max-model-len", config.batch.max_model_len);
+  at_least_one("num_mixed_step_tokens", config.num_mixed_step_tokens);
   at_least_one("the vocabulary size", config.vocab_size);
   at_least_one("block-size", config.batch.block_size);
   at_least_one("num-kv-blocks", config.batch.num_kv_blocks);
@@ -143,10 +144,10 @@ std::vector<SequenceId> Scheduler::add(std::vector<int32_t> prompt_token_ids, co
 void Scheduler::schedule(SchedulerOutput& output, StepPhase phase) {
   LADDER_CHECK((phase != StepPhase::any) == config_.phase_lanes,
                "a step of one phase is for a scheduler with phase_lanes, and no other step");
-  phase_ = phase;
   may_not_start_ = false;
   if (connector_ != nullptr) take_kv_events();
   begin_step(output);
+  if (!begin_lane(phase)) return;
   if (config_.static_batching || config_.recompute_everything) {
     output.num_static_padding_rows = schedule_static();
   } else {
@@ -178,11 +179,11 @@ void Scheduler::end_step(SchedulerOutput& output) {
   std::vector<InFlightSequence> records = std::move(spare_records_);
   records.clear();
   for (const Planned& planned : plan_) emit(planned, output, records);
-  in_flight_.push_back({next_step_, phase_, std::move(records)});
+  in_flight_.push_back({next_step_, lane_, std::move(records)});
   ++next_step_;
   // What the runner has to forget waits here until there is a step to tell it with.
-  output.finished.swap(ids_of(finished_ids_, phase_));
-  output.preempted.swap(ids_of(preempted_ids_, phase_));
+  output.finished.swap(ids_of(finished_ids_, lane_));
+  output.preempted.swap(ids_of(preempted_ids_, lane_));
 }
 
 int64_t Scheduler::num_wanted_tokens(const Sequence& sequence) const {
@@ -213,7 +214,7 @@ NewSequence Scheduler::new_sequence(const Sequence& sequence, int64_t num_comput
   added.num_computed_tokens = num_computed_tokens;
   for (SequenceId id = sequence.first_sibling; id < sequence.first_sibling + sequence.sampling.n; ++id) {
     const Sequence* sibling = sequence.sampling.n > 1 ? find(id) : nullptr;
-    if (sibling == nullptr || sibling->num_known_blocks == 0 || sibling->lane != phase_) continue;
+    if (sibling == nullptr || sibling->num_known_blocks == 0 || sibling->lane != lane_) continue;
     added.prompt_of = id;
     break;
   }
@@ -285,6 +286,21 @@ int64_t Scheduler::num_waiting_tokens() const {
   int64_t num_tokens = 0;
   for (Sequence* waiting = waiting_.next(); waiting != nullptr; waiting = waiting_.next(waiting))
     num_tokens += waiting->num_tokens();
+  return num_tokens;
+}
+
+int64_t Scheduler::num_admissible_tokens() const {
+  int64_t num_places = max_num_running() - std::ssize(running_), num_tokens = 0;
+  int64_t num_blocks = blocks_.num_free_blocks() - num_watermark_blocks_;
+  for (const Sequence* sequence : running_)
+    num_blocks -=
+        std::max<int64_t>(blocks_.blocks_for(sequence->num_tokens()) - std::ssize(sequence->block_table), 0);
+  for (Sequence* next = waiting_.next(); next != nullptr && num_places > 0;
+       next = waiting_.next(next), --num_places) {
+    num_blocks -= blocks_.blocks_for(next->num_tokens());
+    if (num_blocks < 0) break;
+    num_tokens += next->num_tokens();
+  }
   return num_tokens;
 }
 

@@ -13,7 +13,7 @@
 // never earlier and never twice.
 //
 // With phase_lanes there are two such loops over one scheduler, one of prefill and one of decode steps, and update() takes the
-// oldest step of either (lanes.cpp).
+// oldest step of either (lanes.cpp). While they are mixed (mix_phases()) the first of them computes both.
 //
 // The scheduler owns its sequences and the block manager. It knows nothing of tensors, and is not
 // thread-safe.
@@ -70,8 +70,10 @@ struct SchedulerConfig {
   int64_t pipeline_depth = 1;
 
   // Steps are of one phase, and those of one are in flight beside those of the other (step 8, 8.7.lanes): schedule() is asked
-  // for a phase. A prefill step has max_num_batched_tokens, a decode step max_num_seqs, and as many run in all.
+  // for a phase. A prefill step has max_num_batched_tokens, a decode step max_num_seqs, and as many run in all. A step of both
+  // (mix_phases()) has num_mixed_step_tokens, or twice as many as run, if that is more: every answer waits for all of it.
   bool phase_lanes = false;
+  int64_t num_mixed_step_tokens = 512;
 
   // Requests may have kv_transfer. Set where the scheduler is given a connector; whoever checks requests for it is told.
   bool has_kv_connector = false;
@@ -148,6 +150,10 @@ class Scheduler {
   // in order, and collected; an empty one is dropped. `phase`: with phase_lanes prefill or decode, else any; each lane's
   // steps are submitted in their order, to a runner that knows the sequences of this lane alone.
   void schedule(SchedulerOutput& output, StepPhase phase = StepPhase::any);
+  // With phase_lanes: from now on answers are computed in prefill steps, beside chunks of prompts, and decode steps are empty; or
+  // (false, as at the beginning) no more. It begins when the prefill steps in flight, which may be long, are collected: until then
+  // decode steps go on, and prefill steps are empty. Nothing happens where prompts are not cut (enable_chunked_prefill).
+  void mix_phases(bool mix);
 
   // Applies what the connector has brought; schedule() begins with it. For an engine at rest, whose blocks come back.
   void take_kv_events();
@@ -175,6 +181,9 @@ class Scheduler {
   // Tokens of all sequences that wait, each with its whole prompt: how much work stands before a newcomer, at the most
   // (what is cached or shared by siblings is not looked up). Walks through the queue.
   int64_t num_waiting_tokens() const;
+  // The same of those alone that have a place and blocks, as far as the queue goes in its order: none but these would run sooner
+  // if prompts were computed faster.
+  int64_t num_admissible_tokens() const;
   const SchedulerConfig& config() const { return config_; }
   const BlockManager& blocks() const { return blocks_; }
   // Every table that holds references, those of ended sequences too that are in flight, being filled or kept: for checking
@@ -254,9 +263,11 @@ class Scheduler {
   NewSequence new_sequence(const Sequence& sequence, int64_t num_computed_tokens) const;
 
   // 8.7.lanes, lanes.cpp.
+  // Of a step of this lane: sets lane_, phase_ and num_step_tokens_. False: the lane has no step now (mix_phases()).
+  bool begin_lane(StepPhase lane);
   // Whether a running sequence that lacks `num_wanted` tokens (at least one) may be in the step that is being planned. Its
-  // prompt is computed and it lacks one: that is for a decode step, all else for a prefill step; and for neither while a step
-  // of the other lane computes it. Without phase_lanes always.
+  // prompt is computed and it lacks one: that is for a decode step, all else for a prefill step, both for a mixed one; and for
+  // none while a step of the other lane computes it. Without phase_lanes always.
   bool is_of_phase(const Sequence& sequence, int64_t num_wanted) const;
   // The sequence is in the lane that is being planned from now on. If the other lane's runner knows it, that one is told to
   // forget it with its next step, and this one knows nothing of it yet.
@@ -288,7 +299,7 @@ class Scheduler {
   // step is not short_of_blocks, another one without. Only who runs makes a step short_of_blocks (go_on()); a
   // newcomer that is refused does not.
   void schedule_continuous();
-  // max_num_batched_tokens: of these `decode` one for each running sequence that wants just one (as far as they
+  // num_step_tokens_: of these `decode` one for each running sequence that wants just one (as far as they
   // go), the rest `prefill`. In a pipeline no more than an even share, rounded up, of those that want one or have one
   // being sampled. Of a decode step max_num_seqs are `decode`, and nothing is `prefill`; of a prefill step all is, which
   // is short_of_blocks from the start if the last decode step was.
@@ -444,7 +455,10 @@ class Scheduler {
   using IdsOfLanes = std::array<std::vector<SequenceId>, kNumStepPhases>;
   std::vector<SequenceId>& ids_of(IdsOfLanes& ids, StepPhase lane) { return ids[static_cast<size_t>(lane)]; }
   IdsOfLanes finished_ids_, preempted_ids_;
-  StepPhase phase_ = StepPhase::any;  // of the step that is being planned
+  // Of the step that is being planned: whose runner computes it; who is in it, any in a mixed one; max_num_batched_tokens, or fewer.
+  StepPhase lane_ = StepPhase::any, phase_ = StepPhase::any;
+  int64_t num_step_tokens_ = 0;
+  bool wants_mixed_ = false, mixes_ = false;  // mix_phases(), and whether it has begun
   bool decodes_lack_blocks_ = false;  // the last decode step was short_of_blocks: nobody is admitted either
   std::vector<SequenceUpdate> updates_;
   std::vector<Planned> plan_;                    // of the step that is being planned, in batch order

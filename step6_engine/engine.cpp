@@ -181,7 +181,8 @@ void Engine::submit_steps() {
   submit_steps(StepPhase::decode);
   const int before = num_in_flight(StepPhase::prefill);
   submit_steps(StepPhase::prefill);
-  if (num_in_flight(StepPhase::prefill) > before) phases_->on_waiting(scheduler_.num_waiting_tokens());
+  if (num_in_flight(StepPhase::prefill) > before)
+    scheduler_.mix_phases(phases_->on_waiting(scheduler_.num_admissible_tokens()));
 }
 
 Engine::InFlight Engine::take_next_done() {

@@ -4,14 +4,16 @@
 //   one_gpu/chunks_N/...   one lane, prompts in chunks of N beside the answers (N = --max-num-batched-tokens)
 //   one_gpu/streams/...    a lane for prompts and one for answers, on two plain streams
 //   one_gpu/shares_N/...   the same on shares of the multiprocessors, whose border keeps N ms a token (--max-itl N)
-//   one_gpu/shares_N_M/... and computes the prompts that wait within M ms, if it can (--max-ttft M)
+//   one_gpu/shares_N_M/... and chunks of 512 beside the answers, until none waits, where what waits would take longer than M ms
+//                          (--max-ttft M)
 //
 //   long    prompts of 4,096 to 16,384 tokens, 256 out, 1.2 a second: about 0.7 of what the GPU can compute of prompts
 //   full    the same, 24 at once
 //   short   prompts of 1,024 tokens, 128 out, 10 a second
 //
 //   gap_*     from a token of an answer to its next one, as it comes out of the engine; second_*: of these, from the first to the
-//             second, between which an answer changes its lane; first_*: from arrival to the first
+//             second, between which an answer changes its lane; first_*: from arrival to the first; longest_at_s: when the
+//             longest gap ended, from the first arrival
 #ifdef LADDER_HAS_CUDA
 #include <benchmark/benchmark.h>
 
@@ -129,6 +131,7 @@ void run(benchmark::State& state, const std::string& cure, const Load& load) {
     std::unordered_map<RequestId, double> last;  // of the latest token; before the first the arrival
     std::unordered_map<RequestId, int64_t> num_tokens;
     std::vector<double> firsts, second_gaps, gaps;
+    double longest = 0, longest_at = 0;
     const auto begin = Clock::now();
     size_t next = 0;
     while (next < arrivals.at.size() || engine.has_unfinished()) {
@@ -146,6 +149,10 @@ void run(benchmark::State& state, const std::string& cure, const Load& load) {
         const int64_t index = num_tokens[update.request_id]++;
         (index == 0 ? firsts : gaps).push_back(now - before);
         if (index == 1) second_gaps.push_back(now - before);
+        if (index > 0 && now - before > longest) {
+          longest = now - before;
+          longest_at = now;
+        }
         before = now;
       }
     }
@@ -156,6 +163,7 @@ void run(benchmark::State& state, const std::string& cure, const Load& load) {
     state.counters["gap_ms"] = milliseconds(gaps, 0.5);
     state.counters["gap_p99_ms"] = milliseconds(gaps, 0.99);
     state.counters["gap_max_ms"] = milliseconds(gaps, 1);
+    state.counters["longest_at_s"] = longest_at;
     state.counters["second_ms"] = milliseconds(second_gaps, 0.5);
     state.counters["second_p99_ms"] = milliseconds(second_gaps, 0.99);
     state.counters["first_ms"] = milliseconds(firsts, 0.5);
@@ -166,8 +174,9 @@ void run(benchmark::State& state, const std::string& cure, const Load& load) {
 
 const bool kRegistered = [] {
   if (cuda_device_count() == 0) return false;
-  for (const char* cure : {"shares_9", "shares_9_1000", "shares_20", "chunks_256", "chunks_512",
-                           "chunks_1024", "chunks_2048", "chunks_8192", "streams"})
+  for (const char* cure :
+       {"shares_9", "shares_9_6000", "shares_9_4000", "shares_9_1000", "shares_20", "chunks_256",
+        "chunks_512", "chunks_1024", "chunks_2048", "chunks_8192", "streams"})
     for (const Load& load : kLoads)
       benchmark::RegisterBenchmark(fmt::format("one_gpu/{}/{}", cure, load.name).c_str(),
                                    [cure = std::string(cure), &load](benchmark::State& state) {

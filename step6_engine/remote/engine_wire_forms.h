@@ -123,12 +123,12 @@ LADDER_WIRE_FORM(BatchConfig) {
 LADDER_WIRE_FORM(SchedulerConfig) {
   auto& [batch, vocab_size, eos_token_ids, max_logprobs, policy, enable_prefix_caching, prefix_cache_seed,
          enable_chunked_prefill, max_num_partial_prefills, max_long_partial_prefills,
-         long_prefill_token_threshold, watermark, pipeline_depth, phase_lanes, has_kv_connector,
-         static_batching, recompute_everything] = value;
+         long_prefill_token_threshold, watermark, pipeline_depth, phase_lanes, num_mixed_step_tokens,
+         has_kv_connector, static_batching, recompute_everything] = value;
   wire(batch, vocab_size, eos_token_ids, max_logprobs, policy, enable_prefix_caching, prefix_cache_seed,
        enable_chunked_prefill, max_num_partial_prefills, max_long_partial_prefills,
-       long_prefill_token_threshold, watermark, pipeline_depth, phase_lanes, has_kv_connector,
-       static_batching, recompute_everything);
+       long_prefill_token_threshold, watermark, pipeline_depth, phase_lanes, num_mixed_step_tokens,
+       has_kv_connector, static_batching, recompute_everything);
   check_enum(policy, SchedulingPolicy::priority);
 }
 

@@ -196,6 +196,11 @@ TEST(Cli_EngineFlags, SharesOfAGpuNeedLanesAndAGpu) {
   EXPECT_THAT(error_of({"--max-ttft", "10"}), ::testing::StartsWith("--max-ttft: prompts and answers"));
   EXPECT_EQ(error_of({"--phase-lanes", "--max-ttft", "10"}),
             "--max-ttft: a CPU has no multiprocessors to share out, expected a GPU");
+  for (const std::string share : {"32", "off"})
+    for (const std::string flag : {"--max-itl", "--max-ttft"})
+      EXPECT_EQ(error_of({"--phase-lanes", "--sm-partition", share, flag, "10"}),
+                flag + ": with --sm-partition " + share +
+                    " the border does not move, expected --sm-partition auto");
   EXPECT_THAT(error_of({"--phase-lanes", "--sm-partition", "some"}),
               ::testing::HasSubstr("expected auto, off or a whole number"));
 }

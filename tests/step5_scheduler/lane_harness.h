@@ -48,6 +48,7 @@ struct LaneHarness : Harness {
       if (decode) {
         EXPECT_TRUE(decodes) << "sequence " << scheduled.id;
       }
+      num_answers_in_prefills += decodes && !decode;
       EXPECT_FALSE(in_flight[1 - decode].contains(scheduled.id))
           << "sequence " << scheduled.id << " is in a step in flight of the other lane";
       in_flight[decode].insert(scheduled.id);
@@ -83,6 +84,7 @@ struct LaneHarness : Harness {
   KvSimulator decodes;
   std::deque<Ticket> decode_tickets;
   std::multiset<SequenceId> in_flight[2];  // of prefill steps, of decode steps
+  int64_t num_answers_in_prefills = 0;     // tokens
   std::minstd_rand random;
 };
 

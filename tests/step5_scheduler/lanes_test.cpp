@@ -230,6 +230,129 @@ TEST(Task8_7_Lanes, NobodyIsAdmittedIntoBlocksThatAnAnswerHasTakenFromAnother) {
   run.expect_reference_outputs();
 }
 
+TEST(Task8_7_Lanes, MixedStepsComputeAnswersBesideChunks) {
+  SchedulerConfig config = small_config();
+  config.num_mixed_step_tokens = 16;
+  LaneHarness run(config);
+  const SequenceId answered = add_answered(run, iota_prompt(5), 12);
+  ASSERT_TRUE(run.submit(kDecode));
+  run.collect(kDecode);
+  run.scheduler.mix_phases(true);
+  const SequenceId prompt = run.add(iota_prompt(40, 100), greedy(6))[0];
+  for (const int64_t expected : {16, 16, 11}) {
+    EXPECT_FALSE(run.submit(kDecode));
+    ASSERT_TRUE(run.submit(kPrefill));
+    EXPECT_EQ(ids_of(run.output), (std::vector<SequenceId>{answered, prompt}));
+    EXPECT_EQ(run.output.total_num_tokens, expected);
+    EXPECT_EQ(run.output.scheduled[0].num_tokens, 1);
+    run.collect(kPrefill);
+  }
+  ASSERT_TRUE(run.submit(kPrefill)) << "answers alone";
+  EXPECT_EQ(run.output.total_num_tokens, 2);
+  run.collect(kPrefill);
+
+  run.scheduler.mix_phases(false);
+  EXPECT_FALSE(run.submit(kPrefill));
+  ASSERT_TRUE(run.submit(kDecode));
+  EXPECT_EQ(ids_of(run.output), (std::vector<SequenceId>{answered, prompt}));
+  EXPECT_EQ(run.output.new_sequences.size(), 2u) << "both were in the other lane";
+  EXPECT_EQ(run.output.finished, (std::vector<SequenceId>{answered})) << "it left this one before";
+  run.collect(kDecode);
+  run.run();
+  run.expect_reference_outputs();
+}
+
+// An answer would wait for all of a step that was made for prompts alone.
+TEST(Task8_7_Lanes, MixedStepsBeginWhenThePrefillStepsInFlightAreCollected) {
+  LaneHarness run(small_config(), 1);
+  const SequenceId answered = add_answered(run, iota_prompt(5), 30);
+  run.add(iota_prompt(60, 100), greedy(4));
+  ASSERT_TRUE(run.submit(kPrefill));
+  run.add(iota_prompt(60, 200), greedy(4));
+  run.scheduler.mix_phases(true);
+  for (int i = 0; i < 3; ++i) {
+    EXPECT_FALSE(run.submit(kPrefill));
+    ASSERT_TRUE(run.submit(kDecode));
+    if (i > 0) run.collect(kDecode);
+  }
+  run.collect(kPrefill);
+  EXPECT_FALSE(run.submit(kDecode));
+  ASSERT_TRUE(run.submit(kPrefill));
+  EXPECT_THAT(ids_of(run.output), ::testing::Not(::testing::Contains(answered)))
+      << "decode steps in flight have it";
+  run.collect(kDecode);
+  ASSERT_TRUE(run.submit(kPrefill));
+  EXPECT_THAT(ids_of(run.output), ::testing::Contains(answered));
+  run.run();
+  run.expect_reference_outputs();
+}
+
+TEST(Task8_7_Lanes, WithoutAnswersAMixedStepIsAsLargeAsAPromptsOwn) {
+  SchedulerConfig config = small_config();
+  config.num_mixed_step_tokens = 8;
+  LaneHarness run(config);
+  run.scheduler.mix_phases(true);
+  run.add(iota_prompt(100), greedy(4));
+  run.add(iota_prompt(100, 200), greedy(4));
+  for (const int64_t expected :
+       {64, 64, 8}) {  // behind 36 tokens of the first prompt there is room for the second's
+    ASSERT_TRUE(run.submit(kPrefill));
+    EXPECT_EQ(run.output.total_num_tokens, expected);
+    run.collect(kPrefill);
+  }
+  run.run();
+  run.expect_reference_outputs();
+}
+
+TEST(Task8_7_Lanes, PromptsThatAreNotCutAreNotMixed) {
+  SchedulerConfig config = small_config();
+  config.enable_chunked_prefill = false;
+  config.batch.max_num_batched_tokens = config.batch.max_model_len;
+  config.num_mixed_step_tokens = 8;
+  LaneHarness run(config);
+  add_answered(run, iota_prompt(5), 30);
+  run.scheduler.mix_phases(true);
+  run.add(iota_prompt(60, 100), greedy(4));
+  EXPECT_TRUE(run.submit(kDecode));
+  EXPECT_TRUE(run.submit(kPrefill));
+  run.run();
+  run.expect_reference_outputs();
+}
+
+TEST(Task8_7_Lanes, TokensThatCouldBeComputedAreThoseOfWhomHasAPlaceAndBlocks) {
+  SchedulerConfig config = small_config();
+  config.batch.max_num_seqs = 3;
+  config.batch.num_kv_blocks = 40;  // of 4 tokens
+  config.batch.max_model_len = 120;
+  config.watermark = 0.1;
+  LaneHarness run(config);
+  EXPECT_EQ(run.scheduler.num_admissible_tokens(), 0);
+  run.add(iota_prompt(20, 100), greedy(4));
+  run.add(iota_prompt(30, 200), greedy(4));
+  EXPECT_EQ(run.scheduler.num_admissible_tokens(), 50);
+  run.add(iota_prompt(110, 300), greedy(4));
+  EXPECT_EQ(run.scheduler.num_admissible_tokens(), 50)
+      << "of 36 blocks 5 and 8 are for the others; it needs 28";
+  run.add(iota_prompt(1, 500), greedy(4));
+  EXPECT_EQ(run.scheduler.num_admissible_tokens(), 50) << "nobody passes who is refused";
+  EXPECT_EQ(run.scheduler.num_waiting_tokens(), 161);
+  run.run();
+  for (int32_t i = 0; i < 5; ++i) run.add(iota_prompt(6, 100 * i), greedy(9));
+  EXPECT_EQ(run.scheduler.num_admissible_tokens(), 18) << "three places";
+  ASSERT_TRUE(run.submit(kPrefill));
+  EXPECT_EQ(run.scheduler.num_admissible_tokens(), 0) << "all are taken";
+  EXPECT_EQ(run.scheduler.num_waiting_tokens(), 12);
+  run.run();
+  run.add(iota_prompt(80, 600), greedy(4));
+  ASSERT_TRUE(run.submit(kPrefill));  // 64 of them
+  run.add(iota_prompt(64, 300), greedy(4));
+  EXPECT_EQ(run.scheduler.num_admissible_tokens(), 64) << "36 - 20 blocks";
+  run.add(iota_prompt(1, 500), greedy(4));
+  EXPECT_EQ(run.scheduler.num_admissible_tokens(), 64);
+  run.run();
+  run.expect_reference_outputs();
+}
+
 // What throws of a scheduler with lanes that is made so.
 template <class Change>
 std::string refusal(Change change, std::shared_ptr<KvConnector> connector = nullptr) {
@@ -269,6 +392,39 @@ TEST(Task8_7_Lanes, RandomDaysOfBothLanesEndWithTheAnswersOfEachAlone) {
     seen.aborted |= day.aborted;
   }
   EXPECT_TRUE(seen.preempted && seen.hit && seen.forked && seen.stopped && seen.aborted);
+}
+
+// The phases are mixed and parted at any time.
+struct MixingHarness : LaneHarness {
+  explicit MixingHarness(SchedulerConfig config, int delay = 0, std::unique_ptr<PrefixIndex> index = nullptr)
+      : LaneHarness(
+            [&] {
+              config.num_mixed_step_tokens = std::min<int64_t>(config.batch.max_num_batched_tokens, 9);
+              return config;
+            }(),
+            delay, std::move(index)) {}
+  ~MixingHarness() override { num_mixed += num_answers_in_prefills; }
+  bool turn() override {
+    if (random() % 8 == 0) scheduler.mix_phases(random() % 2 == 0);
+    return LaneHarness::turn();
+  }
+  static inline int64_t num_mixed = 0;
+};
+
+TEST(Task8_7_Lanes, RandomDaysOfPhasesThatAreMixedNowAndThenEndWithTheSameAnswers) {
+  Day seen;
+  MixingHarness::num_mixed = 0;
+  for (uint64_t seed = 0; seed < 250; ++seed) {
+    const Day day = random_day<MixingHarness>(seed, static_cast<int>(seed % 2));
+    if (::testing::Test::HasFailure()) return;
+    seen.preempted |= day.preempted;
+    seen.hit |= day.hit;
+    seen.forked |= day.forked;
+    seen.stopped |= day.stopped;
+    seen.aborted |= day.aborted;
+  }
+  EXPECT_TRUE(seen.preempted && seen.hit && seen.forked && seen.stopped && seen.aborted);
+  EXPECT_GT(MixingHarness::num_mixed, 1000);
 }
 
 }  // namespace

@@ -106,6 +106,36 @@ TEST(Task8_7_EngineLanes, TheExecutorsHearHowManyTokensOfPromptsWait) {
   EXPECT_EQ(lanes.executors->waiting, std::vector<int64_t>({30, 0, 0})) << "no decode step says it";
 }
 
+TEST(Task8_7_EngineLanes, StepsAreOfBothPhasesWhileTheExecutorsSaySo) {
+  FakeLanes lanes;
+  lanes.executors->mixes = [](int64_t waiting) { return waiting > 20; };
+  Engine& engine = *lanes.engine;
+  engine.add_request(token_request({1, 2, 3}, 60, "answered"));
+  engine.step();  // its prompt
+  for (int32_t i = 0; i < 5; ++i)
+    engine.add_request(token_request(prompt_of(100 * (i + 1), 30), 5, std::to_string(i)));
+  std::map<RequestId, RequestOutput> outputs;
+  std::string lanes_of_answered;
+  while (engine.has_unfinished()) {
+    lanes.first = lanes.first == kDecode ? kPrefill : kDecode;
+    StepResult result = engine.step();
+    for (const CompletionUpdate& update : result.updates)
+      if (update.request_id == "answered") lanes_of_answered += result.metrics.phase == kDecode ? 'd' : 'p';
+    for (RequestOutput& output : result.finished) outputs.emplace(output.request_id, std::move(output));
+  }
+  const size_t begin = lanes_of_answered.find('p'), end = lanes_of_answered.rfind('p');
+  ASSERT_NE(begin, std::string::npos);
+  EXPECT_GE(end - begin, 1u) << "what is left of 150 tokens needs several";
+  EXPECT_EQ(lanes_of_answered.substr(begin, end - begin + 1).find('d'), std::string::npos)
+      << lanes_of_answered;
+  EXPECT_EQ(lanes_of_answered.back(), 'd') << "then it goes on beside prompts";
+  EXPECT_EQ(outputs.at("answered").completions[0].token_ids, expected_tokens({1, 2, 3}, 60));
+  for (int32_t i = 0; i < 5; ++i)
+    EXPECT_EQ(outputs.at(std::to_string(i)).completions[0].token_ids,
+              expected_tokens(prompt_of(100 * (i + 1), 30), 5));
+  expect_books_closed(engine.scheduler());
+}
+
 TEST(Task8_7_EngineLanes, OneRequestWithSeveralCompletionsIsAnswered) {
   for (const int max_in_flight : {1, 2}) {
     FakeLanes lanes(max_in_flight);

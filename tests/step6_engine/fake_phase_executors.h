@@ -30,8 +30,12 @@ class FakePhaseExecutors final : public PhaseExecutors {
     return choose_();
   }
 
-  void on_waiting(int64_t num_tokens) override { waiting.push_back(num_tokens); }
-  std::vector<int64_t> waiting;  // what was said
+  bool on_waiting(int64_t num_tokens) override {
+    waiting.push_back(num_tokens);
+    return mixes && mixes(num_tokens);
+  }
+  std::vector<int64_t> waiting;        // what was said
+  std::function<bool(int64_t)> mixes;  // the answer; empty: never
 
   // Decode steps that were collected while a prefill step was in flight; the most for one.
   int64_t most_decodes_beside_a_prefill() const { return most_beside_; }

@@ -29,7 +29,7 @@ class LaneContexts {
   // Which of the lane's contexts the step runs on. Steps of both lanes come in the order in which they are submitted.
   virtual size_t choose(StepPhase /*phase*/, const SchedulerOutput& /*step*/) { return 0; }
   // PhaseExecutors::on_waiting().
-  virtual void on_waiting(int64_t /*num_tokens*/) {}
+  virtual bool on_waiting(int64_t /*num_tokens*/) { return false; }
   // The lane's oldest step is done, `seconds` after it began.
   virtual void on_done(StepPhase /*phase*/, double /*seconds*/) {}
 };

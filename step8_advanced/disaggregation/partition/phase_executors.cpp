@@ -311,7 +311,7 @@ class TwoLanes final : public PhaseExecutors {
     return decode_.done_since() < prefill_.done_since() ? StepPhase::decode : StepPhase::prefill;
   }
 
-  void on_waiting(int64_t num_tokens) override { contexts_->on_waiting(num_tokens); }
+  bool on_waiting(int64_t num_tokens) override { return contexts_->on_waiting(num_tokens); }
 
   const BatchConfig& batch() const { return prefill_.runner->config().batch; }
 

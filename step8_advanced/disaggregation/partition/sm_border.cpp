@@ -74,25 +74,19 @@ FittedRates fit_sm_rates(std::span<const MeasuredShare> rows) {
   return fitted;
 }
 
-std::optional<size_t> SmBorder::place_for(const StepNeeds& decode, const StepNeeds& prefill, double waiting) {
+std::optional<size_t> SmBorder::place_for(const StepNeeds& decode, const StepNeeds& prefill) {
   if (decode.none() || prefill.none()) return std::nullopt;
   std::vector<SmTimes> times;
   for (size_t i = 0; i < places_.size(); ++i) times.push_back(predict(i, decode, prefill));
   const double fastest = std::ranges::min_element(times, {}, &SmTimes::decode)->decode;
   const double may_take = options_.max_itl > 0 ? options_.max_itl : (1 + options_.slack) * fastest;
-  std::vector<double> late;
-  for (size_t i = 0; i < places_.size(); ++i) {
-    const double rest = waiting / (places_[i].prefill_sms * rates_.sm_flops) *
-                        corrections_[i].prefill.factor;  // after that step
-    const double wait = options_.max_wait > 0 ? (times[i].prefill + rest) / options_.max_wait : 0;
-    late.push_back(std::max(times[i].decode / may_take, std::min(wait, options_.give_way)));
-  }
-  const auto in_time = std::ranges::find_if(late, [](double each) { return each <= 1; });
-  const auto best = in_time != late.end() ? in_time : std::ranges::min_element(late);
-  const auto wanted = static_cast<size_t>(best - late.begin());
+  const auto in_time =
+      std::ranges::find_if(times, [=](const SmTimes& each) { return each.decode <= may_take; });
+  const auto best = in_time != times.end() ? in_time : std::ranges::min_element(times, {}, &SmTimes::decode);
+  const auto wanted = static_cast<size_t>(best - times.begin());
 
   double gain = times[place_].prefill / times[wanted].prefill - 1;
-  if (late[place_] > 1) gain = std::max(gain, late[place_] / late[wanted] - 1);
+  if (times[place_].decode > may_take) gain = std::max(gain, times[place_].decode / times[wanted].decode - 1);
   const int step = std::abs(places_[wanted].decode_sms - places_[place_].decode_sms);
   const bool may_move = num_moves_ == 0 || stayed_ >= options_.min_dwell;
   ++stayed_;
@@ -102,6 +96,12 @@ std::optional<size_t> SmBorder::place_for(const StepNeeds& decode, const StepNee
     ++num_moves_;
   }
   return place_;
+}
+
+bool SmBorder::mixes(double waiting) {
+  const double seconds =
+      waiting / (places_.back().prefill_sms * rates_.sm_flops) * corrections_.back().prefill.factor;
+  return mixes_ = waiting > 0 && options_.max_wait > 0 && (mixes_ || seconds > options_.max_wait);
 }
 
 void SmBorder::learn(size_t place, const StepNeeds& decode, const StepNeeds& prefill, bool is_prefill,
@@ -114,8 +114,10 @@ void SmBorder::learn(size_t place, const StepNeeds& decode, const StepNeeds& pre
   Correction& own = corrections_[place].*kind;
   own.factor += (std::min(seconds / expected, 2 * own.factor) - own.factor) / 8;
   own.measured = true;
-  for (Corrections& each : corrections_)
-    if (!(each.*kind).measured) (each.*kind).factor = own.factor;
+  for (Corrections& each : corrections_) {
+    Correction& other = each.*kind;
+    other.factor += (own.factor - other.factor) / (other.measured ? kForget : 1);
+  }
 }
 
 SmTimes SmBorder::predict(size_t place, const StepNeeds& decode, const StepNeeds& prefill) const {

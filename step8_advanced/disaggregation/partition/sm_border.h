@@ -13,6 +13,9 @@
 // The rates are fitted to steps that were measured alone on several shares. What beside each other is still wrong, the steps
 // themselves tell: measured over predicted, remembered for each place of the border. Nothing here knows of a GPU.
 //
+// Both sides read the weights, and each computes with a part of the multiprocessors. So where more prompts wait than may, there
+// is no border: prompts are cut into chunks beside the answers, in steps of the whole GPU, until none waits.
+//
 // Nexus (arXiv:2507.06608) and MuxWise choose so, too; SGLang's pdmux takes a table of batch sizes.
 #include <cstdint>
 #include <optional>
@@ -68,7 +71,6 @@ struct SmBorderOptions {
       0;  // seconds that a decode step may take; 0: (1 + slack) of the least that any place gives it
   double slack = 0.25;
   double max_wait = 0;  // seconds until the last prompt that is here may be computed; 0: as long as it takes
-  double give_way = 2.5;  // for its sake a decode step takes at most so many times what it may
   // What a move must be worth, or two places that are about as good would take turns.
   int min_step = 8;        // multiprocessors
   double min_gain = 0.05;  // of the time of whichever the move is for
@@ -82,19 +84,24 @@ class SmBorder {
 
   // For the decode step that is about to be launched, beside such a prefill step: which of the places, or none, where one of
   // the two is empty and the other has all of the GPU (the border then stays where it was, and nothing is counted).
-  // `waiting`: floating point operations of the prompts behind that prefill step.
   //
-  // A place is late by the larger of two: its decode step over what that may take, and, with max_wait, its prefill step and
-  // all that waits (computed at its rate, with its correction) over max_wait, which counts as no more than give_way. Wanted is the
-  // place with the fewest multiprocessors for decode that is late by 1 at most, so that both are in time; if there is none, the
-  // one that is the least late, of several that are equally late the one with the fewest. The border moves there if it has
-  // stayed for min_dwell decode steps (the first move need not wait), is min_step away, and the move gains more than
-  // min_gain: of the prefill step, or, where the border is late by more than 1, of how late it is.
-  std::optional<size_t> place_for(const StepNeeds& decode, const StepNeeds& prefill, double waiting = 0);
+  // Wanted is the place with the fewest multiprocessors for decode whose decode step takes no longer than it may; if there is
+  // none, the one where it is the shortest. The border moves there if it has stayed for min_dwell decode steps (the first move
+  // need not wait), is min_step away, and the move gains more than min_gain: of the prefill step, or, where the decode step takes
+  // longer than it may, of that.
+  std::optional<size_t> place_for(const StepNeeds& decode, const StepNeeds& prefill);
 
+  // Whether steps should be of both phases, on all multiprocessors, and there be no border. `waiting`: floating point operations
+  // of the prompts that wait. Begins when the last place, where prompts have the fewest multiprocessors, would compute them (at
+  // its rate, with its correction) for longer than max_wait. Ends when none waits: nothing in between changes it, or both would
+  // take turns. Without max_wait never.
+  bool mixes(double waiting);
+
+  static constexpr double kForget = 8192;  // steps: about a minute of them
   // How long a step took at a place, beside one of the other kind. Of measured over predicted each place remembers a moving mean
   // (an eighth of what is new, which counts as no more than twice the mean: a step that was held up says little), by which
-  // predictions are multiplied from then on. A place where none was measured takes over what another one learns.
+  // predictions are multiplied from then on. A place where none was measured takes over what another one learns; one where
+  // some were comes nearer by a kForget-th of the difference, so that it is tried again one day, whatever it looked like.
   void learn(size_t place, const StepNeeds& decode, const StepNeeds& prefill, bool is_prefill,
              double seconds);
 
@@ -119,6 +126,7 @@ class SmBorder {
   size_t place_ = 0;
   int64_t stayed_ = 0;  // decode steps since the last move
   int64_t num_moves_ = 0;
+  bool mixes_ = false;
 };
 
 }  // namespace ladder

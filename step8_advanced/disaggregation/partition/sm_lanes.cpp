@@ -108,9 +108,10 @@ double SmLanes::waiting_flops() const {
   return flops;
 }
 
-void SmLanes::on_waiting(int64_t num_tokens) {
+bool SmLanes::on_waiting(int64_t num_tokens) {
   const std::lock_guard lock(mutex_);
   num_waiting_tokens_ = num_tokens;
+  return mixes_ = border_ && border_->mixes(num_tokens > 0 ? waiting_flops() : 0);
 }
 
 size_t SmLanes::choose(StepPhase phase, const SchedulerOutput& step) {
@@ -120,12 +121,13 @@ size_t SmLanes::choose(StepPhase phase, const SchedulerOutput& step) {
   InFlight in_flight = look_at(lane, step);
   if (!other.in_flight.empty()) in_flight.other = other.in_flight.front().needs;
   if (border_ && is_decode) {
-    const std::optional<size_t> place = border_->place_for(in_flight.needs, in_flight.other, waiting_flops());
+    const std::optional<size_t> place = border_->place_for(in_flight.needs, in_flight.other);
     in_flight.context = place ? 1 + *place : 0;
   } else if (border_) {
     const bool answer_comes =
         std::ranges::any_of(prefill_.in_flight, [](const InFlight& earlier) { return earlier.ends_prompt; });
-    in_flight.context = in_flight.other.none() && !answer_comes ? 0 : 1 + border_->place();
+    in_flight.context = in_flight.other.none() && (mixes_ || !answer_comes) ? 0 : 1 + border_->place();
+    num_mixed_ += mixes_;
   }
   ++lane.num_steps[in_flight.context];
   lane.in_flight.push_back(in_flight);
@@ -147,7 +149,8 @@ SmLanes::Report SmLanes::report() const {
   const std::lock_guard lock(mutex_);
   return {gpu_.places,        fitted_,
           measured_,          decode_.num_steps,
-          prefill_.num_steps, border_ ? border_->num_moves() : 0};
+          prefill_.num_steps, border_ ? border_->num_moves() : 0,
+          num_mixed_};
 }
 
 std::string to_line(const SmLanes::Report& report) {
@@ -164,8 +167,8 @@ std::string to_line(const SmLanes::Report& report) {
                           row.needs.flops / 1e9, row.sms, 1e3 * row.seconds);
     return line;
   }
-  line += fmt::format("; {} moves; steps of answers and of prompts: {} and {} with all", report.num_moves,
-                      report.decode_steps[0], report.prefill_steps[0]);
+  line += fmt::format("; {} moves, {} steps of both; steps of answers and of prompts: {} and {} with all",
+                      report.num_moves, report.num_mixed, report.decode_steps[0], report.prefill_steps[0]);
   for (size_t i = 0; i < report.places.size(); ++i)
     line += fmt::format(", {} and {} at {}", report.decode_steps[i + 1], report.prefill_steps[i + 1],
                         report.places[i].decode_sms);

@@ -5,7 +5,8 @@
 // A step in flight stays where it was launched. The next one of its lane may run elsewhere, and waits for it (stream_order.h). Steps of
 // answers are short, so their side moves at once; a prompt's side moves with its next step, and until then the two overlap.
 // A lane has the whole GPU while the other one is empty. For prompts that is so when no answer is in flight and no prompt in flight
-// is at its end, since its answer would begin beside the next prompt.
+// is at its end, since its answer would begin beside the next prompt; or when the border says that steps of both are better
+// (SmBorder::mixes()), and none of answers alone is in flight.
 #include <deque>
 #include <functional>
 #include <mutex>
@@ -49,6 +50,7 @@ class SmLanes final : public LaneContexts {
     std::vector<MeasuredShare> measured;
     std::vector<int64_t> decode_steps, prefill_steps;  // on the whole GPU, and at each place
     int64_t num_moves = 0;
+    int64_t num_mixed = 0;  // of the prefill steps, those that may have had answers in them
   };
 
   // With a single place the border does not move. Error: a place without contexts.
@@ -60,7 +62,7 @@ class SmLanes final : public LaneContexts {
   // Steps of 1, 8 and 32 answers and of 2,048 tokens of a prompt on every share and on the whole GPU.
   void calibrate(const Model& model, const RunnerConfig& config, const MeasureStep& measure) override;
   size_t choose(StepPhase phase, const SchedulerOutput& step) override;
-  void on_waiting(int64_t num_tokens) override;
+  bool on_waiting(int64_t num_tokens) override;
   void on_done(StepPhase phase, double seconds) override;
 
   Report report() const;  // on any thread
@@ -91,6 +93,8 @@ class SmLanes final : public LaneContexts {
   std::optional<SmBorder> border_;  // from calibrate() on
   Lane prefill_, decode_;
   int64_t num_waiting_tokens_ = 0;  // of prompts in no step
+  bool mixes_ = false;              // as the border said last
+  int64_t num_mixed_ = 0;
   FittedRates fitted_;
   std::vector<MeasuredShare> measured_;
 };

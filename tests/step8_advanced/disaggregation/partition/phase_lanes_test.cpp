@@ -59,6 +59,24 @@ EngineOptions in_ordered_lanes(EngineOptions options, std::function<StepPhase()>
   return options;
 }
 
+// Says that steps should be of both phases for two prefill steps, and not for the next one.
+class MixingContexts final : public LaneContexts {
+ public:
+  MixingContexts(Device device, int& num_mixed)
+      : plain_(make_plain_lane_contexts(device)), num_mixed_(num_mixed) {}
+  std::vector<OpContext> make(StepPhase phase) override { return plain_->make(phase); }
+  bool on_waiting(int64_t /*num_tokens*/) override {
+    const bool mixes = ++num_steps_ % 3 != 0;
+    num_mixed_ += mixes;
+    return mixes;
+  }
+
+ private:
+  const std::unique_ptr<LaneContexts> plain_;
+  int& num_mixed_;
+  int num_steps_ = 0;
+};
+
 StepPhase prompts_first() {
   return StepPhase::prefill;
 }
@@ -90,6 +108,23 @@ TEST_P(PhaseLanesGoldens, AnswersAreThoseOfOneLane) {
     EXPECT_GT(engine->metrics().num_decode_steps, 0);
     testing::expect_books_closed(engine->scheduler());
   }
+}
+
+TEST_P(PhaseLanesGoldens, AnswersAreThoseOfOneLaneWhereStepsAreMixedNowAndThen) {
+  const std::vector<Request> requests = testing::greedy_requests(checkpoint);
+  const auto expected = engine_with(options)->generate(requests);
+  int num_mixed = 0;
+  EngineOptions lanes = in_lanes(options);
+  lanes.makers.executor = make_phase_executors([&num_mixed](const RunnerConfig& config) {
+    return std::make_shared<MixingContexts>(config.device, num_mixed);
+  });
+  lanes.runner.batch.max_num_batched_tokens = 7;
+  lanes.runner.batch.block_size = 4;
+  const std::unique_ptr<Engine> engine = engine_with(lanes);
+  expect_same(engine->generate(requests), expected);
+  EXPECT_GT(num_mixed, 3);
+  EXPECT_GT(engine->metrics().num_decode_steps, 0);
+  testing::expect_books_closed(engine->scheduler());
 }
 
 TEST_P(PhaseLanesGoldens, PreemptionChangesNoBit) {

@@ -34,8 +34,8 @@ std::vector<SmPlace> places() {
 SmBorder border(const SmBorderOptions& options) {
   return {places(), kRates, options};
 }
-int decode_sms(SmBorder& border, const StepNeeds& decode, const StepNeeds& prefill, double waiting = 0) {
-  return border.places()[border.place_for(decode, prefill, waiting).value()].decode_sms;
+int decode_sms(SmBorder& border, const StepNeeds& decode, const StepNeeds& prefill) {
+  return border.places()[border.place_for(decode, prefill).value()].decode_sms;
 }
 
 TEST(Task8_7_Border, AStepAloneHasOneLimit) {
@@ -147,47 +147,35 @@ TEST(Task8_7_Border, ATargetThatNothingKeepsGetsTheFastest) {
   EXPECT_GE(sms, 64);
 }
 
-TEST(Task8_7_Border, WhoeverIsLaterDecidesWhenPromptsWait) {
-  // 2,048 tokens take 6.25 s / multiprocessors: 47 ms on 116, 55 on 100, 59 on 92. Steps of 8 answers are late by 2.3 on 16,
-  // 1.55 on 24, 1.16 on 32, and in time on 40.
+TEST(Task8_7_Border, StepsAreMixedWhereWhatWaitsWouldTakeTooLong) {
+  // On the 52 multiprocessors of the last place 2,048 tokens take 0.105 s.
   const double step = prompt(2048).flops;
-  for (const auto& [waiting, expected] :
-       {std::tuple{0.0, 40}, {8.0, 40}, {15.5, 40}, {20.0, 32}, {29.0, 24}, {100.0, 16}}) {
-    SmBorder pressed = border({.max_itl = 11e-3, .max_wait = 1.0});
-    EXPECT_EQ(decode_sms(pressed, answers(8), prompt(2048), waiting * step), expected) << waiting;
-    SmBorder patient = border({.max_itl = 11e-3});
-    EXPECT_EQ(decode_sms(patient, answers(8), prompt(2048), waiting * step), 40) << waiting;
-  }
+  SmBorder pressed = border({.max_wait = 1.0}), patient = border({});
+  EXPECT_FALSE(pressed.mixes(0));
+  EXPECT_FALSE(pressed.mixes(9.4 * step));
+  EXPECT_TRUE(pressed.mixes(9.6 * step));
+  EXPECT_FALSE(patient.mixes(1e9 * step)) << "there is no limit";
 }
 
-TEST(Task8_7_Border, AnswersGiveWayOnlySoFar) {
-  // Steps of 12 answers are late by 2.7 on 16, by 1.8 on 24, by 1.4 on 32.
-  const double waiting = 1000 * prompt(2048).flops;
-  for (const auto& [give_way, expected] : {std::tuple{2.5, 24}, {1.5, 32}, {3.0, 16}, {1.0, 48}}) {
-    SmBorder pressed = border({.max_itl = 11e-3, .max_wait = 1.0, .give_way = give_way, .min_dwell = 1});
-    EXPECT_EQ(decode_sms(pressed, answers(12), prompt(2048), waiting), expected) << give_way;
-    // And back from where it has been without any that wait.
-    SmBorder moved = border({.max_itl = 11e-3, .max_wait = 1.0, .give_way = give_way, .min_dwell = 1});
-    ASSERT_EQ(decode_sms(moved, answers(12), prompt(2048)), 48);
-    EXPECT_EQ(decode_sms(moved, answers(12), prompt(2048), waiting), give_way > 1 ? expected : 48)
-        << give_way;
-  }
+TEST(Task8_7_Border, StepsAreMixedUntilNothingWaits) {
+  const double step = prompt(2048).flops;
+  SmBorder pressed = border({.max_wait = 1.0});
+  ASSERT_TRUE(pressed.mixes(20 * step));
+  for (const double waiting : {12.0, 5.0, 1.0, 0.01, 5.0, 0.01}) EXPECT_TRUE(pressed.mixes(waiting * step));
+  EXPECT_FALSE(pressed.mixes(0));
+  EXPECT_FALSE(pressed.mixes(5 * step)) << "as many as before, and now they do not begin it";
+  EXPECT_TRUE(pressed.mixes(20 * step));
 }
 
-TEST(Task8_7_Border, WhoeverIsInTimeTakesNoMoreThanItNeeds) {
-  // Nothing waits for long anywhere, and a step of one answer may take 20 ms: 17.8 on 16.
-  SmBorder idle = border({.max_itl = 20e-3, .max_wait = 10.0});
-  EXPECT_EQ(decode_sms(idle, answers(1), prompt(2048), 20 * prompt(2048).flops), 16);
-}
-
-TEST(Task8_7_Border, PromptsThatAreSlowerThanPredictedArePressing) {
-  SmBorder learning = border({.max_itl = 11e-3, .max_wait = 1.0, .min_dwell = 1});
-  const double waiting = 14 * prompt(2048).flops;
-  ASSERT_EQ(decode_sms(learning, answers(8), prompt(2048), waiting), 40);
-  const double predicted = predict_steps(kRates, answers(8), 40, prompt(2048), 92).prefill;
-  for (int i = 0; i < 30; ++i)
-    learning.learn(learning.place(), answers(8), prompt(2048), true, 1.5 * predicted);
-  EXPECT_EQ(decode_sms(learning, answers(8), prompt(2048), waiting), 32);
+TEST(Task8_7_Border, PromptsThatAreSlowerThanPredictedWaitForLonger) {
+  SmBorder learning = border({.max_wait = 1.0});
+  const double waiting = 7 * prompt(2048).flops;
+  ASSERT_FALSE(learning.mixes(waiting));
+  const SmPlace place = places()[3];
+  const double predicted =
+      predict_steps(kRates, answers(8), place.decode_sms, prompt(2048), place.prefill_sms).prefill;
+  for (int i = 0; i < 30; ++i) learning.learn(3, answers(8), prompt(2048), true, 1.5 * predicted);
+  EXPECT_TRUE(learning.mixes(waiting)) << "at the last place, where none was, as at this one";
 }
 
 TEST(Task8_7_Border, MovesTowardsWhateverHasMoreToDo) {
@@ -281,6 +269,29 @@ TEST(Task8_7_Border, APlaceRemembersItsOwnSteps) {
   EXPECT_EQ(decode_sms(learning, answers(8), prompt(2048)), 48);
   learn(3, 1.0);
   EXPECT_EQ(decode_sms(learning, answers(8), prompt(2048)), 40);
+}
+
+// By what was wrong there for a while, say: a kernel that was loaded, another process.
+TEST(Task8_7_Border, APlaceThatOnceLookedSlowIsTriedAgainOneDay) {
+  SmBorder learning = border({.max_itl = 11e-3, .min_dwell = 1});
+  int64_t num_steps = 0, left = 0;
+  // 40 are slow while `slow`; everything else is as predicted.
+  const auto step = [&](bool slow) {
+    const size_t place = *learning.place_for(answers(8), prompt(2048));
+    const SmPlace at = learning.places()[place];
+    const double predicted =
+        predict_steps(kRates, answers(8), at.decode_sms, prompt(2048), at.prefill_sms).decode;
+    learning.learn(place, answers(8), prompt(2048), false,
+                   slow && at.decode_sms == 40 ? 1.9 * predicted : predicted);
+    ++num_steps;
+    return at.decode_sms;
+  };
+  while (step(true) == 40) ASSERT_LT(num_steps, 20);
+  left = num_steps;
+  while (step(false) != 40) ASSERT_LT(num_steps, 8 * SmBorder::kForget);
+  EXPECT_GT(num_steps - left, 300) << "not at once: each attempt is a few late steps where it is slow still";
+  for (int i = 0; i < 100; ++i) EXPECT_EQ(step(false), 40);
+  EXPECT_EQ(learning.num_moves(), 3);
 }
 
 TEST(Task8_7_Border, PlacesAscend) {
