@@ -50,11 +50,13 @@ __global__ void __launch_bounds__(kThreads, K::octets == 1 ? 2 : 1)
   if (threadIdx.x == 0) {
     init_barrier(sums_in_place, kWarps);
     init_barrier(sums_read, kWarps);
-    if (p.split > 1) partner.set_up(p.m * share.units(0) * p.unit_tiles() * kTileRows);
+    if (p.split > 1)
+      set_up_byte_barrier(partner.in_place, p.m * share.units(0) * p.unit_tiles() * kTileRows *
+                                                static_cast<int>(sizeof(float)));
   }
   __syncthreads();
   if (p.split > 1)
-    arrive_relaxed();  // the other block has started, and its barrier is set up, once this has been waited for
+    cluster_arrive_relaxed();  // the other block has started, and its barrier is set up, once this has been waited for
 
   GroupEpilogue<K> epilogue{p, share, reinterpret_cast<float*>(shared), partner};
   const T* x = p.x;
