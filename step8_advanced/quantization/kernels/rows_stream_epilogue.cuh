@@ -75,7 +75,7 @@ struct GroupEpilogue {
     const WarpSums<K> warps = sums_of(group);
     if (p.split > 1) {
       cluster_wait();
-      if (blockIdx.x % p.split != 0) return send_to_partner(warps, columns(group));
+      if (share.rank != 0) return send_to_partner(warps, columns(group));
       wait_for_bytes(partner.in_place);
     }
 #pragma unroll 1
