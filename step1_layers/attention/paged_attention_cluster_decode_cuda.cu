@@ -6,6 +6,8 @@
 #include "step1_layers/attention/norm_rotate_cuda.cuh"
 #include "step1_layers/attention/paged_attention_decode_cuda.cuh"
 #include "step1_layers/attention/qk_norm_rope_store_cuda.h"
+#include "step1_layers/core/cluster.cuh"
+#include "step1_layers/core/cluster_bytes.cuh"
 
 namespace ladder {
 
@@ -21,53 +23,6 @@ namespace {
 // to merge. All sequences get clusters of one size, whatever their lengths, so this is for few of them, or
 // for some that are not long. How one is cut depends on their number: not batch invariant.
 constexpr int kWarps = 4, kThreads = kWarps * kWarp, kMaxCluster = 8;
-
-// Every block of the cluster has started, and its barrier is set up, when cluster_wait() returns.
-__device__ void cluster_arrive() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-#endif
-}
-__device__ void cluster_wait() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory");
-#endif
-}
-// A barrier in shared memory that opens when so many bytes have been written by store_remote.
-__device__ void set_up_barrier(uint32_t barrier, int bytes) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], 1;" ::"r"(barrier) : "memory");
-  asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes)
-               : "memory");
-#endif
-}
-__device__ void wait_for_bytes(uint32_t barrier) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "{\n"
-      ".reg .pred done;\n"
-      "again:\n"
-      "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0;\n"
-      "@!done bra again;\n"
-      "}" ::"r"(barrier)
-      : "memory");
-#endif
-}
-// Into the shared memory of the cluster's block `rank`, where `mine` and `barrier` lie in this block's.
-__device__ void store_remote(const float4* mine, uint32_t barrier, int rank, const float4& value) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "{\n"
-      ".reg .b32 there, opens;\n"
-      "mapa.shared::cluster.u32 there, %0, %2;\n"
-      "mapa.shared::cluster.u32 opens, %1, %2;\n"
-      "st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [there], {%3, %4, %5, %6}, [opens];\n"
-      "}" ::"r"(shared_address(mine)),
-      "r"(barrier), "r"(rank), "f"(value.x), "f"(value.y), "f"(value.z), "f"(value.w)
-      : "memory");
-#endif
-}
 
 // Steps that a warp has in flight. With few of them a block fits on a multiprocessor beside one of the
 // preceding product and one of the next (head size 128, two query heads to a key/value head). Otherwise the
@@ -189,9 +144,10 @@ __global__ void __launch_bounds__(kThreads, dim == 256 ? 1 : 4)
   float4* const received = shared.received(min(a.group, kTileHeads));
   const uint32_t barrier = shared_address(&shared.barrier);
   if (parts > 1) {
-    if (threadIdx.x == 0) set_up_barrier(barrier, parts * (heads + share) * static_cast<int>(sizeof(float4)));
+    if (threadIdx.x == 0)
+      set_up_byte_barrier(barrier, parts * (heads + share) * static_cast<int>(sizeof(float4)));
     __syncwarp();
-    cluster_arrive();
+    cluster_arrive_relaxed();
   }
   const int first = (steps * rank >> log_parts) * kStepKeys;
   const int end = min((steps * (rank + 1) >> log_parts) * kStepKeys, num_keys);

@@ -13,6 +13,12 @@ inline constexpr int kWarps = 8, kThreads = kWarps * kWarp;
 inline constexpr int kTileRows = 16, kBlockColumns = 128;
 inline constexpr int kMaxSlots = 5;  // of the ring
 
+// The groups of a part, that differ by one unit at most: how many, the units of one, and how many groups have one more. Counted on the
+// host: a block would begin with a chain of divisions.
+struct PartGroups {
+  int count, units, one_more;
+};
+
 template <class T>
 struct Product {
   const T *x, *bias, *norm_weight;  // bias, norm_weight: nullptr where there is none
@@ -27,11 +33,13 @@ struct Product {
   // Bytes from a unit's records to those of the next; and of a group's tiles, from an even one to the odd one behind it, and to the
   // next even one.
   int64_t unit_stride, odd_tile, two_tiles;
-  int split;  // one or two blocks that share a part of the units, each with columns of its own: a cluster
+  int split,
+      log_split;  // one or two blocks that share a part of the units, each with columns of its own: a cluster
   int units, one_more;            // of such a part, and how many parts have one more
-  int groups;                     // of a part
+  PartGroups part[2];             // of a part, and of one with one more
+  int rounds;                     // blocks of k of a warp, at most
   int blocks_of_k;                // records of a tile
-  int slots, early;               // of the ring; and how many of them are asked for before x
+  int slots;                      // of the ring
   int partner_at, ring_at, x_at;  // bytes of shared memory, from its beginning, where the sums are
   bool sums_in_ring;              // which is empty when they are written
 
@@ -147,14 +155,14 @@ struct Share {
 
   template <class T>
   __device__ explicit Share(const Product<T>& p) {
-    const int part = static_cast<int>(blockIdx.x) / p.split;
-    rank = static_cast<int>(blockIdx.x) % p.split, split = p.split;
+    const int part = static_cast<int>(blockIdx.x) >> p.log_split;
+    rank = static_cast<int>(blockIdx.x) & (p.split - 1), split = p.split;
     begin = part * p.units + min(part, p.one_more);
-    const int count = p.units + (part < p.one_more);
-    groups = min(p.groups, count), of_group = count / groups, one_more = count % groups;
+    const PartGroups& of_part = p.part[part < p.one_more];
+    groups = of_part.count, of_group = of_part.units, one_more = of_part.one_more;
     first_r = rank * kWarps + static_cast<int>(threadIdx.x) / kWarp;
     stride = kWarps * p.split;
-    rounds = ceil_div(p.blocks_of_k, stride);
+    rounds = p.rounds;
   }
   __device__ int first_unit(int group) const { return begin + group * of_group + min(group, one_more); }
   __device__ int units(int group) const { return of_group + (group < one_more); }
@@ -342,17 +350,13 @@ struct RowNorm {
   __device__ explicit RowNorm(const Product<T>& p) {
     each_pack(p, [&](int i, int column) { weight[i] = load_pack(p.norm_weight + column); });
   }
-  // Rows of the block's own columns to shared memory. `then` asks for what may wait: the first row's loads are in front of it.
-  template <class Then>
-  __device__ void store(const Product<T>& p, const Share& share, T* normed, Then&& then) const {
+  // Rows of the block's own columns to shared memory.
+  __device__ void store(const Product<T>& p, const Share& share, T* normed) const {
 #pragma unroll 1
     for (int row = 0; row < p.m; ++row, normed += share.own_columns()) {
-      Pack<T> packs[kPacks];
       float x[kPacks][Pack<T>::kSize], sum = 0;
-      each_pack(p, [&](int i, int column) { packs[i] = load_pack(p.x + row * p.x_stride + column); });
-      if (row == 0) then();
-      each_pack(p, [&](int i, int) {
-        to_floats(packs[i], x[i]);
+      each_pack(p, [&](int i, int column) {
+        to_floats(load_pack(p.x + row * p.x_stride + column), x[i]);
 #pragma unroll
         for (int e = 0; e < Pack<T>::kSize; ++e) sum = fmaf(x[i][e], x[i][e], sum);
       });
@@ -387,8 +391,8 @@ struct RowNorm {
 };
 
 // Rows of the block's own columns as they are, each warp those that it multiplies.
-template <class T, class Then>
-__device__ void copy_own_columns(const Product<T>& p, const Share& share, T* to, Then&& then) {
+template <class T>
+__device__ void copy_own_columns(const Product<T>& p, const Share& share, T* to) {
   constexpr int kSize = Pack<T>::kSize, kPacks = kBlockColumns / kSize, kMost = 4;
   const int lane = threadIdx.x % kWarp, warp = threadIdx.x / kWarp;
   const int half = lane / kPacks, column = lane % kPacks * kSize;  // half a warp has a block of k
@@ -402,7 +406,6 @@ __device__ void copy_own_columns(const Product<T>& p, const Share& share, T* to,
         const int from = (share.first_r + (first + 2 * i + half) * share.stride) * kBlockColumns + column;
         packs[i] = from < p.k ? load_pack(p.x + row * p.x_stride + from) : zero_pack<T>();
       }
-      if (row == 0 && first == 0) then();
 #pragma unroll
       for (int i = 0; i < kMost; ++i) {
         const int round = first + 2 * i + half;

@@ -1,6 +1,7 @@
 #pragma once
 // What follows the sums of the warps of the quantized rows_stream: they are added, and go out as the product's epilogue says.
 #include "step1_layers/core/cluster.cuh"
+#include "step1_layers/core/cluster_bytes.cuh"
 #include "step1_layers/core/wgmma.cuh"
 #include "step1_layers/linear/fused_epilogue.cuh"
 #include "step8_advanced/quantization/kernels/rows_stream.cuh"
@@ -39,51 +40,10 @@ struct WarpSums {
   }
 };
 
-// Half of cluster_sync() that orders no memory: the fence of the other would wait for all that a block has asked for.
-__device__ inline void arrive_relaxed() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
-#endif
-}
-
 // The sums of rank 1 of a cluster of two, in the shared memory of rank 0, whose barrier counts their bytes as they arrive.
 struct PartnerSums {
   float* sums;
   uint32_t in_place;  // a barrier
-
-  // By one thread, before its block arrives at the cluster's barrier.
-  __device__ void set_up(int count) const {
-#if __CUDA_ARCH__ >= 900
-    init_barrier(in_place, 1);
-    asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
-    arrive_and_expect(in_place, static_cast<uint32_t>(count * sizeof(float)));
-#endif
-  }
-  __device__ void send(int i, float value) const {
-#if __CUDA_ARCH__ >= 900
-    asm volatile(
-        "{\n"
-        ".reg .b32 there, counter;\n"
-        "mapa.shared::cluster.u32 there, %0, 0;\n"
-        "mapa.shared::cluster.u32 counter, %1, 0;\n"
-        "st.async.shared::cluster.mbarrier::complete_tx::bytes.f32 [there], %2, [counter];\n"
-        "}" ::"r"(shared_address(sums + i)),
-        "r"(in_place), "f"(value)
-        : "memory");
-#endif
-  }
-  __device__ void wait() const {
-#if __CUDA_ARCH__ >= 900
-    asm volatile(
-        "{\n"
-        ".reg .pred done;\n"
-        "again:\n"
-        "mbarrier.try_wait.parity.acquire.cluster.shared::cta.b64 done, [%0], 0;\n"
-        "@!done bra again;\n"
-        "}" ::"r"(in_place)
-        : "memory");
-#endif
-  }
 };
 
 // Thread i takes outputs i, i + kThreads, ... of its block's rows of x, row after row; those of the next group begin with the next
@@ -115,8 +75,8 @@ struct GroupEpilogue {
     const WarpSums<K> warps = sums_of(group);
     if (p.split > 1) {
       cluster_wait();
-      if (blockIdx.x % p.split != 0) return send_to_partner(warps, columns(group));
-      partner.wait();
+      if (share.rank != 0) return send_to_partner(warps, columns(group));
+      wait_for_bytes(partner.in_place);
     }
 #pragma unroll 1
     for (int i = first_output(group); i < p.m * outputs_per_row(); i += kThreads) {
@@ -169,7 +129,7 @@ struct GroupEpilogue {
   __device__ void send_to_partner(const WarpSums<K>& warps, int columns) const {
     for (int i = threadIdx.x; i < p.m * kRows; i += kThreads) {
       const int row = i / kRows, column = i % kRows;
-      if (column < columns) partner.send(i, warps.total(row, column));
+      if (column < columns) store_remote(&partner.sums[i], partner.in_place, 0, warps.total(row, column));
     }
   }
 };

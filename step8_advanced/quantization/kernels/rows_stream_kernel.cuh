@@ -23,8 +23,8 @@ namespace ladder::records {
 // - four tiles in turn, as an mma waits for the one before it: 15.9 us with a tile at a time, 12.5 with four;
 // - copies of a thread's own bytes instead of the copy engine's, whose barriers and uniform registers were some 60 of 160
 //   instructions of a record, and x asked for a whole record ahead instead of half of one: 11.3 us.
-// - one slot is asked for before x, the others right behind x's loads: behind all of them x waited 1.4 to 3.7 us in a layer of 8B, with
-//   memory at rest (1.81 ms a token, so 1.76);
+// - one slot is asked for before x, the others when x is in place: behind all of them x waited 1.4 to 3.7 us in a layer of 8B, with
+//   memory at rest (1.81 ms a token, so 1.76), and while they came it was normed slowly (a layer's products 43.8 us, so 42.9);
 // - warps do not wait for each other at the end of a group: a warp leaves its sums, multiplies the next group, and by then finds the
 //   others' there;
 // - the norm before the product costs no kernel of its own (RowNorm), and neither does what follows it (GroupEpilogue).
@@ -38,23 +38,20 @@ __global__ void __launch_bounds__(kThreads, K::octets == 1 ? 2 : 1)
   allow_next_kernel();
   const Share share(p);
   RecordRing<K, Share> ring(p, share, shared);
-#pragma unroll 1
-  for (int s = 0; s < p.early; ++s) ring.copy_next(p, share);
-  const auto fill_ring = [&] {
-#pragma unroll 1
-    for (int s = p.early; s < p.slots; ++s) ring.copy_next(p, share);
-  };
+  ring.copy_next(p, share);
   const uint32_t sums_in_place = shared_address(&sums_barrier), sums_read = shared_address(&read_barrier);
   const PartnerSums partner{reinterpret_cast<float*>(shared + p.partner_at),
                             shared_address(&partner_barrier)};
   if (threadIdx.x == 0) {
     init_barrier(sums_in_place, kWarps);
     init_barrier(sums_read, kWarps);
-    if (p.split > 1) partner.set_up(p.m * share.units(0) * p.unit_tiles() * kTileRows);
+    if (p.split > 1)
+      set_up_byte_barrier(partner.in_place, p.m * share.units(0) * p.unit_tiles() * kTileRows *
+                                                static_cast<int>(sizeof(float)));
   }
   __syncthreads();
   if (p.split > 1)
-    arrive_relaxed();  // the other block has started, and its barrier is set up, once this has been waited for
+    cluster_arrive_relaxed();  // the other block has started, and its barrier is set up, once this has been waited for
 
   GroupEpilogue<K> epilogue{p, share, reinterpret_cast<float*>(shared), partner};
   const T* x = p.x;
@@ -66,11 +63,11 @@ __global__ void __launch_bounds__(kThreads, K::octets == 1 ? 2 : 1)
       const RowNorm<T> norm(p);
       wait_for_previous_kernel();
       epilogue.load_residual(0);
-      norm.store(p, share, here, fill_ring);
+      norm.store(p, share, here);
     } else {
       wait_for_previous_kernel();
       epilogue.load_residual(0);
-      copy_own_columns(p, share, here, fill_ring);
+      copy_own_columns(p, share, here);
     }
     x = here, x_stride = columns_of_x = share.own_columns();
   } else {
@@ -79,10 +76,9 @@ __global__ void __launch_bounds__(kThreads, K::octets == 1 ? 2 : 1)
   }
   const XRows<K> rows(x, x_stride, p.m, columns_of_x);
   XColumns<K::octets> next;
-  if constexpr (!K::shared_x) {
-    rows.load(share.first_r, next);
-    fill_ring();
-  }
+  if constexpr (!K::shared_x) rows.load(share.first_r, next);
+#pragma unroll 1
+  for (int s = 1; s < p.slots; ++s) ring.copy_next(p, share);
   int slot = 0;
 #pragma unroll 1
   for (int group = 0;; ++group) {

@@ -19,9 +19,6 @@ constexpr int kMaxSharedBytes = (226 << 10) - kFixedBytes;
 constexpr int kOverHalfOfShared = 118 << 10, kHalfOfShared = 113 << 10;
 constexpr int kMinSharedBytes = 77 << 10;
 
-// Slots that are asked for before x: x's loads would wait behind the rest, which comes right after them.
-constexpr int kEarlySlots = 1;
-
 template <class K>
 void launch(const OpContext& ctx, Product<typename K::T> p, int split) {
   const int units = ceil_div(p.width(), kTileRows);
@@ -31,25 +28,30 @@ void launch(const OpContext& ctx, Product<typename K::T> p, int split) {
   p.unit_stride = tile_stride;
   p.odd_tile = p.paired() ? units * tile_stride : tile_stride;
   p.two_tiles = p.paired() ? tile_stride : 2 * tile_stride;
-  p.split = split;
+  p.split = split, p.log_split = split / 2;
   p.units = units / parts;
   p.one_more = units % parts;
-  p.groups = ceil_div(most_units, of_group);
-  p.sums_in_ring = p.groups == 1;
+  const int groups = ceil_div(most_units, of_group);
+  for (int more = 0; more < 2; ++more) {
+    const int part = p.units + more, count = std::min(groups, part);
+    p.part[more] = {count, part / count, part % count};
+  }
+  p.sums_in_ring = groups == 1;
   auto aligned = [](int bytes) { return ceil_div(bytes, 128) * 128; };
   const int float_bytes = static_cast<int>(sizeof(float));
-  const int sums_bytes = aligned(std::min(p.groups, K::sums_places) * WarpSums<K>::size(p.m) * float_bytes);
+  const int sums_bytes = aligned(std::min(groups, K::sums_places) * WarpSums<K>::size(p.m) * float_bytes);
   const int partner_bytes = split > 1 ? aligned(p.m * WarpSums<K>::kRows * float_bytes) : 0;
-  const int rounds = ceil_div(p.blocks_of_k, kWarps * split), items = p.groups * rounds;
-  const int x_bytes = K::shared_x ? aligned(p.m * rounds * kWarps * kBlockColumns * 2) : 0;
+  p.rounds = ceil_div(p.blocks_of_k, kWarps * split);
+  const int items = groups * p.rounds;
+  const int x_bytes = K::shared_x ? aligned(p.m * p.rounds * kWarps * kBlockColumns * 2) : 0;
   p.x_at = p.sums_in_ring ? 0 : sums_bytes;
   const int before_ring = p.x_at + x_bytes;
   const bool alone = p.norm_weight == nullptr && p.epilogue == Epilogue::store;
-  const int room = alone || K::blocks > 1 ? kHalfOfShared
-                   : K::octets == 1       ? kOverHalfOfShared
-                                          : kMaxSharedBytes;
+  const int room = K::tiles > 4             ? kMaxSharedBytes
+                   : alone || K::blocks > 1 ? kHalfOfShared
+                   : K::octets == 1         ? kOverHalfOfShared
+                                            : kMaxSharedBytes;
   p.slots = std::clamp((room - before_ring - partner_bytes) / K::slot_bytes, 1, std::min(items, kMaxSlots));
-  p.early = std::min(kEarlySlots, p.slots);
   p.ring_at = before_ring;
   p.partner_at = std::max(before_ring + p.slots * K::slot_bytes, sums_bytes);
   const int least = alone || K::blocks > 1 ? kMinSharedBytes : kOverHalfOfShared;
