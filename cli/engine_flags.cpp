@@ -470,11 +470,8 @@ void EngineFlags::connect_with_others(EngineOptions& options, const DataParallel
                "--kv-role: keys and values are read from ranks on this machine, expected neither mpirun nor "
                "--nnodes");
   options.makers.kv_connector = kv_transfer_.maker();
-  if (!kv_transfer_.layer_by_layer()) return;
-  LADDER_CHECK(ranks_are_threads(options.runner),
-               "--kv-layer-by-layer: the layers are heard of from ranks that are threads of this process, "
-               "expected --device cpu or one GPU, and not --distributed-executor-backend mp");
-  options.makers.executor = tells_layers(std::move(options.makers.executor));
+  if (kv_transfer_.layer_by_layer())
+    options.makers.executor = tells_layers(std::move(options.makers.executor));
 }
 
 void EngineFlags::connect_with_store(EngineOptions& options) const {

@@ -120,8 +120,10 @@ void measure_step_times(const PlanFlags& flags) {
   LADDER_CHECK(!engine->scheduler().config().phase_lanes,
                "--measure and --phase-lanes: steps are measured one by one, expected one of them");
   MeasuredSizes sizes;
-  if (!config.device.is_cpu())
-    sizes.longest_prompt = 16384;  // where attention's share is large enough to be seen
+  if (!config.device.is_cpu()) {  // where attention's share is large enough to be seen
+    sizes.longest_prompt = 16384;
+    sizes.most_prompt_tokens = 65536;
+  }
   times.engines.push_back(measure_steps(*engine, config.tensor_parallel_size, sizes));
   std::ranges::sort(times.engines, {}, &MeasuredEngine::tensor_parallel_size);
   save_step_times(flags.step_times, times);

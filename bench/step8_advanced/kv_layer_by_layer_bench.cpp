@@ -18,6 +18,7 @@
 #include "step1_layers/core/error.h"
 #include "step6_engine/load_engine.h"
 #include "step8_advanced/disaggregation/connector/connector.h"
+#include "step8_advanced/disaggregation/connector/layer_by_layer.h"
 
 namespace ladder::bench {
 namespace {

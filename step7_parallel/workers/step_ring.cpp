@@ -1,5 +1,7 @@
 #include "step7_parallel/workers/step_ring.h"
 
+#include <fcntl.h>
+
 #include <algorithm>
 #include <cstring>
 #include <thread>
@@ -144,6 +146,12 @@ StepRingReader::StepRingReader(FileDescriptor descriptor, int reader, std::chron
     : memory_(SharedMemory::open(std::move(descriptor))), reader_(reader), spin_(spin) {
   LADDER_CHECK(reader >= 0 && reader < memory_.shape().num_readers, "step ring: reader {} of {}", reader,
                memory_.shape().num_readers);
+}
+
+StepRingReader reader_of(const StepRingWriter& ring, std::chrono::microseconds spin) {
+  FileDescriptor copy(::fcntl(ring.descriptor(), F_DUPFD_CLOEXEC, 0));
+  LADDER_CHECK(copy, "a descriptor of shared memory cannot be copied: too many files are open");
+  return {std::move(copy), 0, spin};
 }
 
 }  // namespace ladder

@@ -15,12 +15,6 @@ StepRingShape ring_for(int num_readers) {
   return {.num_readers = num_readers};
 }
 
-FileDescriptor copy_of(int descriptor) {
-  FileDescriptor copy(::fcntl(descriptor, F_DUPFD_CLOEXEC, 0));
-  LADDER_CHECK(copy, "a descriptor of shared memory cannot be copied: too many files are open");
-  return copy;
-}
-
 // The i-th that this process has inherited.
 FileDescriptor inherited(int i) {
   FileDescriptor descriptor(ChildProcess::kFirstInherited + i);
@@ -32,12 +26,13 @@ FileDescriptor inherited(int i) {
 }  // namespace
 
 WorkerChannels::WorkerChannels(const RunnerConfig& config, std::vector<int> experts,
-                               std::span<const size_t> kv_bytes)
+                               std::span<const size_t> kv_bytes, std::vector<int> layers)
     : config_(config),
       experts_(std::move(experts)),
+      layers_(std::move(layers)),
       steps_(ring_for(num_ranks(config))),
       made_answers_(ring_for(1)),
-      answers_(copy_of(made_answers_.descriptor()), 0) {
+      answers_(reader_of(made_answers_)) {
   LADDER_CHECK(config.expert_replicas == 1 || std::ssize(experts_) == num_ranks(config),
                "experts shared out over {} replicas: {} processes have {} groups", config.expert_replicas,
                num_ranks(config), experts_.size());
@@ -64,6 +59,7 @@ std::vector<int> WorkerChannels::descriptors_of(int rank) const {
   hand_on(context_groups_, mine.context);
   if (!experts_.empty()) descriptors.push_back(experts_[static_cast<size_t>(rank)]);
   if (!kv_caches_.empty()) descriptors.push_back(kv_caches_of(rank)->descriptor());
+  if (!layers_.empty()) descriptors.push_back(layers_[static_cast<size_t>(rank)]);
   return descriptors;
 }
 
@@ -88,7 +84,8 @@ std::string WorkerChannels::where() const {
   return text;
 }
 
-InheritedChannels::InheritedChannels(const RunnerConfig& config, int rank, bool has_kv_caches)
+InheritedChannels::InheritedChannels(const RunnerConfig& config, int rank, bool has_kv_caches,
+                                     bool tells_layers)
     : steps(inherited(0), rank), answers(inherited(1)) {
   const GridPlace place = place_of(config, rank);
   int next = 2;
@@ -102,6 +99,7 @@ InheritedChannels::InheritedChannels(const RunnerConfig& config, int rank, bool 
     experts = groups.emplace_back(SharedMemoryGroup::open(inherited(next++)))
                   .join(expert_rank(config, place.tensor_rank));
   if (has_kv_caches) kv_caches = std::make_shared<SharedMemory>(SharedMemory::open(inherited(next++)));
+  if (tells_layers) layers.emplace(inherited(next++));
 }
 
 std::string InheritedChannels::closed_because() const {

@@ -9,7 +9,9 @@
 //   context    its context ranks' group   (not there with one context rank)
 //   experts    of its stage's ranks in all replicas, which share out experts (not there with one replica): made by who has these
 //   keys       and values of this rank (shared_kv_caches.h; on the CPU, where the engine's process looks at them)
+//   layers     a ring, from this rank to the engine (told_layers.h; where it wants to hear of layers)
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -24,10 +26,10 @@ namespace ladder {
 class WorkerChannels {
  public:
   // `experts`: where replicas share out experts, of each rank the descriptor of its stage's group, in which it joins as its
-  // expert_rank() (rank_grid.h). `kv_bytes`: of each rank the size of its shared_kv_caches.h, or empty. Error: there is not that
-  // much memory; such groups are missing.
+  // expert_rank() (rank_grid.h). `kv_bytes`: of each rank the size of its shared_kv_caches.h, or empty. `layers`: of each rank the
+  // descriptor of its ring, or empty. Error: there is not that much memory; such groups are missing.
   explicit WorkerChannels(const RunnerConfig& config, std::vector<int> experts = {},
-                          std::span<const size_t> kv_bytes = {});
+                          std::span<const size_t> kv_bytes = {}, std::vector<int> layers = {});
 
   StepRingWriter& steps() { return steps_; }
   StepRingReader& answers() { return answers_; }
@@ -45,7 +47,7 @@ class WorkerChannels {
 
  private:
   RunnerConfig config_;
-  std::vector<int> experts_;
+  std::vector<int> experts_, layers_;
   StepRingWriter steps_;
   StepRingWriter made_answers_;  // nobody writes by it: it has made the ring, and can close it
   StepRingReader answers_;
@@ -55,13 +57,14 @@ class WorkerChannels {
 
 // The same for one worker, of the descriptors that it has inherited.
 struct InheritedChannels {
-  InheritedChannels(const RunnerConfig& config, int rank, bool has_kv_caches);
+  InheritedChannels(const RunnerConfig& config, int rank, bool has_kv_caches, bool tells_layers);
 
   StepRingReader steps;
   StepRingWriter answers;
   std::vector<SharedMemoryGroup> groups;  // those that it is in
   std::unique_ptr<Communicator> tensor, column, context, experts;
   std::shared_ptr<SharedMemory> kv_caches;  // null: they are nobody else's
+  std::optional<StepRingWriter> layers;     // none: nobody wants to hear of them
 
   // empty: no group of it is.
   std::string closed_because() const;

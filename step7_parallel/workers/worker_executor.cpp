@@ -5,6 +5,7 @@
 #include "step1_layers/core/error.h"
 #include "step7_parallel/workers/process_rank.h"
 #include "step7_parallel/workers/shared_kv_caches.h"
+#include "step7_parallel/workers/told_layers.h"
 
 #ifdef LADDER_HAS_CUDA
 #include "step7_parallel/workers/gpu_kv_caches.h"
@@ -17,19 +18,40 @@ namespace {
 // How often a wait looks whether the workers are still there; their failure closes the ring and ends the wait at once.
 constexpr std::chrono::milliseconds kLook{1'000};
 
+class HearingExecutor final : public Executor {
+ public:
+  HearingExecutor(std::unique_ptr<HeardLayers> heard, std::unique_ptr<Executor> workers)
+      : heard_(std::move(heard)), workers_(std::move(workers)) {}
+
+  Ticket submit(const SchedulerOutput& step) override { return workers_->submit(step); }
+  StepOutput collect(Ticket ticket) override {
+    StepOutput output = workers_->collect(ticket);
+    heard_->forget(output.step);
+    return output;
+  }
+  int max_in_flight() const override { return workers_->max_in_flight(); }
+  void check() override { workers_->check(); }
+
+ private:
+  const std::unique_ptr<HeardLayers> heard_;
+  const std::unique_ptr<Executor> workers_;  // end first
+};
+
 }  // namespace
 
 WorkerExecutor::WorkerExecutor(const ExecutorOptions& options, const WorkerProgram& program,
-                               std::chrono::milliseconds step_patience, std::vector<int> experts)
+                               std::chrono::milliseconds step_patience, std::vector<int> experts,
+                               std::vector<int> layers)
     : config_(options.config), step_patience_(step_patience) {
   expect_a_gpu_for_each_rank(config_, num_ranks(config_));
   const bool show = options.runner_makers.kv_caches != nullptr;
   std::vector<size_t> kv_bytes;
   for (int rank = 0; show && config_.device.is_cpu() && rank < num_ranks(config_); ++rank)
     kv_bytes.push_back(shared_kv_bytes(options.spec, config_, place_of(config_, rank).stage));
-  channels_ = std::make_unique<WorkerChannels>(config_, std::move(experts), kv_bytes);
+  const WorkerProcesses::Shown shown{show, !layers.empty()};
+  channels_ = std::make_unique<WorkerChannels>(config_, std::move(experts), kv_bytes, std::move(layers));
   workers_ = std::make_unique<WorkerProcesses>(config_, run_fingerprint(options.model, program.program),
-                                               program, *channels_, show, options.progress);
+                                               program, *channels_, shown, options.progress);
   const std::vector<WorkerReady> all_ready = workers_->wait_until_ready();
   for (const WorkerReady& ready : all_ready) {
     batch_ = ready.batch;  // the ranks have agreed on it
@@ -111,10 +133,18 @@ MadeExecutor start_workers(const ExecutorOptions& options, const WorkerProgram& 
                            std::vector<int> experts) {
   LADDER_CHECK(!options.runner_makers.proposer,
                "proposer: there is a maker of one, and this executor verifies no draft tokens");
-  auto executor =
-      std::make_unique<WorkerExecutor>(options, program, WorkerExecutor::kStepPatience, std::move(experts));
+  auto* const listener = dynamic_cast<KvLayerListener*>(options.runner_makers.kv_caches.get());
+  if (listener == nullptr || !listener->wants_layers()) {
+    auto executor =
+        std::make_unique<WorkerExecutor>(options, program, WorkerExecutor::kStepPatience, std::move(experts));
+    const BatchConfig batch = executor->batch();
+    return {std::move(executor), batch};
+  }
+  auto heard = std::make_unique<HeardLayers>(*listener, num_ranks(options.config));
+  auto executor = std::make_unique<WorkerExecutor>(options, program, WorkerExecutor::kStepPatience,
+                                                   std::move(experts), heard->descriptors());
   const BatchConfig batch = executor->batch();
-  return {std::move(executor), batch};
+  return {std::make_unique<HearingExecutor>(std::move(heard), std::move(executor)), batch};
 }
 
 ExecutorMaker make_worker_executor(WorkerProgram program) {

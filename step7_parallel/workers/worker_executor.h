@@ -22,10 +22,11 @@ class WorkerExecutor final : public Executor {
   // Of a step, after which the workers are given up.
   static constexpr std::chrono::milliseconds kStepPatience{300'000};
 
-  // options.config is resolved. `experts`: as WorkerChannels'. Returns when all ranks are ready. Error: what a rank says is wrong; fewer GPUs than ranks.
+  // options.config is resolved. `experts` and `layers`: as WorkerChannels'. Returns when all ranks are ready. Error: what a rank says is wrong; fewer GPUs than ranks.
   // ProcessFailed: how one ended.
   WorkerExecutor(const ExecutorOptions& options, const WorkerProgram& program,
-                 std::chrono::milliseconds step_patience = kStepPatience, std::vector<int> experts = {});
+                 std::chrono::milliseconds step_patience = kStepPatience, std::vector<int> experts = {},
+                 std::vector<int> layers = {});
   ~WorkerExecutor() override;
 
   Ticket submit(const SchedulerOutput& step) override;
@@ -54,7 +55,8 @@ class WorkerExecutor final : public Executor {
   std::string step_bytes_, answer_bytes_;
 };
 
-// Error: a maker of a proposer, since nothing here verifies drafts.
+// Where options.runner_makers.kv_caches are a KvLayerListener that wants it, the workers tell it their layers (told_layers.h); of
+// steps it hears elsewhere. Error: a maker of a proposer, since nothing here verifies drafts.
 MadeExecutor start_workers(const ExecutorOptions& options, const WorkerProgram& program,
                            std::vector<int> experts = {});
 // The same for EngineMakers::executor.

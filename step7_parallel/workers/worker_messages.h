@@ -23,6 +23,7 @@ struct WorkerSetup {
   RunnerConfig config;  // resolved, the same for all ranks
   RunFingerprint fingerprint;
   bool shows_kv_caches = false;  // shared_kv_caches.h
+  bool tells_layers = false;     // told_layers.h
 };
 struct WorkerReady {
   BatchConfig batch;                   // with the KV blocks that there are
@@ -65,8 +66,8 @@ LADDER_WIRE_FORM(RunFingerprint) {
   wire(program, model);
 }
 LADDER_WIRE_FORM(WorkerSetup) {
-  auto& [rank, config, fingerprint, shows_kv_caches] = value;
-  wire(rank, config, fingerprint, shows_kv_caches);
+  auto& [rank, config, fingerprint, shows_kv_caches, tells_layers] = value;
+  wire(rank, config, fingerprint, shows_kv_caches, tells_layers);
 }
 LADDER_WIRE_FORM(KvCacheSpec) {
   auto& [kind, dtype, kept_as, num_kv_heads, k_dim, v_dim] = value;

@@ -10,10 +10,12 @@
 #include <thread>
 
 #include "step1_layers/core/error.h"
+#include "step4_runner/telling_ranks.h"
 #include "step6_engine/process/message_socket.h"
 #include "step6_engine/process/parent_socket.h"
 #include "step7_parallel/workers/process_rank.h"
 #include "step7_parallel/workers/shared_kv_caches.h"
+#include "step7_parallel/workers/told_layers.h"
 #include "step7_parallel/workers/worker_channels.h"
 #include "step7_parallel/workers/worker_messages.h"
 
@@ -144,7 +146,9 @@ class Worker {
         number_(setup.rank),
         config_(setup.config),
         shows_kv_caches_(setup.shows_kv_caches),
-        channels_(config_, number_, shows_kv_caches_ && config_.device.is_cpu()) {}
+        channels_(config_, number_, shows_kv_caches_ && config_.device.is_cpu(), setup.tells_layers) {
+    if (channels_.layers) layers_.emplace(*channels_.layers);
+  }
 
   void run(const RunFingerprint& theirs, const std::function<ExecutorOptions()>& make_options) try {
     ExecutorOptions options = make_options();
@@ -152,6 +156,7 @@ class Worker {
     options.progress = [this](int64_t done, int64_t total) {
       send(socket_, WorkerMessage::progress, ProgressMessage{done, total});
     };
+    if (layers_) options.model_makers = TellingRanks(*layers_).around(options.model_makers);
     std::optional<GroupWatch> watch;
     if (channels_.experts != nullptr && !config_.device.is_cpu())
       watch.emplace(channels_, [this](const std::string& reason) {
@@ -196,6 +201,7 @@ class Worker {
       WireReader wire(bytes);
       wire(step, known);
       wire.expect_end();
+      if (layers_) layers_->begin_step(step);
       auto launched = rank.launch(step, known);
       if (rank.answers()) answered.add(std::move(launched));
     }
@@ -218,6 +224,7 @@ class Worker {
   const bool shows_kv_caches_;
   // Outlive run(): what that throws is told before the peers see that it has left.
   InheritedChannels channels_;
+  std::optional<LayersOfWorker> layers_;
 };
 
 }  // namespace

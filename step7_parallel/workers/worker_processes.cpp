@@ -22,7 +22,7 @@ constexpr std::chrono::seconds kEndPatience{5};
 }  // namespace
 
 WorkerProcesses::WorkerProcesses(const RunnerConfig& config, const RunFingerprint& fingerprint,
-                                 const WorkerProgram& program, WorkerChannels& channels, bool show_kv_caches,
+                                 const WorkerProgram& program, WorkerChannels& channels, Shown shown,
                                  SummedProgress::Progress progress)
     : config_(config),
       channels_(channels),
@@ -41,7 +41,7 @@ WorkerProcesses::WorkerProcesses(const RunnerConfig& config, const RunFingerprin
     }
     for (int rank = 0; rank < num_ranks(config); ++rank)
       workers_[static_cast<size_t>(rank)].listener =
-          std::thread([this, setup = WorkerSetup{rank, config, fingerprint, show_kv_caches}] {
+          std::thread([this, setup = WorkerSetup{rank, config, fingerprint, shown.kv_caches, shown.layers}] {
             listen(setup.rank, setup);
           });
     watcher_ = std::thread([this] { watch(); });

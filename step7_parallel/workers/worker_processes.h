@@ -41,9 +41,13 @@ class WorkerProcesses {
     bool users_mistake = false;
     std::string text;  // one line, which names the rank
   };
-  // Starts them all; `channels` outlives this. They show their caches (shared_kv_caches.h), or not.
+  // What they do besides: show their caches (shared_kv_caches.h), tell what their layers have stored (told_layers.h).
+  struct Shown {
+    bool kv_caches = false, layers = false;
+  };
+  // Starts them all; `channels` outlives this.
   WorkerProcesses(const RunnerConfig& config, const RunFingerprint& fingerprint, const WorkerProgram& program,
-                  WorkerChannels& channels, bool show_kv_caches, SummedProgress::Progress progress);
+                  WorkerChannels& channels, Shown shown, SummedProgress::Progress progress);
   ~WorkerProcesses();  // ends the ring of steps; workers that do not end by that are killed
   WorkerProcesses(const WorkerProcesses&) = delete;
 

@@ -164,9 +164,6 @@ TEST(Cli_EngineFlags, SwitchesAndSizesReachTheOptions) {
                 ::testing::ThrowsMessage<Error>(
                     ::testing::AllOf(::testing::HasSubstr("--phase-lanes"), ::testing::HasSubstr(flag))));
   }
-  EXPECT_THROW(
-      options_of({"--kv-role", "producer", "--kv-layer-by-layer", "--distributed-executor-backend", "mp"}),
-      Error);
 }
 
 TEST(Cli_EngineFlags, SharesOfAGpuNeedLanesAndAGpu) {

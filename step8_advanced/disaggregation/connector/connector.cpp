@@ -83,7 +83,8 @@ void KvTransferConnector::begin_step(const SchedulerOutput& step) {
   producer_->leases().begin_step(step);
 }
 
-void KvTransferConnector::save_kv_layer(int rank, int64_t layer, std::span<const int64_t> slots) {
+void KvTransferConnector::save_kv_layer(int rank, int64_t layer, int64_t /*launch*/,
+                                        std::span<const int64_t> slots) {
   producer_->leases().save_layer(rank, layer, slots);
 }
 

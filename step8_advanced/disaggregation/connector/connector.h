@@ -11,10 +11,10 @@
 
 #include "step4_runner/executor_options.h"
 #include "step4_runner/kv_cache_registry.h"
+#include "step4_runner/kv_layer_listener.h"
 #include "step5_scheduler/kv_connector.h"
 #include "step8_advanced/disaggregation/connector/consumer.h"
 #include "step8_advanced/disaggregation/connector/event_bell.h"
-#include "step8_advanced/disaggregation/connector/layer_by_layer.h"
 #include "step8_advanced/disaggregation/connector/part_stream.h"
 #include "step8_advanced/disaggregation/connector/producer.h"
 #include "step8_advanced/disaggregation/connector/transfer_config.h"
@@ -40,7 +40,7 @@ class KvTransferConnector final : public KvConnector, public KvCacheRegistry, pu
 
   bool wants_layers() const override { return producer_ != nullptr && config_.layer_by_layer; }
   void begin_step(const SchedulerOutput& step) override;
-  void save_kv_layer(int rank, int64_t layer, std::span<const int64_t> slots) override;
+  void save_kv_layer(int rank, int64_t layer, int64_t launch, std::span<const int64_t> slots) override;
 
   void on_queued(const Sequence& sequence) override;
   void on_unneeded(const Sequence& sequence) override;

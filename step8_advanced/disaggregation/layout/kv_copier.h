@@ -13,7 +13,7 @@
 //
 // What stores into the caches must have ended before. It has: tokens are told as computed (KvConnector::on_computed) when the
 // step's output was collected, which waits for the event behind the step's last kernel (LaunchedStep::tokens); a step stores
-// keys and values before it draws. Layer by layer an event behind each layer was waited for (connector/layer_events_cuda.h). In the other direction a load is over when the kernel that filled the blocks has ended, and the
+// keys and values before it draws. Layer by layer an event behind each layer was waited for (step4_runner/kv_layer_events_cuda.h). In the other direction a load is over when the kernel that filled the blocks has ended, and the
 // step that reads them is launched after that.
 #include <cstdint>
 #include <memory>

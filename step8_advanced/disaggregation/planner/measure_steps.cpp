@@ -142,8 +142,8 @@ MeasuredEngine measure_steps(Engine& engine, int tensor_parallel_size, const Mea
     add_row(runs(1, length, 1), &Measuring::Run::prompts, fmt::format("a prompt of {}", length));
   for (int64_t count = 1; count <= std::min(sizes.most_sequences, batch.max_num_seqs); count *= 4)
     for (const int64_t length : {int64_t{16}, longest / 4}) {
-      const int64_t all_prompts = count * length;  // which take their time, and are not what is measured here
-      if (length < 16 || all_prompts > 2 * sizes.longest_prompt) continue;
+      const int64_t all_prompts = count * length;
+      if (length < 16 || all_prompts > sizes.most_prompt_tokens) continue;
       if (all_prompts + count * (kAnswerTokens + batch.block_size) > measured.num_kv_tokens) continue;
       add_row(runs(count, length, kAnswerTokens), &Measuring::Run::answers,
               fmt::format("{} answers behind prompts of {}", count, length));

@@ -15,7 +15,9 @@ namespace ladder {
 struct MeasuredSizes {
   int64_t longest_prompt = 4096;  // no more than a sequence may have, and the cache holds
   int64_t most_sequences = 64;    // likewise
-  int num_runs = 3;               // of each row, of whose times the median counts
+  // Of the prompts of a row of answers together, which take their time and are not what is measured.
+  int64_t most_prompt_tokens = 8192;
+  int num_runs = 3;  // of each row, of whose times the median counts
 };
 
 // Of an engine without other requests and without a prefix cache. `seed`: of its prompts' tokens.

@@ -402,7 +402,10 @@ TEST(MeasuredSteps, AreThoseOfTheScheduler) {
     expect(row("1 answers behind prompts of 16"), 15, {15, 0, 15 * 16 + 15 * 14 / 2, 0});
     expect(row("1 answers behind prompts of 28"), 15, {15, 0, 15 * 28 + 15 * 14 / 2, 0});
     EXPECT_EQ(row("4 answers behind prompts of 16").work.num_prompt_tokens, 0);
+    EXPECT_FALSE(row("4 answers behind prompts of 28").source.empty());
     EXPECT_FALSE(engine.has_unfinished());
+    const MeasuredEngine less = measure_steps(engine, 2, {.most_prompt_tokens = 111, .num_runs = 1});
+    EXPECT_EQ(less.steps.size(), measured.steps.size() - 1) << "4 behind prompts of 28";
   }
 }
 

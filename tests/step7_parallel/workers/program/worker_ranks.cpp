@@ -2,7 +2,7 @@
 // out a step's rows, and a head's keys, and these in which turns. EXPERTS of replicas are "all", "whole" or "split", or "moving R
 // N": with R redundant ones, every N steps, or "moving R N FILE": each time with a line in that file. A fault is "none" or "RANK
 // KIND FORWARD": on the FORWARD-th forward pass of that rank's first layer (0: while its model is made, 1: the warm-up's) it
-// happens what KIND says.
+// happens what KIND says, between its attention and its MLP. Or "RANK KIND FORWARD ROWS": on that of the passes of so many rows.
 #include <signal.h>
 #include <unistd.h>
 
@@ -15,6 +15,7 @@
 
 #include "step1_layers/core/error.h"
 #include "step1_layers/distributed/communicator.h"
+#include "step2_model/decoder/composites.h"
 #include "step4_runner/rank_grid.h"
 #include "step6_engine/load_engine.h"
 #include "step7_parallel/context/decode_context_attention.h"
@@ -31,6 +32,7 @@ struct Fault {
   int rank = -1;
   std::string kind;
   int forward = 0;
+  int64_t rows = 0;  // any
 
   void happen() const {
     if (kind == "kill") raise(SIGKILL);
@@ -51,7 +53,8 @@ class FaultyMlp final : public Mlp {
   std::vector<Parameter*> parameters() override { return mlp_->parameters(); }
   void process_after_load(const OpContext& ctx) override { mlp_->process_after_load(ctx); }
   void forward(const OpContext& ctx, const Norm& norm, ResidualStream& stream) const override {
-    if (++num_forwards_ == fault_.forward) fault_.happen();
+    if (fault_.rows == 0 || fault_.rows == stream.residual.dim(0))
+      if (++num_forwards_ == fault_.forward) fault_.happen();
     mlp_->forward(ctx, norm, stream);
   }
 
@@ -114,7 +117,7 @@ int main(int argc, char** argv) try {
   if (argc != 7) return 2;
   ladder::Fault fault;
   if (std::istringstream words(argv[2]); std::string(argv[2]) != "none")
-    words >> fault.rank >> fault.kind >> fault.forward;
+    words >> fault.rank >> fault.kind >> fault.forward >> fault.rows;
   ladder::run_worker_process(std::atoi(argv[6]),
                              [&] { return ladder::options_of(argv[1], fault, argv[3], argv[4]); });
   return 0;

@@ -1,14 +1,20 @@
 // What a layer has stored is sent before the next layer is computed; and what happens when somebody goes away in between.
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <unistd.h>
 
 #include <map>
 #include <thread>
 
 #include "step1_layers/core/error.h"
+#include "tests/step6_engine/process/children_of.h"
+#include "tests/step6_engine/process/open_files.h"
+#include "tests/step7_parallel/workers/worker_program.h"
 #include "tests/step8_advanced/disaggregation/connector/handoff_requests.h"
 #include "tests/step8_advanced/disaggregation/connector/played_transfer.h"
 #include "tests/step8_advanced/disaggregation/connector/two_engines.h"
 #include "tests/step8_advanced/disaggregation/transport/transport_places.h"
+#include "tests/support/memory_files.h"
 
 namespace ladder {
 namespace {
@@ -222,7 +228,18 @@ TEST(KvLayerByLayer, GoesOverEveryTransport) {
   }
 }
 
-TEST(KvLayerByLayer, GoesFromAnyGridToAnyOther) {
+// The producer's ranks are threads, or processes.
+class KvLayerByLayerOfRanks : public ::testing::TestWithParam<bool> {
+ protected:
+  EngineOptions of_ranks(const EngineOptions& options) const {
+    return GetParam() ? testing::on_workers(options) : options;
+  }
+};
+
+INSTANTIATE_TEST_SUITE_P(Ranks, KvLayerByLayerOfRanks, ::testing::Bool(),
+                         [](const auto& info) { return info.param ? "processes" : "threads"; });
+
+TEST_P(KvLayerByLayerOfRanks, GoesFromAnyGridToAnyOther) {
   const GoldenCheckpoint checkpoint = testing::load_golden(testing::golden_folder() / "qwen3_sharded");
   std::vector<Request> requests = testing::greedy_requests(checkpoint);
   // Of a single token nothing is loaded, and that nobody wants it is said before the producer knows of it: its lease would end.
@@ -230,15 +247,18 @@ TEST(KvLayerByLayer, GoesFromAnyGridToAnyOther) {
   EngineOptions options =
       testing::small_options(checkpoint.directory, DeviceType::cpu, checkpoint.max_model_len);
   const auto expected = engine_with(options)->generate(requests);
+  const int files = testing::num_open_files();
+  const auto memory = testing::files_of_memory();
   for (const auto& [from, to] : {std::pair{Grid{2, 1}, Grid{1, 2}},
                                  {Grid{1, 2}, Grid{2, 1}},
                                  {Grid{2, 2}, Grid{4, 1}},
-                                 {Grid{4, 1}, Grid{1, 1}}}) {
+                                 {Grid{4, 1}, Grid{1, 1}},
+                                 {Grid{1, 1}, Grid{2, 1}}}) {
     const std::string what =
         fmt::format("TP {} x {} stages to TP {} x {} stages", from.tp, from.pp, to.tp, to.pp);
     SCOPED_TRACE(what);
     options.runner.batch.max_num_batched_tokens = 7;  // in chunks
-    ConnectedEngine producer(testing::with_ranks(options, from), gives_layers());
+    ConnectedEngine producer(of_ranks(testing::with_ranks(options, from)), gives_layers());
     options.runner.batch.max_num_batched_tokens = 64;
     ConnectedEngine consumer(testing::with_ranks(options, to), consumes());
     const auto outputs = answers_of(producer, consumer, asked_at_once(producer, requests, "grid"));
@@ -249,6 +269,8 @@ TEST(KvLayerByLayer, GoesFromAnyGridToAnyOther) {
     producer.expect_all_given_back();
     consumer.expect_all_given_back();
   }
+  EXPECT_EQ(testing::num_open_files(), files);
+  EXPECT_EQ(testing::files_of_memory(), memory);
 }
 
 // The producer's ranks are played, and say what they store in any order that ranks may: nothing is sent before its layer, on
@@ -428,6 +450,93 @@ TEST_F(KvLayerByLayerFailures, AProducerThatIsGone) {
   EXPECT_EQ(consumer.connector->stats().num_failed_loads, 1);
   EXPECT_EQ(consumer.connector->stats().num_missed_tokens, 39) << "one layer of two is nothing";
   consumer.expect_all_given_back();
+}
+
+// A rank's process hangs between the first layer and the second, of the prompt's first step or of its second, until the other engine
+// has all that the ranks have stored. Then it is killed.
+TEST_P(KvLayerByLayerOn, AWorkerThatDiesBetweenTwoLayers) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  const bool on_cpu = GetParam() == DeviceType::cpu;
+  EngineOptions options = tiny_options();
+  options.runner.device = {GetParam(), 0};
+  options.runner.batch.max_num_batched_tokens = 16;
+  options.runner.cuda_graphs = false;  // so few rows would be replayed, and told as a whole
+  EngineOptions of_ranks = options;
+  of_ranks.runner.tensor_parallel_size = on_cpu ? 2 : std::min(cuda_device_count(), 2);
+  const int last_rank = of_ranks.runner.tensor_parallel_size - 1;
+  const int files = testing::num_open_files();
+  const auto memory = testing::files_of_memory();
+  for (const int64_t before : {0, 16}) {  // tokens that are there before the step
+    SCOPED_TRACE(fmt::format("behind {} tokens", before));
+    std::vector<Request> requests = random_requests(random, 1);
+    requests[0].prompt_token_ids.resize(static_cast<size_t>(before + 13), 600);
+    requests[0].sampling.n = 1;
+    const auto expected = engine_with(options)->generate(requests);
+    ConnectedEngine consumer(options, consumes());
+    const std::set<int> others = testing::children_of(::getpid());
+    // A step of 13 rows is no warm-up's.
+    auto producer = std::make_unique<ConnectedEngine>(
+        testing::on_workers(of_ranks, fmt::format("{} hang 1 13", last_rank)),
+        gives_layers(place_.address()));
+    std::set<int> workers = testing::children_of(::getpid());
+    for (const int other : others) workers.erase(other);
+    ASSERT_EQ(std::ssize(workers), last_rank + 1);
+    const auto connector = producer->connector;
+    const AskedAtOnce asked = asked_at_once(*producer, requests, "it");
+    std::thread computing([&] {
+      EXPECT_THROW(producer->engine->generate(asked.prompts), std::exception);
+      producer = nullptr;
+    });
+    consumer.engine->add_request(asked.requests[0]);
+    consumer.engine->step();
+    const int64_t token_bytes = connector->bytes_per_block() / options.runner.batch.block_size;
+    const int64_t sent = before * token_bytes + 12 * token_bytes / 2;  // of two layers
+    EXPECT_TRUE(becomes_true([&] { return connector->stats().num_sent_bytes >= sent; }));
+    EXPECT_EQ(connector->stats().num_sent_bytes, sent);
+    ::kill(*workers.rbegin(), SIGKILL);
+    computing.join();
+    std::vector<RequestOutput> outputs;
+    EXPECT_TRUE(becomes_true([&] {
+      for (RequestOutput& output : consumer.engine->step().finished) outputs.push_back(std::move(output));
+      return !outputs.empty();
+    }));
+    ASSERT_EQ(outputs.size(), 1u);
+    EXPECT_TRUE(testing::answers_as_one_rank(expected[0], outputs[0], {last_rank + 1, 1, 1}, "the consumer"));
+    EXPECT_EQ(consumer.connector->stats().num_failed_loads, 1);
+    EXPECT_EQ(consumer.connector->stats().num_missed_tokens, before + 12)
+        << "nobody says that its lease was valid";
+    consumer.expect_all_given_back();
+  }
+  if (on_cpu) {
+    EXPECT_EQ(testing::num_open_files(), files);
+  }
+  EXPECT_EQ(testing::files_of_memory(), memory);
+}
+
+// On GPUs, as many as there are up to two; steps that are replayed from graphs between others that are not.
+TEST_P(KvLayerByLayerOn, WorkersAnswerAsOneEngine) {
+  const GoldenCheckpoint checkpoint = testing::load_golden(testing::golden_folder() / "qwen3_sharded");
+  std::vector<Request> requests = testing::greedy_requests(checkpoint);
+  std::erase_if(requests, [](const Request& request) { return request.prompt_token_ids.size() < 2; });
+  EngineOptions options = testing::small_options(checkpoint.directory, GetParam(), checkpoint.max_model_len);
+  const auto expected = engine_with(options)->generate(requests);
+  EngineOptions of_ranks = options;
+  of_ranks.runner.tensor_parallel_size = GetParam() == DeviceType::cpu ? 2 : std::min(cuda_device_count(), 2);
+  for (const bool graphs : {false, true}) {
+    if (graphs && GetParam() == DeviceType::cpu) continue;
+    of_ranks.runner.cuda_graphs = graphs;
+    ConnectedEngine producer(testing::on_workers(of_ranks), gives_layers(place_.address()));
+    ConnectedEngine consumer(options, consumes());
+    const auto outputs = answers_of(producer, consumer, asked_at_once(producer, requests, "it"));
+    for (size_t i = 0; i < outputs.size(); ++i)
+      EXPECT_TRUE(
+          testing::answers_as_one_rank(expected[i], outputs[i], {2, 1, 1}, fmt::format("prompt {}", i)));
+    EXPECT_EQ(consumer.connector->stats().num_loaded_tokens, num_tokens_to_load(requests));
+    EXPECT_EQ(consumer.connector->stats().num_failed_loads, 0);
+    producer.expect_all_given_back();
+    consumer.expect_all_given_back();
+  }
 }
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "step8_advanced/disaggregation/connector/connector.h"
+#include "step8_advanced/disaggregation/connector/layer_by_layer.h"
 #include "tests/step6_engine/fake_engine.h"
 #include "tests/step7_parallel/engine_on_grid.h"
 

@@ -1,6 +1,6 @@
 #pragma once
 // When a GPU has stored a layer. Steps are launched ahead of the GPU, so an event stands behind each layer's attention, and a
-// thread waits for one after the other and tells the listener (layer_by_layer.h):
+// thread waits for one after the other and tells the listener (kv_layer_listener.h):
 //
 //   rank's thread   | launches all layers and their events |
 //   GPU             ... | layer 0 o layer 1 o layer 2 o MLP, LM head |
@@ -21,21 +21,20 @@
 
 #include "step1_layers/core/context.h"
 #include "step1_layers/core/tensor.h"
-#include "step8_advanced/disaggregation/connector/layer_by_layer.h"
+#include "step4_runner/kv_layer_listener.h"
 
 namespace ladder {
 
-class LayerEvents {
+class KvLayerEvents {
  public:
   // Of one rank.
-  LayerEvents(KvLayerListener& listener, int rank, Device device);
-  ~LayerEvents();
-  LayerEvents(const LayerEvents&) = delete;
+  KvLayerEvents(KvLayerListener& listener, int rank, Device device);
+  ~KvLayerEvents();
+  KvLayerEvents(const KvLayerEvents&) = delete;
 
   // The rank's thread, when a layer's attention was launched. `slots`: the step's slot_mapping, which all its layers share.
   void launched(const OpContext& ctx, int64_t layer, const Tensor& slots);
-  // Tells what has been stored by now. Called between a step's end and what follows from it: a block that the step has written
-  // may be given to another request then, and must not be told as stored for that one.
+  // As TellingRanks' (telling_ranks.h).
   void catch_up();
 
  private:
@@ -43,6 +42,7 @@ class LayerEvents {
   struct Slots {
     std::shared_ptr<void> memory;
     int64_t room = 0, count = 0;
+    int64_t launch = 0;  // KvLayerListener::current_launch()
 
     std::span<const int64_t> all() const {
       return {static_cast<const int64_t*>(memory.get()), static_cast<size_t>(count)};

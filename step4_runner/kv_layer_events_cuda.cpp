@@ -1,4 +1,4 @@
-#include "step8_advanced/disaggregation/connector/layer_events_cuda.h"
+#include "step4_runner/kv_layer_events_cuda.h"
 
 #include <algorithm>
 #include <bit>
@@ -9,10 +9,10 @@
 
 namespace ladder {
 
-LayerEvents::LayerEvents(KvLayerListener& listener, int rank, Device device)
+KvLayerEvents::KvLayerEvents(KvLayerListener& listener, int rank, Device device)
     : listener_(listener), rank_(rank), device_(device), thread_([this] { tell_until_stopped(); }) {}
 
-LayerEvents::~LayerEvents() {
+KvLayerEvents::~KvLayerEvents() {
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;
@@ -21,13 +21,14 @@ LayerEvents::~LayerEvents() {
   thread_.join();
 }
 
-void LayerEvents::launched(const OpContext& ctx, int64_t layer, const Tensor& slots) {
+void KvLayerEvents::launched(const OpContext& ctx, int64_t layer, const Tensor& slots) {
   cudaStreamCaptureStatus capturing = cudaStreamCaptureStatusNone;
   LADDER_CUDA_CHECK(cudaStreamIsCapturing(stream_of(ctx), &capturing));
   if (capturing != cudaStreamCaptureStatusNone) return;
   if (std::exchange(last_layer_, layer) >= layer) {  // a step begins
     const std::shared_ptr<Slots> room = room_for(slots.numel());
     copy_to_host(ctx, room->memory.get(), slots.raw(), slots.nbytes());
+    room->launch = listener_.current_launch();
     slots_ = room;
   }
   cudaEvent_t event = nullptr;
@@ -41,14 +42,14 @@ void LayerEvents::launched(const OpContext& ctx, int64_t layer, const Tensor& sl
   changed_.notify_all();
 }
 
-void LayerEvents::catch_up() {
+void KvLayerEvents::catch_up() {
   LADDER_CUDA_CHECK(cudaSetDevice(device_.index));
   const std::lock_guard lock(mutex_);
   tell_past_ones();
 }
 
 // Memory that no step needs any more, or else more of it: as much as the longest steps under way take, once for all.
-std::shared_ptr<LayerEvents::Slots> LayerEvents::room_for(int64_t count) {
+std::shared_ptr<KvLayerEvents::Slots> KvLayerEvents::room_for(int64_t count) {
   const std::lock_guard lock(mutex_);
   slots_ = nullptr;
   const auto is_free = [count](const auto& slots) { return slots.use_count() == 1 && slots->room >= count; };
@@ -56,14 +57,14 @@ std::shared_ptr<LayerEvents::Slots> LayerEvents::room_for(int64_t count) {
   if (found == all_slots_.end()) {
     const auto room = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(count)));
     all_slots_.push_back(std::make_shared<Slots>(
-        Slots{cuda::allocate_pinned(room * static_cast<int64_t>(sizeof(int64_t))), room, 0}));
+        Slots{cuda::allocate_pinned(room * static_cast<int64_t>(sizeof(int64_t))), room}));
     found = std::prev(all_slots_.end());
   }
   (*found)->count = count;
   return *found;
 }
 
-void LayerEvents::tell_until_stopped() {
+void KvLayerEvents::tell_until_stopped() {
   cudaSetDevice(device_.index);
   std::unique_lock lock(mutex_);
   while (true) {
@@ -78,10 +79,10 @@ void LayerEvents::tell_until_stopped() {
   }
 }
 
-void LayerEvents::tell_past_ones() {
+void KvLayerEvents::tell_past_ones() {
   while (!launched_.empty() && cudaEventQuery(launched_.front().stored.get()) == cudaSuccess) {
     const Layer& layer = launched_.front();
-    listener_.save_kv_layer(rank_, layer.layer, layer.slots->all());
+    listener_.save_kv_layer(rank_, layer.layer, layer.slots->launch, layer.slots->all());
     launched_.pop_front();
   }
   cudaGetLastError();  // of one that is not past, or failed: the step says so
