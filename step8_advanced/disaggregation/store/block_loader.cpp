@@ -28,6 +28,9 @@ KvBlockLoader::~KvBlockLoader() {
 void KvBlockLoader::start_load(KvLoad load, KvBlockNames names,
                                std::shared_ptr<const std::vector<int32_t>> prompt) {
   const int64_t block_size = ranks_.layout.block_size;
+  LADDER_CHECK(load.num_tokens > 0 && load.num_tokens % block_size == 0 && load.first_token % block_size == 0,
+               "a load of tokens [{}, {}) from a store of blocks of {}", load.first_token,
+               load.first_token + load.num_tokens, block_size);
   const auto started = std::make_shared<Load>();
   started->first = started->next = load.first_token / block_size;
   started->end = started->next + load.num_tokens / block_size;

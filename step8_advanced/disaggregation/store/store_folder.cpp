@@ -121,6 +121,7 @@ bool KvStoreFolder::touch(const BlockHash& name, Time used) const {
 
 bool KvStoreFolder::read(const BlockHash& name, std::span<std::byte> bytes) const {
   const FileDescriptor file(::open(file_of(name).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  LADDER_CHECK(file || errno != ELOOP, "it is a symbolic link");
   struct stat status {};
   if (!file || ::fstat(file.number(), &status) != 0) return false;
   LADDER_CHECK(S_ISREG(status.st_mode) && static_cast<size_t>(status.st_size) == bytes.size(),
