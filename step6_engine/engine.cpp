@@ -169,6 +169,12 @@ Ticket Engine::submit(const SchedulerOutput& step, StepPhase phase) {
   return executor(phase).submit(step);
 }
 
+StepOutput Engine::collect(const InFlight& step) {
+  StepOutput output = executor(step.phase).collect(step.ticket);
+  if (before_update_) before_update_();
+  return output;
+}
+
 int Engine::num_in_flight(StepPhase phase) const {
   return static_cast<int>(std::count_if(in_flight_.begin(), in_flight_.end(),
                                         [phase](const InFlight& step) { return step.phase == phase; }));
@@ -227,7 +233,7 @@ void Engine::collect_oldest(double begin) {
   {
     const ProfileRange range("4.4 collect");
     step = take_next_done();
-    output = executor(step.phase).collect(step.ticket);
+    output = collect(step);
   }
   const ProfileRange range("5.5 update, 6.2 text");
 

@@ -75,6 +75,9 @@ class Engine {
   StepResult take_kv_events();
   // `wake` is called, on any thread, when there is something to take. Without a connector: never.
   void on_kv_event(std::function<void()> wake);
+  // `hook` is called when a step's output is there, before its tokens are handed out: who has left while it was computed
+  // can still be taken back by abort(), so that nothing of his is kept for another engine. It may do nothing else here.
+  void before_update(std::function<void()> hook) { before_update_ = std::move(hook); }
   // Runs along with a step of other engines (Executor::run_along()). Error: as step().
   StepResult run_along();
   // Between steps, where there may be none for long: has the executor failed by itself? Error, and death: as step().
@@ -159,6 +162,8 @@ class Engine {
   void submit_steps(StepPhase phase);
   // Given: tells the observers, then hands the step to the executor.
   Ticket submit(const SchedulerOutput& step, StepPhase phase);
+  // Given: waits for the step's output, and calls what before_update() was given.
+  StepOutput collect(const InFlight& step);
   // Given: the oldest step in flight; of two lanes, of that whose oldest is done first, which is waited for. in_flight_ is not empty.
   InFlight take_next_done();
   int num_in_flight(StepPhase phase) const;
@@ -200,6 +205,7 @@ class Engine {
   std::string error_message_;
   std::vector<std::shared_ptr<EngineObserver>> observers_;
   bool waits_for_kv_ = false;
+  std::function<void()> before_update_;
   SchedulerOutput scheduled_;  // reused
   EngineMetrics metrics_;
 };

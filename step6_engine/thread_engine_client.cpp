@@ -13,6 +13,7 @@
 #include <condition_variable>
 #include <deque>
 #include <future>
+#include <unordered_set>
 #include <utility>
 
 namespace ladder {
@@ -28,7 +29,8 @@ struct ThreadEngineClient::Inbox {
   std::mutex mutex;
   std::condition_variable wake;  // the loop
   std::deque<Task> tasks;
-  QueuedWork added;  // submitted, and not in `stats` yet
+  std::unordered_set<RequestId> leaving;  // whose abort is among the tasks
+  QueuedWork added;                       // submitted, and not in `stats` yet
   // Requests that have not ended. A task for one of them finds it in the engine or finds it ended, never
   // another one of the same id, since tasks are done in order.
   std::unordered_map<RequestId, std::shared_ptr<StreamBuffer>> living;
@@ -47,6 +49,19 @@ struct ThreadEngineClient::Inbox {
     tasks.push_back(std::move(task));
     wake.notify_one();
   }
+  // Of a living request.
+  void post_abort(Engine& engine, const RequestId& id) {
+    leaving.insert(id);
+    post([this, &engine, id] {
+      engine.abort(id);
+      std::lock_guard lock(mutex);
+      leaving.erase(id);  // the next one of this id is another request
+    });
+  }
+  std::unordered_set<RequestId> take_leaving() {
+    std::lock_guard lock(mutex);
+    return std::exchange(leaving, {});
+  }
 };
 
 ThreadEngineClient::ThreadEngineClient(std::unique_ptr<Engine> engine, EngineClientOptions options)
@@ -59,6 +74,9 @@ ThreadEngineClient::ThreadEngineClient(std::unique_ptr<Engine> engine, EngineCli
   engine_->executor().on_awaited([inbox = inbox_] {
     std::lock_guard lock(inbox->mutex);
     inbox->wake.notify_one();
+  });
+  engine_->before_update([this] {
+    for (const RequestId& id : inbox_->take_leaving()) engine_->abort(id);
   });
   engine_->on_kv_event([this, inbox = inbox_] {  // an inbox that is not closed has a client
     std::lock_guard lock(inbox->mutex);
@@ -101,15 +119,14 @@ RequestStream ThreadEngineClient::submit(const Request& request, std::function<v
   auto abandon = [this, inbox = inbox_, id, buffer] {
     std::lock_guard lock(inbox->mutex);
     const auto position = inbox->living.find(id);
-    if (position != inbox->living.end() && position->second == buffer)
-      inbox->post([this, id] { engine_->abort(id); });
+    if (position != inbox->living.end() && position->second == buffer) inbox->post_abort(*engine_, id);
   };
   return RequestStream(id, buffer, std::move(abandon));
 }
 
 void ThreadEngineClient::abort(const RequestId& id) {
   std::lock_guard lock(inbox_->mutex);
-  if (inbox_->living.contains(id)) inbox_->post([this, id] { engine_->abort(id); });
+  if (inbox_->living.contains(id)) inbox_->post_abort(*engine_, id);
 }
 
 EngineStats ThreadEngineClient::stats() const {

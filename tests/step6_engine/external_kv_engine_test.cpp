@@ -1,5 +1,6 @@
 // An engine whose requests wait for another engine's keys, which come when the test says so.
 #include <condition_variable>
+#include <future>
 #include <map>
 #include <mutex>
 #include <thread>
@@ -149,6 +150,43 @@ TEST(ExternalKvEngine, TheLoopOfAClientSleepsUntilKeysHaveCome) {
   EXPECT_LE(connector->num_waits(), 3) << "it steps, and there is nothing to compute";
   connector->let_come(1);
   EXPECT_EQ(stream.output().completions.at(0).token_ids, expected_tokens(prompt, 3));
+}
+
+// Keeps what ends with an answer, for a reader that never comes.
+struct KeepingConnector final : KvConnector {
+  std::optional<KvTransferParams> hold(const Sequence& sequence) override {
+    ends.push_back(sequence.finish_reason);
+    if (sequence.finish_reason == FinishReason::abort) return std::nullopt;
+    return KvTransferParams{};
+  }
+  std::vector<FinishReason> ends;
+};
+
+// The client leaves in the last step of its prompt: nobody would ever tell the engine that the blocks are not wanted.
+TEST(ExternalKvEngine, NothingIsKeptForWhoLeavesWhileTheLastStepIsComputed) {
+  const auto connector = std::make_shared<KeepingConnector>();
+  std::promise<void> computing, left;
+  const auto fault = [&](std::string_view call, int64_t step) {
+    if (call != "collect" || step != 0) return;
+    computing.set_value();
+    left.get_future().wait();
+  };
+  auto engine = std::make_unique<Engine>(std::make_unique<FakeExecutor>(mixed, 1, fault), fake_config(),
+                                         nullptr, connector);
+  const Engine& watched = *engine;
+  ThreadEngineClient client(std::move(engine));
+  Request request = token_request({5, 6, 7, 8, 9}, 1, "first");
+  request.kv_transfer.emplace().do_remote_decode = true;
+  RequestStream stream = client.submit(request);
+  computing.get_future().wait();
+  client.abort("first");
+  left.set_value();
+  EXPECT_EQ(stream.output().completions.at(0).finish_reason, FinishReason::abort);
+  RequestStream next = client.submit(token_request({5, 6, 7}, 2, "first"));
+  EXPECT_EQ(next.output().completions.at(0).token_ids, expected_tokens({5, 6, 7}, 2)) << "it has the same id";
+  client.stop();
+  EXPECT_EQ(connector->ends, std::vector{FinishReason::abort});
+  expect_books_closed(watched.scheduler());
 }
 
 TEST(ExternalKvEngine, WithoutAConnectorItIsRefused) {
