@@ -16,7 +16,7 @@ enum class RunsOn { connection, worker };
 
 struct Route {
   std::string method;  // "GET"
-  std::string path;    // as HttpRequest::path
+  std::string path;    // as HttpRequest::path; "/v1/models/*": every one that begins so and goes on
   Access access = Access::with_key;
   RunsOn runs_on = RunsOn::connection;
   HttpHandler handler;

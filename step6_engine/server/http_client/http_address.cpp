@@ -10,7 +10,15 @@ namespace ladder {
 
 HttpAddress parse_base_url(const std::string& url) {
   constexpr std::string_view kScheme = "http://";
+  LADDER_CHECK(
+      !url.starts_with("https://"),
+      "{}: expected http://, since this client speaks no TLS (put a proxy that does in front of that server)",
+      url);
   LADDER_CHECK(url.starts_with(kScheme), "{}: expected a URL like http://127.0.0.1:8000", url);
+  // It is written into requests as it stands.
+  const auto is_of_a_path = [](char c) { return c > ' ' && c < 0x7f && c != '?' && c != '#'; };
+  LADDER_CHECK(std::ranges::all_of(url, is_of_a_path),
+               "{}: expected a URL like http://127.0.0.1:8000/llm, without spaces, '?' and '#'", url);
   HttpAddress address;
   const size_t slash = std::min(url.find('/', kScheme.size()), url.size());
   const std::string authority = url.substr(kScheme.size(), slash - kScheme.size());

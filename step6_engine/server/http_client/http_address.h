@@ -13,9 +13,11 @@ struct HttpAddress {
   uint16_t port = 0;
   std::string path;       // what the base URL has behind the port: "" or "/llm"
   std::string authority;  // "127.0.0.1:8000", "[::1]:8000": the header Host
+
+  bool operator==(const HttpAddress&) const = default;
 };
 
-// "http://127.0.0.1:8000/llm". Error: another scheme, no host, a port that is none.
+// "http://127.0.0.1:8000/llm". Error: another scheme, no host, a port that is none, characters that no path has.
 HttpAddress parse_base_url(const std::string& url);
 
 // Not empty. Error: the host's name is unknown.

@@ -108,7 +108,7 @@ std::string transfer_of_answer(std::string_view answer) {
                "the prefill server's answer is no completion");
   const std::string_view text = json_member(*members, kTransfer);
   if (text.empty() || text == "null") return {};
-  Json transfer = Json::parse(text, nullptr, false);
+  Json transfer = parse_json(text, "kv_transfer_params of the prefill server's answer");
   LADDER_CHECK(transfer.is_object(), "{} of the prefill server's answer is no object", kTransfer);
   if (transfer.empty()) return {};
   transfer["do_remote_prefill"] = true;

@@ -47,6 +47,7 @@ class Backend {
   bool takes_requests() const { return up_ && ready_; }
   const LoadReport& report() const { return report_; }  // the last one; nothing after kMissedChecks misses
   const std::string& url() const { return options_.url; }
+  const HttpAddress& address() const { return address_; }
   const std::string& role() const { return options_.role; }
 
   // `request.target` is behind the URL's path.

@@ -75,6 +75,9 @@ void RouteServer::add_backends(const RouteServerOptions& options) {
                        std::vector<std::unique_ptr<Backend>>& servers, void (RoutePolicy::*forget)(int)) {
     for (const std::string& url : urls) {
       const int index = static_cast<int>(servers.size());
+      const HttpAddress address = parse_base_url(url);
+      LADDER_CHECK(std::ranges::none_of(servers, [&](const auto& one) { return one->address() == address; }),
+                   "--{} {}: expected each server once", role, url);
       servers.push_back(std::make_unique<Backend>(
           core_.context,
           BackendOptions{.role = role,
@@ -117,7 +120,7 @@ Router RouteServer::routes() {
     router.add({"POST", path, Access::with_key, RunsOn::worker, pass(true)});
   for (const char* path : {"/tokenize", "/detokenize"})
     router.add({"POST", path, Access::with_key, RunsOn::worker, pass(false)});
-  for (const char* path : {"/v1/models", "/version", "/tokenizer_info"})
+  for (const char* path : {"/v1/models", "/v1/models/*", "/version", "/tokenizer_info"})
     router.add({"GET", path, Access::with_key, RunsOn::connection, pass(false)});
 
   // What they tell is the router's thread's.

@@ -27,9 +27,10 @@ std::string passed_headers(const HttpRequest& request) {
   return headers;
 }
 
-// Another server may do better: it is too busy, it stops, or it has failed.
+// Another server may do better: it is too busy, it stops, it has failed, or it says what no server of completions says
+// (a proxy in its place sends elsewhere, say).
 bool is_servers_trouble(int status) {
-  return status == 408 || status == 429 || status >= 500;
+  return status < 200 || (status >= 300 && status < 400) || status == 408 || status == 429 || status >= 500;
 }
 
 double seconds_since(std::chrono::steady_clock::time_point begin) {
@@ -82,7 +83,8 @@ void RoutedRequest::attempt() {
   if (ended_) return;
   const std::optional<ChosenServers> route = choose();
   if (!route) {
-    if (answer_.status != 200) return respond(std::move(answer_), "failed");  // what the last one said
+    if (answer_.status >= 400 && answer_.status < 600)
+      return respond(std::move(answer_), "failed");  // what the last one said
     HttpResponse none = error_response(503, "no decode server could answer: ask again later");
     none.headers.emplace_back("Retry-After", "1");
     return respond(std::move(none), "failed");
@@ -182,11 +184,7 @@ void RoutedRequest::on_prefill_end(HttpCallEnd end, const std::string& why) {
   if (end != HttpCallEnd::whole) return prefill_failed(why);
   if (is_servers_trouble(prefill_answer_.status))
     return prefill_failed(fmt::format("HTTP {}", prefill_answer_.status));
-  if (prefill_answer_.status != 200) {
-    // What is wrong with the request is wrong everywhere.
-    if (!began_stream_) respond(std::move(prefill_answer_), "refused");
-    return;
-  }
+  if (prefill_answer_.status >= 400) return prefill_refused();
   std::string transfer;
   try {
     transfer = transfer_of_answer(prefill_answer_.body);
@@ -228,6 +226,15 @@ void RoutedRequest::prefill_failed(const std::string& why) {
   attempt();
 }
 
+// Of a request that is wrong everywhere the decode server says so too; what this one takes may be less (a shorter sequence, say).
+void RoutedRequest::prefill_refused() {
+  if (began_stream_) return;
+  if (told_) withdraw();
+  ++core_.metrics.fallbacks;
+  refused_with_ = prefill_answer_.status;
+  ask_decode({});
+}
+
 void RoutedRequest::withdraw() {
   told_.reset();
   decode_call_->cancel();
@@ -266,6 +273,10 @@ void RoutedRequest::on_decode_head(const ResponseReader& head) {
   answer_.content_type = head.content_type;
   if (!head.retry_after.empty()) answer_.headers = {{"Retry-After", head.retry_after}};
   is_stream_ = head.status == 200 && head.is_event_stream();
+  if (const int refused = std::exchange(refused_with_, 0); refused != 0 && head.status == 200)
+    core_.log(fmt::format("prefill server {}: HTTP {} to what {} answers",
+                          core_.prefills[static_cast<size_t>(prefill_)]->url(), refused,
+                          core_.decodes[static_cast<size_t>(decode_)]->url()));
 }
 
 void RoutedRequest::on_decode_body(std::string_view bytes) {
@@ -329,6 +340,7 @@ void RoutedRequest::drop_calls() {
   turn_ = {};
   told_.reset();
   prompt_ended_.reset();
+  refused_with_ = 0;
   counted_ = false;
 }
 

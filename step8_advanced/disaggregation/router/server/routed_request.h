@@ -59,6 +59,7 @@ class RoutedRequest : public std::enable_shared_from_this<RoutedRequest> {
   void on_prefill_end(HttpCallEnd end, const std::string& why);
   void on_prompt(const std::string& transfer);
   void prefill_failed(const std::string& why);
+  void prefill_refused();
   void withdraw();
   void count_transfer();
 
@@ -88,6 +89,8 @@ class RoutedRequest : public std::enable_shared_from_this<RoutedRequest> {
   std::vector<bool> tried_prefills_, tried_decodes_;  // it has failed there
   int prefill_failures_ = 0, decode_failures_ = 0;
   int prefill_ = -1, decode_ = -1;  // being asked, or about to be
+  int refused_with_ =
+      0;  // the status with which the prefill server did, until the decode server has answered
   BackendUse prefill_use_, decode_use_;
   PromptTurns::Place turn_;
   std::shared_ptr<HttpCall> prefill_call_, decode_call_;  // under way

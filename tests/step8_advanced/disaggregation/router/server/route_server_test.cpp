@@ -88,15 +88,34 @@ TEST(Router_Server, ASlowClientHoldsUpItsServerAndGetsEverything) {
 }
 
 TEST(Router_Server, APrefillServerThatFailsIsReplaced) {
-  for (const auto& [what, script] : std::vector<std::pair<const char*, FakeBackend::Script>>{
-           {"dies", dies()},
-           {"500", says(500)},
-           {"busy", says(429, "Retry-After: 3\r\n")},
-           {"no completion", [](auto& connection) { connection.answer(200, "<html>"); }},
-           {"not HTTP", [](auto& connection) { connection.send("SSH-2.0\r\n\r\n"); }},
-           {"half an answer", [](auto& connection) {
-              connection.send("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"choices\"");
-            }}}) {
+  for (const auto& [what, script] : std::
+           vector<std::
+                      pair<const char*,
+                           FakeBackend::Script>>{{"dies", dies()},
+                                                 {"500", says(500)},
+                                                 {"busy", says(429, "Retry-After: 3\r\n")},
+                                                 {"no completion",
+                                                  [](auto& connection) { connection.answer(200, "<html>"); }},
+                                                 {"not HTTP",
+                                                  [](auto& connection) {
+                                                    connection.send("SSH-2.0\r\n\r\n");
+                                                  }},
+                                                 {"a proxy that sends elsewhere", says(302)},
+                                                 {"no more than a word",
+                                                  [](auto& connection) {
+                                                    connection.send("HTTP/1.1 100 Continue\r\n\r\n");
+                                                  }},
+                                                 {"a transfer that no server would read",
+                                                  [](auto& connection) {
+                                                    connection.answer(
+                                                        200, R"({"choices":[],"kv_transfer_params":{"x":)" +
+                                                                 std::string(200, '[') +
+                                                                 std::string(200, ']') + "}}");
+                                                  }},
+                                                 {"half an answer", [](auto& connection) {
+                                                    connection.send(
+                                                        "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"choices\"");
+                                                  }}}) {
     FakeBackend bad(script), good(prefills("P1")), decode(decodes({"One", " day"}));
     RouteServer router(options_of({bad.url(), good.url()}, {decode.url()}));
     EXPECT_EQ(body_of(ask(router, body_of_request(false))), kWhole) << what;
@@ -136,14 +155,22 @@ TEST(Router_Server, RetriesAreBounded) {
   EXPECT_EQ(num_asked, 3);
 }
 
-TEST(Router_Server, WhatAPrefillServerSaysIsWrongWithARequestIsTheAnswer) {
-  FakeBackend first(says(400)), second(prefills("P1")), decode(decodes({"One"}));
+// A prefill server may take less than a decode server does; what is wrong everywhere the decode server says.
+TEST(Router_Server, WhatAPrefillServerRefusesTheDecodeServerJudges) {
+  FakeBackend first(says(404)), second(prefills("P1")), decode(decodes({"One", " day"}));
   RouteServer router(options_of({first.url(), second.url()}, {decode.url()}));
-  const std::string answer = ask(router, body_of_request(false));
-  EXPECT_EQ(status_of(answer), 400);
-  EXPECT_EQ(body_of(answer), "{\"error\":{\"code\":400}}");
-  EXPECT_EQ(second.num_requests() + decode.num_requests(), 0);
-  EXPECT_EQ(metric(router, R"(requests_total{outcome="refused"})"), 1);
+  EXPECT_EQ(body_of(ask(router, body_of_request(false))), kWhole);
+  EXPECT_FALSE(decode.request(0).contains("kv_transfer_params"));
+  EXPECT_EQ(metric(router, "fallbacks_total"), 1);
+  EXPECT_EQ(metric(router, R"(failed_calls_total{role="prefill"})"), 0);
+  EXPECT_EQ(second.num_requests(), 0);
+
+  FakeBackend prefill(says(400)), judge(says(422));
+  RouteServer other(options_of({prefill.url()}, {judge.url()}));
+  const std::string answer = ask(other, body_of_request(false));
+  EXPECT_EQ(status_of(answer), 422);
+  EXPECT_EQ(body_of(answer), "{\"error\":{\"code\":422}}");
+  EXPECT_EQ(metric(other, R"(requests_total{outcome="refused"})"), 1);
 }
 
 TEST(Router_Server, APrefillServerThatKeepsNothingLeavesThePromptToTheDecodeServer) {
@@ -209,6 +236,11 @@ TEST(Router_Server, WhereNoDecodeServerCanTheLastAnswerIsPassedOn) {
   EXPECT_EQ(status_of(dead), 503);
   EXPECT_NE(dead.find("Retry-After: "), std::string::npos) << dead;
   EXPECT_EQ(metric(router, R"(requests_total{outcome="failed"})"), 2);
+  for (const int status : {100, 302, 999}) {
+    busy.set_script(says(status));
+    EXPECT_EQ(status_of(ask(router, body_of_request(false, 2 + status))), 503)
+        << status << " is no answer to a client";
+  }
 }
 
 TEST(Router_Server, AClientThatLeavesClosesWhatItsServersDo) {
@@ -266,7 +298,9 @@ TEST(Router_Server, OtherRequestsAreADecodeServers) {
   client.send(request_text({{"prompt", "a"}}, {}, "/tokenize"));
   EXPECT_EQ(body_of(client.rest()), "{\"asked\":\"/llm/tokenize\"}");
   EXPECT_EQ(decode.request(1), Json({{"prompt", "a"}}));
-  EXPECT_EQ(status_of(get(router, "/nothing")), 404);
+  EXPECT_EQ(body_of(get(router, "/v1/models/a%2Fb")), "{\"asked\":\"/llm/v1/models/a%2Fb\"}");
+  for (const char* path : {"/nothing", "/v1/models/", "/v1/modelsx"})
+    EXPECT_EQ(status_of(get(router, path)), 404) << path;
 }
 
 TEST(Router_Server, AKeyIsAskedOfClientsAndShownToServers) {
@@ -442,7 +476,11 @@ TEST(Router_Server, ServersThatAreNoneAreNamed) {
   EXPECT_TRUE(why({good.url()}, {good.url(), wrong.url()}).starts_with("--decode " + wrong.url()));
   EXPECT_NE(why({good.url()}, {wrong.url()}).find("404"), std::string::npos);
   EXPECT_THROW(RouteServer(options_of({good.url()}, {})), Error);
-  EXPECT_THROW(RouteServer(options_of({"ftp://x"}, {good.url()})), Error);
+  for (const std::string& wrong : {std::string("ftp://x"), std::string("https://x"), good.url() + "/a b",
+                                   good.url() + "/?x", good.url() + "/#x", good.url() + "/\r\nX: y"})
+    EXPECT_THROW(RouteServer(options_of({wrong}, {good.url()})), Error) << wrong;
+  EXPECT_THROW(RouteServer(options_of({good.url()}, {good.url(), good.url() + "/"})), Error)
+      << "a second try there would be none";
 }
 
 }  // namespace

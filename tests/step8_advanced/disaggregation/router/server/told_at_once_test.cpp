@@ -302,16 +302,18 @@ TEST_F(Router_AtOnce, APrefillServerThatFailsBehindTheFirstTokenIsNoMatter) {
   EXPECT_EQ(metric(*router, R"(requests_total{outcome="ok"})"), 2);
 }
 
-TEST_F(Router_AtOnce, ARequestThatIsWrongIsRefusedAndNobodyWaitsForIt) {
+TEST_F(Router_AtOnce, OfARequestThatThePrefillServerRefusesNobodyWaitsForTheKeys) {
   start();
   wait_for_keys();
   prefill.set_script([&](Connection& connection) {
     EXPECT_TRUE(eventually([&] { return num_waiting == 1; }));
     says(400)(connection);
   });
-  EXPECT_EQ(status_of(ask(*router, body_of_request(false))), 400);
+  EXPECT_EQ(body_of(ask(*router, body_of_request(false))), kWhole);
   EXPECT_TRUE(eventually([&] { return decode.num_abandoned == 1; }));
-  EXPECT_EQ(decode.num_requests(), 2);
+  ASSERT_EQ(decode.num_requests(), 3);
+  EXPECT_TRUE(transfer_of(decode, 2).empty());
+  EXPECT_EQ(metric(*router, "withdrawn_total"), 1);
 }
 
 TEST_F(Router_AtOnce, AClientThatLeavesClosesBothCalls) {
