@@ -180,6 +180,9 @@ std::function<MadeKvConnector(const ExecutorOptions&)> KvTransferFlags::maker() 
         report_compression(owned->compression(), layout);
       });
     });
+    // What is not noticed else: with a producer of another model, say, everything is computed here and all answers are right.
+    connector->on_failed_load(
+        [](const std::string& line) { std::fputs(("ladder: " + line + "\n").c_str(), stderr); });
     if (config.produces())
       fmt::print(stderr, "ladder: other engines read keys and values at {} ({}; lease {:g} s)\n",
                  connector->address(), layout_text(layout),

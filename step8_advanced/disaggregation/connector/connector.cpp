@@ -48,6 +48,10 @@ KvBodyCounts KvTransferConnector::compression() const {
   return producer_ != nullptr ? producer_->compression() : KvBodyCounts();
 }
 
+void KvTransferConnector::on_failed_load(std::function<void(const std::string&)> say) {
+  if (consumer_ != nullptr) consumer_->on_failed_load(std::move(say));
+}
+
 KvTransferStats KvTransferConnector::stats() const {
   KvTransferStats stats;
   if (consumer_ != nullptr) consumer_->add_to(stats);

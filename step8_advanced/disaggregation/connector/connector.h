@@ -32,6 +32,9 @@ class KvTransferConnector final : public KvConnector, public KvCacheRegistry, pu
   const std::string& engine_id() const { return engine_id_; }
   KvBodyCounts compression() const;  // of a producer: of what has been sent; else nothing
   int64_t bytes_per_block() const;   // of all ranks together
+  // `say` is given a line when a consumer's keys and values do not come: where from, how many, why. One in kBetweenNotes, with
+  // how many there were since; by any thread. Before the first load.
+  void on_failed_load(std::function<void(const std::string&)> say);
 
   void register_kv_caches(RankKvCaches caches) override;
 

@@ -109,6 +109,29 @@ void KvConsumer::on_finished(std::function<void()> wake) {
   wake_ = std::move(wake);
 }
 
+void KvConsumer::on_failed_load(std::function<void(const std::string&)> say) {
+  const std::lock_guard lock(mutex_);
+  say_ = std::move(say);
+}
+
+std::string KvConsumer::note_of(const Load& load, const FinishedKvLoad& result) {
+  const auto now = steady_clock::now();
+  if (now < next_note_) {
+    ++num_unsaid_;
+    return {};
+  }
+  next_note_ = now + kBetweenNotes;
+  const int64_t num_others = std::exchange(num_unsaid_, 0);
+  std::string note = fmt::format(
+      "of a prompt {} of {} tokens did not come from {}: {}{}", load.load.num_tokens - result.num_tokens,
+      load.load.num_tokens, load.load.from->remote_address, result.error,
+      num_others == 0 ? "" : fmt::format(" (and so it was with {} prompts before)", num_others));
+  // A line, whatever the other end has said.
+  std::ranges::replace_if(
+      note, [](unsigned char c) { return c < ' ' || c == 0x7f; }, ' ');
+  return note;
+}
+
 void KvConsumer::add_to(KvTransferStats& stats) const {
   const std::lock_guard lock(mutex_);
   stats.num_loads += stats_.num_loads;
@@ -129,6 +152,7 @@ void KvConsumer::run(Load& load) {
   ReceivedKv received;
   FinishedKvLoad result = outcome(load, received);
   heartbeats_.remove(load.load.from->remote_address, load.load.from->remote_request_id);
+  std::string note;
   std::unique_lock lock(mutex_);
   ++stats_.num_loads;
   stats_.num_loaded_bytes += received.num_bytes;
@@ -138,6 +162,13 @@ void KvConsumer::run(Load& load) {
     ++stats_.num_failed_loads;
     stats_.num_missed_tokens += load.load.num_tokens - result.num_tokens;
     result.ends_sequence = config_.load_failure_policy == KvLoadFailurePolicy::fail;
+    if (say_) note = note_of(load, result);
+  }
+  if (!note.empty()) {
+    const auto say = say_;
+    lock.unlock();
+    say(note);
+    lock.lock();
   }
   finish(std::move(result), lock);
 }

@@ -1,6 +1,7 @@
 #pragma once
 // The reader's side of transfers: loads, a few at a time, each by one thread over one channel.
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <deque>
 #include <functional>
@@ -19,6 +20,9 @@
 
 namespace ladder {
 
+// Between two lines about loads that failed: a producer that is another model fails each of them.
+inline constexpr std::chrono::seconds kBetweenNotes{10};
+
 class KvConsumer {
  public:
   // `ranks`, whose layout is known, has its caches before the first load. `mine`: what producers compare.
@@ -35,6 +39,8 @@ class KvConsumer {
   void abandon();
   // Called, by any thread, when take_finished() has something.
   void on_finished(std::function<void()> wake);
+  // As KvTransferConnector::on_failed_load().
+  void on_failed_load(std::function<void(const std::string&)> say);
 
   void add_to(KvTransferStats& stats) const;
 
@@ -50,6 +56,7 @@ class KvConsumer {
   void work();
   void run(Load& load);
   FinishedKvLoad outcome(Load& load, ReceivedKv& received);
+  std::string note_of(const Load& load, const FinishedKvLoad& result);  // empty: it is not time for one yet
   KvReadEnd read(Load& load, KvConnection& connection, KvDeadline deadline, ReceivedKv& received);
   KvConnection connection_to(const KvTransferParams& from,
                              KvDeadline patience);             // Error: it is another engine
@@ -69,6 +76,9 @@ class KvConsumer {
   std::unordered_map<SequenceId, std::shared_ptr<Load>> loads_;  // that are not finished
   std::vector<FinishedKvLoad> finished_;
   std::function<void()> wake_;
+  std::function<void(const std::string&)> say_;
+  std::chrono::steady_clock::time_point next_note_{};
+  int64_t num_unsaid_ = 0;  // loads that failed since the last note
   KvTransferStats stats_;
   std::vector<std::thread> loaders_;
 };

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <mutex>
 #include <thread>
 
 #include "step7_parallel/hosts/tcp_socket.h"
@@ -454,9 +455,20 @@ TEST_F(KvHandoffFailures, ARequestOfAnotherPromptOrOfNone) {
 TEST_F(KvHandoffFailures, AnotherModel) {
   const GoldenCheckpoint other = testing::load_golden(testing::golden_folder() / "llama_linear");
   ConnectedEngine producer(options_of(other), produces()), consumer(tiny_options(), consumes());
+  std::mutex mutex;
+  std::vector<std::string> lines;
+  consumer.connector->on_failed_load([&](const std::string& line) {
+    const std::lock_guard lock(mutex);
+    lines.push_back(line);
+  });
   std::vector<Request> at = requests;
   for (Request& request : at) request.kv_transfer = testing::kept_as("x", producer.connector->address());
   expect_computed_here(consumer, at);
+  const std::lock_guard lock(mutex);
+  ASSERT_FALSE(lines.empty()) << "all answers are right, and nobody would notice";
+  EXPECT_NE(lines[0].find("from " + producer.connector->address() + ": the other engine has another model"),
+            std::string::npos)
+      << lines[0];
 }
 
 TEST_F(KvHandoffFailures, AnAddressThatIsNone) {
