@@ -15,7 +15,7 @@ using stream_tiles::kTiles;
 using stream_tiles::kWarps;
 using Groups = stream_tiles::TileGroups;
 
-inline constexpr int kRows = 8;    // of x, at most
+inline constexpr int kRows = static_cast<int>(kMaxRowsOfMma);  // of x, at most
 inline constexpr int kChunk = 64;  // columns that a warp multiplies at a time: 16 of a row in a lane
 inline constexpr int kTileBytes = 2 * kThreads * 16;
 inline constexpr int kMaxSlots = 8;

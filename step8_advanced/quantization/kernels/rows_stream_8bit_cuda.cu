@@ -237,8 +237,7 @@ void rows_stream_8bit(const OpContext& ctx, const QuantizedRowsStreamArgs& args)
 }
 
 bool quantized_matmul_takes_rows_stream_8bit(const QuantizedMatmulArgs& args) {
-  return takes_eight_bit_codes(*args.weight, args.activations, args.x) &&
-         is_streamed_as_codes(args.x, *args.weight);
+  return takes_eight_bit_codes(*args.weight, args.activations, args.x) && args.x.dim(0) <= kMaxRowsOfMma;
 }
 
 int64_t quantized_matmul_rows_stream_8bit_workspace(const QuantizedMatmulArgs& args) {

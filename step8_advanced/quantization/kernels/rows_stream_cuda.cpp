@@ -32,7 +32,7 @@ void launch(const OpContext& ctx, const QuantizedRowsStreamArgs& args) {
 
 // x, normed, is rounded by the product's blocks or by a kernel before.
 void product_of_codes(const OpContext& ctx, const QuantizedRowsStreamArgs& args) {
-  if (is_streamed_as_codes(args.x, *args.weight)) return rows_stream_8bit(ctx, args);
+  if (args.x.dim(0) <= kMaxRowsOfMma) return rows_stream_8bit(ctx, args);
   std::optional<Arena> own;  // for callers that bring no scratch memory
   Arena& arena = ctx.arena != nullptr ? *ctx.arena : own.emplace(ctx.device);
   ArenaScope scope(arena);

@@ -35,12 +35,9 @@ inline bool rounded_by_blocks(const Tensor& x, const QuantizedWeight& weight) {
   return x.dim(0) == 1 && weight.k <= kMaxRoundedByBlocks;
 }
 
-// Which of these codes come through a ring per warp, as operands of mma (rows_stream_8bit_cuda.cu). The others are multiplied by wgmma
-// (codes_wgmma_cuda.cu): of more rows, and where the weight has few rows and two blocks can share out the columns of each.
-inline bool is_streamed_as_codes(const Tensor& x, const QuantizedWeight& weight) {
-  constexpr int64_t kMaxRowsOfMma = 8, kFewRowsOfWeight = 4096;
-  return rounded_by_blocks(x, weight) || (x.dim(0) <= kMaxRowsOfMma && weight.n > kFewRowsOfWeight);
-}
+// So many come through a ring per warp, as operands of mma (rows_stream_8bit_cuda.cu); more are multiplied by wgmma
+// (codes_wgmma_cuda.cu).
+inline constexpr int64_t kMaxRowsOfMma = 8;
 
 void rows_stream_8bit(const OpContext& ctx, const QuantizedRowsStreamArgs& args);
 

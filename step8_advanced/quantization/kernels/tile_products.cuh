@@ -29,9 +29,9 @@ struct TileShape {
   static constexpr int kRows = consumers * row_groups * 64, kTokens = tokens;
   static constexpr int kTokenBytes = tokens * kDepthBytes;
   static constexpr int kSums = tokens / 2;  // of a thread and a group of 64 rows
-  // Of the small tiles of few tokens more must be in flight. Of the smallest a part is asked for behind x, which would wait for all.
+  // Of the small tiles of few tokens more must be in flight, and some of it is asked for behind x, which would wait for all.
   static constexpr int kMostStages = tokens >= 64 ? 8 : consumers * row_groups == 1 ? 14 : 10;
-  static constexpr int kEarlyStages = tokens < 64 && consumers * row_groups == 1 ? 8 : kMostStages;
+  static constexpr int kEarlyStages = tokens >= 64 ? kMostStages : 10;
   // Few sums leave registers for the blocks of other kernels: of the one before, and of the next one, which is let in early.
   static constexpr bool kTakesRegisters = tokens >= 64;
 };
