@@ -195,7 +195,7 @@ __global__ void __launch_bounds__(Shape::kThreads, Shape::kTakesRegisters ? 1 : 
   });
 }
 
-template <class T, class Sum, class Shape, bool split = false, bool paired = false>
+template <class T, class Sum, class Shape, bool split, bool paired>
 void launch(const OpContext& ctx, const CodesCall& call) {
   const QuantizedMatmulArgs& args = call.args;
   const QuantizedWeight& weight = *args.weight;
@@ -263,11 +263,11 @@ void launch_tiles(const OpContext& ctx, const CodesCall& call) {
   if (call.epilogue == Epilogue::silu_and_mul)
     launch<T, Sum, Large, false, true>(ctx, call);
   else if (2 * tiles <= multiprocessors && weight.k > kDepthBytes)
-    launch<T, Sum, Small, true>(ctx, call);
+    launch<T, Sum, Small, true, false>(ctx, call);
   else if (tiles <= multiprocessors)
-    launch<T, Sum, Small>(ctx, call);
+    launch<T, Sum, Small, false, false>(ctx, call);
   else
-    launch<T, Sum, Large>(ctx, call);
+    launch<T, Sum, Large, false, false>(ctx, call);
 }
 
 template <class T, class Sum>
@@ -290,9 +290,9 @@ void launch_for_rows(const OpContext& ctx, const CodesCall& call) {
   } else if (m <= kFewRows) {
     launch_for_few_rows<T, int32_t>(ctx, call);
   } else if (m <= 256) {
-    launch<T, int32_t, TileShape<2, 1, 128>>(ctx, call);
+    launch<T, int32_t, TileShape<2, 1, 128>, false, false>(ctx, call);
   } else {
-    launch<T, int32_t, TileShape<2, 1, 256>>(ctx, call);
+    launch<T, int32_t, TileShape<2, 1, 256>, false, false>(ctx, call);
   }
 }
 
