@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "step1_layers/core/packed.h"
+#include "step1_layers/core/task_not_implemented.h"
 #include "step8_advanced/quantization/kernels/eight_bit_codes.h"
 #include "step8_advanced/quantization/kernels/eight_bit_rows_cuda.h"
 #include "step8_advanced/quantization/kernels/prepare_x_cuda.h"
@@ -42,6 +43,11 @@ void product_of_codes(const OpContext& ctx, const QuantizedRowsStreamArgs& args)
                       args.epilogue);
 }
 
+// More rows than come through rings need wgmma, which is a task of the course.
+int64_t most_rows_of_codes() {
+  return is_unwritten("quantized_matmul", "wgmma_8bit") ? kMaxRowsOfMma : kMaxRowsOfCodes;
+}
+
 bool takes_records(const QuantizedWeight& weight, const Tensor& x) {
   return weight.records.bytes.defined() && dtype_size(x.dtype()) == 2 && x.dim(0) <= kMaxRows &&
          weight.k % 8 == 0;
@@ -64,8 +70,9 @@ bool quantized_rows_stream_takes(const QuantizedRowsStreamArgs& args) {
   const QuantizedWeight& weight = *args.weight;
   const int64_t rows = args.x.dim(0);
   const bool takes_x =
-      args.activations ? takes_eight_bit_codes(weight, args.activations, args.x) && rows <= kMaxRowsOfCodes
-                       : takes_records(weight, args.x) && is_packed(args.x) && !weight.columns.defined();
+      args.activations
+          ? takes_eight_bit_codes(weight, args.activations, args.x) && rows <= most_rows_of_codes()
+          : takes_records(weight, args.x) && is_packed(args.x) && !weight.columns.defined();
   if (!takes_x || (args.epilogue == Epilogue::silu_and_mul && weight.n % (2 * kRecordRows) != 0))
     return false;
   if (!args.norm_weight.defined()) return true;
