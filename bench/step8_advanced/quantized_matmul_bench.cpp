@@ -2,7 +2,7 @@
 // which no cache holds as operands rotate, and a prefill of 256 rows with [2048, 2048]. bytes: codes, scales, x and out.
 // On a GPU: the weights of Llama-3.1-8B's layers and a square one, at 1 to 1024 rows; and 8-bit integers and FP8 on both
 // sides, which take rounding x to them with it, the square one at 8192 rows too. quantize_rows is that rounding alone: what a
-// library's product that is given its codes does not do.
+// library's product that is given its codes does not do; product_of_codes is the product without it, of few rows.
 #include <fmt/format.h>
 
 #include "bench/support/bench_cuda.h"
@@ -12,6 +12,9 @@
 #include "step8_advanced/quantization/kernels/eight_bit_codes.h"
 #include "step8_advanced/quantization/kernels/eight_bit_rows_cuda.h"
 #include "step8_advanced/quantization/kernels/quantized_matmul.h"
+#ifdef LADDER_HAS_CUDA
+#include "step8_advanced/quantization/kernels/quantized_matmul_cuda.h"
+#endif
 #include "step8_advanced/quantization/kernels/weight_records.h"
 
 namespace ladder::bench {
@@ -116,16 +119,67 @@ BenchProblem<MatmulArgs> dense_problem(int64_t n, int64_t k, int64_t m) {
 }
 
 #ifdef LADDER_HAS_CUDA
+// A product that is given the codes of x.
+struct CodesMatmulArgs : QuantizedMatmulArgs {
+  RowCodes codes = {};
+};
+
+BenchProblem<CodesMatmulArgs> codes_problem(const Format& format, int64_t n, int64_t k, int64_t m) {
+  const BenchProblem<QuantizedMatmulArgs> whole = problem(format, n, k, m);
+  BenchProblem<CodesMatmulArgs> result;
+  result.name = whole.name;
+  result.dtype = whole.dtype;
+  result.bytes = whole.bytes - static_cast<double>(m * (k - 4));  // a code in place of two bytes, and scales
+  result.flops = whole.flops;
+  result.make = [=] { return CodesMatmulArgs{whole.make()}; };
+  return result;
+}
+#endif
+
+}  // namespace
+
+#ifdef LADDER_HAS_CUDA
+template <>
+CodesMatmulArgs to_gpu(CodesMatmulArgs args, Device device) {
+  const QuantizedMatmulArgs there = to_gpu<QuantizedMatmulArgs>(args, device);
+  const int64_t m = there.x.dim(0);
+  const RowCodes codes{Tensor::empty({m, there.x.dim(1)}, DType::u8, device),
+                       Tensor::empty({m}, DType::f32, device)};
+  quantize_rows_cuda(*cuda_bench_context(), there.x, *there.activations, there.input_scale, codes);
+  return {there, codes};
+}
+#endif
+
+namespace {
+
+#ifdef LADDER_HAS_CUDA
 void round_x(const OpContext& ctx, const QuantizedMatmulArgs& args) {
   ArenaScope scope(*ctx.arena);
   const int64_t m = args.x.dim(0), k = args.x.dim(1);
-  const Tensor codes = ctx.arena->take({m, k}, DType::u8), scales = ctx.arena->take({m}, DType::f32);
-  quantize_rows_cuda(ctx, args.x, *args.activations, args.input_scale, codes, scales);
+  quantize_rows_cuda(ctx, args.x, *args.activations, args.input_scale,
+                     {ctx.arena->take({m, k}, DType::u8), ctx.arena->take({m}, DType::f32)});
 }
 constexpr Variant<QuantizedMatmulArgs> kRounding[] = {{.name = "rows",
                                                        .device = DeviceType::cuda,
                                                        .idea = "x to codes and scales, no product",
                                                        .run = round_x}};
+
+constexpr Variant<CodesMatmulArgs> kOfCodes[] = {
+    {.name = "wgmma_8bit",
+     .device = DeviceType::cuda,
+     .idea = "tile by tile on wgmma",
+     .min_arch = 90,
+     .supports = [](const CodesMatmulArgs& args) { return quantized_matmul_takes_wgmma_8bit(args); },
+     .run = [](const OpContext& ctx,
+               const CodesMatmulArgs& args) { wgmma_8bit_of_codes(ctx, args, args.codes); }},
+    {.name = "rows_stream_8bit",
+     .device = DeviceType::cuda,
+     .idea = "few rows through a ring per warp",
+     .min_arch = 90,
+     .supports = [](const CodesMatmulArgs& args) { return quantized_matmul_takes_rows_stream_8bit(args); },
+     .run = [](const OpContext& ctx,
+               const CodesMatmulArgs& args) { rows_stream_8bit_of_codes(ctx, args, args.codes); }},
+};
 
 // Bytes are x and its codes.
 std::vector<BenchProblem<QuantizedMatmulArgs>> roundings() {
@@ -159,6 +213,9 @@ const bool kRegistered = [] {
 
   problems.clear();
   dense.clear();
+#ifdef LADDER_HAS_CUDA
+  std::vector<BenchProblem<CodesMatmulArgs>> of_codes;
+#endif
   for (const Size& size : {Size{8192, 8192}, {28672, 4096}, {4096, 14336}, {6144, 4096}, {4096, 4096}})
     for (const int64_t m : {1, 4, 8, 16, 32, 64, 512, 1024, 8192}) {
       if (m == 8192 && (size.n != m || size.k != m)) continue;
@@ -166,11 +223,16 @@ const bool kRegistered = [] {
       for (const Format& format : kFormats)
         if (format.rounds_x || (m != 512 && m != 8192))
           problems.push_back(problem(format, size.n, size.k, m));
+#ifdef LADDER_HAS_CUDA
+      for (const Format& format : kFormats)
+        if (format.rounds_x && m <= 64) of_codes.push_back(codes_problem(format, size.n, size.k, m));
+#endif
     }
   register_cuda_ladder("matmul", matmul_variants(), dense);
   register_cuda_ladder("quantized_matmul", quantized_matmul_variants(), problems);
 #ifdef LADDER_HAS_CUDA
   register_cuda_ladder<QuantizedMatmulArgs>("quantize_rows", kRounding, roundings());
+  register_cuda_ladder<CodesMatmulArgs>("product_of_codes", kOfCodes, of_codes);
 #endif
   return true;
 }();

@@ -175,8 +175,7 @@ void quantized_matmul_cublaslt_8bit(const OpContext& ctx, const QuantizedMatmulA
   std::optional<Arena> own;  // for callers that bring no scratch memory
   Arena& arena = ctx.arena != nullptr ? *ctx.arena : own.emplace(ctx.device);
   ArenaScope scope(arena);
-  const Tensor codes = arena.take({m, weight.k}, DType::u8), scales = arena.take({m}, DType::f32);
-  quantize_rows_cuda(ctx, args.x, *args.activations, args.input_scale, codes, scales);
+  const auto [codes, scales] = quantized_rows(ctx, arena, args.x, *args.activations, args.input_scale);
   CodesProduct product{.is_float = args.activations->is_float, .x = codes, .weight = weight.codes};
   if (library_scales(args)) {
     product.x_scales = scales;

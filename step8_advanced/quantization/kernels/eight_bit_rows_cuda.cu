@@ -10,20 +10,52 @@ namespace {
 constexpr int kThreads = 256, kThreadsOfRow = 512;
 constexpr int kSums = 4;  // of a thread
 
-// A block per row. A thread has every kThreadsOfRow-th pack of it: the first kHeld in registers, the rest of a longer row it reads
-// again.
-template <class T, bool is_float>
-__global__ void __launch_bounds__(kThreadsOfRow)
-    quantize_rows(const T* x, int64_t x_stride, int k, Rounding rounding, uint8_t* codes, float* scales) {
+constexpr int kMostHeld = 4;  // packs of a row in registers
+
+// As the operator (rms_norm.h): in f32, rounded to T. Packs past the end are zeros and stay so.
+template <class T, int held>
+__device__ void norm(Pack<T> (&x)[held], const Pack<T> (&weight)[held], int k, float eps) {
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < held; ++i)
+#pragma unroll
+    for (int e = 0; e < Pack<T>::kSize; ++e) {
+      const float value = to_float(x[i].value[e]);
+      sum = fmaf(value, value, sum);
+    }
+  const float scale = rsqrtf(__fdividef(block_sum(sum), static_cast<float>(k)) + eps);
+#pragma unroll
+  for (int i = 0; i < held; ++i)
+#pragma unroll
+    for (int e = 0; e < Pack<T>::kSize; ++e)
+      x[i].value[e] = from_float<T>(to_float(x[i].value[e]) * scale * to_float(weight[i].value[e]));
+}
+
+template <class T, int held>
+__device__ void load_held(Pack<T> (&packs)[held], const T* row, int k) {
+#pragma unroll
+  for (int i = 0; i < held; ++i) {
+    const int at = static_cast<int>(threadIdx.x + i * kThreadsOfRow) * Pack<T>::kSize;
+    packs[i] = at < k ? load_pack(row + at) : zero_pack<T>();
+  }
+}
+
+// A block per row. A thread has every kThreadsOfRow-th pack of it: the first kHeld in registers, the rest of a longer row, which is
+// not normed, it reads again. Of registers it takes so few that it finds room beside a block of the product before.
+template <class T, bool is_float, int kHeld>
+__global__ void __launch_bounds__(kThreadsOfRow, 2)
+    quantize_rows(const T* x, int64_t x_stride, int k, const T* norm_weight, float eps, Rounding rounding,
+                  uint8_t* codes, float* scales) {
   allow_next_kernel();  // its blocks fill their rings meanwhile
+  constexpr int kPack = Pack<T>::kSize, kStep = kThreadsOfRow * kPack;
+  static_assert(kMostHeld * kStep == kMaxNormedColumns);
+  Pack<T> held[kHeld], weight[kHeld];
+  if (norm_weight != nullptr) load_held(weight, norm_weight, k);
   wait_for_previous_kernel();
-  constexpr int kPack = Pack<T>::kSize, kStep = kThreadsOfRow * kPack, kHeld = 4;
   const T* row = x + blockIdx.x * x_stride;
   const int first = threadIdx.x * kPack;
-  Pack<T> held[kHeld];
-#pragma unroll
-  for (int i = 0; i < kHeld; ++i)
-    held[i] = first + i * kStep < k ? load_pack(row + first + i * kStep) : zero_pack<T>();
+  load_held(held, row, k);
+  if (norm_weight != nullptr) norm(held, weight, k, eps);
   RowMagnitude<T> magnitude;
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) magnitude.add(held[i]);
@@ -78,14 +110,26 @@ void with_16_bit_type(DType dtype, Fn&& fn) {
 }  // namespace
 
 void quantize_rows_cuda(const OpContext& ctx, const Tensor& x, const QuantizationArgs& activations,
-                        float input_scale, const Tensor& codes, const Tensor& scales) {
+                        float input_scale, const RowCodes& to, const RowNorm& norm) {
   with_16_bit_type(x.dtype(), [&](auto tag) {
     using T = decltype(tag);
-    launch_kernel(ctx, activations.is_float ? quantize_rows<T, true> : quantize_rows<T, false>,
-                  static_cast<unsigned>(x.dim(0)), kThreadsOfRow, 0, cuda_data<T>(x), x.stride(0),
-                  static_cast<int>(x.dim(1)), rounding_of(activations, input_scale),
-                  cuda_data<uint8_t>(codes), cuda_data<float>(scales));
+    const bool short_rows = x.dim(1) <= kThreadsOfRow * Pack<T>::kSize;
+    const auto kernel = activations.is_float
+                            ? short_rows ? quantize_rows<T, true, 1> : quantize_rows<T, true, kMostHeld>
+                        : short_rows ? quantize_rows<T, false, 1>
+                                     : quantize_rows<T, false, kMostHeld>;
+    launch_kernel(ctx, kernel, static_cast<unsigned>(x.dim(0)), kThreadsOfRow, 0, cuda_data<T>(x),
+                  x.stride(0), static_cast<int>(x.dim(1)), cuda_data<T>(norm.weight),
+                  static_cast<float>(norm.eps), rounding_of(activations, input_scale),
+                  cuda_data<uint8_t>(to.codes), cuda_data<float>(to.scales));
   });
+}
+
+RowCodes quantized_rows(const OpContext& ctx, Arena& arena, const Tensor& x,
+                        const QuantizationArgs& activations, float input_scale, const RowNorm& norm) {
+  const RowCodes rows{arena.take(x.shape(), DType::u8), arena.take({x.dim(0)}, DType::f32)};
+  quantize_rows_cuda(ctx, x, activations, input_scale, rows, norm);
+  return rows;
 }
 
 void scale_sums_cuda(const OpContext& ctx, const Tensor& sums, const Tensor& row_scales,

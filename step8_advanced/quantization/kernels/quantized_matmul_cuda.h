@@ -1,5 +1,7 @@
 #pragma once
 // The CUDA rungs of quantized_matmul.h. Their arguments have been checked, and there is something to write.
+#include "step1_layers/linear/fused_product.h"
+#include "step8_advanced/quantization/kernels/eight_bit_rows_cuda.h"
 #include "step8_advanced/quantization/kernels/quantized_matmul.h"
 
 namespace ladder {
@@ -21,11 +23,16 @@ int64_t quantized_matmul_cublaslt_8bit_workspace(const QuantizedMatmulArgs& args
 void quantized_matmul_wgmma_8bit(const OpContext& ctx, const QuantizedMatmulArgs& args);
 bool quantized_matmul_takes_wgmma_8bit(const QuantizedMatmulArgs& args);
 int64_t quantized_matmul_wgmma_8bit_workspace(const QuantizedMatmulArgs& args);
+// The product alone, of rows that have been rounded: args.x says how many and of which type they were.
+// Of kMaxRowsOfCodes rows or fewer what follows the product is done in its kernel.
+void wgmma_8bit_of_codes(const OpContext& ctx, const QuantizedMatmulArgs& args, const RowCodes& x,
+                         Epilogue epilogue = Epilogue::store);
 
 // The same of few rows of x (rows_stream_8bit_cuda.cu).
 void quantized_matmul_rows_stream_8bit(const OpContext& ctx, const QuantizedMatmulArgs& args);
 bool quantized_matmul_takes_rows_stream_8bit(const QuantizedMatmulArgs& args);
 int64_t quantized_matmul_rows_stream_8bit_workspace(const QuantizedMatmulArgs& args);
+void rows_stream_8bit_of_codes(const OpContext& ctx, const QuantizedMatmulArgs& args, const RowCodes& x);
 
 // Few rows of x, of a weight in records (rows_stream.cuh).
 void quantized_matmul_rows_stream(const OpContext& ctx, const QuantizedMatmulArgs& args);

@@ -15,6 +15,7 @@ using stream_tiles::kTiles;
 using stream_tiles::kWarps;
 using Groups = stream_tiles::TileGroups;
 
+inline constexpr int kRows = static_cast<int>(kMaxRowsOfMma);  // of x, at most
 inline constexpr int kChunk = 64;  // columns that a warp multiplies at a time: 16 of a row in a lane
 inline constexpr int kTileBytes = 2 * kThreads * 16;
 inline constexpr int kMaxSlots = 8;
@@ -51,9 +52,9 @@ struct Product {
 };
 
 // The ring of slots that the weight comes through: a slot has a chunk per warp and tile of a group and, unless x is rounded here, of
-// the rows of x, eight (an octet) behind the others. A thread copies the bytes that it will multiply itself, so no thread waits for
-// another. Rows and columns past the end become zeros.
-template <class T, int octets>
+// the rows of x behind them. A thread copies the bytes that it will multiply itself, so no thread waits for another. Rows and columns
+// past the end become zeros.
+template <class T, bool rounds>
 struct CodeRing {
   const Product<T>& p;
   const Groups& groups;
@@ -75,7 +76,7 @@ struct CodeRing {
 #pragma unroll 1
     for (int s = 0; s < slots; ++s) {
       if (group < groups.count) copy_weight(), advance();
-      if constexpr (octets == 0) commit_copies();
+      if constexpr (rounds) commit_copies();
     }
   }
   __device__ void fill_x() const {
@@ -91,13 +92,13 @@ struct CodeRing {
     if (group < groups.count) copy_weight(), copy_x(column, slot), advance();
     commit_copies();
   }
-  __device__ uint4 x(int of_slot, int octet) const {
-    return load_shared(x_at(of_slot, octet));
+  __device__ uint4 x(int of_slot) const {
+    return load_shared(x_at(of_slot));
   }
 
  private:
-  __device__ uint32_t x_at(int of_slot, int octet) const {
-    return to + of_slot * p.slot_bytes + p.x_at + octet * kThreads * 16;
+  __device__ uint32_t x_at(int of_slot) const {
+    return to + of_slot * p.slot_bytes + p.x_at;
   }
   __device__ void copy_weight() const {
     const int tiles = groups.units(group) * p.unit_tiles();
@@ -117,12 +118,10 @@ struct CodeRing {
     }
   }
   __device__ void copy_x(int of_column, int of_slot) const {
-#pragma unroll
-    for (int o = 0; o < octets; ++o) {
-      const int row = o * 8 + static_cast<int>(threadIdx.x) % kWarp / 4;
-      copy_of_line_async(x_at(of_slot, o), p.x_codes + static_cast<int64_t>(row) * p.k + of_column,
-                         row < p.m && of_column < p.k);
-    }
+    if constexpr (rounds) return;
+    const int row = static_cast<int>(threadIdx.x) % kWarp / 4;
+    copy_of_line_async(x_at(of_slot), p.x_codes + static_cast<int64_t>(row) * p.k + of_column,
+                       row < p.m && of_column < p.k);
   }
   __device__ int behind(int of_column) const {
     const int next = of_column + kWarps * kChunk;
@@ -233,13 +232,13 @@ __device__ inline void mma_16x8x32(float (&d)[4], const uint32_t (&a)[4], const 
 }
 
 // A warp's sums of a group.
-template <class Sum, int octets>
-struct WarpSums : stream_tiles::TileSums<Sum, octets> {
-  using stream_tiles::TileSums<Sum, octets>::sum;
+template <class Sum>
+struct WarpSums : stream_tiles::TileSums<Sum, 1> {
+  using stream_tiles::TileSums<Sum, 1>::sum;
 
   // A slot's codes, of so many tiles, times those of x at the same columns. Two tiles in turn, as an mma waits for the one before it
   // of the same sums; the second of a last pair may be one that the group does not have, whose sums nobody stores.
-  __device__ void multiply(uint32_t slot, int tiles, const uint4 (&x)[octets]) {
+  __device__ void multiply(uint32_t slot, int tiles, const uint4& x) {
 #pragma unroll
     for (int first = 0; first < kTiles; first += 2) {
       if (first >= tiles) break;
@@ -256,11 +255,8 @@ struct WarpSums : stream_tiles::TileSums<Sum, octets> {
           const uint4 &l = low[i], &h = high[i];
           const uint32_t a[4] = {half == 0 ? l.x : l.z, half == 0 ? h.x : h.z, half == 0 ? l.y : l.w,
                                  half == 0 ? h.y : h.w};
-#pragma unroll
-          for (int o = 0; o < octets; ++o) {
-            const uint32_t b[2] = {half == 0 ? x[o].x : x[o].z, half == 0 ? x[o].y : x[o].w};
-            mma_16x8x32(sum[first + i][o], a, b);
-          }
+          const uint32_t b[2] = {half == 0 ? x.x : x.z, half == 0 ? x.y : x.w};
+          mma_16x8x32(sum[first + i][0], a, b);
         }
     }
   }

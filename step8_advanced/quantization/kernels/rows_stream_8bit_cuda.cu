@@ -29,7 +29,7 @@ struct ColumnScale {
   }
 };
 
-// rows_stream_8bit: x [m, k], up to 16 rows, in codes, or (`rounds`) one row to be rounded here; codes of weight [n, k], k in
+// rows_stream_8bit: x [m, k], up to 8 rows, in codes, or (`rounds`) one row to be rounded here; codes of weight [n, k], k in
 // multiples of 16 and rows at multiples of 16 bytes; a scale for a row of either; out [m, n] in T or f32. silu_and_mul needs whole
 // tiles in either half of the weight. A block per multiprocessor has an even share of the weight's units of 16 or 2 * 16 rows and goes
 // through them group by group; its eight warps share the columns. The simple version:
@@ -44,15 +44,14 @@ struct ColumnScale {
 // of x as of the weight, are the operands of two mma as they lie in memory; and codes on both sides need no number made of them
 // before the sum is complete. A part of the ring is asked for before the previous kernel has ended. Of a row that is rounded here the
 // rest comes while that is done: loads of x would stand behind those of a whole ring, and memory rest afterwards.
-template <class T, class Sum, int octets, int packs>
-__global__ void __launch_bounds__(kThreads, octets == 1 ? 2 : 1)
-    rows_stream_8bit(const __grid_constant__ Product<T> p) {
+template <class T, class Sum, int packs>
+__global__ void __launch_bounds__(kThreads, 2) rows_stream_8bit(const __grid_constant__ Product<T> p) {
   constexpr bool rounds = packs > 0;
-  using Sums = WarpSums<Sum, octets>;
+  using Sums = WarpSums<Sum>;
   extern __shared__ __align__(128) unsigned char shared[];
   allow_next_kernel();
   const Groups groups(p);
-  CodeRing<T, rounds ? 0 : octets> ring(p, groups, shared);
+  CodeRing<T, rounds> ring(p, groups, shared);
   ring.fill_weight(p.early);
 
   float scale_of_row = 0;
@@ -67,7 +66,7 @@ __global__ void __launch_bounds__(kThreads, octets == 1 ? 2 : 1)
     ring.fill_x();
   }
   // A thread writes one column of a group, of every fourth row; of silu_and_mul those of gate tiles do.
-  constexpr int kRowsAtOnce = kThreads / Sums::kColumns, kRounds = ceil_div(8 * octets, kRowsAtOnce);
+  constexpr int kRowsAtOnce = kThreads / Sums::kColumns, kRounds = ceil_div(kRows, kRowsAtOnce);
   const int column = threadIdx.x % Sums::kColumns, first_row = threadIdx.x / Sums::kColumns;
   const int unit = column / kTileRows / p.unit_tiles(), tile = column / kTileRows % p.unit_tiles();
 
@@ -95,12 +94,9 @@ __global__ void __launch_bounds__(kThreads, octets == 1 ? 2 : 1)
 #pragma unroll 1
     for (int at = ring.first; at / kChunk * kChunk < p.k; at += kWarps * kChunk) {
       wait_some_copies<0, kMaxSlots - 1>(p.slots - 1);
-      uint4 x[octets];
-#pragma unroll
-      for (int o = 0; o < octets; ++o)
-        x[o] = !rounds    ? ring.x(slot, o)
-               : at < p.k ? *reinterpret_cast<const uint4*>(shared + at)
-                          : uint4{0, 0, 0, 0};
+      const uint4 x = !rounds    ? ring.x(slot)
+                      : at < p.k ? *reinterpret_cast<const uint4*>(shared + at)
+                                 : uint4{0, 0, 0, 0};
       product.multiply(ring.to + slot * p.slot_bytes, tiles, x);
       ring.copy_next();
       slot = slot + 1 < p.slots ? slot + 1 : 0;
@@ -132,15 +128,15 @@ __global__ void __launch_bounds__(kThreads, octets == 1 ? 2 : 1)
 }
 
 // Of a block, bytes: more than half of what a multiprocessor has, so that two do not crowd where the kernel before leaves room
-// (rows_stream_launch.cuh), and little enough for blocks of attention beside it; the sums and codes of more than eight rows take more.
-// kEarly: what is asked for of a ring before x is.
-constexpr int kAlone = 148 << 10, kMostShared = 200 << 10, kEarly = 32 << 10;
+// (rows_stream_launch.cuh), and little enough for blocks of attention beside it. kEarly: what is asked for of a ring before a row that
+// is rounded here.
+constexpr int kAlone = 148 << 10, kEarly = 32 << 10;
 
 int round_up(int bytes) {
   return ceil_div(bytes, 128) * 128;
 }
 
-template <class T, class Sum, int octets, int packs>
+template <class T, class Sum, int packs>
 void launch(const OpContext& ctx, Product<T> p) {
   constexpr bool rounds = packs > 0;
   const int all_units = ceil_div(p.width(), kTileRows);
@@ -155,17 +151,16 @@ void launch(const OpContext& ctx, Product<T> p) {
   const int most_units = p.units + (p.one_more > 0), groups = ceil_div(most_units, of_group);
   const int tiles = std::max(largest_group(p.units), largest_group(most_units)) * p.unit_tiles();
   p.x_at = (tiles + tiles % 2) * kTileBytes;  // a pair's second tile may be nobody's, but is read
-  p.slot_bytes = rounds ? tiles * kTileBytes : p.x_at + octets * kThreads * 16;
+  p.slot_bytes = rounds ? tiles * kTileBytes : p.x_at + kThreads * 16;
   const int behind = rounds ? tiles % 2 * kTileBytes : 0;  // where the last slot's last pair is read to
-  const int sums_bytes = WarpSums<Sum, octets>::bytes(p.m);
+  const int sums_bytes = WarpSums<Sum>::bytes(p.m);
   p.sums_at = rounds ? round_up(p.k) : 0;
   p.ring_at = p.sums_at + (groups == 1 ? 0 : round_up(sums_bytes));
-  const int room = octets == 1 ? kAlone : kMostShared;
-  p.slots = std::clamp((room - behind - p.ring_at) / p.slot_bytes, 1,
+  p.slots = std::clamp((kAlone - behind - p.ring_at) / p.slot_bytes, 1,
                        std::min(groups * ceil_div(p.k, kWarps * kChunk), kMaxSlots));
   p.early = rounds ? std::min(p.slots, ceil_div(kEarly, p.slot_bytes)) : p.slots;
   const int bytes = std::max({p.ring_at + p.slots * p.slot_bytes + behind, p.sums_at + sums_bytes, kAlone});
-  auto kernel = rows_stream_8bit<T, Sum, octets, packs>;
+  auto kernel = rows_stream_8bit<T, Sum, packs>;
   ctx.cuda->allow_shared_bytes(reinterpret_cast<const void*>(kernel), bytes);
   launch_kernel(ctx, kernel, static_cast<unsigned>(blocks), kThreads, static_cast<size_t>(bytes), p);
 }
@@ -199,51 +194,58 @@ constexpr int packs_of_block(int of_thread) {
 }
 
 template <class T, class Sum>
-void launch_for_rows(const OpContext& ctx, const QuantizedRowsStreamArgs& args) {
+void launch_for_rows(const OpContext& ctx, Product<T> p, const RowCodes* x) {
   static_assert(packs_of_block<T>(8) == kMaxRoundedByBlocks);
-  Product<T> p = product_of<T>(args);
-  if (rounded_by_blocks(args.x, *args.weight))
-    return p.k <= packs_of_block<T>(4) ? launch<T, Sum, 1, 4>(ctx, p) : launch<T, Sum, 1, 8>(ctx, p);
-  std::optional<Arena> own;  // for callers that bring no scratch memory
-  Arena& arena = ctx.arena != nullptr ? *ctx.arena : own.emplace(ctx.device);
-  ArenaScope scope(arena);
-  const int64_t rows = args.x.dim(0);
-  const Tensor codes = arena.take({rows, args.weight->k}, DType::u8);
-  const Tensor scales = arena.take({rows}, DType::f32);
-  quantize_rows_cuda(ctx, args.x, *args.activations, args.input_scale, codes, scales);
-  p.x_codes = cuda_data<uint8_t>(codes);
-  p.x_scales = cuda_data<float>(scales);
-  if (p.m <= 8)
-    launch<T, Sum, 1, 0>(ctx, p);
-  else
-    launch<T, Sum, 2, 0>(ctx, p);
+  if (x != nullptr) {
+    p.x_codes = cuda_data<uint8_t>(x->codes);
+    p.x_scales = cuda_data<float>(x->scales);
+    launch<T, Sum, 0>(ctx, p);
+  } else if (p.k <= packs_of_block<T>(4)) {
+    launch<T, Sum, 4>(ctx, p);
+  } else {
+    launch<T, Sum, 8>(ctx, p);
+  }
 }
 
 template <class T>
-void launch_product(const OpContext& ctx, const QuantizedRowsStreamArgs& args) {
+void launch_product(const OpContext& ctx, const QuantizedRowsStreamArgs& args, const RowCodes* x) {
   if (args.activations->is_float)
-    launch_for_rows<T, float>(ctx, args);
+    launch_for_rows<T, float>(ctx, product_of<T>(args), x);
   else
-    launch_for_rows<T, int32_t>(ctx, args);
+    launch_for_rows<T, int32_t>(ctx, product_of<T>(args), x);
+}
+
+// x: nullptr: its only row is rounded by the blocks.
+void run(const OpContext& ctx, const QuantizedRowsStreamArgs& args, const RowCodes* x) {
+  if (args.x.dtype() == DType::f16)
+    launch_product<__half>(ctx, args, x);
+  else
+    launch_product<__nv_bfloat16>(ctx, args, x);
 }
 
 }  // namespace
 }  // namespace eight_bit
 
 void rows_stream_8bit(const OpContext& ctx, const QuantizedRowsStreamArgs& args) {
-  if (args.x.dtype() == DType::f16)
-    eight_bit::launch_product<__half>(ctx, args);
-  else
-    eight_bit::launch_product<__nv_bfloat16>(ctx, args);
+  if (rounded_by_blocks(args.x, *args.weight)) return eight_bit::run(ctx, args, nullptr);
+  std::optional<Arena> own;  // for callers that bring no scratch memory
+  Arena& arena = ctx.arena != nullptr ? *ctx.arena : own.emplace(ctx.device);
+  ArenaScope scope(arena);
+  const RowCodes x =
+      quantized_rows(ctx, arena, args.x, *args.activations, args.input_scale, {args.norm_weight, args.eps});
+  eight_bit::run(ctx, args, &x);
 }
 
 bool quantized_matmul_takes_rows_stream_8bit(const QuantizedMatmulArgs& args) {
-  return takes_eight_bit_codes(*args.weight, args.activations, args.x) &&
-         args.x.dim(0) <= kMaxRowsOfCodesAlone;
+  return takes_eight_bit_codes(*args.weight, args.activations, args.x) && args.x.dim(0) <= kMaxRowsOfMma;
 }
 
 int64_t quantized_matmul_rows_stream_8bit_workspace(const QuantizedMatmulArgs& args) {
   return args.x.dim(0) * (args.weight->k + 4);
+}
+
+void rows_stream_8bit_of_codes(const OpContext& ctx, const QuantizedMatmulArgs& args, const RowCodes& x) {
+  eight_bit::run(ctx, {{.x = args.x, .out = args.out}, args.weight, args.bias, args.activations}, &x);
 }
 
 void quantized_matmul_rows_stream_8bit(const OpContext& ctx, const QuantizedMatmulArgs& args) {

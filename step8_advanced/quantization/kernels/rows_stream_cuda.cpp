@@ -5,7 +5,9 @@
 #include <optional>
 
 #include "step1_layers/core/packed.h"
+#include "step1_layers/core/task_not_implemented.h"
 #include "step8_advanced/quantization/kernels/eight_bit_codes.h"
+#include "step8_advanced/quantization/kernels/eight_bit_rows_cuda.h"
 #include "step8_advanced/quantization/kernels/prepare_x_cuda.h"
 #include "step8_advanced/quantization/kernels/quantized_matmul_cuda.h"
 #include "step8_advanced/quantization/kernels/round_activations.h"
@@ -29,6 +31,23 @@ void launch(const OpContext& ctx, const QuantizedRowsStreamArgs& args) {
   }
 }
 
+// x, normed, is rounded by the product's blocks or by a kernel before.
+void product_of_codes(const OpContext& ctx, const QuantizedRowsStreamArgs& args) {
+  if (args.x.dim(0) <= kMaxRowsOfMma) return rows_stream_8bit(ctx, args);
+  std::optional<Arena> own;  // for callers that bring no scratch memory
+  Arena& arena = ctx.arena != nullptr ? *ctx.arena : own.emplace(ctx.device);
+  ArenaScope scope(arena);
+  const RowCodes x =
+      quantized_rows(ctx, arena, args.x, *args.activations, args.input_scale, {args.norm_weight, args.eps});
+  wgmma_8bit_of_codes(ctx, {args.x, args.weight, args.activations, args.input_scale, args.bias, args.out}, x,
+                      args.epilogue);
+}
+
+// More rows than come through rings need wgmma, which is a task of the course.
+int64_t most_rows_of_codes() {
+  return is_unwritten("quantized_matmul", "wgmma_8bit") ? kMaxRowsOfMma : kMaxRowsOfCodes;
+}
+
 bool takes_records(const QuantizedWeight& weight, const Tensor& x) {
   return weight.records.bytes.defined() && dtype_size(x.dtype()) == 2 && x.dim(0) <= kMaxRows &&
          weight.k % 8 == 0;
@@ -37,7 +56,7 @@ bool takes_records(const QuantizedWeight& weight, const Tensor& x) {
 }  // namespace
 
 void quantized_rows_stream(const OpContext& ctx, const QuantizedRowsStreamArgs& args) {
-  if (args.activations) return rows_stream_8bit(ctx, args);
+  if (args.activations) return product_of_codes(ctx, args);
   QuantizedRowsStreamArgs part = args;
   for (int64_t first = 0; first < args.x.dim(0); first += kMaxRowsStreamed) {
     const int64_t rows = std::min(kMaxRowsStreamed, args.x.dim(0) - first);
@@ -51,13 +70,14 @@ bool quantized_rows_stream_takes(const QuantizedRowsStreamArgs& args) {
   const QuantizedWeight& weight = *args.weight;
   const int64_t rows = args.x.dim(0);
   const bool takes_x =
-      args.activations ? takes_eight_bit_codes(weight, args.activations, args.x) && rows <= kMaxRowsOfCodes
-                       : takes_records(weight, args.x) && is_packed(args.x) && !weight.columns.defined();
+      args.activations
+          ? takes_eight_bit_codes(weight, args.activations, args.x) && rows <= most_rows_of_codes()
+          : takes_records(weight, args.x) && is_packed(args.x) && !weight.columns.defined();
   if (!takes_x || (args.epilogue == Epilogue::silu_and_mul && weight.n % (2 * kRecordRows) != 0))
     return false;
   if (!args.norm_weight.defined()) return true;
   return is_packed(args.norm_weight) &&
-         (args.activations ? rounded_by_blocks(args.x, weight)
+         (args.activations ? weight.k <= kMaxNormedColumns
                            : rows <= kMaxNormedRows && rows * weight.k <= kMaxNormed);
 }
 

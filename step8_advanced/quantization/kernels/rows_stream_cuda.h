@@ -14,8 +14,8 @@ struct QuantizedRowsStreamArgs : FusedProduct {
   float input_scale = 1;
 };
 
-// Rows of x are packed (packed.h). A normed x has kMaxNormedRows rows and kMaxNormed elements at most, or, to be rounded, one row of
-// kMaxRoundedByBlocks: every block norms it for itself, and has it in shared memory beside the weight.
+// Rows of x are packed (packed.h). A normed x has kMaxNormedRows rows and kMaxNormed elements at most: every block norms it for itself,
+// and has it in shared memory beside the weight. One that is to be rounded has rows of kMaxNormedColumns (eight_bit_rows_cuda.h).
 void quantized_rows_stream(const OpContext& ctx, const QuantizedRowsStreamArgs& args);
 bool quantized_rows_stream_takes(const QuantizedRowsStreamArgs& args);
 
@@ -27,14 +27,18 @@ void rows_stream_int4(const OpContext& ctx, const QuantizedRowsStreamArgs& args)
 void rows_stream_int8(const OpContext& ctx, const QuantizedRowsStreamArgs& args);
 void rows_stream_fp8(const OpContext& ctx, const QuantizedRowsStreamArgs& args);
 
-// Of codes on both sides: up to kMaxRowsOfCodes rows of x, as a rung, where nothing follows the product, kMaxRowsOfCodesAlone: more are
-// faster by wgmma (codes_wgmma_cuda.cu). A single one every block rounds for itself; more are rounded by a kernel of its own, which norms
-// nothing (of four rows of 4096, one after the other, a product took 17.3 us on an H200, so 10.8).
-inline constexpr int64_t kMaxRowsOfCodes = 16, kMaxRowsOfCodesAlone = 8, kMaxRoundedByBlocks = 16384;
+// Of codes on both sides: up to kMaxRowsOfCodes rows of x. A single one every block norms and rounds for itself; more a kernel of its own
+// does (of four rows of 4096, rounded one after the other, a product took 17.3 us on an H200, so 10.8).
+inline constexpr int64_t kMaxRowsOfCodes = 32, kMaxRoundedByBlocks = 16384;
 
 inline bool rounded_by_blocks(const Tensor& x, const QuantizedWeight& weight) {
   return x.dim(0) == 1 && weight.k <= kMaxRoundedByBlocks;
 }
+
+// So many come through a ring per warp, as operands of mma (rows_stream_8bit_cuda.cu); more are multiplied by wgmma
+// (codes_wgmma_cuda.cu).
+inline constexpr int64_t kMaxRowsOfMma = 8;
+
 void rows_stream_8bit(const OpContext& ctx, const QuantizedRowsStreamArgs& args);
 
 }  // namespace ladder

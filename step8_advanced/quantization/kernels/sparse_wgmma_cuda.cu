@@ -32,6 +32,7 @@ struct SparseRows {
   int blocks;
   const T* bias;
 
+  __device__ static int bytes() { return kBytes; }
   __device__ void copy(int row_tile, int part, uint32_t to, uint32_t barrier) const {
 #pragma unroll
     for (int i = 0; i < Shape::kRows / 64; ++i) {
@@ -121,8 +122,10 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
       if (p.bias != nullptr)
         for (int lower = 0; lower < 2; ++lower)
           if (const int j = row + lane / 4 + 8 * lower; j < p.tokens.n) bias[lower] = to_float(p.bias[j]);
-      store_transposed<T>(p.tokens, row, token_tile * p.tokens.box, d[group],
-                          [&](float sum, bool lower, int) { return sum + bias[lower]; });
+      float y[Shape::kSums];
+#pragma unroll
+      for (int i = 0; i < Shape::kSums; ++i) y[i] = d[group][i] + bias[i % 4 / 2];
+      store_transposed<T>(p.tokens, row, p.tokens.n, token_tile * p.tokens.box, y);
     }
   });
   if constexpr (split)

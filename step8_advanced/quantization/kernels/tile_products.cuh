@@ -12,7 +12,9 @@
 // One block runs on a multiprocessor and works at item after item. One thread asks the copy engine for stages, as far ahead as there
 // is room; warpgroups multiply, each its own of the tile's rows, and write their outputs while the next item's stages come.
 #include "step1_layers/core/gather_octet.cuh"
+#include "step1_layers/core/packs.cuh"
 #include "step1_layers/core/wgmma.cuh"
+#include "step1_layers/linear/fused_epilogue.cuh"
 
 namespace ladder::tile_products {
 
@@ -27,6 +29,11 @@ struct TileShape {
   static constexpr int kRows = consumers * row_groups * 64, kTokens = tokens;
   static constexpr int kTokenBytes = tokens * kDepthBytes;
   static constexpr int kSums = tokens / 2;  // of a thread and a group of 64 rows
+  // Of the small tiles of few tokens more must be in flight, and some of it is asked for behind x, which would wait for all.
+  static constexpr int kMostStages = tokens >= 64 ? 8 : consumers * row_groups == 1 ? 14 : 10;
+  static constexpr int kEarlyStages = tokens >= 64 ? kMostStages : 10;
+  // Few sums leave registers for the blocks of other kernels: of the one before, and of the next one, which is let in early.
+  static constexpr bool kTakesRegisters = tokens >= 64;
 };
 
 // The items of a product, in an order in which those that run together read little: eight tiles of tokens before the next rows.
@@ -80,6 +87,7 @@ struct Tokens {
   void* out;  // [m, n]
   int64_t out_stride;
   bool float_out, in_packs;  // in_packs: out in 16 bits, rows in whole packs
+  bool adds = false;         // to what is in out
 
   // This block's stages of an item.
   __device__ int begin_part() const { return parts * (static_cast<int>(blockIdx.x) % split) / split; }
@@ -98,7 +106,7 @@ __device__ inline void copy_bytes(uint32_t to, const void* from, int bytes, uint
 
 // The stage that is multiplied while the copies of the next ones are in flight: the first kTokenBytes are x's, then come the
 // weight's. Where a tile has fewer tokens what lies in their place is multiplied, and stored nowhere. A Weight has
-//   kBytes of a stage; Tokens tokens; copy(row tile, part, to, barrier), by one thread
+//   kBytes of a stage at most; bytes() of one; Tokens tokens; copy(row tile, part, to, barrier), by one thread
 //   Operand: what a thread must have in registers of 64 rows and a stage; load(stage's weight, which 64 rows)
 //   Sum; multiply(d, operand, stage's weight, which 64 rows, stage's x, whether to add to d)
 //   kAddsInFloat: each stage's sums are added up outside of the tensor cores
@@ -116,9 +124,8 @@ template <class Weight, class Shape>
 struct Stages {
   // Tiles of x stand at multiples of 1024, else their swizzle would be another.
   static constexpr int kBytes = ceil_div(Shape::kTokenBytes + Weight::kBytes, 1024) * 1024;
-  // Of the small tiles of few tokens more must be in flight.
-  static constexpr int kMost = Shape::kTokens < 64 ? 14 : 8;
-  static constexpr int kCount = (kMostShared - 2048) / kBytes < kMost ? (kMostShared - 2048) / kBytes : kMost;
+  static constexpr int kCount =
+      (kMostShared - 2048) / kBytes < Shape::kMostStages ? (kMostShared - 2048) / kBytes : Shape::kMostStages;
   static constexpr int kSharedBytes = kCount * kBytes + 1024;
   using Ring = tile_products::Ring<kBytes, kCount>;
 };
@@ -139,7 +146,7 @@ template <class Shape, class Weight, class Ring>
 __device__ void copy_items(Ring ring, const Weight& weight) {
   const Tokens& tokens = weight.tokens;
   auto ask_for_rows = [&](const Ring& at, int row_tile, int part) {
-    arrive_and_expect(at.filled(), tokens.box * kDepthBytes + Weight::kBytes);
+    arrive_and_expect(at.filled(), tokens.box * kDepthBytes + weight.bytes());
     weight.copy(row_tile, part, at.at() + Shape::kTokenBytes, at.filled());
   };
   const int begin = tokens.begin_part(), end = tokens.end_part();
@@ -147,7 +154,7 @@ __device__ void copy_items(Ring ring, const Weight& weight) {
   for_each_item(tokens, [&](int row_tile, int token_tile) {
     if (early < 0) {
       Ring ahead = ring;
-      for (early = 0; early < min(end - begin, Ring::kStages); ++early) {
+      for (early = 0; early < min(min(end - begin, Ring::kStages), Shape::kEarlyStages); ++early) {
         ask_for_rows(ahead, row_tile, begin + early);
         ahead.advance();
       }
@@ -220,18 +227,41 @@ __device__ void multiply_items(const Ring& ring, const Weight& weight, Use&& use
   typename M::Operands operands[2];
   for_each_item(weight.tokens, [&](int row_tile, int token_tile) {
     if constexpr (Weight::kAddsInFloat) {
-      // While one warpgroup adds the other one's instructions keep the tensor cores busy.
+      // A stage is multiplied while the sums of the one before it are added.
+      typename M::Sum next[Shape::kRowGroups][Shape::kSums];
       float sums[Shape::kRowGroups][Shape::kSums] = {};
-      for (int part = 0; part < parts; ++part) {
-        multiplier.start(d, operands[0], false);
-        wgmma_wait<0>();
-        M::keep(d);
-        M::release(multiplier.ring.emptied());
+      const auto start = [&](auto& of_part) {
+        multiplier.start(of_part, operands[0], false);
         multiplier.advance();
+        return multiplier.before;
+      };
+      const auto add = [&](auto& of_part, uint32_t emptied) {
+        M::keep(of_part);
+        M::release(emptied);
 #pragma unroll
         for (int group = 0; group < Shape::kRowGroups; ++group)
 #pragma unroll
-          for (int i = 0; i < Shape::kSums; ++i) sums[group][i] += d[group][i];
+          for (int i = 0; i < Shape::kSums; ++i) sums[group][i] += of_part[group][i];
+      };
+      uint32_t of_d = start(d), of_next = 0;
+      int part = 1;
+      for (; part + 1 < parts; part += 2) {
+        of_next = start(next);
+        wgmma_wait<1>();
+        add(d, of_d);
+        of_d = start(d);
+        wgmma_wait<1>();
+        add(next, of_next);
+      }
+      if (part < parts) {
+        of_next = start(next);
+        wgmma_wait<1>();
+        add(d, of_d);
+        wgmma_wait<0>();
+        add(next, of_next);
+      } else {
+        wgmma_wait<0>();
+        add(d, of_d);
       }
       use(row_tile, token_tile, sums);
     } else {
@@ -272,28 +302,31 @@ __device__ inline uint32_t transposed_pair(uint32_t pair) {
   return pair;
 }
 
-// Writes a warp's sums of 16 rows of the weight, from `row` on, and a tile's tokens, from `token` on: finish(sum, whether it is of the
-// lane's lower row, token) is the output in float.
-template <class T, class Sum, int count, class Finish>
-__device__ void store_transposed(const Tokens& to, int row, int token, const Sum (&d)[count],
-                                 Finish&& finish) {
+// Writes a warp's outputs of 16 rows of the weight, from `row` on and before `end_row`, and a tile's tokens, from `token` on. y lies as
+// wgmma has sums. end_row is n or a multiple of 8.
+template <class T, int count>
+__device__ void store_transposed(const Tokens& to, int row, int end_row, int token, const float (&y)[count]) {
   const int lane = static_cast<int>(threadIdx.x) % kWarp, g = lane / 4, t = lane % 4;
   const int end = min(to.m, token + to.box);
-  const auto y = [&](int octet, int i) {
-    return finish(d[4 * octet + i], i / 2 != 0, token + 8 * octet + 2 * t + i % 2);
-  };
   if (to.in_packs) {
 #pragma unroll
     for (int octet = 0; octet < count / 4; octet += 2) {
       uint32_t pairs[4];  // of tokens 8 octet + g and 8 octet + 8 + g: rows 2 t, 2 t + 1, and 8 rows below
 #pragma unroll
       for (int i = 0; i < 4; ++i)
-        pairs[i] =
-            transposed_pair(pack_pair<T>(y(octet + i / 2, i % 2 * 2), y(octet + i / 2, i % 2 * 2 + 1)));
-      const uint4 pack = gather_octet(pairs[0], pairs[1], pairs[2], pairs[3]);
+        pairs[i] = transposed_pair(pack_pair<T>(y[4 * octet + 2 * i], y[4 * octet + 2 * i + 1]));
+      const uint4 words = gather_octet(pairs[0], pairs[1], pairs[2], pairs[3]);
       const int of_token = token + 8 * (octet + t / 2) + g, first = row + t % 2 * 8;
-      if (of_token < end && first < to.n)
-        *reinterpret_cast<uint4*>(static_cast<T*>(to.out) + of_token * to.out_stride + first) = pack;
+      if (of_token >= end || first >= end_row) continue;
+      T* out = static_cast<T*>(to.out) + of_token * to.out_stride + first;
+      Pack<T> pack = reinterpret_cast<const Pack<T>&>(words);
+      if (to.adds) {
+        const Pack<T> before = load_pack(out);
+#pragma unroll
+        for (int i = 0; i < Pack<T>::kSize; ++i)
+          pack.value[i] = sum_with_residual(before.value[i], to_float(pack.value[i]));
+      }
+      *reinterpret_cast<Pack<T>*>(out) = pack;
     }
     return;
   }
@@ -302,12 +335,14 @@ __device__ void store_transposed(const Tokens& to, int row, int token, const Sum
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       const int of_token = token + 8 * octet + 2 * t + i % 2, j = row + g + i / 2 * 8;
-      if (of_token >= end || j >= to.n) continue;
+      if (of_token >= end || j >= end_row) continue;
       const int64_t at = of_token * to.out_stride + j;
-      if (to.float_out)
-        static_cast<float*>(to.out)[at] = y(octet, i);
-      else
-        static_cast<T*>(to.out)[at] = from_float<T>(y(octet, i));
+      if (to.float_out) {
+        static_cast<float*>(to.out)[at] = y[4 * octet + i];
+      } else {
+        T* out = static_cast<T*>(to.out) + at;
+        *out = to.adds ? sum_with_residual(*out, y[4 * octet + i]) : from_float<T>(y[4 * octet + i]);
+      }
     }
 }
 
@@ -331,10 +366,10 @@ __device__ void multiply_tiles(const Weight& weight, Use&& use) {
   __syncthreads();
   allow_next_kernel();
   if (threadIdx.x < kWarpgroup) {
-    give_registers<24>();
+    if constexpr (Shape::kTakesRegisters) give_registers<24>();
     if (threadIdx.x == 0) copy_items<Shape>(ring, weight);
   } else {
-    take_registers<240>();
+    if constexpr (Shape::kTakesRegisters) take_registers<240>();
     wait_for_previous_kernel();
     multiply_items<Shape>(ring, weight, use);
   }
