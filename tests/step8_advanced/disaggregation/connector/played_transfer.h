@@ -37,6 +37,12 @@ class Meddler final : public KvChannel {
   const Change change_;
 };
 
+inline KvRanks ranks_of(const PlayedEngine& engine) {
+  KvRanks ranks(engine.layout);
+  ranks.ranks = engine.ranks;
+  return ranks;
+}
+
 // A request that the one engine has computed, or is computing, and the other loads.
 class PlayedTransfer {
  public:
@@ -122,8 +128,8 @@ class PlayedTransfer {
       Meddler meddler(*sender, change);
       KvCopier copier;
       try {
-        const KvReadEnd end = send_parts({theirs.layout, theirs.ranks}, reads, request, leases, copier,
-                                         meddler, after_all(), after_all(), num_bytes);
+        const KvReadEnd end = send_parts(ranks_of(theirs), reads, request, leases, copier, meddler,
+                                         after_all(), after_all(), num_bytes);
         send_kv_message(*sender, end, after_all());
       } catch (const KvChannelError&) {
       } catch (...) {
@@ -135,7 +141,7 @@ class PlayedTransfer {
     std::string error;
     KvCopier copier;
     try {
-      error = receive_parts({mine.layout, mine.ranks}, theirs.layout, reads, load, cancelled, copier, *reader,
+      error = receive_parts(ranks_of(mine), theirs.layout, reads, load, cancelled, copier, *reader,
                             after_all(), received)
                   .error;
     } catch (const KvChannelError& problem) {
