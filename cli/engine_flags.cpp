@@ -352,6 +352,10 @@ LaneContextsMaker EngineFlags::lane_contexts(const RunnerConfig& runner) const {
   LADDER_CHECK(moves || (max_itl_ == 0 && max_ttft_ == 0),
                "{}: with --sm-partition {} the border does not move, expected --sm-partition auto",
                max_itl_ > 0 ? "--max-itl" : "--max-ttft", sm_partition_);
+  LADDER_CHECK(
+      max_ttft_ == 0 || options_.enable_chunked_prefill,
+      "--max-ttft and --no-chunked-prefill: steps of both phases have a prompt's chunks beside the answers, "
+      "expected one of them");
   LADDER_CHECK(!runner.device.is_cpu() || flag_of_shares().empty(),
                "{}: a CPU has no multiprocessors to share out, expected a GPU", flag_of_shares());
   if (runner.device.is_cpu() || sm_partition_ == "off") return {};

@@ -1,5 +1,6 @@
 #include "step7_parallel/workers/told_layers.h"
 
+#include <exception>
 #include <utility>
 
 #include "step1_layers/core/error.h"
@@ -77,7 +78,9 @@ void HeardLayers::hear(int rank) try {
     const std::lock_guard lock(mutex_);
     if (note.step > last_collected_) listener_.save_kv_layer(rank, note.layer, note.step, slots);
   }
-} catch (const Error&) {  // no note, since a worker has died in the middle of one: its engine ends, too
+} catch (
+    const std::
+        exception&) {  // no note, since a worker has died in the middle of one (its engine ends, too), or no memory
 }
 
 }  // namespace ladder

@@ -198,6 +198,8 @@ TEST(Cli_EngineFlags, SharesOfAGpuNeedLanesAndAGpu) {
       EXPECT_EQ(error_of({"--phase-lanes", "--sm-partition", share, flag, "10"}),
                 flag + ": with --sm-partition " + share +
                     " the border does not move, expected --sm-partition auto");
+  EXPECT_THAT(error_of({"--phase-lanes", "--max-ttft", "10", "--no-chunked-prefill"}),
+              ::testing::StartsWith("--max-ttft and --no-chunked-prefill: "));
   EXPECT_THAT(error_of({"--phase-lanes", "--sm-partition", "some"}),
               ::testing::HasSubstr("expected auto, off or a whole number"));
 }

@@ -5,12 +5,14 @@
 
 #include "step1_layers/core/cluster.cuh"
 #include "step1_layers/core/cluster_bytes.cuh"
+#include "step1_layers/core/error.h"
 #include "step1_layers/core/packed.h"
 #include "step1_layers/core/tensor_map_cuda.h"
 #include "step8_advanced/quantization/kernels/cluster_launch.cuh"
 #include "step8_advanced/quantization/kernels/eight_bit_codes.h"
 #include "step8_advanced/quantization/kernels/eight_bit_rows_cuda.h"
 #include "step8_advanced/quantization/kernels/quantized_matmul_cuda.h"
+#include "step8_advanced/quantization/kernels/rows_stream_cuda.h"
 #include "step8_advanced/quantization/kernels/scaled_sum.cuh"
 #include "step8_advanced/quantization/kernels/tile_products.cuh"
 #include "step8_advanced/quantization/kernels/wgmma_shapes.cuh"
@@ -153,7 +155,7 @@ struct CodeRows {
   }
 };
 
-// wgmma_8bit (sm_90a): codes of x [m, k] and of the weight [n, k], k and n in multiples of 16; out in T or f32. `split`: two blocks
+// wgmma_8bit (sm_90a): codes of x [m, k] and of the weight [n, k], k in multiples of 16; out in T or f32. `split`: two blocks
 // share out the columns of each tile, where there are so few that half of the multiprocessors would have none. `paired`:
 // silu_and_mul.
 template <class T, class Sum, class Shape, bool split, bool paired>
@@ -309,6 +311,8 @@ int64_t quantized_matmul_wgmma_8bit_workspace(const QuantizedMatmulArgs& args) {
 
 void wgmma_8bit_of_codes(const OpContext& ctx, const QuantizedMatmulArgs& args, const RowCodes& x,
                          Epilogue epilogue) {
+  LADDER_CHECK(epilogue == Epilogue::store || args.x.dim(0) <= kMaxRowsOfCodes,
+               "{} rows of codes whose product goes on: expected at most {}", args.x.dim(0), kMaxRowsOfCodes);
   if (args.x.dtype() == DType::f16)
     launch_for_rows<__half>(ctx, {args, x, epilogue});
   else

@@ -366,13 +366,14 @@ RUNG_TEST(Task8_4_OnAGpu, IsWithinTheBoundOfDoublePrecision, "quantized_matmul",
 }
 
 // For many rows: every class of the library's kernels, more columns than a block's threads, sums in several pieces. For few: blocks
-// with several groups of tiles and with none, large tiles and such that blocks share out, warps without columns, rings that turn many
-// times, every number of rows.
+// with several groups of tiles and with none, large tiles and such that blocks share out, one small tile a block (of 4225 to 8448
+// columns, on 132 multiprocessors), warps without columns, rings that turn many times, every number of rows.
 std::vector<Problem> problems_of_8_bit_codes() {
   std::vector<Problem> problems = {
       {1, 16, 16, 16, 0},       {2, 48, 272, 272, 0},    {17, 1040, 528, 528, 0}, {33, 64, 4112, 4112, 0},
       {130, 80, 160, 160, 0},   {300, 32768, 32, 32, 0}, {3, 8600, 272, 272, 0},  {5, 40, 14336, 14336, 0},
-      {9, 9001, 1040, 1040, 0}, {32, 17000, 96, 96, 0},  {47, 8512, 144, 144, 0}};
+      {9, 9001, 1040, 1040, 0}, {32, 17000, 96, 96, 0},  {47, 8512, 144, 144, 0}, {16, 6144, 528, 528, 0},
+      {29, 8200, 400, 400, 0},  {60, 4500, 272, 272, 0}};
   for (int64_t m = 1; m <= 33; ++m) problems.push_back({m, 50, 528, 528, 0});
   return problems;
 }

@@ -71,12 +71,7 @@ TEST_P(Task8_2_GpuRanks, TwoAnswerWhatOneDoes) {
     expect_two_answer_what_one_does(golden, DeviceType::cuda, dtype);
 }
 
-std::vector<std::string> served_names() {
-  std::vector<std::string> names = testing::golden_names(kGoldens);
-  std::erase(names, "ct_w8a16_with_head");  // refused by name everywhere
-  return names;
-}
-INSTANTIATE_TEST_SUITE_P(Checkpoints, Task8_2_GpuRanks, ::testing::ValuesIn(served_names()),
+INSTANTIATE_TEST_SUITE_P(Checkpoints, Task8_2_GpuRanks, ::testing::ValuesIn(testing::golden_names(kGoldens)),
                          [](const auto& info) { return info.param; });
 
 // A share of each expert's width.

@@ -230,7 +230,6 @@ void RoutedRequest::prefill_failed(const std::string& why) {
 void RoutedRequest::prefill_refused() {
   if (began_stream_) return;
   if (told_) withdraw();
-  ++core_.metrics.fallbacks;
   refused_with_ = prefill_answer_.status;
   ask_decode({});
 }
@@ -273,10 +272,12 @@ void RoutedRequest::on_decode_head(const ResponseReader& head) {
   answer_.content_type = head.content_type;
   if (!head.retry_after.empty()) answer_.headers = {{"Retry-After", head.retry_after}};
   is_stream_ = head.status == 200 && head.is_event_stream();
-  if (const int refused = std::exchange(refused_with_, 0); refused != 0 && head.status == 200)
+  if (const int refused = std::exchange(refused_with_, 0); refused != 0 && head.status == 200) {
+    ++core_.metrics.fallbacks;
     core_.log(fmt::format("prefill server {}: HTTP {} to what {} answers",
                           core_.prefills[static_cast<size_t>(prefill_)]->url(), refused,
                           core_.decodes[static_cast<size_t>(decode_)]->url()));
+  }
 }
 
 void RoutedRequest::on_decode_body(std::string_view bytes) {
