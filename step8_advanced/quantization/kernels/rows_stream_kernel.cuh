@@ -24,7 +24,7 @@ namespace ladder::records {
 // - copies of a thread's own bytes instead of the copy engine's, whose barriers and uniform registers were some 60 of 160
 //   instructions of a record, and x asked for a whole record ahead instead of half of one: 11.3 us.
 // - one slot is asked for before x, the others when x is in place: behind all of them x waited 1.4 to 3.7 us in a layer of 8B, with
-//   memory at rest (1.81 ms a token, so 1.76), and while they came it was normed slowly (a layer's products 43.8 us, so 42.9);
+//   memory at rest (1.81 ms a token, so 1.76), and while they came it was normed slowly (a layer's products 43.9 us, so 42.5);
 // - warps do not wait for each other at the end of a group: a warp leaves its sums, multiplies the next group, and by then finds the
 //   others' there;
 // - the norm before the product costs no kernel of its own (RowNorm), and neither does what follows it (GroupEpilogue).
