@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <random>
 #include <utility>
 #include <vector>
 
@@ -61,11 +62,17 @@ void write_whole(int file, std::span<const std::byte> bytes, const fs::path& nam
   }
 }
 
+// No two writers begin the same file: threads of a process, processes of two containers with the same id.
+std::string random_name() {
+  std::random_device random;
+  return fmt::format("{:08x}{:08x}", random(), random());
+}
+
 // Written beside and renamed. Error: nothing is left of it.
 void write_file(const fs::path& file, const fs::path& begun, std::string_view head,
                 std::span<const std::byte> body, KvStoreFolder::Time used) {
   const auto open = [&] {
-    return FileDescriptor(::open(begun.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+    return FileDescriptor(::open(begun.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC | O_NOFOLLOW, 0600));
   };
   FileDescriptor out = open();
   if (!out && errno == ENOENT && ::mkdir(begun.parent_path().c_str(), 0700) == 0) out = open();
@@ -76,7 +83,7 @@ void write_file(const fs::path& file, const fs::path& begun, std::string_view he
     if (::rename(begun.c_str(), file.c_str()) != 0) fail_at(begun);
     const timespec times[2] = {timespec_of(used), timespec_of(used)};
     ::futimens(out.number(), times);  // only now: what was begun long ago is removed
-  } catch (const Error&) {
+  } catch (...) {
     ::unlink(begun.c_str());
     throw;
   }
@@ -87,7 +94,8 @@ void write_file(const fs::path& file, const fs::path& begun, std::string_view he
 KvStoreFolder::KvStoreFolder(fs::path folder, int64_t max_bytes, const Sha256Digest& space)
     : folder_(fs::absolute(folder)),
       space_(folder_ / hex(space).substr(0, kHexOfSpace)),
-      max_bytes_(max_bytes) {
+      max_bytes_(max_bytes),
+      writer_(random_name()) {
   std::error_code error;
   fs::create_directories(space_, error);
   LADDER_CHECK(!error && fs::is_directory(space_, error), "{}: expected a folder that can be written to: {}",
@@ -107,7 +115,7 @@ fs::path KvStoreFolder::file_of(const BlockHash& name) const {
 }
 
 fs::path KvStoreFolder::begun(const BlockHash& name) {
-  return space_ / fmt::format(".{}-{}-{}", file_of(name).filename().string(), ::getpid(), num_begun_++);
+  return space_ / fmt::format(".{}-{}-{}", file_of(name).filename().string(), writer_, num_begun_++);
 }
 
 bool KvStoreFolder::has(const BlockHash& name) const {
@@ -120,7 +128,8 @@ bool KvStoreFolder::touch(const BlockHash& name, Time used) const {
 }
 
 bool KvStoreFolder::read(const BlockHash& name, std::span<std::byte> bytes) const {
-  const FileDescriptor file(::open(file_of(name).c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW));
+  // A pipe that somebody made there is not waited for.
+  const FileDescriptor file(::open(file_of(name).c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW));
   LADDER_CHECK(file || errno != ELOOP, "it is a symbolic link");
   struct stat status {};
   if (!file || ::fstat(file.number(), &status) != 0) return false;

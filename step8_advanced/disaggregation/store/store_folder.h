@@ -4,7 +4,7 @@
 //   FOLDER/                       of --kv-store
 //     9f86d081884c7d65.../        one model and layout: the first half of its space (block_file.h)
 //       2c26b46b68ff....kv        a block, under its name; its time of modification is when it was last used
-//       .2c26....kv-4711-1        being written by a process; then renamed, so that a block is there whole or not at all
+//       .2c26....kv-5f3a...-1     being written by one of them; then renamed, so that a block is there whole or not at all
 //
 // A block's bytes are a function of its name: that two processes write the same one is no conflict, and the second one replaces
 // the first. What is unlinked while somebody reads it stays his until he has read it.
@@ -52,6 +52,7 @@ class KvStoreFolder {
 
   const std::filesystem::path folder_, space_;
   const int64_t max_bytes_;
+  const std::string writer_;  // no other writer's, of any process
   std::atomic<int64_t> num_bytes_ = 0;
   int64_t num_written_since_sweep_ = 0;
   int64_t num_begun_ = 0;

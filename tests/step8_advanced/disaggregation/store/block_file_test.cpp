@@ -5,7 +5,11 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
+#include <barrier>
+#include <chrono>
 #include <numeric>
+#include <thread>
 
 #include "step1_layers/core/error.h"
 #include "step8_advanced/disaggregation/store/store_folder.h"
@@ -244,6 +248,35 @@ TEST_F(KvStoreFolderTest, SeveralWritersKeepTheBoundTogether) {
   EXPECT_TRUE(has(a, 400) && has(b, 400) && has(a, 399));
 }
 
+// Replicas of one process, which write the same blocks at the same moment.
+TEST_F(KvStoreFolderTest, TwoWritersOfOneBlockLeaveItWhole) {
+  KvStoreFolder a(place.path(), 1 << 26, key_of(0).space), b(place.path(), 1 << 26, key_of(0).space);
+  const std::string large(300'000, 'l');
+  const size_t head = kv_block_head_size(12, 1);
+  constexpr int32_t kBlocks = 60;
+  std::atomic<int> num_refused = 0;
+  std::barrier at_once(2);
+  const auto write_all = [&](KvStoreFolder& folder) {
+    for (int32_t number = 1; number <= kBlocks; ++number) {
+      const KvBlockKey key = key_of(number);
+      at_once.arrive_and_wait();
+      try {
+        folder.write(key.name, kv_block_head(key, std::vector<uint32_t>{1}), bytes_of(large), kNow);
+      } catch (const Error&) {
+        ++num_refused;
+      }
+      std::vector<std::byte> bytes(head + large.size());
+      EXPECT_TRUE(folder.read(key.name, bytes));
+      EXPECT_TRUE(std::ranges::all_of(std::span(bytes).subspan(head),
+                                      [](std::byte byte) { return byte == std::byte{'l'}; }));
+    }
+  };
+  std::thread other([&] { write_all(b); });
+  write_all(a);
+  other.join();
+  EXPECT_EQ(num_refused, 0);
+}
+
 TEST_F(KvStoreFolderTest, WhatIsNoFolderIsRefused) {
   const auto refused = [&](const fs::path& path) {
     try {
@@ -264,36 +297,42 @@ TEST_F(KvStoreFolderTest, WhatIsNoFolderIsRefused) {
 TEST_F(KvStoreFolderTest, AWriterThatIsKilledLeavesNoHalfBlock) {
   const std::string large(300'000, 'l');
   const size_t head = kv_block_head_size(12, 1);
+  KvStoreFolder folder(place.path(), 1 << 26, key_of(0).space);
+  int num_read = 0;
   for (int round = 0; round < 12; ++round) {
+    for (int32_t number = 1; number <= 50; ++number) folder.remove(key_of(number).name);
     const pid_t child = ::fork();
     ASSERT_GE(child, 0);
     if (child == 0) {
       try {
-        KvStoreFolder folder(place.path(), 1 << 26, key_of(0).space);
+        KvStoreFolder writer(place.path(), 1 << 26, key_of(0).space);
         for (int32_t number = 0;; ++number) {
           const KvBlockKey key = key_of(1 + number % 50);
-          folder.write(key.name, kv_block_head(key, std::vector<uint32_t>{1}), bytes_of(large), kNow);
+          writer.write(key.name, kv_block_head(key, std::vector<uint32_t>{1}), bytes_of(large), kNow);
         }
       } catch (...) {
       }
       ::_exit(3);
     }
+    const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    while (!has(folder, 1) && std::chrono::steady_clock::now() < deadline) ::usleep(100);
     ::usleep(static_cast<useconds_t>(2'000 + 1'700 * round));
     ::kill(child, SIGKILL);
     int status = 0;
     ::waitpid(child, &status, 0);
     ASSERT_TRUE(WIFSIGNALED(status)) << "it could not write";
-    KvStoreFolder folder(place.path(), 1 << 26, key_of(0).space);
     for (int32_t number = 1; number <= 50; ++number) {
       const KvBlockKey key = key_of(number);
       if (!folder.has(key.name)) continue;
       std::vector<std::byte> bytes(head + large.size());
       ASSERT_TRUE(folder.read(key.name, bytes));
+      ++num_read;
       EXPECT_EQ(check_kv_block_head(key, 1, std::span(bytes).first(head)), std::vector<uint32_t>{1});
       EXPECT_TRUE(std::ranges::all_of(std::span(bytes).subspan(head),
                                       [](std::byte byte) { return byte == std::byte{'l'}; }));
     }
   }
+  EXPECT_GE(num_read, 12) << "each one has written a block";
 }
 
 // What such a one leaves is removed when nobody can be writing it any more.
