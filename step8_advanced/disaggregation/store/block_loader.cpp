@@ -118,17 +118,18 @@ void KvBlockLoader::work() {
 std::string KvBlockLoader::read(const Load& load, int64_t block, Reader& reader) {
   const int64_t block_size = ranks_.layout.block_size;
   const BlockHash& name = load.names.names[static_cast<size_t>(block)];
-  const auto begin = load.prompt->begin();
-  const KvBlockKey key{space_, load.names.root, name, {begin, begin + (block + 1) * block_size}};
-  const size_t head_size = kv_block_head_size(key.tokens.size(), shape_.num_parts);
   const auto damaged = [&](std::string_view why) {
     folder_.remove(name);
     return fmt::format("{}: {}", folder_.file_of(name).string(), why);
   };
   try {
+    const auto begin = load.prompt->begin();
+    const KvBlockKey key{space_, load.names.root, name, {begin, begin + (block + 1) * block_size}};
+    const size_t head_size = kv_block_head_size(key.tokens.size(), shape_.num_parts);
     if (reader.room < head_size + shape_.body_size) {
-      reader.room = head_size + head_size / 2 + shape_.body_size;
-      reader.file = pinned_allocate(device_of(ranks_.ranks.front()), static_cast<int64_t>(reader.room));
+      const size_t room = head_size + head_size / 2 + shape_.body_size;
+      reader.file = pinned_allocate(device_of(ranks_.ranks.front()), static_cast<int64_t>(room));
+      reader.room = room;  // only now: where there is no memory the old one stays as it is
     }
     const std::span<std::byte> file(static_cast<std::byte*>(reader.file.get()), head_size + shape_.body_size);
     std::vector<uint32_t> checksums;

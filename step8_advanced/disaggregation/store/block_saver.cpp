@@ -1,9 +1,8 @@
 #include "step8_advanced/disaggregation/store/block_saver.h"
 
 #include <algorithm>
+#include <exception>
 #include <utility>
-
-#include "step1_layers/core/error.h"
 
 namespace ladder {
 
@@ -133,42 +132,34 @@ std::shared_ptr<KvBlockSaver::Saved> KvBlockSaver::next_to_pack() {
   std::erase_if(order_, [](const auto& saved) { return saved->forgotten || saved->num_left() == 0; });
   const auto ended = std::ranges::find_if(order_, [](const auto& saved) { return saved->ended; });
   if (ended != order_.end()) return *ended;
-  return order_.empty() || room() == 0 ? nullptr : order_.front();
+  return order_.empty() || room() <= 0 ? nullptr : order_.front();
 }
 
 void KvBlockSaver::pack_next(Saved& saved, std::unique_lock<std::mutex>& lock) {
-  const int64_t block_size = ranks_.layout.block_size, index = saved.next;
-  const auto begin = saved.tokens.begin() + index * block_size;
-  const std::vector<int32_t> tokens(begin, begin + block_size);
-  lock.unlock();
-  if (index == 0) saved.names.root = hasher_->root(saved.salt, saved.adapter);
   Packed packed;
-  packed.key = {space_, saved.names.root, saved.names.add(*hasher_, tokens), {}};
-  // Of a prefix the tail is the older one: it is removed before what more prompts begin with.
-  packed.used = saved.used - std::chrono::nanoseconds(index);
-  const bool is_there = folder_.touch(packed.key.name, packed.used);
-  lock.lock();
+  const std::optional<bool> is_there = look(saved, packed, lock);
   if (saved.forgotten) return;
-  if (saved.ended) --num_promised_;
-  if (!is_there) {
-    packed.key.tokens.assign(saved.tokens.begin(), saved.tokens.begin() + (index + 1) * block_size);
-    if (!spare_bodies_.empty()) {
-      packed.body = std::move(spare_bodies_.back());
-      spare_bodies_.pop_back();
+  if (!is_there.has_value()) {  // what follows has no names without this one's
+    const int64_t num_left = saved.num_left();
+    if (saved.ended) num_promised_ -= num_left;
+    stats_.num_unstored_blocks += num_left;
+    saved.next += num_left;
+    saved.forgotten = true;
+    saved_.erase(saved.id);
+  } else {
+    if (!*is_there && !saved.ended && room() <= 0) {  // another one's end has taken the place meanwhile
+      saved.names.names.pop_back();
+      return;
     }
-    const int32_t block = saved.block_table[static_cast<size_t>(index)];
-    saved.copying = true;
-    ++num_queued_;
-    lock.unlock();
-    const bool is_packed = pack(block, packed);
-    lock.lock();
-    saved.copying = false;
-    if (is_packed)
-      queue_.push_back(std::move(packed));
-    else
-      --num_queued_, ++stats_.num_unstored_blocks;
+    if (saved.ended) --num_promised_;
+    if (!*is_there) {
+      saved.copying = true;
+      ++num_queued_;
+      if (!pack(saved, packed, lock)) --num_queued_, ++stats_.num_unstored_blocks;
+      saved.copying = false;
+    }
+    ++saved.next;
   }
-  ++saved.next;
   const bool is_released = saved.ended && saved.num_left() == 0;
   if (is_released) {
     released_.push_back(saved.id);
@@ -181,8 +172,34 @@ void KvBlockSaver::pack_next(Saved& saved, std::unique_lock<std::mutex>& lock) {
   lock.lock();
 }
 
-bool KvBlockSaver::pack(int32_t block, Packed& packed) {
+std::optional<bool> KvBlockSaver::look(Saved& saved, Packed& packed, std::unique_lock<std::mutex>& lock) {
+  const int64_t block_size = ranks_.layout.block_size, index = saved.next;
+  std::optional<bool> is_there;
   try {
+    const auto begin = saved.tokens.begin() + index * block_size;
+    const std::vector<int32_t> tokens(begin, begin + block_size);
+    lock.unlock();
+    if (index == 0) saved.names.root = hasher_->root(saved.salt, saved.adapter);
+    packed.key = {space_, saved.names.root, saved.names.add(*hasher_, tokens), {}};
+    // Of a prefix the tail is the older one: it is removed before what more prompts begin with.
+    packed.used = saved.used - std::chrono::nanoseconds(index);
+    is_there = folder_.touch(packed.key.name, packed.used);
+  } catch (const std::exception&) {  // no memory
+  }
+  if (!lock.owns_lock()) lock.lock();
+  return is_there;
+}
+
+bool KvBlockSaver::pack(const Saved& saved, Packed& packed, std::unique_lock<std::mutex>& lock) {
+  try {
+    const int32_t block = saved.block_table[static_cast<size_t>(saved.next)];
+    packed.key.tokens.assign(saved.tokens.begin(),
+                             saved.tokens.begin() + (saved.next + 1) * ranks_.layout.block_size);
+    if (!spare_bodies_.empty()) {
+      packed.body = std::move(spare_bodies_.back());
+      spare_bodies_.pop_back();
+    }
+    lock.unlock();
     if (packed.body == nullptr)
       packed.body = pinned_allocate(device_of(ranks_.ranks.front()), static_cast<int64_t>(shape_.body_size));
     const KvBody body({static_cast<std::byte*>(packed.body.get()), shape_.body_size});
@@ -192,8 +209,11 @@ bool KvBlockSaver::pack(int32_t block, Packed& packed) {
                        piece.num_layers, body.part(piece.offset, piece.size));
       packed.checksums.insert(packed.checksums.end(), checksums.begin(), checksums.end());
     }
+    lock.lock();
+    queue_.push_back(std::move(packed));
     return true;
   } catch (const std::exception&) {  // no memory, or the engine's GPU has failed, which says so itself
+    if (!lock.owns_lock()) lock.lock();
     return false;
   }
 }
@@ -221,7 +241,7 @@ bool KvBlockSaver::write(const Packed& packed) {
     folder_.write(packed.key.name, kv_block_head(packed.key, packed.checksums),
                   {static_cast<const std::byte*>(packed.body.get()), shape_.body_size}, packed.used);
     return true;
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {  // the folder, or no memory
     if (!std::exchange(has_warned_, true)) warn_(error.what());
     return false;
   }

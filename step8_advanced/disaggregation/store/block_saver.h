@@ -15,6 +15,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -73,7 +74,9 @@ class KvBlockSaver {
   void pack_blocks();
   std::shared_ptr<Saved> next_to_pack();  // null: nothing to do, or no room
   void pack_next(Saved& saved, std::unique_lock<std::mutex>& lock);
-  bool pack(int32_t block, Packed& packed);  // false: it cannot be read
+  // Both of its next block, with the lock, which they release meanwhile.
+  std::optional<bool> look(Saved& saved, Packed& packed, std::unique_lock<std::mutex>& lock);  // is it there?
+  bool pack(const Saved& saved, Packed& packed, std::unique_lock<std::mutex>& lock);  // into the queue
   void write_blocks();
   bool write(const Packed& packed);
   int64_t room() const {

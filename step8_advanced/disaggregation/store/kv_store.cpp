@@ -16,6 +16,15 @@ KvTransferParams params_of_all() {
   return params;
 }
 
+// Before the folder is opened, which removes what its bound has no room for.
+int64_t checked_bound(int64_t max_bytes, const KvLayout& layout, const KvBlockShape& shape) {
+  const size_t block =
+      shape.body_size + kv_block_head_size(static_cast<size_t>(layout.block_size), shape.num_parts);
+  LADDER_CHECK(max_bytes >= static_cast<int64_t>(block),
+               "{} bytes for a prefix store whose blocks have {}: expected room for one", max_bytes, block);
+  return max_bytes;
+}
+
 }  // namespace
 
 KvStoreConnector::KvStoreConnector(const KvStoreConfig& config, const ModelFingerprint& model,
@@ -23,16 +32,11 @@ KvStoreConnector::KvStoreConnector(const KvStoreConfig& config, const ModelFinge
     : ranks_(layout),
       shape_(kv_block_shape(layout)),
       space_(kv_store_space(model, layout)),
-      folder_(config.folder, config.max_bytes, space_),
+      folder_(config.folder, checked_bound(config.max_bytes, layout, shape_), space_),
       params_(std::make_shared<const KvTransferParams>(params_of_all())),
       hasher_(config.make_hasher()),
       saver_(config, folder_, ranks_, shape_, space_),
       loader_(config, folder_, ranks_, shape_, space_) {
-  const size_t block =
-      shape_.body_size + kv_block_head_size(static_cast<size_t>(layout.block_size), shape_.num_parts);
-  LADDER_CHECK(config.max_bytes >= static_cast<int64_t>(block),
-               "{} bytes for a prefix store whose blocks have {}: expected room for one", config.max_bytes,
-               block);
   saver_.on_released([this] { bell_.ring(); });
   loader_.on_finished([this] { bell_.ring(); });
 }

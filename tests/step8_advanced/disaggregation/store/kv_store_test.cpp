@@ -1,11 +1,13 @@
 // Engines with a prefix store: the answers are those without, in f32 bit by bit, and what a folder has is not computed again.
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <algorithm>
 #include <atomic>
 #include <fstream>
 #include <functional>
 #include <map>
+#include <new>
 #include <thread>
 
 #include "step1_layers/attention/kv_codes.h"
@@ -300,6 +302,10 @@ TEST_F(KvStore, DamageIsNoticedAndRecomputed) {
     fs::remove(file);
     fs::create_symlink("/dev/zero", file);
   });
+  damaged_by("a pipe of this name, which nobody writes to", [](const fs::path& file) {
+    fs::remove(file);
+    ASSERT_EQ(::mkfifo(file.c_str(), 0600), 0);
+  });
 }
 
 // All blocks have one name: what is found under it is never another prompt's.
@@ -396,8 +402,11 @@ TEST_F(KvStore, KeepsItsBound) {
     EXPECT_LE(stats.num_store_bytes, config.max_bytes);
     EXPECT_LE(num_bytes(), config.max_bytes);
   }
+  const std::vector<fs::path> kept = files();
+  EXPECT_FALSE(kept.empty());
   config.max_bytes = 100;
   EXPECT_THROW(StoringEngine(tiny_options(), config), Error);
+  EXPECT_EQ(files(), kept) << "it removes before it refuses";
 }
 
 // The folder becomes a file while the engine runs: it says so, once, and goes on.
@@ -452,6 +461,7 @@ class SavedBlocks {
     }
     ranks.add(caches);
     config.make_hasher = [this] { return std::make_unique<Watched>(on_block); };
+    config.warn = [this](const std::string&) { on_warning(); };
     config.queue_bytes = num_queued * static_cast<int64_t>(shape.body_size);
     saver = std::make_unique<KvBlockSaver>(config, folder, ranks, shape, space);
   }
@@ -476,6 +486,17 @@ class SavedBlocks {
     made.num_prompt_tokens = std::ssize(*prompt);
     made.prompt_token_ids = prompt;
     return made;
+  }
+  // Nothing can be written any more, nor found.
+  void break_folder() {
+    const fs::path space_folder = folder.file_of({}).parent_path();
+    fs::remove_all(space_folder);
+    testing::write_file(space_folder, "a file");
+  }
+  KvTransferStats stats() const {
+    KvTransferStats stats;
+    saver->add_to(stats);
+    return stats;
   }
   // Whatever is stored is what was computed under its name; how many blocks that are. All is on disk when this returns.
   int expect_right() {
@@ -523,7 +544,7 @@ class SavedBlocks {
   const Sha256Digest space = kv_store_space({}, layout_);
   const KvBlockShape shape = kv_block_shape(layout_);
   KvStoreFolder folder{place_.path(), int64_t{1} << 30, space};
-  std::function<void()> on_block = [] {};
+  std::function<void()> on_block = [] {}, on_warning = [] {};
   KvStoreConfig config;
   std::unique_ptr<KvBlockSaver> saver;
 };
@@ -534,6 +555,15 @@ bool eventually(const std::function<bool()>& is_so) {
   while (!is_so() && std::chrono::steady_clock::now() < deadline)
     std::this_thread::sleep_for(std::chrono::microseconds(100));
   return is_so();
+}
+
+std::vector<SequenceId> next_released(KvBlockSaver& saver) {
+  std::vector<SequenceId> released;
+  EXPECT_TRUE(eventually([&] {
+    for (const SequenceId id : saver.take_released()) released.push_back(id);
+    return !released.empty();
+  }));
+  return released;
 }
 
 class KvBlockSaverQueues : public ::testing::TestWithParam<int> {};
@@ -593,13 +623,8 @@ TEST(KvBlockSaver, ACopyThatIsUnderWayIsWaitedFor) {
     blocks.saver->computed(sequence, 4);
     ASSERT_TRUE(eventually([&] { return num_looked_for > round; }));
     std::this_thread::sleep_for(std::chrono::microseconds(100 << round));
-    const auto is_stored = [&] {
-      KvTransferStats stats;
-      blocks.saver->add_to(stats);
-      return stats.num_stored_blocks > 0;
-    };
     if (round == 7) {
-      EXPECT_TRUE(eventually(is_stored));
+      EXPECT_TRUE(eventually([&] { return blocks.stats().num_stored_blocks > 0; }));
     }
     blocks.saver->forget(round);
     blocks.fill(0, -1);
@@ -653,16 +678,60 @@ TEST(KvBlockSaver, WhatHasEndedWithoutAPlaceIsNotCopied) {
   EXPECT_FALSE(blocks.saver->end(1));  // none of these has
   for (const int32_t block : {0, 1, 2}) blocks.fill(block, -1);
   may_go_on = true;
-  std::vector<SequenceId> released;
-  EXPECT_TRUE(eventually([&] {
-    for (const SequenceId id : blocks.saver->take_released()) released.push_back(id);
-    return !released.empty();
-  }));
-  EXPECT_EQ(released, std::vector<SequenceId>{2});
-  KvTransferStats stats;
-  blocks.saver->add_to(stats);
-  EXPECT_EQ(stats.num_unstored_blocks, 3 + 2);
+  EXPECT_EQ(next_released(*blocks.saver), std::vector<SequenceId>{2});
+  EXPECT_EQ(blocks.stats().num_unstored_blocks, 3 + 2);
   EXPECT_EQ(blocks.expect_right(), 1);
+}
+
+// The same with one that goes on: it waits for its turn, whether what has the place is written at once or never.
+TEST(KvBlockSaver, WhatGoesOnWithoutAPlaceWaits) {
+  for (const bool stalls : {false, true}) {
+    SCOPED_TRACE(stalls ? "writes stall" : "writes go on");
+    std::atomic<bool> is_looking = false, may_go_on = false, may_write = false;
+    SavedBlocks blocks(2, 64, 6, 1);
+    blocks.on_block = [&] {
+      is_looking = true;
+      eventually([&] { return may_go_on.load(); });
+    };
+    blocks.on_warning = [&] { eventually([&] { return may_write.load(); }); };
+    if (stalls) blocks.break_folder();
+    const Sequence first = blocks.sequence(1, {0, 1, 2}), second = blocks.sequence(2, {3, 4, 5});
+    blocks.saver->computed(first, 12);
+    EXPECT_TRUE(eventually([&] { return is_looking.load(); }));
+    blocks.saver->computed(second, 12);
+    EXPECT_TRUE(blocks.saver->end(2));  // one of its blocks has the place
+    may_go_on = true;
+    EXPECT_EQ(next_released(*blocks.saver), std::vector<SequenceId>{2});
+    if (stalls) {
+      EXPECT_FALSE(blocks.saver->end(1));
+      EXPECT_EQ(blocks.stats().num_unstored_blocks, 3 + 2) << "a block more than the queue has room for";
+    } else {
+      EXPECT_TRUE(eventually([&] { return blocks.stats().num_stored_blocks == 1 + 3; }));
+    }
+    may_write = true;
+    EXPECT_EQ(blocks.expect_right(), stalls ? 0 : 1 + 3);
+  }
+}
+
+// No memory for a name: the sequence is not stored, and gets its blocks back.
+TEST(KvBlockSaver, WithoutMemoryASequenceIsNotStored) {
+  std::atomic<bool> is_looking = false, may_go_on = false;
+  SavedBlocks blocks(2, 64, 6, 100);
+  blocks.on_block = [&] {
+    if (is_looking.exchange(true)) return;
+    eventually([&] { return may_go_on.load(); });
+    throw std::bad_alloc();
+  };
+  const Sequence first = blocks.sequence(1, {0, 1, 2}), second = blocks.sequence(2, {3, 4, 5});
+  blocks.saver->computed(first, 12);
+  EXPECT_TRUE(eventually([&] { return is_looking.load(); }));
+  EXPECT_TRUE(blocks.saver->end(1));
+  may_go_on = true;
+  EXPECT_EQ(next_released(*blocks.saver), std::vector<SequenceId>{1});
+  EXPECT_EQ(blocks.stats().num_unstored_blocks, 3);
+  blocks.saver->computed(second, 12);
+  EXPECT_TRUE(eventually([&] { return blocks.stats().num_stored_blocks == 3; }));
+  EXPECT_EQ(blocks.expect_right(), 3);
 }
 
 }  // namespace
