@@ -183,7 +183,10 @@ std::optional<bool> KvBlockSaver::look(Saved& saved, Packed& packed, std::unique
     packed.key = {space_, saved.names.root, saved.names.add(*hasher_, tokens), {}};
     // Of a prefix the tail is the older one: it is removed before what more prompts begin with.
     packed.used = saved.used - std::chrono::nanoseconds(index);
-    is_there = folder_.touch(packed.key.name, packed.used);
+    lock.lock();
+    const bool is_queued = queued_.contains(packed.key.name.words);
+    lock.unlock();
+    is_there = is_queued || folder_.touch(packed.key.name, packed.used);
   } catch (const std::exception&) {  // no memory
   }
   if (!lock.owns_lock()) lock.lock();
@@ -210,10 +213,12 @@ bool KvBlockSaver::pack(const Saved& saved, Packed& packed, std::unique_lock<std
       packed.checksums.insert(packed.checksums.end(), checksums.begin(), checksums.end());
     }
     lock.lock();
+    queued_.insert(packed.key.name.words);
     queue_.push_back(std::move(packed));
     return true;
   } catch (const std::exception&) {  // no memory, or the engine's GPU has failed, which says so itself
     if (!lock.owns_lock()) lock.lock();
+    queued_.erase(packed.key.name.words);
     return false;
   }
 }
@@ -228,6 +233,7 @@ void KvBlockSaver::write_blocks() {
     lock.unlock();
     const bool is_written = write(packed);
     lock.lock();
+    queued_.erase(packed.key.name.words);
     spare_bodies_.push_back(std::move(packed.body));
     --num_queued_;
     ++(is_written ? stats_.num_stored_blocks : stats_.num_unstored_blocks);

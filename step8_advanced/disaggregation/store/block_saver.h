@@ -2,13 +2,14 @@
 // From an engine's blocks to the store's files, in the background:
 //
 //   engine's thread   computed(): these blocks of a sequence are full
-//   packing thread    in the store already? it was used just now. Else a copy in memory, with checksums      -> queue
+//   packing thread    in the store, or on its way? it was used just now. Else a copy in memory, with checksums    -> queue
 //   writing thread                                                                                queue -> files
 //
 // A block is only read while it is its sequence's: during a copy in memory, which whoever takes it away waits for (a preemption:
 // one block's copy). The disk is never waited for. A sequence that has ended keeps its blocks until those that the queue has
 // room for are copied; for the others it is too late, and they are not stored. vLLM 52360: a sequence was preempted while an
 // asynchronous save still read its blocks, and another prompt's keys were stored under its names.
+#include <array>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -16,6 +17,7 @@
 #include <memory>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -101,6 +103,7 @@ class KvBlockSaver {
   int64_t num_promised_ = 0;  // places in the queue for blocks of ended sequences
   int64_t num_queued_ = 0;    // taken places: being packed, in the queue, or being written
   std::deque<Packed> queue_;
+  std::set<std::array<uint64_t, 4>> queued_;  // names of what is in the queue, or being written
   std::vector<std::shared_ptr<void>> spare_bodies_;
   std::function<void()> wake_;
   KvTransferStats stats_;

@@ -156,8 +156,10 @@ void KvStoreFolder::write(const BlockHash& name, std::string_view head, std::spa
   LADDER_CHECK(num_bytes_ + size <= max_bytes_, "{}: a block of {} bytes has no room in {}", folder_.string(),
                size, max_bytes_);
   const fs::path file = file_of(name);
+  struct stat replaced {};
+  if (::lstat(file.c_str(), &replaced) != 0) replaced.st_size = 0;
   write_file(file, begun(name), head, body, used);
-  num_bytes_ += size;
+  num_bytes_ += size - replaced.st_size;
   num_written_since_sweep_ += size;
 }
 

@@ -181,6 +181,8 @@ TEST_F(KvStoreFolderTest, GivesBackWhatWasWritten) {
   write(folder, 1);
   EXPECT_TRUE(has(folder, 1));
   EXPECT_EQ(folder.num_bytes(), block_bytes);
+  write(folder, 1);
+  EXPECT_EQ(folder.num_bytes(), block_bytes) << "it has replaced the first one";
   std::vector<std::byte> bytes(static_cast<size_t>(block_bytes));
   EXPECT_TRUE(folder.read(key_of(1).name, bytes));
   EXPECT_EQ(std::to_integer<char>(bytes.back()), 'b');

@@ -713,6 +713,26 @@ TEST(KvBlockSaver, WhatGoesOnWithoutAPlaceWaits) {
   }
 }
 
+// Two requests that begin alike, the second before a block of the first is on disk.
+TEST(KvBlockSaver, WhatIsInTheQueueIsNotQueuedAgain) {
+  std::atomic<int> num_looked_for = 0;
+  std::atomic<bool> may_write = false;
+  SavedBlocks blocks(2, 64, 6, 4);
+  blocks.on_block = [&] { ++num_looked_for; };
+  blocks.on_warning = [&] { eventually([&] { return may_write.load(); }); };
+  blocks.break_folder();
+  const Sequence first = blocks.sequence(1, {0, 1, 2});
+  Sequence second = first;
+  second.id = 2;
+  blocks.saver->computed(first, 12);
+  EXPECT_TRUE(eventually([&] { return num_looked_for == 3; }));
+  blocks.saver->computed(second, 12);
+  EXPECT_TRUE(eventually([&] { return num_looked_for == 6; })) << "the queue is full, of the same blocks";
+  may_write = true;
+  EXPECT_TRUE(eventually([&] { return blocks.stats().num_unstored_blocks == 3; }));
+  EXPECT_EQ(blocks.expect_right(), 0);
+}
+
 // No memory for a name: the sequence is not stored, and gets its blocks back.
 TEST(KvBlockSaver, WithoutMemoryASequenceIsNotStored) {
   std::atomic<bool> is_looking = false, may_go_on = false;
