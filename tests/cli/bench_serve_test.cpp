@@ -122,7 +122,8 @@ TEST(Cli_BenchServe, AStreamThatIsNotOverInTimeIsATimeOut) {
 
 TEST(Cli_BenchServe, ServerThatIsNotThereIsTheUsersMistake) {
   expect_refused(run_binary({"bench", "serve", "--port", "1", "--num-prompts", "2"}), "no answer");
-  expect_refused(run_binary({"bench", "serve", "--base-url", "https://x", "--model", "m"}), "expected http://, since this client speaks no TLS");
+  expect_refused(run_binary({"bench", "serve", "--base-url", "https://x", "--model", "m"}),
+                 "expected http://, since this client speaks no TLS");
   expect_refused(run_binary({"bench", "serve", "--canned", "--goodput", "ttft"}), "--goodput");
   expect_refused(run_binary({"bench", "serve", "--canned", "--extra-body", "[1]"}), "--extra-body");
 }
