@@ -736,7 +736,7 @@ TEST(KvBlockSaver, WhatIsInTheQueueIsNotQueuedAgain) {
 // No memory for a name: the sequence is not stored, and gets its blocks back.
 TEST(KvBlockSaver, WithoutMemoryASequenceIsNotStored) {
   std::atomic<bool> is_looking = false, may_go_on = false;
-  SavedBlocks blocks(2, 64, 6, 100);
+  SavedBlocks blocks(2, 64, 6, 3);
   blocks.on_block = [&] {
     if (is_looking.exchange(true)) return;
     eventually([&] { return may_go_on.load(); });
@@ -749,7 +749,7 @@ TEST(KvBlockSaver, WithoutMemoryASequenceIsNotStored) {
   may_go_on = true;
   EXPECT_EQ(next_released(*blocks.saver), std::vector<SequenceId>{1});
   EXPECT_EQ(blocks.stats().num_unstored_blocks, 3);
-  blocks.saver->computed(second, 12);
+  blocks.saver->computed(second, 12);  // the places of the first one are free
   EXPECT_TRUE(eventually([&] { return blocks.stats().num_stored_blocks == 3; }));
   EXPECT_EQ(blocks.expect_right(), 3);
 }
