@@ -59,6 +59,22 @@ TEST(Task8_6_KvCodes, NothingButFiniteNumbersIsKept) {
   }
 }
 
+// A scale for a whole cache, found beforehand or set to 1, fails where a model's values are large (vLLM's issue 12076). Here they
+// may be as large or as small as they like: the codes are the same, and so is what a token loses.
+TEST(Task8_6_KvCodes, OfLargeAndOfSmallNumbersAreTheSame) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  const Tensor numbers = random.normal({64}, DType::f32);
+  const std::vector<float> x(numbers.data<float>(), numbers.data<float>() + 64);
+  for (const KvCacheDType kept_as : kCodes)
+    for (const float times : {128.0f, 0x1p40f, 0x1p-40f}) {
+      std::vector<float> other = x, expected = round_trip(kept_as, x);
+      for (float& number : other) number *= times;
+      for (float& number : expected) number *= times;
+      EXPECT_EQ(round_trip(kept_as, other), expected) << kv_cache_dtype_name(kept_as) << " times " << times;
+    }
+}
+
 TEST(Task8_6_KvCodes, TakeTheBytesThatAreSaid) {
   const KvCacheSpec int8{.kind = {},
                          .dtype = DType::bf16,
@@ -80,7 +96,12 @@ RUNG_TEST(Task8_6_PagedAttentionOverCodes, EqualsDoublePrecisionOverWhatIsKept, 
           rungs_of_cpu()) {
   for (const KvCacheDType kept_as : kCodes)
     for (const DType dtype : {DType::f32, DType::bf16, DType::f16})
-      for (const HeadShape& shape : {HeadShape{4, 2, 128, 128}, {6, 2, 33, 40}, {2, 1, 1, 1}}) {
+      for (const auto& [shape, block_size] : {std::pair<HeadShape, int64_t>{{4, 2, 128, 128}, 7},
+                                              {{6, 2, 33, 40}, 16},
+                                              {{2, 1, 1, 1}, 7},
+                                              {{3, 3, 80, 80}, 17},
+                                              {{7, 1, 96, 96}, 1},
+                                              {{8, 1, 256, 256}, 16}}) {
         Random random;
         SCOPED_TRACE(random.describe() + " " + std::string(kv_cache_dtype_name(kept_as)));
         std::vector<SequenceData> data, kept;
@@ -91,7 +112,7 @@ RUNG_TEST(Task8_6_PagedAttentionOverCodes, EqualsDoublePrecisionOverWhatIsKept, 
         }
         const std::vector<Part> parts = {{&data[0], 0, 1}, {&data[1], 64, 65}, {&data[2], 90, 150}};
         const double scale = 1 / std::sqrt(static_cast<double>(shape.k_dim));
-        const Attended result = attend(ctx, random, parts, 7, scale, 0, kept_as);
+        const Attended result = attend(ctx, random, parts, block_size, scale, 0, kept_as);
         int64_t row = 0;
         for (size_t i = 0; i < parts.size(); ++i) {
           const Reference expected = attention_reference(kept[i], parts[i].begin, parts[i].end, scale);

@@ -43,8 +43,8 @@ struct AwqScales {
 using ScaleError = std::function<double(const Tensor& scales)>;
 
 // linears [n, k] f32: all that take x, which share the scales. mean_abs_x [k]: Hessian::mean_abs(). Errors name the
-// layer: shapes; a mean that is below 0 or not a finite number (the mean of x itself, instead of its magnitudes,
-// has both signs).
+// layer: shapes; a mean that is below 0 or not a finite number, with its `feature 5` (the mean of x itself, instead of
+// its magnitudes, has both signs).
 AwqScales search_awq_scales(const Tensor& mean_abs_x, std::span<const Tensor> linears,
                             const QuantizationArgs& args, std::string_view name, const ScaleError& error,
                             const AwqOptions& options = {});

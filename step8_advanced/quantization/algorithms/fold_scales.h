@@ -25,7 +25,8 @@ struct NormBefore {
   bool gain_plus_one = false;
 };
 
-// Errors name the layer: linears that do not have k columns, or none at all; scales that are not above 0.
+// Errors name the layer: linears that do not have k columns, or none at all; scales that are not above 0, with
+// their `feature 5`.
 void fold_scales(const NormBefore& norm, std::span<const Tensor> linears, const Tensor& scales,
                  std::string_view name);
 

@@ -20,7 +20,8 @@
 namespace ladder {
 
 // f32 [k]. max_abs_x [k]: Hessian::max_abs(); linears [n, k] each: all that take x. Both maxima and the result are
-// at least 1e-5. Errors name the layer: alpha outside [0, 1], shapes, a maximum that is not a finite number.
+// at least 1e-5. Errors name the layer: alpha outside [0, 1], shapes, a maximum that is not a finite
+// number, with its `feature 5`.
 Tensor smoothquant_scales(const Tensor& max_abs_x, std::span<const Tensor> linears, double alpha,
                           std::string_view name);
 

@@ -639,6 +639,41 @@ RUNG_TEST(Task8_4_QuantizedMatmul, ARowHasTheBitsThatItHasAlone, "quantized_matm
   EXPECT_GT(checked, 0);
 }
 
+// A race of warps, of copies or of the blocks of a cluster shows now and then (vLLM's issue 11205, of Marlin's sums).
+RUNG_TEST(Task8_4_RunsOnAGpu, AThousandGiveTheSameBits, "quantized_matmul",
+          testing::rungs_where(quantized_matmul_variants(),
+                               [](const auto& rung) { return rung.device == DeviceType::cuda; })) {
+  Random random;
+  SCOPED_TRACE(random.describe());
+  int served = 0;
+  for (const WeightCodes type : {WeightCodes::int4, WeightCodes::int8, WeightCodes::fp8_e4m3})
+    for (const auto& [m, n, k, group] : {std::array<int64_t, 4>{1, 300, 4096, 128},
+                                         {7, 300, 4096, 128},
+                                         {16, 1100, 1024, 128},
+                                         {24, 300, 4096, 4096}}) {
+      const bool is_int4 = type == WeightCodes::int4;
+      QuantizedWeight weight = random_weight(random, type, {m, n, k, is_int4 ? group : k, 0}, false);
+      weight.scales = weight.scales.to(DType::bf16).to(DType::f32);
+      QuantizedMatmulArgs args{random.normal({m, k}, DType::bf16),
+                               &weight,
+                               activations(is_int4                     ? "none"
+                                           : type == WeightCodes::int8 ? "int8 token"
+                                                                       : "fp8 token"),
+                               1,
+                               {},
+                               poisoned({m, n}, DType::bf16)};
+      RungCall call(ctx, rung, args);
+      if (!call.run()) continue;
+      ++served;
+      const Tensor first = args.out.clone();
+      for (int again = 1; again < 250; ++again) {
+        call.run();
+        ASSERT_TRUE(bitwise_equal(args.out, first)) << name_of(type) << ", m=" << m << ", run " << again;
+      }
+    }
+  EXPECT_GT(served, 0);
+}
+
 RUNG_TEST(Task8_4_QuantizedMatmul, TheNumberOfThreadsDoesNotChangeTheBits, "quantized_matmul",
           quantized_matmul_variants()) {
   Random random;
