@@ -1,6 +1,7 @@
 """The scripts of the course: what they find wrong with regions, labs.json, boxes and mutants."""
 import copy
 import pathlib
+import re
 import subprocess
 import sys
 import tempfile
@@ -28,6 +29,14 @@ class ThisCheckout(unittest.TestCase):
     def test_regions_boxes_graph_and_hashes_fit(self):
         done = subprocess.run([sys.executable, "-B", ROOT / "tools" / "task_boxes.py", "--check"], capture_output=True, text=True)
         self.assertEqual(done.stderr, "")
+
+    def test_the_hours_of_a_step_are_those_of_its_tasks(self):
+        hours = {}
+        for one in labs.load()["tasks"]:
+            hours.setdefault(one["id"].split(".")[0], []).append(one["hours"])
+        rows = re.findall(r"^\| (\d) \|[^|]*\|[^|]*\| (\d+)(?:, and (\d+) in CUDA)?", (ROOT / "ROADMAP.md").read_text(), re.M)
+        self.assertEqual({step: int(cpu) + int(cuda or 0) for step, cpu, cuda in rows},
+                         {step: sum(of_tasks) for step, of_tasks in hours.items()})
 
 
 class Course(unittest.TestCase):
