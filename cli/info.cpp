@@ -9,6 +9,7 @@
 #include "cli/engine_flags.h"
 #include "cli/kernels.h"
 #include "cli/terminal.h"
+#include "step1_layers/attention/kv_codes.h"
 #include "step1_layers/core/cpu_features.h"
 #include "step1_layers/core/error.h"
 #include "step1_layers/core/parallel.h"
@@ -18,6 +19,7 @@
 #include "step7_parallel/hosts/host_world.h"
 #include "step7_parallel/pipeline/split_layers.h"
 #include "step7_parallel/workers/process_rank.h"
+#include "step8_advanced/quantization/config/scheme_words.h"
 
 namespace ladder {
 
@@ -345,6 +347,7 @@ void run_info(const EngineFlags& flags, const DataParallelFlags& replicas) {
                                               spec.num_kv_heads, spec.head_dim)},
                       {"  vocabulary", fmt::format("{}{}", format_count(spec.vocab_size),
                                                    spec.tie_word_embeddings ? ", head tied" : "")},
+                      {"  linears", words_of_linears(spec.quantization_config)},
                       {"  rotary embedding", std::string(rope_name(spec.rope.kind))},
                       {"  positions", format_count(spec.max_position_embeddings)},
                       {"  tokenizer", folder.tokenizer ? "tokenizer.json" : "none: token ids only"},
@@ -352,7 +355,10 @@ void run_info(const EngineFlags& flags, const DataParallelFlags& replicas) {
   Pairs here = describe_device(config);
   here.insert(here.begin(), {"  dtype", std::string(dtype_name(config.dtype))});
   const Pairs sizes = {
-      {"  KV cache per token", format_bytes(per_token)},
+      {"  KV cache per token", fmt::format("{} in {}", format_bytes(per_token),
+                                           config.kv_cache_dtype == KvCacheDType::automatic
+                                               ? dtype_name(config.dtype)
+                                               : kv_cache_dtype_name(config.kv_cache_dtype))},
       {"  KV blocks",
        fmt::format("{} of {} tokens", format_count(config.batch.num_kv_blocks), config.batch.block_size)},
       {"  tokens in the KV cache", format_count(slots)},

@@ -21,12 +21,14 @@ namespace ladder {
 
 namespace {
 
+constexpr int64_t kDefaultMaxSeqLen = 2048;
+
 struct QuantizeFlags {
   DirectModelFlags run;
   std::string model, output, recipe, scheme, calibration;
   std::string method = "rtn";
   int64_t num_samples = 512;
-  int64_t max_seq_len = 2048;
+  int64_t max_seq_len = 0;
   const CLI::Option* method_option = nullptr;
   // --sweep
   bool sweep = false;
@@ -57,17 +59,17 @@ Recipe recipe_of_flags(const QuantizeFlags& flags, DType checkpoint_dtype) {
 // So many samples of at most so many tokens. Error, naming the flag: the file has fewer.
 std::vector<TokenIds> calibration_texts(const QuantizeFlags& flags, const ModelFolder& folder) {
   LADDER_CHECK(!flags.calibration.empty(), "--calibration: the recipe needs a text for calibration");
-  LADDER_CHECK(flags.max_seq_len <= folder.spec.max_position_embeddings,
-               "--max-seq-len {}: the model has {} positions", flags.max_seq_len,
-               folder.spec.max_position_embeddings);
+  const int64_t positions = folder.spec.max_position_embeddings;
+  const int64_t longest = flags.max_seq_len > 0 ? flags.max_seq_len : std::min(kDefaultMaxSeqLen, positions);
+  LADDER_CHECK(longest <= positions, "--max-seq-len {}: the model has {} positions", longest, positions);
   const std::vector<TokenIds> documents =
       read_texts(flags.calibration, folder.tokenizer.get(), folder.spec.vocab_size, false);
   std::vector<TokenIds> texts;
-  for (TextWindow& window : cut_windows(documents, flags.max_seq_len))
+  for (TextWindow& window : cut_windows(documents, longest))
     if (std::ssize(texts) < flags.num_samples) texts.push_back(std::move(window.ids));
   LADDER_CHECK(std::ssize(texts) == flags.num_samples,
                "--num-samples {}: {} has {} texts of at most {} tokens (--max-seq-len)", flags.num_samples,
-               flags.calibration, texts.size(), flags.max_seq_len);
+               flags.calibration, texts.size(), longest);
   return texts;
 }
 
@@ -228,11 +230,11 @@ RunCommand add_quantize_command(CLI::App& app) {
       ->check(whole_in_range(1, int64_t{1} << 30))
       ->type_name("N")
       ->capture_default_str();
-  app.add_option("--max-seq-len", flags->max_seq_len,
-                 "tokens of a text at most; longer ones are cut into several")
+  app.add_option(
+         "--max-seq-len", flags->max_seq_len,
+         "tokens of a text at most; longer ones are cut into several [2048, or the model's positions]")
       ->check(whole_in_range(2, kMaxModelLenRange.max))
-      ->type_name("N")
-      ->capture_default_str();
+      ->type_name("N");
   const char* group = "Several at once: what bits cost, by which method";
   app.add_flag("--sweep", flags->sweep,
                "quantize for each of --bits, --groups and --methods, and judge each by its KL divergence "

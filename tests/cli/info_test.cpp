@@ -41,6 +41,21 @@ TEST(Cli_Info, OfExpertsItSaysWhatATokenMeets) {
                  "768");
 }
 
+TEST(Cli_Info, SaysInHowManyBitsWeightsAndCacheAre) {
+  const auto info = [](const char* model, const char* cache) {
+    const BinaryResult result =
+        run_binary({"info", "--model", (testing::source_folder() / "models" / model).string(), "--device",
+                    "cpu", "--kv-memory", "64MiB", "--kv-cache-dtype", cache});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.out;
+  };
+  const std::string int4 = info("qwen3-0.6b-w4a16", "int4"), dense = info("qwen3-0.6b", "auto");
+  for (const char* words : {"int4 in groups of 128", "KiB in int4"})
+    EXPECT_NE(int4.find(words), std::string::npos) << words << "\n" << int4;
+  for (const char* words : {"dense", "KiB in bf16"})
+    EXPECT_NE(dense.find(words), std::string::npos) << words << "\n" << dense;
+}
+
 TEST(Cli_Info, WithoutAModelItIsTheMachineAndItsKernels) {
   const BinaryResult result = run_binary({"info", "--device", "cpu", "--kernel", "matmul=loop"});
   ASSERT_EQ(result.exit_code, 0) << result.err;

@@ -67,7 +67,7 @@ TEST(Cli_Quantize, NamesExpertsThatCalibrationDidNotReach) {
   const auto out = [&](const std::string& name) { return (folder / name).string(); };
   const BinaryResult result =
       run_binary({"quantize", "--model", model, "--recipe", out("recipe.json"), "--calibration",
-                  out("text.jsonl"), "--num-samples", "1", "--output", out("out"), "--max-seq-len", "16"});
+                  out("text.jsonl"), "--num-samples", "1", "--output", out("out")});
   ASSERT_EQ(result.exit_code, 0) << result.err;
   int64_t unreached = 0;
   std::string first;

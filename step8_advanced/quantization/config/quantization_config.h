@@ -64,6 +64,7 @@ class QuantizationConfig {
   const std::vector<QuantizationGroup>& groups() const { return groups_; }
   const std::vector<std::string>& ignored() const { return ignored_; }
   const std::optional<StoredKvCache>& kv_cache() const { return kv_cache_; }
+  const TwoOfFourTargets& two_of_four() const { return two_of_four_; }
 
  private:
   // Of a target or an entry of the ignore list, 0: not at all.

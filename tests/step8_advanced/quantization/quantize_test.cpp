@@ -8,27 +8,33 @@
 #include <map>
 
 #include "step1_layers/core/error.h"
+#include "step2_model/checkpoint/checkpoint.h"
 #include "step2_model/json.h"
 #include "step8_advanced/quantization/algorithms/hessian.h"
 #include "step8_advanced/quantization/algorithms/sparse.h"
+#include "step8_advanced/quantization/linear/quantized_makers.h"
+#include "step8_advanced/quantization/quantizer/evaluate.h"
 #include "step8_advanced/quantization/quantizer/smooth_layer.h"
 #include "step8_advanced/quantization/quantizer/sweep.h"
 #include "tests/step8_advanced/quantization/quantized_tinyworld.h"
 #include "tests/support/model_session.h"
 #include "tests/support/numerics.h"
+#include "tests/support/source_folder.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ladder {
 namespace {
 
+using testing::divergence;
 using ::testing::HasSubstr;
 using testing::kW4Channel;
-using testing::load_folder;
-using testing::recipe_of;
+using testing::load;
+using testing::options_of;
+using testing::recipe;
 using testing::TemporaryFolder;
+using testing::texts;
 using testing::tinyworld;
-using testing::tinyworld_options;
-using testing::tinyworld_texts;
+using testing::write_with_outliers;
 
 // Two layers of width 48, for what does not ask how good the result is.
 QuantizeOptions small_options_of(const std::filesystem::path& output, const std::string& recipe) {
@@ -39,10 +45,6 @@ QuantizeOptions small_options_of(const std::filesystem::path& output, const std:
   options.texts = {{1, 5, 99, 12, 40, 77, 3, 128, 17, 64},
                    {1, 30, 31, 32, 90, 91, 5, 5, 120, 7, 8, 9, 100, 60, 61}};
   return options;
-}
-
-double divergence(const std::filesystem::path& folder, int64_t documents, int64_t longest) {
-  return testing::divergence_of(*load_folder(folder), tinyworld_texts("text.jsonl", documents, longest));
 }
 
 std::map<std::string, std::string> files_of(const std::filesystem::path& folder) {
@@ -88,7 +90,7 @@ TEST_P(Task8_5_Schemes, LoadAsAnyOtherFolder) {
   TemporaryFolder folder;
   const auto [scheme, limit] = GetParam();
   const QuantizeReport report =
-      quantize({}, tinyworld_options(folder / "out", recipe_of("rtn", fmt::format("\"{}\"", scheme))));
+      quantize({}, options_of(folder / "out", recipe("rtn", fmt::format("\"{}\"", scheme))));
   EXPECT_EQ(report.linears.size(), 56u);
   EXPECT_LT(report.bytes_after, report.bytes_before * 0.65);
   const double kl = 1000 * divergence(folder / "out", 2, 120);
@@ -99,7 +101,7 @@ TEST_P(Task8_5_Schemes, LoadAsAnyOtherFolder) {
 
 TEST(Task8_5_Quantize, TiedHeadsStayTiedAndOtherFilesComeAlong) {
   TemporaryFolder folder;
-  quantize({}, tinyworld_options(folder / "out", recipe_of("rtn", "\"W8A16\"")));
+  quantize({}, options_of(folder / "out", recipe("rtn", "\"W8A16\"")));
   const Checkpoint checkpoint(folder / "out");
   EXPECT_NE(checkpoint.find("model.embed_tokens.weight"), nullptr);
   EXPECT_EQ(checkpoint.find("lm_head.weight"), nullptr);
@@ -116,7 +118,7 @@ TEST(Task8_5_Quantize, TiedHeadsStayTiedAndOtherFilesComeAlong) {
 // What the loader makes of the file is what the quantizer meant: the model with rounded weights in their place.
 TEST(Task8_5_Quantize, TheFileIsTheFakeQuantizedModel) {
   TemporaryFolder folder;
-  const QuantizeOptions options = tinyworld_options(folder / "out", recipe_of("rtn", "\"W4A16\""));
+  const QuantizeOptions options = options_of(folder / "out", recipe("rtn", "\"W4A16\""));
   quantize({}, options);
   const RecipeStage& stage = options.recipe.stages[0];
   std::filesystem::create_directory(folder / "fake");
@@ -132,16 +134,15 @@ TEST(Task8_5_Quantize, TheFileIsTheFakeQuantizedModel) {
     tensors.push_back({name, tensor});
   }
   write_checkpoint(folder / "fake", tensors);
-  const auto model = load_folder(folder / "out"), fake = load_folder(folder / "fake");
-  const auto clusters =
-      evaluate({}, *model, fake.get(), cut_windows(tinyworld_texts("text.jsonl", 1, 100), 2048), {});
+  const auto model = load(folder / "out"), fake = load(folder / "fake");
+  const auto clusters = evaluate({}, *model, fake.get(), cut_windows(texts("text.jsonl", 1, 100), 2048), {});
   EXPECT_LT(1000 * estimate(clusters, [](const ClusterSums& sums) { return sums.kl; }).mean, 1e-3);
 }
 
 // A head in codes next to an embedding that keeps its table, which it was until then: the model with the rounded table as its head.
 TEST(Task8_5_Quantize, ATiedHeadGetsCodesOfItsOwn) {
   TemporaryFolder folder;
-  const QuantizeOptions options = tinyworld_options(folder / "out", R"({"stages": [
+  const QuantizeOptions options = options_of(folder / "out", R"({"stages": [
     {"method": "rtn", "scheme": "W8A16", "targets": ["re:.*down_proj"]},
     {"method": "rtn", "scheme": "W4A16", "targets": ["lm_head"]}]})");
   EXPECT_EQ(quantize({}, options).linears.back().name, "lm_head");
@@ -163,9 +164,8 @@ TEST(Task8_5_Quantize, ATiedHeadGetsCodesOfItsOwn) {
   Json dense_head = config;
   dense_head["quantization_config"]["ignore"].push_back("lm_head");
   testing::write_file(folder / "fake" / "config.json", dense_head.dump());
-  const auto model = load_folder(folder / "out"), fake = load_folder(folder / "fake"),
-             base = load_folder(tinyworld());
-  const auto windows = cut_windows(tinyworld_texts("text.jsonl", 1, 100), 2048);
+  const auto model = load(folder / "out"), fake = load(folder / "fake"), base = load(tinyworld());
+  const auto windows = cut_windows(texts("text.jsonl", 1, 100), 2048);
   const auto kl = [&](Model& to) {
     return 1000 *
            estimate(evaluate({}, *model, &to, windows, {}), [](const auto& sums) { return sums.kl; }).mean;
@@ -181,12 +181,12 @@ TEST(Task8_5_Quantize, AHeadByItselfIsQuantizedToo) {
   options.model = testing::source_folder() / "tests" / "goldens" / "qwen3_untied";
   EXPECT_EQ(quantize({}, options).linears.size(), 1u);
   EXPECT_EQ(Checkpoint(folder / "out").find("lm_head.weight")->info->dtype, DType::f8_e4m3);
-  EXPECT_NO_THROW(load_folder(folder / "out"));
+  EXPECT_NO_THROW(load(folder / "out"));
 }
 
 TEST(Task8_5_Quantize, MixedPrecisionLoads) {
   TemporaryFolder folder;
-  const auto options = tinyworld_options(folder / "out", R"({"stages": [
+  const auto options = options_of(folder / "out", R"({"stages": [
     {"method": "rtn", "scheme": "FP8_DYNAMIC", "targets": ["re:.*down_proj"]},
     {"method": "rtn", "scheme": "W4A16", "ignore": ["re:.*down_proj", "model.layers.0.self_attn.o_proj"]}]})");
   quantize({}, options);
@@ -205,13 +205,13 @@ TEST(Task8_5_Quantize, ZeroPointsInBytesAreThoseThatArePacked) {
         fmt::format(R"("weights": {{"num_bits": {}, "symmetric": false, "group_size": 16}})", bits);
     const std::string inputs =
         R"("input_activations": {"num_bits": 8, "strategy": "token", "dynamic": true})";
-    quantize({}, small_options_of(folder / "packed", recipe_of("rtn", "{" + weights + "}")));
-    quantize({}, small_options_of(folder / "bytes", recipe_of("rtn", "{" + weights + ", " + inputs + "}")));
+    quantize({}, small_options_of(folder / "packed", recipe("rtn", "{" + weights + "}")));
+    quantize({}, small_options_of(folder / "bytes", recipe("rtn", "{" + weights + ", " + inputs + "}")));
     EXPECT_EQ(Checkpoint(folder / "bytes").find("model.layers.0.mlp.up_proj.weight_packed"), nullptr);
     Json config = load_json(folder / "bytes" / "config.json");
     config["quantization_config"]["config_groups"]["group_0"]["input_activations"] = nullptr;
     write_file_atomically(folder / "bytes" / "config.json", config.dump());
-    const auto packed = load_folder(folder / "packed"), bytes = load_folder(folder / "bytes");
+    const auto packed = load(folder / "packed"), bytes = load(folder / "bytes");
     const auto logits = [](Model& model) {
       return testing::to_double(
           testing::ModelSession(model, {}).step({{0, {3, 1, 4, 1, 5, 9, 2, 6}}}).clone());
@@ -223,21 +223,19 @@ TEST(Task8_5_Quantize, ZeroPointsInBytesAreThoseThatArePacked) {
 TEST(Task8_5_Quantize, WhatIsThereIsLeftAlone) {
   TemporaryFolder folder;
   std::filesystem::create_directory(folder / "out");
-  EXPECT_THAT(
-      error_of([&] { quantize({}, tinyworld_options(folder / "out", recipe_of("rtn", "\"W8A16\""))); }),
-      HasSubstr("is there already"));
+  EXPECT_THAT(error_of([&] { quantize({}, options_of(folder / "out", recipe("rtn", "\"W8A16\""))); }),
+              HasSubstr("is there already"));
   std::filesystem::create_directory(folder / "new.partial");
   testing::write_file(folder / "new.partial" / "mine", "text");
-  EXPECT_THAT(
-      error_of([&] { quantize({}, tinyworld_options(folder / "new", recipe_of("rtn", "\"W8A16\""))); }),
-      HasSubstr("left as it is"));
+  EXPECT_THAT(error_of([&] { quantize({}, options_of(folder / "new", recipe("rtn", "\"W8A16\""))); }),
+              HasSubstr("left as it is"));
   EXPECT_TRUE(std::filesystem::exists(folder / "new.partial" / "mine"));
 }
 
 TEST(Task8_5_Quantize, AQuantizedModelIsRefused) {
   TemporaryFolder folder;
-  quantize({}, tinyworld_options(folder / "out", recipe_of("rtn", "\"W8A16\"")));
-  QuantizeOptions again = tinyworld_options(folder / "again", recipe_of("rtn", "\"W8A16\""));
+  quantize({}, options_of(folder / "out", recipe("rtn", "\"W8A16\"")));
+  QuantizeOptions again = options_of(folder / "again", recipe("rtn", "\"W8A16\""));
   again.model = folder / "out";
   EXPECT_THAT(error_of([&] { quantize({}, again); }), HasSubstr("quantized already"));
 }
@@ -247,11 +245,11 @@ TEST(Task8_5_Sequential, InputsComeFromTheQuantizedLinearsBefore) {
   const DecoderSpec spec = load_decoder_spec(tinyworld());
   std::vector<CheckpointLinear> linears = find_linears(Checkpoint(tinyworld()), spec);
   const Recipe two_bits =
-      parse_recipe(recipe_of("rtn", R"({"weights": {"num_bits": 2, "type": "int", "strategy": "channel"}})"),
+      parse_recipe(recipe("rtn", R"({"weights": {"num_bits": 2, "type": "int", "strategy": "channel"}})"),
                    "recipe.json", DType::bf16);
   assign_stages(two_bits, linears);
   const std::vector<CheckpointLinear> of_layer(linears.begin(), linears.begin() + 7);
-  const std::vector<TokenIds> samples = tinyworld_texts("text.jsonl", 2, 60);
+  const std::vector<TokenIds> samples = texts("text.jsonl", 2, 60);
   ASSERT_NE(samples[0], samples[1]);  // those of qa.jsonl are about one story
   const std::vector<Tensor> hidden(samples.size());
   WatchedLayer layer({}, tinyworld(), spec, 0, 60), dense({}, tinyworld(), spec, 0, 60);
@@ -296,7 +294,7 @@ TEST(Task8_5_Sequential, ActivationsAreRoundedOnTheWay) {
   const Recipe w8a8 = recipe_of("FP8", "rtn", DType::bf16);
   assign_stages(w8a8, linears);
   const std::vector<CheckpointLinear> of_layer(linears.begin(), linears.begin() + 7);
-  const std::vector<TokenIds> samples = tinyworld_texts("qa.jsonl", 1, 60);
+  const std::vector<TokenIds> samples = texts("qa.jsonl", 1, 60);
   const std::vector<Tensor> hidden(1);
   WatchedLayer layer({}, tinyworld(), spec, 0, 60);
   const auto finished = quantize_layer(layer, w8a8, of_layer, samples, hidden);
@@ -320,8 +318,8 @@ TEST(Task8_5_Sequential, ActivationsAreRoundedOnTheWay) {
 TEST(Task8_5_Gptq, IsNearerThanRoundingToNearest) {
   TemporaryFolder folder;
   const auto error_of_all = [&](const char* method) {
-    QuantizeOptions options = tinyworld_options(folder / method, recipe_of(method, kW4Channel));
-    options.texts = tinyworld_texts("text.jsonl", 4, 200);
+    QuantizeOptions options = options_of(folder / method, recipe(method, kW4Channel));
+    options.texts = texts("text.jsonl", 4, 200);
     double sum = 0;
     for (const auto& linear : quantize({}, options).linears) sum += linear.error;
     return sum;
@@ -335,12 +333,12 @@ TEST(Task8_5_Gptq, EveryOrderLoads) {
   const std::string scheme = R"({"weights": {"num_bits": 8, "type": "int", "group_size": 16}})";
   for (const char* order : {"none", "weight", "group"}) {
     TemporaryFolder folder;
-    const QuantizeOptions options = small_options_of(
-        folder / "out", recipe_of("gptq", scheme, fmt::format(R"(, "actorder": "{}")", order)));
+    const QuantizeOptions options =
+        small_options_of(folder / "out", recipe("gptq", scheme, fmt::format(R"(, "actorder": "{}")", order)));
     quantize({}, options);
     EXPECT_EQ(Checkpoint(folder / "out").find("model.layers.1.mlp.up_proj.weight_g_idx") != nullptr,
               order == std::string("group"));
-    const auto model = load_folder(folder / "out"), base = load_folder(options.model);
+    const auto model = load(folder / "out"), base = load(options.model);
     const auto clusters = evaluate({}, *model, base.get(), cut_windows(options.texts, 64), {});
     EXPECT_LT(1000 * estimate(clusters, [](const ClusterSums& sums) { return sums.kl; }).mean, 3) << order;
   }
@@ -348,7 +346,7 @@ TEST(Task8_5_Gptq, EveryOrderLoads) {
 
 TEST(Task8_5_Smoothing, AlonePreservesTheModel) {
   TemporaryFolder folder;
-  testing::write_tinyworld_with_outliers(folder / "outliers", 64, 2);
+  write_with_outliers(folder / "outliers", 64, 2);
   const DecoderSpec spec = load_decoder_spec(folder / "outliers");
   std::vector<CheckpointLinear> linears = find_linears(Checkpoint(folder / "outliers"), spec);
   const Recipe smooth =
@@ -356,7 +354,7 @@ TEST(Task8_5_Smoothing, AlonePreservesTheModel) {
                    "recipe.json", DType::bf16);
   assign_stages(smooth, linears);
   const std::vector<CheckpointLinear> of_layer(linears.begin(), linears.begin() + 7);
-  const std::vector<TokenIds> samples = tinyworld_texts("qa.jsonl", 2, 60);
+  const std::vector<TokenIds> samples = texts("qa.jsonl", 2, 60);
   const std::vector<Tensor> hidden(2);
   WatchedLayer layer({}, folder / "outliers", spec, 0, 60);
   const Tensor before = layer.run(samples[0], {});
@@ -376,7 +374,7 @@ TEST(Task8_5_Pruning, WhateverComesAfterwardsLeavesTheZeros) {
   const std::string asym =
       R"("scheme": {"weights": {"num_bits": 4, "type": "int", "symmetric": false, "group_size": 16}})";
   TemporaryFolder folder;
-  const QuantizeOptions options = small_options_of(folder / "out", recipe_of("rtn", "\"W8A16\""));
+  const QuantizeOptions options = small_options_of(folder / "out", recipe("rtn", "\"W8A16\""));
   const DecoderSpec spec = load_decoder_spec(options.model);
   for (const std::string& stages :
        {std::string(R"({"method": "magnitude"})"), std::string(R"({"method": "wanda"})"),
@@ -411,7 +409,7 @@ TEST(Task8_5_Pruning, WhateverComesAfterwardsLeavesTheZeros) {
 
 TEST(Task8_5_Pruning, AloneItLeavesAnOrdinaryFolder) {
   TemporaryFolder folder;
-  QuantizeOptions options = tinyworld_options(folder / "out", R"({"stages": [{"method": "magnitude"}]})");
+  QuantizeOptions options = options_of(folder / "out", R"({"stages": [{"method": "magnitude"}]})");
   ASSERT_TRUE(options.texts.empty());
   const QuantizeReport report = quantize({}, options);
   EXPECT_EQ(report.bytes_after, report.bytes_before);
@@ -434,8 +432,7 @@ TEST(Task8_5_Pruning, AloneItLeavesAnOrdinaryFolder) {
 // What is only pruned is ignored by name, and dense for whoever reads the folder.
 TEST(Task8_5_Pruning, PrunedAndRoundedLinearsStandSideBySide) {
   TemporaryFolder folder;
-  quantize(
-      {}, tinyworld_options(folder / "out", R"({"stages": [{"method": "magnitude", "targets": ["re:.*mlp.*"]},
+  quantize({}, options_of(folder / "out", R"({"stages": [{"method": "magnitude", "targets": ["re:.*mlp.*"]},
     {"method": "rtn", "scheme": "W8A16", "ignore": ["re:.*down_proj"]}]})"));
   const Checkpoint checkpoint(folder / "out");
   EXPECT_FALSE(
@@ -444,7 +441,7 @@ TEST(Task8_5_Pruning, PrunedAndRoundedLinearsStandSideBySide) {
   const Json config = load_json(folder / "out" / "config.json").at("quantization_config");
   EXPECT_THAT(config.at("ignore").get<std::vector<std::string>>(),
               ::testing::Contains("model.layers.7.mlp.down_proj"));
-  EXPECT_NO_THROW(load_folder(folder / "out"));
+  EXPECT_NO_THROW(load(folder / "out"));
 }
 
 class Task8_5_PruningOrder : public ::testing::Test {
@@ -454,9 +451,9 @@ class Task8_5_PruningOrder : public ::testing::Test {
     Json recipe = Json::parse(fmt::format(R"({{"stages": [{}]}})", stages));
     for (Json& stage : recipe["stages"]) stage["targets"] = {targets};
     const std::filesystem::path out = folder_ / std::to_string(count_++);
-    QuantizeOptions options = tinyworld_options(out, recipe.dump());
+    QuantizeOptions options = options_of(out, recipe.dump());
     if (options.recipe.needs_calibration()) {
-      options.texts = tinyworld_texts("text.jsonl", 14, 150);
+      options.texts = texts("text.jsonl", 14, 150);
       options.texts.erase(options.texts.begin(), options.texts.begin() + 6);
     }
     error_ = 0;
@@ -497,7 +494,7 @@ TEST_F(Task8_5_PruningOrder, JointlyBelowOneAfterTheOther) {
 }
 
 SweepOptions small_sweep(const std::filesystem::path& output) {
-  const QuantizeOptions small = small_options_of(output, recipe_of("rtn", "\"W8A16\""));
+  const QuantizeOptions small = small_options_of(output, recipe("rtn", "\"W8A16\""));
   SweepOptions options;
   options.model = small.model;
   options.output = output;
@@ -532,11 +529,10 @@ TEST(Task8_5_Sweep, JudgesEveryCombination) {
     EXPECT_LT(rows[i + 6].kl.mean, (rows[i].method == "sparsegpt" ? 1.0 : 0.1) * rows[i].kl.mean) << i;
   EXPECT_LT(10 * rows[6].kl.mean, rows[8].kl.mean) << "two of four cost more than 8 bits";
   // The same as by itself.
-  QuantizeOptions alone =
-      small_options_of(folder / "alone",
-                       recipe_of("gptq", R"({"weights": {"num_bits": 3, "type": "int", "group_size": 16}})"));
+  QuantizeOptions alone = small_options_of(
+      folder / "alone", recipe("gptq", R"({"weights": {"num_bits": 3, "type": "int", "group_size": 16}})"));
   quantize({}, alone);
-  const auto model = load_folder(folder / "alone"), base = load_folder(options.model);
+  const auto model = load(folder / "alone"), base = load(options.model);
   const auto clusters = evaluate({}, *model, base.get(), options.windows, {});
   EXPECT_EQ(rows[4].kl.mean, estimate(clusters, [](const ClusterSums& sums) { return sums.kl; }).mean);
 
@@ -617,7 +613,7 @@ TEST_P(Task8_5_Resume, GoesOnWhereItWasStoppedWithTheSameBytes) {
 
 TEST(Task8_5_ResumeKey, AnotherStartsOver) {
   TemporaryFolder folder;
-  QuantizeOptions options = small_options_of(folder / "out", recipe_of("gptq", kW4Channel));
+  QuantizeOptions options = small_options_of(folder / "out", recipe("gptq", kW4Channel));
   options.progress = [](int64_t done, int64_t) {
     if (done == 1) throw Stopped();
   };
@@ -627,7 +623,7 @@ TEST(Task8_5_ResumeKey, AnotherStartsOver) {
     QuantizeOptions other = options;
     if (change == 0)
       other.recipe =
-          parse_recipe(recipe_of("gptq", kW4Channel, ", \"damping\": 0.02"), "recipe.json", DType::f32);
+          parse_recipe(recipe("gptq", kW4Channel, ", \"damping\": 0.02"), "recipe.json", DType::f32);
     else
       other.texts[1][5] ^= 1;
     other.say = [&](const std::string& line) { said = line; };

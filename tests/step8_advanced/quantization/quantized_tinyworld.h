@@ -20,7 +20,7 @@ inline std::filesystem::path tinyworld() {
 }
 
 // The first `count` documents of a file of its eval/, each cut to its first `longest` tokens.
-inline std::vector<TokenIds> tinyworld_texts(const char* file, int64_t count, int64_t longest = 2048) {
+inline std::vector<TokenIds> texts(const char* file, int64_t count, int64_t longest = 2048) {
   const Tokenizer tokenizer = Tokenizer::load(tinyworld());
   std::vector<TokenIds> all = read_texts(tinyworld() / "eval" / file, &tokenizer, 3072, false, count);
   for (TokenIds& ids : all) ids.resize(std::min<size_t>(ids.size(), static_cast<size_t>(longest)));
@@ -30,24 +30,24 @@ inline std::vector<TokenIds> tinyworld_texts(const char* file, int64_t count, in
 inline const std::string kW4Channel = R"({"weights": {"num_bits": 4, "type": "int", "strategy": "channel"}})";
 
 // A recipe of one stage.
-inline std::string recipe_of(const std::string& method, const std::string& scheme,
-                             const std::string& more = "") {
+inline std::string recipe(const std::string& method, const std::string& scheme,
+                          const std::string& more = "") {
   return fmt::format(R"({{"stages": [{{"method": "{}", "scheme": {}{}}}]}})", method, scheme, more);
 }
 
-inline QuantizeOptions tinyworld_options(const std::filesystem::path& output, const std::string& recipe,
-                                         int64_t samples = 2, int64_t longest = 60) {
+inline QuantizeOptions options_of(const std::filesystem::path& output, const std::string& recipe,
+                                  int64_t samples = 2, int64_t longest = 60) {
   QuantizeOptions options;
   options.model = tinyworld();
   options.output = output;
   options.recipe = parse_recipe(recipe, "recipe.json", DType::bf16);
-  if (options.recipe.needs_calibration()) options.texts = tinyworld_texts("qa.jsonl", samples, longest);
+  if (options.recipe.needs_calibration()) options.texts = texts("qa.jsonl", samples, longest);
   return options;
 }
 
 // In f32, whatever its folder has.
-inline std::unique_ptr<Model> load_folder(const std::filesystem::path& folder,
-                                          KvCacheDType kept_as = KvCacheDType::automatic) {
+inline std::unique_ptr<Model> load(const std::filesystem::path& folder,
+                                   KvCacheDType kept_as = KvCacheDType::automatic) {
   ModelOptions options;
   options.makers.linear_method = make_quantized_linear_methods();
   options.makers.kv_cache_dtype = kept_as;
@@ -55,15 +55,19 @@ inline std::unique_ptr<Model> load_folder(const std::filesystem::path& folder,
 }
 
 // The mean KL divergence from the model as it is, over held-out stories.
-inline double divergence_of(Model& model, std::span<const TokenIds> texts) {
-  const auto base = load_folder(tinyworld());
-  const auto clusters = evaluate({}, model, base.get(), cut_windows(texts, 2048), {});
+inline double divergence(Model& model, std::span<const TokenIds> of) {
+  const auto base = load(tinyworld());
+  const auto clusters = evaluate({}, model, base.get(), cut_windows(of, 2048), {});
   return estimate(clusters, [](const ClusterSums& sums) { return sums.kl; }).mean;
+}
+
+inline double divergence(const std::filesystem::path& folder, int64_t documents, int64_t longest = 2048) {
+  return divergence(*load(folder), texts("text.jsonl", documents, longest));
 }
 
 // tinyworld as models with outliers are: some features of what the norms give are `factor` times as large, and their columns
 // so much smaller. A power of two: the same model, bit for bit.
-inline void write_tinyworld_with_outliers(const std::filesystem::path& folder, float factor, int features) {
+inline void write_with_outliers(const std::filesystem::path& folder, float factor, int features) {
   std::filesystem::create_directory(folder);
   for (const char* name :
        {"config.json", "tokenizer.json", "tokenizer_config.json", "generation_config.json"})
