@@ -105,13 +105,15 @@ QuantizationConfig QuantizationConfig::parse(std::string_view json, std::string_
     read = read_gptq(config);
   else if (method == "awq")
     read = read_awq(config);
+  else if (method == "auto-round")
+    read = read_auto_round(config, std::string(what));
   else if (method == "fp8")
     read = read_fp8(config);
   else if (method == "modelopt")
     read = read_modelopt(config, std::string(what));
   else
-    fail("{}: expected compressed-tensors, gptq, awq, fp8 or modelopt, found {}", config.name("quant_method"),
-         json_brief(Json(method)));
+    fail("{}: expected compressed-tensors, gptq, awq, auto-round, fp8 or modelopt, found {}",
+         config.name("quant_method"), json_brief(Json(method)));
   return QuantizationConfig(std::string(what), std::move(read.groups), std::move(read.ignored),
                             read.ignore_rule, read.kv_cache, std::move(read.two_of_four));
 }
@@ -122,6 +124,7 @@ std::optional<StoredLinear> QuantizationConfig::stored_part(const std::string& n
                        [&](const std::string& entry) { return match(entry, name) != Match::none; });
   };
   std::optional<StoredLinear> linear = part(name);
+  if (linear && linear->format == StoredFormat::dense) linear.reset();
   if (!names(two_of_four_.targets) || names(two_of_four_.ignored)) return linear;
   if (!linear) linear = StoredLinear{.format = StoredFormat::dense};
   LADDER_CHECK(linear->format == StoredFormat::dense || linear->format == StoredFormat::plain,
