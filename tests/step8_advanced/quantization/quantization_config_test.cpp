@@ -287,6 +287,24 @@ TEST(Task8_2_Config, ActivationsHaveRulesOfTheirOwn) {
   EXPECT_THAT(refusal(json), HasSubstr("output_activations"));
 }
 
+// As Python reads them: \w, \b and their opposites are of ASCII.
+TEST(Task8_2_Config, WordsInPatternsAreThoseOfNames) {
+  const auto names = [](const std::string& pattern, const std::string& name) {
+    return of(parse(packed(kInt4, {"re:" + pattern})), name).has_value();
+  };
+  EXPECT_TRUE(names(R"(.*\bdown_proj\b)", kDown));
+  EXPECT_FALSE(names(R"(.*\bproj\b)", kDown));
+  EXPECT_TRUE(names(R"(.*down\B_\Bproj$)", kDown));
+  EXPECT_FALSE(names(R"(.*mlp\B\.)", kDown));
+  EXPECT_TRUE(names(R"(model\.layers\.\d+\.\w+\.down_proj$)", kDown));
+  EXPECT_FALSE(names(R"(model\.\w+\.down_proj$)", kDown));
+  EXPECT_TRUE(names(R"(model\.[\w.]+\.down_proj$)", kDown));
+  EXPECT_FALSE(names(R"(model\.[^\w]+down_proj$)", kDown));
+  EXPECT_TRUE(names(R"(model\Wlayers\W3)", kDown));
+  EXPECT_TRUE(names(R"(.*\bdown_proj\b$|\\w)", kDown));
+  EXPECT_THAT(refusal(packed(kInt4, {R"(re:[\W]odel)"})), HasSubstr("not supported"));
+}
+
 TEST(Task8_2_Config, AHostilePatternEndsInAnError) {
   const auto begin = std::chrono::steady_clock::now();
   const std::string name(200, 'a');
