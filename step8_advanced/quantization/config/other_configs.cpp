@@ -97,10 +97,6 @@ bool is_of_gptqmodel(const ConfigObject& config) {
   return is_it(named) || (named.is_array() && std::ranges::any_of(named, is_it));
 }
 
-}  // namespace
-
-namespace {
-
 // Numbers, groups and order.
 void read_gptq_scheme(const ConfigObject& config, QuantizationArgs& args) {
   args.scale_format = ScaleFormat::f16;
@@ -264,7 +260,7 @@ ReadGroups read_auto_round(const ConfigObject& config, const std::string& what) 
   for (const char* key : {"quant_method", "packing_format", "extra_config", "quant_lm_head"}) same.erase(key);
   const ConfigObject form(same, what);
   ReadGroups read = as_gptq ? read_gptq(form) : read_awq(form);
-  read.groups[0].linear.has_g_idx = false;
+  read.groups[0].linear.has_g_idx = !as_gptq;
   const Json* exceptions = config.find("extra_config");
   if (exceptions == nullptr) return read;
   LADDER_CHECK(exceptions->is_object(), "{}: expected an object of modules, found {}",
@@ -272,9 +268,8 @@ ReadGroups read_auto_round(const ConfigObject& config, const std::string& what) 
   for (const auto& [module, different] : exceptions->items()) {
     const std::string where = fmt::format("{}: {}", config.name("extra_config"), json_brief(Json(module)));
     const ConfigObject exception(different, where);
-    constexpr int64_t kDense = 16;
-    const int64_t bits = exception.integer("bits", 1, 32, kDense);
-    LADDER_CHECK(bits >= kDense, "{}: expected 16 or more, another scheme is not supported, found {}",
+    const int64_t bits = exception.integer("bits", 1, 32);
+    LADDER_CHECK(bits >= 16, "{}: expected 16 or more, another scheme is not supported, found {}",
                  exception.name("bits"), bits);
     LADDER_CHECK(module.find_first_of("*+?()[]|^$\\") == std::string::npos,
                  "{}: expected a module's name, a pattern is not supported", where);

@@ -448,6 +448,8 @@ TEST(Task8_2_Config, ReadsAutoRound) {
   EXPECT_EQ(of(parse(json), "model.layers.3.mlp.gate"), std::nullopt) << "a router";
   const auto awq = of(parse(with(with(json, "packing_format", "auto_round:auto_awq"), "sym", false)), kQ);
   EXPECT_EQ(awq->format, StoredFormat::awq);
+  EXPECT_THAT(refusal(with(json, "extra_config", {{kDown, {{"group_size", 64}}}})),
+              AllOf(HasSubstr(kDown), HasSubstr("bits")));
   EXPECT_FALSE(awq->scheme.weights.symmetric);
   EXPECT_THAT(refusal(with(json, "packing_format", "auto_round")), HasSubstr("packing_format"));
   EXPECT_THAT(refusal(with(json, "packing_format", nullptr)), HasSubstr("packing_format"));
