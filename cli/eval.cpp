@@ -1,5 +1,6 @@
 // ladder eval: perplexity over a text, and how far a model is from the one that it was made of.
 #include <cmath>
+#include <filesystem>
 #include <memory>
 #include <optional>
 
@@ -117,7 +118,10 @@ void run_eval(const EvalFlags& flags) {
   const OpContext ctx = flags.run.context();
   const ModelFolder folder = open_model_folder(flags.model, "vllm");
   std::optional<ModelFolder> base_folder;
-  if (!flags.base.empty()) base_folder = open_model_folder(flags.base, "vllm");
+  if (!flags.base.empty()) {
+    LADDER_CHECK(std::filesystem::is_directory(flags.base), "--base {}: there is no such folder", flags.base);
+    base_folder = open_model_folder(flags.base, "vllm");
+  }
   const std::vector<TokenIds> texts = read_texts(flags.data, folder.tokenizer.get(), folder.spec.vocab_size,
                                                  flags.joined, flags.max_documents);
   int64_t positions = folder.spec.max_position_embeddings;

@@ -44,8 +44,8 @@ std::filesystem::path new_folder(const std::string& output) {
   std::filesystem::path folder = std::filesystem::path(output).lexically_normal();
   if (!folder.has_filename()) folder = folder.parent_path();
   LADDER_CHECK(!folder.empty(), "--output: expected a new folder, found no name");
-  LADDER_CHECK(!std::filesystem::exists(folder), "--output {}: is there already, expected a new folder",
-               output);
+  LADDER_CHECK(!std::filesystem::exists(std::filesystem::symlink_status(folder)),
+               "--output {}: is there already, expected a new folder", output);
   return folder;
 }
 
@@ -207,7 +207,7 @@ RunCommand add_quantize_command(CLI::App& app) {
   app.add_option("--model", flags->model, "folder with config.json and safetensors, dense")
       ->required()
       ->type_name("DIR");
-  app.add_option("--output", flags->output,
+  app.add_option("--output,--out", flags->output,
                  "the quantized model's folder, in compressed-tensors' formats; must not be there. Finished "
                  "layers wait in DIR.partial: the same command goes on after it was stopped")
       ->required()

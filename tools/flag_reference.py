@@ -20,7 +20,7 @@ COMMANDS = ["generate", "chat", "score", "eval", "quantize", "tokenize", "info",
             "bench balancers"]
 
 # A default may be several words, so what follows is told from it by two spaces, or by its column.
-OPTION = re.compile(r"  (?:-\w,)?(--[\w-]+)(?: ([A-Z][\w.,]*|x[A-Z]\w*)(?::\{[^}]*\})?(?:=(\S+(?: \S+)*?))?)?(?: \.\.\.)?( REQUIRED)?"
+OPTION = re.compile(r"  (?:-\w,)?(--[\w-]+(?:,--[\w-]+)*)(?: ([A-Z][\w.,]*|x[A-Z]\w*)(?::\{[^}]*\})?(?:=(\S+(?: \S+)*?))?)?(?: \.\.\.)?( REQUIRED)?"
                     r"(?: (\(Env:\w+\)))?(?:(?: {2,}|(?<=^.{29}) )(.*))?")
 
 

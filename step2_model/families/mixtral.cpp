@@ -23,12 +23,21 @@ std::span<const TensorName> mixtral_tensor_names() {
   static const std::vector<TensorName> names = [] {
     const std::span<const TensorName> dense = llama_tensor_names();
     std::vector<TensorName> all(dense.begin(), dense.end());
-    for (const TensorName& name : {
-             TensorName{"layers.#.block_sparse_moe.gate.weight", "layers.#.router.weight"},
-             TensorName{"layers.#.block_sparse_moe.experts.@.w1.*", "layers.#.experts.gate_up.*", 0, 2},
-             TensorName{"layers.#.block_sparse_moe.experts.@.w3.*", "layers.#.experts.gate_up.*", 1, 2},
-             TensorName{"layers.#.block_sparse_moe.experts.@.w2.*", "layers.#.experts.down.*"},
-         })
+    for (
+        const TensorName& name : {
+            TensorName{"layers.#.block_sparse_moe.gate.weight", "layers.#.router.weight"},
+            TensorName{"layers.#.block_sparse_moe.experts.@.w1.*", "layers.#.experts.gate_up.*", 0, 2},
+            TensorName{"layers.#.block_sparse_moe.experts.@.w3.*", "layers.#.experts.gate_up.*", 1, 2},
+            TensorName{"layers.#.block_sparse_moe.experts.@.w2.*", "layers.#.experts.down.*"},
+            // Programs that quantize write them as they find them in newer transformers: llm-compressor, GPTQModel.
+            TensorName{"layers.#.block_sparse_moe.experts.@.gate_proj.*", "layers.#.experts.gate_up.*", 0, 2},
+            TensorName{"layers.#.block_sparse_moe.experts.@.up_proj.*", "layers.#.experts.gate_up.*", 1, 2},
+            TensorName{"layers.#.block_sparse_moe.experts.@.down_proj.*", "layers.#.experts.down.*"},
+            TensorName{"layers.#.mlp.gate.weight", "layers.#.router.weight"},
+            TensorName{"layers.#.mlp.experts.@.gate_proj.*", "layers.#.experts.gate_up.*", 0, 2},
+            TensorName{"layers.#.mlp.experts.@.up_proj.*", "layers.#.experts.gate_up.*", 1, 2},
+            TensorName{"layers.#.mlp.experts.@.down_proj.*", "layers.#.experts.down.*"},
+        })
       all.push_back(name);
     return all;
   }();

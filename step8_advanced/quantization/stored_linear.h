@@ -25,7 +25,7 @@ enum class StoredFormat : uint8_t {
   gptq,
   // AWQ's "gemm": qweight I32 [K, N/8], qzeros I32 [K/g, N/8], scales F16 [K/g, N]
   awq,
-  // not quantized: here only where two of four are kept
+  // not quantized: in a config's groups what it leaves dense, elsewhere only where two of four are kept
   dense,
 };
 
@@ -39,6 +39,7 @@ struct StoredLinear {
   bool zeros_are_one_less = true;  // gptq: checkpoint_format "gptq" stores zero - 1, "gptq_v2" the zero
   bool zeros_borrow =
       false;  // ... taken from whole words, so that a zero of 0 borrows of its neighbour: GPTQModel's
+  bool has_g_idx = true;  // gptq: the tensor is there; AutoRound's own form has none, and no order
   ScaleFormat stored_scales =
       ScaleFormat::bf16;  // plain, packed: what weight_scale is; the model's dtype as a rule
   bool two_of_four =

@@ -99,7 +99,7 @@ TEST(Cli_Eval, MistakesAreOneLine) {
   expect_refused(eval({"--window", "1"}, data), "--window");
   expect_refused(eval({"--window", "100000"}, data), "--window 100000");
   expect_refused(eval({"--base", testing::tinyworld()}, data), "vocabulary");
-  expect_refused(eval({"--base", (folder / "none").string()}, data), "none");
+  expect_refused(eval({"--base", (folder / "none").string()}, data), "--base " + (folder / "none").string());
   expect_refused(eval({"--device", "cuda"}, data), "--device cuda");
   expect_refused(eval({"--kernel", "matmul=none"}, data), "--kernel");
   expect_refused(eval({"--kv-cache-dtype", "int2"}, data), "--kv-cache-dtype");

@@ -116,6 +116,10 @@ TEST(Cli_Quantize, SweepsOverBitsGroupsAndMethods) {
 // As a shell completes the name of a folder.
 TEST(Cli_Quantize, TheFoldersNameMayEndInASlash) {
   testing::TemporaryFolder folder;
+  const BinaryResult other = run_binary({"quantize", "--model", testing::tinyworld(), "--out",
+                                         (folder / "zero").string(), "--scheme", "W4A16"});
+  ASSERT_EQ(other.exit_code, 0) << other.err;
+  EXPECT_TRUE(std::filesystem::exists(folder / "zero" / "config.json"));
   for (const char* name : {"one/", "two/.", "three//"}) {
     const BinaryResult result = quantize(folder.path().string() + "/" + name, {"--scheme", "W4A16"});
     ASSERT_EQ(result.exit_code, 0) << name << ": " << result.err;
@@ -147,6 +151,11 @@ TEST(Cli_Quantize, MistakesAreOneLine) {
   expect_refused(quantize(out, {"--scheme", "W4A16", "--device", "cuda"}), "--device cuda");
   expect_refused(quantize("", {"--scheme", "W4A16"}), "--output: expected a new folder");
   expect_refused(quantize("/", {"--scheme", "W4A16"}), "is there already");
+  std::filesystem::create_symlink("nowhere", folder / "link");
+  expect_refused(quantize(folder / "link", {"--scheme", "W4A16"}), "is there already");
+  testing::write_file(folder / "latin.txt", "caf\xe9");
+  expect_refused(quantize(out, {"--recipe", recipe, "--calibration", (folder / "latin.txt").string()}),
+                 "UTF-8");
   EXPECT_FALSE(std::filesystem::exists(out));
 }
 

@@ -305,6 +305,21 @@ TEST(Task2_3_Names, AnExpertsNumberChoosesThePart) {
             "model.layers.3.block_sparse_moe.experts.5.w1.weight");
   EXPECT_EQ(checkpoint_name_of(mixtral, "layers.3.experts.down.weight", 5),
             "model.layers.3.block_sparse_moe.experts.5.w2.weight");
+  // As programs that quantize call them now.
+  for (const char* experts : {"block_sparse_moe", "mlp"}) {
+    const std::string before = std::string("model.layers.3.") + experts + ".experts.7.";
+    for (const auto& [name, original] :
+         {std::pair{"gate_proj", "w1"}, {"up_proj", "w3"}, {"down_proj", "w2"}}) {
+      const auto found = find_tensor_target(mixtral, before + name + ".weight_scale");
+      const auto same = find_tensor_target(
+          mixtral, std::string("model.layers.3.block_sparse_moe.experts.7.") + original + ".weight_scale");
+      ASSERT_TRUE(found.has_value()) << before << name;
+      EXPECT_EQ(found->parameter, same->parameter);
+      EXPECT_EQ(found->part, same->part);
+    }
+  }
+  EXPECT_EQ(find_tensor_target(mixtral, "model.layers.2.mlp.gate.weight")->parameter,
+            "layers.2.router.weight");
 }
 
 TEST(Task2_3_Loading, GivesTheFilesPagesBack) {

@@ -23,7 +23,7 @@ And int8's scale by token is absmax / 127.5: the number that gives a row its sca
 Needs torch, transformers, llmcompressor and gptqmodel; everything runs on the CPU. Two kinds of cases want other versions, so
 an environment of their own and --only: ct_w4a16_actorder_group llmcompressor 0.8.1, as later ones refuse it; awq_* gptqmodel
 7.7.0, as 7.6.0, the newest beside llmcompressor 0.14, asks for CUDA there. And *_sparse_24 compressed-tensors 0.12.2, the
-last that writes that format; modelopt_* nvidia-modelopt.
+last that writes that format; modelopt_* nvidia-modelopt, auto_round_* auto-round.
 """
 
 import argparse
@@ -158,6 +158,9 @@ CASES = {
     "ct_fp8_dynamic_sparse_24": dict(by=sparse_24("FP8_DYNAMIC"), family="qwen3", layers=1, **SMALL | dict(vocab=64)),
     # Scales without a dimension, and those of keys and values below their projections.
     "modelopt_fp8_kv_fp8": dict(by={"tool": "modelopt"}, family="llama", layers=1, **SMALL | dict(vocab=64)),
+    # Scales of both signs, no g_idx, and a linear that its list of exceptions leaves dense.
+    "auto_round_w4_g32": dict(
+        by={"tool": "auto_round", "dense": "model.layers.0.mlp.down_proj"}, family="llama", layers=1, **SMALL | dict(vocab=64)),
 }
 
 
@@ -330,8 +333,23 @@ def with_modelopt(case, model, base, out, generator):
     return versions("nvidia-modelopt")
 
 
+def with_auto_round(case, model, base, out, generator):
+    """In its own form, after two steps of its search."""
+    from auto_round import AutoRound
+
+    samples = [torch.tensor([sample["input_ids"]]) for sample in calibration(case["vocab"], generator)]
+    quantizer = AutoRound(model, AutoTokenizer.from_pretrained(base), bits=4, group_size=32, sym=True, iters=2, nsamples=len(samples),
+                          seqlen=64, batch_size=1, dataset=samples, device_map="cpu",
+                          layer_config={case["by"]["dense"]: {"bits": 16}})
+    quantizer.quantize_and_save(str(out / "of_auto_round"), format="auto_round")
+    (folder,) = [file.parent for file in (out / "of_auto_round").rglob("config.json")]
+    for file in "config.json", "model.safetensors":
+        shutil.move(folder / file, out / file)
+    return versions("auto-round")
+
+
 TOOLS = {"llmcompressor": with_llmcompressor, "gptqmodel": with_gptqmodel, "fp8": with_this_script, "sparse_24": with_sparse_24,
-         "modelopt": with_modelopt}
+         "modelopt": with_modelopt, "auto_round": with_auto_round}
 
 
 def relative(a, b):
@@ -412,9 +430,18 @@ def check_with_sparse_24(name, folder, prompts, linears):
     return versions("compressed-tensors") | {"weights": worst}
 
 
+def check_with_auto_round(name, folder, prompts, linears):
+    """Its answers in float16, which it insists on."""
+    theirs = AutoModelForCausalLM.from_pretrained(folder, device_map="cpu").eval()
+    error = max(relative(all_logits(theirs, p["token_ids"])[p["logit_positions"]], torch.tensor(p["logits"])) for p in prompts)
+    if error > 5e-2:
+        raise SystemExit(f"{name}: AutoRound's logits differ by {error:.1e}")
+    return versions("auto-round") | {"logits": error}
+
+
 # ModelOpt's have no reader but engines: its tensors are those of fp8_static.
 CHECKS = {"llmcompressor": check_with_compressed_tensors, "gptqmodel": check_with_gptqmodel, "fp8": check_with_fine_grained_fp8,
-          "sparse_24": check_with_sparse_24, "modelopt": lambda *_: {}}
+          "sparse_24": check_with_sparse_24, "modelopt": lambda *_: {}, "auto_round": check_with_auto_round}
 
 
 def smallest_tie(model, linears, ids):

@@ -2,8 +2,8 @@
 
 exact_model(folder) is the transformers model in torch.float64 whose quantized linears are ExactLinear: the weight
 dequantized from the stored codes and scales without rounding, the input quantized as the scheme says. Formats:
-compressed-tensors (int-, float-, naive-, pack-quantized, nvfp4, mxfp4, mxfp8, mixed-precision, sparse-24-bitmask), GPTQ v1 and v2, AWQ
-gemm, ModelOpt's FP8, fp8 (by tensor, and blocks with weight_scale_inv). Needs torch and transformers.
+compressed-tensors (int-, float-, naive-, pack-quantized, nvfp4, mxfp4, mxfp8, mixed-precision, sparse-24-bitmask), GPTQ v1 and v2, as
+AutoRound's own form has it too, AWQ gemm, ModelOpt's FP8, fp8 (by tensor, and blocks with weight_scale_inv). Needs torch and transformers.
 """
 
 import json
@@ -92,7 +92,7 @@ def read_gptq(t, args):
     zeros = unpack(t["qzeros"], bits)
     if args.get("checkpoint_format", "gptq") == "gptq":
         zeros = (zeros + 1) & ((1 << bits) - 1)
-    group = t["g_idx"].long()
+    group = t["g_idx"].long() if "g_idx" in t else torch.arange(codes.shape[0]) // args["group_size"]
     return ((codes - zeros[group]).double() * t["scales"].double()[group]).T
 
 
@@ -186,7 +186,7 @@ def read_linear(name, t, config):
         t["weight"] = read_two_of_four(t)
         if "weight_scale" not in t:
             return ExactLinear(t["weight"])
-    if method == "gptq":
+    if method == "gptq" or config.get("packing_format") == "auto_round:auto_gptq":
         return ExactLinear(read_gptq(t, config))
     if method == "awq":
         return ExactLinear(read_awq(t, config))

@@ -1,5 +1,5 @@
-// The quantization_config of programs that know one scheme for all linears: AutoGPTQ and GPTQModel, AutoAWQ, and
-// the fp8 of DeepSeek and AutoFP8.
+// The quantization_config of programs that know one scheme for all linears, and some of them exceptions: AutoGPTQ and GPTQModel,
+// AutoAWQ, AutoRound, and the fp8 of DeepSeek and AutoFP8.
 #include <algorithm>
 
 #include "step1_layers/core/error.h"
@@ -73,7 +73,6 @@ void check_common(const ConfigObject& config, std::string_view method) {
   const std::string found = lower_string(config, "method", method);
   LADDER_CHECK(found == method, "{}: expected {}, found {}", config.name("method"), method,
                json_brief(Json(found)));
-  refuse_unless_empty(config, "dynamic", "schemes of single modules are not supported");
   refuse_unless_empty(config, "rotation", "rotated activations are not supported");
   refuse_unless_empty(config, "activation", "rounded activations are not supported");
   constexpr int64_t kNotRounded = 16;
@@ -96,6 +95,52 @@ bool is_of_gptqmodel(const ConfigObject& config) {
     return name.is_string() && name.get_ref<const std::string&>().starts_with("gptqmodel");
   };
   return is_it(named) || (named.is_array() && std::ranges::any_of(named, is_it));
+}
+
+// Numbers, groups and order.
+void read_gptq_scheme(const ConfigObject& config, QuantizationArgs& args) {
+  args.scale_format = ScaleFormat::f16;
+  args.num_bits = static_cast<int>(config.integer("bits", 2, 8));
+  LADDER_CHECK(args.num_bits <= 4 || args.num_bits == 8, "{}: expected 2, 3, 4 or 8, found {}",
+               config.name("bits"), args.num_bits);
+  args.symmetric = config.boolean("sym", true);
+  set_group(config, "group_size", -1, args);
+  if (!config.boolean("desc_act", false)) return;
+  bool neighbours = config.boolean("static_groups", false) || args.strategy == ScaleStrategy::channel;
+  if (const Json* meta = config.find("meta"); meta != nullptr)  // where GPTQModel says it
+    neighbours = neighbours || ConfigObject(*meta, config.name("meta")).boolean("static_groups", false);
+  args.actorder = neighbours ? ActivationOrder::weight : ActivationOrder::group;
+}
+
+constexpr StoredLinear kLeftDense = {.format = StoredFormat::dense};
+
+// GPTQModel's "dynamic": {"-:PATTERN": {}} leaves modules dense, {"+:PATTERN": {"bits": 8}}, or without "+:", says what is different of
+// theirs. Patterns begin where the name does, as those of targets. (The first rule that fits counts there; here those that fit
+// must say the same.)
+void add_dynamic_rules(const ConfigObject& config, const StoredLinear& of_all, ReadGroups& read) {
+  const Json* rules = config.find("dynamic");
+  if (rules == nullptr || *rules == false) return;
+  LADDER_CHECK(rules->is_object(), "{}: expected an object of patterns, found {}", config.name("dynamic"),
+               json_brief(*rules));
+  for (const auto& [pattern, different] : rules->items()) {
+    const bool leaves_out = pattern.starts_with("-:");
+    const std::string target = "re:" + pattern.substr(leaves_out || pattern.starts_with("+:") ? 2 : 0);
+    const std::string what = fmt::format("{}: {}", config.name("dynamic"), json_brief(Json(pattern)));
+    const ConfigObject rule(different, what);
+    if (leaves_out) {
+      read.groups.push_back({{target}, kLeftDense});
+      continue;
+    }
+    refuse_unknown_keys(rule,
+                        {"bits", "group_size", "sym", "desc_act", "static_groups", "damp_percent",
+                         "damp_auto_increment", "mse", "hyb_act", "act_group_aware", "true_sequential"});
+    Json all = config.json();
+    all.update(different);
+    StoredLinear linear = of_all;
+    linear.scheme.weights = {};
+    read_gptq_scheme(ConfigObject(all, what), linear.scheme.weights);
+    read.groups.push_back({{target}, linear});
+  }
 }
 
 }  // namespace
@@ -152,26 +197,16 @@ ReadGroups read_gptq(const ConfigObject& config) {
   StoredLinear linear;
   linear.format = StoredFormat::gptq;
   linear.stored_scales = ScaleFormat::f16;
-  QuantizationArgs& args = linear.scheme.weights;
-  args.scale_format = ScaleFormat::f16;
-  args.num_bits = static_cast<int>(config.integer("bits", 2, 8));
-  LADDER_CHECK(args.num_bits <= 4 || args.num_bits == 8, "{}: expected 2, 3, 4 or 8, found {}",
-               config.name("bits"), args.num_bits);
-  args.symmetric = config.boolean("sym", true);
-  set_group(config, "group_size", -1, args);
-  if (config.boolean("desc_act", false)) {
-    bool neighbours = config.boolean("static_groups", false) || args.strategy == ScaleStrategy::channel;
-    if (const Json* meta = config.find("meta"); meta != nullptr)  // where GPTQModel says it
-      neighbours = neighbours || ConfigObject(*meta, config.name("meta")).boolean("static_groups", false);
-    args.actorder = neighbours ? ActivationOrder::weight : ActivationOrder::group;
-  }
+  read_gptq_scheme(config, linear.scheme.weights);
   const std::string key = either(config, "checkpoint_format", "format");
   const std::string format = lower_string(config, key, "gptq");
   LADDER_CHECK(format == "gptq" || format == "gptq_v2", "{}: expected gptq or gptq_v2, found {}",
                config.name(key), json_brief(Json(format)));
   linear.zeros_are_one_less = format == "gptq";
   linear.zeros_borrow = linear.zeros_are_one_less && is_of_gptqmodel(config);
-  return one_group(linear, dense_modules(config, "modules_to_not_convert"), IgnoreRule::module);
+  ReadGroups read = one_group(linear, dense_modules(config, "modules_to_not_convert"), IgnoreRule::module);
+  add_dynamic_rules(config, linear, read);
+  return read;
 }
 
 ReadGroups read_awq(const ConfigObject& config) {
@@ -187,6 +222,7 @@ ReadGroups read_awq(const ConfigObject& config) {
        "modules_in_block_to_quantize", "pad_token_id", "max_input_length", "cache_block_outputs"},
       kAutoRoundKeys);
   check_common(config, "awq");
+  refuse_unless_empty(config, "dynamic", "schemes of single modules are not supported");
   refuse_unless_empty(config, "modules_in_block_to_quantize", "expected all linears of a layer");
   for (const char* key : {"version", "format", "checkpoint_format"}) {
     const std::string version = lower_string(config, key, "gemm");
@@ -206,6 +242,40 @@ ReadGroups read_awq(const ConfigObject& config) {
   std::vector<std::string> dense = string_list(config, "modules_to_not_convert");
   if (!config.boolean("lm_head", false)) dense.push_back("lm_head");
   return one_group(linear, std::move(dense), IgnoreRule::substring);
+}
+
+// AutoRound's own form is one of theirs, GPTQ's without g_idx; its list of exceptions may leave modules dense.
+ReadGroups read_auto_round(const ConfigObject& config, const std::string& what) {
+  refuse_unknown_keys(config,
+                      {"quant_method", "packing_format", "extra_config", "bits", "group_size", "sym",
+                       "block_name_to_quantize", "lm_head", "quant_lm_head"},
+                      kAutoRoundKeys);
+  refuse_unless_empty(config, "quant_lm_head", "a head in codes is not supported in this form");
+  const std::string packing = lower_string(config, "packing_format", "");
+  const bool as_gptq = packing == "auto_round:auto_gptq";
+  LADDER_CHECK(as_gptq || packing == "auto_round:auto_awq",
+               "{}: expected auto_round:auto_gptq or auto_round:auto_awq, found {}",
+               config.name("packing_format"), json_brief(Json(packing)));
+  Json same = config.json();
+  for (const char* key : {"quant_method", "packing_format", "extra_config", "quant_lm_head"}) same.erase(key);
+  const ConfigObject form(same, what);
+  ReadGroups read = as_gptq ? read_gptq(form) : read_awq(form);
+  read.groups[0].linear.has_g_idx = !as_gptq;
+  const Json* exceptions = config.find("extra_config");
+  if (exceptions == nullptr) return read;
+  LADDER_CHECK(exceptions->is_object(), "{}: expected an object of modules, found {}",
+               config.name("extra_config"), json_brief(*exceptions));
+  for (const auto& [module, different] : exceptions->items()) {
+    const std::string where = fmt::format("{}: {}", config.name("extra_config"), json_brief(Json(module)));
+    const ConfigObject exception(different, where);
+    const int64_t bits = exception.integer("bits", 1, 32);
+    LADDER_CHECK(bits >= 16, "{}: expected 16 or more, another scheme is not supported, found {}",
+                 exception.name("bits"), bits);
+    LADDER_CHECK(module.find_first_of("*+?()[]|^$\\") == std::string::npos,
+                 "{}: expected a module's name, a pattern is not supported", where);
+    read.groups.push_back({{module}, kLeftDense});
+  }
+  return read;
 }
 
 ReadGroups read_fp8(const ConfigObject& config) {

@@ -26,6 +26,37 @@ bool has_components(std::string_view name, std::string_view piece) {
   return false;
 }
 
+// Names of modules are ASCII, and so are the words of their patterns: \w and \b, which Regex refuses since in other texts its engine and
+// others part over what a word is.
+std::string with_ascii_words(std::string_view pattern) {
+  constexpr std::string_view kWord = "A-Za-z0-9_";
+  const std::string before = fmt::format("(?<=[{}])", kWord), not_before = fmt::format("(?<![{}])", kWord),
+                    behind = fmt::format("(?=[{}])", kWord), not_behind = fmt::format("(?![{}])", kWord);
+  std::string out;
+  bool in_class = false;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    const char c = pattern[i];
+    const std::string_view two = pattern.substr(i, 2);
+    if (two == "\\w" && in_class)
+      out += kWord;
+    else if (two == "\\w" || (two == "\\W" && !in_class))
+      out += fmt::format("[{}{}]", two == "\\W" ? "^" : "", kWord);
+    else if (two == "\\b" && !in_class)
+      out += fmt::format("(?:{}{}|{}{})", before, not_behind, not_before, behind);
+    else if (two == "\\B" && !in_class)
+      out += fmt::format("(?:{}{}|{}{})", before, behind, not_before, not_behind);
+    else if (c == '\\')
+      out += two;
+    else
+      out += c;
+    if (c == '\\')
+      ++i;
+    else if (c == '[' || c == ']')  // as the first of a class ] is refused
+      in_class = c == '[';
+  }
+  return out;
+}
+
 }  // namespace
 
 void refuse_unknown_keys(const ConfigObject& config, std::initializer_list<std::string_view> known,
@@ -76,7 +107,8 @@ QuantizationConfig::QuantizationConfig(std::string what, std::vector<Quantizatio
     LADDER_CHECK(target.size() <= kMaxPatternBytes, "{}: a pattern of {} bytes, at most {}", name,
                  target.size(), kMaxPatternBytes);
     LADDER_CHECK(patterns_.size() < kMaxPatterns, "{}: more than {} patterns", name, kMaxPatterns);
-    patterns_[target] = std::make_shared<const Regex>(std::string_view(target).substr(kPattern.size()), name);
+    patterns_[target] = std::make_shared<const Regex>(
+        with_ascii_words(std::string_view(target).substr(kPattern.size())), name);
   };
   const auto check_target = [&](const std::string& target) {
     // The class of a module, as in "LlamaAttention". Names of modules begin with a small letter.
@@ -105,13 +137,15 @@ QuantizationConfig QuantizationConfig::parse(std::string_view json, std::string_
     read = read_gptq(config);
   else if (method == "awq")
     read = read_awq(config);
+  else if (method == "auto-round")
+    read = read_auto_round(config, std::string(what));
   else if (method == "fp8")
     read = read_fp8(config);
   else if (method == "modelopt")
     read = read_modelopt(config, std::string(what));
   else
-    fail("{}: expected compressed-tensors, gptq, awq, fp8 or modelopt, found {}", config.name("quant_method"),
-         json_brief(Json(method)));
+    fail("{}: expected compressed-tensors, gptq, awq, auto-round, fp8 or modelopt, found {}",
+         config.name("quant_method"), json_brief(Json(method)));
   return QuantizationConfig(std::string(what), std::move(read.groups), std::move(read.ignored),
                             read.ignore_rule, read.kv_cache, std::move(read.two_of_four));
 }
@@ -122,6 +156,7 @@ std::optional<StoredLinear> QuantizationConfig::stored_part(const std::string& n
                        [&](const std::string& entry) { return match(entry, name) != Match::none; });
   };
   std::optional<StoredLinear> linear = part(name);
+  if (linear && linear->format == StoredFormat::dense) linear.reset();
   if (!names(two_of_four_.targets) || names(two_of_four_.ignored)) return linear;
   if (!linear) linear = StoredLinear{.format = StoredFormat::dense};
   LADDER_CHECK(linear->format == StoredFormat::dense || linear->format == StoredFormat::plain,

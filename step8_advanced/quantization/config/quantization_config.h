@@ -3,7 +3,9 @@
 // format, strategy or argument is an Error that names it, and nothing in it is taken as a path.
 //
 //   compressed-tensors   config_groups of targets and arguments, or preset names; ignore; sparsity_config
-//   gptq, awq            one scheme for all linears but routers, modules_to_not_convert and, unless "lm_head" is true, the head
+//   gptq, awq            one scheme for all linears but routers, modules_to_not_convert and, unless "lm_head" is true, the head;
+//                        gptq's "dynamic" has patterns of linears with another one, or dense
+//   auto-round           one of these forms, packing_format says which; extra_config has linears that are dense
 //   fp8                  the same: E4M3 with one scale, or blocks
 //   modelopt             FP8 alone: compressed-tensors' groups, names with *
 //

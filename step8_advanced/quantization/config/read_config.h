@@ -21,6 +21,7 @@ struct ReadGroups {
 ReadGroups read_compressed_tensors(const ConfigObject& config);
 ReadGroups read_gptq(const ConfigObject& config);
 ReadGroups read_awq(const ConfigObject& config);
+ReadGroups read_auto_round(const ConfigObject& config, const std::string& what);
 ReadGroups read_fp8(const ConfigObject& config);
 ReadGroups read_modelopt(const ConfigObject& config, const std::string& what);
 

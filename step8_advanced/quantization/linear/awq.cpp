@@ -36,7 +36,7 @@ class AwqMethod final : public StoredMethod {
     integers.codes = unpacked(shape, tensors, "qweight");
     integers.zeros = unpacked(shape, tensors, "qzeros");
     integers.scales = transposed(tensors["scales"]);
-    check_scales(integers.scales, "scales");
+    check_scales(integers.scales, "scales", ScaleSign::any);
     return integer_weight(integers, weights(), shape);
   }
 

@@ -18,6 +18,8 @@ class GptqMethod final : public StoredMethod {
                  "gptq weights of {} bits: expected integers of 2, 3, 4 or 8", bits);
     LADDER_CHECK(weights().strategy == ScaleStrategy::group || weights().strategy == ScaleStrategy::channel,
                  "gptq weights: expected the strategy group or channel");
+    LADDER_CHECK(stored.has_g_idx || weights().actorder != ActivationOrder::group,
+                 "gptq weights without g_idx: expected no act-order");
   }
 
  private:
@@ -38,10 +40,13 @@ class GptqMethod final : public StoredMethod {
     const int bits = weights().num_bits;
     LADDER_CHECK(shape.in.full * bits % 32 == 0, "{} input features of {} bits do not fill 32-bit words",
                  shape.in.full, bits);
-    return {{"qweight", DType::i32, {words_along_in(bits), LinearDimension::along_out()}},
-            {"qzeros", DType::i32, {groups(shape), words_along_out(bits)}},
-            {"scales", DType::f32, {groups(shape), LinearDimension::along_out()}},
-            {"g_idx", DType::i32, {LinearDimension::per_part(), LinearDimension::along_in()}}};
+    std::vector<LinearParameterSpec> specs = {
+        {"qweight", DType::i32, {words_along_in(bits), LinearDimension::along_out()}},
+        {"qzeros", DType::i32, {groups(shape), words_along_out(bits)}},
+        {"scales", DType::f32, {groups(shape), LinearDimension::along_out()}}};
+    if (stored().has_g_idx)
+      specs.push_back({"g_idx", DType::i32, {LinearDimension::per_part(), LinearDimension::along_in()}});
+    return specs;
   }
 
   QuantizedWeight unpack(const LinearShape& shape, const StoredTensors& tensors) const override {
@@ -51,7 +56,7 @@ class GptqMethod final : public StoredMethod {
     integers.codes = unpack_gptq(tensors["qweight"], bits, shape.out_features(), words.size, "qweight")
                          .narrow(1, shape.in.begin - words.begin, shape.in.size);
     integers.scales = transposed(tensors["scales"]);
-    check_scales(integers.scales, "scales");
+    check_scales(integers.scales, "scales", ScaleSign::any);
     const bool words_less = stored().zeros_are_one_less && stored().zeros_borrow && 32 % bits == 0;
     integers.zeros = joined_parts(shape, [&](size_t part) {
       const FeatureRange& rows = shape.out[part];
@@ -62,6 +67,7 @@ class GptqMethod final : public StoredMethod {
                                integers.scales.dim(1), "qzeros")
           .narrow(0, rows.begin - behind.begin, rows.size);
     });
+    if (!stored().has_g_idx) return integer_weight(integers, weights(), shape);
     const Tensor order = common_value(tensors["g_idx"], "g_idx");
     if (weights().actorder == ActivationOrder::group)
       integers.group_of = order;

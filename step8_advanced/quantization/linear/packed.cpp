@@ -48,7 +48,7 @@ class PackedMethod final : public StoredMethod {
                    "weight_shape of part {} is [{}, {}], expected [{}, {}]", part, found[0], found[1],
                    shape.out[part].full, shape.in.full);
     }
-    check_scales(tensors["weight_scale"], "weight_scale");
+    check_scales(tensors["weight_scale"], "weight_scale", ScaleSign::any);
     const int bits = weights().num_bits;
     const FeatureRange words = words_along_in(bits).features_behind(shape.in);
     IntegerCodes integers;

@@ -39,7 +39,8 @@ class PlainMethod final : public StoredMethod {
     const std::vector<LinearDimension> dims = scale_dimensions(weights(), shape);
     const ColumnGroups groups = column_groups(weights(), shape);
     const Tensor codes = stored().two_of_four ? expanded_two_of_four(shape, tensors) : tensors["weight"];
-    check_scales(tensors[scale_name()], scale_name());
+    check_scales(tensors[scale_name()], scale_name(),
+                 weights().is_float ? ScaleSign::positive : ScaleSign::any);
     QuantizedWeight weight{.type = WeightCodes::int8,
                            .n = shape.out_features(),
                            .k = shape.in_features(),

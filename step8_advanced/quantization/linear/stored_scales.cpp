@@ -67,11 +67,13 @@ Tensor expanded_to_rows(const Tensor& stored, const std::vector<LinearDimension>
   return rows;
 }
 
-void check_scales(const Tensor& scales, std::string_view what) {
+void check_scales(const Tensor& scales, std::string_view what, ScaleSign sign) {
   const float* values = scales.data<float>();
-  for (int64_t i = 0; i < scales.numel(); ++i)
-    LADDER_CHECK(std::isfinite(values[i]) && values[i] > 0,
-                 "{} is {} in row {}, expected a finite number above 0", what, values[i], i / scales.dim(-1));
+  for (int64_t i = 0; i < scales.numel(); ++i) {
+    const float size = sign == ScaleSign::any ? std::fabs(values[i]) : values[i];
+    LADDER_CHECK(std::isfinite(size) && size > 0, "{} is {} in row {}, expected a finite number {}", what,
+                 values[i], i / scales.dim(-1), sign == ScaleSign::any ? "other than 0" : "above 0");
+  }
 }
 
 void check_e4m3(const Tensor& codes, std::string_view what) {

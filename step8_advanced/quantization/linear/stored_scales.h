@@ -27,8 +27,10 @@ ColumnGroups column_groups(const QuantizationArgs& args, const LinearShape& shap
 Tensor expanded_to_rows(const Tensor& stored, const std::vector<LinearDimension>& dims,
                         const LinearShape& shape);
 
-// Error naming `what` and the place: a scale that is not finite or not above 0.
-void check_scales(const Tensor& scales, std::string_view what);
+// Error naming `what` and the place: a scale that is not finite, is 0 or has a sign that it cannot have. Of integers it can have both:
+// there is a code more below 0 than above, and AutoRound gives it to a group's largest weight, whose sign the scale takes.
+enum class ScaleSign : uint8_t { positive, any };
+void check_scales(const Tensor& scales, std::string_view what, ScaleSign sign = ScaleSign::positive);
 // Error: E4M3's NaN.
 void check_e4m3(const Tensor& codes, std::string_view what);
 

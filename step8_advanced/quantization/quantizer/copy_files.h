@@ -4,7 +4,7 @@
 
 namespace ladder {
 
-// The tokenizer's files, chat templates and defaults of generation, those that are there.
+// The tokenizer's files, chat templates, defaults of generation and the licence, those that are there.
 void copy_other_files(const std::filesystem::path& from, const std::filesystem::path& to);
 
 }  // namespace ladder

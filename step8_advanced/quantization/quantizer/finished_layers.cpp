@@ -1,5 +1,6 @@
 #include "step8_advanced/quantization/quantizer/finished_layers.h"
 
+#include <algorithm>
 #include <map>
 
 #include "step1_layers/core/error.h"
@@ -69,6 +70,18 @@ FinishedLinear from_json(const Json& json, const std::map<std::string, Tensor>& 
   return one;
 }
 
+constexpr std::string_view kUnfinishedKey = "key.json.writing";  // a run that was stopped at once
+
+std::vector<std::filesystem::path> paths_in(const std::filesystem::path& folder) {
+  std::vector<std::filesystem::path> paths;
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) paths.push_back(entry.path());
+  return paths;
+}
+
+bool holds_nothing_else(const std::filesystem::path& folder, std::string_view name) {
+  return std::ranges::all_of(paths_in(folder), [&](const auto& path) { return path.filename() == name; });
+}
+
 }  // namespace
 
 FinishedLayers::FinishedLayers(std::filesystem::path folder, const std::string& key)
@@ -77,11 +90,13 @@ FinishedLayers::FinishedLayers(std::filesystem::path folder, const std::string& 
   if (std::filesystem::exists(folder_)) {
     LADDER_CHECK(std::filesystem::is_directory(folder_), "{}: expected a folder of ours", folder_.string());
     const bool is_ours = std::filesystem::exists(key_file);
-    LADDER_CHECK(is_ours || std::filesystem::is_empty(folder_),
+    LADDER_CHECK(is_ours || holds_nothing_else(folder_, kUnfinishedKey),
                  "{}: not a folder of finished layers, so it is left as it is", folder_.string());
     if (is_ours && read_text_file(key_file) != key) {
       started_over_ = true;
-      std::filesystem::remove_all(folder_);
+      // The key stays until the new one takes its place: who is stopped in between finds a folder of ours.
+      for (const std::filesystem::path& path : paths_in(folder_))
+        if (path != key_file) std::filesystem::remove_all(path);
     }
   }
   std::filesystem::create_directories(folder_);

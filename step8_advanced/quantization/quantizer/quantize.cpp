@@ -15,6 +15,7 @@
 #include "step8_advanced/quantization/quantizer/copy_files.h"
 #include "step8_advanced/quantization/quantizer/finished_layers.h"
 #include "step8_advanced/quantization/quantizer/rotate_model.h"
+#include "step8_advanced/quantization/quantizer/smooth_layer.h"
 
 namespace ladder {
 namespace {
@@ -185,6 +186,9 @@ std::string quantize_key(const QuantizeOptions& options) {
   return key.dump(1) + "\n";
 }
 
+// To find a weight's code takes as long as about so many multiplications of a product.
+constexpr double kOperationsOfACode = 500;
+
 QuantizeEstimate estimate_quantize(const QuantizeOptions& options, const DecoderSpec& spec) {
   const Checkpoint checkpoint(options.model);
   std::vector<CheckpointLinear> linears = find_linears(checkpoint, spec);
@@ -201,7 +205,7 @@ QuantizeEstimate estimate_quantize(const QuantizeOptions& options, const Decoder
   std::map<int64_t, double> met_elements;  // of a layer, by one token
   std::set<std::pair<std::string, int64_t>> passes;
   std::map<std::string, int64_t> hessians;  // elements of those that are there together
-  int64_t largest_k = 0;
+  int64_t largest_k = 0, largest_search = 0;
   for (const CheckpointLinear& linear : linears) {
     const double share = linear.expert < 0 ? 1 : share_of_experts;
     if (linear.is_head && !linear.is_changed()) continue;
@@ -210,12 +214,18 @@ QuantizeEstimate estimate_quantize(const QuantizeOptions& options, const Decoder
     if (!linear.is_changed()) continue;
     const auto n = static_cast<double>(linear.n), k = static_cast<double>(linear.k);
     const LinearStages stages = stages_of(options.recipe, linear);
-    if (stages.prune != nullptr && stages.prune->method == QuantizationMethod::sparsegpt)
-      estimate.operations += 2 * n * k * k;
-    if (stages.round != nullptr && stages.round->method == QuantizationMethod::gptq)
-      estimate.operations += 2 * n * k * k;
+    const bool prunes = stages.prune != nullptr && stages.prune->method == QuantizationMethod::sparsegpt;
+    const bool is_gptq = stages.round != nullptr && stages.round->method == QuantizationMethod::gptq;
+    if (prunes) estimate.operations += 2 * n * k * k;
+    if (is_gptq) estimate.operations += 2 * n * k * k;
+    if (stages.round != nullptr) estimate.operations += kOperationsOfACode * n * k;
+    if (stages.round != nullptr && stages.round->method == QuantizationMethod::awq) {
+      const double rows = std::min(share * tokens, static_cast<double>(kSampleRows));
+      estimate.operations += 32 * n * k * rows;  // awq.h
+      largest_search = std::max(largest_search, 3 * linear.n * linear.k + kSampleRows * linear.k);
+    }
     if (passes.emplace(linear.linear, linear.expert).second) {
-      estimate.operations += share * tokens * k * k + k * k * k;
+      estimate.operations += share * tokens * k * k + (prunes || is_gptq ? k * k * k : 0);
       hessians[linear.linear] += linear.k * linear.k;
       largest_k = std::max(largest_k, linear.k);
     }
@@ -231,12 +241,16 @@ QuantizeEstimate estimate_quantize(const QuantizeOptions& options, const Decoder
   estimate.memory_bytes = 4 * largest_layer;
   if (options.recipe.needs_calibration())
     estimate.memory_bytes +=
-        4 * (ends + 2 * static_cast<int64_t>(tokens) * spec.hidden_size + largest_hessians) +
+        4 * (ends + 2 * static_cast<int64_t>(tokens) * spec.hidden_size + largest_hessians + largest_search) +
         12 * largest_k * largest_k;
   return estimate;
 }
 
 namespace {
+
+bool has_group_order(const RecipeStage& stage) {
+  return stage.rounds() && stage.linear->scheme.weights.actorder == ActivationOrder::group;
+}
 
 // The rotated model stands beside the output for as long as it takes.
 QuantizeReport quantize_rotated(const OpContext& ctx, const QuantizeOptions& options) {
@@ -253,8 +267,9 @@ QuantizeReport quantize_rotated(const OpContext& ctx, const QuantizeOptions& opt
 }  // namespace
 
 QuantizeReport quantize(const OpContext& ctx, const QuantizeOptions& options) {
-  LADDER_CHECK(!std::filesystem::exists(options.output), "{}: is there already, expected a new folder",
-               options.output.string());
+  // A link to nothing is there too: the finished folder could not take its place.
+  LADDER_CHECK(!std::filesystem::exists(std::filesystem::symlink_status(options.output)),
+               "{}: is there already, expected a new folder", options.output.string());
   if (options.recipe.rotation) return quantize_rotated(ctx, options);
   const bool calibrates = options.recipe.needs_calibration();
   LADDER_CHECK(!calibrates || !options.texts.empty(),
@@ -268,6 +283,10 @@ QuantizeReport quantize(const OpContext& ctx, const QuantizeOptions& options) {
   const FinishedLayers done(partial, quantize_key(options));
   if (done.started_over() && options.say)
     options.say(fmt::format("{}: of another model, recipe or text: starting over", partial.string()));
+
+  if (options.say && std::ranges::any_of(options.recipe.stages, has_group_order))
+    options.say(
+        "actorder group: compressed-tensors from 0.19 on, and with it transformers, refuse to read it; weight is as good, and all read it");
 
   QuantizeReport report;
   report.bytes_before = checkpoint.nbytes();

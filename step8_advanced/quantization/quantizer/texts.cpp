@@ -5,6 +5,7 @@
 
 #include "step1_layers/core/error.h"
 #include "step2_model/json.h"
+#include "step2_model/tokenizer/unicode.h"
 
 namespace ladder {
 namespace {
@@ -37,7 +38,13 @@ Document parse_document(const Json& object, const std::string& where, int64_t vo
 std::vector<Document> read_documents(const std::filesystem::path& path, int64_t vocab_size,
                                      int64_t max_documents) {
   const std::string content = read_text_file(path);
-  if (path.extension() != ".jsonl") return {{content, {}, true}};
+  if (path.extension() != ".jsonl") {
+    // Other bytes would be read as something, and the model judged or calibrated by it.
+    const int64_t valid = utf8_valid_prefix(content);
+    LADDER_CHECK(valid == std::ssize(content), "{}: expected a text in UTF-8, found another byte at {}",
+                 path.string(), valid);
+    return {{content, {}, true}};
+  }
   std::vector<Document> documents;
   std::istringstream lines(content);
   int64_t number = 1;

@@ -17,7 +17,7 @@ namespace ladder {
 using TokenIds = std::vector<int32_t>;
 
 // The documents' ids; at most max_documents (0: all). `tokenizer` may be nullptr where all lines are ids. Error naming file and
-// line: nothing in it, a line of another kind, an id outside the vocabulary, `joined` with lines of ids.
+// line: nothing in it, bytes that are no UTF-8, a line of another kind, an id outside the vocabulary, `joined` with lines of ids.
 std::vector<TokenIds> read_texts(const std::filesystem::path& path, const Tokenizer* tokenizer,
                                  int64_t vocab_size, bool joined, int64_t max_documents = 0);
 

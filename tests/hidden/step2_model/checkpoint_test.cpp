@@ -223,10 +223,13 @@ TEST(Hidden2_3_Names, OfEveryLayerAndBack) {
     for (int round = 0; round < 30; ++round) {
       const int64_t layer = random.integer(0, 200);
       const std::string before = random.integer(0, 1) ? "model." : "", number = std::to_string(layer);
+      const int64_t expert = random.integer(0, 200);
       for (const TensorName& row : family->tensor_names) {
         const auto filled = [&](std::string_view pattern, const std::string& by) {
           std::string text(pattern);
           if (const size_t at = text.find('#'); at != std::string::npos) text.replace(at, 1, by);
+          if (const size_t at = text.find('@'); at != std::string::npos)
+            text.replace(at, 1, std::to_string(expert));
           return text;
         };
         const bool in_layer = row.checkpoint.find('#') != std::string_view::npos;
@@ -235,10 +238,15 @@ TEST(Hidden2_3_Names, OfEveryLayerAndBack) {
         const auto target = find_tensor_target(*family, before + name);
         ASSERT_TRUE(target.has_value()) << before + name;
         EXPECT_EQ(target->parameter, filled(row.parameter, number));
-        EXPECT_EQ(target->part, row.part);
+        const bool of_expert = row.checkpoint.find('@') != std::string_view::npos;
+        EXPECT_EQ(target->part, row.part + (of_expert ? expert * row.parts_per_expert : 0));
         EXPECT_EQ(target->layer, in_layer ? layer : -1);
+        // Of two names for one the first is given back.
+        const auto first = std::ranges::find_if(family->tensor_names, [&](const TensorName& other) {
+          return other.parameter == row.parameter && other.part == row.part;
+        });
         EXPECT_EQ(checkpoint_name_of(*family, target->parameter, target->part),
-                  (name == "lm_head.weight" ? "" : "model.") + name);
+                  (name.starts_with("lm_head.") ? "" : "model.") + filled(first->checkpoint, number));
         EXPECT_FALSE(find_tensor_target(*family, before + name + ".more").has_value());
         if (!in_layer) continue;
         for (const std::string& wrong : {"0" + number, "-" + number, number + "x", std::string()})

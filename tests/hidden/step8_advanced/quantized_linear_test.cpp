@@ -215,7 +215,8 @@ TEST(Hidden8_2_Formats, WhatCannotBeIsRefused) {
       const Tensor scales = found->second.to(DType::f32);
       constexpr float kInfinity = std::numeric_limits<float>::infinity();
       scales.data<float>()[random.integer(0, scales.numel() - 1)] =
-          random.one_of<float>({0.0f, -0.5f, kInfinity, -kInfinity, std::numeric_limits<float>::quiet_NaN()});
+          random.one_of<float>({0.0f, stored.scheme.weights.is_float ? -0.5f : 0.0f, kInfinity, -kInfinity,
+                                std::numeric_limits<float>::quiet_NaN()});
       found->second = scales.to(found->second.dtype());
       is_refused(stored, k, part);
     }

@@ -110,6 +110,14 @@ TEST(Task8_5_Texts, MistakesAreNamedWithTheirLine) {
   expect("{\"text\": \"a\"}", "tokenizer");
   expect("", "nothing in it");
   expect("[1]", "a.jsonl:1");
+  testing::write_file(folder / "latin.txt", "caf\xe9");
+  try {
+    read_texts(folder / "latin.txt", nullptr, 131, false);
+    ADD_FAILURE() << "Latin-1";
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(),
+                ::testing::AllOf(HasSubstr("latin.txt"), HasSubstr("UTF-8"), HasSubstr("at 3")));
+  }
 }
 
 TEST(Task8_5_Eval, TheErrorIsTakenBetweenClusters) {

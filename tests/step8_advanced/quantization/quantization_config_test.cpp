@@ -287,6 +287,24 @@ TEST(Task8_2_Config, ActivationsHaveRulesOfTheirOwn) {
   EXPECT_THAT(refusal(json), HasSubstr("output_activations"));
 }
 
+// As Python reads them: \w, \b and their opposites are of ASCII.
+TEST(Task8_2_Config, WordsInPatternsAreThoseOfNames) {
+  const auto names = [](const std::string& pattern, const std::string& name) {
+    return of(parse(packed(kInt4, {"re:" + pattern})), name).has_value();
+  };
+  EXPECT_TRUE(names(R"(.*\bdown_proj\b)", kDown));
+  EXPECT_FALSE(names(R"(.*\bproj\b)", kDown));
+  EXPECT_TRUE(names(R"(.*down\B_\Bproj$)", kDown));
+  EXPECT_FALSE(names(R"(.*mlp\B\.)", kDown));
+  EXPECT_TRUE(names(R"(model\.layers\.\d+\.\w+\.down_proj$)", kDown));
+  EXPECT_FALSE(names(R"(model\.\w+\.down_proj$)", kDown));
+  EXPECT_TRUE(names(R"(model\.[\w.]+\.down_proj$)", kDown));
+  EXPECT_FALSE(names(R"(model\.[^\w]+down_proj$)", kDown));
+  EXPECT_TRUE(names(R"(model\Wlayers\W3)", kDown));
+  EXPECT_TRUE(names(R"(.*\bdown_proj\b$|\\w)", kDown));
+  EXPECT_THAT(refusal(packed(kInt4, {R"(re:[\W]odel)"})), HasSubstr("not supported"));
+}
+
 TEST(Task8_2_Config, AHostilePatternEndsInAnError) {
   const auto begin = std::chrono::steady_clock::now();
   const std::string name(200, 'a');
@@ -357,8 +375,88 @@ TEST(Task8_2_Config, ReadsGptq) {
   EXPECT_THAT(refusal(with(json, "bits", 5)), HasSubstr("bits"));
   EXPECT_THAT(refusal(with(json, "bits", nullptr)), HasSubstr("bits"));
   EXPECT_THAT(refusal(with(json, "checkpoint_format", "marlin")), HasSubstr("marlin"));
-  EXPECT_THAT(refusal(with(json, "dynamic", {{"-:.*q_proj", Json::object()}})), HasSubstr("dynamic"));
   EXPECT_THAT(refusal(with(json, "group_size", 0)), HasSubstr("group_size"));
+  EXPECT_THAT(refusal(with(json, "something", 1)), HasSubstr("something"));
+}
+
+// GPTQModel's rules for single modules.
+TEST(Task8_2_Config, GptqsDynamicRulesAreItsExceptions) {
+  const Json json = {
+      {"quant_method", "gptq"}, {"bits", 4}, {"group_size", 128}, {"desc_act", true}, {"sym", false}};
+  const auto with_rules = [&](const Json& rules) { return with(json, "dynamic", rules); };
+  const auto config =
+      parse(with_rules({{"-:.*down_proj", Json::object()},
+                        {"+:model\\.layers\\.3\\.self_attn.*", {{"bits", 8}, {"group_size", 32}}},
+                        {".*gate_proj", {{"desc_act", false}, {"sym", true}, {"damp_percent", 0.1}}}}));
+  QuantizationArgs all = {
+      .num_bits = 4, .symmetric = false, .strategy = ScaleStrategy::group, .group_size = 128};
+  all.scale_format = ScaleFormat::f16;
+  all.actorder = ActivationOrder::group;
+  EXPECT_EQ(of(config, "model.layers.3.mlp.up_proj")->scheme.weights, all);
+  EXPECT_EQ(of(config, kDown), std::nullopt);
+  QuantizationArgs eight = all;
+  eight.num_bits = 8;
+  eight.group_size = 32;
+  EXPECT_EQ(of(config, kQ)->scheme.weights, eight);
+  EXPECT_EQ(of(config, kQ)->format, StoredFormat::gptq);
+  EXPECT_EQ(of(config, "model.layers.4.self_attn.q_proj")->scheme.weights, all);
+  QuantizationArgs no_order = all;
+  no_order.actorder = ActivationOrder::none;
+  no_order.symmetric = true;
+  EXPECT_EQ(of(config, kGate)->scheme.weights, no_order);
+  EXPECT_EQ(of(config, "lm_head"), std::nullopt);
+  // A merged linear is stored one way; two rules that fit say the same.
+  EXPECT_THAT(error_of([&] {
+                parse(with_rules({{"-:.*q_proj", Json::object()}})).linear(Names{kQ, kK});
+              }),
+              AllOf(HasSubstr("q_proj"), HasSubstr("k_proj")));
+  EXPECT_THAT(error_of([&] {
+                of(parse(with_rules({{"-:.*q_proj", Json::object()}, {".*proj", {{"bits", 8}}}})), kQ);
+              }),
+              AllOf(HasSubstr("re:.*q_proj"), HasSubstr("re:.*proj")));
+  EXPECT_EQ(of(parse(with(json, "dynamic", Json::object())), kQ)->scheme.weights, all);
+  EXPECT_THAT(refusal(with_rules({{".*q_proj", {{"bits", 5}}}})),
+              AllOf(HasSubstr("dynamic"), HasSubstr("bits")));
+  EXPECT_THAT(refusal(with_rules({{".*q_proj", {{"format", "marlin"}}}})),
+              AllOf(HasSubstr(".*q_proj"), HasSubstr("format")));
+  EXPECT_THAT(refusal(with_rules({{"-:((", Json::object()}})), HasSubstr("regular expression"));
+  EXPECT_THAT(refusal(with_rules({{".*q_proj", 8}})), HasSubstr("dynamic"));
+  EXPECT_THAT(refusal(with_rules(Json::array({1}))), HasSubstr("dynamic"));
+}
+
+// AutoRound's own form is GPTQ's without g_idx, or AWQ's.
+TEST(Task8_2_Config, ReadsAutoRound) {
+  const Json json = {{"quant_method", "auto-round"},
+                     {"packing_format", "auto_round:auto_gptq"},
+                     {"autoround_version", "0.16.1"},
+                     {"block_name_to_quantize", "model.layers"},
+                     {"bits", 4},
+                     {"data_type", "int"},
+                     {"group_size", 32},
+                     {"iters", 200},
+                     {"sym", true},
+                     {"extra_config", {{kDown, {{"bits", 16}, {"data_type", "float"}}}}}};
+  const auto linear = of(parse(json), kQ);
+  ASSERT_TRUE(linear.has_value());
+  EXPECT_EQ(linear->format, StoredFormat::gptq);
+  EXPECT_FALSE(linear->has_g_idx);
+  EXPECT_TRUE(linear->zeros_are_one_less);
+  EXPECT_EQ(linear->scheme.weights.group_size, 32);
+  EXPECT_TRUE(linear->scheme.weights.symmetric);
+  EXPECT_EQ(of(parse(json), kDown), std::nullopt);
+  EXPECT_EQ(of(parse(json), "lm_head"), std::nullopt);
+  EXPECT_EQ(of(parse(json), "model.layers.3.mlp.gate"), std::nullopt) << "a router";
+  const auto awq = of(parse(with(with(json, "packing_format", "auto_round:auto_awq"), "sym", false)), kQ);
+  EXPECT_EQ(awq->format, StoredFormat::awq);
+  EXPECT_THAT(refusal(with(json, "extra_config", {{kDown, {{"group_size", 64}}}})),
+              AllOf(HasSubstr(kDown), HasSubstr("bits")));
+  EXPECT_FALSE(awq->scheme.weights.symmetric);
+  EXPECT_THAT(refusal(with(json, "packing_format", "auto_round")), HasSubstr("packing_format"));
+  EXPECT_THAT(refusal(with(json, "packing_format", nullptr)), HasSubstr("packing_format"));
+  EXPECT_THAT(refusal(with(json, "extra_config", {{kDown, {{"bits", 8}}}})),
+              AllOf(HasSubstr(kDown), HasSubstr("bits")));
+  EXPECT_THAT(refusal(with(json, "extra_config", {{".*down.*", {{"bits", 16}}}})), HasSubstr("pattern"));
+  EXPECT_THAT(refusal(with(json, "act_bits", 8)), HasSubstr("act_bits"));
   EXPECT_THAT(refusal(with(json, "something", 1)), HasSubstr("something"));
 }
 

