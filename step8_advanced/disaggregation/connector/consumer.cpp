@@ -23,31 +23,14 @@ KvListening listening_of(const KvTransferParams& from) {
 }  // namespace
 
 KvConsumer::KvConsumer(const KvTransferConfig& config, KvHandshake mine, const KvRanks& ranks)
-    : config_(config), ranks_(ranks), connections_(std::move(mine)), heartbeats_(connections_) {
-  for (int i = 0; i < config.num_loaders; ++i) loaders_.emplace_back([this] { work(); });
-}
+    : config_(config),
+      ranks_(ranks),
+      connections_(std::move(mine)),
+      heartbeats_(connections_),
+      loaders_(config.num_loaders) {}
 
 KvConsumer::~KvConsumer() {
   abandon();
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  changed_.notify_all();
-  for (std::thread& loader : loaders_) loader.join();
-}
-
-void KvConsumer::work() {
-  std::unique_lock lock(mutex_);
-  while (true) {
-    changed_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
-    if (stopping_) return;
-    const std::function<void()> job = std::move(jobs_.front());
-    jobs_.pop_front();
-    lock.unlock();
-    job();
-    lock.lock();
-  }
 }
 
 void KvConsumer::want(const KvTransferParams& from) {
@@ -56,9 +39,7 @@ void KvConsumer::want(const KvTransferParams& from) {
 
 void KvConsumer::give_up(const KvTransferParams& from) {
   heartbeats_.remove(from.remote_address, from.remote_request_id);
-  const std::lock_guard lock(mutex_);
-  jobs_.emplace_back([this, from] { say_done(from); });
-  changed_.notify_all();
+  loaders_.add([this, from](int) { say_done(from); });
 }
 
 void KvConsumer::start_load(KvLoad load, std::shared_ptr<const std::vector<int32_t>> prompt) {
@@ -67,10 +48,11 @@ void KvConsumer::start_load(KvLoad load, std::shared_ptr<const std::vector<int32
   want(*load.from);
   started->load = std::move(load);
   started->prompt = std::move(prompt);
-  const std::lock_guard lock(mutex_);
-  loads_[id] = started;
-  jobs_.emplace_back([this, started] { run(*started); });
-  changed_.notify_all();
+  {
+    const std::lock_guard lock(mutex_);
+    loads_[id] = started;
+  }
+  loaders_.add([this, started](int) { run(*started); });
 }
 
 void KvConsumer::cancel_load(SequenceId id) {
@@ -92,8 +74,8 @@ std::vector<FinishedKvLoad> KvConsumer::take_finished() {
 
 void KvConsumer::abandon() {
   heartbeats_.clear();
+  loaders_.drop();
   std::unique_lock lock(mutex_);
-  jobs_.clear();
   std::erase_if(loads_, [](auto& entry) {
     Load& load = *entry.second;
     load.cancelled = true;

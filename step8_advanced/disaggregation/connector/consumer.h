@@ -3,18 +3,17 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <unordered_map>
 #include <vector>
 
 #include "step5_scheduler/kv_connector.h"
 #include "step8_advanced/disaggregation/connector/connections.h"
 #include "step8_advanced/disaggregation/connector/heartbeats.h"
+#include "step8_advanced/disaggregation/connector/loader_threads.h"
 #include "step8_advanced/disaggregation/connector/part_stream.h"
 #include "step8_advanced/disaggregation/connector/transfer_config.h"
 
@@ -53,7 +52,6 @@ class KvConsumer {
     std::shared_ptr<KvChannel> channel;  // that it waits at
   };
 
-  void work();
   void run(Load& load);
   FinishedKvLoad outcome(Load& load, ReceivedKv& received);
   std::string note_of(const Load& load, const FinishedKvLoad& result);  // empty: it is not time for one yet
@@ -71,8 +69,6 @@ class KvConsumer {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  bool stopping_ = false;
-  std::deque<std::function<void()>> jobs_;
   std::unordered_map<SequenceId, std::shared_ptr<Load>> loads_;  // that are not finished
   std::vector<FinishedKvLoad> finished_;
   std::function<void()> wake_;
@@ -80,7 +76,8 @@ class KvConsumer {
   std::chrono::steady_clock::time_point next_note_{};
   int64_t num_unsaid_ = 0;  // loads that failed since the last note
   KvTransferStats stats_;
-  std::vector<std::thread> loaders_;
+
+  KvLoaderThreads loaders_;  // last, so that they end first
 };
 
 }  // namespace ladder
