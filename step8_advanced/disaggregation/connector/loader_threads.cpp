@@ -9,7 +9,6 @@ KvLoaderThreads::KvLoaderThreads(int count) {
 }
 
 KvLoaderThreads::~KvLoaderThreads() {
-  drop();
   {
     const std::lock_guard lock(mutex_);
     stopping_ = true;

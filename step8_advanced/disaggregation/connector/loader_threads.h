@@ -17,11 +17,11 @@ class KvLoaderThreads {
   using Job = std::function<void(int thread)>;
 
   explicit KvLoaderThreads(int count);
-  ~KvLoaderThreads();  // as drop(); jobs that have begun are waited for
+  ~KvLoaderThreads();  // jobs that have begun are waited for, others never begin
 
   // By any thread. `num_times` > 1: it is run so often, by as many threads at once as are free, before the next one begins.
   void add(Job job, int64_t num_times = 1);
-  void drop();  // those that have not begun
+  void drop();  // the jobs that have not begun
 
  private:
   struct Waiting {
