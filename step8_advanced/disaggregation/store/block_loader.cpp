@@ -53,11 +53,6 @@ void KvBlockLoader::cancel_load(SequenceId id) {
   if (load->num_reading == 0) finish(load, lock);
 }
 
-std::vector<FinishedKvLoad> KvBlockLoader::take_finished() {
-  const std::lock_guard lock(mutex_);
-  return std::exchange(finished_, {});
-}
-
 void KvBlockLoader::abandon() {
   loaders_.drop();
   std::unique_lock lock(mutex_);
@@ -68,22 +63,7 @@ void KvBlockLoader::abandon() {
     return load.num_reading == 0;
   });
   changed_.wait(lock, [this] { return loads_.empty(); });
-  finished_.clear();
-}
-
-void KvBlockLoader::on_finished(std::function<void()> wake) {
-  const std::lock_guard lock(mutex_);
-  wake_ = std::move(wake);
-}
-
-void KvBlockLoader::add_to(KvTransferStats& stats) const {
-  const std::lock_guard lock(mutex_);
-  stats.num_loads += stats_.num_loads;
-  stats.num_failed_loads += stats_.num_failed_loads;
-  stats.num_loaded_tokens += stats_.num_loaded_tokens;
-  stats.num_missed_tokens += stats_.num_missed_tokens;
-  stats.num_loaded_bytes += stats_.num_loaded_bytes;
-  stats.load_seconds += stats_.load_seconds;
+  finished_.take();
 }
 
 void KvBlockLoader::read_next(const std::shared_ptr<Load>& load, Reader& reader) {
@@ -96,7 +76,7 @@ void KvBlockLoader::read_next(const std::shared_ptr<Load>& load, Reader& reader)
   lock.lock();
   --load->num_reading;
   if (error.empty()) {
-    stats_.num_loaded_bytes += static_cast<int64_t>(shape_.body_size);
+    finished_.count_bytes(static_cast<int64_t>(shape_.body_size));
   } else if (block < load->end) {
     load->end = block;
     load->error = std::move(error);
@@ -149,18 +129,12 @@ void KvBlockLoader::finish(const std::shared_ptr<Load>& load, std::unique_lock<s
   if (!load->cancelled) {
     result.num_tokens = (load->end - load->first) * ranks_.layout.block_size;
     result.error = load->error;
-    stats_.num_failed_loads += result.num_tokens < load->load.num_tokens;
-    stats_.num_missed_tokens += load->load.num_tokens - result.num_tokens;
   }
-  ++stats_.num_loads;
-  stats_.num_loaded_tokens += result.num_tokens;
-  stats_.load_seconds += std::chrono::duration<double>(steady_clock::now() - load->begin).count();
+  finished_.add(std::move(result), load->load.num_tokens, load->cancelled, load->begin);
   loads_.erase(load->load.id);
-  finished_.push_back(std::move(result));
-  const std::function<void()> wake = wake_;
   changed_.notify_all();
-  lock.unlock();  // it may want a lock that is held while this object is called
-  if (wake) wake();
+  lock.unlock();  // who is woken may want a lock that is held while this object is called
+  finished_.wake();
 }
 
 }  // namespace ladder

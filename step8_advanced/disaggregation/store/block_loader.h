@@ -9,9 +9,11 @@
 #include <mutex>
 #include <string>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "step5_scheduler/kv_connector.h"
+#include "step8_advanced/disaggregation/connector/finished_loads.h"
 #include "step8_advanced/disaggregation/connector/loader_threads.h"
 #include "step8_advanced/disaggregation/connector/part_stream.h"
 #include "step8_advanced/disaggregation/store/block_names.h"
@@ -30,12 +32,12 @@ class KvBlockLoader {
   // As the functions of KvConnector, on the engine's thread. Whole blocks; `names` has all of them, `prompt` is the sequence's.
   void start_load(KvLoad load, KvBlockNames names, std::shared_ptr<const std::vector<int32_t>> prompt);
   void cancel_load(SequenceId id);
-  std::vector<FinishedKvLoad> take_finished();
+  std::vector<FinishedKvLoad> take_finished() { return finished_.take(); }
   void abandon();
   // Called, by any thread, when take_finished() has something.
-  void on_finished(std::function<void()> wake);
+  void on_finished(std::function<void()> wake) { finished_.on_finished(std::move(wake)); }
 
-  void add_to(KvTransferStats& stats) const;
+  void add_to(KvTransferStats& stats) const { finished_.add_to(stats); }
 
  private:
   struct Load {
@@ -68,9 +70,7 @@ class KvBlockLoader {
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   std::unordered_map<SequenceId, std::shared_ptr<Load>> loads_;  // that are not finished
-  std::vector<FinishedKvLoad> finished_;
-  std::function<void()> wake_;
-  KvTransferStats stats_;
+  KvFinishedLoads finished_;
 
   std::vector<Reader> readers_;
   KvLoaderThreads loaders_;  // last, so that they end first
