@@ -279,8 +279,8 @@ TEST(KvHandoff, ReadsAPromptChunkByChunk) {
 }
 
 // Four engines with room for one prompt each, told in orders that do not agree: what a decode engine has room for waits for blocks that
-// a prefill engine keeps for the other decode engine, which has room for what waits in the other prefill engine. Two of the
-// prompts have to be computed where they are wanted before the other two can go over.
+// a prefill engine keeps for the other decode engine, which has room for what waits in the other prefill engine. One
+// of the prompts, or two of them, must be computed where they are wanted before the others can go over.
 TEST(KvHandoff, PairsThatKeepRoomForEachOthersPromptsDoNotStandStill) {
   testing::Random random;
   std::vector<Request> requests = random_requests(random, 4);
@@ -335,11 +335,14 @@ TEST(KvHandoff, PairsThatKeepRoomForEachOthersPromptsDoNotStandStill) {
       }
   }
   expect_same(outputs, expected);
+  int64_t num_failed = 0;
   for (ConnectedEngine& engine : decode) {
     EXPECT_EQ(engine.connector->stats().num_loads, 2);
-    EXPECT_EQ(engine.connector->stats().num_failed_loads, 1);
+    num_failed += engine.connector->stats().num_failed_loads;
     engine.expect_all_given_back();
   }
+  EXPECT_GE(num_failed, 1);
+  EXPECT_LE(num_failed, 2);
   for (ConnectedEngine& engine : prefill) {
     while (engine.engine->has_unfinished()) engine.engine->step();
     engine.expect_all_given_back();
