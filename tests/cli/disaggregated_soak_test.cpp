@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <random>
 #include <thread>
 
@@ -253,6 +254,37 @@ TEST(Cli_DisaggregatedSoak, EveryRequestEndsWhenADecodeServerIsKilledAndAllServe
   server.kill(SIGKILL);
   for (const int child : children)
     EXPECT_TRUE(eventually([&] { return process_state(child) == 0 || process_state(child) == 'Z'; }));
+}
+
+// Caches hold one prompt each, and a prompt may reach its prefill server before one that the router has asked for earlier, and told
+// to a decode server, which has kept its room for it. So it is where many come at once.
+TEST(Cli_DisaggregatedSoak, ServersWithRoomForOnePromptEachDoNotStandStill) {
+  constexpr size_t kAtOnce = 12;
+  const uint64_t seed = fresh_seed();
+  SCOPED_TRACE("seed " + std::to_string(seed));
+  std::vector<std::string> flags = {"--model=" + narrow_model().string(), "--load-format=dummy",
+                                    "--num-kv-blocks=16", "--max-model-len=256"};
+  RunningServer alone(flags);
+  flags.insert(flags.end(), {"--disaggregate=2P2D", "--min-remote-tokens=1", "--kv-load-timeout=3600"});
+  RunningServer server(flags);
+  ASSERT_TRUE(alone.ready() && server.ready());
+
+  std::mt19937_64 random(seed);
+  std::vector<Json> bodies(kAtOnce);
+  std::vector<std::unique_ptr<RawClient>> clients;
+  for (Json& body : bodies) {
+    std::vector<uint64_t> prompt(200);
+    for (uint64_t& id : prompt) id = 300 + random() % 1'700;
+    body = {{"prompt", prompt}, {"max_tokens", 4}, {"ignore_eos", true}, {"temperature", 0}};
+    clients.push_back(std::make_unique<RawClient>(server.port()));
+  }
+  for (size_t i = 0; i < kAtOnce; ++i) clients[i]->send(RunningServer::completion(bodies[i]));
+  for (size_t i = 0; i < kAtOnce; ++i) {
+    const Answer answer = read_answer(clients[i]->rest(std::chrono::seconds(120)), false);
+    ASSERT_TRUE(answer.whole && !answer.error) << clients[i]->got() << server.err();
+    EXPECT_EQ(answer.text, read_answer(alone.post(bodies[i]), false).text);
+  }
+  EXPECT_GT(server.metric("router_at_once_transfers_total"), 0);
 }
 
 }  // namespace

@@ -10,12 +10,14 @@
 
 #include "step1_layers/core/error.h"
 #include "step1_layers/distributed/local_group.h"
+#include "tests/support/error_of.h"
 #include "tests/support/numerics.h"
 
 namespace ladder {
 namespace {
 
 using ::testing::AllOf;
+using testing::error_of;
 using ::testing::HasSubstr;
 using testing::Random;
 
@@ -198,15 +200,6 @@ TEST(Task1_4_Linear, ColumnThenRowNeedsOneAllReduce) {
     second.forward(ctx, hidden, out);
     EXPECT_EQ(testing::to_double(out), expected);
   });
-}
-
-std::string error_of(const std::function<void()>& fn) {
-  try {
-    fn();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 // A rank of a larger group, for what happens before any communication.

@@ -4,10 +4,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <functional>
-
 #include "step1_layers/core/error.h"
 #include "step2_model/model.h"
+#include "tests/support/error_of.h"
 #include "tests/support/source_folder.h"
 #include "tests/support/temporary_folder.h"
 
@@ -15,6 +14,7 @@ namespace ladder {
 namespace {
 
 using ::testing::ElementsAre;
+using testing::error_of;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 using testing::TemporaryFolder;
@@ -57,15 +57,6 @@ DecoderSpec parse(const Json& config, const std::string& generation = "") {
 RopeConfig parse_rope(const Json& config) {
   return parse_rope_config(ConfigObject(config, "config.json"), config.at("head_dim"),
                            config.at("max_position_embeddings"));
-}
-
-std::string error_of(const std::function<void()>& call) {
-  try {
-    call();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 std::string error_of(const Json& config, const std::string& generation = "") {

@@ -7,6 +7,7 @@
 
 #include "step1_layers/core/error.h"
 #include "step2_model/checkpoint/checkpoint.h"
+#include "tests/support/error_of.h"
 #include "tests/support/safetensors_writer.h"
 #include "tests/support/temporary_folder.h"
 
@@ -14,19 +15,11 @@ namespace ladder {
 namespace {
 
 using testing::encode_safetensors;
+using testing::error_of;
 using ::testing::HasSubstr;
 using testing::TemporaryFolder;
 using testing::write_file;
 using testing::write_safetensors;
-
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 std::string with_length(const std::string& header, const std::string& data = "") {
   std::string file(8, '\0');

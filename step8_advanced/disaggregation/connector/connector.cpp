@@ -92,7 +92,7 @@ bool KvTransferConnector::may_start(const Sequence& sequence) const {
   if (producer_ == nullptr) return true;
   // A reader can wait for it only where the request has chosen the id.
   const std::string& id = sequence.kv_transfer->remote_request_id;
-  if (wants_layers() && !id.empty() && id.size() <= kMaxKvRequestId) producer_->leases().expect(sequence, id);
+  if (!id.empty() && id.size() <= kMaxKvRequestId) producer_->leases().expect(sequence, id);
   if (config_.max_held_bytes == 0) return true;
   const int64_t block_size = ranks_.layout.block_size;
   const int64_t kept = producer_->leases().num_kept_blocks();

@@ -23,31 +23,14 @@ KvListening listening_of(const KvTransferParams& from) {
 }  // namespace
 
 KvConsumer::KvConsumer(const KvTransferConfig& config, KvHandshake mine, const KvRanks& ranks)
-    : config_(config), ranks_(ranks), connections_(std::move(mine)), heartbeats_(connections_) {
-  for (int i = 0; i < config.num_loaders; ++i) loaders_.emplace_back([this] { work(); });
-}
+    : config_(config),
+      ranks_(ranks),
+      connections_(std::move(mine)),
+      heartbeats_(connections_),
+      loaders_(config.num_loaders) {}
 
 KvConsumer::~KvConsumer() {
   abandon();
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  changed_.notify_all();
-  for (std::thread& loader : loaders_) loader.join();
-}
-
-void KvConsumer::work() {
-  std::unique_lock lock(mutex_);
-  while (true) {
-    changed_.wait(lock, [this] { return stopping_ || !jobs_.empty(); });
-    if (stopping_) return;
-    const std::function<void()> job = std::move(jobs_.front());
-    jobs_.pop_front();
-    lock.unlock();
-    job();
-    lock.lock();
-  }
 }
 
 void KvConsumer::want(const KvTransferParams& from) {
@@ -56,9 +39,7 @@ void KvConsumer::want(const KvTransferParams& from) {
 
 void KvConsumer::give_up(const KvTransferParams& from) {
   heartbeats_.remove(from.remote_address, from.remote_request_id);
-  const std::lock_guard lock(mutex_);
-  jobs_.emplace_back([this, from] { say_done(from); });
-  changed_.notify_all();
+  loaders_.add([this, from](int) { say_done(from); });
 }
 
 void KvConsumer::start_load(KvLoad load, std::shared_ptr<const std::vector<int32_t>> prompt) {
@@ -67,10 +48,11 @@ void KvConsumer::start_load(KvLoad load, std::shared_ptr<const std::vector<int32
   want(*load.from);
   started->load = std::move(load);
   started->prompt = std::move(prompt);
-  const std::lock_guard lock(mutex_);
-  loads_[id] = started;
-  jobs_.emplace_back([this, started] { run(*started); });
-  changed_.notify_all();
+  {
+    const std::lock_guard lock(mutex_);
+    loads_[id] = started;
+  }
+  loaders_.add([this, started](int) { run(*started); });
 }
 
 void KvConsumer::cancel_load(SequenceId id) {
@@ -80,20 +62,18 @@ void KvConsumer::cancel_load(SequenceId id) {
   const std::shared_ptr<Load> load = found->second;
   if (load->cancelled.exchange(true)) return;
   if (load->channel != nullptr) load->channel->close();
-  if (!load->started) finish({id, 0, "it was cancelled"}, lock);  // its job will see it, too
+  if (!load->started) {  // its job will see it, too
+    finished_.add({id, 0, "it was cancelled"}, load->load.num_tokens, true, steady_clock::now());
+    forget(id, lock);
+  }
   if (lock.owns_lock()) lock.unlock();
   give_up(*load->load.from);
 }
 
-std::vector<FinishedKvLoad> KvConsumer::take_finished() {
-  const std::lock_guard lock(mutex_);
-  return std::exchange(finished_, {});
-}
-
 void KvConsumer::abandon() {
   heartbeats_.clear();
+  loaders_.drop();
   std::unique_lock lock(mutex_);
-  jobs_.clear();
   std::erase_if(loads_, [](auto& entry) {
     Load& load = *entry.second;
     load.cancelled = true;
@@ -101,12 +81,7 @@ void KvConsumer::abandon() {
     return !load.started;
   });
   changed_.wait(lock, [this] { return loads_.empty(); });
-  finished_.clear();
-}
-
-void KvConsumer::on_finished(std::function<void()> wake) {
-  const std::lock_guard lock(mutex_);
-  wake_ = std::move(wake);
+  finished_.take();
 }
 
 void KvConsumer::on_failed_load(std::function<void(const std::string&)> say) {
@@ -132,16 +107,6 @@ std::string KvConsumer::note_of(const Load& load, const FinishedKvLoad& result) 
   return note;
 }
 
-void KvConsumer::add_to(KvTransferStats& stats) const {
-  const std::lock_guard lock(mutex_);
-  stats.num_loads += stats_.num_loads;
-  stats.num_failed_loads += stats_.num_failed_loads;
-  stats.num_loaded_tokens += stats_.num_loaded_tokens;
-  stats.num_missed_tokens += stats_.num_missed_tokens;
-  stats.num_loaded_bytes += stats_.num_loaded_bytes;
-  stats.load_seconds += stats_.load_seconds;
-}
-
 void KvConsumer::run(Load& load) {
   {
     const std::lock_guard lock(mutex_);
@@ -152,15 +117,11 @@ void KvConsumer::run(Load& load) {
   ReceivedKv received;
   FinishedKvLoad result = outcome(load, received);
   heartbeats_.remove(load.load.from->remote_address, load.load.from->remote_request_id);
+  finished_.count_bytes(received.num_bytes);
   std::string note;
   std::unique_lock lock(mutex_);
-  ++stats_.num_loads;
-  stats_.num_loaded_bytes += received.num_bytes;
-  stats_.num_loaded_tokens += result.num_tokens;
-  stats_.load_seconds += std::chrono::duration<double>(steady_clock::now() - begin).count();
-  if (!load.cancelled && result.num_tokens < load.load.num_tokens) {
-    ++stats_.num_failed_loads;
-    stats_.num_missed_tokens += load.load.num_tokens - result.num_tokens;
+  const bool cancelled = load.cancelled;
+  if (!cancelled && result.num_tokens < load.load.num_tokens) {
     result.ends_sequence = config_.load_failure_policy == KvLoadFailurePolicy::fail;
     if (say_) note = note_of(load, result);
   }
@@ -170,7 +131,8 @@ void KvConsumer::run(Load& load) {
     say(note);
     lock.lock();
   }
-  finish(std::move(result), lock);
+  finished_.add(std::move(result), load.load.num_tokens, cancelled, begin);
+  forget(load.load.id, lock);
 }
 
 FinishedKvLoad KvConsumer::outcome(Load& load, ReceivedKv& received) {
@@ -258,13 +220,11 @@ void KvConsumer::say_done(const KvTransferParams& from) {
   }
 }
 
-void KvConsumer::finish(FinishedKvLoad finished, std::unique_lock<std::mutex>& lock) {
-  loads_.erase(finished.id);
-  finished_.push_back(std::move(finished));
-  const std::function<void()> wake = wake_;
+void KvConsumer::forget(SequenceId id, std::unique_lock<std::mutex>& lock) {
+  loads_.erase(id);
   changed_.notify_all();
-  lock.unlock();  // it may want a lock that is held while this object is called
-  if (wake) wake();
+  lock.unlock();  // who is woken may want a lock that is held while this object is called
+  finished_.wake();
 }
 
 }  // namespace ladder

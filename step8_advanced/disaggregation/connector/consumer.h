@@ -3,18 +3,19 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "step5_scheduler/kv_connector.h"
 #include "step8_advanced/disaggregation/connector/connections.h"
+#include "step8_advanced/disaggregation/connector/finished_loads.h"
 #include "step8_advanced/disaggregation/connector/heartbeats.h"
+#include "step8_advanced/disaggregation/connector/loader_threads.h"
 #include "step8_advanced/disaggregation/connector/part_stream.h"
 #include "step8_advanced/disaggregation/connector/transfer_config.h"
 
@@ -35,14 +36,14 @@ class KvConsumer {
   void give_up(const KvTransferParams& from);  // and its producer is told
   void start_load(KvLoad load, std::shared_ptr<const std::vector<int32_t>> prompt);
   void cancel_load(SequenceId id);
-  std::vector<FinishedKvLoad> take_finished();
+  std::vector<FinishedKvLoad> take_finished() { return finished_.take(); }
   void abandon();
   // Called, by any thread, when take_finished() has something.
-  void on_finished(std::function<void()> wake);
+  void on_finished(std::function<void()> wake) { finished_.on_finished(std::move(wake)); }
   // As KvTransferConnector::on_failed_load().
   void on_failed_load(std::function<void(const std::string&)> say);
 
-  void add_to(KvTransferStats& stats) const;
+  void add_to(KvTransferStats& stats) const { finished_.add_to(stats); }
 
  private:
   struct Load {
@@ -53,7 +54,6 @@ class KvConsumer {
     std::shared_ptr<KvChannel> channel;  // that it waits at
   };
 
-  void work();
   void run(Load& load);
   FinishedKvLoad outcome(Load& load, ReceivedKv& received);
   std::string note_of(const Load& load, const FinishedKvLoad& result);  // empty: it is not time for one yet
@@ -62,7 +62,7 @@ class KvConsumer {
                              KvDeadline patience);             // Error: it is another engine
   void watch(Load& load, std::shared_ptr<KvChannel> channel);  // KvChannelError: it is cancelled
   void say_done(const KvTransferParams& from);
-  void finish(FinishedKvLoad finished, std::unique_lock<std::mutex>& lock);  // which is released
+  void forget(SequenceId id, std::unique_lock<std::mutex>& lock);  // which is released; it is finished
 
   const KvTransferConfig config_;
   const KvRanks& ranks_;
@@ -71,16 +71,13 @@ class KvConsumer {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  bool stopping_ = false;
-  std::deque<std::function<void()>> jobs_;
   std::unordered_map<SequenceId, std::shared_ptr<Load>> loads_;  // that are not finished
-  std::vector<FinishedKvLoad> finished_;
-  std::function<void()> wake_;
   std::function<void(const std::string&)> say_;
   std::chrono::steady_clock::time_point next_note_{};
   int64_t num_unsaid_ = 0;  // loads that failed since the last note
-  KvTransferStats stats_;
-  std::vector<std::thread> loaders_;
+  KvFinishedLoads finished_;
+
+  KvLoaderThreads loaders_;  // last, so that they end first
 };
 
 }  // namespace ladder

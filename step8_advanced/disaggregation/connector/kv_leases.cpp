@@ -37,6 +37,7 @@ void KvLeases::computed(const Sequence& sequence, const std::string& remote_requ
   if (entry == nullptr) return;
   const int64_t num_before =
       std::exchange(entry->num_tokens, std::min(num_tokens, sequence.num_prompt_tokens));
+  if (entry->num_tokens > num_before) last_computed_ = Clock::now();
   if (entry->num_tokens < num_before || num_tokens == 0) {
     // A step that is still running may store for it, into blocks that are soon another's.
     entry->stored.clear();
@@ -49,7 +50,19 @@ void KvLeases::computed(const Sequence& sequence, const std::string& remote_requ
 
 void KvLeases::expect(const Sequence& sequence, const std::string& remote_request_id) {
   const std::lock_guard lock(mutex_);
-  expected_.insert_or_assign(sequence.id, Expected{remote_request_id, sequence.prompt_token_ids});
+  const Clock::time_point now = Clock::now();
+  Expected& expected =
+      expected_.try_emplace(sequence.id, Expected{remote_request_id, sequence.prompt_token_ids, now, now})
+          .first->second;
+  expected.last_asked = now;
+  if (now - expected.first_asked >= start_patience_) changed_.notify_all();
+}
+
+bool KvLeases::stands_still(Clock::time_point since) const {
+  return std::ranges::any_of(expected_, [&](const auto& one) {
+    const Expected& expected = one.second;
+    return expected.last_asked - std::max({since, expected.first_asked, last_computed_}) >= start_patience_;
+  });
 }
 
 void KvLeases::begin_step(const SchedulerOutput& step) {
@@ -159,8 +172,17 @@ KvLeases::Ready KvLeases::wait_ready(const std::string& id, uint64_t lease, int6
                                      uint32_t prompt_checksum, int64_t num_checked,
                                      Clock::time_point deadline, const KvLayers& layers) {
   std::unique_lock lock(mutex_);
+  const Clock::time_point came = Clock::now();
   const auto here = [&] { return lease != 0 || by_id_.contains(id); };
-  changed_.wait_until(lock, deadline, [&] { return closed_ || here() || is_given_up(id); });
+  const auto is_over = [&] { return closed_ || here() || is_given_up(id) || stands_still(came); };
+  for (Clock::time_point ask = came + start_patience_;
+       !changed_.wait_until(lock, std::min(ask, deadline), is_over) && ask < deadline;
+       ask += start_patience_) {
+    wake_is_due_ = true;  // an engine at rest asks for blocks again when it is woken
+    changed_.notify_all();
+  }
+  LADDER_CHECK(closed_ || here() || !stands_still(came),
+               "request '{}' cannot begin: blocks are kept for readers that do not come", id);
   LADDER_CHECK(here() && !closed_, "request '{}' is not here: its lease is over, or it has not come in time",
                id);
   if (lease == 0) {

@@ -11,6 +11,10 @@
 // Where both engines are told at once a reader may be done before its request has come here (all of the prompt was in its own
 // cache, or its client has left). That is remembered for a lease's length: such a request is not kept.
 //
+// A reader has room for its prompt from the moment that it asks. Where no prompt can begin, as all blocks here are kept for readers, and
+// these cannot come, as they lack the room that others have over there, nobody would ever go on: who waits for a prompt that has not
+// begun, while one was refused blocks for a while and none was computed, is told so, and computes it itself.
+//
 // Every entry has a number that no other one gets, the lease: whoever has read under it asks at the end whether it was valid
 // all the time. What would be read of blocks that were given to another request in between is never taken for this one's.
 //
@@ -44,7 +48,8 @@ class KvLeases {
  public:
   using Clock = std::chrono::steady_clock;
 
-  KvLeases(std::chrono::milliseconds lease, int64_t block_size) : length_(lease), block_size_(block_size) {}
+  KvLeases(std::chrono::milliseconds lease, std::chrono::milliseconds start_patience, int64_t block_size)
+      : length_(lease), start_patience_(start_patience), block_size_(block_size) {}
 
   // The engine's thread.
 
@@ -52,8 +57,8 @@ class KvLeases {
   // Fewer than before: its blocks are about to be given back and computed again (a preemption); when it returns nobody
   // reads from them.
   void computed(const Sequence& sequence, const std::string& remote_request_id, int64_t num_tokens);
-  // Where its tokens may be read while the step that computes them runs. The sequence is going to be kept under this id;
-  // what it is to get blocks for is heard from a step.
+  // The sequence is going to be kept under this id, and is asking for its first blocks: told each time that it asks. Where
+  // tokens may be read while the step that computes them runs, what it gets blocks for is heard from that step.
   void expect(const Sequence& sequence, const std::string& remote_request_id);
   void begin_step(const SchedulerOutput& step);  // before a rank begins with it
   // The lease begins; the id and how many tokens there are. None: there is no entry, or its reader has been and gone.
@@ -66,7 +71,7 @@ class KvLeases {
   void retract(SequenceId sequence);
   void retract_all();
   std::vector<SequenceId> take_released();
-  // Called by the sweeping thread when take_released() has something.
+  // Called by the sweeping thread when take_released() has something, or whoever waits for blocks should ask for them again.
   void on_release(std::function<void()> wake);
 
   // The ranks' threads. Of the step that a rank computes the keys and values of one layer are in its cache: those of these
@@ -83,7 +88,7 @@ class KvLeases {
   // Waits until more than `num_tokens` tokens are there to be read, where only the first of `layers` need have them.
   // `prompt_checksum`: of the first `num_checked` tokens. `lease`: what an earlier call has answered; 0: the first call, which
   // also waits for the request itself. Error, saying why: it has not come, or not got so far, until the deadline; it is
-  // over; it is of another prompt.
+  // over; it is of another prompt; no prompt can begin (above).
   Ready wait_ready(const std::string& id, uint64_t lease, int64_t num_tokens, uint32_t prompt_checksum,
                    int64_t num_checked, Clock::time_point deadline, const KvLayers& layers = kAllLayers);
 
@@ -130,6 +135,7 @@ class KvLeases {
   struct Expected {
     std::string id;
     std::shared_ptr<const std::vector<int32_t>> prompt;
+    Clock::time_point first_asked, last_asked;  // for blocks: when they are apart it was refused
   };
   struct Entry {
     std::string id;
@@ -164,10 +170,11 @@ class KvLeases {
   void retract(Entries::iterator entry, std::unique_lock<std::mutex>& lock);
   void give_up_before_it_comes(const std::string& id);
   bool is_given_up(const std::string& id) const;
+  bool stands_still(Clock::time_point since) const;  // no prompt can begin, and none goes on
 
   static constexpr size_t kMostGivenUp = 4096;
 
-  const std::chrono::milliseconds length_;
+  const std::chrono::milliseconds length_, start_patience_;
   const int64_t block_size_;
 
   mutable std::mutex mutex_;
@@ -178,6 +185,7 @@ class KvLeases {
   std::unordered_map<std::string, uint64_t> by_id_;
   std::unordered_map<SequenceId, uint64_t> by_sequence_;
   std::unordered_map<SequenceId, Expected> expected_;
+  Clock::time_point last_computed_{};
   std::unordered_map<std::string, Clock::time_point>
       given_up_;                           // by id, of requests that have not come; until then
   std::unordered_set<SequenceId> unread_;  // of those that have come since

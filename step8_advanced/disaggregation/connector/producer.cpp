@@ -37,7 +37,7 @@ KvProducer::KvProducer(const KvTransferConfig& config, KvHandshake mine, const K
     : config_(config),
       mine_(std::move(mine)),
       ranks_(ranks),
-      leases_(config.lease, ranks.layout.block_size),
+      leases_(config.lease, config.start_patience, ranks.layout.block_size),
       listener_(listen_for_kv(config.listen)) {
   sweeper_ = std::thread([this] { leases_.sweep_until_closed(); });
   accepting_ = std::thread([this] { accept_readers(); });

@@ -32,6 +32,9 @@ struct KvTransferConfig {
   // Of a producer: a reader that is there already gets a layer's keys while the next layer is computed (layer_by_layer.h);
   // else what a step has computed goes when the step is over.
   bool layer_by_layer = false;
+  // Of a producer: so long a reader waits for a prompt that has not begun while one is refused its blocks here, and none is
+  // computed. Readers that keep room for prompts which wait for each other's would wait for ever.
+  std::chrono::milliseconds start_patience{2'000};
   int max_channels = 64;  // of a producer, each with a thread: further readers are turned away
 
   // Of a consumer: fewer tokens are computed rather than loaded.

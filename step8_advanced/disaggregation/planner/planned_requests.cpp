@@ -4,6 +4,7 @@
 #include <cmath>
 #include <random>
 #include <sstream>
+#include <string_view>
 
 #include "step1_layers/core/error.h"
 #include "step2_model/json.h"
@@ -14,6 +15,14 @@ namespace ladder {
 namespace {
 
 constexpr int64_t kMostTokens = 1 << 24, kMostRequests = 1'000'000;
+
+void check_fields(const Json& line, const std::string& what) {
+  constexpr std::string_view kFields[] = {"arrival", "prompt_tokens", "output_tokens", "cached_share"};
+  for (const auto& [key, value] : line.items())
+    LADDER_CHECK(std::ranges::find(kFields, key) != std::end(kFields),
+                 "{}: unknown field {}; expected arrival, prompt_tokens, output_tokens and cached_share",
+                 what, json_brief(Json(key)));
+}
 
 int64_t cached_tokens(int64_t prompt, double share) {
   return std::min(prompt - 1, static_cast<int64_t>(share * static_cast<double>(prompt)));
@@ -63,6 +72,7 @@ std::vector<PlannedRequest> load_requests(const std::filesystem::path& file) {
       LADDER_CHECK(value >= 0 && value <= 1, "{}: cached_share is {}: expected 0 to 1", what, value);
       request.num_cached = cached_tokens(request.num_prompt, value);
     }
+    check_fields(json, what);
     requests.push_back(request);
   }
   LADDER_CHECK(!requests.empty(), "{}: expected a request a line", file.string());

@@ -19,7 +19,8 @@ std::vector<PlannedRequest> draw_requests(int64_t count, double rate, const Requ
                                           uint64_t seed);
 
 // One line a request, in any order, sorted by arrival: {"arrival": seconds, "prompt_tokens": n, "output_tokens": n,
-// "cached_share": x}, the last 0 where absent. Error naming file, line and field; no request; more than a million.
+// "cached_share": x}, the last 0 where absent. Error naming file, line and field, one that is none of these included; no request; more than a
+// million.
 std::vector<PlannedRequest> load_requests(const std::filesystem::path& file);
 
 // Requests a second, by their arrivals. Error: fewer than two, or all at one time.

@@ -11,18 +11,15 @@ using std::chrono::steady_clock;
 
 KvBlockLoader::KvBlockLoader(const KvStoreConfig& config, KvStoreFolder& folder, const KvRanks& ranks,
                              const KvBlockShape& shape, Sha256Digest space)
-    : folder_(folder), ranks_(ranks), shape_(shape), space_(space) {
-  for (int i = 0; i < config.num_loaders; ++i) loaders_.emplace_back([this] { work(); });
-}
+    : folder_(folder),
+      ranks_(ranks),
+      shape_(shape),
+      space_(space),
+      readers_(static_cast<size_t>(config.num_loaders)),
+      loaders_(config.num_loaders) {}
 
 KvBlockLoader::~KvBlockLoader() {
   abandon();
-  {
-    const std::lock_guard lock(mutex_);
-    stopping_ = true;
-  }
-  changed_.notify_all();
-  for (std::thread& loader : loaders_) loader.join();
 }
 
 void KvBlockLoader::start_load(KvLoad load, KvBlockNames names,
@@ -38,10 +35,12 @@ void KvBlockLoader::start_load(KvLoad load, KvBlockNames names,
   started->names = std::move(names);
   started->prompt = std::move(prompt);
   started->begin = steady_clock::now();
-  const std::lock_guard lock(mutex_);
-  loads_[started->load.id] = started;
-  order_.push_back(started);
-  changed_.notify_all();
+  {
+    const std::lock_guard lock(mutex_);
+    loads_[started->load.id] = started;
+  }
+  loaders_.add([this, started](int thread) { read_next(started, readers_[static_cast<size_t>(thread)]); },
+               started->end - started->first);
 }
 
 void KvBlockLoader::cancel_load(SequenceId id) {
@@ -54,12 +53,8 @@ void KvBlockLoader::cancel_load(SequenceId id) {
   if (load->num_reading == 0) finish(load, lock);
 }
 
-std::vector<FinishedKvLoad> KvBlockLoader::take_finished() {
-  const std::lock_guard lock(mutex_);
-  return std::exchange(finished_, {});
-}
-
 void KvBlockLoader::abandon() {
+  loaders_.drop();
   std::unique_lock lock(mutex_);
   std::erase_if(loads_, [](auto& entry) {
     Load& load = *entry.second;
@@ -68,51 +63,25 @@ void KvBlockLoader::abandon() {
     return load.num_reading == 0;
   });
   changed_.wait(lock, [this] { return loads_.empty(); });
-  finished_.clear();
+  finished_.take();
 }
 
-void KvBlockLoader::on_finished(std::function<void()> wake) {
-  const std::lock_guard lock(mutex_);
-  wake_ = std::move(wake);
-}
-
-void KvBlockLoader::add_to(KvTransferStats& stats) const {
-  const std::lock_guard lock(mutex_);
-  stats.num_loads += stats_.num_loads;
-  stats.num_failed_loads += stats_.num_failed_loads;
-  stats.num_loaded_tokens += stats_.num_loaded_tokens;
-  stats.num_missed_tokens += stats_.num_missed_tokens;
-  stats.num_loaded_bytes += stats_.num_loaded_bytes;
-  stats.load_seconds += stats_.load_seconds;
-}
-
-void KvBlockLoader::work() {
-  Reader reader;
+void KvBlockLoader::read_next(const std::shared_ptr<Load>& load, Reader& reader) {
   std::unique_lock lock(mutex_);
-  const auto is_there = [this] {
-    std::erase_if(order_, [](const auto& load) { return load->next >= load->end; });
-    return stopping_ || !order_.empty();
-  };
-  while (true) {
-    changed_.wait(lock, is_there);
-    if (stopping_) return;
-    const std::shared_ptr<Load> load = order_.front();
-    const int64_t block = load->next++;
-    ++load->num_reading;
-    lock.unlock();
-    std::string error = read(*load, block, reader);
-    lock.lock();
-    --load->num_reading;
-    if (error.empty()) {
-      stats_.num_loaded_bytes += static_cast<int64_t>(shape_.body_size);
-    } else if (block < load->end) {
-      load->end = block;
-      load->error = std::move(error);
-    }
-    if (load->next < load->end || load->num_reading > 0) continue;
-    finish(load, lock);
-    lock.lock();
+  if (load->next >= load->end) return;  // the rest is not wanted
+  const int64_t block = load->next++;
+  ++load->num_reading;
+  lock.unlock();
+  std::string error = read(*load, block, reader);
+  lock.lock();
+  --load->num_reading;
+  if (error.empty()) {
+    finished_.count_bytes(static_cast<int64_t>(shape_.body_size));
+  } else if (block < load->end) {
+    load->end = block;
+    load->error = std::move(error);
   }
+  if (load->next >= load->end && load->num_reading == 0) finish(load, lock);
 }
 
 std::string KvBlockLoader::read(const Load& load, int64_t block, Reader& reader) {
@@ -160,18 +129,12 @@ void KvBlockLoader::finish(const std::shared_ptr<Load>& load, std::unique_lock<s
   if (!load->cancelled) {
     result.num_tokens = (load->end - load->first) * ranks_.layout.block_size;
     result.error = load->error;
-    stats_.num_failed_loads += result.num_tokens < load->load.num_tokens;
-    stats_.num_missed_tokens += load->load.num_tokens - result.num_tokens;
   }
-  ++stats_.num_loads;
-  stats_.num_loaded_tokens += result.num_tokens;
-  stats_.load_seconds += std::chrono::duration<double>(steady_clock::now() - load->begin).count();
+  finished_.add(std::move(result), load->load.num_tokens, load->cancelled, load->begin);
   loads_.erase(load->load.id);
-  finished_.push_back(std::move(result));
-  const std::function<void()> wake = wake_;
   changed_.notify_all();
-  lock.unlock();  // it may want a lock that is held while this object is called
-  if (wake) wake();
+  lock.unlock();  // who is woken may want a lock that is held while this object is called
+  finished_.wake();
 }
 
 }  // namespace ladder

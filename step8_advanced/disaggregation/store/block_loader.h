@@ -1,18 +1,20 @@
 #pragma once
 // From a store's files to an engine's blocks: loads, whose blocks a few threads share. A block that is not there, or is not what
 // its key says, ends its load: what stands before it counts, the rest is computed.
+#include <chrono>
 #include <condition_variable>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <thread>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "step5_scheduler/kv_connector.h"
+#include "step8_advanced/disaggregation/connector/finished_loads.h"
+#include "step8_advanced/disaggregation/connector/loader_threads.h"
 #include "step8_advanced/disaggregation/connector/part_stream.h"
 #include "step8_advanced/disaggregation/store/block_names.h"
 #include "step8_advanced/disaggregation/store/store_config.h"
@@ -30,12 +32,12 @@ class KvBlockLoader {
   // As the functions of KvConnector, on the engine's thread. Whole blocks; `names` has all of them, `prompt` is the sequence's.
   void start_load(KvLoad load, KvBlockNames names, std::shared_ptr<const std::vector<int32_t>> prompt);
   void cancel_load(SequenceId id);
-  std::vector<FinishedKvLoad> take_finished();
+  std::vector<FinishedKvLoad> take_finished() { return finished_.take(); }
   void abandon();
   // Called, by any thread, when take_finished() has something.
-  void on_finished(std::function<void()> wake);
+  void on_finished(std::function<void()> wake) { finished_.on_finished(std::move(wake)); }
 
-  void add_to(KvTransferStats& stats) const;
+  void add_to(KvTransferStats& stats) const { finished_.add_to(stats); }
 
  private:
   struct Load {
@@ -49,13 +51,13 @@ class KvBlockLoader {
     std::string error;  // of the block at `end`
     std::chrono::steady_clock::time_point begin;
   };
-  struct Reader {
+  struct Reader {  // of one thread
     KvCopier copier;
     std::shared_ptr<void> file;  // room for one
     size_t room = 0;
   };
 
-  void work();
+  void read_next(const std::shared_ptr<Load>& load, Reader& reader);
   // Why the block is not in its place now; empty: it is.
   std::string read(const Load& load, int64_t block, Reader& reader);
   void finish(const std::shared_ptr<Load>& load, std::unique_lock<std::mutex>& lock);  // which is released
@@ -67,13 +69,11 @@ class KvBlockLoader {
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
-  bool stopping_ = false;
   std::unordered_map<SequenceId, std::shared_ptr<Load>> loads_;  // that are not finished
-  std::deque<std::shared_ptr<Load>> order_;                      // those with blocks that nobody reads yet
-  std::vector<FinishedKvLoad> finished_;
-  std::function<void()> wake_;
-  KvTransferStats stats_;
-  std::vector<std::thread> loaders_;
+  KvFinishedLoads finished_;
+
+  std::vector<Reader> readers_;
+  KvLoaderThreads loaders_;  // last, so that they end first
 };
 
 }  // namespace ladder

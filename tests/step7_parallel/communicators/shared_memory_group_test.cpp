@@ -6,19 +6,21 @@
 #include <sys/mman.h>
 
 #include <csignal>
-#include <functional>
 #include <future>
 #include <thread>
 
 #include "step1_layers/core/error.h"
 #include "step7_parallel/communicators/forked_ranks.h"
 #include "tests/step7_parallel/communicators/collective_cases.h"
+#include "tests/support/error_of.h"
 #include "tests/support/in_time.h"
 #include "tests/support/memory_files.h"
 #include "tests/support/numerics.h"
 
 namespace ladder {
 namespace {
+
+using testing::error_of;
 
 using namespace std::chrono_literals;
 using ::testing::AllOf;
@@ -35,15 +37,6 @@ Tensor ones(int64_t count) {
   const Tensor tensor = Tensor::empty({count}, DType::f32);
   std::fill_n(tensor.data<float>(), count, 1.0f);
   return tensor;
-}
-
-std::string error_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 // Staging and slots so small that every call takes many rounds, with sums of one meeting and of two; and ranks that

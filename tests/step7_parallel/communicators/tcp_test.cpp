@@ -12,25 +12,18 @@
 #include "step7_parallel/communicators/tcp/tcp_exchange.h"
 #include "step7_parallel/communicators/tcp/tcp_mesh.h"
 #include "tests/step7_parallel/communicators/connected.h"
+#include "tests/support/error_of.h"
 
 namespace ladder {
 namespace {
 
 using namespace std::chrono_literals;
 using testing::connected;
+using testing::error_of;
 using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
 
 const OpContext kContext;
-
-std::string error_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 struct Two {
   explicit Two(std::chrono::milliseconds timeout = 2s) {

@@ -10,10 +10,13 @@
 #include <thread>
 
 #include "step1_layers/core/error.h"
+#include "tests/support/error_of.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ladder {
 namespace {
+
+using testing::error_of;
 
 using namespace std::chrono_literals;
 using ::testing::HasSubstr;
@@ -21,15 +24,6 @@ using Clock = std::chrono::steady_clock;
 
 const HostSecret kSecret{"the word"};
 constexpr HostTimeouts kShort{.handshake = 300ms, .cut = 2s};
-
-std::string error_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 FileDescriptor stranger(const HostListener& listener) {
   std::string why;

@@ -17,11 +17,14 @@
 #include <vector>
 
 #include "step1_layers/core/error.h"
+#include "tests/support/error_of.h"
 #include "tests/support/memory_files.h"
 #include "tests/support/numerics.h"
 
 namespace ladder {
 namespace {
+
+using testing::error_of;
 
 using namespace std::chrono_literals;
 using Read = StepRingReader::Read;
@@ -48,15 +51,6 @@ void put(StepRingWriter& writer, std::string_view message) {
 Read take(StepRingReader& reader, std::string& message) {
   const Impatience impatience;
   return reader.read(message, kPatience);
-}
-
-std::string error_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 FileDescriptor copy_of(int descriptor) {

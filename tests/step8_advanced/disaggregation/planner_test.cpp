@@ -1,4 +1,5 @@
 // The planner: formulas against closed forms and against counting, its simulation by hand, its choice.
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -13,12 +14,14 @@
 #include "step8_advanced/disaggregation/planner/prompts_beside.h"
 #include "step8_advanced/disaggregation/planner/step_times.h"
 #include "tests/step6_engine/fake_engine.h"
+#include "tests/support/error_of.h"
 #include "tests/support/numerics.h"
 #include "tests/support/temporary_folder.h"
 
 namespace ladder {
 namespace {
 
+using ::testing::HasSubstr;
 using testing::Random;
 
 // About Llama-3.1-8B on an H100.
@@ -364,13 +367,15 @@ TEST(PlannedRequests, AFileIsReadSortedAndABadOneNamed) {
   EXPECT_EQ(requests[1].num_cached, 9);  // the last token is always computed
   EXPECT_DOUBLE_EQ(rate_of(requests), 1);
   EXPECT_DOUBLE_EQ(at_rate(requests, 4).back().arrival, 0.25);
-  std::ofstream(file) << R"({"arrival": 2, "prompt_tokens": 0, "output_tokens": 3})";
-  try {
-    load_requests(file);
-    FAIL() << "no error";
-  } catch (const Error& error) {
-    EXPECT_NE(std::string(error.what()).find("line 1: prompt_tokens"), std::string::npos) << error.what();
-  }
+  const auto error_of_line = [&](const char* line) {
+    std::ofstream(file) << line;
+    return testing::error_of([&] { load_requests(file); });
+  };
+  EXPECT_THAT(error_of_line(R"({"arrival": 2, "prompt_tokens": 0, "output_tokens": 3})"),
+              HasSubstr("line 1: prompt_tokens"));
+  EXPECT_THAT(
+      error_of_line(R"({"arrival": 2, "prompt_tokens": 9, "output_tokens": 3, "cached_shares": 0.5})"),
+      HasSubstr("line 1: unknown field \"cached_shares\"; expected arrival, prompt_tokens,"));
 }
 
 // What a row computes, by hand; an engine one step late computes the same.

@@ -278,6 +278,77 @@ TEST(KvHandoff, ReadsAPromptChunkByChunk) {
   consumer.expect_all_given_back();
 }
 
+// Four engines with room for one prompt each, told in orders that do not agree: what a decode engine has room for waits for blocks that
+// a prefill engine keeps for the other decode engine, which has room for what waits in the other prefill engine. One
+// of the prompts, or two of them, must be computed where they are wanted before the others can go over.
+TEST(KvHandoff, PairsThatKeepRoomForEachOthersPromptsDoNotStandStill) {
+  testing::Random random;
+  std::vector<Request> requests = random_requests(random, 4);
+  for (Request& request : requests) {
+    request.prompt_token_ids.resize(40, 700);
+    request.sampling.max_tokens = 4;
+    request.sampling.n = 1;
+    request.sampling.stop.clear();
+  }
+  const auto expected = engine_with(tiny_options())->generate(requests);
+  EngineOptions options = tiny_options();
+  options.enable_prefix_caching = false;
+  options.runner.kv_memory = 0;
+  options.runner.batch.num_kv_blocks = 12;
+  options.runner.batch.max_model_len = 48;
+  KvTransferConfig gives = produces(), takes = consumes();
+  gives.start_patience = std::chrono::milliseconds(100);
+  gives.lease = gives.load_timeout = takes.load_timeout = std::chrono::hours(1);
+  ConnectedEngine prefill[2] = {{options, gives}, {options, gives}},
+                  decode[2] = {{options, takes}, {options, takes}};
+  // Of each decode engine the first prompt is its prefill engine's second one.
+  struct Told {
+    size_t request;
+    int prefill, decode;
+  };
+  constexpr Told kOrderOfDecodes[] = {{0, 1, 0}, {1, 0, 1}, {2, 0, 0}, {3, 1, 1}};
+  constexpr Told kOrderOfPrefills[] = {{2, 0, 0}, {3, 1, 1}, {0, 1, 0}, {1, 0, 1}};
+  std::map<RequestId, size_t> asked[2];
+  for (const Told& told : kOrderOfDecodes) {
+    Request request = requests[told.request];
+    request.kv_transfer =
+        testing::kept_as(fmt::format("both-{}", told.request), prefill[told.prefill].connector->address());
+    asked[told.decode][decode[told.decode].engine->add_request(request)] = told.request;
+    decode[told.decode].engine->step();
+  }
+  for (ConnectedEngine& engine : decode) EXPECT_EQ(engine.engine->scheduler().stats().num_waiting_for_kv, 1);
+  for (const Told& told : kOrderOfPrefills) {
+    Request prompt = testing::prompt_alone(requests[told.request]);
+    prompt.kv_transfer->remote_request_id = fmt::format("both-{}", told.request);
+    prefill[told.prefill].engine->add_request(prompt);
+  }
+  std::vector<RequestOutput> outputs(4);
+  size_t num_answered = 0;
+  const auto deadline = std::chrono::steady_clock::now() + testing::kKvTestPatience;
+  while (num_answered < 4) {
+    ASSERT_LT(std::chrono::steady_clock::now(), deadline) << num_answered << " are answered";
+    for (ConnectedEngine& engine : prefill) engine.engine->step();
+    for (int i = 0; i < 2; ++i)
+      for (RequestOutput& output : decode[i].engine->step().finished) {
+        outputs[asked[i].at(output.request_id)] = std::move(output);
+        ++num_answered;
+      }
+  }
+  expect_same(outputs, expected);
+  int64_t num_failed = 0;
+  for (ConnectedEngine& engine : decode) {
+    EXPECT_EQ(engine.connector->stats().num_loads, 2);
+    num_failed += engine.connector->stats().num_failed_loads;
+    engine.expect_all_given_back();
+  }
+  EXPECT_GE(num_failed, 1);
+  EXPECT_LE(num_failed, 2);
+  for (ConnectedEngine& engine : prefill) {
+    while (engine.engine->has_unfinished()) engine.engine->step();
+    engine.expect_all_given_back();
+  }
+}
+
 // Nothing of it goes over, so that the reader is done before the prompt is here.
 TEST(KvHandoff, APromptOfOneTokenThatIsToldToBothIsNotKept) {
   Request request;

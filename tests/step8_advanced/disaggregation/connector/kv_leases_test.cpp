@@ -28,7 +28,8 @@ Sequence sequence_of(SequenceId id, std::vector<int32_t> prompt) {
 
 // With the thread that gives up what has lapsed.
 struct Swept {
-  explicit Swept(std::chrono::milliseconds length) : leases(length, 4) {
+  explicit Swept(std::chrono::milliseconds length, std::chrono::milliseconds start_patience = kLong)
+      : leases(length, start_patience, 4) {
     leases.on_release([this] {
       ++num_wakes;
       num_wakes.notify_all();
@@ -62,7 +63,7 @@ SchedulerOutput step_of(const Sequence& sequence, int64_t num_blocks, int64_t nu
 
 // A prompt of 11 tokens in blocks 5, 2 and 7, of which a cache has the first; two steps are under way, of two ranks.
 TEST(KvLeasesOfRequests, KnowTheLayersOfStepsThatRun) {
-  KvLeases leases(kLong, 4);
+  KvLeases leases(kLong, kLong, 4);
   Sequence sequence = sequence_of(5, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11});
   sequence.block_table = {5, 2, 7};
   leases.expect(sequence, "a");
@@ -118,6 +119,34 @@ TEST(KvLeasesOfRequests, KnowTheLayersOfStepsThatRun) {
   EXPECT_EQ(leases.num_kept_blocks(), 0) << "nobody expects it any more";
 }
 
+// All blocks are kept for others, who do not come while a reader has the room that they need.
+TEST(KvLeasesOfRequests, ThatCannotBeginAreNotWaitedFor) {
+  using std::chrono::milliseconds;
+  Swept swept(kLong, milliseconds(20));
+  KvLeases& leases = swept.leases;
+  const Sequence sequence = sequence_of(5, {1, 2, 3, 4, 5});
+  const auto error = [&](const char* id, Clock::time_point deadline) {
+    return error_of([&] { ready(leases, id, *sequence.prompt_token_ids, deadline); });
+  };
+  leases.expect(sequence, "a");
+  // It asked once, and may have got what it asked for: its step can be long.
+  EXPECT_EQ(error("a", Clock::now() + milliseconds(60)),
+            "request 'a' is not here: its lease is over, or it has not come in time");
+  auto reader = std::async(std::launch::async, [&] { return error("a", Clock::now() + kLong); });
+  auto behind = std::async(std::launch::async, [&] { return error("b", Clock::now() + kLong); });
+  const auto waits = [](auto& one) { return one.wait_for(milliseconds(1)) != std::future_status::ready; };
+  const auto deadline = Clock::now() + kPatience;
+  int num_wakes = 0;
+  while ((waits(reader) || waits(behind)) && Clock::now() < deadline) {
+    if (swept.num_wakes == num_wakes) continue;
+    num_wakes = swept.num_wakes;
+    leases.expect(sequence, "a");  // as an engine at rest does that has been woken
+  }
+  leases.close();  // whoever waits still is told of that
+  EXPECT_EQ(reader.get(), "request 'a' cannot begin: blocks are kept for readers that do not come");
+  EXPECT_EQ(behind.get(), "request 'b' cannot begin: blocks are kept for readers that do not come");
+}
+
 TEST(KvLeasesOfRequests, EndWithDone) {
   Swept swept(kLong);
   const Sequence sequence = sequence_of(5, {1, 2, 3, 4, 5});
@@ -140,7 +169,7 @@ TEST(KvLeasesOfRequests, EndWithDone) {
 
 // Told to both engines at once: the one that was to read has been faster.
 TEST(KvLeasesOfRequests, WhoseReaderIsDoneBeforeTheyComeAreNotKept) {
-  KvLeases leases(kLong, 4);
+  KvLeases leases(kLong, kLong, 4);
   EXPECT_FALSE(leases.done("a", 0));
   const Sequence sequence = sequence_of(5, {1, 2, 3, 4, 5});
   auto waits = std::async(std::launch::async, [&] {
@@ -167,7 +196,7 @@ TEST(KvLeasesOfRequests, WhoseReaderIsDoneBeforeTheyComeAreNotKept) {
 }
 
 TEST(KvLeasesOfRequests, AreKeptWhereTheirReaderWasDoneLongBefore) {
-  KvLeases leases(std::chrono::milliseconds(1), 4);
+  KvLeases leases(std::chrono::milliseconds(1), kLong, 4);
   leases.done("a", 0);
   std::this_thread::sleep_for(std::chrono::milliseconds(2));
   leases.computed(sequence_of(5, {1, 2, 3, 4, 5}), "a", 5);
@@ -220,7 +249,7 @@ TEST(KvLeasesOfRequests, AreExtended) {
 }
 
 TEST(KvLeasesOfRequests, OfEqualIdsAreDifferent) {
-  KvLeases leases(kLong, 4);
+  KvLeases leases(kLong, kLong, 4);
   const Sequence first = sequence_of(1, {1, 2, 3}), second = sequence_of(2, {1, 2, 3});
   leases.computed(first, "a", 3);
   leases.computed(second, "a", 3);  // the id is taken
@@ -238,7 +267,7 @@ TEST(KvLeasesOfRequests, OfEqualIdsAreDifferent) {
 }
 
 TEST(KvLeasesOfRequests, NameThePromptThatTheyAreOf) {
-  KvLeases leases(kLong, 4);
+  KvLeases leases(kLong, kLong, 4);
   leases.computed(sequence_of(1, {1, 2, 3}), "a", 3);
   EXPECT_NE(error_of([&] { ready(leases, "a", {1, 2, 4}); }).find("another prompt"), std::string::npos);
   EXPECT_NE(error_of([&] { ready(leases, "a", {1, 2, 3, 4}); }).find("another prompt"), std::string::npos);
@@ -247,7 +276,7 @@ TEST(KvLeasesOfRequests, NameThePromptThatTheyAreOf) {
 
 // Who reads what a preemption takes away is waited for, and reads on when it is there again.
 TEST(KvLeasesOfRequests, WaitForTheLastCopyFromBlocksThatGo) {
-  KvLeases leases(kLong, 4);
+  KvLeases leases(kLong, kLong, 4);
   Sequence sequence = sequence_of(1, {1, 2, 3, 4, 5, 6});
   leases.computed(sequence, "a", 6);
   const uint64_t lease = ready(leases, "a", *sequence.prompt_token_ids).lease;
@@ -292,7 +321,7 @@ TEST(KvLeasesOfRequests, ThatAreReadEndWhenTheCopyDoes) {
 
 // Its reader was faster than its end.
 TEST(KvLeasesOfRequests, ThatAreDoneBeforeTheEndKeepNothing) {
-  KvLeases leases(kLong, 4);
+  KvLeases leases(kLong, kLong, 4);
   leases.computed(sequence_of(5, {1, 2, 3}), "a", 3);
   EXPECT_TRUE(leases.done("a", 0));
   EXPECT_FALSE(leases.end(5).has_value());
@@ -301,7 +330,7 @@ TEST(KvLeasesOfRequests, ThatAreDoneBeforeTheEndKeepNothing) {
 }
 
 TEST(KvLeasesOfRequests, LetNobodyWaitAfterTheEnd) {
-  KvLeases leases(kLong, 4);
+  KvLeases leases(kLong, kLong, 4);
   std::thread waiting(
       [&] { EXPECT_NE(error_of([&] { ready(leases, "a", {1}, Clock::now() + kPatience); }), "no error"); });
   leases.close();

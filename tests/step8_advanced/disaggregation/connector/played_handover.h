@@ -26,7 +26,7 @@ class HandoverEnd {
  public:
   // Of one rank. The sequence's blocks are not in order.
   HandoverEnd(const KvLayout& layout, int64_t num_tokens, Device device)
-      : num_tokens_(num_tokens), leases_(std::chrono::hours(1), layout.block_size) {
+      : num_tokens_(num_tokens), leases_(std::chrono::hours(1), std::chrono::hours(1), layout.block_size) {
     ranks_.layout = layout;
     RankKvCaches& rank = ranks_.ranks.emplace_back();
     rank.layers = {0, layout.num_layers};

@@ -50,7 +50,7 @@ class PlayedTransfer {
       : theirs(from, num_tokens, random),
         mine(to, num_tokens, random),
         reads(kv_reads(from, to)),
-        leases(kTransferPatience, from.block_size) {
+        leases(kTransferPatience, kTransferPatience, from.block_size) {
     auto prompt = std::make_shared<std::vector<int32_t>>();
     for (int64_t i = 0; i < num_tokens; ++i)
       prompt->push_back(static_cast<int32_t>(random.integer(0, 1 << 20)));

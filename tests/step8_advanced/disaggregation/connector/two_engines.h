@@ -48,6 +48,7 @@ inline KvTransferConfig produces(std::string listen = "tcp://0") {
   KvTransferConfig config;
   config.role = KvTransferRole::producer;
   config.listen = std::move(listen);
+  config.start_patience = std::chrono::hours(1);  // on a busy machine, too, what was asked for is loaded
   return config;
 }
 

@@ -8,22 +8,11 @@
 #include <string>
 #include <vector>
 
-#include "step1_layers/core/error.h"
 #include "step8_advanced/disaggregation/layout/kv_layout.h"
+#include "tests/support/error_of.h"
 #include "tests/support/numerics.h"
 
 namespace ladder::testing {
-
-// "no error": the work threw none.
-template <class Work>
-std::string error_of(Work work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 inline KvLayout layout_of(int64_t heads, int tensor_ranks, std::vector<int64_t> stage_ends = {4}) {
   KvLayout layout;

@@ -662,6 +662,53 @@ TEST(KvBlockLoader, ACancelledLoadWritesNothingAfterItsEnd) {
   }
 }
 
+// No memory for a file: the load ends, nothing is wrong with the file, and the thread goes on.
+TEST(KvBlockLoader, WithoutMemoryALoadEndsAndItsFilesStay) {
+  SavedBlocks blocks(2, 64, 6, 3);
+  const Sequence sequence = blocks.sequence(1, {0, 1, 2});
+  blocks.saver->computed(sequence, 12);
+  EXPECT_TRUE(blocks.saver->end(1));
+  EXPECT_EQ(blocks.expect_right(), 3);
+  Sha256BlockHasher hasher(0);
+  KvBlockNames names{hasher.root("", ""), {}};
+  for (size_t begin = 0; begin < 12; begin += 4)
+    names.add(hasher, std::span(*sequence.prompt_token_ids).subspan(begin, 4));
+  KvBlockShape shape = blocks.shape;
+  blocks.config.num_loaders = 1;
+  KvBlockLoader loader(blocks.config, blocks.folder, blocks.ranks, shape, blocks.space);
+  const auto load = [&](SequenceId id) {
+    loader.start_load({id, {3, 4, 5}, 0, 12, nullptr}, names, sequence.prompt_token_ids);
+    std::vector<FinishedKvLoad> finished;
+    EXPECT_TRUE(eventually([&] {
+      for (const FinishedKvLoad& one : loader.take_finished()) finished.push_back(one);
+      return !finished.empty();
+    }));
+    return finished.at(0);
+  };
+  for (const SequenceId id : {1, 3}) {  // before the thread has room for any file, and when it has
+    shape.body_size = size_t{1} << 60;
+    const FinishedKvLoad failed = load(id);
+    EXPECT_EQ(failed.num_tokens, 0);
+    EXPECT_NE(failed.error.find("out of memory"), std::string::npos) << failed.error;
+    for (const BlockHash& name : names.names) EXPECT_TRUE(blocks.folder.has(name));
+    shape = blocks.shape;
+    for (int32_t block = 3; block < 6; ++block) blocks.fill(block, -1);
+    const FinishedKvLoad loaded = load(id + 1);
+    EXPECT_EQ(loaded.num_tokens, 12) << loaded.error;
+    for (const KvCacheView& cache : blocks.ranks.ranks[0].caches)
+      for (const Tensor& tensor : {cache.k, cache.v}) {
+        const float* const values = tensor.data<float>();
+        EXPECT_TRUE(std::equal(values, values + tensor.numel() / 2, values + tensor.numel() / 2));
+      }
+  }
+  KvTransferStats stats;
+  loader.add_to(stats);
+  EXPECT_EQ(stats.num_loads, 4);
+  EXPECT_EQ(stats.num_failed_loads, 2);
+  EXPECT_EQ(stats.num_missed_tokens, 24);
+  EXPECT_EQ(stats.num_loaded_tokens, 24);
+}
+
 // A sequence ends while the store is looked through for its next block, and another one has the only place in the queue.
 TEST(KvBlockSaver, WhatHasEndedWithoutAPlaceIsNotCopied) {
   SavedBlocks blocks(2, 64, 6, 1);

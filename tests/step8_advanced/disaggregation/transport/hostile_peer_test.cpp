@@ -7,7 +7,6 @@
 #include <atomic>
 #include <cstring>
 #include <fstream>
-#include <functional>
 #include <future>
 #include <span>
 
@@ -15,10 +14,13 @@
 #include "step8_advanced/disaggregation/transport/kv_frame.h"
 #include "step8_advanced/disaggregation/transport/stream_channel.h"
 #include "tests/step8_advanced/disaggregation/transport/transport_places.h"
+#include "tests/support/error_of.h"
 #include "tests/support/numerics.h"
 
 namespace ladder {
 namespace {
+
+using testing::error_of;
 
 using namespace std::chrono_literals;
 using ::testing::AllOf;
@@ -30,15 +32,6 @@ const HostSecret kSecret{"the word"};
 
 KvDeadline far() {
   return Clock::now() + 120s;
-}
-
-std::string error_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 FrameBytes frame_with(size_t at, uint64_t value) {

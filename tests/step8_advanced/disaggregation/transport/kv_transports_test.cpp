@@ -6,16 +6,18 @@
 #include <algorithm>
 #include <csignal>
 #include <cstdlib>
-#include <functional>
 #include <future>
 #include <thread>
 
 #include "tests/step8_advanced/disaggregation/transport/transport_places.h"
+#include "tests/support/error_of.h"
 #include "tests/support/in_time.h"
 #include "tests/support/numerics.h"
 
 namespace ladder {
 namespace {
+
+using testing::error_of;
 
 using namespace std::chrono_literals;
 using ::testing::AllOf;
@@ -61,15 +63,6 @@ Whole receive(KvChannel& channel) {
 std::string place_of(const std::string& address) {
   const size_t begin = address.find("://") + 3;
   return address.substr(begin, address.find('?') - begin);
-}
-
-std::string error_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 class Transports : public ::testing::TestWithParam<std::string_view> {

@@ -12,7 +12,6 @@
 #include <cstring>
 #include <filesystem>
 #include <fstream>
-#include <functional>
 #include <future>
 #include <iterator>
 #include <set>
@@ -20,6 +19,7 @@
 
 #include "step7_parallel/hosts/host_connections.h"
 #include "tests/step8_advanced/disaggregation/transport/transport_places.h"
+#include "tests/support/error_of.h"
 #include "tests/support/numerics.h"
 #ifdef LADDER_HAS_UCX
 #include "step8_advanced/disaggregation/transport/ucx_lane.h"
@@ -28,19 +28,12 @@
 namespace ladder {
 namespace {
 
+using testing::error_of;
+
 using namespace std::chrono_literals;
 using ::testing::AllOf;
 using ::testing::HasSubstr;
 using Clock = std::chrono::steady_clock;
-
-std::string error_of(const std::function<void()>& work) {
-  try {
-    work();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 #ifndef LADDER_HAS_UCX
 TEST(Task8_7_Ucx, WhereTheBuildHasNoneThePackageIsNamed) {

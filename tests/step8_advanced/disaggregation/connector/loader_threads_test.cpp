@@ -1,0 +1,90 @@
+// Who runs which job, and which are not run any more.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <latch>
+#include <mutex>
+#include <set>
+#include <thread>
+#include <vector>
+
+#include "step8_advanced/disaggregation/connector/loader_threads.h"
+
+namespace ladder {
+namespace {
+
+TEST(KvLoaderThreads, RunJobsInTheirOrder) {
+  std::vector<int> ran;
+  std::latch begin(1), done(1);
+  KvLoaderThreads threads(1);
+  threads.add([&](int) { begin.wait(); });
+  threads.add([&](int thread) { ran.push_back(10 + thread); }, 3);
+  threads.add([&](int thread) { ran.push_back(20 + thread); });
+  threads.add([&](int) { done.count_down(); });
+  begin.count_down();
+  done.wait();
+  EXPECT_EQ(ran, (std::vector<int>{10, 10, 10, 20}));
+}
+
+TEST(KvLoaderThreads, RunOneJobAtOnceAsOftenAsItSays) {
+  std::mutex mutex;
+  std::set<int> ran;
+  std::latch all(3), done(1);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  KvLoaderThreads threads(3);
+  threads.add(
+      [&](int thread) {
+        all.count_down();
+        while (!all.try_wait() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+        const std::lock_guard lock(mutex);
+        ran.insert(thread);
+      },
+      3);
+  threads.add([&](int) { done.count_down(); });
+  done.wait();
+  EXPECT_TRUE(all.try_wait()) << "fewer than three at once";
+}
+
+TEST(KvLoaderThreads, DropWhatHasNotBegun) {
+  int num_ran = 0;
+  std::latch has_begun(1), go_on(1), done(1);
+  KvLoaderThreads threads(1);
+  threads.add([&](int) {
+    has_begun.count_down();
+    go_on.wait();
+    ++num_ran;
+  });
+  threads.add([&](int) { num_ran += 100; }, 5);
+  has_begun.wait();
+  threads.drop();
+  threads.add([&](int) { done.count_down(); });
+  go_on.count_down();
+  done.wait();
+  EXPECT_EQ(num_ran, 1);
+}
+
+TEST(KvLoaderThreads, EndWhenWhatHasBegunEnds) {
+  std::atomic<int> num_ran = 0;
+  std::latch has_begun(1), go_on(1);
+  std::thread later;
+  {
+    KvLoaderThreads threads(1);
+    threads.add([&](int) {
+      has_begun.count_down();
+      go_on.wait();
+      ++num_ran;
+    });
+    threads.add([&](int) { num_ran += 100; }, 5);
+    has_begun.wait();
+    later = std::thread([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      go_on.count_down();
+    });
+  }
+  EXPECT_EQ(num_ran, 1);
+  later.join();
+}
+
+}  // namespace
+}  // namespace ladder
