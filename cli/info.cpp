@@ -78,19 +78,22 @@ Pairs describe_device(const RunnerConfig& config) {
     return {{"  processor", fmt::format("{} ({})", cpu_name(), isa_name(cpu_isa()))},
             {"  threads", format_count(config.threads)}};
   const CudaDeviceInfo gpu = cuda_device_info(config.device.index);
+  const int kernels = kernel_arch(gpu);
+  const auto capability = [](int arch) { return fmt::format("{}.{}", arch / 10, arch % 10); };
   const auto version = [](int number) { return fmt::format("{}.{}", number / 1000, number % 1000 / 10); };
   const auto on = [](bool value) { return std::string(value ? "on" : "off"); };
-  return {
-      {"  GPU", fmt::format("{} ({})", gpu.name, device_name(config.device))},
-      {"  compute capability", fmt::format("{}.{}", gpu.arch / 10, gpu.arch % 10)},
-      {"  multiprocessors",
-       fmt::format("{}, L2 cache of {}", gpu.num_multiprocessors, format_bytes(gpu.l2_bytes))},
-      {"  CUDA",
-       fmt::format("{}, the driver serves {}", version(gpu.runtime_version), version(gpu.driver_version))},
-      {"  CUDA graphs", on(config.cuda_graphs)},
-      {"  asynchronous scheduling", on(config.async_scheduling)},
-      {"  dependent launch", config.dependent_launch && gpu.arch < 90 ? "off: needs compute capability 9.0"
-                                                                      : on(config.dependent_launch)}};
+  return {{"  GPU", fmt::format("{} ({})", gpu.name, device_name(config.device))},
+          {"  compute capability",
+           capability(gpu.arch) + (kernels == gpu.arch ? "" : ", kernels of " + capability(kernels))},
+          {"  multiprocessors",
+           fmt::format("{}, up to {} of shared memory for a block, L2 cache of {}", gpu.num_multiprocessors,
+                       format_bytes(gpu.shared_bytes), format_bytes(gpu.l2_bytes))},
+          {"  CUDA", fmt::format("{}, the driver serves {}", version(gpu.runtime_version),
+                                 version(gpu.driver_version))},
+          {"  CUDA graphs", on(config.cuda_graphs)},
+          {"  asynchronous scheduling", on(config.async_scheduling)},
+          {"  dependent launch", config.dependent_launch && kernels < 90 ? "off: needs compute capability 9.0"
+                                                                         : on(config.dependent_launch)}};
 }
 
 // One line per operator: the kernel that its calls begin with, its idea, and those that serve what it does

@@ -112,7 +112,8 @@ def main():
         print(f"mutants: {line}", file=sys.stderr)
     if arguments.check:
         sys.exit(1 if wrong else 0)
-    placed = [mutant for mutant in mutants if mutant["task"] in tasks and mutant["name"] not in misplaced(mutants, labs.ROOT)]
+    lost = misplaced(mutants, labs.ROOT)
+    placed = [mutant for mutant in mutants if mutant["task"] in tasks and mutant["name"] not in lost]
     suite = Suite(arguments.hidden)
     found = read_report(suite.report)
 

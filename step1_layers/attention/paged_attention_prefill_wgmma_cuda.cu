@@ -268,16 +268,7 @@ void paged_attention_cuda_wgmma(const OpContext& ctx, const PagedAttentionArgs& 
 }
 
 bool paged_attention_takes_wgmma(const PagedAttentionArgs& args) {
-  // The instructions are those of compute capability 9.0 alone: a later GPU runs other code of this file, or
-  // none.
-  static const bool compiled = [] {
-    cudaFuncAttributes attributes{};
-    if (cudaFuncGetAttributes(&attributes, attention_wgmma<__half>) == cudaSuccess)
-      return attributes.binaryVersion == 90;
-    cudaGetLastError();
-    return false;
-  }();
-  return compiled && args.q.dim(2) == kDim && paged_attention_takes_tensor_core(args);
+  return args.q.dim(2) == kDim && paged_attention_takes_tensor_core(args);
 }
 
 }  // namespace ladder

@@ -130,8 +130,8 @@ void device_synchronize(Device device, [[maybe_unused]] void* stream) {
 }
 
 int kernel_arch(const CudaDeviceInfo& info) {
-  constexpr int64_t kHopperShared = 227 << 10;
-  return info.shared_bytes >= kHopperShared ? info.arch : std::min(info.arch, 89);
+  constexpr int kHopper = 90;
+  return info.arch == kHopper ? kHopper : std::min(info.arch, kHopper - 1);
 }
 
 bool usable(const CudaDeviceInfo& info) {

@@ -56,8 +56,8 @@ struct CudaDeviceInfo {
 // A GPU is usable if it is not too old and the program was compiled for it. The error begins with `what`.
 bool usable(const CudaDeviceInfo& info);
 void check_usable(const CudaDeviceInfo& info, std::string_view what);
-// Which rungs it can run, as a compute capability times 10 (Variant::min_arch). Those of 9.0 are made for the
-// shared memory of a Hopper; a later GPU that has less of it takes the rungs below.
+// Which rungs it can run, as a compute capability times 10 (Variant::min_arch). Those of 9.0 are a Hopper's:
+// many are in instructions that no later GPU has (wgmma, sm_90a), and there they would compute nothing.
 int kernel_arch(const CudaDeviceInfo& info);
 
 // 0 where there is no GPU, no driver, or no CUDA in the build; `reason`, if given, then says which.

@@ -65,17 +65,24 @@ TEST(Task1_1_Cuda, SaysWhyAGpuCannotBeUsed) {
   EXPECT_EQ(message(info), "");
 }
 
-TEST(Task1_1_Cuda, TheRungsOfHopperNeedItsSharedMemory) {
+TEST(Task1_1_Cuda, TheRungsOfHopperAreForNoLaterGpu) {
   CudaDeviceInfo info;
-  info.shared_bytes = 227 << 10;
-  for (int arch : {90, 100}) {
-    info.arch = arch;
-    EXPECT_EQ(kernel_arch(info), arch);
-  }
-  info.shared_bytes = 99 << 10;
-  for (const auto& [arch, rungs] : {std::pair{75, 75}, {86, 86}, {120, 89}}) {
+  for (const auto& [arch, rungs] : {std::pair{75, 75}, {86, 86}, {89, 89}, {90, 90}, {100, 89}, {120, 89}}) {
     info.arch = arch;
     EXPECT_EQ(kernel_arch(info), rungs);
+    struct Args {};
+    const Variant<Args> table[] = {
+        {.name = "naive", .device = DeviceType::cuda, .idea = ""},
+        {.name = "tensor_core", .device = DeviceType::cuda, .idea = "", .min_arch = 80},
+        {.name = "wgmma", .device = DeviceType::cuda, .idea = "", .min_arch = 90},
+    };
+    OpContext ctx;
+    ctx.device = {DeviceType::cuda, 0};
+    ctx.device_arch = kernel_arch(info);
+    const auto chosen = [&] { return select_variant<Args>("op", table, ctx, {}).name; };
+    EXPECT_EQ(chosen(), arch == 90 ? "wgmma" : arch >= 80 ? "tensor_core" : "naive") << arch;
+    ctx.kernels["op"] = "wgmma";
+    if (arch != 90) EXPECT_THROW(chosen(), Error) << arch;
   }
   if (cuda_device_count() > 0) {
     EXPECT_EQ(cuda_context()->device_arch, kernel_arch(cuda_device_info(0)));

@@ -63,8 +63,7 @@ RUNG_TEST(Task1_7_PagedAttention, OneSmallCall, "paged_attention", paged_attenti
         row += rows;
       }
     }
-  EXPECT_TRUE(served > 0 || ctx.device_arch > 90)
-      << "it took none of them";  // later chips lack instructions of 9.0
+  EXPECT_GT(served, 0) << "it took none of them";
 }
 
 // Top-k leaves one token, so the noise cannot matter.

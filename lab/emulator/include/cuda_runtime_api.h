@@ -33,7 +33,7 @@ struct cudaDeviceProp {
   size_t sharedMemPerBlockOptin;
 };
 struct cudaFuncAttributes {
-  int numRegs;
+  int numRegs, binaryVersion, maxThreadsPerBlock;
 };
 
 enum cudaLaunchAttributeID { cudaLaunchAttributeProgrammaticStreamSerialization = 6 };

@@ -17,11 +17,15 @@ int64_t records_along(int64_t size, int64_t of_record) {
   return (size + of_record - 1) / of_record;
 }
 
-// The columns of a four that are kept: those that are not 0, and as many zeros as are missing, in their order. False: there are more.
-bool kept_columns(const uint16_t* four, int (&kept)[2]) {
+int values_of(const uint16_t* four) {
   int values = 0;
   for (int i = 0; i < kFour; ++i) values += (four[i] & kAllButSign) != 0;
-  int zeros = 2 - values, count = 0;
+  return values;
+}
+
+// The columns of a four that are kept: those that are not 0, and as many zeros as are missing, in their order. False: there are more.
+bool kept_columns(const uint16_t* four, int (&kept)[2]) {
+  int zeros = 2 - values_of(four), count = 0;
   if (zeros < 0) return false;
   for (int i = 0; i < kFour && count < 2; ++i) {
     const bool is_zero = (four[i] & kAllButSign) == 0;
@@ -68,10 +72,16 @@ bool write_row(const Tensor& weight, int64_t row, uint8_t* records) {
 
 bool is_two_of_four(const Tensor& weight) {
   expect_dense(weight);
-  for (int64_t row = 0; row < weight.dim(0); ++row)
-    for (int64_t column = 0; column < weight.dim(1); column += kFour)
-      if (int kept[2]; !kept_columns(row_of(weight, row) + column, kept)) return false;
-  return true;
+  std::atomic<bool> all = true;
+  parallel_for(weight.dim(0), 1, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end && all; ++row) {
+      const uint16_t* of = row_of(weight, row);
+      bool fits = true;
+      for (int64_t column = 0; column < weight.dim(1); column += kFour) fits &= values_of(of + column) <= 2;
+      if (!fits) all = false;
+    }
+  });
+  return all;
 }
 
 SparseWeight in_sparse_records(const Tensor& weight) {

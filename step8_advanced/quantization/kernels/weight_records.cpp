@@ -35,13 +35,28 @@ class RecordWriter {
       : weight_(weight), layout_(layout), unit_(unit), columns_of_a_scale_(kRecordColumns / layout.groups) {}
 
   void write(int64_t tile, int64_t block, uint8_t* record) const {
-    for (int64_t half = 0; half < 2; ++half)
-      for (int lane = 0; lane < 32; ++lane) write_codes(tile, block, half, lane, record);
+    switch (weight_.type) {
+      case WeightCodes::int4:
+        write_codes<WeightCodes::int4>(tile, block, record);
+        break;
+      case WeightCodes::int8:
+        write_codes<WeightCodes::int8>(tile, block, record);
+        break;
+      default:
+        write_codes<WeightCodes::fp8_e4m3>(tile, block, record);
+    }
     for (int64_t group = 0; group < layout_.groups; ++group)
       for (int64_t row = 0; row < kRecordRows; ++row) write_scale(tile, block, group, row, record);
   }
 
  private:
+  template <WeightCodes kType>
+  void write_codes(int64_t tile, int64_t block, uint8_t* record) const {
+    for (int64_t half = 0; half < 2; ++half)
+      for (int lane = 0; lane < 32; ++lane) write_codes<kType>(tile, block, half, lane, record);
+  }
+
+  template <WeightCodes kType>
   void write_codes(int64_t tile, int64_t block, int64_t half, int lane, uint8_t* record) const {
     uint32_t words[8] = {};
     for (int j = 0; j < 4; ++j)
@@ -50,10 +65,10 @@ class RecordWriter {
           const int64_t row = tile * kRecordRows + lane / 4 + 8 * (i % 2);
           const int64_t column = block * kRecordColumns + 64 * half + 32 * (j / 2) + 8 * (lane % 4) +
                                  4 * (j % 2) + 2 * (i / 2) + h;
-          const uint32_t code = code_at(row, column);
-          if (weight_.type == WeightCodes::int4) {
+          const uint32_t code = code_at<kType>(row, column);
+          if (kType == WeightCodes::int4) {
             words[j] |= code << 4 * (i + 4 * h);
-          } else if (weight_.type == WeightCodes::int8) {
+          } else if (kType == WeightCodes::int8) {
             words[j] |= (code & 15) << 4 * (i + 4 * h);
             words[4 + j] |= (code >> 4) << 4 * (i + 4 * h);
           } else {
@@ -64,10 +79,11 @@ class RecordWriter {
       std::memcpy(record + ((half * layout_.vectors() + vector) * 32 + lane) * 16, words + 4 * vector, 16);
   }
 
+  template <WeightCodes kType>
   uint32_t code_at(int64_t row, int64_t column) const {
     if (row >= weight_.n || column >= weight_.k) return 0;
     const uint8_t* codes = static_cast<const uint8_t*>(weight_.codes.raw()) + row * weight_.codes.stride(0);
-    switch (weight_.type) {
+    switch (kType) {
       case WeightCodes::int4:
         return codes[column / 2] >> (column % 2 * 4) & 15;
       case WeightCodes::int8:

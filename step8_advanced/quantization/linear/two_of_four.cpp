@@ -1,8 +1,6 @@
 #include "step8_advanced/quantization/linear/two_of_four.h"
 
-#include <algorithm>
 #include <cstring>
-#include <iterator>
 
 #include "step1_layers/core/error.h"
 #include "step1_layers/core/parallel.h"
@@ -45,17 +43,21 @@ SparseWeight weight_of(const LinearShape& shape, const std::vector<Tensor>& tens
   return {shape.dtype, shape.out_features(), shape.in_features(), tensors[0]};
 }
 
-// Of each four the two smallest become 0.
+// Of each four the two smallest become 0, of equal ones the first.
 void drop_the_smallest(const Tensor& weight) {
   auto* elements = static_cast<uint16_t*>(weight.raw());
   parallel_for(weight.numel() / kFour, 1 << 14, [&](int64_t begin, int64_t end) {
     for (int64_t four = begin; four < end; ++four) {
       uint16_t* of = elements + four * kFour;
-      // Numbers of 16 bits without their sign are in the order of their bits.
-      const auto smaller = [&](int a, int b) { return (of[a] & 0x7fff) < (of[b] & 0x7fff); };
-      int order[] = {0, 1, 2, 3};
-      std::stable_sort(std::begin(order), std::end(order), smaller);
-      of[order[0]] = of[order[1]] = 0;
+      // Numbers of 16 bits without their sign are in the order of their bits. No branch: which are the smallest is random.
+      const auto size = [&](int i) { return of[i] & 0x7fff; };
+      bool dropped[kFour];
+      for (int i = 0; i < kFour; ++i) {
+        int smaller = 0;
+        for (int j = 0; j < kFour; ++j) smaller += j < i ? size(j) <= size(i) : size(j) < size(i);
+        dropped[i] = smaller < kFour - kKept;
+      }
+      for (int i = 0; i < kFour; ++i) of[i] = dropped[i] ? 0 : of[i];
     }
   });
 }
@@ -130,8 +132,9 @@ class TwoOfFourMethod final : public LinearMethod {
     // A row tells of nearly every dense weight, and is there at once.
     if (source_ == TwoOfFourSource::whole && !is_two_of_four(tensors[0].narrow(0, 0, 1).to(Device{}))) return;
     const Tensor weight = tensors[0].to(Device{});
-    if (source_ == TwoOfFourSource::dummy) drop_the_smallest(weight);
-    if (is_two_of_four(weight)) tensors[0] = in_sparse_records(weight).records.to(ctx.device);
+    const bool dummy = source_ == TwoOfFourSource::dummy;
+    if (dummy) drop_the_smallest(weight);
+    if (dummy || is_two_of_four(weight)) tensors[0] = in_sparse_records(weight).records.to(ctx.device);
   }
 
   TwoOfFourSource source_;

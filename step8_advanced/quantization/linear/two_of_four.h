@@ -8,7 +8,7 @@
 //   columns     0    1    2    3  | 4    5    6    7              bitmask 0b11000101
 //   weight      a    0    b    0  | 0    0    c    d              compressed a b c d
 //
-// It saves bytes on disk. In memory the zeros are back, but for a weight of 16 bits on a GPU of compute capability 9.0 or more, which stays
+// It saves bytes on disk. In memory the zeros are back, but for a weight of 16 bits on a GPU of compute capability 9.0, which stays
 // sparse (kernels/sparse_weight.h) where every merged part has whole records of 64 rows.
 #include <memory>
 #include <vector>
