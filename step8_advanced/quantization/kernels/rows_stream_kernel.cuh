@@ -29,7 +29,7 @@ namespace ladder::records {
 //   others' there;
 // - the norm before the product costs no kernel of its own (RowNorm), and neither does what follows it (GroupEpilogue).
 template <class K>
-__global__ void __launch_bounds__(kThreads, K::octets == 1 ? 2 : 1)
+__global__ void __launch_bounds__(kThreads, K::octets == 1 && K::tiles <= 4 ? 2 : 1)
     rows_stream_kernel(const __grid_constant__ Product<typename K::T> p) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) unsigned char shared[];

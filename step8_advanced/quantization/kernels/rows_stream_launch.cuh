@@ -65,8 +65,7 @@ void launch(const OpContext& ctx, Product<typename K::T> p, int split) {
 template <class K>
 constexpr bool has_room() {
   constexpr int float_bytes = static_cast<int>(sizeof(float));
-  return K::sums_places * WarpSums<K>::size(kMaxRowsStreamed) * float_bytes + K::slot_bytes <=
-         kMaxSharedBytes;
+  return K::sums_places * WarpSums<K>::size(K::octets * 8) * float_bytes + K::slot_bytes <= kMaxSharedBytes;
 }
 
 // Elements of a single row of x that go through a block's shared memory as they are. Several rows would come one after the other: four of
@@ -114,22 +113,30 @@ void launch_rows_stream(const OpContext& ctx, const QuantizedRowsStreamArgs& arg
       // 8B takes 19.8 us in a layer, so 22.7.
       const bool is_wide = type == WeightCodes::int4 && tiles_of(2 * multiprocessors) >= kTiles;
       const bool shared_x = p.norm_weight != nullptr || (p.m == 1 && p.k <= split * kMaxCopied);
+      // x's bytes count where its rows do not come through shared memory, and more tiles share one read of them: gate_up alone with
+      // 8 rows takes 17.6 us, so 19.5.
+      const bool many_tiles = type == WeightCodes::int4 && !shared_x && (p.m > 8 || !p.paired()) &&
+                              tiles_of(multiprocessors / split) > kTiles;
       const auto launch_groups = [&](auto count) {
-        constexpr int kGroups = decltype(count)::value;
-        using Many = Kind<T, type, 2, kGroups, zeros, type == WeightCodes::int4 ? kMostTiles : kTiles, false>;
+        constexpr int kGroups = decltype(count)::value,
+                      kMany = type == WeightCodes::int4 ? kMostTiles : kTiles;
+        using Many = Kind<T, type, 1, kGroups, zeros, kMany, false>;
+        using ManyRows = Kind<T, type, 2, kGroups, zeros, kMany, false>;
         if (of_record != kGroups) return;
         if (shared_x && is_wide)
           launch<Kind<T, type, 1, kGroups, zeros, kTiles, true, 2>>(ctx, p, split);
         else if (shared_x)
           launch<Kind<T, type, 1, kGroups, zeros, kTiles, true>>(ctx, p, split);
+        else if (p.m <= 8 && many_tiles && has_room<Many>())
+          launch<Many>(ctx, p, split);
         else if (p.m <= 8 && is_wide)
           launch<Kind<T, type, 1, kGroups, zeros, kTiles, false, 2>>(ctx, p, split);
         else if (p.m <= 8)
           launch<Kind<T, type, 1, kGroups, zeros, kTiles, false>>(ctx, p, split);
-        else if (!has_room<Many>() || tiles_of(multiprocessors / split) <= kTiles)
+        else if (many_tiles && has_room<ManyRows>())
+          launch<ManyRows>(ctx, p, split);
+        else
           launch<Kind<T, type, 2, kGroups, zeros, kTiles, false>>(ctx, p, split);
-        else  // x's bytes count here, and more tiles share one read of them
-          launch<Many>(ctx, p, split);
       };
       (launch_groups(std::integral_constant<int, groups>{}), ...);
     }
