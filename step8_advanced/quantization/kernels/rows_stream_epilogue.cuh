@@ -49,20 +49,27 @@ struct PartnerSums {
   uint32_t in_place;  // a barrier
 };
 
-// Thread i takes four neighbouring outputs of a row of x, the i-th four, i + kThreads-th, ... of its block's rows, row after row; those
-// of the next group begin with the next warp. With one output at a time 16 rows of 4096 x 4096 took 6.4 us, so 5.9: what a thread waits
-// for is shared memory.
+// Four neighbouring outputs of a row.
+constexpr int kFour = 4;
+
+template <class T>
+struct alignas(kFour * sizeof(T)) Four {
+  T value[kFour];
+};
+
+// Thread i takes the i-th four outputs, the i + kThreads-th, ... of its block's rows of x, row after row; those of the next group begin
+// with the next warp. One output at a time 16 rows of 4096 x 4096 took 6.4 us, so 5.9: a thread waits for shared memory, not for what it
+// gets. The code is short, as it runs once: instructions come from L2.
 template <class K>
 struct GroupEpilogue {
   using T = typename K::T;
   static constexpr int kRows = WarpSums<K>::kRows, kPairedRows = K::tiles / 2 * kTileRows;
-  static constexpr int kFour = 4;
 
   const Product<T>& p;
   const Share& share;
   float* sums;
   PartnerSums partner;
-  T residual[kFour] = {};  // of the thread's first outputs of a group
+  Four<T> residual = {};  // of the thread's first outputs of a group
 
   __device__ WarpSums<K> sums_of(int group) const {
     return {sums + group % K::sums_places * WarpSums<K>::size(p.m), p.m};
@@ -72,10 +79,7 @@ struct GroupEpilogue {
   __device__ void load_residual(int group) {
     if (p.epilogue != Epilogue::add) return;
     const Outputs at(*this, group, first_outputs(group));
-    const T* out = static_cast<const T*>(p.out) + at.row * p.out_stride + at.j;
-#pragma unroll
-    for (int i = 0; i < kFour; ++i)
-      if (i < at.count) residual[i] = out[i];
+    if (at.count > 0) residual = load(out_of(at), at.count);
   }
 
   // By all threads of the block, when the sums of the group are in place.
@@ -90,49 +94,54 @@ struct GroupEpilogue {
     for (int i = first_outputs(group); i < p.m * fours_per_row(); i += kThreads) {
       const Outputs at(*this, group, i);
       if (at.count <= 0) continue;
-      const auto y = [&](int column, int j, float(&to)[kFour]) {
-        float4 sum = warps.total(at.row, column);
+      const auto y = [&](int column, int j) {
+        const float4 sum = warps.total(at.row, column);
+        Four<float> four = {sum.x, sum.y, sum.z, sum.w};
         if (p.split > 1) {
           const float4 other = *reinterpret_cast<const float4*>(&partner.sums[at.row * kRows + column]);
-          sum.x += other.x, sum.y += other.y, sum.z += other.z, sum.w += other.w;
+          four = {sum.x + other.x, sum.y + other.y, sum.z + other.z, sum.w + other.w};
         }
-        const float four[kFour] = {sum.x, sum.y, sum.z, sum.w};
-#pragma unroll
-        for (int e = 0; e < kFour; ++e)
-          to[e] = p.bias != nullptr && e < at.count ? fmaf(four[e], p.unit, to_float(p.bias[j + e]))
-                                                    : four[e] * p.unit;
+        if (p.bias == nullptr)
+          for_four([&](int e) { four.value[e] *= p.unit; });
+        else
+          for_four([&](int e) {
+            if (e < at.count) four.value[e] = fmaf(four.value[e], p.unit, to_float(p.bias[j + e]));
+          });
+        return four;
       };
-      const int64_t to = at.row * p.out_stride + at.j;
-      T* out = static_cast<T*>(p.out) + to;
-      float values[kFour], of_up[kFour];
-      if (p.epilogue == Epilogue::silu_and_mul) {
-        const int column = at.column / kTileRows * 2 * kTileRows + at.column % kTileRows;
-        y(column, at.j, values);
-        y(column + kTileRows, p.width() + at.j, of_up);
+      const bool gated = p.epilogue == Epilogue::silu_and_mul;
+      const int column = gated ? at.column / kTileRows * 2 * kTileRows + at.column % kTileRows : at.column;
+      const Four<float> values = y(column, at.j);
+      T* out = out_of(at);
+      Four<T> outputs;
+      if (gated) {
+        const Four<float> up = y(column + kTileRows, p.width() + at.j);
+        for_four([&](int e) { outputs.value[e] = silu_and_mul_of<T>(values.value[e], up.value[e]); });
+      } else if (p.epilogue == Epilogue::add) {
+        const Four<T> before = i == first_outputs(group) ? residual : load(out, at.count);
+        for_four([&](int e) { outputs.value[e] = sum_with_residual(before.value[e], values.value[e]); });
+      } else if (p.float_out) {
+        float* floats = static_cast<float*>(p.out) + at.row * p.out_stride + at.j;
+        for_four([&](int e) {
+          if (e < at.count) floats[e] = values.value[e];
+        });
+        continue;
       } else {
-        y(at.column, at.j, values);
+        for_four([&](int e) { outputs.value[e] = from_float<T>(values.value[e]); });
       }
-#pragma unroll
-      for (int e = 0; e < kFour; ++e) {
-        if (e >= at.count) break;
-        if (p.epilogue == Epilogue::silu_and_mul) {
-          out[e] = silu_and_mul_of<T>(values[e], of_up[e]);
-        } else if (p.epilogue == Epilogue::add) {
-          const T before = i == first_outputs(group) ? residual[e] : out[e];
-          out[e] = sum_with_residual(before, values[e]);
-        } else if (p.float_out) {
-          static_cast<float*>(p.out)[to + e] = values[e];
-        } else {
-          out[e] = from_float<T>(values[e]);
-        }
-      }
+      if (p.in_fours)
+        *reinterpret_cast<Four<T>*>(out) = outputs;
+      else
+        for_four([&](int e) {
+          if (e < at.count) out[e] = outputs.value[e];
+        });
     }
   }
 
  private:
   struct Outputs {
     int row, column, j;  // of x; the first, of the group's outputs; of out
-    int count;           // how many of the four there are, or none
+    int count;           // how many of the four there are
 
     __device__ Outputs(const GroupEpilogue& epilogue, int group, int i) {
       const Share& share = epilogue.share;
@@ -144,6 +153,22 @@ struct GroupEpilogue {
     }
   };
 
+  template <class Fn>
+  __device__ static void for_four(Fn&& fn) {
+#pragma unroll
+    for (int e = 0; e < kFour; ++e) fn(e);
+  }
+  __device__ T* out_of(const Outputs& at) const {
+    return static_cast<T*>(p.out) + at.row * p.out_stride + at.j;
+  }
+  __device__ Four<T> load(const T* from, int count) const {
+    if (p.in_fours) return *reinterpret_cast<const Four<T>*>(from);
+    Four<T> four{};
+    for_four([&](int e) {
+      if (e < count) four.value[e] = from[e];
+    });
+    return four;
+  }
   __device__ int fours_per_row() const {
     return (p.paired() ? kPairedRows : kRows) / kFour;
   }

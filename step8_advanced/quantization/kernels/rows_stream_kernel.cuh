@@ -5,6 +5,13 @@
 
 namespace ladder::records {
 
+// Calls use(turn) with each turn of a kind as a constant.
+template <class K, int turn = 0, class Use>
+__device__ void each_turn(Use&& use) {
+  use(std::integral_constant<int, turn>{});
+  if constexpr (turn + 1 < K::turns) each_turn<K, turn + 1>(use);
+}
+
 // rows_stream: x [m, k] in bf16 or f16, up to 16 rows of whole 16-byte packs; weight [n, k] in records; out [m, n] in x's dtype or
 // f32. silu_and_mul needs whole tiles in either half of the weight. A block per multiprocessor, or a
 // cluster of two, has an even share of the weight's units, and goes through them group by group; the eight warps of a block share the
@@ -75,8 +82,8 @@ __global__ void __launch_bounds__(kThreads, K::octets == 1 && K::tiles <= 4 ? 2 
     epilogue.load_residual(0);
   }
   const XRows<K> rows(x, x_stride, p.m, columns_of_x);
-  XColumns<K::octets> next;
-  if constexpr (!K::shared_x) rows.load(share.first_r, next);
+  XColumns<K::octets> columns;
+  if constexpr (!K::shared_x) rows.load(share.first_r, columns);
 #pragma unroll 1
   for (int s = 1; s < p.slots; ++s) ring.copy_next(p, share);
   int slot = 0;
@@ -87,17 +94,17 @@ __global__ void __launch_bounds__(kThreads, K::octets == 1 && K::tiles <= 4 ? 2 
 #pragma unroll 1
       for (int r = share.first_r, at = threadIdx.x / kWarp; r < p.blocks_of_k;
            r += share.stride, at += kWarps) {
-        XColumns<K::octets> columns;
-        if constexpr (K::shared_x) {
-          rows.load(at, columns);
-        } else {
-          columns = next;
-          rows.load(r + share.stride < p.blocks_of_k ? r + share.stride : share.first_r, next);
-        }
-        wait_some_copies<0, kMaxSlots - 1>(p.slots - 1);
-        product.multiply(ring.codes_at + slot * K::slot_bytes, columns);
-        ring.copy_next(p, share);
-        slot = slot + 1 < p.slots ? slot + 1 : 0;
+        if constexpr (K::shared_x) rows.load(at, columns);
+        const int next = r + share.stride < p.blocks_of_k ? r + share.stride : share.first_r;
+        each_turn<K>([&](auto tag) {
+          constexpr int kTurn = decltype(tag)::value;
+          wait_some_copies<0, kMaxSlots - 1>(p.slots - 1);
+          product.template multiply<kTurn>(ring.codes_at + slot * K::slot_bytes, columns, [&](int quarter) {
+            if constexpr (!K::shared_x && kTurn + 1 == K::turns) rows.load_quarter(next, quarter, columns);
+          });
+          ring.copy_next(p, share);
+          slot = slot + 1 < p.slots ? slot + 1 : 0;
+        });
       }
       if (p.sums_in_ring) __syncthreads();
     }
