@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kThreads, K::octets == 1 ? 2 : 1)
     const XColumns<K::octets> columns = next;
     rows.load(r + kWarps, next);
     wait_some_copies<0, kMaxExpertSlots - 1>(p.slots - 1);
-    product.template multiply<0>(codes_at + slot * K::slot_bytes, columns, [](int) {});
+    product.template multiply<0>(codes_at + slot * K::slot_bytes, columns);
     fetch(r + p.slots * kWarps, slot);
     slot = slot + 1 < p.slots ? slot + 1 : 0;
   }

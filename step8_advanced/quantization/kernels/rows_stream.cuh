@@ -326,19 +326,23 @@ struct XRows {
   }
   // Of block r.
   __device__ void load(int r, XColumns<K::octets>& x) const {
-#pragma unroll
-    for (int quarter = 0; quarter < 4; ++quarter) load_quarter(r, quarter, x);
+    if ((r + 1) * kBlockColumns <= k)
+      load<true>(r, x);
+    else
+      load<false>(r, x);
   }
-  __device__ void load_quarter(int r, int quarter, XColumns<K::octets>& x) const {
-    const int column = r * kBlockColumns + 32 * quarter;
-    const bool whole = (r + 1) * kBlockColumns <= k,
-               exists = column < k - static_cast<int>(threadIdx.x) % 4 * 8;
+
+ private:
+  template <bool whole>
+  __device__ void load(int r, XColumns<K::octets>& x) const {
+    const int end = k - static_cast<int>(threadIdx.x) % 4 * 8;
 #pragma unroll
-    for (int o = 0; o < K::octets; ++o) {
-      if (whole)
-        x.pack[quarter][o] = *reinterpret_cast<const uint4*>(rows[o] + column);
-      else
-        x.pack[quarter][o] = exists ? *reinterpret_cast<const uint4*>(rows[o] + column) : uint4{0, 0, 0, 0};
+    for (int quarter = 0; quarter < 4; ++quarter) {
+      const int column = r * kBlockColumns + 32 * quarter;
+#pragma unroll
+      for (int o = 0; o < K::octets; ++o)
+        x.pack[quarter][o] =
+            whole || column < end ? *reinterpret_cast<const uint4*>(rows[o] + column) : uint4{0, 0, 0, 0};
     }
   }
 };
@@ -429,9 +433,9 @@ struct WarpProduct {
   // Each row of x alone, as if a weight were 1: what is taken off for the codes' offsets.
   float of_x[K::octets][4];
 
-  // A slot's records, those of a turn, times the columns of x. Calls used(quarter) when a quarter of the columns has been multiplied.
-  template <int turn, class Used>
-  __device__ void multiply(uint32_t slot, const XColumns<K::octets>& x, Used&& used) {
+  // A slot's records, those of a turn, times the columns of x.
+  template <int turn>
+  __device__ void multiply(uint32_t slot, const XColumns<K::octets>& x) {
     constexpr uint32_t kOne = std::is_same_v<T, __half> ? 0x3c003c00 : 0x3f803f80;
     constexpr int kMmaOfGroup = 8 / K::groups;
     constexpr bool kSumsX =
@@ -467,7 +471,6 @@ struct WarpProduct {
 #pragma unroll
             for (int o = 0; o < K::octets; ++o) add(sum[tile][plane][o], a, b[o], first);
           }
-        if (j % 2 == 1) used(index / 2);
         if ((index + 1) % kMmaOfGroup == 0) end_group<turn>(slot, index / kMmaOfGroup);
       }
     }

@@ -82,8 +82,8 @@ __global__ void __launch_bounds__(kThreads, K::octets == 1 && K::tiles <= 4 ? 2 
     epilogue.load_residual(0);
   }
   const XRows<K> rows(x, x_stride, p.m, columns_of_x);
-  XColumns<K::octets> columns;
-  if constexpr (!K::shared_x) rows.load(share.first_r, columns);
+  XColumns<K::octets> next;
+  if constexpr (!K::shared_x) rows.load(share.first_r, next);
 #pragma unroll 1
   for (int s = 1; s < p.slots; ++s) ring.copy_next(p, share);
   int slot = 0;
@@ -94,14 +94,16 @@ __global__ void __launch_bounds__(kThreads, K::octets == 1 && K::tiles <= 4 ? 2 
 #pragma unroll 1
       for (int r = share.first_r, at = threadIdx.x / kWarp; r < p.blocks_of_k;
            r += share.stride, at += kWarps) {
-        if constexpr (K::shared_x) rows.load(at, columns);
-        const int next = r + share.stride < p.blocks_of_k ? r + share.stride : share.first_r;
-        each_turn<K>([&](auto tag) {
-          constexpr int kTurn = decltype(tag)::value;
+        XColumns<K::octets> columns;
+        if constexpr (K::shared_x) {
+          rows.load(at, columns);
+        } else {
+          columns = next;
+          rows.load(r + share.stride < p.blocks_of_k ? r + share.stride : share.first_r, next);
+        }
+        each_turn<K>([&](auto turn) {
           wait_some_copies<0, kMaxSlots - 1>(p.slots - 1);
-          product.template multiply<kTurn>(ring.codes_at + slot * K::slot_bytes, columns, [&](int quarter) {
-            if constexpr (!K::shared_x && kTurn + 1 == K::turns) rows.load_quarter(next, quarter, columns);
-          });
+          product.template multiply<decltype(turn)::value>(ring.codes_at + slot * K::slot_bytes, columns);
           ring.copy_next(p, share);
           slot = slot + 1 < p.slots ? slot + 1 : 0;
         });

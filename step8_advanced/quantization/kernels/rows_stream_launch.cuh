@@ -66,7 +66,11 @@ void launch(const OpContext& ctx, Product<typename K::T> p, int split) {
   const int least = alone || K::blocks > 1 ? kMinSharedBytes : kOverHalfOfShared;
   const int bytes = std::max(p.partner_at + partner_bytes, least);
   auto kernel = rows_stream_kernel<K>;
-  ctx.cuda->allow_shared_bytes(reinterpret_cast<const void*>(kernel), bytes);
+  // Where registers leave room for the next kernel's block beside this one shared memory must, too: the driver gives the rest to L1.
+  constexpr bool kLeavesRoom = K::octets == 1 && K::tiles <= 4;
+  if (ctx.cuda->allow_shared_bytes(reinterpret_cast<const void*>(kernel), bytes) && kLeavesRoom)
+    LADDER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                           cudaSharedmemCarveoutMaxShared));
   launch_in_clusters(ctx, kernel, split, parts * split, kThreads, bytes, p);
 }
 
@@ -114,12 +118,16 @@ void launch_rows_stream(const OpContext& ctx, const QuantizedRowsStreamArgs& arg
     if constexpr (sizeof(T) == 2) {
       const Product<T> p = product_of<T>(args);
       const int of_record = record_layout(*args.weight).groups;
-      // Two blocks of two tiles each read all of x; as a cluster they have four tiles in one group and half of x each. A row's bits
-      // may not depend on how many rows there are, so their number does not count here.
+      // Two blocks of two tiles each read all of x; as a cluster they have four tiles in one group and half of x each, and two of four
+      // have eight tiles, in two turns: 16 rows of 8192 x 8192 take 13.5 us, so 13.9. A row's bits may not depend on how many rows there
+      // are, so their number does not count here.
       constexpr int kTiles = type == WeightCodes::int4 ? 4 : 2, kMostTiles = 7;
       const int units = ceil_div(p.width(), kTileRows), multiprocessors = ctx.cuda->num_multiprocessors();
       const auto tiles_of = [&](int parts) { return ceil_div(units, parts) * p.unit_tiles(); };
-      const int split = type == WeightCodes::int4 && tiles_of(multiprocessors / 2) <= kTiles ? 2 : 1;
+      const bool has_eight = type == WeightCodes::int4 && of_record == 1 && !p.paired() &&
+                             tiles_of(multiprocessors / 2) == 2 * kTiles;
+      const int split =
+          has_eight || (type == WeightCodes::int4 && tiles_of(multiprocessors / 2) <= kTiles) ? 2 : 1;
       // Two blocks of a multiprocessor have twice the warps to hide what a tile waits for, if each has whole groups of tiles: gate_up of
       // 8B takes 19.8 us in a layer, so 22.7.
       const bool is_wide = type == WeightCodes::int4 && tiles_of(2 * multiprocessors) >= kTiles;
@@ -134,6 +142,13 @@ void launch_rows_stream(const OpContext& ctx, const QuantizedRowsStreamArgs& arg
         using Many = Kind<T, type, 1, kGroups, zeros, kMany, false>;
         using ManyRows = Kind<T, type, 2, kGroups, zeros, kMany, false>;
         if (of_record != kGroups) return;
+        if constexpr (type == WeightCodes::int4 && kGroups == 1) {
+          if (has_eight && shared_x)
+            return launch<Kind<T, type, 1, kGroups, zeros, 2 * kTiles, true>>(ctx, p, split);
+          if (has_eight && p.m <= 8)
+            return launch<Kind<T, type, 1, kGroups, zeros, 2 * kTiles, false>>(ctx, p, split);
+          if (has_eight) return launch<Kind<T, type, 2, kGroups, zeros, 2 * kTiles, false>>(ctx, p, split);
+        }
         if (shared_x && is_wide)
           launch<Kind<T, type, 1, kGroups, zeros, kTiles, true, 2>>(ctx, p, split);
         else if (shared_x)
