@@ -119,7 +119,7 @@ __global__ void __launch_bounds__(kThreads, K::octets == 1 ? 2 : 1)
     const XColumns<K::octets> columns = next;
     rows.load(r + kWarps, next);
     wait_some_copies<0, kMaxExpertSlots - 1>(p.slots - 1);
-    product.multiply(codes_at + slot * K::slot_bytes, columns);
+    product.template multiply<0>(codes_at + slot * K::slot_bytes, columns);
     fetch(r + p.slots * kWarps, slot);
     slot = slot + 1 < p.slots ? slot + 1 : 0;
   }
@@ -128,16 +128,22 @@ __global__ void __launch_bounds__(kThreads, K::octets == 1 ? 2 : 1)
   sums.store(product.total);
   __syncthreads();
   const int columns = count / p.unit_tiles() * kTileRows;  // of out
+  constexpr int kFour = 4;                                 // neighbours of a row, that a thread has
 #pragma unroll 1
-  for (int i = static_cast<int>(threadIdx.x); i < tile.rows * columns; i += kThreads) {
+  for (int i = static_cast<int>(threadIdx.x) * kFour; i < tile.rows * columns; i += kThreads * kFour) {
     const int row = i / columns, column = i % columns, pair = pair_at(tile.first + row);
     const int64_t to = int64_t{pair} * p.out_columns + first_unit * kTileRows + column;
-    if (p.paired) {
-      const int gate = column / kTileRows * 2 * kTileRows + column % kTileRows;
-      static_cast<T*>(p.out)[to] = from_float<T>(
-          silu_and_mul<T>(p.unit * sums.total(row, gate), p.unit * sums.total(row, gate + kTileRows)));
-    } else {
-      static_cast<float*>(p.out)[to] = p.weights[pair] * (p.unit * sums.total(row, column));
+    const int gate = column / kTileRows * 2 * kTileRows + column % kTileRows;
+    const float4 sum = sums.total(row, p.paired ? gate : column);
+    const float4 up = p.paired ? sums.total(row, gate + kTileRows) : float4{};
+    const float of_sum[kFour] = {sum.x, sum.y, sum.z, sum.w}, of_up[kFour] = {up.x, up.y, up.z, up.w};
+#pragma unroll
+    for (int e = 0; e < kFour; ++e) {
+      if (p.paired)
+        static_cast<T*>(p.out)[to + e] =
+            from_float<T>(silu_and_mul<T>(p.unit * of_sum[e], p.unit * of_up[e]));
+      else
+        static_cast<float*>(p.out)[to + e] = p.weights[pair] * (p.unit * of_sum[e]);
     }
   }
 #endif

@@ -24,7 +24,8 @@ struct Product {
   const T *x, *bias, *norm_weight;  // bias, norm_weight: nullptr where there is none
   const unsigned char* records;
   void* out;
-  bool float_out;
+  bool float_out,
+      in_fours;  // in_fours: out is in T, and four neighbours of a row stand at a multiple of their size
   Epilogue epilogue;
   int m, n, k;
   int64_t x_stride, out_stride;
@@ -223,7 +224,9 @@ struct Kind {
   static constexpr int octets = row_octets;  // of rows of x
   static constexpr int groups = groups_of_record;
   static constexpr bool zeros = zero_points;
-  static constexpr int tiles = tiles_of_group;             // of a group, at most
+  static constexpr int tiles = tiles_of_group;  // of a group, at most
+  // Which are multiplied a few at a time, each time a slot of the ring: so many that an mma need not wait for the one before it.
+  static constexpr int turn_tiles = tiles < 4 ? tiles : 4, turns = ceil_div(tiles, turn_tiles);
   static constexpr bool shared_x = x_in_shared;            // normed or as it is
   static constexpr int blocks = blocks_of_multiprocessor;  // that are this kernel's
   // Groups' sums: where two places take turns, a warp that has gone on to the next group leaves alone what others still read. For 16 rows
@@ -234,16 +237,16 @@ struct Kind {
   static constexpr int codes_bytes = 2 * C::kVectors * kWarp * 16,
                        record_bytes = codes_bytes + groups * 8 * Rows::kBytes;
   static constexpr int tile_bytes = kThreads * (2 * C::kVectors * 16 + groups * Rows::kBytes);
-  static constexpr int slot_bytes = tiles * tile_bytes;
+  static constexpr int slot_bytes = turn_tiles * tile_bytes;
 };
 
-// The ring of slots that records come through: a slot has a record per warp and tile of a group. A thread copies the bytes that it
+// The ring of slots that records come through: a slot has a record per warp and tile of a turn. A thread copies the bytes that it
 // will multiply itself, so no thread waits for another.
 template <class K, class Share>
 struct RecordRing {
-  const unsigned char* from;  // this warp's record of the group's first tile
-  int group, r, slot = 0;     // to ask for
-  uint32_t codes_at;          // of the thread, in slot 0
+  const unsigned char* from;         // this warp's record of the group's first tile
+  int group, r, turn = 0, slot = 0;  // to ask for
+  uint32_t codes_at;                 // of the thread, in slot 0
 
   template <class P>
   __device__ RecordRing(const P& p, const Share& share, const unsigned char* shared)
@@ -263,12 +266,13 @@ struct RecordRing {
   template <class P>
   __device__ void copy_next(const P& p, const Share& share) {
     if (group < share.groups) {
-      const int lane = threadIdx.x % kWarp, count = share.units(group) * p.unit_tiles();
+      const int lane = threadIdx.x % kWarp, first = turn * K::turn_tiles,
+                count = share.units(group) * p.unit_tiles() - first;
       const uint32_t to = codes_at + slot * K::slot_bytes;
 #pragma unroll
-      for (int tile = 0; tile < K::tiles; ++tile) {
+      for (int tile = 0; tile < K::turn_tiles; ++tile) {
         if (tile >= count) break;
-        const unsigned char* record = from + tile / 2 * p.two_tiles + tile % 2 * p.odd_tile;
+        const unsigned char* record = from + (first / 2 + tile / 2) * p.two_tiles + tile % 2 * p.odd_tile;
 #pragma unroll
         for (int v = 0; v < 2 * K::C::kVectors; ++v)
           copy_of_line_async(to + tile * K::tile_bytes + v * kThreads * 16, record + (v * kWarp + lane) * 16,
@@ -280,11 +284,14 @@ struct RecordRing {
               record + K::codes_bytes + (i * 8 + lane / 4) * K::Rows::kBytes);
       }
       slot = slot + 1 < p.slots ? slot + 1 : 0;
-      r += share.stride;
-      from += share.stride * K::record_bytes;
-      if (r >= p.blocks_of_k) {
-        r = share.first_r, ++group;
-        go_to_group(p, share);
+      if (++turn == K::turns) {
+        turn = 0;
+        r += share.stride;
+        from += share.stride * K::record_bytes;
+        if (r >= p.blocks_of_k) {
+          r = share.first_r, ++group;
+          go_to_group(p, share);
+        }
       }
     }
     commit_copies();
@@ -422,19 +429,22 @@ struct WarpProduct {
   using T = typename K::T;
   using C = typename K::C;
   float total[K::tiles][K::octets][4] = {};
-  float sum[K::tiles][C::kPlanes][K::octets][4];
-  float of_x[K::octets]
-            [4];  // each row of x alone, as if a weight were 1: what is taken off for the codes' offsets
+  float sum[K::turn_tiles][C::kPlanes][K::octets][4];
+  // Each row of x alone, as if a weight were 1: what is taken off for the codes' offsets.
+  float of_x[K::octets][4];
 
-  // A slot's records times the columns of x.
+  // A slot's records, those of a turn, times the columns of x.
+  template <int turn>
   __device__ void multiply(uint32_t slot, const XColumns<K::octets>& x) {
     constexpr uint32_t kOne = std::is_same_v<T, __half> ? 0x3c003c00 : 0x3f803f80;
     constexpr int kMmaOfGroup = 8 / K::groups;
+    constexpr bool kSumsX =
+        C::kHasOffset && (turn == 0 || K::groups > 1);  // else those of the first turn stay
 #pragma unroll
     for (int half = 0; half < 2; ++half) {
-      uint32_t words[K::tiles][4 * C::kVectors];
+      uint32_t words[K::turn_tiles][4 * C::kVectors];
 #pragma unroll
-      for (int tile = 0; tile < K::tiles; ++tile)
+      for (int tile = 0; tile < tiles_of<turn>(); ++tile)
 #pragma unroll
         for (int v = 0; v < C::kVectors; ++v) {
           const uint4 vector =
@@ -449,11 +459,11 @@ struct WarpProduct {
         uint32_t b[K::octets][2];
 #pragma unroll
         for (int o = 0; o < K::octets; ++o) x.operand(index / 2, j % 2, o, b[o]);
-        if constexpr (C::kHasOffset)
+        if constexpr (kSumsX)
 #pragma unroll
           for (int o = 0; o < K::octets; ++o) add(of_x[o], {kOne, kOne, kOne, kOne}, b[o], first);
 #pragma unroll
-        for (int tile = 0; tile < K::tiles; ++tile)
+        for (int tile = 0; tile < tiles_of<turn>(); ++tile)
 #pragma unroll
           for (int plane = 0; plane < C::kPlanes; ++plane) {
             uint32_t a[4];
@@ -461,12 +471,17 @@ struct WarpProduct {
 #pragma unroll
             for (int o = 0; o < K::octets; ++o) add(sum[tile][plane][o], a, b[o], first);
           }
-        if ((index + 1) % kMmaOfGroup == 0) end_group(slot, index / kMmaOfGroup);
+        if ((index + 1) % kMmaOfGroup == 0) end_group<turn>(slot, index / kMmaOfGroup);
       }
     }
   }
 
  private:
+  template <int turn>
+  __device__ static constexpr int tiles_of() {
+    return K::tiles - turn * K::turn_tiles < K::turn_tiles ? K::tiles - turn * K::turn_tiles : K::turn_tiles;
+  }
+
   __device__ static void add(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], bool first) {
     if (first)
       mma_from_zero<T>(d, a, b);
@@ -474,9 +489,10 @@ struct WarpProduct {
       mma_16x8x16<T>(d, a, b);
   }
 
+  template <int turn>
   __device__ void end_group(uint32_t slot, int group) {
 #pragma unroll
-    for (int tile = 0; tile < K::tiles; ++tile) {
+    for (int tile = 0; tile < tiles_of<turn>(); ++tile) {
       const typename K::Rows rows(slot + tile * K::tile_bytes + RecordRing<K, int>::rows_at() +
                                   group * kThreads * K::Rows::kBytes);
 #pragma unroll
@@ -489,7 +505,8 @@ struct WarpProduct {
             value = fmaf(-(C::kOffset + rows.zero[i / 2]), of_x[o][i], value);
           else if constexpr (C::kHasOffset)
             value = fmaf(-(C::kOffset + C::kZero), of_x[o][i], value);
-          total[tile][o][i] = fmaf(rows.scale[i / 2], value, total[tile][o][i]);
+          float& to = total[turn * K::turn_tiles + tile][o][i];
+          to = fmaf(rows.scale[i / 2], value, to);
         }
     }
   }

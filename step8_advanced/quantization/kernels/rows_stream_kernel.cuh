@@ -5,6 +5,13 @@
 
 namespace ladder::records {
 
+// Calls use(turn) with each turn of a kind as a constant.
+template <class K, int turn = 0, class Use>
+__device__ void each_turn(Use&& use) {
+  use(std::integral_constant<int, turn>{});
+  if constexpr (turn + 1 < K::turns) each_turn<K, turn + 1>(use);
+}
+
 // rows_stream: x [m, k] in bf16 or f16, up to 16 rows of whole 16-byte packs; weight [n, k] in records; out [m, n] in x's dtype or
 // f32. silu_and_mul needs whole tiles in either half of the weight. A block per multiprocessor, or a
 // cluster of two, has an even share of the weight's units, and goes through them group by group; the eight warps of a block share the
@@ -29,7 +36,7 @@ namespace ladder::records {
 //   others' there;
 // - the norm before the product costs no kernel of its own (RowNorm), and neither does what follows it (GroupEpilogue).
 template <class K>
-__global__ void __launch_bounds__(kThreads, K::octets == 1 ? 2 : 1)
+__global__ void __launch_bounds__(kThreads, K::octets == 1 && K::tiles <= 4 ? 2 : 1)
     rows_stream_kernel(const __grid_constant__ Product<typename K::T> p) {
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
   extern __shared__ __align__(128) unsigned char shared[];
@@ -94,10 +101,12 @@ __global__ void __launch_bounds__(kThreads, K::octets == 1 ? 2 : 1)
           columns = next;
           rows.load(r + share.stride < p.blocks_of_k ? r + share.stride : share.first_r, next);
         }
-        wait_some_copies<0, kMaxSlots - 1>(p.slots - 1);
-        product.multiply(ring.codes_at + slot * K::slot_bytes, columns);
-        ring.copy_next(p, share);
-        slot = slot + 1 < p.slots ? slot + 1 : 0;
+        each_turn<K>([&](auto turn) {
+          wait_some_copies<0, kMaxSlots - 1>(p.slots - 1);
+          product.template multiply<decltype(turn)::value>(ring.codes_at + slot * K::slot_bytes, columns);
+          ring.copy_next(p, share);
+          slot = slot + 1 < p.slots ? slot + 1 : 0;
+        });
       }
       if (p.sums_in_ring) __syncthreads();
     }

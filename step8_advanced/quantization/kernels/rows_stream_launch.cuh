@@ -19,6 +19,15 @@ constexpr int kMaxSharedBytes = (226 << 10) - kFixedBytes;
 constexpr int kOverHalfOfShared = 118 << 10, kHalfOfShared = 113 << 10;
 constexpr int kMinSharedBytes = 77 << 10;
 
+// Rows of x that come from L2 through registers wait behind what of the weight is under way, and L1, which they pass, has what shared
+// memory leaves: with three slots 16 rows of 8192 x 8192 took 14.5 us and 8 rows 11.8, with two 13.9 and 11.1. A third one keeps memory
+// at work while a group's sums are added. One row in shared memory waits for five slots of a cluster's eight tiles, too: 12.6 us, with
+// two 10.9.
+template <class K>
+constexpr int most_slots(int groups) {
+  return K::shared_x && K::turns == 1 ? kMaxSlots : groups > 1 ? 3 : 2;
+}
+
 template <class K>
 void launch(const OpContext& ctx, Product<typename K::T> p, int split) {
   const int units = ceil_div(p.width(), kTileRows);
@@ -42,7 +51,7 @@ void launch(const OpContext& ctx, Product<typename K::T> p, int split) {
   const int sums_bytes = aligned(std::min(groups, K::sums_places) * WarpSums<K>::size(p.m) * float_bytes);
   const int partner_bytes = split > 1 ? aligned(p.m * WarpSums<K>::kRows * float_bytes) : 0;
   p.rounds = ceil_div(p.blocks_of_k, kWarps * split);
-  const int items = groups * p.rounds;
+  const int items = groups * p.rounds * K::turns;
   const int x_bytes = K::shared_x ? aligned(p.m * p.rounds * kWarps * kBlockColumns * 2) : 0;
   p.x_at = p.sums_in_ring ? 0 : sums_bytes;
   const int before_ring = p.x_at + x_bytes;
@@ -51,13 +60,18 @@ void launch(const OpContext& ctx, Product<typename K::T> p, int split) {
                    : alone || K::blocks > 1 ? kHalfOfShared
                    : K::octets == 1         ? kOverHalfOfShared
                                             : kMaxSharedBytes;
-  p.slots = std::clamp((room - before_ring - partner_bytes) / K::slot_bytes, 1, std::min(items, kMaxSlots));
+  p.slots = std::clamp((room - before_ring - partner_bytes) / K::slot_bytes, 1,
+                       std::min(items, most_slots<K>(groups)));
   p.ring_at = before_ring;
   p.partner_at = std::max(before_ring + p.slots * K::slot_bytes, sums_bytes);
   const int least = alone || K::blocks > 1 ? kMinSharedBytes : kOverHalfOfShared;
   const int bytes = std::max(p.partner_at + partner_bytes, least);
   auto kernel = rows_stream_kernel<K>;
-  ctx.cuda->allow_shared_bytes(reinterpret_cast<const void*>(kernel), bytes);
+  // Where registers leave room for the next kernel's block beside this one shared memory must, too: the driver gives the rest to L1.
+  constexpr bool kLeavesRoom = K::octets == 1 && K::tiles <= 4;
+  if (ctx.cuda->allow_shared_bytes(reinterpret_cast<const void*>(kernel), bytes) && kLeavesRoom)
+    LADDER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                           cudaSharedmemCarveoutMaxShared));
   launch_in_clusters(ctx, kernel, split, parts * split, kThreads, bytes, p);
 }
 
@@ -65,8 +79,7 @@ void launch(const OpContext& ctx, Product<typename K::T> p, int split) {
 template <class K>
 constexpr bool has_room() {
   constexpr int float_bytes = static_cast<int>(sizeof(float));
-  return K::sums_places * WarpSums<K>::size(kMaxRowsStreamed) * float_bytes + K::slot_bytes <=
-         kMaxSharedBytes;
+  return K::sums_places * WarpSums<K>::size(K::octets * 8) * float_bytes + K::slot_bytes <= kMaxSharedBytes;
 }
 
 // Elements of a single row of x that go through a block's shared memory as they are. Several rows would come one after the other: four of
@@ -90,6 +103,8 @@ Product<T> product_of(const QuantizedRowsStreamArgs& args) {
   p.k = static_cast<int>(weight.k);
   p.x_stride = args.x.stride(0);
   p.out_stride = args.out.stride(0);
+  p.in_fours = !p.float_out && p.width() % kFour == 0 && p.out_stride % kFour == 0 &&
+               reinterpret_cast<uintptr_t>(p.out) % sizeof(Four<T>) == 0;
   p.blocks_of_k = static_cast<int>(weight.records.bytes.dim(1));
   p.unit = weight.records.unit;
   if (weight.type == WeightCodes::fp8_e4m3 && std::is_same_v<T, __half>) p.unit *= 256;
@@ -104,32 +119,59 @@ void launch_rows_stream(const OpContext& ctx, const QuantizedRowsStreamArgs& arg
     if constexpr (sizeof(T) == 2) {
       const Product<T> p = product_of<T>(args);
       const int of_record = record_layout(*args.weight).groups;
-      // Two blocks of two tiles each read all of x; as a cluster they have four tiles in one group and half of x each. A row's bits
-      // may not depend on how many rows there are, so their number does not count here.
+      // Two blocks of two tiles each read all of x; as a cluster they have four tiles in one group and half of x each, and two of four
+      // have eight tiles, in two turns: 16 rows of 8192 x 8192 take 13.5 us, so 13.9. A row's bits may not depend on how many rows there
+      // are, so their number does not count here.
       constexpr int kTiles = type == WeightCodes::int4 ? 4 : 2, kMostTiles = 7;
       const int units = ceil_div(p.width(), kTileRows), multiprocessors = ctx.cuda->num_multiprocessors();
       const auto tiles_of = [&](int parts) { return ceil_div(units, parts) * p.unit_tiles(); };
-      const int split = type == WeightCodes::int4 && tiles_of(multiprocessors / 2) <= kTiles ? 2 : 1;
+      const bool counts_tiles = type == WeightCodes::int4 && of_record == 1 && !p.paired();
+      const bool has_eight = counts_tiles && tiles_of(multiprocessors / 2) == 8;
+      const int split =
+          has_eight || (type == WeightCodes::int4 && tiles_of(multiprocessors / 2) <= kTiles) ? 2 : 1;
+      // Three tiles that four are made for would be multiplied as four: 16 rows of 6144 x 4096 take 7.3 us, so 8.1.
+      const bool has_three = counts_tiles && tiles_of(multiprocessors / split) == 3;
       // Two blocks of a multiprocessor have twice the warps to hide what a tile waits for, if each has whole groups of tiles: gate_up of
       // 8B takes 19.8 us in a layer, so 22.7.
       const bool is_wide = type == WeightCodes::int4 && tiles_of(2 * multiprocessors) >= kTiles;
       const bool shared_x = p.norm_weight != nullptr || (p.m == 1 && p.k <= split * kMaxCopied);
+      // x's bytes count where its rows do not come through shared memory, and more tiles share one read of them: gate_up alone with
+      // 8 rows takes 17.6 us, so 19.5.
+      const bool many_tiles = type == WeightCodes::int4 && !shared_x && (p.m > 8 || !p.paired()) &&
+                              tiles_of(multiprocessors / split) > kTiles;
       const auto launch_groups = [&](auto count) {
-        constexpr int kGroups = decltype(count)::value;
-        using Many = Kind<T, type, 2, kGroups, zeros, type == WeightCodes::int4 ? kMostTiles : kTiles, false>;
+        constexpr int kGroups = decltype(count)::value,
+                      kMany = type == WeightCodes::int4 ? kMostTiles : kTiles;
+        using Many = Kind<T, type, 1, kGroups, zeros, kMany, false>;
+        using ManyRows = Kind<T, type, 2, kGroups, zeros, kMany, false>;
         if (of_record != kGroups) return;
+        if constexpr (type == WeightCodes::int4 && kGroups == 1) {
+          const auto launch_tiles = [&](auto tiles) {
+            constexpr int kExact = decltype(tiles)::value;
+            if (shared_x)
+              launch<Kind<T, type, 1, kGroups, zeros, kExact, true>>(ctx, p, split);
+            else if (p.m <= 8)
+              launch<Kind<T, type, 1, kGroups, zeros, kExact, false>>(ctx, p, split);
+            else
+              launch<Kind<T, type, 2, kGroups, zeros, kExact, false>>(ctx, p, split);
+          };
+          if (has_eight) return launch_tiles(std::integral_constant<int, 8>{});
+          if (has_three) return launch_tiles(std::integral_constant<int, 3>{});
+        }
         if (shared_x && is_wide)
           launch<Kind<T, type, 1, kGroups, zeros, kTiles, true, 2>>(ctx, p, split);
         else if (shared_x)
           launch<Kind<T, type, 1, kGroups, zeros, kTiles, true>>(ctx, p, split);
+        else if (p.m <= 8 && many_tiles && has_room<Many>())
+          launch<Many>(ctx, p, split);
         else if (p.m <= 8 && is_wide)
           launch<Kind<T, type, 1, kGroups, zeros, kTiles, false, 2>>(ctx, p, split);
         else if (p.m <= 8)
           launch<Kind<T, type, 1, kGroups, zeros, kTiles, false>>(ctx, p, split);
-        else if (!has_room<Many>() || tiles_of(multiprocessors / split) <= kTiles)
+        else if (many_tiles && has_room<ManyRows>())
+          launch<ManyRows>(ctx, p, split);
+        else
           launch<Kind<T, type, 2, kGroups, zeros, kTiles, false>>(ctx, p, split);
-        else  // x's bytes count here, and more tiles share one read of them
-          launch<Many>(ctx, p, split);
       };
       (launch_groups(std::integral_constant<int, groups>{}), ...);
     }

@@ -220,6 +220,25 @@ TEST_F(Task8_4_FusedQuantizedLinear, TheLargestRecordsFindRoomBesideTheSums) {
                        scene.product(to_double(x)), p.k));
 }
 
+// Of an H100's or H200's 132 multiprocessors: a block has three tiles or seven, or a cluster of two has eight, in turns of four.
+TEST_F(Task8_4_FusedQuantizedLinear, TilesTakeTurns) {
+  SCOPED_TRACE(random.describe());
+  for (const Problem& p :
+       {Problem{16, 8192, 1152}, Problem{7, 8448, 384}, Problem{16, 14384, 256}, Problem{9, 6144, 640}})
+    for (const bool symmetric : {true, false}) {
+      const Scene scene(*testing::cuda_context(), random, packed(4, 128, symmetric), p, DType::bf16);
+      const Tensor x = random.normal({p.m, p.k}, DType::bf16);
+      const auto out_of = [&](const Tensor& rows) {
+        return scene.run({.x = rows}, testing::poisoned({rows.dim(0), p.n}, DType::bf16));
+      };
+      const Tensor all = out_of(x);
+      EXPECT_TRUE(close_to(all, scene.product(to_double(x)), p.k)) << p.n;
+      for (const int64_t count : {1, 5})
+        EXPECT_TRUE(testing::bitwise_equal(out_of(x.narrow(0, 2, count)), all.narrow(0, 2, count)))
+            << p.n << ", " << count;
+    }
+}
+
 TEST_F(Task8_4_FusedQuantizedLinear, TheResidualIsAdded) {
   for_each_case([&](const Scene& scene, const Problem& p, DType dtype) {
     const Tensor x = random.normal({p.m, p.k}, dtype), residual = random.normal({p.m, p.n}, dtype, 2);
