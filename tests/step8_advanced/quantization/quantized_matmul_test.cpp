@@ -495,14 +495,14 @@ TEST(Task8_4_CodesOnAGpu, TheNumberOfRowsChooses) {
     QuantizedWeight weight = random_weight(random, type, {1, 64, 512, 512, 0}, false);
     weight.codes = weight.codes.to(ctx.device);
     weight.scales = weight.scales.to(ctx.device);
-    for (const int64_t m : {1, 8, 9, 64, 65, 200}) {
+    for (const int64_t m : {1, 16, 17, 64, 65, 200}) {
       const auto tensor = [&](int64_t columns) {
         return Tensor::empty({m, columns}, DType::bf16, ctx.device);
       };
       const QuantizedMatmulArgs args{tensor(512), &weight, activations(scheme), 1, {}, tensor(64)};
       const bool is_ours = type == WeightCodes::int8 || m <= 64;
       const std::string_view many = is_ours ? "wgmma_8bit" : "cublaslt_8bit";
-      EXPECT_EQ(choose_quantized_matmul(ctx, args).variant->name, m <= 8 ? "rows_stream_8bit" : many)
+      EXPECT_EQ(choose_quantized_matmul(ctx, args).variant->name, m <= 16 ? "rows_stream_8bit" : many)
           << m << " rows";
     }
   }
