@@ -111,9 +111,8 @@ struct RowQuotient {
         scale(of_row * factor),
         reciprocal(1 / scale),
         limit(512 * scale) {}
-  __device__ float operator()(float x) const { return of_number(fminf(fmaxf(x * factor, -limit), limit)); }
-  // Where factor is 1, of a number that is within the limit.
-  __device__ float of_number(float x) const {
+  __device__ float operator()(float x) const {
+    x = fminf(fmaxf(x * factor, -limit), limit);
     float quotient = x * reciprocal;
 #pragma unroll
     for (int i = 0; i < 2; ++i) quotient = fmaf(fmaf(-quotient, scale, x), reciprocal, quotient);
@@ -129,14 +128,7 @@ __device__ uint2 codes_of(const Pack<T>& pack, const Rounding& rounding, const R
   const RowQuotient over_scale(grid.scale);
   float x[Pack<T>::kSize];
 #pragma unroll
-  for (int c = 0; c < Pack<T>::kSize; ++c) x[c] = to_float(pack.value[c]);
-  if (rounding.dynamic && over_scale.factor == 1) {  // made of the row, whose numbers it reaches
-#pragma unroll
-    for (int c = 0; c < Pack<T>::kSize; ++c) x[c] = over_scale.of_number(x[c]);
-  } else {
-#pragma unroll
-    for (int c = 0; c < Pack<T>::kSize; ++c) x[c] = over_scale(x[c]);
-  }
+  for (int c = 0; c < Pack<T>::kSize; ++c) x[c] = over_scale(to_float(pack.value[c]));
   uint32_t words[2];
 #pragma unroll
   for (int i = 0; i < 2; ++i) {

@@ -31,18 +31,17 @@ inline constexpr int kInFlight = 6;
 
 template <class T>
 struct Product {
-  // [n, k]: boxes of 128 codes by the rows of a tile, or, of a gate and up, by half of them.
+  // A stage is a box: 128 codes, of the rows of a tile (silu_and_mul: the gate's and the up half's), of each part.
   CUtensorMap weight;
-  // x: rows that every block rounds for itself (RowRounding), or, where a kernel before has, codes [m, k] and scales of rows.
+  // x: rows that every block rounds for itself (RowRounding), or, where a kernel before has, codes [m, k], an octet of rows and a part
+  // a box, and scales of rows.
+  CUtensorMap x_codes;
   const T* x;
   int64_t x_stride;
   const T* norm_weight;  // nullptr: x is not normed
   float eps;
   Rounding rounding;
-  const uint8_t* x_codes;
-  const float* x_scales;
-
-  const float* weight_scales;
+  const float *x_scales, *weight_scales;
   const T* bias;  // nullptr: none
   void* out;
   bool float_out;
@@ -50,10 +49,9 @@ struct Product {
   int m, n, k;
   int64_t out_stride;
   int tiles, one_more;  // of a block, and how many blocks have one more
-  int part;             // columns of a part, in stages of which each warpgroup has as many
+  int part;             // columns of a part, in whole stages, of which each warpgroup has as many
   int slots;            // of the ring, as many for each warpgroup
   int x_at, sums_at;    // in shared memory, behind the ring
-  int log_rows;         // of an octet of x in shared memory: those that are there, rounded up
 
   // silu_and_mul needs the gate and the up row of an output in one tile.
   __host__ __device__ bool paired() const { return epilogue == Epilogue::silu_and_mul; }
@@ -95,52 +93,40 @@ __device__ void copy_stages(const Product<T>& p, const Tiles& tiles, const Ring&
       if (++slot == slots) slot = 0, parity ^= 1;
     }
   } ask{p.slots}, arrived{p.slots};
-  const int rows = p.outputs(), in_flight = min(kInFlight, p.slots);
+  const int rows = p.outputs(), stages = p.stages(), in_flight = min(kInFlight, p.slots);
   int asked = 0;
   for (int tile = tiles.begin; tile < tiles.begin + tiles.count; ++tile)
-    for (int stage = 0; stage < p.stages(); ++stage, ask.advance()) {
+    for (int stage = 0; stage < stages; ++stage, ask.advance()) {
       if (asked++ >= in_flight) {
         wait_phase(ring.filled(arrived.slot), arrived.parity);
         arrived.advance();
       }
       wait_phase(ring.emptied(ask.slot), ask.parity ^ 1);
       arrive_and_expect(ring.filled(ask.slot), kStageBytes);
-      uint32_t to = ring.at(ask.slot);
-      for (int part = 0; part < kParts; ++part)
-        for (int half = 0; half < (p.paired() ? 2 : 1); ++half, to += rows * kDepth)
-          copy_box(to, p.weight, ring.filled(ask.slot), (part * p.part + stage * kDepth) / 2,
-                   half * p.width() + tile * rows, 0, 0, 0);
+      copy_box(ring.at(ask.slot), p.weight, ring.filled(ask.slot), stage * (kDepth / 2), tile * rows, 0, 0,
+               0);
     }
 }
 
-// x in shared memory, for wgmma: an octet of rows and a part after the other, in units of 16 columns of its rows. wgmma takes eight rows
-// of 16 bytes that follow each other; those behind the last one that is there are the next columns of the first ones, for columns of D
-// that nobody reads.
+// x in shared memory, as wgmma finds it: a part, of it an octet of rows, of it stages.
 struct Columns {
   uint64_t first;         // of the first 32 columns
   int of_step, of_stage;  // on to the next 32, and to the next stage
-
-  __device__ Columns(uint32_t at, int log_rows, int part)
-      : first(wgmma_core_matrices(at, 16 << log_rows, part << log_rows)),
-        of_step(2 << log_rows),
-        of_stage((kDepth >> 4) << log_rows) {}
 };
 
-// Codes of x that a kernel before has made, and zeros up to the end of the last part. By all threads that multiply.
+// Codes of x that a kernel before has made: the copy engine brings them, in rows of 128 bytes. By all threads that multiply.
 template <int octets, class T>
-__device__ void copy_codes(const Product<T>& p, uint32_t to) {
-  const int of_part = p.part / 16, rows = 1 << p.log_rows;
-  for (int part = 0; part < kParts; ++part)
-#pragma unroll
-    for (int octet = 0; octet < octets; ++octet, to += p.part << p.log_rows)
-#pragma unroll 4
-      for (int i = static_cast<int>(threadIdx.x); i < of_part << p.log_rows; i += kMultiply) {
-        const int row = octet * 8 + (i & (rows - 1)), column = part * p.part + (i >> p.log_rows) * 16;
-        copy_of_line_async(to + i * 16, p.x_codes + static_cast<int64_t>(row) * p.k + column,
-                           row < p.m && column < p.k);
-      }
-  commit_copies();
-  wait_copies<0>();
+__device__ Columns copy_codes(const Product<T>& p, uint32_t to, uint32_t barrier) {
+  constexpr int kTile = 8 * kDepth;  // of a stage
+  const int stages = p.stages();
+  if (threadIdx.x == 0) {
+    arrive_and_expect(barrier, kParts * octets * stages * kTile);
+    for (int part = 0; part < kParts; ++part)
+      for (int octet = 0; octet < octets; ++octet)
+        copy_box(to + (part * octets + octet) * stages * kTile, p.x_codes, barrier, 0, octet * 8,
+                 part * stages, 0, 0);
+  }
+  return {wgmma_tile(to, 16, stages * kTile), 32 >> 4, kTile >> 4};
 }
 
 // Rows of x, normed if there is a norm before the product, rounded by every block for itself, from L2: their codes are in shared memory
@@ -161,7 +147,7 @@ struct RowRounding {
         x[row][i] = row < p.m ? load_pack(p.x + row * p.x_stride + column) : zero_pack<T>();
       });
   }
-  // To `codes`, as Columns has them, and zeros up to the end of the last part; scales of rows. By all threads that multiply.
+  // To `codes`, scales of rows. By all threads that multiply.
   __device__ void store(const Product<T>& p, unsigned char* codes, float (&scales)[rows]) {
     if (p.norm_weight != nullptr) norm(p);
     float high[rows];
@@ -180,11 +166,13 @@ struct RowRounding {
       each_pack(p, [&](int i, int column) {
         *place(codes, row, column) = codes_of<is_float>(x[row][i], p.rounding, grid, extent.is_bad());
       });
-      for (int column = p.k + static_cast<int>(threadIdx.x) * 8; column < kParts * p.part;
-           column += kMultiply * 8)
-        *place(codes, row, column) = {0, 0};
       scales[row] = extent.is_bad() ? NAN : grid.scale;
     }
+  }
+  // wgmma takes eight rows of 16 bytes that follow each other. Those behind the last one are the next columns of the first ones, for
+  // columns of D that nobody reads.
+  __device__ static Columns columns(const Product<T>& p, uint32_t codes) {
+    return {wgmma_core_matrices(codes, rows * 16, rows * p.part), 2 * rows, rows * kDepth >> 4};
   }
 
  private:
@@ -252,7 +240,8 @@ struct RowRounding {
 template <class Sum, int octets>
 struct GroupProducts {
   static constexpr int kSums = 4 * octets, kAccumulators = kParts * kSums;  // of a thread
-  using Accumulators = Sum[kAccumulators];
+  static constexpr int kChains = 2;  // of a stage, half of its columns each
+  using Accumulators = Sum[kChains][kAccumulators];
 
   const Ring& ring;
   const int slots, group;
@@ -260,7 +249,7 @@ struct GroupProducts {
   uint32_t parity = 0;
 
   // Of a tile with so many stages: rows g and g + 8 of the warp's 16, rows 2 t and 2 t + 1 of an octet of x, as wgmma has them. E4M3
-  // is added up with some 14 bits, so every 128 columns the sums are added to floats, while the next stage is multiplied.
+  // is added up with some 14 bits, so every 64 columns the sums are added to floats, while the next stage is multiplied.
   __device__ void multiply(Sum (&sums)[kSums], Columns x, int stages) {
     Accumulators d, next;
     x.first += group * x.of_stage;
@@ -293,9 +282,14 @@ struct GroupProducts {
     keep_in_place(d);
     wgmma_fence();
     const uint64_t weight = wgmma_tile(ring.at(at));
+    constexpr int kSteps = kDepth / 32 / kChains;
 #pragma unroll
-    for (int step = 0; step < kDepth / 32; ++step)
-      wgmma_codes(d, weight + step * (32 >> 4), x.first + step * x.of_step, step > 0);
+    for (int step = 0; step < kSteps; ++step)
+#pragma unroll
+      for (int chain = 0; chain < kChains; ++chain) {
+        const int of_stage = chain * kSteps + step;
+        wgmma_codes(d[chain], weight + of_stage * (32 >> 4), x.first + of_stage * x.of_step, step > 0);
+      }
     wgmma_commit();
     x.first += kGroups * x.of_stage;
     if ((slot += kGroups) == slots) slot = 0, parity ^= 1;
@@ -308,14 +302,19 @@ struct GroupProducts {
     if (threadIdx.x % kWarp == 0) arrive(ring.emptied(slot_of_d));
     const bool second = threadIdx.x % kWarpgroup / kWarp * 16 >= kTileRows;
 #pragma unroll
-    for (int i = 0; i < kSums; ++i) sums[i] += second ? d[kSums + i] : d[i];
-  }
-  __device__ static void keep_in_place(float (&d)[kAccumulators]) {
-    ladder::keep_in_place(d);
-  }
-  __device__ static void keep_in_place(int32_t (&d)[kAccumulators]) {
+    for (int chain = 0; chain < kChains; ++chain)
 #pragma unroll
-    for (int i = 0; i < kAccumulators; ++i) asm volatile("" : "+r"(d[i])::"memory");
+      for (int i = 0; i < kSums; ++i) sums[i] += second ? d[chain][kSums + i] : d[chain][i];
+  }
+  __device__ static void keep_in_place(Accumulators& d) {
+#pragma unroll
+    for (int chain = 0; chain < kChains; ++chain)
+#pragma unroll
+      for (int i = 0; i < kAccumulators; ++i)
+        if constexpr (std::is_same_v<Sum, float>)
+          asm volatile("" : "+f"(d[chain][i])::"memory");
+        else
+          asm volatile("" : "+r"(d[chain][i])::"memory");
   }
 };
 

@@ -30,7 +30,7 @@ struct ColumnScale {
 };
 
 // rows_stream_8bit (sm_90a): x [m, k], up to 16 rows, in codes, or `rounded` of them to be rounded here; codes of weight [n, k], k in
-// multiples of 16 and rows at multiples of 16 bytes; a scale for a row of either; out [m, n] in T or f32. silu_and_mul needs whole
+// multiples of 512 and rows at multiples of 16 bytes; a scale for a row of either; out [m, n] in T or f32. silu_and_mul needs whole
 // tiles in either half of the weight. A block per multiprocessor has an even share of the weight's tiles of 32 rows. The simple
 // version:
 //
@@ -45,13 +45,15 @@ struct ColumnScale {
 // kernel has ended, as fast as memory gives it but no faster, so that what does depend on that kernel need not wait; for the same
 // reason the next kernel is let in when x is here.
 template <class T, class Sum, int octets, int rounded, int packs>
-__global__ void __launch_bounds__(kThreads, rounded* packs > 8 ? 1 : 2)
+__global__ void __launch_bounds__(kThreads, octets > 1 || rounded > 1 ? 1 : 2)
     rows_stream_8bit(const __grid_constant__ Product<T> p) {
   extern __shared__ unsigned char shared[];
-  __shared__ uint64_t barriers[2 * kMostSlots];
+  __shared__ uint64_t barriers[2 * kMostSlots + 1];
   const uint32_t first_barrier = shared_address(barriers);
   const Ring ring{(shared_address(shared) + 1023) & ~1023u, first_barrier, first_barrier + kMostSlots * 8};
+  const uint32_t x_barrier = ring.emptied(kMostSlots);
   if (threadIdx.x == kMultiply) {
+    init_barrier(x_barrier, 1);
     for (int slot = 0; slot < p.slots; ++slot) {
       init_barrier(ring.filled(slot), 1);
       init_barrier(ring.emptied(slot), kWarpgroup / kWarp);  // warps multiply
@@ -71,6 +73,7 @@ __global__ void __launch_bounds__(kThreads, rounded* packs > 8 ? 1 : 2)
             first_row = static_cast<int>(threadIdx.x) / columns;
 
   float x_scale[octets];
+  Columns x;
   if constexpr (rounded > 0) {
     RowRounding<T, std::is_same_v<Sum, float>, rounded, packs> rounding(p);
     wait_for_previous_kernel();
@@ -81,18 +84,19 @@ __global__ void __launch_bounds__(kThreads, rounded* packs > 8 ? 1 : 2)
 #pragma unroll
     for (int row = 1; row < rounded; ++row)
       if (row == first_row) x_scale[0] = scales[row];
+    x = rounding.columns(p, ring.first + p.x_at);
+    fence_for_wgmma();
+    sync_some(1, kMultiply);
   } else {
     wait_for_previous_kernel();
+    x = copy_codes<octets>(p, ring.first + p.x_at, x_barrier);
 #pragma unroll
     for (int i = 0; i < octets; ++i) x_scale[i] = p.x_scales[min(first_row + i * rows_at_once, p.m - 1)];
-    copy_codes<octets>(p, ring.first + p.x_at);
+    wait_phase(x_barrier, 0);
   }
-  fence_for_wgmma();
-  sync_some(1, kMultiply);
   allow_next_kernel();
 
   GroupProducts<Sum, octets> products{ring, p.slots, static_cast<int>(threadIdx.x) / kWarpgroup};
-  const Columns x(ring.first + p.x_at, p.log_rows, p.part);
 #pragma unroll 1
   for (int i = 0; i < tiles.count; ++i) {
     const int j = (tiles.begin + i) * columns + column;
@@ -137,20 +141,8 @@ __global__ void __launch_bounds__(kThreads, rounded* packs > 8 ? 1 : 2)
 // Of a block's shared memory, bytes: what x may have, and what there is.
 constexpr int kMostOfX = 112 << 10, kMostShared = 222 << 10;
 
-int part_of(int64_t k) {
-  constexpr int kWhole = kGroups * kDepth;
-  return static_cast<int>(ceil_div<int64_t>(k, kParts * kWhole)) * kWhole;
-}
-
-// Rows of an octet as shared memory has them.
-int log_rows_of(int64_t rows) {
-  int log = 0;
-  while (log < 3 && 1 << log < rows) ++log;
-  return log;
-}
-
-int64_t bytes_of_x(int64_t rows, int64_t columns) {
-  return kParts * part_of(columns) * ceil_div<int64_t>(rows, 8) << log_rows_of(rows);
+int64_t octets_of(int64_t rows) {
+  return ceil_div<int64_t>(rows, 8);
 }
 
 template <class T, class Sum, int octets, int rounded, int packs>
@@ -159,7 +151,7 @@ void launch(const OpContext& ctx, Product<T> p) {
             blocks = std::min(ctx.cuda->num_multiprocessors(), tiles);
   p.tiles = tiles / blocks;
   p.one_more = tiles % blocks;
-  const int x_bytes = static_cast<int>(bytes_of_x(p.m, p.k)),
+  const int x_bytes = (rounded > 0 ? rounded : 8 * octets) * p.k,
             stages = (p.tiles + (p.one_more > 0)) * p.stages();
   constexpr int kSumBytes = TileSums<Sum, octets>::kBytes, kAligned = 1024;
   const int room = kMostShared - kAligned - x_bytes - kSumBytes;
@@ -168,7 +160,11 @@ void launch(const OpContext& ctx, Product<T> p) {
   p.sums_at = p.x_at + x_bytes;
   const int bytes = kAligned + p.sums_at + kSumBytes;
   auto kernel = rows_stream_8bit<T, Sum, octets, rounded, packs>;
-  ctx.cuda->allow_shared_bytes(reinterpret_cast<const void*>(kernel), bytes);
+  // What one block leaves would else be made L1, and the next kernel's would not find it.
+  const void* const address = reinterpret_cast<const void*>(kernel);
+  if (ctx.cuda->allow_shared_bytes(address, bytes))
+    LADDER_CUDA_CHECK(cudaFuncSetAttribute(address, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                           cudaSharedmemCarveoutMaxShared));
   launch_kernel(ctx, kernel, static_cast<unsigned>(blocks), kThreads, static_cast<size_t>(bytes), p);
 }
 
@@ -189,16 +185,16 @@ Product<T> product_of(const QuantizedRowsStreamArgs& args) {
   p.m = static_cast<int>(args.x.dim(0));
   p.n = static_cast<int>(weight.n);
   p.k = static_cast<int>(weight.k);
-  p.part = part_of(weight.k);
+  p.part = p.k / kParts;
   p.out_stride = args.out.stride(0);
-  p.log_rows = log_rows_of(p.m);
   // Two codes are an element of 16 bits to the copy engine.
-  const int64_t stride = (p.n > 1 ? weight.codes.stride(0) : weight.k) / 2;
+  const int64_t stride = (p.n > 1 ? weight.codes.stride(0) : weight.k) / 2, width = p.width();
+  const int halves = p.paired() ? 2 : 1;
   p.weight = tensor_map({.data = weight.codes.raw(),
                          .dtype = DType::f16,
-                         .sizes = {weight.k / 2, weight.n, 1, 1, 1},
-                         .strides = {stride, stride * p.n, stride * p.n, stride * p.n},
-                         .box = {kDepth / 2, p.outputs(), 1, 1, 1}});
+                         .sizes = {p.part / 2, width, halves, kParts, 1},
+                         .strides = {stride, stride * width, p.part / 2, stride * weight.n},
+                         .box = {kDepth / 2, p.outputs(), halves, kParts, 1}});
   return p;
 }
 
@@ -211,7 +207,11 @@ constexpr int packs_of_block(int of_thread) {
 template <class T, class Sum>
 void launch_for_rows(const OpContext& ctx, Product<T> p, const RowCodes* x) {
   if (x != nullptr) {
-    p.x_codes = cuda_data<uint8_t>(x->codes);
+    p.x_codes = tensor_map({.data = x->codes.raw(),
+                            .dtype = DType::f16,
+                            .sizes = {kDepth / 2, p.m, p.k / kDepth, 1, 1},
+                            .strides = {p.k / 2, kDepth / 2, p.m * p.k / 2, p.m * p.k / 2},
+                            .box = {kDepth / 2, 8, p.stages(), 1, 1}});
     p.x_scales = cuda_data<float>(x->scales);
     if (p.m <= 8)
       launch<T, Sum, 1, 0, 0>(ctx, p);
@@ -219,17 +219,14 @@ void launch_for_rows(const OpContext& ctx, Product<T> p, const RowCodes* x) {
       launch<T, Sum, 2, 0, 0>(ctx, p);
     return;
   }
-  const bool is_short = p.k <= packs_of_block<T>(2);
-  if (p.m == 1 && is_short)
+  if (p.m == 1 && p.k <= packs_of_block<T>(2))
     launch<T, Sum, 1, 1, 2>(ctx, p);
   else if (p.m == 1)
     launch<T, Sum, 1, 1, 8>(ctx, p);
-  else if (p.m == 2 && is_short)
+  else if (p.k <= packs_of_block<T>(2))
     launch<T, Sum, 1, 2, 2>(ctx, p);
-  else if (p.m == 2)
-    launch<T, Sum, 1, 2, 8>(ctx, p);
   else
-    launch<T, Sum, 1, 4, 2>(ctx, p);
+    launch<T, Sum, 1, 2, 4>(ctx, p);
 }
 
 template <class T>
@@ -252,11 +249,14 @@ void run(const OpContext& ctx, const QuantizedRowsStreamArgs& args, const RowCod
 }  // namespace eight_bit
 
 bool rows_stream_8bit_takes(int64_t rows, int64_t columns) {
-  return rows <= kMaxRowsStreamed && eight_bit::bytes_of_x(rows, columns) <= eight_bit::kMostOfX;
+  using namespace eight_bit;
+  return rows <= kMaxRowsStreamed && columns % (kParts * kGroups * kDepth) == 0 &&
+         (rounded_by_blocks(rows, columns) || octets_of(rows) * 8 * columns <= kMostOfX);
 }
 
 bool rounded_by_blocks(int64_t rows, int64_t columns) {
-  return columns <= (rows <= 2 ? 16384 : rows <= 4 ? 4096 : 0);
+  using eight_bit::packs_of_block;
+  return rows <= 2 && columns <= packs_of_block<__half>(rows == 1 ? 8 : 4);
 }
 
 void rows_stream_8bit(const OpContext& ctx, const QuantizedRowsStreamArgs& args) {

@@ -30,9 +30,9 @@ void rows_stream_fp8(const OpContext& ctx, const QuantizedRowsStreamArgs& args);
 // Of codes on both sides: up to kMaxRowsOfCodes rows of x.
 inline constexpr int64_t kMaxRowsOfCodes = 32;
 
-// Up to kMaxRowsStreamed of them stay in shared memory beside a ring of the weight's codes (rows_stream_8bit_cuda.cu), if they have
-// room; else they are brought with every tile (codes_wgmma_cuda.cu). One or a few every block norms and rounds for itself, more a
-// kernel of its own does: that takes a microsecond and a half, and rounding a row of 4096 in the blocks a quarter of one.
+// Up to kMaxRowsStreamed of them stay in shared memory beside a ring of the weight's codes (rows_stream_8bit_cuda.cu), if there is room and
+// columns come in multiples of 512; else they are brought with every tile (codes_wgmma_cuda.cu). One or two every block norms and
+// rounds for itself, more a kernel of its own does, which takes a microsecond and a half.
 bool rows_stream_8bit_takes(int64_t rows, int64_t columns);
 bool rounded_by_blocks(int64_t rows, int64_t columns);
 void rows_stream_8bit(const OpContext& ctx, const QuantizedRowsStreamArgs& args);
