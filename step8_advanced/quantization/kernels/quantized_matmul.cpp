@@ -161,7 +161,8 @@ std::span<const Variant<QuantizedMatmulArgs>> quantized_matmul_variants() {
      .run = quantized_matmul_wgmma_8bit},
     {.name = "rows_stream_8bit",
      .device = DeviceType::cuda,
-     .idea = "few rows: the same codes come through a ring per warp, as operands of mma as they lie",
+     .idea =
+         "few rows: the same codes through a ring, folded so that a block's few rows of the weight fill a wgmma",
      .min_arch = 90,
      .batch_invariant = false,
      .supports = quantized_matmul_takes_rows_stream_8bit,

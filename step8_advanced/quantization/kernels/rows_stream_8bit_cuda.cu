@@ -4,10 +4,10 @@
 #include <optional>
 
 #include "step1_layers/core/packed.h"
+#include "step1_layers/core/tensor_map_cuda.h"
 #include "step1_layers/linear/fused_epilogue.cuh"
 #include "step8_advanced/quantization/kernels/eight_bit_codes.h"
 #include "step8_advanced/quantization/kernels/eight_bit_rows_cuda.h"
-#include "step8_advanced/quantization/kernels/pending_copies.cuh"
 #include "step8_advanced/quantization/kernels/quantized_matmul_cuda.h"
 #include "step8_advanced/quantization/kernels/rows_stream_8bit.cuh"
 #include "step8_advanced/quantization/kernels/scaled_sum.cuh"
@@ -29,139 +29,142 @@ struct ColumnScale {
   }
 };
 
-// rows_stream_8bit: x [m, k], up to 8 rows, in codes, or (`rounds`) one row to be rounded here; codes of weight [n, k], k in
-// multiples of 16 and rows at multiples of 16 bytes; a scale for a row of either; out [m, n] in T or f32. silu_and_mul needs whole
-// tiles in either half of the weight. A block per multiprocessor has an even share of the weight's units of 16 or 2 * 16 rows and goes
-// through them group by group; its eight warps share the columns. The simple version:
+// rows_stream_8bit (sm_90a): x [m, k], up to 16 rows, in codes, or `rounded` of them to be rounded here; codes of weight [n, k], k in
+// multiples of 512 and rows at multiples of 16 bytes; a scale for a row of either; out [m, n] in T or f32. silu_and_mul needs whole
+// tiles in either half of the weight. A block per multiprocessor has an even share of the weight's tiles of 32 rows. The simple
+// version:
 //
-//   x = codes of x, or of norm(x), in shared memory             if it is rounded here
-//   for each group of units of this block:
-//     for each 64 columns of this warp:
-//       for each tile:  sums += codes of x * codes of the weight      mma
-//     add the warps' sums, times both scales, and write them as the epilogue says
+//   x = codes of x, or of norm(x), in shared memory
+//   for each tile of this block:
+//     for each 128 columns of a part that are this warpgroup's:
+//       sums += codes of both parts of the weight * codes of both parts of x       wgmma, and a float addition
+//     add the warpgroups' and the parts' sums, times both scales, and write them as the epilogue says
 //
-// What makes it fast: no code is moved to where an mma wants it. The order of a sum over k is free, so a lane's 16 bytes of a row,
-// of x as of the weight, are the operands of two mma as they lie in memory; and codes on both sides need no number made of them
-// before the sum is complete. A part of the ring is asked for before the previous kernel has ended. Of a row that is rounded here the
-// rest comes while that is done: loads of x would stand behind those of a whole ring, and memory rest afterwards.
-template <class T, class Sum, int packs>
-__global__ void __launch_bounds__(kThreads, 2) rows_stream_8bit(const __grid_constant__ Product<T> p) {
-  constexpr bool rounds = packs > 0;
-  using Sums = WarpSums<Sum>;
-  extern __shared__ __align__(128) unsigned char shared[];
-  allow_next_kernel();
-  const Groups groups(p);
-  CodeRing<T, rounds> ring(p, groups, shared);
-  ring.fill_weight(p.early);
+// What makes it fast: wgmma takes codes as they lie in memory. (mma.sync has no E4M3 on Hopper: two conversions a word and two mma in f16
+// took 2.4 of 5.7 us for 4096 x 4096, with all of it in shared memory already.) The weight comes before the previous kernel has ended,
+// as fast as memory gives it but no faster, so that what does depend on that kernel need not wait; for the same reason the next kernel
+// is let in when x is here.
+template <class T, class Sum, int octets, int rounded, int packs>
+__global__ void __launch_bounds__(kThreads, octets > 1 || rounded > 1 ? 1 : 2)
+    rows_stream_8bit(const __grid_constant__ Product<T> p) {
+  extern __shared__ unsigned char shared[];
+  __shared__ uint64_t barriers[2 * kMostSlots + 1];
+  const uint32_t first_barrier = shared_address(barriers);
+  const Ring ring{(shared_address(shared) + 1023) & ~1023u, first_barrier, first_barrier + kMostSlots * 8};
+  const uint32_t x_barrier = ring.emptied(kMostSlots);
+  if (threadIdx.x == kMultiply) {
+    init_barrier(x_barrier, 1);
+    for (int slot = 0; slot < p.slots; ++slot) {
+      init_barrier(ring.filled(slot), 1);
+      init_barrier(ring.emptied(slot), kWarpgroup / kWarp);  // warps multiply
+    }
+    fence_for_wgmma();
+  }
+  __syncthreads();
+  const Tiles tiles(p);
+  if (threadIdx.x >= kMultiply) {
+    if (threadIdx.x == kMultiply) copy_stages(p, tiles, ring);
+    return;
+  }
+  unsigned char* const in_shared = shared + (ring.first - shared_address(shared));
+  // A thread writes one column of a tile, of so many rows of x.
+  const int columns = p.outputs(), rows_at_once = kMultiply / columns;
+  const int column = static_cast<int>(threadIdx.x) % columns,
+            first_row = static_cast<int>(threadIdx.x) / columns;
 
-  float scale_of_row = 0;
-  if constexpr (rounds) {
-    RowRounding<T, std::is_same_v<Sum, float>, packs> rounding(p);
+  float x_scale[octets];
+  Columns x;
+  if constexpr (rounded > 0) {
+    RowRounding<T, std::is_same_v<Sum, float>, rounded, packs> rounding(p);
     wait_for_previous_kernel();
     rounding.load(p);
-    ring.fill_weight(p.slots - p.early);
-    scale_of_row = rounding.store(p, shared);
+    float scales[rounded];
+    rounding.store(p, in_shared + p.x_at, scales);
+    x_scale[0] = scales[0];
+#pragma unroll
+    for (int row = 1; row < rounded; ++row)
+      if (row == first_row) x_scale[0] = scales[row];
+    x = rounding.columns(p, ring.first + p.x_at);
+    fence_for_wgmma();
+    sync_some(1, kMultiply);
   } else {
     wait_for_previous_kernel();
-    ring.fill_x();
+    x = copy_codes<octets>(p, ring.first + p.x_at, x_barrier);
+#pragma unroll
+    for (int i = 0; i < octets; ++i) x_scale[i] = p.x_scales[min(first_row + i * rows_at_once, p.m - 1)];
+    wait_phase(x_barrier, 0);
   }
-  // A thread writes one column of a group, of every fourth row; of silu_and_mul those of gate tiles do.
-  constexpr int kRowsAtOnce = kThreads / Sums::kColumns, kRounds = ceil_div(kRows, kRowsAtOnce);
-  const int column = threadIdx.x % Sums::kColumns, first_row = threadIdx.x / Sums::kColumns;
-  const int unit = column / kTileRows / p.unit_tiles(), tile = column / kTileRows % p.unit_tiles();
+  allow_next_kernel();
 
-  float x_scales[kRounds];
-#pragma unroll
-  for (int i = 0; i < kRounds; ++i)
-    x_scales[i] = rounds ? scale_of_row : p.x_scales[min(first_row + i * kRowsAtOnce, p.m - 1)];
-  Sum* const sums = reinterpret_cast<Sum*>(shared + p.sums_at);
-  int slot = 0;
+  GroupProducts<Sum, octets> products{ring, p.slots, static_cast<int>(threadIdx.x) / kWarpgroup};
 #pragma unroll 1
-  for (int group = 0; group < groups.count; ++group) {
-    const int units = groups.units(group), tiles = units * p.unit_tiles();
-    const int j = (groups.first_unit(group) + unit) * kTileRows + column % kTileRows;
-    const bool writes = unit < units && tile == 0 && j < p.width();
-    const ColumnScale<T> scale(p, j, writes), up_scale(p, p.width() + j, writes && p.paired());
-    T residual[kRounds];
+  for (int i = 0; i < tiles.count; ++i) {
+    const int j = (tiles.begin + i) * columns + column;
+    const bool exists = j < p.width();
+    const ColumnScale<T> scale(p, j, exists), up_scale(p, p.width() + j, exists && p.paired());
+    T residual[octets];
 #pragma unroll
-    for (int i = 0; i < kRounds; ++i) {
-      const int row = first_row + i * kRowsAtOnce;
-      residual[i] = writes && p.epilogue == Epilogue::add && row < p.m
+    for (int r = 0; r < octets; ++r) {
+      const int row = first_row + r * rows_at_once;
+      residual[r] = exists && p.epilogue == Epilogue::add && row < p.m
                         ? static_cast<const T*>(p.out)[row * p.out_stride + j]
                         : from_float<T>(0.0f);
     }
-    Sums product;
-#pragma unroll 1
-    for (int at = ring.first; at / kChunk * kChunk < p.k; at += kWarps * kChunk) {
-      wait_some_copies<0, kMaxSlots - 1>(p.slots - 1);
-      const uint4 x = !rounds    ? ring.x(slot)
-                      : at < p.k ? *reinterpret_cast<const uint4*>(shared + at)
-                                 : uint4{0, 0, 0, 0};
-      product.multiply(ring.to + slot * p.slot_bytes, tiles, x);
-      ring.copy_next();
-      slot = slot + 1 < p.slots ? slot + 1 : 0;
-    }
-    __syncthreads();  // the sums before have been read, and the ring, if they take its place
-    product.store(sums, p.m);
-    __syncthreads();
-    if (!writes) continue;
+    Sum of_thread[4 * octets] = {};
+    products.multiply(of_thread, x, p.stages());
+    const TileSums<Sum, octets> sums(in_shared + p.sums_at, i);
+    sums.store(of_thread, p.m);
+    sync_some(1, kMultiply);
+    if (!exists) continue;
 #pragma unroll
-    for (int i = 0; i < kRounds; ++i) {
-      const int row = first_row + i * kRowsAtOnce;
+    for (int r = 0; r < octets; ++r) {
+      const int row = first_row + r * rows_at_once;
       if (row >= p.m) break;
-      const Sum sum = Sums::total(sums, p.m, row, column);
+      const Sum sum = sums.total(row, column);
       const int64_t to = row * p.out_stride + j;
       T* out = static_cast<T*>(p.out) + to;
       if (p.epilogue == Epilogue::silu_and_mul) {
-        const Sum up = Sums::total(sums, p.m, row, column + kTileRows);
-        *out = silu_and_mul_of<T>(scaled_sum<float>(sum, scale.scale, x_scales[i], scale.bias),
-                                  scaled_sum<float>(up, up_scale.scale, x_scales[i], up_scale.bias));
+        const Sum up = sums.total(row, column + columns);
+        *out = silu_and_mul_of<T>(scaled_sum<float>(sum, scale.scale, x_scale[r], scale.bias),
+                                  scaled_sum<float>(up, up_scale.scale, x_scale[r], up_scale.bias));
       } else if (p.epilogue == Epilogue::add) {
-        *out = sum_with_residual(residual[i], scaled_sum<float>(sum, scale.scale, x_scales[i], scale.bias));
+        *out = sum_with_residual(residual[r], scaled_sum<float>(sum, scale.scale, x_scale[r], scale.bias));
       } else if (p.float_out) {
-        static_cast<float*>(p.out)[to] = scaled_sum<float>(sum, scale.scale, x_scales[i], scale.bias);
+        static_cast<float*>(p.out)[to] = scaled_sum<float>(sum, scale.scale, x_scale[r], scale.bias);
       } else {
-        *out = scaled_sum<T>(sum, scale.scale, x_scales[i], scale.bias);
+        *out = scaled_sum<T>(sum, scale.scale, x_scale[r], scale.bias);
       }
     }
   }
 }
 
-// Of a block, bytes: more than half of what a multiprocessor has, so that two do not crowd where the kernel before leaves room
-// (rows_stream_launch.cuh), and little enough for blocks of attention beside it. kEarly: what is asked for of a ring before a row that
-// is rounded here.
-constexpr int kAlone = 148 << 10, kEarly = 32 << 10;
+// Of a block's shared memory, bytes: what x may have, and what there is.
+constexpr int kMostOfX = 112 << 10, kMostShared = 222 << 10;
 
-int round_up(int bytes) {
-  return ceil_div(bytes, 128) * 128;
+int64_t octets_of(int64_t rows) {
+  return ceil_div<int64_t>(rows, 8);
 }
 
-template <class T, class Sum, int packs>
+template <class T, class Sum, int octets, int rounded, int packs>
 void launch(const OpContext& ctx, Product<T> p) {
-  constexpr bool rounds = packs > 0;
-  const int all_units = ceil_div(p.width(), kTileRows);
-  const int blocks = std::min(ctx.cuda->num_multiprocessors(), all_units);
-  p.units = all_units / blocks;
-  p.one_more = all_units % blocks;
-  p.odd_tile = (p.paired() ? p.width() : kTileRows) * p.weight_stride;
-  p.two_tiles = (p.paired() ? kTileRows : 2 * kTileRows) * p.weight_stride;
-  p.half_tile = kTileRows / 2 * p.weight_stride;
-  const int of_group = kTiles / p.unit_tiles();
-  const auto largest_group = [&](int units) { return ceil_div(units, ceil_div(units, of_group)); };
-  const int most_units = p.units + (p.one_more > 0), groups = ceil_div(most_units, of_group);
-  const int tiles = std::max(largest_group(p.units), largest_group(most_units)) * p.unit_tiles();
-  p.x_at = (tiles + tiles % 2) * kTileBytes;  // a pair's second tile may be nobody's, but is read
-  p.slot_bytes = rounds ? tiles * kTileBytes : p.x_at + kThreads * 16;
-  const int behind = rounds ? tiles % 2 * kTileBytes : 0;  // where the last slot's last pair is read to
-  const int sums_bytes = WarpSums<Sum>::bytes(p.m);
-  p.sums_at = rounds ? round_up(p.k) : 0;
-  p.ring_at = p.sums_at + (groups == 1 ? 0 : round_up(sums_bytes));
-  p.slots = std::clamp((kAlone - behind - p.ring_at) / p.slot_bytes, 1,
-                       std::min(groups * ceil_div(p.k, kWarps * kChunk), kMaxSlots));
-  p.early = rounds ? std::min(p.slots, ceil_div(kEarly, p.slot_bytes)) : p.slots;
-  const int bytes = std::max({p.ring_at + p.slots * p.slot_bytes + behind, p.sums_at + sums_bytes, kAlone});
-  auto kernel = rows_stream_8bit<T, Sum, packs>;
-  ctx.cuda->allow_shared_bytes(reinterpret_cast<const void*>(kernel), bytes);
+  const int tiles = ceil_div(p.width(), p.outputs()),
+            blocks = std::min(ctx.cuda->num_multiprocessors(), tiles);
+  p.tiles = tiles / blocks;
+  p.one_more = tiles % blocks;
+  const int x_bytes = (rounded > 0 ? rounded : 8 * octets) * p.k,
+            stages = (p.tiles + (p.one_more > 0)) * p.stages();
+  constexpr int kSumBytes = TileSums<Sum, octets>::kBytes, kAligned = 1024;
+  const int room = kMostShared - kAligned - x_bytes - kSumBytes;
+  p.slots = std::min({room / kStageBytes / kGroups * kGroups, stages, kMostSlots});
+  p.x_at = p.slots * kStageBytes;
+  p.sums_at = p.x_at + x_bytes;
+  const int bytes = kAligned + p.sums_at + kSumBytes;
+  auto kernel = rows_stream_8bit<T, Sum, octets, rounded, packs>;
+  // What one block leaves would else be made L1, and the next kernel's would not find it.
+  const void* const address = reinterpret_cast<const void*>(kernel);
+  if (ctx.cuda->allow_shared_bytes(address, bytes))
+    LADDER_CUDA_CHECK(cudaFuncSetAttribute(address, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                           cudaSharedmemCarveoutMaxShared));
   launch_kernel(ctx, kernel, static_cast<unsigned>(blocks), kThreads, static_cast<size_t>(bytes), p);
 }
 
@@ -170,10 +173,10 @@ Product<T> product_of(const QuantizedRowsStreamArgs& args) {
   const QuantizedWeight& weight = *args.weight;
   Product<T> p{};
   p.x = cuda_data<T>(args.x);
+  p.x_stride = args.x.stride(0);
   p.norm_weight = cuda_data<T>(args.norm_weight);
   p.eps = static_cast<float>(args.eps);
   p.rounding = rounding_of(args.activations, args.input_scale);
-  p.weight = cuda_data<uint8_t>(weight.codes);
   p.weight_scales = cuda_data<float>(weight.scales);
   p.bias = cuda_data<T>(args.bias);
   p.out = args.out.raw();
@@ -182,29 +185,48 @@ Product<T> product_of(const QuantizedRowsStreamArgs& args) {
   p.m = static_cast<int>(args.x.dim(0));
   p.n = static_cast<int>(weight.n);
   p.k = static_cast<int>(weight.k);
-  p.weight_stride = weight.codes.stride(0);
+  p.part = p.k / kParts;
   p.out_stride = args.out.stride(0);
+  // Two codes are an element of 16 bits to the copy engine.
+  const int64_t stride = (p.n > 1 ? weight.codes.stride(0) : weight.k) / 2, width = p.width();
+  const int halves = p.paired() ? 2 : 1;
+  p.weight = tensor_map({.data = weight.codes.raw(),
+                         .dtype = DType::f16,
+                         .sizes = {p.part / 2, width, halves, kParts, 1},
+                         .strides = {stride, stride * width, p.part / 2, stride * weight.n},
+                         .box = {kDepth / 2, p.outputs(), halves, kParts, 1}});
   return p;
 }
 
 // So many elements has a row that a block's threads have so many packs of each.
 template <class T>
 constexpr int packs_of_block(int of_thread) {
-  return of_thread * kThreads * Pack<T>::kSize;
+  return of_thread * kMultiply * Pack<T>::kSize;
 }
 
 template <class T, class Sum>
 void launch_for_rows(const OpContext& ctx, Product<T> p, const RowCodes* x) {
-  static_assert(packs_of_block<T>(8) == kMaxRoundedByBlocks);
   if (x != nullptr) {
-    p.x_codes = cuda_data<uint8_t>(x->codes);
+    p.x_codes = tensor_map({.data = x->codes.raw(),
+                            .dtype = DType::f16,
+                            .sizes = {kDepth / 2, p.m, p.k / kDepth, 1, 1},
+                            .strides = {p.k / 2, kDepth / 2, p.m * p.k / 2, p.m * p.k / 2},
+                            .box = {kDepth / 2, 8, p.stages(), 1, 1}});
     p.x_scales = cuda_data<float>(x->scales);
-    launch<T, Sum, 0>(ctx, p);
-  } else if (p.k <= packs_of_block<T>(4)) {
-    launch<T, Sum, 4>(ctx, p);
-  } else {
-    launch<T, Sum, 8>(ctx, p);
+    if (p.m <= 8)
+      launch<T, Sum, 1, 0, 0>(ctx, p);
+    else
+      launch<T, Sum, 2, 0, 0>(ctx, p);
+    return;
   }
+  if (p.m == 1 && p.k <= packs_of_block<T>(2))
+    launch<T, Sum, 1, 1, 2>(ctx, p);
+  else if (p.m == 1)
+    launch<T, Sum, 1, 1, 8>(ctx, p);
+  else if (p.k <= packs_of_block<T>(2))
+    launch<T, Sum, 1, 2, 2>(ctx, p);
+  else
+    launch<T, Sum, 1, 2, 4>(ctx, p);
 }
 
 template <class T>
@@ -215,7 +237,7 @@ void launch_product(const OpContext& ctx, const QuantizedRowsStreamArgs& args, c
     launch_for_rows<T, int32_t>(ctx, product_of<T>(args), x);
 }
 
-// x: nullptr: its only row is rounded by the blocks.
+// x: nullptr: the blocks round it.
 void run(const OpContext& ctx, const QuantizedRowsStreamArgs& args, const RowCodes* x) {
   if (args.x.dtype() == DType::f16)
     launch_product<__half>(ctx, args, x);
@@ -226,8 +248,19 @@ void run(const OpContext& ctx, const QuantizedRowsStreamArgs& args, const RowCod
 }  // namespace
 }  // namespace eight_bit
 
+bool rows_stream_8bit_takes(int64_t rows, int64_t columns) {
+  using namespace eight_bit;
+  return rows <= kMaxRowsStreamed && columns % (kParts * kGroups * kDepth) == 0 &&
+         (rounded_by_blocks(rows, columns) || octets_of(rows) * 8 * columns <= kMostOfX);
+}
+
+bool rounded_by_blocks(int64_t rows, int64_t columns) {
+  using eight_bit::packs_of_block;
+  return rows <= 2 && columns <= packs_of_block<__half>(rows == 1 ? 8 : 4);
+}
+
 void rows_stream_8bit(const OpContext& ctx, const QuantizedRowsStreamArgs& args) {
-  if (rounded_by_blocks(args.x, *args.weight)) return eight_bit::run(ctx, args, nullptr);
+  if (rounded_by_blocks(args.x.dim(0), args.weight->k)) return eight_bit::run(ctx, args, nullptr);
   std::optional<Arena> own;  // for callers that bring no scratch memory
   Arena& arena = ctx.arena != nullptr ? *ctx.arena : own.emplace(ctx.device);
   ArenaScope scope(arena);
@@ -237,7 +270,8 @@ void rows_stream_8bit(const OpContext& ctx, const QuantizedRowsStreamArgs& args)
 }
 
 bool quantized_matmul_takes_rows_stream_8bit(const QuantizedMatmulArgs& args) {
-  return takes_eight_bit_codes(*args.weight, args.activations, args.x) && args.x.dim(0) <= kMaxRowsOfMma;
+  return takes_eight_bit_codes(*args.weight, args.activations, args.x) &&
+         rows_stream_8bit_takes(args.x.dim(0), args.weight->k);
 }
 
 int64_t quantized_matmul_rows_stream_8bit_workspace(const QuantizedMatmulArgs& args) {

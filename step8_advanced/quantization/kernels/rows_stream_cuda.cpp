@@ -33,7 +33,7 @@ void launch(const OpContext& ctx, const QuantizedRowsStreamArgs& args) {
 
 // x, normed, is rounded by the product's blocks or by a kernel before.
 void product_of_codes(const OpContext& ctx, const QuantizedRowsStreamArgs& args) {
-  if (args.x.dim(0) <= kMaxRowsOfMma) return rows_stream_8bit(ctx, args);
+  if (rows_stream_8bit_takes(args.x.dim(0), args.weight->k)) return rows_stream_8bit(ctx, args);
   std::optional<Arena> own;  // for callers that bring no scratch memory
   Arena& arena = ctx.arena != nullptr ? *ctx.arena : own.emplace(ctx.device);
   ArenaScope scope(arena);
@@ -43,9 +43,10 @@ void product_of_codes(const OpContext& ctx, const QuantizedRowsStreamArgs& args)
                       args.epilogue);
 }
 
-// More rows than come through rings need wgmma, which is a task of the course.
-int64_t most_rows_of_codes() {
-  return is_unwritten("quantized_matmul", "wgmma_8bit") ? kMaxRowsOfMma : kMaxRowsOfCodes;
+// More need wgmma_8bit, which is a task of the course.
+bool takes_rows_of_codes(const Tensor& x) {
+  return rows_stream_8bit_takes(x.dim(0), x.dim(1)) ||
+         (x.dim(0) <= kMaxRowsOfCodes && !is_unwritten("quantized_matmul", "wgmma_8bit"));
 }
 
 bool takes_records(const QuantizedWeight& weight, const Tensor& x) {
@@ -71,7 +72,7 @@ bool quantized_rows_stream_takes(const QuantizedRowsStreamArgs& args) {
   const int64_t rows = args.x.dim(0);
   const bool takes_x =
       args.activations
-          ? takes_eight_bit_codes(weight, args.activations, args.x) && rows <= most_rows_of_codes()
+          ? takes_eight_bit_codes(weight, args.activations, args.x) && takes_rows_of_codes(args.x)
           : takes_records(weight, args.x) && is_packed(args.x) && !weight.columns.defined();
   if (!takes_x || (args.epilogue == Epilogue::silu_and_mul && weight.n % (2 * kRecordRows) != 0))
     return false;

@@ -27,18 +27,14 @@ void rows_stream_int4(const OpContext& ctx, const QuantizedRowsStreamArgs& args)
 void rows_stream_int8(const OpContext& ctx, const QuantizedRowsStreamArgs& args);
 void rows_stream_fp8(const OpContext& ctx, const QuantizedRowsStreamArgs& args);
 
-// Of codes on both sides: up to kMaxRowsOfCodes rows of x. A single one every block norms and rounds for itself; more a kernel of its own
-// does (of four rows of 4096, rounded one after the other, a product took 17.3 us on an H200, so 10.8).
-inline constexpr int64_t kMaxRowsOfCodes = 32, kMaxRoundedByBlocks = 16384;
+// Of codes on both sides: up to kMaxRowsOfCodes rows of x.
+inline constexpr int64_t kMaxRowsOfCodes = 32;
 
-inline bool rounded_by_blocks(const Tensor& x, const QuantizedWeight& weight) {
-  return x.dim(0) == 1 && weight.k <= kMaxRoundedByBlocks;
-}
-
-// So many come through a ring per warp, as operands of mma (rows_stream_8bit_cuda.cu); more are multiplied by wgmma
-// (codes_wgmma_cuda.cu).
-inline constexpr int64_t kMaxRowsOfMma = 8;
-
+// Up to kMaxRowsStreamed of them stay in shared memory beside a ring of the weight's codes (rows_stream_8bit_cuda.cu), if there is room and
+// columns come in multiples of 512; else they are brought with every tile (codes_wgmma_cuda.cu). One or two every block norms and
+// rounds for itself, more a kernel of its own does, which takes a microsecond and a half.
+bool rows_stream_8bit_takes(int64_t rows, int64_t columns);
+bool rounded_by_blocks(int64_t rows, int64_t columns);
 void rows_stream_8bit(const OpContext& ctx, const QuantizedRowsStreamArgs& args);
 
 }  // namespace ladder

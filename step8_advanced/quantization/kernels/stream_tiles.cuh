@@ -1,6 +1,6 @@
 #pragma once
 // How a block of a product of few rows that is made of tiles of 16 rows of the weight walks over its share, and how its warps add up
-// (rows_stream_8bit.cuh, sparse_stream_cuda.cu).
+// (sparse_stream_cuda.cu).
 #include "step1_layers/core/cuda_kernel.cuh"
 
 namespace ladder::stream_tiles {

@@ -370,11 +370,13 @@ RUNG_TEST(Task8_4_OnAGpu, IsWithinTheBoundOfDoublePrecision, "quantized_matmul",
 // columns, on 132 multiprocessors), warps without columns, rings that turn many times, every number of rows.
 std::vector<Problem> problems_of_8_bit_codes() {
   std::vector<Problem> problems = {
-      {1, 16, 16, 16, 0},       {2, 48, 272, 272, 0},    {17, 1040, 528, 528, 0}, {33, 64, 4112, 4112, 0},
-      {130, 80, 160, 160, 0},   {300, 32768, 32, 32, 0}, {3, 8600, 272, 272, 0},  {5, 40, 14336, 14336, 0},
-      {9, 9001, 1040, 1040, 0}, {32, 17000, 96, 96, 0},  {47, 8512, 144, 144, 0}, {16, 6144, 528, 528, 0},
-      {29, 8200, 400, 400, 0},  {60, 4500, 272, 272, 0}};
+      {1, 16, 16, 16, 0},       {2, 48, 272, 272, 0},     {17, 1040, 528, 528, 0}, {33, 64, 4112, 4112, 0},
+      {130, 80, 160, 160, 0},   {300, 32768, 32, 32, 0},  {3, 8600, 272, 272, 0},  {5, 40, 14336, 14336, 0},
+      {9, 9001, 1040, 1040, 0}, {32, 17000, 96, 96, 0},   {47, 8512, 144, 144, 0}, {16, 6144, 528, 528, 0},
+      {29, 8200, 400, 400, 0},  {60, 4500, 272, 272, 0},  {1, 100, 4096, 4096, 0}, {2, 8600, 1024, 1024, 0},
+      {4, 4300, 2048, 2048, 0}, {8, 40, 14336, 14336, 0}, {2, 70, 8192, 8192, 0},  {13, 9001, 512, 512, 0}};
   for (int64_t m = 1; m <= 33; ++m) problems.push_back({m, 50, 528, 528, 0});
+  for (int64_t m = 1; m <= 17; ++m) problems.push_back({m, 50, 512, 512, 0});
   return problems;
 }
 
@@ -444,10 +446,10 @@ RUNG_TEST(Task8_4_CodesOnAGpu, ARowThatIsNotFiniteIsAloneInThat, "quantized_matm
     for (const bool dynamic : {true, false})
       for (const float bad : {NAN, INFINITY}) {
         const std::string kind = type == WeightCodes::int8 ? "int8" : "fp8";
-        Case one = case_of_8_bit_codes(random, {3, 32, 96, 96, 0}, type,
+        Case one = case_of_8_bit_codes(random, {3, 32, 512, 512, 0}, type,
                                        kind + (dynamic ? " token" : " static"), DType::bf16, true);
         const Tensor clean = one.run(ctx, rung, DType::f32);
-        one.args.x.at<bf16>({1, random.integer(0, 95)}) = bf16(bad);
+        one.args.x.at<bf16>({1, random.integer(0, 511)}) = bf16(bad);
         const Tensor out = one.run(ctx, rung, DType::f32);
         ASSERT_TRUE(out.defined()) << one.name;
         for (const int64_t row : {0, 2})
@@ -495,14 +497,14 @@ TEST(Task8_4_CodesOnAGpu, TheNumberOfRowsChooses) {
     QuantizedWeight weight = random_weight(random, type, {1, 64, 512, 512, 0}, false);
     weight.codes = weight.codes.to(ctx.device);
     weight.scales = weight.scales.to(ctx.device);
-    for (const int64_t m : {1, 8, 9, 64, 65, 200}) {
+    for (const int64_t m : {1, 16, 17, 64, 65, 200}) {
       const auto tensor = [&](int64_t columns) {
         return Tensor::empty({m, columns}, DType::bf16, ctx.device);
       };
       const QuantizedMatmulArgs args{tensor(512), &weight, activations(scheme), 1, {}, tensor(64)};
       const bool is_ours = type == WeightCodes::int8 || m <= 64;
       const std::string_view many = is_ours ? "wgmma_8bit" : "cublaslt_8bit";
-      EXPECT_EQ(choose_quantized_matmul(ctx, args).variant->name, m <= 8 ? "rows_stream_8bit" : many)
+      EXPECT_EQ(choose_quantized_matmul(ctx, args).variant->name, m <= 16 ? "rows_stream_8bit" : many)
           << m << " rows";
     }
   }
@@ -612,7 +614,10 @@ RUNG_TEST(Task8_4_QuantizedMatmul, ARowHasTheBitsThatItHasAlone, "quantized_matm
   int checked = 0;
   for (const WeightCodes type : kTypes)
     for (const std::string_view scheme : {"none", "int8 token", "fp8 token"})
-      for (const Problem& p : {Problem{40, 23, 530, 530, 0}, {40, 9, 160, 32, 16}, {40, 37, 1040, 1040, 0}}) {
+      for (const Problem& p : {Problem{40, 23, 530, 530, 0},
+                               {40, 9, 160, 32, 16},
+                               {40, 37, 1040, 1040, 0},
+                               {40, 70, 1024, 1024, 0}}) {
         QuantizedWeight weight = random_weight(random, type, p, type == WeightCodes::int4);
         weight.scales = weight.scales.to(DType::bf16).to(DType::f32);
         const Tensor x = random.normal({p.m, p.k}, DType::bf16), alone = poisoned({p.m, p.n}, DType::f32);
