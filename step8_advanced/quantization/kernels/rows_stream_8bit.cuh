@@ -130,7 +130,7 @@ __device__ Columns copy_codes(const Product<T>& p, uint32_t to, uint32_t barrier
 }
 
 // Rows of x, normed if there is a norm before the product, rounded by every block for itself, from L2: their codes are in shared memory
-// before a kernel of its own would have begun, while the ring fills. A thread has kPacks packs of each row.
+// before a kernel of its own would have begun, while the ring fills. x has so many rows, a thread kPacks packs of each.
 template <class T, bool is_float, int rows, int kPacks>
 struct RowRounding {
   Pack<T> weight[kPacks], x[rows][kPacks];
@@ -143,9 +143,7 @@ struct RowRounding {
   __device__ void load(const Product<T>& p) {
 #pragma unroll
     for (int row = 0; row < rows; ++row)
-      each_pack(p, [&](int i, int column) {
-        x[row][i] = row < p.m ? load_pack(p.x + row * p.x_stride + column) : zero_pack<T>();
-      });
+      each_pack(p, [&](int i, int column) { x[row][i] = load_pack(p.x + row * p.x_stride + column); });
   }
   // To `codes`, scales of rows. By all threads that multiply.
   __device__ void store(const Product<T>& p, unsigned char* codes, float (&scales)[rows]) {
