@@ -174,7 +174,7 @@ constexpr Variant<CodesMatmulArgs> kOfCodes[] = {
                const CodesMatmulArgs& args) { wgmma_8bit_of_codes(ctx, args, args.codes); }},
     {.name = "rows_stream_8bit",
      .device = DeviceType::cuda,
-     .idea = "few rows through a ring per warp",
+     .idea = "few rows, folded, through a ring",
      .min_arch = 90,
      .supports = [](const CodesMatmulArgs& args) { return quantized_matmul_takes_rows_stream_8bit(args); },
      .run = [](const OpContext& ctx,

@@ -163,7 +163,7 @@ FinishedKvLoad KvConsumer::outcome(Load& load, ReceivedKv& received) {
     }
     watch(load, nullptr);
     connections_.give_back(std::move(connection));
-  } catch (const Error& error) {
+  } catch (const std::exception& error) {  // no memory, too
     // What came before is whole all the same: it was copied while the producer kept the blocks, and checked.
     result.error = error.what();
     connections_.forget(load.load.from->remote_address);
@@ -215,7 +215,7 @@ void KvConsumer::say_done(const KvTransferParams& from) {
     send_kv_message(*connection.channel, KvDone{from.remote_request_id}, deadline);
     receive_kv_message_of<KvConfirmed>(*connection.channel, deadline);
     connections_.give_back(std::move(connection));
-  } catch (const Error&) {  // the lease ends
+  } catch (const std::exception&) {  // the lease ends
     connections_.forget(from.remote_address);
   }
 }

@@ -34,7 +34,10 @@ KvLeases::Entry* KvLeases::entry_of(SequenceId sequence, const std::string& id,
 void KvLeases::computed(const Sequence& sequence, const std::string& remote_request_id, int64_t num_tokens) {
   std::unique_lock lock(mutex_);
   Entry* const entry = entry_of(sequence.id, remote_request_id, sequence.prompt_token_ids);
-  if (entry == nullptr) return;
+  if (entry == nullptr) {
+    if (num_tokens > 0) last_computed_ = Clock::now();  // not kept, but it goes on
+    return;
+  }
   const int64_t num_before =
       std::exchange(entry->num_tokens, std::min(num_tokens, sequence.num_prompt_tokens));
   if (entry->num_tokens > num_before) last_computed_ = Clock::now();
@@ -59,10 +62,13 @@ void KvLeases::expect(const Sequence& sequence, const std::string& remote_reques
 }
 
 bool KvLeases::stands_still(Clock::time_point since) const {
-  return std::ranges::any_of(expected_, [&](const auto& one) {
-    const Expected& expected = one.second;
-    return expected.last_asked - std::max({since, expected.first_asked, last_computed_}) >= start_patience_;
-  });
+  const bool is_kept =
+      std::ranges::any_of(entries_, [](const auto& one) { return one.second.ended && !one.second.over; });
+  return is_kept && std::ranges::any_of(expected_, [&](const auto& one) {
+           const Expected& expected = one.second;
+           return expected.last_asked - std::max({since, expected.first_asked, last_computed_}) >=
+                  start_patience_;
+         });
 }
 
 void KvLeases::begin_step(const SchedulerOutput& step) {
@@ -175,9 +181,9 @@ KvLeases::Ready KvLeases::wait_ready(const std::string& id, uint64_t lease, int6
   const Clock::time_point came = Clock::now();
   const auto here = [&] { return lease != 0 || by_id_.contains(id); };
   const auto is_over = [&] { return closed_ || here() || is_given_up(id) || stands_still(came); };
-  for (Clock::time_point ask = came + start_patience_;
-       !changed_.wait_until(lock, std::min(ask, deadline), is_over) && ask < deadline;
-       ask += start_patience_) {
+  const std::chrono::milliseconds between = std::max(start_patience_, std::chrono::milliseconds(1));
+  for (Clock::time_point ask = came + between;
+       !changed_.wait_until(lock, std::min(ask, deadline), is_over) && ask < deadline; ask += between) {
     wake_is_due_ = true;  // an engine at rest asks for blocks again when it is woken
     changed_.notify_all();
   }

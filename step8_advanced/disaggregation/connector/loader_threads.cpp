@@ -18,6 +18,7 @@ KvLoaderThreads::~KvLoaderThreads() {
 }
 
 void KvLoaderThreads::add(Job job, int64_t num_times) {
+  if (num_times <= 0) return;
   auto shared = std::make_shared<const Job>(std::move(job));
   const std::lock_guard lock(mutex_);
   waiting_.push_back({std::move(shared), num_times});

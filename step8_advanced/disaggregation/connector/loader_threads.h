@@ -19,7 +19,7 @@ class KvLoaderThreads {
   explicit KvLoaderThreads(int count);
   ~KvLoaderThreads();  // jobs that have begun are waited for, others never begin
 
-  // By any thread. `num_times` > 1: it is run so often, by as many threads at once as are free, before the next one begins.
+  // By any thread. `num_times` > 1: it is run so often, by as many threads at once as are free, before the next one begins. 0: never.
   void add(Job job, int64_t num_times = 1);
   void drop();  // the jobs that have not begun
 

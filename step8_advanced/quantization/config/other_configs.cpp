@@ -271,8 +271,10 @@ ReadGroups read_auto_round(const ConfigObject& config, const std::string& what) 
     const int64_t bits = exception.integer("bits", 1, 32);
     LADDER_CHECK(bits >= 16, "{}: expected 16 or more, another scheme is not supported, found {}",
                  exception.name("bits"), bits);
-    LADDER_CHECK(module.find_first_of("*+?()[]|^$\\") == std::string::npos,
-                 "{}: expected a module's name, a pattern is not supported", where);
+    const bool is_class = !module.empty() && module[0] >= 'A' && module[0] <= 'Z';
+    LADDER_CHECK(
+        !is_class && !module.starts_with("re:") && module.find_first_of("*+?()[]|^$\\") == std::string::npos,
+        "{}: expected a module's name, a pattern or class is not supported", where);
     read.groups.push_back({{module}, kLeftDense});
   }
   return read;

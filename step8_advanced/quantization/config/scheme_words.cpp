@@ -48,17 +48,28 @@ std::string words_of(const QuantizationArgs& args) {
 std::string words_of_linears(std::string_view quantization_config) {
   if (quantization_config.empty()) return "dense";
   const auto config = QuantizationConfig::parse(quantization_config, "config.json: quantization_config");
+  const auto is_dense = [](const QuantizationGroup& group) {
+    return group.linear.format == StoredFormat::dense;
+  };
+  const int64_t num_dense = std::ranges::count_if(config.groups(), is_dense);
+  const bool several = std::ssize(config.groups()) - num_dense > 1;
   std::string text;
+  std::vector<std::string> dense;  // a group for each exception
   for (const QuantizationGroup& group : config.groups()) {
+    if (is_dense(group)) {
+      dense.insert(dense.end(), group.targets.begin(), group.targets.end());
+      continue;
+    }
     if (!text.empty()) text += "; ";
     const QuantizationScheme& scheme = group.linear.scheme;
     text += words_of(scheme.weights);
     if (scheme.input_activations) text += ", inputs in " + words_of(*scheme.input_activations);
-    if (config.groups().size() > 1) text += fmt::format(" ({})", words_of_targets(group.targets));
+    if (several) text += fmt::format(" ({})", words_of_targets(group.targets));
   }
   if (const std::vector<std::string>& sparse = config.two_of_four().targets; !sparse.empty())
     text += fmt::format("{}two of four weights ({})", text.empty() ? "" : "; ", words_of_targets(sparse));
-  return text.empty() ? "dense" : text;
+  if (text.empty()) return "dense";
+  return dense.empty() ? text : fmt::format("{}; dense ({})", text, words_of_targets(dense));
 }
 
 }  // namespace ladder

@@ -128,7 +128,6 @@ __global__ void __launch_bounds__(kThreads, K::octets == 1 ? 2 : 1)
   sums.store(product.total);
   __syncthreads();
   const int columns = count / p.unit_tiles() * kTileRows;  // of out
-  constexpr int kFour = 4;                                 // neighbours of a row, that a thread has
 #pragma unroll 1
   for (int i = static_cast<int>(threadIdx.x) * kFour; i < tile.rows * columns; i += kThreads * kFour) {
     const int row = i / columns, column = i % columns, pair = pair_at(tile.first + row);

@@ -19,7 +19,7 @@ namespace ladder {
 // Scales that are made of the activations are those of a rank's own features, whose first begins a group.
 // Error, here: a scheme that the format cannot hold, or activations that quantized_matmul does not serve. When a linear
 // is made: sizes that do not fill the words of GPTQ or AWQ. After loading: what no such file can hold: scales that are not
-// finite and above 0, NaN among the codes, zero points outside of the codes, a g_idx that does not fit.
+// finite, are 0, or of floats below 0, NaN among the codes, zero points outside of the codes, a g_idx that does not fit.
 // LoadFormat::dummy: no weight is read, random codes of the same scheme take its place.
 std::shared_ptr<const LinearMethod> quantized_linear_method(const StoredLinear& stored,
                                                             LoadFormat load_format = LoadFormat::automatic);

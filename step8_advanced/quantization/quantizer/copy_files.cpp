@@ -10,7 +10,8 @@ void copy_other_files(const std::filesystem::path& from, const std::filesystem::
                            "tokenizer.model", "special_tokens_map.json", "added_tokens.json", "vocab.json",
                            "merges.txt", "chat_template.jinja", "chat_template.json", "LICENSE",
                            "LICENSE.txt", "LICENSE.md", "NOTICE", "NOTICE.txt", "USE_POLICY.md"})
-    if (std::filesystem::exists(from / name)) write_file_atomically(to / name, read_text_file(from / name));
+    if (std::filesystem::is_regular_file(from / name))
+      write_file_atomically(to / name, read_text_file(from / name));
 }
 
 }  // namespace ladder

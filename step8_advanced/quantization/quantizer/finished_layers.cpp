@@ -95,7 +95,10 @@ FinishedLayers::FinishedLayers(std::filesystem::path folder, const std::string& 
     if (is_ours && read_text_file(key_file) != key) {
       started_over_ = true;
       // The key stays until the new one takes its place: who is stopped in between finds a folder of ours.
-      for (const std::filesystem::path& path : paths_in(folder_))
+      // A layer counts as finished where its .json is, so these go first.
+      std::vector<std::filesystem::path> paths = paths_in(folder_);
+      std::ranges::partition(paths, [](const auto& path) { return path.extension() == ".json"; });
+      for (const std::filesystem::path& path : paths)
         if (path != key_file) std::filesystem::remove_all(path);
     }
   }

@@ -124,10 +124,12 @@ TEST(Task8_5_Quantize, TheLicenceComesAlong) {
   for (const char* name : {"from", "to"}) std::filesystem::create_directory(folder / name);
   for (const char* name : {"LICENSE", "NOTICE.txt", "USE_POLICY.md", "README.md"})
     testing::write_file(folder / "from" / name, name);
+  std::filesystem::create_directory(folder / "from" / "LICENSE.txt");
   copy_other_files(folder / "from", folder / "to");
   for (const char* name : {"LICENSE", "NOTICE.txt", "USE_POLICY.md"})
     EXPECT_EQ(read_text_file(folder / "to" / name), name);
   EXPECT_FALSE(std::filesystem::exists(folder / "to" / "README.md")) << "it tells of the dense model";
+  EXPECT_FALSE(std::filesystem::exists(folder / "to" / "LICENSE.txt")) << "a folder";
 }
 
 // What the loader makes of the file is what the quantizer meant: the model with rounded weights in their place.

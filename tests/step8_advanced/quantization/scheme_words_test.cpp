@@ -3,11 +3,14 @@
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <vector>
 
 #include "step1_layers/core/error.h"
+#include "step2_model/json.h"
 #include "step8_advanced/quantization/config/presets.h"
 #include "step8_advanced/quantization/config/quantization_config.h"
+#include "tests/support/source_folder.h"
 
 namespace ladder {
 namespace {
@@ -38,6 +41,23 @@ TEST(Task8_2_Words, SayWhichLinearsWhereThereAreSeveralSchemes) {
   many.targets = {"a.q_proj", "b.q_proj", "c.q_proj", "d.q_proj"};
   EXPECT_NE(words({many, rest}).find("(a.q_proj, b.q_proj and 2 more)"), std::string::npos)
       << words({many, rest});
+}
+
+TEST(Task8_2_Words, SayWhichLinearsAreLeftDense) {
+  const std::filesystem::path golden =
+      testing::source_folder() / "tests/goldens/quantized/auto_round_w4_g32/config.json";
+  EXPECT_EQ(words_of_linears(load_json(golden).at("quantization_config").dump()),
+            "int4 in groups of 32; dense (model.layers.0.mlp.down_proj)");
+
+  Json rules = {
+      {"-:.*down_proj", Json::object()}, {"-:.*up_proj", Json::object()}, {"-:.*o_proj", Json::object()}};
+  const auto gptq = [&] {
+    return words_of_linears(
+        Json{{"quant_method", "gptq"}, {"bits", 4}, {"group_size", 128}, {"dynamic", rules}}.dump());
+  };
+  EXPECT_EQ(gptq(), "int4 in groups of 128; dense (re:.*down_proj, re:.*o_proj and 1 more)");
+  rules["+:.*q_proj"] = {{"bits", 8}};
+  EXPECT_NE(gptq().find("int8 in groups of 128 (re:.*q_proj)"), std::string::npos) << gptq();
 }
 
 TEST(Task8_2_Words, SayWhichLinearsHaveTwoOfFour) {

@@ -132,9 +132,16 @@ TEST(KvLeasesOfRequests, ThatCannotBeginAreNotWaitedFor) {
   // It asked once, and may have got what it asked for: its step can be long.
   EXPECT_EQ(error("a", Clock::now() + milliseconds(60)),
             "request 'a' is not here: its lease is over, or it has not come in time");
+  const auto waits = [](auto& one) { return one.wait_for(milliseconds(1)) != std::future_status::ready; };
+  auto early = std::async(std::launch::async, [&] { return error("a", Clock::now() + milliseconds(100)); });
+  while (waits(early)) leases.expect(sequence, "a");
+  EXPECT_EQ(early.get(), "request 'a' is not here: its lease is over, or it has not come in time")
+      << "nothing is kept for others: its turn comes";
+
+  leases.computed(sequence_of(7, {1, 2, 3}), "kept", 3);
+  ASSERT_TRUE(leases.end(7).has_value());
   auto reader = std::async(std::launch::async, [&] { return error("a", Clock::now() + kLong); });
   auto behind = std::async(std::launch::async, [&] { return error("b", Clock::now() + kLong); });
-  const auto waits = [](auto& one) { return one.wait_for(milliseconds(1)) != std::future_status::ready; };
   const auto deadline = Clock::now() + kPatience;
   int num_wakes = 0;
   while ((waits(reader) || waits(behind)) && Clock::now() < deadline) {

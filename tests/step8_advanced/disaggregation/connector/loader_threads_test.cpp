@@ -4,8 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <latch>
-#include <mutex>
-#include <set>
+#include <semaphore>
 #include <thread>
 #include <vector>
 
@@ -28,22 +27,38 @@ TEST(KvLoaderThreads, RunJobsInTheirOrder) {
 }
 
 TEST(KvLoaderThreads, RunOneJobAtOnceAsOftenAsItSays) {
-  std::mutex mutex;
-  std::set<int> ran;
+  std::atomic<int> num_ran = 0;
   std::latch all(3), done(1);
   const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
-  KvLoaderThreads threads(3);
+  {
+    KvLoaderThreads threads(3);
+    threads.add(
+        [&](int) {
+          all.count_down();
+          while (!all.try_wait() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
+          ++num_ran;
+        },
+        3);
+    threads.add([&](int) { done.count_down(); });
+    done.wait();
+    EXPECT_TRUE(all.try_wait()) << "fewer than three at once";
+  }
+  EXPECT_EQ(num_ran, 3);
+}
+
+TEST(KvLoaderThreads, DoNotRunWhatIsToBeRunNoTimes) {
+  std::atomic<int> num_ran = 0;
+  std::counting_semaphore done(0);
+  KvLoaderThreads threads(1);
   threads.add(
-      [&](int thread) {
-        all.count_down();
-        while (!all.try_wait() && std::chrono::steady_clock::now() < deadline) std::this_thread::yield();
-        const std::lock_guard lock(mutex);
-        ran.insert(thread);
+      [&](int) {
+        ++num_ran;
+        done.release();
       },
-      3);
-  threads.add([&](int) { done.count_down(); });
-  done.wait();
-  EXPECT_TRUE(all.try_wait()) << "fewer than three at once";
+      0);
+  threads.add([&](int) { done.release(); });
+  done.acquire();
+  EXPECT_EQ(num_ran, 0);
 }
 
 TEST(KvLoaderThreads, DropWhatHasNotBegun) {
@@ -64,7 +79,8 @@ TEST(KvLoaderThreads, DropWhatHasNotBegun) {
   EXPECT_EQ(num_ran, 1);
 }
 
-TEST(KvLoaderThreads, EndWhenWhatHasBegunEnds) {
+// How many have run (others count 100), where the one that has begun goes on while the threads are ended, or just before.
+int num_ran_at_the_end() {
   std::atomic<int> num_ran = 0;
   std::latch has_begun(1), go_on(1);
   std::thread later;
@@ -82,8 +98,16 @@ TEST(KvLoaderThreads, EndWhenWhatHasBegunEnds) {
       go_on.count_down();
     });
   }
-  EXPECT_EQ(num_ran, 1);
+  const int result = num_ran;
   later.join();
+  return result;
+}
+
+TEST(KvLoaderThreads, EndWhenWhatHasBegunEnds) {
+  // Where it goes on before they are ended, which a busy machine may do, others begin.
+  int num_ran = num_ran_at_the_end();
+  for (int again = 1; again < 20 && num_ran != 1; ++again) num_ran = num_ran_at_the_end();
+  EXPECT_EQ(num_ran, 1);
 }
 
 }  // namespace
