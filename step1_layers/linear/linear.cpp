@@ -62,6 +62,16 @@ Parameter make_parameter(const OpContext& ctx, const std::string& name, const Li
   return parameter;
 }
 
+// Error beginning with the name: sizes that the method's tensors cannot have.
+std::vector<LinearParameterSpec> parameters_of(const LinearMethod& method, const LinearShape& shape,
+                                               const std::string& name) {
+  try {
+    return method.parameters(shape);
+  } catch (const Error& error) {
+    fail("{}: {}", name, error.what());
+  }
+}
+
 }  // namespace
 
 void Linear::forward(const OpContext& ctx, const Tensor& x, const Tensor& out) const {
@@ -101,7 +111,7 @@ Linear::Linear(const OpContext& ctx, std::string name, LinearShards shards, cons
       shape_{.in = shards.in, .out = std::move(shards.out), .bias = options.bias, .dtype = options.dtype},
       reduce_(shards.reduce),
       method_(options.method ? options.method : unquantized_linear_method()) {
-  for (const LinearParameterSpec& spec : method_->parameters(shape_)) {
+  for (const LinearParameterSpec& spec : parameters_of(*method_, shape_, name_)) {
     parameters_.push_back(make_parameter(ctx, name_, spec, shape_));
     tensors_.push_back(parameters_.back().tensor);
   }

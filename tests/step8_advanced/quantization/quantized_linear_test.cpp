@@ -482,6 +482,21 @@ TEST(Task8_2_Formats, GroupIndicesThatCannotBeAreRefusedByName) {
   }
 }
 
+// Sizes that do not fill the words of a format.
+TEST(Task8_2_Formats, SizesThatDoNotFillWordsAreRefusedByName) {
+  const auto made = [](StoredFormat format, int64_t in, int64_t out) {
+    StoredLinear stored{.format = format};
+    stored.scheme.weights.num_bits = 4;
+    stored.scheme.weights.strategy = ScaleStrategy::channel;
+    return error_of([&] {
+      ColumnParallelLinear(OpContext{}, "layers.3.up", in, out, {.method = quantized_linear_method(stored)});
+    });
+  };
+  EXPECT_THAT(made(StoredFormat::gptq, 90, 32), AllOf(HasSubstr("layers.3.up"), HasSubstr("90 input")));
+  EXPECT_THAT(made(StoredFormat::awq, 64, 36), AllOf(HasSubstr("layers.3.up"), HasSubstr("36 output")));
+  EXPECT_EQ(made(StoredFormat::gptq, 88, 32), "no error");
+}
+
 // Both parts' g_idx have a group too many members: what the test above cannot see, as the parts differ there.
 TEST(Task8_2_Formats, AGroupWithTooManyMembersIsRefused) {
   Random random;
